@@ -1,0 +1,347 @@
+package sluice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	// maxRepeats is how often an operation that may be repeated is sent again
+	// after its reply was lost.
+	maxRepeats = 3
+	// patience is how long an operation is tried again while the server says
+	// that it cannot serve it just now (loading, failing over, migrating).
+	patience = 10 * time.Second
+
+	// grace is how long a reply is still waited for when the context has ended
+	// while it was under way: most come within it, and "somebody else holds it"
+	// says more than "unknown".
+	grace = 25 * time.Millisecond
+
+	backoffMin = 8 * time.Millisecond
+	backoffMax = 500 * time.Millisecond
+)
+
+// door is the one way to Redis. It sends each attempt once, since go-redis
+// would otherwise run a script again whenever a reply is lost, and it returns
+// when the context ends, since go-redis waits for the socket.
+type door struct {
+	rdb      redis.UniversalClient
+	inFlight sync.WaitGroup // attempts; those whose caller has left included
+}
+
+// call is a script with its arguments, and how it may be handled.
+type call struct {
+	script *script
+	keys   []string
+	args   []any
+
+	// mode says what may be done when a reply is lost.
+	mode mode
+	// detached says that the call is sent even if its context has ended.
+	detached bool
+	// late, if set, is called when the call's effect may have come, or may
+	// still come, after run returned without a reply.
+	late func()
+}
+
+type mode int
+
+const (
+	once   mode = iota // a lost reply is ErrUnknown
+	repeat             // it is sent again; the script's header says why it may be
+	read               // it is sent again, and changes nothing in any case
+)
+
+// answer is the reply to a call.
+type answer struct {
+	reply any
+	// sent is the time just before the attempt that was answered went out.
+	sent time.Time
+	// unsure says that an earlier attempt of the call stayed without a reply:
+	// it may have been carried out before the one that was answered, or may
+	// yet be.
+	unsure bool
+}
+
+// fate is how an attempt ended.
+type fate int
+
+const (
+	done    fate = iota // carried out; here is the reply
+	refused             // the server said no, before it changed anything
+	busy                // likewise, but it may say yes in a moment
+	unsent              // never left this process
+	lost                // sent, no reply: carried out, or not, or not yet
+	left                // lost, because the context ended while it was under way
+)
+
+// run carries out a call. It is the only retry loop of the library:
+//
+//	fate     once         repeat               read
+//	done     the reply    the reply            the reply
+//	refused  error        error*               error
+//	busy     try again, for patience at most, then as refused
+//	unsent   error        error*               error
+//	lost     ErrUnknown   try again, then      try again, then
+//	                      ErrUnknown           error
+//	left     ErrUnknown   ErrUnknown           error
+//
+// *ErrUnknown instead, if an earlier attempt was lost.
+func (d *door) run(ctx context.Context, c call) (answer, error) {
+	var a answer
+	for start, try := time.Now(), 0; ; try++ {
+		if err := ctx.Err(); err != nil && (!c.detached || try > 0) {
+			return a, d.fail(c, &a, err)
+		}
+		a.sent = time.Now()
+		reply, fate, err := d.attempt(ctx, c)
+		switch fate {
+		case done:
+			a.reply = reply
+			return a, nil
+		case left:
+			if !a.unsure {
+				c.late = nil // the attempt calls it itself, once it has ended
+			}
+			a.unsure = true
+			return a, d.fail(c, &a, err)
+		case lost:
+			a.unsure = true
+			if c.mode == once || try >= maxRepeats {
+				return a, d.fail(c, &a, err)
+			}
+		case busy:
+			if time.Since(start) > patience {
+				return a, d.fail(c, &a, err)
+			}
+		case refused, unsent:
+			return a, d.fail(c, &a, err)
+		}
+		pause(ctx, try)
+	}
+}
+
+// fail is the error of a call that ends without a reply.
+func (d *door) fail(c call, a *answer, err error) error {
+	if !a.unsure || c.mode == read {
+		return err
+	}
+	if c.late != nil {
+		c.late()
+	}
+	return fmt.Errorf("%w: %w", ErrUnknown, err)
+}
+
+type result struct {
+	reply any
+	fate  fate
+	err   error
+}
+
+// attempt sends a call once and waits for the reply or for the context to end,
+// whichever comes first. In the latter case the command goes on in a goroutine
+// that ends within the client's own timeouts.
+func (d *door) attempt(ctx context.Context, c call) (any, fate, error) {
+	if ctx.Done() == nil {
+		r := d.send(ctx, c)
+		return r.reply, r.fate, r.err
+	}
+	sendCtx := ctx
+	if c.detached {
+		sendCtx = context.WithoutCancel(ctx)
+	}
+	// Whoever is first settles it: the goroutine that has an answer to give, or
+	// the caller that leaves. A late call for an answer that was taken would
+	// release a lock that its caller believes to hold.
+	var settled atomic.Bool
+	answered := make(chan result, 1)
+	d.inFlight.Go(func() {
+		r := d.send(sendCtx, c)
+		if settled.CompareAndSwap(false, true) {
+			answered <- r
+		} else if c.late != nil && (r.fate == done || r.fate == lost) {
+			c.late()
+		}
+	})
+	select {
+	case r := <-answered:
+		return r.reply, r.fate, r.err
+	case <-ctx.Done():
+	}
+	r, ok := lastWord(answered)
+	if !ok && !settled.CompareAndSwap(false, true) {
+		r, ok = <-answered
+	}
+	if !ok {
+		return nil, left, ctx.Err()
+	}
+	return r.reply, r.fate, r.err
+}
+
+// lastWord takes a reply that comes within the grace.
+func lastWord(answered <-chan result) (result, bool) {
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case r := <-answered:
+		return r, true
+	case <-timer.C:
+		return result{}, false
+	}
+}
+
+// send sends a call, by digest and, if the server doesn't know that, in full.
+func (d *door) send(ctx context.Context, c call) result {
+	cmd := c.command(ctx, false)
+	err := process(ctx, d.rdb, cmd)
+	if isNoScript(err) {
+		cmd = c.command(ctx, true)
+		err = process(ctx, d.rdb, cmd)
+	}
+	return cmd.judge(err)
+}
+
+// process runs cmd on a client or a pipeline. The error is read from the
+// command, which waits for it on a deferred autopipeline.
+func process(ctx context.Context, rdb redis.UniversalClient, cmd *command) error {
+	if err := rdb.Process(ctx, cmd); err != nil {
+		return err
+	}
+	return cmd.Err()
+}
+
+// pipeline sends each of the calls once, all of them in one pipeline, and
+// returns their results in order. It returns when ctx ends, as attempt does.
+func (d *door) pipeline(ctx context.Context, calls []call) []result {
+	answered := make(chan []result, 1)
+	d.inFlight.Go(func() { answered <- d.sendAll(context.WithoutCancel(ctx), calls) })
+	select {
+	case rs := <-answered:
+		return rs
+	case <-ctx.Done():
+		rs := make([]result, len(calls))
+		for i := range rs {
+			rs[i] = result{fate: left, err: ctx.Err()}
+		}
+		return rs
+	}
+}
+
+func (d *door) sendAll(ctx context.Context, calls []call) []result {
+	results := make([]result, len(calls))
+	send := func(which []int, inFull bool) (unknown []int) {
+		pipe := d.rdb.Pipeline()
+		cmds := make([]*command, len(which))
+		for i, at := range which {
+			cmds[i] = calls[at].command(ctx, inFull)
+			_ = pipe.Process(ctx, cmds[i]) // only queues it
+		}
+		_, _ = pipe.Exec(ctx) // each command has its own error
+		for i, at := range which {
+			err := cmds[i].Err()
+			if isNoScript(err) && !inFull {
+				unknown = append(unknown, at)
+			}
+			results[at] = cmds[i].judge(err)
+		}
+		return unknown
+	}
+	all := make([]int, len(calls))
+	for i := range all {
+		all[i] = i
+	}
+	if unknown := send(all, false); len(unknown) > 0 {
+		send(unknown, true)
+	}
+	return results
+}
+
+// command is a redis.Cmd that go-redis does not repeat, and that knows whether
+// it may have been written to a connection.
+type command struct {
+	*redis.Cmd
+	written atomic.Bool
+}
+
+// NoRetry tells go-redis to send it once. MOVED and ASK are followed all the
+// same: they say that nothing was carried out.
+func (c *command) NoRetry() bool { return true }
+
+// Args is where go-redis fetches what it writes. Anybody else who asks makes us
+// less sure than we could be, no more.
+func (c *command) Args() []any {
+	c.written.Store(true)
+	return c.Cmd.Args()
+}
+
+func (c call) command(ctx context.Context, inFull bool) *command {
+	args := make([]any, 0, 3+len(c.keys)+len(c.args))
+	if inFull {
+		args = append(args, "eval", c.script.source)
+	} else {
+		args = append(args, "evalsha", c.script.digest)
+	}
+	args = append(args, len(c.keys))
+	for _, key := range c.keys {
+		args = append(args, key)
+	}
+	return &command{Cmd: redis.NewCmd(ctx, append(args, c.args...)...)}
+}
+
+// judge says what became of the command.
+func (c *command) judge(err error) result {
+	switch server := redis.Error(nil); {
+	case err == nil, errors.Is(err, redis.Nil):
+		return result{c.Val(), done, nil}
+	case !c.written.Load():
+		return result{nil, unsent, err}
+	case errors.As(err, &server):
+		if isBusy(server) {
+			return result{nil, busy, errServer(err)}
+		}
+		return result{nil, refused, errServer(err)}
+	default:
+		return result{nil, lost, err}
+	}
+}
+
+func isNoScript(err error) bool {
+	return err != nil && redis.HasErrorPrefix(err, "NOSCRIPT")
+}
+
+// isBusy recognises the errors that pass: nothing was carried out, and the
+// server may serve the same command in a moment.
+func isBusy(err error) bool {
+	for _, prefix := range []string{"TRYAGAIN", "LOADING", "CLUSTERDOWN", "READONLY", "MASTERDOWN"} {
+		if strings.HasPrefix(err.Error(), prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// pause waits before the next try: exponential backoff with full jitter, or
+// until ctx ends.
+func pause(ctx context.Context, try int) {
+	most := min(backoffMin<<min(try, 10), backoffMax)
+	sleep(ctx, rand.N(most)+time.Millisecond)
+}
+
+// sleep waits for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}

@@ -1,0 +1,193 @@
+package redistest
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Faults are what may go wrong on the connections of one client. Commands are
+// counted by their number of scripts (EVALSHA and EVAL), so that handshakes and
+// pings are left alone.
+type Faults struct {
+	mu          sync.Mutex
+	scripts     int // written so far
+	bytes       int // written so far
+	dropReply   int // the number of the script whose reply is lost
+	dropRequest int // the number of the script that is lost
+	delay       time.Duration
+	stalled     chan struct{} // not nil while replies are held back; closed when they go on
+}
+
+func newFaults() *Faults { return &Faults{} }
+
+// DropReply loses the reply to the n-th script from now: it is carried out, and
+// the connection is reset.
+func (f *Faults) DropReply(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.dropReply = f.scripts + n
+}
+
+// DropRequest loses the n-th script from now: it is not carried out, and the
+// connection is reset.
+func (f *Faults) DropRequest(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.dropRequest = f.scripts + n
+}
+
+// Delay holds every reply back for d.
+func (f *Faults) Delay(d time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.delay = d
+}
+
+// Stall holds back whatever the server sends, until Resume.
+func (f *Faults) Stall() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.stalled == nil {
+		f.stalled = make(chan struct{})
+	}
+}
+
+// Resume ends Stall.
+func (f *Faults) Resume() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.stalled != nil {
+		close(f.stalled)
+		f.stalled = nil
+	}
+}
+
+// Scripts is how many scripts have been written.
+func (f *Faults) Scripts() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.scripts
+}
+
+// Bytes is how many bytes have been written, of anything.
+func (f *Faults) Bytes() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.bytes
+}
+
+func (f *Faults) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &conn{Conn: c, faults: f, closed: make(chan struct{})}, nil
+}
+
+type conn struct {
+	net.Conn
+	faults *Faults
+	once   sync.Once
+	closed chan struct{}
+
+	mu       sync.Mutex
+	lose     bool // the next thing read is lost, and the connection with it
+	deadline time.Time
+}
+
+func (c *conn) Write(p []byte) (int, error) {
+	scripts := bytes.Count(p, []byte("\r\nevalsha\r\n")) + bytes.Count(p, []byte("\r\neval\r\n"))
+	f := c.faults
+	f.mu.Lock()
+	f.bytes += len(p)
+	before := f.scripts
+	f.scripts += scripts
+	within := func(n int) bool { return before < n && n <= f.scripts }
+	reset, lose := within(f.dropRequest), within(f.dropReply)
+	f.mu.Unlock()
+	if reset {
+		_ = c.Close()
+		return len(p), nil // the kernel took it; it went no further
+	}
+	if lose {
+		c.mu.Lock()
+		c.lose = true
+		c.mu.Unlock()
+	}
+	return c.Conn.Write(p)
+}
+
+func (c *conn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if err != nil {
+		return n, err
+	}
+	c.mu.Lock()
+	lose := c.lose
+	c.mu.Unlock()
+	if lose {
+		_ = c.Close()
+		return 0, &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}
+	}
+	return n, c.hold()
+}
+
+// hold waits as Stall and Delay say, within the read deadline.
+func (c *conn) hold() error {
+	c.faults.mu.Lock()
+	stalled, delay := c.faults.stalled, c.faults.delay
+	c.faults.mu.Unlock()
+	c.mu.Lock()
+	deadline := c.deadline
+	c.mu.Unlock()
+	var expired <-chan time.Time
+	if !deadline.IsZero() {
+		timer := time.NewTimer(time.Until(deadline))
+		defer timer.Stop()
+		expired = timer.C
+	}
+	if stalled == nil {
+		if delay == 0 {
+			return nil
+		}
+		over := make(chan struct{})
+		timer := time.AfterFunc(delay, func() { close(over) })
+		defer timer.Stop()
+		stalled = over
+	}
+	select {
+	case <-stalled:
+		return nil
+	case <-expired:
+		return os.ErrDeadlineExceeded
+	case <-c.closed:
+		return net.ErrClosed
+	}
+}
+
+func (c *conn) SetDeadline(t time.Time) error {
+	c.setRead(t)
+	return c.Conn.SetDeadline(t)
+}
+
+func (c *conn) SetReadDeadline(t time.Time) error {
+	c.setRead(t)
+	return c.Conn.SetReadDeadline(t)
+}
+
+func (c *conn) setRead(t time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.deadline = t
+}
+
+func (c *conn) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Conn.Close()
+}

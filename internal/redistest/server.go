@@ -1,0 +1,277 @@
+// Package redistest starts servers for tests, miniredis and real ones, and gives
+// clients on them, also on connections that lose, delay or hold back replies.
+package redistest
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+)
+
+// Server is a running server.
+type Server struct {
+	// Name is "miniredis" or "redis".
+	Name string
+	// Addr is its address on loopback.
+	Addr string
+	// AutoPipeline makes Client return the autopipelining face of a client.
+	AutoPipeline bool
+
+	dir   string
+	pid   int
+	stdin interface{ Close() error } // closing it ends a real server
+	ended chan struct{}
+}
+
+// shared are the servers that all tests of a package run on.
+var shared struct {
+	sync.Mutex
+	mini, redis *Server
+	redisErr    error
+}
+
+// Main runs a package's tests and stops the shared servers. Call it in TestMain.
+func Main(m *testing.M) {
+	code := m.Run()
+	if shared.redis != nil {
+		shared.redis.stop()
+	}
+	os.Exit(code)
+}
+
+// Each runs a test on miniredis and on a real server, each of them plainly and
+// through AutoPipeline. The servers are shared: use Name for keys.
+func Each(t *testing.T, test func(t *testing.T, s *Server)) {
+	t.Helper()
+	backends := []struct {
+		name string
+		get  func(testing.TB) *Server
+		auto bool
+	}{
+		{"miniredis", Mini, false},
+		{"miniredis/autopipeline", Mini, true},
+		{"redis", Redis, false},
+		{"redis/autopipeline", Redis, true},
+	}
+	for _, backend := range backends {
+		t.Run(backend.name, func(t *testing.T) {
+			t.Parallel()
+			s := *backend.get(t)
+			s.AutoPipeline = backend.auto
+			test(t, &s)
+		})
+	}
+}
+
+// Mini returns the shared miniredis.
+func Mini(t testing.TB) *Server {
+	t.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.mini == nil {
+		m := miniredis.NewMiniRedis()
+		m.ClockTTL(true)
+		if err := m.Start(); err != nil {
+			t.Fatal(err)
+		}
+		shared.mini = &Server{Name: "miniredis", Addr: m.Addr()}
+	}
+	return shared.mini
+}
+
+// Redis returns the shared real server. Without a redis-server program the test
+// is skipped or, where CI=true, fails.
+func Redis(t testing.TB) *Server {
+	t.Helper()
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.redis == nil && shared.redisErr == nil {
+		shared.redis, shared.redisErr = start("", nil)
+	}
+	return require(t, shared.redis, shared.redisErr)
+}
+
+// Start starts a real server of the test's own, with the settings added to
+// redis-server's command line, and stops it when the test ends.
+func Start(t testing.TB, settings ...string) *Server {
+	t.Helper()
+	s, err := start(t.TempDir(), settings)
+	s = require(t, s, err)
+	t.Cleanup(s.stop)
+	return s
+}
+
+func require(t testing.TB, s *Server, err error) *Server {
+	t.Helper()
+	if errors.Is(err, exec.ErrNotFound) && os.Getenv("CI") != "true" {
+		t.Skip("no redis-server on this machine: install it to run this test (Debian: redis-server)")
+	}
+	if err != nil {
+		t.Fatalf("redis-server: %v", err)
+	}
+	return s
+}
+
+// start runs redis-server on a free port, in a folder of its own. A shell stands
+// between: it kills the server when its standard input ends, as it does when
+// this process dies in whatever way.
+func start(dir string, settings []string) (*Server, error) {
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		return nil, err
+	}
+	if dir == "" {
+		var err error
+		if dir, err = os.MkdirTemp("", "redistest"); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	for range 5 { // the port may be taken between finding and using it
+		var s *Server
+		if s, err = startOnce(dir, settings); err == nil {
+			return s, nil
+		}
+	}
+	return nil, err
+}
+
+func startOnce(dir string, settings []string) (*Server, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	addr := listener.Addr().String()
+	_, port, _ := net.SplitHostPort(addr)
+	_ = listener.Close()
+
+	args := append([]string{
+		"-c", `redis-server "$@" >redis.log 2>&1 & echo $!; read -r _; kill -9 $!; wait`, "sh",
+		"--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
+	}, settings...)
+	cmd := exec.Command("sh", args...)
+	cmd.Dir = dir
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		return nil, err
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{Name: "redis", Addr: addr, dir: dir, pid: pid, stdin: stdin, ended: make(chan struct{})}
+	go func() { _ = cmd.Wait(); close(s.ended) }()
+	if err := s.awaitReady(); err != nil {
+		s.stop()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Server) awaitReady() error {
+	rdb := redis.NewClient(&redis.Options{Addr: s.Addr, MaxRetries: -1})
+	defer func() { _ = rdb.Close() }()
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		info, err := rdb.Info(context.Background(), "server").Result()
+		switch {
+		case err == nil && strings.Contains(info, fmt.Sprintf("process_id:%d\r", s.pid)):
+			return nil
+		case err == nil:
+			return errors.New("another server answers on the port")
+		case time.Now().After(deadline):
+			log, _ := os.ReadFile(s.dir + "/redis.log")
+			return fmt.Errorf("not ready: %w\n%s", err, log)
+		}
+		time.Sleep(5 * time.Millisecond) // waiting for a process to come up
+	}
+}
+
+func (s *Server) stop() {
+	_ = s.stdin.Close()
+	<-s.ended
+	if strings.Contains(s.dir, "redistest") {
+		_ = os.RemoveAll(s.dir)
+	}
+}
+
+// Pause stops a real server's process: it accepts and never answers, until
+// Resume.
+func (s *Server) Pause(t testing.TB) { s.signal(t, syscall.SIGSTOP) }
+
+// Resume lets a paused server go on, with what it has received meanwhile.
+func (s *Server) Resume(t testing.TB) { s.signal(t, syscall.SIGCONT) }
+
+func (s *Server) signal(t testing.TB, sig syscall.Signal) {
+	t.Helper()
+	if err := syscall.Kill(s.pid, sig); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Client returns a client with go-redis's default options, closed when the test
+// ends.
+func (s *Server) Client(t testing.TB) redis.UniversalClient {
+	t.Helper()
+	return s.client(t, &redis.Options{Addr: s.Addr})
+}
+
+// Faulty returns a client whose connections have faults, to be switched on.
+func (s *Server) Faulty(t testing.TB) (redis.UniversalClient, *Faults) {
+	t.Helper()
+	f := newFaults()
+	return s.client(t, &redis.Options{Addr: s.Addr, Dialer: f.dial}), f
+}
+
+func (s *Server) client(t testing.TB, options *redis.Options) redis.UniversalClient {
+	t.Helper()
+	rdb := redis.NewClient(options)
+	t.Cleanup(func() { _ = rdb.Close() })
+	if !s.AutoPipeline {
+		return rdb
+	}
+	auto, err := rdb.AutoPipeline()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = auto.Close() })
+	return auto
+}
+
+// Now is the server's clock.
+func (s *Server) Now(t testing.TB, rdb redis.UniversalClient) time.Time {
+	t.Helper()
+	now, err := rdb.Time(context.Background()).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return now
+}
+
+// Name is a key or queue name of the test's own.
+func Name(t testing.TB) string {
+	return strings.ReplaceAll(t.Name(), "/", ".") + "." + strconv.FormatInt(time.Now().UnixNano(), 36)
+}

@@ -1,0 +1,410 @@
+package sluice
+
+import (
+	"context"
+	"fmt"
+	mathrand "math/rand/v2"
+	"sync"
+	"time"
+)
+
+// Lock is a lock that is, or was, held. It is safe for concurrent use.
+type Lock struct {
+	locker  *Locker
+	name    string
+	key     string
+	channel string // on which its release is announced
+	token   string
+	ttl     time.Duration
+	retry   time.Duration
+
+	mu       sync.Mutex // guards what follows
+	deadline time.Time  // when it is lost, unless extended; zero until it is taken
+	over     bool       // released, lost or closed; never false again
+	unsure   bool       // an acquisition of it stayed without a reply
+	ctx      context.Context
+	cancel   context.CancelCauseFunc
+	alarm    *time.Timer // ends ctx at the deadline
+}
+
+// wait takes the lock, looking again whenever there is reason to.
+func (k *Lock) wait(ctx context.Context) error {
+	var listener *listener
+	woken := true
+	for {
+		left, err := k.acquire(ctx)
+		if err != nil {
+			return err
+		}
+		if left == 0 {
+			if !woken {
+				k.locker.wake.suspect() // free, and we were not told: expired, or is nobody talking to us?
+			}
+			return nil
+		}
+		if listener == nil {
+			// Subscribing is confirmed by a wake-up, so that a release between
+			// the look above and the subscription is not missed.
+			listener = k.locker.wake.join(k.channel)
+			defer k.locker.wake.leave(k.channel, listener)
+		}
+		pause := min(left+time.Millisecond, k.retry/2+mathrand.N(k.retry/2+1))
+		timer := time.NewTimer(pause)
+		select {
+		case <-listener.C:
+			woken = true
+		case <-timer.C:
+			woken = false
+		case <-ctx.Done():
+			err = fmt.Errorf("%w: %w", ErrLocked, ctx.Err())
+		case <-k.locker.closed:
+			err = ErrClosed
+		}
+		timer.Stop()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// acquire tries once. It returns 0 if the lock is taken, and otherwise how long
+// its holder may keep it at most.
+func (k *Lock) acquire(ctx context.Context) (left time.Duration, err error) {
+	a, err := k.locker.door.run(ctx, call{
+		script: scriptAcquire,
+		keys:   []string{k.key},
+		args:   []any{k.token, millis(k.ttl)},
+		mode:   repeat,
+		late:   func() { k.locker.cleaner.add(k.releaseCall()) },
+	})
+	if err != nil {
+		return 0, err
+	}
+	k.unsure = k.unsure || a.unsure
+	ms, err := integer(a.reply)
+	if err != nil || ms > 0 {
+		return time.Duration(ms) * time.Millisecond, err
+	}
+	if !k.take(a.sent) {
+		// Too late to be of use, or the Locker was closed meanwhile.
+		k.locker.cleaner.add(k.releaseCall())
+		if k.locker.isClosed() {
+			return 0, ErrClosed
+		}
+		return 0, fmt.Errorf("%w: the reply took longer than the TTL", ErrLost)
+	}
+	return 0, nil
+}
+
+// take makes k the Locker's, unless it is over already.
+func (k *Lock) take(sent time.Time) bool {
+	k.deadline = deadline(sent, k.ttl)
+	if !time.Now().Before(k.deadline) {
+		return false
+	}
+	l := k.locker
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.isClosed() {
+		return false
+	}
+	if len(l.held) >= l.room {
+		// Locks that were neither released nor extended until they were lost
+		// are dropped here, so that forgetting them leaks nothing.
+		for other := range l.held {
+			if !other.Valid() {
+				delete(l.held, other)
+			}
+		}
+		l.room = 2*len(l.held) + 64
+	}
+	l.held[k] = struct{}{}
+	return true
+}
+
+// deadline is until when a lock whose key was given its TTL by a command sent at
+// that time is safely held: monotonic time before the send, less 1% for clocks
+// that run at different speeds and 2ms for the server's rounding. Of a TTL too
+// short for that, half is left.
+func deadline(sent time.Time, ttl time.Duration) time.Time {
+	return sent.Add(max(ttl-ttl/100-2*time.Millisecond, ttl/2))
+}
+
+// Unlock releases the lock and ends its Context. It works with a context that
+// has ended: it then waits 25ms for an answer.
+//
+// nil: it was held until now, and is free. ErrNotHeld: it was released before,
+// or lost, or forced open. ErrUnknown: no answer; the release goes on in the
+// background, and there is nothing to do. In every case the handle is used up.
+func (k *Lock) Unlock(ctx context.Context) error {
+	if err := k.check("unlock", ctx); err != nil {
+		return err
+	}
+	err := k.end(nil)
+	if err == nil {
+		err = k.release(ctx)
+	}
+	return wrap("unlock", k.name, err)
+}
+
+func (k *Lock) release(ctx context.Context) error {
+	l := k.locker
+	l.mu.Lock()
+	delete(l.held, k)
+	l.mu.Unlock()
+
+	c := k.releaseCall()
+	c.detached = true
+	c.late = func() { l.cleaner.add(k.releaseCall()) }
+	a, err := l.door.run(ctx, c)
+	if err != nil {
+		l.cleaner.add(k.releaseCall())
+		return err
+	}
+	if k.unsure {
+		// A copy of the acquisition may still be on its way.
+		l.cleaner.add(k.releaseCall())
+	}
+	released, err := yes(a.reply)
+	switch {
+	case err != nil || released:
+		return err
+	case !a.unsure:
+		return ErrNotHeld
+	case time.Now().Before(k.deadline):
+		// The key cannot have expired yet: it was our own release, whose reply
+		// was lost, that removed it.
+		return nil
+	default:
+		return fmt.Errorf("%w: released or expired before", ErrUnknown)
+	}
+}
+
+func (k *Lock) releaseCall() call {
+	return call{script: scriptRelease, keys: []string{k.key}, args: []any{k.token, k.channel}, mode: repeat}
+}
+
+// end makes the handle useless and ends its Context with cause (nil for
+// context.Canceled). It is ErrNotHeld if that had happened before. A lock past
+// its deadline, and not told so by the server, still has something to release.
+func (k *Lock) end(cause error) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.over {
+		return ErrNotHeld
+	}
+	k.over = true
+	if k.ctx != nil {
+		k.alarm.Stop()
+		if time.Now().Before(k.deadline) {
+			k.cancel(cause)
+		} else {
+			k.cancel(ErrLost)
+		}
+	}
+	return nil
+}
+
+// Extend gives the lock a new TTL from now; it may be shorter than what is left.
+//
+// ErrNotHeld: the lock was released, lost or forced open; its Context has ended.
+// After any other error it is held as before, but no longer than ttl from the
+// call; Extend may be called again.
+func (k *Lock) Extend(ctx context.Context, ttl time.Duration) error {
+	if err := k.check("extend", ctx); err != nil {
+		return err
+	}
+	if err := checkDuration("TTL", ttl); err != nil {
+		return fmt.Errorf("sluice: extend: %w", err)
+	}
+	return wrap("extend", k.name, k.extend(ctx, ttl))
+}
+
+func (k *Lock) extend(ctx context.Context, ttl time.Duration) error {
+	// The server may shorten the TTL at any time from here on, whether or not
+	// we hear of it.
+	if until := deadline(time.Now(), ttl); !k.postpone(until, true) {
+		return ErrNotHeld
+	}
+	a, err := k.locker.door.run(ctx, call{
+		script: scriptExtend, keys: []string{k.key}, args: []any{k.token, millis(ttl)}, mode: repeat,
+	})
+	if err != nil {
+		return err
+	}
+	ok, err := yes(a.reply)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		_ = k.end(ErrLost)
+		return ErrNotHeld
+	}
+	if !k.postpone(deadline(a.sent, ttl), false) {
+		// It ended meanwhile, and its holder was told: it cannot come back.
+		k.locker.cleaner.add(k.releaseCall())
+		return ErrNotHeld
+	}
+	return nil
+}
+
+// postpone sets the deadline, or, with sooner, only brings it forward. It says
+// whether the lock is held.
+func (k *Lock) postpone(until time.Time, sooner bool) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.over || !time.Now().Before(k.deadline) {
+		return false
+	}
+	if !sooner || until.Before(k.deadline) {
+		k.deadline = until
+		if k.alarm != nil {
+			k.alarm.Reset(time.Until(until))
+		}
+	}
+	return true
+}
+
+// TTL asks the server how long the key will live if it is not extended.
+// ErrNotHeld if it isn't ours any more.
+func (k *Lock) TTL(ctx context.Context) (time.Duration, error) {
+	if err := k.check("ttl", ctx); err != nil {
+		return 0, err
+	}
+	left, err := k.inspect(ctx, k.token)
+	if err == nil && left == notHeld {
+		err = ErrNotHeld
+	}
+	if err != nil {
+		return 0, wrap("ttl", k.name, err)
+	}
+	return left, nil
+}
+
+// notHeld is what inspect returns for a lock that is not held: like -1, for one
+// without TTL, nothing that a TTL could be.
+const notHeld = -2 * time.Millisecond
+
+// inspect returns the TTL of the lock if token, or with an empty token anybody,
+// holds it.
+func (k *Lock) inspect(ctx context.Context, token string) (time.Duration, error) {
+	a, err := k.locker.door.run(ctx, call{
+		script: scriptInspect, keys: []string{k.key}, args: []any{token}, mode: read,
+	})
+	if err != nil {
+		return 0, err
+	}
+	ms, err := integer(a.reply)
+	return time.Duration(ms) * time.Millisecond, err
+}
+
+// Valid says whether the lock is held, by the local clock and without I/O. It is
+// false from the deadline on. Call it after long pauses, before a step that
+// cannot be undone.
+func (k *Lock) Valid() bool {
+	if k == nil {
+		return false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return !k.over && time.Now().Before(k.deadline)
+}
+
+// Deadline is until when the lock is safely held unless it is extended. It lies
+// before the end of the key on the server, by 1% of the TTL, 2ms, and the way
+// there.
+func (k *Lock) Deadline() time.Time {
+	if k == nil {
+		return time.Time{}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.deadline
+}
+
+// Context ends when the lock does: with the cause ErrLost at its deadline, or
+// when an Extend finds it gone; with ErrClosed in Close; with context.Canceled in
+// Unlock. It does not descend from the context given to Lock, which bounds the
+// waiting and nothing else. It costs a timer, from the first call on, and no
+// goroutine.
+func (k *Lock) Context() context.Context {
+	if k == nil || k.locker == nil {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		cancel(ErrNotHeld)
+		return ctx
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.ctx == nil {
+		k.ctx, k.cancel = context.WithCancelCause(context.Background())
+		left := time.Until(k.deadline)
+		if k.over || left <= 0 {
+			k.cancel(ErrLost)
+			return k.ctx
+		}
+		k.alarm = time.AfterFunc(left, k.expire)
+	}
+	return k.ctx
+}
+
+// expire is called at what was the deadline when the alarm was last set.
+func (k *Lock) expire() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.over && !time.Now().Before(k.deadline) {
+		k.cancel(ErrLost)
+	}
+}
+
+// Name is the name that the lock was taken by.
+func (k *Lock) Name() string {
+	if k == nil {
+		return ""
+	}
+	return k.name
+}
+
+// Token is what the key holds while the lock is held: whoever knows it can
+// release the lock, so it does not belong into logs.
+func (k *Lock) Token() string {
+	if k == nil {
+		return ""
+	}
+	return k.token
+}
+
+func (k *Lock) check(op string, ctx context.Context) error {
+	if k == nil || k.locker == nil {
+		return invalid(op, "Lock not made by a Locker")
+	}
+	if ctx == nil {
+		return invalid(op, "nil context")
+	}
+	return nil
+}
+
+// millis rounds up, so that a key never lives shorter than its holder thinks.
+func millis(d time.Duration) int64 {
+	return int64((d + time.Millisecond - 1) / time.Millisecond)
+}
+
+// integer and yes decode the replies of the lock's scripts.
+func integer(reply any) (int64, error) {
+	n, ok := reply.(int64)
+	if !ok {
+		return 0, fmt.Errorf("%w: unexpected reply of type %T", ErrCorrupt, reply)
+	}
+	return n, nil
+}
+
+func yes(reply any) (bool, error) {
+	n, err := integer(reply)
+	return n == 1, err
+}
+
+// extended returns a context that ends d after ctx does.
+func extended(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	out, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(d, cancel) })
+	return out, func() { stop(); cancel() }
+}

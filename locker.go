@@ -1,0 +1,286 @@
+package sluice
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Locker makes locks of one Redis. It is safe for concurrent use. It starts a
+// goroutine and a pub/sub connection when a caller has to wait, and ends them
+// when nobody waits any more, or in Close.
+type Locker struct {
+	door     *door
+	options  lockOptions
+	wake     *hub
+	cleaner  *cleaner
+	closed   chan struct{}
+	closeOne sync.Once
+
+	mu   sync.Mutex // guards held and room
+	held map[*Lock]struct{}
+	room int // when held has grown to this, expired locks are dropped from it
+}
+
+// LockInfo is what Inspect found.
+type LockInfo struct {
+	// Held says that somebody holds the lock.
+	Held bool
+	// TTL is when the lock is freed at the latest, unless its holder extends
+	// it. It is negative for a key without TTL, which only clients of other
+	// libraries make.
+	TTL time.Duration
+}
+
+// NewLocker returns a Locker on rdb, which stays the caller's to close. It does
+// no I/O. The options are the defaults for every lock; a call may override them.
+// The error is ErrInvalid.
+func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
+	if isNil(rdb) {
+		return nil, invalid("new locker", "nil client")
+	}
+	options, err := lockOptions{prefix: "Lock:", ttl: 15 * time.Second, retry: 100 * time.Millisecond}.with(opts)
+	if err != nil {
+		return nil, fmt.Errorf("sluice: new locker: %w", err)
+	}
+	if len(options.prefix) > maxName {
+		return nil, fmt.Errorf("sluice: new locker: %w: prefix too long", ErrInvalidName)
+	}
+	d := &door{rdb: rdb}
+	return &Locker{
+		door:    d,
+		options: options,
+		wake:    newHub(rdb),
+		cleaner: newCleaner(d, commandTime(rdb)),
+		closed:  make(chan struct{}),
+		held:    map[*Lock]struct{}{},
+	}, nil
+}
+
+// Lock takes the named lock, waiting until it is free or ctx ends. It is not
+// reentrant. It waits for a notification, but looks again at least once in a
+// retry interval, and when the holder's TTL ends.
+//
+// Errors: ErrLocked together with ctx.Err() if ctx ended while somebody else
+// held it; ctx.Err() alone if it ended before that was known; ErrInvalid;
+// ErrClosed; or what Redis or the network said. After a lost reply (ErrUnknown)
+// the key may exist for a moment: it is released in the background.
+func (l *Locker) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
+	k, err := l.newLock("lock", ctx, name, opts)
+	if err != nil {
+		return nil, err
+	}
+	err = k.wait(ctx)
+	if err != nil {
+		return nil, wrap("lock", name, err)
+	}
+	return k, nil
+}
+
+// TryLock takes the named lock if it is free now. It is Lock without the
+// waiting: ErrLocked means that somebody else holds it.
+func (l *Locker) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
+	k, err := l.newLock("try lock", ctx, name, opts)
+	if err != nil {
+		return nil, err
+	}
+	left, err := k.acquire(ctx)
+	if err == nil && left > 0 {
+		err = ErrLocked
+	}
+	if err != nil {
+		return nil, wrap("try lock", name, err)
+	}
+	return k, nil
+}
+
+// Do calls fn while it holds the named lock, waiting for it as Lock does. The
+// context that fn gets ends with ctx, and with the cause ErrLost when the lock
+// is lost; fn has to return then. The lock is released when fn returns or
+// panics, however ctx stands.
+//
+// The error is fn's own, joined with ErrLost if the lock was lost before fn had
+// returned: what fn did then was not protected to its end. Errors from before
+// fn was called are Lock's, and tell themselves by fn not having run. A release
+// that gets no answer is no error: it goes on in the background.
+func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Context) error, opts ...LockOption) (err error) {
+	if fn == nil {
+		return invalid("do", "nil function")
+	}
+	k, err := l.Lock(ctx, name, opts...)
+	if err != nil {
+		return err
+	}
+	held := k.Context()
+	fnCtx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(held, func() { cancel(context.Cause(held)) })
+	defer func() {
+		stop()
+		lost := !k.Valid()
+		if errors.Is(k.Unlock(ctx), ErrNotHeld) {
+			lost = true
+		}
+		cancel(nil)
+		if lost {
+			err = errors.Join(err, wrap("do", name, ErrLost))
+		}
+	}()
+	return fn(fnCtx)
+}
+
+// Inspect says whether somebody holds the named lock, and for how long at most.
+// It changes nothing, and what it says may be over when it returns.
+func (l *Locker) Inspect(ctx context.Context, name string) (LockInfo, error) {
+	k, err := l.newLock("inspect", ctx, name, nil)
+	if err != nil {
+		return LockInfo{}, err
+	}
+	left, err := k.inspect(ctx, "")
+	if err != nil {
+		return LockInfo{}, wrap("inspect", name, err)
+	}
+	if left == notHeld {
+		return LockInfo{}, nil
+	}
+	return LockInfo{Held: true, TTL: left}, nil
+}
+
+// ForceUnlock releases the named lock whoever holds it, and says whether
+// anybody did. The holder is not asked: it learns of it when it next extends,
+// or releases. It is a tool for operators. After ErrUnknown it may be called
+// again.
+func (l *Locker) ForceUnlock(ctx context.Context, name string) (bool, error) {
+	k, err := l.newLock("force unlock", ctx, name, nil)
+	if err != nil {
+		return false, err
+	}
+	a, err := l.door.run(ctx, call{script: scriptForce, keys: []string{k.key}, args: []any{k.channel}})
+	if err != nil {
+		return false, wrap("force unlock", name, err)
+	}
+	released, err := yes(a.reply)
+	return released, wrap("force unlock", name, err)
+}
+
+// UnlockAll releases every lock that this Locker holds, in pipelines. Like
+// Unlock it works with a context that has ended, and what gets no answer goes
+// on in the background and is ErrUnknown.
+func (l *Locker) UnlockAll(ctx context.Context) error {
+	if l == nil || l.door == nil || ctx == nil {
+		return invalid("unlock all", "nil context or Locker not made by NewLocker")
+	}
+	return wrap("unlock", "all", l.releaseAll(ctx, nil))
+}
+
+// releaseAll releases what is held. The locks' contexts end with cause.
+func (l *Locker) releaseAll(ctx context.Context, cause error) error {
+	l.mu.Lock()
+	held := l.held
+	l.held = map[*Lock]struct{}{}
+	l.mu.Unlock()
+
+	var locks []*Lock
+	for k := range held {
+		if k.end(cause) == nil {
+			locks = append(locks, k)
+		}
+	}
+	waitCtx, cancel := extended(ctx, grace)
+	defer cancel()
+	var firstErr error
+	for part := range slices.Chunk(locks, chunk) {
+		calls := make([]call, len(part))
+		for i, k := range part {
+			calls[i] = k.releaseCall()
+		}
+		for i, r := range l.door.pipeline(waitCtx, calls) {
+			if r.err != nil || part[i].unsure {
+				l.cleaner.add(calls[i])
+			}
+			if r.err != nil && firstErr == nil {
+				firstErr = fmt.Errorf("%w: %w", ErrUnknown, r.err)
+			}
+		}
+	}
+	return firstErr
+}
+
+// Close releases every lock as UnlockAll does, lets every waiting Lock return
+// ErrClosed, and ends every goroutine and connection that the Locker started;
+// it waits a second at most. The client stays open. The error is UnlockAll's.
+// Using a closed Locker gives ErrClosed. Close may be called twice.
+func (l *Locker) Close() error {
+	if l == nil || l.door == nil {
+		return invalid("close", "Locker not made by NewLocker")
+	}
+	var err error
+	l.closeOne.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		close(l.closed)
+		err = l.releaseAll(ctx, ErrClosed)
+		l.cleaner.close(ctx)
+		l.wake.close(ctx)
+		quiet := make(chan struct{})
+		go func() { l.door.inFlight.Wait(); close(quiet) }()
+		select {
+		case <-quiet:
+		case <-ctx.Done():
+		}
+	})
+	return wrap("close", "locker", err)
+}
+
+// newLock checks the arguments that every operation has.
+func (l *Locker) newLock(op string, ctx context.Context, name string, opts []LockOption) (*Lock, error) {
+	if l == nil || l.door == nil {
+		return nil, invalid(op, "Locker not made by NewLocker")
+	}
+	if ctx == nil {
+		return nil, invalid(op, "nil context")
+	}
+	o, err := l.options, error(nil)
+	if len(opts) > 0 {
+		if o, err = o.with(opts); err != nil {
+			return nil, fmt.Errorf("sluice: %s: %w", op, err)
+		}
+	}
+	key, base, err := keyOf(o.prefix, name)
+	if err != nil {
+		return nil, fmt.Errorf("sluice: %s: %w", op, err)
+	}
+	if l.isClosed() {
+		return nil, wrap(op, name, ErrClosed)
+	}
+	return &Lock{
+		locker: l, name: name, key: key, channel: base + ":wake",
+		token: rand.Text(), ttl: o.ttl, retry: o.retry,
+	}, nil
+}
+
+func (l *Locker) isClosed() bool {
+	select {
+	case <-l.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+// commandTime is the longest time that the client spends on a command.
+func commandTime(rdb redis.UniversalClient) time.Duration {
+	read, write, pool := 5*time.Second, 5*time.Second, 6*time.Second // go-redis's defaults
+	switch c := rdb.(type) {
+	case interface{ Options() *redis.Options }:
+		read, write, pool = c.Options().ReadTimeout, c.Options().WriteTimeout, c.Options().PoolTimeout
+	case interface{ Options() *redis.ClusterOptions }:
+		read, write, pool = c.Options().ReadTimeout, c.Options().WriteTimeout, c.Options().PoolTimeout
+	}
+	return max(read, 0) + max(write, 0) + max(pool, 0)
+}

@@ -1,0 +1,10 @@
+-- Removes a task whatever its state.
+-- KEYS[3] the dead letters
+-- ARGV[1] id
+-- RETURNS 1 removed   0 there was none
+-- Not repeated by itself: a second run could remove a task enqueued since.
+redis.call('HLEN', tasks) -- the types, before anything is written
+redis.call('ZCARD', KEYS[3])
+local removed = redis.call('ZREM', queue, ARGV[1]) + redis.call('ZREM', KEYS[3], ARGV[1])
+redis.call('HDEL', tasks, ARGV[1])
+return removed > 0 and 1 or 0

@@ -1,0 +1,33 @@
+-- Leases due tasks, earliest first.
+-- KEYS[3] the dead letters
+-- ARGV[1] n, at most 500   ARGV[2] lease in seconds   ARGV[3] attempts allowed, 0 for any number
+-- RETURNS { tasks looked at, lease end, then per task handed out: id, attempt, payload }
+-- Not repeated by itself: a second run would lease other tasks.
+local most, lease = tonumber(ARGV[3]), now + tonumber(ARGV[2])
+redis.call('ZCARD', KEYS[3]) -- its type, before anything is written
+local ready, ids, tidy = due(tonumber(ARGV[1]))
+local reply, scores, fields, exhausted = { #ids, text(lease) }, {}, {}, {}
+if #ids == 0 then return reply end
+
+redis.call('ZREM', queue, ids[1]) -- all of ids get a new score: this is what lets them through on a full server
+for _, task in ipairs(ready) do
+  if most > 0 and task.attempt >= most then
+    task.reason = 'attempts used up'
+    exhausted[#exhausted + 1] = task
+  else
+    local attempt = string.format('%.0f', task.attempt + 1)
+    scores[#scores + 1] = text(lease)
+    scores[#scores + 1] = task.id
+    fields[#fields + 1] = task.id
+    fields[#fields + 1] = string.format('%s:%s::', attempt, text(lease)) .. task.payload
+    reply[#reply + 1] = task.id
+    reply[#reply + 1] = attempt
+    reply[#reply + 1] = task.payload
+  end
+end
+if #scores > 0 then
+  redis.call('ZADD', queue, unpack(scores))
+  redis.call('HSET', tasks, unpack(fields))
+end
+tidy(exhausted)
+return reply

@@ -1,0 +1,12 @@
+-- Looks at one task, whatever its state. Changes nothing.
+-- KEYS[3] the dead letters
+-- ARGV[1] id
+-- RETURNS { score, attempt, payload }   {} no such task   { '' } a score or field that is not ours
+local score = redis.call('ZSCORE', queue, ARGV[1])
+local dead = not score and redis.call('ZSCORE', KEYS[3], ARGV[1])
+if not score and not dead then return {} end
+local task = decode(redis.call('HGET', tasks, ARGV[1]))
+score = finite(score or dead)
+if not task or not score then return { '' } end
+if not dead then task, score = settle(task, score) end
+return { text(score), string.format('%.0f', task.attempt), task.payload }

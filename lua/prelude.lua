@@ -1,0 +1,93 @@
+-- What the queue's scripts share. Every one of them begins
+--   KEYS[1] the queue: zset, id -> score in Unix seconds
+--   KEYS[2] its tasks: hash, id -> field
+-- A field is '<attempt>:<lease>:<deferred>:<payload>', each part may be empty.
+-- Of a dead letter: '<attempt>:dead:<bytes in reason>:<reason><payload>'.
+-- No field at all means a task without payload that was never claimed.
+local queue, tasks = KEYS[1], KEYS[2]
+local time = redis.call('TIME')
+local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+
+-- Seventeen digits: what a double needs. Redis's own conversion loses some.
+local function text(x)
+  return string.format('%.17g', x)
+end
+
+-- A finite number, or nil.
+local function finite(s)
+  local x = s and tonumber(s)
+  if x and x > -1e300 and x < 1e300 then return x end
+end
+
+-- Decodes a field; nil for one that the library did not write.
+local function decode(field)
+  if not field then return { attempt = 0, payload = '' } end
+  local _, last, attempt, lease, due = string.find(field, '^(%d*):([%d.e+-]*):([%d.e+-]*):')
+  if not last or #attempt > 9 then
+    _, last, attempt, due = string.find(field, '^(%d+):dead:(%d+):')
+    if not last or #attempt > 9 then return nil end
+    return { attempt = tonumber(attempt), dead = true, payload = string.sub(field, last + tonumber(due) + 1) }
+  end
+  local task = { attempt = tonumber(attempt) or 0, payload = string.sub(field, last + 1) }
+  task.lease, task.due = finite(lease), finite(due)
+  if (lease ~= '' and not task.lease) or (due ~= '' and not task.due) then return nil end
+  return task
+end
+
+-- Decodes the field of a task that is in the queue. A dead letter there was put
+-- back by a foreign producer's plain ZADD, and starts anew.
+local function live(field)
+  local task = decode(field)
+  if task and task.dead then
+    return { attempt = 0, payload = task.payload, revived = true }
+  end
+  return task
+end
+
+-- Writes a task's field, or removes it where a plain task needs none.
+local function store(id, attempt, lease, due, payload)
+  if attempt == 0 and payload == '' and not lease and not due then
+    redis.call('HDEL', tasks, id)
+    return
+  end
+  redis.call('HSET', tasks, id, string.format('%s:%s:%s:', attempt > 0 and string.format('%.0f', attempt) or '',
+    lease and text(lease) or '', due and text(due) or '') .. payload)
+end
+
+local function leased(task, score)
+  return score > now and task.lease == score
+end
+
+-- Once nobody holds a lease any more, a version that waited takes over. The
+-- result is the task as it stands, and its score.
+local function settle(task, score)
+  if task.due and not leased(task, score) then
+    return { attempt = 0, payload = task.payload }, task.due
+  end
+  return task, score
+end
+
+-- Puts a task at a new score. The ZREM is what lets it through on a full server.
+local function move(id, score)
+  redis.call('ZREM', queue, id)
+  redis.call('ZADD', queue, text(score), id)
+end
+
+-- Ends a hold: the version that waited takes over, else the task is due again
+-- at score. Returns its new score.
+local function giveback(id, task, attempt, score)
+  if task.due then
+    attempt, score = 0, task.due
+  end
+  move(id, score)
+  store(id, attempt, nil, nil, task.payload)
+  return score
+end
+
+-- Tells waiters of a new head, if the earliest score just written is one.
+-- A hint: where PUBLISH is denied, waiters look by themselves.
+local function wake(channel, score)
+  if score and finite(redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')[2]) == score then
+    redis.pcall('PUBLISH', channel, '')
+  end
+end

@@ -1,0 +1,8 @@
+-- Counts. Changes nothing.
+-- KEYS[3] the dead letters
+-- RETURNS { due, scheduled, dead, score of the oldest due or '', score of the next scheduled or '', now }
+local due = redis.call('ZCOUNT', queue, '-inf', text(now))
+local oldest = redis.call('ZRANGEBYSCORE', queue, '-1e300', text(now), 'WITHSCORES', 'LIMIT', 0, 1)[2]
+local coming = redis.call('ZRANGEBYSCORE', queue, '(' .. text(now), '1e300', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+return { due, redis.call('ZCARD', queue) - due, redis.call('ZCARD', KEYS[3]),
+  finite(oldest) and text(tonumber(oldest)) or '', finite(coming) and text(tonumber(coming)) or '', text(now) }

@@ -1,0 +1,149 @@
+package sluice
+
+import (
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// longest is the longest duration taken anywhere: with it no sum overflows and
+// no time passes the year 2200.
+const longest = 100 * 365 * 24 * time.Hour
+
+// LockOption sets something about locks: for all of a Locker's when given to
+// NewLocker, for one when given to Lock, TryLock or Do.
+type LockOption func(*lockOptions)
+
+type lockOptions struct {
+	prefix string
+	ttl    time.Duration
+	retry  time.Duration
+}
+
+// WithTTL sets the time after which the server frees a lock that was neither
+// released nor extended: how long a crash of the holder blocks the others. At
+// least 1ms. Defaults to 15s.
+func WithTTL(d time.Duration) LockOption {
+	return func(o *lockOptions) { o.ttl = d }
+}
+
+// WithRetryInterval sets the longest time between two looks at a lock that
+// somebody else holds. Waiters are normally woken by a notification, and by the
+// end of the holder's TTL; the interval bounds their wait when notifications
+// are lost. Each pause is drawn from [d/2, d]. At least 1ms. Defaults to 100ms.
+func WithRetryInterval(d time.Duration) LockOption {
+	return func(o *lockOptions) { o.retry = d }
+}
+
+// WithLockPrefix sets what the key of a lock begins with. Defaults to "Lock:".
+func WithLockPrefix(p string) LockOption {
+	return func(o *lockOptions) { o.prefix = p }
+}
+
+// with returns o changed by opts, or what is wrong with the result.
+func (o lockOptions) with(opts []LockOption) (lockOptions, error) {
+	for _, opt := range opts {
+		if opt == nil {
+			return o, fmt.Errorf("%w: nil option", ErrInvalid)
+		}
+		opt(&o)
+	}
+	if err := checkDuration("TTL", o.ttl); err != nil {
+		return o, err
+	}
+	return o, checkDuration("retry interval", o.retry)
+}
+
+// QueueOption sets something about a Queue.
+type QueueOption func(*queueOptions)
+
+type queueOptions struct {
+	prefix      string
+	duplicates  Duplicates
+	maxAttempts int
+	poll        time.Duration
+	maxPayload  int
+}
+
+// Duplicates says what Enqueue does with an ID that is already in the queue.
+// A task that is leased at that moment is never touched: see Deferred.
+type Duplicates int
+
+const (
+	// Replace gives the task the new due time and payload. Debounce: the last
+	// one counts.
+	Replace Duplicates = iota
+	// Keep leaves the task as it is.
+	Keep
+	// Earliest replaces the task if the new due time is earlier.
+	Earliest
+	// Latest replaces the task if the new due time is later.
+	Latest
+)
+
+// WithDuplicates sets what happens to an ID that is already in the queue.
+// Defaults to Replace.
+func WithDuplicates(p Duplicates) QueueOption {
+	return func(o *queueOptions) { o.duplicates = p }
+}
+
+// WithMaxAttempts sets how often a task may be claimed. The claim after the
+// n-th does not hand it out but puts it among the dead letters, where Get and
+// Stats show it. 0 means no limit. Defaults to 25.
+func WithMaxAttempts(n int) QueueOption {
+	return func(o *queueOptions) { o.maxAttempts = n }
+}
+
+// WithPollInterval sets the longest time that Wait sleeps between two looks at
+// the queue, and so the longest delay when a notification is lost. At least
+// 1ms. Defaults to 1s.
+func WithPollInterval(d time.Duration) QueueOption {
+	return func(o *queueOptions) { o.poll = d }
+}
+
+// WithMaxPayload sets the most bytes that a payload may have. Defaults to 1 MiB.
+func WithMaxPayload(n int) QueueOption {
+	return func(o *queueOptions) { o.maxPayload = n }
+}
+
+// WithQueuePrefix sets what the key of a queue begins with. Defaults to "Queue:".
+func WithQueuePrefix(p string) QueueOption {
+	return func(o *queueOptions) { o.prefix = p }
+}
+
+func (o queueOptions) with(opts []QueueOption) (queueOptions, error) {
+	for _, opt := range opts {
+		if opt == nil {
+			return o, fmt.Errorf("%w: nil option", ErrInvalid)
+		}
+		opt(&o)
+	}
+	switch {
+	case o.duplicates < Replace || o.duplicates > Latest:
+		return o, fmt.Errorf("%w: unknown duplicate policy %d", ErrInvalid, o.duplicates)
+	case o.maxAttempts < 0 || o.maxAttempts > maxAttempt:
+		return o, fmt.Errorf("%w: attempts must be 0 to %d", ErrInvalid, maxAttempt)
+	case o.maxPayload < 0:
+		return o, fmt.Errorf("%w: negative payload size", ErrInvalid)
+	}
+	return o, checkDuration("poll interval", o.poll)
+}
+
+// checkDuration refuses a TTL, lease or interval that Redis could not hold.
+func checkDuration(what string, d time.Duration) error {
+	if d < time.Millisecond || d > longest {
+		return fmt.Errorf("%w: %s must be 1ms to 100 years", ErrInvalid, what)
+	}
+	return nil
+}
+
+// isNil says whether rdb is nil, or an interface that holds a nil pointer.
+func isNil(rdb redis.UniversalClient) bool {
+	if rdb == nil {
+		return true
+	}
+	v := reflect.ValueOf(rdb)
+	return v.Kind() == reflect.Pointer && v.IsNil()
+}

@@ -1,0 +1,553 @@
+package sluice
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	// chunk is the most tasks that one script handles. Larger batches are split.
+	chunk = 500
+	// chunkBytes is the most payload that one enqueueing script is given, unless
+	// a single payload is larger. It keeps scripts short, as chunk does.
+	chunkBytes = 1 << 20
+	// maxAttempt is the largest number of attempts that a task's field holds.
+	maxAttempt = 999_999_999
+)
+
+// lastTime is the latest due time that is accepted.
+var lastTime = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// Queue is a delayed task queue. It is safe for concurrent use, by any number of
+// processes. It holds no resources but, while somebody is in Wait and for five
+// seconds after, a goroutine and a pub/sub connection.
+//
+// A task is scheduled until its due time has come by the server's clock, then
+// due. A claimed task is leased: it is due again by itself when the lease ends.
+// The score of an Entry is its receipt: an operation on an entry does something
+// only while the task still has that score.
+//
+// Where a doc below says nothing else, an error other than ErrUnknown means that
+// nothing was changed, and an operation returns when its context ends.
+type Queue struct {
+	door    *door
+	options queueOptions
+	name    string
+	keys    []string // queue, tasks, dead letters
+	channel string
+	watcher watcher
+}
+
+// Task is what a producer puts in.
+type Task struct {
+	// ID names the task within its queue: 1 to 512 bytes.
+	ID string
+	// Payload is handed to whoever gets the task. Optional.
+	Payload []byte
+	// Delay is the time from now, by the server's clock, until the task is due.
+	Delay time.Duration
+	// At is when the task is due, instead of Delay. It is the one time that
+	// comes from the caller's clock.
+	At time.Time
+}
+
+// Entry is a task as it stands in the queue.
+type Entry struct {
+	ID      string
+	Payload []byte
+	// Score is when the task is due or, once claimed, when its lease ends, in
+	// Unix seconds by the server's clock. It is the receipt.
+	Score float64
+	// Attempt is how many times the task has been claimed.
+	Attempt int
+}
+
+// Time is Score as a time, to the microsecond.
+func (e Entry) Time() time.Time {
+	seconds, fraction := math.Modf(min(max(e.Score, -1e11), 1e11))
+	return time.Unix(int64(seconds), int64(math.Round(fraction*1e6))*1000)
+}
+
+// Outcome is what Enqueue did with a task.
+type Outcome int
+
+const (
+	// Added: the ID was not in the queue, or among the dead letters.
+	Added Outcome = iota + 1
+	// Updated: the task has the new due time and payload, and no attempts.
+	Updated
+	// Kept: the task was left as it is, as the duplicate policy says.
+	Kept
+	// Deferred: the task is leased. The new version waits, and takes its place
+	// when the lease's holder finishes or gives up, so that one ID is never
+	// worked on twice at once. Should the task's lease run out, the new version
+	// is what is handed out next.
+	Deferred
+)
+
+var outcomes = [...]string{"", "added", "updated", "kept", "deferred"}
+
+func (o Outcome) String() string {
+	if o < Added || o > Deferred {
+		return "unknown"
+	}
+	return outcomes[o]
+}
+
+// Stats is how a queue stands.
+type Stats struct {
+	// Due is how many tasks somebody may take now.
+	Due int64
+	// Scheduled is how many are due later, leased ones included.
+	Scheduled int64
+	// Dead is how many are among the dead letters.
+	Dead int64
+	// OldestDue is for how long the first due task has been due.
+	OldestDue time.Duration
+	// NextDue is when the first scheduled task is due, or its lease ends, by the
+	// server's clock. Zero if there is none.
+	NextDue time.Time
+}
+
+// NewQueue returns the named queue on rdb, which stays the caller's to close. It
+// does no I/O. The error is ErrInvalid.
+func NewQueue(rdb redis.UniversalClient, name string, opts ...QueueOption) (*Queue, error) {
+	if isNil(rdb) {
+		return nil, invalid("new queue", "nil client")
+	}
+	options, err := queueOptions{prefix: "Queue:", maxAttempts: 25, poll: time.Second, maxPayload: 1 << 20}.with(opts)
+	if err != nil {
+		return nil, fmt.Errorf("sluice: new queue: %w", err)
+	}
+	key, base, err := keyOf(options.prefix, name)
+	if err != nil {
+		return nil, fmt.Errorf("sluice: new queue: %w", err)
+	}
+	q := &Queue{
+		door: &door{rdb: rdb}, options: options, name: name,
+		keys: []string{key, base + ":tasks", base + ":dead"}, channel: base + ":wake",
+	}
+	q.watcher = watcher{queue: q, wake: newHub(rdb)}
+	return q, nil
+}
+
+// Enqueue puts a task in, and says what became of it; see WithDuplicates for an
+// ID that is there already. A dead letter of that ID is replaced.
+//
+// After ErrUnknown it may be called again, as it was: the ID is in the queue once
+// in any case. But if the task was due at once, somebody may have finished it in
+// between, and will be handed it again.
+func (q *Queue) Enqueue(ctx context.Context, t Task) (Outcome, error) {
+	outcomes, err := q.enqueue(ctx, "enqueue", []Task{t})
+	if err != nil {
+		return 0, err
+	}
+	return outcomes[0], nil
+}
+
+// EnqueueBatch puts tasks in, in the order given; those with the same Delay or At
+// keep that order, by microseconds. An ID may occur more than once.
+//
+// Any number will do: up to 500 tasks, or a megabyte of payload, go in atomically
+// at a time. Should one of these chunks fail, the outcomes of those before are
+// returned beside the error, and those after have not been sent. Of the failed
+// chunk itself nothing was done, unless the error is ErrUnknown: then all of it
+// was, or nothing.
+func (q *Queue) EnqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) {
+	return q.enqueue(ctx, "enqueue batch", ts)
+}
+
+func (q *Queue) enqueue(ctx context.Context, op string, ts []Task) ([]Outcome, error) {
+	if err := q.check(op, ctx); err != nil {
+		return nil, err
+	}
+	for i := range ts {
+		if err := q.checkTask(&ts[i]); err != nil {
+			return nil, fmt.Errorf("sluice: %s: %w", op, err)
+		}
+	}
+	done := make([]Outcome, 0, len(ts))
+	same := map[due]int{}
+	for len(ts) > 0 {
+		n, args := q.pack(ts, same)
+		a, err := q.run(ctx, call{script: scriptEnqueue, keys: q.keys, args: args})
+		if err == nil {
+			done, err = appendOutcomes(done, a.reply, n)
+		}
+		if err != nil {
+			return done, wrap(op, q.name, err)
+		}
+		ts = ts[n:]
+	}
+	return done, nil
+}
+
+// due is when a task is due: one of a delay and a time.
+type due struct {
+	delay time.Duration
+	at    int64 // Unix microseconds
+}
+
+// pack makes the arguments for the first chunk of ts. same counts the tasks of
+// the batch with the same due time, which are kept apart by a microsecond each.
+func (q *Queue) pack(ts []Task, same map[due]int) (n int, args []any) {
+	args = append(make([]any, 0, 2+3*min(len(ts), chunk)), policies[q.options.duplicates], q.channel)
+	size := 0
+	for n < len(ts) && n < chunk && (n == 0 || size+len(ts[n].Payload) <= chunkBytes) {
+		t := &ts[n]
+		size += len(t.Payload)
+		when := due{delay: t.Delay}
+		if !t.At.IsZero() {
+			when = due{at: t.At.UnixMicro()}
+		}
+		after := int64(same[when])
+		if len(ts) > 1 || len(same) > 0 {
+			same[when]++
+		}
+		spec := "+" + micros(ceilMicros(t.Delay)+after)
+		if !t.At.IsZero() {
+			spec = "@" + micros(when.at+after)
+		}
+		// The payload is copied: the caller may use it again when its context
+		// has ended, while the command is still under way.
+		args = append(args, t.ID, spec, string(t.Payload))
+		n++
+	}
+	return n, args
+}
+
+var policies = [...]string{Replace: "replace", Keep: "keep", Earliest: "earliest", Latest: "latest"}
+
+func (q *Queue) checkTask(t *Task) error {
+	switch {
+	case len(t.ID) == 0 || len(t.ID) > maxName:
+		return fmt.Errorf("%w: a task ID has 1 to %d bytes", ErrInvalid, maxName)
+	case len(t.Payload) > q.options.maxPayload:
+		return fmt.Errorf("%w: payload of %d bytes, %d are allowed", ErrInvalid, len(t.Payload), q.options.maxPayload)
+	case t.Delay != 0 && !t.At.IsZero():
+		return fmt.Errorf("%w: both Delay and At", ErrInvalid)
+	case !t.At.IsZero() && (t.At.Unix() < 0 || t.At.After(lastTime)):
+		return fmt.Errorf("%w: At before 1970 or after %d", ErrInvalid, lastTime.Year())
+	}
+	return checkDelay(t.Delay)
+}
+
+func checkDelay(d time.Duration) error {
+	if d < 0 || d > longest {
+		return fmt.Errorf("%w: delay must be 0 to 100 years", ErrInvalid)
+	}
+	return nil
+}
+
+// Claim leases up to n due tasks, earliest first: they are the caller's until
+// the lease ends. What becomes of a task is then said with Dequeue, Retry or
+// Release; a task of which nothing is said is due again when its lease ends.
+// Nothing due is no error.
+//
+// Tasks that were claimed as often as WithMaxAttempts allows go to the dead
+// letters instead, as do entries that are not the library's; fewer than n may
+// be returned then. More than 500 are claimed in several steps; should one fail,
+// those claimed before are returned beside the error. After ErrUnknown tasks may
+// be leased to nobody: they are due again when the lease ends.
+func (q *Queue) Claim(ctx context.Context, n int, lease time.Duration) ([]Entry, error) {
+	if err := checkDuration("lease", lease); err != nil {
+		return nil, fmt.Errorf("sluice: claim: %w", err)
+	}
+	return q.take(ctx, "claim", n, func(n int) (call, decoder) {
+		return call{
+			script: scriptClaim, keys: q.keys,
+			args: []any{n, micros(ceilMicros(lease)), q.options.maxAttempts},
+		}, decodeClaimed
+	})
+}
+
+// Pop takes up to n due tasks out of the queue, earliest first. A task is handed
+// to one caller at most, and lost if that one dies: use Claim where that matters.
+// For more than 500 see Claim. After ErrUnknown up to n tasks may be lost.
+func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
+	return q.take(ctx, "pop", n, func(n int) (call, decoder) {
+		return call{script: scriptPop, keys: q.keys, args: []any{n}}, decodeEntries
+	})
+}
+
+// Peek looks at up to n due tasks, 500 at most, earliest first. It changes
+// nothing, and nothing keeps others from taking them: Dequeue says so.
+func (q *Queue) Peek(ctx context.Context, n int) ([]Entry, error) {
+	return q.take(ctx, "peek", min(n, chunk), func(n int) (call, decoder) {
+		return call{script: scriptPeek, keys: q.keys[:2], args: []any{n}, mode: read}, decodeEntries
+	})
+}
+
+// take runs a script that hands out due tasks until there are n, or no more.
+func (q *Queue) take(ctx context.Context, op string, n int, make func(n int) (call, decoder)) ([]Entry, error) {
+	if err := q.check(op, ctx); err != nil {
+		return nil, err
+	}
+	if n < 1 {
+		return nil, invalid(op, "n must be at least 1")
+	}
+	var taken []Entry
+	for len(taken) < n {
+		want := min(n-len(taken), chunk)
+		c, decode := make(want)
+		a, err := q.run(ctx, c)
+		if err != nil {
+			return taken, wrap(op, q.name, err)
+		}
+		seen, entries, err := decode(a.reply)
+		taken = append(taken, entries...)
+		if err != nil {
+			return taken, wrap(op, q.name, err)
+		}
+		if seen < want || c.mode == read {
+			break
+		}
+	}
+	return taken, nil
+}
+
+// Dequeue finishes tasks: it removes each whose receipt is still good. Where
+// Enqueue has Deferred a new version, that one takes the task's place.
+//
+// A *StaleError (ErrStale) names the tasks whose receipt is not: their lease ran
+// out and they were handed to somebody else, or they were cancelled or moved. The
+// others were finished. ErrUnknown: some may or may not have been; calling again
+// is safe, and one that had been is stale then.
+func (q *Queue) Dequeue(ctx context.Context, es ...Entry) error {
+	return q.finish(ctx, "dequeue", es, func(receipts []any) call {
+		return call{script: scriptDequeue, keys: q.keys[:2], args: append([]any{q.channel}, receipts...)}
+	})
+}
+
+// Retry gives a task back, due again after delay; the attempt counts. Where a new
+// version was Deferred, that one takes its place instead, at its own time.
+// ErrStale and ErrUnknown as for Dequeue.
+func (q *Queue) Retry(ctx context.Context, e Entry, delay time.Duration) error {
+	if err := checkDelay(delay); err != nil {
+		return fmt.Errorf("sluice: retry: %w", err)
+	}
+	return q.finish(ctx, "retry", []Entry{e}, func(receipts []any) call {
+		return q.giveBack(delay, 0, receipts)
+	})
+}
+
+// Release gives tasks back that were not begun: they are due now, and the attempt
+// does not count. Where a new version was Deferred, that one takes its place.
+// ErrStale and ErrUnknown as for Dequeue.
+func (q *Queue) Release(ctx context.Context, es ...Entry) error {
+	return q.finish(ctx, "release", es, func(receipts []any) call {
+		return q.giveBack(0, 1, receipts)
+	})
+}
+
+func (q *Queue) giveBack(delay time.Duration, attempts int, receipts []any) call {
+	args := append([]any{q.channel, micros(ceilMicros(delay)), attempts}, receipts...)
+	return call{script: scriptGiveBack, keys: q.keys[:2], args: args}
+}
+
+// finish runs a script that ends holds, and sorts out its verdicts.
+func (q *Queue) finish(ctx context.Context, op string, es []Entry, make func(receipts []any) call) error {
+	if err := q.check(op, ctx); err != nil {
+		return err
+	}
+	for _, e := range es {
+		if err := checkReceipt(e); err != nil {
+			return fmt.Errorf("sluice: %s: %w", op, err)
+		}
+	}
+	var stale []string
+	var verdict error
+	for len(es) > 0 {
+		n := min(len(es), chunk)
+		c := make(receipts(es[:n]))
+		c.mode = repeat
+		a, err := q.run(ctx, c)
+		if err != nil {
+			return wrap(op, q.name, err)
+		}
+		codes, err := integers(a.reply, n)
+		if err != nil {
+			return wrap(op, q.name, err)
+		}
+		for i, code := range codes {
+			switch {
+			case code == codeDone || code == codeGone && a.unsure:
+				// Gone before its lease ended, and we had asked for it: nobody
+				// else could have taken it.
+			case code == codeCorrupt:
+				verdict = ErrCorrupt
+			case a.unsure:
+				verdict = fmt.Errorf("%w: a reply was lost, and the receipt is stale now", ErrUnknown)
+			default:
+				stale = append(stale, es[i].ID)
+			}
+		}
+		es = es[n:]
+	}
+	if verdict == nil && stale != nil {
+		verdict = &StaleError{IDs: stale}
+	}
+	return wrap(op, q.name, verdict)
+}
+
+// What dequeue.lua and giveback.lua say of a task.
+const (
+	codeCorrupt = -1
+	codeDone    = 1
+	codeGone    = 2
+)
+
+// Extend gives a claimed task a new lease from now, and returns the entry with
+// its new receipt; the old one is used up. It is the heartbeat of long work.
+//
+// ErrStale: the task isn't the caller's any more; stop working on it. ErrUnknown:
+// the lease may have been extended with a receipt that got lost. The task is then
+// due again when that lease ends, and nothing can be said of it before.
+func (q *Queue) Extend(ctx context.Context, e Entry, lease time.Duration) (Entry, error) {
+	if err := q.check("extend", ctx); err != nil {
+		return Entry{}, err
+	}
+	err := checkReceipt(e)
+	if err == nil {
+		err = checkDuration("lease", lease)
+	}
+	if err != nil {
+		return Entry{}, fmt.Errorf("sluice: extend: %w", err)
+	}
+	a, err := q.run(ctx, call{
+		script: scriptHeartbeat, keys: q.keys[:2], mode: repeat,
+		args: append(receipts([]Entry{e}), micros(ceilMicros(lease))),
+	})
+	if err == nil {
+		e.Score, err = decodeHeartbeat(a)
+	}
+	if err != nil {
+		return Entry{}, wrap("extend", q.name, err)
+	}
+	return e, nil
+}
+
+// Cancel removes a task whatever its state, and says whether there was one. Who
+// holds a lease on it learns so by ErrStale. After ErrUnknown it may be called
+// again.
+func (q *Queue) Cancel(ctx context.Context, id string) (bool, error) {
+	return q.byID(ctx, "cancel", id, func() call {
+		return call{script: scriptCancel, keys: q.keys, args: []any{id}}
+	})
+}
+
+// Reschedule makes a task due after delay, and says whether there was one; dead
+// letters don't count. The payload and the attempts stay. A leased task is not
+// taken from its holder: it will be due again at that time, once the holder has
+// finished (see Deferred). After ErrUnknown it may be called again.
+func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration) (bool, error) {
+	if err := checkDelay(delay); err != nil {
+		return false, fmt.Errorf("sluice: reschedule: %w", err)
+	}
+	return q.byID(ctx, "reschedule", id, func() call {
+		return call{script: scriptReschedule, keys: q.keys[:2], args: []any{id, micros(ceilMicros(delay)), q.channel}}
+	})
+}
+
+// byID runs a script on one task that answers 1 for done and 0 for no such task.
+func (q *Queue) byID(ctx context.Context, op, id string, make func() call) (bool, error) {
+	if err := q.check(op, ctx); err != nil {
+		return false, err
+	}
+	if id == "" {
+		return false, invalid(op, "empty task ID")
+	}
+	a, err := q.run(ctx, make())
+	if err != nil {
+		return false, wrap(op, q.name, err)
+	}
+	code, err := integer(a.reply)
+	if err == nil && code == codeCorrupt {
+		err = ErrCorrupt
+	}
+	return code == codeDone, wrap(op, q.name, err)
+}
+
+// Get returns a task, whatever its state; of a dead letter, Score is the time of
+// its death. ErrNotFound if there is none.
+func (q *Queue) Get(ctx context.Context, id string) (Entry, error) {
+	if err := q.check("get", ctx); err != nil {
+		return Entry{}, err
+	}
+	if id == "" {
+		return Entry{}, invalid("get", "empty task ID")
+	}
+	a, err := q.run(ctx, call{script: scriptGet, keys: q.keys, args: []any{id}, mode: read})
+	if err != nil {
+		return Entry{}, wrap("get", q.name, err)
+	}
+	e, err := decodeGet(id, a.reply)
+	return e, wrap("get", q.name, err)
+}
+
+// Stats counts the queue's tasks.
+func (q *Queue) Stats(ctx context.Context) (Stats, error) {
+	if err := q.check("stats", ctx); err != nil {
+		return Stats{}, err
+	}
+	a, err := q.run(ctx, call{script: scriptStats, keys: q.keys, mode: read})
+	if err != nil {
+		return Stats{}, wrap("stats", q.name, err)
+	}
+	s, err := decodeStats(a.reply)
+	return s, wrap("stats", q.name, err)
+}
+
+// Purge removes every task and dead letter. Who holds a lease learns so by
+// ErrStale. After ErrUnknown it may be called again.
+func (q *Queue) Purge(ctx context.Context) error {
+	if err := q.check("purge", ctx); err != nil {
+		return err
+	}
+	_, err := q.run(ctx, call{script: scriptPurge, keys: q.keys})
+	return wrap("purge", q.name, err)
+}
+
+func (q *Queue) run(ctx context.Context, c call) (answer, error) {
+	return q.door.run(ctx, c)
+}
+
+func (q *Queue) check(op string, ctx context.Context) error {
+	if q == nil || q.door == nil {
+		return invalid(op, "Queue not made by NewQueue")
+	}
+	if ctx == nil {
+		return invalid(op, "nil context")
+	}
+	return nil
+}
+
+func checkReceipt(e Entry) error {
+	if e.ID == "" || math.IsNaN(e.Score) || math.IsInf(e.Score, 0) {
+		return fmt.Errorf("%w: not an entry from the queue", ErrInvalid)
+	}
+	return nil
+}
+
+func receipts(es []Entry) []any {
+	args := make([]any, 0, 2*len(es)+1)
+	for _, e := range es {
+		args = append(args, e.ID, strconv.FormatFloat(e.Score, 'g', -1, 64))
+	}
+	return args
+}
+
+// ceilMicros rounds up, so that nothing is due too early.
+func ceilMicros(d time.Duration) int64 {
+	return int64((d + time.Microsecond - 1) / time.Microsecond)
+}
+
+// micros writes microseconds as decimal seconds.
+func micros(us int64) string {
+	return fmt.Sprintf("%d.%06d", us/1e6, us%1e6)
+}

@@ -1,0 +1,50 @@
+package sluice
+
+import (
+	"crypto/sha1"
+	"encoding/hex"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+var update = flag.Bool("update", false, "rewrite lua/digests.txt")
+
+// TestDigests keeps lua/digests.txt true. After a change to a script:
+//
+//	go test -run TestDigests . -update
+func TestDigests(t *testing.T) {
+	var want strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(scripts)) {
+		sum := sha1.Sum([]byte(scripts[name].source))
+		fmt.Fprintf(&want, "%s  %s\n", hex.EncodeToString(sum[:]), name)
+	}
+	if *update {
+		require.NoError(t, os.WriteFile("lua/digests.txt", []byte(want.String()), 0o644))
+		return
+	}
+	require.Equal(t, want.String(), luaFile("digests.txt"), "scripts have changed: go test -run TestDigests . -update")
+}
+
+// TestScriptsAreUsed keeps files without a script, and scripts longer than a
+// screen, out of lua/.
+func TestScriptsAreUsed(t *testing.T) {
+	files, err := lua.ReadDir("lua")
+	require.NoError(t, err)
+	for _, file := range files {
+		name, isScript := strings.CutSuffix(file.Name(), ".lua")
+		if !isScript || name == "prelude" || name == "due" {
+			continue
+		}
+		require.Contains(t, scripts, name, "no operation uses %s", file.Name())
+		source := luaFile(file.Name())
+		require.LessOrEqual(t, strings.Count(source, "\n"), 50, file.Name())
+		require.Contains(t, source, "-- RETURNS", file.Name())
+	}
+}
