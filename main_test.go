@@ -2,6 +2,7 @@ package sluice_test
 
 import (
 	"context"
+	"os"
 	"testing"
 	"time"
 
@@ -12,7 +13,13 @@ import (
 	"github.com/sluice-go/sluice/internal/redistest"
 )
 
-func TestMain(m *testing.M) { redistest.Main(m) }
+func TestMain(m *testing.M) {
+	if settings := os.Getenv(childEnv); settings != "" {
+		child(settings)
+		return
+	}
+	redistest.Main(m)
+}
 
 // each runs a test on every backend.
 func each(t *testing.T, test func(t *testing.T, s *redistest.Server)) {
