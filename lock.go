@@ -21,6 +21,7 @@ type Lock struct {
 	mu       sync.Mutex // guards what follows
 	deadline time.Time  // when it is lost, unless extended; zero until it is taken
 	over     bool       // released, lost or closed; never false again
+	cause    error      // with which ctx ends, or would, once over; nil for context.Canceled
 	unsure   bool       // an acquisition of it stayed without a reply
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
@@ -193,14 +194,13 @@ func (k *Lock) end(cause error) error {
 	if k.over {
 		return ErrNotHeld
 	}
-	k.over = true
-	if k.ctx != nil {
+	k.over, k.cause = true, cause
+	if !time.Now().Before(k.deadline) {
+		k.cause = ErrLost
+	}
+	if k.alarm != nil {
 		k.alarm.Stop()
-		if time.Now().Before(k.deadline) {
-			k.cancel(cause)
-		} else {
-			k.cancel(ErrLost)
-		}
+		k.cancel(k.cause)
 	}
 	return nil
 }
@@ -338,11 +338,14 @@ func (k *Lock) Context() context.Context {
 	if k.ctx == nil {
 		k.ctx, k.cancel = context.WithCancelCause(context.Background())
 		left := time.Until(k.deadline)
-		if k.over || left <= 0 {
+		switch {
+		case k.over:
+			k.cancel(k.cause)
+		case left <= 0:
 			k.cancel(ErrLost)
-			return k.ctx
+		default:
+			k.alarm = time.AfterFunc(left, k.expire)
 		}
-		k.alarm = time.AfterFunc(left, k.expire)
 	}
 	return k.ctx
 }

@@ -233,3 +233,19 @@ func TestIdle(t *testing.T) {
 		time.Sleep(time.Minute)
 	})
 }
+
+// TestSubscriptionsEnd: what nobody listens to is given back, without a Close,
+// but not between two waits of a loop.
+func TestSubscriptionsEnd(t *testing.T) {
+	bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+		q, err := sluice.NewQueue(rdb, "q")
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, q.Wait(ctx), context.DeadlineExceeded)
+		time.Sleep(4 * time.Second)
+		require.Len(t, m.PubSubChannels("*"), 1)
+		time.Sleep(2 * time.Second)
+		require.Empty(t, m.PubSubChannels("*"))
+	})
+}

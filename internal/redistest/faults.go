@@ -21,6 +21,7 @@ type Faults struct {
 	dropRequest int // the number of the script that is lost
 	delay       time.Duration
 	stalled     chan struct{} // not nil while replies are held back; closed when they go on
+	conns       []*conn       // those that have subscribed
 }
 
 func newFaults() *Faults { return &Faults{} }
@@ -67,6 +68,19 @@ func (f *Faults) Resume() {
 	}
 }
 
+// HalfOpen leaves the connections that have subscribed so far half-open: nothing
+// arrives on them any more, and no error either.
+func (f *Faults) HalfOpen() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, c := range f.conns {
+		c.mu.Lock()
+		c.mute = true
+		c.mu.Unlock()
+	}
+	f.conns = nil
+}
+
 // Scripts is how many scripts have been written.
 func (f *Faults) Scripts() int {
 	f.mu.Lock()
@@ -98,6 +112,7 @@ type conn struct {
 
 	mu       sync.Mutex
 	lose     bool // the next thing read is lost, and the connection with it
+	mute     bool // whatever is read is lost
 	deadline time.Time
 }
 
@@ -110,6 +125,9 @@ func (c *conn) Write(p []byte) (int, error) {
 	f.scripts += scripts
 	within := func(n int) bool { return before < n && n <= f.scripts }
 	reset, lose := within(f.dropRequest), within(f.dropReply)
+	if bytes.Contains(p, []byte("\r\nsubscribe\r\n")) {
+		f.conns = append(f.conns, c)
+	}
 	f.mu.Unlock()
 	if reset {
 		_ = c.Close()
@@ -125,13 +143,15 @@ func (c *conn) Write(p []byte) (int, error) {
 
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	if err != nil {
-		return n, err
-	}
 	c.mu.Lock()
-	lose := c.lose
+	lose, mute := c.lose, c.mute
 	c.mu.Unlock()
-	if lose {
+	switch {
+	case err != nil:
+		return n, err
+	case mute:
+		return c.Read(p)
+	case lose:
 		_ = c.Close()
 		return 0, &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}
 	}
