@@ -24,7 +24,7 @@ const (
 	// grace is how long a reply is still waited for when the context has ended
 	// while it was under way: most come within it, and "somebody else holds it"
 	// says more than "unknown".
-	grace = 25 * time.Millisecond
+	grace = 15 * time.Millisecond
 
 	backoffMin = 8 * time.Millisecond
 	backoffMax = 500 * time.Millisecond

@@ -132,7 +132,7 @@ func deadline(sent time.Time, ttl time.Duration) time.Time {
 }
 
 // Unlock releases the lock and ends its Context. It works with a context that
-// has ended: it then waits 25ms for an answer.
+// has ended: it then waits 15ms for an answer.
 //
 // nil: it was held until now, and is free. ErrNotHeld: it was released before,
 // or lost, or forced open. ErrUnknown: no answer; the release goes on in the

@@ -104,9 +104,15 @@ func TestTokensAreCompared(t *testing.T) {
 	each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, rdb, name := t.Context(), s.Client(t), redistest.Name(t)
 		l := newLocker(t, rdb)
+		extended, err := l.Lock(ctx, name)
+		require.NoError(t, err)
+		require.NoError(t, rdb.Set(ctx, "Lock:"+name, "other", time.Minute).Err())
+		require.ErrorIs(t, extended.Extend(ctx, time.Hour), sluice.ErrNotHeld)
+		require.LessOrEqual(t, rdb.PTTL(ctx, "Lock:"+name).Val(), time.Minute, "a foreign lock was extended")
+		require.NoError(t, rdb.Del(ctx, "Lock:"+name).Err())
+
 		k, err := l.Lock(ctx, name)
 		require.NoError(t, err)
-
 		// A token that begins like ours is another one.
 		other := k.Token() + "x"
 		require.NoError(t, rdb.Set(ctx, "Lock:"+name, other, time.Minute).Err())
