@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+)
+
+// newSeller makes a process's part in a sale with a server and a shop of its own.
+func newSeller(t *testing.T, c config) *seller {
+	t.Helper()
+	server, err := openServer(t.Context(), "")
+	require.NoError(t, err)
+	t.Cleanup(server.close)
+	e := errand{config: c, Addr: server.addr, Run: "test"}
+	return join(t, e, newShop(t, c.Stock))
+}
+
+// join makes a further part in the same sale.
+func join(t *testing.T, e errand, db *shop) *seller {
+	t.Helper()
+	rdb := connect(e.Addr)
+	locker, err := sluice.NewLocker(rdb, sluice.WithTTL(lockTTL))
+	require.NoError(t, err)
+	queue, err := sluice.NewQueue(rdb, e.Run)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_ = locker.Close()
+		_ = rdb.Close()
+	})
+	return &seller{errand: e, shop: db, locker: locker, queue: queue, line: newLine(e.share(0, 1))}
+}
+
+func newShop(t *testing.T, stock int) *shop {
+	t.Helper()
+	db, err := createShop(t.Context(), filepath.Join(t.TempDir(), "shop.db"), stock)
+	require.NoError(t, err)
+	t.Cleanup(db.close)
+	return db
+}
+
+// quiet is a screen that shows nothing.
+func quiet(t *testing.T) *screen {
+	t.Helper()
+	f, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = f.Close() })
+	return newScreen(f)
+}
+
+func within(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// count runs a query for one number.
+func count(t *testing.T, db *shop, query string, args ...any) (n int) {
+	t.Helper()
+	require.NoError(t, db.db.QueryRowContext(t.Context(), query, args...).Scan(&n))
+	return n
+}

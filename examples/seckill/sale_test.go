@@ -1,0 +1,142 @@
+package main
+
+import (
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sluice-go/sluice"
+)
+
+func TestSaleSellsExactlyItsStock(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "sale.db")
+	c := config{Buyers: 60, Stock: 20, Procs: 1, Seed: 3}
+	f, err := saleWithLocker(within(t, 30*time.Second), c, file, quiet(t))
+	require.NoError(t, err)
+	require.NoError(t, f.verdict())
+	require.Zero(t, f.overtaken)
+	require.Positive(t, f.waited.n)
+
+	db, err := openShop(file)
+	require.NoError(t, err)
+	defer db.close()
+	require.Equal(t, 20, count(t, db, `SELECT count(*) FROM orders WHERE status = 'paid'`))
+	require.Equal(t, 20, count(t, db, `SELECT count(DISTINCT customer) FROM orders WHERE status = 'paid'`))
+	require.Zero(t, count(t, db, `SELECT count(*) FROM orders WHERE status = 'unpaid'`))
+	require.Zero(t, count(t, db, `SELECT stock FROM item`))
+	require.Equal(t, -20, count(t, db, `SELECT sum(units) FROM movement`))
+	require.Zero(t, count(t, db, `SELECT count(*) FROM orders WHERE cancelled < due`))
+}
+
+func TestSaleWithoutLockOversells(t *testing.T) {
+	t.Parallel()
+	c := config{Buyers: 100, Stock: 20, Procs: 1, Seed: 3}
+	f, err := saleWithoutLock(t.Context(), c, filepath.Join(t.TempDir(), "sale.db"))
+	require.NoError(t, err)
+	require.Positive(t, f.oversold)
+	require.Error(t, f.verdict())
+}
+
+// TestItIsTheLock takes the lock away, to see that it is what keeps buyers from
+// overtaking each other: the database only finds out.
+func TestItIsTheLock(t *testing.T) {
+	t.Parallel()
+	const buyers = 2 * atOnce
+	for name, locked := range map[string]bool{"locked": true, "not locked": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSeller(t, config{Buyers: buyers, Stock: buyers})
+			var overtakings atomic.Int32
+			var g errgroup.Group
+			for customer := range buyers {
+				g.Go(func() error {
+					buy := s.inside
+					if locked {
+						buy = s.buy
+					}
+					p, err := buy(t.Context(), customer)
+					if p.result == overtaken {
+						overtakings.Add(1)
+						return nil
+					}
+					return err
+				})
+			}
+			require.NoError(t, g.Wait())
+			require.Equal(t, !locked, overtakings.Load() > 0, "%d overtakings", overtakings.Load())
+			require.Equal(t, buyers, count(t, s.shop, `SELECT stock + (SELECT count(*) FROM orders) FROM item`))
+		})
+	}
+}
+
+// TestHolderThatDies leaves the lock held, as a process does that is killed: the
+// sale waits for its TTL, and for nothing else.
+func TestHolderThatDies(t *testing.T) {
+	t.Parallel()
+	s := newSeller(t, config{Buyers: 20, Stock: 5, Procs: 1})
+	dead := join(t, s.errand, s.shop)
+	_, err := dead.locker.Lock(t.Context(), s.Run)
+	require.NoError(t, err)
+
+	began := time.Now()
+	p, err := s.buy(within(t, 2*lockTTL), 0)
+	require.NoError(t, err)
+	require.Equal(t, sold, p.result)
+	require.Greater(t, time.Since(began), lockTTL/2)
+
+	require.NoError(t, s.run(within(t, 30*time.Second)))
+	f, err := s.shop.figures(t.Context(), 0)
+	require.NoError(t, err)
+	require.NoError(t, f.verdict())
+}
+
+// TestTaskForNoOrder leaves a task whose order was never committed, as a process
+// does that is killed between the two.
+func TestTaskForNoOrder(t *testing.T) {
+	t.Parallel()
+	s := newSeller(t, config{Stock: 1})
+	_, err := s.queue.Enqueue(t.Context(), sluice.Task{ID: "lost"})
+	require.NoError(t, err)
+	tasks, err := s.queue.Claim(t.Context(), batch, lease)
+	require.NoError(t, err)
+	require.NoError(t, s.cancel(t.Context(), tasks))
+
+	_, err = s.queue.Get(t.Context(), "lost")
+	require.ErrorIs(t, err, sluice.ErrNotFound)
+	require.Equal(t, 1, count(t, s.shop, `SELECT stock FROM item`))
+
+	// Should the process only have been stopped, its commit comes too late.
+	err = s.shop.place(t.Context(), order{id: "lost"}, 1)
+	require.ErrorIs(t, err, errOvertaken)
+	require.Equal(t, 1, count(t, s.shop, `SELECT stock FROM item`))
+}
+
+// TestWorkerThatDies leaves claimed tasks, once before and once after the orders
+// were cancelled: another worker has them when the lease ends, and the units
+// come back once.
+func TestWorkerThatDies(t *testing.T) {
+	t.Parallel()
+	s := newSeller(t, config{Stock: 2})
+	for i, id := range []string{"before", "after"} {
+		_, err := s.queue.Enqueue(t.Context(), sluice.Task{ID: id})
+		require.NoError(t, err)
+		require.NoError(t, s.shop.place(t.Context(), order{id: id, customer: i}, 2-i))
+	}
+	tasks, err := s.queue.Claim(t.Context(), batch, 50*time.Millisecond)
+	require.NoError(t, err)
+	require.Len(t, tasks, 2)
+	require.NoError(t, s.shop.cancel(t.Context(), "after"))
+
+	require.NoError(t, s.queue.Wait(within(t, 5*time.Second)))
+	tasks, err = s.queue.Claim(t.Context(), batch, lease)
+	require.NoError(t, err)
+	require.Len(t, tasks, 2)
+	require.NoError(t, s.cancel(t.Context(), tasks))
+	require.Equal(t, 2, count(t, s.shop, `SELECT stock FROM item`))
+	require.Equal(t, 2, count(t, s.shop, `SELECT count(*) FROM orders WHERE status = 'cancelled'`))
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice"
+)
+
+// server is the Redis of a sale: the one that was named, or a miniredis within
+// this process, which children reach by its loopback address.
+type server struct {
+	addr     string
+	embedded *miniredis.Miniredis // nil if the server was named
+}
+
+func openServer(ctx context.Context, addr string) (*server, error) {
+	if addr != "" {
+		return &server{addr: addr}, ping(ctx, addr)
+	}
+	m := miniredis.NewMiniRedis()
+	m.ClockTTL(true) // keys expire in real time, not only when a test says so
+	if err := m.Start(); err != nil {
+		return nil, err
+	}
+	return &server{addr: m.Addr(), embedded: m}, nil
+}
+
+// ping finds out at once that an address is wrong, instead of within the sale.
+func ping(ctx context.Context, addr string) error {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	rdb := connect(addr)
+	defer rdb.Close()
+	if err := rdb.Ping(ctx).Err(); err != nil {
+		return fmt.Errorf("redis at %s: %w", addr, err)
+	}
+	return nil
+}
+
+// connect makes a client whose calls end with their context.
+func connect(addr string) *redis.Client {
+	return redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
+}
+
+// clean leaves nothing of a run on a server that goes on. It is called when the
+// run has failed, too. A lock that was left held needs nothing: it ends with its
+// TTL.
+func (s *server) clean(run string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	rdb := connect(s.addr)
+	defer rdb.Close()
+	if q, err := sluice.NewQueue(rdb, run); err == nil {
+		_ = q.Purge(ctx)
+	}
+}
+
+func (s *server) close() {
+	if s.embedded != nil {
+		s.embedded.Close()
+	}
+}
