@@ -265,7 +265,8 @@ func ExampleQueue_Claim() {
 		for _, e := range entries {
 			// Finishing does not end with ctx: what is done is done.
 			ctx := context.WithoutCancel(ctx)
-			if err := send(e); err != nil {
+			err := send(e)
+			if err != nil {
 				err = queue.Retry(ctx, e, 10*time.Millisecond)
 			} else {
 				err = queue.Dequeue(ctx, e)

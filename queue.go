@@ -284,7 +284,7 @@ func (q *Queue) Peek(ctx context.Context, n int) ([]Entry, error) {
 }
 
 // take runs a script that hands out due tasks until there are n, or no more.
-func (q *Queue) take(ctx context.Context, op string, n int, make func(n int) (call, decoder)) ([]Entry, error) {
+func (q *Queue) take(ctx context.Context, op string, n int, build func(n int) (call, decoder)) ([]Entry, error) {
 	if err := q.check(op, ctx); err != nil {
 		return nil, err
 	}
@@ -294,7 +294,7 @@ func (q *Queue) take(ctx context.Context, op string, n int, make func(n int) (ca
 	var taken []Entry
 	for len(taken) < n {
 		want := min(n-len(taken), chunk)
-		c, decode := make(want)
+		c, decode := build(want)
 		a, err := q.run(ctx, c)
 		if err != nil {
 			return taken, wrap(op, q.name, err)
@@ -351,7 +351,7 @@ func (q *Queue) giveBack(delay time.Duration, attempts int, receipts []any) call
 }
 
 // finish runs a script that ends holds, and sorts out its verdicts.
-func (q *Queue) finish(ctx context.Context, op string, es []Entry, make func(receipts []any) call) error {
+func (q *Queue) finish(ctx context.Context, op string, es []Entry, build func(receipts []any) call) error {
 	if err := q.check(op, ctx); err != nil {
 		return err
 	}
@@ -364,7 +364,7 @@ func (q *Queue) finish(ctx context.Context, op string, es []Entry, make func(rec
 	var verdict error
 	for len(es) > 0 {
 		n := min(len(es), chunk)
-		c := make(receipts(es[:n]))
+		c := build(receipts(es[:n]))
 		c.mode = repeat
 		a, err := q.run(ctx, c)
 		if err != nil {
@@ -455,14 +455,14 @@ func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration) 
 }
 
 // byID runs a script on one task that answers 1 for done and 0 for no such task.
-func (q *Queue) byID(ctx context.Context, op, id string, make func() call) (bool, error) {
+func (q *Queue) byID(ctx context.Context, op, id string, build func() call) (bool, error) {
 	if err := q.check(op, ctx); err != nil {
 		return false, err
 	}
 	if id == "" {
 		return false, invalid(op, "empty task ID")
 	}
-	a, err := q.run(ctx, make())
+	a, err := q.run(ctx, build())
 	if err != nil {
 		return false, wrap(op, q.name, err)
 	}

@@ -1,0 +1,42 @@
+tool := go tool -modfile=tools/go.mod
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: test
+test: ## run the tests
+	go test ./...
+
+.PHONY: race
+race: ## run the tests with the race detector
+	go test -race ./...
+
+.PHONY: ci
+ci: ## run all that a change has to pass; installs redis-server and gcc with apt if missing
+	.ci/run
+
+.PHONY: lint
+lint: ## run the linters
+	$(tool) golangci-lint run ./...
+	$(tool) staticcheck ./...
+
+.PHONY: bench
+bench: ## run the benchmarks
+	go test -run '^$$' -bench . -benchmem .
+
+.PHONY: sale
+sale: ## hold the example's flash sale
+	go run -C examples ./seckill
+
+.PHONY: digests
+digests: ## rewrite lua/digests.txt after a change to a script
+	go test -run TestDigests . -update
+
+.PHONY: fmt
+fmt: ## format the Go files
+	gofmt -l -w .
+
+.PHONY: tidy
+tidy: ## tidy every module
+	find . -name go.mod -execdir go mod tidy \;
