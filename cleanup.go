@@ -2,13 +2,13 @@ package sluice
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
 
 const (
-	// cleanRetry is the pause after a release that got no answer, and the time
-	// it is given.
+	// cleanRetry is the pause after a release that got no answer.
 	cleanRetry = 250 * time.Millisecond
 	// cleanAgain is when a release is repeated after its first answer. What the
 	// server had received, but not looked at, before that answer is done by then.
@@ -25,8 +25,9 @@ const (
 // longest command time. A token is used once, so that no release too many can
 // hit anybody else.
 //
-// One goroutine does it for the whole Locker. It is started by add and ends when
-// there is nothing left, or in close, which waits for it.
+// One goroutine does it for the whole Locker, with one pipeline at a time, so that
+// a server that hangs costs the user's pool one connection. It is started by add
+// and ends when there is nothing left, or in close.
 type cleaner struct {
 	door        *door
 	commandTime time.Duration
@@ -35,8 +36,7 @@ type cleaner struct {
 	jobs    map[string]*job
 	running bool
 	closed  bool
-	kick    chan struct{}  // cap 1: jobs or closed have changed
-	ended   sync.WaitGroup // the goroutine
+	kick    chan struct{} // cap 1: jobs or closed have changed
 }
 
 type job struct {
@@ -50,11 +50,13 @@ func newCleaner(d *door, commandTime time.Duration) *cleaner {
 	return &cleaner{door: d, commandTime: commandTime, jobs: map[string]*job{}, kick: make(chan struct{}, 1)}
 }
 
-// add has the release of a token carried out, beginning now.
+// add has the release of a token carried out, beginning now. Of a closed cleaner
+// it is carried out once.
 func (c *cleaner) add(release call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
+		c.start(func() { c.door.sendAll(context.Background(), []call{release}) })
 		return
 	}
 	now := time.Now()
@@ -63,8 +65,17 @@ func (c *cleaner) add(release call) {
 	signal(c.kick)
 	if !c.running {
 		c.running = true
-		c.ended.Go(c.work)
+		c.start(c.work)
 	}
+}
+
+// start runs f in a goroutine that counts as under way.
+func (c *cleaner) start(f func()) {
+	c.door.flight.begin()
+	go func() {
+		defer c.door.flight.end()
+		f()
+	}()
 }
 
 func (c *cleaner) work() {
@@ -113,9 +124,7 @@ func (c *cleaner) release(due []*job) {
 	for i, j := range due {
 		calls[i] = j.call
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), cleanRetry)
-	results := c.door.pipeline(ctx, calls)
-	cancel()
+	results := c.door.sendAll(context.Background(), calls)
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -140,23 +149,20 @@ func (c *cleaner) release(due []*job) {
 	}
 }
 
-// close drops what is left after one more try, and ends the goroutine.
-func (c *cleaner) close(ctx context.Context) {
+// close tries once more what is left, in the background, and ends the goroutine.
+func (c *cleaner) close() {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.closed = true
-	var calls []call
+	signal(c.kick)
+	calls := make([]call, 0, len(c.jobs))
 	for _, j := range c.jobs {
-		if len(calls) < chunk {
-			calls = append(calls, j.call)
-		}
+		calls = append(calls, j.call)
 	}
 	c.jobs = nil
-	signal(c.kick)
-	c.mu.Unlock()
-	if len(calls) > 0 {
-		c.door.pipeline(ctx, calls)
+	for part := range slices.Chunk(calls, chunk) {
+		c.start(func() { c.door.sendAll(context.Background(), part) })
 	}
-	c.ended.Wait()
 }
 
 // signal wakes whoever reads c, which has room for one signal.

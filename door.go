@@ -34,8 +34,8 @@ const (
 // would otherwise run a script again whenever a reply is lost, and it returns
 // when the context ends, since go-redis waits for the socket.
 type door struct {
-	rdb      redis.UniversalClient
-	inFlight sync.WaitGroup // attempts; those whose caller has left included
+	rdb    redis.UniversalClient
+	flight flight // attempts; those whose caller has left included
 }
 
 // call is a script with its arguments, and how it may be handled.
@@ -151,7 +151,9 @@ type result struct {
 // whichever comes first. In the latter case the command goes on in a goroutine
 // that ends within the client's own timeouts.
 func (d *door) attempt(ctx context.Context, c call) (any, fate, error) {
+	d.flight.begin()
 	if ctx.Done() == nil {
+		defer d.flight.end()
 		r := d.send(ctx, c)
 		return r.reply, r.fate, r.err
 	}
@@ -164,14 +166,15 @@ func (d *door) attempt(ctx context.Context, c call) (any, fate, error) {
 	// release a lock that its caller believes to hold.
 	var settled atomic.Bool
 	answered := make(chan result, 1)
-	d.inFlight.Go(func() {
+	go func() {
+		defer d.flight.end()
 		r := d.send(sendCtx, c)
 		if settled.CompareAndSwap(false, true) {
 			answered <- r
 		} else if c.late != nil && (r.fate == done || r.fate == lost) {
 			c.late()
 		}
-	})
+	}()
 	select {
 	case r := <-answered:
 		return r.reply, r.fate, r.err
@@ -223,7 +226,11 @@ func process(ctx context.Context, rdb redis.UniversalClient, cmd *command) error
 // returns their results in order. It returns when ctx ends, as attempt does.
 func (d *door) pipeline(ctx context.Context, calls []call) []result {
 	answered := make(chan []result, 1)
-	d.inFlight.Go(func() { answered <- d.sendAll(context.WithoutCancel(ctx), calls) })
+	d.flight.begin()
+	go func() {
+		defer d.flight.end()
+		answered <- d.sendAll(context.WithoutCancel(ctx), calls)
+	}()
 	select {
 	case rs := <-answered:
 		return rs
@@ -319,14 +326,59 @@ func isNoScript(err error) bool {
 }
 
 // isBusy recognises the errors that pass: nothing was carried out, and the
-// server may serve the same command in a moment.
+// server may serve the same command in a moment. Redis 6 wraps those that a
+// script meets: "ERR Error running script (...): ...: -READONLY You can't ...".
 func isBusy(err error) bool {
-	for _, prefix := range []string{"TRYAGAIN", "LOADING", "CLUSTERDOWN", "READONLY", "MASTERDOWN"} {
-		if strings.HasPrefix(err.Error(), prefix) {
+	text := err.Error()
+	wrapped := strings.HasPrefix(text, "ERR Error running script")
+	for _, code := range []string{"TRYAGAIN", "LOADING", "CLUSTERDOWN", "READONLY", "MASTERDOWN"} {
+		if strings.HasPrefix(text, code) || wrapped && strings.Contains(text, ": -"+code+" ") {
 			return true
 		}
 	}
 	return false
+}
+
+// flight counts what is under way. Unlike a sync.WaitGroup it may go up again
+// while somebody waits for it to come down.
+type flight struct {
+	mu    sync.Mutex // guards what follows
+	n     int
+	quiet chan struct{} // closed when n comes down to 0; nil if nobody waits
+}
+
+func (f *flight) begin() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.n++
+}
+
+func (f *flight) end() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.n--
+	if f.n == 0 && f.quiet != nil {
+		close(f.quiet)
+		f.quiet = nil
+	}
+}
+
+// wait returns when nothing is under way, or ctx ends.
+func (f *flight) wait(ctx context.Context) {
+	f.mu.Lock()
+	if f.n == 0 {
+		f.mu.Unlock()
+		return
+	}
+	if f.quiet == nil {
+		f.quiet = make(chan struct{})
+	}
+	quiet := f.quiet
+	f.mu.Unlock()
+	select {
+	case <-quiet:
+	case <-ctx.Done():
+	}
 }
 
 // pause waits before the next try: exponential backoff with full jitter, or

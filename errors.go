@@ -41,8 +41,8 @@ var (
 	ErrInvalidName = fmt.Errorf("%w: bad name", ErrInvalid)
 
 	// ErrCorrupt says that something else lies where the library keeps its
-	// data: a key of another type, or a field that it did not write. Nothing
-	// was changed; trying again does not help.
+	// data: a key of another type, or a field that it did not write. That
+	// was left as it is; trying again does not help.
 	ErrCorrupt = errors.New("foreign or damaged data at the key")
 
 	// ErrClosed says that the Locker has been closed.

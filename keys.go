@@ -14,7 +14,8 @@ const maxName = 512
 //	main key  stock       companions {stock}:wake, ...
 //	main key  {eu}:stock  companions {eu}:stock:wake, ...
 //
-// A key with braces that are not a hash tag would need a companion that cannot
+// A key with a tag of its own that ends as a companion does might be that of
+// another queue, and is refused. A key with braces that are not a hash tag would need a companion that cannot
 // exist, since a tag ends at the first closing brace. It is refused.
 func keyOf(prefix, name string) (key, base string, err error) {
 	if len(name) == 0 || len(name) > maxName || len(prefix) > maxName {
@@ -26,6 +27,11 @@ func keyOf(prefix, name string) (key, base string, err error) {
 	}
 	if !hasHashTag(key) {
 		return "", "", fmt.Errorf("%w: braces that are not a hash tag", ErrInvalidName)
+	}
+	for _, suffix := range []string{":tasks", ":dead", ":wake", ":fence"} {
+		if strings.HasSuffix(key, suffix) {
+			return "", "", fmt.Errorf("%w: a hash tag, and the ending %s of a companion key", ErrInvalidName, suffix)
+		}
 	}
 	return key, key, nil
 }

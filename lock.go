@@ -2,6 +2,7 @@ package sluice
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
 	"sync"
@@ -29,15 +30,19 @@ type Lock struct {
 }
 
 // wait takes the lock, looking again whenever there is reason to.
-func (k *Lock) wait(ctx context.Context) error {
+func (k *Lock) wait(ctx context.Context) (err error) {
 	var listener *listener
+	var taken bool
+	var left time.Duration
 	woken := true
 	for {
-		left, err := k.acquire(ctx)
-		if err != nil {
+		taken, left, err = k.acquire(ctx)
+		switch {
+		case err != nil && listener != nil && errors.Is(err, ctx.Err()) && !errors.Is(err, ErrUnknown):
+			return fmt.Errorf("%w: %w", ErrLocked, err) // as it was at the last look
+		case err != nil:
 			return err
-		}
-		if left == 0 {
+		case taken:
 			if !woken {
 				k.locker.wake.suspect() // free, and we were not told: expired, or is nobody talking to us?
 			}
@@ -47,7 +52,8 @@ func (k *Lock) wait(ctx context.Context) error {
 			// Subscribing is confirmed by a wake-up, so that a release between
 			// the look above and the subscription is not missed.
 			listener = k.locker.wake.join(k.channel)
-			defer k.locker.wake.leave(k.channel, listener)
+			// Who was woken, and could not look for it, lets another one.
+			defer func() { k.locker.wake.leave(k.channel, listener, woken && err != nil) }()
 		}
 		pause := min(left+time.Millisecond, k.retry/2+mathrand.N(k.retry/2+1))
 		timer := time.NewTimer(pause)
@@ -68,9 +74,17 @@ func (k *Lock) wait(ctx context.Context) error {
 	}
 }
 
-// acquire tries once. It returns 0 if the lock is taken, and otherwise how long
-// its holder may keep it at most.
-func (k *Lock) acquire(ctx context.Context) (left time.Duration, err error) {
+// abandon sees to it that nothing is left of a lock that was not taken, if an
+// attempt to stayed without a reply.
+func (k *Lock) abandon() {
+	if k.unsure {
+		k.locker.cleaner.add(k.releaseCall())
+	}
+}
+
+// acquire tries once. If the lock is not taken, left is how long its holder may
+// keep it at most.
+func (k *Lock) acquire(ctx context.Context) (taken bool, left time.Duration, err error) {
 	a, err := k.locker.door.run(ctx, call{
 		script: scriptAcquire,
 		keys:   []string{k.key},
@@ -78,23 +92,23 @@ func (k *Lock) acquire(ctx context.Context) (left time.Duration, err error) {
 		mode:   repeat,
 		late:   func() { k.locker.cleaner.add(k.releaseCall()) },
 	})
-	if err != nil {
-		return 0, err
-	}
 	k.unsure = k.unsure || a.unsure
+	if err != nil {
+		return false, 0, err
+	}
 	ms, err := integer(a.reply)
 	if err != nil || ms > 0 {
-		return time.Duration(ms) * time.Millisecond, err
+		return false, duration(ms), err
 	}
 	if !k.take(a.sent) {
 		// Too late to be of use, or the Locker was closed meanwhile.
 		k.locker.cleaner.add(k.releaseCall())
 		if k.locker.isClosed() {
-			return 0, ErrClosed
+			return false, 0, ErrClosed
 		}
-		return 0, fmt.Errorf("%w: the reply took longer than the TTL", ErrLost)
+		return false, 0, fmt.Errorf("%w: the reply took longer than the TTL", ErrLost)
 	}
-	return 0, nil
+	return true, 0, nil
 }
 
 // take makes k the Locker's, unless it is over already.
@@ -134,9 +148,11 @@ func deadline(sent time.Time, ttl time.Duration) time.Time {
 // Unlock releases the lock and ends its Context. It works with a context that
 // has ended: it then waits 15ms for an answer.
 //
-// nil: it was held until now, and is free. ErrNotHeld: it was released before,
-// or lost, or forced open. ErrUnknown: no answer; the release goes on in the
-// background, and there is nothing to do. In every case the handle is used up.
+// nil: the key was still ours, and is gone. (If Context had ended before that, the
+// lock was lost all the same, though nobody else has had it.) ErrNotHeld: it was
+// released before, or lost, or forced open. ErrUnknown: no answer; the release
+// goes on in the background, and there is nothing to do. In every case the handle
+// is used up.
 func (k *Lock) Unlock(ctx context.Context) error {
 	if err := k.check("unlock", ctx); err != nil {
 		return err
@@ -205,11 +221,11 @@ func (k *Lock) end(cause error) error {
 	return nil
 }
 
-// Extend gives the lock a new TTL from now; it may be shorter than what is left.
+// Extend sees to it that the lock has a TTL of at least ttl from now. It never
+// makes a TTL shorter, so that a late copy of an earlier call does no harm.
 //
 // ErrNotHeld: the lock was released, lost or forced open; its Context has ended.
-// After any other error it is held as before, but no longer than ttl from the
-// call; Extend may be called again.
+// After any other error it is held as before, and Extend may be called again.
 func (k *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := k.check("extend", ctx); err != nil {
 		return err
@@ -221,9 +237,7 @@ func (k *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 }
 
 func (k *Lock) extend(ctx context.Context, ttl time.Duration) error {
-	// The server may shorten the TTL at any time from here on, whether or not
-	// we hear of it.
-	if until := deadline(time.Now(), ttl); !k.postpone(until, true) {
+	if !k.Valid() {
 		return ErrNotHeld
 	}
 	a, err := k.locker.door.run(ctx, call{
@@ -240,7 +254,7 @@ func (k *Lock) extend(ctx context.Context, ttl time.Duration) error {
 		_ = k.end(ErrLost)
 		return ErrNotHeld
 	}
-	if !k.postpone(deadline(a.sent, ttl), false) {
+	if !k.postpone(deadline(a.sent, ttl)) {
 		// It ended meanwhile, and its holder was told: it cannot come back.
 		k.locker.cleaner.add(k.releaseCall())
 		return ErrNotHeld
@@ -248,15 +262,15 @@ func (k *Lock) extend(ctx context.Context, ttl time.Duration) error {
 	return nil
 }
 
-// postpone sets the deadline, or, with sooner, only brings it forward. It says
-// whether the lock is held.
-func (k *Lock) postpone(until time.Time, sooner bool) bool {
+// postpone moves the deadline to until, if that is later. It says whether the
+// lock is held.
+func (k *Lock) postpone(until time.Time) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.over || !time.Now().Before(k.deadline) {
 		return false
 	}
-	if !sooner || until.Before(k.deadline) {
+	if until.After(k.deadline) {
 		k.deadline = until
 		if k.alarm != nil {
 			k.alarm.Reset(time.Until(until))
@@ -295,7 +309,7 @@ func (k *Lock) inspect(ctx context.Context, token string) (time.Duration, error)
 		return 0, err
 	}
 	ms, err := integer(a.reply)
-	return time.Duration(ms) * time.Millisecond, err
+	return duration(ms), err
 }
 
 // Valid says whether the lock is held, by the local clock and without I/O. It is
@@ -389,6 +403,12 @@ func (k *Lock) check(op string, ctx context.Context) error {
 // millis rounds up, so that a key never lives shorter than its holder thinks.
 func millis(d time.Duration) int64 {
 	return int64((d + time.Millisecond - 1) / time.Millisecond)
+}
+
+// duration is a TTL that the server told, within what we can count: a foreign key
+// may live for longer.
+func duration(ms int64) time.Duration {
+	return time.Duration(min(ms, int64(longest/time.Millisecond))) * time.Millisecond
 }
 
 // integer and yes decode the replies of the lock's scripts.

@@ -68,16 +68,17 @@ func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
 // retry interval, and when the holder's TTL ends.
 //
 // Errors: ErrLocked together with ctx.Err() if ctx ended while somebody else
-// held it; ctx.Err() alone if it ended before that was known; ErrInvalid;
-// ErrClosed; or what Redis or the network said. After a lost reply (ErrUnknown)
-// the key may exist for a moment: it is released in the background.
+// held it; ctx.Err() alone if it ended before that was known; ErrLost if the reply
+// took longer than the TTL; ErrInvalid; ErrClosed; or what Redis or the network
+// said. After a lost reply (ErrUnknown) the key may exist for a moment: it is
+// released in the background.
 func (l *Locker) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	k, err := l.newLock("lock", ctx, name, opts)
 	if err != nil {
 		return nil, err
 	}
-	err = k.wait(ctx)
-	if err != nil {
+	if err := k.wait(ctx); err != nil {
+		k.abandon()
 		return nil, wrap("lock", name, err)
 	}
 	return k, nil
@@ -90,11 +91,12 @@ func (l *Locker) TryLock(ctx context.Context, name string, opts ...LockOption) (
 	if err != nil {
 		return nil, err
 	}
-	left, err := k.acquire(ctx)
-	if err == nil && left > 0 {
+	taken, _, err := k.acquire(ctx)
+	if err == nil && !taken {
 		err = ErrLocked
 	}
 	if err != nil {
+		k.abandon()
 		return nil, wrap("try lock", name, err)
 	}
 	return k, nil
@@ -152,9 +154,9 @@ func (l *Locker) Inspect(ctx context.Context, name string) (LockInfo, error) {
 }
 
 // ForceUnlock releases the named lock whoever holds it, and says whether
-// anybody did. The holder is not asked: it learns of it when it next extends,
-// or releases. It is a tool for operators. After ErrUnknown it may be called
-// again.
+// anybody did. The holder is not asked: it learns of it when it next extends, or
+// releases (unless the reply to that is lost), and believes in its lock until
+// then. It is a tool for operators. After ErrUnknown it may be called again.
 func (l *Locker) ForceUnlock(ctx context.Context, name string) (bool, error) {
 	k, err := l.newLock("force unlock", ctx, name, nil)
 	if err != nil {
@@ -213,8 +215,11 @@ func (l *Locker) releaseAll(ctx context.Context, cause error) error {
 
 // Close releases every lock as UnlockAll does, lets every waiting Lock return
 // ErrClosed, and ends every goroutine and connection that the Locker started;
-// it waits a second at most. The client stays open. The error is UnlockAll's.
-// Using a closed Locker gives ErrClosed. Close may be called twice.
+// it waits a second at most. What an acquisition or release that had no answer
+// may have left is released once more in the background, and ends with its TTL
+// if that gets no answer either. The client stays open. The error is UnlockAll's.
+// Taking a lock from a closed Locker gives ErrClosed; its locks are not held any
+// more. Close may be called twice.
 func (l *Locker) Close() error {
 	if l == nil || l.door == nil {
 		return invalid("close", "Locker not made by NewLocker")
@@ -225,14 +230,9 @@ func (l *Locker) Close() error {
 		defer cancel()
 		close(l.closed)
 		err = l.releaseAll(ctx, ErrClosed)
-		l.cleaner.close(ctx)
+		l.cleaner.close()
+		l.door.flight.wait(ctx)
 		l.wake.close(ctx)
-		quiet := make(chan struct{})
-		go func() { l.door.inFlight.Wait(); close(quiet) }()
-		select {
-		case <-quiet:
-		case <-ctx.Done():
-		}
 	})
 	return wrap("close", "locker", err)
 }

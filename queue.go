@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -101,7 +102,7 @@ func (o Outcome) String() string {
 
 // Stats is how a queue stands.
 type Stats struct {
-	// Due is how many tasks somebody may take now.
+	// Due is how many tasks somebody may take now, or would set aside.
 	Due int64
 	// Scheduled is how many are due later, leased ones included.
 	Scheduled int64
@@ -141,7 +142,8 @@ func NewQueue(rdb redis.UniversalClient, name string, opts ...QueueOption) (*Que
 //
 // After ErrUnknown it may be called again, as it was: the ID is in the queue once
 // in any case. But if the task was due at once, somebody may have finished it in
-// between, and will be handed it again.
+// between, and will be handed it again; and a copy that was held up on its way may
+// come after a newer version, and replace that.
 func (q *Queue) Enqueue(ctx context.Context, t Task) (Outcome, error) {
 	outcomes, err := q.enqueue(ctx, "enqueue", []Task{t})
 	if err != nil {
@@ -203,7 +205,7 @@ func (q *Queue) pack(ts []Task, same map[due]int) (n int, args []any) {
 		size += len(t.Payload)
 		when := due{delay: t.Delay}
 		if !t.At.IsZero() {
-			when = due{at: t.At.UnixMicro()}
+			when = due{at: t.At.Add(time.Microsecond - 1).UnixMicro()}
 		}
 		after := int64(same[when])
 		if len(ts) > 1 || len(same) > 0 {
@@ -251,14 +253,15 @@ func checkDelay(d time.Duration) error {
 //
 // Tasks that were claimed as often as WithMaxAttempts allows go to the dead
 // letters instead, as do entries that are not the library's; fewer than n may
-// be returned then. More than 500 are claimed in several steps; should one fail,
-// those claimed before are returned beside the error. After ErrUnknown tasks may
+// be returned then. More than 500, or a megabyte of payload, are claimed in
+// several steps; should one fail, those claimed before are returned beside the
+// error. After ErrUnknown tasks may
 // be leased to nobody: they are due again when the lease ends.
 func (q *Queue) Claim(ctx context.Context, n int, lease time.Duration) ([]Entry, error) {
 	if err := checkDuration("lease", lease); err != nil {
 		return nil, fmt.Errorf("sluice: claim: %w", err)
 	}
-	return q.take(ctx, "claim", n, func(n int) (call, decoder) {
+	return q.take(ctx, "claim", n, func(n, _ int) (call, decoder) {
 		return call{
 			script: scriptClaim, keys: q.keys,
 			args: []any{n, micros(ceilMicros(lease)), q.options.maxAttempts},
@@ -270,21 +273,24 @@ func (q *Queue) Claim(ctx context.Context, n int, lease time.Duration) ([]Entry,
 // to one caller at most, and lost if that one dies: use Claim where that matters.
 // For more than 500 see Claim. After ErrUnknown up to n tasks may be lost.
 func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
-	return q.take(ctx, "pop", n, func(n int) (call, decoder) {
+	return q.take(ctx, "pop", n, func(n, _ int) (call, decoder) {
 		return call{script: scriptPop, keys: q.keys, args: []any{n}}, decodeEntries
 	})
 }
 
-// Peek looks at up to n due tasks, 500 at most, earliest first. It changes
-// nothing, and nothing keeps others from taking them: Dequeue says so.
+// Peek looks at up to n due tasks, earliest first. It changes nothing, and nothing
+// keeps others from taking them: Dequeue says so. It reads on past what Claim and
+// Pop would set aside, so that a queue which is only ever peeked at should have
+// somebody who Claims now and then.
 func (q *Queue) Peek(ctx context.Context, n int) ([]Entry, error) {
-	return q.take(ctx, "peek", min(n, chunk), func(n int) (call, decoder) {
-		return call{script: scriptPeek, keys: q.keys[:2], args: []any{n}, mode: read}, decodeEntries
+	return q.take(ctx, "peek", n, func(n, skip int) (call, decoder) {
+		return call{script: scriptPeek, keys: q.keys[:2], args: []any{n, skip}, mode: read}, decodeEntries
 	})
 }
 
-// take runs a script that hands out due tasks until there are n, or no more.
-func (q *Queue) take(ctx context.Context, op string, n int, build func(n int) (call, decoder)) ([]Entry, error) {
+// take runs a script that hands out due tasks until there are n, or no more. The
+// script is told how many it has looked at before.
+func (q *Queue) take(ctx context.Context, op string, n int, build func(n, skip int) (call, decoder)) ([]Entry, error) {
 	if err := q.check(op, ctx); err != nil {
 		return nil, err
 	}
@@ -292,21 +298,21 @@ func (q *Queue) take(ctx context.Context, op string, n int, build func(n int) (c
 		return nil, invalid(op, "n must be at least 1")
 	}
 	var taken []Entry
-	for len(taken) < n {
-		want := min(n-len(taken), chunk)
-		c, decode := build(want)
+	for skip := 0; len(taken) < n; {
+		c, decode := build(min(n-len(taken), chunk), skip)
 		a, err := q.run(ctx, c)
 		if err != nil {
 			return taken, wrap(op, q.name, err)
 		}
-		seen, entries, err := decode(a.reply)
+		looked, entries, err := decode(a.reply)
 		taken = append(taken, entries...)
 		if err != nil {
 			return taken, wrap(op, q.name, err)
 		}
-		if seen < want || c.mode == read {
+		if looked == 0 {
 			break
 		}
+		skip += looked
 	}
 	return taken, nil
 }
@@ -317,10 +323,12 @@ func (q *Queue) take(ctx context.Context, op string, n int, build func(n int) (c
 // A *StaleError (ErrStale) names the tasks whose receipt is not: their lease ran
 // out and they were handed to somebody else, or they were cancelled or moved. The
 // others were finished. ErrUnknown: some may or may not have been; calling again
-// is safe, and one that had been is stale then.
+// is safe, and one that had been is stale then. Up to 500 are finished atomically
+// at a time; after an error those of earlier steps have been, but for those that a
+// *StaleError beside it names.
 func (q *Queue) Dequeue(ctx context.Context, es ...Entry) error {
 	return q.finish(ctx, "dequeue", es, func(receipts []any) call {
-		return call{script: scriptDequeue, keys: q.keys[:2], args: append([]any{q.channel}, receipts...)}
+		return call{script: scriptDequeue, keys: q.keys, args: append([]any{q.channel}, receipts...)}
 	})
 }
 
@@ -347,7 +355,7 @@ func (q *Queue) Release(ctx context.Context, es ...Entry) error {
 
 func (q *Queue) giveBack(delay time.Duration, attempts int, receipts []any) call {
 	args := append([]any{q.channel, micros(ceilMicros(delay)), attempts}, receipts...)
-	return call{script: scriptGiveBack, keys: q.keys[:2], args: args}
+	return call{script: scriptGiveBack, keys: q.keys, args: args}
 }
 
 // finish runs a script that ends holds, and sorts out its verdicts.
@@ -362,44 +370,44 @@ func (q *Queue) finish(ctx context.Context, op string, es []Entry, build func(re
 	}
 	var stale []string
 	var verdict error
-	for len(es) > 0 {
-		n := min(len(es), chunk)
-		c := build(receipts(es[:n]))
+	for part := range slices.Chunk(es, chunk) {
+		c := build(receipts(part))
 		c.mode = repeat
 		a, err := q.run(ctx, c)
-		if err != nil {
-			return wrap(op, q.name, err)
+		var codes []int64
+		if err == nil {
+			codes, err = integers(a.reply, len(part))
 		}
-		codes, err := integers(a.reply, n)
 		if err != nil {
-			return wrap(op, q.name, err)
+			verdict = err
+			break
 		}
 		for i, code := range codes {
 			switch {
-			case code == codeDone || code == codeGone && a.unsure:
-				// Gone before its lease ended, and we had asked for it: nobody
-				// else could have taken it.
+			case code == codeDone:
 			case code == codeCorrupt:
 				verdict = ErrCorrupt
 			case a.unsure:
 				verdict = fmt.Errorf("%w: a reply was lost, and the receipt is stale now", ErrUnknown)
 			default:
-				stale = append(stale, es[i].ID)
+				stale = append(stale, part[i].ID)
 			}
 		}
-		es = es[n:]
 	}
-	if verdict == nil && stale != nil {
-		verdict = &StaleError{IDs: stale}
+	switch {
+	case stale == nil:
+		return wrap(op, q.name, verdict)
+	case verdict == nil:
+		return wrap(op, q.name, &StaleError{IDs: stale})
+	default:
+		return wrap(op, q.name, fmt.Errorf("%w; %w", verdict, &StaleError{IDs: stale}))
 	}
-	return wrap(op, q.name, verdict)
 }
 
 // What dequeue.lua and giveback.lua say of a task.
 const (
 	codeCorrupt = -1
 	codeDone    = 1
-	codeGone    = 2
 )
 
 // Extend gives a claimed task a new lease from now, and returns the entry with
@@ -420,7 +428,7 @@ func (q *Queue) Extend(ctx context.Context, e Entry, lease time.Duration) (Entry
 		return Entry{}, fmt.Errorf("sluice: extend: %w", err)
 	}
 	a, err := q.run(ctx, call{
-		script: scriptHeartbeat, keys: q.keys[:2], mode: repeat,
+		script: scriptHeartbeat, keys: q.keys, mode: repeat,
 		args: append(receipts([]Entry{e}), micros(ceilMicros(lease))),
 	})
 	if err == nil {
@@ -443,8 +451,8 @@ func (q *Queue) Cancel(ctx context.Context, id string) (bool, error) {
 
 // Reschedule makes a task due after delay, and says whether there was one; dead
 // letters don't count. The payload and the attempts stay. A leased task is not
-// taken from its holder: it will be due again at that time, once the holder has
-// finished (see Deferred). After ErrUnknown it may be called again.
+// taken from its holder: it will be due again at that time, as a new one, once the
+// holder has finished (see Deferred). After ErrUnknown it may be called again.
 func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration) (bool, error) {
 	if err := checkDelay(delay); err != nil {
 		return false, fmt.Errorf("sluice: reschedule: %w", err)
@@ -474,7 +482,8 @@ func (q *Queue) byID(ctx context.Context, op, id string, build func() call) (boo
 }
 
 // Get returns a task, whatever its state; of a dead letter, Score is the time of
-// its death. ErrNotFound if there is none.
+// its death; of a leased one for which a new version waits, Payload is already the
+// new one's. ErrNotFound if there is none.
 func (q *Queue) Get(ctx context.Context, id string) (Entry, error) {
 	if err := q.check("get", ctx); err != nil {
 		return Entry{}, err

@@ -1,6 +1,7 @@
 package sluice_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -305,6 +306,37 @@ func TestDeferredHasItsOwnTime(t *testing.T) {
 	})
 }
 
+// TestPeekAtATakenOverVersion: what Peek and Get say of a version that has taken
+// over when a lease ran out is a receipt like any other.
+func TestPeekAtATakenOverVersion(t *testing.T) {
+	for name, end := range map[string]func(b bundle, e sluice.Entry) error{
+		"dequeue": func(b bundle, e sluice.Entry) error { return b.q.Dequeue(b.Context(), e) },
+		"retry":   func(b bundle, e sluice.Entry) error { return b.q.Retry(b.Context(), e, time.Hour) },
+		"release": func(b bundle, e sluice.Entry) error { return b.q.Release(b.Context(), e) },
+		"extend":  func(b bundle, e sluice.Entry) error { _, err := b.q.Extend(b.Context(), e, time.Hour); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachQueue(t, func(b bundle) {
+				b.enqueue(sluice.Added, sluice.Task{ID: "a"})
+				e := b.claimOne(time.Minute)
+				b.enqueue(sluice.Deferred, sluice.Task{ID: "a", Payload: []byte("v2")})
+				b.crash(e)
+				var peeked []sluice.Entry
+				b.eventually(func() bool {
+					var err error
+					peeked, err = b.q.Peek(b.Context(), 1)
+					require.NoError(b, err)
+					return len(peeked) == 1
+				})
+				require.Equal(b, peeked[0], b.get("a"))
+				require.Equal(b, "v2", string(peeked[0].Payload))
+				require.NoError(b, end(b, peeked[0]))
+				require.ErrorIs(b, end(b, peeked[0]), sluice.ErrStale)
+			})
+		})
+	}
+}
+
 // TestDeferredFollowsThePolicy: versions that wait compete as tasks do.
 func TestDeferredFollowsThePolicy(t *testing.T) {
 	for policy, want := range map[sluice.Duplicates][]sluice.Outcome{
@@ -489,6 +521,106 @@ func TestHostileData(t *testing.T) {
 		require.Equal(b, "garbage", string(b.get("garbage").Payload), "what it was is kept")
 		b.enqueue(sluice.Added, sluice.Task{ID: "+inf"})
 		require.Equal(b, "+inf", b.claimOne(time.Minute).ID)
+	})
+}
+
+// TestPeekReadsOn: a caller that only peeks must get past what it is not shown.
+func TestPeekReadsOn(t *testing.T) {
+	eachQueue(t, func(b bundle) {
+		ctx := b.Context()
+		pipe := b.rdb.Pipeline()
+		for i := range 1200 {
+			id := fmt.Sprint("bad", i)
+			pipe.ZAdd(ctx, b.key, redis.Z{Score: 1, Member: id})
+			pipe.HSet(ctx, "{"+b.key+"}:tasks", id, "garbage")
+		}
+		_, err := pipe.Exec(ctx)
+		require.NoError(b, err)
+		b.enqueue(sluice.Added, sluice.Task{ID: "good"})
+		require.NoError(b, b.q.Wait(ctx))
+		peeked, err := b.q.Peek(ctx, 1)
+		require.NoError(b, err)
+		require.Equal(b, []string{"good"}, ids(peeked))
+		require.Equal(b, []string{"good"}, ids(b.claim(1, time.Minute)))
+		require.Equal(b, int64(1200), b.stats().Dead)
+	})
+}
+
+// TestLargePayloads: one claim is several scripts where the payloads are large, so
+// that none holds the server up.
+func TestLargePayloads(t *testing.T) {
+	each(t, func(t *testing.T, s *redistest.Server) {
+		const n = 12
+		rdb, faults := s.Faulty(t)
+		q := newQueue(t, rdb)
+		var tasks []sluice.Task
+		for i := range n {
+			tasks = append(tasks, sluice.Task{ID: fmt.Sprint(i), Payload: make([]byte, 400_000)})
+		}
+		_, err := q.EnqueueBatch(t.Context(), tasks)
+		require.NoError(t, err)
+		require.NoError(t, q.Wait(t.Context()))
+		time.Sleep(time.Millisecond) // the last of the batch is due 12 microseconds after the first
+		before := faults.Scripts()
+		claimed, err := q.Claim(t.Context(), 100, time.Minute)
+		require.NoError(t, err)
+		require.Len(t, claimed, n)
+		require.Len(t, claimed[n-1].Payload, 400_000)
+		require.GreaterOrEqual(t, faults.Scripts()-before, 4, "3 tasks make more than a megabyte")
+	})
+}
+
+// TestDeadLetterPutBack: PHP knows nothing of dead letters, and enqueues one again
+// with a plain ZADD. It starts anew, and is no dead letter any more.
+func TestDeadLetterPutBack(t *testing.T) {
+	for name, end := range map[string]func(b bundle){
+		"enqueue": func(b bundle) { b.enqueue(sluice.Updated, sluice.Task{ID: "a"}) },
+		"claim":   func(b bundle) { require.Equal(b, 1, b.claimOne(time.Minute).Attempt) },
+		"dequeue": func(b bundle) { require.NoError(b, b.q.Dequeue(b.Context(), b.get("a"))) },
+		"retry":   func(b bundle) { require.NoError(b, b.q.Retry(b.Context(), b.get("a"), 0)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachQueue(t, func(b bundle) {
+				b.enqueue(sluice.Added, sluice.Task{ID: "a"})
+				require.NoError(b, b.q.Retry(b.Context(), b.claimOne(time.Minute), 0))
+				require.Empty(b, b.claim(1, time.Minute))
+				require.Equal(b, int64(1), b.stats().Dead)
+				require.NoError(b, b.rdb.ZAdd(b.Context(), b.key, redis.Z{Score: 1, Member: "a"}).Err())
+				end(b)
+				require.Zero(b, b.stats().Dead)
+			}, sluice.WithMaxAttempts(1))
+		})
+	}
+}
+
+// TestDequeueBreaksOff: what was done before an error, and what was stale, is told.
+func TestDequeueBreaksOff(t *testing.T) {
+	each(t, func(t *testing.T, s *redistest.Server) {
+		rdb, faults := s.Faulty(t)
+		q := newQueue(t, rdb)
+		tasks := make([]sluice.Task, 600)
+		for i := range tasks {
+			tasks[i].ID = fmt.Sprint(i)
+		}
+		_, err := q.EnqueueBatch(t.Context(), tasks)
+		require.NoError(t, err)
+		var es []sluice.Entry
+		for len(es) < len(tasks) {
+			more, err := q.Claim(t.Context(), 600, time.Minute)
+			require.NoError(t, err)
+			es = append(es, more...)
+		}
+		require.ErrorIs(t, q.Dequeue(t.Context(), sluice.Entry{ID: "x", Score: 1}), sluice.ErrStale) // knows the script
+		es[3].Score++
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		faults.Delay(200 * time.Millisecond)
+		time.AfterFunc(300*time.Millisecond, cancel) // during the second step
+		err = q.Dequeue(ctx, es...)
+		require.ErrorIs(t, err, context.Canceled)
+		var stale *sluice.StaleError
+		require.ErrorAs(t, err, &stale)
+		require.Equal(t, []string{es[3].ID}, stale.IDs)
 	})
 }
 

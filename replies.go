@@ -10,8 +10,8 @@ import (
 // One function per kind of reply; each is ErrCorrupt about what it doesn't know.
 
 // decoder decodes the reply of a script that hands out tasks: how many it
-// looked at, and the entries.
-type decoder func(reply any) (seen int, entries []Entry, err error)
+// looked at if there may be more, and the entries.
+type decoder func(reply any) (looked int, entries []Entry, err error)
 
 func errReply(reply any) error {
 	return fmt.Errorf("%w: unexpected reply of type %T", ErrCorrupt, reply)

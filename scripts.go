@@ -40,7 +40,7 @@ var (
 	scriptGet        = newScript("get", "prelude")
 	scriptNext       = newScript("next", "prelude")
 	scriptStats      = newScript("stats", "prelude")
-	scriptPurge      = newScript("purge", "prelude")
+	scriptPurge      = newScript("purge")
 )
 
 // scripts is all of them, by name.

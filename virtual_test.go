@@ -78,9 +78,9 @@ func TestExtendMovesTheDeadline(t *testing.T) {
 			require.NoError(t, held.Err())
 		}
 		start := time.Now()
-		require.NoError(t, k.Extend(t.Context(), time.Second)) // shorter counts too
+		require.NoError(t, k.Extend(t.Context(), time.Second)) // there is more left
 		<-held.Done()
-		require.Equal(t, 988*time.Millisecond, time.Since(start))
+		require.Equal(t, 9898*time.Millisecond, time.Since(start))
 		require.True(t, m.Exists("Lock:a"))
 	})
 }
@@ -154,6 +154,44 @@ func TestNotified(t *testing.T) {
 			require.Equal(t, i, <-order)
 		}
 		require.Less(t, time.Since(start), time.Second)
+	})
+}
+
+// TestWakeUpIsPassedOn: the first waiter gives up at the very moment at which it
+// is woken, so that it may have taken the wake-up and make no use of it.
+func TestWakeUpIsPassedOn(t *testing.T) {
+	bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+		l, done := bubbleLocker(t, rdb, sluice.WithTTL(time.Hour), sluice.WithRetryInterval(time.Hour))
+		defer done()
+		type outcome struct {
+			k   *sluice.Lock
+			err error
+		}
+		k, err := l.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		for range 40 {
+			ctx, cancel := context.WithCancel(t.Context())
+			gaveUp := make(chan outcome)
+			go func() { k, err := l.Lock(ctx, "a"); gaveUp <- outcome{k, err} }()
+			time.Sleep(time.Second)
+			next := make(chan *sluice.Lock)
+			go func() {
+				k, err := l.Lock(t.Context(), "a")
+				require.NoError(t, err)
+				next <- k
+			}()
+			time.Sleep(time.Second)
+			released := time.Now()
+			go cancel()
+			require.NoError(t, k.Unlock(t.Context()))
+			if got := <-gaveUp; got.err == nil {
+				require.NoError(t, got.k.Unlock(t.Context())) // it was faster than its context
+			} else {
+				require.ErrorIs(t, got.err, context.Canceled)
+			}
+			k = <-next
+			require.Less(t, time.Since(released), time.Second, "the wake-up was lost")
+		}
 	})
 }
 

@@ -94,7 +94,11 @@ func (w *watcher) look(ctx context.Context) error {
 	// Before the first look, so that what is published after it is not missed
 	// where the subscription stands already.
 	listener := w.wake.join(q.channel)
-	defer w.wake.leave(q.channel, listener)
+	defer w.wake.leave(q.channel, listener, false)
+	select {
+	case <-listener.C: // it stood: the first look is still to come
+	default:
+	}
 	missed := false
 	for {
 		a, err := q.run(ctx, call{script: scriptNext, keys: q.keys[:1], mode: read})

@@ -93,9 +93,10 @@ func (h *hub) join(channel string) *listener {
 	return l
 }
 
-// leave ends a listener. A signal that it has not taken goes to the next one, so
-// that a waiter who gives up does not take a release with it.
-func (h *hub) leave(channel string, l *listener) {
+// leave ends a listener. A signal that it has not taken, or has taken and made no
+// use of, goes to the next one, so that a waiter who gives up does not take a
+// release with it.
+func (h *hub) leave(channel string, l *listener, unused bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	t := h.topics[channel]
@@ -103,7 +104,7 @@ func (h *hub) leave(channel string, l *listener) {
 		return
 	}
 	t.listeners = slices.DeleteFunc(t.listeners, func(other *listener) bool { return other == l })
-	if len(l.C) > 0 {
+	if unused || len(l.C) > 0 {
 		t.wakeOne()
 	}
 	if len(t.listeners) == 0 {
@@ -133,13 +134,21 @@ func (h *hub) suspect() {
 }
 
 func (h *hub) work() {
-	for try := 0; h.serve(); try++ {
+	for try := 0; ; try++ {
+		again, worked := h.serve()
+		if !again {
+			return
+		}
+		if worked {
+			try = 0
+		}
 		pause(h.ctx, try)
 	}
 }
 
-// serve runs one connection. It says whether another one is needed.
-func (h *hub) serve() bool {
+// serve runs one connection. It says whether another one is needed, and whether
+// this one has worked.
+func (h *hub) serve() (again, worked bool) {
 	conn := h.rdb.Subscribe(h.ctx)
 	h.begin(conn)
 	var receiver sync.WaitGroup
@@ -152,13 +161,13 @@ func (h *hub) serve() bool {
 		plan := h.plan()
 		switch {
 		case plan.end:
-			return false
+			return false, true
 		case plan.fresh:
-			return true
+			return true, reading
 		}
 		if len(plan.subscribe) > 0 {
 			if conn.Subscribe(h.ctx, plan.subscribe...) != nil {
-				return true
+				return true, reading
 			}
 			if !reading {
 				reading = true
@@ -166,10 +175,10 @@ func (h *hub) serve() bool {
 			}
 		}
 		if len(plan.unsubscribe) > 0 && conn.Unsubscribe(h.ctx, plan.unsubscribe...) != nil {
-			return true
+			return true, reading
 		}
 		if plan.ping && conn.Ping(h.ctx) != nil {
-			return true
+			return true, reading
 		}
 		h.sleep(plan.pause)
 	}

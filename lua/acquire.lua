@@ -9,14 +9,16 @@ local lock, token, ttl = KEYS[1], ARGV[1], ARGV[2]
 if redis.call('SET', lock, token, 'NX', 'PX', ttl) then
   return 0
 end
-if redis.call('GET', lock) == token then
-  redis.call('PEXPIRE', lock, ttl)
+local holder, left = redis.call('GET', lock), redis.call('PTTL', lock)
+if holder == token then
+  -- Never shorter: this may be a late copy of an attempt whose repeat has been
+  -- answered, and the lock been extended since.
+  if left < tonumber(ttl) then redis.call('PEXPIRE', lock, ttl) end
   return 0
 end
 
 -- Without a TTL, its holder died between SETNX and EXPIRE (or is a client that
 -- never sets one): the key gets one, and is waited for like any other.
-local left = redis.call('PTTL', lock)
 if left == -1 then
   redis.call('PEXPIRE', lock, ttl)
   left = tonumber(ttl)

@@ -1,12 +1,12 @@
 -- Leases due tasks, earliest first.
 -- KEYS[3] the dead letters
 -- ARGV[1] n, at most 500   ARGV[2] lease in seconds   ARGV[3] attempts allowed, 0 for any number
--- RETURNS { tasks looked at, lease end, then per task handed out: id, attempt, payload }
+-- RETURNS { tasks looked at if there may be more, else 0, lease end, then per task handed out: id, attempt, payload }
 -- Not repeated by itself: a second run would lease other tasks.
 local most, lease = tonumber(ARGV[3]), now + tonumber(ARGV[2])
 redis.call('ZCARD', KEYS[3]) -- its type, before anything is written
-local ready, ids, tidy = due(tonumber(ARGV[1]))
-local reply, scores, fields, exhausted = { #ids, text(lease) }, {}, {}, {}
+local ready, ids, more, tidy = due(tonumber(ARGV[1]))
+local reply, scores, fields, exhausted = { more and #ids or 0, text(lease) }, {}, {}, {}
 if #ids == 0 then return reply end
 
 redis.call('ZREM', queue, ids[1]) -- all of ids get a new score: this is what lets them through on a full server

@@ -1,33 +1,34 @@
 -- Second prelude, of the scripts that take due tasks.
 
--- Reads up to n tasks whose score has come, and changes nothing. Returns those
--- to hand out, the IDs looked at, and a function that puts the others where
--- they belong, to be called when something has been written: a version that
--- waited for a lease to run out at its own time, a poison entry and what the
--- caller adds to it among the dead letters.
-local function due(n)
-  local ready, postponed, graves, revived = {}, {}, {}, {}
-  local found = redis.call('ZRANGEBYSCORE', queue, '-inf', text(now), 'WITHSCORES', 'LIMIT', 0, n)
-  local ids = {}
-  for i = 1, #found, 2 do ids[#ids + 1] = found[i] end
-  if #ids == 0 then return ready, ids, function() end end
+-- Reads up to n tasks whose score has come, after the first skip, and changes
+-- nothing. It stops early at a megabyte of payload. Returns those to hand out;
+-- the IDs looked at; whether there may be more; and a function that puts the
+-- others where they belong, to be called when something has been written: a
+-- version that waited for a lease to run out at its own time, a poison entry and
+-- what the caller adds to it among the dead letters.
+local function due(n, skip)
+  local ready, ids, size, postponed, graves, revived = {}, {}, 0, {}, {}, {}
+  local found = redis.call('ZRANGEBYSCORE', queue, '-inf', text(now), 'WITHSCORES', 'LIMIT', skip or 0, n)
+  redis.call('HLEN', tasks) -- its type, before anything is written
 
-  local fields = redis.call('HMGET', tasks, unpack(ids))
-  for i, id in ipairs(ids) do
-    local score, task = finite(found[2 * i]), live(fields[i])
+  for i = 1, #found, 2 do
+    if size >= 1048576 then break end
+    local id = found[i]
+    local field = redis.call('HGET', tasks, id)
+    local score, task = finite(found[i + 1]), live(field)
+    ids[#ids + 1], size = id, size + #(field or '')
     if not score or not task then
-      graves[#graves + 1] = { id = id, attempt = 0, payload = fields[i] or '', reason = 'malformed' }
+      graves[#graves + 1] = { id = id, attempt = 0, payload = field or '', reason = 'malformed' }
     else
       if task.revived then revived[#revived + 1] = id end
-      local at
-      task, at = settle(task, score)
-      task.id, task.score = id, at
-      local list = at > now and postponed or ready
+      task, score = settle(task, score)
+      task.id, task.score = id, score
+      local list = score > now and postponed or ready
       list[#list + 1] = task
     end
   end
-
-  return ready, ids, function(exhausted)
+  local more = #ids > 0 and (2 * n == #found or 2 * #ids < #found)
+  return ready, ids, more, function(exhausted)
     if #revived > 0 then redis.call('ZREM', KEYS[3], unpack(revived)) end
     for _, task in ipairs(postponed) do
       move(task.id, task.score)

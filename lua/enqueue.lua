@@ -26,6 +26,10 @@ local function enqueue(id, due, payload)
     if task.dead then redis.call('ZREM', KEYS[3], id) end
     return 1
   end
+  if task.dead then -- put back by a foreign producer
+    redis.call('ZREM', KEYS[3], id)
+    task = { attempt = 0, payload = task.payload }
+  end
   task, score = settle(task, score)
   if leased(task, score) then
     if policy == 'keep' or (task.due and not supersedes(due, task.due)) then return 3 end

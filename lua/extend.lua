@@ -1,9 +1,12 @@
--- Gives a lock that the token holds a new TTL from now.
+-- Gives a lock that the token holds a TTL of at least so much from now.
 -- KEYS[1] the lock
 -- ARGV[1] token   ARGV[2] TTL in ms
 -- RETURNS 1 done   0 the token does not hold it
--- May run twice: the second run counts.
+-- May run twice, and in any order with others: it never makes a TTL shorter.
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return 0
 end
-return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+end
+return 1

@@ -1,13 +1,16 @@
 -- Gives a task that the receipt holds a new lease from now.
+-- KEYS[3] the dead letters
 -- ARGV[1] id   ARGV[2] score   ARGV[3] lease in seconds
 -- RETURNS the new score   '' stale   '-' a field that is not ours; nothing changed by these
 -- May run twice: the first run uses up the receipt.
 local id = ARGV[1]
-if finite(redis.call('ZSCORE', queue, id)) ~= tonumber(ARGV[2]) then return '' end
-local task = live(redis.call('HGET', tasks, id))
+redis.call('ZCARD', KEYS[3]) -- its type, before anything is written
+local task = held(id, tonumber(ARGV[2]))
+if task == nil then return '' end
 if not task then return '-' end
 
 local lease = now + tonumber(ARGV[3])
 move(id, lease)
 store(id, task.attempt, lease, task.due, task.payload)
+unbury(id, task)
 return text(lease)

@@ -1,8 +1,8 @@
 -- Looks at due tasks, earliest first. Changes nothing.
--- ARGV[1] n, at most 500
--- RETURNS { tasks looked at, then per task: id, score, attempt, payload }
-local ready, seen = due(tonumber(ARGV[1]))
-local reply = { #seen }
+-- ARGV[1] n, at most 500   ARGV[2] how many to skip
+-- RETURNS { tasks looked at if there may be more, else 0, then per task: id, score, attempt, payload }
+local ready, seen, more = due(tonumber(ARGV[1]), ARGV[2])
+local reply = { more and #seen or 0 }
 for _, task in ipairs(ready) do
   reply[#reply + 1] = task.id
   reply[#reply + 1] = text(task.score)

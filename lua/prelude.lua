@@ -73,6 +73,24 @@ local function move(id, score)
   redis.call('ZADD', queue, text(score), id)
 end
 
+-- The task that a receipt is good for, or nil; false for a field that is not
+-- ours. The receipt is the score, or that of a version that has taken over since.
+local function held(id, receipt)
+  local score = finite(redis.call('ZSCORE', queue, id))
+  if not score then return nil end
+  local task = live(redis.call('HGET', tasks, id))
+  if score == receipt then return task or false end
+  if task and task.due then
+    task, score = settle(task, score)
+    if score == receipt then return task end
+  end
+end
+
+-- Takes a dead letter that a foreign producer had put back off their list.
+local function unbury(id, task)
+  if task and task.revived then redis.call('ZREM', KEYS[3], id) end
+end
+
 -- Ends a hold: the version that waited takes over, else the task is due again
 -- at score. Returns its new score.
 local function giveback(id, task, attempt, score)
@@ -81,6 +99,7 @@ local function giveback(id, task, attempt, score)
   end
   move(id, score)
   store(id, attempt, nil, nil, task.payload)
+  unbury(id, task)
   return score
 end
 

@@ -19,6 +19,8 @@ type Faults struct {
 	bytes       int // written so far
 	dropReply   int // the number of the script whose reply is lost
 	dropRequest int // the number of the script that is lost
+	holdRequest int // the number of the script that is held back
+	held        []func()
 	delay       time.Duration
 	stalled     chan struct{} // not nil while replies are held back; closed when they go on
 	conns       []*conn       // those that have subscribed
@@ -40,6 +42,27 @@ func (f *Faults) DropRequest(n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.dropRequest = f.scripts + n
+}
+
+// HoldRequest holds the n-th script from now back: the connection is reset for the
+// client, and the server gets the script at Deliver, as it may from a network that
+// had lost touch.
+func (f *Faults) HoldRequest(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.holdRequest = f.scripts + n
+}
+
+// Deliver sends what was held back, waits for the replies, and says how many.
+func (f *Faults) Deliver() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := len(f.held)
+	for _, deliver := range f.held {
+		deliver()
+	}
+	f.held = nil
+	return n
 }
 
 // Delay holds every reply back for d.
@@ -113,6 +136,7 @@ type conn struct {
 	mu       sync.Mutex
 	lose     bool // the next thing read is lost, and the connection with it
 	mute     bool // whatever is read is lost
+	detached bool // the client sees a reset; the server, an open connection
 	deadline time.Time
 }
 
@@ -125,6 +149,11 @@ func (c *conn) Write(p []byte) (int, error) {
 	f.scripts += scripts
 	within := func(n int) bool { return before < n && n <= f.scripts }
 	reset, lose := within(f.dropRequest), within(f.dropReply)
+	if within(f.holdRequest) {
+		f.held = append(f.held, c.detach(bytes.Clone(p)))
+		f.mu.Unlock()
+		return len(p), nil
+	}
 	if bytes.Contains(p, []byte("\r\nsubscribe\r\n")) {
 		f.conns = append(f.conns, c)
 	}
@@ -142,6 +171,12 @@ func (c *conn) Write(p []byte) (int, error) {
 }
 
 func (c *conn) Read(p []byte) (int, error) {
+	c.mu.Lock()
+	detached := c.detached
+	c.mu.Unlock()
+	if detached {
+		return 0, &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}
+	}
 	n, err := c.Conn.Read(p)
 	c.mu.Lock()
 	lose, mute := c.lose, c.mute
@@ -209,5 +244,24 @@ func (c *conn) setRead(t time.Time) {
 
 func (c *conn) Close() error {
 	c.once.Do(func() { close(c.closed) })
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.detached {
+		return nil
+	}
 	return c.Conn.Close()
+}
+
+// detach takes the connection from the client, and returns what writes p to the
+// server, waits for the reply, and closes it.
+func (c *conn) detach(p []byte) func() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.detached = true
+	return func() {
+		_ = c.Conn.SetDeadline(time.Time{})
+		_, _ = c.Conn.Write(p)
+		_, _ = c.Conn.Read(make([]byte, 1024))
+		_ = c.Conn.Close()
+	}
 }
