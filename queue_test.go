@@ -615,7 +615,13 @@ func TestDequeueBreaksOff(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		faults.Delay(200 * time.Millisecond)
-		time.AfterFunc(300*time.Millisecond, cancel) // during the second step
+		second := faults.Scripts() + 2
+		go func() { // ends ctx when the second step is on its way, well before its reply
+			for faults.Scripts() < second && ctx.Err() == nil {
+				time.Sleep(time.Millisecond)
+			}
+			cancel()
+		}()
 		err = q.Dequeue(ctx, es...)
 		require.ErrorIs(t, err, context.Canceled)
 		var stale *sluice.StaleError

@@ -262,7 +262,7 @@ func TestIdle(t *testing.T) {
 		for range 10 {
 			go func() { _ = q.Wait(ctx) }()
 		}
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute + time.Second/2) // between two looks
 		before := m.CommandCount()
 		time.Sleep(time.Hour)
 		// A look is an EVALSHA of three commands; miniredis counts each.
