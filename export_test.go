@@ -1,8 +1,20 @@
 package sluice
 
-// Held is how many locks a Locker keeps track of.
-func Held(l *Locker) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.held)
+// Waiting is how many callers stand in a Locker's lines, behind those in front.
+func Waiting(l *Locker) (n int) {
+	l.lines.mu.Lock()
+	defer l.lines.mu.Unlock()
+	for _, ln := range l.lines.all {
+		for p := ln.first; p != nil; p = p.next {
+			n++
+		}
+	}
+	return n
+}
+
+// Lines is how many names a Locker keeps track of.
+func Lines(l *Locker) int {
+	l.lines.mu.Lock()
+	defer l.lines.mu.Unlock()
+	return len(l.lines.all)
 }

@@ -51,8 +51,12 @@ func TestLostReplies(t *testing.T) {
 
 		var k *sluice.Lock
 		var e sluice.Entry
-		lock := func() {
+		free := func() {
+			l = newLocker(t, faulty) // one that knows of no holder
 			require.NoError(t, rdb.Del(t.Context(), key).Err())
+		}
+		lock := func() {
+			free()
 			k, err = l.Lock(t.Context(), name)
 			require.NoError(t, err)
 		}
@@ -90,13 +94,13 @@ func TestLostReplies(t *testing.T) {
 			check   func(err error, reply bool)
 			runs    int
 		}{
-			{"lock", func() { rdb.Del(t.Context(), key) },
+			{"lock", free,
 				func(ctx context.Context) (err error) { k, err = l.Lock(ctx, name); return err },
 				func(err error, _ bool) {
 					require.NoError(t, err)
 					require.Equal(t, k.Token(), rdb.Get(t.Context(), key).Val())
 				}, 2},
-			{"try lock", func() { rdb.Del(t.Context(), key) },
+			{"try lock", free,
 				func(ctx context.Context) (err error) { k, err = l.TryLock(ctx, name); return err },
 				func(err error, _ bool) { require.NoError(t, err) }, 2},
 			{"unlock", lock, func(ctx context.Context) error { return k.Unlock(ctx) },

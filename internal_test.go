@@ -2,6 +2,7 @@ package sluice
 
 import (
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -24,6 +25,40 @@ func TestSignalIsPassedOn(t *testing.T) {
 	require.Empty(t, second.C)
 	h.leave("a", first, false)
 	require.Len(t, second.C, 1)
+}
+
+// TestInherit is the rule by which a lock is handed on.
+func TestInherit(t *testing.T) {
+	const ttl = 10 * time.Second
+	for name, test := range map[string]struct {
+		held  time.Duration // how long ago the lock was acquired
+		ttl   time.Duration // of who inherits
+		spoil func(from *Lock)
+		want  bool
+	}{
+		"at once":           {ttl: ttl, want: true},
+		"shorter TTL":       {ttl: time.Second, want: true},
+		"in time":           {held: passFor - 2*time.Millisecond, ttl: ttl, want: true},
+		"passed for long":   {held: passFor, ttl: time.Second},
+		"longer TTL":        {ttl: ttl + 2*slack},
+		"past the deadline": {ttl: time.Second, spoil: func(from *Lock) { from.deadline = time.Now() }},
+		"forced open":       {ttl: ttl, spoil: func(from *Lock) { from.hold.forced = true }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sent := time.Now().Add(-test.held)
+			from := &Lock{deadline: deadline(sent, ttl), hold: hold{
+				token: "t", keyUntil: deadline(sent, ttl+slack), passUntil: sent.Add(passFor),
+			}}
+			if test.spoil != nil {
+				test.spoil(from)
+			}
+			next := &Lock{ttl: test.ttl}
+			require.Equal(t, test.want, next.inherit(from))
+			require.Equal(t, test.want, from.passed())
+			require.Equal(t, test.want, next.Valid())
+			require.False(t, next.deadline.After(from.hold.keyUntil), "not covered by the key")
+		})
+	}
 }
 
 // TestBusy: what the server says of itself is waited out; Redis 6 wraps what a

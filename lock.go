@@ -2,6 +2,7 @@ package sluice
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
@@ -15,27 +16,90 @@ type Lock struct {
 	name    string
 	key     string
 	channel string // on which its release is announced
-	token   string
 	ttl     time.Duration
 	retry   time.Duration
+
+	place place // in line; guarded by lines.mu
 
 	mu       sync.Mutex // guards what follows
 	deadline time.Time  // when it is lost, unless extended; zero until it is taken
 	over     bool       // released, lost or closed; never false again
 	cause    error      // with which ctx ends, or would, once over; nil for context.Canceled
 	unsure   bool       // an acquisition of it stayed without a reply
+	hold     hold
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	alarm    *time.Timer // ends ctx at the deadline
 }
 
-// wait takes the lock, looking again whenever there is reason to.
-func (k *Lock) wait(ctx context.Context) (err error) {
+// hold is what a Locker knows of a key that it holds. It goes from hand to hand.
+type hold struct {
+	token     string
+	keyUntil  time.Time // the key lives until then, safely
+	passUntil time.Time // from then on it goes back to Redis
+	forced    bool      // it was forced open: not to be handed on
+	passed    bool      // it was handed on: token is another handle's
+}
+
+// stand takes the lock when k's turn has come.
+func (k *Lock) stand(ctx context.Context, id lineKey, try bool) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	ls := &k.locker.lines
+	t, wait, err := ls.enter(k, id, try)
+	if wait {
+		t, err = k.await(ctx)
+	}
+	switch {
+	case err != nil || t == granted:
+		return err
+	case t == busyTurn:
+		return ErrLocked
+	case t == askLater:
+		sleep(ctx, yieldFor)
+	}
+	if err := k.ask(ctx, try); err != nil {
+		k.abandon()
+		ls.advance(&k.place, ask)
+		return err
+	}
+	return nil
+}
+
+// await waits for k's turn.
+func (k *Lock) await(ctx context.Context) (turn, error) {
+	p, ls, err := &k.place, &k.locker.lines, error(nil)
+	select {
+	case t := <-p.turn:
+		return t, nil
+	case <-k.locker.closed:
+		err = ErrClosed
+	case <-ctx.Done():
+		if err = ctx.Err(); ls.known(p) {
+			err = fmt.Errorf("%w: %w", ErrLocked, err)
+		}
+	}
+	if ls.leave(p) {
+		return 0, err
+	}
+	// The turn came at the same moment. A lock is taken, a turn to ask passed on.
+	if t := <-p.turn; t == granted || t == busyTurn {
+		return t, nil
+	}
+	ls.advance(p, ask)
+	return 0, err
+}
+
+// ask takes the lock from Redis, looking again whenever there is reason to.
+func (k *Lock) ask(ctx context.Context, try bool) (err error) {
+	ls := &k.locker.lines
 	var listener *listener
 	var taken bool
 	var left time.Duration
 	woken := true
 	for {
+		ls.looked(&k.place, false)
 		taken, left, err = k.acquire(ctx)
 		switch {
 		case err != nil && listener != nil && errors.Is(err, ctx.Err()) && !errors.Is(err, ErrUnknown):
@@ -47,6 +111,10 @@ func (k *Lock) wait(ctx context.Context) (err error) {
 				k.locker.wake.suspect() // free, and we were not told: expired, or is nobody talking to us?
 			}
 			return nil
+		}
+		ls.looked(&k.place, true)
+		if try {
+			return ErrLocked
 		}
 		if listener == nil {
 			// Subscribing is confirmed by a wake-up, so that a release between
@@ -85,10 +153,13 @@ func (k *Lock) abandon() {
 // acquire tries once. If the lock is not taken, left is how long its holder may
 // keep it at most.
 func (k *Lock) acquire(ctx context.Context) (taken bool, left time.Duration, err error) {
+	if k.hold.token == "" {
+		k.hold.token = rand.Text()
+	}
 	a, err := k.locker.door.run(ctx, call{
 		script: scriptAcquire,
 		keys:   []string{k.key},
-		args:   []any{k.token, millis(k.ttl)},
+		args:   []any{k.hold.token, millis(k.ttl + slack)},
 		mode:   repeat,
 		late:   func() { k.locker.cleaner.add(k.releaseCall()) },
 	})
@@ -100,40 +171,37 @@ func (k *Lock) acquire(ctx context.Context) (taken bool, left time.Duration, err
 	if err != nil || ms > 0 {
 		return false, duration(ms), err
 	}
-	if !k.take(a.sent) {
-		// Too late to be of use, or the Locker was closed meanwhile.
-		k.locker.cleaner.add(k.releaseCall())
-		if k.locker.isClosed() {
-			return false, 0, ErrClosed
-		}
-		return false, 0, fmt.Errorf("%w: the reply took longer than the TTL", ErrLost)
+	k.deadline = deadline(a.sent, k.ttl)
+	k.hold.keyUntil, k.hold.passUntil = deadline(a.sent, k.ttl+slack), a.sent.Add(passFor)
+	switch {
+	case !time.Now().Before(k.deadline):
+		err = fmt.Errorf("%w: the reply took longer than the TTL", ErrLost)
+	case !k.locker.lines.hold(&k.place, k.locker.closed):
+		err = ErrClosed
+	default:
+		return true, 0, nil
 	}
-	return true, 0, nil
+	k.locker.cleaner.add(k.releaseCall())
+	return false, 0, err
 }
 
-// take makes k the Locker's, unless it is over already.
-func (k *Lock) take(sent time.Time) bool {
-	k.deadline = deadline(sent, k.ttl)
-	if !time.Now().Before(k.deadline) {
+// inherit makes k the holder of what from has just given up, if that is safe:
+// from is not past its deadline, and the key outlives all of k's TTL. What from
+// may have under way does no harm: its extensions never make a TTL shorter.
+func (k *Lock) inherit(from *Lock) bool {
+	now := time.Now()
+	until := deadline(now, k.ttl)
+	from.mu.Lock()
+	h, unsure := from.hold, from.unsure
+	ok := now.Before(from.deadline) && now.Before(h.passUntil) && !until.After(h.keyUntil) && !h.forced
+	from.hold.passed = ok
+	from.mu.Unlock()
+	if !ok {
 		return false
 	}
-	l := k.locker
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.isClosed() {
-		return false
-	}
-	if len(l.held) >= l.room {
-		// Locks that were neither released nor extended until they were lost
-		// are dropped here, so that forgetting them leaks nothing.
-		for other := range l.held {
-			if !other.Valid() {
-				delete(l.held, other)
-			}
-		}
-		l.room = 2*len(l.held) + 64
-	}
-	l.held[k] = struct{}{}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.hold, k.unsure, k.deadline = h, unsure, until
 	return true
 }
 
@@ -148,7 +216,7 @@ func deadline(sent time.Time, ttl time.Duration) time.Time {
 // Unlock releases the lock and ends its Context. It works with a context that
 // has ended: it then waits 15ms for an answer.
 //
-// nil: the key was still ours, and is gone. (If Context had ended before that, the
+// nil: it was still ours, and is free or the next caller's in line. (If Context had ended before that, the
 // lock was lost all the same, though nobody else has had it.) ErrNotHeld: it was
 // released before, or lost, or forced open. ErrUnknown: no answer; the release
 // goes on in the background, and there is nothing to do. In every case the handle
@@ -157,48 +225,51 @@ func (k *Lock) Unlock(ctx context.Context) error {
 	if err := k.check("unlock", ctx); err != nil {
 		return err
 	}
-	err := k.end(nil)
-	if err == nil {
-		err = k.release(ctx)
+	ls, err := &k.locker.lines, k.end(nil)
+	if err == nil && !ls.pass(&k.place) {
+		var next turn
+		next, err = k.release(ctx)
+		ls.advance(&k.place, next)
 	}
 	return wrap("unlock", k.name, err)
 }
 
-func (k *Lock) release(ctx context.Context) error {
+// release gives the lock back to Redis, and says what the next in line is to do.
+func (k *Lock) release(ctx context.Context) (next turn, err error) {
 	l := k.locker
-	l.mu.Lock()
-	delete(l.held, k)
-	l.mu.Unlock()
-
 	c := k.releaseCall()
 	c.detached = true
 	c.late = func() { l.cleaner.add(k.releaseCall()) }
 	a, err := l.door.run(ctx, c)
 	if err != nil {
 		l.cleaner.add(k.releaseCall())
-		return err
+		return ask, err
 	}
 	if k.unsure {
 		// A copy of the acquisition may still be on its way.
 		l.cleaner.add(k.releaseCall())
 	}
-	released, err := yes(a.reply)
+	listeners, err := integer(a.reply)
 	switch {
-	case err != nil || released:
-		return err
+	case err != nil:
+		return ask, err
+	case listeners > 1 && l.wake.subscribers(k.channel) < int(listeners)-1:
+		return askLater, nil
+	case listeners > 0:
+		return ask, nil
 	case !a.unsure:
-		return ErrNotHeld
+		return ask, ErrNotHeld
 	case time.Now().Before(k.deadline):
 		// The key cannot have expired yet: it was our own release, whose reply
 		// was lost, that removed it.
-		return nil
+		return ask, nil
 	default:
-		return fmt.Errorf("%w: released or expired before", ErrUnknown)
+		return ask, fmt.Errorf("%w: released or expired before", ErrUnknown)
 	}
 }
 
 func (k *Lock) releaseCall() call {
-	return call{script: scriptRelease, keys: []string{k.key}, args: []any{k.token, k.channel}, mode: repeat}
+	return call{script: scriptRelease, keys: []string{k.key}, args: []any{k.hold.token, k.channel}, mode: repeat}
 }
 
 // end makes the handle useless and ends its Context with cause (nil for
@@ -241,34 +312,41 @@ func (k *Lock) extend(ctx context.Context, ttl time.Duration) error {
 		return ErrNotHeld
 	}
 	a, err := k.locker.door.run(ctx, call{
-		script: scriptExtend, keys: []string{k.key}, args: []any{k.token, millis(ttl)}, mode: repeat,
+		script: scriptExtend, keys: []string{k.key}, args: []any{k.hold.token, millis(ttl + slack)}, mode: repeat,
 	})
 	if err != nil {
 		return err
 	}
 	ok, err := yes(a.reply)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if !ok {
+	case !ok:
 		_ = k.end(ErrLost)
+		k.locker.lines.advance(&k.place, ask)
 		return ErrNotHeld
-	}
-	if !k.postpone(deadline(a.sent, ttl)) {
-		// It ended meanwhile, and its holder was told: it cannot come back.
-		k.locker.cleaner.add(k.releaseCall())
+	case !k.postpone(a.sent, ttl):
+		// It ended meanwhile, and its holder was told: it cannot come back. If it
+		// was handed on, the new TTL is the next holder's.
+		if !k.passed() {
+			k.locker.cleaner.add(k.releaseCall())
+		}
 		return ErrNotHeld
 	}
 	return nil
 }
 
-// postpone moves the deadline to until, if that is later. It says whether the
-// lock is held.
-func (k *Lock) postpone(until time.Time) bool {
+// postpone moves the deadline as an extension says that was sent then, if that is
+// later. It says whether the lock is held.
+func (k *Lock) postpone(sent time.Time, ttl time.Duration) bool {
+	until, keyUntil := deadline(sent, ttl), deadline(sent, ttl+slack)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.over || !time.Now().Before(k.deadline) {
 		return false
+	}
+	if keyUntil.After(k.hold.keyUntil) {
+		k.hold.keyUntil = keyUntil
 	}
 	if until.After(k.deadline) {
 		k.deadline = until
@@ -279,13 +357,26 @@ func (k *Lock) postpone(until time.Time) bool {
 	return true
 }
 
+// passed says whether the key has become another handle's.
+func (k *Lock) passed() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.hold.passed
+}
+
 // TTL asks the server how long the key will live if it is not extended.
 // ErrNotHeld if it isn't ours any more.
 func (k *Lock) TTL(ctx context.Context) (time.Duration, error) {
 	if err := k.check("ttl", ctx); err != nil {
 		return 0, err
 	}
-	left, err := k.inspect(ctx, k.token)
+	k.mu.Lock()
+	over := k.over
+	k.mu.Unlock()
+	if over {
+		return 0, wrap("ttl", k.name, ErrNotHeld)
+	}
+	left, err := k.inspect(ctx, k.hold.token)
 	if err == nil && left == notHeld {
 		err = ErrNotHeld
 	}
@@ -387,7 +478,7 @@ func (k *Lock) Token() string {
 	if k == nil {
 		return ""
 	}
-	return k.token
+	return k.hold.token
 }
 
 func (k *Lock) check(op string, ctx context.Context) error {

@@ -333,7 +333,7 @@ func TestForgottenLocksAreDropped(t *testing.T) {
 			require.ErrorIs(t, err, sluice.ErrLost) // a slow machine, a short TTL
 		}
 	}
-	require.LessOrEqual(t, sluice.Held(l), 1000)
+	require.LessOrEqual(t, sluice.Lines(l), 1000)
 }
 
 // TestNoGoroutine: a lock costs no goroutine, whether its Context was asked for

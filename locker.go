@@ -2,7 +2,6 @@ package sluice
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -20,12 +19,9 @@ type Locker struct {
 	options  lockOptions
 	wake     *hub
 	cleaner  *cleaner
+	lines    lines
 	closed   chan struct{}
 	closeOne sync.Once
-
-	mu   sync.Mutex // guards held and room
-	held map[*Lock]struct{}
-	room int // when held has grown to this, expired locks are dropped from it
 }
 
 // LockInfo is what Inspect found.
@@ -59,13 +55,19 @@ func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
 		wake:    newHub(rdb),
 		cleaner: newCleaner(d, commandTime(rdb)),
 		closed:  make(chan struct{}),
-		held:    map[*Lock]struct{}{},
+		lines:   lines{all: map[lineKey]*line{}},
 	}, nil
 }
 
 // Lock takes the named lock, waiting until it is free or ctx ends. It is not
-// reentrant. It waits for a notification, but looks again at least once in a
-// retry interval, and when the holder's TTL ends.
+// reentrant.
+//
+// Callers of one Locker stand in line for a name, first come first served. The
+// one in front asks Redis: it waits for a notification, but looks again at least
+// once in a retry interval, and when the holder's TTL ends. For up to 10ms a lock
+// goes from hand to hand in the line without a command; then it is given back to
+// Redis, where other processes wait. To cover that, a key lives up to 12ms longer
+// than its TTL says.
 //
 // Errors: ErrLocked together with ctx.Err() if ctx ended while somebody else
 // held it; ctx.Err() alone if it ended before that was known; ErrLost if the reply
@@ -73,31 +75,23 @@ func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
 // said. After a lost reply (ErrUnknown) the key may exist for a moment: it is
 // released in the background.
 func (l *Locker) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	k, err := l.newLock("lock", ctx, name, opts)
-	if err != nil {
-		return nil, err
-	}
-	if err := k.wait(ctx); err != nil {
-		k.abandon()
-		return nil, wrap("lock", name, err)
-	}
-	return k, nil
+	return l.lock("lock", ctx, name, opts, false)
 }
 
-// TryLock takes the named lock if it is free now. It is Lock without the
-// waiting: ErrLocked means that somebody else holds it.
+// TryLock takes the named lock if it is free now. It is Lock without the waiting:
+// ErrLocked means that somebody else holds it. It does not overtake those who
+// stand in line.
 func (l *Locker) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
-	k, err := l.newLock("try lock", ctx, name, opts)
+	return l.lock("try lock", ctx, name, opts, true)
+}
+
+func (l *Locker) lock(op string, ctx context.Context, name string, opts []LockOption, try bool) (*Lock, error) {
+	k, prefix, err := l.newLock(op, ctx, name, opts)
+	if err == nil {
+		err = wrap(op, name, k.stand(ctx, lineKey{prefix, name}, try))
+	}
 	if err != nil {
 		return nil, err
-	}
-	taken, _, err := k.acquire(ctx)
-	if err == nil && !taken {
-		err = ErrLocked
-	}
-	if err != nil {
-		k.abandon()
-		return nil, wrap("try lock", name, err)
 	}
 	return k, nil
 }
@@ -139,7 +133,7 @@ func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Contex
 // Inspect says whether somebody holds the named lock, and for how long at most.
 // It changes nothing, and what it says may be over when it returns.
 func (l *Locker) Inspect(ctx context.Context, name string) (LockInfo, error) {
-	k, err := l.newLock("inspect", ctx, name, nil)
+	k, err := l.anyLock("inspect", ctx, name)
 	if err != nil {
 		return LockInfo{}, err
 	}
@@ -158,10 +152,11 @@ func (l *Locker) Inspect(ctx context.Context, name string) (LockInfo, error) {
 // releases (unless the reply to that is lost), and believes in its lock until
 // then. It is a tool for operators. After ErrUnknown it may be called again.
 func (l *Locker) ForceUnlock(ctx context.Context, name string) (bool, error) {
-	k, err := l.newLock("force unlock", ctx, name, nil)
+	k, err := l.anyLock("force unlock", ctx, name)
 	if err != nil {
 		return false, err
 	}
+	l.lines.distrust(lineKey{l.options.prefix, name})
 	a, err := l.door.run(ctx, call{script: scriptForce, keys: []string{k.key}, args: []any{k.channel}})
 	if err != nil {
 		return false, wrap("force unlock", name, err)
@@ -182,13 +177,8 @@ func (l *Locker) UnlockAll(ctx context.Context) error {
 
 // releaseAll releases what is held. The locks' contexts end with cause.
 func (l *Locker) releaseAll(ctx context.Context, cause error) error {
-	l.mu.Lock()
-	held := l.held
-	l.held = map[*Lock]struct{}{}
-	l.mu.Unlock()
-
 	var locks []*Lock
-	for k := range held {
+	for _, k := range l.lines.holders() {
 		if k.end(cause) == nil {
 			locks = append(locks, k)
 		}
@@ -205,6 +195,7 @@ func (l *Locker) releaseAll(ctx context.Context, cause error) error {
 			if r.err != nil || part[i].unsure {
 				l.cleaner.add(calls[i])
 			}
+			l.lines.advance(&part[i].place, ask)
 			if r.err != nil && firstErr == nil {
 				firstErr = fmt.Errorf("%w: %w", ErrUnknown, r.err)
 			}
@@ -237,31 +228,38 @@ func (l *Locker) Close() error {
 	return wrap("close", "locker", err)
 }
 
-// newLock checks the arguments that every operation has.
-func (l *Locker) newLock(op string, ctx context.Context, name string, opts []LockOption) (*Lock, error) {
+// newLock checks the arguments that every operation has, but the name.
+func (l *Locker) newLock(op string, ctx context.Context, name string, opts []LockOption) (*Lock, string, error) {
 	if l == nil || l.door == nil {
-		return nil, invalid(op, "Locker not made by NewLocker")
+		return nil, "", invalid(op, "Locker not made by NewLocker")
 	}
 	if ctx == nil {
-		return nil, invalid(op, "nil context")
+		return nil, "", invalid(op, "nil context")
 	}
 	o, err := l.options, error(nil)
 	if len(opts) > 0 {
 		if o, err = o.with(opts); err != nil {
-			return nil, fmt.Errorf("sluice: %s: %w", op, err)
+			return nil, "", fmt.Errorf("sluice: %s: %w", op, err)
 		}
 	}
-	key, base, err := keyOf(o.prefix, name)
+	if l.isClosed() {
+		return nil, "", wrap(op, name, ErrClosed)
+	}
+	return &Lock{locker: l, name: name, ttl: o.ttl, retry: o.retry}, o.prefix, nil
+}
+
+// anyLock is the lock of that name, whoever holds it.
+func (l *Locker) anyLock(op string, ctx context.Context, name string) (*Lock, error) {
+	k, prefix, err := l.newLock(op, ctx, name, nil)
 	if err != nil {
+		return nil, err
+	}
+	base := ""
+	if k.key, base, err = keyOf(prefix, name); err != nil {
 		return nil, fmt.Errorf("sluice: %s: %w", op, err)
 	}
-	if l.isClosed() {
-		return nil, wrap(op, name, ErrClosed)
-	}
-	return &Lock{
-		locker: l, name: name, key: key, channel: base + ":wake",
-		token: rand.Text(), ttl: o.ttl, retry: o.retry,
-	}, nil
+	k.channel = base + ":wake"
+	return k, nil
 }
 
 func (l *Locker) isClosed() bool {

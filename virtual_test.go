@@ -55,6 +55,7 @@ func TestDeadline(t *testing.T) {
 			k, err := l.Lock(t.Context(), "a", sluice.WithTTL(ttl))
 			require.NoError(t, err)
 			require.Equal(t, ttl-margin, k.Deadline().Sub(start))
+			require.Equal(t, ttl+12*time.Millisecond, m.TTL("Lock:a"), "the TTL, and what covers a hand-over")
 			<-k.Context().Done()
 			require.Equal(t, ttl-margin, time.Since(start))
 			require.ErrorIs(t, context.Cause(k.Context()), sluice.ErrLost)
@@ -76,6 +77,7 @@ func TestExtendMovesTheDeadline(t *testing.T) {
 			time.Sleep(9 * time.Second)
 			require.NoError(t, k.Extend(t.Context(), 10*time.Second))
 			require.NoError(t, held.Err())
+			require.Equal(t, 10*time.Second+12*time.Millisecond, m.TTL("Lock:a"))
 		}
 		start := time.Now()
 		require.NoError(t, k.Extend(t.Context(), time.Second)) // there is more left
@@ -90,9 +92,11 @@ func TestEveryNotificationLost(t *testing.T) {
 	bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
 		l, done := bubbleLocker(t, rdb)
 		defer done()
+		holder, done := bubbleLocker(t, rdb)
+		defer done()
 		for _, interval := range []time.Duration{10 * time.Millisecond, time.Second} {
 			for range 20 {
-				gone, err := l.Lock(t.Context(), "a")
+				gone, err := holder.Lock(t.Context(), "a")
 				require.NoError(t, err)
 				released := make(chan time.Time, 1)
 				go func() {
@@ -121,7 +125,18 @@ func TestHolderCrashed(t *testing.T) {
 		start := time.Now()
 		k, err := l.Lock(t.Context(), "a")
 		require.NoError(t, err)
-		require.LessOrEqual(t, time.Since(start), 10*time.Second+time.Millisecond)
+		require.LessOrEqual(t, time.Since(start), 10*time.Second+20*time.Millisecond) // what a Locker takes beyond the TTL
+		require.NoError(t, k.Unlock(t.Context()))
+
+		// One that is not told either, and has another Locker.
+		other, done := bubbleLocker(t, rdb, sluice.WithRetryInterval(time.Minute))
+		defer done()
+		_, err = l.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		start = time.Now()
+		k, err = other.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		require.LessOrEqual(t, time.Since(start), 10*time.Second+20*time.Millisecond)
 		require.NoError(t, k.Unlock(t.Context()))
 	})
 }
@@ -133,14 +148,15 @@ func TestNotified(t *testing.T) {
 		defer done()
 		k, err := l.Lock(t.Context(), "a")
 		require.NoError(t, err)
-		order := make(chan int, 5)
-		for i := range cap(order) {
-			time.Sleep(time.Second) // so that they wait in this order
+		got := make(chan struct{}, 5)
+		for range cap(got) {
+			l, done := bubbleLocker(t, rdb, sluice.WithTTL(time.Hour), sluice.WithRetryInterval(time.Hour))
+			defer done()
 			go func() {
 				k, err := l.Lock(t.Context(), "a")
 				require.NoError(t, err)
-				order <- i
 				require.NoError(t, k.Unlock(t.Context()))
+				got <- struct{}{}
 			}()
 		}
 		// One that gives up must not take a wake-up with it.
@@ -150,8 +166,8 @@ func TestNotified(t *testing.T) {
 		require.ErrorIs(t, err, sluice.ErrLocked)
 		start := time.Now()
 		require.NoError(t, k.Unlock(t.Context()))
-		for i := range cap(order) {
-			require.Equal(t, i, <-order)
+		for range cap(got) {
+			<-got
 		}
 		require.Less(t, time.Since(start), time.Second)
 	})
@@ -167,7 +183,9 @@ func TestWakeUpIsPassedOn(t *testing.T) {
 			k   *sluice.Lock
 			err error
 		}
-		k, err := l.Lock(t.Context(), "a")
+		holder, done := bubbleLocker(t, rdb, sluice.WithTTL(time.Hour))
+		defer done()
+		k, err := holder.Lock(t.Context(), "a")
 		require.NoError(t, err)
 		for range 40 {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -191,6 +209,9 @@ func TestWakeUpIsPassedOn(t *testing.T) {
 			}
 			k = <-next
 			require.Less(t, time.Since(released), time.Second, "the wake-up was lost")
+			require.NoError(t, k.Unlock(t.Context()))
+			k, err = holder.Lock(t.Context(), "a")
+			require.NoError(t, err)
 		}
 	})
 }

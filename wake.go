@@ -113,6 +113,16 @@ func (h *hub) leave(channel string, l *listener, unused bool) {
 	}
 }
 
+// subscribers is how many of those who are told on a channel are this hub: 0 or 1.
+func (h *hub) subscribers(channel string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if t := h.topics[channel]; t != nil && t.confirmed {
+		return 1
+	}
+	return 0
+}
+
 // wakeOne signals the first listener that has no signal waiting: one release
 // lets one waiter in.
 func (t *topic) wakeOne() {

@@ -1,0 +1,308 @@
+package sluice
+
+import (
+	"sync"
+	"time"
+)
+
+const (
+	// passFor is how long a Locker hands a lock on among its own callers before
+	// it gives it back to Redis, where other processes wait. The key is taken
+	// for that much longer than the TTL, so that whoever gets the lock by hand
+	// has his full TTL too.
+	passFor = 10 * time.Millisecond
+	slack   = passFor + 2*time.Millisecond
+	// yieldFor is how long a Locker that has given a lock back lets those who
+	// were told of it go first.
+	yieldFor = 2 * time.Millisecond
+)
+
+// lines are the callers of one Locker by the name that they want. A name has a
+// line while somebody of them holds it, asks Redis for it, or waits.
+//
+// The one in front holds the lock or asks for it; the others wait for their
+// turn, first come first served, and send nothing. When the one in front
+// releases the lock, the next gets it without a round trip (pass) if all of its
+// TTL is covered by what the server knows, for a short time; otherwise it is
+// released on Redis, and the next one asks there (advance).
+type lines struct {
+	mu   sync.Mutex // guards what follows, the lines' fields and their places
+	all  map[lineKey]*line
+	room int // when all has grown to this, lines of forgotten locks are dropped
+}
+
+// lineKey tells lines apart without joining prefix and name.
+type lineKey struct{ prefix, name string }
+
+type line struct {
+	id      lineKey
+	key     string
+	channel string // on which releases are announced
+
+	front *place // nobody is before it; nil only while the line is being left
+	held  bool   // front holds the lock
+	// taken says that front has been told that somebody else holds the lock,
+	// and has heard nothing else since.
+	taken       bool
+	first, last *place      // those who wait
+	alarm       *time.Timer // looks whether front has lost the lock; nil if nobody waits
+}
+
+// place is a caller's place in a line.
+type place struct {
+	lock       *Lock
+	line       *line
+	try        bool // TryLock: leaves as soon as somebody is known to hold the lock
+	waits      bool // it is between first and last
+	prev, next *place
+	turn       chan turn // cap 1: what a place that waits is told, once
+}
+
+// turn is what somebody who waits is told.
+type turn int
+
+const (
+	granted  turn = iota // the lock is yours
+	ask                  // you are in front: ask Redis
+	askLater             // likewise, but others were before you
+	busyTurn             // TryLock: somebody else holds it
+)
+
+// enter gives k a place. With ask it is in front; with busyTurn it has none,
+// because somebody holds the lock and it would not wait. Otherwise the turn comes
+// through the place's channel, and wait is true.
+func (ls *lines) enter(k *Lock, id lineKey, try bool) (t turn, wait bool, err error) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ln := ls.all[id]
+	if ln == nil {
+		ln = &line{id: id}
+		var base string
+		if ln.key, base, err = keyOf(id.prefix, id.name); err != nil {
+			return 0, false, err
+		}
+		ln.channel = base + ":wake"
+		ls.makeRoom()
+		ls.all[id] = ln
+	}
+	k.key, k.channel = ln.key, ln.channel
+	k.place = place{lock: k, line: ln, try: try}
+	if ln.held && !ln.front.lock.Valid() {
+		ls.dethrone(ln)
+	}
+	switch {
+	case ln.front == nil:
+		ln.front = &k.place
+		return ask, false, nil
+	case try && (ln.held || ln.taken):
+		return busyTurn, false, nil
+	}
+	k.place.turn = make(chan turn, 1)
+	ln.push(&k.place)
+	if ln.held {
+		ls.watch(ln)
+	}
+	return 0, true, nil
+}
+
+// leave takes a place that waits out of its line. It says no if the turn has
+// come already.
+func (ls *lines) leave(p *place) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if !p.waits {
+		return false
+	}
+	p.line.remove(p)
+	return true
+}
+
+// known says whether somebody is known to hold the lock that p waits for.
+func (ls *lines) known(p *place) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return p.line.held || p.line.taken
+}
+
+// looked notes what the one in front was told by Redis: that somebody else holds
+// the lock, or (with taken false) nothing yet.
+func (ls *lines) looked(p *place, taken bool) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if p.line.front != p {
+		return
+	}
+	p.line.taken = taken
+	if taken {
+		p.line.sendTriersHome()
+	}
+}
+
+// hold makes the one in front the holder, unless the Locker is closed: Close
+// releases those who hold after it has closed the channel.
+func (ls *lines) hold(p *place, closed <-chan struct{}) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	select {
+	case <-closed:
+		return false
+	default:
+	}
+	ln := p.line
+	ln.held, ln.taken = true, false
+	ln.sendTriersHome()
+	if ln.first != nil {
+		ls.watch(ln)
+	}
+	return true
+}
+
+// distrust keeps a lock that was forced open from being handed on.
+func (ls *lines) distrust(id lineKey) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ln := ls.all[id]; ln != nil && ln.held {
+		k := ln.front.lock
+		k.mu.Lock()
+		k.hold.forced = true
+		k.mu.Unlock()
+	}
+}
+
+// pass hands the lock of the one in front, who has just given it up, to the next
+// in line, and says whether it did. It does where that is safe.
+func (ls *lines) pass(p *place) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ln := p.line
+	if ln.front != p || !ln.held || ln.first == nil {
+		return false
+	}
+	next := ln.first
+	if !next.lock.inherit(p.lock) {
+		return false
+	}
+	ln.remove(next)
+	ln.front = next
+	next.turn <- granted
+	return true
+}
+
+// advance ends the turn of the one in front, who holds nothing any more: the
+// next one is told t. The line of nobody is forgotten.
+func (ls *lines) advance(p *place, t turn) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if p.line != nil && p.line.front == p {
+		ls.next(p.line, t)
+	}
+}
+
+func (ls *lines) next(ln *line, t turn) {
+	ln.held, ln.taken = false, false
+	ln.front = ln.first
+	if ln.front == nil {
+		if ln.alarm != nil {
+			ln.alarm.Stop()
+		}
+		delete(ls.all, ln.id)
+		return
+	}
+	ln.remove(ln.front)
+	ln.front.turn <- t
+}
+
+// dethrone puts a holder that has lost its lock out of the line, which goes on
+// without it. A line of nobody stays, for the caller to enter.
+func (ls *lines) dethrone(ln *line) {
+	id := ln.id
+	ls.next(ln, ask)
+	if ln.front == nil {
+		ls.all[id] = ln
+	}
+}
+
+// watch sees to it that a holder who forgets its lock is noticed when it is lost.
+// Its deadline moves with every extension and every hand-over, so the alarm is
+// set once and looks when it goes off.
+func (ls *lines) watch(ln *line) {
+	if ln.alarm == nil {
+		ln.alarm = time.AfterFunc(time.Until(ln.front.lock.Deadline()), func() { ls.look(ln) })
+	}
+}
+
+func (ls *lines) look(ln *line) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ln.alarm = nil
+	if !ln.held || ln.first == nil {
+		return
+	}
+	if ln.front.lock.Valid() {
+		ls.watch(ln)
+		return
+	}
+	ls.next(ln, ask)
+}
+
+// holders are the locks that are held.
+func (ls *lines) holders() (locks []*Lock) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, ln := range ls.all {
+		if ln.held {
+			locks = append(locks, ln.front.lock)
+		}
+	}
+	return locks
+}
+
+// makeRoom drops lines whose holder has lost its lock and for which nobody waits,
+// so that forgetting locks leaks nothing.
+func (ls *lines) makeRoom() {
+	if len(ls.all) < ls.room {
+		return
+	}
+	for id, ln := range ls.all {
+		if ln.held && ln.first == nil && !ln.front.lock.Valid() {
+			delete(ls.all, id)
+		}
+	}
+	ls.room = 2*len(ls.all) + 64
+}
+
+func (ln *line) push(p *place) {
+	p.waits, p.prev = true, ln.last
+	if ln.last == nil {
+		ln.first = p
+	} else {
+		ln.last.next = p
+	}
+	ln.last = p
+}
+
+func (ln *line) remove(p *place) {
+	if p.prev == nil {
+		ln.first = p.next
+	} else {
+		p.prev.next = p.next
+	}
+	if p.next == nil {
+		ln.last = p.prev
+	} else {
+		p.next.prev = p.prev
+	}
+	p.waits, p.prev, p.next = false, nil, nil
+}
+
+// sendTriersHome tells those who would not wait that there is nothing to be had.
+func (ln *line) sendTriersHome() {
+	for p := ln.first; p != nil; {
+		next := p.next
+		if p.try {
+			ln.remove(p)
+			p.turn <- busyTurn
+		}
+		p = next
+	}
+}
