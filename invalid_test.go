@@ -55,6 +55,7 @@ func TestInvalid(t *testing.T) {
 			at := d.String()
 			bad["ttl "+at] = locker("", sluice.WithTTL(d))
 			bad["lock ttl "+at] = func() error { _, err := l.Lock(ctx, "a", sluice.WithTTL(d)); return err }
+			bad["max hold "+at] = locker("", sluice.WithMaxHold(d))
 			bad["retry interval "+at] = locker("", sluice.WithRetryInterval(d))
 			bad["poll interval "+at] = queue("a", sluice.WithPollInterval(d))
 			bad["extend lock "+at] = func() error { return k.Extend(ctx, d) }

@@ -18,11 +18,15 @@ type Lock struct {
 	channel string // on which its release is announced
 	ttl     time.Duration
 	retry   time.Duration
+	renew   bool
+	maxHold time.Duration // 0 for any time
 
-	place place // in line; guarded by lines.mu
+	place place  // in line; guarded by lines.mu
+	round *round // of a renewal that is under way; guarded by renewer.mu
 
 	mu       sync.Mutex // guards what follows
 	deadline time.Time  // when it is lost, unless extended; zero until it is taken
+	last     time.Time  // the deadline is not moved beyond; zero for never
 	over     bool       // released, lost or closed; never false again
 	cause    error      // with which ctx ends, or would, once over; nil for context.Canceled
 	unsure   bool       // an acquisition of it stayed without a reply
@@ -43,6 +47,14 @@ type hold struct {
 
 // stand takes the lock when k's turn has come.
 func (k *Lock) stand(ctx context.Context, id lineKey, try bool) error {
+	err := k.turn(ctx, id, try)
+	if err == nil && k.renew {
+		k.locker.renewer.add(k)
+	}
+	return err
+}
+
+func (k *Lock) turn(ctx context.Context, id lineKey, try bool) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -171,7 +183,7 @@ func (k *Lock) acquire(ctx context.Context) (taken bool, left time.Duration, err
 	if err != nil || ms > 0 {
 		return false, duration(ms), err
 	}
-	k.deadline = deadline(a.sent, k.ttl)
+	k.begin(a.sent, deadline(a.sent, k.ttl))
 	k.hold.keyUntil, k.hold.passUntil = deadline(a.sent, k.ttl+slack), a.sent.Add(passFor)
 	switch {
 	case !time.Now().Before(k.deadline):
@@ -201,8 +213,25 @@ func (k *Lock) inherit(from *Lock) bool {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.hold, k.unsure, k.deadline = h, unsure, until
+	k.hold, k.unsure = h, unsure
+	k.begin(now, until)
 	return true
+}
+
+// begin sets the first deadline of a lock that is taken now.
+func (k *Lock) begin(now, until time.Time) {
+	if k.maxHold > 0 {
+		k.last = now.Add(k.maxHold)
+	}
+	k.deadline = k.capped(until)
+}
+
+// capped is until, or the longest hold's end if that is sooner.
+func (k *Lock) capped(until time.Time) time.Time {
+	if !k.last.IsZero() && k.last.Before(until) {
+		return k.last
+	}
+	return until
 }
 
 // deadline is until when a lock whose key was given its TTL by a command sent at
@@ -225,12 +254,18 @@ func (k *Lock) Unlock(ctx context.Context) error {
 	if err := k.check("unlock", ctx); err != nil {
 		return err
 	}
-	ls, err := &k.locker.lines, k.end(nil)
-	if err == nil && !ls.pass(&k.place) {
-		var next turn
-		next, err = k.release(ctx)
-		ls.advance(&k.place, next)
+	if err := k.end(nil); err != nil {
+		return wrap("unlock", k.name, err)
 	}
+	if k.renew {
+		k.locker.renewer.remove(ctx, k)
+	}
+	ls := &k.locker.lines
+	if ls.pass(&k.place) {
+		return nil
+	}
+	next, err := k.release(ctx)
+	ls.advance(&k.place, next)
 	return wrap("unlock", k.name, err)
 }
 
@@ -311,9 +346,7 @@ func (k *Lock) extend(ctx context.Context, ttl time.Duration) error {
 	if !k.Valid() {
 		return ErrNotHeld
 	}
-	a, err := k.locker.door.run(ctx, call{
-		script: scriptExtend, keys: []string{k.key}, args: []any{k.hold.token, millis(ttl + slack)}, mode: repeat,
-	})
+	a, err := k.locker.door.run(ctx, k.extendCall(ttl))
 	if err != nil {
 		return err
 	}
@@ -322,8 +355,7 @@ func (k *Lock) extend(ctx context.Context, ttl time.Duration) error {
 	case err != nil:
 		return err
 	case !ok:
-		_ = k.end(ErrLost)
-		k.locker.lines.advance(&k.place, ask)
+		k.lose()
 		return ErrNotHeld
 	case !k.postpone(a.sent, ttl):
 		// It ended meanwhile, and its holder was told: it cannot come back. If it
@@ -336,12 +368,32 @@ func (k *Lock) extend(ctx context.Context, ttl time.Duration) error {
 	return nil
 }
 
+func (k *Lock) extendCall(ttl time.Duration) call {
+	return call{script: scriptExtend, keys: []string{k.key}, args: []any{k.hold.token, millis(ttl + slack)}, mode: repeat}
+}
+
+// lose ends a lock of which the server says that it is not ours. The next in line
+// may ask for it.
+func (k *Lock) lose() {
+	if k.end(ErrLost) == nil {
+		k.locker.lines.advance(&k.place, ask)
+	}
+}
+
+// renewable says whether a renewal can do anything for the lock.
+func (k *Lock) renewable() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	atLast := !k.last.IsZero() && !k.deadline.Before(k.last)
+	return !k.over && !atLast && time.Now().Before(k.deadline)
+}
+
 // postpone moves the deadline as an extension says that was sent then, if that is
 // later. It says whether the lock is held.
 func (k *Lock) postpone(sent time.Time, ttl time.Duration) bool {
-	until, keyUntil := deadline(sent, ttl), deadline(sent, ttl+slack)
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	until, keyUntil := k.capped(deadline(sent, ttl)), deadline(sent, ttl+slack)
 	if k.over || !time.Now().Before(k.deadline) {
 		return false
 	}

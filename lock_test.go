@@ -206,7 +206,7 @@ func TestDo(t *testing.T) {
 			<-ctx.Done()
 			require.ErrorIs(t, context.Cause(ctx), sluice.ErrLost)
 			return boom
-		})
+		}, sluice.WithMaxHold(300*time.Millisecond))
 		require.ErrorIs(t, err, boom)
 		require.ErrorIs(t, err, sluice.ErrLost)
 

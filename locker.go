@@ -11,15 +11,17 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Locker makes locks of one Redis. It is safe for concurrent use. It starts a
-// goroutine and a pub/sub connection when a caller has to wait, and ends them
-// when nobody waits any more, or in Close.
+// Locker makes locks of one Redis. It is safe for concurrent use. However many
+// locks there are, it has at most one goroutine that renews them, one that cleans
+// up after lost replies, and two for a pub/sub connection; each is started when it
+// is needed, and ends when it is not any more, or in Close.
 type Locker struct {
 	door     *door
 	options  lockOptions
 	wake     *hub
 	cleaner  *cleaner
 	lines    lines
+	renewer  *renewer
 	closed   chan struct{}
 	closeOne sync.Once
 }
@@ -49,14 +51,16 @@ func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
 		return nil, fmt.Errorf("sluice: new locker: %w: prefix too long", ErrInvalidName)
 	}
 	d := &door{rdb: rdb}
-	return &Locker{
+	l := &Locker{
 		door:    d,
 		options: options,
 		wake:    newHub(rdb),
 		cleaner: newCleaner(d, commandTime(rdb)),
 		closed:  make(chan struct{}),
 		lines:   lines{all: map[lineKey]*line{}},
-	}, nil
+	}
+	l.renewer = newRenewer(l)
+	return l, nil
 }
 
 // Lock takes the named lock, waiting until it is free or ctx ends. It is not
@@ -96,7 +100,8 @@ func (l *Locker) lock(op string, ctx context.Context, name string, opts []LockOp
 	return k, nil
 }
 
-// Do calls fn while it holds the named lock, waiting for it as Lock does. The
+// Do calls fn while it holds the named lock, waiting for it as Lock does and
+// renewing it for as long as fn runs (WithAutoRenew; WithMaxHold bounds it). The
 // context that fn gets ends with ctx, and with the cause ErrLost when the lock
 // is lost; fn has to return then. The lock is released when fn returns or
 // panics, however ctx stands.
@@ -109,7 +114,7 @@ func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Contex
 	if fn == nil {
 		return invalid("do", "nil function")
 	}
-	k, err := l.Lock(ctx, name, opts...)
+	k, err := l.lock("do", ctx, name, append(slices.Clip(opts), WithAutoRenew()), false)
 	if err != nil {
 		return err
 	}
@@ -186,6 +191,9 @@ func (l *Locker) releaseAll(ctx context.Context, cause error) error {
 	waitCtx, cancel := extended(ctx, grace)
 	defer cancel()
 	var firstErr error
+	for _, k := range locks {
+		l.renewer.remove(waitCtx, k)
+	}
 	for part := range slices.Chunk(locks, chunk) {
 		calls := make([]call, len(part))
 		for i, k := range part {
@@ -221,6 +229,7 @@ func (l *Locker) Close() error {
 		defer cancel()
 		close(l.closed)
 		err = l.releaseAll(ctx, ErrClosed)
+		l.renewer.close()
 		l.cleaner.close()
 		l.door.flight.wait(ctx)
 		l.wake.close(ctx)
@@ -245,7 +254,8 @@ func (l *Locker) newLock(op string, ctx context.Context, name string, opts []Loc
 	if l.isClosed() {
 		return nil, "", wrap(op, name, ErrClosed)
 	}
-	return &Lock{locker: l, name: name, ttl: o.ttl, retry: o.retry}, o.prefix, nil
+	k := &Lock{locker: l, name: name, ttl: o.ttl, retry: o.retry, renew: o.renew, maxHold: o.maxHold}
+	return k, o.prefix, nil
 }
 
 // anyLock is the lock of that name, whoever holds it.

@@ -17,9 +17,11 @@ const longest = 100 * 365 * 24 * time.Hour
 type LockOption func(*lockOptions)
 
 type lockOptions struct {
-	prefix string
-	ttl    time.Duration
-	retry  time.Duration
+	prefix  string
+	ttl     time.Duration
+	retry   time.Duration
+	renew   bool
+	maxHold time.Duration // 0 for any time
 }
 
 // WithTTL sets the time after which the server frees a lock that was neither
@@ -37,6 +39,27 @@ func WithRetryInterval(d time.Duration) LockOption {
 	return func(o *lockOptions) { o.retry = d }
 }
 
+// WithAutoRenew has a lock extended in the background, at a third of its TTL, for
+// as long as it is held and the process lives. The TTL is then how long a crash
+// blocks others, and no bound for the work. Should the server not answer, or say
+// that the lock is not ours any more, the lock is lost: see Lock.Context. Do does
+// this always. Defaults to off.
+func WithAutoRenew() LockOption {
+	return func(o *lockOptions) { o.renew = true }
+}
+
+// WithMaxHold sets the longest time for which a lock is held, whoever extends it.
+// When it is over the lock is lost (its Context ends with ErrLost), and the server
+// frees it when its TTL runs out. It keeps a function that hangs from holding a
+// lock for ever by auto-renewal. At least 1ms. Defaults to any time.
+func WithMaxHold(d time.Duration) LockOption {
+	return func(o *lockOptions) {
+		if o.maxHold = d; d == 0 {
+			o.maxHold = -1 // not the default, but bad
+		}
+	}
+}
+
 // WithLockPrefix sets what the key of a lock begins with. Defaults to "Lock:".
 func WithLockPrefix(p string) LockOption {
 	return func(o *lockOptions) { o.prefix = p }
@@ -52,6 +75,11 @@ func (o lockOptions) with(opts []LockOption) (lockOptions, error) {
 	}
 	if err := checkDuration("TTL", o.ttl); err != nil {
 		return o, err
+	}
+	if o.maxHold != 0 {
+		if err := checkDuration("longest hold", o.maxHold); err != nil {
+			return o, err
+		}
 	}
 	return o, checkDuration("retry interval", o.retry)
 }

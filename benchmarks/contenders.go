@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/sluice-go/sluice"
+)
+
+const (
+	// ttl is the locks' TTL, Sluice's default; rueidislock keeps its own 5s.
+	ttl = 15 * time.Second
+	// poolSize is how many connections each go-redis client may have.
+	poolSize = 64
+)
+
+// A contender is a way to take locks, with the connections that it needs.
+type contender interface {
+	// Lock takes the named lock, waiting until it is free or ctx ends.
+	Lock(ctx context.Context, name string) (unlock, error)
+	Close() error
+}
+
+type unlock func(ctx context.Context) error
+
+// setup is what a contender is opened with.
+type setup struct {
+	Addr string
+	// Retry is how long those that poll pause between two tries.
+	Retry time.Duration
+}
+
+// An entrant says how to make a contender.
+type entrant struct {
+	name     string
+	settings string // those that are not the defaults
+	open     func(setup) (contender, error)
+}
+
+const (
+	sluiceName = "Sluice"
+	floorName  = "floor"
+)
+
+// entrants are all there are, by name.
+func entrants() []entrant {
+	return []entrant{
+		{sluiceName, "defaults", plain(newSluice)},
+		{sluiceName + " on AutoPipeline", "defaults", pipelined(newSluice)},
+		{floorName, "SET NX PX and a compare-delete script by EVALSHA, bare go-redis; never waits", plain(newFloor)},
+		{floorName + " on AutoPipeline", "the same", pipelined(newFloor)},
+		{"redislock", redislockSettings, plain(newRedislock)},
+		{"redsync", redsyncSettings, plain(newRedsync)},
+		{"redsync on AutoPipeline", redsyncSettings, pipelined(newRedsync)},
+		{"redislock on AutoPipeline", redislockSettings, pipelined(newRedislock)},
+		{"rueidislock", rueidislockSettings, newRueidislock},
+		{"local mutex", "a sync.Mutex: no Redis at all", func(setup) (contender, error) { return &local{}, nil }},
+	}
+}
+
+// enter returns the entrants of these names, in this order.
+func enter(names ...string) []entrant {
+	byName := map[string]entrant{}
+	for _, e := range entrants() {
+		byName[e.name] = e
+	}
+	var list []entrant
+	for _, name := range names {
+		e, ok := byName[name]
+		if !ok {
+			panic("no entrant " + name)
+		}
+		list = append(list, e)
+	}
+	return list
+}
+
+// peers are those that wait for a lock, Sluice first.
+func peers() []entrant { return enter(sluiceName, "redislock", "redsync", "rueidislock") }
+
+// onRedis makes a contender on a client that somebody else closes.
+type onRedis func(redis.UniversalClient, setup) (contender, error)
+
+// plain opens a contender on a client of its own.
+func plain(open onRedis) func(setup) (contender, error) {
+	return func(s setup) (contender, error) {
+		rdb := newClient(s.Addr)
+		return own(open, rdb, s, rdb.Close)
+	}
+}
+
+// pipelined opens a contender on a client that batches commands across
+// goroutines.
+func pipelined(open onRedis) func(setup) (contender, error) {
+	return func(s setup) (contender, error) {
+		rdb := newClient(s.Addr)
+		auto, err := rdb.AutoPipeline()
+		if err != nil {
+			return nil, errors.Join(err, rdb.Close())
+		}
+		return own(open, auto, s, func() error { return errors.Join(auto.Close(), rdb.Close()) })
+	}
+}
+
+func newClient(addr string) *redis.Client {
+	return redis.NewClient(&redis.Options{Addr: addr, PoolSize: poolSize})
+}
+
+// owned is a contender with the client that it is on.
+type owned struct {
+	contender
+	closeClient func() error
+}
+
+func own(open onRedis, rdb redis.UniversalClient, s setup, closeClient func() error) (contender, error) {
+	c, err := open(rdb, s)
+	if err != nil {
+		return nil, errors.Join(err, closeClient())
+	}
+	return owned{c, closeClient}, nil
+}
+
+func (o owned) Close() error { return errors.Join(o.contender.Close(), o.closeClient()) }
+
+// locker is Sluice.
+type locker struct{ *sluice.Locker }
+
+func newSluice(rdb redis.UniversalClient, _ setup) (contender, error) {
+	l, err := sluice.NewLocker(rdb)
+	return locker{l}, err
+}
+
+func (l locker) Lock(ctx context.Context, name string) (unlock, error) {
+	lock, err := l.Locker.Lock(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return lock.Unlock, nil
+}
+
+// floor is the least that a lock on Redis can do: two round trips, and no more
+// safety than they give. It does not wait.
+type floor struct{ rdb redis.UniversalClient }
+
+var (
+	errTaken  = errors.New("taken")
+	errLost   = errors.New("not ours any more")
+	floorFree = redis.NewScript(`if redis.call("GET", KEYS[1]) == ARGV[1] then return redis.call("DEL", KEYS[1]) end return 0`)
+)
+
+func newFloor(rdb redis.UniversalClient, _ setup) (contender, error) {
+	err := floorFree.Load(context.Background(), rdb).Err()
+	return floor{rdb}, err
+}
+
+func (f floor) Lock(ctx context.Context, name string) (unlock, error) {
+	key, token := key(name), newToken()
+	ok, err := f.rdb.SetNX(ctx, key, token, ttl).Result()
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, fmt.Errorf("%s: %w", name, errTaken)
+	}
+	return func(ctx context.Context) error {
+		n, err := floorFree.EvalSha(ctx, f.rdb, []string{key}, token).Int()
+		if err == nil && n != 1 {
+			err = errLost
+		}
+		return err
+	}, nil
+}
+
+func (f floor) Close() error { return nil }
+
+// local is what a lock within one process costs.
+type local struct{ mu sync.Mutex }
+
+func (l *local) Lock(ctx context.Context, _ string) (unlock, error) {
+	l.mu.Lock()
+	if err := ctx.Err(); err != nil {
+		l.mu.Unlock()
+		return nil, err
+	}
+	return func(context.Context) error { l.mu.Unlock(); return nil }, nil
+}
+
+func (l *local) Close() error { return nil }

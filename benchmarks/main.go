@@ -1,0 +1,111 @@
+// Benchmarks puts Sluice's locks side by side with other Go lock libraries, on
+// one redis-server, in one run: what it prints are ratios to be trusted and
+// absolute figures to be taken for this machine's.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	if spec, ok := os.LookupEnv(childEnv); ok {
+		os.Exit(childMain(spec))
+	}
+	os.Exit(parentMain(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// parentMain returns the exit status: 0 if every scenario ran, whatever its
+// contenders made of it; 1 if one could not be run, or Sluice failed in it; 2
+// for bad arguments. Tables go to out, the rest to log.
+func parentMain(args []string, out, log io.Writer) int {
+	c, err := parse(args, log)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		fmt.Fprintln(log, "benchmarks:", err)
+		return 2
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := compare(ctx, c, out, log); err != nil {
+		fmt.Fprintln(log, "benchmarks:", err)
+		return 1
+	}
+	return 0
+}
+
+// config is what the arguments say.
+type config struct {
+	redis     string // address; empty for a server of our own
+	quick     bool
+	rounds    int
+	length    time.Duration // of a contender's turn; 0 for the scenario's own
+	scenarios []scenario
+}
+
+func parse(args []string, log io.Writer) (config, error) {
+	var c config
+	var seconds float64
+	f := flag.NewFlagSet("benchmarks", flag.ContinueOnError)
+	f.SetOutput(log)
+	f.StringVar(&c.redis, "redis", "", "address of a Redis `server` to use; by default one is started")
+	f.BoolVar(&c.quick, "quick", false, "one short round: shows that everything runs, measures nothing well")
+	f.IntVar(&c.rounds, "rounds", 0, "`number` of rounds; in each, every contender has a turn (default 5; 1 with -quick)")
+	f.Float64Var(&seconds, "seconds", 0, "length of a turn in scenarios of a fixed time (default 2 to 4; 0.5 with -quick)")
+	f.Usage = func() {
+		fmt.Fprintf(log, "Usage: benchmarks [flags] [SCENARIO...]\n\nScenarios, by default all:\n")
+		for _, s := range scenarios() {
+			fmt.Fprintf(log, "  %-12s %s\n", s.name, s.about)
+		}
+		fmt.Fprintf(log, "\nFlags:\n")
+		f.PrintDefaults()
+	}
+	if err := f.Parse(args); err != nil {
+		return c, err
+	}
+	if c.rounds < 0 || seconds < 0 {
+		return c, errors.New("-rounds and -seconds must not be negative")
+	}
+	c.length = time.Duration(seconds * float64(time.Second))
+	if c.rounds == 0 {
+		c.rounds = 5
+		if c.quick {
+			c.rounds = 1
+		}
+	}
+	var err error
+	c.scenarios, err = choose(f.Args())
+	return c, err
+}
+
+// choose returns the scenarios of these names or, without names, all. A name
+// stands for the scenarios that begin with it.
+func choose(names []string) ([]scenario, error) {
+	all := scenarios()
+	if len(names) == 0 {
+		return all, nil
+	}
+	var chosen []scenario
+	for _, name := range names {
+		before := len(chosen)
+		for _, s := range all {
+			if s.name == name || strings.HasPrefix(s.name, name+"-") {
+				chosen = append(chosen, s)
+			}
+		}
+		if len(chosen) == before {
+			return nil, fmt.Errorf("no scenario %q", name)
+		}
+	}
+	return chosen, nil
+}

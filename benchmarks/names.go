@@ -1,0 +1,47 @@
+package main
+
+import (
+	"context"
+	"time"
+)
+
+// names is many locks that nobody else wants.
+func names() scenario {
+	return scenario{
+		name:    "names",
+		about:   "64 goroutines, each on a name of its own",
+		measure: perSecond,
+		entries: enter(sluiceName, floorName, "redislock", "redsync", "rueidislock"),
+		length:  2 * time.Second,
+		turn:    func(ctx context.Context, t turn) (result, error) { return namesTurn(ctx, t, 64) },
+	}
+}
+
+// manyNames is so many that commands are worth batching.
+func manyNames() scenario {
+	return scenario{
+		name:    "names-1000",
+		about:   "1,000 goroutines, each on a name of its own, on a client that batches commands and on one that does not",
+		measure: perSecond,
+		entries: enter(sluiceName+" on AutoPipeline", sluiceName, floorName+" on AutoPipeline", floorName,
+			"redislock on AutoPipeline", "redsync on AutoPipeline", "rueidislock"),
+		length: 2 * time.Second,
+		turn:   func(ctx context.Context, t turn) (result, error) { return namesTurn(ctx, t, 1000) },
+	}
+}
+
+func namesTurn(ctx context.Context, t turn, size int) (result, error) {
+	names := make([]string, size)
+	for i := range names {
+		names[i] = uniqueName("names")
+	}
+	work := team{
+		contender: t.contender, size: size, length: t.length,
+		name: func(member int) string { return names[member] },
+	}.work(ctx)
+	return result{
+		value:    float64(work.sections()) / t.length.Seconds(),
+		waits:    work.waits,
+		failures: work.Failures,
+	}, nil
+}

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	processes     = 4
+	perProcess    = 16
+	leastShare    = "least share"
+	withoutATurn  = "without a turn"
+	timeToBeReady = 50 * time.Millisecond
+)
+
+// procs is a name that several processes want.
+func procs() scenario {
+	return scenario{
+		name:    "procs",
+		about:   "4 processes of 16 goroutines on one name; the least share is a process's, of a fourth of all sections",
+		measure: perSecond,
+		entries: peers(),
+		length:  4 * time.Second,
+		retry:   retryForThroughput,
+		columns: []column{
+			{leastShare, slices.Min[[]float64], percent},
+			{withoutATurn, slices.Max[[]float64], whole},
+		},
+		turn: procsTurn,
+	}
+}
+
+func procsTurn(ctx context.Context, t turn) (r result, err error) {
+	g, file, remove, err := newSharedGuard()
+	if err != nil {
+		return result{}, err
+	}
+	defer remove()
+	e := errand{
+		Setup: t.setup, Entrant: t.entrant.name, Lock: uniqueName("procs"),
+		Guard: file, Size: perProcess, Length: t.length,
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var children []*child
+	defer func() {
+		for _, c := range children { // all at once: each takes a moment
+			_ = c.stdin.Close()
+		}
+		for _, c := range children {
+			err = errors.Join(err, c.end())
+		}
+	}()
+	for range processes {
+		c, err := spawn(ctx, e)
+		if err != nil {
+			return result{}, err
+		}
+		children = append(children, c)
+	}
+	answers, err := workTogether(children)
+	if err != nil {
+		cancel()
+		return result{}, err
+	}
+	return sumUp(answers, t.length), g.check()
+}
+
+// workTogether has all children begin at the same moment.
+func workTogether(children []*child) ([]answer, error) {
+	start := time.Now().Add(timeToBeReady).UnixNano()
+	answers := make([]answer, len(children))
+	var group errgroup.Group
+	for i, c := range children {
+		group.Go(func() (err error) {
+			if err = c.order(order{start}); err == nil {
+				answers[i], err = c.answer()
+			}
+			return err
+		})
+	}
+	return answers, group.Wait()
+}
+
+func sumUp(answers []answer, length time.Duration) result {
+	r := result{waits: newWaits(), extra: map[string]float64{withoutATurn: 0}}
+	var shares []int64
+	var total int64
+	for _, a := range answers {
+		n := a.Tally.sections()
+		shares = append(shares, n)
+		total += n
+		for _, turns := range a.Tally.Turns {
+			if turns == 0 {
+				r.extra[withoutATurn]++
+			}
+		}
+		r.failures.merge(a.Tally.Failures)
+		r.waits.Merge(hdrhistogram.Import(a.Waits))
+	}
+	r.value = float64(total) / length.Seconds()
+	if total > 0 {
+		r.extra[leastShare] = float64(slices.Min(shares)) * processes / float64(total)
+	}
+	return r
+}
+
+// workAsTold is a child's part.
+func workAsTold(ctx context.Context, e errand, c contender, g *guard, o order) answer {
+	work := team{
+		contender: c, size: e.Size, length: e.Length, guard: g,
+		start: time.Unix(0, o.Start),
+		name:  func(int) string { return e.Lock },
+	}.work(ctx)
+	return answer{Tally: work, Waits: work.waits.Export()}
+}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// failures counts what went wrong, and keeps the first error.
+type failures struct {
+	Count int
+	First string
+}
+
+func (f *failures) add(err error) {
+	if err == nil {
+		return
+	}
+	if f.Count == 0 {
+		f.First = err.Error()
+	}
+	f.Count++
+}
+
+func (f *failures) merge(g failures) {
+	if f.Count == 0 {
+		f.First = g.First
+	}
+	f.Count += g.Count
+}
+
+// newWaits makes a histogram of times between 1us and 2 minutes, to 1%.
+func newWaits() *hdrhistogram.Histogram {
+	return hdrhistogram.New(int64(time.Microsecond), int64(2*time.Minute), 2)
+}
+
+// tally is what a team did.
+type tally struct {
+	Turns    []int64 // sections of each goroutine
+	Failures failures
+	waits    *hdrhistogram.Histogram
+}
+
+func (t *tally) sections() (n int64) {
+	for _, turns := range t.Turns {
+		n += turns
+	}
+	return n
+}
+
+// team is goroutines that take locks for a fixed time, each as often as it can.
+type team struct {
+	contender contender
+	size      int
+	length    time.Duration
+	start     time.Time               // when to begin; zero for now
+	name      func(member int) string // of the lock that a member takes
+	guard     *guard                  // for all sections; nil where the names differ
+}
+
+// work returns when the time is over or ctx ends. A wait that is cut short by
+// the end of the time counts as long as it was, and no more: otherwise whoever
+// never gets a turn would be missing from the waits.
+func (t team) work(ctx context.Context) tally {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	time.Sleep(time.Until(t.start))
+	var over atomic.Bool
+	timer := time.AfterFunc(t.length, func() { over.Store(true); cancel() })
+	defer timer.Stop()
+
+	members := make([]member, t.size)
+	var wg sync.WaitGroup
+	for i := range members {
+		members[i] = member{team: t, name: t.name(i), over: &over, waits: newWaits()}
+		wg.Go(func() { members[i].work(ctx) })
+	}
+	wg.Wait()
+
+	sum := tally{waits: newWaits()}
+	for i := range members {
+		sum.Turns = append(sum.Turns, members[i].turns)
+		sum.Failures.merge(members[i].failures)
+		sum.waits.Merge(members[i].waits)
+	}
+	return sum
+}
+
+type member struct {
+	team
+	name     string
+	over     *atomic.Bool
+	turns    int64
+	waits    *hdrhistogram.Histogram
+	failures failures
+}
+
+// pauseAfterFailure keeps a contender that fails at once from spinning.
+const pauseAfterFailure = time.Millisecond
+
+func (m *member) work(ctx context.Context) {
+	for ctx.Err() == nil {
+		began := time.Now()
+		unlock, err := m.contender.Lock(ctx, m.name)
+		_ = m.waits.RecordValue(int64(time.Since(began)))
+		if err != nil {
+			if !m.over.Load() {
+				m.failures.add(fmt.Errorf("lock: %w", err))
+				time.Sleep(pauseAfterFailure)
+			}
+			continue
+		}
+		if m.guard != nil {
+			m.guard.enter()
+			m.guard.leave()
+		}
+		if !m.over.Load() {
+			m.turns++
+		}
+		if err := unlock(context.WithoutCancel(ctx)); err != nil {
+			m.failures.add(fmt.Errorf("unlock: %w", err))
+		}
+	}
+}
+
+// warmUp fills the contender's pool and brings its scripts to the server.
+func warmUp(ctx context.Context, c contender) error {
+	errs := make(chan error)
+	for i := range poolSize {
+		go func() {
+			unlock, err := c.Lock(ctx, uniqueName(fmt.Sprint("warm-up-", i)))
+			if err == nil {
+				err = unlock(ctx)
+			}
+			errs <- err
+		}()
+	}
+	var first error
+	for range poolSize {
+		if err := <-errs; err != nil && first == nil {
+			first = fmt.Errorf("warm-up: %w", err)
+		}
+	}
+	return first
+}
+
+// uniqueName keeps turns apart, also from those of earlier runs on the same
+// server.
+func uniqueName(what string) string { return "benchmark-" + what + "-" + newToken() }
