@@ -15,6 +15,10 @@ const (
 	// yieldFor is how long a Locker that has given a lock back lets those who
 	// were told of it go first.
 	yieldFor = 2 * time.Millisecond
+	// headStart is by how much a Locker lets another go first that has waited for
+	// one release more than itself, and longestStart for how many at most.
+	headStart    = 300 * time.Microsecond
+	longestStart = 5 * time.Millisecond
 )
 
 // lines are the callers of one Locker by the name that they want. A name has a
@@ -44,8 +48,13 @@ type line struct {
 	// taken says that front has been told that somebody else holds the lock,
 	// and has heard nothing else since.
 	taken       bool
-	first, last *place      // those who wait
-	alarm       *time.Timer // looks whether front has lost the lock; nil if nobody waits
+	first, last *place // those who wait
+	// peers is how many others were told when the lock was last given back from
+	// here, and heard how many releases the hub had heard of then. Redis tells
+	// subscribers in the order in which they came, so that of those who simply
+	// ask, the oldest two would pass the lock to and fro between them.
+	peers, heard int
+	alarm        *time.Timer // looks whether front has lost the lock; nil if nobody waits
 }
 
 // place is a caller's place in a line.
@@ -143,10 +152,8 @@ func (ls *lines) looked(p *place, taken bool) {
 func (ls *lines) hold(p *place, closed <-chan struct{}) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	select {
-	case <-closed:
+	if isClosed(closed) {
 		return false
-	default:
 	}
 	ln := p.line
 	ln.held, ln.taken = true, false
@@ -170,12 +177,13 @@ func (ls *lines) distrust(id lineKey) {
 }
 
 // pass hands the lock of the one in front, who has just given it up, to the next
-// in line, and says whether it did. It does where that is safe.
-func (ls *lines) pass(p *place) bool {
+// in line, and says whether it did. It does where that is safe, and the Locker is
+// not closed.
+func (ls *lines) pass(p *place, closed <-chan struct{}) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	ln := p.line
-	if ln.front != p || !ln.held || ln.first == nil {
+	if ln.front != p || !ln.held || ln.first == nil || isClosed(closed) {
 		return false
 	}
 	next := ln.first
@@ -189,13 +197,40 @@ func (ls *lines) pass(p *place) bool {
 }
 
 // advance ends the turn of the one in front, who holds nothing any more: the
-// next one is told t. The line of nobody is forgotten.
-func (ls *lines) advance(p *place, t turn) {
+// next one is to ask. The line of nobody is forgotten.
+func (ls *lines) advance(p *place) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	if p.line != nil && p.line.front == p {
-		ls.next(p.line, t)
+		ls.next(p.line, ask)
 	}
+}
+
+// released is advance when the lock was given back to Redis, and so many others
+// were told: they are to go first. heard is how many releases the hub has heard
+// of, this one included.
+func (ls *lines) released(p *place, others, heard int) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if p.line == nil || p.line.front != p {
+		return
+	}
+	p.line.peers, p.line.heard = others, heard
+	if others > 0 {
+		ls.next(p.line, askLater)
+	} else {
+		ls.next(p.line, ask)
+	}
+}
+
+// courtesy is how long to wait before asking when a release was heard of: the less,
+// the more of them this line has let pass since it had the lock itself, so that
+// the Locker that has waited longest comes first.
+func (ls *lines) courtesy(p *place, heard int) time.Duration {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	before := max(p.line.peers-max(heard-p.line.heard, 0), 0)
+	return min(time.Duration(before)*headStart, longestStart)
 }
 
 func (ls *lines) next(ln *line, t turn) {

@@ -73,7 +73,7 @@ func (k *Lock) turn(ctx context.Context, id lineKey, try bool) error {
 	}
 	if err := k.ask(ctx, try); err != nil {
 		k.abandon()
-		ls.advance(&k.place, ask)
+		ls.advance(&k.place)
 		return err
 	}
 	return nil
@@ -99,7 +99,7 @@ func (k *Lock) await(ctx context.Context) (turn, error) {
 	if t := <-p.turn; t == granted || t == busyTurn {
 		return t, nil
 	}
-	ls.advance(p, ask)
+	ls.advance(p)
 	return 0, err
 }
 
@@ -140,6 +140,7 @@ func (k *Lock) ask(ctx context.Context, try bool) (err error) {
 		select {
 		case <-listener.C:
 			woken = true
+			sleep(ctx, ls.courtesy(&k.place, k.locker.wake.heard(k.channel)))
 		case <-timer.C:
 			woken = false
 		case <-ctx.Done():
@@ -261,16 +262,17 @@ func (k *Lock) Unlock(ctx context.Context) error {
 		k.locker.renewer.remove(ctx, k)
 	}
 	ls := &k.locker.lines
-	if ls.pass(&k.place) {
+	if ls.pass(&k.place, k.locker.closed) {
 		return nil
 	}
-	next, err := k.release(ctx)
-	ls.advance(&k.place, next)
+	heard := k.locker.wake.heard(k.channel)
+	others, err := k.release(ctx)
+	ls.released(&k.place, others, heard+1)
 	return wrap("unlock", k.name, err)
 }
 
-// release gives the lock back to Redis, and says what the next in line is to do.
-func (k *Lock) release(ctx context.Context) (next turn, err error) {
+// release gives the lock back to Redis, and says how many others were told.
+func (k *Lock) release(ctx context.Context) (others int, err error) {
 	l := k.locker
 	c := k.releaseCall()
 	c.detached = true
@@ -278,28 +280,26 @@ func (k *Lock) release(ctx context.Context) (next turn, err error) {
 	a, err := l.door.run(ctx, c)
 	if err != nil {
 		l.cleaner.add(k.releaseCall())
-		return ask, err
+		return 0, err
 	}
 	if k.unsure {
 		// A copy of the acquisition may still be on its way.
 		l.cleaner.add(k.releaseCall())
 	}
-	listeners, err := integer(a.reply)
+	told, err := integer(a.reply) // and one
 	switch {
 	case err != nil:
-		return ask, err
-	case listeners > 1 && l.wake.subscribers(k.channel) < int(listeners)-1:
-		return askLater, nil
-	case listeners > 0:
-		return ask, nil
+		return 0, err
+	case told > 0:
+		return max(int(told)-1-l.wake.subscribers(k.channel), 0), nil
 	case !a.unsure:
-		return ask, ErrNotHeld
+		return 0, ErrNotHeld
 	case time.Now().Before(k.deadline):
 		// The key cannot have expired yet: it was our own release, whose reply
 		// was lost, that removed it.
-		return ask, nil
+		return 0, nil
 	default:
-		return ask, fmt.Errorf("%w: released or expired before", ErrUnknown)
+		return 0, fmt.Errorf("%w: released or expired before", ErrUnknown)
 	}
 }
 
@@ -376,7 +376,7 @@ func (k *Lock) extendCall(ttl time.Duration) call {
 // may ask for it.
 func (k *Lock) lose() {
 	if k.end(ErrLost) == nil {
-		k.locker.lines.advance(&k.place, ask)
+		k.locker.lines.advance(&k.place)
 	}
 }
 

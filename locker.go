@@ -203,7 +203,7 @@ func (l *Locker) releaseAll(ctx context.Context, cause error) error {
 			if r.err != nil || part[i].unsure {
 				l.cleaner.add(calls[i])
 			}
-			l.lines.advance(&part[i].place, ask)
+			l.lines.advance(&part[i].place)
 			if r.err != nil && firstErr == nil {
 				firstErr = fmt.Errorf("%w: %w", ErrUnknown, r.err)
 			}
@@ -272,9 +272,11 @@ func (l *Locker) anyLock(op string, ctx context.Context, name string) (*Lock, er
 	return k, nil
 }
 
-func (l *Locker) isClosed() bool {
+func (l *Locker) isClosed() bool { return isClosed(l.closed) }
+
+func isClosed(c <-chan struct{}) bool {
 	select {
-	case <-l.closed:
+	case <-c:
 		return true
 	default:
 		return false

@@ -53,6 +53,7 @@ type topic struct {
 	listeners []*listener
 	asked     bool // SUBSCRIBE has been written
 	confirmed bool // and answered
+	heard     int  // messages so far
 	idle      time.Time
 }
 
@@ -119,6 +120,16 @@ func (h *hub) subscribers(channel string) int {
 	defer h.mu.Unlock()
 	if t := h.topics[channel]; t != nil && t.confirmed {
 		return 1
+	}
+	return 0
+}
+
+// heard is how many messages have come on a channel since it was subscribed to.
+func (h *hub) heard(channel string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if t := h.topics[channel]; t != nil {
+		return t.heard
 	}
 	return 0
 }
@@ -306,6 +317,7 @@ func (h *hub) handle(message any) {
 		}
 	case *redis.Message:
 		if t := h.topics[m.Channel]; t != nil {
+			t.heard++
 			t.wakeOne()
 		}
 	}
