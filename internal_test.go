@@ -4,28 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 )
-
-// TestSignalIsPassedOn: one release wakes one waiter, and one that leaves before
-// it has looked passes the signal on.
-func TestSignalIsPassedOn(t *testing.T) {
-	// Not parallel: TestNoGoroutine takes whatever stands in this package for ours.
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", DialerRetries: 1})
-	defer func() { _ = rdb.Close() }()
-	h := newHub(rdb)
-	defer h.close(t.Context())
-	first, second := h.join("a"), h.join("a")
-	h.mu.Lock()
-	h.topics["a"].asked = true // as if it had been
-	h.handle(&redis.Message{Channel: "a"})
-	h.mu.Unlock()
-	require.Len(t, first.C, 1)
-	require.Empty(t, second.C)
-	h.leave("a", first, false)
-	require.Len(t, second.C, 1)
-}
 
 // TestInherit is the rule by which a lock is handed on.
 func TestInherit(t *testing.T) {

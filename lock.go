@@ -132,8 +132,7 @@ func (k *Lock) ask(ctx context.Context, try bool) (err error) {
 			// Subscribing is confirmed by a wake-up, so that a release between
 			// the look above and the subscription is not missed.
 			listener = k.locker.wake.join(k.channel)
-			// Who was woken, and could not look for it, lets another one.
-			defer func() { k.locker.wake.leave(k.channel, listener, woken && err != nil) }()
+			defer k.locker.wake.leave(k.channel, listener)
 		}
 		pause := min(left+time.Millisecond, k.retry/2+mathrand.N(k.retry/2+1))
 		timer := time.NewTimer(pause)

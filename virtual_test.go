@@ -173,9 +173,10 @@ func TestNotified(t *testing.T) {
 	})
 }
 
-// TestWakeUpIsPassedOn: the first waiter gives up at the very moment at which it
-// is woken, so that it may have taken the wake-up and make no use of it.
-func TestWakeUpIsPassedOn(t *testing.T) {
+// TestGivingUpWhenWoken: the first in line gives up at the very moment at which it
+// is woken, so that it may have taken the wake-up and make no use of it. The next
+// one must not wait for another.
+func TestGivingUpWhenWoken(t *testing.T) {
 	bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
 		l, done := bubbleLocker(t, rdb, sluice.WithTTL(time.Hour), sluice.WithRetryInterval(time.Hour))
 		defer done()

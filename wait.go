@@ -94,7 +94,7 @@ func (w *watcher) look(ctx context.Context) error {
 	// Before the first look, so that what is published after it is not missed
 	// where the subscription stands already.
 	listener := w.wake.join(q.channel)
-	defer w.wake.leave(q.channel, listener, false)
+	defer w.wake.leave(q.channel, listener)
 	select {
 	case <-listener.C: // it stood: the first look is still to come
 	default:

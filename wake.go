@@ -48,7 +48,7 @@ type hub struct {
 	cancel  context.CancelFunc
 }
 
-// topic is a channel and those who listen to it, the longest waiting first.
+// topic is a channel and those who listen to it.
 type topic struct {
 	listeners []*listener
 	asked     bool // SUBSCRIBE has been written
@@ -94,10 +94,10 @@ func (h *hub) join(channel string) *listener {
 	return l
 }
 
-// leave ends a listener. A signal that it has not taken, or has taken and made no
-// use of, goes to the next one, so that a waiter who gives up does not take a
-// release with it.
-func (h *hub) leave(channel string, l *listener, unused bool) {
+// leave ends a listener. A signal that it made no use of is nobody's loss: of the
+// callers of a Locker or a Queue one listens for all, and the next begins with a
+// look.
+func (h *hub) leave(channel string, l *listener) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	t := h.topics[channel]
@@ -105,9 +105,6 @@ func (h *hub) leave(channel string, l *listener, unused bool) {
 		return
 	}
 	t.listeners = slices.DeleteFunc(t.listeners, func(other *listener) bool { return other == l })
-	if unused || len(l.C) > 0 {
-		t.wakeOne()
-	}
 	if len(t.listeners) == 0 {
 		t.idle = time.Now()
 		signal(h.kick)
@@ -134,15 +131,9 @@ func (h *hub) heard(channel string) int {
 	return 0
 }
 
-// wakeOne signals the first listener that has no signal waiting: one release
-// lets one waiter in.
-func (t *topic) wakeOne() {
+func (t *topic) wake() {
 	for _, l := range t.listeners {
-		select {
-		case l.C <- struct{}{}:
-			return
-		default:
-		}
+		signal(l.C)
 	}
 }
 
@@ -311,14 +302,12 @@ func (h *hub) handle(message any) {
 	case *redis.Subscription:
 		if t := h.topics[m.Channel]; t != nil && t.asked && m.Kind == "subscribe" {
 			t.confirmed = true
-			for _, l := range t.listeners {
-				signal(l.C)
-			}
+			t.wake()
 		}
 	case *redis.Message:
 		if t := h.topics[m.Channel]; t != nil {
 			t.heard++
-			t.wakeOne()
+			t.wake()
 		}
 	}
 }
