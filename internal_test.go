@@ -56,3 +56,32 @@ func TestBusy(t *testing.T) {
 		require.Equal(t, want, isBusy(serverError(text)), text)
 	}
 }
+
+// TestGivingBack: while the lock of the one in front is on its way back to Redis,
+// who comes stands behind it; TryLock is told that it is held; and the next is
+// told to ask when it is there.
+func TestGivingBack(t *testing.T) {
+	ls := lines{all: map[lineKey]*line{}}
+	id := lineKey{"", "a"}
+	front := &Lock{ttl: time.Minute, deadline: time.Now().Add(time.Minute)}
+	first, wait, err := ls.enter(front, id, false)
+	require.NoError(t, err)
+	require.False(t, wait)
+	require.Equal(t, ask, first)
+	require.True(t, ls.hold(&front.place, nil))
+	require.NoError(t, front.end(nil))
+	require.False(t, ls.pass(&front.place, nil), "there is nobody to pass it to")
+
+	next := &Lock{ttl: time.Minute}
+	_, wait, err = ls.enter(next, id, false)
+	require.NoError(t, err)
+	require.True(t, wait, "it overtook the release")
+	busy, _, err := ls.enter(&Lock{}, id, true)
+	require.NoError(t, err)
+	require.Equal(t, busyTurn, busy)
+
+	ls.released(&front.place, 3, 0)
+	require.Equal(t, askLater, <-next.place.turn)
+	ls.advance(&next.place)
+	require.Empty(t, ls.all)
+}

@@ -44,7 +44,7 @@ type line struct {
 	channel string // on which releases are announced
 
 	front *place // nobody is before it; nil only while the line is being left
-	held  bool   // front holds the lock
+	held  bool   // front holds the lock, and has not begun to give it back
 	// taken says that front has been told that somebody else holds the lock,
 	// and has heard nothing else since.
 	taken       bool
@@ -183,11 +183,15 @@ func (ls *lines) pass(p *place, closed <-chan struct{}) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	ln := p.line
-	if ln.front != p || !ln.held || ln.first == nil || isClosed(closed) {
+	if ln.front != p || !ln.held {
 		return false
 	}
 	next := ln.first
-	if !next.lock.inherit(p.lock) {
+	if next == nil || isClosed(closed) || !next.lock.inherit(p.lock) {
+		// It goes back to Redis, and p stays in front until it is there. It is no
+		// holder any more (one that has lost its lock would be put out of the
+		// line), but the lock is not free either.
+		ln.held, ln.taken = false, true
 		return false
 	}
 	ln.remove(next)
@@ -239,6 +243,7 @@ func (ls *lines) next(ln *line, t turn) {
 	if ln.front == nil {
 		if ln.alarm != nil {
 			ln.alarm.Stop()
+			ln.alarm = nil
 		}
 		delete(ls.all, ln.id)
 		return

@@ -95,7 +95,7 @@ func TestMaxHold(t *testing.T) {
 // TestRenewalOfManyLocks: few pipelines, whatever the number of locks.
 func TestRenewalOfManyLocks(t *testing.T) {
 	each(t, func(t *testing.T, s *redistest.Server) {
-		const n, ttl = 300, 3 * time.Second
+		const n, ttl = 300, 6 * time.Second
 		rdb, name := s.Client(t), redistest.Name(t)
 		var pipelines, renewals atomic.Int64
 		rdb.AddHook(countPipelines{&pipelines, &renewals})
@@ -108,10 +108,10 @@ func TestRenewalOfManyLocks(t *testing.T) {
 		}
 		pipelines.Store(0)
 		renewals.Store(0)
-		time.Sleep(2 * ttl)  // six renewals of each
+		time.Sleep(ttl) // two or three renewals of each
 		if !s.AutoPipeline { // which has pipelines of its own
-			require.LessOrEqual(t, pipelines.Load(), int64(60))
-			require.GreaterOrEqual(t, renewals.Load(), int64(5*n))
+			require.LessOrEqual(t, pipelines.Load(), int64(40))
+			require.GreaterOrEqual(t, renewals.Load(), int64(2*n))
 		}
 		for _, k := range locks {
 			require.True(t, k.Valid())
