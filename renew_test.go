@@ -108,7 +108,7 @@ func TestRenewalOfManyLocks(t *testing.T) {
 		}
 		pipelines.Store(0)
 		renewals.Store(0)
-		time.Sleep(ttl) // two or three renewals of each
+		time.Sleep(ttl)      // two or three renewals of each
 		if !s.AutoPipeline { // which has pipelines of its own
 			require.LessOrEqual(t, pipelines.Load(), int64(40))
 			require.GreaterOrEqual(t, renewals.Load(), int64(2*n))
