@@ -54,7 +54,8 @@ type line struct {
 	// subscribers in the order in which they came, so that of those who simply
 	// ask, the oldest two would pass the lock to and fro between them.
 	peers, heard int
-	alarm        *time.Timer // looks whether front has lost the lock; nil if nobody waits
+	alarm        *time.Timer // looks whether front has lost the lock; nil if none is set
+	alarmAt      time.Time   // when
 }
 
 // place is a caller's place in a line.
@@ -96,7 +97,7 @@ func (ls *lines) enter(k *Lock, id lineKey, try bool) (t turn, wait bool, err er
 	}
 	k.key, k.channel = ln.key, ln.channel
 	k.place = place{lock: k, line: ln, try: try}
-	if ln.held && !ln.front.lock.Valid() {
+	if ln.held && ln.front.lock.expired() {
 		ls.dethrone(ln)
 	}
 	switch {
@@ -196,6 +197,9 @@ func (ls *lines) pass(p *place, closed <-chan struct{}) bool {
 	}
 	ln.remove(next)
 	ln.front = next
+	if ln.first != nil {
+		ls.watch(ln)
+	}
 	next.turn <- granted
 	return true
 }
@@ -245,7 +249,9 @@ func (ls *lines) next(ln *line, t turn) {
 			ln.alarm.Stop()
 			ln.alarm = nil
 		}
-		delete(ls.all, ln.id)
+		if ls.all[ln.id] == ln { // and not a newer one: makeRoom may have dropped ln
+			delete(ls.all, ln.id)
+		}
 		return
 	}
 	ln.remove(ln.front)
@@ -263,12 +269,18 @@ func (ls *lines) dethrone(ln *line) {
 }
 
 // watch sees to it that a holder who forgets its lock is noticed when it is lost.
-// Its deadline moves with every extension and every hand-over, so the alarm is
-// set once and looks when it goes off.
+// Its deadline moves with every extension and every hand-over, mostly to later, so
+// the alarm is set anew only for an earlier one, and looks when it goes off.
 func (ls *lines) watch(ln *line) {
-	if ln.alarm == nil {
-		ln.alarm = time.AfterFunc(time.Until(ln.front.lock.Deadline()), func() { ls.look(ln) })
+	deadline := ln.front.lock.Deadline()
+	if ln.alarm != nil && !deadline.Before(ln.alarmAt) {
+		return
 	}
+	if ln.alarm != nil {
+		ln.alarm.Stop()
+	}
+	ln.alarmAt = deadline
+	ln.alarm = time.AfterFunc(time.Until(deadline), func() { ls.look(ln) })
 }
 
 func (ls *lines) look(ln *line) {
@@ -278,7 +290,7 @@ func (ls *lines) look(ln *line) {
 	if !ln.held || ln.first == nil {
 		return
 	}
-	if ln.front.lock.Valid() {
+	if !ln.front.lock.expired() {
 		ls.watch(ln)
 		return
 	}
@@ -304,7 +316,7 @@ func (ls *lines) makeRoom() {
 		return
 	}
 	for id, ln := range ls.all {
-		if ln.held && ln.first == nil && !ln.front.lock.Valid() {
+		if ln.held && ln.first == nil && ln.front.lock.expired() {
 			delete(ls.all, id)
 		}
 	}

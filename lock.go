@@ -42,7 +42,6 @@ type hold struct {
 	keyUntil  time.Time // the key lives until then, safely
 	passUntil time.Time // from then on it goes back to Redis
 	forced    bool      // it was forced open: not to be handed on
-	passed    bool      // it was handed on: token is another handle's
 }
 
 // stand takes the lock when k's turn has come.
@@ -205,8 +204,8 @@ func (k *Lock) inherit(from *Lock) bool {
 	until := deadline(now, k.ttl)
 	from.mu.Lock()
 	h, unsure := from.hold, from.unsure
-	ok := now.Before(from.deadline) && now.Before(h.passUntil) && !until.After(h.keyUntil) && !h.forced
-	from.hold.passed = ok
+	cover := h.keyUntil.Sub(until) // beyond slack, a crash of k's process would block others for from's TTL
+	ok := now.Before(from.deadline) && now.Before(h.passUntil) && cover >= 0 && cover <= slack && !h.forced
 	from.mu.Unlock()
 	if !ok {
 		return false
@@ -258,7 +257,7 @@ func (k *Lock) Unlock(ctx context.Context) error {
 		return wrap("unlock", k.name, err)
 	}
 	if k.renew {
-		k.locker.renewer.remove(ctx, k)
+		k.locker.renewer.remove(ctx, k, grace)
 	}
 	ls := &k.locker.lines
 	if ls.pass(&k.place, k.locker.closed) {
@@ -357,11 +356,7 @@ func (k *Lock) extend(ctx context.Context, ttl time.Duration) error {
 		k.lose()
 		return ErrNotHeld
 	case !k.postpone(a.sent, ttl):
-		// It ended meanwhile, and its holder was told: it cannot come back. If it
-		// was handed on, the new TTL is the next holder's.
-		if !k.passed() {
-			k.locker.cleaner.add(k.releaseCall())
-		}
+		k.tooLate()
 		return ErrNotHeld
 	}
 	return nil
@@ -372,8 +367,11 @@ func (k *Lock) extendCall(ttl time.Duration) call {
 }
 
 // lose ends a lock of which the server says that it is not ours. The next in line
-// may ask for it.
+// may ask for it; an Unlock that is under way must not hand it on.
 func (k *Lock) lose() {
+	k.mu.Lock()
+	k.hold.forced = true
+	k.mu.Unlock()
 	if k.end(ErrLost) == nil {
 		k.locker.lines.advance(&k.place)
 	}
@@ -408,12 +406,21 @@ func (k *Lock) postpone(sent time.Time, ttl time.Duration) bool {
 	return true
 }
 
-// passed says whether the key has become another handle's.
-func (k *Lock) passed() bool {
+// tooLate is called when an extension was answered that the lock has not lived to
+// see. If its deadline has passed, its holder was told, and it cannot come back:
+// the key's new TTL is nobody's. But if somebody has ended it, then whoever did
+// has released it or handed it on, or is about to.
+func (k *Lock) tooLate() {
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.hold.passed
+	over := k.over
+	k.mu.Unlock()
+	if !over {
+		k.locker.cleaner.add(k.releaseCall())
+	}
 }
+
+// expired says whether the deadline has passed.
+func (k *Lock) expired() bool { return !time.Now().Before(k.Deadline()) }
 
 // TTL asks the server how long the key will live if it is not extended.
 // ErrNotHeld if it isn't ours any more.

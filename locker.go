@@ -192,7 +192,7 @@ func (l *Locker) releaseAll(ctx context.Context, cause error) error {
 	defer cancel()
 	var firstErr error
 	for _, k := range locks {
-		l.renewer.remove(waitCtx, k)
+		l.renewer.remove(waitCtx, k, 0)
 	}
 	for part := range slices.Chunk(locks, chunk) {
 		calls := make([]call, len(part))

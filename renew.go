@@ -61,8 +61,8 @@ func (r *renewer) add(k *Lock) {
 }
 
 // remove ends k's renewal. One that is under way is waited for, until ctx has
-// ended: after that there is none.
-func (r *renewer) remove(ctx context.Context, k *Lock) {
+// ended and the grace is over: after that there is none.
+func (r *renewer) remove(ctx context.Context, k *Lock, grace time.Duration) {
 	r.mu.Lock()
 	delete(r.due, k)
 	under := k.round
@@ -168,6 +168,8 @@ func (r *renewer) renew(locks []*Lock, this *round) {
 			k.lose()
 		case k.postpone(sent, k.ttl):
 			next[i] = sent.Add(k.ttl / 3)
+		default:
+			k.tooLate()
 		}
 	}
 	r.mu.Lock()
