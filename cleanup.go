@@ -22,8 +22,9 @@ const (
 // reply was lost, or its context ended first. Since the acquisition may even be
 // carried out after a release has been, a token is released until the server
 // answers, once more shortly after that, and once more after the client's
-// longest command time. A token is used once, so that no release too many can
-// hit anybody else.
+// longest command time. No release too many can hit anybody else: a token is for
+// one stay of the key on the server, and only what is not held by any handle, or
+// is on its way back to Redis, is ever given to the cleaner.
 //
 // One goroutine does it for the whole Locker, with one pipeline at a time, so that
 // a server that hangs costs the user's pool one connection. It is started by add

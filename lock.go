@@ -531,7 +531,8 @@ func (k *Lock) Name() string {
 }
 
 // Token is what the key holds while the lock is held: whoever knows it can
-// release the lock, so it does not belong into logs.
+// release the lock, so it does not belong into logs. A lock that goes from hand to
+// hand keeps its token, so that successive handles may have the same.
 func (k *Lock) Token() string {
 	if k == nil {
 		return ""

@@ -155,7 +155,9 @@ func (l *Locker) Inspect(ctx context.Context, name string) (LockInfo, error) {
 // ForceUnlock releases the named lock whoever holds it, and says whether
 // anybody did. The holder is not asked: it learns of it when it next extends, or
 // releases (unless the reply to that is lost), and believes in its lock until
-// then. It is a tool for operators. After ErrUnknown it may be called again.
+// then; and a lock that another process forces open may go from hand to hand here
+// for up to 10ms more. It is a tool for operators. After ErrUnknown it may be
+// called again.
 func (l *Locker) ForceUnlock(ctx context.Context, name string) (bool, error) {
 	k, err := l.anyLock("force unlock", ctx, name)
 	if err != nil {
