@@ -34,13 +34,14 @@ type cleaner struct {
 	commandTime time.Duration
 
 	mu      sync.Mutex // guards what follows
-	jobs    map[string]*job
+	jobs    map[any]*job
 	running bool
 	closed  bool
 	kick    chan struct{} // cap 1: jobs or closed have changed
 }
 
 type job struct {
+	token   any
 	call    call
 	next    time.Time
 	answers int       // so many releases were answered
@@ -48,12 +49,12 @@ type job struct {
 }
 
 func newCleaner(d *door, commandTime time.Duration) *cleaner {
-	return &cleaner{door: d, commandTime: commandTime, jobs: map[string]*job{}, kick: make(chan struct{}, 1)}
+	return &cleaner{door: d, commandTime: commandTime, jobs: map[any]*job{}, kick: make(chan struct{}, 1)}
 }
 
 // add has the release of a token carried out, beginning now. Of a closed cleaner
 // it is carried out once.
-func (c *cleaner) add(release call) {
+func (c *cleaner) add(token any, release call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -61,8 +62,7 @@ func (c *cleaner) add(release call) {
 		return
 	}
 	now := time.Now()
-	token, _ := release.args[0].(string)
-	c.jobs[token] = &job{call: release, next: now, giveUp: now.Add(cleanFor)}
+	c.jobs[token] = &job{token: token, call: release, next: now, giveUp: now.Add(cleanFor)}
 	signal(c.kick)
 	if !c.running {
 		c.running = true
@@ -131,8 +131,7 @@ func (c *cleaner) release(due []*job) {
 	defer c.mu.Unlock()
 	now := time.Now()
 	for i, j := range due {
-		token, _ := j.call.args[0].(string)
-		if c.jobs[token] != j {
+		if c.jobs[j.token] != j {
 			continue // added anew meanwhile
 		}
 		switch {
@@ -145,7 +144,7 @@ func (c *cleaner) release(due []*job) {
 			j.answers++
 			j.next = now.Add(c.commandTime)
 		default:
-			delete(c.jobs, token)
+			delete(c.jobs, j.token)
 		}
 	}
 }

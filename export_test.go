@@ -12,9 +12,15 @@ func Waiting(l *Locker) (n int) {
 	return n
 }
 
-// Lines is how many names a Locker keeps track of.
-func Lines(l *Locker) int {
+// Lines is how many names a Locker keeps track of, and how many of them anybody
+// holds or wants.
+func Lines(l *Locker) (all, busy int) {
 	l.lines.mu.Lock()
 	defer l.lines.mu.Unlock()
-	return len(l.lines.all)
+	for _, ln := range l.lines.all {
+		if ln.front != nil {
+			busy++
+		}
+	}
+	return len(l.lines.all), busy
 }

@@ -94,15 +94,23 @@ func TestLostReplies(t *testing.T) {
 			check   func(err error, reply bool)
 			runs    int
 		}{
-			{"lock", free,
-				func(ctx context.Context) (err error) { k, err = l.Lock(ctx, name); return err },
+			{"try lock", free,
+				func(ctx context.Context) (err error) { k, err = l.TryLock(ctx, name); return err },
 				func(err error, _ bool) {
 					require.NoError(t, err)
 					require.Equal(t, k.Token(), rdb.Get(t.Context(), key).Val())
 				}, 2},
-			{"try lock", free,
-				func(ctx context.Context) (err error) { k, err = l.TryLock(ctx, name); return err },
-				func(err error, _ bool) { require.NoError(t, err) }, 2},
+			{"fenced lock", free,
+				func(ctx context.Context) (err error) {
+					before := k.Fence()
+					k, err = l.Lock(ctx, name, sluice.WithFencing())
+					require.Greater(t, k.Fence(), before)
+					return err
+				},
+				func(err error, _ bool) {
+					require.NoError(t, err)
+					require.Equal(t, k.Token(), rdb.Get(t.Context(), key).Val())
+				}, 2},
 			{"unlock", lock, func(ctx context.Context) error { return k.Unlock(ctx) },
 				func(err error, _ bool) {
 					require.NoError(t, err)
@@ -203,6 +211,27 @@ func TestLostReplies(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestLostReplyOfTheFirstTry: the caller gets the lock all the same, and nothing
+// is left of the one that nobody knows of.
+func TestLostReplyOfTheFirstTry(t *testing.T) {
+	each(t, func(t *testing.T, s *redistest.Server) {
+		name, rdb := redistest.Name(t), s.Client(t)
+		faulty, faults := s.Faulty(t)
+		l := newLocker(t, faulty, sluice.WithTTL(time.Minute))
+		warm(t, l)
+		for _, fault := range []func(int){faults.DropReply, faults.DropRequest, faults.HoldRequest} {
+			fault(1)
+			k, err := l.Lock(t.Context(), name)
+			require.NoError(t, err)
+			faults.Deliver()
+			require.Equal(t, k.Token(), rdb.Get(t.Context(), "Lock:"+name).Val())
+			require.NoError(t, k.Unlock(t.Context()))
+		}
+		require.Eventually(t, func() bool { return rdb.Exists(t.Context(), "Lock:"+name).Val() == 0 },
+			2*time.Second, 5*time.Millisecond, "an acquisition stayed behind")
+	})
 }
 
 // TestLostReplyOfAStaleReceipt: a repeat does not make a stale receipt good.
@@ -443,7 +472,7 @@ func TestSecrets(t *testing.T) {
 	s := redistest.Start(t, "--rename-command", "EVALSHA", "", "--rename-command", "EVAL", "")
 	rdb := s.Client(t)
 	l, q := newLocker(t, rdb), newQueue(t, rdb)
-	_, err := l.Lock(t.Context(), "a")
+	_, err := l.TryLock(t.Context(), "a")
 	require.ErrorContains(t, err, "unknown command")
 	require.NotContains(t, err.Error(), "15000")
 	_, err = q.Enqueue(t.Context(), sluice.Task{ID: "a", Payload: []byte("s3cret")})

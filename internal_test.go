@@ -33,7 +33,7 @@ func TestInherit(t *testing.T) {
 			if test.spoil != nil {
 				test.spoil(from)
 			}
-			next := &Lock{ttl: test.ttl}
+			next := &Lock{lockOptions: lockOptions{ttl: test.ttl}}
 			require.Equal(t, test.want, next.inherit(from))
 			require.Equal(t, test.want, next.Valid())
 			require.False(t, next.deadline.After(from.hold.keyUntil), "not covered by the key")
@@ -61,10 +61,9 @@ func TestBusy(t *testing.T) {
 // who comes stands behind it; TryLock is told that it is held; and the next is
 // told to ask when it is there.
 func TestGivingBack(t *testing.T) {
-	ls := lines{all: map[lineKey]*line{}}
-	id := lineKey{"", "a"}
-	front := &Lock{ttl: time.Minute, deadline: time.Now().Add(time.Minute)}
-	first, wait, err := ls.enter(front, id, false)
+	ls := lines{all: map[string]*line{}}
+	front := &Lock{name: "a", lockOptions: lockOptions{ttl: time.Minute}, deadline: time.Now().Add(time.Minute)}
+	first, wait, err := ls.enter(front, false)
 	require.NoError(t, err)
 	require.False(t, wait)
 	require.Equal(t, ask, first)
@@ -72,17 +71,19 @@ func TestGivingBack(t *testing.T) {
 	require.NoError(t, front.end(nil))
 	require.False(t, ls.pass(&front.place, nil), "there is nobody to pass it to")
 
-	next := &Lock{ttl: time.Minute}
-	_, wait, err = ls.enter(next, id, false)
+	next := &Lock{name: "a", lockOptions: lockOptions{ttl: time.Minute}}
+	_, wait, err = ls.enter(next, false)
 	require.NoError(t, err)
 	require.True(t, wait, "it overtook the release")
-	busy, _, err := ls.enter(&Lock{}, id, true)
+	busy, _, err := ls.enter(&Lock{name: "a"}, true)
 	require.NoError(t, err)
 	require.Equal(t, busyTurn, busy)
 
 	ls.released(&front.place, 3, 0)
 	require.Equal(t, askLater, <-next.place.turn)
 	ls.advance(&next.place)
+	ls.room = 0
+	ls.makeRoom()
 	require.Empty(t, ls.all)
 }
 
@@ -94,14 +95,14 @@ func TestTooLate(t *testing.T) {
 	l, err := NewLocker(rdb)
 	require.NoError(t, err)
 	defer func() { _ = l.Close() }()
-	k := &Lock{locker: l, deadline: time.Now().Add(time.Minute), hold: hold{token: "t"}}
+	k := &Lock{locker: l, at: &address{}, deadline: time.Now().Add(time.Minute), hold: hold{token: "t"}}
 	require.NoError(t, k.end(nil))
 	k.tooLate()
 	l.cleaner.mu.Lock()
 	require.Empty(t, l.cleaner.jobs)
 	l.cleaner.mu.Unlock()
 
-	lost := &Lock{locker: l, deadline: time.Now(), hold: hold{token: "u"}}
+	lost := &Lock{locker: l, at: &address{}, deadline: time.Now(), hold: hold{token: "u"}}
 	lost.tooLate()
 	l.cleaner.mu.Lock()
 	require.Len(t, l.cleaner.jobs, 1)
@@ -111,10 +112,9 @@ func TestTooLate(t *testing.T) {
 // TestNewerLine: a holder whose line was dropped as forgotten must not take the
 // newer line of its name away when it unlocks at last.
 func TestNewerLine(t *testing.T) {
-	ls := lines{all: map[lineKey]*line{}}
-	id := lineKey{"", "a"}
-	old := &Lock{ttl: time.Minute}
-	_, _, err := ls.enter(old, id, false)
+	ls := lines{all: map[string]*line{}}
+	old := &Lock{name: "a", lockOptions: lockOptions{ttl: time.Minute}}
+	_, _, err := ls.enter(old, false)
 	require.NoError(t, err)
 	require.True(t, ls.hold(&old.place, nil)) // and its deadline has passed
 	ls.mu.Lock()
@@ -122,8 +122,8 @@ func TestNewerLine(t *testing.T) {
 	ls.makeRoom()
 	ls.mu.Unlock()
 	require.Empty(t, ls.all)
-	newer := &Lock{ttl: time.Minute, deadline: time.Now().Add(time.Minute)}
-	_, _, err = ls.enter(newer, id, false)
+	newer := &Lock{name: "a", lockOptions: lockOptions{ttl: time.Minute}, deadline: time.Now().Add(time.Minute)}
+	_, _, err = ls.enter(newer, false)
 	require.NoError(t, err)
 	require.True(t, ls.hold(&newer.place, nil))
 	ls.released(&old.place, 0, 0)

@@ -1,6 +1,7 @@
 package sluice
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -21,8 +22,8 @@ const (
 	longestStart = 5 * time.Millisecond
 )
 
-// lines are the callers of one Locker by the name that they want. A name has a
-// line while somebody of them holds it, asks Redis for it, or waits.
+// lines are the callers of one Locker by the name that they want. A line is idle
+// unless somebody of them holds the lock, asks Redis for it, or waits.
 //
 // The one in front holds the lock or asks for it; the others wait for their
 // turn, first come first served, and send nothing. When the one in front
@@ -30,20 +31,15 @@ const (
 // TTL is covered by what the server knows, for a short time; otherwise it is
 // released on Redis, and the next one asks there (advance).
 type lines struct {
-	mu   sync.Mutex // guards what follows, the lines' fields and their places
-	all  map[lineKey]*line
-	room int // when all has grown to this, lines of forgotten locks are dropped
+	mu   sync.Mutex       // guards what follows, the lines' fields and their places
+	all  map[string]*line // by key
+	room int              // when all has grown to this, idle lines are dropped
 }
 
-// lineKey tells lines apart without joining prefix and name.
-type lineKey struct{ prefix, name string }
-
 type line struct {
-	id      lineKey
-	key     string
-	channel string // on which releases are announced
+	at *address
 
-	front *place // nobody is before it; nil only while the line is being left
+	front *place // nobody is before it; nil if the line is idle
 	held  bool   // front holds the lock, and has not begun to give it back
 	// taken says that front has been told that somebody else holds the lock,
 	// and has heard nothing else since.
@@ -81,24 +77,24 @@ const (
 // enter gives k a place. With ask it is in front; with busyTurn it has none,
 // because somebody holds the lock and it would not wait. Otherwise the turn comes
 // through the place's channel, and wait is true.
-func (ls *lines) enter(k *Lock, id lineKey, try bool) (t turn, wait bool, err error) {
+func (ls *lines) enter(k *Lock, try bool) (t turn, wait bool, err error) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	ln := ls.all[id]
+	ln := ls.all[k.prefix+k.name]
 	if ln == nil {
-		ln = &line{id: id}
-		var base string
-		if ln.key, base, err = keyOf(id.prefix, id.name); err != nil {
+		ln = &line{}
+		if ln.at, err = addressOf(k.prefix, k.name); err != nil {
 			return 0, false, err
 		}
-		ln.channel = base + ":wake"
 		ls.makeRoom()
-		ls.all[id] = ln
+		ls.all[ln.at.key] = ln
 	}
-	k.key, k.channel = ln.key, ln.channel
+	if k.at = ln.at; k.fenced && k.at.fenced == nil {
+		k.at.fenced = append(slices.Clip(k.at.keys), companion(k.at.key, ":fence"))
+	}
 	k.place = place{lock: k, line: ln, try: try}
 	if ln.held && ln.front.lock.expired() {
-		ls.dethrone(ln)
+		ls.next(ln, ask) // without the holder, who has forgotten it
 	}
 	switch {
 	case ln.front == nil:
@@ -165,15 +161,13 @@ func (ls *lines) hold(p *place, closed <-chan struct{}) bool {
 	return true
 }
 
-// distrust keeps a lock that was forced open from being handed on.
-func (ls *lines) distrust(id lineKey) {
+// distrust keeps a lock that was forced open from being handed on: that of the one
+// in front, or the one that it is about to be told of.
+func (ls *lines) distrust(key string) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	if ln := ls.all[id]; ln != nil && ln.held {
-		k := ln.front.lock
-		k.mu.Lock()
-		k.hold.forced = true
-		k.mu.Unlock()
+	if ln := ls.all[key]; ln != nil && ln.front != nil {
+		ln.front.lock.distrust()
 	}
 }
 
@@ -205,7 +199,7 @@ func (ls *lines) pass(p *place, closed <-chan struct{}) bool {
 }
 
 // advance ends the turn of the one in front, who holds nothing any more: the
-// next one is to ask. The line of nobody is forgotten.
+// next one is to ask.
 func (ls *lines) advance(p *place) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -244,27 +238,12 @@ func (ls *lines) courtesy(p *place, heard int) time.Duration {
 func (ls *lines) next(ln *line, t turn) {
 	ln.held, ln.taken = false, false
 	ln.front = ln.first
-	if ln.front == nil {
-		if ln.alarm != nil {
-			ln.alarm.Stop()
-			ln.alarm = nil
-		}
-		if ls.all[ln.id] == ln { // and not a newer one: makeRoom may have dropped ln
-			delete(ls.all, ln.id)
-		}
-		return
-	}
-	ln.remove(ln.front)
-	ln.front.turn <- t
-}
-
-// dethrone puts a holder that has lost its lock out of the line, which goes on
-// without it. A line of nobody stays, for the caller to enter.
-func (ls *lines) dethrone(ln *line) {
-	id := ln.id
-	ls.next(ln, ask)
-	if ln.front == nil {
-		ls.all[id] = ln
+	if ln.front != nil {
+		ln.remove(ln.front)
+		ln.front.turn <- t
+	} else if ln.alarm != nil {
+		ln.alarm.Stop()
+		ln.alarm = nil
 	}
 }
 
@@ -309,15 +288,16 @@ func (ls *lines) holders() (locks []*Lock) {
 	return locks
 }
 
-// makeRoom drops lines whose holder has lost its lock and for which nobody waits,
-// so that forgetting locks leaks nothing.
+// makeRoom drops idle lines, and those whose holder has lost its lock and for
+// which nobody waits, so that forgetting locks leaks nothing. Until then an idle
+// line spares the next lock of that name its making.
 func (ls *lines) makeRoom() {
 	if len(ls.all) < ls.room {
 		return
 	}
-	for id, ln := range ls.all {
-		if ln.held && ln.first == nil && ln.front.lock.expired() {
-			delete(ls.all, id)
+	for key, ln := range ls.all {
+		if ln.front == nil || ln.held && ln.first == nil && ln.front.lock.expired() {
+			delete(ls.all, key)
 		}
 	}
 	ls.room = 2*len(ls.all) + 64

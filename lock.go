@@ -12,14 +12,10 @@ import (
 
 // Lock is a lock that is, or was, held. It is safe for concurrent use.
 type Lock struct {
-	locker  *Locker
-	name    string
-	key     string
-	channel string // on which its release is announced
-	ttl     time.Duration
-	retry   time.Duration
-	renew   bool
-	maxHold time.Duration // 0 for any time
+	locker *Locker
+	name   string
+	at     *address
+	lockOptions
 
 	place place  // in line; guarded by lines.mu
 	round *round // of a renewal that is under way; guarded by renewer.mu
@@ -29,7 +25,8 @@ type Lock struct {
 	last     time.Time  // the deadline is not moved beyond; zero for never
 	over     bool       // released, lost or closed; never false again
 	cause    error      // with which ctx ends, or would, once over; nil for context.Canceled
-	unsure   bool       // an acquisition of it stayed without a reply
+	fence    int64
+	unsure   bool // an acquisition of it stayed without a reply
 	hold     hold
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
@@ -38,27 +35,28 @@ type Lock struct {
 
 // hold is what a Locker knows of a key that it holds. It goes from hand to hand.
 type hold struct {
-	token     string
+	token     any       // a string, as scripts are given it
 	keyUntil  time.Time // the key lives until then, safely
 	passUntil time.Time // from then on it goes back to Redis
 	forced    bool      // it was forced open: not to be handed on
+	fences    fences
 }
 
 // stand takes the lock when k's turn has come.
-func (k *Lock) stand(ctx context.Context, id lineKey, try bool) error {
-	err := k.turn(ctx, id, try)
+func (k *Lock) stand(ctx context.Context, try bool) error {
+	err := k.turn(ctx, try)
 	if err == nil && k.renew {
 		k.locker.renewer.add(k)
 	}
 	return err
 }
 
-func (k *Lock) turn(ctx context.Context, id lineKey, try bool) error {
+func (k *Lock) turn(ctx context.Context, try bool) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	ls := &k.locker.lines
-	t, wait, err := ls.enter(k, id, try)
+	t, wait, err := ls.enter(k, try)
 	if wait {
 		t, err = k.await(ctx)
 	}
@@ -103,17 +101,23 @@ func (k *Lock) await(ctx context.Context) (turn, error) {
 }
 
 // ask takes the lock from Redis, looking again whenever there is reason to.
-func (k *Lock) ask(ctx context.Context, try bool) (err error) {
+func (k *Lock) ask(ctx context.Context, try bool) error {
 	ls := &k.locker.lines
+	ls.looked(&k.place, false)
+	taken, held, err := k.grab(ctx, try)
+	if taken || err != nil {
+		return err
+	}
+	if held {
+		ls.looked(&k.place, true)
+	}
 	var listener *listener
-	var taken bool
 	var left time.Duration
 	woken := true
 	for {
-		ls.looked(&k.place, false)
 		taken, left, err = k.acquire(ctx)
 		switch {
-		case err != nil && listener != nil && errors.Is(err, ctx.Err()) && !errors.Is(err, ErrUnknown):
+		case err != nil && held && errors.Is(err, ctx.Err()) && !errors.Is(err, ErrUnknown):
 			return fmt.Errorf("%w: %w", ErrLocked, err) // as it was at the last look
 		case err != nil:
 			return err
@@ -124,21 +128,21 @@ func (k *Lock) ask(ctx context.Context, try bool) (err error) {
 			return nil
 		}
 		ls.looked(&k.place, true)
-		if try {
+		if held = true; try {
 			return ErrLocked
 		}
 		if listener == nil {
 			// Subscribing is confirmed by a wake-up, so that a release between
 			// the look above and the subscription is not missed.
-			listener = k.locker.wake.join(k.channel)
-			defer k.locker.wake.leave(k.channel, listener)
+			listener = k.locker.wake.join(k.at.channel)
+			defer k.locker.wake.leave(k.at.channel, listener)
 		}
 		pause := min(left+time.Millisecond, k.retry/2+mathrand.N(k.retry/2+1))
 		timer := time.NewTimer(pause)
 		select {
 		case <-listener.C:
 			woken = true
-			sleep(ctx, ls.courtesy(&k.place, k.locker.wake.heard(k.channel)))
+			sleep(ctx, ls.courtesy(&k.place, k.locker.wake.heard(k.at.channel)))
 		case <-timer.C:
 			woken = false
 		case <-ctx.Done():
@@ -150,6 +154,7 @@ func (k *Lock) ask(ctx context.Context, try bool) (err error) {
 		if err != nil {
 			return err
 		}
+		ls.looked(&k.place, false)
 	}
 }
 
@@ -157,43 +162,74 @@ func (k *Lock) ask(ctx context.Context, try bool) (err error) {
 // attempt to stayed without a reply.
 func (k *Lock) abandon() {
 	if k.unsure {
-		k.locker.cleaner.add(k.releaseCall())
+		k.cleanUp()
 	}
+}
+
+// grab is the first try, by a bare SET: cheaper than a script, if nobody holds the
+// lock. It knows nothing of fences nor, if somebody does hold the lock, for how
+// long. After a lost reply the lock goes on as another one, with a token of its
+// own, and what may have become of this one is released.
+func (k *Lock) grab(ctx context.Context, try bool) (taken, held bool, err error) {
+	if try || k.fenced {
+		return false, false, nil
+	}
+	k.hold.token = rand.Text()
+	a, err := k.locker.door.run(ctx, call{
+		argv: []any{"set", k.at.keys[0], k.hold.token, "px", k.px, "nx"},
+		late: k.cleanUp,
+	})
+	switch {
+	case errors.Is(err, ErrUnknown) && ctx.Err() == nil:
+		k.hold.token = nil
+		return false, false, nil
+	case err != nil || a.reply == nil:
+		return false, err == nil, err
+	}
+	return true, false, k.take(a, 0)
 }
 
 // acquire tries once. If the lock is not taken, left is how long its holder may
 // keep it at most.
 func (k *Lock) acquire(ctx context.Context) (taken bool, left time.Duration, err error) {
-	if k.hold.token == "" {
+	if k.hold.token == nil {
 		k.hold.token = rand.Text()
 	}
-	a, err := k.locker.door.run(ctx, call{
-		script: scriptAcquire,
-		keys:   []string{k.key},
-		args:   []any{k.hold.token, millis(k.ttl + slack)},
-		mode:   repeat,
-		late:   func() { k.locker.cleaner.add(k.releaseCall()) },
-	})
+	a, err := k.locker.door.run(ctx, k.acquireCall())
 	k.unsure = k.unsure || a.unsure
 	if err != nil {
 		return false, 0, err
 	}
-	ms, err := integer(a.reply)
-	if err != nil || ms > 0 {
-		return false, duration(ms), err
+	left, fence, err := decodeAcquired(a.reply)
+	if err != nil || left > 0 {
+		return false, left, err
 	}
-	k.begin(a.sent, deadline(a.sent, k.ttl))
+	return true, 0, k.take(a, fence)
+}
+
+// take makes k the holder of a lock that was acquired, unless it came too late.
+func (k *Lock) take(a answer, fence int64) error {
 	k.hold.keyUntil, k.hold.passUntil = deadline(a.sent, k.ttl+slack), a.sent.Add(passFor)
+	k.hold.fences = fences{first: fence, current: fence, since: time.Now()}
+	k.begin(a.sent, deadline(a.sent, k.ttl))
 	switch {
 	case !time.Now().Before(k.deadline):
-		err = fmt.Errorf("%w: the reply took longer than the TTL", ErrLost)
+		k.cleanUp()
+		return fmt.Errorf("%w: the reply took longer than the TTL", ErrLost)
 	case !k.locker.lines.hold(&k.place, k.locker.closed):
-		err = ErrClosed
-	default:
-		return true, 0, nil
+		k.cleanUp()
+		return ErrClosed
 	}
-	k.locker.cleaner.add(k.releaseCall())
-	return false, 0, err
+	return nil
+}
+
+func (k *Lock) acquireCall() call {
+	c := scriptAcquire.call(k.at.keys, k.hold.token, k.px)
+	if k.fenced {
+		c = scriptAcquireFenced.call(k.at.fenced, k.hold.token, k.px, fenceBlock, fenceLife.Milliseconds())
+	}
+	c.late = k.cleanUp
+	return c
 }
 
 // inherit makes k the holder of what from has just given up, if that is safe:
@@ -207,6 +243,9 @@ func (k *Lock) inherit(from *Lock) bool {
 	cover := h.keyUntil.Sub(until) // beyond slack, a crash of k's process would block others for from's TTL
 	ok := now.Before(from.deadline) && now.Before(h.passUntil) && cover >= 0 && cover <= slack && !h.forced
 	from.mu.Unlock()
+	if ok && k.fenced {
+		h.fences, ok = h.fences.next()
+	}
 	if !ok {
 		return false
 	}
@@ -219,6 +258,9 @@ func (k *Lock) inherit(from *Lock) bool {
 
 // begin sets the first deadline of a lock that is taken now.
 func (k *Lock) begin(now, until time.Time) {
+	if k.fenced {
+		k.fence = k.hold.fences.current
+	}
 	if k.maxHold > 0 {
 		k.last = now.Add(k.maxHold)
 	}
@@ -263,7 +305,7 @@ func (k *Lock) Unlock(ctx context.Context) error {
 	if ls.pass(&k.place, k.locker.closed) {
 		return nil
 	}
-	heard := k.locker.wake.heard(k.channel)
+	heard := k.locker.wake.heard(k.at.channel)
 	others, err := k.release(ctx)
 	ls.released(&k.place, others, heard+1)
 	return wrap("unlock", k.name, err)
@@ -274,22 +316,22 @@ func (k *Lock) release(ctx context.Context) (others int, err error) {
 	l := k.locker
 	c := k.releaseCall()
 	c.detached = true
-	c.late = func() { l.cleaner.add(k.releaseCall()) }
+	c.late = k.cleanUp
 	a, err := l.door.run(ctx, c)
 	if err != nil {
-		l.cleaner.add(k.releaseCall())
+		k.cleanUp()
 		return 0, err
 	}
 	if k.unsure {
 		// A copy of the acquisition may still be on its way.
-		l.cleaner.add(k.releaseCall())
+		k.cleanUp()
 	}
 	told, err := integer(a.reply) // and one
 	switch {
 	case err != nil:
 		return 0, err
 	case told > 0:
-		return max(int(told)-1-l.wake.subscribers(k.channel), 0), nil
+		return max(int(told)-1-l.wake.subscribers(k.at.channel), 0), nil
 	case !a.unsure:
 		return 0, ErrNotHeld
 	case time.Now().Before(k.deadline):
@@ -302,8 +344,14 @@ func (k *Lock) release(ctx context.Context) (others int, err error) {
 }
 
 func (k *Lock) releaseCall() call {
-	return call{script: scriptRelease, keys: []string{k.key}, args: []any{k.hold.token, k.channel}, mode: repeat}
+	if k.fenced || k.hold.fences.first != 0 {
+		return scriptReleaseFenced.call(k.at.fenced, k.hold.token, k.at.wake, k.hold.fences.unused())
+	}
+	return scriptRelease.call(k.at.keys, k.hold.token, k.at.wake)
 }
+
+// cleanUp has the lock released in the background.
+func (k *Lock) cleanUp() { k.locker.cleaner.add(k.hold.token, k.releaseCall()) }
 
 // end makes the handle useless and ends its Context with cause (nil for
 // context.Canceled). It is ErrNotHeld if that had happened before. A lock past
@@ -363,18 +411,23 @@ func (k *Lock) extend(ctx context.Context, ttl time.Duration) error {
 }
 
 func (k *Lock) extendCall(ttl time.Duration) call {
-	return call{script: scriptExtend, keys: []string{k.key}, args: []any{k.hold.token, millis(ttl + slack)}, mode: repeat}
+	return scriptExtend.call(k.at.keys, k.hold.token, millis(ttl+slack))
 }
 
 // lose ends a lock of which the server says that it is not ours. The next in line
 // may ask for it; an Unlock that is under way must not hand it on.
 func (k *Lock) lose() {
-	k.mu.Lock()
-	k.hold.forced = true
-	k.mu.Unlock()
+	k.distrust()
 	if k.end(ErrLost) == nil {
 		k.locker.lines.advance(&k.place)
 	}
+}
+
+// distrust keeps the lock from being handed on.
+func (k *Lock) distrust() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.hold.forced = true
 }
 
 // renewable says whether a renewal can do anything for the lock.
@@ -415,7 +468,7 @@ func (k *Lock) tooLate() {
 	over := k.over
 	k.mu.Unlock()
 	if !over {
-		k.locker.cleaner.add(k.releaseCall())
+		k.cleanUp()
 	}
 }
 
@@ -450,10 +503,8 @@ const notHeld = -2 * time.Millisecond
 
 // inspect returns the TTL of the lock if token, or with an empty token anybody,
 // holds it.
-func (k *Lock) inspect(ctx context.Context, token string) (time.Duration, error) {
-	a, err := k.locker.door.run(ctx, call{
-		script: scriptInspect, keys: []string{k.key}, args: []any{token}, mode: read,
-	})
+func (k *Lock) inspect(ctx context.Context, token any) (time.Duration, error) {
+	a, err := k.locker.door.run(ctx, scriptInspect.call(k.at.keys, token))
 	if err != nil {
 		return 0, err
 	}
@@ -530,6 +581,22 @@ func (k *Lock) Name() string {
 	return k.name
 }
 
+// Fence is a number that is higher than that of every earlier holder of the name
+// with WithFencing, in any process: over a lock that expired, was handed on or
+// forced open, a server that restarted without its data, a FLUSHALL. Write it
+// beside what the lock guards, and have a write refused where a higher one stands.
+// 0 without WithFencing.
+//
+// It is the server's time in microseconds, or one more than the last where that is
+// higher. So it can only go back where both go back: the server (or, in a failover,
+// another one) has lost the last fence *and* its clock is behind.
+func (k *Lock) Fence() int64 {
+	if k == nil {
+		return 0
+	}
+	return k.fence
+}
+
 // Token is what the key holds while the lock is held: whoever knows it can
 // release the lock, so it does not belong into logs. A lock that goes from hand to
 // hand keeps its token, so that successive handles may have the same.
@@ -537,7 +604,8 @@ func (k *Lock) Token() string {
 	if k == nil {
 		return ""
 	}
-	return k.hold.token
+	token, _ := k.hold.token.(string)
+	return token
 }
 
 func (k *Lock) check(op string, ctx context.Context) error {

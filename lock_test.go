@@ -333,7 +333,8 @@ func TestForgottenLocksAreDropped(t *testing.T) {
 			require.ErrorIs(t, err, sluice.ErrLost) // a slow machine, a short TTL
 		}
 	}
-	require.LessOrEqual(t, sluice.Lines(l), 1000)
+	all, _ := sluice.Lines(l)
+	require.LessOrEqual(t, all, 1000)
 }
 
 // TestNoGoroutine: a lock costs no goroutine, whether its Context was asked for

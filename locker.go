@@ -50,14 +50,14 @@ func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
 	if len(options.prefix) > maxName {
 		return nil, fmt.Errorf("sluice: new locker: %w: prefix too long", ErrInvalidName)
 	}
-	d := &door{rdb: rdb}
+	d := newDoor(rdb)
 	l := &Locker{
 		door:    d,
 		options: options,
 		wake:    newHub(rdb),
 		cleaner: newCleaner(d, commandTime(rdb)),
 		closed:  make(chan struct{}),
-		lines:   lines{all: map[lineKey]*line{}},
+		lines:   lines{all: map[string]*line{}},
 	}
 	l.renewer = newRenewer(l)
 	return l, nil
@@ -90,9 +90,9 @@ func (l *Locker) TryLock(ctx context.Context, name string, opts ...LockOption) (
 }
 
 func (l *Locker) lock(op string, ctx context.Context, name string, opts []LockOption, try bool) (*Lock, error) {
-	k, prefix, err := l.newLock(op, ctx, name, opts)
+	k, err := l.newLock(op, ctx, name, opts)
 	if err == nil {
-		err = wrap(op, name, k.stand(ctx, lineKey{prefix, name}, try))
+		err = wrap(op, name, k.stand(ctx, try))
 	}
 	if err != nil {
 		return nil, err
@@ -163,8 +163,11 @@ func (l *Locker) ForceUnlock(ctx context.Context, name string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	l.lines.distrust(lineKey{l.options.prefix, name})
-	a, err := l.door.run(ctx, call{script: scriptForce, keys: []string{k.key}, args: []any{k.channel}})
+	// Before, so that it does not go from hand to hand meanwhile; and after, for
+	// one whose acquisition is answered only now.
+	l.lines.distrust(k.at.key)
+	defer l.lines.distrust(k.at.key)
+	a, err := l.door.run(ctx, scriptForce.call(k.at.keys, k.at.wake))
 	if err != nil {
 		return false, wrap("force unlock", name, err)
 	}
@@ -203,7 +206,7 @@ func (l *Locker) releaseAll(ctx context.Context, cause error) error {
 		}
 		for i, r := range l.door.pipeline(waitCtx, calls) {
 			if r.err != nil || part[i].unsure {
-				l.cleaner.add(calls[i])
+				part[i].cleanUp()
 			}
 			l.lines.advance(&part[i].place)
 			if r.err != nil && firstErr == nil {
@@ -233,44 +236,41 @@ func (l *Locker) Close() error {
 		err = l.releaseAll(ctx, ErrClosed)
 		l.renewer.close()
 		l.cleaner.close()
-		l.door.flight.wait(ctx)
+		l.door.close(ctx)
 		l.wake.close(ctx)
 	})
 	return wrap("close", "locker", err)
 }
 
 // newLock checks the arguments that every operation has, but the name.
-func (l *Locker) newLock(op string, ctx context.Context, name string, opts []LockOption) (*Lock, string, error) {
+func (l *Locker) newLock(op string, ctx context.Context, name string, opts []LockOption) (*Lock, error) {
 	if l == nil || l.door == nil {
-		return nil, "", invalid(op, "Locker not made by NewLocker")
+		return nil, invalid(op, "Locker not made by NewLocker")
 	}
 	if ctx == nil {
-		return nil, "", invalid(op, "nil context")
+		return nil, invalid(op, "nil context")
 	}
 	o, err := l.options, error(nil)
 	if len(opts) > 0 {
 		if o, err = o.with(opts); err != nil {
-			return nil, "", fmt.Errorf("sluice: %s: %w", op, err)
+			return nil, fmt.Errorf("sluice: %s: %w", op, err)
 		}
 	}
 	if l.isClosed() {
-		return nil, "", wrap(op, name, ErrClosed)
+		return nil, wrap(op, name, ErrClosed)
 	}
-	k := &Lock{locker: l, name: name, ttl: o.ttl, retry: o.retry, renew: o.renew, maxHold: o.maxHold}
-	return k, o.prefix, nil
+	return &Lock{locker: l, name: name, lockOptions: o}, nil
 }
 
 // anyLock is the lock of that name, whoever holds it.
 func (l *Locker) anyLock(op string, ctx context.Context, name string) (*Lock, error) {
-	k, prefix, err := l.newLock(op, ctx, name, nil)
+	k, err := l.newLock(op, ctx, name, nil)
 	if err != nil {
 		return nil, err
 	}
-	base := ""
-	if k.key, base, err = keyOf(prefix, name); err != nil {
+	if k.at, err = addressOf(k.prefix, name); err != nil {
 		return nil, fmt.Errorf("sluice: %s: %w", op, err)
 	}
-	k.channel = base + ":wake"
 	return k, nil
 }
 

@@ -22,6 +22,9 @@ type lockOptions struct {
 	retry   time.Duration
 	renew   bool
 	maxHold time.Duration // 0 for any time
+	fenced  bool
+
+	px any // the TTL that a key is taken with, in ms, as an argument of scripts
 }
 
 // WithTTL sets the time after which the server frees a lock that was neither
@@ -60,6 +63,17 @@ func WithMaxHold(d time.Duration) LockOption {
 	}
 }
 
+// WithFencing gives each holder of the lock a number, see Lock.Fence, that is
+// higher than that of every holder before it. Store it with what the lock guards,
+// and refuse writes with a lower one: then even a holder that has lost its lock
+// without knowing (its process was stopped, a failover gave the lock away) can do
+// no harm. It costs a second key per name, which expires after a day without use.
+// All who lock a name should use it; those who don't have no fence, and the lock
+// goes through Redis from them to one that does. Defaults to off.
+func WithFencing() LockOption {
+	return func(o *lockOptions) { o.fenced = true }
+}
+
 // WithLockPrefix sets what the key of a lock begins with. Defaults to "Lock:".
 func WithLockPrefix(p string) LockOption {
 	return func(o *lockOptions) { o.prefix = p }
@@ -81,6 +95,7 @@ func (o lockOptions) with(opts []LockOption) (lockOptions, error) {
 			return o, err
 		}
 	}
+	o.px = millis(o.ttl + slack)
 	return o, checkDuration("retry interval", o.retry)
 }
 

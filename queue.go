@@ -39,7 +39,7 @@ type Queue struct {
 	door    *door
 	options queueOptions
 	name    string
-	keys    []string // queue, tasks, dead letters
+	keys    []any // queue, tasks, dead letters
 	channel string
 	watcher watcher
 }
@@ -125,13 +125,13 @@ func NewQueue(rdb redis.UniversalClient, name string, opts ...QueueOption) (*Que
 	if err != nil {
 		return nil, fmt.Errorf("sluice: new queue: %w", err)
 	}
-	key, base, err := keyOf(options.prefix, name)
+	key, err := keyOf(options.prefix, name)
 	if err != nil {
 		return nil, fmt.Errorf("sluice: new queue: %w", err)
 	}
 	q := &Queue{
-		door: &door{rdb: rdb}, options: options, name: name,
-		keys: []string{key, base + ":tasks", base + ":dead"}, channel: base + ":wake",
+		door: newDoor(rdb), options: options, name: name,
+		keys: []any{key, companion(key, ":tasks"), companion(key, ":dead")}, channel: companion(key, ":wake"),
 	}
 	q.watcher = watcher{queue: q, wake: newHub(rdb)}
 	return q, nil
@@ -177,7 +177,7 @@ func (q *Queue) enqueue(ctx context.Context, op string, ts []Task) ([]Outcome, e
 	same := map[due]int{}
 	for len(ts) > 0 {
 		n, args := q.pack(ts, same)
-		a, err := q.run(ctx, call{script: scriptEnqueue, keys: q.keys, args: args})
+		a, err := q.run(ctx, scriptEnqueue.call(q.keys, args...))
 		if err == nil {
 			done, err = appendOutcomes(done, a.reply, n)
 		}
@@ -262,10 +262,7 @@ func (q *Queue) Claim(ctx context.Context, n int, lease time.Duration) ([]Entry,
 		return nil, fmt.Errorf("sluice: claim: %w", err)
 	}
 	return q.take(ctx, "claim", n, func(n, _ int) (call, decoder) {
-		return call{
-			script: scriptClaim, keys: q.keys,
-			args: []any{n, micros(ceilMicros(lease)), q.options.maxAttempts},
-		}, decodeClaimed
+		return scriptClaim.call(q.keys, n, micros(ceilMicros(lease)), q.options.maxAttempts), decodeClaimed
 	})
 }
 
@@ -274,7 +271,7 @@ func (q *Queue) Claim(ctx context.Context, n int, lease time.Duration) ([]Entry,
 // For more than 500 see Claim. After ErrUnknown up to n tasks may be lost.
 func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
 	return q.take(ctx, "pop", n, func(n, _ int) (call, decoder) {
-		return call{script: scriptPop, keys: q.keys, args: []any{n}}, decodeEntries
+		return scriptPop.call(q.keys, n), decodeEntries
 	})
 }
 
@@ -284,7 +281,7 @@ func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
 // somebody who Claims now and then.
 func (q *Queue) Peek(ctx context.Context, n int) ([]Entry, error) {
 	return q.take(ctx, "peek", n, func(n, skip int) (call, decoder) {
-		return call{script: scriptPeek, keys: q.keys[:2], args: []any{n, skip}, mode: read}, decodeEntries
+		return scriptPeek.call(q.keys[:2], n, skip), decodeEntries
 	})
 }
 
@@ -328,7 +325,7 @@ func (q *Queue) take(ctx context.Context, op string, n int, build func(n, skip i
 // *StaleError beside it names.
 func (q *Queue) Dequeue(ctx context.Context, es ...Entry) error {
 	return q.finish(ctx, "dequeue", es, func(receipts []any) call {
-		return call{script: scriptDequeue, keys: q.keys, args: append([]any{q.channel}, receipts...)}
+		return scriptDequeue.call(q.keys, append([]any{q.channel}, receipts...)...)
 	})
 }
 
@@ -355,7 +352,7 @@ func (q *Queue) Release(ctx context.Context, es ...Entry) error {
 
 func (q *Queue) giveBack(delay time.Duration, attempts int, receipts []any) call {
 	args := append([]any{q.channel, micros(ceilMicros(delay)), attempts}, receipts...)
-	return call{script: scriptGiveBack, keys: q.keys, args: args}
+	return scriptGiveBack.call(q.keys, args...)
 }
 
 // finish runs a script that ends holds, and sorts out its verdicts.
@@ -372,7 +369,6 @@ func (q *Queue) finish(ctx context.Context, op string, es []Entry, build func(re
 	var verdict error
 	for part := range slices.Chunk(es, chunk) {
 		c := build(receipts(part))
-		c.mode = repeat
 		a, err := q.run(ctx, c)
 		var codes []int64
 		if err == nil {
@@ -427,10 +423,7 @@ func (q *Queue) Extend(ctx context.Context, e Entry, lease time.Duration) (Entry
 	if err != nil {
 		return Entry{}, fmt.Errorf("sluice: extend: %w", err)
 	}
-	a, err := q.run(ctx, call{
-		script: scriptHeartbeat, keys: q.keys, mode: repeat,
-		args: append(receipts([]Entry{e}), micros(ceilMicros(lease))),
-	})
+	a, err := q.run(ctx, scriptHeartbeat.call(q.keys, append(receipts([]Entry{e}), micros(ceilMicros(lease)))...))
 	if err == nil {
 		e.Score, err = decodeHeartbeat(a)
 	}
@@ -445,7 +438,7 @@ func (q *Queue) Extend(ctx context.Context, e Entry, lease time.Duration) (Entry
 // again.
 func (q *Queue) Cancel(ctx context.Context, id string) (bool, error) {
 	return q.byID(ctx, "cancel", id, func() call {
-		return call{script: scriptCancel, keys: q.keys, args: []any{id}}
+		return scriptCancel.call(q.keys, id)
 	})
 }
 
@@ -458,7 +451,7 @@ func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration) 
 		return false, fmt.Errorf("sluice: reschedule: %w", err)
 	}
 	return q.byID(ctx, "reschedule", id, func() call {
-		return call{script: scriptReschedule, keys: q.keys[:2], args: []any{id, micros(ceilMicros(delay)), q.channel}}
+		return scriptReschedule.call(q.keys[:2], id, micros(ceilMicros(delay)), q.channel)
 	})
 }
 
@@ -491,7 +484,7 @@ func (q *Queue) Get(ctx context.Context, id string) (Entry, error) {
 	if id == "" {
 		return Entry{}, invalid("get", "empty task ID")
 	}
-	a, err := q.run(ctx, call{script: scriptGet, keys: q.keys, args: []any{id}, mode: read})
+	a, err := q.run(ctx, scriptGet.call(q.keys, id))
 	if err != nil {
 		return Entry{}, wrap("get", q.name, err)
 	}
@@ -504,7 +497,7 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 	if err := q.check("stats", ctx); err != nil {
 		return Stats{}, err
 	}
-	a, err := q.run(ctx, call{script: scriptStats, keys: q.keys, mode: read})
+	a, err := q.run(ctx, scriptStats.call(q.keys))
 	if err != nil {
 		return Stats{}, wrap("stats", q.name, err)
 	}
@@ -518,7 +511,7 @@ func (q *Queue) Purge(ctx context.Context) error {
 	if err := q.check("purge", ctx); err != nil {
 		return err
 	}
-	_, err := q.run(ctx, call{script: scriptPurge, keys: q.keys})
+	_, err := q.run(ctx, scriptPurge.call(q.keys))
 	return wrap("purge", q.name, err)
 }
 

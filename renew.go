@@ -7,20 +7,25 @@ import (
 )
 
 // renewer extends the locks of one Locker that ask for it, each at a third of its
-// TTL, for as long as they are held. One goroutine does it for all, with one
-// pipeline at a time for whatever is due, or will be within a tenth of its TTL.
+// TTL, for as long as they are held: in rounds, each one pipeline for whatever is
+// due, or will be within a tenth of its TTL.
 //
-// An attempt is given half the time that the most pressing lock has left, so that
-// there is always another one. An error is tried again until the lock's deadline;
-// only the server's word that the lock is not ours ends it before.
+// A round is given half the time that the most pressing of its locks has left, so
+// that there is always another one; what its pipeline answers later still counts.
+// While nothing answers, a round of other locks does not wait for it for longer
+// than a moment. An error is tried again until the lock's deadline; only the
+// server's word that the lock is not ours ends it before.
 //
-// The goroutine is started by add and ends when no lock is left, or in close.
+// One goroutine does it for all the locks, and one for each pipeline under way. It
+// is started by add and ends when no lock is left, or in close.
 type renewer struct {
 	locker *Locker
 
-	mu      sync.Mutex // guards what follows, and every Lock's round
+	mu      sync.Mutex // guards what follows, every Lock's round, and the rounds
 	due     map[*Lock]time.Time
-	wake    time.Time // when the goroutine looks next
+	rounds  map[*round]bool // under way, and not given up
+	started time.Time       // the latest of them
+	wake    time.Time       // when the goroutine looks next
 	running bool
 	closed  bool
 	kick    chan struct{} // cap 1
@@ -28,19 +33,25 @@ type renewer struct {
 
 // round is one pipeline.
 type round struct {
-	over chan struct{} // closed when its replies have been dealt with, or given up
+	locks  []*Lock
+	sent   time.Time
+	giveUp time.Time
+	over   chan struct{} // closed when its replies have been dealt with, or it is given up
 }
 
 const (
 	// retryRenewal is the part of its TTL after which a renewal that failed is
 	// tried again.
 	retryRenewal = 20
-	// leastBudget is what an attempt is given at the least.
+	// leastBudget is what a round is given at the least, and how long another one
+	// waits for it.
 	leastBudget = 20 * time.Millisecond
 )
 
 func newRenewer(l *Locker) *renewer {
-	return &renewer{locker: l, due: map[*Lock]time.Time{}, kick: make(chan struct{}, 1)}
+	return &renewer{
+		locker: l, due: map[*Lock]time.Time{}, rounds: map[*round]bool{}, kick: make(chan struct{}, 1),
+	}
 }
 
 // add has k renewed until remove.
@@ -93,12 +104,12 @@ func (r *renewer) close() {
 
 func (r *renewer) work() {
 	for {
-		locks, this, pause := r.next()
+		next, pause := r.next()
 		switch {
 		case pause < 0:
 			return
-		case len(locks) > 0:
-			r.renew(locks, this)
+		case next != nil:
+			r.locker.cleaner.start(func() { r.renew(next) })
 		default:
 			timer := time.NewTimer(pause)
 			select {
@@ -110,82 +121,113 @@ func (r *renewer) work() {
 	}
 }
 
-// next returns what is to be renewed now, or how long there is nothing to do. A
+// next returns a round to be sent now, or how long there is nothing to do. A
 // negative time means never: the goroutine has ended.
-func (r *renewer) next() (locks []*Lock, this *round, pause time.Duration) {
+func (r *renewer) next() (next *round, pause time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	earliest := now.Add(time.Hour)
+	r.wake = now.Add(time.Hour)
+	for under := range r.rounds {
+		if now.Before(under.giveUp) {
+			r.wake = earlier(r.wake, under.giveUp)
+		} else {
+			r.end(under)
+		}
+	}
 	pressing := false
 	for k, at := range r.due {
-		if !k.renewable() {
+		switch {
+		case !k.renewable():
 			delete(r.due, k)
-			continue
-		}
-		pressing = pressing || !at.After(now)
-		if at.Before(earliest) {
-			earliest = at
+		case k.round == nil:
+			pressing = pressing || !at.After(now)
+			r.wake = earlier(r.wake, at)
 		}
 	}
 	if len(r.due) == 0 {
 		r.running = false
-		return nil, nil, -1
+		return nil, -1
 	}
-	r.wake = earliest
+	if wait := r.started.Add(leastBudget); pressing && len(r.rounds) > 0 && now.Before(wait) {
+		r.wake = wait // or when that round is over
+		return nil, wait.Sub(now)
+	}
 	if !pressing {
-		return nil, nil, earliest.Sub(now)
+		return nil, r.wake.Sub(now)
 	}
-	this = &round{over: make(chan struct{})}
-	for k, at := range r.due {
-		if len(locks) < 2*chunk && at.Sub(now) <= k.ttl/10 {
-			k.round = this
-			locks = append(locks, k)
-		}
-	}
-	return locks, this, 0
+	return r.begin(now), 0
 }
 
-// renew sends one pipeline, and dates each lock's next renewal by what came of it.
-func (r *renewer) renew(locks []*Lock, this *round) {
-	calls := make([]call, len(locks))
+// begin makes a round of what is due.
+func (r *renewer) begin(now time.Time) *round {
+	next := &round{sent: now, over: make(chan struct{})}
 	budget := time.Hour
-	for i, k := range locks {
-		calls[i] = k.extendCall(k.ttl)
-		budget = min(budget, time.Until(k.Deadline())/2)
+	for k, at := range r.due {
+		if len(next.locks) < 2*chunk && k.round == nil && at.Sub(now) <= k.ttl/10 {
+			k.round = next
+			next.locks = append(next.locks, k)
+			budget = min(budget, k.Deadline().Sub(now)/2)
+		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), max(budget, leastBudget))
-	sent := time.Now()
-	results := r.locker.door.pipeline(ctx, calls)
-	cancel()
-	next := make([]time.Time, len(locks)) // zero: never
-	for i, k := range locks {
+	next.giveUp = now.Add(max(budget, leastBudget))
+	r.rounds[next], r.started = true, now
+	return next
+}
+
+// end ends a round: its locks may be in another one. Those that had no answer
+// are tried again soon.
+func (r *renewer) end(under *round) {
+	if !r.rounds[under] {
+		return // given up before
+	}
+	delete(r.rounds, under)
+	close(under.over)
+	for _, k := range under.locks {
+		k.round = nil
+		if _, still := r.due[k]; still {
+			r.due[k] = time.Now().Add(max(k.ttl/retryRenewal, time.Millisecond))
+		}
+	}
+}
+
+// renew sends a round, and dates each lock's next renewal by what came of it.
+func (r *renewer) renew(this *round) {
+	calls := make([]call, len(this.locks))
+	for i, k := range this.locks {
+		calls[i] = k.extendCall(k.ttl)
+	}
+	results := r.locker.door.sendAll(context.Background(), calls)
+	renewed := make([]bool, len(calls))
+	for i, k := range this.locks {
 		held, err := results[i].flag()
 		switch {
-		case err != nil:
-			next[i] = time.Now().Add(max(k.ttl/retryRenewal, time.Millisecond))
+		case err != nil: // to be tried again
 		case !held:
 			k.lose()
-		case k.postpone(sent, k.ttl):
-			next[i] = sent.Add(k.ttl / 3)
+		case k.postpone(this.sent, k.ttl):
+			renewed[i] = true
 		default:
 			k.tooLate()
 		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for i, k := range locks {
-		k.round = nil
-		if _, still := r.due[k]; !still {
-			continue // released meanwhile
-		}
-		if next[i].IsZero() {
-			delete(r.due, k)
-		} else {
-			r.due[k] = next[i]
+	r.end(this)
+	for i, k := range this.locks {
+		next := this.sent.Add(k.ttl / 3)
+		if at, still := r.due[k]; still && renewed[i] && at.Before(next) {
+			r.due[k] = next
 		}
 	}
-	close(this.over)
+	signal(r.kick)
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // flag is a result that is 1 for yes.

@@ -3,6 +3,7 @@ package sluice
 import (
 	"embed"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -17,37 +18,56 @@ type script struct {
 	name   string
 	source string
 	digest string
+	sha    any  // the digest, as an argument
+	mode   mode // what may be done when a reply is lost: the script's header says why
+}
+
+// call sends the script, by digest.
+func (s *script) call(keys []any, args ...any) call {
+	argv := make([]any, 0, 3+len(keys)+len(args))
+	argv = append(argv, "evalsha", s.sha, len(keys))
+	return call{script: s, mode: s.mode, argv: append(append(argv, keys...), args...)}
+}
+
+// inFull is the call's command with the script itself, which the server then
+// caches.
+func (c call) inFull() []any {
+	argv := slices.Clone(c.argv)
+	argv[0], argv[1] = "eval", c.script.source
+	return argv
 }
 
 // The lock's scripts stand alone and use one key; the queue's begin with a
 // prelude of what they share.
 var (
-	scriptAcquire = newScript("acquire")
-	scriptRelease = newScript("release")
-	scriptExtend  = newScript("extend")
-	scriptInspect = newScript("inspect")
-	scriptForce   = newScript("force")
+	scriptAcquire       = newScript("acquire", repeat)
+	scriptRelease       = newScript("release", repeat)
+	scriptAcquireFenced = newScript("acquire_fenced", repeat)
+	scriptReleaseFenced = newScript("release_fenced", repeat)
+	scriptExtend        = newScript("extend", repeat)
+	scriptInspect       = newScript("inspect", read)
+	scriptForce         = newScript("force", once)
 
-	scriptEnqueue    = newScript("enqueue", "prelude")
-	scriptDequeue    = newScript("dequeue", "prelude")
-	scriptClaim      = newScript("claim", "prelude", "due")
-	scriptPop        = newScript("pop", "prelude", "due")
-	scriptPeek       = newScript("peek", "prelude", "due")
-	scriptHeartbeat  = newScript("heartbeat", "prelude")
-	scriptGiveBack   = newScript("giveback", "prelude")
-	scriptCancel     = newScript("cancel", "prelude")
-	scriptReschedule = newScript("reschedule", "prelude")
-	scriptGet        = newScript("get", "prelude")
-	scriptNext       = newScript("next", "prelude")
-	scriptStats      = newScript("stats", "prelude")
-	scriptPurge      = newScript("purge")
+	scriptEnqueue    = newScript("enqueue", once, "prelude")
+	scriptDequeue    = newScript("dequeue", repeat, "prelude")
+	scriptClaim      = newScript("claim", once, "prelude", "due")
+	scriptPop        = newScript("pop", once, "prelude", "due")
+	scriptPeek       = newScript("peek", read, "prelude", "due")
+	scriptHeartbeat  = newScript("heartbeat", repeat, "prelude")
+	scriptGiveBack   = newScript("giveback", repeat, "prelude")
+	scriptCancel     = newScript("cancel", once, "prelude")
+	scriptReschedule = newScript("reschedule", once, "prelude")
+	scriptGet        = newScript("get", read, "prelude")
+	scriptNext       = newScript("next", read, "prelude")
+	scriptStats      = newScript("stats", read, "prelude")
+	scriptPurge      = newScript("purge", once)
 )
 
 // scripts is all of them, by name.
 var scripts = map[string]*script{}
 
-func newScript(name string, preludes ...string) *script {
-	s := &script{name: name}
+func newScript(name string, mode mode, preludes ...string) *script {
+	s := &script{name: name, mode: mode}
 	for _, part := range append(preludes, name) {
 		s.source += luaFile(part + ".lua")
 	}
@@ -56,6 +76,7 @@ func newScript(name string, preludes ...string) *script {
 			s.digest = digest
 		}
 	}
+	s.sha = s.digest
 	scripts[name] = s
 	return s
 }

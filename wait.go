@@ -101,7 +101,7 @@ func (w *watcher) look(ctx context.Context) error {
 	}
 	missed := false
 	for {
-		a, err := q.run(ctx, call{script: scriptNext, keys: q.keys[:1], mode: read})
+		a, err := q.run(ctx, scriptNext.call(q.keys[:1]))
 		if err != nil {
 			return err
 		}

@@ -11,7 +11,7 @@ import (
 )
 
 // Faults are what may go wrong on the connections of one client. Commands are
-// counted by their number of scripts (EVALSHA and EVAL), so that handshakes and
+// counted by their number of scripts (EVALSHA, EVAL and SET), so that handshakes and
 // pings are left alone.
 type Faults struct {
 	mu          sync.Mutex
@@ -141,7 +141,10 @@ type conn struct {
 }
 
 func (c *conn) Write(p []byte) (int, error) {
-	scripts := bytes.Count(p, []byte("\r\nevalsha\r\n")) + bytes.Count(p, []byte("\r\neval\r\n"))
+	scripts := 0
+	for _, name := range []string{"evalsha", "eval", "set"} {
+		scripts += bytes.Count(p, []byte("\r\n"+name+"\r\n"))
+	}
 	f := c.faults
 	f.mu.Lock()
 	f.bytes += len(p)
