@@ -12,8 +12,8 @@ import (
 //
 // A round is given half the time that the most pressing of its locks has left, so
 // that there is always another one; what its pipeline answers later still counts.
-// While nothing answers, a round of other locks does not wait for it for longer
-// than a moment. An error is tried again until the lock's deadline; only the
+// While nothing answers, other locks wait for a tenth of their TTL before they go
+// in a round of their own. An error is tried again until the lock's deadline; only the
 // server's word that the lock is not ours ends it before.
 //
 // One goroutine does it for all the locks, and one for each pipeline under way. It
@@ -24,7 +24,6 @@ type renewer struct {
 	mu      sync.Mutex // guards what follows, every Lock's round, and the rounds
 	due     map[*Lock]time.Time
 	rounds  map[*round]bool // under way, and not given up
-	started time.Time       // the latest of them
 	wake    time.Time       // when the goroutine looks next
 	running bool
 	closed  bool
@@ -43,8 +42,10 @@ const (
 	// retryRenewal is the part of its TTL after which a renewal that failed is
 	// tried again.
 	retryRenewal = 20
-	// leastBudget is what a round is given at the least, and how long another one
-	// waits for it.
+	// patienceOfRenewal is the part of its TTL for which a lock waits for a round
+	// that is under way without it.
+	patienceOfRenewal = 10
+	// leastBudget is what a round is given at the least.
 	leastBudget = 20 * time.Millisecond
 )
 
@@ -137,6 +138,9 @@ func (r *renewer) next() (next *round, pause time.Duration) {
 	}
 	pressing := false
 	for k, at := range r.due {
+		if len(r.rounds) > 0 {
+			at = at.Add(k.ttl / patienceOfRenewal)
+		}
 		switch {
 		case !k.renewable():
 			delete(r.due, k)
@@ -145,15 +149,11 @@ func (r *renewer) next() (next *round, pause time.Duration) {
 			r.wake = earlier(r.wake, at)
 		}
 	}
-	if len(r.due) == 0 {
+	switch {
+	case len(r.due) == 0:
 		r.running = false
 		return nil, -1
-	}
-	if wait := r.started.Add(leastBudget); pressing && len(r.rounds) > 0 && now.Before(wait) {
-		r.wake = wait // or when that round is over
-		return nil, wait.Sub(now)
-	}
-	if !pressing {
+	case !pressing:
 		return nil, r.wake.Sub(now)
 	}
 	return r.begin(now), 0
@@ -171,7 +171,7 @@ func (r *renewer) begin(now time.Time) *round {
 		}
 	}
 	next.giveUp = now.Add(max(budget, leastBudget))
-	r.rounds[next], r.started = true, now
+	r.rounds[next] = true
 	return next
 }
 
