@@ -2,6 +2,7 @@ package sluice_test
 
 import (
 	"context"
+	"flag"
 	"os"
 	"testing"
 	"time"
@@ -13,9 +14,15 @@ import (
 	"github.com/sluice-go/sluice/internal/redistest"
 )
 
+// How much the longer tests do: enough for every run by default, and in full when
+// they are told to; see each test.
+var (
+	acquisitions = flag.Int("acquisitions", 40_000, "how many locks TestExclusion takes")
+)
+
 func TestMain(m *testing.M) {
-	if settings := os.Getenv(childEnv); settings != "" {
-		child(settings)
+	if env := os.Getenv(childEnv); env != "" {
+		child(env)
 		return
 	}
 	redistest.Main(m)

@@ -4,11 +4,13 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,13 +21,27 @@ import (
 	"github.com/sluice-go/sluice/internal/redistest"
 )
 
-// childEnv makes this test binary a process that locks and waits; see child.
+// childEnv makes this test binary another process: it holds the process's role, and
+// settings for it.
 const childEnv = "SLUICE_TEST_CHILD"
 
-// child takes the lock named on each line of its standard input, prints when it
+// roles are what a child process may be. Each ends when its standard input does,
+// as it does when the test dies in whatever way.
+var roles = map[string]func(settings string){
+	"waiter":    waiter,
+	"contender": contend,
+}
+
+// child is the main function of a child process.
+func child(env string) {
+	role, settings, _ := strings.Cut(env, " ")
+	roles[role](settings)
+}
+
+// waiter takes the lock named on each line of its standard input, prints when it
 // got it, and releases it; a line that begins with "keep " it does not release.
-// Its environment holds "ADDR TTL RETRY-INTERVAL".
-func child(settings string) {
+// Its settings are "ADDR TTL RETRY-INTERVAL".
+func waiter(settings string) {
 	var addr string
 	var ttl, retry time.Duration
 	if _, err := fmt.Sscan(settings, &addr, (*duration)(&ttl), (*duration)(&retry)); err != nil {
@@ -68,39 +84,50 @@ func (d *duration) Scan(state fmt.ScanState, _ rune) error {
 type process struct {
 	t   *testing.T
 	cmd *exec.Cmd
-	in  *bufio.Writer
-	out *bufio.Scanner
+	in  io.WriteCloser
+	out *bufio.Reader
+	// wait waits for its end, after which out has no more to give.
+	wait func() error
 }
 
-func startChild(t *testing.T, addr string, ttl, retry time.Duration) *process {
+// startChild starts a child process, which is killed at the latest when the test
+// ends.
+func startChild(t *testing.T, role string, settings ...any) *process {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %v %v", childEnv, addr, ttl, retry))
+	cmd.Env = append(os.Environ(), childEnv+"="+strings.TrimSuffix(fmt.Sprintln(append([]any{role}, settings...)...), "\n"))
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
-	t.Cleanup(func() { _ = in.Close(); _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	return &process{t: t, cmd: cmd, in: bufio.NewWriter(in), out: bufio.NewScanner(out)}
+	p := &process{t: t, cmd: cmd, in: in, out: bufio.NewReader(out), wait: sync.OnceValue(cmd.Wait)}
+	t.Cleanup(func() { _ = in.Close(); _ = cmd.Process.Kill(); _ = p.wait() })
+	return p
 }
 
-// lock tells the child to take a lock.
-func (p *process) lock(line string) {
+// tell writes a line to the child.
+func (p *process) tell(line string) {
 	p.t.Helper()
 	_, err := fmt.Fprintln(p.in, line)
 	require.NoError(p.t, err)
-	require.NoError(p.t, p.in.Flush())
 }
 
-// took waits for the child to have the lock, and returns when it got it.
+// answer scans a line that the child writes, word by word.
+func (p *process) answer(words ...any) {
+	p.t.Helper()
+	line, err := p.out.ReadString('\n')
+	require.NoError(p.t, err, "the child has ended")
+	_, err = fmt.Sscan(line, words...)
+	require.NoError(p.t, err, line)
+}
+
+// took waits for a waiter to have the lock, and returns when it got it.
 func (p *process) took() time.Time {
 	p.t.Helper()
-	require.True(p.t, p.out.Scan(), "the child has ended")
 	var ns int64
-	_, err := fmt.Sscan(p.out.Text(), &ns)
-	require.NoError(p.t, err)
+	p.answer(&ns)
 	return time.Unix(0, ns)
 }
 
@@ -108,12 +135,12 @@ func (p *process) took() time.Time {
 // has had time to subscribe, and returns how late the child got it, per round.
 func lateness(t *testing.T, s *redistest.Server, rdb redis.UniversalClient, retry time.Duration, rounds int) (late []time.Duration) {
 	t.Helper()
-	l, c := newLocker(t, rdb), startChild(t, s.Addr, 15*time.Second, retry)
+	l, c := newLocker(t, rdb), startChild(t, "waiter", s.Addr, 15*time.Second, retry)
 	for i := range rounds {
 		name := fmt.Sprintf("%s.%d", redistest.Name(t), i)
 		k, err := l.Lock(t.Context(), name)
 		require.NoError(t, err)
-		c.lock(name)
+		c.tell(name)
 		// Long enough to be waiting, and not always equally far into an interval.
 		time.Sleep(60*time.Millisecond + rand.N(60*time.Millisecond))
 		released := time.Now()
@@ -170,8 +197,8 @@ func TestHolderKilled(t *testing.T) {
 	s := redistest.Redis(t)
 	l := newLocker(t, s.Client(t))
 	for range 3 {
-		name, c := redistest.Name(t), startChild(t, s.Addr, ttl, retry)
-		c.lock("keep " + name)
+		name, c := redistest.Name(t), startChild(t, "waiter", s.Addr, ttl, retry)
+		c.tell("keep " + name)
 		took := c.took()
 		require.NoError(t, c.cmd.Process.Kill())
 		k, err := l.Lock(t.Context(), name, sluice.WithRetryInterval(retry))
