@@ -111,11 +111,11 @@ func contend(settings string) {
 	}
 }
 
-// laggard is a connection on which some requests are late, later than a short TTL
-// even, and some replies are lost.
+// laggard is a connection on which some requests and replies are late, and some
+// replies are lost.
 type laggard struct {
 	net.Conn
-	lose atomic.Bool
+	lose, late atomic.Bool // what becomes of the next reply
 }
 
 func dialLaggard(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -132,7 +132,9 @@ func (c *laggard) Write(p []byte) (int, error) {
 		switch n := rand.IntN(4000); {
 		case n < 1:
 			c.lose.Store(true)
-		case n < 40:
+		case n < 30:
+			c.late.Store(true)
+		case n < 60:
 			time.Sleep(rand.N(30 * time.Millisecond)) // the network
 		}
 	}
@@ -144,6 +146,9 @@ func (c *laggard) Read(p []byte) (int, error) {
 	if err == nil && c.lose.Load() {
 		_ = c.Close()
 		return 0, &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}
+	}
+	if c.late.Swap(false) {
+		time.Sleep(rand.N(30 * time.Millisecond)) // the network
 	}
 	return n, err
 }

@@ -18,6 +18,7 @@ import (
 // they are told to; see each test.
 var (
 	acquisitions = flag.Int("acquisitions", 40_000, "how many locks TestExclusion takes")
+	stalls       = flag.Int("stalls", 40, "how many locks TestStall stalls")
 )
 
 func TestMain(m *testing.M) {

@@ -22,8 +22,9 @@ type Faults struct {
 	holdRequest int // the number of the script that is held back
 	held        []func()
 	delay       time.Duration
-	stalled     chan struct{} // not nil while replies are held back; closed when they go on
-	conns       []*conn       // those that have subscribed
+	stalled     chan struct{}    // not nil while replies are held back; closed when they go on
+	withheld    map[*conn][]byte // what was written while requests are; nil while they are not
+	conns       []*conn          // those that have subscribed
 }
 
 func newFaults() *Faults { return &Faults{} }
@@ -81,7 +82,18 @@ func (f *Faults) Stall() {
 	}
 }
 
-// Resume ends Stall.
+// StallRequests holds back whatever the client sends, until Resume: the client's
+// kernel has taken it. What was sent on a connection that has been closed meanwhile
+// is lost.
+func (f *Faults) StallRequests() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.withheld == nil {
+		f.withheld = map[*conn][]byte{}
+	}
+}
+
+// Resume ends Stall and StallRequests.
 func (f *Faults) Resume() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -89,6 +101,10 @@ func (f *Faults) Resume() {
 		close(f.stalled)
 		f.stalled = nil
 	}
+	for c, p := range f.withheld {
+		_, _ = c.Conn.Write(p)
+	}
+	f.withheld = nil
 }
 
 // HalfOpen leaves the connections that have subscribed so far half-open: nothing
@@ -159,6 +175,11 @@ func (c *conn) Write(p []byte) (int, error) {
 	}
 	if bytes.Contains(p, []byte("\r\nsubscribe\r\n")) {
 		f.conns = append(f.conns, c)
+	}
+	if f.withheld != nil && !reset {
+		f.withheld[c] = append(f.withheld[c], p...)
+		f.mu.Unlock()
+		return len(p), nil
 	}
 	f.mu.Unlock()
 	if reset {

@@ -4,12 +4,15 @@ package redistest
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -216,6 +219,43 @@ func (s *Server) stop() {
 	if strings.Contains(s.dir, "redistest") {
 		_ = os.RemoveAll(s.dir)
 	}
+}
+
+// Log returns the writes that a real server, started with "--appendonly", "yes",
+// has carried out, in order, as it logs them: expiries are absolute, and a script's
+// writes stand there one by one.
+func (s *Server) Log(t testing.TB) (commands [][]string) {
+	t.Helper()
+	files, _ := filepath.Glob(s.dir + "/appendonlydir/*.incr.aof")
+	if len(files) == 0 {
+		files = []string{s.dir + "/appendonly.aof"} // Redis 6
+	}
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for r := bytes.NewReader(content); r.Len() > 0; {
+			var words int
+			if _, err := fmt.Fscanf(r, "*%d\r\n", &words); err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			command := make([]string, words)
+			for i := range command {
+				var size int
+				if _, err := fmt.Fscanf(r, "$%d\r\n", &size); err != nil {
+					t.Fatalf("%s: %v", file, err)
+				}
+				word := make([]byte, size+2)
+				if _, err := io.ReadFull(r, word); err != nil {
+					t.Fatalf("%s: %v", file, err)
+				}
+				command[i] = string(word[:size])
+			}
+			commands = append(commands, command)
+		}
+	}
+	return commands
 }
 
 // Pause stops a real server's process: it accepts and never answers, until

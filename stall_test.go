@@ -1,0 +1,205 @@
+package sluice_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
+)
+
+// stall is a time for which a lock with auto-renewal has no server.
+type stall struct {
+	name   string
+	ttl    time.Duration
+	after  time.Duration // since the lock was taken
+	length time.Duration
+	lose   bool // it is so long that the lock must be lost
+	keep   bool // it is so short that it must not
+	paused bool // it is the server's, so that nobody can ask
+}
+
+// newStall is long for six of ten, short for two.
+func newStall(name string, n int) stall {
+	s := stall{name: name, ttl: 200*time.Millisecond + rand.N(300*time.Millisecond)}
+	s.after = rand.N(3 * s.ttl / 2)
+	switch n %= 10; {
+	case n < 6:
+		s.lose, s.length = true, s.ttl+40*time.Millisecond+rand.N(s.ttl)
+	case n < 8:
+		s.keep, s.length = true, rand.N(s.ttl/8)
+	default:
+		s.length = rand.N(s.ttl)
+	}
+	return s
+}
+
+// outcome is what a stall did.
+type outcome struct {
+	stall
+	lost  bool
+	ended time.Time // when Context was seen to have ended
+	found bool      // then a healthy connection still found our token
+	wrong string
+}
+
+// happen has s happen to a lock, by two functions that begin and end it.
+func (s stall) happen(ctx context.Context, l *sluice.Locker, healthy redis.UniversalClient, begin, end func()) (out outcome) {
+	out.stall = s
+	fail := func(format string, args ...any) outcome {
+		out.wrong = fmt.Sprintf(format, args...)
+		return out
+	}
+	k, err := l.Lock(ctx, s.name, sluice.WithTTL(s.ttl), sluice.WithAutoRenew())
+	if err != nil {
+		return fail("%v", err)
+	}
+	held, over := k.Context(), make(chan struct{})
+	stop := context.AfterFunc(held, func() {
+		out.ended = time.Now()
+		out.found = healthy.Get(ctx, "Lock:"+s.name).Val() == k.Token()
+		close(over)
+	})
+	time.Sleep(s.after) // renewals
+	if !k.Valid() {
+		return fail("lost before the stall")
+	}
+	begin()
+	time.Sleep(s.length) // the stall
+	valid := k.Valid()
+	end()
+	if !s.lose {
+		time.Sleep(s.ttl + s.ttl/2) // is it kept?
+		valid = k.Valid()
+	}
+	if valid && stop() {
+		if s.lose {
+			return fail("not lost")
+		}
+		if err := k.Unlock(ctx); err != nil {
+			return fail("kept, but %v", err)
+		}
+		return out
+	}
+	<-over
+	out.lost = true
+	time.Sleep(50 * time.Millisecond) // answers that come late
+	switch {
+	case s.keep:
+		return fail("lost")
+	case !errors.Is(context.Cause(held), sluice.ErrLost):
+		return fail("the cause is %v", context.Cause(held))
+	case k.Valid():
+		return fail("held again after it was lost")
+	}
+	return out
+}
+
+// TestStall stalls the connection of locks with auto-renewal, and of some the whole
+// server: at a random moment, for a random time. A lock that is lost must be so
+// before its key is gone, by the server's own log and clock; one that has lost
+// touch for a moment only must be kept. In full:
+//
+//	go test -run TestStall -v . -stalls 200
+func TestStall(t *testing.T) {
+	// Not parallel: it measures.
+	const together = 20
+	var all []outcome
+	for round := 0; len(all) < *stalls; round++ {
+		s := redistest.Start(t, "--appendonly", "yes")
+		out := make([]outcome, together)
+		var running sync.WaitGroup
+		healthy := s.Client(t)
+		paused := newStall("the server's", 2*(round/3))
+		var begun, ended sync.WaitGroup // of the server's stall
+		for i := range out {
+			name := fmt.Sprintf("%s.%d.%d", t.Name(), round, i)
+			rdb, faults := s.Faulty(t)
+			l := newLocker(t, rdb)
+			warm(t, l)
+			st, begin, end := newStall(name, i), func() {}, faults.Resume
+			if round%3 == 1 {
+				begun.Add(1)
+				ended.Add(1)
+				st.lose, st.keep, st.length = paused.lose, paused.keep, paused.length
+				st.ttl, st.paused = paused.ttl, true
+				begin, end = func() { begun.Done(); begun.Wait() }, func() { ended.Done(); ended.Wait() }
+				if i == 0 {
+					begin = func() { begun.Done(); begun.Wait(); s.Pause(t) }
+					end = func() { s.Resume(t); ended.Done(); ended.Wait() }
+				}
+			} else {
+				switch rand.IntN(3) {
+				case 0:
+					begin = faults.Stall
+				case 1:
+					begin = faults.StallRequests
+				case 2:
+					begin = func() { faults.Stall(); faults.StallRequests() }
+				}
+			}
+			running.Go(func() { out[i] = st.happen(t.Context(), l, healthy, begin, end) })
+		}
+		running.Wait()
+		all = append(all, judge(t, s, out)...)
+	}
+	lost, kept, found, seen := 0, 0, 0, 0
+	for _, o := range all {
+		require.Empty(t, o.wrong, "%+v", o.stall)
+		if o.lost {
+			lost++
+			if !o.paused {
+				seen++
+			}
+		} else {
+			kept++
+		}
+		if o.found && !o.paused {
+			found++
+		}
+	}
+	t.Logf("%d stalls: %d kept, %d lost; of %d of these a healthy connection could tell, and found %d", len(all), kept, lost, seen, found)
+	require.GreaterOrEqual(t, lost, len(all)/2, "most stalls were too short")
+	require.GreaterOrEqual(t, kept, len(all)/10, "most stalls were too long")
+	require.GreaterOrEqual(t, found, seen*9/10) // the question itself takes some time
+}
+
+// judge compares when the contexts ended with when the keys did.
+func judge(t *testing.T, s *redistest.Server, out []outcome) []outcome {
+	gone := expiries(t, s)
+	for i, o := range out {
+		if o.lost && o.wrong == "" && !o.ended.Before(gone["Lock:"+o.name]) {
+			out[i].wrong = fmt.Sprintf("the key was gone %v before Context ended", o.ended.Sub(gone["Lock:"+o.name]))
+		}
+	}
+	return out
+}
+
+// expiries is until when each key lives, by a server's log.
+func expiries(t *testing.T, s *redistest.Server) map[string]time.Time {
+	t.Helper()
+	until := map[string]time.Time{}
+	for _, command := range s.Log(t) {
+		switch command[0] {
+		case "SET", "PEXPIREAT":
+			at := 2
+			if command[0] == "SET" {
+				at = slices.Index(command, "PXAT") + 1
+			}
+			ms, err := strconv.ParseInt(command[at], 10, 64)
+			require.NoError(t, err, command)
+			until[command[1]] = time.UnixMilli(ms)
+		}
+	}
+	return until
+}
