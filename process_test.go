@@ -30,6 +30,7 @@ const childEnv = "SLUICE_TEST_CHILD"
 var roles = map[string]func(settings string){
 	"waiter":    waiter,
 	"contender": contend,
+	"holder":    hold,
 }
 
 // child is the main function of a child process.

@@ -91,7 +91,11 @@ func (s stall) happen(ctx context.Context, l *sluice.Locker, healthy redis.Unive
 		}
 		return out
 	}
-	<-over
+	select {
+	case <-over:
+	case <-time.After(10 * time.Second):
+		return fail("not valid, but Context has not ended")
+	}
 	out.lost = true
 	time.Sleep(50 * time.Millisecond) // answers that come late
 	switch {
