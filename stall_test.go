@@ -112,7 +112,7 @@ func (s stall) happen(ctx context.Context, l *sluice.Locker, healthy redis.Unive
 // TestStall stalls the connection of locks with auto-renewal, and of some the whole
 // server: at a random moment, for a random time. A lock that is lost must be so
 // before its key is gone, by the server's own log and clock; one that has lost
-// touch for a moment only must be kept. In full:
+// touch for a moment only, or just its connection, must be kept. In full:
 //
 //	go test -run TestStall -v . -stalls 200
 func TestStall(t *testing.T) {
@@ -142,15 +142,12 @@ func TestStall(t *testing.T) {
 					begin = func() { begun.Done(); begun.Wait(); s.Pause(t) }
 					end = func() { s.Resume(t); ended.Done(); ended.Wait() }
 				}
+			} else if i%5 == 4 {
+				begin, st.lose, st.keep = faults.Cut, false, true // the next connection is all right
 			} else {
-				switch rand.IntN(3) {
-				case 0:
-					begin = faults.Stall
-				case 1:
-					begin = faults.StallRequests
-				case 2:
-					begin = func() { faults.Stall(); faults.StallRequests() }
-				}
+				begin = []func(){
+					faults.Stall, faults.StallRequests, func() { faults.Stall(); faults.StallRequests() },
+				}[rand.IntN(3)]
 			}
 			running.Go(func() { out[i] = st.happen(t.Context(), l, healthy, begin, end) })
 		}
@@ -173,7 +170,7 @@ func TestStall(t *testing.T) {
 		}
 	}
 	t.Logf("%d stalls: %d kept, %d lost; of %d of these a healthy connection could tell, and found %d", len(all), kept, lost, seen, found)
-	require.GreaterOrEqual(t, lost, len(all)/2, "most stalls were too short")
+	require.GreaterOrEqual(t, lost, len(all)*2/5, "most stalls were too short")
 	require.GreaterOrEqual(t, kept, len(all)/10, "most stalls were too long")
 	require.GreaterOrEqual(t, found, seen*9/10) // the question itself takes some time
 }

@@ -25,6 +25,7 @@ type Faults struct {
 	stalled     chan struct{}    // not nil while replies are held back; closed when they go on
 	withheld    map[*conn][]byte // what was written while requests are; nil while they are not
 	conns       []*conn          // those that have subscribed
+	all         []*conn
 }
 
 func newFaults() *Faults { return &Faults{} }
@@ -112,12 +113,24 @@ func (f *Faults) Resume() {
 func (f *Faults) HalfOpen() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, c := range f.conns {
+	silence(f.conns)
+	f.conns = nil
+}
+
+// Cut is HalfOpen for all connections. New ones are all right.
+func (f *Faults) Cut() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	silence(f.all)
+	f.conns, f.all = nil, nil
+}
+
+func silence(conns []*conn) {
+	for _, c := range conns {
 		c.mu.Lock()
 		c.mute = true
 		c.mu.Unlock()
 	}
-	f.conns = nil
 }
 
 // Scripts is how many scripts have been written.
@@ -140,7 +153,11 @@ func (f *Faults) dial(ctx context.Context, network, addr string) (net.Conn, erro
 	if err != nil {
 		return nil, err
 	}
-	return &conn{Conn: c, faults: f, closed: make(chan struct{})}, nil
+	wrapped := &conn{Conn: c, faults: f, closed: make(chan struct{})}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.all = append(f.all, wrapped)
+	return wrapped, nil
 }
 
 type conn struct {
