@@ -364,6 +364,11 @@ func hash(token string) uint64 {
 	return h.Sum64()
 }
 
+func (rec record) String() string {
+	return fmt.Sprintf("%q by process %d (lock %d, fence %d) from %v to %v",
+		lockName(rec.Name), rec.Process, rec.Handle, rec.Fence, rec.From, rec.Until)
+}
+
 // history is what all contenders told.
 type history struct {
 	mu      sync.Mutex
@@ -424,7 +429,7 @@ func (h *history) check() (wrong []string) {
 			last, highest = record{Name: rec.Name}, 0
 		}
 		if rec.From < last.Until {
-			wrong = append(wrong, fmt.Sprintf("%v before the end of\n%v", rec, last))
+			wrong = append(wrong, fmt.Sprintf("%v, before the end of %v", rec, last))
 		}
 		if rec.Fence != 0 {
 			if rec.Fence <= highest {

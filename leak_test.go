@@ -144,3 +144,19 @@ func workout(t *testing.T, l, other *sluice.Locker, faults *redistest.Faults) (s
 	require.Greater(t, done.Load(), int64(500))
 	return all.Wait
 }
+
+// TestCloseEndsTheRenewer: it has nothing to do for a long time, and does not
+// sleep until then.
+func TestCloseEndsTheRenewer(t *testing.T) {
+	// Not parallel: it counts the process's goroutines.
+	before := len(goroutines())
+	l, err := sluice.NewLocker(redistest.Redis(t).Client(t))
+	require.NoError(t, err)
+	_, err = l.Lock(t.Context(), redistest.Name(t), sluice.WithTTL(time.Hour), sluice.WithAutoRenew())
+	require.NoError(t, err)
+	require.Greater(t, len(goroutines()), before)
+	start := time.Now()
+	require.NoError(t, l.Close())
+	require.Less(t, time.Since(start), 500*time.Millisecond)
+	require.Len(t, goroutines(), before)
+}
