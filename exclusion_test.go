@@ -68,7 +68,7 @@ func fence(*sluice.Lock) int64 { return 0 }
 
 // There are names for which many stand in line with nothing to do, and names that
 // are held for long.
-const hotNames, slowNames = 2, 3
+const hotNames, slowNames = 2, 2
 
 // contender is a process of TestExclusion. It takes locks in all ways, and
 // records what it held.
@@ -92,7 +92,7 @@ func contend(settings string) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
-	for i := range 20 {
+	for i := range 22 {
 		all.Go(func() {
 			for ctx.Err() == nil {
 				if i < 16 {
@@ -163,7 +163,7 @@ func (c *contender) contend(ctx context.Context, name uint8, slow int) {
 		ctx = bounded
 	}
 	ttl := 30 * time.Millisecond // a lock is handed on among about equal TTLs
-	if rand.IntN(20) == 0 {
+	if rand.IntN(20) == 0 || name >= hotNames && rand.IntN(2) == 0 {
 		ttl = 5*time.Millisecond + rand.N(40*time.Millisecond)
 	}
 	options := []sluice.LockOption{sluice.WithTTL(ttl)}
