@@ -19,7 +19,7 @@ import (
 var (
 	acquisitions = flag.Int("acquisitions", 40_000, "how many locks TestExclusion takes")
 	stalls       = flag.Int("stalls", 40, "how many locks TestStall stalls")
-	heldFor      = flag.Duration("held", 4*time.Second, "for how long TestHeldLocks holds its locks; with their default TTL, from a minute on")
+	heldFor      = flag.Duration("held", 3*time.Second, "for how long TestHeldLocks holds its locks; with their default TTL, from a minute on")
 	cycles       = flag.Int("cycles", 5_000, "how many locks TestRenewalsEndWithUnlock takes")
 )
 
