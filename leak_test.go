@@ -156,7 +156,10 @@ func TestCloseEndsTheRenewer(t *testing.T) {
 	require.NoError(t, err)
 	_, err = l.Lock(t.Context(), redistest.Name(t), sluice.WithTTL(time.Hour), sluice.WithAutoRenew())
 	require.NoError(t, err)
-	require.Greater(t, len(goroutines()), before)
+	require.Eventually(t, func() bool {
+		stacks := goroutines()
+		return len(stacks) == before+1 && strings.Contains(strings.Join(stacks, ""), "[select]")
+	}, time.Second, time.Millisecond, "it does not sleep")
 	start := time.Now()
 	require.NoError(t, l.Close())
 	require.Less(t, time.Since(start), 500*time.Millisecond)
