@@ -377,6 +377,7 @@ type history struct {
 	counts  [events]int
 	handed  int // locks held under the token of the one before
 	renewed int
+	fenced  int // locks with a fence
 }
 
 // add takes what a contender writes until it ends.
@@ -421,7 +422,7 @@ func (h *history) check() (wrong []string) {
 	slices.SortFunc(h.records, func(a, b record) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.From, b.From))
 	})
-	h.handed, h.renewed = 0, 0
+	h.handed, h.renewed, h.fenced = 0, 0, 0
 	var last record   // of those of the same name, the one that was held longest
 	var highest int64 // the last fence of that name
 	for i, rec := range h.records {
@@ -432,6 +433,7 @@ func (h *history) check() (wrong []string) {
 			wrong = append(wrong, fmt.Sprintf("%v, before the end of %v", rec, last))
 		}
 		if rec.Fence != 0 {
+			h.fenced++
 			if rec.Fence <= highest {
 				wrong = append(wrong, fmt.Sprintf("%v has a fence that is not above %d", rec, highest))
 			}
@@ -512,6 +514,9 @@ func TestExclusion(t *testing.T) {
 	require.Empty(t, wrong[:min(len(wrong), 10)], "%d in all", len(wrong))
 	require.GreaterOrEqual(t, h.handed, *acquisitions/10, "hardly ever handed on")
 	require.GreaterOrEqual(t, h.renewed, *acquisitions/200, "hardly ever renewed")
+	if len(fencing) > 0 {
+		require.GreaterOrEqual(t, h.fenced, *acquisitions/2, "most have no fence")
+	}
 }
 
 // TestHistoryIsChecked shows the checker what it must find.

@@ -46,11 +46,11 @@ func hold(settings string) {
 	if err != nil {
 		panic(err)
 	}
-	held := k.Context()
-	fmt.Println(fence(k))
+	held, own := k.Context(), fence(k)
+	fmt.Println(own)
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		valid, lost, refused := k.Valid(), false, false
-		accepted, err := fenced.Run(ctx, rdb, []string{name + ".register"}, fence(k), lines.Text()).Bool()
+		accepted, err := fenced.Run(ctx, rdb, []string{name + ".register"}, own, lines.Text()).Bool()
 		if err != nil {
 			panic(err)
 		}
