@@ -38,9 +38,9 @@ func TestNothingIsLeft(t *testing.T) {
 				ping(t, rdb, 20)
 				before := runtime.NumGoroutine()
 
-				l, err := sluice.NewLocker(rdb, fencing...)
+				l, err := sluice.NewLocker(rdb, sluice.WithFencing())
 				require.NoError(t, err)
-				other, err := sluice.NewLocker(rdb, fencing...)
+				other, err := sluice.NewLocker(rdb, sluice.WithFencing())
 				require.NoError(t, err)
 				stop := workout(t, l, other, faults)
 				require.NotZero(t, subscribers(t, observer))

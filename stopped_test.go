@@ -37,7 +37,7 @@ func hold(settings string) {
 		panic(err)
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
-	l, err := sluice.NewLocker(rdb, append(fencing, sluice.WithTTL(ttl), sluice.WithAutoRenew())...)
+	l, err := sluice.NewLocker(rdb, sluice.WithFencing(), sluice.WithTTL(ttl), sluice.WithAutoRenew())
 	if err != nil {
 		panic(err)
 	}
@@ -46,7 +46,7 @@ func hold(settings string) {
 	if err != nil {
 		panic(err)
 	}
-	held, own := k.Context(), fence(k)
+	held, own := k.Context(), k.Fence()
 	fmt.Println(own)
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		valid, lost, refused := k.Valid(), false, false
@@ -87,14 +87,12 @@ func TestStopped(t *testing.T) {
 
 		require.NoError(t, holder.cmd.Process.Signal(syscall.SIGSTOP))
 		stopped := time.Now()
-		l := newLocker(t, rdb, append(fencing, sluice.WithAutoRenew())...)
+		l := newLocker(t, rdb, sluice.WithFencing(), sluice.WithAutoRenew())
 		k, err := l.Lock(t.Context(), name)
 		require.NoError(t, err)
 		require.Less(t, time.Since(stopped), ttl+200*time.Millisecond)
-		if len(fencing) > 0 {
-			require.Greater(t, fence(k), first)
-		}
-		written, err := fenced.Run(t.Context(), rdb, []string{name + ".register"}, fence(k), "meanwhile").Bool()
+		require.Greater(t, k.Fence(), first)
+		written, err := fenced.Run(t.Context(), rdb, []string{name + ".register"}, k.Fence(), "meanwhile").Bool()
 		require.NoError(t, err)
 		require.True(t, written)
 		holder.tell("after") // what it finds when it goes on
@@ -105,10 +103,8 @@ func TestStopped(t *testing.T) {
 		require.False(t, valid)
 		require.True(t, lost)
 		require.True(t, refused)
-		if len(fencing) > 0 {
-			require.False(t, accepted)
-			require.Equal(t, "meanwhile", rdb.HGet(t.Context(), name+".register", "value").Val())
-		}
+		require.False(t, accepted)
+		require.Equal(t, "meanwhile", rdb.HGet(t.Context(), name+".register", "value").Val())
 		require.Equal(t, k.Token(), rdb.Get(t.Context(), "Lock:"+name).Val())
 		require.NoError(t, k.Unlock(t.Context()))
 	}
