@@ -247,8 +247,8 @@ func checkDelay(d time.Duration) error {
 }
 
 // Claim leases up to n due tasks, earliest first: they are the caller's until
-// the lease ends. What becomes of a task is then said with Dequeue, Retry or
-// Release; a task of which nothing is said is due again when its lease ends.
+// the lease ends. What becomes of a task is then said with Dequeue, Retry, Release
+// or Bury; a task of which nothing is said is due again when its lease ends.
 // Nothing due is no error.
 //
 // Tasks that were claimed as often as WithMaxAttempts allows go to the dead
@@ -261,19 +261,23 @@ func (q *Queue) Claim(ctx context.Context, n int, lease time.Duration) ([]Entry,
 	if err := checkDuration("lease", lease); err != nil {
 		return nil, fmt.Errorf("sluice: claim: %w", err)
 	}
-	return q.take(ctx, "claim", n, func(n, _ int) (call, decoder) {
-		return call{
-			script: scriptClaim, keys: q.keys,
-			args: []any{n, micros(ceilMicros(lease)), q.options.maxAttempts},
-		}, decodeClaimed
+	return take(ctx, q, "claim", n, func(n, _ int) (call, decoder[Entry]) {
+		return q.claim(n, lease), decodeClaimed
 	})
+}
+
+func (q *Queue) claim(n int, lease time.Duration) call {
+	return call{
+		script: scriptClaim, keys: q.keys,
+		args: []any{n, micros(ceilMicros(lease)), q.options.maxAttempts},
+	}
 }
 
 // Pop takes up to n due tasks out of the queue, earliest first. A task is handed
 // to one caller at most, and lost if that one dies: use Claim where that matters.
 // For more than 500 see Claim. After ErrUnknown up to n tasks may be lost.
 func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
-	return q.take(ctx, "pop", n, func(n, _ int) (call, decoder) {
+	return take(ctx, q, "pop", n, func(n, _ int) (call, decoder[Entry]) {
 		return call{script: scriptPop, keys: q.keys, args: []any{n}}, decodeEntries
 	})
 }
@@ -283,21 +287,21 @@ func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
 // Pop would set aside, so that a queue which is only ever peeked at should have
 // somebody who Claims now and then.
 func (q *Queue) Peek(ctx context.Context, n int) ([]Entry, error) {
-	return q.take(ctx, "peek", n, func(n, skip int) (call, decoder) {
+	return take(ctx, q, "peek", n, func(n, skip int) (call, decoder[Entry]) {
 		return call{script: scriptPeek, keys: q.keys[:2], args: []any{n, skip}, mode: read}, decodeEntries
 	})
 }
 
-// take runs a script that hands out due tasks until there are n, or no more. The
+// take runs a script that hands out entries until there are n, or no more. The
 // script is told how many it has looked at before.
-func (q *Queue) take(ctx context.Context, op string, n int, build func(n, skip int) (call, decoder)) ([]Entry, error) {
+func take[E any](ctx context.Context, q *Queue, op string, n int, build func(n, skip int) (call, decoder[E])) ([]E, error) {
 	if err := q.check(op, ctx); err != nil {
 		return nil, err
 	}
 	if n < 1 {
 		return nil, invalid(op, "n must be at least 1")
 	}
-	var taken []Entry
+	var taken []E
 	for skip := 0; len(taken) < n; {
 		c, decode := build(min(n-len(taken), chunk), skip)
 		a, err := q.run(ctx, c)
@@ -404,7 +408,7 @@ func (q *Queue) finish(ctx context.Context, op string, es []Entry, build func(re
 	}
 }
 
-// What dequeue.lua and giveback.lua say of a task.
+// What dequeue.lua, giveback.lua and bury.lua say of a task.
 const (
 	codeCorrupt = -1
 	codeDone    = 1

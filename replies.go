@@ -9,9 +9,9 @@ import (
 
 // One function per kind of reply; each is ErrCorrupt about what it doesn't know.
 
-// decoder decodes the reply of a script that hands out tasks: how many it
+// decoder decodes the reply of a script that hands out entries: how many it
 // looked at if there may be more, and the entries.
-type decoder func(reply any) (looked int, entries []Entry, err error)
+type decoder[E any] func(reply any) (looked int, entries []E, err error)
 
 func errReply(reply any) error {
 	return fmt.Errorf("%w: unexpected reply of type %T", ErrCorrupt, reply)

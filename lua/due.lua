@@ -35,11 +35,6 @@ local function due(n, skip)
       store(task.id, 0, nil, nil, task.payload)
     end
     for _, task in ipairs(exhausted) do graves[#graves + 1] = task end
-    for _, task in ipairs(graves) do
-      redis.call('ZREM', queue, task.id)
-      redis.call('ZADD', KEYS[3], text(now), task.id)
-      redis.call('HSET', tasks, task.id,
-        string.format('%.0f:dead:%d:', task.attempt, #task.reason) .. task.reason .. task.payload)
-    end
+    for _, task in ipairs(graves) do bury(task.id, task.attempt, task.reason, task.payload) end
   end
 end

@@ -25,8 +25,10 @@ local function decode(field)
   local _, last, attempt, lease, due = string.find(field, '^(%d*):([%d.e+-]*):([%d.e+-]*):')
   if not last or #attempt > 9 then
     _, last, attempt, due = string.find(field, '^(%d+):dead:(%d+):')
-    if not last or #attempt > 9 then return nil end
-    return { attempt = tonumber(attempt), dead = true, payload = string.sub(field, last + tonumber(due) + 1) }
+    if not last or #attempt > 9 or #due > 9 then return nil end
+    due = last + tonumber(due)
+    return { attempt = tonumber(attempt), dead = true,
+      reason = string.sub(field, last + 1, due), payload = string.sub(field, due + 1) }
   end
   local task = { attempt = tonumber(attempt) or 0, payload = string.sub(field, last + 1) }
   task.lease, task.due = finite(lease), finite(due)
@@ -89,6 +91,13 @@ end
 -- Takes a dead letter that a foreign producer had put back off their list.
 local function unbury(id, task)
   if task and task.revived then redis.call('ZREM', KEYS[3], id) end
+end
+
+-- Puts a task among the dead letters. The ZREM lets it through on a full server.
+local function bury(id, attempt, reason, payload)
+  redis.call('ZREM', queue, id)
+  redis.call('ZADD', KEYS[3], text(now), id)
+  redis.call('HSET', tasks, id, string.format('%.0f:dead:%d:', attempt, #reason) .. reason .. payload)
 end
 
 -- Ends a hold: the version that waited takes over, else the task is due again
