@@ -331,9 +331,12 @@ func take[E any](ctx context.Context, q *Queue, op string, n int, build func(n, 
 // at a time; after an error those of earlier steps have been, but for those that a
 // *StaleError beside it names.
 func (q *Queue) Dequeue(ctx context.Context, es ...Entry) error {
-	return q.finish(ctx, "dequeue", es, func(receipts []any) call {
-		return call{script: scriptDequeue, keys: q.keys, args: append([]any{q.channel}, receipts...)}
-	})
+	return q.finish(ctx, "dequeue", es, q.dequeue)
+}
+
+// dequeue takes two arguments per task: ID, score.
+func (q *Queue) dequeue(receipts []any) call {
+	return call{script: scriptDequeue, keys: q.keys, args: append([]any{q.channel}, receipts...)}
 }
 
 // Retry gives a task back, due again after delay; the attempt counts. Where a new
@@ -344,7 +347,7 @@ func (q *Queue) Retry(ctx context.Context, e Entry, delay time.Duration) error {
 		return fmt.Errorf("sluice: retry: %w", err)
 	}
 	return q.finish(ctx, "retry", []Entry{e}, func(receipts []any) call {
-		return q.giveBack(delay, 0, receipts)
+		return q.giveBack(append(receipts, micros(ceilMicros(delay)), 0))
 	})
 }
 
@@ -353,13 +356,17 @@ func (q *Queue) Retry(ctx context.Context, e Entry, delay time.Duration) error {
 // ErrStale and ErrUnknown as for Dequeue.
 func (q *Queue) Release(ctx context.Context, es ...Entry) error {
 	return q.finish(ctx, "release", es, func(receipts []any) call {
-		return q.giveBack(0, 1, receipts)
+		args := make([]any, 0, 2*len(receipts))
+		for i := 0; i < len(receipts); i += 2 {
+			args = append(args, receipts[i], receipts[i+1], "0", 1)
+		}
+		return q.giveBack(args)
 	})
 }
 
-func (q *Queue) giveBack(delay time.Duration, attempts int, receipts []any) call {
-	args := append([]any{q.channel, micros(ceilMicros(delay)), attempts}, receipts...)
-	return call{script: scriptGiveBack, keys: q.keys, args: args}
+// giveBack takes four arguments per task: ID, score, delay, attempts to take off.
+func (q *Queue) giveBack(back []any) call {
+	return call{script: scriptGiveBack, keys: q.keys, args: append([]any{q.channel}, back...)}
 }
 
 // finish runs a script that ends holds, and sorts out its verdicts.
@@ -431,10 +438,7 @@ func (q *Queue) Extend(ctx context.Context, e Entry, lease time.Duration) (Entry
 	if err != nil {
 		return Entry{}, fmt.Errorf("sluice: extend: %w", err)
 	}
-	a, err := q.run(ctx, call{
-		script: scriptHeartbeat, keys: q.keys, mode: repeat,
-		args: append(receipts([]Entry{e}), micros(ceilMicros(lease))),
-	})
+	a, err := q.run(ctx, q.heartbeat(lease, receipts([]Entry{e})...))
 	if err == nil {
 		e.Score, err = decodeHeartbeat(a)
 	}
@@ -442,6 +446,10 @@ func (q *Queue) Extend(ctx context.Context, e Entry, lease time.Duration) (Entry
 		return Entry{}, wrap("extend", q.name, err)
 	}
 	return e, nil
+}
+
+func (q *Queue) heartbeat(lease time.Duration, receipt ...any) call {
+	return call{script: scriptHeartbeat, keys: q.keys, mode: repeat, args: append(receipt, micros(ceilMicros(lease)))}
 }
 
 // Cancel removes a task whatever its state, and says whether there was one. Who
