@@ -223,7 +223,7 @@ type extension struct {
 func (s *shift) extend(now time.Time, tickets []*ticket) {
 	x := &extension{sent: now, tickets: tickets}
 	first := slices.MinFunc(tickets, func(a, b *ticket) int { return a.until.Compare(b.until) })
-	budget := max(first.until.Sub(now)/2, min(leastPatience/2, s.lease/2))
+	budget := max(first.until.Sub(now)/2, leastExtension)
 	calls := make([]call, len(tickets))
 	for i, t := range tickets {
 		t.renewing = true

@@ -18,6 +18,10 @@ func TestMain(m *testing.M) {
 		child(settings)
 		return
 	}
+	if settings := os.Getenv(workerEnv); settings != "" {
+		workerChild(settings)
+		return
+	}
 	redistest.Main(m)
 }
 

@@ -16,9 +16,12 @@ const (
 	// is tried again.
 	retryExtension = 20
 	// leastPatience and mostPatience bound how long an exchange with Redis is
-	// waited for; in between it is a third of the lease.
-	leastPatience = 50 * time.Millisecond
+	// waited for; in between it is a third of the lease. A new connection takes
+	// several round trips.
+	leastPatience = time.Second
 	mostPatience  = 5 * time.Second
+	// leastExtension is what an extension is given at the least.
+	leastExtension = 20 * time.Millisecond
 
 	// troubleMin and troubleMax bound the pause after an exchange that failed.
 	troubleMin = 10 * time.Millisecond
