@@ -698,3 +698,15 @@ func TestForeignLockKey(t *testing.T) {
 		require.Equal(t, int64(1), rdb.LLen(ctx, "Lock:"+name).Val())
 	})
 }
+
+// TestDequeueTheSameTwice: a receipt is good once, also within one call.
+func TestDequeueTheSameTwice(t *testing.T) {
+	eachQueue(t, func(b bundle) {
+		b.enqueue(sluice.Added, sluice.Task{ID: "a"})
+		e := b.claimOne(time.Minute)
+		var stale *sluice.StaleError
+		require.ErrorAs(b, b.q.Dequeue(b.Context(), e, e), &stale)
+		require.Equal(b, []string{"a"}, stale.IDs)
+		b.requireClean()
+	})
+}

@@ -92,7 +92,7 @@ func TestLostReplyOfAVerdict(t *testing.T) {
 						f.eventually(func() bool { s := f.w.Stats(); return s.Done+s.Retried+s.Buried > 0 })
 						require.NoError(f, f.stop())
 						require.Equal(f, verdict.stats, f.w.Stats())
-						switch s := f.bundle.stats(); name {
+						switch s := f.stats(); name {
 						case "done":
 							f.requireClean()
 						case "retried":
