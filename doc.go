@@ -9,7 +9,8 @@
 //
 // [Queue] keeps tasks until they are due, by the server's clock, and hands each
 // to one worker at a time: at least once with [Queue.Claim], at most once with
-// [Queue.Pop].
+// [Queue.Pop]. [Worker] runs a function for each, retries what fails, and keeps
+// what will not succeed as dead letters: see [Queue.Dead].
 //
 // # Errors
 //

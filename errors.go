@@ -19,8 +19,9 @@ var (
 	ErrNotHeld = errors.New("lock not held")
 
 	// ErrLost is the cause with which a lock's Context ends when the lock is
-	// lost before it was released: stop working on what it guarded.
-	ErrLost = errors.New("lock lost")
+	// lost before it was released, and that of a Worker's handler when its task's
+	// lease is: stop working on it.
+	ErrLost = errors.New("lock or lease lost")
 
 	// ErrStale says that a receipt has been overtaken: the task was handed to
 	// somebody else, finished, or moved. Nothing was changed.

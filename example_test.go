@@ -364,3 +364,171 @@ func ExampleQueue_Extend() {
 	// old receipt: true
 	// new receipt: <nil>
 }
+
+// A worker runs a function for each task as it becomes due, and stops when its
+// context ends.
+func ExampleWorker() {
+	rdb, done := connect()
+	defer done()
+	ctx, stop := context.WithCancel(context.Background()) // in main: signal.NotifyContext
+	defer stop()
+	queue, err := sluice.NewQueue(rdb, "orders")
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = queue.EnqueueBatch(ctx, []sluice.Task{
+		{ID: "order-1", Payload: []byte("two phones")},
+		{ID: "order-2", Payload: []byte("a case"), Delay: 50 * time.Millisecond},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	worker := &sluice.Worker{
+		Queue: queue,
+		Handler: func(ctx context.Context, e sluice.Entry) error {
+			fmt.Printf("cancel %s: %s\n", e.ID, e.Payload)
+			if e.ID == "order-2" {
+				stop() // the example is over
+			}
+			return nil
+		},
+	}
+	fmt.Println(worker.Run(ctx))
+	fmt.Println("done:", worker.Stats().Done)
+	// Output:
+	// cancel order-1: two phones
+	// cancel order-2: a case
+	// <nil>
+	// done: 2
+}
+
+// An error is tried again after a while, and one that no further attempt will mend
+// is not: its task goes to the dead letters, for somebody to look at.
+func ExamplePermanent() {
+	rdb, done := connect()
+	defer done()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	queue, err := sluice.NewQueue(rdb, "mail", sluice.WithMaxAttempts(3))
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = queue.EnqueueBatch(ctx, []sluice.Task{{ID: "nowhere"}, {ID: "busy"}, {ID: "down"}})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	worker := &sluice.Worker{
+		Queue:       queue,
+		Concurrency: 1,
+		Handler: func(_ context.Context, e sluice.Entry) error {
+			switch {
+			case e.ID == "nowhere":
+				return sluice.Permanent(errors.New("no such address"))
+			case e.ID == "down":
+				return errors.New("server down")
+			case e.Attempt < 3:
+				return errors.New("server busy")
+			}
+			fmt.Println("sent:", e.ID, "at attempt", e.Attempt)
+			return nil
+		},
+		Backoff: func(attempt int, _ error) time.Duration {
+			return time.Duration(attempt) * 10 * time.Millisecond // by default 1s and more, at random
+		},
+	}
+	go func() {
+		for s := worker.Stats(); s.Done+s.Buried < 3; s = worker.Stats() {
+			time.Sleep(time.Millisecond)
+		}
+		stop() // the example is over
+	}()
+	if err := worker.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+
+	letters, err := queue.Dead(context.Background(), 10)
+	for _, letter := range letters {
+		fmt.Printf("%s: %s (%d)\n", letter.ID, letter.Reason, letter.Attempt)
+	}
+	fmt.Println(err)
+	// Output:
+	// sent: busy at attempt 3
+	// nowhere: no such address (1)
+	// down: server down (3)
+	// <nil>
+}
+
+// A worker that is told to stop lets its handlers finish, for Grace at most; what
+// it had not begun others get at once.
+func ExampleWorker_Run() {
+	rdb, done := connect()
+	defer done()
+	ctx, stop := context.WithCancel(context.Background()) // in main: signal.NotifyContext(ctx, syscall.SIGTERM)
+	defer stop()
+	queue, err := sluice.NewQueue(rdb, "video")
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := queue.EnqueueBatch(ctx, []sluice.Task{{ID: "short"}, {ID: "endless"}}); err != nil {
+		log.Fatal(err)
+	}
+
+	var begun sync.WaitGroup
+	begun.Add(2)
+	go func() { begun.Wait(); stop() }()
+	worker := &sluice.Worker{
+		Queue: queue,
+		Grace: 100 * time.Millisecond,
+		Handler: func(ctx context.Context, e sluice.Entry) error {
+			begun.Done()
+			if e.ID == "short" {
+				time.Sleep(10 * time.Millisecond)
+				return nil
+			}
+			<-ctx.Done() // Grace is over
+			return ctx.Err()
+		},
+	}
+	fmt.Println(worker.Run(ctx))
+	fmt.Println("done:", worker.Stats().Done)
+
+	endless, err := queue.Get(context.Background(), "endless")
+	fmt.Println("attempts of endless:", endless.Attempt, err)
+	// Output:
+	// <nil>
+	// done: 1
+	// attempts of endless: 0 <nil>
+}
+
+// Dead letters are kept until somebody says what is to become of them.
+func ExampleQueue_Revive() {
+	rdb, done := connect()
+	defer done()
+	ctx := context.Background()
+	queue, err := sluice.NewQueue(rdb, "payments")
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := queue.Enqueue(ctx, sluice.Task{ID: "refund-7", Payload: []byte("5 EUR")}); err != nil {
+		log.Fatal(err)
+	}
+	entries, err := queue.Claim(ctx, 1, time.Minute)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(queue.Bury(ctx, entries[0], "the bank is unknown"))
+
+	letters, err := queue.Dead(ctx, 10)
+	fmt.Println(letters[0].ID, letters[0].Reason, err)
+	revived, err := queue.Revive(ctx, "refund-7") // the bank has been entered
+	fmt.Println(revived, err)
+	entries, err = queue.Claim(ctx, 1, time.Minute)
+	fmt.Printf("%s: %s, attempt %d %v\n", entries[0].ID, entries[0].Payload, entries[0].Attempt, err)
+	// Output:
+	// <nil>
+	// refund-7 the bank is unknown <nil>
+	// 1 <nil>
+	// refund-7: 5 EUR, attempt 1 <nil>
+}

@@ -170,6 +170,25 @@ func TestLostReplies(t *testing.T) {
 					unknownOr(err, true)
 					require.Zero(t, stored().Attempt)
 				}, 2},
+			{"bury", claim, func(ctx context.Context) error { return q.Bury(ctx, e, "why") },
+				func(err error, _ bool) {
+					unknownOr(err, true)
+					letters, err := clean.Dead(t.Context(), 9)
+					require.NoError(t, err)
+					require.Len(t, letters, 1)
+				}, 2},
+			{"dead", claim, func(ctx context.Context) error { _, err := q.Dead(ctx, 1); return err },
+				func(err error, _ bool) { require.NoError(t, err) }, 2},
+			{"revive", func() {
+				claim()
+				require.NoError(t, clean.Bury(t.Context(), e, ""))
+			}, func(ctx context.Context) error { _, err := q.Revive(ctx, "a"); return err },
+				func(err error, reply bool) {
+					require.ErrorIs(t, err, sluice.ErrUnknown)
+					s, err := clean.Stats(t.Context())
+					require.NoError(t, err)
+					require.Equal(t, reply, s.Due == 1)
+				}, 1},
 			{"cancel", claim, func(ctx context.Context) error { _, err := q.Cancel(ctx, "a"); return err },
 				func(err error, reply bool) {
 					require.ErrorIs(t, err, sluice.ErrUnknown)
@@ -250,6 +269,7 @@ func TestLostReplyOfAStaleReceipt(t *testing.T) {
 			func() error { return q.Dequeue(t.Context(), es...) },
 			func() error { return q.Retry(t.Context(), es[0], 0) },
 			func() error { return q.Release(t.Context(), es[0]) },
+			func() error { return q.Bury(t.Context(), es[0], "") },
 			func() error { _, err := q.Extend(t.Context(), es[0], time.Hour); return err },
 		} {
 			faults.DropReply(1)
@@ -320,6 +340,9 @@ func hangs(t *testing.T, rdb redis.UniversalClient, name string, k *sluice.Lock,
 		"dequeue":      func(ctx context.Context) error { return q.Dequeue(ctx, e) },
 		"retry":        func(ctx context.Context) error { return q.Retry(ctx, e, 0) },
 		"release":      func(ctx context.Context) error { return q.Release(ctx, e) },
+		"bury":         func(ctx context.Context) error { return q.Bury(ctx, e, "") },
+		"dead":         func(ctx context.Context) error { _, err := q.Dead(ctx, 1); return err },
+		"revive":       func(ctx context.Context) error { _, err := q.Revive(ctx, "a"); return err },
 		"extend":       func(ctx context.Context) error { _, err := q.Extend(ctx, e, time.Second); return err },
 		"cancel":       func(ctx context.Context) error { _, err := q.Cancel(ctx, "a"); return err },
 		"reschedule":   func(ctx context.Context) error { _, err := q.Reschedule(ctx, "a", 0); return err },
@@ -443,6 +466,12 @@ func TestFullServer(t *testing.T) {
 		}
 		_, err = q.Pop(ctx, 1)
 		require.NoError(t, err)
+		buried, err := q.Claim(ctx, 1, time.Minute)
+		require.NoError(t, err)
+		require.NoError(t, q.Bury(ctx, buried[0], "why"))
+		revived, err := q.Revive(ctx, buried[0].ID)
+		require.NoError(t, err)
+		require.Equal(t, 1, revived)
 		require.NoError(t, k.Extend(ctx, time.Minute))
 		require.NoError(t, k.Unlock(ctx))
 

@@ -82,6 +82,7 @@ func TestInvalid(t *testing.T) {
 			bad["claim n"] = func() error { _, err := q.Claim(ctx, n, time.Second); return err }
 			bad["pop n"] = func() error { _, err := q.Pop(ctx, n); return err }
 			bad["peek n"] = func() error { _, err := q.Peek(ctx, n); return err }
+			bad["dead n"] = func() error { _, err := q.Dead(ctx, n); return err }
 		}
 		for what, entry := range map[string]sluice.Entry{
 			"zero": {}, "nan": {ID: "a", Score: math.NaN()}, "inf": {ID: "a", Score: math.Inf(1)},
@@ -89,9 +90,11 @@ func TestInvalid(t *testing.T) {
 			bad["dequeue "+what] = func() error { return q.Dequeue(ctx, e, entry) }
 			bad["retry "+what] = func() error { return q.Retry(ctx, entry, 0) }
 			bad["release "+what] = func() error { return q.Release(ctx, entry) }
+			bad["bury "+what] = func() error { return q.Bury(ctx, entry, "") }
 			bad["extend "+what] = func() error { _, err := q.Extend(ctx, entry, time.Second); return err }
 		}
 		bad["get id"] = func() error { _, err := q.Get(ctx, ""); return err }
+		bad["revive id"] = func() error { _, err := q.Revive(ctx, "a", ""); return err }
 		bad["cancel id"] = func() error { _, err := q.Cancel(ctx, ""); return err }
 		bad["reschedule id"] = func() error { _, err := q.Reschedule(ctx, "", 0); return err }
 		bad["nil function"] = func() error { return l.Do(ctx, "a", nil) }
@@ -146,6 +149,9 @@ func everyOperation(ctx context.Context, l *sluice.Locker, k *sluice.Lock, q *sl
 		"ExtendTask":   func() error { _, err := q.Extend(ctx, e, time.Second); return err },
 		"Retry":        func() error { return q.Retry(ctx, e, 0) },
 		"Release":      func() error { return q.Release(ctx, e) },
+		"Bury":         func() error { return q.Bury(ctx, e, "") },
+		"Dead":         func() error { _, err := q.Dead(ctx, 1); return err },
+		"Revive":       func() error { _, err := q.Revive(ctx, "a"); return err },
 		"Cancel":       func() error { _, err := q.Cancel(ctx, "a"); return err },
 		"Reschedule":   func() error { _, err := q.Reschedule(ctx, "a", 0); return err },
 		"Get":          func() error { _, err := q.Get(ctx, "a"); return err },

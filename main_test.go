@@ -28,6 +28,10 @@ func TestMain(m *testing.M) {
 		child(env)
 		return
 	}
+	if settings := os.Getenv(workerEnv); settings != "" {
+		workerChild(settings)
+		return
+	}
 	redistest.Main(m)
 }
 

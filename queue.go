@@ -247,8 +247,8 @@ func checkDelay(d time.Duration) error {
 }
 
 // Claim leases up to n due tasks, earliest first: they are the caller's until
-// the lease ends. What becomes of a task is then said with Dequeue, Retry or
-// Release; a task of which nothing is said is due again when its lease ends.
+// the lease ends. What becomes of a task is then said with Dequeue, Retry, Release
+// or Bury; a task of which nothing is said is due again when its lease ends.
 // Nothing due is no error.
 //
 // Tasks that were claimed as often as WithMaxAttempts allows go to the dead
@@ -261,16 +261,20 @@ func (q *Queue) Claim(ctx context.Context, n int, lease time.Duration) ([]Entry,
 	if err := checkDuration("lease", lease); err != nil {
 		return nil, fmt.Errorf("sluice: claim: %w", err)
 	}
-	return q.take(ctx, "claim", n, func(n, _ int) (call, decoder) {
-		return scriptClaim.call(q.keys, n, micros(ceilMicros(lease)), q.options.maxAttempts), decodeClaimed
+	return take(ctx, q, "claim", n, func(n, _ int) (call, decoder[Entry]) {
+		return q.claim(n, lease), decodeClaimed
 	})
+}
+
+func (q *Queue) claim(n int, lease time.Duration) call {
+	return scriptClaim.call(q.keys, n, micros(ceilMicros(lease)), q.options.maxAttempts)
 }
 
 // Pop takes up to n due tasks out of the queue, earliest first. A task is handed
 // to one caller at most, and lost if that one dies: use Claim where that matters.
 // For more than 500 see Claim. After ErrUnknown up to n tasks may be lost.
 func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
-	return q.take(ctx, "pop", n, func(n, _ int) (call, decoder) {
+	return take(ctx, q, "pop", n, func(n, _ int) (call, decoder[Entry]) {
 		return scriptPop.call(q.keys, n), decodeEntries
 	})
 }
@@ -280,21 +284,21 @@ func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
 // Pop would set aside, so that a queue which is only ever peeked at should have
 // somebody who Claims now and then.
 func (q *Queue) Peek(ctx context.Context, n int) ([]Entry, error) {
-	return q.take(ctx, "peek", n, func(n, skip int) (call, decoder) {
+	return take(ctx, q, "peek", n, func(n, skip int) (call, decoder[Entry]) {
 		return scriptPeek.call(q.keys[:2], n, skip), decodeEntries
 	})
 }
 
-// take runs a script that hands out due tasks until there are n, or no more. The
+// take runs a script that hands out entries until there are n, or no more. The
 // script is told how many it has looked at before.
-func (q *Queue) take(ctx context.Context, op string, n int, build func(n, skip int) (call, decoder)) ([]Entry, error) {
+func take[E any](ctx context.Context, q *Queue, op string, n int, build func(n, skip int) (call, decoder[E])) ([]E, error) {
 	if err := q.check(op, ctx); err != nil {
 		return nil, err
 	}
 	if n < 1 {
 		return nil, invalid(op, "n must be at least 1")
 	}
-	var taken []Entry
+	var taken []E
 	for skip := 0; len(taken) < n; {
 		c, decode := build(min(n-len(taken), chunk), skip)
 		a, err := q.run(ctx, c)
@@ -324,9 +328,12 @@ func (q *Queue) take(ctx context.Context, op string, n int, build func(n, skip i
 // at a time; after an error those of earlier steps have been, but for those that a
 // *StaleError beside it names.
 func (q *Queue) Dequeue(ctx context.Context, es ...Entry) error {
-	return q.finish(ctx, "dequeue", es, func(receipts []any) call {
-		return scriptDequeue.call(q.keys, append([]any{q.channel}, receipts...)...)
-	})
+	return q.finish(ctx, "dequeue", es, q.dequeue)
+}
+
+// dequeue takes two arguments per task: ID, score.
+func (q *Queue) dequeue(receipts []any) call {
+	return scriptDequeue.call(q.keys, append([]any{q.channel}, receipts...)...)
 }
 
 // Retry gives a task back, due again after delay; the attempt counts. Where a new
@@ -337,7 +344,7 @@ func (q *Queue) Retry(ctx context.Context, e Entry, delay time.Duration) error {
 		return fmt.Errorf("sluice: retry: %w", err)
 	}
 	return q.finish(ctx, "retry", []Entry{e}, func(receipts []any) call {
-		return q.giveBack(delay, 0, receipts)
+		return q.giveBack(append(receipts, micros(ceilMicros(delay)), 0))
 	})
 }
 
@@ -346,13 +353,17 @@ func (q *Queue) Retry(ctx context.Context, e Entry, delay time.Duration) error {
 // ErrStale and ErrUnknown as for Dequeue.
 func (q *Queue) Release(ctx context.Context, es ...Entry) error {
 	return q.finish(ctx, "release", es, func(receipts []any) call {
-		return q.giveBack(0, 1, receipts)
+		args := make([]any, 0, 2*len(receipts))
+		for i := 0; i < len(receipts); i += 2 {
+			args = append(args, receipts[i], receipts[i+1], "0", 1)
+		}
+		return q.giveBack(args)
 	})
 }
 
-func (q *Queue) giveBack(delay time.Duration, attempts int, receipts []any) call {
-	args := append([]any{q.channel, micros(ceilMicros(delay)), attempts}, receipts...)
-	return scriptGiveBack.call(q.keys, args...)
+// giveBack takes four arguments per task: ID, score, delay, attempts to take off.
+func (q *Queue) giveBack(back []any) call {
+	return scriptGiveBack.call(q.keys, append([]any{q.channel}, back...)...)
 }
 
 // finish runs a script that ends holds, and sorts out its verdicts.
@@ -400,7 +411,7 @@ func (q *Queue) finish(ctx context.Context, op string, es []Entry, build func(re
 	}
 }
 
-// What dequeue.lua and giveback.lua say of a task.
+// What dequeue.lua, giveback.lua and bury.lua say of a task.
 const (
 	codeCorrupt = -1
 	codeDone    = 1
@@ -423,7 +434,7 @@ func (q *Queue) Extend(ctx context.Context, e Entry, lease time.Duration) (Entry
 	if err != nil {
 		return Entry{}, fmt.Errorf("sluice: extend: %w", err)
 	}
-	a, err := q.run(ctx, scriptHeartbeat.call(q.keys, append(receipts([]Entry{e}), micros(ceilMicros(lease)))...))
+	a, err := q.run(ctx, q.heartbeat(lease, receipts([]Entry{e})...))
 	if err == nil {
 		e.Score, err = decodeHeartbeat(a)
 	}
@@ -431,6 +442,10 @@ func (q *Queue) Extend(ctx context.Context, e Entry, lease time.Duration) (Entry
 		return Entry{}, wrap("extend", q.name, err)
 	}
 	return e, nil
+}
+
+func (q *Queue) heartbeat(lease time.Duration, receipt ...any) call {
+	return scriptHeartbeat.call(q.keys, append(receipt, micros(ceilMicros(lease)))...)
 }
 
 // Cancel removes a task whatever its state, and says whether there was one. Who

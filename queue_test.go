@@ -3,6 +3,7 @@ package sluice_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -251,6 +252,7 @@ func TestDeferred(t *testing.T) {
 		"dequeue": func(b bundle, e sluice.Entry) { require.NoError(b, b.q.Dequeue(b.Context(), e)) },
 		"retry":   func(b bundle, e sluice.Entry) { require.NoError(b, b.q.Retry(b.Context(), e, time.Hour)) },
 		"release": func(b bundle, e sluice.Entry) { require.NoError(b, b.q.Release(b.Context(), e)) },
+		"bury":    func(b bundle, e sluice.Entry) { require.NoError(b, b.q.Bury(b.Context(), e, "")) },
 		"crash":   bundle.crash,
 		"extend, dequeue": func(b bundle, e sluice.Entry) {
 			e, err := b.q.Extend(b.Context(), e, time.Minute)
@@ -313,6 +315,7 @@ func TestPeekAtATakenOverVersion(t *testing.T) {
 		"dequeue": func(b bundle, e sluice.Entry) error { return b.q.Dequeue(b.Context(), e) },
 		"retry":   func(b bundle, e sluice.Entry) error { return b.q.Retry(b.Context(), e, time.Hour) },
 		"release": func(b bundle, e sluice.Entry) error { return b.q.Release(b.Context(), e) },
+		"bury":    func(b bundle, e sluice.Entry) error { return b.q.Bury(b.Context(), e, "") },
 		"extend":  func(b bundle, e sluice.Entry) error { _, err := b.q.Extend(b.Context(), e, time.Hour); return err },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -657,13 +660,16 @@ func TestForeignKeys(t *testing.T) {
 					"dequeue":    func() error { return b.q.Dequeue(ctx, e) },
 					"retry":      func() error { return b.q.Retry(ctx, e, 0) },
 					"release":    func() error { return b.q.Release(ctx, e) },
+					"bury":       func() error { return b.q.Bury(ctx, e, "") },
+					"dead":       func() error { _, err := b.q.Dead(ctx, 1); return err },
+					"revive":     func() error { _, err := b.q.Revive(ctx, "a"); return err },
 					"extend":     func() error { _, err := b.q.Extend(ctx, e, time.Second); return err },
 					"reschedule": func() error { _, err := b.q.Reschedule(ctx, "a", 0); return err },
 					"get":        func() error { _, err := b.q.Get(ctx, "a"); return err },
 					"peek":       func() error { _, err := b.q.Peek(ctx, 1); return err },
 				} {
 					// Those that do not touch the damaged key may go through.
-					touchesDead := name == "enqueue" || name == "batch" || name == "claim" || name == "pop" || name == "stats" || name == "cancel"
+					touchesDead := slices.Contains([]string{"enqueue", "batch", "claim", "pop", "stats", "cancel", "bury", "dead", "revive"}, name)
 					if which == "dead" && !touchesDead || which == "tasks" && name == "stats" {
 						continue
 					}
@@ -690,5 +696,17 @@ func TestForeignLockKey(t *testing.T) {
 		_, err = l.ForceUnlock(ctx, name)
 		require.ErrorIs(t, err, sluice.ErrCorrupt)
 		require.Equal(t, int64(1), rdb.LLen(ctx, "Lock:"+name).Val())
+	})
+}
+
+// TestDequeueTheSameTwice: a receipt is good once, also within one call.
+func TestDequeueTheSameTwice(t *testing.T) {
+	eachQueue(t, func(b bundle) {
+		b.enqueue(sluice.Added, sluice.Task{ID: "a"})
+		e := b.claimOne(time.Minute)
+		var stale *sluice.StaleError
+		require.ErrorAs(b, b.q.Dequeue(b.Context(), e, e), &stale)
+		require.Equal(b, []string{"a"}, stale.IDs)
+		b.requireClean()
 	})
 }

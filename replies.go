@@ -9,9 +9,9 @@ import (
 
 // One function per kind of reply; each is ErrCorrupt about what it doesn't know.
 
-// decoder decodes the reply of a script that hands out tasks: how many it
+// decoder decodes the reply of a script that hands out entries: how many it
 // looked at if there may be more, and the entries.
-type decoder func(reply any) (looked int, entries []Entry, err error)
+type decoder[E any] func(reply any) (looked int, entries []E, err error)
 
 func errReply(reply any) error {
 	return fmt.Errorf("%w: unexpected reply of type %T", ErrCorrupt, reply)
@@ -52,15 +52,26 @@ func decodeClaimed(reply any) (int, []Entry, error) {
 		return 0, nil, errReply(reply)
 	}
 	seen, _ := list[0].(int64)
+	score, err := decodeScore(list[1])
+	if err != nil {
+		return 0, nil, err
+	}
 	entries := make([]Entry, 0, len(list)/3)
 	for i := 2; i < len(list); i += 3 {
-		e, err := decodeEntry(list[i], list[1], list[i+1], list[i+2])
+		e, err := decodeTask(list[i], list[i+1], list[i+2])
 		if err != nil {
 			return 0, nil, err
 		}
+		e.Score = score
 		entries = append(entries, e)
 	}
 	return int(seen), entries, nil
+}
+
+// claimedUntil is the receipt in a reply that decodeClaimed has found good.
+func claimedUntil(reply any) string {
+	receipt, _ := reply.([]any)[1].(string)
+	return receipt
 }
 
 // decodeEntries: seen, then id, score, attempt, payload of each.
@@ -94,13 +105,22 @@ func decodeGet(id string, reply any) (Entry, error) {
 	return Entry{}, errReply(reply)
 }
 
-func decodeEntry(id, score, attempt, payload any) (e Entry, err error) {
-	var ok bool
-	if e.ID, ok = id.(string); !ok {
-		return Entry{}, errReply(id)
+func decodeEntry(id, score, attempt, payload any) (Entry, error) {
+	e, err := decodeTask(id, attempt, payload)
+	if err != nil {
+		return Entry{}, err
 	}
 	if e.Score, err = decodeScore(score); err != nil {
 		return Entry{}, err
+	}
+	return e, nil
+}
+
+// decodeTask decodes an entry but for its score.
+func decodeTask(id, attempt, payload any) (e Entry, err error) {
+	var ok bool
+	if e.ID, ok = id.(string); !ok {
+		return Entry{}, errReply(id)
 	}
 	text, _ := attempt.(string)
 	if e.Attempt, err = strconv.Atoi(text); err != nil {

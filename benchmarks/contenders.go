@@ -34,11 +34,12 @@ type setup struct {
 	Retry time.Duration
 }
 
-// An entrant says how to make a contender.
+// An entrant says how to make a contender, or a queue.
 type entrant struct {
-	name     string
-	settings string // those that are not the defaults
-	open     func(setup) (contender, error)
+	name      string
+	settings  string // those that are not the defaults
+	open      func(setup) (contender, error)
+	openQueue func(setup) (queue, error)
 }
 
 const (
@@ -49,23 +50,25 @@ const (
 // entrants are all there are, by name.
 func entrants() []entrant {
 	return []entrant{
-		{sluiceName, "defaults", plain(newSluice)},
-		{sluiceName + " on AutoPipeline", "defaults", pipelined(newSluice)},
-		{floorName, "SET NX PX and a compare-delete script by EVALSHA, bare go-redis; never waits", plain(newFloor)},
-		{floorName + " on AutoPipeline", "the same", pipelined(newFloor)},
-		{"redislock", redislockSettings, plain(newRedislock)},
-		{"redsync", redsyncSettings, plain(newRedsync)},
-		{"redsync on AutoPipeline", redsyncSettings, pipelined(newRedsync)},
-		{"redislock on AutoPipeline", redislockSettings, pipelined(newRedislock)},
-		{"rueidislock", rueidislockSettings, newRueidislock},
-		{"local mutex", "a sync.Mutex: no Redis at all", func(setup) (contender, error) { return &local{}, nil }},
+		{name: sluiceName, settings: "defaults", open: plain(newSluice)},
+		{name: sluiceName + " on AutoPipeline", settings: "defaults", open: pipelined(newSluice)},
+		{name: floorName, settings: "SET NX PX and a compare-delete script by EVALSHA, bare go-redis; never waits", open: plain(newFloor)},
+		{name: floorName + " on AutoPipeline", settings: "the same", open: pipelined(newFloor)},
+		{name: "redislock", settings: redislockSettings, open: plain(newRedislock)},
+		{name: "redsync", settings: redsyncSettings, open: plain(newRedsync)},
+		{name: "redsync on AutoPipeline", settings: redsyncSettings, open: pipelined(newRedsync)},
+		{name: "redislock on AutoPipeline", settings: redislockSettings, open: pipelined(newRedislock)},
+		{name: "rueidislock", settings: rueidislockSettings, open: newRueidislock},
+		{name: "local mutex", settings: "a sync.Mutex: no Redis at all", open: func(setup) (contender, error) { return &local{}, nil }},
 	}
 }
 
 // enter returns the entrants of these names, in this order.
-func enter(names ...string) []entrant {
+func enter(names ...string) []entrant { return pick(entrants(), names) }
+
+func pick(all []entrant, names []string) []entrant {
 	byName := map[string]entrant{}
-	for _, e := range entrants() {
+	for _, e := range all {
 		byName[e.name] = e
 	}
 	var list []entrant

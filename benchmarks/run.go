@@ -27,7 +27,11 @@ type scenario struct {
 // scenarios are all there are, in the order in which they run.
 func scenarios() []scenario {
 	return []scenario{single(), hot(), procs(), storm(2 * time.Millisecond), storm(20 * time.Millisecond),
-		names(), manyNames(), wake()}
+		names(), manyNames(), wake(),
+		work(64, 200_000), work(1, 20_000), enqueue(), enqueueBatch(),
+		late("late-idle", func(entrant) int { return 2000 }, 5*time.Second),
+		late("late-busy", halfOf, 3*time.Second),
+		memory(0), memory(100), depth(10_000), depth(10_000_000)}
 }
 
 // turn is one contender's turn in one round.
@@ -37,6 +41,7 @@ type turn struct {
 	// contender is fresh and warm. In scenarios with several processes, each has
 	// one of its own besides.
 	contender contender
+	queue     queue // instead, in scenarios of tasks
 	length    time.Duration
 	quick     bool
 }
@@ -135,16 +140,31 @@ func (s scenario) progress(r result) string {
 
 // oneTurn opens the contender, warms it up, and lets it have its turn.
 func (s scenario) oneTurn(ctx context.Context, t turn) (r result) {
-	var err error
-	if t.contender, err = t.entrant.open(t.setup); err == nil {
-		if err = warmUp(ctx, t.contender); err == nil {
+	shut, err := t.open(ctx)
+	if shut != nil {
+		if err == nil {
 			runtime.GC() // of what earlier turns left
 			r, err = s.turn(ctx, t)
 		}
-		if closing := t.contender.Close(); closing != nil {
+		if closing := shut(); closing != nil {
 			r.failures.add(fmt.Errorf("close: %w", closing))
 		}
 	}
 	r.failures.add(err)
 	return r
+}
+
+// open makes the turn's contender, warm, or its queue. shut is nil if there is
+// nothing to be closed.
+func (t *turn) open(ctx context.Context) (shut func() error, err error) {
+	if t.entrant.openQueue != nil {
+		if t.queue, err = t.entrant.openQueue(t.setup); err != nil {
+			return nil, err
+		}
+		return t.queue.Close, nil
+	}
+	if t.contender, err = t.entrant.open(t.setup); err != nil {
+		return nil, err
+	}
+	return t.contender.Close, warmUp(ctx, t.contender)
 }

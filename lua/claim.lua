@@ -3,25 +3,30 @@
 -- ARGV[1] n, at most 500   ARGV[2] lease in seconds   ARGV[3] attempts allowed, 0 for any number
 -- RETURNS { tasks looked at if there may be more, else 0, lease end, then per task handed out: id, attempt, payload }
 -- Not repeated by itself: a second run would lease other tasks.
-local most, lease = tonumber(ARGV[3]), now + tonumber(ARGV[2])
+local most, lease = tonumber(ARGV[3]), text(now + tonumber(ARGV[2]))
 redis.call('ZCARD', KEYS[3]) -- its type, before anything is written
 local ready, ids, more, tidy = due(tonumber(ARGV[1]))
-local reply, scores, fields, exhausted = { more and #ids or 0, text(lease) }, {}, {}, {}
+local reply, scores, fields, exhausted = { more and #ids or 0, lease }, {}, {}, {}
 if #ids == 0 then return reply end
 
 redis.call('ZREM', queue, ids[1]) -- all of ids get a new score: this is what lets them through on a full server
+local attempts, heads = {}, {} -- texts, made once for all tasks with as many attempts
 for _, task in ipairs(ready) do
-  if most > 0 and task.attempt >= most then
+  local n = task.attempt
+  if most > 0 and n >= most then
     task.reason = 'attempts used up'
     exhausted[#exhausted + 1] = task
   else
-    local attempt = string.format('%.0f', task.attempt + 1)
-    scores[#scores + 1] = text(lease)
+    if not heads[n] then
+      attempts[n] = string.format('%.0f', n + 1)
+      heads[n] = attempts[n] .. ':' .. lease .. '::'
+    end
+    scores[#scores + 1] = lease
     scores[#scores + 1] = task.id
     fields[#fields + 1] = task.id
-    fields[#fields + 1] = string.format('%s:%s::', attempt, text(lease)) .. task.payload
+    fields[#fields + 1] = heads[n] .. task.payload
     reply[#reply + 1] = task.id
-    reply[#reply + 1] = attempt
+    reply[#reply + 1] = attempts[n]
     reply[#reply + 1] = task.payload
   end
 end

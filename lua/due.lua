@@ -7,39 +7,44 @@
 -- version that waited for a lease to run out at its own time, a poison entry and
 -- what the caller adds to it among the dead letters.
 local function due(n, skip)
-  local ready, ids, size, postponed, graves, revived = {}, {}, 0, {}, {}, {}
+  local ready, postponed, graves, revived = {}, {}, {}, {}
   local found = redis.call('ZRANGEBYSCORE', queue, '-inf', text(now), 'WITHSCORES', 'LIMIT', skip or 0, n)
   redis.call('HLEN', tasks) -- its type, before anything is written
 
-  for i = 1, #found, 2 do
-    if size >= 1048576 then break end
-    local id = found[i]
-    local field = redis.call('HGET', tasks, id)
-    local score, task = finite(found[i + 1]), live(field)
-    ids[#ids + 1], size = id, size + #(field or '')
+  local function sort(id, field, written)
+    local score, task = finite(written), live(field)
     if not score or not task then
       graves[#graves + 1] = { id = id, attempt = 0, payload = field or '', reason = 'malformed' }
-    else
-      if task.revived then revived[#revived + 1] = id end
-      task, score = settle(task, score)
-      task.id, task.score = id, score
-      local list = score > now and postponed or ready
-      list[#list + 1] = task
+      return
+    end
+    if task.revived then revived[#revived + 1] = id end
+    task, score = settle(task, score)
+    task.id, task.score = id, text(score)
+    local list = score > now and postponed or ready
+    list[#list + 1] = task
+  end
+
+  local all, ids, size = {}, {}, 0
+  for i = 1, #found, 2 do all[#all + 1] = found[i] end
+  local read = reader(all)
+  for i, id in ipairs(all) do
+    if size >= 1048576 then break end
+    local field, score = read(i), found[2 * i]
+    ids[i], size = id, size + (field and #field or 0)
+    if field or string.sub(score, 1, 1) == '-' then
+      sort(id, field, score)
+    else -- a plain task: the most common, and the cheapest
+      ready[#ready + 1] = { id = id, score = score, attempt = 0, payload = '' }
     end
   end
   local more = #ids > 0 and (2 * n == #found or 2 * #ids < #found)
   return ready, ids, more, function(exhausted)
     if #revived > 0 then redis.call('ZREM', KEYS[3], unpack(revived)) end
     for _, task in ipairs(postponed) do
-      move(task.id, task.score)
+      move(task.id, tonumber(task.score))
       store(task.id, 0, nil, nil, task.payload)
     end
     for _, task in ipairs(exhausted) do graves[#graves + 1] = task end
-    for _, task in ipairs(graves) do
-      redis.call('ZREM', queue, task.id)
-      redis.call('ZADD', KEYS[3], text(now), task.id)
-      redis.call('HSET', tasks, task.id,
-        string.format('%.0f:dead:%d:', task.attempt, #task.reason) .. task.reason .. task.payload)
-    end
+    for _, task in ipairs(graves) do bury(task.id, task.attempt, task.reason, task.payload) end
   end
 end

@@ -1,16 +1,15 @@
--- Gives tasks back, due after a delay; where a version waited, that one takes
+-- Gives tasks back, each due after a delay of its own; where a version waited, that one takes
 -- over at its own time instead.
 -- KEYS[3] the dead letters
--- ARGV[1] wake channel   ARGV[2] delay in seconds   ARGV[3] attempts to take off
--- then two per task: id, score
+-- ARGV[1] wake channel, then four per task: id, score, delay in seconds, attempts to take off
 -- RETURNS one number per task: 1 done   0 stale   -1 a field that is not ours; nothing changed by these
 -- May run twice: the first run uses up the receipt.
-local delay, off, reply, first = tonumber(ARGV[2]), tonumber(ARGV[3]), {}, nil
+local reply, first = {}, nil
 redis.call('HLEN', tasks) -- the types, before anything is written
 redis.call('ZCARD', KEYS[3])
 
-for i = 4, #ARGV, 2 do
-  local id = ARGV[i]
+for i = 2, #ARGV, 4 do
+  local id, delay, off = ARGV[i], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])
   local task = held(id, tonumber(ARGV[i + 1]))
   if task then
     local due = giveback(id, task, math.max(task.attempt - off, 0), now + delay)

@@ -5,7 +5,7 @@ local ready, seen, more = due(tonumber(ARGV[1]), ARGV[2])
 local reply = { more and #seen or 0 }
 for _, task in ipairs(ready) do
   reply[#reply + 1] = task.id
-  reply[#reply + 1] = text(task.score)
+  reply[#reply + 1] = task.score
   reply[#reply + 1] = string.format('%.0f', task.attempt)
   reply[#reply + 1] = task.payload
 end

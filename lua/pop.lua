@@ -9,7 +9,7 @@ local reply, ids = { more and #seen or 0 }, {}
 for _, task in ipairs(ready) do
   ids[#ids + 1] = task.id
   reply[#reply + 1] = task.id
-  reply[#reply + 1] = text(task.score)
+  reply[#reply + 1] = task.score
   reply[#reply + 1] = string.format('%.0f', task.attempt)
   reply[#reply + 1] = task.payload
 end

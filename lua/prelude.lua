@@ -23,14 +23,16 @@ end
 local function decode(field)
   if not field then return { attempt = 0, payload = '' } end
   local _, last, attempt, lease, due = string.find(field, '^(%d*):([%d.e+-]*):([%d.e+-]*):')
-  if not last or #attempt > 9 then
+  if not last then
     _, last, attempt, due = string.find(field, '^(%d+):dead:(%d+):')
-    if not last or #attempt > 9 then return nil end
-    return { attempt = tonumber(attempt), dead = true, payload = string.sub(field, last + tonumber(due) + 1) }
+    if not last or #attempt > 9 or #due > 9 then return nil end
+    due = last + tonumber(due)
+    return { attempt = tonumber(attempt), dead = true,
+      reason = string.sub(field, last + 1, due), payload = string.sub(field, due + 1) }
   end
   local task = { attempt = tonumber(attempt) or 0, payload = string.sub(field, last + 1) }
   task.lease, task.due = finite(lease), finite(due)
-  if (lease ~= '' and not task.lease) or (due ~= '' and not task.due) then return nil end
+  if #attempt > 9 or (lease ~= '' and not task.lease) or (due ~= '' and not task.due) then return nil end
   return task
 end
 
@@ -75,10 +77,10 @@ end
 
 -- The task that a receipt is good for, or nil; false for a field that is not
 -- ours. The receipt is the score, or that of a version that has taken over since.
-local function held(id, receipt)
-  local score = finite(redis.call('ZSCORE', queue, id))
+local function match(score, field, receipt)
+  score = finite(score)
   if not score then return nil end
-  local task = live(redis.call('HGET', tasks, id))
+  local task = live(field)
   if score == receipt then return task or false end
   if task and task.due then
     task, score = settle(task, score)
@@ -86,9 +88,36 @@ local function held(id, receipt)
   end
 end
 
+local function held(id, receipt)
+  local score = redis.call('ZSCORE', queue, id)
+  if score then return match(score, redis.call('HGET', tasks, id), receipt) end
+end
+
+-- Reads the fields of ids, in order: returns a function that gives the i-th one.
+-- It asks for more and more at a time, as long as they are small.
+local function reader(ids)
+  local read, before, n = {}, 0, 4
+  return function(i)
+    if i - before > #read then
+      before, read = i - 1, redis.call('HMGET', tasks, unpack(ids, i, math.min(i + n - 1, #ids)))
+      local largest = 1
+      for _, field in ipairs(read) do largest = math.max(largest, field and #field or 0) end
+      n = math.max(1, math.min(2 * n, math.floor(1048576 / largest)))
+    end
+    return read[i - before]
+  end
+end
+
 -- Takes a dead letter that a foreign producer had put back off their list.
 local function unbury(id, task)
   if task and task.revived then redis.call('ZREM', KEYS[3], id) end
+end
+
+-- Puts a task among the dead letters. The ZREM lets it through on a full server.
+local function bury(id, attempt, reason, payload)
+  redis.call('ZREM', queue, id)
+  redis.call('ZADD', KEYS[3], text(now), id)
+  redis.call('HSET', tasks, id, string.format('%.0f:dead:%d:', attempt, #reason) .. reason .. payload)
 end
 
 -- Ends a hold: the version that waited takes over, else the task is due again

@@ -33,10 +33,11 @@ type Server struct {
 	// AutoPipeline makes Client return the autopipelining face of a client.
 	AutoPipeline bool
 
-	dir   string
-	pid   int
-	stdin interface{ Close() error } // closing it ends a real server
-	ended chan struct{}
+	dir      string
+	settings []string
+	pid      int
+	stdin    interface{ Close() error } // closing it ends a real server
+	ended    chan struct{}
 }
 
 // shared are the servers that all tests of a package run on.
@@ -157,9 +158,12 @@ func startOnce(dir string, settings []string) (*Server, error) {
 		return nil, err
 	}
 	addr := listener.Addr().String()
-	_, port, _ := net.SplitHostPort(addr)
 	_ = listener.Close()
+	return startAt(addr, dir, settings)
+}
 
+func startAt(addr, dir string, settings []string) (*Server, error) {
+	_, port, _ := net.SplitHostPort(addr)
 	args := append([]string{
 		"-c", `redis-server "$@" >redis.log 2>&1 & echo $!; read -r _; kill -9 $!; wait`, "sh",
 		"--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
@@ -185,7 +189,7 @@ func startOnce(dir string, settings []string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{Name: "redis", Addr: addr, dir: dir, pid: pid, stdin: stdin, ended: make(chan struct{})}
+	s := &Server{Name: "redis", Addr: addr, dir: dir, settings: settings, pid: pid, stdin: stdin, ended: make(chan struct{})}
 	go func() { _ = cmd.Wait(); close(s.ended) }()
 	if err := s.awaitReady(); err != nil {
 		s.stop()
@@ -257,6 +261,22 @@ func (s *Server) Log(t testing.TB) (commands [][]string) {
 	}
 	return commands
 }
+
+// Down kills a real server's process.
+func (s *Server) Down() { s.stop() }
+
+// Up starts it again after Down, on the same port and with what it has on disk.
+func (s *Server) Up(t testing.TB) {
+	t.Helper()
+	again, err := startAt(s.Addr, s.dir, s.settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	*s = *again
+}
+
+// Dir is the folder in which a real server keeps its files.
+func (s *Server) Dir() string { return s.dir }
 
 // Pause stops a real server's process: it accepts and never answers, until
 // Resume.

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sluice-go/sluice"
+)
+
+// queue is a way to put work off, with the connections that it needs. It is of one
+// turn only, and its tasks' IDs are numbers.
+type queue interface {
+	// Enqueue puts a task in, due at a time, or at once if that is zero.
+	Enqueue(ctx context.Context, id int, payload []byte, due time.Time) error
+	// Fill puts n tasks in, in the quickest way there is.
+	Fill(ctx context.Context, n int, payload []byte, due func(id int) time.Time) error
+	// Work hands tasks to handler until ctx ends.
+	Work(ctx context.Context, concurrency int, handler func(id int)) error
+	// Close removes the tasks that are left, too.
+	Close() error
+}
+
+// fillers is how many goroutines fill a queue that takes one task at a time.
+const fillers = 64
+
+// taskID is as long as a UUID.
+func taskID(id int) string { return fmt.Sprintf("task-%031d", id) }
+
+func idOf(task string) int {
+	id := -1
+	_, _ = fmt.Sscanf(task, "task-%d", &id)
+	return id
+}
+
+// taskQueue is Sluice.
+type taskQueue struct {
+	*sluice.Queue
+	closeClient func() error
+}
+
+func openSluiceQueue(s setup) (queue, error) {
+	rdb := newClient(s.Addr)
+	q, err := sluice.NewQueue(rdb, uniqueName("queue"))
+	return taskQueue{q, rdb.Close}, err
+}
+
+func openPipelinedQueue(s setup) (queue, error) {
+	rdb := newClient(s.Addr)
+	auto, err := rdb.AutoPipeline()
+	if err != nil {
+		return nil, errors.Join(err, rdb.Close())
+	}
+	q, err := sluice.NewQueue(auto, uniqueName("queue"))
+	return taskQueue{q, func() error { return errors.Join(auto.Close(), rdb.Close()) }}, err
+}
+
+func (q taskQueue) Enqueue(ctx context.Context, id int, payload []byte, due time.Time) error {
+	_, err := q.Queue.Enqueue(ctx, sluice.Task{ID: taskID(id), Payload: payload, At: due})
+	return err
+}
+
+func (q taskQueue) Fill(ctx context.Context, n int, payload []byte, due func(int) time.Time) error {
+	const batch = 5000
+	tasks := make([]sluice.Task, 0, batch)
+	for id := range n {
+		tasks = append(tasks, sluice.Task{ID: taskID(id), Payload: payload, At: due(id)})
+		if len(tasks) == batch || id == n-1 {
+			if _, err := q.EnqueueBatch(ctx, tasks); err != nil {
+				return err
+			}
+			tasks = tasks[:0]
+		}
+	}
+	return nil
+}
+
+func (q taskQueue) Work(ctx context.Context, concurrency int, handler func(id int)) error {
+	w := &sluice.Worker{
+		Queue: q.Queue, Concurrency: concurrency,
+		Handler: func(_ context.Context, e sluice.Entry) error {
+			handler(idOf(e.ID))
+			return nil
+		},
+	}
+	return w.Run(ctx)
+}
+
+func (q taskQueue) Close() error {
+	return errors.Join(q.Purge(context.Background()), q.closeClient())
+}
+
+// asynqQueue is github.com/hibiken/asynq.
+type asynqQueue struct {
+	*asynq.Client
+	options asynq.RedisClientOpt
+	name    string
+	check   time.Duration // 0 for its default, 5s
+}
+
+func openAsynq(check time.Duration) func(s setup) (queue, error) {
+	return func(s setup) (queue, error) {
+		options := asynq.RedisClientOpt{Addr: s.Addr, PoolSize: poolSize}
+		return asynqQueue{asynq.NewClient(options), options, uniqueName("queue"), check}, nil
+	}
+}
+
+func (q asynqQueue) Enqueue(ctx context.Context, id int, payload []byte, due time.Time) error {
+	options := []asynq.Option{asynq.TaskID(taskID(id)), asynq.Queue(q.name)}
+	if !due.IsZero() {
+		options = append(options, asynq.ProcessAt(due))
+	}
+	_, err := q.EnqueueContext(ctx, asynq.NewTask("t", payload), options...)
+	return err
+}
+
+func (q asynqQueue) Fill(ctx context.Context, n int, payload []byte, due func(int) time.Time) error {
+	return fillSingly(ctx, q, n, payload, due)
+}
+
+// fillSingly fills a queue with many goroutines.
+func fillSingly(ctx context.Context, q queue, n int, payload []byte, due func(int) time.Time) error {
+	var next atomic.Int64
+	group, ctx := errgroup.WithContext(ctx)
+	for range fillers {
+		group.Go(func() error {
+			for id := int(next.Add(1)) - 1; id < n; id = int(next.Add(1)) - 1 {
+				if err := q.Enqueue(ctx, id, payload, due(id)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+func (q asynqQueue) Work(ctx context.Context, concurrency int, handler func(id int)) error {
+	server := asynq.NewServer(q.options, asynq.Config{
+		Concurrency: concurrency, Queues: map[string]int{q.name: 1},
+		LogLevel: asynq.FatalLevel, DelayedTaskCheckInterval: q.check,
+	})
+	err := server.Start(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
+		id, _ := asynq.GetTaskID(ctx)
+		handler(idOf(id))
+		return nil
+	}))
+	if err != nil {
+		return err
+	}
+	<-ctx.Done()
+	server.Shutdown()
+	return nil
+}
+
+func (q asynqQueue) Close() error {
+	inspector := asynq.NewInspector(q.options)
+	err := inspector.DeleteQueue(q.name, true)
+	if errors.Is(err, asynq.ErrQueueNotFound) {
+		err = nil
+	}
+	return errors.Join(err, inspector.Close(), q.Client.Close())
+}
+
+const asynqName = "asynq"
+
+// queueEntrants are all there are, by name.
+func queueEntrants() []entrant {
+	return []entrant{
+		{name: sluiceName, settings: "defaults", openQueue: openSluiceQueue},
+		{name: sluiceName + " on AutoPipeline", settings: "defaults", openQueue: openPipelinedQueue},
+		{name: asynqName, settings: "v0.26.0, defaults, no logging", openQueue: openAsynq(0)},
+		{name: asynqName + " at 50ms", settings: "the same, DelayedTaskCheckInterval 50ms", openQueue: openAsynq(50 * time.Millisecond)},
+	}
+}
+
+func enterQueues(names ...string) []entrant { return pick(queueEntrants(), names) }
+
+// atOnce is the due time of what is due when it is enqueued.
+func atOnce(int) time.Time { return time.Time{} }
+
+// ledger checks that every task was handed out.
+type ledger struct {
+	times    []atomic.Int32
+	left     atomic.Int64
+	complete chan struct{} // closed when each has been
+}
+
+func newLedger(n int) *ledger {
+	l := &ledger{times: make([]atomic.Int32, n), complete: make(chan struct{})}
+	l.left.Store(int64(n))
+	return l
+}
+
+func (l *ledger) enter(id int) {
+	if id >= 0 && id < len(l.times) && l.times[id].Add(1) == 1 && l.left.Add(-1) == 0 {
+		close(l.complete)
+	}
+}
+
+// workThrough has a queue's tasks worked through, and returns how long it took.
+func (l *ledger) workThrough(ctx context.Context, q queue, concurrency int, handler func(id int)) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	var took time.Duration
+	began := time.Now()
+	go func() {
+		defer cancel()
+		select {
+		case <-l.complete:
+			took = time.Since(began)
+		case <-ctx.Done():
+		}
+	}()
+	if err := q.Work(ctx, concurrency, handler); err != nil {
+		return 0, err
+	}
+	if n := l.left.Load(); n > 0 {
+		return 0, fmt.Errorf("TASKS LOST: %d of %d were never handed out", n, len(l.times))
+	}
+	return took, nil
+}
+
+// info is a section of the server's INFO.
+func info(ctx context.Context, addr, section string) (map[string]string, error) {
+	rdb := redis.NewClient(&redis.Options{Addr: addr})
+	defer func() { _ = rdb.Close() }()
+	all, err := rdb.InfoMap(ctx, section).Result()
+	for _, values := range all {
+		return values, err
+	}
+	return nil, err
+}

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	scriptsPerTask  = "scripts/task"
+	commandsPerTask = "commands/task"
+)
+
+var tasksPerSecond = measure{"tasks/s", func(v float64) string { return fmt.Sprintf("%.0f/s", v) }}
+
+func hundredths(v float64) string { return fmt.Sprintf("%.2f", v) }
+
+// work is a backlog of tasks that take no time.
+func work(concurrency, tasks int) scenario {
+	return scenario{
+		name: fmt.Sprint("work-", concurrency),
+		about: fmt.Sprintf("%d tasks due, %d handlers at once that do nothing; commands include those within scripts",
+			tasks, concurrency),
+		measure: tasksPerSecond,
+		entries: enterQueues(sluiceName, asynqName),
+		columns: []column{{scriptsPerTask, median, hundredths}, {commandsPerTask, median, hundredths}},
+		turn:    func(ctx context.Context, t turn) (result, error) { return workTurn(ctx, t, concurrency, tasks) },
+	}
+}
+
+func workTurn(ctx context.Context, t turn, concurrency, tasks int) (result, error) {
+	if t.quick {
+		tasks /= 100
+	}
+	if err := t.queue.Fill(ctx, tasks, nil, atOnce); err != nil {
+		return result{}, err
+	}
+	scripts, commands, err := counted(ctx, t.setup.Addr)
+	if err != nil {
+		return result{}, err
+	}
+	l := newLedger(tasks)
+	took, err := l.workThrough(ctx, t.queue, concurrency, l.enter)
+	if err != nil {
+		return result{}, err
+	}
+	scriptsAfter, commandsAfter, err := counted(ctx, t.setup.Addr)
+	return result{
+		value: float64(tasks) / took.Seconds(),
+		extra: map[string]float64{
+			scriptsPerTask:  (scriptsAfter - scripts) / float64(tasks),
+			commandsPerTask: (commandsAfter - commands) / float64(tasks),
+		},
+	}, err
+}
+
+// counted is how many scripts and commands the server has run.
+func counted(ctx context.Context, addr string) (scripts, commands float64, err error) {
+	stats, err := info(ctx, addr, "commandstats")
+	for name, text := range stats {
+		var calls float64
+		if _, err := fmt.Sscanf(text, "calls=%f", &calls); err != nil {
+			continue
+		}
+		commands += calls
+		if strings.HasPrefix(name, "cmdstat_eval") {
+			scripts += calls
+		}
+	}
+	return scripts, commands, err
+}
+
+// enqueue is one task at a time, from many goroutines.
+func enqueue() scenario {
+	return scenario{
+		name:    "enqueue",
+		about:   "64 goroutines enqueue 50000 tasks, one at a time",
+		measure: tasksPerSecond,
+		entries: enterQueues(sluiceName, sluiceName+" on AutoPipeline", asynqName),
+		turn: func(ctx context.Context, t turn) (result, error) {
+			return enqueueTurn(t, 50_000, func(n int) error { return fillSingly(ctx, t.queue, n, nil, atOnce) })
+		},
+	}
+}
+
+// enqueueBatch is as many as one has, in the quickest way.
+func enqueueBatch() scenario {
+	return scenario{
+		name:    "enqueue-batch",
+		about:   "200000 tasks in the quickest way there is: Sluice's EnqueueBatch of 5,000, asynq from 64 goroutines",
+		measure: tasksPerSecond,
+		entries: enterQueues(sluiceName, asynqName),
+		turn: func(ctx context.Context, t turn) (result, error) {
+			return enqueueTurn(t, 200_000, func(n int) error { return t.queue.Fill(ctx, n, nil, atOnce) })
+		},
+	}
+}
+
+func enqueueTurn(t turn, tasks int, fill func(n int) error) (result, error) {
+	if t.quick {
+		tasks /= 100
+	}
+	began := time.Now()
+	if err := fill(tasks); err != nil {
+		return result{}, err
+	}
+	return result{value: float64(tasks) / time.Since(began).Seconds()}, nil
+}
+
+const earliest = "earliest"
+
+func inTime(v float64) string { return short(time.Duration(v)) }
+
+// late is tasks due at random times.
+func late(name string, rate func(e entrant) int, length time.Duration) scenario {
+	return scenario{
+		name:    name,
+		about:   fmt.Sprintf("tasks due at random over %v, 64 handlers: how late they start (99%%); rates below", length),
+		measure: duration,
+		entries: enterQueues(sluiceName, asynqName, asynqName+" at 50ms"),
+		length:  length,
+		columns: []column{{earliest, slices.Min[[]float64], inTime}, {"rate", median, whole}},
+		turn: func(ctx context.Context, t turn) (result, error) {
+			return lateTurn(ctx, t, rate(t.entrant))
+		},
+	}
+}
+
+// lateTurn compares with the clock of this machine, which the server shares.
+func lateTurn(ctx context.Context, t turn, rate int) (result, error) {
+	if t.quick {
+		rate = min(rate, 2000)
+	}
+	tasks := int(float64(rate) * t.length.Seconds())
+	// All are in before the first is due, but for the slowest to fill.
+	first := time.Now().Add(time.Duration(tasks)*30*time.Microsecond + 500*time.Millisecond)
+	due := make([]time.Time, tasks)
+	for i := range due {
+		due[i] = first.Add(randomUpTo(t.length))
+	}
+	if err := t.queue.Fill(ctx, tasks, nil, func(id int) time.Time { return due[id] }); err != nil {
+		return result{}, err
+	}
+	started := make([]time.Duration, tasks)
+	l := newLedger(tasks)
+	_, err := l.workThrough(ctx, t.queue, 64, func(id int) {
+		started[id] = time.Since(due[id])
+		l.enter(id)
+	})
+	if err != nil {
+		return result{}, err
+	}
+	r := result{waits: newWaits(), extra: map[string]float64{"rate": float64(rate), earliest: float64(slices.Min(started))}}
+	for _, d := range started {
+		_ = r.waits.RecordValue(int64(max(d, 0)))
+	}
+	r.value = float64(r.waits.ValueAtQuantile(99))
+	return r, nil
+}
+
+// halfOf is half of what a contender manages here, by work-64.
+func halfOf(e entrant) int {
+	if e.name == sluiceName {
+		return 40_000
+	}
+	return 4000
+}
