@@ -37,19 +37,49 @@ type door struct {
 	rdb    redis.UniversalClient
 	flight flight // attempts; those whose caller has left included
 
-	// Attempts are made by goroutines that stay for a moment to make others: a
-	// fresh one's stack would have to grow anew each time, at half the cost of a
-	// round trip on loopback (BenchmarkLockToFloor: 1.6 instead of 1.2).
-	attempts chan *attempt
-	hands    flight // those goroutines
-	closed   chan struct{}
+	// Commands go out from goroutines that stay for a moment to send others: the
+	// stack of a fresh one would have to grow anew each time.
+	errands chan errand
+	hands   flight // those goroutines
+	closed  chan struct{}
 }
 
-// idle is how long a goroutine of the door waits for another attempt.
+// errand is a command, or a pipeline of them, that its caller can leave.
+type errand interface{ run(d *door) }
+
+// idle is how long a goroutine of the door waits for another errand.
 const idle = 200 * time.Millisecond
 
 func newDoor(rdb redis.UniversalClient) *door {
-	return &door{rdb: rdb, attempts: make(chan *attempt), closed: make(chan struct{})}
+	return &door{rdb: rdb, errands: make(chan errand), closed: make(chan struct{})}
+}
+
+// start has an errand run in a goroutine.
+func (d *door) start(e errand) {
+	select {
+	case d.errands <- e: // somebody is idle
+	default:
+		d.hands.begin()
+		go d.work(e)
+	}
+}
+
+// work runs errands, this one first, until there are none for a while.
+func (d *door) work(e errand) {
+	defer d.hands.end()
+	timer := time.NewTimer(idle)
+	defer timer.Stop()
+	for {
+		e.run(d)
+		timer.Reset(idle)
+		select {
+		case e = <-d.errands:
+		case <-timer.C:
+			return
+		case <-d.closed:
+			return
+		}
+	}
 }
 
 // close waits for what is under way, and for the goroutines to end, or until ctx
@@ -69,9 +99,9 @@ type call struct {
 	mode mode
 	// detached says that the call is sent even if its context has ended.
 	detached bool
-	// late, if set, is called when the call's effect may have come, or may
-	// still come, after run returned without a reply.
-	late func()
+	// late, if set, is told when the call's effect may have come, or may still
+	// come, after run returned without a reply.
+	late interface{ cleanUp() }
 }
 
 type mode int
@@ -157,7 +187,7 @@ func (d *door) fail(c call, a *answer, err error) error {
 		return err
 	}
 	if c.late != nil {
-		c.late()
+		c.late.cleanUp()
 	}
 	return fmt.Errorf("%w: %w", ErrUnknown, err)
 }
@@ -196,12 +226,7 @@ func (d *door) attempt(ctx context.Context, c call) result {
 		a.ctx = context.WithoutCancel(ctx)
 	}
 	a.answered = make(chan struct{}, 1)
-	select {
-	case d.attempts <- a: // somebody is idle
-	default:
-		d.hands.begin()
-		go d.work(a)
-	}
+	d.start(a)
 	select {
 	case <-a.answered:
 		return a.result
@@ -213,32 +238,14 @@ func (d *door) attempt(ctx context.Context, c call) result {
 	return result{fate: left, err: ctx.Err()}
 }
 
-// work answers attempts, this one first, until there are none for a while.
-func (d *door) work(a *attempt) {
-	defer d.hands.end()
-	timer := time.NewTimer(idle)
-	defer timer.Stop()
-	for {
-		d.answer(a)
-		timer.Reset(idle)
-		select {
-		case a = <-d.attempts:
-		case <-timer.C:
-			return
-		case <-d.closed:
-			return
-		}
-	}
-}
-
-// answer sends a, and deals with the answer if its caller has left.
-func (d *door) answer(a *attempt) {
+// run sends a, and deals with the answer if its caller has left.
+func (a *attempt) run(d *door) {
 	defer d.flight.end()
 	a.result = d.send(a)
 	if a.settled.CompareAndSwap(false, true) {
 		a.answered <- struct{}{}
 	} else if a.call.late != nil && (a.result.fate == done || a.result.fate == lost) {
-		a.call.late()
+		a.call.late.cleanUp()
 	}
 }
 
@@ -278,14 +285,11 @@ func process(ctx context.Context, rdb redis.UniversalClient, cmd *command) error
 // pipeline sends each of the calls once, all of them in one pipeline, and
 // returns their results in order. It returns when ctx ends, as attempt does.
 func (d *door) pipeline(ctx context.Context, calls []call) []result {
-	answered := make(chan []result, 1)
+	p := &pipeline{context.WithoutCancel(ctx), calls, make(chan []result, 1)}
 	d.flight.begin()
-	go func() {
-		defer d.flight.end()
-		answered <- d.sendAll(context.WithoutCancel(ctx), calls)
-	}()
+	d.start(p)
 	select {
-	case rs := <-answered:
+	case rs := <-p.answered:
 		return rs
 	case <-ctx.Done():
 		rs := make([]result, len(calls))
@@ -294,6 +298,17 @@ func (d *door) pipeline(ctx context.Context, calls []call) []result {
 		}
 		return rs
 	}
+}
+
+type pipeline struct {
+	ctx      context.Context
+	calls    []call
+	answered chan []result // cap 1
+}
+
+func (p *pipeline) run(d *door) {
+	defer d.flight.end()
+	p.answered <- d.sendAll(p.ctx, p.calls)
 }
 
 func (d *door) sendAll(ctx context.Context, calls []call) []result {

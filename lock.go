@@ -177,7 +177,7 @@ func (k *Lock) grab(ctx context.Context, try bool) (taken, held bool, err error)
 	k.hold.token = rand.Text()
 	a, err := k.locker.door.run(ctx, call{
 		argv: []any{"set", k.at.keys[0], k.hold.token, "px", k.px, "nx"},
-		late: k.cleanUp,
+		late: k,
 	})
 	switch {
 	case errors.Is(err, ErrUnknown) && ctx.Err() == nil:
@@ -228,7 +228,7 @@ func (k *Lock) acquireCall() call {
 	if k.fenced {
 		c = scriptAcquireFenced.call(k.at.fenced, k.hold.token, k.px, fenceBlock, fenceLife.Milliseconds())
 	}
-	c.late = k.cleanUp
+	c.late = k
 	return c
 }
 
@@ -316,7 +316,7 @@ func (k *Lock) release(ctx context.Context) (others int, err error) {
 	l := k.locker
 	c := k.releaseCall()
 	c.detached = true
-	c.late = k.cleanUp
+	c.late = k
 	a, err := l.door.run(ctx, c)
 	if err != nil {
 		k.cleanUp()
