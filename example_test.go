@@ -199,6 +199,48 @@ func ExampleLock_Extend() {
 	// <nil> context canceled
 }
 
+// A job loses its lock without knowing, and writes all the same. What it writes to
+// compares fences, and keeps what the later holder wrote.
+func ExampleWithFencing() {
+	rdb, done := connect()
+	defer done()
+	ctx := context.Background()
+	locker, err := sluice.NewLocker(rdb, sluice.WithFencing(), sluice.WithTTL(50*time.Millisecond))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = locker.Close() }()
+
+	// In a database: UPDATE building SET floors = ?, fence = ? WHERE fence < ?
+	floors, highest := 10, int64(0)
+	write := func(n int, fence int64) bool {
+		if fence <= highest {
+			return false
+		}
+		floors, highest = n, fence
+		return true
+	}
+
+	a, err := locker.Lock(ctx, "floor-numbers")
+	if err != nil {
+		log.Fatal(err)
+	}
+	// A is stopped for longer than its TTL, and B gets the lock.
+	b, err := locker.Lock(ctx, "floor-numbers")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("B:", write(12, b.Fence()))
+	fmt.Println("A:", write(11, a.Fence())) // it should have asked a.Valid(), and might be stopped after that
+	fmt.Println("floors:", floors)
+	fmt.Println(b.Unlock(ctx), a.Valid())
+	// Output:
+	// B: true
+	// A: false
+	// floors: 12
+	// <nil> false
+}
+
 // An order that is not paid in 15 minutes is to be cancelled.
 func ExampleQueue_Enqueue() {
 	rdb, done := connect()

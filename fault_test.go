@@ -110,6 +110,10 @@ func TestLostReplies(t *testing.T) {
 				func(err error, _ bool) {
 					require.NoError(t, err)
 					require.Equal(t, k.Token(), rdb.Get(t.Context(), key).Val())
+					// The repeat found the block of the first: one of 10ms, by microseconds.
+					last, err := rdb.Get(t.Context(), "{"+key+"}:fence").Int64()
+					require.NoError(t, err)
+					require.Equal(t, k.Fence()+9999, last)
 				}, 2},
 			{"unlock", lock, func(ctx context.Context) error { return k.Unlock(ctx) },
 				func(err error, _ bool) {

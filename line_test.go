@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -344,5 +345,33 @@ func TestLineWhenRedisFails(t *testing.T) {
 			})
 		}
 		all.Wait()
+	})
+}
+
+// TestForgottenBehindALongLock: who forgets a lock of a short TTL blocks those behind for
+// that, also if its line began with a lock of a long one.
+func TestForgottenBehindALongLock(t *testing.T) {
+	bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+		l, done := bubbleLocker(t, rdb)
+		defer done()
+		long, err := l.Lock(t.Context(), "a", sluice.WithTTL(time.Minute))
+		require.NoError(t, err)
+		var others sync.WaitGroup
+		others.Go(func() {
+			_, err := l.Lock(t.Context(), "a", sluice.WithTTL(100*time.Millisecond)) // and forgets it
+			require.NoError(t, err)
+		})
+		synctest.Wait()
+		others.Go(func() {
+			start := time.Now()
+			k, err := l.Lock(t.Context(), "a")
+			require.NoError(t, err)
+			require.Less(t, time.Since(start), time.Second+200*time.Millisecond)
+			require.NoError(t, k.Unlock(t.Context()))
+		})
+		synctest.Wait()
+		time.Sleep(time.Second)
+		require.NoError(t, long.Unlock(t.Context()))
+		others.Wait()
 	})
 }

@@ -14,7 +14,8 @@ import (
 // Locker makes locks of one Redis. It is safe for concurrent use. However many
 // locks there are, it has at most one goroutine that renews them, one that cleans
 // up after lost replies, and two for a pub/sub connection; each is started when it
-// is needed, and ends when it is not any more, or in Close.
+// is needed, and ends when it is not any more, or in Close. Beside them there is one
+// for each command under way, which stays for 200ms to send others.
 type Locker struct {
 	door     *door
 	options  lockOptions

@@ -37,7 +37,8 @@ func WithTTL(d time.Duration) LockOption {
 // WithRetryInterval sets the longest time between two looks at a lock that
 // somebody else holds. Waiters are normally woken by a notification, and by the
 // end of the holder's TTL; the interval bounds their wait when notifications
-// are lost. Each pause is drawn from [d/2, d]. At least 1ms. Defaults to 100ms.
+// are lost. Of those who stand in line the first one looks for all, at its interval.
+// Each pause is drawn from [d/2, d]. At least 1ms. Defaults to 100ms.
 func WithRetryInterval(d time.Duration) LockOption {
 	return func(o *lockOptions) { o.retry = d }
 }

@@ -169,3 +169,43 @@ func TestNoRenewalAfterUnlock(t *testing.T) {
 		}
 	})
 }
+
+// TestSlowRenewal: what is answered after its round has been given up counts, so
+// that a lock outlives replies which take nearly half its TTL.
+func TestSlowRenewal(t *testing.T) {
+	each(t, func(t *testing.T, s *redistest.Server) {
+		rdb, faults := s.Faulty(t)
+		l := newLocker(t, rdb, sluice.WithTTL(1200*time.Millisecond), sluice.WithAutoRenew())
+		k, err := l.Lock(t.Context(), redistest.Name(t))
+		require.NoError(t, err)
+		time.Sleep(500 * time.Millisecond)   // beyond the first renewal: scripts are known, connections there
+		faults.Delay(500 * time.Millisecond) // a round is given half of what is left: less
+		select {
+		case <-k.Context().Done():
+			t.Fatal("lost")
+		case <-time.After(4 * time.Second):
+		}
+		faults.Delay(0)
+		require.NoError(t, k.Unlock(t.Context()))
+	})
+}
+
+// TestStalledRound: a renewal that hangs, of a lock that has time, does not hold up
+// that of one which has none.
+func TestStalledRound(t *testing.T) {
+	t.Parallel()
+	rdb, faults := redistest.Redis(t).Faulty(t)
+	l, name := newLocker(t, rdb, sluice.WithAutoRenew()), redistest.Name(t)
+	patient, err := l.Lock(t.Context(), name+".patient", sluice.WithTTL(6*time.Second))
+	require.NoError(t, err)
+	// The moments on a server's clock at which the two are renewed: at 2s, and
+	// 200ms after 1.9s and so on.
+	time.Sleep(1900 * time.Millisecond)
+	pressed, err := l.Lock(t.Context(), name+".pressed", sluice.WithTTL(600*time.Millisecond))
+	require.NoError(t, err)
+	time.Sleep(50 * time.Millisecond)
+	faults.Cut() // new connections are all right
+	time.Sleep(1500 * time.Millisecond)
+	require.True(t, pressed.Valid())
+	require.True(t, patient.Valid())
+}
