@@ -129,3 +129,34 @@ func TestNewerLine(t *testing.T) {
 	ls.released(&old.place, 0, 0)
 	require.Equal(t, []*Lock{newer}, ls.holders())
 }
+
+// TestInvalidWithAnIdleLine: that a key is known makes no bad name good.
+func TestInvalidWithAnIdleLine(t *testing.T) {
+	ls := lines{all: map[string]*line{}}
+	good := &Lock{name: "a", lockOptions: lockOptions{prefix: "Lock:", ttl: time.Minute}}
+	_, _, err := ls.enter(good, false)
+	require.NoError(t, err)
+	ls.advance(&good.place)
+	_, _, err = ls.enter(&Lock{lockOptions: lockOptions{prefix: "Lock:a", ttl: time.Minute}}, false)
+	require.ErrorIs(t, err, ErrInvalidName)
+}
+
+// TestCourtesy: who comes back to a name owes nobody a head start for what was
+// before, nor who counts anew.
+func TestCourtesy(t *testing.T) {
+	ls := lines{all: map[string]*line{}}
+	k, waits := &Lock{name: "a"}, &Lock{name: "a"}
+	_, _, err := ls.enter(k, false)
+	require.NoError(t, err)
+	_, wait, err := ls.enter(waits, false)
+	require.NoError(t, err)
+	require.True(t, wait)
+	ls.released(&k.place, 3, 5000)
+	require.Equal(t, 3*headStart, ls.courtesy(&waits.place, 5000))
+	require.Equal(t, headStart, ls.courtesy(&waits.place, 5002))
+	require.Zero(t, ls.courtesy(&waits.place, 1), "the channel was forgotten")
+	ls.advance(&waits.place)
+	_, _, err = ls.enter(k, false)
+	require.NoError(t, err)
+	require.Zero(t, ls.courtesy(&k.place, 5000), "the line was idle")
+}

@@ -19,8 +19,8 @@ const maxName = 512
 // it would need a companion that cannot exist, since a tag ends at the first
 // closing brace.
 func keyOf(prefix, name string) (key string, err error) {
-	if len(name) == 0 || len(name) > maxName || len(prefix) > maxName {
-		return "", fmt.Errorf("%w: a name has 1 to %d bytes and a prefix at most as many", ErrInvalidName, maxName)
+	if err := checkLengths(prefix, name); err != nil {
+		return "", err
 	}
 	key = prefix + name
 	if !strings.ContainsAny(key, "{}") {
@@ -35,6 +35,13 @@ func keyOf(prefix, name string) (key string, err error) {
 		}
 	}
 	return key, nil
+}
+
+func checkLengths(prefix, name string) error {
+	if len(name) == 0 || len(name) > maxName || len(prefix) > maxName {
+		return fmt.Errorf("%w: a name has 1 to %d bytes and a prefix at most as many", ErrInvalidName, maxName)
+	}
+	return nil
 }
 
 // companion is the name of a key's companion.

@@ -81,7 +81,7 @@ func (ls *lines) enter(k *Lock, try bool) (t turn, wait bool, err error) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	ln := ls.all[k.prefix+k.name]
-	if ln == nil {
+	if ln == nil || checkLengths(k.prefix, k.name) != nil {
 		ln = &line{}
 		if ln.at, err = addressOf(k.prefix, k.name); err != nil {
 			return 0, false, err
@@ -231,6 +231,9 @@ func (ls *lines) released(p *place, others, heard int) {
 func (ls *lines) courtesy(p *place, heard int) time.Duration {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
+	if heard < p.line.heard-1 { // the channel was forgotten, and is counted anew
+		return 0
+	}
 	before := max(p.line.peers-max(heard-p.line.heard, 0), 0)
 	return min(time.Duration(before)*headStart, longestStart)
 }
@@ -241,7 +244,10 @@ func (ls *lines) next(ln *line, t turn) {
 	if ln.front != nil {
 		ln.remove(ln.front)
 		ln.front.turn <- t
-	} else if ln.alarm != nil {
+		return
+	}
+	ln.peers, ln.heard = 0, 0 // the hub may forget the channel before it is wanted again
+	if ln.alarm != nil {
 		ln.alarm.Stop()
 		ln.alarm = nil
 	}

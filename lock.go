@@ -588,8 +588,11 @@ func (k *Lock) Name() string {
 // 0 without WithFencing.
 //
 // It is the server's time in microseconds, or one more than the last where that is
-// higher. So it can only go back where both go back: the server (or, in a failover,
-// another one) has lost the last fence *and* its clock is behind.
+// higher. So it can only go back where the server (or, in a failover, another one)
+// has lost the last fence *and* its clock is behind that: because it was set back,
+// or by up to 10ms for each time that the lock had just been forced open. Within
+// the process of a lock that another process has forced open, it may go from hand to
+// hand for up to 10ms more, with fences that are lower than the new holder's.
 func (k *Lock) Fence() int64 {
 	if k == nil {
 		return 0

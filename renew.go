@@ -57,7 +57,9 @@ func newRenewer(l *Locker) *renewer {
 
 // add has k renewed until remove.
 func (r *renewer) add(k *Lock) {
-	at := time.Now().Add(k.ttl / 3)
+	// Sooner, if the acquisition took so long that not much of the TTL is left.
+	now := time.Now()
+	at := earlier(now.Add(k.ttl/3), now.Add(k.Deadline().Sub(now)/2))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -73,7 +75,8 @@ func (r *renewer) add(k *Lock) {
 }
 
 // remove ends k's renewal. One that is under way is waited for, until ctx has
-// ended and the grace is over: after that there is none.
+// ended and the grace is over: after that there is none, but for what may come of a
+// round that got no answer and was given up.
 func (r *renewer) remove(ctx context.Context, k *Lock, grace time.Duration) {
 	r.mu.Lock()
 	delete(r.due, k)
@@ -150,7 +153,7 @@ func (r *renewer) next() (next *round, pause time.Duration) {
 		}
 	}
 	switch {
-	case len(r.due) == 0:
+	case len(r.due) == 0 && (r.closed || len(r.rounds) == 0):
 		r.running = false
 		return nil, -1
 	case !pressing:
