@@ -49,7 +49,7 @@ func TestFence(t *testing.T) {
 				gone(k)
 			}},
 			{"a holder without", func(k *sluice.Lock) { unlock(k); unfenced(t, rdb, name) }},
-			{"a clock set back", func(k *sluice.Lock) { unlock(k); ahead(t, rdb, counter) }},
+			{"a clock set back", func(k *sluice.Lock) { unlock(k); last = ahead(t, rdb, counter) }},
 		} {
 			what := event.name
 			for range 3 {
@@ -70,11 +70,12 @@ func TestFence(t *testing.T) {
 }
 
 // ahead makes a counter what it would be if the clock had been set back since.
-func ahead(t *testing.T, rdb redis.UniversalClient, counter string) {
+func ahead(t *testing.T, rdb redis.UniversalClient, counter string) int64 {
 	t.Helper()
 	last, err := rdb.IncrBy(t.Context(), counter, time.Hour.Microseconds()).Result()
 	require.NoError(t, err)
 	require.Greater(t, last, micros(t, rdb))
+	return last
 }
 
 // unfenced takes a lock without fencing.
