@@ -231,3 +231,26 @@ func TestFenceOverTheYears(t *testing.T) {
 		}
 	})
 }
+
+// TestFenceOfARepeat: an acquisition whose reply was lost is repeated, and finds
+// its own block instead of reserving a second one, which would be ahead of the clock.
+func TestFenceOfARepeat(t *testing.T) {
+	each(t, func(t *testing.T, s *redistest.Server) {
+		faulty, faults := s.Faulty(t)
+		rdb, name := s.Client(t), redistest.Name(t)
+		l := newLocker(t, faulty, sluice.WithFencing())
+		k, err := l.Lock(t.Context(), name+".first") // now the server knows the script
+		require.NoError(t, err)
+		require.NoError(t, k.Unlock(t.Context()))
+		faults.DropReply(1)
+		before := faults.Scripts()
+		k, err = l.Lock(t.Context(), name)
+		require.NoError(t, err)
+		require.Equal(t, 2, faults.Scripts()-before, "the fault did not strike")
+		last, err := rdb.Get(t.Context(), "{Lock:"+name+"}:fence").Int64()
+		require.NoError(t, err)
+		require.Equal(t, k.Fence()+9999, last)
+		require.LessOrEqual(t, k.Fence(), micros(t, rdb), "a second block was reserved")
+		require.NoError(t, k.Unlock(t.Context()))
+	})
+}

@@ -160,3 +160,25 @@ func TestCourtesy(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, ls.courtesy(&k.place, 5000), "the line was idle")
 }
+
+// TestFirstRenewal is at a third of the TTL, or sooner where the acquisition has
+// left little of it.
+func TestFirstRenewal(t *testing.T) {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", DialerRetries: 1})
+	defer func() { _ = rdb.Close() }()
+	l, err := NewLocker(rdb)
+	require.NoError(t, err)
+	defer func() { _ = l.Close() }()
+	for left, want := range map[time.Duration]time.Duration{
+		time.Minute:      20 * time.Second,
+		10 * time.Second: 5 * time.Second,
+	} {
+		now := time.Now()
+		k := &Lock{locker: l, at: &address{keys: []any{"k"}}, deadline: now.Add(left), lockOptions: lockOptions{ttl: time.Minute}}
+		l.renewer.add(k)
+		l.renewer.mu.Lock()
+		at := l.renewer.due[k]
+		l.renewer.mu.Unlock()
+		require.WithinDuration(t, now.Add(want), at, time.Second)
+	}
+}
