@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -33,9 +35,13 @@ const fillers = 64
 // taskID is as long as a UUID.
 func taskID(id int) string { return fmt.Sprintf("task-%031d", id) }
 
+// idOf is -1 for what is no task of ours.
 func idOf(task string) int {
-	id := -1
-	_, _ = fmt.Sscanf(task, "task-%d", &id)
+	digits, ours := strings.CutPrefix(task, "task-")
+	id, err := strconv.Atoi(digits)
+	if !ours || err != nil {
+		return -1
+	}
 	return id
 }
 
