@@ -1,6 +1,7 @@
 package sluice_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -231,16 +232,67 @@ func TestPutBackIsNotDead(t *testing.T) {
 	})
 }
 
-// TestReviveWakes: a letter put back is a new head, of which waiters are told.
-func TestReviveWakes(t *testing.T) {
+// TestDeadAgain: to enqueue a dead letter's ID starts it anew, alone or in a batch.
+func TestDeadAgain(t *testing.T) {
 	eachQueue(t, func(b bundle) {
-		ctx := b.Context()
-		b.enqueue(sluice.Added, sluice.Task{ID: "a"})
-		b.bury(b.claimOne(time.Minute), "")
-		woken := make(chan error, 1)
-		go func() { woken <- b.q.Wait(ctx) }()
-		b.eventually(func() bool { return b.rdb.PubSubNumSub(ctx, "{"+b.key+"}:wake").Val()["{"+b.key+"}:wake"] == 1 })
-		b.revive(1, "a")
-		require.NoError(b, <-woken)
-	}, sluice.WithPollInterval(time.Minute))
+		for _, batch := range [][]sluice.Task{{{ID: "a"}}, {{ID: "a"}, {ID: "b"}}} {
+			b.enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("p")})
+			b.bury(b.claimOne(time.Minute), "hopeless")
+			outcomes, err := b.q.EnqueueBatch(b.Context(), batch)
+			require.NoError(b, err)
+			require.Equal(b, sluice.Added, outcomes[0])
+			require.Empty(b, b.dead(1))
+			b.eventually(func() bool { return b.stats().Due == int64(len(batch)) })
+			es := b.claim(10, time.Minute)
+			require.Equal(b, "a", es[0].ID)
+			require.Equal(b, 1, es[0].Attempt)
+			require.Empty(b, es[0].Payload)
+			require.NoError(b, b.q.Dequeue(b.Context(), es...))
+			b.requireClean()
+		}
+	})
+}
+
+// TestNewHeadWakes: waiters are told of a task that is due before all others,
+// whatever has put it there.
+func TestNewHeadWakes(t *testing.T) {
+	enqueue := func(tasks ...sluice.Task) func(b bundle) error {
+		return func(b bundle) error {
+			_, err := b.q.EnqueueBatch(b.Context(), tasks)
+			return err
+		}
+	}
+	payload := []byte("p")
+	for name, put := range map[string]func(b bundle) error{
+		"one":               enqueue(sluice.Task{ID: "a"}),
+		"one with payload":  enqueue(sluice.Task{ID: "a", Payload: payload}),
+		"one again":         enqueue(sluice.Task{ID: "later"}),
+		"many":              enqueue(sluice.Task{ID: "x", Delay: time.Hour}, sluice.Task{ID: "a"}, sluice.Task{ID: "y", Delay: time.Hour}),
+		"many with payload": enqueue(sluice.Task{ID: "x", Delay: time.Hour}, sluice.Task{ID: "a", Payload: payload}),
+		"moved on at once":  enqueue(sluice.Task{ID: "a"}, sluice.Task{ID: "a", Delay: time.Second}),
+		"rescheduled": func(b bundle) error {
+			_, err := b.q.Reschedule(b.Context(), "later", 0)
+			return err
+		},
+		"revived": func(b bundle) error {
+			_, err := b.q.Revive(b.Context(), "dead")
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachQueue(t, func(b bundle) {
+				b.enqueue(sluice.Added, sluice.Task{ID: "dead"})
+				b.bury(b.claimOne(time.Minute), "")
+				b.enqueue(sluice.Added, sluice.Task{ID: "later", Delay: 30 * time.Minute})
+				ctx, cancel := context.WithTimeout(b.Context(), 10*time.Second)
+				defer cancel()
+				woken := make(chan error, 1)
+				go func() { woken <- b.q.Wait(ctx) }()
+				wake := "{" + b.key + "}:wake"
+				b.eventually(func() bool { return b.rdb.PubSubNumSub(ctx, wake).Val()[wake] == 1 })
+				require.NoError(b, put(b))
+				require.NoError(b, <-woken)
+			}, sluice.WithPollInterval(time.Minute))
+		})
+	}
 }

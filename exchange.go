@@ -9,35 +9,109 @@ import (
 
 // exchange is a pipeline of verdicts and a claim.
 type exchange struct {
-	sent    time.Time // just before
-	calls   []call
-	groups  [][]*ticket // of each call: the tasks that it is about; nil for the claim
-	asked   int         // how many the claim may bring
-	results []result
+	sent      time.Time // just before
+	giveUp    time.Time // it is not waited for any longer
+	forgotten bool      // that has come about; only what it has claimed still counts
+	calls     []call
+	groups    [][]*ticket // of each call: the tasks that it is about; nil for the claim
+	verdicts  int         // in all groups
+	asked     int         // how many the claim may bring
+	news      int         // what was known of the queue, see shift.news
+	results   []result
+
+	answered chan<- *exchange
+	over     <-chan struct{} // nobody reads answered any more
 }
 
-// exchange sends what there is to be sent, unless one is under way.
-func (s *shift) exchange(now time.Time) {
-	if s.exchanging || now.Before(s.retryAt) {
-		return
+// exchange sends what there is to be sent, if it may. It says whether it did.
+func (s *shift) exchange(now time.Time) bool {
+	if now.Before(s.retryAt) || !s.mayExchange() {
+		return false
 	}
-	x := &exchange{sent: now}
+	x := &exchange{sent: now, giveUp: now.Add(min(max(s.lease/3, leastPatience), mostPatience)), news: s.news,
+		answered: s.exchanged, over: s.over}
+	n := s.claimable() // before its verdicts are taken off those that wait
 	s.addVerdicts(x)
-	if n := min(s.free(), chunk); n > 0 && !s.stopping && (s.hungry || len(x.calls) > 0) {
+	if n > 0 && (s.hungry || len(x.calls) > 0) {
 		x.asked = n
 		x.add(nil, s.queue.claim(n, s.lease))
 	}
 	if len(x.calls) == 0 {
-		return
+		return false
 	}
-	s.exchanging = true
-	go func() {
-		patience := min(max(s.lease/3, leastPatience), mostPatience)
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		x.results = s.queue.door.pipeline(ctx, x.calls)
-		s.exchanged <- x
-	}()
+	s.exchanges = append(s.exchanges, x)
+	s.queue.door.start(x)
+	return true
+}
+
+// mayExchange: one exchange goes out at any time. With many hands another one may
+// be under way, if there is much to do: Redis deals with a half of them while the
+// handlers have the other.
+func (s *shift) mayExchange() bool {
+	switch exchanges, _, _ := s.underWay(); {
+	case exchanges == 0:
+		return true
+	case exchanges > 1 || s.concurrency < many || !s.outage.IsZero():
+		return false
+	}
+	few := s.concurrency / 4
+	return len(s.pending) >= few || s.plenty && s.claimable() >= few
+}
+
+// claimable is how many tasks the next claim is for: the free hands, but with many
+// not more than half of them.
+func (s *shift) claimable() int {
+	if s.stopping {
+		return 0
+	}
+	most := s.concurrency
+	if most >= many {
+		most = (most + 1) / 2
+	}
+	return min(s.free(), most, chunk)
+}
+
+// run sends the exchange.
+func (x *exchange) run(d *door) {
+	x.results = d.sendAll(context.Background(), x.calls)
+	select {
+	case x.answered <- x:
+	case <-x.over:
+	}
+}
+
+// forget gives up an exchange that had no answer in time. Its verdicts go out again.
+func (s *shift) forget(x *exchange) {
+	x.forgotten = true
+	for _, group := range x.groups {
+		s.repeat(group)
+	}
+	if x.asked > 0 {
+		s.tell()
+	} else {
+		s.remove(x)
+	}
+	s.trouble(exchanging, context.DeadlineExceeded)
+}
+
+func (s *shift) remove(x *exchange) {
+	s.exchanges = slices.DeleteFunc(s.exchanges, func(other *exchange) bool { return other == x })
+}
+
+// repeat has verdicts sent again of which nobody knows what became. That is safe:
+// it is the same receipt.
+func (s *shift) repeat(group []*ticket) {
+	for _, t := range group {
+		t.unsure = true
+	}
+	s.pending = append(s.pending, group...)
+}
+
+// tell notes that a claim may bring something. Those under way may have been too
+// early to know.
+func (s *shift) tell() {
+	s.hungry = true
+	s.news++
 }
 
 func (x *exchange) add(group []*ticket, c call) {
@@ -55,6 +129,9 @@ func (s *shift) addVerdicts(x *exchange) {
 	var groups [3][]*ticket // by script
 	left := s.pending[:0]
 	for _, t := range s.pending {
+		if t.settled { // by an answer that came late
+			continue
+		}
 		if t.tries > 0 && !x.sent.Before(t.until) {
 			s.lose(t)
 			continue
@@ -66,7 +143,7 @@ func (s *shift) addVerdicts(x *exchange) {
 		}
 		t.tries++
 		groups[at] = append(groups[at], t)
-		s.sending++
+		x.verdicts++
 	}
 	clear(s.pending[len(left):])
 	s.pending = left
@@ -97,29 +174,41 @@ func (s *shift) verdictCall(at int, group []*ticket) call {
 // scriptOf numbers the scripts of the verdicts, as verdictCall does.
 var scriptOf = [...]int{finish: 0, retry: 1, release: 1, bury: 2}
 
-// settle deals with the replies to an exchange.
+// settle deals with the replies to an exchange. Of one that was forgotten only good
+// news counts: for the verdicts that were not accepted there are other copies, and what
+// its claim has brought is nobody's otherwise.
 func (s *shift) settle(x *exchange) {
-	s.exchanging, s.sending = false, 0
+	s.remove(x)
 	var failed error
 	for i, r := range x.results {
-		err := r.err
+		var err error
 		switch {
-		case x.groups[i] != nil:
+		case x.groups[i] == nil:
+			err = s.settleClaim(x, r)
+		case !x.forgotten:
 			err = s.settleGroup(x.groups[i], r)
 		case r.fate == done:
-			err = s.receive(x, r.reply)
-		default:
-			s.hungry = true
+			s.settleLate(x.groups[i], r.reply)
 		}
 		if err != nil && failed == nil {
 			failed = err
 		}
 	}
-	if failed != nil {
-		s.trouble(failed)
-	} else {
-		s.fine()
+	switch {
+	case x.forgotten:
+	case failed != nil:
+		s.trouble(exchanging, failed)
+	default:
+		s.fine(exchanging)
 	}
+}
+
+func (s *shift) settleClaim(x *exchange, r result) error {
+	if r.fate == done {
+		return s.receive(x, r.reply)
+	}
+	s.tell()
+	return r.err
 }
 
 // settleGroup deals with the reply to a group of verdicts.
@@ -129,24 +218,37 @@ func (s *shift) settleGroup(group []*ticket, r result) error {
 	if r.fate == done {
 		codes, err = integers(r.reply, len(group))
 	}
-	if err != nil {
-		// Whatever became of them, to send them again is safe: same receipt.
-		for _, t := range group {
-			t.unsure = t.unsure || r.fate == lost || r.fate == left || r.fate == done
+	switch {
+	case err == nil:
+		for i, t := range group {
+			s.settleTicket(t, codes[i])
 		}
+	case r.fate == lost || r.fate == done:
+		s.repeat(group)
+	default: // it was not carried out
 		s.pending = append(s.pending, group...)
-		return err
+	}
+	return err
+}
+
+// settleLate takes the acceptances of verdicts that are to be sent again.
+func (s *shift) settleLate(group []*ticket, reply any) {
+	codes, err := integers(reply, len(group))
+	if err != nil {
+		return
 	}
 	for i, t := range group {
-		s.settleTicket(t, codes[i])
+		if codes[i] == codeDone && !t.lost {
+			s.settleTicket(t, codeDone)
+		}
 	}
-	return nil
 }
 
 func (s *shift) settleTicket(t *ticket, code int64) {
 	switch {
+	case t.settled:
 	case code == codeDone:
-		s.counter(t.verdict.kind)
+		s.accepted(t)
 	case code == codeCorrupt:
 		// Nothing but setting it aside can be done with a task whose field is not
 		// ours any more.
@@ -156,15 +258,16 @@ func (s *shift) settleTicket(t *ticket, code int64) {
 	case t.unsure && time.Now().Before(t.until):
 		// The receipt was used up while the lease was ours: by the copy of this
 		// verdict whose reply was lost.
-		s.counter(t.verdict.kind)
+		s.accepted(t)
 	default:
 		s.lose(t)
 	}
 	t.entry.Payload = nil // tickets of one claim lie in one array
 }
 
-func (s *shift) counter(k kind) {
-	switch k {
+func (s *shift) accepted(t *ticket) {
+	t.settled = true
+	switch t.verdict.kind {
 	case finish:
 		s.counts.done.Add(1)
 	case retry:
@@ -176,13 +279,19 @@ func (s *shift) counter(k kind) {
 	}
 }
 
-// receive takes what a claim has brought.
+// receive takes what a claim has brought. A reply may come so late that the leases
+// are over, or that the hands are taken.
 func (s *shift) receive(x *exchange, reply any) error {
 	looked, entries, err := decodeClaimed(reply)
 	if err != nil {
 		return fmt.Errorf("claim: %w", err) // what was leased is due again after the lease
 	}
-	s.hungry = looked > 0 || len(entries) == x.asked
+	s.plenty = looked > 0 || len(entries) == x.asked
+	if s.plenty {
+		s.tell()
+	} else if s.news == x.news {
+		s.hungry = false
+	}
 	if len(entries) == 0 {
 		return nil
 	}
@@ -192,9 +301,12 @@ func (s *shift) receive(x *exchange, reply any) error {
 		t := &tickets[i]
 		t.entry = entries[i]
 		s.renewed(t, receipt, x.sent)
-		if s.stopping {
+		switch {
+		case !time.Now().Before(t.until):
+			s.lose(t)
+		case s.stopping || len(s.running) == s.concurrency:
 			s.giveBack(t)
-		} else {
+		default:
 			s.dispatch(t)
 		}
 	}
@@ -255,9 +367,9 @@ func (s *shift) prolong(x *extension) {
 	}
 	s.attend(time.Now()) // extensions that became due meanwhile
 	if failed != nil {
-		s.trouble(failed)
+		s.trouble(extending, failed)
 	} else {
-		s.fine()
+		s.fine(extending)
 	}
 }
 

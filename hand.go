@@ -29,6 +29,7 @@ type ticket struct {
 	renewing bool // an extension is under way: nothing is said of the task meanwhile
 	tries    int  // how often the verdict was sent
 	unsure   bool // such a try stayed without a reply
+	settled  bool // its result has been accepted
 }
 
 // verdict is what is to become of a task.
@@ -116,6 +117,11 @@ func (s *shift) hand() {
 		}
 	}()
 	for t := range s.work {
+		if t.ctx.Err() != nil { // the lease was lost before anybody began
+			t.verdict = verdict{kind: release}
+			s.deliver(t)
+			continue
+		}
 		current, handled = t, false
 		err := s.handle(t)
 		handled = true
@@ -127,7 +133,7 @@ func (s *shift) hand() {
 
 func (s *shift) deliver(t *ticket) {
 	t.cancel(nil)
-	if !s.outbox.put(t) {
+	if !s.outbox.put(t) && !t.lost { // the loop has ended, and changes nothing any more
 		s.counts.lost.Add(1)
 	}
 }

@@ -273,6 +273,7 @@ func TestDeafHandler(t *testing.T) {
 		require.ErrorAs(s, err, &left)
 		require.Equal(s, sluice.UnfinishedError{Running: 1}, *left)
 		require.ErrorContains(s, err, "1 handlers still running")
+		require.ErrorIs(s, s.w.Run(s.Context()), sluice.ErrInvalid, "its handlers would be more than it says")
 		time.Sleep(20 * time.Second)
 		require.Equal(s, sluice.WorkerStats{Lost: 1}, s.w.Stats())
 		e, err := s.q.Get(s.Context(), "a")

@@ -37,8 +37,8 @@ func (c call) inFull() []any {
 	return argv
 }
 
-// The lock's scripts stand alone and use one key; the queue's begin with a
-// prelude of what they share.
+// The lock's scripts stand alone and use one key; the queue's begin with
+// preludes of what they share, those in lua/shared.
 var (
 	scriptAcquire       = newScript("acquire", repeat)
 	scriptRelease       = newScript("release", repeat)
@@ -48,19 +48,19 @@ var (
 	scriptInspect       = newScript("inspect", read)
 	scriptForce         = newScript("force", once)
 
-	scriptEnqueue    = newScript("enqueue", once, "prelude")
-	scriptDequeue    = newScript("dequeue", repeat, "prelude")
-	scriptClaim      = newScript("claim", once, "prelude", "due")
-	scriptPop        = newScript("pop", once, "prelude", "due")
-	scriptPeek       = newScript("peek", read, "prelude", "due")
-	scriptHeartbeat  = newScript("heartbeat", repeat, "prelude")
-	scriptGiveBack   = newScript("giveback", repeat, "prelude")
-	scriptBury       = newScript("bury", repeat, "prelude")
-	scriptDead       = newScript("dead", read, "prelude")
-	scriptRevive     = newScript("revive", once, "prelude")
-	scriptCancel     = newScript("cancel", once, "prelude")
-	scriptReschedule = newScript("reschedule", once, "prelude")
-	scriptGet        = newScript("get", read, "prelude")
+	scriptEnqueue    = newScript("enqueue", once, "prelude", "new", "fields", "put")
+	scriptDequeue    = newScript("dequeue", repeat, "prelude", "fields")
+	scriptClaim      = newScript("claim", once, "prelude", "fields", "due")
+	scriptPop        = newScript("pop", once, "prelude", "fields", "due")
+	scriptPeek       = newScript("peek", read, "prelude", "fields", "due")
+	scriptHeartbeat  = newScript("heartbeat", repeat, "prelude", "fields")
+	scriptGiveBack   = newScript("giveback", repeat, "prelude", "fields")
+	scriptBury       = newScript("bury", repeat, "prelude", "fields")
+	scriptDead       = newScript("dead", read, "prelude", "fields")
+	scriptRevive     = newScript("revive", once, "prelude", "fields")
+	scriptCancel     = newScript("cancel", once, "prelude", "fields")
+	scriptReschedule = newScript("reschedule", once, "prelude", "fields")
+	scriptGet        = newScript("get", read, "prelude", "fields")
 	scriptNext       = newScript("next", read, "prelude")
 	scriptStats      = newScript("stats", read, "prelude")
 	scriptPurge      = newScript("purge", once)
@@ -71,9 +71,10 @@ var scripts = map[string]*script{}
 
 func newScript(name string, mode mode, preludes ...string) *script {
 	s := &script{name: name, mode: mode}
-	for _, part := range append(preludes, name) {
-		s.source += luaFile(part + ".lua")
+	for _, part := range preludes {
+		s.source += luaFile("shared/" + part + ".lua")
 	}
+	s.source += luaFile(name + ".lua")
 	for line := range strings.Lines(luaFile("digests.txt")) {
 		if digest, of, ok := strings.Cut(strings.TrimSpace(line), "  "); ok && of == name {
 			s.digest = digest

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"time"
 )
 
@@ -27,6 +28,9 @@ const (
 	troubleMin = 10 * time.Millisecond
 	troubleMax = time.Second
 
+	// many is from how many hands on they are given work by halves.
+	many = 8
+
 	// brief is the time in which handlers are so quick that it pays to wait for
 	// the others of their group.
 	brief = time.Millisecond
@@ -37,8 +41,8 @@ const (
 //
 //	work       to the hands: tickets to be done
 //	outbox     from the hands: tickets whose handlers have returned
-//	exchanged  an exchange (verdicts, and a claim for the hands that are free) is
-//	           over; there is one at a time, so that groups form while it is under way
+//	exchanged  an exchange (verdicts, and a claim for hands that are free) is over;
+//	           there are two at a time at the most, so that groups form meanwhile
 //	extended   a round of lease extensions is over; likewise one at a time, and not
 //	           held up by an exchange nor holding one up
 //	waited     Queue.Wait has returned: it runs while nothing is due and a hand free
@@ -58,6 +62,7 @@ type shift struct {
 	work      chan *ticket
 	outbox    outbox
 	exchanged chan *exchange
+	over      chan struct{} // closed when the loop has ended
 	extended  chan *extension
 	waited    chan error
 	alarm     *time.Timer
@@ -70,17 +75,19 @@ type shift struct {
 	spare      []*ticket
 	dispatched time.Time // when tickets were last given to the hands
 
-	exchanging bool
-	sending    int // verdicts in the exchange
-	extending  bool
-	waiting    bool
-	stopWait   context.CancelFunc
-	hungry     bool      // a claim may bring something
-	attention  time.Time // when some lease needs to be looked at
+	exchanges    []*exchange // without an answer
+	extending    bool
+	waiting      bool
+	waitingSince time.Time
+	stopWait     context.CancelFunc
+	hungry       bool      // a claim may bring something
+	news         int       // how often it was learnt that one may
+	plenty       bool      // the last one brought all that it asked for
+	attention    time.Time // when some lease needs to be looked at
 
-	outage   time.Time // since when Redis fails; zero if it doesn't
-	troubles int       // exchanges that failed in a row
-	retryAt  time.Time
+	outage  time.Time  // since when Redis fails; zero if it doesn't
+	failing [3]failure // by what fails
+	retryAt time.Time
 
 	stopping bool
 	graceEnd time.Time
@@ -97,7 +104,8 @@ func newShift(ctx context.Context, w *Worker) (*shift, error) {
 		end: ctx.Done(), base: context.WithoutCancel(ctx),
 		work:      make(chan *ticket, min(settings.concurrency, chunk)),
 		outbox:    outbox{bell: make(chan struct{}, 1)},
-		exchanged: make(chan *exchange, 1),
+		exchanged: make(chan *exchange),
+		over:      make(chan struct{}),
 		extended:  make(chan *extension, 1),
 		waited:    make(chan error, 1),
 		alarm:     time.NewTimer(longest),
@@ -115,13 +123,14 @@ func (s *shift) run() error {
 	for {
 		now := time.Now()
 		s.heed(now)
-		s.exchange(now)
+		for s.exchange(now) {
+		}
 		s.wait()
 		if s.stopping && s.quiet() {
 			return nil
 		}
 		if s.stopping && !now.Before(s.graceEnd.Add(lastMoment)) {
-			return &UnfinishedError{Running: len(s.running), Untold: len(s.pending) + s.held + s.sending}
+			return s.unfinished()
 		}
 		s.setAlarm(now)
 		select {
@@ -143,12 +152,37 @@ func (s *shift) run() error {
 }
 
 func (s *shift) quiet() bool {
-	return len(s.running)+len(s.pending)+s.held == 0 && !s.exchanging && !s.extending
+	return len(s.running)+len(s.pending)+s.held == 0 && len(s.exchanges) == 0 && !s.extending
+}
+
+// unfinished says what is left at the last moment.
+func (s *shift) unfinished() error {
+	s.gather()
+	_, sending, _ := s.underWay()
+	left := &UnfinishedError{Running: len(s.running), Untold: len(s.pending) + s.held + sending}
+	for _, x := range s.exchanges {
+		left.Claims += min(x.asked, 1)
+	}
+	return left
+}
+
+// underWay is what is waited for: exchanges, verdicts in them, and tasks that they
+// may bring.
+func (s *shift) underWay() (exchanges, verdicts, asked int) {
+	for _, x := range s.exchanges {
+		if !x.forgotten {
+			exchanges++
+			verdicts += x.verdicts
+			asked += x.asked
+		}
+	}
+	return
 }
 
 // close ends the goroutines: hands that are idle now, others when their handlers
 // have returned.
 func (s *shift) close() {
+	close(s.over)
 	s.alarm.Stop()
 	s.outbox.close()
 	close(s.work)
@@ -208,7 +242,7 @@ func (s *shift) leave(t *ticket) {
 // gather takes what the hands have done. Where handlers take next to no time it
 // lets the others of the group go first: a group costs as much as a single one.
 func (s *shift) gather() {
-	if !s.exchanging && len(s.running) > 1 && time.Since(s.dispatched) < brief {
+	if exchanges, _, _ := s.underWay(); exchanges == 0 && len(s.running) > 1 && time.Since(s.dispatched) < brief {
 		runtime.Gosched()
 	}
 	s.spare = s.outbox.take(s.spare)
@@ -223,9 +257,9 @@ func (s *shift) gather() {
 // conclude has the verdict on a ticket sent, as soon as its receipt is certain.
 func (s *shift) conclude(t *ticket) {
 	switch {
-	case t.lost:
 	case t.renewing:
 		s.held++
+	case t.lost:
 	default:
 		s.pending = append(s.pending, t)
 	}
@@ -251,6 +285,11 @@ func (s *shift) heed(now time.Time) {
 		s.cut = true
 		for _, t := range s.running {
 			t.cancel(context.Canceled)
+		}
+	}
+	for _, x := range slices.Clone(s.exchanges) {
+		if !x.forgotten && !now.Before(x.giveUp) {
+			s.forget(x)
 		}
 	}
 	if s.attention.IsZero() || now.Before(s.attention) {
@@ -286,11 +325,11 @@ func (s *shift) attend(at time.Time) {
 
 // wait has the queue watched, if nothing is due and a hand is free.
 func (s *shift) wait() {
-	if s.waiting || s.hungry || s.stopping || s.exchanging || s.free() == 0 {
+	if exchanges, _, _ := s.underWay(); exchanges > 0 || s.waiting || s.hungry || s.stopping || s.free() == 0 {
 		return
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	s.waiting, s.stopWait = true, stop
+	s.waiting, s.waitingSince, s.stopWait = true, time.Now(), stop
 	go func() {
 		defer stop()
 		s.waited <- s.queue.Wait(ctx)
@@ -299,42 +338,70 @@ func (s *shift) wait() {
 
 // woken: something may be due or, after an error, it is for a claim to find out.
 func (s *shift) woken(err error) {
-	s.hungry = true
-	if err != nil && !s.stopping {
-		s.trouble(err)
+	s.tell()
+	switch {
+	case s.stopping:
+	case err != nil:
+		if time.Since(s.waitingSince) > troubleMax {
+			s.failing[watching] = failure{} // it has worked in between
+		}
+		s.trouble(watching, err)
+	default:
+		s.fine(watching)
 	}
 }
 
 // free is how many tasks may be claimed. While Redis fails, verdicts that it has
 // not taken keep their hands, so that there is a bound to their number.
 func (s *shift) free() int {
-	n := s.concurrency - len(s.running)
+	_, sending, asked := s.underWay()
+	n := s.concurrency - len(s.running) - asked
 	if !s.outage.IsZero() {
-		n -= len(s.pending) + s.held
+		n -= len(s.pending) + s.held + sending
 	}
 	return max(n, 0)
 }
 
+// What may fail, one without the other.
+const (
+	exchanging = iota
+	extending
+	watching
+)
+
+type failure struct {
+	times    int  // in a row
+	stubborn bool // it went on when something else had succeeded
+}
+
 // trouble notes that Redis fails, and has the next try wait.
-func (s *shift) trouble(err error) {
+func (s *shift) trouble(what int, err error) {
 	now := time.Now()
+	f := &s.failing[what]
 	if s.outage.IsZero() {
 		s.outage = now
+		f.stubborn = f.times > 0
 		s.log.Warn("sluice: worker cannot use its queue, trying on", slog.String("queue", s.queue.name), slog.Any("error", err))
 	}
-	pause := min(troubleMin<<min(s.troubles, 20), troubleMax)
-	s.troubles++
+	pause := min(troubleMin<<min(f.times, 20), troubleMax)
+	f.times++
 	s.retryAt = now.Add(pause/2 + rand.N(pause/2))
 }
 
-// fine notes that Redis works.
-func (s *shift) fine() {
-	if s.outage.IsZero() {
+// fine notes that Redis works. The outage is over, unless it is one command that is
+// denied where others are not.
+func (s *shift) fine(what int) {
+	s.failing[what] = failure{}
+	if len(s.running) == 0 {
+		s.failing[extending] = failure{} // nothing is extended
+	}
+	stubborn := slices.ContainsFunc(s.failing[:], func(f failure) bool { return f.stubborn })
+	if s.outage.IsZero() || stubborn {
 		return
 	}
 	s.log.Info("sluice: worker uses its queue again", slog.String("queue", s.queue.name),
 		slog.Duration("after", time.Since(s.outage)))
-	s.outage, s.troubles, s.retryAt = time.Time{}, 0, time.Time{}
+	s.outage, s.retryAt = time.Time{}, time.Time{}
 }
 
 // setAlarm sets the alarm to the next thing that is due by the clock.
@@ -350,8 +417,13 @@ func (s *shift) setAlarm(now time.Time) {
 	} else if s.stopping {
 		sooner(s.graceEnd.Add(lastMoment))
 	}
-	if s.retryAt.After(now) && !s.exchanging {
+	if s.retryAt.After(now) {
 		sooner(s.retryAt)
+	}
+	for _, x := range s.exchanges {
+		if !x.forgotten {
+			sooner(x.giveUp)
+		}
 	}
 	if !at.Equal(s.alarmAt) {
 		s.alarmAt = at

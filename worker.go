@@ -33,11 +33,12 @@ const (
 // clock. How often a task may be handed out is its queue's: see WithMaxAttempts.
 //
 // A worker does what its caller could do with Wait, Claim, Extend, Dequeue, Retry,
-// Release and Bury, but in groups: while one exchange with Redis is under way,
+// Release and Bury, but in groups: while an exchange with Redis is under way,
 // whatever happens is gathered for the next. A busy worker so sends a fraction of a
 // command per task, and an idle one asks once per poll interval (see
-// WithPollInterval). For its claims and renewals it uses at most two connections
-// of the queue's client, and one for pub/sub.
+// WithPollInterval). It uses up to four connections of the queue's client at once
+// (two exchanges, extensions, a look), one for pub/sub and, when Redis does not
+// answer, one for each exchange that it has given up, until the client's own timeout.
 type Worker struct {
 	// Queue is where the tasks come from. Required.
 	Queue *Queue
@@ -62,7 +63,8 @@ type Worker struct {
 	// waits until the handler has returned; see Deferred.)
 	Handler func(ctx context.Context, e Entry) error
 
-	// Concurrency is how many handlers may run at once. Defaults to 16.
+	// Concurrency is how many handlers may run at once. With 8 or more, tasks are
+	// claimed in two halves. Defaults to 16.
 	Concurrency int
 
 	// Lease is for how long a task is claimed. It is extended at a third of it
@@ -126,10 +128,14 @@ type UnfinishedError struct {
 	Running int
 	// Untold is how many results Redis had not acknowledged.
 	Untold int
+	// Claims is how many claims it had not answered. What they may yet bring has cost
+	// an attempt.
+	Claims int
 }
 
 func (e *UnfinishedError) Error() string {
-	return fmt.Sprintf("stopped with %d handlers still running and %d results not acknowledged", e.Running, e.Untold)
+	return fmt.Sprintf("stopped with %d handlers still running, %d results not acknowledged and %d claims not answered",
+		e.Running, e.Untold, e.Claims)
 }
 
 // Permanent marks an error as one that a further attempt will not mend: a handler
@@ -152,13 +158,14 @@ func (e *permanentError) Unwrap() error { return e.err }
 // have Grace to return, then their contexts end, and they have a second more.
 //
 // It returns nil when all handlers have returned and Redis knows of it. Otherwise
-// it returns an *UnfinishedError after Grace and that second. The handlers that
-// still run then keep their leases, and what they return has no effect.
+// it returns an *UnfinishedError after Grace and that second. The leases of handlers
+// that still run then are left to run out: their tasks will be handed out again, and
+// what they return has no effect.
 //
 // Redis failing does not end it: claims and results are tried again with growing
 // pauses of up to a second, results until their leases end. A field that cannot be,
 // a nil Queue or Handler, or a worker that is running already is ErrInvalid at
-// once. Run may be called again when it has returned.
+// once. Run may be called again when it has returned and so have all handlers.
 func (w *Worker) Run(ctx context.Context) error {
 	if w == nil {
 		return invalid("run", "nil Worker")
@@ -174,6 +181,9 @@ func (w *Worker) Run(ctx context.Context) error {
 		return invalid("run", "the worker is running already")
 	}
 	defer w.working.Store(false)
+	if w.counts.running.Load() > 0 {
+		return invalid("run", "handlers of an earlier Run have not returned")
+	}
 	return wrap("run", w.Queue.name, s.run())
 }
 

@@ -187,6 +187,63 @@ func TestHungServer(t *testing.T) {
 	})
 }
 
+// TestDeadConnections: the connections that the worker has are dead, and nobody
+// says so. What it has to say goes out on others, before go-redis gives those up.
+func TestDeadConnections(t *testing.T) {
+	eachFaulty(t, 3*time.Second, func(f faultyWorker) {
+		f.faults.HalfOpen()
+		start := time.Now()
+		f.gate <- nil
+		f.eventually(func() bool { return f.w.Stats().Done == 1 })
+		require.Less(f, time.Since(start), 3*time.Second)
+		f.requireClean()
+	})
+}
+
+// TestLateAnswer: the server answers when the verdict was given up and sent again.
+// It counts once.
+func TestLateAnswer(t *testing.T) {
+	eachFaulty(t, 3*time.Second, func(f faultyWorker) {
+		f.faults.Stall()
+		f.gate <- nil
+		time.Sleep(1500 * time.Millisecond) // half a second longer than it is waited for
+		f.faults.Resume()
+		f.eventually(func() bool { return f.w.Stats().Done > 0 })
+		require.NoError(f, f.stop())
+		require.Equal(f, sluice.WorkerStats{Done: 1}, f.w.Stats())
+		f.requireClean()
+	})
+}
+
+// TestNothingIsLeftOfAWorker: the server hangs when the worker is to stop. When it
+// answers at last, nobody waits to say so.
+func TestNothingIsLeftOfAWorker(t *testing.T) {
+	// Not parallel: it counts the process's goroutines.
+	s := redistest.Start(t)
+	rdb, faults := s.Faulty(t)
+	senders := func() int { return strings.Count(strings.Join(goroutines(), "\n"), "sluice.(*door).work(") }
+	before := senders()
+	q := newQueue(t, rdb)
+	b := bundle{T: t, q: q}
+	b.enqueue(sluice.Added, sluice.Task{ID: "a"})
+	begun, gate := make(chan struct{}), make(chan struct{})
+	w := &sluice.Worker{Queue: q, Grace: time.Millisecond, Handler: func(context.Context, sluice.Entry) error {
+		close(begun)
+		<-gate
+		return nil
+	}}
+	stop := start(t, w)
+	<-begun
+	faults.Stall()
+	close(gate)
+	var left *sluice.UnfinishedError
+	require.ErrorAs(t, stop(), &left)
+	left.Claims = 0 // 1 if the handler's result came before the end
+	require.Equal(t, sluice.UnfinishedError{Untold: 1}, *left)
+	faults.Resume()
+	require.Eventually(t, func() bool { return senders() <= before }, 2*time.Second, 10*time.Millisecond)
+}
+
 // TestRandomFaults: connections break all the time. Every task is done, and what
 // is said of one task counts once.
 func TestRandomFaults(t *testing.T) {

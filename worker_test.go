@@ -100,32 +100,38 @@ func TestWorkerDoesAll(t *testing.T) {
 	})
 }
 
-// TestWorkerConcurrency: no more than it says, and all of them.
+// TestWorkerConcurrency: no more than it says, and all of them; with 3, and with
+// 8, which are claimed in two halves.
 func TestWorkerConcurrency(t *testing.T) {
 	eachQueue(t, func(b bundle) {
-		const hands = 3
-		gate, begun := make(chan struct{}), make(chan string, 100)
-		w := &sluice.Worker{Queue: b.q, Concurrency: hands, Handler: func(_ context.Context, e sluice.Entry) error {
-			begun <- e.ID
-			<-gate
-			return nil
-		}}
-		stop := start(b.T, w)
-		for i := range 10 {
-			b.enqueue(sluice.Added, sluice.Task{ID: fmt.Sprint(i)})
-		}
-		for range hands {
+		for _, hands := range []int{3, 8} {
+			n := 3 * hands
+			gate, begun := make(chan struct{}), make(chan string, n)
+			w := &sluice.Worker{Queue: b.q, Concurrency: hands, Handler: func(_ context.Context, e sluice.Entry) error {
+				begun <- e.ID
+				<-gate
+				return nil
+			}}
+			tasks := make([]sluice.Task, n)
+			for i := range tasks {
+				tasks[i].ID = fmt.Sprint(i)
+			}
+			_, err := b.q.EnqueueBatch(b.Context(), tasks)
+			require.NoError(b, err)
+			stop := start(b.T, w)
+			for range hands {
+				<-begun
+			}
+			require.Equal(b, int64(hands), w.Stats().Running)
+			require.Equal(b, int64(n-hands), b.stats().Due, "claimed without a free hand")
+			require.Empty(b, begun)
+			gate <- struct{}{} // one hand is free: it gets a task although the others are at work
 			<-begun
+			close(gate)
+			b.drained()
+			require.NoError(b, stop())
+			require.Equal(b, sluice.WorkerStats{Done: int64(n)}, w.Stats())
 		}
-		require.Equal(b, int64(hands), w.Stats().Running)
-		require.Equal(b, int64(10-hands), b.stats().Due, "claimed without a free hand")
-		require.Empty(b, begun)
-		gate <- struct{}{} // one hand is free: it gets a task although the others are at work
-		<-begun
-		close(gate)
-		b.drained()
-		require.NoError(b, stop())
-		require.Equal(b, sluice.WorkerStats{Done: 10}, w.Stats())
 	})
 }
 
@@ -191,7 +197,7 @@ func TestWorkerVerdicts(t *testing.T) {
 				require.Positive(b, e.Attempt)
 				require.Equal(b, strings.Contains(name, "panic"+"") && !strings.Contains(name, "backoff"), strings.Contains(log.String(), "hand.go"),
 					"a panic's stack is in the log, %s", log)
-			})
+			}, sluice.WithMaxAttempts(0))
 		})
 	}
 }
@@ -465,7 +471,7 @@ func TestWorkerOnAFullServer(t *testing.T) {
 func TestPoisonDoesNotStopAWorker(t *testing.T) {
 	eachQueue(t, func(b bundle) {
 		ctx, tasks := b.Context(), "{"+b.key+"}:tasks"
-		require.NoError(b, b.rdb.ZAdd(ctx, b.key, redis.Z{Score: 1, Member: "poison"}).Err())
+		require.NoError(b, b.rdb.ZAdd(ctx, b.key, redis.Z{Score: 1, Member: "poison"}, redis.Z{Score: 1, Member: ""}).Err())
 		require.NoError(b, b.rdb.HSet(ctx, tasks, "poison", "garbage").Err())
 		require.NoError(b, b.rdb.Do(ctx, "ZADD", b.key, "-inf", "-inf").Err())
 		for _, id := range []string{"retried", "finished", "good"} {
@@ -484,6 +490,6 @@ func TestPoisonDoesNotStopAWorker(t *testing.T) {
 		b.drained()
 		require.NoError(b, stop())
 		require.Equal(b, sluice.WorkerStats{Done: 2, Buried: 1}, w.Stats())
-		require.Len(b, b.dead(10), 3)
+		require.Len(b, b.dead(10), 4)
 	})
 }

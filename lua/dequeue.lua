@@ -6,8 +6,7 @@
 -- May run twice: the first run uses up the receipt.
 local ids, reply, gone, known, first = {}, {}, {}, {}, nil
 for i = 2, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
-redis.call('HLEN', tasks) -- the types, before anything is written
-redis.call('ZCARD', KEYS[3])
+redis.call('ZCARD', KEYS[3]) -- its type, before anything is written
 local scores, field = redis.call('ZMSCORE', queue, unpack(ids)), reader(ids)
 
 for i, id in ipairs(ids) do

@@ -4,47 +4,32 @@
 -- then three per task: id, due ('+' seconds from now or '@' Unix seconds), payload
 -- RETURNS one number per task: 1 added   2 updated   3 kept   4 deferred
 -- Not repeated by itself: a task may be taken and finished between two runs.
-local policy, outcomes, first = ARGV[1], {}, nil
 redis.call('ZCARD', KEYS[3]) -- its type, before anything is written
+local ids, outcomes, known = {}, {}, {}
+for i = 3, #ARGV, 3 do ids[(i - 3) / 3 + 1] = ARGV[i] end
+local scores, field = redis.call('ZMSCORE', queue, unpack(ids)), reader(ids)
 
-local function supersedes(due, other)
-  return policy == 'replace' or (policy == 'earliest' and due < other) or (policy == 'latest' and due > other)
+-- New tasks without a payload, the most common and the cheapest, go in together.
+local plain, n = {}, 0
+local function flush()
+  if n > 0 then redis.call('ZADD', queue, unpack(plain, 1, n)) end
+  n = 0
 end
 
-local function put(id, due, payload, known)
-  redis.call('ZADD', queue, text(due), id) -- first, so that a full server refuses before anything is written
-  if known or payload ~= '' then store(id, 0, nil, nil, payload) end
-  if not first or due < first then first = due end
-end
-
-local function enqueue(id, due, payload)
-  local score = finite(redis.call('ZSCORE', queue, id))
-  local field = redis.call('HGET', tasks, id)
-  local task = decode(field) or { attempt = 0, payload = '' }
-  if not score then
-    put(id, due, payload, field)
-    if task.dead then redis.call('ZREM', KEYS[3], id) end
-    return 1
+for i, id in ipairs(ids) do
+  local due, payload = dueAt(ARGV[3 * i + 1]), ARGV[3 * i + 2]
+  if known[id] then -- the second time
+    flush()
+    outcomes[i] = enqueue(id, due, payload, redis.call('ZSCORE', queue, id), redis.call('HGET', tasks, id))
+  elseif scores[i] or payload ~= '' or field(i) then
+    outcomes[i] = enqueue(id, due, payload, scores[i], field(i))
+  else
+    plain[n + 1], plain[n + 2], n = text(due), id, n + 2
+    if not first or due < first then first = due end
+    outcomes[i] = 1
   end
-  if task.dead then -- put back by a foreign producer
-    redis.call('ZREM', KEYS[3], id)
-    task = { attempt = 0, payload = task.payload }
-  end
-  task, score = settle(task, score)
-  if leased(task, score) then
-    if policy == 'keep' or (task.due and not supersedes(due, task.due)) then return 3 end
-    store(id, task.attempt, task.lease, due, payload)
-    return 4
-  end
-  if not supersedes(due, score) then return 3 end
-  put(id, due, payload, field)
-  return 2
+  known[id] = true
 end
-
-for i = 3, #ARGV, 3 do
-  local due = tonumber(string.sub(ARGV[i + 1], 2))
-  if string.sub(ARGV[i + 1], 1, 1) == '+' then due = now + due end
-  outcomes[#outcomes + 1] = enqueue(ARGV[i], due, ARGV[i + 2])
-end
+flush()
 wake(ARGV[2], first)
 return outcomes

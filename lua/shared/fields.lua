@@ -1,23 +1,7 @@
--- What the queue's scripts share. Every one of them begins
---   KEYS[1] the queue: zset, id -> score in Unix seconds
---   KEYS[2] its tasks: hash, id -> field
+-- Second prelude, of the scripts that deal with fields.
 -- A field is '<attempt>:<lease>:<deferred>:<payload>', each part may be empty.
 -- Of a dead letter: '<attempt>:dead:<bytes in reason>:<reason><payload>'.
 -- No field at all means a task without payload that was never claimed.
-local queue, tasks = KEYS[1], KEYS[2]
-local time = redis.call('TIME')
-local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
-
--- Seventeen digits: what a double needs. Redis's own conversion loses some.
-local function text(x)
-  return string.format('%.17g', x)
-end
-
--- A finite number, or nil.
-local function finite(s)
-  local x = s and tonumber(s)
-  if x and x > -1e300 and x < 1e300 then return x end
-end
 
 -- Decodes a field; nil for one that the library did not write.
 local function decode(field)
@@ -132,10 +116,10 @@ local function giveback(id, task, attempt, score)
   return score
 end
 
--- Tells waiters of a new head, if the earliest score just written is one.
+-- Tells waiters of a new head, if the earliest score just written is one, or was
+-- until the same script moved it on.
 -- A hint: where PUBLISH is denied, waiters look by themselves.
 local function wake(channel, score)
-  if score and finite(redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')[2]) == score then
-    redis.pcall('PUBLISH', channel, '')
-  end
+  local head = score and finite(redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')[2])
+  if head and head >= score then redis.pcall('PUBLISH', channel, '') end
 end

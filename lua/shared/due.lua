@@ -1,4 +1,4 @@
--- Second prelude, of the scripts that take due tasks.
+-- Third prelude, of the scripts that take due tasks.
 
 -- Reads up to n tasks whose score has come, after the first skip, and changes
 -- nothing. It stops early at a megabyte of payload. Returns those to hand out;
@@ -9,11 +9,10 @@
 local function due(n, skip)
   local ready, postponed, graves, revived = {}, {}, {}, {}
   local found = redis.call('ZRANGEBYSCORE', queue, '-inf', text(now), 'WITHSCORES', 'LIMIT', skip or 0, n)
-  redis.call('HLEN', tasks) -- its type, before anything is written
 
   local function sort(id, field, written)
     local score, task = finite(written), live(field)
-    if not score or not task then
+    if not score or not task or id == '' then
       graves[#graves + 1] = { id = id, attempt = 0, payload = field or '', reason = 'malformed' }
       return
     end
@@ -31,7 +30,7 @@ local function due(n, skip)
     if size >= 1048576 then break end
     local field, score = read(i), found[2 * i]
     ids[i], size = id, size + (field and #field or 0)
-    if field or string.sub(score, 1, 1) == '-' then
+    if field or id == '' or string.sub(score, 1, 1) == '-' then
       sort(id, field, score)
     else -- a plain task: the most common, and the cheapest
       ready[#ready + 1] = { id = id, score = score, attempt = 0, payload = '' }

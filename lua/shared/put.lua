@@ -1,0 +1,36 @@
+-- Last prelude of enqueue, whose arguments it has.
+local policy, first = ARGV[1], nil
+
+local function supersedes(due, other)
+  return policy == 'replace' or (policy == 'earliest' and due < other) or (policy == 'latest' and due > other)
+end
+
+local function put(id, due, payload, known)
+  redis.call('ZADD', queue, text(due), id) -- first, so that a full server refuses before anything is written
+  if known or payload ~= '' then store(id, 0, nil, nil, payload) end
+  if not first or due < first then first = due end
+end
+
+-- Puts in a task whose score and field are known. Returns the outcome.
+local function enqueue(id, due, payload, score, field)
+  score = finite(score)
+  local task = decode(field) or { attempt = 0, payload = '' }
+  if not score then
+    put(id, due, payload, field)
+    if task.dead then redis.call('ZREM', KEYS[3], id) end
+    return 1
+  end
+  if task.dead then -- put back by a foreign producer
+    redis.call('ZREM', KEYS[3], id)
+    task = { attempt = 0, payload = task.payload }
+  end
+  task, score = settle(task, score)
+  if leased(task, score) then
+    if policy == 'keep' or (task.due and not supersedes(due, task.due)) then return 3 end
+    store(id, task.attempt, task.lease, due, payload)
+    return 4
+  end
+  if not supersedes(due, score) then return 3 end
+  put(id, due, payload, field)
+  return 2
+end
