@@ -1,6 +1,6 @@
-// Benchmarks puts Sluice's locks side by side with other Go lock libraries, on
-// one redis-server, in one run: what it prints are ratios to be trusted and
-// absolute figures to be taken for this machine's.
+// Benchmarks puts Sluice's locks side by side with those of other Go libraries, and
+// its queues with asynq's, on one redis-server, in one run: what it prints are
+// ratios to be trusted and absolute figures to be taken for this machine's.
 package main
 
 import (
@@ -50,6 +50,8 @@ type config struct {
 	quick     bool
 	rounds    int
 	length    time.Duration // of a contender's turn; 0 for the scenario's own
+	json      string        // file to write; empty for none
+	plot      string        // folder to write charts into; empty for none
 	scenarios []scenario
 }
 
@@ -62,10 +64,12 @@ func parse(args []string, log io.Writer) (config, error) {
 	f.BoolVar(&c.quick, "quick", false, "one short round: shows that everything runs, measures nothing well")
 	f.IntVar(&c.rounds, "rounds", 0, "`number` of rounds; in each, every contender has a turn (default 5; 1 with -quick)")
 	f.Float64Var(&seconds, "seconds", 0, "length of a turn in scenarios of a fixed time (default 2 to 4; 0.5 with -quick)")
+	f.StringVar(&c.json, "json", "", "`file` to write all results to, as JSON")
+	f.StringVar(&c.plot, "plot", "", "`folder` to draw a chart per scenario into, as SVG, and one of its waits; it is made if missing")
 	f.Usage = func() {
-		fmt.Fprintf(log, "Usage: benchmarks [flags] [SCENARIO...]\n\nScenarios, by default all:\n")
+		fmt.Fprintf(log, "Usage: benchmarks [flags] [SCENARIO...]\n\nLocks and queues, side by side. Scenarios, by default all:\n")
 		for _, s := range scenarios() {
-			fmt.Fprintf(log, "  %-12s %s\n", s.name, s.about)
+			fmt.Fprintf(log, "  %-14s %s\n", s.name, s.about)
 		}
 		fmt.Fprintf(log, "\nFlags:\n")
 		f.PrintDefaults()

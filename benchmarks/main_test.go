@@ -2,11 +2,16 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
+	"encoding/xml"
 	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -27,7 +32,8 @@ func TestScenarios(t *testing.T) {
 		t.Skip("no redis-server on this machine: install it to run this test (Debian: redis-server)")
 	}
 	var out, log bytes.Buffer
-	status := parentMain([]string{"-quick", "-seconds", "0.1"}, &out, &log)
+	file, folder := filepath.Join(t.TempDir(), "report.json"), filepath.Join(t.TempDir(), "new", "plots")
+	status := parentMain([]string{"-quick", "-seconds", "0.1", "-json", file, "-plot", folder}, &out, &log)
 	require.Zero(t, status, "%s\n%s", &out, &log)
 	for _, s := range scenarios() {
 		require.Contains(t, out.String(), "\n"+s.name+": ")
@@ -36,6 +42,85 @@ func TestScenarios(t *testing.T) {
 		if strings.HasPrefix(line, "│ "+sluiceName) || strings.HasPrefix(line, "│ "+floorName) {
 			require.NotContains(t, strings.Split(line, "│")[2], "-", "no figure: %s\n%s", line, &log)
 		}
+	}
+	found := readReport(t, file)
+	require.Len(t, found.Scenarios, len(scenarios()))
+	for _, o := range found.Scenarios {
+		require.Equal(t, 1.0, o.Contenders[0].Ratio, o.Name)
+		requireXML(t, filepath.Join(folder, o.Name+".svg"))
+		if o.Contenders[0].Wait != nil {
+			requireXML(t, filepath.Join(folder, o.Name+"-wait.svg"))
+		}
+	}
+}
+
+func readReport(t *testing.T, file string) (r report) {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(b, &r))
+	return r
+}
+
+func requireXML(t *testing.T, file string) {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Less(t, len(b), 30_000, file)
+	require.NoError(t, xml.Unmarshal(b, new(struct{})), file)
+}
+
+// TestReport is of one contender that did well and one that did nothing.
+func TestReport(t *testing.T) {
+	t.Parallel()
+	s := scenario{
+		name: "some", measure: duration, entries: enter(sluiceName, "redsync"),
+		columns: []column{{"turns", slices.Max[[]float64], whole}},
+	}
+	waits := newWaits()
+	require.NoError(t, waits.RecordValue(int64(time.Second)))
+	file := filepath.Join(t.TempDir(), "report.json")
+	r := report{Scenarios: []outcome{s.outcome([][]result{
+		{{value: 300, waits: waits}, {value: 100, extra: map[string]float64{"turns": 7}}},
+		{{failures: failures{2, "no"}, notes: "slept"}, {failures: failures{1, "never"}, notes: "slept"}},
+	})}}
+	require.NoError(t, r.writeJSON(file))
+	read := readReport(t, file).Scenarios[0].Contenders
+	second := time.Duration(waits.Max())
+	require.Equal(t, []standing{
+		{
+			Name: sluiceName, Settings: "defaults", Values: []float64{300, 100}, Median: 200, Min: 100, Max: 300, Ratio: 1,
+			Wait: &wait{second, second, second}, Extra: map[string]float64{"turns": 7},
+		},
+		{Name: "redsync", Settings: redsyncSettings, Values: []float64{}, Failures: failures{3, "no"}, Notes: []string{"slept"}},
+	}, read)
+}
+
+func TestScale(t *testing.T) {
+	t.Parallel()
+	of := func(values ...float64) scale {
+		var c chart
+		for _, v := range values {
+			c.bars = append(c.bars, bar{value: v, least: v / 2, most: v})
+		}
+		return c.scale()
+	}
+	require.Zero(t, of(1, 20))
+	require.Equal(t, scale{0.1}, of(1, 21))
+	require.Equal(t, 3.0, scale{0.1}.at(100))
+	require.Equal(t, 100.0, scale{}.at(100))
+}
+
+// TestOutputs is told before anything is measured.
+func TestOutputs(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	for flag, within := range map[string]string{"-json": file + "/report.json", "-plot": file + "/plots"} {
+		var out, log bytes.Buffer
+		require.Equal(t, 1, parentMain([]string{flag, within}, &out, &log))
+		require.Contains(t, log.String(), flag+": ")
+		require.Empty(t, out.String())
 	}
 }
 

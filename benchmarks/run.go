@@ -58,8 +58,11 @@ type result struct {
 // quickLength is the length of a turn with -quick.
 const quickLength = 500 * time.Millisecond
 
-// compare runs the scenarios and prints their tables.
+// compare runs the scenarios, prints their tables and writes the report.
 func compare(ctx context.Context, c config, out, log io.Writer) (err error) {
+	if err := c.checkOutputs(); err != nil {
+		return err
+	}
 	addr := c.redis
 	if addr == "" {
 		var stop func()
@@ -68,23 +71,26 @@ func compare(ctx context.Context, c config, out, log io.Writer) (err error) {
 		}
 		defer stop()
 	}
-	version, err := describeServer(ctx, addr)
+	m, err := describe(ctx, addr, c.rounds)
 	if err != nil {
 		return err
 	}
 	_, _ = fmt.Fprintf(out, "%s, %s, %s/%s, %d CPUs, pools of %d connections, rounds: %d\n",
-		version, runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), poolSize, c.rounds)
+		m.Server, m.Go, m.OS, m.Arch, m.CPUs, m.Pool, m.Rounds)
+	found := report{Machine: m}
 	var errs []error
 	for _, s := range c.scenarios {
 		results, err := s.run(ctx, c, addr, log)
 		if err != nil {
 			return err
 		}
-		s.print(out, results)
+		o := s.outcome(results)
+		o.print(out)
+		found.Scenarios = append(found.Scenarios, o)
 		errs = append(errs, s.sluiceFailed(results))
 	}
 	printSettings(out, c.scenarios)
-	return errors.Join(errs...)
+	return errors.Join(append(errs, found.write(c))...)
 }
 
 // sluiceFailed is what Sluice, which always goes first, did wrong.

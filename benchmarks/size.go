@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-var bytesEach = measure{"bytes", func(v float64) string { return fmt.Sprintf("%.0f B", v) }}
+var bytesEach = measure{"bytes", less, func(v float64) string { return fmt.Sprintf("%.0f B", v) }}
 
 func randomUpTo(d time.Duration) time.Duration { return rand.N(d) }
 

@@ -7,20 +7,25 @@ import (
 	"strings"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 )
 
 // measure is what a scenario compares.
 type measure struct {
-	unit string
-	show func(float64) string
+	unit   string
+	better string
+	show   func(float64) string
 }
 
+const (
+	less = "less"
+	more = "more"
+)
+
 var (
-	perSecond = measure{"sections/s", func(v float64) string { return fmt.Sprintf("%.0f/s", v) }}
-	duration  = measure{"time", func(v float64) string { return short(time.Duration(v)) }}
+	perSecond = measure{"sections/s", more, func(v float64) string { return fmt.Sprintf("%.0f/s", v) }}
+	duration  = measure{"time", less, func(v float64) string { return short(time.Duration(v)) }}
 )
 
 // column is a figure of one scenario only.
@@ -52,18 +57,18 @@ func median(values []float64) float64 {
 }
 
 // print writes the scenario's table.
-func (s scenario) print(out io.Writer, results [][]result) {
+func (o outcome) print(out io.Writer) {
 	t := table.NewWriter()
 	t.SetOutputMirror(out)
 	t.SetStyle(table.StyleLight)
 	t.Style().Format.Header = text.FormatDefault
 
-	withWaits := slices.ContainsFunc(results, func(rs []result) bool { return waits(rs) != nil })
+	withWaits := slices.ContainsFunc(o.Contenders, func(st standing) bool { return st.Wait != nil })
 	header := table.Row{"contender", "median", "min - max", "to Sluice"}
 	if withWaits {
 		header = append(header, "p50 wait", "p99 wait", "max wait")
 	}
-	for _, c := range s.columns {
+	for _, c := range o.scenario.columns {
 		header = append(header, c.title)
 	}
 	t.AppendHeader(append(header, "failures"))
@@ -72,112 +77,55 @@ func (s scenario) print(out io.Writer, results [][]result) {
 		aligned = append(aligned, table.ColumnConfig{Number: i, Align: text.AlignRight, AlignHeader: text.AlignRight})
 	}
 	t.SetColumnConfigs(append(aligned, table.ColumnConfig{Number: len(header) + 1, WidthMax: 60}))
-	for i, rs := range results {
-		t.AppendRow(s.row(s.entries[i].name, rs, s.reference(results), withWaits))
+	for _, st := range o.Contenders {
+		t.AppendRow(o.scenario.row(st, withWaits))
 	}
-	_, _ = fmt.Fprintf(out, "\n%s: %s\n", s.name, s.about)
-	if s.retry > 0 {
-		_, _ = fmt.Fprintf(out, "retry delay of redislock and redsync: %v\n", s.retry)
+	_, _ = fmt.Fprintf(out, "\n%s: %s\n", o.Name, o.About)
+	if o.Retry > 0 {
+		_, _ = fmt.Fprintf(out, "retry delay of redislock and redsync: %v\n", o.Retry)
 	}
 	t.Render()
 }
 
-// reference is Sluice's median.
-func (s scenario) reference(results [][]result) float64 {
-	for i, e := range s.entries {
-		if strings.HasPrefix(e.name, sluiceName) {
-			return median(valuesOf(results[i]))
-		}
-	}
-	return 0
-}
-
-func (s scenario) row(name string, rs []result, reference float64, withWaits bool) table.Row {
-	values := valuesOf(rs)
-	row := table.Row{name, "-", "-", "-"}
-	if len(values) > 0 {
-		m := median(values)
-		row = table.Row{name, s.measure.show(m), s.measure.show(slices.Min(values)) + " - " + s.measure.show(slices.Max(values)), "-"}
-		if reference > 0 {
-			row[3] = fmt.Sprintf("%.3g x", m/reference)
+func (s scenario) row(st standing, withWaits bool) table.Row {
+	row := table.Row{st.Name, "-", "-", "-"}
+	if len(st.Values) > 0 {
+		row = table.Row{st.Name, s.measure.show(st.Median), s.measure.show(st.Min) + " - " + s.measure.show(st.Max), "-"}
+		if st.Ratio > 0 {
+			row[3] = fmt.Sprintf("%.3g x", st.Ratio)
 		}
 	}
 	if withWaits {
-		row = append(row, waitCells(waits(rs))...)
+		row = append(row, st.Wait.cells()...)
 	}
 	for _, c := range s.columns {
-		row = append(row, c.cell(rs))
+		row = append(row, c.cell(st))
 	}
-	return append(row, remarks(rs))
+	return append(row, st.remarks())
 }
 
-// valuesOf are the measurements of the turns that came to one.
-func valuesOf(rs []result) (values []float64) {
-	for _, r := range rs {
-		if r.value > 0 {
-			values = append(values, r.value)
-		}
-	}
-	return values
-}
-
-// waits are those of all rounds together, nil if there are none.
-func waits(rs []result) *hdrhistogram.Histogram {
-	var sum *hdrhistogram.Histogram
-	for _, r := range rs {
-		if r.waits == nil {
-			continue
-		}
-		if sum == nil {
-			sum = newWaits()
-		}
-		sum.Merge(r.waits)
-	}
-	return sum
-}
-
-func waitCells(h *hdrhistogram.Histogram) table.Row {
-	if h == nil {
+func (w *wait) cells() table.Row {
+	if w == nil {
 		return table.Row{"-", "-", "-"}
 	}
-	return table.Row{
-		short(time.Duration(h.ValueAtQuantile(50))),
-		short(time.Duration(h.ValueAtQuantile(99))),
-		short(time.Duration(h.Max())),
-	}
+	return table.Row{short(w.P50), short(w.P99), short(w.Max)}
 }
 
-func (c column) cell(rs []result) string {
-	var values []float64
-	for _, r := range rs {
-		if v, ok := r.extra[c.title]; ok {
-			values = append(values, v)
-		}
-	}
-	if len(values) == 0 {
+func (c column) cell(st standing) string {
+	v, ok := st.Extra[c.title]
+	if !ok {
 		return "-"
 	}
-	return c.show(c.fold(values))
+	return c.show(v)
 }
 
-// remarks are the notes and the failures of all rounds.
-func remarks(rs []result) string {
-	var all failures
-	var notes []string
-	for _, r := range rs {
-		all.merge(r.failures)
-		if r.notes != "" && !slices.Contains(notes, r.notes) {
-			notes = append(notes, r.notes)
-		}
-	}
+// remarks are the failures and the notes.
+func (st standing) remarks() string {
 	said := "0"
-	if all.Count > 0 {
-		said = fmt.Sprintf("%d: %s", all.Count, all.First)
+	if st.Failures.Count > 0 {
+		said = fmt.Sprintf("%d: %s", st.Failures.Count, st.Failures.First)
 	}
-	if len(notes) > 0 {
-		said += "; " + strings.Join(notes, "; ")
-	}
-	return said
+	return strings.Join(append([]string{said}, st.Notes...), "; ")
 }
 
 // printSettings says what the contenders were set to.

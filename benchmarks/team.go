@@ -12,8 +12,8 @@ import (
 
 // failures counts what went wrong, and keeps the first error.
 type failures struct {
-	Count int
-	First string
+	Count int    `json:"count"`
+	First string `json:"first,omitempty"`
 }
 
 func (f *failures) add(err error) {

@@ -13,7 +13,7 @@ const (
 	commandsPerTask = "commands/task"
 )
 
-var tasksPerSecond = measure{"tasks/s", func(v float64) string { return fmt.Sprintf("%.0f/s", v) }}
+var tasksPerSecond = measure{"tasks/s", more, func(v float64) string { return fmt.Sprintf("%.0f/s", v) }}
 
 func hundredths(v float64) string { return fmt.Sprintf("%.2f", v) }
 

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+)
+
+// report is what a run has found.
+type report struct {
+	Machine   machine   `json:"machine"`
+	Scenarios []outcome `json:"scenarios"`
+}
+
+// machine is what the figures were measured on.
+type machine struct {
+	Server string    `json:"server"`
+	Go     string    `json:"go"`
+	OS     string    `json:"os"`
+	Arch   string    `json:"arch"`
+	CPUs   int       `json:"cpus"`
+	Pool   int       `json:"pool"`
+	Rounds int       `json:"rounds"`
+	Time   time.Time `json:"time"`
+}
+
+func describe(ctx context.Context, addr string, rounds int) (machine, error) {
+	version, err := describeServer(ctx, addr)
+	return machine{
+		Server: version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH, CPUs: runtime.NumCPU(),
+		Pool: poolSize, Rounds: rounds, Time: time.Now().UTC().Truncate(time.Second),
+	}, err
+}
+
+// outcome is how a scenario went.
+type outcome struct {
+	scenario   scenario
+	Name       string        `json:"name"`
+	About      string        `json:"about"`
+	Unit       string        `json:"unit"` // a "time" is in nanoseconds
+	Better     string        `json:"better"`
+	Retry      time.Duration `json:"retry_ns,omitempty"`
+	Contenders []standing    `json:"contenders"`
+}
+
+// standing is how a contender did in all rounds of a scenario.
+type standing struct {
+	Name     string             `json:"name"`
+	Settings string             `json:"settings"`
+	Values   []float64          `json:"values"` // of the rounds that came to one
+	Median   float64            `json:"median,omitempty"`
+	Min      float64            `json:"min,omitempty"`
+	Max      float64            `json:"max,omitempty"`
+	Ratio    float64            `json:"to_sluice,omitempty"` // of the medians
+	Wait     *wait              `json:"wait,omitempty"`
+	Extra    map[string]float64 `json:"extra,omitempty"` // by the title of the scenario's column
+	Failures failures           `json:"failures"`
+	Notes    []string           `json:"notes,omitempty"`
+}
+
+// wait is what the waits of all rounds come to.
+type wait struct {
+	P50 time.Duration `json:"p50_ns"`
+	P99 time.Duration `json:"p99_ns"`
+	Max time.Duration `json:"max_ns"`
+}
+
+func (s scenario) outcome(results [][]result) outcome {
+	o := outcome{scenario: s, Name: s.name, About: s.about, Unit: s.measure.unit, Better: s.measure.better, Retry: s.retry}
+	for i, rs := range results {
+		o.Contenders = append(o.Contenders, s.standing(s.entries[i], rs))
+	}
+	if reference := o.reference(); reference > 0 {
+		for i := range o.Contenders {
+			o.Contenders[i].Ratio = o.Contenders[i].Median / reference
+		}
+	}
+	return o
+}
+
+// reference is Sluice's median.
+func (o outcome) reference() float64 {
+	for _, st := range o.Contenders {
+		if strings.HasPrefix(st.Name, sluiceName) {
+			return st.Median
+		}
+	}
+	return 0
+}
+
+func (s scenario) standing(e entrant, rs []result) standing {
+	st := standing{Name: e.name, Settings: e.settings, Values: valuesOf(rs), Wait: waitOf(rs), Extra: map[string]float64{}}
+	if len(st.Values) > 0 {
+		st.Median, st.Min, st.Max = median(st.Values), slices.Min(st.Values), slices.Max(st.Values)
+	}
+	for _, c := range s.columns {
+		if values := extras(rs, c.title); len(values) > 0 {
+			st.Extra[c.title] = c.fold(values)
+		}
+	}
+	for _, r := range rs {
+		st.Failures.merge(r.failures)
+		if r.notes != "" && !slices.Contains(st.Notes, r.notes) {
+			st.Notes = append(st.Notes, r.notes)
+		}
+	}
+	return st
+}
+
+// valuesOf are the measurements of the turns that came to one.
+func valuesOf(rs []result) []float64 {
+	values := []float64{}
+	for _, r := range rs {
+		if r.value > 0 {
+			values = append(values, r.value)
+		}
+	}
+	return values
+}
+
+func extras(rs []result, title string) (values []float64) {
+	for _, r := range rs {
+		if v, ok := r.extra[title]; ok {
+			values = append(values, v)
+		}
+	}
+	return values
+}
+
+// waitOf is nil where there are no waits.
+func waitOf(rs []result) *wait {
+	sum := newWaits()
+	for _, r := range rs {
+		if r.waits != nil {
+			sum.Merge(r.waits)
+		}
+	}
+	if sum.TotalCount() == 0 {
+		return nil
+	}
+	return &wait{
+		P50: time.Duration(sum.ValueAtQuantile(50)),
+		P99: time.Duration(sum.ValueAtQuantile(99)),
+		Max: time.Duration(sum.Max()),
+	}
+}
+
+// checkOutputs finds out before the measuring, not after, that what it finds
+// cannot be written.
+func (c config) checkOutputs() error {
+	if c.json != "" {
+		f, err := os.OpenFile(c.json, os.O_WRONLY|os.O_CREATE, 0o666)
+		if err != nil {
+			return fmt.Errorf("-json: %w", err)
+		}
+		_ = f.Close()
+	}
+	if c.plot != "" {
+		if err := os.MkdirAll(c.plot, 0o777); err != nil {
+			return fmt.Errorf("-plot: %w", err)
+		}
+	}
+	return nil
+}
+
+// write writes what the arguments ask for.
+func (r report) write(c config) (err error) {
+	if c.json != "" {
+		err = r.writeJSON(c.json)
+	}
+	if c.plot != "" {
+		err = errors.Join(err, r.plot(c.plot))
+	}
+	return err
+}
+
+func (r report) writeJSON(file string) error {
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err == nil {
+		err = os.WriteFile(file, append(b, '\n'), 0o666)
+	}
+	if err != nil {
+		return fmt.Errorf("-json: %w", err)
+	}
+	return nil
+}
