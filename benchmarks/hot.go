@@ -18,6 +18,7 @@ func hot() scenario {
 		columns: []column{
 			{"least turns", slices.Min[[]float64], whole},
 			{"most turns", slices.Max[[]float64], whole},
+			commandsColumn, allocsColumn,
 		},
 		turn: hotTurn,
 	}
@@ -32,6 +33,7 @@ func hotTurn(ctx context.Context, t turn) (result, error) {
 	}.work(ctx)
 	r := result{
 		value: float64(work.sections()) / t.length.Seconds(),
+		ops:   float64(work.sections()),
 		extra: map[string]float64{
 			"least turns": float64(slices.Min(work.Turns)),
 			"most turns":  float64(slices.Max(work.Turns)),

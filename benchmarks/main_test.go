@@ -45,6 +45,9 @@ func TestScenarios(t *testing.T) {
 	}
 	found := readReport(t, file)
 	require.Len(t, found.Scenarios, len(scenarios()))
+	floor := found.Scenarios[0].Contenders[1]
+	require.Equal(t, floorName, floor.Name)
+	require.InDelta(t, 4, floor.Extra[commandsPerOp], 0.1, "SET, EVALSHA, GET, DEL")
 	for _, o := range found.Scenarios {
 		require.Equal(t, 1.0, o.Contenders[0].Ratio, o.Name)
 		requireXML(t, filepath.Join(folder, o.Name+".svg"))

@@ -13,6 +13,7 @@ func names() scenario {
 		measure: perSecond,
 		entries: enter(sluiceName, floorName, "redislock", "redsync", "rueidislock"),
 		length:  2 * time.Second,
+		columns: []column{commandsColumn, allocsColumn},
 		turn:    func(ctx context.Context, t turn) (result, error) { return namesTurn(ctx, t, 64) },
 	}
 }
@@ -25,8 +26,9 @@ func manyNames() scenario {
 		measure: perSecond,
 		entries: enter(sluiceName+" on AutoPipeline", sluiceName, floorName+" on AutoPipeline", floorName,
 			"redislock on AutoPipeline", "redsync on AutoPipeline", "rueidislock"),
-		length: 2 * time.Second,
-		turn:   func(ctx context.Context, t turn) (result, error) { return namesTurn(ctx, t, 1000) },
+		length:  2 * time.Second,
+		columns: []column{commandsColumn, allocsColumn},
+		turn:    func(ctx context.Context, t turn) (result, error) { return namesTurn(ctx, t, 1000) },
 	}
 }
 
@@ -41,6 +43,7 @@ func namesTurn(ctx context.Context, t turn, size int) (result, error) {
 	}.work(ctx)
 	return result{
 		value:    float64(work.sections()) / t.length.Seconds(),
+		ops:      float64(work.sections()),
 		waits:    work.waits,
 		failures: work.Failures,
 	}, nil

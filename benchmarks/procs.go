@@ -30,6 +30,7 @@ func procs() scenario {
 		columns: []column{
 			{leastShare, slices.Min[[]float64], percent},
 			{withoutATurn, slices.Max[[]float64], whole},
+			commandsColumn,
 		},
 		turn: procsTurn,
 	}
@@ -62,6 +63,9 @@ func procsTurn(ctx context.Context, t turn) (r result, err error) {
 			return result{}, err
 		}
 		children = append(children, c)
+	}
+	if err := t.meter.start(ctx); err != nil { // the children have warmed up
+		return result{}, err
 	}
 	answers, err := workTogether(children)
 	if err != nil {
@@ -104,6 +108,7 @@ func sumUp(answers []answer, length time.Duration) result {
 		r.waits.Merge(hdrhistogram.Import(a.Waits))
 	}
 	r.value = float64(total) / length.Seconds()
+	r.ops = float64(total)
 	if total > 0 {
 		r.extra[leastShare] = float64(slices.Min(shares)) * processes / float64(total)
 	}

@@ -42,6 +42,7 @@ type turn struct {
 	// one of its own besides.
 	contender contender
 	queue     queue // instead, in scenarios of tasks
+	meter     *meter
 	length    time.Duration
 	quick     bool
 }
@@ -49,6 +50,7 @@ type turn struct {
 // result is how a turn went.
 type result struct {
 	value    float64            // in the scenario's measure
+	ops      float64            // that were done; 0 where they are not counted
 	extra    map[string]float64 // by the title of the scenario's column
 	waits    *hdrhistogram.Histogram
 	failures failures
@@ -150,7 +152,7 @@ func (s scenario) oneTurn(ctx context.Context, t turn) (r result) {
 	if shut != nil {
 		if err == nil {
 			runtime.GC() // of what earlier turns left
-			r, err = s.turn(ctx, t)
+			r, err = s.metered(ctx, t)
 		}
 		if closing := shut(); closing != nil {
 			r.failures.add(fmt.Errorf("close: %w", closing))
@@ -158,6 +160,19 @@ func (s scenario) oneTurn(ctx context.Context, t turn) (r result) {
 	}
 	r.failures.add(err)
 	return r
+}
+
+// metered adds to the turn's result what its operations used.
+func (s scenario) metered(ctx context.Context, t turn) (result, error) {
+	t.meter = &meter{addr: t.setup.Addr}
+	if err := t.meter.start(ctx); err != nil {
+		return result{}, err
+	}
+	r, err := s.turn(ctx, t)
+	if err == nil {
+		err = t.meter.perOp(ctx, &r)
+	}
+	return r, err
 }
 
 // open makes the turn's contender, warm, or its queue. shut is nil if there is

@@ -34,7 +34,7 @@ func memoryTurn(ctx context.Context, t turn, payload []byte) (result, error) {
 	if t.quick {
 		tasks = 5000
 	}
-	before, err := used(ctx, t.setup.Addr)
+	before, err := usedMemory(ctx, t.setup.Addr)
 	if err != nil {
 		return result{}, err
 	}
@@ -43,11 +43,11 @@ func memoryTurn(ctx context.Context, t turn, payload []byte) (result, error) {
 	if err != nil {
 		return result{}, err
 	}
-	after, err := used(ctx, t.setup.Addr)
+	after, err := usedMemory(ctx, t.setup.Addr)
 	return result{value: (after - before) / float64(tasks)}, err
 }
 
-func used(ctx context.Context, addr string) (float64, error) {
+func usedMemory(ctx context.Context, addr string) (float64, error) {
 	stats, err := info(ctx, addr, "memory")
 	if err != nil {
 		return 0, err

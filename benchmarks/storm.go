@@ -21,7 +21,7 @@ func storm(hold time.Duration) scenario {
 		measure: duration,
 		entries: append(peers(), enter("local mutex")...),
 		retry:   retryForCrowds,
-		columns: []column{{"overtaken", median, percent}},
+		columns: []column{{"overtaken", median, percent}, commandsColumn},
 		turn:    func(ctx context.Context, t turn) (result, error) { return stormTurn(ctx, t, hold) },
 	}
 }
@@ -49,6 +49,7 @@ func stormTurn(ctx context.Context, t turn, hold time.Duration) (result, error) 
 	}
 	wg.Wait()
 	r.value = float64(time.Since(began))
+	r.ops = float64(len(s.order))
 	r.extra = map[string]float64{"overtaken": overtaken(s.order)}
 	if n := len(s.order); n < crowd {
 		r.notes = fmt.Sprintf("%d of %d got in", n, crowd)

@@ -4,28 +4,19 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
-)
-
-const (
-	scriptsPerTask  = "scripts/task"
-	commandsPerTask = "commands/task"
 )
 
 var tasksPerSecond = measure{"tasks/s", more, func(v float64) string { return fmt.Sprintf("%.0f/s", v) }}
 
-func hundredths(v float64) string { return fmt.Sprintf("%.2f", v) }
-
 // work is a backlog of tasks that take no time.
 func work(concurrency, tasks int) scenario {
 	return scenario{
-		name: fmt.Sprint("work-", concurrency),
-		about: fmt.Sprintf("%d tasks due, %d handlers at once that do nothing; commands include those within scripts",
-			tasks, concurrency),
+		name:    fmt.Sprint("work-", concurrency),
+		about:   fmt.Sprintf("%d tasks due, %d handlers at once that do nothing", tasks, concurrency),
 		measure: tasksPerSecond,
 		entries: enterQueues(sluiceName, asynqName),
-		columns: []column{{scriptsPerTask, median, hundredths}, {commandsPerTask, median, hundredths}},
+		columns: []column{scriptsColumn, commandsColumn},
 		turn:    func(ctx context.Context, t turn) (result, error) { return workTurn(ctx, t, concurrency, tasks) },
 	}
 }
@@ -37,8 +28,7 @@ func workTurn(ctx context.Context, t turn, concurrency, tasks int) (result, erro
 	if err := t.queue.Fill(ctx, tasks, nil, atOnce); err != nil {
 		return result{}, err
 	}
-	scripts, commands, err := counted(ctx, t.setup.Addr)
-	if err != nil {
+	if err := t.meter.start(ctx); err != nil {
 		return result{}, err
 	}
 	l := newLedger(tasks)
@@ -46,30 +36,7 @@ func workTurn(ctx context.Context, t turn, concurrency, tasks int) (result, erro
 	if err != nil {
 		return result{}, err
 	}
-	scriptsAfter, commandsAfter, err := counted(ctx, t.setup.Addr)
-	return result{
-		value: float64(tasks) / took.Seconds(),
-		extra: map[string]float64{
-			scriptsPerTask:  (scriptsAfter - scripts) / float64(tasks),
-			commandsPerTask: (commandsAfter - commands) / float64(tasks),
-		},
-	}, err
-}
-
-// counted is how many scripts and commands the server has run.
-func counted(ctx context.Context, addr string) (scripts, commands float64, err error) {
-	stats, err := info(ctx, addr, "commandstats")
-	for name, text := range stats {
-		var calls float64
-		if _, err := fmt.Sscanf(text, "calls=%f", &calls); err != nil {
-			continue
-		}
-		commands += calls
-		if strings.HasPrefix(name, "cmdstat_eval") {
-			scripts += calls
-		}
-	}
-	return scripts, commands, err
+	return result{value: float64(tasks) / took.Seconds(), ops: float64(tasks)}, nil
 }
 
 // enqueue is one task at a time, from many goroutines.
@@ -79,6 +46,7 @@ func enqueue() scenario {
 		about:   "64 goroutines enqueue 50000 tasks, one at a time",
 		measure: tasksPerSecond,
 		entries: enterQueues(sluiceName, sluiceName+" on AutoPipeline", asynqName),
+		columns: []column{commandsColumn, allocsColumn},
 		turn: func(ctx context.Context, t turn) (result, error) {
 			return enqueueTurn(t, 50_000, func(n int) error { return fillSingly(ctx, t.queue, n, nil, atOnce) })
 		},
@@ -106,7 +74,7 @@ func enqueueTurn(t turn, tasks int, fill func(n int) error) (result, error) {
 	if err := fill(tasks); err != nil {
 		return result{}, err
 	}
-	return result{value: float64(tasks) / time.Since(began).Seconds()}, nil
+	return result{value: float64(tasks) / time.Since(began).Seconds(), ops: float64(tasks)}, nil
 }
 
 const earliest = "earliest"

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+)
+
+// Columns of what an operation takes: a lock and its unlock, or a task. Commands
+// are all that the server runs, those within scripts and of others included.
+const (
+	commandsPerOp = "commands/op"
+	scriptsPerOp  = "scripts/op"
+	allocsPerOp   = "allocs"
+)
+
+var (
+	commandsColumn = column{commandsPerOp, median, threeDigits}
+	scriptsColumn  = column{scriptsPerOp, median, threeDigits}
+	// allocsColumn is for scenarios of one process.
+	allocsColumn = column{allocsPerOp, median, whole}
+)
+
+func threeDigits(v float64) string { return fmt.Sprintf("%.3g", v) }
+
+// usage is what has been done until now.
+type usage struct {
+	scripts, commands float64 // by the server
+	mallocs           float64 // by this process
+}
+
+// meter measures what a turn uses. It runs when the turn begins; a turn that makes
+// preparations starts it again after them.
+type meter struct {
+	addr string
+	from usage
+}
+
+func (m *meter) start(ctx context.Context) (err error) {
+	m.from, err = used(ctx, m.addr)
+	return err
+}
+
+// read returns what was used since the start.
+func (m *meter) read(ctx context.Context) (usage, error) {
+	now, err := used(ctx, m.addr)
+	return usage{now.scripts - m.from.scripts, now.commands - m.from.commands, now.mallocs - m.from.mallocs}, err
+}
+
+// perOp adds to a result what an operation of it used.
+func (m *meter) perOp(ctx context.Context, r *result) error {
+	if r.ops == 0 {
+		return nil
+	}
+	u, err := m.read(ctx)
+	if r.extra == nil {
+		r.extra = map[string]float64{}
+	}
+	r.extra[commandsPerOp] = u.commands / r.ops
+	r.extra[scriptsPerOp] = u.scripts / r.ops
+	r.extra[allocsPerOp] = u.mallocs / r.ops
+	return err
+}
+
+// housekeeping is commands of connections, and of this program.
+var housekeeping = []string{"auth", "client", "config", "hello", "info", "select", "slowlog"}
+
+func used(ctx context.Context, addr string) (u usage, err error) {
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	u.mallocs = float64(stats.Mallocs)
+	all, err := info(ctx, addr, "commandstats")
+	for key, text := range all {
+		var calls float64
+		if _, err := fmt.Sscanf(text, "calls=%f", &calls); err != nil {
+			continue
+		}
+		name, _, _ := strings.Cut(strings.TrimPrefix(key, "cmdstat_"), "|")
+		switch {
+		case slices.Contains(housekeeping, name):
+			continue
+		case strings.HasPrefix(name, "eval"):
+			u.scripts += calls
+		}
+		u.commands += calls
+	}
+	return u, err
+}
