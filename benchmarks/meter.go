@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Columns of what an operation takes: a lock and its unlock, or a task. Commands
@@ -62,6 +63,31 @@ func (m *meter) perOp(ctx context.Context, r *result) error {
 	r.extra[scriptsPerOp] = u.scripts / r.ops
 	r.extra[allocsPerOp] = u.mallocs / r.ops
 	return err
+}
+
+var commandsPerSecond = measure{"commands/s", less, func(v float64) string {
+	if v >= 1000 {
+		return whole(v) + "/s"
+	}
+	return threeDigits(v) + "/s"
+}}
+
+// commandsDuring is how many commands per second the server runs during d.
+func (m *meter) commandsDuring(ctx context.Context, d time.Duration) (float64, error) {
+	if err := m.start(ctx); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	sleep(ctx, d)
+	u, err := m.read(ctx)
+	return u.commands / time.Since(began).Seconds(), err
+}
+
+// sleep returns when d has passed or ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	<-ctx.Done()
 }
 
 // housekeeping is commands of connections, and of this program.

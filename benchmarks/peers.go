@@ -18,7 +18,7 @@ import (
 const (
 	redislockSettings   = "v0.9.4, TTL 15s, LinearBackoff of the retry delay"
 	redsyncSettings     = "v4.18.0, expiry 15s, the retry delay, unlimited tries"
-	rueidislockSettings = "rueidis v1.0.78, KeyMajority 1, NoLoopTracking as its README has it, TryNextAfter 1s; one multiplexed connection"
+	rueidislockSettings = "rueidis v1.0.78, KeyMajority 1, NoLoopTracking as its README has it, TryNextAfter 1s, KeyValidity 5s (its default); one multiplexed connection"
 )
 
 // The retry delays of the peers that poll, redislock and redsync, are those that

@@ -29,9 +29,6 @@ type queue interface {
 	Close() error
 }
 
-// fillers is how many goroutines fill a queue that takes one task at a time.
-const fillers = 64
-
 // taskID is as long as a UUID.
 func taskID(id int) string { return fmt.Sprintf("task-%031d", id) }
 
@@ -132,12 +129,18 @@ func (q asynqQueue) Fill(ctx context.Context, n int, payload []byte, due func(in
 
 // fillSingly fills a queue with many goroutines.
 func fillSingly(ctx context.Context, q queue, n int, payload []byte, due func(int) time.Time) error {
+	return inParallel(ctx, n, func(ctx context.Context, id int) error { return q.Enqueue(ctx, id, payload, due(id)) })
+}
+
+// inParallel does 0 to n-1 from as many goroutines as there are connections, until
+// one fails.
+func inParallel(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
 	var next atomic.Int64
 	group, ctx := errgroup.WithContext(ctx)
-	for range fillers {
+	for range poolSize {
 		group.Go(func() error {
-			for id := int(next.Add(1)) - 1; id < n; id = int(next.Add(1)) - 1 {
-				if err := q.Enqueue(ctx, id, payload, due(id)); err != nil {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				if err := do(ctx, i); err != nil {
 					return err
 				}
 			}

@@ -27,7 +27,7 @@ type scenario struct {
 // scenarios are all there are, in the order in which they run.
 func scenarios() []scenario {
 	return []scenario{single(), hot(), procs(), storm(2 * time.Millisecond), storm(20 * time.Millisecond),
-		names(), manyNames(), wake(),
+		names(), manyNames(), wake(), held(),
 		work(64, 200_000), work(1, 20_000), enqueue(), enqueueBatch(),
 		late("late-idle", func(entrant) int { return 2000 }, 5*time.Second),
 		late("late-busy", halfOf, 3*time.Second),
@@ -43,8 +43,10 @@ type turn struct {
 	contender contender
 	queue     queue // instead, in scenarios of tasks
 	meter     *meter
-	length    time.Duration
-	quick     bool
+	// goroutines is how many the process had before the contender.
+	goroutines int
+	length     time.Duration
+	quick      bool
 }
 
 // result is how a turn went.
@@ -148,6 +150,7 @@ func (s scenario) progress(r result) string {
 
 // oneTurn opens the contender, warms it up, and lets it have its turn.
 func (s scenario) oneTurn(ctx context.Context, t turn) (r result) {
+	t.goroutines = runtime.NumGoroutine()
 	shut, err := t.open(ctx)
 	if shut != nil {
 		if err == nil {

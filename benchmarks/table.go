@@ -134,9 +134,10 @@ func printSettings(out io.Writer, scenarios []scenario) {
 	said := map[string]bool{}
 	for _, s := range scenarios {
 		for _, e := range s.entries {
-			if !said[e.name] {
-				said[e.name] = true
-				_, _ = fmt.Fprintf(out, "  %s: %s\n", e.name, e.settings)
+			line := fmt.Sprintf("  %s: %s\n", e.name, e.settings)
+			if !said[line] {
+				said[line] = true
+				_, _ = fmt.Fprint(out, line)
 			}
 		}
 	}
