@@ -31,7 +31,7 @@ func scenarios() []scenario {
 		work(64, 200_000), work(1, 20_000), enqueue(), enqueueBatch(),
 		late("late-idle", func(entrant) int { return 2000 }, 5*time.Second),
 		late("late-busy", halfOf, 3*time.Second),
-		memory(0), memory(100), depth(10_000), depth(10_000_000)}
+		idle(), memory(0), memory(100), depth(10_000), depth(10_000_000)}
 }
 
 // turn is one contender's turn in one round.
