@@ -3,6 +3,11 @@ package sluice_test
 import (
 	"context"
 	"crypto/rand"
+	"errors"
+	"fmt"
+	"runtime"
+	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,68 +20,193 @@ import (
 
 // BenchmarkLock is a lock that nobody else wants, taken and released.
 func BenchmarkLock(b *testing.B) {
-	section := sluiceSection(b, redistest.Redis(b).Client(b))
-	b.ReportAllocs()
-	for b.Loop() {
-		section()
-	}
+	measure(b, nil, sluiceSection(b, redistest.Redis(b).Client(b)))
+}
+
+// BenchmarkFencedLock is the same with a fence.
+func BenchmarkFencedLock(b *testing.B) {
+	measure(b, nil, sluiceSection(b, redistest.Redis(b).Client(b), sluice.WithFencing()))
 }
 
 // BenchmarkFloor is the same by two bare round trips, the least that it can cost.
 func BenchmarkFloor(b *testing.B) {
-	section := floorSection(b, redistest.Redis(b).Client(b))
-	b.ReportAllocs()
-	for b.Loop() {
-		section()
-	}
+	measure(b, nil, floorSection(b, redistest.Redis(b).Client(b)))
 }
 
 // BenchmarkLockToFloor takes turns between the two, which a noisy machine hits
 // alike, and reports the ratio.
 func BenchmarkLockToFloor(b *testing.B) {
 	rdb := redistest.Redis(b).Client(b)
-	contenders := [2]func(){sluiceSection(b, rdb), floorSection(b, rdb)}
+	contenders := [2]func() error{sluiceSection(b, rdb), floorSection(b, rdb)}
 	var spent [2]time.Duration
 	for i := 0; b.Loop(); i++ {
 		for j := range contenders {
 			j = (i + j) % 2
 			start := time.Now()
-			contenders[j]()
+			if err := contenders[j](); err != nil {
+				b.Fatal(err)
+			}
 			spent[j] += time.Since(start)
 		}
 	}
 	b.ReportMetric(float64(spent[0])/float64(spent[1]), "ratio")
 }
 
-func sluiceSection(b *testing.B, rdb redis.UniversalClient) func() {
-	ctx, name := cancellable(b), redistest.Name(b)
-	l, err := sluice.NewLocker(rdb)
-	require.NoError(b, err)
-	b.Cleanup(func() { _ = l.Close() })
-	return func() {
-		k, err := l.Lock(ctx, name)
-		if err == nil {
-			err = k.Unlock(ctx)
+// BenchmarkHotLock is one lock that 64 goroutines want.
+func BenchmarkHotLock(b *testing.B) {
+	section := sluiceSection(b, redistest.Redis(b).Client(b))
+	b.SetParallelism(max(1, 64/runtime.GOMAXPROCS(0)))
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if err := section(); err != nil {
+				b.Error(err)
+				return
+			}
 		}
-		if err != nil {
+	})
+}
+
+// BenchmarkTryLockRefused is a TryLock of what another Locker holds.
+func BenchmarkTryLockRefused(b *testing.B) {
+	ctx, rdb, name := cancellable(b), redistest.Redis(b).Client(b), redistest.Name(b)
+	held, err := benchLocker(b, rdb, sluice.WithTTL(time.Hour)).Lock(ctx, name)
+	require.NoError(b, err)
+	l := benchLocker(b, rdb)
+	measure(b, nil, func() error {
+		if _, err := l.TryLock(ctx, name); !errors.Is(err, sluice.ErrLocked) {
+			return fmt.Errorf("not refused: %w", err)
+		}
+		return nil
+	})
+	require.NoError(b, held.Unlock(ctx))
+}
+
+// BenchmarkEnqueue is one new task.
+func BenchmarkEnqueue(b *testing.B) {
+	ctx, q, id := cancellable(b), benchQueue(b), 0
+	measure(b, nil, func() error {
+		id++
+		_, err := q.Enqueue(ctx, sluice.Task{ID: strconv.Itoa(id)})
+		return err
+	})
+}
+
+// BenchmarkEnqueueBatch is 500 new tasks.
+func BenchmarkEnqueueBatch(b *testing.B) {
+	ctx, q, tasks := cancellable(b), benchQueue(b), dueTasks(500)
+	measure(b, func() error { return q.Purge(ctx) }, enqueueing(ctx, q, tasks))
+	reportTasks(b, len(tasks))
+}
+
+// BenchmarkClaim is 100 due tasks, claimed and finished.
+func BenchmarkClaim(b *testing.B) {
+	ctx, q, tasks := cancellable(b), benchQueue(b), dueTasks(100)
+	measure(b, enqueueing(ctx, q, tasks), func() error {
+		entries, err := q.Claim(ctx, len(tasks), time.Minute)
+		if err == nil && len(entries) != len(tasks) {
+			err = fmt.Errorf("claimed %d of %d", len(entries), len(tasks))
+		}
+		return errors.Join(err, q.Dequeue(ctx, entries...))
+	})
+	reportTasks(b, len(tasks))
+}
+
+// BenchmarkWorker is a backlog of tasks that take no time, with the start of the
+// worker and its end.
+func BenchmarkWorker(b *testing.B) {
+	ctx, q, tasks := cancellable(b), benchQueue(b), dueTasks(5000)
+	measure(b, enqueueing(ctx, q, tasks), func() error {
+		working, stop := context.WithCancel(ctx)
+		defer stop()
+		var left atomic.Int64
+		left.Store(int64(len(tasks)))
+		w := &sluice.Worker{Queue: q, Concurrency: 64, Handler: func(context.Context, sluice.Entry) error {
+			if left.Add(-1) == 0 {
+				stop()
+			}
+			return nil
+		}}
+		return w.Run(working)
+	})
+	reportTasks(b, len(tasks))
+}
+
+// measure repeats do. What prepare does before each, if it is not nil, is not
+// timed.
+func measure(b *testing.B, prepare, do func() error) {
+	b.ReportAllocs()
+	for b.Loop() {
+		if prepare != nil {
+			b.StopTimer()
+			if err := prepare(); err != nil {
+				b.Fatal(err)
+			}
+			b.StartTimer()
+		}
+		if err := do(); err != nil {
 			b.Fatal(err)
 		}
 	}
 }
 
-func floorSection(b *testing.B, rdb redis.UniversalClient) func() {
+// reportTasks is for loops of n tasks each.
+func reportTasks(b *testing.B, n int) {
+	b.ReportMetric(float64(n*b.N)/b.Elapsed().Seconds(), "tasks/s")
+}
+
+func benchLocker(b *testing.B, rdb redis.UniversalClient, opts ...sluice.LockOption) *sluice.Locker {
+	l, err := sluice.NewLocker(rdb, opts...)
+	require.NoError(b, err)
+	b.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+func benchQueue(b *testing.B) *sluice.Queue {
+	q, err := sluice.NewQueue(redistest.Redis(b).Client(b), redistest.Name(b))
+	require.NoError(b, err)
+	b.Cleanup(func() { _ = q.Purge(context.Background()) })
+	return q
+}
+
+// dueTasks have been due for so long that a batch of them is due altogether.
+func dueTasks(n int) []sluice.Task {
+	tasks := make([]sluice.Task, n)
+	for i := range tasks {
+		tasks[i] = sluice.Task{ID: strconv.Itoa(i), At: time.Now().Add(-time.Hour)}
+	}
+	return tasks
+}
+
+func enqueueing(ctx context.Context, q *sluice.Queue, tasks []sluice.Task) func() error {
+	return func() error {
+		_, err := q.EnqueueBatch(ctx, tasks)
+		return err
+	}
+}
+
+func sluiceSection(b *testing.B, rdb redis.UniversalClient, opts ...sluice.LockOption) func() error {
+	ctx, name, l := cancellable(b), redistest.Name(b), benchLocker(b, rdb, opts...)
+	return func() error {
+		k, err := l.Lock(ctx, name)
+		if err == nil {
+			err = k.Unlock(ctx)
+		}
+		return err
+	}
+}
+
+func floorSection(b *testing.B, rdb redis.UniversalClient) func() error {
 	ctx, key := cancellable(b), redistest.Name(b)
 	release := redis.NewScript(`if redis.call("GET", KEYS[1]) == ARGV[1] then return redis.call("DEL", KEYS[1]) end return 0`)
 	require.NoError(b, release.Load(ctx, rdb).Err())
-	return func() {
+	return func() error {
 		token := rand.Text()
 		err := rdb.SetNX(ctx, key, token, 15*time.Second).Err()
 		if err == nil {
 			err = release.EvalSha(ctx, rdb, []string{key}, token).Err()
 		}
-		if err != nil {
-			b.Fatal(err)
-		}
+		return err
 	}
 }
 
