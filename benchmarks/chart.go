@@ -140,7 +140,7 @@ func (c chart) save(file string) error {
 	canvas := vgsvg.New(chartWidth, vg.Length(rows)*rowHeight+1.2*vg.Inch)
 	area := draw.New(canvas)
 	area.SetColor(color.White)
-	area.Fill(area.Rectangle.Path())
+	area.Fill(area.Path())
 	p.Draw(draw.Crop(area, chartMargin, -chartMargin, chartMargin, -chartMargin))
 	var svg bytes.Buffer
 	if _, err := canvas.WriteTo(&svg); err != nil {

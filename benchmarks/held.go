@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	heldTTL    = 5 * time.Second // rueidislock's default, which its README leaves
-	heldLeast  = 3 * time.Second // in which each renews
+	heldTTL    = 5 * time.Second         // rueidislock's default, which its README leaves
+	heldLeast  = 2700 * time.Millisecond // in which each renews
 	goroutines = "goroutines"
 	locksLost  = "locks lost"
 )

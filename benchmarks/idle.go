@@ -13,7 +13,7 @@ import (
 
 const (
 	settling  = time.Second
-	idleLeast = 2 * time.Second // in which each looks for tasks
+	idleLeast = 1500 * time.Millisecond // in which each looks for tasks
 )
 
 // idle is what a process sends that waits and has nothing to do.
@@ -42,7 +42,7 @@ func idleTurn(ctx context.Context, t turn) (r result, err error) {
 	if t.entrant.name == sluiceName {
 		all.Go(func() error { return waitInVain(waiting, t) })
 	}
-	sleep(ctx, settling)
+	sleep(ctx, min(settling, t.length))
 	r.value, err = t.meter.commandsDuring(ctx, max(t.length, idleLeast))
 	return r, err
 }

@@ -63,7 +63,7 @@ func parse(args []string, log io.Writer) (config, error) {
 	f.StringVar(&c.redis, "redis", "", "address of a Redis `server` to use; by default one is started")
 	f.BoolVar(&c.quick, "quick", false, "one short round: shows that everything runs, measures nothing well")
 	f.IntVar(&c.rounds, "rounds", 0, "`number` of rounds; in each, every contender has a turn (default 5; 1 with -quick)")
-	f.Float64Var(&seconds, "seconds", 0, "length of a turn in scenarios of a fixed time (default 2 to 10; 0.5 with -quick)")
+	f.Float64Var(&seconds, "seconds", 0, "length of a turn in scenarios of a fixed time (default 2 to 10; 0.3 with -quick)")
 	f.StringVar(&c.json, "json", "", "`file` to write all results to, as JSON")
 	f.StringVar(&c.plot, "plot", "", "`folder` to draw a chart per scenario into, as SVG, and one of its waits; it is made if missing")
 	f.Usage = func() {

@@ -60,7 +60,7 @@ type result struct {
 }
 
 // quickLength is the length of a turn with -quick.
-const quickLength = 500 * time.Millisecond
+const quickLength = 300 * time.Millisecond
 
 // compare runs the scenarios, prints their tables and writes the report.
 func compare(ctx context.Context, c config, out, log io.Writer) (err error) {

@@ -30,8 +30,8 @@ func stormTurn(ctx context.Context, t turn, hold time.Duration) (result, error) 
 	r := result{waits: newWaits()}
 	crowd := 500
 	if t.quick {
-		crowd = 50
-		r.notes = "a crowd of 50 only"
+		crowd = 20
+		r.notes = "a crowd of 20 only"
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, stormLimit, errors.New("the time was over"))
 	defer cancel()
