@@ -182,3 +182,9 @@ func TestMedian(t *testing.T) {
 	require.Equal(t, 2.0, median([]float64{3, 1, 2}))
 	require.Equal(t, 1.5, median([]float64{2, 1}))
 }
+
+func TestShort(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "1.23ms", short(1234567))
+	require.Equal(t, "-101ms", short(-101334749))
+}

@@ -38,7 +38,7 @@ type column struct {
 // short rounds a time to three digits.
 func short(d time.Duration) string {
 	unit := time.Duration(1)
-	for d/unit >= 1000 {
+	for d.Abs()/unit >= 1000 {
 		unit *= 10
 	}
 	return d.Round(unit).String()
