@@ -211,13 +211,13 @@ func (q *Queue) pack(ts []Task, same map[due]int) (n int, args []any) {
 		if len(ts) > 1 || len(same) > 0 {
 			same[when]++
 		}
-		spec := "+" + micros(ceilMicros(t.Delay)+after)
+		sign, us := byte('+'), ceilMicros(t.Delay)
 		if !t.At.IsZero() {
-			spec = "@" + micros(when.at+after)
+			sign, us = '@', when.at
 		}
 		// The payload is copied: the caller may use it again when its context
 		// has ended, while the command is still under way.
-		args = append(args, t.ID, spec, string(t.Payload))
+		args = append(args, t.ID, string(appendMicros([]byte{sign}, us+after)), string(t.Payload))
 		n++
 	}
 	return n, args
@@ -565,6 +565,12 @@ func ceilMicros(d time.Duration) int64 {
 }
 
 // micros writes microseconds as decimal seconds.
-func micros(us int64) string {
-	return fmt.Sprintf("%d.%06d", us/1e6, us%1e6)
+func micros(us int64) string { return string(appendMicros(nil, us)) }
+
+func appendMicros(b []byte, us int64) []byte {
+	b = strconv.AppendInt(b, us/1e6, 10)
+	point := len(b)
+	b = strconv.AppendInt(b, 1e6+us%1e6, 10)
+	b[point] = '.'
+	return b
 }

@@ -29,8 +29,13 @@ type queue interface {
 	Close() error
 }
 
-// taskID is as long as a UUID.
-func taskID(id int) string { return fmt.Sprintf("task-%031d", id) }
+// taskID is as long as a UUID. It is made without Sprintf, whose quarter of a
+// microsecond would show.
+func taskID(id int) string {
+	const blank = "task-0000000000000000000000000000000"
+	digits := strconv.Itoa(id)
+	return blank[:len(blank)-len(digits)] + digits
+}
 
 // idOf is -1 for what is no task of ours.
 func idOf(task string) int {

@@ -28,7 +28,8 @@ type scenario struct {
 func scenarios() []scenario {
 	return []scenario{single(), hot(), procs(), storm(2 * time.Millisecond), storm(20 * time.Millisecond),
 		names(), manyNames(), wake(), held(),
-		work(64, 200_000), work(1, 20_000), enqueue(), enqueueBatch(),
+		work(64, 200_000), work(1, 20_000),
+		enqueue("enqueue-now", "due at once", atOnce), enqueue("enqueue-later", "due in 15 minutes", inAQuarter), enqueueBatch(),
 		late("late-idle", func(entrant) int { return 2000 }, 5*time.Second),
 		late("late-busy", halfOf, 3*time.Second),
 		idle(), memory(0), memory(100), depth(10_000), depth(10_000_000)}

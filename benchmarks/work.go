@@ -40,18 +40,21 @@ func workTurn(ctx context.Context, t turn, concurrency, tasks int) (result, erro
 }
 
 // enqueue is one task at a time, from many goroutines.
-func enqueue() scenario {
+func enqueue(name, about string, due func(id int) time.Time) scenario {
 	return scenario{
-		name:    "enqueue",
-		about:   "64 goroutines enqueue 50000 tasks, one at a time",
+		name:    name,
+		about:   "64 goroutines enqueue 50000 tasks, one at a time, " + about,
 		measure: tasksPerSecond,
 		entries: enterQueues(sluiceName, sluiceName+" on AutoPipeline", asynqName),
 		columns: []column{commandsColumn, allocsColumn},
 		turn: func(ctx context.Context, t turn) (result, error) {
-			return enqueueTurn(t, 50_000, func(n int) error { return fillSingly(ctx, t.queue, n, nil, atOnce) })
+			return enqueueTurn(t, 50_000, func(n int) error { return fillSingly(ctx, t.queue, n, nil, due) })
 		},
 	}
 }
+
+// inAQuarter is the due time of an order that is to be paid within 15 minutes.
+func inAQuarter(int) time.Time { return time.Now().Add(15 * time.Minute) }
 
 // enqueueBatch is as many as one has, in the quickest way.
 func enqueueBatch() scenario {
