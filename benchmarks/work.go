@@ -134,7 +134,7 @@ func lateTurn(ctx context.Context, t turn, rate int) (result, error) {
 // halfOf is half of what a contender manages here, by work-64.
 func halfOf(e entrant) int {
 	if e.name == sluiceName {
-		return 40_000
+		return 55_000
 	}
-	return 4000
+	return 5000
 }
