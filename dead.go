@@ -58,7 +58,7 @@ func cut(s string, n int) string {
 }
 
 // Dead lists up to n dead letters, those that died first at the front. It changes
-// nothing. More than 500, or a megabyte of payload, are read in several steps, so
+// nothing. More than 250, or a megabyte of payload, are read in several steps, so
 // that letters which come or go meanwhile may be missed or listed twice; should a
 // step fail, those read before are returned beside the error.
 func (q *Queue) Dead(ctx context.Context, n int) ([]DeadEntry, error) {
@@ -71,7 +71,7 @@ func (q *Queue) Dead(ctx context.Context, n int) ([]DeadEntry, error) {
 // says how many there were of these IDs; the others are left as they are. It works
 // on a full server.
 //
-// More than 500, or a megabyte of payload, are revived in several steps. Should
+// More than 250, or a megabyte of payload, are revived in several steps. Should
 // one fail, the number of those revived before is returned beside the error. After
 // ErrUnknown it may be called again: what has been revived is no dead letter any
 // more, unless it has died again.

@@ -13,7 +13,7 @@ import (
 
 const (
 	// chunk is the most tasks that one script handles. Larger batches are split.
-	chunk = 500
+	chunk = 250
 	// chunkBytes is the most payload that one enqueueing script is given, unless
 	// a single payload is larger. It keeps scripts short, as chunk does.
 	chunkBytes = 1 << 20
@@ -155,7 +155,7 @@ func (q *Queue) Enqueue(ctx context.Context, t Task) (Outcome, error) {
 // EnqueueBatch puts tasks in, in the order given; those with the same Delay or At
 // keep that order, by microseconds. An ID may occur more than once.
 //
-// Any number will do: up to 500 tasks, or a megabyte of payload, go in atomically
+// Any number will do: up to 250 tasks, or a megabyte of payload, go in atomically
 // at a time. Should one of these chunks fail, the outcomes of those before are
 // returned beside the error, and those after have not been sent. Of the failed
 // chunk itself nothing was done, unless the error is ErrUnknown: then all of it
@@ -253,7 +253,7 @@ func checkDelay(d time.Duration) error {
 //
 // Tasks that were claimed as often as WithMaxAttempts allows go to the dead
 // letters instead, as do entries that are not the library's; fewer than n may
-// be returned then. More than 500, or a megabyte of payload, are claimed in
+// be returned then. More than 250, or a megabyte of payload, are claimed in
 // several steps; should one fail, those claimed before are returned beside the
 // error. After ErrUnknown tasks may
 // be leased to nobody: they are due again when the lease ends.
@@ -272,7 +272,7 @@ func (q *Queue) claim(n int, lease time.Duration) call {
 
 // Pop takes up to n due tasks out of the queue, earliest first. A task is handed
 // to one caller at most, and lost if that one dies: use Claim where that matters.
-// For more than 500 see Claim. After ErrUnknown up to n tasks may be lost.
+// For more than 250 see Claim. After ErrUnknown up to n tasks may be lost.
 func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
 	return take(ctx, q, "pop", n, func(n, _ int) (call, decoder[Entry]) {
 		return scriptPop.call(q.keys, n), decodeEntries
@@ -324,7 +324,7 @@ func take[E any](ctx context.Context, q *Queue, op string, n int, build func(n, 
 // A *StaleError (ErrStale) names the tasks whose receipt is not: their lease ran
 // out and they were handed to somebody else, or they were cancelled or moved. The
 // others were finished. ErrUnknown: some may or may not have been; calling again
-// is safe, and one that had been is stale then. Up to 500 are finished atomically
+// is safe, and one that had been is stale then. Up to 250 are finished atomically
 // at a time; after an error those of earlier steps have been, but for those that a
 // *StaleError beside it names.
 func (q *Queue) Dequeue(ctx context.Context, es ...Entry) error {

@@ -167,7 +167,7 @@ func (r *renewer) begin(now time.Time) *round {
 	next := &round{sent: now, over: make(chan struct{})}
 	budget := time.Hour
 	for k, at := range r.due {
-		if len(next.locks) < 2*chunk && k.round == nil && at.Sub(now) <= k.ttl/10 {
+		if len(next.locks) < 4*chunk && k.round == nil && at.Sub(now) <= k.ttl/10 {
 			k.round = next
 			next.locks = append(next.locks, k)
 			budget = min(budget, k.Deadline().Sub(now)/2)

@@ -1,6 +1,6 @@
 -- Leases due tasks, earliest first.
 -- KEYS[3] the dead letters
--- ARGV[1] n, at most 500   ARGV[2] lease in seconds   ARGV[3] attempts allowed, 0 for any number
+-- ARGV[1] n, at most 250   ARGV[2] lease in seconds   ARGV[3] attempts allowed, 0 for any number
 -- RETURNS { tasks looked at if there may be more, else 0, lease end, then per task handed out: id, attempt, payload }
 -- Not repeated by itself: a second run would lease other tasks.
 local most, lease = tonumber(ARGV[3]), text(now + tonumber(ARGV[2]))

@@ -1,7 +1,7 @@
 -- Looks at dead letters, those that died first at the front. Stops early at a
 -- megabyte. Changes nothing.
 -- KEYS[3] the dead letters
--- ARGV[1] n, at most 500   ARGV[2] how many to skip
+-- ARGV[1] n, at most 250   ARGV[2] how many to skip
 -- RETURNS { letters looked at if there may be more, else 0, then per letter: id, time of death, attempt, reason, payload }
 local n, skip = tonumber(ARGV[1]), tonumber(ARGV[2])
 local found = redis.call('ZRANGE', KEYS[3], string.format('%.0f', skip), string.format('%.0f', skip + n - 1), 'WITHSCORES')

@@ -9,11 +9,12 @@ local ids, outcomes, known = {}, {}, {}
 for i = 3, #ARGV, 3 do ids[(i - 3) / 3 + 1] = ARGV[i] end
 local scores, field = redis.call('ZMSCORE', queue, unpack(ids)), reader(ids)
 
--- New tasks without a payload, the most common and the cheapest, go in together.
-local plain, n = {}, 0
+-- New tasks, the most common and the cheapest, go in together.
+local new, payloads = {}, {}
 local function flush()
-  if n > 0 then redis.call('ZADD', queue, unpack(plain, 1, n)) end
-  n = 0
+  if #new > 0 then redis.call('ZADD', queue, unpack(new)) end
+  if #payloads > 0 then redis.call('HSET', tasks, unpack(payloads)) end
+  new, payloads = {}, {}
 end
 
 for i, id in ipairs(ids) do
@@ -21,10 +22,15 @@ for i, id in ipairs(ids) do
   if known[id] then -- the second time
     flush()
     outcomes[i] = enqueue(id, due, payload, redis.call('ZSCORE', queue, id), redis.call('HGET', tasks, id))
-  elseif scores[i] or payload ~= '' or field(i) then
+  elseif scores[i] or field(i) then
     outcomes[i] = enqueue(id, due, payload, scores[i], field(i))
   else
-    plain[n + 1], plain[n + 2], n = text(due), id, n + 2
+    new[#new + 1] = text(due)
+    new[#new + 1] = id
+    if payload ~= '' then
+      payloads[#payloads + 1] = id
+      payloads[#payloads + 1] = ':::' .. payload
+    end
     if not first or due < first then first = due end
     outcomes[i] = 1
   end

@@ -1,5 +1,5 @@
 -- Looks at due tasks, earliest first. Changes nothing.
--- ARGV[1] n, at most 500   ARGV[2] how many to skip
+-- ARGV[1] n, at most 250   ARGV[2] how many to skip
 -- RETURNS { tasks looked at if there may be more, else 0, then per task: id, score, attempt, payload }
 local ready, seen, more = due(tonumber(ARGV[1]), ARGV[2])
 local reply = { more and #seen or 0 }

@@ -1,6 +1,6 @@
 -- Takes due tasks out, earliest first.
 -- KEYS[3] the dead letters
--- ARGV[1] n, at most 500
+-- ARGV[1] n, at most 250
 -- RETURNS { tasks looked at if there may be more, else 0, then per task: id, score, attempt, payload }
 -- Not repeated by itself: a second run would take other tasks.
 redis.call('ZCARD', KEYS[3]) -- its type, before anything is written
