@@ -282,6 +282,26 @@ func TestDeafHandler(t *testing.T) {
 	})
 }
 
+// TestDeafAndLost: a lease that was lost before Run gave up is lost once.
+func TestDeafAndLost(t *testing.T) {
+	w := &sluice.Worker{Grace: time.Second, Lease: 2 * time.Second, Handler: func(context.Context, sluice.Entry) error {
+		time.Sleep(20 * time.Second)
+		return nil
+	}}
+	virtual(t, w, func(s shift) {
+		s.enqueue("a")
+		time.Sleep(time.Second)
+		s.m.SetError("LOADING for long")
+		time.Sleep(3 * time.Second)
+		require.Equal(s, sluice.WorkerStats{Running: 1, Lost: 1}, s.w.Stats())
+		var left *sluice.UnfinishedError
+		require.ErrorAs(s, s.stop(), &left)
+		require.Equal(s, 1, left.Running)
+		time.Sleep(20 * time.Second)
+		require.Equal(s, sluice.WorkerStats{Lost: 1}, s.w.Stats())
+	})
+}
+
 // TestStopWithoutRedis: results that cannot be told are counted.
 func TestStopWithoutRedis(t *testing.T) {
 	w := &sluice.Worker{Grace: 5 * time.Second, Lease: time.Minute, Handler: func(ctx context.Context, e sluice.Entry) error {

@@ -72,6 +72,17 @@ func TestClaimAnsweredLate(t *testing.T) {
 	})
 }
 
+// TestVerdictsAnsweredLate: every answer comes when it is not waited for any more.
+func TestVerdictsAnsweredLate(t *testing.T) {
+	eachFaulty(t, 3*time.Second, func(f faultyWorker) {
+		f.faults.Delay(1200 * time.Millisecond)
+		f.gate <- nil
+		require.Eventually(f, func() bool { s := f.w.Stats(); return s.Done+s.Lost > 0 }, 10*time.Second, time.Millisecond)
+		require.Equal(f, sluice.WorkerStats{Done: 1}, f.w.Stats())
+		f.faults.Delay(0)
+	})
+}
+
 // TestClaimAfterItsLease: what comes later than that is not begun.
 func TestClaimAfterItsLease(t *testing.T) {
 	each(t, func(t *testing.T, s *redistest.Server) {
