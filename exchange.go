@@ -23,21 +23,22 @@ type exchange struct {
 	over     <-chan struct{} // nobody reads answered any more
 }
 
-// exchange sends what there is to be sent, if it may. It says whether it did.
+// exchange sends what there is to be sent, if it may. It says whether that has changed
+// what may be sent next.
 func (s *shift) exchange(now time.Time) bool {
 	if now.Before(s.retryAt) || !s.mayExchange() {
 		return false
 	}
 	x := &exchange{sent: now, giveUp: now.Add(min(max(s.lease/3, leastPatience), mostPatience)), news: s.news,
 		answered: s.exchanged, over: s.over}
-	n := s.claimable() // before its verdicts are taken off those that wait
+	n, pending := s.claimable(), len(s.pending) // before its verdicts are taken off those that wait
 	s.addVerdicts(x)
 	if n > 0 && (s.hungry || len(x.calls) > 0) {
 		x.asked = n
 		x.add(nil, s.queue.claim(n, s.lease))
 	}
 	if len(x.calls) == 0 {
-		return false
+		return len(s.pending) < pending // some were dropped: their hands are free now
 	}
 	s.exchanges = append(s.exchanges, x)
 	s.queue.door.start(x)
@@ -129,7 +130,7 @@ func (s *shift) addVerdicts(x *exchange) {
 	var groups [3][]*ticket // by script
 	left := s.pending[:0]
 	for _, t := range s.pending {
-		if t.settled { // by an answer that came late
+		if t.settled { // by an answer that came late, while a copy was under way
 			continue
 		}
 		if t.tries > 0 && !x.sent.Before(t.until) {
@@ -242,6 +243,7 @@ func (s *shift) settleLate(group []*ticket, reply any) {
 			s.settleTicket(t, codeDone)
 		}
 	}
+	s.pending = slices.DeleteFunc(s.pending, func(t *ticket) bool { return t.settled })
 }
 
 func (s *shift) settleTicket(t *ticket, code int64) {
@@ -255,7 +257,7 @@ func (s *shift) settleTicket(t *ticket, code int64) {
 		t.verdict = verdict{kind: bury, reason: "malformed"}
 		s.pending = append(s.pending, t)
 		return
-	case t.unsure && time.Now().Before(t.until):
+	case t.unsure && !t.blurred && time.Now().Before(t.until):
 		// The receipt was used up while the lease was ours: by the copy of this
 		// verdict whose reply was lost.
 		s.accepted(t)
@@ -318,7 +320,7 @@ func (s *shift) receive(x *exchange, reply any) error {
 
 // renewed notes a lease that the server has given after sent.
 func (s *shift) renewed(t *ticket, receipt string, sent time.Time) {
-	t.receipt, t.until = receipt, deadline(sent, s.lease)
+	t.receipt, t.until, t.blurred = receipt, deadline(sent, s.lease), false
 	t.renewAt = sent.Add(s.lease / 3)
 	t.renewFrom = t.renewAt.Add(-s.lease / attentive)
 }
@@ -379,6 +381,7 @@ func (s *shift) prolong(x *extension) {
 // take the task from somebody else.
 func (s *shift) prolongTicket(t *ticket, sent time.Time, r result) error {
 	if r.fate != done {
+		t.blurred = t.blurred || r.fate == lost || r.fate == left
 		t.renewAt = time.Now().Add(max(s.lease/retryExtension, time.Millisecond))
 		t.renewFrom = t.renewAt
 		return r.err

@@ -30,6 +30,7 @@ type ticket struct {
 	tries    int  // how often the verdict was sent
 	unsure   bool // such a try stayed without a reply
 	settled  bool // its result has been accepted
+	blurred  bool // an extension stayed without a reply, and may have changed the receipt
 }
 
 // verdict is what is to become of a task.

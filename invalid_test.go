@@ -50,6 +50,8 @@ func TestInvalid(t *testing.T) {
 		bad["lock prefix"] = func() error { _, err := l.Lock(ctx, "a", sluice.WithLockPrefix(long)); return err }
 		bad["locker prefix"] = locker("", sluice.WithLockPrefix(long))
 		bad["queue prefix"] = queue("a", sluice.WithQueuePrefix(long))
+		bad["queue tag only"] = queue("{a}", sluice.WithQueuePrefix(""))
+		bad["lock tag only"] = func() error { _, err := l.Lock(ctx, "a}", sluice.WithLockPrefix("{")); return err }
 		bad["queue braces"] = queue("a", sluice.WithQueuePrefix("{"))
 		for _, d := range []time.Duration{0, -1, time.Millisecond - 1, forever} {
 			at := d.String()

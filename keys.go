@@ -15,9 +15,10 @@ const maxName = 512
 //	main key  {eu}:stock  companions {eu}:stock:wake, ...
 //
 // A key with a tag of its own that ends as a companion does might be that of
-// another queue, and is refused. So is a key with braces that are not a hash tag:
-// it would need a companion that cannot exist, since a tag ends at the first
-// closing brace.
+// another queue, and is refused. So is a key that is a tag and nothing else, whose
+// companions would be those of the key within the braces. So is a key with braces that
+// are not a hash tag: it would need a companion that cannot exist, since a tag ends at
+// the first closing brace.
 func keyOf(prefix, name string) (key string, err error) {
 	if err := checkLengths(prefix, name); err != nil {
 		return "", err
@@ -28,6 +29,9 @@ func keyOf(prefix, name string) (key string, err error) {
 	}
 	if !hasHashTag(key) {
 		return "", fmt.Errorf("%w: braces that are not a hash tag", ErrInvalidName)
+	}
+	if strings.HasPrefix(key, "{") && strings.Index(key, "}") == len(key)-1 {
+		return "", fmt.Errorf("%w: a hash tag and nothing else", ErrInvalidName)
 	}
 	for _, suffix := range []string{":tasks", ":dead", ":wake", ":fence"} {
 		if strings.HasSuffix(key, suffix) {

@@ -282,6 +282,27 @@ func TestDeafHandler(t *testing.T) {
 	})
 }
 
+// TestAfterAnOutage: results that nobody took until their leases were over are dropped,
+// and the hands that they held are free again.
+func TestAfterAnOutage(t *testing.T) {
+	w := &sluice.Worker{Concurrency: 1, Lease: 10 * time.Second, Handler: func(context.Context, sluice.Entry) error {
+		time.Sleep(2 * time.Second)
+		return nil
+	}}
+	virtual(t, w, func(s shift) {
+		s.enqueue("a")
+		time.Sleep(time.Second)
+		s.m.SetError("LOADING for long")
+		time.Sleep(20 * time.Second)
+		require.Equal(s, sluice.WorkerStats{Lost: 1}, s.w.Stats())
+		s.m.SetError("")
+		s.enqueue("b")
+		time.Sleep(10 * time.Second)
+		require.Equal(s, sluice.WorkerStats{Lost: 1, Done: 2}, s.w.Stats())
+		require.NoError(s, s.stop())
+	})
+}
+
 // TestDeafAndLost: a lease that was lost before Run gave up is lost once.
 func TestDeafAndLost(t *testing.T) {
 	w := &sluice.Worker{Grace: time.Second, Lease: 2 * time.Second, Handler: func(context.Context, sluice.Entry) error {

@@ -139,6 +139,21 @@ func TestLostReplyOfAnExtension(t *testing.T) {
 	})
 }
 
+// TestLostExtensionAndVerdict: the extension has used the receipt up and not the
+// verdict, so that nobody may count it as accepted.
+func TestLostExtensionAndVerdict(t *testing.T) {
+	eachFaulty(t, 3*time.Second, func(f faultyWorker) {
+		first := f.get("a").Score
+		f.faults.DropReply(1)
+		f.eventually(func() bool { return f.get("a").Score != first })
+		f.faults.DropReply(1)
+		f.gate <- nil
+		f.eventually(func() bool { s := f.w.Stats(); return s.Done+s.Lost > 0 })
+		require.Equal(f, sluice.WorkerStats{Lost: 1}, f.w.Stats())
+		require.NotZero(f, f.get("a").Score, "it is still there")
+	})
+}
+
 // cause is why the handler's context has ended, as it must before long.
 func (f faultyWorker) cause() error {
 	f.Helper()

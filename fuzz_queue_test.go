@@ -1,0 +1,82 @@
+package sluice_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
+)
+
+// FuzzHostile: whatever lies at a queue's keys, every operation ends with what it
+// promises or a typed error, and what cannot be worked on is set aside, not looped on.
+func FuzzHostile(f *testing.F) {
+	for _, field := range []string{"", ":::", "1:::p", "1:1.5::p", "1:1e308:1e308:p", "9999999999:::p", "1:dead:3:foop", "1:dead:99:foo", "x", "1:nan:inf:", "::::::", "\x00"} {
+		f.Add("id", 1.0, field, false)
+		f.Add("\xff", -1e300, field, true)
+		f.Add("", 1e300, field, true)
+	}
+	s := redistest.Redis(f)
+	rdb := s.Client(f)
+	f.Fuzz(func(t *testing.T, id string, score float64, field string, dead bool) {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		name := redistest.Name(t)
+		q, err := sluice.NewQueue(rdb, name, sluice.WithMaxAttempts(3))
+		require.NoError(t, err)
+		defer func() { require.NoError(t, q.Purge(context.Background())) }()
+		key := "Queue:" + name
+		if rdb.ZAdd(ctx, key, redis.Z{Score: score, Member: id}).Err() != nil {
+			return // not a number
+		}
+		require.NoError(t, rdb.HSet(ctx, "{"+key+"}:tasks", id, field).Err())
+		if dead {
+			require.NoError(t, rdb.ZAdd(ctx, "{"+key+"}:dead", redis.Z{Score: score, Member: id}).Err())
+		}
+		typed := func(err error) {
+			t.Helper()
+			for _, known := range []error{sluice.ErrCorrupt, sluice.ErrNotFound, sluice.ErrStale, sluice.ErrInvalid} {
+				if errors.Is(err, known) {
+					return
+				}
+			}
+			require.NoError(t, err)
+		}
+		_, err = q.Stats(ctx)
+		typed(err)
+		_, err = q.Get(ctx, id)
+		typed(err)
+		_, err = q.Peek(ctx, 10)
+		typed(err)
+		_, err = q.Dead(ctx, 10)
+		typed(err)
+		for range 5 {
+			es, err := q.Claim(ctx, 10, time.Minute)
+			typed(err)
+			for _, e := range es {
+				_, err := q.Enqueue(ctx, sluice.Task{ID: e.ID, Payload: []byte("new")})
+				typed(err)
+				e, err = q.Extend(ctx, e, time.Minute)
+				typed(err)
+				typed(q.Retry(ctx, e, 0))
+			}
+		}
+		_, err = q.Revive(ctx, id)
+		typed(err)
+		_, err = q.Reschedule(ctx, id, 0)
+		typed(err)
+		es, err := q.Pop(ctx, 10)
+		typed(err)
+		require.LessOrEqual(t, len(es), 1)
+		_, err = q.Cancel(ctx, id)
+		typed(err)
+		after, err := q.Stats(ctx)
+		require.NoError(t, err)
+		require.Zero(t, after.Due, "it is still there")
+	})
+}
