@@ -11,7 +11,7 @@ import (
 type exchange struct {
 	sent      time.Time // just before
 	giveUp    time.Time // it is not waited for any longer
-	forgotten bool      // that has come about; only what it has claimed still counts
+	forgotten bool      // that has come about; only good news still counts, see settle
 	calls     []call
 	groups    [][]*ticket // of each call: the tasks that it is about; nil for the claim
 	verdicts  int         // in all groups
