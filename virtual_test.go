@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
 )
 
 // bubble runs a test on a fake clock, with a miniredis that lives by it. Timing
@@ -24,13 +25,56 @@ func bubble(t *testing.T, test func(t *testing.T, m *miniredis.Miniredis, rdb re
 		m := miniredis.NewMiniRedis()
 		defer m.Close()
 		m.ClockTTL(true)
-		rdb := redis.NewClient(&redis.Options{
-			Addr:                     "127.0.0.1:6379", // a literal IP: looking up a name does not work in a bubble
-			Dialer:                   func(context.Context, string, string) (net.Conn, error) { return m.Dial() },
-			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-		})
+		rdb := bubbleClient(t, dialer(m))
 		defer func() { require.NoError(t, rdb.Close()) }()
 		test(t, m, rdb)
+	})
+}
+
+// dialer makes connections to m. As a kernel does, and a net.Pipe doesn't, they take
+// what is written whether or not it is being read: or else one client that does not
+// read would hold up the whole server, and a long pipeline both.
+func dialer(m *miniredis.Miniredis) redistest.Dialer {
+	return func(context.Context, string, string) (net.Conn, error) {
+		server, err := m.Dial()
+		if err != nil {
+			return nil, err
+		}
+		client, wire := net.Pipe()
+		go carry(server, wire)
+		go carry(wire, server)
+		return client, nil
+	}
+}
+
+// carry brings what is written at one end to the other, until either is closed.
+func carry(from, to net.Conn) {
+	packets := make(chan []byte, 1000)
+	go func() {
+		defer func() { _ = to.Close() }()
+		for p := range packets {
+			if _, err := to.Write(p); err != nil {
+				_ = from.Close()
+			}
+		}
+	}()
+	defer close(packets)
+	for {
+		p := make([]byte, 4096)
+		n, err := from.Read(p)
+		if err != nil {
+			return
+		}
+		packets <- p[:n]
+	}
+}
+
+func bubbleClient(t *testing.T, dial redistest.Dialer) redis.UniversalClient {
+	t.Helper()
+	return redis.NewClient(&redis.Options{
+		Addr:                     "127.0.0.1:6379", // a literal IP: looking up a name does not work in a bubble
+		Dialer:                   dial,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
 }
 

@@ -26,9 +26,16 @@ type Faults struct {
 	withheld    map[*conn][]byte // what was written while requests are; nil while they are not
 	conns       []*conn          // those that have subscribed
 	all         []*conn
+	network     Dialer // beneath
 }
 
-func newFaults() *Faults { return &Faults{} }
+// Dialer makes connections, as redis.Options has it.
+type Dialer func(ctx context.Context, network, addr string) (net.Conn, error)
+
+func newFaults() *Faults { return NewFaults(new(net.Dialer).DialContext) }
+
+// NewFaults returns faults for what Dial makes of a network's connections.
+func NewFaults(network Dialer) *Faults { return &Faults{network: network} }
 
 // DropReply loses the reply to the n-th script from now: it is carried out, and
 // the connection is reset.
@@ -147,9 +154,9 @@ func (f *Faults) Bytes() int {
 	return f.bytes
 }
 
-func (f *Faults) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	var d net.Dialer
-	c, err := d.DialContext(ctx, network, addr)
+// Dial makes a connection that has the faults.
+func (f *Faults) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	c, err := f.network(ctx, network, addr)
 	if err != nil {
 		return nil, err
 	}

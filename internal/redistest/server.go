@@ -303,7 +303,7 @@ func (s *Server) Client(t testing.TB) redis.UniversalClient {
 func (s *Server) Faulty(t testing.TB) (redis.UniversalClient, *Faults) {
 	t.Helper()
 	f := newFaults()
-	return s.client(t, &redis.Options{Addr: s.Addr, Dialer: f.dial}), f
+	return s.client(t, &redis.Options{Addr: s.Addr, Dialer: f.Dial}), f
 }
 
 func (s *Server) client(t testing.TB, options *redis.Options) redis.UniversalClient {
