@@ -313,3 +313,29 @@ func TestLeavingABlackHole(t *testing.T) {
 		time.Sleep(time.Minute) // the client's own timeouts, and what lingers
 	})
 }
+
+// TestDeadlinesCountFromTheSend: what takes long to be answered is not held for longer.
+func TestDeadlinesCountFromTheSend(t *testing.T) {
+	faultyBubble(t, func(n network) {
+		l, done := n.taught(sluice.WithTTL(10 * time.Second))
+		defer done()
+		n.faults.Delay(700 * time.Millisecond)
+		defer n.faults.Delay(0)
+		start := time.Now()
+		k, err := l.Lock(n.Context(), "a")
+		require.NoError(n, err)
+		require.Equal(n, 10*time.Second-102*time.Millisecond, k.Deadline().Sub(start))
+		start = time.Now()
+		require.NoError(n, k.Extend(n.Context(), 20*time.Second))
+		require.Equal(n, 700*time.Millisecond, time.Since(start))
+		require.Equal(n, 20*time.Second-202*time.Millisecond, k.Deadline().Sub(start))
+		require.NoError(n, k.Unlock(n.Context()))
+
+		renewed, err := l.Lock(n.Context(), "b", sluice.WithAutoRenew())
+		require.NoError(n, err)
+		sent := time.Now().Add(10 * time.Second / 3)
+		time.Sleep(6500 * time.Millisecond) // pipelines have connections of their own, which shake hands first
+		require.Equal(n, 10*time.Second-102*time.Millisecond, renewed.Deadline().Sub(sent))
+		require.NoError(n, renewed.Unlock(n.Context()))
+	})
+}
