@@ -22,6 +22,7 @@ local text = redis.call('GET', counter)
 if text and not (string.find(text, '^%d+$') and #text <= 16 and tonumber(text) <= 9e15) then
   return -1
 end
+if holder and left < tonumber(ttl) then redis.call('PEXPIRE', lock, ttl) end
 local last, first = tonumber(text or 0), nil
 if holder and text then
   first = last - block + 1 -- since this token took the lock, nobody has reserved another
@@ -33,7 +34,5 @@ else
 end
 if not holder then
   redis.call('SET', lock, token, 'PX', ttl)
-elseif left < tonumber(ttl) then
-  redis.call('PEXPIRE', lock, ttl)
 end
 return string.format('%.0f', first)

@@ -7,6 +7,7 @@
 local reply, first = {}, nil
 redis.call('HLEN', tasks) -- the types, before anything is written
 redis.call('ZCARD', KEYS[3])
+needAll()
 
 for i = 2, #ARGV, 3 do
   local id, reason = ARGV[i], ARGV[i + 2]

@@ -5,6 +5,7 @@
 -- Not repeated by itself: a second run could remove a task enqueued since.
 redis.call('HLEN', tasks) -- the types, before anything is written
 redis.call('ZCARD', KEYS[3])
+need('HDEL', tasks)
 local removed = redis.call('ZREM', queue, ARGV[1]) + redis.call('ZREM', KEYS[3], ARGV[1])
 redis.call('HDEL', tasks, ARGV[1])
 return removed > 0 and 1 or 0

@@ -9,6 +9,8 @@ local ready, ids, more, tidy = due(tonumber(ARGV[1]))
 local reply, scores, fields, exhausted = { more and #ids or 0, lease }, {}, {}, {}
 if #ids == 0 then return reply end
 
+need('ZADD', queue)
+need('HSET', tasks)
 redis.call('ZREM', queue, ids[1]) -- all of ids get a new score: this is what lets them through on a full server
 local attempts, heads = {}, {} -- texts, made once for all tasks with as many attempts
 for _, task in ipairs(ready) do

@@ -18,6 +18,7 @@ for i, id in ipairs(ids) do
       task = match(scores[i], waits, tonumber(receipt))
     end
   end
+  if task and (task.due or task.revived) then needAll() end
   if task and task.due then
     local due = giveback(id, task, 0, task.due)
     if not first or due < first then first = due end
@@ -29,6 +30,7 @@ for i, id in ipairs(ids) do
   reply[i] = task ~= nil and 1 or 0
 end
 if #gone > 0 then
+  need('HDEL', tasks)
   redis.call('ZREM', queue, unpack(gone))
   redis.call('HDEL', tasks, unpack(gone))
 end

@@ -9,6 +9,9 @@ local ids, outcomes, known = {}, {}, {}
 for i = 3, #ARGV, 3 do ids[(i - 3) / 3 + 1] = ARGV[i] end
 local scores, field = redis.call('ZMSCORE', queue, unpack(ids)), reader(ids)
 
+needAll()
+need('ZREM', queue)
+
 -- New tasks, the most common and the cheapest, go in together.
 local new, payloads = {}, {}
 local function flush()
@@ -21,7 +24,7 @@ for i, id in ipairs(ids) do
   local due, payload = dueAt(ARGV[3 * i + 1]), ARGV[3 * i + 2]
   if known[id] then -- the second time
     flush()
-    outcomes[i] = enqueue(id, due, payload, redis.call('ZSCORE', queue, id), redis.call('HGET', tasks, id))
+    outcomes[i] = enqueue(id, due, payload, redis.call('ZMSCORE', queue, id)[1], redis.call('HMGET', tasks, id)[1])
   elseif scores[i] or field(i) then
     outcomes[i] = enqueue(id, due, payload, scores[i], field(i))
   else

@@ -7,6 +7,7 @@
 local reply, first = {}, nil
 redis.call('HLEN', tasks) -- the types, before anything is written
 redis.call('ZCARD', KEYS[3])
+needAll()
 
 for i = 2, #ARGV, 4 do
   local id, delay, off = ARGV[i], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3])

@@ -9,6 +9,8 @@ local task = held(id, tonumber(ARGV[2]))
 if task == nil then return '' end
 if not task then return '-' end
 
+need('ZADD', queue)
+need('HSET', tasks)
 local lease = now + tonumber(ARGV[3])
 move(id, lease)
 store(id, task.attempt, lease, task.due, task.payload)

@@ -14,6 +14,7 @@ for _, task in ipairs(ready) do
   reply[#reply + 1] = task.payload
 end
 if #ids > 0 then
+  need('HDEL', tasks)
   redis.call('ZREM', queue, unpack(ids))
   redis.call('HDEL', tasks, unpack(ids))
 end

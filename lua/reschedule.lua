@@ -10,6 +10,7 @@ local task = live(redis.call('HGET', tasks, id))
 score = finite(score)
 if not task or not score then return -1 end
 
+needAll()
 local waited = task.due
 task, score = settle(task, score)
 if leased(task, score) then

@@ -7,14 +7,15 @@
 local dealt, revived, size = 0, 0, 0
 redis.call('HLEN', tasks) -- the types, before anything is written
 redis.call('ZCARD', queue)
+needAll()
 
 for i = 2, #ARGV do
   if size >= 1048576 then break end
   local id = ARGV[i]
   dealt = dealt + 1
+  local score, field = redis.call('ZSCORE', queue, id), redis.call('HGET', tasks, id)
   -- One that a foreign producer has put back only leaves the list.
-  if redis.call('ZREM', KEYS[3], id) == 1 and not redis.call('ZSCORE', queue, id) then
-    local field = redis.call('HGET', tasks, id)
+  if redis.call('ZREM', KEYS[3], id) == 1 and not score then
     local task = decode(field) or { payload = field }
     redis.call('ZADD', queue, text(now), id)
     store(id, 0, nil, nil, task.payload)

@@ -36,6 +36,7 @@ local function due(n, skip)
       ready[#ready + 1] = { id = id, score = score, attempt = 0, payload = '' }
     end
   end
+  if not skip and #ids > #ready then needAll() end -- for what tidies up
   local more = #ids > 0 and (2 * n == #found or 2 * #ids < #found)
   return ready, ids, more, function(exhausted)
     if #revived > 0 then redis.call('ZREM', KEYS[3], unpack(revived)) end

@@ -3,6 +3,13 @@
 -- Of a dead letter: '<attempt>:dead:<bytes in reason>:<reason><payload>'.
 -- No field at all means a task without payload that was never claimed.
 
+-- What a change of a task may take besides the ZREM that it begins with.
+local function needAll()
+  need('ZADD', queue)
+  need('HSET', tasks)
+  need('HDEL', tasks)
+end
+
 -- Decodes a field; nil for one that the library did not write.
 local function decode(field)
   if not field then return { attempt = 0, payload = '' } end
@@ -118,8 +125,8 @@ end
 
 -- Tells waiters of a new head, if the earliest score just written is one, or was
 -- until the same script moved it on.
--- A hint: where PUBLISH is denied, waiters look by themselves.
+-- A hint: where it or PUBLISH is denied, waiters look by themselves.
 local function wake(channel, score)
-  local head = score and finite(redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')[2])
+  local head = score and finite(redis.pcall('ZRANGE', queue, 0, 0, 'WITHSCORES')[2])
   if head and head >= score then redis.pcall('PUBLISH', channel, '') end
 end

@@ -12,8 +12,12 @@ end
 if #ARGV == 5 and not redis.call('HGET', tasks, ARGV[3]) then
   local id, due, payload = ARGV[3], dueAt(ARGV[4]), ARGV[5]
   if redis.call('ZADD', queue, 'NX', text(due), id) == 1 then
-    if payload ~= '' then redis.call('HSET', tasks, id, ':::' .. payload) end
-    if redis.call('ZRANGE', queue, 0, 0)[1] == id then redis.pcall('PUBLISH', ARGV[2], '') end
+    local stored = payload ~= '' and redis.pcall('HSET', tasks, id, ':::' .. payload)
+    if type(stored) == 'table' then -- denied; to take it back is cheaper than to ask before
+      redis.call('ZREM', queue, id)
+      return stored
+    end
+    if redis.pcall('ZRANGE', queue, 0, 0)[1] == id then redis.pcall('PUBLISH', ARGV[2], '') end
     return { 1 }
   end
 end
