@@ -7,6 +7,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -372,4 +373,52 @@ func (g *guarded) outcome(op operation, less string) string {
 		g.Errorf("a half-write: %s\nbefore %v\nafter %v\nerror %v", at, before, after, err)
 	}
 	return "denied"
+}
+
+// TestPubSubDenied takes away what the wake-ups need. Everything works: a waiter looks
+// by itself, within its interval, and does not storm the server with connections.
+func TestPubSubDenied(t *testing.T) {
+	t.Parallel()
+	for _, less := range []string{"", "+publish", "+subscribe", "+unsubscribe", "+ping", "&{Lock:*}:wake", "&{Queue:*}:wake"} {
+		t.Run(less, func(t *testing.T) {
+			t.Parallel()
+			g := newGuarded(t, grantsOfAll, grantsOfLocks, grantsOfQueues)
+			g.grant(less)
+			ctx := t.Context()
+			l := newLocker(t, g.user, sluice.WithRetryInterval(200*time.Millisecond))
+			q, err := sluice.NewQueue(g.user, "q", sluice.WithPollInterval(200*time.Millisecond))
+			require.NoError(t, err)
+			require.NoError(t, g.admin.Set(ctx, "Lock:a", "somebody", time.Minute).Err())
+			before, name := connections(g), "{Lock:a}:wake"
+
+			ended := make(chan error, 2)
+			go func() { _, err := l.Lock(ctx, "a"); ended <- err }()
+			go func() { ended <- q.Wait(ctx) }()
+			time.Sleep(2 * time.Second) // they wait, and whatever tries to subscribe tries again
+			require.Empty(t, ended)
+			require.LessOrEqual(t, connections(g)-before, 6)
+			if less == "+subscribe" || strings.Contains(less, "Lock") {
+				g.grant("") // and they subscribe, though not at once
+				require.Eventually(t, func() bool { return g.admin.PubSubNumSub(ctx, name).Val()[name] == 1 }, 15*time.Second, 10*time.Millisecond)
+			}
+
+			other, err := sluice.NewQueue(g.user, "q")
+			require.NoError(t, err)
+			_, err = other.Enqueue(ctx, sluice.Task{ID: "a"})
+			require.NoError(t, err)
+			require.NoError(t, g.admin.Del(ctx, "Lock:a").Err())
+			start := time.Now()
+			require.NoError(t, <-ended)
+			require.NoError(t, <-ended)
+			require.Less(t, time.Since(start), 400*time.Millisecond)
+		})
+	}
+}
+
+// connections is how many the server has taken so far.
+func connections(g *guarded) int {
+	info := g.admin.Info(g.Context(), "stats").Val()
+	n, err := strconv.Atoi(regexp.MustCompile(`total_connections_received:(\d+)`).FindStringSubmatch(info)[1])
+	require.NoError(g, err)
+	return n
 }

@@ -16,6 +16,9 @@ const (
 	// silence is how long the connection may owe us an answer before it is
 	// taken for dead.
 	silence = 2 * time.Second
+	// askAgain is when a subscription that access rules forbid is tried again: an
+	// operator may have mended them.
+	askAgain = 10 * time.Second
 )
 
 // hub is the pub/sub connection of a Locker or a Queue. It exists while somebody
@@ -42,6 +45,8 @@ type hub struct {
 	owed    time.Time     // since when the connection owes us an answer; zero if it doesn't
 	conn    *redis.PubSub // the one that work serves
 	broken  bool          // receive has failed on it
+	worked  bool          // receive has got something from it
+	refused time.Time     // when the server last said that access rules forbid what we asked for
 	kick    chan struct{}
 	ended   sync.WaitGroup
 	ctx     context.Context // ends in close, and with it what blocks in go-redis
@@ -147,20 +152,27 @@ func (h *hub) suspect() {
 
 func (h *hub) work() {
 	for try := 0; ; try++ {
-		again, worked := h.serve()
-		if !again {
+		if !h.serve() {
 			return
 		}
-		if worked {
+		if h.hasWorked() {
 			try = 0
 		}
 		pause(h.ctx, try)
 	}
 }
 
-// serve runs one connection. It says whether another one is needed, and whether
-// this one has worked.
-func (h *hub) serve() (again, worked bool) {
+// hasWorked says whether anything has come over the connection. That it could be
+// written to says little: one that is closed at once must not be followed by another
+// at once.
+func (h *hub) hasWorked() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.worked
+}
+
+// serve runs one connection. It says whether another one is needed.
+func (h *hub) serve() (again bool) {
 	conn := h.rdb.Subscribe(h.ctx)
 	h.begin(conn)
 	var receiver sync.WaitGroup
@@ -173,13 +185,13 @@ func (h *hub) serve() (again, worked bool) {
 		plan := h.plan()
 		switch {
 		case plan.end:
-			return false, true
+			return false
 		case plan.fresh:
-			return true, reading
+			return true
 		}
 		if len(plan.subscribe) > 0 {
 			if conn.Subscribe(h.ctx, plan.subscribe...) != nil {
-				return true, reading
+				return true
 			}
 			if !reading {
 				reading = true
@@ -187,10 +199,10 @@ func (h *hub) serve() (again, worked bool) {
 			}
 		}
 		if len(plan.unsubscribe) > 0 && conn.Unsubscribe(h.ctx, plan.unsubscribe...) != nil {
-			return true, reading
+			return true
 		}
 		if plan.ping && conn.Ping(h.ctx) != nil {
-			return true, reading
+			return true
 		}
 		h.sleep(plan.pause)
 	}
@@ -229,7 +241,14 @@ func (h *hub) plan() plan {
 			p.pause = left
 		}
 	}
+	retry := !h.refused.IsZero() && now.Sub(h.refused) >= askAgain
+	if retry {
+		h.refused = time.Time{}
+	} else if !h.refused.IsZero() {
+		later(h.refused.Add(askAgain))
+	}
 	for channel, t := range h.topics {
+		t.asked = t.asked && (t.confirmed || !retry)
 		switch {
 		case len(t.listeners) == 0 && now.Sub(t.idle) >= lingering:
 			delete(h.topics, channel)
@@ -273,7 +292,7 @@ func (h *hub) begin(conn *redis.PubSub) {
 	for _, t := range h.topics {
 		t.asked, t.confirmed = false, false
 	}
-	h.doubt, h.broken, h.owed = false, false, time.Time{}
+	h.doubt, h.broken, h.worked, h.owed, h.refused = false, false, false, time.Time{}, time.Time{}
 }
 
 // receive reads until the connection fails, which Close makes it do.
@@ -283,11 +302,16 @@ func (h *hub) receive(conn *redis.PubSub) {
 		h.mu.Lock()
 		if h.conn != conn {
 			err = redis.ErrClosed // another one has taken over
+		} else if err != nil && redis.HasErrorPrefix(err, "NOPERM") {
+			// An answer like any other: the connection is all right, and another
+			// would be told the same.
+			h.owed, h.refused, h.worked, err = time.Time{}, time.Now(), true, nil
+			signal(h.kick)
 		} else if err != nil {
 			h.broken = true
 			signal(h.kick)
 		} else {
-			h.owed = time.Time{}
+			h.owed, h.worked = time.Time{}, true
 			h.handle(message)
 		}
 		h.mu.Unlock()
