@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -38,6 +39,17 @@ type Server struct {
 	pid      int
 	stdin    interface{ Close() error } // closing it ends a real server
 	ended    chan struct{}
+	connect  func(dial dialer) connected // nil for a plain connection
+	tls      *tls.Config                 // of its clients; nil for none
+	tlsAddr  string
+}
+
+type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// connected is a client of any kind.
+type connected interface {
+	redis.UniversalClient
+	AutoPipeline() (*redis.AutoPipeliner, error)
 }
 
 // shared are the servers that all tests of a package run on.
@@ -53,11 +65,15 @@ func Main(m *testing.M) {
 	if shared.redis != nil {
 		shared.redis.stop()
 	}
+	if guarded.server != nil {
+		guarded.server.stop()
+	}
 	os.Exit(code)
 }
 
 // Each runs a test on miniredis and on a real server, each of them plainly and
-// through AutoPipeline. The servers are shared: use Name for keys.
+// through AutoPipeline, and on a Guarded one. The servers are shared: use Name for
+// keys.
 func Each(t *testing.T, test func(t *testing.T, s *Server)) {
 	t.Helper()
 	backends := []struct {
@@ -69,6 +85,7 @@ func Each(t *testing.T, test func(t *testing.T, s *Server)) {
 		{"miniredis/autopipeline", Mini, true},
 		{"redis", Redis, false},
 		{"redis/autopipeline", Redis, true},
+		{"redis/acl+tls", Guarded, false},
 	}
 	for _, backend := range backends {
 		t.Run(backend.name, func(t *testing.T) {
@@ -296,19 +313,29 @@ func (s *Server) signal(t testing.TB, sig syscall.Signal) {
 // ends.
 func (s *Server) Client(t testing.TB) redis.UniversalClient {
 	t.Helper()
-	return s.client(t, &redis.Options{Addr: s.Addr})
+	return s.client(t, nil)
 }
 
 // Faulty returns a client whose connections have faults, to be switched on.
 func (s *Server) Faulty(t testing.TB) (redis.UniversalClient, *Faults) {
 	t.Helper()
 	f := newFaults()
-	return s.client(t, &redis.Options{Addr: s.Addr, Dialer: f.Dial}), f
+	if s.tls != nil { // faults strike what is within
+		f = NewFaults((&tls.Dialer{Config: s.tls}).DialContext)
+	}
+	return s.client(t, f.Dial), f
 }
 
-func (s *Server) client(t testing.TB, options *redis.Options) redis.UniversalClient {
+// client returns a client that connects through dial or, if that is nil, as go-redis
+// does.
+func (s *Server) client(t testing.TB, dial dialer) redis.UniversalClient {
 	t.Helper()
-	rdb := redis.NewClient(options)
+	var rdb connected
+	if s.connect != nil {
+		rdb = s.connect(dial)
+	} else {
+		rdb = redis.NewClient(&redis.Options{Addr: s.Addr, Dialer: dial, TLSConfig: s.tls})
+	}
 	t.Cleanup(func() { _ = rdb.Close() })
 	if !s.AutoPipeline {
 		return rdb
