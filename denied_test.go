@@ -362,7 +362,7 @@ func (g *guarded) outcome(op operation, less string) string {
 	}
 	require.NotEmpty(g, less, "%s: %v", at, err)
 	require.ErrorAs(g, err, &server, at)
-	require.Regexp(g, "NOPERM|can't run this command|can't access", err.Error(), at)
+	require.Regexp(g, denial, err.Error(), at)
 	for key := range after {
 		if before[key] == after[key] {
 			delete(before, key)
@@ -421,4 +421,116 @@ func connections(g *guarded) int {
 	n, err := strconv.Atoi(regexp.MustCompile(`total_connections_received:(\d+)`).FindStringSubmatch(info)[1])
 	require.NoError(g, err)
 	return n
+}
+
+// TestDocumentedPatterns: with the documented rule, as it stands there, everything
+// works under the default prefixes, for names with a hash tag too; and nothing works
+// beyond them.
+func TestDocumentedPatterns(t *testing.T) {
+	t.Parallel()
+	for _, half := range []struct {
+		name  string
+		parts []int
+		may   func(g *guarded) []error
+		not   func(g *guarded) []error
+	}{
+		{"locks", []int{grantsOfAll, grantsOfLocks}, useLocks(), useQueues()},
+		{"queues", []int{grantsOfAll, grantsOfQueues}, useQueues(), useLocks()},
+		{"fences", []int{grantsOfAll, grantsOfLocks, grantsOfFences}, useLocks(sluice.WithFencing()), useQueues()},
+		{"no fences", []int{grantsOfAll, grantsOfLocks}, useLocks(), useLocks(sluice.WithFencing())},
+		{"other prefixes", []int{grantsOfAll, grantsOfLocks, grantsOfFences, grantsOfQueues}, useQueues(), func(g *guarded) []error {
+			return append(useLocks(sluice.WithLockPrefix("L:"))(g), useQueues(sluice.WithQueuePrefix("Q:"))(g)...)
+		}},
+		{"anything else", []int{grantsOfAll, grantsOfLocks, grantsOfFences, grantsOfQueues}, useLocks(), beyond},
+	} {
+		t.Run(half.name, func(t *testing.T) {
+			t.Parallel()
+			g := newGuarded(t, half.parts...)
+			for _, err := range half.may(g) {
+				require.NoError(t, err)
+			}
+			refused := half.not(g)
+			require.NotEmpty(t, refused)
+			for i, err := range refused {
+				var server redis.Error
+				require.ErrorAs(t, err, &server, "%d", i)
+				require.Regexp(t, denial, err.Error(), "%d", i)
+				require.Equal(t, "refused", decision(err))
+			}
+		})
+	}
+}
+
+// denial is how a server says that access rules forbid something.
+var denial = regexp.MustCompile("NOPERM|the script can't")
+
+// tagged are names of locks and queues: a plain one, and those with hash tags.
+var tagged = []string{"stock:phone", "{eu}:stock", "stock:{eu}"}
+
+func useLocks(opts ...sluice.LockOption) func(*guarded) []error {
+	return func(g *guarded) (errs []error) {
+		ctx := g.Context()
+		for _, name := range tagged {
+			k, err := newLocker(g.T, g.user, opts...).Lock(ctx, name)
+			if errs = append(errs, err); err != nil {
+				continue
+			}
+			other, ended := newLocker(g.T, g.user), make(chan error, 1)
+			go func() {
+				k, err := other.Lock(ctx, name, sluice.WithRetryInterval(time.Hour))
+				ended <- errors.Join(err, k.Unlock(ctx))
+			}()
+			g.subscribed("Lock:" + name)
+			errs = append(errs, k.Unlock(ctx), <-ended)
+		}
+		return errs
+	}
+}
+
+func useQueues(opts ...sluice.QueueOption) func(*guarded) []error {
+	return func(g *guarded) (errs []error) {
+		ctx := g.Context()
+		for _, name := range tagged {
+			q, err := sluice.NewQueue(g.user, name, append(opts, sluice.WithPollInterval(time.Hour))...)
+			require.NoError(g, err)
+			if _, err = q.Stats(ctx); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- q.Wait(ctx) }()
+			g.subscribed("Queue:" + name)
+			_, err = q.Enqueue(ctx, sluice.Task{ID: "a", Payload: []byte("p")})
+			errs = append(errs, err, <-ended)
+			es, err := q.Claim(ctx, 1, time.Minute)
+			errs = append(errs, err, q.Dequeue(ctx, es...), q.Purge(ctx))
+		}
+		return errs
+	}
+}
+
+// subscribed waits until somebody listens for what becomes of a key.
+func (g *guarded) subscribed(key string) {
+	channel := "{" + key + "}:wake"
+	if strings.Contains(key, "{") {
+		channel = key + ":wake"
+	}
+	require.Eventually(g, func() bool {
+		return g.admin.PubSubNumSub(g.Context(), channel).Val()[channel] > 0
+	}, 5*time.Second, time.Millisecond, channel)
+}
+
+// beyond is what nobody needs who uses the library.
+func beyond(g *guarded) (errs []error) {
+	ctx, script := g.Context(), "return redis.call(KEYS[1], KEYS[2])"
+	for _, args := range [][]any{
+		{"get", "other"}, {"get", "Lock"}, {"set", "{Lock:a}:tasks", "x"}, {"get", "{Queue:a}:other"}, {"get", "lock:a"},
+		{"publish", "other", ""}, {"publish", "{Lock:a}:other", ""}, {"subscribe", "other"}, {"psubscribe", "*"},
+		{"keys", "*"}, {"scan", "0"}, {"flushall"}, {"config", "get", "*"}, {"acl", "list"}, {"script", "flush"},
+		{"client", "list"}, {"info"}, {"monitor"}, {"replicaof", "no", "one"}, {"shutdown"},
+		{"eval", script, "2", "type", "Lock:a"}, {"eval", "return redis.call('get', 'other')", "0"},
+	} {
+		errs = append(errs, g.user.Do(ctx, args...).Err())
+	}
+	return errs
 }
