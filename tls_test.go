@@ -1,0 +1,98 @@
+package sluice_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
+)
+
+// TestTLS is a server that speaks nothing else, with a certificate by an authority of
+// its own. (The whole suite runs over TLS too: see redistest.Each.) Who does not trust
+// the authority, or expects another host, learns so at once and for certain, and has
+// sent nothing.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	authority, err := redistest.NewAuthority()
+	require.NoError(t, err)
+	stranger, err := redistest.NewAuthority()
+	require.NoError(t, err)
+	s := redistest.StartTLS(t, authority)
+	rdb := s.Client(t)
+	t.Run("trusted", func(t *testing.T) { overTLS(t, rdb) })
+
+	elsewhere := authority.Trust()
+	elsewhere.ServerName = "redis.example"
+	for _, wrong := range []struct {
+		name   string
+		config *tls.Config
+		reason any
+	}{
+		{"another authority", stranger.Trust(), new(x509.UnknownAuthorityError)},
+		{"another host", elsewhere, new(x509.HostnameError)},
+		{"no TLS", nil, nil},
+	} {
+		t.Run(wrong.name, func(t *testing.T) {
+			client := redis.NewClient(&redis.Options{Addr: s.Addr, TLSConfig: wrong.config})
+			defer func() { _ = client.Close() }()
+			l, q := newLocker(t, client), newQueue(t, client)
+			before := commandsRun(t, rdb)
+			for name, run := range map[string]func() error{
+				"lock":     func() error { _, err := l.Lock(t.Context(), "b"); return err },
+				"try lock": func() error { _, err := l.TryLock(t.Context(), "b", sluice.WithFencing()); return err },
+				"inspect":  func() error { _, err := l.Inspect(t.Context(), "b"); return err },
+				"enqueue":  func() error { _, err := q.Enqueue(t.Context(), sluice.Task{ID: "b"}); return err },
+				"claim":    func() error { _, err := q.Claim(t.Context(), 1, time.Minute); return err },
+				"wait":     func() error { return q.Wait(t.Context()) },
+			} {
+				start := time.Now()
+				err := run()
+				require.Less(t, time.Since(start), 3*time.Second, name)
+				require.Equal(t, "refused", decision(err), "%s: %v", name, err)
+				if wrong.reason != nil {
+					require.ErrorAs(t, err, wrong.reason, name)
+				}
+			}
+			require.Empty(t, rdb.Keys(t.Context(), "*b*").Val())
+			require.Equal(t, before+2, commandsRun(t, rdb)) // the two looks of this test
+		})
+	}
+}
+
+// overTLS has a lock and a task wake somebody up.
+func overTLS(t *testing.T, rdb redis.UniversalClient) {
+	ctx, g := t.Context(), &guarded{T: t, admin: rdb}
+	l, other := newLocker(t, rdb), newLocker(t, rdb)
+	k, err := l.Lock(ctx, "a")
+	require.NoError(t, err)
+	q, err := sluice.NewQueue(rdb, "q", sluice.WithPollInterval(time.Hour))
+	require.NoError(t, err)
+	ended := make(chan error, 2)
+	go func() { _, err := other.Lock(ctx, "a", sluice.WithRetryInterval(time.Hour)); ended <- err }()
+	go func() { ended <- q.Wait(ctx) }()
+	g.subscribed("Lock:a")
+	g.subscribed("Queue:q")
+	start := time.Now()
+	require.NoError(t, k.Unlock(ctx))
+	_, err = q.Enqueue(ctx, sluice.Task{ID: "a"})
+	require.NoError(t, err)
+	require.NoError(t, <-ended)
+	require.NoError(t, <-ended)
+	require.Less(t, time.Since(start), time.Second)
+}
+
+// commandsRun is how many commands a server has carried out, this one not counted.
+func commandsRun(t *testing.T, rdb redis.UniversalClient) int {
+	info := rdb.Info(t.Context(), "stats").Val()
+	n, err := strconv.Atoi(regexp.MustCompile(`total_commands_processed:(\d+)`).FindStringSubmatch(info)[1])
+	require.NoError(t, err)
+	return n
+}
