@@ -265,7 +265,7 @@ func (a *attempt) lastWord() bool {
 func (d *door) send(a *attempt) result {
 	a.command.Cmd = redis.NewCmd(a.ctx, a.call.argv...)
 	err := process(a.ctx, d.rdb, &a.command)
-	if isNoScript(err) {
+	if isNoScript(err) && a.call.script != nil {
 		a.command.written.Store(false)
 		a.command.Cmd = redis.NewCmd(a.ctx, a.call.inFull()...)
 		err = process(a.ctx, d.rdb, &a.command)
@@ -368,12 +368,12 @@ func (c *command) judge(err error) result {
 	case err == nil, errors.Is(err, redis.Nil):
 		return result{c.Val(), done, nil}
 	case !c.written.Load():
-		return result{nil, unsent, err}
+		return result{nil, unsent, errServer(err)} // while the connection was set up
 	}
 	var server redis.Error
 	switch {
 	case !errors.As(err, &server):
-		return result{nil, lost, err}
+		return result{nil, lost, errLost(err)}
 	case isBusy(server):
 		return result{nil, busy, errServer(err)}
 	default:

@@ -3,6 +3,7 @@ package sluice
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -95,6 +96,25 @@ func errServer(err error) error {
 	}
 	if cut := strings.Index(text, ", with args beginning with"); cut >= 0 {
 		return serverError(text[:cut])
+	}
+	return err
+}
+
+// errUnreadable stands for what go-redis says of a reply that it cannot parse: that
+// quotes the reply, which may hold a payload.
+var errUnreadable = errors.New("unreadable reply")
+
+// errLost makes the error of a command that was sent, and not answered, fit to be
+// shown.
+func errLost(err error) error {
+	text, number := err.Error(), new(strconv.NumError)
+	if errors.As(err, &number) {
+		return errUnreadable
+	}
+	for _, start := range []string{"redis: can't", "redis: invalid", "expected digit", "bigInt("} {
+		if strings.HasPrefix(text, start) {
+			return errUnreadable
+		}
 	}
 	return err
 }

@@ -611,6 +611,9 @@ func (k *Lock) Token() string {
 	return token
 }
 
+// Format prints the lock's name, whatever the verb: its fields hold the token.
+func (k *Lock) Format(f fmt.State, _ rune) { _, _ = fmt.Fprintf(f, "sluice.Lock(%q)", k.Name()) }
+
 func (k *Lock) check(op string, ctx context.Context) error {
 	if k == nil || k.locker == nil {
 		return invalid(op, "Lock not made by a Locker")

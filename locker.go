@@ -243,6 +243,9 @@ func (l *Locker) Close() error {
 	return wrap("close", "locker", err)
 }
 
+// Format prints no more than the type, whatever the verb: the fields lead to tokens.
+func (l *Locker) Format(f fmt.State, _ rune) { _, _ = fmt.Fprint(f, "sluice.Locker") }
+
 // newLock checks the arguments that every operation has, but the name.
 func (l *Locker) newLock(op string, ctx context.Context, name string, opts []LockOption) (*Lock, error) {
 	if l == nil || l.door == nil {

@@ -32,6 +32,7 @@ func TestMain(m *testing.M) {
 		workerChild(settings)
 		return
 	}
+	watchLoggers()
 	redistest.Main(m)
 }
 

@@ -530,6 +530,16 @@ func (q *Queue) Purge(ctx context.Context) error {
 	return wrap("purge", q.name, err)
 }
 
+// Format prints the queue's name, whatever the verb: the fields lead to the client's
+// password.
+func (q *Queue) Format(f fmt.State, _ rune) {
+	name := ""
+	if q != nil {
+		name = q.name
+	}
+	_, _ = fmt.Fprintf(f, "sluice.Queue(%q)", name)
+}
+
 func (q *Queue) run(ctx context.Context, c call) (answer, error) {
 	return q.door.run(ctx, c)
 }
