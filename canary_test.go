@@ -304,7 +304,7 @@ func everything(t *testing.T, rdb redis.UniversalClient, strike func()) (failed 
 	if k != nil {
 		silent(t, "the cause of a lock's context", context.Cause(k.Context()))
 	}
-	silent(t, "a Worker's log", work(t, q))
+	silent(t, "a Worker's log", failAll(t, q))
 	call("unlock all", l.UnlockAll)
 	call("close", func(context.Context) error { return l.Close() })
 	call("lock of a closed one", func(ctx context.Context) error { _, err := l.Lock(ctx, "a"); return err })
@@ -369,9 +369,9 @@ func operations(l *sluice.Locker, k, fenced *sluice.Lock, q *sluice.Queue, es []
 	}
 }
 
-// work runs a worker for a while, whose handlers fail in every way, and returns what it
+// failAll runs a worker for a while, whose handlers fail in every way, and returns what it
 // logs and its error.
-func work(t *testing.T, q *sluice.Queue) string {
+func failAll(t *testing.T, q *sluice.Queue) string {
 	var log logged
 	n := 0
 	w := &sluice.Worker{

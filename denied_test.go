@@ -26,7 +26,7 @@ type guarded struct {
 	*testing.T
 	rule        []string
 	admin       redis.UniversalClient
-	user        *redis.Client
+	user        redis.UniversalClient
 	locker      *sluice.Locker
 	queue       *sluice.Queue
 	now         float64 // Unix seconds, when the tasks were put in
@@ -41,8 +41,7 @@ func newGuarded(t *testing.T, parts ...int) *guarded {
 		g.rule = append(g.rule, redistest.Rules(t)[part]...)
 	}
 	g.grant("")
-	g.user = redis.NewClient(&redis.Options{Addr: s.Addr, Username: "sluice", Password: "CHANGE-ME"})
-	t.Cleanup(func() { _ = g.user.Close() })
+	g.user = dial(t, redis.Options{Addr: s.Addr, Username: "sluice", Password: "CHANGE-ME"})
 	return g
 }
 
