@@ -73,6 +73,8 @@ func TestBusyIsAlwaysSaid(t *testing.T) {
 		l, holder := newLocker(t, s.Client(t), sluice.WithRetryInterval(time.Millisecond)), newLocker(t, s.Client(t))
 		_, err := holder.Lock(t.Context(), name)
 		require.NoError(t, err)
+		_, err = l.Inspect(t.Context(), name) // a connection may take longer than the contexts below
+		require.NoError(t, err)
 		for range 50 {
 			_, err := l.Lock(within(t, 20*time.Millisecond), name)
 			if !errors.Is(err, sluice.ErrUnknown) { // a reply that took longer than the grace
