@@ -243,7 +243,7 @@ func TestLostReplyOfTheFirstTry(t *testing.T) {
 		name, rdb := redistest.Name(t), s.Client(t)
 		faulty, faults := s.Faulty(t)
 		l := newLocker(t, faulty, sluice.WithTTL(time.Minute))
-		warm(t, l)
+		warm(t, l, name)
 		for _, fault := range []func(int){faults.DropReply, faults.DropRequest, faults.HoldRequest} {
 			fault(1)
 			k, err := l.Lock(t.Context(), name)

@@ -239,7 +239,7 @@ func TestFenceOfARepeat(t *testing.T) {
 		faulty, faults := s.Faulty(t)
 		rdb, name := s.Client(t), redistest.Name(t)
 		l := newLocker(t, faulty, sluice.WithFencing())
-		k, err := l.Lock(t.Context(), name+".first") // now the server knows the script
+		k, err := l.Lock(t.Context(), name) // now the server of that name knows the script
 		require.NoError(t, err)
 		require.NoError(t, k.Unlock(t.Context()))
 		faults.DropReply(1)

@@ -16,11 +16,11 @@ import (
 
 // What is carried out when nobody expects it any more.
 
-// warm takes and releases a lock, so that the server knows the scripts and the
-// client has a connection.
-func warm(t *testing.T, l *sluice.Locker) {
+// warm takes and releases a lock, so that the server of that name knows the scripts and
+// the client has a connection to it.
+func warm(t *testing.T, l *sluice.Locker, name string) {
 	t.Helper()
-	k, err := l.Lock(t.Context(), redistest.Name(t)+".warm")
+	k, err := l.Lock(t.Context(), name)
 	require.NoError(t, err)
 	require.NoError(t, k.Extend(t.Context(), time.Minute))
 	require.NoError(t, k.Unlock(t.Context()))
@@ -36,7 +36,7 @@ func TestLateCopyNeverShortens(t *testing.T) {
 				name := redistest.Name(t)
 				rdb, faults := s.Faulty(t)
 				l, other := newLocker(t, rdb, sluice.WithTTL(300*time.Millisecond)), newLocker(t, s.Client(t))
-				warm(t, l)
+				warm(t, l, name)
 				if what != "extend" {
 					faults.HoldRequest(1)
 				}
@@ -70,7 +70,7 @@ func TestLateCopyOfARefusedAcquisition(t *testing.T) {
 				name, rdb := redistest.Name(t), s.Client(t)
 				faulty, faults := s.Faulty(t)
 				l, other := newLocker(t, faulty, sluice.WithTTL(time.Minute)), newLocker(t, rdb)
-				warm(t, l)
+				warm(t, l, name)
 				k, err := other.Lock(t.Context(), name)
 				require.NoError(t, err)
 				faults.HoldRequest(1)
@@ -96,7 +96,7 @@ func TestCloseWhileAcquiring(t *testing.T) {
 			name, rdb := redistest.Name(t), s.Client(t)
 			faulty, faults := s.Faulty(t)
 			l := newLocker(t, faulty, sluice.WithTTL(time.Minute))
-			warm(t, l)
+			warm(t, l, name)
 			faults.Delay(200 * time.Millisecond)
 			ctx, result := context.Background(), make(chan error, 1)
 			if bounded {
@@ -162,7 +162,7 @@ func TestCleanerAndThePool(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: s.Addr, PoolSize: 10})
 	defer func() { _ = rdb.Close() }()
 	l := newLocker(t, rdb)
-	warm(t, l)
+	warm(t, l, "a")
 	s.Pause(t)
 	_, err := l.Lock(within(t, 10*time.Millisecond), "a")
 	require.ErrorIs(t, err, sluice.ErrUnknown)

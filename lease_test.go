@@ -60,6 +60,7 @@ func teach(t *testing.T, q *sluice.Queue) {
 	}
 	_, err := q.Enqueue(ctx, sluice.Task{ID: "a"})
 	require.NoError(t, err)
+	require.NoError(t, q.Wait(ctx))
 	require.NoError(t, q.Retry(ctx, claim(), 0))
 	e, err := q.Extend(ctx, claim(), time.Minute)
 	require.NoError(t, err)

@@ -52,7 +52,7 @@ func TestHandOver(t *testing.T) {
 	each(t, func(t *testing.T, s *redistest.Server) {
 		rdb, faults := s.Faulty(t)
 		l, name, ctx := newLocker(t, rdb), redistest.Name(t), t.Context()
-		warm(t, l)
+		warm(t, l, name)
 		for handed := 0; handed < 3; { // a slow machine may miss the time for it
 			first, err := l.Lock(ctx, name, sluice.WithTTL(3*time.Second))
 			require.NoError(t, err)
@@ -99,7 +99,7 @@ func TestExtensionAcrossHandOver(t *testing.T) {
 	each(t, func(t *testing.T, s *redistest.Server) {
 		rdb, faults := s.Faulty(t)
 		l, name, ctx := newLocker(t, rdb), redistest.Name(t), t.Context()
-		warm(t, l)
+		warm(t, l, name)
 		first, err := l.Lock(ctx, name)
 		require.NoError(t, err)
 		next := make(chan *sluice.Lock, 1)
@@ -263,7 +263,7 @@ func TestTryLockInLine(t *testing.T) {
 	each(t, func(t *testing.T, s *redistest.Server) {
 		rdb, faults := s.Faulty(t)
 		l, other, name, ctx := newLocker(t, rdb), newLocker(t, s.Client(t)), redistest.Name(t), t.Context()
-		warm(t, l)
+		warm(t, l, name)
 		// Held by another process, and waited for: the line knows.
 		k, err := other.Lock(ctx, name)
 		require.NoError(t, err)
@@ -329,7 +329,7 @@ func TestLineWhenRedisFails(t *testing.T) {
 	each(t, func(t *testing.T, s *redistest.Server) {
 		rdb, faults := s.Faulty(t)
 		l, name := newLocker(t, rdb), redistest.Name(t)
-		warm(t, l)
+		warm(t, l, name)
 		faults.Stall()
 		defer faults.Resume()
 		var all sync.WaitGroup

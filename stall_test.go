@@ -132,7 +132,7 @@ func TestStall(t *testing.T) {
 			name := fmt.Sprintf("%s.%d.%d", t.Name(), round, i)
 			rdb, faults := s.Faulty(t)
 			l := newLocker(t, rdb)
-			warm(t, l)
+			warm(t, l, name)
 			st, begin, end := newStall(name, i), func() {}, faults.Resume
 			if round%3 == 1 {
 				begun.Add(1)

@@ -113,7 +113,7 @@ func TestHoursOfFaults(t *testing.T) {
 		for _, rdb := range h.processes {
 			l, done := bubbleLocker(h.T, rdb, sluice.WithRetryInterval(2*time.Second))
 			defer func() { time.Sleep(time.Minute); done() }()
-			warm(h.T, l)
+			warm(h.T, l, "warm")
 			for range 4 {
 				all.Go(func() {
 					for time.Now().Before(h.end) {

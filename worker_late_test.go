@@ -47,13 +47,17 @@ func slowWorker(t *testing.T, s *redistest.Server, lease, late time.Duration, ha
 	w := &sluice.Worker{Queue: q, Concurrency: 2, Lease: lease,
 		Handler: func(context.Context, sluice.Entry) error { handler(faults); return nil }}
 	start(t, w)
-	var warm sync.WaitGroup // a new connection would be later still
+	var warm sync.WaitGroup // a new connection, to the queue's server, would be later still
 	for range 10 {
 		warm.Go(func() {
-			_, _ = rdb.Pipelined(t.Context(), func(p redis.Pipeliner) error { return p.Do(t.Context(), "TIME").Err() })
+			_, err := rdb.Pipelined(t.Context(), func(p redis.Pipeliner) error { return p.Type(t.Context(), b.key).Err() })
+			if err != nil {
+				t.Error(err)
+			}
 		})
 	}
 	warm.Wait()
+	time.Sleep(100 * time.Millisecond) // until it has subscribed, and is idle
 	faults.Delay(late)
 	t.Cleanup(func() { faults.Delay(0) })
 	b.enqueue(sluice.Added, sluice.Task{ID: "a"})

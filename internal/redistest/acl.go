@@ -11,7 +11,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -37,22 +36,14 @@ func readRules() (rules [][]string, err error) {
 	return rules, err
 }
 
-// guarded is the shared server on which the library has no more rights than
-// docs/operations.md says, and speaks TLS.
-var guarded struct {
-	sync.Once
-	server *Server
-	err    error
-}
-
-// Guarded returns it. What the library sends through its clients goes out as the user
-// of the documented rule, and so do subscriptions; what the test itself sends, as an
-// administrator. The rule's patterns stand there for the prefixes of tests too. Addr is
-// the administrator's, without TLS.
+// Guarded returns the shared server on which the library has no more rights than
+// docs/operations.md says, and speaks TLS. What the library sends through its clients
+// goes out as the user of the documented rule, and so do subscriptions; what the test
+// itself sends, as an administrator. The rule's patterns stand there for the prefixes
+// of tests too. Addr is the administrator's, without TLS.
 func Guarded(t testing.TB) *Server {
 	t.Helper()
-	guarded.Do(func() { guarded.server, guarded.err = startGuarded() })
-	return require(t, guarded.server, guarded.err)
+	return shared.guarded.get(t)
 }
 
 func startGuarded() (*Server, error) {

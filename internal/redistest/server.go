@@ -1,5 +1,6 @@
-// Package redistest starts servers for tests, miniredis and real ones, and gives
-// clients on them, also on connections that lose, delay or hold back replies.
+// Package redistest starts servers for tests, miniredis and real ones, also behind
+// Sentinel and as a Cluster, and gives clients on them, also on connections that
+// lose, delay or hold back replies.
 package redistest
 
 import (
@@ -14,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,19 +29,22 @@ import (
 
 // Server is a running server.
 type Server struct {
-	// Name is "miniredis" or "redis".
+	// Name is "miniredis", "redis", "sentinel" or "cluster".
 	Name string
-	// Addr is its address on loopback.
+	// Addr is its address on loopback; of a group of servers that of one that
+	// was a primary when they were started.
 	Addr string
 	// AutoPipeline makes Client return the autopipelining face of a client.
 	AutoPipeline bool
 
 	dir      string
+	temp     string // a folder that goes when the server is stopped; "" if it is the test's
 	settings []string
 	pid      int
 	stdin    interface{ Close() error } // closing it ends a real server
 	ended    chan struct{}
-	connect  func(dial dialer) connected // nil for a plain connection
+	group    []*Server                   // what it consists of, if it is more than one process
+	connect  func(dial dialer) connected // nil for a plain connection to a single server
 	tls      *tls.Config                 // of its clients; nil for none
 	tlsAddr  string
 }
@@ -53,27 +58,42 @@ type connected interface {
 }
 
 // shared are the servers that all tests of a package run on.
-var shared struct {
-	sync.Mutex
-	mini, redis *Server
-	redisErr    error
+var shared = struct{ mini, redis, guarded, sentinel, cluster lazy }{
+	lazy{start: startMini},
+	lazy{start: func() (*Server, error) { return start("", nil) }},
+	lazy{start: startGuarded},
+	lazy{start: func() (*Server, error) { s, err := startSentinel(patient); return s.server(), err }},
+	lazy{start: func() (*Server, error) { c, err := startCluster(patient); return c.server(), err }},
+}
+
+// lazy is a shared server that is started when it is first wanted.
+type lazy struct {
+	start  func() (*Server, error)
+	once   sync.Once
+	server *Server
+	err    error
+}
+
+func (l *lazy) get(t testing.TB) *Server {
+	t.Helper()
+	l.once.Do(func() { l.server, l.err = l.start() })
+	return require(t, l.server, l.err)
 }
 
 // Main runs a package's tests and stops the shared servers. Call it in TestMain.
 func Main(m *testing.M) {
 	code := m.Run()
-	if shared.redis != nil {
-		shared.redis.stop()
-	}
-	if guarded.server != nil {
-		guarded.server.stop()
+	for _, l := range []*lazy{&shared.redis, &shared.guarded, &shared.sentinel, &shared.cluster} {
+		if l.server != nil {
+			l.server.stop()
+		}
 	}
 	os.Exit(code)
 }
 
 // Each runs a test on miniredis and on a real server, each of them plainly and
-// through AutoPipeline, and on a Guarded one. The servers are shared: use Name for
-// keys.
+// through AutoPipeline, on a Guarded one, behind Sentinel, and on a Cluster. The
+// servers are shared: use Name for keys.
 func Each(t *testing.T, test func(t *testing.T, s *Server)) {
 	t.Helper()
 	backends := []struct {
@@ -86,6 +106,8 @@ func Each(t *testing.T, test func(t *testing.T, s *Server)) {
 		{"redis", Redis, false},
 		{"redis/autopipeline", Redis, true},
 		{"redis/acl+tls", Guarded, false},
+		{"sentinel", shared.sentinel.get, false},
+		{"cluster", shared.cluster.get, false},
 	}
 	for _, backend := range backends {
 		t.Run(backend.name, func(t *testing.T) {
@@ -100,29 +122,23 @@ func Each(t *testing.T, test func(t *testing.T, s *Server)) {
 // Mini returns the shared miniredis.
 func Mini(t testing.TB) *Server {
 	t.Helper()
-	shared.Lock()
-	defer shared.Unlock()
-	if shared.mini == nil {
-		m := miniredis.NewMiniRedis()
-		m.ClockTTL(true)
-		if err := m.Start(); err != nil {
-			t.Fatal(err)
-		}
-		shared.mini = &Server{Name: "miniredis", Addr: m.Addr()}
+	return shared.mini.get(t)
+}
+
+func startMini() (*Server, error) {
+	m := miniredis.NewMiniRedis()
+	m.ClockTTL(true)
+	if err := m.Start(); err != nil {
+		return nil, err
 	}
-	return shared.mini
+	return &Server{Name: "miniredis", Addr: m.Addr()}, nil
 }
 
 // Redis returns the shared real server. Without a redis-server program the test
 // is skipped or, where CI=true, fails.
 func Redis(t testing.TB) *Server {
 	t.Helper()
-	shared.Lock()
-	defer shared.Unlock()
-	if shared.redis == nil && shared.redisErr == nil {
-		shared.redis, shared.redisErr = start("", nil)
-	}
-	return require(t, shared.redis, shared.redisErr)
+	return shared.redis.get(t)
 }
 
 // Start starts a real server of the test's own, with the settings added to
@@ -153,16 +169,19 @@ func start(dir string, settings []string) (*Server, error) {
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		return nil, err
 	}
+	temp := ""
 	if dir == "" {
 		var err error
-		if dir, err = os.MkdirTemp("", "redistest"); err != nil {
+		if temp, err = os.MkdirTemp("", "redistest"); err != nil {
 			return nil, err
 		}
+		dir = temp
 	}
 	var err error
 	for range 5 { // the port may be taken between finding and using it
 		var s *Server
 		if s, err = startOnce(dir, settings); err == nil {
+			s.temp = temp
 			return s, nil
 		}
 	}
@@ -181,11 +200,13 @@ func startOnce(dir string, settings []string) (*Server, error) {
 
 func startAt(addr, dir string, settings []string) (*Server, error) {
 	_, port, _ := net.SplitHostPort(addr)
-	args := append([]string{
+	own := []string{"--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"}
+	if len(settings) > 0 && settings[0] == sentinelConf {
+		own = nil // it stands in the file
+	}
+	cmd := exec.Command("sh", slices.Concat([]string{
 		"-c", `redis-server "$@" >redis.log 2>&1 & echo $!; read -r _; kill -9 $!; wait`, "sh",
-		"--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
-	}, settings...)
-	cmd := exec.Command("sh", args...)
+	}, own, settings)...)
 	cmd.Dir = dir
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -235,10 +256,18 @@ func (s *Server) awaitReady() error {
 }
 
 func (s *Server) stop() {
-	_ = s.stdin.Close()
-	<-s.ended
-	if strings.Contains(s.dir, "redistest") {
-		_ = os.RemoveAll(s.dir)
+	for _, member := range s.group {
+		_ = member.stdin.Close()
+	}
+	for _, member := range s.group {
+		<-member.ended
+	}
+	if s.group == nil {
+		_ = s.stdin.Close()
+		<-s.ended
+	}
+	if s.temp != "" {
+		_ = os.RemoveAll(s.temp)
 	}
 }
 

@@ -1,0 +1,195 @@
+package redistest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// How soon the servers of a group take one of them for dead.
+const (
+	// patient is for groups in which nobody is to die: a busy machine must not
+	// look like a failure.
+	patient = 30 * time.Second
+	// hasty is for tests of failovers.
+	hasty = 500 * time.Millisecond
+)
+
+// busPort is how far above its port a Cluster node's other port lies.
+const busPort = 10_000
+
+// freePorts finds ports that are free, and whose bus ports are. They lie below those
+// that the kernel gives to clients, so that a server that was killed finds its port
+// free when it comes back.
+func freePorts(n int) ([]int, error) {
+	var ports []int
+	taken := map[int]bool{}
+	for try := 0; len(ports) < n; try++ {
+		port := 10_000 + rand.IntN(10_000)
+		if try > 100*n {
+			return nil, errors.New("no free ports")
+		}
+		if !taken[port] && isFree(port) && isFree(port+busPort) {
+			taken[port] = true
+			ports = append(ports, port)
+		}
+	}
+	return ports, nil
+}
+
+func isFree(port int) bool {
+	listener, err := net.Listen("tcp", loopback(port))
+	if err != nil {
+		return false
+	}
+	return listener.Close() == nil
+}
+
+func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
+// member is a process that is to be started.
+type member struct {
+	port     int
+	settings []string
+	files    map[string]string // written into its folder before
+}
+
+// group is servers that belong together.
+type group struct {
+	Server
+	// Nodes are those that hold data.
+	Nodes []*Server
+}
+
+// server is the group as one server; nil if it could not be started.
+func (g *group) server() *Server {
+	if g == nil {
+		return nil
+	}
+	return &g.Server
+}
+
+// startGroup starts several processes at once, each in a folder of its own, all on free ports,
+// then has join make a whole of them. It tries that a few times, since a port may
+// be taken between finding and using it.
+func startGroup(n int, plan func(ports []int) []member, join func(servers []*Server) error) (dir string, servers []*Server, err error) {
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		return "", nil, err
+	}
+	for range 5 {
+		if dir, servers, err = startMembers(n, plan); err != nil {
+			continue
+		}
+		if err = join(servers); err == nil {
+			return dir, servers, nil
+		}
+		stopAll(dir, servers)
+	}
+	return "", nil, err
+}
+
+func startMembers(n int, plan func(ports []int) []member) (string, []*Server, error) {
+	ports, err := freePorts(n)
+	if err != nil {
+		return "", nil, err
+	}
+	dir, err := os.MkdirTemp("", "redistest")
+	if err != nil {
+		return "", nil, err
+	}
+	servers, errs := make([]*Server, n), make([]error, n)
+	var all sync.WaitGroup
+	for i, m := range plan(ports) {
+		all.Go(func() { servers[i], errs[i] = m.start(filepath.Join(dir, strconv.Itoa(m.port))) })
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		stopAll(dir, servers)
+		return "", nil, err
+	}
+	return dir, servers, nil
+}
+
+func stopAll(dir string, servers []*Server) {
+	started := slices.DeleteFunc(slices.Clone(servers), func(s *Server) bool { return s == nil })
+	(&Server{temp: dir, group: started}).stop()
+}
+
+// together does the same to several servers at once.
+func together(servers []*Server, what func(i int, s *Server) error) error {
+	errs := make([]error, len(servers))
+	var all sync.WaitGroup
+	for i, s := range servers {
+		all.Go(func() { errs[i] = what(i, s) })
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+func (m member) start(dir string) (*Server, error) {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	for name, content := range m.files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			return nil, err
+		}
+	}
+	return startAt(loopback(m.port), dir, m.settings)
+}
+
+// until asks a server again and again until it says what is wanted.
+func until(what string, said func() (bool, error)) error {
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) { // processes
+		ok, err := said()
+		if ok && err == nil {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s: not within 20s: %w", what, err)
+		}
+	}
+}
+
+// field is a field of a server's INFO.
+func (s *Server) field(name string) (string, error) {
+	rdb := s.direct()
+	defer func() { _ = rdb.Close() }()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	info, err := rdb.Info(ctx).Result()
+	if err != nil {
+		return "", err
+	}
+	_, rest, _ := strings.Cut(info, "\n"+name+":")
+	value, _, _ := strings.Cut(rest, "\r")
+	return value, nil
+}
+
+// direct is a client on this very server, which waits for a second at most.
+func (s *Server) direct() *redis.Client {
+	return redis.NewClient(&redis.Options{
+		Addr: s.Addr, MaxRetries: -1, DialerRetries: 1, DialTimeout: time.Second,
+		ReadTimeout: time.Second, ContextTimeoutEnabled: true, PoolSize: 2,
+	})
+}
+
+// inSync says whether a server is a replica that has all that its primary has.
+func (s *Server) inSync() (bool, error) {
+	state, err := s.field("master_link_status")
+	return state == "up", err
+}
+
+func fmtMillis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
