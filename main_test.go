@@ -20,6 +20,7 @@ var (
 	acquisitions = flag.Int("acquisitions", 40_000, "how many locks TestExclusion takes")
 	stalls       = flag.Int("stalls", 40, "how many locks TestStall stalls")
 	heldFor      = flag.Duration("held", 3*time.Second, "for how long TestHeldLocks holds its locks; with their default TTL, from a minute on")
+	failovers    = flag.Int("failovers", 3, "how many failovers each of the tests of failovers goes through")
 	cycles       = flag.Int("cycles", 5_000, "how many locks TestRenewalsEndWithUnlock takes")
 )
 

@@ -2,6 +2,8 @@ package redistest
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -125,4 +127,110 @@ func (c *Cluster) dial(dial dialer) connected {
 		options.Addrs = append(options.Addrs, node.Addr)
 	}
 	return redis.NewClusterClient(options)
+}
+
+// Node is what a node of a Cluster knows of one, by CLUSTER NODES.
+type Node struct {
+	ID, Addr, Primary string // Primary is the ID of a replica's primary, or "-"
+	Flags             string
+	Slots             []string
+}
+
+func (s *Server) nodes() (nodes []Node, err error) {
+	rdb := s.direct()
+	defer func() { _ = rdb.Close() }()
+	text, err := rdb.ClusterNodes(context.Background()).Result()
+	for line := range strings.Lines(text) {
+		words := strings.Fields(line)
+		if len(words) < 8 {
+			continue
+		}
+		addr, _, _ := strings.Cut(words[1], "@")
+		nodes = append(nodes, Node{ID: words[0], Addr: addr, Flags: words[2], Primary: words[3], Slots: words[8:]})
+	}
+	return nodes, err
+}
+
+func (n Node) is(flag string) bool {
+	return slices.Contains(strings.Split(n.Flags, ","), flag)
+}
+
+// Primary is the server that owns a key's slot and answers; nil if there is none.
+func (c *Cluster) Primary(key string) *Server {
+	for _, node := range c.Nodes {
+		rdb := node.direct()
+		role, _ := node.field("role")
+		_, err := rdb.Get(context.Background(), key).Result()
+		_ = rdb.Close()
+		if role == "master" && (err == nil || errors.Is(err, redis.Nil) || redis.HasErrorPrefix(err, "WRONGTYPE")) {
+			return node
+		}
+	}
+	return nil
+}
+
+// Replica is a replica of a node; nil if it has none that is in sync.
+func (c *Cluster) Replica(of *Server) *Server {
+	for _, node := range c.Nodes {
+		port, _ := node.field("master_port")
+		if ok, _ := node.inSync(); ok && port == of.port() {
+			return node
+		}
+	}
+	return nil
+}
+
+// AwaitWhole waits until all nodes are up and agree on it, each primary with a replica
+// in sync.
+func (c *Cluster) AwaitWhole(t testing.TB) {
+	t.Helper()
+	if err := until("whole", c.whole); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *Cluster) whole() (bool, error) {
+	var first string
+	for _, server := range c.Nodes {
+		nodes, err := server.nodes()
+		if err != nil || len(nodes) != len(c.Nodes) {
+			return false, err
+		}
+		var view []string
+		primaries := map[string]bool{}
+		for _, node := range nodes {
+			if strings.Contains(node.Flags, "fail") || node.is("handshake") || primaries[node.Primary] {
+				return false, nil
+			}
+			if node.is("slave") {
+				primaries[node.Primary] = true
+			} else if len(node.Slots) == 0 {
+				return false, nil
+			}
+			view = append(view, node.ID+node.Primary)
+		}
+		slices.Sort(view)
+		if first == "" {
+			first = strings.Join(view, " ")
+		}
+		if len(primaries) != shards || first != strings.Join(view, " ") {
+			return false, nil
+		}
+		if role, err := server.field("role"); err != nil || role == "slave" {
+			if ok, err := server.inSync(); !ok {
+				return false, err
+			}
+		}
+	}
+	return true, nil
+}
+
+// Failover has a replica take over in an orderly way.
+func (c *Cluster) Failover(t testing.TB, replica *Server) {
+	t.Helper()
+	rdb := replica.direct()
+	defer func() { _ = rdb.Close() }()
+	if err := rdb.ClusterFailover(context.Background()).Err(); err != nil {
+		t.Fatal(err)
+	}
 }

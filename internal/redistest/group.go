@@ -178,11 +178,11 @@ func (s *Server) field(name string) (string, error) {
 	return value, nil
 }
 
-// direct is a client on this very server, which waits for a second at most.
+// direct is a client on this very server, which waits for half a second at most.
 func (s *Server) direct() *redis.Client {
 	return redis.NewClient(&redis.Options{
-		Addr: s.Addr, MaxRetries: -1, DialerRetries: 1, DialTimeout: time.Second,
-		ReadTimeout: time.Second, ContextTimeoutEnabled: true, PoolSize: 2,
+		Addr: s.Addr, MaxRetries: -1, DialerRetries: 1, DialTimeout: time.Second / 2,
+		ReadTimeout: time.Second / 2, ContextTimeoutEnabled: true, PoolSize: 2,
 	})
 }
 

@@ -193,3 +193,14 @@ func (s *Server) port() string {
 	_, port, _ := net.SplitHostPort(s.Addr)
 	return port
 }
+
+// Failover has a sentinel promote a replica though the primary is well. The old
+// primary goes on for a moment: it is not orderly.
+func (s *Sentinel) Failover(t testing.TB) {
+	t.Helper()
+	rdb := s.sentinels[0].sentinel()
+	defer func() { _ = rdb.Close() }()
+	if err := rdb.Failover(context.Background(), masterName).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
