@@ -26,18 +26,19 @@ const (
 // one stay of the key on the server, and only what is not held by any handle, or
 // is on its way back to Redis, is ever given to the cleaner.
 //
-// One goroutine does it for the whole Locker, with one pipeline at a time, so that
-// a server that hangs costs the user's pool one connection. It is started by add
-// and ends when there is nothing left, or in close.
+// One goroutine does it for the whole Locker, with one pipeline at a time to each
+// server, so that one that hangs costs the user's pool one connection and the others no
+// time. It is started by add and ends when there is nothing left, or in close.
 type cleaner struct {
 	door        *door
 	commandTime time.Duration
 
 	mu      sync.Mutex // guards what follows
 	jobs    map[any]*job
+	asked   map[any]bool // servers that a pipeline is under way to, see door.nodeOf
 	running bool
 	closed  bool
-	kick    chan struct{} // cap 1: jobs or closed have changed
+	kick    chan struct{} // cap 1: jobs, asked or closed have changed
 }
 
 type job struct {
@@ -49,7 +50,7 @@ type job struct {
 }
 
 func newCleaner(d *door, commandTime time.Duration) *cleaner {
-	return &cleaner{door: d, commandTime: commandTime, jobs: map[any]*job{}, kick: make(chan struct{}, 1)}
+	return &cleaner{door: d, commandTime: commandTime, jobs: map[any]*job{}, asked: map[any]bool{}, kick: make(chan struct{}, 1)}
 }
 
 // add has the release of a token carried out, beginning now. Of a closed cleaner
@@ -81,7 +82,7 @@ func (c *cleaner) start(f func()) {
 
 func (c *cleaner) work() {
 	for {
-		due, pause := c.due()
+		node, due, pause := c.due()
 		if pause < 0 {
 			return
 		}
@@ -94,33 +95,42 @@ func (c *cleaner) work() {
 			timer.Stop()
 			continue
 		}
-		c.release(due)
+		c.start(func() { c.release(node, due) })
 	}
 }
 
-// due returns what is to be released now, or how long until something is. A
-// negative time means never: the goroutine has ended.
-func (c *cleaner) due() (due []*job, pause time.Duration) {
+// due returns what is to be released now, on one server, or how long until something
+// is. A negative time means never: the goroutine has ended.
+func (c *cleaner) due() (node any, due []*job, pause time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed || len(c.jobs) == 0 {
 		c.running = false
-		return nil, -1
+		return nil, nil, -1
 	}
 	now := time.Now()
 	pause = time.Hour
 	for _, j := range c.jobs {
 		if left := j.next.Sub(now); left > 0 {
 			pause = min(pause, left)
-		} else if len(due) < chunk {
+			continue
+		}
+		at := c.door.nodeOf(j.call.argv[firstKey])
+		if len(due) == 0 && !c.asked[at] {
+			node = at
+		}
+		if at == node && !c.asked[at] && len(due) < chunk {
 			due = append(due, j)
 		}
 	}
-	return due, pause
+	if len(due) > 0 {
+		c.asked[node] = true
+	}
+	return node, due, pause
 }
 
 // release tries each job once, and dates or drops it by what came of it.
-func (c *cleaner) release(due []*job) {
+func (c *cleaner) release(node any, due []*job) {
 	calls := make([]call, len(due))
 	for i, j := range due {
 		calls[i] = j.call
@@ -129,6 +139,8 @@ func (c *cleaner) release(due []*job) {
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	delete(c.asked, node)
+	signal(c.kick)
 	now := time.Now()
 	for i, j := range due {
 		if c.jobs[j.token] != j {

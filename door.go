@@ -311,6 +311,33 @@ func (p *pipeline) run(d *door) {
 	p.answered <- d.sendAll(p.ctx, p.calls)
 }
 
+// nodeOf is the server that keeps a key, as far as a Cluster's client knows, and nil
+// with other clients. go-redis waits for all servers that a pipeline goes to, so what
+// must not wait for one that hangs goes there in pipelines of its own. It never blocks.
+//
+// An autopipeline does not say which client it is of: there, one pipeline goes to all.
+func (d *door) nodeOf(key any) any {
+	cluster, ok := d.rdb.(interface {
+		MasterForKey(ctx context.Context, key string) (*redis.Client, error)
+	})
+	if !ok {
+		return nil
+	}
+	name, _ := key.(string)
+	node, err := cluster.MasterForKey(endedContext, name)
+	if err != nil {
+		return nil
+	}
+	return node
+}
+
+// endedContext keeps what is called with it from using the network.
+var endedContext = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
 func (d *door) sendAll(ctx context.Context, calls []call) []result {
 	results := make([]result, len(calls))
 	send := func(which []int, inFull bool) (unknown []int) {

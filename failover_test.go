@@ -70,9 +70,9 @@ func tagsOf(t *testing.T, c *redistest.Cluster) (tags []string) {
 
 // Ways in which a primary fails.
 const (
-	killed  = "killed"   // kill -9; it comes back empty, and believes to be a primary
-	hung    = "hung"     // it stops until another was promoted, and goes on as the primary that it was
-	orderly = "promoted" // it is well, but a replica is told to take over
+	killed = "killed" // kill -9; it comes back empty, and believes to be a primary
+	hung   = "hung"   // it stops until another was promoted, and goes on as the primary that it was
+	asked  = "asked"  // it is well, but a replica is told to take over
 )
 
 // TestSentinelFailovers has primaries fail, one after the other, under load. What may
@@ -81,7 +81,7 @@ const (
 //	go test -run TestSentinelFailovers -v -timeout 30m . -failovers 100
 func TestSentinelFailovers(t *testing.T) {
 	// Not parallel: it measures.
-	runFailovers(t, behindSentinel(t), killed, hung, orderly)
+	runFailovers(t, behindSentinel(t), killed, hung, asked)
 }
 
 // TestClusterFailovers is TestSentinelFailovers on a Cluster.
@@ -90,7 +90,7 @@ func TestSentinelFailovers(t *testing.T) {
 func TestClusterFailovers(t *testing.T) {
 	// Not parallel: it measures.
 	f, _ := onCluster(t)
-	runFailovers(t, f, killed, hung, orderly)
+	runFailovers(t, f, killed, hung, asked)
 }
 
 // TestOrderlyClusterFailovers: a Cluster's primary that is asked to hand over does so
@@ -98,9 +98,9 @@ func TestClusterFailovers(t *testing.T) {
 func TestOrderlyClusterFailovers(t *testing.T) {
 	// Not parallel: it measures.
 	f, _ := onCluster(t)
-	l := runFailovers(t, f, orderly)
-	require.Zero(t, l.double, "double grants")
-	require.Zero(t, l.lostTasks(), "lost tasks")
+	l := runFailovers(t, f, asked)
+	require.Empty(t, l.double, "double grants")
+	require.Empty(t, l.lostTasks(), "lost tasks")
 }
 
 func runFailovers(t *testing.T, f failing, kinds ...string) *load {
@@ -152,7 +152,8 @@ type load struct {
 	tokens    map[string]bool
 	wrong     []string
 	grants    int
-	double    int // two handles that were valid at once
+	double    map[string]int // two handles that were valid at once, by what had failed last
+	kind      string         // what has failed last
 	closing   bool
 }
 
@@ -174,6 +175,7 @@ type register struct {
 type fate struct {
 	acknowledged, refused bool
 	handled               int
+	kind                  string // what had failed last
 }
 
 // probe is a caller who measures for how long nothing goes.
@@ -208,7 +210,7 @@ func newLoad(t *testing.T, f failing) *load {
 	l := &load{
 		T: t, failing: f, queues: map[string]*sluice.Queue{}, probes: map[string]*probe{}, steps: map[string]int{}, holders: map[string][]*sluice.Lock{},
 		fenced: map[string][]grant{}, registers: map[string]*register{}, tasks: map[string]*fate{},
-		errors: map[string]int{}, tokens: map[string]bool{},
+		errors: map[string]int{}, tokens: map[string]bool{}, double: map[string]int{},
 	}
 	l.ctx, l.stop = context.WithCancel(context.Background())
 	t.Cleanup(func() { l.stop(); l.running.Wait(); l.workers.Wait() })
@@ -321,7 +323,7 @@ func (l *load) taken(name string, k *sluice.Lock, g grant, fenced bool) {
 	l.tokens[k.Token()] = true
 	for _, other := range l.holders[name] {
 		if other.Valid() && k.Valid() {
-			l.double++
+			l.double[l.kind]++
 		}
 	}
 	l.holders[name] = append(l.holders[name], k)
@@ -365,7 +367,7 @@ func (l *load) write(name string, g grant) {
 func (l *load) produce(q *sluice.Queue, tag string, p *probe) bool {
 	id := fmt.Sprintf("%s.%d", tag, rand.Int64())
 	l.mu.Lock()
-	task := &fate{}
+	task := &fate{kind: l.kind}
 	l.tasks[id] = task
 	l.mu.Unlock()
 	ctx, cancel := l.ctx, context.CancelFunc(func() {})
@@ -493,13 +495,16 @@ func (l *load) fail(kind, tag string) time.Duration {
 	for _, p := range l.probes {
 		p.reset()
 	}
+	l.mu.Lock()
+	l.kind = kind
+	l.mu.Unlock()
 	begun := time.Now()
 	switch kind {
 	case killed:
 		old.Down()
 	case hung:
 		old.Pause(l)
-	case orderly:
+	case asked:
 		l.promote(l, tag, old)
 	}
 	for now := old; now == nil || now.Addr == old.Addr; now = l.primary(tag) {
@@ -562,10 +567,12 @@ func (l *load) finish() {
 	l.workers.Wait()
 }
 
-func (l *load) lostTasks() (lost int) {
+// lostTasks is how many acknowledged tasks were lost, by what had failed last.
+func (l *load) lostTasks() map[string]int {
+	lost := map[string]int{}
 	for _, task := range l.tasks {
 		if task.acknowledged && task.handled == 0 {
-			lost++
+			lost[task.kind]++
 		}
 	}
 	return lost
@@ -592,13 +599,21 @@ func (l *load) report() {
 		fences += len(l.fenced[name])
 		taken, turned = taken+r.taken, turned+r.refused
 	}
-	l.Logf("%d locks granted, %d of them while another handle was valid; %d fences, %d fenced writes taken, %d stale ones refused",
-		l.grants, l.double, fences, taken, turned)
-	l.Logf("%d tasks acknowledged, %d of them lost, %d unknown of which %d were done, %d refused; %d handled more than once",
-		acknowledged, l.lostTasks(), unknown, unknownDone, refused, twice)
+	l.Logf("%d locks granted, %d of them while another handle was valid (%v); %d fences, %d fenced writes taken, %d stale ones refused",
+		l.grants, sum(l.double), l.double, fences, taken, turned)
+	lost := l.lostTasks()
+	l.Logf("%d tasks acknowledged, %d of them lost (%v), %d unknown of which %d were done, %d refused; %d handled more than once",
+		acknowledged, sum(lost), lost, unknown, unknownDone, refused, twice)
 	for text, n := range l.errors {
 		l.Logf("%5d × %s", n, text)
 	}
+}
+
+func sum(counts map[string]int) (all int) {
+	for _, n := range counts {
+		all += n
+	}
+	return all
 }
 
 // check requires what no failover may take away.

@@ -19,6 +19,7 @@ type Lock struct {
 
 	place place  // in line; guarded by lines.mu
 	round *round // of a renewal that is under way; guarded by renewer.mu
+	node  any    // where it is renewed, see door.nodeOf; guarded by renewer.mu
 
 	mu       sync.Mutex // guards what follows
 	deadline time.Time  // when it is lost, unless extended; zero until it is taken

@@ -8,13 +8,14 @@ import (
 
 // renewer extends the locks of one Locker that ask for it, each at a third of its
 // TTL, for as long as they are held: in rounds, each one pipeline for whatever is
-// due, or will be within a tenth of its TTL.
+// due, or will be within a tenth of its TTL. On a Cluster each server has rounds of its
+// own, so that one that hangs costs its own locks only.
 //
 // A round is given half the time that the most pressing of its locks has left, so
 // that there is always another one; what its pipeline answers later still counts.
-// While nothing answers, other locks wait for a tenth of their TTL before they go
-// in a round of their own. An error is tried again until the lock's deadline; only the
-// server's word that the lock is not ours ends it before.
+// While a server does not answer, its other locks wait for a tenth of their TTL before
+// they go in a round of their own. An error is tried again until the lock's deadline;
+// only the server's word that the lock is not ours ends it before.
 //
 // One goroutine does it for all the locks, and one for each pipeline under way. It
 // is started by add and ends when no lock is left, or in close.
@@ -32,6 +33,7 @@ type renewer struct {
 
 // round is one pipeline.
 type round struct {
+	node   any // where all of its locks are
 	locks  []*Lock
 	sent   time.Time
 	giveUp time.Time
@@ -60,12 +62,13 @@ func (r *renewer) add(k *Lock) {
 	// Sooner, if the acquisition took so long that not much of the TTL is left.
 	now := time.Now()
 	at := earlier(now.Add(k.ttl/3), now.Add(k.Deadline().Sub(now)/2))
+	node := r.locker.door.nodeOf(k.at.keys[0])
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return
 	}
-	r.due[k] = at
+	r.due[k], k.node = at, node
 	if !r.running {
 		r.running = true
 		r.locker.cleaner.start(r.work)
@@ -132,23 +135,27 @@ func (r *renewer) next() (next *round, pause time.Duration) {
 	defer r.mu.Unlock()
 	now := time.Now()
 	r.wake = now.Add(time.Hour)
+	asked := map[any]bool{} // servers with a round under way
 	for under := range r.rounds {
 		if now.Before(under.giveUp) {
 			r.wake = earlier(r.wake, under.giveUp)
+			asked[under.node] = true
 		} else {
 			r.end(under)
 		}
 	}
-	pressing := false
+	var pressing *Lock
 	for k, at := range r.due {
-		if len(r.rounds) > 0 {
+		if asked[k.node] {
 			at = at.Add(k.ttl / patienceOfRenewal)
 		}
 		switch {
 		case !k.renewable():
 			delete(r.due, k)
 		case k.round == nil:
-			pressing = pressing || !at.After(now)
+			if !at.After(now) {
+				pressing = k
+			}
 			r.wake = earlier(r.wake, at)
 		}
 	}
@@ -156,18 +163,18 @@ func (r *renewer) next() (next *round, pause time.Duration) {
 	case len(r.due) == 0 && (r.closed || len(r.rounds) == 0):
 		r.running = false
 		return nil, -1
-	case !pressing:
+	case pressing == nil:
 		return nil, r.wake.Sub(now)
 	}
-	return r.begin(now), 0
+	return r.begin(now, pressing.node), 0
 }
 
-// begin makes a round of what is due.
-func (r *renewer) begin(now time.Time) *round {
-	next := &round{sent: now, over: make(chan struct{})}
+// begin makes a round of what is due on a server.
+func (r *renewer) begin(now time.Time, node any) *round {
+	next := &round{node: node, sent: now, over: make(chan struct{})}
 	budget := time.Hour
 	for k, at := range r.due {
-		if len(next.locks) < 4*chunk && k.round == nil && at.Sub(now) <= k.ttl/10 {
+		if len(next.locks) < 4*chunk && k.round == nil && k.node == node && at.Sub(now) <= k.ttl/10 {
 			k.round = next
 			next.locks = append(next.locks, k)
 			budget = min(budget, k.Deadline().Sub(now)/2)
@@ -201,8 +208,9 @@ func (r *renewer) renew(this *round) {
 		calls[i] = k.extendCall(k.ttl)
 	}
 	results := r.locker.door.sendAll(context.Background(), calls)
-	renewed := make([]bool, len(calls))
+	renewed, nodes := make([]bool, len(calls)), make([]any, len(calls))
 	for i, k := range this.locks {
+		nodes[i] = r.locker.door.nodeOf(k.at.keys[0]) // it may have moved
 		held, err := results[i].flag()
 		switch {
 		case err != nil: // to be tried again
@@ -218,6 +226,7 @@ func (r *renewer) renew(this *round) {
 	defer r.mu.Unlock()
 	r.end(this)
 	for i, k := range this.locks {
+		k.node = nodes[i]
 		next := this.sent.Add(k.ttl / 3)
 		if at, still := r.due[k]; still && renewed[i] && at.Before(next) {
 			r.due[k] = next

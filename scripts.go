@@ -29,6 +29,9 @@ func (s *script) call(keys []any, args ...any) call {
 	return call{script: s, mode: s.mode, argv: append(append(argv, keys...), args...)}
 }
 
+// firstKey is where a script's first key stands in its call.
+const firstKey = 3
+
 // inFull is the call's command with the script itself, which the server then
 // caches.
 func (c call) inFull() []any {

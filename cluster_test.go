@@ -1,0 +1,68 @@
+package sluice_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
+)
+
+// TestHungShard: a primary that hangs costs the locks that it keeps, and no others:
+// those are renewed in time.
+func TestHungShard(t *testing.T) {
+	t.Parallel()
+	// Else the others refuse everything while they have no primary for some slots.
+	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no")
+	rdb, tags := c.Client(t), tagsOf(t, c)
+	const ttl = time.Second // less than the client waits for a reply
+	l := newLocker(t, rdb, sluice.WithTTL(ttl), sluice.WithAutoRenew())
+	held := map[string]*sluice.Lock{}
+	for _, tag := range tags {
+		k, err := l.Lock(t.Context(), tag+"held")
+		require.NoError(t, err)
+		held[tag] = k
+	}
+	hung := c.Primary(tags[1])
+	hung.Pause(t)
+	defer hung.Resume(t)
+	<-held[tags[1]].Context().Done()
+	require.ErrorIs(t, context.Cause(held[tags[1]].Context()), sluice.ErrLost)
+	for range 30 {
+		time.Sleep(ttl / 10) // three times the TTL, in all
+		require.True(t, held[tags[0]].Valid(), "lost")
+		require.True(t, held[tags[2]].Valid(), "lost")
+	}
+}
+
+// TestCleanUpBesideAHungShard: what may be left on other servers is cleaned up at once.
+func TestCleanUpBesideAHungShard(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no", "--cluster-node-timeout", "30000")
+	rdb, faults := c.Faulty(t)
+	clean, tags := c.Client(t), tagsOf(t, c)
+	l := newLocker(t, rdb, sluice.WithTTL(time.Minute))
+	for _, tag := range tags {
+		warm(t, l, tag+"left")
+	}
+	held, err := l.Lock(t.Context(), tags[1]+"left")
+	require.NoError(t, err)
+	hung := c.Primary(tags[1])
+	hung.Pause(t)
+	defer hung.Resume(t)
+	// A release that goes on in the background, for as long as the server hangs. Then
+	// an acquisition on another server that nobody knows of.
+	require.ErrorIs(t, held.Unlock(ended()), sluice.ErrUnknown)
+	time.Sleep(100 * time.Millisecond) // until it has begun
+	faults.Delay(200 * time.Millisecond)
+	_, err = l.Lock(within(t, 50*time.Millisecond), tags[0]+"left")
+	require.ErrorIs(t, err, sluice.ErrUnknown)
+	time.Sleep(250 * time.Millisecond) // until it has landed
+	faults.Delay(0)
+	require.Eventually(t, func() bool {
+		return clean.Exists(context.Background(), "Lock:"+tags[0]+"left").Val() == 0
+	}, 3*time.Second, time.Millisecond, "the key of nobody was left") // the client waits for five
+}
