@@ -270,7 +270,20 @@ func (d *door) send(a *attempt) result {
 		a.command.Cmd = redis.NewCmd(a.ctx, a.call.inFull()...)
 		err = process(a.ctx, d.rdb, &a.command)
 	}
-	return a.command.judge(err)
+	return d.heed(a.command.judge(err))
+}
+
+// heed has a Cluster's client ask again which server keeps what, when one did not
+// answer. go-redis itself does when a server says that something has moved, which one
+// that is dead never says, and else once a minute: for so long a replica that has
+// taken over would not be found. It asks in the background, five times a second at
+// the most.
+func (d *door) heed(r result) result {
+	cluster, ok := d.rdb.(interface{ ReloadState(ctx context.Context) })
+	if ok && (r.fate == lost || r.fate == unsent) {
+		cluster.ReloadState(context.Background())
+	}
+	return r
 }
 
 // process runs cmd on a client or a pipeline. The error is read from the
@@ -357,7 +370,7 @@ func (d *door) sendAll(ctx context.Context, calls []call) []result {
 			if isNoScript(err) && !inFull {
 				unknown = append(unknown, at)
 			}
-			results[at] = cmds[i].judge(err)
+			results[at] = d.heed(cmds[i].judge(err))
 		}
 		return unknown
 	}

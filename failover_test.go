@@ -511,15 +511,15 @@ func (l *load) fail(kind, tag string) time.Duration {
 		require.Less(l, time.Since(begun), 30*time.Second, "nobody was promoted")
 		time.Sleep(10 * time.Millisecond) // processes
 	}
-	switch kind {
-	case killed:
-		old.Up(l)
-	case hung:
+	if kind == hung {
 		time.Sleep(rand.N(300 * time.Millisecond)) // the longer, the more of its clients have left it
 		old.Resume(l)
 	}
 	l.awaitSteps(begun)
 	took := time.Since(begun)
+	if kind == killed {
+		old.Up(l) // nobody was told by the old one where to go
+	}
 	l.servers.AwaitWhole(l)
 	return took.Round(time.Millisecond)
 }

@@ -21,6 +21,7 @@ var (
 	stalls       = flag.Int("stalls", 40, "how many locks TestStall stalls")
 	heldFor      = flag.Duration("held", 3*time.Second, "for how long TestHeldLocks holds its locks; with their default TTL, from a minute on")
 	failovers    = flag.Int("failovers", 3, "how many failovers each of the tests of failovers goes through")
+	migrations   = flag.Int("migrations", 20, "how often TestSlotMigration moves a slot")
 	cycles       = flag.Int("cycles", 5_000, "how many locks TestRenewalsEndWithUnlock takes")
 )
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -233,4 +234,66 @@ func (c *Cluster) Failover(t testing.TB, replica *Server) {
 	if err := rdb.ClusterFailover(context.Background()).Err(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// Slot is a key's slot.
+func (c *Cluster) Slot(t testing.TB, key string) int {
+	t.Helper()
+	rdb := c.Nodes[0].direct()
+	defer func() { _ = rdb.Close() }()
+	slot, err := rdb.ClusterKeySlot(context.Background(), key).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(slot)
+}
+
+// Migrate moves a slot with its keys, one by one with a pause after each, to another
+// primary.
+func (c *Cluster) Migrate(t testing.TB, slot int, from, to *Server, pause func()) {
+	t.Helper()
+	ctx := context.Background()
+	must := func(s *Server, command ...any) []string {
+		t.Helper()
+		rdb := s.direct()
+		defer func() { _ = rdb.Close() }()
+		cmd := redis.NewCmd(ctx, command...)
+		if err := rdb.Process(ctx, cmd); err != nil {
+			t.Fatalf("%v: %v", command[:2], err)
+		}
+		keys, _ := cmd.StringSlice()
+		return keys
+	}
+	id := func(s *Server) string {
+		rdb := s.direct()
+		defer func() { _ = rdb.Close() }()
+		return rdb.ClusterMyID(ctx).Val()
+	}
+	must(to, "cluster", "setslot", slot, "importing", id(from))
+	must(from, "cluster", "setslot", slot, "migrating", id(to))
+	for {
+		keys := must(from, "cluster", "getkeysinslot", slot, 1)
+		if len(keys) == 0 {
+			break
+		}
+		must(from, "migrate", "127.0.0.1", to.port(), keys[0], 0, 1000) // NOKEY, if it has gone meanwhile
+		pause()
+	}
+	owner := id(to)
+	must(to, "cluster", "setslot", slot, "node", owner)
+	for _, node := range c.Nodes {
+		if role, _ := node.field("role"); role == "master" && node != to {
+			must(node, "cluster", "setslot", slot, "node", owner)
+		}
+	}
+}
+
+// Errors is how many errors with a code the servers have replied with.
+func (c *Cluster) Errors(code string) (n int) {
+	for _, node := range c.Nodes {
+		said, _ := node.field("errorstat_" + code)
+		count, _ := strconv.Atoi(strings.TrimPrefix(said, "count="))
+		n += count
+	}
+	return n
 }
