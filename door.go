@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -407,8 +408,8 @@ func (c *command) judge(err error) result {
 	switch {
 	case err == nil, errors.Is(err, redis.Nil):
 		return result{c.Val(), done, nil}
-	case !c.written.Load():
-		return result{nil, unsent, errServer(err)} // while the connection was set up
+	case !c.written.Load(), isDial(err):
+		return result{nil, unsent, errServer(err)} // perhaps while the connection was set up
 	}
 	var server redis.Error
 	switch {
@@ -419,6 +420,13 @@ func (c *command) judge(err error) result {
 	default:
 		return result{nil, refused, errServer(err)}
 	}
+}
+
+// isDial recognises that there was no connection to send on. A Cluster's client looks
+// at what it is to write beforehand, to find out where to.
+func isDial(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial"
 }
 
 func isNoScript(err error) bool {
