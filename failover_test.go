@@ -27,9 +27,9 @@ type failing struct {
 		Client(t testing.TB) redis.UniversalClient
 		AwaitWhole(t testing.TB)
 	}
-	tags    []string                                             // what names begin with, for each primary
-	primary func(tag string) *redistest.Server                   // nil if there is none just now
-	promote func(t testing.TB, tag string, of *redistest.Server) // has a replica take over, though all is well
+	tags    []string                           // what names begin with, for each primary
+	primary func(tag string) *redistest.Server // nil if there is none just now
+	promote func(of *redistest.Server) error   // has a replica take over, though all is well
 }
 
 // behindSentinel starts a primary and what watches it.
@@ -38,7 +38,7 @@ func behindSentinel(t *testing.T) failing {
 	return failing{
 		servers: s, tags: []string{""},
 		primary: func(string) *redistest.Server { return s.Primary() },
-		promote: func(t testing.TB, _ string, _ *redistest.Server) { s.Failover(t) },
+		promote: func(*redistest.Server) error { return s.Failover() },
 	}
 }
 
@@ -48,7 +48,7 @@ func onCluster(t *testing.T) (failing, *redistest.Cluster) {
 	return failing{
 		servers: c, tags: tagsOf(t, c),
 		primary: func(tag string) *redistest.Server { return c.Primary(tag) },
-		promote: func(t testing.TB, _ string, of *redistest.Server) { c.Failover(t, c.Replica(of)) },
+		promote: c.Failover,
 	}, c
 }
 
@@ -258,7 +258,7 @@ func (l *load) queue(rdb redis.UniversalClient, name string) *sluice.Queue {
 func (l *load) goOn(who string, do func() bool) {
 	l.step(who, 0)
 	l.running.Go(func() {
-		for !l.isClosing() {
+		for !l.isClosing() && l.ctx.Err() == nil {
 			if do() {
 				l.step(who, 1)
 			}
@@ -514,11 +514,14 @@ func (l *load) fail(kind, tag string) time.Duration {
 		old.Down()
 	case hung:
 		old.Pause(l)
-	case asked:
-		l.promote(l, tag, old)
 	}
+	var again time.Time
+	var refused error
 	for now := old; now == nil || now.Addr == old.Addr; now = l.primary(tag) {
-		require.Less(l, time.Since(begun), 30*time.Second, "nobody was promoted")
+		require.Less(l, time.Since(begun), time.Minute, "nobody was promoted: %s, %v", kind, refused)
+		if kind == asked && time.Now().After(again) {
+			refused, again = l.promote(old), time.Now().Add(5*time.Second)
+		}
 		time.Sleep(10 * time.Millisecond) // processes
 	}
 	if kind == hung {

@@ -226,14 +226,16 @@ func (c *Cluster) whole() (bool, error) {
 	return true, nil
 }
 
-// Failover has a replica take over in an orderly way.
-func (c *Cluster) Failover(t testing.TB, replica *Server) {
-	t.Helper()
+// Failover has a replica of a primary take over in an orderly way. It may refuse, or
+// give up.
+func (c *Cluster) Failover(of *Server) error {
+	replica := c.Replica(of)
+	if replica == nil {
+		return errors.New("no replica in sync")
+	}
 	rdb := replica.direct()
 	defer func() { _ = rdb.Close() }()
-	if err := rdb.ClusterFailover(context.Background()).Err(); err != nil {
-		t.Fatal(err)
-	}
+	return rdb.ClusterFailover(context.Background()).Err()
 }
 
 // Slot is a key's slot.

@@ -3,6 +3,7 @@ package redistest
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"strconv"
 	"strings"
@@ -195,12 +196,9 @@ func (s *Server) port() string {
 }
 
 // Failover has a sentinel promote a replica though the primary is well. The old
-// primary goes on for a moment: it is not orderly.
-func (s *Sentinel) Failover(t testing.TB) {
-	t.Helper()
-	rdb := s.sentinels[0].sentinel()
+// primary goes on for a moment: it is not orderly. A sentinel may refuse, or give up.
+func (s *Sentinel) Failover() error {
+	rdb := s.sentinels[rand.IntN(len(s.sentinels))].sentinel()
 	defer func() { _ = rdb.Close() }()
-	if err := rdb.Failover(context.Background(), masterName).Err(); err != nil {
-		t.Fatal(err)
-	}
+	return rdb.Failover(context.Background(), masterName).Err()
 }
