@@ -90,7 +90,7 @@ func TestSlotMigration(t *testing.T) {
 		c.Migrate(t, slot, at, other, func() { time.Sleep(rand.N(20 * time.Millisecond)) }) // half of it is there
 		move = max(move, time.Since(begun))
 		if i%10 == 9 {
-			l.awaitSteps(begun)
+			l.awaitSteps()
 		}
 		longest = max(longest, l.probes[tag+"lock"].longest(), l.probes[tag+"queue"].longest())
 		at, other = other, at

@@ -528,7 +528,7 @@ func (l *load) fail(kind, tag string) time.Duration {
 		time.Sleep(rand.N(300 * time.Millisecond)) // the longer, the more of its clients have left it
 		old.Resume(l)
 	}
-	l.awaitSteps(begun)
+	l.awaitSteps()
 	took := time.Since(begun)
 	if kind == killed {
 		old.Up(l) // nobody was told by the old one where to go
@@ -538,8 +538,9 @@ func (l *load) fail(kind, tag string) time.Duration {
 }
 
 // awaitSteps waits until everybody has gone on.
-func (l *load) awaitSteps(begun time.Time) {
+func (l *load) awaitSteps() {
 	l.Helper()
+	begun := time.Now()
 	l.mu.Lock()
 	before := map[string]int{}
 	for who, n := range l.steps {
