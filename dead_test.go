@@ -225,6 +225,7 @@ func TestPutBackIsNotDead(t *testing.T) {
 		require.Empty(b, b.dead(10))
 		b.revive(0, "a")
 		require.Equal(b, 1.0, b.get("a").Score, "it has a time of its own")
+		require.Zero(b, b.get("a").Attempt, "it starts anew, for who looks at it too")
 		e := b.claimOne(time.Minute)
 		require.Equal(b, 1, e.Attempt)
 		require.NoError(b, b.q.Dequeue(b.Context(), e))

@@ -5,7 +5,7 @@
 local score = redis.call('ZSCORE', queue, ARGV[1])
 local dead = not score and redis.call('ZSCORE', KEYS[3], ARGV[1])
 if not score and not dead then return {} end
-local task = decode(redis.call('HGET', tasks, ARGV[1]))
+local task = (dead and decode or live)(redis.call('HGET', tasks, ARGV[1]))
 score = finite(score or dead)
 if not task or not score then return { '' } end
 if not dead then task, score = settle(task, score) end
