@@ -189,10 +189,10 @@ func (q *Queue) enqueue(ctx context.Context, op string, ts []Task) ([]Outcome, e
 	return done, nil
 }
 
-// due is when a task is due: one of a delay and a time.
+// due is when a task is due, as the script is told it.
 type due struct {
-	delay time.Duration
-	at    int64 // Unix microseconds
+	sign byte  // '+' for a delay, '@' for a time
+	us   int64 // from now, or Unix time
 }
 
 // pack makes the arguments for the first chunk of ts. same counts the tasks of
@@ -203,21 +203,17 @@ func (q *Queue) pack(ts []Task, same map[due]int) (n int, args []any) {
 	for n < len(ts) && n < chunk && (n == 0 || size+len(ts[n].Payload) <= chunkBytes) {
 		t := &ts[n]
 		size += len(t.Payload)
-		when := due{delay: t.Delay}
+		when := due{'+', ceilMicros(t.Delay)}
 		if !t.At.IsZero() {
-			when = due{at: t.At.Add(time.Microsecond - 1).UnixMicro()}
+			when = due{'@', t.At.Add(time.Microsecond - 1).UnixMicro()}
 		}
 		after := int64(same[when])
 		if len(ts) > 1 || len(same) > 0 {
 			same[when]++
 		}
-		sign, us := byte('+'), ceilMicros(t.Delay)
-		if !t.At.IsZero() {
-			sign, us = '@', when.at
-		}
 		// The payload is copied: the caller may use it again when its context
 		// has ended, while the command is still under way.
-		args = append(args, t.ID, string(appendMicros([]byte{sign}, us+after)), string(t.Payload))
+		args = append(args, t.ID, string(appendMicros([]byte{when.sign}, when.us+after)), string(t.Payload))
 		n++
 	}
 	return n, args

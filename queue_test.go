@@ -472,6 +472,20 @@ func TestBatches(t *testing.T) {
 	})
 }
 
+// TestBatchKeepsTimesApart: only tasks that are due at the same time are set apart.
+// No delay is not the same as 1970; a nanosecond is the same as a microsecond.
+func TestBatchKeepsTimesApart(t *testing.T) {
+	eachQueue(t, func(b bundle) {
+		outcomes, err := b.q.EnqueueBatch(b.Context(), []sluice.Task{
+			{ID: "a"}, {ID: "b", At: time.Unix(0, 0)}, {ID: "c", Delay: time.Microsecond}, {ID: "d", Delay: 1},
+		})
+		require.NoError(b, err)
+		require.Len(b, outcomes, 4)
+		require.Zero(b, b.get("b").Score)
+		require.Greater(b, b.get("d").Score, b.get("c").Score)
+	})
+}
+
 func TestStats(t *testing.T) {
 	eachQueue(t, func(b bundle) {
 		require.Equal(b, sluice.Stats{}, b.stats())
