@@ -1,0 +1,65 @@
+package model_test
+
+import (
+	"flag"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/redistest"
+)
+
+// TestMain has the machines make 1,000 cases, unless a flag or rapid's own
+// environment says otherwise.
+func TestMain(m *testing.M) {
+	if os.Getenv("RAPID_CHECKS") == "" {
+		checks := flag.Lookup("rapid.checks")
+		checks.DefValue = "1000"
+		_ = checks.Value.Set(checks.DefValue)
+	}
+	redistest.Main(m)
+}
+
+// tally counts what was done, and with what result.
+type tally struct {
+	mu     sync.Mutex // guards counts
+	counts map[string]int
+}
+
+func (c *tally) add(what string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.counts == nil {
+		c.counts = map[string]int{}
+	}
+	c.counts[what]++
+}
+
+// report prints the counts. A run that was long enough has to have seen each
+// of the results that are wanted.
+func (c *tally) report(t *testing.T, wanted []string) {
+	t.Helper()
+	total := 0
+	for _, what := range slices.Sorted(maps.Keys(c.counts)) {
+		t.Logf("%8d  %s", c.counts[what], what)
+		total += c.counts[what]
+	}
+	t.Logf("%8d  operations", total)
+	if total < 20_000 || t.Failed() {
+		return
+	}
+	for _, what := range wanted {
+		require.NotZero(t, c.counts[what], "%s never came about", what)
+	}
+}
+
+func either(yes bool, a, b string) string {
+	if yes {
+		return a
+	}
+	return b
+}

@@ -1,0 +1,383 @@
+package model
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-go/sluice"
+)
+
+// Queue is what the server holds of one queue. Times are Unix seconds, as scores
+// are, and now is always the server's.
+type Queue struct {
+	Items []Item // in the order of their IDs
+}
+
+// Item is what the server holds under one ID.
+type Item struct {
+	ID      string
+	Payload string
+	Attempt int
+
+	Queued bool // it is in the sorted set, with this score
+	Score  float64
+	Lease  float64 // the score that the last claim gave it; 0 for none
+	// Waiting says that a version waits for the holder to finish, to be due then.
+	// Its payload has taken the place of the holder's.
+	Waiting bool
+	Due     float64
+
+	Listed bool // it is among the dead letters, since this time
+	Died   float64
+	// Buried says that what is kept under the ID is a dead letter. If it is Queued
+	// all the same, then by a foreign producer, who knows nothing of dead letters.
+	Buried bool
+	Reason string
+}
+
+// leased says whether somebody holds the task.
+func (it Item) leased(now float64) bool {
+	return it.Queued && !it.Buried && it.Score > now && it.Lease == it.Score
+}
+
+// unburied is a dead letter that is back in the queue: it starts anew.
+func (it Item) unburied() Item {
+	if it.Buried {
+		return Item{ID: it.ID, Payload: it.Payload, Queued: it.Queued, Score: it.Score, Listed: it.Listed, Died: it.Died}
+	}
+	return it
+}
+
+// standing is the item as it stands for whoever looks at it: when nobody holds a
+// lease any more, the version that waited has taken over.
+func (it Item) standing(now float64) Item {
+	it = it.unburied()
+	if it.Waiting && !it.leased(now) {
+		return Item{ID: it.ID, Payload: it.Payload, Queued: true, Score: it.Due}
+	}
+	return it
+}
+
+// held is the task that a receipt is good for.
+func (it Item) held(now, receipt float64) (task Item, ok bool) {
+	if it.Queued && it.Score == receipt {
+		return it.unburied(), true
+	}
+	task = it.standing(now)
+	return task, it.Waiting && task.Score == receipt
+}
+
+func (it Item) entry() sluice.Entry {
+	e := sluice.Entry{ID: it.ID, Score: it.Score, Attempt: it.Attempt}
+	if it.Payload != "" {
+		e.Payload = []byte(it.Payload)
+	}
+	return e
+}
+
+// giveBack ends a hold: the version that waited takes over, else the task is due
+// again at that time.
+func (it *Item) giveBack(task Item, attempt int, due float64) {
+	if task.Waiting {
+		attempt, due = 0, task.Due
+	}
+	*it = Item{ID: task.ID, Payload: task.Payload, Queued: true, Score: due, Attempt: attempt}
+}
+
+func (it *Item) bury(now float64, task Item, reason string) {
+	*it = Item{ID: task.ID, Payload: task.Payload, Attempt: task.Attempt,
+		Listed: true, Died: now, Buried: true, Reason: reason}
+}
+
+// Item is what there is under an ID, to be changed.
+func (q *Queue) Item(id string) *Item {
+	i, found := slices.BinarySearchFunc(q.Items, id, func(it Item, id string) int { return strings.Compare(it.ID, id) })
+	if !found {
+		q.Items = slices.Insert(q.Items, i, Item{ID: id})
+	}
+	return &q.Items[i]
+}
+
+// ids are those of the items that are wanted, in the order of their times.
+func (q *Queue) ids(wanted func(Item) (float64, bool)) (ids []string) {
+	times := map[string]float64{}
+	for _, it := range q.Items {
+		if at, ok := wanted(it); ok {
+			ids, times[it.ID] = append(ids, it.ID), at
+		}
+	}
+	slices.SortStableFunc(ids, func(a, b string) int { return cmp.Compare(times[a], times[b]) })
+	return ids
+}
+
+func (q *Queue) due(now float64) []string {
+	return q.ids(func(it Item) (float64, bool) { return it.Score, it.Queued && it.Score <= now })
+}
+
+// Enqueue puts a task in, to be due at that time.
+func (q *Queue) Enqueue(now float64, policy sluice.Duplicates, id string, due float64, payload string) sluice.Outcome {
+	it := q.Item(id)
+	fresh := Item{ID: id, Payload: payload, Queued: true, Score: due}
+	if !it.Queued {
+		*it = fresh
+		return sluice.Added
+	}
+	if it.Buried { // whoever enqueues it knows that it lives
+		it.Listed, it.Died = false, 0
+	}
+	task := it.standing(now)
+	switch {
+	case !task.leased(now) && supersedes(policy, due, task.Score):
+		*it = fresh
+		return sluice.Updated
+	case !task.leased(now), policy == sluice.Keep, task.Waiting && !supersedes(policy, due, task.Due):
+		return sluice.Kept
+	}
+	it.Waiting, it.Due, it.Payload = true, due, payload
+	return sluice.Deferred
+}
+
+func supersedes(policy sluice.Duplicates, due, other float64) bool {
+	switch policy {
+	case sluice.Replace:
+		return true
+	case sluice.Earliest:
+		return due < other
+	case sluice.Latest:
+		return due > other
+	}
+	return false
+}
+
+// take calls hand with tasks that are due, earliest first, until it was handed n. It
+// says no to a task that is not to be handed out. A version that waited for
+// longer than the lease goes to its own time instead.
+func (q *Queue) take(now float64, n int, hand func(it *Item, task Item) bool) {
+	for _, id := range q.due(now) {
+		it := q.Item(id)
+		task := it.standing(now)
+		if n == 0 {
+			return
+		}
+		if task.Score > now {
+			*it = task
+		} else if hand(it, task) {
+			n--
+		}
+	}
+}
+
+// Claim leases up to n tasks. With most attempts made (0: any number), they are
+// dead letters.
+func (q *Queue) Claim(now float64, n int, lease float64, most int) (claimed []sluice.Entry) {
+	q.take(now, n, func(it *Item, task Item) bool {
+		if most > 0 && task.Attempt >= most {
+			it.bury(now, task, "attempts used up")
+			return false
+		}
+		*it = Item{ID: task.ID, Payload: task.Payload, Attempt: task.Attempt + 1,
+			Queued: true, Score: now + lease, Lease: now + lease}
+		claimed = append(claimed, it.entry())
+		return true
+	})
+	return claimed
+}
+
+// Pop takes up to n tasks out.
+func (q *Queue) Pop(now float64, n int) (popped []sluice.Entry) {
+	q.take(now, n, func(it *Item, task Item) bool {
+		popped = append(popped, task.entry())
+		*it = Item{ID: task.ID}
+		return true
+	})
+	return popped
+}
+
+// Peek looks at up to n tasks.
+func (q *Queue) Peek(now float64, n int) (seen []sluice.Entry) {
+	for _, id := range q.due(now) {
+		if task := q.Item(id).standing(now); task.Score <= now && len(seen) < n {
+			seen = append(seen, task.entry())
+		}
+	}
+	return seen
+}
+
+// hold calls do with the task that a receipt is good for, and says whether there
+// was one.
+func (q *Queue) hold(now float64, e sluice.Entry, do func(it *Item, task Item)) bool {
+	it := q.Item(e.ID)
+	task, ok := it.held(now, e.Score)
+	if ok {
+		do(it, task)
+	}
+	return ok
+}
+
+// Dequeue finishes tasks, and returns the IDs of those whose receipt is stale. A
+// task is finished once in a call.
+func (q *Queue) Dequeue(now float64, es ...sluice.Entry) (stale []string) {
+	finished := map[string]bool{}
+	for _, e := range es {
+		ok := !finished[e.ID] && q.hold(now, e, func(it *Item, task Item) {
+			if task.Waiting {
+				it.giveBack(task, 0, 0)
+			} else {
+				*it = Item{ID: task.ID}
+			}
+		})
+		if !ok {
+			stale = append(stale, e.ID)
+		}
+		finished[e.ID] = finished[e.ID] || ok
+	}
+	return stale
+}
+
+// Extend gives a task a new lease, and returns its new receipt.
+func (q *Queue) Extend(now float64, e sluice.Entry, lease float64) (receipt float64, ok bool) {
+	ok = q.hold(now, e, func(it *Item, task Item) {
+		task.Score, task.Lease = now+lease, now+lease
+		task.Listed, task.Died = false, 0
+		*it = task
+	})
+	return now + lease, ok
+}
+
+// Retry gives a task back.
+func (q *Queue) Retry(now float64, e sluice.Entry, delay float64) bool {
+	return q.hold(now, e, func(it *Item, task Item) { it.giveBack(task, task.Attempt, now+delay) })
+}
+
+// Release gives tasks back that were not begun, and returns the IDs of those whose
+// receipt is stale.
+func (q *Queue) Release(now float64, es ...sluice.Entry) (stale []string) {
+	for _, e := range es {
+		if !q.hold(now, e, func(it *Item, task Item) { it.giveBack(task, max(task.Attempt-1, 0), now) }) {
+			stale = append(stale, e.ID)
+		}
+	}
+	return stale
+}
+
+// Bury makes a task a dead letter, unless a version waits to take over.
+func (q *Queue) Bury(now float64, e sluice.Entry, reason string) bool {
+	return q.hold(now, e, func(it *Item, task Item) {
+		if task.Waiting {
+			it.giveBack(task, 0, 0)
+		} else {
+			it.bury(now, task, reason)
+		}
+	})
+}
+
+// Dead lists up to n dead letters.
+func (q *Queue) Dead(n int) (letters []sluice.DeadEntry) {
+	for _, id := range q.ids(func(it Item) (float64, bool) { return it.Died, it.Listed && !it.Queued }) {
+		if it := *q.Item(id); len(letters) < n {
+			letters = append(letters, sluice.DeadEntry{ID: id, Payload: it.entry().Payload, Reason: it.Reason,
+				Attempt: it.Attempt, Time: sluice.Entry{Score: it.Died}.Time()})
+		}
+	}
+	return letters
+}
+
+// Revive puts dead letters back. One that a foreign producer has put back only
+// leaves the list.
+func (q *Queue) Revive(now float64, ids ...string) (revived int) {
+	for _, id := range ids {
+		it := q.Item(id)
+		switch {
+		case it.Listed && !it.Queued:
+			*it = Item{ID: id, Payload: it.Payload, Queued: true, Score: now}
+			revived++
+		case it.Listed:
+			it.Listed, it.Died = false, 0
+		}
+	}
+	return revived
+}
+
+// Cancel removes whatever there is under an ID.
+func (q *Queue) Cancel(id string) bool {
+	it := q.Item(id)
+	found := it.Queued || it.Listed
+	*it = Item{ID: id}
+	return found
+}
+
+// Reschedule gives a task a new due time; a leased one when its holder has finished.
+func (q *Queue) Reschedule(now float64, id string, delay float64) bool {
+	it := q.Item(id)
+	switch {
+	case !it.Queued:
+		return false
+	case it.leased(now):
+		it.Waiting, it.Due = true, now+delay
+	case it.Waiting:
+		it.giveBack(Item{ID: id, Payload: it.Payload}, 0, now+delay)
+	default:
+		it.Score = now + delay
+	}
+	return true
+}
+
+// Get looks at a task or dead letter.
+func (q *Queue) Get(now float64, id string) (e sluice.Entry, ok bool) {
+	it := *q.Item(id)
+	if it.Queued {
+		return it.standing(now).entry(), true
+	}
+	e = it.entry()
+	e.Score = it.Died
+	return e, it.Listed
+}
+
+// Stats counts.
+func (q *Queue) Stats(now float64) (s sluice.Stats) {
+	oldest, next := now, math.Inf(1)
+	for _, it := range q.Items {
+		if it.Listed {
+			s.Dead++
+		}
+		switch {
+		case it.Queued && it.Score <= now:
+			s.Due++
+			oldest = min(oldest, it.Score)
+		case it.Queued:
+			s.Scheduled++
+			next = min(next, it.Score)
+		}
+	}
+	s.OldestDue = time.Duration((now-oldest)*1e6) * time.Microsecond
+	if s.Scheduled > 0 {
+		s.NextDue = sluice.Entry{Score: next}.Time()
+	}
+	return s
+}
+
+// Purge removes everything.
+func (q *Queue) Purge() { q.Items = nil }
+
+// ForeignAdd is what a producer does that knows the sorted set and nothing else.
+func (q *Queue) ForeignAdd(id string, score float64) {
+	it := q.Item(id)
+	it.Queued, it.Score = true, score
+}
+
+// ForeignRemove is what such a client does when it is done with a task.
+func (q *Queue) ForeignRemove(id string) {
+	it := q.Item(id)
+	it.Queued, it.Score = false, 0
+}
+
+// Clone is a copy.
+func (q *Queue) Clone() *Queue { return &Queue{slices.Clone(q.Items)} }
+
+// Tidy drops the items of which nothing is left.
+func (q *Queue) Tidy() {
+	q.Items = slices.DeleteFunc(q.Items, func(it Item) bool { return it == Item{ID: it.ID} })
+}
