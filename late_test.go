@@ -89,6 +89,25 @@ func TestLateCopyOfARefusedAcquisition(t *testing.T) {
 	}
 }
 
+// TestLateCopyOfALostLock: a copy of the acquisition arrives when the lock has been
+// lost, and its holder told. It must not take the lock for nobody.
+func TestLateCopyOfALostLock(t *testing.T) {
+	each(t, func(t *testing.T, s *redistest.Server) {
+		name, rdb := redistest.Name(t), s.Client(t)
+		faulty, faults := s.Faulty(t)
+		l := newLocker(t, faulty, sluice.WithTTL(time.Minute))
+		warm(t, l)
+		faults.HoldRequest(1)
+		k, err := l.TryLock(t.Context(), name)
+		require.NoError(t, err)
+		require.NoError(t, rdb.Del(t.Context(), "Lock:"+name).Err())
+		require.ErrorIs(t, k.Extend(t.Context(), time.Minute), sluice.ErrNotHeld)
+		require.Equal(t, 1, faults.Deliver())
+		require.Eventually(t, func() bool { return rdb.Exists(t.Context(), "Lock:"+name).Val() == 0 },
+			2*time.Second, 5*time.Millisecond, "held by nobody")
+	})
+}
+
 // TestCloseWhileAcquiring: what lands after Close does not stay either.
 func TestCloseWhileAcquiring(t *testing.T) {
 	each(t, func(t *testing.T, s *redistest.Server) {

@@ -159,8 +159,8 @@ func (k *Lock) ask(ctx context.Context, try bool) error {
 	}
 }
 
-// abandon sees to it that nothing is left of a lock that was not taken, if an
-// attempt to stayed without a reply.
+// abandon sees to it that nothing is left of a lock that was not taken, or was
+// lost, if an attempt to take it stayed without a reply.
 func (k *Lock) abandon() {
 	if k.unsure {
 		k.cleanUp()
@@ -420,6 +420,7 @@ func (k *Lock) extendCall(ttl time.Duration) call {
 func (k *Lock) lose() {
 	k.distrust()
 	if k.end(ErrLost) == nil {
+		k.abandon() // a copy of the acquisition may still be on its way
 		k.locker.lines.advance(&k.place)
 	}
 }
