@@ -1,0 +1,53 @@
+package model_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/proof/model"
+)
+
+func TestQueueWalk(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		walk model.QueueWalk
+		full bool
+	}{
+		{"two workers", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 1, Leaps: 2}, false},
+		{"two workers, one fault", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 1, Leaps: 1, Faults: 1}, false},
+		{"keep", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 1, Leaps: 1, Policy: sluice.Keep}, false},
+		{"earliest", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 1, Leaps: 1, Policy: sluice.Earliest}, false},
+		{"latest", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 1, Leaps: 1, Policy: sluice.Latest}, false},
+		{"two workers, twice", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 2, Leaps: 2}, true},
+		{"two workers, twice, one fault", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 2, Leaps: 2, Faults: 1}, true},
+		{"two workers, two faults", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 1, Leaps: 2, Faults: 2}, true},
+		{"three workers", model.QueueWalk{Workers: 3, Enqueues: 2, Claims: 1, Leaps: 1}, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if test.full && !*full {
+				return // not a skip, which in CI is a failure
+			}
+			start := time.Now()
+			report := test.walk.Walk()
+			t.Log(report, time.Since(start).Round(time.Millisecond))
+			require.Empty(t, report.Wrong)
+		})
+	}
+}
+
+func TestQueueWalkFindsMistakes(t *testing.T) {
+	for _, mistake := range []string{
+		model.FinishWithoutReceipt, model.ExtendWithoutReceipt, model.DroppedVersion, model.DroppedByRetry,
+		model.DroppedByExtend, model.ReplacesWhatIsLeased, model.ClaimTwice, model.LeaseFromTheReply,
+		model.CountsReleases, model.NewVersionKeepsCount, model.EarlyVersion, model.ClaimIgnoresTheLease,
+	} {
+		t.Run(mistake, func(t *testing.T) {
+			report := model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 2, Leaps: 2, Faults: 1, Mistake: mistake}.Walk()
+			t.Log(report)
+			require.NotEmpty(t, report.Wrong)
+		})
+	}
+}
