@@ -13,6 +13,7 @@ import (
 var full = flag.Bool("full", false, "walk the larger protocols too: some minutes, and 4 GB of memory")
 
 func TestLockWalk(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name string
 		walk model.LockWalk
@@ -21,7 +22,8 @@ func TestLockWalk(t *testing.T) {
 		{"two processes, twice", model.LockWalk{Callers: []int{0, 1}, Rounds: 2, TTL: 2}, false},
 		{"three processes", model.LockWalk{Callers: []int{0, 1, 2}, Rounds: 1, TTL: 2}, false},
 		{"a line of two and another process", model.LockWalk{Callers: []int{0, 0, 1}, Rounds: 1, TTL: 2}, false},
-		{"a line of two, one fault", model.LockWalk{Callers: []int{0, 0}, Rounds: 1, TTL: 2, Faults: 1, Extend: true}, false},
+		{"a line of two, one fault", model.LockWalk{Callers: []int{0, 0}, Rounds: 1, TTL: 2, Faults: 1}, false},
+		{"a line of two, one fault, extending", model.LockWalk{Callers: []int{0, 0}, Rounds: 1, TTL: 2, Faults: 1, Extend: true}, true},
 		{"two processes, one fault", model.LockWalk{Callers: []int{0, 1}, Rounds: 1, TTL: 2, Faults: 1, Extend: true}, false},
 		{"two processes, two faults", model.LockWalk{Callers: []int{0, 1}, Rounds: 1, TTL: 2, Faults: 2}, true},
 		{"two processes, twice, one fault", model.LockWalk{Callers: []int{0, 1}, Rounds: 2, TTL: 2, Faults: 1}, true},
@@ -41,6 +43,7 @@ func TestLockWalk(t *testing.T) {
 
 // TestLockWalkFindsMistakes: a walk is worth the mistakes that it finds.
 func TestLockWalkFindsMistakes(t *testing.T) {
+	t.Parallel()
 	calm := model.LockWalk{Callers: []int{0, 1}, Rounds: 1, TTL: 2}
 	apart := model.LockWalk{Callers: []int{0, 1}, Rounds: 1, TTL: 2, Faults: 1}
 	extending := model.LockWalk{Callers: []int{0, 1}, Rounds: 1, TTL: 3, Extend: true}

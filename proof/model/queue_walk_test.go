@@ -11,6 +11,7 @@ import (
 )
 
 func TestQueueWalk(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name string
 		walk model.QueueWalk
@@ -39,6 +40,7 @@ func TestQueueWalk(t *testing.T) {
 }
 
 func TestQueueWalkFindsMistakes(t *testing.T) {
+	t.Parallel()
 	for _, mistake := range []string{
 		model.FinishWithoutReceipt, model.ExtendWithoutReceipt, model.DroppedVersion, model.DroppedByRetry,
 		model.DroppedByExtend, model.ReplacesWhatIsLeased, model.ClaimTwice, model.LeaseFromTheReply,
