@@ -29,6 +29,11 @@ bench: ## run the benchmarks
 sale: ## hold the example's flash sale
 	go run -C examples ./seckill
 
+.PHONY: model
+model: ## compare the library with its model at length: 100,000 cases, and the larger walks
+	go test -C proof ./model -run Walk -full -v -timeout 0
+	go test -C proof ./model -run Machine -rapid.checks 100000 -v -timeout 0
+
 .PHONY: digests
 digests: ## rewrite lua/digests.txt after a change to a script
 	go test -run TestDigests . -update

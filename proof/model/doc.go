@@ -17,9 +17,9 @@
 // everything that it left behind, with the model's. What they leave out (hostile
 // data, a server that is full or fails over) is left out of the walks too.
 //
-//	go test -race ./model                                 # a minute; the machines make 1,000 cases each
-//	go test ./model -run Machine -rapid.checks 100000 -timeout 0
-//	go test ./model -run Walk -v                          # states, transitions, and what each mistake leads to
+//	go test -race ./model    # a minute or so: each machine makes 1,000 cases
+//	make model               # 100,000 cases each, and the larger walks: -full
+//	go test ./model -run WalkFinds -v    # what each mistake leads to
 //
 // A machine that finds a difference shrinks it and prints the operations that led
 // to it, and how to have them again (-rapid.seed or -rapid.failfile).

@@ -29,10 +29,10 @@ func TestLockWalk(t *testing.T) {
 		{"two processes, twice, one fault", model.LockWalk{Callers: []int{0, 1}, Rounds: 2, TTL: 2, Faults: 1}, true},
 		{"a line of two and another process, one fault", model.LockWalk{Callers: []int{0, 0, 1}, Rounds: 1, TTL: 2, Faults: 1}, true},
 	} {
+		if test.full && !*full {
+			continue
+		}
 		t.Run(test.name, func(t *testing.T) {
-			if test.full && !*full {
-				return // not a skip, which in CI is a failure
-			}
 			start := time.Now()
 			report := test.walk.Walk()
 			t.Log(report, time.Since(start).Round(time.Millisecond))

@@ -295,7 +295,7 @@ func (m *queueMachine) enqueueBatch(t *rapid.T) {
 func (m *queueMachine) claim(t *rapid.T) {
 	now := m.begin()
 	n, lease := few.Draw(t, "n"), m.lease(t)
-	if _, real := m.clock.(*realClock); real && lease < time.Minute {
+	if _, ok := m.clock.(*realClock); ok && lease < time.Minute {
 		n = 1 // it may take two steps, the second of which could find the first one's lease ended
 	}
 	m.note(now)

@@ -27,10 +27,10 @@ func TestQueueWalk(t *testing.T) {
 		{"two workers, two faults", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 1, Leaps: 2, Faults: 2}, true},
 		{"three workers", model.QueueWalk{Workers: 3, Enqueues: 2, Claims: 1, Leaps: 1}, true},
 	} {
+		if test.full && !*full {
+			continue
+		}
 		t.Run(test.name, func(t *testing.T) {
-			if test.full && !*full {
-				return // not a skip, which in CI is a failure
-			}
 			start := time.Now()
 			report := test.walk.Walk()
 			t.Log(report, time.Since(start).Round(time.Millisecond))
