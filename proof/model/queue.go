@@ -67,7 +67,7 @@ func (it Item) held(now, receipt float64) (task Item, ok bool) {
 		return it.unburied(), true
 	}
 	task = it.standing(now)
-	return task, it.Waiting && task.Score == receipt
+	return task, it.Queued && it.Waiting && task.Score == receipt
 }
 
 func (it Item) entry() sluice.Entry {
