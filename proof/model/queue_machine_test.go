@@ -124,9 +124,12 @@ type realClock struct{ rdb redis.UniversalClient }
 func (c *realClock) begin(q *model.Queue) time.Time {
 	for {
 		now, wait := c.end(), false
+		soon := func(score float64) bool {
+			off := score - seconds(now)
+			return off >= 0 && off < 60
+		}
 		for _, it := range q.Items {
-			off := time.Duration((it.Score - seconds(now)) * 1e9)
-			wait = wait || it.Queued && off >= 0 && off < time.Minute
+			wait = wait || it.Queued && soon(it.Score) || it.Waiting && soon(it.Due)
 		}
 		if !wait {
 			return now
