@@ -5,12 +5,10 @@ package redistest
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -38,7 +36,8 @@ type Server struct {
 	AutoPipeline bool
 
 	dir      string
-	temp     string // a folder that goes when the server is stopped; "" if it is the test's
+	temp     string   // a folder that goes when the server is stopped; "" if it is the test's
+	env      []string // added to this process's
 	settings []string
 	pid      int
 	stdin    interface{ Close() error } // closing it ends a real server
@@ -151,6 +150,13 @@ func Start(t testing.TB, settings ...string) *Server {
 	return s
 }
 
+// StartIn starts a real server outside a test, in a folder that is there and is
+// kept, with env added to the environment. It lives until Down, or the end of this
+// process.
+func StartIn(dir string, env []string, settings ...string) (*Server, error) {
+	return start(dir, settings, env...)
+}
+
 func require(t testing.TB, s *Server, err error) *Server {
 	t.Helper()
 	if errors.Is(err, exec.ErrNotFound) && os.Getenv("CI") != "true" {
@@ -165,7 +171,7 @@ func require(t testing.TB, s *Server, err error) *Server {
 // start runs redis-server on a free port, in a folder of its own. A shell stands
 // between: it kills the server when its standard input ends, as it does when
 // this process dies in whatever way.
-func start(dir string, settings []string) (*Server, error) {
+func start(dir string, settings []string, env ...string) (*Server, error) {
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		return nil, err
 	}
@@ -180,7 +186,7 @@ func start(dir string, settings []string) (*Server, error) {
 	var err error
 	for range 5 { // the port may be taken between finding and using it
 		var s *Server
-		if s, err = startOnce(dir, settings); err == nil {
+		if s, err = startOnce(dir, settings, env...); err == nil {
 			s.temp = temp
 			return s, nil
 		}
@@ -188,17 +194,17 @@ func start(dir string, settings []string) (*Server, error) {
 	return nil, err
 }
 
-func startOnce(dir string, settings []string) (*Server, error) {
+func startOnce(dir string, settings []string, env ...string) (*Server, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
 	addr := listener.Addr().String()
 	_ = listener.Close()
-	return startAt(addr, dir, settings)
+	return startAt(addr, dir, settings, env...)
 }
 
-func startAt(addr, dir string, settings []string) (*Server, error) {
+func startAt(addr, dir string, settings []string, env ...string) (*Server, error) {
 	_, port, _ := net.SplitHostPort(addr)
 	own := []string{"--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"}
 	if len(settings) > 0 && settings[0] == sentinelConf {
@@ -208,6 +214,7 @@ func startAt(addr, dir string, settings []string) (*Server, error) {
 		"-c", `redis-server "$@" >redis.log 2>&1 & echo $!; read -r _; kill -9 $!; wait`, "sh",
 	}, own, settings)...)
 	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), env...)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -227,7 +234,7 @@ func startAt(addr, dir string, settings []string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{Name: "redis", Addr: addr, dir: dir, settings: settings, pid: pid, stdin: stdin, ended: make(chan struct{})}
+	s := &Server{Name: "redis", Addr: addr, dir: dir, env: env, settings: settings, pid: pid, stdin: stdin, ended: make(chan struct{})}
 	go func() { _ = cmd.Wait(); close(s.ended) }()
 	if err := s.awaitReady(); err != nil {
 		s.stop()
@@ -276,36 +283,23 @@ func (s *Server) stop() {
 // writes stand there one by one.
 func (s *Server) Log(t testing.TB) (commands [][]string) {
 	t.Helper()
-	files, _ := filepath.Glob(s.dir + "/appendonlydir/*.incr.aof")
-	if len(files) == 0 {
-		files = []string{s.dir + "/appendonly.aof"} // Redis 6
+	content, err := os.ReadFile(s.LogFile())
+	if err == nil {
+		_, err = ReadLog(content, func(command []string, _ int) { commands = append(commands, command) })
 	}
-	for _, file := range files {
-		content, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for r := bytes.NewReader(content); r.Len() > 0; {
-			var words int
-			if _, err := fmt.Fscanf(r, "*%d\r\n", &words); err != nil {
-				t.Fatalf("%s: %v", file, err)
-			}
-			command := make([]string, words)
-			for i := range command {
-				var size int
-				if _, err := fmt.Fscanf(r, "$%d\r\n", &size); err != nil {
-					t.Fatalf("%s: %v", file, err)
-				}
-				word := make([]byte, size+2)
-				if _, err := io.ReadFull(r, word); err != nil {
-					t.Fatalf("%s: %v", file, err)
-				}
-				command[i] = string(word[:size])
-			}
-			commands = append(commands, command)
-		}
+	if err != nil {
+		t.Fatal(err)
 	}
 	return commands
+}
+
+// LogFile is where a real server logs its writes, unless it has rewritten the log.
+func (s *Server) LogFile() string {
+	files, _ := filepath.Glob(s.dir + "/appendonlydir/*.incr.aof")
+	if len(files) == 0 {
+		return s.dir + "/appendonly.aof" // Redis 6
+	}
+	return files[0]
 }
 
 // Down kills a real server's process.
@@ -314,11 +308,18 @@ func (s *Server) Down() { s.stop() }
 // Up starts it again after Down, on the same port and with what it has on disk.
 func (s *Server) Up(t testing.TB) {
 	t.Helper()
-	again, err := startAt(s.Addr, s.dir, s.settings)
-	if err != nil {
+	if err := s.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	*s = *again
+}
+
+// Restart is Up outside a test, with settings added to those it had.
+func (s *Server) Restart(settings ...string) error {
+	again, err := startAt(s.Addr, s.dir, append(slices.Clip(s.settings), settings...), s.env...)
+	if err == nil {
+		*s = *again
+	}
+	return err
 }
 
 // Dir is the folder in which a real server keeps its files.
@@ -333,10 +334,13 @@ func (s *Server) Resume(t testing.TB) { s.signal(t, syscall.SIGCONT) }
 
 func (s *Server) signal(t testing.TB, sig syscall.Signal) {
 	t.Helper()
-	if err := syscall.Kill(s.pid, sig); err != nil {
+	if err := s.Signal(sig); err != nil {
 		t.Fatal(err)
 	}
 }
+
+// Signal sends a real server's process a signal.
+func (s *Server) Signal(sig syscall.Signal) error { return syscall.Kill(s.pid, sig) }
 
 // Client returns a client with go-redis's default options, closed when the test
 // ends.
