@@ -34,6 +34,14 @@ model: ## compare the library with its model at length: 100,000 cases, and the l
 	go test -C proof ./model -run Walk -full -v -timeout 0
 	go test -C proof ./model -run Machine -rapid.checks 100000 -v -timeout 0
 
+.PHONY: chaos
+chaos: ## two minutes of processes under faults, checked
+	go run -C proof ./chaos -for 2m
+
+.PHONY: soak
+soak: ## an hour of that
+	go run -C proof ./chaos -for 1h
+
 .PHONY: digests
 digests: ## rewrite lua/digests.txt after a change to a script
 	go test -run TestDigests . -update

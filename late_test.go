@@ -96,7 +96,7 @@ func TestLateCopyOfALostLock(t *testing.T) {
 		name, rdb := redistest.Name(t), s.Client(t)
 		faulty, faults := s.Faulty(t)
 		l := newLocker(t, faulty, sluice.WithTTL(time.Minute))
-		warm(t, l)
+		warm(t, l, name)
 		faults.HoldRequest(1)
 		k, err := l.TryLock(t.Context(), name)
 		require.NoError(t, err)

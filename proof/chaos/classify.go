@@ -1,0 +1,66 @@
+package main
+
+// classify says which operation makes is out of was; nothing if they are the same.
+func classify(was, is task) moveKind {
+	was.delivery, is.delivery = 0, 0
+	switch {
+	case was == is:
+		return ""
+	case was.broken || is.broken:
+		return strange
+	case was.queued && is.queued && !was.dead && !is.dead:
+		return classifyQueued(was, is)
+	case was.queued && !is.there():
+		return removed
+	case was.queued && !is.queued && is.dead && is.buried:
+		return buried
+	case was.queued:
+		return strange
+	case was.dead && !is.there():
+		return digUp
+	case !is.queued || is.dead || is.attempt != 0 || is.lease != 0 || is.due != 0:
+		return strange
+	case was.dead && is.version == was.version:
+		return revived
+	}
+	return added
+}
+
+// classifyQueued is classify for a task that is in the queue before and after.
+func classifyQueued(was, is task) moveKind {
+	same := is.version == was.version
+	plain := is.lease == 0 && is.due == 0
+	switch {
+	case is.leased() && is.score != was.score && same:
+		return classifyLease(was, is)
+	case is.leased() && was.leased() && is.score == was.score && is.due != 0 && is.attempt == was.attempt:
+		if same {
+			return shifted
+		}
+		return deferred
+	case plain && is.attempt == 0 && !same:
+		return replaced
+	case !same:
+		return strange
+	case was.due != 0 && plain && is.attempt == 0 && is.score == was.due:
+		return tookOver
+	case was.due != 0 && plain && is.attempt == 0, was.due == 0 && is.field == was.field:
+		return shifted
+	case was.leased() && was.due == 0 && plain && is.attempt == was.attempt:
+		return retried
+	case was.leased() && was.due == 0 && plain && is.attempt == was.attempt-1:
+		return released
+	}
+	return strange
+}
+
+// classifyLease is classify for a task that is given a lease.
+func classifyLease(was, is task) moveKind {
+	switch {
+	case was.leased() && is.due == was.due && is.attempt == was.attempt:
+		return extended
+	case is.due == 0: // whether it counts is to be checked
+		return claimed
+	}
+	return strange
+}

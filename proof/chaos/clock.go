@@ -1,0 +1,95 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// monotonic is a clock that all processes of the machine share and nobody sets.
+// The monotonic part of a time.Time counts from somewhere else in each process.
+func monotonic() time.Duration {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		panic(err)
+	}
+	return time.Duration(now.Nano())
+}
+
+// span is when something happened: between two readings of the monotonic clock.
+type span struct{ after, before time.Duration }
+
+func (s span) meets(from, to time.Duration) bool { return s.after <= to && from <= s.before }
+
+func (s span) String() string { return fmt.Sprintf("%v..%v", s.after, s.before) }
+
+// serverClock maps the monotonic clock to that of the server, which is set now and
+// then.
+type serverClock struct {
+	ahead time.Duration // of an unset server's clock before the monotonic one
+	jumps []jump        // in order
+}
+
+// jump is a setting of the server's clock, by so much from what it really is.
+type jump struct {
+	at     span
+	offset time.Duration
+}
+
+// settle is for how long the server may go on with a time that it has read.
+const settle = 50 * time.Millisecond
+
+func newServerClock() serverClock {
+	before := monotonic()
+	now := time.Now().UnixNano()
+	return serverClock{ahead: time.Duration(now) - (before+monotonic())/2}
+}
+
+// at is the earliest and the latest that the server's clock may have shown within a
+// span.
+func (c serverClock) at(s span) (earliest, latest time.Duration) {
+	offset := time.Duration(0)
+	earliest, latest = 1<<62, 0
+	see := func(from, to time.Duration) {
+		if from <= to {
+			earliest, latest = min(earliest, from+c.ahead+offset), max(latest, to+c.ahead+offset)
+		}
+	}
+	from := s.after
+	for _, j := range c.jumps {
+		see(from, min(s.before, j.at.before))
+		from, offset = max(s.after, j.at.after), j.offset
+	}
+	see(from, s.before)
+	return earliest, latest
+}
+
+// reaches is when the server's clock first shows so much, or more, from a time on.
+func (c serverClock) reaches(server, from time.Duration) time.Duration {
+	offset := time.Duration(0)
+	for _, j := range c.jumps {
+		if j.at.before > from {
+			at := max(server-c.ahead-offset, from)
+			if at <= j.at.before {
+				return at
+			}
+			from = j.at.before
+		}
+		offset = j.offset
+	}
+	return max(server-c.ahead-offset, from)
+}
+
+// setAhead says whether the clock was set ahead within a span, and when the last time
+// took effect at the latest: only that ends keys and leases early.
+func (c serverClock) setAhead(from, to time.Duration) (when time.Duration, was bool) {
+	offset := time.Duration(0)
+	for _, j := range c.jumps {
+		if j.offset > offset && j.at.meets(from-settle, to) {
+			when, was = j.at.before+settle, true
+		}
+		offset = j.offset
+	}
+	return when, was
+}

@@ -1,0 +1,234 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// fault is something that may happen.
+type fault struct {
+	name string
+	// strike makes it happen, for a while, and undoes it. It returns what it has
+	// done, where that can be counted at once: if it is 0, the strike went astray.
+	strike func(r *round) (effect int, err error)
+	// beside says that other faults may strike meanwhile.
+	beside bool
+	// effects, in the tally of what was checked, shows what came of it; "" where
+	// strike knows.
+	effects string
+}
+
+var faults = []fault{
+	{name: "kill-client", strike: killClient, effects: leftByKilled},
+	{name: "stop-client", strike: stopClient, effects: lostByStopped},
+	{name: "reset", strike: weatherFault(resetWeather, &struck.resets), beside: true},
+	{name: "drop-reply", strike: weatherFault(dropWeather, &struck.lost), beside: true},
+	{name: "stall-requests", strike: weatherFault(stallRequests, &struck.held), beside: true},
+	{name: "stall-replies", strike: weatherFault(stallReplies, &struck.held), beside: true},
+	{name: "latency", strike: weatherFault(latencyWeather, &struck.delayed), beside: true},
+	{name: "script-flush", strike: flushScripts},
+	{name: "kill-pubsub", strike: killPubSub},
+	{name: "restart-always", strike: restartWith("always")},
+	{name: "restart-everysec", strike: restartWith("everysec")},
+	{name: "restart-no", strike: restartWith("no")},
+	{name: "power-cut", strike: cutPower, effects: "log entries cut off"},
+	{name: "full", strike: fillUp},
+	{name: "clock-ahead", strike: setClock(time.Hour), effects: holdsStruck + setAhead},
+	{name: "clock-back", strike: setClock(-time.Hour)},
+	{name: "stop-server", strike: stopServer},
+}
+
+// poolOfOne is no strike: every fourth client has it all the time, from the third on.
+const poolOfOne = "pool-of-one"
+
+// during waits for between a half of d and all of it.
+func (r *round) during(d time.Duration) {
+	time.Sleep(d/2 + upTo(r.rng(), d/2)) // the fault
+}
+
+func killClient(r *round) (int, error) {
+	p := r.anyProcess()
+	p.kill()
+	return 1, r.startClient(p.slot)
+}
+
+// stopClient stops a client for longer than any TTL or lease.
+func stopClient(r *round) (int, error) {
+	return 1, r.anyProcess().stop(600*time.Millisecond + upTo(r.rng(), 800*time.Millisecond))
+}
+
+type weatherKind func(r *round, p *proxy)
+
+func resetWeather(r *round, p *proxy) {
+	p.requests.set(condition{reset: true})
+	p.replies.set(condition{reset: true})
+	r.during(20 * time.Millisecond)
+}
+
+func dropWeather(r *round, p *proxy) {
+	p.replies.set(condition{lose: true})
+	r.during(60 * time.Millisecond)
+}
+
+func stallRequests(r *round, p *proxy) {
+	p.requests.set(condition{hold: true})
+	r.during(1500 * time.Millisecond)
+}
+
+func stallReplies(r *round, p *proxy) {
+	p.replies.set(condition{hold: true})
+	r.during(1500 * time.Millisecond)
+}
+
+func latencyWeather(r *round, p *proxy) {
+	late := condition{delay: 5*time.Millisecond + upTo(r.rng(), 60*time.Millisecond)}
+	p.requests.set(late)
+	p.replies.set(late)
+	r.during(time.Second)
+}
+
+// weatherFault has a kind of weather on the connections of one client, or of all.
+func weatherFault(kind weatherKind, counter interface{ Load() int64 }) func(r *round) (int, error) {
+	return func(r *round) (int, error) {
+		before := counter.Load()
+		hit := r.proxies
+		if r.rng().IntN(3) > 0 {
+			hit = hit[r.rng().IntN(len(hit)):][:1]
+		}
+		ended := make(chan struct{})
+		for _, p := range hit {
+			go func() {
+				kind(r, p)
+				p.calm()
+				ended <- struct{}{}
+			}()
+		}
+		for range hit {
+			<-ended
+		}
+		time.Sleep(20 * time.Millisecond) // what was held is counted as it goes on
+		return int(counter.Load() - before), nil
+	}
+}
+
+// counted strikes, and returns how many errors of a kind the server has given then,
+// and in the time after that.
+func (r *round) counted(code string, strike func() error) (int, error) {
+	before := r.errors(code)
+	if err := strike(); err != nil {
+		return 0, err
+	}
+	r.during(400 * time.Millisecond)
+	return r.errors(code) - before, nil
+}
+
+var errorStat = regexp.MustCompile(`(?m)^errorstat_(\w+):count=(\d+)`)
+
+// errors is how often the server has given an error.
+func (r *round) errors(code string) int {
+	info := r.server.rdb.Info(context.Background(), "errorstats").Val()
+	for _, found := range errorStat.FindAllStringSubmatch(info, -1) {
+		if found[1] == code {
+			n, _ := strconv.Atoi(found[2])
+			return n
+		}
+	}
+	return 0
+}
+
+func flushScripts(r *round) (int, error) {
+	return r.counted("NOSCRIPT", func() error { return r.server.rdb.ScriptFlush(context.Background()).Err() })
+}
+
+func killPubSub(r *round) (int, error) {
+	n, err := r.server.rdb.ClientKillByFilter(context.Background(), "TYPE", "pubsub").Result()
+	return int(n), err
+}
+
+// fillUp makes the server refuse whatever needs memory.
+func fillUp(r *round) (int, error) {
+	return r.counted("OOM", func() error {
+		ctx := context.Background()
+		err := r.server.rdb.ConfigSet(ctx, "maxmemory", "1000000").Err()
+		r.during(800 * time.Millisecond)
+		if err == nil {
+			err = r.server.rdb.ConfigSet(ctx, "maxmemory", "0").Err()
+		}
+		return err
+	})
+}
+
+// restartWith kills the server, which has had an fsync policy for a while, and starts
+// it again.
+func restartWith(policy string) func(r *round) (int, error) {
+	return func(r *round) (int, error) {
+		if err := r.server.rdb.ConfigSet(context.Background(), "appendfsync", policy).Err(); err != nil {
+			return 0, err
+		}
+		r.during(400 * time.Millisecond)
+		if _, err := r.server.kill(0); err != nil {
+			return 0, err
+		}
+		r.during(300 * time.Millisecond)
+		return 1, r.server.up([]string{"always", "everysec", "no"}[r.rng().IntN(3)])
+	}
+}
+
+// cutPower kills the server and takes off what had not reached the disk.
+func cutPower(r *round) (int, error) {
+	taken, err := r.server.kill(randomCut(r.rng()))
+	if err != nil {
+		return 0, err
+	}
+	r.during(200 * time.Millisecond)
+	return taken, r.server.up("everysec")
+}
+
+// setClock sets the server's clock, within a few hours of what it really is.
+func setClock(by time.Duration) func(r *round) (int, error) {
+	const most = 2 * time.Hour
+	return func(r *round) (int, error) {
+		offset, counts := r.server.offset+by, 1
+		if offset > most || offset < -most {
+			offset, counts = 0, 0 // back to what it really is
+		}
+		if err := r.server.setClock(offset); err != nil {
+			return 0, err
+		}
+		r.during(time.Second)
+		now, err := r.server.rdb.Time(context.Background()).Result()
+		if err != nil {
+			return 0, err
+		}
+		if off := time.Until(now) - offset; off < -time.Minute || off > time.Minute {
+			return 0, fmt.Errorf("the server's clock is %v off what it was set to", off)
+		}
+		return counts, nil
+	}
+}
+
+// stopServer stops the server's process. A command meanwhile takes as long.
+func stopServer(r *round) (int, error) {
+	if err := r.server.Signal(syscall.SIGSTOP); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	answered := make(chan time.Duration, 1)
+	go func() {
+		_ = r.server.rdb.Ping(context.Background()).Err()
+		answered <- time.Since(began)
+	}()
+	r.during(1200 * time.Millisecond)
+	stopped := time.Since(began)
+	if err := r.server.Signal(syscall.SIGCONT); err != nil {
+		return 0, err
+	}
+	if <-answered < stopped {
+		return 0, nil
+	}
+	return 1, nil
+}

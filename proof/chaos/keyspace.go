@@ -1,0 +1,202 @@
+package main
+
+import (
+	"maps"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// keyspace is what the server holds, as far as the library is concerned, replayed
+// from its log.
+type keyspace struct {
+	locks  map[string]lockKey
+	fences map[string]int64
+	tasks  map[taskKey]task
+}
+
+type lockKey struct {
+	token uint64
+	until time.Duration // by the server's clock
+	hold  int           // in testimony.holds
+}
+
+type taskKey struct{ queue, id string }
+
+// task is an ID in a queue, whatever lies there under it.
+type task struct {
+	queued bool // it is in the zset
+	score  float64
+	dead   bool // it is among the dead letters
+	kept   bool // it has a field, the parts of which follow
+	field
+	delivery float64 // the receipt of the claim whose lease it is in, or was
+}
+
+// field is what the library keeps of a task beside its score.
+type field struct {
+	attempt int
+	lease   float64 // 0 for none
+	due     float64 // of a version that waits; 0 if none does
+	version string
+	buried  bool
+	broken  bool
+}
+
+func newKeyspace() keyspace {
+	return keyspace{map[string]lockKey{}, map[string]int64{}, map[taskKey]task{}}
+}
+
+func (k keyspace) clone() keyspace {
+	return keyspace{maps.Clone(k.locks), maps.Clone(k.fences), maps.Clone(k.tasks)}
+}
+
+// leased says whether a lease was given and has not been taken back; it may have run
+// out.
+func (t task) leased() bool { return t.queued && t.lease != 0 && t.lease == t.score }
+
+// there says whether anything lies under the ID.
+func (t task) there() bool { return t.queued || t.dead || t.kept }
+
+// settled is the task when its lease has run out: a version that waited is what is
+// due then.
+func (t task) settled() task {
+	if t.due != 0 {
+		t.score, t.attempt, t.lease, t.due = t.due, 0, 0, 0
+	}
+	return t
+}
+
+// lockName is the lock that a key is of, if it is.
+func lockName(key string) (name string, ok bool) { return strings.CutPrefix(key, "Lock:") }
+
+func fenceName(key string) (name string, ok bool) {
+	name, ok = strings.CutPrefix(key, "{Lock:")
+	if ok {
+		name, ok = strings.CutSuffix(name, "}:fence")
+	}
+	return name, ok
+}
+
+// queueName is the queue that a key is of, and which of its keys.
+func queueName(key string) (name, which string) {
+	if name, ok := strings.CutPrefix(key, "Queue:"); ok {
+		return name, "queue"
+	}
+	if name, ok := strings.CutPrefix(key, "{Queue:"); ok {
+		name, which, _ := strings.Cut(name, "}:")
+		return name, which
+	}
+	return "", ""
+}
+
+// change carries out a command on a queue. It calls touch for every ID before it is
+// changed.
+func (k keyspace) change(command []string, touch func(taskKey)) {
+	name, which := queueName(command[1])
+	if name == "" {
+		return
+	}
+	edit := func(id string, f func(t *task)) {
+		key := taskKey{name, id}
+		touch(key)
+		k.edit(key, f)
+	}
+	args := command[2:]
+	switch strings.ToUpper(command[0]) + " " + which {
+	case "ZADD queue":
+		for score, id := range scored(args) {
+			edit(id, func(t *task) { t.queued, t.score = true, score })
+		}
+	case "ZADD dead":
+		for _, id := range scored(args) {
+			edit(id, func(t *task) { t.dead = true })
+		}
+	case "ZREM queue":
+		for _, id := range args {
+			edit(id, func(t *task) { t.queued, t.score = false, 0 })
+		}
+	case "ZREM dead":
+		for _, id := range args {
+			edit(id, func(t *task) { t.dead = false })
+		}
+	case "HSET tasks":
+		for i := 0; i+1 < len(args); i += 2 {
+			edit(args[i], func(t *task) { t.kept, t.field = true, decodeField(args[i], args[i+1]) })
+		}
+	case "HDEL tasks":
+		for _, id := range args {
+			edit(id, func(t *task) { t.kept = false })
+		}
+	default: // DEL, UNLINK and whatever is not expected here
+		for key := range k.tasks {
+			if key.queue == name {
+				edit(key.id, func(t *task) { *t = task{} })
+			}
+		}
+	}
+}
+
+func (k keyspace) edit(key taskKey, f func(t *task)) {
+	t := k.tasks[key]
+	f(&t)
+	if !t.there() {
+		delete(k.tasks, key)
+		return
+	}
+	if !t.kept {
+		t.field = field{version: key.id}
+	}
+	k.tasks[key] = t
+}
+
+// scored are the scores and members of a ZADD.
+func scored(args []string) func(yield func(float64, string) bool) {
+	if args[0] == "NX" {
+		args = args[1:]
+	}
+	return func(yield func(float64, string) bool) {
+		for i := 0; i+1 < len(args); i += 2 {
+			score, _ := strconv.ParseFloat(args[i], 64)
+			if !yield(score, args[i+1]) {
+				return
+			}
+		}
+	}
+}
+
+// decodeField reads "<attempt>:<lease>:<due>:<payload>" or, of a dead letter,
+// "<attempt>:dead:<bytes in reason>:<reason><payload>".
+func decodeField(id, text string) (f field) {
+	parts := strings.SplitN(text, ":", 4)
+	if len(parts) < 4 {
+		return field{broken: true}
+	}
+	number := func(s string) float64 {
+		if s == "" {
+			return 0
+		}
+		x, err := strconv.ParseFloat(s, 64)
+		f.broken = f.broken || err != nil
+		return x
+	}
+	payload := parts[3]
+	f.attempt = int(number(parts[0]))
+	if parts[1] == "dead" {
+		f.buried = true
+		reason := int(number(parts[2]))
+		if reason > len(payload) {
+			return field{broken: true}
+		}
+		payload = payload[reason:]
+	} else {
+		f.lease, f.due = number(parts[1]), number(parts[2])
+	}
+	f.version = versionOf(id, payload)
+	return f
+}
+
+// seconds is a score as a time since 1970, by the server's clock.
+func seconds(score float64) time.Duration {
+	return time.Duration(score*1e6) * time.Microsecond
+}

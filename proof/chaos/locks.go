@@ -1,0 +1,285 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice"
+)
+
+// The names of locks change every few seconds, so that each has a history that can
+// be checked as a whole. Those called "long" live on over several faults.
+const (
+	hotNames, hotLife   = 2, 3 * time.Second  // many stand in line, with nothing to do
+	slowNames, slowLife = 4, 10 * time.Second // held for about their TTL
+	longNames, longLife = 2, 20 * time.Second // fenced
+)
+
+// attempt is one lock that a client wants.
+type attempt struct {
+	rec record
+	ttl time.Duration
+	rng *rand.Rand
+	k   *sluice.Lock
+}
+
+func (c *client) lockName(rng *rand.Rand, kind string, names int, life time.Duration) (name string, fenced bool) {
+	n := rng.IntN(names)
+	return fmt.Sprintf("%s%d.%d", kind, n, (monotonic()-c.Began)/life), n%2 == 0 || kind == "long" || rng.IntN(100) == 0
+}
+
+func (c *client) contendHot(rng *rand.Rand) {
+	name, fenced := c.lockName(rng, "hot", hotNames, hotLife)
+	ttl := 120 * time.Millisecond // a lock is handed on among about equal TTLs
+	if rng.IntN(10) == 0 {
+		ttl = 8*time.Millisecond + upTo(rng, 200*time.Millisecond)
+	}
+	c.contend(rng, name, fenced, ttl, rng.IntN(40) == 0)
+}
+
+func (c *client) contendSlow(rng *rand.Rand) {
+	name, fenced := c.lockName(rng, "slow", slowNames, slowLife)
+	c.contend(rng, name, fenced, 30*time.Millisecond+upTo(rng, 400*time.Millisecond), rng.IntN(2) == 0)
+}
+
+func (c *client) contendLong(rng *rand.Rand) {
+	name, _ := c.lockName(rng, "long", longNames, longLife)
+	c.contend(rng, name, true, 150*time.Millisecond, rng.IntN(5) == 0)
+	work(rng, 20*time.Millisecond)
+}
+
+// contend takes a lock once, in one way or another; with long, it then holds it for
+// long.
+func (c *client) contend(rng *rand.Rand, name string, fenced bool, ttl time.Duration, long bool) {
+	ctx, cancel := context.WithCancel(c.produce)
+	defer cancel()
+	if rng.IntN(4) == 0 {
+		ctx, cancel = context.WithTimeout(ctx, upTo(rng, 60*time.Millisecond))
+		defer cancel()
+	}
+	options := []sluice.LockOption{sluice.WithTTL(ttl)}
+	if fenced {
+		options = append(options, sluice.WithFencing())
+	}
+	a := &attempt{rec: record{Op: opTake, Name: name, TTL: ttl}, ttl: ttl, rng: rng}
+	take, hold := c.locker.Lock, c.brief
+	switch rng.IntN(10) {
+	case 0:
+		c.do(ctx, a, long, options)
+		return
+	case 1:
+		take = c.locker.TryLock
+	}
+	if long {
+		switch rng.IntN(4) {
+		case 0:
+			hold = c.extendLock
+		case 1, 2:
+			hold, options = c.renewed, append(options, sluice.WithAutoRenew())
+		case 3:
+			hold = c.overstay
+		}
+	}
+	a.rec = c.begin(a.rec)
+	k, err := take(ctx, name, options...)
+	if err != nil {
+		c.notTaken(ctx, a, err)
+		return
+	}
+	c.taken(a, k)
+	hold(a)
+}
+
+// taken records that a lock was got.
+func (c *client) taken(a *attempt, k *sluice.Lock) {
+	a.k, a.rec.Op = k, opHold
+	a.rec.Got = monotonic()
+	a.rec.From, a.rec.Until, a.rec.Deadline = a.rec.Got, a.rec.Got, a.deadline()
+	a.rec.Token, a.rec.Fence = digest(k.Token()), k.Fence()
+	if !a.sample() {
+		a.rec.From, a.rec.Until = 0, 0 // too late to have been held
+	}
+	c.write(a.rec)
+}
+
+// notTaken records why a lock was not got, and waits a little.
+func (c *client) notTaken(ctx context.Context, a *attempt, err error) {
+	a.rec = c.endBy(ctx, a.rec, verdict(err))
+	if ctx.Err() == nil && a.rec.Result != locked {
+		work(a.rng, 20*time.Millisecond)
+	} else {
+		work(a.rng, 5*time.Millisecond)
+	}
+}
+
+// sample says whether the lock is held, and if so, that it was until now.
+func (a *attempt) sample() bool {
+	now := monotonic()
+	if !a.k.Valid() {
+		return false
+	}
+	a.rec.Until, a.rec.Deadline = now, a.deadline()
+	return true
+}
+
+// deadline is the lock's, a trifle late at most.
+func (a *attempt) deadline() time.Duration {
+	left := time.Until(a.k.Deadline())
+	return monotonic() + left
+}
+
+// brief holds a lock for hardly any time.
+func (c *client) brief(a *attempt) {
+	work(a.rng, 4*time.Millisecond)
+	if a.rng.IntN(4) == 0 {
+		c.put(a)
+	}
+	a.sample()
+	c.unlock(a)
+}
+
+// extendLock holds a lock for longer than its TTL by extending it.
+func (c *client) extendLock(a *attempt) {
+	for range 3 + a.rng.IntN(4) {
+		time.Sleep(a.ttl / 4) // the work
+		if !a.sample() {
+			break
+		}
+		c.write(a.rec)
+		rec := c.begin(record{Op: opExtendLock, Name: a.rec.Name, Token: a.rec.Token, TTL: a.ttl})
+		ctx, cancel := hurried(context.Background(), a.rng, 8)
+		c.endBy(ctx, rec, verdict(a.k.Extend(ctx, a.ttl)))
+		cancel()
+	}
+	a.sample()
+	c.unlock(a)
+}
+
+// renewed holds a lock for longer than its TTL by having it renewed.
+func (c *client) renewed(a *attempt) {
+	for until := a.rec.Got + time.Duration(2+a.rng.IntN(5))*a.ttl; a.rec.Until < until; c.write(a.rec) {
+		time.Sleep(5 * time.Millisecond) // the work
+		if !a.sample() {
+			break
+		}
+	}
+	c.unlock(a)
+}
+
+// overstay holds a lock beyond its deadline, and does too late what a holder does.
+func (c *client) overstay(a *attempt) {
+	ended := a.k.Context()
+	for i := 0; a.sample(); i++ {
+		if i%8 == 0 {
+			c.write(a.rec)
+		}
+		time.Sleep(time.Millisecond) // the work
+	}
+	a.rec = c.end(a.rec, expired)
+	work(a.rng, 60*time.Millisecond) // it has not noticed
+	c.put(a)
+	select {
+	case <-ended.Done():
+	case <-time.After(patience):
+		c.end(c.begin(record{Op: opStuck, Name: "the context of a lost lock"}), refused)
+	}
+	if a.rng.IntN(2) == 0 {
+		_ = a.k.Unlock(c.produce)
+	}
+	c.dead(a)
+}
+
+// dead sees to it that a handle that has come to life again is known to have: it
+// overlaps another then, or reaches beyond its deadline.
+func (c *client) dead(a *attempt) {
+	if now := monotonic(); a.k.Valid() {
+		a.rec.Until = now
+		c.write(a.rec)
+	}
+}
+
+// do takes a lock with Do. It was held to the end if Do says so.
+func (c *client) do(ctx context.Context, a *attempt, long bool, options []sluice.LockOption) {
+	a.rec = c.begin(a.rec)
+	err := c.locker.Do(ctx, a.rec.Name, func(context.Context) error {
+		a.rec.From = monotonic()
+		if long {
+			work(a.rng, 2*a.ttl)
+		} else {
+			work(a.rng, 4*time.Millisecond)
+		}
+		a.rec.Until = monotonic()
+		return nil
+	}, options...)
+	if err != nil {
+		a.rec.From, a.rec.Until = 0, 0
+		c.notTaken(ctx, a, err)
+		return
+	}
+	a.rec.Op, a.rec.Unlock = opHold, a.rec.Until
+	c.end(a.rec, done)
+}
+
+func (c *client) unlock(a *attempt) {
+	ctx, cancel := hurried(context.Background(), a.rng, 10)
+	defer cancel()
+	a.rec.Unlock = monotonic()
+	c.write(a.rec)
+	a.rec = c.endBy(ctx, a.rec, verdict(a.k.Unlock(ctx)))
+	c.dead(a)
+}
+
+// guarded is what a fence protects: it takes no write with a lower fence than the
+// last one's.
+var guarded = redis.NewScript(`
+local last = tonumber(redis.call('GET', KEYS[1]) or '0')
+if tonumber(ARGV[1]) < last then return 0 end
+redis.call('SET', KEYS[1], ARGV[1])
+return 1`)
+
+// put writes to what the lock guards.
+func (c *client) put(a *attempt) {
+	if a.rec.Fence == 0 {
+		return
+	}
+	valid := a.k.Valid()
+	rec := c.begin(record{Op: opRegister, Name: a.rec.Name, Fence: a.rec.Fence, Token: a.rec.Token})
+	n, err := guarded.Run(context.Background(), c.register, []string{a.rec.Name}, a.rec.Fence).Int()
+	if err != nil {
+		panic(err) // that server is not struck
+	}
+	if valid && a.sample() {
+		rec.From, rec.Until = rec.Call, a.rec.Until // held throughout
+	}
+	if n == 1 {
+		c.end(rec, done)
+	} else {
+		c.end(rec, refused)
+	}
+}
+
+// finalLocks: when all is quiet, everybody gets every lock.
+func (c *client) finalLocks() {
+	rng := c.rng()
+	for range 3 {
+		for _, name := range []string{"hot0.final", "hot1.final", "slow0.final"} {
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			rec := c.begin(record{Op: opFinal, Name: name})
+			k, err := c.locker.Lock(ctx, name, sluice.WithTTL(200*time.Millisecond))
+			if err == nil {
+				work(rng, 2*time.Millisecond)
+				err = k.Unlock(ctx)
+			}
+			cancel()
+			if errors.Is(err, sluice.ErrNotHeld) || errors.Is(err, sluice.ErrLost) {
+				err = nil // the machine is slow
+			}
+			c.end(rec, verdict(err))
+		}
+	}
+}

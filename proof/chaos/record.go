@@ -1,0 +1,186 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"hash/fnv"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// record is what a client tells of one operation. It is written when the operation
+// begins, and again with the same Seq when more is known: a kill -9 leaves what was
+// written last. Times are of the machine's monotonic clock, which all processes
+// share and nobody sets.
+type record struct {
+	Process string `json:"-"` // from the file's name
+	Seq     uint64 `json:"n"` // of the operation, in its process
+	Op      op     `json:"op"`
+	Name    string `json:"name,omitempty"` // of the lock or queue
+
+	Call   time.Duration `json:"c"`           // read before
+	Return time.Duration `json:"r,omitempty"` // read after; 0 while the operation lasts
+	Result result        `json:"res,omitempty"`
+	Limit  time.Duration `json:"l,omitempty"` // when its context ended, or would have
+
+	// Of locks.
+	Token    uint64        `json:"tok,omitempty"` // a hash; 0 if it is not known
+	Fence    int64         `json:"f,omitempty"`
+	Got      time.Duration `json:"g,omitempty"` // read after it was taken, held still or not
+	From     time.Duration `json:"a,omitempty"` // held from then on: read after it was taken
+	Until    time.Duration `json:"b,omitempty"` // at least until then: read before a Valid that said yes
+	Deadline time.Duration `json:"d,omitempty"` // as last known
+	TTL      time.Duration `json:"ttl,omitempty"`
+	Unlock   time.Duration `json:"u,omitempty"` // read before Unlock
+
+	// Of tasks.
+	ID       string        `json:"id,omitempty"`
+	Version  string        `json:"v,omitempty"`  // what was enqueued: its payload begins with it
+	Score    float64       `json:"s,omitempty"`  // the receipt
+	Delivery float64       `json:"s1,omitempty"` // the first receipt of the claim
+	Attempt  int           `json:"at,omitempty"`
+	Delay    time.Duration `json:"dl,omitempty"`
+	Policy   int           `json:"p,omitempty"`
+	Outcome  int           `json:"o,omitempty"`
+}
+
+type op string
+
+// What clients do.
+const (
+	opHold       op = "hold"
+	opTake       op = "take" // a lock that was not got
+	opExtendLock op = "extend lock"
+	opRegister   op = "register"
+	opFinal      op = "final"
+	opEnqueue    op = "enqueue"
+	opCancel     op = "cancel"
+	opReschedule op = "reschedule"
+	opRevive     op = "revive"
+	opDelivery   op = "delivery" // an entry that Claim returned
+	opPop        op = "pop"
+	opHandle     op = "handle" // a Worker's handler
+	opDequeue    op = "dequeue"
+	opRetry      op = "retry"
+	opRelease    op = "release"
+	opBury       op = "bury"
+	opExtend     op = "extend"
+	opStuck      op = "stuck"
+	opStall      op = "stall" // the process did not run
+)
+
+// result is what came of an operation.
+type result string
+
+const (
+	pending  result = ""        // it lasts, or its process was killed
+	done     result = "ok"      // nil
+	no       result = "no"      // a false
+	locked   result = "locked"  // ErrLocked
+	stale    result = "stale"   // ErrStale
+	notHeld  result = "notheld" // ErrNotHeld
+	lostIt   result = "lost"    // ErrLost
+	unknown  result = "unknown" // ErrUnknown
+	ctxEnded result = "ctx"     // its context's error, and nothing was sent
+	refused  result = "refused" // any other error, which is a definite one
+	expired  result = "expired" // a lock held until its deadline
+)
+
+// mayHaveBeen says whether an operation may have been carried out.
+func (r record) mayHaveBeen() bool {
+	return r.Result == pending || r.Result == done || r.Result == unknown
+}
+
+// recorder is a client's file. Each record is written at once, in one piece: the
+// kernel has it then, whatever becomes of the process.
+type recorder struct {
+	file *os.File
+	seq  atomic.Uint64
+}
+
+func newRecorder(path string) (*recorder, error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	return &recorder{file: file}, err
+}
+
+// begin writes the first record of an operation.
+func (w *recorder) begin(rec record) record {
+	rec.Seq = w.seq.Add(1)
+	rec.Call = monotonic()
+	w.write(rec)
+	return rec
+}
+
+// end writes the last record of an operation.
+func (w *recorder) end(rec record, r result) record {
+	rec.Return, rec.Result = monotonic(), r
+	w.write(rec)
+	return rec
+}
+
+// endBy is end for an operation that had a context, which may have had a deadline.
+func (w *recorder) endBy(ctx context.Context, rec record, r result) record {
+	rec.Return = monotonic()
+	if deadline, ok := ctx.Deadline(); ok {
+		rec.Limit = monotonic() + time.Until(deadline)
+	}
+	rec.Result = r
+	w.write(rec)
+	return rec
+}
+
+func (w *recorder) write(rec record) {
+	line, err := json.Marshal(rec)
+	if err == nil {
+		_, err = w.file.Write(append(line, '\n'))
+	}
+	if err != nil {
+		panic(err)
+	}
+}
+
+// readRecords reads what all clients of a round told, the last record of each
+// operation.
+func readRecords(dir string) (records []record, err error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.rec"))
+	for _, path := range files {
+		file, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		process := strings.TrimSuffix(filepath.Base(path), ".rec")
+		records = append(records, lastRecords(process, bufio.NewScanner(file))...)
+		_ = file.Close()
+	}
+	return records, err
+}
+
+func lastRecords(process string, lines *bufio.Scanner) []record {
+	var records []record
+	at := map[uint64]int{}
+	for lines.Scan() {
+		rec := record{Process: process}
+		if json.Unmarshal(lines.Bytes(), &rec) != nil {
+			continue // half a line: killed while it was written
+		}
+		i, known := at[rec.Seq]
+		if !known {
+			i = len(records)
+			at[rec.Seq] = i
+			records = append(records, rec)
+		}
+		records[i] = rec
+	}
+	return records
+}
+
+// digest stands for a token in records and reports.
+func digest(token string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(token))
+	return h.Sum64() >> 12 // exact in JSON's numbers, whoever reads them
+}

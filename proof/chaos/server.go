@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice/internal/redistest"
+)
+
+const (
+	// tickKey is touched every few milliseconds, so that its entries in the log
+	// date those around them. PEXPIREAT is let through even by a full server.
+	tickKey   = "chaos:tick"
+	tickBase  = 40_000_000_000_000 // ms: far enough in the future
+	tickEvery = 3 * time.Millisecond
+)
+
+// server is the redis-server that is struck. Its append-only file is the witness.
+type server struct {
+	*redistest.Server
+	clock *clockFile
+	rdb   *redis.Client // direct, not through the proxies
+	dir   string
+	floor int // of the log: what is on the disk for certain
+
+	mu       sync.Mutex // guards what follows
+	ticks    map[time.Duration]time.Duration
+	restarts []restart
+	times    serverClock
+	offset   time.Duration // of its clock, as set
+}
+
+// restart is a kill -9 and what became of the log.
+type restart struct {
+	killed span          // when the process was
+	up     time.Duration // it answers again
+	whole  int           // the log goes on there
+	tail   string        // the file with what was cut off; "" if nothing was
+}
+
+// startServer starts a server with the shim on its clock.
+func startServer(dir, shim string) (*server, error) {
+	s := &server{dir: dir, ticks: map[time.Duration]time.Duration{}}
+	var err error
+	if s.clock, err = newClockFile(filepath.Join(dir, "clock")); err != nil {
+		return nil, err
+	}
+	s.times = newServerClock()
+	s.Server, err = redistest.StartIn(dir, []string{"LD_PRELOAD=" + shim, "CHAOS_CLOCK=" + s.clock.file.Name()},
+		"--appendonly", "yes", "--appendfsync", "everysec", "--auto-aof-rewrite-percentage", "0",
+		"--aof-load-truncated", "yes", "--maxmemory-policy", "noeviction")
+	if err != nil {
+		return nil, err
+	}
+	s.rdb = redis.NewClient(&redis.Options{Addr: s.Addr, MaxRetries: -1, ReadTimeout: 10 * time.Second, ContextTimeoutEnabled: true})
+	if err := s.rdb.Set(context.Background(), tickKey, "", 0).Err(); err != nil {
+		return nil, err
+	}
+	log, err := os.ReadFile(s.LogFile())
+	s.floor = len(log)
+	return s, err
+}
+
+// tick dates the log until ctx ends.
+func (s *server) tick(ctx context.Context) {
+	for ctx.Err() == nil {
+		sent := monotonic().Truncate(time.Microsecond)
+		err := s.rdb.PExpireAt(ctx, tickKey, time.UnixMilli(tickBase+sent.Microseconds())).Err()
+		if err == nil {
+			s.mu.Lock()
+			s.ticks[sent] = monotonic()
+			s.mu.Unlock()
+		}
+		time.Sleep(tickEvery) // a clock's pace
+	}
+}
+
+// tickOf says when a command of the log was sent, if it is a tick.
+func tickOf(command []string) (sent time.Duration, ok bool) {
+	if len(command) != 3 || command[1] != tickKey {
+		return 0, false
+	}
+	ms, err := strconv.ParseInt(command[2], 10, 64)
+	return time.Duration(ms-tickBase) * time.Microsecond, err == nil
+}
+
+// setClock sets the server's clock off by offset.
+func (s *server) setClock(offset time.Duration) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	after := monotonic()
+	err := s.clock.set(offset)
+	s.times.jumps = append(s.times.jumps, jump{span{after, monotonic()}, offset})
+	s.offset = offset
+	return err
+}
+
+// kill ends the process with SIGKILL and, if cut is not 0, takes so many bytes off the
+// end of the log: what a power cut takes that had not reached the disk. It returns how
+// many were taken.
+func (s *server) kill(cut int) (taken int, err error) {
+	r := restart{killed: span{after: monotonic()}}
+	s.Down()
+	r.killed.before = monotonic()
+	log, err := os.ReadFile(s.LogFile())
+	if err != nil {
+		return 0, err
+	}
+	var end int
+	if r.whole, end, err = tear(log, max(len(log)-cut, s.floor)); err != nil {
+		return 0, fmt.Errorf("%s: %w", s.LogFile(), err)
+	}
+	s.floor = r.whole // it will be loaded
+	if r.whole < len(log) {
+		r.tail = filepath.Join(s.dir, fmt.Sprintf("lost-%d.aof", len(s.restarts)))
+		if err := os.WriteFile(r.tail, log[r.whole:], 0o600); err != nil {
+			return 0, err
+		}
+		if err := os.Truncate(s.LogFile(), int64(end)); err != nil {
+			return 0, err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.restarts = append(s.restarts, r)
+	return len(log) - r.whole, nil
+}
+
+// tear says where a log is whole that is torn at some byte, and where to truncate it:
+// there, within a record mostly, unless that would be within a transaction. Redis 7.0
+// cuts off the torn record, but leaves the MULTI before it, so that whatever is written
+// from then on belongs to a transaction without an end, and is forgotten at the next
+// start. To cut that off too is the operator's part (redis-check-aof --fix).
+func tear(log []byte, at int) (whole, end int, err error) {
+	within := false
+	whole, err = redistest.ReadLog(log[:at], func(command []string, _ int) {
+		within = command[0] == "MULTI" || within && command[0] != "EXEC"
+	})
+	if within {
+		return whole, whole, err
+	}
+	return whole, at, err
+}
+
+// up starts the server again, with one fsync policy or another.
+func (s *server) up(policy string) error {
+	if err := s.Restart("--appendfsync", policy); err != nil {
+		return err
+	}
+	for redis.HasErrorPrefix(s.rdb.Ping(context.Background()).Err(), "LOADING") {
+		time.Sleep(time.Millisecond) // the server reads its log
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.restarts[len(s.restarts)-1].up = monotonic()
+	return nil
+}
+
+// calm undoes all that a fault may have left.
+func (s *server) calm(ctx context.Context) error {
+	return errors.Join(s.Signal(syscall.SIGCONT), s.rdb.ConfigSet(ctx, "maxmemory", "0").Err())
+}
+
+// randomCut is how many bytes a power cut takes: a few of the last record, some
+// records, or up to 128 kB.
+func randomCut(rng *rand.Rand) int { return 1 + rng.IntN(1<<(5+rng.IntN(13))) }

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/redistest"
+)
+
+// evidence is what is known of a round.
+type evidence struct {
+	log     []entry
+	records []record
+	clock   serverClock
+	deaths  map[string]time.Duration // when a process was killed, at the latest
+	stops   map[string][]span        // when a process was stopped
+	gaps    []span                   // see findGaps
+	ended   time.Duration
+}
+
+// entry is a transaction, or a single command, that the witness tells of.
+type entry struct {
+	span
+	commands [][]string
+	lost     bool // cut off the log later
+	// rewind marks, instead, where the server went on with what had not been cut
+	// off: it forgot the lost entries before. Its span is from the decision to kill the
+	// server until it was up again; it was dead from then on:
+	rewind bool
+	dead   time.Duration
+}
+
+// readLog reads the log of a server with all its restarts, and dates it. It returns
+// beside it the ticks that it found.
+func readLog(s *server, ended time.Duration) (log []entry, seen map[time.Duration]bool, err error) {
+	content, err := os.ReadFile(s.LogFile())
+	if err != nil {
+		return nil, nil, err
+	}
+	d := &dating{seen: map[time.Duration]bool{}}
+	from := 0
+	for _, r := range s.restarts {
+		if err := d.add(content[from:r.whole], false); err != nil {
+			return nil, nil, err
+		}
+		if r.tail != "" {
+			tail, err := os.ReadFile(r.tail)
+			if err == nil {
+				err = d.add(tail, true)
+			}
+			if err != nil {
+				return nil, nil, err
+			}
+		}
+		d.log = append(d.log, entry{rewind: true, span: span{r.killed.after, r.up}, dead: r.killed.before})
+		from = r.whole
+	}
+	if err := d.add(content[from:], false); err != nil {
+		return nil, nil, err
+	}
+	return d.log, d.seen, d.date(s.ticks, ended)
+}
+
+// dating makes entries of a log, and dates them by its ticks.
+type dating struct {
+	log  []entry
+	seen map[time.Duration]bool
+}
+
+func (d *dating) add(log []byte, lost bool) error {
+	var open *entry // a transaction that has not ended
+	_, err := redistest.ReadLog(log, func(command []string, _ int) {
+		switch {
+		case command[0] == "MULTI":
+			open = &entry{lost: lost}
+		case command[0] == "EXEC" && open != nil:
+			d.log = append(d.log, *open)
+			open = nil
+		case open != nil:
+			open.commands = append(open.commands, command)
+		default:
+			d.log = append(d.log, entry{lost: lost, commands: [][]string{command}})
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("append-only file: %w", err)
+	}
+	return nil
+}
+
+// date gives each entry its span: after the tick before it was sent, and before the
+// next tick that was answered, or the kill, or the end.
+func (d *dating) date(answered map[time.Duration]time.Duration, ended time.Duration) error {
+	last := time.Duration(0)
+	for i := range d.log {
+		e := &d.log[i]
+		if e.rewind {
+			last = max(last, e.after)
+			continue
+		}
+		if sent, ok := e.tick(); ok {
+			d.seen[sent] = true
+			last = max(last, sent)
+		}
+		e.after = last
+	}
+	next := ended
+	for i := len(d.log) - 1; i >= 0; i-- {
+		e := &d.log[i]
+		if e.rewind {
+			next = min(next, e.dead)
+			continue
+		}
+		if e.before = next; e.before < e.after {
+			return fmt.Errorf("the log contradicts itself: what was sent at %v was answered before %v", e.after, e.before)
+		}
+		if sent, ok := e.tick(); ok {
+			if at, ok := answered[sent]; ok {
+				next = min(next, at)
+			}
+		}
+	}
+	return nil
+}
+
+func (e *entry) tick() (sent time.Duration, ok bool) {
+	if len(e.commands) != 1 {
+		return 0, false
+	}
+	return tickOf(e.commands[0])
+}
+
+// findGaps finds ticks that the server acknowledged and that its log does not hold:
+// a kill -9 has cost acknowledged writes, which "everysec" allows when the disk is so
+// slow that Redis postpones its writes. What was acknowledged in a gap may be lost.
+func findGaps(answered map[time.Duration]time.Duration, seen map[time.Duration]bool, restarts []restart) (gaps []span) {
+	previous := time.Duration(0)
+	for _, r := range restarts {
+		gap := span{1 << 62, r.up}
+		for sent, at := range answered {
+			if !seen[sent] && at <= r.killed.before && sent > previous {
+				gap.after = min(gap.after, sent)
+			}
+		}
+		if gap.after < 1<<62 {
+			gaps = append(gaps, gap)
+		}
+		previous = r.up
+	}
+	return gaps
+}
+
+// inGap says whether what was acknowledged at that time may have been lost without
+// a trace.
+func (e *evidence) inGap(call, end time.Duration) bool {
+	for _, g := range e.gaps {
+		if g.meets(call, max(call, end)) {
+			return true
+		}
+	}
+	return false
+}
