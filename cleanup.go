@@ -121,6 +121,7 @@ func (c *cleaner) due() (node any, due []*job, pause time.Duration) {
 		}
 		if at == node && !c.asked[at] && len(due) < chunk {
 			due = append(due, j)
+			j.next = now.Add(cleanFor) // not again while it is under way, wherever its key may move
 		}
 	}
 	if len(due) > 0 {

@@ -533,3 +533,26 @@ func beyond(g *guarded) (errs []error) {
 	}
 	return errs
 }
+
+// TestOneChannelDenied: a channel that is forbidden takes no other with it, not even
+// when the connection is made anew and asks for all of them.
+func TestOneChannelDenied(t *testing.T) {
+	t.Parallel()
+	g := newGuarded(t, grantsOfAll, grantsOfLocks)
+	g.rule = append(g.rule, "&{Lock:b}:wake")
+	g.grant("&{Lock:*}:wake")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	l := newLocker(t, g.user, sluice.WithRetryInterval(100*time.Millisecond))
+	for _, name := range []string{"a", "b", "c"} {
+		require.NoError(t, g.admin.Set(ctx, "Lock:"+name, "somebody", time.Hour).Err())
+		go func() { _, _ = l.Lock(ctx, name) }()
+	}
+	subscribed := func() bool { return g.admin.PubSubNumSub(ctx, "{Lock:b}:wake").Val()["{Lock:b}:wake"] == 1 }
+	require.Eventually(t, subscribed, 5*time.Second, 10*time.Millisecond)
+	for range 3 {
+		require.NoError(t, g.admin.ClientKillByFilter(ctx, "TYPE", "pubsub").Err())
+		require.False(t, subscribed())
+		require.Eventually(t, subscribed, 5*time.Second, 10*time.Millisecond, "nobody asks any more")
+	}
+}

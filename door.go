@@ -277,11 +277,13 @@ func (d *door) send(a *attempt) result {
 // heed has a Cluster's client ask again which server keeps what, when one did not
 // answer. go-redis itself does when a server says that something has moved, which one
 // that is dead never says, and else once a minute: for so long a replica that has
-// taken over would not be found. It asks in the background, five times a second at
-// the most.
+// taken over would not be found. It asks in the background, one question at a time.
+// An autopipeline does not let us: behind one, it is up to a minute.
 func (d *door) heed(r result) result {
-	cluster, ok := d.rdb.(interface{ ReloadState(ctx context.Context) })
-	if ok && (r.fate == lost || r.fate == unsent) {
+	if r.fate != lost && r.fate != unsent {
+		return r
+	}
+	if cluster, ok := d.rdb.(interface{ ReloadState(ctx context.Context) }); ok {
 		cluster.ReloadState(context.Background())
 	}
 	return r

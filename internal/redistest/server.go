@@ -317,7 +317,7 @@ func (s *Server) Up(t testing.TB) {
 func (s *Server) Restart(settings ...string) error {
 	again, err := startAt(s.Addr, s.dir, append(slices.Clip(s.settings), settings...), s.env...)
 	if err == nil {
-		*s = *again
+		s.pid, s.stdin, s.ended, s.settings = again.pid, again.stdin, again.ended, again.settings
 	}
 	return err
 }
