@@ -283,6 +283,8 @@ func everything(t *testing.T, rdb redis.UniversalClient, strike func()) (failed 
 		es[i] = sluice.Entry{ID: "a", Score: 1, Payload: []byte(canaryPayload)}
 	}
 	if strike != nil {
+		_, err := newLocker(t, rdb).Lock(t.Context(), "taken")
+		require.NoError(t, err)
 		k, fenced, es = before(t, l, q)
 		strike()
 	}
@@ -333,6 +335,7 @@ func operations(l *sluice.Locker, k, fenced *sluice.Lock, q *sluice.Queue, es []
 	return map[string]func(context.Context) error{
 		"lock":         func(ctx context.Context) error { _, err := l.Lock(ctx, "a"); return err },
 		"lock held":    func(ctx context.Context) error { _, err := l.Lock(ctx, "held"); return err },
+		"lock taken":   func(ctx context.Context) error { _, err := l.Lock(ctx, "taken"); return err },
 		"try lock":     func(ctx context.Context) error { _, err := l.TryLock(ctx, "b"); return err },
 		"fenced lock":  func(ctx context.Context) error { _, err := l.TryLock(ctx, "c", sluice.WithFencing()); return err },
 		"do":           func(ctx context.Context) error { return l.Do(ctx, "d", func(context.Context) error { return nil }) },
