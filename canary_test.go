@@ -393,7 +393,7 @@ func failAll(t *testing.T, q *sluice.Queue) string {
 			return context.Cause(ctx)
 		},
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	err := w.Run(ctx)
 	silent(t, "run", err)
