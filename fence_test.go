@@ -154,7 +154,7 @@ func TestFenceAfterAnAbandonedAcquisition(t *testing.T) {
 		k, err := l.Lock(t.Context(), name) // now the server knows the scripts
 		require.NoError(t, err)
 		require.NoError(t, k.Unlock(t.Context()))
-		faults.Delay(50 * time.Millisecond)
+		faults.Delay(300 * time.Millisecond)
 		_, err = l.Lock(within(t, 10*time.Millisecond), name)
 		require.ErrorIs(t, err, sluice.ErrUnknown)
 		require.Eventually(t, func() bool { return rdb.Exists(t.Context(), "Lock:"+name).Val() == 1 }, time.Second, time.Millisecond,
