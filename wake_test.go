@@ -36,6 +36,36 @@ func TestReleasedBeforeSubscribed(t *testing.T) {
 	})
 }
 
+// TestReleasedBeforeJoined: likewise where the subscription stands already, from an
+// earlier wait, and the notification comes before there is anybody to hear it.
+func TestReleasedBeforeJoined(t *testing.T) {
+	each(t, func(t *testing.T, s *redistest.Server) {
+		name := redistest.Name(t)
+		rdb, faults := s.Faulty(t)
+		holder, waiter := newLocker(t, s.Client(t)), newLocker(t, rdb, sluice.WithRetryInterval(time.Minute))
+		k, err := holder.Lock(t.Context(), name)
+		require.NoError(t, err)
+		time.AfterFunc(50*time.Millisecond, func() { _ = k.Unlock(t.Context()) })
+		waited, err := waiter.Lock(t.Context(), name)
+		require.NoError(t, err)
+		require.NoError(t, waited.Unlock(t.Context()))
+		k, err = holder.Lock(t.Context(), name)
+		require.NoError(t, err)
+
+		// The replies to the waiter's two looks take 150ms each. The second look is
+		// carried out at 150, and the lock released, and that told, before 300.
+		faults.Delay(150 * time.Millisecond)
+		start := time.Now()
+		time.AfterFunc(200*time.Millisecond, func() {
+			faults.Delay(0)
+			_ = k.Unlock(t.Context())
+		})
+		_, err = waiter.Lock(t.Context(), name)
+		require.NoError(t, err)
+		require.Less(t, time.Since(start), 3*time.Second)
+	})
+}
+
 // TestHalfOpenConnection: a pub/sub connection that went quiet without an error
 // costs an interval, is found out by that, and replaced.
 func TestHalfOpenConnection(t *testing.T) {
