@@ -261,6 +261,8 @@ func (l *load) goOn(who string, do func() bool) {
 		for !l.isClosing() && l.ctx.Err() == nil {
 			if do() {
 				l.step(who, 1)
+			} else {
+				time.Sleep(10 * time.Millisecond) // nobody hammers a server that is down
 			}
 		}
 	})

@@ -16,7 +16,7 @@ const (
 )
 
 // fences are those that were reserved with an acquisition. The first is at least
-// the server's time in microseconds; each hand-over takes the next, and what is
+// the server's time in microseconds; each hand-over takes that of its time, and what is
 // left of them is given back with the lock.
 //
 // No fence runs ahead of the server's clock by it: the n-th is not given out
@@ -28,15 +28,18 @@ type fences struct {
 	since          time.Time
 }
 
-// next takes a fence for who inherits the lock, when its microsecond has come: it
-// is the present one at the latest, unless hand-overs took less than one each.
+// next takes a fence for who inherits the lock: that of the present microsecond or,
+// where that was taken, the next one, when its time has come. The following one of the
+// block would do as long as one primary gives all fences. After a failover two may do so
+// for a while, and then a lower one than the other has given meanwhile would be late.
 func (f fences) next() (fences, bool) {
-	if f.first == 0 || f.current == f.first+fenceBlock-1 {
+	last := f.first + fenceBlock - 1
+	if f.first == 0 || f.current == last {
 		return f, false
 	}
-	f.current++
 	for range 500 { // a few microseconds; on a fake clock that stands still, in vain
-		if time.Since(f.since).Microseconds() >= f.current-f.first {
+		if now := f.first + time.Since(f.since).Microseconds(); now > f.current {
+			f.current = min(now, last)
 			return f, true
 		}
 	}

@@ -135,6 +135,35 @@ func TestFenceOfAHandOver(t *testing.T) {
 	})
 }
 
+// TestFenceOfAHandOverIsItsTime: a lock that is handed on after a while has a fence of
+// then. One of when its process got it from Redis would be lower than what another
+// primary has given in between, as one does that was promoted beside it.
+func TestFenceOfAHandOverIsItsTime(t *testing.T) {
+	each(t, func(t *testing.T, s *redistest.Server) {
+		const held = 4 * time.Millisecond
+		l, name := newLocker(t, s.Client(t), sluice.WithFencing()), redistest.Name(t)
+		for handed := 0; handed < 5; { // a slow machine may miss the time for it
+			first, err := l.Lock(t.Context(), name)
+			require.NoError(t, err)
+			next := make(chan *sluice.Lock)
+			go func() {
+				k, err := l.Lock(t.Context(), name)
+				requireNoError(t, err)
+				next <- k
+			}()
+			time.Sleep(held) // work
+			require.NoError(t, first.Unlock(t.Context()))
+			second := <-next
+			require.GreaterOrEqual(t, second.Fence()-first.Fence(), held.Microseconds())
+			require.LessOrEqual(t, second.Fence(), micros(t, s.Client(t)))
+			if second.Token() == first.Token() {
+				handed++
+			}
+			require.NoError(t, second.Unlock(t.Context()))
+		}
+	})
+}
+
 // requireNoError is for goroutines, which must not end the test.
 func requireNoError(t *testing.T, err error) bool {
 	t.Helper()
