@@ -677,3 +677,36 @@ func wrongFences(name string, gs []grant) (wrong []string) {
 	}
 	return wrong
 }
+
+// TestReadOnlyForAWhile: a server that is a replica for a moment, as some are in a
+// failover, is waited for by every operation.
+func TestReadOnlyForAWhile(t *testing.T) {
+	t.Parallel()
+	ctx, s := t.Context(), redistest.Start(t)
+	rdb := s.Client(t)
+	l, q := newLocker(t, rdb), newQueue(t, rdb)
+	var plain, fenced *sluice.Lock
+	var es []sluice.Entry
+	for i, operation := range []func() (err error){
+		func() (err error) { plain, err = l.Lock(ctx, "plain"); return err },
+		func() (err error) { fenced, err = l.TryLock(ctx, "fenced", sluice.WithFencing()); return err },
+		func() error { return plain.Extend(ctx, time.Minute) },
+		func() error { return plain.Unlock(ctx) },
+		func() error { return fenced.Unlock(ctx) },
+		func() error { _, err := q.Enqueue(ctx, sluice.Task{ID: "a"}); return err },
+		func() (err error) { es, err = q.Claim(ctx, 1, time.Minute); return err },
+		func() error { return q.Dequeue(ctx, es...) },
+	} {
+		require.NoError(t, rdb.ReplicaOf(ctx, "127.0.0.1", "1").Err())
+		result := make(chan error, 1)
+		go func() { result <- operation() }()
+		select {
+		case err := <-result:
+			t.Fatalf("operation %d has not waited: %v", i, err)
+		case <-time.After(100 * time.Millisecond):
+		}
+		require.NoError(t, rdb.ReplicaOf(ctx, "no", "one").Err())
+		require.NoError(t, <-result, "operation %d", i)
+	}
+	require.Len(t, es, 1)
+}
