@@ -218,7 +218,7 @@ func (c *checker) judgeRefusal(r record) {
 	switch {
 	case r.From == 0:
 		c.counts["fenced writes refused: too late"]++
-	case c.excused(r) || slices.ContainsFunc(c.setBacks, func(s setBack) bool { return s.name == r.Name }):
+	case c.excused(r), len(c.gaps) > 0, slices.ContainsFunc(c.setBacks, func(s setBack) bool { return s.name == r.Name }):
 		c.counts["fenced writes refused: excused"]++
 	default:
 		c.violation("%s: the holder's write with fence %d was refused", r.Name, r.Fence)
@@ -243,7 +243,7 @@ func (c *checker) checkUnlocks() {
 		}
 	}
 	for token, r := range last {
-		if r.Result != done || len(c.stays[token]) != 1 || c.excused(r) {
+		if r.Result != done || len(c.stays[token]) != 1 || c.excused(r) || c.inGap(r.Unlock, r.Return) {
 			continue
 		}
 		c.counts["unlocks"]++
@@ -280,16 +280,22 @@ func (c *checker) checkLockExtensions() {
 // retry intervals.
 const lookedBefore = 200 * time.Millisecond
 
-// checkBusy: ErrLocked says that somebody has the lock, or had it a moment ago, or has
-// not had the answer to its release.
+// checkBusy: ErrLocked says that somebody has the lock, or had it a moment ago; or
+// when the one in front of the process's line asked, whose answer may have been long on
+// its way; or that the process has not had the answer to its release.
 func (c *checker) checkBusy() {
-	stays, releases := map[string][]span{}, map[string][]span{}
+	stays, waits, releases := map[string][]span{}, map[string][]span{}, map[string][]span{}
 	for _, h := range c.holds {
 		stays[h.name] = append(stays[h.name], span{h.begun.after, h.ended.before + lookedBefore})
 	}
 	for _, r := range c.records {
-		if r.Op == opHold && r.Unlock != 0 {
-			releases[r.Process+r.Name] = append(releases[r.Process+r.Name], span{r.Unlock, r.Return + lookedBefore})
+		if r.Op != opHold && r.Op != opTake {
+			continue
+		}
+		at := r.Process + " " + r.Name
+		waits[at] = append(waits[at], span{r.Call, cmp.Or(r.Got, r.From, r.Return, c.ended)})
+		if r.Unlock != 0 {
+			releases[at] = append(releases[at], span{r.Unlock, cmp.Or(r.Return, c.ended) + lookedBefore})
 		}
 	}
 	for _, r := range c.records {
@@ -297,8 +303,14 @@ func (c *checker) checkBusy() {
 			continue
 		}
 		c.counts["refusals: locked"]++
-		meets := func(s span) bool { return s.meets(r.Call, r.Return) }
-		if !slices.ContainsFunc(stays[r.Name], meets) && !slices.ContainsFunc(releases[r.Process+r.Name], meets) {
+		at, from := r.Process+" "+r.Name, r.Call
+		for _, w := range waits[at] {
+			if w.meets(r.Call-lookedBefore, r.Return) {
+				from = min(from, w.after)
+			}
+		}
+		meets := func(s span) bool { return s.meets(from, r.Return) }
+		if !slices.ContainsFunc(stays[r.Name], meets) && !slices.ContainsFunc(releases[at], meets) {
 			c.violation("%s was told that %s is locked between %v and %v (seq %d), and nobody had it", r.Process, r.Name, r.Call, r.Return, r.Seq)
 		}
 	}

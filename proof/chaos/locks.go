@@ -81,6 +81,9 @@ func (c *client) contend(rng *rand.Rand, name string, fenced bool, ttl time.Dura
 			hold = c.extendLock
 		case 1, 2:
 			hold, options = c.renewed, append(options, sluice.WithAutoRenew())
+			if rng.IntN(4) == 0 {
+				options = append(options, sluice.WithMaxHold(2*ttl))
+			}
 		case 3:
 			hold = c.overstay
 		}

@@ -3,6 +3,29 @@
 // told against the server's append-only file.
 //
 //	go run -C proof ./chaos -for 2m
+//
+// Each round of about a minute has servers, proxies and clients of its own:
+//
+//	client.go, locks.go, tasks.go   what a client process does, and records (record.go)
+//	faults.go, server.go, proxy.go, shim.go   what strikes
+//	round.go, quiet.go, process.go   a round, from its start until all is quiet
+//	witness.go, replay.go, keyspace.go, classify.go   the server's log: who held what, and
+//	    what became of each task, between which two readings of the clock
+//	check.go, check_locks.go, check_tasks.go, history.go   the two against each other
+//
+// What must hold: owners of a lock never overlap in the witness, nor do holders by
+// their own Valid, who lie within their ownership; lock histories are linearizable
+// (porcupine). Fences rise in real-time order, and what they protect never goes back.
+// An acknowledged task is done, cancelled, dead or still there; a receipt is good once;
+// nothing is handed out before it is due or its lease has ended, by the server's clock;
+// attempts equal deliveries. Whatever changed was asked for, nil means done, and a
+// definite error not done. Calls return when their context ends. When all is quiet,
+// nothing is stuck, held or half there.
+//
+// What is excused, and counted: beliefs in a lock over which the server's clock was set
+// ahead or whose key was lost, until the TTL that they knew of; a fence that the server
+// has lost while its clock was behind it; tasks that a power cut took, which are exactly
+// those in the part of the log that was cut off.
 package main
 
 import (
@@ -73,7 +96,7 @@ func (c *config) run() (ok bool, err error) {
 	if c.dir, err = os.MkdirTemp("", "sluice-proof-"); err != nil {
 		return false, err
 	}
-	if c.shim, err = compileShim(c.dir); err != nil {
+	if c.shim, err = compileShim(c.dir, "clock"); err != nil {
 		return false, err
 	}
 	fmt.Printf("chaos: seed %d, %v, %d clients\n", c.seed, c.length, c.clients)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -55,7 +56,7 @@ func TestDating(t *testing.T) {
 	require.Len(t, d.log[2].commands, 2)
 	require.Equal(t, span{200 * us, 350 * us}, d.log[4].span)
 	require.Error(t, d.date(map[time.Duration]time.Duration{300 * us: 150 * us}, 900*us), "answered before it was sent")
-	require.Equal(t, []span{{400 * us, 500 * us}}, findGaps(
+	require.Equal(t, []span{{300 * us, 500 * us}}, findGaps(
 		map[time.Duration]time.Duration{100 * us: 150 * us, 400 * us: 410 * us}, d.seen, []restart{{killed: span{450 * us, 460 * us}, up: 500 * us}}))
 }
 
@@ -104,30 +105,83 @@ func TestPieces(t *testing.T) {
 	require.Greater(t, len(pieces(history)[0]), maxPiece)
 }
 
-// TestShim sets the clock of a live server.
-func TestShim(t *testing.T) {
-	t.Parallel()
+// started starts a server with shims.
+func started(t *testing.T, names ...string) *server {
+	t.Helper()
 	if _, err := exec.LookPath("redis-server"); err != nil && os.Getenv("CI") != "true" {
 		t.Skip("no redis-server on this machine: install it to run this test (Debian: redis-server)")
 	}
 	dir := t.TempDir()
-	shim, err := compileShim(dir)
-	require.NoError(t, err)
+	var shims []string
+	for _, name := range names {
+		shim, err := compileShim(dir, name)
+		require.NoError(t, err)
+		shims = append(shims, shim)
+	}
 	folder := filepath.Join(dir, "server")
 	require.NoError(t, os.Mkdir(folder, 0o700))
-	s, err := startServer(folder, shim)
+	s, err := startServer(folder, shims...)
 	require.NoError(t, err)
 	t.Cleanup(s.Down)
+	return s
+}
+
+// TestShim sets the clock of a live server.
+func TestShim(t *testing.T) {
+	t.Parallel()
+	s := started(t, "clock")
 	for _, offset := range []time.Duration{time.Hour, -time.Hour, 0} {
 		require.NoError(t, s.setClock(offset))
 		now, err := s.rdb.Time(t.Context()).Result()
 		require.NoError(t, err)
 		require.WithinDuration(t, time.Now().Add(offset), now, time.Minute)
 	}
-	_, err = s.kill(randomCut(rand.New(rand.NewPCG(1, 2))))
+	_, err := s.kill(randomCut(rand.New(rand.NewPCG(1, 2))))
 	require.NoError(t, err)
 	require.NoError(t, s.up("always"))
 	require.NoError(t, s.rdb.Ping(t.Context()).Err())
+}
+
+// TestSlowDisk: while a sync lasts, "everysec" acknowledges what a kill -9 of the server
+// then costs, and "no" doesn't. Such a gap is found.
+//
+//	go test -C proof -run TestSlowDisk -v ./chaos
+func TestSlowDisk(t *testing.T) {
+	t.Parallel()
+	for policy, tries := range map[string]int{"everysec": 8, "no": 2} {
+		t.Run(policy, func(t *testing.T) {
+			t.Parallel()
+			s := started(t, "clock", "disk")
+			lost := 0
+			for try := 0; try < tries && lost == 0; try++ { // the kill may come between two syncs
+				require.NoError(t, s.rdb.ConfigSet(t.Context(), "appendfsync", policy).Err())
+				lost = killUnderSync(t, s, 1700*time.Millisecond+time.Duration(try)*150*time.Millisecond)
+			}
+			t.Logf("%s: kill -9 has cost %d of %d acknowledged writes", policy, lost, len(s.ticks))
+			require.Equal(t, policy == "everysec", lost > 0)
+		})
+	}
+}
+
+// killUnderSync kills a server after a while, and says how many acknowledged ticks that
+// has cost.
+func killUnderSync(t *testing.T, s *server, after time.Duration) (lost int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), after)
+	defer cancel()
+	s.tick(ctx)
+	_, err := s.kill(0)
+	require.NoError(t, err)
+	require.NoError(t, s.up("no"))
+	_, seen, err := readLog(s, monotonic())
+	require.NoError(t, err)
+	for sent := range s.ticks {
+		if !seen[sent] {
+			lost++
+		}
+	}
+	require.Equal(t, lost > 0, len(findGaps(s.ticks, seen, s.restarts)) > 0)
+	return lost
 }
 
 func TestChosen(t *testing.T) {

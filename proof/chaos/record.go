@@ -55,6 +55,7 @@ const (
 	opHold       op = "hold"
 	opTake       op = "take" // a lock that was not got
 	opExtendLock op = "extend lock"
+	opUnlockAll  op = "unlock all"
 	opRegister   op = "register"
 	opFinal      op = "final"
 	opEnqueue    op = "enqueue"

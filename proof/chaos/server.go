@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -48,17 +49,17 @@ type restart struct {
 	tail   string        // the file with what was cut off; "" if nothing was
 }
 
-// startServer starts a server with the shim on its clock.
-func startServer(dir, shim string) (*server, error) {
+// startServer starts a server with a shim on its clock, and others.
+func startServer(dir string, shims ...string) (*server, error) {
 	s := &server{dir: dir, ticks: map[time.Duration]time.Duration{}}
 	var err error
 	if s.clock, err = newClockFile(filepath.Join(dir, "clock")); err != nil {
 		return nil, err
 	}
 	s.times = newServerClock()
-	s.Server, err = redistest.StartIn(dir, []string{"LD_PRELOAD=" + shim, "CHAOS_CLOCK=" + s.clock.file.Name()},
+	s.Server, err = redistest.StartIn(dir, []string{"LD_PRELOAD=" + strings.Join(shims, ":"), "CHAOS_CLOCK=" + s.clock.file.Name()},
 		"--appendonly", "yes", "--appendfsync", "everysec", "--auto-aof-rewrite-percentage", "0",
-		"--aof-load-truncated", "yes", "--maxmemory-policy", "noeviction")
+		"--aof-load-truncated", "yes", "--maxmemory-policy", "noeviction", "--logfile", "server.log")
 	if err != nil {
 		return nil, err
 	}

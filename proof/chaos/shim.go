@@ -1,7 +1,7 @@
 package main
 
 import (
-	_ "embed"
+	"embed"
 	"encoding/binary"
 	"fmt"
 	"os"
@@ -10,14 +10,18 @@ import (
 	"time"
 )
 
-//go:embed shim/clock.c
-var shimSource []byte
+//go:embed shim
+var shims embed.FS
 
-// compileShim makes the library that shifts a server's clock.
-func compileShim(dir string) (library string, err error) {
-	source := filepath.Join(dir, "shim.c")
-	library = filepath.Join(dir, "shim.so")
-	if err := os.WriteFile(source, shimSource, 0o600); err != nil {
+// compileShim makes a library to be preloaded into a server: "clock" shifts its clock.
+func compileShim(dir, name string) (library string, err error) {
+	code, err := shims.ReadFile("shim/" + name + ".c")
+	if err != nil {
+		return "", err
+	}
+	source := filepath.Join(dir, name+".c")
+	library = filepath.Join(dir, name+".so")
+	if err := os.WriteFile(source, code, 0o600); err != nil {
 		return "", err
 	}
 	out, err := exec.Command("cc", "-O2", "-shared", "-fPIC", "-o", library, source, "-ldl").CombinedOutput()

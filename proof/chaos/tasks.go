@@ -113,6 +113,10 @@ func (c *client) meddle(rng *rand.Rand) {
 	defer cancel()
 	switch rng.IntN(5) {
 	case 0, 1:
+		if rng.IntN(20) == 0 {
+			rec := c.begin(record{Op: opUnlockAll, Name: "all"})
+			c.endBy(ctx, rec, verdict(c.locker.UnlockAll(ctx)))
+		}
 		rec := c.begin(record{Op: opCancel, Name: name, ID: id})
 		was, err := q.Cancel(ctx, id)
 		c.endBy(ctx, rec, verdictOf(was, err))

@@ -131,20 +131,26 @@ func (e *entry) tick() (sent time.Duration, ok bool) {
 	return tickOf(e.commands[0])
 }
 
-// findGaps finds ticks that the server acknowledged and that its log does not hold:
-// a kill -9 has cost acknowledged writes, which "everysec" allows when the disk is so
-// slow that Redis postpones its writes. What was acknowledged in a gap may be lost.
+// findGaps finds ticks that the server acknowledged and that its log does not hold: a
+// kill -9 has cost acknowledged writes. "everysec" allows that when the disk is so slow
+// that Redis postpones its writes while it waits for an fsync. What was acknowledged
+// since the last tick that the log does hold may be lost, too.
 func findGaps(answered map[time.Duration]time.Duration, seen map[time.Duration]bool, restarts []restart) (gaps []span) {
 	previous := time.Duration(0)
 	for _, r := range restarts {
-		gap := span{1 << 62, r.up}
+		first, last := time.Duration(1<<62), time.Duration(0)
 		for sent, at := range answered {
-			if !seen[sent] && at <= r.killed.before && sent > previous {
-				gap.after = min(gap.after, sent)
+			if !seen[sent] && sent > previous && at <= r.killed.before {
+				first = min(first, sent)
 			}
 		}
-		if gap.after < 1<<62 {
-			gaps = append(gaps, gap)
+		for sent := range seen {
+			if sent < first {
+				last = max(last, sent)
+			}
+		}
+		if first < 1<<62 {
+			gaps = append(gaps, span{last, r.up})
 		}
 		previous = r.up
 	}
