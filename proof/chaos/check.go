@@ -53,6 +53,7 @@ func check(e *evidence) ([]string, tally) {
 	c.checkFences()
 	c.checkRegister()
 	c.checkUnlocks()
+	c.checkNotHeld()
 	c.checkLockExtensions()
 	c.checkBusy()
 	c.checkTasks()

@@ -36,6 +36,9 @@ func (c *checker) checkTasks() {
 	t.checkDeliveries()
 	t.checkVerdicts()
 	t.checkByID()
+	t.checkStale()
+	t.checkGiven()
+	t.checkHands()
 	t.checkHandlers()
 	t.checkLeft()
 }
@@ -221,7 +224,7 @@ func (t *tasksCheck) judgeRemoval(m *move) {
 	}
 	switch {
 	case m.queue == popQueue && seconds(m.was.settled().score) <= latest+time.Millisecond:
-		// By anybody: the answer may have been lost.
+		// See checkGiven.
 	case m.queue == workQueue && handler != nil && handler.Call <= m.before && handler.mayHaveBeen():
 	default:
 		t.thank(m, false, func(r *record) bool { return finished(r) || r.Op == opCancel })
@@ -352,9 +355,9 @@ type stay struct {
 	claim    *move
 }
 
-// checkHandlers: while a lease lasts, by the clock of who got it, nobody else has the
+// checkHands: while a lease lasts, by the clock of who got it, nobody else has the
 // task.
-func (t *tasksCheck) checkHandlers() {
+func (t *tasksCheck) checkHands() {
 	for key, ops := range t.ops {
 		var last stay
 		for _, r := range ops { // by call: of two deliveries, the one that was asked for first

@@ -84,6 +84,11 @@ func held(process, token string, call, from, until time.Duration, fence int64) r
 		Until: until, Unlock: until, Return: until + 1, Deadline: until + 1, Fence: fence, Result: done}
 }
 
+func told(what result, r record) record {
+	r.Result = what
+	return r
+}
+
 func heldFor(ttl time.Duration, r record) record {
 	r.TTL = ttl * ms
 	return r
@@ -101,6 +106,25 @@ func (s *story) lost(from int) *story {
 func (s *story) jump(offset time.Duration) *story {
 	s.clock.jumps = append(s.clock.jumps, jump{span{s.now, s.now}, offset})
 	return s
+}
+
+// added is a task "t" of a queue that was enqueued, and is due then.
+func (s *story) added(queue, version string, due int) *story {
+	s.logs(fmt.Sprintf("ZADD Queue:%s @@%d t; HSET {Queue:%[1]s}:tasks t :::%[3]s", queue, due, version))
+	now := s.now / ms
+	return s.tells(record{Op: opEnqueue, Name: queue, ID: "t", Version: version, Call: now, Return: now + 1, Result: done, Outcome: 1,
+		Delay: time.Duration(due)*ms - s.now})
+}
+
+// leased is a claim of it, of which nobody has told.
+func (s *story) leased(queue, version string, attempt, until int) *story {
+	return s.logs(fmt.Sprintf("ZREM Queue:%s t; ZADD Queue:%[1]s @@%[2]d t; HSET {Queue:%[1]s}:tasks t %[3]d:@@%[2]d::%[4]s", queue, until, attempt, version))
+}
+
+// handled is a Worker's handler of it, whose context lived until then.
+func (s *story) handled(process string, receipt, attempt int, call, until time.Duration) *story {
+	return s.tells(record{Process: process, Op: opHandle, Name: workQueue, ID: "t", Version: "v", Attempt: attempt,
+		Call: call, Until: until, Return: until + 1, Score: s.score(receipt), Delivery: s.score(receipt), Result: done})
 }
 
 // enqueued is a task "t" that was enqueued, with a payload that begins with version.
@@ -272,6 +296,30 @@ func TestCheck(t *testing.T) {
 			at(45).logs(gone).said(opDequeue, "", 430, 0, done), "nobody has asked"},
 		"a version that replaces one in a lease": {newStory().
 			at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).enqueued("w", 50), "while somebody held it"},
+		"stale, and good": {newStory().
+			at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).said(opDequeue, "", 430, 0, stale).
+			at(60).logs(gone).said(opDequeue, "", 430, 0, done), "the witness has its receipt"},
+		"stale, as it was used": {newStory().
+			at(10).enqueued("v", 20).claimed("v", 1, 30).at(60).logs(gone).said(opDequeue, "", 430, 0, done).
+			at(70).said(opDequeue, "", 430, 0, stale), ""},
+		"not held, and there": {newStory().
+			at(10).logs("SET Lock:n T PXAT @110").at(60).logs("DEL Lock:n").
+			tells(told(notHeld, held("a", "T", 9, 11, 19, 0))), "is not held, and the witness has it"},
+		"not held, as all were released": {newStory().
+			at(10).logs("SET Lock:n T PXAT @110").at(60).logs("DEL Lock:n").
+			tells(record{Op: opUnlockAll, Name: "all", Call: 15, Return: 70, Result: unknown}).
+			tells(told(notHeld, held("a", "T", 9, 11, 19, 0))), ""},
+		"a handler that goes on": {newStory().
+			at(10).added(workQueue, "v", 10).at(20).leased(workQueue, "v", 1, 420).handled("a", 420, 1, 21, 890).
+			at(895).leased(workQueue, "v", 2, 1295).handled("b", 1295, 2, 896, 900).
+			at(902).logs("ZREM Queue:work t; HDEL {Queue:work}:tasks t"), "after its lease"},
+		"popped, and given to nobody": {newStory().
+			at(10).added(popQueue, "v", 10).at(40).logs("ZREM Queue:pop t; HDEL {Queue:pop}:tasks t"), "nobody was given it"},
+		"popped, and the answer lost": {newStory().
+			at(10).added(popQueue, "v", 10).at(40).logs("ZREM Queue:pop t; HDEL {Queue:pop}:tasks t").
+			tells(record{Op: opPopping, Name: popQueue, Call: 39, Return: 50, Result: unknown}), ""},
+		"claimed, and given to nobody": {newStory().
+			at(10).added(loopQueue, "v", 10).at(20).leased(loopQueue, "v", 1, 420), "nobody was given it"},
 		"a cancel that did nothing": {newStory().at(40).said(opCancel, "", 0, 0, done), "said yes"},
 	} {
 		t.Run(name, func(t *testing.T) {

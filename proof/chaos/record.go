@@ -62,9 +62,11 @@ const (
 	opCancel     op = "cancel"
 	opReschedule op = "reschedule"
 	opRevive     op = "revive"
-	opDelivery   op = "delivery" // an entry that Claim returned
-	opPop        op = "pop"
-	opHandle     op = "handle" // a Worker's handler
+	opClaiming   op = "claiming" // a call of Claim
+	opDelivery   op = "delivery" // an entry that it returned
+	opPopping    op = "popping"  // a call of Pop
+	opPop        op = "pop"      // an entry that it returned
+	opHandle     op = "handle"   // a Worker's handler
 	opDequeue    op = "dequeue"
 	opRetry      op = "retry"
 	opRelease    op = "release"

@@ -103,6 +103,36 @@ func (t *report) seen(f fault) string {
 	return fmt.Sprintf("%s: %d", f.effects, t.counts[f.effects])
 }
 
+// worth is what has to have happened in a run of two rounds or more.
+var worth = []string{"locks handed on", "locks extended", "fences", "fenced writes", "unlocks", "porcupine operations", "receipts used",
+	"refusals: stale", "refusals: locked", "handlers", "tasks taken", "tasks deferred", "tasks taken over by what was deferred",
+	"tasks extended", "tasks given back", "tasks buried", "tasks revived", "tasks rescheduled"}
+
+// most is what part of something may be something else, in percent: far more than there
+// is, so that what is excused stays the exception.
+var most = []struct {
+	part, of string
+	percent  int
+}{
+	{"beliefs excused", "beliefs", 20},
+	{"fences that went back, excused", "fences", 1},
+	{"contexts ended, returned more than 50ms later", "contexts ended", 5},
+	{"acknowledged tasks lost by everysec, excused", "enqueues ok", 10},
+}
+
+func (t *report) requireWorth() {
+	for _, name := range worth {
+		if t.counts[name] == 0 {
+			t.wrong = append(t.wrong, "nothing to look at: no "+name)
+		}
+	}
+	for _, m := range most {
+		if 100*t.counts[m.part] > m.percent*t.counts[m.of] {
+			t.wrong = append(t.wrong, fmt.Sprintf("%s: %d of %d, more than %d%%", m.part, t.counts[m.part], t.counts[m.of], m.percent))
+		}
+	}
+}
+
 // require adds to the violations what a run needs in order to be worth anything.
 func (t *report) require() {
 	least := min(leastStrikes, t.rounds)
@@ -116,6 +146,9 @@ func (t *report) require() {
 	}
 	if t.clients >= 3 && t.effects[poolOfOne] == 0 {
 		t.wrong = append(t.wrong, "the client with a pool of one has done nothing")
+	}
+	if t.rounds > 1 {
+		t.requireWorth()
 	}
 	if rate := float64(operations(t.counts)) / t.struck.Seconds(); rate < leastRate {
 		t.wrong = append(t.wrong, fmt.Sprintf("%.0f operations a second: at least %d", rate, leastRate))

@@ -158,10 +158,11 @@ func (c *client) loop() {
 			cancel()
 		}
 		ctx, cancel := hurried(c.consume, rng, 30)
-		call := monotonic()
+		rec := c.begin(record{Op: opClaiming, Name: name})
 		entries, err := q.Claim(ctx, 1+rng.IntN(6), lease)
 		cancel()
-		got := c.delivered(opDelivery, name, call, entries)
+		got := c.delivered(opDelivery, name, rec.Call, entries)
+		c.end(rec, verdict(err))
 		switch {
 		case err != nil || len(entries) == 0:
 			work(rng, 10*time.Millisecond)
@@ -269,9 +270,10 @@ func (c *client) popLoop() {
 	rng := c.rng()
 	q := c.queue(popQueue, sluice.Replace)
 	for c.consume.Err() == nil {
-		call := monotonic()
+		rec := c.begin(record{Op: opPopping, Name: popQueue})
 		entries, err := q.Pop(c.consume, 1+rng.IntN(4))
-		c.delivered(opPop, popQueue, call, entries)
+		c.delivered(opPop, popQueue, rec.Call, entries)
+		c.end(rec, verdict(err))
 		if err != nil || len(entries) == 0 {
 			work(rng, 20*time.Millisecond)
 		}
