@@ -80,6 +80,10 @@ func (t *tasksCheck) checkHandlers() {
 	}
 }
 
+// onItsWay is for how long a request may be carried out that was given up: stalls, and
+// a server that is stopped, take less.
+const onItsWay = 4 * time.Second
+
 // takings are the calls that take tasks of a queue, of which nobody knows what they
 // have brought.
 func (t *tasksCheck) takings(what op, queue string) (spans []span) {
@@ -89,7 +93,7 @@ func (t *tasksCheck) takings(what op, queue string) (spans []span) {
 			if end == 0 {
 				end = t.ended
 			}
-			spans = append(spans, span{r.Call, end})
+			spans = append(spans, span{r.Call, end + onItsWay})
 		}
 	}
 	return spans
