@@ -93,7 +93,9 @@ func (t *tasksCheck) judge(m *move) {
 		t.judgeClaim(m)
 	case extended:
 		t.judgeLease(m)
-		t.thank(m, true, ends(m, opExtend))
+		if m.queue != workQueue { // a Worker extends what its handler has not begun with, too
+			t.thank(m, true, ends(m, opExtend))
+		}
 	case added, replaced, deferred:
 		t.judgeEnqueue(m)
 	case tookOver:

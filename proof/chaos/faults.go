@@ -166,7 +166,7 @@ func fillUp(r *round) (int, error) {
 // it again.
 func restartWith(policy string) func(r *round) (int, error) {
 	return func(r *round) (int, error) {
-		if err := r.server.rdb.ConfigSet(context.Background(), "appendfsync", policy).Err(); err != nil {
+		if err := r.server.setPolicy(policy); err != nil {
 			return 0, err
 		}
 		r.during(400 * time.Millisecond)

@@ -60,6 +60,17 @@ func TestDating(t *testing.T) {
 		map[time.Duration]time.Duration{100 * us: 150 * us, 400 * us: 410 * us}, d.seen, []restart{{killed: span{450 * us, 460 * us}, up: 500 * us}}))
 }
 
+// TestGapOfAPolicy: without any tick that was lost, "everysec" leaves it open what was
+// after the last one that was not.
+func TestGapOfAPolicy(t *testing.T) {
+	t.Parallel()
+	ticks, seen := map[time.Duration]time.Duration{100: 110, 900: 910}, map[time.Duration]bool{100: true, 900: true}
+	r := restart{killed: span{450, 460}, up: 500}
+	require.Empty(t, findGaps(ticks, seen, []restart{r}))
+	r.postponed = true
+	require.Equal(t, []span{{100, 500}}, findGaps(ticks, seen, []restart{r}))
+}
+
 // TestTear: a log is never truncated within a transaction of which something is left.
 func TestTear(t *testing.T) {
 	t.Parallel()
@@ -180,6 +191,7 @@ func killUnderSync(t *testing.T, s *server, after time.Duration) (lost int) {
 			lost++
 		}
 	}
+	s.restarts[0].postponed = false
 	require.Equal(t, lost > 0, len(findGaps(s.ticks, seen, s.restarts)) > 0)
 	return lost
 }

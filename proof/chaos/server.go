@@ -29,10 +29,11 @@ const (
 // server is the redis-server that is struck. Its append-only file is the witness.
 type server struct {
 	*redistest.Server
-	clock *clockFile
-	rdb   *redis.Client // direct, not through the proxies
-	dir   string
-	floor int // of the log: what is on the disk for certain
+	clock  *clockFile
+	rdb    *redis.Client // direct, not through the proxies
+	dir    string
+	floor  int    // of the log: what is on the disk for certain
+	policy string // of fsync
 
 	mu       sync.Mutex // guards what follows
 	ticks    map[time.Duration]time.Duration
@@ -47,11 +48,13 @@ type restart struct {
 	up     time.Duration // it answers again
 	whole  int           // the log goes on there
 	tail   string        // the file with what was cut off; "" if nothing was
+	// postponed says that the policy was "everysec": see findGaps.
+	postponed bool
 }
 
 // startServer starts a server with a shim on its clock, and others.
 func startServer(dir string, shims ...string) (*server, error) {
-	s := &server{dir: dir, ticks: map[time.Duration]time.Duration{}}
+	s := &server{dir: dir, ticks: map[time.Duration]time.Duration{}, policy: "everysec"}
 	var err error
 	if s.clock, err = newClockFile(filepath.Join(dir, "clock")); err != nil {
 		return nil, err
@@ -110,7 +113,7 @@ func (s *server) setClock(offset time.Duration) error {
 // end of the log: what a power cut takes that had not reached the disk. It returns how
 // many were taken.
 func (s *server) kill(cut int) (taken int, err error) {
-	r := restart{killed: span{after: monotonic()}}
+	r := restart{killed: span{after: monotonic()}, postponed: s.policy == "everysec"}
 	s.Down()
 	r.killed.before = monotonic()
 	log, err := os.ReadFile(s.LogFile())
@@ -158,6 +161,7 @@ func (s *server) up(policy string) error {
 	if err := s.Restart("--appendfsync", policy); err != nil {
 		return err
 	}
+	s.policy = policy
 	for redis.HasErrorPrefix(s.rdb.Ping(context.Background()).Err(), "LOADING") {
 		time.Sleep(time.Millisecond) // the server reads its log
 	}
@@ -165,6 +169,12 @@ func (s *server) up(policy string) error {
 	defer s.mu.Unlock()
 	s.restarts[len(s.restarts)-1].up = monotonic()
 	return nil
+}
+
+// setPolicy changes the fsync policy.
+func (s *server) setPolicy(policy string) error {
+	s.policy = policy
+	return s.rdb.ConfigSet(context.Background(), "appendfsync", policy).Err()
 }
 
 // calm undoes all that a fault may have left.

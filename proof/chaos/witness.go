@@ -134,7 +134,8 @@ func (e *entry) tick() (sent time.Duration, ok bool) {
 // findGaps finds ticks that the server acknowledged and that its log does not hold: a
 // kill -9 has cost acknowledged writes. "everysec" allows that when the disk is so slow
 // that Redis postpones its writes while it waits for an fsync. What was acknowledged
-// since the last tick that the log does hold may be lost, too.
+// since the last tick that the log does hold may be lost, too; under that policy even if
+// no tick was, on a machine where they are few.
 func findGaps(answered map[time.Duration]time.Duration, seen map[time.Duration]bool, restarts []restart) (gaps []span) {
 	previous := time.Duration(0)
 	for _, r := range restarts {
@@ -143,6 +144,9 @@ func findGaps(answered map[time.Duration]time.Duration, seen map[time.Duration]b
 			if !seen[sent] && sent > previous && at <= r.killed.before {
 				first = min(first, sent)
 			}
+		}
+		if r.postponed {
+			first = min(first, r.killed.before)
 		}
 		for sent := range seen {
 			if sent < first {
