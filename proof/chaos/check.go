@@ -56,6 +56,7 @@ func check(e *evidence) ([]string, tally) {
 	c.checkNotHeld()
 	c.checkLockExtensions()
 	c.checkBusy()
+	c.checkWaits()
 	c.checkTasks()
 	c.checkEnded()
 	began := time.Now()

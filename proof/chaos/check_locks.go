@@ -59,6 +59,9 @@ func (c *checker) checkBeliefs() {
 			c.counts["beliefs excused"]++
 		}
 		c.checkOwnership(r, excused)
+		if r.Return != 0 && r.Until > r.Return {
+			c.violation("%s held %s again at %v (seq %d), when it had been over at %v", r.Process, r.Name, r.Until, r.Seq, r.Return)
+		}
 		if r.Name == last.Name && r.From < last.Until {
 			if excused || c.excused(last) {
 				c.counts["overlaps excused"]++
@@ -193,7 +196,7 @@ func (c *checker) forgotten(a, b record) bool {
 // checkRegister: what a fence protects takes no write from an earlier holder after a
 // later one's, and refuses nobody who holds the lock.
 func (c *checker) checkRegister() {
-	taken := map[string][]record{}
+	taken, refusals := map[string][]record{}, []record(nil)
 	for _, r := range c.records {
 		if r.Op != opRegister || r.Return == 0 {
 			continue
@@ -202,8 +205,11 @@ func (c *checker) checkRegister() {
 		if r.Result == done {
 			taken[r.Name] = append(taken[r.Name], r)
 		} else {
-			c.judgeRefusal(r)
+			refusals = append(refusals, r)
 		}
+	}
+	for _, r := range refusals {
+		c.judgeRefusal(r, taken[r.Name])
 	}
 	for name, list := range taken {
 		afterwards(list, func(r record) time.Duration { return r.Return }, func(r record, highest []record) {
@@ -214,11 +220,16 @@ func (c *checker) checkRegister() {
 	}
 }
 
-func (c *checker) judgeRefusal(r record) {
+// judgeRefusal judges the refusal of a write, by the writes that were taken.
+func (c *checker) judgeRefusal(r record, taken []record) {
+	higher := func(w record) bool {
+		w.Got, w.Call, r.Got = w.Call, w.Call-longLife, r.Return // it was granted before
+		return w.Fence > r.Fence && w.Got < r.Return && c.forgotten(w, r)
+	}
 	switch {
 	case r.From == 0:
 		c.counts["fenced writes refused: too late"]++
-	case c.excused(r), len(c.gaps) > 0, slices.ContainsFunc(c.setBacks, func(s setBack) bool { return s.name == r.Name }):
+	case c.excused(r), slices.ContainsFunc(taken, higher):
 		c.counts["fenced writes refused: excused"]++
 	default:
 		c.violation("%s: the holder's write with fence %d was refused", r.Name, r.Fence)
@@ -248,6 +259,9 @@ func (c *checker) checkUnlocks() {
 		}
 		c.counts["unlocks"]++
 		h := c.stays[token][0]
+		if c.clock.set(h.until-time.Second, r.Return) {
+			continue // set back, perhaps, when it had expired, but not been deleted
+		}
 		handed := slices.ContainsFunc(secret[r.Process+" "+r.Name], func(s span) bool { return s.meets(r.Unlock, r.Return) })
 		if h.until < r.Unlock || !handed && h.ended.after > r.Return && h.until > r.Return {
 			c.violation("%s released %s at %v (seq %d) and was told so by %v: %+v", r.Process, r.Name, r.Unlock, r.Seq, r.Return, h)
@@ -314,4 +328,40 @@ func (c *checker) checkBusy() {
 			c.violation("%s was told that %s is locked between %v and %v (seq %d), and nobody had it", r.Process, r.Name, r.Call, r.Return, r.Seq)
 		}
 	}
+}
+
+// inVain is how long somebody may wait for a lock that is free: some faults' length.
+const inVain = 8 * time.Second
+
+// checkWaits: nobody waits for long for what nobody has.
+func (c *checker) checkWaits() {
+	by := map[string][]hold{}
+	for _, h := range c.holds {
+		by[h.name] = append(by[h.name], h)
+	}
+	for _, r := range c.records {
+		if r.Op != opHold && r.Op != opTake {
+			continue
+		}
+		end := cmp.Or(r.Got, r.From, r.Return, c.deaths[r.Process], c.ended)
+		if end-r.Call < inVain {
+			continue
+		}
+		c.counts["waits of more than 8s"]++
+		if free := c.free(by[r.Name], r.Call, end); free.before-free.after > inVain {
+			c.violation("%s waited for %s from %v to %v (seq %d), and nobody had it in %v", r.Process, r.Name, r.Call, end, r.Seq, free)
+		}
+	}
+}
+
+// free is the longest time within a span for which nobody held a lock.
+func (c *checker) free(holds []hold, from, to time.Duration) (longest span) {
+	since := from
+	for _, h := range append(slices.Clip(holds), hold{begun: span{to, to}, ended: span{to, to}}) {
+		if gap := (span{since, min(h.begun.after, to)}); gap.before-gap.after > longest.before-longest.after {
+			longest = gap
+		}
+		since = max(since, h.ended.before)
+	}
+	return longest
 }

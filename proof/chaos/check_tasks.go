@@ -275,13 +275,26 @@ func (t *tasksCheck) checkDeliveries() {
 		}
 		t.counts["deliveries"]++
 		t.checkDelivery(r, from)
-		if t.inGap(r.Call-time.Second, r.Return) {
-			continue // it was handed out, and then again
+		if t.handedInGap(r) {
+			continue // and then again, perhaps
 		}
 		if seen[at]++; seen[at] > max(1, len(from)) {
 			t.violation("%v with receipt %.6f was handed out %d times", at.taskKey, at.score, seen[at])
 		}
 	}
+}
+
+// handedInGap says whether a task was handed out when acknowledged writes were lost. The
+// receipt of a claim says when that was; its answer may have been long on its way.
+func (t *tasksCheck) handedInGap(r *record) bool {
+	if r.Op == opPop {
+		return t.inGap(r.Call, r.Return)
+	}
+	return slices.ContainsFunc(t.gaps, func(g span) bool {
+		earliest, latest := t.clock.at(g)
+		claim := seconds(r.Delivery) - lease
+		return earliest-settle <= claim && claim <= latest+settle
+	})
 }
 
 func (t *tasksCheck) checkDelivery(r *record, moves []*move) {
@@ -291,7 +304,7 @@ func (t *tasksCheck) checkDelivery(r *record, moves []*move) {
 		}
 		return m.is.attempt == r.Attempt && m.is.version == r.Version
 	})
-	if !known && !t.inGap(r.Call-time.Second, r.Call+time.Second) {
+	if !known && !t.handedInGap(r) {
 		t.violation("%s of %s on %s to %s (%s, attempt %d, receipt %.6f): the witness doesn't know it", r.Op, r.ID, r.Name, r.Process, r.Version, r.Attempt, r.Score)
 	}
 }

@@ -26,6 +26,12 @@ func newStory() *story {
 	return s
 }
 
+func lasting(end time.Duration) *story {
+	s := newStory()
+	s.ended = end * ms
+	return s
+}
+
 // at says when the next thing happens.
 func (s *story) at(now time.Duration) *story {
 	s.now = now * ms
@@ -223,6 +229,13 @@ func TestCheck(t *testing.T) {
 			tells(record{Op: opRegister, Name: "n", Fence: 7, Call: 3, Return: 4, Result: refused}), ""},
 		"a holder's write is refused": {newStory().
 			tells(record{Op: opRegister, Name: "n", Fence: 7, Call: 3, Return: 4, From: 3, Until: 4, Result: refused}), "holder's write"},
+		"a holder's write is refused, and a higher fence was written": {newStory().
+			tells(record{Op: opRegister, Name: "n", Fence: 8, Call: 1, Return: 2, Result: done}).
+			tells(record{Op: opRegister, Name: "n", Fence: 7, Call: 3, Return: 4, From: 3, Until: 4, Result: refused}), "holder's write"},
+		"a holder's write is refused, as a fence was forgotten": {newStory().
+			at(1).logs("SET {Lock:n}:fence 1700003600000000 PXAT @900").at(2).lost(0).at(3).jump(-2 * time.Hour).
+			tells(record{Op: opRegister, Name: "n", Fence: 1_700_003_600_000_000, Call: 1, Return: 2, Result: done}).
+			tells(record{Op: opRegister, Name: "n", Fence: 7, Call: 30, Return: 40, From: 30, Until: 40, Result: refused}), ""},
 		"an Unlock that released nothing": {newStory().
 			at(10).logs("SET Lock:n T PXAT @30").at(31).logs("DEL Lock:n").
 			tells(record{Op: opHold, Name: "n", Token: digest("T"), Call: 9, Got: 11, From: 11, Until: 20, Unlock: 50, Return: 51, Result: done}), "was told so"},
@@ -232,6 +245,15 @@ func TestCheck(t *testing.T) {
 		"an extension that was not": {newStory().
 			at(10).logs("SET Lock:n T PXAT @110").
 			tells(record{Op: opExtendLock, Name: "n", Token: digest("T"), TTL: 100 * ms, Call: 50, Return: 51, Result: done}), "knows nothing of it"},
+		"held again": {newStory().
+			at(10).logs("SET Lock:n T PXAT @110").at(90).logs("DEL Lock:n").
+			tells(record{Op: opHold, Name: "n", Token: digest("T"), Call: 9, Got: 11, From: 11, Until: 60, Return: 50, Result: expired}), "held n again"},
+		"waits for what nobody has": {lasting(20_000).
+			at(10).logs("SET Lock:n T PXAT @110").at(111).logs("DEL Lock:n").
+			tells(record{Op: opTake, Name: "n", Call: 50, Return: 9000, Result: ctxEnded}), "and nobody had it in"},
+		"waits for what somebody has": {lasting(20_000).
+			at(10).logs("SET Lock:n T PXAT @8000").at(7000).logs("DEL Lock:n").at(8000).logs("SET Lock:n U PXAT @9000").at(8900).logs("DEL Lock:n").
+			tells(record{Op: opTake, Name: "n", Call: 50, Return: 15_000, Result: ctxEnded}), ""},
 		"locked by nobody": {newStory().
 			at(10).logs("SET Lock:n T PXAT @110").at(11).logs("DEL Lock:n").
 			tells(record{Op: opTake, Name: "n", Call: 500, Return: 510, Result: locked}), "nobody had it"},

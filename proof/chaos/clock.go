@@ -101,3 +101,13 @@ func (c serverClock) setAhead(from, to time.Duration) (when time.Duration, was b
 	}
 	return when, was
 }
+
+// set says whether the clock was set at all within a span.
+func (c serverClock) set(from, to time.Duration) bool {
+	for _, j := range c.jumps {
+		if j.at.meets(from-settle, to) {
+			return true
+		}
+	}
+	return false
+}
