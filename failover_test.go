@@ -298,7 +298,7 @@ func (l *load) contend(locker *sluice.Locker, name string, fenced bool) bool {
 	called := time.Now()
 	k, err := locker.Lock(l.ctx, name, options...)
 	if err != nil {
-		l.failed("lock", err, sluice.ErrLocked)
+		l.failed("lock", called, err, sluice.ErrLocked)
 		return false
 	}
 	g := grant{fence: k.Fence(), sent: k.Deadline().Add(-ttl + ttl/100 + 2*time.Millisecond), known: time.Now()}
@@ -311,8 +311,9 @@ func (l *load) contend(locker *sluice.Locker, name string, fenced bool) bool {
 		l.write(name, g)
 	}
 	l.left(name, k)
+	released := time.Now()
 	if err := k.Unlock(l.ctx); err != nil && !errors.Is(err, sluice.ErrNotHeld) {
-		l.failed("unlock", err, sluice.ErrLocked)
+		l.failed("unlock", released, err, sluice.ErrLocked)
 	}
 	time.Sleep(rand.N(4 * time.Millisecond)) // other work
 	return true
@@ -386,6 +387,7 @@ func (l *load) produce(q *sluice.Queue, tag string, p *probe) bool {
 		ctx, cancel = context.WithTimeout(l.ctx, time.Second)
 	}
 	defer cancel()
+	called := time.Now()
 	_, err := q.Enqueue(ctx, sluice.Task{ID: id, Payload: []byte(payload), Delay: rand.N(200 * time.Millisecond)})
 	if err == nil && p != nil {
 		p.success()
@@ -395,7 +397,7 @@ func (l *load) produce(q *sluice.Queue, tag string, p *probe) bool {
 	task.refused = err != nil && !errors.Is(err, sluice.ErrUnknown)
 	l.mu.Unlock()
 	if err != nil {
-		l.failed("enqueue", err)
+		l.failed("enqueue", called, err)
 	}
 	time.Sleep(5*time.Millisecond + rand.N(5*time.Millisecond)) // other work
 	return err == nil
@@ -405,14 +407,16 @@ func (l *load) produce(q *sluice.Queue, tag string, p *probe) bool {
 func (l *load) probeLock(locker *sluice.Locker, tag string) bool {
 	ctx, cancel := context.WithTimeout(l.ctx, time.Second)
 	defer cancel()
+	called := time.Now()
 	k, err := locker.Lock(ctx, tag+"probe", sluice.WithTTL(time.Second))
 	if err != nil {
-		l.failed("probe", err, sluice.ErrLocked) // of its own, whose release was lost
+		l.failed("probe", called, err, sluice.ErrLocked) // of its own, whose release was lost
 		return false
 	}
 	l.probes[tag+"lock"].success()
+	called = time.Now()
 	if err := k.Unlock(ctx); err != nil {
-		l.failed("unlock", err, sluice.ErrNotHeld)
+		l.failed("unlock", called, err, sluice.ErrNotHeld)
 	}
 	time.Sleep(5 * time.Millisecond) // other work
 	return true
@@ -423,18 +427,21 @@ func (l *load) consume(q *sluice.Queue, who string) {
 	l.step(who, 0)
 	l.workers.Go(func() {
 		for l.ctx.Err() == nil {
+			called := time.Now()
 			err := q.Wait(l.ctx)
 			if err == nil {
+				called = time.Now()
 				var es []sluice.Entry
 				if es, err = q.Claim(l.ctx, 10, 3*time.Second); err == nil && len(es) > 0 {
 					for _, e := range es {
 						l.handled(who, e)
 					}
+					called = time.Now()
 					err = q.Dequeue(l.ctx, es...)
 				}
 			}
 			if err != nil {
-				l.failed("loop", err, sluice.ErrStale)
+				l.failed("loop", called, err, sluice.ErrStale)
 				time.Sleep(10 * time.Millisecond) // as the doc of Wait says
 			}
 		}
@@ -456,8 +463,9 @@ func (l *load) handled(who string, e sluice.Entry) {
 	}
 }
 
-// failed notes an error. Some mean something that did not happen.
-func (l *load) failed(op string, err error, allowed ...error) {
+// failed notes an error. Some mean something that did not happen, or should have been
+// waited for.
+func (l *load) failed(op string, called time.Time, err error, allowed ...error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ctx.Err() != nil {
@@ -476,10 +484,13 @@ func (l *load) failed(op string, err error, allowed ...error) {
 			l.wrong = append(l.wrong, op+": "+text)
 		}
 	}
-	if errors.As(err, &server) { // READONLY and the like pass, and are waited for
+	if errors.As(err, &server) && time.Since(called) < patience {
 		l.wrong = append(l.wrong, op+": "+text)
 	}
 }
+
+// patience is for how long READONLY, CLUSTERDOWN and the like are waited for.
+const patience = 10 * time.Second
 
 var (
 	digits = regexp.MustCompile(`[0-9]+`)
