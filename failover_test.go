@@ -97,7 +97,7 @@ func TestClusterFailovers(t *testing.T) {
 // TestOrderlyClusterFailovers: a Cluster's primary that is asked to hand over does so
 // without loss. So what is lost in other failovers is what had not been replicated.
 func TestOrderlyClusterFailovers(t *testing.T) {
-	// Not parallel: it measures.
+	t.Parallel()
 	f, _ := onCluster(t)
 	l := runFailovers(t, f, asked)
 	require.Empty(t, l.double, "double grants")
