@@ -62,6 +62,8 @@ func (s stall) happen(ctx context.Context, l *sluice.Locker, healthy redis.Unive
 	}
 	k, err := l.Lock(ctx, s.name, sluice.WithTTL(s.ttl), sluice.WithAutoRenew())
 	if err != nil {
+		begin() // others may wait for it
+		end()
 		return fail("%v", err)
 	}
 	held, over := k.Context(), make(chan struct{})
@@ -71,13 +73,15 @@ func (s stall) happen(ctx context.Context, l *sluice.Locker, healthy redis.Unive
 		close(over)
 	})
 	time.Sleep(s.after) // renewals
-	if !k.Valid() {
-		return fail("lost before the stall")
-	}
+	early := !k.Valid()
 	begin()
 	time.Sleep(s.length) // the stall
 	valid := k.Valid()
 	end()
+	if early {
+		<-over
+		return fail("lost before the stall")
+	}
 	if !s.lose {
 		time.Sleep(s.ttl + s.ttl/2) // is it kept?
 		valid = k.Valid()
