@@ -14,8 +14,9 @@
 //
 // The walks take the model for the server. That is sound as far as the machines
 // go: a script is one atomic step, and they have compared the reply of each, and
-// everything that it left behind, with the model's. What they leave out (hostile
-// data, a server that is full or fails over) is left out of the walks too.
+// everything that it left behind, with the model's; of fences, that they rise, and
+// not the counter. What they leave out (hostile data, a server that is full or fails
+// over) is left out of the walks too, and so are fences.
 //
 //	go test -race ./model    # a minute or so: each machine makes 1,000 cases
 //	make model               # 100,000 cases each, and the larger walks: -full
