@@ -33,7 +33,7 @@ type hours struct {
 }
 
 // hoursOfFaults runs a test in a bubble with a seed of its own, SLUICE_TEST_SEED if
-// that is set; SLUICE_TEST_SCALE makes it longer. Goroutines are not scheduled by the
+// that is set; SLUICE_TEST_SCALE makes it longer than half an hour. Goroutines are not scheduled by the
 // seed, so that the same one gives the same faults, but not the same run.
 func hoursOfFaults(t *testing.T, processes int, test func(h *hours)) {
 	t.Helper()
@@ -44,7 +44,7 @@ func hoursOfFaults(t *testing.T, processes int, test func(h *hours)) {
 	t.Logf("SLUICE_TEST_SEED=%d", seed)
 	bubble(t, func(t *testing.T, m *miniredis.Miniredis, clean redis.UniversalClient) {
 		h := &hours{T: t, m: m, clean: clean, rng: rand.New(rand.NewPCG(seed, 0)), struck: map[string]int{},
-			end: time.Now().Add(time.Hour * time.Duration(scale()))}
+			end: time.Now().Add(30 * time.Minute * time.Duration(scale()))}
 		for range processes {
 			f := redistest.NewFaults(dialer(m))
 			rdb := bubbleClient(t, f.Dial)
@@ -78,9 +78,14 @@ func (h *hours) strike() {
 		{"connections dead", (*redistest.Faults).Cut},
 		{"server loading", func(*redistest.Faults) { h.m.SetError("LOADING for a while"); h.pause(8 * time.Second) }},
 	}
+	var order []int // of the faults: each before any comes again
 	for time.Now().Before(h.end) {
 		h.pause(20 * time.Second)
-		kind, f := kinds[h.rng.IntN(len(kinds))], h.faults[h.rng.IntN(len(h.faults))]
+		if len(order) == 0 {
+			order = h.rng.Perm(len(kinds))
+		}
+		kind, f := kinds[order[0]], h.faults[h.rng.IntN(len(h.faults))]
+		order = order[1:]
 		kind.strike(f)
 		h.struck[kind.name]++
 		f.Delay(0)
@@ -125,7 +130,7 @@ func TestHoursOfFaults(t *testing.T) {
 		h.strike()
 		all.Wait()
 		h.Logf("%d locks taken, %d lost, %d beyond their TTL, struck by %v", b.taken, b.lost, b.overtime, h.struck)
-		require.Greater(h, b.taken, 300)
+		require.Greater(h, b.taken, 100)
 		require.Positive(h, b.lost)
 		require.Positive(h, b.overtime)
 	})
@@ -258,7 +263,7 @@ func TestHoursOfTasks(t *testing.T) {
 		}
 		h.Logf("%d tasks, and %d of which nobody knows; %d failed, %d leases lost, %d done again; struck by %v",
 			len(w.taken), w.unknown, w.failed, w.lost, again, h.struck)
-		require.Greater(h, len(w.taken), 500)
+		require.Greater(h, len(w.taken), 200)
 		require.Positive(h, w.lost)
 		time.Sleep(time.Minute) // what lingers
 	})
