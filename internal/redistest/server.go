@@ -8,11 +8,13 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -79,8 +81,15 @@ func (l *lazy) get(t testing.TB) *Server {
 	return require(t, l.server, l.err)
 }
 
+// atOnce is how many tests run at once at the least, unless -parallel says so: more
+// than there may be processors, since most of them wait most of the time.
+const atOnce = 4
+
 // Main runs a package's tests and stops the shared servers. Call it in TestMain.
 func Main(m *testing.M) {
+	if runtime.GOMAXPROCS(0) < atOnce {
+		_ = flag.Set("test.parallel", strconv.Itoa(atOnce)) // before they are parsed
+	}
 	code := m.Run()
 	for _, l := range []*lazy{&shared.redis, &shared.guarded, &shared.sentinel, &shared.cluster} {
 		if l.server != nil {
