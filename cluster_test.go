@@ -70,40 +70,41 @@ func TestCleanUpBesideAHungShard(t *testing.T) {
 
 // TestSlotMigration moves a slot to and fro between two primaries, key by key, under
 // load on its locks and its queue. Nothing is lost or wrong, no call fails, and none
-// waits for much longer than a move takes. In full:
+// waits for long, though one move follows the other. In full:
 //
 //	go test -run TestSlotMigration -v -timeout 30m . -migrations 1000
 func TestSlotMigration(t *testing.T) {
 	// Not parallel: it measures.
-	f, c := onCluster(t)
+	f, c := onCluster(t, "--cluster-node-timeout", "2000")
 	f.tags = f.tags[:1]
 	tag := f.tags[0]
 	slot, at, other := c.Slot(t, tag), c.Primary(tag), c.Primary(tagsOf(t, c)[1])
 	l := newLoad(t, f)
+	l.bound = patience // so that a probe's longest call is seen
 	l.start()
-	var longest, move time.Duration
+	for _, p := range l.probes {
+		p.reset()
+	}
+	var move time.Duration
 	for i := range *migrations {
-		for _, p := range l.probes {
-			p.reset()
-		}
 		begun := time.Now()
 		c.Migrate(t, slot, at, other, func() { time.Sleep(rand.N(20 * time.Millisecond)) }) // half of it is there
 		move = max(move, time.Since(begun))
 		if i%10 == 9 {
 			l.awaitSteps()
 		}
-		longest = max(longest, l.probes[tag+"lock"].longest(), l.probes[tag+"queue"].longest())
 		at, other = other, at
 	}
 	l.finish()
-	t.Logf("%d moves of a slot, of %v at most: %d TRYAGAIN, %d ASK, %d MOVED; nothing went for %v at most", *migrations,
+	longest := max(l.probes[tag+"lock"].longest(), l.probes[tag+"queue"].longest())
+	t.Logf("%d moves of a slot, of %v at most: %d TRYAGAIN, %d ASK, %d MOVED; a call took %v at most", *migrations,
 		move.Round(time.Millisecond), c.Errors("TRYAGAIN"), c.Errors("ASK"), c.Errors("MOVED"), longest)
 	l.report()
 	l.check()
 	require.Empty(t, l.double, "double grants")
 	require.Empty(t, l.lostTasks(), "lost tasks")
 	require.Empty(t, l.errors)
-	require.Less(t, longest, move+time.Second)
+	require.Less(t, longest, patience/2)
 	for _, code := range []string{"TRYAGAIN", "ASK", "MOVED"} {
 		require.NotZero(t, c.Errors(code), "%s never struck", code)
 	}

@@ -43,8 +43,8 @@ func behindSentinel(t *testing.T) failing {
 }
 
 // onCluster starts a Cluster.
-func onCluster(t *testing.T) (failing, *redistest.Cluster) {
-	c := redistest.StartCluster(t)
+func onCluster(t *testing.T, settings ...string) (failing, *redistest.Cluster) {
+	c := redistest.StartCluster(t, settings...)
 	return failing{
 		servers: c, tags: tagsOf(t, c),
 		primary: func(tag string) *redistest.Server { return c.Primary(tag) },
@@ -142,6 +142,7 @@ type load struct {
 	log     diary
 	queues  map[string]*sluice.Queue // by key
 	probes  map[string]*probe
+	bound   time.Duration // of a probe's calls
 
 	mu        sync.Mutex // guards what follows
 	steps     map[string]int
@@ -209,7 +210,7 @@ const payload = "a payload that nobody may read in a log"
 
 func newLoad(t *testing.T, f failing) *load {
 	l := &load{
-		T: t, failing: f, queues: map[string]*sluice.Queue{}, probes: map[string]*probe{}, steps: map[string]int{}, holders: map[string][]*sluice.Lock{},
+		T: t, failing: f, bound: time.Second, queues: map[string]*sluice.Queue{}, probes: map[string]*probe{}, steps: map[string]int{}, holders: map[string][]*sluice.Lock{},
 		fenced: map[string][]grant{}, registers: map[string]*register{}, tasks: map[string]*fate{},
 		errors: map[string]int{}, tokens: map[string]bool{}, double: map[string]int{},
 	}
@@ -375,7 +376,7 @@ func (l *load) write(name string, g grant) {
 	}
 }
 
-// produce makes a task. With a probe it is one that waits for a second at most.
+// produce makes a task. With a probe it is one that does not wait for long.
 func (l *load) produce(q *sluice.Queue, tag string, p *probe) bool {
 	id := fmt.Sprintf("%s.%d", tag, rand.Int64())
 	l.mu.Lock()
@@ -384,7 +385,7 @@ func (l *load) produce(q *sluice.Queue, tag string, p *probe) bool {
 	l.mu.Unlock()
 	ctx, cancel := l.ctx, context.CancelFunc(func() {})
 	if p != nil {
-		ctx, cancel = context.WithTimeout(l.ctx, time.Second)
+		ctx, cancel = context.WithTimeout(l.ctx, l.bound)
 	}
 	defer cancel()
 	called := time.Now()
@@ -403,9 +404,9 @@ func (l *load) produce(q *sluice.Queue, tag string, p *probe) bool {
 	return err == nil
 }
 
-// probeLock takes a lock that nobody else wants, if it can be had within a second.
+// probeLock takes a lock that nobody else wants, if it can be had soon.
 func (l *load) probeLock(locker *sluice.Locker, tag string) bool {
-	ctx, cancel := context.WithTimeout(l.ctx, time.Second)
+	ctx, cancel := context.WithTimeout(l.ctx, l.bound)
 	defer cancel()
 	called := time.Now()
 	k, err := locker.Lock(ctx, tag+"probe", sluice.WithTTL(time.Second))

@@ -281,6 +281,15 @@ func (c *Cluster) Migrate(t testing.TB, slot int, from, to *Server, pause func()
 		must(from, "migrate", "127.0.0.1", to.port(), keys[0], 0, 1000) // NOKEY, if it has gone meanwhile
 		pause()
 	}
+	// The new owner's epoch has to be the highest. It may not have heard yet of the
+	// one that this server had when it was the new owner.
+	if err := until("epoch", func() (bool, error) {
+		theirs, err := to.epoch()
+		ours, err2 := from.epoch()
+		return theirs >= ours, errors.Join(err, err2)
+	}); err != nil {
+		t.Fatal(err)
+	}
 	owner := id(to)
 	must(to, "cluster", "setslot", slot, "node", owner)
 	for _, node := range c.Nodes {
@@ -288,6 +297,19 @@ func (c *Cluster) Migrate(t testing.TB, slot int, from, to *Server, pause func()
 			must(node, "cluster", "setslot", slot, "node", owner)
 		}
 	}
+}
+
+// epoch is the highest epoch that a node of a Cluster has heard of.
+func (s *Server) epoch() (int, error) {
+	rdb := s.direct()
+	defer func() { _ = rdb.Close() }()
+	info, err := rdb.ClusterInfo(context.Background()).Result()
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(info, "cluster_current_epoch:")
+	text, _, _ := strings.Cut(rest, "\r")
+	return strconv.Atoi(text)
 }
 
 // Errors is how many errors with a code the servers have replied with.
