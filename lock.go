@@ -595,6 +595,10 @@ func (k *Lock) Name() string {
 // or by up to 10ms for each time that the lock had just been forced open. Within
 // the process of a lock that another process has forced open, it may go from hand to
 // hand for up to 10ms more, with fences that are lower than the new holder's.
+//
+// While two primaries serve side by side, as some failovers have it, a fence is of the
+// time at which its primary saw the acquisition, so that it can be lower than one that
+// the other has given while the reply was on its way.
 func (k *Lock) Fence() int64 {
 	if k == nil {
 		return 0
