@@ -1,0 +1,36 @@
+// Package backoff draws the pauses between tries.
+//
+// Every pause has a random part (jitter), so that clients which failed together do
+// not come back together.
+package backoff
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// maxDoublings keeps Exponential from overflowing.
+const maxDoublings = 20
+
+// Exponential returns first, doubled n times, and at most last. It has no jitter: give
+// the result to [Full] or [Half].
+func Exponential(first, last time.Duration, n int) time.Duration {
+	return min(first<<min(max(n, 0), maxDoublings), last)
+}
+
+// Full returns a random duration from 0 to d ("full jitter").
+func Full(d time.Duration) time.Duration { return rand.N(d + 1) }
+
+// Half returns a random duration from d/2 to d.
+func Half(d time.Duration) time.Duration { return d/2 + Full(d-d/2) }
+
+// Sleep waits for d, or until ctx ends.
+func Sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
