@@ -1,0 +1,101 @@
+package redisexec
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// replyGrace is how long a reply is still waited for when the context has ended while
+// the attempt was under way: most come within it, and what they say is worth more to
+// the caller than "unknown".
+const replyGrace = 15 * time.Millisecond
+
+// attempt is a request that is sent once.
+type attempt struct {
+	executor *Executor
+	ctx      context.Context
+	request  Request
+	command  command
+	// settled is set by the first of two: the sender that has a result, or the caller
+	// that leaves. Exactly one of them deals with the result. If both did, OnUnknown
+	// could release a lock that its caller believes to hold.
+	settled  atomic.Bool
+	answered chan struct{} // cap 1: there is a result for the caller
+	result   Result
+}
+
+// attempt sends a request once and waits for the reply or for ctx to end, whichever
+// comes first. In the latter case the command goes on in a sender, until go-redis's own
+// timeouts at the latest.
+func (e *Executor) attempt(ctx context.Context, r Request) Result {
+	e.underWay.Add()
+	a := &attempt{executor: e, ctx: ctx, request: r}
+	if ctx.Done() == nil { // there is nothing to leave for
+		defer e.underWay.Done()
+		return a.send()
+	}
+	if r.Detached {
+		a.ctx = context.WithoutCancel(ctx)
+	}
+	a.answered = make(chan struct{}, 1)
+	e.Start(a)
+	select {
+	case <-a.answered:
+		return a.result
+	case <-ctx.Done():
+	}
+	if a.answersInTime() || !a.settled.CompareAndSwap(false, true) {
+		return a.result
+	}
+	return Result{Outcome: Abandoned, Err: ctx.Err()}
+}
+
+// Run sends the request, and deals with the result if the caller has left.
+func (a *attempt) Run() {
+	defer a.executor.underWay.Done()
+	a.result = a.send()
+	if a.settled.CompareAndSwap(false, true) {
+		a.answered <- struct{}{}
+		return
+	}
+	mayHaveRun := a.result.Outcome == Done || a.result.Outcome == Unknown
+	if mayHaveRun && a.request.OnUnknown != nil {
+		a.request.OnUnknown.OutcomeUnknown()
+	}
+}
+
+// answersInTime waits for a reply that comes within replyGrace.
+func (a *attempt) answersInTime() bool {
+	timer := time.NewTimer(replyGrace)
+	defer timer.Stop()
+	select {
+	case <-a.answered:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// send sends the request: a script by its digest and, if the server doesn't know that,
+// in full.
+func (a *attempt) send() Result {
+	err := a.process(a.request.Args)
+	if isNoScript(err) && a.request.Script != nil {
+		a.command.written.Store(false)
+		err = a.process(a.request.inFull())
+	}
+	return a.executor.refreshTopology(a.command.classify(err))
+}
+
+// process sends the command. The error is read from the command, which waits for it
+// where the client is an autopipeline that defers it.
+func (a *attempt) process(args []any) error {
+	a.command.Cmd = redis.NewCmd(a.ctx, args...)
+	if err := a.executor.rdb.Process(a.ctx, &a.command); err != nil {
+		return err
+	}
+	return a.command.Err()
+}

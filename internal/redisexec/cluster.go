@@ -1,0 +1,52 @@
+package redisexec
+
+import (
+	"context"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// refreshTopology makes a Cluster's client ask again which server keeps which slots,
+// when a command had no reply.
+//
+// go-redis asks when it receives MOVED, which a dead node never sends, or once a minute;
+// until then it misses a replica that has been promoted. It asks in the background, one
+// question at a time. An autopipeline gives no access to this: behind one, it takes up
+// to a minute.
+func (e *Executor) refreshTopology(r Result) Result {
+	if r.Outcome != Unknown && r.Outcome != NotSent {
+		return r
+	}
+	if cluster, ok := e.rdb.(interface{ ReloadState(ctx context.Context) }); ok {
+		cluster.ReloadState(context.Background())
+	}
+	return r
+}
+
+// NodeOf returns the server that keeps a key, as far as a Cluster's client knows, and
+// nil with other clients. It never blocks.
+//
+// go-redis waits for all servers that a pipeline goes to. So work that must not wait
+// for a server that hangs goes there in pipelines of its own. An autopipeline does not
+// say which client it belongs to: behind one, a pipeline goes to all servers.
+func (e *Executor) NodeOf(key any) any {
+	cluster, ok := e.rdb.(interface {
+		MasterForKey(ctx context.Context, key string) (*redis.Client, error)
+	})
+	if !ok {
+		return nil
+	}
+	name, _ := key.(string)
+	node, err := cluster.MasterForKey(ended, name)
+	if err != nil {
+		return nil
+	}
+	return node
+}
+
+// ended is a context that has ended: what is called with it does not use the network.
+var ended = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()

@@ -1,0 +1,140 @@
+package redisexec
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Outcome is what became of an attempt.
+type Outcome int
+
+const (
+	Done        Outcome = iota // carried out; there is a reply
+	Rejected                   // the server refused it before it changed anything
+	Unavailable                // likewise, and it may accept it in a moment
+	NotSent                    // it never left this process
+	Unknown                    // sent, no reply: carried out, or not, or not yet
+	Abandoned                  // unknown, because the caller's context ended while it was under way
+)
+
+// Result is the outcome of an attempt, with the reply if it was carried out. The error
+// is fit to be shown: it holds no arguments and no part of a reply.
+type Result struct {
+	Value   any
+	Outcome Outcome
+	Err     error
+}
+
+// command is a redis.Cmd that go-redis does not repeat, and that knows whether it may
+// have been written to a connection.
+type command struct {
+	*redis.Cmd
+	written atomic.Bool
+}
+
+// NoRetry makes go-redis send it once. MOVED and ASK are followed all the same: they
+// say that nothing was carried out.
+func (c *command) NoRetry() bool { return true }
+
+// Args is where go-redis fetches what it writes. Another caller of Args makes the
+// outcome "unknown" where it could be "not sent", and does no harm.
+func (c *command) Args() []any {
+	c.written.Store(true)
+	return c.Cmd.Args()
+}
+
+// classify says what became of the command.
+func (c *command) classify(err error) Result {
+	switch {
+	case err == nil, errors.Is(err, redis.Nil):
+		return Result{c.Val(), Done, nil}
+	case !c.written.Load(), isDial(err):
+		return Result{nil, NotSent, fromServer(err)} // perhaps the server's, while the connection was set up
+	}
+	var server redis.Error
+	switch {
+	case !errors.As(err, &server):
+		return Result{nil, Unknown, withoutReply(err)}
+	case isUnavailable(server):
+		return Result{nil, Unavailable, fromServer(err)}
+	default:
+		return Result{nil, Rejected, fromServer(err)}
+	}
+}
+
+// isDial reports that there was no connection to send on. "Written" is no proof on a
+// Cluster, whose client reads the arguments beforehand to find the node.
+func isDial(err error) bool {
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial"
+}
+
+func isNoScript(err error) bool {
+	return err != nil && redis.HasErrorPrefix(err, "NOSCRIPT")
+}
+
+// isUnavailable recognises the errors that pass: nothing was carried out, and the
+// server may serve the same command in a moment. Redis 6 wraps those that a script
+// meets: "ERR Error running script (...): ...: -READONLY You can't ...".
+func isUnavailable(err error) bool {
+	text := err.Error()
+	wrapped := strings.HasPrefix(text, "ERR Error running script")
+	for _, code := range []string{"TRYAGAIN", "LOADING", "CLUSTERDOWN", "READONLY", "MASTERDOWN"} {
+		if strings.HasPrefix(text, code) || wrapped && strings.Contains(text, ": -"+code+" ") {
+			return true
+		}
+	}
+	return false
+}
+
+// ErrCorrupt says that the key holds what this library did not write.
+var ErrCorrupt = errors.New("foreign or damaged data at the key")
+
+// serverError is a Redis error from which the arguments were cut.
+type serverError string
+
+func (e serverError) Error() string { return string(e) }
+
+// RedisError marks it as a redis.Error, as the original was.
+func (serverError) RedisError() {}
+
+var _ redis.Error = serverError("")
+
+// fromServer makes a server's error fit to be shown. It recognises foreign data by the
+// text, because miniredis drops the code of an error in a script, and cuts off the
+// arguments that "unknown command" repeats, tokens included.
+func fromServer(err error) error {
+	text := err.Error()
+	if strings.Contains(text, "wrong kind of value") {
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	if cut := strings.Index(text, ", with args beginning with"); cut >= 0 {
+		return serverError(text[:cut])
+	}
+	return err
+}
+
+// errUnreadable replaces what go-redis says of a reply that it cannot parse: that quotes
+// the reply, which may hold a payload.
+var errUnreadable = errors.New("unreadable reply")
+
+// withoutReply makes the error of a command that was sent, and has no reply, fit to be
+// shown.
+func withoutReply(err error) error {
+	text, number := err.Error(), new(strconv.NumError)
+	if errors.As(err, &number) {
+		return errUnreadable
+	}
+	for _, start := range []string{"redis: can't", "redis: invalid", "expected digit", "bigInt("} {
+		if strings.HasPrefix(text, start) {
+			return errUnreadable
+		}
+	}
+	return err
+}

@@ -1,0 +1,77 @@
+package redisexec
+
+import (
+	"context"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Pipeline sends each of the requests once, all of them in one pipeline, and returns
+// their results in order. It returns when ctx ends: the outcomes are then [Abandoned],
+// and the pipeline goes on until go-redis's own timeouts at the latest.
+func (e *Executor) Pipeline(ctx context.Context, requests []Request) []Result {
+	p := &pipeline{executor: e, ctx: context.WithoutCancel(ctx), requests: requests, answered: make(chan []Result, 1)}
+	e.underWay.Add()
+	e.Start(p)
+	select {
+	case results := <-p.answered:
+		return results
+	case <-ctx.Done():
+		results := make([]Result, len(requests))
+		for i := range results {
+			results[i] = Result{Outcome: Abandoned, Err: ctx.Err()}
+		}
+		return results
+	}
+}
+
+// pipeline is a Job.
+type pipeline struct {
+	executor *Executor
+	ctx      context.Context
+	requests []Request
+	answered chan []Result // cap 1
+}
+
+// Run sends the pipeline.
+func (p *pipeline) Run() {
+	defer p.executor.underWay.Done()
+	p.answered <- p.executor.SendAll(p.ctx, p.requests)
+}
+
+// SendAll is Pipeline for a caller that has nothing to leave for: it sends from the
+// caller's goroutine, and blocks until go-redis has an answer or gives up. Scripts that
+// the server does not know are sent again in full, in a second pipeline.
+func (e *Executor) SendAll(ctx context.Context, requests []Request) []Result {
+	results := make([]Result, len(requests))
+	all := make([]int, len(requests))
+	for i := range all {
+		all[i] = i
+	}
+	if unknown := e.sendSome(ctx, requests, all, results, Request.byDigest); len(unknown) > 0 {
+		e.sendSome(ctx, requests, unknown, results, Request.inFull)
+	}
+	return results
+}
+
+// sendSome sends those of the requests, and returns those whose script the server does
+// not know.
+func (e *Executor) sendSome(ctx context.Context, requests []Request, which []int, results []Result,
+	args func(Request) []any,
+) (unknown []int) {
+	pipe := e.rdb.Pipeline()
+	commands := make([]*command, len(which))
+	for i, at := range which {
+		commands[i] = &command{Cmd: redis.NewCmd(ctx, args(requests[at])...)}
+		_ = pipe.Process(ctx, commands[i]) // only queues it
+	}
+	_, _ = pipe.Exec(ctx) // each command has its own error
+	for i, at := range which {
+		err := commands[i].Err()
+		if isNoScript(err) && requests[at].Script != nil {
+			unknown = append(unknown, at)
+		}
+		results[at] = e.refreshTopology(commands[i].classify(err))
+	}
+	return unknown
+}

@@ -1,0 +1,66 @@
+package redisexec
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Script is a Lua script that the server caches under its digest.
+type Script struct {
+	source string
+	digest any // a string, as an argument
+	retry  RetryPolicy
+}
+
+// NewScript returns a script. The digest is the source's SHA-1 in hexadecimal. It is
+// computed beforehand, because SHA-1 panics under GODEBUG=fips140=only.
+func NewScript(source, digest string, retry RetryPolicy) *Script {
+	return &Script{source: source, digest: digest, retry: retry}
+}
+
+// Source is the script as the server is sent it.
+func (s *Script) Source() string { return s.source }
+
+// firstKey is where the first key stands in a script's arguments.
+const firstKey = 3
+
+// Request returns a request that runs the script.
+func (s *Script) Request(keys []any, args ...any) Request {
+	all := make([]any, 0, firstKey+len(keys)+len(args))
+	all = append(all, "evalsha", s.digest, len(keys))
+	return Request{Script: s, Retry: s.retry, Args: append(append(all, keys...), args...)}
+}
+
+// Key is the first key of a script's request.
+func (r Request) Key() any { return r.Args[firstKey] }
+
+// byDigest is the command as it is sent first.
+func (r Request) byDigest() []any { return r.Args }
+
+// inFull is the command with the script itself, which the server then caches.
+func (r Request) inFull() []any {
+	args := slices.Clone(r.Args)
+	args[0], args[1] = "eval", r.Script.source
+	return args
+}
+
+// Int reads a reply that is an integer. Any other reply is ErrCorrupt.
+func Int(value any) (int64, error) {
+	n, ok := value.(int64)
+	if !ok {
+		return 0, Unexpected(value)
+	}
+	return n, nil
+}
+
+// Bool reads a reply that is 1 for yes.
+func Bool(value any) (bool, error) {
+	n, err := Int(value)
+	return n == 1, err
+}
+
+// Unexpected is the ErrCorrupt of a reply that its script does not give. It names the
+// type only: the reply may hold a payload.
+func Unexpected(value any) error {
+	return fmt.Errorf("%w: unexpected reply of type %T", ErrCorrupt, value)
+}
