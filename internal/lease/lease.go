@@ -1,0 +1,154 @@
+package lease
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Lease is the time for which its holder may rely on something, by the local clock. It
+// begins with Begin, moves with Extend, and ends for good: by End, or when its deadline
+// passes. It is safe for concurrent use. The zero value is a lease that has not begun:
+// its deadline has passed.
+//
+// It costs a timer from the first call of Context on, and no goroutine.
+type Lease struct {
+	mu       sync.Mutex // guards what follows
+	deadline time.Time  // when it is lost, unless it is extended
+	covered  time.Time  // until when the server keeps it, safely: not before the deadline
+	limit    time.Time  // the deadline is not moved beyond; zero for no limit
+	ended    bool       // never false again
+	cause    error      // with which ctx ends, or would, once ended; nil for context.Canceled
+	ctx      context.Context
+	cancel   context.CancelCauseFunc
+	alarm    *time.Timer // ends ctx at the deadline
+}
+
+// Begin sets the first deadline, and until when the server keeps what is held. limit is
+// the longest time for which the lease may last from now, 0 for any time.
+func (l *Lease) Begin(now, deadline, covered time.Time, limit time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if limit > 0 {
+		l.limit = now.Add(limit)
+	}
+	l.deadline, l.covered = l.limited(deadline), covered
+}
+
+// limited is deadline, or the limit if that is sooner.
+func (l *Lease) limited(deadline time.Time) time.Time {
+	if !l.limit.IsZero() && l.limit.Before(deadline) {
+		return l.limit
+	}
+	return deadline
+}
+
+// Extend moves the deadline and the cover to later times. It never makes them earlier.
+// It reports whether the lease is still held: if not, nothing has changed.
+func (l *Lease) Extend(deadline, covered time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.holds() {
+		return false
+	}
+	if covered.After(l.covered) {
+		l.covered = covered
+	}
+	if deadline = l.limited(deadline); deadline.After(l.deadline) {
+		l.deadline = deadline
+		if l.alarm != nil {
+			l.alarm.Reset(time.Until(deadline))
+		}
+	}
+	return true
+}
+
+// End ends the lease, and its context with cause (nil for context.Canceled; ErrLost if
+// the deadline had passed). It reports whether this call was the one that ended it. A
+// lease that its deadline ended, and of which the server has said nothing, still has
+// something to release: that too is reported as true, once.
+func (l *Lease) End(cause error) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		return false
+	}
+	if !time.Now().Before(l.deadline) {
+		cause = ErrLost
+	}
+	l.ended, l.cause = true, cause
+	if l.alarm != nil {
+		l.alarm.Stop()
+		l.cancel(cause)
+	}
+	return true
+}
+
+// Valid reports whether the lease is held now.
+func (l *Lease) Valid() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.holds()
+}
+
+func (l *Lease) holds() bool { return !l.ended && time.Now().Before(l.deadline) }
+
+// Ended reports whether End has been called.
+func (l *Lease) Ended() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ended
+}
+
+// Renewable reports whether an extension can do anything for the lease: it is held, and
+// not at its limit.
+func (l *Lease) Renewable() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	atLimit := !l.limit.IsZero() && !l.deadline.Before(l.limit)
+	return l.holds() && !atLimit
+}
+
+// Deadline returns when the lease is lost unless it is extended.
+func (l *Lease) Deadline() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.deadline
+}
+
+// Bounds returns the deadline, and until when the server safely keeps what is held.
+func (l *Lease) Bounds() (deadline, covered time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.deadline, l.covered
+}
+
+// Context returns the lease's context, which ends with it: with the cause ErrLost at the
+// deadline, or with the cause that End was given.
+func (l *Lease) Context() context.Context {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ctx != nil {
+		return l.ctx
+	}
+	l.ctx, l.cancel = context.WithCancelCause(context.Background())
+	left := time.Until(l.deadline)
+	switch {
+	case l.ended:
+		l.cancel(l.cause)
+	case left <= 0:
+		l.cancel(ErrLost)
+	default:
+		l.alarm = time.AfterFunc(left, l.expire)
+	}
+	return l.ctx
+}
+
+// expire is called at what was the deadline when the alarm was last set.
+func (l *Lease) expire() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.ended && !time.Now().Before(l.deadline) {
+		l.cancel(ErrLost)
+	}
+}

@@ -1,0 +1,291 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/redisexec"
+)
+
+// server answers pipelines as a test says. Everything else of the client is missing.
+type server struct {
+	redis.UniversalClient
+
+	mu     sync.Mutex // guards what follows
+	sizes  []int      // of the pipelines
+	delay  time.Duration
+	answer func(cmd redis.Cmder)
+}
+
+func (s *server) Pipeline() redis.Pipeliner {
+	return &pipe{server: s}
+}
+
+type pipe struct {
+	redis.Pipeliner
+	server *server
+	cmds   []redis.Cmder
+}
+
+func (p *pipe) Process(_ context.Context, cmd redis.Cmder) error {
+	_ = cmd.Args() // as a connection does that writes it
+	p.cmds = append(p.cmds, cmd)
+	return nil
+}
+
+func (p *pipe) Exec(context.Context) ([]redis.Cmder, error) {
+	s := p.server
+	s.mu.Lock()
+	s.sizes = append(s.sizes, len(p.cmds))
+	delay := s.delay
+	s.mu.Unlock()
+	time.Sleep(delay)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, cmd := range p.cmds {
+		s.answer(cmd)
+	}
+	return p.cmds, nil
+}
+
+func (s *server) pipelines() []int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]int{}, s.sizes...)
+}
+
+var script = redisexec.NewScript("-- a script", "digest", redisexec.Idempotent)
+
+// held is a Renewable.
+type held struct {
+	lease    *Lease
+	ttl      time.Duration
+	mu       sync.Mutex // guards extended
+	extended []time.Duration
+	start    time.Time
+}
+
+func newHeld(ttl time.Duration) *held {
+	return &held{lease: begun(ttl, 0), ttl: ttl, start: time.Now()}
+}
+
+func (h *held) TTL() time.Duration           { return h.ttl }
+func (h *held) Deadline() time.Time          { return h.lease.Deadline() }
+func (h *held) Renewable() bool              { return h.lease.Renewable() }
+func (h *held) Key() any                     { return "key" }
+func (h *held) Extension() redisexec.Request { return script.Request([]any{"key"}, "token") }
+
+func (h *held) HandleExtension(sent time.Time, r redisexec.Result) bool {
+	if r.Err != nil {
+		return false
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.extended = append(h.extended, time.Since(h.start))
+	return h.lease.Extend(sent.Add(h.ttl), sent.Add(h.ttl))
+}
+
+func (h *held) times() []time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return append([]time.Duration{}, h.extended...)
+}
+
+func succeed(cmd redis.Cmder) { cmd.(interface{ SetVal(any) }).SetVal(int64(1)) }
+
+func fail(cmd redis.Cmder) { cmd.SetErr(errors.New("i/o timeout")) }
+
+func TestRenewer_ExtendsAtAThirdInOnePipeline(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{answer: succeed}
+		executor := redisexec.New(s)
+		r := NewRenewer(executor)
+		first, second := newHeld(30*time.Second), newHeld(32*time.Second)
+		r.Add(first)
+		r.Add(second) // due within a tenth of its TTL: it goes along
+		time.Sleep(29 * time.Second)
+		require.Equal(t, []int{2, 2}, s.pipelines())
+		require.Equal(t, []time.Duration{10 * time.Second, 20 * time.Second}, first.times())
+		r.Remove(t.Context(), second, 0)
+		time.Sleep(2 * time.Second)
+		require.Equal(t, []int{2, 2, 1}, s.pipelines())
+		r.Remove(t.Context(), first, 0)
+		start := time.Now()
+		executor.Close(t.Context()) // the loop ends when nothing is left
+		require.LessOrEqual(t, time.Since(start), 10*time.Second)
+		require.Equal(t, []int{2, 2, 1}, s.pipelines())
+	})
+}
+
+func TestRenewer_TriesAgainUntilTheDeadline(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{answer: fail}
+		executor := redisexec.New(s)
+		r := NewRenewer(executor)
+		h := newHeld(20 * time.Second)
+		r.Add(h)
+		time.Sleep(19*time.Second + 500*time.Millisecond)
+		tries := len(s.pipelines()) // each 1 s after the one before, from 6.7 s on
+		require.InDelta(t, 13, tries, 1)
+		s.mu.Lock()
+		s.answer = succeed
+		s.mu.Unlock()
+		time.Sleep(5 * time.Second)
+		require.NotEmpty(t, h.times(), "the last try counts")
+		require.True(t, h.lease.Valid())
+		r.Close()
+		executor.Close(t.Context())
+	})
+}
+
+func TestRenewer_GivesAHungBatchUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{answer: succeed, delay: 11 * time.Second}
+		executor := redisexec.New(s)
+		r := NewRenewer(executor)
+		h := newHeld(30 * time.Second)
+		r.Add(h)
+		time.Sleep(20*time.Second + time.Millisecond) // half of the 20 s that were left
+		require.Len(t, s.pipelines(), 1)
+		time.Sleep(time.Second)
+		require.Equal(t, []time.Duration{21 * time.Second}, h.times(), "a late answer counts")
+		require.Equal(t, h.start.Add(40*time.Second), h.Deadline(), "from the send on")
+		r.Remove(t.Context(), h, 0)
+		r.Close()
+		executor.Close(t.Context())
+	})
+}
+
+func TestRenewer_RemoveWaitsForWhatIsUnderWay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{answer: succeed, delay: time.Second}
+		executor := redisexec.New(s)
+		r := NewRenewer(executor)
+		h := newHeld(30 * time.Second)
+		r.Add(h)
+		time.Sleep(10*time.Second + 100*time.Millisecond)
+		start := time.Now()
+		r.Remove(t.Context(), h, 0)
+		require.Equal(t, 900*time.Millisecond, time.Since(start))
+
+		r.Add(newHeld(30 * time.Second))
+		other := newHeld(30 * time.Second)
+		r.Add(other)
+		time.Sleep(10*time.Second + 100*time.Millisecond)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		start = time.Now()
+		r.Remove(ctx, other, 50*time.Millisecond)
+		require.Equal(t, 50*time.Millisecond, time.Since(start), "the grace after an ended context")
+		r.Close()
+		executor.Close(t.Context())
+	})
+}
+
+// TestRenewer_SendsNothingThatWasRemoved: a batch whose goroutine runs late does not send
+// what was removed, or given up, meanwhile.
+func TestRenewer_SendsNothingThatWasRemoved(t *testing.T) {
+	t.Parallel()
+	s := &server{answer: succeed}
+	r := NewRenewer(redisexec.New(s))
+	removed, given, kept := newHeld(time.Minute), newHeld(time.Minute), newHeld(time.Minute)
+	now := time.Now()
+	r.entries = map[Renewable]entry{removed: {due: now}, kept: {due: now}}
+	first := r.beginBatch(now, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r.Remove(ctx, removed, 0)
+	r.send(first)
+	require.Equal(t, []int{1}, s.pipelines())
+	require.Len(t, kept.times(), 1)
+	require.Empty(t, removed.times())
+
+	r.entries = map[Renewable]entry{given: {due: now}}
+	second := r.beginBatch(now, nil)
+	r.end(second)
+	r.send(second)
+	require.Equal(t, []int{1}, s.pipelines())
+	r.Close()
+}
+
+// TestRenewer_FirstExtensionIsSoonerWhenLittleIsLeft: where the acquisition has taken most
+// of the TTL.
+func TestRenewer_FirstExtensionIsSoonerWhenLittleIsLeft(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{answer: succeed}
+		executor := redisexec.New(s)
+		r := NewRenewer(executor)
+		h := &held{lease: begun(10*time.Second, 0), ttl: time.Minute, start: time.Now()}
+		r.Add(h)
+		time.Sleep(6 * time.Second)
+		require.Equal(t, []time.Duration{5 * time.Second}, h.times())
+		r.Close()
+		executor.Close(t.Context())
+	})
+}
+
+func TestJanitor_ReleasesThreeTimesOnceItIsAnswered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{answer: fail}
+		executor := redisexec.New(s)
+		j := NewJanitor(executor, 15*time.Second)
+		start := time.Now()
+		j.Add("token", script.Request([]any{"key"}, "token"))
+		time.Sleep(time.Second + time.Millisecond)
+		require.Len(t, s.pipelines(), 5, "every 250ms while there is no answer")
+		s.mu.Lock()
+		s.answer = succeed
+		s.mu.Unlock()
+		executor.Close(t.Context()) // waits until nothing is left
+		require.Equal(t, 1250*time.Millisecond+releaseAgain+15*time.Second, time.Since(start))
+		require.Len(t, s.pipelines(), 8)
+		require.Zero(t, j.Len())
+	})
+}
+
+func TestJanitor_GivesUpOnADeadServer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{answer: fail}
+		executor := redisexec.New(s)
+		j := NewJanitor(executor, 15*time.Second)
+		start := time.Now()
+		j.Add("token", script.Request([]any{"key"}, "token"))
+		executor.Close(t.Context())
+		require.Equal(t, releaseFor, time.Since(start))
+	})
+}
+
+func TestJanitor_CloseSendsWhatIsLeftOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{answer: fail}
+		executor := redisexec.New(s)
+		j := NewJanitor(executor, 15*time.Second)
+		for _, token := range []string{"a", "b", "c"} {
+			j.Add(token, script.Request([]any{"key"}, token))
+		}
+		synctest.Wait()
+		j.Close()
+		j.Add("d", script.Request([]any{"key"}, "d"))
+		executor.Close(t.Context())
+		sum := 0
+		for _, n := range s.pipelines() {
+			sum += n
+		}
+		require.Equal(t, 3+3+1, sum)
+	})
+}
