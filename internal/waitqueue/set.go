@@ -1,0 +1,300 @@
+// Package waitqueue keeps the callers of one process that wait for the same name: first
+// come, first served. It knows no Redis.
+//
+// Each name has a queue. The waiter at its head acts for all: it acquires what they wait
+// for, elsewhere, and then holds it. The others wait for their turn and do nothing. When
+// the head is done, the next waiter either takes over what the head held (a hand-over) or
+// becomes the head and acquires it anew.
+//
+// The life of a waiter w:
+//
+//	Join      → Granted (by a hand-over), Acquire, Refused, or Queued
+//	Queued    → a turn comes through w.Turn(): Granted, Acquire, YieldThenAcquire or Refused;
+//	            or the caller gives up: Leave
+//	Acquire…  → Hold (acquired), or PromoteNext (failed)
+//	Hold      → HandOver, or else, once it is given back, GivenBack; or PromoteNext (lost)
+package waitqueue
+
+import (
+	"sync"
+	"time"
+)
+
+// Holder is what a waiter acts for: it acquires, and then holds. Its methods are called
+// with the set's mutex held, and must not call the set.
+type Holder interface {
+	// Deadline is until when it safely holds.
+	Deadline() time.Time
+	// TakeOver makes it the holder of what from gives up, if that is safe, and reports
+	// whether it did.
+	TakeOver(from Holder) bool
+	// ForbidHandOver keeps what it holds, or is about to, from being handed over.
+	ForbidHandOver()
+}
+
+// Turn is what a waiter learns.
+type Turn int
+
+const (
+	Queued           Turn = iota // wait for the turn
+	Granted                      // it is the holder: a hand-over
+	Acquire                      // it is the head, and is to acquire
+	YieldThenAcquire             // likewise; other processes were notified before, and are to go first
+	Refused                      // another one holds, and it would not wait
+)
+
+// Set is the queues of all names. It is safe for concurrent use. V is what the owner
+// keeps for each name; the set keeps it for as long as the name's queue.
+type Set[V any] struct {
+	mu     sync.Mutex           // guards what follows, and the queues and waiters of this set
+	queues map[string]*queue[V] // by name
+	room   int                  // when queues has grown to this, idle ones are dropped
+	closed bool
+}
+
+// queue is the waiters of one name. It is idle while it has no head.
+type queue[V any] struct {
+	value V
+
+	head *Waiter[V]
+	held bool // the head holds, and has not begun to give back
+	// heldElsewhere says that the head has observed that another process holds, and
+	// nothing else since; or that it is giving back.
+	heldElsewhere bool
+	waiting       list[V]
+	fairness      fairness
+	alarm         *time.Timer // checks whether the head has lost what it holds; nil if none is set
+	alarmAt       time.Time
+}
+
+// Waiter is a caller's place in a queue. The zero value is ready for Join. It belongs to
+// the set from then on.
+type Waiter[V any] struct {
+	holder     Holder
+	queue      *queue[V]
+	impatient  bool // it leaves as soon as another one is known to hold
+	inList     bool
+	prev, next *Waiter[V]
+	turn       chan Turn // cap 1: what a queued waiter learns, once
+}
+
+// New returns a set without names.
+func New[V any]() *Set[V] { return &Set[V]{queues: map[string]*queue[V]{}} }
+
+// Turn returns the channel on which a queued waiter learns its turn, once.
+func (w *Waiter[V]) Turn() <-chan Turn { return w.turn }
+
+// Join adds w, which acts for holder, to the queue of a name, and returns what is kept
+// for the name: what value makes, if it is new. An impatient waiter is Refused as soon as
+// another one is known to hold. The turn is Acquire, Refused or Queued. The error is
+// value's.
+func (s *Set[V]) Join(name string, w *Waiter[V], holder Holder, impatient bool, value func() (V, error)) (V, Turn, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q, err := s.queueOf(name, value)
+	if err != nil {
+		var none V
+		return none, Refused, err
+	}
+	*w = Waiter[V]{holder: holder, queue: q, impatient: impatient}
+	if q.held && expired(q.head) {
+		q.promoteNext(Acquire) // without the head, which has forgotten what it held
+	}
+	switch {
+	case q.head == nil:
+		q.head = w
+		return q.value, Acquire, nil
+	case impatient && (q.held || q.heldElsewhere):
+		return q.value, Refused, nil
+	}
+	w.turn = make(chan Turn, 1)
+	q.waiting.push(w)
+	if q.held {
+		s.watch(q)
+	}
+	return q.value, Queued, nil
+}
+
+func (s *Set[V]) queueOf(name string, value func() (V, error)) (*queue[V], error) {
+	if q := s.queues[name]; q != nil {
+		return q, nil
+	}
+	v, err := value()
+	if err != nil {
+		return nil, err
+	}
+	q := &queue[V]{value: v}
+	s.makeRoom()
+	s.queues[name] = q
+	return q, nil
+}
+
+// Leave takes a queued waiter out of its queue. It reports false if its turn has come
+// already: the caller then reads it from Turn.
+func (s *Set[V]) Leave(w *Waiter[V]) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !w.inList {
+		return false
+	}
+	w.queue.waiting.remove(w)
+	return true
+}
+
+// KnownHeld reports whether another one is known to hold what w waits for.
+func (s *Set[V]) KnownHeld(w *Waiter[V]) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return w.queue.held || w.queue.heldElsewhere
+}
+
+// Observed notes what the head has learnt: that another process holds, or (with held
+// false) nothing yet.
+func (s *Set[V]) Observed(w *Waiter[V], held bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := w.queue
+	if q.head != w {
+		return
+	}
+	q.heldElsewhere = held
+	if held {
+		q.refuseImpatient()
+	}
+}
+
+// Hold makes the head the holder. It reports false if the set is closed.
+func (s *Set[V]) Hold(w *Waiter[V]) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	q := w.queue
+	q.held, q.heldElsewhere = true, false
+	q.refuseImpatient()
+	if q.waiting.first != nil {
+		s.watch(q)
+	}
+	return true
+}
+
+// HandOver hands what the head has just given up over to the next waiter, and reports
+// whether it did: it does where that is safe, and the set is not closed. If it did not,
+// the head stays until GivenBack, so that nothing overtakes the way back: it is no holder
+// any more, but what it held is not free either.
+func (s *Set[V]) HandOver(w *Waiter[V]) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := w.queue
+	if q.head != w || !q.held {
+		return false
+	}
+	next := q.waiting.first
+	if next == nil || s.closed || !next.holder.TakeOver(w.holder) {
+		q.held, q.heldElsewhere = false, true
+		return false
+	}
+	q.waiting.remove(next)
+	q.head = next
+	if q.waiting.first != nil {
+		s.watch(q)
+	}
+	next.turn <- Granted
+	return true
+}
+
+// PromoteNext ends the turn of the head, which holds nothing any more: the next waiter is
+// to acquire. It does nothing if w is not the head, or was never in a queue.
+func (s *Set[V]) PromoteNext(w *Waiter[V]) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w.queue != nil && w.queue.head == w {
+		w.queue.promoteNext(Acquire)
+	}
+}
+
+// GivenBack is PromoteNext once what the head held has been given back, and that many
+// other processes were notified: they are to go first. received is how many notifications
+// have come until now, this one included; see [Set.HeadStart].
+func (s *Set[V]) GivenBack(w *Waiter[V], notified, received int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w.queue == nil || w.queue.head != w {
+		return
+	}
+	w.queue.fairness = fairness{notified: notified, received: received}
+	if notified > 0 {
+		w.queue.promoteNext(YieldThenAcquire)
+	} else {
+		w.queue.promoteNext(Acquire)
+	}
+}
+
+// HeadStart returns how long the head lets other processes go first, when the received-th
+// notification has come.
+func (s *Set[V]) HeadStart(w *Waiter[V], received int) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return w.queue.fairness.headStart(received)
+}
+
+// ForbidHandOver keeps what the head of a name holds, or is about to, from being handed
+// over.
+func (s *Set[V]) ForbidHandOver(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if q := s.queues[name]; q != nil && q.head != nil {
+		q.head.holder.ForbidHandOver()
+	}
+}
+
+// Close makes Hold and HandOver refuse. What is held then stays so: see Holders.
+func (s *Set[V]) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+}
+
+// Holders returns those that hold.
+func (s *Set[V]) Holders() (holders []Holder) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, q := range s.queues {
+		if q.held {
+			holders = append(holders, q.head.holder)
+		}
+	}
+	return holders
+}
+
+// Len returns how many names the set keeps, how many of them have a head, and how many
+// waiters are queued.
+func (s *Set[V]) Len() (names, busy, queued int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, q := range s.queues {
+		if q.head != nil {
+			busy++
+		}
+		for w := q.waiting.first; w != nil; w = w.next {
+			queued++
+		}
+	}
+	return len(s.queues), busy, queued
+}
+
+// makeRoom drops idle queues, and those whose head has lost what it held and for which
+// nothing waits, so that forgetting to give back leaks nothing. Until then an idle queue
+// spares the next waiter for that name its making. It is called with the mutex held.
+func (s *Set[V]) makeRoom() {
+	if len(s.queues) < s.room {
+		return
+	}
+	for name, q := range s.queues {
+		if q.head == nil || q.held && q.waiting.first == nil && expired(q.head) {
+			delete(s.queues, name)
+		}
+	}
+	s.room = 2*len(s.queues) + 64
+}

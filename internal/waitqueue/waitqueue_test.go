@@ -1,0 +1,225 @@
+package waitqueue
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// thing is a Holder that does as it is told.
+type thing struct {
+	name      string
+	deadline  time.Time
+	accepts   bool // TakeOver succeeds
+	from      *thing
+	forbidden bool
+}
+
+func (h *thing) Deadline() time.Time { return h.deadline }
+func (h *thing) ForbidHandOver()     { h.forbidden = true }
+
+func (h *thing) TakeOver(from Holder) bool {
+	h.from, _ = from.(*thing)
+	return h.accepts
+}
+
+// caller is a waiter and what it acts for.
+type caller struct {
+	Waiter[string]
+	thing
+}
+
+func newCaller() *caller {
+	return &caller{thing: thing{deadline: time.Now().Add(time.Minute), accepts: true}}
+}
+
+func (c *caller) join(t *testing.T, s *Set[string], impatient bool) Turn {
+	t.Helper()
+	value, turn, err := s.Join("a", &c.Waiter, &c.thing, impatient, func() (string, error) { return "value", nil })
+	require.NoError(t, err)
+	require.Equal(t, "value", value)
+	return turn
+}
+
+func TestSet_HandsOverInTheOrderOfComing(t *testing.T) {
+	t.Parallel()
+	s := New[string]()
+	all := []*caller{newCaller(), newCaller(), newCaller(), newCaller()}
+	require.Equal(t, Acquire, all[0].join(t, s, false))
+	require.True(t, s.Hold(&all[0].Waiter))
+	for _, c := range all[1:] {
+		require.Equal(t, Queued, c.join(t, s, false))
+	}
+	for i, c := range all[1:] {
+		require.True(t, s.HandOver(&all[i].Waiter))
+		require.Equal(t, Granted, <-c.Turn())
+		require.Same(t, &all[i].thing, c.from)
+	}
+	require.False(t, s.HandOver(&all[0].Waiter), "it gave that away long ago")
+	require.False(t, s.HandOver(&all[3].Waiter), "no caller waits")
+}
+
+// TestSet_NothingOvertakesTheWayBack: while what the head held is being given back, a
+// caller that comes waits behind it, an impatient one is refused, and the next one is to
+// acquire once it is there, after those of other processes.
+func TestSet_NothingOvertakesTheWayBack(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		notified int
+		want     Turn
+	}{"others wait": {3, YieldThenAcquire}, "no others wait": {0, Acquire}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := New[string]()
+			first, next, impatient := newCaller(), newCaller(), newCaller()
+			require.Equal(t, Acquire, first.join(t, s, false))
+			require.True(t, s.Hold(&first.Waiter))
+			require.False(t, s.HandOver(&first.Waiter))
+			require.Equal(t, Queued, next.join(t, s, false))
+			require.Equal(t, Refused, impatient.join(t, s, true))
+			s.GivenBack(&first.Waiter, test.notified, 0)
+			require.Equal(t, test.want, <-next.Turn())
+		})
+	}
+}
+
+func TestSet_HandOverThatIsNotSafeGoesTheLongWay(t *testing.T) {
+	t.Parallel()
+	s := New[string]()
+	first, next := newCaller(), newCaller()
+	next.accepts = false
+	require.Equal(t, Acquire, first.join(t, s, false))
+	require.True(t, s.Hold(&first.Waiter))
+	require.Equal(t, Queued, next.join(t, s, false))
+	require.False(t, s.HandOver(&first.Waiter))
+	require.True(t, s.KnownHeld(&next.Waiter), "it is not free yet")
+	s.PromoteNext(&first.Waiter)
+	require.Equal(t, Acquire, <-next.Turn())
+}
+
+func TestSet_ImpatientWaitersLeaveWhenItIsKnownToBeHeld(t *testing.T) {
+	t.Parallel()
+	for name, learn := range map[string]func(s *Set[string], head *caller){
+		"elsewhere": func(s *Set[string], head *caller) { s.Observed(&head.Waiter, true) },
+		"here":      func(s *Set[string], head *caller) { s.Hold(&head.Waiter) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := New[string]()
+			head, patient, impatient := newCaller(), newCaller(), newCaller()
+			require.Equal(t, Acquire, head.join(t, s, false))
+			require.Equal(t, Queued, patient.join(t, s, false))
+			require.Equal(t, Queued, impatient.join(t, s, true))
+			learn(s, head)
+			require.Equal(t, Refused, <-impatient.Turn())
+			require.True(t, s.Leave(&patient.Waiter))
+			require.False(t, s.Leave(&patient.Waiter))
+		})
+	}
+}
+
+// TestSet_ForgottenHolderKeepsNoCallerWaiting: one that never gives back is passed by at
+// its deadline, which may have moved meanwhile.
+func TestSet_ForgottenHolderKeepsNoCallerWaiting(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := New[string]()
+		first, next := newCaller(), newCaller()
+		require.Equal(t, Acquire, first.join(t, s, false))
+		require.True(t, s.Hold(&first.Waiter))
+		require.Equal(t, Queued, next.join(t, s, false))
+		start := time.Now()
+		s.mu.Lock() // under which the set reads it
+		first.deadline = start.Add(2 * time.Minute)
+		s.mu.Unlock()
+		require.Equal(t, Acquire, <-next.Turn())
+		require.Equal(t, 2*time.Minute, time.Since(start))
+		s.GivenBack(&first.Waiter, 0, 0) // too late: it changes nothing
+		require.Equal(t, Acquire, func() Turn { s.PromoteNext(&next.Waiter); return newCaller().join(t, s, false) }())
+	})
+}
+
+// TestSet_DroppedHolderTakesNothingFromALaterOne: a holder whose queue was dropped as
+// forgotten must not take the newer queue of its name away when it gives back at last.
+func TestSet_DroppedHolderTakesNothingFromALaterOne(t *testing.T) {
+	t.Parallel()
+	s := New[string]()
+	old := newCaller()
+	old.deadline = time.Now() // and it has passed
+	require.Equal(t, Acquire, old.join(t, s, false))
+	require.True(t, s.Hold(&old.Waiter))
+	s.mu.Lock()
+	s.room = 0
+	s.makeRoom()
+	s.mu.Unlock()
+	names, busy, _ := s.Len()
+	require.Zero(t, names+busy)
+	later := newCaller()
+	require.Equal(t, Acquire, later.join(t, s, false))
+	require.True(t, s.Hold(&later.Waiter))
+	s.GivenBack(&old.Waiter, 0, 0)
+	require.Equal(t, []Holder{&later.thing}, s.Holders())
+}
+
+func TestSet_DropsIdleQueues(t *testing.T) {
+	t.Parallel()
+	s := New[string]()
+	for i := range 10_000 {
+		c := newCaller()
+		_, turn, err := s.Join(time.Duration(i).String(), &c.Waiter, &c.thing, false, func() (string, error) { return "", nil })
+		require.NoError(t, err)
+		require.Equal(t, Acquire, turn)
+		s.PromoteNext(&c.Waiter)
+	}
+	names, busy, _ := s.Len()
+	require.Less(t, names, 200)
+	require.Zero(t, busy)
+}
+
+func TestSet_ClosedSetGrantsNothing(t *testing.T) {
+	t.Parallel()
+	s := New[string]()
+	first, next, other := newCaller(), newCaller(), newCaller()
+	require.Equal(t, Acquire, first.join(t, s, false))
+	require.True(t, s.Hold(&first.Waiter))
+	require.Equal(t, Queued, next.join(t, s, false))
+	_, turn, err := s.Join("b", &other.Waiter, &other.thing, false, func() (string, error) { return "", nil })
+	require.NoError(t, err)
+	require.Equal(t, Acquire, turn)
+	s.Close()
+	require.False(t, s.Hold(&other.Waiter))
+	require.False(t, s.HandOver(&first.Waiter))
+}
+
+func TestSet_ForbidHandOverReachesTheHead(t *testing.T) {
+	t.Parallel()
+	s := New[string]()
+	s.ForbidHandOver("a") // there is none
+	head, next := newCaller(), newCaller()
+	require.Equal(t, Acquire, head.join(t, s, false))
+	require.Equal(t, Queued, next.join(t, s, false))
+	s.ForbidHandOver("a")
+	require.True(t, head.forbidden)
+	require.False(t, next.forbidden)
+}
+
+// TestSet_HeadStartIsForThoseThatWaitedLonger: a process that comes back to a name owes
+// nothing for what was before, nor when the notifications are counted anew.
+func TestSet_HeadStartIsForThoseThatWaitedLonger(t *testing.T) {
+	t.Parallel()
+	s := New[string]()
+	first, next := newCaller(), newCaller()
+	require.Equal(t, Acquire, first.join(t, s, false))
+	require.Equal(t, Queued, next.join(t, s, false))
+	s.GivenBack(&first.Waiter, 3, 5000)
+	require.Equal(t, 3*stepBack, s.HeadStart(&next.Waiter, 5000))
+	require.Equal(t, stepBack, s.HeadStart(&next.Waiter, 5002))
+	require.Zero(t, s.HeadStart(&next.Waiter, 6000))
+	require.Zero(t, s.HeadStart(&next.Waiter, 1), "the notifications are counted anew")
+	require.Equal(t, longestStepBack, fairness{notified: 1000}.headStart(0))
+	s.PromoteNext(&next.Waiter)
+	require.Equal(t, Acquire, first.join(t, s, false))
+	require.Zero(t, s.HeadStart(&first.Waiter, 5000), "the queue was idle")
+}
