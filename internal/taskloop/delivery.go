@@ -1,0 +1,131 @@
+package taskloop
+
+import (
+	"context"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/lease"
+)
+
+// Delivery is a claimed task on its way through the loop. It belongs to the loop's
+// goroutine, except the disposition, which its runner writes before it passes the
+// delivery to the completions.
+type Delivery struct {
+	task    Task
+	receipt string // the newest one, as the server wrote it
+
+	until     time.Time // the task is ours until then, by our clock
+	renewAt   time.Time // when the lease is to be extended
+	renewFrom time.Time // from when it may be, along with another one's
+
+	ctx         context.Context // the handler's
+	cancel      context.CancelCauseFunc
+	disposition Disposition
+
+	state    state
+	reported reported
+	// receiptDoubtful says that an extension stayed without a reply: it may have replaced
+	// the receipt by one that this process does not know.
+	receiptDoubtful bool
+	index           int // in loop.handling
+}
+
+// ID is the task's.
+func (d *Delivery) ID() string { return d.task.ID }
+
+// Receipt is the newest one that is known.
+func (d *Delivery) Receipt() string { return d.receipt }
+
+// Disposition is what is to become of the task. It is set once the handler has returned.
+func (d *Delivery) Disposition() Disposition { return d.disposition }
+
+// state is where a delivery is on its way.
+type state int
+
+const (
+	handling  state = iota // a runner has it, or will have it
+	extending              // likewise, and an extension of its lease is under way
+	returned               // the handler has returned; the disposition waits for the extension's receipt
+	pending                // the disposition is to be sent
+	reporting              // an exchange with it is under way
+	settled                // the disposition was accepted
+	lost                   // the lease is gone: nothing more is sent; the handler may still run
+	states
+)
+
+// event is what happens to a delivery.
+type event int
+
+const (
+	handlerReturned  event = iota // or it was taken back before it began
+	extensionSent                 // in one pipeline with others
+	extensionOver                 // with whatever result
+	exchangeSent                  // with its disposition
+	exchangeFailed                // its disposition has to be sent again
+	dispositionTaken              // Redis has accepted it
+	leaseLost                     // or may be, for all we know
+	events
+)
+
+// transitions is the life of a delivery. An event that is not possible in a state changes
+// nothing: that is so for most of what comes after the end, since answers may be late.
+//
+// A disposition may be accepted while it is pending: by a copy in an exchange that had no
+// answer in time and was given up.
+var transitions = [events][states]state{
+	//                  handling   extending  returned   pending    reporting  settled  lost
+	handlerReturned:  {pending, returned, returned, pending, reporting, settled, lost},
+	extensionSent:    {extending, extending, returned, pending, reporting, settled, lost},
+	extensionOver:    {handling, handling, pending, pending, reporting, settled, lost},
+	exchangeSent:     {handling, extending, returned, reporting, reporting, settled, lost},
+	exchangeFailed:   {handling, extending, returned, pending, pending, settled, lost},
+	dispositionTaken: {handling, extending, returned, settled, settled, settled, lost},
+	leaseLost:        {lost, lost, lost, lost, lost, settled, lost},
+}
+
+// on moves the delivery on, and reports whether that has changed its state.
+func (d *Delivery) on(e event) bool {
+	before := d.state
+	d.state = transitions[e][before]
+	return d.state != before
+}
+
+// reported is what is known of a disposition that was sent.
+type reported int
+
+const (
+	never     reported = iota // it was not sent yet
+	sent                      // it was sent; if it is sent again, Redis refused it without carrying it out
+	ambiguous                 // it was sent and had no reply: Redis may have accepted it
+)
+
+// leased notes a lease that the server has given by a command sent then.
+func (d *Delivery) leased(receipt string, sent time.Time, ttl time.Duration) {
+	d.receipt, d.receiptDoubtful = receipt, false
+	d.until = lease.SafeUntil(sent, ttl)
+	d.renewAt = sent.Add(lease.RenewAfter(ttl))
+	d.renewFrom = d.renewAt.Add(-lease.Leeway(ttl))
+}
+
+// retryExtension dates the next try after an extension that failed.
+func (d *Delivery) retryExtension(now time.Time, ttl time.Duration) {
+	d.renewAt = now.Add(lease.RetryAfter(ttl))
+	d.renewFrom = d.renewAt
+}
+
+// bag is a set of deliveries that each know their place in it.
+type bag []*Delivery
+
+func (b *bag) add(d *Delivery) {
+	d.index = len(*b)
+	*b = append(*b, d)
+}
+
+func (b *bag) remove(d *Delivery) {
+	all := *b
+	last := len(all) - 1
+	all[d.index] = all[last]
+	all[d.index].index = d.index
+	all[last] = nil
+	*b = all[:last]
+}

@@ -1,0 +1,316 @@
+package taskloop
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/redisexec"
+)
+
+const (
+	// minPatience and maxPatience bound how long an exchange with Redis is waited for;
+	// in between it is a third of the lease. A new connection takes several round trips.
+	minPatience = time.Second
+	maxPatience = 5 * time.Second
+)
+
+// exchange is a pipeline of reports and a claim. The loop makes it, a goroutine of
+// Source.Start sends it, and the loop settles it.
+type exchange struct {
+	source   Source
+	answered chan<- *exchange
+	over     <-chan struct{} // nothing reads answered any more
+
+	sent     time.Time // just before
+	giveUp   time.Time // it is not waited for any longer
+	givenUp  bool      // that time has come: a late answer counts only if it accepts
+	reports  []Report
+	claim    int // how many tasks it asks for; 0 for no claim
+	dueEpoch int // what was known of the queue, see demand
+
+	results []ReportResult
+	claimed ClaimResult
+}
+
+// Run sends the exchange.
+func (x *exchange) Run() {
+	x.results, x.claimed = x.source.Exchange(x.reports, x.claim)
+	select {
+	case x.answered <- x:
+	case <-x.over:
+	}
+}
+
+// dispositions is how many the exchange reports.
+func (x *exchange) dispositions() (n int) {
+	for _, r := range x.reports {
+		n += len(r.Deliveries)
+	}
+	return n
+}
+
+// underWay is what is waited for: exchanges, dispositions in them, and tasks that they
+// may bring.
+func (l *loop) underWay() (exchanges, dispositions, asked int) {
+	for _, x := range l.exchanges {
+		if !x.givenUp {
+			exchanges++
+			dispositions += x.dispositions()
+			asked += x.claim
+		}
+	}
+	return exchanges, dispositions, asked
+}
+
+// exchange sends what there is to be sent, if it may. It reports whether that has changed
+// what may be sent next.
+func (l *loop) exchange(now time.Time) bool {
+	if now.Before(l.health.retryAt) || !l.mayExchange() {
+		return false
+	}
+	claim, before := l.claimable(), len(l.pending) // before dispositions are taken off pending
+	reports := l.takeReports(now)
+	if !l.demand.claimWanted && len(reports) == 0 {
+		claim = 0
+	}
+	if claim == 0 && len(reports) == 0 {
+		return len(l.pending) < before // some were dropped: their runners are free now
+	}
+	x := &exchange{
+		source: l.Source, answered: l.exchanged, over: l.over,
+		sent: now, giveUp: now.Add(min(max(l.Lease/3, minPatience), maxPatience)),
+		reports: reports, claim: claim, dueEpoch: l.demand.dueEpoch,
+	}
+	l.exchanges = append(l.exchanges, x)
+	l.Source.Start(x)
+	return true
+}
+
+// mayExchange reports whether an exchange may go out. One may at any time. With many
+// runners another one may be under way, if there is much to do.
+func (l *loop) mayExchange() bool {
+	switch exchanges, _, _ := l.underWay(); {
+	case exchanges == 0:
+		return true
+	case exchanges > 1 || l.Concurrency < halvesFrom || l.health.isOut():
+		return false
+	}
+	enough := l.Concurrency / 4
+	return len(l.pending) >= enough || l.demand.backlogLikely && l.claimable() >= enough
+}
+
+// claimable is how many tasks the next claim is for: the free runners, but with many not
+// more than half of them.
+func (l *loop) claimable() int {
+	if l.stopping != nil {
+		return 0
+	}
+	most := l.Concurrency
+	if most >= halvesFrom {
+		most = (most + 1) / 2
+	}
+	return min(l.free(), most, MaxGroup)
+}
+
+// takeReports groups what is pending by operation, and leaves what is too much for one
+// exchange. A disposition that was sent before is dropped when its lease has ended: its
+// own success could not be told from another claim's any more.
+func (l *loop) takeReports(now time.Time) (reports []Report) {
+	if len(l.pending) == 0 {
+		return nil
+	}
+	var groups [operations][]*Delivery
+	left := l.pending[:0]
+	for _, d := range l.pending {
+		if d.state != pending { // accepted by an answer that came late, or lost
+			continue
+		}
+		if d.reported != never && !now.Before(d.until) {
+			l.lose(d)
+			continue
+		}
+		operation := operationOf[d.disposition.Action]
+		if len(groups[operation]) == MaxGroup {
+			left = append(left, d)
+			continue
+		}
+		d.on(exchangeSent)
+		d.reported = max(d.reported, sent)
+		groups[operation] = append(groups[operation], d)
+	}
+	clear(l.pending[len(left):])
+	l.pending = left
+	for operation, group := range groups {
+		if len(group) > 0 {
+			reports = append(reports, Report{Operation(operation), group})
+		}
+	}
+	return reports
+}
+
+// giveUp stops waiting for an exchange that had no answer in time. Its dispositions go out
+// again.
+func (l *loop) giveUp(x *exchange) {
+	x.givenUp = true
+	for _, r := range x.reports {
+		l.repeat(r.Deliveries)
+	}
+	if x.claim > 0 {
+		l.demand.noteDue()
+	} else {
+		l.remove(x)
+	}
+	l.health.noteFailure(exchanging, context.DeadlineExceeded)
+}
+
+func (l *loop) remove(x *exchange) {
+	l.exchanges = slices.DeleteFunc(l.exchanges, func(other *exchange) bool { return other == x })
+}
+
+// repeat has dispositions sent again that may have been accepted. That is safe: the
+// receipt is the same.
+func (l *loop) repeat(deliveries []*Delivery) {
+	for _, d := range deliveries {
+		d.reported = ambiguous
+	}
+	l.putBack(deliveries)
+}
+
+// putBack has dispositions sent again.
+func (l *loop) putBack(deliveries []*Delivery) {
+	for _, d := range deliveries {
+		if d.on(exchangeFailed) {
+			l.pending = append(l.pending, d)
+		}
+	}
+}
+
+// settle deals with the answer to an exchange. Of one that was given up only good news
+// counts: of the dispositions that were not accepted there are other copies, and what its
+// claim has brought is for no other runner.
+func (l *loop) settle(x *exchange) {
+	l.remove(x)
+	var failed error
+	note := func(err error) {
+		if failed == nil {
+			failed = err
+		}
+	}
+	for i, r := range x.results {
+		if x.givenUp {
+			l.settleLate(x.reports[i].Deliveries, r)
+		} else {
+			note(l.settleReport(x.reports[i].Deliveries, r))
+		}
+	}
+	if x.claim > 0 {
+		note(l.settleClaim(x))
+	}
+	switch {
+	case x.givenUp:
+	case failed != nil:
+		l.health.noteFailure(exchanging, failed)
+	default:
+		l.noteSuccess(exchanging)
+	}
+}
+
+func (l *loop) settleReport(deliveries []*Delivery, r ReportResult) error {
+	switch {
+	case r.Err == nil:
+		for i, d := range deliveries {
+			l.settleDelivery(d, r.Answers[i])
+		}
+	case r.Outcome == redisexec.Unknown || r.Outcome == redisexec.Done: // done, and the answer unreadable
+		l.repeat(deliveries)
+	default: // it was not carried out
+		l.putBack(deliveries)
+	}
+	return r.Err
+}
+
+// settleLate takes the acceptances of dispositions that are to be sent again.
+func (l *loop) settleLate(deliveries []*Delivery, r ReportResult) {
+	if r.Err != nil {
+		return
+	}
+	for i, d := range deliveries {
+		if r.Answers[i] == Accepted {
+			l.accept(d)
+		}
+	}
+	l.pending = slices.DeleteFunc(l.pending, func(d *Delivery) bool { return d.state == settled })
+}
+
+func (l *loop) settleDelivery(d *Delivery, answer Answer) {
+	switch {
+	case d.state == settled: // by another copy
+	case answer == Accepted:
+		l.accept(d)
+	case answer == Malformed:
+		// Nothing else can be done with a task whose field is not the library's.
+		d.disposition = Disposition{Action: SetAside, Reason: "malformed"}
+		l.putBack([]*Delivery{d})
+		return
+	case d.reported == ambiguous && !d.receiptDoubtful && time.Now().Before(d.until):
+		// The receipt was used up while the lease was ours: by the copy of this
+		// disposition whose reply was lost.
+		l.accept(d)
+	default:
+		l.lose(d)
+	}
+	d.task.Payload = nil // the deliveries of one claim are one array: don't keep the payloads of all
+}
+
+func (l *loop) accept(d *Delivery) {
+	if !d.on(dispositionTaken) {
+		return
+	}
+	c := l.Counters
+	switch d.disposition.Action {
+	case Complete:
+		c.Done.Add(1)
+	case Retry:
+		c.Retried.Add(1)
+	case Release:
+		c.Released.Add(1)
+	case SetAside:
+		c.Buried.Add(1)
+	}
+}
+
+// settleClaim takes what a claim has brought. The answer may come so late that the leases
+// are over, or that the runners are taken.
+func (l *loop) settleClaim(x *exchange) error {
+	if x.claimed.Outcome != redisexec.Done {
+		l.demand.noteDue()
+		return x.claimed.Err
+	}
+	if x.claimed.Err != nil {
+		return x.claimed.Err // what was leased is due again after the lease
+	}
+	tasks := x.claimed.Tasks
+	l.demand.noteClaimed(x.claimed.More || len(tasks) == x.claim, x.dueEpoch)
+	if len(tasks) == 0 {
+		return nil
+	}
+	deliveries := make([]Delivery, len(tasks))
+	for i := range deliveries {
+		d := &deliveries[i]
+		d.task = tasks[i]
+		d.leased(x.claimed.Receipt, x.sent, l.Lease)
+		switch {
+		case !time.Now().Before(d.until):
+			l.lose(d)
+		case l.stopping != nil || len(l.handling) == l.Concurrency:
+			l.giveBack(d)
+		default:
+			l.dispatch(d)
+		}
+	}
+	l.dispatchedAt = time.Now()
+	l.scheduleCheck(deliveries[0].renewAt)
+	l.scheduleCheck(deliveries[0].until)
+	return nil
+}

@@ -1,0 +1,81 @@
+package taskloop
+
+import (
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/backoff"
+)
+
+const (
+	// retryFirst and retryLast bound the pause after something that failed.
+	retryFirst = 10 * time.Millisecond
+	retryLast  = time.Second
+)
+
+// activity is something that may fail while the others succeed.
+type activity int
+
+const (
+	exchanging activity = iota
+	renewing
+	watching
+	activities
+)
+
+// health is what a loop knows of the server. It logs the beginning and the end of an
+// outage, once each.
+type health struct {
+	log   *slog.Logger
+	queue string
+
+	outSince time.Time // since when Redis fails; zero if it does not
+	retryAt  time.Time // no exchange goes out before
+	failures [activities]failure
+}
+
+type failure struct {
+	times      int  // in a row
+	persistent bool // it went on when another activity had succeeded
+}
+
+func (h *health) isOut() bool { return !h.outSince.IsZero() }
+
+// noteFailure notes that Redis fails, and has the next exchange wait.
+func (h *health) noteFailure(what activity, err error) {
+	now := time.Now()
+	f := &h.failures[what]
+	if !h.isOut() {
+		h.outSince = now
+		f.persistent = f.times > 0
+		h.log.Warn("sluice: worker cannot use its queue, trying on", slog.String("queue", h.queue), slog.Any("error", err))
+	}
+	h.retryAt = now.Add(backoff.Half(backoff.Exponential(retryFirst, retryLast, f.times)))
+	f.times++
+}
+
+// reset forgets the failures of an activity.
+func (h *health) reset(what activity) { h.failures[what] = failure{} }
+
+// noteSuccess notes that Redis works. The outage is over, unless one activity fails
+// persistently: then one command is denied where others are not, and to begin a new outage
+// with each of its failures would flood the log.
+func (h *health) noteSuccess(what activity) {
+	h.reset(what)
+	persistent := slices.ContainsFunc(h.failures[:], func(f failure) bool { return f.persistent })
+	if !h.isOut() || persistent {
+		return
+	}
+	h.log.Info("sluice: worker uses its queue again", slog.String("queue", h.queue),
+		slog.Duration("after", time.Since(h.outSince)))
+	h.outSince, h.retryAt = time.Time{}, time.Time{}
+}
+
+// noteSuccess notes that Redis works.
+func (l *loop) noteSuccess(what activity) {
+	if len(l.handling) == 0 {
+		l.health.reset(renewing) // nothing is extended that could fail
+	}
+	l.health.noteSuccess(what)
+}

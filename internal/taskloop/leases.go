@@ -1,0 +1,105 @@
+package taskloop
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/lease"
+	"github.com/sluice-go/sluice/internal/redisexec"
+)
+
+// extension is a batch of lease extensions, sent in one pipeline.
+type extension struct {
+	sent       time.Time // just before
+	deliveries []*Delivery
+	results    []ExtendResult
+}
+
+// scheduleCheck has the leases looked at, at the latest then.
+func (l *loop) scheduleCheck(at time.Time) { l.nextCheck = sooner(l.nextCheck, at) }
+
+// checkLeases extends the leases for which it is time, gives up those that have ended, and
+// schedules the next check.
+func (l *loop) checkLeases(now time.Time) {
+	l.nextCheck = time.Time{}
+	var due []*Delivery
+	for _, d := range l.handling {
+		switch {
+		case d.state == lost:
+			continue
+		case !now.Before(d.until):
+			l.lose(d)
+			continue
+		case l.extension != nil: // when it is over, the leases are looked at
+		case !now.Before(d.renewFrom):
+			due = append(due, d)
+		default:
+			l.scheduleCheck(d.renewAt)
+		}
+		l.scheduleCheck(d.until)
+	}
+	if len(due) > 0 {
+		l.extend(now, due)
+	}
+}
+
+// extend extends leases, in a goroutine of its own. It is given half of what is left of
+// the most pressing one, so that there is always another try.
+func (l *loop) extend(now time.Time, due []*Delivery) {
+	x := &extension{sent: now, deliveries: due}
+	pressing := slices.MinFunc(due, func(a, b *Delivery) int { return a.until.Compare(b.until) })
+	budget := lease.Budget(pressing.until.Sub(now))
+	for _, d := range due {
+		d.on(extensionSent)
+	}
+	l.extension = x
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), budget)
+		defer cancel()
+		x.results = l.Source.Extend(ctx, x.deliveries)
+		l.extended <- x
+	}()
+}
+
+// handleExtension deals with the results of an extension.
+func (l *loop) handleExtension(x *extension) {
+	l.extension = nil
+	var failed error
+	for i, r := range x.results {
+		d := x.deliveries[i]
+		if err := l.handleExtended(d, x.sent, r); err != nil && failed == nil {
+			failed = err
+		}
+		if d.on(extensionOver) && d.state == pending {
+			l.pending = append(l.pending, d)
+		}
+	}
+	l.scheduleCheck(time.Now()) // for extensions that became due meanwhile
+	if failed != nil {
+		l.health.noteFailure(renewing, failed)
+	} else {
+		l.noteSuccess(renewing)
+	}
+}
+
+// handleExtended deals with the result of one extension.
+//
+// If its reply was lost, the task's receipt may have been replaced by one that this
+// process does not know. The next try, or the disposition, then finds the receipt stale,
+// and the lease is lost: to guess a receipt could take the task from another worker.
+func (l *loop) handleExtended(d *Delivery, sent time.Time, r ExtendResult) error {
+	switch {
+	case r.Outcome != redisexec.Done:
+		if r.Outcome == redisexec.Unknown || r.Outcome == redisexec.Abandoned {
+			d.receiptDoubtful = true
+		}
+		d.retryExtension(time.Now(), l.Lease)
+		return r.Err
+	case r.Receipt == "":
+		l.lose(d)
+	default:
+		d.leased(r.Receipt, sent, l.Lease)
+	}
+	return nil
+}

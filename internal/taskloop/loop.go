@@ -1,0 +1,385 @@
+package taskloop
+
+import (
+	"context"
+	"log/slog"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/lease"
+)
+
+const (
+	// lastWait is how long Run still waits when Grace is over and the handlers' contexts
+	// have ended.
+	lastWait = time.Second
+
+	// halvesFrom is from how many runners on they are given work by halves: while the
+	// handlers have one half of the tasks, Redis deals with the other.
+	halvesFrom = 8
+
+	// briefly is the time in which handlers are so quick that it pays to wait for the
+	// others of their group.
+	briefly = time.Millisecond
+)
+
+// loop is one Run. What its goroutine, the run loop, waits for:
+//
+//	completions.ready  runners have put in deliveries whose handlers have returned
+//	exchanged          an exchange is over: dispositions, and a claim for runners that are
+//	                   free. There are two at a time at most, so that groups form meanwhile
+//	extended           a batch of lease extensions is over. There is one at a time; it does
+//	                   not hold up an exchange, nor an exchange it
+//	waited             Source.Wait has returned. It runs while nothing is due and a runner
+//	                   is free
+//	alarm              a lease needs an extension or is lost, a try after a failure is due,
+//	                   an exchange has had no answer in time, or Grace is over
+//	end                Run's ctx has ended
+//
+// Goroutines: the runners, which end when work is closed and their handlers have
+// returned; those of exchanges, which Source.Start runs and nothing waits for; one for an
+// extension; one for Source.Wait, which stop ends.
+type loop struct {
+	Config
+	end      <-chan struct{} // of Run's ctx; nil once it was seen
+	handlers context.Context // the handlers' contexts descend from it
+
+	work        chan *Delivery // to the runners
+	completions completions    // from the runners
+	exchanged   chan *exchange
+	extended    chan *extension
+	waited      chan error
+	over        chan struct{} // closed when the loop has ended: nothing reads exchanged any more
+	alarm       alarm
+
+	runners      int         // goroutines
+	handling     bag         // deliveries whose handlers have not returned
+	pending      []*Delivery // their dispositions are to be sent
+	spare        []*Delivery // a slice to be used again
+	dispatchedAt time.Time   // when deliveries were last given to the runners
+
+	exchanges []*exchange // without an answer
+	extension *extension  // under way; nil for none
+	waiting   *waiting    // for something to be due; nil if the loop is not
+	nextCheck time.Time   // when a lease needs to be looked at; zero for never
+	demand    demand
+	health    health
+	stopping  *stopping // nil until ctx has ended
+}
+
+// demand is what is known of the queue.
+type demand struct {
+	claimWanted   bool // a claim may bring something
+	dueEpoch      int  // how often it was learnt that one may
+	backlogLikely bool // the last claim brought all that it asked for
+}
+
+// noteDue notes that a claim may bring something. A claim that is under way may have been
+// too early to know.
+func (d *demand) noteDue() {
+	d.claimWanted = true
+	d.dueEpoch++
+}
+
+// noteClaimed notes what a claim brought that was sent in that epoch.
+func (d *demand) noteClaimed(all bool, epoch int) {
+	d.backlogLikely = all
+	if all {
+		d.noteDue()
+	} else if d.dueEpoch == epoch {
+		d.claimWanted = false
+	}
+}
+
+// waiting is a Source.Wait that is under way.
+type waiting struct {
+	since time.Time
+	stop  context.CancelFunc
+}
+
+// stopping is the end of a loop.
+type stopping struct {
+	graceEnd    time.Time
+	interrupted bool // the handlers' contexts have been ended
+}
+
+func newLoop(ctx context.Context, c Config) *loop {
+	l := &loop{
+		Config: c, end: ctx.Done(), handlers: context.WithoutCancel(ctx),
+		work:        make(chan *Delivery, min(c.Concurrency, MaxGroup)),
+		completions: completions{ready: make(chan struct{}, 1)},
+		exchanged:   make(chan *exchange),
+		extended:    make(chan *extension, 1),
+		waited:      make(chan error, 1),
+		over:        make(chan struct{}),
+		alarm:       newAlarm(),
+		demand:      demand{claimWanted: true},
+		health:      health{log: c.Log, queue: c.Queue},
+	}
+	if ctx.Err() != nil {
+		l.stop(time.Now())
+	}
+	return l
+}
+
+// run returns when nothing is left to do after ctx has ended, or at the last moment.
+func (l *loop) run() *Unfinished {
+	defer l.close()
+	for {
+		now := time.Now()
+		l.doWhatIsDue(now)
+		for l.exchange(now) {
+		}
+		l.wait()
+		if l.stopping != nil {
+			if l.isQuiet() {
+				return nil
+			}
+			if !now.Before(l.stopping.graceEnd.Add(lastWait)) {
+				return l.unfinished()
+			}
+		}
+		l.alarm.set(l.nextWake(now))
+		l.awaitEvent()
+	}
+}
+
+// awaitEvent waits for one event and deals with it.
+func (l *loop) awaitEvent() {
+	select {
+	case <-l.completions.ready:
+		l.gather()
+	case x := <-l.exchanged:
+		l.settle(x)
+	case x := <-l.extended:
+		l.handleExtension(x)
+	case err := <-l.waited:
+		l.woken(err)
+	case <-l.alarm.timer.C:
+		l.alarm.at = time.Time{}
+	case <-l.end:
+		l.stop(time.Now())
+	}
+}
+
+// doWhatIsDue does what the alarm was set for.
+func (l *loop) doWhatIsDue(now time.Time) {
+	if s := l.stopping; s != nil && !s.interrupted && !now.Before(s.graceEnd) {
+		s.interrupted = true
+		for _, d := range l.handling {
+			d.cancel(context.Canceled)
+		}
+	}
+	for _, x := range slices.Clone(l.exchanges) {
+		if !x.givenUp && !now.Before(x.giveUp) {
+			l.giveUp(x)
+		}
+	}
+	if !l.nextCheck.IsZero() && !now.Before(l.nextCheck) {
+		l.checkLeases(now)
+	}
+}
+
+// nextWake is when something is due by the clock; zero for never.
+func (l *loop) nextWake(now time.Time) time.Time {
+	at := l.nextCheck
+	if s := l.stopping; s != nil && !s.interrupted {
+		at = sooner(at, s.graceEnd)
+	} else if s != nil {
+		at = sooner(at, s.graceEnd.Add(lastWait))
+	}
+	if l.health.retryAt.After(now) {
+		at = sooner(at, l.health.retryAt)
+	}
+	for _, x := range l.exchanges {
+		if !x.givenUp {
+			at = sooner(at, x.giveUp)
+		}
+	}
+	return at
+}
+
+// sooner is the earlier of two times, of which a may be zero for never.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// alarm is a timer that is set anew only if its time changes.
+type alarm struct {
+	timer *time.Timer
+	at    time.Time // zero for never
+}
+
+func newAlarm() alarm {
+	a := alarm{timer: time.NewTimer(time.Hour)}
+	a.timer.Stop()
+	return a
+}
+
+func (a *alarm) set(at time.Time) {
+	if at.Equal(a.at) {
+		return
+	}
+	a.at = at
+	if at.IsZero() {
+		a.timer.Stop()
+	} else {
+		a.timer.Reset(time.Until(at))
+	}
+}
+
+// dispatch gives a delivery to a runner. There is always one free, or on its way.
+func (l *loop) dispatch(d *Delivery) {
+	l.handling.add(d)
+	d.ctx, d.cancel = context.WithCancelCause(l.handlers)
+	if l.runners < len(l.handling) {
+		l.runners++
+		go l.runner()
+	}
+	l.work <- d
+}
+
+// gather takes what the runners have done. Where handlers take next to no time it lets
+// the others of the group go first: a group costs as much as a single one.
+func (l *loop) gather() {
+	if exchanges, _, _ := l.underWay(); exchanges == 0 && len(l.handling) > 1 && time.Since(l.dispatchedAt) < briefly {
+		runtime.Gosched()
+	}
+	l.spare = l.completions.take(l.spare)
+	for i, d := range l.spare {
+		l.spare[i] = nil
+		l.handling.remove(d)
+		l.conclude(d)
+	}
+}
+
+// conclude has a delivery's disposition sent, as soon as its receipt is certain.
+func (l *loop) conclude(d *Delivery) {
+	if d.on(handlerReturned) && d.state == pending {
+		l.pending = append(l.pending, d)
+	}
+}
+
+// giveBack has a delivery released that was not begun.
+func (l *loop) giveBack(d *Delivery) {
+	d.disposition = Disposition{Action: Release}
+	l.conclude(d)
+}
+
+// lose gives up a delivery whose lease is gone, or may be. Its handler is notified.
+func (l *loop) lose(d *Delivery) {
+	if !d.on(leaseLost) {
+		return
+	}
+	l.Counters.Lost.Add(1)
+	if d.cancel != nil {
+		d.cancel(lease.ErrLost)
+	}
+	l.Log.Warn("sluice: lease lost", slog.String("task", d.task.ID), slog.Int("attempt", d.task.Attempt))
+}
+
+// wait has the queue watched, if nothing is due and a runner is free.
+func (l *loop) wait() {
+	if exchanges, _, _ := l.underWay(); exchanges > 0 || l.waiting != nil || l.demand.claimWanted ||
+		l.stopping != nil || l.free() == 0 {
+		return
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	l.waiting = &waiting{since: time.Now(), stop: stop}
+	go func() {
+		defer stop()
+		l.waited <- l.Source.Wait(ctx)
+	}()
+}
+
+// woken notes that something may be due or, after an error, that a claim has to find out.
+func (l *loop) woken(err error) {
+	since := l.waiting.since
+	l.waiting = nil
+	l.demand.noteDue()
+	switch {
+	case l.stopping != nil:
+	case err != nil:
+		if time.Since(since) > retryLast {
+			l.health.reset(watching) // it has worked in between
+		}
+		l.health.noteFailure(watching, err)
+	default:
+		l.noteSuccess(watching)
+	}
+}
+
+// free is how many tasks may be claimed. While Redis fails, dispositions that it has not
+// taken keep their runners, so that there is a bound to their number.
+func (l *loop) free() int {
+	_, sending, asked := l.underWay()
+	n := l.Concurrency - len(l.handling) - asked
+	if l.health.isOut() {
+		n -= len(l.pending) + l.returnedCount() + sending
+	}
+	return max(n, 0)
+}
+
+// returnedCount is how many dispositions wait for an extension's receipt.
+func (l *loop) returnedCount() (n int) {
+	if l.extension == nil {
+		return 0
+	}
+	for _, d := range l.extension.deliveries {
+		if d.state == returned {
+			n++
+		}
+	}
+	return n
+}
+
+// stop begins the end of the loop.
+func (l *loop) stop(now time.Time) {
+	l.end = nil
+	l.stopping = &stopping{graceEnd: now.Add(l.Grace)}
+	if l.waiting != nil {
+		l.waiting.stop()
+	}
+	for {
+		select {
+		case d := <-l.work:
+			l.handling.remove(d)
+			l.giveBack(d)
+			continue
+		default:
+		}
+		return
+	}
+}
+
+func (l *loop) isQuiet() bool {
+	return len(l.handling)+len(l.pending)+len(l.exchanges) == 0 && l.extension == nil
+}
+
+// unfinished says what is left at the last moment.
+func (l *loop) unfinished() *Unfinished {
+	l.gather()
+	_, sending, _ := l.underWay()
+	left := &Unfinished{Running: len(l.handling), Unacknowledged: len(l.pending) + l.returnedCount() + sending}
+	for _, x := range l.exchanges {
+		left.Claims += min(x.claim, 1)
+	}
+	return left
+}
+
+// close ends the goroutines: runners that are idle now, others when their handlers have
+// returned.
+func (l *loop) close() {
+	close(l.over)
+	l.alarm.timer.Stop()
+	l.completions.close()
+	close(l.work)
+	if l.waiting != nil {
+		l.waiting.stop()
+		<-l.waited
+	}
+}

@@ -1,0 +1,104 @@
+package taskloop
+
+import (
+	"context"
+	"sync"
+
+	"github.com/sluice-go/sluice/internal/background"
+)
+
+// runner is a goroutine that runs handlers, one after the other, until the loop ends. The
+// loop starts as many as have been needed at once.
+//
+// A handler, or the policy, may call runtime.Goexit, which cannot be stopped: the deferred
+// function then decides, and another runner takes over.
+func (l *loop) runner() {
+	var current *Delivery // handed to the policy, and not delivered yet
+	handled := false      // its handler has returned
+	defer func() {
+		if current == nil {
+			return
+		}
+		defer func() {
+			l.deliver(current)
+			go l.runner()
+		}()
+		current.disposition = l.Policy.Fallback(current.task)
+		if !handled {
+			current.disposition = l.Policy.Decide(current.task, ErrExited, current.isInterrupted())
+		}
+	}()
+	for d := range l.work {
+		if d.ctx.Err() != nil { // the lease was lost before the handler was called
+			d.disposition = Disposition{Action: Release}
+			l.deliver(d)
+			continue
+		}
+		current, handled = d, false
+		err := l.handle(d)
+		handled = true
+		d.disposition = l.Policy.Decide(d.task, err, d.isInterrupted())
+		current = nil
+		l.deliver(d)
+	}
+}
+
+func (l *loop) handle(d *Delivery) error {
+	l.Counters.Running.Add(1)
+	defer l.Counters.Running.Add(-1)
+	return l.Policy.Handle(d.ctx, d.task)
+}
+
+// isInterrupted reports whether the handler's context was ended because the worker is to
+// stop. Only the loop ends it with this cause before the handler has returned.
+func (d *Delivery) isInterrupted() bool {
+	return context.Cause(d.ctx) == context.Canceled //nolint:errorlint // compared, not tested
+}
+
+// deliver passes a delivery on to the loop. If that has ended, nothing more can be done
+// for the task.
+func (l *loop) deliver(d *Delivery) {
+	d.cancel(nil)
+	if !l.completions.put(d) && d.state != lost {
+		l.Counters.Lost.Add(1)
+	}
+}
+
+// completions is where runners put deliveries whose handlers have returned. The loop takes
+// all of them at once.
+type completions struct {
+	ready chan struct{} // cap 1: signalled by the first one in
+
+	mu         sync.Mutex // guards what follows
+	deliveries []*Delivery
+	closed     bool
+}
+
+// put reports whether the loop is still there to take the delivery.
+func (c *completions) put(d *Delivery) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.deliveries = append(c.deliveries, d)
+	if len(c.deliveries) == 1 {
+		background.Signal(c.ready)
+	}
+	return true
+}
+
+// take returns what is there. spare is a slice that is not needed any more.
+func (c *completions) take(spare []*Delivery) []*Delivery {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	deliveries := c.deliveries
+	c.deliveries = spare[:0]
+	return deliveries
+}
+
+func (c *completions) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+}

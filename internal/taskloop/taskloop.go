@@ -1,0 +1,165 @@
+// Package taskloop is a worker's run loop: it claims tasks, hands them out to runners,
+// extends their leases, and reports what became of them. It knows a queue only as a
+// [Source], and a handler only as a [Policy].
+//
+// One goroutine, the caller of [Run], owns all of the loop's state. It never waits for
+// anything but its channels, and whatever happens while an exchange with Redis is under
+// way is gathered for the next one. So a busy worker sends a fraction of a command per
+// task.
+package taskloop
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/redisexec"
+)
+
+// MaxGroup is the most tasks that one report or claim handles.
+const MaxGroup = 250
+
+// Task is a task as it was claimed.
+type Task struct {
+	ID      string
+	Payload []byte
+	Score   float64
+	Attempt int
+}
+
+// Source is the queue that a loop works on. Its methods may be called from several
+// goroutines at once.
+type Source interface {
+	// Exchange sends reports and, if claim is not 0, a claim of at most that many tasks,
+	// all in one pipeline. It blocks until there is an answer or the client gives up, and
+	// returns a result for each report.
+	Exchange(reports []Report, claim int) ([]ReportResult, ClaimResult)
+	// Extend sends one extension for each delivery's lease in one pipeline, and returns
+	// a result for each. It returns when ctx ends.
+	Extend(ctx context.Context, deliveries []*Delivery) []ExtendResult
+	// Wait returns nil when a task may be due, or an error when it cannot tell or ctx has
+	// ended.
+	Wait(ctx context.Context) error
+	// Start runs a job in a goroutine.
+	Start(job redisexec.Job)
+}
+
+// Report says what is to become of tasks, all by the same operation.
+type Report struct {
+	Operation  Operation
+	Deliveries []*Delivery
+}
+
+// Operation is what a report asks for.
+type Operation int
+
+const (
+	Finish   Operation = iota // the tasks are done
+	GiveBack                  // they are due again
+	Bury                      // they are set aside as dead letters
+	operations
+)
+
+// ReportResult is the result of a report. If Err is nil, Answers has one for each task.
+type ReportResult struct {
+	Outcome redisexec.Outcome
+	Answers []Answer
+	Err     error
+}
+
+// Answer is what the server says of one task in a report.
+type Answer int64
+
+const (
+	Malformed Answer = iota - 1 // its field is not the library's
+	Stale                       // the receipt is not good
+	Accepted
+)
+
+// ClaimResult is the result of a claim.
+type ClaimResult struct {
+	Outcome redisexec.Outcome
+	Tasks   []Task
+	Receipt string // of all of them
+	More    bool   // there may be more that are due
+	Err     error
+}
+
+// ExtendResult is the result of an extension. If it is Done, Receipt is the new receipt,
+// or empty if the old one was not good.
+type ExtendResult struct {
+	Outcome redisexec.Outcome
+	Receipt string
+	Err     error
+}
+
+// Policy is what a worker makes of a task. Its methods are called by the runners, several
+// at once.
+type Policy interface {
+	// Handle does the task's work. A panic is an error; it may call runtime.Goexit.
+	Handle(ctx context.Context, t Task) error
+	// Decide says what is to become of a task whose handler returned err, or ErrExited
+	// if it called runtime.Goexit. interrupted says that the handler's context had been
+	// ended because the worker is to stop.
+	Decide(t Task, err error, interrupted bool) Disposition
+	// Fallback decides if Decide called runtime.Goexit.
+	Fallback(t Task) Disposition
+}
+
+// ErrExited is the error of a handler that called runtime.Goexit.
+var ErrExited = errors.New("the handler called runtime.Goexit")
+
+// Disposition is what is to become of a task.
+type Disposition struct {
+	Action Action
+	Delay  time.Duration // of Retry
+	Reason string        // of SetAside
+}
+
+// Action is the kind of a disposition.
+type Action int
+
+const (
+	Complete Action = iota // finish it
+	Retry                  // give it back, due after a delay; the attempt counts
+	Release                // give it back, due now; the attempt does not count
+	SetAside               // bury it
+)
+
+// operationOf says which operation carries out an action.
+var operationOf = [...]Operation{Complete: Finish, Retry: GiveBack, Release: GiveBack, SetAside: Bury}
+
+// Counters are what a worker has done, over all of its runs.
+type Counters struct {
+	Running                               atomic.Int64
+	Done, Retried, Buried, Released, Lost atomic.Int64
+}
+
+// Config is what a loop is made of. All fields are required.
+type Config struct {
+	Source      Source
+	Policy      Policy
+	Concurrency int           // handlers at once
+	Lease       time.Duration // for which a task is claimed
+	Grace       time.Duration // for which handlers may go on after the end
+	Queue       string        // the queue's name, for the log
+	Log         *slog.Logger
+	Counters    *Counters
+}
+
+// Unfinished is what is left when a loop gives up waiting.
+type Unfinished struct {
+	Running        int // handlers that had not returned
+	Unacknowledged int // dispositions that Redis had not acknowledged
+	Claims         int // claims that it had not answered
+}
+
+// Run works until ctx ends, and then stops: it claims nothing more, gives back what was
+// not begun, and lets handlers go on for Grace, then ends their contexts and waits for
+// lastWait. It returns nil once all handlers have returned and Redis knows of it, or what
+// is left when that time is over.
+func Run(ctx context.Context, c Config) *Unfinished {
+	return newLoop(ctx, c).run()
+}
