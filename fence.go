@@ -4,34 +4,37 @@ import (
 	"fmt"
 	"strconv"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/redisexec"
 )
 
 const (
-	// fenceBlock is how many fences are reserved when a lock is acquired: one
-	// for each microsecond for which it may go from hand to hand.
-	fenceBlock = int64(passFor / time.Microsecond)
-	// fenceLife is how long a name's last fence is remembered. After that the
-	// server's clock alone makes the next one higher.
+	// fenceBlock is how many fences are reserved when a lock is acquired: one for each
+	// microsecond for which it may be handed over.
+	fenceBlock = int64(handOverWindow / time.Microsecond)
+	// fenceLife is how long a name's last fence is remembered. After that the server's
+	// clock alone makes the next one higher.
 	fenceLife = 24 * time.Hour
 )
 
-// fences are those that were reserved with an acquisition. The first is at least
-// the server's time in microseconds; each hand-over takes that of its time, and what is
-// left of them is given back with the lock.
+// fences are those that were reserved with an acquisition. The first is at least the
+// server's time in microseconds. Each hand-over takes the fence of its own time, and what
+// is left is given back with the lock.
 //
-// No fence runs ahead of the server's clock by it: the n-th is not given out
-// before n microseconds have passed since the acquisition was answered. So the
-// clock alone makes the next acquisition's higher, should the server have
-// forgotten all fences in between.
+// So no fence runs ahead of the server's clock: the n-th is not given out before n
+// microseconds have passed since the acquisition was answered. The clock alone then makes
+// the next acquisition's fence higher, should the server have forgotten all of them.
 type fences struct {
 	first, current int64 // 0 if there are none
 	since          time.Time
 }
 
-// next takes a fence for who inherits the lock: that of the present microsecond or,
-// where that was taken, the next one, when its time has come. The following one of the
-// block would do as long as one primary gives all fences. After a failover two may do so
-// for a while, and then a lower one than the other has given meanwhile would be late.
+// next takes a fence for the lock that takes over: that of the present microsecond or,
+// where that was taken, the next one, when its time has come.
+//
+// The following one of the block would do as long as one primary gives all fences. After
+// a failover two primaries may do so for a while: the other one may have given a higher
+// fence meanwhile.
 func (f fences) next() (fences, bool) {
 	last := f.first + fenceBlock - 1
 	if f.first == 0 || f.current == last {
@@ -46,8 +49,8 @@ func (f fences) next() (fences, bool) {
 	return f, false
 }
 
-// unused is how many fences are to be given back. Of an acquisition that nobody
-// knows to have been answered, all.
+// unused is how many fences are to be given back. Of an acquisition whose reply was lost,
+// all.
 func (f fences) unused() int64 {
 	if f.first == 0 {
 		return fenceBlock
@@ -55,19 +58,19 @@ func (f fences) unused() int64 {
 	return f.first + fenceBlock - 1 - f.current
 }
 
-// decodeAcquired decodes the reply to an acquisition: how long somebody else may
-// still keep the lock, or 0 and the fence, if one was asked for.
-func decodeAcquired(reply any) (left time.Duration, fence int64, err error) {
-	switch r := reply.(type) {
+// decodeAcquired decodes the reply to an acquisition: how long another holder may still
+// keep the lock, or 0 and the fence, if one was asked for.
+func decodeAcquired(value any) (left time.Duration, fence int64, err error) {
+	switch v := value.(type) {
 	case int64:
-		if r < 0 {
+		if v < 0 {
 			return 0, 0, fmt.Errorf("%w: the last fence", ErrCorrupt)
 		}
-		return duration(r), 0, nil
+		return duration(v), 0, nil
 	case string:
-		if fence, err = strconv.ParseInt(r, 10, 64); err == nil && fence > 0 {
+		if fence, err = strconv.ParseInt(v, 10, 64); err == nil && fence > 0 {
 			return 0, fence, nil
 		}
 	}
-	return 0, 0, errReply(reply)
+	return 0, 0, redisexec.Unexpected(value)
 }

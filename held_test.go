@@ -33,7 +33,7 @@ func goroutines() (stacks []string) {
 		buf = make([]byte, 2*len(buf))
 	}
 	for stack := range strings.SplitSeq(string(buf), "\n\n") {
-		if strings.Contains(stack, "github.com/sluice-go/sluice.") {
+		if strings.Contains(stack, "github.com/sluice-go/sluice/internal/") {
 			stacks = append(stacks, stack)
 		}
 	}

@@ -337,7 +337,7 @@ func TestStopWithoutRedis(t *testing.T) {
 		s.m.SetError("LOADING for long")
 		var left *sluice.UnfinishedError
 		require.ErrorAs(s, s.stop(), &left)
-		require.Equal(s, sluice.UnfinishedError{Untold: 2}, *left)
+		require.Equal(s, sluice.UnfinishedError{Unacknowledged: 2}, *left)
 	})
 }
 

@@ -9,108 +9,119 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice/internal/background"
+	"github.com/sluice-go/sluice/internal/keyspace"
+	"github.com/sluice-go/sluice/internal/lease"
+	"github.com/sluice-go/sluice/internal/notify"
+	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/waitqueue"
 )
 
-// Locker makes locks of one Redis. It is safe for concurrent use. However many
-// locks there are, it has at most one goroutine that renews them, one that cleans
-// up after lost replies, and two for a pub/sub connection; each is started when it
-// is needed, and ends when it is not any more, or in Close. Beside them there is one
+const (
+	// closeWait is how long Close waits.
+	closeWait = time.Second
+	// maxReleases is the most locks that one pipeline releases.
+	maxReleases = 250
+)
+
+// Locker makes locks of one Redis. It is safe for concurrent use. However many locks
+// there are, it has at most one goroutine that renews them, one that releases what was
+// acquired for no caller, and two for a pub/sub connection. Each is started when it is
+// needed, and ends when it is not needed any more, or in Close. Beside them there is one
 // for each command under way, which stays for 200ms to send others.
 type Locker struct {
-	door     *door
-	options  lockOptions
-	wake     *hub
-	cleaner  *cleaner
-	lines    lines
-	renewer  *renewer
-	closed   chan struct{}
-	closeOne sync.Once
+	options   lockOptions
+	executor  *redisexec.Executor
+	notifier  *notify.Notifier
+	queues    *waitqueue.Set[*address] // by key
+	renewer   *lease.Renewer
+	janitor   *lease.Janitor
+	closed    chan struct{}
+	closeOnce sync.Once
 }
 
 // LockInfo is what Inspect found.
 type LockInfo struct {
-	// Held says that somebody holds the lock.
+	// Held says that the lock is held.
 	Held bool
-	// TTL is when the lock is freed at the latest, unless its holder extends
-	// it. It is negative for a key without TTL, which only clients of other
-	// libraries make.
+	// TTL is when the lock is freed at the latest, unless its holder extends it. It is
+	// negative for a key without TTL, which only clients of other libraries make.
 	TTL time.Duration
 }
 
-// NewLocker returns a Locker on rdb, which stays the caller's to close. It does
-// no I/O. The options are the defaults for every lock; a call may override them.
-// The error is ErrInvalid.
+// NewLocker returns a Locker on rdb, which stays the caller's to close. It does no I/O.
+// The options are the defaults for every lock; a call may override them. The error is
+// ErrInvalid.
 func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
 	if isNil(rdb) {
 		return nil, invalid("new locker", "nil client")
 	}
-	options, err := lockOptions{prefix: "Lock:", ttl: 15 * time.Second, retry: 100 * time.Millisecond}.with(opts)
+	options, err := defaultLockOptions.with(opts)
 	if err != nil {
 		return nil, fmt.Errorf("sluice: new locker: %w", err)
 	}
-	if len(options.prefix) > maxName {
+	if len(options.prefix) > keyspace.MaxLength {
 		return nil, fmt.Errorf("sluice: new locker: %w: prefix too long", ErrInvalidName)
 	}
-	d := newDoor(rdb)
-	l := &Locker{
-		door:    d,
-		options: options,
-		wake:    newHub(rdb),
-		cleaner: newCleaner(d, commandTime(rdb)),
-		closed:  make(chan struct{}),
-		lines:   lines{all: map[string]*line{}},
-	}
-	l.renewer = newRenewer(l)
-	return l, nil
+	executor := redisexec.New(rdb)
+	return &Locker{
+		options:  options,
+		executor: executor,
+		notifier: notify.New(rdb),
+		queues:   waitqueue.New[*address](),
+		renewer:  lease.NewRenewer(executor),
+		janitor:  lease.NewJanitor(executor, redisexec.CommandTime(rdb)),
+		closed:   make(chan struct{}),
+	}, nil
 }
 
-// Lock takes the named lock, waiting until it is free or ctx ends. It is not
-// reentrant.
+// Lock takes the named lock, and waits until it is free or ctx ends. It is not reentrant.
 //
-// Callers of one Locker stand in line for a name, first come first served. The
-// one in front asks Redis: it waits for a notification, but looks again at least
-// once in a retry interval, and when the holder's TTL ends. For up to 10ms a lock
-// goes from hand to hand in the line without a command; then it is given back to
-// Redis, where other processes wait. To cover that, a key lives up to 12ms longer
-// than its TTL says.
+// Callers of one Locker wait in a queue for a name, first come, first served. The head of
+// the queue asks Redis: it waits for a notification, but polls again at least once in a
+// retry interval, and when the holder's TTL ends. For up to 10ms a lock is handed over
+// within the queue without a command; then it is given back to Redis, where other
+// processes wait. To cover that, a key lives up to 12ms longer than its TTL says.
 //
-// Errors: ErrLocked together with ctx.Err() if ctx ended while somebody else
-// held it; ctx.Err() alone if it ended before that was known; ErrLost if the reply
-// took longer than the TTL; ErrInvalid; ErrClosed; or what Redis or the network
-// said. After a lost reply (ErrUnknown) the key may exist for a moment: it is
-// released in the background.
+// The error is ErrLocked together with ctx.Err() if ctx ended while another caller held
+// the lock; ctx.Err() alone if it ended before that was known; ErrLost if the reply took
+// longer than the TTL; ErrInvalid; ErrClosed; or what Redis or the network said. After a
+// lost reply (ErrUnknown) the key may exist for a moment: it is released in the
+// background.
 func (l *Locker) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return l.lock("lock", ctx, name, opts, false)
 }
 
 // TryLock takes the named lock if it is free now. It is Lock without the waiting:
-// ErrLocked means that somebody else holds it. It does not overtake those who
-// stand in line.
+// ErrLocked means that another caller holds it. It does not overtake those who wait.
 func (l *Locker) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return l.lock("try lock", ctx, name, opts, true)
 }
 
 func (l *Locker) lock(op string, ctx context.Context, name string, opts []LockOption, try bool) (*Lock, error) {
 	k, err := l.newLock(op, ctx, name, opts)
-	if err == nil {
-		err = wrap(op, name, k.stand(ctx, try))
-	}
 	if err != nil {
 		return nil, err
+	}
+	if err := k.acquireInOrder(ctx, try); err != nil {
+		return nil, wrap(op, name, err)
+	}
+	if k.options.renew {
+		l.renewer.Add(k.member())
 	}
 	return k, nil
 }
 
-// Do calls fn while it holds the named lock, waiting for it as Lock does and
-// renewing it for as long as fn runs (WithAutoRenew; WithMaxHold bounds it). The
-// context that fn gets ends with ctx, and with the cause ErrLost when the lock
-// is lost; fn has to return then. The lock is released when fn returns or
-// panics, however ctx stands.
+// Do calls fn while it holds the named lock. It waits for the lock as Lock does, and
+// renews it for as long as fn runs (WithAutoRenew; WithMaxHold bounds it). The context
+// that fn gets ends with ctx, and with the cause ErrLost when the lock is lost; fn has to
+// return then. The lock is released when fn returns or panics, even if ctx has ended.
 //
-// The error is fn's own, joined with ErrLost if the lock was lost before fn had
-// returned: what fn did then was not protected to its end. Errors from before
-// fn was called are Lock's, and tell themselves by fn not having run. A release
-// that gets no answer is no error: it goes on in the background.
+// If fn was not called, the error is the one that Lock would return. Otherwise it is
+// fn's own, joined with ErrLost if the lock was lost before fn had returned: what fn did
+// then was not protected to its end. A release that gets no answer is no error: it goes
+// on in the background.
 func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Context) error, opts ...LockOption) (err error) {
 	if fn == nil {
 		return invalid("do", "nil function")
@@ -136,8 +147,8 @@ func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Contex
 	return fn(fnCtx)
 }
 
-// Inspect says whether somebody holds the named lock, and for how long at most.
-// It changes nothing, and what it says may be over when it returns.
+// Inspect reports whether the named lock is held, and for how long at most. It changes
+// nothing, and what it reports may be over when it returns.
 func (l *Locker) Inspect(ctx context.Context, name string) (LockInfo, error) {
 	k, err := l.anyLock("inspect", ctx, name)
 	if err != nil {
@@ -153,150 +164,143 @@ func (l *Locker) Inspect(ctx context.Context, name string) (LockInfo, error) {
 	return LockInfo{Held: true, TTL: left}, nil
 }
 
-// ForceUnlock releases the named lock whoever holds it, and says whether
-// anybody did. The holder is not asked: it learns of it when it next extends, or
-// releases (unless the reply to that is lost), and believes in its lock until
-// then; and a lock that another process forces open may go from hand to hand here
-// for up to 10ms more. It is a tool for operators. After ErrUnknown it may be
-// called again.
+// ForceUnlock releases the named lock, whichever client holds it, and reports whether it
+// was held. The holder is not asked. It learns of it when it next extends or releases the
+// lock (unless the reply to that is lost), and believes in its lock until then; and a lock
+// that another process forces open may be handed over here for up to 10ms more. It is a
+// tool for operators. After ErrUnknown it may be called again.
 func (l *Locker) ForceUnlock(ctx context.Context, name string) (bool, error) {
 	k, err := l.anyLock("force unlock", ctx, name)
 	if err != nil {
 		return false, err
 	}
-	// Before, so that it does not go from hand to hand meanwhile; and after, for
-	// one whose acquisition is answered only now.
-	l.lines.distrust(k.at.key)
-	defer l.lines.distrust(k.at.key)
-	a, err := l.door.run(ctx, scriptForce.call(k.at.keys, k.at.wake))
+	// Before, so that it is not handed over meanwhile; and after, for a lock whose
+	// acquisition is answered only now.
+	l.queues.ForbidHandOver(k.address.key)
+	defer l.queues.ForbidHandOver(k.address.key)
+	reply, err := l.executor.Run(ctx, scriptForce.Request(k.address.keys, k.address.wake))
 	if err != nil {
 		return false, wrap("force unlock", name, err)
 	}
-	released, err := yes(a.reply)
+	released, err := redisexec.Bool(reply.Value)
 	return released, wrap("force unlock", name, err)
 }
 
-// UnlockAll releases every lock that this Locker holds, in pipelines. Like
-// Unlock it works with a context that has ended, and what gets no answer goes
-// on in the background and is ErrUnknown.
+// UnlockAll releases every lock that this Locker holds, in pipelines. Like Unlock it works
+// with a context that has ended. A release that gets no answer goes on in the background,
+// and the error is ErrUnknown.
 func (l *Locker) UnlockAll(ctx context.Context) error {
-	if l == nil || l.door == nil || ctx == nil {
+	if l == nil || l.executor == nil || ctx == nil {
 		return invalid("unlock all", "nil context or Locker not made by NewLocker")
 	}
 	return wrap("unlock", "all", l.releaseAll(ctx, nil))
 }
 
 // releaseAll releases what is held. The locks' contexts end with cause.
-func (l *Locker) releaseAll(ctx context.Context, cause error) error {
+func (l *Locker) releaseAll(ctx context.Context, cause error) (firstErr error) {
 	var locks []*Lock
-	for _, k := range l.lines.holders() {
-		if k.end(cause) == nil {
+	for _, holder := range l.queues.Holders() {
+		m, _ := holder.(*member)
+		if k := m.lock(); k.lease.End(cause) {
 			locks = append(locks, k)
 		}
 	}
-	waitCtx, cancel := extended(ctx, grace)
+	graced, cancel := withGrace(ctx, replyGrace)
 	defer cancel()
-	var firstErr error
 	for _, k := range locks {
-		l.renewer.remove(waitCtx, k, 0)
+		l.renewer.Remove(graced, k.member(), 0)
 	}
-	for part := range slices.Chunk(locks, chunk) {
-		calls := make([]call, len(part))
-		for i, k := range part {
-			calls[i] = k.releaseCall()
-		}
-		for i, r := range l.door.pipeline(waitCtx, calls) {
-			if r.err != nil || part[i].unsure {
-				part[i].cleanUp()
-			}
-			l.lines.advance(&part[i].place)
-			if r.err != nil && firstErr == nil {
-				firstErr = fmt.Errorf("%w: %w", ErrUnknown, r.err)
-			}
+	for part := range slices.Chunk(locks, maxReleases) {
+		if err := l.releaseSome(graced, part); err != nil && firstErr == nil {
+			firstErr = fmt.Errorf("%w: %w", ErrUnknown, err)
 		}
 	}
 	return firstErr
 }
 
-// Close releases every lock as UnlockAll does, lets every waiting Lock return
-// ErrClosed, and ends every goroutine and connection that the Locker started;
-// it waits a second at most. What an acquisition or release that had no answer
-// may have left is released once more in the background, and ends with its TTL
-// if that gets no answer either. The client stays open. The error is UnlockAll's.
-// Taking a lock from a closed Locker gives ErrClosed; its locks are not held any
-// more. Close may be called twice.
+// releaseSome releases locks in one pipeline, and returns the first error.
+func (l *Locker) releaseSome(ctx context.Context, locks []*Lock) (firstErr error) {
+	requests := make([]redisexec.Request, len(locks))
+	for i, k := range locks {
+		requests[i] = k.releaseRequest()
+	}
+	for i, r := range l.executor.Pipeline(ctx, requests) {
+		k := locks[i]
+		if r.Err != nil || k.grant.ambiguous {
+			k.releaseInBackground()
+		}
+		l.queues.PromoteNext(&k.waiter)
+		if firstErr == nil {
+			firstErr = r.Err
+		}
+	}
+	return firstErr
+}
+
+// withGrace returns a context that ends d after ctx does.
+func withGrace(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	out, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(d, cancel) })
+	return out, func() { stop(); cancel() }
+}
+
+// Close releases every lock as UnlockAll does, lets every waiting Lock return ErrClosed,
+// and ends every goroutine and connection that the Locker started. It waits a second at
+// most. What an acquisition or release that had no answer may have left is released once
+// more in the background; if that gets no answer either, it ends with its TTL. The client
+// stays open. The error is UnlockAll's. To take a lock from a closed Locker is ErrClosed;
+// its locks are not held any more. Close may be called twice.
 func (l *Locker) Close() error {
-	if l == nil || l.door == nil {
+	if l == nil || l.executor == nil {
 		return invalid("close", "Locker not made by NewLocker")
 	}
 	var err error
-	l.closeOne.Do(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	l.closeOnce.Do(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), closeWait)
 		defer cancel()
 		close(l.closed)
+		l.queues.Close()
 		err = l.releaseAll(ctx, ErrClosed)
-		l.renewer.close()
-		l.cleaner.close()
-		l.door.close(ctx)
-		l.wake.close(ctx)
+		l.renewer.Close()
+		l.janitor.Close()
+		l.executor.Close(ctx)
+		l.notifier.Close(ctx)
 	})
 	return wrap("close", "locker", err)
 }
 
-// Format prints no more than the type, whatever the verb: the fields lead to tokens.
+// Format prints the type only, whatever the verb: the fields lead to tokens.
 func (l *Locker) Format(f fmt.State, _ rune) { _, _ = fmt.Fprint(f, "sluice.Locker") }
 
-// newLock checks the arguments that every operation has, but the name.
+// newLock checks the arguments that every operation has, except the name.
 func (l *Locker) newLock(op string, ctx context.Context, name string, opts []LockOption) (*Lock, error) {
-	if l == nil || l.door == nil {
+	if l == nil || l.executor == nil {
 		return nil, invalid(op, "Locker not made by NewLocker")
 	}
 	if ctx == nil {
 		return nil, invalid(op, "nil context")
 	}
-	o, err := l.options, error(nil)
+	options := l.options
 	if len(opts) > 0 {
-		if o, err = o.with(opts); err != nil {
+		var err error
+		if options, err = options.with(opts); err != nil {
 			return nil, fmt.Errorf("sluice: %s: %w", op, err)
 		}
 	}
-	if l.isClosed() {
+	if background.IsClosed(l.closed) {
 		return nil, wrap(op, name, ErrClosed)
 	}
-	return &Lock{locker: l, name: name, lockOptions: o}, nil
+	return &Lock{locker: l, name: name, options: options}, nil
 }
 
-// anyLock is the lock of that name, whoever holds it.
+// anyLock returns the lock of that name, whichever client holds it.
 func (l *Locker) anyLock(op string, ctx context.Context, name string) (*Lock, error) {
 	k, err := l.newLock(op, ctx, name, nil)
 	if err != nil {
 		return nil, err
 	}
-	if k.at, err = addressOf(k.prefix, name); err != nil {
+	if k.address, err = newAddress(k.options.prefix, name); err != nil {
 		return nil, fmt.Errorf("sluice: %s: %w", op, err)
 	}
 	return k, nil
-}
-
-func (l *Locker) isClosed() bool { return isClosed(l.closed) }
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
-// commandTime is the longest time that the client spends on a command.
-func commandTime(rdb redis.UniversalClient) time.Duration {
-	read, write, pool := 5*time.Second, 5*time.Second, 6*time.Second // go-redis's defaults
-	switch c := rdb.(type) {
-	case interface{ Options() *redis.Options }:
-		read, write, pool = c.Options().ReadTimeout, c.Options().WriteTimeout, c.Options().PoolTimeout
-	case interface{ Options() *redis.ClusterOptions }:
-		read, write, pool = c.Options().ReadTimeout, c.Options().WriteTimeout, c.Options().PoolTimeout
-	}
-	return max(read, 0) + max(write, 0) + max(pool, 0)
 }

@@ -6,14 +6,15 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/sluice-go/sluice/internal/keyspace"
 )
 
-// longest is the longest duration taken anywhere: with it no sum overflows and
+// longest is the longest duration that any argument may be: with it no sum overflows and
 // no time passes the year 2200.
 const longest = 100 * 365 * 24 * time.Hour
 
-// LockOption sets something about locks: for all of a Locker's when given to
-// NewLocker, for one when given to Lock, TryLock or Do.
+// LockOption sets something about locks: for all locks of a Locker when it is given to
+// NewLocker, for one lock when it is given to Lock, TryLock or Do.
 type LockOption func(*lockOptions)
 
 type lockOptions struct {
@@ -27,6 +28,8 @@ type lockOptions struct {
 	px any // the TTL that a key is taken with, in ms, as an argument of scripts
 }
 
+var defaultLockOptions = lockOptions{prefix: "Lock:", ttl: 15 * time.Second, retry: 100 * time.Millisecond}
+
 // WithTTL sets the time after which the server frees a lock that was neither
 // released nor extended: how long a crash of the holder blocks the others. At
 // least 1ms. Defaults to 15s.
@@ -34,28 +37,28 @@ func WithTTL(d time.Duration) LockOption {
 	return func(o *lockOptions) { o.ttl = d }
 }
 
-// WithRetryInterval sets the longest time between two looks at a lock that
-// somebody else holds. Waiters are normally woken by a notification, and by the
-// end of the holder's TTL; the interval bounds their wait when notifications
-// are lost. Of those who stand in line the first one looks for all, at its interval.
-// Each pause is drawn from [d/2, d]. At least 1ms. Defaults to 100ms.
+// WithRetryInterval sets the longest time between two polls of a lock that another caller
+// holds. Waiters are normally woken by a notification, and by the end of the holder's
+// TTL; the interval bounds their wait when notifications are lost. Of the callers that
+// wait for one name the first polls for all, at its own interval. Each pause is drawn
+// from [d/2, d]. At least 1ms. Defaults to 100ms.
 func WithRetryInterval(d time.Duration) LockOption {
 	return func(o *lockOptions) { o.retry = d }
 }
 
-// WithAutoRenew has a lock extended in the background, at a third of its TTL, for
-// as long as it is held and the process lives. The TTL is then how long a crash
-// blocks others, and no bound for the work. Should the server not answer, or say
-// that the lock is not ours any more, the lock is lost: see Lock.Context. Do does
-// this always. Defaults to off.
+// WithAutoRenew has a lock extended in the background, at a third of its TTL, for as long
+// as it is held and the process lives. The TTL is then how long a crash blocks others, and
+// no bound for the work. If the server does not answer in time, or says that the lock is
+// not the caller's any more, the lock is lost: see Lock.Context. Do always renews.
+// Defaults to off.
 func WithAutoRenew() LockOption {
 	return func(o *lockOptions) { o.renew = true }
 }
 
-// WithMaxHold sets the longest time for which a lock is held, whoever extends it.
-// When it is over the lock is lost (its Context ends with ErrLost), and the server
-// frees it when its TTL runs out. It keeps a function that hangs from holding a
-// lock for ever by auto-renewal. At least 1ms. Defaults to any time.
+// WithMaxHold sets the longest time for which a lock is held, however it is extended. When
+// it is over the lock is lost (its Context ends with ErrLost), and the server frees it
+// when its TTL runs out. So a function that hangs does not hold a lock for ever by
+// auto-renewal. At least 1ms. Defaults to any time.
 func WithMaxHold(d time.Duration) LockOption {
 	return func(o *lockOptions) {
 		if o.maxHold = d; d == 0 {
@@ -64,13 +67,13 @@ func WithMaxHold(d time.Duration) LockOption {
 	}
 }
 
-// WithFencing gives each holder of the lock a number, see Lock.Fence, that is
-// higher than that of every holder before it. Store it with what the lock guards,
-// and refuse writes with a lower one: then even a holder that has lost its lock
-// without knowing (its process was stopped, a failover gave the lock away) can do
-// no harm. It costs a second key per name, which expires after a day without use.
-// All who lock a name should use it; those who don't have no fence, and the lock
-// goes through Redis from them to one that does. Defaults to off.
+// WithFencing gives each holder of the lock a number, see Lock.Fence, that is higher than
+// that of every holder before it. Store it with what the lock guards, and refuse writes
+// with a lower one: then even a holder that has lost its lock without knowing (its process
+// was stopped, a failover gave the lock away) can do no harm. It costs a second key per
+// name, which expires after a day without use. Every caller that locks a name should use
+// it: one that doesn't has no fence, and hands the lock to one that does by way of Redis
+// only. Defaults to off.
 func WithFencing() LockOption {
 	return func(o *lockOptions) { o.fenced = true }
 }
@@ -80,7 +83,7 @@ func WithLockPrefix(p string) LockOption {
 	return func(o *lockOptions) { o.prefix = p }
 }
 
-// with returns o changed by opts, or what is wrong with the result.
+// with returns o changed by opts, or says what is wrong with the result.
 func (o lockOptions) with(opts []LockOption) (lockOptions, error) {
 	for _, opt := range opts {
 		if opt == nil {
@@ -96,7 +99,7 @@ func (o lockOptions) with(opts []LockOption) (lockOptions, error) {
 			return o, err
 		}
 	}
-	o.px = millis(o.ttl + slack)
+	o.px = millis(o.ttl + handOverMargin)
 	return o, checkDuration("retry interval", o.retry)
 }
 
@@ -111,15 +114,17 @@ type queueOptions struct {
 	maxPayload  int
 }
 
+var defaultQueueOptions = queueOptions{prefix: "Queue:", maxAttempts: 25, poll: time.Second, maxPayload: 1 << 20}
+
 // Duplicates says what Enqueue does with an ID that is already in the queue.
 // A task that is leased at that moment is never touched: see Deferred.
 type Duplicates int
 
 const (
-	// Replace gives the task the new due time and payload. Debounce: the last
-	// one counts.
+	// Replace gives the task the new due time and payload, so that the last one
+	// counts (debounce).
 	Replace Duplicates = iota
-	// Keep leaves the task as it is.
+	// Keep leaves the task unchanged.
 	Keep
 	// Earliest replaces the task if the new due time is earlier.
 	Earliest
@@ -133,16 +138,15 @@ func WithDuplicates(p Duplicates) QueueOption {
 	return func(o *queueOptions) { o.duplicates = p }
 }
 
-// WithMaxAttempts sets how often a task may be claimed. The claim after the
-// n-th does not hand it out but puts it among the dead letters, where Get and
-// Stats show it. 0 means no limit. Defaults to 25.
+// WithMaxAttempts sets how often a task may be claimed. The claim after the n-th does not
+// hand the task out. It puts it among the dead letters, where Get and Stats show it. 0
+// means no limit. Defaults to 25.
 func WithMaxAttempts(n int) QueueOption {
 	return func(o *queueOptions) { o.maxAttempts = n }
 }
 
-// WithPollInterval sets the longest time that Wait sleeps between two looks at
-// the queue, and so the longest delay when a notification is lost. At least
-// 1ms. Defaults to 1s.
+// WithPollInterval sets the longest time between two polls of Wait, and so the longest
+// delay when a notification is lost. At least 1ms. Defaults to 1s.
 func WithPollInterval(d time.Duration) QueueOption {
 	return func(o *queueOptions) { o.poll = d }
 }
@@ -157,6 +161,7 @@ func WithQueuePrefix(p string) QueueOption {
 	return func(o *queueOptions) { o.prefix = p }
 }
 
+// with returns o changed by opts, or says what is wrong with the result.
 func (o queueOptions) with(opts []QueueOption) (queueOptions, error) {
 	for _, opt := range opts {
 		if opt == nil {
@@ -183,11 +188,20 @@ func checkDuration(what string, d time.Duration) error {
 	return nil
 }
 
-// isNil says whether rdb is nil, or an interface that holds a nil pointer.
+// isNil reports whether rdb is nil, or an interface that holds a nil pointer.
 func isNil(rdb redis.UniversalClient) bool {
 	if rdb == nil {
 		return true
 	}
 	v := reflect.ValueOf(rdb)
 	return v.Kind() == reflect.Pointer && v.IsNil()
+}
+
+// mainKey returns the main key of a lock or queue. The error is ErrInvalidName.
+func mainKey(prefix, name string) (string, error) {
+	key, err := keyspace.Key(prefix, name)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", ErrInvalidName, err)
+	}
+	return key, nil
 }

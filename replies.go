@@ -1,84 +1,96 @@
 package sluice
 
 import (
-	"fmt"
 	"math"
 	"strconv"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/taskloop"
 )
 
-// One function per kind of reply; each is ErrCorrupt about what it doesn't know.
+// One function decodes each kind of reply. What it does not know is ErrCorrupt.
 
-// decoder decodes the reply of a script that hands out entries: how many it
-// looked at if there may be more, and the entries.
-type decoder[E any] func(reply any) (looked int, entries []E, err error)
+// decoder decodes the reply of a script that hands out entries: how many it read if there
+// may be more, and the entries.
+type decoder[E any] func(value any) (read int, entries []E, err error)
 
-func errReply(reply any) error {
-	return fmt.Errorf("%w: unexpected reply of type %T", ErrCorrupt, reply)
-}
-
-func integers(reply any, n int) ([]int64, error) {
-	list, ok := reply.([]any)
+// decodeInts decodes a list of n integers.
+func decodeInts[I ~int64](value any, n int) ([]I, error) {
+	list, ok := value.([]any)
 	if !ok || len(list) != n {
-		return nil, errReply(reply)
+		return nil, redisexec.Unexpected(value)
 	}
-	out := make([]int64, n)
+	out := make([]I, n)
 	for i, item := range list {
-		if out[i], ok = item.(int64); !ok {
-			return nil, errReply(item)
+		number, err := redisexec.Int(item)
+		if err != nil {
+			return nil, err
 		}
+		out[i] = I(number)
 	}
 	return out, nil
 }
 
-func appendOutcomes(to []Outcome, reply any, n int) ([]Outcome, error) {
-	codes, err := integers(reply, n)
+// decodeAnswers decodes what dequeue.lua, giveback.lua and bury.lua say of n tasks.
+func decodeAnswers(value any, n int) ([]taskloop.Answer, error) {
+	return decodeInts[taskloop.Answer](value, n)
+}
+
+func appendOutcomes(to []Outcome, value any, n int) ([]Outcome, error) {
+	codes, err := decodeInts[int64](value, n)
 	if err != nil {
 		return to, err
 	}
 	for _, code := range codes {
 		if code < int64(Added) || code > int64(Deferred) {
-			return to, errReply(reply)
+			return to, redisexec.Unexpected(value)
 		}
 		to = append(to, Outcome(code))
 	}
 	return to, nil
 }
 
-// decodeClaimed: seen, score of all, then id, attempt, payload of each.
-func decodeClaimed(reply any) (int, []Entry, error) {
-	list, ok := reply.([]any)
+// claimed is an Entry or, which is the same, a task of a worker's run loop.
+type claimed interface {
+	Entry | taskloop.Task
+}
+
+// decodeClaimedAs decodes how many were read, the score of all, then id, attempt and
+// payload of each.
+func decodeClaimedAs[E claimed](value any) (read int, entries []E, err error) {
+	list, ok := value.([]any)
 	if !ok || len(list) < 2 || len(list)%3 != 2 {
-		return 0, nil, errReply(reply)
+		return 0, nil, redisexec.Unexpected(value)
 	}
 	seen, _ := list[0].(int64)
 	score, err := decodeScore(list[1])
 	if err != nil {
 		return 0, nil, err
 	}
-	entries := make([]Entry, 0, len(list)/3)
+	entries = make([]E, 0, len(list)/3)
 	for i := 2; i < len(list); i += 3 {
 		e, err := decodeTask(list[i], list[i+1], list[i+2])
 		if err != nil {
 			return 0, nil, err
 		}
 		e.Score = score
-		entries = append(entries, e)
+		entries = append(entries, E(e))
 	}
 	return int(seen), entries, nil
 }
 
-// claimedUntil is the receipt in a reply that decodeClaimed has found good.
-func claimedUntil(reply any) string {
-	receipt, _ := reply.([]any)[1].(string)
+// claimedUntil returns the receipt in a reply that decodeClaimedAs has accepted.
+func claimedUntil(value any) string {
+	receipt, _ := value.([]any)[1].(string)
 	return receipt
 }
 
-// decodeEntries: seen, then id, score, attempt, payload of each.
-func decodeEntries(reply any) (int, []Entry, error) {
-	list, ok := reply.([]any)
+// decodeEntries decodes how many were read, then id, score, attempt and payload of each.
+func decodeEntries(value any) (int, []Entry, error) {
+	list, ok := value.([]any)
 	if !ok || len(list)%4 != 1 {
-		return 0, nil, errReply(reply)
+		return 0, nil, redisexec.Unexpected(value)
 	}
 	seen, _ := list[0].(int64)
 	entries := make([]Entry, 0, len(list)/4)
@@ -92,8 +104,8 @@ func decodeEntries(reply any) (int, []Entry, error) {
 	return int(seen), entries, nil
 }
 
-func decodeGet(id string, reply any) (Entry, error) {
-	list, ok := reply.([]any)
+func decodeGet(id string, value any) (Entry, error) {
+	list, ok := value.([]any)
 	switch {
 	case ok && len(list) == 0:
 		return Entry{}, ErrNotFound
@@ -102,7 +114,7 @@ func decodeGet(id string, reply any) (Entry, error) {
 	case ok && len(list) == 3:
 		return decodeEntry(id, list[0], list[1], list[2])
 	}
-	return Entry{}, errReply(reply)
+	return Entry{}, redisexec.Unexpected(value)
 }
 
 func decodeEntry(id, score, attempt, payload any) (Entry, error) {
@@ -116,19 +128,19 @@ func decodeEntry(id, score, attempt, payload any) (Entry, error) {
 	return e, nil
 }
 
-// decodeTask decodes an entry but for its score.
+// decodeTask decodes an entry except its score.
 func decodeTask(id, attempt, payload any) (e Entry, err error) {
 	var ok bool
 	if e.ID, ok = id.(string); !ok {
-		return Entry{}, errReply(id)
+		return Entry{}, redisexec.Unexpected(id)
 	}
 	text, _ := attempt.(string)
 	if e.Attempt, err = strconv.Atoi(text); err != nil {
-		return Entry{}, errReply(attempt)
+		return Entry{}, redisexec.Unexpected(attempt)
 	}
 	data, ok := payload.(string)
 	if !ok {
-		return Entry{}, errReply(payload)
+		return Entry{}, redisexec.Unexpected(payload)
 	}
 	if data != "" {
 		e.Payload = []byte(data)
@@ -140,31 +152,33 @@ func decodeScore(v any) (float64, error) {
 	text, _ := v.(string)
 	score, err := strconv.ParseFloat(text, 64)
 	if err != nil || math.IsInf(score, 0) || math.IsNaN(score) {
-		return 0, errReply(v)
+		return 0, redisexec.Unexpected(v)
 	}
 	return score, nil
 }
 
-func decodeHeartbeat(a answer) (float64, error) {
+// decodeHeartbeat decodes the new receipt: empty if the old one was not good, "-" for a
+// field that is not the library's.
+func decodeHeartbeat(reply redisexec.Reply) (float64, error) {
 	switch {
-	case a.reply == "" && a.unsure:
-		return 0, fmt.Errorf("%w: a reply was lost, and the receipt is stale now", ErrUnknown)
-	case a.reply == "":
+	case reply.Value == "" && reply.Ambiguous:
+		return 0, errAmbiguousReceipt
+	case reply.Value == "":
 		return 0, ErrStale
-	case a.reply == "-":
+	case reply.Value == "-":
 		return 0, ErrCorrupt
 	}
-	return decodeScore(a.reply)
+	return decodeScore(reply.Value)
 }
 
-// decodeStats: due, scheduled, dead, then the scores, or ”, of the oldest due
-// and the next scheduled task, and the time.
-func decodeStats(reply any) (Stats, error) {
-	list, ok := reply.([]any)
+// decodeStats decodes how many are due, scheduled and dead, then the scores, or nothing, of
+// the oldest due and the next scheduled task, and the time.
+func decodeStats(value any) (Stats, error) {
+	list, ok := value.([]any)
 	if !ok || len(list) != 6 {
-		return Stats{}, errReply(reply)
+		return Stats{}, redisexec.Unexpected(value)
 	}
-	counts, err := integers(list[:3], 3)
+	counts, err := decodeInts[int64](list[:3], 3)
 	if err != nil {
 		return Stats{}, err
 	}
@@ -190,9 +204,9 @@ func decodeStats(reply any) (Stats, error) {
 	return s, nil
 }
 
-// decodeNext: microseconds, or -1 for nothing within an hour.
-func decodeNext(reply any) (off time.Duration, err error) {
-	us, err := integer(reply)
+// decodeNext decodes microseconds, or -1 for nothing within an hour.
+func decodeNext(value any) (off time.Duration, err error) {
+	us, err := redisexec.Int(value)
 	if us < 0 {
 		return time.Hour, err
 	}

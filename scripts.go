@@ -3,8 +3,11 @@ package sluice
 import (
 	"embed"
 	"fmt"
-	"slices"
+	"strconv"
 	"strings"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/redisexec"
 )
 
 // The digests are kept beside the scripts instead of being computed, because
@@ -13,79 +16,55 @@ import (
 //go:embed lua
 var lua embed.FS
 
-// script is a Lua script and the digest under which the server caches it.
-type script struct {
-	name   string
-	source string
-	digest string
-	sha    any  // the digest, as an argument
-	mode   mode // what may be done when a reply is lost: the script's header says why
-}
-
-// call sends the script, by digest.
-func (s *script) call(keys []any, args ...any) call {
-	argv := make([]any, 0, 3+len(keys)+len(args))
-	argv = append(argv, "evalsha", s.sha, len(keys))
-	return call{script: s, mode: s.mode, argv: append(append(argv, keys...), args...)}
-}
-
-// firstKey is where a script's first key stands in its call.
-const firstKey = 3
-
-// inFull is the call's command with the script itself, which the server then
-// caches.
-func (c call) inFull() []any {
-	argv := slices.Clone(c.argv)
-	argv[0], argv[1] = "eval", c.script.source
-	return argv
-}
-
 // The lock's scripts stand alone and use one key; the queue's begin with
 // preludes of what they share, those in lua/shared.
 var (
-	scriptAcquire       = newScript("acquire", repeat)
-	scriptRelease       = newScript("release", repeat)
-	scriptAcquireFenced = newScript("acquire_fenced", repeat)
-	scriptReleaseFenced = newScript("release_fenced", repeat)
-	scriptExtend        = newScript("extend", repeat)
-	scriptInspect       = newScript("inspect", read)
-	scriptForce         = newScript("force", once)
+	scriptAcquire       = newScript("acquire", redisexec.Idempotent)
+	scriptRelease       = newScript("release", redisexec.Idempotent)
+	scriptAcquireFenced = newScript("acquire_fenced", redisexec.Idempotent)
+	scriptReleaseFenced = newScript("release_fenced", redisexec.Idempotent)
+	scriptExtend        = newScript("extend", redisexec.Idempotent)
+	scriptInspect       = newScript("inspect", redisexec.ReadOnly)
+	scriptForce         = newScript("force", redisexec.Never)
 
-	scriptEnqueue    = newScript("enqueue", once, "prelude", "new", "fields", "put")
-	scriptDequeue    = newScript("dequeue", repeat, "prelude", "fields")
-	scriptClaim      = newScript("claim", once, "prelude", "fields", "due")
-	scriptPop        = newScript("pop", once, "prelude", "fields", "due")
-	scriptPeek       = newScript("peek", read, "prelude", "fields", "due")
-	scriptHeartbeat  = newScript("heartbeat", repeat, "prelude", "fields")
-	scriptGiveBack   = newScript("giveback", repeat, "prelude", "fields")
-	scriptBury       = newScript("bury", repeat, "prelude", "fields")
-	scriptDead       = newScript("dead", read, "prelude", "fields")
-	scriptRevive     = newScript("revive", once, "prelude", "fields")
-	scriptCancel     = newScript("cancel", once, "prelude", "fields")
-	scriptReschedule = newScript("reschedule", once, "prelude", "fields")
-	scriptGet        = newScript("get", read, "prelude", "fields")
-	scriptNext       = newScript("next", read, "prelude")
-	scriptStats      = newScript("stats", read, "prelude")
-	scriptPurge      = newScript("purge", once)
+	scriptEnqueue    = newScript("enqueue", redisexec.Never, "prelude", "new", "fields", "put")
+	scriptDequeue    = newScript("dequeue", redisexec.Idempotent, "prelude", "fields")
+	scriptClaim      = newScript("claim", redisexec.Never, "prelude", "fields", "due")
+	scriptPop        = newScript("pop", redisexec.Never, "prelude", "fields", "due")
+	scriptPeek       = newScript("peek", redisexec.ReadOnly, "prelude", "fields", "due")
+	scriptHeartbeat  = newScript("heartbeat", redisexec.Idempotent, "prelude", "fields")
+	scriptGiveBack   = newScript("giveback", redisexec.Idempotent, "prelude", "fields")
+	scriptBury       = newScript("bury", redisexec.Idempotent, "prelude", "fields")
+	scriptDead       = newScript("dead", redisexec.ReadOnly, "prelude", "fields")
+	scriptRevive     = newScript("revive", redisexec.Never, "prelude", "fields")
+	scriptCancel     = newScript("cancel", redisexec.Never, "prelude", "fields")
+	scriptReschedule = newScript("reschedule", redisexec.Never, "prelude", "fields")
+	scriptGet        = newScript("get", redisexec.ReadOnly, "prelude", "fields")
+	scriptNext       = newScript("next", redisexec.ReadOnly, "prelude")
+	scriptStats      = newScript("stats", redisexec.ReadOnly, "prelude")
+	scriptPurge      = newScript("purge", redisexec.Never)
 )
 
 // scripts is all of them, by name.
-var scripts = map[string]*script{}
+var scripts = map[string]*redisexec.Script{}
 
-func newScript(name string, mode mode, preludes ...string) *script {
-	s := &script{name: name, mode: mode}
+func newScript(name string, retry redisexec.RetryPolicy, preludes ...string) *redisexec.Script {
+	var source string
 	for _, part := range preludes {
-		s.source += luaFile("shared/" + part + ".lua")
+		source += luaFile("shared/" + part + ".lua")
 	}
-	s.source += luaFile(name + ".lua")
+	source += luaFile(name + ".lua")
+	scripts[name] = redisexec.NewScript(source, digestOf(name), retry)
+	return scripts[name]
+}
+
+func digestOf(name string) string {
 	for line := range strings.Lines(luaFile("digests.txt")) {
 		if digest, of, ok := strings.Cut(strings.TrimSpace(line), "  "); ok && of == name {
-			s.digest = digest
+			return digest
 		}
 	}
-	s.sha = s.digest
-	scripts[name] = s
-	return s
+	return "" // TestDigests finds it
 }
 
 func luaFile(name string) string {
@@ -94,4 +73,33 @@ func luaFile(name string) string {
 		panic(fmt.Sprintf("sluice: embedded script: %v", err))
 	}
 	return string(data)
+}
+
+// Times and durations, as scripts are given them.
+
+// ceilMicros rounds up, so that nothing is due too early.
+func ceilMicros(d time.Duration) int64 {
+	return int64((d + time.Microsecond - 1) / time.Microsecond)
+}
+
+// micros writes microseconds as decimal seconds.
+func micros(us int64) string { return string(appendMicros(nil, us)) }
+
+func appendMicros(b []byte, us int64) []byte {
+	b = strconv.AppendInt(b, us/1e6, 10)
+	point := len(b)
+	b = strconv.AppendInt(b, 1e6+us%1e6, 10)
+	b[point] = '.'
+	return b
+}
+
+// millis rounds up, so that a key never lives shorter than its holder believes.
+func millis(d time.Duration) int64 {
+	return int64((d + time.Millisecond - 1) / time.Millisecond)
+}
+
+// duration is a TTL that the server told, within what fits a time.Duration: a foreign key
+// may live for longer.
+func duration(ms int64) time.Duration {
+	return time.Duration(min(ms, int64(longest/time.Millisecond))) * time.Millisecond
 }

@@ -4,16 +4,17 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/notify"
 )
 
-// Wait sleeps until something is due, and returns nil then. It asks Redis when
-// the queue's earliest task is due, and looks again at that time, when it is
-// told of an earlier one, and after the poll interval. All callers on one Queue
-// share these looks.
+// Wait sleeps until a task is due, and returns nil then. It asks Redis when the queue's
+// earliest task is due, and polls again at that time, when it is notified of an earlier
+// one, and after the poll interval. All callers on one Queue share these polls.
 //
-// It is a hint: others wait for the same task, so that Claim or Pop may find
-// nothing, and the caller comes back. The error is ctx.Err() when ctx ends, or
-// what a look that failed said: the caller comes back after a pause.
+// It is a hint: others wait for the same task, so that Claim or Pop may find nothing, and
+// the caller comes back. The error is ctx.Err() when ctx ends, or that of a poll that
+// failed: the caller comes back after a pause.
 func (q *Queue) Wait(ctx context.Context) error {
 	if err := q.check("wait", ctx); err != nil {
 		return err
@@ -24,23 +25,23 @@ func (q *Queue) Wait(ctx context.Context) error {
 	return wrap("wait", q.name, q.watcher.wait(ctx))
 }
 
-// watcher looks at a queue for all who wait for it: one goroutine, there while
-// somebody waits. It is started by the first to come and ended by the last to
-// leave, and its result is for all who were there.
+// watcher polls a queue for all callers that wait for it: one goroutine, that of the
+// current watch. The first caller starts it, the last one to leave stops it, and its
+// result is for all who were there.
 type watcher struct {
-	queue *Queue
-	wake  *hub
+	queue    *Queue
+	notifier *notify.Notifier
 
-	mu    sync.Mutex // guards watch
-	watch *watch
+	mu      sync.Mutex // guards what follows
+	current *watch     // nil if no caller waits
+	waiting int        // callers of the current watch
 }
 
 // watch is one wait, shared.
 type watch struct {
-	waiting int // guarded by the watcher's mu
-	stop    context.CancelFunc
-	over    chan struct{} // closed when err is set
-	err     error
+	stop context.CancelFunc
+	over chan struct{} // closed when err is set
+	err  error
 }
 
 func (w *watcher) wait(ctx context.Context) error {
@@ -54,70 +55,76 @@ func (w *watcher) wait(ctx context.Context) error {
 	}
 }
 
+// enter counts the caller as one of the current watch, which it starts if there is none.
 func (w *watcher) enter() *watch {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.watch == nil {
+	if w.current == nil {
 		ctx, stop := context.WithCancel(context.Background())
-		started := &watch{stop: stop, over: make(chan struct{})}
-		w.watch = started
-		go func() {
-			err := w.look(ctx)
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			if w.watch == started {
-				w.watch = nil // who comes now needs a new look
-			}
-			started.err = err
-			close(started.over)
-		}()
+		w.current, w.waiting = &watch{stop: stop, over: make(chan struct{})}, 0
+		go w.run(ctx, w.current)
 	}
-	w.watch.waiting++
-	return w.watch
+	w.waiting++
+	return w.current
 }
 
-func (w *watcher) exit(current *watch) {
+// exit counts the caller out. The last one stops the watch.
+func (w *watcher) exit(of *watch) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	current.waiting--
-	if current.waiting == 0 {
-		current.stop()
-		if w.watch == current {
-			w.watch = nil
-		}
+	if w.current != of {
+		return // it is over
+	}
+	w.waiting--
+	if w.waiting == 0 {
+		of.stop()
+		w.current = nil
 	}
 }
 
-// look returns when something is due, when a look fails, or when ctx ends.
-func (w *watcher) look(ctx context.Context) error {
+func (w *watcher) run(ctx context.Context, this *watch) {
+	defer this.stop()
+	this.err = w.poll(ctx)
+	w.forget(this) // a caller that comes now needs a new poll
+	close(this.over)
+}
+
+func (w *watcher) forget(this *watch) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.current == this {
+		w.current = nil
+	}
+}
+
+// poll returns when something is due, when a poll fails, or when ctx ends.
+func (w *watcher) poll(ctx context.Context) error {
 	q := w.queue
-	// Before the first look, so that what is published after it is not missed
-	// where the subscription stands already.
-	listener := w.wake.join(q.channel)
-	defer w.wake.leave(q.channel, listener)
+	// Before the first poll, so that what is published after it is not missed where the
+	// subscription is confirmed already.
+	listener := w.notifier.Join(q.channel)
+	defer w.notifier.Leave(q.channel, listener)
 	select {
-	case <-listener.C: // it stood: the first look is still to come
+	case <-listener.C: // it is confirmed: the first poll is still to come
 	default:
 	}
-	missed := false
+	missed := false // what is due at the next poll, no notification and no earlier poll has announced
 	for {
-		a, err := q.run(ctx, scriptNext.call(q.keys[:1]))
+		off, err := w.next(ctx)
 		if err != nil {
 			return err
 		}
-		off, err := decodeNext(a.reply)
-		if err != nil || off == 0 {
-			if missed && err == nil {
-				w.wake.suspect()
+		if off == 0 {
+			if missed {
+				w.notifier.RequestPing()
 			}
-			return err
+			return nil
 		}
 		timer := time.NewTimer(min(off, q.options.poll))
 		select {
 		case <-listener.C:
 			missed = false
 		case <-timer.C:
-			// Whatever is due now was not when we looked, nor expected.
 			missed = off > q.options.poll
 		case <-ctx.Done():
 			err = ctx.Err()
@@ -127,4 +134,13 @@ func (w *watcher) look(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// next asks how far off the queue's earliest task is: 0 if it is due.
+func (w *watcher) next(ctx context.Context) (time.Duration, error) {
+	reply, err := w.queue.executor.Run(ctx, scriptNext.Request(w.queue.keys[:1]))
+	if err != nil {
+		return 0, err
+	}
+	return decodeNext(reply.Value)
 }

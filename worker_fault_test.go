@@ -254,7 +254,7 @@ func TestNothingIsLeftOfAWorker(t *testing.T) {
 	var left *sluice.UnfinishedError
 	require.ErrorAs(t, stop(), &left)
 	left.Claims = 0 // 1 if the handler's result came before the end
-	require.Equal(t, sluice.UnfinishedError{Untold: 1}, *left)
+	require.Equal(t, sluice.UnfinishedError{Unacknowledged: 1}, *left)
 	faults.Resume()
 	require.Eventually(t, func() bool { return senders() <= before }, 2*time.Second, 10*time.Millisecond)
 }

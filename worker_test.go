@@ -195,7 +195,7 @@ func TestWorkerVerdicts(t *testing.T) {
 				e := b.get("bad")
 				require.Equal(b, "s3cret", string(e.Payload))
 				require.Positive(b, e.Attempt)
-				require.Equal(b, strings.Contains(name, "panic"+"") && !strings.Contains(name, "backoff"), strings.Contains(log.String(), "hand.go"),
+				require.Equal(b, strings.Contains(name, "panic"+"") && !strings.Contains(name, "backoff"), strings.Contains(log.String(), "runner.go"),
 					"a panic's stack is in the log, %s", log)
 			}, sluice.WithMaxAttempts(0))
 		})

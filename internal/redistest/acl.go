@@ -115,7 +115,7 @@ func isOwn(cmd redis.Cmder) bool {
 	case "client":
 		return strings.HasPrefix(cmd.FullName(), "client set") || strings.HasPrefix(cmd.FullName(), "client maint")
 	}
-	return fmt.Sprintf("%T", cmd) == "*sluice.command"
+	return fmt.Sprintf("%T", cmd) == "*redisexec.command"
 }
 
 func (escort) DialHook(next redis.DialHook) redis.DialHook { return next }

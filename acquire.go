@@ -1,0 +1,274 @@
+package sluice
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/backoff"
+	"github.com/sluice-go/sluice/internal/keyspace"
+	"github.com/sluice-go/sluice/internal/lease"
+	"github.com/sluice-go/sluice/internal/notify"
+	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/waitqueue"
+)
+
+// yieldFor is how long a Locker that has given a lock back lets the processes that were
+// notified of it go first.
+const yieldFor = 2 * time.Millisecond
+
+// acquireInOrder takes the lock when k's turn has come among the callers of its Locker.
+// With try it does not wait while another one holds the lock.
+func (k *Lock) acquireInOrder(ctx context.Context, try bool) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	turn, err := k.join(try)
+	if err == nil && turn == waitqueue.Queued {
+		turn, err = k.awaitTurn(ctx)
+	}
+	switch {
+	case err != nil:
+		return err
+	case turn == waitqueue.Granted:
+		return nil
+	case turn == waitqueue.Refused:
+		return ErrLocked
+	case turn == waitqueue.YieldThenAcquire:
+		backoff.Sleep(ctx, yieldFor)
+	}
+	if err := k.acquire(ctx, try); err != nil {
+		k.abandon()
+		k.locker.queues.PromoteNext(&k.waiter)
+		return err
+	}
+	return nil
+}
+
+// join puts k into its name's queue.
+func (k *Lock) join(try bool) (turn waitqueue.Turn, err error) {
+	prefix := k.options.prefix
+	// A prefix and a name that are too long or empty may make a key that is known.
+	if err := keyspace.CheckLengths(prefix, k.name); err != nil {
+		return 0, fmt.Errorf("%w: %w", ErrInvalidName, err)
+	}
+	k.address, turn, err = k.locker.queues.Join(prefix+k.name, &k.waiter, k.member(), try,
+		func() (*address, error) { return newAddress(prefix, k.name) })
+	return turn, err
+}
+
+// awaitTurn waits until k is granted the lock or is the head of its queue.
+func (k *Lock) awaitTurn(ctx context.Context) (turn waitqueue.Turn, err error) {
+	queues := k.locker.queues
+	select {
+	case turn = <-k.waiter.Turn():
+		return turn, nil
+	case <-k.locker.closed:
+		err = ErrClosed
+	case <-ctx.Done():
+		if err = ctx.Err(); queues.KnownHeld(&k.waiter) {
+			err = fmt.Errorf("%w: %w", ErrLocked, err)
+		}
+	}
+	if queues.Leave(&k.waiter) {
+		return 0, err
+	}
+	// The turn came at the same moment. A lock is taken, a turn to acquire passed on.
+	if turn = <-k.waiter.Turn(); turn == waitqueue.Granted || turn == waitqueue.Refused {
+		return turn, nil
+	}
+	queues.PromoteNext(&k.waiter)
+	return 0, err
+}
+
+// acquire takes the lock from Redis. k is the head of its queue: it polls for all who wait
+// behind it, whenever there is reason to.
+func (k *Lock) acquire(ctx context.Context, try bool) error {
+	queues := k.locker.queues
+	queues.Observed(&k.waiter, false)
+	taken, held, err := k.acquireBySet(ctx, try)
+	if taken || err != nil {
+		return err
+	}
+	if held {
+		queues.Observed(&k.waiter, true)
+	}
+	next := poll{lock: k}
+	defer next.end()
+	for {
+		taken, left, err := k.acquireByScript(ctx)
+		switch {
+		case err != nil && held && errors.Is(err, ctx.Err()) && !errors.Is(err, ErrUnknown):
+			return fmt.Errorf("%w: %w", ErrLocked, err) // as it was at the last poll
+		case err != nil:
+			return err
+		case taken:
+			next.succeeded()
+			return nil
+		}
+		queues.Observed(&k.waiter, true)
+		if held = true; try {
+			return ErrLocked
+		}
+		if err := next.wait(ctx, left); err != nil {
+			return err
+		}
+		queues.Observed(&k.waiter, false)
+	}
+}
+
+// poll decides when the head of a queue polls Redis again.
+type poll struct {
+	lock     *Lock
+	listener *notify.Listener // nil until the first wait
+	timedOut bool             // the last wait ended without a notification
+}
+
+// wait waits until there is reason to poll: a notification, the end of the holder's TTL,
+// or the retry interval. left is for how long the holder may keep the lock.
+func (p *poll) wait(ctx context.Context, left time.Duration) error {
+	k := p.lock
+	l, channel := k.locker, k.address.channel
+	if p.listener == nil {
+		// It is notified when the subscription is confirmed, so that a release between
+		// the last poll and the subscription is not missed.
+		p.listener = l.notifier.Join(channel)
+	}
+	timer := time.NewTimer(min(left+time.Millisecond, backoff.Half(k.options.retry)))
+	defer timer.Stop()
+	select {
+	case <-p.listener.C:
+		p.timedOut = false
+		backoff.Sleep(ctx, l.queues.HeadStart(&k.waiter, l.notifier.Received(channel)))
+	case <-timer.C:
+		p.timedOut = true
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ErrLocked, ctx.Err())
+	case <-l.closed:
+		return ErrClosed
+	}
+	return nil
+}
+
+// succeeded notes that the lock was free. If no notification said so, then either it has
+// expired, or the connection for notifications is dead.
+func (p *poll) succeeded() {
+	if p.timedOut {
+		p.lock.locker.notifier.RequestPing()
+	}
+}
+
+func (p *poll) end() {
+	if p.listener != nil {
+		p.lock.locker.notifier.Leave(p.lock.address.channel, p.listener)
+	}
+}
+
+// abandon has a lock released that was not taken, or was lost, if an acquisition of it
+// stayed without a reply.
+func (k *Lock) abandon() {
+	if k.grant.ambiguous {
+		k.releaseInBackground()
+	}
+}
+
+// acquireBySet is the first try, by a bare SET: cheaper than a script, if the lock is
+// free. It knows nothing of fences nor, if the lock is held, for how long. After a lost
+// reply the script tries with a token of its own, and what may have become of this one is
+// released.
+func (k *Lock) acquireBySet(ctx context.Context, try bool) (taken, held bool, err error) {
+	if try || k.options.fenced {
+		return false, false, nil
+	}
+	k.grant.token = rand.Text()
+	reply, err := k.locker.executor.Run(ctx, redisexec.Request{
+		Args:      []any{"set", k.address.keys[0], k.grant.token, "px", k.options.px, "nx"},
+		OnUnknown: k.member(),
+	})
+	switch {
+	case errors.Is(err, ErrUnknown) && ctx.Err() == nil:
+		k.grant.token = nil
+		return false, false, nil
+	case err != nil || reply.Value == nil:
+		return false, err == nil, err
+	}
+	return true, false, k.take(reply.Sent, 0)
+}
+
+// acquireByScript tries once. If the lock is not taken, left is for how long its holder
+// may keep it at most.
+func (k *Lock) acquireByScript(ctx context.Context) (taken bool, left time.Duration, err error) {
+	if k.grant.token == nil {
+		k.grant.token = rand.Text()
+	}
+	reply, err := k.locker.executor.Run(ctx, k.acquireRequest())
+	k.grant.ambiguous = k.grant.ambiguous || reply.Ambiguous
+	if err != nil {
+		return false, 0, err
+	}
+	left, fence, err := decodeAcquired(reply.Value)
+	if err != nil || left > 0 {
+		return false, left, err
+	}
+	return true, 0, k.take(reply.Sent, fence)
+}
+
+func (k *Lock) acquireRequest() redisexec.Request {
+	r := scriptAcquire.Request(k.address.keys, k.grant.token, k.options.px)
+	if k.options.fenced {
+		r = scriptAcquireFenced.Request(k.address.fencedKeys(), k.grant.token, k.options.px, fenceBlock, fenceLife.Milliseconds())
+	}
+	r.OnUnknown = k.member()
+	return r
+}
+
+// take makes k the holder of a lock that was acquired by a command which was sent then,
+// unless its reply came too late.
+func (k *Lock) take(sent time.Time, fence int64) error {
+	k.grant.handOverUntil = sent.Add(handOverWindow)
+	k.grant.fences = fences{first: fence, current: fence, since: time.Now()}
+	ttl := k.options.ttl
+	k.begin(sent, lease.SafeUntil(sent, ttl), lease.SafeUntil(sent, ttl+handOverMargin))
+	switch {
+	case !k.lease.Valid():
+		k.releaseInBackground()
+		return fmt.Errorf("%w: the reply took longer than the TTL", ErrLost)
+	case !k.locker.queues.Hold(&k.waiter):
+		k.releaseInBackground()
+		return ErrClosed
+	}
+	return nil
+}
+
+// address is where a lock is on Redis. It is made once per name and shared by the handles
+// of that name.
+type address struct {
+	key     string
+	channel string // on which its release is announced
+	keys    []any  // the key, as the arguments of scripts
+	wake    any    // the channel, as an argument
+	fenced  atomic.Pointer[[]any]
+}
+
+func newAddress(prefix, name string) (*address, error) {
+	key, err := mainKey(prefix, name)
+	if err != nil {
+		return nil, err
+	}
+	channel := keyspace.Companion(key, keyspace.Wake)
+	return &address{key: key, channel: channel, keys: []any{key}, wake: channel}, nil
+}
+
+// fencedKeys returns the lock's key and that of its last fence. They are made when they
+// are first needed: most locks have no fences.
+func (a *address) fencedKeys() []any {
+	if keys := a.fenced.Load(); keys != nil {
+		return *keys
+	}
+	keys := []any{a.key, keyspace.Companion(a.key, keyspace.Fence)}
+	a.fenced.Store(&keys)
+	return keys
+}

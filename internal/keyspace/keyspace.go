@@ -1,0 +1,87 @@
+// Package keyspace turns the names of locks and queues into Redis keys.
+//
+// A lock or queue has a main key and companions, which are named after it so that all
+// of them hash to one Cluster slot:
+//
+//	main key  stock       companions {stock}:wake, ...
+//	main key  {eu}:stock  companions {eu}:stock:wake, ...
+package keyspace
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// MaxLength is the most bytes that a name, a prefix or a task ID may have.
+const MaxLength = 512
+
+// The endings of companion keys and channels.
+const (
+	Tasks = ":tasks" // of a queue: its tasks' fields
+	Dead  = ":dead"  // of a queue: its dead letters
+	Wake  = ":wake"  // the channel on which waiters are notified
+	Fence = ":fence" // of a lock: its last fence
+)
+
+var (
+	errLength   = fmt.Errorf("a name has 1 to %d bytes and a prefix at most as many", MaxLength)
+	errBraces   = errors.New("braces that are not a hash tag")
+	errOnlyATag = errors.New("a hash tag and nothing else")
+)
+
+// Key returns the main key of the lock or queue with that name, or says what is wrong
+// with the name:
+//
+//   - it is empty, or longer than [MaxLength];
+//   - it has braces that are not a hash tag: a companion, whose tag ends at the first
+//     closing brace, could not hash to the same slot;
+//   - it is a hash tag and nothing else: its companions would be those of the key that
+//     is named within the braces;
+//   - it has a hash tag and ends as a companion does: it might be the companion of
+//     another queue.
+func Key(prefix, name string) (string, error) {
+	if err := CheckLengths(prefix, name); err != nil {
+		return "", err
+	}
+	key := prefix + name
+	if !strings.ContainsAny(key, "{}") {
+		return key, nil
+	}
+	if !hasHashTag(key) {
+		return "", errBraces
+	}
+	if strings.HasPrefix(key, "{") && strings.Index(key, "}") == len(key)-1 {
+		return "", errOnlyATag
+	}
+	for _, ending := range []string{Tasks, Dead, Wake, Fence} {
+		if strings.HasSuffix(key, ending) {
+			return "", fmt.Errorf("a hash tag, and the ending %s of a companion key", ending)
+		}
+	}
+	return key, nil
+}
+
+// CheckLengths says whether a prefix or a name is too long, or the name empty.
+func CheckLengths(prefix, name string) error {
+	if len(name) == 0 || len(name) > MaxLength || len(prefix) > MaxLength {
+		return errLength
+	}
+	return nil
+}
+
+// Companion returns the companion of a main key that has this ending.
+func Companion(key, ending string) string {
+	if hasHashTag(key) {
+		return key + ending
+	}
+	return "{" + key + "}" + ending
+}
+
+// hasHashTag reports whether Redis Cluster hashes only a part of the key: the part
+// between the first opening brace and the first closing brace after it, unless that
+// part is empty. See "Hash tags" in the Redis Cluster specification.
+func hasHashTag(key string) bool {
+	_, after, found := strings.Cut(key, "{")
+	return found && strings.Index(after, "}") > 0
+}

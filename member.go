@@ -1,0 +1,76 @@
+package sluice
+
+import (
+	"time"
+
+	"github.com/sluice-go/sluice/internal/lease"
+	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/waitqueue"
+)
+
+// member is a Lock as the internal packages see it: something that waits and holds
+// (waitqueue), is extended (lease), and is released when its outcome is unknown
+// (redisexec). It is a type of its own, because the methods are exported and not for
+// users.
+type member Lock
+
+var (
+	_ waitqueue.Holder         = (*member)(nil)
+	_ lease.Renewable          = (*member)(nil)
+	_ redisexec.UnknownHandler = (*member)(nil)
+)
+
+func (k *Lock) member() *member { return (*member)(k) }
+
+func (m *member) lock() *Lock { return (*Lock)(m) }
+
+// Deadline returns until when the lock is safely held.
+func (m *member) Deadline() time.Time { return m.lease.Deadline() }
+
+// TakeOver makes m's lock the holder of what another one has just given up, if that is
+// safe: the other is not past its deadline, and the key outlives all of m's TTL.
+// Extensions of the other that are under way do no harm: they never make a TTL shorter.
+func (m *member) TakeOver(holder waitqueue.Holder) bool {
+	from, _ := holder.(*member)
+	now := time.Now()
+	deadline, covered := from.lease.Bounds()
+	until := lease.SafeUntil(now, m.options.ttl)
+	// With more to spare than the margin, a crash of this process would block others for
+	// longer than m's TTL says.
+	spare := covered.Sub(until)
+	g := from.grant
+	safe := now.Before(deadline) && now.Before(g.handOverUntil) && spare >= 0 && spare <= handOverMargin &&
+		!from.noHandOver.Load()
+	if safe && m.options.fenced {
+		g.fences, safe = g.fences.next()
+	}
+	if !safe {
+		return false
+	}
+	m.grant = g
+	m.lock().begin(now, until, covered)
+	return true
+}
+
+// ForbidHandOver keeps the lock from being handed over.
+func (m *member) ForbidHandOver() { m.noHandOver.Store(true) }
+
+// TTL is the TTL that each renewal asks for.
+func (m *member) TTL() time.Duration { return m.options.ttl }
+
+// Renewable reports whether a renewal can do anything for the lock.
+func (m *member) Renewable() bool { return m.lease.Renewable() }
+
+// Key is the lock's key.
+func (m *member) Key() any { return m.address.keys[0] }
+
+// Extension returns the request that renews the lock.
+func (m *member) Extension() redisexec.Request { return m.lock().extendRequest(m.options.ttl) }
+
+// HandleExtension takes the result of a renewal, and reports whether it succeeded.
+func (m *member) HandleExtension(sent time.Time, r redisexec.Result) bool {
+	return r.Err == nil && m.lock().handleExtension(sent, m.options.ttl, r.Value) == nil
+}
+
+// OutcomeUnknown has the lock released: it may have been acquired for no caller.
+func (m *member) OutcomeUnknown() { m.lock().releaseInBackground() }

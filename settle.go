@@ -1,0 +1,184 @@
+package sluice
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/taskloop"
+)
+
+// Dequeue finishes tasks: it removes each whose receipt is still good. Where Enqueue has
+// Deferred a new version, that one takes the task's place.
+//
+// A *StaleError (ErrStale) names the tasks whose receipt is not good: their lease ran out
+// and they were handed to another worker, or they were cancelled or moved. The others were
+// finished. ErrUnknown: each may or may not have been; calling again is safe, and a task
+// that had been finished is stale then. Up to 250 are finished atomically at a time; after
+// an error those of earlier steps have been, except those that a *StaleError beside it
+// names.
+func (q *Queue) Dequeue(ctx context.Context, es ...Entry) error {
+	return q.settle(ctx, "dequeue", scriptDequeue, es, func(args []any, e Entry) []any {
+		return appendFinish(args, e.ID, receiptOf(e))
+	})
+}
+
+// Retry gives a task back, due again after delay; the attempt counts. Where a new version
+// was Deferred, that one takes its place instead, at its own time. ErrStale and ErrUnknown
+// as for Dequeue.
+func (q *Queue) Retry(ctx context.Context, e Entry, delay time.Duration) error {
+	if err := checkDelay(delay); err != nil {
+		return fmt.Errorf("sluice: retry: %w", err)
+	}
+	return q.settle(ctx, "retry", scriptGiveBack, []Entry{e}, func(args []any, e Entry) []any {
+		return appendGiveBack(args, e.ID, receiptOf(e), delay, attemptCounts)
+	})
+}
+
+// Release gives tasks back that were not begun: they are due now, and the attempt does not
+// count. Where a new version was Deferred, that one takes its place. ErrStale and
+// ErrUnknown as for Dequeue.
+func (q *Queue) Release(ctx context.Context, es ...Entry) error {
+	return q.settle(ctx, "release", scriptGiveBack, es, func(args []any, e Entry) []any {
+		return appendGiveBack(args, e.ID, receiptOf(e), 0, attemptDoesNotCount)
+	})
+}
+
+// Bury puts a task among the dead letters, where it stays until it is Revived, Cancelled
+// or enqueued again: there is no expiry, and no limit to their number. Of the reason 512
+// bytes are kept; what is longer is cut at a character's end.
+//
+// Where Enqueue has Deferred a new version, that one takes the task's place at its own
+// time, and the old one is gone: an ID is in a queue once. ErrStale and ErrUnknown as for
+// Dequeue. It works on a full server.
+func (q *Queue) Bury(ctx context.Context, e Entry, reason string) error {
+	return q.settle(ctx, "bury", scriptBury, []Entry{e}, func(args []any, e Entry) []any {
+		return appendBury(args, e.ID, receiptOf(e), cut(reason, maxReason))
+	})
+}
+
+// How many attempts a task that is given back has to its name: all of them, or one less.
+const (
+	attemptCounts       = 0
+	attemptDoesNotCount = 1
+)
+
+// The arguments that dequeue.lua, giveback.lua and bury.lua take for each task, behind the
+// wake channel.
+
+func appendFinish(args []any, id, receipt string) []any {
+	return append(args, id, receipt)
+}
+
+func appendGiveBack(args []any, id, receipt string, delay time.Duration, takeOff int) []any {
+	return append(args, id, receipt, micros(ceilMicros(delay)), takeOff)
+}
+
+func appendBury(args []any, id, receipt, reason string) []any {
+	return append(args, id, receipt, reason)
+}
+
+// settle runs a script that ends leases, and sorts out its answers.
+func (q *Queue) settle(ctx context.Context, op string, script *redisexec.Script, es []Entry,
+	appendArgs func(args []any, e Entry) []any,
+) error {
+	if err := q.check(op, ctx); err != nil {
+		return err
+	}
+	for _, e := range es {
+		if err := checkReceipt(e); err != nil {
+			return fmt.Errorf("sluice: %s: %w", op, err)
+		}
+	}
+	var stale []string
+	var failed error
+	for part := range slices.Chunk(es, maxGroup) {
+		args := make([]any, 1, 1+4*len(part))
+		args[0] = q.channel
+		for _, e := range part {
+			args = appendArgs(args, e)
+		}
+		reply, err := q.executor.Run(ctx, script.Request(q.keys, args...))
+		var answers []taskloop.Answer
+		if err == nil {
+			answers, err = decodeAnswers(reply.Value, len(part))
+		}
+		if err != nil {
+			failed = err
+			break
+		}
+		for i, answer := range answers {
+			switch {
+			case answer == taskloop.Accepted:
+			case answer == taskloop.Malformed:
+				failed = ErrCorrupt
+			case reply.Ambiguous:
+				failed = errAmbiguousReceipt
+			default:
+				stale = append(stale, part[i].ID)
+			}
+		}
+	}
+	return settleError(op, q.name, failed, stale)
+}
+
+// errAmbiguousReceipt is the error of a receipt that is stale, after a reply to the same
+// request was lost: it may have been this request that used the receipt up.
+var errAmbiguousReceipt = fmt.Errorf("%w: a reply was lost, and the receipt is stale now", ErrUnknown)
+
+// settleError joins what failed with the tasks that were stale.
+func settleError(op, name string, failed error, stale []string) error {
+	switch {
+	case stale == nil:
+		return wrap(op, name, failed)
+	case failed == nil:
+		return wrap(op, name, &StaleError{IDs: stale})
+	default:
+		return wrap(op, name, fmt.Errorf("%w; %w", failed, &StaleError{IDs: stale}))
+	}
+}
+
+// Extend gives a claimed task a new lease from now, and returns the entry with its new
+// receipt; the old one is used up. It is the heartbeat of long work.
+//
+// ErrStale: the task isn't the caller's any more; stop working on it. ErrUnknown: the
+// lease may have been extended with a receipt that got lost. The task is then due again
+// when that lease ends, and nothing can be said of it before.
+func (q *Queue) Extend(ctx context.Context, e Entry, lease time.Duration) (Entry, error) {
+	if err := q.check("extend", ctx); err != nil {
+		return Entry{}, err
+	}
+	err := checkReceipt(e)
+	if err == nil {
+		err = checkDuration("lease", lease)
+	}
+	if err != nil {
+		return Entry{}, fmt.Errorf("sluice: extend: %w", err)
+	}
+	reply, err := q.executor.Run(ctx, q.heartbeatRequest(e.ID, receiptOf(e), lease))
+	if err == nil {
+		e.Score, err = decodeHeartbeat(reply)
+	}
+	if err != nil {
+		return Entry{}, wrap("extend", q.name, err)
+	}
+	return e, nil
+}
+
+func (q *Queue) heartbeatRequest(id, receipt string, lease time.Duration) redisexec.Request {
+	return scriptHeartbeat.Request(q.keys, id, receipt, micros(ceilMicros(lease)))
+}
+
+func checkReceipt(e Entry) error {
+	if e.ID == "" || math.IsNaN(e.Score) || math.IsInf(e.Score, 0) {
+		return fmt.Errorf("%w: not an entry from the queue", ErrInvalid)
+	}
+	return nil
+}
+
+// receiptOf is an entry's score, as scripts are given it.
+func receiptOf(e Entry) string { return strconv.FormatFloat(e.Score, 'g', -1, 64) }
