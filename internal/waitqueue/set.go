@@ -88,10 +88,15 @@ func (w *Waiter[V]) Turn() <-chan Turn { return w.turn }
 // for the name: what value makes, if it is new. An impatient waiter is Refused as soon as
 // another one is known to hold. The turn is Acquire, Refused or Queued. The error is
 // value's.
-func (s *Set[V]) Join(name string, w *Waiter[V], holder Holder, impatient bool, value func() (V, error)) (V, Turn, error) {
+//
+// The name is prefix and name together. They are two arguments so that a name which is
+// known costs no allocation.
+func (s *Set[V]) Join(prefix, name string, w *Waiter[V], holder Holder, impatient bool,
+	value func() (V, error),
+) (V, Turn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	q, err := s.queueOf(name, value)
+	q, err := s.queueOf(prefix, name, value)
 	if err != nil {
 		var none V
 		return none, Refused, err
@@ -115,8 +120,8 @@ func (s *Set[V]) Join(name string, w *Waiter[V], holder Holder, impatient bool, 
 	return q.value, Queued, nil
 }
 
-func (s *Set[V]) queueOf(name string, value func() (V, error)) (*queue[V], error) {
-	if q := s.queues[name]; q != nil {
+func (s *Set[V]) queueOf(prefix, name string, value func() (V, error)) (*queue[V], error) {
+	if q := s.queues[prefix+name]; q != nil {
 		return q, nil
 	}
 	v, err := value()
@@ -125,7 +130,7 @@ func (s *Set[V]) queueOf(name string, value func() (V, error)) (*queue[V], error
 	}
 	q := &queue[V]{value: v}
 	s.makeRoom()
-	s.queues[name] = q
+	s.queues[prefix+name] = q
 	return q, nil
 }
 
