@@ -1,11 +1,11 @@
--- Puts tasks among the dead letters; where a version waited, that one takes over
--- at its own time instead.
+-- Moves tasks to the dead letters. If a task has a waiting version, that version takes
+-- over at its own due time instead.
 -- KEYS[3] the dead letters
 -- ARGV[1] wake channel, then three per task: id, score, reason
 -- RETURNS one number per task: 1 done   0 stale, nothing changed
--- May run twice: the first run uses up the receipt.
+-- RETRY idempotent: the first run uses up the receipt, so a second run changes nothing.
 local reply, first = {}, nil
-redis.call('HLEN', tasks) -- the types, before anything is written
+redis.call('HLEN', tasks) -- check the types before the first write
 redis.call('ZCARD', KEYS[3])
 needAll()
 
@@ -17,7 +17,7 @@ for i = 2, #ARGV, 3 do
     if not first or due < first then first = due end
   elseif task then
     bury(id, task.attempt, reason, task.payload)
-  elseif task == false then -- a field that is not ours is kept as it is
+  elseif task == false then -- a field not written by this library: keep it unchanged
     bury(id, 0, reason, redis.call('HGET', tasks, id))
   end
   reply[#reply + 1] = task ~= nil and 1 or 0

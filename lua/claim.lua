@@ -1,32 +1,32 @@
--- Leases due tasks, earliest first.
+-- Claims due tasks, earliest first: each gets a lease and one more attempt.
 -- KEYS[3] the dead letters
 -- ARGV[1] n, at most 250   ARGV[2] lease in seconds   ARGV[3] attempts allowed, 0 for any number
--- RETURNS { tasks looked at if there may be more, else 0, lease end, then per task handed out: id, attempt, payload }
--- Not repeated by itself: a second run would lease other tasks.
-local most, lease = tonumber(ARGV[3]), text(now + tonumber(ARGV[2]))
-redis.call('ZCARD', KEYS[3]) -- its type, before anything is written
-local ready, ids, more, tidy = due(tonumber(ARGV[1]))
+-- RETURNS { tasks read if there may be more, else 0, lease end, then per task claimed: id, attempt, payload }
+-- RETRY never: if the script runs twice, the second run claims other tasks.
+local maxAttempts, lease = tonumber(ARGV[3]), text(now + tonumber(ARGV[2]))
+redis.call('ZCARD', KEYS[3]) -- check its type before the first write
+local ready, ids, more, cleanUp = due(tonumber(ARGV[1]))
 local reply, scores, fields, exhausted = { more and #ids or 0, lease }, {}, {}, {}
 if #ids == 0 then return reply end
 
 need('ZADD', queue)
 need('HSET', tasks)
-redis.call('ZREM', queue, ids[1]) -- all of ids get a new score: this is what lets them through on a full server
-local attempts, heads = {}, {} -- texts, made once for all tasks with as many attempts
+redis.call('ZREM', queue, ids[1]) -- all of ids get a new score; after this ZREM a full server accepts the ZADD
+local attempts, prefixes = {}, {} -- per attempt, its text and the start of the field: built once
 for _, task in ipairs(ready) do
   local n = task.attempt
-  if most > 0 and n >= most then
+  if maxAttempts > 0 and n >= maxAttempts then
     task.reason = 'attempts used up'
     exhausted[#exhausted + 1] = task
   else
-    if not heads[n] then
+    if not prefixes[n] then
       attempts[n] = string.format('%.0f', n + 1)
-      heads[n] = attempts[n] .. ':' .. lease .. '::'
+      prefixes[n] = attempts[n] .. ':' .. lease .. '::'
     end
     scores[#scores + 1] = lease
     scores[#scores + 1] = task.id
     fields[#fields + 1] = task.id
-    fields[#fields + 1] = heads[n] .. task.payload
+    fields[#fields + 1] = prefixes[n] .. task.payload
     reply[#reply + 1] = task.id
     reply[#reply + 1] = attempts[n]
     reply[#reply + 1] = task.payload
@@ -36,5 +36,5 @@ if #scores > 0 then
   redis.call('ZADD', queue, unpack(scores))
   redis.call('HSET', tasks, unpack(fields))
 end
-tidy(exhausted)
+cleanUp(exhausted)
 return reply

@@ -1,20 +1,20 @@
--- Looks at dead letters, those that died first at the front. Stops early at a
--- megabyte. Changes nothing.
+-- Lists dead letters, in the order of their deaths. Stops early at a megabyte of fields.
 -- KEYS[3] the dead letters
 -- ARGV[1] n, at most 250   ARGV[2] how many to skip
--- RETURNS { letters looked at if there may be more, else 0, then per letter: id, time of death, attempt, reason, payload }
+-- RETURNS { letters read if there may be more, else 0, then per letter: id, time of death, attempt, reason, payload }
+-- RETRY readOnly: changes nothing.
 local n, skip = tonumber(ARGV[1]), tonumber(ARGV[2])
 local found = redis.call('ZRANGE', KEYS[3], string.format('%.0f', skip), string.format('%.0f', skip + n - 1), 'WITHSCORES')
-local reply, looked, size = { 0 }, 0, 0
-redis.call('HLEN', tasks) -- the types, even where there is nothing to look at
+local reply, examined, size = { 0 }, 0, 0
+redis.call('HLEN', tasks) -- check the types, even if there are no dead letters
 redis.call('ZCARD', queue)
 
 for i = 1, #found, 2 do
   if size >= 1048576 then break end
   local id = found[i]
   local field = redis.call('HGET', tasks, id)
-  looked, size = looked + 1, size + #(field or '')
-  if not redis.call('ZSCORE', queue, id) then -- else a foreign producer has put it back
+  examined, size = examined + 1, size + #(field or '')
+  if not redis.call('ZSCORE', queue, id) then -- else a foreign producer has put the task back
     local task = decode(field) or { attempt = 0, payload = field }
     reply[#reply + 1] = id
     reply[#reply + 1] = text(finite(found[i + 1]) or 0)
@@ -23,5 +23,5 @@ for i = 1, #found, 2 do
     reply[#reply + 1] = task.payload
   end
 end
-if 2 * n == #found or 2 * looked < #found then reply[1] = looked end
+if 2 * n == #found or 2 * examined < #found then reply[1] = examined end
 return reply

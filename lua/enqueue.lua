@@ -1,10 +1,11 @@
--- Puts tasks in, in the order given.
+-- Adds tasks to the queue, in the order given.
 -- KEYS[3] the dead letters
 -- ARGV[1] policy: replace, keep, earliest or latest   ARGV[2] wake channel
 -- then three per task: id, due ('+' seconds from now or '@' Unix seconds), payload
 -- RETURNS one number per task: 1 added   2 updated   3 kept   4 deferred
--- Not repeated by itself: a task may be taken and finished between two runs.
-redis.call('ZCARD', KEYS[3]) -- its type, before anything is written
+-- RETRY never: between two runs a worker may have claimed and finished the task, and the
+-- second run would add it again.
+redis.call('ZCARD', KEYS[3]) -- check its type before the first write
 local ids, outcomes, known = {}, {}, {}
 for i = 3, #ARGV, 3 do ids[(i - 3) / 3 + 1] = ARGV[i] end
 local scores, field = redis.call('ZMSCORE', queue, unpack(ids)), reader(ids)
@@ -12,7 +13,7 @@ local scores, field = redis.call('ZMSCORE', queue, unpack(ids)), reader(ids)
 needAll()
 need('ZREM', queue)
 
--- New tasks, the most common and the cheapest, go in together.
+-- New tasks, the most common and cheapest case, are written together.
 local new, payloads = {}, {}
 local function flush()
   if #new > 0 then redis.call('ZADD', queue, unpack(new)) end
@@ -22,7 +23,7 @@ end
 
 for i, id in ipairs(ids) do
   local due, payload = dueAt(ARGV[3 * i + 1]), ARGV[3 * i + 2]
-  if known[id] then -- the second time
+  if known[id] then -- the same ID for the second time
     flush()
     outcomes[i] = enqueue(id, due, payload, redis.call('ZMSCORE', queue, id)[1], redis.call('HMGET', tasks, id)[1])
   elseif scores[i] or field(i) then

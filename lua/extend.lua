@@ -1,8 +1,8 @@
--- Gives a lock that the token holds a TTL of at least so much from now.
+-- Gives a lock that the token holds a TTL of at least ARGV[2] from now.
 -- KEYS[1] the lock
 -- ARGV[1] token   ARGV[2] TTL in ms
 -- RETURNS 1 done   0 the token does not hold it
--- May run twice, and in any order with others: it never makes a TTL shorter.
+-- RETRY idempotent, and in any order with other extensions: it never makes a TTL shorter.
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return 0
 end

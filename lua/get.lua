@@ -1,12 +1,13 @@
--- Looks at one task, whatever its state. Changes nothing.
+-- Returns one task, in whatever state it is.
 -- KEYS[3] the dead letters
 -- ARGV[1] id
--- RETURNS { score, attempt, payload }   {} no such task   { '' } a score or field that is not ours
+-- RETURNS { score, attempt, payload }   {} no such task   { '' } a score or field not written by this library
+-- RETRY readOnly: changes nothing.
 local score = redis.call('ZSCORE', queue, ARGV[1])
 local dead = not score and redis.call('ZSCORE', KEYS[3], ARGV[1])
 if not score and not dead then return {} end
 local task = (dead and decode or live)(redis.call('HGET', tasks, ARGV[1]))
 score = finite(score or dead)
 if not task or not score then return { '' } end
-if not dead then task, score = settle(task, score) end
+if not dead then task, score = resolve(task, score) end
 return { text(score), string.format('%.0f', task.attempt), task.payload }

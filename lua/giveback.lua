@@ -1,11 +1,11 @@
--- Gives tasks back, each due after a delay of its own; where a version waited, that one takes
--- over at its own time instead.
+-- Gives tasks back to the queue, each due after its own delay. If a task has a waiting
+-- version, that version takes over at its own due time instead.
 -- KEYS[3] the dead letters
 -- ARGV[1] wake channel, then four per task: id, score, delay in seconds, attempts to take off
--- RETURNS one number per task: 1 done   0 stale   -1 a field that is not ours; nothing changed by these
--- May run twice: the first run uses up the receipt.
+-- RETURNS one number per task: 1 done   0 stale   -1 a field not written by this library; 0 and -1: nothing changed
+-- RETRY idempotent: the first run uses up the receipt, so a second run changes nothing.
 local reply, first = {}, nil
-redis.call('HLEN', tasks) -- the types, before anything is written
+redis.call('HLEN', tasks) -- check the types before the first write
 redis.call('ZCARD', KEYS[3])
 needAll()
 

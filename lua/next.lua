@@ -1,5 +1,6 @@
--- Says how far off the earliest task is. Changes nothing.
--- RETURNS microseconds, 0 if it is due   -1 the queue is empty, or due in more than an hour
+-- Returns how long it is until the earliest task is due.
+-- RETURNS microseconds, 0 if it is due   -1 the queue is empty, or that is more than an hour away
+-- RETRY readOnly: changes nothing.
 local head = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')[2]
 if not head then return -1 end
 local score = finite(head)

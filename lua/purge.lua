@@ -1,4 +1,5 @@
--- Removes the queue with all its tasks and dead letters.
+-- Removes a queue with all its tasks and dead letters.
 -- KEYS[1] the queue   KEYS[2] its tasks   KEYS[3] the dead letters
 -- RETURNS the number of keys removed
+-- RETRY never: if the script runs twice, the second run may remove tasks enqueued since.
 return redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3])

@@ -1,13 +1,13 @@
--- Releases a lock that the token holds, and wakes a waiter.
+-- Releases a lock that the token holds, and publishes that it is free.
 -- KEYS[1] the lock
 -- ARGV[1] token   ARGV[2] wake channel
 -- RETURNS 0 the token does not hold it
---         n > 0 released, and n - 1 were told
--- May run twice: a token is used once.
+--         n > 0 released, and n - 1 subscribers were notified
+-- RETRY idempotent: a token is used for one acquisition only, so a second run releases nothing.
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return 0
 end
 redis.call('DEL', KEYS[1])
--- A hint: where PUBLISH is denied, waiters look by themselves.
-local told = redis.pcall('PUBLISH', ARGV[2], '')
-return type(told) == 'number' and told + 1 or 1
+-- Only a hint: if the server denies PUBLISH, waiters still poll.
+local notified = redis.pcall('PUBLISH', ARGV[2], '')
+return type(notified) == 'number' and notified + 1 or 1

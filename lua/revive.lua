@@ -1,20 +1,20 @@
--- Puts dead letters back into the queue: due now, no attempts. Stops early at a
--- megabyte.
+-- Moves dead letters back into the queue: due now, with no attempts. Stops early at a
+-- megabyte of fields.
 -- KEYS[3] the dead letters
 -- ARGV[1] wake channel, then the ids
--- RETURNS { ids dealt with, letters put back }
--- Not repeated by itself: one may have died again between two runs.
-local dealt, revived, size = 0, 0, 0
-redis.call('HLEN', tasks) -- the types, before anything is written
+-- RETURNS { ids processed, letters moved back }
+-- RETRY never: a task may have died again between two runs.
+local processed, revived, size = 0, 0, 0
+redis.call('HLEN', tasks) -- check the types before the first write
 redis.call('ZCARD', queue)
 needAll()
 
 for i = 2, #ARGV do
   if size >= 1048576 then break end
   local id = ARGV[i]
-  dealt = dealt + 1
+  processed = processed + 1
   local score, field = redis.call('ZSCORE', queue, id), redis.call('HGET', tasks, id)
-  -- One that a foreign producer has put back only leaves the list.
+  -- If a foreign producer has put the task back, its ID only leaves the list of dead letters.
   if redis.call('ZREM', KEYS[3], id) == 1 and not score then
     local task = decode(field) or { payload = field }
     redis.call('ZADD', queue, text(now), id)
@@ -23,4 +23,4 @@ for i = 2, #ARGV do
   end
 end
 wake(ARGV[1], revived > 0 and now)
-return { dealt, revived }
+return { processed, revived }

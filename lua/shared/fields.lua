@@ -1,16 +1,16 @@
--- Second prelude, of the scripts that deal with fields.
--- A field is '<attempt>:<lease>:<deferred>:<payload>', each part may be empty.
--- Of a dead letter: '<attempt>:dead:<bytes in reason>:<reason><payload>'.
--- No field at all means a task without payload that was never claimed.
+-- Second prelude, of the scripts that read or write fields.
+-- A field is '<attempt>:<lease>:<deferred>:<payload>'; each part may be empty.
+-- A dead letter's field is '<attempt>:dead:<bytes in reason>:<reason><payload>'.
+-- A task without payload that was never claimed has no field.
 
--- What a change of a task may take besides the ZREM that it begins with.
+-- Checks the commands that a change of a task may need after the ZREM that it begins with.
 local function needAll()
   need('ZADD', queue)
   need('HSET', tasks)
   need('HDEL', tasks)
 end
 
--- Decodes a field; nil for one that the library did not write.
+-- Decodes a field; nil for one not written by this library.
 local function decode(field)
   if not field then return { attempt = 0, payload = '' } end
   local _, last, attempt, lease, due = string.find(field, '^(%d*):([%d.e+-]*):([%d.e+-]*):')
@@ -27,8 +27,8 @@ local function decode(field)
   return task
 end
 
--- Decodes the field of a task that is in the queue. A dead letter there was put
--- back by a foreign producer's plain ZADD, and starts anew.
+-- Decodes the field of a task that is in the queue. If it is a dead letter's, a foreign
+-- producer's plain ZADD has put the task back: it starts again with no attempts.
 local function live(field)
   local task = decode(field)
   if task and task.dead then
@@ -37,7 +37,7 @@ local function live(field)
   return task
 end
 
--- Writes a task's field, or removes it where a plain task needs none.
+-- Writes a task's field, or removes the field of a task that needs none.
 local function store(id, attempt, lease, due, payload)
   if attempt == 0 and payload == '' and not lease and not due then
     redis.call('HDEL', tasks, id)
@@ -47,45 +47,48 @@ local function store(id, attempt, lease, due, payload)
     lease and text(lease) or '', due and text(due) or '') .. payload)
 end
 
+-- Says whether a task with this score is leased now.
 local function leased(task, score)
   return score > now and task.lease == score
 end
 
--- Once nobody holds a lease any more, a version that waited takes over. The
--- result is the task as it stands, and its score.
-local function settle(task, score)
+-- Returns the task as it is now, and its score: if its lease has ended, its waiting version
+-- has taken over.
+local function resolve(task, score)
   if task.due and not leased(task, score) then
     return { attempt = 0, payload = task.payload }, task.due
   end
   return task, score
 end
 
--- Puts a task at a new score. The ZREM is what lets it through on a full server.
+-- Gives a task a new score. After the ZREM a full server accepts the ZADD.
 local function move(id, score)
   redis.call('ZREM', queue, id)
   redis.call('ZADD', queue, text(score), id)
 end
 
--- The task that a receipt is good for, or nil; false for a field that is not
--- ours. The receipt is the score, or that of a version that has taken over since.
+-- Returns the task if the receipt is valid for it: the receipt is its score, or the score of
+-- its waiting version that has taken over since. nil if the receipt is stale; false for a field
+-- not written by this library.
 local function match(score, field, receipt)
   score = finite(score)
   if not score then return nil end
   local task = live(field)
   if score == receipt then return task or false end
   if task and task.due then
-    task, score = settle(task, score)
+    task, score = resolve(task, score)
     if score == receipt then return task end
   end
 end
 
+-- Reads a task and matches the receipt with it; returns what match does.
 local function held(id, receipt)
   local score = redis.call('ZSCORE', queue, id)
   if score then return match(score, redis.call('HGET', tasks, id), receipt) end
 end
 
--- Reads the fields of ids, in order: returns a function that gives the i-th one.
--- It asks for more and more at a time, as long as they are small.
+-- Returns a function that reads the i-th field of ids; it is called with i in ascending order.
+-- It reads ahead, more fields at a time as long as they are small.
 local function reader(ids)
   local read, before, n = {}, 0, 4
   return function(i)
@@ -99,20 +102,20 @@ local function reader(ids)
   end
 end
 
--- Takes a dead letter that a foreign producer had put back off their list.
+-- Removes a task that a foreign producer has put back from the list of dead letters.
 local function unbury(id, task)
   if task and task.revived then redis.call('ZREM', KEYS[3], id) end
 end
 
--- Puts a task among the dead letters. The ZREM lets it through on a full server.
+-- Moves a task to the dead letters. After the ZREM a full server accepts the ZADD.
 local function bury(id, attempt, reason, payload)
   redis.call('ZREM', queue, id)
   redis.call('ZADD', KEYS[3], text(now), id)
   redis.call('HSET', tasks, id, string.format('%.0f:dead:%d:', attempt, #reason) .. reason .. payload)
 end
 
--- Ends a hold: the version that waited takes over, else the task is due again
--- at score. Returns its new score.
+-- Ends a claim: the waiting version takes over, or the task is due again at score. Returns
+-- its new score.
 local function giveback(id, task, attempt, score)
   if task.due then
     attempt, score = 0, task.due
@@ -123,9 +126,9 @@ local function giveback(id, task, attempt, score)
   return score
 end
 
--- Tells waiters of a new head, if the earliest score just written is one, or was
--- until the same script moved it on.
--- A hint: where it or PUBLISH is denied, waiters look by themselves.
+-- Notifies waiters if score, the earliest that this script has written, is the queue's new
+-- head, or was it until this same script gave that task a later one. Only a hint: if the server
+-- denies ZRANGE or PUBLISH, waiters still poll.
 local function wake(channel, score)
   local head = score and finite(redis.pcall('ZRANGE', queue, 0, 0, 'WITHSCORES')[2])
   if head and head >= score then redis.pcall('PUBLISH', channel, '') end

@@ -1,4 +1,4 @@
--- Last prelude of enqueue, whose arguments it has.
+-- Last prelude of enqueue, with its arguments.
 local policy, first = ARGV[1], nil
 
 local function supersedes(due, other)
@@ -6,12 +6,13 @@ local function supersedes(due, other)
 end
 
 local function put(id, due, payload, known)
-  redis.call('ZADD', queue, text(due), id) -- first, so that a full server refuses before anything is written
+  redis.call('ZADD', queue, text(due), id) -- first, so that a full server rejects the task before anything is written
   if known or payload ~= '' then store(id, 0, nil, nil, payload) end
   if not first or due < first then first = due end
 end
 
--- Puts in a task whose score and field are known. Returns the outcome.
+-- Adds or updates a task with the given score and field, nil or false if it has none. Returns
+-- the outcome.
 local function enqueue(id, due, payload, score, field)
   score = finite(score)
   local task = decode(field) or { attempt = 0, payload = '' }
@@ -24,7 +25,7 @@ local function enqueue(id, due, payload, score, field)
     redis.call('ZREM', KEYS[3], id)
     task = { attempt = 0, payload = task.payload }
   end
-  task, score = settle(task, score)
+  task, score = resolve(task, score)
   if leased(task, score) then
     if policy == 'keep' or (task.due and not supersedes(due, task.due)) then return 3 end
     store(id, task.attempt, task.lease, due, payload)
