@@ -3,10 +3,10 @@ package redistest
 import (
 	"context"
 	"crypto/x509"
-	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"runtime"
 	"slices"
@@ -16,8 +16,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Rules returns the access rules of docs/operations.md, as a user would paste them:
-// of each ACL SETUSER line there the words after the user's name, in order.
+// module is the library's module path.
+const module = "github.com/sluice-go/sluice"
+
+// Rules returns the access rules of docs/operations.md, one for each ACL SETUSER line: the
+// words after the user's name, in order.
 func Rules(t testing.TB) (rules [][]string) {
 	t.Helper()
 	rules, err := readRules()
@@ -34,16 +37,6 @@ func readRules() (rules [][]string, err error) {
 		rules = append(rules, strings.Fields(strings.ReplaceAll(line[1], "'", "")))
 	}
 	return rules, err
-}
-
-// Guarded returns the shared server on which the library has no more rights than
-// docs/operations.md says, and speaks TLS. What the library sends through its clients
-// goes out as the user of the documented rule, and so do subscriptions; what the test
-// itself sends, as an administrator. The rule's patterns stand there for the prefixes
-// of tests too. Addr is the administrator's, without TLS.
-func Guarded(t testing.TB) *Server {
-	t.Helper()
-	return shared.guarded.get(t)
 }
 
 func startGuarded() (*Server, error) {
@@ -63,18 +56,18 @@ func startGuarded() (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.connect = s.escorted
-	return s, s.guard(authority)
+	s.connect = s.connectAsUser
+	return s, s.restrict(authority)
 }
 
-// guard sets the user and TLS up.
-func (s *Server) guard(a *Authority) error {
+// restrict creates the user of the documented rules, and enables TLS.
+func (s *Server) restrict(a *Authority) error {
 	rules, err := readRules()
 	if err != nil {
 		return err
 	}
 	user := []any{"ACL", "SETUSER", "sluice"}
-	for _, word := range slices.Concat(rules[:4]...) { // without those of Clusters and sentinels
+	for _, word := range slices.Concat(rules[:4]...) { // the others are for Clusters and sentinels
 		user = append(user, word)
 		if strings.ContainsAny(word[:1], "~&") {
 			user = append(user, prefixes["Lock:"].Replace(word), prefixes["Queue:"].Replace(word))
@@ -88,64 +81,67 @@ func (s *Server) guard(a *Authority) error {
 	return s.secure(a)
 }
 
-// prefixes makes a documented pattern one for the prefixes that tests use.
+// prefixes replaces the prefix of a documented pattern by those that tests use.
 var prefixes = map[string]*strings.Replacer{
 	"Lock:":  strings.NewReplacer("Lock:", "L-", "Queue:", "Test"),
 	"Queue:": strings.NewReplacer("Lock:", "Test", "Queue:", "Test"),
 }
 
-// escorted is a client of the guarded server.
-func (s *Server) escorted(dial dialer) connected {
+// connectAsUser returns a client of the guarded server.
+func (s *Server) connectAsUser(dial Dialer) client {
 	rdb := redis.NewClient(&redis.Options{
 		Addr: s.tlsAddr, TLSConfig: s.tls, Dialer: dial, Username: "sluice", Password: "CHANGE-ME",
 	})
-	rdb.AddHook(escort{redis.NewClient(&redis.Options{Addr: s.Addr})})
+	rdb.AddHook(splitHook{redis.NewClient(&redis.Options{Addr: s.Addr})})
 	return rdb
 }
 
-// escort sends what is not the library's own through an administrator's client.
-type escort struct{ admin *redis.Client }
+// splitHook sends the commands of tests through an administrator's client.
+type splitHook struct{ admin *redis.Client }
 
-// isOwn says whether a command is the library's, or one by which a connection is set
-// up.
-func isOwn(cmd redis.Cmder) bool {
+// isLibrary says whether a command comes from the library, or sets up a connection.
+func isLibrary(cmd redis.Cmder) bool {
 	switch cmd.Name() {
 	case "hello", "auth":
 		return true
 	case "client":
 		return strings.HasPrefix(cmd.FullName(), "client set") || strings.HasPrefix(cmd.FullName(), "client maint")
 	}
-	return fmt.Sprintf("%T", cmd) == "*redisexec.command"
+	if kind := reflect.TypeOf(cmd); kind.Kind() == reflect.Pointer {
+		from := kind.Elem().PkgPath()
+		return from == module || strings.HasPrefix(from, module+"/")
+	}
+	return false
 }
 
-func (escort) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (splitHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (e escort) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (h splitHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if isOwn(cmd) {
+		if isLibrary(cmd) {
 			return next(ctx, cmd)
 		}
-		return e.admin.Process(ctx, cmd)
+		return h.admin.Process(ctx, cmd)
 	}
 }
 
-func (e escort) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (h splitHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		var own []redis.Cmder
-		pipe := e.admin.Pipeline()
+		var library []redis.Cmder
+		pipe := h.admin.Pipeline()
 		for _, cmd := range cmds {
-			if isOwn(cmd) {
-				own = append(own, cmd)
+			if isLibrary(cmd) {
+				library = append(library, cmd)
 			} else {
 				_ = pipe.Process(ctx, cmd)
 			}
 		}
-		if len(own) == len(cmds) {
+		if len(library) == len(cmds) {
 			return next(ctx, cmds)
 		}
 		_, err := pipe.Exec(ctx)
-		if len(own) > 0 {
-			err = next(ctx, own)
+		if len(library) > 0 {
+			err = next(ctx, library)
 		}
 		return err
 	}

@@ -20,12 +20,12 @@ const (
 // Cluster is a Redis Cluster of three primaries, each with a replica.
 type Cluster struct{ group }
 
-// StartCluster starts a real Cluster of the test's own, whose replicas take over
-// within a second or two, with the settings added to redis-server's command line, and
-// stops it when the test ends.
+// StartCluster starts a real Cluster for one test, and stops it when the test ends. Its
+// replicas take over within a second or two. The settings are added to each node's command
+// line.
 func StartCluster(t testing.TB, settings ...string) *Cluster {
 	t.Helper()
-	c, err := startCluster(hasty, settings...)
+	c, err := startCluster(fastFailover, settings...)
 	require(t, c.server(), err)
 	t.Cleanup(c.stop)
 	return c
@@ -44,17 +44,48 @@ func startCluster(downAfter time.Duration, settings ...string) (*Cluster, error)
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{group{Server{Name: "cluster", Addr: servers[0].Addr, temp: dir, group: servers}, servers}}
-	c.connect = c.dial
+	c := &Cluster{group{
+		Server: Server{Name: "cluster", Addr: servers[0].Addr, temp: dir, group: servers},
+		Nodes:  servers,
+	}}
+	c.connect, c.isWhole = c.dial, c.whole
 	return c, nil
 }
 
 // joinCluster makes the first three servers primaries of a third of the slots each,
 // and the others their replicas.
 func joinCluster(servers []*Server) error {
+	ids, err := meet(servers)
+	if err != nil {
+		return err
+	}
+	err = forEach(servers[shards:], func(i int, s *Server) error {
+		rdb := s.direct()
+		defer func() { _ = rdb.Close() }()
+		return eventually("replica's primary", func() (bool, error) { // an error until it knows the primary
+			err := rdb.ClusterReplicate(context.Background(), ids[i]).Err()
+			return err == nil, err
+		})
+	})
+	if err != nil {
+		return err
+	}
+	return forEach(servers, func(i int, s *Server) error {
+		if i >= shards {
+			if err := eventually("replica", s.inSync); err != nil {
+				return err
+			}
+		}
+		return eventually("cluster", func() (bool, error) { return s.agrees(ids) })
+	})
+}
+
+// meet introduces all nodes to each other, gives the first three their slots, and returns
+// the nodes' IDs.
+func meet(servers []*Server) (ids []string, err error) {
 	ctx := context.Background()
-	ids := make([]string, len(servers))
-	err := together(servers, func(i int, s *Server) (err error) {
+	ids = make([]string, len(servers))
+	return ids, forEach(servers, func(i int, s *Server) (err error) {
 		rdb := s.direct()
 		defer func() { _ = rdb.Close() }()
 		if ids[i], err = rdb.ClusterMyID(ctx).Result(); err != nil {
@@ -68,39 +99,16 @@ func joinCluster(servers []*Server) error {
 				return err
 			}
 		}
-		for _, other := range servers[:i] { // gossip alone takes a second more
+		for _, other := range servers[:i] { // faster by a second than gossip alone
 			if err := rdb.ClusterMeet(ctx, "127.0.0.1", other.port()).Err(); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	err = together(servers[shards:], func(i int, s *Server) error {
-		rdb := s.direct()
-		defer func() { _ = rdb.Close() }()
-		return until("replica's primary", func() (bool, error) { // when it has heard of it
-			err := rdb.ClusterReplicate(ctx, ids[i]).Err()
-			return err == nil, err
-		})
-	})
-	if err != nil {
-		return err
-	}
-	return together(servers, func(i int, s *Server) error {
-		if i >= shards {
-			if err := until("replica", s.inSync); err != nil {
-				return err
-			}
-		}
-		return until("cluster", func() (bool, error) { return s.agrees(ids) })
-	})
 }
 
-// agrees says whether a node of a Cluster sees all its nodes, with a third of them
-// replicas of another.
+// agrees says whether a node of a Cluster knows all nodes, and every primary with a replica.
 func (s *Server) agrees(ids []string) (bool, error) {
 	rdb := s.direct()
 	defer func() { _ = rdb.Close() }()
@@ -122,7 +130,8 @@ func (s *Server) agrees(ids []string) (bool, error) {
 	return replicas == len(ids)/2, err
 }
 
-func (c *Cluster) dial(dial dialer) connected {
+// dial returns a client of the Cluster that connects through dial.
+func (c *Cluster) dial(dial Dialer) client {
 	options := &redis.ClusterOptions{Dialer: dial}
 	for _, node := range c.Nodes {
 		options.Addrs = append(options.Addrs, node.Addr)
@@ -130,13 +139,15 @@ func (c *Cluster) dial(dial dialer) connected {
 	return redis.NewClusterClient(options)
 }
 
-// Node is what a node of a Cluster knows of one, by CLUSTER NODES.
+// Node is a line of CLUSTER NODES: what one node of a Cluster knows of another, or of
+// itself.
 type Node struct {
 	ID, Addr, Primary string // Primary is the ID of a replica's primary, or "-"
 	Flags             string
 	Slots             []string
 }
 
+// nodes returns what a node of a Cluster knows of all nodes.
 func (s *Server) nodes() (nodes []Node, err error) {
 	rdb := s.direct()
 	defer func() { _ = rdb.Close() }()
@@ -156,7 +167,7 @@ func (n Node) is(flag string) bool {
 	return slices.Contains(strings.Split(n.Flags, ","), flag)
 }
 
-// Primary is the server that owns a key's slot and answers; nil if there is none.
+// Primary returns the server that owns a key's slot and replies; nil if there is none.
 func (c *Cluster) Primary(key string) *Server {
 	for _, node := range c.Nodes {
 		rdb := node.direct()
@@ -170,7 +181,7 @@ func (c *Cluster) Primary(key string) *Server {
 	return nil
 }
 
-// Replica is a replica of a node; nil if it has none that is in sync.
+// Replica returns a replica of a node; nil if none is in sync.
 func (c *Cluster) Replica(of *Server) *Server {
 	for _, node := range c.Nodes {
 		port, _ := node.field("master_port")
@@ -181,15 +192,8 @@ func (c *Cluster) Replica(of *Server) *Server {
 	return nil
 }
 
-// AwaitWhole waits until all nodes are up and agree on it, each primary with a replica
-// in sync.
-func (c *Cluster) AwaitWhole(t testing.TB) {
-	t.Helper()
-	if err := until("whole", c.whole); err != nil {
-		t.Fatal(err)
-	}
-}
-
+// whole says whether all nodes are up and have the same view of the Cluster, in which each
+// primary has slots and a replica in sync.
 func (c *Cluster) whole() (bool, error) {
 	var first string
 	for _, server := range c.Nodes {
@@ -226,8 +230,8 @@ func (c *Cluster) whole() (bool, error) {
 	return true, nil
 }
 
-// Failover has a replica of a primary take over in an orderly way. It may refuse, or
-// give up.
+// Failover makes a replica of a primary take over in an orderly way. The replica may refuse,
+// which is an error, or give up later.
 func (c *Cluster) Failover(of *Server) error {
 	replica := c.Replica(of)
 	if replica == nil {
@@ -238,7 +242,7 @@ func (c *Cluster) Failover(of *Server) error {
 	return rdb.ClusterFailover(context.Background()).Err()
 }
 
-// Slot is a key's slot.
+// Slot returns a key's slot.
 func (c *Cluster) Slot(t testing.TB, key string) int {
 	t.Helper()
 	rdb := c.Nodes[0].direct()
@@ -250,8 +254,7 @@ func (c *Cluster) Slot(t testing.TB, key string) int {
 	return int(slot)
 }
 
-// Migrate moves a slot with its keys, one by one with a pause after each, to another
-// primary.
+// Migrate moves a slot to another primary, key by key. It calls pause after each key.
 func (c *Cluster) Migrate(t testing.TB, slot int, from, to *Server, pause func()) {
 	t.Helper()
 	ctx := context.Background()
@@ -278,15 +281,15 @@ func (c *Cluster) Migrate(t testing.TB, slot int, from, to *Server, pause func()
 		if len(keys) == 0 {
 			break
 		}
-		must(from, "migrate", "127.0.0.1", to.port(), keys[0], 0, 1000) // NOKEY, if it has gone meanwhile
+		must(from, "migrate", "127.0.0.1", to.port(), keys[0], 0, 1000) // the reply is NOKEY if the key was deleted meanwhile
 		pause()
 	}
-	// The new owner's epoch has to be the highest. It may not have heard yet of the
-	// one that this server had when it was the new owner.
-	if err := until("epoch", func() (bool, error) {
-		theirs, err := to.epoch()
-		ours, err2 := from.epoch()
-		return theirs >= ours, errors.Join(err, err2)
+	// The new owner's epoch must become the highest of all. Wait until the new owner knows
+	// the epoch that the old owner got when the slot was moved to it.
+	if err := eventually("epoch", func() (bool, error) {
+		known, err := to.epoch()
+		least, err2 := from.epoch()
+		return known >= least, errors.Join(err, err2)
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -299,7 +302,7 @@ func (c *Cluster) Migrate(t testing.TB, slot int, from, to *Server, pause func()
 	}
 }
 
-// epoch is the highest epoch that a node of a Cluster has heard of.
+// epoch returns the highest epoch that a node of a Cluster knows.
 func (s *Server) epoch() (int, error) {
 	rdb := s.direct()
 	defer func() { _ = rdb.Close() }()
@@ -312,11 +315,11 @@ func (s *Server) epoch() (int, error) {
 	return strconv.Atoi(text)
 }
 
-// Errors is how many errors with a code the servers have replied with.
+// Errors returns how many replies of all nodes were errors with this code.
 func (c *Cluster) Errors(code string) (n int) {
 	for _, node := range c.Nodes {
-		said, _ := node.field("errorstat_" + code)
-		count, _ := strconv.Atoi(strings.TrimPrefix(said, "count="))
+		stat, _ := node.field("errorstat_" + code)
+		count, _ := strconv.Atoi(strings.TrimPrefix(stat, "count="))
 		n += count
 	}
 	return n

@@ -10,59 +10,61 @@ import (
 	"time"
 )
 
-// Faults are what may go wrong on the connections of one client. Commands are
-// counted by their number of scripts (EVALSHA, EVAL and SET), so that handshakes and
-// pings are left alone.
+// Faults causes faults on the connections of one client. Its methods count commands by
+// scripts (EVALSHA, EVAL and SET), so handshakes and pings are never hit. It is safe for
+// concurrent use.
 type Faults struct {
-	mu          sync.Mutex
-	scripts     int // written so far
-	bytes       int // written so far
-	dropReply   int // the number of the script whose reply is lost
-	dropRequest int // the number of the script that is lost
-	holdRequest int // the number of the script that is held back
-	held        []func()
+	network Dialer // makes the real connections
+
+	mu          sync.Mutex // guards what follows
+	scripts     int        // written so far
+	bytes       int        // written so far
+	dropReply   int        // the number of the script whose reply is lost
+	dropRequest int        // the number of the script that is lost
+	holdRequest int        // the number of the script that is held back
+	held        []func()   // each delivers a script that is held back
 	delay       time.Duration
-	stalled     chan struct{}    // not nil while replies are held back; closed when they go on
-	withheld    map[*conn][]byte // what was written while requests are; nil while they are not
-	conns       []*conn          // those that have subscribed
+	stalled     chan struct{}    // not nil while replies are held back; closed at Resume
+	withheld    map[*conn][]byte // what was written while requests are held back; else nil
+	subscribed  []*conn          // connections that have sent SUBSCRIBE
 	all         []*conn
-	network     Dialer // beneath
 }
 
-// Dialer makes connections, as redis.Options has it.
-type Dialer func(ctx context.Context, network, addr string) (net.Conn, error)
+// Dialer makes connections, like Dialer of redis.Options.
+type Dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
 
 func newFaults() *Faults { return NewFaults(new(net.Dialer).DialContext) }
 
-// NewFaults returns faults for what Dial makes of a network's connections.
+// NewFaults returns faults for connections that network makes. Use Dial as the client's
+// Dialer.
 func NewFaults(network Dialer) *Faults { return &Faults{network: network} }
 
-// DropReply loses the reply to the n-th script from now: it is carried out, and
-// the connection is reset.
+// DropReply loses the reply to the n-th script from now: the server carries the script
+// out, and the connection is reset.
 func (f *Faults) DropReply(n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.dropReply = f.scripts + n
 }
 
-// DropRequest loses the n-th script from now: it is not carried out, and the
-// connection is reset.
+// DropRequest loses the n-th script from now: the server never gets it, and the connection
+// is reset.
 func (f *Faults) DropRequest(n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.dropRequest = f.scripts + n
 }
 
-// HoldRequest holds the n-th script from now back: the connection is reset for the
-// client, and the server gets the script at Deliver, as it may from a network that
-// had lost touch.
+// HoldRequest holds back the n-th script from now: the client's connection is reset, and
+// the server gets the script only at Deliver, as after an interruption of the network.
 func (f *Faults) HoldRequest(n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.holdRequest = f.scripts + n
 }
 
-// Deliver sends what was held back, waits for the replies, and says how many.
+// Deliver sends the scripts that HoldRequest has held back, waits for the replies, and
+// returns how many there were.
 func (f *Faults) Deliver() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -74,14 +76,14 @@ func (f *Faults) Deliver() int {
 	return n
 }
 
-// Delay holds every reply back for d.
+// Delay delays every reply by d.
 func (f *Faults) Delay(d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.delay = d
 }
 
-// Stall holds back whatever the server sends, until Resume.
+// Stall holds back everything that the server sends, until Resume.
 func (f *Faults) Stall() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -90,9 +92,8 @@ func (f *Faults) Stall() {
 	}
 }
 
-// StallRequests holds back whatever the client sends, until Resume: the client's
-// kernel has taken it. What was sent on a connection that has been closed meanwhile
-// is lost.
+// StallRequests holds back everything that the client sends, until Resume. To the client it
+// counts as sent. What it has sent on a connection that it closes meanwhile is lost.
 func (f *Faults) StallRequests() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -115,21 +116,21 @@ func (f *Faults) Resume() {
 	f.withheld = nil
 }
 
-// HalfOpen leaves the connections that have subscribed so far half-open: nothing
-// arrives on them any more, and no error either.
+// HalfOpen makes the connections that have subscribed so far half-open: nothing arrives on
+// them any more, not even an error.
 func (f *Faults) HalfOpen() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	silence(f.conns)
-	f.conns = nil
+	silence(f.subscribed)
+	f.subscribed = nil
 }
 
-// Cut is HalfOpen for all connections. New ones are all right.
+// Cut makes all connections so far half-open. New connections work.
 func (f *Faults) Cut() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	silence(f.all)
-	f.conns, f.all = nil, nil
+	f.subscribed, f.all = nil, nil
 }
 
 func silence(conns []*conn) {
@@ -140,21 +141,21 @@ func silence(conns []*conn) {
 	}
 }
 
-// Scripts is how many scripts have been written.
+// Scripts returns how many scripts the client has written.
 func (f *Faults) Scripts() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.scripts
 }
 
-// Bytes is how many bytes have been written, of anything.
+// Bytes returns how many bytes the client has written, of all commands.
 func (f *Faults) Bytes() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.bytes
 }
 
-// Dial makes a connection that has the faults.
+// Dial makes a connection with these faults.
 func (f *Faults) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	c, err := f.network(ctx, network, addr)
 	if err != nil {
@@ -167,16 +168,17 @@ func (f *Faults) Dial(ctx context.Context, network, addr string) (net.Conn, erro
 	return wrapped, nil
 }
 
+// conn is a connection with faults.
 type conn struct {
 	net.Conn
 	faults *Faults
-	once   sync.Once
+	once   sync.Once // closes closed
 	closed chan struct{}
 
-	mu       sync.Mutex
-	lose     bool // the next thing read is lost, and the connection with it
-	mute     bool // whatever is read is lost
-	detached bool // the client sees a reset; the server, an open connection
+	mu       sync.Mutex // guards what follows
+	lose     bool       // the next read resets the connection
+	mute     bool       // what the server sends is lost
+	detached bool       // the client sees a reset; to the server the connection is open
 	deadline time.Time
 }
 
@@ -198,7 +200,7 @@ func (c *conn) Write(p []byte) (int, error) {
 		return len(p), nil
 	}
 	if bytes.Contains(p, []byte("\r\nsubscribe\r\n")) {
-		f.conns = append(f.conns, c)
+		f.subscribed = append(f.subscribed, c)
 	}
 	if f.withheld != nil && !reset {
 		f.withheld[c] = append(f.withheld[c], p...)
@@ -208,7 +210,7 @@ func (c *conn) Write(p []byte) (int, error) {
 	f.mu.Unlock()
 	if reset {
 		_ = c.Close()
-		return len(p), nil // the kernel took it; it went no further
+		return len(p), nil // to the client it counts as sent
 	}
 	if lose {
 		c.mu.Lock()
@@ -241,7 +243,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, c.hold()
 }
 
-// hold waits as Stall and Delay say, within the read deadline.
+// hold waits as long as Stall or Delay require, until the read deadline at most.
 func (c *conn) hold() error {
 	c.faults.mu.Lock()
 	stalled, delay := c.faults.stalled, c.faults.delay
@@ -300,8 +302,8 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// detach takes the connection from the client, and returns what writes p to the
-// server, waits for the reply, and closes it.
+// detach takes the connection away from the client. It returns a function that writes p to
+// the server, waits for the reply, and closes the connection.
 func (c *conn) detach(p []byte) func() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

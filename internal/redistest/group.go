@@ -1,6 +1,7 @@
 package redistest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,26 +14,27 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// How soon the servers of a group take one of them for dead.
+// How long a server must be silent before the others of its group take it for dead.
 const (
-	// patient is for groups in which nobody is to die: a busy machine must not
+	// slowFailover is for groups in which no server is killed: a busy machine must not
 	// look like a failure.
-	patient = 30 * time.Second
-	// hasty is for tests of failovers.
-	hasty = 500 * time.Millisecond
+	slowFailover = 30 * time.Second
+	// fastFailover is for tests of failovers.
+	fastFailover = 500 * time.Millisecond
 )
 
-// busPort is how far above its port a Cluster node's other port lies.
+// busPort is the distance from a Cluster node's port to its second port, the bus.
 const busPort = 10_000
 
-// freePorts finds ports that are free, and whose bus ports are. They lie below those
-// that the kernel gives to clients, so that a server that was killed finds its port
-// free when it comes back.
+// freePorts finds ports that are free and whose bus ports are free. All of them lie below
+// the ports that the kernel gives to clients, so a killed server finds its port free when
+// it starts again.
 func freePorts(n int) ([]int, error) {
 	var ports []int
 	taken := map[int]bool{}
@@ -59,21 +61,33 @@ func isFree(port int) bool {
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// member is a process that is to be started.
+// member describes one server of a group before its start.
 type member struct {
 	port     int
 	settings []string
-	files    map[string]string // written into its folder before
+	files    map[string]string // to write into its folder
 }
 
-// group is servers that belong together.
+// group is several servers that form one deployment.
 type group struct {
 	Server
-	// Nodes are those that hold data.
+	// Nodes are the servers that hold data.
 	Nodes []*Server
+
+	// isWhole says whether every node is up and has its role, and all servers agree.
+	isWhole func() (bool, error)
 }
 
-// server is the group as one server; nil if it could not be started.
+// AwaitWhole waits until every node is up, every replica is in sync with its primary, and
+// all servers of the group agree on who is who.
+func (g *group) AwaitWhole(t testing.TB) {
+	t.Helper()
+	if err := eventually("whole", g.isWhole); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// server returns the group as one server; nil if it could not be started.
 func (g *group) server() *Server {
 	if g == nil {
 		return nil
@@ -81,9 +95,9 @@ func (g *group) server() *Server {
 	return &g.Server
 }
 
-// startGroup starts several processes at once, each in a folder of its own, all on free ports,
-// then has join make a whole of them. It tries that a few times, since a port may
-// be taken between finding and using it.
+// startGroup starts n servers at once, each in a folder of its own and on a free port, and
+// then calls join to connect them. It tries a few times, since another process may take a
+// port between finding and using it.
 func startGroup(n int, plan func(ports []int) []member, join func(servers []*Server) error) (dir string, servers []*Server, err error) {
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		return "", nil, err
@@ -127,12 +141,12 @@ func stopAll(dir string, servers []*Server) {
 	(&Server{temp: dir, group: started}).stop()
 }
 
-// together does the same to several servers at once.
-func together(servers []*Server, what func(i int, s *Server) error) error {
+// forEach calls do for all servers at once, and waits for all calls.
+func forEach(servers []*Server, do func(i int, s *Server) error) error {
 	errs := make([]error, len(servers))
 	var all sync.WaitGroup
 	for i, s := range servers {
-		all.Go(func() { errs[i] = what(i, s) })
+		all.Go(func() { errs[i] = do(i, s) })
 	}
 	all.Wait()
 	return errors.Join(errs...)
@@ -150,20 +164,21 @@ func (m member) start(dir string) (*Server, error) {
 	return startAt(loopback(m.port), dir, m.settings)
 }
 
-// until asks a server again and again until it says what is wanted.
-func until(what string, said func() (bool, error)) error {
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) { // processes
-		ok, err := said()
+// eventually calls done again and again until it returns true. A server sends no event
+// for the states that this waits for, so it polls.
+func eventually(what string, done func() (bool, error)) error {
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		ok, err := done()
 		if ok && err == nil {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%s: not within 20s: %w", what, err)
+			return fmt.Errorf("%s: not within 20s: %w", what, cmp.Or(err, errors.New("not yet")))
 		}
 	}
 }
 
-// field is a field of a server's INFO.
+// field returns a field of a server's INFO.
 func (s *Server) field(name string) (string, error) {
 	rdb := s.direct()
 	defer func() { _ = rdb.Close() }()
@@ -178,7 +193,7 @@ func (s *Server) field(name string) (string, error) {
 	return value, nil
 }
 
-// direct is a client on this very server, which waits for half a second at most.
+// direct returns a client of this one server, which waits for replies for half a second.
 func (s *Server) direct() *redis.Client {
 	return redis.NewClient(&redis.Options{
 		Addr: s.Addr, MaxRetries: -1, DialerRetries: 1, DialTimeout: time.Second / 2,
@@ -186,7 +201,7 @@ func (s *Server) direct() *redis.Client {
 	})
 }
 
-// inSync says whether a server is a replica that has all that its primary has.
+// inSync says whether a server is a replica that has all data of its primary.
 func (s *Server) inSync() (bool, error) {
 	state, err := s.field("master_link_status")
 	return state == "up", err

@@ -13,8 +13,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+// MasterName is the name under which sentinels know the primary.
+const MasterName = "primary"
+
 const (
-	masterName   = "primary"
 	sentinelConf = "sentinel.conf"
 	quorum       = 2
 )
@@ -25,12 +27,12 @@ type Sentinel struct {
 	sentinels []*Server
 }
 
-// StartSentinel starts real servers of the test's own that fail over within a second
-// or two, with the settings added to redis-server's command line, and stops them when
-// the test ends.
+// StartSentinel starts a primary, two replicas and three sentinels for one test, and stops
+// them when the test ends. They fail over within a second or two. The settings are added
+// to the command line of the primary and the replicas.
 func StartSentinel(t testing.TB, settings ...string) *Sentinel {
 	t.Helper()
-	s, err := startSentinel(hasty, settings...)
+	s, err := startSentinel(fastFailover, settings...)
 	require(t, s.server(), err)
 	t.Cleanup(s.stop)
 	return s
@@ -44,10 +46,13 @@ func startSentinel(downAfter time.Duration, settings ...string) (*Sentinel, erro
 		return nil, err
 	}
 	s := &Sentinel{
-		group:     group{Server{Name: "sentinel", Addr: servers[0].Addr, temp: dir, group: servers}, servers[:3]},
+		group: group{
+			Server: Server{Name: "sentinel", Addr: servers[0].Addr, temp: dir, group: servers},
+			Nodes:  servers[:3],
+		},
 		sentinels: servers[3:],
 	}
-	s.connect = s.dial
+	s.connect, s.isWhole = s.dial, s.whole
 	return s, nil
 }
 
@@ -58,8 +63,7 @@ func planSentinel(ports []int, settings []string) (plan []member) {
 		m := member{port: port, settings: append([]string{"--repl-diskless-sync-delay", "0"}, settings...)}
 		switch {
 		case i >= 3:
-			m.settings = []string{sentinelConf, "--sentinel"}
-			m.files = map[string]string{sentinelConf: fmt.Sprintf("port %d\nbind 127.0.0.1\n", port)}
+			m = sentinelAt(port)
 		case i > 0:
 			m.settings = append(m.settings, "--replicaof", fmt.Sprint("127.0.0.1 ", ports[0]))
 		}
@@ -68,53 +72,78 @@ func planSentinel(ports []int, settings []string) (plan []member) {
 	return plan
 }
 
-// joinSentinel waits until the replicas have what the primary has, and has the
-// sentinels watch them until they know each other. Told before, they would find the
-// replicas with their next look only, ten seconds later.
+// sentinelAt describes a sentinel that watches nothing yet.
+func sentinelAt(port int) member {
+	return member{
+		port:     port,
+		settings: []string{sentinelConf, "--sentinel"},
+		files:    map[string]string{sentinelConf: fmt.Sprintf("port %d\nbind 127.0.0.1\n", port)},
+	}
+}
+
+// StartSentinelFor starts one sentinel for one test. The sentinel watches a primary, which
+// the test has started, as MasterName; being alone, it never fails over. The returned
+// server's Client is a client of the sentinel itself. The sentinel is stopped when the test
+// ends.
+func StartSentinelFor(t testing.TB, primary *Server) *Server {
+	t.Helper()
+	dir, servers, err := startGroup(1, func(ports []int) []member {
+		return []member{sentinelAt(ports[0])}
+	}, func(servers []*Server) error { return servers[0].watch(primary, slowFailover) })
+	if err != nil {
+		return require(t, nil, err)
+	}
+	t.Cleanup(func() { stopAll(dir, servers) })
+	return servers[0]
+}
+
+// joinSentinel waits until the replicas have all data of the primary, then makes the
+// sentinels watch it and waits until they know each other. A sentinel that watched the
+// primary before it had replicas would find them ten seconds later.
 func joinSentinel(servers []*Server, downAfter time.Duration) error {
 	replicas, sentinels := servers[1:3], servers[3:]
-	if err := together(replicas, func(_ int, s *Server) error { return until("replica", s.inSync) }); err != nil {
+	if err := forEach(replicas, func(_ int, s *Server) error { return eventually("replica", s.inSync) }); err != nil {
 		return err
 	}
-	return together(sentinels, func(_ int, s *Server) error {
+	return forEach(sentinels, func(_ int, s *Server) error {
 		if err := s.watch(servers[0], downAfter); err != nil {
 			return err
 		}
-		return until("sentinel", func() (bool, error) {
+		return eventually("sentinel", func() (bool, error) {
 			state, err := s.field("master0")
 			return strings.HasSuffix(state, "status=ok,address="+servers[0].Addr+",slaves=2,sentinels=3"), err
 		})
 	})
 }
 
-// watch has a sentinel watch a primary.
+// watch makes a sentinel watch a primary.
 func (s *Server) watch(primary *Server, downAfter time.Duration) error {
 	ctx, rdb := context.Background(), s.sentinel()
 	defer func() { _ = rdb.Close() }()
-	// Sentinels look at what they watch every ten seconds, and tell each other of it
-	// every two; where Redis knows how to (since 7.0), let that be sooner.
+	// By default, a sentinel polls the servers every ten seconds, and publishes what it
+	// knows every two. Redis 7.0 and later can do that more often.
 	_ = rdb.Process(ctx, redis.NewCmd(ctx, "sentinel", "debug", "info-period", 200, "publish-period", 200, "ping-period", 100))
-	if err := rdb.Monitor(ctx, masterName, "127.0.0.1", primary.port(), strconv.Itoa(quorum)).Err(); err != nil {
+	if err := rdb.Monitor(ctx, MasterName, "127.0.0.1", primary.port(), strconv.Itoa(quorum)).Err(); err != nil {
 		return err
 	}
-	if err := rdb.Set(ctx, masterName, "down-after-milliseconds", fmtMillis(downAfter)).Err(); err != nil {
+	if err := rdb.Set(ctx, MasterName, "down-after-milliseconds", fmtMillis(downAfter)).Err(); err != nil {
 		return err
 	}
-	return rdb.Set(ctx, masterName, "failover-timeout", fmtMillis(4*downAfter)).Err()
+	return rdb.Set(ctx, MasterName, "failover-timeout", fmtMillis(4*downAfter)).Err()
 }
 
-// dial connects to whatever is the primary. What is asked of the sentinels does not
-// go through dial: faults are for the data.
-func (s *Sentinel) dial(dial dialer) connected {
-	options := &redis.FailoverOptions{MasterName: masterName}
-	asked := map[string]bool{}
+// dial returns a client that connects to the current primary through dial. Connections to
+// sentinels do not use dial: faults concern the data nodes only.
+func (s *Sentinel) dial(dial Dialer) client {
+	options := &redis.FailoverOptions{MasterName: MasterName}
+	isSentinel := map[string]bool{}
 	for _, sentinel := range s.sentinels {
 		options.SentinelAddrs = append(options.SentinelAddrs, sentinel.Addr)
-		asked[sentinel.Addr] = true
+		isSentinel[sentinel.Addr] = true
 	}
 	if dial != nil {
 		options.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			if asked[addr] {
+			if isSentinel[addr] {
 				return (&net.Dialer{}).DialContext(ctx, network, addr)
 			}
 			return dial(ctx, network, addr)
@@ -123,8 +152,8 @@ func (s *Sentinel) dial(dial dialer) connected {
 	return redis.NewFailoverClient(options)
 }
 
-// Primary is the node that most sentinels take for the primary, and that says so
-// itself; nil if there is none.
+// Primary returns the node that most sentinels regard as the primary and that reports
+// this role itself; nil if there is none.
 func (s *Sentinel) Primary() *Server {
 	votes := map[string]int{}
 	for _, sentinel := range s.sentinels {
@@ -145,15 +174,8 @@ func (s *Sentinel) Primary() *Server {
 	return nil
 }
 
-// AwaitWhole waits until all nodes are up, one of them the primary, the others in
-// sync with it, and the sentinels know that.
-func (s *Sentinel) AwaitWhole(t testing.TB) {
-	t.Helper()
-	if err := until("whole", s.whole); err != nil {
-		t.Fatal(err)
-	}
-}
-
+// whole says whether there is a primary, all replicas are in sync with it, and every
+// sentinel knows that.
 func (s *Sentinel) whole() (bool, error) {
 	primary := s.Primary()
 	if primary == nil {
@@ -172,7 +194,7 @@ func (s *Sentinel) whole() (bool, error) {
 	}
 	for _, sentinel := range s.sentinels {
 		rdb := sentinel.sentinel()
-		replicas, err := rdb.Replicas(context.Background(), masterName).Result()
+		replicas, err := rdb.Replicas(context.Background(), MasterName).Result()
 		_ = rdb.Close()
 		if err != nil {
 			return false, err
@@ -186,6 +208,7 @@ func (s *Sentinel) whole() (bool, error) {
 	return true, nil
 }
 
+// sentinel returns a client for the commands of a sentinel.
 func (s *Server) sentinel() *redis.SentinelClient {
 	return redis.NewSentinelClient(s.direct().Options())
 }
@@ -195,10 +218,11 @@ func (s *Server) port() string {
 	return port
 }
 
-// Failover has a sentinel promote a replica though the primary is well. The old
-// primary goes on for a moment: it is not orderly. A sentinel may refuse, or give up.
+// Failover makes a sentinel promote a replica although the primary is up. It is not
+// orderly: the old primary still accepts writes for a moment. The sentinel may refuse, which
+// is an error, or give up later.
 func (s *Sentinel) Failover() error {
 	rdb := s.sentinels[rand.IntN(len(s.sentinels))].sentinel()
 	defer func() { _ = rdb.Close() }()
-	return rdb.Failover(context.Background(), masterName).Err()
+	return rdb.Failover(context.Background(), MasterName).Err()
 }

@@ -9,7 +9,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"errors"
 	"math/big"
 	"net"
 	"os"
@@ -20,13 +19,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Authority is a certificate authority of a test's own.
+// Authority is a certificate authority for one test.
 type Authority struct {
 	certificate *x509.Certificate
 	key         *ecdsa.PrivateKey
 }
 
-// NewAuthority makes one that nobody knows yet.
+// NewAuthority returns a new certificate authority, which no client trusts yet.
 func NewAuthority() (*Authority, error) {
 	a := &Authority{}
 	var err error
@@ -36,8 +35,8 @@ func NewAuthority() (*Authority, error) {
 	return a, err
 }
 
-// issue makes a certificate, signed by the authority or, if that has none yet, by
-// itself.
+// issue makes a certificate that the authority signs. The authority's own certificate,
+// the first one, is signed with its own key.
 func (a *Authority) issue(name string, template *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -58,15 +57,15 @@ func (a *Authority) issue(name string, template *x509.Certificate) (*x509.Certif
 	return certificate, key, err
 }
 
-// Trust is what a client is told that is to trust this authority and nobody else.
+// Trust returns a client's TLS settings that trust this authority and no other.
 func (a *Authority) Trust() *tls.Config {
 	roots := x509.NewCertPool()
 	roots.AddCert(a.certificate)
 	return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 }
 
-// settings writes a certificate for a host on loopback into dir, and returns what
-// redis-server needs to be told about it.
+// settings writes a certificate for a host on loopback into dir, and returns
+// redis-server's settings for it.
 func (a *Authority) settings(dir string, host *x509.Certificate) ([]string, error) {
 	certificate, key, err := a.issue("server", host)
 	if err != nil {
@@ -95,8 +94,8 @@ func (a *Authority) settings(dir string, host *x509.Certificate) ([]string, erro
 	return append(settings, "--tls-auth-clients", "no"), nil
 }
 
-// StartTLS starts a real server of the test's own that speaks TLS and nothing else,
-// with a certificate of the authority for 127.0.0.1.
+// StartTLS starts a real server for one test that accepts TLS connections only, with a
+// certificate of the authority for 127.0.0.1.
 func StartTLS(t testing.TB, a *Authority) *Server {
 	t.Helper()
 	settings, err := a.settings(t.TempDir(), &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}})
@@ -116,24 +115,21 @@ func StartTLS(t testing.TB, a *Authority) *Server {
 	return s
 }
 
-// secure has a server that was started with the authority's settings listen for TLS
-// too.
-func (s *Server) secure(a *Authority) (err error) {
+// secure makes a server listen for TLS too, on a port of its own. The server must have
+// been started with the authority's settings.
+func (s *Server) secure(a *Authority) error {
 	rdb := redis.NewClient(&redis.Options{Addr: s.Addr})
 	defer func() { _ = rdb.Close() }()
-	err = errors.New("not tried")
-	for range 5 { // the port may be taken between finding and using it
-		if err == nil {
-			return nil
-		}
-		var listener net.Listener
-		if listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+	var err error
+	for range 5 { // another process may take the port between finding and using it
+		if s.tlsAddr, err = freeAddr(); err != nil {
 			return err
 		}
-		s.tls, s.tlsAddr = a.Trust(), listener.Addr().String()
-		_ = listener.Close()
 		_, port, _ := net.SplitHostPort(s.tlsAddr)
-		err = rdb.ConfigSet(context.Background(), "tls-port", port).Err()
+		if err = rdb.ConfigSet(context.Background(), "tls-port", port).Err(); err == nil {
+			s.tls = a.Trust()
+			return nil
+		}
 	}
 	return err
 }

@@ -1,0 +1,92 @@
+package redistest
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+)
+
+// Child is another process that runs this same program.
+type Child struct {
+	// Stdin is the child's standard input. The child must end when its input ends:
+	// the kernel closes it when this process dies, even by SIGKILL, so no child
+	// outlives its parent.
+	Stdin io.WriteCloser
+	// Stdout is what the child prints.
+	Stdout *bufio.Reader
+
+	process *os.Process
+	wait    func() error
+}
+
+// StartChild starts this program again, with env ("KEY=VALUE" entries) added to its
+// environment. The program's main function, or its TestMain, recognises a child by such
+// an entry. The child's standard error goes to stderr. Ctrl-C does not reach the child.
+// If ctx ends, the child is killed.
+func StartChild(ctx context.Context, stderr io.Writer, env ...string) (*Child, error) {
+	path, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, path)
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stderr = stderr
+	ignoreTerminal(cmd)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	return &Child{
+		Stdin: stdin, Stdout: bufio.NewReader(stdout),
+		process: cmd.Process, wait: sync.OnceValue(cmd.Wait),
+	}, nil
+}
+
+// Send writes a line to the child.
+func (c *Child) Send(line string) error {
+	_, err := fmt.Fprintln(c.Stdin, line)
+	return err
+}
+
+// Scan waits for the next line that the child prints, and scans its words. If the child
+// has ended, the error is io.EOF.
+func (c *Child) Scan(words ...any) error {
+	line, err := c.Stdout.ReadString('\n')
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Sscan(line, words...)
+	return err
+}
+
+// Signal sends the child a signal.
+func (c *Child) Signal(sig syscall.Signal) error { return c.process.Signal(sig) }
+
+// Kill ends the child with SIGKILL, and waits for that.
+func (c *Child) Kill() {
+	_ = c.process.Kill()
+	_ = c.wait()
+}
+
+// Wait waits until the child has ended, and returns its exit status as an error. What
+// the child printed must have been read before; Wait closes Stdout.
+func (c *Child) Wait() error { return c.wait() }
+
+// Close ends the child's input, waits until the child has ended, and returns its exit
+// status as an error.
+func (c *Child) Close() error {
+	_ = c.Stdin.Close()
+	return c.wait()
+}

@@ -1,0 +1,53 @@
+package redistest_test
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/redistest"
+)
+
+const childEnv = "REDISTEST_CHILD"
+
+// TestMain makes the test program a child process that prints its greeting and then
+// every line that it reads.
+func TestMain(m *testing.M) {
+	if greeting, ok := os.LookupEnv(childEnv); ok {
+		fmt.Println(greeting)
+		_, _ = io.Copy(os.Stdout, os.Stdin)
+		return
+	}
+	redistest.Main(m)
+}
+
+func startEcho(t *testing.T) *redistest.Child {
+	c, err := redistest.StartChild(t.Context(), os.Stderr, childEnv+"=hello")
+	require.NoError(t, err)
+	var greeting string
+	require.NoError(t, c.Scan(&greeting))
+	require.Equal(t, "hello", greeting)
+	return c
+}
+
+func TestChild_ReadsLinesAndEndsWithItsInput(t *testing.T) {
+	t.Parallel()
+	c := startEcho(t)
+	require.NoError(t, c.Send("7 words"))
+	var n int
+	var word string
+	require.NoError(t, c.Scan(&n, &word))
+	require.Equal(t, 7, n)
+	require.Equal(t, "words", word)
+	require.NoError(t, c.Close())
+}
+
+func TestChild_KillEndsIt(t *testing.T) {
+	t.Parallel()
+	c := startEcho(t)
+	c.Kill()
+	require.ErrorContains(t, c.Wait(), "killed")
+}

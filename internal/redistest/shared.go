@@ -1,0 +1,114 @@
+package redistest
+
+import (
+	"flag"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/alicebob/miniredis/v2"
+)
+
+// shared are the servers that all tests of a package use.
+var shared = struct{ mini, redis, guarded, sentinel, cluster lazy }{
+	lazy{start: startMini},
+	lazy{start: func() (*Server, error) { return start("", nil) }},
+	lazy{start: startGuarded},
+	lazy{start: func() (*Server, error) { s, err := startSentinel(slowFailover); return s.server(), err }},
+	lazy{start: func() (*Server, error) { c, err := startCluster(slowFailover); return c.server(), err }},
+}
+
+// lazy is a shared server. The first test that needs it starts it.
+type lazy struct {
+	start  func() (*Server, error)
+	once   sync.Once
+	server *Server
+	err    error
+}
+
+func (l *lazy) get(t testing.TB) *Server {
+	t.Helper()
+	l.once.Do(func() { l.server, l.err = l.start() })
+	return require(t, l.server, l.err)
+}
+
+// minParallel is the least number of tests that run at once, unless -parallel sets it:
+// more than a small machine has processors, because most tests mostly wait.
+const minParallel = 4
+
+// Main runs a package's tests and stops the shared servers. Call it in TestMain.
+func Main(m *testing.M) {
+	if runtime.GOMAXPROCS(0) < minParallel {
+		_ = flag.Set("test.parallel", strconv.Itoa(minParallel)) // m.Run parses the command line after this
+	}
+	code := m.Run()
+	for _, l := range []*lazy{&shared.redis, &shared.guarded, &shared.sentinel, &shared.cluster} {
+		if l.server != nil {
+			l.server.stop()
+		}
+	}
+	os.Exit(code)
+}
+
+// Each runs a test as seven parallel subtests: on miniredis and on a real server, each
+// with a plain client and with AutoPipeline; on a Guarded server; behind Sentinel; and on
+// a Cluster. All tests of the package share these servers, so take keys from Name.
+func Each(t *testing.T, test func(t *testing.T, s *Server)) {
+	t.Helper()
+	backends := []struct {
+		name string
+		get  func(testing.TB) *Server
+		auto bool
+	}{
+		{"miniredis", Mini, false},
+		{"miniredis/autopipeline", Mini, true},
+		{"redis", Redis, false},
+		{"redis/autopipeline", Redis, true},
+		{"redis/acl+tls", Guarded, false},
+		{"sentinel", shared.sentinel.get, false},
+		{"cluster", shared.cluster.get, false},
+	}
+	for _, backend := range backends {
+		t.Run(backend.name, func(t *testing.T) {
+			t.Parallel()
+			s := *backend.get(t)
+			s.AutoPipeline = backend.auto
+			test(t, &s)
+		})
+	}
+}
+
+// Mini returns the miniredis that all tests of a package share. Its keys expire in real
+// time.
+func Mini(t testing.TB) *Server {
+	t.Helper()
+	return shared.mini.get(t)
+}
+
+func startMini() (*Server, error) {
+	m := miniredis.NewMiniRedis()
+	m.ClockTTL(true)
+	if err := m.Start(); err != nil {
+		return nil, err
+	}
+	return &Server{Name: "miniredis", Addr: m.Addr()}, nil
+}
+
+// Redis returns the real server that all tests of a package share. Without a redis-server
+// program the test is skipped or, if CI=true, fails.
+func Redis(t testing.TB) *Server {
+	t.Helper()
+	return shared.redis.get(t)
+}
+
+// Guarded returns the shared real server on which the library's user has only the rights
+// that docs/operations.md lists, and connects with TLS. Clients of it send the library's
+// commands and subscriptions as that user, and the test's own commands as an
+// administrator. The documented key patterns are extended to the prefixes that tests use.
+// Addr is the administrator's address, without TLS.
+func Guarded(t testing.TB) *Server {
+	t.Helper()
+	return shared.guarded.get(t)
+}
