@@ -3,12 +3,10 @@ package redistest
 import (
 	"bufio"
 	"context"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"sync"
-	"syscall"
 )
 
 // Child is another process that runs this same program.
@@ -19,9 +17,10 @@ type Child struct {
 	Stdin io.WriteCloser
 	// Stdout is what the child prints.
 	Stdout *bufio.Reader
+	// Process is for signals. Use Kill and Wait of Child, not of Process.
+	Process *os.Process
 
-	process *os.Process
-	wait    func() error
+	wait func() error
 }
 
 // StartChild starts this program again, with env ("KEY=VALUE" entries) added to its
@@ -50,33 +49,13 @@ func StartChild(ctx context.Context, stderr io.Writer, env ...string) (*Child, e
 	}
 	return &Child{
 		Stdin: stdin, Stdout: bufio.NewReader(stdout),
-		process: cmd.Process, wait: sync.OnceValue(cmd.Wait),
+		Process: cmd.Process, wait: sync.OnceValue(cmd.Wait),
 	}, nil
 }
 
-// Send writes a line to the child.
-func (c *Child) Send(line string) error {
-	_, err := fmt.Fprintln(c.Stdin, line)
-	return err
-}
-
-// Scan waits for the next line that the child prints, and scans its words. If the child
-// has ended, the error is io.EOF.
-func (c *Child) Scan(words ...any) error {
-	line, err := c.Stdout.ReadString('\n')
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Sscan(line, words...)
-	return err
-}
-
-// Signal sends the child a signal.
-func (c *Child) Signal(sig syscall.Signal) error { return c.process.Signal(sig) }
-
 // Kill ends the child with SIGKILL, and waits for that.
 func (c *Child) Kill() {
-	_ = c.process.Kill()
+	_ = c.Process.Kill()
 	_ = c.wait()
 }
 

@@ -27,21 +27,20 @@ func TestMain(m *testing.M) {
 func startEcho(t *testing.T) *redistest.Child {
 	c, err := redistest.StartChild(t.Context(), os.Stderr, childEnv+"=hello")
 	require.NoError(t, err)
-	var greeting string
-	require.NoError(t, c.Scan(&greeting))
-	require.Equal(t, "hello", greeting)
+	greeting, err := c.Stdout.ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "hello\n", greeting)
 	return c
 }
 
-func TestChild_ReadsLinesAndEndsWithItsInput(t *testing.T) {
+func TestStartChild_EndsWithItsInput(t *testing.T) {
 	t.Parallel()
 	c := startEcho(t)
-	require.NoError(t, c.Send("7 words"))
-	var n int
-	var word string
-	require.NoError(t, c.Scan(&n, &word))
-	require.Equal(t, 7, n)
-	require.Equal(t, "words", word)
+	_, err := io.WriteString(c.Stdin, "words\n")
+	require.NoError(t, err)
+	line, err := c.Stdout.ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "words\n", line)
 	require.NoError(t, c.Close())
 }
 
