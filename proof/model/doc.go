@@ -1,27 +1,27 @@
-// Package model says in plain Go what a lock and a queue are, and tests the
-// library against it in two ways.
+// Package model defines in plain Go what a lock and a queue are, and tests the library
+// against this definition in two ways.
 //
-//	queue.go, lock.go   the model: what the server holds, and what each operation
-//	                    makes of it, written from the documentation
-//	*_machine_test.go   random operations of the public API, on miniredis and on a
-//	                    real server; each result and all that the server holds is
-//	                    compared with the model
-//	walk.go             visits every state that can be reached
-//	walk_lock.go        the protocol of the lock's clients, to be walked
-//	walk_queue.go       that of a queue's producers and workers
-//	*_walk_test.go      the walks, and broken protocols in which they have to find
-//	                    the mistake
+//	lock.go, queue.go    the model: what the server holds, and how each operation
+//	                     changes it, written from the documentation
+//	*_machine*_test.go   random operations of the public API, on miniredis and on a
+//	                     real server; each result, and everything that the server
+//	                     holds, is compared with the model
+//	walk.go              a walk visits every state that a protocol can reach
+//	walk_lock*.go        the protocol of the lock's clients
+//	walk_queue*.go       the protocol of a queue's producers and workers
+//	*_walk_test.go       the walks of both, and of protocols with a mistake, which the
+//	                     walks must find
 //
-// The walks take the model for the server. That is sound as far as the machines
-// go: a script is one atomic step, and they have compared the reply of each, and
-// everything that it left behind, with the model's; of fences, that they rise, and
-// not the counter. What they leave out (hostile data, a server that is full or fails
-// over) is left out of the walks too, and so are fences.
+// A walk uses the model in place of the server. The machines justify that: a script is one
+// atomic step, and they have compared the reply of each script, and everything that it
+// wrote, with the model's. Of fences they compare that they rise, and not the counter.
+// The walks leave out fences, and everything that the machines leave out: malformed data,
+// a full server, failovers.
 //
-//	go test -race ./model    # a minute or so: each machine makes 1,000 cases
-//	make model               # 100,000 cases each, and the larger walks: -full
-//	go test ./model -run WalkFinds -v    # what each mistake leads to
+//	go test -race ./model                # a minute or so: 1,000 cases for each machine
+//	make model                           # 100,000 cases each, and the larger walks (-full)
+//	go test ./model -run Mistake -v      # what each mistake leads to
 //
-// A machine that finds a difference shrinks it and prints the operations that led
-// to it, and how to have them again (-rapid.seed or -rapid.failfile).
+// A machine that finds a difference shrinks it to the fewest operations and prints them,
+// with the flag that repeats them (-rapid.seed or -rapid.failfile).
 package model

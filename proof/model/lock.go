@@ -2,8 +2,8 @@ package model
 
 // Key is what the server holds of one lock. Times are in any unit.
 type Key struct {
-	Token int   // of whoever holds it; 0 if nobody does
-	Left  int64 // how long it will live; Forever for a foreign key without TTL
+	Token int   // of the holder; 0 if the lock is free
+	Left  int64 // until the key expires; Forever for a foreign key without TTL
 }
 
 // Forever is the TTL of a key that has none.
@@ -19,8 +19,9 @@ func (k *Key) Elapse(d int64) {
 	}
 }
 
-// Acquire takes the lock: 0. Or it says how long somebody else may keep it. A token
-// that holds it finds itself there. A key that has no TTL is given one.
+// Acquire acquires the lock, or finds that the token holds it already, and returns 0. If
+// another token holds the lock, Acquire returns how much longer; it gives a key without
+// TTL this one.
 func (k *Key) Acquire(token int, ttl int64) (left int64) {
 	switch {
 	case k.Token == 0:
@@ -36,7 +37,7 @@ func (k *Key) Acquire(token int, ttl int64) (left int64) {
 	return 0
 }
 
-// Extend gives a lock that the token holds at least that TTL.
+// Extend gives a lock that the token holds at least this TTL.
 func (k *Key) Extend(token int, ttl int64) bool {
 	if k.Token != token {
 		return false
@@ -45,7 +46,7 @@ func (k *Key) Extend(token int, ttl int64) bool {
 	return true
 }
 
-// Release frees a lock that the token holds.
+// Release releases a lock that the token holds.
 func (k *Key) Release(token int) bool {
 	if k.Token != token {
 		return false
@@ -54,7 +55,7 @@ func (k *Key) Release(token int) bool {
 	return true
 }
 
-// Force frees a lock whoever holds it.
+// Force releases a lock, whatever its token.
 func (k *Key) Force() bool {
 	held := k.Token != 0
 	*k = Key{}

@@ -10,10 +10,10 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// Queue is what the server holds of one queue. Times are Unix seconds, as scores
-// are, and now is always the server's.
+// Queue is what the server holds of one queue. Times are Unix seconds, like scores, and now
+// is always the server's time.
 type Queue struct {
-	Items []Item // in the order of their IDs
+	Items []Item // sorted by ID
 }
 
 // Item is what the server holds under one ID.
@@ -22,28 +22,29 @@ type Item struct {
 	Payload string
 	Attempt int
 
-	Queued bool // it is in the sorted set, with this score
+	Queued bool // the task is in the sorted set, with this score
 	Score  float64
-	Lease  float64 // the score that the last claim gave it; 0 for none
-	// Waiting says that a version waits for the holder to finish, to be due then.
-	// Its payload has taken the place of the holder's.
+	Lease  float64 // the score that the last claim set; 0 for none
+	// Waiting says that there is a waiting version: it is due at Due, once the holder has
+	// finished. Payload is its payload, no longer the holder's.
 	Waiting bool
 	Due     float64
 
-	Listed bool // it is among the dead letters, since this time
+	Listed bool // the ID is in the list of dead letters, since Died
 	Died   float64
-	// Buried says that what is kept under the ID is a dead letter. If it is Queued
-	// all the same, then by a foreign producer, who knows nothing of dead letters.
+	// Buried says that the ID's field is a dead letter's. It is Queued too if a foreign
+	// producer, which knows nothing of dead letters, has put it back.
 	Buried bool
 	Reason string
 }
 
-// leased says whether somebody holds the task.
+// leased says whether a claim holds the task.
 func (it Item) leased(now float64) bool {
 	return it.Queued && !it.Buried && it.Score > now && it.Lease == it.Score
 }
 
-// unburied is a dead letter that is back in the queue: it starts anew.
+// unburied returns the task; a dead letter that is back in the queue starts again with no
+// attempts.
 func (it Item) unburied() Item {
 	if it.Buried {
 		return Item{ID: it.ID, Payload: it.Payload, Queued: it.Queued, Score: it.Score, Listed: it.Listed, Died: it.Died}
@@ -51,9 +52,9 @@ func (it Item) unburied() Item {
 	return it
 }
 
-// standing is the item as it stands for whoever looks at it: when nobody holds a
-// lease any more, the version that waited has taken over.
-func (it Item) standing(now float64) Item {
+// current returns the task as a reader sees it now: once the lease has ended, the waiting
+// version has taken over.
+func (it Item) current(now float64) Item {
 	it = it.unburied()
 	if it.Waiting && !it.leased(now) {
 		return Item{ID: it.ID, Payload: it.Payload, Queued: true, Score: it.Due}
@@ -61,12 +62,12 @@ func (it Item) standing(now float64) Item {
 	return it
 }
 
-// held is the task that a receipt is good for.
-func (it Item) held(now, receipt float64) (task Item, ok bool) {
+// match returns the task if the receipt is valid for it.
+func (it Item) match(now, receipt float64) (task Item, ok bool) {
 	if it.Queued && it.Score == receipt {
 		return it.unburied(), true
 	}
-	task = it.standing(now)
+	task = it.current(now)
 	return task, it.Queued && it.Waiting && task.Score == receipt
 }
 
@@ -78,8 +79,7 @@ func (it Item) entry() sluice.Entry {
 	return e
 }
 
-// giveBack ends a hold: the version that waited takes over, else the task is due
-// again at that time.
+// giveBack ends a claim: the waiting version takes over, or the task is due again at due.
 func (it *Item) giveBack(task Item, attempt int, due float64) {
 	if task.Waiting {
 		attempt, due = 0, task.Due
@@ -92,7 +92,7 @@ func (it *Item) bury(now float64, task Item, reason string) {
 		Listed: true, Died: now, Buried: true, Reason: reason}
 }
 
-// Item is what there is under an ID, to be changed.
+// Item returns the item of an ID, for changes.
 func (q *Queue) Item(id string) *Item {
 	i, found := slices.BinarySearchFunc(q.Items, id, func(it Item, id string) int { return strings.Compare(it.ID, id) })
 	if !found {
@@ -101,7 +101,7 @@ func (q *Queue) Item(id string) *Item {
 	return &q.Items[i]
 }
 
-// ids are those of the items that are wanted, in the order of their times.
+// ids returns the IDs of the wanted items, sorted by the times that wanted returns.
 func (q *Queue) ids(wanted func(Item) (float64, bool)) (ids []string) {
 	times := map[string]float64{}
 	for _, it := range q.Items {
@@ -117,7 +117,7 @@ func (q *Queue) due(now float64) []string {
 	return q.ids(func(it Item) (float64, bool) { return it.Score, it.Queued && it.Score <= now })
 }
 
-// Enqueue puts a task in, to be due at that time.
+// Enqueue adds a task that is due at due.
 func (q *Queue) Enqueue(now float64, policy sluice.Duplicates, id string, due float64, payload string) sluice.Outcome {
 	it := q.Item(id)
 	fresh := Item{ID: id, Payload: payload, Queued: true, Score: due}
@@ -125,10 +125,10 @@ func (q *Queue) Enqueue(now float64, policy sluice.Duplicates, id string, due fl
 		*it = fresh
 		return sluice.Added
 	}
-	if it.Buried { // whoever enqueues it knows that it lives
+	if it.Buried { // a task that is enqueued again is not dead
 		it.Listed, it.Died = false, 0
 	}
-	task := it.standing(now)
+	task := it.current(now)
 	switch {
 	case !task.leased(now) && supersedes(policy, due, task.Score):
 		*it = fresh
@@ -152,29 +152,28 @@ func supersedes(policy sluice.Duplicates, due, other float64) bool {
 	return false
 }
 
-// take calls hand with tasks that are due, earliest first, until it was handed n. It
-// says no to a task that is not to be handed out. A version that waited for
-// longer than the lease goes to its own time instead.
-func (q *Queue) take(now float64, n int, hand func(it *Item, task Item) bool) {
+// take calls accept with due tasks, earliest first, until accept has returned true n times.
+// A waiting version whose lease has ended moves to its own due time instead.
+func (q *Queue) take(now float64, n int, accept func(it *Item, task Item) bool) {
 	for _, id := range q.due(now) {
 		it := q.Item(id)
-		task := it.standing(now)
+		task := it.current(now)
 		if n == 0 {
 			return
 		}
 		if task.Score > now {
 			*it = task
-		} else if hand(it, task) {
+		} else if accept(it, task) {
 			n--
 		}
 	}
 }
 
-// Claim leases up to n tasks. With most attempts made (0: any number), they are
-// dead letters.
-func (q *Queue) Claim(now float64, n int, lease float64, most int) (claimed []sluice.Entry) {
+// Claim claims up to n due tasks. A task that was claimed maxAttempts times (0: no limit)
+// becomes a dead letter.
+func (q *Queue) Claim(now float64, n int, lease float64, maxAttempts int) (claimed []sluice.Entry) {
 	q.take(now, n, func(it *Item, task Item) bool {
-		if most > 0 && task.Attempt >= most {
+		if maxAttempts > 0 && task.Attempt >= maxAttempts {
 			it.bury(now, task, "attempts used up")
 			return false
 		}
@@ -186,7 +185,7 @@ func (q *Queue) Claim(now float64, n int, lease float64, most int) (claimed []sl
 	return claimed
 }
 
-// Pop takes up to n tasks out.
+// Pop removes up to n due tasks and returns them.
 func (q *Queue) Pop(now float64, n int) (popped []sluice.Entry) {
 	q.take(now, n, func(it *Item, task Item) bool {
 		popped = append(popped, task.entry())
@@ -196,33 +195,32 @@ func (q *Queue) Pop(now float64, n int) (popped []sluice.Entry) {
 	return popped
 }
 
-// Peek looks at up to n tasks.
+// Peek returns up to n due tasks, earliest first.
 func (q *Queue) Peek(now float64, n int) (seen []sluice.Entry) {
 	for _, id := range q.due(now) {
-		if task := q.Item(id).standing(now); task.Score <= now && len(seen) < n {
+		if task := q.Item(id).current(now); task.Score <= now && len(seen) < n {
 			seen = append(seen, task.entry())
 		}
 	}
 	return seen
 }
 
-// hold calls do with the task that a receipt is good for, and says whether there
-// was one.
-func (q *Queue) hold(now float64, e sluice.Entry, do func(it *Item, task Item)) bool {
+// withReceipt calls do with the task if the receipt is valid for it, and says whether it was.
+func (q *Queue) withReceipt(now float64, e sluice.Entry, do func(it *Item, task Item)) bool {
 	it := q.Item(e.ID)
-	task, ok := it.held(now, e.Score)
+	task, ok := it.match(now, e.Score)
 	if ok {
 		do(it, task)
 	}
 	return ok
 }
 
-// Dequeue finishes tasks, and returns the IDs of those whose receipt is stale. A
-// task is finished once in a call.
+// Dequeue finishes tasks, and returns the IDs of those whose receipt is stale. One call
+// finishes a task once.
 func (q *Queue) Dequeue(now float64, es ...sluice.Entry) (stale []string) {
 	finished := map[string]bool{}
 	for _, e := range es {
-		ok := !finished[e.ID] && q.hold(now, e, func(it *Item, task Item) {
+		ok := !finished[e.ID] && q.withReceipt(now, e, func(it *Item, task Item) {
 			if task.Waiting {
 				it.giveBack(task, 0, 0)
 			} else {
@@ -239,7 +237,7 @@ func (q *Queue) Dequeue(now float64, es ...sluice.Entry) (stale []string) {
 
 // Extend gives a task a new lease, and returns its new receipt.
 func (q *Queue) Extend(now float64, e sluice.Entry, lease float64) (receipt float64, ok bool) {
-	ok = q.hold(now, e, func(it *Item, task Item) {
+	ok = q.withReceipt(now, e, func(it *Item, task Item) {
 		task.Score, task.Lease = now+lease, now+lease
 		task.Listed, task.Died = false, 0
 		*it = task
@@ -247,25 +245,25 @@ func (q *Queue) Extend(now float64, e sluice.Entry, lease float64) (receipt floa
 	return now + lease, ok
 }
 
-// Retry gives a task back.
+// Retry gives a task back, due after delay.
 func (q *Queue) Retry(now float64, e sluice.Entry, delay float64) bool {
-	return q.hold(now, e, func(it *Item, task Item) { it.giveBack(task, task.Attempt, now+delay) })
+	return q.withReceipt(now, e, func(it *Item, task Item) { it.giveBack(task, task.Attempt, now+delay) })
 }
 
-// Release gives tasks back that were not begun, and returns the IDs of those whose
+// Release gives back tasks whose handler was not called, and returns the IDs of those whose
 // receipt is stale.
 func (q *Queue) Release(now float64, es ...sluice.Entry) (stale []string) {
 	for _, e := range es {
-		if !q.hold(now, e, func(it *Item, task Item) { it.giveBack(task, max(task.Attempt-1, 0), now) }) {
+		if !q.withReceipt(now, e, func(it *Item, task Item) { it.giveBack(task, max(task.Attempt-1, 0), now) }) {
 			stale = append(stale, e.ID)
 		}
 	}
 	return stale
 }
 
-// Bury makes a task a dead letter, unless a version waits to take over.
+// Bury makes a task a dead letter, unless a waiting version takes over.
 func (q *Queue) Bury(now float64, e sluice.Entry, reason string) bool {
-	return q.hold(now, e, func(it *Item, task Item) {
+	return q.withReceipt(now, e, func(it *Item, task Item) {
 		if task.Waiting {
 			it.giveBack(task, 0, 0)
 		} else {
@@ -274,7 +272,7 @@ func (q *Queue) Bury(now float64, e sluice.Entry, reason string) bool {
 	})
 }
 
-// Dead lists up to n dead letters.
+// Dead returns up to n dead letters, in the order of their deaths.
 func (q *Queue) Dead(n int) (letters []sluice.DeadEntry) {
 	for _, id := range q.ids(func(it Item) (float64, bool) { return it.Died, it.Listed && !it.Queued }) {
 		if it := *q.Item(id); len(letters) < n {
@@ -285,8 +283,8 @@ func (q *Queue) Dead(n int) (letters []sluice.DeadEntry) {
 	return letters
 }
 
-// Revive puts dead letters back. One that a foreign producer has put back only
-// leaves the list.
+// Revive moves dead letters back into the queue. One that a foreign producer has put back
+// only leaves the list.
 func (q *Queue) Revive(now float64, ids ...string) (revived int) {
 	for _, id := range ids {
 		it := q.Item(id)
@@ -301,7 +299,7 @@ func (q *Queue) Revive(now float64, ids ...string) (revived int) {
 	return revived
 }
 
-// Cancel removes whatever there is under an ID.
+// Cancel removes a task in whatever state it is.
 func (q *Queue) Cancel(id string) bool {
 	it := q.Item(id)
 	found := it.Queued || it.Listed
@@ -309,7 +307,8 @@ func (q *Queue) Cancel(id string) bool {
 	return found
 }
 
-// Reschedule gives a task a new due time; a leased one when its holder has finished.
+// Reschedule gives a task a new due time; it applies to a leased task once its holder has
+// finished.
 func (q *Queue) Reschedule(now float64, id string, delay float64) bool {
 	it := q.Item(id)
 	switch {
@@ -325,18 +324,18 @@ func (q *Queue) Reschedule(now float64, id string, delay float64) bool {
 	return true
 }
 
-// Get looks at a task or dead letter.
+// Get returns a task or dead letter.
 func (q *Queue) Get(now float64, id string) (e sluice.Entry, ok bool) {
 	it := *q.Item(id)
 	if it.Queued {
-		return it.standing(now).entry(), true
+		return it.current(now).entry(), true
 	}
 	e = it.entry()
 	e.Score = it.Died
 	return e, it.Listed
 }
 
-// Stats counts.
+// Stats counts tasks and dead letters.
 func (q *Queue) Stats(now float64) (s sluice.Stats) {
 	oldest, next := now, math.Inf(1)
 	for _, it := range q.Items {
@@ -362,22 +361,22 @@ func (q *Queue) Stats(now float64) (s sluice.Stats) {
 // Purge removes everything.
 func (q *Queue) Purge() { q.Items = nil }
 
-// ForeignAdd is what a producer does that knows the sorted set and nothing else.
+// ForeignAdd adds a task as a foreign producer does, which writes only the sorted set.
 func (q *Queue) ForeignAdd(id string, score float64) {
 	it := q.Item(id)
 	it.Queued, it.Score = true, score
 }
 
-// ForeignRemove is what such a client does when it is done with a task.
+// ForeignRemove removes a task as a foreign consumer does, which writes only the sorted set.
 func (q *Queue) ForeignRemove(id string) {
 	it := q.Item(id)
 	it.Queued, it.Score = false, 0
 }
 
-// Clone is a copy.
+// Clone returns a copy.
 func (q *Queue) Clone() *Queue { return &Queue{slices.Clone(q.Items)} }
 
-// Tidy drops the items of which nothing is left.
+// Tidy removes the items that hold nothing.
 func (q *Queue) Tidy() {
 	q.Items = slices.DeleteFunc(q.Items, func(it Item) bool { return it == Item{ID: it.ID} })
 }

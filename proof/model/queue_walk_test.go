@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-go/sluice/proof/model"
 )
 
-func TestQueueWalk(t *testing.T) {
+func TestQueueWalk_HoldsTheInvariants(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name string
@@ -33,12 +33,13 @@ func TestQueueWalk(t *testing.T) {
 			start := time.Now()
 			report := test.walk.Walk()
 			t.Log(report, time.Since(start).Round(time.Millisecond))
-			require.Empty(t, report.Wrong)
+			require.Empty(t, report.Violation)
 		})
 	}
 }
 
-func TestQueueWalkFindsMistakes(t *testing.T) {
+// TestQueueWalk_FindsEveryMistake breaks the protocol in one place each time.
+func TestQueueWalk_FindsEveryMistake(t *testing.T) {
 	t.Parallel()
 	for _, mistake := range []string{
 		model.FinishWithoutReceipt, model.ExtendWithoutReceipt, model.DroppedVersion, model.DroppedByRetry,
@@ -48,7 +49,7 @@ func TestQueueWalkFindsMistakes(t *testing.T) {
 		t.Run(mistake, func(t *testing.T) {
 			report := model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 2, Leaps: 2, Faults: 1, Mistake: mistake}.Walk()
 			t.Log(report)
-			require.NotEmpty(t, report.Wrong)
+			require.NotEmpty(t, report.Violation)
 		})
 	}
 }

@@ -6,46 +6,47 @@ import (
 	"strings"
 )
 
-// step is what leads from one state to the next.
+// step leads from one state to the next.
 type step struct {
-	who  string
-	what string
+	actor  string
+	action string
 }
 
-func (s step) String() string { return s.who + " " + s.what }
+func (s step) String() string { return s.actor + " " + s.action }
 
-// protocol is a set of states to be walked. Two states with the same key are one.
+// protocol describes the states that a walk visits. States with the same key count as one.
 type protocol[S any, K comparable] interface {
 	start() S
 	key(s S) K
-	// next calls emit with each step that is possible and what it leads to.
+	// next calls emit with every possible step and the state after it.
 	next(s S, emit func(step, S))
-	// wrong says what must not be so in a state, or nothing.
-	wrong(s S) string
+	// violation returns the invariant that a state violates; "" for none.
+	violation(s S) string
 }
 
-// Report is what a walk has found.
+// Report is the result of a walk.
 type Report struct {
 	States, Transitions int
-	// Wrong says what is the matter in a state that was reached, by the shortest
-	// way, the Trace. The walk ends there. Empty if there is no such state.
-	Wrong string
-	Trace []string
+	// Violation is the invariant that a state violates; the walk ends there. It is empty
+	// if there is no such state. Trace has the steps of the shortest way to that state.
+	Violation string
+	Trace     []string
 }
 
 func (r Report) String() string {
 	counts := fmt.Sprintf("%d states, %d transitions", r.States, r.Transitions)
-	if r.Wrong == "" {
+	if r.Violation == "" {
 		return counts
 	}
-	return fmt.Sprintf("%s\n%s:\n  %s", counts, r.Wrong, strings.Join(r.Trace, "\n  "))
+	return fmt.Sprintf("%s\n%s:\n  %s", counts, r.Violation, strings.Join(r.Trace, "\n  "))
 }
 
-// walk visits every state that can be reached, nearest first.
+// walk visits every state that can be reached, in the order of their distance from the
+// start.
 func walk[S any, K comparable](p protocol[S, K]) (r Report) {
 	seen := map[K]bool{}
 	var states []S
-	var before []int // from which each was reached
+	var before []int // the state from which each state was reached
 	visit := func(s S, from int) {
 		k := p.key(s)
 		if seen[k] {
@@ -56,7 +57,7 @@ func walk[S any, K comparable](p protocol[S, K]) (r Report) {
 	}
 	for visit(p.start(), -1); r.States < len(states); r.States++ {
 		at := r.States
-		if r.Wrong = p.wrong(states[at]); r.Wrong != "" {
+		if r.Violation = p.violation(states[at]); r.Violation != "" {
 			r.Trace = trace(p, states, before, at)
 			return r
 		}
@@ -68,7 +69,7 @@ func walk[S any, K comparable](p protocol[S, K]) (r Report) {
 	return r
 }
 
-// trace finds the steps to a state again.
+// trace returns the steps that lead to a state.
 func trace[S any, K comparable](p protocol[S, K], states []S, before []int, at int) (steps []string) {
 	for ; before[at] >= 0; at = before[at] {
 		found := false

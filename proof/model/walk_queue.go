@@ -1,43 +1,42 @@
 package model
 
 import (
-	"cmp"
 	"slices"
 	"strconv"
 
 	"github.com/sluice-go/sluice"
 )
 
-// QueueWalk is a producer who enqueues one ID again and again, and workers who claim
-// it, extend it and say what becomes of it. As with LockWalk, commands take their
-// time and things go wrong.
+// QueueWalk is the protocol of a producer that enqueues the same ID again and again, and of
+// workers that claim, extend and settle it. As in LockWalk, the server carries out a command
+// at any time after it was sent, and faults strike.
 //
-// Each script is carried out at a time of its own. Leases are longer than all that
-// happens in between; they end when the clock leaps.
+// Each script runs at a time of its own. Leases are longer than everything that happens
+// meanwhile; they end when the clock leaps.
 type QueueWalk struct {
 	Workers  int // up to 3
 	Enqueues int // up to 4
 	Claims   int // of each worker
-	Leaps    int // of the clock, to the next score
-	Faults   int
+	Leaps    int // of the clock, each to the next score
+	Faults   int // how many faults strike
 	Policy   sluice.Duplicates
 	Mistake  string
 }
 
-// The mistakes that a walk has to find.
+// Mistakes break the protocol in one place each. A walk must find every one of them.
 const (
 	FinishWithoutReceipt         = "finish without receipt"
 	ExtendWithoutReceipt         = "extension without receipt"
-	DroppedVersion               = "dropped deferred version"
+	DroppedVersion               = "a finish drops the deferred version"
 	DroppedByRetry               = "a retry drops the deferred version"
 	DroppedByExtend              = "an extension drops the deferred version"
 	ReplacesWhatIsLeased         = "an enqueue replaces a leased task"
-	ClaimTwice                   = "a claim is repeated after a lost reply"
-	LeaseFromTheReply            = "lease counted from the reply"
-	CountsReleases               = "an attempt that was not begun counts"
+	ClaimTwice                   = "a claim is retried after a lost reply"
+	LeaseFromTheReply            = "a lease that counts from the reply"
+	CountsReleases               = "a released attempt counts"
 	NewVersionKeepsCount         = "a new version inherits the attempts"
 	EarlyVersion                 = "a deferred version is due before its holder has finished"
-	ClaimIgnoresTheLease         = "a claim takes what is leased"
+	ClaimIgnoresTheLease         = "a claim claims a leased task"
 	lease                        = 1000
 	theID                        = "id"
 	never                float64 = 1e9
@@ -63,11 +62,11 @@ func (k queueKind) String() string {
 	return [...]string{"nothing", "enqueue", "claim", "extension", "dequeue", "retry", "release", "burial"}[k]
 }
 
-// receipt is a task in a worker's hands.
+// receipt is a task that a worker has claimed.
 type receipt struct {
 	version int8 // 0 for none
 	score   float64
-	until   float64 // the worker believes that it has the task until then
+	until   float64 // the worker believes until then that it holds the task
 }
 
 type queueCommand struct {
@@ -76,20 +75,20 @@ type queueCommand struct {
 	answered bool
 	done     bool
 	claimed  receipt // the reply of a claim or extension
-	leased   bool    // an earlier attempt of this claim has leased something
+	leased   bool    // an earlier attempt of this claim has leased the task
 }
 
 // worker is a worker or the producer.
 type worker struct {
-	left     int8 // claims or enqueues still to come
-	working  bool // on its task
+	left     int8 // claims or enqueues that it still makes
+	working  bool // the handler runs
 	extended bool
-	gone     bool
+	crashed  bool
 	task     receipt
 	command  queueCommand
 }
 
-// version is what one enqueue has put in.
+// version counts what happened to the task of one enqueue.
 type version struct {
 	claims, finished int8
 	buried           bool
@@ -102,9 +101,9 @@ type queueState struct {
 	copies   [3]queueCommand
 	leaps    int8
 	faults   int8
-	versions [5]version // from 1
+	versions [5]version // from index 1
 	latest   int8
-	mistaken string
+	violated string
 }
 
 const producer = 3
@@ -119,130 +118,10 @@ func (w QueueWalk) start() (s queueState) {
 	return s
 }
 
-// queueKey is a state without what makes no difference to what may follow.
-type queueKey [104]int8
-
-// key numbers the times in their order, since leases are longer than all that
-// happens while they last. A receipt that is stale stays so: a score is never given
-// twice.
-func (QueueWalk) key(s queueState) (key queueKey) {
-	var times [32]float64
-	n := 0
-	each := func(x float64) {
-		if x > 0 {
-			times[n] = x
-			n++
-		}
-	}
-	s.forget()
-	s.eachTime(each)
-	slices.Sort(times[:n])
-	ranks := slices.Compact(times[:n])
-	at := 0
-	put := func(x int8) {
-		key[at] = x
-		at++
-	}
-	s.encode(put, func(x float64) {
-		rank, _ := slices.BinarySearch(ranks, x)
-		put(int8(rank))
-	})
-	return key
-}
-
-// stale is the score of a receipt that is good for nothing any more, past a time
-// that has come.
-const stale, past = 0.5, 0.25
-
-func (s *queueState) forget() {
-	receipt := func(r *receipt) {
-		if r.version > 0 && r.score != s.item.Score && !(s.item.Waiting && r.score == s.item.Due) {
-			r.score = stale
-		}
-		if r.version > 0 && r.until <= s.now {
-			r.until = past
-		}
-	}
-	if s.item.Lease != s.item.Score {
-		s.item.Lease = 0
-	}
-	var about [len(s.versions)]bool
-	about[s.latest], about[versionOf(s.item)] = true, true
-	for i := range s.workers {
-		k := &s.workers[i]
-		receipt(&k.task)
-		receipt(&k.command.with)
-		receipt(&k.command.claimed)
-		k.command.done = k.command.done && k.command.kind == extendIt
-		about[k.task.version], about[k.command.with.version], about[k.command.claimed.version] = true, true, true
-	}
-	for i := range s.copies {
-		receipt(&s.copies[i].with)
-		about[s.copies[i].with.version] = true
-	}
-	slices.SortFunc(s.copies[:], func(a, b queueCommand) int {
-		return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.with.version, b.with.version), cmp.Compare(a.with.score, b.with.score))
-	})
-	for v := range s.versions {
-		if !about[v] {
-			s.versions[v] = version{}
-		}
-	}
-}
-
-func (s *queueState) eachTime(f func(x float64)) {
-	s.encode(func(int8) {}, f)
-}
-
-// encode calls put with the state's numbers, and time with its times.
-func (s *queueState) encode(put func(int8), time func(float64)) {
-	flags := func(flags ...bool) {
-		sum := int8(0)
-		for i, flag := range flags {
-			if flag {
-				sum |= 1 << i
-			}
-		}
-		put(sum)
-	}
-	time(s.now)
-	put(versionOf(s.item))
-	put(int8(s.item.Attempt))
-	flags(s.item.Queued, s.item.Waiting, s.item.Listed, s.item.Buried, s.mistaken != "")
-	time(s.item.Score)
-	time(s.item.Lease)
-	time(s.item.Due)
-	for _, k := range s.workers {
-		put(k.left)
-		flags(k.working, k.extended, k.gone, k.command.answered, k.command.done, k.command.leased)
-		put(k.task.version)
-		time(k.task.score)
-		time(k.task.until)
-		put(int8(k.command.kind))
-		for _, r := range []receipt{k.command.with, k.command.claimed} {
-			put(r.version)
-			time(r.score)
-		}
-	}
-	for _, m := range s.copies {
-		put(int8(m.kind))
-		put(m.with.version)
-		time(m.with.score)
-	}
-	for _, v := range s.versions {
-		put(v.claims)
-		put(v.finished)
-		flags(v.buried)
-	}
-	put(s.latest)
-	put(s.leaps)
-	put(s.faults)
-}
-
-// wrong is the invariant.
-func (w QueueWalk) wrong(s queueState) string {
-	if s.mistaken != "" {
-		return s.mistaken
+// violation checks the invariants.
+func (w QueueWalk) violation(s queueState) string {
+	if s.violated != "" {
+		return s.violated
 	}
 	busy := 0
 	for _, k := range s.workers {
@@ -251,21 +130,21 @@ func (w QueueWalk) wrong(s queueState) string {
 		}
 	}
 	if busy > 1 {
-		return "an ID is worked on twice at once"
+		return "two workers work on an ID at once"
 	}
 	for v := int8(1); v <= s.latest; v++ {
 		if s.versions[v].finished > 1 {
 			return "a version was finished by two receipts"
 		}
 	}
-	if last := s.versions[s.latest]; s.latest > 0 && last.finished == 0 && !last.buried && w.handedOut(s) != s.latest {
+	if last := s.versions[s.latest]; s.latest > 0 && last.finished == 0 && !last.buried && w.nextClaim(s) != s.latest {
 		return "an enqueue was lost"
 	}
 	return ""
 }
 
-// handedOut is the version that is handed out when all leases have ended.
-func (w QueueWalk) handedOut(s queueState) int8 {
+// nextClaim returns the version that a claim gets once all leases have ended.
+func (w QueueWalk) nextClaim(s queueState) int8 {
 	q := Queue{[]Item{s.item}}
 	for _, e := range q.Claim(never, 1, lease, 0) {
 		return number(string(e.Payload))
@@ -273,7 +152,7 @@ func (w QueueWalk) handedOut(s queueState) int8 {
 	return 0
 }
 
-// versionOf is the version that an item is, or will be when its holder has finished.
+// versionOf returns the version that an item is, or will be once its holder has finished.
 func versionOf(it Item) int8 { return number(it.Payload) }
 
 func number(payload string) int8 {
@@ -281,9 +160,9 @@ func number(payload string) int8 {
 	return int8(n)
 }
 
-// next is what may happen.
+// next emits every step that is possible.
 func (w QueueWalk) next(s queueState, emit func(step, queueState)) {
-	do := func(who, what string, change func(s *queueState)) {
+	do := func(actor, action string, change func(s *queueState)) {
 		to := s
 		change(&to)
 		for i := range to.workers {
@@ -291,7 +170,7 @@ func (w QueueWalk) next(s queueState, emit func(step, queueState)) {
 				k.task = receipt{}
 			}
 		}
-		emit(step{who, what}, to)
+		emit(step{actor, action}, to)
 	}
 	if ahead := s.item.Score; s.leaps > 0 && s.item.Queued && ahead > s.now {
 		do("the clock", "leaps to the next score", func(s *queueState) {
@@ -312,14 +191,17 @@ func (w QueueWalk) next(s queueState, emit func(step, queueState)) {
 	}
 }
 
-// worker is what a worker or the producer may do.
-func (w QueueWalk) worker(s queueState, i int, do func(who, what string, change func(s *queueState))) {
-	k, who := s.workers[i], "worker "+string('A'+rune(i))
+// queueEmitter emits the step that change makes.
+type queueEmitter func(actor, action string, change func(s *queueState))
+
+// worker emits the steps of a worker or of the producer.
+func (w QueueWalk) worker(s queueState, i int, do queueEmitter) {
+	k, actor := s.workers[i], "worker "+string('A'+rune(i))
 	if i == producer {
-		who = "producer"
+		actor = "producer"
 	}
 	send := func(kind queueKind) {
-		do(who, "sends a "+kind.String(), func(s *queueState) {
+		do(actor, "sends a "+kind.String(), func(s *queueState) {
 			k := &s.workers[i]
 			k.command = queueCommand{kind: kind, with: k.task}
 			switch kind {
@@ -329,15 +211,15 @@ func (w QueueWalk) worker(s queueState, i int, do func(who, what string, change 
 			case extendIt:
 				k.extended = true
 			default:
-				k.working = false // it has done its work, or gives it up
+				k.working = false // the handler has returned, or gives up
 			}
 		})
 	}
 	switch {
-	case k.gone:
+	case k.crashed:
 		return
 	case k.command.kind != nothing:
-		w.underWay(s, i, who, do)
+		w.command(s, i, actor, do)
 	case i == producer && k.left > 0:
 		send(enqueueIt)
 	case k.working:
@@ -351,16 +233,17 @@ func (w QueueWalk) worker(s queueState, i int, do func(who, what string, change 
 		send(claimIt)
 	}
 	if s.faults > 0 && i != producer && (k.working || k.command.kind != nothing) {
-		do(who, "crashes", func(s *queueState) {
+		do(actor, "crashes", func(s *queueState) {
 			s.faults--
-			s.leaveBehind(k.command)
-			s.workers[i] = worker{gone: true}
+			s.leaveInNetwork(k.command)
+			s.workers[i] = worker{crashed: true}
 		})
 	}
 }
 
-// leaveBehind makes a command one for whose reply nobody waits.
-func (s *queueState) leaveBehind(m queueCommand) {
+// leaveInNetwork keeps a command that was sent and not yet carried out as a copy: the server
+// may still carry it out, and no worker waits for the reply.
+func (s *queueState) leaveInNetwork(m queueCommand) {
 	if m.kind == nothing || m.answered {
 		return
 	}
@@ -368,14 +251,14 @@ func (s *queueState) leaveBehind(m queueCommand) {
 	s.copies[i] = m
 }
 
-// underWay is what may become of a command. Those that name a receipt are repeated
-// when a reply is lost; a claim and an enqueue are not.
-func (w QueueWalk) underWay(s queueState, i int, who string, do func(who, what string, change func(s *queueState))) {
+// command emits what may happen to a command. If its reply is lost, a command with a receipt
+// is retried; a claim and an enqueue are not.
+func (w QueueWalk) command(s queueState, i int, actor string, do queueEmitter) {
 	m := s.workers[i].command
 	if m.answered {
-		do(who, "reads the reply", func(s *queueState) { w.reply(s, i) })
+		do(actor, "reads the reply", func(s *queueState) { w.handleReply(s, i) })
 	} else {
-		do("server", "carries out "+who+"'s "+m.kind.String(), func(s *queueState) {
+		do("server", "carries out "+actor+"'s "+m.kind.String(), func(s *queueState) {
 			w.carryOut(s, &s.workers[i].command)
 			s.workers[i].command.answered = true
 		})
@@ -383,36 +266,36 @@ func (w QueueWalk) underWay(s queueState, i int, who string, do func(who, what s
 	if s.faults == 0 {
 		return
 	}
-	lose := func(what string, copied, repeated bool) {
-		do(who, what, func(s *queueState) {
+	lose := func(how string, copied, retried bool) {
+		do(actor, how, func(s *queueState) {
 			s.faults--
 			k := &s.workers[i]
 			if copied {
-				s.leaveBehind(m)
+				s.leaveInNetwork(m)
 			}
 			k.command.answered, k.command.done, k.command.claimed = false, false, receipt{}
-			if !repeated {
+			if !retried {
 				k.command = queueCommand{}
-				k.working = k.working && m.kind != extendIt // its receipt may be used up
+				k.working = k.working && m.kind != extendIt // the extension may have used up its receipt
 			}
 		})
 	}
-	repeated := m.kind != enqueueIt && (m.kind != claimIt || w.Mistake == ClaimTwice)
+	retried := m.kind != enqueueIt && (m.kind != claimIt || w.Mistake == ClaimTwice)
 	if m.answered {
-		lose("loses the reply", false, repeated)
+		lose("loses the reply", false, retried)
 	} else {
-		lose("loses the request", false, repeated)
+		lose("loses the request", false, retried)
 	}
-	if i == producer { // a late copy of an enqueue may replace a newer version, and the docs say so
+	if i == producer { // a late copy of an enqueue may replace a newer version: that is documented
 		return
 	}
 	if !m.answered {
-		lose("loses touch with the request", true, repeated)
+		lose("loses the connection, and the request stays in the network", true, retried)
 	}
 	lose("leaves: its context has ended", true, false)
 }
 
-// carryOut is the server. Each case is a script.
+// carryOut is the server: each case is one script.
 func (w QueueWalk) carryOut(s *queueState, m *queueCommand) {
 	s.now++
 	q := Queue{[]Item{s.item}}
@@ -425,16 +308,7 @@ func (w QueueWalk) carryOut(s *queueState, m *queueCommand) {
 	case claimIt:
 		w.claim(s, &q, m)
 	case extendIt:
-		if w.Mistake == ExtendWithoutReceipt {
-			e.Score = before.Score
-		}
-		var score float64
-		if score, m.done = q.Extend(s.now, e, lease); m.done {
-			m.claimed = receipt{m.with.version, score, score}
-			if w.Mistake == DroppedByExtend {
-				q.Items[0].Waiting = false
-			}
-		}
+		w.extend(s, &q, m, e)
 	case finishIt:
 		if w.Mistake == FinishWithoutReceipt {
 			e.Score = before.Score
@@ -484,6 +358,19 @@ func (w QueueWalk) enqueue(s *queueState, q *Queue) {
 	s.latest++
 }
 
+func (w QueueWalk) extend(s *queueState, q *Queue, m *queueCommand, e sluice.Entry) {
+	if w.Mistake == ExtendWithoutReceipt {
+		e.Score = q.Items[0].Score
+	}
+	var score float64
+	if score, m.done = q.Extend(s.now, e, lease); m.done {
+		m.claimed = receipt{m.with.version, score, score}
+		if w.Mistake == DroppedByExtend {
+			q.Items[0].Waiting = false
+		}
+	}
+}
+
 func (w QueueWalk) claim(s *queueState, q *Queue, m *queueCommand) {
 	if w.Mistake == ClaimIgnoresTheLease && q.Items[0].Lease > 0 {
 		q.Items[0].Score = s.now
@@ -493,17 +380,17 @@ func (w QueueWalk) claim(s *queueState, q *Queue, m *queueCommand) {
 		v := number(string(e.Payload))
 		m.claimed = receipt{v, e.Score, e.Score}
 		if s.versions[v].claims++; e.Attempt != int(s.versions[v].claims) {
-			s.mistaken = "the attempts are not the claims"
+			s.violated = "the attempts are not the claims"
 		}
 	}
 	if m.leased && !m.answered && m.claimed.version == 0 {
-		s.mistaken = "a task was leased in a claim that says there was none"
+		s.violated = "a claim leased a task and replied that there was none"
 	}
 	m.leased = m.leased || m.claimed.version > 0
 }
 
-// reply is what a worker makes of a reply.
-func (w QueueWalk) reply(s *queueState, i int) {
+// handleReply is a worker's next step after a reply.
+func (w QueueWalk) handleReply(s *queueState, i int) {
 	k := &s.workers[i]
 	m := k.command
 	k.command = queueCommand{}
@@ -511,7 +398,7 @@ func (w QueueWalk) reply(s *queueState, i int) {
 	case claimIt:
 		k.task, k.working = m.claimed, m.claimed.version > 0
 	case extendIt:
-		k.task, k.working = m.claimed, m.done // else it is stale: it stops
+		k.task, k.working = m.claimed, m.done // if stale, the worker stops
 	}
 	if k.working && w.Mistake == LeaseFromTheReply {
 		k.task.until = s.now + lease
