@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-go/sluice/internal/redistest"
 )
 
-// TestMain has the machines make 1,000 cases, unless a flag or rapid's own
-// environment says otherwise.
+// TestMain sets the number of cases of each machine to 1,000, unless a flag or rapid's
+// environment variable sets it.
 func TestMain(m *testing.M) {
 	if os.Getenv("RAPID_CHECKS") == "" {
 		checks := flag.Lookup("rapid.checks")
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	redistest.Main(m)
 }
 
-// tally counts what was done, and with what result.
+// tally counts operations by their results.
 type tally struct {
 	mu     sync.Mutex // guards counts
 	counts map[string]int
@@ -39,8 +39,8 @@ func (c *tally) add(what string) {
 	c.counts[what]++
 }
 
-// report prints the counts. A run that was long enough has to have seen each
-// of the results that are wanted.
+// report prints the counts. It fails the test if a run that was long enough has not seen
+// every wanted result.
 func (c *tally) report(t *testing.T, wanted []string) {
 	t.Helper()
 	total := 0
@@ -53,10 +53,11 @@ func (c *tally) report(t *testing.T, wanted []string) {
 		return
 	}
 	for _, what := range wanted {
-		require.NotZero(t, c.counts[what], "%s never came about", what)
+		require.NotZero(t, c.counts[what], "%s: never seen", what)
 	}
 }
 
+// either returns a if yes, else b.
 func either(yes bool, a, b string) string {
 	if yes {
 		return a

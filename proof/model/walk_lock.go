@@ -107,7 +107,7 @@ type lockState struct {
 	processes   [3]process
 	copies      [4]command // held up in the network; no caller waits for the reply
 	faults      int8
-	misled      bool // a reply told a caller to wait for a lock that it holds itself
+	misled      bool // a reply made a caller wait for a lock that it holds itself
 }
 
 // key returns what the server holds.

@@ -1,0 +1,171 @@
+package model_test
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/proof/model"
+)
+
+func (m *lockMachine) unlock(t *rapid.T) {
+	h := m.drawHandle(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if rapid.Bool().Draw(t, "ended") {
+		cancel()
+		m.counts.add("context ended")
+	}
+	m.elapse()
+	late, ours := !h.valid(), !h.over && h.of.key.Release(h.token)
+	err := h.lock.Unlock(ctx)
+	if !m.virtual && ctx.Err() != nil && errors.Is(err, sluice.ErrUnknown) {
+		// A busy machine did not answer within the 15 ms that Unlock waits with such a
+		// context. The release goes on in the background: it must arrive.
+		require.Eventually(t, func() bool {
+			return m.rdb.Get(context.Background(), "Lock:"+h.of.name).Val() != h.of.tokens[h.token]
+		}, time.Minute, time.Millisecond)
+		m.counts.add("unlock: unknown")
+		m.over(h)
+		m.end(t)
+		return
+	}
+	if ours {
+		require.NoError(t, err)
+		m.counts.add("unlock: done" + either(late, " after the deadline", ""))
+	} else {
+		require.ErrorIs(t, err, sluice.ErrNotHeld)
+		m.counts.add("unlock: not held")
+	}
+	m.over(h)
+	m.end(t)
+}
+
+// over marks a handle as ended.
+func (m *lockMachine) over(h *handle) {
+	h.over = true
+	if h.of.holders[h.locker] == h {
+		h.of.holders[h.locker] = nil
+	}
+}
+
+func (m *lockMachine) extend(t *rapid.T) {
+	h, ttl := m.drawHandle(t), m.drawTTL(t)
+	m.elapse()
+	before, valid := time.Now(), h.valid()
+	err := h.lock.Extend(context.Background(), ttl)
+	switch {
+	case !valid:
+		require.ErrorIs(t, err, sluice.ErrNotHeld)
+		m.counts.add("extend: " + either(h.over, "not held", "after the deadline"))
+	case !h.of.key.Extend(h.token, int64(ttl+keyMargin)):
+		require.ErrorIs(t, err, sluice.ErrNotHeld)
+		require.ErrorIs(t, context.Cause(h.ctx), sluice.ErrLost)
+		m.over(h)
+		m.counts.add("extend: not held")
+	default:
+		require.NoError(t, err)
+		if is := h.lock.Deadline(); !is.Equal(h.deadline) {
+			require.True(t, is.After(h.deadline), "an earlier deadline")
+			sent := is.Add(-max(ttl-ttl/100-2*time.Millisecond, ttl/2))
+			require.False(t, sent.Before(before) || sent.After(time.Now()), "the deadline")
+			h.deadline = is
+		} else if m.virtual {
+			require.False(t, before.Add(ttl-ttl/100-2*time.Millisecond).After(is), "a deadline that was not moved")
+		}
+		m.counts.add("extend: done")
+	}
+	m.end(t)
+}
+
+func (m *lockMachine) ttl(t *rapid.T) {
+	h := m.drawHandle(t)
+	m.elapse()
+	left, err := h.lock.TTL(context.Background())
+	if !h.over && h.of.key.Token == h.token {
+		require.NoError(t, err)
+		m.sameTTL(t, h.of.key.Left, left)
+		m.counts.add("ttl: held")
+	} else {
+		require.ErrorIs(t, err, sluice.ErrNotHeld)
+		m.counts.add("ttl: not held")
+	}
+	m.end(t)
+}
+
+func (m *lockMachine) inspect(t *rapid.T) {
+	n := m.drawName(t)
+	info, err := m.lockers[m.drawLocker(t)].Inspect(context.Background(), n.name)
+	require.NoError(t, err)
+	m.elapse()
+	require.Equal(t, n.key.Token != 0, info.Held)
+	if info.Held {
+		m.sameTTL(t, n.key.Left, info.TTL)
+	}
+	m.counts.add("inspect: " + either(n.key.Left == model.Forever, "without TTL", either(info.Held, "held", "not held")))
+	m.end(t)
+}
+
+func (m *lockMachine) forceUnlock(t *rapid.T) {
+	n := m.drawName(t)
+	m.elapse()
+	want := n.key.Force()
+	held, err := m.lockers[m.drawLocker(t)].ForceUnlock(context.Background(), n.name)
+	require.NoError(t, err)
+	require.Equal(t, want, held)
+	m.counts.add("force unlock: " + either(held, "held", "not held"))
+	m.end(t)
+}
+
+func (m *lockMachine) unlockAll(t *rapid.T) {
+	locker := m.drawLocker(t)
+	m.elapse()
+	require.NoError(t, m.lockers[locker].UnlockAll(context.Background()))
+	for _, n := range m.names {
+		if h := n.holders[locker]; h != nil {
+			n.key.Release(h.token)
+			m.over(h)
+		}
+	}
+	m.counts.add("unlock all")
+	m.end(t)
+}
+
+// foreign sets a key as a client of another library does, with or without TTL.
+func (m *lockMachine) foreign(t *rapid.T) {
+	n, ttl := m.drawName(t), rapid.SampledFrom(append([]time.Duration{0, 0}, m.ttls...)).Draw(t, "TTL")
+	m.elapse()
+	set, err := m.rdb.SetNX(context.Background(), "Lock:"+n.name, "php", ttl).Result()
+	require.NoError(t, err)
+	require.Equal(t, n.key.Token == 0, set)
+	if set {
+		n.key = model.Key{Token: foreign, Left: int64(ttl)}
+		if ttl == 0 {
+			n.key.Left = model.Forever
+		}
+		m.counts.add("foreign key")
+	}
+	m.end(t)
+}
+
+// lose deletes a key, as an eviction or a failover may.
+func (m *lockMachine) lose(t *rapid.T) {
+	n := m.drawName(t)
+	require.NoError(t, m.rdb.Del(context.Background(), "Lock:"+n.name).Err())
+	n.key = model.Key{}
+	m.counts.add("key lost")
+	m.end(t)
+}
+
+func (m *lockMachine) advance(t *rapid.T) {
+	time.Sleep(rapid.SampledFrom([]time.Duration{ // the bubble's clock
+		50 * time.Millisecond, 300 * time.Millisecond, 995 * time.Millisecond, 1050 * time.Millisecond,
+		9950 * time.Millisecond, 11 * time.Second, time.Hour - 10*time.Second, 3 * time.Hour,
+	}).Draw(t, "by"))
+	m.counts.add("advance")
+	m.end(t)
+}

@@ -1,0 +1,241 @@
+package model_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/sluice-go/sluice"
+)
+
+func (m *queueMachine) enqueue(t *rapid.T) {
+	now := m.begin()
+	task, due := m.task(t, now)
+	policy := sluice.Duplicates(rapid.IntRange(0, 3).Draw(t, "policy"))
+	outcome, err := m.queues[policy].Enqueue(context.Background(), task)
+	require.NoError(t, err)
+	want := m.model.Enqueue(now, policy, task.ID, due(0), string(task.Payload))
+	require.Equal(t, want, outcome)
+	m.counts.add("enqueue: " + outcome.String())
+	m.end(t)
+}
+
+func (m *queueMachine) enqueueBatch(t *rapid.T) {
+	now := m.begin()
+	tasks := make([]sluice.Task, rapid.IntRange(0, 5).Draw(t, "tasks"))
+	want := make([]sluice.Outcome, len(tasks))
+	policy := sluice.Duplicates(rapid.IntRange(0, 3).Draw(t, "policy"))
+	same := map[any]int{}
+	for i := range tasks {
+		task, due := m.task(t, now)
+		tasks[i] = task
+		when := any(micros(task.Delay))
+		if !task.At.IsZero() {
+			when = due(0)
+		}
+		want[i] = m.model.Enqueue(now, policy, task.ID, due(same[when]), string(task.Payload))
+		same[when]++
+	}
+	outcomes, err := m.queues[policy].EnqueueBatch(context.Background(), tasks)
+	require.NoError(t, err)
+	require.Equal(t, want, outcomes)
+	m.counts.add("enqueue batch")
+	m.end(t)
+}
+
+func (m *queueMachine) claim(t *rapid.T) {
+	now := m.begin()
+	n, lease := few.Draw(t, "n"), m.lease(t)
+	if _, ok := m.clock.(*realClock); ok && lease < time.Minute {
+		n = 1 // a claim may take two scripts; the second could find that the first lease has ended
+	}
+	m.note(now)
+	claimed, err := m.queues[0].Claim(context.Background(), n, lease)
+	require.NoError(t, err)
+	m.same(t, m.model.Claim(now, n, decimal(micros(lease)), m.maxAttempts), claimed)
+	m.counts.add("claim: " + either(len(claimed) > 0, "some", "none"))
+	m.end(t)
+}
+
+// note counts the special cases among the tasks that a claim will find.
+func (m *queueMachine) note(now float64) {
+	for _, it := range m.model.Items {
+		if !it.Queued || it.Score > now {
+			continue
+		}
+		if it.Waiting {
+			m.counts.add("version taken over")
+		} else if m.maxAttempts > 0 && it.Attempt >= m.maxAttempts && !it.Buried {
+			m.counts.add("attempts used up")
+		} else if it.Buried {
+			m.counts.add("put back by a foreign producer")
+		}
+	}
+}
+
+func (m *queueMachine) pop(t *rapid.T) {
+	now, n := m.begin(), few.Draw(t, "n")
+	popped, err := m.queues[0].Pop(context.Background(), n)
+	require.NoError(t, err)
+	m.same(t, m.model.Pop(now, n), popped)
+	m.counts.add("pop: " + either(len(popped) > 0, "some", "none"))
+	m.end(t)
+}
+
+func (m *queueMachine) peek(t *rapid.T) {
+	now, n := m.begin(), few.Draw(t, "n")
+	seen, err := m.queues[0].Peek(context.Background(), n)
+	require.NoError(t, err)
+	m.same(t, m.model.Peek(now, n), seen)
+	m.counts.add("peek: " + either(len(seen) > 0, "some", "none"))
+	m.end(t)
+}
+
+func (m *queueMachine) dead(t *rapid.T) {
+	m.begin()
+	n := few.Draw(t, "n")
+	letters, err := m.queues[0].Dead(context.Background(), n)
+	require.NoError(t, err)
+	require.Equal(t, m.model.Dead(n), letters)
+	m.counts.add("dead: " + either(len(letters) > 0, "some", "none"))
+	m.end(t)
+}
+
+func (m *queueMachine) revive(t *rapid.T) {
+	now, ids := m.begin(), rapid.SliceOfN(someID, 0, 4).Draw(t, "ids")
+	revived, err := m.queues[0].Revive(context.Background(), ids...)
+	require.NoError(t, err)
+	require.Equal(t, m.model.Revive(now, ids...), revived)
+	m.counts.add("revive: " + either(revived > 0, "some", "none"))
+	m.end(t)
+}
+
+func (m *queueMachine) cancel(t *rapid.T) {
+	m.begin()
+	id := someID.Draw(t, "id")
+	found, err := m.queues[0].Cancel(context.Background(), id)
+	require.NoError(t, err)
+	require.Equal(t, m.model.Cancel(id), found)
+	m.counts.add("cancel: " + either(found, "done", "none"))
+	m.end(t)
+}
+
+func (m *queueMachine) reschedule(t *rapid.T) {
+	now, id, delay := m.begin(), someID.Draw(t, "id"), m.span(t, "delay")
+	found, err := m.queues[0].Reschedule(context.Background(), id, delay)
+	require.NoError(t, err)
+	require.Equal(t, m.model.Reschedule(now, id, decimal(micros(delay))), found)
+	m.counts.add("reschedule: " + either(found, "done", "none"))
+	m.end(t)
+}
+
+func (m *queueMachine) get(t *rapid.T) {
+	now, id := m.begin(), someID.Draw(t, "id")
+	e, err := m.queues[0].Get(context.Background(), id)
+	want, ok := m.model.Get(now, id)
+	if ok {
+		require.NoError(t, err)
+		m.same(t, []sluice.Entry{want}, []sluice.Entry{e})
+	} else {
+		require.ErrorIs(t, err, sluice.ErrNotFound)
+	}
+	m.counts.add("get: " + either(ok, "found", "not found"))
+	m.end(t)
+}
+
+func (m *queueMachine) stats(t *rapid.T) {
+	now := m.begin()
+	is, err := m.queues[0].Stats(context.Background())
+	require.NoError(t, err)
+	want := m.model.Stats(now)
+	if want.Due > 0 {
+		m.near(t, m.clock.end(), want.OldestDue.Seconds(), is.OldestDue.Seconds())
+		want.OldestDue = is.OldestDue
+	}
+	require.Equal(t, want, is)
+	m.counts.add("stats")
+	m.end(t)
+}
+
+func (m *queueMachine) purge(t *rapid.T) {
+	if rapid.IntRange(0, 7).Draw(t, "really") != 1 {
+		t.Skip("too destructive to do it often")
+	}
+	m.begin()
+	require.NoError(t, m.queues[0].Purge(context.Background()))
+	m.model.Purge()
+	m.counts.add("purge")
+	m.end(t)
+}
+
+// foreignAdd adds a task as a producer that writes only the sorted set.
+func (m *queueMachine) foreignAdd(t *rapid.T) {
+	now, id := m.begin(), someID.Draw(t, "id")
+	score := now + rapid.SampledFrom(m.clock.offsets()).Draw(t, "offset").Seconds()
+	if rapid.IntRange(0, 7).Draw(t, "odd") == 1 {
+		score = rapid.SampledFrom([]float64{0, -5.25, math.Floor(now - 1), 1.5e-7}).Draw(t, "score")
+	}
+	require.NoError(t, m.rdb.ZAdd(context.Background(), m.key, redis.Z{Score: score, Member: id}).Err())
+	m.model.ForeignAdd(id, score)
+	m.counts.add("foreign add")
+	m.end(t)
+}
+
+func (m *queueMachine) foreignRemove(t *rapid.T) {
+	m.begin()
+	id := someID.Draw(t, "id")
+	require.NoError(t, m.rdb.ZRem(context.Background(), m.key, id).Err())
+	m.model.ForeignRemove(id)
+	m.counts.add("foreign remove")
+	m.end(t)
+}
+
+func (m *queueMachine) advance(t *rapid.T) {
+	m.clock.advance(t, m.model)
+	m.counts.add("advance")
+}
+
+// invalid makes calls that fail before anything is sent.
+func (m *queueMachine) invalid(t *rapid.T) {
+	m.begin()
+	q, ctx, e := m.queues[0], context.Background(), sluice.Entry{ID: "a", Score: 1}
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	id := someID.Draw(t, "id")
+	call := rapid.SampledFrom([]func() (error, error){
+		func() (error, error) { _, err := q.Enqueue(ctx, sluice.Task{}); return err, sluice.ErrInvalid },
+		func() (error, error) {
+			_, err := q.EnqueueBatch(ctx, []sluice.Task{{ID: id}, {ID: id, Delay: -1}})
+			return err, sluice.ErrInvalid
+		},
+		func() (error, error) {
+			_, err := q.Enqueue(ctx, sluice.Task{ID: id, Delay: 1, At: m.started})
+			return err, sluice.ErrInvalid
+		},
+		func() (error, error) {
+			_, err := q.Enqueue(ctx, sluice.Task{ID: id, Payload: make([]byte, 1001)})
+			return err, sluice.ErrInvalid
+		},
+		func() (error, error) { _, err := q.Claim(ctx, 0, time.Hour); return err, sluice.ErrInvalid },
+		func() (error, error) { _, err := q.Claim(ctx, 1, time.Microsecond); return err, sluice.ErrInvalid },
+		func() (error, error) { _, err := q.Pop(ctx, 0); return err, sluice.ErrInvalid },
+		func() (error, error) { return q.Dequeue(ctx, e, sluice.Entry{}), sluice.ErrInvalid },
+		func() (error, error) { return q.Retry(ctx, e, -1), sluice.ErrInvalid },
+		func() (error, error) { _, err := q.Cancel(ctx, ""); return err, sluice.ErrInvalid },
+		func() (error, error) { _, err := q.Revive(ctx, id, ""); return err, sluice.ErrInvalid },
+		func() (error, error) { _, err := q.Enqueue(ended, sluice.Task{ID: id}); return err, context.Canceled },
+		func() (error, error) { _, err := q.Claim(ended, 1, time.Hour); return err, context.Canceled },
+		func() (error, error) { return q.Purge(ended), context.Canceled },
+		func() (error, error) { _, err := q.Cancel(ended, id); return err, context.Canceled },
+	}).Draw(t, "call")
+	err, want := call()
+	require.ErrorIs(t, err, want)
+	require.NotErrorIs(t, err, sluice.ErrUnknown)
+	m.counts.add(either(errors.Is(want, sluice.ErrInvalid), "invalid", "ended context"))
+	m.end(t)
+}

@@ -1,0 +1,99 @@
+package model_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/sluice-go/sluice"
+)
+
+// receipt draws a valid receipt, or one seen before, or invents one.
+func (m *queueMachine) receipt(t *rapid.T) sluice.Entry {
+	seen := m.receipts[max(len(m.receipts)-6, 0):]
+	for _, it := range m.model.Items {
+		if it.Queued {
+			seen = append(slices.Clip(seen), sluice.Entry{ID: it.ID, Score: it.Score})
+		}
+	}
+	if len(seen) == 0 {
+		t.Skip("no receipt yet")
+	}
+	e := seen[rapid.IntRange(0, len(seen)-1).Draw(t, "receipt")]
+	if rapid.IntRange(0, 15).Draw(t, "forged") == 1 {
+		e.Score += 1e-6
+	}
+	return e
+}
+
+func (m *queueMachine) someReceipts(t *rapid.T) []sluice.Entry {
+	es := make([]sluice.Entry, rapid.IntRange(1, 4).Draw(t, "receipts"))
+	for i := range es {
+		es[i] = m.receipt(t)
+	}
+	return es
+}
+
+// stale compares the error of an operation with receipts.
+func (m *queueMachine) stale(t *rapid.T, op string, want []string, err error) {
+	if len(want) == 0 {
+		require.NoError(t, err)
+	} else {
+		require.ErrorIs(t, err, sluice.ErrStale)
+		var stale *sluice.StaleError
+		require.ErrorAs(t, err, &stale)
+		require.Equal(t, want, stale.IDs)
+	}
+	m.counts.add(op + ": " + either(len(want) == 0, "done", "stale"))
+	m.end(t)
+}
+
+func (m *queueMachine) dequeue(t *rapid.T) {
+	es, now := m.someReceipts(t), m.begin()
+	err := m.queues[0].Dequeue(context.Background(), es...)
+	m.stale(t, "dequeue", m.model.Dequeue(now, es...), err)
+}
+
+func (m *queueMachine) release(t *rapid.T) {
+	es, now := m.someReceipts(t), m.begin()
+	err := m.queues[0].Release(context.Background(), es...)
+	m.stale(t, "release", m.model.Release(now, es...), err)
+}
+
+func (m *queueMachine) retry(t *rapid.T) {
+	e, now, delay := m.receipt(t), m.begin(), m.span(t, "delay")
+	err := m.queues[0].Retry(context.Background(), e, delay)
+	m.stale(t, "retry", staleID(e, m.model.Retry(now, e, decimal(micros(delay)))), err)
+}
+
+func (m *queueMachine) bury(t *rapid.T) {
+	e, now := m.receipt(t), m.begin()
+	reason := rapid.SampledFrom([]string{"", "no", "1:dead:2:", strings.Repeat("ö", 300)}).Draw(t, "reason")
+	err := m.queues[0].Bury(context.Background(), e, reason)
+	m.stale(t, "bury", staleID(e, m.model.Bury(now, e, reason[:min(len(reason), 512)])), err)
+}
+
+func staleID(e sluice.Entry, ok bool) []string {
+	if ok {
+		return nil
+	}
+	return []string{e.ID}
+}
+
+func (m *queueMachine) extend(t *rapid.T) {
+	e, now, lease := m.receipt(t), m.begin(), m.lease(t)
+	extended, err := m.queues[0].Extend(context.Background(), e, lease)
+	receipt, ok := m.model.Extend(now, e, decimal(micros(lease)))
+	if ok {
+		require.NoError(t, err)
+		e.Score = receipt
+		m.same(t, []sluice.Entry{e}, []sluice.Entry{extended})
+	} else {
+		require.ErrorIs(t, err, sluice.ErrStale)
+	}
+	m.counts.add("extend: " + either(ok, "done", "stale"))
+	m.end(t)
+}
