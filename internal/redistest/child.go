@@ -17,7 +17,7 @@ type Child struct {
 	Stdin io.WriteCloser
 	// Stdout is what the child prints.
 	Stdout *bufio.Reader
-	// Process is for signals. Use Kill and Wait of Child, not of Process.
+	// Process is for signals.
 	Process *os.Process
 
 	wait func() error

@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// checker holds what the clients told against what the witness says.
+// checker compares the records of the clients with the log.
 type checker struct {
 	*evidence
-	*testimony
-	stays  map[uint64][]hold // of a token on the server
-	losses []span            // restarts without some of the data
-	stalls map[string][]span // when a process did not run
-	counts tally
-	wrong  []string
+	*replayed
+	tokenHolds map[uint64][]hold // in the log, by token
+	losses     []span            // restarts that lost data
+	stalls     map[string][]span // when a process did not run
+	counts     tally
+	violations []string
 }
 
-// tally counts things by their names.
+// tally counts by names.
 type tally map[string]int
 
 func (t tally) add(other tally) {
@@ -25,27 +25,28 @@ func (t tally) add(other tally) {
 	}
 }
 
-// maxWrong is how many violations are told of: the first ones are what matters.
-const maxWrong = 30
+// maxReported is how many violations are reported; the first ones matter.
+const maxReported = 30
 
-func (c *checker) violation(format string, args ...any) {
+// report reports a violation.
+func (c *checker) report(format string, args ...any) {
 	c.counts["violations"]++
-	if len(c.wrong) < maxWrong {
-		c.wrong = append(c.wrong, fmt.Sprintf(format, args...))
+	if len(c.violations) < maxReported {
+		c.violations = append(c.violations, fmt.Sprintf(format, args...))
 	}
 }
 
-// check checks a round. It returns the violations, a line each, and what it looked
-// at.
+// check checks a round. It returns the violations, a line each, and the numbers of what it
+// has checked.
 func check(e *evidence) ([]string, tally) {
-	c := &checker{evidence: e, testimony: replay(e), stays: map[uint64][]hold{}, stalls: map[string][]span{}, counts: tally{}}
+	c := &checker{evidence: e, replayed: replay(e), tokenHolds: map[uint64][]hold{}, stalls: map[string][]span{}, counts: tally{}}
 	for _, r := range c.records {
 		if r.Op == opStall {
 			c.stalls[r.Process] = append(c.stalls[r.Process], span{r.Call, r.Return})
 		}
 	}
 	for _, h := range c.holds {
-		c.stays[h.token] = append(c.stays[h.token], h)
+		c.tokenHolds[h.token] = append(c.tokenHolds[h.token], h)
 	}
 	c.findLosses()
 	c.checkOwners()
@@ -55,7 +56,7 @@ func check(e *evidence) ([]string, tally) {
 	c.checkUnlocks()
 	c.checkNotHeld()
 	c.checkLockExtensions()
-	c.checkBusy()
+	c.checkLocked()
 	c.checkWaits()
 	c.checkTasks()
 	c.checkEnded()
@@ -64,9 +65,10 @@ func check(e *evidence) ([]string, tally) {
 	c.counts["porcupine ms"] = int(time.Since(began).Milliseconds())
 	c.counts["log entries"] = len(e.log)
 	c.counts["log entries cut off"] = c.lost
-	return c.wrong, c.counts
+	return c.violations, c.counts
 }
 
+// findLosses finds the restarts that lost data.
 func (c *checker) findLosses() {
 	lost := false
 	for i := range c.log {
@@ -79,9 +81,9 @@ func (c *checker) findLosses() {
 	c.losses = append(c.losses, c.gaps...)
 }
 
-// strike says whether the server's word was bad at some time within a span, for no
-// fault of the library: its clock was set ahead, or it lost data.
-func (c *checker) strike(from, to time.Duration) bool {
+// unreliable says whether the server was unreliable at some time within a span: its clock
+// was set ahead, or it lost data.
+func (c *checker) unreliable(from, to time.Duration) bool {
 	for _, loss := range c.losses {
 		if loss.meets(from, to) {
 			return true
@@ -91,17 +93,17 @@ func (c *checker) strike(from, to time.Duration) bool {
 	return set
 }
 
-// checkEnded: everything comes to an end, in bounded time after the faults.
+// checkEnded checks that every operation ends, in bounded time after the faults.
 func (c *checker) checkEnded() {
 	for _, r := range c.records {
 		_, killed := c.deaths[r.Process]
 		switch {
 		case r.Op == opStuck:
-			c.violation("stuck: %s in %s (%s)", r.Name, r.Process, r.Result)
+			c.report("stuck: %s in %s (%s)", r.Name, r.Process, r.Result)
 		case r.Op == opFinal && r.Result != done && r.Result != unknown && !killed:
-			c.violation("when all was quiet: %s in %s: %s after %v", r.Name, r.Process, r.Result, r.Return-r.Call)
+			c.report("when everything was quiet: %s in %s: %s after %v", r.Name, r.Process, r.Result, r.Return-r.Call)
 		case r.Result == pending && !killed:
-			c.violation("%s on %s in %s, begun at %v, never returned", r.Op, r.Name, r.Process, r.Call)
+			c.report("%s on %s in %s, begun at %v, never returned", r.Op, r.Name, r.Process, r.Call)
 		}
 		if r.Op != opStall {
 			c.counts["ops "+string(r.Op)]++
@@ -115,14 +117,14 @@ func (c *checker) checkEnded() {
 }
 
 const (
-	// late is what the library promises: a call returns so soon after its context has
-	// ended. tooLate is what is no slowness of a machine with more to do than it can.
+	// late is what the library promises: a call returns this soon after its context has
+	// ended. A busy machine may exceed late, except not tooLate.
 	late    = 50 * time.Millisecond
 	tooLate = time.Second
 )
 
-// checkLate: a call returns soon after its context has ended, whatever Redis does. The
-// time for which its process did not run does not count.
+// checkLate checks that a call returns soon after its context has ended, whatever the server
+// does. Time in which the process did not run does not count.
 func (c *checker) checkLate(r record) {
 	if r.Limit == 0 || r.Return < r.Limit {
 		return
@@ -137,11 +139,11 @@ func (c *checker) checkLate(r record) {
 		c.counts["contexts ended, returned more than 50ms later"]++
 	}
 	if by > tooLate {
-		c.violation("%s on %s in %s (seq %d) returned %v after its context had ended", r.Op, r.Name, r.Process, r.Seq, by)
+		c.report("%s on %s in %s (seq %d) returned %v after its context had ended", r.Op, r.Name, r.Process, r.Seq, by)
 	}
 }
 
-// noteStrike counts what killing and stopping processes has done.
+// noteStrike counts the effects of killing and stopping processes.
 func (c *checker) noteStrike(r record) {
 	if r.Op != opHandle && (r.Op != opHold || r.From == 0) {
 		return
@@ -157,7 +159,7 @@ func (c *checker) noteStrike(r record) {
 }
 
 const (
-	leftByKilled  = "holds and leases left by the killed"
-	lostByStopped = "holds and leases lost by the stopped"
+	leftByKilled  = "holds and leases left by killed clients"
+	lostByStopped = "holds and leases lost by stopped clients"
 	holdsStruck   = "holds struck: "
 )

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// beliefs are the records of locks that were held, by their handles' Valid.
+// beliefs returns the records of locks that were held by their handles' Valid: the client
+// believed from From to Until that it held the lock.
 func (c *checker) beliefs() (held []record) {
 	for _, r := range c.records {
 		if r.Op == opHold && r.From != 0 {
@@ -19,13 +20,12 @@ func (c *checker) beliefs() (held []record) {
 	return held
 }
 
-// checkOwners: in the witness, no key goes from one token to another while it is
-// held.
+// checkOwners checks that no key goes from one token to another during a hold in the log.
 func (c *checker) checkOwners() {
-	c.counts["holds in the witness"] = len(c.holds)
+	c.counts["holds in the log"] = len(c.holds)
 	for _, h := range c.overtaken {
 		if h.struck == "" && h.ended.before < h.expires {
-			c.violation("the key of %s was given to another token at %v, and was held until %v", h.name, h.ended, h.expires)
+			c.report("the key of %s was given to another token at %v, and was held until %v", h.name, h.ended, h.expires)
 		}
 	}
 	for _, h := range c.holds {
@@ -35,12 +35,12 @@ func (c *checker) checkOwners() {
 	}
 }
 
-// excused says whether the server's word was bad while a lock was held.
+// excused says whether the server was unreliable while a lock was held.
 func (c *checker) excused(r record) bool {
 	if r.Token == 0 {
-		return c.strike(r.Call, r.Until)
+		return c.unreliable(r.Call, r.Until)
 	}
-	for _, h := range c.stays[r.Token] {
+	for _, h := range c.tokenHolds[r.Token] {
 		if h.struck != "" {
 			return true
 		}
@@ -48,10 +48,10 @@ func (c *checker) excused(r record) bool {
 	return c.inGap(r.Call, r.Until)
 }
 
-// checkBeliefs: whoever believes to hold a lock is its owner in the witness, and no
-// two believe so at a time.
+// checkBeliefs checks that every belief lies within a hold of the same token in the log, and
+// that no two beliefs overlap.
 func (c *checker) checkBeliefs() {
-	var last record // of those of the same name, the one that was held longest
+	var last record // the belief of the same name that ended last
 	for _, r := range c.beliefs() {
 		c.counts["beliefs"]++
 		excused := c.excused(r)
@@ -60,18 +60,18 @@ func (c *checker) checkBeliefs() {
 		}
 		c.checkOwnership(r, excused)
 		if r.Return != 0 && r.Until > r.Return {
-			c.violation("%s held %s again at %v (seq %d), when it had been over at %v", r.Process, r.Name, r.Until, r.Seq, r.Return)
+			c.report("%s held %s again at %v (seq %d), when it had been over at %v", r.Process, r.Name, r.Until, r.Seq, r.Return)
 		}
 		if r.Name == last.Name && r.From < last.Until {
 			if excused || c.excused(last) {
 				c.counts["overlaps excused"]++
 			} else {
-				c.violation("two held %s: %s (seq %d) from %v to %v and %s (seq %d) from %v to %v", r.Name,
+				c.report("two held %s: %s (seq %d) from %v to %v and %s (seq %d) from %v to %v", r.Name,
 					last.Process, last.Seq, last.From, last.Until, r.Process, r.Seq, r.From, r.Until)
 			}
 		}
 		if r.Token != 0 && r.Token == last.Token {
-			c.counts["locks handed on"]++
+			c.counts["locks handed over"]++
 		}
 		if r.Name != last.Name || r.Until >= last.Until {
 			last = r
@@ -79,40 +79,41 @@ func (c *checker) checkBeliefs() {
 	}
 }
 
-// checkOwnership: a belief lies within one of its token's stays.
+// checkOwnership checks that a belief lies within one of its token's holds in the log.
 func (c *checker) checkOwnership(r record, excused bool) {
-	if r.Token == 0 { // of Do, which keeps it to itself
+	if r.Token == 0 { // of Do, whose token the client does not know
 		return
 	}
-	for _, h := range c.stays[r.Token] {
+	for _, h := range c.tokenHolds[r.Token] {
 		if h.name == r.Name && h.begun.after <= r.From && r.Until <= h.until {
 			return
 		}
 	}
-	if excused && c.soonNoticed(r) {
+	if excused && c.endedInTime(r) {
 		c.counts["beliefs beyond ownership, excused"]++
 		return
 	}
-	c.violation("%s held %s from %v to %v (seq %d), the witness says: %+v", r.Process, r.Name, r.From, r.Until, r.Seq, c.stays[r.Token])
+	c.report("%s held %s from %v to %v (seq %d), the log says: %+v", r.Process, r.Name, r.From, r.Until, r.Seq, c.tokenHolds[r.Token])
 }
 
-// soonNoticed says whether a belief that was not true any more ended when the TTL did
-// that was known to be good: no extension can have told its holder anything else.
-func (c *checker) soonNoticed(r record) bool {
-	for _, h := range c.stays[r.Token] {
-		if h.struck != "" && r.Until > h.at+r.TTL+passed {
+// endedInTime says whether a belief that had become false ended with the last TTL that the
+// holder knew: no later extension can have succeeded.
+func (c *checker) endedInTime(r record) bool {
+	for _, h := range c.tokenHolds[r.Token] {
+		if h.struck != "" && r.Until > h.at+r.TTL+handOverTime {
 			return false
 		}
 	}
 	return true
 }
 
-// passed is for how long a lock may have gone from hand to hand without a command.
-const passed = 20 * time.Millisecond
+// handOverTime is how long a lock may be handed over from caller to caller without a
+// command.
+const handOverTime = 20 * time.Millisecond
 
-// checkFences: no two grants of a name share a fence, and fences rise in the order
-// in which locks were granted, whatever happens, unless the server has forgotten the
-// last one and its clock is behind it.
+// checkFences checks that no two acquisitions of a name have the same fence, and that fences
+// rise in the order of the acquisitions, unless the server has lost the last fence and its
+// clock is behind that fence.
 func (c *checker) checkFences() {
 	grants := map[string][]record{}
 	for _, r := range c.records {
@@ -129,7 +130,7 @@ func (c *checker) checkFences() {
 			}
 		})
 	}
-	held := c.beliefs() // in order: what was held earlier was granted earlier
+	held := c.beliefs() // in order: a lock that was held earlier was acquired earlier
 	for i := 1; i < len(held); i++ {
 		a, b := held[i-1], held[i]
 		if a.Name == b.Name && a.Fence != 0 && b.Fence != 0 && b.Fence < a.Fence && !c.excused(a) && !c.excused(b) {
@@ -138,8 +139,8 @@ func (c *checker) checkFences() {
 	}
 }
 
-// afterwards calls each for every record with the one of the highest fence among those
-// that were over (see end) when it was called, if there are any.
+// afterwards calls each for every record, with the record of the highest fence among those
+// that had ended (see end) before its call, if there is one.
 func afterwards(list []record, end func(record) time.Duration, each func(r record, highest []record)) {
 	byEnd, byCall := slices.Clone(list), slices.Clone(list)
 	slices.SortFunc(byEnd, func(a, b record) int { return cmp.Compare(end(a), end(b)) })
@@ -158,6 +159,7 @@ func afterwards(list []record, end func(record) time.Duration, each func(r recor
 	}
 }
 
+// checkUnique checks that the fences of a name differ.
 func (c *checker) checkUnique(list []record) {
 	seen := map[int64]record{}
 	for _, r := range list {
@@ -171,18 +173,19 @@ func (c *checker) checkUnique(list []record) {
 	}
 }
 
-// fenceWentBack judges a later grant whose fence is not higher.
+// fenceWentBack reports an acquisition whose fence is not higher than an earlier one's,
+// unless that is excused.
 func (c *checker) fenceWentBack(a, b record) {
 	if c.forgotten(a, b) {
 		c.counts["fences that went back, excused"]++
 		return
 	}
-	c.violation("%s: fence %d for %s (seq %d) at %v, then %d for %s (seq %d) at %v", a.Name,
+	c.report("%s: fence %d for %s (seq %d) at %v, then %d for %s (seq %d) at %v", a.Name,
 		a.Fence, a.Process, a.Seq, a.Got, b.Fence, b.Process, b.Seq, b.Got)
 }
 
-// forgotten says whether the server has lost a's fence before it granted b, and its
-// clock was behind that then.
+// forgotten says whether the server had lost a's fence before b was acquired, and its clock
+// was behind that fence then.
 func (c *checker) forgotten(a, b record) bool {
 	earliest, _ := c.clock.at(span{a.Got, b.Got})
 	if earliest.Microseconds() > a.Fence {
@@ -193,54 +196,54 @@ func (c *checker) forgotten(a, b record) bool {
 	})
 }
 
-// checkRegister: what a fence protects takes no write from an earlier holder after a
-// later one's, and refuses nobody who holds the lock.
+// checkRegister checks that the state which a fence protects accepts no write of an earlier
+// holder after one of a later holder, and rejects no write of a current holder.
 func (c *checker) checkRegister() {
-	taken, refusals := map[string][]record{}, []record(nil)
+	accepted, refusals := map[string][]record{}, []record(nil)
 	for _, r := range c.records {
 		if r.Op != opRegister || r.Return == 0 {
 			continue
 		}
 		c.counts["fenced writes"]++
 		if r.Result == done {
-			taken[r.Name] = append(taken[r.Name], r)
+			accepted[r.Name] = append(accepted[r.Name], r)
 		} else {
 			refusals = append(refusals, r)
 		}
 	}
 	for _, r := range refusals {
-		c.judgeRefusal(r, taken[r.Name])
+		c.checkRefusal(r, accepted[r.Name])
 	}
-	for name, list := range taken {
+	for name, list := range accepted {
 		afterwards(list, func(r record) time.Duration { return r.Return }, func(r record, highest []record) {
 			if r.Fence < highest[0].Fence {
-				c.violation("%s: a write with fence %d was taken after one with %d", name, r.Fence, highest[0].Fence)
+				c.report("%s: a write with fence %d was accepted after one with %d", name, r.Fence, highest[0].Fence)
 			}
 		})
 	}
 }
 
-// judgeRefusal judges the refusal of a write, by the writes that were taken.
-func (c *checker) judgeRefusal(r record, taken []record) {
+// checkRefusal checks the refusal of a write, given the writes that were accepted.
+func (c *checker) checkRefusal(r record, accepted []record) {
 	higher := func(w record) bool {
-		w.Got, w.Call, r.Got = w.Call, w.Call-longLife, r.Return // it was granted before
+		w.Got, w.Call, r.Got = w.Call, w.Call-longLife, r.Return // w's lock was acquired before
 		return w.Fence > r.Fence && w.Got < r.Return && c.forgotten(w, r)
 	}
 	switch {
 	case r.From == 0:
 		c.counts["fenced writes refused: too late"]++
-	case c.excused(r), slices.ContainsFunc(taken, higher):
+	case c.excused(r), slices.ContainsFunc(accepted, higher):
 		c.counts["fenced writes refused: excused"]++
 	default:
-		c.violation("%s: the holder's write with fence %d was refused", r.Name, r.Fence)
+		c.report("%s: the holder's write with fence %d was refused", r.Name, r.Fence)
 	}
 }
 
-// checkUnlocks: an Unlock that returns nil has released what was still ours; it is
-// free then, unless it was handed on.
+// checkUnlocks checks that an Unlock which returned nil has released a lock that was still
+// held: the lock was free then, unless it was handed over.
 func (c *checker) checkUnlocks() {
-	last := map[uint64]record{}   // of the handles with a token
-	secret := map[string][]span{} // when Do may have been handed one
+	last := map[uint64]record{}   // the last handle with each token
+	secret := map[string][]span{} // when Do, whose token is unknown, may have been handed the lock
 	for _, r := range c.records {
 		if r.Op == opHold && r.Token != 0 && r.Got > last[r.Token].Got {
 			last[r.Token] = r
@@ -254,29 +257,29 @@ func (c *checker) checkUnlocks() {
 		}
 	}
 	for token, r := range last {
-		if r.Result != done || len(c.stays[token]) != 1 || c.excused(r) || c.inGap(r.Unlock, r.Return) {
+		if r.Result != done || len(c.tokenHolds[token]) != 1 || c.excused(r) || c.inGap(r.Unlock, r.Return) {
 			continue
 		}
 		c.counts["unlocks"]++
-		h := c.stays[token][0]
+		h := c.tokenHolds[token][0]
 		if c.clock.set(h.until-time.Second, r.Return) {
-			continue // set back, perhaps, when it had expired, but not been deleted
+			continue // perhaps set back after the key had expired and before it was deleted
 		}
-		handed := slices.ContainsFunc(secret[r.Process+" "+r.Name], func(s span) bool { return s.meets(r.Unlock, r.Return) })
-		if h.until < r.Unlock || !handed && h.ended.after > r.Return && h.until > r.Return {
-			c.violation("%s released %s at %v (seq %d) and was told so by %v: %+v", r.Process, r.Name, r.Unlock, r.Seq, r.Return, h)
+		handedOver := slices.ContainsFunc(secret[r.Process+" "+r.Name], func(s span) bool { return s.meets(r.Unlock, r.Return) })
+		if h.until < r.Unlock || !handedOver && h.ended.after > r.Return && h.until > r.Return {
+			c.report("%s released %s at %v (seq %d), and Unlock returned nil at %v: %+v", r.Process, r.Name, r.Unlock, r.Seq, r.Return, h)
 		}
 	}
 }
 
-// checkLockExtensions: an Extend that returns nil has given the key its TTL.
+// checkLockExtensions checks that an Extend which returned nil has given the key its TTL.
 func (c *checker) checkLockExtensions() {
 	by := map[uint64][]expiry{}
 	for _, x := range c.expiries {
 		by[x.token] = append(by[x.token], x)
 	}
 	for _, r := range c.records {
-		if r.Op != opExtendLock || r.Result != done || c.strike(r.Call, r.Return) {
+		if r.Op != opExtendLock || r.Result != done || c.unreliable(r.Call, r.Return) {
 			continue
 		}
 		c.counts["locks extended"]++
@@ -285,22 +288,21 @@ func (c *checker) checkLockExtensions() {
 			return x.after <= r.Return && x.until >= earliest+r.TTL
 		})
 		if !ok {
-			c.violation("%s extended %s at %v by %v (seq %d), and the witness knows nothing of it", r.Process, r.Name, r.Call, r.TTL, r.Seq)
+			c.report("%s extended %s at %v by %v (seq %d), which the log does not show", r.Process, r.Name, r.Call, r.TTL, r.Seq)
 		}
 	}
 }
 
-// lookedBefore is how long ago it may have been seen that somebody holds a lock: two
-// retry intervals.
-const lookedBefore = 200 * time.Millisecond
+// pollAge is how old the information that a lock is held may be: two retry intervals.
+const pollAge = 200 * time.Millisecond
 
-// checkBusy: ErrLocked says that somebody has the lock, or had it a moment ago; or
-// when the one in front of the process's line asked, whose answer may have been long on
-// its way; or that the process has not had the answer to its release.
-func (c *checker) checkBusy() {
-	stays, waits, releases := map[string][]span{}, map[string][]span{}, map[string][]span{}
+// checkLocked checks ErrLocked: the lock was held at that time or a moment before; or when
+// the head of the process's wait queue polled, whose reply may have taken long; or the process
+// had no reply to its own release yet.
+func (c *checker) checkLocked() {
+	holds, waits, releases := map[string][]span{}, map[string][]span{}, map[string][]span{}
 	for _, h := range c.holds {
-		stays[h.name] = append(stays[h.name], span{h.begun.after, h.ended.before + lookedBefore})
+		holds[h.name] = append(holds[h.name], span{h.begun.after, h.ended.before + pollAge})
 	}
 	for _, r := range c.records {
 		if r.Op != opHold && r.Op != opTake {
@@ -309,31 +311,31 @@ func (c *checker) checkBusy() {
 		at := r.Process + " " + r.Name
 		waits[at] = append(waits[at], span{r.Call, cmp.Or(r.Got, r.From, r.Return, c.ended)})
 		if r.Unlock != 0 {
-			releases[at] = append(releases[at], span{r.Unlock, cmp.Or(r.Return, c.ended) + lookedBefore})
+			releases[at] = append(releases[at], span{r.Unlock, cmp.Or(r.Return, c.ended) + pollAge})
 		}
 	}
 	for _, r := range c.records {
-		if r.Op != opTake || r.Result != locked || c.strike(r.Call-time.Second, r.Return) {
+		if r.Op != opTake || r.Result != locked || c.unreliable(r.Call-time.Second, r.Return) {
 			continue
 		}
 		c.counts["refusals: locked"]++
 		at, from := r.Process+" "+r.Name, r.Call
 		for _, w := range waits[at] {
-			if w.meets(r.Call-lookedBefore, r.Return) {
+			if w.meets(r.Call-pollAge, r.Return) {
 				from = min(from, w.after)
 			}
 		}
 		meets := func(s span) bool { return s.meets(from, r.Return) }
-		if !slices.ContainsFunc(stays[r.Name], meets) && !slices.ContainsFunc(releases[at], meets) {
-			c.violation("%s was told that %s is locked between %v and %v (seq %d), and nobody had it", r.Process, r.Name, r.Call, r.Return, r.Seq)
+		if !slices.ContainsFunc(holds[r.Name], meets) && !slices.ContainsFunc(releases[at], meets) {
+			c.report("%s got ErrLocked for %s between %v and %v (seq %d), and no token held it", r.Process, r.Name, r.Call, r.Return, r.Seq)
 		}
 	}
 }
 
-// inVain is how long somebody may wait for a lock that is free: some faults' length.
-const inVain = 8 * time.Second
+// maxFreeWait is how long a caller may wait for a free lock: the length of some faults.
+const maxFreeWait = 8 * time.Second
 
-// checkWaits: nobody waits for long for what nobody has.
+// checkWaits checks that no caller waits long for a free lock.
 func (c *checker) checkWaits() {
 	by := map[string][]hold{}
 	for _, h := range c.holds {
@@ -344,17 +346,17 @@ func (c *checker) checkWaits() {
 			continue
 		}
 		end := cmp.Or(r.Got, r.From, r.Return, c.deaths[r.Process], c.ended)
-		if end-r.Call < inVain {
+		if end-r.Call < maxFreeWait {
 			continue
 		}
 		c.counts["waits of more than 8s"]++
-		if free := c.free(by[r.Name], r.Call, end); free.before-free.after > inVain {
-			c.violation("%s waited for %s from %v to %v (seq %d), and nobody had it in %v", r.Process, r.Name, r.Call, end, r.Seq, free)
+		if free := c.free(by[r.Name], r.Call, end); free.before-free.after > maxFreeWait {
+			c.report("%s waited for %s from %v to %v (seq %d), and no token held it in %v", r.Process, r.Name, r.Call, end, r.Seq, free)
 		}
 	}
 }
 
-// free is the longest time within a span for which nobody held a lock.
+// free returns the longest time within a span in which no token held a lock.
 func (c *checker) free(holds []hold, from, to time.Duration) (longest span) {
 	since := from
 	for _, h := range append(slices.Clip(holds), hold{begun: span{to, to}, ended: span{to, to}}) {

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// checkNotHeld: ErrNotHeld of an Unlock says that the lock was not ours any more. It is
-// wrong while the witness has our token there, all the time since we got it, unless
-// somebody else of the process has released all locks.
+// checkNotHeld checks ErrNotHeld of an Unlock: the lock was no longer held with its token. It
+// is wrong if the log has the token's hold from the acquisition until the return, unless
+// another goroutine of the process has called UnlockAll.
 func (c *checker) checkNotHeld() {
 	released := map[string][]span{}
 	for _, r := range c.records {
@@ -21,19 +21,19 @@ func (c *checker) checkNotHeld() {
 		}
 		c.counts["refusals: not held"]++
 		meets := func(s span) bool { return s.meets(r.Got, r.Return) }
-		there := func(h hold) bool { return h.begun.before <= r.Got && r.Return < min(h.until, h.ended.after) }
-		if slices.ContainsFunc(c.stays[r.Token], there) && !slices.ContainsFunc(released[r.Process], meets) {
-			c.violation("%s was told at %v that %s (seq %d) is not held, and the witness has it: %+v", r.Process, r.Return, r.Name, r.Seq, c.stays[r.Token])
+		unbroken := func(h hold) bool { return h.begun.before <= r.Got && r.Return < min(h.until, h.ended.after) }
+		if slices.ContainsFunc(c.tokenHolds[r.Token], unbroken) && !slices.ContainsFunc(released[r.Process], meets) {
+			c.report("%s got ErrNotHeld at %v for %s (seq %d), and the log has its hold: %+v", r.Process, r.Return, r.Name, r.Seq, c.tokenHolds[r.Token])
 		}
 	}
 }
 
-// checkStale: ErrStale says that a receipt is not good any more. It is wrong while the
-// witness has the task with that score, all the time.
+// checkStale checks ErrStale: the receipt was no longer valid. It is wrong if the log has the
+// task with this score the whole time.
 func (t *tasksCheck) checkStale() {
 	for i := range t.records {
 		r := &t.records[i]
-		if _, isVerdict := verdictKinds[r.Op]; !isVerdict || r.Result != stale {
+		if _, hasReceipt := receiptKinds[r.Op]; !hasReceipt || r.Result != stale {
 			continue
 		}
 		t.counts["refusals: stale"]++
@@ -44,19 +44,18 @@ func (t *tasksCheck) checkStale() {
 		}
 		since := t.moved[at.taskKey][made].after
 		used := slices.ContainsFunc(t.used[at], func(m *move) bool { return m.meets(since, r.Return) })
-		if !used && !t.strike(since, r.Return) {
-			t.violation("%s of %s on %s by %s was stale at %v, and the witness has its receipt %.6f", r.Op, r.ID, r.Name, r.Process, r.Return, r.Score)
+		if !used && !t.unreliable(since, r.Return) {
+			t.report("%s of %s on %s by %s was stale at %v, and the log has its receipt %.6f", r.Op, r.ID, r.Name, r.Process, r.Return, r.Score)
 		}
 	}
 }
 
-// slowToCancel is how much later than a lease a handler's context may end on a machine
-// that has more to do than it can, beyond what the process itself has noticed.
+// slowToCancel is how much later than its lease a handler's context may end on a busy
+// machine, besides the time in which the process did not run.
 const slowToCancel = 60 * time.Millisecond
 
-// checkHandlers: a Worker's handler, as long as its context lives, has its task to
-// itself: the lease of its delivery, with its extensions, has not ended by the server's
-// clock.
+// checkHandlers checks that a Worker's handler holds its task until its context ends: the
+// lease of its claim, with its extensions, has not ended by the server's clock.
 func (t *tasksCheck) checkHandlers() {
 	leases := map[receipt]float64{}
 	for i := range t.moves {
@@ -74,41 +73,42 @@ func (t *tasksCheck) checkHandlers() {
 		t.counts["handlers"]++
 		stalled := slices.ContainsFunc(t.stalls[r.Process], func(s span) bool { return s.meets(r.Call, r.Until) })
 		earliest, _ := t.clock.at(span{r.Until, r.Until})
-		if earliest > seconds(end)+slowToCancel && !stalled && !t.strike(r.Call, r.Until) {
-			t.violation("the handler of %s in %s went on until %v, %v after its lease", r.ID, r.Process, r.Until, earliest-seconds(end))
+		if earliest > seconds(end)+slowToCancel && !stalled && !t.unreliable(r.Call, r.Until) {
+			t.report("the handler of %s in %s went on until %v, %v after its lease", r.ID, r.Process, r.Until, earliest-seconds(end))
 		}
 	}
 }
 
-// onItsWay is for how long a request may be carried out that was given up: stalls, and
-// a server that is stopped, take less.
-const onItsWay = 4 * time.Second
+// maxInNetwork is how long after its call has returned the server may still carry out a
+// request: stalls, and a stopped server, take less time.
+const maxInNetwork = 4 * time.Second
 
-// takings are the calls that take tasks of a queue, of which nobody knows what they
-// have brought.
-func (t *tasksCheck) takings(what op, queue string) (spans []span) {
+// unknownCalls returns the calls that claim or pop tasks of a queue and whose result is not
+// known.
+func (t *tasksCheck) unknownCalls(what op, queue string) (spans []span) {
 	for _, r := range t.records {
 		if r.Op == what && r.Name == queue && (r.Result == pending || r.Result == unknown) {
 			end := r.Return
 			if end == 0 {
 				end = t.ended
 			}
-			spans = append(spans, span{r.Call, end + onItsWay})
+			spans = append(spans, span{r.Call, end + maxInNetwork})
 		}
 	}
 	return spans
 }
 
-// checkGiven: what was taken was given to somebody, or the answer was lost.
-func (t *tasksCheck) checkGiven() {
-	lost := map[string][]span{popQueue: t.takings(opPopping, popQueue)}
+// checkReturned checks that claimed and popped tasks were returned to a caller, or that the
+// reply was lost.
+func (t *tasksCheck) checkReturned() {
+	lost := map[string][]span{popQueue: t.unknownCalls(opPopping, popQueue)}
 	for _, queue := range []string{loopQueue, plainQueue} {
-		lost[queue] = t.takings(opClaiming, queue)
+		lost[queue] = t.unknownCalls(opClaiming, queue)
 	}
-	given := map[receipt]bool{}
+	returned := map[receipt]bool{}
 	for _, r := range t.records {
 		if r.Op == opDelivery || r.Op == opPop {
-			given[receipt{taskKey{r.Name, r.ID}, r.Delivery}] = true
+			returned[receipt{taskKey{r.Name, r.ID}, r.Delivery}] = true
 		}
 	}
 	for i := range t.moves {
@@ -117,20 +117,20 @@ func (t *tasksCheck) checkGiven() {
 		switch {
 		case m.kind == claimed && m.queue != workQueue:
 		case m.kind == removed && m.queue == popQueue:
-			at.score = m.was.settled().score
+			at.score = m.was.afterLease().score
 		default:
 			continue
 		}
-		t.counts["tasks taken"]++
+		t.counts["tasks claimed or popped"]++
 		meets := func(s span) bool { return s.meets(m.after, m.before) }
-		cancelled := func(r *record) bool { return r.Op == opCancel && r.mayHaveBeen() && r.Call <= m.before }
+		cancelled := func(r *record) bool { return r.Op == opCancel && r.mayHaveRun() && r.Call <= m.before }
 		switch {
-		case given[at]:
+		case returned[at]:
 		case m.kind == removed && slices.ContainsFunc(t.ops[m.taskKey], cancelled):
 		case slices.ContainsFunc(lost[m.queue], meets):
-			t.counts["tasks taken, the answer lost"]++
+			t.counts["tasks claimed or popped, the reply lost"]++
 		default:
-			t.violation("%v was %s at %v, and nobody was given it: %+v", m.taskKey, m.kind, m.span, m.was)
+			t.report("%v was %s at %v, and no caller got it: %+v", m.taskKey, m.kind, m.span, m.was)
 		}
 	}
 }

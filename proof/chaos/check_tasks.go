@@ -8,18 +8,18 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// tasksCheck holds what clients told of tasks against what became of them.
+// tasksCheck compares the records of tasks with their changes in the log.
 type tasksCheck struct {
 	*checker
-	ops      map[taskKey][]*record // what was done to an ID, by its call
+	ops      map[taskKey][]*record // the operations on an ID, sorted by their calls
 	moved    map[taskKey][]*move
-	used     map[receipt][]*move // what used up a receipt
+	used     map[receipt][]*move // the changes that used up a receipt
 	claims   map[receipt][]*move
 	handlers map[receipt]*record
 	enqueued map[string]*record // by version
 }
 
-// receipt is what an operation on a task shows.
+// receipt identifies a claim of a task.
 type receipt struct {
 	taskKey
 	score float64
@@ -30,19 +30,20 @@ func (c *checker) checkTasks() {
 		claims: map[receipt][]*move{}, handlers: map[receipt]*record{}, enqueued: map[string]*record{}}
 	t.index()
 	for i := range c.moves {
-		t.judge(&c.moves[i])
+		t.checkMove(&c.moves[i])
 	}
 	t.checkEnqueues()
 	t.checkDeliveries()
-	t.checkVerdicts()
+	t.checkReceipts()
 	t.checkByID()
 	t.checkStale()
-	t.checkGiven()
-	t.checkHands()
+	t.checkReturned()
+	t.checkOverlaps()
 	t.checkHandlers()
-	t.checkLeft()
+	t.checkLeftovers()
 }
 
+// index fills the maps.
 func (t *tasksCheck) index() {
 	for i := range t.records {
 		r := &t.records[i]
@@ -71,7 +72,7 @@ func (t *tasksCheck) index() {
 			continue
 		}
 		t.use(m, m.was.score)
-		if m.was.due != 0 && m.kind != tookOver { // it had taken over: its time was the receipt
+		if m.was.due != 0 && m.kind != tookOver { // the waiting version had taken over: its due time was the receipt
 			t.use(m, m.was.due)
 		}
 	}
@@ -82,118 +83,120 @@ func (t *tasksCheck) use(m *move, score float64) {
 	t.used[at] = append(t.used[at], m)
 }
 
-// judge says whether a change of a task is one that somebody has asked for, and
-// may.
-func (t *tasksCheck) judge(m *move) {
+// checkMove checks that a client has requested a change of a task, and that the change is
+// allowed.
+func (t *tasksCheck) checkMove(m *move) {
 	t.counts["tasks "+string(m.kind)]++
 	switch m.kind {
-	case strange:
-		t.violation("%v at %v: %+v became %+v", m.taskKey, m.span, m.was, m.is)
+	case unexplained:
+		t.report("%v at %v: %+v became %+v", m.taskKey, m.span, m.was, m.is)
 	case claimed:
-		t.judgeClaim(m)
+		t.checkClaim(m)
 	case extended:
-		t.judgeLease(m)
-		if m.queue != workQueue { // a Worker extends what its handler has not begun with, too
-			t.thank(m, true, ends(m, opExtend))
+		t.checkLease(m)
+		if m.queue != workQueue { // a Worker also extends tasks whose handler has not begun
+			t.requireRequest(m, true, ends(m, opExtend))
 		}
 	case added, replaced, deferred:
-		t.judgeEnqueue(m)
+		t.checkEnqueued(m)
 	case tookOver:
-		// When the lease has run out, a Claim puts the version that waited at its time.
+		// Once the lease has ended, a Claim lets the waiting version take over.
 		if t.early(m) {
-			t.thank(m, true, ends(m, opDequeue, opRetry, opRelease, opBury))
+			t.requireRequest(m, true, ends(m, opDequeue, opRetry, opRelease, opBury))
 		}
 	case retried:
-		t.thank(m, true, ends(m, opRetry))
+		t.requireRequest(m, true, ends(m, opRetry))
 	case released:
-		if m.queue != workQueue { // a Worker gives back what it has not begun
-			t.thank(m, false, ends(m, opRelease))
+		if m.queue != workQueue { // a Worker gives back tasks whose handler has not begun
+			t.requireRequest(m, false, ends(m, opRelease))
 		}
-	case shifted:
-		t.thank(m, false, byID(opReschedule))
+	case rescheduled:
+		t.requireRequest(m, false, byID(opReschedule))
 	case removed:
-		t.judgeRemoval(m)
-	case buried: // a Claim does it when the attempts are used up
+		t.checkRemoval(m)
+	case buried: // a Claim buries a task whose attempts are used up
 		if m.was.attempt < maxAttempts || m.was.leased() && t.early(m) {
-			t.thank(m, true, ends(m, opBury))
+			t.requireRequest(m, true, ends(m, opBury))
 		}
 	case revived:
-		t.thank(m, false, byID(opRevive))
-	case digUp:
-		t.thank(m, false, byID(opCancel))
+		t.requireRequest(m, false, byID(opRevive))
+	case deadRemoved:
+		t.requireRequest(m, false, byID(opCancel))
 	}
 }
 
-// early says whether a task's time had not come by the server's clock.
+// early says whether a task was not due yet by the server's clock.
 func (t *tasksCheck) early(m *move) bool {
 	_, latest := t.clock.at(m.span)
 	return seconds(m.was.score) > latest+time.Millisecond
 }
 
-// judgeClaim: nothing is handed out before it is due, or before its lease has run
-// out, by the server's clock at that time; and each delivery counts.
-func (t *tasksCheck) judgeClaim(m *move) {
-	t.judgeLease(m)
-	given := m.is.score - lease.Seconds()
-	was := m.was.settled()
-	due := max(m.was.score, was.score) // a version that waited is due after the lease too
-	if due > given+2e-6 {              // doubles have a quarter of a microsecond
-		t.violation("%v was handed out %.6f s early at %v: %+v became %+v", m.taskKey, due-given, m.span, m.was, m.is)
+// checkClaim checks that a task is claimed no earlier than it is due, or its lease has ended,
+// by the server's clock at that time, and that the claim counts as an attempt.
+func (t *tasksCheck) checkClaim(m *move) {
+	t.checkLease(m)
+	claim := m.is.score - lease.Seconds()
+	was := m.was.afterLease()
+	due := max(m.was.score, was.score) // a waiting version is not due before the lease ends
+	if due > claim+2e-6 {              // a double is exact to a quarter of a microsecond
+		t.report("%v was claimed %.6f s early at %v: %+v became %+v", m.taskKey, due-claim, m.span, m.was, m.is)
 	}
 	if m.is.attempt != was.attempt+1 {
-		t.violation("%v: attempt %d after %d at %v", m.taskKey, m.is.attempt, was.attempt, m.span)
+		t.report("%v: attempt %d after %d at %v", m.taskKey, m.is.attempt, was.attempt, m.span)
 	}
 }
 
-// judgeLease: a lease begins when it is given, by the server's clock.
-func (t *tasksCheck) judgeLease(m *move) {
+// checkLease checks that a lease begins at the claim or extension, by the server's clock.
+func (t *tasksCheck) checkLease(m *move) {
 	earliest, latest := t.clock.at(m.span)
-	given := seconds(m.is.score) - lease
-	if given < earliest-settle || given > latest+settle {
-		t.violation("%v: a lease from %v, given between %v and %v", m.taskKey, given, earliest, latest)
+	begun := seconds(m.is.score) - lease
+	if begun < earliest-settle || begun > latest+settle {
+		t.report("%v: a lease from %v, written between %v and %v", m.taskKey, begun, earliest, latest)
 	}
 }
 
-// ends matches what was said with the receipt that was good then.
+// ends matches operations with the receipt that was valid then.
 func ends(m *move, ops ...op) func(*record) bool {
 	return func(r *record) bool {
 		return slices.Contains(ops, r.Op) && (r.Score == m.was.score || r.Score == m.was.due)
 	}
 }
 
-// byID matches what needs no receipt.
+// byID matches operations without a receipt.
 func byID(what op) func(*record) bool {
 	return func(r *record) bool { return r.Op == what }
 }
 
-// thank finds who has asked for a change. With handled, that may be a Worker whose
-// handler had the task.
-func (t *tasksCheck) thank(m *move, handled bool, asked func(*record) bool) {
+// requireRequest checks that an operation has requested a change. If handled is true, a Worker
+// whose handler had the task may have requested it.
+func (t *tasksCheck) requireRequest(m *move, handled bool, requested func(*record) bool) {
 	for _, r := range t.ops[m.taskKey] {
 		over := r.Result == done && r.Return < m.after
-		if r.Call <= m.before && asked(r) && r.mayHaveBeen() && !over {
+		if r.Call <= m.before && requested(r) && r.mayHaveRun() && !over {
 			return
 		}
 	}
 	if r := t.handlers[receipt{m.taskKey, m.was.delivery}]; handled && r != nil && r.Call <= m.before {
 		return
 	}
-	t.unasked(m)
+	t.unrequested(m)
 }
 
-func (t *tasksCheck) unasked(m *move) {
-	t.violation("%v at %v was %s, and nobody has asked for it: %+v became %+v", m.taskKey, m.span, m.kind, m.was, m.is)
+// unrequested reports a change without a request.
+func (t *tasksCheck) unrequested(m *move) {
+	t.report("%v at %v was %s, and no client requested it: %+v became %+v", m.taskKey, m.span, m.kind, m.was, m.is)
 }
 
-// judgeEnqueue: a version is put in because somebody did, and as the policy says.
-func (t *tasksCheck) judgeEnqueue(m *move) {
+// checkEnqueued checks that a client has enqueued a new version, and that the policy allows
+// it.
+func (t *tasksCheck) checkEnqueued(m *move) {
 	r := t.enqueued[m.is.version]
-	if r == nil || r.Call > m.before || !r.mayHaveBeen() {
-		t.unasked(m)
+	if r == nil || r.Call > m.before || !r.mayHaveRun() {
+		t.unrequested(m)
 		return
 	}
 	if m.kind == replaced && m.was.leased() && t.early(m) {
-		t.violation("%v at %v was replaced while somebody held it: %+v became %+v", m.taskKey, m.span, m.was, m.is)
+		t.report("%v at %v was replaced during a lease: %+v became %+v", m.taskKey, m.span, m.was, m.is)
 	}
 	due := m.is.score
 	if m.kind == deferred {
@@ -201,40 +204,40 @@ func (t *tasksCheck) judgeEnqueue(m *move) {
 	}
 	earliest, latest := t.clock.at(m.span)
 	if at := seconds(due) - r.Delay; at < earliest-settle || at > latest+settle {
-		t.violation("%v at %v is due at %v instead of %v after it was enqueued", m.taskKey, m.span, seconds(due), r.Delay)
+		t.report("%v at %v is due at %v instead of %v after it was enqueued", m.taskKey, m.span, seconds(due), r.Delay)
 	}
 	if m.kind == replaced || m.kind == deferred && m.was.due != 0 {
-		t.judgePolicy(m, sluice.Duplicates(r.Policy), due, m.was.settled().score)
+		t.checkPolicy(m, sluice.Duplicates(r.Policy), due, m.was.afterLease().score)
 	}
 }
 
-func (t *tasksCheck) judgePolicy(m *move, policy sluice.Duplicates, due, before float64) {
+// checkPolicy checks that the policy allows a new version.
+func (t *tasksCheck) checkPolicy(m *move, policy sluice.Duplicates, due, before float64) {
 	if policy == sluice.Keep || policy == sluice.Earliest && due >= before || policy == sluice.Latest && due <= before {
-		t.violation("%v at %v was %s against policy %d: %+v became %+v", m.taskKey, m.span, m.kind, policy, m.was, m.is)
+		t.report("%v at %v was %s against policy %d: %+v became %+v", m.taskKey, m.span, m.kind, policy, m.was, m.is)
 	}
 }
 
-// judgeRemoval: a task goes because it was finished, cancelled or popped; and never
-// while a version of it waits, unless it was cancelled.
-func (t *tasksCheck) judgeRemoval(m *move) {
+// checkRemoval checks that a task was finished, cancelled or popped, and that no waiting
+// version was removed except by Cancel.
+func (t *tasksCheck) checkRemoval(m *move) {
 	_, latest := t.clock.at(m.span)
 	handler := t.handlers[receipt{m.taskKey, m.was.delivery}]
 	finished := ends(m, opDequeue)
-	if m.was.due != 0 { // only the version that waited, if it has taken over, can be finished
+	if m.was.due != 0 { // only a waiting version that has taken over can be finished
 		finished = func(r *record) bool { return r.Op == opDequeue && r.Score == m.was.due && !t.early(m) }
 		handler = nil
 	}
 	switch {
-	case m.queue == popQueue && seconds(m.was.settled().score) <= latest+time.Millisecond:
-		// See checkGiven.
-	case m.queue == workQueue && handler != nil && handler.Call <= m.before && handler.mayHaveBeen():
+	case m.queue == popQueue && seconds(m.was.afterLease().score) <= latest+time.Millisecond:
+		// checkReturned checks it.
+	case m.queue == workQueue && handler != nil && handler.Call <= m.before && handler.mayHaveRun():
 	default:
-		t.thank(m, false, func(r *record) bool { return finished(r) || r.Op == opCancel })
+		t.requireRequest(m, false, func(r *record) bool { return finished(r) || r.Op == opCancel })
 	}
 }
 
-// checkEnqueues: what was acknowledged is in the witness, and what was refused is
-// not.
+// checkEnqueues checks that the log has every acknowledged task, and none that was refused.
 func (t *tasksCheck) checkEnqueues() {
 	for version, r := range t.enqueued {
 		kept, written := t.versions[version]
@@ -242,23 +245,23 @@ func (t *tasksCheck) checkEnqueues() {
 		switch {
 		case r.Result == done && r.Outcome == int(sluice.Kept):
 			if written {
-				t.violation("%s was kept out of %s, and got in", version, r.Name)
+				t.report("%s was reported as Kept by %s, and written", version, r.Name)
 			}
 		case r.Result == done && !written:
 			if t.inGap(r.Call, r.Return) {
 				t.counts["acknowledged tasks lost by everysec, excused"]++
 			} else {
-				t.violation("%s was acknowledged by %s (outcome %d), between %v and %v, and never written", version, r.Name, r.Outcome, r.Call, r.Return)
+				t.report("%s was acknowledged by %s (outcome %d), between %v and %v, and never written", version, r.Name, r.Outcome, r.Call, r.Return)
 			}
 		case r.Result == done && !kept:
 			t.counts["acknowledged tasks cut off, excused"]++
-		case !r.mayHaveBeen() && written:
-			t.violation("%s was refused by %s (%s), and written", version, r.Name, r.Result)
+		case !r.mayHaveRun() && written:
+			t.report("%s was refused by %s (%s), and written", version, r.Name, r.Result)
 		}
 	}
 }
 
-// checkDeliveries: what was handed out is what the witness says, to one caller.
+// checkDeliveries checks that every claim in the log went to one caller, and no other.
 func (t *tasksCheck) checkDeliveries() {
 	seen := map[receipt]int{}
 	for i := range t.records {
@@ -275,18 +278,18 @@ func (t *tasksCheck) checkDeliveries() {
 		}
 		t.counts["deliveries"]++
 		t.checkDelivery(r, from)
-		if t.handedInGap(r) {
-			continue // and then again, perhaps
+		if t.claimedInGap(r) {
+			continue // it may be claimed again
 		}
 		if seen[at]++; seen[at] > max(1, len(from)) {
-			t.violation("%v with receipt %.6f was handed out %d times", at.taskKey, at.score, seen[at])
+			t.report("%v with receipt %.6f was delivered %d times", at.taskKey, at.score, seen[at])
 		}
 	}
 }
 
-// handedInGap says whether a task was handed out when acknowledged writes were lost. The
-// receipt of a claim says when that was; its answer may have been long on its way.
-func (t *tasksCheck) handedInGap(r *record) bool {
+// claimedInGap says whether a task was claimed when acknowledged writes were lost. The
+// receipt says when the claim was made; its reply may have taken long.
+func (t *tasksCheck) claimedInGap(r *record) bool {
 	if r.Op == opPop {
 		return t.inGap(r.Call, r.Return)
 	}
@@ -297,20 +300,21 @@ func (t *tasksCheck) handedInGap(r *record) bool {
 	})
 }
 
+// checkDelivery checks that the log has a delivery.
 func (t *tasksCheck) checkDelivery(r *record, moves []*move) {
 	known := slices.ContainsFunc(moves, func(m *move) bool {
 		if r.Op == opPop {
-			return m.kind == removed && m.was.version == r.Version && m.was.settled().attempt == r.Attempt
+			return m.kind == removed && m.was.version == r.Version && m.was.afterLease().attempt == r.Attempt
 		}
 		return m.is.attempt == r.Attempt && m.is.version == r.Version
 	})
-	if !known && !t.handedInGap(r) {
-		t.violation("%s of %s on %s to %s (%s, attempt %d, receipt %.6f): the witness doesn't know it", r.Op, r.ID, r.Name, r.Process, r.Version, r.Attempt, r.Score)
+	if !known && !t.claimedInGap(r) {
+		t.report("%s of %s on %s to %s (%s, attempt %d, receipt %.6f): the log does not have it", r.Op, r.ID, r.Name, r.Process, r.Version, r.Attempt, r.Score)
 	}
 }
 
-// verdictKinds is what an operation with a receipt makes of a task.
-var verdictKinds = map[op][]moveKind{
+// receiptKinds has the changes that an operation with a receipt makes.
+var receiptKinds = map[op][]moveKind{
 	opDequeue: {removed, tookOver},
 	opRetry:   {retried, tookOver},
 	opRelease: {released, tookOver},
@@ -318,40 +322,42 @@ var verdictKinds = map[op][]moveKind{
 	opExtend:  {extended},
 }
 
-// checkVerdicts: an operation with a receipt that returned nil was carried out, once.
-func (t *tasksCheck) checkVerdicts() {
-	taken := map[*move]bool{}
+// checkReceipts checks that an operation with a receipt which returned nil was carried out,
+// once.
+func (t *tasksCheck) checkReceipts() {
+	used := map[*move]bool{}
 	for i := range t.records {
 		r := &t.records[i]
-		kinds, isVerdict := verdictKinds[r.Op]
-		if !isVerdict || r.Result != done {
+		kinds, hasReceipt := receiptKinds[r.Op]
+		if !hasReceipt || r.Result != done {
 			continue
 		}
 		t.counts["receipts used"]++
 		moves := t.used[receipt{taskKey{r.Name, r.ID}, r.Score}]
 		at := slices.IndexFunc(moves, func(m *move) bool {
-			return !taken[m] && slices.Contains(kinds, m.kind) && m.meets(r.Call, r.Return)
+			return !used[m] && slices.Contains(kinds, m.kind) && m.meets(r.Call, r.Return)
 		})
 		if at >= 0 {
-			taken[moves[at]] = true
+			used[moves[at]] = true
 		} else if !t.inGap(r.Call, r.Return) {
-			t.violation("%s of %s on %s by %s (receipt %.6f) returned nil at %v: the witness has none, or another has had it", r.Op, r.ID, r.Name, r.Process, r.Score, r.Return)
+			t.report("%s of %s on %s by %s (receipt %.6f) returned nil at %v: the log has no such change, or another operation made it", r.Op, r.ID, r.Name, r.Process, r.Score, r.Return)
 		}
 	}
 }
 
-// yesKinds is what an operation by ID makes of a task, if it says yes.
-var yesKinds = map[op][]moveKind{
-	opCancel:     {removed, digUp},
-	opReschedule: {shifted},
+// idKinds has the changes that an operation by ID makes, if it returns true.
+var idKinds = map[op][]moveKind{
+	opCancel:     {removed, deadRemoved},
+	opReschedule: {rescheduled},
 	opRevive:     {revived},
 }
 
-// checkByID: Cancel, Reschedule and Revive say yes if they did something.
+// checkByID checks that Cancel, Reschedule and Revive return true only if they changed
+// something.
 func (t *tasksCheck) checkByID() {
 	for i := range t.records {
 		r := &t.records[i]
-		kinds, ok := yesKinds[r.Op]
+		kinds, ok := idKinds[r.Op]
 		if !ok || r.Result != done {
 			continue
 		}
@@ -359,35 +365,35 @@ func (t *tasksCheck) checkByID() {
 			return slices.Contains(kinds, m.kind) && m.meets(r.Call, r.Return)
 		})
 		if !found && !t.inGap(r.Call, r.Return) {
-			t.violation("%s of %s on %s said yes at %v, and the witness doesn't know", r.Op, r.ID, r.Name, r.Return)
+			t.report("%s of %s on %s returned true at %v, and the log has no such change", r.Op, r.ID, r.Name, r.Return)
 		}
 	}
 }
 
-// stay is how long somebody had a task, by his own clock.
-type stay struct {
+// tenure is the time in which a caller held a task, by the caller's clock.
+type tenure struct {
 	from, to time.Duration
 	claim    *move
 }
 
-// checkHands: while a lease lasts, by the clock of who got it, nobody else has the
-// task.
-func (t *tasksCheck) checkHands() {
+// checkOverlaps checks that no other caller holds a task during a lease, by the clocks of the
+// callers.
+func (t *tasksCheck) checkOverlaps() {
 	for key, ops := range t.ops {
-		var last stay
-		for _, r := range ops { // by call: of two deliveries, the one that was asked for first
+		var last tenure
+		for _, r := range ops { // sorted by their calls
 			claims := t.claims[receipt{key, r.Delivery}]
 			if r.Op != opDelivery || len(claims) == 0 {
 				continue
 			}
-			s := stay{r.Return, r.Call + lease, claims[0]}
+			s := tenure{r.Return, r.Call + lease, claims[0]}
 			for _, other := range ops {
 				if other.Delivery == r.Delivery && other.Op != opDelivery {
-					s.to = min(s.to, other.Call) // it has begun to give it up
+					s.to = min(s.to, other.Call) // the caller has begun to settle it
 				}
 			}
-			if last.claim != nil && s.from < last.to && last.from < s.to && !t.mayBeTwice(last, s) {
-				t.violation("%v was in two hands at once: claimed at %v and %v, each for %v", key, last.claim.span, s.claim.span, lease)
+			if last.claim != nil && s.from < last.to && last.from < s.to && !t.mayOverlap(last, s) {
+				t.report("%v was held twice at once: claimed at %v and %v, each for %v", key, last.claim.span, s.claim.span, lease)
 			}
 			if s.to > last.to {
 				last = s
@@ -396,23 +402,23 @@ func (t *tasksCheck) checkHands() {
 	}
 }
 
-// mayBeTwice says whether a task may be in two hands: its lease was ended by the
-// server's clock, or forgotten, or it was cancelled, of which the first will learn.
-func (t *tasksCheck) mayBeTwice(a, b stay) bool {
+// mayOverlap says whether two callers may hold a task at once: the server was unreliable, or
+// the task was cancelled, and the first holder will learn that later.
+func (t *tasksCheck) mayOverlap(a, b tenure) bool {
 	from, to := min(a.claim.after, b.claim.after), max(a.claim.before, b.claim.before)
-	return t.strike(from, max(a.to, b.to)) || slices.ContainsFunc(t.moved[a.claim.taskKey], func(m *move) bool {
+	return t.unreliable(from, max(a.to, b.to)) || slices.ContainsFunc(t.moved[a.claim.taskKey], func(m *move) bool {
 		return m.kind == removed && m.meets(from, to)
 	})
 }
 
-// checkLeft: when all is quiet nothing is left but dead letters, whole ones.
-func (t *tasksCheck) checkLeft() {
+// checkLeftovers checks that at the end only complete dead letters are left.
+func (t *tasksCheck) checkLeftovers() {
 	for key, left := range t.end.tasks {
 		switch {
 		case left.queued:
-			t.violation("%v is still there when all is quiet: %+v", key, left)
+			t.report("%v is still there when everything is quiet: %+v", key, left)
 		case !left.dead || !left.kept || !left.buried:
-			t.violation("%v is half there when all is quiet: %+v", key, left)
+			t.report("%v is half there when everything is quiet: %+v", key, left)
 		default:
 			t.counts["dead letters at the end"]++
 		}

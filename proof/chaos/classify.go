@@ -1,13 +1,14 @@
 package main
 
-// classify says which operation makes is out of was; nothing if they are the same.
+// classify returns the kind of operation that changes a task from was to is; "" if they are
+// equal.
 func classify(was, is task) moveKind {
 	was.delivery, is.delivery = 0, 0
 	switch {
 	case was == is:
 		return ""
 	case was.broken || is.broken:
-		return strange
+		return unexplained
 	case was.queued && is.queued && !was.dead && !is.dead:
 		return classifyQueued(was, is)
 	case was.queued && !is.there():
@@ -15,11 +16,11 @@ func classify(was, is task) moveKind {
 	case was.queued && !is.queued && is.dead && is.buried:
 		return buried
 	case was.queued:
-		return strange
+		return unexplained
 	case was.dead && !is.there():
-		return digUp
+		return deadRemoved
 	case !is.queued || is.dead || is.attempt != 0 || is.lease != 0 || is.due != 0:
-		return strange
+		return unexplained
 	case was.dead && is.version == was.version:
 		return revived
 	}
@@ -35,32 +36,32 @@ func classifyQueued(was, is task) moveKind {
 		return classifyLease(was, is)
 	case is.leased() && was.leased() && is.score == was.score && is.due != 0 && is.attempt == was.attempt:
 		if same {
-			return shifted
+			return rescheduled
 		}
 		return deferred
 	case plain && is.attempt == 0 && !same:
 		return replaced
 	case !same:
-		return strange
+		return unexplained
 	case was.due != 0 && plain && is.attempt == 0 && is.score == was.due:
 		return tookOver
 	case was.due != 0 && plain && is.attempt == 0, was.due == 0 && is.field == was.field:
-		return shifted
+		return rescheduled
 	case was.leased() && was.due == 0 && plain && is.attempt == was.attempt:
 		return retried
 	case was.leased() && was.due == 0 && plain && is.attempt == was.attempt-1:
 		return released
 	}
-	return strange
+	return unexplained
 }
 
-// classifyLease is classify for a task that is given a lease.
+// classifyLease is classify for a task that gets a lease.
 func classifyLease(was, is task) moveKind {
 	switch {
 	case was.leased() && is.due == was.due && is.attempt == was.attempt:
 		return extended
-	case is.due == 0: // whether it counts is to be checked
+	case is.due == 0: // checkClaim checks the attempt
 		return claimed
 	}
-	return strange
+	return unexplained
 }

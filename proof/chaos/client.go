@@ -18,26 +18,26 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// clientEnv makes this program a client process: it holds its settings.
+// clientEnv makes this program a client process. It holds the client's settings.
 const clientEnv = "SLUICE_CHAOS_CLIENT"
 
-// patience is how long anything may take once all faults are over.
-const patience = 15 * time.Second
+// calmLimit is how long a call may take once all faults are over.
+const calmLimit = 15 * time.Second
 
-// settings are what a client is told.
+// settings are a client's settings.
 type settings struct {
-	Process  string // its name, unique in the round
-	Addr     string // of its proxy
-	Register string // of the server that is not struck
-	Records  string // its file
-	Pool     int    // connections at most; 0 for go-redis's default
-	Auto     bool   // it uses AutoPipeline
-	Patience time.Duration
-	Began    time.Duration // the round
+	Process  string        // its name, unique in the round
+	Addr     string        // of its proxy
+	Register string        // the address of the server that no fault strikes
+	Records  string        // its file
+	Pool     int           // connections at most; 0 for go-redis's default
+	Auto     bool          // it uses AutoPipeline
+	Timeout  time.Duration // of reads and writes
+	Began    time.Duration // when the round began
 	Seed     uint64
 }
 
-// client is a process that uses the library in every way, and records it.
+// client is a process that uses the library in every way, and records each operation.
 type client struct {
 	settings
 	*recorder
@@ -45,14 +45,14 @@ type client struct {
 	register *redis.Client
 	locker   *sluice.Locker
 
-	produce context.Context // ends when there is to be nothing new
-	consume context.Context // ends when all has been done
-	busy    sync.WaitGroup  // whoever produces
-	eating  sync.WaitGroup  // whoever consumes
+	produce   context.Context // ends when producers must stop
+	consume   context.Context // ends when all tasks are done
+	producers sync.WaitGroup  // goroutines that produce
+	consumers sync.WaitGroup  // goroutines that consume
 }
 
-// runClient is the main function of a client. It ends when its standard input does,
-// as it does when the orchestrator dies in whatever way.
+// runClient is the main function of a client. It ends when its standard input ends, which
+// the kernel closes when the orchestrator dies.
 func runClient(env string) {
 	c := &client{}
 	lines := bufio.NewScanner(os.Stdin)
@@ -70,24 +70,24 @@ func runClient(env string) {
 	produce, quiet := context.WithCancel(context.Background())
 	consume, end := context.WithCancel(context.Background())
 	c.produce, c.consume = produce, consume
-	c.eating.Go(c.pulse)
+	c.consumers.Go(c.pulse)
 	c.start()
 
 	<-words
 	quiet()
-	c.busy.Wait()
+	c.producers.Wait()
 	c.finalLocks()
 	fmt.Println("quiet")
 
 	<-words
 	end()
-	c.eating.Wait()
+	c.consumers.Wait()
 	c.close(idle)
 	fmt.Println("ended")
 }
 
-// listen passes on what the orchestrator says. When that has died, so does the client,
-// whatever it waits for.
+// listen forwards the orchestrator's words. When the orchestrator has died, listen ends the
+// process.
 func listen(lines *bufio.Scanner, words chan<- string) {
 	for lines.Scan() {
 		words <- lines.Text()
@@ -97,7 +97,7 @@ func listen(lines *bufio.Scanner, words chan<- string) {
 
 func (c *client) connect() {
 	rdb := redis.NewClient(&redis.Options{
-		Addr: c.Addr, PoolSize: c.Pool, ReadTimeout: c.Patience, WriteTimeout: c.Patience, DialTimeout: time.Second,
+		Addr: c.Addr, PoolSize: c.Pool, ReadTimeout: c.Timeout, WriteTimeout: c.Timeout, DialTimeout: time.Second,
 	})
 	c.rdb = rdb
 	if c.Auto {
@@ -114,29 +114,30 @@ func (c *client) connect() {
 	}
 }
 
-// start sets everybody to work: fewer with a pool of one, who mostly wait for it.
+// start starts the client's goroutines: fewer with a pool of one connection, for which most
+// of them would wait.
 func (c *client) start() {
-	many := 6
+	contenders := 6
 	if c.Pool == 1 {
-		many = 2
+		contenders = 2
 	}
-	for i := range many {
-		c.busy.Go(c.forEver(c.contendHot))
-		c.busy.Go(c.forEver(c.contendSlow))
+	for i := range contenders {
+		c.producers.Go(c.repeat(c.contendHot))
+		c.producers.Go(c.repeat(c.contendSlow))
 		if i < 2 {
-			c.busy.Go(c.forEver(c.contendLong))
-			c.busy.Go(c.forEver(c.enqueue))
-			c.eating.Go(c.loop)
+			c.producers.Go(c.repeat(c.contendLong))
+			c.producers.Go(c.repeat(c.enqueue))
+			c.consumers.Go(c.loop)
 		}
 	}
-	c.busy.Go(c.forEver(c.meddle))
-	c.eating.Go(c.popLoop)
-	c.eating.Go(c.peekLoop)
+	c.producers.Go(c.repeat(c.operate))
+	c.consumers.Go(c.popLoop)
+	c.consumers.Go(c.peekLoop)
 	c.startWorker()
 }
 
-// forEver does something again and again until there is to be nothing new.
-func (c *client) forEver(do func(rng *rand.Rand)) func() {
+// repeat returns a function that calls do again and again until producers must stop.
+func (c *client) repeat(do func(rng *rand.Rand)) func() {
 	rng := c.rng()
 	return func() {
 		for c.produce.Err() == nil {
@@ -145,16 +146,16 @@ func (c *client) forEver(do func(rng *rand.Rand)) func() {
 	}
 }
 
-// rng is a source of its own for whoever asks, fed by the seed.
+// rng returns a new source of random numbers, seeded by the client's seed.
 func (c *client) rng() *rand.Rand { return rand.New(rand.NewPCG(c.Seed, c.seq.Add(1))) }
 
-// pulse records when the process has not run for a while: because it was stopped, or
-// the machine had others to run.
+// pulse records the times when the process did not run, because it was stopped or because
+// the machine was busy.
 func (c *client) pulse() {
-	const every, late = 10 * time.Millisecond, 50 * time.Millisecond
+	const every, tooLong = 10 * time.Millisecond, 50 * time.Millisecond
 	for last := monotonic(); c.consume.Err() == nil; {
 		time.Sleep(every)
-		if now := monotonic(); now-last > every+late {
+		if now := monotonic(); now-last > every+tooLong {
 			rec := record{Op: opStall, Call: last, Seq: c.seq.Add(1)}
 			c.end(rec, done)
 		}
@@ -162,24 +163,24 @@ func (c *client) pulse() {
 	}
 }
 
-// close ends the library's part, and looks whether any goroutine of it is left.
+// close closes the library, and records goroutines of it that do not end.
 func (c *client) close(idle int) {
 	rec := c.begin(record{Op: opFinal, Name: "close"})
 	err := c.locker.Close()
 	_ = c.rdb.Close()
 	_ = c.register.Close()
-	for deadline := time.Now().Add(patience); runtime.NumGoroutine() > idle && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(calmLimit); runtime.NumGoroutine() > idle && time.Now().Before(deadline); {
 		time.Sleep(10 * time.Millisecond) // they end one after the other
 	}
 	if n := runtime.NumGoroutine(); n > idle {
 		_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
 		c.end(c.begin(record{Op: opStuck, Name: fmt.Sprint(n-idle, " goroutines")}), refused)
 	}
-	c.end(rec, verdict(err))
+	c.end(rec, resultOf(err))
 }
 
-// verdict is what an error says.
-func verdict(err error) result {
+// resultOf returns the result that an error means.
+func resultOf(err error) result {
 	switch {
 	case err == nil:
 		return done
@@ -200,19 +201,21 @@ func verdict(err error) result {
 	}
 }
 
-// hurried is ctx, but in one of n cases it ends within a few milliseconds.
-func hurried(ctx context.Context, rng *rand.Rand, n int) (context.Context, context.CancelFunc) {
+// withShortContext returns a context like ctx that in one of n cases ends within a few
+// milliseconds.
+func withShortContext(ctx context.Context, rng *rand.Rand, n int) (context.Context, context.CancelFunc) {
 	if rng.IntN(n) > 0 {
 		return context.WithCancel(ctx)
 	}
 	return context.WithTimeout(ctx, upTo(rng, 6*time.Millisecond))
 }
 
-func upTo(rng *rand.Rand, most time.Duration) time.Duration {
-	return time.Duration(rng.Int64N(int64(most)))
+// upTo returns a random duration below limit.
+func upTo(rng *rand.Rand, limit time.Duration) time.Duration {
+	return time.Duration(rng.Int64N(int64(limit)))
 }
 
-// work takes a random time up to most.
-func work(rng *rand.Rand, most time.Duration) {
-	time.Sleep(upTo(rng, most)) // the work that a lock or lease is for
+// work sleeps for a random time below limit.
+func work(rng *rand.Rand, limit time.Duration) {
+	time.Sleep(upTo(rng, limit)) // stands for the work that a lock or lease protects
 }

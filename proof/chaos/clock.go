@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// monotonic is a clock that all processes of the machine share and nobody sets.
-// The monotonic part of a time.Time counts from somewhere else in each process.
+// monotonic reads a clock that all processes of the machine share and that is never set. (The
+// monotonic part of a time.Time has another origin in each process.)
 func monotonic() time.Duration {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
@@ -17,31 +17,30 @@ func monotonic() time.Duration {
 	return time.Duration(now.Nano())
 }
 
-// span is when something happened: between two readings of the monotonic clock.
+// span is the time of an event: between two readings of the monotonic clock.
 type span struct{ after, before time.Duration }
 
 func (s span) meets(from, to time.Duration) bool { return s.after <= to && from <= s.before }
 
 func (s span) String() string { return fmt.Sprintf("%v..%v", s.after, s.before) }
 
-// serverClock maps the monotonic clock to that of the server, which is set now and
-// then.
+// serverClock maps the monotonic clock to the server's clock, which faults set.
 type serverClock struct {
-	ahead time.Duration // of an unset server's clock before the monotonic one
+	ahead time.Duration // the server's clock, before it was set, minus the monotonic clock
 	jumps []jump        // in order
 }
 
-// jump is a setting of the server's clock, by so much from what it really is.
+// jump is a setting of the server's clock to the real time plus offset.
 type jump struct {
 	at     span
 	offset time.Duration
 }
 
-// settle is for how long the server may go on with a time that it has read.
+// settle is how long the server may keep using a time that it has read.
 const settle = 50 * time.Millisecond
 
-// newServerClock compares the clocks: several times, since somebody else may run in
-// between.
+// newServerClock compares the clocks, many times, since other processes may run between two
+// readings.
 func newServerClock() serverClock {
 	ahead, least := time.Duration(0), time.Duration(1<<62)
 	for range 1000 {
@@ -54,7 +53,7 @@ func newServerClock() serverClock {
 	return serverClock{ahead: ahead}
 }
 
-// at is the earliest and the latest that the server's clock may have shown within a
+// at returns the earliest and the latest time that the server's clock may have shown within a
 // span.
 func (c serverClock) at(s span) (earliest, latest time.Duration) {
 	offset := time.Duration(0)
@@ -73,7 +72,7 @@ func (c serverClock) at(s span) (earliest, latest time.Duration) {
 	return earliest, latest
 }
 
-// reaches is when the server's clock first shows so much, or more, from a time on.
+// reaches returns when, after from, the server's clock first shows this time or a later one.
 func (c serverClock) reaches(server, from time.Duration) time.Duration {
 	offset := time.Duration(0)
 	for _, j := range c.jumps {
@@ -89,8 +88,8 @@ func (c serverClock) reaches(server, from time.Duration) time.Duration {
 	return max(server-c.ahead-offset, from)
 }
 
-// setAhead says whether the clock was set ahead within a span, and when the last time
-// took effect at the latest: only that ends keys and leases early.
+// setAhead says whether the clock was set ahead within a span, and when the last such setting
+// took effect at the latest. Only a clock set ahead ends keys and leases early.
 func (c serverClock) setAhead(from, to time.Duration) (when time.Duration, was bool) {
 	offset := time.Duration(0)
 	for _, j := range c.jumps {

@@ -9,27 +9,27 @@ import (
 	"time"
 )
 
-// fault is something that may happen.
+// fault is a kind of fault.
 type fault struct {
 	name string
-	// strike makes it happen, for a while, and undoes it. It returns what it has
-	// done, where that can be counted at once: if it is 0, the strike went astray.
+	// strike causes the fault for a while, and ends it. It returns the number of its
+	// effects, as far as they can be counted at once; 0 means that it had none.
 	strike func(r *round) (effect int, err error)
-	// beside says that other faults may strike meanwhile.
-	beside bool
-	// effects, in the tally of what was checked, shows what came of it; "" where
-	// strike knows.
+	// parallel says that other faults may strike at the same time.
+	parallel bool
+	// effects is the name in the checker's tally that counts the effects; "" if strike
+	// counts them.
 	effects string
 }
 
 var faults = []fault{
 	{name: "kill-client", strike: killClient, effects: leftByKilled},
 	{name: "stop-client", strike: stopClient, effects: lostByStopped},
-	{name: "reset", strike: weatherFault(resetWeather, &struck.resets), beside: true},
-	{name: "drop-reply", strike: weatherFault(dropWeather, &struck.lost), beside: true},
-	{name: "stall-requests", strike: weatherFault(stallRequests, &struck.held), beside: true},
-	{name: "stall-replies", strike: weatherFault(stallReplies, &struck.held), beside: true},
-	{name: "latency", strike: weatherFault(latencyWeather, &struck.delayed), beside: true},
+	{name: "reset", strike: strikeLinks(resetConnections, &applied.resets), parallel: true},
+	{name: "drop-reply", strike: strikeLinks(dropReplies, &applied.lost), parallel: true},
+	{name: "stall-requests", strike: strikeLinks(stallRequests, &applied.held), parallel: true},
+	{name: "stall-replies", strike: strikeLinks(stallReplies, &applied.held), parallel: true},
+	{name: "latency", strike: strikeLinks(addLatency, &applied.delayed), parallel: true},
 	{name: "script-flush", strike: flushScripts},
 	{name: "kill-pubsub", strike: killPubSub},
 	{name: "restart-always", strike: restartWith("always")},
@@ -42,12 +42,13 @@ var faults = []fault{
 	{name: "stop-server", strike: stopServer},
 }
 
-// poolOfOne is no strike: every fourth client has it all the time, from the third on.
+// poolOfOne is not a strike: every fourth client, from the third on, has a pool of one
+// connection all the time.
 const poolOfOne = "pool-of-one"
 
-// during waits for between a half of d and all of it.
+// during waits for a random time between d/2 and d.
 func (r *round) during(d time.Duration) {
-	time.Sleep(d/2 + upTo(r.rng(), d/2)) // the fault
+	time.Sleep(d/2 + upTo(r.newRNG(), d/2)) // the fault
 }
 
 func killClient(r *round) (int, error) {
@@ -58,18 +59,19 @@ func killClient(r *round) (int, error) {
 
 // stopClient stops a client for longer than any TTL or lease.
 func stopClient(r *round) (int, error) {
-	return 1, r.anyProcess().stop(600*time.Millisecond + upTo(r.rng(), 800*time.Millisecond))
+	return 1, r.anyProcess().stop(600*time.Millisecond + upTo(r.newRNG(), 800*time.Millisecond))
 }
 
-type weatherKind func(r *round, p *proxy)
+// linkFault causes a fault on the connections of one client.
+type linkFault func(r *round, p *proxy)
 
-func resetWeather(r *round, p *proxy) {
+func resetConnections(r *round, p *proxy) {
 	p.requests.set(condition{reset: true})
 	p.replies.set(condition{reset: true})
 	r.during(20 * time.Millisecond)
 }
 
-func dropWeather(r *round, p *proxy) {
+func dropReplies(r *round, p *proxy) {
 	p.replies.set(condition{lose: true})
 	r.during(60 * time.Millisecond)
 }
@@ -84,39 +86,39 @@ func stallReplies(r *round, p *proxy) {
 	r.during(1500 * time.Millisecond)
 }
 
-func latencyWeather(r *round, p *proxy) {
-	late := condition{delay: 5*time.Millisecond + upTo(r.rng(), 60*time.Millisecond)}
+func addLatency(r *round, p *proxy) {
+	late := condition{delay: 5*time.Millisecond + upTo(r.newRNG(), 60*time.Millisecond)}
 	p.requests.set(late)
 	p.replies.set(late)
 	r.during(time.Second)
 }
 
-// weatherFault has a kind of weather on the connections of one client, or of all.
-func weatherFault(kind weatherKind, counter interface{ Load() int64 }) func(r *round) (int, error) {
+// strikeLinks causes a fault on the connections of one client, or of all.
+func strikeLinks(kind linkFault, counter interface{ Load() int64 }) func(r *round) (int, error) {
 	return func(r *round) (int, error) {
 		before := counter.Load()
 		hit := r.proxies
-		if r.rng().IntN(3) > 0 {
-			hit = hit[r.rng().IntN(len(hit)):][:1]
+		if r.newRNG().IntN(3) > 0 {
+			hit = hit[r.newRNG().IntN(len(hit)):][:1]
 		}
 		ended := make(chan struct{})
 		for _, p := range hit {
 			go func() {
 				kind(r, p)
-				p.calm()
+				p.clear()
 				ended <- struct{}{}
 			}()
 		}
 		for range hit {
 			<-ended
 		}
-		time.Sleep(20 * time.Millisecond) // what was held is counted as it goes on
+		time.Sleep(20 * time.Millisecond) // data that was held is counted when it goes on
 		return int(counter.Load() - before), nil
 	}
 }
 
-// counted strikes, and returns how many errors of a kind the server has given then,
-// and in the time after that.
+// counted strikes, and returns how many errors with a code the server replied with during the
+// strike and a while after it.
 func (r *round) counted(code string, strike func() error) (int, error) {
 	before := r.errors(code)
 	if err := strike(); err != nil {
@@ -128,7 +130,7 @@ func (r *round) counted(code string, strike func() error) (int, error) {
 
 var errorStat = regexp.MustCompile(`(?m)^errorstat_(\w+):count=(\d+)`)
 
-// errors is how often the server has given an error.
+// errors returns how often the server has replied with an error.
 func (r *round) errors(code string) int {
 	info := r.server.rdb.Info(context.Background(), "errorstats").Val()
 	for _, found := range errorStat.FindAllStringSubmatch(info, -1) {
@@ -149,7 +151,7 @@ func killPubSub(r *round) (int, error) {
 	return int(n), err
 }
 
-// fillUp makes the server refuse whatever needs memory.
+// fillUp makes the server reject commands that need memory.
 func fillUp(r *round) (int, error) {
 	return r.counted("OOM", func() error {
 		ctx := context.Background()
@@ -162,8 +164,7 @@ func fillUp(r *round) (int, error) {
 	})
 }
 
-// restartWith kills the server, which has had an fsync policy for a while, and starts
-// it again.
+// restartWith sets an fsync policy, kills the server after a while, and starts it again.
 func restartWith(policy string) func(r *round) (int, error) {
 	return func(r *round) (int, error) {
 		if err := r.server.setPolicy(policy); err != nil {
@@ -174,13 +175,13 @@ func restartWith(policy string) func(r *round) (int, error) {
 			return 0, err
 		}
 		r.during(300 * time.Millisecond)
-		return 1, r.server.up([]string{"always", "everysec", "no"}[r.rng().IntN(3)])
+		return 1, r.server.up([]string{"always", "everysec", "no"}[r.newRNG().IntN(3)])
 	}
 }
 
-// cutPower kills the server and takes off what had not reached the disk.
+// cutPower kills the server and cuts off what had not reached the disk.
 func cutPower(r *round) (int, error) {
-	taken, err := r.server.kill(randomCut(r.rng()))
+	taken, err := r.server.kill(randomCut(r.newRNG()))
 	if err != nil {
 		return 0, err
 	}
@@ -188,13 +189,13 @@ func cutPower(r *round) (int, error) {
 	return taken, r.server.up("everysec")
 }
 
-// setClock sets the server's clock, within a few hours of what it really is.
+// setClock moves the server's clock, within a few hours of the real time.
 func setClock(by time.Duration) func(r *round) (int, error) {
 	const most = 2 * time.Hour
 	return func(r *round) (int, error) {
-		offset, counts := r.server.offset+by, 1
+		offset, effect := r.server.offset+by, 1
 		if offset > most || offset < -most {
-			offset, counts = 0, 0 // back to what it really is
+			offset, effect = 0, 0 // back to the real time
 		}
 		if err := r.server.setClock(offset); err != nil {
 			return 0, err
@@ -207,11 +208,11 @@ func setClock(by time.Duration) func(r *round) (int, error) {
 		if off := time.Until(now) - offset; off < -time.Minute || off > time.Minute {
 			return 0, fmt.Errorf("the server's clock is %v off what it was set to", off)
 		}
-		return counts, nil
+		return effect, nil
 	}
 }
 
-// stopServer stops the server's process. A command meanwhile takes as long.
+// stopServer stops the server's process for a while. A command sent meanwhile takes as long.
 func stopServer(r *round) (int, error) {
 	if err := r.server.Signal(syscall.SIGSTOP); err != nil {
 		return 0, err

@@ -11,39 +11,37 @@ import (
 const (
 	// maxPiece is how many operations a piece of a history may have.
 	maxPiece = 5000
-	// maxThought is how long the checker may think about one. After that the answer
-	// is "unknown", which counts as failed.
-	maxThought = 30 * time.Second
+	// maxCheckTime is how long porcupine may check a piece. After that the result is
+	// "unknown", which counts as a failure.
+	maxCheckTime = 30 * time.Second
 )
 
-// turn is an operation on a lock as a register of owners: taking it where nobody
-// owns it, or giving it up.
-type turn struct {
-	owner int
-	take  bool
+// transition is an operation on a lock, which porcupine sees as a register of owners: an
+// owner acquires a free lock, or releases its own.
+type transition struct {
+	owner   int
+	acquire bool
 }
 
-// ownership is the model: whoever owns the lock, 0 for nobody.
+// ownership is the model: the owner of the lock, 0 for none.
 var ownership = porcupine.Model{
 	Init: func() any { return 0 },
 	Step: func(state, input, _ any) (bool, any) {
-		owner, t := state.(int), input.(turn)
-		if t.take {
+		owner, t := state.(int), input.(transition)
+		if t.acquire {
 			return owner == 0, t.owner
 		}
 		return owner == t.owner, 0
 	},
 }
 
-// histories makes a history for each name, of the locks that were held while the
-// server's word was good. To leave out others is sound: what remains of a history in
-// which one at a time owns a lock is one. So are those whose outcome is not known:
-// nobody believed to own them.
+// histories returns a history for each name: of the locks that were held while the server
+// was reliable. It is sound to leave out the other locks, and those whose acquisition had an
+// unknown outcome: a correct history without some of its holds is still correct.
 //
-// A lock is taken between the call and when it was there. It is given up between the
-// last time when it was seen to be held and the return of Unlock. Where there was
-// none, the holder's belief ended at its deadline at the latest, or when its process
-// was killed.
+// The acquisition lies between the call and its return. The release lies between the last
+// time that Valid was true and the return of Unlock. Without an Unlock, the hold ended at the
+// deadline at the latest, or when its process was killed.
 func (c *checker) histories() map[string][]porcupine.Operation {
 	histories := map[string][]porcupine.Operation{}
 	for i, r := range c.beliefs() {
@@ -57,14 +55,14 @@ func (c *checker) histories() map[string][]porcupine.Operation {
 			end = max(r.Until, died)
 		}
 		histories[r.Name] = append(histories[r.Name],
-			porcupine.Operation{ClientId: i, Input: turn{i + 1, true}, Call: int64(r.Call), Return: int64(r.From)},
-			porcupine.Operation{ClientId: i, Input: turn{i + 1, false}, Call: int64(r.Until), Return: int64(end)})
+			porcupine.Operation{ClientId: i, Input: transition{i + 1, true}, Call: int64(r.Call), Return: int64(r.From)},
+			porcupine.Operation{ClientId: i, Input: transition{i + 1, false}, Call: int64(r.Until), Return: int64(end)})
 	}
 	return histories
 }
 
-// pieces cuts a history that is long where nothing was under way and nobody owned the
-// lock.
+// pieces cuts a long history at moments when no operation was in flight and the lock was
+// free.
 func pieces(history []porcupine.Operation) (all [][]porcupine.Operation) {
 	slices.SortFunc(history, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
 	begin, owned, last := 0, 0, int64(0)
@@ -73,7 +71,7 @@ func pieces(history []porcupine.Operation) (all [][]porcupine.Operation) {
 			all = append(all, history[begin:i])
 			begin = i
 		}
-		if o.Input.(turn).take {
+		if o.Input.(transition).acquire {
 			owned++
 		} else {
 			owned--
@@ -83,18 +81,18 @@ func pieces(history []porcupine.Operation) (all [][]porcupine.Operation) {
 	return append(all, history[begin:])
 }
 
-// linearize puts the histories of all names to porcupine.
+// linearize checks the histories of all names with porcupine.
 func (c *checker) linearize() {
 	for name, history := range c.histories() {
 		c.counts["porcupine histories"]++
 		c.counts["porcupine operations"] += len(history)
 		for _, piece := range pieces(history) {
 			if len(piece) > maxPiece {
-				c.violation("the history of %s has a piece of %d operations: too long to be checked", name, len(piece))
+				c.report("the history of %s has a piece of %d operations: too long for the checker", name, len(piece))
 				continue
 			}
-			if verdict := porcupine.CheckOperationsTimeout(ownership, piece, maxThought); verdict != porcupine.Ok {
-				c.violation("the history of %s (%d operations from %v) is not one of a lock: %s", name, len(piece), time.Duration(piece[0].Call), verdict)
+			if result := porcupine.CheckOperationsTimeout(ownership, piece, maxCheckTime); result != porcupine.Ok {
+				c.report("the history of %s (%d operations from %v) is not one of a lock: %s", name, len(piece), time.Duration(piece[0].Call), result)
 			}
 		}
 	}

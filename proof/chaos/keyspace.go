@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// keyspace is what the server holds, as far as the library is concerned, replayed
-// from its log.
+// keyspace is what the server holds of the library's keys, replayed from the log.
 type keyspace struct {
 	locks  map[string]lockKey
 	fences map[string]int64
@@ -18,26 +17,26 @@ type keyspace struct {
 type lockKey struct {
 	token uint64
 	until time.Duration // by the server's clock
-	hold  int           // in testimony.holds
+	hold  int           // its index in replayed.holds
 }
 
 type taskKey struct{ queue, id string }
 
-// task is an ID in a queue, whatever lies there under it.
+// task is everything that a queue has under one ID.
 type task struct {
-	queued bool // it is in the zset
+	queued bool // the ID is in the sorted set
 	score  float64
-	dead   bool // it is among the dead letters
-	kept   bool // it has a field, the parts of which follow
+	dead   bool // the ID is in the list of dead letters
+	kept   bool // the ID has a field, whose parts follow
 	field
-	delivery float64 // the receipt of the claim whose lease it is in, or was
+	delivery float64 // the first receipt of the last claim
 }
 
-// field is what the library keeps of a task beside its score.
+// field is a decoded field of the tasks' hash.
 type field struct {
 	attempt int
 	lease   float64 // 0 for none
-	due     float64 // of a version that waits; 0 if none does
+	due     float64 // of the waiting version; 0 for none
 	version string
 	buried  bool
 	broken  bool
@@ -51,25 +50,24 @@ func (k keyspace) clone() keyspace {
 	return keyspace{maps.Clone(k.locks), maps.Clone(k.fences), maps.Clone(k.tasks)}
 }
 
-// leased says whether a lease was given and has not been taken back; it may have run
-// out.
+// leased says whether the task has a lease, which may have ended.
 func (t task) leased() bool { return t.queued && t.lease != 0 && t.lease == t.score }
 
-// there says whether anything lies under the ID.
+// there says whether the queue has anything under the ID.
 func (t task) there() bool { return t.queued || t.dead || t.kept }
 
-// settled is the task when its lease has run out: a version that waited is what is
-// due then.
-func (t task) settled() task {
+// afterLease returns the task after its lease has ended: a waiting version has taken over.
+func (t task) afterLease() task {
 	if t.due != 0 {
 		t.score, t.attempt, t.lease, t.due = t.due, 0, 0, 0
 	}
 	return t
 }
 
-// lockName is the lock that a key is of, if it is.
+// lockName returns the lock that a key belongs to, if it is a lock's.
 func lockName(key string) (name string, ok bool) { return strings.CutPrefix(key, "Lock:") }
 
+// fenceName returns the lock that a fence counter belongs to.
 func fenceName(key string) (name string, ok bool) {
 	name, ok = strings.CutPrefix(key, "{Lock:")
 	if ok {
@@ -78,7 +76,7 @@ func fenceName(key string) (name string, ok bool) {
 	return name, ok
 }
 
-// queueName is the queue that a key is of, and which of its keys.
+// queueName returns the queue that a key belongs to, and which of the queue's keys it is.
 func queueName(key string) (name, which string) {
 	if name, ok := strings.CutPrefix(key, "Queue:"); ok {
 		return name, "queue"
@@ -90,8 +88,8 @@ func queueName(key string) (name, which string) {
 	return "", ""
 }
 
-// change carries out a command on a queue. It calls touch for every ID before it is
-// changed.
+// change carries out a command on a queue. It calls touch for every ID before it changes the
+// ID.
 func (k keyspace) change(command []string, touch func(taskKey)) {
 	name, which := queueName(command[1])
 	if name == "" {
@@ -128,7 +126,7 @@ func (k keyspace) change(command []string, touch func(taskKey)) {
 		for _, id := range args {
 			edit(id, func(t *task) { t.kept = false })
 		}
-	default: // DEL, UNLINK and whatever is not expected here
+	default: // DEL, UNLINK, and commands that are not expected here
 		for key := range k.tasks {
 			if key.queue == name {
 				edit(key.id, func(t *task) { *t = task{} })
@@ -150,7 +148,7 @@ func (k keyspace) edit(key taskKey, f func(t *task)) {
 	k.tasks[key] = t
 }
 
-// scored are the scores and members of a ZADD.
+// scored iterates over the scores and members of a ZADD.
 func scored(args []string) func(yield func(float64, string) bool) {
 	if args[0] == "NX" {
 		args = args[1:]
@@ -196,7 +194,7 @@ func decodeField(id, text string) (f field) {
 	return f
 }
 
-// seconds is a score as a time since 1970, by the server's clock.
+// seconds returns a score as a time since 1970.
 func seconds(score float64) time.Duration {
 	return time.Duration(score*1e6) * time.Microsecond
 }

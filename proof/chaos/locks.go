@@ -12,15 +12,15 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// The names of locks change every few seconds, so that each has a history that can
-// be checked as a whole. Those called "long" live on over several faults.
+// The names of locks change every few seconds, so that the history of each can be checked as
+// a whole. The names called "long" live through several faults.
 const (
-	hotNames, hotLife   = 2, 3 * time.Second  // many stand in line, with nothing to do
+	hotNames, hotLife   = 2, 3 * time.Second  // many callers wait, and hold it for a moment
 	slowNames, slowLife = 4, 10 * time.Second // held for about their TTL
 	longNames, longLife = 2, 20 * time.Second // fenced
 )
 
-// attempt is one lock that a client wants.
+// attempt is one attempt of a client to get a lock.
 type attempt struct {
 	rec record
 	ttl time.Duration
@@ -35,7 +35,7 @@ func (c *client) lockName(rng *rand.Rand, kind string, names int, life time.Dura
 
 func (c *client) contendHot(rng *rand.Rand) {
 	name, fenced := c.lockName(rng, "hot", hotNames, hotLife)
-	ttl := 120 * time.Millisecond // a lock is handed on among about equal TTLs
+	ttl := 120 * time.Millisecond // a lock is handed over among callers with similar TTLs
 	if rng.IntN(10) == 0 {
 		ttl = 8*time.Millisecond + upTo(rng, 200*time.Millisecond)
 	}
@@ -53,8 +53,8 @@ func (c *client) contendLong(rng *rand.Rand) {
 	work(rng, 20*time.Millisecond)
 }
 
-// contend takes a lock once, in one way or another; with long, it then holds it for
-// long.
+// contend tries to get a lock once, by Lock, TryLock or Do. If long is true, it then holds
+// the lock for a long time.
 func (c *client) contend(rng *rand.Rand, name string, fenced bool, ttl time.Duration, long bool) {
 	ctx, cancel := context.WithCancel(c.produce)
 	defer cancel()
@@ -67,52 +67,52 @@ func (c *client) contend(rng *rand.Rand, name string, fenced bool, ttl time.Dura
 		options = append(options, sluice.WithFencing())
 	}
 	a := &attempt{rec: record{Op: opTake, Name: name, TTL: ttl}, ttl: ttl, rng: rng}
-	take, hold := c.locker.Lock, c.brief
+	lock, hold := c.locker.Lock, c.brief
 	switch rng.IntN(10) {
 	case 0:
 		c.do(ctx, a, long, options)
 		return
 	case 1:
-		take = c.locker.TryLock
+		lock = c.locker.TryLock
 	}
 	if long {
 		switch rng.IntN(4) {
 		case 0:
 			hold = c.extendLock
 		case 1, 2:
-			hold, options = c.renewed, append(options, sluice.WithAutoRenew())
+			hold, options = c.renewLock, append(options, sluice.WithAutoRenew())
 			if rng.IntN(4) == 0 {
 				options = append(options, sluice.WithMaxHold(2*ttl))
 			}
 		case 3:
-			hold = c.overstay
+			hold = c.overrun
 		}
 	}
 	a.rec = c.begin(a.rec)
-	k, err := take(ctx, name, options...)
+	k, err := lock(ctx, name, options...)
 	if err != nil {
-		c.notTaken(ctx, a, err)
+		c.notAcquired(ctx, a, err)
 		return
 	}
-	c.taken(a, k)
+	c.acquired(a, k)
 	hold(a)
 }
 
-// taken records that a lock was got.
-func (c *client) taken(a *attempt, k *sluice.Lock) {
+// acquired records a lock that was acquired.
+func (c *client) acquired(a *attempt, k *sluice.Lock) {
 	a.k, a.rec.Op = k, opHold
 	a.rec.Got = monotonic()
 	a.rec.From, a.rec.Until, a.rec.Deadline = a.rec.Got, a.rec.Got, a.deadline()
 	a.rec.Token, a.rec.Fence = digest(k.Token()), k.Fence()
 	if !a.sample() {
-		a.rec.From, a.rec.Until = 0, 0 // too late to have been held
+		a.rec.From, a.rec.Until = 0, 0 // it came too late, and was never held
 	}
 	c.write(a.rec)
 }
 
-// notTaken records why a lock was not got, and waits a little.
-func (c *client) notTaken(ctx context.Context, a *attempt, err error) {
-	a.rec = c.endBy(ctx, a.rec, verdict(err))
+// notAcquired records why a lock was not acquired, and waits a little.
+func (c *client) notAcquired(ctx context.Context, a *attempt, err error) {
+	a.rec = c.endBy(ctx, a.rec, resultOf(err))
 	if ctx.Err() == nil && a.rec.Result != locked {
 		work(a.rng, 20*time.Millisecond)
 	} else {
@@ -120,7 +120,7 @@ func (c *client) notTaken(ctx context.Context, a *attempt, err error) {
 	}
 }
 
-// sample says whether the lock is held, and if so, that it was until now.
+// sample says whether Valid is true, and if so, records that the lock was held until now.
 func (a *attempt) sample() bool {
 	now := monotonic()
 	if !a.k.Valid() {
@@ -130,13 +130,13 @@ func (a *attempt) sample() bool {
 	return true
 }
 
-// deadline is the lock's, a trifle late at most.
+// deadline returns the lock's deadline, or a time slightly later.
 func (a *attempt) deadline() time.Duration {
 	left := time.Until(a.k.Deadline())
 	return monotonic() + left
 }
 
-// brief holds a lock for hardly any time.
+// brief holds a lock for a few milliseconds.
 func (c *client) brief(a *attempt) {
 	work(a.rng, 4*time.Millisecond)
 	if a.rng.IntN(4) == 0 {
@@ -155,16 +155,16 @@ func (c *client) extendLock(a *attempt) {
 		}
 		c.write(a.rec)
 		rec := c.begin(record{Op: opExtendLock, Name: a.rec.Name, Token: a.rec.Token, TTL: a.ttl})
-		ctx, cancel := hurried(context.Background(), a.rng, 8)
-		c.endBy(ctx, rec, verdict(a.k.Extend(ctx, a.ttl)))
+		ctx, cancel := withShortContext(context.Background(), a.rng, 8)
+		c.endBy(ctx, rec, resultOf(a.k.Extend(ctx, a.ttl)))
 		cancel()
 	}
 	a.sample()
 	c.unlock(a)
 }
 
-// renewed holds a lock for longer than its TTL by having it renewed.
-func (c *client) renewed(a *attempt) {
+// renewLock holds a lock for longer than its TTL by automatic renewal.
+func (c *client) renewLock(a *attempt) {
 	for until := a.rec.Got + time.Duration(2+a.rng.IntN(5))*a.ttl; a.rec.Until < until; c.write(a.rec) {
 		time.Sleep(5 * time.Millisecond) // the work
 		if !a.sample() {
@@ -174,45 +174,45 @@ func (c *client) renewed(a *attempt) {
 	c.unlock(a)
 }
 
-// overstay holds a lock beyond its deadline, and does too late what a holder does.
-func (c *client) overstay(a *attempt) {
-	ended, last := a.k.Context(), a.rng.IntN(2) == 0
+// overrun keeps working past a lock's deadline, and calls a holder's methods too late.
+func (c *client) overrun(a *attempt) {
+	ended, extendLate := a.k.Context(), a.rng.IntN(2) == 0
 	for i := 0; a.sample(); i++ {
 		if i%8 == 0 {
 			c.write(a.rec)
 		}
-		if last && time.Until(a.k.Deadline()) < 3*time.Millisecond {
-			last = false // an extension that comes too late, or just in time
+		if extendLate && time.Until(a.k.Deadline()) < 3*time.Millisecond {
+			extendLate = false // this extension comes too late, or just in time
 			go func() { _ = a.k.Extend(context.Background(), a.ttl) }()
 		}
 		time.Sleep(time.Millisecond) // the work
 	}
 	a.rec = c.end(a.rec, expired)
 	for range 10 {
-		work(a.rng, 10*time.Millisecond) // it has not noticed
-		c.dead(a)
+		work(a.rng, 10*time.Millisecond) // the holder has not noticed
+		c.stillDead(a)
 	}
 	c.put(a)
 	select {
 	case <-ended.Done():
-	case <-time.After(patience):
+	case <-time.After(calmLimit):
 		c.end(c.begin(record{Op: opStuck, Name: "the context of a lost lock"}), refused)
 	}
 	if a.rng.IntN(2) == 0 {
 		_ = a.k.Unlock(c.produce)
 	}
-	c.dead(a)
+	c.stillDead(a)
 }
 
-// dead sees to it that a handle that has come to life again is known to have.
-func (c *client) dead(a *attempt) {
+// stillDead records it if a handle is valid again after its end.
+func (c *client) stillDead(a *attempt) {
 	if now := monotonic(); a.k.Valid() {
 		a.rec.Until = now
 		c.write(a.rec)
 	}
 }
 
-// do takes a lock with Do. It was held to the end if Do says so.
+// do gets a lock by Do. It was held to the end of the function if Do returns nil.
 func (c *client) do(ctx context.Context, a *attempt, long bool, options []sluice.LockOption) {
 	a.rec = c.begin(a.rec)
 	err := c.locker.Do(ctx, a.rec.Name, func(context.Context) error {
@@ -227,31 +227,32 @@ func (c *client) do(ctx context.Context, a *attempt, long bool, options []sluice
 	}, options...)
 	if err != nil {
 		a.rec.From, a.rec.Until = 0, 0
-		c.notTaken(ctx, a, err)
+		c.notAcquired(ctx, a, err)
 		return
 	}
 	a.rec.Op, a.rec.Unlock = opHold, a.rec.Until
 	c.end(a.rec, done)
 }
 
+// unlock releases a lock, and records the result.
 func (c *client) unlock(a *attempt) {
-	ctx, cancel := hurried(context.Background(), a.rng, 10)
+	ctx, cancel := withShortContext(context.Background(), a.rng, 10)
 	defer cancel()
 	a.rec.Unlock = monotonic()
 	c.write(a.rec)
-	a.rec = c.endBy(ctx, a.rec, verdict(a.k.Unlock(ctx)))
-	c.dead(a)
+	a.rec = c.endBy(ctx, a.rec, resultOf(a.k.Unlock(ctx)))
+	c.stillDead(a)
 }
 
-// guarded is what a fence protects: it takes no write with a lower fence than the
-// last one's.
+// guarded writes to the state that a fence protects: it rejects a fence lower than the last
+// one.
 var guarded = redis.NewScript(`
 local last = tonumber(redis.call('GET', KEYS[1]) or '0')
 if tonumber(ARGV[1]) < last then return 0 end
 redis.call('SET', KEYS[1], ARGV[1])
 return 1`)
 
-// put writes to what the lock guards.
+// put writes to the state that the lock protects.
 func (c *client) put(a *attempt) {
 	if a.rec.Fence == 0 {
 		return
@@ -260,7 +261,7 @@ func (c *client) put(a *attempt) {
 	rec := c.begin(record{Op: opRegister, Name: a.rec.Name, Fence: a.rec.Fence, Token: a.rec.Token})
 	n, err := guarded.Run(context.Background(), c.register, []string{a.rec.Name}, a.rec.Fence).Int()
 	if err != nil {
-		panic(err) // that server is not struck
+		panic(err) // no fault strikes that server
 	}
 	if valid && a.sample() {
 		rec.From, rec.Until = rec.Call, a.rec.Until // held throughout
@@ -272,12 +273,12 @@ func (c *client) put(a *attempt) {
 	}
 }
 
-// finalLocks: when all is quiet, everybody gets every lock.
+// finalLocks gets every lock, which must succeed when everything is quiet.
 func (c *client) finalLocks() {
 	rng := c.rng()
 	for range 3 {
 		for _, name := range []string{"hot0.final", "hot1.final", "slow0.final"} {
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			ctx, cancel := context.WithTimeout(context.Background(), calmLimit)
 			rec := c.begin(record{Op: opFinal, Name: name})
 			k, err := c.locker.Lock(ctx, name, sluice.WithTTL(200*time.Millisecond))
 			if err == nil {
@@ -286,9 +287,9 @@ func (c *client) finalLocks() {
 			}
 			cancel()
 			if errors.Is(err, sluice.ErrNotHeld) || errors.Is(err, sluice.ErrLost) {
-				err = nil // the machine is slow
+				err = nil // on a slow machine the TTL may end
 			}
-			c.end(rec, verdict(err))
+			c.end(rec, resultOf(err))
 		}
 	}
 }

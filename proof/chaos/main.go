@@ -1,31 +1,34 @@
 // Chaos runs client processes that use the library in every way against a real
-// redis-server, while faults strike in random order, and holds what the clients were
-// told against the server's append-only file.
+// redis-server, while faults strike in random order. Then it compares the results that the
+// clients got with the server's append-only file, the log.
 //
 //	go run -C proof ./chaos -for 2m
 //
 // Each round of about a minute has servers, proxies and clients of its own:
 //
 //	client.go, locks.go, tasks.go   what a client process does, and records (record.go)
-//	faults.go, server.go, proxy.go, shim.go   what strikes
-//	round.go, quiet.go, process.go   a round, from its start until all is quiet
-//	witness.go, replay.go, keyspace.go, classify.go   the server's log: who held what, and
-//	    what became of each task, between which two readings of the clock
-//	check.go, check_locks.go, check_tasks.go, history.go   the two against each other
+//	faults.go, server.go, proxy.go, shim.go   the faults
+//	round.go, quiet.go, process.go   a round, from its start until everything is quiet
+//	log.go, replay.go, keyspace.go, classify.go   the server's log: which token held each
+//	    lock, and how each task changed, between which two readings of the clock
+//	check*.go, history.go   the comparison of both
 //
-// What must hold: owners of a lock never overlap in the witness, nor do holders by
-// their own Valid, who lie within their ownership; lock histories are linearizable
-// (porcupine). Fences rise in real-time order, and what they protect never goes back.
-// An acknowledged task is done, cancelled, dead or still there; a receipt is good once;
-// nothing is handed out before it is due or its lease has ended, by the server's clock;
-// attempts equal deliveries. Whatever changed was asked for, nil means done, and a
-// definite error not done. Calls return when their context ends. When all is quiet,
-// nothing is stuck, held or half there.
+// The checks:
+//   - Holds of a lock never overlap: neither in the log, nor by the holders' own Valid, which
+//     is true only during the hold in the log. Lock histories are linearizable (porcupine).
+//   - Fences rise in real-time order, and the state that they protect never goes back.
+//   - An acknowledged task is finished, cancelled, dead or still there. A receipt is valid
+//     once. No task is claimed before it is due, or before its lease has ended, by the
+//     server's clock. A task's attempts are the number of its claims.
+//   - Every change has a client's request as its cause. After nil the change was made, and
+//     after a definite error it was not.
+//   - Calls return when their context ends. When everything is quiet, nothing is stuck, held
+//     or half there.
 //
-// What is excused, and counted: beliefs in a lock over which the server's clock was set
-// ahead or whose key was lost, until the TTL that they knew of; a fence that the server
-// has lost while its clock was behind it; tasks that a power cut took, which are exactly
-// those in the part of the log that was cut off.
+// Excused, and counted, are: a lock that its holder believes to hold although the server's
+// clock was set ahead or its key was lost, until the TTL that the holder knows; a fence that
+// the server lost while its clock was behind that fence; tasks that a power cut took, which
+// are exactly those in the part of the log that was cut off.
 package main
 
 import (
@@ -42,7 +45,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// config is what the command line says.
+// config is the command line.
 type config struct {
 	length  time.Duration
 	seed    uint64
@@ -54,11 +57,11 @@ type config struct {
 	faults  []fault
 }
 
-// roundTime is how long faults strike in a round. It takes some seconds more to
-// start, come to rest and be checked.
+// roundTime is how long faults strike in a round. Its start, its end and its checks take
+// some seconds more.
 const roundTime = 52 * time.Second
 
-// silent drops what go-redis says of its connections.
+// silent drops what go-redis logs.
 type silent struct{}
 
 func (silent) Printf(context.Context, string, ...any) {}
@@ -71,10 +74,10 @@ func main() {
 	}
 	var c config
 	flag.DurationVar(&c.length, "for", 2*time.Minute, "how long to run; rounds of about a minute")
-	flag.Uint64Var(&c.seed, "seed", 0, "of what is random (default: random)")
+	flag.Uint64Var(&c.seed, "seed", 0, "the random `number` that decides what strikes when (default: a random one)")
 	flag.IntVar(&c.clients, "clients", 4, "how many client processes; with 3 or more, one has a pool of one connection")
 	flag.StringVar(&c.only, "only", "", "strike with these faults only, separated by commas")
-	flag.BoolVar(&c.verbose, "v", false, "tell of each strike")
+	flag.BoolVar(&c.verbose, "v", false, "print each strike")
 	flag.Parse()
 	if c.seed == 0 {
 		c.seed = rand.Uint64() >> 16
@@ -88,7 +91,7 @@ func main() {
 	}
 }
 
-// run runs rounds until the time is over, and reports.
+// run runs rounds until the time is over, and prints a report.
 func (c *config) run() (ok bool, err error) {
 	if c.faults, err = chosen(c.only); err != nil {
 		return false, err
@@ -104,13 +107,13 @@ func (c *config) run() (ok bool, err error) {
 	for n := range max(1, int((c.length+time.Minute/2)/time.Minute)) {
 		r := c.newRound(n)
 		began := time.Now()
-		wrong, counts, err := r.run(min(roundTime, c.length*5/6))
+		violations, counts, err := r.run(min(roundTime, c.length*5/6))
 		if err != nil {
 			return false, fmt.Errorf("round %d (seed %d), see %s: %w", n+1, c.seed, r.dir, err)
 		}
-		total.add(r, time.Since(began), wrong, counts)
-		if len(wrong) > 0 {
-			break // the evidence is kept
+		total.add(r, time.Since(began), violations, counts)
+		if len(violations) > 0 {
+			break // and keep the evidence
 		}
 		if err := os.RemoveAll(r.dir); err != nil {
 			return false, err
@@ -125,12 +128,12 @@ func (c *config) run() (ok bool, err error) {
 func (c *config) newRound(n int) *round {
 	return &round{
 		config: *c, dir: filepath.Join(c.dir, fmt.Sprintf("round-%d", n+1)),
-		dice:    rand.New(rand.NewPCG(c.seed, uint64(n))),
-		strikes: tally{}, astray: tally{}, effects: tally{},
+		rng:     rand.New(rand.NewPCG(c.seed, uint64(n))),
+		strikes: tally{}, misses: tally{}, effects: tally{},
 	}
 }
 
-// chosen are the faults with these names, or all.
+// chosen returns the faults with these names, or all.
 func chosen(names string) ([]fault, error) {
 	if names == "" {
 		return faults, nil
@@ -146,8 +149,8 @@ func chosen(names string) ([]fault, error) {
 	return some, nil
 }
 
-// say tells of something if it is wanted.
-func (c *config) say(format string, args ...any) {
+// logf prints a line if the verbose flag is set.
+func (c *config) logf(format string, args ...any) {
 	if c.verbose {
 		fmt.Printf(format+"\n", args...)
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestServerClock(t *testing.T) {
+func TestServerClock_MapsTimesAcrossJumps(t *testing.T) {
 	t.Parallel()
 	c := serverClock{ahead: 1000, jumps: []jump{{span{100, 102}, time.Hour}, {span{200, 202}, 0}}}
 	earliest, latest := c.at(span{10, 20})
@@ -27,7 +27,7 @@ func TestServerClock(t *testing.T) {
 	require.Equal(t, [2]time.Duration{1210, 1220}, [2]time.Duration{earliest, latest})
 
 	require.Equal(t, time.Duration(50), c.reaches(1050, 0))
-	require.Equal(t, time.Duration(102), c.reaches(1150, 0), "the setting ends it")
+	require.Equal(t, time.Duration(102), c.reaches(1150, 0), "the jump ends it")
 	require.Equal(t, time.Duration(150), c.reaches(1150+time.Hour, 110))
 	require.Equal(t, time.Duration(250)+time.Hour, c.reaches(1250+time.Hour, 110), "it was set back before")
 
@@ -39,8 +39,8 @@ func TestServerClock(t *testing.T) {
 	require.False(t, was, "set back")
 }
 
-// TestDating: what lies between two ticks happened between them.
-func TestDating(t *testing.T) {
+// TestDating_UsesTheTicksAround: an entry between two ticks happened between them.
+func TestDating_UsesTheTicksAround(t *testing.T) {
 	t.Parallel()
 	tick := func(us int) string {
 		value := fmt.Sprint(tickBase + us)
@@ -52,17 +52,17 @@ func TestDating(t *testing.T) {
 	us := time.Microsecond
 	require.NoError(t, d.date(map[time.Duration]time.Duration{100 * us: 150 * us, 300 * us: 350 * us}, 900*us))
 	require.Len(t, d.log, 6)
-	require.Equal(t, span{100 * us, 350 * us}, d.log[1].span, "the tick at 200 was not answered")
+	require.Equal(t, span{100 * us, 350 * us}, d.log[1].span, "the tick at 200 got no reply")
 	require.Len(t, d.log[2].commands, 2)
 	require.Equal(t, span{200 * us, 350 * us}, d.log[4].span)
-	require.Error(t, d.date(map[time.Duration]time.Duration{300 * us: 150 * us}, 900*us), "answered before it was sent")
+	require.Error(t, d.date(map[time.Duration]time.Duration{300 * us: 150 * us}, 900*us), "a reply before the request")
 	require.Equal(t, []span{{300 * us, 500 * us}}, findGaps(
 		map[time.Duration]time.Duration{100 * us: 150 * us, 400 * us: 410 * us}, d.seen, []restart{{killed: span{450 * us, 460 * us}, up: 500 * us}}))
 }
 
-// TestGapOfAPolicy: without any tick that was lost, "everysec" leaves it open what was
-// after the last one that was not.
-func TestGapOfAPolicy(t *testing.T) {
+// TestFindGaps_AssumesAGapUnderEverysec: even if no tick was lost, "everysec" may have lost the
+// writes after the last tick.
+func TestFindGaps_AssumesAGapUnderEverysec(t *testing.T) {
 	t.Parallel()
 	ticks, seen := map[time.Duration]time.Duration{100: 110, 900: 910}, map[time.Duration]bool{100: true, 900: true}
 	r := restart{killed: span{450, 460}, up: 500}
@@ -71,8 +71,8 @@ func TestGapOfAPolicy(t *testing.T) {
 	require.Equal(t, []span{{100, 500}}, findGaps(ticks, seen, []restart{r}))
 }
 
-// TestTear: a log is never truncated within a transaction of which something is left.
-func TestTear(t *testing.T) {
+// TestTear_LeavesNoPartOfATransaction truncates a log at every byte.
+func TestTear_LeavesNoPartOfATransaction(t *testing.T) {
 	t.Parallel()
 	log := []byte("*1\r\n$4\r\nPING\r\n*1\r\n$5\r\nMULTI\r\n*2\r\n$3\r\nDEL\r\n$1\r\na\r\n*1\r\n$4\r\nEXEC\r\n")
 	for at := range len(log) + 1 {
@@ -84,7 +84,7 @@ func TestTear(t *testing.T) {
 	}
 }
 
-func TestLastRecords(t *testing.T) {
+func TestLastRecords_KeepsTheLastOfEachOperation(t *testing.T) {
 	t.Parallel()
 	got := lastRecords("p", bufio.NewScanner(strings.NewReader(`{"n":1,"op":"hold","c":5}
 {"n":2,"op":"take","c":6}
@@ -96,13 +96,13 @@ func TestLastRecords(t *testing.T) {
 	}, got)
 }
 
-func TestPieces(t *testing.T) {
+func TestPieces_CutsWhereTheLockIsFree(t *testing.T) {
 	t.Parallel()
 	var history []porcupine.Operation
 	for i := range int64(maxPiece) {
 		history = append(history,
-			porcupine.Operation{Input: turn{int(i) + 1, true}, Call: 10 * i, Return: 10*i + 2},
-			porcupine.Operation{Input: turn{int(i) + 1, false}, Call: 10*i + 4, Return: 10*i + 6})
+			porcupine.Operation{Input: transition{int(i) + 1, true}, Call: 10 * i, Return: 10*i + 2},
+			porcupine.Operation{Input: transition{int(i) + 1, false}, Call: 10*i + 4, Return: 10*i + 6})
 	}
 	all := pieces(history)
 	total := 0
@@ -112,12 +112,12 @@ func TestPieces(t *testing.T) {
 		total += len(piece)
 	}
 	require.Equal(t, len(history), total)
-	history[3].Return = 10 * maxPiece // somebody gives it up any time later
+	history[3].Return = 10 * maxPiece // this release may come any time later
 	require.Greater(t, len(pieces(history)[0]), maxPiece)
 }
 
-// started starts a server with shims.
-func started(t *testing.T, names ...string) *server {
+// startTestServer starts a server with shims for one test.
+func startTestServer(t *testing.T, names ...string) *server {
 	t.Helper()
 	if _, err := exec.LookPath("redis-server"); err != nil && os.Getenv("CI") != "true" {
 		t.Skip("no redis-server on this machine: install it to run this test (Debian: redis-server)")
@@ -137,10 +137,9 @@ func started(t *testing.T, names ...string) *server {
 	return s
 }
 
-// TestShim sets the clock of a live server.
-func TestShim(t *testing.T) {
+func TestShim_SetsTheClockOfALiveServer(t *testing.T) {
 	t.Parallel()
-	s := started(t, "clock")
+	s := startTestServer(t, "clock")
 	for _, offset := range []time.Duration{time.Hour, -time.Hour, 0} {
 		require.NoError(t, s.setClock(offset))
 		now, err := s.rdb.Time(t.Context()).Result()
@@ -153,29 +152,29 @@ func TestShim(t *testing.T) {
 	require.NoError(t, s.rdb.Ping(t.Context()).Err())
 }
 
-// TestSlowDisk: while a sync lasts, "everysec" acknowledges what a kill -9 of the server
-// then costs, and "no" doesn't. Such a gap is found.
+// TestFindGaps_FindsWhatASlowDiskCosts: while an fsync lasts, "everysec" acknowledges writes
+// that a kill -9 of the server then loses, and "no" does not. findGaps finds the loss.
 //
-//	go test -C proof -run TestSlowDisk -v ./chaos
-func TestSlowDisk(t *testing.T) {
+//	go test -C proof -run SlowDisk -v ./chaos
+func TestFindGaps_FindsWhatASlowDiskCosts(t *testing.T) {
 	t.Parallel()
 	for policy, tries := range map[string]int{"everysec": 8, "no": 2} {
 		t.Run(policy, func(t *testing.T) {
 			t.Parallel()
-			s := started(t, "clock", "disk")
+			s := startTestServer(t, "clock", "disk")
 			lost := 0
 			for try := 0; try < tries && lost == 0; try++ { // the kill may come between two syncs
 				require.NoError(t, s.rdb.ConfigSet(t.Context(), "appendfsync", policy).Err())
 				lost = killUnderSync(t, s, 1700*time.Millisecond+time.Duration(try)*150*time.Millisecond)
 			}
-			t.Logf("%s: kill -9 has cost %d of %d acknowledged writes", policy, lost, len(s.ticks))
+			t.Logf("%s: kill -9 lost %d of %d acknowledged writes", policy, lost, len(s.ticks))
 			require.Equal(t, policy == "everysec", lost > 0)
 		})
 	}
 }
 
-// killUnderSync kills a server after a while, and says how many acknowledged ticks that
-// has cost.
+// killUnderSync kills a server after a while, and returns how many acknowledged ticks that
+// lost.
 func killUnderSync(t *testing.T, s *server, after time.Duration) (lost int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), after)
@@ -196,7 +195,7 @@ func killUnderSync(t *testing.T, s *server, after time.Duration) (lost int) {
 	return lost
 }
 
-func TestChosen(t *testing.T) {
+func TestChosen_FindsFaultsByName(t *testing.T) {
 	t.Parallel()
 	some, err := chosen("reset,full")
 	require.NoError(t, err)

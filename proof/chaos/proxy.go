@@ -12,75 +12,75 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// The toxics of toxiproxy are put in and taken out while connections are open, which
-// can deadlock on one that nobody reads. So each link has one toxic for all its life,
-// which does what the weather says, and counts what it does.
+// To add and remove toxiproxy's toxics while connections are open can deadlock on a connection
+// that no side reads. So each connection has one toxic for all its life, which does what its
+// link's condition says, and counts what it does.
 
-// weather is what happens on the connections of one client, in one direction.
-type weather struct {
+// link is one direction of the connections of one client.
+type link struct {
 	mu      sync.Mutex // guards what follows
 	now     condition
 	changed chan struct{} // closed at the next change
 }
 
-// condition is what a link does.
+// condition is what happens on a link.
 type condition struct {
 	lose  bool          // the next data is lost, and the connection with it
 	reset bool          // the connection is reset
 	hold  bool          // data is held back
-	delay time.Duration // data comes so much later
+	delay time.Duration // data arrives this much later
 }
 
-// struck counts what links have done.
-var struck struct{ lost, resets, held, delayed atomic.Int64 }
+// applied counts what happened on all links.
+var applied struct{ lost, resets, held, delayed atomic.Int64 }
 
-// skies are all weathers, by the number that a toxic is given.
-var skies sync.Map
+// links has all links, by the number that a toxic gets.
+var links sync.Map
 
-var skyNumber atomic.Int64
+var linkNumber atomic.Int64
 
-func newWeather() (w *weather, number int64) {
-	w = &weather{changed: make(chan struct{})}
-	number = skyNumber.Add(1)
-	skies.Store(number, w)
+func newLink() (w *link, number int64) {
+	w = &link{changed: make(chan struct{})}
+	number = linkNumber.Add(1)
+	links.Store(number, w)
 	return w, number
 }
 
-func (w *weather) set(c condition) {
+func (w *link) set(c condition) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	close(w.changed)
 	w.now, w.changed = c, make(chan struct{})
 }
 
-func (w *weather) look() (condition, <-chan struct{}) {
+func (w *link) current() (condition, <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.now, w.changed
 }
 
-// skyToxic subjects a link to a weather.
-type skyToxic struct {
-	Sky int64 `json:"sky"`
+// faultToxic applies a link's condition.
+type faultToxic struct {
+	Link int64 `json:"link"`
 }
 
-func init() { toxics.Register("sky", new(skyToxic)) }
+func init() { toxics.Register("fault", new(faultToxic)) }
 
 // Pipe is called by toxiproxy, once per connection and direction.
-func (t *skyToxic) Pipe(stub *toxics.ToxicStub) {
-	found, _ := skies.Load(t.Sky)
-	w := found.(*weather)
+func (t *faultToxic) Pipe(stub *toxics.ToxicStub) {
+	found, _ := links.Load(t.Link)
+	w := found.(*link)
 	for {
-		now, changed := w.look()
+		now, changed := w.current()
 		switch {
 		case now.reset:
-			struck.resets.Add(1)
+			applied.resets.Add(1)
 			stub.Close()
 			return
 		case now.hold:
-			// Whoever has sent something believes that it is on its way.
+			// To the sender its data counts as sent.
 			<-changed
-			struck.held.Add(1)
+			applied.held.Add(1)
 			continue
 		}
 		select {
@@ -92,14 +92,14 @@ func (t *skyToxic) Pipe(stub *toxics.ToxicStub) {
 				stub.Close()
 				return
 			}
-			now, _ = w.look()
+			now, _ = w.current()
 			if now.lose {
-				struck.lost.Add(1)
+				applied.lost.Add(1)
 				stub.Close()
 				return
 			}
 			if late := now.delay - time.Since(chunk.Timestamp); late > 0 {
-				struck.delayed.Add(1)
+				applied.delayed.Add(1)
 				time.Sleep(late) // the network
 			}
 			stub.Output <- chunk
@@ -107,24 +107,24 @@ func (t *skyToxic) Pipe(stub *toxics.ToxicStub) {
 	}
 }
 
-// proxy is what a client talks to the server through.
+// proxy stands between a client and the server.
 type proxy struct {
 	*toxiproxy.Proxy
-	requests, replies *weather
+	requests, replies *link
 }
 
-// newProxy starts a proxy. With hard, connections end by a reset; else, in order.
+// newProxy starts a proxy. Its connections end by a reset if hard is true, otherwise in order.
 func newProxy(upstream string, hard bool) (*proxy, error) {
 	registry := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
 	p := &proxy{Proxy: toxiproxy.NewProxy(registry, "client", "127.0.0.1:0", upstream)}
 	var up, down int64
-	p.requests, up = newWeather()
-	p.replies, down = newWeather()
+	p.requests, up = newLink()
+	p.replies, down = newLink()
 	all := []string{
-		fmt.Sprintf(`{"name": "requests", "type": "sky", "stream": "upstream", "attributes": {"sky": %d}}`, up),
-		fmt.Sprintf(`{"name": "replies", "type": "sky", "stream": "downstream", "attributes": {"sky": %d}}`, down),
+		fmt.Sprintf(`{"name": "requests", "type": "fault", "stream": "upstream", "attributes": {"link": %d}}`, up),
+		fmt.Sprintf(`{"name": "replies", "type": "fault", "stream": "downstream", "attributes": {"link": %d}}`, down),
 	}
-	if hard { // it never comes into effect, but for making toxiproxy end connections hard
+	if hard { // it never takes effect itself, except that toxiproxy then ends connections by a reset
 		all = append(all, `{"name": "hard", "type": "reset_peer", "stream": "downstream", "toxicity": 0}`)
 	}
 	for _, toxic := range all {
@@ -135,8 +135,8 @@ func newProxy(upstream string, hard bool) (*proxy, error) {
 	return p, p.Start()
 }
 
-// calm ends whatever happens on the proxy.
-func (p *proxy) calm() {
+// clear ends all faults of the proxy.
+func (p *proxy) clear() {
 	p.requests.set(condition{})
 	p.replies.set(condition{})
 }

@@ -8,54 +8,54 @@ import (
 	"time"
 )
 
-// quiet ends the faults, and waits until all is done. What does not come to an end is
-// a violation.
-func (r *round) quiet() (wrong []string, err error) {
-	if err := r.server.calm(context.Background()); err != nil {
+// quiet ends the faults, and waits until all tasks are done. What does not end is a
+// violation.
+func (r *round) quiet() (violations []string, err error) {
+	if err := r.server.clear(context.Background()); err != nil {
 		return nil, err
 	}
 	for _, p := range r.proxies {
-		p.calm()
+		p.clear()
 	}
-	if r.server.offset < r.highest { // else what was leased then waits for hours
+	if r.server.offset < r.highest { // otherwise tasks leased at that time would wait for hours
 		if err := r.server.setClock(r.highest); err != nil {
 			return nil, err
 		}
 	}
-	if wrong = r.tellAll("quiet", "quiet", 3*patience); wrong != nil {
-		return wrong, nil
+	if violations = r.sendAll("quiet", "quiet", 3*calmLimit); violations != nil {
+		return violations, nil
 	}
 	if left := r.drain(); left != "" {
-		wrong = append(wrong, "not drained: "+left)
+		violations = append(violations, "not drained: "+left)
 	}
-	if wrong = append(wrong, r.tellAll("end", "ended", 3*patience)...); wrong != nil {
-		return wrong, nil
+	if violations = append(violations, r.sendAll("end", "ended", 3*calmLimit)...); violations != nil {
+		return violations, nil
 	}
 	for _, p := range r.running {
 		if <-p.ended; p.err != nil {
-			wrong = append(wrong, fmt.Sprintf("%s: %v (see its .err file)", p.Process, p.err))
+			violations = append(violations, fmt.Sprintf("%s: %v (see its .err file)", p.Process, p.err))
 		}
 	}
-	return append(wrong, r.leftKeys()...), nil
+	return append(violations, r.leftKeys()...), nil
 }
 
-// tellAll says a word to every client, and waits for their answers.
-func (r *round) tellAll(word, answer string, patience time.Duration) (wrong []string) {
+// sendAll sends a word to every client, and waits for their answers.
+func (r *round) sendAll(word, answer string, limit time.Duration) (violations []string) {
 	answers := make(chan error)
 	for _, p := range r.running {
-		go func() { answers <- p.tell(word, answer, patience) }()
+		go func() { answers <- p.send(word, answer, limit) }()
 	}
 	for range r.running {
 		if err := <-answers; err != nil {
-			wrong = append(wrong, err.Error())
+			violations = append(violations, err.Error())
 		}
 	}
-	return wrong
+	return violations
 }
 
-// drain waits until the queues are empty, and says what is left.
+// drain waits until the queues are empty, and returns what is left.
 func (r *round) drain() (left string) {
-	for end := time.Now().Add(2 * patience); time.Now().Before(end); {
+	for end := time.Now().Add(2 * calmLimit); time.Now().Before(end); {
 		left = ""
 		for _, name := range queues {
 			if n, err := r.server.rdb.ZCard(context.Background(), "Queue:"+name).Result(); err != nil || n > 0 {
@@ -65,18 +65,18 @@ func (r *round) drain() (left string) {
 		if left == "" {
 			return ""
 		}
-		time.Sleep(50 * time.Millisecond) // they work
+		time.Sleep(50 * time.Millisecond) // the clients still work
 	}
 	return left
 }
 
-// leftKeys are keys that are there at the end and should not be.
-func (r *round) leftKeys() (wrong []string) {
+// leftKeys finds keys that should not be there at the end.
+func (r *round) leftKeys() (violations []string) {
 	ctx := context.Background()
 	time.Sleep(time.Second) // the longest TTL
 	for _, key := range r.server.rdb.Keys(ctx, "*").Val() {
 		if strings.HasPrefix(key, "Lock:") && r.server.rdb.Exists(ctx, key).Val() == 1 {
-			wrong = append(wrong, fmt.Sprintf("%s is held when all is quiet, for %v", key, r.server.rdb.PTTL(ctx, key).Val()))
+			violations = append(violations, fmt.Sprintf("%s is held when everything is quiet, for %v", key, r.server.rdb.PTTL(ctx, key).Val()))
 		}
 	}
 	for _, name := range queues {
@@ -85,8 +85,8 @@ func (r *round) leftKeys() (wrong []string) {
 		slices.Sort(dead)
 		slices.Sort(kept)
 		if !slices.Equal(dead, kept) {
-			wrong = append(wrong, fmt.Sprintf("%s: %d dead letters, and %d fields", name, len(dead), len(kept)))
+			violations = append(violations, fmt.Sprintf("%s: %d dead letters, and %d fields", name, len(dead), len(kept)))
 		}
 	}
-	return wrong
+	return violations
 }

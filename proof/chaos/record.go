@@ -12,34 +12,34 @@ import (
 	"time"
 )
 
-// record is what a client tells of one operation. It is written when the operation
-// begins, and again with the same Seq when more is known: a kill -9 leaves what was
-// written last. Times are of the machine's monotonic clock, which all processes
-// share and nobody sets.
+// record is what a client records of one operation. It is written when the operation begins,
+// and again with the same Seq when the client knows more: after a kill -9 the last one
+// remains. Times are those of the machine's monotonic clock, which all processes share and
+// which is never set.
 type record struct {
 	Process string `json:"-"` // from the file's name
 	Seq     uint64 `json:"n"` // of the operation, in its process
 	Op      op     `json:"op"`
 	Name    string `json:"name,omitempty"` // of the lock or queue
 
-	Call   time.Duration `json:"c"`           // read before
-	Return time.Duration `json:"r,omitempty"` // read after; 0 while the operation lasts
+	Call   time.Duration `json:"c"`           // read before the call
+	Return time.Duration `json:"r,omitempty"` // read after the call; 0 while it lasts
 	Result result        `json:"res,omitempty"`
-	Limit  time.Duration `json:"l,omitempty"` // when its context ended, or would have
+	Limit  time.Duration `json:"l,omitempty"` // when the call's context ended, or would have ended
 
 	// Of locks.
-	Token    uint64        `json:"tok,omitempty"` // a hash; 0 if it is not known
+	Token    uint64        `json:"tok,omitempty"` // a hash; 0 if the client does not know it
 	Fence    int64         `json:"f,omitempty"`
-	Got      time.Duration `json:"g,omitempty"` // read after it was taken, held still or not
-	From     time.Duration `json:"a,omitempty"` // held from then on: read after it was taken
-	Until    time.Duration `json:"b,omitempty"` // at least until then: read before a Valid that said yes
+	Got      time.Duration `json:"g,omitempty"` // read after the lock was acquired, even if it was no longer held
+	From     time.Duration `json:"a,omitempty"` // held from then on: read after the lock was acquired
+	Until    time.Duration `json:"b,omitempty"` // held until then at least: read before a Valid that was true
 	Deadline time.Duration `json:"d,omitempty"` // as last known
 	TTL      time.Duration `json:"ttl,omitempty"`
 	Unlock   time.Duration `json:"u,omitempty"` // read before Unlock
 
 	// Of tasks.
 	ID       string        `json:"id,omitempty"`
-	Version  string        `json:"v,omitempty"`  // what was enqueued: its payload begins with it
+	Version  string        `json:"v,omitempty"`  // of what was enqueued: the payload begins with it
 	Score    float64       `json:"s,omitempty"`  // the receipt
 	Delivery float64       `json:"s1,omitempty"` // the first receipt of the claim
 	Attempt  int           `json:"at,omitempty"`
@@ -53,7 +53,7 @@ type op string
 // What clients do.
 const (
 	opHold       op = "hold"
-	opTake       op = "take" // a lock that was not got
+	opTake       op = "take" // a lock that was not acquired
 	opExtendLock op = "extend lock"
 	opUnlockAll  op = "unlock all"
 	opRegister   op = "register"
@@ -76,11 +76,11 @@ const (
 	opStall      op = "stall" // the process did not run
 )
 
-// result is what came of an operation.
+// result is the result of an operation.
 type result string
 
 const (
-	pending  result = ""        // it lasts, or its process was killed
+	pending  result = ""        // the call lasts, or its process was killed
 	done     result = "ok"      // nil
 	no       result = "no"      // a false
 	locked   result = "locked"  // ErrLocked
@@ -88,18 +88,18 @@ const (
 	notHeld  result = "notheld" // ErrNotHeld
 	lostIt   result = "lost"    // ErrLost
 	unknown  result = "unknown" // ErrUnknown
-	ctxEnded result = "ctx"     // its context's error, and nothing was sent
-	refused  result = "refused" // any other error, which is a definite one
+	ctxEnded result = "ctx"     // the context's error; nothing was sent
+	refused  result = "refused" // any other error, which is definite
 	expired  result = "expired" // a lock held until its deadline
 )
 
-// mayHaveBeen says whether an operation may have been carried out.
-func (r record) mayHaveBeen() bool {
+// mayHaveRun says whether the server may have carried out an operation.
+func (r record) mayHaveRun() bool {
 	return r.Result == pending || r.Result == done || r.Result == unknown
 }
 
-// recorder is a client's file. Each record is written at once, in one piece: the
-// kernel has it then, whatever becomes of the process.
+// recorder is a client's file. Each record is written at once and in one piece, so the
+// kernel has it even if the process is killed.
 type recorder struct {
 	file *os.File
 	seq  atomic.Uint64
@@ -125,7 +125,7 @@ func (w *recorder) end(rec record, r result) record {
 	return rec
 }
 
-// endBy is end for an operation that had a context, which may have had a deadline.
+// endBy is end for an operation with a context that may have a deadline.
 func (w *recorder) endBy(ctx context.Context, rec record, r result) record {
 	rec.Return = monotonic()
 	if deadline, ok := ctx.Deadline(); ok {
@@ -146,8 +146,7 @@ func (w *recorder) write(rec record) {
 	}
 }
 
-// readRecords reads what all clients of a round told, the last record of each
-// operation.
+// readRecords returns the last record of each operation, of all clients of a round.
 func readRecords(dir string) (records []record, err error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.rec"))
 	for _, path := range files {
@@ -168,7 +167,7 @@ func lastRecords(process string, lines *bufio.Scanner) []record {
 	for lines.Scan() {
 		rec := record{Process: process}
 		if json.Unmarshal(lines.Bytes(), &rec) != nil {
-			continue // half a line: killed while it was written
+			continue // half a line: the client was killed while it wrote
 		}
 		i, known := at[rec.Seq]
 		if !known {
@@ -185,5 +184,5 @@ func lastRecords(process string, lines *bufio.Scanner) []record {
 func digest(token string) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(token))
-	return h.Sum64() >> 12 // exact in JSON's numbers, whoever reads them
+	return h.Sum64() >> 12 // exact in any reader's JSON numbers
 }

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// hold is a stay of a lock's key on the server.
+// hold is the time in which a lock's key was on the server with one token.
 type hold struct {
 	name  string
 	token uint64
 	begun span
 	ended span
-	// until is its end at the latest, by the monotonic clock: when it was released, or
+	// until is its end at the latest, by the monotonic clock: when the key was deleted, or
 	// when it expires.
 	until, expires time.Duration
-	// struck says why the server, through no fault of the library, may have broken
-	// its word: the clock was set, or data was lost. at is when, at the latest.
+	// struck says why the server was unreliable during the hold: its clock was set ahead,
+	// or it lost data. at is when, at the latest.
 	struck string
 	at     time.Duration
 }
@@ -32,43 +32,43 @@ type move struct {
 
 type moveKind string
 
-// What may become of a task.
+// The kinds of changes.
 const (
-	added    moveKind = "added"
-	replaced moveKind = "replaced"
-	deferred moveKind = "deferred"
-	claimed  moveKind = "claimed"
-	extended moveKind = "extended"
-	tookOver moveKind = "taken over by what was deferred"
-	retried  moveKind = "given back"
-	released moveKind = "given back unbegun"
-	shifted  moveKind = "rescheduled"
-	removed  moveKind = "removed"
-	buried   moveKind = "buried"
-	revived  moveKind = "revived"
-	digUp    moveKind = "removed from the dead"
-	strange  moveKind = "changed in a way that no operation does"
+	added       moveKind = "added"
+	replaced    moveKind = "replaced"
+	deferred    moveKind = "deferred"
+	claimed     moveKind = "claimed"
+	extended    moveKind = "extended"
+	tookOver    moveKind = "taken over by the waiting version"
+	retried     moveKind = "given back"
+	released    moveKind = "released"
+	rescheduled moveKind = "rescheduled"
+	removed     moveKind = "removed"
+	buried      moveKind = "buried"
+	revived     moveKind = "revived"
+	deadRemoved moveKind = "removed from the dead letters"
+	unexplained moveKind = "changed as no operation does"
 )
 
-// testimony is what the witness says.
-type testimony struct {
+// replayed is what the log shows.
+type replayed struct {
 	holds     []hold
 	moves     []move
 	setBacks  []setBack
-	overtaken []hold          // a key that was given to another token while it was held
-	versions  map[string]bool // every version that was ever written: true if one is not lost
+	overtaken []hold          // ended by another token's SET
+	versions  map[string]bool // every version that was written; true if at least one write was not lost
 	expiries  []expiry
-	lost      int // entries that were cut off
+	lost      int // the number of entries that were cut off
 	end       keyspace
 }
 
-// setBack is a fence that the server has forgotten.
+// setBack is the loss of a name's last fence.
 type setBack struct {
 	span
 	name string
 }
 
-// expiry is a TTL that a token was given.
+// expiry is a TTL that was set for a token.
 type expiry struct {
 	span
 	token uint64
@@ -77,15 +77,15 @@ type expiry struct {
 
 // replayer replays a log.
 type replayer struct {
-	*testimony
+	*replayed
 	keyspace
 	clock serverClock
-	mark  *keyspace // as it was before the first lost entry
+	mark  *keyspace // a copy from before the first lost entry
 }
 
 // replay replays the log of a round.
-func replay(e *evidence) *testimony {
-	r := &replayer{testimony: &testimony{versions: map[string]bool{}}, keyspace: newKeyspace(), clock: e.clock}
+func replay(e *evidence) *replayed {
+	r := &replayer{replayed: &replayed{versions: map[string]bool{}}, keyspace: newKeyspace(), clock: e.clock}
 	for i := range e.log {
 		at := &e.log[i]
 		switch {
@@ -105,10 +105,10 @@ func replay(e *evidence) *testimony {
 		r.finish(key, span{e.ended, e.ended})
 	}
 	r.end = r.keyspace
-	return r.testimony
+	return r.replayed
 }
 
-// rewind forgets what was cut off, if anything was.
+// rewind drops the effects of the entries that were cut off.
 func (r *replayer) rewind(at span) {
 	if r.mark == nil {
 		return
@@ -121,12 +121,12 @@ func (r *replayer) rewind(at span) {
 			continue
 		}
 		r.holds[key.hold].struck, r.holds[key.hold].at = dataLost, at.before
-		if !kept || now.hold != key.hold { // else it has only lost extensions
+		if !kept || now.hold != key.hold { // otherwise the key has lost only extensions
 			r.finish(key, at)
 		}
 	}
 	for name, key := range is.locks {
-		if was.locks[name].hold != key.hold || was.locks[name].token != key.token { // it is back, as it was
+		if was.locks[name].hold != key.hold || was.locks[name].token != key.token { // the key is back as before
 			r.begin(name, key.token, key.until, at)
 			r.holds[len(r.holds)-1].struck, r.holds[len(r.holds)-1].at = dataLost, at.before
 		}
@@ -138,7 +138,7 @@ func (r *replayer) rewind(at span) {
 	}
 }
 
-// Why the server's word may have been bad.
+// Why the server was unreliable.
 const (
 	dataLost = "data lost"
 	setAhead = "clock set ahead"
@@ -163,7 +163,7 @@ func (r *replayer) entry(at *entry) {
 	}
 }
 
-// note notes the versions that a command writes.
+// note records the versions that a command writes.
 func (r *replayer) note(command []string, lost bool) {
 	name, which := queueName(command[1])
 	switch strings.ToUpper(command[0]) + " " + which {
@@ -174,14 +174,14 @@ func (r *replayer) note(command []string, lost bool) {
 		}
 	case "ZADD queue":
 		for _, id := range scored(command[2:]) {
-			if name == plainQueue { // where a task's ID is its version
+			if name == plainQueue { // its tasks have their IDs as versions
 				r.versions[id] = r.versions[id] || !lost
 			}
 		}
 	}
 }
 
-// lock replays a command on a lock or a fence, if it is one.
+// lock replays a command on a lock or a fence. It returns false for other commands.
 func (r *replayer) lock(command []string, at span) bool {
 	key, verb := command[1], strings.ToUpper(command[0])
 	if name, ok := fenceName(key); ok {
@@ -227,6 +227,7 @@ func (r *replayer) fence(name, verb string, command []string) {
 	}
 }
 
+// begin begins a hold.
 func (r *replayer) begin(name string, token uint64, until time.Duration, at span) {
 	r.locks[name] = lockKey{token, until, len(r.holds)}
 	r.holds = append(r.holds, hold{name: name, token: token, begun: at})
@@ -244,7 +245,7 @@ func (r *replayer) finish(key lockKey, at span) {
 	}
 }
 
-// moved says what an entry has done to a task.
+// moved records how an entry has changed a task.
 func (r *replayer) moved(key taskKey, was task, at *entry) {
 	is := r.tasks[key]
 	kind := classify(was, is)
@@ -253,7 +254,7 @@ func (r *replayer) moved(key taskKey, was task, at *entry) {
 		return
 	case claimed:
 		is.delivery = is.score
-	case extended, deferred, shifted:
+	case extended, deferred, rescheduled:
 		is.delivery = was.delivery
 	default:
 		is.delivery = 0

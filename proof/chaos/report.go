@@ -9,46 +9,46 @@ import (
 )
 
 const (
-	// leastRate is how many operations a second the clients have to do, faults or not.
+	// leastRate is how many operations a second the clients must do in spite of the faults.
 	leastRate = 200
-	// leastStrikes is how often each fault has to strike in a run of two rounds or
-	// more: once in a shorter one.
+	// leastStrikes is how often each fault must strike in a run of two rounds or more. In
+	// a shorter run it must strike once.
 	leastStrikes = 2
 )
 
-// report is what came of all rounds.
+// report has the results of all rounds.
 type report struct {
 	*config
-	rounds  int
-	struck  time.Duration // faults struck for so long
-	took    time.Duration
-	checked time.Duration
-	strikes tally
-	astray  tally
-	effects tally
-	counts  tally
-	wrong   []string
-	where   string
+	rounds     int
+	struck     time.Duration // how long faults struck
+	took       time.Duration
+	checked    time.Duration
+	strikes    tally
+	misses     tally
+	effects    tally
+	counts     tally
+	violations []string
+	where      string
 }
 
 func newReport(c *config) *report {
-	return &report{config: c, strikes: tally{}, astray: tally{}, effects: tally{}, counts: tally{}}
+	return &report{config: c, strikes: tally{}, misses: tally{}, effects: tally{}, counts: tally{}}
 }
 
-func (t *report) add(r *round, took time.Duration, wrong []string, counts tally) {
+func (t *report) add(r *round, took time.Duration, violations []string, counts tally) {
 	t.rounds++
 	t.took += took
 	t.struck += r.struckFor
 	t.checked += r.checkTook
 	t.strikes.add(r.strikes)
-	t.astray.add(r.astray)
+	t.misses.add(r.misses)
 	t.effects.add(r.effects)
 	t.counts.add(counts)
-	if len(wrong) > 0 {
-		t.wrong, t.where = wrong, r.dir
+	if len(violations) > 0 {
+		t.violations, t.where = violations, r.dir
 	}
 	fmt.Printf("round %d: %v, %d operations, %d strikes, %d log entries, checked in %v, %d violations\n", t.rounds,
-		took.Round(time.Second), operations(counts), sum(r.strikes), counts["log entries"], r.checkTook.Round(time.Millisecond), len(wrong))
+		took.Round(time.Second), operations(counts), sum(r.strikes), counts["log entries"], r.checkTook.Round(time.Millisecond), len(violations))
 }
 
 func sum(t tally) (n int) {
@@ -58,7 +58,7 @@ func sum(t tally) (n int) {
 	return n
 }
 
-// operations is how many operations clients have done.
+// operations returns how many operations the clients have done.
 func operations(counts tally) (n int) {
 	for name, m := range counts {
 		if strings.HasPrefix(name, "ops ") {
@@ -70,23 +70,23 @@ func operations(counts tally) (n int) {
 
 // print prints the report, and says whether the run has passed.
 func (t *report) print() bool {
-	t.require()
-	fmt.Printf("\n%d rounds in %v, %v of it under fire; checked in %v, by porcupine in %v\n", t.rounds, t.took.Round(time.Second),
+	t.checkRun()
+	fmt.Printf("\n%d rounds in %v, %v of it with faults; checked in %v, by porcupine in %v\n", t.rounds, t.took.Round(time.Second),
 		t.struck.Round(time.Second), t.checked.Round(time.Millisecond), time.Duration(t.counts["porcupine ms"])*time.Millisecond)
 	fmt.Printf("\n  %-18s %8s %8s\n", "fault", "strikes", "effect")
 	for _, f := range append(slices.Clip(t.faults), fault{name: poolOfOne}) {
 		fmt.Printf("  %-18s %8d %8d  %s\n", f.name, t.strikes[f.name], t.effects[f.name], t.seen(f))
 	}
-	fmt.Printf("\n  %-52s %9s\n", "done, and looked at", "number")
+	fmt.Printf("\n  %-52s %9s\n", "done and checked", "number")
 	for _, name := range slices.Sorted(maps.Keys(t.counts)) {
 		fmt.Printf("  %-52s %9d\n", name, t.counts[name])
 	}
 	fmt.Printf("  %-52s %9d\n\n", "operations in all", operations(t.counts))
-	for _, line := range t.wrong {
+	for _, line := range t.violations {
 		fmt.Println("VIOLATION:", line)
 	}
-	if len(t.wrong) > 0 {
-		fmt.Printf("FAILED with seed %d: %d violations\n", t.seed, max(t.counts["violations"], len(t.wrong)))
+	if len(t.violations) > 0 {
+		fmt.Printf("FAILED with seed %d: %d violations\n", t.seed, max(t.counts["violations"], len(t.violations)))
 		if t.where != "" {
 			fmt.Println("The evidence is in", t.where)
 		}
@@ -103,14 +103,14 @@ func (t *report) seen(f fault) string {
 	return fmt.Sprintf("%s: %d", f.effects, t.counts[f.effects])
 }
 
-// worth is what has to have happened in a run of two rounds or more.
-var worth = []string{"locks handed on", "locks extended", "fences", "fenced writes", "unlocks", "porcupine operations", "receipts used",
-	"refusals: stale", "refusals: locked", "handlers", "tasks taken", "tasks deferred", "tasks taken over by what was deferred",
+// wantedCounts are the counts that must not be 0 in a run of two rounds or more.
+var wantedCounts = []string{"locks handed over", "locks extended", "fences", "fenced writes", "unlocks", "porcupine operations", "receipts used",
+	"refusals: stale", "refusals: locked", "handlers", "tasks claimed or popped", "tasks deferred", "tasks taken over by the waiting version",
 	"tasks extended", "tasks given back", "tasks buried", "tasks revived", "tasks rescheduled"}
 
-// most is what part of something may be something else, in percent: far more than there
-// is, so that what is excused stays the exception.
-var most = []struct {
+// maxParts limits some counts to a percentage of others, far above what is usual: what is
+// excused must stay the exception.
+var maxParts = []struct {
 	part, of string
 	percent  int
 }{
@@ -120,37 +120,38 @@ var most = []struct {
 	{"acknowledged tasks lost by everysec, excused", "enqueues ok", 10},
 }
 
-func (t *report) requireWorth() {
-	for _, name := range worth {
+// checkCoverage checks the counts of a run of two rounds or more.
+func (t *report) checkCoverage() {
+	for _, name := range wantedCounts {
 		if t.counts[name] == 0 {
-			t.wrong = append(t.wrong, "nothing to look at: no "+name)
+			t.violations = append(t.violations, "not tested: no "+name)
 		}
 	}
-	for _, m := range most {
+	for _, m := range maxParts {
 		if 100*t.counts[m.part] > m.percent*t.counts[m.of] {
-			t.wrong = append(t.wrong, fmt.Sprintf("%s: %d of %d, more than %d%%", m.part, t.counts[m.part], t.counts[m.of], m.percent))
+			t.violations = append(t.violations, fmt.Sprintf("%s: %d of %d, more than %d%%", m.part, t.counts[m.part], t.counts[m.of], m.percent))
 		}
 	}
 }
 
-// require adds to the violations what a run needs in order to be worth anything.
-func (t *report) require() {
+// checkRun reports what a run lacks to be meaningful.
+func (t *report) checkRun() {
 	least := min(leastStrikes, t.rounds)
 	for _, f := range t.faults {
 		if t.strikes[f.name] < least {
-			t.wrong = append(t.wrong, fmt.Sprintf("%s struck %d times (and %d times in vain): at least %d", f.name, t.strikes[f.name], t.astray[f.name], least))
+			t.violations = append(t.violations, fmt.Sprintf("%s struck %d times (and %d times without effect): at least %d", f.name, t.strikes[f.name], t.misses[f.name], least))
 		}
-		if f.effects != "" && t.counts[f.effects] == 0 && t.rounds > 1 { // a single kill may find nobody who holds anything
-			t.wrong = append(t.wrong, fmt.Sprintf("%s had no effect: no %s", f.name, f.effects))
+		if f.effects != "" && t.counts[f.effects] == 0 && t.rounds > 1 { // a single kill may hit a client that holds nothing
+			t.violations = append(t.violations, fmt.Sprintf("%s had no effect: no %s", f.name, f.effects))
 		}
 	}
 	if t.clients >= 3 && t.effects[poolOfOne] == 0 {
-		t.wrong = append(t.wrong, "the client with a pool of one has done nothing")
+		t.violations = append(t.violations, "the client with a pool of one has done nothing")
 	}
 	if t.rounds > 1 {
-		t.requireWorth()
+		t.checkCoverage()
 	}
 	if rate := float64(operations(t.counts)) / t.struck.Seconds(); rate < leastRate {
-		t.wrong = append(t.wrong, fmt.Sprintf("%.0f operations a second: at least %d", rate, leastRate))
+		t.violations = append(t.violations, fmt.Sprintf("%.0f operations a second: at least %d", rate, leastRate))
 	}
 }

@@ -12,31 +12,30 @@ import (
 	"github.com/sluice-go/sluice/internal/redistest"
 )
 
-// round is a minute or so of chaos on a server of its own. Then it is checked in
-// full, and its log thrown away, so that a soak needs no more memory or disk than
-// that.
+// round is a minute or so of chaos on a server of its own. It is checked as a whole and its
+// log deleted, so that a long run needs no more memory and disk than one round.
 type round struct {
 	config
 	dir       string
 	server    *server
-	register  *redistest.Server // for what fences protect; it is not struck
+	register  *redistest.Server // holds the state that fences protect; no fault strikes it
 	proxies   []*proxy
 	began     time.Duration
 	struckFor time.Duration
 	checkTook time.Duration
 
 	mu      sync.Mutex // guards what follows
-	dice    *rand.Rand
+	rng     *rand.Rand
 	running []*process // by slot
 	all     []*process
 	strikes tally // by fault
-	astray  tally
+	misses  tally // strikes without an effect, by fault
 	effects tally
-	highest time.Duration // offset of the server's clock
+	highest time.Duration // the highest offset of the server's clock
 }
 
 // run runs a round and checks it.
-func (r *round) run(strikeFor time.Duration) (wrong []string, counts tally, err error) {
+func (r *round) run(strikeFor time.Duration) (violations []string, counts tally, err error) {
 	defer r.stop()
 	if err := r.start(); err != nil {
 		return nil, nil, err
@@ -48,7 +47,7 @@ func (r *round) run(strikeFor time.Duration) (wrong []string, counts tally, err 
 	err = r.strikeAll(strikeFor)
 	r.struckFor = time.Since(began)
 	if err == nil {
-		wrong, err = r.quiet()
+		violations, err = r.quiet()
 	}
 	ended := monotonic()
 	cancel()
@@ -60,7 +59,7 @@ func (r *round) run(strikeFor time.Duration) (wrong []string, counts tally, err 
 	began = time.Now()
 	found, counts, err := r.check(ended)
 	r.checkTook = time.Since(began)
-	return append(wrong, found...), counts, err
+	return append(violations, found...), counts, err
 }
 
 // start starts the servers, the proxies and the clients.
@@ -92,7 +91,7 @@ func (r *round) start() error {
 	return nil
 }
 
-// startClient starts the client in a slot, or the next one after it was killed. Each
+// startClient starts the client of a slot, for the first time or after it was killed. Each
 // slot has settings of its own.
 func (r *round) startClient(slot int) error {
 	r.mu.Lock()
@@ -102,8 +101,8 @@ func (r *round) startClient(slot int) error {
 		Addr:     r.proxies[slot].Listen,
 		Register: r.register.Addr,
 		Began:    r.began,
-		Seed:     r.dice.Uint64(),
-		Patience: time.Second,
+		Seed:     r.rng.Uint64(),
+		Timeout:  time.Second,
 	}
 	switch slot % 4 {
 	case 1:
@@ -111,7 +110,7 @@ func (r *round) startClient(slot int) error {
 	case 2:
 		s.Pool = 1
 	case 3:
-		s.Patience = 5 * time.Second
+		s.Timeout = 5 * time.Second
 	}
 	p, err := startProcess(r.dir, slot, s)
 	if err != nil {
@@ -122,40 +121,40 @@ func (r *round) startClient(slot int) error {
 	return nil
 }
 
-// rng is a source of its own for whoever asks, fed by the seed.
-func (r *round) rng() *rand.Rand {
+// newRNG returns a new source of random numbers, seeded by the round's.
+func (r *round) newRNG() *rand.Rand {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return rand.New(rand.NewPCG(r.dice.Uint64(), 0))
+	return rand.New(rand.NewPCG(r.rng.Uint64(), 0))
 }
 
 func (r *round) anyProcess() *process {
-	rng := r.rng()
+	rng := r.newRNG()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.running[rng.IntN(len(r.running))]
 }
 
-// strikeAll strikes with each of the faults in random order, again and again.
+// strikeAll makes each fault strike, in random order, again and again.
 func (r *round) strikeAll(d time.Duration) error {
-	var beside sync.WaitGroup
-	defer beside.Wait()
-	rng := r.rng()
-	var bag []fault
+	var parallel sync.WaitGroup
+	defer parallel.Wait()
+	rng := r.newRNG()
+	var next []fault
 	for end := time.Now().Add(d); time.Now().Before(end); {
-		time.Sleep(upTo(rng, 300*time.Millisecond)) // the calm between
-		if len(bag) == 0 {
-			bag = append(bag, r.faults...)
-			rng.Shuffle(len(bag), func(i, j int) { bag[i], bag[j] = bag[j], bag[i] })
+		time.Sleep(upTo(rng, 300*time.Millisecond)) // a pause between strikes
+		if len(next) == 0 {
+			next = append(next, r.faults...)
+			rng.Shuffle(len(next), func(i, j int) { next[i], next[j] = next[j], next[i] })
 		}
-		f := bag[0]
-		bag = bag[1:]
-		if f.beside && rng.IntN(2) == 0 {
-			beside.Go(func() { _ = r.strike(f) }) // such faults have no errors
+		f := next[0]
+		next = next[1:]
+		if f.parallel && rng.IntN(2) == 0 {
+			parallel.Go(func() { _ = r.strike(f) }) // a fault that may strike in parallel returns no error
 			continue
 		}
 		if rng.IntN(2) == 0 {
-			beside.Wait()
+			parallel.Wait()
 		}
 		if err := r.strike(f); err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
@@ -171,20 +170,20 @@ func (r *round) strike(f fault) error {
 	defer r.mu.Unlock()
 	r.highest = max(r.highest, r.server.offset)
 	if effect == 0 {
-		r.astray[f.name]++
+		r.misses[f.name]++
 	} else {
 		r.strikes[f.name]++
 		r.effects[f.name] += effect
 	}
-	r.say("%v %-16s %6.3fs effect %d", began, f.name, (monotonic() - began).Seconds(), effect)
+	r.logf("%v %-16s %6.3fs effect %d", began, f.name, (monotonic() - began).Seconds(), effect)
 	return err
 }
 
-// stop ends what is left of the round's processes. It may be called twice.
+// stop ends the round's processes that still run. It may be called twice.
 func (r *round) stop() {
 	for _, p := range r.running {
 		if p != nil {
-			_ = p.cmd.Process.Kill()
+			_ = p.child.Process.Kill()
 			<-p.ended
 		}
 	}
@@ -200,7 +199,7 @@ func (r *round) stop() {
 }
 
 // check reads the evidence and checks it.
-func (r *round) check(ended time.Duration) (wrong []string, counts tally, err error) {
+func (r *round) check(ended time.Duration) (violations []string, counts tally, err error) {
 	ended += time.Second
 	log, seen, err := readLog(r.server, ended)
 	if err != nil {
@@ -216,13 +215,14 @@ func (r *round) check(ended time.Duration) (wrong []string, counts tally, err er
 		deaths: map[string]time.Duration{}, stops: map[string][]span{},
 	}
 	if len(e.gaps) > 0 {
-		r.say("acknowledged writes were lost by a kill: %v", e.gaps)
+		r.logf("a kill lost acknowledged writes: %v", e.gaps)
 	}
 	r.noteProcesses(e)
-	wrong, counts = check(e)
-	return wrong, counts, nil
+	violations, counts = check(e)
+	return violations, counts, nil
 }
 
+// noteProcesses adds the processes' deaths and stops to the evidence.
 func (r *round) noteProcesses(e *evidence) {
 	single := map[string]bool{}
 	for _, p := range r.all {

@@ -19,40 +19,40 @@ import (
 )
 
 const (
-	// tickKey is touched every few milliseconds, so that its entries in the log
-	// date those around them. PEXPIREAT is let through even by a full server.
+	// tickKey gets a new expiry every few milliseconds; these entries date the others in
+	// the log. A full server still accepts PEXPIREAT.
 	tickKey   = "chaos:tick"
 	tickBase  = 40_000_000_000_000 // ms: far enough in the future
 	tickEvery = 3 * time.Millisecond
 )
 
-// server is the redis-server that is struck. Its append-only file is the witness.
+// server is the redis-server that faults strike. Its append-only file is the log.
 type server struct {
 	*redistest.Server
 	clock  *clockFile
 	rdb    *redis.Client // direct, not through the proxies
 	dir    string
-	floor  int    // of the log: what is on the disk for certain
+	floor  int    // the length of the log that is on the disk for certain
 	policy string // of fsync
 
 	mu       sync.Mutex // guards what follows
 	ticks    map[time.Duration]time.Duration
 	restarts []restart
 	times    serverClock
-	offset   time.Duration // of its clock, as set
+	offset   time.Duration // of its clock
 }
 
-// restart is a kill -9 and what became of the log.
+// restart is a kill -9, and what it did to the log.
 type restart struct {
-	killed span          // when the process was
-	up     time.Duration // it answers again
-	whole  int           // the log goes on there
-	tail   string        // the file with what was cut off; "" if nothing was
+	killed span          // when the process was killed
+	up     time.Duration // when the server replied again
+	whole  int           // where the log goes on
+	tail   string        // the file with the part that was cut off; "" for none
 	// postponed says that the policy was "everysec": see findGaps.
 	postponed bool
 }
 
-// startServer starts a server with a shim on its clock, and others.
+// startServer starts a server with these shims; one must be the clock's.
 func startServer(dir string, shims ...string) (*server, error) {
 	s := &server{dir: dir, ticks: map[time.Duration]time.Duration{}, policy: "everysec"}
 	var err error
@@ -75,7 +75,7 @@ func startServer(dir string, shims ...string) (*server, error) {
 	return s, err
 }
 
-// tick dates the log until ctx ends.
+// tick writes ticks until ctx ends.
 func (s *server) tick(ctx context.Context) {
 	for ctx.Err() == nil {
 		sent := monotonic().Truncate(time.Microsecond)
@@ -85,11 +85,11 @@ func (s *server) tick(ctx context.Context) {
 			s.ticks[sent] = monotonic()
 			s.mu.Unlock()
 		}
-		time.Sleep(tickEvery) // a clock's pace
+		time.Sleep(tickEvery) // the interval of ticks
 	}
 }
 
-// tickOf says when a command of the log was sent, if it is a tick.
+// tickOf returns when a tick was sent. It returns false for other commands.
 func tickOf(command []string) (sent time.Duration, ok bool) {
 	if len(command) != 3 || command[1] != tickKey {
 		return 0, false
@@ -98,7 +98,7 @@ func tickOf(command []string) (sent time.Duration, ok bool) {
 	return time.Duration(ms-tickBase) * time.Microsecond, err == nil
 }
 
-// setClock sets the server's clock off by offset.
+// setClock sets the server's clock to the real time plus offset.
 func (s *server) setClock(offset time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,10 +109,9 @@ func (s *server) setClock(offset time.Duration) error {
 	return err
 }
 
-// kill ends the process with SIGKILL and, if cut is not 0, takes so many bytes off the
-// end of the log: what a power cut takes that had not reached the disk. It returns how
-// many were taken.
-func (s *server) kill(cut int) (taken int, err error) {
+// kill ends the process with SIGKILL and cuts up to cut bytes off the end of the log, like a
+// power cut before they reach the disk. It returns how many it has cut off.
+func (s *server) kill(cut int) (lost int, err error) {
 	r := restart{killed: span{after: monotonic()}, postponed: s.policy == "everysec"}
 	s.Down()
 	r.killed.before = monotonic()
@@ -124,7 +123,7 @@ func (s *server) kill(cut int) (taken int, err error) {
 	if r.whole, end, err = tear(log, max(len(log)-cut, s.floor)); err != nil {
 		return 0, fmt.Errorf("%s: %w", s.LogFile(), err)
 	}
-	s.floor = r.whole // it will be loaded
+	s.floor = r.whole // the server will load this much
 	if r.whole < len(log) {
 		r.tail = filepath.Join(s.dir, fmt.Sprintf("lost-%d.aof", len(s.restarts)))
 		if err := os.WriteFile(r.tail, log[r.whole:], 0o600); err != nil {
@@ -140,23 +139,23 @@ func (s *server) kill(cut int) (taken int, err error) {
 	return len(log) - r.whole, nil
 }
 
-// tear says where a log is whole that is torn at some byte, and where to truncate it:
-// there, within a record mostly, unless that would be within a transaction. Redis 7.0
-// cuts off the torn record, but leaves the MULTI before it, so that whatever is written
-// from then on belongs to a transaction without an end, and is forgotten at the next
-// start. To cut that off too is the operator's part (redis-check-aof --fix).
+// tear returns the length of the complete part of a log that is cut at a byte, and where to
+// truncate the file: at that byte, mostly within a record, except within a transaction. There
+// Redis 7.0 cuts off the incomplete record and leaves the MULTI before it, so everything
+// written later belongs to a transaction without an end, and is lost at the next start. In
+// production the operator cuts it off (redis-check-aof --fix).
 func tear(log []byte, at int) (whole, end int, err error) {
-	within := false
+	inTransaction := false
 	whole, err = redistest.ReadLog(log[:at], func(command []string, _ int) {
-		within = command[0] == "MULTI" || within && command[0] != "EXEC"
+		inTransaction = command[0] == "MULTI" || inTransaction && command[0] != "EXEC"
 	})
-	if within {
+	if inTransaction {
 		return whole, whole, err
 	}
 	return whole, at, err
 }
 
-// up starts the server again, with one fsync policy or another.
+// up starts the server again with an fsync policy.
 func (s *server) up(policy string) error {
 	if err := s.Restart("--appendfsync", policy); err != nil {
 		return err
@@ -177,11 +176,11 @@ func (s *server) setPolicy(policy string) error {
 	return s.rdb.ConfigSet(context.Background(), "appendfsync", policy).Err()
 }
 
-// calm undoes all that a fault may have left.
-func (s *server) calm(ctx context.Context) error {
+// clear undoes everything that a fault may have left.
+func (s *server) clear(ctx context.Context) error {
 	return errors.Join(s.Signal(syscall.SIGCONT), s.rdb.ConfigSet(ctx, "maxmemory", "0").Err())
 }
 
-// randomCut is how many bytes a power cut takes: a few of the last record, some
-// records, or up to 128 kB.
+// randomCut returns how many bytes a power cut loses: a part of the last record, some records,
+// or up to 128 kB.
 func randomCut(rng *rand.Rand) int { return 1 + rng.IntN(1<<(5+rng.IntN(13))) }

@@ -13,7 +13,8 @@ import (
 //go:embed shim
 var shims embed.FS
 
-// compileShim makes a library to be preloaded into a server: "clock" shifts its clock.
+// compileShim compiles a library for LD_PRELOAD: "clock" shifts a server's clock, "disk" slows
+// its disk down.
 func compileShim(dir, name string) (library string, err error) {
 	code, err := shims.ReadFile("shim/" + name + ".c")
 	if err != nil {
@@ -31,7 +32,7 @@ func compileShim(dir, name string) (library string, err error) {
 	return library, nil
 }
 
-// clockFile is what the shim in a server reads: how far off its clock is.
+// clockFile is the file from which the shim in a server reads the offset of the clock.
 type clockFile struct{ file *os.File }
 
 func newClockFile(path string) (*clockFile, error) {
@@ -43,7 +44,7 @@ func newClockFile(path string) (*clockFile, error) {
 	return c, c.set(0)
 }
 
-// set is seen by the server at once: the file is mapped into its memory.
+// set sets the offset. It takes effect at once: the file is mapped into the server's memory.
 func (c *clockFile) set(offset time.Duration) error {
 	_, err := c.file.WriteAt(binary.LittleEndian.AppendUint64(nil, uint64(offset)), 0)
 	return err

@@ -12,22 +12,22 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// Queues, by how their tasks are taken. The lease of all claims of a queue is the
-// same, so that a lease in the witness says when it was given.
+// Queues, by how their tasks are consumed. All claims have the same lease, so that a lease's
+// end in the log says when the claim was made.
 const (
-	loopQueue  = "loop"  // by Claim, in loops of our own
+	loopQueue  = "loop"  // by Claim, in a loop
 	workQueue  = "work"  // by Workers
 	popQueue   = "pop"   // by Pop
 	plainQueue = "plain" // by Claim; tasks have no payload, and are enqueued once
 
 	lease       = 400 * time.Millisecond
 	maxAttempts = 5
-	sharedIDs   = 40 // IDs that everybody enqueues again and again
+	sharedIDs   = 40 // IDs that all clients enqueue again and again
 )
 
 var queues = []string{loopQueue, workQueue, popQueue, plainQueue}
 
-// queue returns a queue, with one duplicate policy or another.
+// queue returns a queue with a duplicate policy.
 func (c *client) queue(name string, policy sluice.Duplicates) *sluice.Queue {
 	q, err := sluice.NewQueue(c.rdb, name, sluice.WithDuplicates(policy),
 		sluice.WithMaxAttempts(maxAttempts), sluice.WithPollInterval(200*time.Millisecond))
@@ -37,7 +37,7 @@ func (c *client) queue(name string, policy sluice.Duplicates) *sluice.Queue {
 	return q
 }
 
-// enqueue puts one task in, or a batch.
+// enqueue enqueues one task, or a batch.
 func (c *client) enqueue(rng *rand.Rand) {
 	work(rng, 60*time.Millisecond)
 	name := queues[rng.IntN(len(queues))]
@@ -53,7 +53,7 @@ func (c *client) enqueue(rng *rand.Rand) {
 		rec.Policy = int(policy)
 		tasks, recs = append(tasks, t), append(recs, c.begin(rec))
 	}
-	ctx, cancel := hurried(context.Background(), rng, 12)
+	ctx, cancel := withShortContext(context.Background(), rng, 12)
 	defer cancel()
 	q := c.queue(name, policy)
 	var outcomes []sluice.Outcome
@@ -68,11 +68,11 @@ func (c *client) enqueue(rng *rand.Rand) {
 		if err == nil {
 			rec.Outcome = int(outcomes[i])
 		}
-		c.endBy(ctx, rec, verdict(err))
+		c.endBy(ctx, rec, resultOf(err))
 	}
 }
 
-// task makes a task, with a payload that no other has, unless it is plain.
+// task makes a task with a payload that no other task has. A plain task has none.
 func (c *client) task(rng *rand.Rand, name string) (sluice.Task, record) {
 	version := fmt.Sprintf("%s/%d", c.Process, c.seq.Add(1))
 	t := sluice.Task{ID: sharedID(rng)}
@@ -95,7 +95,7 @@ func (c *client) task(rng *rand.Rand, name string) (sluice.Task, record) {
 
 func sharedID(rng *rand.Rand) string { return fmt.Sprintf("shared-%d", rng.IntN(sharedIDs)) }
 
-// versionOf is what a payload begins with.
+// versionOf returns the version that a payload begins with.
 func versionOf(id, payload string) string {
 	if payload == "" {
 		return id
@@ -104,27 +104,27 @@ func versionOf(id, payload string) string {
 	return version
 }
 
-// meddle does what an operator does, or a user who changes his mind.
-func (c *client) meddle(rng *rand.Rand) {
+// operate calls what operators, and users who change a task, call.
+func (c *client) operate(rng *rand.Rand) {
 	work(rng, 60*time.Millisecond)
 	name := queues[rng.IntN(3)]
 	q, id := c.queue(name, sluice.Replace), sharedID(rng)
-	ctx, cancel := hurried(context.Background(), rng, 12)
+	ctx, cancel := withShortContext(context.Background(), rng, 12)
 	defer cancel()
 	switch rng.IntN(5) {
 	case 0, 1:
 		if rng.IntN(20) == 0 {
 			rec := c.begin(record{Op: opUnlockAll, Name: "all"})
-			c.endBy(ctx, rec, verdict(c.locker.UnlockAll(ctx)))
+			c.endBy(ctx, rec, resultOf(c.locker.UnlockAll(ctx)))
 		}
 		rec := c.begin(record{Op: opCancel, Name: name, ID: id})
 		was, err := q.Cancel(ctx, id)
-		c.endBy(ctx, rec, verdictOf(was, err))
+		c.endBy(ctx, rec, resultOfCall(was, err))
 	case 2, 3:
 		delay := upTo(rng, 300*time.Millisecond)
 		rec := c.begin(record{Op: opReschedule, Name: name, ID: id, Delay: delay})
 		was, err := q.Reschedule(ctx, id, delay)
-		c.endBy(ctx, rec, verdictOf(was, err))
+		c.endBy(ctx, rec, resultOfCall(was, err))
 	case 4:
 		dead, err := q.Dead(ctx, 5)
 		if err != nil || len(dead) == 0 {
@@ -132,18 +132,18 @@ func (c *client) meddle(rng *rand.Rand) {
 		}
 		rec := c.begin(record{Op: opRevive, Name: name, ID: dead[0].ID})
 		n, err := q.Revive(ctx, dead[0].ID)
-		c.endBy(ctx, rec, verdictOf(n == 1, err))
+		c.endBy(ctx, rec, resultOfCall(n == 1, err))
 	}
 }
 
-func verdictOf(was bool, err error) result {
+func resultOfCall(was bool, err error) result {
 	if err == nil && !was {
 		return no
 	}
-	return verdict(err)
+	return resultOf(err)
 }
 
-// loop takes tasks by Claim, and says what becomes of them in all ways.
+// loop claims tasks by Claim, and settles them in every way.
 func (c *client) loop() {
 	rng := c.rng()
 	for c.consume.Err() == nil {
@@ -157,12 +157,12 @@ func (c *client) loop() {
 			_ = q.Wait(short)
 			cancel()
 		}
-		ctx, cancel := hurried(c.consume, rng, 30)
+		ctx, cancel := withShortContext(c.consume, rng, 30)
 		rec := c.begin(record{Op: opClaiming, Name: name})
 		entries, err := q.Claim(ctx, 1+rng.IntN(6), lease)
 		cancel()
 		got := c.delivered(opDelivery, name, rec.Call, entries)
-		c.end(rec, verdict(err))
+		c.end(rec, resultOf(err))
 		switch {
 		case err != nil || len(entries) == 0:
 			work(rng, 10*time.Millisecond)
@@ -171,13 +171,13 @@ func (c *client) loop() {
 			c.dequeue(rng, q, got, entries)
 		default:
 			for i, e := range entries {
-				c.treat(rng, q, got[i], e)
+				c.handleEntry(rng, q, got[i], e)
 			}
 		}
 	}
 }
 
-// delivered records what was handed out.
+// delivered records the entries that a call has returned.
 func (c *client) delivered(what op, name string, call time.Duration, entries []sluice.Entry) (recs []record) {
 	for _, e := range entries {
 		rec := record{Op: what, Name: name, ID: e.ID, Version: versionOf(e.ID, string(e.Payload)),
@@ -188,29 +188,29 @@ func (c *client) delivered(what op, name string, call time.Duration, entries []s
 	return recs
 }
 
-// treat does the work on one task, well or badly.
-func (c *client) treat(rng *rand.Rand, q *sluice.Queue, got record, e sluice.Entry) {
+// handleEntry works on one task, and settles it in one way or another.
+func (c *client) handleEntry(rng *rand.Rand, q *sluice.Queue, got record, e sluice.Entry) {
 	work(rng, 4*time.Millisecond)
 	if rng.IntN(8) == 0 {
 		if e = c.extend(rng, q, got, e); e.ID == "" {
 			return
 		}
 	}
-	ctx, cancel := hurried(context.Background(), rng, 30)
+	ctx, cancel := withShortContext(context.Background(), rng, 30)
 	defer cancel()
 	switch way := rng.IntN(100); {
 	case way < 8:
 		delay := upTo(rng, 100*time.Millisecond)
 		rec := c.begin(about(opRetry, got, e))
-		c.endBy(ctx, rec, verdict(q.Retry(ctx, e, delay)))
+		c.endBy(ctx, rec, resultOf(q.Retry(ctx, e, delay)))
 	case way < 13:
 		rec := c.begin(about(opRelease, got, e))
-		c.endBy(ctx, rec, verdict(q.Release(ctx, e)))
+		c.endBy(ctx, rec, resultOf(q.Release(ctx, e)))
 	case way < 15:
 		rec := c.begin(about(opBury, got, e))
-		c.endBy(ctx, rec, verdict(q.Bury(ctx, e, "no use")))
-	case way < 17: // nothing is said of it
-	case way < 19: // too late, perhaps
+		c.endBy(ctx, rec, resultOf(q.Bury(ctx, e, "no use")))
+	case way < 17: // not settled
+	case way < 19: // perhaps too late
 		work(rng, 2*lease)
 		c.dequeue(rng, q, []record{got}, []sluice.Entry{e})
 	default:
@@ -218,36 +218,36 @@ func (c *client) treat(rng *rand.Rand, q *sluice.Queue, got record, e sluice.Ent
 	}
 }
 
-// about is a record of what is said of a delivery.
+// about returns the record of an operation on a delivery.
 func about(what op, got record, e sluice.Entry) record {
 	return record{Op: what, Name: got.Name, ID: e.ID, Score: e.Score, Delivery: got.Delivery}
 }
 
-// dequeue finishes tasks, sometimes twice: after a lost reply that is how to be
-// sure, else it must be refused.
+// dequeue finishes tasks, sometimes twice: after a lost reply this makes sure of the result;
+// otherwise the second call must return ErrStale.
 func (c *client) dequeue(rng *rand.Rand, q *sluice.Queue, got []record, entries []sluice.Entry) {
 	for again := true; again; {
 		var recs []record
 		for i, e := range entries {
 			recs = append(recs, c.begin(about(opDequeue, got[i], e)))
 		}
-		ctx, cancel := hurried(context.Background(), rng, 30)
+		ctx, cancel := withShortContext(context.Background(), rng, 30)
 		err := q.Dequeue(ctx, entries...)
 		for i, rec := range recs {
-			c.endBy(ctx, rec, verdictOn(entries[i].ID, err))
+			c.endBy(ctx, rec, resultFor(entries[i].ID, err))
 		}
 		cancel()
 		again = errors.Is(err, sluice.ErrUnknown) && rng.IntN(2) == 0 || rng.IntN(60) == 0
 	}
 }
 
-// verdictOn is what an error for several tasks says of one of them: those that a
-// StaleError doesn't name were dealt with.
-func verdictOn(id string, err error) result {
+// resultFor returns the result for one of several tasks: a StaleError means that the tasks
+// that it does not name were finished.
+func resultFor(id string, err error) result {
 	var refusal *sluice.StaleError
 	switch {
 	case !errors.As(err, &refusal) || errors.Is(err, sluice.ErrUnknown):
-		return verdict(err)
+		return resultOf(err)
 	case slices.Contains(refusal.IDs, id):
 		return stale
 	default:
@@ -255,17 +255,17 @@ func verdictOn(id string, err error) result {
 	}
 }
 
-// extend is a heartbeat. It returns the entry with its new receipt, or none.
+// extend extends a claim. It returns the entry with its new receipt, or none.
 func (c *client) extend(rng *rand.Rand, q *sluice.Queue, got record, e sluice.Entry) sluice.Entry {
-	ctx, cancel := hurried(context.Background(), rng, 30)
+	ctx, cancel := withShortContext(context.Background(), rng, 30)
 	defer cancel()
 	rec := c.begin(about(opExtend, got, e))
 	extended, err := q.Extend(ctx, e, lease)
-	c.endBy(ctx, rec, verdict(err))
+	c.endBy(ctx, rec, resultOf(err))
 	return extended
 }
 
-// popLoop takes tasks by Pop.
+// popLoop consumes tasks by Pop.
 func (c *client) popLoop() {
 	rng := c.rng()
 	q := c.queue(popQueue, sluice.Replace)
@@ -273,14 +273,14 @@ func (c *client) popLoop() {
 		rec := c.begin(record{Op: opPopping, Name: popQueue})
 		entries, err := q.Pop(c.consume, 1+rng.IntN(4))
 		c.delivered(opPop, popQueue, rec.Call, entries)
-		c.end(rec, verdict(err))
+		c.end(rec, resultOf(err))
 		if err != nil || len(entries) == 0 {
 			work(rng, 20*time.Millisecond)
 		}
 	}
 }
 
-// peekLoop takes tasks without a lease: whoever removes one first has it.
+// peekLoop consumes tasks by Peek and Dequeue, without a lease.
 func (c *client) peekLoop() {
 	rng := c.rng()
 	q := c.queue(loopQueue, sluice.Replace)
@@ -291,33 +291,33 @@ func (c *client) peekLoop() {
 			continue
 		}
 		rec := c.begin(record{Op: opDequeue, Name: loopQueue, ID: entries[0].ID, Score: entries[0].Score})
-		c.end(rec, verdict(q.Dequeue(context.Background(), entries[0])))
+		c.end(rec, resultOf(q.Dequeue(context.Background(), entries[0])))
 	}
 }
 
 var errFailed = errors.New("failed")
 
-// startWorker has a Worker take tasks.
+// startWorker starts a Worker.
 func (c *client) startWorker() {
 	w := &sluice.Worker{
 		Queue: c.queue(workQueue, sluice.Replace), Handler: c.handle, Concurrency: 8, Lease: lease,
 		Backoff: func(int, error) time.Duration { return rand.N(100 * time.Millisecond) },
 		Grace:   5 * time.Second,
 	}
-	c.eating.Go(func() {
+	c.consumers.Go(func() {
 		if err := w.Run(c.consume); err != nil {
-			c.end(c.begin(record{Op: opStuck, Name: "Worker.Run"}), verdict(err))
+			c.end(c.begin(record{Op: opStuck, Name: "Worker.Run"}), resultOf(err))
 		}
 	})
 }
 
-// handle is the Worker's handler. What it is going to return is on record before.
+// handle is the Worker's handler. It records what it will return before it returns.
 func (c *client) handle(ctx context.Context, e sluice.Entry) error {
 	rec := c.begin(record{Op: opHandle, Name: workQueue, ID: e.ID, Version: versionOf(e.ID, string(e.Payload)),
 		Score: e.Score, Delivery: e.Score, Attempt: e.Attempt})
 	until := time.Now()
 	switch way := rand.IntN(100); {
-	case way < 3: // longer than the lease, which is extended
+	case way < 3: // longer than the lease, which the Worker extends
 		until = until.Add(lease + rand.N(lease))
 	case way < 80:
 		until = until.Add(rand.N(4 * time.Millisecond))
@@ -338,7 +338,7 @@ func (c *client) handle(ctx context.Context, e sluice.Entry) error {
 		return sluice.Permanent(errFailed)
 	case way < 13:
 		c.end(rec, no)
-		panic("the handler's")
+		panic("of a handler")
 	default:
 		c.end(rec, done)
 		return nil

@@ -1,5 +1,5 @@
-/* Preloaded into redis-server: shifts the wall clock by as many nanoseconds as the
-   file that CHAOS_CLOCK names says, at each call anew. */
+/* Preloaded into redis-server: shifts the wall clock. It reads the offset in nanoseconds from
+   the file that CHAOS_CLOCK names, at each call. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-go/sluice/internal/redistest"
 )
 
-// evidence is what is known of a round.
+// evidence is everything that a round has left for its check.
 type evidence struct {
 	log     []entry
 	records []record
@@ -19,20 +19,20 @@ type evidence struct {
 	ended   time.Duration
 }
 
-// entry is a transaction, or a single command, that the witness tells of.
+// entry is a transaction, or a single command, of the log.
 type entry struct {
 	span
 	commands [][]string
 	lost     bool // cut off the log later
-	// rewind marks, instead, where the server went on with what had not been cut
-	// off: it forgot the lost entries before. Its span is from the decision to kill the
-	// server until it was up again; it was dead from then on:
+	// rewind marks a restart instead: the server went on without the lost entries before.
+	// Its span is from the decision to kill the server until the server was up again; dead
+	// is when it was dead.
 	rewind bool
 	dead   time.Duration
 }
 
-// readLog reads the log of a server with all its restarts, and dates it. It returns
-// beside it the ticks that it found.
+// readLog reads the log of a server with all its restarts, and dates its entries. It also
+// returns the ticks that it found.
 func readLog(s *server, ended time.Duration) (log []entry, seen map[time.Duration]bool, err error) {
 	content, err := os.ReadFile(s.LogFile())
 	if err != nil {
@@ -62,14 +62,14 @@ func readLog(s *server, ended time.Duration) (log []entry, seen map[time.Duratio
 	return d.log, d.seen, d.date(s.ticks, ended)
 }
 
-// dating makes entries of a log, and dates them by its ticks.
+// dating makes the entries of a log, and dates them by the ticks.
 type dating struct {
 	log  []entry
 	seen map[time.Duration]bool
 }
 
 func (d *dating) add(log []byte, lost bool) error {
-	var open *entry // a transaction that has not ended
+	var open *entry // the transaction that has not ended
 	_, err := redistest.ReadLog(log, func(command []string, _ int) {
 		switch {
 		case command[0] == "MULTI":
@@ -89,8 +89,8 @@ func (d *dating) add(log []byte, lost bool) error {
 	return nil
 }
 
-// date gives each entry its span: after the tick before it was sent, and before the
-// next tick that was answered, or the kill, or the end.
+// date gives each entry its span: after the sending of the last tick before it, and before
+// the reply to the next tick, or the kill, or the end.
 func (d *dating) date(answered map[time.Duration]time.Duration, ended time.Duration) error {
 	last := time.Duration(0)
 	for i := range d.log {
@@ -113,7 +113,7 @@ func (d *dating) date(answered map[time.Duration]time.Duration, ended time.Durat
 			continue
 		}
 		if e.before = next; e.before < e.after {
-			return fmt.Errorf("the log contradicts itself: what was sent at %v was answered before %v", e.after, e.before)
+			return fmt.Errorf("the log contradicts itself: a command sent after %v got its reply before %v", e.after, e.before)
 		}
 		if sent, ok := e.tick(); ok {
 			if at, ok := answered[sent]; ok {
@@ -131,11 +131,11 @@ func (e *entry) tick() (sent time.Duration, ok bool) {
 	return tickOf(e.commands[0])
 }
 
-// findGaps finds ticks that the server acknowledged and that its log does not hold: a
-// kill -9 has cost acknowledged writes. "everysec" allows that when the disk is so slow
-// that Redis postpones its writes while it waits for an fsync. What was acknowledged
-// since the last tick that the log does hold may be lost, too; under that policy even if
-// no tick was, on a machine where they are few.
+// findGaps finds ticks that the server acknowledged and that the log does not have: a kill -9
+// has lost acknowledged writes. "everysec" allows that when the disk is so slow that Redis
+// postpones its writes while it waits for an fsync. Then everything acknowledged since the
+// last tick in the log may be lost too. Under that policy it may be lost even if no tick was,
+// on a machine where ticks are rare.
 func findGaps(answered map[time.Duration]time.Duration, seen map[time.Duration]bool, restarts []restart) (gaps []span) {
 	previous := time.Duration(0)
 	for _, r := range restarts {
@@ -161,8 +161,8 @@ func findGaps(answered map[time.Duration]time.Duration, seen map[time.Duration]b
 	return gaps
 }
 
-// inGap says whether what was acknowledged at that time may have been lost without
-// a trace.
+// inGap says whether a write that was acknowledged within this time may be missing from the
+// log.
 func (e *evidence) inGap(call, end time.Duration) bool {
 	for _, g := range e.gaps {
 		if g.meets(call, max(call, end)) {

@@ -1,0 +1,109 @@
+package main
+
+import "time"
+
+// lockCases are about locks, and about calls in general.
+var lockCases = map[string]checkCase{
+	"a lock is taken and released": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(20).logs("DEL Lock:n").
+		recorded(held("a", "T", 9, 11, 19, 0)), ""},
+	"one after the other": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(20).logs("DEL Lock:n").at(30).logs("SET Lock:n U PXAT @130").at(40).logs("DEL Lock:n").
+		recorded(held("a", "T", 9, 11, 19, 5)).recorded(held("b", "U", 9, 31, 39, 6)), ""},
+	"a held key gets another token": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(20).logs("SET Lock:n U PXAT @130"), "given to another token"},
+	"two hold a lock": {newScenario().
+		recorded(record{Op: opHold, Name: "n", Call: 1, From: 10, Until: 20, Unlock: 20, Return: 21, Result: done}).
+		recorded(record{Process: "b", Op: opHold, Name: "n", Call: 1, From: 15, Until: 30, Unlock: 30, Return: 31, Result: done}), "two held n"},
+	"two hold a lock, by porcupine": {newScenario().
+		recorded(record{Op: opHold, Name: "n", Call: 1, From: 10, Until: 20, Unlock: 20, Return: 21, Result: done}).
+		recorded(record{Process: "b", Op: opHold, Name: "n", Call: 1, From: 15, Until: 30, Unlock: 30, Return: 31, Result: done}), "not one of a lock"},
+	"a belief after the release": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(20).logs("DEL Lock:n").
+		recorded(held("a", "T", 9, 11, 30, 0)), "the log says"},
+	"a belief after the expiry": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(200).logs("DEL Lock:n").
+		recorded(held("a", "T", 9, 11, 120, 0)), "the log says"},
+	"a belief that was extended": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(60).logs("PEXPIREAT Lock:n @160").at(130).logs("DEL Lock:n").
+		recorded(held("a", "T", 9, 11, 129, 0)), ""},
+	"a belief without a key": {newScenario().recorded(held("a", "T", 9, 11, 12, 0)), "the log says"},
+	"a belief before the key": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(20).logs("DEL Lock:n").
+		recorded(held("a", "T", 1, 5, 19, 0)), "the log says"},
+	"the clock is set ahead": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @1100").at(15).jump(time.Hour).at(16).logs("DEL Lock:n").at(17).logs("SET Lock:n U PXAT @3601100").
+		at(40).logs("DEL Lock:n").
+		recorded(heldFor(1000, held("a", "T", 9, 11, 100, 0))).recorded(held("b", "U", 9, 18, 39, 0)), ""},
+	"the clock is set ahead, and the holder does not notice in time": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(15).jump(time.Hour).at(16).logs("DEL Lock:n").
+		recorded(heldFor(100, held("a", "T", 9, 11, 400, 0))), "the log says"},
+	"the clock is set back": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(15).jump(-time.Hour).at(300).logs("DEL Lock:n").
+		recorded(held("a", "T", 9, 11, 299, 0)), ""},
+	"data is lost": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(20).lost(0).at(40).logs("SET Lock:n U PXAT @140").at(50).logs("DEL Lock:n").
+		recorded(heldFor(100, held("a", "T", 9, 11, 100, 0))).recorded(held("b", "U", 9, 41, 49, 0)), ""},
+	"an extension is lost, and made again": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @300").at(15).logs("PEXPIREAT Lock:n @400").at(20).lost(1).at(40).logs("PEXPIREAT Lock:n @700").
+		at(690).logs("DEL Lock:n").recorded(heldFor(300, held("a", "T", 9, 11, 689, 0))), ""},
+	"data is lost, except this": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(11).logs("SET Lock:m V PXAT @110").at(20).lost(1).at(30).logs("SET Lock:n U PXAT @140").
+		recorded(held("a", "T", 9, 11, 25, 0)), "given to another token"},
+	"fences that fall": {newScenario().
+		recorded(held("a", "T", 1, 2, 3, 8)).recorded(held("b", "U", 5, 6, 7, 7)), "fence 8"},
+	"a fence twice": {newScenario().
+		recorded(held("a", "T", 1, 2, 3, 8)).recorded(held("b", "U", 1, 6, 7, 8)), "fence 8"},
+	"a lost fence, the clock behind": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110; SET {Lock:n}:fence 1700003600000000 PXAT @900").at(12).logs("DEL Lock:n").at(20).lost(0).
+		at(31).jump(-2 * time.Hour).
+		at(40).logs("SET Lock:n U PXAT @-7199000; SET {Lock:n}:fence 1700000000000000 PXAT @900").at(42).logs("DEL Lock:n").
+		recorded(held("a", "T", 9, 11, 12, 1_700_003_600_000_000)).recorded(held("b", "U", 39, 41, 42, 1_699_992_800_000_000)), ""},
+	"a lost fence, the clock right": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110; SET {Lock:n}:fence 9 PXAT @900").at(12).logs("DEL Lock:n").at(20).lost(0).
+		at(40).logs("SET Lock:n U PXAT @140; SET {Lock:n}:fence 5 PXAT @900").at(42).logs("DEL Lock:n").
+		recorded(held("a", "T", 9, 11, 12, 9)).recorded(held("b", "U", 39, 41, 42, 5)), "fence 9"},
+	"a stale write is accepted": {newScenario().
+		recorded(record{Op: opRegister, Name: "n", Fence: 8, Call: 1, Return: 2, Result: done}).
+		recorded(record{Op: opRegister, Name: "n", Fence: 7, Call: 3, Return: 4, Result: done}), "was accepted after"},
+	"a stale write is refused": {newScenario().
+		recorded(record{Op: opRegister, Name: "n", Fence: 7, Call: 3, Return: 4, Result: refused}), ""},
+	"a holder's write is refused": {newScenario().
+		recorded(record{Op: opRegister, Name: "n", Fence: 7, Call: 3, Return: 4, From: 3, Until: 4, Result: refused}), "holder's write"},
+	"a holder's write is refused, and a higher fence was written": {newScenario().
+		recorded(record{Op: opRegister, Name: "n", Fence: 8, Call: 1, Return: 2, Result: done}).
+		recorded(record{Op: opRegister, Name: "n", Fence: 7, Call: 3, Return: 4, From: 3, Until: 4, Result: refused}), "holder's write"},
+	"a holder's write is refused, as a fence was lost": {newScenario().
+		at(1).logs("SET {Lock:n}:fence 1700003600000000 PXAT @900").at(2).lost(0).at(3).jump(-2 * time.Hour).
+		recorded(record{Op: opRegister, Name: "n", Fence: 1_700_003_600_000_000, Call: 1, Return: 2, Result: done}).
+		recorded(record{Op: opRegister, Name: "n", Fence: 7, Call: 30, Return: 40, From: 30, Until: 40, Result: refused}), ""},
+	"an Unlock that released nothing": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @30").at(31).logs("DEL Lock:n").
+		recorded(record{Op: opHold, Name: "n", Token: digest("T"), Call: 9, Got: 11, From: 11, Until: 20, Unlock: 50, Return: 51, Result: done}), "and Unlock returned nil"},
+	"an Unlock that left the key": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(111).logs("DEL Lock:n").
+		recorded(held("a", "T", 9, 11, 20, 0)), "and Unlock returned nil"},
+	"an extension that was not": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").
+		recorded(record{Op: opExtendLock, Name: "n", Token: digest("T"), TTL: 100 * ms, Call: 50, Return: 51, Result: done}), "which the log does not show"},
+	"held again": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(90).logs("DEL Lock:n").
+		recorded(record{Op: opHold, Name: "n", Token: digest("T"), Call: 9, Got: 11, From: 11, Until: 60, Return: 50, Result: expired}), "held n again"},
+	"a long wait for a free lock": {lasting(20_000).
+		at(10).logs("SET Lock:n T PXAT @110").at(111).logs("DEL Lock:n").
+		recorded(record{Op: opTake, Name: "n", Call: 50, Return: 9000, Result: ctxEnded}), "and no token held it in"},
+	"a long wait for a held lock": {lasting(20_000).
+		at(10).logs("SET Lock:n T PXAT @8000").at(7000).logs("DEL Lock:n").at(8000).logs("SET Lock:n U PXAT @9000").at(8900).logs("DEL Lock:n").
+		recorded(record{Op: opTake, Name: "n", Call: 50, Return: 15_000, Result: ctxEnded}), ""},
+	"ErrLocked of a free lock": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(11).logs("DEL Lock:n").
+		recorded(record{Op: opTake, Name: "n", Call: 500, Return: 510, Result: locked}), "and no token held it"},
+	"an operation that never returned": {newScenario().
+		recorded(record{Op: opTake, Name: "n", Call: 500}), "never returned"},
+	"late": {newScenario().
+		recorded(record{Op: opEnqueue, Name: loopQueue, ID: "t", Version: "v", Call: 1, Limit: 2, Return: 2000, Result: unknown}), "after its context had ended"},
+	"late, as the process did not run": {newScenario().
+		recorded(record{Op: opStall, Call: 10, Return: 1990, Result: done}).
+		recorded(record{Op: opEnqueue, Name: loopQueue, ID: "t", Version: "v", Call: 1, Limit: 2, Return: 2000, Result: unknown}), ""},
+	"stuck": {newScenario().recorded(record{Op: opStuck, Name: "2 goroutines", Call: 1, Return: 2, Result: refused}), "stuck: 2 goroutines"},
+}

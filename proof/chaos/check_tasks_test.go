@@ -1,0 +1,82 @@
+package main
+
+// taskCases are about tasks.
+var taskCases = map[string]checkCase{
+	"a task is done": {newScenario().
+		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs(gone).settled(opDequeue, "", 430, 0, done), ""},
+	"a task is done without a request": {newScenario().
+		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs(gone), "no client requested it"},
+	"a task is done with another receipt": {newScenario().
+		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs(gone).settled(opDequeue, "", 429, 0, unknown), "no client requested it"},
+	"a task is done by a refused operation": {newScenario().
+		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs(gone).settled(opDequeue, "", 430, 0, stale), "no client requested it"},
+	"a receipt is valid twice": {newScenario().
+		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs(gone).settled(opDequeue, "", 430, 0, done).settled(opDequeue, "", 430, 0, done), "or another operation made it"},
+	"done, and still there": {newScenario().
+		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).settled(opDequeue, "", 430, 0, done), "or another operation made it"},
+	"claimed early": {newScenario().at(10).enqueued("v", 100).claimed("v", 1, 50), "early"},
+	"claimed within a lease": {newScenario().
+		at(10).enqueued("v", 10).claimed("v", 1, 20).claimed("v", 2, 300), "early"},
+	"held twice": {newScenario().
+		at(10).enqueued("v", 10).claimed("v", 1, 20).claimed("v", 2, 300), "held twice at once"},
+	"claimed after a lease": {newScenario().
+		at(10).enqueued("v", 10).claimed("v", 1, 20).claimed("v", 2, 500).at(510).logs(gone).settled(opDequeue, "", 900, 0, done), ""},
+	"an attempt is not counted": {newScenario().
+		at(10).enqueued("v", 10).claimed("v", 1, 20).claimed("v", 1, 500), "was extended, and no client"},
+	"changed beyond recognition": {newScenario().
+		at(10).enqueued("v", 10).claimed("v", 1, 20).at(30).logs("HSET {Queue:loop}:tasks t 7:@@420::w"), ": {queued:true"},
+	"an attempt is counted twice": {newScenario().at(10).enqueued("v", 10).claimed("v", 2, 20), "attempt 2 after 0"},
+	"a delivery that is not in the log": {newScenario().
+		at(20).settled(opDelivery, "v", 430, 1, done), "does not have it"},
+	"a delivery of another version": {newScenario().
+		at(10).enqueued("v", 20).claimed("v", 1, 30).settled(opDelivery, "w", 430, 1, done), "does not have it"},
+	"one claim for two": {newScenario().
+		at(10).enqueued("v", 20).claimed("v", 1, 30).settled(opDelivery, "v", 430, 1, done), "delivered 2 times"},
+	"an enqueue that was not written": {newScenario().
+		recorded(record{Op: opEnqueue, Name: loopQueue, ID: "t", Version: "v", Call: 1, Return: 2, Result: done, Outcome: 1}), "never written"},
+	"an enqueue that was cut off": {newScenario().at(10).enqueued("v", 20).at(30).lost(0), ""},
+	"an enqueue that was refused, and written": {newScenario().
+		at(10).logs("ZADD Queue:loop @@20 t; HSET {Queue:loop}:tasks t :::v").
+		recorded(record{Op: opEnqueue, Name: loopQueue, ID: "t", Version: "v", Call: 9, Return: 20, Result: refused}), "was refused"},
+	"a task that was not enqueued": {newScenario().
+		at(10).logs("ZADD Queue:loop @@20 t; HSET {Queue:loop}:tasks t :::v"), "no client requested it"},
+	"a task that is left": {newScenario().at(10).enqueued("v", 20), "still there when everything is quiet"},
+	"a field that is left": {newScenario().
+		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs("ZREM Queue:loop t").settled(opDequeue, "", 430, 0, done), "half there"},
+	"a waiting version takes over": {newScenario().
+		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs("HSET {Queue:loop}:tasks t 1:@@430:@@50:w").
+		recorded(record{Op: opEnqueue, Name: loopQueue, ID: "t", Version: "w", Call: 40, Return: 41, Delay: 10 * ms, Result: done, Outcome: 4}).
+		at(45).logs("ZREM Queue:loop t; ZADD Queue:loop @@50 t; HSET {Queue:loop}:tasks t :::w").settled(opDequeue, "", 430, 0, done).
+		claimed("w", 1, 60).at(70).logs(gone).settled(opDequeue, "", 460, 0, done), ""},
+	"a waiting version is dropped": {newScenario().
+		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs("HSET {Queue:loop}:tasks t 1:@@430:@@50:w").
+		recorded(record{Op: opEnqueue, Name: loopQueue, ID: "t", Version: "w", Call: 40, Return: 41, Delay: 10 * ms, Result: done, Outcome: 4}).
+		at(45).logs(gone).settled(opDequeue, "", 430, 0, done), "no client requested it"},
+	"a version that replaces one in a lease": {newScenario().
+		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).enqueued("w", 50), "during a lease"},
+	"stale, and valid": {newScenario().
+		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).settled(opDequeue, "", 430, 0, stale).
+		at(60).logs(gone).settled(opDequeue, "", 430, 0, done), "the log has its receipt"},
+	"stale, as it was used": {newScenario().
+		at(10).enqueued("v", 20).claimed("v", 1, 30).at(60).logs(gone).settled(opDequeue, "", 430, 0, done).
+		at(70).settled(opDequeue, "", 430, 0, stale), ""},
+	"not held, and there": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(60).logs("DEL Lock:n").
+		recorded(withResult(notHeld, held("a", "T", 9, 11, 19, 0))), "and the log has its hold"},
+	"not held, as all were released": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(60).logs("DEL Lock:n").
+		recorded(record{Op: opUnlockAll, Name: "all", Call: 15, Return: 70, Result: unknown}).
+		recorded(withResult(notHeld, held("a", "T", 9, 11, 19, 0))), ""},
+	"a handler that goes on": {newScenario().
+		at(10).added(workQueue, "v", 10).at(20).leased(workQueue, "v", 1, 420).handled("a", 420, 1, 21, 890).
+		at(895).leased(workQueue, "v", 2, 1295).handled("b", 1295, 2, 896, 900).
+		at(902).logs("ZREM Queue:work t; HDEL {Queue:work}:tasks t"), "after its lease"},
+	"popped, and not returned": {newScenario().
+		at(10).added(popQueue, "v", 10).at(40).logs("ZREM Queue:pop t; HDEL {Queue:pop}:tasks t"), "no caller got it"},
+	"popped, and the reply lost": {newScenario().
+		at(10).added(popQueue, "v", 10).at(40).logs("ZREM Queue:pop t; HDEL {Queue:pop}:tasks t").
+		recorded(record{Op: opPopping, Name: popQueue, Call: 39, Return: 50, Result: unknown}), ""},
+	"claimed, and not returned": {newScenario().
+		at(10).added(loopQueue, "v", 10).at(20).leased(loopQueue, "v", 1, 420), "no caller got it"},
+	"a cancel that did nothing": {newScenario().at(40).settled(opCancel, "", 0, 0, done), "returned true"},
+}

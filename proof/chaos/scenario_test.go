@@ -1,0 +1,159 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// scenario builds evidence. Its times are in milliseconds.
+type scenario struct {
+	evidence
+	now time.Duration
+}
+
+const ms = time.Millisecond
+
+func newScenario() *scenario {
+	s := &scenario{}
+	s.clock.ahead = 1_700_000_000 * time.Second
+	s.ended = 1000 * ms
+	s.deaths, s.stops = map[string]time.Duration{}, map[string][]span{}
+	return s
+}
+
+// lasting returns a scenario that ends then.
+func lasting(end time.Duration) *scenario {
+	s := newScenario()
+	s.ended = end * ms
+	return s
+}
+
+// at sets the time of what follows.
+func (s *scenario) at(now time.Duration) *scenario {
+	s.now = now * ms
+	return s
+}
+
+// logs adds a transaction to the log; its commands are separated by ";". A number with an "@"
+// is a time of the server, in milliseconds; with "@@", in seconds.
+func (s *scenario) logs(transaction string) *scenario {
+	e := entry{span: span{s.now, s.now + ms}}
+	for command := range strings.SplitSeq(transaction, "; ") {
+		words := strings.Fields(command)
+		for i, word := range words {
+			words[i] = s.times(word)
+		}
+		e.commands = append(e.commands, words)
+	}
+	s.log = append(s.log, e)
+	return s
+}
+
+// times replaces the times in a word of a command.
+func (s *scenario) times(word string) string {
+	parts := strings.Split(word, ":")
+	for i, part := range parts {
+		if n, err := strconv.Atoi(strings.TrimLeft(part, "@")); err == nil && strings.HasPrefix(part, "@@") {
+			parts[i] = strconv.FormatFloat(s.score(n), 'f', 6, 64)
+		} else if err == nil && strings.HasPrefix(part, "@") {
+			parts[i] = fmt.Sprint((s.clock.ahead + time.Duration(n)*ms).Milliseconds())
+		}
+	}
+	return strings.Join(parts, ":")
+}
+
+// score returns a time of the server as a score.
+func (s *scenario) score(n int) float64 {
+	x, _ := strconv.ParseFloat(fmt.Sprintf("%.6f", (s.clock.ahead+time.Duration(n)*ms).Seconds()), 64)
+	return x
+}
+
+// recorded adds a record of a client.
+func (s *scenario) recorded(r record) *scenario {
+	r.Seq = uint64(len(s.records) + 1)
+	for _, t := range []*time.Duration{&r.Call, &r.Return, &r.Got, &r.From, &r.Until, &r.Deadline, &r.Unlock, &r.Limit} {
+		*t *= ms
+	}
+	if r.Process == "" {
+		r.Process = "a"
+	}
+	s.records = append(s.records, r)
+	return s
+}
+
+// held returns the record of a lock that was held from from until until, and released.
+func held(process, token string, call, from, until time.Duration, fence int64) record {
+	return record{Process: process, Op: opHold, Name: "n", Token: digest(token), Call: call, Got: from, From: from,
+		Until: until, Unlock: until, Return: until + 1, Deadline: until + 1, Fence: fence, Result: done}
+}
+
+// withResult returns a record with another result.
+func withResult(res result, r record) record {
+	r.Result = res
+	return r
+}
+
+// heldFor returns a record with a TTL.
+func heldFor(ttl time.Duration, r record) record {
+	r.TTL = ttl * ms
+	return r
+}
+
+// lost marks the entries of the log from an index on as cut off by a restart now.
+func (s *scenario) lost(from int) *scenario {
+	for i := from; i < len(s.log); i++ {
+		s.log[i].lost = true
+	}
+	s.log = append(s.log, entry{rewind: true, span: span{s.now, s.now + 10*ms}})
+	return s
+}
+
+// jump sets the server's clock now.
+func (s *scenario) jump(offset time.Duration) *scenario {
+	s.clock.jumps = append(s.clock.jumps, jump{span{s.now, s.now}, offset})
+	return s
+}
+
+// added enqueues a task "t" that is due then.
+func (s *scenario) added(queue, version string, due int) *scenario {
+	s.logs(fmt.Sprintf("ZADD Queue:%s @@%d t; HSET {Queue:%[1]s}:tasks t :::%[3]s", queue, due, version))
+	now := s.now / ms
+	return s.recorded(record{Op: opEnqueue, Name: queue, ID: "t", Version: version, Call: now, Return: now + 1, Result: done, Outcome: 1,
+		Delay: time.Duration(due)*ms - s.now})
+}
+
+// leased claims it, in the log only.
+func (s *scenario) leased(queue, version string, attempt, until int) *scenario {
+	return s.logs(fmt.Sprintf("ZREM Queue:%s t; ZADD Queue:%[1]s @@%[2]d t; HSET {Queue:%[1]s}:tasks t %[3]d:@@%[2]d::%[4]s", queue, until, attempt, version))
+}
+
+// handled records a Worker's handler of it, whose context ended at until.
+func (s *scenario) handled(process string, receipt, attempt int, call, until time.Duration) *scenario {
+	return s.recorded(record{Process: process, Op: opHandle, Name: workQueue, ID: "t", Version: "v", Attempt: attempt,
+		Call: call, Until: until, Return: until + 1, Score: s.score(receipt), Delivery: s.score(receipt), Result: done})
+}
+
+// enqueued enqueues a task "t" of the loop queue, with a payload that begins with version.
+func (s *scenario) enqueued(version string, due int) *scenario {
+	s.logs(fmt.Sprintf("ZADD Queue:loop @@%d t; HSET {Queue:loop}:tasks t :::%s", due, version))
+	now := s.now / ms
+	return s.recorded(record{Op: opEnqueue, Name: loopQueue, ID: "t", Version: version, Call: now, Return: now + 1, Result: done, Outcome: 1,
+		Delay: time.Duration(due)*ms - s.now})
+}
+
+// claimed claims "t" at that time.
+func (s *scenario) claimed(version string, attempt, now int) *scenario {
+	s.at(time.Duration(now)).logs(fmt.Sprintf("ZREM Queue:loop t; ZADD Queue:loop @@%d t; HSET {Queue:loop}:tasks t %d:@@%d::%s", now+400, attempt, now+400, version))
+	return s.settled(opDelivery, version, now+400, attempt, done)
+}
+
+// settled records an operation on the delivery of "t" with that receipt.
+func (s *scenario) settled(kind op, version string, receipt, attempt int, r result) *scenario {
+	now := s.now / ms
+	return s.recorded(record{Op: kind, Name: loopQueue, ID: "t", Version: version, Attempt: attempt, Call: now, Return: now + 1,
+		Score: s.score(receipt), Delivery: s.score(receipt), Result: r})
+}
+
+const gone = "ZREM Queue:loop t; HDEL {Queue:loop}:tasks t"
