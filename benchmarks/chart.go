@@ -19,7 +19,7 @@ import (
 	"gonum.org/v1/plot/vg/vgsvg"
 )
 
-// chart is horizontal bars, one per contender, the first on top.
+// chart has horizontal bars, one per contender, the first on top.
 type chart struct {
 	title string
 	axis  string
@@ -27,7 +27,7 @@ type chart struct {
 	bars  []bar
 }
 
-// bar reaches to a value that was between least and most.
+// bar shows a value, with its range from least to most.
 type bar struct {
 	name               string
 	value, least, most float64
@@ -76,15 +76,14 @@ func (o outcome) waits() chart {
 	}
 	for _, st := range o.Contenders {
 		if st.Wait != nil {
-			p99 := float64(max(st.Wait.P99, time.Microsecond)) // what the histogram can tell from 0
+			p99 := float64(max(st.Wait.P99, time.Microsecond)) // the least that the histogram distinguishes from 0
 			c.bars = append(c.bars, bar{st.Name, p99, p99, p99})
 		}
 	}
 	return c
 }
 
-// scale places values on an axis: as they are or, with a floor, by how many times
-// ten they are above it.
+// scale places values on an axis: linear or, with a floor, logarithmic above it.
 type scale struct{ floor float64 }
 
 func (s scale) at(v float64) float64 {
@@ -94,22 +93,23 @@ func (s scale) at(v float64) float64 {
 	return math.Log10(v / s.floor)
 }
 
-// tooFar is how many times the shortest bar the longest may be, to be seen beside it.
-const tooFar = 20
+// maxLinear is the largest ratio of the longest bar to the shortest on a linear scale.
+const maxLinear = 20
 
-// scale is logarithmic, from the power of ten below all, where bars would not be seen.
+// scale returns a linear scale or, if the shortest bar could not be seen, a logarithmic one
+// from the power of ten below all values.
 func (c chart) scale() scale {
 	least, shortest, longest := math.Inf(1), math.Inf(1), 0.0
 	for _, b := range c.bars {
 		least, shortest, longest = min(least, b.least), min(shortest, b.value), max(longest, b.value)
 	}
-	if longest <= tooFar*shortest {
+	if longest <= maxLinear*shortest {
 		return scale{}
 	}
 	return scale{math.Pow10(int(math.Ceil(math.Log10(least))) - 1)}
 }
 
-// ticks are the powers of ten, or what gonum finds; both as the tables show them.
+// ticks returns the powers of ten, or gonum's ticks, formatted as in the tables.
 func (s scale) ticks(show func(float64) string) plot.TickerFunc {
 	return func(least, most float64) (ticks []plot.Tick) {
 		if s.floor > 0 {
@@ -146,7 +146,7 @@ func (c chart) save(file string) error {
 	if _, err := canvas.WriteTo(&svg); err != nil {
 		return err
 	}
-	// Arial has the same widths, and more machines have it.
+	// Arial has the same widths, and is on more machines.
 	return os.WriteFile(file, bytes.ReplaceAll(svg.Bytes(), []byte("Liberation Sans"), []byte("Liberation Sans,Arial,sans-serif")), 0o666)
 }
 

@@ -6,40 +6,38 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
-	"syscall"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/sluice-go/sluice/internal/redistest"
 )
 
-// childEnv holds a child's errand, as JSON.
-const childEnv = "BENCHMARKS_ERRAND"
+// childEnv holds a child's assignment, as JSON.
+const childEnv = "BENCHMARKS_CHILD"
 
-// errand is what a child process is to do.
-type errand struct {
+// assignment is the work of a child process.
+type assignment struct {
 	Setup   setup
 	Entrant string
 	Lock    string
 	Guard   string // the file of the shared guard
-	Size    int    // of its team; 0 for a single waiter
+	Size    int    // the size of its team; 0 for a single waiter
 	Length  time.Duration
 }
 
-// A child reads one order per line and answers with one line of JSON. Its first
-// answer, "ready" without an order, says that it is connected.
+// A child process reads orders, one per line, and answers each with a line of JSON. Its first
+// answer comes without an order, when it is connected.
 type child struct {
-	cmd     *exec.Cmd
-	stdin   io.WriteCloser
+	*redistest.Child
 	answers *json.Decoder
 }
 
-// order tells a team when to start, in Unix nanoseconds, or a waiter to wait.
+// order makes a team start at a time in Unix nanoseconds, or a waiter wait.
 type order struct{ Start int64 }
 
-// answer is a team's tally, or when a waiter got the lock.
+// answer has a team's tally, or the time when a waiter got the lock.
 type answer struct {
 	Tally tally
 	Waits *hdrhistogram.Snapshot
@@ -47,51 +45,34 @@ type answer struct {
 	Error string
 }
 
-// keepFromInterrupts has Ctrl-C reach this process only, which then ends the
-// others in order.
-func keepFromInterrupts(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
-
-// spawn starts a child and waits until it is ready. The child ends when its
-// standard input does, so that it does not outlive its parent, or with ctx.
-func spawn(ctx context.Context, e errand) (*child, error) {
-	exe, err := os.Executable()
+// spawn starts a child and waits until it is ready. The child ends when its standard input
+// or ctx ends.
+func spawn(ctx context.Context, a assignment) (*child, error) {
+	spec, err := json.Marshal(a)
 	if err != nil {
 		return nil, err
 	}
-	spec, err := json.Marshal(e)
+	started, err := redistest.StartChild(ctx, os.Stderr, childEnv+"="+string(spec))
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, exe)
-	cmd.Env = append(os.Environ(), childEnv+"="+string(spec))
-	cmd.Stderr = os.Stderr
-	keepFromInterrupts(cmd)
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	c := &child{cmd, stdin, json.NewDecoder(stdout)}
+	c := &child{started, json.NewDecoder(started.Stdout)}
 	if _, err := c.answer(); err != nil {
-		return nil, errors.Join(err, c.end())
+		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
 }
 
+// order sends an order.
 func (c *child) order(o order) error {
 	b, err := json.Marshal(o)
 	if err == nil {
-		_, err = c.stdin.Write(append(b, '\n'))
+		_, err = c.Stdin.Write(append(b, '\n'))
 	}
 	return err
 }
 
+// answer waits for the next answer.
 func (c *child) answer() (answer, error) {
 	var a answer
 	if err := c.answers.Decode(&a); err != nil {
@@ -103,17 +84,12 @@ func (c *child) answer() (answer, error) {
 	return a, nil
 }
 
-func (c *child) end() error {
-	_ = c.stdin.Close()
-	return c.cmd.Wait()
-}
-
 // childMain is the main function of a child.
 func childMain(spec string) int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	orders := make(chan order)
-	go func() { // the one reader of standard input, whose end ends everything
+	go func() { // the end of standard input ends the child
 		defer cancel()
 		defer close(orders)
 		lines := bufio.NewScanner(os.Stdin)
@@ -126,15 +102,16 @@ func childMain(spec string) int {
 		}
 	}()
 	answers := json.NewEncoder(os.Stdout)
-	if err := obey(ctx, spec, orders, answers); err != nil && ctx.Err() == nil {
+	if err := carryOut(ctx, spec, orders, answers); err != nil && ctx.Err() == nil {
 		_ = answers.Encode(answer{Error: err.Error()})
 		return 1
 	}
 	return 0
 }
 
-func obey(ctx context.Context, spec string, orders <-chan order, answers *json.Encoder) (err error) {
-	var e errand
+// carryOut carries out orders until there are no more.
+func carryOut(ctx context.Context, spec string, orders <-chan order, answers *json.Encoder) (err error) {
+	var e assignment
 	if err := json.Unmarshal([]byte(spec), &e); err != nil {
 		return err
 	}
@@ -156,9 +133,9 @@ func obey(ctx context.Context, spec string, orders <-chan order, answers *json.E
 	for o := range orders {
 		var a answer
 		if e.Size > 0 {
-			a = workAsTold(ctx, e, c, g, o)
+			a = workAsChild(ctx, e, c, g, o)
 		} else {
-			a = waitAsTold(ctx, e, c)
+			a = waitAsChild(ctx, e, c)
 		}
 		if err := answers.Encode(a); err != nil {
 			return err

@@ -14,30 +14,30 @@ import (
 const (
 	// ttl is the locks' TTL, Sluice's default; rueidislock keeps its own 5s.
 	ttl = 15 * time.Second
-	// poolSize is how many connections each go-redis client may have.
+	// poolSize is the size of each go-redis client's pool.
 	poolSize = 64
 )
 
-// A contender is a way to take locks, with the connections that it needs.
+// A contender is a lock library with the connections that it needs.
 type contender interface {
-	// Lock takes the named lock, waiting until it is free or ctx ends.
+	// Lock acquires the named lock. It waits until the lock is free or ctx ends.
 	Lock(ctx context.Context, name string) (unlock, error)
 	Close() error
 }
 
 type unlock func(ctx context.Context) error
 
-// setup is what a contender is opened with.
+// setup has the settings for opening a contender.
 type setup struct {
 	Addr string
-	// Retry is how long those that poll pause between two tries.
+	// Retry is the pause between two attempts of a contender that polls.
 	Retry time.Duration
 }
 
-// An entrant says how to make a contender, or a queue.
+// An entrant opens a contender, or a queue.
 type entrant struct {
 	name      string
-	settings  string // those that are not the defaults
+	settings  string // other than the defaults
 	open      func(setup) (contender, error)
 	openQueue func(setup) (queue, error)
 }
@@ -47,7 +47,7 @@ const (
 	floorName  = "floor"
 )
 
-// entrants are all there are, by name.
+// entrants returns all entrants with locks.
 func entrants() []entrant {
 	return []entrant{
 		{name: sluiceName, settings: "defaults", open: plain(newSluice)},
@@ -63,7 +63,7 @@ func entrants() []entrant {
 	}
 }
 
-// enter returns the entrants of these names, in this order.
+// enter returns the entrants with these names, in this order.
 func enter(names ...string) []entrant { return pick(entrants(), names) }
 
 func pick(all []entrant, names []string) []entrant {
@@ -82,10 +82,10 @@ func pick(all []entrant, names []string) []entrant {
 	return list
 }
 
-// peers are those that wait for a lock, Sluice first.
+// peers returns the entrants that can wait for a lock, Sluice first.
 func peers() []entrant { return enter(sluiceName, "redislock", "redsync", "rueidislock") }
 
-// onRedis makes a contender on a client that somebody else closes.
+// onRedis makes a contender on a client that the caller closes.
 type onRedis func(redis.UniversalClient, setup) (contender, error)
 
 // plain opens a contender on a client of its own.
@@ -96,8 +96,7 @@ func plain(open onRedis) func(setup) (contender, error) {
 	}
 }
 
-// pipelined opens a contender on a client that batches commands across
-// goroutines.
+// pipelined opens a contender on a client that batches the commands of all goroutines.
 func pipelined(open onRedis) func(setup) (contender, error) {
 	return func(s setup) (contender, error) {
 		rdb := newClient(s.Addr)
@@ -113,7 +112,7 @@ func newClient(addr string) *redis.Client {
 	return redis.NewClient(&redis.Options{Addr: addr, PoolSize: poolSize})
 }
 
-// owned is a contender with the client that it is on.
+// owned is a contender with its client.
 type owned struct {
 	contender
 	closeClient func() error
@@ -129,7 +128,7 @@ func own(open onRedis, rdb redis.UniversalClient, s setup, closeClient func() er
 
 func (o owned) Close() error { return errors.Join(o.contender.Close(), o.closeClient()) }
 
-// locker is Sluice.
+// locker is the contender of Sluice.
 type locker struct{ *sluice.Locker }
 
 func newSluice(rdb redis.UniversalClient, _ setup) (contender, error) {
@@ -145,13 +144,13 @@ func (l locker) Lock(ctx context.Context, name string) (unlock, error) {
 	return lock.Unlock, nil
 }
 
-// floor is the least that a lock on Redis can do: two round trips, and no more
-// safety than they give. It does not wait.
+// floor is the least that a lock on Redis needs: two round trips, with no more safety than
+// they give. It does not wait.
 type floor struct{ rdb redis.UniversalClient }
 
 var (
 	errTaken  = errors.New("taken")
-	errLost   = errors.New("not ours any more")
+	errLost   = errors.New("the lock was lost")
 	floorFree = redis.NewScript(`if redis.call("GET", KEYS[1]) == ARGV[1] then return redis.call("DEL", KEYS[1]) end return 0`)
 )
 
@@ -180,7 +179,7 @@ func (f floor) Lock(ctx context.Context, name string) (unlock, error) {
 
 func (f floor) Close() error { return nil }
 
-// local is what a lock within one process costs.
+// local is a lock within one process.
 type local struct{ mu sync.Mutex }
 
 func (l *local) Lock(ctx context.Context, _ string) (unlock, error) {

@@ -9,8 +9,8 @@ import (
 	"unsafe"
 )
 
-// guard checks what a lock is for: whoever is in a section is there alone. It
-// holds no pointers, so that it can lie in memory that processes share.
+// guard checks that sections never overlap. It holds no pointers, so that it can lie in memory
+// that processes share.
 type guard struct {
 	inside   atomic.Int64
 	overlaps atomic.Int64
@@ -34,7 +34,7 @@ func (g *guard) check() error {
 		return fmt.Errorf("NOT EXCLUSIVE: %d of %d sections overlapped", n, g.entries.Load())
 	}
 	if n := g.entries.Load(); g.plain != n {
-		return fmt.Errorf("NOT EXCLUSIVE: a plain counter says %d after %d sections", g.plain, n)
+		return fmt.Errorf("NOT EXCLUSIVE: a plain counter is %d after %d sections", g.plain, n)
 	}
 	return nil
 }

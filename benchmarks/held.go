@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	heldTTL    = 5 * time.Second         // rueidislock's default, which its README leaves
-	heldLeast  = 2700 * time.Millisecond // in which each renews
+	heldTTL    = 5 * time.Second         // rueidislock's default, which its README keeps
+	minHeld    = 2700 * time.Millisecond // long enough for each contender to renew
 	goroutines = "goroutines"
 	locksLost  = "locks lost"
 )
 
-// held is many locks that are kept for longer than their TTL.
+// held measures many locks that are held for longer than their TTL.
 func held() scenario {
 	renewing := entrant{name: sluiceName, settings: fmt.Sprintf("in held: TTL %v, WithAutoRenew", heldTTL), open: plain(newRenewing)}
 	return scenario{
@@ -52,11 +52,11 @@ func heldTurn(ctx context.Context, t turn) (r result, err error) {
 	if err != nil {
 		return result{}, fmt.Errorf("lock: %w", err)
 	}
-	if r.value, err = t.meter.commandsDuring(ctx, max(t.length, heldLeast)); err != nil {
+	if r.value, err = t.meter.commandsDuring(ctx, max(t.length, minHeld)); err != nil {
 		return result{}, err
 	}
 	r.extra = map[string]float64{goroutines: float64(runtime.NumGoroutine() - t.goroutines)}
-	errs := make([]error, len(unlocks)) // of locks that were lost
+	errs := make([]error, len(unlocks)) // of lost locks
 	_ = inParallel(context.WithoutCancel(ctx), len(unlocks), func(ctx context.Context, i int) error {
 		errs[i] = unlocks[i](ctx)
 		return nil

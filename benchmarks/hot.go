@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// hot is a name that a whole process wants.
+// hot measures one name that many goroutines of one process want.
 func hot() scenario {
 	return scenario{
 		name:    "hot",

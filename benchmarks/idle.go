@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	settling  = time.Second
-	idleLeast = 1500 * time.Millisecond // in which each looks for tasks
+	settling = time.Second
+	minIdle  = 1500 * time.Millisecond // long enough for each contender to poll
 )
 
-// idle is what a process sends that waits and has nothing to do.
+// idle measures what a process sends while it waits and has nothing to do.
 func idle() scenario {
 	entries := enterQueues(sluiceName, sluiceName, asynqName)
-	entries[0].settings = "defaults; in idle, with somebody who waits for a lock that another client holds"
+	entries[0].settings = "defaults; in idle, with a caller that waits for a lock that another client holds"
 	entries[1].name += ", no lock"
 	return scenario{
 		name:    "idle",
-		about:   "a worker of 64 handlers on an empty queue and, for Sluice, somebody who waits for a lock: the server's commands",
+		about:   "a worker of 64 handlers on an empty queue and, for Sluice, a caller that waits for a lock: the server's commands",
 		measure: commandsPerSecond,
 		entries: entries,
 		length:  4 * time.Second,
@@ -40,15 +40,15 @@ func idleTurn(ctx context.Context, t turn) (r result, err error) {
 	}()
 	all.Go(func() error { return t.queue.Work(waiting, 64, func(int) {}) })
 	if t.entrant.name == sluiceName {
-		all.Go(func() error { return waitInVain(waiting, t) })
+		all.Go(func() error { return waitUntilEnd(waiting, t) })
 	}
 	sleep(ctx, min(settling, t.length))
-	r.value, err = t.meter.commandsDuring(ctx, max(t.length, idleLeast))
+	r.value, err = t.meter.commandsDuring(ctx, max(t.length, minIdle))
 	return r, err
 }
 
-// waitInVain waits until ctx ends for a lock that another client holds.
-func waitInVain(ctx context.Context, t turn) (err error) {
+// waitUntilEnd waits for a lock that another client holds until ctx ends.
+func waitUntilEnd(ctx context.Context, t turn) (err error) {
 	holder, err := plain(func(rdb redis.UniversalClient, _ setup) (contender, error) {
 		l, err := sluice.NewLocker(rdb, sluice.WithTTL(t.length+time.Minute)) // it renews nothing
 		return locker{l}, err
@@ -70,7 +70,7 @@ func waitInVain(ctx context.Context, t turn) (err error) {
 	}
 	switch _, err := waiter.Lock(ctx, name); {
 	case err == nil:
-		return errors.New("NOT EXCLUSIVE: a lock that is held was taken")
+		return errors.New("NOT EXCLUSIVE: a held lock was acquired")
 	case ctx.Err() == nil:
 		return err
 	}

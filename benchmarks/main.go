@@ -1,6 +1,6 @@
-// Benchmarks puts Sluice's locks side by side with those of other Go libraries, and
-// its queues with asynq's, on one redis-server, in one run: what it prints are
-// ratios to be trusted and absolute figures to be taken for this machine's.
+// Benchmarks compares Sluice's locks with those of other Go libraries, and its queues with
+// asynq's, on one redis-server and in one run. The ratios that it prints hold on machines of
+// the same kind; the absolute figures are this machine's.
 package main
 
 import (
@@ -23,9 +23,9 @@ func main() {
 	os.Exit(parentMain(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// parentMain returns the exit status: 0 if every scenario ran, whatever its
-// contenders made of it; 1 if one could not be run, or Sluice failed in it; 2
-// for bad arguments. Tables go to out, the rest to log.
+// parentMain returns the exit status: 0 if every scenario ran, even if a peer failed in it; 1
+// if a scenario could not be run, or Sluice failed in it; 2 for bad arguments. It prints
+// tables to out, and everything else to log.
 func parentMain(args []string, out, log io.Writer) int {
 	c, err := parse(args, log)
 	switch {
@@ -44,9 +44,9 @@ func parentMain(args []string, out, log io.Writer) int {
 	return 0
 }
 
-// config is what the arguments say.
+// config is the command line.
 type config struct {
-	redis     string // address; empty for a server of our own
+	redis     string // address; empty to start a server
 	quick     bool
 	rounds    int
 	length    time.Duration // of a contender's turn; 0 for the scenario's own
@@ -92,8 +92,8 @@ func parse(args []string, log io.Writer) (config, error) {
 	return c, err
 }
 
-// choose returns the scenarios of these names or, without names, all. A name
-// stands for the scenarios that begin with it.
+// choose returns the scenarios with these names or, without names, all. A name also means all
+// scenarios that begin with it and a hyphen.
 func choose(names []string) ([]scenario, error) {
 	all := scenarios()
 	if len(names) == 0 {

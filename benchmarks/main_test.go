@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMain makes the test program a child where it is started as one.
+// TestMain runs the test program as a child process if it was started as one.
 func TestMain(m *testing.M) {
 	if spec, ok := os.LookupEnv(childEnv); ok {
 		os.Exit(childMain(spec))
@@ -24,10 +24,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestScenarios runs every scenario with everybody, too short to measure
-// anything. Sluice and the floor have to come to a figure; others may fail, as
-// they do now and then.
-func TestScenarios(t *testing.T) {
+// TestScenarios_AllRun runs every scenario with all contenders, too briefly to measure
+// anything. Sluice and the floor must give a figure; the peers may fail, as they sometimes do.
+func TestScenarios_AllRun(t *testing.T) {
 	if _, err := exec.LookPath("redis-server"); errors.Is(err, exec.ErrNotFound) && os.Getenv("CI") != "true" {
 		t.Skip("no redis-server on this machine: install it to run this test (Debian: redis-server)")
 	}
@@ -73,8 +72,9 @@ func requireXML(t *testing.T, file string) {
 	require.NoError(t, xml.Unmarshal(b, new(struct{})), file)
 }
 
-// TestReport is of one contender that did well and one that did nothing.
-func TestReport(t *testing.T) {
+// TestReport_KeepsValuesAndFailures reports one contender with values and one with failures
+// only.
+func TestReport_KeepsValuesAndFailures(t *testing.T) {
 	t.Parallel()
 	s := scenario{
 		name: "some", measure: duration, entries: enter(sluiceName, "redsync"),
@@ -99,7 +99,7 @@ func TestReport(t *testing.T) {
 	}, read)
 }
 
-func TestScale(t *testing.T) {
+func TestChart_UsesALogarithmicScaleForLargeRatios(t *testing.T) {
 	t.Parallel()
 	of := func(values ...float64) scale {
 		var c chart
@@ -114,8 +114,9 @@ func TestScale(t *testing.T) {
 	require.Equal(t, 100.0, scale{}.at(100))
 }
 
-// TestOutputs is told before anything is measured.
-func TestOutputs(t *testing.T) {
+// TestReport_ChecksOutputsFirst: a file that cannot be written is an error before anything is
+// measured.
+func TestReport_ChecksOutputsFirst(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
@@ -127,7 +128,7 @@ func TestOutputs(t *testing.T) {
 	}
 }
 
-func TestArguments(t *testing.T) {
+func TestParse_RejectsBadArguments(t *testing.T) {
 	t.Parallel()
 	for args, status := range map[string]int{
 		"-h":            0,
@@ -144,7 +145,7 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-func TestChoose(t *testing.T) {
+func TestChoose_AcceptsPrefixes(t *testing.T) {
 	t.Parallel()
 	chosen, err := choose([]string{"storm", "hot"})
 	require.NoError(t, err)
@@ -155,7 +156,7 @@ func TestChoose(t *testing.T) {
 	require.Equal(t, []string{"storm-2ms", "storm-20ms", "hot"}, names)
 }
 
-func TestGuard(t *testing.T) {
+func TestGuard_FindsOverlaps(t *testing.T) {
 	t.Parallel()
 	g, file, remove, err := newSharedGuard()
 	require.NoError(t, err)
@@ -170,20 +171,20 @@ func TestGuard(t *testing.T) {
 	require.ErrorContains(t, same.check(), "NOT EXCLUSIVE: 1 of 3")
 }
 
-func TestOvertaken(t *testing.T) {
+func TestOvertaken_CountsPairs(t *testing.T) {
 	t.Parallel()
 	require.Zero(t, overtaken(nil))
 	require.Zero(t, overtaken([]int64{1, 2, 3}))
 	require.Equal(t, 1.0, overtaken([]int64{3, 2, 1}))
 }
 
-func TestMedian(t *testing.T) {
+func TestMedian_OfEvenAndOddNumbers(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, 2.0, median([]float64{3, 1, 2}))
 	require.Equal(t, 1.5, median([]float64{2, 1}))
 }
 
-func TestShort(t *testing.T) {
+func TestShort_RoundsToThreeDigits(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "1.23ms", short(1234567))
 	require.Equal(t, "-101ms", short(-101334749))

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Columns of what an operation takes: a lock and its unlock, or a task. Commands
-// are all that the server runs, those within scripts and of others included.
+// Columns of what an operation uses: a lock and its unlock, or a task. Commands are all that
+// the server runs, including those within scripts and those of other clients.
 const (
 	commandsPerOp = "commands/op"
 	scriptsPerOp  = "scripts/op"
@@ -26,14 +26,14 @@ var (
 
 func threeDigits(v float64) string { return fmt.Sprintf("%.3g", v) }
 
-// usage is what has been done until now.
+// usage has counts since the start of the server and of this process.
 type usage struct {
 	scripts, commands float64 // by the server
 	mallocs           float64 // by this process
 }
 
-// meter measures what a turn uses. It runs when the turn begins; a turn that makes
-// preparations starts it again after them.
+// meter measures what a turn uses. It is started before the turn; a turn that prepares
+// something starts it again after that.
 type meter struct {
 	addr string
 	from usage
@@ -44,13 +44,13 @@ func (m *meter) start(ctx context.Context) (err error) {
 	return err
 }
 
-// read returns what was used since the start.
+// read returns what was used since start.
 func (m *meter) read(ctx context.Context) (usage, error) {
 	now, err := used(ctx, m.addr)
 	return usage{now.scripts - m.from.scripts, now.commands - m.from.commands, now.mallocs - m.from.mallocs}, err
 }
 
-// perOp adds to a result what an operation of it used.
+// perOp adds to a result what each operation used.
 func (m *meter) perOp(ctx context.Context, r *result) error {
 	if r.ops == 0 {
 		return nil
@@ -72,7 +72,7 @@ var commandsPerSecond = measure{"commands/s", less, func(v float64) string {
 	return threeDigits(v) + "/s"
 }}
 
-// commandsDuring is how many commands per second the server runs during d.
+// commandsDuring returns how many commands per second the server runs during d.
 func (m *meter) commandsDuring(ctx context.Context, d time.Duration) (float64, error) {
 	if err := m.start(ctx); err != nil {
 		return 0, err
@@ -90,7 +90,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	<-ctx.Done()
 }
 
-// housekeeping is commands of connections, and of this program.
+// housekeeping has the commands that set up connections, and those of this program.
 var housekeeping = []string{"auth", "client", "config", "hello", "info", "select", "slowlog"}
 
 func used(ctx context.Context, addr string) (u usage, err error) {

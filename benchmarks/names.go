@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// names is many locks that nobody else wants.
+// names measures many locks, each wanted by one goroutine only.
 func names() scenario {
 	return scenario{
 		name:    "names",
@@ -18,7 +18,7 @@ func names() scenario {
 	}
 }
 
-// manyNames is so many that commands are worth batching.
+// manyNames is names with so many goroutines that batching of commands pays.
 func manyNames() scenario {
 	return scenario{
 		name:    "names-1000",

@@ -21,18 +21,17 @@ const (
 	rueidislockSettings = "rueidis v1.0.78, KeyMajority 1, NoLoopTracking as its README has it, TryNextAfter 1s, KeyValidity 5s (its default); one multiplexed connection"
 )
 
-// The retry delays of the peers that poll, redislock and redsync, are those that
-// did best of 0.5, 1, 2, 5, 10, 20, 50 and 100ms and ExponentialBackoff(16ms,
-// 128ms), scenario by scenario. A longer one means more sections per second, for
-// whoever unlocks is the next to lock; past 20ms some goroutines get no turn.
+// The retry delays of the peers that poll, redislock and redsync, are the best for each
+// scenario of 0.5, 1, 2, 5, 10, 20, 50 and 100ms and ExponentialBackoff(16ms, 128ms). A longer
+// delay gives more sections per second, because the goroutine that unlocks is then the next
+// to lock; with more than 20ms some goroutines never get the lock.
 const (
 	retryForThroughput = 20 * time.Millisecond
 	retryForCrowds     = 10 * time.Millisecond
 	retryForLatency    = time.Millisecond
 )
 
-// key is what the key of a lock is in Sluice, so that no contender sends
-// shorter keys.
+// key returns the key that Sluice uses for a lock, so that no contender sends shorter keys.
 func key(name string) string { return "Lock:" + name }
 
 func newToken() string {
@@ -92,9 +91,9 @@ func (l redsyncLock) Lock(ctx context.Context, name string) (unlock, error) {
 
 func (l redsyncLock) Close() error { return nil }
 
-// rueidisLock is github.com/redis/rueidis/rueidislock. TryNextAfter is its
-// timeout for a reply: with its default, 20ms, a slow one can leave a waiter
-// waiting for ever, and with one server a longer one costs nothing.
+// rueidisLock is github.com/redis/rueidis/rueidislock. TryNextAfter is its timeout for a reply:
+// with the default, 20ms, a slow reply can make a waiter wait forever; with one server, a
+// longer timeout costs nothing.
 type rueidisLock struct{ rueidislocks.Locker }
 
 func newRueidislock(s setup) (contender, error) {
@@ -109,8 +108,8 @@ func newRueidislock(s setup) (contender, error) {
 }
 
 func (l rueidisLock) Lock(ctx context.Context, name string) (unlock, error) {
-	// The lock ends with the context that it was taken with, and what ctx bounds
-	// here is the waiting: it is let go of once the lock is held.
+	// rueidislock releases a lock when the context of its acquisition ends. Here ctx bounds
+	// the wait only, so it is detached once the lock is held.
 	waiting, stop := ctx, func() bool { return true }
 	if ctx.Done() != nil {
 		var cancel context.CancelFunc

@@ -18,7 +18,7 @@ const (
 	timeToBeReady = 50 * time.Millisecond
 )
 
-// procs is a name that several processes want.
+// procs measures one name that several processes want.
 func procs() scenario {
 	return scenario{
 		name:    "procs",
@@ -42,7 +42,7 @@ func procsTurn(ctx context.Context, t turn) (r result, err error) {
 		return result{}, err
 	}
 	defer remove()
-	e := errand{
+	e := assignment{
 		Setup: t.setup, Entrant: t.entrant.name, Lock: uniqueName("procs"),
 		Guard: file, Size: perProcess, Length: t.length,
 	}
@@ -51,10 +51,10 @@ func procsTurn(ctx context.Context, t turn) (r result, err error) {
 	var children []*child
 	defer func() {
 		for _, c := range children { // all at once: each takes a moment
-			_ = c.stdin.Close()
+			_ = c.Stdin.Close()
 		}
 		for _, c := range children {
-			err = errors.Join(err, c.end())
+			err = errors.Join(err, c.Close())
 		}
 	}()
 	for range processes {
@@ -75,7 +75,7 @@ func procsTurn(ctx context.Context, t turn) (r result, err error) {
 	return sumUp(answers, t.length), g.check()
 }
 
-// workTogether has all children begin at the same moment.
+// workTogether makes all children begin at the same moment, and returns their answers.
 func workTogether(children []*child) ([]answer, error) {
 	start := time.Now().Add(timeToBeReady).UnixNano()
 	answers := make([]answer, len(children))
@@ -91,6 +91,7 @@ func workTogether(children []*child) ([]answer, error) {
 	return answers, group.Wait()
 }
 
+// sumUp adds up the tallies of all children.
 func sumUp(answers []answer, length time.Duration) result {
 	r := result{waits: newWaits(), extra: map[string]float64{withoutATurn: 0}}
 	var shares []int64
@@ -115,8 +116,8 @@ func sumUp(answers []answer, length time.Duration) result {
 	return r
 }
 
-// workAsTold is a child's part.
-func workAsTold(ctx context.Context, e errand, c contender, g *guard, o order) answer {
+// workAsChild is workTogether's part in a child.
+func workAsChild(ctx context.Context, e assignment, c contender, g *guard, o order) answer {
 	work := team{
 		contender: c, size: e.Size, length: e.Length, guard: g,
 		start: time.Unix(0, o.Start),

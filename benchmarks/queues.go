@@ -16,28 +16,28 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// queue is a way to put work off, with the connections that it needs. It is of one
-// turn only, and its tasks' IDs are numbers.
+// queue is a task queue with the connections that it needs. It serves one turn only, and its
+// tasks' IDs are numbers.
 type queue interface {
-	// Enqueue puts a task in, due at a time, or at once if that is zero.
+	// Enqueue enqueues a task that is due at a time; zero means at once.
 	Enqueue(ctx context.Context, id int, payload []byte, due time.Time) error
-	// Fill puts n tasks in, in the quickest way there is.
+	// Fill enqueues n tasks in the quickest way.
 	Fill(ctx context.Context, n int, payload []byte, due func(id int) time.Time) error
-	// Work hands tasks to handler until ctx ends.
+	// Work calls handler with tasks until ctx ends.
 	Work(ctx context.Context, concurrency int, handler func(id int)) error
-	// Close removes the tasks that are left, too.
+	// Close also removes the remaining tasks.
 	Close() error
 }
 
-// taskID is as long as a UUID. It is made without Sprintf, whose quarter of a
-// microsecond would show.
+// taskID returns an ID that is as long as a UUID. It does not use Sprintf, which would add a
+// quarter of a microsecond to the figures.
 func taskID(id int) string {
 	const blank = "task-0000000000000000000000000000000"
 	digits := strconv.Itoa(id)
 	return blank[:len(blank)-len(digits)] + digits
 }
 
-// idOf is -1 for what is no task of ours.
+// idOf returns the number in an ID of taskID; -1 for other IDs.
 func idOf(task string) int {
 	digits, ours := strings.CutPrefix(task, "task-")
 	id, err := strconv.Atoi(digits)
@@ -47,7 +47,7 @@ func idOf(task string) int {
 	return id
 }
 
-// taskQueue is Sluice.
+// taskQueue is the queue of Sluice.
 type taskQueue struct {
 	*sluice.Queue
 	closeClient func() error
@@ -137,8 +137,8 @@ func fillSingly(ctx context.Context, q queue, n int, payload []byte, due func(in
 	return inParallel(ctx, n, func(ctx context.Context, id int) error { return q.Enqueue(ctx, id, payload, due(id)) })
 }
 
-// inParallel does 0 to n-1 from as many goroutines as there are connections, until
-// one fails.
+// inParallel calls do with 0 to n-1, from as many goroutines as a pool has connections. It
+// stops at the first error.
 func inParallel(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
 	var next atomic.Int64
 	group, ctx := errgroup.WithContext(ctx)
@@ -184,7 +184,7 @@ func (q asynqQueue) Close() error {
 
 const asynqName = "asynq"
 
-// queueEntrants are all there are, by name.
+// queueEntrants returns all entrants with queues.
 func queueEntrants() []entrant {
 	return []entrant{
 		{name: sluiceName, settings: "defaults", openQueue: openSluiceQueue},
@@ -196,14 +196,14 @@ func queueEntrants() []entrant {
 
 func enterQueues(names ...string) []entrant { return pick(queueEntrants(), names) }
 
-// atOnce is the due time of what is due when it is enqueued.
+// atOnce is the due time of a task that is due when it is enqueued.
 func atOnce(int) time.Time { return time.Time{} }
 
-// ledger checks that every task was handed out.
+// ledger checks that a handler was called for every task.
 type ledger struct {
 	times    []atomic.Int32
 	left     atomic.Int64
-	complete chan struct{} // closed when each has been
+	complete chan struct{} // closed after the last task
 }
 
 func newLedger(n int) *ledger {
@@ -212,13 +212,14 @@ func newLedger(n int) *ledger {
 	return l
 }
 
+// enter records that a handler was called.
 func (l *ledger) enter(id int) {
 	if id >= 0 && id < len(l.times) && l.times[id].Add(1) == 1 && l.left.Add(-1) == 0 {
 		close(l.complete)
 	}
 }
 
-// workThrough has a queue's tasks worked through, and returns how long it took.
+// workThrough works until a handler was called for every task, and returns how long that took.
 func (l *ledger) workThrough(ctx context.Context, q queue, concurrency int, handler func(id int)) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
@@ -236,12 +237,12 @@ func (l *ledger) workThrough(ctx context.Context, q queue, concurrency int, hand
 		return 0, err
 	}
 	if n := l.left.Load(); n > 0 {
-		return 0, fmt.Errorf("TASKS LOST: %d of %d were never handed out", n, len(l.times))
+		return 0, fmt.Errorf("TASKS LOST: no handler was called for %d of %d", n, len(l.times))
 	}
 	return took, nil
 }
 
-// info is a section of the server's INFO.
+// info returns a section of the server's INFO.
 func info(ctx context.Context, addr, section string) (map[string]string, error) {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer func() { _ = rdb.Close() }()

@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// report is what a run has found.
+// report has the results of a run.
 type report struct {
 	Machine   machine   `json:"machine"`
 	Scenarios []outcome `json:"scenarios"`
 }
 
-// machine is what the figures were measured on.
+// machine describes where the figures were measured.
 type machine struct {
 	Server string    `json:"server"`
 	Go     string    `json:"go"`
@@ -38,7 +38,7 @@ func describe(ctx context.Context, addr string, rounds int) (machine, error) {
 	}, err
 }
 
-// outcome is how a scenario went.
+// outcome has the results of a scenario.
 type outcome struct {
 	scenario   scenario
 	Name       string        `json:"name"`
@@ -49,11 +49,11 @@ type outcome struct {
 	Contenders []standing    `json:"contenders"`
 }
 
-// standing is how a contender did in all rounds of a scenario.
+// standing has the results of a contender in all rounds of a scenario.
 type standing struct {
 	Name     string             `json:"name"`
 	Settings string             `json:"settings"`
-	Values   []float64          `json:"values"` // of the rounds that came to one
+	Values   []float64          `json:"values"` // of the rounds that gave one
 	Median   float64            `json:"median,omitempty"`
 	Min      float64            `json:"min,omitempty"`
 	Max      float64            `json:"max,omitempty"`
@@ -64,7 +64,7 @@ type standing struct {
 	Notes    []string           `json:"notes,omitempty"`
 }
 
-// wait is what the waits of all rounds come to.
+// wait summarizes the waits of all rounds.
 type wait struct {
 	P50 time.Duration `json:"p50_ns"`
 	P99 time.Duration `json:"p99_ns"`
@@ -84,7 +84,7 @@ func (s scenario) outcome(results [][]result) outcome {
 	return o
 }
 
-// reference is Sluice's median.
+// reference returns Sluice's median; 0 if there is none.
 func (o outcome) reference() float64 {
 	for _, st := range o.Contenders {
 		if strings.HasPrefix(st.Name, sluiceName) {
@@ -113,7 +113,7 @@ func (s scenario) standing(e entrant, rs []result) standing {
 	return st
 }
 
-// valuesOf are the measurements of the turns that came to one.
+// valuesOf returns the values of the turns that gave one.
 func valuesOf(rs []result) []float64 {
 	values := []float64{}
 	for _, r := range rs {
@@ -133,7 +133,7 @@ func extras(rs []result, title string) (values []float64) {
 	return values
 }
 
-// waitOf is nil where there are no waits.
+// waitOf returns nil if there are no waits.
 func waitOf(rs []result) *wait {
 	sum := newWaits()
 	for _, r := range rs {
@@ -151,8 +151,7 @@ func waitOf(rs []result) *wait {
 	}
 }
 
-// checkOutputs finds out before the measuring, not after, that what it finds
-// cannot be written.
+// checkOutputs checks before the measurements that the results can be written.
 func (c config) checkOutputs() error {
 	if c.json != "" {
 		f, err := os.OpenFile(c.json, os.O_WRONLY|os.O_CREATE, 0o666)
@@ -169,7 +168,7 @@ func (c config) checkOutputs() error {
 	return nil
 }
 
-// write writes what the arguments ask for.
+// write writes the files that the flags ask for.
 func (r report) write(c config) (err error) {
 	if c.json != "" {
 		err = r.writeJSON(c.json)

@@ -12,26 +12,26 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// A scenario is a task that contenders are given in turn.
+// A scenario is a measurement that every contender runs in turn.
 type scenario struct {
 	name    string
 	about   string
 	measure measure
 	entries []entrant
-	length  time.Duration // of a turn, where the time is fixed
-	retry   time.Duration // what is best for those that poll; 0 where nobody waits
-	columns []column      // besides those that every table has
+	length  time.Duration // of a turn, if it is fixed
+	retry   time.Duration // the best one for contenders that poll; 0 if none waits
+	columns []column      // of the table, besides the usual ones
 	turn    func(ctx context.Context, t turn) (result, error)
 }
 
-// scenarios are all there are, in the order in which they run.
+// scenarios returns all scenarios, in the order in which they run.
 func scenarios() []scenario {
 	return []scenario{single(), hot(), procs(), storm(2 * time.Millisecond), storm(20 * time.Millisecond),
 		names(), manyNames(), wake(), held(),
 		work(64, 200_000), work(1, 20_000),
-		enqueue("enqueue-now", "due at once", atOnce), enqueue("enqueue-later", "due in 15 minutes", inAQuarter), enqueueBatch(),
+		enqueue("enqueue-now", "due at once", atOnce), enqueue("enqueue-later", "due in 15 minutes", in15Minutes), enqueueBatch(),
 		late("late-idle", func(entrant) int { return 2000 }, 5*time.Second),
-		late("late-busy", halfOf, 3*time.Second),
+		late("late-busy", halfRate, 3*time.Second),
 		idle(), memory(0), memory(100), depth(10_000), depth(10_000_000)}
 }
 
@@ -39,21 +39,21 @@ func scenarios() []scenario {
 type turn struct {
 	setup   setup
 	entrant entrant
-	// contender is fresh and warm. In scenarios with several processes, each has
-	// one of its own besides.
+	// contender is new and warmed up. In scenarios with several processes, each child
+	// process has one of its own too.
 	contender contender
-	queue     queue // instead, in scenarios of tasks
+	queue     queue // instead of contender, in scenarios of tasks
 	meter     *meter
-	// goroutines is how many the process had before the contender.
+	// goroutines is how many goroutines the process had before it opened the contender.
 	goroutines int
 	length     time.Duration
 	quick      bool
 }
 
-// result is how a turn went.
+// result is the result of a turn.
 type result struct {
 	value    float64            // in the scenario's measure
-	ops      float64            // that were done; 0 where they are not counted
+	ops      float64            // the number of operations; 0 if they are not counted
 	extra    map[string]float64 // by the title of the scenario's column
 	waits    *hdrhistogram.Histogram
 	failures failures
@@ -71,7 +71,7 @@ func compare(ctx context.Context, c config, out, log io.Writer) (err error) {
 	addr := c.redis
 	if addr == "" {
 		var stop func()
-		if addr, stop, err = startServer(ctx); err != nil {
+		if addr, stop, err = startServer(); err != nil {
 			return err
 		}
 		defer stop()
@@ -92,14 +92,14 @@ func compare(ctx context.Context, c config, out, log io.Writer) (err error) {
 		o := s.outcome(results)
 		o.print(out)
 		found.Scenarios = append(found.Scenarios, o)
-		errs = append(errs, s.sluiceFailed(results))
+		errs = append(errs, s.sluiceFailure(results))
 	}
 	printSettings(out, c.scenarios)
 	return errors.Join(append(errs, found.write(c))...)
 }
 
-// sluiceFailed is what Sluice, which always goes first, did wrong.
-func (s scenario) sluiceFailed(results [][]result) error {
+// sluiceFailure returns an error if Sluice, which is the first contender, failed.
+func (s scenario) sluiceFailure(results [][]result) error {
 	for _, r := range results[0] {
 		if r.failures.Count > 0 {
 			return fmt.Errorf("%s: Sluice failed: %s", s.name, r.failures.First)
@@ -108,9 +108,8 @@ func (s scenario) sluiceFailed(results [][]result) error {
 	return nil
 }
 
-// run gives every contender a turn in every round. It returns each one's
-// results; the error is ctx's only, for what a contender does wrong belongs into
-// the table.
+// run gives every contender a turn in every round, and returns the results by contender. The
+// error is ctx's only: the table shows how contenders failed.
 func (s scenario) run(ctx context.Context, c config, addr string, log io.Writer) ([][]result, error) {
 	results := make([][]result, len(s.entries))
 	for round := range c.rounds {
@@ -128,6 +127,7 @@ func (s scenario) run(ctx context.Context, c config, addr string, log io.Writer)
 	return results, nil
 }
 
+// lengthFor returns the length of a turn.
 func (s scenario) lengthFor(c config) time.Duration {
 	switch {
 	case c.length > 0:
@@ -138,24 +138,25 @@ func (s scenario) lengthFor(c config) time.Duration {
 	return s.length
 }
 
+// progress returns a line about a turn.
 func (s scenario) progress(r result) string {
-	said := s.measure.show(r.value)
+	text := s.measure.show(r.value)
 	if r.notes != "" {
-		said += ", " + r.notes
+		text += ", " + r.notes
 	}
 	if r.failures.Count > 0 {
-		said += fmt.Sprintf(", %d failures: %s", r.failures.Count, strings.TrimSpace(r.failures.First))
+		text += fmt.Sprintf(", %d failures: %s", r.failures.Count, strings.TrimSpace(r.failures.First))
 	}
-	return said
+	return text
 }
 
-// oneTurn opens the contender, warms it up, and lets it have its turn.
+// oneTurn opens the contender, warms it up, and runs its turn.
 func (s scenario) oneTurn(ctx context.Context, t turn) (r result) {
 	t.goroutines = runtime.NumGoroutine()
 	shut, err := t.open(ctx)
 	if shut != nil {
 		if err == nil {
-			runtime.GC() // of what earlier turns left
+			runtime.GC() // of the garbage of earlier turns
 			r, err = s.metered(ctx, t)
 		}
 		if closing := shut(); closing != nil {
@@ -166,7 +167,7 @@ func (s scenario) oneTurn(ctx context.Context, t turn) (r result) {
 	return r
 }
 
-// metered adds to the turn's result what its operations used.
+// metered runs the turn, and adds to its result what each operation used.
 func (s scenario) metered(ctx context.Context, t turn) (result, error) {
 	t.meter = &meter{addr: t.setup.Addr}
 	if err := t.meter.start(ctx); err != nil {
@@ -179,8 +180,8 @@ func (s scenario) metered(ctx context.Context, t turn) (result, error) {
 	return r, err
 }
 
-// open makes the turn's contender, warm, or its queue. shut is nil if there is
-// nothing to be closed.
+// open opens the turn's contender and warms it up, or opens its queue. shut is nil if there
+// is nothing to close.
 func (t *turn) open(ctx context.Context) (shut func() error, err error) {
 	if t.entrant.openQueue != nil {
 		if t.queue, err = t.entrant.openQueue(t.setup); err != nil {

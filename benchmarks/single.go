@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// single is the uncontended cost: one goroutine, one name.
+// single measures a lock that no other caller wants: one goroutine, one name.
 func single() scenario {
 	return scenario{
 		name:    "single",

@@ -18,7 +18,7 @@ var bytesEach = measure{"bytes", less, func(v float64) string { return fmt.Sprin
 
 func randomUpTo(d time.Duration) time.Duration { return rand.N(d) }
 
-// memory is what a scheduled task takes up on the server.
+// memory measures how much memory of the server a scheduled task needs.
 func memory(payload int) scenario {
 	return scenario{
 		name:    fmt.Sprint("memory-", payload),
@@ -60,7 +60,7 @@ const (
 	slowScripts = "scripts > 2ms"
 )
 
-// depth is what other tasks' being there costs.
+// depth measures claims and enqueues beside many scheduled tasks.
 func depth(scheduled int) scenario {
 	return scenario{
 		name:    fmt.Sprint("depth-", scheduled),
@@ -105,7 +105,7 @@ func depthTurn(ctx context.Context, t turn, scheduled int) (result, error) {
 	}, err
 }
 
-// beside enqueues a task and claims 100.
+// beside measures one enqueue, and a claim of 100 tasks.
 func beside(ctx context.Context, q taskQueue, round int) (claim, enqueue time.Duration, err error) {
 	tasks := make([]sluice.Task, 99)
 	for i := range tasks {
@@ -119,7 +119,7 @@ func beside(ctx context.Context, q taskQueue, round int) (claim, enqueue time.Du
 		return 0, 0, err
 	}
 	enqueue = time.Since(began)
-	time.Sleep(time.Millisecond) // a batch is due over some microseconds
+	time.Sleep(time.Millisecond) // the tasks of a batch become due one microsecond after the other
 	began = time.Now()
 	entries, err := q.Claim(ctx, 100, time.Minute)
 	claim = time.Since(began)

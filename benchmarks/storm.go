@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// stormLimit ends a contender's turn: "n of 500 got in" then says how far it
-// came.
+// stormLimit ends a contender's turn. "n of 500 got in" then says how many goroutines got the
+// lock.
 const stormLimit = 20 * time.Second
 
-// storm is a crowd in which each has to get in once.
+// storm measures a crowd of goroutines that each want the lock once.
 func storm(hold time.Duration) scenario {
 	return scenario{
 		name:    fmt.Sprint("storm-", hold),
@@ -35,7 +35,7 @@ func stormTurn(ctx context.Context, t turn, hold time.Duration) (result, error) 
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, stormLimit, errors.New("the time was over"))
 	defer cancel()
-	s := stormy{contender: t.contender, name: uniqueName("storm"), hold: hold}
+	s := stormRun{contender: t.contender, name: uniqueName("storm"), hold: hold}
 	var wg sync.WaitGroup
 	began := time.Now()
 	for range crowd {
@@ -57,18 +57,20 @@ func stormTurn(ctx context.Context, t turn, hold time.Duration) (result, error) 
 	return r, s.guard.check()
 }
 
-type stormy struct {
+// stormRun is one turn of a storm.
+type stormRun struct {
 	contender contender
 	name      string
 	hold      time.Duration
 	arrivals  atomic.Int64
 	guard     guard
-	order     []int64 // arrivals in the order of service; only by who holds the lock
+	order     []int64 // arrivals in the order of service; guarded by the measured lock
 
-	mu sync.Mutex // the result's
+	mu sync.Mutex // guards the turn's result
 }
 
-func (s *stormy) getIn(ctx context.Context) (waited time.Duration, err error) {
+// getIn gets the lock once.
+func (s *stormRun) getIn(ctx context.Context) (waited time.Duration, err error) {
 	arrival := s.arrivals.Add(1)
 	began := time.Now()
 	unlock, err := s.contender.Lock(ctx, s.name)
@@ -86,8 +88,8 @@ func (s *stormy) getIn(ctx context.Context) (waited time.Duration, err error) {
 	return waited, nil
 }
 
-// overtaken is how many of all pairs were served in the wrong order: 0 is first
-// come, first served; 1/2 is chance.
+// overtaken returns the share of pairs that were served in the wrong order: 0 is first come,
+// first served; 1/2 is random.
 func overtaken(order []int64) float64 {
 	wrong, pairs := 0, 0
 	for i := range order {

@@ -11,7 +11,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 )
 
-// measure is what a scenario compares.
+// measure is the quantity that a scenario compares.
 type measure struct {
 	unit   string
 	better string
@@ -28,10 +28,10 @@ var (
 	duration  = measure{"time", less, func(v float64) string { return short(time.Duration(v)) }}
 )
 
-// column is a figure of one scenario only.
+// column is a figure that only some scenarios have.
 type column struct {
 	title string
-	fold  func([]float64) float64 // of all rounds
+	fold  func([]float64) float64 // one figure from those of all rounds
 	show  func(float64) string
 }
 
@@ -119,24 +119,24 @@ func (c column) cell(st standing) string {
 	return c.show(v)
 }
 
-// remarks are the failures and the notes.
+// remarks returns the failures and the notes.
 func (st standing) remarks() string {
-	said := "0"
+	remarks := "0"
 	if st.Failures.Count > 0 {
-		said = fmt.Sprintf("%d: %s", st.Failures.Count, st.Failures.First)
+		remarks = fmt.Sprintf("%d: %s", st.Failures.Count, st.Failures.First)
 	}
-	return strings.Join(append([]string{said}, st.Notes...), "; ")
+	return strings.Join(append([]string{remarks}, st.Notes...), "; ")
 }
 
-// printSettings says what the contenders were set to.
+// printSettings prints the settings of all contenders.
 func printSettings(out io.Writer, scenarios []scenario) {
 	_, _ = fmt.Fprintln(out, "\nSettings:")
-	said := map[string]bool{}
+	printed := map[string]bool{}
 	for _, s := range scenarios {
 		for _, e := range s.entries {
 			line := fmt.Sprintf("  %s: %s\n", e.name, e.settings)
-			if !said[line] {
-				said[line] = true
+			if !printed[line] {
+				printed[line] = true
 				_, _ = fmt.Fprint(out, line)
 			}
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// failures counts what went wrong, and keeps the first error.
+// failures counts errors, and keeps the first.
 type failures struct {
 	Count int    `json:"count"`
 	First string `json:"first,omitempty"`
@@ -38,7 +38,7 @@ func newWaits() *hdrhistogram.Histogram {
 	return hdrhistogram.New(int64(time.Microsecond), int64(2*time.Minute), 2)
 }
 
-// tally is what a team did.
+// tally has the results of a team.
 type tally struct {
 	Turns    []int64 // sections of each goroutine
 	Failures failures
@@ -52,19 +52,19 @@ func (t *tally) sections() (n int64) {
 	return n
 }
 
-// team is goroutines that take locks for a fixed time, each as often as it can.
+// team is a group of goroutines that lock and unlock for a fixed time, each as often as it can.
 type team struct {
 	contender contender
 	size      int
 	length    time.Duration
 	start     time.Time               // when to begin; zero for now
-	name      func(member int) string // of the lock that a member takes
-	guard     *guard                  // for all sections; nil where the names differ
+	name      func(member int) string // of the lock that a member wants
+	guard     *guard                  // of all sections; nil if the names differ
 }
 
-// work returns when the time is over or ctx ends. A wait that is cut short by
-// the end of the time counts as long as it was, and no more: otherwise whoever
-// never gets a turn would be missing from the waits.
+// work returns when the time is over or ctx ends. A wait that the end of the time cuts short
+// counts as long as it lasted: without it, a goroutine that never gets the lock would be
+// missing from the waits.
 func (t team) work(ctx context.Context) tally {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -90,6 +90,7 @@ func (t team) work(ctx context.Context) tally {
 	return sum
 }
 
+// member is a goroutine of a team.
 type member struct {
 	team
 	name     string
@@ -127,7 +128,7 @@ func (m *member) work(ctx context.Context) {
 	}
 }
 
-// warmUp fills the contender's pool and brings its scripts to the server.
+// warmUp fills the contender's pool and loads its scripts into the server.
 func warmUp(ctx context.Context, c contender) error {
 	errs := make(chan error)
 	for i := range poolSize {
@@ -148,6 +149,5 @@ func warmUp(ctx context.Context, c contender) error {
 	return first
 }
 
-// uniqueName keeps turns apart, also from those of earlier runs on the same
-// server.
+// uniqueName returns a name that no other turn, or run on the same server, uses.
 func uniqueName(what string) string { return "benchmark-" + what + "-" + newToken() }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// wake is how long a free lock stays free while somebody waits for it.
+// wake measures how long a released lock stays free while a caller waits for it.
 func wake() scenario {
 	return scenario{
 		name:    "wake",
@@ -20,11 +20,11 @@ func wake() scenario {
 	}
 }
 
-// wakeLimit bounds one waiter's wait.
+// wakeLimit bounds the wait of one waiter.
 const wakeLimit = 5 * time.Second
 
-// mostSleepers is how many waiters may fail to wake before the turn is given up.
-const mostSleepers = 2
+// maxFailures is how many waiters may fail to wake up before the turn ends.
+const maxFailures = 2
 
 func wakeTurn(ctx context.Context, t turn) (r result, err error) {
 	_, file, remove, err := newSharedGuard()
@@ -33,11 +33,11 @@ func wakeTurn(ctx context.Context, t turn) (r result, err error) {
 	}
 	defer remove()
 	name := uniqueName("wake")
-	c, err := spawn(ctx, errand{Setup: t.setup, Entrant: t.entrant.name, Lock: name, Guard: file})
+	c, err := spawn(ctx, assignment{Setup: t.setup, Entrant: t.entrant.name, Lock: name, Guard: file})
 	if err != nil {
 		return result{}, err
 	}
-	defer func() { err = errors.Join(err, c.end()) }()
+	defer func() { err = errors.Join(err, c.Close()) }()
 	times := 100
 	if t.quick {
 		times = 10
@@ -49,7 +49,7 @@ func wakeTurn(ctx context.Context, t turn) (r result, err error) {
 			return r, err
 		}
 		_ = r.waits.RecordValue(int64(d))
-		if r.failures.merge(slept); r.failures.Count >= mostSleepers {
+		if r.failures.merge(slept); r.failures.Count >= maxFailures {
 			break
 		}
 	}
@@ -57,9 +57,9 @@ func wakeTurn(ctx context.Context, t turn) (r result, err error) {
 	return r, nil
 }
 
-// wakeOnce hands the lock over once. The clock is the machine's, which both
-// processes read. A waiter that never gets the lock is a failure, and one whose
-// wait is as long as it waited; the error is for all else.
+// wakeOnce releases the lock once, and returns how long the waiter took to get it, by the
+// machine's clock, which both processes read. A waiter that never gets the lock is a failure
+// in slept, and its wait counts as long as it lasted; err is for everything else.
 func wakeOnce(ctx context.Context, holder contender, waiter *child, name string) (d time.Duration, slept failures, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*wakeLimit)
 	defer cancel()
@@ -70,8 +70,8 @@ func wakeOnce(ctx context.Context, holder contender, waiter *child, name string)
 	if err := waiter.order(order{}); err != nil {
 		return 0, slept, err
 	}
-	// Long enough for the other to be waiting, and at no fixed point of its
-	// retries.
+	// Long enough for the other process to wait, and a random time, so that it ends at no
+	// fixed point between two of its retries.
 	time.Sleep(20*time.Millisecond + rand.N(20*time.Millisecond))
 	freed := time.Now()
 	if err := unlock(ctx); err != nil {
@@ -88,8 +88,8 @@ func wakeOnce(ctx context.Context, holder contender, waiter *child, name string)
 	return d, a.Tally.Failures, nil
 }
 
-// waitAsTold is the child's part.
-func waitAsTold(ctx context.Context, e errand, c contender) answer {
+// waitAsChild is wakeOnce's part in the child.
+func waitAsChild(ctx context.Context, e assignment, c contender) answer {
 	ctx, cancel := context.WithTimeoutCause(ctx, wakeLimit, errors.New("never woke up"))
 	defer cancel()
 	unlock, err := c.Lock(ctx, e.Lock)

@@ -9,7 +9,7 @@ import (
 
 var tasksPerSecond = measure{"tasks/s", more, func(v float64) string { return fmt.Sprintf("%.0f/s", v) }}
 
-// work is a backlog of tasks that take no time.
+// work measures a backlog of tasks whose handlers do nothing.
 func work(concurrency, tasks int) scenario {
 	return scenario{
 		name:    fmt.Sprint("work-", concurrency),
@@ -39,7 +39,7 @@ func workTurn(ctx context.Context, t turn, concurrency, tasks int) (result, erro
 	return result{value: float64(tasks) / took.Seconds(), ops: float64(tasks)}, nil
 }
 
-// enqueue is one task at a time, from many goroutines.
+// enqueue measures enqueues of one task at a time, from many goroutines.
 func enqueue(name, about string, due func(id int) time.Time) scenario {
 	return scenario{
 		name:    name,
@@ -53,10 +53,10 @@ func enqueue(name, about string, due func(id int) time.Time) scenario {
 	}
 }
 
-// inAQuarter is the due time of an order that is to be paid within 15 minutes.
-func inAQuarter(int) time.Time { return time.Now().Add(15 * time.Minute) }
+// in15Minutes is the due time of an order that must be paid within 15 minutes.
+func in15Minutes(int) time.Time { return time.Now().Add(15 * time.Minute) }
 
-// enqueueBatch is as many as one has, in the quickest way.
+// enqueueBatch measures the quickest way to enqueue many tasks.
 func enqueueBatch() scenario {
 	return scenario{
 		name:    "enqueue-batch",
@@ -84,7 +84,7 @@ const earliest = "earliest"
 
 func inTime(v float64) string { return short(time.Duration(v)) }
 
-// late is tasks due at random times.
+// late measures how late tasks start that are due at random times.
 func late(name string, rate func(e entrant) int, length time.Duration) scenario {
 	return scenario{
 		name:    name,
@@ -99,13 +99,13 @@ func late(name string, rate func(e entrant) int, length time.Duration) scenario 
 	}
 }
 
-// lateTurn compares with the clock of this machine, which the server shares.
+// lateTurn compares with the clock of this machine, on which the server runs too.
 func lateTurn(ctx context.Context, t turn, rate int) (result, error) {
 	if t.quick {
 		rate = min(rate, 2000)
 	}
 	tasks := int(float64(rate) * t.length.Seconds())
-	// All are in before the first is due, but for the slowest to fill.
+	// All tasks are enqueued before the first is due, except by the slowest contender.
 	first := time.Now().Add(time.Duration(tasks)*30*time.Microsecond + 500*time.Millisecond)
 	due := make([]time.Time, tasks)
 	for i := range due {
@@ -131,8 +131,8 @@ func lateTurn(ctx context.Context, t turn, rate int) (result, error) {
 	return r, nil
 }
 
-// halfOf is half of what a contender manages here, by work-64.
-func halfOf(e entrant) int {
+// halfRate returns about half of the rate that a contender reached in work-64.
+func halfRate(e entrant) int {
 	if e.name == sluiceName {
 		return 55_000
 	}
