@@ -22,8 +22,8 @@ import (
 
 const (
 	ttl   = 300 * time.Millisecond
-	older = "1 to 11" // what A writes, from a plan of before
-	newer = "1 to 12" // and what B does
+	older = "1 to 11" // A's value, from an outdated plan
+	newer = "1 to 12" // B's value
 
 	accepted = "A goes on and writes: accepted"
 	refused  = "A goes on and writes: refused, a higher fence stands there"
@@ -37,18 +37,18 @@ CREATE TABLE fenced (name TEXT PRIMARY KEY, value TEXT NOT NULL, fence INTEGER N
 INSERT INTO plain VALUES ('` + row + `', '');
 INSERT INTO fenced VALUES ('` + row + `', '', 0);`
 
-// errand is what a holder has to know. To A it travels in an environment variable, as JSON.
-type errand struct {
+// assignment is what a holder needs to know. A gets it in an environment variable, as JSON.
+type assignment struct {
 	Addr   string // of Redis
 	DB     string // the database's file
 	Lock   string // the lock's name
 	Fenced bool   // which row to write
 }
 
-// write writes the row, and says whether it was taken. The row itself has to
-// compare, in one statement: to read its fence first and write then would only make
-// a second place to be stopped at. A holder that writes more than once needs <=.
-func (e errand) write(ctx context.Context, db *sql.DB, value string, fence int64) (bool, error) {
+// write writes the row, and says whether it was accepted. The comparison of fences must be part
+// of the statement that writes: a process can be stopped between reading the fence and writing.
+// A holder that writes more than once needs <= instead of <.
+func (e assignment) write(ctx context.Context, db *sql.DB, value string, fence int64) (bool, error) {
 	query, args := `UPDATE plain SET value = ? WHERE name = ?`, []any{value, row}
 	if e.Fenced {
 		query = `UPDATE fenced SET value = ?1, fence = ?3 WHERE name = ?2 AND fence < ?3`
@@ -62,8 +62,8 @@ func (e errand) write(ctx context.Context, db *sql.DB, value string, fence int64
 	return n == 1, err
 }
 
-// take takes the lock. It renews itself: a live holder keeps it, a stopped one not.
-func (e errand) take(ctx context.Context, rdb *redis.Client) (*sluice.Lock, func(), error) {
+// take gets the lock, with automatic renewal: a live holder keeps it, a stopped one does not.
+func (e assignment) take(ctx context.Context, rdb *redis.Client) (*sluice.Lock, func(), error) {
 	locker, err := sluice.NewLocker(rdb, sluice.WithTTL(ttl), sluice.WithAutoRenew(), sluice.WithFencing())
 	if err != nil {
 		return nil, nil, err
@@ -73,19 +73,19 @@ func (e errand) take(ctx context.Context, rdb *redis.Client) (*sluice.Lock, func
 		return nil, nil, errors.Join(err, locker.Close())
 	}
 	return lock, func() {
-		_ = lock.Unlock(ctx) // A's is ErrNotHeld: it was lost long ago
+		_ = lock.Unlock(ctx) // for A this is ErrNotHeld: its lock was lost
 		_ = locker.Close()
 	}, nil
 }
 
-// processA is the one that will be stopped. It renews its lock and looks before it
-// writes: there is no more that a holder can do.
+// processA is the process that will be stopped. It renews its lock and checks Valid before it
+// writes: a holder can do no more.
 func processA(spec string, out io.Writer) error {
 	awake := make(chan os.Signal, 1)
 	signal.Notify(awake, syscall.SIGCONT)
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	var e errand
+	var e assignment
 	if err := json.Unmarshal([]byte(spec), &e); err != nil {
 		return err
 	}
@@ -104,11 +104,11 @@ func processA(spec string, out io.Writer) error {
 	if !lock.Valid() {
 		return sluice.ErrLost
 	}
-	fmt.Fprintf(out, "A has the lock, with fence %d. It looks, and Valid() is true\n", lock.Fence())
+	fmt.Fprintf(out, "A has the lock, with fence %d. It checks the lock: Valid() is true\n", lock.Fence())
 
-	// Here it is stopped. In earnest that may be anywhere, also within the write: it
-	// waits so that it is here for sure. With lock.Context() the write would mostly
-	// have failed, but not surely: that is a race of two goroutines.
+	// Process A is stopped here. In production that may happen anywhere, also within the
+	// write; here it waits, so that it is stopped at this point. With lock.Context() the write
+	// would usually fail, and not always: that is a race of two goroutines.
 	select {
 	case <-awake:
 	case <-ctx.Done():

@@ -1,18 +1,18 @@
 //go:build unix
 
-// Fencing shows why a lock alone is not enough, and what a fence does about it.
+// Fencing shows why a lock alone is not enough, and how a fence helps.
 //
-// Process A holds a lock, which renews itself, and is stopped between its last look
-// at Valid and its write, for longer than the TTL. Process B takes the lock and
-// writes. Then A goes on where it was: its write is the older one, and it does not
-// know. That happens twice: to a row that takes every write, where A's wrong one
-// stays, and to a row that keeps the fence of who wrote it, where A's is refused.
-// The exit status is 0 only if it was, and the row is as B left it.
+// Process A holds a lock with automatic renewal. It is stopped between its last call of Valid
+// and its write, for longer than the TTL. Process B gets the lock and writes. Then A continues:
+// its write is outdated, and A does not know. This happens twice: with a row that accepts every
+// write, where A's write overwrites B's; and with a row that keeps the fence of its last
+// writer, where A's write is refused. The exit status is 0 only if it was refused and the row
+// is as B wrote it.
 //
 //	go run -C examples ./fencing
 //	go run -C examples ./fencing -redis localhost:6379
 //
-// Without the flag, Redis is a miniredis within the process. It needs a Unix, whose
+// Without the flag, Redis is a miniredis within the process. The program needs a Unix, whose
 // processes can be stopped.
 package main
 
@@ -35,11 +35,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// limit bounds the whole, should the server hang. Without trouble it takes a second.
+// limit bounds the program in case the server hangs. Usually it takes a second.
 const limit = 20 * time.Second
 
 func main() {
-	if spec, ok := os.LookupEnv(errandEnv); ok {
+	if spec, ok := os.LookupEnv(childEnv); ok {
 		os.Exit(status(processA(spec, os.Stdout)))
 	}
 	os.Exit(status(program(os.Args[1:], os.Stdout)))
@@ -53,7 +53,7 @@ func status(err error) int {
 	return 1
 }
 
-// program returns nil if the fence held.
+// program returns nil if the fence refused A's write.
 func program(args []string, out io.Writer) error {
 	f := flag.NewFlagSet("fencing", flag.ContinueOnError)
 	addr := f.String("redis", "", "`address` of a Redis server, as host:port (default: an embedded one)")
@@ -91,31 +91,32 @@ func program(args []string, out io.Writer) error {
 		return err
 	}
 
-	// Named after the run, so that another one on the same server is not in the way.
+	// A name of this run, so that other runs on the same server do not interfere.
 	name := row + "-" + strings.ToLower(rand.Text()[:10])
 	defer clean(rdb, name)
-	err = stage{errand{Addr: *addr, DB: file, Lock: name}, rdb, db, out}.show(ctx)
+	err = stage{assignment{Addr: *addr, DB: file, Lock: name}, rdb, db, out}.show(ctx)
 	if err != nil && ctx.Err() != nil {
-		err = context.Cause(ctx) // A died of it
+		err = context.Cause(ctx) // the reason why A has ended
 	}
 	return err
 }
 
-// clean leaves nothing on a server that goes on: the last fence would stay for a day.
+// clean removes the keys: the fence's counter would stay for a day.
 func clean(rdb *redis.Client, name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	_ = rdb.Del(ctx, "Lock:"+name, "{Lock:"+name+"}:fence").Err()
 }
 
-// stage is what process B works with.
+// stage is what process B uses.
 type stage struct {
-	errand
+	assignment
 	rdb *redis.Client
 	db  *sql.DB
 	out io.Writer
 }
 
+// show runs both parts.
 func (s stage) show(ctx context.Context) error {
 	fmt.Fprintln(s.out, "Without a fence in the row:")
 	if _, err := s.overtake(ctx); err != nil {
@@ -123,16 +124,16 @@ func (s stage) show(ctx context.Context) error {
 	}
 	fmt.Fprintln(s.out, "With one, UPDATE ... WHERE name = ? AND fence < ?:")
 	s.Fenced = true
-	held, err := s.overtake(ctx)
-	if err == nil && !held {
-		err = errors.New("the fence did not hold")
+	refusedA, err := s.overtake(ctx)
+	if err == nil && !refusedA {
+		err = errors.New("the fence did not refuse A's write")
 	}
 	return err
 }
 
-// overtake has A stopped, takes the lock from it, writes, and lets A go on. It says
-// whether A's write was refused and the row is as B left it.
-func (s stage) overtake(ctx context.Context) (held bool, err error) {
+// overtake stops A, gets the lock, writes, and lets A continue. It says whether A's write was
+// refused and the row is as B wrote it.
+func (s stage) overtake(ctx context.Context) (refusedA bool, err error) {
 	a, err := s.start(ctx)
 	if err != nil {
 		return false, err
@@ -165,12 +166,12 @@ func (s stage) overtake(ctx context.Context) (held bool, err error) {
 		return false, err
 	}
 	s.say("%s", line)
-	kept, err := s.look(ctx, lock.Fence())
-	return kept && line == refused, err
+	same, err := s.kept(ctx, lock.Fence())
+	return same && line == refused, err
 }
 
-// look looks at the row, and says whether it is as B left it.
-func (s stage) look(ctx context.Context, fence int64) (kept bool, err error) {
+// kept reads the row, and says whether it is as B wrote it.
+func (s stage) kept(ctx context.Context, fence int64) (same bool, err error) {
 	query, args := `SELECT value FROM plain WHERE name = ?`, []any{row}
 	if s.Fenced {
 		query, args = `SELECT value FROM fenced WHERE name = ? AND fence = ?`, append(args, fence)

@@ -16,12 +16,12 @@ import (
 	"github.com/sluice-go/sluice/internal/redistest"
 )
 
-// programEnv makes this test binary the program, with the flags given to it.
+// programEnv makes this test binary run the program with its flags.
 const programEnv = "FENCING_PROGRAM"
 
 func TestMain(m *testing.M) {
 	_, program := os.LookupEnv(programEnv)
-	if _, child := os.LookupEnv(errandEnv); program || child {
+	if _, child := os.LookupEnv(childEnv); program || child {
 		main()
 	}
 	redistest.Main(m)
@@ -35,9 +35,9 @@ func command(t *testing.T, args ...string) (cmd *exec.Cmd, dir string) {
 	return cmd, dir
 }
 
-// TestFencing runs the program. That A was stopped is tested with it: its lock renews
-// itself, so B would never get it.
-func TestFencing(t *testing.T) {
+// TestFencing_RefusesTheStoppedHolder runs the program. It also shows that A was stopped: with
+// automatic renewal, B would never get the lock otherwise.
+func TestFencing_RefusesTheStoppedHolder(t *testing.T) {
 	t.Parallel()
 	story := regexp.MustCompile(`^Without a fence .*
   A has the lock, with fence (\d{16})\. .*
@@ -80,9 +80,9 @@ $`)
 	})
 }
 
-// TestInterrupt ends the program while A is stopped: A ends too, and with it the pipe
-// that is its standard error.
-func TestInterrupt(t *testing.T) {
+// TestFencing_LeavesNoProcessBehind ends the program while A is stopped. A ends too, and with it
+// the pipe that is its standard error.
+func TestFencing_LeavesNoProcessBehind(t *testing.T) {
 	t.Parallel()
 	for _, signal := range []os.Signal{os.Interrupt, os.Kill} {
 		t.Run(signal.String(), func(t *testing.T) {
@@ -96,11 +96,11 @@ func TestInterrupt(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, cmd.Start())
 			require.NoError(t, theirs.Close())
-			var said []byte
-			for part := make([]byte, 512); !bytes.Contains(said, []byte("A is stopped")); {
+			var printed []byte
+			for part := make([]byte, 512); !bytes.Contains(printed, []byte("A is stopped")); {
 				n, err := out.Read(part)
 				require.NoError(t, err)
-				said = append(said, part[:n]...)
+				printed = append(printed, part[:n]...)
 			}
 			require.NoError(t, cmd.Process.Signal(signal))
 			require.Error(t, cmd.Wait())

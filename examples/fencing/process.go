@@ -13,21 +13,22 @@ import (
 	"syscall"
 )
 
-const errandEnv = "FENCING_ERRAND"
+const childEnv = "FENCING_CHILD"
 
-// guard starts A and sends it the signals that it reads. When its input ends, as it
-// does when B dies in whatever way, it kills A, which cannot end by itself while it is
-// stopped. It closes its own copy of A's output, so that B sees when A has died.
-const guard = `"$0" & exec >&-; while read -r s; do kill -s "$s" $!; done; kill -s KILL $! 2>/dev/null; wait`
+// guardScript starts A and sends it the signals whose names it reads. When its input ends, which
+// the kernel closes when B dies, it kills A, which cannot end by itself while it is stopped. It
+// closes its own copy of A's output, so that B sees when A has died.
+const guardScript = `"$0" & exec >&-; while read -r s; do kill -s "$s" $!; done; kill -s KILL $! 2>/dev/null; wait`
 
-// process is A, as B has it.
+// process is A, as seen by B.
 type process struct {
-	cmd    *exec.Cmd // of the guard
+	cmd    *exec.Cmd // of guardScript
 	orders io.WriteCloser
 	lines  *bufio.Scanner
 }
 
-func (e errand) start(ctx context.Context) (*process, error) {
+// start starts A.
+func (e assignment) start(ctx context.Context) (*process, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -36,10 +37,10 @@ func (e errand) start(ctx context.Context) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, "sh", "-c", guard, exe)
-	cmd.Env = append(os.Environ(), errandEnv+"="+string(spec))
+	cmd := exec.CommandContext(ctx, "sh", "-c", guardScript, exe)
+	cmd.Env = append(os.Environ(), childEnv+"="+string(spec))
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for B alone, which ends the others
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C reaches B only, which ends the others
 	orders, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -58,7 +59,7 @@ func (p *process) signal(name string) error {
 	return err
 }
 
-// line waits for what A says next.
+// line waits for the next line that A prints.
 func (p *process) line() (string, error) {
 	if !p.lines.Scan() {
 		return "", errors.Join(errors.New("process A has died"), p.lines.Err())
@@ -66,7 +67,7 @@ func (p *process) line() (string, error) {
 	return p.lines.Text(), nil
 }
 
-// end ends A in whatever state it is, and waits for that.
+// end ends A, even if it is stopped, and waits for that.
 func (p *process) end() {
 	_ = p.orders.Close()
 	_ = p.cmd.Wait()

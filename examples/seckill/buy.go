@@ -9,23 +9,23 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// visit serves a buyer once, who then goes to the end of the line, or home once
-// the order is paid. The look before the lock is for the sake of the others: who
-// can't buy anyway shouldn't be waited for. It decides nothing.
+// visit serves a buyer once. The buyer then goes to the end of the queue, or leaves if the
+// order is paid. The look before the lock decides nothing: it only spares the other buyers
+// the wait for one that cannot buy anyway.
 func (s *seller) visit(ctx context.Context, b buyer, ordered func(purchase)) error {
 	v, err := s.shop.look(ctx, b.customer)
 	if err != nil || v.status == paid {
 		return err
 	}
-	defer s.line.back(b)
+	defer s.buyers.add(b)
 	if v.status == unpaid || v.stock == 0 {
 		return nil
 	}
 	p, err := s.buy(ctx, b.customer)
 	switch {
 	case errors.Is(err, sluice.ErrUnknown), errors.Is(err, sluice.ErrLost), errors.Is(err, errOvertaken):
-		// The buyer comes again. What this attempt has left, if anything, is an
-		// order that nobody pays or a task for no order, and goes when it is due.
+		// The buyer comes again. This attempt may have left an order that will not be
+		// paid, or a task without an order; the worker removes both when they are due.
 		return nil
 	case err == nil && p.result == sold:
 		ordered(p)
@@ -33,7 +33,7 @@ func (s *seller) visit(ctx context.Context, b buyer, ordered func(purchase)) err
 	return err
 }
 
-// purchase is what came of a stay under the lock.
+// purchase is the result of a hold of the lock.
 type purchase struct {
 	order
 	intention
@@ -48,32 +48,30 @@ const (
 	failed    = "failed"
 )
 
-// buy does what takes the lock, and holds it until the transaction has been
-// committed: if it were released before that, the next buyer would see the stock
-// of before.
+// buy buys a unit under the lock. It holds the lock until the transaction has committed: if it
+// released the lock before that, the next buyer would read the old stock.
 //
-// A counter alone would need no lock, as a conditional UPDATE or one script
-// decrements it safely. The lock is for what lies between the look and the write
-// (pricing, limits, asking other services): nobody else comes in meanwhile, so
-// nobody has to begin again.
+// A counter alone needs no lock: a conditional UPDATE, or one script, decrements it safely. The
+// lock is for the work between the look and the write (pricing, limits, calls of other
+// services): no other buyer changes the stock meanwhile, so none has to start again.
 func (s *seller) buy(ctx context.Context, customer int) (purchase, error) {
 	var p purchase
-	var stay section
-	came := time.Now()
+	var hold section
+	began := time.Now()
 	err := s.locker.Do(ctx, s.Run, func(ctx context.Context) (err error) {
-		stay.at = time.Now()
+		hold.at = time.Now()
 		p, err = s.inside(ctx, customer)
 		return err
 	})
-	if stay.at.IsZero() { // never got in
+	if hold.at.IsZero() { // never got the lock
 		return p, err
 	}
-	stay.waited, stay.result = stay.at.Sub(came), p.result
-	return p, errors.Join(err, s.shop.note(ctx, stay))
+	hold.waited, hold.result = hold.at.Sub(began), p.result
+	return p, errors.Join(err, s.shop.note(ctx, hold))
 }
 
-// inside is the critical section. Its ctx ends when the lock is lost, and the
-// transaction with it.
+// inside is the critical section. Its ctx, and with it the transaction, ends when the lock is
+// lost.
 func (s *seller) inside(ctx context.Context, customer int) (purchase, error) {
 	v, err := s.shop.look(ctx, customer)
 	switch {
@@ -89,11 +87,11 @@ func (s *seller) inside(ctx context.Context, customer int) (purchase, error) {
 		return purchase{result: failed}, err
 	}
 
-	// First the task, then the commit: a process that dies between the two
-	// leaves a task for no order, which the worker drops. The other way round it
-	// would leave an order that nobody cancels. So the ID is made before the
-	// order is, and for this attempt alone: should Enqueue fail, even with
-	// ErrUnknown, the attempt is over, and a task that got in finds no order.
+	// Enqueue the task before the commit. A process that dies between the two leaves a task
+	// without an order, which the worker drops; in the other order it would leave an order
+	// that is never cancelled. So the ID is made before the order, and for this attempt only:
+	// if Enqueue fails, even with ErrUnknown, the attempt is over, and a task that was
+	// enqueued all the same finds no order.
 	o := order{id: rand.Text(), customer: customer, due: time.Now().Add(payWithin)}
 	if _, err := s.queue.Enqueue(ctx, sluice.Task{ID: o.id, Delay: payWithin}); err != nil {
 		return purchase{result: failed}, err
@@ -108,14 +106,13 @@ func (s *seller) inside(ctx context.Context, customer int) (purchase, error) {
 	return purchase{order: o, intention: in, result: sold}, nil
 }
 
-// pay pays an order, if its customer does, and takes its task out of the queue.
+// pay pays an order if its customer wants to, and removes its task from the queue.
 //
-// The row decides; the task is only a reminder to look at it. Hence Cancel, which
-// removes a task whatever its state. Dequeue would need a receipt: Peek shows
-// only tasks that are due, and what Get returns is stale as soon as the worker
-// claims the task. A worker that has done so finds the order paid, and so does
-// one that is handed the task because Cancel failed: its error, ErrUnknown or
-// not, needs no answer.
+// The row decides; the task only reminds a worker to check it. So pay calls Cancel, which
+// removes a task in any state. Dequeue would need a receipt: Peek returns only due tasks, and
+// the receipt of Get is stale once a worker claims the task. A worker that has claimed the task
+// finds the order paid. So does a worker that claims it because Cancel failed, so errors of
+// Cancel, including ErrUnknown, can be ignored.
 func (s *seller) pay(ctx context.Context, p purchase) error {
 	if !p.pays || pause(ctx, p.after) != nil {
 		return nil

@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// buyer is somebody at a screen. A customer may be two buyers, on two devices.
+// buyer is a customer at a device. A customer with two devices is two buyers.
 type buyer struct {
 	customer int
 }
 
-// customers is how many there are: every tenth buyer is the customer before.
+// customers returns the number of customers: every tenth buyer is the customer before.
 func (c config) customers() int {
 	return c.Buyers - c.Buyers/10
 }
 
-// share returns the buyers that process p of n serves. A customer's two buyers
-// are neighbours, and so go to different processes at about the same time.
+// share returns the buyers that process p of n serves. A customer's two buyers are neighbours,
+// so different processes serve them at about the same time.
 func (c config) share(p, n int) []buyer {
 	var bs []buyer
 	for i := p; i < c.Buyers; i += n {
@@ -27,17 +27,17 @@ func (c config) share(p, n int) []buyer {
 	return bs
 }
 
-// intention is what a customer does about an order.
+// intention is what a customer will do about an order.
 type intention struct {
 	think time.Duration // between seeing the stock and taking a unit
 	pays  bool
 	after time.Duration // how long after ordering
 }
 
-// intend is what the customer will do with the next order, after so many before.
-// It depends on nothing else, so that it is the same in whichever process.
-// Seven in ten pay soon, one at the very moment of cancellation, two never. By
-// the third order everybody pays: the sale has an end.
+// intend returns what the customer will do about the next order, after before earlier ones. It
+// depends on nothing else, so it is the same in every process. Of ten orders, seven are paid
+// soon, one at the moment of its cancellation, and two never. A customer's third order is
+// always paid, so the sale ends.
 func intend(seed uint64, customer, before int) intention {
 	r := rand.New(rand.NewPCG(seed, uint64(customer)<<16|uint64(before)))
 	in := intention{
@@ -55,46 +55,47 @@ func intend(seed uint64, customer, before int) intention {
 	return in
 }
 
-// line is where the buyers of a process stand. It is safe for concurrent use.
-type line struct {
-	mu    sync.Mutex // guards spots
-	spots []spot
+// buyerQueue has the buyers that wait for a process to serve them. It is safe for concurrent
+// use.
+type buyerQueue struct {
+	mu      sync.Mutex // guards waiting
+	waiting []waitingBuyer
 }
 
-type spot struct {
+type waitingBuyer struct {
 	buyer
-	from time.Time // not to be served before
+	from time.Time // not served before
 }
 
-// comeback is how long a buyer who goes home without a unit stays away. It is
-// the same for all, so that the line stays in the order of from.
-const comeback = 50 * time.Millisecond
+// returnAfter is how long a buyer without a unit stays away. It is the same for all buyers, so
+// the queue stays sorted by from.
+const returnAfter = 50 * time.Millisecond
 
-func newLine(bs []buyer) *line {
-	l := &line{}
+func newBuyerQueue(bs []buyer) *buyerQueue {
+	q := &buyerQueue{}
 	for _, b := range bs {
-		l.spots = append(l.spots, spot{buyer: b})
+		q.waiting = append(q.waiting, waitingBuyer{buyer: b})
 	}
-	return l
+	return q
 }
 
-// next takes the first buyer out of the line. There may be none just now.
-func (l *line) next() (buyer, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.spots) == 0 || time.Now().Before(l.spots[0].from) {
+// next removes the first buyer, if there is one that may be served now.
+func (q *buyerQueue) next() (buyer, bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.waiting) == 0 || time.Now().Before(q.waiting[0].from) {
 		return buyer{}, false
 	}
-	b := l.spots[0].buyer
-	l.spots = l.spots[1:]
+	b := q.waiting[0].buyer
+	q.waiting = q.waiting[1:]
 	return b, true
 }
 
-// back puts a buyer at the end of the line.
-func (l *line) back(b buyer) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.spots = append(l.spots, spot{buyer: b, from: time.Now().Add(comeback)})
+// add puts a buyer at the end of the queue.
+func (q *buyerQueue) add(b buyer) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.waiting = append(q.waiting, waitingBuyer{buyer: b, from: time.Now().Add(returnAfter)})
 }
 
 // pause sleeps, unless ctx ends first.

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// standing is how a sale gets on.
+// standing is the state of a sale.
 type standing struct {
-	total, stock            int // units for sale, and of these on the shelf
+	total, stock            int // units for sale, and those still in stock
 	unpaid, paid, cancelled int // orders
 }
 
@@ -23,7 +23,7 @@ func (s *shop) standing(ctx context.Context) (n standing, err error) {
 	return n, err
 }
 
-// section is a stay under the lock, for the report.
+// section is one hold of the lock, for the report.
 type section struct {
 	at     time.Time
 	waited time.Duration
@@ -36,21 +36,21 @@ func (s *shop) note(ctx context.Context, n section) error {
 	return err
 }
 
-// figures are a sale's results, counted in its database. No process has kept
-// count: one that was killed took nothing with it.
+// figures are a sale's results, counted in its database. No process counts anything, so a
+// process that is killed loses nothing.
 type figures struct {
 	standing
-	oversold  int // units that were out beyond the total, at the worst moment
-	twice     int // customers who have more than one
-	sections  int // stays under the lock
-	overtaken int // of these, in which the database knew better
-	rate      int // stays a second, until the shelf was first empty
+	oversold  int // units sold beyond the total, at the worst moment
+	twice     int // customers with more than one unit
+	sections  int // holds of the lock
+	overtaken int // of these, how many the database rejected
+	rate      int // holds a second, until the stock was first empty
 	waited    spread
-	late      spread // cancellations
+	late      spread // of cancellations
 	took      time.Duration
 }
 
-// spread is how a time is distributed.
+// spread is the distribution of a time.
 type spread struct {
 	n                  int
 	min, p50, p99, max time.Duration
@@ -83,7 +83,7 @@ func (s *shop) figures(ctx context.Context, took time.Duration) (f figures, err 
 	return f, err
 }
 
-// spread says how the microseconds that a query names us are distributed.
+// spread returns the distribution of the microseconds that a query returns as us.
 func (s *shop) spread(ctx context.Context, query string) (d spread, err error) {
 	var us [4]int64
 	err = s.db.QueryRowContext(ctx, `
@@ -100,18 +100,18 @@ func (s *shop) spread(ctx context.Context, query string) (d spread, err error) {
 	return d, err
 }
 
-// verdict is what makes the exit status 1.
-func (f figures) verdict() error {
+// check returns an error if the sale did not sell exactly its stock.
+func (f figures) check() error {
 	var errs []error
-	no := func(wrong bool, format string, args ...any) {
+	failIf := func(wrong bool, format string, args ...any) {
 		if wrong {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	no(f.paid != f.total, "%d units paid, %d were for sale", f.paid, f.total)
-	no(f.oversold > 0, "oversold by %d", f.oversold)
-	no(f.stock != f.total-f.paid-f.unpaid, "%d units lost", f.total-f.paid-f.unpaid-f.stock)
-	no(f.twice > 0, "%d customers have more than one unit", f.twice)
-	no(f.late.min < 0, "an order was cancelled %v too early", -f.late.min)
+	failIf(f.paid != f.total, "%d units paid, %d were for sale", f.paid, f.total)
+	failIf(f.oversold > 0, "oversold by %d", f.oversold)
+	failIf(f.stock != f.total-f.paid-f.unpaid, "%d units lost", f.total-f.paid-f.unpaid-f.stock)
+	failIf(f.twice > 0, "%d customers have more than one unit", f.twice)
+	failIf(f.late.min < 0, "an order was cancelled %v too early", -f.late.min)
 	return errors.Join(errs...)
 }

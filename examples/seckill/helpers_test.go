@@ -12,18 +12,18 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// newSeller makes a process's part in a sale with a server and a shop of its own.
+// newSeller returns a seller of a new sale, with a server and a shop of its own.
 func newSeller(t *testing.T, c config) *seller {
 	t.Helper()
 	server, err := openServer(t.Context(), "")
 	require.NoError(t, err)
 	t.Cleanup(server.close)
-	e := errand{config: c, Addr: server.addr, Run: "test"}
+	e := assignment{config: c, Addr: server.addr, Run: "test"}
 	return join(t, e, newShop(t, c.Stock))
 }
 
-// join makes a further part in the same sale.
-func join(t *testing.T, e errand, db *shop) *seller {
+// join returns another seller of the same sale.
+func join(t *testing.T, e assignment, db *shop) *seller {
 	t.Helper()
 	rdb := connect(e.Addr)
 	locker, err := sluice.NewLocker(rdb, sluice.WithTTL(lockTTL))
@@ -34,7 +34,7 @@ func join(t *testing.T, e errand, db *shop) *seller {
 		_ = locker.Close()
 		_ = rdb.Close()
 	})
-	return &seller{errand: e, shop: db, locker: locker, queue: queue, line: newLine(e.share(0, 1))}
+	return &seller{assignment: e, shop: db, locker: locker, queue: queue, buyers: newBuyerQueue(e.share(0, 1))}
 }
 
 func newShop(t *testing.T, stock int) *shop {
@@ -45,7 +45,7 @@ func newShop(t *testing.T, stock int) *shop {
 	return db
 }
 
-// quiet is a screen that shows nothing.
+// quiet returns a screen that shows nothing.
 func quiet(t *testing.T) *screen {
 	t.Helper()
 	f, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
@@ -54,6 +54,7 @@ func quiet(t *testing.T) *screen {
 	return newScreen(f)
 }
 
+// within returns a context that ends after d.
 func within(t *testing.T, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)

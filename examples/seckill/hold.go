@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// hold holds both sales and reports on them. The error says that the second one
-// did not sell exactly its stock, or what kept it from doing so.
+// hold runs both sales and prints a report. The error says that the second sale did not sell
+// exactly its stock, or why it could not run.
 func hold(ctx context.Context, c config, s *screen) error {
 	dir, err := os.MkdirTemp("", "seckill-")
 	if err != nil {
@@ -32,11 +32,10 @@ func hold(ctx context.Context, c config, s *screen) error {
 	}
 	s.say("with Locker and Queue: %d units paid of %d, oversold by %d\n", with.paid, c.Stock, with.oversold)
 	s.say("%s", report(without, with))
-	return with.verdict()
+	return with.check()
 }
 
-// saleWithLocker holds the sale that this program is about, in this process or
-// in children.
+// saleWithLocker runs the sale with a Locker and a Queue, in this process or in children.
 func saleWithLocker(ctx context.Context, c config, file string, s *screen) (figures, error) {
 	began := time.Now()
 	server, err := openServer(ctx, c.Redis)
@@ -50,18 +49,18 @@ func saleWithLocker(ctx context.Context, c config, file string, s *screen) (figu
 	}
 	defer db.close()
 
-	// Lock and queue are named after the run: nothing of another one, on a
-	// server that is shared or was left by a crash, is in the way.
-	e := errand{config: c, Addr: server.addr, DB: file, Run: "seckill-" + strings.ToLower(rand.Text()[:10])}
+	// Lock and queue have names of this run, so that other runs on the same server, or the
+	// remains of a crashed one, do not interfere.
+	e := assignment{config: c, Addr: server.addr, DB: file, Run: "seckill-" + strings.ToLower(rand.Text()[:10])}
 	defer server.clean(e.Run)
-	if err := watched(ctx, db, e, s); err != nil {
+	if err := runSale(ctx, db, e, s); err != nil {
 		return figures{}, err
 	}
 	return db.figures(ctx, time.Since(began))
 }
 
-// watched runs the sale, and shows meanwhile how it gets on.
-func watched(ctx context.Context, db *shop, e errand, s *screen) error {
+// runSale runs the sale, and shows its progress.
+func runSale(ctx context.Context, db *shop, e assignment, s *screen) error {
 	ended := make(chan error, 1)
 	go func() {
 		if e.Procs > 1 {

@@ -1,12 +1,12 @@
 // Seckill is a flash sale that sells exactly its stock.
 //
-// It is held twice: without a lock, where buyers read the stock, think, and
-// write it back; then with a Locker around that, and a Queue that cancels
-// orders which nobody pays, so that others get the units. At the end it counts
-// in the database, and the exit status says whether the count is right.
+// It runs the sale twice: first without a lock, where buyers read the stock, think, and write
+// it back; then with a Locker around that, and a Queue that cancels unpaid orders so that
+// other buyers get the units. At the end it counts in the database. The exit status says
+// whether the count is right.
 //
-// Without flags it needs nothing but itself: Redis is a miniredis within the
-// process, and the database a SQLite file in a temporary folder.
+// Without flags it needs no other program: Redis is a miniredis within the process, and the
+// database is a SQLite file in a temporary folder.
 package main
 
 import (
@@ -20,8 +20,8 @@ import (
 	"time"
 )
 
-// saleLimit bounds the sale: with a server that goes away for good it has no
-// end of its own.
+// saleLimit bounds the sale. Without it, a sale whose server does not come back would never
+// end.
 const saleLimit = 2 * time.Minute
 
 func main() {
@@ -31,8 +31,8 @@ func main() {
 	os.Exit(parentMain(os.Args[1:], os.Stdout))
 }
 
-// parentMain returns the exit status: 0 for a sale that sold its stock exactly,
-// 1 for one that did not, 2 for bad flags.
+// parentMain returns the exit status: 0 if the sale sold exactly its stock, 1 if not, 2 for bad
+// flags.
 func parentMain(args []string, out *os.File) int {
 	c, err := parse(args, os.Stderr)
 	switch {
@@ -55,9 +55,9 @@ func parentMain(args []string, out *os.File) int {
 	return 0
 }
 
-// config is what the flags say. Children get it too.
+// config is the command line. Children get it too.
 type config struct {
-	Redis  string // address; empty for a miniredis of our own
+	Redis  string // address; empty for a miniredis in this process
 	Buyers int
 	Stock  int
 	Procs  int

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// saleWithoutLock lets every buyer in: each reads the stock, thinks, and writes
-// back what was read, less one. What others wrote meanwhile is overwritten.
+// saleWithoutLock runs the sale without a lock: each buyer reads the stock, thinks, and writes
+// back the number that it read, less one. This overwrites what other buyers wrote meanwhile.
 func saleWithoutLock(ctx context.Context, c config, file string) (figures, error) {
 	began := time.Now()
 	db, err := createShop(ctx, file, c.Stock)
@@ -23,7 +23,7 @@ func saleWithoutLock(ctx context.Context, c config, file string) (figures, error
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(atOnce)
 	for _, b := range c.share(0, 1) {
-		g.Go(func() error { return db.buyCarelessly(gctx, b, c.Seed) })
+		g.Go(func() error { return db.buyWithoutLock(gctx, b, c.Seed) })
 	}
 	if err := g.Wait(); err != nil {
 		return figures{}, err
@@ -31,7 +31,7 @@ func saleWithoutLock(ctx context.Context, c config, file string) (figures, error
 	return db.figures(ctx, time.Since(began))
 }
 
-func (s *shop) buyCarelessly(ctx context.Context, b buyer, seed uint64) error {
+func (s *shop) buyWithoutLock(ctx context.Context, b buyer, seed uint64) error {
 	v, err := s.look(ctx, b.customer)
 	if err != nil || v.stock == 0 || v.status != "" {
 		return err
@@ -39,7 +39,7 @@ func (s *shop) buyCarelessly(ctx context.Context, b buyer, seed uint64) error {
 	if err := pause(ctx, intend(seed, b.customer, v.orders).think); err != nil {
 		return err
 	}
-	// Making this one transaction does not help: what it writes was read before.
+	// One transaction does not help: the number that it writes was read before.
 	return s.transact(ctx, func(tx *sql.Tx) error {
 		_, err1 := tx.ExecContext(ctx, `INSERT INTO orders (id, customer, status) VALUES (?, ?, 'paid')`,
 			rand.Text(), b.customer)

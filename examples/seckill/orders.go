@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// The states of an order. The row decides: whatever a process or Redis believes,
-// an order is paid or cancelled when its row has become so, and never both.
+// The states of an order. The row decides: an order is paid or cancelled once its row says so,
+// and never both, whatever a process or Redis knows.
 const (
 	unpaid    = "unpaid"
 	paid      = "paid"
@@ -16,18 +16,18 @@ const (
 	void      = "void" // see cancel
 )
 
-// order is a unit that a customer has taken.
+// order is a customer's order of one unit.
 type order struct {
 	id       string
 	customer int
-	due      time.Time // it is cancelled if not paid by then
+	due      time.Time // cancelled if not paid by then
 }
 
 // view is what a customer sees of the shop.
 type view struct {
 	stock  int    // units left
 	status string // of the customer's order, unpaid or paid; empty if there is none
-	orders int    // how many the customer has placed, cancelled ones included
+	orders int    // how many the customer has placed, including cancelled ones
 }
 
 func (s *shop) look(ctx context.Context, customer int) (v view, err error) {
@@ -39,20 +39,20 @@ func (s *shop) look(ctx context.Context, customer int) (v view, err error) {
 	return v, err
 }
 
-// place takes a unit out of the stock, of which seen was left when the buyer
-// looked, and writes the order down.
+// place takes a unit out of the stock and writes the order. seen is the stock that the buyer
+// has read before.
 //
-// It is one transaction, which checks stock and customer for itself. Under the
-// lock its conditions are always met. But a process that was stopped for longer
-// than the lock's TTL goes on as if it still held it, and the database is the one
-// place that can know better: errOvertaken then, and nothing has changed.
+// It is one transaction, which checks the stock and the customer itself. Under the lock its
+// conditions are always met. However, a process that was stopped for longer than the lock's
+// TTL continues as if it still held the lock, and only the database can detect that. Then the
+// error is errOvertaken, and nothing has changed.
 func (s *shop) place(ctx context.Context, o order, seen int) error {
 	return s.transact(ctx, func(tx *sql.Tx) error {
 		err := one(tx.ExecContext(ctx, `UPDATE item SET stock = stock - 1 WHERE stock = ? AND stock > 0`, seen))
 		if err != nil {
 			return err
 		}
-		// OR IGNORE: the ID may have been voided, see cancel.
+		// OR IGNORE: the worker may have voided the ID, see cancel.
 		err = one(tx.ExecContext(ctx, `
 			INSERT OR IGNORE INTO orders (id, customer, status, due) SELECT ?1, ?2, 'unpaid', ?3
 			WHERE NOT EXISTS (SELECT 1 FROM orders WHERE customer = ?2 AND status IN ('unpaid', 'paid'))`,
@@ -64,9 +64,8 @@ func (s *shop) place(ctx context.Context, o order, seen int) error {
 	})
 }
 
-// pay says whether the order is paid now. It is not if it was cancelled before:
-// of pay and cancel, the first one to change the row wins. A single statement
-// needs no lock.
+// pay pays an order, unless it was cancelled before, and says whether it is paid now. Of pay
+// and cancel, the first one to change the row wins. A single statement needs no lock.
 func (s *shop) pay(ctx context.Context, id string) (bool, error) {
 	err := one(s.db.ExecContext(ctx, `UPDATE orders SET status = 'paid' WHERE id = ? AND status = 'unpaid'`, id))
 	if errors.Is(err, errOvertaken) {
@@ -75,12 +74,12 @@ func (s *shop) pay(ctx context.Context, id string) (bool, error) {
 	return err == nil, err
 }
 
-// cancel cancels those of the orders that are unpaid, and puts their units back,
-// in one transaction.
+// cancel cancels the unpaid ones of these orders and puts their units back, in one
+// transaction.
 //
-// An order that does not exist was never committed, as its buyer's process died
-// between Enqueue and commit. It is written down as void, so that, should the
-// process only have been stopped, its commit finds the ID taken.
+// An order that does not exist was never committed: its buyer's process died between Enqueue
+// and commit. cancel writes it as void; if the process was only stopped, its commit then fails
+// because the ID is taken.
 func (s *shop) cancel(ctx context.Context, ids ...string) error {
 	return s.transact(ctx, func(tx *sql.Tx) error {
 		for _, id := range ids {
@@ -96,7 +95,7 @@ func cancelOne(ctx context.Context, tx *sql.Tx, id string) error {
 	err := one(tx.ExecContext(ctx, `
 		UPDATE orders SET status = 'cancelled', cancelled = ? WHERE id = ? AND status = 'unpaid'`,
 		time.Now().UnixMicro(), id))
-	if errors.Is(err, errOvertaken) { // paid, cancelled before, or not there
+	if errors.Is(err, errOvertaken) { // paid, cancelled before, or not existing
 		_, err = tx.ExecContext(ctx, `INSERT OR IGNORE INTO orders (id, status) VALUES (?, 'void')`, id)
 		return err
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPaidOrCancelled has a payment and a cancellation of each order meet.
-func TestPaidOrCancelled(t *testing.T) {
+// TestOrder_IsPaidOrCancelled runs a payment and a cancellation of each order at once.
+func TestOrder_IsPaidOrCancelled(t *testing.T) {
 	t.Parallel()
 	const n = 50
 	s := newShop(t, n)
@@ -35,7 +35,7 @@ func TestPaidOrCancelled(t *testing.T) {
 	t.Logf("%d paid, %d cancelled", taken, n-taken)
 }
 
-func TestPlace(t *testing.T) {
+func TestOrder_ChecksItsConditions(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		order order
@@ -58,8 +58,8 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// TestCancelledCustomerMayOrderAgain and the unit is there.
-func TestCancelledCustomerMayOrderAgain(t *testing.T) {
+// TestOrder_CanBePlacedAgainAfterACancellation also checks that the unit is in stock again.
+func TestOrder_CanBePlacedAgainAfterACancellation(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, 1)
 	require.NoError(t, s.place(t.Context(), order{id: "first", customer: 1}, 1))

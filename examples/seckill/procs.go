@@ -13,28 +13,27 @@ import (
 )
 
 const (
-	// childEnv holds a child's errand, as JSON.
-	childEnv = "SECKILL_ERRAND"
-	// replacements is how often a child is replaced; one that fails that often
-	// does not die by accident.
+	// childEnv holds a child's assignment, as JSON.
+	childEnv = "SECKILL_CHILD"
+	// replacements is how often a child that died is replaced. A child that dies more
+	// often does not die by accident.
 	replacements = 5
 )
 
-// supervise holds the sale in e.Procs child processes.
-func supervise(ctx context.Context, e errand, s *screen) error {
+// supervise runs the sale in e.Procs child processes.
+func supervise(ctx context.Context, e assignment, s *screen) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for e.Proc = range e.Procs {
 		child := e
-		g.Go(func() error { return keepGoing(ctx, child, s) })
+		g.Go(func() error { return runChild(ctx, child, s) })
 	}
 	return g.Wait()
 }
 
-// keepGoing runs a child, and another in its place if it dies: the new one finds
-// in the database which of the buyers have been served. What the dead one left
-// takes care of itself: its lock ends with the TTL, its transaction is rolled
-// back, and its unpaid orders have tasks.
-func keepGoing(ctx context.Context, e errand, s *screen) error {
+// runChild runs a child, and replaces it if it dies. The new child finds in the database which
+// buyers have been served. What the dead one left needs no cleaning up: its lock ends with
+// the TTL, the database rolls its transaction back, and its unpaid orders have tasks.
+func runChild(ctx context.Context, e assignment, s *screen) error {
 	for try := 0; ; try++ {
 		err := spawn(ctx, e, s)
 		if err == nil || ctx.Err() != nil {
@@ -47,9 +46,9 @@ func keepGoing(ctx context.Context, e errand, s *screen) error {
 	}
 }
 
-// spawn runs a child to its end. The child ends when its standard input does, so
-// that it does not outlive its parent.
-func spawn(ctx context.Context, e errand, s *screen) error {
+// spawn runs a child to its end. The child ends when its standard input ends, so it does not
+// outlive its parent.
+func spawn(ctx context.Context, e assignment, s *screen) error {
 	exe, err := os.Executable()
 	if err != nil {
 		return err
@@ -75,14 +74,14 @@ func spawn(ctx context.Context, e errand, s *screen) error {
 
 // childMain is the main function of a child.
 func childMain(spec string) int {
-	signal.Ignore(os.Interrupt) // it reaches the parent too, which ends its children
+	signal.Ignore(os.Interrupt) // the parent gets it too, and ends its children
 	ctx, cancel := context.WithTimeout(context.Background(), saleLimit)
 	defer cancel()
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()
 	}()
-	var e errand
+	var e assignment
 	err := json.Unmarshal([]byte(spec), &e)
 	if err == nil {
 		err = sellAsOne(ctx, e)

@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestKilledProcess kills one of two processes in the middle of a sale.
-func TestKilledProcess(t *testing.T) {
+// TestSale_SurvivesAKilledProcess kills one of two processes in the middle of a sale.
+func TestSale_SurvivesAKilledProcess(t *testing.T) {
 	t.Parallel()
 	exe := filepath.Join(t.TempDir(), "seckill")
 	if runtime.GOOS == "windows" {
@@ -52,11 +52,11 @@ func TestKilledProcess(t *testing.T) {
 	require.Contains(t, text.String(), "40 units paid of 40, oversold by 0")
 }
 
-func TestParse(t *testing.T) {
+func TestParse_RejectsBadFlags(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		args string
-		want string // in the error's text; empty if it is fine
+		want string // in the error's text; empty for no error
 	}{
 		{"", ""},
 		{"-redis localhost:6379 -buyers 2000 -stock 100 -procs 4 -seed 7", ""},
@@ -70,19 +70,19 @@ func TestParse(t *testing.T) {
 	} {
 		t.Run(tc.args, func(t *testing.T) {
 			t.Parallel()
-			var said strings.Builder
-			_, err := parse(strings.Fields(tc.args), &said)
+			var printed strings.Builder
+			_, err := parse(strings.Fields(tc.args), &printed)
 			if tc.want == "" {
 				require.NoError(t, err)
 				return
 			}
 			require.ErrorContains(t, err, tc.want)
-			require.Contains(t, said.String(), tc.want)
+			require.Contains(t, printed.String(), tc.want)
 		})
 	}
 }
 
-func TestShares(t *testing.T) {
+func TestShare_ServesEveryBuyerOnce(t *testing.T) {
 	t.Parallel()
 	c := config{Buyers: 105}
 	seen := map[int]int{}

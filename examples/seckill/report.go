@@ -8,7 +8,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 )
 
-// report lays both sales side by side.
+// report returns a table of both sales.
 func report(without, with figures) string {
 	t := table.NewWriter()
 	t.SetStyle(table.StyleRounded)
@@ -26,7 +26,7 @@ func report(without, with figures) string {
 	})
 	t.AppendSeparator()
 	t.AppendRows([]table.Row{
-		{"stays under the lock", "", with.sections},
+		{"holds of the lock", "", with.sections},
 		{"a second, until first sold out", "", with.rate},
 		{"lock wait p50 / p99", "", joined(with.waited.p50, with.waited.p99)},
 		{"overtaken in spite of it", "", with.overtaken},
@@ -60,7 +60,7 @@ func joined(ds ...time.Duration) string {
 	return s
 }
 
-// round keeps three digits or so.
+// round formats a time with about three digits.
 func round(d time.Duration) string {
 	switch {
 	case d >= time.Second:

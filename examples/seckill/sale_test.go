@@ -12,13 +12,13 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-func TestSaleSellsExactlyItsStock(t *testing.T) {
+func TestSale_SellsExactlyItsStock(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "sale.db")
 	c := config{Buyers: 60, Stock: 20, Procs: 1, Seed: 3}
 	f, err := saleWithLocker(within(t, 30*time.Second), c, file, quiet(t))
 	require.NoError(t, err)
-	require.NoError(t, f.verdict())
+	require.NoError(t, f.check())
 	require.Zero(t, f.overtaken)
 	require.Positive(t, f.waited.n)
 
@@ -33,18 +33,18 @@ func TestSaleSellsExactlyItsStock(t *testing.T) {
 	require.Zero(t, count(t, db, `SELECT count(*) FROM orders WHERE cancelled < due`))
 }
 
-func TestSaleWithoutLockOversells(t *testing.T) {
+func TestSale_OversellsWithoutALock(t *testing.T) {
 	t.Parallel()
 	c := config{Buyers: 100, Stock: 20, Procs: 1, Seed: 3}
 	f, err := saleWithoutLock(t.Context(), c, filepath.Join(t.TempDir(), "sale.db"))
 	require.NoError(t, err)
 	require.Positive(t, f.oversold)
-	require.Error(t, f.verdict())
+	require.Error(t, f.check())
 }
 
-// TestItIsTheLock takes the lock away, to see that it is what keeps buyers from
-// overtaking each other: the database only finds out.
-func TestItIsTheLock(t *testing.T) {
+// TestSale_NeedsTheLock removes the lock, to show that the lock keeps buyers from overtaking
+// each other: the database only detects it.
+func TestSale_NeedsTheLock(t *testing.T) {
 	t.Parallel()
 	const buyers = 2 * atOnce
 	for name, locked := range map[string]bool{"locked": true, "not locked": false} {
@@ -74,12 +74,12 @@ func TestItIsTheLock(t *testing.T) {
 	}
 }
 
-// TestHolderThatDies leaves the lock held, as a process does that is killed: the
+// TestSale_WaitsForTheTTLOfADeadHolder leaves the lock held, like a process that is killed. The
 // sale waits for its TTL, and for nothing else.
-func TestHolderThatDies(t *testing.T) {
+func TestSale_WaitsForTheTTLOfADeadHolder(t *testing.T) {
 	t.Parallel()
 	s := newSeller(t, config{Buyers: 20, Stock: 5, Procs: 1})
-	dead := join(t, s.errand, s.shop)
+	dead := join(t, s.assignment, s.shop)
 	_, err := dead.locker.Lock(t.Context(), s.Run)
 	require.NoError(t, err)
 
@@ -92,12 +92,12 @@ func TestHolderThatDies(t *testing.T) {
 	require.NoError(t, s.run(within(t, 30*time.Second)))
 	f, err := s.shop.figures(t.Context(), 0)
 	require.NoError(t, err)
-	require.NoError(t, f.verdict())
+	require.NoError(t, f.check())
 }
 
-// TestTaskForNoOrder leaves a task whose order was never committed, as a process
-// does that is killed between the two.
-func TestTaskForNoOrder(t *testing.T) {
+// TestSale_DropsATaskWithoutAnOrder leaves a task whose order was never committed, like a
+// process that is killed between the two.
+func TestSale_DropsATaskWithoutAnOrder(t *testing.T) {
 	t.Parallel()
 	s := newSeller(t, config{Stock: 1})
 	_, err := s.queue.Enqueue(t.Context(), sluice.Task{ID: "lost"})
@@ -110,16 +110,15 @@ func TestTaskForNoOrder(t *testing.T) {
 	require.ErrorIs(t, err, sluice.ErrNotFound)
 	require.Equal(t, 1, count(t, s.shop, `SELECT stock FROM item`))
 
-	// Should the process only have been stopped, its commit comes too late.
+	// If the process was only stopped, its commit comes too late.
 	err = s.shop.place(t.Context(), order{id: "lost"}, 1)
 	require.ErrorIs(t, err, errOvertaken)
 	require.Equal(t, 1, count(t, s.shop, `SELECT stock FROM item`))
 }
 
-// TestWorkerThatDies leaves claimed tasks, once before and once after the orders
-// were cancelled: another worker has them when the lease ends, and the units
-// come back once.
-func TestWorkerThatDies(t *testing.T) {
+// TestSale_CancelsOnceAfterAWorkerDied leaves claimed tasks, one before and one after its order
+// was cancelled. Another worker claims them when the lease ends, and each unit comes back once.
+func TestSale_CancelsOnceAfterAWorkerDied(t *testing.T) {
 	t.Parallel()
 	s := newSeller(t, config{Stock: 2})
 	for i, id := range []string{"before", "after"} {

@@ -14,13 +14,13 @@ import (
 // lineEvery is the shortest time between two plain lines of progress.
 const lineEvery = 500 * time.Millisecond
 
-// screen is where the program talks: with a bar in a terminal, in plain lines
-// elsewhere. It is safe for concurrent use.
+// screen prints progress: as a bar in a terminal, and as plain lines elsewhere. It is safe for
+// concurrent use.
 type screen struct {
 	mu       sync.Mutex // guards what follows
 	out      io.Writer
 	terminal bool
-	bar      *progressbar.ProgressBar // nil if there is none just now
+	bar      *progressbar.ProgressBar // nil if none is shown
 	shown    standing
 	last     time.Time
 }
@@ -29,7 +29,7 @@ func newScreen(out *os.File) *screen {
 	return &screen{out: out, terminal: term.IsTerminal(int(out.Fd()))}
 }
 
-// say prints a line. A bar goes on below it.
+// say prints a line. A bar continues below it.
 func (s *screen) say(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -39,7 +39,7 @@ func (s *screen) say(format string, args ...any) {
 	fmt.Fprintf(s.out, format+"\n", args...)
 }
 
-// progress shows how the sale gets on.
+// progress shows the state of the sale.
 func (s *screen) progress(now standing) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,7 +58,7 @@ func (s *screen) progress(now standing) {
 	}
 }
 
-// endProgress takes the bar away.
+// endProgress removes the bar.
 func (s *screen) endProgress() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

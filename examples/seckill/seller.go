@@ -11,21 +11,21 @@ import (
 )
 
 const (
-	// atOnce is how many buyers a process serves at a time, and so how many of
-	// its goroutines wait for the lock at most. The others need not: most will
-	// find the stock gone.
+	// atOnce is how many buyers a process serves at the same time, and so the most
+	// goroutines that wait for the lock. More would be useless: most buyers will find the
+	// stock empty.
 	atOnce = 16
-	// lockTTL is for how long a process that dies under the lock keeps the
-	// others waiting. A stay under the lock takes a few milliseconds.
+	// lockTTL is how long the others wait if a process dies while it holds the lock. A hold
+	// takes a few milliseconds.
 	lockTTL = 2 * time.Second
 	// payWithin is how long an order may stay unpaid.
 	payWithin = time.Second
-	// glance is the pause between two looks at an empty shelf.
-	glance = 10 * time.Millisecond
+	// pollInterval is the pause between two looks at an empty stock.
+	pollInterval = 10 * time.Millisecond
 )
 
-// errand is what a process has to know to take part in a sale.
-type errand struct {
+// assignment is what a process needs to know to take part in a sale.
+type assignment struct {
 	config
 	Addr string // of Redis
 	DB   string // file
@@ -33,19 +33,18 @@ type errand struct {
 	Proc int    // which of Procs it is
 }
 
-// seller is one process's part in the sale. It keeps nothing that the sale could
-// not go on without: orders and stock are in the database, the lock and the
-// tasks on Redis.
+// seller is one process's part in the sale. The sale can continue without it: orders and stock
+// are in the database, the lock and the tasks on Redis.
 type seller struct {
-	errand
+	assignment
 	shop   *shop
 	locker *sluice.Locker
 	queue  *sluice.Queue
-	line   *line
+	buyers *buyerQueue
 }
 
-// sellAsOne does a process's part, until the sale is over.
-func sellAsOne(ctx context.Context, e errand) error {
+// sellAsOne runs one process's part until the sale is over.
+func sellAsOne(ctx context.Context, e assignment) error {
 	db, err := openShop(e.DB)
 	if err != nil {
 		return err
@@ -62,11 +61,11 @@ func sellAsOne(ctx context.Context, e errand) error {
 	if err != nil {
 		return err
 	}
-	s := &seller{errand: e, shop: db, locker: locker, queue: queue, line: newLine(e.share(e.Proc, e.Procs))}
+	s := &seller{assignment: e, shop: db, locker: locker, queue: queue, buyers: newBuyerQueue(e.share(e.Proc, e.Procs))}
 	return s.run(ctx)
 }
 
-// run sells and cancels side by side. The sale's end ends both; so does an error.
+// run sells and cancels concurrently, until the sale is over or one of them fails.
 func (s *seller) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	working, over := context.WithCancel(ctx)
@@ -79,8 +78,7 @@ func (s *seller) run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// sell lets buyers in, as long as there is something on the shelf, until every
-// unit is paid.
+// sell serves buyers while there is stock, until every unit is paid.
 func (s *seller) sell(ctx context.Context) error {
 	paying, over := context.WithCancel(ctx)
 	var payments errgroup.Group
@@ -89,16 +87,16 @@ func (s *seller) sell(ctx context.Context) error {
 	for {
 		now, err := s.shop.standing(ctx)
 		if err != nil || now.paid >= s.Stock {
-			// Who would still pay has an order that was cancelled.
+			// All units are paid, so the orders of customers who would still pay are cancelled.
 			over()
 			return cmp.Or(visits.Wait(), payments.Wait(), err)
 		}
 		b, ok := buyer{}, false
 		if now.stock > 0 {
-			b, ok = s.line.next()
+			b, ok = s.buyers.next()
 		}
 		if !ok {
-			_ = pause(ctx, glance)
+			_ = pause(ctx, pollInterval)
 			continue
 		}
 		visits.Go(func() error {

@@ -11,11 +11,11 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// server is the Redis of a sale: the one that was named, or a miniredis within
-// this process, which children reach by its loopback address.
+// server is the Redis server of a sale: the one that the flag names, or a miniredis within this
+// process, which children reach by its loopback address.
 type server struct {
 	addr     string
-	embedded *miniredis.Miniredis // nil if the server was named
+	embedded *miniredis.Miniredis // nil for a server that the flag names
 }
 
 func openServer(ctx context.Context, addr string) (*server, error) {
@@ -30,7 +30,7 @@ func openServer(ctx context.Context, addr string) (*server, error) {
 	return &server{addr: m.Addr(), embedded: m}, nil
 }
 
-// ping finds out at once that an address is wrong, instead of within the sale.
+// ping reports a wrong address at once, instead of within the sale.
 func ping(ctx context.Context, addr string) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
@@ -47,9 +47,8 @@ func connect(addr string) *redis.Client {
 	return redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true})
 }
 
-// clean leaves nothing of a run on a server that goes on. It is called when the
-// run has failed, too. A lock that was left held needs nothing: it ends with its
-// TTL.
+// clean removes everything of a run from the server, also after a run that failed. A lock that
+// is still held ends with its TTL.
 func (s *server) clean(run string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()

@@ -15,30 +15,29 @@ CREATE TABLE orders (
 	id        TEXT PRIMARY KEY,
 	customer  INTEGER,
 	status    TEXT NOT NULL,
-	due       INTEGER, -- when it is to be cancelled, in Unix microseconds
-	cancelled INTEGER  -- when it was
+	due       INTEGER, -- when it will be cancelled if unpaid, in Unix microseconds
+	cancelled INTEGER  -- when it was cancelled
 );
 CREATE INDEX orders_customer ON orders (customer, status);
 CREATE INDEX orders_status ON orders (status);
 
--- What left the stock and came back, in the order in which it was committed.
+-- The units that left the stock and came back, in the order of the commits.
 CREATE TABLE movement (seq INTEGER PRIMARY KEY, units INTEGER NOT NULL);
 
--- What was done under the lock: when it was taken and how long it had been waited
--- for, in microseconds.
+-- The holds of the lock: when it was acquired, and how long the wait was, in microseconds.
 CREATE TABLE section (at INTEGER NOT NULL, waited INTEGER NOT NULL, result TEXT NOT NULL);
 `
 
-// errOvertaken says that a row is not, or no longer, as a statement requires:
-// somebody else was first.
+// errOvertaken says that a row is not, or no longer, as a statement requires: another process
+// has changed it first.
 var errOvertaken = errors.New("overtaken")
 
-// shop is the database: everything about the sale that has to outlive a process.
+// shop is the database: everything about the sale that must outlive a process.
 type shop struct {
 	db *sql.DB
 }
 
-// createShop makes the database, with so much in stock.
+// createShop creates the database with this stock.
 func createShop(ctx context.Context, file string, stock int) (*shop, error) {
 	s, err := openShop(file)
 	if err != nil {
@@ -50,15 +49,15 @@ func createShop(ctx context.Context, file string, stock int) (*shop, error) {
 	return s, nil
 }
 
-// openShop opens the database. Several processes do so.
+// openShop opens the database, which several processes may share.
 func openShop(file string) (*shop, error) {
 	q := url.Values{
-		// Readers do not wait for the writer; of an operating system's crash,
-		// unlike a process's, nothing is promised here.
+		// With these settings readers do not wait for the writer. Commits survive a
+		// crash of the process, and may not survive one of the operating system.
 		"_pragma": {"busy_timeout(5000)", "journal_mode(WAL)", "synchronous(NORMAL)"},
-		// A transaction that began by reading cannot become a writing one once
-		// somebody else has written, and waiting does not help it. These write
-		// from the start.
+		// A transaction that has begun with a read cannot write once another
+		// transaction has written, and waiting does not help. So every transaction
+		// takes the write lock at its start.
 		"_txlock": {"immediate"},
 	}
 	dsn := url.URL{Scheme: "file", Opaque: url.PathEscape(file), RawQuery: q.Encode()}
@@ -66,7 +65,7 @@ func openShop(file string) (*shop, error) {
 	if err != nil {
 		return nil, err
 	}
-	db.SetMaxOpenConns(4) // SQLite writes with one at a time anyway
+	db.SetMaxOpenConns(4) // SQLite allows one writer at a time anyway
 	return &shop{db: db}, nil
 }
 
@@ -83,8 +82,8 @@ func (s *shop) transact(ctx context.Context, fn func(tx *sql.Tx) error) error {
 	return tx.Commit()
 }
 
-// one is the error of a statement that was to change one row: errOvertaken if it
-// changed none.
+// one checks a statement that must change one row: the error is errOvertaken if it changed
+// none.
 func one(result sql.Result, err error) error {
 	if err != nil {
 		return err

@@ -8,45 +8,44 @@ import (
 )
 
 const (
-	// lease is how long a claimed task is the worker's. A worker that dies keeps
-	// its tasks from the others for no longer than its lock; one that has waited
-	// that long for the lock gives up and claims again.
+	// lease is how long a worker holds a claimed task. It equals the lock's TTL: the tasks of a
+	// worker that dies are due again when its lock is free. A worker that has waited that
+	// long for the lock gives up and claims again.
 	lease = lockTTL
-	// batch is how many orders are cancelled in one stay under the lock.
+	// batch is how many orders are cancelled under one hold of the lock.
 	batch = 50
-	// breather is the pause after Redis has failed.
-	breather = 100 * time.Millisecond
+	// errorPause is the pause after an error of Redis.
+	errorPause = 100 * time.Millisecond
 )
 
-// work cancels orders that are due and not paid, until ctx ends. Every process
-// has such a loop; a task is handed to one of them.
+// work cancels orders that are due and unpaid, until ctx ends. Every process runs this loop;
+// one of them claims each task.
 func (s *seller) work(ctx context.Context) error {
 	for ctx.Err() == nil {
 		err := s.queue.Wait(ctx)
 		var tasks []sluice.Entry
 		if err == nil {
-			// After ErrUnknown tasks may be leased to nobody. They are due again
-			// when the lease ends.
+			// After ErrUnknown, tasks may be leased although no worker got them.
+			// They are due again when the lease ends.
 			tasks, err = s.queue.Claim(ctx, batch, lease)
 		}
 		if err == nil && len(tasks) > 0 {
 			err = s.cancel(ctx, tasks)
 		}
 		if err != nil {
-			_ = pause(ctx, breather)
+			_ = pause(ctx, errorPause)
 		}
 	}
 	return nil
 }
 
-// cancel does what tasks are about, and finishes them when it is committed: a
-// task goes away after its work and not before, so that a process that dies in
-// between leaves it to another, which finds nothing left to do. After an error
-// nothing is said of the tasks, and they are due again when the lease ends.
+// cancel cancels the orders of tasks, and finishes the tasks once that is committed. If a
+// process dies in between, another one claims the tasks and finds nothing left to do. After an
+// error the tasks stay claimed, and are due again when the lease ends.
 //
-// It takes the lock since it changes the stock: a buyer inside has seen how much
-// there is. And with the lock it knows that who was inside when a task was
-// enqueued has come out: an order that does not exist now never will.
+// It takes the lock because it changes the stock, which a buyer under the lock has read. Under
+// the lock it also knows that the buyer who enqueued a task has left the critical section: an
+// order that does not exist now will never exist.
 func (s *seller) cancel(ctx context.Context, tasks []sluice.Entry) error {
 	ctx, stop := context.WithTimeout(ctx, lease)
 	defer stop()
@@ -60,9 +59,9 @@ func (s *seller) cancel(ctx context.Context, tasks []sluice.Entry) error {
 	if err != nil {
 		return err
 	}
-	// ErrStale: somebody paid at the last moment and removed the task, or the
-	// lease ran out and another worker has it, who will find its order
-	// cancelled. ErrUnknown: likewise, at worst. Neither changes anything.
+	// ErrStale: the customer paid at the last moment, which removed the task; or the lease
+	// ended, and another worker has claimed the task and will find its order cancelled.
+	// ErrUnknown may mean the same. Both are harmless.
 	_ = s.queue.Dequeue(ctx, tasks...)
 	return nil
 }

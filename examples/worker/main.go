@@ -1,8 +1,8 @@
-// Worker sends mail: it retries what fails with a growing pause, sets aside what
-// will never succeed, and stops gracefully on SIGTERM or Ctrl-C.
+// Worker sends mail. It retries a mail that fails after a growing pause, buries a mail that can
+// never succeed, and stops gracefully on SIGTERM or Ctrl-C.
 //
-// Without flags it needs nothing but itself: Redis is a miniredis within the
-// process, the mail is made up, and it ends after some seconds.
+// Without flags it needs no other program: Redis is a miniredis within the process, the mail
+// is not real, and the program ends after some seconds.
 package main
 
 import (
@@ -28,7 +28,7 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// config is what the flags say.
+// config is the command line.
 type config struct {
 	redis    string
 	queue    string
@@ -36,15 +36,15 @@ type config struct {
 	duration time.Duration
 }
 
-// run returns the exit status: 0 after a clean stop, 1 if something failed or was
-// left, 2 for bad flags.
+// run returns the exit status: 0 after a clean stop, 1 if something failed or was left, 2 for
+// bad flags.
 func run(args []string, out, log io.Writer) int {
 	var c config
 	f := flag.NewFlagSet("worker", flag.ContinueOnError)
 	f.SetOutput(log)
 	f.StringVar(&c.redis, "redis", "", "`address` of a Redis server, as host:port (default: an embedded one)")
 	f.StringVar(&c.queue, "queue", "mail", "`name` of the queue")
-	f.IntVar(&c.mails, "mails", 30, "`number` of mails to enqueue; 0 to work for others only")
+	f.IntVar(&c.mails, "mails", 30, "`number` of mails to enqueue; 0 to send only the mails of other processes")
 	f.DurationVar(&c.duration, "for", 5*time.Second, "how `long` to work; 0 until SIGTERM or Ctrl-C")
 	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return 0
@@ -64,7 +64,7 @@ func run(args []string, out, log io.Writer) int {
 	return 0
 }
 
-// work enqueues mails, works until ctx or the time ends, and reports.
+// work enqueues mails, sends mails until ctx or the time ends, and prints a report.
 func work(ctx context.Context, c config, out, log io.Writer) error {
 	if c.duration > 0 {
 		var cancel context.CancelFunc
@@ -99,7 +99,8 @@ func work(ctx context.Context, c config, out, log io.Writer) error {
 	return errors.Join(err, report(out, queue, worker.Stats()))
 }
 
-// server is the Redis to use: the one named, or a miniredis in this process.
+// server returns the address of the Redis server: the one that the flag names, or a miniredis
+// in this process.
 func server(addr string) (string, func(), error) {
 	if addr != "" {
 		return addr, func() {}, nil
@@ -112,14 +113,14 @@ func server(addr string) (string, func(), error) {
 	return m.Addr(), m.Close, nil
 }
 
-// enqueue puts mails in, due within the next two seconds.
+// enqueue enqueues mails that are due within the next two seconds.
 func enqueue(ctx context.Context, queue *sluice.Queue, n int) error {
 	tasks := make([]sluice.Task, n)
 	for i := range tasks {
 		to := "customer"
 		switch i % 10 {
 		case 3:
-			to = "nobody" // has no address
+			to = "unknown" // has no address
 		case 6:
 			to = "full" // has a full mailbox
 		}
@@ -129,8 +130,8 @@ func enqueue(ctx context.Context, queue *sluice.Queue, n int) error {
 	return err
 }
 
-// send is the handler. It may be run twice for one mail, as any handler: a real one
-// would give the mail's ID to the server, which knows what it has taken.
+// send is the handler. Like every handler, it may run twice for one task. A real one would pass
+// the mail's ID to the mail server, which then drops the second copy.
 func send(ctx context.Context, e sluice.Entry) error {
 	select {
 	case <-time.After(rand.N(100 * time.Millisecond)): // the connection to the mail server
@@ -138,7 +139,7 @@ func send(ctx context.Context, e sluice.Entry) error {
 		return context.Cause(ctx)
 	}
 	switch to := string(e.Payload); {
-	case to == "nobody":
+	case to == "unknown":
 		return sluice.Permanent(errors.New("no such address"))
 	case to == "full":
 		return errors.New("mailbox full") // five times, and then a dead letter
@@ -148,14 +149,14 @@ func send(ctx context.Context, e sluice.Entry) error {
 	return nil
 }
 
-// backoff doubles from 100ms, with jitter. The default begins at a second, too long
+// backoff doubles from 100 ms, with jitter. The default begins at a second, which is too long
 // for a demonstration.
 func backoff(attempt int, _ error) time.Duration {
 	return 100*time.Millisecond<<min(attempt-1, 6) + rand.N(50*time.Millisecond)
 }
 
-// report says what became of the mails.
-func report(out io.Writer, queue *sluice.Queue, did sluice.WorkerStats) error {
+// report prints the results.
+func report(out io.Writer, queue *sluice.Queue, done sluice.WorkerStats) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
 	stats, err := queue.Stats(ctx)
@@ -163,7 +164,7 @@ func report(out io.Writer, queue *sluice.Queue, did sluice.WorkerStats) error {
 		return err
 	}
 	fmt.Fprintf(out, "sent %d, failed attempts %d, given up %d, given back %d; still in the queue: %d\n",
-		did.Done, did.Retried, did.Buried, did.Released, stats.Due+stats.Scheduled)
+		done.Done, done.Retried, done.Buried, done.Released, stats.Due+stats.Scheduled)
 	letters, err := queue.Dead(ctx, 100)
 	for _, letter := range letters {
 		fmt.Fprintf(out, "dead letter %s to %s after attempt %d: %s\n", letter.ID, letter.Payload, letter.Attempt, letter.Reason)

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestWorker: in five seconds all is sent or given up.
-func TestWorker(t *testing.T) {
+// TestWorker_SendsOrBuriesEveryMail runs the program for its five seconds.
+func TestWorker_SendsOrBuriesEveryMail(t *testing.T) {
 	var out, log bytes.Buffer
 	require.Zero(t, run(nil, &out, &log), &log)
 	require.Contains(t, out.String(), "sent 24,")
@@ -21,8 +21,8 @@ func TestWorker(t *testing.T) {
 	require.Equal(t, 3, strings.Count(out.String(), "after attempt 5: mailbox full"))
 }
 
-// TestSIGTERM: it ends before its time, with exit status 0.
-func TestSIGTERM(t *testing.T) {
+// TestWorker_StopsOnSIGTERM ends the program early. Its exit status is 0.
+func TestWorker_StopsOnSIGTERM(t *testing.T) {
 	time.AfterFunc(500*time.Millisecond, func() { _ = syscall.Kill(os.Getpid(), syscall.SIGTERM) })
 	var out, log bytes.Buffer
 	began := time.Now()
@@ -31,7 +31,7 @@ func TestSIGTERM(t *testing.T) {
 	require.NotContains(t, out.String(), "still in the queue: 0\n")
 }
 
-func TestFlags(t *testing.T) {
+func TestWorker_RejectsBadFlags(t *testing.T) {
 	for args, status := range map[string]int{"-h": 0, "-mails -1": 2, "-for -1s": 2, "x": 2, "-no-such": 2, "-redis 127.0.0.1:1": 1} {
 		var out, log bytes.Buffer
 		require.Equal(t, status, run(strings.Fields(args), &out, &log), args)
