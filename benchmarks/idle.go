@@ -47,7 +47,7 @@ func idleTurn(ctx context.Context, t turn) (r result, err error) {
 	return r, err
 }
 
-// waitUntilEnd waits for a lock that another client holds until ctx ends.
+// waitUntilEnd waits until ctx ends for a lock that another client holds.
 func waitUntilEnd(ctx context.Context, t turn) (err error) {
 	holder, err := plain(func(rdb redis.UniversalClient, _ setup) (contender, error) {
 		l, err := sluice.NewLocker(rdb, sluice.WithTTL(t.length+time.Minute)) // it renews nothing
