@@ -3,6 +3,7 @@ package redistest
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -23,17 +24,26 @@ type Child struct {
 	wait func() error
 }
 
+// nested is set in the environment of every child.
+const nested = "REDISTEST_IS_A_CHILD"
+
 // StartChild starts this program again, with env ("KEY=VALUE" entries) added to its
 // environment. The program's main function, or its TestMain, recognises a child by such
 // an entry. The child's standard error goes to stderr. Ctrl-C does not reach the child.
 // If ctx ends, the child is killed.
+//
+// A child must not start children: StartChild then returns an error. Otherwise a program
+// that does not recognise that it is a child would start itself without end.
 func StartChild(ctx context.Context, stderr io.Writer, env ...string) (*Child, error) {
+	if os.Getenv(nested) != "" {
+		return nil, errors.New("a child process must not start children")
+	}
 	path, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	cmd := exec.CommandContext(ctx, path)
-	cmd.Env = append(os.Environ(), env...)
+	cmd.Env = append(append(os.Environ(), nested+"=1"), env...)
 	cmd.Stderr = stderr
 	ignoreTerminal(cmd)
 	stdin, err := cmd.StdinPipe()

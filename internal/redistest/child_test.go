@@ -50,3 +50,9 @@ func TestChild_KillEndsIt(t *testing.T) {
 	c.Kill()
 	require.ErrorContains(t, c.Wait(), "killed")
 }
+
+func TestStartChild_RefusesInAChild(t *testing.T) {
+	t.Setenv("REDISTEST_IS_A_CHILD", "1")
+	_, err := redistest.StartChild(t.Context(), os.Stderr)
+	require.ErrorContains(t, err, "must not start children")
+}
