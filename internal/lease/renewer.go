@@ -173,9 +173,9 @@ func (r *Renewer) findDue(now time.Time, asked map[any]bool) (pressing Renewable
 			due = due.Add(Leeway(m.TTL()))
 		}
 		switch {
+		case e.batch != nil: // Remove waits for it, so it must be found
 		case !m.Renewable():
 			delete(r.entries, m)
-		case e.batch != nil:
 		case !due.After(now):
 			pressing = m
 		default:

@@ -193,6 +193,28 @@ func TestRenewer_RemoveWaitsForWhatIsUnderWay(t *testing.T) {
 	})
 }
 
+// TestRenewer_RemoveWaitsThoughTheLeaseHasEnded: Unlock ends the lease before it calls
+// Remove, and the loop may take a turn in between.
+func TestRenewer_RemoveWaitsThoughTheLeaseHasEnded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{answer: succeed, delay: time.Second}
+		executor := redisexec.New(s)
+		r := NewRenewer(executor)
+		h := newHeld(30 * time.Second)
+		r.Add(h)
+		time.Sleep(10*time.Second + 100*time.Millisecond)
+		require.True(t, h.lease.End(nil))
+		r.loop.Wake()
+		synctest.Wait()
+		start := time.Now()
+		r.Remove(t.Context(), h, 0)
+		require.Equal(t, 900*time.Millisecond, time.Since(start))
+		r.Close()
+		executor.Close(t.Context())
+	})
+}
+
 // TestRenewer_SendsNothingThatWasRemoved: a batch whose goroutine runs late does not send
 // what was removed, or given up, meanwhile.
 func TestRenewer_SendsNothingThatWasRemoved(t *testing.T) {
