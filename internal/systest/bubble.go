@@ -1,0 +1,89 @@
+package systest
+
+import (
+	"context"
+	"net"
+	"testing"
+	"testing/synctest"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
+)
+
+// Bubble runs a test on a fake clock (testing/synctest), with a miniredis that lives by
+// it. Timing is exact here: what a test measures is what the code waits.
+func Bubble(t *testing.T, test func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m := miniredis.NewMiniRedis()
+		defer m.Close()
+		m.ClockTTL(true)
+		rdb := BubbleClient(t, BubbleDialer(m))
+		defer func() { require.NoError(t, rdb.Close()) }()
+		test(t, m, rdb)
+	})
+}
+
+// BubbleClient returns a client for use in a bubble. The caller closes it before the
+// bubble ends.
+func BubbleClient(t *testing.T, dial redistest.Dialer) redis.UniversalClient {
+	t.Helper()
+	return redis.NewClient(&redis.Options{
+		Addr:                     "127.0.0.1:6379", // a literal IP: looking up a name does not work in a bubble
+		Dialer:                   dial,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+}
+
+// BubbleLocker returns a Locker for use in a bubble, and the function that closes it,
+// which the test calls before the bubble ends.
+func BubbleLocker(t *testing.T, rdb redis.UniversalClient, opts ...sluice.LockOption) (*sluice.Locker, func()) {
+	t.Helper()
+	l, err := sluice.NewLocker(rdb, opts...)
+	require.NoError(t, err)
+	return l, func() { require.NoError(t, l.Close()) }
+}
+
+// BubbleDialer makes connections to m. Like a kernel, and unlike a net.Pipe, they take
+// what is written before the other end reads it. Otherwise one client that does not
+// read would hold up the whole server, and a long pipeline would block both ends.
+func BubbleDialer(m *miniredis.Miniredis) redistest.Dialer {
+	return func(context.Context, string, string) (net.Conn, error) {
+		server, err := m.Dial()
+		if err != nil {
+			return nil, err
+		}
+		client, wire := net.Pipe()
+		go carry(server, wire)
+		go carry(wire, server)
+		return client, nil
+	}
+}
+
+// carry copies what is written at one end to the other, until either is closed.
+func carry(from, to net.Conn) {
+	packets := make(chan []byte, 1000)
+	go func() {
+		defer func() { _ = to.Close() }()
+		for p := range packets {
+			if _, err := to.Write(p); err != nil {
+				_ = from.Close()
+			}
+		}
+	}()
+	defer close(packets)
+	for {
+		p := make([]byte, 4096)
+		n, err := from.Read(p)
+		if err != nil {
+			return
+		}
+		packets <- p[:n]
+	}
+}

@@ -1,0 +1,88 @@
+// Package systest holds what the tests of the whole library share: lockers and queues
+// on every backend, a fake clock with a fake server, child processes, and a scan of the
+// library's goroutines. The folders beneath it hold the large tests; see
+// CONTRIBUTING.md.
+package systest
+
+import (
+	"context"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
+)
+
+// Main runs a package's tests; call it in TestMain. In a child process it runs the
+// child's role instead.
+func Main(m *testing.M) {
+	if env := os.Getenv(childEnv); env != "" {
+		runRole(env)
+		return
+	}
+	redistest.Main(m)
+}
+
+// Each runs a test on every backend, in parallel with other tests.
+func Each(t *testing.T, test func(t *testing.T, s *redistest.Server)) {
+	t.Helper()
+	t.Parallel()
+	redistest.Each(t, test)
+}
+
+// NewLocker returns a Locker that is closed when the test ends.
+func NewLocker(t *testing.T, rdb redis.UniversalClient, opts ...sluice.LockOption) *sluice.Locker {
+	t.Helper()
+	l, err := sluice.NewLocker(rdb, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// NewQueue returns a Queue with a name of the test's own.
+func NewQueue(t *testing.T, rdb redis.UniversalClient, opts ...sluice.QueueOption) *sluice.Queue {
+	t.Helper()
+	q, err := sluice.NewQueue(rdb, redistest.Name(t), opts...)
+	require.NoError(t, err)
+	return q
+}
+
+// Warm takes, extends and releases a lock, so that the server of that name knows the
+// scripts and the client has a connection to it.
+func Warm(t *testing.T, l *sluice.Locker, name string) {
+	t.Helper()
+	k, err := l.Lock(t.Context(), name)
+	require.NoError(t, err)
+	require.NoError(t, k.Extend(t.Context(), time.Minute))
+	require.NoError(t, k.Unlock(t.Context()))
+}
+
+// Ended returns a context that has ended.
+func Ended() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
+// Within returns a context that ends after d.
+func Within(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Scale is the number in the environment variable SLUICE_TEST_SCALE, 1 by default.
+// Tests multiply their sizes by it.
+func Scale() int {
+	n, err := strconv.Atoi(os.Getenv("SLUICE_TEST_SCALE"))
+	if err != nil || n < 1 {
+		return 1
+	}
+	return n
+}
