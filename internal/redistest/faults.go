@@ -22,6 +22,7 @@ type Faults struct {
 	dropReply   int        // the number of the script whose reply is lost
 	dropRequest int        // the number of the script that is lost
 	holdRequest int        // the number of the script that is held back
+	stallFrom   int        // the number of the script whose reply is the first to be held back
 	held        []func()   // each delivers a script that is held back
 	delay       time.Duration
 	stalled     chan struct{}    // not nil while replies are held back; closed at Resume
@@ -90,6 +91,14 @@ func (f *Faults) Stall() {
 	if f.stalled == nil {
 		f.stalled = make(chan struct{})
 	}
+}
+
+// StallFrom is Stall from the n-th script from now on: the server gets that script, and
+// the client gets no reply to it.
+func (f *Faults) StallFrom(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stallFrom = f.scripts + n
 }
 
 // StallRequests holds back everything that the client sends, until Resume. To the client it
@@ -194,6 +203,9 @@ func (c *conn) Write(p []byte) (int, error) {
 	f.scripts += scripts
 	within := func(n int) bool { return before < n && n <= f.scripts }
 	reset, lose := within(f.dropRequest), within(f.dropReply)
+	if within(f.stallFrom) && f.stalled == nil {
+		f.stalled = make(chan struct{})
+	}
 	if within(f.holdRequest) {
 		f.held = append(f.held, c.detach(bytes.Clone(p)))
 		f.mu.Unlock()
@@ -240,7 +252,10 @@ func (c *conn) Read(p []byte) (int, error) {
 		_ = c.Close()
 		return 0, &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}
 	}
-	return n, c.hold()
+	if err := c.hold(); err != nil {
+		return 0, err // a caller of Read takes what comes beside an error for a reply
+	}
+	return n, nil
 }
 
 // hold waits as long as Stall or Delay require, until the read deadline at most.
