@@ -30,10 +30,6 @@ func TestMain(m *testing.M) {
 		child(env)
 		return
 	}
-	if settings := os.Getenv(workerEnv); settings != "" {
-		workerChild(settings)
-		return
-	}
 	watchLoggers()
 	redistest.Main(m)
 }

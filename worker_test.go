@@ -1,87 +1,37 @@
 package sluice_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"math/rand/v2"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// start runs a worker until stop is called, or the test ends. stop returns what Run
-// did.
-func start(t *testing.T, w *sluice.Worker) (stop func() error) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	result := make(chan error, 1)
-	go func() { result <- w.Run(ctx) }()
-	stop = sync.OnceValue(func() error { cancel(); return <-result })
-	t.Cleanup(func() { _ = stop() })
-	return stop
-}
-
-// diary is a logger's output, to be read while it is written.
-type diary struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (d *diary) Write(p []byte) (int, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.text.Write(p)
-}
-
-func (d *diary) String() string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.text.String()
-}
-
-func (d *diary) logger() *slog.Logger { return slog.New(slog.NewTextHandler(d, nil)) }
-
-// drained waits until nothing is left in the queue but dead letters.
-func (b bundle) drained() {
-	b.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(2 * time.Millisecond) {
-		if s := b.stats(); s.Due+s.Scheduled == 0 {
-			return
-		}
-		require.True(b, time.Now().Before(deadline), "tasks are left: %+v", b.stats())
-	}
-}
-
-func at(d time.Duration) func(int, error) time.Duration {
-	return func(int, error) time.Duration { return d }
-}
-
-func TestWorkerDoesAll(t *testing.T) {
-	eachQueue(t, func(b bundle) {
+func TestWorker_HandlesEveryTaskOnce(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
 		const n = 1500 // more than a chunk
 		tasks := make([]sluice.Task, n)
 		for i := range tasks {
 			tasks[i] = sluice.Task{ID: fmt.Sprint(i), Payload: []byte("p" + fmt.Sprint(i)), Delay: rand.N(200 * time.Millisecond)}
 		}
-		_, err := b.q.EnqueueBatch(b.Context(), tasks)
+		_, err := b.Q.EnqueueBatch(b.Context(), tasks)
 		require.NoError(b, err)
 		var running, most atomic.Int64
 		var times sync.Map
-		w := &sluice.Worker{Queue: b.q, Concurrency: 600, Handler: func(_ context.Context, e sluice.Entry) error {
+		w := &sluice.Worker{Queue: b.Q, Concurrency: 600, Handler: func(_ context.Context, e sluice.Entry) error {
 			if now := running.Add(1); now > most.Load() {
 				most.Store(now)
 			}
@@ -91,23 +41,23 @@ func TestWorkerDoesAll(t *testing.T) {
 			}
 			return nil
 		}}
-		stop := start(b.T, w)
-		b.drained()
+		stop := systest.StartWorker(b.T, w)
+		b.RequireDrained()
 		require.NoError(b, stop())
 		require.Equal(b, sluice.WorkerStats{Done: n}, w.Stats())
 		require.LessOrEqual(b, most.Load(), int64(600))
-		b.requireClean()
+		b.RequireClean()
 	})
 }
 
-// TestWorkerConcurrency: no more than it says, and all of them; with 3, and with
-// 8, which are claimed in two halves.
-func TestWorkerConcurrency(t *testing.T) {
-	eachQueue(t, func(b bundle) {
-		for _, hands := range []int{3, 8} {
-			n := 3 * hands
+// A worker runs as many handlers as Concurrency says, and not one more: with 3, and with
+// 8, for which tasks are claimed in two halves.
+func TestWorker_RunsAsManyHandlersAsItMay(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		for _, runners := range []int{3, 8} {
+			n := 3 * runners
 			gate, begun := make(chan struct{}), make(chan string, n)
-			w := &sluice.Worker{Queue: b.q, Concurrency: hands, Handler: func(_ context.Context, e sluice.Entry) error {
+			w := &sluice.Worker{Queue: b.Q, Concurrency: runners, Handler: func(_ context.Context, e sluice.Entry) error {
 				begun <- e.ID
 				<-gate
 				return nil
@@ -116,19 +66,19 @@ func TestWorkerConcurrency(t *testing.T) {
 			for i := range tasks {
 				tasks[i].ID = fmt.Sprint(i)
 			}
-			_, err := b.q.EnqueueBatch(b.Context(), tasks)
+			_, err := b.Q.EnqueueBatch(b.Context(), tasks)
 			require.NoError(b, err)
-			stop := start(b.T, w)
-			for range hands {
+			stop := systest.StartWorker(b.T, w)
+			for range runners {
 				<-begun
 			}
-			require.Equal(b, int64(hands), w.Stats().Running)
-			require.Equal(b, int64(n-hands), b.stats().Due, "claimed without a free hand")
+			require.Equal(b, int64(runners), w.Stats().Running)
+			require.Equal(b, int64(n-runners), b.Stats().Due, "claimed without a free runner")
 			require.Empty(b, begun)
-			gate <- struct{}{} // one hand is free: it gets a task although the others are at work
+			gate <- struct{}{} // one runner is free: it gets a task while the others are at work
 			<-begun
 			close(gate)
-			b.drained()
+			b.RequireDrained()
 			require.NoError(b, stop())
 			require.Equal(b, sluice.WorkerStats{Done: int64(n)}, w.Stats())
 		}
@@ -139,18 +89,18 @@ type refusal struct{}
 
 func (refusal) Error() string { return "card refused" }
 
-// broken is an error that cannot be asked anything.
+// broken is an error whose methods panic.
 type broken struct{ text string }
 
 func (e *broken) Error() string { return e.text } // panics on nil
 func (e *broken) Unwrap() error { panic("no") }
 
-func TestWorkerVerdicts(t *testing.T) {
+func TestWorker_ErrorDecidesTheDisposition(t *testing.T) {
 	long := strings.Repeat("x", 2000)
 	for name, test := range map[string]struct {
 		handler func() error
 		backoff func(int, error) time.Duration
-		dead    string // the reason; "" if it is retried for ever
+		dead    string // the reason; "" if the task is retried
 	}{
 		"error":            {handler: func() error { return errors.New("later") }},
 		"permanent":        {handler: func() error { return sluice.Permanent(refusal{}) }, dead: "card refused"},
@@ -163,13 +113,13 @@ func TestWorkerVerdicts(t *testing.T) {
 		"broken error":     {handler: func() error { return &broken{"x"} }},
 		"backoff panics":   {handler: func() error { return refusal{} }, backoff: func(int, error) time.Duration { panic("boom") }},
 		"backoff exits":    {handler: func() error { return refusal{} }, backoff: func(int, error) time.Duration { runtime.Goexit(); return 0 }},
-		"backoff negative": {handler: func() error { return refusal{} }, backoff: at(-time.Hour)},
-		"backoff too long": {handler: func() error { return refusal{} }, backoff: at(math.MaxInt64)},
+		"backoff negative": {handler: func() error { return refusal{} }, backoff: systest.After(-time.Hour)},
+		"backoff too long": {handler: func() error { return refusal{} }, backoff: systest.After(math.MaxInt64)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			eachQueue(t, func(b bundle) {
-				log := &diary{}
-				w := &sluice.Worker{Queue: b.q, Logger: log.logger(), Backoff: test.backoff,
+			systest.EachQueue(t, func(b systest.QueueTest) {
+				log := &systest.Buffer{}
+				w := &sluice.Worker{Queue: b.Q, Logger: systest.LogTo(log), Backoff: test.backoff,
 					Handler: func(_ context.Context, e sluice.Entry) error {
 						if e.ID == "good" {
 							return nil
@@ -177,55 +127,55 @@ func TestWorkerVerdicts(t *testing.T) {
 						return test.handler()
 					}}
 				if w.Backoff == nil {
-					w.Backoff = at(time.Hour)
+					w.Backoff = systest.After(time.Hour)
 				}
-				b.enqueue(sluice.Added, sluice.Task{ID: "bad", Payload: []byte("s3cret")})
-				stop := start(b.T, w)
-				b.eventually(func() bool { s := w.Stats(); return s.Retried+s.Buried > 0 })
-				b.enqueue(sluice.Added, sluice.Task{ID: "good"})
-				b.eventually(func() bool { return w.Stats().Done == 1 })
+				b.Enqueue(sluice.Added, sluice.Task{ID: "bad", Payload: []byte("s3cret")})
+				stop := systest.StartWorker(b.T, w)
+				b.Eventually(func() bool { s := w.Stats(); return s.Retried+s.Buried > 0 })
+				b.Enqueue(sluice.Added, sluice.Task{ID: "good"})
+				b.Eventually(func() bool { return w.Stats().Done == 1 })
 				require.NoError(b, stop())
 				require.NotContains(b, log.String(), "s3cret")
 				if test.dead != "" {
-					require.Equal(b, test.dead, b.dead(1)[0].Reason)
+					require.Equal(b, test.dead, b.Dead(1)[0].Reason)
 					require.Equal(b, int64(1), w.Stats().Buried)
 					return
 				}
 				require.Zero(b, w.Stats().Buried)
-				e := b.get("bad")
+				e := b.Get("bad")
 				require.Equal(b, "s3cret", string(e.Payload))
 				require.Positive(b, e.Attempt)
-				require.Equal(b, strings.Contains(name, "panic"+"") && !strings.Contains(name, "backoff"), strings.Contains(log.String(), "runner.go"),
-					"a panic's stack is in the log, %s", log)
+				require.Equal(b, strings.HasPrefix(name, "panic"), strings.Contains(log.String(), "worker_test.go:"),
+					"a panic's stack, and no other, is in the log: %s", log)
 			}, sluice.WithMaxAttempts(0))
 		})
 	}
 }
 
-// TestAttemptsUsedUp: the error of the last attempt buries the task, and is why.
-func TestAttemptsUsedUp(t *testing.T) {
-	eachQueue(t, func(b bundle) {
-		b.enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("p")})
+// The error of the last attempt that is allowed buries the task, and is the reason.
+func TestWorker_LastErrorIsTheReason(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("p")})
 		var asked []int
-		w := &sluice.Worker{Queue: b.q, Concurrency: 1,
+		w := &sluice.Worker{Queue: b.Q, Concurrency: 1,
 			Handler: func(_ context.Context, e sluice.Entry) error { return fmt.Errorf("attempt %d", e.Attempt) },
 			Backoff: func(attempt int, err error) time.Duration {
 				asked = append(asked, attempt)
 				return 0
 			}}
-		stop := start(b.T, w)
-		b.eventually(func() bool { return w.Stats().Buried == 1 })
+		stop := systest.StartWorker(b.T, w)
+		b.Eventually(func() bool { return w.Stats().Buried == 1 })
 		require.NoError(b, stop())
 		require.Equal(b, sluice.WorkerStats{Retried: 2, Buried: 1}, w.Stats())
 		require.Equal(b, []int{1, 2}, asked)
-		letter := b.dead(1)[0]
+		letter := b.Dead(1)[0]
 		require.Equal(b, "attempt 3", letter.Reason)
 		require.Equal(b, 3, letter.Attempt)
 		require.Equal(b, "p", string(letter.Payload))
 	}, sluice.WithMaxAttempts(3))
 }
 
-func TestPermanent(t *testing.T) {
+func TestPermanent_WrapsAnError(t *testing.T) {
 	t.Parallel()
 	require.NoError(t, sluice.Permanent(nil))
 	err := fmt.Errorf("pay: %w", sluice.Permanent(refusal{}))
@@ -235,11 +185,11 @@ func TestPermanent(t *testing.T) {
 	require.EqualError(t, err, "pay: card refused")
 }
 
-// TestWorkerInvalid: an error at once, and nothing is sent.
-func TestWorkerInvalid(t *testing.T) {
-	each(t, func(t *testing.T, s *redistest.Server) {
+// Run returns ErrInvalid for invalid fields at once, and sends nothing.
+func TestWorker_InvalidFieldsSendNothing(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb, faults := s.Faulty(t)
-		q := newQueue(t, rdb)
+		q := systest.NewQueue(t, rdb)
 		handler := func(context.Context, sluice.Entry) error { return nil }
 		for name, w := range map[string]*sluice.Worker{
 			"nil":              nil,
@@ -260,76 +210,43 @@ func TestWorkerInvalid(t *testing.T) {
 		}
 		w := &sluice.Worker{Queue: q, Handler: handler}
 		require.ErrorIs(t, w.Run(nilContext), sluice.ErrInvalid)
-		require.NoError(t, w.Run(ended()))
-		require.NoError(t, w.Run(ended()), "it may run again")
+		require.NoError(t, w.Run(systest.Ended()))
+		require.NoError(t, w.Run(systest.Ended()), "it may run again")
 		require.Zero(t, faults.Bytes(), "something was sent")
 	})
 }
 
-func TestWorkerRunsOnceAtATime(t *testing.T) {
-	eachQueue(t, func(b bundle) {
-		w := &sluice.Worker{Queue: b.q, Handler: func(context.Context, sluice.Entry) error { return nil }}
-		stop := start(b.T, w)
-		b.enqueue(sluice.Added, sluice.Task{ID: "a"})
-		b.eventually(func() bool { return w.Stats().Done == 1 })
+func TestWorker_RunsOnceAtATime(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		w := &sluice.Worker{Queue: b.Q, Handler: func(context.Context, sluice.Entry) error { return nil }}
+		stop := systest.StartWorker(b.T, w)
+		b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+		b.Eventually(func() bool { return w.Stats().Done == 1 })
 		require.ErrorIs(b, w.Run(b.Context()), sluice.ErrInvalid)
 		require.NoError(b, stop())
-		b.enqueue(sluice.Added, sluice.Task{ID: "a"})
-		stop = start(b.T, w)
-		b.eventually(func() bool { return w.Stats().Done == 2 })
+		b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+		stop = systest.StartWorker(b.T, w)
+		b.Eventually(func() bool { return w.Stats().Done == 2 })
 		require.NoError(b, stop())
 	})
 }
 
-// TestStopReleasesTheUnstarted: the worker is told to stop while a claim is under
-// way. What it brings goes back, its attempt not counted.
-func TestStopReleasesTheUnstarted(t *testing.T) {
-	each(t, func(t *testing.T, s *redistest.Server) {
-		rdb, faults := s.Faulty(t)
-		name := redistest.Name(t)
-		q, err := sluice.NewQueue(rdb, name)
-		require.NoError(t, err)
-		clean, err := sluice.NewQueue(s.Client(t), name)
-		require.NoError(t, err)
-		for i := range 5 {
-			_, err := clean.Enqueue(t.Context(), sluice.Task{ID: fmt.Sprint(i), Payload: []byte("p")})
-			require.NoError(t, err)
-		}
-		w := &sluice.Worker{Queue: q, Handler: func(context.Context, sluice.Entry) error { return errors.New("begun") }}
-		require.NoError(t, rdb.Ping(t.Context()).Err())
-		faults.Delay(150 * time.Millisecond)
-		before := faults.Scripts()
-		stop := start(t, w)
-		for faults.Scripts() == before {
-			time.Sleep(time.Millisecond) // until the claim is on its way
-		}
-		require.NoError(t, stop())
-		require.Equal(t, sluice.WorkerStats{Released: 5}, w.Stats())
-		faults.Delay(0)
-		es, err := clean.Claim(t.Context(), 10, time.Minute)
-		require.NoError(t, err)
-		require.Len(t, es, 5)
-		for _, e := range es {
-			require.Equal(t, 1, e.Attempt, "an attempt was burnt")
-		}
-	})
-}
-
-// TestStopUnderLoad: nothing is lost or burnt, however the end of ctx falls.
-func TestStopUnderLoad(t *testing.T) {
-	eachQueue(t, func(b bundle) {
-		const n = 600
+// A worker that is stopped at any moment loses no task, and no attempt of a task that was
+// not begun.
+func TestWorker_StopUnderLoadLosesNothing(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		n := b.Sized(600)
 		tasks := make([]sluice.Task, n)
 		for i := range tasks {
 			tasks[i].ID = fmt.Sprint(i)
 		}
-		_, err := b.q.EnqueueBatch(b.Context(), tasks)
+		_, err := b.Q.EnqueueBatch(b.Context(), tasks)
 		require.NoError(b, err)
 		var mu sync.Mutex
 		begun := map[string]int{}
 		total := sluice.WorkerStats{}
-		for b.stats().Due+b.stats().Scheduled > 0 {
-			w := &sluice.Worker{Queue: b.q, Concurrency: 20, Handler: func(ctx context.Context, e sluice.Entry) error {
+		for b.Stats().Due+b.Stats().Scheduled > 0 {
+			w := &sluice.Worker{Queue: b.Q, Concurrency: 20, Handler: func(ctx context.Context, e sluice.Entry) error {
 				mu.Lock()
 				begun[e.ID]++
 				if begun[e.ID] != e.Attempt {
@@ -339,11 +256,9 @@ func TestStopUnderLoad(t *testing.T) {
 				time.Sleep(rand.N(3 * time.Millisecond)) // the work
 				return nil
 			}}
-			stop := start(b.T, w)
+			stop := systest.StartWorker(b.T, w)
 			time.Sleep(rand.N(15 * time.Millisecond)) // the end may come at any time
-			began := time.Now()
-			require.NoError(b, stop())
-			require.Less(b, time.Since(began), 5*time.Second)
+			require.NoError(b, stop(), "it did not come to rest within Grace")
 			s := w.Stats()
 			total.Done += s.Done
 			require.Zero(b, s.Retried+s.Buried+s.Lost+s.Running)
@@ -352,15 +267,15 @@ func TestStopUnderLoad(t *testing.T) {
 		for id, times := range begun {
 			require.Equal(b, 1, times, "task %s", id)
 		}
-		b.requireClean()
+		b.RequireClean()
 	})
 }
 
-// TestDeferredWhileHandled: an ID is enqueued again and again while it is worked on.
-// It never is by two handlers at once, and the last payload is always seen.
-func TestDeferredWhileHandled(t *testing.T) {
-	rounds := 100 * scale()
-	eachQueue(t, func(b bundle) {
+// An ID is enqueued again and again while handlers work on it. No two handlers work on
+// it at once, and a handler always sees the last payload.
+func TestWorker_DeferredVersionWaitsForTheHandler(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		rounds := b.Sized(100) * systest.Scale()
 		var busy atomic.Int64
 		var mu sync.Mutex
 		last := map[string]string{}
@@ -381,18 +296,18 @@ func TestDeferredWhileHandled(t *testing.T) {
 		var stops []func() error
 		var workers []*sluice.Worker
 		for range 2 {
-			w := &sluice.Worker{Queue: b.q, Concurrency: 4, Handler: handler, Backoff: at(0)}
-			workers, stops = append(workers, w), append(stops, start(b.T, w))
+			w := &sluice.Worker{Queue: b.Q, Concurrency: 4, Handler: handler, Backoff: systest.After(0)}
+			workers, stops = append(workers, w), append(stops, systest.StartWorker(b.T, w))
 		}
 		for round := range rounds {
 			version := ""
 			for v := range 1 + rand.N(4) {
 				version = fmt.Sprintf("%d.%d", round, v)
-				_, err := b.q.Enqueue(b.Context(), sluice.Task{ID: "a", Payload: []byte(version), Delay: rand.N(time.Millisecond)})
+				_, err := b.Q.Enqueue(b.Context(), sluice.Task{ID: "a", Payload: []byte(version), Delay: rand.N(time.Millisecond)})
 				require.NoError(b, err)
 				time.Sleep(rand.N(time.Millisecond)) // so that it falls at any time of the handler's
 			}
-			b.drained()
+			b.RequireDrained()
 			mu.Lock()
 			require.Equal(b, version, last["a"], "the last version was not processed")
 			mu.Unlock()
@@ -404,92 +319,26 @@ func TestDeferredWhileHandled(t *testing.T) {
 	}, sluice.WithMaxAttempts(0))
 }
 
-// TestNewHeadIsTakenAtOnce: a task that is due now, though the next was to come in
-// an hour and the worker looks once a minute.
-func TestNewHeadIsTakenAtOnce(t *testing.T) {
-	// Not parallel: it measures.
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		q := newQueue(t, s.Client(t), sluice.WithPollInterval(time.Minute))
-		_, err := q.Enqueue(t.Context(), sluice.Task{ID: "later", Delay: time.Hour})
-		require.NoError(t, err)
-		begun := make(chan time.Time)
-		start(t, &sluice.Worker{Queue: q, Handler: func(context.Context, sluice.Entry) error {
-			begun <- time.Now()
+// A notification wakes an idle worker when a task is due before all others: its poll
+// interval is too long to be what woke it. TestWorker_BeginsANewHeadWithoutDelay says
+// how soon, on the fake clock.
+func TestWorker_TakesANewHeadAtOnce(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		b.Enqueue(sluice.Added, sluice.Task{ID: "later", Delay: time.Hour})
+		begun := make(chan string, 1)
+		systest.StartWorker(b.T, &sluice.Worker{Queue: b.Q, Handler: func(_ context.Context, e sluice.Entry) error {
+			begun <- e.ID
 			return nil
 		}})
-		time.Sleep(100 * time.Millisecond) // until it is idle
-		var late []time.Duration
-		for i := range 50 {
-			enqueued := time.Now()
-			_, err := q.Enqueue(t.Context(), sluice.Task{ID: fmt.Sprint(i)})
-			require.NoError(t, err)
-			late = append(late, (<-begun).Sub(enqueued))
+		for i := range 30 {
 			time.Sleep(rand.N(5 * time.Millisecond)) // at no fixed point of the worker's loop
+			b.Enqueue(sluice.Added, sluice.Task{ID: fmt.Sprint(i)})
+			select {
+			case id := <-begun:
+				require.Equal(b, fmt.Sprint(i), id)
+			case <-time.After(30 * time.Second):
+				require.Fail(b, "no notification has woken the worker")
+			}
 		}
-		slices.Sort(late)
-		t.Logf("p50 %v, max %v", late[25], late[49])
-		require.Less(t, late[25], 10*time.Millisecond)
-	})
-}
-
-// TestWorkerOnAFullServer: what is there is finished, retried, buried.
-func TestWorkerOnAFullServer(t *testing.T) {
-	t.Parallel()
-	s := redistest.Start(t)
-	rdb := s.Client(t)
-	q := newQueue(t, rdb)
-	for i := range 30 {
-		_, err := q.Enqueue(t.Context(), sluice.Task{ID: fmt.Sprint(i), Payload: []byte("p")})
-		require.NoError(t, err)
-	}
-	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
-	w := &sluice.Worker{Queue: q, Concurrency: 4, Backoff: at(0), Lease: 300 * time.Millisecond,
-		Handler: func(_ context.Context, e sluice.Entry) error {
-			switch {
-			case e.ID > "2" && e.ID < "20":
-				return sluice.Permanent(errors.New("no"))
-			case e.Attempt == 1:
-				return errors.New("again")
-			case e.ID == "5":
-				time.Sleep(time.Second) // longer than the lease: it has to be extended
-			}
-			return nil
-		}}
-	stop := start(t, w)
-	b := bundle{T: t, q: q, rdb: rdb}
-	b.drained()
-	require.NoError(t, stop())
-	stats := w.Stats()
-	require.Equal(t, int64(30), stats.Done+stats.Buried)
-	require.Equal(t, stats.Done, stats.Retried)
-	require.Zero(t, stats.Lost)
-	require.Equal(t, stats.Buried, b.stats().Dead)
-}
-
-// TestPoisonDoesNotStopAWorker: what is not the library's is set aside, also when
-// it becomes so while it is worked on.
-func TestPoisonDoesNotStopAWorker(t *testing.T) {
-	eachQueue(t, func(b bundle) {
-		ctx, tasks := b.Context(), "{"+b.key+"}:tasks"
-		require.NoError(b, b.rdb.ZAdd(ctx, b.key, redis.Z{Score: 1, Member: "poison"}, redis.Z{Score: 1, Member: ""}).Err())
-		require.NoError(b, b.rdb.HSet(ctx, tasks, "poison", "garbage").Err())
-		require.NoError(b, b.rdb.Do(ctx, "ZADD", b.key, "-inf", "-inf").Err())
-		for _, id := range []string{"retried", "finished", "good"} {
-			b.enqueue(sluice.Added, sluice.Task{ID: id})
-		}
-		w := &sluice.Worker{Queue: b.q, Backoff: at(0), Handler: func(_ context.Context, e sluice.Entry) error {
-			if e.ID != "good" {
-				require.NoError(b, b.rdb.HSet(ctx, tasks, e.ID, "garbage").Err())
-			}
-			if e.ID == "retried" {
-				return errors.New("again")
-			}
-			return nil
-		}}
-		stop := start(b.T, w)
-		b.drained()
-		require.NoError(b, stop())
-		require.Equal(b, sluice.WorkerStats{Done: 2, Buried: 1}, w.Stats())
-		require.Len(b, b.dead(10), 4)
-	})
+	}, sluice.WithPollInterval(time.Hour))
 }

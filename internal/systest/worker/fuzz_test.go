@@ -1,4 +1,4 @@
-package sluice_test
+package worker
 
 import (
 	"context"
@@ -13,9 +13,9 @@ import (
 	"github.com/sluice-go/sluice/internal/redistest"
 )
 
-// FuzzHostile: whatever lies at a queue's keys, every operation ends with what it
-// promises or a typed error, and what cannot be worked on is set aside, not looped on.
-func FuzzHostile(f *testing.F) {
+// Whatever is stored at a queue's keys, every operation ends with its promised result or
+// a typed error. What cannot be a task is buried, and does not come back.
+func FuzzQueue_HostileKeys(f *testing.F) {
 	for _, field := range []string{"", ":::", "1:::p", "1:1.5::p", "1:1e308:1e308:p", "9999999999:::p", "1:dead:3:foop", "1:dead:99:foo", "x", "1:nan:inf:", "::::::", "\x00"} {
 		f.Add("id", 1.0, field, false)
 		f.Add("\xff", -1e300, field, true)

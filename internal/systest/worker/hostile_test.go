@@ -1,0 +1,240 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/systest"
+)
+
+// PHP producers put IDs into the sorted set, with scores of 14 digits.
+func TestQueue_HandsOutTasksOfForeignProducers(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx := b.Context()
+		require.NoError(b, b.RDB.Do(ctx, "ZADD", b.Key, "1790000000.1234", "php").Err())
+		require.NoError(b, b.RDB.Do(ctx, "ZADD", b.Key, fmt.Sprintf("%.4f", float64(time.Now().UnixMicro())/1e6-1), "php2").Err())
+		if e := b.Get("php"); e.Time().After(time.Now()) {
+			require.NoError(b, b.RDB.ZRem(ctx, b.Key, "php").Err()) // the test machine's clock is before 2026-09
+		}
+		claimed := b.Claim(10, time.Minute)
+		require.Contains(b, systest.IDs(claimed), "php2")
+		require.NoError(b, b.Q.Dequeue(ctx, claimed...))
+		b.RequireClean()
+	})
+}
+
+// What cannot be a task goes to the dead letters, and the tasks beside it are handed out.
+func TestQueue_BuriesWhatCannotBeATask(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx, tasks := b.Context(), "{"+b.Key+"}:tasks"
+		for id, field := range map[string]string{
+			"garbage": "garbage", "huge": "99999999999:::", "lease": "1:nope::", "inf": "1:1e999::p", "length": "1:dead:x:",
+			"grave": "x:dead:3:abcp", "binary": "\x00\xff",
+		} {
+			require.NoError(b, b.RDB.ZAdd(ctx, b.Key, redis.Z{Score: 1, Member: id}).Err())
+			require.NoError(b, b.RDB.HSet(ctx, tasks, id, field).Err())
+		}
+		require.NoError(b, b.RDB.Do(ctx, "ZADD", b.Key, "-inf", "-inf").Err())
+		require.NoError(b, b.RDB.Do(ctx, "ZADD", b.Key, "+inf", "+inf").Err())
+		b.Enqueue(sluice.Added, sluice.Task{ID: "good"})
+		require.NoError(b, b.Q.Wait(ctx))
+
+		_, err := b.Q.Get(ctx, "garbage")
+		require.ErrorIs(b, err, sluice.ErrCorrupt)
+		peeked, err := b.Q.Peek(ctx, 100)
+		require.NoError(b, err)
+		require.Equal(b, []string{"good"}, systest.IDs(peeked))
+		require.Equal(b, []string{"good"}, systest.IDs(b.Claim(1, time.Minute)))
+		require.Equal(b, int64(8), b.Stats().Dead)
+		require.Equal(b, "garbage", string(b.Get("garbage").Payload), "what it was is kept")
+		b.Enqueue(sluice.Added, sluice.Task{ID: "+inf"})
+		require.Equal(b, "+inf", b.ClaimOne(time.Minute).ID)
+	})
+}
+
+// A key of another type is an error, and nothing is written.
+func TestQueue_ReportsKeysOfAnotherType(t *testing.T) {
+	for which, form := range map[string]string{"queue": "%s", "tasks": "{%s}:tasks", "dead": "{%s}:dead"} {
+		t.Run(which, func(t *testing.T) {
+			systest.EachQueue(t, func(b systest.QueueTest) {
+				ctx := b.Context()
+				b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("p")})
+				key := strings.ReplaceAll(form, "%s", b.Key)
+				require.NoError(b, b.RDB.Del(ctx, key).Err())
+				require.NoError(b, b.RDB.Set(ctx, key, "foreign", 0).Err())
+				dump := func() (all []any) {
+					for _, k := range []string{b.Key, "{" + b.Key + "}:tasks", "{" + b.Key + "}:dead"} {
+						all = append(all, b.RDB.Dump(ctx, k).Val())
+					}
+					return all
+				}
+				before := dump()
+				e := sluice.Entry{ID: "a", Score: b.RDB.ZScore(ctx, b.Key, "a").Val()}
+				for name, op := range map[string]func() error{
+					"enqueue":    func() error { _, err := b.Q.Enqueue(ctx, sluice.Task{ID: "b"}); return err },
+					"batch":      func() error { _, err := b.Q.EnqueueBatch(ctx, []sluice.Task{{ID: "c"}, {ID: "a"}}); return err },
+					"claim":      func() error { _, err := b.Q.Claim(ctx, 1, time.Second); return err },
+					"pop":        func() error { _, err := b.Q.Pop(ctx, 1); return err },
+					"stats":      func() error { _, err := b.Q.Stats(ctx); return err },
+					"cancel":     func() error { _, err := b.Q.Cancel(ctx, "a"); return err },
+					"dequeue":    func() error { return b.Q.Dequeue(ctx, e) },
+					"retry":      func() error { return b.Q.Retry(ctx, e, 0) },
+					"release":    func() error { return b.Q.Release(ctx, e) },
+					"bury":       func() error { return b.Q.Bury(ctx, e, "") },
+					"dead":       func() error { _, err := b.Q.Dead(ctx, 1); return err },
+					"revive":     func() error { _, err := b.Q.Revive(ctx, "a"); return err },
+					"extend":     func() error { _, err := b.Q.Extend(ctx, e, time.Second); return err },
+					"reschedule": func() error { _, err := b.Q.Reschedule(ctx, "a", 0); return err },
+					"get":        func() error { _, err := b.Q.Get(ctx, "a"); return err },
+					"peek":       func() error { _, err := b.Q.Peek(ctx, 1); return err },
+				} {
+					// Those that do not touch the damaged key may go through.
+					touchesDead := slices.Contains([]string{"batch", "claim", "pop", "stats", "cancel", "bury", "dead", "revive"}, name)
+					if which == "dead" && !touchesDead || which == "tasks" && name == "stats" {
+						continue
+					}
+					require.ErrorIs(b, op(), sluice.ErrCorrupt, name)
+					require.Equal(b, before, dump(), "%s left something half-written", name)
+				}
+			})
+		})
+	}
+}
+
+// PHP producers know nothing of dead letters, and enqueue one again with a plain ZADD.
+// It starts anew, and is no dead letter any more.
+func TestQueue_DeadLetterPutBackStartsAnew(t *testing.T) {
+	for name, end := range map[string]func(b systest.QueueTest){
+		"enqueue": func(b systest.QueueTest) { b.Enqueue(sluice.Updated, sluice.Task{ID: "a"}) },
+		"claim":   func(b systest.QueueTest) { require.Equal(b, 1, b.ClaimOne(time.Minute).Attempt) },
+		"dequeue": func(b systest.QueueTest) { require.NoError(b, b.Q.Dequeue(b.Context(), b.Get("a"))) },
+		"retry":   func(b systest.QueueTest) { require.NoError(b, b.Q.Retry(b.Context(), b.Get("a"), 0)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			systest.EachQueue(t, func(b systest.QueueTest) {
+				b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+				require.NoError(b, b.Q.Retry(b.Context(), b.ClaimOne(time.Minute), 0))
+				require.Empty(b, b.Claim(1, time.Minute))
+				require.Equal(b, int64(1), b.Stats().Dead)
+				require.NoError(b, b.RDB.ZAdd(b.Context(), b.Key, redis.Z{Score: 1, Member: "a"}).Err())
+				end(b)
+				require.Zero(b, b.Stats().Dead)
+			}, sluice.WithMaxAttempts(1))
+		})
+	}
+}
+
+// Dead letters that the library has not written are listed as they are, and can be
+// revived and finished.
+func TestQueue_ShowsHostileDeadLettersAsTheyAre(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx := b.Context()
+		tasks, dead := "{"+b.Key+"}:tasks", "{"+b.Key+"}:dead"
+		hostile := map[string]string{"garbage": "garbage", "live": "3:::p", "length": "1:dead:x:", "long": "1:dead:999999999999999999999:r"}
+		for id, field := range hostile {
+			require.NoError(b, b.RDB.HSet(ctx, tasks, id, field).Err())
+			require.NoError(b, b.RDB.ZAdd(ctx, dead, redis.Z{Score: 1, Member: id}).Err())
+		}
+		for _, score := range []string{"-inf", "+inf", "-5"} {
+			require.NoError(b, b.RDB.Do(ctx, "ZADD", dead, score, score).Err())
+		}
+		letters := b.Dead(100)
+		require.Len(b, letters, 7)
+		all := []string{}
+		for _, letter := range letters {
+			all = append(all, letter.ID)
+			switch letter.ID {
+			case "garbage", "length":
+				require.Equal(b, hostile[letter.ID], string(letter.Payload), "what it was is kept")
+				require.Equal(b, "malformed", letter.Reason)
+			case "live":
+				require.Equal(b, "p", string(letter.Payload))
+			}
+		}
+		b.Revive(7, all...)
+		claimed := b.Claim(100, time.Minute)
+		require.Len(b, claimed, 7)
+		require.NoError(b, b.Q.Dequeue(ctx, claimed...))
+		b.RequireClean()
+
+		// A field that is not ours does not keep its task from being buried.
+		b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+		require.NoError(b, b.RDB.HSet(ctx, tasks, "a", "garbage").Err())
+		b.Bury(sluice.Entry{ID: "a", Score: b.RDB.ZScore(ctx, b.Key, "a").Val()}, "poison")
+		require.Equal(b, "garbage", string(b.Dead(1)[0].Payload))
+		require.Equal(b, "poison", b.Dead(1)[0].Reason)
+	})
+}
+
+// PHP producers enqueue a dead letter again with a plain ZADD.
+func TestQueue_DeadLetterPutBackIsNotListed(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("p")})
+		b.Bury(b.ClaimOne(time.Minute), "why")
+		require.NoError(b, b.RDB.ZAdd(b.Context(), b.Key, redis.Z{Score: 1, Member: "a"}).Err())
+		require.Empty(b, b.Dead(10))
+		b.Revive(0, "a")
+		require.Equal(b, 1.0, b.Get("a").Score, "it has a time of its own")
+		require.Zero(b, b.Get("a").Attempt, "Get shows that it starts anew")
+		e := b.ClaimOne(time.Minute)
+		require.Equal(b, 1, e.Attempt)
+		require.NoError(b, b.Q.Dequeue(b.Context(), e))
+		b.RequireClean()
+	})
+}
+
+// A worker buries tasks with fields that the library has not written, also when a field
+// is overwritten while a handler runs.
+func TestWorker_SetsPoisonAside(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx, tasks := b.Context(), "{"+b.Key+"}:tasks"
+		require.NoError(b, b.RDB.ZAdd(ctx, b.Key, redis.Z{Score: 1, Member: "poison"}, redis.Z{Score: 1, Member: ""}).Err())
+		require.NoError(b, b.RDB.HSet(ctx, tasks, "poison", "garbage").Err())
+		require.NoError(b, b.RDB.Do(ctx, "ZADD", b.Key, "-inf", "-inf").Err())
+		for _, id := range []string{"retried", "finished", "good"} {
+			b.Enqueue(sluice.Added, sluice.Task{ID: id})
+		}
+		w := &sluice.Worker{Queue: b.Q, Backoff: systest.After(0), Handler: func(_ context.Context, e sluice.Entry) error {
+			if e.ID != "good" {
+				require.NoError(b, b.RDB.HSet(ctx, tasks, e.ID, "garbage").Err())
+			}
+			if e.ID == "retried" {
+				return errors.New("again")
+			}
+			return nil
+		}}
+		stop := systest.StartWorker(b.T, w)
+		b.RequireDrained()
+		require.NoError(b, stop())
+		require.Equal(b, sluice.WorkerStats{Done: 2, Buried: 1}, w.Stats())
+		require.Len(b, b.Dead(10), 4)
+	})
+}
+
+func TestLocker_ReportsAKeyOfAnotherType(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
+		ctx, rdb, name := t.Context(), s.Client(t), redistest.Name(t)
+		l := systest.NewLocker(t, rdb)
+		require.NoError(t, rdb.LPush(ctx, "Lock:"+name, "foreign").Err())
+		_, err := l.Lock(ctx, name)
+		require.ErrorIs(t, err, sluice.ErrCorrupt)
+		require.NotErrorIs(t, err, sluice.ErrLocked)
+		_, err = l.TryLock(ctx, name)
+		require.ErrorIs(t, err, sluice.ErrCorrupt)
+		_, err = l.Inspect(ctx, name)
+		require.ErrorIs(t, err, sluice.ErrCorrupt)
+		_, err = l.ForceUnlock(ctx, name)
+		require.ErrorIs(t, err, sluice.ErrCorrupt)
+		require.Equal(t, int64(1), rdb.LLen(ctx, "Lock:"+name).Val())
+	})
+}
