@@ -2,15 +2,15 @@ tool := go tool -modfile=tools/go.mod
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: ## run the tests
-	go test ./...
-
-.PHONY: race
-race: ## run the tests with the race detector
+test: ## run the tests, with the race detector: up to three minutes
 	go test -race ./...
+
+.PHONY: test-long
+test-long: ## run the long tests too: failovers, hours of faults, many processes
+	go test -race -tags long -p 1 -timeout 30m -v ./internal/systest/...
 
 .PHONY: ci
 ci: ## run all that a change has to pass; installs redis-server and gcc with apt if missing
@@ -19,7 +19,7 @@ ci: ## run all that a change has to pass; installs redis-server and gcc with apt
 .PHONY: lint
 lint: ## run the linters
 	$(tool) golangci-lint run ./...
-	$(tool) staticcheck ./...
+	$(tool) staticcheck -tags long ./...
 
 .PHONY: bench
 bench: ## run the benchmarks
