@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-go/sluice/internal/redistest"
 )
 
-// BenchmarkLock is a lock that nobody else wants, taken and released.
+// BenchmarkLock is an uncontended lock, taken and released.
 func BenchmarkLock(b *testing.B) {
 	measure(b, nil, sluiceSection(b, redistest.Redis(b).Client(b)))
 }

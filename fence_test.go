@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/systest"
 )
 
 // micros is a server's time in microseconds, as fences have it.
@@ -22,14 +23,14 @@ func micros(t *testing.T, rdb redis.UniversalClient) int64 {
 	return now.UnixMicro()
 }
 
-// TestFence: over everything that may come between two holders, the later one's
+// TestLock_FencesRise: over everything that may come between two holders, the later one's
 // fence is higher. What is lost without being released (not so quickly in practice)
 // leaves a block unused, and the counter ahead of the clock by it: so the loss of all
 // data comes first.
-func TestFence(t *testing.T) {
-	each(t, func(t *testing.T, s *redistest.Server) {
+func TestLock_FencesRise(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, rdb, name := t.Context(), s.Client(t), redistest.Name(t)
-		l, other := newLocker(t, rdb, sluice.WithFencing()), newLocker(t, s.Client(t), sluice.WithFencing())
+		l, other := systest.NewLocker(t, rdb, sluice.WithFencing()), systest.NewLocker(t, s.Client(t), sluice.WithFencing())
 		counter := "{Lock:" + name + "}:fence"
 		last := micros(t, rdb) - 1
 		gone := func(k *sluice.Lock) { require.ErrorIs(t, k.Unlock(ctx), sluice.ErrNotHeld) }
@@ -81,19 +82,19 @@ func ahead(t *testing.T, rdb redis.UniversalClient, counter string) int64 {
 // unfenced takes a lock without fencing.
 func unfenced(t *testing.T, rdb redis.UniversalClient, name string) {
 	t.Helper()
-	k, err := newLocker(t, rdb).Lock(t.Context(), name)
+	k, err := systest.NewLocker(t, rdb).Lock(t.Context(), name)
 	require.NoError(t, err)
 	require.Zero(t, k.Fence())
 	require.NoError(t, k.Unlock(t.Context()))
 }
 
-// TestFenceOfAHandOver: in a hot line of holders with and without fencing, no
+// TestLock_FencesRiseAcrossHandOvers: among contending holders with and without fencing, no
 // fence is given out twice, or ahead of the server's clock, and the reserved ones
 // that were not used are given back.
-func TestFenceOfAHandOver(t *testing.T) {
-	each(t, func(t *testing.T, s *redistest.Server) {
+func TestLock_FencesRiseAcrossHandOvers(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb, name := s.Client(t), redistest.Name(t)
-		l := newLocker(t, rdb)
+		l := systest.NewLocker(t, rdb)
 		var last int64 // guarded by the lock
 		var handed int
 		var token string
@@ -135,13 +136,14 @@ func TestFenceOfAHandOver(t *testing.T) {
 	})
 }
 
-// TestFenceOfAHandOverIsItsTime: a lock that is handed on after a while has a fence of
-// then. One of when its process got it from Redis would be lower than what another
-// primary has given in between, as one does that was promoted beside it.
-func TestFenceOfAHandOverIsItsTime(t *testing.T) {
-	each(t, func(t *testing.T, s *redistest.Server) {
+// TestLock_FenceOfAHandOverIsItsTime: a lock that is handed over after a while has a fence
+// of that moment. A fence of the moment at which its process got the lock from Redis would
+// be lower than what another primary has given in between, as one does that was promoted
+// beside the first.
+func TestLock_FenceOfAHandOverIsItsTime(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		const held = 4 * time.Millisecond
-		l, name := newLocker(t, s.Client(t), sluice.WithFencing()), redistest.Name(t)
+		l, name := systest.NewLocker(t, s.Client(t), sluice.WithFencing()), redistest.Name(t)
 		for handed := 0; handed < 5; { // a slow machine may miss the time for it
 			first, err := l.Lock(t.Context(), name)
 			require.NoError(t, err)
@@ -173,18 +175,18 @@ func requireNoError(t *testing.T, err error) bool {
 	return err == nil
 }
 
-// TestFenceAfterAnAbandonedAcquisition: the block of one that nobody knows of goes
-// back with it, so that fences don't run away from the clock.
-func TestFenceAfterAnAbandonedAcquisition(t *testing.T) {
-	each(t, func(t *testing.T, s *redistest.Server) {
+// TestLocker_GivesBackFencesOfAbandonedAcquisitions: the block of fences of an abandoned
+// acquisition goes back with it, so that fences don't run away from the clock.
+func TestLocker_GivesBackFencesOfAbandonedAcquisitions(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		faulty, faults := s.Faulty(t)
 		rdb, name := s.Client(t), redistest.Name(t)
-		l := newLocker(t, faulty, sluice.WithFencing())
+		l := systest.NewLocker(t, faulty, sluice.WithFencing())
 		k, err := l.Lock(t.Context(), name) // now the server knows the scripts
 		require.NoError(t, err)
 		require.NoError(t, k.Unlock(t.Context()))
 		faults.Delay(300 * time.Millisecond)
-		_, err = l.Lock(within(t, 10*time.Millisecond), name)
+		_, err = l.Lock(systest.Within(t, 10*time.Millisecond), name)
 		require.ErrorIs(t, err, sluice.ErrUnknown)
 		require.Eventually(t, func() bool { return rdb.Exists(t.Context(), "Lock:"+name).Val() == 1 }, time.Second, time.Millisecond,
 			"the acquisition never came")
@@ -195,12 +197,12 @@ func TestFenceAfterAnAbandonedAcquisition(t *testing.T) {
 	})
 }
 
-// TestForeignFence: what is no number of ours is left as it is, and the lock with
-// it.
-func TestForeignFence(t *testing.T) {
-	each(t, func(t *testing.T, s *redistest.Server) {
+// TestLocker_LeavesForeignFenceKeysAlone: what is no number of ours is left as it is, and
+// the lock with it.
+func TestLocker_LeavesForeignFenceKeysAlone(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, rdb, name := t.Context(), s.Client(t), redistest.Name(t)
-		l, key, counter := newLocker(t, rdb, sluice.WithFencing()), "Lock:"+name, "{Lock:"+name+"}:fence"
+		l, key, counter := systest.NewLocker(t, rdb, sluice.WithFencing()), "Lock:"+name, "{Lock:"+name+"}:fence"
 		for _, foreign := range []string{"abc", "-5", "1e3", " 7", "", "9999999999999999", "12345678901234567890"} {
 			require.NoError(t, rdb.Set(ctx, counter, foreign, 0).Err())
 			_, err := l.Lock(ctx, name)
@@ -216,7 +218,8 @@ func TestForeignFence(t *testing.T) {
 		require.ErrorIs(t, err, sluice.ErrCorrupt)
 		require.Zero(t, rdb.Exists(ctx, key).Val())
 
-		// One that is spoilt while the lock is held keeps nobody from releasing it.
+		// A counter that is spoilt while the lock is held does not keep its holder from
+		// releasing it.
 		require.NoError(t, rdb.Del(ctx, counter).Err())
 		k, err := l.Lock(ctx, name)
 		require.NoError(t, err)
@@ -227,11 +230,11 @@ func TestForeignFence(t *testing.T) {
 	})
 }
 
-// TestFenceKey lies in the slot of its lock.
-func TestFenceKey(t *testing.T) {
-	each(t, func(t *testing.T, s *redistest.Server) {
+// TestLock_FenceKeyLiesInTheSlotOfTheLock lies in the slot of its lock.
+func TestLock_FenceKeyLiesInTheSlotOfTheLock(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb, name := s.Client(t), redistest.Name(t)
-		l := newLocker(t, rdb, sluice.WithFencing(), sluice.WithLockPrefix("L-{"+name+"}-"))
+		l := systest.NewLocker(t, rdb, sluice.WithFencing(), sluice.WithLockPrefix("L-{"+name+"}-"))
 		k, err := l.Lock(t.Context(), "a")
 		require.NoError(t, err)
 		require.NoError(t, k.Unlock(t.Context()))
@@ -241,11 +244,11 @@ func TestFenceKey(t *testing.T) {
 	})
 }
 
-// TestFenceOverTheYears: fences follow the clock, and a counter that has expired
+// TestLock_FencesFollowTheClock: fences follow the clock, and a counter that has expired
 // leaves it to time.
-func TestFenceOverTheYears(t *testing.T) {
-	bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
-		l, done := bubbleLocker(t, rdb, sluice.WithFencing())
+func TestLock_FencesFollowTheClock(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+		l, done := systest.BubbleLocker(t, rdb, sluice.WithFencing())
 		defer done()
 		last := int64(0)
 		for range 20 {
@@ -261,13 +264,14 @@ func TestFenceOverTheYears(t *testing.T) {
 	})
 }
 
-// TestFenceOfARepeat: an acquisition whose reply was lost is repeated, and finds
-// its own block instead of reserving a second one, which would be ahead of the clock.
-func TestFenceOfARepeat(t *testing.T) {
-	each(t, func(t *testing.T, s *redistest.Server) {
+// TestLock_RepeatedAcquisitionKeepsItsFence: an acquisition whose reply was lost is
+// repeated, and finds its own block instead of reserving a second one, which would be ahead
+// of the clock.
+func TestLock_RepeatedAcquisitionKeepsItsFence(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		faulty, faults := s.Faulty(t)
 		rdb, name := s.Client(t), redistest.Name(t)
-		l := newLocker(t, faulty, sluice.WithFencing())
+		l := systest.NewLocker(t, faulty, sluice.WithFencing())
 		k, err := l.Lock(t.Context(), name) // now the server of that name knows the script
 		require.NoError(t, err)
 		require.NoError(t, k.Unlock(t.Context()))

@@ -65,6 +65,8 @@ type Child struct {
 func StartChild(t *testing.T, role string, settings ...any) *Child {
 	t.Helper()
 	require.Contains(t, roles, role)
+	// A child of a package whose TestMain is not Main would run the tests, and this one too.
+	require.Empty(t, os.Getenv(childEnv), "a child process starts another: does TestMain call systest.Main?")
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childEnv+"="+strings.TrimSuffix(fmt.Sprintln(append([]any{role}, settings...)...), "\n"))
 	cmd.Stderr = os.Stderr

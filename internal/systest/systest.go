@@ -7,7 +7,10 @@ package systest
 import (
 	"context"
 	"os"
+	"path/filepath"
+	"regexp"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -56,9 +59,9 @@ func NewQueue(t *testing.T, rdb redis.UniversalClient, opts ...sluice.QueueOptio
 // scripts and the client has a connection to it.
 func Warm(t *testing.T, l *sluice.Locker, name string) {
 	t.Helper()
-	k, err := l.Lock(t.Context(), name)
+	k, err := l.Lock(t.Context(), name, sluice.WithTTL(time.Minute))
 	require.NoError(t, err)
-	require.NoError(t, k.Extend(t.Context(), time.Minute))
+	require.NoError(t, k.Extend(t.Context(), 2*time.Minute))
 	require.NoError(t, k.Unlock(t.Context()))
 }
 
@@ -84,5 +87,62 @@ func Scale() int {
 	if err != nil || n < 1 {
 		return 1
 	}
+	return n
+}
+
+// Root returns the folder of the module's go.mod, which is above the current one.
+func Root(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	for ; err == nil; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		require.NotEqual(t, dir, filepath.Dir(dir), "no go.mod above")
+	}
+	require.NoError(t, err)
+	return ""
+}
+
+// Dial returns a client with options of the test's own, closed when the test ends.
+func Dial(t *testing.T, options redis.Options) *redis.Client {
+	t.Helper()
+	rdb := redis.NewClient(&options)
+	t.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+// Pipelines is a hook that counts the pipelines which a client sends, and the commands
+// in them.
+type Pipelines struct{ Sent, Commands atomic.Int64 }
+
+// Reset sets the counts to zero.
+func (p *Pipelines) Reset() {
+	p.Sent.Store(0)
+	p.Commands.Store(0)
+}
+
+// DialHook implements redis.Hook.
+func (*Pipelines) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+// ProcessHook implements redis.Hook.
+func (*Pipelines) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+// ProcessPipelineHook implements redis.Hook.
+func (p *Pipelines) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		p.Sent.Add(1)
+		p.Commands.Add(int64(len(cmds)))
+		return next(ctx, cmds)
+	}
+}
+
+// Connections is how many connections a server has accepted so far.
+func Connections(t testing.TB, rdb redis.UniversalClient) int {
+	t.Helper()
+	info, err := rdb.Info(context.Background(), "stats").Result()
+	require.NoError(t, err)
+	n, err := strconv.Atoi(regexp.MustCompile(`total_connections_received:(\d+)`).FindStringSubmatch(info)[1])
+	require.NoError(t, err)
 	return n
 }

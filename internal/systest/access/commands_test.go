@@ -1,0 +1,193 @@
+package access
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/systest"
+)
+
+// What the parts of the rule in docs/operations.md are for, in their order there.
+const (
+	grantsOfAll = iota
+	grantsOfLocks
+	grantsOfFences
+	grantsOfQueues
+	grantsOfClusters
+	grantsOnSentinels
+)
+
+// commands picks the commands out of a rule.
+func commands(rules ...[]string) (names []string) {
+	for _, word := range slices.Concat(rules...) {
+		if name, ok := strings.CutPrefix(word, "+"); ok {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// TestAccess_DocumentedCommands: the commands that docs/operations.md tells an operator to
+// grant are those of the scripts and of the Go code, no more and no less, and each
+// part of the rule has those of its own half.
+func TestAccess_DocumentedCommands(t *testing.T) {
+	t.Parallel()
+	rules := redistest.Rules(t)
+	require.Len(t, rules, grantsOnSentinels+1)
+
+	locks, fences, queues := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	require.NoError(t, filepath.WalkDir(filepath.Join(systest.Root(t), "lua"), func(path string, entry fs.DirEntry, err error) error {
+		require.NoError(t, err)
+		if entry.IsDir() || !strings.HasSuffix(path, ".lua") {
+			return nil
+		}
+		half := queues
+		switch name := strings.TrimSuffix(filepath.Base(path), ".lua"); {
+		case strings.HasSuffix(name, "_fenced"):
+			half = fences
+		case slices.Contains([]string{"acquire", "release", "extend", "inspect", "force"}, name):
+			half = locks
+		}
+		for _, command := range inScript(t, path) {
+			half[command] = true
+		}
+		return nil
+	}))
+	all := inGo(t)
+	require.Contains(t, all, "set") // the bare first try at a lock
+	require.Contains(t, all, "evalsha")
+	delete(all, "set")
+	locks["set"] = true
+
+	all["publish"] = true // in both halves
+	require.ElementsMatch(t, keys(all), commands(rules[grantsOfAll]))
+	require.ElementsMatch(t, without(locks, all), commands(rules[grantsOfLocks]))
+	require.ElementsMatch(t, without(fences, all, locks), commands(rules[grantsOfFences]))
+	require.ElementsMatch(t, without(queues, all), commands(rules[grantsOfQueues]))
+}
+
+func keys(set map[string]bool) (names []string) {
+	for name := range set {
+		names = append(names, name)
+	}
+	return names
+}
+
+func without(set map[string]bool, others ...map[string]bool) []string {
+	return slices.DeleteFunc(keys(set), func(name string) bool {
+		return slices.ContainsFunc(others, func(other map[string]bool) bool { return other[name] })
+	})
+}
+
+// inScript is which commands a script calls. Each has to be named where it is called.
+func inScript(t *testing.T, path string) (names []string) {
+	source, err := os.ReadFile(path)
+	require.NoError(t, err)
+	text := regexp.MustCompile(`--.*`).ReplaceAllString(string(source), "")
+	calls := regexp.MustCompile(`\b(?:redis|server)\s*\.\s*p?call\b`).FindAllString(text, -1)
+	named := regexp.MustCompile(`\bredis\.p?call\('([A-Z]+)'`).FindAllStringSubmatch(text, -1)
+	require.Len(t, named, len(calls), "%s calls a command that this test cannot read", path)
+	require.NotRegexp(t, `\b(redis|server)\b([^.]|$)`, text, "%s calls a command that this test cannot read", path)
+	for _, name := range named {
+		names = append(names, strings.ToLower(name[1]))
+	}
+	return names
+}
+
+// inGo is which commands the Go code sends by itself: those that begin a command's
+// arguments, and the methods of a client or a pub/sub connection that are one.
+func inGo(t *testing.T) map[string]bool {
+	names := map[string]bool{}
+	isCommand := map[string]bool{}
+	for _, client := range []reflect.Type{reflect.TypeFor[redis.UniversalClient](), reflect.TypeFor[redis.Pipeliner](), reflect.TypeFor[*redis.PubSub]()} {
+		for i := range client.NumMethod() {
+			isCommand[client.Method(i).Name] = true
+		}
+	}
+	for _, plumbing := range []string{"Process", "Pipeline", "Exec", "Receive", "Close"} {
+		delete(isCommand, plumbing)
+	}
+	for _, file := range sources(t) {
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		require.NoError(t, err)
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			for _, name := range commandsAt(n, isCommand) {
+				names[strings.ToLower(name)] = true
+			}
+			return true
+		})
+	}
+	return names
+}
+
+// sources are the Go files of the library: those of the root and of what it is made of.
+func sources(t *testing.T) []string {
+	root := systest.Root(t)
+	files, err := filepath.Glob(filepath.Join(root, "*.go"))
+	require.NoError(t, err)
+	require.NoError(t, filepath.WalkDir(filepath.Join(root, "internal"), func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && strings.HasSuffix(entry.Name(), "test"): // redistest, systest
+			return filepath.SkipDir
+		case strings.HasSuffix(path, ".go"):
+			files = append(files, path)
+		}
+		return nil
+	}))
+	return slices.DeleteFunc(files, func(file string) bool { return strings.HasSuffix(file, "_test.go") })
+}
+
+// commandsAt is which commands a piece of Go code names: as the first of a list of
+// arguments, or as a method of a client.
+func commandsAt(n ast.Node, isCommand map[string]bool) (names []string) {
+	text := func(e ast.Expr) {
+		if s, ok := e.(*ast.BasicLit); ok && s.Kind == token.STRING {
+			name, _ := strconv.Unquote(s.Value)
+			names = append(names, name)
+		}
+	}
+	named := func(e ast.Expr, wanted ...string) bool {
+		switch e := e.(type) {
+		case *ast.Ident:
+			return slices.Contains(wanted, strings.ToLower(e.Name))
+		case *ast.SelectorExpr:
+			return slices.Contains(wanted, strings.ToLower(e.Sel.Name))
+		}
+		return false
+	}
+	switch n := n.(type) {
+	case *ast.KeyValueExpr: // argv: []any{"set", ...}
+		if list, ok := n.Value.(*ast.CompositeLit); ok && named(n.Key, "argv") && len(list.Elts) > 0 {
+			text(list.Elts[0])
+		}
+	case *ast.AssignStmt: // argv[0], ... = "eval", ...
+		if at, ok := n.Lhs[0].(*ast.IndexExpr); ok && named(at.X, "argv") {
+			text(n.Rhs[0])
+		}
+	case *ast.CallExpr:
+		method, ok := n.Fun.(*ast.SelectorExpr)
+		switch {
+		case named(n.Fun, "append") && len(n.Args) > 1 && named(n.Args[0], "argv"):
+			text(n.Args[1])
+		case ok && isCommand[method.Sel.Name] && named(method.X, "rdb", "client", "conn", "pubsub", "pipe"):
+			names = append(names, method.Sel.Name)
+		}
+	}
+	return names
+}

@@ -1,0 +1,268 @@
+package access
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/systest"
+)
+
+// TestAccess_OneGrantMissing takes one word after the other from the documented rule, and
+// has each operation carried out: what does not need the word does what it always
+// does; what does need it fails with the server's own error, and has changed nothing.
+func TestAccess_OneGrantMissing(t *testing.T) {
+	t.Parallel()
+	for _, half := range []struct {
+		name       string
+		parts      []int
+		operations []operation
+	}{
+		{"locks", []int{grantsOfAll, grantsOfLocks, grantsOfFences}, ofLocks()},
+		{"queue", []int{grantsOfAll, grantsOfQueues}, ofQueues()},
+	} {
+		t.Run(half.name, func(t *testing.T) {
+			t.Parallel()
+			g := newGuarded(t, grantsOfAll, grantsOfLocks, grantsOfFences, grantsOfQueues)
+			var words []string
+			for _, part := range half.parts {
+				words = append(words, redistest.Rules(t)[part]...)
+			}
+			denials := map[string]int{}
+			for _, op := range half.operations {
+				always := g.outcome(op, "")
+				for _, word := range words {
+					if !strings.ContainsAny(word[:1], "+~&") {
+						continue
+					}
+					switch outcome := g.outcome(op, word); outcome {
+					case always:
+					case denied:
+						denials[word]++
+					default:
+						t.Errorf("%s without %s: %s\nwith it: %s", op.name, word, outcome, always)
+					}
+				}
+			}
+			// Without these everything works, if later (see TestAccess_WorksWithoutPubSub); without
+			// the last, with higher fences than need be.
+			hints := []string{"+publish", "+subscribe", "+unsubscribe", "+ping", "+decrby"}
+			for _, word := range words {
+				if strings.ContainsAny(word[:1], "+~") && !slices.Contains(hints, word) {
+					require.Positive(t, denials[word], "nothing needs %s", word)
+				}
+			}
+		})
+	}
+}
+
+// outcome carries an operation out with a word missing, and returns what came of it:
+// its decision and the state after, or that it was denied.
+func (g *guarded) outcome(op operation, less string) string {
+	g.Helper()
+	at := fmt.Sprintf("%s without %s", op.name, less)
+	g.prepare()
+	before := g.state()
+	g.grant(less)
+	start := time.Now()
+	err := op.run(g.Context(), g)
+	took := time.Since(start)
+	after := g.state()
+	_ = g.locker.Close() // else it would go on trying to release what it may not
+	require.Less(g, took, time.Second, at)
+
+	var server redis.Error
+	if decision(err) != "refused" {
+		return fmt.Sprint(decision(err), outline(after))
+	}
+	require.NotEmpty(g, less, "%s: %v", at, err)
+	require.ErrorAs(g, err, &server, at)
+	require.Regexp(g, denial, err.Error(), at)
+	for key := range after {
+		if before[key] == after[key] {
+			delete(before, key)
+			delete(after, key)
+		}
+	}
+	if len(before)+len(after) > 0 {
+		g.Errorf("a half-write: %s\nbefore %v\nafter %v\nerror %v", at, before, after, err)
+	}
+	return denied
+}
+
+// denied is the outcome of an operation that ended in an error, as it should.
+const denied = "denied"
+
+// TestAccess_WorksWithoutPubSub takes away what the wake-ups need. Everything works: a
+// waiter polls within its interval, and does not storm the server with connections.
+func TestAccess_WorksWithoutPubSub(t *testing.T) {
+	t.Parallel()
+	for _, less := range []string{"", "+publish", "+subscribe", "+unsubscribe", "+ping", "&{Lock:*}:wake", "&{Queue:*}:wake"} {
+		t.Run(less, func(t *testing.T) {
+			t.Parallel()
+			g := newGuarded(t, grantsOfAll, grantsOfLocks, grantsOfQueues)
+			g.grant(less)
+			ctx := t.Context()
+			l := systest.NewLocker(t, g.user, sluice.WithRetryInterval(200*time.Millisecond))
+			q, err := sluice.NewQueue(g.user, "q", sluice.WithPollInterval(200*time.Millisecond))
+			require.NoError(t, err)
+			require.NoError(t, g.admin.Set(ctx, "Lock:a", "foreign", time.Minute).Err())
+			before, name := systest.Connections(t, g.admin), "{Lock:a}:wake"
+
+			ended := make(chan error, 2)
+			go func() { _, err := l.Lock(ctx, "a"); ended <- err }()
+			go func() { ended <- q.Wait(ctx) }()
+			time.Sleep(time.Second) // they wait, and whatever tries to subscribe tries again
+			require.Empty(t, ended)
+			require.LessOrEqual(t, systest.Connections(t, g.admin)-before, 6)
+			if less == "+subscribe" {
+				g.grant("") // and they subscribe, though not at once
+				require.Eventually(t, func() bool { return g.admin.PubSubNumSub(ctx, name).Val()[name] == 1 }, 15*time.Second, 10*time.Millisecond)
+			}
+
+			other, err := sluice.NewQueue(g.user, "q")
+			require.NoError(t, err)
+			_, err = other.Enqueue(ctx, sluice.Task{ID: "a"})
+			require.NoError(t, err)
+			require.NoError(t, g.admin.Del(ctx, "Lock:a").Err())
+			start := time.Now()
+			require.NoError(t, <-ended)
+			require.NoError(t, <-ended)
+			require.Less(t, time.Since(start), 400*time.Millisecond)
+		})
+	}
+}
+
+// TestAccess_DocumentedPatterns: with the documented rule, as it stands there, everything
+// works under the default prefixes, for names with a hash tag too; and nothing works
+// beyond them.
+func TestAccess_DocumentedPatterns(t *testing.T) {
+	t.Parallel()
+	for _, half := range []struct {
+		name  string
+		parts []int
+		may   func(g *guarded) []error
+		not   func(g *guarded) []error
+	}{
+		{"locks", []int{grantsOfAll, grantsOfLocks}, useLocks(), useQueues()},
+		{"queues", []int{grantsOfAll, grantsOfQueues}, useQueues(), useLocks()},
+		{"fences", []int{grantsOfAll, grantsOfLocks, grantsOfFences}, useLocks(sluice.WithFencing()), useQueues()},
+		{"no fences", []int{grantsOfAll, grantsOfLocks}, useLocks(), useLocks(sluice.WithFencing())},
+		{"other prefixes", []int{grantsOfAll, grantsOfLocks, grantsOfFences, grantsOfQueues}, useQueues(), func(g *guarded) []error {
+			return append(useLocks(sluice.WithLockPrefix("L:"))(g), useQueues(sluice.WithQueuePrefix("Q:"))(g)...)
+		}},
+		{"anything else", []int{grantsOfAll, grantsOfLocks, grantsOfFences, grantsOfQueues}, useLocks(), beyond},
+	} {
+		t.Run(half.name, func(t *testing.T) {
+			t.Parallel()
+			g := newGuarded(t, half.parts...)
+			for _, err := range half.may(g) {
+				require.NoError(t, err)
+			}
+			refused := half.not(g)
+			require.NotEmpty(t, refused)
+			for i, err := range refused {
+				var server redis.Error
+				require.ErrorAs(t, err, &server, "%d", i)
+				require.Regexp(t, denial, err.Error(), "%d", i)
+				require.Equal(t, "refused", decision(err))
+			}
+		})
+	}
+}
+
+// denial is how a server says that access rules forbid something.
+var denial = regexp.MustCompile("NOPERM|the script can't")
+
+// tagged are names of locks and queues: a plain one, and those with hash tags.
+var tagged = []string{"stock:phone", "{eu}:stock", "stock:{eu}"}
+
+func useLocks(opts ...sluice.LockOption) func(*guarded) []error {
+	return func(g *guarded) (errs []error) {
+		ctx := g.Context()
+		for _, name := range tagged {
+			k, err := systest.NewLocker(g.T, g.user, opts...).Lock(ctx, name)
+			if errs = append(errs, err); err != nil {
+				continue
+			}
+			other, ended := systest.NewLocker(g.T, g.user), make(chan error, 1)
+			go func() {
+				k, err := other.Lock(ctx, name, sluice.WithRetryInterval(time.Hour))
+				ended <- errors.Join(err, k.Unlock(ctx))
+			}()
+			g.subscribed("Lock:" + name)
+			errs = append(errs, k.Unlock(ctx), <-ended)
+		}
+		return errs
+	}
+}
+
+func useQueues(opts ...sluice.QueueOption) func(*guarded) []error {
+	return func(g *guarded) (errs []error) {
+		ctx := g.Context()
+		for _, name := range tagged {
+			q, err := sluice.NewQueue(g.user, name, append(opts, sluice.WithPollInterval(time.Hour))...)
+			require.NoError(g, err)
+			if _, err = q.Stats(ctx); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- q.Wait(ctx) }()
+			g.subscribed("Queue:" + name)
+			_, err = q.Enqueue(ctx, sluice.Task{ID: "a", Payload: []byte("p")})
+			errs = append(errs, err, <-ended)
+			es, err := q.Claim(ctx, 1, time.Minute)
+			errs = append(errs, err, q.Dequeue(ctx, es...), q.Purge(ctx))
+		}
+		return errs
+	}
+}
+
+// beyond is what no user of the library needs.
+func beyond(g *guarded) (errs []error) {
+	ctx, script := g.Context(), "return redis.call(KEYS[1], KEYS[2])"
+	for _, args := range [][]any{
+		{"get", "other"}, {"get", "Lock"}, {"set", "{Lock:a}:tasks", "x"}, {"get", "{Queue:a}:other"}, {"get", "lock:a"},
+		{"publish", "other", ""}, {"publish", "{Lock:a}:other", ""}, {"subscribe", "other"}, {"psubscribe", "*"},
+		{"keys", "*"}, {"scan", "0"}, {"flushall"}, {"config", "get", "*"}, {"acl", "list"}, {"script", "flush"},
+		{"client", "list"}, {"info"}, {"monitor"}, {"replicaof", "no", "one"}, {"shutdown"},
+		{"eval", script, "2", "type", "Lock:a"}, {"eval", "return redis.call('get', 'other')", "0"},
+	} {
+		errs = append(errs, g.user.Do(ctx, args...).Err())
+	}
+	return errs
+}
+
+// TestAccess_OneChannelDenied: a channel that is forbidden takes no other with it, not even
+// when the connection is made anew and asks for all of them.
+func TestAccess_OneChannelDenied(t *testing.T) {
+	t.Parallel()
+	g := newGuarded(t, grantsOfAll, grantsOfLocks)
+	g.rule = append(g.rule, "&{Lock:b}:wake")
+	g.grant("&{Lock:*}:wake")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	l := systest.NewLocker(t, g.user, sluice.WithRetryInterval(100*time.Millisecond))
+	for _, name := range []string{"a", "b", "c"} {
+		require.NoError(t, g.admin.Set(ctx, "Lock:"+name, "foreign", time.Hour).Err())
+		go func() { _, _ = l.Lock(ctx, name) }()
+	}
+	subscribed := func() bool { return g.admin.PubSubNumSub(ctx, "{Lock:b}:wake").Val()["{Lock:b}:wake"] == 1 }
+	require.Eventually(t, subscribed, 5*time.Second, 10*time.Millisecond)
+	for range 3 {
+		require.NoError(t, g.admin.ClientKillByFilter(ctx, "TYPE", "pubsub").Err())
+		require.False(t, subscribed())
+		require.Eventually(t, subscribed, 5*time.Second, 10*time.Millisecond, "it was not subscribed again")
+	}
+}

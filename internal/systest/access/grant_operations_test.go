@@ -1,0 +1,177 @@
+package access
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/sluice-go/sluice"
+)
+
+// operation is one of the library's, on what prepare has put there.
+type operation struct {
+	name string
+	run  func(ctx context.Context, g *guarded) error
+}
+
+// found makes it an error that an operation has not found what is there.
+func found(there bool, err error) error {
+	if err == nil && !there {
+		return errors.New("found nothing")
+	}
+	return err
+}
+
+func ofLocks() []operation {
+	return []operation{
+		{"lock", func(ctx context.Context, g *guarded) error { _, err := g.locker.Lock(ctx, "free"); return err }},
+		{"lock a taken one", func(ctx context.Context, g *guarded) error {
+			ctx, cancel := context.WithTimeout(ctx, 30*time.Millisecond)
+			defer cancel()
+			_, err := g.locker.Lock(ctx, "taken")
+			return err
+		}},
+		{"try lock", func(ctx context.Context, g *guarded) error { _, err := g.locker.TryLock(ctx, "free"); return err }},
+		{"try lock a taken one", func(ctx context.Context, g *guarded) error { _, err := g.locker.TryLock(ctx, "taken"); return err }},
+		{"try lock one without TTL", func(ctx context.Context, g *guarded) error { _, err := g.locker.TryLock(ctx, "eternal"); return err }},
+		{"extend a lock", func(ctx context.Context, g *guarded) error { return g.held.Extend(ctx, time.Hour) }},
+		{"ttl", func(ctx context.Context, g *guarded) error { _, err := g.held.TTL(ctx); return err }},
+		{"inspect", func(ctx context.Context, g *guarded) error {
+			info, err := g.locker.Inspect(ctx, "taken")
+			return found(info.Held, err)
+		}},
+		{"force unlock", func(ctx context.Context, g *guarded) error {
+			released, err := g.locker.ForceUnlock(ctx, "taken")
+			return found(released, err)
+		}},
+		{"unlock", func(ctx context.Context, g *guarded) error { return g.held.Unlock(ctx) }},
+		{"fenced lock", func(ctx context.Context, g *guarded) error {
+			_, err := g.locker.Lock(ctx, "free", sluice.WithFencing())
+			return err
+		}},
+		{"fenced lock of a taken one", func(ctx context.Context, g *guarded) error {
+			_, err := g.locker.TryLock(ctx, "taken", sluice.WithFencing())
+			return err
+		}},
+		{"fenced lock of one without TTL", func(ctx context.Context, g *guarded) error {
+			_, err := g.locker.TryLock(ctx, "eternal", sluice.WithFencing())
+			return err
+		}},
+		{"unlock a fenced one", func(ctx context.Context, g *guarded) error { return g.fence.Unlock(ctx) }},
+	}
+}
+
+func ofQueues() []operation {
+	enqueue := func(tasks ...sluice.Task) func(context.Context, *guarded) error {
+		return func(ctx context.Context, g *guarded) error {
+			_, err := g.queue.EnqueueBatch(ctx, tasks)
+			return err
+		}
+	}
+	finish := func(finish func(context.Context, *guarded, ...sluice.Entry) error, ids ...string) func(context.Context, *guarded) error {
+		return func(ctx context.Context, g *guarded) error {
+			var es []sluice.Entry
+			for _, id := range ids {
+				es = append(es, g.task(id))
+			}
+			return finish(ctx, g, es...)
+		}
+	}
+	dequeue := func(ctx context.Context, g *guarded, es ...sluice.Entry) error { return g.queue.Dequeue(ctx, es...) }
+	release := func(ctx context.Context, g *guarded, es ...sluice.Entry) error { return g.queue.Release(ctx, es...) }
+	bury := func(ctx context.Context, g *guarded, es ...sluice.Entry) error {
+		return g.queue.Bury(ctx, es[0], "why")
+	}
+	extend := func(ctx context.Context, g *guarded, es ...sluice.Entry) error {
+		_, err := g.queue.Extend(ctx, es[0], time.Hour)
+		return err
+	}
+	retry := func(ctx context.Context, g *guarded, es ...sluice.Entry) error {
+		return g.queue.Retry(ctx, es[0], time.Hour)
+	}
+	reschedule := func(id string) func(context.Context, *guarded) error {
+		return func(ctx context.Context, g *guarded) error {
+			there, err := g.queue.Reschedule(ctx, id, time.Hour)
+			return found(there, err)
+		}
+	}
+	cancel := func(id string) func(context.Context, *guarded) error {
+		return func(ctx context.Context, g *guarded) error {
+			there, err := g.queue.Cancel(ctx, id)
+			return found(there, err)
+		}
+	}
+	p, far := []byte("p"), 2*time.Hour
+	return []operation{
+		{"enqueue", enqueue(sluice.Task{ID: "a", Delay: far})},
+		{"enqueue a new head", enqueue(sluice.Task{ID: "a", At: time.Unix(1, 0)})},
+		{"enqueue with a payload", enqueue(sluice.Task{ID: "a", Payload: p, Delay: far})},
+		{"enqueue several", enqueue(sluice.Task{ID: "a", Delay: far}, sluice.Task{ID: "b", Payload: p, Delay: far})},
+		{"enqueue several, some known", enqueue(sluice.Task{ID: "a", Payload: p, Delay: far}, sluice.Task{ID: "later", Delay: far},
+			sluice.Task{ID: "dead", Delay: far}, sluice.Task{ID: "mine", Delay: far}, sluice.Task{ID: "back", Delay: far})},
+		{"enqueue one twice", enqueue(sluice.Task{ID: "later", Payload: p, Delay: far}, sluice.Task{ID: "a", Delay: far}, sluice.Task{ID: "a", Delay: far})},
+		{"enqueue a known one", enqueue(sluice.Task{ID: "later", Payload: p, Delay: far})},
+		{"enqueue a known one, payload removed", enqueue(sluice.Task{ID: "later", Delay: far})},
+		{"enqueue a leased one", enqueue(sluice.Task{ID: "mine", Payload: p, Delay: far})},
+		{"enqueue a dead one", enqueue(sluice.Task{ID: "dead", Payload: p, Delay: far})},
+		{"enqueue a dead one, no payload", enqueue(sluice.Task{ID: "dead", Delay: far})},
+		{"enqueue one that was put back", enqueue(sluice.Task{ID: "back", Delay: far})},
+		{"claim one", func(ctx context.Context, g *guarded) error {
+			es, err := g.queue.Claim(ctx, 1, time.Hour)
+			return found(len(es) > 0, err)
+		}},
+		{"claim all", func(ctx context.Context, g *guarded) error {
+			es, err := g.queue.Claim(ctx, 99, time.Hour)
+			return found(len(es) > 0, err)
+		}},
+		{"pop one", func(ctx context.Context, g *guarded) error {
+			es, err := g.queue.Pop(ctx, 1)
+			return found(len(es) > 0, err)
+		}},
+		{"pop all", func(ctx context.Context, g *guarded) error {
+			es, err := g.queue.Pop(ctx, 99)
+			return found(len(es) > 0, err)
+		}},
+		{"peek", func(ctx context.Context, g *guarded) error {
+			es, err := g.queue.Peek(ctx, 99)
+			return found(len(es) > 0, err)
+		}},
+		{"dequeue", finish(dequeue, "mine")},
+		{"dequeue, deferred", finish(dequeue, "mine, deferred")},
+		{"dequeue several", finish(dequeue, "mine", "mine, back", "mine, deferred, no payload", "mine, odd", "mine, deferred")},
+		{"release", finish(release, "mine")},
+		{"release several", finish(release, "mine", "mine, back", "mine, deferred, no payload", "mine, deferred")},
+		{"retry", finish(retry, "mine")},
+		{"retry, deferred", finish(retry, "mine, deferred, no payload")},
+		{"extend", finish(extend, "mine")},
+		{"extend, back", finish(extend, "mine, back")},
+		{"bury", finish(bury, "mine")},
+		{"bury, deferred", finish(bury, "mine, deferred, no payload")},
+		{"bury, odd", finish(bury, "mine, odd")},
+		{"dead", func(ctx context.Context, g *guarded) error {
+			es, err := g.queue.Dead(ctx, 99)
+			return found(len(es) > 0, err)
+		}},
+		{"revive", func(ctx context.Context, g *guarded) error {
+			n, err := g.queue.Revive(ctx, "dead", "back")
+			return found(n > 0, err)
+		}},
+		{"revive one without payload", func(ctx context.Context, g *guarded) error {
+			n, err := g.queue.Revive(ctx, "dead, no payload")
+			return found(n > 0, err)
+		}},
+		{"cancel", cancel("later")},
+		{"cancel a dead one", cancel("dead")},
+		{"reschedule", reschedule("later")},
+		{"reschedule a leased one", reschedule("mine")},
+		{"reschedule a lapsed one", reschedule("lapsed")},
+		{"get", func(ctx context.Context, g *guarded) error { _, err := g.queue.Get(ctx, "later"); return err }},
+		{"get a dead one", func(ctx context.Context, g *guarded) error { _, err := g.queue.Get(ctx, "dead"); return err }},
+		{"stats", func(ctx context.Context, g *guarded) error {
+			s, err := g.queue.Stats(ctx)
+			return found(s.Due > 0, err)
+		}},
+		{"wait", func(ctx context.Context, g *guarded) error { return g.queue.Wait(ctx) }},
+		{"purge", func(ctx context.Context, g *guarded) error { return g.queue.Purge(ctx) }},
+	}
+}

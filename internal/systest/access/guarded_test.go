@@ -1,0 +1,183 @@
+package access
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/systest"
+)
+
+// guarded is a server with a user of it whose rights are what the documented rule
+// says, less what a test takes away. Everything is there for an operation to work on:
+// a lock of each kind, and tasks in each state that a task can be in.
+type guarded struct {
+	*testing.T
+	rule        []string
+	admin       redis.UniversalClient
+	user        redis.UniversalClient
+	locker      *sluice.Locker
+	queue       *sluice.Queue
+	now         float64 // Unix seconds, when the tasks were put in
+	held, fence *sluice.Lock
+}
+
+// newGuarded starts a server with the parts of the documented rule.
+func newGuarded(t *testing.T, parts ...int) *guarded {
+	s := redistest.Start(t)
+	g := &guarded{T: t, admin: s.Client(t)}
+	for _, part := range parts {
+		g.rule = append(g.rule, redistest.Rules(t)[part]...)
+	}
+	g.grant("")
+	g.user = systest.Dial(t, redis.Options{Addr: s.Addr, Username: "sluice", Password: "CHANGE-ME"})
+	return g
+}
+
+// grant gives the user the rule without one word of it.
+func (g *guarded) grant(less string) {
+	g.Helper()
+	args := []any{"ACL", "SETUSER", "sluice"}
+	for _, word := range g.rule {
+		if word != less {
+			args = append(args, word)
+		}
+	}
+	require.NoError(g, g.admin.Do(g.Context(), args...).Err())
+}
+
+// task is the entry that stands for a task of prepare.
+func (g *guarded) task(id string) sluice.Entry {
+	score, err := g.admin.ZScore(g.Context(), "Queue:q", id).Result()
+	require.NoError(g, err)
+	return sluice.Entry{ID: id, Score: score, Attempt: 1}
+}
+
+func (g *guarded) prepare() {
+	g.Helper()
+	ctx := g.Context()
+	g.grant("")
+	require.NoError(g, g.admin.FlushAll(ctx).Err())
+	require.NoError(g, g.admin.ScriptFlush(ctx).Err())
+	var err error
+	g.locker = systest.NewLocker(g.T, g.user, sluice.WithTTL(time.Minute))
+	g.queue, err = sluice.NewQueue(g.user, "q")
+	require.NoError(g, err)
+	g.held, err = g.locker.Lock(ctx, "held")
+	require.NoError(g, err)
+	g.fence, err = g.locker.Lock(ctx, "fenced", sluice.WithFencing())
+	require.NoError(g, err)
+
+	now, err := g.admin.Time(ctx).Result()
+	require.NoError(g, err)
+	g.now = float64(now.Unix())
+	pipe := g.admin.Pipeline()
+	pipe.Set(ctx, "Lock:taken", "foreign", time.Minute)
+	pipe.Set(ctx, "Lock:eternal", "foreign", 0)
+	for _, task := range []struct {
+		id    string
+		score float64
+		field string // %s is the score
+	}{
+		{"plain", -10, ""},
+		{"paid", -9, ":::p"},
+		{"tried", -8, "2:%s::p"},
+		{"lapsed", -7, "3:%s:5000000000:p"}, // a version waits for much later
+		{"lapsed, no payload", -6, "3:%s:5000000000:"},
+		{"spent", -5, "25:%s::p"},
+		{"odd", -4, "not ours"},
+		{"back", -3, "4:dead:3:whyp"}, // a dead letter that a foreign producer has put back
+		{"mine", 900, "1:%s::p"},
+		{"mine, deferred", 901, "1:%s:5000000000:p"},
+		{"mine, deferred, no payload", 902, "1:%s:5000000000:"},
+		{"mine, odd", 903, "not ours"},
+		{"mine, back", 904, "4:dead:3:whyp"},
+		{"later", 1000, ":::p"},
+	} {
+		score := fmt.Sprintf("%.0f", g.now+task.score)
+		pipe.ZAdd(ctx, "Queue:q", redis.Z{Score: g.now + task.score, Member: task.id})
+		if task.field != "" {
+			pipe.HSet(ctx, "{Queue:q}:tasks", task.id, strings.ReplaceAll(task.field, "%s", score))
+		}
+	}
+	for _, id := range []string{"dead", "dead, no payload", "back", "mine, back"} {
+		pipe.ZAdd(ctx, "{Queue:q}:dead", redis.Z{Score: g.now, Member: id})
+	}
+	pipe.HSet(ctx, "{Queue:q}:tasks", "dead", "5:dead:3:whyp", "dead, no payload", "5:dead:3:why")
+	_, err = pipe.Exec(ctx)
+	require.NoError(g, err)
+}
+
+// state is everything on the server, to the bit.
+func (g *guarded) state() map[string]string {
+	g.Helper()
+	ctx, state := g.Context(), map[string]string{}
+	for _, key := range g.admin.Keys(ctx, "*").Val() {
+		var content any
+		switch g.admin.Type(ctx, key).Val() {
+		case "string":
+			content = g.admin.Get(ctx, key).Val()
+		case "hash":
+			content = g.admin.HGetAll(ctx, key).Val()
+		case "zset":
+			content = g.admin.ZRangeWithScores(ctx, key, 0, -1).Val()
+		}
+		state[key] = fmt.Sprint(content, " until ", g.admin.PExpireTime(ctx, key).Val().Milliseconds())
+	}
+	return state
+}
+
+var (
+	instants   = regexp.MustCompile(`1\.[0-9.]+e\+09|1[0-9]{9}(\.[0-9]+)?`)
+	lifetimes  = regexp.MustCompile(`until [0-9]+`)
+	tokenTexts = regexp.MustCompile(`[A-Z2-7]{26}`)
+	fenceTexts = regexp.MustCompile(`^1[0-9]{15}`)
+)
+
+// outline is a state without what differs from run to run: times and tokens.
+func outline(state map[string]string) map[string]string {
+	out := maps.Clone(state)
+	for key, text := range out {
+		text = fenceTexts.ReplaceAllString(text, "a fence")
+		text = lifetimes.ReplaceAllString(text, "until some time")
+		text = tokenTexts.ReplaceAllString(text, "a token")
+		out[key] = instants.ReplaceAllString(text, "some time")
+	}
+	return out
+}
+
+// decision is the sentinel that an error wraps; "refused" if it is an error of Redis's own.
+func decision(err error) string {
+	for _, sentinel := range []error{
+		sluice.ErrLocked, sluice.ErrNotHeld, sluice.ErrLost, sluice.ErrStale, sluice.ErrNotFound,
+		sluice.ErrUnknown, sluice.ErrInvalid, sluice.ErrCorrupt, sluice.ErrClosed,
+	} {
+		if errors.Is(err, sentinel) {
+			return sentinel.Error()
+		}
+	}
+	if err == nil {
+		return "done"
+	}
+	return "refused"
+}
+
+// subscribed waits until a client is subscribed to the channel of a key.
+func (g *guarded) subscribed(key string) {
+	channel := "{" + key + "}:wake"
+	if strings.Contains(key, "{") {
+		channel = key + ":wake"
+	}
+	require.Eventually(g, func() bool {
+		return g.admin.PubSubNumSub(g.Context(), channel).Val()[channel] > 0
+	}, 5*time.Second, time.Millisecond, channel)
+}

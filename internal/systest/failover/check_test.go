@@ -1,0 +1,104 @@
+package failover
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/stretchr/testify/require"
+)
+
+// lostTasks is how many acknowledged tasks were lost, by what had failed last.
+func (l *load) lostTasks() map[string]int {
+	lost := map[string]int{}
+	for _, task := range l.tasks {
+		if task.acknowledged && task.handled == 0 {
+			lost[task.kind]++
+		}
+	}
+	return lost
+}
+
+func (l *load) report() {
+	acknowledged, unknown, refused, twice, unknownDone := 0, 0, 0, 0, 0
+	for _, task := range l.tasks {
+		switch {
+		case task.acknowledged:
+			acknowledged++
+		case task.refused:
+			refused++
+		default:
+			unknown++
+			unknownDone += min(task.handled, 1)
+		}
+		if task.handled > 1 {
+			twice++
+		}
+	}
+	fences, taken, turned := 0, 0, 0
+	for name, r := range l.registers {
+		fences += len(l.fenced[name])
+		taken, turned = taken+r.taken, turned+r.refused
+	}
+	l.Logf("%d locks granted, %d of them while another handle was valid (%v); %d fences, %d fenced writes taken, %d stale ones refused",
+		l.grants, sum(l.double), l.double, fences, taken, turned)
+	lost := l.lostTasks()
+	l.Logf("%d tasks acknowledged, %d of them lost (%v), %d unknown of which %d were done, %d refused; %d handled more than once",
+		acknowledged, sum(lost), lost, unknown, unknownDone, refused, twice)
+	for text, n := range l.errors {
+		l.Logf("%5d × %s", n, text)
+	}
+}
+
+func sum(counts map[string]int) (all int) {
+	for _, n := range counts {
+		all += n
+	}
+	return all
+}
+
+// check requires what no failover may take away.
+func (l *load) check() {
+	l.wrongText(l.log.String())
+	for name, gs := range l.fenced {
+		l.wrong = append(l.wrong, wrongFences(name, gs)...)
+	}
+	for id, task := range l.tasks {
+		if task.refused && task.handled > 0 {
+			l.wrong = append(l.wrong, "a task that was refused has been done: "+id)
+		}
+	}
+	rdb := l.servers.Client(l)
+	for key, q := range l.queues {
+		s, err := q.Stats(context.Background())
+		require.NoError(l, err)
+		if left := rdb.HLen(context.Background(), key+":tasks").Val() + rdb.HLen(context.Background(), "{"+key+"}:tasks").Val(); left+s.Dead != 0 {
+			l.wrong = append(l.wrong, fmt.Sprintf("%s: %d fields and %d dead letters are left of an empty queue", key, left, s.Dead))
+		}
+	}
+	require.Empty(l, l.wrong[:min(len(l.wrong), 20)], "%d in all", len(l.wrong))
+	require.NotZero(l, l.grants)
+}
+
+// wrongFences returns which fences were given twice, and which do not rise in the order
+// in which they were given.
+func wrongFences(name string, gs []grant) (wrong []string) {
+	known := slices.Clone(gs)
+	slices.SortFunc(gs, func(a, b grant) int { return a.sent.Compare(b.sent) })
+	slices.SortFunc(known, func(a, b grant) int { return a.known.Compare(b.known) })
+	seen := map[int64]bool{}
+	highest := int64(0) // of those that were known before this one was asked for
+	for _, g := range gs {
+		for len(known) > 0 && known[0].known.Before(g.sent) {
+			highest, known = max(highest, known[0].fence), known[1:]
+		}
+		if seen[g.fence] {
+			wrong = append(wrong, fmt.Sprintf("%s: fence %d was given twice", name, g.fence))
+		}
+		if g.fence <= highest {
+			wrong = append(wrong, fmt.Sprintf("%s: fence %d was given after %d", name, g.fence, highest))
+		}
+		seen[g.fence] = true
+	}
+	return wrong
+}

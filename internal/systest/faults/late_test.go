@@ -1,0 +1,138 @@
+package faults
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/systest"
+)
+
+// TestLateCopy_NeverShortensALock: a copy of an earlier acquisition or extension that
+// arrives after a longer extension must not take that back, or there would be two
+// holders.
+func TestLateCopy_NeverShortensALock(t *testing.T) {
+	for _, what := range []string{"first try", "acquire", "extend"} {
+		t.Run(what, func(t *testing.T) {
+			systest.Each(t, func(t *testing.T, s *redistest.Server) {
+				name := redistest.Name(t)
+				rdb, faults := s.Faulty(t)
+				clean := s.Client(t)
+				l, other := systest.NewLocker(t, rdb, sluice.WithTTL(10*time.Second)), systest.NewLocker(t, clean)
+				systest.Warm(t, l, name)
+				if what != "extend" {
+					faults.HoldRequest(1)
+				}
+				lock := l.Lock
+				if what == "acquire" {
+					lock = l.TryLock
+				}
+				k, err := lock(t.Context(), name)
+				require.NoError(t, err)
+				if what == "extend" {
+					faults.HoldRequest(1)
+					require.NoError(t, k.Extend(t.Context(), 20*time.Second))
+				}
+				require.NoError(t, k.Extend(t.Context(), time.Hour))
+				require.Equal(t, 1, faults.Deliver())
+				left, err := clean.PTTL(t.Context(), "Lock:"+name).Result()
+				require.NoError(t, err)
+				require.Greater(t, left, 50*time.Minute, "the copy took the extension back")
+				_, err = other.TryLock(t.Context(), name)
+				require.ErrorIs(t, err, sluice.ErrLocked, "a second holder")
+				require.True(t, k.Valid())
+			})
+		})
+	}
+}
+
+// TestLateCopy_OfARefusedAcquisitionIsReleased: the network delays the first attempt,
+// the repeat finds the lock held, and the caller leaves. When the server carries out the
+// first attempt, the lock must not stay taken without a holder.
+func TestLateCopy_OfARefusedAcquisitionIsReleased(t *testing.T) {
+	for _, what := range []string{"try", "lock"} {
+		t.Run(what, func(t *testing.T) {
+			systest.Each(t, func(t *testing.T, s *redistest.Server) {
+				name, rdb := redistest.Name(t), s.Client(t)
+				faulty, faults := s.Faulty(t)
+				l, other := systest.NewLocker(t, faulty, sluice.WithTTL(time.Minute)), systest.NewLocker(t, rdb)
+				systest.Warm(t, l, name)
+				k, err := other.Lock(t.Context(), name)
+				require.NoError(t, err)
+				faults.HoldRequest(1)
+				if what == "try" {
+					_, err = l.TryLock(t.Context(), name)
+				} else {
+					_, err = l.Lock(systest.Within(t, 150*time.Millisecond), name)
+				}
+				require.ErrorIs(t, err, sluice.ErrLocked)
+				require.NoError(t, k.Unlock(t.Context()))
+				require.Equal(t, 1, faults.Deliver())
+				require.Eventually(t, func() bool { return rdb.Exists(t.Context(), "Lock:"+name).Val() == 0 },
+					10*time.Second, 5*time.Millisecond, "held without a holder")
+			})
+		})
+	}
+}
+
+// TestLateCopy_OfALostLockIsReleased: a copy of the acquisition arrives when the
+// lock has been lost, and its holder knows. The lock must not stay taken without a holder.
+func TestLateCopy_OfALostLockIsReleased(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name, rdb := redistest.Name(t), s.Client(t)
+		faulty, faults := s.Faulty(t)
+		l := systest.NewLocker(t, faulty, sluice.WithTTL(time.Minute))
+		systest.Warm(t, l, name)
+		faults.HoldRequest(1)
+		k, err := l.TryLock(t.Context(), name)
+		require.NoError(t, err)
+		require.NoError(t, rdb.Del(t.Context(), "Lock:"+name).Err())
+		require.ErrorIs(t, k.Extend(t.Context(), time.Minute), sluice.ErrNotHeld)
+		require.Equal(t, 1, faults.Deliver())
+		require.Eventually(t, func() bool { return rdb.Exists(t.Context(), "Lock:"+name).Val() == 0 },
+			10*time.Second, 5*time.Millisecond, "held without a holder")
+	})
+}
+
+// TestLocker_ReleasesALateAcquisition: a lock that was acquired behind its caller's back is
+// released, even if the first release is lost.
+func TestLocker_ReleasesALateAcquisition(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name := redistest.Name(t)
+		faulty, faults := s.Faulty(t)
+		l, rdb := systest.NewLocker(t, faulty), s.Client(t)
+		k, err := l.Lock(t.Context(), name) // now the server knows the scripts
+		require.NoError(t, err)
+		require.NoError(t, k.Unlock(t.Context()))
+		faults.Delay(200 * time.Millisecond)
+		faults.DropRequest(2)
+		start, lag := time.Now(), systest.Lag(t)
+		_, err = l.Lock(systest.Within(t, 50*time.Millisecond), name)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorIs(t, err, sluice.ErrUnknown)
+		require.NotErrorIs(t, err, sluice.ErrLocked)
+		require.Less(t, time.Since(start), 100*time.Millisecond+10*lag())
+		require.Equal(t, int64(1), rdb.Exists(t.Context(), "Lock:"+name).Val(), "the fault did not strike")
+		require.Eventually(t, func() bool { return rdb.Exists(t.Context(), "Lock:"+name).Val() == 0 },
+			10*time.Second, 5*time.Millisecond, "an acquisition stayed behind")
+	})
+}
+
+// TestLocker_ReportsAReplyAfterTheDeadline: a lock that is over before its holder hears of
+// it is an error, and is released.
+func TestLocker_ReportsAReplyAfterTheDeadline(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name := redistest.Name(t)
+		faulty, faults := s.Faulty(t)
+		l := systest.NewLocker(t, faulty, sluice.WithTTL(60*time.Millisecond))
+		require.NoError(t, faulty.Ping(t.Context()).Err())
+		faults.Delay(100 * time.Millisecond)
+		k, err := l.TryLock(context.Background(), name)
+		require.Nil(t, k)
+		require.ErrorIs(t, err, sluice.ErrLost)
+	})
+}

@@ -1,0 +1,176 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/systest"
+)
+
+// TestFullServer_FinishesWhatIsThere: at maxmemory what is there can still be finished.
+func TestFullServer_FinishesWhatIsThere(t *testing.T) {
+	t.Parallel()
+	for _, auto := range []bool{false, true} {
+		s := *redistest.Start(t)
+		s.AutoPipeline = auto
+		ctx, rdb := t.Context(), s.Client(t)
+		l, q := systest.NewLocker(t, rdb), systest.NewQueue(t, rdb)
+		k, err := l.Lock(ctx, "a")
+		require.NoError(t, err)
+		for i := range 6 {
+			_, err := q.Enqueue(ctx, sluice.Task{ID: fmt.Sprint(i), Payload: []byte("p")})
+			require.NoError(t, err)
+		}
+		require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "1").Err())
+		require.ErrorContains(t, rdb.Set(ctx, "x", "y", 0).Err(), "OOM")
+
+		es, err := q.Claim(ctx, 3, time.Minute)
+		require.NoError(t, err)
+		require.Len(t, es, 3)
+		es[0], err = q.Extend(ctx, es[0], time.Minute)
+		require.NoError(t, err)
+		require.NoError(t, q.Dequeue(ctx, es[0]))
+		require.NoError(t, q.Retry(ctx, es[1], 0))
+		require.NoError(t, q.Release(ctx, es[2]))
+		again, err := q.Claim(ctx, 1, time.Minute)
+		require.NoError(t, err)
+		for _, id := range []string{again[0].ID, es[1].ID} { // a leased and a due one
+			found, err := q.Reschedule(ctx, id, 0)
+			require.NoError(t, err)
+			require.True(t, found)
+		}
+		_, err = q.Pop(ctx, 1)
+		require.NoError(t, err)
+		buried, err := q.Claim(ctx, 1, time.Minute)
+		require.NoError(t, err)
+		require.NoError(t, q.Bury(ctx, buried[0], "why"))
+		revived, err := q.Revive(ctx, buried[0].ID)
+		require.NoError(t, err)
+		require.Equal(t, 1, revived)
+		require.NoError(t, k.Extend(ctx, time.Minute))
+		require.NoError(t, k.Unlock(ctx))
+
+		var server redis.Error
+		for _, id := range []string{"new", again[0].ID} {
+			_, err = q.Enqueue(ctx, sluice.Task{ID: id, Payload: []byte("p")})
+			require.ErrorAs(t, err, &server)
+			require.ErrorContains(t, err, "OOM")
+			require.NotErrorIs(t, err, sluice.ErrUnknown)
+		}
+		_, err = q.Get(ctx, "new")
+		require.ErrorIs(t, err, sluice.ErrNotFound)
+		_, err = l.TryLock(ctx, "b")
+		require.ErrorAs(t, err, &server)
+		require.NotErrorIs(t, err, sluice.ErrLocked)
+		found, err := q.Cancel(ctx, again[0].ID)
+		require.NoError(t, err)
+		require.True(t, found)
+		require.NoError(t, q.Purge(ctx))
+	}
+}
+
+// TestErrors_DoNotRepeatArguments: a server that repeats a command's arguments in its error
+// must not make us repeat them.
+func TestErrors_DoNotRepeatArguments(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t, "--rename-command", "EVALSHA", "", "--rename-command", "EVAL", "")
+	rdb := s.Client(t)
+	l, q := systest.NewLocker(t, rdb), systest.NewQueue(t, rdb)
+	_, err := l.TryLock(t.Context(), "a")
+	require.ErrorContains(t, err, "unknown command")
+	require.NotContains(t, err.Error(), "15000")
+	_, err = q.Enqueue(t.Context(), sluice.Task{ID: "a", Payload: []byte("s3cret")})
+	require.ErrorContains(t, err, "unknown command")
+	require.NotContains(t, err.Error(), "s3cret")
+	var server redis.Error
+	require.ErrorAs(t, err, &server)
+}
+
+// The tests of these names are of statements in docs/operations.md that no other test
+// makes.
+
+// TestOperations_PoolOfOneIsEnough: one connection is enough for everything at once, since
+// nothing holds it for longer than a command. Pub/sub has one of its own.
+func TestOperations_PoolOfOneIsEnough(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb, ctx := systest.Dial(t, redis.Options{Addr: s.Addr, PoolSize: 1}), t.Context()
+	l, q := systest.NewLocker(t, rdb, sluice.WithRetryInterval(time.Hour)), systest.NewQueue(t, rdb)
+	other := systest.NewLocker(t, rdb, sluice.WithRetryInterval(time.Hour))
+	var done atomic.Int64
+	w := &sluice.Worker{Queue: q, Concurrency: 64, Lease: time.Second, Handler: func(ctx context.Context, e sluice.Entry) error {
+		turn := l
+		if done.Load()%2 == 0 {
+			turn = other
+		}
+		return turn.Do(ctx, "a", func(context.Context) error { done.Add(1); return nil }, sluice.WithFencing())
+	}}
+	working, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(working) }()
+	for i := range 200 {
+		_, err := q.Enqueue(ctx, sluice.Task{ID: string(rune('0' + i))})
+		require.NoError(t, err)
+	}
+	require.Eventually(t, func() bool { return done.Load() == 200 }, 20*time.Second, 10*time.Millisecond)
+	require.Less(t, systest.Connections(t, s.Client(t)), 12) // its own, pub/sub, and the test's
+	stop()
+	require.NoError(t, <-ended)
+}
+
+// TestOperations_EvictionLosesLocksOnly: a full server whose policy is to evict keys that
+// have a TTL evicts locks. Their holders learn so when they ask, and not before.
+func TestOperations_EvictionLosesLocksOnly(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t, "--maxmemory-policy", "volatile-ttl")
+	rdb, ctx := s.Client(t), t.Context()
+	k, err := systest.NewLocker(t, rdb).TryLock(ctx, "a")
+	require.NoError(t, err)
+	_, err = systest.NewQueue(t, rdb).Enqueue(ctx, sluice.Task{ID: "a"})
+	require.NoError(t, err)
+	require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "1").Err())
+	require.ErrorContains(t, rdb.Set(ctx, "x", "y", 0).Err(), "OOM")
+	require.True(t, k.Valid())
+	require.ErrorIs(t, k.Extend(ctx, time.Minute), sluice.ErrNotHeld)
+	require.Len(t, rdb.Keys(ctx, "*").Val(), 1) // the queue, which has none
+}
+
+// TestOperations_RestartFromABackup: what is restored are the tasks as they were then,
+// those that have been finished since included. Fences go on upwards without their counter.
+func TestOperations_RestartFromABackup(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb, ctx := s.Client(t), t.Context()
+	l, q := systest.NewLocker(t, rdb), systest.NewQueue(t, rdb)
+	for _, id := range []string{"finished since", "claimed since"} {
+		_, err := q.Enqueue(ctx, sluice.Task{ID: id, Payload: []byte("p")})
+		require.NoError(t, err)
+	}
+	require.NoError(t, rdb.Save(ctx).Err())
+	es, err := q.Claim(ctx, 2, time.Hour)
+	require.NoError(t, err)
+	require.NoError(t, q.Dequeue(ctx, es[0]))
+	k, err := l.TryLock(ctx, "a", sluice.WithFencing())
+	require.NoError(t, err)
+	s.Down()
+	s.Up(t)
+
+	require.Eventually(t, func() bool { return rdb.Ping(ctx).Err() == nil }, 5*time.Second, 10*time.Millisecond)
+	require.ErrorIs(t, k.Unlock(ctx), sluice.ErrNotHeld)
+	next, err := l.TryLock(ctx, "a", sluice.WithFencing())
+	require.NoError(t, err)
+	require.Greater(t, next.Fence(), k.Fence())
+	require.ErrorIs(t, q.Dequeue(ctx, es[1]), sluice.ErrStale)
+	again, err := q.Claim(ctx, 9, time.Hour)
+	require.NoError(t, err)
+	require.Len(t, again, 2)
+	require.Equal(t, 1, again[0].Attempt)
+}

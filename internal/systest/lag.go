@@ -1,0 +1,33 @@
+package systest
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// Lag watches how late this machine lets a goroutine run, from now until the test ends.
+// The function that it returns is the longest delay so far. A test on the real clock
+// adds a few times that to what it allows: so a bound is tight on a quiet machine and
+// holds on a busy one.
+func Lag(t testing.TB) func() time.Duration {
+	const nap = 2 * time.Millisecond
+	var longest atomic.Int64
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			begun := time.Now()
+			select {
+			case <-stop:
+				return
+			case <-time.After(nap):
+			}
+			if late := time.Since(begun) - nap; late > time.Duration(longest.Load()) {
+				longest.Store(int64(late))
+			}
+		}
+	}()
+	t.Cleanup(func() { close(stop); <-stopped })
+	return func() time.Duration { return time.Duration(longest.Load()) }
+}

@@ -1,0 +1,107 @@
+package virtualtime
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/systest"
+)
+
+func TestQueue_WaitEndsOnTime(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+		ctx := t.Context()
+		q, err := sluice.NewQueue(rdb, "q", sluice.WithPollInterval(time.Hour))
+		require.NoError(t, err)
+
+		// It ends when the head is due, to the microsecond.
+		start := time.Now()
+		_, err = q.Enqueue(ctx, sluice.Task{ID: "a", Delay: 25 * time.Minute})
+		require.NoError(t, err)
+		require.NoError(t, q.Wait(ctx))
+		require.InDelta(t, 25*time.Minute, time.Since(start), float64(2*time.Microsecond))
+		es, err := q.Claim(ctx, 1, 10*time.Minute)
+		require.NoError(t, err)
+		require.Len(t, es, 1)
+
+		// When a lease ends.
+		start = time.Now()
+		require.NoError(t, q.Wait(ctx))
+		require.InDelta(t, 10*time.Minute, time.Since(start), float64(2*time.Microsecond))
+		es, err = q.Claim(ctx, 1, 50*time.Minute)
+		require.NoError(t, err)
+		require.Len(t, es, 1)
+
+		// When an earlier head comes.
+		start = time.Now()
+		time.AfterFunc(time.Minute, func() {
+			_, err := q.Enqueue(ctx, sluice.Task{ID: "b", Delay: time.Second})
+			require.NoError(t, err)
+		})
+		require.NoError(t, q.Wait(ctx))
+		require.InDelta(t, 61*time.Second, time.Since(start), float64(2*time.Microsecond))
+		_, err = q.Pop(ctx, 1)
+		require.NoError(t, err)
+
+		// When a task comes without a notification: after the poll interval.
+		start = time.Now()
+		time.AfterFunc(time.Minute, func() {
+			_, err := m.ZAdd("Queue:q", 1, "foreign")
+			require.NoError(t, err)
+		})
+		require.NoError(t, q.Wait(ctx))
+		require.LessOrEqual(t, time.Since(start), time.Hour)
+		require.NoError(t, q.Purge(ctx))
+
+		// When its context ends.
+		ctx, cancel := context.WithTimeout(ctx, 90*time.Minute)
+		defer cancel()
+		start = time.Now()
+		require.ErrorIs(t, q.Wait(ctx), context.DeadlineExceeded)
+		require.Equal(t, 90*time.Minute, time.Since(start))
+		require.ErrorIs(t, q.Wait(ctx), context.DeadlineExceeded)
+		time.Sleep(time.Minute) // so that what lingers has ended
+	})
+}
+
+// TestQueue_IdleWaitersSendACommandASecond: processes that wait for nothing send a command
+// a second, however many goroutines wait.
+func TestQueue_IdleWaitersSendACommandASecond(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+		q, err := sluice.NewQueue(rdb, "q")
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		for range 10 {
+			go func() { _ = q.Wait(ctx) }()
+		}
+		time.Sleep(time.Minute + time.Second/2) // between two polls
+		before := m.CommandCount()
+		time.Sleep(20 * time.Minute)
+		// A poll is an EVALSHA of three commands; miniredis counts each.
+		require.LessOrEqual(t, m.CommandCount()-before, 1200*3)
+		cancel()
+		time.Sleep(time.Minute)
+	})
+}
+
+// TestQueue_UnusedSubscriptionsEnd: a subscription without listeners is given back
+// without a Close, though not between two waits of a loop.
+func TestQueue_UnusedSubscriptionsEnd(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+		q, err := sluice.NewQueue(rdb, "q")
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, q.Wait(ctx), context.DeadlineExceeded)
+		time.Sleep(4 * time.Second)
+		require.Len(t, m.PubSubChannels("*"), 1)
+		time.Sleep(2 * time.Second)
+		require.Empty(t, m.PubSubChannels("*"))
+	})
+}

@@ -1,0 +1,202 @@
+package sluice_test
+
+import (
+	"context"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/systest"
+)
+
+var nilContext context.Context // so that the linters let it through
+
+// TestOptions_InvalidArgumentsAreRejectedUnsent gives every operation every kind of bad
+// argument: ErrInvalid, and not a byte is sent.
+func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
+		ctx := t.Context()
+		rdb, faults := s.Faulty(t)
+		l := systest.NewLocker(t, rdb)
+		k, err := l.Lock(ctx, redistest.Name(t))
+		require.NoError(t, err)
+		q := systest.NewQueue(t, rdb, sluice.WithMaxPayload(10))
+		_, err = q.Enqueue(ctx, sluice.Task{ID: "a", Payload: make([]byte, 10), Delay: time.Hour})
+		require.NoError(t, err)
+		e, err := q.Get(ctx, "a")
+		require.NoError(t, err)
+
+		bad := map[string]func() error{}
+		locker := func(opts ...sluice.LockOption) func() error {
+			return func() error { _, err := sluice.NewLocker(rdb, opts...); return err }
+		}
+		queue := func(name string, opts ...sluice.QueueOption) func() error {
+			return func() error { _, err := sluice.NewQueue(rdb, name, opts...); return err }
+		}
+		long, forever := strings.Repeat("x", 513), time.Duration(math.MaxInt64)
+		for _, name := range []string{"", long, "a{b", "a}b", "a{}b", "}{", "{}a{b}", "{a}:dead", "{a}b:tasks", "{a}:wake", "{a}:fence"} {
+			bad["lock name "+name] = func() error { _, err := l.Lock(ctx, name); return err }
+			bad["try lock name "+name] = func() error { _, err := l.TryLock(ctx, name); return err }
+			bad["do name "+name] = func() error { return l.Do(ctx, name, func(context.Context) error { return nil }) }
+			bad["inspect name "+name] = func() error { _, err := l.Inspect(ctx, name); return err }
+			bad["force unlock name "+name] = func() error { _, err := l.ForceUnlock(ctx, name); return err }
+			bad["queue name "+name] = queue(name)
+		}
+		bad["lock prefix"] = func() error { _, err := l.Lock(ctx, "a", sluice.WithLockPrefix(long)); return err }
+		bad["locker prefix"] = locker(sluice.WithLockPrefix(long))
+		bad["queue prefix"] = queue("a", sluice.WithQueuePrefix(long))
+		bad["queue tag only"] = queue("{a}", sluice.WithQueuePrefix(""))
+		bad["lock tag only"] = func() error { _, err := l.Lock(ctx, "a}", sluice.WithLockPrefix("{")); return err }
+		bad["queue braces"] = queue("a", sluice.WithQueuePrefix("{"))
+		for _, d := range []time.Duration{0, -1, time.Millisecond - 1, forever} {
+			at := d.String()
+			bad["ttl "+at] = locker(sluice.WithTTL(d))
+			bad["lock ttl "+at] = func() error { _, err := l.Lock(ctx, "a", sluice.WithTTL(d)); return err }
+			bad["max hold "+at] = locker(sluice.WithMaxHold(d))
+			bad["retry interval "+at] = locker(sluice.WithRetryInterval(d))
+			bad["poll interval "+at] = queue("a", sluice.WithPollInterval(d))
+			bad["extend lock "+at] = func() error { return k.Extend(ctx, d) }
+			bad["claim "+at] = func() error { _, err := q.Claim(ctx, 1, d); return err }
+			bad["extend "+at] = func() error { _, err := q.Extend(ctx, e, d); return err }
+		}
+		for _, d := range []time.Duration{-1, forever} {
+			bad["delay "+d.String()] = func() error { _, err := q.Enqueue(ctx, sluice.Task{ID: "b", Delay: d}); return err }
+			bad["retry "+d.String()] = func() error { return q.Retry(ctx, e, d) }
+			bad["reschedule "+d.String()] = func() error { _, err := q.Reschedule(ctx, "a", d); return err }
+		}
+		for what, task := range map[string]sluice.Task{
+			"no id":          {},
+			"long id":        {ID: long},
+			"payload":        {ID: "b", Payload: make([]byte, 11)},
+			"delay and at":   {ID: "b", Delay: 1, At: time.Now()},
+			"at before 1970": {ID: "b", At: time.Date(1969, 12, 31, 0, 0, 0, 0, time.UTC)},
+			"at after 2200":  {ID: "b", At: time.Date(2200, 1, 2, 0, 0, 0, 0, time.UTC)},
+		} {
+			bad["enqueue "+what] = func() error { _, err := q.Enqueue(ctx, task); return err }
+			bad["batch "+what] = func() error { _, err := q.EnqueueBatch(ctx, []sluice.Task{{ID: "good"}, task}); return err }
+		}
+		for _, n := range []int{0, -1} {
+			bad["claim n"] = func() error { _, err := q.Claim(ctx, n, time.Second); return err }
+			bad["pop n"] = func() error { _, err := q.Pop(ctx, n); return err }
+			bad["peek n"] = func() error { _, err := q.Peek(ctx, n); return err }
+			bad["dead n"] = func() error { _, err := q.Dead(ctx, n); return err }
+		}
+		for what, entry := range map[string]sluice.Entry{
+			"zero": {}, "nan": {ID: "a", Score: math.NaN()}, "inf": {ID: "a", Score: math.Inf(1)},
+		} {
+			bad["dequeue "+what] = func() error { return q.Dequeue(ctx, e, entry) }
+			bad["retry "+what] = func() error { return q.Retry(ctx, entry, 0) }
+			bad["release "+what] = func() error { return q.Release(ctx, entry) }
+			bad["bury "+what] = func() error { return q.Bury(ctx, entry, "") }
+			bad["extend "+what] = func() error { _, err := q.Extend(ctx, entry, time.Second); return err }
+		}
+		bad["get id"] = func() error { _, err := q.Get(ctx, ""); return err }
+		bad["revive id"] = func() error { _, err := q.Revive(ctx, "a", ""); return err }
+		bad["cancel id"] = func() error { _, err := q.Cancel(ctx, ""); return err }
+		bad["reschedule id"] = func() error { _, err := q.Reschedule(ctx, "", 0); return err }
+		bad["nil function"] = func() error { return l.Do(ctx, "a", nil) }
+		bad["nil lock option"] = locker(nil)
+		bad["nil queue option"] = queue("a", nil)
+		bad["policy"] = queue("a", sluice.WithDuplicates(9))
+		bad["max attempts"] = queue("a", sluice.WithMaxAttempts(-1))
+		bad["max payload"] = queue("a", sluice.WithMaxPayload(-1))
+		bad["nil client"] = func() error { _, err := sluice.NewLocker(nil); return err }
+		bad["nil pointer client"] = func() error { _, err := sluice.NewLocker((*redis.Client)(nil)); return err }
+		bad["queue nil client"] = func() error { _, err := sluice.NewQueue(nil, "a"); return err }
+		for what, err := range everyOperation(nilContext, l, k, q, e) {
+			bad["nil context: "+what] = err
+		}
+		for what, err := range everyOperation(ctx, &sluice.Locker{}, &sluice.Lock{}, &sluice.Queue{}, e) {
+			bad["zero value: "+what] = err
+		}
+		for what, err := range everyOperation(ctx, nil, nil, nil, e) {
+			bad["nil: "+what] = err
+		}
+
+		before := faults.Bytes()
+		for what, op := range bad {
+			require.ErrorIs(t, op(), sluice.ErrInvalid, what)
+			if strings.Contains(what, "name") || strings.Contains(what, "prefix") {
+				require.ErrorIs(t, op(), sluice.ErrInvalidName, what)
+			}
+		}
+		require.Equal(t, before, faults.Bytes(), "something was sent")
+		require.True(t, k.Valid())
+	})
+}
+
+// everyOperation calls every method with a context.
+func everyOperation(ctx context.Context, l *sluice.Locker, k *sluice.Lock, q *sluice.Queue, e sluice.Entry) map[string]func() error {
+	return map[string]func() error{
+		"Lock":         func() error { _, err := l.Lock(ctx, "a"); return err },
+		"TryLock":      func() error { _, err := l.TryLock(ctx, "a"); return err },
+		"Do":           func() error { return l.Do(ctx, "a", func(context.Context) error { return nil }) },
+		"Inspect":      func() error { _, err := l.Inspect(ctx, "a"); return err },
+		"ForceUnlock":  func() error { _, err := l.ForceUnlock(ctx, "a"); return err },
+		"UnlockAll":    func() error { return l.UnlockAll(ctx) },
+		"Unlock":       func() error { return k.Unlock(ctx) },
+		"Extend":       func() error { return k.Extend(ctx, time.Second) },
+		"TTL":          func() error { _, err := k.TTL(ctx); return err },
+		"Enqueue":      func() error { _, err := q.Enqueue(ctx, sluice.Task{ID: "a"}); return err },
+		"EnqueueBatch": func() error { _, err := q.EnqueueBatch(ctx, []sluice.Task{{ID: "a"}}); return err },
+		"Dequeue":      func() error { return q.Dequeue(ctx, e) },
+		"Pop":          func() error { _, err := q.Pop(ctx, 1); return err },
+		"Peek":         func() error { _, err := q.Peek(ctx, 1); return err },
+		"Claim":        func() error { _, err := q.Claim(ctx, 1, time.Second); return err },
+		"ExtendTask":   func() error { _, err := q.Extend(ctx, e, time.Second); return err },
+		"Retry":        func() error { return q.Retry(ctx, e, 0) },
+		"Release":      func() error { return q.Release(ctx, e) },
+		"Bury":         func() error { return q.Bury(ctx, e, "") },
+		"Dead":         func() error { _, err := q.Dead(ctx, 1); return err },
+		"Revive":       func() error { _, err := q.Revive(ctx, "a"); return err },
+		"Cancel":       func() error { _, err := q.Cancel(ctx, "a"); return err },
+		"Reschedule":   func() error { _, err := q.Reschedule(ctx, "a", 0); return err },
+		"Get":          func() error { _, err := q.Get(ctx, "a"); return err },
+		"Wait":         func() error { return q.Wait(ctx) },
+		"Stats":        func() error { _, err := q.Stats(ctx); return err },
+		"Purge":        func() error { return q.Purge(ctx) },
+	}
+}
+
+// TestOptions_ZeroValuesAreSafe: what returns no error has to do without one.
+func TestOptions_ZeroValuesAreSafe(t *testing.T) {
+	t.Parallel()
+	for _, k := range []*sluice.Lock{nil, {}} {
+		require.False(t, k.Valid())
+		require.Zero(t, k.Deadline())
+		require.Error(t, k.Context().Err())
+		require.Empty(t, k.Name())
+		require.Empty(t, k.Token())
+	}
+	require.ErrorIs(t, (&sluice.Locker{}).Close(), sluice.ErrInvalid)
+	require.Equal(t, "deferred", sluice.Deferred.String())
+	require.Equal(t, "unknown", sluice.Outcome(9).String())
+	require.Equal(t, time.Unix(1790000000, 123456000), sluice.Entry{Score: 1790000000.123456}.Time())
+}
+
+// TestOptions_AnyNameWorks: any bytes will do, and a companion key lives in the main key's
+// slot.
+func TestOptions_AnyNameWorks(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
+		ctx, rdb := t.Context(), s.Client(t)
+		for _, name := range []string{"a", "ключ", "\x00\xff\n", strings.Repeat("x", 512), "{tag}name", "name{tag}", "a{b}{c", "a{b}}"} {
+			l := systest.NewLocker(t, rdb, sluice.WithLockPrefix(redistest.Name(t)))
+			k, err := l.Lock(ctx, name)
+			require.NoError(t, err, "%q", name)
+			require.NoError(t, k.Unlock(ctx))
+			q, err := sluice.NewQueue(rdb, name, sluice.WithQueuePrefix(redistest.Name(t)))
+			require.NoError(t, err)
+			_, err = q.Enqueue(ctx, sluice.Task{ID: "a", Payload: []byte("p")})
+			require.NoError(t, err)
+			es, err := q.Claim(ctx, 1, time.Minute)
+			require.NoError(t, err)
+			require.NoError(t, q.Dequeue(ctx, es...))
+		}
+	})
+}
