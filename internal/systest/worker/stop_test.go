@@ -127,7 +127,7 @@ func TestWorker_StopCountsUnacknowledgedResults(t *testing.T) {
 		f.server.SetError("LOADING for long")
 		var left *sluice.UnfinishedError
 		require.ErrorAs(f, f.stop(), &left)
-		require.Equal(f, sluice.UnfinishedError{Untold: 2}, *left)
+		require.Equal(f, sluice.UnfinishedError{Unacknowledged: 2}, *left)
 	})
 }
 
@@ -135,8 +135,8 @@ func TestWorker_StopCountsUnacknowledgedResults(t *testing.T) {
 // the worker is left: the bubble ends only then.
 func TestWorker_NothingIsLeftWhenTheServerHangsAtTheStop(t *testing.T) {
 	for grace, want := range map[time.Duration]sluice.UnfinishedError{
-		time.Millisecond: {Untold: 1, Claims: 1}, // a claim went out with the result
-		10 * time.Second: {Untold: 1},            // go-redis has given that claim up
+		time.Millisecond: {Unacknowledged: 1, Claims: 1}, // a claim went out with the result
+		10 * time.Second: {Unacknowledged: 1},            // go-redis has given that claim up
 	} {
 		t.Run(grace.String(), func(t *testing.T) {
 			var begun, gate chan struct{}
