@@ -355,20 +355,20 @@ func TestQueue_BuriesATaskWhoseAttemptsAreUsedUp(t *testing.T) {
 func TestQueue_BatchKeepsItsOrder(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ctx := b.Context()
-		const n = 1203
+		n := max(b.Sized(1203), 303) // more than a step
 		tasks := make([]sluice.Task, n)
 		for i := range tasks {
 			tasks[i] = sluice.Task{ID: fmt.Sprint(n - i)} // so that order by ID would be another one
 		}
-		tasks[700].ID = tasks[3].ID
+		tasks[n/2].ID = tasks[3].ID
 		outcomes, err := b.Q.EnqueueBatch(ctx, tasks)
 		require.NoError(b, err)
 		require.Len(b, outcomes, n)
 		require.Equal(b, sluice.Added, outcomes[3])
-		require.Equal(b, sluice.Updated, outcomes[700], "duplicates in a batch are applied in order")
+		require.Equal(b, sluice.Updated, outcomes[n/2], "duplicates in a batch are applied in order")
 
-		b.Eventually(func() bool { return b.Stats().Due == n-1 })
-		claimed := b.Claim(2000, time.Minute)
+		b.Eventually(func() bool { return b.Stats().Due == int64(n-1) })
+		claimed := b.Claim(2*n, time.Minute)
 		want := []string{}
 		for i, task := range tasks {
 			if i != 3 {
