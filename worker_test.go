@@ -257,7 +257,9 @@ func TestWorker_StopUnderLoadLosesNothing(t *testing.T) {
 				return nil
 			}}
 			stop := systest.StartWorker(b.T, w)
-			time.Sleep(rand.N(15 * time.Millisecond)) // the end may come at any time
+			some := rand.N(int64(n / 10)) // so that a busy machine gets on, too
+			b.Eventually(func() bool { s := b.Stats(); return w.Stats().Done >= some || s.Due+s.Scheduled == 0 })
+			time.Sleep(rand.N(3 * time.Millisecond)) // the end may come at any time
 			require.NoError(b, stop(), "it did not come to rest within Grace")
 			s := w.Stats()
 			total.Done += s.Done
