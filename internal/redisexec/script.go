@@ -24,11 +24,11 @@ func (s *Script) Source() string { return s.source }
 // firstKey is where the first key stands in a script's arguments.
 const firstKey = 3
 
-// Request returns a request that runs the script.
-func (s *Script) Request(keys []any, args ...any) Request {
-	all := make([]any, 0, firstKey+len(keys)+len(args))
-	all = append(all, "evalsha", s.digest, len(keys))
-	return Request{Script: s, Retry: s.retry, Args: append(append(all, keys...), args...)}
+// Request returns a request that runs the script with these KEYS and ARGV.
+func (s *Script) Request(keys []any, values ...any) Request {
+	args := make([]any, 0, firstKey+len(keys)+len(values))
+	args = append(args, "evalsha", s.digest, len(keys))
+	return Request{Script: s, Retry: s.retry, Args: append(append(args, keys...), values...)}
 }
 
 // Key is the first key of a script's request.

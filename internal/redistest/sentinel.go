@@ -226,20 +226,3 @@ func (s *Sentinel) Failover() error {
 	defer func() { _ = rdb.Close() }()
 	return rdb.Failover(context.Background(), MasterName).Err()
 }
-
-// StartWatcher starts a single sentinel that watches a server under a name, and returns
-// it. It ends with the test.
-func StartWatcher(t testing.TB, name string, primary *Server) *Server {
-	t.Helper()
-	_, servers, err := startGroup(1, func(ports []int) []member {
-		conf := fmt.Sprintf("port %d\nbind 127.0.0.1\nsentinel monitor %s 127.0.0.1 %s 1\n", ports[0], name, primary.port())
-		return []member{{
-			port: ports[0], settings: []string{sentinelConf, "--sentinel"}, files: map[string]string{sentinelConf: conf},
-		}}
-	}, func([]*Server) error { return nil })
-	if err != nil {
-		require(t, nil, err)
-	}
-	t.Cleanup(servers[0].stop)
-	return servers[0]
-}

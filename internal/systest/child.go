@@ -1,16 +1,15 @@
 package systest
 
 import (
-	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -46,17 +45,9 @@ func ExitWithStdin() {
 	}()
 }
 
-// Child is a running child process.
+// Child is a running child process of a test.
 type Child struct {
-	// Process is for signals.
-	Process *os.Process
-	// Stdin is the child's standard input: most roles end when it is closed.
-	Stdin io.WriteCloser
-	// Stdout is what the child prints.
-	Stdout *bufio.Reader
-	// Wait waits for the child's end. Read all of Stdout before.
-	Wait func() error
-
+	*redistest.Child
 	t *testing.T
 }
 
@@ -65,26 +56,12 @@ type Child struct {
 func StartChild(t *testing.T, role string, settings ...any) *Child {
 	t.Helper()
 	require.Contains(t, roles, role)
-	// A child of a package whose TestMain is not Main would run the tests, and this one too.
-	require.Empty(t, os.Getenv(childEnv), "a child process starts another: does TestMain call systest.Main?")
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childEnv+"="+strings.TrimSuffix(fmt.Sprintln(append([]any{role}, settings...)...), "\n"))
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
+	spec := childEnv + "=" + strings.TrimSuffix(fmt.Sprintln(append([]any{role}, settings...)...), "\n")
+	started, err := redistest.StartChild(context.WithoutCancel(t.Context()), os.Stderr, spec)
 	require.NoError(t, err)
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	c := &Child{Process: cmd.Process, Stdin: in, Stdout: bufio.NewReader(out), Wait: sync.OnceValue(cmd.Wait), t: t}
+	c := &Child{Child: started, t: t}
 	t.Cleanup(c.Kill)
 	return c
-}
-
-// Kill kills the child with SIGKILL and waits for its end.
-func (c *Child) Kill() {
-	_ = c.Stdin.Close()
-	_ = c.Process.Kill()
-	_ = c.Wait()
 }
 
 // Tell writes a line to the child.

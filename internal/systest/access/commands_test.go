@@ -172,18 +172,18 @@ func commandsAt(n ast.Node, isCommand map[string]bool) (names []string) {
 		return false
 	}
 	switch n := n.(type) {
-	case *ast.KeyValueExpr: // argv: []any{"set", ...}
-		if list, ok := n.Value.(*ast.CompositeLit); ok && named(n.Key, "argv") && len(list.Elts) > 0 {
+	case *ast.KeyValueExpr: // Args: []any{"set", ...}
+		if list, ok := n.Value.(*ast.CompositeLit); ok && named(n.Key, "args") && len(list.Elts) > 0 {
 			text(list.Elts[0])
 		}
-	case *ast.AssignStmt: // argv[0], ... = "eval", ...
-		if at, ok := n.Lhs[0].(*ast.IndexExpr); ok && named(at.X, "argv") {
+	case *ast.AssignStmt: // args[0], ... = "eval", ...
+		if at, ok := n.Lhs[0].(*ast.IndexExpr); ok && named(at.X, "args") {
 			text(n.Rhs[0])
 		}
 	case *ast.CallExpr:
 		method, ok := n.Fun.(*ast.SelectorExpr)
 		switch {
-		case named(n.Fun, "append") && len(n.Args) > 1 && named(n.Args[0], "argv"):
+		case named(n.Fun, "append") && len(n.Args) > 1 && named(n.Args[0], "args"):
 			text(n.Args[1])
 		case ok && isCommand[method.Sel.Name] && named(method.X, "rdb", "client", "conn", "pubsub", "pipe"):
 			names = append(names, method.Sel.Name)

@@ -101,13 +101,13 @@ func TestAccess_DocumentedGrantsInACluster(t *testing.T) {
 func TestAccess_DocumentedGrantsBehindSentinel(t *testing.T) {
 	t.Parallel()
 	ctx, s := t.Context(), redistest.Start(t)
-	addr := redistest.StartWatcher(t, "main", s).Addr
-	admin, sentinel := s.Client(t), systest.Dial(t, redis.Options{Addr: addr})
+	watcher := redistest.StartSentinelFor(t, s)
+	admin, sentinel := s.Client(t), systest.Dial(t, redis.Options{Addr: watcher.Addr})
 	setUser(t, admin, "", grantsOfAll, grantsOfLocks, grantsOfFences, grantsOfQueues)
 	for _, less := range append([]string{""}, redistest.Rules(t)[grantsOnSentinels][3:]...) {
 		setUser(t, sentinel, less, grantsOnSentinels)
 		rdb := redis.NewFailoverClient(&redis.FailoverOptions{
-			MasterName: "main", SentinelAddrs: []string{addr}, Username: "sluice", Password: "CHANGE-ME",
+			MasterName: redistest.MasterName, SentinelAddrs: []string{watcher.Addr}, Username: "sluice", Password: "CHANGE-ME",
 			SentinelUsername: "sluice", SentinelPassword: "CHANGE-ME",
 		})
 		if strings.Contains(less, "get-master") {
