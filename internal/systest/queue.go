@@ -15,9 +15,9 @@ import (
 	"github.com/sluice-go/sluice/internal/redistest"
 )
 
-// patience is how long tests wait for an event that has to come. It bounds what a
+// eventTimeout is how long tests wait for an event that has to come. It bounds what a
 // failing test costs, and is long enough for a busy machine.
-const patience = 30 * time.Second
+const eventTimeout = 30 * time.Second
 
 // QueueTest is a queue and what its tests need. Its methods fail the test on an error.
 type QueueTest struct {
@@ -147,7 +147,7 @@ func (b QueueTest) EndLeaseSoon(e sluice.Entry) {
 // Eventually calls f until it says yes, for an event that has to come.
 func (b QueueTest) Eventually(f func() bool) {
 	b.Helper()
-	for deadline := time.Now().Add(patience); !f(); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(eventTimeout); !f(); time.Sleep(2 * time.Millisecond) {
 		require.True(b, time.Now().Before(deadline), "it never happened")
 	}
 }

@@ -16,7 +16,7 @@ type extension struct {
 	results    []ExtendResult
 }
 
-// scheduleCheck has the leases looked at, at the latest then.
+// scheduleCheck has the leases checked, at the latest then.
 func (l *loop) scheduleCheck(at time.Time) { l.nextCheck = sooner(l.nextCheck, at) }
 
 // checkLeases extends the leases for which it is time, gives up those that have ended, and
@@ -31,7 +31,7 @@ func (l *loop) checkLeases(now time.Time) {
 		case !now.Before(d.until):
 			l.lose(d)
 			continue
-		case l.extension != nil: // when it is over, the leases are looked at
+		case l.extension != nil: // when it is over, the leases are checked
 		case !now.Before(d.renewFrom):
 			due = append(due, d)
 		default:

@@ -62,7 +62,7 @@ type loop struct {
 	exchanges []*exchange // without an answer
 	extension *extension  // under way; nil for none
 	waiting   *waiting    // for something to be due; nil if the loop is not
-	nextCheck time.Time   // when a lease needs to be looked at; zero for never
+	nextCheck time.Time   // when a lease has to be checked; zero for never
 	demand    demand
 	health    health
 	stopping  *stopping // nil until ctx has ended

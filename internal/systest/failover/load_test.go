@@ -40,7 +40,7 @@ type load struct {
 	holders   map[string][]*sluice.Lock
 	fenced    map[string][]grant
 	registers map[string]*register
-	tasks     map[string]*fate
+	tasks     map[string]*taskRecord
 	errors    map[string]int
 	tokens    map[string]bool
 	wrong     []string
@@ -64,8 +64,8 @@ type register struct {
 	taken, refused int
 }
 
-// fate is what became of a task.
-type fate struct {
+// taskRecord is what became of a task.
+type taskRecord struct {
 	acknowledged, refused bool
 	handled               int
 	kind                  string // what had failed last
@@ -102,7 +102,7 @@ const payload = "a payload that must not be in a log"
 func newLoad(t *testing.T, f failing) *load {
 	l := &load{
 		T: t, failing: f, bound: time.Second, queues: map[string]*sluice.Queue{}, probes: map[string]*probe{}, steps: map[string]int{}, holders: map[string][]*sluice.Lock{},
-		fenced: map[string][]grant{}, registers: map[string]*register{}, tasks: map[string]*fate{},
+		fenced: map[string][]grant{}, registers: map[string]*register{}, tasks: map[string]*taskRecord{},
 		errors: map[string]int{}, tokens: map[string]bool{}, double: map[string]int{},
 	}
 	l.ctx, l.stop = context.WithCancel(context.Background())
@@ -271,7 +271,7 @@ func (l *load) write(name string, g grant) {
 func (l *load) produce(q *sluice.Queue, tag string, p *probe) bool {
 	id := fmt.Sprintf("%s.%d", tag, rand.Int64())
 	l.mu.Lock()
-	task := &fate{kind: l.kind}
+	task := &taskRecord{kind: l.kind}
 	l.tasks[id] = task
 	l.mu.Unlock()
 	ctx, cancel := l.ctx, context.CancelFunc(func() {})

@@ -115,7 +115,7 @@ func (c *laggard) Read(p []byte) (int, error) {
 // it for long.
 func (c *contender) contend(ctx context.Context, name uint8, slow int) {
 	rec := record{Name: name, Process: c.process, Handle: c.handles.Add(1)}
-	if patience := rand.IntN(4); patience == 0 {
+	if wait := rand.IntN(4); wait == 0 {
 		bounded, cancel := context.WithTimeout(ctx, rand.N(20*time.Millisecond))
 		defer cancel()
 		ctx = bounded

@@ -49,13 +49,13 @@ func exclude(t *testing.T, acquisitions, kills int) {
 	}
 	start, killed := time.Now(), 0
 	for {
-		told := h.told()
-		if told[held] >= acquisitions && killed >= kills &&
-			told[ctxEnded] >= acquisitions/100 && told[expired] >= acquisitions/1000 {
+		recorded := h.recorded()
+		if recorded[held] >= acquisitions && killed >= kills &&
+			recorded[ctxEnded] >= acquisitions/100 && recorded[expired] >= acquisitions/1000 {
 			break
 		}
 		require.Nil(t, failed.Load(), "a process has failed")
-		require.Less(t, time.Since(start), time.Minute+time.Duration(acquisitions)*time.Millisecond, "too slow: %v", told)
+		require.Less(t, time.Since(start), time.Minute+time.Duration(acquisitions)*time.Millisecond, "too slow: %v", recorded)
 		time.Sleep(150*time.Millisecond + rand.N(250*time.Millisecond)) // they work
 		i := rand.IntN(processes)
 		require.NoError(t, running[i].Process.Kill())

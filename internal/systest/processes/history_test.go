@@ -54,7 +54,7 @@ func (rec record) String() string {
 		lockName(rec.Name), rec.Process, rec.Handle, rec.Fence, rec.From, rec.Until)
 }
 
-// history is what all contenders told.
+// history is what all contenders recorded.
 type history struct {
 	mu      sync.Mutex
 	records []record // one per lock that was held
@@ -92,8 +92,8 @@ func (h *history) add(r io.Reader) {
 	}
 }
 
-// told is how many records there are of each event.
-func (h *history) told() [events]int {
+// recorded is how many records there are of each event.
+func (h *history) recorded() [events]int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.counts
@@ -147,7 +147,7 @@ func TestExclusion_HistoryIsChecked(t *testing.T) {
 	}{
 		"one after the other": {[]record{{From: 1, Until: 5}, {From: 5, Until: 9}}, ""},
 		"other names":         {[]record{{From: 1, Until: 5, Fence: 9}, {Name: 1, From: 2, Until: 9, Fence: 8}}, ""},
-		"told twice":          {[]record{{Event: holding, From: 1, Until: 5, Handle: 1}, {From: 1, Until: 7, Handle: 1}}, ""},
+		"recorded twice":          {[]record{{Event: holding, From: 1, Until: 5, Handle: 1}, {From: 1, Until: 7, Handle: 1}}, ""},
 		"at once":             {[]record{{From: 1, Until: 5}, {From: 4, Until: 6}}, "before the end"},
 		"within":              {[]record{{From: 1, Until: 9}, {From: 2, Until: 3}, {From: 4, Until: 5}}, "before the end"},
 		"killed while held":   {[]record{{Event: holding, From: 1, Until: 5}, {From: 4, Until: 6}}, "before the end"},
@@ -158,16 +158,16 @@ func TestExclusion_HistoryIsChecked(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := &history{index: map[[2]uint64]int{}}
-			var told bytes.Buffer
+			var recorded bytes.Buffer
 			for i, rec := range c.records {
 				if rec.Handle == 0 {
 					rec.Handle = uint64(100 + i)
 				}
-				require.NoError(t, binary.Write(&told, binary.LittleEndian, rec))
+				require.NoError(t, binary.Write(&recorded, binary.LittleEndian, rec))
 			}
-			require.Equal(t, len(c.records)*recordSize, told.Len())
-			told.WriteString("half a record")
-			h.add(&told)
+			require.Equal(t, len(c.records)*recordSize, recorded.Len())
+			recorded.WriteString("half a record")
+			h.add(&recorded)
 			wrong := h.check()
 			if c.wrong == "" {
 				require.Empty(t, wrong)
