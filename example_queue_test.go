@@ -11,6 +11,36 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
+// A task for later, and a worker for it: README, first screen.
+func Example_worker() {
+	rdb, done := connect()
+	defer done()
+	ctx, stop := context.WithCancel(context.Background())
+	cancelUnpaid := func(_ context.Context, id string) error {
+		fmt.Println("cancelled", id)
+		stop() // the example is over
+		return nil
+	}
+
+	queue, err := sluice.NewQueue(rdb, "orders")
+	if err != nil {
+		log.Fatal(err)
+	}
+	_, err = queue.Enqueue(ctx, sluice.Task{ID: "order-1", Delay: 50 * time.Millisecond}) // in the README: 15 minutes
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	worker := &sluice.Worker{Queue: queue, Handler: func(ctx context.Context, e sluice.Entry) error {
+		return cancelUnpaid(ctx, e.ID) // an error is retried after a growing pause
+	}}
+	err = worker.Run(ctx) // until ctx ends
+	fmt.Println(err)
+	// Output:
+	// cancelled order-1
+	// <nil>
+}
+
 // An order that is not paid in 15 minutes is to be cancelled.
 func ExampleQueue_Enqueue() {
 	rdb, done := connect()

@@ -25,6 +25,28 @@ func connect() (rdb *redis.Client, done func()) {
 	return rdb, func() { _ = rdb.Close(); m.Close() }
 }
 
+// A lock around a function: README, first screen.
+func Example_lock() {
+	rdb, done := connect()
+	defer done()
+	ctx := context.Background()
+	sell := func(context.Context) error { fmt.Println("sold"); return nil }
+
+	locker, err := sluice.NewLocker(rdb) // rdb is your go-redis client; it stays yours
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = locker.Close() }()
+
+	err = locker.Do(ctx, "stock:phone", func(ctx context.Context) error {
+		return sell(ctx) // one at a time, in all processes; commit before you return
+	})
+	fmt.Println(err)
+	// Output:
+	// sold
+	// <nil>
+}
+
 // Ten phones, thirty buyers, and a stock that is read, looked at and written
 // back: under the lock, ten are sold.
 func ExampleLocker_Lock() {
@@ -211,10 +233,10 @@ func ExampleWithFencing() {
 	}
 	defer func() { _ = locker.Close() }()
 
-	// In a database: UPDATE building SET floors = ?, fence = ? WHERE fence < ?
+	// In a database: UPDATE building SET floors = ?, fence = ? WHERE fence <= ?
 	floors, highest := 10, int64(0)
 	write := func(n int, fence int64) bool {
-		if fence <= highest {
+		if fence < highest {
 			return false
 		}
 		floors, highest = n, fence
@@ -232,11 +254,13 @@ func ExampleWithFencing() {
 	}
 	fmt.Println("B:", write(12, b.Fence()))
 	fmt.Println("A:", write(11, a.Fence())) // it should have asked a.Valid(), and might be stopped after that
+	fmt.Println("B again:", write(13, b.Fence())) // the same fence: why it is <= and not <
 	fmt.Println("floors:", floors)
 	fmt.Println(b.Unlock(ctx), a.Valid())
 	// Output:
 	// B: true
 	// A: false
-	// floors: 12
+	// B again: true
+	// floors: 13
 	// <nil> false
 }

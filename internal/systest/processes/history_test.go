@@ -147,7 +147,7 @@ func TestExclusion_HistoryIsChecked(t *testing.T) {
 	}{
 		"one after the other": {[]record{{From: 1, Until: 5}, {From: 5, Until: 9}}, ""},
 		"other names":         {[]record{{From: 1, Until: 5, Fence: 9}, {Name: 1, From: 2, Until: 9, Fence: 8}}, ""},
-		"recorded twice":          {[]record{{Event: holding, From: 1, Until: 5, Handle: 1}, {From: 1, Until: 7, Handle: 1}}, ""},
+		"recorded twice":      {[]record{{Event: holding, From: 1, Until: 5, Handle: 1}, {From: 1, Until: 7, Handle: 1}}, ""},
 		"at once":             {[]record{{From: 1, Until: 5}, {From: 4, Until: 6}}, "before the end"},
 		"within":              {[]record{{From: 1, Until: 9}, {From: 2, Until: 3}, {From: 4, Until: 5}}, "before the end"},
 		"killed while held":   {[]record{{Event: holding, From: 1, Until: 5}, {From: 4, Until: 6}}, "before the end"},
