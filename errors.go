@@ -50,6 +50,10 @@ var (
 	ErrClosed = errors.New("closed")
 )
 
+// errAmbiguousReceipt is the error of a receipt that is stale, after a reply to the same
+// request was lost: it may have been this request that used the receipt up.
+var errAmbiguousReceipt = fmt.Errorf("%w: a reply was lost, and the receipt is stale now", ErrUnknown)
+
 // StaleError is the ErrStale of an operation on several tasks. It names those whose
 // receipts were stale; the operation was carried out on the others.
 type StaleError struct {
@@ -74,6 +78,6 @@ func wrap(op, name string, err error) error {
 }
 
 // invalid reports a bad argument of op.
-func invalid(op, format string, args ...any) error {
-	return fmt.Errorf("sluice: %s: %w: %s", op, ErrInvalid, fmt.Sprintf(format, args...))
+func invalid(op, what string) error {
+	return fmt.Errorf("sluice: %s: %w: %s", op, ErrInvalid, what)
 }

@@ -253,7 +253,7 @@ func ExampleWithFencing() {
 		log.Fatal(err)
 	}
 	fmt.Println("B:", write(12, b.Fence()))
-	fmt.Println("A:", write(11, a.Fence())) // it should have asked a.Valid(), and might be stopped after that
+	fmt.Println("A:", write(11, a.Fence()))       // it should have asked a.Valid(), and might be stopped after that
 	fmt.Println("B again:", write(13, b.Fence())) // the same fence: why it is <= and not <
 	fmt.Println("floors:", floors)
 	fmt.Println(b.Unlock(ctx), a.Valid())

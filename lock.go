@@ -11,16 +11,8 @@ import (
 	"github.com/sluice-go/sluice/internal/waitqueue"
 )
 
-const (
-	// handOverWindow is how long a Locker hands a lock over among its own callers before
-	// it gives it back to Redis, where other processes wait.
-	handOverWindow = 10 * time.Millisecond
-	// handOverMargin is by how much longer than its TTL a key is taken, so that a caller
-	// that takes the lock over within the window has its full TTL too.
-	handOverMargin = handOverWindow + 2*time.Millisecond
-	// replyGrace is how long Unlock waits for an answer when its context has ended.
-	replyGrace = 15 * time.Millisecond
-)
+// replyGrace is how long Unlock waits for an answer when its context has ended.
+const replyGrace = 15 * time.Millisecond
 
 // Lock is a lock that is, or was, held. It is safe for concurrent use.
 //

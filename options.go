@@ -9,9 +9,16 @@ import (
 	"github.com/sluice-go/sluice/internal/keyspace"
 )
 
-// longest is the longest duration that any argument may be: with it no sum overflows and
-// no time passes the year 2200.
-const longest = 100 * 365 * 24 * time.Hour
+const (
+	// handOverWindow is how long a Locker hands a lock over among its own callers before
+	// it gives it back to Redis, where other processes wait.
+	handOverWindow = 10 * time.Millisecond
+	// handOverMargin is by how much longer than its TTL a key is taken, so that a caller
+	// that takes the lock over within the window has its full TTL too.
+	handOverMargin = handOverWindow + 2*time.Millisecond
+	// maxAttempt is the largest number of attempts that a task's field holds.
+	maxAttempt = 999_999_999
+)
 
 // LockOption sets something about locks: for all locks of a Locker when it is given to
 // NewLocker, for one lock when it is given to Lock, TryLock or Do.

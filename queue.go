@@ -20,8 +20,6 @@ const (
 	// maxGroupBytes is the most payload that one enqueueing script is given, unless a
 	// single payload is larger. It keeps scripts short, as maxGroup does.
 	maxGroupBytes = 1 << 20
-	// maxAttempt is the largest number of attempts that a task's field holds.
-	maxAttempt = 999_999_999
 )
 
 // lastTime is the latest due time that is accepted.

@@ -77,6 +77,10 @@ func luaFile(name string) string {
 
 // Times and durations, as scripts are given them.
 
+// longest is the longest duration that any argument may be: with it no sum overflows and
+// no time passes the year 2200.
+const longest = 100 * 365 * 24 * time.Hour
+
 // ceilMicros rounds up, so that nothing is due too early.
 func ceilMicros(d time.Duration) int64 {
 	return int64((d + time.Microsecond - 1) / time.Microsecond)

@@ -126,10 +126,6 @@ func (q *Queue) settle(ctx context.Context, op string, script *redisexec.Script,
 	return settleError(op, q.name, failed, stale)
 }
 
-// errAmbiguousReceipt is the error of a receipt that is stale, after a reply to the same
-// request was lost: it may have been this request that used the receipt up.
-var errAmbiguousReceipt = fmt.Errorf("%w: a reply was lost, and the receipt is stale now", ErrUnknown)
-
 // settleError joins what failed with the tasks that were stale.
 func settleError(op, name string, failed error, stale []string) error {
 	switch {

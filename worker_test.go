@@ -107,7 +107,7 @@ func TestWorker_ErrorDecidesTheDisposition(t *testing.T) {
 		"wrapped":          {handler: func() error { return fmt.Errorf("pay: %w", sluice.Permanent(refusal{})) }, dead: "pay: card refused"},
 		"long reason":      {handler: func() error { return sluice.Permanent(errors.New(long)) }, dead: long[:512]},
 		"panic":            {handler: func() error { panic("boom") }},
-		"panic nil":        {handler: func() error { panic(nil) }}, //nolint:govet // as handlers do
+		"panic nil":        {handler: func() error { panic(nil) }},
 		"goexit":           {handler: func() error { runtime.Goexit(); return nil }},
 		"nil error":        {handler: func() error { var e *broken; return e }},
 		"broken error":     {handler: func() error { return &broken{"x"} }},

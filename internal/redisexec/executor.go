@@ -73,6 +73,7 @@ type UnknownHandler interface{ OutcomeUnknown() }
 // RetryPolicy says what may be done when the reply to a request is lost.
 type RetryPolicy int
 
+// The retry policies.
 const (
 	Never      RetryPolicy = iota // a lost reply is ErrUnknown
 	Idempotent                    // it is sent again; the script's header says why that is safe

@@ -14,6 +14,7 @@ import (
 // Outcome is what became of an attempt.
 type Outcome int
 
+// The outcomes.
 const (
 	Done        Outcome = iota // carried out; there is a reply
 	Rejected                   // the server refused it before it changed anything

@@ -55,6 +55,7 @@ type Report struct {
 // Operation is what a report asks for.
 type Operation int
 
+// The operations.
 const (
 	Finish   Operation = iota // the tasks are done
 	GiveBack                  // they are due again
@@ -72,6 +73,7 @@ type ReportResult struct {
 // Answer is what the server says of one task in a report.
 type Answer int64
 
+// The answers.
 const (
 	Malformed Answer = iota - 1 // its field is not the library's
 	Stale                       // the receipt is not good
@@ -121,6 +123,7 @@ type Disposition struct {
 // Action is the kind of a disposition.
 type Action int
 
+// The actions.
 const (
 	Complete Action = iota // finish it
 	Retry                  // give it back, due after a delay; the attempt counts

@@ -35,6 +35,7 @@ type Holder interface {
 // Turn is what a waiter learns.
 type Turn int
 
+// The turns.
 const (
 	Queued           Turn = iota // wait for the turn
 	Granted                      // it is the holder: a hand-over

@@ -10,7 +10,6 @@ import (
 
 // thing is a Holder that does as it is told.
 type thing struct {
-	name      string
 	deadline  time.Time
 	accepts   bool // TakeOver succeeds
 	from      *thing
