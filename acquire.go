@@ -55,9 +55,8 @@ func (k *Lock) join(try bool) (turn waitqueue.Turn, err error) {
 	if err := keyspace.CheckLengths(prefix, k.name); err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrInvalidName, err)
 	}
-	k.address, turn, err = k.locker.queues.Join(prefix, k.name, &k.waiter, k.member(), try,
+	return k.locker.queues.Join(prefix, k.name, &k.waiter, k.member(), try, &k.address,
 		func() (*address, error) { return newAddress(prefix, k.name) })
-	return turn, err
 }
 
 // awaitTurn waits until k is granted the lock or is the head of its queue.

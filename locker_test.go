@@ -397,3 +397,36 @@ func TestLocker_ToleratesAnyForeignTTL(t *testing.T) {
 		require.Greater(t, info.TTL, 50*365*24*time.Hour)
 	}
 }
+
+// TestLocker_UnlockAllBesideHandOvers: a lock may be handed over to a caller, and be found
+// by UnlockAll, before that caller's goroutine has run again. The race detector is what
+// this test is for.
+func TestLocker_UnlockAllBesideHandOvers(t *testing.T) {
+	t.Parallel()
+	l, name := systest.NewLocker(t, redistest.Mini(t).Client(t)), redistest.Name(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	var taken, all atomic.Int64
+	var callers sync.WaitGroup
+	for range 8 {
+		callers.Go(func() {
+			for ctx.Err() == nil {
+				k, err := l.Lock(ctx, name)
+				if err != nil {
+					continue
+				}
+				taken.Add(1)
+				_ = k.Unlock(ctx)
+			}
+		})
+	}
+	callers.Go(func() {
+		for ctx.Err() == nil {
+			_ = l.UnlockAll(ctx)
+			all.Add(1)
+		}
+	})
+	callers.Wait()
+	require.Positive(t, taken.Load())
+	require.Positive(t, all.Load())
+}

@@ -85,23 +85,23 @@ func New[V any]() *Set[V] { return &Set[V]{queues: map[string]*queue[V]{}} }
 // Turn returns the channel on which a queued waiter learns its turn, once.
 func (w *Waiter[V]) Turn() <-chan Turn { return w.turn }
 
-// Join adds w, which acts for holder, to the queue of a name, and returns what is kept
-// for the name: what value makes, if it is new. An impatient waiter is Refused as soon as
-// another one is known to hold. The turn is Acquire, Refused or Queued. The error is
-// value's.
+// Join adds w, which acts for holder, to the queue of a name. It sets *into to what is kept
+// for the name (what value makes, if the name is new), before another goroutine can make w
+// the holder. An impatient waiter is Refused as soon as another one is known to hold. The
+// turn is Acquire, Refused or Queued. The error is value's.
 //
 // The name is prefix and name together. They are two arguments so that a name which is
 // known costs no allocation.
 func (s *Set[V]) Join(prefix, name string, w *Waiter[V], holder Holder, impatient bool,
-	value func() (V, error),
-) (V, Turn, error) {
+	into *V, value func() (V, error),
+) (Turn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	q, err := s.queueOf(prefix, name, value)
 	if err != nil {
-		var none V
-		return none, Refused, err
+		return Refused, err
 	}
+	*into = q.value
 	*w = Waiter[V]{holder: holder, queue: q, impatient: impatient}
 	if q.held && expired(q.head) {
 		q.promoteNext(Acquire) // without the head, which has forgotten what it held
@@ -109,16 +109,16 @@ func (s *Set[V]) Join(prefix, name string, w *Waiter[V], holder Holder, impatien
 	switch {
 	case q.head == nil:
 		q.head = w
-		return q.value, Acquire, nil
+		return Acquire, nil
 	case impatient && (q.held || q.heldElsewhere):
-		return q.value, Refused, nil
+		return Refused, nil
 	}
 	w.turn = make(chan Turn, 1)
 	q.waiting.push(w)
 	if q.held {
 		s.watch(q)
 	}
-	return q.value, Queued, nil
+	return Queued, nil
 }
 
 func (s *Set[V]) queueOf(prefix, name string, value func() (V, error)) (*queue[V], error) {

@@ -36,7 +36,8 @@ func newCaller() *caller {
 
 func (c *caller) join(t *testing.T, s *Set[string], impatient bool) Turn {
 	t.Helper()
-	value, turn, err := s.Join("", "a", &c.Waiter, &c.thing, impatient, func() (string, error) { return "value", nil })
+	var value string
+	turn, err := s.Join("", "a", &c.Waiter, &c.thing, impatient, &value, func() (string, error) { return "value", nil })
 	require.NoError(t, err)
 	require.Equal(t, "value", value)
 	return turn
@@ -167,7 +168,7 @@ func TestSet_DropsIdleQueues(t *testing.T) {
 	s := New[string]()
 	for i := range 10_000 {
 		c := newCaller()
-		_, turn, err := s.Join("", time.Duration(i).String(), &c.Waiter, &c.thing, false, func() (string, error) { return "", nil })
+		turn, err := s.Join("", time.Duration(i).String(), &c.Waiter, &c.thing, false, new(string), func() (string, error) { return "", nil })
 		require.NoError(t, err)
 		require.Equal(t, Acquire, turn)
 		s.PromoteNext(&c.Waiter)
@@ -184,7 +185,7 @@ func TestSet_ClosedSetGrantsNothing(t *testing.T) {
 	require.Equal(t, Acquire, first.join(t, s, false))
 	require.True(t, s.Hold(&first.Waiter))
 	require.Equal(t, Queued, next.join(t, s, false))
-	_, turn, err := s.Join("", "b", &other.Waiter, &other.thing, false, func() (string, error) { return "", nil })
+	turn, err := s.Join("", "b", &other.Waiter, &other.thing, false, new(string), func() (string, error) { return "", nil })
 	require.NoError(t, err)
 	require.Equal(t, Acquire, turn)
 	s.Close()
