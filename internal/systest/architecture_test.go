@@ -216,25 +216,33 @@ func TestArchitecture_NamesExist(t *testing.T) {
 	require.Greater(t, found, 100)
 }
 
-// declared adds what the Go files in a folder declare, tests excluded.
-func declared(t *testing.T, dir string, names map[string]bool) {
+// parse returns the Go files in a folder, tests excluded.
+func parse(t *testing.T, dir string) (parsed []*ast.File) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	require.NoError(t, err)
 	for _, file := range files {
-		if strings.HasSuffix(file, "_test.go") {
-			continue
+		if !strings.HasSuffix(file, "_test.go") {
+			f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+			require.NoError(t, err)
+			parsed = append(parsed, f)
 		}
-		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
-		require.NoError(t, err)
+	}
+	return parsed
+}
+
+// declared adds what the Go files in a folder declare.
+func declared(t *testing.T, dir string, names map[string]bool) {
+	t.Helper()
+	for _, parsed := range parse(t, dir) {
 		for _, declaration := range parsed.Decls {
 			switch d := declaration.(type) {
 			case *ast.FuncDecl:
-				owner := parsed.Name.Name
-				if d.Recv != nil {
-					owner = typeName(d.Recv.List[0].Type)
+				name := functionName(d)
+				if d.Recv == nil {
+					name = parsed.Name.Name + "." + name
 				}
-				names[owner+"."+d.Name.Name] = true
+				names[name] = true
 			case *ast.GenDecl:
 				for _, spec := range d.Specs {
 					if s, ok := spec.(*ast.TypeSpec); ok {
@@ -276,6 +284,85 @@ func typeName(e ast.Expr) string {
 		return e.Name
 	}
 	return ""
+}
+
+// TestArchitecture_ListsGoroutinesAndMutexes: each function that starts a goroutine, and
+// each mutex, is named in its chapter.
+func TestArchitecture_ListsGoroutinesAndMutexes(t *testing.T) {
+	t.Parallel()
+	goroutines, mutexes := chapter(t, "Goroutines"), chapter(t, "Mutexes")
+	starts, guards := 0, 0
+	for _, p := range goPackages(t) {
+		if p.isForTests() {
+			continue
+		}
+		for _, file := range parse(t, p.Dir) {
+			for _, declaration := range file.Decls {
+				if f, ok := declaration.(*ast.FuncDecl); ok && startsGoroutine(f) {
+					starts++
+					require.Contains(t, goroutines, "`"+functionName(f)+"`", "it starts a goroutine")
+				}
+			}
+			for _, mutex := range mutexesIn(file) {
+				guards++
+				require.Contains(t, mutexes, "`"+mutex+"`", "it is a mutex")
+			}
+		}
+	}
+	require.Greater(t, starts, 10)
+	require.Greater(t, guards, 8)
+}
+
+func functionName(f *ast.FuncDecl) string {
+	if f.Recv == nil {
+		return f.Name.Name
+	}
+	return typeName(f.Recv.List[0].Type) + "." + f.Name.Name
+}
+
+// startsGoroutine reports whether a function has a go statement, or calls a method Go of
+// a group or an AfterFunc.
+func startsGoroutine(f *ast.FuncDecl) (found bool) {
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.GoStmt:
+			found = true
+		case *ast.CallExpr:
+			if method, ok := n.Fun.(*ast.SelectorExpr); ok && (method.Sel.Name == "Go" || method.Sel.Name == "AfterFunc") {
+				found = true
+			}
+		}
+		return true
+	})
+	return found
+}
+
+// mutexesIn returns the fields of a file's structs that are a mutex, as Type.field.
+func mutexesIn(file *ast.File) (names []string) {
+	ast.Inspect(file, func(n ast.Node) bool {
+		spec, ok := n.(*ast.TypeSpec)
+		if !ok {
+			return true
+		}
+		kind, ok := spec.Type.(*ast.StructType)
+		if !ok {
+			return false
+		}
+		for _, field := range kind.Fields.List {
+			of, ok := field.Type.(*ast.SelectorExpr)
+			if !ok || !strings.HasSuffix(of.Sel.Name, "Mutex") {
+				continue
+			}
+			if len(field.Names) == 0 {
+				names = append(names, spec.Name.Name+"."+of.Sel.Name)
+			}
+			for _, name := range field.Names {
+				names = append(names, spec.Name.Name+"."+name.Name)
+			}
+		}
+		return false
+	})
+	return names
 }
 
 // TestArchitecture_IsLinked: a reader finds the document.
