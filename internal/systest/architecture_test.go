@@ -1,4 +1,5 @@
-// Package systest_test checks that the library is built as docs/architecture.md says.
+// This file checks that the library is built as docs/architecture.md says.
+
 package systest_test
 
 import (
