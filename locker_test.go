@@ -360,7 +360,7 @@ func TestLocker_CloseReleasesWhatIsBeingAcquired(t *testing.T) {
 func TestLocker_CloseBesideOperations(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Mini(t).Client(t)
-	for range 50 {
+	for range 20 {
 		l, err := sluice.NewLocker(rdb)
 		require.NoError(t, err)
 		var wg sync.WaitGroup

@@ -45,7 +45,7 @@ func TestLocker_DoRenewsTheLock(t *testing.T) {
 		l, done := systest.BubbleLocker(t, rdb, sluice.WithTTL(time.Second))
 		defer done()
 		require.NoError(t, l.Do(t.Context(), "a", func(ctx context.Context) error {
-			time.Sleep(5 * time.Minute)
+			time.Sleep(2 * time.Minute)
 			return ctx.Err()
 		}))
 	})
