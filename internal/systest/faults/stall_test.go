@@ -154,6 +154,7 @@ func (all *stalls) run(t *testing.T, round int, lag func() time.Duration) {
 	healthy := s.Client(t)
 	paused := newStall("the server's", 2*(round/3), all.ttl)
 	var begun, ended sync.WaitGroup // of the server's stall
+	stopped := make(chan struct{})  // the server is
 	for i := range out {
 		name := fmt.Sprintf("%s.%d", redistest.Name(t), i)
 		rdb, faults := s.Faulty(t)
@@ -165,9 +166,9 @@ func (all *stalls) run(t *testing.T, round int, lag func() time.Duration) {
 			ended.Add(1)
 			st.lose, st.keep, st.length = paused.lose, paused.keep, paused.length
 			st.ttl, st.paused = paused.ttl, true
-			begin, end = func() { begun.Done(); begun.Wait() }, func() { ended.Done(); ended.Wait() }
+			begin, end = func() { begun.Done(); <-stopped }, func() { ended.Done(); ended.Wait() }
 			if i == 0 {
-				begin = func() { begun.Done(); begun.Wait(); s.Pause(t) }
+				begin = func() { begun.Done(); begun.Wait(); s.Pause(t); close(stopped) }
 				end = func() { s.Resume(t); ended.Done(); ended.Wait() }
 			}
 		} else if i%5 == 4 {
