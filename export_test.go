@@ -6,9 +6,9 @@ func Waiting(l *Locker) int {
 	return queued
 }
 
-// Lines returns how many names a Locker keeps track of, and how many of them are held or
+// Names returns how many names a Locker keeps track of, and how many of them are held or
 // wanted.
-func Lines(l *Locker) (names, busy int) {
+func Names(l *Locker) (names, busy int) {
 	names, busy, _ = l.queues.Len()
 	return names, busy
 }

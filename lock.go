@@ -11,9 +11,6 @@ import (
 	"github.com/sluice-go/sluice/internal/waitqueue"
 )
 
-// replyGrace is how long Unlock waits for an answer when its context has ended.
-const replyGrace = 15 * time.Millisecond
-
 // Lock is a lock that is, or was, held. It is safe for concurrent use.
 //
 // Its parts: the waiter is its place in its name's queue, and belongs to the Locker's
@@ -68,7 +65,7 @@ func (k *Lock) Unlock(ctx context.Context) error {
 	}
 	l := k.locker
 	if k.options.renew {
-		l.renewer.Remove(ctx, k.member(), replyGrace)
+		l.renewer.Remove(ctx, k.member(), redisexec.ReplyGrace)
 	}
 	if l.queues.HandOver(&k.waiter) {
 		return nil

@@ -254,7 +254,7 @@ func TestLocker_WaitersLeaveWhenTheirContextsEnd(t *testing.T) {
 		all.Wait()
 		require.GreaterOrEqual(t, served.Load(), int32(20))
 		require.GreaterOrEqual(t, left.Load(), int32(20))
-		_, busy := sluice.Lines(l)
+		_, busy := sluice.Names(l)
 		require.Zero(t, busy, "a waiter stayed in its wait queue")
 	})
 }

@@ -29,7 +29,7 @@ const (
 // there are, it has at most one goroutine that renews them, one that releases what was
 // acquired for no caller, and two for a pub/sub connection. Each is started when it is
 // needed, and ends when it is not needed any more, or in Close. Beside them there is one
-// for each command under way, which stays for 200ms to send others.
+// for each command or pipeline under way; those of commands stay for 200ms to send others.
 type Locker struct {
 	options   lockOptions
 	executor  *redisexec.Executor
@@ -205,7 +205,7 @@ func (l *Locker) releaseAll(ctx context.Context, cause error) (firstErr error) {
 			locks = append(locks, k)
 		}
 	}
-	graced, cancel := withGrace(ctx, replyGrace)
+	graced, cancel := withGrace(ctx, redisexec.ReplyGrace)
 	defer cancel()
 	for _, k := range locks {
 		l.renewer.Remove(graced, k.member(), 0)

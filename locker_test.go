@@ -304,7 +304,7 @@ func TestLocker_DropsForgottenLocks(t *testing.T) {
 			_, err := l.Lock(t.Context(), strconv.Itoa(i), sluice.WithTTL(4*time.Millisecond))
 			require.NoError(t, err)
 			time.Sleep(time.Millisecond)
-			all, _ := sluice.Lines(l)
+			all, _ := sluice.Names(l)
 			require.LessOrEqual(t, all, 100)
 		}
 	})

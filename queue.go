@@ -26,8 +26,9 @@ const (
 var lastTime = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // Queue is a delayed task queue. It is safe for concurrent use, by any number of
-// processes. It holds no resources, except a goroutine and a pub/sub connection while a
-// caller is in Wait and for five seconds after.
+// processes. It is not closed: it holds no resources, except a pub/sub connection and up to
+// three goroutines while a caller is in Wait and for five seconds after, and a goroutine
+// for each command under way, which stays for 200ms to send others.
 //
 // A task is scheduled until its due time has come by the server's clock, then due. A
 // claimed task is leased: it is due again by itself when the lease ends. The score of an

@@ -80,8 +80,8 @@ func decodeClaimedAs[E claimed](value any) (read int, entries []E, err error) {
 	return int(seen), entries, nil
 }
 
-// claimedUntil returns the receipt in a reply that decodeClaimedAs has accepted.
-func claimedUntil(value any) string {
+// receiptIn returns the receipt in a reply that decodeClaimedAs has accepted.
+func receiptIn(value any) string {
 	receipt, _ := value.([]any)[1].(string)
 	return receipt
 }

@@ -52,7 +52,7 @@ func FuzzReplies(f *testing.F) {
 		_, claimed, err := decodeClaimedAs[Entry](reply)
 		errs := []error{err}
 		if err == nil {
-			require.NotEmpty(t, claimedUntil(reply))
+			require.NotEmpty(t, receiptIn(reply))
 		}
 		_, entries, err := decodeEntries(reply)
 		errs = append(errs, err)

@@ -102,7 +102,7 @@ func millis(d time.Duration) int64 {
 	return int64((d + time.Millisecond - 1) / time.Millisecond)
 }
 
-// duration is a TTL that the server told, within what fits a time.Duration: a foreign key
+// duration is a TTL that the server answered, within what fits a time.Duration: a foreign key
 // may live for longer.
 func duration(ms int64) time.Duration {
 	return time.Duration(min(ms, int64(longest/time.Millisecond))) * time.Millisecond

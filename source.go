@@ -77,7 +77,7 @@ func decodeClaim(r redisexec.Result) taskloop.ClaimResult {
 		result.Err = fmt.Errorf("claim: %w", err)
 		return result
 	}
-	result.Tasks, result.More, result.Receipt = tasks, seen > 0, claimedUntil(r.Value)
+	result.Tasks, result.More, result.Receipt = tasks, seen > 0, receiptIn(r.Value)
 	return result
 }
 

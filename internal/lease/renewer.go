@@ -12,8 +12,9 @@ import (
 // maxBatch is the most extensions that one pipeline has.
 const maxBatch = 1000
 
-// Renewable is what a Renewer extends. Its methods are called with no mutex of the
-// renewer's held, except Deadline and Renewable, which must not call the renewer.
+// Renewable is what a Renewer extends. TTL, Deadline and Renewable are called with the
+// renewer's mutex held, and must not call the renewer; the other methods are called
+// without it.
 type Renewable interface {
 	TTL() time.Duration
 	Deadline() time.Time

@@ -59,7 +59,7 @@ type Listener struct {
 	C chan struct{} // cap 1
 }
 
-// subscription is a channel and those who listen to it.
+// subscription is a channel and its listeners.
 type subscription struct {
 	state     subscriptionState
 	listeners []*Listener

@@ -8,10 +8,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// replyGrace is how long a reply is still waited for when the context has ended while
+// ReplyGrace is how long a reply is still waited for when the context has ended while
 // the attempt was under way: most come within it, and what they say is worth more to
 // the caller than "unknown".
-const replyGrace = 15 * time.Millisecond
+const ReplyGrace = 15 * time.Millisecond
 
 // attempt is a request that is sent once.
 type attempt struct {
@@ -67,9 +67,9 @@ func (a *attempt) Run() {
 	}
 }
 
-// answersInTime waits for a reply that comes within replyGrace.
+// answersInTime waits for a reply that comes within ReplyGrace.
 func (a *attempt) answersInTime() bool {
-	timer := time.NewTimer(replyGrace)
+	timer := time.NewTimer(ReplyGrace)
 	defer timer.Stop()
 	select {
 	case <-a.answered:

@@ -9,10 +9,10 @@ import (
 )
 
 const (
-	// minPatience and maxPatience bound how long an exchange with Redis is waited for;
+	// minExchangeWait and maxExchangeWait bound how long an exchange with Redis is waited for;
 	// in between it is a third of the lease. A new connection takes several round trips.
-	minPatience = time.Second
-	maxPatience = 5 * time.Second
+	minExchangeWait = time.Second
+	maxExchangeWait = 5 * time.Second
 )
 
 // exchange is a pipeline of reports and a claim. The loop makes it, a goroutine of
@@ -24,7 +24,7 @@ type exchange struct {
 
 	sent     time.Time // just before
 	giveUp   time.Time // it is not waited for any longer
-	givenUp  bool      // that time has come: a late answer counts only if it accepts
+	givenUp  bool      // that time has come: in a late answer no refusal counts
 	reports  []Report
 	claim    int // how many tasks it asks for; 0 for no claim
 	dueEpoch int // what was known of the queue, see demand
@@ -79,7 +79,7 @@ func (l *loop) exchange(now time.Time) bool {
 	}
 	x := &exchange{
 		source: l.Source, answered: l.exchanged, over: l.over,
-		sent: now, giveUp: now.Add(min(max(l.Lease/3, minPatience), maxPatience)),
+		sent: now, giveUp: now.Add(min(max(l.Lease/3, minExchangeWait), maxExchangeWait)),
 		reports: reports, claim: claim, dueEpoch: l.demand.dueEpoch,
 	}
 	l.exchanges = append(l.exchanges, x)
