@@ -1,0 +1,269 @@
+package redisexec
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+)
+
+var policies = map[string]RetryPolicy{"never": Never, "idempotent": Idempotent, "read only": ReadOnly}
+
+// decision is what Run makes of a request whose attempts end like this.
+type decision struct {
+	answers []answer
+	retry   RetryPolicy
+
+	want      any   // the reply
+	err       error // that it wraps
+	unknown   bool  // it is an ErrUnknown
+	ambiguous bool
+	sent      int // how often it was sent
+}
+
+// decisions is the table over Run, row by row.
+var decisions = map[string]decision{
+	"done, never":      {answers: []answer{carriedOut}, retry: Never, want: int64(7), sent: 1},
+	"done, idempotent": {answers: []answer{carriedOut}, retry: Idempotent, want: int64(7), sent: 1},
+	"done, read only":  {answers: []answer{carriedOut}, retry: ReadOnly, want: int64(7), sent: 1},
+	"nil reply":        {answers: []answer{{err: redis.Nil}}, retry: Never, sent: 1},
+	"deferred error":   {answers: []answer{{err: errRefused, deferred: true}}, retry: Never, err: errRefused, sent: 1},
+
+	"rejected, never":      {answers: []answer{refused}, retry: Never, err: errRefused, sent: 1},
+	"rejected, idempotent": {answers: []answer{refused}, retry: Idempotent, err: errRefused, sent: 1},
+	"rejected, read only":  {answers: []answer{refused}, retry: ReadOnly, err: errRefused, sent: 1},
+
+	"not sent, never":      {answers: []answer{unwritten}, retry: Never, err: errPool, sent: 1},
+	"not sent, idempotent": {answers: []answer{unwritten}, retry: Idempotent, err: errPool, sent: 1},
+	"not sent, read only":  {answers: []answer{unwritten}, retry: ReadOnly, err: errPool, sent: 1},
+
+	"unavailable for a moment, never":      {answers: []answer{unavailable, unavailable, carriedOut}, retry: Never, want: int64(7), sent: 3},
+	"unavailable for a moment, idempotent": {answers: []answer{unavailable, unavailable, carriedOut}, retry: Idempotent, want: int64(7), sent: 3},
+	"unavailable for a moment, read only":  {answers: []answer{unavailable, unavailable, carriedOut}, retry: ReadOnly, want: int64(7), sent: 3},
+	"unavailable, then rejected":           {answers: []answer{unavailable, refused}, retry: Never, err: errRefused, sent: 2},
+
+	"unknown, never":      {answers: []answer{noReply, carriedOut}, retry: Never, err: errTimeout, unknown: true, ambiguous: true, sent: 1},
+	"unknown, idempotent": {answers: []answer{noReply}, retry: Idempotent, err: errTimeout, unknown: true, ambiguous: true, sent: 4},
+	"unknown, read only":  {answers: []answer{noReply}, retry: ReadOnly, err: errTimeout, ambiguous: true, sent: 4},
+
+	"unknown once, idempotent": {
+		answers: []answer{noReply, carriedOut}, retry: Idempotent, want: int64(7), ambiguous: true, sent: 2,
+	},
+	"unknown three times, idempotent": {
+		answers: []answer{noReply, noReply, noReply, carriedOut}, retry: Idempotent, want: int64(7), ambiguous: true, sent: 4,
+	},
+	"unknown once, read only": {
+		answers: []answer{noReply, carriedOut}, retry: ReadOnly, want: int64(7), ambiguous: true, sent: 2,
+	},
+
+	// The rule marked * in the table.
+	"unknown, then rejected, idempotent": {
+		answers: []answer{noReply, refused}, retry: Idempotent, err: errRefused, unknown: true, ambiguous: true, sent: 2,
+	},
+	"unknown, then rejected, read only": {
+		answers: []answer{noReply, refused}, retry: ReadOnly, err: errRefused, ambiguous: true, sent: 2,
+	},
+	"unknown, then not sent, idempotent": {
+		answers: []answer{noReply, unwritten}, retry: Idempotent, err: errPool, unknown: true, ambiguous: true, sent: 2,
+	},
+	"unknown, then not sent, read only": {
+		answers: []answer{noReply, unwritten}, retry: ReadOnly, err: errPool, ambiguous: true, sent: 2,
+	},
+	"unknown, unavailable, then done": {
+		answers: []answer{noReply, unavailable, carriedOut}, retry: Idempotent, want: int64(7), ambiguous: true, sent: 3,
+	},
+}
+
+// TestExecutor_DecidesByOutcomeAndPolicy: with a context that can end, and with one that
+// cannot.
+func TestExecutor_DecidesByOutcomeAndPolicy(t *testing.T) {
+	t.Parallel()
+	for name, d := range decisions {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d.check(t, (*testing.T).Context)
+			d.check(t, func(*testing.T) context.Context { return context.Background() })
+		})
+	}
+}
+
+func (d decision) check(t *testing.T, ctx func(*testing.T) context.Context) {
+	t.Helper()
+	s, notified := newServer(d.answers...), &counter{}
+	bubble(t, s, func(t *testing.T, e *Executor) {
+		r := plain(d.retry)
+		r.OnUnknown = notified
+		reply, err := e.Run(ctx(t), r)
+		require.Equal(t, d.want, reply.Value)
+		require.Equal(t, d.ambiguous, reply.Ambiguous)
+		require.Len(t, s.record().commands, d.sent)
+		require.Equal(t, s.record().at[d.sent-1], reply.Sent, "the time of the last attempt")
+		if d.err == nil {
+			require.NoError(t, err)
+		} else {
+			require.ErrorIs(t, err, d.err)
+		}
+		if d.unknown {
+			require.ErrorIs(t, err, ErrUnknown)
+			require.Equal(t, 1, notified.count())
+		} else {
+			require.NotErrorIs(t, err, ErrUnknown)
+			require.Zero(t, notified.count())
+		}
+	})
+}
+
+// TestExecutor_UnavailableIsTriedAgainForTenSeconds: and is then an error of the server's,
+// or ErrUnknown if an attempt before stayed without a reply.
+func TestExecutor_UnavailableIsTriedAgainForTenSeconds(t *testing.T) {
+	t.Parallel()
+	for name, retry := range policies {
+		for _, ambiguous := range []bool{false, true} {
+			if ambiguous && retry == Never {
+				continue // a lost reply is the end of it
+			}
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				s, notified := newServer(unavailable), &counter{}
+				if ambiguous {
+					s = newServer(noReply, unavailable)
+				}
+				bubble(t, s, func(t *testing.T, e *Executor) {
+					start := time.Now()
+					r := plain(retry)
+					r.OnUnknown = notified
+					reply, err := e.Run(t.Context(), r)
+					require.ErrorIs(t, err, errLoading)
+					require.Equal(t, ambiguous, reply.Ambiguous)
+					require.Greater(t, time.Since(start), unavailableFor)
+					require.LessOrEqual(t, time.Since(start), unavailableFor+backoffLast+backoffLeast)
+					require.Greater(t, len(s.record().commands), 20, "half a second apart at most")
+					if ambiguous && retry == Idempotent {
+						require.ErrorIs(t, err, ErrUnknown)
+						require.Equal(t, 1, notified.count())
+					} else {
+						require.NotErrorIs(t, err, ErrUnknown)
+						require.Zero(t, notified.count())
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestExecutor_PausesGrow(t *testing.T) {
+	t.Parallel()
+	s := newServer(unavailable)
+	bubble(t, s, func(t *testing.T, e *Executor) {
+		_, err := e.Run(t.Context(), plain(Never))
+		require.Error(t, err)
+		var pauses []time.Duration
+		sent := s.record().at
+		for i := range len(sent) - 1 {
+			pause := sent[i+1].Sub(sent[i])
+			require.GreaterOrEqual(t, pause, backoffLeast)
+			require.LessOrEqual(t, pause, backoffLeast+min(backoffFirst<<min(i, 10), backoffLast))
+			pauses = append(pauses, pause)
+		}
+		require.Greater(t, slices.Max(pauses), 50*time.Millisecond, "they grow")
+	})
+}
+
+// TestExecutor_AnEndedContextSendsNothing: the error is the context's, and definite.
+func TestExecutor_AnEndedContextSendsNothing(t *testing.T) {
+	t.Parallel()
+	for _, retry := range policies {
+		s, notified := newServer(carriedOut), &counter{}
+		bubble(t, s, func(t *testing.T, e *Executor) {
+			r := plain(retry)
+			r.OnUnknown = notified
+			reply, err := e.Run(ended, r)
+			require.ErrorIs(t, err, context.Canceled)
+			require.NotErrorIs(t, err, ErrUnknown)
+			require.False(t, reply.Ambiguous)
+			require.Empty(t, s.record().commands)
+			require.Zero(t, notified.count())
+		})
+	}
+}
+
+// TestExecutor_AContextThatEndsInAPauseEndsIt: what was unknown before stays unknown.
+func TestExecutor_AContextThatEndsInAPauseEndsIt(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		first   answer
+		retry   RetryPolicy
+		unknown bool
+	}{
+		"unavailable":        {first: unavailable, retry: Idempotent},
+		"unknown":            {first: noReply, retry: Idempotent, unknown: true},
+		"unknown, read only": {first: noReply, retry: ReadOnly},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, notified := newServer(test.first, carriedOut), &counter{}
+			bubble(t, s, func(t *testing.T, e *Executor) {
+				// The first pause is at least backoffLeast.
+				ctx, start := endsAfter(t, backoffLeast/2), time.Now()
+				r := plain(test.retry)
+				r.OnUnknown = notified
+				_, err := e.Run(ctx, r)
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				require.Equal(t, backoffLeast/2, time.Since(start))
+				require.Len(t, s.record().commands, 1)
+				if test.unknown {
+					require.ErrorIs(t, err, ErrUnknown)
+					require.Equal(t, 1, notified.count())
+				} else {
+					require.NotErrorIs(t, err, ErrUnknown)
+					require.Zero(t, notified.count())
+				}
+			})
+		})
+	}
+}
+
+func TestExecutor_CloseWaitsForWhatIsUnderWay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(carriedOut.taking(time.Minute))
+		e, start := New(s), time.Now()
+		_, err := e.Run(endsAfter(t, time.Second), plain(Never))
+		require.ErrorIs(t, err, ErrUnknown)
+		e.Go(func() { time.Sleep(30 * time.Second) })
+		e.Close(t.Context())
+		require.Equal(t, time.Minute, time.Since(start), "for the attempt that its caller has left")
+
+		_, err = e.Run(t.Context(), plain(Never))
+		require.NoError(t, err, "a request after Close is carried out")
+		require.Equal(t, 2*time.Minute, time.Since(start))
+	})
+}
+
+func TestExecutor_CloseEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e, start := New(newServer(carriedOut)), time.Now()
+		e.Go(func() { time.Sleep(time.Minute) })
+		e.Close(endsAfter(t, time.Second))
+		require.Equal(t, time.Second, time.Since(start))
+		time.Sleep(time.Minute)
+	})
+}
+
+func TestExecutor_CommandTimeIsThatOfTheClient(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, 16*time.Second, CommandTime(newServer()), "a client that does not say")
+	single := redis.NewClient(&redis.Options{ReadTimeout: time.Second, WriteTimeout: -1, PoolTimeout: 3 * time.Second})
+	defer func() { _ = single.Close() }()
+	require.Equal(t, 4*time.Second, CommandTime(single), "no timeout is not a negative one")
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{
+		ReadTimeout: time.Second, WriteTimeout: 2 * time.Second, PoolTimeout: 4 * time.Second,
+	})
+	defer func() { _ = cluster.Close() }()
+	require.Equal(t, 7*time.Second, CommandTime(cluster))
+}

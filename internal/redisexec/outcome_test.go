@@ -1,0 +1,161 @@
+package redisexec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+)
+
+// classified returns what becomes of a command with that error.
+func classified(err error, written bool) Result {
+	c := &command{Cmd: redis.NewCmd(context.Background(), "get", "key")}
+	c.written.Store(written)
+	return c.classify(err)
+}
+
+// TestOutcome_OfEachKindOfError: Redis 6 wraps what a script meets, with the script's
+// name and line in front.
+func TestOutcome_OfEachKindOfError(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]Outcome{
+		"READONLY You can't write against a read only replica.":                           Unavailable,
+		"LOADING Redis is loading the dataset in memory":                                  Unavailable,
+		"TRYAGAIN Multiple keys request during rehashing of slot":                         Unavailable,
+		"CLUSTERDOWN The cluster is down":                                                 Unavailable,
+		"MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'": Unavailable,
+		"ERR Error running script (call to f_1): @user_script:5: -READONLY You can't":     Unavailable,
+		"ERR Error running script (call to f_1): @user_script:5: -LOADING Redis is":       Unavailable,
+		"ERR Error running script (call to f_1): @user_script:5: -CLUSTERDOWN The":        Unavailable,
+		"ERR Error running script (call to f_1): @user_script:5: -OOM command not":        Rejected,
+		"ERR Error running script (call to f_1): @user_script:5: READONLY, he said":       Rejected,
+		"ERR unknown command READONLY":                                                    Rejected,
+		"ERR something: -READONLY is not at the start":                                    Rejected,
+		"OOM command not allowed when used memory > 'maxmemory'.":                         Rejected,
+		"NOPERM this user has no permissions to run the 'set' command":                    Rejected,
+		"WRONGTYPE Operation against a key holding the wrong kind of value":               Rejected,
+		"NOAUTH Authentication required.":                                                 Rejected,
+		"MISCONF Redis is configured to save RDB snapshots":                               Rejected,
+		"NOSCRIPT No matching script. Please use EVAL.":                                   Rejected,
+		"BUSY Redis is busy running a script.":                                            Rejected,
+	} {
+		require.Equal(t, want, classified(serverError(text), true).Outcome, text)
+		wrapped := classified(fmt.Errorf("pipeline: %w", serverError(text)), true)
+		if want == Rejected {
+			require.Equal(t, Rejected, wrapped.Outcome, "wrapped by the client: %s", text)
+		}
+		require.Equal(t, NotSent, classified(serverError(text), false).Outcome, "while the connection was set up: %s", text)
+	}
+	dial := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+	for _, test := range []struct {
+		err     error
+		written bool
+		want    Outcome
+	}{
+		{nil, true, Done},
+		{redis.Nil, true, Done},
+		{io.EOF, true, Unknown},
+		{&net.OpError{Op: "read", Err: errTimeout}, true, Unknown},
+		{&net.OpError{Op: "write", Err: errTimeout}, true, Unknown},
+		{context.DeadlineExceeded, true, Unknown},
+		{context.Canceled, false, NotSent},
+		{redis.ErrPoolTimeout, false, NotSent},
+		{redis.ErrClosed, false, NotSent},
+		{dial, false, NotSent},
+		{dial, true, NotSent}, // a Cluster's client reads the arguments beforehand
+		{fmt.Errorf("node: %w", dial), true, NotSent},
+	} {
+		result := classified(test.err, test.written)
+		require.Equal(t, test.want, result.Outcome, "%v", test.err)
+		if test.want == Done {
+			require.NoError(t, result.Err)
+		} else {
+			require.ErrorIs(t, result.Err, test.err)
+			require.Nil(t, result.Value)
+		}
+	}
+}
+
+func TestOutcome_ArgsMeansWritten(t *testing.T) {
+	t.Parallel()
+	c := &command{Cmd: redis.NewCmd(t.Context(), "get", "key")}
+	require.True(t, c.NoRetry())
+	require.False(t, c.written.Load())
+	require.Equal(t, []any{"get", "key"}, c.Args())
+	require.True(t, c.written.Load())
+}
+
+func TestOutcome_ForeignDataIsErrCorrupt(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		"WRONGTYPE Operation against a key holding the wrong kind of value",
+		"ERR Error running script (call to f_1): @user_script:5: WRONGTYPE Operation against a key holding the wrong kind of value",
+		"Operation against a key holding the wrong kind of value", // from miniredis
+	} {
+		result := classified(serverError(text), true)
+		require.ErrorIs(t, result.Err, ErrCorrupt, text)
+		require.ErrorIs(t, result.Err, serverError(text))
+	}
+	require.NotErrorIs(t, classified(errRefused, true).Err, ErrCorrupt)
+}
+
+// TestOutcome_ErrorsHoldNoArguments: what "unknown command" repeats may be a token.
+func TestOutcome_ErrorsHoldNoArguments(t *testing.T) {
+	t.Parallel()
+	text := "ERR unknown command 'EVALSHA', with args beginning with: 'digest' '1' 'key' 'secret' "
+	for _, written := range []bool{true, false} {
+		err := classified(serverError(text), written).Err
+		require.EqualError(t, err, "ERR unknown command 'EVALSHA'")
+		var server redis.Error
+		require.ErrorAs(t, err, &server, "it is still the server's")
+	}
+}
+
+// TestOutcome_ErrorsQuoteNoReply: what go-redis says of a reply that it cannot parse
+// quotes the reply, which may be a payload.
+func TestOutcome_ErrorsQuoteNoReply(t *testing.T) {
+	t.Parallel()
+	_, number := strconv.ParseInt("secret", 10, 64)
+	for _, err := range []error{
+		number,
+		fmt.Errorf("redis: %w", number),
+		errors.New(`redis: can't parse reply="secret" reading string`),
+		errors.New(`redis: invalid reply: "secret"`),
+		errors.New(`expected digit, got 's'`),
+		errors.New(`bigInt("secret") value out of range`),
+	} {
+		result := classified(err, true)
+		require.Equal(t, Unknown, result.Outcome, err)
+		require.ErrorIs(t, result.Err, errUnreadable)
+		require.NotContains(t, result.Err.Error(), "secret")
+	}
+	require.ErrorIs(t, classified(io.EOF, true).Err, io.EOF, "others are left as they are")
+}
+
+func TestReply_IntAndBool(t *testing.T) {
+	t.Parallel()
+	n, err := Int(int64(-3))
+	require.NoError(t, err)
+	require.EqualValues(t, -3, n)
+	for value, want := range map[int64]bool{1: true, 0: false, 2: false, -1: false} {
+		yes, err := Bool(value)
+		require.NoError(t, err)
+		require.Equal(t, want, yes)
+	}
+	for _, value := range []any{nil, "secret", []any{"secret"}, 1, true} {
+		n, err := Int(value)
+		require.ErrorIs(t, err, ErrCorrupt)
+		require.Zero(t, n)
+		yes, err := Bool(value)
+		require.ErrorIs(t, err, ErrCorrupt)
+		require.False(t, yes)
+		require.NotContains(t, err.Error(), "secret")
+		require.Contains(t, Unexpected(value).Error(), fmt.Sprintf("type %T", value))
+	}
+}

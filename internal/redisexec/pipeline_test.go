@@ -1,0 +1,183 @@
+package redisexec
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+)
+
+// outcomes are those of results.
+func outcomes(results []Result) []Outcome {
+	all := make([]Outcome, len(results))
+	for i, r := range results {
+		all[i] = r.Outcome
+	}
+	return all
+}
+
+func TestPipeline_SendsEachRequestOnceInOrder(t *testing.T) {
+	t.Parallel()
+	s := newServer(carriedOut, refused, unavailable, noReply, unwritten, answer{value: "last"})
+	bubble(t, s, func(t *testing.T, e *Executor) {
+		results := e.Pipeline(t.Context(), []Request{
+			plain(Never), plain(Idempotent), plain(Idempotent), plain(Idempotent), plain(ReadOnly), plain(Never),
+		})
+		require.Equal(t, []Outcome{Done, Rejected, Unavailable, Unknown, NotSent, Done}, outcomes(results))
+		require.Equal(t, int64(7), results[0].Value)
+		require.Equal(t, "last", results[5].Value)
+		require.ErrorIs(t, results[1].Err, errRefused)
+		require.Equal(t, []int{6}, s.record().pipelines, "nothing is tried again")
+	})
+	require.Empty(t, New(newServer(carriedOut)).SendAll(t.Context(), nil))
+}
+
+// TestPipeline_SendsOnlyTheUnknownScriptsInFull: and a plain command cannot be one.
+func TestPipeline_SendsOnlyTheUnknownScriptsInFull(t *testing.T) {
+	t.Parallel()
+	s := newServer(carriedOut, unknownSHA, unknownSHA, refused, unknownSHA,
+		answer{value: "second"}, answer{value: "fifth"})
+	known := script.Request([]any{"key"}, "other")
+	unknown := script.Request([]any{"key"}, "token")
+	bubble(t, s, func(t *testing.T, e *Executor) {
+		results := e.SendAll(t.Context(), []Request{known, unknown, plain(Never), known, unknown})
+		require.Equal(t, []int{5, 2}, s.record().pipelines)
+		require.Equal(t, [][]any{inFull, inFull}, s.record().commands[5:])
+		require.Equal(t, []Outcome{Done, Done, Rejected, Rejected, Done}, outcomes(results))
+		require.Equal(t, "second", results[1].Value)
+		require.Equal(t, "fifth", results[4].Value)
+		require.ErrorIs(t, results[2].Err, errNoScript)
+	})
+}
+
+func TestPipeline_ReturnsWhenItsContextEnds(t *testing.T) {
+	t.Parallel()
+	s := newServer(carriedOut.taking(time.Minute))
+	synctest.Test(t, func(t *testing.T) {
+		e, start := New(s), time.Now()
+		results := e.Pipeline(endsAfter(t, time.Second), []Request{plain(Never), plain(Never)})
+		require.Equal(t, time.Second, time.Since(start))
+		require.Equal(t, []Outcome{Abandoned, Abandoned}, outcomes(results))
+		for _, r := range results {
+			require.ErrorIs(t, r.Err, context.DeadlineExceeded)
+		}
+		require.Equal(t, []error{nil, nil}, s.record().contexts, "the client sees a context that goes on")
+		e.Close(t.Context())
+		require.Equal(t, time.Minute, time.Since(start), "the pipeline goes on")
+	})
+}
+
+// goroutine returns the number of the goroutine that calls it.
+func goroutine() string {
+	stack := make([]byte, 64)
+	return string(bytes.Fields(stack[:runtime.Stack(stack, false)])[1])
+}
+
+// job is a Job that notes its goroutine.
+type job struct {
+	takes time.Duration
+	ran   chan string // cap 1
+}
+
+func newJob(takes time.Duration) *job { return &job{takes: takes, ran: make(chan string, 1)} }
+
+func (j *job) Run() {
+	time.Sleep(j.takes)
+	j.ran <- goroutine()
+}
+
+func TestSender_RunsAnotherJobWhileItIsIdle(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e := New(newServer(carriedOut))
+		run := func(takes time.Duration) *job {
+			j := newJob(takes)
+			e.Start(j)
+			return j
+		}
+		first := <-run(0).ran
+		time.Sleep(senderIdle - time.Millisecond)
+		long := run(time.Second)
+		synctest.Wait()
+		other := <-run(0).ran
+		require.NotEqual(t, first, other, "a sender that is busy takes no job")
+		require.Equal(t, first, <-long.ran)
+
+		start := time.Now()
+		e.senders.Wait(t.Context())
+		require.Equal(t, senderIdle, time.Since(start), "it ends when it has been idle for so long")
+		require.NotEqual(t, first, <-run(0).ran)
+		e.Close(t.Context())
+	})
+}
+
+func TestSender_EndsWithTheExecutor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e := New(newServer(carriedOut))
+		e.Start(newJob(0))
+		e.Start(newJob(time.Second))
+		synctest.Wait()
+		start := time.Now()
+		e.Close(t.Context())
+		require.Equal(t, time.Second, time.Since(start), "when its job is done, and without being idle for a while")
+	})
+}
+
+// cluster is a server that is a Cluster's client, too.
+type cluster struct {
+	*server
+	node    *redis.Client
+	err     error
+	asked   []string // the keys whose node was asked for
+	reloads int
+	usable  bool // a context that was passed had not ended
+}
+
+func (c *cluster) MasterForKey(ctx context.Context, key string) (*redis.Client, error) {
+	c.asked = append(c.asked, key)
+	c.usable = c.usable || ctx.Err() == nil
+	return c.node, c.err
+}
+
+func (c *cluster) ReloadState(context.Context) { c.reloads++ }
+
+func TestExecutor_NodeOfIsWhatTheClientKnows(t *testing.T) {
+	t.Parallel()
+	require.Nil(t, New(newServer(carriedOut)).NodeOf("key"), "of another client")
+	c := &cluster{node: new(redis.Client)}
+	require.Same(t, c.node, New(c).NodeOf("key"))
+	New(c).NodeOf(1)
+	require.Equal(t, []string{"key", ""}, c.asked)
+	require.False(t, c.usable, "the network is not used")
+	c.err = errors.New("no such node")
+	require.Nil(t, New(c).NodeOf("key"))
+}
+
+// TestExecutor_RefreshesTheTopologyWhenThereWasNoReply: a node that is dead never says
+// where its slots have gone.
+func TestExecutor_RefreshesTheTopologyWhenThereWasNoReply(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		answer  answer
+		reloads int
+	}{
+		"done": {carriedOut, 0}, "rejected": {refused, 0}, "unavailable": {unavailable, 0},
+		"unknown": {noReply, 1}, "not sent": {unwritten, 1},
+	} {
+		c := &cluster{server: newServer(test.answer, carriedOut)}
+		e := New(c)
+		_, _ = e.Run(context.Background(), plain(Idempotent))
+		require.Equal(t, test.reloads, c.reloads, name)
+
+		c.server = newServer(test.answer, carriedOut)
+		e.SendAll(t.Context(), []Request{plain(Never), plain(Never)})
+		require.Equal(t, 2*test.reloads, c.reloads, name)
+	}
+}
