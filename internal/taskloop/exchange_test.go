@@ -1,0 +1,302 @@
+package taskloop
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/redisexec"
+)
+
+// only returns an onExchange that has a fault in that exchange.
+func only(n int, f fault) func(int) fault {
+	return func(m int) fault {
+		if m == n {
+			return f
+		}
+		return fault{}
+	}
+}
+
+// reported returns the exchanges that report something.
+func reportedIn(exchanges []exchanged) (all []exchanged) {
+	for _, x := range exchanges {
+		if len(x.reports) > 0 {
+			all = append(all, x)
+		}
+	}
+	return all
+}
+
+// TestExchange_IsRepeatedWithTheSameReceipt: after a reply that is lost, the receipt is not
+// good any more, and that is the proof that the disposition was accepted.
+func TestExchange_IsRepeatedWithTheSameReceipt(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		q := newQueue(time.Minute, "a")
+		q.onExchange = only(2, replyIsLost)
+		w := newWorker(q, 1, time.Second).run(t)
+		time.Sleep(10 * time.Second)
+		exchanges, _ := q.sent()
+		reports := reportedIn(exchanges)
+		require.Len(t, reports, 2)
+		for _, x := range reports {
+			require.Equal(t, map[Operation][]string{Finish: {"r1 a"}}, x.reports)
+		}
+		require.Empty(t, q.left())
+		require.Equal(t, [5]int64{1}, w.counts())
+		require.Nil(t, w.end())
+	})
+}
+
+// TestExchange_ARequestThatFailsIsRepeated: whether its outcome is known or not.
+func TestExchange_ARequestThatFailsIsRepeated(t *testing.T) {
+	for _, f := range []fault{requestFails, unconnected, denied} {
+		t.Run("", func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				q := newQueue(time.Minute, "a")
+				q.onExchange = func(n int) fault {
+					if n <= 3 || n == 5 || n == 6 {
+						return f
+					}
+					return fault{}
+				}
+				w := newWorker(q, 1, time.Second).run(t)
+				time.Sleep(10 * time.Second)
+				require.Equal(t, [5]int64{1}, w.counts())
+				require.Equal(t, []string{"a"}, w.tasks())
+				require.Nil(t, w.end())
+			})
+		})
+	}
+}
+
+// TestExchange_AStaleReceiptWithoutAmbiguityIsALoss: the task is another worker's.
+func TestExchange_AStaleReceiptWithoutAmbiguityIsALoss(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		q := newQueue(time.Minute, "a")
+		q.onExchange = only(2, unconnected) // to be sent again makes nothing ambiguous
+		w := newWorker(q, 1, time.Second).run(t)
+		synctest.Wait()
+		q.steal("a")
+		time.Sleep(10 * time.Second)
+		require.Equal(t, [5]int64{0, 0, 0, 0, 1}, w.counts())
+		require.Equal(t, 1, w.logged(warnLost))
+		require.Nil(t, w.end())
+	})
+}
+
+// TestExchange_AnswersDecide what becomes of a delivery: a stale receipt is an acceptance
+// only after a reply that was lost, while the receipt is certain and the lease ours.
+func TestExchange_AnswersDecide(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		answer   Answer
+		reported reported
+		doubtful bool
+		over     bool // the lease
+		want     state
+	}{
+		"accepted":                            {answer: Accepted, reported: sent, want: settled},
+		"accepted, doubtful":                  {answer: Accepted, reported: sent, doubtful: true, want: settled},
+		"accepted, over":                      {answer: Accepted, reported: sent, over: true, want: settled},
+		"stale":                               {answer: Stale, reported: sent, want: lost},
+		"stale, ambiguous":                    {answer: Stale, reported: ambiguous, want: settled},
+		"stale, ambiguous, doubtful":          {answer: Stale, reported: ambiguous, doubtful: true, want: lost},
+		"stale, ambiguous, over":              {answer: Stale, reported: ambiguous, over: true, want: lost},
+		"stale, ambiguous, doubtful and over": {answer: Stale, reported: ambiguous, doubtful: true, over: true, want: lost},
+		"malformed":                           {answer: Malformed, reported: sent, want: pending},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorker(newQueue(time.Minute), 1, 0)
+			l := newLoop(t.Context(), w.Config)
+			d := &Delivery{state: reporting, reported: test.reported, receiptDoubtful: test.doubtful, until: time.Now().Add(time.Hour)}
+			d.task.Payload = []byte("payload")
+			if test.over {
+				d.until = time.Now()
+			}
+			l.settleDelivery(d, test.answer)
+			require.Equal(t, test.want, d.state)
+			require.EqualValues(t, btoi(test.want == settled), w.Counters.Done.Load())
+			require.EqualValues(t, btoi(test.want == lost), w.Counters.Lost.Load())
+			if test.want == pending {
+				require.Equal(t, Disposition{Action: SetAside, Reason: "malformed"}, d.Disposition())
+				require.Equal(t, []*Delivery{d}, l.pending)
+			} else {
+				require.Nil(t, d.task.Payload, "it is not kept")
+			}
+			l.settleDelivery(d, Accepted)
+			require.EqualValues(t, btoi(test.want == settled), w.Counters.Done.Load(), "nothing counts twice")
+		})
+	}
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func TestExchange_AMalformedTaskIsSetAside(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		q := newQueue(time.Minute, "a", "b")
+		q.malformed = "a"
+		w := newWorker(q, 2, time.Second).run(t)
+		time.Sleep(10 * time.Second)
+		require.Equal(t, []string{"a buried: malformed"}, q.left())
+		require.Equal(t, [5]int64{1, 0, 1, 0, 0}, w.counts())
+		require.Nil(t, w.end())
+	})
+}
+
+// TestExchange_NothingIsRepeatedAfterItsLease: a success could not be told from another
+// claim's.
+func TestExchange_NothingIsRepeatedAfterItsLease(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		q := newQueue(10*time.Second, "a")
+		q.onExchange = func(n int) fault {
+			if n > 1 {
+				return requestFails
+			}
+			return fault{}
+		}
+		w := newWorker(q, 1, time.Second).run(t)
+		time.Sleep(9 * time.Second)
+		require.Zero(t, w.counts()[4])
+		time.Sleep(10 * time.Second)
+		exchanges, _ := q.sent()
+		reports := reportedIn(exchanges)
+		until := 10*time.Second - 102*time.Millisecond
+		require.Less(t, reports[len(reports)-1].at.Sub(w.start), until)
+		require.Greater(t, reports[len(reports)-1].at.Sub(w.start), until-time.Second, "but until then")
+		require.Equal(t, [5]int64{0, 0, 0, 0, 1}, w.counts())
+		require.Nil(t, w.end())
+	})
+}
+
+// TestExchange_OfALateAnswerOnlyAcceptancesCount: the exchange was given up after five
+// seconds, and its dispositions went out again.
+func TestExchange_OfALateAnswerOnlyAcceptancesCount(t *testing.T) {
+	for name, test := range map[string]struct {
+		second, third fault // those exchanges have the disposition
+		reports       int   // how many have it in all
+		settledAt     time.Duration
+	}{
+		"accepted before the copy was": {
+			second: fault{reply: 8 * time.Second}, reports: 2, settledAt: 6 * time.Second,
+		},
+		"accepted while the copy waits to be sent": {
+			second: fault{reply: 5*time.Second + time.Millisecond}, reports: 1, settledAt: 6*time.Second + time.Millisecond,
+		},
+		"accepted, and the copy has no answer": {
+			second: fault{reply: 6 * time.Second}, third: fault{request: 2 * time.Second, outcome: redisexec.Unknown},
+			reports: 2, settledAt: 7 * time.Second,
+		},
+		"stale, after the copy was accepted": {
+			second: fault{request: 6 * time.Second}, third: fault{reply: 3 * time.Second},
+			reports: 2, settledAt: 9 * time.Second,
+		},
+		"rejected": {
+			second: fault{reply: 7 * time.Second, outcome: redisexec.Rejected}, reports: 2, settledAt: 6 * time.Second,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				q := newQueue(time.Minute, "a")
+				q.onExchange = func(n int) fault { return []fault{{}, {}, test.second, test.third, {}, {}, {}, {}}[min(n, 7)] }
+				w := newWorker(q, 1, time.Second)
+				w.run(t)
+				// No pause after a failure is shorter than 5 ms or longer than 10 ms here.
+				time.Sleep(test.settledAt - time.Microsecond)
+				require.Zero(t, w.counts())
+				time.Sleep(11 * time.Millisecond)
+				require.Equal(t, [5]int64{1}, w.counts())
+				time.Sleep(30 * time.Second)
+				require.Equal(t, [5]int64{1}, w.counts())
+				exchanges, _ := q.sent()
+				require.Len(t, reportedIn(exchanges), test.reports)
+				require.Zero(t, w.logged(warnLost))
+				require.Nil(t, w.end())
+			})
+		})
+	}
+}
+
+// TestExchange_IsGivenUpAfterAThirdOfTheLease: a second at least and five at most.
+func TestExchange_IsGivenUpAfterAThirdOfTheLease(t *testing.T) {
+	for ttl, want := range map[time.Duration]time.Duration{
+		time.Second: time.Second, 9 * time.Second: 3 * time.Second, time.Hour: 5 * time.Second,
+	} {
+		t.Run(ttl.String(), func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				q := newQueue(ttl)
+				q.onExchange = only(1, fault{request: 20 * time.Second})
+				w := newWorker(q, 1, 0).run(t)
+				time.Sleep(10 * time.Second)
+				exchanges, _ := q.sent()
+				require.Len(t, exchanges, 2)
+				require.InDelta(t, want, exchanges[1].at.Sub(w.start), float64(10*time.Millisecond), "and the pause after a failure")
+				time.Sleep(time.Minute)
+				require.Nil(t, w.end())
+			})
+		})
+	}
+}
+
+// TestExchange_TasksClaimedTooLateAreNotBegun: their leases may be another worker's.
+func TestExchange_TasksClaimedTooLateAreNotBegun(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		q := newQueue(3*time.Second, "a", "b")
+		q.onExchange = func(n int) fault {
+			if n == 1 {
+				return fault{reply: 4 * time.Second}
+			}
+			return fault{}
+		}
+		w := newWorker(q, 2, time.Second)
+		w.run(t)
+		time.Sleep(20 * time.Second)
+		require.ElementsMatch(t, []string{"a", "b"}, w.tasks(), "from the second claim")
+		require.Equal(t, [5]int64{2, 0, 0, 0, 2}, w.counts())
+		require.Nil(t, w.end())
+	})
+}
+
+// TestExchange_TasksWithoutARunnerAreGivenBack: the claim was given up, and another one has
+// filled its runners.
+func TestExchange_TasksWithoutARunnerAreGivenBack(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		q := newQueue(time.Minute, "a", "b")
+		q.onExchange = only(1, fault{reply: 6 * time.Second})
+		w := newWorker(q, 1, time.Minute).run(t)
+		time.Sleep(6*time.Second + time.Millisecond)
+		require.Equal(t, []string{"b"}, w.tasks())
+		require.Equal(t, [5]int64{0, 0, 0, 1, 0}, w.counts())
+		q.set(func() { require.Zero(t, q.items[0].Attempt, "the attempt does not count") })
+		require.Nil(t, w.end())
+	})
+}
+
+// TestExchange_ADueNoticeDuringAClaimLeadsToAnother claim as soon as it is answered.
+func TestExchange_ADueNoticeDuringAClaimLeadsToAnother(t *testing.T) {
+	t.Parallel()
+	for _, notice := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			q := newQueue(time.Minute)
+			w := newWorker(q, 1, 0)
+			l := newLoop(t.Context(), w.Config)
+			require.True(t, l.exchange(time.Now()))
+			if notice {
+				l.waiting = &waiting{since: time.Now(), stop: func() {}}
+				l.woken(nil)
+			}
+			require.False(t, l.exchange(time.Now()), "one at a time")
+			l.settle(<-l.exchanged)
+			require.Equal(t, notice, l.exchange(time.Now()))
+			close(l.over)
+		})
+	}
+}

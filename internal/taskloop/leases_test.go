@@ -1,0 +1,233 @@
+package taskloop
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/lease"
+	"github.com/sluice-go/sluice/internal/redisexec"
+)
+
+// safeFor is how long a worker relies on a lease of 30 s.
+const safeFor = 30*time.Second - 302*time.Millisecond
+
+func TestLease_IsExtendedAtAThird(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		q := newQueue(30*time.Second, "a")
+		w := newWorker(q, 1, 45*time.Second).run(t)
+		time.Sleep(time.Minute)
+		exchanges, extensions := q.sent()
+		require.Equal(t, []time.Duration{10 * time.Second, 20 * time.Second, 30 * time.Second, 40 * time.Second}, times(extensions, w.start))
+		require.Equal(t, []string{"r2 a"}, extensions[1].reports[Finish], "with the newest receipt")
+		require.Equal(t, []string{"r5 a"}, reportedIn(exchanges)[0].reports[Finish])
+		require.Equal(t, (safeFor-10*time.Second)/2, q.budgets[0], "half of what is left")
+		require.Equal(t, [5]int64{1}, w.counts())
+		require.Nil(t, w.end())
+	})
+}
+
+// TestLease_OthersAreExtendedAlong: if theirs is due within a tenth.
+func TestLease_OthersAreExtendedAlong(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		q := newQueue(30*time.Second, "a")
+		w := newWorker(q, 3, 12*time.Second).run(t)
+		time.Sleep(3 * time.Second)
+		q.add("b")
+		time.Sleep(time.Second)
+		q.add("c")
+		time.Sleep(time.Minute)
+		_, extensions := q.sent()
+		require.Equal(t, []time.Duration{10 * time.Second, 14 * time.Second}, times(extensions, w.start))
+		require.ElementsMatch(t, []string{"r1 a", "r2 b"}, extensions[0].reports[Finish])
+		require.Equal(t, []string{"r3 c"}, extensions[1].reports[Finish])
+		require.Nil(t, w.end())
+	})
+}
+
+// TestLease_IsLostAtItsEnd: an extension that fails is tried again after a 20th of the
+// lease, and the handler's context ends when its worker cannot rely on the lease any more.
+func TestLease_IsLostAtItsEnd(t *testing.T) {
+	for name, f := range map[string]fault{"not sent": unconnected, "rejected": denied, "unknown": requestFails} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				q := newQueue(30*time.Second, "a")
+				q.onExtend = func(int) fault { return f }
+				w := newWorker(q, 1, 0)
+				causes, after := make(chan error, 1), make(chan time.Duration, 1)
+				w.handle = func(ctx context.Context, _ Task) error {
+					<-ctx.Done()
+					causes <- context.Cause(ctx)
+					after <- time.Since(w.start)
+					time.Sleep(time.Second)
+					return nil
+				}
+				w.run(t)
+				synctest.Wait()
+				q.steal("a") // so that it is not claimed again
+				time.Sleep(5 * time.Minute)
+				require.ErrorIs(t, <-causes, lease.ErrLost)
+				require.Equal(t, safeFor, <-after)
+				exchanges, extensions := q.sent()
+				require.Len(t, extensions, 14, "at 10 s, and each 1.5 s after")
+				for i, at := range times(extensions, w.start) {
+					require.Equal(t, 10*time.Second+time.Duration(i)*1500*time.Millisecond, at)
+				}
+				require.Empty(t, reportedIn(exchanges), "nothing more is sent for it")
+				require.Equal(t, [5]int64{0, 0, 0, 0, 1}, w.counts())
+				require.Equal(t, 1, w.logged(warnLost))
+				require.Nil(t, w.end())
+			})
+		})
+	}
+}
+
+func TestLease_IsLostWhenItsReceiptIsNotGood(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		q := newQueue(30*time.Second, "a")
+		w := newWorker(q, 1, 0)
+		after := make(chan time.Duration, 1)
+		w.handle = func(ctx context.Context, _ Task) error {
+			<-ctx.Done()
+			after <- time.Since(w.start)
+			return context.Cause(ctx)
+		}
+		w.run(t)
+		synctest.Wait()
+		q.steal("a")
+		time.Sleep(time.Minute)
+		require.Equal(t, 10*time.Second, <-after)
+		require.Equal(t, [5]int64{0, 0, 0, 0, 1}, w.counts())
+		require.Nil(t, w.end())
+	})
+}
+
+// TestLease_ALostReplyMakesTheReceiptDoubtful: the disposition finds it stale, and that may
+// be the extension's doing or another worker's. It is not taken for an acceptance.
+func TestLease_ALostReplyMakesTheReceiptDoubtful(t *testing.T) {
+	for name, test := range map[string]struct {
+		extension fault
+		want      [5]int64
+	}{
+		"carried out, reply lost": {replyIsLost, [5]int64{0, 0, 0, 0, 1}},
+		"abandoned":               {fault{reply: time.Hour}, [5]int64{0, 0, 0, 0, 1}},
+		"lost on the way":         {requestFails, [5]int64{0, 0, 0, 0, 1}}, // it cannot be told
+		"not sent":                {unconnected, [5]int64{1}},
+		"rejected":                {denied, [5]int64{1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				q := newQueue(30*time.Second, "a")
+				q.onExtend = func(int) fault { return test.extension }
+				q.onExchange = only(2, replyIsLost)
+				w := newWorker(q, 1, 10500*time.Millisecond).run(t)
+				time.Sleep(25 * time.Second)
+				require.Equal(t, test.want, w.counts())
+				require.Nil(t, w.end())
+			})
+		})
+	}
+}
+
+// TestLease_ADispositionWaitsForTheExtension that is under way, and has its receipt.
+func TestLease_ADispositionWaitsForTheExtension(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		q := newQueue(30*time.Second, "a")
+		q.onExtend = func(int) fault { return fault{reply: 3 * time.Second} }
+		w := newWorker(q, 1, 11*time.Second).run(t)
+		time.Sleep(time.Minute)
+		exchanges, _ := q.sent()
+		require.Equal(t, []exchanged{
+			{w.start.Add(13 * time.Second), map[Operation][]string{Finish: {"r2 a"}}, 1},
+		}, reportedIn(exchanges))
+		require.Equal(t, [5]int64{1}, w.counts())
+		require.Nil(t, w.end())
+	})
+}
+
+// TestLease_ALostTaskIsNotBegun: its runner takes it from the channel, and no further.
+func TestLease_ALostTaskIsNotBegun(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorker(newQueue(time.Minute), 1, 0)
+		l := newLoop(t.Context(), w.Config)
+		d := &Delivery{task: Task{ID: "a"}}
+		l.runners = 1 // it begins late
+		l.dispatch(d)
+		l.lose(d)
+		require.ErrorIs(t, context.Cause(d.ctx), lease.ErrLost)
+		go l.runner()
+		<-l.completions.ready
+		l.gather()
+		require.Empty(t, w.tasks())
+		require.Equal(t, lost, d.state)
+		require.Empty(t, l.pending)
+		l.close()
+	})
+}
+
+// TestHealth_OneWarningAndOneInfoAnOutage: and the pauses grow to a second.
+func TestHealth_OneWarningAndOneInfoAnOutage(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		q := newQueue(time.Hour, "a")
+		q.onExchange = func(int) fault { return unconnected }
+		w := newWorker(q, 1, 0).run(t)
+		time.Sleep(time.Minute)
+		require.Equal(t, 1, w.logged(warnOutage))
+		require.Zero(t, w.logged(infoOver))
+		exchanges, _ := q.sent()
+		for i := range len(exchanges) - 1 {
+			pause, most := exchanges[i+1].at.Sub(exchanges[i].at), min(retryFirst<<min(i, 20), retryLast)
+			require.GreaterOrEqual(t, pause, most/2)
+			require.LessOrEqual(t, pause, most)
+		}
+		require.Greater(t, len(exchanges), 60)
+		q.set(func() { q.onExchange = nil })
+		time.Sleep(time.Second)
+		require.Equal(t, 1, w.logged(infoOver))
+		require.Equal(t, [5]int64{1}, w.counts())
+		require.Nil(t, w.end())
+		require.Equal(t, 1, w.logged(warnOutage))
+	})
+}
+
+// TestHealth_APersistentFailureDoesNotFloodTheLog: one activity is denied, and the others
+// work.
+func TestHealth_APersistentFailureDoesNotFloodTheLog(t *testing.T) {
+	for name, spoil := range map[string]func(q *queue){
+		"watching": func(q *queue) { q.waitErr = errFault },
+		"renewing": func(q *queue) {
+			q.add(numbered(200)...)
+			q.onExtend = func(int) fault { return fault{outcome: redisexec.Rejected} }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				q := newQueue(30 * time.Second)
+				spoil(q)
+				w := newWorker(q, 2, 15*time.Second)
+				handle := w.handle
+				w.handle = func(ctx context.Context, task Task) error {
+					if task.ID == "t1" {
+						time.Sleep(5 * time.Second) // so that the two do not go together
+					}
+					return handle(ctx, task)
+				}
+				w.run(t)
+				time.Sleep(20 * time.Minute)
+				require.Equal(t, 2, w.logged(warnOutage), "the second is the last")
+				require.LessOrEqual(t, w.logged(infoOver), 1)
+				exchanges, _ := q.sent()
+				require.Less(t, len(exchanges), 3000, "with pauses of half a second and more")
+				q.set(func() { q.waitErr, q.onExtend = nil, nil })
+				time.Sleep(2 * time.Second)
+				q.add("last") // a Wait has worked once it has returned
+				time.Sleep(2 * time.Minute)
+				require.Equal(t, 2, w.logged(infoOver), "it is over")
+				require.Nil(t, w.end())
+			})
+		})
+	}
+}

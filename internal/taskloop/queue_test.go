@@ -1,0 +1,334 @@
+package taskloop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/redisexec"
+)
+
+// fault is what happens to an exchange or an extension. The zero value is nothing.
+type fault struct {
+	request time.Duration // the time that it takes to the server
+	reply   time.Duration // the time that the reply takes
+	outcome redisexec.Outcome
+	after   bool // the outcome is that of a reply that is lost: it is carried out
+}
+
+var (
+	errFault     = errors.New("fault")
+	unconnected  = fault{outcome: redisexec.NotSent}
+	denied       = fault{outcome: redisexec.Rejected}
+	replyIsLost  = fault{outcome: redisexec.Unknown, after: true}
+	requestFails = fault{outcome: redisexec.Unknown}
+)
+
+// item is a task in a queue.
+type item struct {
+	Task
+	due     time.Time // or, if it has a receipt, when its lease ends
+	receipt string
+	buried  string // why
+}
+
+// exchanged is an exchange as the server was sent it.
+type exchanged struct {
+	at      time.Time
+	reports map[Operation][]string // the receipts and tasks
+	claim   int
+}
+
+// queue is a Source in memory. Its time is that of the bubble.
+type queue struct {
+	lease     time.Duration
+	latency   time.Duration // of each exchange and extension, half of it each way
+	malformed string        // the task whose field is not the library's
+
+	mu         sync.Mutex // guards what follows
+	items      []*item    // in order of age
+	receipts   int        // issued so far
+	changed    chan struct{}
+	exchanges  []exchanged
+	extensions []exchanged // likewise, all in reports[Finish]
+	budgets    []time.Duration
+	underWay   int // exchanges
+	most       int // exchanges at once
+	waits      int
+	onExchange func(n int) fault // n is 1 for the first
+	onExtend   func(n int) fault
+	waitErr    error
+}
+
+func newQueue(lease time.Duration, ids ...string) *queue {
+	q := &queue{lease: lease, changed: make(chan struct{})}
+	q.add(ids...)
+	return q
+}
+
+func numbered(n int) (ids []string) {
+	for i := range n {
+		ids = append(ids, fmt.Sprintf("t%d", i+1))
+	}
+	return ids
+}
+
+func (q *queue) add(ids ...string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, id := range ids {
+		q.items = append(q.items, &item{Task: Task{ID: id, Payload: []byte(id)}, due: time.Now()})
+	}
+	q.notify()
+}
+
+// notify is called with the mutex.
+func (q *queue) notify() {
+	close(q.changed)
+	q.changed = make(chan struct{})
+}
+
+// steal has another worker claim a task, whatever its lease.
+func (q *queue) steal(id string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, i := range q.items {
+		if i.ID == id {
+			i.receipt, i.due = "another's", time.Now().Add(time.Hour)
+		}
+	}
+}
+
+// set changes the queue's behaviour.
+func (q *queue) set(change func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	change()
+}
+
+// left returns the IDs of the tasks in the queue, those that are buried with the reason.
+func (q *queue) left() (ids []string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, i := range q.items {
+		ids = append(ids, i.ID+i.buried)
+	}
+	return ids
+}
+
+// sent returns the exchanges and extensions so far.
+func (q *queue) sent() (exchanges, extensions []exchanged) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return slices.Clone(q.exchanges), slices.Clone(q.extensions)
+}
+
+// atOnce is how many exchanges were under way at once.
+func (q *queue) atOnce() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.most
+}
+
+// times returns when they were sent, counted from start.
+func times(all []exchanged, start time.Time) (at []time.Duration) {
+	for _, x := range all {
+		at = append(at, x.at.Sub(start))
+	}
+	return at
+}
+
+func (q *queue) Start(job redisexec.Job) { go job.Run() }
+
+func (q *queue) Exchange(reports []Report, claim int) ([]ReportResult, ClaimResult) {
+	f := q.beginExchange(reports, claim)
+	defer q.endExchange()
+	results, claimed := make([]ReportResult, len(reports)), ClaimResult{}
+	time.Sleep(q.latency/2 + f.request)
+	if f.outcome == redisexec.Done || f.after {
+		for i, r := range reports {
+			results[i].Answers = q.settle(r)
+		}
+		if claim > 0 {
+			claimed = q.claim(claim)
+		}
+	}
+	time.Sleep(q.latency/2 + f.reply)
+	if f.outcome != redisexec.Done {
+		for i := range results {
+			results[i] = ReportResult{Outcome: f.outcome, Err: errFault}
+		}
+		claimed = ClaimResult{Outcome: f.outcome, Err: errFault}
+	}
+	return results, claimed
+}
+
+func (q *queue) beginExchange(reports []Report, claim int) (f fault) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	x := exchanged{at: time.Now(), reports: map[Operation][]string{}, claim: claim}
+	for _, r := range reports {
+		for _, d := range r.Deliveries {
+			x.reports[r.Operation] = append(x.reports[r.Operation], d.Receipt()+" "+d.ID())
+		}
+	}
+	q.exchanges = append(q.exchanges, x)
+	q.underWay++
+	q.most = max(q.most, q.underWay)
+	if q.onExchange != nil {
+		f = q.onExchange(len(q.exchanges))
+	}
+	return f
+}
+
+func (q *queue) endExchange() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.underWay--
+}
+
+func (q *queue) settle(r Report) (answers []Answer) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, d := range r.Deliveries {
+		at := slices.IndexFunc(q.items, func(i *item) bool { return i.ID == d.ID() && i.receipt == d.Receipt() })
+		switch {
+		case at < 0:
+			answers = append(answers, Stale)
+			continue
+		case q.malformed == d.ID() && r.Operation != Bury:
+			answers = append(answers, Malformed)
+			continue
+		}
+		i := q.items[at]
+		switch r.Operation {
+		case Finish:
+			q.items = slices.Delete(q.items, at, at+1)
+		case GiveBack:
+			i.receipt, i.due = "", time.Now().Add(d.Disposition().Delay)
+			if d.Disposition().Action == Release {
+				i.Attempt--
+			}
+		case Bury:
+			i.receipt, i.buried = "", " buried: "+d.Disposition().Reason
+		}
+		answers = append(answers, Accepted)
+	}
+	q.notify()
+	return answers
+}
+
+func (q *queue) claim(n int) (c ClaimResult) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.receipts++
+	c.Receipt = fmt.Sprintf("r%d", q.receipts)
+	for _, i := range q.items {
+		if len(c.Tasks) < n && i.buried == "" && !time.Now().Before(i.due) {
+			i.receipt, i.due = c.Receipt, time.Now().Add(q.lease)
+			i.Attempt++
+			c.Tasks = append(c.Tasks, i.Task)
+		}
+	}
+	return c
+}
+
+func (q *queue) Extend(ctx context.Context, deliveries []*Delivery) []ExtendResult {
+	q.mu.Lock()
+	x := exchanged{at: time.Now(), reports: map[Operation][]string{}}
+	for _, d := range deliveries {
+		x.reports[Finish] = append(x.reports[Finish], d.Receipt()+" "+d.ID())
+	}
+	q.extensions = append(q.extensions, x)
+	until, _ := ctx.Deadline()
+	q.budgets = append(q.budgets, time.Until(until))
+	f := fault{}
+	if q.onExtend != nil {
+		f = q.onExtend(len(q.extensions))
+	}
+	q.mu.Unlock()
+	results := make([]ExtendResult, len(deliveries))
+	all := func(r ExtendResult) []ExtendResult {
+		for i := range results {
+			results[i] = r
+		}
+		return results
+	}
+	if !sleep(ctx, q.latency/2+f.request) {
+		return all(ExtendResult{Outcome: redisexec.Abandoned, Err: ctx.Err()})
+	}
+	if f.outcome == redisexec.Done || f.after {
+		for i, d := range deliveries {
+			results[i].Receipt = q.extend(d)
+		}
+	}
+	switch {
+	case !sleep(ctx, q.latency/2+f.reply):
+		return all(ExtendResult{Outcome: redisexec.Abandoned, Err: ctx.Err()})
+	case f.outcome != redisexec.Done:
+		return all(ExtendResult{Outcome: f.outcome, Err: errFault})
+	}
+	return results
+}
+
+func (q *queue) extend(d *Delivery) string {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, i := range q.items {
+		if i.ID == d.ID() && i.receipt == d.Receipt() {
+			q.receipts++
+			i.receipt, i.due = fmt.Sprintf("r%d", q.receipts), time.Now().Add(q.lease)
+			return i.receipt
+		}
+	}
+	return ""
+}
+
+// sleep reports whether ctx has let it sleep for d.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+func (q *queue) Wait(ctx context.Context) error {
+	q.mu.Lock()
+	q.waits++
+	q.mu.Unlock()
+	for {
+		due, changed, err := q.next()
+		if err != nil || due <= 0 {
+			return err
+		}
+		timer := time.NewTimer(due)
+		select {
+		case <-timer.C:
+		case <-changed:
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		}
+		timer.Stop()
+	}
+}
+
+// next returns when something is due.
+func (q *queue) next() (due time.Duration, changed chan struct{}, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	due = time.Hour
+	for _, i := range q.items {
+		if i.buried == "" {
+			due = min(due, time.Until(i.due))
+		}
+	}
+	return due, q.changed, q.waitErr
+}
