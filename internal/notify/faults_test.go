@@ -1,0 +1,140 @@
+package notify
+
+import (
+	"errors"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestNotifier_ADeadConnectionIsReplaced: one that is half open, within silence of a
+// RequestPing, and the listener is notified of the new one.
+func TestNotifier_ADeadConnectionIsReplaced(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *setup) {
+		l := s.Join("a")
+		require.True(t, notified(l))
+		s.faults.HalfOpen()
+		time.Sleep(time.Hour)
+		require.Len(t, s.dialled(), 1, "it is not noticed by itself")
+		s.RequestPing()
+		s.RequestPing()
+		time.Sleep(silence - time.Millisecond)
+		require.Len(t, s.dialled(), 1, "it may still answer")
+		require.Equal(t, []time.Duration{time.Hour}, s.at("PING "))
+		time.Sleep(time.Millisecond + 9*time.Millisecond) // and the first pause
+		require.True(t, notified(l))
+		require.Equal(t, 1, s.Subscribers("a"))
+		require.Len(t, s.dialled(), 2)
+		s.m.Publish("a", "")
+		require.True(t, notified(l))
+	})
+}
+
+func TestNotifier_APingThatIsAnsweredChangesNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *setup) {
+		s.RequestPing()
+		require.True(t, s.isOver(t), "there is no connection to test")
+		l := s.Join("a")
+		require.True(t, notified(l))
+		for i := range 3 {
+			s.RequestPing()
+			time.Sleep(time.Minute)
+			require.Len(t, s.at("PING "), i+1)
+		}
+		require.False(t, notified(l))
+		require.Len(t, s.dialled(), 1)
+	})
+}
+
+// TestNotifier_ASubscriptionWithoutAnAnswerIsADeadConnection: nothing else is sent for the
+// first seconds.
+func TestNotifier_ASubscriptionWithoutAnAnswerIsADeadConnection(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *setup) {
+		require.True(t, notified(s.Join("a")))
+		s.faults.HalfOpen()
+		b := s.Join("b")
+		time.Sleep(silence - time.Millisecond)
+		require.False(t, notified(b))
+		time.Sleep(10 * time.Millisecond)
+		require.True(t, notified(b))
+		require.Len(t, s.dialled(), 2)
+	})
+}
+
+// TestNotifier_AClosedConnectionIsReplacedSoon: it has worked, so the pause is short.
+func TestNotifier_AClosedConnectionIsReplacedSoon(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *setup) {
+		l := s.Join("a")
+		require.True(t, notified(l))
+		for range 20 {
+			s.set(func() { s.hangUps = 1 })
+			s.RequestPing()
+			time.Sleep(9 * time.Millisecond)
+			require.True(t, notified(l), "of the new subscription")
+			require.Equal(t, 1, s.Subscribers("a"))
+		}
+	})
+}
+
+// TestNotifier_PausesGrow when no connection ever works: one that cannot be made, and one
+// that is closed at once.
+func TestNotifier_PausesGrow(t *testing.T) {
+	for name, spoil := range map[string]func(s *setup){
+		"cannot be made": func(s *setup) { s.dialErr = errors.New("connection refused") },
+		"closed at once": func(s *setup) { s.hangUps = math.MaxInt },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, s *setup) {
+				s.set(func() { spoil(s) })
+				l := s.Join("a")
+				time.Sleep(time.Minute)
+				dials := len(s.dialled())
+				require.Less(t, dials, 320, "a quarter of a second apart, on average") // 245 give or take 10
+				require.Greater(t, dials, 60*2-1, "half a second at most, and what it takes")
+				s.set(func() { s.dialErr, s.hangUps = nil, 0 })
+				time.Sleep(time.Second)
+				require.True(t, notified(l))
+			})
+		})
+	}
+}
+
+// TestNotifier_AForbiddenChannelIsTriedEveryTenSeconds on the same connection, which serves
+// the other channels meanwhile.
+func TestNotifier_AForbiddenChannelIsTriedEveryTenSeconds(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *setup) {
+		s.set(func() { s.denied["a"] = true })
+		a, b := s.Join("a"), s.Join("b")
+		require.True(t, notified(b))
+		time.Sleep(35 * time.Second)
+		require.False(t, notified(a))
+		require.Zero(t, s.Subscribers("a"))
+		require.Equal(t, []time.Duration{0, 10 * time.Second, 20 * time.Second, 30 * time.Second}, s.at("SUBSCRIBE a"))
+		s.m.Publish("b", "")
+		require.True(t, notified(b))
+		s.set(func() { s.denied["a"] = false })
+		time.Sleep(5 * time.Second)
+		require.True(t, notified(a))
+		require.False(t, notified(b))
+		require.Len(t, s.dialled(), 1)
+		time.Sleep(time.Minute)
+		require.Len(t, s.at("SUBSCRIBE a"), 5, "it is confirmed")
+	})
+}
+
+// TestNotifier_OnlyForbiddenChannels: a refusal is an answer like any other.
+func TestNotifier_OnlyForbiddenChannels(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *setup) {
+		s.set(func() { s.denied["a"] = true })
+		l := s.Join("a")
+		time.Sleep(time.Hour)
+		require.False(t, notified(l))
+		require.Len(t, s.dialled(), 1)
+		require.Len(t, s.at("SUBSCRIBE a"), 361)
+		s.Leave("a", l)
+		time.Sleep(linger)
+		require.True(t, s.isOver(t))
+	})
+}
