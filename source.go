@@ -28,7 +28,7 @@ func (s *source) Exchange(reports []taskloop.Report, claim int) ([]taskloop.Repo
 	answers := s.queue.executor.SendAll(context.Background(), requests)
 	results := make([]taskloop.ReportResult, len(reports))
 	for i, r := range reports {
-		results[i] = decodeReport(answers[i], len(r.Deliveries))
+		results[i] = decodeReport(answers[i], len(r.Items))
 	}
 	if claim == 0 {
 		return results, taskloop.ClaimResult{}
@@ -38,18 +38,18 @@ func (s *source) Exchange(reports []taskloop.Report, claim int) ([]taskloop.Repo
 
 // reportRequest returns the request of a report.
 func (s *source) reportRequest(r taskloop.Report) redisexec.Request {
-	args := make([]any, 1, 1+4*len(r.Deliveries))
+	args := make([]any, 1, 1+4*len(r.Items))
 	args[0] = s.queue.channel
-	for _, d := range r.Deliveries {
-		switch disposition := d.Disposition(); disposition.Action {
+	for i := range r.Items {
+		switch item := &r.Items[i]; item.Disposition.Action {
 		case taskloop.Complete:
-			args = appendFinish(args, d.ID(), d.Receipt())
+			args = appendFinish(args, item.ID, item.Receipt)
 		case taskloop.Retry:
-			args = appendGiveBack(args, d.ID(), d.Receipt(), disposition.Delay, attemptCounts)
+			args = appendGiveBack(args, item.ID, item.Receipt, item.Disposition.Delay, attemptCounts)
 		case taskloop.Release:
-			args = appendGiveBack(args, d.ID(), d.Receipt(), 0, attemptDoesNotCount)
+			args = appendGiveBack(args, item.ID, item.Receipt, 0, attemptDoesNotCount)
 		case taskloop.SetAside:
-			args = appendBury(args, d.ID(), d.Receipt(), disposition.Reason)
+			args = appendBury(args, item.ID, item.Receipt, item.Disposition.Reason)
 		}
 	}
 	return reportScripts[r.Operation].Request(s.queue.keys, args...)
@@ -82,12 +82,12 @@ func decodeClaim(r redisexec.Result) taskloop.ClaimResult {
 }
 
 // Extend sends extensions in one pipeline.
-func (s *source) Extend(ctx context.Context, deliveries []*taskloop.Delivery) []taskloop.ExtendResult {
-	requests := make([]redisexec.Request, len(deliveries))
-	for i, d := range deliveries {
-		requests[i] = s.queue.heartbeatRequest(d.ID(), d.Receipt(), s.lease)
+func (s *source) Extend(ctx context.Context, items []taskloop.Item) []taskloop.ExtendResult {
+	requests := make([]redisexec.Request, len(items))
+	for i, item := range items {
+		requests[i] = s.queue.heartbeatRequest(item.ID, item.Receipt, s.lease)
 	}
-	results := make([]taskloop.ExtendResult, len(deliveries))
+	results := make([]taskloop.ExtendResult, len(items))
 	for i, r := range s.queue.executor.Pipeline(ctx, requests) {
 		results[i] = taskloop.ExtendResult{Outcome: r.Outcome, Err: r.Err}
 		if receipt, ok := r.Value.(string); ok && r.Outcome == redisexec.Done {

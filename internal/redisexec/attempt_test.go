@@ -23,7 +23,7 @@ func TestAttempt_ReturnsWithinReplyGrace(t *testing.T) {
 			bubble(t, s, func(t *testing.T, e *Executor) {
 				start := time.Now()
 				reply, err := e.Run(endsAfter(t, time.Second), plain(retry))
-				require.Equal(t, time.Second+replyGrace, time.Since(start))
+				require.Equal(t, time.Second+ReplyGrace, time.Since(start))
 				require.ErrorIs(t, err, context.DeadlineExceeded)
 				require.True(t, reply.Ambiguous)
 				if retry == ReadOnly {
@@ -40,7 +40,7 @@ func TestAttempt_ReturnsWithinReplyGrace(t *testing.T) {
 // TestAttempt_AReplyWithinReplyGraceCounts: good or bad, it says more than "unknown".
 func TestAttempt_AReplyWithinReplyGraceCounts(t *testing.T) {
 	t.Parallel()
-	late := time.Second + replyGrace - time.Millisecond
+	late := time.Second + ReplyGrace - time.Millisecond
 	for name, a := range map[string]answer{"done": carriedOut, "rejected": refused, "not sent": unwritten} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -144,7 +144,7 @@ func TestAttempt_DetachedIsSentAfterItsContextHasEnded(t *testing.T) {
 	r := plain(Idempotent)
 	r.Detached = true
 
-	quick := newServer(carriedOut.taking(replyGrace - time.Millisecond))
+	quick := newServer(carriedOut.taking(ReplyGrace - time.Millisecond))
 	bubble(t, quick, func(t *testing.T, e *Executor) {
 		reply, err := e.Run(ended, r)
 		require.NoError(t, err)
@@ -158,7 +158,7 @@ func TestAttempt_DetachedIsSentAfterItsContextHasEnded(t *testing.T) {
 		_, err := e.Run(ended, r)
 		require.ErrorIs(t, err, ErrUnknown)
 		require.ErrorIs(t, err, context.Canceled)
-		require.Equal(t, replyGrace, time.Since(start))
+		require.Equal(t, ReplyGrace, time.Since(start))
 	})
 
 	failing := newServer(noReply)
@@ -265,7 +265,7 @@ func TestAttempt_ExactlyOneDealsWithTheResult(t *testing.T) {
 	t.Parallel()
 	for range 200 {
 		synctest.Test(t, func(t *testing.T) {
-			e, notified := New(newServer(carriedOut.taking(time.Second+replyGrace))), &counter{}
+			e, notified := New(newServer(carriedOut.taking(time.Second+ReplyGrace))), &counter{}
 			r := plain(Never)
 			r.OnUnknown = notified
 			_, err := e.Run(endsAfter(t, time.Second), r)

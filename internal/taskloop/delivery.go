@@ -7,10 +7,10 @@ import (
 	"github.com/sluice-go/sluice/internal/lease"
 )
 
-// Delivery is a claimed task on its way through the loop. It belongs to the loop's
+// delivery is a claimed task on its way through the loop. It belongs to the loop's
 // goroutine, except the disposition, which its runner writes before it passes the
 // delivery to the completions.
-type Delivery struct {
+type delivery struct {
 	task    Task
 	receipt string // the newest one, as the server wrote it
 
@@ -30,14 +30,24 @@ type Delivery struct {
 	index           int // in loop.handling
 }
 
-// ID is the task's.
-func (d *Delivery) ID() string { return d.task.ID }
+// toReport returns what a Source needs to know to report deliveries.
+func toReport(deliveries []*delivery) []Item {
+	items := make([]Item, len(deliveries))
+	for i, d := range deliveries {
+		items[i] = Item{ID: d.task.ID, Receipt: d.receipt, Disposition: d.disposition}
+	}
+	return items
+}
 
-// Receipt is the newest one that is known.
-func (d *Delivery) Receipt() string { return d.receipt }
-
-// Disposition is what is to become of the task. It is set once the handler has returned.
-func (d *Delivery) Disposition() Disposition { return d.disposition }
+// toExtend returns what a Source needs to know to extend leases. The dispositions are
+// still the runners'.
+func toExtend(deliveries []*delivery) []Item {
+	items := make([]Item, len(deliveries))
+	for i, d := range deliveries {
+		items[i] = Item{ID: d.task.ID, Receipt: d.receipt}
+	}
+	return items
+}
 
 // state is where a delivery is on its way.
 type state int
@@ -84,7 +94,7 @@ var transitions = [events][states]state{
 }
 
 // on moves the delivery on, and reports whether that has changed its state.
-func (d *Delivery) on(e event) bool {
+func (d *delivery) on(e event) bool {
 	before := d.state
 	d.state = transitions[e][before]
 	return d.state != before
@@ -100,7 +110,7 @@ const (
 )
 
 // leased notes a lease that the server has given by a command sent then.
-func (d *Delivery) leased(receipt string, sent time.Time, ttl time.Duration) {
+func (d *delivery) leased(receipt string, sent time.Time, ttl time.Duration) {
 	d.receipt, d.receiptDoubtful = receipt, false
 	d.until = lease.SafeUntil(sent, ttl)
 	d.renewAt = sent.Add(lease.RenewAfter(ttl))
@@ -108,20 +118,20 @@ func (d *Delivery) leased(receipt string, sent time.Time, ttl time.Duration) {
 }
 
 // retryExtension dates the next try after an extension that failed.
-func (d *Delivery) retryExtension(now time.Time, ttl time.Duration) {
+func (d *delivery) retryExtension(now time.Time, ttl time.Duration) {
 	d.renewAt = now.Add(lease.RetryAfter(ttl))
 	d.renewFrom = d.renewAt
 }
 
 // bag is a set of deliveries that each know their place in it.
-type bag []*Delivery
+type bag []*delivery
 
-func (b *bag) add(d *Delivery) {
+func (b *bag) add(d *delivery) {
 	d.index = len(*b)
 	*b = append(*b, d)
 }
 
-func (b *bag) remove(d *Delivery) {
+func (b *bag) remove(d *delivery) {
 	all := *b
 	last := len(all) - 1
 	all[d.index] = all[last]

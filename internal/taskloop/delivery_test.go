@@ -29,7 +29,7 @@ func TestDelivery_EachTransition(t *testing.T) {
 			if !moved {
 				want = s
 			}
-			d := &Delivery{state: s}
+			d := &delivery{state: s}
 			require.Equal(t, moved, d.on(e), "state %d, event %d", s, e)
 			require.Equal(t, want, d.state, "state %d, event %d", s, e)
 		}
@@ -40,7 +40,7 @@ func TestDelivery_EachTransition(t *testing.T) {
 func TestDelivery_TheEndIsTheEnd(t *testing.T) {
 	t.Parallel()
 	for _, end := range []state{settled, lost} {
-		d := &Delivery{state: end}
+		d := &delivery{state: end}
 		for e := range events {
 			require.False(t, d.on(e))
 			require.Equal(t, end, d.state)
@@ -52,7 +52,7 @@ func TestDelivery_TheEndIsTheEnd(t *testing.T) {
 func TestDelivery_LosesItsLeaseInAnyState(t *testing.T) {
 	t.Parallel()
 	for s := range states {
-		d := &Delivery{state: s}
+		d := &delivery{state: s}
 		require.Equal(t, s != settled && s != lost, d.on(leaseLost))
 		require.Equal(t, s == settled, d.state == settled)
 	}
@@ -62,9 +62,9 @@ func TestDelivery_DatesItsLeaseFromTheSend(t *testing.T) {
 	t.Parallel()
 	const ttl = 30 * time.Second
 	sent := time.Now().Add(-5 * time.Second)
-	d := &Delivery{receipt: "old", receiptDoubtful: true}
+	d := &delivery{receipt: "old", receiptDoubtful: true}
 	d.leased("new", sent, ttl)
-	require.Equal(t, "new", d.Receipt())
+	require.Equal(t, "new", d.receipt)
 	require.False(t, d.receiptDoubtful)
 	require.Equal(t, lease.SafeUntil(sent, ttl), d.until)
 	require.Equal(t, sent.Add(10*time.Second), d.renewAt)
@@ -80,9 +80,9 @@ func TestDelivery_DatesItsLeaseFromTheSend(t *testing.T) {
 func TestBag_RemovesFromAnyPlace(t *testing.T) {
 	t.Parallel()
 	var b bag
-	var all [5]*Delivery
+	var all [5]*delivery
 	for i := range all {
-		all[i] = &Delivery{}
+		all[i] = &delivery{}
 		b.add(all[i])
 	}
 	for _, i := range []int{2, 4, 0, 3, 1} {

@@ -26,8 +26,9 @@ type exchange struct {
 	giveUp   time.Time // it is not waited for any longer
 	givenUp  bool      // that time has come: in a late answer no refusal counts
 	reports  []Report
-	claim    int // how many tasks it asks for; 0 for no claim
-	dueEpoch int // what was known of the queue, see demand
+	reported [][]*delivery // of each report
+	claim    int           // how many tasks it asks for; 0 for no claim
+	dueEpoch int           // what was known of the queue, see demand
 
 	results []ReportResult
 	claimed ClaimResult
@@ -44,8 +45,8 @@ func (x *exchange) Run() {
 
 // dispositions is how many the exchange reports.
 func (x *exchange) dispositions() (n int) {
-	for _, r := range x.reports {
-		n += len(r.Deliveries)
+	for _, deliveries := range x.reported {
+		n += len(deliveries)
 	}
 	return n
 }
@@ -70,7 +71,7 @@ func (l *loop) exchange(now time.Time) bool {
 		return false
 	}
 	claim, before := l.claimable(), len(l.pending) // before dispositions are taken off pending
-	reports := l.takeReports(now)
+	reports, reported := l.takeReports(now)
 	if !l.demand.claimWanted && len(reports) == 0 {
 		claim = 0
 	}
@@ -80,7 +81,7 @@ func (l *loop) exchange(now time.Time) bool {
 	x := &exchange{
 		source: l.Source, answered: l.exchanged, over: l.over,
 		sent: now, giveUp: now.Add(min(max(l.Lease/3, minExchangeWait), maxExchangeWait)),
-		reports: reports, claim: claim, dueEpoch: l.demand.dueEpoch,
+		reports: reports, reported: reported, claim: claim, dueEpoch: l.demand.dueEpoch,
 	}
 	l.exchanges = append(l.exchanges, x)
 	l.Source.Start(x)
@@ -116,11 +117,11 @@ func (l *loop) claimable() int {
 // takeReports groups what is pending by operation, and leaves what is too much for one
 // exchange. A disposition that was sent before is dropped when its lease has ended: its
 // own success could not be told from another claim's any more.
-func (l *loop) takeReports(now time.Time) (reports []Report) {
+func (l *loop) takeReports(now time.Time) (reports []Report, reported [][]*delivery) {
 	if len(l.pending) == 0 {
-		return nil
+		return nil, nil
 	}
-	var groups [operations][]*Delivery
+	var groups [operations][]*delivery
 	left := l.pending[:0]
 	for _, d := range l.pending {
 		if d.state != pending { // accepted by an answer that came late, or lost
@@ -143,18 +144,19 @@ func (l *loop) takeReports(now time.Time) (reports []Report) {
 	l.pending = left
 	for operation, group := range groups {
 		if len(group) > 0 {
-			reports = append(reports, Report{Operation(operation), group})
+			reports = append(reports, Report{Operation(operation), toReport(group)})
+			reported = append(reported, group)
 		}
 	}
-	return reports
+	return reports, reported
 }
 
 // giveUp stops waiting for an exchange that had no answer in time. Its dispositions go out
 // again.
 func (l *loop) giveUp(x *exchange) {
 	x.givenUp = true
-	for _, r := range x.reports {
-		l.repeat(r.Deliveries)
+	for _, deliveries := range x.reported {
+		l.repeat(deliveries)
 	}
 	if x.claim > 0 {
 		l.demand.noteDue()
@@ -170,7 +172,7 @@ func (l *loop) remove(x *exchange) {
 
 // repeat has dispositions sent again that may have been accepted. That is safe: the
 // receipt is the same.
-func (l *loop) repeat(deliveries []*Delivery) {
+func (l *loop) repeat(deliveries []*delivery) {
 	for _, d := range deliveries {
 		d.reported = ambiguous
 	}
@@ -178,7 +180,7 @@ func (l *loop) repeat(deliveries []*Delivery) {
 }
 
 // putBack has dispositions sent again.
-func (l *loop) putBack(deliveries []*Delivery) {
+func (l *loop) putBack(deliveries []*delivery) {
 	for _, d := range deliveries {
 		if d.on(exchangeFailed) {
 			l.pending = append(l.pending, d)
@@ -199,9 +201,9 @@ func (l *loop) settle(x *exchange) {
 	}
 	for i, r := range x.results {
 		if x.givenUp {
-			l.settleLate(x.reports[i].Deliveries, r)
+			l.settleLate(x.reported[i], r)
 		} else {
-			note(l.settleReport(x.reports[i].Deliveries, r))
+			note(l.settleReport(x.reported[i], r))
 		}
 	}
 	if x.claim > 0 {
@@ -216,7 +218,7 @@ func (l *loop) settle(x *exchange) {
 	}
 }
 
-func (l *loop) settleReport(deliveries []*Delivery, r ReportResult) error {
+func (l *loop) settleReport(deliveries []*delivery, r ReportResult) error {
 	switch {
 	case r.Err == nil:
 		for i, d := range deliveries {
@@ -231,7 +233,7 @@ func (l *loop) settleReport(deliveries []*Delivery, r ReportResult) error {
 }
 
 // settleLate takes the acceptances of dispositions that are to be sent again.
-func (l *loop) settleLate(deliveries []*Delivery, r ReportResult) {
+func (l *loop) settleLate(deliveries []*delivery, r ReportResult) {
 	if r.Err != nil {
 		return
 	}
@@ -240,10 +242,10 @@ func (l *loop) settleLate(deliveries []*Delivery, r ReportResult) {
 			l.accept(d)
 		}
 	}
-	l.pending = slices.DeleteFunc(l.pending, func(d *Delivery) bool { return d.state == settled })
+	l.pending = slices.DeleteFunc(l.pending, func(d *delivery) bool { return d.state == settled })
 }
 
-func (l *loop) settleDelivery(d *Delivery, answer Answer) {
+func (l *loop) settleDelivery(d *delivery, answer Answer) {
 	switch {
 	case d.state == settled: // by another copy
 	case answer == Accepted:
@@ -251,7 +253,7 @@ func (l *loop) settleDelivery(d *Delivery, answer Answer) {
 	case answer == Malformed:
 		// Nothing else can be done with a task whose field is not the library's.
 		d.disposition = Disposition{Action: SetAside, Reason: "malformed"}
-		l.putBack([]*Delivery{d})
+		l.putBack([]*delivery{d})
 		return
 	case d.reported == ambiguous && !d.receiptDoubtful && time.Now().Before(d.until):
 		// The receipt was used up while the lease was ours: by the copy of this
@@ -263,7 +265,7 @@ func (l *loop) settleDelivery(d *Delivery, answer Answer) {
 	d.task.Payload = nil // the deliveries of one claim are one array: don't keep the payloads of all
 }
 
-func (l *loop) accept(d *Delivery) {
+func (l *loop) accept(d *delivery) {
 	if !d.on(dispositionTaken) {
 		return
 	}
@@ -295,7 +297,7 @@ func (l *loop) settleClaim(x *exchange) error {
 	if len(tasks) == 0 {
 		return nil
 	}
-	deliveries := make([]Delivery, len(tasks))
+	deliveries := make([]delivery, len(tasks))
 	for i := range deliveries {
 		d := &deliveries[i]
 		d.task = tasks[i]

@@ -112,7 +112,7 @@ func TestExchange_AnswersDecide(t *testing.T) {
 			t.Parallel()
 			w := newWorker(newQueue(time.Minute), 1, 0)
 			l := newLoop(t.Context(), w.Config)
-			d := &Delivery{state: reporting, reported: test.reported, receiptDoubtful: test.doubtful, until: time.Now().Add(time.Hour)}
+			d := &delivery{state: reporting, reported: test.reported, receiptDoubtful: test.doubtful, until: time.Now().Add(time.Hour)}
 			d.task.Payload = []byte("payload")
 			if test.over {
 				d.until = time.Now()
@@ -122,8 +122,8 @@ func TestExchange_AnswersDecide(t *testing.T) {
 			require.EqualValues(t, btoi(test.want == settled), w.Counters.Done.Load())
 			require.EqualValues(t, btoi(test.want == lost), w.Counters.Lost.Load())
 			if test.want == pending {
-				require.Equal(t, Disposition{Action: SetAside, Reason: "malformed"}, d.Disposition())
-				require.Equal(t, []*Delivery{d}, l.pending)
+				require.Equal(t, Disposition{Action: SetAside, Reason: "malformed"}, d.disposition)
+				require.Equal(t, []*delivery{d}, l.pending)
 			} else {
 				require.Nil(t, d.task.Payload, "it is not kept")
 			}

@@ -12,7 +12,7 @@ import (
 // extension is a batch of lease extensions, sent in one pipeline.
 type extension struct {
 	sent       time.Time // just before
-	deliveries []*Delivery
+	deliveries []*delivery
 	results    []ExtendResult
 }
 
@@ -23,7 +23,7 @@ func (l *loop) scheduleCheck(at time.Time) { l.nextCheck = sooner(l.nextCheck, a
 // schedules the next check.
 func (l *loop) checkLeases(now time.Time) {
 	l.nextCheck = time.Time{}
-	var due []*Delivery
+	var due []*delivery
 	for _, d := range l.handling {
 		switch {
 		case d.state == lost:
@@ -46,18 +46,19 @@ func (l *loop) checkLeases(now time.Time) {
 
 // extend extends leases, in a goroutine of its own. It is given half of what is left of
 // the most pressing one, so that there is always another try.
-func (l *loop) extend(now time.Time, due []*Delivery) {
+func (l *loop) extend(now time.Time, due []*delivery) {
 	x := &extension{sent: now, deliveries: due}
-	pressing := slices.MinFunc(due, func(a, b *Delivery) int { return a.until.Compare(b.until) })
+	pressing := slices.MinFunc(due, func(a, b *delivery) int { return a.until.Compare(b.until) })
 	budget := lease.Budget(pressing.until.Sub(now))
 	for _, d := range due {
 		d.on(extensionSent)
 	}
 	l.extension = x
+	items := toExtend(due)
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), budget)
 		defer cancel()
-		x.results = l.Source.Extend(ctx, x.deliveries)
+		x.results = l.Source.Extend(ctx, items)
 		l.extended <- x
 	}()
 }
@@ -88,7 +89,7 @@ func (l *loop) handleExtension(x *extension) {
 // If its reply was lost, the task's receipt may have been replaced by one that this
 // process does not know. The next try, or the disposition, then finds the receipt stale,
 // and the lease is lost: to guess a receipt could take the task from another worker.
-func (l *loop) handleExtended(d *Delivery, sent time.Time, r ExtendResult) error {
+func (l *loop) handleExtended(d *delivery, sent time.Time, r ExtendResult) error {
 	switch {
 	case r.Outcome != redisexec.Done:
 		if r.Outcome == redisexec.Unknown || r.Outcome == redisexec.Abandoned {

@@ -153,7 +153,7 @@ func TestLease_ALostTaskIsNotBegun(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorker(newQueue(time.Minute), 1, 0)
 		l := newLoop(t.Context(), w.Config)
-		d := &Delivery{task: Task{ID: "a"}}
+		d := &delivery{task: Task{ID: "a"}}
 		l.runners = 1 // it begins late
 		l.dispatch(d)
 		l.lose(d)

@@ -45,7 +45,7 @@ type loop struct {
 	end      <-chan struct{} // of Run's ctx; nil once it was seen
 	handlers context.Context // the handlers' contexts descend from it
 
-	work        chan *Delivery // to the runners
+	work        chan *delivery // to the runners
 	completions completions    // from the runners
 	exchanged   chan *exchange
 	extended    chan *extension
@@ -55,8 +55,8 @@ type loop struct {
 
 	runners      int         // goroutines
 	handling     bag         // deliveries whose handlers have not returned
-	pending      []*Delivery // their dispositions are to be sent
-	spare        []*Delivery // a slice to be used again
+	pending      []*delivery // their dispositions are to be sent
+	spare        []*delivery // a slice to be used again
 	dispatchedAt time.Time   // when deliveries were last given to the runners
 
 	exchanges []*exchange // without an answer
@@ -107,7 +107,7 @@ type stopping struct {
 func newLoop(ctx context.Context, c Config) *loop {
 	l := &loop{
 		Config: c, end: ctx.Done(), handlers: context.WithoutCancel(ctx),
-		work:        make(chan *Delivery, min(c.Concurrency, MaxGroup)),
+		work:        make(chan *delivery, min(c.Concurrency, MaxGroup)),
 		completions: completions{ready: make(chan struct{}, 1)},
 		exchanged:   make(chan *exchange),
 		extended:    make(chan *extension, 1),
@@ -233,7 +233,7 @@ func (a *alarm) set(at time.Time) {
 }
 
 // dispatch gives a delivery to a runner. There is always one free, or on its way.
-func (l *loop) dispatch(d *Delivery) {
+func (l *loop) dispatch(d *delivery) {
 	l.handling.add(d)
 	d.ctx, d.cancel = context.WithCancelCause(l.handlers)
 	if l.runners < len(l.handling) {
@@ -258,20 +258,20 @@ func (l *loop) gather() {
 }
 
 // conclude has a delivery's disposition sent, as soon as its receipt is certain.
-func (l *loop) conclude(d *Delivery) {
+func (l *loop) conclude(d *delivery) {
 	if d.on(handlerReturned) && d.state == pending {
 		l.pending = append(l.pending, d)
 	}
 }
 
 // giveBack has a delivery released that was not begun.
-func (l *loop) giveBack(d *Delivery) {
+func (l *loop) giveBack(d *delivery) {
 	d.disposition = Disposition{Action: Release}
 	l.conclude(d)
 }
 
 // lose gives up a delivery whose lease is gone, or may be. Its handler is notified.
-func (l *loop) lose(d *Delivery) {
+func (l *loop) lose(d *delivery) {
 	if !d.on(leaseLost) {
 		return
 	}

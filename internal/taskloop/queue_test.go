@@ -171,8 +171,8 @@ func (q *queue) beginExchange(reports []Report, claim int) (f fault) {
 	defer q.mu.Unlock()
 	x := exchanged{at: time.Now(), reports: map[Operation][]string{}, claim: claim}
 	for _, r := range reports {
-		for _, d := range r.Deliveries {
-			x.reports[r.Operation] = append(x.reports[r.Operation], d.Receipt()+" "+d.ID())
+		for _, d := range r.Items {
+			x.reports[r.Operation] = append(x.reports[r.Operation], d.Receipt+" "+d.ID)
 		}
 	}
 	q.exchanges = append(q.exchanges, x)
@@ -193,13 +193,13 @@ func (q *queue) endExchange() {
 func (q *queue) settle(r Report) (answers []Answer) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for _, d := range r.Deliveries {
-		at := slices.IndexFunc(q.items, func(i *item) bool { return i.ID == d.ID() && i.receipt == d.Receipt() })
+	for _, d := range r.Items {
+		at := slices.IndexFunc(q.items, func(i *item) bool { return i.ID == d.ID && i.receipt == d.Receipt })
 		switch {
 		case at < 0:
 			answers = append(answers, Stale)
 			continue
-		case q.malformed == d.ID() && r.Operation != Bury:
+		case q.malformed == d.ID && r.Operation != Bury:
 			answers = append(answers, Malformed)
 			continue
 		}
@@ -208,12 +208,12 @@ func (q *queue) settle(r Report) (answers []Answer) {
 		case Finish:
 			q.items = slices.Delete(q.items, at, at+1)
 		case GiveBack:
-			i.receipt, i.due = "", time.Now().Add(d.Disposition().Delay)
-			if d.Disposition().Action == Release {
+			i.receipt, i.due = "", time.Now().Add(d.Disposition.Delay)
+			if d.Disposition.Action == Release {
 				i.Attempt--
 			}
 		case Bury:
-			i.receipt, i.buried = "", " buried: "+d.Disposition().Reason
+			i.receipt, i.buried = "", " buried: "+d.Disposition.Reason
 		}
 		answers = append(answers, Accepted)
 	}
@@ -236,11 +236,11 @@ func (q *queue) claim(n int) (c ClaimResult) {
 	return c
 }
 
-func (q *queue) Extend(ctx context.Context, deliveries []*Delivery) []ExtendResult {
+func (q *queue) Extend(ctx context.Context, items []Item) []ExtendResult {
 	q.mu.Lock()
 	x := exchanged{at: time.Now(), reports: map[Operation][]string{}}
-	for _, d := range deliveries {
-		x.reports[Finish] = append(x.reports[Finish], d.Receipt()+" "+d.ID())
+	for _, d := range items {
+		x.reports[Finish] = append(x.reports[Finish], d.Receipt+" "+d.ID)
 	}
 	q.extensions = append(q.extensions, x)
 	until, _ := ctx.Deadline()
@@ -250,7 +250,7 @@ func (q *queue) Extend(ctx context.Context, deliveries []*Delivery) []ExtendResu
 		f = q.onExtend(len(q.extensions))
 	}
 	q.mu.Unlock()
-	results := make([]ExtendResult, len(deliveries))
+	results := make([]ExtendResult, len(items))
 	all := func(r ExtendResult) []ExtendResult {
 		for i := range results {
 			results[i] = r
@@ -261,7 +261,7 @@ func (q *queue) Extend(ctx context.Context, deliveries []*Delivery) []ExtendResu
 		return all(ExtendResult{Outcome: redisexec.Abandoned, Err: ctx.Err()})
 	}
 	if f.outcome == redisexec.Done || f.after {
-		for i, d := range deliveries {
+		for i, d := range items {
 			results[i].Receipt = q.extend(d)
 		}
 	}
@@ -274,11 +274,11 @@ func (q *queue) Extend(ctx context.Context, deliveries []*Delivery) []ExtendResu
 	return results
 }
 
-func (q *queue) extend(d *Delivery) string {
+func (q *queue) extend(d Item) string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, i := range q.items {
-		if i.ID == d.ID() && i.receipt == d.Receipt() {
+		if i.ID == d.ID && i.receipt == d.Receipt {
 			q.receipts++
 			i.receipt, i.due = fmt.Sprintf("r%d", q.receipts), time.Now().Add(q.lease)
 			return i.receipt

@@ -13,7 +13,7 @@ import (
 // A handler, or the policy, may call runtime.Goexit, which cannot be stopped: the deferred
 // function then decides, and another runner takes over.
 func (l *loop) runner() {
-	var current *Delivery // handed to the policy, and not delivered yet
+	var current *delivery // handed to the policy, and not delivered yet
 	handled := false      // its handler has returned
 	defer func() {
 		if current == nil {
@@ -43,7 +43,7 @@ func (l *loop) runner() {
 	}
 }
 
-func (l *loop) handle(d *Delivery) error {
+func (l *loop) handle(d *delivery) error {
 	l.Counters.Running.Add(1)
 	defer l.Counters.Running.Add(-1)
 	return l.Policy.Handle(d.ctx, d.task)
@@ -51,13 +51,13 @@ func (l *loop) handle(d *Delivery) error {
 
 // isInterrupted reports whether the handler's context was ended because the worker is to
 // stop. Only the loop ends it with this cause before the handler has returned.
-func (d *Delivery) isInterrupted() bool {
+func (d *delivery) isInterrupted() bool {
 	return context.Cause(d.ctx) == context.Canceled //nolint:errorlint // compared, not tested
 }
 
 // deliver passes a delivery on to the loop. If that has ended, nothing more can be done
 // for the task.
-func (l *loop) deliver(d *Delivery) {
+func (l *loop) deliver(d *delivery) {
 	d.cancel(nil)
 	if !l.completions.put(d) && d.state != lost {
 		l.Counters.Lost.Add(1)
@@ -70,12 +70,12 @@ type completions struct {
 	ready chan struct{} // cap 1: signalled by the first one in
 
 	mu         sync.Mutex // guards what follows
-	deliveries []*Delivery
+	deliveries []*delivery
 	closed     bool
 }
 
 // put reports whether the loop is still there to take the delivery.
-func (c *completions) put(d *Delivery) bool {
+func (c *completions) put(d *delivery) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -89,7 +89,7 @@ func (c *completions) put(d *Delivery) bool {
 }
 
 // take returns what is there. spare is a slice that is not needed any more.
-func (c *completions) take(spare []*Delivery) []*Delivery {
+func (c *completions) take(spare []*delivery) []*delivery {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	deliveries := c.deliveries

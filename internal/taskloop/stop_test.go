@@ -31,9 +31,9 @@ func TestStop_TakesBackWhatNoRunnerHasBegun(t *testing.T) {
 		w := newWorker(newQueue(time.Minute), 3, 0)
 		l := newLoop(t.Context(), w.Config)
 		l.runners = 3 // they are late
-		var all []*Delivery
+		var all []*delivery
 		for _, id := range numbered(3) {
-			d := &Delivery{task: Task{ID: id}}
+			d := &delivery{task: Task{ID: id}}
 			all = append(all, d)
 			l.dispatch(d)
 		}
@@ -43,7 +43,7 @@ func TestStop_TakesBackWhatNoRunnerHasBegun(t *testing.T) {
 		require.Len(t, l.pending, 2)
 		for _, d := range l.pending {
 			require.NotSame(t, begun, d)
-			require.Equal(t, Disposition{Action: Release}, d.Disposition())
+			require.Equal(t, Disposition{Action: Release}, d.disposition)
 			require.Equal(t, pending, d.state)
 		}
 		for _, d := range all {

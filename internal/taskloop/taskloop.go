@@ -36,9 +36,9 @@ type Source interface {
 	// all in one pipeline. It blocks until there is an answer or the client gives up, and
 	// returns a result for each report.
 	Exchange(reports []Report, claim int) ([]ReportResult, ClaimResult)
-	// Extend sends one extension for each delivery's lease in one pipeline, and returns
-	// a result for each. It returns when ctx ends.
-	Extend(ctx context.Context, deliveries []*Delivery) []ExtendResult
+	// Extend sends one extension for each item's lease in one pipeline, and returns a
+	// result for each. It returns when ctx ends.
+	Extend(ctx context.Context, items []Item) []ExtendResult
 	// Wait returns nil when a task may be due, or an error when it cannot tell or ctx has
 	// ended.
 	Wait(ctx context.Context) error
@@ -48,8 +48,16 @@ type Source interface {
 
 // Report says what is to become of tasks, all by the same operation.
 type Report struct {
-	Operation  Operation
-	Deliveries []*Delivery
+	Operation Operation
+	Items     []Item
+}
+
+// Item is what a Source needs to know of a task. It is a copy: the loop may change its own
+// while the Source still sends.
+type Item struct {
+	ID          string
+	Receipt     string
+	Disposition Disposition // in a report
 }
 
 // Operation is what a report asks for.
