@@ -118,7 +118,9 @@ func (n *Notifier) Leave(channel string, l *Listener) {
 	s.listeners = slices.DeleteFunc(s.listeners, func(other *Listener) bool { return other == l })
 	if len(s.listeners) == 0 {
 		s.idleSince = time.Now()
-		n.loop.Wake()
+		if !n.closed {
+			n.loop.Wake()
+		}
 	}
 }
 

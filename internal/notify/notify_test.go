@@ -2,6 +2,8 @@ package notify
 
 import (
 	"context"
+	"errors"
+	"math"
 	"net"
 	"slices"
 	"sync"
@@ -26,12 +28,13 @@ type setup struct {
 	faults *redistest.Faults
 	start  time.Time
 
-	mu       sync.Mutex // guards what follows
-	dials    []time.Duration
-	commands map[string][]time.Duration // by name and channel
-	denied   map[string]bool            // channels
-	dialErr  error
-	hangUps  int // for so many commands from now, the server closes the connection instead
+	mu        sync.Mutex // guards what follows
+	dials     []time.Duration
+	commands  map[string][]time.Duration // by name and channel
+	denied    map[string]bool            // channels
+	dialErr   error
+	dialHangs bool
+	hangUps   int // for so many commands from now, the server closes the connection instead
 }
 
 // inBubble runs a test of a notifier on a fake clock, and closes the notifier.
@@ -64,12 +67,17 @@ func inBubble(t *testing.T, test func(t *testing.T, s *setup)) {
 
 // dial makes a connection to the server. As a kernel does, and a net.Pipe doesn't, it takes
 // what is written whether or not it is being read.
-func (s *setup) dial(context.Context, string, string) (net.Conn, error) {
+func (s *setup) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.dials = append(s.dials, time.Since(s.start))
-	if s.dialErr != nil {
-		return nil, s.dialErr
+	hangs, err := s.dialHangs, s.dialErr
+	s.mu.Unlock()
+	if hangs {
+		<-ctx.Done()
+		err = ctx.Err()
+	}
+	if err != nil {
+		return nil, err
 	}
 	far, err := s.m.Dial()
 	if err != nil {
@@ -238,7 +246,7 @@ func TestNotifier_LingersFiveSecondsAndEnds(t *testing.T) {
 		require.True(t, notified(l))
 		for range 3 { // a loop of short waits subscribes once
 			s.Leave("a", l)
-			time.Sleep(linger - time.Millisecond)
+			time.Sleep(5*time.Second - time.Millisecond)
 			l = s.Join("a")
 			require.True(t, notified(l))
 		}
@@ -246,7 +254,7 @@ func TestNotifier_LingersFiveSecondsAndEnds(t *testing.T) {
 		require.Equal(t, 1, s.Received("a"))
 
 		s.Leave("a", l)
-		time.Sleep(linger - time.Millisecond)
+		time.Sleep(5*time.Second - time.Millisecond)
 		synctest.Wait()
 		require.Equal(t, []string{"a"}, s.m.PubSubChannels("*"))
 		require.False(t, s.isOver(t))
@@ -272,10 +280,10 @@ func TestNotifier_EndsOneSubscriptionOfTwo(t *testing.T) {
 		require.True(t, notified(a))
 		require.True(t, notified(b))
 		s.Leave("a", a)
-		time.Sleep(linger)
+		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		require.Equal(t, []string{"b"}, s.m.PubSubChannels("*"))
-		require.Equal(t, []time.Duration{linger}, s.at("UNSUBSCRIBE a"))
+		require.Equal(t, []time.Duration{5 * time.Second}, s.at("UNSUBSCRIBE a"))
 		s.m.Publish("b", "")
 		require.True(t, notified(b))
 		require.Len(t, s.dialled(), 1)
@@ -301,26 +309,50 @@ func TestNotifier_CloseEndsEverything(t *testing.T) {
 		require.Zero(t, time.Since(start))
 		require.True(t, s.isOver(t))
 
+		started := 0
+		s.loop = background.NewLoop(func(func()) { started++ }, s.turn)
 		after := s.Join("b")
 		s.RequestPing()
-		s.Leave("a", l)
 		time.Sleep(time.Minute)
-		require.True(t, s.isOver(t), "nothing is started any more")
+		require.True(t, s.isOver(t))
+		require.Zero(t, started, "not even a goroutine that ends at once")
 		require.False(t, notified(after))
 		require.Len(t, s.dialled(), 1)
+	})
+}
+
+// TestNotifier_LeaveAfterCloseStartsNothing: Close has returned, and waits for nothing more.
+func TestNotifier_LeaveAfterCloseStartsNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *setup) {
+		l := s.Join("a")
+		require.True(t, notified(l))
+		s.Close(t.Context())
+		started := 0
+		s.loop = background.NewLoop(func(func()) { started++ }, s.turn)
+		s.Leave("a", l)
+		require.Zero(t, started)
 	})
 }
 
 // TestNotifier_CloseInAnOutage does not wait for a server that does not answer, nor for the
 // pause between two connections.
 func TestNotifier_CloseInAnOutage(t *testing.T) {
-	inBubble(t, func(t *testing.T, s *setup) {
-		require.True(t, notified(s.Join("a")))
-		s.faults.HalfOpen()
-		s.RequestPing()
-		time.Sleep(silence / 2)
-		start := time.Now()
-		s.Close(t.Context())
-		require.Zero(t, time.Since(start))
-	})
+	for name, spoil := range map[string]func(s *setup){
+		"half open":    func(s *setup) { s.faults.HalfOpen() },
+		"refuses":      func(s *setup) { s.dialErr, s.hangUps = errors.New("connection refused"), 1 },
+		"never dialed": func(s *setup) { s.dialHangs, s.hangUps = true, 1 },
+		"hangs up":     func(s *setup) { s.hangUps = math.MaxInt },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, s *setup) {
+				require.True(t, notified(s.Join("a")))
+				s.set(func() { spoil(s) })
+				s.RequestPing()
+				time.Sleep(1234 * time.Millisecond)
+				start := time.Now()
+				s.Close(t.Context())
+				require.Zero(t, time.Since(start))
+			})
+		})
+	}
 }

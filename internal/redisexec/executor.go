@@ -63,7 +63,8 @@ type Request struct {
 	// Detached has the request sent even if its context has ended.
 	Detached bool
 	// OnUnknown, if set, is notified when the request's effect may have come, or may
-	// still come, after Run returned without a reply.
+	// still come, after Run returned without a reply: at once, or when the attempt that
+	// the caller has left has ended; both, if there was an earlier attempt without a reply.
 	OnUnknown UnknownHandler
 }
 

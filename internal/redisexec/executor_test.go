@@ -139,8 +139,8 @@ func TestExecutor_UnavailableIsTriedAgainForTenSeconds(t *testing.T) {
 					reply, err := e.Run(t.Context(), r)
 					require.ErrorIs(t, err, errLoading)
 					require.Equal(t, ambiguous, reply.Ambiguous)
-					require.Greater(t, time.Since(start), unavailableFor)
-					require.LessOrEqual(t, time.Since(start), unavailableFor+backoffLast+backoffLeast)
+					require.Greater(t, time.Since(start), 10*time.Second)
+					require.LessOrEqual(t, time.Since(start), 10*time.Second+backoffLast+backoffLeast)
 					require.Greater(t, len(s.record().commands), 20, "half a second apart at most")
 					if ambiguous && retry == Idempotent {
 						require.ErrorIs(t, err, ErrUnknown)

@@ -256,12 +256,27 @@ func TestExchange_TasksClaimedTooLateAreNotBegun(t *testing.T) {
 			}
 			return fault{}
 		}
-		w := newWorker(q, 2, time.Second)
-		w.run(t)
+		w := newWorker(q, 5, time.Second).run(t) // so that there are runners for them
 		time.Sleep(20 * time.Second)
 		require.ElementsMatch(t, []string{"a", "b"}, w.tasks(), "from the second claim")
 		require.Equal(t, [5]int64{2, 0, 0, 0, 2}, w.counts())
 		require.Nil(t, w.end())
+	})
+}
+
+// TestExchange_AClaimIsNotDispatchedAfterItsLease: not even for a moment.
+func TestExchange_AClaimIsNotDispatchedAfterItsLease(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		w := newWorker(newQueue(3*time.Second), 5, 0)
+		l := newLoop(t.Context(), w.Config)
+		x := &exchange{sent: time.Now(), claim: 5, claimed: ClaimResult{Receipt: "r1", Tasks: make([]Task, 2)}}
+		time.Sleep(3*time.Second - 32*time.Millisecond) // the safe part of the lease
+		l.settle(x)
+		require.Empty(t, l.handling)
+		require.Empty(t, l.work)
+		require.Empty(t, l.pending, "nor is it given back")
+		require.Equal(t, [5]int64{0, 0, 0, 0, 2}, w.counts())
+		l.close()
 	})
 }
 

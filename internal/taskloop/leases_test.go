@@ -122,7 +122,14 @@ func TestLease_ALostReplyMakesTheReceiptDoubtful(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				q := newQueue(30*time.Second, "a")
 				q.onExtend = func(int) fault { return test.extension }
-				q.onExchange = only(2, replyIsLost)
+				reports := 0
+				q.onExchange = func(n int) fault {
+					if len(q.exchanges[n-1].reports) == 0 {
+						return fault{}
+					}
+					reports++
+					return only(1, replyIsLost)(reports)
+				}
 				w := newWorker(q, 1, 10500*time.Millisecond).run(t)
 				time.Sleep(25 * time.Second)
 				require.Equal(t, test.want, w.counts())

@@ -25,7 +25,6 @@ func TestStop_TasksThatWereNotBegunAreReleased(t *testing.T) {
 	})
 }
 
-// TestStop_TakesBackWhatNoRunnerHasBegun.
 func TestStop_TakesBackWhatNoRunnerHasBegun(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorker(newQueue(time.Minute), 3, 0)
