@@ -20,6 +20,12 @@ import (
 // notified of it go first.
 const yieldFor = 2 * time.Millisecond
 
+// Taking a lock has two stages. First the caller waits for its turn among the callers of
+// its Locker, who do not use Redis for that: it may be handed the lock then. Otherwise it is
+// the head of its queue, and acquires the lock from Redis, where it competes with the heads
+// of other processes. However it ends, the next waiter learns of it: by Hold, or by
+// PromoteNext. A path without either would leave a name's waiters asleep.
+
 // acquireInOrder takes the lock when k's turn has come among the callers of its Locker.
 // With try it does not wait while another one holds the lock.
 func (k *Lock) acquireInOrder(ctx context.Context, try bool) error {
@@ -75,7 +81,9 @@ func (k *Lock) awaitTurn(ctx context.Context) (turn waitqueue.Turn, err error) {
 	if queues.Leave(&k.waiter) {
 		return 0, err
 	}
-	// The turn came at the same moment. A lock is taken, a turn to acquire passed on.
+	// The turn came at the same moment, and is in the channel. A lock that was handed over
+	// is taken: to give it back would cost as much as the caller's own Unlock does. A turn
+	// to acquire is passed on.
 	if turn = <-k.waiter.Turn(); turn == waitqueue.Granted || turn == waitqueue.Refused {
 		return turn, nil
 	}

@@ -9,6 +9,19 @@ import (
 	"github.com/sluice-go/sluice/internal/redisexec"
 )
 
+// The loop has no state of its own besides the connection. Each turn looks at what is
+// subscribed, what the receiver has learnt and what the time is, decides (plan), and does it
+// (carryOut). Whatever changes one of these calls Wake, and nothing else has to be
+// remembered: a turn too many does nothing.
+//
+// Three things are subtle:
+//   - plan notes a channel as requested before SUBSCRIBE is written. If the write fails, the
+//     connection is dropped, and forgetConnection takes all of that back.
+//   - The answer is expected from before the write on, and the receiver clears that. So a
+//     server that never answers is noticed even if the first write already hangs in it.
+//   - A connection ends before the next one begins (connection.close waits for the
+//     receiver). So what the receiver reports is always of the current one.
+
 // turn is one turn of the loop: it does what is to be done on the connection, and
 // returns how long there is nothing to do.
 func (n *Notifier) turn() time.Duration {
@@ -82,6 +95,7 @@ func (n *Notifier) plan(now time.Time) plan {
 		return p
 	}
 	n.requestWanted(now, &p)
+	// A PING is needed only if nothing else is on its way that the server answers.
 	if n.pingWanted && len(p.subscribe) == 0 && n.conn.owesAnswer().IsZero() {
 		n.pingWanted = false
 		p.ping = true

@@ -16,7 +16,20 @@ const (
 )
 
 // exchange is a pipeline of reports and a claim. The loop makes it, a goroutine of
-// Source.Start sends it, and the loop settles it.
+// Source.Start sends it, and the loop settles it:
+//
+//	takeReports → Source.Start → Run → exchanged → settle
+//	                           ↘ no answer until giveUp: its dispositions go out again,
+//	                             with the next exchange; a late answer is settled too
+//
+// To send a disposition twice is safe. It carries the same receipt, which the server accepts
+// once; the second copy is answered "stale". That is why a stale answer counts as accepted
+// if an earlier copy had no reply, as long as nothing else can have used the receipt up: no
+// doubtful extension, and the lease not over (see settleDelivery).
+//
+// To claim twice is safe too, but not free: what the lost claim has leased is due again only
+// when that lease ends, and the attempt counts. So a claim that is given up is still waited
+// for in the background, and what it brings late is handed out.
 type exchange struct {
 	source   Source
 	answered chan<- *exchange
@@ -70,7 +83,9 @@ func (l *loop) exchange(now time.Time) bool {
 	if now.Before(l.health.retryAt) || !l.mayExchange() {
 		return false
 	}
-	claim, before := l.claimable(), len(l.pending) // before dispositions are taken off pending
+	// Before the dispositions are taken off pending: in an outage they keep their runners
+	// until Redis has taken them, see free.
+	claim, before := l.claimable(), len(l.pending)
 	reports, reported := l.takeReports(now)
 	if !l.demand.claimWanted && len(reports) == 0 {
 		claim = 0
@@ -89,7 +104,10 @@ func (l *loop) exchange(now time.Time) bool {
 }
 
 // mayExchange reports whether an exchange may go out. One may at any time. With many
-// runners another one may be under way, if there is much to do.
+// runners another one may be under way, if there is much to do: Redis deals with one half
+// of the tasks while the handlers have the other. With few runners a second exchange would
+// only make both groups smaller. In an outage there is one at a time, so that each failure
+// is waited out.
 func (l *loop) mayExchange() bool {
 	switch exchanges, _, _ := l.underWay(); {
 	case exchanges == 0:
@@ -102,7 +120,7 @@ func (l *loop) mayExchange() bool {
 }
 
 // claimable is how many tasks the next claim is for: the free runners, but with many not
-// more than half of them.
+// more than half of them, so that two exchanges can take turns.
 func (l *loop) claimable() int {
 	if l.stopping != nil {
 		return 0
