@@ -41,16 +41,15 @@ type Janitor struct {
 	commandTime time.Duration
 	loop        *background.Loop
 
-	mu      sync.Mutex // guards what follows
-	pending map[any]*pendingRelease
-	asked   map[any]bool // servers that a pipeline is under way to, see redisexec.Executor.NodeOf
+	mu      sync.Mutex              // guards what follows
+	pending map[any]*pendingRelease // by token
+	asked   map[any]bool            // servers that a pipeline is under way to, see redisexec.Executor.NodeOf
 	closed  bool
 }
 
 // pendingRelease is a token that is to be released. It belongs to the janitor, whose
 // mutex guards the map in which it is.
 type pendingRelease struct {
-	token   any
 	request redisexec.Request
 	next    time.Time
 	answers int       // so many releases were answered
@@ -78,7 +77,7 @@ func (j *Janitor) Add(token any, release redisexec.Request) {
 		return
 	}
 	now := time.Now()
-	j.pending[token] = &pendingRelease{token: token, request: release, next: now, giveUp: now.Add(releaseFor)}
+	j.pending[token] = &pendingRelease{request: release, next: now, giveUp: now.Add(releaseFor)}
 	j.loop.Wake()
 }
 
@@ -128,9 +127,9 @@ func (j *Janitor) turn() time.Duration {
 
 // findDue returns what is to be released now, on one server, and how long until
 // something else is.
-func (j *Janitor) findDue(now time.Time) (node any, due []*pendingRelease, pause time.Duration) {
-	pause = time.Hour
-	for _, p := range j.pending {
+func (j *Janitor) findDue(now time.Time) (node any, due map[any]*pendingRelease, pause time.Duration) {
+	due, pause = map[any]*pendingRelease{}, time.Hour
+	for token, p := range j.pending {
 		if left := p.next.Sub(now); left > 0 {
 			pause = min(pause, left)
 			continue
@@ -140,7 +139,7 @@ func (j *Janitor) findDue(now time.Time) (node any, due []*pendingRelease, pause
 			node = at
 		}
 		if at == node && !j.asked[at] && len(due) < maxReleases {
-			due = append(due, p)
+			due[token] = p
 			p.next = now.Add(releaseFor) // not again while it is under way, wherever its key may move
 		}
 	}
@@ -149,10 +148,10 @@ func (j *Janitor) findDue(now time.Time) (node any, due []*pendingRelease, pause
 
 // send sends each release once, and dates or drops it by what came of it. It runs in a
 // goroutine of its own.
-func (j *Janitor) send(node any, due []*pendingRelease) {
-	requests := make([]redisexec.Request, len(due))
-	for i, p := range due {
-		requests[i] = p.request
+func (j *Janitor) send(node any, due map[any]*pendingRelease) {
+	tokens, requests := make([]any, 0, len(due)), make([]redisexec.Request, 0, len(due))
+	for token, p := range due {
+		tokens, requests = append(tokens, token), append(requests, p.request)
 	}
 	results := j.executor.SendAll(context.Background(), requests)
 
@@ -160,16 +159,16 @@ func (j *Janitor) send(node any, due []*pendingRelease) {
 	defer j.mu.Unlock()
 	delete(j.asked, node)
 	now := time.Now()
-	for i, p := range due {
-		if j.pending[p.token] == p { // not added anew meanwhile
-			j.date(p, results[i].Err == nil, now)
+	for i, token := range tokens {
+		if p := due[token]; j.pending[token] == p { // not added anew meanwhile
+			j.date(token, p, results[i].Err == nil, now)
 		}
 	}
 	j.loop.Wake()
 }
 
 // date says when a release is tried again, or drops it.
-func (j *Janitor) date(p *pendingRelease, answered bool, now time.Time) {
+func (j *Janitor) date(token any, p *pendingRelease, answered bool, now time.Time) {
 	switch {
 	case !answered && now.Before(p.giveUp):
 		p.next = now.Add(releaseRetry)
@@ -180,6 +179,6 @@ func (j *Janitor) date(p *pendingRelease, answered bool, now time.Time) {
 		p.answers++
 		p.next = now.Add(j.commandTime)
 	default:
-		delete(j.pending, p.token)
+		delete(j.pending, token)
 	}
 }
