@@ -69,7 +69,7 @@ func WithAutoRenew() LockOption {
 func WithMaxHold(d time.Duration) LockOption {
 	return func(o *lockOptions) {
 		if o.maxHold = d; d == 0 {
-			o.maxHold = -1 // not the default, but bad
+			o.maxHold = -1 // 0 in the field is the default; given by a caller it is out of range
 		}
 	}
 }

@@ -160,7 +160,8 @@ func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration) 
 	})
 }
 
-// byID runs a script on one task that answers 1 for done and 0 for no such task.
+// byID runs a script on one task that answers 1 for done, 0 for no such task and -1 for a
+// field that is not the library's, which is ErrCorrupt.
 func (q *Queue) byID(ctx context.Context, op, id string, request func() redisexec.Request) (bool, error) {
 	if err := q.check(op, ctx); err != nil {
 		return false, err

@@ -9,7 +9,9 @@ import (
 	"github.com/sluice-go/sluice/internal/taskloop"
 )
 
-// One function decodes each kind of reply. What it does not know is ErrCorrupt.
+// One function decodes each kind of reply. What it does not know is ErrCorrupt. Those that
+// are used once are beside their method: of dead letters in dead.go, of acquisitions in
+// fence.go.
 
 // decoder decodes the reply of a script that hands out entries: how many it read if there
 // may be more, and the entries.

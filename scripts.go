@@ -16,8 +16,9 @@ import (
 //go:embed lua
 var lua embed.FS
 
-// The lock's scripts stand alone and use one key; the queue's begin with
-// preludes of what they share, those in lua/shared.
+// The lock's scripts stand alone, and use one key or, with fences, two. The queue's,
+// except purge, begin with what they share: the files of lua/shared that are named behind
+// the policy, in this order. The policy is what RETRY says in the script's header.
 var (
 	scriptAcquire       = newScript("acquire", redisexec.Idempotent)
 	scriptRelease       = newScript("release", redisexec.Idempotent)

@@ -8,7 +8,8 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// operation is one of the library's, on what prepare has put there.
+// operation is one of the library's, on what guarded.prepare has put there: it says which
+// locks and tasks there are, by names that tell their state.
 type operation struct {
 	name string
 	run  func(ctx context.Context, g *guarded) error
