@@ -173,8 +173,7 @@ func (q *Queue) byID(ctx context.Context, op, id string, request func() redisexe
 	if err != nil {
 		return false, wrap(op, q.name, err)
 	}
-	code, err := redisexec.Int(reply.Value)
-	answer := taskloop.Answer(code)
+	answer, err := decodeAnswer(reply.Value)
 	if err == nil && answer == taskloop.Malformed {
 		err = ErrCorrupt
 	}

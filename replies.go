@@ -36,7 +36,26 @@ func decodeInts[I ~int64](value any, n int) ([]I, error) {
 
 // decodeAnswers decodes what dequeue.lua, giveback.lua and bury.lua say of n tasks.
 func decodeAnswers(value any, n int) ([]taskloop.Answer, error) {
-	return decodeInts[taskloop.Answer](value, n)
+	answers, err := decodeInts[taskloop.Answer](value, n)
+	if err != nil {
+		return nil, err
+	}
+	for _, answer := range answers {
+		if !answer.IsKnown() {
+			return nil, redisexec.Unexpected(value)
+		}
+	}
+	return answers, nil
+}
+
+// decodeAnswer decodes what a script says of one task.
+func decodeAnswer(value any) (taskloop.Answer, error) {
+	code, err := redisexec.Int(value)
+	answer := taskloop.Answer(code)
+	if err == nil && !answer.IsKnown() {
+		err = redisexec.Unexpected(value)
+	}
+	return answer, err
 }
 
 func appendOutcomes(to []Outcome, value any, n int) ([]Outcome, error) {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/stretchr/testify/require"
 )
 
@@ -46,5 +47,11 @@ func TestScriptsAreUsed(t *testing.T) {
 		source := luaFile(file.Name())
 		require.LessOrEqual(t, strings.Count(source, "\n"), 50, file.Name())
 		require.Contains(t, source, "-- RETURNS", file.Name())
+		require.Contains(t, source, "-- RETRY "+retries[scripts[name].Retry()], "%s and newScript differ", file.Name())
 	}
+}
+
+// retries are the retry policies as the scripts' headers name them.
+var retries = map[redisexec.RetryPolicy]string{
+	redisexec.Never: "never", redisexec.Idempotent: "idempotent", redisexec.ReadOnly: "readOnly",
 }

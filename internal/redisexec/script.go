@@ -21,6 +21,9 @@ func NewScript(source, digest string, retry RetryPolicy) *Script {
 // Source is the script as the server is sent it.
 func (s *Script) Source() string { return s.source }
 
+// Retry says what may be done when the reply to the script is lost.
+func (s *Script) Retry() RetryPolicy { return s.retry }
+
 // firstKey is where the first key stands in a script's arguments.
 const firstKey = 3
 

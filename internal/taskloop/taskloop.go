@@ -88,6 +88,9 @@ const (
 	Accepted
 )
 
+// IsKnown reports whether it is one of the answers.
+func (a Answer) IsKnown() bool { return a >= Malformed && a <= Accepted }
+
 // ClaimResult is the result of a claim.
 type ClaimResult struct {
 	Outcome redisexec.Outcome
