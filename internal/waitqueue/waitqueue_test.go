@@ -136,8 +136,11 @@ func TestSet_ForgottenHolderKeepsNoCallerWaiting(t *testing.T) {
 		s.mu.Unlock()
 		require.Equal(t, Acquire, <-next.Turn())
 		require.Equal(t, 2*time.Minute, time.Since(start))
-		s.GivenBack(&first.Waiter, 0, 0) // too late: it changes nothing
-		require.Equal(t, Acquire, func() Turn { s.PromoteNext(&next.Waiter); return newCaller().join(t, s, false) }())
+		s.GivenBack(&first.Waiter, 0, 0) // too late: next is the head
+		last := newCaller()
+		require.Equal(t, Queued, last.join(t, s, false))
+		s.PromoteNext(&next.Waiter)
+		require.Equal(t, Acquire, <-last.Turn())
 	})
 }
 

@@ -66,10 +66,11 @@ func TestLateCopy_OfARefusedAcquisitionIsReleased(t *testing.T) {
 				faults.HoldRequest(1)
 				if what == "try" {
 					_, err = l.TryLock(t.Context(), name)
+					require.ErrorIs(t, err, sluice.ErrLocked)
 				} else {
 					_, err = l.Lock(systest.Within(t, 150*time.Millisecond), name)
+					systest.RequireLocked(t, err)
 				}
-				require.ErrorIs(t, err, sluice.ErrLocked)
 				require.NoError(t, k.Unlock(t.Context()))
 				require.Equal(t, 1, faults.Deliver())
 				require.Eventually(t, func() bool { return rdb.Exists(t.Context(), "Lock:"+name).Val() == 0 },
