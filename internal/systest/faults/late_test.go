@@ -80,6 +80,32 @@ func TestLateCopy_OfARefusedAcquisitionIsReleased(t *testing.T) {
 	}
 }
 
+// TestLateCopy_ArrivesAfterTheRelease: the first attempt is held up, its repeat takes the
+// lock, and the lock is released. When the first attempt is carried out after that, it must
+// not keep the lock.
+func TestLateCopy_ArrivesAfterTheRelease(t *testing.T) {
+	for name, release := range map[string]func(ctx context.Context, l *sluice.Locker, k *sluice.Lock) error{
+		"Unlock":    func(ctx context.Context, _ *sluice.Locker, k *sluice.Lock) error { return k.Unlock(ctx) },
+		"UnlockAll": func(ctx context.Context, l *sluice.Locker, _ *sluice.Lock) error { return l.UnlockAll(ctx) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			systest.Each(t, func(t *testing.T, s *redistest.Server) {
+				name, rdb := redistest.Name(t), s.Client(t)
+				faulty, faults := s.Faulty(t)
+				l := systest.NewLocker(t, faulty, sluice.WithTTL(time.Minute))
+				systest.Warm(t, l, name)
+				faults.HoldRequest(1)
+				k, err := l.TryLock(t.Context(), name)
+				require.NoError(t, err)
+				require.NoError(t, release(t.Context(), l, k))
+				require.Equal(t, 1, faults.Deliver())
+				require.Eventually(t, func() bool { return rdb.Exists(t.Context(), "Lock:"+name).Val() == 0 },
+					10*time.Second, 5*time.Millisecond, "held without a holder")
+			})
+		})
+	}
+}
+
 // TestLateCopy_OfALostLockIsReleased: a copy of the acquisition arrives when the
 // lock has been lost, and its holder knows. The lock must not stay taken without a holder.
 func TestLateCopy_OfALostLockIsReleased(t *testing.T) {
