@@ -383,7 +383,9 @@ func TestLocker_CloseBesideOperations(t *testing.T) {
 				}
 			})
 		}
-		require.NoError(t, l.Close())
+		if err := l.Close(); err != nil {
+			require.ErrorIs(t, err, sluice.ErrUnknown) // a release took longer than the second that Close waits
+		}
 		wg.Wait()
 	}
 }
@@ -412,7 +414,7 @@ func TestLocker_ToleratesAnyForeignTTL(t *testing.T) {
 func TestLocker_UnlockAllBesideHandOvers(t *testing.T) {
 	t.Parallel()
 	l, name := systest.NewLocker(t, redistest.Mini(t).Client(t)), redistest.Name(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var taken, all atomic.Int64
 	var callers sync.WaitGroup
@@ -434,7 +436,7 @@ func TestLocker_UnlockAllBesideHandOvers(t *testing.T) {
 			all.Add(1)
 		}
 	})
+	require.Eventually(t, func() bool { return taken.Load() > 2000 && all.Load() > 50 }, 30*time.Second, 5*time.Millisecond)
+	cancel()
 	callers.Wait()
-	require.Positive(t, taken.Load())
-	require.Positive(t, all.Load())
 }
