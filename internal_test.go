@@ -89,3 +89,20 @@ func TestLock_KnownKeyMakesNoBadNameGood(t *testing.T) {
 	_, err = bad.join(false)
 	require.ErrorIs(t, err, ErrInvalidName)
 }
+
+// TestFences_RiseWithinAMicrosecond: hand-overs may be faster than the clock's unit, and no
+// fence is given twice.
+func TestFences_RiseWithinAMicrosecond(t *testing.T) {
+	t.Parallel()
+	f, given := fences{first: 1, current: 1, since: time.Now()}, 0
+	for {
+		next, ok := f.next()
+		if !ok {
+			break // the block is used up
+		}
+		require.Greater(t, next.current, f.current)
+		f, given = next, given+1
+	}
+	require.Equal(t, fenceBlock, f.current)
+	require.Positive(t, given)
+}
