@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/redisexec"
 )
 
@@ -16,15 +17,86 @@ import (
 // Tasks that were claimed as often as WithMaxAttempts allows go to the dead letters
 // instead, as do entries that are not the library's; fewer than n may be returned then.
 // More than 250 tasks, or a megabyte of payload, are claimed in several steps; if one
-// fails, the tasks claimed before are returned beside the error. After ErrUnknown tasks
-// may be leased to no caller: they are due again when the lease ends.
+// fails, the tasks claimed before are returned beside the error. Claim begins no step that
+// might end after half of the lease, which leaves the caller the other half: again, fewer
+// than n may be returned. No task is returned twice, or after its lease. ErrLost says that
+// the leases of all had ended before the replies came: claim fewer, or for longer. After
+// ErrLost and ErrUnknown tasks may be leased to no caller: they are due again when the
+// lease ends.
 func (q *Queue) Claim(ctx context.Context, n int, lease time.Duration) ([]Entry, error) {
 	if err := checkDuration("lease", lease); err != nil {
 		return nil, fmt.Errorf("sluice: claim: %w", err)
 	}
-	return collect(ctx, q, "claim", n, func(n, _ int) (redisexec.Request, decoder[Entry]) {
-		return q.claimRequest(n, lease), decodeClaimedAs[Entry]
-	})
+	if err := q.checkCount("claim", ctx, n); err != nil {
+		return nil, err
+	}
+	c := claiming{lease: lease, began: time.Now()}
+	for more := true; more && c.mayGoOn(n); {
+		sent := time.Now()
+		read, entries, err := step(ctx, q, q.claimRequest(min(n-c.count, maxGroup), lease), decodeClaimedAs[Entry])
+		c.add(sent, entries)
+		if err != nil {
+			return c.valid(), wrap("claim", q.name, err)
+		}
+		more = read > 0
+	}
+	entries := c.valid()
+	if len(entries) == 0 && c.count > 0 {
+		return nil, wrap("claim", q.name, fmt.Errorf("%w: the replies took longer than the lease", ErrLost))
+	}
+	return entries, nil
+}
+
+// claiming is a Claim in one or more steps. The leases of the first step run while the
+// others are under way.
+type claiming struct {
+	lease   time.Duration
+	began   time.Time
+	slowest time.Duration // of the steps so far
+	steps   []claimStep
+	count   int // tasks so far
+}
+
+// claimStep is what one step has claimed.
+type claimStep struct {
+	until   time.Time // the entries are the caller's until then
+	entries []Entry
+}
+
+// mayGoOn reports whether fewer than n tasks were claimed, and a step as slow as the
+// slowest would end within half of the first step's lease.
+func (c *claiming) mayGoOn(n int) bool {
+	return c.count < n && (c.steps == nil || time.Since(c.began)+c.slowest < c.lease/2)
+}
+
+func (c *claiming) add(sent time.Time, entries []Entry) {
+	c.slowest = max(c.slowest, time.Since(sent))
+	c.steps = append(c.steps, claimStep{lease.SafeUntil(sent, c.lease), entries})
+	c.count += len(entries)
+}
+
+// valid returns the entries whose leases have not ended, each ID once. A server whose clock
+// was set forward may have handed out an ID again: its last receipt is the good one.
+func (c *claiming) valid() []Entry {
+	now := time.Now()
+	if len(c.steps) == 1 && now.Before(c.steps[0].until) {
+		return c.steps[0].entries
+	}
+	last := make(map[string]int, c.count) // the step that claimed an ID last
+	for i, s := range c.steps {
+		for _, e := range s.entries {
+			last[e.ID] = i
+		}
+	}
+	var entries []Entry
+	for i, s := range c.steps {
+		for _, e := range s.entries {
+			if last[e.ID] == i && now.Before(s.until) {
+				entries = append(entries, e)
+			}
+		}
+	}
+	return entries
 }
 
 func (q *Queue) claimRequest(n int, lease time.Duration) redisexec.Request {
@@ -32,8 +104,10 @@ func (q *Queue) claimRequest(n int, lease time.Duration) redisexec.Request {
 }
 
 // Pop takes up to n due tasks out of the queue, earliest first. A task is handed to one
-// caller at most, and lost if that caller dies: use Claim where that matters. For more
-// than 250 see Claim. After ErrUnknown up to n tasks may be lost.
+// caller at most, and lost if that caller dies: use Claim where that matters. More than
+// 250, or a megabyte of payload, are taken in several steps; if one fails, the tasks taken
+// before are returned beside the error. An ID that is enqueued between two steps may be
+// returned again: it is a new task. After ErrUnknown up to n tasks may be lost.
 func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
 	return collect(ctx, q, "pop", n, func(n, _ int) (redisexec.Request, decoder[Entry]) {
 		return scriptPop.Request(q.keys, n), decodeEntries
@@ -55,20 +129,13 @@ func (q *Queue) Peek(ctx context.Context, n int) ([]Entry, error) {
 func collect[E any](ctx context.Context, q *Queue, op string, n int,
 	request func(n, skip int) (redisexec.Request, decoder[E]),
 ) ([]E, error) {
-	if err := q.check(op, ctx); err != nil {
+	if err := q.checkCount(op, ctx, n); err != nil {
 		return nil, err
-	}
-	if n < 1 {
-		return nil, invalid(op, "n must be at least 1")
 	}
 	var collected []E
 	for skip := 0; len(collected) < n; {
 		r, decode := request(min(n-len(collected), maxGroup), skip)
-		reply, err := q.executor.Run(ctx, r)
-		if err != nil {
-			return collected, wrap(op, q.name, err)
-		}
-		read, entries, err := decode(reply.Value)
+		read, entries, err := step(ctx, q, r, decode)
 		collected = append(collected, entries...)
 		if err != nil {
 			return collected, wrap(op, q.name, err)
@@ -79,4 +146,23 @@ func collect[E any](ctx context.Context, q *Queue, op string, n int,
 		skip += read
 	}
 	return collected, nil
+}
+
+// step runs a script that hands out entries, once.
+func step[E any](ctx context.Context, q *Queue, r redisexec.Request, decode decoder[E]) (read int, entries []E, err error) {
+	reply, err := q.executor.Run(ctx, r)
+	if err != nil {
+		return 0, nil, err
+	}
+	return decode(reply.Value)
+}
+
+func (q *Queue) checkCount(op string, ctx context.Context, n int) error {
+	if err := q.check(op, ctx); err != nil {
+		return err
+	}
+	if n < 1 {
+		return invalid(op, "n must be at least 1")
+	}
+	return nil
 }

@@ -20,7 +20,8 @@ var (
 
 	// ErrLost is the cause with which a lock's Context ends when the lock is lost before
 	// it was released, and that of a Worker's handler when its task's lease is lost: stop
-	// working on it.
+	// working on it. It is also the error of a Lock or Claim whose reply took so long that
+	// what it acquired is over.
 	ErrLost = lease.ErrLost
 
 	// ErrStale says that a receipt is no longer good: the task was handed to another

@@ -3,6 +3,7 @@ package sluice_test
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -58,6 +59,28 @@ func TestQueue_HandsOutATaskAgainWhenItsLeaseHasEnded(t *testing.T) {
 		_, err := b.Q.Extend(ctx, first, time.Second)
 		require.ErrorIs(b, err, sluice.ErrStale)
 		require.Equal(b, second, b.Get("a"))
+	})
+}
+
+// However short its lease is, a Claim hands out no task twice: it does not claim again what
+// is due again while it collects.
+func TestQueue_ClaimHandsOutATaskOnceACall(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		tasks := make([]sluice.Task, b.Sized(2000))
+		for i := range tasks {
+			tasks[i].ID = strconv.Itoa(i)
+		}
+		_, err := b.Q.EnqueueBatch(b.Context(), tasks)
+		require.NoError(b, err)
+		b.Eventually(func() bool { return b.Stats().Due == int64(len(tasks)) })
+		for range 3 {
+			es, err := b.Q.Claim(b.Context(), 1_000_000, 5*time.Millisecond)
+			if err != nil { // on a busy machine the first reply may be late
+				require.ErrorIs(b, err, sluice.ErrLost)
+			}
+			require.Equal(b, len(es), systest.DifferentIDs(es), "handed out twice")
+		}
+		require.Zero(b, b.Stats().Dead)
 	})
 }
 

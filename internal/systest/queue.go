@@ -3,6 +3,7 @@ package systest
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -170,6 +171,13 @@ func IDs(entries []sluice.Entry) (ids []string) {
 		ids = append(ids, e.ID)
 	}
 	return ids
+}
+
+// DifferentIDs counts the IDs of entries, each once.
+func DifferentIDs(entries []sluice.Entry) int {
+	ids := IDs(entries)
+	slices.Sort(ids)
+	return len(slices.Compact(ids))
 }
 
 // WarmQueue has the server learn all scripts that a worker sends. A script that the

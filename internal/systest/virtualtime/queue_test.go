@@ -2,6 +2,7 @@ package virtualtime
 
 import (
 	"context"
+	"strconv"
 	"testing"
 	"time"
 
@@ -103,5 +104,41 @@ func TestQueue_UnusedSubscriptionsEnd(t *testing.T) {
 		require.Len(t, m.PubSubChannels("*"), 1)
 		time.Sleep(2 * time.Second)
 		require.Empty(t, m.PubSubChannels("*"))
+	})
+}
+
+// A Claim in several steps ends before half of its lease is over. What a reply brings too
+// late is not handed out.
+func TestQueue_ClaimEndsLongBeforeItsLeases(t *testing.T) {
+	faultyBubble(t, func(n network) {
+		q, err := sluice.NewQueue(n.faulty, "q")
+		require.NoError(n, err)
+		tasks := make([]sluice.Task, 3000)
+		for i := range tasks {
+			tasks[i].ID = strconv.Itoa(i)
+		}
+		_, err = q.EnqueueBatch(n.Context(), tasks)
+		require.NoError(n, err)
+		time.Sleep(time.Second) // all of them are due
+		n.faults.Delay(100 * time.Millisecond)
+
+		es, err := q.Claim(n.Context(), 10_000, time.Second)
+		require.NoError(n, err)
+		require.NotEmpty(n, es)
+		seen := map[string]bool{}
+		for _, e := range es {
+			require.False(n, seen[e.ID], "%s was handed out twice", e.ID)
+			seen[e.ID] = true
+			require.GreaterOrEqual(n, time.Until(e.Time()), time.Second/2, "its lease is nearly over")
+		}
+
+		es, err = q.Claim(n.Context(), 10, 100*time.Millisecond)
+		require.ErrorIs(n, err, sluice.ErrLost)
+		require.Empty(n, es)
+		n.faults.Delay(0)
+		es, err = q.Claim(n.Context(), 10_000, time.Minute)
+		require.NoError(n, err)
+		require.NotEmpty(n, es, "what was lost is due again")
+		time.Sleep(time.Minute)
 	})
 }
