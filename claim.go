@@ -35,6 +35,9 @@ func (q *Queue) Claim(ctx context.Context, n int, lease time.Duration) ([]Entry,
 		sent := time.Now()
 		read, entries, err := step(ctx, q, q.claimRequest(min(n-c.count, maxGroup), lease), decodeClaimedAs[Entry])
 		c.add(sent, entries)
+		if len(entries) > 0 {
+			q.watcher.forgetTold()
+		}
 		if err != nil {
 			return c.valid(), wrap("claim", q.name, err)
 		}
@@ -109,9 +112,13 @@ func (q *Queue) claimRequest(n int, lease time.Duration) redisexec.Request {
 // before are returned beside the error. An ID that is enqueued between two steps may be
 // returned again: it is a new task. After ErrUnknown up to n tasks may be lost.
 func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
-	return collect(ctx, q, "pop", n, func(n, _ int) (redisexec.Request, decoder[Entry]) {
+	entries, err := collect(ctx, q, "pop", n, func(n, _ int) (redisexec.Request, decoder[Entry]) {
 		return scriptPop.Request(q.keys, n), decodeEntries
 	})
+	if len(entries) > 0 {
+		q.watcher.forgetTold()
+	}
+	return entries, err
 }
 
 // Peek reads up to n due tasks, earliest first. It changes nothing, and nothing keeps

@@ -225,11 +225,19 @@ func decodeStats(value any) (Stats, error) {
 	return s, nil
 }
 
-// decodeNext decodes microseconds, or -1 for nothing within an hour.
-func decodeNext(value any) (off time.Duration, err error) {
-	us, err := redisexec.Int(value)
-	if us < 0 {
-		return time.Hour, err
+// decodeNext decodes microseconds, or -1 for nothing within an hour, and what tells the
+// head of the queue from others if it is due.
+func decodeNext(value any) (off time.Duration, head string, err error) {
+	list, ok := value.([]any)
+	if !ok || len(list) != 2 {
+		return 0, "", redisexec.Unexpected(value)
 	}
-	return time.Duration(us) * time.Microsecond, err
+	us, err := redisexec.Int(list[0])
+	if head, ok = list[1].(string); err == nil && !ok {
+		err = redisexec.Unexpected(list[1])
+	}
+	if us < 0 {
+		return time.Hour, "", err
+	}
+	return time.Duration(us) * time.Microsecond, head, err
 }

@@ -66,7 +66,7 @@ func FuzzReplies(f *testing.F) {
 		errs = append(errs, err)
 		_, err = decodeStats(reply)
 		errs = append(errs, err)
-		_, err = decodeNext(reply)
+		_, _, err = decodeNext(reply)
 		errs = append(errs, err)
 		_, err = decodeAnswers(reply, 1)
 		errs = append(errs, err)

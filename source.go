@@ -33,7 +33,11 @@ func (s *source) Exchange(reports []taskloop.Report, claim int) ([]taskloop.Repo
 	if claim == 0 {
 		return results, taskloop.ClaimResult{}
 	}
-	return results, decodeClaim(answers[len(reports)])
+	claimed := decodeClaim(answers[len(reports)])
+	if len(claimed.Tasks) > 0 {
+		s.queue.watcher.forgetTold()
+	}
+	return results, claimed
 }
 
 // reportRequest returns the request of a report.

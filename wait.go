@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/notify"
 )
 
@@ -13,8 +14,13 @@ import (
 // one, and after the poll interval. All callers on one Queue share these polls.
 //
 // It is a hint: others wait for the same task, so that Claim or Pop may find nothing, and
-// the caller comes back. The error is ctx.Err() when ctx ends, or that of a poll that
-// failed: the caller comes back after a pause.
+// the caller comes back. If the earliest task is still the one that Wait has returned for
+// before, because Claim fails for instance, Wait pauses before it returns for it again: for
+// 1ms the first time, then twice as long each time, up to 100ms or the poll interval. For
+// another task, it returns at once. So a loop around it never spins on a task that stays.
+//
+// The error is ctx.Err() when ctx ends, or that of a poll that failed: the caller comes
+// back after a pause.
 func (q *Queue) Wait(ctx context.Context) error {
 	if err := q.check("wait", ctx); err != nil {
 		return err
@@ -35,6 +41,47 @@ type watcher struct {
 	mu      sync.Mutex // guards what follows
 	current *watch     // nil if no caller waits
 	waiting int        // callers of the current watch
+	told    told
+}
+
+// told is the head for which the watches of a queue have returned last.
+type told struct {
+	head  string // empty if none is due
+	times int    // in a row
+}
+
+// firstPause and lastPause bound the pause before a head is told again.
+const (
+	firstPause = time.Millisecond
+	lastPause  = 100 * time.Millisecond
+)
+
+// holdBack returns for how long a wait that began then does not tell its callers of a head
+// that is due: 0 if it is to tell them now, which is noted. A head that was told before, and
+// is still there, is told again after a pause.
+func (w *watcher) holdBack(head string, began time.Time) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if head != w.told.head {
+		w.told = told{head: head}
+	}
+	if w.told.times > 0 {
+		last := min(lastPause, w.queue.options.poll)
+		pause := backoff.Exponential(firstPause, last, w.told.times-1) - time.Since(began)
+		if pause > 0 {
+			return pause
+		}
+	}
+	w.told.times++
+	return 0
+}
+
+// forgetTold has the next head told at once, whichever it is: tasks were taken, so that the
+// same ID at the same time is a new one.
+func (w *watcher) forgetTold() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.told = told{}
 }
 
 // watch is one wait, shared.
@@ -108,11 +155,15 @@ func (w *watcher) poll(ctx context.Context) error {
 	case <-listener.C: // it is confirmed: the first poll is still to come
 	default:
 	}
+	began := time.Now()
 	missed := false // what is due at the next poll, no notification and no earlier poll has announced
 	for {
-		off, err := w.next(ctx)
+		off, head, err := w.next(ctx)
 		if err != nil {
 			return err
+		}
+		if off == 0 {
+			off = w.holdBack(head, began)
 		}
 		if off == 0 {
 			if missed {
@@ -136,11 +187,11 @@ func (w *watcher) poll(ctx context.Context) error {
 	}
 }
 
-// next asks how far off the queue's earliest task is: 0 if it is due.
-func (w *watcher) next(ctx context.Context) (time.Duration, error) {
+// next asks how far off the queue's earliest task is: 0 if it is due, and then which it is.
+func (w *watcher) next(ctx context.Context) (off time.Duration, head string, err error) {
 	reply, err := w.queue.executor.Run(ctx, scriptNext.Request(w.queue.keys[:1]))
 	if err != nil {
-		return 0, err
+		return 0, "", err
 	}
 	return decodeNext(reply.Value)
 }

@@ -3,6 +3,7 @@ package virtualtime
 import (
 	"context"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -139,6 +140,95 @@ func TestQueue_ClaimEndsLongBeforeItsLeases(t *testing.T) {
 		es, err = q.Claim(n.Context(), 10_000, time.Minute)
 		require.NoError(n, err)
 		require.NotEmpty(n, es, "what was lost is due again")
+		time.Sleep(time.Minute)
+	})
+}
+
+// A loop of Wait and something that does not take the head goes round a few times a
+// second. A new head is reported at once.
+func TestQueue_WaitPausesOverTheSameHead(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+		ctx := t.Context()
+		q, err := sluice.NewQueue(rdb, "q")
+		require.NoError(t, err)
+		_, err = q.Enqueue(ctx, sluice.Task{ID: "poison", Delay: time.Second})
+		require.NoError(t, err)
+		wait := func(callers int) time.Duration {
+			start := time.Now()
+			var all sync.WaitGroup
+			for range callers {
+				all.Go(func() { require.NoError(t, q.Wait(ctx)) })
+			}
+			all.Wait()
+			return time.Since(start)
+		}
+		require.InDelta(t, time.Second, wait(1), float64(2*time.Microsecond))
+		for pause := time.Millisecond; pause < 100*time.Millisecond; pause *= 2 {
+			require.Equal(t, pause, wait(1))
+		}
+		require.Equal(t, 100*time.Millisecond, wait(1))
+		require.Equal(t, 100*time.Millisecond, wait(10), "all callers share a pause")
+
+		_, err = m.ZAdd("Queue:q", 2, "foreign")
+		require.NoError(t, err)
+		require.Zero(t, wait(1), "another head")
+		require.Equal(t, time.Millisecond, wait(1))
+		_, err = m.ZAdd("Queue:q", 1, "foreign")
+		require.NoError(t, err)
+		require.Zero(t, wait(1), "another score")
+		for range 10 {
+			wait(1)
+		}
+		time.AfterFunc(30*time.Millisecond, func() {
+			_, err := q.Enqueue(ctx, sluice.Task{ID: "early", At: time.Unix(0, 500_000)})
+			require.NoError(t, err)
+		})
+		require.Equal(t, 30*time.Millisecond, wait(1), "a head that comes in a pause")
+
+		for range 3 { // a loop that takes what is due
+			es, err := q.Pop(ctx, 1)
+			require.NoError(t, err)
+			require.Len(t, es, 1)
+			if es[0].ID != "poison" {
+				require.Zero(t, wait(1))
+			}
+		}
+
+		// The same ID at the same time, once the last one was taken.
+		for range 10 {
+			_, err = q.Enqueue(ctx, sluice.Task{ID: "again", At: time.Unix(1, 0)})
+			require.NoError(t, err)
+			require.Zero(t, wait(1))
+			_, err = q.Pop(ctx, 1)
+			require.NoError(t, err)
+		}
+		// Or taken by another process, which this one finds out.
+		for range 10 {
+			time.AfterFunc(time.Second+time.Second/2, func() {
+				_, err := m.ZAdd("Queue:q", 1, "foreign")
+				require.NoError(t, err)
+			})
+			require.Equal(t, 2*time.Second, wait(1))
+			_, err := m.ZRem("Queue:q", "foreign")
+			require.NoError(t, err)
+		}
+		time.Sleep(time.Minute) // so that what lingers has ended
+	})
+}
+
+// A pause over the same head is no longer than the poll interval.
+func TestQueue_WaitPausesForAPollIntervalAtMost(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+		q, err := sluice.NewQueue(rdb, "q", sluice.WithPollInterval(5*time.Millisecond))
+		require.NoError(t, err)
+		_, err = q.Enqueue(t.Context(), sluice.Task{ID: "poison", Delay: time.Millisecond})
+		require.NoError(t, err)
+		require.NoError(t, q.Wait(t.Context()))
+		start := time.Now()
+		for range 11 { // 1, 2, 4, and 5 ms eight times
+			require.NoError(t, q.Wait(t.Context()))
+		}
+		require.InDelta(t, 47*time.Millisecond, time.Since(start), float64(time.Microsecond))
 		time.Sleep(time.Minute)
 	})
 }
