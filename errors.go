@@ -47,7 +47,8 @@ var (
 	// help.
 	ErrCorrupt = redisexec.ErrCorrupt
 
-	// ErrClosed says that the Locker has been closed.
+	// ErrClosed says that the Locker has been closed, or that UnlockAll or Close has
+	// released the lock: it was given back, and not lost.
 	ErrClosed = errors.New("closed")
 )
 

@@ -2,6 +2,7 @@ package sluice
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -53,15 +54,17 @@ func (k *Lock) begin(now, deadline, covered time.Time) {
 //
 // It returns nil if the lock was still the caller's; it is then free, or the next waiting
 // caller's. (If Context had ended before, the lock was lost all the same, though no other
-// caller has had it.) The error is ErrNotHeld if the lock was released before, lost, or
-// forced open. It is ErrUnknown if there was no answer: the release goes on in the
-// background, and the caller has nothing to do.
+// caller has had it.) It also returns nil if the lock was valid when Unlock was called and
+// expired before the server carried the release out: what the lock guarded was protected
+// to its end. The error is ErrNotHeld if the lock was released before, lost, or forced
+// open; ErrClosed if UnlockAll or Close has released it. It is ErrUnknown if there was no
+// answer: the release goes on in the background, and the caller has nothing to do.
 func (k *Lock) Unlock(ctx context.Context) error {
 	if err := k.check("unlock", ctx); err != nil {
 		return err
 	}
 	if !k.lease.End(nil) {
-		return wrap("unlock", k.name, ErrNotHeld)
+		return wrap("unlock", k.name, k.whyEnded())
 	}
 	l := k.locker
 	if k.options.renew {
@@ -97,15 +100,36 @@ func (k *Lock) release(ctx context.Context) (notified int, err error) {
 		return 0, err
 	case released > 0:
 		return max(int(released)-1-l.notifier.Subscribers(k.address.channel), 0), nil
-	case !reply.Ambiguous:
-		return 0, ErrNotHeld
-	case time.Now().Before(k.lease.Deadline()):
+	default:
+		return 0, k.notReleased(reply.Ambiguous)
+	}
+}
+
+// notReleased is the error of a release to which the server has just answered that the
+// token does not hold the lock. ambiguous says that an earlier attempt of it has no reply.
+func (k *Lock) notReleased(ambiguous bool) error {
+	_, covered := k.lease.Bounds()
+	inTime, expired := k.lease.Cause() != ErrLost, !time.Now().Before(covered)
+	switch {
+	case inTime && expired:
+		return nil // it was held until it was given up, and has expired since
+	case inTime && ambiguous:
 		// The key cannot have expired yet: it was our own release, whose reply was lost,
 		// that removed it.
-		return 0, nil
-	default:
-		return 0, fmt.Errorf("%w: released or expired before", ErrUnknown)
+		return nil
+	case ambiguous:
+		return fmt.Errorf("%w: released or expired before", ErrUnknown)
 	}
+	return ErrNotHeld
+}
+
+// whyEnded is the error of an operation on a lock that has ended: ErrClosed if UnlockAll
+// or Close has released it.
+func (k *Lock) whyEnded() error {
+	if errors.Is(k.lease.Cause(), ErrClosed) {
+		return ErrClosed
+	}
+	return ErrNotHeld
 }
 
 func (k *Lock) releaseRequest() redisexec.Request {
@@ -121,9 +145,9 @@ func (k *Lock) releaseInBackground() { k.locker.janitor.Add(k.grant.token, k.rel
 // Extend gives the lock a TTL of at least ttl from now. It never makes a TTL shorter, so
 // that a late copy of an earlier call does no harm.
 //
-// The error is ErrNotHeld if the lock was released, lost or forced open; its Context has
-// ended then. After any other error the lock is held as before, and Extend may be called
-// again.
+// The error is ErrNotHeld if the lock was released, lost or forced open, and ErrClosed if
+// UnlockAll or Close has released it; its Context has ended then. After any other error the
+// lock is held as before, and Extend may be called again.
 func (k *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := k.check("extend", ctx); err != nil {
 		return err
@@ -136,7 +160,7 @@ func (k *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 
 func (k *Lock) extend(ctx context.Context, ttl time.Duration) error {
 	if !k.Valid() {
-		return ErrNotHeld
+		return k.whyEnded()
 	}
 	reply, err := k.locker.executor.Run(ctx, k.extendRequest(ttl))
 	if err != nil {
@@ -158,10 +182,10 @@ func (k *Lock) handleExtension(sent time.Time, ttl time.Duration, value any) err
 		return err
 	case !extended:
 		k.lose()
-		return ErrNotHeld
+		return k.whyEnded()
 	case !k.lease.Extend(lease.SafeUntil(sent, ttl), lease.SafeUntil(sent, ttl+handOverMargin)):
 		k.handleLateExtension()
-		return ErrNotHeld
+		return k.whyEnded()
 	}
 	return nil
 }
@@ -187,17 +211,18 @@ func (k *Lock) lose() {
 }
 
 // TTL asks the server how long the key will live if it is not extended. The error is
-// ErrNotHeld if the lock is not the caller's any more.
+// ErrNotHeld if the lock is not the caller's any more, and ErrClosed if UnlockAll or Close
+// has released it.
 func (k *Lock) TTL(ctx context.Context) (time.Duration, error) {
 	if err := k.check("ttl", ctx); err != nil {
 		return 0, err
 	}
 	if k.lease.Ended() {
-		return 0, wrap("ttl", k.name, ErrNotHeld)
+		return 0, wrap("ttl", k.name, k.whyEnded())
 	}
 	left, err := k.inspect(ctx, k.grant.token)
 	if err == nil && left == notHeld {
-		err = ErrNotHeld
+		err = k.whyEnded()
 	}
 	if err != nil {
 		return 0, wrap("ttl", k.name, err)
@@ -236,8 +261,8 @@ func (k *Lock) Deadline() time.Time {
 }
 
 // Context returns a context that ends when the lock does: with the cause ErrLost at its
-// deadline, or when an Extend finds it gone; with ErrClosed in Close; with
-// context.Canceled in Unlock. It does not descend from the context given to Lock, which
+// deadline, or when the server says that it is gone; with ErrClosed in UnlockAll and Close;
+// with context.Canceled in Unlock. It does not descend from the context given to Lock, which
 // bounds the waiting and nothing else. It costs a timer, from the first call on, and no
 // goroutine.
 func (k *Lock) Context() context.Context {

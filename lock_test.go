@@ -2,6 +2,7 @@ package sluice_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -124,4 +125,89 @@ func TestLock_ExtendMovesTheDeadline(t *testing.T) {
 		require.Equal(t, 9898*time.Millisecond, time.Since(start))
 		require.True(t, m.Exists("Lock:a"))
 	})
+}
+
+// TestLock_ReleaseThatComesAfterTheEndIsNoLoss: the lock was valid when Unlock was called,
+// and the release reaches the server when the key has expired. What the lock guarded was
+// protected to its end.
+func TestLock_ReleaseThatComesAfterTheEndIsNoLoss(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, _ redis.UniversalClient) {
+		faults := redistest.NewFaults(systest.BubbleDialer(m))
+		rdb := systest.BubbleClient(t, faults.Dial)
+		defer func() { require.NoError(t, rdb.Close()) }()
+		l, done := systest.BubbleLocker(t, rdb, sluice.WithTTL(100*time.Millisecond))
+		defer done()
+		systest.Warm(t, l, "a")
+		// late waits until shortly before the deadline, and has what is sent from then on
+		// carried out after the key has expired.
+		late := func(deadline time.Time) {
+			faults.StallRequests()
+			time.Sleep(time.Until(deadline) - time.Millisecond)
+			time.AfterFunc(20*time.Millisecond, func() {
+				require.False(t, m.Exists("Lock:a"))
+				faults.Resume()
+			})
+		}
+		k, err := l.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		late(k.Deadline())
+		require.NoError(t, k.Unlock(t.Context()))
+
+		require.NoError(t, l.Do(t.Context(), "a", func(context.Context) error {
+			late(time.Now().Add(97 * time.Millisecond)) // it cannot be renewed either
+			return nil
+		}))
+
+		k, err = l.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		m.Del("Lock:a")
+		require.ErrorIs(t, k.Unlock(t.Context()), sluice.ErrNotHeld, "it was lost before")
+	})
+}
+
+// TestLock_ReleasedByItsLockerIsNotLost: after UnlockAll and Close a holder can tell that
+// its lock was given back, and not lost.
+func TestLock_ReleasedByItsLockerIsNotLost(t *testing.T) {
+	for name, release := range map[string]func(ctx context.Context, l *sluice.Locker) error{
+		"UnlockAll": func(ctx context.Context, l *sluice.Locker) error { return l.UnlockAll(ctx) },
+		"Close":     func(_ context.Context, l *sluice.Locker) error { return l.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			systest.Each(t, func(t *testing.T, s *redistest.Server) {
+				ctx, rdb, name := t.Context(), s.Client(t), redistest.Name(t)
+				l := systest.NewLocker(t, rdb)
+				k, err := l.Lock(ctx, name)
+				require.NoError(t, err)
+				lost, err := l.Lock(ctx, name+"lost")
+				require.NoError(t, err)
+				require.NoError(t, rdb.Del(ctx, "Lock:"+name+"lost").Err())
+				begun, over := make(chan struct{}), make(chan error, 1)
+				go func() {
+					over <- l.Do(ctx, name+"do", func(ctx context.Context) error {
+						close(begun)
+						<-ctx.Done()
+						if !errors.Is(context.Cause(ctx), sluice.ErrClosed) {
+							t.Errorf("the function's context ended with %v", context.Cause(ctx))
+						}
+						return nil
+					})
+				}()
+				<-begun
+				held := k.Context()
+				require.NoError(t, release(ctx, l))
+				require.ErrorIs(t, context.Cause(held), sluice.ErrClosed)
+				require.False(t, k.Valid())
+				for what, err := range map[string]error{
+					"unlock": k.Unlock(ctx), "extend": k.Extend(ctx, time.Minute), "do": <-over,
+				} {
+					require.ErrorIs(t, err, sluice.ErrClosed, what)
+					require.NotErrorIs(t, err, sluice.ErrNotHeld, what)
+					require.NotErrorIs(t, err, sluice.ErrLost, what)
+				}
+				_, err = k.TTL(ctx)
+				require.ErrorIs(t, err, sluice.ErrClosed)
+				require.ErrorIs(t, lost.Unlock(ctx), sluice.ErrNotHeld, "the server said that it was lost")
+			})
+		})
+	}
 }

@@ -115,13 +115,14 @@ func (l *Locker) lock(op string, ctx context.Context, name string, opts []LockOp
 
 // Do calls fn while it holds the named lock. It waits for the lock as Lock does, and
 // renews it for as long as fn runs (WithAutoRenew; WithMaxHold bounds it). The context
-// that fn gets ends with ctx, and with the cause ErrLost when the lock is lost; fn has to
-// return then. The lock is released when fn returns or panics, even if ctx has ended.
+// that fn gets ends with ctx, with the cause ErrLost when the lock is lost, and with the
+// cause ErrClosed in UnlockAll and Close; fn has to return then. The lock is released when fn returns or panics, even if ctx has ended.
 //
 // If fn was not called, the error is the one that Lock would return. Otherwise it is
-// fn's own, joined with ErrLost if the lock was lost before fn had returned: what fn did
-// then was not protected to its end. A release that gets no answer is no error: it goes
-// on in the background.
+// fn's own, joined with ErrLost if the lock was lost before fn had returned, or with
+// ErrClosed if UnlockAll or Close has released it before: what fn did then was not
+// protected to its end. A release that gets no answer is no error: it goes on in the
+// background. Nor is one that the server carries out after the lock has expired.
 func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Context) error, opts ...LockOption) (err error) {
 	if fn == nil {
 		return invalid("do", "nil function")
@@ -135,16 +136,29 @@ func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Contex
 	stop := context.AfterFunc(held, func() { cancel(context.Cause(held)) })
 	defer func() {
 		stop()
-		lost := !k.Valid()
-		if errors.Is(k.Unlock(ctx), ErrNotHeld) {
-			lost = true
-		}
+		ended := k.endSection(ctx)
 		cancel(nil)
-		if lost {
-			err = errors.Join(err, wrap("do", name, ErrLost))
+		if ended != nil {
+			err = errors.Join(err, wrap("do", name, ended))
 		}
 	}()
 	return fn(fnCtx)
+}
+
+// endSection releases a lock under which a function has run. It returns ErrLost or
+// ErrClosed if the lock did not protect the function to its end.
+func (k *Lock) endSection(ctx context.Context) error {
+	valid := k.Valid()
+	err := k.Unlock(ctx)
+	switch {
+	case errors.Is(err, ErrNotHeld):
+		return ErrLost
+	case valid:
+		return nil
+	case errors.Is(err, ErrClosed):
+		return ErrClosed
+	}
+	return ErrLost
 }
 
 // Inspect reports whether the named lock is held, and for how long at most. It changes
@@ -186,22 +200,24 @@ func (l *Locker) ForceUnlock(ctx context.Context, name string) (bool, error) {
 	return released, wrap("force unlock", name, err)
 }
 
-// UnlockAll releases every lock that this Locker holds, in pipelines. Like Unlock it works
+// UnlockAll releases every lock that this Locker holds, in pipelines. Their contexts end
+// with the cause ErrClosed, and an Unlock or Extend of one of them returns ErrClosed after
+// that, or ErrNotHeld if the server says that the lock had been lost. Like Unlock it works
 // with a context that has ended. A release that gets no answer goes on in the background,
 // and the error is ErrUnknown.
 func (l *Locker) UnlockAll(ctx context.Context) error {
 	if l == nil || l.executor == nil || ctx == nil {
 		return invalid("unlock all", "nil context or Locker not made by NewLocker")
 	}
-	return wrap("unlock", "all", l.releaseAll(ctx, nil))
+	return wrap("unlock", "all", l.releaseAll(ctx))
 }
 
-// releaseAll releases what is held. The locks' contexts end with cause.
-func (l *Locker) releaseAll(ctx context.Context, cause error) (firstErr error) {
+// releaseAll releases what is held. The locks' contexts end with ErrClosed.
+func (l *Locker) releaseAll(ctx context.Context) (firstErr error) {
 	var locks []*Lock
 	for _, holder := range l.queues.Holders() {
 		m, _ := holder.(*member)
-		if k := m.lock(); k.lease.End(cause) {
+		if k := m.lock(); k.lease.End(ErrClosed) {
 			locks = append(locks, k)
 		}
 	}
@@ -228,6 +244,9 @@ func (l *Locker) releaseSome(ctx context.Context, locks []*Lock) (firstErr error
 		k := locks[i]
 		if r.Err != nil || k.grant.ambiguous {
 			k.releaseInBackground()
+		}
+		if released, err := redisexec.Int(r.Value); r.Err == nil && err == nil && released == 0 && k.notReleased(false) != nil {
+			k.lease.Lose()
 		}
 		l.queues.PromoteNext(&k.waiter)
 		if firstErr == nil {
@@ -260,7 +279,7 @@ func (l *Locker) Close() error {
 		defer cancel()
 		close(l.closed)
 		l.queues.Close()
-		err = l.releaseAll(ctx, ErrClosed)
+		err = l.releaseAll(ctx)
 		l.renewer.Close()
 		l.janitor.Close()
 		l.executor.Close(ctx)

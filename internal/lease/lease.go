@@ -93,6 +93,24 @@ func (l *Lease) Valid() bool {
 
 func (l *Lease) holds() bool { return !l.ended && time.Now().Before(l.deadline) }
 
+// Cause returns the cause that End was given, or ErrLost if the deadline had passed by
+// then. It is nil before End.
+func (l *Lease) Cause() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.cause
+}
+
+// Lose notes that a lease which has ended was lost before. The context has ended already,
+// and keeps its cause.
+func (l *Lease) Lose() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		l.cause = ErrLost
+	}
+}
+
 // Ended reports whether End has been called.
 func (l *Lease) Ended() bool {
 	l.mu.Lock()

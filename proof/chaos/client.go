@@ -190,7 +190,7 @@ func resultOf(err error) result {
 		return lostIt
 	case errors.Is(err, sluice.ErrLocked):
 		return locked
-	case errors.Is(err, sluice.ErrNotHeld):
+	case errors.Is(err, sluice.ErrNotHeld), errors.Is(err, sluice.ErrClosed): // UnlockAll has released it
 		return notHeld
 	case errors.Is(err, sluice.ErrStale):
 		return stale

@@ -38,8 +38,8 @@ func (m *lockMachine) unlock(t *rapid.T) {
 		require.NoError(t, err)
 		m.counts.add("unlock: done" + either(late, " after the deadline", ""))
 	} else {
-		require.ErrorIs(t, err, sluice.ErrNotHeld)
-		m.counts.add("unlock: not held")
+		require.ErrorIs(t, err, h.gone())
+		m.counts.add("unlock: " + either(h.closed, "closed", "not held"))
 	}
 	m.over(h)
 	m.end(t)
@@ -60,7 +60,7 @@ func (m *lockMachine) extend(t *rapid.T) {
 	err := h.lock.Extend(context.Background(), ttl)
 	switch {
 	case !valid:
-		require.ErrorIs(t, err, sluice.ErrNotHeld)
+		require.ErrorIs(t, err, h.gone())
 		m.counts.add("extend: " + either(h.over, "not held", "after the deadline"))
 	case !h.of.key.Extend(h.token, int64(ttl+keyMargin)):
 		require.ErrorIs(t, err, sluice.ErrNotHeld)
@@ -91,7 +91,7 @@ func (m *lockMachine) ttl(t *rapid.T) {
 		m.sameTTL(t, h.of.key.Left, left)
 		m.counts.add("ttl: held")
 	} else {
-		require.ErrorIs(t, err, sluice.ErrNotHeld)
+		require.ErrorIs(t, err, h.gone())
 		m.counts.add("ttl: not held")
 	}
 	m.end(t)
@@ -127,8 +127,12 @@ func (m *lockMachine) unlockAll(t *rapid.T) {
 	require.NoError(t, m.lockers[locker].UnlockAll(context.Background()))
 	for _, n := range m.names {
 		if h := n.holders[locker]; h != nil {
-			n.key.Release(h.token)
-			m.over(h)
+			valid := h.valid()
+			// What the server says was lost before, or what had passed its deadline, is lost.
+			h.closed = n.key.Release(h.token) && valid
+			if m.over(h); valid {
+				require.ErrorIs(t, context.Cause(h.ctx), sluice.ErrClosed)
+			}
 		}
 	}
 	m.counts.add("unlock all")

@@ -24,7 +24,7 @@ import (
 const lockResults = `extend: done; extend: not held; force unlock: held; force unlock: not held; foreign key; key lost;
 context ended; inspect: held; inspect: not held; inspect: without TTL; lock: ended; lock: locked; lock: acquired; handed over;
 released to the next; try lock: locked; try lock: acquired; try lock: acquired, fenced; ttl: held; ttl: not held; unlock: done;
-unlock: not held; unlock all; foreign key given a TTL`
+unlock: not held; unlock: closed; unlock all; foreign key given a TTL`
 
 // virtualResults are those that need time to pass, besides lockResults.
 const virtualResults = `; advance; lock: acquired after its holder's TTL; unlock: done after the deadline; extend: after the deadline`
@@ -142,7 +142,16 @@ type handle struct {
 	token    int
 	deadline time.Time
 	over     bool // it was unlocked, or the library has reported it lost
+	closed   bool // UnlockAll has released it
 	ctx      context.Context
+}
+
+// gone is the error of an operation on a lock that is not held any more.
+func (h *handle) gone() error {
+	if h.closed {
+		return sluice.ErrClosed
+	}
+	return sluice.ErrNotHeld
 }
 
 func (h *handle) valid() bool { return !h.over && time.Now().Before(h.deadline) }
