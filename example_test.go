@@ -165,6 +165,52 @@ func ExampleLocker_Do_sequence() {
 	// 3 <nil>
 }
 
+// A buyer waits for two seconds at most, and what Do's function does then has as much time
+// as the request.
+func ExampleWithMaxWait() {
+	rdb, done := connect()
+	defer done()
+	ctx := context.Background()
+	locker, err := sluice.NewLocker(rdb)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = locker.Close() }()
+
+	sell := func(context.Context) error { fmt.Println("sold"); return nil }
+	err = locker.Do(ctx, "stock:phone", sell, sluice.WithMaxWait(2*time.Second))
+	if errors.Is(err, sluice.ErrLocked) {
+		fmt.Println("busy: another caller held it all the time")
+	}
+	fmt.Println(err)
+	// Output:
+	// sold
+	// <nil>
+}
+
+// The function that Do calls writes the fence beside what the lock guards, and asks the
+// lock before a step that cannot be undone.
+func ExampleLockFromContext() {
+	rdb, done := connect()
+	defer done()
+	ctx := context.Background()
+	locker, err := sluice.NewLocker(rdb, sluice.WithFencing())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = locker.Close() }()
+
+	err = locker.Do(ctx, "building:tower", func(ctx context.Context) error {
+		lock := sluice.LockFromContext(ctx, "building:tower")
+		fmt.Println(lock.Name(), lock.Fence() > 0, lock.Valid())
+		return nil
+	})
+	fmt.Println(err, sluice.LockFromContext(ctx, "building:tower") == nil)
+	// Output:
+	// building:tower true true
+	// <nil> true
+}
+
 // A lock that another caller holds is ErrLocked at once.
 func ExampleLocker_TryLock() {
 	rdb, done := connect()

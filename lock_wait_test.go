@@ -379,3 +379,55 @@ func TestLocker_WaitsOutAForgottenLockForItsOwnTTL(t *testing.T) {
 		others.Wait()
 	})
 }
+
+// TestLocker_MaxWaitBoundsTheWaitAlone: behind a holder of this process or of another one,
+// and neither the lock nor the function that Do calls.
+func TestLocker_MaxWaitBoundsTheWaitAlone(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+		const wait = 70 * time.Millisecond
+		l, done := systest.BubbleLocker(t, rdb, sluice.WithMaxWait(wait))
+		defer done()
+		other, done := systest.BubbleLocker(t, rdb)
+		defer done()
+		for _, holder := range []*sluice.Locker{l, other} {
+			k, err := holder.Lock(t.Context(), "a")
+			require.NoError(t, err)
+			for what, take := range map[string]func() error{
+				"lock": func() error { _, err := l.Lock(context.Background(), "a"); return err },
+				"do":   func() error { return l.Do(t.Context(), "a", func(context.Context) error { return nil }) },
+			} {
+				start := time.Now()
+				err := take()
+				require.ErrorIs(t, err, sluice.ErrLocked, what)
+				require.ErrorIs(t, err, context.DeadlineExceeded, what)
+				require.Equal(t, wait, time.Since(start), what)
+			}
+			_, err = l.TryLock(t.Context(), "a")
+			require.ErrorIs(t, err, sluice.ErrLocked)
+			require.NotErrorIs(t, err, context.DeadlineExceeded)
+			require.NoError(t, k.Unlock(t.Context()))
+		}
+		require.NoError(t, l.Do(t.Context(), "a", func(ctx context.Context) error {
+			_, bounded := ctx.Deadline()
+			require.False(t, bounded)
+			time.Sleep(time.Hour)
+			return ctx.Err()
+		}))
+	})
+}
+
+// TestLocker_MaxWaitSaysWhenTheServerWasSilent: a wait in which no server has said that
+// the lock is held is no ErrLocked.
+func TestLocker_MaxWaitSaysWhenTheServerWasSilent(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
+		rdb, faults := s.Faulty(t)
+		l, name := systest.NewLocker(t, rdb), redistest.Name(t)
+		systest.Warm(t, l, name)
+		faults.Stall()
+		defer faults.Resume()
+		_, err := l.Lock(context.Background(), name, sluice.WithMaxWait(50*time.Millisecond))
+		require.ErrorIs(t, err, sluice.ErrUnknown)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NotErrorIs(t, err, sluice.ErrLocked)
+	})
+}

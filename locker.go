@@ -76,7 +76,8 @@ func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
 	}, nil
 }
 
-// Lock takes the named lock, and waits until it is free or ctx ends. It is not reentrant.
+// Lock takes the named lock, and waits until it is free or ctx ends, or for as long as
+// WithMaxWait says. It is not reentrant.
 //
 // Callers of one Locker wait in a queue for a name, first come, first served. The head of
 // the queue asks Redis: it waits for a notification, but polls again at least once in a
@@ -104,6 +105,11 @@ func (l *Locker) lock(op string, ctx context.Context, name string, opts []LockOp
 	if err != nil {
 		return nil, err
 	}
+	if wait := k.options.maxWait; wait > 0 && !try {
+		bounded, cancel := context.WithTimeout(ctx, wait)
+		defer cancel()
+		ctx = bounded
+	}
 	if err := k.acquireInOrder(ctx, try); err != nil {
 		return nil, wrap(op, name, err)
 	}
@@ -113,8 +119,9 @@ func (l *Locker) lock(op string, ctx context.Context, name string, opts []LockOp
 	return k, nil
 }
 
-// Do calls fn while it holds the named lock. It waits for the lock as Lock does, and
-// renews it for as long as fn runs (WithAutoRenew; WithMaxHold bounds it). The context
+// Do calls fn while it holds the named lock. It waits for the lock as Lock does
+// (WithMaxWait bounds that alone), and renews it for as long as fn runs (WithAutoRenew;
+// WithMaxHold bounds it). LockFromContext returns the lock within fn. The context
 // that fn gets ends with ctx, with the cause ErrLost when the lock is lost, and with the
 // cause ErrClosed in UnlockAll and Close; fn has to return then. The lock is released when fn returns or panics, even if ctx has ended.
 //
@@ -132,7 +139,7 @@ func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Contex
 		return err
 	}
 	held := k.Context()
-	fnCtx, cancel := context.WithCancelCause(ctx)
+	fnCtx, cancel := context.WithCancelCause(context.WithValue(ctx, lockOf(name), k))
 	stop := context.AfterFunc(held, func() { cancel(context.Cause(held)) })
 	defer func() {
 		stop()
@@ -143,6 +150,26 @@ func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Contex
 		}
 	}()
 	return fn(fnCtx)
+}
+
+// lockOf is the key by which a context that Do makes holds its lock.
+type lockOf string
+
+// LockFromContext returns the lock that Do holds for the function which got ctx, or a
+// context made of it: to write its Fence beside what the lock guards, or to ask Valid before
+// a step that cannot be undone. Calls of Do may be nested: each of their locks is found by
+// the name that its Do was given. If several are of the same name, which takes Lockers with
+// different servers or prefixes, it is the innermost.
+//
+// It returns nil if no Do holds a lock of that name; the methods of a nil *Lock say that it
+// is not held. The lock is Do's to release: after an Unlock by the function, Do returns
+// ErrLost.
+func LockFromContext(ctx context.Context, name string) *Lock {
+	if ctx == nil {
+		return nil
+	}
+	k, _ := ctx.Value(lockOf(name)).(*Lock)
+	return k
 }
 
 // endSection releases a lock under which a function has run. It returns ErrLost or

@@ -169,6 +169,41 @@ func TestLocker_DoHoldsTheLockForTheFunction(t *testing.T) {
 	})
 }
 
+// TestLocker_DoShowsItsLock: the function finds the lock of each Do around it by its name.
+func TestLocker_DoShowsItsLock(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
+		ctx, rdb, a, b := t.Context(), s.Client(t), redistest.Name(t), redistest.Name(t)
+		l, prefixed := systest.NewLocker(t, rdb, sluice.WithFencing()), systest.NewLocker(t, rdb, sluice.WithLockPrefix(redistest.Name(t)))
+		require.Nil(t, sluice.LockFromContext(ctx, a))
+		require.Nil(t, sluice.LockFromContext(nilContext, a))
+		var outer *sluice.Lock
+		require.NoError(t, l.Do(ctx, a, func(ctx context.Context) error {
+			outer = sluice.LockFromContext(ctx, a)
+			require.True(t, outer.Valid())
+			require.Equal(t, a, outer.Name())
+			require.Equal(t, outer.Token(), rdb.Get(ctx, "Lock:"+a).Val())
+			require.Positive(t, outer.Fence())
+			require.Nil(t, sluice.LockFromContext(ctx, b))
+			require.Zero(t, sluice.LockFromContext(ctx, b).Fence(), "a nil lock can be asked")
+			require.NoError(t, prefixed.Do(ctx, a, func(ctx context.Context) error {
+				require.NotSame(t, outer, sluice.LockFromContext(ctx, a), "not the innermost")
+				return nil
+			}))
+			return l.Do(ctx, b, func(ctx context.Context) error {
+				inner := sluice.LockFromContext(ctx, b)
+				require.Equal(t, b, inner.Name())
+				require.Same(t, outer, sluice.LockFromContext(ctx, a))
+				return inner.Extend(ctx, time.Minute)
+			})
+		}))
+		require.False(t, outer.Valid())
+		require.ErrorIs(t, outer.Unlock(ctx), sluice.ErrNotHeld)
+
+		err := l.Do(ctx, a, func(ctx context.Context) error { return sluice.LockFromContext(ctx, a).Unlock(ctx) })
+		require.ErrorIs(t, err, sluice.ErrLost, "it was not protected to its end")
+	})
+}
+
 func TestLocker_InspectsAndForcesOpen(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, rdb, name := t.Context(), s.Client(t), redistest.Name(t)

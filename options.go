@@ -30,6 +30,7 @@ type lockOptions struct {
 	retry   time.Duration
 	renew   bool
 	maxHold time.Duration // 0 for any time
+	maxWait time.Duration // 0 for as long as the context lets it
 	fenced  bool
 
 	px any // the TTL that a key is taken with, in ms, as an argument of scripts
@@ -74,6 +75,19 @@ func WithMaxHold(d time.Duration) LockOption {
 	}
 }
 
+// WithMaxWait sets the longest time for which Lock and Do wait for the lock. When it is
+// over they return the error that they return when their context ends: ErrLocked joined
+// with context.DeadlineExceeded, if another caller held the lock. The context that Do's
+// function gets, and the lock, are not bounded by it. TryLock does not wait, and ignores it.
+// At least 1ms. Defaults to any time.
+func WithMaxWait(d time.Duration) LockOption {
+	return func(o *lockOptions) {
+		if o.maxWait = d; d == 0 {
+			o.maxWait = -1 // out of range, as in WithMaxHold
+		}
+	}
+}
+
 // WithFencing gives each holder of the lock a number, see Lock.Fence, that is higher than
 // that of every holder before it. Store it with what the lock guards, and refuse writes
 // with a lower one: then even a holder that has lost its lock without knowing (its process
@@ -103,6 +117,11 @@ func (o lockOptions) with(opts []LockOption) (lockOptions, error) {
 	}
 	if o.maxHold != 0 {
 		if err := checkDuration("longest hold", o.maxHold); err != nil {
+			return o, err
+		}
+	}
+	if o.maxWait != 0 {
+		if err := checkDuration("longest wait", o.maxWait); err != nil {
 			return o, err
 		}
 	}

@@ -59,6 +59,8 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 			bad["ttl "+at] = locker(sluice.WithTTL(d))
 			bad["lock ttl "+at] = func() error { _, err := l.Lock(ctx, "a", sluice.WithTTL(d)); return err }
 			bad["max hold "+at] = locker(sluice.WithMaxHold(d))
+			bad["max wait "+at] = locker(sluice.WithMaxWait(d))
+			bad["lock max wait "+at] = func() error { _, err := l.Lock(ctx, "a", sluice.WithMaxWait(d)); return err }
 			bad["retry interval "+at] = locker(sluice.WithRetryInterval(d))
 			bad["poll interval "+at] = queue("a", sluice.WithPollInterval(d))
 			bad["extend lock "+at] = func() error { return k.Extend(ctx, d) }

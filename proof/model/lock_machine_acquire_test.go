@@ -108,6 +108,11 @@ func (m *lockMachine) lock(t *rapid.T) {
 		ctx, cancel = context.WithCancel(context.Background())
 	}
 	defer cancel()
+	if c.expires.After(c.before) && rapid.Bool().Draw(t, "max wait") { // the bound of the wait instead of that of the context
+		ctx = context.Background()
+		c.opts = append(c.opts, sluice.WithMaxWait(time.Until(c.end)))
+		m.counts.add("lock: max wait")
+	}
 	lock, err := m.lockers[c.locker].Lock(ctx, c.of.name, c.opts...)
 	if c.expires.After(c.end) {
 		m.awaitReplies(t)

@@ -22,7 +22,7 @@ import (
 
 // lockResults are the results that a long run must have seen.
 const lockResults = `extend: done; extend: not held; force unlock: held; force unlock: not held; foreign key; key lost;
-context ended; inspect: held; inspect: not held; inspect: without TTL; lock: ended; lock: locked; lock: acquired; handed over;
+context ended; inspect: held; inspect: not held; inspect: without TTL; lock: ended; lock: locked; lock: max wait; lock: acquired; handed over;
 released to the next; try lock: locked; try lock: acquired; try lock: acquired, fenced; ttl: held; ttl: not held; unlock: done;
 unlock: not held; unlock: closed; unlock all; foreign key given a TTL`
 
