@@ -34,7 +34,9 @@ const (
 // A worker does what its caller could do with Wait, Claim, Extend, Dequeue, Retry, Release
 // and Bury, but in groups: while an exchange with Redis is under way, whatever happens is
 // gathered for the next. So a busy worker sends a fraction of a command per task, and an
-// idle one polls once per poll interval (see WithPollInterval). It uses up to four
+// idle one polls once per poll interval (see WithPollInterval). After a claim without an
+// answer, which has leased tasks that no handler sees, it asks for one task, then for two,
+// four and so on. It uses up to four
 // connections of the queue's client at once (two exchanges, extensions, a poll), one for
 // pub/sub and, when Redis does not answer, one for each exchange that it has given up,
 // until the client's own timeout.

@@ -25,6 +25,7 @@ type Faults struct {
 	stallFrom   int        // the number of the script whose reply is the first to be held back
 	held        []func()   // each delivers a script that is held back
 	delay       time.Duration
+	largest     int              // replies with more bytes are lost; 0 for none
 	stalled     chan struct{}    // not nil while replies are held back; closed at Resume
 	withheld    map[*conn][]byte // what was written while requests are held back; else nil
 	subscribed  []*conn          // connections that have sent SUBSCRIBE
@@ -82,6 +83,16 @@ func (f *Faults) Delay(d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.delay = d
+}
+
+// DropLargeReplies loses what the server sends in packets of more than n bytes, as a
+// network does whose packets must be smaller than its ends believe. The connection stays
+// silent from then on. With n = 0 later connections have no such fault. It knows the packets
+// of BubbleDialer; those of a kernel may be put together or taken apart.
+func (f *Faults) DropLargeReplies(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.largest = n
 }
 
 // Stall holds back everything that the server sends, until Resume.
@@ -240,7 +251,11 @@ func (c *conn) Read(p []byte) (int, error) {
 		return 0, &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}
 	}
 	n, err := c.Conn.Read(p)
+	c.faults.mu.Lock()
+	tooLarge := c.faults.largest > 0 && n > c.faults.largest
+	c.faults.mu.Unlock()
 	c.mu.Lock()
+	c.mute = c.mute || tooLarge
 	lose, mute := c.lose, c.mute
 	c.mu.Unlock()
 	switch {

@@ -29,7 +29,8 @@ const (
 //
 // To claim twice is safe too, but not free: what the lost claim has leased is due again only
 // when that lease ends, and the attempt counts. So a claim that is given up is still waited
-// for in the background, and what it brings late is handed out.
+// for in the background, and what it brings late is handed out. And after a claim without an
+// answer the next ones ask for few tasks (see demand).
 type exchange struct {
 	source   Source
 	answered chan<- *exchange
@@ -127,7 +128,10 @@ func (l *loop) claimable() int {
 	}
 	most := l.Concurrency
 	if most >= halvesFrom {
-		most = (most + 1) / 2
+		most -= most / 2
+	}
+	if l.demand.most > 0 {
+		most = min(most, l.demand.most)
 	}
 	return min(l.free(), most, MaxGroup)
 }
@@ -178,6 +182,7 @@ func (l *loop) giveUp(x *exchange) {
 	}
 	if x.claim > 0 {
 		l.demand.noteDue()
+		l.demand.noteUnanswered()
 	} else {
 		l.remove(x)
 	}
@@ -305,7 +310,13 @@ func (l *loop) accept(d *delivery) {
 func (l *loop) settleClaim(x *exchange) error {
 	if x.claimed.Outcome != redisexec.Done {
 		l.demand.noteDue()
+		if x.claimed.Outcome == redisexec.Unknown && !x.givenUp {
+			l.demand.noteUnanswered()
+		}
 		return x.claimed.Err
+	}
+	if !x.givenUp {
+		l.demand.noteAnswered(x.claim)
 	}
 	if x.claimed.Err != nil {
 		return x.claimed.Err // what was leased is due again after the lease

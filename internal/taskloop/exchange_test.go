@@ -315,3 +315,26 @@ func TestExchange_ADueNoticeDuringAClaimLeadsToAnother(t *testing.T) {
 		})
 	}
 }
+
+// TestExchange_AsksForFewAfterAClaimWithoutAnAnswer: for one, and then for twice as many
+// each time, whether the reply is lost or is given up.
+func TestExchange_AsksForFewAfterAClaimWithoutAnAnswer(t *testing.T) {
+	for _, f := range []fault{replyIsLost, requestFails, {reply: 20 * time.Second}} {
+		t.Run("", func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				q := newQueue(time.Hour, numbered(900)...)
+				q.onExchange = only(1, f)
+				w := newWorker(q, 500, time.Hour).run(t)
+				time.Sleep(10 * time.Second)
+				var claims []int
+				exchanges, _ := q.sent()
+				for _, x := range exchanges {
+					claims = append(claims, x.claim)
+				}
+				require.Equal(t, []int{250, 1, 2, 4, 8, 16, 32}, claims[:7]) // later ones may go out in twos
+				time.Sleep(4 * time.Hour)
+				require.Nil(t, w.end())
+			})
+		})
+	}
+}

@@ -2,6 +2,8 @@ package worker
 
 import (
 	"context"
+	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -113,4 +115,31 @@ func TestWorker_BeginsNothingAfterItsLease(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Replies of more than 1,400 bytes vanish, so that a claim of many tasks is never answered
+// and one of few is. After a claim without an answer a worker asks for one task, and then
+// for more again: every task is handled, and none dies unseen.
+func TestWorker_AsksForFewerAfterAClaimWithoutAnAnswer(t *testing.T) {
+	const tasks = 40
+	var mu sync.Mutex
+	begun := map[string]int{}
+	w := &sluice.Worker{Concurrency: 64, Lease: shortLease, Handler: func(_ context.Context, e sluice.Entry) error {
+		mu.Lock()
+		defer mu.Unlock()
+		begun[e.ID]++
+		return nil
+	}}
+	onFakeClock(t, w, func(f fixture) {
+		for i := range tasks {
+			f.Enqueue(sluice.Added, sluice.Task{ID: strconv.Itoa(i), Payload: make([]byte, 100)})
+		}
+		f.faults.DropLargeReplies(1400)
+		f.start()
+		time.Sleep(5 * time.Minute)
+		require.Empty(f, f.Dead(tasks))
+		require.Equal(f, int64(tasks), f.w.Stats().Done)
+		require.Len(f, begun, tasks)
+		require.NoError(f, f.stop())
+	}, sluice.WithMaxAttempts(8))
 }
