@@ -197,15 +197,14 @@ func ExampleQueue_Extend() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	first := entries[0]
-	film, err := queue.Extend(ctx, first, time.Hour)
-	fmt.Println(film.Attempt, film.Score > first.Score, err)
-	fmt.Println("old receipt:", errors.Is(queue.Dequeue(ctx, first), sluice.ErrStale))
-	fmt.Println("new receipt:", queue.Dequeue(ctx, film))
+	film := entries[0]
+	fmt.Println("extended:", queue.Extend(ctx, film, time.Hour))
+	fmt.Println("finished:", queue.Dequeue(ctx, film))
+	fmt.Println("too late:", errors.Is(queue.Extend(ctx, film, time.Hour), sluice.ErrStale))
 	// Output:
-	// 1 true <nil>
-	// old receipt: true
-	// new receipt: <nil>
+	// extended: <nil>
+	// finished: <nil>
+	// too late: true
 }
 
 // A worker runs a function for each task as it becomes due, and stops when its

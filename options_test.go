@@ -65,7 +65,7 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 			bad["poll interval "+at] = queue("a", sluice.WithPollInterval(d))
 			bad["extend lock "+at] = func() error { return k.Extend(ctx, d) }
 			bad["claim "+at] = func() error { _, err := q.Claim(ctx, 1, d); return err }
-			bad["extend "+at] = func() error { _, err := q.Extend(ctx, e, d); return err }
+			bad["extend "+at] = func() error { return q.Extend(ctx, e, d) }
 		}
 		for _, d := range []time.Duration{-1, forever} {
 			bad["delay "+d.String()] = func() error { _, err := q.Enqueue(ctx, sluice.Task{ID: "b", Delay: d}); return err }
@@ -96,7 +96,7 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 			bad["retry "+what] = func() error { return q.Retry(ctx, entry, 0) }
 			bad["release "+what] = func() error { return q.Release(ctx, entry) }
 			bad["bury "+what] = func() error { return q.Bury(ctx, entry, "") }
-			bad["extend "+what] = func() error { _, err := q.Extend(ctx, entry, time.Second); return err }
+			bad["extend "+what] = func() error { return q.Extend(ctx, entry, time.Second) }
 		}
 		bad["get id"] = func() error { _, err := q.Get(ctx, ""); return err }
 		bad["revive id"] = func() error { _, err := q.Revive(ctx, "a", ""); return err }
@@ -152,7 +152,7 @@ func everyOperation(ctx context.Context, l *sluice.Locker, k *sluice.Lock, q *sl
 		"Pop":          func() error { _, err := q.Pop(ctx, 1); return err },
 		"Peek":         func() error { _, err := q.Peek(ctx, 1); return err },
 		"Claim":        func() error { _, err := q.Claim(ctx, 1, time.Second); return err },
-		"ExtendTask":   func() error { _, err := q.Extend(ctx, e, time.Second); return err },
+		"ExtendTask":   func() error { return q.Extend(ctx, e, time.Second) },
 		"Retry":        func() error { return q.Retry(ctx, e, 0) },
 		"Release":      func() error { return q.Release(ctx, e) },
 		"Bury":         func() error { return q.Bury(ctx, e, "") },

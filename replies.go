@@ -178,20 +178,6 @@ func decodeScore(v any) (float64, error) {
 	return score, nil
 }
 
-// decodeHeartbeat decodes the new receipt: empty if the old one was not good, "-" for a
-// field that is not the library's.
-func decodeHeartbeat(reply redisexec.Reply) (float64, error) {
-	switch {
-	case reply.Value == "" && reply.Ambiguous:
-		return 0, errAmbiguousReceipt
-	case reply.Value == "":
-		return 0, ErrStale
-	case reply.Value == "-":
-		return 0, ErrCorrupt
-	}
-	return decodeScore(reply.Value)
-}
-
 // decodeStats decodes how many are due, scheduled and dead, then the scores, or nothing, of
 // the oldest due and the next scheduled task, and the time.
 func decodeStats(value any) (Stats, error) {

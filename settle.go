@@ -113,7 +113,7 @@ func (q *Queue) settle(ctx context.Context, op string, script *redisexec.Script,
 		}
 		for i, answer := range answers {
 			switch {
-			case answer == taskloop.Accepted:
+			case answer.IsAccepted():
 			case answer == taskloop.Malformed:
 				failed = ErrCorrupt
 			case reply.Ambiguous:
@@ -138,31 +138,36 @@ func settleError(op, name string, failed error, stale []string) error {
 	}
 }
 
-// Extend gives a claimed task a new lease from now, and returns the entry with its new
-// receipt; the old one is used up. It is the heartbeat of long work.
+// Extend gives a claimed task a new lease from now: it is the heartbeat of long work. The
+// receipt stays as it is, so that e is good for the whole attempt, whatever becomes of an
+// extension and of its reply.
 //
 // ErrStale: the task isn't the caller's any more; stop working on it. ErrUnknown: the
-// lease may have been extended with a receipt that got lost. The task is then due again
-// when that lease ends, and nothing can be said of it before.
-func (q *Queue) Extend(ctx context.Context, e Entry, lease time.Duration) (Entry, error) {
+// lease may have been extended; calling again is safe.
+func (q *Queue) Extend(ctx context.Context, e Entry, lease time.Duration) error {
 	if err := q.check("extend", ctx); err != nil {
-		return Entry{}, err
+		return err
 	}
 	err := checkReceipt(e)
 	if err == nil {
 		err = checkDuration("lease", lease)
 	}
 	if err != nil {
-		return Entry{}, fmt.Errorf("sluice: extend: %w", err)
+		return fmt.Errorf("sluice: extend: %w", err)
 	}
 	reply, err := q.executor.Run(ctx, q.heartbeatRequest(e.ID, receiptOf(e), lease))
-	if err == nil {
-		e.Score, err = decodeHeartbeat(reply)
-	}
 	if err != nil {
-		return Entry{}, wrap("extend", q.name, err)
+		return wrap("extend", q.name, err)
 	}
-	return e, nil
+	answer, err := decodeAnswer(reply.Value)
+	switch {
+	case err != nil:
+	case answer == taskloop.Malformed:
+		err = ErrCorrupt
+	case answer != taskloop.Accepted: // an extension does not use the receipt up: it was stale before
+		err = ErrStale
+	}
+	return wrap("extend", q.name, err)
 }
 
 func (q *Queue) heartbeatRequest(id, receipt string, lease time.Duration) redisexec.Request {

@@ -94,9 +94,9 @@ func (s *source) Extend(ctx context.Context, items []taskloop.Item) []taskloop.E
 	results := make([]taskloop.ExtendResult, len(items))
 	for i, r := range s.queue.executor.Pipeline(ctx, requests) {
 		results[i] = taskloop.ExtendResult{Outcome: r.Outcome, Err: r.Err}
-		if receipt, ok := r.Value.(string); ok && r.Outcome == redisexec.Done {
-			if _, err := decodeHeartbeat(redisexec.Reply{Value: receipt}); err == nil {
-				results[i].Receipt = receipt
+		if r.Outcome == redisexec.Done {
+			if answer, err := decodeAnswer(r.Value); err == nil && answer == taskloop.Accepted {
+				results[i].Receipt = items[i].Receipt
 			}
 		}
 	}

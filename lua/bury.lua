@@ -2,7 +2,8 @@
 -- over at its own due time instead.
 -- KEYS[3] the dead letters
 -- ARGV[1] wake channel, then three per task: id, score, reason
--- RETURNS one number per task: 1 done   0 stale, nothing changed
+-- RETURNS one number per task: 1 buried   3 the waiting version has taken over instead
+--         0 stale   2 gone; 0 and 2: nothing changed
 -- RETRY idempotent: the first run uses up the receipt, so a second run changes nothing.
 local reply, first = {}, nil
 redis.call('HLEN', tasks) -- check the types before the first write
@@ -12,15 +13,19 @@ needAll()
 for i = 2, #ARGV, 3 do
   local id, reason = ARGV[i], ARGV[i + 2]
   local task = held(id, tonumber(ARGV[i + 1]))
+  local answer = 1
   if task and task.due then
+    answer = 3
     local due = giveback(id, task, 0, task.due)
     if not first or due < first then first = due end
   elseif task then
     bury(id, task.attempt, reason, task.payload)
   elseif task == false then -- a field not written by this library: keep it unchanged
     bury(id, 0, reason, redis.call('HGET', tasks, id))
+  else
+    answer = staleOrGone(id)
   end
-  reply[#reply + 1] = task ~= nil and 1 or 0
+  reply[#reply + 1] = answer
 end
 wake(ARGV[1], first)
 return reply

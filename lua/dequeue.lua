@@ -2,7 +2,7 @@
 -- version take over.
 -- KEYS[3] the dead letters
 -- ARGV[1] wake channel, then two per task: id, score
--- RETURNS one number per task: 1 done   0 stale, nothing changed
+-- RETURNS one number per task: 1 done   0 stale   2 gone; 0 and 2: nothing changed
 -- RETRY idempotent: the first run uses up the receipt, so a second run changes nothing.
 local ids, reply, finished, known, first = {}, {}, {}, {}, nil
 for i = 2, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
@@ -27,7 +27,7 @@ for i, id in ipairs(ids) do
     unbury(id, task)
   end
   if task ~= nil then known[id] = true end
-  reply[i] = task ~= nil and 1 or 0
+  reply[i] = task ~= nil and 1 or known[id] and 0 or staleOrGone(id)
 end
 if #finished > 0 then
   need('HDEL', tasks)

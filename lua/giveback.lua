@@ -2,7 +2,7 @@
 -- version, that version takes over at its own due time instead.
 -- KEYS[3] the dead letters
 -- ARGV[1] wake channel, then four per task: id, score, delay in seconds, attempts to take off
--- RETURNS one number per task: 1 done   0 stale   -1 a field not written by this library; 0 and -1: nothing changed
+-- RETURNS one number per task: 1 done   0 stale   2 gone   -1 a field not written by this library; of these three, nothing changed
 -- RETRY idempotent: the first run uses up the receipt, so a second run changes nothing.
 local reply, first = {}, nil
 redis.call('HLEN', tasks) -- check the types before the first write
@@ -16,7 +16,7 @@ for i = 2, #ARGV, 4 do
     local due = giveback(id, task, math.max(task.attempt - off, 0), now + delay)
     if not first or due < first then first = due end
   end
-  reply[#reply + 1] = task and 1 or task == nil and 0 or -1
+  reply[#reply + 1] = task and 1 or task == nil and staleOrGone(id) or -1
 end
 wake(ARGV[1], first)
 return reply

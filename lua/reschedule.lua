@@ -15,7 +15,7 @@ local hadWaiting = task.due
 task, score = resolve(task, score)
 if leased(task, score) then
   move(id, score) -- to the score that it has: after this a full server accepts the next write
-  store(id, task.attempt, task.lease, due, task.payload)
+  store(id, task.attempt, task.lease, due, task.payload, task.token)
   return 1
 end
 move(id, due)

@@ -141,8 +141,7 @@ func (b QueueTest) Now() float64 {
 // EndLeaseSoon makes a lease so short that it ends soon, as if its holder had crashed.
 func (b QueueTest) EndLeaseSoon(e sluice.Entry) {
 	b.Helper()
-	_, err := b.Q.Extend(b.Context(), e, 20*time.Millisecond)
-	require.NoError(b, err)
+	require.NoError(b, b.Q.Extend(b.Context(), e, 20*time.Millisecond))
 }
 
 // Eventually calls f until it says yes, for an event that has to come.
@@ -195,8 +194,8 @@ func WarmQueue(t *testing.T, q *sluice.Queue) {
 	require.NoError(t, err)
 	require.NoError(t, q.Wait(ctx))
 	require.NoError(t, q.Retry(ctx, claim(), 0))
-	e, err := q.Extend(ctx, claim(), time.Minute)
-	require.NoError(t, err)
+	e := claim()
+	require.NoError(t, q.Extend(ctx, e, time.Minute))
 	require.NoError(t, q.Bury(ctx, e, ""))
 	_, err = q.Revive(ctx, "a")
 	require.NoError(t, err)

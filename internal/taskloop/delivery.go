@@ -12,7 +12,7 @@ import (
 // delivery to the completions.
 type delivery struct {
 	task    Task
-	receipt string // the newest one, as the server wrote it
+	receipt string // as the server wrote it
 
 	until     time.Time // the task is ours until then, by our clock
 	renewAt   time.Time // when the lease is to be extended
@@ -24,10 +24,7 @@ type delivery struct {
 
 	state    state
 	reported reported
-	// receiptDoubtful says that an extension stayed without a reply: it may have replaced
-	// the receipt by one that this process does not know.
-	receiptDoubtful bool
-	index           int // in loop.handling
+	index    int // in loop.handling
 }
 
 // toReport returns what a Source needs to know to report deliveries.
@@ -111,7 +108,7 @@ const (
 
 // leased notes a lease that the server has given by a command sent then.
 func (d *delivery) leased(receipt string, sent time.Time, ttl time.Duration) {
-	d.receipt, d.receiptDoubtful = receipt, false
+	d.receipt = receipt
 	d.until = lease.SafeUntil(sent, ttl)
 	d.renewAt = sent.Add(lease.RenewAfter(ttl))
 	d.renewFrom = d.renewAt.Add(-lease.Leeway(ttl))

@@ -62,10 +62,9 @@ func TestDelivery_DatesItsLeaseFromTheSend(t *testing.T) {
 	t.Parallel()
 	const ttl = 30 * time.Second
 	sent := time.Now().Add(-5 * time.Second)
-	d := &delivery{receipt: "old", receiptDoubtful: true}
+	d := &delivery{receipt: "old"}
 	d.leased("new", sent, ttl)
 	require.Equal(t, "new", d.receipt)
-	require.False(t, d.receiptDoubtful)
 	require.Equal(t, lease.SafeUntil(sent, ttl), d.until)
 	require.Equal(t, sent.Add(10*time.Second), d.renewAt)
 	require.Equal(t, sent.Add(7*time.Second), d.renewFrom)

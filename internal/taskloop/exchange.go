@@ -24,8 +24,8 @@ const (
 //
 // To send a disposition twice is safe. It carries the same receipt, which the server accepts
 // once; the second copy is answered "stale". That is why a stale answer counts as accepted
-// if an earlier copy had no reply, as long as nothing else can have used the receipt up: no
-// doubtful extension, and the lease not over (see settleDelivery).
+// if an earlier copy had no reply, as long as nothing else can have used the receipt up: the
+// lease is not over (see settleDelivery).
 //
 // To claim twice is safe too, but not free: what the lost claim has leased is due again only
 // when that lease ends, and the attempt counts. So a claim that is given up is still waited
@@ -261,7 +261,7 @@ func (l *loop) settleLate(deliveries []*delivery, r ReportResult) {
 		return
 	}
 	for i, d := range deliveries {
-		if r.Answers[i] == Accepted {
+		if r.Answers[i].IsAccepted() {
 			l.accept(d)
 		}
 	}
@@ -271,14 +271,14 @@ func (l *loop) settleLate(deliveries []*delivery, r ReportResult) {
 func (l *loop) settleDelivery(d *delivery, answer Answer) {
 	switch {
 	case d.state == settled: // by another copy
-	case answer == Accepted:
+	case answer.IsAccepted():
 		l.accept(d)
 	case answer == Malformed:
 		// Nothing else can be done with a task whose field is not the library's.
 		d.disposition = Disposition{Action: SetAside, Reason: "malformed"}
 		l.putBack([]*delivery{d})
 		return
-	case d.reported == ambiguous && !d.receiptDoubtful && time.Now().Before(d.until):
+	case d.reported == ambiguous && time.Now().Before(d.until):
 		// The receipt was used up while the lease was ours: by the copy of this
 		// disposition whose reply was lost.
 		l.accept(d)

@@ -88,31 +88,30 @@ func TestExchange_AStaleReceiptWithoutAmbiguityIsALoss(t *testing.T) {
 }
 
 // TestExchange_AnswersDecide what becomes of a delivery: a stale receipt is an acceptance
-// only after a reply that was lost, while the receipt is certain and the lease ours.
+// only after a reply that was lost, while the lease is ours.
 func TestExchange_AnswersDecide(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		answer   Answer
 		reported reported
-		doubtful bool
 		over     bool // the lease
 		want     state
 	}{
-		"accepted":                            {answer: Accepted, reported: sent, want: settled},
-		"accepted, doubtful":                  {answer: Accepted, reported: sent, doubtful: true, want: settled},
-		"accepted, over":                      {answer: Accepted, reported: sent, over: true, want: settled},
-		"stale":                               {answer: Stale, reported: sent, want: lost},
-		"stale, ambiguous":                    {answer: Stale, reported: ambiguous, want: settled},
-		"stale, ambiguous, doubtful":          {answer: Stale, reported: ambiguous, doubtful: true, want: lost},
-		"stale, ambiguous, over":              {answer: Stale, reported: ambiguous, over: true, want: lost},
-		"stale, ambiguous, doubtful and over": {answer: Stale, reported: ambiguous, doubtful: true, over: true, want: lost},
-		"malformed":                           {answer: Malformed, reported: sent, want: pending},
+		"accepted":               {answer: Accepted, reported: sent, want: settled},
+		"accepted, over":         {answer: Accepted, reported: sent, over: true, want: settled},
+		"stale":                  {answer: Stale, reported: sent, want: lost},
+		"stale, ambiguous":       {answer: Stale, reported: ambiguous, want: settled},
+		"stale, ambiguous, over": {answer: Stale, reported: ambiguous, over: true, want: lost},
+		"gone":                   {answer: Gone, reported: sent, want: lost},
+		"gone, ambiguous":        {answer: Gone, reported: ambiguous, want: settled},
+		"a version took over":    {answer: TookOver, reported: sent, want: settled},
+		"malformed":              {answer: Malformed, reported: sent, want: pending},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorker(newQueue(time.Minute), 1, 0)
 			l := newLoop(t.Context(), w.Config)
-			d := &delivery{state: reporting, reported: test.reported, receiptDoubtful: test.doubtful, until: time.Now().Add(time.Hour)}
+			d := &delivery{state: reporting, reported: test.reported, until: time.Now().Add(time.Hour)}
 			d.task.Payload = []byte("payload")
 			if test.over {
 				d.until = time.Now()

@@ -85,16 +85,9 @@ func (l *loop) handleExtension(x *extension) {
 }
 
 // handleExtended deals with the result of one extension.
-//
-// If its reply was lost, the task's receipt may have been replaced by one that this
-// process does not know. The next try, or the disposition, then finds the receipt stale,
-// and the lease is lost: to guess a receipt could take the task from another worker.
 func (l *loop) handleExtended(d *delivery, sent time.Time, r ExtendResult) error {
 	switch {
 	case r.Outcome != redisexec.Done:
-		if r.Outcome == redisexec.Unknown || r.Outcome == redisexec.Abandoned {
-			d.receiptDoubtful = true
-		}
 		d.retryExtension(time.Now(), l.Lease)
 		return r.Err
 	case r.Receipt == "":

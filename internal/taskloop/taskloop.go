@@ -78,7 +78,7 @@ type ReportResult struct {
 	Err     error
 }
 
-// Answer is what the server says of one task in a report.
+// Answer is what the server says of one task in a report, or of its lease.
 type Answer int64
 
 // The answers.
@@ -86,10 +86,15 @@ const (
 	Malformed Answer = iota - 1 // its field is not the library's
 	Stale                       // the receipt is not good
 	Accepted
+	Gone     // likewise stale, and the ID is not in the queue and no dead letter
+	TookOver // of a task to be set aside: the waiting version has taken over instead
 )
 
 // IsKnown reports whether it is one of the answers.
-func (a Answer) IsKnown() bool { return a >= Malformed && a <= Accepted }
+func (a Answer) IsKnown() bool { return a >= Malformed && a <= TookOver }
+
+// IsAccepted reports whether the claim has ended as it was asked for, or by a waiting version.
+func (a Answer) IsAccepted() bool { return a == Accepted || a == TookOver }
 
 // ClaimResult is the result of a claim.
 type ClaimResult struct {
@@ -100,8 +105,8 @@ type ClaimResult struct {
 	Err     error
 }
 
-// ExtendResult is the result of an extension. If it is Done, Receipt is the new receipt,
-// or empty if the old one was not good.
+// ExtendResult is the result of an extension. If it is Done, Receipt is the task's receipt,
+// or empty if it was not good.
 type ExtendResult struct {
 	Outcome redisexec.Outcome
 	Receipt string

@@ -1,5 +1,7 @@
 -- Second prelude, of the scripts that read or write fields.
--- A field is '<attempt>:<lease>:<deferred>:<payload>'; each part may be empty.
+-- A field is '<attempt>:<lease>:<deferred>:<payload>'; each part may be empty. A lease is
+-- '<its end>', or '<its end>/<token>' once it has been extended. The token is the score with
+-- which the task was claimed: the receipt of the whole attempt.
 -- A dead letter's field is '<attempt>:dead:<bytes in reason>:<reason><payload>'.
 -- A task without payload that was never claimed has no field.
 
@@ -13,7 +15,7 @@ end
 -- Decodes a field; nil for one not written by this library.
 local function decode(field)
   if not field then return { attempt = 0, payload = '' } end
-  local _, last, attempt, lease, due = string.find(field, '^(%d*):([%d.e+-]*):([%d.e+-]*):')
+  local _, last, attempt, lease, token, due = string.find(field, '^(%d*):([%d.e+-]*)/?([%d.e+-]*):([%d.e+-]*):')
   if not last then
     _, last, attempt, due = string.find(field, '^(%d+):dead:(%d+):')
     if not last or #attempt > 9 or #due > 9 then return nil end
@@ -23,6 +25,7 @@ local function decode(field)
   end
   local task = { attempt = tonumber(attempt) or 0, payload = string.sub(field, last + 1) }
   task.lease, task.due = finite(lease), finite(due)
+  task.token = finite(token) or task.lease
   if #attempt > 9 or (lease ~= '' and not task.lease) or (due ~= '' and not task.due) then return nil end
   return task
 end
@@ -38,13 +41,13 @@ local function live(field)
 end
 
 -- Writes a task's field, or removes the field of a task that needs none.
-local function store(id, attempt, lease, due, payload)
+local function store(id, attempt, lease, due, payload, token)
   if attempt == 0 and payload == '' and not lease and not due then
     redis.call('HDEL', tasks, id)
     return
   end
   redis.call('HSET', tasks, id, string.format('%s:%s:%s:', attempt > 0 and string.format('%.0f', attempt) or '',
-    lease and text(lease) or '', due and text(due) or '') .. payload)
+    lease and (text(lease) .. (token ~= lease and '/' .. text(token) or '')) or '', due and text(due) or '') .. payload)
 end
 
 -- Says whether a task with this score is leased now.
@@ -67,14 +70,16 @@ local function move(id, score)
   redis.call('ZADD', queue, text(score), id)
 end
 
--- Returns the task if the receipt is valid for it: the receipt is its score, or the score of
--- its waiting version that has taken over since. nil if the receipt is stale; false for a field
--- not written by this library.
+-- Returns the task if the receipt is valid for it: the receipt is its score, or the token of
+-- its last claim, or the score of its waiting version that has taken over since. nil if the
+-- receipt is stale; false for a field not written by this library.
 local function match(score, field, receipt)
   score = finite(score)
   if not score then return nil end
   local task = live(field)
-  if score == receipt then return task or false end
+  if score == receipt or task and task.lease == score and task.token == receipt then
+    return task or false
+  end
   if task and task.due then
     task, score = resolve(task, score)
     if score == receipt then return task end
@@ -85,6 +90,13 @@ end
 local function held(id, receipt)
   local score = redis.call('ZSCORE', queue, id)
   if score then return match(score, redis.call('HGET', tasks, id), receipt) end
+end
+
+-- Returns what a script answers of a task whose receipt is stale: 2 if the ID is not in the
+-- queue and no dead letter, else 0.
+local function staleOrGone(id)
+  if redis.call('ZSCORE', queue, id) or redis.call('ZSCORE', KEYS[3], id) then return 0 end
+  return 2
 end
 
 -- Returns a function that reads the i-th field of ids; it is called with i in ascending order.

@@ -28,7 +28,7 @@ local function enqueue(id, due, payload, score, field)
   task, score = resolve(task, score)
   if leased(task, score) then
     if policy == 'keep' or (task.due and not supersedes(due, task.due)) then return 3 end
-    store(id, task.attempt, task.lease, due, payload)
+    store(id, task.attempt, task.lease, due, payload, task.token)
     return 4
   end
   if not supersedes(due, score) then return 3 end

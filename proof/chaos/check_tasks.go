@@ -72,6 +72,9 @@ func (t *tasksCheck) index() {
 			continue
 		}
 		t.use(m, m.was.score)
+		if m.was.delivery != 0 && m.was.delivery != m.was.score {
+			t.use(m, m.was.delivery)
+		}
 		if m.was.due != 0 && m.kind != tookOver { // the waiting version had taken over: its due time was the receipt
 			t.use(m, m.was.due)
 		}
@@ -158,7 +161,7 @@ func (t *tasksCheck) checkLease(m *move) {
 // ends matches operations with the receipt that was valid then.
 func ends(m *move, ops ...op) func(*record) bool {
 	return func(r *record) bool {
-		return slices.Contains(ops, r.Op) && (r.Score == m.was.score || r.Score == m.was.due)
+		return slices.Contains(ops, r.Op) && (r.Score == m.was.score || r.Score == m.was.due || r.Score == m.was.delivery)
 	}
 }
 

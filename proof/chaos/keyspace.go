@@ -188,7 +188,8 @@ func decodeField(id, text string) (f field) {
 		}
 		payload = payload[reason:]
 	} else {
-		f.lease, f.due = number(parts[1]), number(parts[2])
+		end, _, _ := strings.Cut(parts[1], "/")
+		f.lease, f.due = number(end), number(parts[2])
 	}
 	f.version = versionOf(id, payload)
 	return f

@@ -192,9 +192,7 @@ func (c *client) delivered(what op, name string, call time.Duration, entries []s
 func (c *client) handleEntry(rng *rand.Rand, q *sluice.Queue, got record, e sluice.Entry) {
 	work(rng, 4*time.Millisecond)
 	if rng.IntN(8) == 0 {
-		if e = c.extend(rng, q, got, e); e.ID == "" {
-			return
-		}
+		c.extend(rng, q, got, e)
 	}
 	ctx, cancel := withShortContext(context.Background(), rng, 30)
 	defer cancel()
@@ -255,14 +253,12 @@ func resultFor(id string, err error) result {
 	}
 }
 
-// extend extends a claim. It returns the entry with its new receipt, or none.
-func (c *client) extend(rng *rand.Rand, q *sluice.Queue, got record, e sluice.Entry) sluice.Entry {
+// extend extends a claim.
+func (c *client) extend(rng *rand.Rand, q *sluice.Queue, got record, e sluice.Entry) {
 	ctx, cancel := withShortContext(context.Background(), rng, 30)
 	defer cancel()
 	rec := c.begin(about(opExtend, got, e))
-	extended, err := q.Extend(ctx, e, lease)
-	c.endBy(ctx, rec, resultOf(err))
-	return extended
+	c.endBy(ctx, rec, resultOf(q.Extend(ctx, e, lease)))
 }
 
 // popLoop consumes tasks by Pop.

@@ -24,7 +24,8 @@ type Item struct {
 
 	Queued bool // the task is in the sorted set, with this score
 	Score  float64
-	Lease  float64 // the score that the last claim set; 0 for none
+	Lease  float64 // until when the last claim leased the task; 0 for none
+	Token  float64 // the score that the last claim set: its receipt; 0 for none
 	// Waiting says that there is a waiting version: it is due at Due, once the holder has
 	// finished. Payload is its payload, no longer the holder's.
 	Waiting bool
@@ -64,7 +65,7 @@ func (it Item) current(now float64) Item {
 
 // match returns the task if the receipt is valid for it.
 func (it Item) match(now, receipt float64) (task Item, ok bool) {
-	if it.Queued && it.Score == receipt {
+	if it.Queued && (it.Score == receipt || !it.Buried && it.Lease != 0 && it.Lease == it.Score && it.Token == receipt) {
 		return it.unburied(), true
 	}
 	task = it.current(now)
@@ -178,7 +179,7 @@ func (q *Queue) Claim(now float64, n int, lease float64, maxAttempts int) (claim
 			return false
 		}
 		*it = Item{ID: task.ID, Payload: task.Payload, Attempt: task.Attempt + 1,
-			Queued: true, Score: now + lease, Lease: now + lease}
+			Queued: true, Score: now + lease, Lease: now + lease, Token: now + lease}
 		claimed = append(claimed, it.entry())
 		return true
 	})
@@ -235,14 +236,13 @@ func (q *Queue) Dequeue(now float64, es ...sluice.Entry) (stale []string) {
 	return stale
 }
 
-// Extend gives a task a new lease, and returns its new receipt.
-func (q *Queue) Extend(now float64, e sluice.Entry, lease float64) (receipt float64, ok bool) {
-	ok = q.withReceipt(now, e, func(it *Item, task Item) {
-		task.Score, task.Lease = now+lease, now+lease
+// Extend gives a task a new lease. The receipt stays.
+func (q *Queue) Extend(now float64, e sluice.Entry, lease float64) bool {
+	return q.withReceipt(now, e, func(it *Item, task Item) {
+		task.Score, task.Lease, task.Token = now+lease, now+lease, e.Score
 		task.Listed, task.Died = false, 0
 		*it = task
 	})
-	return now + lease, ok
 }
 
 // Retry gives a task back, due after delay.

@@ -107,6 +107,7 @@ func (m *queueMachine) end(t *rapid.T) {
 		want := &m.model.Items[i]
 		m.adopt(t, ended, &want.Score, is.Score)
 		m.adopt(t, ended, &want.Lease, is.Lease)
+		m.adopt(t, ended, &want.Token, is.Token)
 		m.adopt(t, ended, &want.Due, is.Due)
 		m.adopt(t, ended, &want.Died, is.Died)
 		require.Equal(t, *want, is)
@@ -204,7 +205,12 @@ func readField(it *model.Item, field string) error {
 		it.Buried, it.Reason, it.Payload = true, parts[3][:size], parts[3][size:]
 		return err
 	}
-	it.Lease, _ = strconv.ParseFloat(parts[1], 64)
+	lease, token, extended := strings.Cut(parts[1], "/")
+	it.Lease, _ = strconv.ParseFloat(lease, 64)
+	it.Token = it.Lease
+	if extended {
+		it.Token, _ = strconv.ParseFloat(token, 64)
+	}
 	it.Waiting = parts[2] != ""
 	it.Due, _ = strconv.ParseFloat(parts[2], 64)
 	it.Payload = parts[3]

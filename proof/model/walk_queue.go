@@ -276,7 +276,6 @@ func (w QueueWalk) command(s queueState, i int, actor string, do queueEmitter) {
 			k.command.answered, k.command.done, k.command.claimed = false, false, receipt{}
 			if !retried {
 				k.command = queueCommand{}
-				k.working = k.working && m.kind != extendIt // the extension may have used up its receipt
 			}
 		})
 	}
@@ -362,9 +361,8 @@ func (w QueueWalk) extend(s *queueState, q *Queue, m *queueCommand, e sluice.Ent
 	if w.Mistake == ExtendWithoutReceipt {
 		e.Score = q.Items[0].Score
 	}
-	var score float64
-	if score, m.done = q.Extend(s.now, e, lease); m.done {
-		m.claimed = receipt{m.with.version, score, score}
+	if m.done = q.Extend(s.now, e, lease); m.done {
+		m.claimed = receipt{m.with.version, e.Score, s.now + lease}
 		if w.Mistake == DroppedByExtend {
 			q.Items[0].Waiting = false
 		}

@@ -42,7 +42,7 @@ const stale, past = 0.5, 0.25
 // normalize clears what makes no difference to any later step.
 func (s *queueState) normalize() {
 	receipt := func(r *receipt) {
-		if r.version > 0 && r.score != s.item.Score && !(s.item.Waiting && r.score == s.item.Due) {
+		if r.version > 0 && r.score != s.item.Score && r.score != s.item.Token && !(s.item.Waiting && r.score == s.item.Due) {
 			r.score = stale
 		}
 		if r.version > 0 && r.until <= s.now {
@@ -50,7 +50,7 @@ func (s *queueState) normalize() {
 		}
 	}
 	if s.item.Lease != s.item.Score {
-		s.item.Lease = 0
+		s.item.Lease, s.item.Token = 0, 0
 	}
 	var used [len(s.versions)]bool
 	used[s.latest], used[versionOf(s.item)] = true, true
@@ -98,6 +98,7 @@ func (s *queueState) encode(put func(int8), time func(float64)) {
 	flags(s.item.Queued, s.item.Waiting, s.item.Listed, s.item.Buried, s.violated != "")
 	time(s.item.Score)
 	time(s.item.Lease)
+	time(s.item.Token)
 	time(s.item.Due)
 	for _, k := range s.workers {
 		put(k.left)
@@ -109,6 +110,7 @@ func (s *queueState) encode(put func(int8), time func(float64)) {
 		for _, r := range []receipt{k.command.with, k.command.claimed} {
 			put(r.version)
 			time(r.score)
+			time(r.until)
 		}
 	}
 	for _, m := range s.copies {

@@ -340,7 +340,7 @@ func operations(l *sluice.Locker, k, fenced *sluice.Lock, q *sluice.Queue, es []
 		"dequeue": func(ctx context.Context) error { return q.Dequeue(ctx, es[0], sluice.Entry{ID: "stale", Score: 5}) },
 		"retry":   func(ctx context.Context) error { return q.Retry(ctx, es[1], time.Hour) },
 		"release": func(ctx context.Context) error { return q.Release(ctx, es[2]) },
-		"extend":  func(ctx context.Context) error { _, err := q.Extend(ctx, es[3], time.Hour); return err },
+		"extend":  func(ctx context.Context) error { return q.Extend(ctx, es[3], time.Hour) },
 		"bury":    func(ctx context.Context) error { return q.Bury(ctx, es[3], "why") },
 		"dead":    func(ctx context.Context) error { _, err := q.Dead(ctx, 9); return err },
 		"revive":  func(ctx context.Context) error { _, err := q.Revive(ctx, "4"); return err },

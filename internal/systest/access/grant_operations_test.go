@@ -84,8 +84,7 @@ func ofQueues() []operation {
 		return g.queue.Bury(ctx, es[0], "why")
 	}
 	extend := func(ctx context.Context, g *guarded, es ...sluice.Entry) error {
-		_, err := g.queue.Extend(ctx, es[0], time.Hour)
-		return err
+		return g.queue.Extend(ctx, es[0], time.Hour)
 	}
 	retry := func(ctx context.Context, g *guarded, es ...sluice.Entry) error {
 		return g.queue.Retry(ctx, es[0], time.Hour)

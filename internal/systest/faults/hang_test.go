@@ -39,7 +39,7 @@ func hangs(t *testing.T, name string, k *sluice.Lock, l *sluice.Locker, q *sluic
 		"bury":         func(ctx context.Context) error { return q.Bury(ctx, e, "") },
 		"dead":         func(ctx context.Context) error { _, err := q.Dead(ctx, 1); return err },
 		"revive":       func(ctx context.Context) error { _, err := q.Revive(ctx, "a"); return err },
-		"extend":       func(ctx context.Context) error { _, err := q.Extend(ctx, e, time.Second); return err },
+		"extend":       func(ctx context.Context) error { return q.Extend(ctx, e, time.Second) },
 		"cancel":       func(ctx context.Context) error { _, err := q.Cancel(ctx, "a"); return err },
 		"reschedule":   func(ctx context.Context) error { _, err := q.Reschedule(ctx, "a", 0); return err },
 		"get":          func(ctx context.Context) error { _, err := q.Get(ctx, "a"); return err },

@@ -189,20 +189,17 @@ func TestLocker_CallsEndSoonAfterTheirContexts(t *testing.T) {
 		n.faults.StallRequests()
 		e := sluice.Entry{ID: "a", Score: 1}
 		for name, op := range map[string]func(ctx context.Context) error{
-			"lock":     func(ctx context.Context) error { _, err := l.Lock(ctx, "a"); return err },
-			"try lock": func(ctx context.Context) error { _, err := l.TryLock(ctx, "b"); return err },
-			"extend":   func(ctx context.Context) error { return held.Extend(ctx, time.Minute) },
-			"ttl":      func(ctx context.Context) error { _, err := held.TTL(ctx); return err },
-			"inspect":  func(ctx context.Context) error { _, err := l.Inspect(ctx, "a"); return err },
-			"enqueue":  func(ctx context.Context) error { _, err := q.Enqueue(ctx, sluice.Task{ID: "a"}); return err },
-			"claim":    func(ctx context.Context) error { _, err := q.Claim(ctx, 1, time.Minute); return err },
-			"dequeue":  func(ctx context.Context) error { return q.Dequeue(ctx, e) },
-			"heartbeat": func(ctx context.Context) error {
-				_, err := q.Extend(ctx, e, time.Minute)
-				return err
-			},
-			"wait":  q.Wait,
-			"stats": func(ctx context.Context) error { _, err := q.Stats(ctx); return err },
+			"lock":      func(ctx context.Context) error { _, err := l.Lock(ctx, "a"); return err },
+			"try lock":  func(ctx context.Context) error { _, err := l.TryLock(ctx, "b"); return err },
+			"extend":    func(ctx context.Context) error { return held.Extend(ctx, time.Minute) },
+			"ttl":       func(ctx context.Context) error { _, err := held.TTL(ctx); return err },
+			"inspect":   func(ctx context.Context) error { _, err := l.Inspect(ctx, "a"); return err },
+			"enqueue":   func(ctx context.Context) error { _, err := q.Enqueue(ctx, sluice.Task{ID: "a"}); return err },
+			"claim":     func(ctx context.Context) error { _, err := q.Claim(ctx, 1, time.Minute); return err },
+			"dequeue":   func(ctx context.Context) error { return q.Dequeue(ctx, e) },
+			"heartbeat": func(ctx context.Context) error { return q.Extend(ctx, e, time.Minute) },
+			"wait":      q.Wait,
+			"stats":     func(ctx context.Context) error { _, err := q.Stats(ctx); return err },
 		} {
 			ctx, cancel := context.WithTimeout(n.Context(), time.Second)
 			start := time.Now()

@@ -93,7 +93,7 @@ func TestQueue_ReportsKeysOfAnotherType(t *testing.T) {
 					"bury":       func() error { return b.Q.Bury(ctx, e, "") },
 					"dead":       func() error { _, err := b.Q.Dead(ctx, 1); return err },
 					"revive":     func() error { _, err := b.Q.Revive(ctx, "a"); return err },
-					"extend":     func() error { _, err := b.Q.Extend(ctx, e, time.Second); return err },
+					"extend":     func() error { return b.Q.Extend(ctx, e, time.Second) },
 					"reschedule": func() error { _, err := b.Q.Reschedule(ctx, "a", 0); return err },
 					"get":        func() error { _, err := b.Q.Get(ctx, "a"); return err },
 					"peek":       func() error { _, err := b.Q.Peek(ctx, 1); return err },
