@@ -33,7 +33,7 @@ var lastTime = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
 // A task is scheduled until its due time has come by the server's clock, then due. A
 // claimed task is leased: it is due again by itself when the lease ends. The score of an
 // Entry is its receipt: an operation on an entry does something only while the task still
-// has that score.
+// has that score or, once it is claimed, until that claim has ended.
 //
 // Unless a doc below says otherwise, an error other than ErrUnknown means that nothing was
 // changed, and an operation returns when its context ends.
