@@ -28,13 +28,25 @@ func TestLock_TakesOverOnlyWhatCoversItsTTL(t *testing.T) {
 		"longer TTL":        {ttl: ttl + 2*handOverMargin},
 		"past the deadline": {ttl: ttl, spoil: func(from *Lock) { from.begin(time.Now(), time.Now(), time.Now().Add(ttl)) }},
 		"forced open":       {ttl: ttl, spoil: func(from *Lock) { from.member().ForbidHandOver() }},
+		"asked for an hour": {ttl: ttl, spoil: func(from *Lock) { from.lease.Ask(time.Hour) }},
+		"asked for its TTL": {ttl: ttl, want: true, spoil: func(from *Lock) { from.lease.Ask(ttl) }},
+		"was refused": {ttl: ttl, want: true, spoil: func(from *Lock) {
+			from.lease.Ask(time.Hour)
+			from.lease.Settle()
+		}},
+		"one of two was answered": {ttl: ttl, spoil: func(from *Lock) {
+			from.lease.Ask(time.Hour)
+			from.lease.Ask(ttl)
+			from.lease.Settle()
+		}},
+		"an earlier holder asked for an hour": {ttl: ttl, spoil: func(from *Lock) { from.grant.asked = time.Hour }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			sent := time.Now().Add(-test.held)
 			from := &Lock{grant: grant{token: "t", handOverUntil: sent.Add(handOverWindow)}}
 			from.begin(sent, lease.SafeUntil(sent, ttl), lease.SafeUntil(sent, ttl+handOverMargin))
-			_, covered := from.lease.Bounds()
+			_, covered, _ := from.lease.Bounds()
 			if test.spoil != nil {
 				test.spoil(from)
 			}

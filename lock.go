@@ -37,7 +37,8 @@ type grant struct {
 	token         any       // a string, as scripts are given it
 	handOverUntil time.Time // from then on the lock goes back to Redis
 	fences        fences
-	ambiguous     bool // an acquisition of it stayed without a reply, and may yet be carried out
+	ambiguous     bool          // an acquisition of it stayed without a reply, and may yet be carried out
+	asked         time.Duration // the longest TTL for which an earlier holder's extension may yet be carried out
 }
 
 // begin sets the first deadline of a lock that is taken now. covered is until when its
@@ -108,7 +109,7 @@ func (k *Lock) release(ctx context.Context) (notified int, err error) {
 // notReleased is the error of a release to which the server has just answered that the
 // token does not hold the lock. ambiguous says that an earlier attempt of it has no reply.
 func (k *Lock) notReleased(ambiguous bool) error {
-	_, covered := k.lease.Bounds()
+	_, covered, _ := k.lease.Bounds()
 	inTime, expired := k.lease.Cause() != ErrLost, !time.Now().Before(covered)
 	switch {
 	case inTime && expired:
@@ -159,14 +160,23 @@ func (k *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 }
 
 func (k *Lock) extend(ctx context.Context, ttl time.Duration) error {
-	if !k.Valid() {
+	if !k.lease.Ask(ttl) {
 		return k.whyEnded()
 	}
 	reply, err := k.locker.executor.Run(ctx, k.extendRequest(ttl))
 	if err != nil {
+		if !errors.Is(err, ErrUnknown) {
+			k.lease.Settle()
+		}
 		return err
 	}
-	return k.handleExtension(reply.Sent, ttl, reply.Value)
+	if err := k.handleExtension(reply.Sent, ttl, reply.Value); err != nil {
+		return err
+	}
+	if !reply.Ambiguous { // else a copy may still be on its way
+		k.lease.Settle()
+	}
+	return nil
 }
 
 func (k *Lock) extendRequest(ttl time.Duration) redisexec.Request {

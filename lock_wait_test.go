@@ -132,6 +132,56 @@ func TestLock_KeepsTheNextHolderFromALateExtension(t *testing.T) {
 	})
 }
 
+// TestLock_ExtensionUnderWayIsNotForTheSuccessor: what an extension asked for that is
+// carried out after Unlock must not become the TTL of the caller that takes the lock over: a
+// crash of that one would block the others for so long.
+func TestLock_ExtensionUnderWayIsNotForTheSuccessor(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
+		const ttl = 3 * time.Second
+		rdb, faults := s.Faulty(t)
+		clean, ctx := s.Client(t), t.Context()
+		l, name := systest.NewLocker(t, rdb, sluice.WithTTL(ttl)), redistest.Name(t)
+		systest.Warm(t, l, name)
+		for range 10 {
+			first, err := l.Lock(ctx, name)
+			require.NoError(t, err)
+			next := make(chan *sluice.Lock, 1)
+			go func() {
+				k, err := l.Lock(ctx, name)
+				if err != nil {
+					t.Error(err)
+				}
+				next <- k
+			}()
+			for sluice.Waiting(l) == 0 {
+				time.Sleep(50 * time.Microsecond) // until it waits
+			}
+			faults.StallRequests()
+			sent := faults.Scripts()
+			extended, released := make(chan error, 1), make(chan error, 1)
+			go func() { extended <- first.Extend(ctx, time.Hour) }()
+			for faults.Scripts() == sent {
+				time.Sleep(50 * time.Microsecond) // until it is on its way
+			}
+			go func() { released <- first.Unlock(ctx) }()
+			for first.Valid() {
+				time.Sleep(50 * time.Microsecond) // until Unlock has begun
+			}
+			time.Sleep(2 * time.Millisecond) // in which it could hand the lock over, and can do nothing else
+			faults.Resume()
+			require.NoError(t, <-released)
+			if err := <-extended; err != nil {
+				require.ErrorIs(t, err, sluice.ErrNotHeld)
+			}
+			second := <-next
+			left, err := clean.PTTL(ctx, "Lock:"+name).Result()
+			require.NoError(t, err)
+			require.LessOrEqual(t, left, ttl+12*time.Millisecond, "the next holder's key lives for the extension's TTL")
+			require.NoError(t, second.Unlock(ctx))
+		}
+	})
+}
+
 // TestLocker_LetsOtherProcessesHaveTheLock: a Locker whose callers never stop hands the
 // lock over among them for a short time only, whatever their TTLs would allow.
 func TestLocker_LetsOtherProcessesHaveTheLock(t *testing.T) {

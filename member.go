@@ -28,19 +28,22 @@ func (m *member) lock() *Lock { return (*Lock)(m) }
 func (m *member) Deadline() time.Time { return m.lease.Deadline() }
 
 // TakeOver makes m's lock the holder of what another one has just given up, if that is
-// safe: the other is not past its deadline, and the key outlives all of m's TTL.
-// Extensions of the other that are under way do no harm: they never make a TTL shorter.
+// safe: the other is not past its deadline, and the key outlives all of m's TTL, by the
+// margin at most. An extension of the other that may yet be carried out never makes a TTL
+// shorter; if it asked for more than m's TTL, the key could outlive that by more than the
+// margin, because the token stays the same.
 func (m *member) TakeOver(holder waitqueue.Holder) bool {
 	from, _ := holder.(*member)
 	now := time.Now()
-	deadline, covered := from.lease.Bounds()
+	deadline, covered, asked := from.lease.Bounds()
 	until := lease.SafeUntil(now, m.options.ttl)
 	// With more to spare than the margin, a crash of this process would block others for
 	// longer than m's TTL says.
 	spare := covered.Sub(until)
 	g := from.grant
+	g.asked = max(g.asked, asked)
 	safe := now.Before(deadline) && now.Before(g.handOverUntil) && spare >= 0 && spare <= handOverMargin &&
-		!from.noHandOver.Load()
+		g.asked <= m.options.ttl && !from.noHandOver.Load()
 	if safe && m.options.fenced {
 		g.fences, safe = g.fences.next()
 	}
@@ -64,12 +67,18 @@ func (m *member) Renewable() bool { return m.lease.Renewable() }
 // Key is the lock's key.
 func (m *member) Key() any { return m.address.keys[0] }
 
-// Extension returns the request that renews the lock.
-func (m *member) Extension() redisexec.Request { return m.lock().extendRequest(m.options.ttl) }
+// Extension returns the request that renews the lock, or false if it has ended.
+func (m *member) Extension() (redisexec.Request, bool) {
+	return m.lock().extendRequest(m.options.ttl), m.lease.Ask(m.options.ttl)
+}
 
 // HandleExtension takes the result of a renewal, and reports whether it succeeded.
 func (m *member) HandleExtension(sent time.Time, r redisexec.Result) bool {
-	return r.Err == nil && m.lock().handleExtension(sent, m.options.ttl, r.Value) == nil
+	extended := r.Err == nil && m.lock().handleExtension(sent, m.options.ttl, r.Value) == nil
+	if extended || r.Outcome == redisexec.Rejected || r.Outcome == redisexec.Unavailable || r.Outcome == redisexec.NotSent {
+		m.lease.Settle()
+	}
+	return extended
 }
 
 // OutcomeUnknown has the lock released: it may have been acquired for no caller.

@@ -13,15 +13,17 @@ import (
 //
 // It costs a timer from the first call of Context on, and no goroutine.
 type Lease struct {
-	mu       sync.Mutex // guards what follows
-	deadline time.Time  // when it is lost, unless it is extended
-	covered  time.Time  // until when the server keeps it, safely: not before the deadline
-	limit    time.Time  // the deadline is not moved beyond; zero for no limit
-	ended    bool       // never false again
-	cause    error      // with which ctx ends, or would, once ended; nil for context.Canceled
-	ctx      context.Context
-	cancel   context.CancelCauseFunc
-	alarm    *time.Timer // ends ctx at the deadline
+	mu        sync.Mutex    // guards what follows
+	deadline  time.Time     // when it is lost, unless it is extended
+	covered   time.Time     // until when the server keeps it, safely: not before the deadline
+	limit     time.Time     // the deadline is not moved beyond; zero for no limit
+	unsettled int           // extensions that were sent and may yet be carried out
+	asked     time.Duration // the longest TTL that one of these asked for; 0 for none
+	ended     bool          // never false again
+	cause     error         // with which ctx ends, or would, once ended; nil for context.Canceled
+	ctx       context.Context
+	cancel    context.CancelCauseFunc
+	alarm     *time.Timer // ends ctx at the deadline
 }
 
 // Begin sets the first deadline, and until when the server keeps what is held. limit is
@@ -41,6 +43,30 @@ func (l *Lease) limited(deadline time.Time) time.Time {
 		return l.limit
 	}
 	return deadline
+}
+
+// Ask notes that an extension by ttl is about to be sent. It reports false if the lease is
+// not held any more: then nothing must be sent. Until Settle, the extension counts as one
+// that may yet be carried out, at any time.
+func (l *Lease) Ask(ttl time.Duration) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.holds() {
+		return false
+	}
+	l.unsettled++
+	l.asked = max(l.asked, ttl)
+	return true
+}
+
+// Settle notes that an extension for which Ask was called cannot do more than what the
+// lease knows: it was carried out once, and Extend has counted it; or it never will be.
+func (l *Lease) Settle() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.unsettled--; l.unsettled == 0 {
+		l.asked = 0
+	}
 }
 
 // Extend moves the deadline and the cover to later times. It never makes them earlier.
@@ -134,11 +160,12 @@ func (l *Lease) Deadline() time.Time {
 	return l.deadline
 }
 
-// Bounds returns the deadline, and until when the server safely keeps what is held.
-func (l *Lease) Bounds() (deadline, covered time.Time) {
+// Bounds returns the deadline, until when the server safely keeps what is held, and the
+// longest TTL that it may be given yet by an extension which is not settled, 0 for none.
+func (l *Lease) Bounds() (deadline, covered time.Time, asked time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.deadline, l.covered
+	return l.deadline, l.covered, l.asked
 }
 
 // Context returns the lease's context, which ends with it: with the cause ErrLost at the

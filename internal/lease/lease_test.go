@@ -74,11 +74,30 @@ func TestLease_LimitBoundsExtensions(t *testing.T) {
 		start := time.Now()
 		require.True(t, l.Renewable())
 		require.True(t, l.Extend(start.Add(time.Hour), start.Add(time.Hour)))
-		deadline, covered := l.Bounds()
+		deadline, covered, _ := l.Bounds()
 		require.Equal(t, start.Add(2*time.Second), deadline)
 		require.Equal(t, start.Add(time.Hour), covered)
 		require.False(t, l.Renewable(), "nothing more can be had")
 		time.Sleep(2 * time.Second)
 		require.False(t, l.Valid())
 	})
+}
+
+// TestLease_CountsWhatIsNotSettled: until every extension that was sent is settled, the
+// lease tells for how long one of them may make the key live.
+func TestLease_CountsWhatIsNotSettled(t *testing.T) {
+	t.Parallel()
+	asked := func(l *Lease) time.Duration { _, _, asked := l.Bounds(); return asked }
+	l := begun(time.Minute, 0)
+	require.Zero(t, asked(l))
+	require.True(t, l.Ask(time.Hour))
+	require.True(t, l.Ask(time.Second))
+	require.Equal(t, time.Hour, asked(l))
+	l.Settle()
+	require.Equal(t, time.Hour, asked(l), "it may have been the other one")
+	l.Settle()
+	require.Zero(t, asked(l))
+	require.True(t, l.End(nil))
+	require.False(t, l.Ask(time.Hour), "it would be sent after the end")
+	require.Zero(t, asked(l))
 }

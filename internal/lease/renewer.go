@@ -22,8 +22,9 @@ type Renewable interface {
 	Renewable() bool
 	// Key is the key that is extended: it says on which server of a Cluster.
 	Key() any
-	// Extension returns the request that extends it.
-	Extension() redisexec.Request
+	// Extension returns the request that extends it, which is sent then; or false if it has
+	// ended meanwhile.
+	Extension() (redisexec.Request, bool)
 	// HandleExtension takes the result of an extension that was sent then, and
 	// reports whether what it stands for has been extended.
 	HandleExtension(sent time.Time, r redisexec.Result) bool
@@ -225,13 +226,15 @@ func (r *Renewer) end(b *batch) {
 // send sends a batch, and dates each lease's next extension by what came of it. It runs
 // in a goroutine of its own.
 func (r *Renewer) send(b *batch) {
-	members := r.stillWanted(b)
-	if len(members) == 0 {
+	wanted := r.stillWanted(b)
+	if len(wanted) == 0 {
 		return
 	}
-	requests := make([]redisexec.Request, len(members))
-	for i, m := range members {
-		requests[i] = m.Extension()
+	members, requests := wanted[:0], make([]redisexec.Request, 0, len(wanted))
+	for _, m := range wanted {
+		if request, held := m.Extension(); held {
+			members, requests = append(members, m), append(requests, request)
+		}
 	}
 	results := r.executor.SendAll(context.Background(), requests)
 	extended, nodes := make([]bool, len(requests)), make([]any, len(requests))

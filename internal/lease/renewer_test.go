@@ -80,7 +80,9 @@ func (h *held) TTL() time.Duration           { return h.ttl }
 func (h *held) Deadline() time.Time          { return h.lease.Deadline() }
 func (h *held) Renewable() bool              { return h.lease.Renewable() }
 func (h *held) Key() any                     { return "key" }
-func (h *held) Extension() redisexec.Request { return script.Request([]any{"key"}, "token") }
+func (h *held) Extension() (redisexec.Request, bool) {
+	return script.Request([]any{"key"}, "token"), true
+}
 
 func (h *held) HandleExtension(sent time.Time, r redisexec.Result) bool {
 	if r.Err != nil {
