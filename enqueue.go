@@ -99,7 +99,8 @@ func (q *Queue) checkTask(t *Task) error {
 		return fmt.Errorf("%w: payload of %d bytes, %d are allowed", ErrInvalid, len(t.Payload), q.options.maxPayload)
 	case t.Delay != 0 && !t.At.IsZero():
 		return fmt.Errorf("%w: both Delay and At", ErrInvalid)
-	case !t.At.IsZero() && (t.At.Unix() < 0 || t.At.After(lastTime)):
+	// After is wrong for times that are 292 billion years away.
+	case !t.At.IsZero() && (t.At.Unix() < 0 || t.At.Unix() > lastTime.Unix() || t.At.After(lastTime)):
 		return fmt.Errorf("%w: At before 1970 or after %d", ErrInvalid, lastTime.Year())
 	}
 	return checkDelay(t.Delay)

@@ -143,14 +143,20 @@ type queueOptions struct {
 var defaultQueueOptions = queueOptions{prefix: "Queue:", maxAttempts: 25, poll: time.Second, maxPayload: 1 << 20}
 
 // Duplicates says what Enqueue does with an ID that is already in the queue.
-// A task that is leased at that moment is never touched: see Deferred.
+//
+// A task that is leased at that moment, which a handler is working on, is never touched.
+// With Replace the new version waits for its turn (see Deferred), and so it does with
+// Earliest and Latest, unless one that counts more is waiting already. With Keep it is
+// dropped: what happens while a handler works on the ID leads to no further run. Where it
+// must, use one of the others, or another ID.
 type Duplicates int
 
 const (
 	// Replace gives the task the new due time and payload, so that the last one
 	// counts (debounce).
 	Replace Duplicates = iota
-	// Keep leaves the task unchanged.
+	// Keep leaves the task unchanged, and drops the new one: also while the task is being
+	// worked on.
 	Keep
 	// Earliest replaces the task if the new due time is earlier.
 	Earliest
@@ -167,6 +173,9 @@ func WithDuplicates(p Duplicates) QueueOption {
 // WithMaxAttempts sets how often a task may be claimed. The claim after the n-th does not
 // hand the task out. It puts it among the dead letters, where Get and Stats show it. 0
 // means no limit. Defaults to 25.
+//
+// The limit is that of the Queue that claims, and is not kept on the server: give it to the
+// queues of all workers alike. A Queue with a lower limit buries what others would try again.
 func WithMaxAttempts(n int) QueueOption {
 	return func(o *queueOptions) { o.maxAttempts = n }
 }

@@ -2,7 +2,9 @@ package sluice_test
 
 import (
 	"context"
+	"errors"
 	"math"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -178,6 +180,7 @@ func TestOptions_ZeroValuesAreSafe(t *testing.T) {
 		require.Empty(t, k.Token())
 	}
 	require.ErrorIs(t, (&sluice.Locker{}).Close(), sluice.ErrInvalid)
+	require.Zero(t, (*sluice.Queue)(nil).MaxAttempts())
 	require.Equal(t, "deferred", sluice.Deferred.String())
 	require.Equal(t, "unknown", sluice.Outcome(9).String())
 	require.Equal(t, time.Unix(1790000000, 123456000), sluice.Entry{Score: 1790000000.123456}.Time())
@@ -200,6 +203,109 @@ func TestOptions_AnyNameWorks(t *testing.T) {
 			es, err := q.Claim(ctx, 1, time.Minute)
 			require.NoError(t, err)
 			require.NoError(t, q.Dequeue(ctx, es...))
+		}
+	})
+}
+
+// TestOptions_ExtremesWorkOrAreInvalid gives every number and duration of the API its
+// extremes: the operation does what it says, or is ErrInvalid at once.
+func TestOptions_ExtremesWorkOrAreInvalid(t *testing.T) {
+	const century = 100 * 365 * 24 * time.Hour
+	durations := []time.Duration{math.MinInt64, -1, 0, 1, time.Millisecond, century, century + 1, math.MaxInt64}
+	numbers := []int{math.MinInt, math.MinInt32, -1, 0, 1, math.MaxInt32, math.MaxInt}
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx := b.Context()
+		l := systest.NewLocker(b.T, b.RDB)
+		check := func(what string, valid bool, op func() error) {
+			b.Helper()
+			if valid {
+				require.NoError(b, op(), what)
+			} else {
+				require.ErrorIs(b, op(), sluice.ErrInvalid, what)
+			}
+		}
+		lock := func(opt sluice.LockOption) func() error {
+			return func() error {
+				k, err := l.Lock(ctx, b.Key, opt)
+				if err == nil && k.Valid() { // a TTL of 1ms may be over
+					err = k.Unlock(ctx)
+				}
+				if errors.Is(err, sluice.ErrLost) || errors.Is(err, sluice.ErrNotHeld) {
+					return nil
+				}
+				return err
+			}
+		}
+		queue := func(opts ...sluice.QueueOption) func() error {
+			return func() error {
+				q, err := sluice.NewQueue(b.RDB, b.Key+"options", opts...)
+				if err != nil {
+					return err
+				}
+				_, err = q.Enqueue(ctx, sluice.Task{ID: "a", Payload: make([]byte, 1)})
+				require.NoError(b, err)
+				require.NoError(b, q.Wait(ctx))
+				require.GreaterOrEqual(b, q.MaxAttempts(), 0)
+				es, err := q.Claim(ctx, 1, time.Minute)
+				require.NoError(b, err)
+				return q.Dequeue(ctx, es...)
+			}
+		}
+		fresh := func() sluice.Entry { // a claimed task
+			require.NoError(b, b.Q.Purge(ctx))
+			b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+			return b.ClaimOne(time.Hour)
+		}
+		for _, d := range durations {
+			at := d.String()
+			span, delay := d >= time.Millisecond && d <= century, d >= 0 && d <= century
+			check("TTL "+at, span, lock(sluice.WithTTL(d)))
+			check("retry interval "+at, span, lock(sluice.WithRetryInterval(d)))
+			check("max hold "+at, span, lock(sluice.WithMaxHold(d)))
+			check("poll interval "+at, span, queue(sluice.WithPollInterval(d)))
+			check("lease "+at, span, func() error { _, err := b.Q.Claim(ctx, 1, d); return err })
+			e := fresh()
+			check("retry "+at, delay, func() error { return b.Q.Retry(ctx, e, d) })
+			check("reschedule "+at, delay, func() error { _, err := b.Q.Reschedule(ctx, "a", d); return err })
+			check("delay "+at, delay, func() error { _, err := b.Q.Enqueue(ctx, sluice.Task{ID: "a", Delay: d}); return err })
+			if delay {
+				require.InDelta(b, b.Now()+d.Seconds(), b.Get("a").Score, 60, at)
+			}
+			e = fresh()
+			check("extend "+at, span, func() error { return b.Q.Extend(ctx, e, d) })
+			if span && d > time.Second {
+				require.InDelta(b, b.Now()+d.Seconds(), b.Get("a").Score, 60, at)
+			}
+		}
+		for _, n := range numbers {
+			at := strconv.Itoa(n)
+			check("max attempts "+at, n >= 0 && n <= 999_999_999, queue(sluice.WithMaxAttempts(n)))
+			check("duplicates "+at, n == 0 || n == 1, queue(sluice.WithDuplicates(sluice.Duplicates(n))))
+			if n != 0 {
+				check("max payload "+at, n > 0, queue(sluice.WithMaxPayload(n)))
+			}
+			e := fresh()
+			check("claim "+at, n > 0, func() error { _, err := b.Q.Claim(ctx, n, time.Minute); return err })
+			check("pop "+at, n > 0, func() error { _, err := b.Q.Pop(ctx, n); return err })
+			check("peek "+at, n > 0, func() error { _, err := b.Q.Peek(ctx, n); return err })
+			b.Bury(e, "")
+			check("dead "+at, n > 0, func() error {
+				letters, err := b.Q.Dead(ctx, n)
+				if err == nil {
+					require.Len(b, letters, 1)
+				}
+				return err
+			})
+		}
+		for what, at := range map[string]time.Time{
+			"first": time.Unix(math.MinInt64, 0), "before": time.Unix(-1, 0), "epoch": time.Unix(0, 0),
+			"2200": time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC), "after": time.Date(2200, 1, 1, 0, 0, 0, 1, time.UTC),
+			"last": time.Unix(math.MaxInt64, 999_999_999), "year": time.Date(math.MaxInt32, 1, 1, 0, 0, 0, 0, time.UTC),
+		} {
+			check("at "+what, what == "epoch" || what == "2200", func() error {
+				_, err := b.Q.Enqueue(ctx, sluice.Task{ID: "at", At: at})
+				return err
+			})
 		}
 	})
 }

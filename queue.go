@@ -84,11 +84,13 @@ const (
 	Added Outcome = iota + 1
 	// Updated: the task has the new due time and payload, and no attempts.
 	Updated
-	// Kept: the task was left unchanged, as the duplicate policy says.
+	// Kept: the task was left unchanged, as the duplicate policy says, and the new version
+	// was dropped. With the policy Keep, that is so while the task is leased too.
 	Kept
 	// Deferred: the task is leased. The new version waits, and takes the task's place
 	// when the lease's holder finishes or gives up, so that one ID is never worked on
 	// twice at once. If the lease runs out, the new version is what is handed out next.
+	// With the policy Keep there is no such version: see Kept.
 	Deferred
 )
 
@@ -178,6 +180,16 @@ func (q *Queue) byID(ctx context.Context, op, id string, request func() redisexe
 		err = ErrCorrupt
 	}
 	return answer == taskloop.Accepted, wrap(op, q.name, err)
+}
+
+// MaxAttempts returns how often a task may be claimed, 0 for any number: see
+// WithMaxAttempts. A loop of one's own that buries a task after its last attempt, with the
+// error as the reason, asks it.
+func (q *Queue) MaxAttempts() int {
+	if q == nil {
+		return 0
+	}
+	return q.options.maxAttempts
 }
 
 // Get returns a task, whatever its state. Of a dead letter, Score is the time of its death;

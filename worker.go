@@ -15,6 +15,7 @@ import (
 
 const (
 	defaultConcurrency = 16
+	maxConcurrency     = 1_000_000 // goroutines of some kilobytes each
 	defaultLease       = 30 * time.Second
 	defaultGrace       = 10 * time.Second
 
@@ -61,12 +62,12 @@ type Worker struct {
 	//
 	// e is the task as it was claimed. Its lease is extended for as long as the handler
 	// runs, so that its Score is no receipt after a while: the handler must not use it on
-	// the queue. (Enqueue with the same ID is fine: the new version waits until the
-	// handler has returned; see Deferred.)
+	// the queue. Enqueue with the same ID is fine: the new version waits until the handler
+	// has returned; see Deferred. With WithDuplicates(Keep) it is dropped.
 	Handler func(ctx context.Context, e Entry) error
 
 	// Concurrency is how many handlers may run at once. With 8 or more, tasks are
-	// claimed in two halves. Defaults to 16.
+	// claimed in two halves. At most 1,000,000. Defaults to 16.
 	Concurrency int
 
 	// Lease is for how long a task is claimed. It is extended at a third of it while the
@@ -81,8 +82,7 @@ type Worker struct {
 	// Backoff is how long a task waits after its attempt-th attempt (1 for the first) has
 	// failed with err. It is called by several goroutines at once. A negative result
 	// counts as 0, one longer than 100 years as that; if Backoff panics, the default is
-	// used. Defaults to a random time up to 1s after the first attempt, 2s after the
-	// second and so on, doubling, up to 1h.
+	// used. Defaults to DefaultBackoff.
 	Backoff func(attempt int, err error) time.Duration
 
 	// Grace is how long handlers may go on when Run's ctx has ended, before theirs does.
@@ -91,8 +91,8 @@ type Worker struct {
 
 	// Logger gets a warning when Redis fails and a message when it works again, once per
 	// outage; a warning for each task buried or lost; a message for each failed attempt;
-	// an error with the stack for each panic. They hold task IDs and the first 512 bytes
-	// of errors, and no payloads. Defaults to none.
+	// an error with the stack for each panic. They hold the queue's name, task IDs and the
+	// first 512 bytes of errors, and no payloads. Defaults to none.
 	Logger *slog.Logger
 
 	running  atomic.Bool
@@ -149,7 +149,9 @@ type permanentError struct{ err error }
 func (e *permanentError) Error() string { return e.err.Error() }
 func (e *permanentError) Unwrap() error { return e.err }
 
-func isPermanent(err error) bool {
+// IsPermanent reports whether err was marked by Permanent, or wraps an error that was. A
+// loop of one's own asks it before it gives a task back.
+func IsPermanent(err error) bool {
 	var permanent *permanentError
 	return errors.As(err, &permanent)
 }
@@ -202,27 +204,26 @@ func (w *Worker) Stats() WorkerStats {
 
 // config returns the loop's configuration, from the fields with their defaults filled in.
 func (w *Worker) config() (taskloop.Config, error) {
-	p := &policy{handler: w.Handler, backoff: w.Backoff, timeout: w.Timeout, log: w.Logger}
+	p := &policy{handler: w.Handler, backoff: w.Backoff, timeout: w.Timeout, log: slog.New(slog.DiscardHandler)}
 	if p.backoff == nil {
-		p.backoff = fullJitter
+		p.backoff = DefaultBackoff
 	}
-	if p.log == nil {
-		p.log = slog.New(slog.DiscardHandler)
+	if w.Logger != nil {
+		p.log = w.Logger.With(slog.String("queue", w.Queue.name))
 	}
 	c := taskloop.Config{
 		Policy:      p,
 		Concurrency: orDefault(w.Concurrency, defaultConcurrency),
 		Lease:       orDefault(w.Lease, defaultLease),
 		Grace:       orDefault(w.Grace, defaultGrace),
-		Queue:       w.Queue.name,
 		Log:         p.log,
 		Counters:    &w.counters,
 	}
 	switch {
 	case p.handler == nil:
 		return c, fmt.Errorf("%w: nil Handler", ErrInvalid)
-	case c.Concurrency < 0:
-		return c, fmt.Errorf("%w: negative Concurrency", ErrInvalid)
+	case c.Concurrency < 0 || c.Concurrency > maxConcurrency:
+		return c, fmt.Errorf("%w: Concurrency must be 0 to %d", ErrInvalid, maxConcurrency)
 	case p.timeout < 0 || p.timeout > longest:
 		return c, fmt.Errorf("%w: Timeout must be 0 to 100 years", ErrInvalid)
 	case c.Grace < 0 || c.Grace > longest:
@@ -241,10 +242,11 @@ func orDefault[T comparable](v, def T) T {
 	return v
 }
 
-// fullJitter is the default Backoff. The jitter is full so that tasks which failed together
-// do not come back together.
-func fullJitter(attempt int, _ error) time.Duration {
-	return backoff.Full(backoff.Exponential(backoffFirst, backoffLast, attempt-1))
+// DefaultBackoff is a Worker's Backoff by default: a random time up to 1s after the first
+// attempt, 2s after the second and so on, doubling, up to 1h. It is random from 0 on, so
+// that tasks which failed together do not come back together. The error does not matter.
+func DefaultBackoff(attempt int, _ error) time.Duration {
+	return backoff.Full(backoff.Exponential(backoffFirst, backoffLast, max(attempt, 1)-1))
 }
 
 // policy is what a Worker makes of its tasks: a taskloop.Policy.
@@ -299,7 +301,7 @@ func (p *policy) Decide(t taskloop.Task, err error, interrupted bool) (d taskloo
 	}
 	lastAttempt := p.maxAttempts > 0 && t.Attempt >= p.maxAttempts
 	switch {
-	case isPermanent(err), lastAttempt && !interrupted:
+	case IsPermanent(err), lastAttempt && !interrupted:
 		p.log.Warn("sluice: task buried", about...)
 		return taskloop.Disposition{Action: taskloop.SetAside, Reason: reason}
 	case interrupted:
@@ -312,14 +314,14 @@ func (p *policy) Decide(t taskloop.Task, err error, interrupted bool) (d taskloo
 
 // Fallback is a retry after the default delay.
 func (p *policy) Fallback(t taskloop.Task) taskloop.Disposition {
-	return taskloop.Disposition{Action: taskloop.Retry, Delay: fullJitter(t.Attempt, nil)}
+	return taskloop.Disposition{Action: taskloop.Retry, Delay: DefaultBackoff(t.Attempt, nil)}
 }
 
 // delay asks Backoff, and uses the default if that panics.
 func (p *policy) delay(attempt int, err error) (d time.Duration) {
 	defer func() {
 		if recover() != nil {
-			d = fullJitter(attempt, err)
+			d = DefaultBackoff(attempt, err)
 		}
 	}()
 	return min(max(p.backoff(attempt, err), 0), longest)

@@ -344,3 +344,105 @@ func TestWorker_TakesANewHeadAtOnce(t *testing.T) {
 		}
 	}, sluice.WithPollInterval(time.Hour))
 }
+
+// Every number and duration of a Worker at its extremes: it handles a task, or Run is
+// ErrInvalid at once.
+func TestWorker_ExtremesWorkOrAreInvalid(t *testing.T) {
+	const century = 100 * 365 * 24 * time.Hour
+	extremes := map[string]func(w *sluice.Worker, n int64) (valid bool){
+		"Concurrency": func(w *sluice.Worker, n int64) bool { w.Concurrency = int(n); return n >= 0 && n <= 1_000_000 },
+		"Lease": func(w *sluice.Worker, n int64) bool {
+			w.Lease = time.Duration(n)
+			return n == 0 || n >= int64(time.Millisecond) && n <= int64(century)
+		},
+		"Timeout": func(w *sluice.Worker, n int64) bool {
+			w.Timeout = time.Duration(n)
+			return n >= 0 && n <= int64(century)
+		},
+		"Grace":   func(w *sluice.Worker, n int64) bool { w.Grace = time.Duration(n); return n >= 0 && n <= int64(century) },
+		"Backoff": func(w *sluice.Worker, n int64) bool { w.Backoff = systest.After(time.Duration(n)); return true },
+	}
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		for field, set := range extremes {
+			for _, n := range []int64{math.MinInt64, -1, 0, 1, 1_000_000, 1_000_001, int64(century), int64(century) + 1, math.MaxInt64} {
+				b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+				w := &sluice.Worker{Queue: b.Q, Handler: func(context.Context, sluice.Entry) error {
+					if field == "Backoff" {
+						return errors.New("again")
+					}
+					return nil
+				}}
+				valid := set(w, n)
+				if !valid {
+					require.ErrorIs(b, w.Run(systest.Ended()), sluice.ErrInvalid, "%s %d", field, n)
+				} else {
+					stop := systest.StartWorker(b.T, w)
+					b.Eventually(func() bool { s := w.Stats(); return s.Done+s.Retried+s.Lost > 0 })
+					require.NoError(b, stop())
+				}
+				require.NoError(b, b.Q.Purge(b.Context()))
+			}
+		}
+	}, sluice.WithMaxAttempts(0))
+}
+
+// DefaultBackoff bears any attempt.
+func TestDefaultBackoff_IsWithinItsBounds(t *testing.T) {
+	t.Parallel()
+	for attempt, most := range map[int]time.Duration{
+		math.MinInt: time.Second, -1: time.Second, 0: time.Second, 1: time.Second, 2: 2 * time.Second, 5: 16 * time.Second,
+		12: 2048 * time.Second, 13: time.Hour, 64: time.Hour, math.MaxInt: time.Hour,
+	} {
+		longest := time.Duration(0)
+		for range 1000 {
+			d := sluice.DefaultBackoff(attempt, nil)
+			require.GreaterOrEqual(t, d, time.Duration(0))
+			longest = max(longest, d)
+		}
+		require.LessOrEqual(t, longest, most, attempt)
+		require.Greater(t, longest, most/2, "attempt %d", attempt)
+	}
+}
+
+func TestIsPermanent_SeesThroughWrapping(t *testing.T) {
+	t.Parallel()
+	require.True(t, sluice.IsPermanent(fmt.Errorf("pay: %w", sluice.Permanent(refusal{}))))
+	require.True(t, sluice.IsPermanent(errors.Join(refusal{}, sluice.Permanent(refusal{}))))
+	require.False(t, sluice.IsPermanent(refusal{}))
+	require.False(t, sluice.IsPermanent(nil))
+}
+
+// Every line that a worker logs says which queue it is about.
+func TestWorker_LogsNameTheQueue(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		log := &systest.Buffer{}
+		w := &sluice.Worker{Queue: b.Q, Lease: time.Second, Logger: systest.LogTo(log), Backoff: systest.After(time.Hour),
+			Handler: func(ctx context.Context, e sluice.Entry) error {
+				switch e.ID {
+				case "panic":
+					panic("boom")
+				case "permanent":
+					return sluice.Permanent(refusal{})
+				case "lost":
+					require.NoError(b, b.Q.Purge(ctx))
+					<-ctx.Done()
+				}
+				return refusal{}
+			}}
+		stop := systest.StartWorker(b.T, w)
+		for _, id := range []string{"panic", "permanent", "fails", "lost"} {
+			b.Enqueue(sluice.Added, sluice.Task{ID: id})
+			b.Eventually(func() bool { return log.Count("task="+id) > 0 })
+		}
+		require.NoError(b, b.RDB.Del(b.Context(), b.Key).Err())
+		require.NoError(b, b.RDB.Set(b.Context(), b.Key, "of another type", 0).Err())
+		b.Eventually(func() bool { return log.Count("cannot use its queue") > 0 })
+		require.NoError(b, b.RDB.Del(b.Context(), b.Key).Err())
+		b.Eventually(func() bool { return log.Count("uses its queue again") > 0 })
+		require.NoError(b, stop())
+		name := "queue=" + strings.TrimPrefix(b.Key, "Queue:") + " "
+		for line := range strings.Lines(log.String()) {
+			require.Contains(b, line, name)
+		}
+	})
+}

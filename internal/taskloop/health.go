@@ -27,8 +27,7 @@ const (
 // health is what a loop knows of the server. It logs the beginning and the end of an
 // outage, once each.
 type health struct {
-	log   *slog.Logger
-	queue string
+	log *slog.Logger
 
 	outSince time.Time // since when Redis fails; zero if it does not
 	retryAt  time.Time // no exchange goes out before
@@ -49,7 +48,7 @@ func (h *health) noteFailure(what activity, err error) {
 	if !h.isOut() {
 		h.outSince = now
 		f.persistent = f.times > 0
-		h.log.Warn("sluice: worker cannot use its queue, trying on", slog.String("queue", h.queue), slog.Any("error", err))
+		h.log.Warn("sluice: worker cannot use its queue, trying on", slog.Any("error", err))
 	}
 	h.retryAt = now.Add(backoff.Half(backoff.Exponential(retryFirst, retryLast, f.times)))
 	f.times++
@@ -67,8 +66,7 @@ func (h *health) noteSuccess(what activity) {
 	if !h.isOut() || persistent {
 		return
 	}
-	h.log.Info("sluice: worker uses its queue again", slog.String("queue", h.queue),
-		slog.Duration("after", time.Since(h.outSince)))
+	h.log.Info("sluice: worker uses its queue again", slog.Duration("after", time.Since(h.outSince)))
 	h.outSince, h.retryAt = time.Time{}, time.Time{}
 }
 

@@ -132,7 +132,7 @@ func newLoop(ctx context.Context, c Config) *loop {
 		over:        make(chan struct{}),
 		alarm:       newAlarm(),
 		demand:      demand{claimWanted: true},
-		health:      health{log: c.Log, queue: c.Queue},
+		health:      health{log: c.Log},
 	}
 	if ctx.Err() != nil {
 		l.stop(time.Now())

@@ -163,7 +163,6 @@ type Config struct {
 	Concurrency int           // handlers at once
 	Lease       time.Duration // for which a task is claimed
 	Grace       time.Duration // for which handlers may go on after the end
-	Queue       string        // the queue's name, for the log
 	Log         *slog.Logger
 	Counters    *Counters
 }

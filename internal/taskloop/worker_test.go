@@ -36,7 +36,7 @@ type worker struct {
 func newWorker(q *queue, concurrency int, takes time.Duration) *worker {
 	w := &worker{queue: q, ended: make(chan *Unfinished, 1)}
 	w.Config = Config{
-		Source: q, Policy: w, Concurrency: concurrency, Lease: q.lease, Grace: time.Minute, Queue: "q",
+		Source: q, Policy: w, Concurrency: concurrency, Lease: q.lease, Grace: time.Minute,
 		Log: slog.New(logger{w}), Counters: new(Counters),
 	}
 	w.handle = func(context.Context, Task) error {
