@@ -6,6 +6,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/taskloop"
 )
 
 // One error per decision that a caller makes. Test for them with errors.Is: every method
@@ -23,6 +24,10 @@ var (
 	// working on it. It is also the error of a Lock or Claim whose reply took so long that
 	// what it acquired is over.
 	ErrLost = lease.ErrLost
+
+	// ErrCanceled is the cause with which the ctx of a Worker's handler ends when its task
+	// was cancelled, by Cancel or Purge: stop working on it.
+	ErrCanceled = taskloop.ErrCanceled
 
 	// ErrStale says that a receipt is no longer good: the task was handed to another
 	// worker, finished, or moved. Nothing was changed.

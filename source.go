@@ -95,9 +95,7 @@ func (s *source) Extend(ctx context.Context, items []taskloop.Item) []taskloop.E
 	for i, r := range s.queue.executor.Pipeline(ctx, requests) {
 		results[i] = taskloop.ExtendResult{Outcome: r.Outcome, Err: r.Err}
 		if r.Outcome == redisexec.Done {
-			if answer, err := decodeAnswer(r.Value); err == nil && answer == taskloop.Accepted {
-				results[i].Receipt = items[i].Receipt
-			}
+			results[i].Answer, results[i].Err = decodeAnswer(r.Value)
 		}
 	}
 	return results

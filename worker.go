@@ -54,6 +54,9 @@ type Worker struct {
 	//
 	//   - with ErrLost when the lease is lost, before it can end on the server: another
 	//     worker may have the task then, and what the handler returns has no effect;
+	//   - with ErrCanceled when the task was cancelled: soon after that, and at the next
+	//     extension, a third of a lease later, at the latest. What the handler returns has no
+	//     effect;
 	//   - with context.DeadlineExceeded after Timeout;
 	//   - with context.Canceled when the worker is to stop and Grace is over: an error
 	//     that is returned then, unless Permanent or a panic, gives the task back as if
@@ -90,8 +93,8 @@ type Worker struct {
 	Grace time.Duration
 
 	// Logger gets a warning when Redis fails and a message when it works again, once per
-	// outage; a warning for each task buried or lost; a message for each failed attempt;
-	// an error with the stack for each panic. They hold the queue's name, task IDs and the
+	// outage; a warning for each task buried, lost, or failed for good with a waiting version;
+	// a message for each failed attempt and each task cancelled; an error with the stack for each panic. They hold the queue's name, task IDs and the
 	// first 512 bytes of errors, and no payloads. Defaults to none.
 	Logger *slog.Logger
 
@@ -105,11 +108,16 @@ type WorkerStats struct {
 	Running int64
 	// Done is how many tasks were finished.
 	Done int64
-	// Retried is how many attempts failed and are to be repeated.
+	// Retried is how many attempts failed, after which the task is to be handed out again:
+	// for another attempt, or because a version was waiting, which has taken its place. (That
+	// is so for Permanent too: then nothing is buried.)
 	Retried int64
 	// Buried is how many tasks were put among the dead letters, not counting those that
 	// were claimed too often before they came to this worker.
 	Buried int64
+	// Canceled is how many tasks were cancelled while they were worked on: by Cancel or
+	// Purge.
+	Canceled int64
 	// Released is how many tasks were given back because the worker stopped.
 	Released int64
 	// Lost is how many leases were lost before the handler's result was accepted: the
@@ -198,7 +206,7 @@ func (w *Worker) Stats() WorkerStats {
 	c := &w.counters
 	return WorkerStats{
 		Running: c.Running.Load(), Done: c.Done.Load(), Retried: c.Retried.Load(),
-		Buried: c.Buried.Load(), Released: c.Released.Load(), Lost: c.Lost.Load(),
+		Buried: c.Buried.Load(), Released: c.Released.Load(), Lost: c.Lost.Load(), Canceled: c.Canceled.Load(),
 	}
 }
 
@@ -283,7 +291,7 @@ func (p *policy) Handle(ctx context.Context, t taskloop.Task) (err error) {
 
 // Decide says what a handler's error means for its task. An error that panics when it is
 // asked for its text, or unwrapped, means a retry.
-func (p *policy) Decide(t taskloop.Task, err error, interrupted bool) (d taskloop.Disposition) {
+func (p *policy) Decide(t taskloop.Task, err error, ended error) (d taskloop.Disposition) {
 	if err == nil {
 		return taskloop.Disposition{Action: taskloop.Complete}
 	}
@@ -297,12 +305,15 @@ func (p *policy) Decide(t taskloop.Task, err error, interrupted bool) (d taskloo
 	panicked, isPanic := err.(*panicError) //nolint:errorlint // ours is never wrapped
 	if isPanic {
 		p.log.Error("sluice: handler panicked", append(about, slog.String("stack", string(panicked.stack)))...)
-		interrupted = false
 	}
+	interrupted := ended == context.Canceled && !isPanic //nolint:errorlint // compared, not tested
 	lastAttempt := p.maxAttempts > 0 && t.Attempt >= p.maxAttempts
 	switch {
+	case errors.Is(ended, ErrLost), errors.Is(ended, ErrCanceled): // nothing comes of it
+		p.log.Info("sluice: attempt failed", about...)
+		return taskloop.Disposition{Action: taskloop.Release}
 	case IsPermanent(err), lastAttempt && !interrupted:
-		p.log.Warn("sluice: task buried", about...)
+		p.log.Info("sluice: attempt failed", about...) // what becomes of the task is logged when it is known
 		return taskloop.Disposition{Action: taskloop.SetAside, Reason: reason}
 	case interrupted:
 		return taskloop.Disposition{Action: taskloop.Release}

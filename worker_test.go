@@ -411,38 +411,3 @@ func TestIsPermanent_SeesThroughWrapping(t *testing.T) {
 	require.False(t, sluice.IsPermanent(refusal{}))
 	require.False(t, sluice.IsPermanent(nil))
 }
-
-// Every line that a worker logs says which queue it is about.
-func TestWorker_LogsNameTheQueue(t *testing.T) {
-	systest.EachQueue(t, func(b systest.QueueTest) {
-		log := &systest.Buffer{}
-		w := &sluice.Worker{Queue: b.Q, Lease: time.Second, Logger: systest.LogTo(log), Backoff: systest.After(time.Hour),
-			Handler: func(ctx context.Context, e sluice.Entry) error {
-				switch e.ID {
-				case "panic":
-					panic("boom")
-				case "permanent":
-					return sluice.Permanent(refusal{})
-				case "lost":
-					require.NoError(b, b.Q.Purge(ctx))
-					<-ctx.Done()
-				}
-				return refusal{}
-			}}
-		stop := systest.StartWorker(b.T, w)
-		for _, id := range []string{"panic", "permanent", "fails", "lost"} {
-			b.Enqueue(sluice.Added, sluice.Task{ID: id})
-			b.Eventually(func() bool { return log.Count("task="+id) > 0 })
-		}
-		require.NoError(b, b.RDB.Del(b.Context(), b.Key).Err())
-		require.NoError(b, b.RDB.Set(b.Context(), b.Key, "of another type", 0).Err())
-		b.Eventually(func() bool { return log.Count("cannot use its queue") > 0 })
-		require.NoError(b, b.RDB.Del(b.Context(), b.Key).Err())
-		b.Eventually(func() bool { return log.Count("uses its queue again") > 0 })
-		require.NoError(b, stop())
-		name := "queue=" + strings.TrimPrefix(b.Key, "Queue:") + " "
-		for line := range strings.Lines(log.String()) {
-			require.Contains(b, line, name)
-		}
-	})
-}

@@ -51,12 +51,10 @@ type state int
 
 const (
 	handling  state = iota // a runner has it, or will have it
-	extending              // likewise, and an extension of its lease is under way
-	returned               // the handler has returned; the disposition waits for the extension's receipt
 	pending                // the disposition is to be sent
 	reporting              // an exchange with it is under way
 	settled                // the disposition was accepted
-	lost                   // the lease is gone: nothing more is sent; the handler may still run
+	lost                   // the lease or the task is gone: nothing more is sent; the handler may still run
 	states
 )
 
@@ -65,12 +63,10 @@ type event int
 
 const (
 	handlerReturned  event = iota // or it was taken back before it began
-	extensionSent                 // in one pipeline with others
-	extensionOver                 // with whatever result
 	exchangeSent                  // with its disposition
 	exchangeFailed                // its disposition has to be sent again
 	dispositionTaken              // Redis has accepted it
-	leaseLost                     // or may be, for all we know
+	leaseLost                     // or may be, for all we know; or the task was cancelled
 	events
 )
 
@@ -78,16 +74,15 @@ const (
 // nothing: that is so for most of what comes after the end, since answers may be late.
 //
 // A disposition may be accepted while it is pending: by a copy in an exchange that had no
-// answer in time and was given up.
+// answer in time and was given up. An extension under way changes no state: the receipt stays
+// the same, so that a disposition need not wait for it, nor it for a disposition.
 var transitions = [events][states]state{
-	//                  handling   extending  returned   pending    reporting  settled  lost
-	handlerReturned:  {pending, returned, returned, pending, reporting, settled, lost},
-	extensionSent:    {extending, extending, returned, pending, reporting, settled, lost},
-	extensionOver:    {handling, handling, pending, pending, reporting, settled, lost},
-	exchangeSent:     {handling, extending, returned, reporting, reporting, settled, lost},
-	exchangeFailed:   {handling, extending, returned, pending, pending, settled, lost},
-	dispositionTaken: {handling, extending, returned, settled, settled, settled, lost},
-	leaseLost:        {lost, lost, lost, lost, lost, settled, lost},
+	//                 handling  pending    reporting  settled  lost
+	handlerReturned:  {pending, pending, reporting, settled, lost},
+	exchangeSent:     {handling, reporting, reporting, settled, lost},
+	exchangeFailed:   {handling, pending, pending, settled, lost},
+	dispositionTaken: {handling, settled, settled, settled, lost},
+	leaseLost:        {lost, lost, lost, settled, lost},
 }
 
 // on moves the delivery on, and reports whether that has changed its state.
@@ -107,8 +102,7 @@ const (
 )
 
 // leased notes a lease that the server has given by a command sent then.
-func (d *delivery) leased(receipt string, sent time.Time, ttl time.Duration) {
-	d.receipt = receipt
+func (d *delivery) leased(sent time.Time, ttl time.Duration) {
 	d.until = lease.SafeUntil(sent, ttl)
 	d.renewAt = sent.Add(lease.RenewAfter(ttl))
 	d.renewFrom = d.renewAt.Add(-lease.Leeway(ttl))

@@ -12,9 +12,7 @@ import (
 
 // moves are the transitions that change a delivery's state. All others are none.
 var moves = map[state]map[event]state{
-	handling:  {handlerReturned: pending, extensionSent: extending, leaseLost: lost},
-	extending: {handlerReturned: returned, extensionOver: handling, leaseLost: lost},
-	returned:  {extensionOver: pending, leaseLost: lost},
+	handling:  {handlerReturned: pending, leaseLost: lost},
 	pending:   {exchangeSent: reporting, dispositionTaken: settled, leaseLost: lost},
 	reporting: {exchangeFailed: pending, dispositionTaken: settled, leaseLost: lost},
 	settled:   {},
@@ -62,9 +60,8 @@ func TestDelivery_DatesItsLeaseFromTheSend(t *testing.T) {
 	t.Parallel()
 	const ttl = 30 * time.Second
 	sent := time.Now().Add(-5 * time.Second)
-	d := &delivery{receipt: "old"}
-	d.leased("new", sent, ttl)
-	require.Equal(t, "new", d.receipt)
+	d := &delivery{}
+	d.leased(sent, ttl)
 	require.Equal(t, lease.SafeUntil(sent, ttl), d.until)
 	require.Equal(t, sent.Add(10*time.Second), d.renewAt)
 	require.Equal(t, sent.Add(7*time.Second), d.renewFrom)

@@ -2,6 +2,7 @@ package taskloop
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -262,7 +263,7 @@ func (l *loop) settleLate(deliveries []*delivery, r ReportResult) {
 	}
 	for i, d := range deliveries {
 		if r.Answers[i].IsAccepted() {
-			l.accept(d)
+			l.accept(d, r.Answers[i])
 		}
 	}
 	l.pending = slices.DeleteFunc(l.pending, func(d *delivery) bool { return d.state == settled })
@@ -272,7 +273,7 @@ func (l *loop) settleDelivery(d *delivery, answer Answer) {
 	switch {
 	case d.state == settled: // by another copy
 	case answer.IsAccepted():
-		l.accept(d)
+		l.accept(d, answer)
 	case answer == Malformed:
 		// Nothing else can be done with a task whose field is not the library's.
 		d.disposition = Disposition{Action: SetAside, Reason: "malformed"}
@@ -280,18 +281,21 @@ func (l *loop) settleDelivery(d *delivery, answer Answer) {
 		return
 	case d.reported == ambiguous && time.Now().Before(d.until):
 		// The receipt was used up while the lease was ours: by the copy of this
-		// disposition whose reply was lost.
-		l.accept(d)
+		// disposition whose reply was lost. (Or by a Cancel, which cannot be told apart.)
+		l.accept(d, Accepted)
 	default:
-		l.lose(d)
+		l.stale(d, answer)
 	}
 	d.task.Payload = nil // the deliveries of one claim are one array: don't keep the payloads of all
 }
 
-func (l *loop) accept(d *delivery) {
+// accept counts a disposition that was accepted. A task that was to be set aside, and has a
+// waiting version, is gone: that version will be handed out, as after a retry.
+func (l *loop) accept(d *delivery, answer Answer) {
 	if !d.on(dispositionTaken) {
 		return
 	}
+	about := []any{slog.String("task", d.task.ID), slog.Int("attempt", d.task.Attempt), slog.String("error", d.disposition.Reason)}
 	c := l.Counters
 	switch d.disposition.Action {
 	case Complete:
@@ -301,7 +305,13 @@ func (l *loop) accept(d *delivery) {
 	case Release:
 		c.Released.Add(1)
 	case SetAside:
+		if answer == TookOver {
+			c.Retried.Add(1)
+			l.Log.Warn("sluice: task failed for good, its waiting version takes over", about...)
+			return
+		}
 		c.Buried.Add(1)
+		l.Log.Warn("sluice: task buried", about...)
 	}
 }
 
@@ -330,7 +340,8 @@ func (l *loop) settleClaim(x *exchange) error {
 	for i := range deliveries {
 		d := &deliveries[i]
 		d.task = tasks[i]
-		d.leased(x.claimed.Receipt, x.sent, l.Lease)
+		d.receipt = x.claimed.Receipt
+		d.leased(x.sent, l.Lease)
 		switch {
 		case !time.Now().Before(d.until):
 			l.lose(d)

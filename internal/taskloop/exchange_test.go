@@ -96,13 +96,15 @@ func TestExchange_AnswersDecide(t *testing.T) {
 		reported reported
 		over     bool // the lease
 		want     state
+		canceled bool
 	}{
 		"accepted":               {answer: Accepted, reported: sent, want: settled},
 		"accepted, over":         {answer: Accepted, reported: sent, over: true, want: settled},
 		"stale":                  {answer: Stale, reported: sent, want: lost},
 		"stale, ambiguous":       {answer: Stale, reported: ambiguous, want: settled},
 		"stale, ambiguous, over": {answer: Stale, reported: ambiguous, over: true, want: lost},
-		"gone":                   {answer: Gone, reported: sent, want: lost},
+		"gone":                   {answer: Gone, reported: sent, want: lost, canceled: true},
+		"gone, over":             {answer: Gone, reported: sent, over: true, want: lost},
 		"gone, ambiguous":        {answer: Gone, reported: ambiguous, want: settled},
 		"a version took over":    {answer: TookOver, reported: sent, want: settled},
 		"malformed":              {answer: Malformed, reported: sent, want: pending},
@@ -119,7 +121,8 @@ func TestExchange_AnswersDecide(t *testing.T) {
 			l.settleDelivery(d, test.answer)
 			require.Equal(t, test.want, d.state)
 			require.EqualValues(t, btoi(test.want == settled), w.Counters.Done.Load())
-			require.EqualValues(t, btoi(test.want == lost), w.Counters.Lost.Load())
+			require.EqualValues(t, btoi(test.want == lost && !test.canceled), w.Counters.Lost.Load())
+			require.EqualValues(t, btoi(test.canceled), w.Counters.Canceled.Load())
 			if test.want == pending {
 				require.Equal(t, Disposition{Action: SetAside, Reason: "malformed"}, d.disposition)
 				require.Equal(t, []*delivery{d}, l.pending)

@@ -50,9 +50,6 @@ func (l *loop) extend(now time.Time, due []*delivery) {
 	x := &extension{sent: now, deliveries: due}
 	pressing := slices.MinFunc(due, func(a, b *delivery) int { return a.until.Compare(b.until) })
 	budget := lease.Budget(pressing.until.Sub(now))
-	for _, d := range due {
-		d.on(extensionSent)
-	}
 	l.extension = x
 	items := toExtend(due)
 	go func() {
@@ -68,12 +65,8 @@ func (l *loop) handleExtension(x *extension) {
 	l.extension = nil
 	var failed error
 	for i, r := range x.results {
-		d := x.deliveries[i]
-		if err := l.handleExtended(d, x.sent, r); err != nil && failed == nil {
+		if err := l.handleExtended(x.deliveries[i], x.sent, r); err != nil && failed == nil {
 			failed = err
-		}
-		if d.on(extensionOver) && d.state == pending {
-			l.pending = append(l.pending, d)
 		}
 	}
 	l.scheduleCheck(time.Now()) // for extensions that became due meanwhile
@@ -84,16 +77,30 @@ func (l *loop) handleExtension(x *extension) {
 	}
 }
 
-// handleExtended deals with the result of one extension.
+// handleExtended deals with the result of one extension. If the handler has returned
+// meanwhile, the disposition may have used the receipt up: that it is not good says nothing
+// then, and the answer to the disposition says what has become of it.
 func (l *loop) handleExtended(d *delivery, sent time.Time, r ExtendResult) error {
 	switch {
-	case r.Outcome != redisexec.Done:
+	case d.state == settled || d.state == lost:
+		return r.Err
+	case r.Outcome != redisexec.Done || r.Err != nil:
 		d.retryExtension(time.Now(), l.Lease)
 		return r.Err
-	case r.Receipt == "":
-		l.lose(d)
-	default:
-		d.leased(r.Receipt, sent, l.Lease)
+	case r.Answer == Accepted:
+		d.leased(sent, l.Lease)
+	case d.state == handling:
+		l.stale(d, r.Answer)
 	}
 	return nil
+}
+
+// stale gives up a delivery whose receipt is not good. If the task is not there at all while
+// the lease is ours, it was cancelled: no other worker can have finished it.
+func (l *loop) stale(d *delivery, answer Answer) {
+	if answer == Gone && time.Now().Before(d.until) {
+		l.cancel(d)
+	} else {
+		l.lose(d)
+	}
 }

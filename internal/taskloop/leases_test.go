@@ -22,8 +22,8 @@ func TestLease_IsExtendedAtAThird(t *testing.T) {
 		time.Sleep(time.Minute)
 		exchanges, extensions := q.sent()
 		require.Equal(t, []time.Duration{10 * time.Second, 20 * time.Second, 30 * time.Second, 40 * time.Second}, times(extensions, w.start))
-		require.Equal(t, []string{"r2 a"}, extensions[1].reports[Finish], "with the newest receipt")
-		require.Equal(t, []string{"r5 a"}, reportedIn(exchanges)[0].reports[Finish])
+		require.Equal(t, []string{"r1 a"}, extensions[1].reports[Finish], "the receipt stays the same")
+		require.Equal(t, []string{"r1 a"}, reportedIn(exchanges)[0].reports[Finish])
 		require.Equal(t, (safeFor-10*time.Second)/2, q.budgets[0], "half of what is left")
 		require.Equal(t, [5]int64{1}, w.counts())
 		require.Nil(t, w.end())
@@ -139,20 +139,71 @@ func TestLease_ALostReplyCostsNothing(t *testing.T) {
 	}
 }
 
-// TestLease_ADispositionWaitsForTheExtension that is under way, and has its receipt.
-func TestLease_ADispositionWaitsForTheExtension(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		q := newQueue(30*time.Second, "a")
-		q.onExtend = func(int) fault { return fault{reply: 3 * time.Second} }
-		w := newWorker(q, 1, 11*time.Second).run(t)
-		time.Sleep(time.Minute)
-		exchanges, _ := q.sent()
-		require.Equal(t, []exchanged{
-			{w.start.Add(13 * time.Second), map[Operation][]string{Finish: {"r2 a"}}, 1},
-		}, reportedIn(exchanges))
-		require.Equal(t, [5]int64{1}, w.counts())
-		require.Nil(t, w.end())
-	})
+// TestLease_ADispositionWaitsForNoExtension that is under way: the receipt stays the same.
+// If the extension comes to the server after it, its answer means nothing.
+func TestLease_ADispositionWaitsForNoExtension(t *testing.T) {
+	for _, f := range []fault{{reply: 3 * time.Second}, {request: 3 * time.Second}} {
+		t.Run("", func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				q := newQueue(30*time.Second, "a")
+				q.onExtend = func(int) fault { return f }
+				q.onExchange = func(n int) fault {
+					if len(q.exchanges[n-1].reports) == 0 {
+						return fault{}
+					}
+					return fault{reply: 4 * time.Second} // the extension is answered first
+				}
+				w := newWorker(q, 1, 11*time.Second).run(t)
+				time.Sleep(time.Minute)
+				exchanges, _ := q.sent()
+				require.Equal(t, []exchanged{
+					{w.start.Add(11 * time.Second), map[Operation][]string{Finish: {"r1 a"}}, 1},
+				}, reportedIn(exchanges))
+				require.Equal(t, [5]int64{1}, w.counts())
+				require.Zero(t, w.Counters.Canceled.Load())
+				require.Nil(t, w.end())
+			})
+		})
+	}
+}
+
+// TestLease_ACancelledTaskIsNoLoss: the next extension, or the disposition, finds it gone.
+// After the end of the lease another worker may have finished it: then it is lost.
+func TestLease_ACancelledTaskIsNoLoss(t *testing.T) {
+	for name, test := range map[string]struct {
+		takes    time.Duration // the handler, unless its context ends
+		extend   fault
+		canceled int64
+		cause    error
+	}{
+		"extension":          {time.Hour, fault{}, 1, ErrCanceled},
+		"disposition":        {5 * time.Second, fault{}, 1, nil},
+		"extension too late": {time.Hour, fault{request: time.Hour}, 0, lease.ErrLost},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				q := newQueue(30*time.Second, "a")
+				q.onExtend = func(int) fault { return test.extend }
+				w := newWorker(q, 1, 0)
+				causes := make(chan error, 1)
+				w.handle = func(ctx context.Context, _ Task) error {
+					sleep(ctx, test.takes)
+					causes <- context.Cause(ctx)
+					return context.Cause(ctx)
+				}
+				w.run(t)
+				synctest.Wait()
+				q.cancel("a")
+				time.Sleep(2 * time.Minute)
+				require.Equal(t, test.cause, <-causes)
+				require.Equal(t, test.canceled, w.Counters.Canceled.Load())
+				require.Equal(t, [5]int64{0, 0, 0, 0, 1 - test.canceled}, w.counts())
+				require.Equal(t, int(test.canceled), w.logged("INFO sluice: task canceled"))
+				require.Equal(t, 1-int(test.canceled), w.logged(warnLost))
+				require.Nil(t, w.end())
+			})
+		})
+	}
 }
 
 // TestLease_ALostTaskIsNotBegun: its runner takes it from the channel, and no further.

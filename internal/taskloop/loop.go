@@ -274,9 +274,9 @@ func (l *loop) gather() {
 	}
 }
 
-// conclude has a delivery's disposition sent, as soon as its receipt is certain.
+// conclude has a delivery's disposition sent.
 func (l *loop) conclude(d *delivery) {
-	if d.on(handlerReturned) && d.state == pending {
+	if d.on(handlerReturned) {
 		l.pending = append(l.pending, d)
 	}
 }
@@ -287,16 +287,32 @@ func (l *loop) giveBack(d *delivery) {
 	l.conclude(d)
 }
 
-// lose gives up a delivery whose lease is gone, or may be. Its handler is notified.
+// lose gives up a delivery whose lease is gone, or may be.
 func (l *loop) lose(d *delivery) {
+	if l.abandon(d, lease.ErrLost) {
+		l.Counters.Lost.Add(1)
+		l.Log.Warn("sluice: lease lost", slog.String("task", d.task.ID), slog.Int("attempt", d.task.Attempt))
+	}
+}
+
+// cancel gives up a delivery whose task was cancelled.
+func (l *loop) cancel(d *delivery) {
+	if l.abandon(d, ErrCanceled) {
+		l.Counters.Canceled.Add(1)
+		l.Log.Info("sluice: task canceled", slog.String("task", d.task.ID), slog.Int("attempt", d.task.Attempt))
+	}
+}
+
+// abandon gives up a delivery, and ends its handler's context. It reports whether there was
+// anything to give up.
+func (l *loop) abandon(d *delivery, cause error) bool {
 	if !d.on(leaseLost) {
-		return
+		return false
 	}
-	l.Counters.Lost.Add(1)
 	if d.cancel != nil {
-		d.cancel(lease.ErrLost)
+		d.cancel(cause)
 	}
-	l.Log.Warn("sluice: lease lost", slog.String("task", d.task.ID), slog.Int("attempt", d.task.Attempt))
+	return true
 }
 
 // wait has the queue watched, if nothing is due and a runner is free.
@@ -336,22 +352,9 @@ func (l *loop) free() int {
 	_, sending, asked := l.underWay()
 	n := l.Concurrency - len(l.handling) - asked
 	if l.health.isOut() {
-		n -= len(l.pending) + l.returnedCount() + sending
+		n -= len(l.pending) + sending
 	}
 	return max(n, 0)
-}
-
-// returnedCount is how many dispositions wait for an extension's receipt.
-func (l *loop) returnedCount() (n int) {
-	if l.extension == nil {
-		return 0
-	}
-	for _, d := range l.extension.deliveries {
-		if d.state == returned {
-			n++
-		}
-	}
-	return n
 }
 
 // stop begins the end of the loop.
@@ -381,7 +384,7 @@ func (l *loop) isQuiet() bool {
 func (l *loop) unfinished() *Unfinished {
 	l.gather()
 	_, sending, _ := l.underWay()
-	left := &Unfinished{Running: len(l.handling), Unacknowledged: len(l.pending) + l.returnedCount() + sending}
+	left := &Unfinished{Running: len(l.handling), Unacknowledged: len(l.pending) + sending}
 	for _, x := range l.exchanges {
 		left.Claims += min(x.claim, 1)
 	}

@@ -197,7 +197,7 @@ func (q *queue) settle(r Report) (answers []Answer) {
 		at := slices.IndexFunc(q.items, func(i *item) bool { return i.ID == d.ID && i.receipt == d.Receipt })
 		switch {
 		case at < 0:
-			answers = append(answers, Stale)
+			answers = append(answers, q.stale(d.ID))
 			continue
 		case q.malformed == d.ID && r.Operation != Bury:
 			answers = append(answers, Malformed)
@@ -262,7 +262,7 @@ func (q *queue) Extend(ctx context.Context, items []Item) []ExtendResult {
 	}
 	if f.outcome == redisexec.Done || f.after {
 		for i, d := range items {
-			results[i].Receipt = q.extend(d)
+			results[i].Answer = q.extend(d)
 		}
 	}
 	switch {
@@ -274,17 +274,31 @@ func (q *queue) Extend(ctx context.Context, items []Item) []ExtendResult {
 	return results
 }
 
-func (q *queue) extend(d Item) string {
+func (q *queue) extend(d Item) Answer {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, i := range q.items {
 		if i.ID == d.ID && i.receipt == d.Receipt {
-			q.receipts++
-			i.receipt, i.due = fmt.Sprintf("r%d", q.receipts), time.Now().Add(q.lease)
-			return i.receipt
+			i.due = time.Now().Add(q.lease)
+			return Accepted
 		}
 	}
-	return ""
+	return q.stale(d.ID)
+}
+
+// stale is the answer to a receipt that is not good. It is called with the mutex.
+func (q *queue) stale(id string) Answer {
+	if slices.ContainsFunc(q.items, func(i *item) bool { return i.ID == id }) {
+		return Stale
+	}
+	return Gone
+}
+
+// cancel removes a task.
+func (q *queue) cancel(id string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.items = slices.DeleteFunc(q.items, func(i *item) bool { return i.ID == id })
 }
 
 // sleep reports whether ctx has let it sleep for d.

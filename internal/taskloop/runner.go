@@ -25,11 +25,11 @@ func (l *loop) runner() {
 		}()
 		current.disposition = l.Policy.Fallback(current.task)
 		if !handled {
-			current.disposition = l.Policy.Decide(current.task, ErrExited, current.isInterrupted())
+			current.disposition = l.Policy.Decide(current.task, ErrExited, context.Cause(current.ctx))
 		}
 	}()
 	for d := range l.work {
-		if d.ctx.Err() != nil { // the lease was lost before the handler was called
+		if d.ctx.Err() != nil { // the lease was lost, or the task cancelled, before the handler was called
 			d.disposition = Disposition{Action: Release}
 			l.deliver(d)
 			continue
@@ -37,7 +37,7 @@ func (l *loop) runner() {
 		current, handled = d, false
 		err := l.handle(d)
 		handled = true
-		d.disposition = l.Policy.Decide(d.task, err, d.isInterrupted())
+		d.disposition = l.Policy.Decide(d.task, err, context.Cause(d.ctx))
 		current = nil
 		l.deliver(d)
 	}
@@ -47,12 +47,6 @@ func (l *loop) handle(d *delivery) error {
 	l.Counters.Running.Add(1)
 	defer l.Counters.Running.Add(-1)
 	return l.Policy.Handle(d.ctx, d.task)
-}
-
-// isInterrupted reports whether the handler's context was ended because the worker is to
-// stop. Only the loop ends it with this cause before the handler has returned.
-func (d *delivery) isInterrupted() bool {
-	return context.Cause(d.ctx) == context.Canceled //nolint:errorlint // compared, not tested
 }
 
 // deliver passes a delivery on to the loop. If that has ended, nothing more can be done

@@ -105,11 +105,10 @@ type ClaimResult struct {
 	Err     error
 }
 
-// ExtendResult is the result of an extension. If it is Done, Receipt is the task's receipt,
-// or empty if it was not good.
+// ExtendResult is the result of an extension. If it is Done and Err is nil, there is an Answer.
 type ExtendResult struct {
 	Outcome redisexec.Outcome
-	Receipt string
+	Answer  Answer
 	Err     error
 }
 
@@ -119,9 +118,10 @@ type Policy interface {
 	// Handle does the task's work. A panic is an error; it may call runtime.Goexit.
 	Handle(ctx context.Context, t Task) error
 	// Decide says what is to become of a task whose handler returned err, or ErrExited
-	// if it called runtime.Goexit. interrupted says that the handler's context had been
-	// ended because the worker is to stop.
-	Decide(t Task, err error, interrupted bool) Disposition
+	// if it called runtime.Goexit. ended is the cause with which the loop had ended the
+	// handler's context: context.Canceled if the worker is to stop; ErrLost of package lease
+	// or ErrCanceled if the disposition will have no effect; nil if it had not.
+	Decide(t Task, err error, ended error) Disposition
 	// Fallback decides if Decide called runtime.Goexit.
 	Fallback(t Task) Disposition
 }
@@ -129,11 +129,14 @@ type Policy interface {
 // ErrExited is the error of a handler that called runtime.Goexit.
 var ErrExited = errors.New("the handler called runtime.Goexit")
 
+// ErrCanceled is the cause with which a handler's context ends when its task was cancelled.
+var ErrCanceled = errors.New("task canceled")
+
 // Disposition is what is to become of a task.
 type Disposition struct {
 	Action Action
 	Delay  time.Duration // of Retry
-	Reason string        // of SetAside
+	Reason string        // of SetAside; for the log too
 }
 
 // Action is the kind of a disposition.
@@ -152,8 +155,8 @@ var operationOf = [...]Operation{Complete: Finish, Retry: GiveBack, Release: Giv
 
 // Counters are what a worker has done, over all of its runs.
 type Counters struct {
-	Running                               atomic.Int64
-	Done, Retried, Buried, Released, Lost atomic.Int64
+	Running                                         atomic.Int64
+	Done, Retried, Buried, Released, Lost, Canceled atomic.Int64
 }
 
 // Config is what a loop is made of. All fields are required.

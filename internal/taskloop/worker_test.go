@@ -19,7 +19,7 @@ type worker struct {
 	Config
 	queue  *queue
 	handle func(ctx context.Context, t Task) error
-	decide func(t Task, err error, interrupted bool) Disposition
+	decide func(t Task, err error, ended error) Disposition
 	start  time.Time
 	stop   context.CancelFunc
 	ended  chan *Unfinished // cap 1
@@ -43,11 +43,11 @@ func newWorker(q *queue, concurrency int, takes time.Duration) *worker {
 		time.Sleep(takes)
 		return nil
 	}
-	w.decide = func(_ Task, err error, interrupted bool) Disposition {
+	w.decide = func(_ Task, err error, ended error) Disposition {
 		switch {
 		case err == nil:
 			return Disposition{Action: Complete}
-		case interrupted:
+		case ended != nil:
 			return Disposition{Action: Release}
 		}
 		return Disposition{Action: Retry, Delay: time.Second}
@@ -99,8 +99,8 @@ func (w *worker) Handle(ctx context.Context, t Task) error {
 	return w.handle(ctx, t)
 }
 
-func (w *worker) Decide(t Task, err error, interrupted bool) Disposition {
-	return w.decide(t, err, interrupted)
+func (w *worker) Decide(t Task, err error, ended error) Disposition {
+	return w.decide(t, err, ended)
 }
 
 func (w *worker) Fallback(Task) Disposition { return Disposition{Action: SetAside, Reason: "fallback"} }
@@ -202,7 +202,7 @@ func TestRun_GroupsByOperation(t *testing.T) {
 		q := newQueue(time.Minute, "complete", "release", "retry", "set aside")
 		q.latency = 10 * time.Millisecond
 		w := newWorker(q, 4, time.Second)
-		w.decide = func(task Task, _ error, _ bool) Disposition {
+		w.decide = func(task Task, _ error, _ error) Disposition {
 			return map[string]Disposition{
 				"complete":  {Action: Complete},
 				"release":   {Action: Release, Delay: time.Hour},
@@ -288,7 +288,7 @@ func TestRun_AnotherRunnerTakesOverAfterGoexit(t *testing.T) {
 			return nil
 		}
 		decide := w.decide
-		w.decide = func(task Task, err error, interrupted bool) Disposition {
+		w.decide = func(task Task, err error, ended error) Disposition {
 			if task.ID == "policy exits" && err == nil || task.ID == "both exit" {
 				runtime.Goexit() // of a handler that has returned it is not asked twice
 			}
@@ -297,7 +297,7 @@ func TestRun_AnotherRunnerTakesOverAfterGoexit(t *testing.T) {
 			} else {
 				require.NoError(t, err)
 			}
-			return decide(task, err, interrupted)
+			return decide(task, err, ended)
 		}
 		w.run(t)
 		time.Sleep(500 * time.Millisecond)

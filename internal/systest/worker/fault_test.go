@@ -69,68 +69,59 @@ func eachFaulty(t *testing.T, test func(b systest.QueueTest, q *sluice.Queue, fa
 	})
 }
 
-// An extension that was not carried out is repeated. One that was, and whose reply was
-// lost, has used up the receipt: the handler learns of it soon, and the task comes back
-// when that lease has ended.
-func TestWorker_RepeatsAnExtensionOrReportsTheLoss(t *testing.T) {
+// An extension that is lost, or whose reply is, is repeated. It does not change the receipt,
+// so that it costs nothing.
+func TestWorker_RepeatsAnExtension(t *testing.T) {
 	const lease = 9 * time.Second
-	t.Run("request", func(t *testing.T) {
-		onGatedWorker(t, lease, func(f gated) {
-			f.faults.DropRequest(1)
-			time.Sleep(2 * lease) // the handler's work
-			require.Empty(f, f.causes)
-			f.gate <- nil
-			time.Sleep(time.Second)
-			require.Equal(f, sluice.WorkerStats{Done: 1}, f.w.Stats())
-			f.RequireClean()
+	for name, lose := range map[string]func(f *redistest.Faults){
+		"request": func(f *redistest.Faults) { f.DropRequest(1) },
+		"reply":   func(f *redistest.Faults) { f.DropReply(1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			onGatedWorker(t, lease, func(f gated) {
+				lose(f.faults)
+				time.Sleep(2 * lease) // the handler's work
+				require.Empty(f, f.causes)
+				f.gate <- nil
+				time.Sleep(time.Second)
+				require.Equal(f, sluice.WorkerStats{Done: 1}, f.w.Stats())
+				f.RequireClean()
+			})
 		})
-	})
-	t.Run("reply", func(t *testing.T) {
-		onGatedWorker(t, lease, func(f gated) {
-			begun := time.Now()
-			f.faults.DropReply(1)
-			require.ErrorIs(f, <-f.causes, sluice.ErrLost)
-			require.Less(f, time.Since(begun), lease/2)
-			held := f.Get("a")
-			require.Equal(f, 1, held.Attempt)
-			<-f.begun // it has been handed out again
-			require.GreaterOrEqual(f, f.Now(), held.Score, "before that lease had ended")
-			f.gate <- nil
-			time.Sleep(time.Second)
-			require.Equal(f, sluice.WorkerStats{Done: 1, Lost: 1}, f.w.Stats())
-			f.RequireClean()
-		})
-	})
+	}
 }
 
-// An extension whose reply was lost has used up the receipt. The disposition after it is
-// stale, and does not count as accepted.
-func TestWorker_CountsNoDispositionAfterALostExtension(t *testing.T) {
+// The replies to an extension and to the disposition after it are lost. The disposition is
+// sent again, and counts once.
+func TestWorker_CountsADispositionAfterALostExtension(t *testing.T) {
 	onGatedWorker(t, 3*time.Second, func(f gated) {
-		first := f.Get("a").Score
+		leased := func() float64 { return f.RDB.ZScore(f.Context(), f.Key, "a").Val() }
+		first := leased()
 		f.faults.DropReply(1)
-		f.Eventually(func() bool { return f.Get("a").Score != first })
+		f.Eventually(func() bool { return leased() != first })
 		f.faults.DropReply(1)
 		f.gate <- nil
-		time.Sleep(time.Second)
-		require.Equal(f, sluice.WorkerStats{Lost: 1}, f.w.Stats())
-		require.NotZero(f, f.Get("a").Score, "it is still there")
-	})
-}
-
-// A handler returns while the lease of its task is being extended. The disposition waits
-// for the new receipt.
-func TestWorker_DispositionWaitsForAnExtension(t *testing.T) {
-	onGatedWorker(t, 3*time.Second, func(f gated) {
-		before := f.faults.Scripts()
-		f.faults.StallFrom(1)
-		f.Eventually(func() bool { return f.faults.Scripts() > before }) // the extension
-		f.gate <- nil
-		synctest.Wait()
-		require.Equal(f, before+1, f.faults.Scripts(), "something was sent with the old receipt")
-		f.faults.Resume()
 		time.Sleep(time.Second)
 		require.Equal(f, sluice.WorkerStats{Done: 1}, f.w.Stats())
+		f.RequireClean()
+	})
+}
+
+// A handler returns while the lease of its task is being extended. The disposition does not
+// wait, and the extension, which comes to the server after it, takes nothing away.
+func TestWorker_DispositionDoesNotWaitForAnExtension(t *testing.T) {
+	onGatedWorker(t, 3*time.Second, func(f gated) {
+		f.warm()
+		before := f.faults.Scripts()
+		f.faults.HoldRequest(1)
+		f.Eventually(func() bool { return f.faults.Scripts() > before }) // the extension
+		f.gate <- nil
+		time.Sleep(100 * time.Millisecond)
+		require.Equal(f, sluice.WorkerStats{Done: 1}, f.w.Stats())
+		require.Equal(f, 1, f.faults.Deliver())
+		time.Sleep(time.Second)
+		require.Equal(f, sluice.WorkerStats{Done: 1}, f.w.Stats())
+		f.RequireClean()
 	})
 }
 

@@ -85,9 +85,10 @@ func TestWorker_HandlerLearnsOfALostLease(t *testing.T) {
 		cancelled := time.Now()
 		require.LessOrEqual(f, (<-lost).Sub(cancelled), lease/3)
 		time.Sleep(time.Second)
-		require.Equal(f, sluice.WorkerStats{Lost: 2}, f.w.Stats())
+		require.Equal(f, sluice.WorkerStats{Lost: 1, Canceled: 1}, f.w.Stats())
 		require.NoError(f, f.stop())
-		require.Equal(f, 2, log.Count("lease lost"), log)
+		require.Equal(f, 1, log.Count("lease lost"), log)
+		require.Equal(f, 1, log.Count("sluice: task canceled"), log)
 	})
 }
 
