@@ -246,6 +246,8 @@ func (k *Lock) take(sent time.Time, fence int64) error {
 	case !k.locker.queues.Hold(&k.waiter):
 		k.releaseInBackground()
 		return ErrClosed
+	case k.noHandOver.Load():
+		k.member().Inspect() // it was forced open while it was being acquired: before, or after
 	}
 	return nil
 }

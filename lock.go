@@ -215,6 +215,7 @@ func (k *Lock) handleLateExtension() {
 func (k *Lock) lose() {
 	k.noHandOver.Store(true)
 	if k.lease.End(ErrLost) {
+		k.locker.renewer.Forget(k.member())
 		k.abandon() // a copy of the acquisition may still be on its way
 		k.locker.queues.PromoteNext(&k.waiter)
 	}

@@ -345,32 +345,29 @@ func TestLocker_TryLockNeitherWaitsNorOvertakes(t *testing.T) {
 	})
 }
 
-// TestLock_ForcedOpenIsNotHandedOver: the next waiter finds out at once.
+// TestLock_ForcedOpenIsNotHandedOver: the next waiter acquires it anew, at once; the others
+// wait for that one.
 func TestLock_ForcedOpenIsNotHandedOver(t *testing.T) {
-	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
 		l, done := systest.BubbleLocker(t, rdb)
 		defer done()
 		other, done := systest.BubbleLocker(t, rdb)
 		defer done()
 		k, err := l.Lock(t.Context(), "a")
 		require.NoError(t, err)
-		next := make(chan *sluice.Lock)
-		go func() {
-			k, err := l.Lock(t.Context(), "a")
-			require.NoError(t, err)
-			next <- k
-		}()
-		time.Sleep(time.Millisecond)
+		next := waitFor(t, l, "a")
 		forced, err := l.ForceUnlock(t.Context(), "a")
 		require.NoError(t, err)
 		require.True(t, forced)
-		others, err := other.TryLock(t.Context(), "a")
-		require.NoError(t, err)
 		require.ErrorIs(t, k.Unlock(t.Context()), sluice.ErrNotHeld)
-		time.Sleep(time.Second)
-		require.True(t, others.Valid())
-		require.NoError(t, others.Unlock(t.Context()))
-		require.NoError(t, (<-next).Unlock(t.Context()))
+		second := <-next
+		require.NotEqual(t, k.Token(), second.Token())
+		held, err := m.Get("Lock:a")
+		require.NoError(t, err)
+		require.Equal(t, second.Token(), held)
+		_, err = other.TryLock(t.Context(), "a")
+		require.ErrorIs(t, err, sluice.ErrLocked)
+		require.NoError(t, second.Unlock(t.Context()))
 	})
 }
 

@@ -27,7 +27,8 @@ const (
 
 // Locker makes locks of one Redis. It is safe for concurrent use. However many locks
 // there are, it has at most one goroutine that renews them, one that releases what was
-// acquired for no caller, and two for a pub/sub connection. Each is started when it is
+// acquired for no caller, one for each server that inspects what others wait for, and two
+// for a pub/sub connection. Each is started when it is
 // needed, and ends when it is not needed any more, or in Close. Beside them there is one
 // for each command or pipeline under way; those of commands stay for 200ms to send others.
 type Locker struct {
@@ -37,6 +38,7 @@ type Locker struct {
 	queues    *waitqueue.Set[*address] // by key
 	renewer   *lease.Renewer
 	janitor   *lease.Janitor
+	inspector *lease.Inspector
 	closed    chan struct{}
 	closeOnce sync.Once
 }
@@ -66,13 +68,14 @@ func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
 	}
 	executor := redisexec.New(rdb)
 	return &Locker{
-		options:  options,
-		executor: executor,
-		notifier: notify.New(rdb),
-		queues:   waitqueue.New[*address](),
-		renewer:  lease.NewRenewer(executor),
-		janitor:  lease.NewJanitor(executor, redisexec.CommandTime(rdb)),
-		closed:   make(chan struct{}),
+		options:   options,
+		executor:  executor,
+		notifier:  notify.New(rdb),
+		queues:    waitqueue.New[*address](),
+		renewer:   lease.NewRenewer(executor),
+		janitor:   lease.NewJanitor(executor, redisexec.CommandTime(rdb)),
+		inspector: lease.NewInspector(executor),
+		closed:    make(chan struct{}),
 	}, nil
 }
 
@@ -206,10 +209,12 @@ func (l *Locker) Inspect(ctx context.Context, name string) (LockInfo, error) {
 }
 
 // ForceUnlock releases the named lock, whichever client holds it, and reports whether it
-// was held. The holder is not asked. It learns of it when it next extends or releases the
-// lock (unless the reply to that is lost), and believes in its lock until then; and a lock
-// that another process forces open may be handed over here for up to 10ms more. It is a
-// tool for operators. After ErrUnknown it may be called again.
+// was held. The holder is not asked. If that is a lock of this Locker, it is lost at once:
+// its Context ends with ErrLost, and the next waiter acquires. In another process the holder
+// learns of it when it next extends or releases the lock (unless the reply to that is lost),
+// or within two retry intervals if a caller waits behind it there; it believes in its lock
+// until then, and may hand it over for up to 10ms more. ForceUnlock is a tool for operators.
+// After ErrUnknown it may be called again.
 func (l *Locker) ForceUnlock(ctx context.Context, name string) (bool, error) {
 	k, err := l.anyLock("force unlock", ctx, name)
 	if err != nil {
@@ -218,13 +223,34 @@ func (l *Locker) ForceUnlock(ctx context.Context, name string) (bool, error) {
 	// Before, so that it is not handed over meanwhile; and after, for a lock whose
 	// acquisition is answered only now.
 	l.queues.ForbidHandOver(k.address.key)
-	defer l.queues.ForbidHandOver(k.address.key)
 	reply, err := l.executor.Run(ctx, scriptForce.Request(k.address.keys, k.address.wake))
+	l.queues.ForbidHandOver(k.address.key)
+	holder, _ := l.queues.Holder(k.address.key).(*member)
 	if err != nil {
+		if holder != nil && errors.Is(err, ErrUnknown) {
+			holder.Inspect()
+		}
 		return false, wrap("force unlock", name, err)
 	}
-	released, err := redisexec.Bool(reply.Value)
+	token, released, err := decodeForced(reply.Value)
+	// A holder with another token has acquired the lock after it was forced open.
+	if holder != nil && released && token == holder.lock().Token() {
+		holder.lock().lose()
+	}
 	return released, wrap("force unlock", name, err)
+}
+
+// decodeForced decodes the reply of force.lua: the token that held the lock, if one did.
+func decodeForced(value any) (token string, released bool, err error) {
+	switch v := value.(type) {
+	case string:
+		return v, true, nil
+	case int64:
+		if v == 0 {
+			return "", false, nil
+		}
+	}
+	return "", false, redisexec.Unexpected(value)
 }
 
 // UnlockAll releases every lock that this Locker holds, in pipelines. Their contexts end

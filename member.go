@@ -9,7 +9,7 @@ import (
 )
 
 // member is a Lock as the internal packages see it: something that waits and holds
-// (waitqueue), is extended (lease), and is released when its outcome is unknown
+// (waitqueue), is extended and inspected (lease), and is released when its outcome is unknown
 // (redisexec). It is a type of its own, because the methods are exported and not for
 // users.
 type member Lock
@@ -17,6 +17,7 @@ type member Lock
 var (
 	_ waitqueue.Holder         = (*member)(nil)
 	_ lease.Renewable          = (*member)(nil)
+	_ lease.Inspectable        = (*member)(nil)
 	_ redisexec.UnknownHandler = (*member)(nil)
 )
 
@@ -57,6 +58,27 @@ func (m *member) TakeOver(holder waitqueue.Holder) bool {
 
 // ForbidHandOver keeps the lock from being handed over.
 func (m *member) ForbidHandOver() { m.noHandOver.Store(true) }
+
+// RetryInterval is the longest time between two polls, and between two inspections of the
+// holder behind which the lock waits.
+func (m *member) RetryInterval() time.Duration { return m.options.retry }
+
+// Inspect has the lock's key inspected in the background.
+func (m *member) Inspect() { m.locker.inspector.Add(m) }
+
+// Inspection returns the request that tells whether the token still holds the lock.
+func (m *member) Inspection() redisexec.Request {
+	return scriptInspect.Request(m.address.keys, m.grant.token)
+}
+
+// HandleInspection ends a lock that the server says is not held by its token. Where that
+// was released or handed over meanwhile, the lock has ended before. What got no answer
+// changes nothing.
+func (m *member) HandleInspection(r redisexec.Result) {
+	if left, err := redisexec.Int(r.Value); r.Err == nil && err == nil && duration(left) == notHeld {
+		m.lock().lose()
+	}
+}
 
 // TTL is the TTL that each renewal asks for.
 func (m *member) TTL() time.Duration { return m.options.ttl }

@@ -28,9 +28,9 @@ type lockOptions struct {
 	prefix  string
 	ttl     time.Duration
 	retry   time.Duration
-	renew   bool
 	maxHold time.Duration // 0 for any time
 	maxWait time.Duration // 0 for as long as the context lets it
+	renew   bool
 	fenced  bool
 
 	px any // the TTL that a key is taken with, in ms, as an argument of scripts
@@ -49,7 +49,8 @@ func WithTTL(d time.Duration) LockOption {
 // holds. Waiters are normally woken by a notification, and by the end of the holder's
 // TTL; the interval bounds their wait when notifications are lost. Of the callers that
 // wait for one name the first polls for all, at its own interval. Each pause is drawn
-// from [d/2, d]. At least 1ms. Defaults to 100ms.
+// from [d/2, d]. While a lock of the same Locker is held, the first has it inspected once
+// in an interval: should its key be gone, the wait ends within two. At least 1ms. Defaults to 100ms.
 func WithRetryInterval(d time.Duration) LockOption {
 	return func(o *lockOptions) { o.retry = d }
 }

@@ -17,8 +17,8 @@ type Lease struct {
 	deadline  time.Time     // when it is lost, unless it is extended
 	covered   time.Time     // until when the server keeps it, safely: not before the deadline
 	limit     time.Time     // the deadline is not moved beyond; zero for no limit
-	unsettled int           // extensions that were sent and may yet be carried out
-	asked     time.Duration // the longest TTL that one of these asked for; 0 for none
+	asked     time.Duration // the longest TTL that an unsettled extension asked for; 0 for none
+	unsettled int32         // extensions that were sent and may yet be carried out
 	ended     bool          // never false again
 	cause     error         // with which ctx ends, or would, once ended; nil for context.Canceled
 	ctx       context.Context

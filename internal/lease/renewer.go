@@ -99,24 +99,33 @@ func (r *Renewer) Add(m Renewable) {
 // grace is over. After that there is none, except what may come of a batch that got no
 // answer and was given up.
 func (r *Renewer) Remove(ctx context.Context, m Renewable, grace time.Duration) {
-	r.mu.Lock()
-	under := r.entries[m].batch
-	delete(r.entries, m)
-	r.mu.Unlock()
+	under := r.Forget(m)
 	if under == nil {
 		return
 	}
 	select {
-	case <-under.over:
+	case <-under:
 		return
 	case <-ctx.Done():
 	}
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
 	select {
-	case <-under.over:
+	case <-under:
 	case <-timer.C:
 	}
+}
+
+// Forget is Remove without the wait. It returns a channel that is closed when the extension
+// that is under way is over, or nil if there is none.
+func (r *Renewer) Forget(m Renewable) (over <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if under := r.entries[m].batch; under != nil {
+		over = under.over
+	}
+	delete(r.entries, m)
+	return over
 }
 
 // Close ends all extensions, except those under way, and the loop. It does not wait.

@@ -14,10 +14,7 @@ func (q *queue[V]) promoteNext(t Turn) {
 		return
 	}
 	q.fairness = fairness{} // the notifications may be counted anew before the name is wanted again
-	if q.alarm != nil {
-		q.alarm.Stop()
-		q.alarm = nil
-	}
+	q.stopWatching()
 }
 
 // refuseImpatient tells those who would not wait that there is nothing to be had.
@@ -34,33 +31,64 @@ func (q *queue[V]) refuseImpatient() {
 
 func expired[V any](w *Waiter[V]) bool { return !time.Now().Before(w.holder.Deadline()) }
 
-// watch sets an alarm for the deadline of a head for which others wait, so that one which
-// has forgotten what it holds does not keep them. The deadline moves with every extension
-// and hand-over, mostly to later: the alarm is set anew only for an earlier one, and
-// checks when it goes off.
-func (s *Set[V]) watch(q *queue[V]) {
-	deadline := q.head.holder.Deadline()
+// watch sets an alarm for a head for which w waits, or was refused: at its deadline, so that
+// one which has forgotten what it holds does not keep the others, and when it has held for a
+// retry interval of w, to have that inspected.
+//
+// The deadline moves with every extension and hand-over, mostly to later, and the head may
+// change at any time. So an alarm that is set stays as it is, unless it would be late, and
+// checks when it goes off: hand-overs that follow each other quickly set none.
+func (s *Set[V]) watch(q *queue[V], w *Waiter[V]) {
+	deadline, interval := q.head.holder.Deadline(), w.holder.RetryInterval()
+	if q.alarm != nil && !deadline.Before(q.alarmAt) && interval >= q.interval {
+		return
+	}
+	now := time.Now()
+	at := now.Add(interval)
+	if q.watched == q.head && q.inspectAt.After(now) && q.inspectAt.Before(at) {
+		at = q.inspectAt // as the alarm before it
+	}
+	q.watched, q.interval, q.inspectAt = q.head, interval, at
+	if deadline.Before(at) {
+		at = deadline
+	}
 	if q.alarm != nil {
-		if !deadline.Before(q.alarmAt) {
-			return
-		}
 		q.alarm.Stop()
 	}
-	q.alarmAt = deadline
-	q.alarm = time.AfterFunc(time.Until(deadline), func() { s.checkDeadline(q) })
+	q.alarmAt = at
+	q.alarm = time.AfterFunc(at.Sub(now), func() { s.checkHead(q) })
 }
 
-// checkDeadline runs in the alarm's goroutine.
-func (s *Set[V]) checkDeadline(q *queue[V]) {
+// stopWatching forgets the alarm.
+func (q *queue[V]) stopWatching() {
+	if q.alarm != nil {
+		q.alarm.Stop()
+	}
+	q.alarm, q.watched, q.tried = nil, nil, false
+}
+
+// checkHead runs in the alarm's goroutine. It passes by a head whose deadline is over, and
+// has what the head holds inspected if it has held all the time since the alarm was set.
+func (s *Set[V]) checkHead(q *queue[V]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	q.alarm = nil
+	first, tried := q.waiting.first, q.tried
+	q.alarm, q.tried = nil, false
 	switch {
-	case !q.held || q.waiting.first == nil:
+	case !q.held || s.closed || first == nil && !tried:
+		q.watched = nil
+		return
 	case expired(q.head):
-		q.promoteNext(Acquire)
-	default:
-		s.watch(q)
+		q.watched = nil
+		if first != nil {
+			q.promoteNext(Acquire)
+		}
+		return
+	case q.head == q.watched && !time.Now().Before(q.inspectAt):
+		q.head.holder.Inspect()
+	}
+	if first != nil {
+		s.watch(q, first)
 	}
 }
 

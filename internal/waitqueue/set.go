@@ -6,6 +6,10 @@
 // the head is done, the next waiter either takes over what the head held (a hand-over) or
 // becomes the head and acquires it anew.
 //
+// A holder may lose what it holds without knowing. If one has held for a whole retry
+// interval of the first that waits behind it, it is asked to inspect that, once in each
+// interval; and so it is after an impatient waiter was refused.
+//
 // The life of a waiter w:
 //
 //	Join      → Granted (by a hand-over), Acquire, Refused, or Queued
@@ -30,6 +34,12 @@ type Holder interface {
 	TakeOver(from Holder) bool
 	// ForbidHandOver keeps what it holds, or is about to, from being handed over.
 	ForbidHandOver()
+	// RetryInterval is how long it waits at most for another one before it has inspected
+	// whether that still holds.
+	RetryInterval() time.Duration
+	// Inspect has it find out, in the background, whether it still holds. If it does not,
+	// its owner calls PromoteNext.
+	Inspect()
 }
 
 // Turn is what a waiter learns.
@@ -64,8 +74,13 @@ type queue[V any] struct {
 	heldElsewhere bool
 	waiting       list[V]
 	fairness      fairness
-	alarm         *time.Timer // checks whether the head has lost what it holds; nil if none is set
-	alarmAt       time.Time
+
+	alarm     *time.Timer // checks whether the head has lost what it holds; nil if none is set
+	alarmAt   time.Time
+	watched   *Waiter[V]    // the head when the alarm was set
+	inspectAt time.Time     // when it will have held for interval
+	interval  time.Duration // of the waiter for which the alarm was set
+	tried     bool          // since then an impatient waiter was refused
 }
 
 // Waiter is a caller's place in a queue. The zero value is ready for Join. It belongs to
@@ -110,13 +125,17 @@ func (s *Set[V]) Join(prefix, name string, w *Waiter[V], holder Holder, impatien
 	case q.head == nil:
 		q.head = w
 		return Acquire, nil
-	case impatient && (q.held || q.heldElsewhere):
+	case impatient && q.held:
+		q.tried = true
+		s.watch(q, w)
+		return Refused, nil
+	case impatient && q.heldElsewhere:
 		return Refused, nil
 	}
 	w.turn = make(chan Turn, 1)
 	q.waiting.push(w)
 	if q.held {
-		s.watch(q)
+		s.watch(q, q.waiting.first)
 	}
 	return Queued, nil
 }
@@ -179,8 +198,8 @@ func (s *Set[V]) Hold(w *Waiter[V]) bool {
 	q := w.queue
 	q.held, q.heldElsewhere = true, false
 	q.refuseImpatient()
-	if q.waiting.first != nil {
-		s.watch(q)
+	if first := q.waiting.first; first != nil {
+		s.watch(q, first)
 	}
 	return true
 }
@@ -203,8 +222,8 @@ func (s *Set[V]) HandOver(w *Waiter[V]) bool {
 	}
 	q.waiting.remove(next)
 	q.head = next
-	if q.waiting.first != nil {
-		s.watch(q)
+	if first := q.waiting.first; first != nil {
+		s.watch(q, first)
 	}
 	next.turn <- Granted
 	return true
@@ -253,6 +272,16 @@ func (s *Set[V]) ForbidHandOver(name string) {
 	if q := s.queues[name]; q != nil && q.head != nil {
 		q.head.holder.ForbidHandOver()
 	}
+}
+
+// Holder returns the one that holds a name, or nil.
+func (s *Set[V]) Holder(name string) Holder {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if q := s.queues[name]; q != nil && q.held {
+		return q.head.holder
+	}
+	return nil
 }
 
 // Close makes Hold and HandOver refuse. What is held then stays so: see Holders.

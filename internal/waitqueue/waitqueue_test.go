@@ -1,6 +1,7 @@
 package waitqueue
 
 import (
+	"cmp"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,10 +15,15 @@ type thing struct {
 	accepts   bool // TakeOver succeeds
 	from      *thing
 	forbidden bool
+	interval  time.Duration // an hour if it is 0
+	inspected int
 }
 
 func (h *thing) Deadline() time.Time { return h.deadline }
 func (h *thing) ForbidHandOver()     { h.forbidden = true }
+func (h *thing) Inspect()            { h.inspected++ }
+
+func (h *thing) RetryInterval() time.Duration { return cmp.Or(h.interval, time.Hour) }
 
 func (h *thing) TakeOver(from Holder) bool {
 	h.from, _ = from.(*thing)

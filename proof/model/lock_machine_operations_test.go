@@ -113,10 +113,16 @@ func (m *lockMachine) inspect(t *rapid.T) {
 func (m *lockMachine) forceUnlock(t *rapid.T) {
 	n := m.drawName(t)
 	m.elapse()
+	locker, token := m.drawLocker(t), n.key.Token
 	want := n.key.Force()
-	held, err := m.lockers[m.drawLocker(t)].ForceUnlock(context.Background(), n.name)
+	held, err := m.lockers[locker].ForceUnlock(context.Background(), n.name)
 	require.NoError(t, err)
 	require.Equal(t, want, held)
+	if h := n.holders[locker]; held && h != nil && h.token == token {
+		m.over(h)
+		require.ErrorIs(t, context.Cause(h.ctx), sluice.ErrLost)
+		m.counts.add("force unlock: the locker's own")
+	}
 	m.counts.add("force unlock: " + either(held, "held", "not held"))
 	m.end(t)
 }

@@ -21,13 +21,13 @@ import (
 )
 
 // lockResults are the results that a long run must have seen.
-const lockResults = `extend: done; extend: not held; force unlock: held; force unlock: not held; foreign key; key lost;
+const lockResults = `extend: done; extend: not held; force unlock: held; force unlock: not held; force unlock: the locker's own; foreign key; key lost;
 context ended; inspect: held; inspect: not held; inspect: without TTL; lock: ended; lock: locked; lock: max wait; lock: acquired; handed over;
 released to the next; try lock: locked; try lock: acquired; try lock: acquired, fenced; ttl: held; ttl: not held; unlock: done;
 unlock: not held; unlock: closed; unlock all; foreign key given a TTL`
 
 // virtualResults are those that need time to pass, besides lockResults.
-const virtualResults = `; advance; lock: acquired after its holder's TTL; unlock: done after the deadline; extend: after the deadline`
+const virtualResults = `; advance; inspected; lock: acquired after its holder's TTL; unlock: done after the deadline; extend: after the deadline`
 
 // TestLockMachine_VirtualTime runs the machine in a bubble: time passes as drawn, for the
 // server and its clients, and deadlines are compared to the nanosecond.
@@ -45,7 +45,7 @@ func TestLockMachine_VirtualTime(t *testing.T) {
 				MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 			})
 			defer func() { _ = rdb.Close() }()
-			m := newLockMachine(rt, rdb, "bubble", &counts)
+			m := newLockMachine(rt, rdb, "bubble", retryInterval, &counts)
 			defer m.close()
 			m.virtual, m.tolerance = true, time.Millisecond
 			m.ttls = []time.Duration{time.Second, 10 * time.Second, time.Hour}
@@ -68,7 +68,8 @@ func TestLockMachine_RealServer(t *testing.T) {
 	rdb.AddHook(commands)
 	var counts tally
 	rapid.Check(t, func(rt *rapid.T) {
-		m := newLockMachine(rt, rdb, name, &counts)
+		// No lock is inspected within such an interval: when that is would be hard to say.
+		m := newLockMachine(rt, rdb, name, 10*time.Second, &counts)
 		defer m.close()
 		m.inFlight = commands
 		m.tolerance = 20 * time.Second // for a process that was not scheduled
@@ -143,6 +144,7 @@ type handle struct {
 	deadline time.Time
 	over     bool // it was unlocked, or the library has reported it lost
 	closed   bool // UnlockAll has released it
+	wanted   bool // a caller of its process has waited for it, or has tried: the library may have inspected it
 	ctx      context.Context
 }
 
@@ -156,11 +158,11 @@ func (h *handle) gone() error {
 
 func (h *handle) valid() bool { return !h.over && time.Now().Before(h.deadline) }
 
-func newLockMachine(t *rapid.T, rdb redis.UniversalClient, name string, counts *tally) *lockMachine {
+func newLockMachine(t *rapid.T, rdb redis.UniversalClient, name string, interval time.Duration, counts *tally) *lockMachine {
 	m := &lockMachine{rdb: rdb, counts: counts, at: time.Now()}
 	for i := range m.lockers {
 		var err error
-		m.lockers[i], err = sluice.NewLocker(rdb, sluice.WithRetryInterval(retryInterval))
+		m.lockers[i], err = sluice.NewLocker(rdb, sluice.WithRetryInterval(interval))
 		require.NoError(t, err)
 	}
 	for i, suffix := range []string{".a", ".b"} {
@@ -191,6 +193,20 @@ func (m *lockMachine) elapse() {
 		n.key.Elapse(int64(now.Sub(m.at)))
 	}
 	m.at = now
+	m.learn()
+}
+
+// learn notes which holders have learnt that they lost their locks, by an inspection.
+func (m *lockMachine) learn() {
+	if m.virtual {
+		synctest.Wait()
+	}
+	for _, h := range m.handles {
+		if h.wanted && h.valid() && h.of.key.Token != h.token && !h.lock.Valid() {
+			m.over(h)
+			m.counts.add("inspected")
+		}
+	}
 }
 
 // end compares the keys and every handle with the model.
