@@ -50,8 +50,10 @@ func (k *Lock) begin(now, deadline, covered time.Time) {
 	k.lease.Begin(now, deadline, covered, k.options.maxHold)
 }
 
-// Unlock releases the lock and ends its Context. It works with a context that has ended:
-// it then waits 15ms for an answer. In every case the handle is used up.
+// Unlock releases the lock and ends its Context. It waits for an answer until ctx ends, or
+// the lock's own end has come: there is nothing to wait for then. It works with a context
+// that has ended, and for a lock that is over: it then waits 15ms for an answer. In every
+// case the handle is used up.
 //
 // It returns nil if the lock was still the caller's; it is then free, or the next waiting
 // caller's. (If Context had ended before, the lock was lost all the same, though no other
@@ -59,7 +61,8 @@ func (k *Lock) begin(now, deadline, covered time.Time) {
 // expired before the server carried the release out: what the lock guarded was protected
 // to its end. The error is ErrNotHeld if the lock was released before, lost, or forced
 // open; ErrClosed if UnlockAll or Close has released it. It is ErrUnknown if there was no
-// answer: the release goes on in the background, and the caller has nothing to do.
+// answer: the release goes on in the background, and the caller has nothing to do. If the
+// deadline had passed when Unlock was called, that is joined with ErrNotHeld.
 func (k *Lock) Unlock(ctx context.Context) error {
 	if err := k.check("unlock", ctx); err != nil {
 		return err
@@ -87,9 +90,13 @@ func (k *Lock) release(ctx context.Context) (notified int, err error) {
 	request := k.releaseRequest()
 	request.Detached = true
 	request.OnUnknown = k.member()
+	_, request.Until, _ = k.lease.Bounds()
 	reply, err := l.executor.Run(ctx, request)
 	if err != nil {
 		k.releaseInBackground()
+		if errors.Is(err, ErrUnknown) && k.lease.Cause() == ErrLost {
+			err = fmt.Errorf("%w: %w", ErrNotHeld, err) // whatever becomes of the release
+		}
 		return 0, err
 	}
 	if k.grant.ambiguous {
@@ -163,11 +170,18 @@ func (k *Lock) extend(ctx context.Context, ttl time.Duration) error {
 	if !k.lease.Ask(ttl) {
 		return k.whyEnded()
 	}
-	reply, err := k.locker.executor.Run(ctx, k.extendRequest(ttl))
-	if err != nil {
-		if !errors.Is(err, ErrUnknown) {
-			k.lease.Settle()
-		}
+	request := k.extendRequest(ttl)
+	request.Until = k.lease.Deadline()
+	reply, err := k.locker.executor.Run(ctx, request)
+	switch {
+	case err == nil:
+	case !errors.Is(err, ErrUnknown):
+		k.lease.Settle()
+		return err
+	case !k.Valid():
+		k.handleLateExtension()
+		return fmt.Errorf("%w: %w", k.whyEnded(), err)
+	default:
 		return err
 	}
 	if err := k.handleExtension(reply.Sent, ttl, reply.Value); err != nil {

@@ -256,7 +256,8 @@ func decodeForced(value any) (token string, released bool, err error) {
 // UnlockAll releases every lock that this Locker holds, in pipelines. Their contexts end
 // with the cause ErrClosed, and an Unlock or Extend of one of them returns ErrClosed after
 // that, or ErrNotHeld if the server says that the lock had been lost. Like Unlock it works
-// with a context that has ended. A release that gets no answer goes on in the background,
+// with a context that has ended, and waits for a second, or until the
+// last lock's own end, at the most. A release that gets no answer goes on in the background,
 // and the error is ErrUnknown.
 func (l *Locker) UnlockAll(ctx context.Context) error {
 	if l == nil || l.executor == nil || ctx == nil {
@@ -290,9 +291,15 @@ func (l *Locker) releaseAll(ctx context.Context) (firstErr error) {
 // releaseSome releases locks in one pipeline, and returns the first error.
 func (l *Locker) releaseSome(ctx context.Context, locks []*Lock) (firstErr error) {
 	requests := make([]redisexec.Request, len(locks))
+	until := time.Now().Add(closeWait) // or, later, when all of them are over: then there is nothing to wait for
 	for i, k := range locks {
 		requests[i] = k.releaseRequest()
+		if _, covered, _ := k.lease.Bounds(); covered.After(until) {
+			until = covered
+		}
 	}
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
 	for i, r := range l.executor.Pipeline(ctx, requests) {
 		k := locks[i]
 		if r.Err != nil || k.grant.ambiguous {

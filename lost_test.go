@@ -223,3 +223,58 @@ func TestLocker_InspectionWithoutAnAnswerChangesNothing(t *testing.T) {
 		}
 	})
 }
+
+// TestLock_UnlockWaitsUntilTheLocksEnd, and no longer, on a server that does not answer,
+// whatever the client's timeouts are. The release goes on.
+func TestLock_UnlockWaitsUntilTheLocksEnd(t *testing.T) {
+	for what, unlock := range map[string]func(l *sluice.Locker, k *sluice.Lock) error{
+		"Unlock":    func(_ *sluice.Locker, k *sluice.Lock) error { return k.Unlock(context.Background()) },
+		"UnlockAll": func(l *sluice.Locker, _ *sluice.Lock) error { return l.UnlockAll(context.Background()) },
+		"Extend":    func(_ *sluice.Locker, k *sluice.Lock) error { return k.Extend(context.Background(), time.Hour) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, _ redis.UniversalClient) {
+				faults := redistest.NewFaults(systest.BubbleDialer(m))
+				rdb := systest.BubbleClient(t, faults.Dial)
+				defer func() { require.NoError(t, rdb.Close()) }()
+				const ttl = 2 * time.Second
+				l, done := systest.BubbleLocker(t, rdb, sluice.WithTTL(ttl))
+				defer done()
+				systest.Warm(t, l, "a")
+				k, err := l.Lock(t.Context(), "a")
+				require.NoError(t, err)
+				faults.StallRequests()
+				start := time.Now()
+				require.ErrorIs(t, unlock(l, k), sluice.ErrUnknown)
+				require.InDelta(t, ttl, time.Since(start), float64(40*time.Millisecond))
+				if what == "Unlock" {
+					require.ErrorIs(t, k.Unlock(context.Background()), sluice.ErrNotHeld)
+				}
+				faults.Resume()
+				time.Sleep(time.Second)
+				require.False(t, m.Exists("Lock:a"))
+			})
+		})
+	}
+}
+
+// TestLock_UnlockAfterTheEndSaysSoAtOnce, even if the server does not answer.
+func TestLock_UnlockAfterTheEndSaysSoAtOnce(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, _ redis.UniversalClient) {
+		faults := redistest.NewFaults(systest.BubbleDialer(m))
+		rdb := systest.BubbleClient(t, faults.Dial)
+		defer func() { require.NoError(t, rdb.Close()) }()
+		l, done := systest.BubbleLocker(t, rdb, sluice.WithTTL(time.Second))
+		defer done()
+		k, err := l.Lock(t.Context(), "a")
+		require.NoError(t, err)
+		time.Sleep(2 * time.Second)
+		faults.StallRequests()
+		defer faults.Resume()
+		start := time.Now()
+		err = k.Unlock(context.Background())
+		require.ErrorIs(t, err, sluice.ErrUnknown)
+		require.ErrorIs(t, err, sluice.ErrNotHeld)
+		require.Equal(t, 15*time.Millisecond, time.Since(start))
+	})
+}

@@ -76,10 +76,10 @@ func newHeld(ttl time.Duration) *held {
 	return &held{lease: begun(ttl, 0), ttl: ttl, start: time.Now()}
 }
 
-func (h *held) TTL() time.Duration           { return h.ttl }
-func (h *held) Deadline() time.Time          { return h.lease.Deadline() }
-func (h *held) Renewable() bool              { return h.lease.Renewable() }
-func (h *held) Key() any                     { return "key" }
+func (h *held) TTL() time.Duration  { return h.ttl }
+func (h *held) Deadline() time.Time { return h.lease.Deadline() }
+func (h *held) Renewable() bool     { return h.lease.Renewable() }
+func (h *held) Key() any            { return "key" }
 func (h *held) Extension() (redisexec.Request, bool) {
 	return script.Request([]any{"key"}, "token"), true
 }

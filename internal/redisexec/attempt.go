@@ -27,13 +27,13 @@ type attempt struct {
 	result   Result
 }
 
-// attempt sends a request once and waits for the reply or for ctx to end, whichever
-// comes first. In the latter case the command goes on in a sender, until go-redis's own
+// attempt sends a request once and waits for the reply, for ctx to end or for the request's
+// Until, whichever comes first. If it is not the reply, the command goes on in a sender, until go-redis's own
 // timeouts at the latest.
 func (e *Executor) attempt(ctx context.Context, r Request) Result {
 	e.underWay.Add()
 	a := &attempt{executor: e, ctx: ctx, request: r}
-	if ctx.Done() == nil { // there is nothing to leave for
+	if ctx.Done() == nil && r.Until.IsZero() { // there is nothing to leave for
 		defer e.underWay.Done()
 		return a.send()
 	}
@@ -41,16 +41,39 @@ func (e *Executor) attempt(ctx context.Context, r Request) Result {
 		a.ctx = context.WithoutCancel(ctx)
 	}
 	a.answered = make(chan struct{}, 1)
+	over, stop := e.alarm(r.Until)
+	defer stop()
+	left := errTooLate
 	e.Start(a)
 	select {
 	case <-a.answered:
 		return a.result
 	case <-ctx.Done():
+		left = ctx.Err()
+	case <-over:
 	}
 	if a.answersInTime() || !a.settled.CompareAndSwap(false, true) {
 		return a.result
 	}
-	return Result{Outcome: Abandoned, Err: ctx.Err()}
+	return Result{Outcome: Abandoned, Err: left}
+}
+
+// alarm returns a channel that receives at a time, or never if that is zero, until stop is
+// called.
+func (e *Executor) alarm(at time.Time) (over <-chan time.Time, stop func()) {
+	if at.IsZero() {
+		return nil, func() {}
+	}
+	timer, ok := e.timers.Get().(*time.Timer)
+	if ok {
+		timer.Reset(time.Until(at))
+	} else {
+		timer = time.NewTimer(time.Until(at))
+	}
+	return timer.C, func() {
+		timer.Stop()
+		e.timers.Put(timer)
+	}
 }
 
 // Run sends the request, and deals with the result if the caller has left.

@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -45,6 +46,7 @@ type Executor struct {
 	senders  background.Group
 	jobs     chan Job // to a sender that is idle
 	closed   chan struct{}
+	timers   sync.Pool // of *time.Timer, stopped: one for each request with an Until costs too much
 }
 
 // New returns an executor on rdb, which stays the caller's to close. It starts nothing.
@@ -62,6 +64,8 @@ type Request struct {
 	Retry RetryPolicy
 	// Detached has the request sent even if its context has ended.
 	Detached bool
+	// Until, if set, is when the caller leaves, whether its context has ended or not.
+	Until time.Time
 	// OnUnknown, if set, is notified when the request's effect may have come, or may
 	// still come, after Run returned without a reply: at once, or when the attempt that
 	// the caller has left has ended; both, if there was an earlier attempt without a reply.
@@ -111,6 +115,9 @@ func (e *Executor) Run(ctx context.Context, r Request) (Reply, error) {
 		if err := ctx.Err(); err != nil && (!r.Detached || try > 0) {
 			return reply, fail(r, &reply, err)
 		}
+		if try > 0 && r.isOver() {
+			return reply, fail(r, &reply, errTooLate)
+		}
 		reply.Sent = time.Now()
 		result := e.attempt(ctx, r)
 		switch result.Outcome {
@@ -135,8 +142,23 @@ func (e *Executor) Run(ctx context.Context, r Request) (Reply, error) {
 		case Rejected, NotSent:
 			return reply, fail(r, &reply, result.Err)
 		}
-		Pause(ctx, try)
+		r.pause(ctx, try)
 	}
+}
+
+// errTooLate is the error of a request that had no reply at its Until.
+var errTooLate = errors.New("no reply in time")
+
+func (r Request) isOver() bool { return !r.Until.IsZero() && !time.Now().Before(r.Until) }
+
+// pause is Pause, until Until at the most.
+func (r Request) pause(ctx context.Context, try int) {
+	if !r.Until.IsZero() {
+		bounded, cancel := context.WithDeadline(ctx, r.Until)
+		defer cancel()
+		ctx = bounded
+	}
+	Pause(ctx, try)
 }
 
 // fail returns the error of a request that ends without a reply.
