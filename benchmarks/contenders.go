@@ -32,6 +32,8 @@ type setup struct {
 	Addr string
 	// Retry is the pause between two attempts of a contender that polls.
 	Retry time.Duration
+	// Queue is the name of a contender's queue. No other turn uses it.
+	Queue string
 }
 
 // An entrant opens a contender, or a queue.

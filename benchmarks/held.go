@@ -45,7 +45,7 @@ func heldTurn(ctx context.Context, t turn) (r result, err error) {
 		unlocks = unlocks[:100]
 	}
 	name := uniqueName("held")
-	err = inParallel(ctx, len(unlocks), func(ctx context.Context, i int) (err error) {
+	err = inParallel(ctx, poolSize, len(unlocks), func(ctx context.Context, i int) (err error) {
 		unlocks[i], err = t.contender.Lock(ctx, fmt.Sprint(name, "-", i))
 		return err
 	})
@@ -57,7 +57,7 @@ func heldTurn(ctx context.Context, t turn) (r result, err error) {
 	}
 	r.extra = map[string]float64{goroutines: float64(runtime.NumGoroutine() - t.goroutines)}
 	errs := make([]error, len(unlocks)) // of lost locks
-	_ = inParallel(context.WithoutCancel(ctx), len(unlocks), func(ctx context.Context, i int) error {
+	_ = inParallel(context.WithoutCancel(ctx), poolSize, len(unlocks), func(ctx context.Context, i int) error {
 		errs[i] = unlocks[i](ctx)
 		return nil
 	})

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/redistest"
 )
 
 // TestMain runs the test program as a child process if it was started as one.
@@ -49,11 +51,66 @@ func TestScenarios_AllRun(t *testing.T) {
 	require.InDelta(t, 4, floor.Extra[commandsPerOp], 0.1, "SET, EVALSHA, GET, DEL")
 	for _, o := range found.Scenarios {
 		require.Equal(t, 1.0, o.Contenders[0].Ratio, o.Name)
+		for _, c := range o.scenarioColumns() {
+			require.Contains(t, o.Contenders[0].Extra, c, o.Name)
+		}
 		requireXML(t, filepath.Join(folder, o.Name+".svg"))
 		if o.Contenders[0].Wait != nil {
 			requireXML(t, filepath.Join(folder, o.Name+"-wait.svg"))
 		}
 	}
+}
+
+// scenarioColumns returns the titles of the columns that a scenario adds to the usual ones.
+func (o outcome) scenarioColumns() (titles []string) {
+	for _, s := range scenarios() {
+		for _, c := range s.columns {
+			if s.name == o.Name {
+				titles = append(titles, c.title)
+			}
+		}
+	}
+	return titles
+}
+
+// TestSlowLog_FindsTheSlowest finds a slow command among quick ones, and leaves the server's
+// settings as they were.
+func TestSlowLog_FindsTheSlowest(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	before, err := rdb.ConfigGet(t.Context(), "slowlog-*").Result()
+	require.NoError(t, err)
+	log, err := openSlowLog(t.Context(), s.Addr)
+	require.NoError(t, err)
+	require.NoError(t, rdb.Eval(t.Context(), `for i = 1, 20000 do redis.call('TIME') end return 1`, nil).Err())
+	slowest, err := log.slowest(t.Context())
+	require.NoError(t, err)
+	require.Greater(t, slowest, slowThreshold)
+	require.NoError(t, log.close(t.Context()))
+	after, err := rdb.ConfigGet(t.Context(), "slowlog-*").Result()
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+}
+
+// TestUsage_ServerTimeCountsScriptsOnce: the commands within a script count in its time.
+func TestUsage_ServerTimeCountsScriptsOnce(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, 5.0, usage{scripts: 1, scriptTime: 5, commands: 3, commandTime: 8}.serverTime())
+	require.Equal(t, 8.0, usage{commands: 3, commandTime: 8}.serverTime())
+}
+
+func TestArrivals_MeasureFromDueToHandler(t *testing.T) {
+	t.Parallel()
+	a := newArrivals(10, 3, 0)
+	a.due[0].Store(time.Now().Add(-time.Hour).UnixNano())
+	a.sent = 1
+	for _, id := range []int{9, 10, 10, 13} { // only 10 is one of its own and new
+		a.arrive(id)
+	}
+	require.Equal(t, int64(1), a.arrived.Load())
+	require.Len(t, a.lateness(), 1)
+	require.GreaterOrEqual(t, a.lateness()[0], time.Hour)
 }
 
 func readReport(t *testing.T, file string) (r report) {

@@ -50,13 +50,16 @@ func idOf(task string) int {
 // taskQueue is the queue of Sluice.
 type taskQueue struct {
 	*sluice.Queue
+	rdb         redis.UniversalClient
 	closeClient func() error
 }
 
-func openSluiceQueue(s setup) (queue, error) {
+func openSluiceQueue(s setup) (queue, error) { return newTaskQueue(s) }
+
+func newTaskQueue(s setup, options ...sluice.QueueOption) (taskQueue, error) {
 	rdb := newClient(s.Addr)
-	q, err := sluice.NewQueue(rdb, uniqueName("queue"))
-	return taskQueue{q, rdb.Close}, err
+	q, err := sluice.NewQueue(rdb, s.Queue, options...)
+	return taskQueue{q, rdb, rdb.Close}, err
 }
 
 func openPipelinedQueue(s setup) (queue, error) {
@@ -65,8 +68,8 @@ func openPipelinedQueue(s setup) (queue, error) {
 	if err != nil {
 		return nil, errors.Join(err, rdb.Close())
 	}
-	q, err := sluice.NewQueue(auto, uniqueName("queue"))
-	return taskQueue{q, func() error { return errors.Join(auto.Close(), rdb.Close()) }}, err
+	q, err := sluice.NewQueue(auto, s.Queue)
+	return taskQueue{q, auto, func() error { return errors.Join(auto.Close(), rdb.Close()) }}, err
 }
 
 func (q taskQueue) Enqueue(ctx context.Context, id int, payload []byte, due time.Time) error {
@@ -115,7 +118,7 @@ type asynqQueue struct {
 func openAsynq(check time.Duration) func(s setup) (queue, error) {
 	return func(s setup) (queue, error) {
 		options := asynq.RedisClientOpt{Addr: s.Addr, PoolSize: poolSize}
-		return asynqQueue{asynq.NewClient(options), options, uniqueName("queue"), check}, nil
+		return asynqQueue{asynq.NewClient(options), options, s.Queue, check}, nil
 	}
 }
 
@@ -134,15 +137,15 @@ func (q asynqQueue) Fill(ctx context.Context, n int, payload []byte, due func(in
 
 // fillSingly fills a queue with many goroutines.
 func fillSingly(ctx context.Context, q queue, n int, payload []byte, due func(int) time.Time) error {
-	return inParallel(ctx, n, func(ctx context.Context, id int) error { return q.Enqueue(ctx, id, payload, due(id)) })
+	return inParallel(ctx, poolSize, n, func(ctx context.Context, id int) error { return q.Enqueue(ctx, id, payload, due(id)) })
 }
 
-// inParallel calls do with 0 to n-1, from as many goroutines as a pool has connections. It
-// stops at the first error.
-func inParallel(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
+// inParallel calls do with 0 to n-1, from this number of goroutines. It stops at the first
+// error.
+func inParallel(ctx context.Context, goroutines, n int, do func(ctx context.Context, i int) error) error {
 	var next atomic.Int64
 	group, ctx := errgroup.WithContext(ctx)
-	for range poolSize {
+	for range goroutines {
 		group.Go(func() error {
 			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
 				if err := do(ctx, i); err != nil {
@@ -156,8 +159,13 @@ func inParallel(ctx context.Context, n int, do func(ctx context.Context, i int) 
 }
 
 func (q asynqQueue) Work(ctx context.Context, concurrency int, handler func(id int)) error {
+	return q.workOn(ctx, concurrency, map[string]int{q.name: 1}, handler)
+}
+
+// workOn works on several queues, each with a priority.
+func (q asynqQueue) workOn(ctx context.Context, concurrency int, queues map[string]int, handler func(id int)) error {
 	server := asynq.NewServer(q.options, asynq.Config{
-		Concurrency: concurrency, Queues: map[string]int{q.name: 1},
+		Concurrency: concurrency, Queues: queues,
 		LogLevel: asynq.FatalLevel, DelayedTaskCheckInterval: q.check,
 	})
 	err := server.Start(asynq.HandlerFunc(func(ctx context.Context, _ *asynq.Task) error {
@@ -190,6 +198,12 @@ func queueEntrants() []entrant {
 		{name: sluiceName, settings: "defaults", openQueue: openSluiceQueue},
 		{name: sluiceName + " on AutoPipeline", settings: "defaults", openQueue: openPipelinedQueue},
 		{name: asynqName, settings: "v0.26.0, defaults, no logging", openQueue: openAsynq(0)},
+		{name: batchesName, settings: "defaults; a call enqueues 250 tasks", openQueue: openBatches},
+		{name: loopName, settings: "defaults; goroutines that each Claim and Dequeue one task at a time", openQueue: openLoop},
+		{name: floorName, settings: "for tasks: bare go-redis. ZADD NX of 250 IDs; two groups at once of 32 IDs, each a script that re-scores" +
+			" due IDs and one that removes them", openQueue: openBare(bareQueue{take: takeByScript, finish: finishByScript})},
+		{name: floorName + ", ZPOPMIN", settings: "the same with ZPOPMIN of 32, which loses what a dead client has taken",
+			openQueue: openBare(bareQueue{take: takeByPop})},
 		{name: asynqName + " at 50ms", settings: "the same, DelayedTaskCheckInterval 50ms", openQueue: openAsynq(50 * time.Millisecond)},
 	}
 }

@@ -28,11 +28,14 @@ type scenario struct {
 func scenarios() []scenario {
 	return []scenario{single(), hot(), procs(), storm(2 * time.Millisecond), storm(20 * time.Millisecond),
 		names(), manyNames(), wake(), held(),
-		work(64, 200_000), work(1, 20_000),
-		enqueue("enqueue-now", "due at once", atOnce), enqueue("enqueue-later", "due in 15 minutes", in15Minutes), enqueueBatch(),
+		work(64, 200_000), work(1, 20_000), loop(), serverTime(),
+		enqueue("enqueue-now", 64, 50_000, "due at once", atOnce), enqueue("enqueue-later", 64, 50_000, "due in 15 minutes", in15Minutes),
+		enqueue("enqueue-one", 1, 20_000, "due at once", atOnce), enqueueBatch(), batch(),
 		late("late-idle", func(entrant) int { return 2000 }, 5*time.Second),
 		late("late-busy", halfRate, 3*time.Second),
-		idle(), memory(0), memory(100), depth(10_000), depth(10_000_000)}
+		idle(), manyQueues(100), herd(30, 0), herd(300, 0), herd(300, 200*time.Millisecond),
+		memory(0), memory(100), large("large-64k", 64<<10), large("large-1m", 1<<20), largeLog(),
+		depth(10_000), depth(10_000_000)}
 }
 
 // turn is one contender's turn in one round.
@@ -115,7 +118,7 @@ func (s scenario) run(ctx context.Context, c config, addr string, log io.Writer)
 	for round := range c.rounds {
 		for i, e := range s.entries {
 			began := time.Now()
-			r := s.oneTurn(ctx, turn{setup: setup{addr, s.retry}, entrant: e, length: s.lengthFor(c), quick: c.quick})
+			r := s.oneTurn(ctx, turn{setup: setup{addr, s.retry, uniqueName("queue")}, entrant: e, length: s.lengthFor(c), quick: c.quick})
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}

@@ -38,6 +38,15 @@ func newWaits() *hdrhistogram.Histogram {
 	return hdrhistogram.New(int64(time.Microsecond), int64(2*time.Minute), 2)
 }
 
+// waitsOf returns the histogram of times that are known already.
+func waitsOf(times []time.Duration) *hdrhistogram.Histogram {
+	waits := newWaits()
+	for _, d := range times {
+		_ = waits.RecordValue(int64(max(d, 0)))
+	}
+	return waits
+}
+
 // tally has the results of a team.
 type tally struct {
 	Turns    []int64 // sections of each goroutine

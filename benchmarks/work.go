@@ -39,18 +39,50 @@ func workTurn(ctx context.Context, t turn, concurrency, tasks int) (result, erro
 	return result{value: float64(tasks) / took.Seconds(), ops: float64(tasks)}, nil
 }
 
-// enqueue measures enqueues of one task at a time, from many goroutines.
-func enqueue(name, about string, due func(id int) time.Time) scenario {
+// enqueue measures enqueues of one task at a time, from some goroutines. Batches are the
+// ceiling: as many tasks with few commands.
+func enqueue(name string, goroutines, tasks int, about string, due func(id int) time.Time) scenario {
 	return scenario{
 		name:    name,
-		about:   "64 goroutines enqueue 50000 tasks, one at a time, " + about,
+		about:   fmt.Sprintf("goroutines: %d; %d tasks, one a call except in batches, %s; the waits are of calls", goroutines, tasks, about),
 		measure: tasksPerSecond,
-		entries: enterQueues(sluiceName, sluiceName+" on AutoPipeline", asynqName),
-		columns: []column{commandsColumn, allocsColumn},
+		entries: enterQueues(sluiceName, sluiceName+" on AutoPipeline", asynqName, batchesName),
+		columns: []column{commandsColumn, serverCPUColumn, allocsColumn},
 		turn: func(ctx context.Context, t turn) (result, error) {
-			return enqueueTurn(t, 50_000, func(n int) error { return fillSingly(ctx, t.queue, n, nil, due) })
+			return callsTurn(ctx, t, goroutines, tasks, due)
 		},
 	}
+}
+
+// callsTurn enqueues tasks, and times each call.
+func callsTurn(ctx context.Context, t turn, goroutines, tasks int, due func(id int) time.Time) (result, error) {
+	if t.quick {
+		tasks /= 100
+	}
+	size, enqueue := 1, func(ctx context.Context, from, _ int) error { return t.queue.Enqueue(ctx, from, nil, due(from)) }
+	if b, ok := t.queue.(batcher); ok {
+		size, enqueue = batchSize, func(ctx context.Context, from, to int) error { return b.EnqueueMany(ctx, from, to, due) }
+	}
+	// Connections and scripts first: they would show in the waits.
+	err := inParallel(ctx, goroutines, goroutines, func(ctx context.Context, i int) error {
+		return enqueue(ctx, tasks+i*size, tasks+i*size+size)
+	})
+	if err != nil {
+		return result{}, err
+	}
+	if err := t.meter.start(ctx); err != nil {
+		return result{}, err
+	}
+	times := make([]time.Duration, (tasks+size-1)/size)
+	r, err := enqueueTurn(tasks, func(n int) error {
+		return inParallel(ctx, goroutines, len(times), func(ctx context.Context, i int) error {
+			began := time.Now()
+			defer func() { times[i] = time.Since(began) }()
+			return enqueue(ctx, i*size, min(i*size+size, n))
+		})
+	})
+	r.waits = waitsOf(times)
+	return r, err
 }
 
 // in15Minutes is the due time of an order that must be paid within 15 minutes.
@@ -64,15 +96,16 @@ func enqueueBatch() scenario {
 		measure: tasksPerSecond,
 		entries: enterQueues(sluiceName, asynqName),
 		turn: func(ctx context.Context, t turn) (result, error) {
-			return enqueueTurn(t, 200_000, func(n int) error { return t.queue.Fill(ctx, n, nil, atOnce) })
+			tasks := 200_000
+			if t.quick {
+				tasks /= 100
+			}
+			return enqueueTurn(tasks, func(n int) error { return t.queue.Fill(ctx, n, nil, atOnce) })
 		},
 	}
 }
 
-func enqueueTurn(t turn, tasks int, fill func(n int) error) (result, error) {
-	if t.quick {
-		tasks /= 100
-	}
+func enqueueTurn(tasks int, fill func(n int) error) (result, error) {
 	began := time.Now()
 	if err := fill(tasks); err != nil {
 		return result{}, err
@@ -123,10 +156,7 @@ func lateTurn(ctx context.Context, t turn, rate int) (result, error) {
 	if err != nil {
 		return result{}, err
 	}
-	r := result{waits: newWaits(), extra: map[string]float64{"rate": float64(rate), earliest: float64(slices.Min(started))}}
-	for _, d := range started {
-		_ = r.waits.RecordValue(int64(max(d, 0)))
-	}
+	r := result{waits: waitsOf(started), extra: map[string]float64{"rate": float64(rate), earliest: float64(slices.Min(started))}}
 	r.value = float64(r.waits.ValueAtQuantile(99))
 	return r, nil
 }
