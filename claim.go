@@ -33,7 +33,7 @@ func (q *Queue) Claim(ctx context.Context, n int, lease time.Duration) ([]Entry,
 	c := claiming{lease: lease, began: time.Now()}
 	for more := true; more && c.mayGoOn(n); {
 		sent := time.Now()
-		read, entries, err := step(ctx, q, q.claimRequest(min(n-c.count, maxGroup), lease), decodeClaimedAs[Entry])
+		read, entries, err := step(ctx, q, q.claimRequest(min(n-c.count, maxGroup), lease), decodeClaimed)
 		c.add(sent, entries)
 		if len(entries) > 0 {
 			q.watcher.forgetTold()
@@ -112,8 +112,8 @@ func (q *Queue) claimRequest(n int, lease time.Duration) redisexec.Request {
 // before are returned beside the error. An ID that is enqueued between two steps may be
 // returned again: it is a new task. After ErrUnknown up to n tasks may be lost.
 func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
-	entries, err := collect(ctx, q, "pop", n, func(n, _ int) (redisexec.Request, decoder[Entry]) {
-		return scriptPop.Request(q.keys, n), decodeEntries
+	entries, err := collect(ctx, q, "pop", n, decodeEntries, func(n, _ int) redisexec.Request {
+		return scriptPop.Request(q.keys, n)
 	})
 	if len(entries) > 0 {
 		q.watcher.forgetTold()
@@ -125,41 +125,47 @@ func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
 // other callers from taking them: Dequeue reports whether one did. It reads on past what
 // Claim and Pop would set aside, so a queue that is only ever peeked at needs a Claim now
 // and then.
+//
+// More than 250 tasks, or a megabyte of payload, are read in several steps. Each goes on
+// behind the last task of the one before, whatever has come or gone meanwhile: no task that
+// stays is missed or returned twice. If a step fails, the tasks read before are returned
+// beside the error.
 func (q *Queue) Peek(ctx context.Context, n int) ([]Entry, error) {
-	return collect(ctx, q, "peek", n, func(n, skip int) (redisexec.Request, decoder[Entry]) {
-		return scriptPeek.Request(q.keys[:2], n, skip), decodeEntries
+	decode := func(value any) (cursor, []Entry, error) { return decodePage(value, decodeEntryList) }
+	return collect(ctx, q, "peek", n, decode, func(n int, after cursor) redisexec.Request {
+		return scriptPeek.Request(q.keys[:2], n, after.score, after.id)
 	})
 }
 
 // collect runs a script that hands out entries until there are n, or no more. request is
-// given how many are still wanted, and how many the script has read before.
-func collect[E any](ctx context.Context, q *Queue, op string, n int,
-	request func(n, skip int) (redisexec.Request, decoder[E]),
+// given how many are still wanted, and where the script has stopped before.
+func collect[P comparable, E any](ctx context.Context, q *Queue, op string, n int,
+	decode decoder[P, E], request func(n int, after P) redisexec.Request,
 ) ([]E, error) {
 	if err := q.checkCount(op, ctx, n); err != nil {
 		return nil, err
 	}
 	var collected []E
-	for skip := 0; len(collected) < n; {
-		r, decode := request(min(n-len(collected), maxGroup), skip)
-		read, entries, err := step(ctx, q, r, decode)
+	var start, after P
+	for len(collected) < n {
+		stopped, entries, err := step(ctx, q, request(min(n-len(collected), maxGroup), after), decode)
 		collected = append(collected, entries...)
 		if err != nil {
 			return collected, wrap(op, q.name, err)
 		}
-		if read == 0 {
+		if stopped == start {
 			break
 		}
-		skip += read
+		after = stopped
 	}
 	return collected, nil
 }
 
 // step runs a script that hands out entries, once.
-func step[E any](ctx context.Context, q *Queue, r redisexec.Request, decode decoder[E]) (read int, entries []E, err error) {
+func step[P comparable, E any](ctx context.Context, q *Queue, r redisexec.Request, decode decoder[P, E]) (stopped P, entries []E, err error) {
 	reply, err := q.executor.Run(ctx, r)
 	if err != nil {
-		return 0, nil, err
+		return stopped, nil, err
 	}
 	return decode(reply.Value)
 }

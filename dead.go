@@ -43,18 +43,20 @@ func cut(s string, n int) string {
 }
 
 // Dead lists up to n dead letters, the oldest first. It changes nothing. More than 250, or
-// a megabyte of payload, are read in several steps, so that letters which come or go
-// meanwhile may be missed or listed twice; if a step fails, those read before are returned
-// beside the error.
+// a megabyte of payload, are read in several steps. Each goes on behind the last letter of
+// the one before: no letter that stays is missed or listed twice. If a step fails, those
+// read before are returned beside the error.
 func (q *Queue) Dead(ctx context.Context, n int) ([]DeadEntry, error) {
-	return collect(ctx, q, "dead", n, func(n, skip int) (redisexec.Request, decoder[DeadEntry]) {
-		return scriptDead.Request(q.keys, n, skip), decodeDead
+	decode := func(value any) (cursor, []DeadEntry, error) { return decodePage(value, decodeDead) }
+	return collect(ctx, q, "dead", n, decode, func(n int, after cursor) redisexec.Request {
+		return scriptDead.Request(q.keys, n, after.score, after.id)
 	})
 }
 
 // Revive puts dead letters back into the queue, due now and with no attempts, and returns
 // how many of these IDs were dead letters; the others are left unchanged. It works on a
-// full server.
+// full server. A dead letter with an empty ID, which only a foreign client can have
+// written, is removed for good: no operation can name it.
 //
 // More than 250, or a megabyte of payload, are revived in several steps. If one fails, the
 // number of those revived before is returned beside the error. After ErrUnknown it may be
@@ -96,25 +98,22 @@ func decodeRevived(value any, n int) ([]int64, error) {
 	return counts, err
 }
 
-// decodeDead decodes how many were read, then id, time of death, attempt, reason and
-// payload of each.
-func decodeDead(value any) (int, []DeadEntry, error) {
-	list, ok := value.([]any)
-	if !ok || len(list)%5 != 1 {
-		return 0, nil, redisexec.Unexpected(value)
+// decodeDead decodes id, time of death, attempt, reason and payload of each letter.
+func decodeDead(list []any) ([]DeadEntry, error) {
+	if len(list)%5 != 0 {
+		return nil, redisexec.Unexpected(list)
 	}
-	read, _ := list[0].(int64)
 	letters := make([]DeadEntry, 0, len(list)/5)
-	for i := 1; i < len(list); i += 5 {
+	for i := 0; i < len(list); i += 5 {
 		e, err := decodeEntry(list[i], list[i+1], list[i+2], list[i+4])
 		if err != nil {
-			return 0, nil, err
+			return nil, err
 		}
 		reason, ok := list[i+3].(string)
 		if !ok {
-			return 0, nil, fmt.Errorf("%w of a reason", redisexec.Unexpected(list[i+3]))
+			return nil, fmt.Errorf("%w of a reason", redisexec.Unexpected(list[i+3]))
 		}
 		letters = append(letters, DeadEntry{ID: e.ID, Payload: e.Payload, Reason: reason, Attempt: e.Attempt, Time: e.Time()})
 	}
-	return int(read), letters, nil
+	return letters, nil
 }

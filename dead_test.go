@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
@@ -54,9 +55,9 @@ func TestQueue_BuriesListsAndRevives(t *testing.T) {
 		require.NoError(b, err)
 		b.Bury(peeked[0], "")
 		require.Equal(b, "", b.Dead(1)[0].Reason)
-		found, err := b.Q.Cancel(ctx, "peeked")
+		was, err := b.Q.Cancel(ctx, "peeked")
 		require.NoError(b, err)
-		require.True(b, found)
+		require.Equal(b, sluice.Dead, was)
 		b.RequireClean()
 	})
 }
@@ -117,5 +118,22 @@ func TestQueue_EnqueueStartsADeadLetterAnew(t *testing.T) {
 			require.NoError(b, b.Q.Dequeue(b.Context(), es...))
 			b.RequireClean()
 		}
+	})
+}
+
+// An empty ID, which no operation can name, leaves the dead letters with any Revive.
+func TestQueue_ReviveRemovesAnEmptyID(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx := b.Context()
+		require.NoError(b, b.RDB.ZAdd(ctx, b.Key, redis.Z{Score: 1, Member: ""}).Err())
+		require.NoError(b, b.RDB.HSet(ctx, "{"+b.Key+"}:tasks", "", ":::p").Err())
+		require.Empty(b, b.Claim(1, time.Minute))
+		require.Len(b, b.Dead(9), 1)
+		_, err := b.Q.Cancel(ctx, "")
+		require.ErrorIs(b, err, sluice.ErrInvalid)
+		revived, err := b.Q.Revive(ctx, "other")
+		require.NoError(b, err)
+		require.Zero(b, revived)
+		b.RequireClean()
 	})
 }

@@ -3,6 +3,7 @@ package sluice
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/keyspace"
@@ -24,7 +25,8 @@ func (q *Queue) Enqueue(ctx context.Context, t Task) (Outcome, error) {
 }
 
 // EnqueueBatch puts tasks into the queue, in the order given; those with the same Delay or
-// At keep that order, by microseconds. An ID may occur more than once.
+// At keep that order, by microseconds: the n-th of those with the same At is due n
+// microseconds after it. An ID may occur more than once.
 //
 // There may be any number of tasks: up to 250, or a megabyte of payload, are enqueued
 // atomically at a time. If one of these chunks fails, the outcomes of those before are
@@ -44,12 +46,12 @@ func (q *Queue) enqueue(ctx context.Context, op string, ts []Task) ([]Outcome, e
 		}
 	}
 	done := make([]Outcome, 0, len(ts))
-	same := map[dueTime]int{}
+	same, floor := map[dueTime]int{}, "0"
 	for len(ts) > 0 {
-		n, args := q.pack(ts, same)
+		n, args := q.pack(ts, same, floor)
 		reply, err := q.executor.Run(ctx, scriptEnqueue.Request(q.keys, args...))
 		if err == nil {
-			done, err = appendOutcomes(done, reply.Value, n)
+			done, floor, err = appendOutcomes(done, reply.Value, n)
 		}
 		if err != nil {
 			return done, wrap(op, q.name, err)
@@ -65,11 +67,14 @@ type dueTime struct {
 	us   int64 // from now, or Unix time
 }
 
-// pack makes the arguments for the first chunk of ts. same counts the tasks of the batch
-// with the same due time, which are kept apart by a microsecond each.
-func (q *Queue) pack(ts []Task, same map[dueTime]int) (n int, args []any) {
-	args = append(make([]any, 0, 2+3*min(len(ts), maxGroup)), policies[q.options.duplicates], q.channel)
+// pack makes the arguments for the first chunk of ts. same counts the tasks with the same
+// due time, which are kept apart by a microsecond each: those with the same At in the whole
+// batch, those with the same Delay in this chunk, since delays count from floor, which is
+// after the tasks of the chunks before.
+func (q *Queue) pack(ts []Task, same map[dueTime]int, floor string) (n int, args []any) {
+	args = append(make([]any, 0, 3+3*min(len(ts), maxGroup)), policies[q.options.duplicates], q.channel, floor)
 	size := 0
+	maps.DeleteFunc(same, func(due dueTime, _ int) bool { return due.sign == '+' })
 	for n < len(ts) && n < maxGroup && (n == 0 || size+len(ts[n].Payload) <= maxGroupBytes) {
 		t := &ts[n]
 		size += len(t.Payload)
@@ -78,7 +83,7 @@ func (q *Queue) pack(ts []Task, same map[dueTime]int) (n int, args []any) {
 			due = dueTime{'@', t.At.Add(time.Microsecond - 1).UnixMicro()}
 		}
 		after := int64(same[due])
-		if len(ts) > 1 || len(same) > 0 {
+		if len(ts) > 1 || floor != "0" {
 			same[due]++
 		}
 		// The payload is copied: the caller may use it again when its context has ended,

@@ -56,12 +56,12 @@ func ExampleQueue_Enqueue() {
 	due, err := queue.Claim(ctx, 10, time.Minute)
 	fmt.Println("due:", len(due), err)
 
-	paid, err := queue.Cancel(ctx, "order-1")
-	fmt.Println("paid in time:", paid, err)
+	was, err := queue.Cancel(ctx, "order-1")
+	fmt.Println("it was", was, err)
 	// Output:
 	// added <nil>
 	// due: 0 <nil>
-	// paid in time: true <nil>
+	// it was scheduled <nil>
 }
 
 // A worker loop of one's own: wait, claim, work, and say what became of it.

@@ -165,6 +165,14 @@ const (
 	Latest
 )
 
+// String returns the policy's name in lower case.
+func (d Duplicates) String() string {
+	if d < Replace || int(d) >= len(policies) {
+		return "unknown"
+	}
+	return policies[d]
+}
+
 // WithDuplicates sets what happens to an ID that is already in the queue.
 // Defaults to Replace.
 func WithDuplicates(p Duplicates) QueueOption {
@@ -174,6 +182,10 @@ func WithDuplicates(p Duplicates) QueueOption {
 // WithMaxAttempts sets how often a task may be claimed. The claim after the n-th does not
 // hand the task out. It puts it among the dead letters, where Get and Stats show it. 0
 // means no limit. Defaults to 25.
+//
+// A delivery that ends with its lease, without a word from its holder, was perhaps never
+// seen by a handler: the reply to the claim was lost. Up to two of those do not count, so
+// that a task may be handed out n+2 times. Use Pop for what must run once at most.
 //
 // The limit is that of the Queue that claims, and is not kept on the server: give it to the
 // queues of all workers alike. A Queue with a lower limit buries what others would try again.

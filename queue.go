@@ -41,8 +41,9 @@ type Queue struct {
 	executor *redisexec.Executor
 	options  queueOptions
 	name     string
-	keys     []any // queue, tasks, dead letters
-	channel  string
+	keys     []any  // queue, tasks, dead letters
+	channel  string // on which waiters are notified of an earlier task
+	canceled string // on which the IDs of tasks are published that were cancelled while leased
 	watcher  watcher
 }
 
@@ -66,8 +67,37 @@ type Entry struct {
 	// Score is when the task is due or, once claimed, when its lease ends, in Unix
 	// seconds by the server's clock. It is the receipt.
 	Score float64
-	// Attempt is how many times the task has been claimed.
+	// Attempt is how many times the task has been claimed. Up to two deliveries do not
+	// count that ended with their lease, without an Extend or anything else from their
+	// holder: perhaps the reply to that claim was lost, and no handler ever saw the task.
 	Attempt int
+	// State is the task's state when Get read it. Nothing else sets it.
+	State State
+}
+
+// State is where a task stands.
+type State int
+
+const (
+	// Absent: there is no task of that ID.
+	Absent State = iota
+	// Scheduled: it is due later.
+	Scheduled
+	// Due: a Claim or Pop may take it.
+	Due
+	// Leased: a caller of Claim, or a Worker, has it.
+	Leased
+	// Dead: it is among the dead letters.
+	Dead
+)
+
+var states = [...]string{"absent", "scheduled", "due", "leased", "dead"}
+
+func (s State) String() string {
+	if s < Absent || s > Dead {
+		return "unknown"
+	}
+	return states[s]
 }
 
 // Time returns Score as a time, to the microsecond.
@@ -105,7 +135,8 @@ func (o Outcome) String() string {
 
 // Stats is the state of a queue.
 type Stats struct {
-	// Due is how many tasks a worker may take now, or would set aside.
+	// Due is how many tasks a worker may take now, or would set aside. A leased task that
+	// a foreign producer has moved to the past counts here until the next Claim.
 	Due int64
 	// Scheduled is how many are due later, leased ones included.
 	Scheduled int64
@@ -135,18 +166,30 @@ func NewQueue(rdb redis.UniversalClient, name string, opts ...QueueOption) (*Que
 	q := &Queue{
 		executor: redisexec.New(rdb), options: options, name: name,
 		keys:    []any{key, keyspace.Companion(key, keyspace.Tasks), keyspace.Companion(key, keyspace.Dead)},
-		channel: keyspace.Companion(key, keyspace.Wake),
+		channel: keyspace.Companion(key, keyspace.Wake), canceled: keyspace.Companion(key, keyspace.Canceled),
 	}
 	q.watcher = watcher{queue: q, notifier: notify.New(rdb)}
 	return q, nil
 }
 
-// Cancel removes a task whatever its state, and reports whether there was one. The holder
-// of a lease on it learns of it by ErrStale. After ErrUnknown it may be called again.
-func (q *Queue) Cancel(ctx context.Context, id string) (bool, error) {
-	return q.byID(ctx, "cancel", id, func() redisexec.Request {
-		return scriptCancel.Request(q.keys, id)
+// Cancel removes a task whatever its state, and returns the state in which it was. Absent
+// says that there was none.
+//
+// Leased says that a holder may be working on the task at this moment, and may finish the
+// work: Cancel does not undo that, and only a record that the holder writes too, in the
+// database say, decides which of the two came first. The holder learns of it by ErrStale.
+//
+// After ErrUnknown it may be called again; the state in which the task was is then lost if
+// the first call has removed it.
+func (q *Queue) Cancel(ctx context.Context, id string) (State, error) {
+	value, err := q.byID(ctx, "cancel", id, func() redisexec.Request {
+		return scriptCancel.Request(q.keys, id, q.canceled)
 	})
+	if err != nil {
+		return Absent, err
+	}
+	state, err := decodeState(value)
+	return state, wrap("cancel", q.name, err)
 }
 
 // Reschedule makes a task due after delay, and reports whether there was one; dead letters
@@ -157,29 +200,29 @@ func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration) 
 	if err := checkDelay(delay); err != nil {
 		return false, fmt.Errorf("sluice: reschedule: %w", err)
 	}
-	return q.byID(ctx, "reschedule", id, func() redisexec.Request {
+	value, err := q.byID(ctx, "reschedule", id, func() redisexec.Request {
 		return scriptReschedule.Request(q.keys[:2], id, micros(ceilMicros(delay)), q.channel)
 	})
-}
-
-// byID runs a script on one task that answers 1 for done, 0 for no such task and -1 for a
-// field that is not the library's, which is ErrCorrupt.
-func (q *Queue) byID(ctx context.Context, op, id string, request func() redisexec.Request) (bool, error) {
-	if err := q.check(op, ctx); err != nil {
+	if err != nil {
 		return false, err
 	}
-	if id == "" {
-		return false, invalid(op, "empty task ID")
-	}
-	reply, err := q.executor.Run(ctx, request())
-	if err != nil {
-		return false, wrap(op, q.name, err)
-	}
-	answer, err := decodeAnswer(reply.Value)
+	answer, err := decodeAnswer(value)
 	if err == nil && answer == taskloop.Malformed {
 		err = ErrCorrupt
 	}
-	return answer == taskloop.Accepted, wrap(op, q.name, err)
+	return answer == taskloop.Accepted, wrap("reschedule", q.name, err)
+}
+
+// byID runs a script on one task, and returns its reply.
+func (q *Queue) byID(ctx context.Context, op, id string, request func() redisexec.Request) (any, error) {
+	if err := q.check(op, ctx); err != nil {
+		return nil, err
+	}
+	if id == "" {
+		return nil, invalid(op, "empty task ID")
+	}
+	reply, err := q.executor.Run(ctx, request())
+	return reply.Value, wrap(op, q.name, err)
 }
 
 // MaxAttempts returns how often a task may be claimed, 0 for any number: see
@@ -195,18 +238,17 @@ func (q *Queue) MaxAttempts() int {
 // Get returns a task, whatever its state. Of a dead letter, Score is the time of its death;
 // of a leased task for which a new version waits, Payload is already the new one's. The
 // error is ErrNotFound if there is no such task.
+//
+// The Score of a leased task is a good receipt, as its holder's is: a Dequeue, Retry,
+// Release or Bury of the entry takes the task from its holder. Look at State first.
 func (q *Queue) Get(ctx context.Context, id string) (Entry, error) {
-	if err := q.check("get", ctx); err != nil {
+	value, err := q.byID(ctx, "get", id, func() redisexec.Request {
+		return scriptGet.Request(q.keys, id)
+	})
+	if err != nil {
 		return Entry{}, err
 	}
-	if id == "" {
-		return Entry{}, invalid("get", "empty task ID")
-	}
-	reply, err := q.executor.Run(ctx, scriptGet.Request(q.keys, id))
-	if err != nil {
-		return Entry{}, wrap("get", q.name, err)
-	}
-	e, err := decodeGet(id, reply.Value)
+	e, err := decodeGet(id, value)
 	return e, wrap("get", q.name, err)
 }
 

@@ -13,9 +13,9 @@ import (
 // are used once are beside their method: of dead letters in dead.go, of acquisitions in
 // fence.go.
 
-// decoder decodes the reply of a script that hands out entries: how many it read if there
-// may be more, and the entries.
-type decoder[E any] func(value any) (read int, entries []E, err error)
+// decoder decodes the reply of a script that hands out entries: where it has stopped if
+// there may be more, as a number of entries or a cursor, and the entries.
+type decoder[P comparable, E any] func(value any) (stopped P, entries []E, err error)
 
 // decodeInts decodes a list of n integers.
 func decodeInts[I ~int64](value any, n int) ([]I, error) {
@@ -58,28 +58,45 @@ func decodeAnswer(value any) (taskloop.Answer, error) {
 	return answer, err
 }
 
-func appendOutcomes(to []Outcome, value any, n int) ([]Outcome, error) {
-	codes, err := decodeInts[int64](value, n)
+// appendOutcomes decodes the outcomes of n tasks, then the time from which the delays of
+// the batch's next script count at the earliest.
+func appendOutcomes(to []Outcome, value any, n int) (outcomes []Outcome, next string, err error) {
+	list, ok := value.([]any)
+	if !ok || len(list) != n+1 {
+		return to, "", redisexec.Unexpected(value)
+	}
+	codes, err := decodeInts[int64](list[:n], n)
 	if err != nil {
-		return to, err
+		return to, "", err
+	}
+	if _, err := decodeScore(list[n]); err != nil {
+		return to, "", err
 	}
 	for _, code := range codes {
 		if code < int64(Added) || code > int64(Deferred) {
-			return to, redisexec.Unexpected(value)
+			return to, "", redisexec.Unexpected(value)
 		}
 		to = append(to, Outcome(code))
 	}
-	return to, nil
+	next, _ = list[n].(string)
+	return to, next, nil
 }
 
-// claimed is an Entry or, which is the same, a task of a worker's run loop.
-type claimed interface {
-	Entry | taskloop.Task
+// decodeClaimed decodes the reply of claim.lua.
+func decodeClaimed(value any) (read int, entries []Entry, err error) {
+	return decodeClaimedAs(value, func(e Entry) Entry { return e })
+}
+
+// decodeClaimedTasks is decodeClaimed for a worker's run loop.
+func decodeClaimedTasks(value any) (read int, tasks []taskloop.Task, err error) {
+	return decodeClaimedAs(value, func(e Entry) taskloop.Task {
+		return taskloop.Task{ID: e.ID, Payload: e.Payload, Score: e.Score, Attempt: e.Attempt}
+	})
 }
 
 // decodeClaimedAs decodes how many were read, the score of all, then id, attempt and
 // payload of each.
-func decodeClaimedAs[E claimed](value any) (read int, entries []E, err error) {
+func decodeClaimedAs[E any](value any, as func(Entry) E) (read int, entries []E, err error) {
 	list, ok := value.([]any)
 	if !ok || len(list) < 2 || len(list)%3 != 2 {
 		return 0, nil, redisexec.Unexpected(value)
@@ -96,12 +113,12 @@ func decodeClaimedAs[E claimed](value any) (read int, entries []E, err error) {
 			return 0, nil, err
 		}
 		e.Score = score
-		entries = append(entries, E(e))
+		entries = append(entries, as(e))
 	}
 	return int(seen), entries, nil
 }
 
-// receiptIn returns the receipt in a reply that decodeClaimedAs has accepted.
+// receiptIn returns the receipt in a reply that decodeClaimed has accepted.
 func receiptIn(value any) string {
 	receipt, _ := value.([]any)[1].(string)
 	return receipt
@@ -110,19 +127,47 @@ func receiptIn(value any) string {
 // decodeEntries decodes how many were read, then id, score, attempt and payload of each.
 func decodeEntries(value any) (int, []Entry, error) {
 	list, ok := value.([]any)
-	if !ok || len(list)%4 != 1 {
+	if !ok || len(list) == 0 {
 		return 0, nil, redisexec.Unexpected(value)
 	}
 	seen, _ := list[0].(int64)
+	entries, err := decodeEntryList(list[1:])
+	return int(seen), entries, err
+}
+
+// decodeEntryList decodes id, score, attempt and payload of each entry.
+func decodeEntryList(list []any) ([]Entry, error) {
+	if len(list)%4 != 0 {
+		return nil, redisexec.Unexpected(list)
+	}
 	entries := make([]Entry, 0, len(list)/4)
-	for i := 1; i < len(list); i += 4 {
+	for i := 0; i < len(list); i += 4 {
 		e, err := decodeEntry(list[i], list[i+1], list[i+2], list[i+3])
 		if err != nil {
-			return 0, nil, err
+			return nil, err
 		}
 		entries = append(entries, e)
 	}
-	return int(seen), entries, nil
+	return entries, nil
+}
+
+// cursor is where a page of a list ends: the score, as text, and the ID of its last entry.
+// The zero value is the beginning, and the end: there is nothing more.
+type cursor struct{ score, id string }
+
+// decodePage decodes where a page ends, and what decodeRest makes of the rest.
+func decodePage[E any](value any, decodeRest func(list []any) ([]E, error)) (cursor, []E, error) {
+	list, ok := value.([]any)
+	if !ok || len(list) < 2 {
+		return cursor{}, nil, redisexec.Unexpected(value)
+	}
+	score, isText := list[0].(string)
+	id, isID := list[1].(string)
+	if !isText || !isID {
+		return cursor{}, nil, redisexec.Unexpected(value)
+	}
+	entries, err := decodeRest(list[2:])
+	return cursor{score, id}, entries, err
 }
 
 func decodeGet(id string, value any) (Entry, error) {
@@ -132,10 +177,26 @@ func decodeGet(id string, value any) (Entry, error) {
 		return Entry{}, ErrNotFound
 	case ok && len(list) == 1:
 		return Entry{}, ErrCorrupt
-	case ok && len(list) == 3:
-		return decodeEntry(id, list[0], list[1], list[2])
+	case ok && len(list) == 4:
+		e, err := decodeEntry(id, list[0], list[1], list[2])
+		if err == nil {
+			e.State, err = decodeState(list[3])
+		}
+		return e, err
 	}
 	return Entry{}, redisexec.Unexpected(value)
+}
+
+// decodeState decodes the state of a task.
+func decodeState(value any) (State, error) {
+	code, err := redisexec.Int(value)
+	if err == nil && (code < int64(Absent) || code > int64(Dead)) {
+		err = redisexec.Unexpected(value)
+	}
+	if err != nil {
+		return Absent, err
+	}
+	return State(code), nil
 }
 
 func decodeEntry(id, score, attempt, payload any) (Entry, error) {

@@ -48,7 +48,7 @@ func FuzzReplies(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		reply := replyOf(text)
-		_, claimed, err := decodeClaimedAs[Entry](reply)
+		_, claimed, err := decodeClaimed(reply)
 		errs := []error{err}
 		if err == nil {
 			require.NotEmpty(t, receiptIn(reply))
@@ -59,9 +59,13 @@ func FuzzReplies(f *testing.F) {
 			require.False(t, math.IsNaN(e.Score) || math.IsInf(e.Score, 0))
 			_ = e.Time()
 		}
-		_, _, err = decodeDead(reply)
+		_, _, err = decodePage(reply, decodeDead)
 		errs = append(errs, err)
-		_, err = appendOutcomes(nil, reply, 1)
+		_, _, err = decodePage(reply, decodeEntryList)
+		errs = append(errs, err)
+		_, err = decodeState(reply)
+		errs = append(errs, err)
+		_, _, err = appendOutcomes(nil, reply, 1)
 		errs = append(errs, err)
 		_, err = decodeStats(reply)
 		errs = append(errs, err)

@@ -76,7 +76,7 @@ func decodeClaim(r redisexec.Result) taskloop.ClaimResult {
 	if r.Outcome != redisexec.Done {
 		return result
 	}
-	seen, tasks, err := decodeClaimedAs[taskloop.Task](r.Value)
+	seen, tasks, err := decodeClaimedTasks(r.Value)
 	if err != nil {
 		result.Err = fmt.Errorf("claim: %w", err)
 		return result

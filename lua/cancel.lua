@@ -1,11 +1,17 @@
--- Removes a task in whatever state it is.
+-- Removes a task in whatever state it is. If it is leased, publishes its ID, so that its
+-- holder can stop at once.
 -- KEYS[3] the dead letters
--- ARGV[1] id
--- RETURNS 1 removed   0 there was none
+-- ARGV[1] id   ARGV[2] the channel of cancelled tasks
+-- RETURNS the state in which it was: 0 absent   1 scheduled   2 due   3 leased   4 dead
 -- RETRY never: if the script runs twice, the second run may remove a task enqueued since.
-redis.call('HLEN', tasks) -- check the types before the first write
-redis.call('ZCARD', KEYS[3])
+local id = ARGV[1]
+local score, dead = redis.call('ZSCORE', queue, id), redis.call('ZSCORE', KEYS[3], id)
+local state = score and stateOf(live(redis.call('HGET', tasks, id)), score) or dead and 4 or 0
+redis.call('HLEN', tasks) -- check its type before the first write
 need('HDEL', tasks)
-local removed = redis.call('ZREM', queue, ARGV[1]) + redis.call('ZREM', KEYS[3], ARGV[1])
-redis.call('HDEL', tasks, ARGV[1])
-return removed > 0 and 1 or 0
+redis.call('ZREM', queue, id)
+redis.call('ZREM', KEYS[3], id)
+redis.call('HDEL', tasks, id)
+-- Only a hint: if the server denies PUBLISH, the holder learns of it by its next extension.
+if state == 3 then redis.pcall('PUBLISH', ARGV[2], id) end
+return state

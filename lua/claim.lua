@@ -15,20 +15,27 @@ redis.call('ZREM', queue, ids[1]) -- all of ids get a new score; after this ZREM
 local attempts, prefixes = {}, {} -- per attempt, its text and the start of the field: built once
 for _, task in ipairs(ready) do
   local n = task.attempt
+  local unseen = task.unseen
+  if unseen < 2 and n > 0 and task.lease and task.lease == task.token then
+    -- Its last delivery ended with its lease, without a word of its holder: perhaps the reply
+    -- to that claim was lost, and no handler ever saw it. That does not count, twice.
+    n, unseen = n - 1, unseen + 1
+  end
   if maxAttempts > 0 and n >= maxAttempts then
     task.reason = 'attempts used up'
     exhausted[#exhausted + 1] = task
   else
-    if not prefixes[n] then
-      attempts[n] = string.format('%.0f', n + 1)
-      prefixes[n] = attempts[n] .. ':' .. lease .. '::'
+    local kind = n * 3 + unseen
+    if not prefixes[kind] then
+      attempts[kind] = string.format('%.0f', n + 1)
+      prefixes[kind] = attempts[kind] .. (unseen > 0 and '+' .. unseen or '') .. ':' .. lease .. '::'
     end
     scores[#scores + 1] = lease
     scores[#scores + 1] = task.id
     fields[#fields + 1] = task.id
-    fields[#fields + 1] = prefixes[n] .. task.payload
+    fields[#fields + 1] = prefixes[kind] .. task.payload
     reply[#reply + 1] = task.id
-    reply[#reply + 1] = attempts[n]
+    reply[#reply + 1] = attempts[kind]
     reply[#reply + 1] = task.payload
   end
 end

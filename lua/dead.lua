@@ -1,11 +1,13 @@
--- Lists dead letters, in the order of their deaths. Stops early at a megabyte of fields.
+-- Lists dead letters, in the order of their deaths, from behind the last one of the page
+-- before. Stops early at a megabyte of fields.
 -- KEYS[3] the dead letters
--- ARGV[1] n, at most 250   ARGV[2] how many to skip
--- RETURNS { letters read if there may be more, else 0, then per letter: id, time of death, attempt, reason, payload }
+-- ARGV[1] n, at most 250   ARGV[2] score and ARGV[3] id of that last one, or '' and ''
+-- RETURNS { score and id of the last letter read if there may be more, else '' and '',
+--           then per letter: id, time of death, attempt, reason, payload }
 -- RETRY readOnly: changes nothing.
-local n, skip = tonumber(ARGV[1]), tonumber(ARGV[2])
-local found = redis.call('ZRANGE', KEYS[3], string.format('%.0f', skip), string.format('%.0f', skip + n - 1), 'WITHSCORES')
-local reply, examined, size = { 0 }, 0, 0
+local n, first = tonumber(ARGV[1]), behind(KEYS[3], ARGV[2], ARGV[3])
+local found = redis.call('ZRANGE', KEYS[3], string.format('%.0f', first), string.format('%.0f', first + n - 1), 'WITHSCORES')
+local reply, examined, size = { '', '' }, 0, 0
 redis.call('HLEN', tasks) -- check the types, even if there are no dead letters
 redis.call('ZCARD', queue)
 
@@ -23,5 +25,7 @@ for i = 1, #found, 2 do
     reply[#reply + 1] = task.payload
   end
 end
-if 2 * n == #found or 2 * examined < #found then reply[1] = examined end
+if examined > 0 and (2 * n == #found or 2 * examined < #found) then
+  reply[1], reply[2] = found[2 * examined], found[2 * examined - 1]
+end
 return reply

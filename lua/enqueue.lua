@@ -1,13 +1,14 @@
 -- Adds tasks to the queue, in the order given.
 -- KEYS[3] the dead letters
 -- ARGV[1] policy: replace, keep, earliest or latest   ARGV[2] wake channel
--- then three per task: id, due ('+' seconds from now or '@' Unix seconds), payload
--- RETURNS one number per task: 1 added   2 updated   3 kept   4 deferred
+-- ARGV[3] the time from which delays count at the earliest, in Unix seconds
+-- then three per task: id, due ('+' seconds from that time or '@' Unix seconds), payload
+-- RETURNS { one number per task: 1 added   2 updated   3 kept   4 deferred, ARGV[3] for the next script of the batch }
 -- RETRY never: between two runs a worker may have claimed and finished the task, and the
 -- second run would add it again.
 redis.call('ZCARD', KEYS[3]) -- check its type before the first write
 local ids, outcomes, known = {}, {}, {}
-for i = 3, #ARGV, 3 do ids[(i - 3) / 3 + 1] = ARGV[i] end
+for i = 4, #ARGV, 3 do ids[(i - 1) / 3] = ARGV[i] end
 local scores, field = redis.call('ZMSCORE', queue, unpack(ids)), reader(ids)
 
 needAll()
@@ -22,7 +23,7 @@ local function flush()
 end
 
 for i, id in ipairs(ids) do
-  local due, payload = dueAt(ARGV[3 * i + 1]), ARGV[3 * i + 2]
+  local due, payload = dueAt(ARGV[3 * i + 2]), ARGV[3 * i + 3]
   if known[id] then -- the same ID for the second time
     flush()
     outcomes[i] = enqueue(id, due, payload, redis.call('ZMSCORE', queue, id)[1], redis.call('HMGET', tasks, id)[1])
@@ -42,4 +43,5 @@ for i, id in ipairs(ids) do
 end
 flush()
 wake(ARGV[2], first)
+outcomes[#ids + 1] = text(base + #ids * 0.000001)
 return outcomes

@@ -1,8 +1,9 @@
--- Extends a claim: gives the task a new lease that starts now. The receipt stays as it is.
+-- Extends a claim: the task is leased for at least ARGV[3] from now. The receipt stays as it is.
 -- KEYS[3] the dead letters
 -- ARGV[1] id   ARGV[2] receipt   ARGV[3] lease in seconds
 -- RETURNS 1 done   0 stale   2 gone   -1 a field not written by this library; of these three, nothing changed
--- RETRY idempotent: each run changes only when the lease ends, and only as long as the receipt is good.
+-- RETRY idempotent, and in any order with other extensions: it never makes a lease shorter,
+-- and does nothing once the claim has ended.
 local id, receipt = ARGV[1], tonumber(ARGV[2])
 redis.call('ZCARD', KEYS[3]) -- check its type before the first write
 local task = held(id, receipt)
@@ -11,8 +12,10 @@ if not task then return -1 end
 
 need('ZADD', queue)
 need('HSET', tasks)
-local lease = now + tonumber(ARGV[3])
-move(id, lease)
-store(id, task.attempt, lease, task.due, task.payload, receipt)
+-- Never shorten a lease. This run may be a late copy: the client has extended it since.
+task.lease = math.max(now + tonumber(ARGV[3]), task.lease or 0)
+task.token = receipt
+move(id, task.lease)
+store(id, task, task.attempt, task.due, true)
 unbury(id, task)
 return 1

@@ -1,9 +1,10 @@
--- Lists due tasks, earliest first.
--- ARGV[1] n, at most 250   ARGV[2] how many to skip
--- RETURNS { tasks read if there may be more, else 0, then per task: id, score, attempt, payload }
+-- Lists due tasks, earliest first, from behind the last one of the page before.
+-- ARGV[1] n, at most 250   ARGV[2] score and ARGV[3] id of that last one, or '' and ''
+-- RETURNS { score and id of the last task read if there may be more, else '' and '',
+--           then per task: id, score, attempt, payload }
 -- RETRY readOnly: changes nothing.
-local ready, ids, more = due(tonumber(ARGV[1]), ARGV[2])
-local reply = { more and #ids or 0 }
+local ready, ids, more = due(tonumber(ARGV[1]), behind(queue, ARGV[2], ARGV[3]))
+local reply = { more and ids.score or '', more and ids[#ids] or '' }
 for _, task in ipairs(ready) do
   reply[#reply + 1] = task.id
   reply[#reply + 1] = task.score

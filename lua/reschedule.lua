@@ -11,14 +11,16 @@ score = finite(score)
 if not task or not score then return -1 end
 
 needAll()
-local hadWaiting = task.due
+local hadLease = task.lease or task.due
+local token = task.token
 task, score = resolve(task, score)
 if leased(task, score) then
-  move(id, score) -- to the score that it has: after this a full server accepts the next write
-  store(id, task.attempt, task.lease, due, task.payload, task.token)
+  move(id, score) -- perhaps to the score that it has: after this a full server accepts the next write
+  store(id, task, task.attempt, due, true)
   return 1
 end
+due = unlike(due, score, token)
 move(id, due)
-if hadWaiting then store(id, 0, nil, nil, task.payload) end
+if hadLease then store(id, task, task.attempt) end
 wake(ARGV[3], due)
 return 1

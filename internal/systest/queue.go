@@ -2,6 +2,7 @@ package systest
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -97,6 +98,7 @@ func (b QueueTest) Get(id string) sluice.Entry {
 	b.Helper()
 	e, err := b.Q.Get(b.Context(), id)
 	require.NoError(b, err)
+	e.State = sluice.Absent
 	return e
 }
 
@@ -138,10 +140,28 @@ func (b QueueTest) Now() float64 {
 	return float64(now.UnixMicro()) / 1e6
 }
 
-// EndLeaseSoon makes a lease so short that it ends soon, as if its holder had crashed.
+// EndLeaseSoon makes a lease so short that it ends soon, as if its holder had extended it
+// before, and then crashed.
 func (b QueueTest) EndLeaseSoon(e sluice.Entry) {
 	b.Helper()
-	require.NoError(b, b.Q.Extend(b.Context(), e, 20*time.Millisecond))
+	end := b.Now() + 0.02
+	b.setLease(e.ID, end, fmt.Sprintf("%.17g/%.17g", end, e.Score))
+}
+
+// EndLeaseUnseen ends a lease, as if nothing had been heard of its holder since the claim.
+func (b QueueTest) EndLeaseUnseen(e sluice.Entry) {
+	b.Helper()
+	end := b.Now() - 1
+	b.setLease(e.ID, end, fmt.Sprintf("%.17g", end))
+}
+
+func (b QueueTest) setLease(id string, end float64, lease string) {
+	b.Helper()
+	ctx, tasks := b.Context(), "{"+b.Key+"}:tasks"
+	parts := strings.SplitN(b.RDB.HGet(ctx, tasks, id).Val(), ":", 3)
+	require.Len(b, parts, 3)
+	require.NoError(b, b.RDB.HSet(ctx, tasks, id, parts[0]+":"+lease+":"+parts[2]).Err())
+	require.NoError(b, b.RDB.ZAdd(ctx, b.Key, redis.Z{Score: end, Member: id}).Err())
 }
 
 // Eventually calls f until it says yes, for an event that has to come.

@@ -1,7 +1,10 @@
 -- Second prelude, of the scripts that read or write fields.
--- A field is '<attempt>:<lease>:<deferred>:<payload>'; each part may be empty. A lease is
--- '<its end>', or '<its end>/<token>' once it has been extended. The token is the score with
--- which the task was claimed: the receipt of the whole attempt.
+-- A field is '<attempt>:<lease>:<deferred>:<payload>'; each part may be empty.
+--   attempt   how often the task was claimed; '<attempt>+<unseen>' if claims were not counted
+--             because the delivery before was perhaps never seen
+--   lease     its end; '<end>/<token>' once it has been extended. The token is the score with
+--             which the task was claimed: the receipt of the whole attempt
+--   deferred  when the waiting version is due
 -- A dead letter's field is '<attempt>:dead:<bytes in reason>:<reason><payload>'.
 -- A task without payload that was never claimed has no field.
 
@@ -14,8 +17,8 @@ end
 
 -- Decodes a field; nil for one not written by this library.
 local function decode(field)
-  if not field then return { attempt = 0, payload = '' } end
-  local _, last, attempt, lease, token, due = string.find(field, '^(%d*):([%d.e+-]*)/?([%d.e+-]*):([%d.e+-]*):')
+  if not field then return { attempt = 0, unseen = 0, payload = '' } end
+  local _, last, attempt, unseen, lease, token, due = string.find(field, '^(%d*)%+?(%d?):([%d.e+-]*)/?([%d.e+-]*):([%d.e+-]*):')
   if not last then
     _, last, attempt, due = string.find(field, '^(%d+):dead:(%d+):')
     if not last or #attempt > 9 or #due > 9 then return nil end
@@ -23,7 +26,7 @@ local function decode(field)
     return { attempt = tonumber(attempt), dead = true,
       reason = string.sub(field, last + 1, due), payload = string.sub(field, due + 1) }
   end
-  local task = { attempt = tonumber(attempt) or 0, payload = string.sub(field, last + 1) }
+  local task = { attempt = tonumber(attempt) or 0, unseen = tonumber(unseen) or 0, payload = string.sub(field, last + 1) }
   task.lease, task.due = finite(lease), finite(due)
   task.token = finite(token) or task.lease
   if #attempt > 9 or (lease ~= '' and not task.lease) or (due ~= '' and not task.due) then return nil end
@@ -35,33 +38,68 @@ end
 local function live(field)
   local task = decode(field)
   if task and task.dead then
-    return { attempt = 0, payload = task.payload, revived = true }
+    return { attempt = 0, unseen = 0, payload = task.payload, revived = true }
   end
   return task
 end
 
--- Writes a task's field, or removes the field of a task that needs none.
-local function store(id, attempt, lease, due, payload, token)
-  if attempt == 0 and payload == '' and not lease and not due then
+-- Writes the field of a task with the given attempts and waiting version. Other fields of
+-- task: lease and token, which are written if keep is true, and unseen.
+local function store(id, task, attempt, due, keep)
+  local lease = keep and task.lease
+  local unseen = task.unseen or 0
+  if attempt == 0 and unseen == 0 and task.payload == '' and not lease and not due then
     redis.call('HDEL', tasks, id)
     return
   end
-  redis.call('HSET', tasks, id, string.format('%s:%s:%s:', attempt > 0 and string.format('%.0f', attempt) or '',
-    lease and (text(lease) .. (token ~= lease and '/' .. text(token) or '')) or '', due and text(due) or '') .. payload)
+  local count = attempt > 0 and string.format('%.0f', attempt) or ''
+  if unseen > 0 then count = count .. '+' .. unseen end
+  if lease then
+    lease = text(lease) .. (task.token ~= lease and '/' .. text(task.token) or '')
+  end
+  redis.call('HSET', tasks, id, count .. ':' .. (lease or '') .. ':' .. (due and text(due) or '') .. ':' .. task.payload)
 end
 
--- Says whether a task with this score is leased now.
+-- Writes the field of a new version, or removes it if the version needs none.
+local function storeNew(id, payload)
+  store(id, { payload = payload }, 0)
+end
+
+-- Says whether a task with this score is leased now. Only for what resolve has returned.
 local function leased(task, score)
   return score > now and task.lease == score
 end
 
--- Returns the task as it is now, and its score: if its lease has ended, its waiting version
--- has taken over.
-local function resolve(task, score)
-  if task.due and not leased(task, score) then
-    return { attempt = 0, payload = task.payload }, task.due
+-- Returns a due time that is no receipt of the version before: its score or token. An old
+-- receipt must not be good for a new version that has the same due time.
+local function unlike(due, score, token)
+  for _ = 1, 2 do
+    if due == score or due == token then due = due + 0.000001 end
   end
-  return task, score
+  return due
+end
+
+-- Returns the task as it is now, and its score. A foreign producer's ZADD may have moved a
+-- task with a lease: as long as the lease lasts, that is a version which waits. When the
+-- lease has ended, the waiting version has taken over.
+local function resolve(task, score)
+  local due = task.due
+  if task.lease and task.lease ~= score then due, task.moved = score, true end
+  if not due then return task, score end
+  if task.lease and task.lease > now then
+    task.due = due
+    return task, task.lease
+  end
+  return { attempt = 0, unseen = 0, payload = task.payload }, unlike(due, task.lease, task.token)
+end
+
+-- Returns the state of a task that is in the queue: 1 scheduled   2 due   3 leased. For a
+-- malformed entry, task is nil or score is not finite.
+local function stateOf(task, score)
+  score = finite(score) or (string.sub(score, 1, 1) == '-' and 0 or math.huge)
+  if task then task, score = resolve(task, score) end
+  if task and leased(task, score) then return 3 end
+  return score > now and 1 or 2
 end
 
 -- Gives a task a new score. After the ZREM a full server accepts the ZADD.
@@ -71,19 +109,21 @@ local function move(id, score)
 end
 
 -- Returns the task if the receipt is valid for it: the receipt is its score, or the token of
--- its last claim, or the score of its waiting version that has taken over since. nil if the
--- receipt is stale; false for a field not written by this library.
+-- its last claim. nil if the receipt is stale; false for a field not written by this library.
+-- A receipt stays valid after the lease's end, until another claim or a version has taken over.
 local function match(score, field, receipt)
   score = finite(score)
   if not score then return nil end
   local task = live(field)
-  if score == receipt or task and task.lease == score and task.token == receipt then
-    return task or false
+  if not task then
+    if score == receipt then return false end
+    return nil
   end
-  if task and task.due then
+  if task.lease ~= score or receipt ~= score and receipt ~= task.token then
     task, score = resolve(task, score)
-    if score == receipt then return task end
+    if receipt ~= score and not (task.lease and receipt == task.token) then return nil end
   end
+  return task
 end
 
 -- Reads a task and matches the receipt with it; returns what match does.
@@ -119,21 +159,35 @@ local function unbury(id, task)
   if task and task.revived then redis.call('ZREM', KEYS[3], id) end
 end
 
--- Moves a task to the dead letters. After the ZREM a full server accepts the ZADD.
+-- Moves tasks, a thousand or so at most, to the dead letters. After the ZREM a full server
+-- accepts the ZADD.
+local function buryAll(buried)
+  if #buried == 0 then return end
+  local ids, scores, fields, died = {}, {}, {}, text(now)
+  for i, task in ipairs(buried) do
+    ids[i] = task.id
+    scores[2 * i - 1], scores[2 * i] = died, task.id
+    fields[2 * i - 1] = task.id
+    fields[2 * i] = string.format('%.0f:dead:%d:', task.attempt, #task.reason) .. task.reason .. task.payload
+  end
+  redis.call('ZREM', queue, unpack(ids))
+  redis.call('ZADD', KEYS[3], unpack(scores))
+  redis.call('HSET', tasks, unpack(fields))
+end
+
 local function bury(id, attempt, reason, payload)
-  redis.call('ZREM', queue, id)
-  redis.call('ZADD', KEYS[3], text(now), id)
-  redis.call('HSET', tasks, id, string.format('%.0f:dead:%d:', attempt, #reason) .. reason .. payload)
+  buryAll({ { id = id, attempt = attempt, reason = reason, payload = payload } })
 end
 
 -- Ends a claim: the waiting version takes over, or the task is due again at score. Returns
 -- its new score.
 local function giveback(id, task, attempt, score)
   if task.due then
-    attempt, score = 0, task.due
+    attempt, score, task.unseen = 0, task.due, 0
   end
+  score = unlike(score, task.lease, task.token)
   move(id, score)
-  store(id, attempt, nil, nil, task.payload)
+  store(id, task, attempt)
   unbury(id, task)
   return score
 end

@@ -1,16 +1,20 @@
 -- Prelude of enqueue, with its arguments; it runs before fields.lua.
 
--- Reads a due time as the client writes it: '+' seconds from now, or '@' Unix seconds.
+-- The time from which delays count. A batch of several scripts keeps its order: each one
+-- begins where the one before has ended.
+local base = math.max(now, tonumber(ARGV[3]))
+
+-- Reads a due time as the client writes it: '+' seconds from base, or '@' Unix seconds.
 local function dueAt(spec)
   local at = tonumber(string.sub(spec, 2))
-  if string.byte(spec) == 43 then return now + at end
+  if string.byte(spec) == 43 then return base + at end
   return at
 end
 
 -- One new task is the most common case. To return here saves the server the definition of
 -- the functions that follow, a quarter of the script's time.
-if #ARGV == 5 and not redis.call('HGET', tasks, ARGV[3]) then
-  local id, due, payload = ARGV[3], dueAt(ARGV[4]), ARGV[5]
+if #ARGV == 6 and not redis.call('HGET', tasks, ARGV[4]) then
+  local id, due, payload = ARGV[4], dueAt(ARGV[5]), ARGV[6]
   if redis.call('ZADD', queue, 'NX', text(due), id) == 1 then
     local stored = payload ~= '' and redis.pcall('HSET', tasks, id, ':::' .. payload)
     if type(stored) == 'table' then -- denied: to undo the ZADD is cheaper than to check the ACL before
@@ -18,6 +22,6 @@ if #ARGV == 5 and not redis.call('HGET', tasks, ARGV[3]) then
       return stored
     end
     if redis.pcall('ZRANGE', queue, 0, 0)[1] == id then redis.pcall('PUBLISH', ARGV[2], '') end
-    return { 1 }
+    return { 1, text(base + 0.000001) }
   end
 end

@@ -7,7 +7,7 @@ end
 
 local function put(id, due, payload, known)
   redis.call('ZADD', queue, text(due), id) -- first, so that a full server rejects the task before anything is written
-  if known or payload ~= '' then store(id, 0, nil, nil, payload) end
+  if known or payload ~= '' then storeNew(id, payload) end
   if not first or due < first then first = due end
 end
 
@@ -25,13 +25,16 @@ local function enqueue(id, due, payload, score, field)
     redis.call('ZREM', KEYS[3], id)
     task = { attempt = 0, payload = task.payload }
   end
+  local token = task.token
   task, score = resolve(task, score)
   if leased(task, score) then
     if policy == 'keep' or (task.due and not supersedes(due, task.due)) then return 3 end
-    store(id, task.attempt, task.lease, due, payload, task.token)
+    if task.moved then redis.call('ZADD', queue, text(score), id) end
+    task.payload = payload
+    store(id, task, task.attempt, due, true)
     return 4
   end
   if not supersedes(due, score) then return 3 end
-  put(id, due, payload, field)
+  put(id, unlike(due, score, token), payload, field)
   return 2
 end

@@ -11,12 +11,13 @@ import (
 // tasksCheck compares the records of tasks with their changes in the log.
 type tasksCheck struct {
 	*checker
-	ops      map[taskKey][]*record // the operations on an ID, sorted by their calls
-	moved    map[taskKey][]*move
-	used     map[receipt][]*move // the changes that used up a receipt
-	claims   map[receipt][]*move
-	handlers map[receipt]*record
-	enqueued map[string]*record // by version
+	ops        map[taskKey][]*record // the operations on an ID, sorted by their calls
+	moved      map[taskKey][]*move
+	used       map[receipt][]*move // the changes that used up a receipt
+	extensions map[receipt][]*move // these do not
+	claims     map[receipt][]*move
+	handlers   map[receipt]*record
+	enqueued   map[string]*record // by version
 }
 
 // receipt identifies a claim of a task.
@@ -26,7 +27,7 @@ type receipt struct {
 }
 
 func (c *checker) checkTasks() {
-	t := &tasksCheck{checker: c, ops: map[taskKey][]*record{}, moved: map[taskKey][]*move{}, used: map[receipt][]*move{},
+	t := &tasksCheck{checker: c, ops: map[taskKey][]*record{}, moved: map[taskKey][]*move{}, used: map[receipt][]*move{}, extensions: map[receipt][]*move{},
 		claims: map[receipt][]*move{}, handlers: map[receipt]*record{}, enqueued: map[string]*record{}}
 	t.index()
 	for i := range c.moves {
@@ -71,6 +72,11 @@ func (t *tasksCheck) index() {
 		if !m.was.queued || m.kind == deferred || m.is.score == m.was.score {
 			continue
 		}
+		if m.kind == extended {
+			at := receipt{m.taskKey, m.was.delivery}
+			t.extensions[at] = append(t.extensions[at], m)
+			continue
+		}
 		t.use(m, m.was.score)
 		if m.was.delivery != 0 && m.was.delivery != m.was.score {
 			t.use(m, m.was.delivery)
@@ -108,7 +114,9 @@ func (t *tasksCheck) checkMove(m *move) {
 			t.requireRequest(m, true, ends(m, opDequeue, opRetry, opRelease, opBury))
 		}
 	case retried:
-		t.requireRequest(m, true, ends(m, opRetry))
+		t.requireRequest(m, true, func(r *record) bool { // Reschedule clears a lease that has ended
+			return ends(m, opRetry)(r) || r.Op == opReschedule && !t.early(m)
+		})
 	case released:
 		if m.queue != workQueue { // a Worker gives back tasks whose handler has not begun
 			t.requireRequest(m, false, ends(m, opRelease))
@@ -144,7 +152,11 @@ func (t *tasksCheck) checkClaim(m *move) {
 	if due > claim+2e-6 {              // a double is exact to a quarter of a microsecond
 		t.report("%v was claimed %.6f s early at %v: %+v became %+v", m.taskKey, due-claim, m.span, m.was, m.is)
 	}
-	if m.is.attempt != was.attempt+1 {
+	attempt, unseen := was.attempt+1, was.unseen
+	if was.leased() && was.lease == was.token && was.unseen < 2 { // perhaps no handler has seen it
+		attempt, unseen = was.attempt, was.unseen+1
+	}
+	if m.is.attempt != attempt || m.is.unseen != unseen {
 		t.report("%v: attempt %d after %d at %v", m.taskKey, m.is.attempt, was.attempt, m.span)
 	}
 }
@@ -337,12 +349,15 @@ func (t *tasksCheck) checkReceipts() {
 		}
 		t.counts["receipts used"]++
 		moves := t.used[receipt{taskKey{r.Name, r.ID}, r.Score}]
+		if r.Op == opExtend {
+			moves = t.extensions[receipt{taskKey{r.Name, r.ID}, r.Score}]
+		}
 		at := slices.IndexFunc(moves, func(m *move) bool {
 			return !used[m] && slices.Contains(kinds, m.kind) && m.meets(r.Call, r.Return)
 		})
 		if at >= 0 {
 			used[moves[at]] = true
-		} else if !t.inGap(r.Call, r.Return) {
+		} else if !t.inGap(r.Call, r.Return) && !(r.Op == opExtend && len(t.clock.jumps) > 0) { // no lease is made shorter
 			t.report("%s of %s on %s by %s (receipt %.6f) returned nil at %v: the log has no such change, or another operation made it", r.Op, r.ID, r.Name, r.Process, r.Score, r.Return)
 		}
 	}
@@ -351,7 +366,7 @@ func (t *tasksCheck) checkReceipts() {
 // idKinds has the changes that an operation by ID makes, if it returns true.
 var idKinds = map[op][]moveKind{
 	opCancel:     {removed, deadRemoved},
-	opReschedule: {rescheduled},
+	opReschedule: {rescheduled, retried},
 	opRevive:     {revived},
 }
 

@@ -16,13 +16,15 @@ var taskCases = map[string]checkCase{
 		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).settled(opDequeue, "", 430, 0, done), "or another operation made it"},
 	"claimed early": {newScenario().at(10).enqueued("v", 100).claimed("v", 1, 50), "early"},
 	"claimed within a lease": {newScenario().
-		at(10).enqueued("v", 10).claimed("v", 1, 20).claimed("v", 2, 300), "early"},
+		at(10).enqueued("v", 10).claimed("v", 1, 20).reclaimed("v", 1, 1, 300), "early"},
 	"held twice": {newScenario().
-		at(10).enqueued("v", 10).claimed("v", 1, 20).claimed("v", 2, 300), "held twice at once"},
+		at(10).enqueued("v", 10).claimed("v", 1, 20).reclaimed("v", 1, 1, 300), "held twice at once"},
 	"claimed after a lease": {newScenario().
-		at(10).enqueued("v", 10).claimed("v", 1, 20).claimed("v", 2, 500).at(510).logs(gone).settled(opDequeue, "", 900, 0, done), ""},
+		at(10).enqueued("v", 10).claimed("v", 1, 20).reclaimed("v", 1, 1, 500).at(510).logs(gone).settled(opDequeue, "", 900, 0, done), ""},
 	"an attempt is not counted": {newScenario().
-		at(10).enqueued("v", 10).claimed("v", 1, 20).claimed("v", 1, 500), "was extended, and no client"},
+		at(10).enqueued("v", 10).claimed("v", 1, 20).claimed("v", 1, 500), "attempt 1 after 1"},
+	"a delivery is not counted three times": {newScenario().
+		at(10).enqueued("v", 10).claimed("v", 1, 20).reclaimed("v", 1, 1, 500).reclaimed("v", 1, 2, 1000).reclaimed("v", 1, 3, 1500), "attempt 1 after 1"},
 	"changed beyond recognition": {newScenario().
 		at(10).enqueued("v", 10).claimed("v", 1, 20).at(30).logs("HSET {Queue:loop}:tasks t 7:@@420::w"), ": {queued:true"},
 	"an attempt is counted twice": {newScenario().at(10).enqueued("v", 10).claimed("v", 2, 20), "attempt 2 after 0"},

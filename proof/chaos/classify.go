@@ -58,7 +58,7 @@ func classifyQueued(was, is task) moveKind {
 // classifyLease is classify for a task that gets a lease.
 func classifyLease(was, is task) moveKind {
 	switch {
-	case was.leased() && is.due == was.due && is.attempt == was.attempt:
+	case was.leased() && is.token == was.token && is.due == was.due && is.attempt == was.attempt && is.unseen == was.unseen:
 		return extended
 	case is.due == 0: // checkClaim checks the attempt
 		return claimed

@@ -35,7 +35,9 @@ type task struct {
 // field is a decoded field of the tasks' hash.
 type field struct {
 	attempt int
+	unseen  int     // deliveries that were not counted as attempts
 	lease   float64 // 0 for none
+	token   float64 // the receipt of the claim; 0 for none
 	due     float64 // of the waiting version; 0 for none
 	version string
 	buried  bool
@@ -59,7 +61,7 @@ func (t task) there() bool { return t.queued || t.dead || t.kept }
 // afterLease returns the task after its lease has ended: a waiting version has taken over.
 func (t task) afterLease() task {
 	if t.due != 0 {
-		t.score, t.attempt, t.lease, t.due = t.due, 0, 0, 0
+		t.score, t.attempt, t.unseen, t.lease, t.token, t.due = t.due, 0, 0, 0, 0, 0
 	}
 	return t
 }
@@ -163,7 +165,7 @@ func scored(args []string) func(yield func(float64, string) bool) {
 	}
 }
 
-// decodeField reads "<attempt>:<lease>:<due>:<payload>" or, of a dead letter,
+// decodeField reads "<attempt>+<unseen>:<lease>/<token>:<due>:<payload>" or, of a dead letter,
 // "<attempt>:dead:<bytes in reason>:<reason><payload>".
 func decodeField(id, text string) (f field) {
 	parts := strings.SplitN(text, ":", 4)
@@ -179,7 +181,8 @@ func decodeField(id, text string) (f field) {
 		return x
 	}
 	payload := parts[3]
-	f.attempt = int(number(parts[0]))
+	attempt, unseen, _ := strings.Cut(parts[0], "+")
+	f.attempt, f.unseen = int(number(attempt)), int(number(unseen))
 	if parts[1] == "dead" {
 		f.buried = true
 		reason := int(number(parts[2]))
@@ -188,8 +191,11 @@ func decodeField(id, text string) (f field) {
 		}
 		payload = payload[reason:]
 	} else {
-		end, _, _ := strings.Cut(parts[1], "/")
-		f.lease, f.due = number(end), number(parts[2])
+		end, token, extended := strings.Cut(parts[1], "/")
+		f.lease, f.token, f.due = number(end), number(end), number(parts[2])
+		if extended {
+			f.token = number(token)
+		}
 	}
 	f.version = versionOf(id, payload)
 	return f

@@ -149,6 +149,12 @@ func (s *scenario) claimed(version string, attempt, now int) *scenario {
 	return s.settled(opDelivery, version, now+400, attempt, done)
 }
 
+// reclaimed claims "t" again at that time, after a delivery that does not count.
+func (s *scenario) reclaimed(version string, attempt, unseen, now int) *scenario {
+	s.at(time.Duration(now)).logs(fmt.Sprintf("ZREM Queue:loop t; ZADD Queue:loop @@%d t; HSET {Queue:loop}:tasks t %d+%d:@@%d::%s", now+400, attempt, unseen, now+400, version))
+	return s.settled(opDelivery, version, now+400, attempt, done)
+}
+
 // settled records an operation on the delivery of "t" with that receipt.
 func (s *scenario) settled(kind op, version string, receipt, attempt int, r result) *scenario {
 	now := s.now / ms

@@ -119,7 +119,7 @@ func (c *client) operate(rng *rand.Rand) {
 		}
 		rec := c.begin(record{Op: opCancel, Name: name, ID: id})
 		was, err := q.Cancel(ctx, id)
-		c.endBy(ctx, rec, resultOfCall(was, err))
+		c.endBy(ctx, rec, resultOfCall(was != sluice.Absent, err))
 	case 2, 3:
 		delay := upTo(rng, 300*time.Millisecond)
 		rec := c.begin(record{Op: opReschedule, Name: name, ID: id, Delay: delay})

@@ -21,6 +21,7 @@ type Item struct {
 	ID      string
 	Payload string
 	Attempt int
+	Unseen  int // deliveries that were not counted as attempts
 
 	Queued bool // the task is in the sorted set, with this score
 	Score  float64
@@ -39,7 +40,7 @@ type Item struct {
 	Reason string
 }
 
-// leased says whether a claim holds the task.
+// leased says whether a claim holds the task. Only for what current has returned.
 func (it Item) leased(now float64) bool {
 	return it.Queued && !it.Buried && it.Score > now && it.Lease == it.Score
 }
@@ -53,23 +54,55 @@ func (it Item) unburied() Item {
 	return it
 }
 
-// current returns the task as a reader sees it now: once the lease has ended, the waiting
-// version has taken over.
+// unlike returns a due time that is no receipt of the version before.
+func unlike(due, score, token float64) float64 {
+	for range 2 {
+		if due == score || due == token {
+			due += 0.000001
+		}
+	}
+	return due
+}
+
+// current returns the task as a reader sees it now. If a foreign producer has moved a task
+// with a lease, that is a waiting version; once the lease has ended, it has taken over.
 func (it Item) current(now float64) Item {
 	it = it.unburied()
-	if it.Waiting && !it.leased(now) {
-		return Item{ID: it.ID, Payload: it.Payload, Queued: true, Score: it.Due}
+	if !it.Queued {
+		return it
 	}
-	return it
+	if it.Lease != 0 && it.Lease != it.Score {
+		it.Waiting, it.Due, it.Score = true, it.Score, it.Lease
+	}
+	if !it.Waiting || it.Lease > now {
+		return it
+	}
+	return Item{ID: it.ID, Payload: it.Payload, Queued: true, Score: unlike(it.Due, it.Lease, it.Token)}
+}
+
+// state returns the task's state.
+func (it Item) state(now float64) sluice.State {
+	switch task := it.current(now); {
+	case !it.Queued && it.Listed:
+		return sluice.Dead
+	case !it.Queued:
+		return sluice.Absent
+	case task.leased(now):
+		return sluice.Leased
+	case task.Score <= now:
+		return sluice.Due
+	}
+	return sluice.Scheduled
 }
 
 // match returns the task if the receipt is valid for it.
 func (it Item) match(now, receipt float64) (task Item, ok bool) {
-	if it.Queued && (it.Score == receipt || !it.Buried && it.Lease != 0 && it.Lease == it.Score && it.Token == receipt) {
-		return it.unburied(), true
+	task = it.unburied()
+	good := func() bool { return receipt == task.Score || task.Lease != 0 && receipt == task.Token }
+	if task.Lease == 0 || task.Lease != task.Score || !good() {
+		task = it.current(now)
 	}
-	task = it.current(now)
-	return task, it.Queued && it.Waiting && task.Score == receipt
+	return task, it.Queued && good()
 }
 
 func (it Item) entry() sluice.Entry {
@@ -83,9 +116,10 @@ func (it Item) entry() sluice.Entry {
 // giveBack ends a claim: the waiting version takes over, or the task is due again at due.
 func (it *Item) giveBack(task Item, attempt int, due float64) {
 	if task.Waiting {
-		attempt, due = 0, task.Due
+		attempt, due, task.Unseen = 0, task.Due, 0
 	}
-	*it = Item{ID: task.ID, Payload: task.Payload, Queued: true, Score: due, Attempt: attempt}
+	*it = Item{ID: task.ID, Payload: task.Payload, Queued: true, Score: unlike(due, task.Lease, task.Token),
+		Attempt: attempt, Unseen: task.Unseen}
 }
 
 func (it *Item) bury(now float64, task Item, reason string) {
@@ -132,12 +166,14 @@ func (q *Queue) Enqueue(now float64, policy sluice.Duplicates, id string, due fl
 	task := it.current(now)
 	switch {
 	case !task.leased(now) && supersedes(policy, due, task.Score):
+		fresh.Score = unlike(due, task.Score, it.unburied().Token)
 		*it = fresh
 		return sluice.Updated
 	case !task.leased(now), policy == sluice.Keep, task.Waiting && !supersedes(policy, due, task.Due):
 		return sluice.Kept
 	}
-	it.Waiting, it.Due, it.Payload = true, due, payload
+	task.Waiting, task.Due, task.Payload = true, due, payload
+	*it = task
 	return sluice.Deferred
 }
 
@@ -154,7 +190,8 @@ func supersedes(policy sluice.Duplicates, due, other float64) bool {
 }
 
 // take calls accept with due tasks, earliest first, until accept has returned true n times.
-// A waiting version whose lease has ended moves to its own due time instead.
+// A waiting version whose lease has ended moves to its own due time instead, and a leased
+// task that a foreign producer has moved back to the end of its lease.
 func (q *Queue) take(now float64, n int, accept func(it *Item, task Item) bool) {
 	for _, id := range q.due(now) {
 		it := q.Item(id)
@@ -174,11 +211,15 @@ func (q *Queue) take(now float64, n int, accept func(it *Item, task Item) bool) 
 // becomes a dead letter.
 func (q *Queue) Claim(now float64, n int, lease float64, maxAttempts int) (claimed []sluice.Entry) {
 	q.take(now, n, func(it *Item, task Item) bool {
-		if maxAttempts > 0 && task.Attempt >= maxAttempts {
+		counted, unseen := task.Attempt, task.Unseen
+		if counted > 0 && unseen < 2 && task.Lease != 0 && task.Lease == task.Token {
+			counted, unseen = counted-1, unseen+1 // no handler has shown that it saw the task
+		}
+		if maxAttempts > 0 && counted >= maxAttempts {
 			it.bury(now, task, "attempts used up")
 			return false
 		}
-		*it = Item{ID: task.ID, Payload: task.Payload, Attempt: task.Attempt + 1,
+		*it = Item{ID: task.ID, Payload: task.Payload, Attempt: counted + 1, Unseen: unseen,
 			Queued: true, Score: now + lease, Lease: now + lease, Token: now + lease}
 		claimed = append(claimed, it.entry())
 		return true
@@ -236,10 +277,11 @@ func (q *Queue) Dequeue(now float64, es ...sluice.Entry) (stale []string) {
 	return stale
 }
 
-// Extend gives a task a new lease. The receipt stays.
+// Extend gives a task a new lease, no shorter than the one before. The receipt stays.
 func (q *Queue) Extend(now float64, e sluice.Entry, lease float64) bool {
 	return q.withReceipt(now, e, func(it *Item, task Item) {
-		task.Score, task.Lease, task.Token = now+lease, now+lease, e.Score
+		task.Lease, task.Token = max(now+lease, task.Lease), e.Score
+		task.Score = task.Lease
 		task.Listed, task.Died = false, 0
 		*it = task
 	})
@@ -299,27 +341,30 @@ func (q *Queue) Revive(now float64, ids ...string) (revived int) {
 	return revived
 }
 
-// Cancel removes a task in whatever state it is.
-func (q *Queue) Cancel(id string) bool {
+// Cancel removes a task, and returns the state in which it was.
+func (q *Queue) Cancel(now float64, id string) sluice.State {
 	it := q.Item(id)
-	found := it.Queued || it.Listed
+	was := it.state(now)
 	*it = Item{ID: id}
-	return found
+	return was
 }
 
 // Reschedule gives a task a new due time; it applies to a leased task once its holder has
 // finished.
 func (q *Queue) Reschedule(now float64, id string, delay float64) bool {
 	it := q.Item(id)
+	task, token := it.current(now), it.unburied().Token
+	due := unlike(now+delay, task.Score, token)
 	switch {
 	case !it.Queued:
 		return false
-	case it.leased(now):
-		it.Waiting, it.Due = true, now+delay
-	case it.Waiting:
-		it.giveBack(Item{ID: id, Payload: it.Payload}, 0, now+delay)
+	case task.leased(now):
+		task.Waiting, task.Due = true, now+delay
+		*it = task
+	case it.Lease != 0 || it.Waiting:
+		*it = Item{ID: id, Payload: it.Payload, Attempt: task.Attempt, Unseen: task.Unseen, Queued: true, Score: due}
 	default:
-		it.Score = now + delay
+		it.Score = due
 	}
 	return true
 }
@@ -328,11 +373,13 @@ func (q *Queue) Reschedule(now float64, id string, delay float64) bool {
 func (q *Queue) Get(now float64, id string) (e sluice.Entry, ok bool) {
 	it := *q.Item(id)
 	if it.Queued {
-		return it.current(now).entry(), true
+		e = it.current(now).entry()
+	} else {
+		e = it.entry()
+		e.Score = it.Died
 	}
-	e = it.entry()
-	e.Score = it.Died
-	return e, it.Listed
+	e.State = it.state(now)
+	return e, it.Queued || it.Listed
 }
 
 // Stats counts tasks and dead letters.

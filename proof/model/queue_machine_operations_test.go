@@ -3,7 +3,9 @@ package model_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -51,14 +53,14 @@ func (m *queueMachine) enqueueBatch(t *rapid.T) {
 func (m *queueMachine) claim(t *rapid.T) {
 	now := m.begin()
 	n, lease := few.Draw(t, "n"), m.lease(t)
-	brief := lease < time.Minute
+	brief := lease < time.Second
 	if _, ok := m.clock.(*realClock); ok && brief {
 		n = 1 // a claim may take two scripts; the second could find that the first lease has ended
 	}
 	m.note(now)
 	claimed, err := m.queues[0].Claim(context.Background(), n, lease)
 	want := m.model.Claim(now, n, decimal(micros(lease)), m.maxAttempts)
-	if brief && (errors.Is(err, sluice.ErrLost) || len(claimed) < len(want)) { // it took longer than the lease, or half of it
+	if brief && (errors.Is(err, sluice.ErrLost) || len(claimed) < n) { // it may have ended early
 		m.model = readQueue(t, m.rdb, m.key)
 		return
 	}
@@ -74,9 +76,14 @@ func (m *queueMachine) note(now float64) {
 		if !it.Queued || it.Score > now {
 			continue
 		}
-		if it.Waiting {
+		if it.Lease > now {
+			m.counts.add("moved during a lease")
+		} else if it.Lease != 0 && it.Lease == it.Score && it.Lease == it.Token && !it.Waiting {
+			m.counts.add("delivery not counted")
+		} else if it.Waiting {
 			m.counts.add("version taken over")
-		} else if m.maxAttempts > 0 && it.Attempt >= m.maxAttempts && !it.Buried {
+		}
+		if m.maxAttempts > 0 && it.Attempt >= m.maxAttempts && !it.Buried {
 			m.counts.add("attempts used up")
 		} else if it.Buried {
 			m.counts.add("put back by a foreign producer")
@@ -122,12 +129,11 @@ func (m *queueMachine) revive(t *rapid.T) {
 }
 
 func (m *queueMachine) cancel(t *rapid.T) {
-	m.begin()
-	id := someID.Draw(t, "id")
-	found, err := m.queues[0].Cancel(context.Background(), id)
+	now, id := m.begin(), someID.Draw(t, "id")
+	was, err := m.queues[0].Cancel(context.Background(), id)
 	require.NoError(t, err)
-	require.Equal(t, m.model.Cancel(id), found)
-	m.counts.add("cancel: " + either(found, "done", "none"))
+	require.Equal(t, m.model.Cancel(now, id), was)
+	m.counts.add("cancel: " + was.String())
 	m.end(t)
 }
 
@@ -176,6 +182,26 @@ func (m *queueMachine) purge(t *rapid.T) {
 	require.NoError(t, m.queues[0].Purge(context.Background()))
 	m.model.Purge()
 	m.counts.add("purge")
+	m.end(t)
+}
+
+// endLease ends a lease that was extended before, as if that time had come.
+func (m *queueMachine) endLease(t *rapid.T) {
+	now, ctx := m.begin(), context.Background()
+	for i := range m.model.Items {
+		it := &m.model.Items[i]
+		if !it.Queued || it.Buried || it.Lease != it.Score || it.Lease <= now {
+			continue
+		}
+		it.Lease, it.Score = math.Floor(now-60), math.Floor(now-60)
+		parts := strings.SplitN(m.rdb.HGet(ctx, "{"+m.key+"}:tasks", it.ID).Val(), ":", 3)
+		require.Len(t, parts, 3)
+		field := fmt.Sprintf("%s:%.0f/%.17g:%s", parts[0], it.Lease, it.Token, parts[2])
+		require.NoError(t, m.rdb.HSet(ctx, "{"+m.key+"}:tasks", it.ID, field).Err())
+		require.NoError(t, m.rdb.ZAdd(ctx, m.key, redis.Z{Score: it.Score, Member: it.ID}).Err())
+		m.counts.add("lease ended")
+		break
+	}
 	m.end(t)
 }
 

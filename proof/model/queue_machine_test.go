@@ -19,11 +19,11 @@ import (
 )
 
 // queueResults are the results that a long run must have seen.
-const queueResults = `advance; bury: done; bury: stale; cancel: done; cancel: none; claim: none; claim: some;
+const queueResults = `advance; bury: done; bury: stale; cancel: absent; cancel: dead; cancel: due; cancel: leased; cancel: scheduled; claim: none; claim: some;
 dead: none; dead: some; dequeue: done; dequeue: stale; enqueue: added; enqueue: deferred; enqueue: kept; enqueue: updated;
 enqueue batch; extend: done; extend: stale; foreign add; foreign remove; get: found; get: not found; invalid; peek: none;
 peek: some; pop: none; pop: some; purge; release: done; release: stale; reschedule: done; reschedule: none; retry: done;
-retry: stale; revive: none; revive: some; stats; version taken over; attempts used up; put back by a foreign producer; ended context`
+retry: stale; revive: none; revive: some; stats; version taken over; moved during a lease; delivery not counted; attempts used up; put back by a foreign producer; ended context; lease ended`
 
 // TestQueueMachine_VirtualTime runs the machine on a miniredis whose clock the test sets:
 // leases and delays end at drawn moments, and scores are compared to the last bit.
@@ -57,7 +57,7 @@ func runQueueMachine(t *testing.T, rdb redis.UniversalClient, c clock) {
 			"Dead": m.dead, "Revive": m.revive, "Cancel": m.cancel, "Reschedule": m.reschedule,
 			"Get": m.get, "Stats": m.stats, "Purge": m.purge,
 			"ForeignAdd": m.foreignAdd, "ForeignRemove": m.foreignRemove,
-			"Advance": m.advance, "Invalid": m.invalid,
+			"EndLease": m.endLease, "Advance": m.advance, "Invalid": m.invalid,
 		})
 	})
 	counts.report(t, list(queueResults))
@@ -201,7 +201,9 @@ func readField(it *model.Item, field string) error {
 	if len(parts) != 4 {
 		return fmt.Errorf("field %q", field)
 	}
-	it.Attempt, _ = strconv.Atoi(parts[0])
+	attempt, unseen, _ := strings.Cut(parts[0], "+")
+	it.Attempt, _ = strconv.Atoi(attempt)
+	it.Unseen, _ = strconv.Atoi(unseen)
 	if parts[1] == "dead" {
 		size, err := strconv.Atoi(parts[2])
 		it.Buried, it.Reason, it.Payload = true, parts[3][:size], parts[3][size:]

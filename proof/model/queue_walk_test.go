@@ -22,6 +22,7 @@ func TestQueueWalk_HoldsTheInvariants(t *testing.T) {
 		{"keep", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 1, Leaps: 1, Policy: sluice.Keep}, false},
 		{"earliest", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 1, Leaps: 1, Policy: sluice.Earliest}, false},
 		{"latest", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 1, Leaps: 1, Policy: sluice.Latest}, false},
+		{"two workers, a foreign producer", model.QueueWalk{Workers: 2, Enqueues: 1, Claims: 1, Leaps: 2, Foreign: 2}, false},
 		{"two workers, twice", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 2, Leaps: 2}, true},
 		{"two workers, two faults", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 1, Leaps: 1, Faults: 2}, true},
 		{"three workers", model.QueueWalk{Workers: 3, Enqueues: 2, Claims: 1, Leaps: 1}, true},
@@ -45,9 +46,14 @@ func TestQueueWalk_FindsEveryMistake(t *testing.T) {
 		model.FinishWithoutReceipt, model.ExtendWithoutReceipt, model.DroppedVersion, model.DroppedByRetry,
 		model.DroppedByExtend, model.ReplacesWhatIsLeased, model.ClaimTwice, model.LeaseFromTheReply,
 		model.CountsReleases, model.NewVersionKeepsCount, model.EarlyVersion, model.ClaimIgnoresTheLease,
+		model.ForeignAddEndsTheLease,
 	} {
 		t.Run(mistake, func(t *testing.T) {
-			report := model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 2, Leaps: 2, Faults: 1, Mistake: mistake}.Walk()
+			walk := model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 2, Leaps: 2, Faults: 1, Mistake: mistake}
+			if mistake == model.ForeignAddEndsTheLease {
+				walk.Foreign, walk.Faults = 1, 0
+			}
+			report := walk.Walk()
 			t.Log(report)
 			require.NotEmpty(t, report.Violation)
 		})

@@ -19,27 +19,29 @@ type QueueWalk struct {
 	Claims   int // of each worker
 	Leaps    int // of the clock, each to the next score
 	Faults   int // how many faults strike
+	Foreign  int // how often a foreign producer adds the ID, by a ZADD; only leases are checked then
 	Policy   sluice.Duplicates
 	Mistake  string
 }
 
 // Mistakes break the protocol in one place each. A walk must find every one of them.
 const (
-	FinishWithoutReceipt         = "finish without receipt"
-	ExtendWithoutReceipt         = "extension without receipt"
-	DroppedVersion               = "a finish drops the deferred version"
-	DroppedByRetry               = "a retry drops the deferred version"
-	DroppedByExtend              = "an extension drops the deferred version"
-	ReplacesWhatIsLeased         = "an enqueue replaces a leased task"
-	ClaimTwice                   = "a claim is retried after a lost reply"
-	LeaseFromTheReply            = "a lease that counts from the reply"
-	CountsReleases               = "a released attempt counts"
-	NewVersionKeepsCount         = "a new version inherits the attempts"
-	EarlyVersion                 = "a deferred version is due before its holder has finished"
-	ClaimIgnoresTheLease         = "a claim claims a leased task"
-	lease                        = 1000
-	theID                        = "id"
-	never                float64 = 1e9
+	FinishWithoutReceipt           = "finish without receipt"
+	ExtendWithoutReceipt           = "extension without receipt"
+	DroppedVersion                 = "a finish drops the deferred version"
+	DroppedByRetry                 = "a retry drops the deferred version"
+	DroppedByExtend                = "an extension drops the deferred version"
+	ReplacesWhatIsLeased           = "an enqueue replaces a leased task"
+	ClaimTwice                     = "a claim is retried after a lost reply"
+	LeaseFromTheReply              = "a lease that counts from the reply"
+	CountsReleases                 = "a released attempt counts"
+	NewVersionKeepsCount           = "a new version inherits the attempts"
+	EarlyVersion                   = "a deferred version is due before its holder has finished"
+	ClaimIgnoresTheLease           = "a claim claims a leased task"
+	ForeignAddEndsTheLease         = "a foreign ZADD ends the lease"
+	lease                          = 1000
+	theID                          = "id"
+	never                  float64 = 1e9
 )
 
 // Walk visits every state.
@@ -101,6 +103,7 @@ type queueState struct {
 	copies   [3]queueCommand
 	leaps    int8
 	faults   int8
+	foreign  int8
 	versions [5]version // from index 1
 	latest   int8
 	violated string
@@ -109,7 +112,7 @@ type queueState struct {
 const producer = 3
 
 func (w QueueWalk) start() (s queueState) {
-	s.now, s.leaps, s.faults = 1, int8(w.Leaps), int8(w.Faults)
+	s.now, s.leaps, s.faults, s.foreign = 1, int8(w.Leaps), int8(w.Faults), int8(w.Foreign)
 	for i := range w.Workers {
 		s.workers[i].left = int8(w.Claims)
 	}
@@ -131,6 +134,9 @@ func (w QueueWalk) violation(s queueState) string {
 	}
 	if busy > 1 {
 		return "two workers work on an ID at once"
+	}
+	if w.Foreign > 0 { // its versions cannot be told from the producer's
+		return ""
 	}
 	for v := int8(1); v <= s.latest; v++ {
 		if s.versions[v].finished > 1 {
@@ -176,6 +182,16 @@ func (w QueueWalk) next(s queueState, emit func(step, queueState)) {
 		do("the clock", "leaps to the next score", func(s *queueState) {
 			s.leaps--
 			s.now = ahead
+		})
+	}
+	if s.foreign > 0 {
+		do("a foreign producer", "adds the ID", func(s *queueState) {
+			s.foreign--
+			s.now++
+			s.item.Queued, s.item.Score = true, s.now
+			if w.Mistake == ForeignAddEndsTheLease {
+				s.item.Lease, s.item.Token = 0, 0
+			}
 		})
 	}
 	for i, m := range s.copies {
@@ -351,7 +367,7 @@ func (w QueueWalk) enqueue(s *queueState, q *Queue) {
 		}
 	case sluice.Deferred:
 		if w.Mistake == EarlyVersion {
-			q.Items[0].Score = s.now
+			q.Items[0] = Item{ID: theID, Payload: payload, Queued: true, Score: s.now}
 		}
 	}
 	s.latest++
@@ -371,13 +387,13 @@ func (w QueueWalk) extend(s *queueState, q *Queue, m *queueCommand, e sluice.Ent
 
 func (w QueueWalk) claim(s *queueState, q *Queue, m *queueCommand) {
 	if w.Mistake == ClaimIgnoresTheLease && q.Items[0].Lease > 0 {
-		q.Items[0].Score = s.now
+		q.Items[0].Lease, q.Items[0].Token, q.Items[0].Score = 0, 0, s.now
 	}
 	m.claimed = receipt{}
 	for _, e := range q.Claim(s.now, 1, lease, 0) {
 		v := number(string(e.Payload))
 		m.claimed = receipt{v, e.Score, e.Score}
-		if s.versions[v].claims++; e.Attempt != int(s.versions[v].claims) {
+		if s.versions[v].claims++; w.Foreign == 0 && e.Attempt+q.Items[0].Unseen != int(s.versions[v].claims) {
 			s.violated = "the attempts are not the claims"
 		}
 	}

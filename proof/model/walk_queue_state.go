@@ -6,7 +6,7 @@ import (
 )
 
 // queueKey is a state without what makes no difference to any later step.
-type queueKey [104]int8
+type queueKey [120]int8
 
 // key replaces times by their rank. Only their order matters, since leases are longer than
 // everything that happens meanwhile. A stale receipt stays stale, since no two scores are
@@ -48,9 +48,6 @@ func (s *queueState) normalize() {
 		if r.version > 0 && r.until <= s.now {
 			r.until = past
 		}
-	}
-	if s.item.Lease != s.item.Score {
-		s.item.Lease, s.item.Token = 0, 0
 	}
 	var used [len(s.versions)]bool
 	used[s.latest], used[versionOf(s.item)] = true, true
@@ -95,6 +92,7 @@ func (s *queueState) encode(put func(int8), time func(float64)) {
 	time(s.now)
 	put(versionOf(s.item))
 	put(int8(s.item.Attempt))
+	put(int8(s.item.Unseen))
 	flags(s.item.Queued, s.item.Waiting, s.item.Listed, s.item.Buried, s.violated != "")
 	time(s.item.Score)
 	time(s.item.Lease)
@@ -126,4 +124,5 @@ func (s *queueState) encode(put func(int8), time func(float64)) {
 	put(s.latest)
 	put(s.leaps)
 	put(s.faults)
+	put(s.foreign)
 }

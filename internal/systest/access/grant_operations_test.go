@@ -97,8 +97,8 @@ func ofQueues() []operation {
 	}
 	cancel := func(id string) func(context.Context, *guarded) error {
 		return func(ctx context.Context, g *guarded) error {
-			there, err := g.queue.Cancel(ctx, id)
-			return found(there, err)
+			was, err := g.queue.Cancel(ctx, id)
+			return found(was != sluice.Absent, err)
 		}
 	}
 	p, far := []byte("p"), 2*time.Hour

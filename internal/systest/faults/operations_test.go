@@ -69,9 +69,9 @@ func TestFullServer_FinishesWhatIsThere(t *testing.T) {
 		_, err = l.TryLock(ctx, "b")
 		require.ErrorAs(t, err, &server)
 		require.NotErrorIs(t, err, sluice.ErrLocked)
-		found, err := q.Cancel(ctx, again[0].ID)
+		was, err := q.Cancel(ctx, again[0].ID)
 		require.NoError(t, err)
-		require.True(t, found)
+		require.Equal(t, sluice.Leased, was)
 		require.NoError(t, q.Purge(ctx))
 	}
 }

@@ -1,0 +1,276 @@
+package sluice_test
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/systest"
+)
+
+// foreignAdd adds a task as a producer in another language does: by a bare ZADD.
+func foreignAdd(b systest.QueueTest, id string, score float64) {
+	b.Helper()
+	require.NoError(b, b.RDB.ZAdd(b.Context(), b.Key, redis.Z{Score: score, Member: id}).Err())
+}
+
+// A foreign ZADD on a leased ID is an update that waits, like any other.
+func TestQueue_AForeignAddWaitsForTheHolder(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx := b.Context()
+		b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("p")})
+		e := b.ClaimOne(time.Minute)
+		for range 2 { // before and after a claim has looked at it
+			foreignAdd(b, "a", b.Now()-5)
+			peeked, err := b.Q.Peek(ctx, 1)
+			require.NoError(b, err)
+			require.Empty(b, peeked, "shown while it is leased")
+			read, err := b.Q.Get(ctx, "a")
+			require.NoError(b, err)
+			require.Equal(b, sluice.Leased, read.State)
+			require.Equal(b, e.Score, read.Score)
+			popped, err := b.Q.Pop(ctx, 1)
+			require.NoError(b, err)
+			require.Empty(b, popped, "handed out twice at once")
+			require.Empty(b, b.Claim(1, time.Minute), "handed out twice at once")
+			require.Zero(b, b.Stats().Due)
+		}
+		require.NoError(b, b.Q.Extend(ctx, e, time.Minute))
+		foreignAdd(b, "a", b.Now()-5)
+		require.NoError(b, b.Q.Dequeue(ctx, e), "its receipt is good")
+		next := b.ClaimOne(time.Minute)
+		require.Equal(b, 1, next.Attempt)
+		require.Equal(b, "p", string(next.Payload))
+
+		foreignAdd(b, "a", b.Now()+3600)
+		b.Enqueue(sluice.Deferred, sluice.Task{ID: "a", Payload: []byte("ours")})
+		require.NoError(b, b.Q.Dequeue(ctx, next))
+		require.Equal(b, "ours", string(b.ClaimOne(time.Minute).Payload), "the last version counts")
+	})
+}
+
+func TestQueue_AForeignAddTakesOverWhenTheLeaseHasEnded(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+		e := b.ClaimOne(time.Minute)
+		b.EndLeaseSoon(e)
+		foreignAdd(b, "a", b.Now()+0.001)
+		var next []sluice.Entry
+		b.Eventually(func() bool { next = b.Claim(1, time.Minute); return len(next) == 1 })
+		require.Equal(b, 1, next[0].Attempt, "it is a new version")
+		require.ErrorIs(b, b.Q.Dequeue(b.Context(), e), sluice.ErrStale)
+	})
+}
+
+// A foreign ZREM leaves nothing that a task of the library gets.
+func TestQueue_EnqueueStartsCleanAfterAForeignRemove(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx := b.Context()
+		b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("old")})
+		e := b.ClaimOne(time.Minute)
+		require.NoError(b, b.RDB.ZRem(ctx, b.Key, "a").Err())
+		require.ErrorIs(b, b.Q.Extend(ctx, e, time.Hour), sluice.ErrStale)
+		b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+		next := b.ClaimOne(time.Minute)
+		require.Equal(b, 1, next.Attempt)
+		require.Empty(b, next.Payload)
+		require.ErrorIs(b, b.Q.Dequeue(ctx, e), sluice.ErrStale)
+		require.NoError(b, b.Q.Dequeue(ctx, next))
+		b.RequireClean()
+	})
+}
+
+func TestQueue_CancelReturnsTheState(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx := b.Context()
+		pubsub := b.RDB.Subscribe(ctx, "{"+b.Key+"}:canceled")
+		defer func() { _ = pubsub.Close() }()
+		_, err := pubsub.Receive(ctx)
+		require.NoError(b, err)
+		prepare := map[sluice.State]func(){
+			sluice.Absent:    func() {},
+			sluice.Scheduled: func() { b.Enqueue(sluice.Added, sluice.Task{ID: "a", Delay: time.Hour}) },
+			sluice.Due:       func() { b.Enqueue(sluice.Added, sluice.Task{ID: "a"}) },
+			sluice.Leased: func() {
+				b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+				b.ClaimOne(time.Minute)
+			},
+			sluice.Dead: func() {
+				b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+				b.Bury(b.ClaimOne(time.Minute), "")
+			},
+		}
+		for want, prepare := range prepare {
+			prepare()
+			e, err := b.Q.Get(ctx, "a")
+			if want == sluice.Absent {
+				require.ErrorIs(b, err, sluice.ErrNotFound)
+			}
+			require.Equal(b, want, e.State)
+			was, err := b.Q.Cancel(ctx, "a")
+			require.NoError(b, err)
+			require.Equal(b, want, was, was.String())
+			b.RequireClean()
+		}
+		message, err := pubsub.ReceiveMessage(ctx)
+		require.NoError(b, err)
+		require.Equal(b, "a", message.Payload, "the holder can be told")
+	})
+}
+
+// A version that is due at the very time of the one it replaces has another receipt.
+func TestQueue_AReplacedVersionHasAnotherReceipt(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx := b.Context()
+		at := time.Now().Add(-time.Hour).Truncate(time.Microsecond)
+		b.Enqueue(sluice.Added, sluice.Task{ID: "a", At: at})
+		peeked, err := b.Q.Peek(ctx, 1)
+		require.NoError(b, err)
+		b.Enqueue(sluice.Updated, sluice.Task{ID: "a", At: at, Payload: []byte("v2")})
+		require.ErrorIs(b, b.Q.Dequeue(ctx, peeked...), sluice.ErrStale)
+
+		// A waiting version that is due when the lease ends.
+		e := b.ClaimOne(time.Minute)
+		b.Enqueue(sluice.Deferred, sluice.Task{ID: "a", At: e.Time(), Payload: []byte("v3")})
+		require.NoError(b, b.Q.Release(ctx, e))
+		require.ErrorIs(b, b.Q.Dequeue(ctx, e), sluice.ErrStale)
+		require.Equal(b, "v3", string(b.Get("a").Payload))
+	})
+}
+
+// Two deliveries that end with their leases, without a word from the holder, do not count.
+func TestQueue_UnseenDeliveriesDoNotCount(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("p")})
+		for _, attempt := range []int{1, 1, 1, 2} {
+			e := b.ClaimOne(time.Minute)
+			require.Equal(b, attempt, e.Attempt)
+			require.Equal(b, "p", string(e.Payload))
+			b.EndLeaseUnseen(e)
+		}
+		require.Empty(b, b.Claim(1, time.Minute))
+		require.Equal(b, int64(1), b.Stats().Dead)
+		require.Equal(b, 2, b.Dead(1)[0].Attempt)
+	}, sluice.WithMaxAttempts(2))
+}
+
+// A bad head is passed in large steps, and Peek reads on in pages that end where they end,
+// whatever has gone meanwhile.
+func TestQueue_ReadsPastManyBadHeads(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	q := systest.NewQueueTest(t, rdb, "q").Q
+	const bad = 20_000
+	for i := 0; i < bad; i += 1000 {
+		scores, fields := make([]redis.Z, 1000), make([]any, 0, 2000)
+		for j := range scores {
+			id := fmt.Sprintf("bad-%d", i+j)
+			scores[j] = redis.Z{Score: 1, Member: id}
+			fields = append(fields, id, "garbage")
+		}
+		require.NoError(t, rdb.ZAdd(t.Context(), "Queue:q", scores...).Err())
+		require.NoError(t, rdb.HSet(t.Context(), "{Queue:q}:tasks", fields...).Err())
+	}
+	_, err := q.Enqueue(t.Context(), sluice.Task{ID: "good"})
+	require.NoError(t, err)
+	scripts := func(f func() ([]sluice.Entry, error)) int {
+		before := scriptCalls(t, rdb)
+		entries, err := f()
+		require.NoError(t, err)
+		require.Equal(t, []string{"good"}, systest.IDs(entries))
+		return scriptCalls(t, rdb) - before
+	}
+	require.LessOrEqual(t, scripts(func() ([]sluice.Entry, error) { return q.Peek(t.Context(), 1) }), 25)
+	require.LessOrEqual(t, scripts(func() ([]sluice.Entry, error) { return q.Claim(t.Context(), 1, time.Minute) }), 25)
+	letters, err := q.Dead(t.Context(), bad+1)
+	require.NoError(t, err)
+	require.Len(t, letters, bad)
+}
+
+// scriptCalls is how many scripts a server has been sent.
+func scriptCalls(t *testing.T, rdb redis.UniversalClient) (n int) {
+	t.Helper()
+	info, err := rdb.Info(t.Context(), "commandstats").Result()
+	require.NoError(t, err)
+	for _, m := range regexp.MustCompile(`cmdstat_eval(?:sha)?:calls=(\d+)`).FindAllStringSubmatch(info, -1) {
+		calls, _ := strconv.Atoi(m[1])
+		n += calls
+	}
+	return n
+}
+
+// The tasks of a batch keep their order without being due late: the last one of many is due
+// when its own script has run.
+func TestQueue_ABatchIsDueAtOnce(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		tasks := make([]sluice.Task, 20_000)
+		for i := range tasks {
+			tasks[i].ID = fmt.Sprintf("%05d", i)
+		}
+		_, err := b.Q.EnqueueBatch(b.Context(), tasks)
+		require.NoError(b, err)
+		require.Less(b, b.Get("19999").Score, b.Now()+0.001)
+		ids, err := b.RDB.ZRange(b.Context(), b.Key, 0, -1).Result()
+		require.NoError(b, err)
+		require.Len(b, ids, len(tasks))
+		require.True(b, slices.IsSorted(ids), "a batch keeps its order")
+	})
+}
+
+// Peek goes on behind the last entry that it has read: entries of one score are sorted by
+// the bytes of their IDs, and what has gone meanwhile makes it miss nothing.
+func TestQueue_PeekMissesNothingThatStays(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx := b.Context()
+		var want []string
+		for i := range 700 {
+			id := fmt.Sprintf("%c%03d", 'z'-rune(i%7), i)
+			want = append(want, id)
+			foreignAdd(b, id, 1)
+		}
+		slices.Sort(want)
+		peeked, err := b.Q.Peek(ctx, 1000)
+		require.NoError(b, err)
+		require.Equal(b, want, systest.IDs(peeked))
+
+		// While it reads, the entries of the first page go, one after the other.
+		removed := make(chan error, 1)
+		go func() {
+			for _, id := range want[:250] {
+				if err := b.RDB.ZRem(ctx, b.Key, id).Err(); err != nil {
+					removed <- err
+					return
+				}
+			}
+			removed <- nil
+		}()
+		for over := false; !over; {
+			select {
+			case err := <-removed:
+				require.NoError(b, err)
+				over = true
+			default:
+			}
+			peeked, err := b.Q.Peek(ctx, 1000)
+			require.NoError(b, err)
+			ids := systest.IDs(peeked)
+			require.True(b, slices.IsSorted(ids))
+			require.Equal(b, want[250:], ids[len(ids)-450:])
+		}
+	})
+}
+
+func TestDuplicates_String(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "[replace keep earliest latest unknown unknown]",
+		fmt.Sprint([]sluice.Duplicates{sluice.Replace, sluice.Keep, sluice.Earliest, sluice.Latest, 4, -1}))
+}
