@@ -12,7 +12,7 @@ import (
 // Claim leases up to n due tasks, earliest first: they are the caller's until the lease
 // ends. The caller then says what becomes of each with Dequeue, Retry, Release or Bury. A
 // task of which it says nothing is due again when its lease ends. To find nothing due is
-// no error.
+// no error. KeepAlive keeps the lease while the caller works.
 //
 // Tasks that were claimed as often as WithMaxAttempts allows go to the dead letters
 // instead, as do entries that are not the library's; fewer than n may be returned then.

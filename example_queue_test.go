@@ -64,7 +64,8 @@ func ExampleQueue_Enqueue() {
 	// it was scheduled <nil>
 }
 
-// A worker loop of one's own: wait, claim, work, and say what became of it.
+// A worker loop of one's own: wait, claim, work, and say what became of it. Where Worker
+// will do, use that: it claims in groups, and runs many handlers at once.
 func ExampleQueue_Claim() {
 	rdb, done := connect()
 	defer done()
@@ -75,57 +76,71 @@ func ExampleQueue_Claim() {
 	}
 	_, err = queue.EnqueueBatch(ctx, []sluice.Task{
 		{ID: "welcome", Payload: []byte("hello")},
-		{ID: "flaky", Payload: []byte("fails once")},
+		{ID: "nowhere", Payload: []byte("has no address")},
 		{ID: "reminder", Payload: []byte("pay"), Delay: 50 * time.Millisecond},
 	})
 	if err != nil {
 		log.Fatal(err)
 	}
 
-	sent := 0
-	send := func(e sluice.Entry) error {
-		if e.ID == "flaky" && e.Attempt == 1 {
-			return errors.New("try again")
+	consume(ctx, queue, func(_ context.Context, e sluice.Entry) error {
+		if e.ID == "nowhere" {
+			return sluice.Permanent(errors.New("no such address"))
 		}
 		fmt.Printf("%s: %s\n", e.ID, e.Payload)
-		if sent++; sent == 3 {
+		if e.ID == "reminder" {
 			stop() // the example is over
 		}
 		return nil
-	}
-
-	for {
-		if err := queue.Wait(ctx); ctx.Err() != nil {
-			break
-		} else if err != nil {
-			time.Sleep(time.Second) // Redis is away
-			continue
-		}
-		entries, err := queue.Claim(ctx, 1, time.Minute)
-		if err != nil {
-			log.Print(err)
-		}
-		for _, e := range entries {
-			// Finishing does not end with ctx: what is done is done.
-			ctx := context.WithoutCancel(ctx)
-			err := send(e)
-			if err != nil {
-				err = queue.Retry(ctx, e, 10*time.Millisecond)
-			} else {
-				err = queue.Dequeue(ctx, e)
-			}
-			if err != nil {
-				log.Print(err)
-			}
-		}
-	}
+	})
 	stats, err := queue.Stats(context.Background())
-	fmt.Println("left:", stats.Due+stats.Scheduled, err)
-	// Unordered output:
+	fmt.Println("left:", stats.Due+stats.Scheduled, "dead:", stats.Dead, err)
+	// Output:
 	// welcome: hello
-	// flaky: fails once
 	// reminder: pay
-	// left: 0 <nil>
+	// left: 0 dead: 1 <nil>
+}
+
+// consume works on tasks, one at a time, until ctx ends. Run it in as many goroutines as
+// there is to be work at once.
+func consume(ctx context.Context, queue *sluice.Queue, work func(ctx context.Context, e sluice.Entry) error) {
+	for ctx.Err() == nil {
+		err := queue.Wait(ctx)
+		if err == nil {
+			// One: the lease of a second would run while the first is worked on.
+			var entries []sluice.Entry
+			entries, err = queue.Claim(ctx, 1, time.Minute)
+			for _, e := range entries {
+				consumeOne(ctx, queue, e, work)
+			}
+		}
+		if err != nil && ctx.Err() == nil {
+			log.Print(err)
+			select { // Redis is away, or denies a command: not again at once
+			case <-time.After(sluice.DefaultBackoff(1, err)):
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+// consumeOne works on a task, and says what became of it.
+func consumeOne(ctx context.Context, queue *sluice.Queue, e sluice.Entry, work func(ctx context.Context, e sluice.Entry) error) {
+	failed := queue.KeepAlive(ctx, e, time.Minute, func(ctx context.Context) error { return work(ctx, e) })
+	isLast := queue.MaxAttempts() > 0 && e.Attempt >= queue.MaxAttempts()
+	ctx = context.WithoutCancel(ctx) // what is done is done
+	var err error
+	switch {
+	case failed == nil:
+		err = queue.Dequeue(ctx, e)
+	case sluice.IsPermanent(failed), isLast:
+		err = queue.Bury(ctx, e, failed.Error())
+	default:
+		err = queue.Retry(ctx, e, sluice.DefaultBackoff(e.Attempt, failed))
+	}
+	if err != nil { // ErrStale: it is not ours any more, and others have it
+		log.Print(err)
+	}
 }
 
 // Peek first, then take: of several callers that do so with one task, one succeeds.

@@ -154,6 +154,7 @@ func everyOperation(ctx context.Context, l *sluice.Locker, k *sluice.Lock, q *sl
 		"Pop":          func() error { _, err := q.Pop(ctx, 1); return err },
 		"Peek":         func() error { _, err := q.Peek(ctx, 1); return err },
 		"Claim":        func() error { _, err := q.Claim(ctx, 1, time.Second); return err },
+		"KeepAlive":    func() error { return q.KeepAlive(ctx, e, time.Second, func(context.Context) error { return nil }) },
 		"ExtendTask":   func() error { return q.Extend(ctx, e, time.Second) },
 		"Retry":        func() error { return q.Retry(ctx, e, 0) },
 		"Release":      func() error { return q.Release(ctx, e) },

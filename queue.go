@@ -45,6 +45,7 @@ type Queue struct {
 	channel  string // on which waiters are notified of an earlier task
 	canceled string // on which the IDs of tasks are published that were cancelled while leased
 	watcher  watcher
+	keeper   keeper
 }
 
 // Task is what a producer enqueues.

@@ -145,7 +145,11 @@ func settleError(op, name string, failed error, stale []string) error {
 // ErrStale: the task isn't the caller's any more; stop working on it. ErrUnknown: the
 // lease may have been extended; calling again is safe.
 func (q *Queue) Extend(ctx context.Context, e Entry, lease time.Duration) error {
-	if err := q.check("extend", ctx); err != nil {
+	return q.extend(ctx, "extend", e, lease)
+}
+
+func (q *Queue) extend(ctx context.Context, op string, e Entry, lease time.Duration) error {
+	if err := q.check(op, ctx); err != nil {
 		return err
 	}
 	err := checkReceipt(e)
@@ -153,11 +157,11 @@ func (q *Queue) Extend(ctx context.Context, e Entry, lease time.Duration) error 
 		err = checkDuration("lease", lease)
 	}
 	if err != nil {
-		return fmt.Errorf("sluice: extend: %w", err)
+		return fmt.Errorf("sluice: %s: %w", op, err)
 	}
 	reply, err := q.executor.Run(ctx, q.heartbeatRequest(e.ID, receiptOf(e), lease))
 	if err != nil {
-		return wrap("extend", q.name, err)
+		return wrap(op, q.name, err)
 	}
 	answer, err := decodeAnswer(reply.Value)
 	switch {
@@ -167,7 +171,7 @@ func (q *Queue) Extend(ctx context.Context, e Entry, lease time.Duration) error 
 	case answer != taskloop.Accepted: // an extension does not use the receipt up: it was stale before
 		err = ErrStale
 	}
-	return wrap("extend", q.name, err)
+	return wrap(op, q.name, err)
 }
 
 func (q *Queue) heartbeatRequest(id, receipt string, lease time.Duration) redisexec.Request {
