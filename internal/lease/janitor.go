@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/background"
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/shrink"
 )
 
 const (
@@ -43,6 +44,7 @@ type Janitor struct {
 
 	mu      sync.Mutex              // guards what follows
 	pending map[any]*pendingRelease // by token
+	peak    int                     // the most of them so far, see shrink.Map
 	asked   map[any]bool            // servers that a pipeline is under way to, see redisexec.Executor.NodeOf
 	closed  bool
 }
@@ -98,7 +100,7 @@ func (j *Janitor) Close() {
 	for _, p := range j.pending {
 		requests = append(requests, p.request)
 	}
-	clear(j.pending)
+	j.pending = map[any]*pendingRelease{}
 	for part := range slices.Chunk(requests, maxReleases) {
 		j.sendOnce(part)
 	}
@@ -164,6 +166,7 @@ func (j *Janitor) send(node any, due map[any]*pendingRelease) {
 			j.date(token, p, results[i].Err == nil, now)
 		}
 	}
+	j.pending = shrink.Map(j.pending, &j.peak)
 	j.loop.Wake()
 }
 

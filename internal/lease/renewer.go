@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/background"
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/shrink"
 )
 
 // maxBatch is the most extensions that one pipeline has.
@@ -50,6 +51,7 @@ type Renewer struct {
 
 	mu      sync.Mutex // guards what follows
 	entries map[Renewable]entry
+	peak    int             // the most entries so far, see shrink.Map
 	batches map[*batch]bool // under way, and not given up
 	nextDue time.Time       // when the loop takes its next turn; zero while it has none
 	closed  bool
@@ -125,6 +127,7 @@ func (r *Renewer) Forget(m Renewable) (over <-chan struct{}) {
 		over = under.over
 	}
 	delete(r.entries, m)
+	r.entries = shrink.Map(r.entries, &r.peak)
 	return over
 }
 
@@ -133,7 +136,7 @@ func (r *Renewer) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true
-	clear(r.entries)
+	r.entries = map[Renewable]entry{}
 	r.loop.Wake()
 }
 
@@ -193,6 +196,7 @@ func (r *Renewer) findDue(now time.Time, asked map[any]bool) (pressing Renewable
 			next = earlier(next, due)
 		}
 	}
+	r.entries = shrink.Map(r.entries, &r.peak)
 	return pressing, next
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/background"
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/shrink"
 )
 
 // The loop has no state of its own besides the connection. Each turn looks at what is
@@ -124,6 +125,7 @@ func (n *Notifier) dropUnused(now time.Time, p *plan) {
 			p.unsubscribe = append(p.unsubscribe, channel)
 		}
 	}
+	n.subscriptions = shrink.Map(n.subscriptions, &n.peak)
 }
 
 // requestWanted collects the channels that are not asked for yet and, now and then,

@@ -50,6 +50,7 @@ type Notifier struct {
 
 	mu            sync.Mutex // guards what follows
 	subscriptions map[string]*subscription
+	peak          int // the most of them so far, see shrink.Map
 	pingWanted    bool
 	closed        bool
 }

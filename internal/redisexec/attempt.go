@@ -41,8 +41,12 @@ func (e *Executor) attempt(ctx context.Context, r Request) Result {
 		a.ctx = context.WithoutCancel(ctx)
 	}
 	a.answered = make(chan struct{}, 1)
-	over, stop := e.alarm(r.Until)
-	defer stop()
+	var over <-chan time.Time // never, without an Until
+	if !r.Until.IsZero() {
+		timer := e.startTimer(r.Until)
+		defer e.stopTimer(timer)
+		over = timer.C
+	}
 	left := errTooLate
 	e.Start(a)
 	select {
@@ -58,22 +62,19 @@ func (e *Executor) attempt(ctx context.Context, r Request) Result {
 	return Result{Outcome: Abandoned, Err: left}
 }
 
-// alarm returns a channel that receives at a time, or never if that is zero, until stop is
-// called.
-func (e *Executor) alarm(at time.Time) (over <-chan time.Time, stop func()) {
-	if at.IsZero() {
-		return nil, func() {}
-	}
+// startTimer returns a timer for a time. It is given back to stopTimer.
+func (e *Executor) startTimer(at time.Time) *time.Timer {
 	timer, ok := e.timers.Get().(*time.Timer)
-	if ok {
-		timer.Reset(time.Until(at))
-	} else {
-		timer = time.NewTimer(time.Until(at))
+	if !ok {
+		return time.NewTimer(time.Until(at))
 	}
-	return timer.C, func() {
-		timer.Stop()
-		e.timers.Put(timer)
-	}
+	timer.Reset(time.Until(at))
+	return timer
+}
+
+func (e *Executor) stopTimer(timer *time.Timer) {
+	timer.Stop()
+	e.timers.Put(timer)
 }
 
 // Run sends the request, and deals with the result if the caller has left.

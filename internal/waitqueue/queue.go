@@ -1,11 +1,18 @@
 package waitqueue
 
-import "time"
+import (
+	"time"
+
+	"github.com/sluice-go/sluice/internal/shrink"
+)
+
+// enough is how many idle names a set keeps at least.
+const enough = 64
 
 // The methods in this file are called with the set's mutex held.
 
 // promoteNext makes the next waiter the head. A queue without one is idle.
-func (q *queue[V]) promoteNext(t Turn) {
+func (s *Set[V]) promoteNext(q *queue[V], t Turn) {
 	q.held, q.heldElsewhere = false, false
 	q.head = q.waiting.first
 	if q.head != nil {
@@ -15,6 +22,59 @@ func (q *queue[V]) promoteNext(t Turn) {
 	}
 	q.fairness = fairness{} // the notifications may be counted anew before the name is wanted again
 	q.stopWatching()
+	s.busy--
+}
+
+// makeRoom drops idle queues while there are more than enough: until then, an idle queue
+// spares the next waiter for that name its making. It also drops those whose head has lost
+// what it held and for which nothing waits, so that forgetting to give back leaks nothing.
+//
+// It looks at a few queues only, in turn. Every name that comes, and every queue that
+// becomes idle, makes it look at more of them than that adds.
+func (s *Set[V]) makeRoom() {
+	for range 4 {
+		q := s.oldest
+		if q == nil || len(s.queues) <= enough {
+			return
+		}
+		forgotten := q.held && q.waiting.first == nil && expired(q.head)
+		idle := q.head == nil && len(s.queues)-s.busy > 2*s.busy+enough
+		if !forgotten && !idle {
+			s.oldest = q.next
+			continue
+		}
+		if forgotten { // it is nothing to its queue any more, should it give back at last
+			q.head, q.held = nil, false
+			q.stopWatching()
+			s.busy--
+		}
+		s.drop(q)
+	}
+}
+
+// add puts a new queue into the ring of queues: it is the last that makeRoom looks at.
+func (s *Set[V]) add(q *queue[V]) {
+	s.queues[q.name] = q
+	if s.oldest == nil {
+		q.next, q.prev, s.oldest = q, q, q
+		return
+	}
+	q.next, q.prev = s.oldest, s.oldest.prev
+	q.prev.next, q.next.prev = q, q
+}
+
+// drop forgets a queue, and looks at the one behind it next.
+func (s *Set[V]) drop(q *queue[V]) {
+	delete(s.queues, q.name)
+	s.queues = shrink.Map(s.queues, &s.peak)
+	q.prev.next, q.next.prev = q.next, q.prev
+	if s.oldest == q {
+		s.oldest = q.next
+	}
+	if q.next == q {
+		s.oldest = nil
+	}
+	q.next, q.prev = nil, nil
 }
 
 // refuseImpatient tells those who would not wait that there is nothing to be had.
@@ -81,7 +141,7 @@ func (s *Set[V]) checkHead(q *queue[V]) {
 	case expired(q.head):
 		q.watched = nil
 		if first != nil {
-			q.promoteNext(Acquire)
+			s.promoteNext(q, Acquire)
 		}
 		return
 	case q.head == q.watched && !time.Now().Before(q.inspectAt):

@@ -59,13 +59,17 @@ const (
 type Set[V any] struct {
 	mu     sync.Mutex           // guards what follows, and the queues and waiters of this set
 	queues map[string]*queue[V] // by name
-	room   int                  // when queues has grown to this, idle ones are dropped
+	peak   int                  // the most queues so far, see shrink.Map
+	oldest *queue[V]            // the ring of all queues, at the one that makeRoom looks at next
+	busy   int                  // how many queues have a head
 	closed bool
 }
 
 // queue is the waiters of one name. It is idle while it has no head.
 type queue[V any] struct {
-	value V
+	value      V
+	name       string
+	prev, next *queue[V] // in the ring of all queues
 
 	head *Waiter[V]
 	held bool // the head holds, and has not begun to give back
@@ -119,11 +123,12 @@ func (s *Set[V]) Join(prefix, name string, w *Waiter[V], holder Holder, impatien
 	*into = q.value
 	*w = Waiter[V]{holder: holder, queue: q, impatient: impatient}
 	if q.held && expired(q.head) {
-		q.promoteNext(Acquire) // without the head, which has forgotten what it held
+		s.promoteNext(q, Acquire) // without the head, which has forgotten what it held
 	}
 	switch {
 	case q.head == nil:
 		q.head = w
+		s.busy++
 		return Acquire, nil
 	case impatient && q.held:
 		q.tried = true
@@ -148,9 +153,9 @@ func (s *Set[V]) queueOf(prefix, name string, value func() (V, error)) (*queue[V
 	if err != nil {
 		return nil, err
 	}
-	q := &queue[V]{value: v}
+	q := &queue[V]{value: v, name: prefix + name}
 	s.makeRoom()
-	s.queues[prefix+name] = q
+	s.add(q)
 	return q, nil
 }
 
@@ -235,7 +240,8 @@ func (s *Set[V]) PromoteNext(w *Waiter[V]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if w.queue != nil && w.queue.head == w {
-		w.queue.promoteNext(Acquire)
+		s.promoteNext(w.queue, Acquire)
+		s.makeRoom()
 	}
 }
 
@@ -250,10 +256,11 @@ func (s *Set[V]) GivenBack(w *Waiter[V], notified, received int) {
 	}
 	w.queue.fairness = fairness{notified: notified, received: received}
 	if notified > 0 {
-		w.queue.promoteNext(YieldThenAcquire)
+		s.promoteNext(w.queue, YieldThenAcquire)
 	} else {
-		w.queue.promoteNext(Acquire)
+		s.promoteNext(w.queue, Acquire)
 	}
+	s.makeRoom()
 }
 
 // HeadStart returns how long the head lets other processes go first, when the received-th
@@ -317,19 +324,4 @@ func (s *Set[V]) Len() (names, busy, queued int) {
 		}
 	}
 	return len(s.queues), busy, queued
-}
-
-// makeRoom drops idle queues, and those whose head has lost what it held and for which
-// nothing waits, so that forgetting to give back leaks nothing. Until then an idle queue
-// spares the next waiter for that name its making. It is called with the mutex held.
-func (s *Set[V]) makeRoom() {
-	if len(s.queues) < s.room {
-		return
-	}
-	for name, q := range s.queues {
-		if q.head == nil || q.held && q.waiting.first == nil && expired(q.head) {
-			delete(s.queues, name)
-		}
-	}
-	s.room = 2*len(s.queues) + 64
 }

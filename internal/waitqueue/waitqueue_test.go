@@ -2,6 +2,8 @@ package waitqueue
 
 import (
 	"cmp"
+	"runtime"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -159,12 +161,14 @@ func TestSet_DroppedHolderTakesNothingFromALaterOne(t *testing.T) {
 	old.deadline = time.Now() // and it has passed
 	require.Equal(t, Acquire, old.join(t, s, false))
 	require.True(t, s.Hold(&old.Waiter))
-	s.mu.Lock()
-	s.room = 0
-	s.makeRoom()
-	s.mu.Unlock()
-	names, busy, _ := s.Len()
-	require.Zero(t, names+busy)
+	for i := range 2 * enough { // others come
+		c := newCaller()
+		_, err := s.Join("", time.Duration(i).String(), &c.Waiter, &c.thing, false, new(string), func() (string, error) { return "", nil })
+		require.NoError(t, err)
+		s.PromoteNext(&c.Waiter)
+	}
+	_, busy, _ := s.Len()
+	require.Zero(t, busy, "it is not dropped")
 	later := newCaller()
 	require.Equal(t, Acquire, later.join(t, s, false))
 	require.True(t, s.Hold(&later.Waiter))
@@ -185,6 +189,49 @@ func TestSet_DropsIdleQueues(t *testing.T) {
 	names, busy, _ := s.Len()
 	require.Less(t, names, 200)
 	require.Zero(t, busy)
+}
+
+// TestSet_GivesMemoryBackAfterAPeak: whether the names become idle in the order in which
+// they came or the other way round. Those that are still held stay.
+func TestSet_GivesMemoryBackAfterAPeak(t *testing.T) {
+	// Not parallel: it measures the heap.
+	const n = 100_000
+	for name, at := range map[string]func(i int) int{
+		"in order": func(i int) int { return i }, "the other way round": func(i int) int { return n - 1 - i },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, before := New[string](), heap()
+			callers := make([]*caller, n)
+			for i := range callers {
+				c := newCaller()
+				_, err := s.Join("", strconv.Itoa(i), &c.Waiter, &c.thing, false, new(string), func() (string, error) { return "", nil })
+				require.NoError(t, err)
+				require.True(t, s.Hold(&c.Waiter))
+				callers[i] = c
+			}
+			peak := heap() - before
+			for i := range n - 100 {
+				s.GivenBack(&callers[at(i)].Waiter, 0, 0)
+				callers[at(i)] = nil
+			}
+			names, busy, _ := s.Len()
+			require.Equal(t, 100, busy)
+			require.LessOrEqual(t, names, 1000)
+			clear(callers)
+			callers = nil
+			require.Less(t, heap()-before, peak/20, "%d at the peak", peak)
+			runtime.KeepAlive(s)
+		})
+	}
+}
+
+// heap returns how many bytes are in use.
+func heap() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }
 
 func TestSet_ClosedSetGrantsNothing(t *testing.T) {
