@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/background"
 	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/lease"
@@ -33,7 +34,12 @@ func (k *Lock) acquireInOrder(ctx context.Context, try bool) error {
 		return err
 	}
 	turn, err := k.join(try)
-	if err == nil && turn == waitqueue.Queued {
+	if err != nil {
+		return err
+	}
+	a := acquisition{lock: k, try: try, arrived: k.address.outage.Arrival()}
+	if turn == waitqueue.Queued {
+		a.waited = true
 		turn, err = k.awaitTurn(ctx)
 	}
 	switch {
@@ -46,10 +52,10 @@ func (k *Lock) acquireInOrder(ctx context.Context, try bool) error {
 	case turn == waitqueue.YieldThenAcquire:
 		backoff.Sleep(ctx, yieldFor)
 	}
-	if err := k.acquire(ctx, try); err != nil {
+	if err := a.run(ctx); err != nil {
 		k.abandon()
 		k.locker.queues.PromoteNext(&k.waiter)
-		return err
+		return a.failure(ctx, err)
 	}
 	return nil
 }
@@ -74,9 +80,7 @@ func (k *Lock) awaitTurn(ctx context.Context) (turn waitqueue.Turn, err error) {
 	case <-k.locker.closed:
 		err = ErrClosed
 	case <-ctx.Done():
-		if err = ctx.Err(); queues.KnownHeld(&k.waiter) {
-			err = fmt.Errorf("%w: %w", ErrLocked, err)
-		}
+		err = fmt.Errorf("%w: %w", ErrLocked, ctx.Err())
 	}
 	if queues.Leave(&k.waiter) {
 		return 0, err
@@ -91,25 +95,33 @@ func (k *Lock) awaitTurn(ctx context.Context) (turn waitqueue.Turn, err error) {
 	return 0, err
 }
 
-// acquire takes the lock from Redis. k is the head of its queue: it polls for all who wait
-// behind it, whenever there is reason to.
-func (k *Lock) acquire(ctx context.Context, try bool) error {
+// acquisition is a lock on its way from Redis. Its lock is the head of its queue.
+type acquisition struct {
+	lock     *Lock
+	try      bool
+	arrived  time.Time // if in an outage, see redisexec.Outage
+	waited   bool      // in line, or was told at the last poll that another one holds the lock
+	doubtful bool      // an acquisition stayed without a reply: the key may be taken for a moment
+}
+
+// run takes the lock. It polls for all who wait behind it, whenever there is reason to.
+func (a *acquisition) run(ctx context.Context) error {
+	k := a.lock
 	queues := k.locker.queues
 	queues.Observed(&k.waiter, false)
-	taken, held, err := k.acquireBySet(ctx, try)
+	taken, held, err := a.bySet(ctx)
 	if taken || err != nil {
 		return err
 	}
 	if held {
+		a.waited = true
 		queues.Observed(&k.waiter, true)
 	}
 	next := poll{lock: k}
 	defer next.end()
 	for {
-		taken, left, err := k.acquireByScript(ctx)
+		taken, left, err := a.byScript(ctx)
 		switch {
-		case err != nil && held && errors.Is(err, ctx.Err()) && !errors.Is(err, ErrUnknown):
-			return fmt.Errorf("%w: %w", ErrLocked, err) // as it was at the last poll
 		case err != nil:
 			return err
 		case taken:
@@ -117,7 +129,7 @@ func (k *Lock) acquire(ctx context.Context, try bool) error {
 			return nil
 		}
 		queues.Observed(&k.waiter, true)
-		if held = true; try {
+		if a.waited = true; a.try {
 			return ErrLocked
 		}
 		if err := next.wait(ctx, left); err != nil {
@@ -125,6 +137,26 @@ func (k *Lock) acquire(ctx context.Context, try bool) error {
 		}
 		queues.Observed(&k.waiter, false)
 	}
+}
+
+// failure returns what the caller is told of an acquisition that failed with err. What it
+// may have left on the server is released in the background in any case.
+func (a *acquisition) failure(ctx context.Context, err error) error {
+	ended := ctx.Err()
+	passes := errors.Is(err, ErrUnknown) || errors.Is(err, ErrUnavailable)
+	switch {
+	case background.IsClosed(a.lock.locker.closed):
+		return ErrClosed
+	case errors.Is(err, ErrLocked):
+		return err
+	case a.waited && ended != nil && (passes || errors.Is(err, ended)):
+		// Whatever became of the last poll, the caller has waited in vain for another
+		// holder's lock, and has nothing else to decide.
+		return fmt.Errorf("%w: %w", ErrLocked, ended)
+	case a.doubtful && !errors.Is(err, ErrUnknown):
+		return fmt.Errorf("%w: an earlier reply was lost: %v", ErrUnknown, err) //nolint:errorlint // not definite any more
+	}
+	return err
 }
 
 // poll decides when the head of a queue polls Redis again.
@@ -153,7 +185,7 @@ func (p *poll) wait(ctx context.Context, left time.Duration) error {
 	case <-timer.C:
 		p.timedOut = true
 	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", ErrLocked, ctx.Err())
+		return ctx.Err()
 	case <-l.closed:
 		return ErrClosed
 	}
@@ -182,54 +214,73 @@ func (k *Lock) abandon() {
 	}
 }
 
-// acquireBySet is the first try, by a bare SET: cheaper than a script, if the lock is
-// free. It knows nothing of fences nor, if the lock is held, for how long. After a lost
-// reply the script tries with a token of its own, and what may have become of this one is
-// released.
-func (k *Lock) acquireBySet(ctx context.Context, try bool) (taken, held bool, err error) {
-	if try || k.options.fenced {
+// bySet is the first try, by a bare SET: cheaper than a script, if the lock is free. It
+// knows nothing of fences nor, if the lock is held, for how long. After a lost reply the
+// script tries with a token of its own, and what may have become of this one is released.
+func (a *acquisition) bySet(ctx context.Context) (taken, held bool, err error) {
+	k := a.lock
+	if a.try || k.options.fenced {
 		return false, false, nil
 	}
 	k.grant.token = rand.Text()
-	reply, err := k.locker.executor.Run(ctx, redisexec.Request{
-		Args:      []any{"set", k.address.keys[0], k.grant.token, "px", k.options.px, "nx"},
-		OnUnknown: k.member(),
-	})
+	reply, err := k.locker.executor.Run(ctx, a.request(redisexec.Request{
+		Args: []any{"set", k.address.keys[0], k.grant.token, "px", k.options.px, "nx"},
+	}))
 	switch {
-	case errors.Is(err, ErrUnknown) && ctx.Err() == nil:
-		k.grant.token = nil
+	case errors.Is(err, ErrUnknown) && ctx.Err() == nil && !errors.Is(err, redisexec.ErrStopped):
+		a.doubtful, k.grant.token = true, nil
 		return false, false, nil
 	case err != nil || reply.Value == nil:
 		return false, err == nil, err
+	case reply.Value != "OK":
+		return false, false, a.unexpected(redisexec.Unexpected(reply.Value))
 	}
 	return true, false, k.take(reply.Sent, 0)
 }
 
-// acquireByScript tries once. If the lock is not taken, left is for how long its holder
-// may keep it at most.
-func (k *Lock) acquireByScript(ctx context.Context) (taken bool, left time.Duration, err error) {
+// byScript tries once. If the lock is not taken, left is for how long its holder may keep
+// it at most.
+func (a *acquisition) byScript(ctx context.Context) (taken bool, left time.Duration, err error) {
+	k := a.lock
 	if k.grant.token == nil {
 		k.grant.token = rand.Text()
 	}
-	reply, err := k.locker.executor.Run(ctx, k.acquireRequest())
-	k.grant.ambiguous = k.grant.ambiguous || reply.Ambiguous
-	if err != nil {
-		return false, 0, err
-	}
-	left, fence, err := decodeAcquired(reply.Value)
-	if err != nil || left > 0 {
-		return false, left, err
-	}
-	return true, 0, k.take(reply.Sent, fence)
-}
-
-func (k *Lock) acquireRequest() redisexec.Request {
 	r := scriptAcquire.Request(k.address.keys, k.grant.token, k.options.px)
 	if k.options.fenced {
 		r = scriptAcquireFenced.Request(k.address.fencedKeys(), k.grant.token, k.options.px, fenceBlock, fenceLife.Milliseconds())
 	}
-	r.OnUnknown = k.member()
+	reply, err := k.locker.executor.Run(ctx, a.request(r))
+	k.grant.ambiguous = k.grant.ambiguous || reply.Ambiguous
+	a.doubtful = a.doubtful || reply.Ambiguous
+	if err != nil {
+		return false, 0, err
+	}
+	left, fence, err := decodeAcquired(reply.Value)
+	if err != nil {
+		return false, 0, a.unexpected(err)
+	}
+	if left > 0 {
+		return false, left, nil
+	}
+	return true, 0, k.take(reply.Sent, fence)
+}
+
+// request adds to a request what all acquisitions have. A caller that waits for the lock
+// also waits out an outage of the server.
+func (a *acquisition) request(r redisexec.Request) redisexec.Request {
+	k := a.lock
+	r.OnUnknown, r.Stop = k.member(), k.locker.closed
+	if !a.try {
+		r.Outage, r.Arrived = &k.address.outage, a.arrived
+	}
 	return r
+}
+
+// unexpected has the lock released after a reply of a kind that the server does not give:
+// the command may have been carried out.
+func (a *acquisition) unexpected(err error) error {
+	a.lock.releaseInBackground()
+	return err
 }
 
 // take makes k the holder of a lock that was acquired by a command which was sent then,
@@ -259,6 +310,7 @@ type address struct {
 	channel string // on which its release is announced
 	keys    []any  // the key, as the arguments of scripts
 	wake    any    // the channel, as an argument
+	outage  redisexec.Outage
 	fenced  atomic.Pointer[[]any]
 }
 

@@ -13,7 +13,8 @@ import (
 // wraps them as "sluice: <operation> <name>: ...", together with their cause. No error
 // holds a token, a payload or a password.
 var (
-	// ErrLocked says that another caller holds the lock: wait, or do without.
+	// ErrLocked says that another caller holds the lock, or waits for it before this one:
+	// wait, or do without.
 	ErrLocked = errors.New("locked by another holder")
 
 	// ErrNotHeld says that the lock is not, or no longer, the caller's.
@@ -39,6 +40,13 @@ var (
 	// ErrUnknown says that a command was sent and its reply lost, so that it may have
 	// been carried out or not. The operation's doc says what is safe.
 	ErrUnknown = redisexec.ErrUnknown
+
+	// ErrUnavailable says that nothing was carried out, because no server could be reached
+	// or none could serve the request: connections are refused, the pool has none that is
+	// free, the server is loading or has failed over. Trying later may help: it is the
+	// "503" beside the "500" of other errors. It is joined with the cause. A closed
+	// client, a wrong password and a context that ended first are not ErrUnavailable.
+	ErrUnavailable = redisexec.ErrUnavailable
 
 	// ErrInvalid says that an argument is bad. Nothing was sent.
 	ErrInvalid = errors.New("invalid argument")

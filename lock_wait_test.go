@@ -2,6 +2,9 @@ package sluice_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -372,8 +375,8 @@ func TestLock_ForcedOpenIsNotHandedOver(t *testing.T) {
 }
 
 // TestLocker_WaitersReportAServerThatHangs: an error goes to the caller whose command
-// failed; the next waiter sends its own, and none gets ErrLocked from a server that does
-// not answer.
+// failed, and that caller is not told that the lock is held. Those who wait in line behind
+// it are: they have sent nothing, and have waited in vain.
 func TestLocker_WaitersReportAServerThatHangs(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb, faults := s.Faulty(t)
@@ -383,6 +386,7 @@ func TestLocker_WaitersReportAServerThatHangs(t *testing.T) {
 		defer faults.Resume()
 		lag := systest.Lag(t)
 		var all sync.WaitGroup
+		var heads atomic.Int32
 		for range 10 {
 			all.Go(func() {
 				start := time.Now()
@@ -391,10 +395,51 @@ func TestLocker_WaitersReportAServerThatHangs(t *testing.T) {
 					t.Errorf("took %v, %v are allowed", took, most)
 				}
 				require.ErrorIs(t, err, context.DeadlineExceeded)
-				require.NotErrorIs(t, err, sluice.ErrLocked)
+				if !errors.Is(err, sluice.ErrLocked) {
+					heads.Add(1)
+				}
 			})
 		}
 		all.Wait()
+		require.EqualValues(t, 1, heads.Load())
+	})
+}
+
+// TestLocker_ATimeoutIsErrLocked joined with the context's error, for every caller that has
+// waited in line or was told that the lock is held, whenever its context ends.
+func TestLocker_ATimeoutIsErrLocked(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
+		rdb, faults := s.Faulty(t)
+		l, other, name := systest.NewLocker(t, rdb), systest.NewLocker(t, s.Client(t)), redistest.Name(t)
+		systest.Warm(t, l, name)
+		held, err := other.Lock(t.Context(), name, sluice.WithTTL(time.Hour))
+		require.NoError(t, err)
+		first := make(chan error, 1) // it makes sure that it is known
+		go func() {
+			_, err := l.Lock(systest.Within(t, time.Second), name)
+			first <- err
+		}()
+		require.Eventually(t, func() bool { _, busy := sluice.Names(l); return busy > 0 }, time.Second, time.Millisecond)
+		var all sync.WaitGroup
+		var mu sync.Mutex
+		kinds := map[string]int{}
+		for range 150 {
+			all.Go(func() {
+				_, err := l.Lock(systest.Within(t, 100*time.Millisecond+rand.N(700*time.Millisecond)), name)
+				kind := fmt.Sprint(errors.Is(err, sluice.ErrLocked), errors.Is(err, context.DeadlineExceeded), errors.Is(err, sluice.ErrUnknown))
+				mu.Lock()
+				defer mu.Unlock()
+				kinds[kind]++
+			})
+		}
+		faults.Delay(20 * time.Millisecond) // so that polls are often under way
+		time.AfterFunc(500*time.Millisecond, faults.Stall)
+		all.Wait()
+		require.ErrorIs(t, <-first, sluice.ErrLocked)
+		faults.Delay(0)
+		faults.Resume()
+		require.Equal(t, map[string]int{"true true false": 150}, kinds)
+		require.NoError(t, held.Unlock(t.Context()))
 	})
 }
 

@@ -52,12 +52,13 @@ type LockInfo struct {
 	TTL time.Duration
 }
 
-// NewLocker returns a Locker on rdb, which stays the caller's to close. It does no I/O.
+// NewLocker returns a Locker on rdb, which stays the caller's to close. It does no I/O. A
+// redis.Ring, or what embeds one, is refused: it moves names between its shards.
 // The options are the defaults for every lock; a call may override them. The error is
 // ErrInvalid.
 func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
-	if isNil(rdb) {
-		return nil, invalid("new locker", "nil client")
+	if err := checkClient(rdb); err != nil {
+		return nil, fmt.Errorf("sluice: new locker: %w", err)
 	}
 	options, err := defaultLockOptions.with(opts)
 	if err != nil {
@@ -88,17 +89,24 @@ func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
 // within the queue without a command; then it is given back to Redis, where other
 // processes wait. To cover that, a key lives up to 12ms longer than its TTL says.
 //
-// The error is ErrLocked together with ctx.Err() if ctx ended while another caller held
-// the lock; ctx.Err() alone if it ended before that was known; ErrLost if the reply took
-// longer than the TTL; ErrInvalid; ErrClosed; or what Redis or the network said. After a
-// lost reply (ErrUnknown) the key may exist for a moment: it is released in the
-// background.
+// While no server can be reached, or none can serve the lock, Lock tries on with growing
+// pauses of up to half a second, for ten seconds or until ctx ends.
+//
+// The error is ErrLocked together with ctx.Err() if ctx ended after the caller had waited
+// in line or was last told that another one holds the lock; ctx.Err() alone if it ended
+// before either; ErrUnavailable after those ten seconds, or joined with ctx.Err() if it
+// ended earlier; ErrLost if the reply took longer than the TTL; ErrInvalid; ErrClosed, at
+// once in Close; or what Redis or the network said. It is ErrUnknown if a reply was lost
+// and the caller was told nothing else. After it, and after ErrLocked and ErrClosed too,
+// the key may be taken for a moment: it is released in the background, and the caller has
+// nothing to do.
 func (l *Locker) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return l.lock("lock", ctx, name, opts, false)
 }
 
 // TryLock takes the named lock if it is free now. It is Lock without the waiting:
-// ErrLocked means that another caller holds it. It does not overtake those who wait.
+// ErrLocked means that another caller holds it, or is before this one in line. It does not
+// overtake those who wait. When no server can be reached, it is ErrUnavailable at once.
 func (l *Locker) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return l.lock("try lock", ctx, name, opts, true)
 }
@@ -256,9 +264,10 @@ func decodeForced(value any) (token string, released bool, err error) {
 // UnlockAll releases every lock that this Locker holds, in pipelines. Their contexts end
 // with the cause ErrClosed, and an Unlock or Extend of one of them returns ErrClosed after
 // that, or ErrNotHeld if the server says that the lock had been lost. Like Unlock it works
-// with a context that has ended, and waits for a second, or until the
-// last lock's own end, at the most. A release that gets no answer goes on in the background,
-// and the error is ErrUnknown.
+// with a context that has ended, and waits for a second, or until the last lock's own end,
+// at the most. A release that gets no answer goes on in the background, and the error is
+// ErrUnknown. So does one that the server refuses or that cannot be sent (ErrUnavailable);
+// the error is then the first of them, joined with ErrUnknown if others got no answer.
 func (l *Locker) UnlockAll(ctx context.Context) error {
 	if l == nil || l.executor == nil || ctx == nil {
 		return invalid("unlock all", "nil context or Locker not made by NewLocker")
@@ -267,7 +276,7 @@ func (l *Locker) UnlockAll(ctx context.Context) error {
 }
 
 // releaseAll releases what is held. The locks' contexts end with ErrClosed.
-func (l *Locker) releaseAll(ctx context.Context) (firstErr error) {
+func (l *Locker) releaseAll(ctx context.Context) error {
 	var locks []*Lock
 	for _, holder := range l.queues.Holders() {
 		m, _ := holder.(*member)
@@ -280,16 +289,37 @@ func (l *Locker) releaseAll(ctx context.Context) (firstErr error) {
 	for _, k := range locks {
 		l.renewer.Remove(graced, k.member(), 0)
 	}
+	var failed releaseFailures
 	for part := range slices.Chunk(locks, maxReleases) {
-		if err := l.releaseSome(graced, part); err != nil && firstErr == nil {
-			firstErr = fmt.Errorf("%w: %w", ErrUnknown, err)
-		}
+		l.releaseSome(graced, part, &failed)
 	}
-	return firstErr
+	return failed.err()
 }
 
-// releaseSome releases locks in one pipeline, and returns the first error.
-func (l *Locker) releaseSome(ctx context.Context, locks []*Lock) (firstErr error) {
+// releaseFailures are the first of each kind.
+type releaseFailures struct{ unknown, definite error }
+
+func (f *releaseFailures) add(err error) {
+	switch {
+	case errors.Is(err, ErrUnknown) && f.unknown == nil:
+		f.unknown = err
+	case !errors.Is(err, ErrUnknown) && f.definite == nil:
+		f.definite = err
+	}
+}
+
+func (f *releaseFailures) err() error {
+	switch {
+	case f.unknown == nil:
+		return f.definite
+	case f.definite == nil:
+		return f.unknown
+	}
+	return fmt.Errorf("%w; %w", f.definite, f.unknown)
+}
+
+// releaseSome releases locks in one pipeline.
+func (l *Locker) releaseSome(ctx context.Context, locks []*Lock, failed *releaseFailures) {
 	requests := make([]redisexec.Request, len(locks))
 	until := time.Now().Add(closeWait) // or, later, when all of them are over: then there is nothing to wait for
 	for i, k := range locks {
@@ -309,11 +339,8 @@ func (l *Locker) releaseSome(ctx context.Context, locks []*Lock) (firstErr error
 			k.lease.Lose()
 		}
 		l.queues.PromoteNext(&k.waiter)
-		if firstErr == nil {
-			firstErr = r.Err
-		}
+		failed.add(r.Final())
 	}
-	return firstErr
 }
 
 // withGrace returns a context that ends d after ctx does.

@@ -57,7 +57,7 @@ func TestLocker_WaitsUntilTheContextEnds(t *testing.T) {
 
 		start, lag := time.Now(), systest.Lag(t)
 		_, err = l.Lock(systest.Within(t, 150*time.Millisecond), name)
-		systest.RequireLocked(t, err)
+		require.ErrorIs(t, err, sluice.ErrLocked)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.GreaterOrEqual(t, time.Since(start), 150*time.Millisecond)
 		require.Less(t, time.Since(start), 200*time.Millisecond+10*lag())
@@ -89,7 +89,7 @@ func TestLocker_ReportsAHeldLockWheneverTheContextEnds(t *testing.T) {
 			}()
 			_, err := l.Lock(ctx, name)
 			cancel()
-			systest.RequireLocked(t, err)
+			require.ErrorIs(t, err, sluice.ErrLocked)
 			require.ErrorIs(t, err, context.Canceled)
 		}
 	})
@@ -370,7 +370,7 @@ func TestLocker_NeedsNoGoroutinePerLock(t *testing.T) {
 	systest.RequireNoGoroutines(t)
 
 	_, err = l.Lock(systest.Within(t, 50*time.Millisecond), name+"0")
-	systest.RequireLocked(t, err)
+	require.ErrorIs(t, err, sluice.ErrLocked)
 	require.NoError(t, l.Close())
 	systest.RequireNoGoroutines(t)
 }

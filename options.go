@@ -1,12 +1,16 @@
 package sluice
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
 	"github.com/sluice-go/sluice/internal/keyspace"
+	"github.com/sluice-go/sluice/internal/redisexec"
 )
 
 const (
@@ -236,13 +240,31 @@ func checkDuration(what string, d time.Duration) error {
 	return nil
 }
 
-// isNil reports whether rdb is nil, or an interface that holds a nil pointer.
-func isNil(rdb redis.UniversalClient) bool {
-	if rdb == nil {
-		return true
-	}
+// checkClient refuses a client that cannot be used. A Ring cannot: it moves a name to
+// another shard when one is down or comes back, so that two callers hold one lock, or a
+// queue is in two parts; and it has no way to subscribe before a channel is known.
+// Wrappers of a Ring are recognised by its methods, and the others by what they do when
+// they are asked for a subscription to nothing, which takes no I/O.
+func checkClient(rdb redis.UniversalClient) (err error) {
 	v := reflect.ValueOf(rdb)
-	return v.Kind() == reflect.Pointer && v.IsNil()
+	if rdb == nil || v.Kind() == reflect.Pointer && v.IsNil() {
+		return fmt.Errorf("%w: nil client", ErrInvalid)
+	}
+	if _, isRing := rdb.(interface{ Options() *redis.RingOptions }); isRing {
+		return fmt.Errorf("%w: a Ring cannot keep a name on one shard", ErrInvalid)
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%w: the client cannot subscribe: %w", ErrInvalid, err)
+		}
+	}()
+	defer redisexec.Contain(&err)
+	subscription := rdb.Subscribe(context.Background())
+	if subscription == nil {
+		return errors.New("it returns nil")
+	}
+	_ = subscription.Close()
+	return nil
 }
 
 // mainKey returns the main key of a lock or queue. The error is ErrInvalidName.

@@ -19,6 +19,30 @@ import (
 
 var nilContext context.Context // so that the linters let it through
 
+// embedsRing and embedsClient are what users make of a client to add to it; mute cannot
+// subscribe.
+type (
+	embedsRing   struct{ *redis.Ring }
+	embedsClient struct{ redis.UniversalClient }
+	mute         struct{ redis.UniversalClient }
+)
+
+func (mute) Subscribe(context.Context, ...string) *redis.PubSub { return nil }
+
+// unusable are clients that no Locker and no Queue can work with.
+func unusable() map[string]redis.UniversalClient {
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}})
+	_ = ring.Close()
+	return map[string]redis.UniversalClient{
+		"ring":                         ring,
+		"struct with a ring":           embedsRing{ring},
+		"interface with a ring":        embedsClient{ring},
+		"interface with nothing":       embedsClient{},
+		"interface with a nil pointer": embedsClient{(*redis.Client)(nil)},
+		"client without subscriptions": mute{},
+	}
+}
+
 // TestOptions_InvalidArgumentsAreRejectedUnsent gives every operation every kind of bad
 // argument: ErrInvalid, and not a byte is sent.
 func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
@@ -112,6 +136,10 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 		bad["max payload"] = queue("a", sluice.WithMaxPayload(-1))
 		bad["nil client"] = func() error { _, err := sluice.NewLocker(nil); return err }
 		bad["nil pointer client"] = func() error { _, err := sluice.NewLocker((*redis.Client)(nil)); return err }
+		for kind, rdb := range unusable() {
+			bad[kind] = func() error { _, err := sluice.NewLocker(rdb); return err }
+			bad["queue "+kind] = func() error { _, err := sluice.NewQueue(rdb, "a"); return err }
+		}
 		bad["queue nil client"] = func() error { _, err := sluice.NewQueue(nil, "a"); return err }
 		for what, err := range everyOperation(nilContext, l, k, q, e) {
 			bad["nil context: "+what] = err

@@ -36,7 +36,8 @@ var lastTime = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
 // has that score or, once it is claimed, until that claim has ended.
 //
 // Unless a doc below says otherwise, an error other than ErrUnknown means that nothing was
-// changed, and an operation returns when its context ends.
+// changed, and an operation returns when its context ends. ErrUnavailable means, besides,
+// that no server could be reached or none could serve it: trying later may help.
 type Queue struct {
 	executor *redisexec.Executor
 	options  queueOptions
@@ -151,10 +152,11 @@ type Stats struct {
 }
 
 // NewQueue returns the named queue on rdb, which stays the caller's to close. It does no
-// I/O. The error is ErrInvalid.
+// I/O. The error is ErrInvalid, also for a redis.Ring or what embeds one: it moves names
+// between its shards.
 func NewQueue(rdb redis.UniversalClient, name string, opts ...QueueOption) (*Queue, error) {
-	if isNil(rdb) {
-		return nil, invalid("new queue", "nil client")
+	if err := checkClient(rdb); err != nil {
+		return nil, fmt.Errorf("sluice: new queue: %w", err)
 	}
 	options, err := defaultQueueOptions.with(opts)
 	if err != nil {

@@ -93,9 +93,11 @@ type Worker struct {
 	Grace time.Duration
 
 	// Logger gets a warning when Redis fails and a message when it works again, once per
-	// outage; a warning for each task buried, lost, or failed for good with a waiting version;
-	// a message for each failed attempt and each task cancelled; an error with the stack for each panic. They hold the queue's name, task IDs and the
-	// first 512 bytes of errors, and no payloads. Defaults to none.
+	// outage; a warning for each task buried, lost, or failed for good with a waiting
+	// version; a message for each failed attempt and each task cancelled; an error with
+	// the stack for each panic. They hold the queue's name, task IDs and the first 512
+	// bytes of errors, and no payloads. A panic of its handler is ignored. Defaults to
+	// none.
 	Logger *slog.Logger
 
 	running  atomic.Bool
@@ -217,7 +219,7 @@ func (w *Worker) config() (taskloop.Config, error) {
 		p.backoff = DefaultBackoff
 	}
 	if w.Logger != nil {
-		p.log = w.Logger.With(slog.String("queue", w.Queue.name))
+		p.log = slog.New(containedLog{w.Logger.Handler()}).With(slog.String("queue", w.Queue.name))
 	}
 	c := taskloop.Config{
 		Policy:      p,
@@ -336,4 +338,26 @@ func (p *policy) delay(attempt int, err error) (d time.Duration) {
 		}
 	}()
 	return min(max(p.backoff(attempt, err), 0), longest)
+}
+
+// containedLog is a Logger's handler whose panics have no effect: in the run loop they
+// would end it, and in a runner change what becomes of a task.
+type containedLog struct{ handler slog.Handler }
+
+func (h containedLog) Enabled(ctx context.Context, level slog.Level) (enabled bool) {
+	defer func() { _ = recover() }()
+	return h.handler.Enabled(ctx, level)
+}
+
+func (h containedLog) Handle(ctx context.Context, r slog.Record) error {
+	defer func() { _ = recover() }()
+	return h.handler.Handle(ctx, r)
+}
+
+func (h containedLog) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return containedLog{h.handler.WithAttrs(attrs)}
+}
+
+func (h containedLog) WithGroup(name string) slog.Handler {
+	return containedLog{h.handler.WithGroup(name)}
 }

@@ -2,10 +2,13 @@ package notify
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice/internal/redisexec"
 )
 
 // connection is one pub/sub connection, as the loop and the receiver know it.
@@ -21,15 +24,35 @@ type connection struct {
 	deniedAt      time.Time  // when the server last said that access rules forbid a channel
 }
 
+// errNoPubSub is the error of a client that gives no connection to subscribe on.
+var errNoPubSub = errors.New("the client cannot subscribe")
+
 // open returns a connection that go-redis makes when it is first written to.
-func open(ctx context.Context, rdb redis.UniversalClient) *connection {
-	return &connection{pubsub: rdb.Subscribe(ctx)}
+func open(ctx context.Context, rdb redis.UniversalClient) (c *connection, err error) {
+	defer redisexec.Contain(&err)
+	pubsub := rdb.Subscribe(ctx)
+	if pubsub == nil {
+		return nil, errNoPubSub
+	}
+	return &connection{pubsub: pubsub}, nil
 }
 
 // close closes it and waits for the receiver.
 func (c *connection) close() {
-	_ = c.pubsub.Close()
+	_ = c.write(c.pubsub.Close)
 	c.receiver.Wait()
+}
+
+// write calls the client.
+func (c *connection) write(call func() error) (err error) {
+	defer redisexec.Contain(&err)
+	return call()
+}
+
+// read returns the next message. go-redis panics over some that no server should send.
+func (c *connection) read(ctx context.Context) (message any, err error) {
+	defer redisexec.Contain(&err)
+	return c.pubsub.Receive(ctx)
 }
 
 // expectAnswer notes that something was, or is about to be, written that the server

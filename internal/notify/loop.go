@@ -33,7 +33,10 @@ func (n *Notifier) turn() time.Duration {
 		n.disconnect()
 		return background.Idle
 	case n.conn == nil:
-		n.conn = open(n.ctx, n.rdb)
+		var err error
+		if n.conn, err = open(n.ctx, n.rdb); err != nil {
+			n.reconnect()
+		}
 		return 0
 	case n.conn.isDead(now) || !n.carryOut(p):
 		n.reconnect()
@@ -53,7 +56,7 @@ func (n *Notifier) disconnect() {
 // time, unless something came over this one. A connection that is closed at once must
 // not be followed by another at once.
 func (n *Notifier) reconnect() {
-	if n.conn.worked() {
+	if n.conn != nil && n.conn.worked() {
 		n.failures = 0
 	}
 	n.disconnect()
@@ -156,7 +159,7 @@ func (p *plan) dueAt(at, now time.Time) { p.pause = min(p.pause, max(at.Sub(now)
 func (n *Notifier) carryOut(p plan) bool {
 	c := n.conn
 	for _, channel := range p.subscribe {
-		if c.pubsub.Subscribe(n.ctx, channel) != nil {
+		if c.write(func() error { return c.pubsub.Subscribe(n.ctx, channel) }) != nil {
 			return false
 		}
 		if !c.reading {
@@ -164,17 +167,17 @@ func (n *Notifier) carryOut(p plan) bool {
 			c.receiver.Go(func() { n.receive(c) })
 		}
 	}
-	if len(p.unsubscribe) > 0 && c.pubsub.Unsubscribe(n.ctx, p.unsubscribe...) != nil {
+	if len(p.unsubscribe) > 0 && c.write(func() error { return c.pubsub.Unsubscribe(n.ctx, p.unsubscribe...) }) != nil {
 		return false
 	}
-	return !p.ping || c.pubsub.Ping(n.ctx) == nil
+	return !p.ping || c.write(func() error { return c.pubsub.Ping(n.ctx) }) == nil
 }
 
 // receive reads until the connection fails, which its close makes it do. It runs in a
 // goroutine of its own, that of the receiver.
 func (n *Notifier) receive(c *connection) {
 	for {
-		message, err := c.pubsub.Receive(n.ctx)
+		message, err := c.read(n.ctx)
 		switch {
 		case err == nil:
 			c.noteAnswer()

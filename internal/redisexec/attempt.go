@@ -8,8 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ReplyGrace is how long a reply is still waited for when the context has ended while
-// the attempt was under way: most come within it, and what they say is worth more to
+// ReplyGrace is how long a reply is still waited for when the context has ended, or the
+// caller is to stop, while the attempt was under way: most come within it, and what they say is worth more to
 // the caller than "unknown".
 const ReplyGrace = 15 * time.Millisecond
 
@@ -27,13 +27,13 @@ type attempt struct {
 	result   Result
 }
 
-// attempt sends a request once and waits for the reply, for ctx to end or for the request's
-// Until, whichever comes first. If it is not the reply, the command goes on in a sender, until go-redis's own
-// timeouts at the latest.
+// attempt sends a request once and waits for the reply, for ctx to end, or for the
+// request's Stop or Until, whichever comes first. If it is not the reply, the command goes
+// on in a sender, until go-redis's own timeouts at the latest.
 func (e *Executor) attempt(ctx context.Context, r Request) Result {
 	e.underWay.Add()
-	a := &attempt{executor: e, ctx: ctx, request: r}
-	if ctx.Done() == nil && r.Until.IsZero() { // there is nothing to leave for
+	a := &attempt{executor: e, ctx: ctx, request: r, result: Result{Outcome: Unknown, Err: ErrPanicked}}
+	if ctx.Done() == nil && r.Stop == nil && r.Until.IsZero() { // there is nothing to leave for
 		defer e.underWay.Done()
 		return a.send()
 	}
@@ -54,6 +54,8 @@ func (e *Executor) attempt(ctx context.Context, r Request) Result {
 		return a.result
 	case <-ctx.Done():
 		left = ctx.Err()
+	case <-r.Stop:
+		left = ErrStopped
 	case <-over:
 	}
 	if a.answersInTime() || !a.settled.CompareAndSwap(false, true) {
@@ -77,10 +79,15 @@ func (e *Executor) stopTimer(timer *time.Timer) {
 	e.timers.Put(timer)
 }
 
-// Run sends the request, and deals with the result if the caller has left.
+// Run sends the request.
 func (a *attempt) Run() {
 	defer a.executor.underWay.Done()
+	defer a.settle() // also if a hook of the client's ends the goroutine
 	a.result = a.send()
+}
+
+// settle deals with the result if the caller has left.
+func (a *attempt) settle() {
 	if a.settled.CompareAndSwap(false, true) {
 		a.answered <- struct{}{}
 		return
@@ -116,7 +123,8 @@ func (a *attempt) send() Result {
 
 // process sends the command. The error is read from the command, which waits for it
 // where the client is an autopipeline that defers it.
-func (a *attempt) process(args []any) error {
+func (a *attempt) process(args []any) (err error) {
+	defer Contain(&err)
 	a.command.Cmd = redis.NewCmd(a.ctx, args...)
 	if err := a.executor.rdb.Process(a.ctx, &a.command); err != nil {
 		return err

@@ -13,11 +13,14 @@ import (
 // until then it misses a replica that has been promoted. It asks in the background, one
 // question at a time. An autopipeline gives no access to this: behind one, it takes up
 // to a minute.
-func (e *Executor) refreshTopology(r Result) Result {
+func (e *Executor) refreshTopology(r Result) (same Result) {
 	if r.Outcome != Unknown && r.Outcome != NotSent {
 		return r
 	}
 	if cluster, ok := e.rdb.(interface{ ReloadState(ctx context.Context) }); ok {
+		same = r
+		var failed error // it is tried again after the next failure
+		defer Contain(&failed)
 		cluster.ReloadState(context.Background())
 	}
 	return r
@@ -37,11 +40,19 @@ func (e *Executor) NodeOf(key any) any {
 		return nil
 	}
 	name, _ := key.(string)
-	node, err := cluster.MasterForKey(ended, name)
+	node, err := masterFor(cluster, name)
 	if err != nil {
 		return nil
 	}
 	return node
+}
+
+func masterFor(cluster interface {
+	MasterForKey(ctx context.Context, key string) (*redis.Client, error)
+}, key string,
+) (node *redis.Client, err error) {
+	defer Contain(&err)
+	return cluster.MasterForKey(ended, key)
 }
 
 // ended is a context that has ended: what is called with it does not use the network.

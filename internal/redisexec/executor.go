@@ -26,7 +26,8 @@ const (
 	// reply was lost.
 	maxRepeats = 3
 	// unavailableFor is how long a request is tried again while the server says that
-	// it cannot serve it just now: it is loading, failing over or migrating.
+	// it cannot serve it just now: it is loading, failing over or migrating. A persistent
+	// request is tried again for as long when no server can be reached.
 	unavailableFor = 10 * time.Second
 
 	backoffFirst = 8 * time.Millisecond
@@ -66,6 +67,15 @@ type Request struct {
 	Detached bool
 	// Until, if set, is when the caller leaves, whether its context has ended or not.
 	Until time.Time
+	// Stop, if set, ends the request when it is closed, as the end of the context does.
+	// The error is ErrStopped.
+	Stop <-chan struct{}
+	// Outage, if set, makes the request persistent: when it could not be sent, it is tried
+	// again as if the server had said that it is unavailable.
+	Outage *Outage
+	// Arrived is since when the caller of a persistent request has waited; see
+	// [Outage.Arrival].
+	Arrived time.Time
 	// OnUnknown, if set, is notified when the request's effect may have come, or may
 	// still come, after Run returned without a reply: at once, or when the attempt that
 	// the caller has left has ended; both, if there was an earlier attempt without a reply.
@@ -95,52 +105,63 @@ type Reply struct {
 	Ambiguous bool
 }
 
-// Run carries out a request. It blocks until there is a reply, or a definite failure,
-// or ctx ends (then for 15ms more, in which most replies come). It is the only retry
-// loop of the library:
+// Run carries out a request. It blocks until there is a reply, or a definite failure, or
+// until ctx ends, Until comes or Stop is closed (then for 15ms more, in which most replies
+// come). It is the only retry loop of the library:
 //
 //	outcome      Never        Idempotent           ReadOnly
 //	Done         the reply    the reply            the reply
 //	Rejected     error        error*               error
-//	Unavailable  try again, for unavailableFor at most, then as Rejected
-//	NotSent      error        error*               error
+//	Unavailable  try again, for unavailableFor at most, then ErrUnavailable*
+//	NotSent      ErrUnavailable*; if persistent, as Unavailable
+//	  for good   error        error*               error
 //	Unknown      ErrUnknown   try again, then      try again, then
 //	                          ErrUnknown           error
 //	Abandoned    ErrUnknown   ErrUnknown           error
 //
-// *ErrUnknown instead, if the outcome of an earlier attempt is unknown.
+// *ErrUnknown instead, if the outcome of an earlier attempt is unknown and the request is
+// not ReadOnly. "For good" is what another try would not mend: a client that is closed, a
+// wrong password. If ctx ends while a request is tried again, the error is ctx's, joined
+// with the one that it would have been.
 func (e *Executor) Run(ctx context.Context, r Request) (Reply, error) {
 	var reply Reply
+	var transient error // why it was not carried out so far, although it may be later
 	for start, try := time.Now(), 0; ; try++ {
-		if err := ctx.Err(); err != nil && (!r.Detached || try > 0) {
-			return reply, fail(r, &reply, err)
+		if err := r.ended(ctx); err != nil && (!r.Detached || try > 0) {
+			return reply, fail(r, &reply, join(err, transient), transient != nil)
 		}
 		if try > 0 && r.isOver() {
-			return reply, fail(r, &reply, errTooLate)
+			return reply, fail(r, &reply, join(errTooLate, transient), transient != nil)
 		}
 		reply.Sent = time.Now()
 		result := e.attempt(ctx, r)
-		switch result.Outcome {
-		case Done:
+		switch {
+		case result.Outcome == Done:
+			r.Outage.end()
 			reply.Value = result.Value
 			return reply, nil
-		case Abandoned:
+		case result.Outcome == Abandoned:
 			if !reply.Ambiguous {
 				r.OnUnknown = nil // the attempt notifies it itself, once it has ended
 			}
 			reply.Ambiguous = true
-			return reply, fail(r, &reply, result.Err)
-		case Unknown:
+			return reply, fail(r, &reply, result.Err, false)
+		case result.Outcome == Unknown:
+			r.Outage.end()
 			reply.Ambiguous = true
 			if r.Retry == Never || try >= maxRepeats {
-				return reply, fail(r, &reply, result.Err)
+				return reply, fail(r, &reply, result.Err, false)
 			}
-		case Unavailable:
-			if time.Since(start) > unavailableFor {
-				return reply, fail(r, &reply, result.Err)
-			}
-		case Rejected, NotSent:
-			return reply, fail(r, &reply, result.Err)
+		case !result.isTransient():
+			r.Outage.end()
+			return reply, fail(r, &reply, result.Err, false)
+		case r.ended(ctx) != nil && !r.Detached:
+			// It may have been the end of ctx that kept it from being sent.
+			return reply, fail(r, &reply, join(r.ended(ctx), result.Err), transient != nil)
+		case result.Outcome == NotSent && r.Outage == nil, time.Since(r.Outage.since(start, r.Arrived)) > unavailableFor:
+			return reply, fail(r, &reply, result.Err, true)
+		default:
+			transient = result.Err
 		}
 		r.pause(ctx, try)
 	}
@@ -151,19 +172,39 @@ var errTooLate = errors.New("no reply in time")
 
 func (r Request) isOver() bool { return !r.Until.IsZero() && !time.Now().Before(r.Until) }
 
-// pause is Pause, until Until at the most.
+// pause is Pause, until Until at the most, or until Stop is closed.
 func (r Request) pause(ctx context.Context, try int) {
 	if !r.Until.IsZero() {
 		bounded, cancel := context.WithDeadline(ctx, r.Until)
 		defer cancel()
 		ctx = bounded
 	}
-	Pause(ctx, try)
+	pause(ctx, r.Stop, try)
+}
+
+// ended returns why the request is to be given up, or nil.
+func (r Request) ended(ctx context.Context) error {
+	if r.Stop != nil && background.IsClosed(r.Stop) {
+		return ErrStopped
+	}
+	return ctx.Err()
+}
+
+// join adds to why a request ended what kept it from being carried out before, if
+// anything did.
+func join(end, cause error) error {
+	if cause == nil {
+		return end
+	}
+	return fmt.Errorf("%w: %w", end, cause)
 }
 
 // fail returns the error of a request that ends without a reply.
-func fail(r Request, reply *Reply, err error) error {
+func fail(r Request, reply *Reply, err error, unavailable bool) error {
 	if !reply.Ambiguous || r.Retry == ReadOnly {
+		if unavailable {
+			return fmt.Errorf("%w: %w", ErrUnavailable, err)
+		}
 		return err
 	}
 	if r.OnUnknown != nil {
@@ -174,8 +215,17 @@ func fail(r Request, reply *Reply, err error) error {
 
 // Pause waits before the next try (0 is the first), or until ctx ends: exponential
 // backoff with full jitter.
-func Pause(ctx context.Context, try int) {
-	backoff.Sleep(ctx, backoffLeast+backoff.Full(backoff.Exponential(backoffFirst, backoffLast, try)))
+func Pause(ctx context.Context, try int) { pause(ctx, nil, try) }
+
+// pause is Pause, which the closing of stop ends too.
+func pause(ctx context.Context, stop <-chan struct{}, try int) {
+	timer := time.NewTimer(backoffLeast + backoff.Full(backoff.Exponential(backoffFirst, backoffLast, try)))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	case <-stop:
+	}
 }
 
 // Go runs f in a goroutine for which Close waits.
@@ -191,16 +241,33 @@ func (e *Executor) Close(ctx context.Context) {
 
 // CommandTime returns the longest time that a client spends on a command.
 func CommandTime(rdb redis.UniversalClient) time.Duration {
-	read, write, pool := 5*time.Second, 5*time.Second, 6*time.Second // go-redis's defaults
+	read, write, pool := timeouts(rdb)
+	return max(read, 0) + max(write, 0) + max(pool, 0)
+}
+
+// timeouts returns go-redis's defaults for a client that does not say.
+func timeouts(rdb redis.UniversalClient) (read, write, pool time.Duration) {
+	read, write, pool = 5*time.Second, 5*time.Second, 6*time.Second
+	var failed error
+	defer Contain(&failed)
 	switch c := rdb.(type) {
 	case interface{ Options() *redis.Options }:
 		read, write, pool = c.Options().ReadTimeout, c.Options().WriteTimeout, c.Options().PoolTimeout
 	case interface{ Options() *redis.ClusterOptions }:
 		read, write, pool = c.Options().ReadTimeout, c.Options().WriteTimeout, c.Options().PoolTimeout
 	}
-	return max(read, 0) + max(write, 0) + max(pool, 0)
+	return read, write, pool
 }
 
-// ErrUnknown says that a command was sent and its reply lost, so that it may have been
-// carried out or not.
-var ErrUnknown = errors.New("outcome unknown")
+var (
+	// ErrUnknown says that a command was sent and its reply lost, so that it may have been
+	// carried out or not.
+	ErrUnknown = errors.New("outcome unknown")
+	// ErrUnavailable says that nothing was carried out, because no server could be reached
+	// or none could serve the request. It may work later.
+	ErrUnavailable = errors.New("server unavailable")
+	// ErrStopped is the error of a request whose Stop was closed.
+	ErrStopped = errors.New("stopped")
+	// ErrPanicked says that the client, or one of its hooks, panicked.
+	ErrPanicked = errors.New("the Redis client panicked")
+)

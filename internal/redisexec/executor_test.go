@@ -2,6 +2,7 @@ package redisexec
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -15,14 +16,16 @@ var policies = map[string]RetryPolicy{"never": Never, "idempotent": Idempotent, 
 
 // decision is what Run makes of a request whose attempts end like this.
 type decision struct {
-	answers []answer
-	retry   RetryPolicy
+	answers    []answer
+	retry      RetryPolicy
+	persistent bool
 
-	want      any   // the reply
-	err       error // that it wraps
-	unknown   bool  // it is an ErrUnknown
-	ambiguous bool
-	sent      int // how often it was sent
+	want        any   // the reply
+	err         error // that it wraps
+	unknown     bool  // it is an ErrUnknown
+	unavailable bool  // it is an ErrUnavailable
+	ambiguous   bool
+	sent        int // how often it was sent
 }
 
 // decisions is the table over Run, row by row.
@@ -37,9 +40,36 @@ var decisions = map[string]decision{
 	"rejected, idempotent": {answers: []answer{refused}, retry: Idempotent, err: errRefused, sent: 1},
 	"rejected, read only":  {answers: []answer{refused}, retry: ReadOnly, err: errRefused, sent: 1},
 
-	"not sent, never":      {answers: []answer{unwritten}, retry: Never, err: errPool, sent: 1},
-	"not sent, idempotent": {answers: []answer{unwritten}, retry: Idempotent, err: errPool, sent: 1},
-	"not sent, read only":  {answers: []answer{unwritten}, retry: ReadOnly, err: errPool, sent: 1},
+	"not sent, never":      {answers: []answer{unwritten}, retry: Never, err: errPool, unavailable: true, sent: 1},
+	"not sent, idempotent": {answers: []answer{unwritten}, retry: Idempotent, err: errPool, unavailable: true, sent: 1},
+	"not sent, read only":  {answers: []answer{unwritten}, retry: ReadOnly, err: errPool, unavailable: true, sent: 1},
+
+	"not sent for a moment, never, persistent": {
+		answers: []answer{unwritten, unwritten, carriedOut}, retry: Never, persistent: true, want: int64(7), sent: 3,
+	},
+	"not sent for a moment, idempotent, persistent": {
+		answers: []answer{unwritten, unavailable, unwritten, carriedOut}, retry: Idempotent, persistent: true, want: int64(7), sent: 4,
+	},
+	"not sent for a moment, read only, persistent": {
+		answers: []answer{unwritten, unwritten, carriedOut}, retry: ReadOnly, persistent: true, want: int64(7), sent: 3,
+	},
+	"not sent, then rejected, persistent": {
+		answers: []answer{unwritten, refused}, retry: Never, persistent: true, err: errRefused, sent: 2,
+	},
+	"not sent, then unknown, persistent": {
+		answers: []answer{unwritten, noReply}, retry: Never, persistent: true, err: errTimeout, unknown: true, ambiguous: true, sent: 2,
+	},
+	"unknown, not sent, then done, persistent": {
+		answers: []answer{noReply, unwritten, carriedOut}, retry: Idempotent, persistent: true, want: int64(7), ambiguous: true, sent: 3,
+	},
+	"not sent for good, never":      {answers: []answer{closed}, retry: Never, err: redis.ErrClosed, sent: 1},
+	"not sent for good, idempotent": {answers: []answer{closed}, retry: Idempotent, err: redis.ErrClosed, sent: 1},
+	"not sent for good, read only":  {answers: []answer{closed}, retry: ReadOnly, err: redis.ErrClosed, sent: 1},
+	"not sent for good, persistent": {answers: []answer{closed}, retry: Never, persistent: true, err: redis.ErrClosed, sent: 1},
+	"not sent, then for good":       {answers: []answer{unwritten, closed}, retry: Never, persistent: true, err: redis.ErrClosed, sent: 2},
+	"unknown, then not sent for good": {
+		answers: []answer{noReply, closed}, retry: Idempotent, err: redis.ErrClosed, unknown: true, ambiguous: true, sent: 2,
+	},
 
 	"unavailable for a moment, never":      {answers: []answer{unavailable, unavailable, carriedOut}, retry: Never, want: int64(7), sent: 3},
 	"unavailable for a moment, idempotent": {answers: []answer{unavailable, unavailable, carriedOut}, retry: Idempotent, want: int64(7), sent: 3},
@@ -71,7 +101,7 @@ var decisions = map[string]decision{
 		answers: []answer{noReply, unwritten}, retry: Idempotent, err: errPool, unknown: true, ambiguous: true, sent: 2,
 	},
 	"unknown, then not sent, read only": {
-		answers: []answer{noReply, unwritten}, retry: ReadOnly, err: errPool, ambiguous: true, sent: 2,
+		answers: []answer{noReply, unwritten}, retry: ReadOnly, err: errPool, unavailable: true, ambiguous: true, sent: 2,
 	},
 	"unknown, unavailable, then done": {
 		answers: []answer{noReply, unavailable, carriedOut}, retry: Idempotent, want: int64(7), ambiguous: true, sent: 3,
@@ -97,6 +127,9 @@ func (d decision) check(t *testing.T, ctx func(*testing.T) context.Context) {
 	bubble(t, s, func(t *testing.T, e *Executor) {
 		r := plain(d.retry)
 		r.OnUnknown = notified
+		if d.persistent {
+			r.Outage = new(Outage)
+		}
 		reply, err := e.Run(ctx(t), r)
 		require.Equal(t, d.want, reply.Value)
 		require.Equal(t, d.ambiguous, reply.Ambiguous)
@@ -107,6 +140,7 @@ func (d decision) check(t *testing.T, ctx func(*testing.T) context.Context) {
 		} else {
 			require.ErrorIs(t, err, d.err)
 		}
+		require.Equal(t, d.unavailable, errors.Is(err, ErrUnavailable))
 		if d.unknown {
 			require.ErrorIs(t, err, ErrUnknown)
 			require.Equal(t, 1, notified.count())
@@ -138,6 +172,7 @@ func TestExecutor_UnavailableIsTriedAgainForTenSeconds(t *testing.T) {
 					r.OnUnknown = notified
 					reply, err := e.Run(t.Context(), r)
 					require.ErrorIs(t, err, errLoading)
+					require.Equal(t, !ambiguous || retry == ReadOnly, errors.Is(err, ErrUnavailable))
 					require.Equal(t, ambiguous, reply.Ambiguous)
 					require.Greater(t, time.Since(start), 10*time.Second)
 					require.LessOrEqual(t, time.Since(start), 10*time.Second+backoffLast+backoffLeast)
@@ -150,6 +185,83 @@ func TestExecutor_UnavailableIsTriedAgainForTenSeconds(t *testing.T) {
 						require.Zero(t, notified.count())
 					}
 				})
+			})
+		}
+	}
+}
+
+// TestExecutor_APersistentRequestWaitsOutAnOutage: for ten seconds from when the outage
+// began or, if it came later, from when its caller came.
+func TestExecutor_APersistentRequestWaitsOutAnOutage(t *testing.T) {
+	t.Parallel()
+	s := newServer(unwritten)
+	bubble(t, s, func(t *testing.T, e *Executor) {
+		r := plain(Never)
+		r.Outage, r.Arrived = new(Outage), time.Time{}
+		run := func(least, most time.Duration) {
+			t.Helper()
+			start := time.Now()
+			_, err := e.Run(t.Context(), r)
+			require.ErrorIs(t, err, ErrUnavailable)
+			require.ErrorIs(t, err, errPool)
+			require.GreaterOrEqual(t, time.Since(start), least)
+			require.LessOrEqual(t, time.Since(start), most+backoffLast+backoffLeast)
+		}
+		before := r.Outage.Arrival()
+		require.Zero(t, before)
+		later := make(chan time.Time, 1)
+		time.AfterFunc(4*time.Second, func() { later <- r.Outage.Arrival() })
+		run(10*time.Second, 10*time.Second)
+		r.Arrived = <-later
+		require.NotZero(t, r.Arrived)
+		run(4*time.Second-backoffLast-backoffLeast, 4*time.Second) // it came four seconds after the first
+		r.Arrived = before
+		run(0, 0)
+		r.Arrived = r.Outage.Arrival()
+		run(10*time.Second, 10*time.Second)
+
+		s.answers = []answer{carriedOut, unwritten}
+		_, err := e.Run(t.Context(), r)
+		require.NoError(t, err)
+		require.Zero(t, r.Outage.Arrival(), "it is over")
+		r.Arrived = before
+		run(10*time.Second, 10*time.Second)
+	})
+}
+
+// TestExecutor_StopEndsARequest: at once in a pause, and within ReplyGrace while a reply is
+// waited for; with any context.
+func TestExecutor_StopEndsARequest(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		first   answer
+		unknown bool
+		within  time.Duration
+		told    int
+	}{
+		"waiting for a reply":  {carriedOut.taking(time.Minute), true, ReplyGrace, 1},
+		"between two attempts": {unavailable, false, 0, 0},
+		"while it is not sent": {unwritten.taking(time.Minute), true, ReplyGrace, 0},
+	} {
+		for _, endless := range []bool{true, false} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				notified := &counter{}
+				bubble(t, newServer(test.first), func(t *testing.T, e *Executor) {
+					ctx, stop := context.Background(), make(chan struct{})
+					if !endless {
+						ctx = endsAfter(t, time.Hour)
+					}
+					r := plain(Never)
+					r.Stop, r.OnUnknown = stop, notified
+					time.AfterFunc(time.Second, func() { close(stop) })
+					start := time.Now()
+					_, err := e.Run(ctx, r)
+					require.ErrorIs(t, err, ErrStopped)
+					require.Equal(t, test.unknown, errors.Is(err, ErrUnknown))
+					require.LessOrEqual(t, time.Since(start), time.Second+test.within)
+				})
+				require.Equal(t, test.told, notified.count(), "what it may have done is undone")
 			})
 		}
 	}

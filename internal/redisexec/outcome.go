@@ -1,6 +1,7 @@
 package redisexec
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -32,6 +33,24 @@ type Result struct {
 	Err     error
 }
 
+// isTransient reports that nothing was carried out, because no server could be reached or
+// none could serve the request, and that it may be carried out later.
+func (r Result) isTransient() bool {
+	return r.Outcome == Unavailable || r.Outcome == NotSent && !isLasting(r.Err)
+}
+
+// Final returns the error of a request that is not tried again after this result: with
+// [ErrUnknown] or [ErrUnavailable], if it is one of them. It is nil if there is a reply.
+func (r Result) Final() error {
+	switch {
+	case r.Outcome == Unknown, r.Outcome == Abandoned:
+		return fmt.Errorf("%w: %w", ErrUnknown, r.Err)
+	case r.isTransient():
+		return fmt.Errorf("%w: %w", ErrUnavailable, r.Err)
+	}
+	return r.Err
+}
+
 // command is a redis.Cmd that go-redis does not repeat, and that knows whether it may
 // have been written to a connection.
 type command struct {
@@ -55,7 +74,7 @@ func (c *command) classify(err error) Result {
 	switch {
 	case err == nil, errors.Is(err, redis.Nil):
 		return Result{c.Val(), Done, nil}
-	case !c.written.Load(), isDial(err):
+	case !c.written.Load(), isBeforeTheSend(err):
 		return Result{nil, NotSent, fromServer(err)} // perhaps the server's, while the connection was set up
 	}
 	var server redis.Error
@@ -69,11 +88,32 @@ func (c *command) classify(err error) Result {
 	}
 }
 
-// isDial reports that there was no connection to send on. "Written" is no proof on a
-// Cluster, whose client reads the arguments beforehand to find the node.
-func isDial(err error) bool {
+// isBeforeTheSend recognises the errors of a client that had no connection to send on.
+// "Written" is no proof on a Cluster and behind an autopipeline, which read the arguments
+// beforehand: to find the node, and to know the size.
+func isBeforeTheSend(err error) bool {
+	for _, before := range []error{redis.ErrPoolTimeout, redis.ErrPoolExhausted, redis.ErrClosed, redis.ErrAutoPipelineQueueFull} {
+		if errors.Is(err, before) {
+			return true
+		}
+	}
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial"
+}
+
+// isLasting recognises the errors of requests that were not sent, and which will be the
+// same at the next try: the client is closed, or its hook panics, or the server refuses it
+// (a wrong password), or it refuses the server (a wrong certificate).
+func isLasting(err error) bool {
+	var server redis.Error
+	var certificate *tls.CertificateVerificationError
+	switch {
+	case errors.Is(err, redis.ErrClosed), errors.Is(err, ErrPanicked), errors.As(err, &certificate):
+		return true
+	case errors.As(err, &server):
+		return !isUnavailable(server) && !strings.HasPrefix(server.Error(), "ERR max number of clients")
+	}
+	return false
 }
 
 func isNoScript(err error) bool {

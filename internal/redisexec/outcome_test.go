@@ -2,10 +2,12 @@ package redisexec
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"strconv"
 	"testing"
 
@@ -67,8 +69,14 @@ func TestOutcome_OfEachKindOfError(t *testing.T) {
 		{context.Canceled, false, NotSent},
 		{redis.ErrPoolTimeout, false, NotSent},
 		{redis.ErrClosed, false, NotSent},
+		// A Cluster's client reads the arguments beforehand, and so does an autopipeline.
+		{redis.ErrPoolTimeout, true, NotSent},
+		{redis.ErrPoolExhausted, true, NotSent},
+		{redis.ErrClosed, true, NotSent},
+		{redis.ErrAutoPipelineQueueFull, true, NotSent},
+		{fmt.Errorf("node: %w", redis.ErrPoolTimeout), true, NotSent},
 		{dial, false, NotSent},
-		{dial, true, NotSent}, // a Cluster's client reads the arguments beforehand
+		{dial, true, NotSent},
 		{fmt.Errorf("node: %w", dial), true, NotSent},
 	} {
 		result := classified(test.err, test.written)
@@ -80,6 +88,100 @@ func TestOutcome_OfEachKindOfError(t *testing.T) {
 			require.Nil(t, result.Value)
 		}
 	}
+}
+
+// TestOutcome_UnavailableIsWhatMayPass: nothing was carried out, and trying later may help.
+func TestOutcome_UnavailableIsWhatMayPass(t *testing.T) {
+	t.Parallel()
+	dial := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+	for _, test := range []struct {
+		err     error
+		written bool
+		want    error // ErrUnavailable, ErrUnknown, or nil for the error as it is
+	}{
+		{nil, true, nil},
+		{dial, false, ErrUnavailable},
+		{redis.ErrPoolTimeout, false, ErrUnavailable},
+		{redis.ErrPoolExhausted, true, ErrUnavailable},
+		{errTimeout, false, ErrUnavailable}, // while the connection was set up
+		{io.EOF, false, ErrUnavailable},
+		{serverError("ERR max number of clients reached"), false, ErrUnavailable},
+		{errLoading, false, ErrUnavailable},
+		{errLoading, true, ErrUnavailable},
+		{redis.ErrClosed, false, nil},
+		{fmt.Errorf("node: %w", redis.ErrClosed), true, nil},
+		{serverError("WRONGPASS invalid username-password pair"), false, nil},
+		{serverError("NOAUTH Authentication required."), false, nil},
+		{serverError("NOPERM this user has no permissions"), true, nil},
+		{fmt.Errorf("dial: %w", &tls.CertificateVerificationError{Err: errors.New("bad")}), false, nil},
+		{fmt.Errorf("%w: hook", ErrPanicked), false, nil},
+		{errRefused, true, nil},
+		{errTimeout, true, ErrUnknown},
+		{io.EOF, true, ErrUnknown},
+	} {
+		final := classified(test.err, test.written).Final()
+		require.ErrorIs(t, final, test.err, "the cause")
+		for _, sentinel := range []error{ErrUnavailable, ErrUnknown} {
+			require.Equal(t, test.want == sentinel, errors.Is(final, sentinel), "%v", test.err) //nolint:errorlint // compared
+		}
+	}
+}
+
+// TestContain_MakesAPanicAnOutcome: of a command that may have been written, Unknown; and
+// the error holds no argument.
+func TestContain_MakesAPanicAnOutcome(t *testing.T) {
+	t.Parallel()
+	for _, unwritten := range []bool{false, true} {
+		for _, ctx := range []context.Context{context.Background(), t.Context()} {
+			e, notified := New(newServer(answer{panics: true, unwritten: unwritten})), &counter{}
+			r := plain(Never)
+			r.OnUnknown = notified
+			_, err := e.Run(ctx, r)
+			require.ErrorIs(t, err, ErrPanicked)
+			require.ErrorContains(t, err, "server).Process (line ")
+			require.NotContains(t, err.Error(), "secret")
+			require.Equal(t, !unwritten, errors.Is(err, ErrUnknown))
+			require.NotErrorIs(t, err, ErrUnavailable)
+			require.Equal(t, map[bool]int{true: 0, false: 1}[unwritten], notified.count())
+
+			result := e.Pipeline(ctx, []Request{r})[0]
+			require.ErrorIs(t, result.Err, ErrPanicked)
+			require.Equal(t, map[bool]Outcome{true: NotSent, false: Unknown}[unwritten], result.Outcome)
+			e.Close(t.Context())
+		}
+	}
+	_, err := New(nil).Run(t.Context(), plain(Never)) // a client that is nil deep inside
+	require.ErrorIs(t, err, ErrPanicked)
+	require.ErrorContains(t, err, "nil pointer")
+}
+
+// exits is a client whose hook ends the goroutine.
+type exits struct{ redis.UniversalClient }
+
+func (exits) Process(context.Context, redis.Cmder) error { runtime.Goexit(); return nil }
+
+func TestContain_AHookThatEndsTheGoroutineIsUnknown(t *testing.T) {
+	t.Parallel()
+	bubble(t, exits{}, func(t *testing.T, e *Executor) {
+		_, err := e.Run(t.Context(), plain(Never))
+		require.ErrorIs(t, err, ErrUnknown)
+	})
+}
+
+// brittle is a Cluster's client that panics when it is asked for its nodes.
+type brittle struct{ *server }
+
+func (brittle) MasterForKey(context.Context, string) (*redis.Client, error) { panic("secret") }
+func (brittle) ReloadState(context.Context)                                 { panic("secret") }
+
+func TestContain_ATopologyThatPanicsIsNone(t *testing.T) {
+	t.Parallel()
+	e := New(brittle{newServer(noReply)})
+	require.Nil(t, e.NodeOf("key"))
+	_, err := e.Run(t.Context(), plain(Never))
+	require.ErrorIs(t, err, ErrUnknown)
+	require.ErrorIs(t, err, errTimeout)
+	e.Close(t.Context())
 }
 
 func TestOutcome_ArgsMeansWritten(t *testing.T) {

@@ -2,6 +2,7 @@ package redisexec
 
 import (
 	"context"
+	"errors"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -59,19 +60,32 @@ func (e *Executor) SendAll(ctx context.Context, requests []Request) []Result {
 func (e *Executor) sendSome(ctx context.Context, requests []Request, which []int, results []Result,
 	args func(Request) []any,
 ) (unknown []int) {
-	pipe := e.rdb.Pipeline()
 	commands := make([]*command, len(which))
 	for i, at := range which {
 		commands[i] = &command{Cmd: redis.NewCmd(ctx, args(requests[at])...)}
-		_ = pipe.Process(ctx, commands[i]) // only queues it
 	}
-	_, _ = pipe.Exec(ctx) // each command has its own error
+	failed := e.exec(ctx, commands)
 	for i, at := range which {
 		err := commands[i].Err()
+		// Each command has its own error, except where a hook fails without telling them.
+		if failed != nil && (errors.Is(failed, ErrPanicked) || err == nil && !commands[i].written.Load()) {
+			err = failed
+		}
 		if isNoScript(err) && requests[at].Script != nil {
 			unknown = append(unknown, at)
 		}
 		results[at] = e.refreshTopology(commands[i].classify(err))
 	}
 	return unknown
+}
+
+// exec sends the commands in one pipeline.
+func (e *Executor) exec(ctx context.Context, commands []*command) (err error) {
+	defer Contain(&err)
+	pipe := e.rdb.Pipeline()
+	for _, c := range commands {
+		_ = pipe.Process(ctx, c) // only queues it
+	}
+	_, err = pipe.Exec(ctx)
+	return err
 }

@@ -1,6 +1,11 @@
 package redisexec
 
-import "time"
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"time"
+)
 
 // Job is what a sender runs: an attempt or a pipeline that its caller can leave.
 type Job interface{ Run() }
@@ -35,6 +40,38 @@ func (e *Executor) runSender(job Job) {
 			return
 		case <-e.closed:
 			return
+		}
+	}
+}
+
+// Contain, deferred, makes a panic of the client's an error, which wraps ErrPanicked. The
+// client runs code of the user's (hooks, dialers, wrappers) and parses what the server
+// sends; in a goroutine of ours its panic would end the process. So every call of the
+// client is contained where it is made, and what was being done fails like any other
+// command without a reply: its outcome is Unknown, if it may have been written.
+//
+// The error tells where the panic was, and not its value, unless that is the runtime's: it
+// may hold arguments.
+func Contain(err *error) {
+	value := recover()
+	if value == nil {
+		return
+	}
+	what := fmt.Sprintf("%T", value)
+	if runtimeError, ok := value.(runtime.Error); ok {
+		what = runtimeError.Error()
+	}
+	*err = fmt.Errorf("%w: %s in %s", ErrPanicked, what, panickedIn())
+}
+
+// panickedIn returns the function that panicked.
+func panickedIn() string {
+	pcs := make([]uintptr, 32)
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs)]) // without this, Contain and Callers
+	for {
+		frame, more := frames.Next()
+		if !strings.HasPrefix(frame.Function, "runtime.") || !more {
+			return fmt.Sprintf("%s (line %d)", frame.Function, frame.Line)
 		}
 	}
 }

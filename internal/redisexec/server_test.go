@@ -18,6 +18,7 @@ type answer struct {
 	value     any
 	err       error
 	unwritten bool // the command is never written to a connection
+	panics    bool // the client panics, or a hook of its
 	deferred  bool // the client says so later, as an autopipeline does: only the command has the error
 }
 
@@ -34,6 +35,7 @@ var (
 	refused     = answer{err: errRefused}
 	unavailable = answer{err: errLoading}
 	unwritten   = answer{err: errPool, unwritten: true}
+	closed      = answer{err: redis.ErrClosed, unwritten: true}
 	noReply     = answer{err: errTimeout}
 	unknownSHA  = answer{err: errNoScript}
 )
@@ -95,6 +97,9 @@ func (s *server) Process(ctx context.Context, cmd redis.Cmder) error {
 		c.Args()
 	}
 	time.Sleep(a.after)
+	if a.panics {
+		panic("secret")
+	}
 	a.apply(c)
 	if a.deferred {
 		return nil
@@ -131,6 +136,9 @@ func (p *pipe) Exec(ctx context.Context) ([]redis.Cmder, error) {
 	}
 	time.Sleep(longest)
 	for i, c := range p.commands {
+		if answers[i].panics {
+			panic("secret")
+		}
 		answers[i].apply(c)
 	}
 	return nil, nil

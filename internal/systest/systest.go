@@ -6,7 +6,6 @@ package systest
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -146,14 +145,4 @@ func Connections(t testing.TB, rdb redis.UniversalClient) int {
 	n, err := strconv.Atoi(regexp.MustCompile(`total_connections_received:(\d+)`).FindStringSubmatch(info)[1])
 	require.NoError(t, err)
 	return n
-}
-
-// RequireLocked requires the error of a Lock whose context has ended while another holder
-// had the lock: ErrLocked. On a busy machine the reply to its last poll may take longer
-// than the 15ms that are waited for; then it is ErrUnknown.
-func RequireLocked(t *testing.T, err error) {
-	t.Helper()
-	if !errors.Is(err, sluice.ErrUnknown) {
-		require.ErrorIs(t, err, sluice.ErrLocked)
-	}
 }

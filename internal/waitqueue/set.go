@@ -171,13 +171,6 @@ func (s *Set[V]) Leave(w *Waiter[V]) bool {
 	return true
 }
 
-// KnownHeld reports whether another one is known to hold what w waits for.
-func (s *Set[V]) KnownHeld(w *Waiter[V]) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return w.queue.held || w.queue.heldElsewhere
-}
-
 // Observed notes what the head has learnt: that another process holds, or (with held
 // false) nothing yet.
 func (s *Set[V]) Observed(w *Waiter[V], held bool) {

@@ -102,7 +102,7 @@ func TestSet_HandOverThatIsNotSafeGoesTheLongWay(t *testing.T) {
 	require.True(t, s.Hold(&first.Waiter))
 	require.Equal(t, Queued, next.join(t, s, false))
 	require.False(t, s.HandOver(&first.Waiter))
-	require.True(t, s.KnownHeld(&next.Waiter), "it is not free yet")
+	require.Equal(t, Refused, newCaller().join(t, s, true), "it is not free yet")
 	s.PromoteNext(&first.Waiter)
 	require.Equal(t, Acquire, <-next.Turn())
 }

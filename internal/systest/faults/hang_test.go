@@ -15,13 +15,10 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// hangs runs every operation with a context of 100ms while nothing is answered. Each must
-// return soon after that, and none may claim to know what it does not.
-func hangs(t *testing.T, name string, k *sluice.Lock, l *sluice.Locker, q *sluice.Queue) {
-	t.Helper()
-	lag := systest.Lag(t)
+// calls are all operations whose context bounds them.
+func calls(name string, k *sluice.Lock, l *sluice.Locker, q *sluice.Queue) map[string]func(ctx context.Context) error {
 	e := sluice.Entry{ID: "a", Score: 1}
-	for op, run := range map[string]func(ctx context.Context) error{
+	return map[string]func(ctx context.Context) error{
 		"lock":         func(ctx context.Context) error { _, err := l.Lock(ctx, name); return err },
 		"try lock":     func(ctx context.Context) error { _, err := l.TryLock(ctx, name); return err },
 		"do":           func(ctx context.Context) error { return l.Do(ctx, name, func(context.Context) error { return nil }) },
@@ -46,7 +43,15 @@ func hangs(t *testing.T, name string, k *sluice.Lock, l *sluice.Locker, q *sluic
 		"stats":        func(ctx context.Context) error { _, err := q.Stats(ctx); return err },
 		"purge":        func(ctx context.Context) error { return q.Purge(ctx) },
 		"wait":         q.Wait,
-	} {
+	}
+}
+
+// hangs runs every operation with a context of 100ms while nothing is answered. Each must
+// return soon after that, and none may claim to know what it does not.
+func hangs(t *testing.T, name string, k *sluice.Lock, l *sluice.Locker, q *sluice.Queue) {
+	t.Helper()
+	lag := systest.Lag(t)
+	for op, run := range calls(name, k, l, q) {
 		start := time.Now()
 		err := run(systest.Within(t, 100*time.Millisecond))
 		require.Less(t, time.Since(start), 150*time.Millisecond+10*lag(), op)
@@ -123,21 +128,34 @@ func TestHungServer_ThatNeverAnswered(t *testing.T) {
 	require.Less(t, time.Since(start), 150*time.Millisecond+10*lag())
 }
 
-// TestHungServer_RefusedConnectionIsADefiniteError: a definite failure is an error at once,
-// and not ErrUnknown.
+// TestHungServer_RefusedConnectionIsADefiniteError: every operation is ErrUnavailable on a
+// server that is down, at once; those that wait for a lock when their context ends.
 func TestHungServer_RefusedConnectionIsADefiniteError(t *testing.T) {
 	t.Parallel()
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", DialerRetries: 1})
-	defer func() { _ = rdb.Close() }()
-	l := systest.NewLocker(t, rdb)
-	_, err := l.Lock(t.Context(), "a")
-	require.Error(t, err)
-	require.NotErrorIs(t, err, sluice.ErrUnknown)
-	require.NotErrorIs(t, err, sluice.ErrLocked)
-	q := systest.NewQueue(t, rdb)
-	_, err = q.Enqueue(t.Context(), sluice.Task{ID: "a"})
-	require.Error(t, err)
-	require.NotErrorIs(t, err, sluice.ErrUnknown)
+	s := redistest.Start(t)
+	rdb := systest.Dial(t, redis.Options{Addr: s.Addr, DialerRetries: 1})
+	l, q := systest.NewLocker(t, rdb, sluice.WithTTL(time.Minute)), systest.NewQueue(t, rdb)
+	k, err := l.Lock(t.Context(), "held")
+	require.NoError(t, err)
+	s.Down()
+	require.Error(t, rdb.Ping(t.Context()).Err()) // what was connected
+	operations := calls("a", k, l, q)
+	operations["unlock all"] = l.UnlockAll
+	for _, op := range []string{"lock", "do"} {
+		err := operations[op](systest.Within(t, 200*time.Millisecond))
+		require.ErrorIs(t, err, context.DeadlineExceeded, op)
+		require.ErrorIs(t, err, sluice.ErrUnavailable, op)
+		require.NotErrorIs(t, err, sluice.ErrUnknown, op)
+		require.NotErrorIs(t, err, sluice.ErrLocked, op)
+		delete(operations, op)
+	}
+	for op, run := range operations {
+		err := run(t.Context())
+		require.ErrorIs(t, err, sluice.ErrUnavailable, op)
+		require.NotErrorIs(t, err, sluice.ErrUnknown, op)
+		require.NotErrorIs(t, err, sluice.ErrLocked, op)
+		require.NotErrorIs(t, err, sluice.ErrNotHeld, op)
+	}
 }
 
 // TestLocker_JanitorSparesThePool: cleaning up after one call on a server that hangs must

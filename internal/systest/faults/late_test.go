@@ -69,7 +69,7 @@ func TestLateCopy_OfARefusedAcquisitionIsReleased(t *testing.T) {
 					require.ErrorIs(t, err, sluice.ErrLocked)
 				} else {
 					_, err = l.Lock(systest.Within(t, 150*time.Millisecond), name)
-					systest.RequireLocked(t, err)
+					require.ErrorIs(t, err, sluice.ErrLocked)
 				}
 				require.NoError(t, k.Unlock(t.Context()))
 				require.Equal(t, 1, faults.Deliver())

@@ -1,0 +1,270 @@
+package virtualtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/systest"
+)
+
+// outage is a bubble whose server can go down: connections end, and new ones are refused.
+type outage struct {
+	*testing.T
+	clean  redis.UniversalClient
+	rdb    redis.UniversalClient
+	faults *redistest.Faults
+	down   atomic.Bool
+	dials  atomic.Int64 // that were refused
+}
+
+func outages(t *testing.T, test func(o *outage)) {
+	t.Helper()
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, clean redis.UniversalClient) {
+		o := &outage{T: t, clean: clean}
+		dial := systest.BubbleDialer(m)
+		o.faults = redistest.NewFaults(func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if o.down.Load() {
+				o.dials.Add(1)
+				return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+			}
+			return dial(ctx, network, addr)
+		})
+		o.rdb = systest.BubbleClient(t, o.faults.Dial)
+		defer func() {
+			require.NoError(t, o.rdb.Close())
+			time.Sleep(5 * time.Second) // for what go-redis does once a second after failed dials
+		}()
+		test(o)
+	})
+}
+
+// begin takes the server down.
+func (o *outage) begin() {
+	o.down.Store(true)
+	o.faults.Cut()
+}
+
+func (o *outage) within(d time.Duration) context.Context { return systest.Within(o.T, d) }
+
+// TestLocker_WaitsOutAnOutage: a Lock that no server answers to goes on until one does, for
+// ten seconds or until its context ends. TryLock does not.
+func TestLocker_WaitsOutAnOutage(t *testing.T) {
+	outages(t, func(o *outage) {
+		l, done := systest.BubbleLocker(o.T, o.rdb)
+		defer done()
+		o.begin()
+		start := time.Now()
+		time.AfterFunc(5*time.Second, func() { o.down.Store(false) })
+		k, err := l.Lock(o.Context(), "a")
+		require.NoError(o, err)
+		require.GreaterOrEqual(o, time.Since(start), 5*time.Second)
+		require.Less(o, time.Since(start), 7*time.Second, "and a second for the client to dial again")
+		require.NoError(o, k.Unlock(o.Context()))
+	})
+	for name, options := range map[string][]sluice.LockOption{"bare": nil, "fenced": {sluice.WithFencing()}} {
+		t.Run(name, func(t *testing.T) {
+			outages(t, func(o *outage) {
+				l, done := systest.BubbleLocker(o.T, o.rdb, options...)
+				defer done()
+				o.begin()
+				start := time.Now()
+				_, err := l.TryLock(o.Context(), "a")
+				require.ErrorIs(o, err, sluice.ErrUnavailable)
+				require.ErrorIs(o, err, syscall.ECONNREFUSED)
+				require.NotErrorIs(o, err, sluice.ErrUnknown)
+				require.Less(o, time.Since(start), 3*time.Second, "what the client's own dials take")
+
+				start = time.Now()
+				_, err = l.Lock(o.Context(), "a")
+				require.ErrorIs(o, err, sluice.ErrUnavailable)
+				require.ErrorIs(o, err, syscall.ECONNREFUSED)
+				require.NotErrorIs(o, err, sluice.ErrUnknown)
+				require.Greater(o, time.Since(start), 10*time.Second)
+				require.Less(o, time.Since(start), 13*time.Second)
+
+				start = time.Now()
+				_, err = l.Lock(o.within(4*time.Second), "a")
+				require.ErrorIs(o, err, context.DeadlineExceeded)
+				require.ErrorIs(o, err, sluice.ErrUnavailable)
+				require.NotErrorIs(o, err, sluice.ErrUnknown)
+				require.NotErrorIs(o, err, sluice.ErrLocked)
+				require.InDelta(o, 4*time.Second, time.Since(start), float64(20*time.Millisecond))
+			})
+		})
+	}
+}
+
+// TestLocker_ALineDoesNotWaitOutAnOutageOneByOne: those who wait behind a head that has
+// given up have waited as long as it has.
+func TestLocker_ALineDoesNotWaitOutAnOutageOneByOne(t *testing.T) {
+	outages(t, func(o *outage) {
+		l, done := systest.BubbleLocker(o.T, o.rdb)
+		defer done()
+		o.begin()
+		start := time.Now()
+		var all sync.WaitGroup
+		lock := func() {
+			began := time.Now()
+			_, err := l.Lock(o.Context(), "a")
+			require.ErrorIs(o, err, sluice.ErrUnavailable)
+			require.Greater(o, time.Since(began), 10*time.Second, "less than its ten seconds")
+		}
+		for range 200 {
+			all.Go(lock)
+		}
+		time.Sleep(5 * time.Second)
+		for range 50 { // these come in the middle of it
+			all.Go(lock)
+		}
+		all.Wait()
+		require.Less(o, time.Since(start), 22*time.Second)
+	})
+}
+
+// TestLocker_AHerdDoesNotStormADeadServer: thousands of waiting callers, of as many names,
+// make no more dials than the client allows, and find the server soon when it is back.
+func TestLocker_AHerdDoesNotStormADeadServer(t *testing.T) {
+	outages(t, func(o *outage) {
+		l, done := systest.BubbleLocker(o.T, o.rdb)
+		defer done()
+		o.begin()
+		const n = 2000
+		var all sync.WaitGroup
+		var last atomic.Int64
+		start := time.Now()
+		for i := range n {
+			all.Go(func() {
+				k, err := l.Lock(o.Context(), fmt.Sprint(i))
+				require.NoError(o, err)
+				last.Store(int64(time.Since(start)))
+				require.NoError(o, k.Unlock(o.Context()))
+			})
+		}
+		time.Sleep(6 * time.Second)
+		require.Less(o, o.dials.Load(), int64(n), "less than one dial per caller, in six seconds")
+		o.down.Store(false)
+		all.Wait()
+		require.Less(o, time.Duration(last.Load()), 8*time.Second)
+	})
+}
+
+// TestLocker_ALostReplyBeforeAnOutageIsUnknown: the key may be taken, whatever became of
+// the tries after it, and it is released when the server is back.
+func TestLocker_ALostReplyBeforeAnOutageIsUnknown(t *testing.T) {
+	outages(t, func(o *outage) {
+		l, done := systest.BubbleLocker(o.T, o.rdb, sluice.WithTTL(time.Hour))
+		defer done()
+		require.NoError(o, o.rdb.Ping(o.Context()).Err()) // a connection for the SET
+		o.faults.DropReply(1)
+		o.begin()
+		_, err := l.Lock(o.Context(), "a")
+		require.ErrorIs(o, err, sluice.ErrUnknown)
+		require.NotErrorIs(o, err, sluice.ErrUnavailable, "something may have been carried out")
+		require.EqualValues(o, 1, o.clean.Exists(o.Context(), "Lock:a").Val())
+		o.down.Store(false)
+		time.Sleep(5 * time.Second)
+		require.Zero(o, o.clean.Exists(o.Context(), "Lock:a").Val())
+	})
+}
+
+// TestLocker_ClosesAtOnceOnAServerThatHangs: whether a caller waits in line, or for a
+// reply, or for the next try. What was acquired for no caller is released.
+func TestLocker_ClosesAtOnceOnAServerThatHangs(t *testing.T) {
+	for name, fault := range map[string]func(o *outage){
+		"hangs":   func(o *outage) { o.faults.Stall() },
+		"is down": func(o *outage) { o.begin() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			outages(t, func(o *outage) {
+				l, err := sluice.NewLocker(o.rdb, sluice.WithTTL(time.Hour))
+				require.NoError(o, err)
+				systest.Warm(o.T, l, "warm") // one of the commands is sent, the others find no connection
+				fault(o)
+				var all sync.WaitGroup
+				var closing time.Time
+				lock := func(ctx context.Context, name string, options ...sluice.LockOption) {
+					all.Go(func() {
+						_, err := l.Lock(ctx, name, options...)
+						require.ErrorIs(o, err, sluice.ErrClosed)
+						require.NotErrorIs(o, err, sluice.ErrUnknown)
+						require.LessOrEqual(o, time.Since(closing), 15*time.Millisecond)
+					})
+				}
+				for i := range 3 {
+					lock(o.Context(), "a")
+					lock(context.Background(), fmt.Sprint(i))
+					lock(o.within(time.Hour), "fenced", sluice.WithFencing())
+				}
+				time.Sleep(1500 * time.Millisecond)
+				closing = time.Now()
+				require.NoError(o, l.Close())
+				require.LessOrEqual(o, time.Since(closing), time.Second)
+				all.Wait()
+				o.down.Store(false)
+				o.faults.Resume()
+				time.Sleep(time.Minute)
+				require.Empty(o, o.clean.Keys(o.Context(), "Lock:*").Val())
+			})
+		})
+	}
+}
+
+// TestLocker_ATimeoutIsOneError: a caller that has waited in line, or was told that the lock
+// is held, gets ErrLocked joined with its context's error, whatever it was doing when that
+// ended, and however the server was.
+func TestLocker_ATimeoutIsOneError(t *testing.T) {
+	outages(t, func(o *outage) {
+		other, done := systest.BubbleLocker(o.T, o.clean, sluice.WithTTL(time.Hour))
+		defer done()
+		k, err := other.Lock(o.Context(), "a")
+		require.NoError(o, err)
+		l, done := systest.BubbleLocker(o.T, o.rdb)
+		defer done()
+		kinds := map[string]int{}
+		var mu sync.Mutex
+		wait := func(d time.Duration) {
+			_, err := l.Lock(o.within(d), "a")
+			require.ErrorIs(o, err, context.DeadlineExceeded)
+			kind := "locked"
+			switch {
+			case errors.Is(err, sluice.ErrUnknown):
+				kind = "unknown"
+			case !errors.Is(err, sluice.ErrLocked):
+				kind = "bare"
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			kinds[kind]++
+		}
+		for _, fault := range []func(){
+			func() {}, func() { o.faults.Delay(40 * time.Millisecond) }, o.faults.Stall, o.begin,
+		} {
+			var all sync.WaitGroup
+			for i := range 100 {
+				all.Go(func() { wait(200*time.Millisecond + time.Duration(i)*7*time.Millisecond) })
+			}
+			time.Sleep(150 * time.Millisecond)
+			fault()
+			all.Wait()
+			o.faults.Delay(0)
+			o.faults.Resume()
+			o.down.Store(false)
+			time.Sleep(10 * time.Second)
+		}
+		require.Equal(o, map[string]int{"locked": 400}, kinds)
+		require.NoError(o, k.Unlock(o.Context()))
+	})
+}
