@@ -156,6 +156,15 @@ func TestReport_KeepsValuesAndFailures(t *testing.T) {
 	}, read)
 }
 
+// TestScenario_FailsWithAnyOfSluice: a peer may fail, and Sluice in no way of using it.
+func TestScenario_FailsWithAnyOfSluice(t *testing.T) {
+	t.Parallel()
+	s := scenario{name: "some", entries: enterQueues(sluiceName, loopName, asynqName)}
+	fine, failed := []result{{value: 1}}, []result{{value: 1}, {failures: failures{1, "no"}}}
+	require.NoError(t, s.sluiceFailure([][]result{fine, fine, failed}))
+	require.EqualError(t, s.sluiceFailure([][]result{fine, failed, fine}), "some: Sluice, own loop failed: no")
+}
+
 func TestChart_UsesALogarithmicScaleForLargeRatios(t *testing.T) {
 	t.Parallel()
 	of := func(values ...float64) scale {

@@ -101,11 +101,13 @@ func compare(ctx context.Context, c config, out, log io.Writer) (err error) {
 	return errors.Join(append(errs, found.write(c))...)
 }
 
-// sluiceFailure returns an error if Sluice, which is the first contender, failed.
+// sluiceFailure returns an error if Sluice failed, in whichever way it is used.
 func (s scenario) sluiceFailure(results [][]result) error {
-	for _, r := range results[0] {
-		if r.failures.Count > 0 {
-			return fmt.Errorf("%s: Sluice failed: %s", s.name, r.failures.First)
+	for i, rs := range results {
+		for _, r := range rs {
+			if strings.HasPrefix(s.entries[i].name, sluiceName) && r.failures.Count > 0 {
+				return fmt.Errorf("%s: %s failed: %s", s.name, s.entries[i].name, r.failures.First)
+			}
 		}
 	}
 	return nil
