@@ -222,7 +222,8 @@ func (l *Locker) Inspect(ctx context.Context, name string) (LockInfo, error) {
 // learns of it when it next extends or releases the lock (unless the reply to that is lost),
 // or within two retry intervals if a caller waits behind it there; it believes in its lock
 // until then, and may hand it over for up to 10ms more. ForceUnlock is a tool for operators.
-// After ErrUnknown it may be called again.
+// After ErrUnknown it may be called again; a holder of this Locker is then as one of another
+// process.
 func (l *Locker) ForceUnlock(ctx context.Context, name string) (bool, error) {
 	k, err := l.anyLock("force unlock", ctx, name)
 	if err != nil {
@@ -233,13 +234,10 @@ func (l *Locker) ForceUnlock(ctx context.Context, name string) (bool, error) {
 	l.queues.ForbidHandOver(k.address.key)
 	reply, err := l.executor.Run(ctx, scriptForce.Request(k.address.keys, k.address.wake))
 	l.queues.ForbidHandOver(k.address.key)
-	holder, _ := l.queues.Holder(k.address.key).(*member)
 	if err != nil {
-		if holder != nil && errors.Is(err, ErrUnknown) {
-			holder.Inspect()
-		}
 		return false, wrap("force unlock", name, err)
 	}
+	holder, _ := l.queues.Holder(k.address.key).(*member)
 	token, released, err := decodeForced(reply.Value)
 	// A holder with another token has acquired the lock after it was forced open.
 	if holder != nil && released && token == holder.lock().Token() {

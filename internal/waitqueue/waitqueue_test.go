@@ -195,7 +195,7 @@ func TestSet_DropsIdleQueues(t *testing.T) {
 // they came or the other way round. Those that are still held stay.
 func TestSet_GivesMemoryBackAfterAPeak(t *testing.T) {
 	// Not parallel: it measures the heap.
-	const n = 100_000
+	const n = 30_000
 	for name, at := range map[string]func(i int) int{
 		"in order": func(i int) int { return i }, "the other way round": func(i int) int { return n - 1 - i },
 	} {

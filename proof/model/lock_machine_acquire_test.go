@@ -123,7 +123,7 @@ func (m *lockMachine) lock(t *rapid.T) {
 	defer cancel()
 	if c.expires.After(c.before) && rapid.Bool().Draw(t, "max wait") { // the bound of the wait instead of that of the context
 		ctx = context.Background()
-		c.opts = append(c.opts, sluice.WithMaxWait(time.Until(c.end)))
+		c.opts = append(c.opts, sluice.WithMaxWait(max(time.Until(c.end), time.Millisecond)))
 		m.counts.add("lock: max wait")
 	}
 	lock, err := m.lockers[c.locker].Lock(ctx, c.of.name, c.opts...)
