@@ -188,6 +188,8 @@ func resultOf(err error) result {
 		return unknown
 	case errors.Is(err, sluice.ErrLost):
 		return lostIt
+	case errors.Is(err, sluice.ErrLocked) && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)):
+		return waited
 	case errors.Is(err, sluice.ErrLocked):
 		return locked
 	case errors.Is(err, sluice.ErrNotHeld), errors.Is(err, sluice.ErrClosed): // UnlockAll has released it

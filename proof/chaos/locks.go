@@ -113,7 +113,7 @@ func (c *client) acquired(a *attempt, k *sluice.Lock) {
 // notAcquired records why a lock was not acquired, and waits a little.
 func (c *client) notAcquired(ctx context.Context, a *attempt, err error) {
 	a.rec = c.endBy(ctx, a.rec, resultOf(err))
-	if ctx.Err() == nil && a.rec.Result != locked {
+	if ctx.Err() == nil && a.rec.Result != locked && a.rec.Result != waited {
 		work(a.rng, 20*time.Millisecond)
 	} else {
 		work(a.rng, 5*time.Millisecond)

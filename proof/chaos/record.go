@@ -84,6 +84,7 @@ const (
 	done     result = "ok"      // nil
 	no       result = "no"      // a false
 	locked   result = "locked"  // ErrLocked
+	waited   result = "waited"  // ErrLocked with the context's error: it waited in line, or was told that it is held
 	stale    result = "stale"   // ErrStale
 	notHeld  result = "notheld" // ErrNotHeld
 	lostIt   result = "lost"    // ErrLost
