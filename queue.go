@@ -27,7 +27,7 @@ var lastTime = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // Queue is a delayed task queue. It is safe for concurrent use, by any number of
 // processes. It is not closed: it holds no resources, except a pub/sub connection and up to
-// three goroutines while a caller is in Wait and for five seconds after, and a goroutine
+// three goroutines while a caller is in Wait, or a Worker runs, and for five seconds after, and a goroutine
 // for each command under way, which stays for 200ms to send others.
 //
 // A task is scheduled until its due time has come by the server's clock, then due. A

@@ -197,6 +197,11 @@ func (w *Worker) Run(ctx context.Context) error {
 	if w.counters.Running.Load() > 0 {
 		return invalid("run", "handlers of an earlier Run have not returned")
 	}
+	if ctx.Err() == nil {
+		canceled := w.Queue.watcher.notifier.JoinMessages(w.Queue.canceled)
+		defer w.Queue.watcher.notifier.Leave(w.Queue.canceled, canceled)
+		config.Canceled = canceled.Messages
+	}
 	if left := taskloop.Run(ctx, config); left != nil {
 		return wrap("run", w.Queue.name, (*UnfinishedError)(left))
 	}

@@ -52,7 +52,7 @@ func TestWorker_LogsNameTheQueue(t *testing.T) {
 func TestWorker_CancelledTaskIsNotLost(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		causes, quick := make(chan error, 1), make(chan struct{})
-		w := &sluice.Worker{Queue: b.Q, Lease: 3 * time.Second, Handler: func(ctx context.Context, e sluice.Entry) error {
+		w := &sluice.Worker{Queue: b.Q, Lease: time.Hour, Handler: func(ctx context.Context, e sluice.Entry) error {
 			if e.ID == "quick" {
 				_, err := b.Q.Cancel(ctx, e.ID)
 				require.NoError(b, err)
@@ -66,9 +66,13 @@ func TestWorker_CancelledTaskIsNotLost(t *testing.T) {
 		stop := systest.StartWorker(b.T, w)
 		b.Enqueue(sluice.Added, sluice.Task{ID: "slow"})
 		b.Eventually(func() bool { return w.Stats().Running == 1 })
+		b.Eventually(func() bool { // the worker has subscribed: a cluster's node knows its own subscribers only
+			return b.RDB.Publish(b.Context(), "{"+b.Key+"}:canceled", "another").Val() > 0
+		})
 		_, err := b.Q.Cancel(b.Context(), "slow")
 		require.NoError(b, err)
-		require.Equal(b, sluice.ErrCanceled, <-causes)
+		b.Eventually(func() bool { return len(causes) > 0 })
+		require.Equal(b, sluice.ErrCanceled, <-causes, "at once: the next extension is 20 minutes away")
 		b.Enqueue(sluice.Added, sluice.Task{ID: "quick"})
 		<-quick
 		b.Eventually(func() bool { return w.Stats().Canceled == 2 })

@@ -208,6 +208,7 @@ func (n *Notifier) handle(message any) {
 		if s := n.subscriptions[m.Channel]; s != nil {
 			s.received++
 			s.notify()
+			s.pass(m.Payload)
 		}
 	}
 }

@@ -57,8 +57,12 @@ type Notifier struct {
 
 // Listener is notified through C when there is reason to poll.
 type Listener struct {
-	C chan struct{} // cap 1
+	C        chan struct{} // cap 1
+	Messages chan string   // what was published; nil unless made by JoinMessages
 }
+
+// messagesKept is how many messages a listener may be behind; those that come then are lost.
+const messagesKept = 100
 
 // subscription is a channel and its listeners.
 type subscription struct {
@@ -88,7 +92,16 @@ func New(rdb redis.UniversalClient) *Notifier {
 // the subscription is confirmed: a message that was published before that is lost, so
 // the caller has to poll again then.
 func (n *Notifier) Join(channel string) *Listener {
-	l := &Listener{C: make(chan struct{}, 1)}
+	return n.join(channel, &Listener{C: make(chan struct{}, 1)})
+}
+
+// JoinMessages is Join for a listener that is given the messages too, as far as it reads
+// them.
+func (n *Notifier) JoinMessages(channel string) *Listener {
+	return n.join(channel, &Listener{C: make(chan struct{}, 1), Messages: make(chan string, messagesKept)})
+}
+
+func (n *Notifier) join(channel string, l *Listener) *Listener {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s := n.subscriptions[channel]
@@ -170,5 +183,15 @@ func (n *Notifier) Close(ctx context.Context) {
 func (s *subscription) notify() {
 	for _, l := range s.listeners {
 		background.Signal(l.C)
+	}
+}
+
+// pass gives a message to the listeners that want it. It does not wait for them.
+func (s *subscription) pass(message string) {
+	for _, l := range s.listeners {
+		select {
+		case l.Messages <- message: // never, if it is nil
+		default:
+		}
 	}
 }

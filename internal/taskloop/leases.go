@@ -95,6 +95,17 @@ func (l *loop) handleExtended(d *delivery, sent time.Time, r ExtendResult) error
 	return nil
 }
 
+// checkCanceled has the lease of a task extended at once that is said to be cancelled: if it
+// was, the answer says so. That the message is true, and not from before this delivery, is not
+// taken for granted.
+func (l *loop) checkCanceled(id string) {
+	if d := l.byID[id]; d != nil && d.state == handling {
+		now := time.Now()
+		d.renewFrom, d.renewAt = now, now
+		l.scheduleCheck(now)
+	}
+}
+
 // stale gives up a delivery whose receipt is not good. If the task is not there at all while
 // the lease is ours, it was cancelled: no other worker can have finished it.
 func (l *loop) stale(d *delivery, answer Answer) {

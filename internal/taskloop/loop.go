@@ -33,6 +33,7 @@ const (
 //	                   not hold up an exchange, nor an exchange it
 //	waited             Source.Wait has returned. It runs while nothing is due and a runner
 //	                   is free
+//	Canceled           a task was cancelled, perhaps one of those that are handled here
 //	alarm              a lease needs an extension or is lost, a try after a failure is due,
 //	                   an exchange has had no answer in time, or Grace is over
 //	end                Run's ctx has ended
@@ -53,11 +54,12 @@ type loop struct {
 	over        chan struct{} // closed when the loop has ended: nothing reads exchanged any more
 	alarm       alarm
 
-	runners      int         // goroutines
-	handling     bag         // deliveries whose handlers have not returned
-	pending      []*delivery // their dispositions are to be sent
-	spare        []*delivery // a slice to be used again
-	dispatchedAt time.Time   // when deliveries were last given to the runners
+	runners      int                  // goroutines
+	handling     bag                  // deliveries whose handlers have not returned
+	byID         map[string]*delivery // the newest of these, by the task's ID
+	pending      []*delivery          // their dispositions are to be sent
+	spare        []*delivery          // a slice to be used again
+	dispatchedAt time.Time            // when deliveries were last given to the runners
 
 	exchanges []*exchange // without an answer
 	extension *extension  // under way; nil for none
@@ -131,6 +133,7 @@ func newLoop(ctx context.Context, c Config) *loop {
 		waited:      make(chan error, 1),
 		over:        make(chan struct{}),
 		alarm:       newAlarm(),
+		byID:        map[string]*delivery{},
 		demand:      demand{claimWanted: true},
 		health:      health{log: c.Log},
 	}
@@ -173,6 +176,8 @@ func (l *loop) awaitEvent() {
 		l.handleExtension(x)
 	case err := <-l.waited:
 		l.woken(err)
+	case id := <-l.Canceled:
+		l.checkCanceled(id)
 	case <-l.alarm.timer.C:
 		l.alarm.at = time.Time{}
 	case <-l.end:
@@ -252,6 +257,7 @@ func (a *alarm) set(at time.Time) {
 // dispatch gives a delivery to a runner. There is always one free, or on its way.
 func (l *loop) dispatch(d *delivery) {
 	l.handling.add(d)
+	l.byID[d.task.ID] = d
 	d.ctx, d.cancel = context.WithCancelCause(l.handlers)
 	if l.runners < len(l.handling) {
 		l.runners++
@@ -269,8 +275,16 @@ func (l *loop) gather() {
 	l.spare = l.completions.take(l.spare)
 	for i, d := range l.spare {
 		l.spare[i] = nil
-		l.handling.remove(d)
+		l.endHandling(d)
 		l.conclude(d)
+	}
+}
+
+// endHandling notes that a delivery's handler has returned, or will not be called.
+func (l *loop) endHandling(d *delivery) {
+	l.handling.remove(d)
+	if l.byID[d.task.ID] == d {
+		delete(l.byID, d.task.ID)
 	}
 }
 
@@ -367,7 +381,7 @@ func (l *loop) stop(now time.Time) {
 	for {
 		select {
 		case d := <-l.work:
-			l.handling.remove(d)
+			l.endHandling(d)
 			l.giveBack(d)
 			continue
 		default:

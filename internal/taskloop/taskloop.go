@@ -159,7 +159,7 @@ type Counters struct {
 	Done, Retried, Buried, Released, Lost, Canceled atomic.Int64
 }
 
-// Config is what a loop is made of. All fields are required.
+// Config is what a loop is made of. All fields except Canceled are required.
 type Config struct {
 	Source      Source
 	Policy      Policy
@@ -168,6 +168,9 @@ type Config struct {
 	Grace       time.Duration // for which handlers may go on after the end
 	Log         *slog.Logger
 	Counters    *Counters
+	// Canceled brings the IDs of tasks that were cancelled while they were leased, by this
+	// loop or another. It is a hint, and may be nil.
+	Canceled <-chan string
 }
 
 // Unfinished is what is left when a loop gives up waiting.
