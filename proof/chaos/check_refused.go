@@ -84,10 +84,11 @@ func (t *tasksCheck) checkHandlers() {
 const maxInNetwork = 4 * time.Second
 
 // unknownCalls returns the calls that claim or pop tasks of a queue and whose result is not
-// known.
+// known, or that may have dropped some.
 func (t *tasksCheck) unknownCalls(what op, queue string) (spans []span) {
 	for _, r := range t.records {
-		if r.Op == what && r.Name == queue && (r.Result == pending || r.Result == unknown) {
+		late := what == opClaiming && r.Return-r.Call > lease/2 // Claim drops tasks whose leases have ended
+		if r.Op == what && r.Name == queue && (r.Result == pending || r.Result == unknown || late) {
 			end := r.Return
 			if end == 0 {
 				end = t.ended
