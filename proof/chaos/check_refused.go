@@ -87,13 +87,17 @@ const maxInNetwork = 4 * time.Second
 // known, or that may have dropped some.
 func (t *tasksCheck) unknownCalls(what op, queue string) (spans []span) {
 	for _, r := range t.records {
-		late := what == opClaiming && r.Return-r.Call > lease/2 // Claim drops tasks whose leases have ended
-		if r.Op == what && r.Name == queue && (r.Result == pending || r.Result == unknown || late) {
-			end := r.Return
+		if r.Op != what || r.Name != queue {
+			continue
+		}
+		switch end := r.Return; {
+		case r.Result == pending || r.Result == unknown:
 			if end == 0 {
 				end = t.ended
 			}
 			spans = append(spans, span{r.Call, end + maxInNetwork})
+		case what == opClaiming && end-r.Call > lease-lease/50: // it drops tasks whose leases have ended
+			spans = append(spans, span{r.Call, end})
 		}
 	}
 	return spans
