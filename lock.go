@@ -61,8 +61,9 @@ func (k *Lock) begin(now, deadline, covered time.Time) {
 // expired before the server carried the release out: what the lock guarded was protected
 // to its end. The error is ErrNotHeld if the lock was released before, lost, or forced
 // open; ErrClosed if UnlockAll or Close has released it. It is ErrUnknown if there was no
-// answer: the release goes on in the background, and the caller has nothing to do. If the
-// deadline had passed when Unlock was called, that is joined with ErrNotHeld.
+// answer, and ErrUnavailable if no server could be reached: the release goes on in the
+// background, and the caller has nothing to do. If the deadline had passed when Unlock was
+// called, ErrUnknown is joined with ErrNotHeld.
 func (k *Lock) Unlock(ctx context.Context) error {
 	if err := k.check("unlock", ctx); err != nil {
 		return err

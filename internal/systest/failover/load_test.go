@@ -376,13 +376,14 @@ func (l *load) failed(op string, called time.Time, err error, allowed ...error) 
 			l.wrong = append(l.wrong, op+": "+text)
 		}
 	}
-	if errors.As(err, &server) && time.Since(called) < unavailableFor {
+	inVain := errors.Is(err, context.DeadlineExceeded) || strings.Contains(text, "no reply in time") // at the lock's end
+	if errors.As(err, &server) && time.Since(called) < unavailableFor && !(inVain && errors.Is(err, sluice.ErrUnavailable)) {
 		l.wrong = append(l.wrong, op+": "+text)
 	}
 }
 
 // unavailableFor is for how long the library retries after READONLY, CLUSTERDOWN and the
-// like.
+// like, unless the caller's context or the lock ends before.
 const unavailableFor = 10 * time.Second
 
 var (
