@@ -15,7 +15,7 @@ func TestLock_ManyStallsNeverOutliveTheKey(t *testing.T) {
 	// Not parallel: it measures.
 	lag, s := systest.Lag(t), &stalls{together: 20, ttl: 300 * time.Millisecond}
 	for round := range 10 * systest.Scale() {
-		s.run(t, round, lag)
+		s.run(t, round)
 	}
 	s.check(t, lag)
 }

@@ -48,11 +48,13 @@ func newStall(name string, n int, ttl time.Duration) stall {
 // outcome is what a stall did.
 type outcome struct {
 	stall
-	lost  bool
-	ended time.Time // when Context was seen to have ended
-	found bool      // then a healthy connection still found our token
-	wrong string
-	early bool // it was lost before the stall
+	lost     bool
+	deadline time.Time // the lock's last one
+	ended    time.Time // when Context was seen to have ended
+	late     bool      // the key was gone then
+	found    bool      // a healthy connection still found our token then
+	wrong    string
+	early    bool // it was lost before the stall
 }
 
 // happen has s happen to a lock, by two functions that begin and end it.
@@ -70,7 +72,7 @@ func (s stall) happen(ctx context.Context, l *sluice.Locker, healthy redis.Unive
 	}
 	held, over := k.Context(), make(chan struct{})
 	stop := context.AfterFunc(held, func() {
-		out.ended = time.Now()
+		out.ended, out.deadline = time.Now(), k.Deadline()
 		out.found = healthy.Get(ctx, "Lock:"+s.name).Val() == k.Token()
 		close(over)
 	})
@@ -129,7 +131,7 @@ func TestLock_StallsNeverOutliveTheKey(t *testing.T) {
 		for round := range 2 {
 			t.Run(fmt.Sprint(round), func(t *testing.T) {
 				t.Parallel()
-				s.run(t, round, lag)
+				s.run(t, round)
 			})
 		}
 	})
@@ -147,7 +149,7 @@ type stalls struct {
 
 // run stalls some locks at the same time. In one round of three it is the server that
 // stalls.
-func (all *stalls) run(t *testing.T, round int, lag func() time.Duration) {
+func (all *stalls) run(t *testing.T, round int) {
 	s := redistest.Start(t, "--appendonly", "yes")
 	out := make([]outcome, all.together)
 	var running sync.WaitGroup
@@ -185,7 +187,7 @@ func (all *stalls) run(t *testing.T, round int, lag func() time.Duration) {
 		})
 	}
 	running.Wait()
-	out = judge(t, s, out, lag())
+	out = judge(t, s, out)
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	all.all = append(all.all, out...)
@@ -195,13 +197,16 @@ func (all *stalls) run(t *testing.T, round int, lag func() time.Duration) {
 func (all *stalls) check(t *testing.T, lag func() time.Duration) {
 	t.Helper()
 	lost, kept, found, seen := 0, 0, 0, 0
-	late := 0
+	excused, late := 0, 0
 	for _, o := range all.all {
-		if o.early && lag() > o.ttl/8 {
-			late++ // a machine that is so late loses a lock without a stall
+		if (o.early || o.keep && o.lost) && lag() > o.ttl/8 {
+			excused++ // a machine that is so late loses a lock without a stall, or by a short one
 			continue
 		}
-		require.Empty(t, o.wrong, "%+v", o.stall)
+		require.Empty(t, o.wrong, "%+v, lag %v", o.stall, lag())
+		if o.late {
+			late++
+		}
 		if o.lost {
 			lost++
 			if !o.paused {
@@ -214,22 +219,29 @@ func (all *stalls) check(t *testing.T, lag func() time.Duration) {
 			found++
 		}
 	}
-	n := len(all.all) - late
+	n := len(all.all) - excused
 	t.Logf("%d stalls: %d kept, %d lost; of %d of these a healthy connection could tell, and found %d; lag %v", n, kept, lost, seen, found, lag())
 	require.GreaterOrEqual(t, lost, n*2/5, "most stalls were too short")
 	require.GreaterOrEqual(t, kept, n/10, "most stalls were too long")
+	require.LessOrEqual(t, late, 1+lost/20, "Contexts were seen to end after their keys")
 	if lag() < 5*time.Millisecond { // the question itself takes time, and the key lives for about 15ms more
 		require.GreaterOrEqual(t, found, seen*9/10)
 	}
 }
 
-// judge compares when the contexts ended with when the keys did. The end of a context is
-// seen as late as the machine lets a goroutine run.
-func judge(t *testing.T, s *redistest.Server, out []outcome, lag time.Duration) []outcome {
+// judge compares the deadlines, after which a lock is not Valid, with the ends of the keys.
+// When a Context was seen to have ended is another matter: a busy machine may let the
+// goroutine that sees it run late, and check bounds how many do.
+func judge(t *testing.T, s *redistest.Server, out []outcome) []outcome {
 	gone := expiries(t, s)
 	for i, o := range out {
-		if o.lost && o.wrong == "" && !o.ended.Add(-lag).Before(gone["Lock:"+o.name]) {
-			out[i].wrong = fmt.Sprintf("the key was gone %v before Context ended", o.ended.Sub(gone["Lock:"+o.name]))
+		if !o.lost || o.wrong != "" {
+			continue
+		}
+		end := gone["Lock:"+o.name]
+		out[i].late = !o.ended.Before(end)
+		if !o.deadline.Before(end) {
+			out[i].wrong = fmt.Sprintf("the deadline was %v after the key's end", o.deadline.Sub(end))
 		}
 	}
 	return out
