@@ -5,8 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"net"
 	"sync"
+	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
 )
@@ -138,7 +145,10 @@ func consumeOne(ctx context.Context, queue *sluice.Queue, e sluice.Entry, work f
 	default:
 		err = queue.Retry(ctx, e, sluice.DefaultBackoff(e.Attempt, failed))
 	}
-	if err != nil { // ErrStale: it is not ours any more, and others have it
+	if err != nil {
+		// ErrStale: it is not ours any more, and others have it. ErrUnavailable, ErrUnknown:
+		// Redis is away, and the task comes again after its lease. (A Worker repeats the
+		// result until then.)
 		log.Print(err)
 	}
 }
@@ -388,4 +398,42 @@ func ExampleQueue_Revive() {
 	// refund-7 the bank is unknown <nil>
 	// 1 <nil>
 	// refund-7: 5 EUR, attempt 1 <nil>
+}
+
+// TestInABubble shows how to test code that uses a Queue and a Locker: on a fake clock, where
+// fifteen minutes take milliseconds.
+func TestInABubble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := miniredis.NewMiniRedis()
+		m.ClockTTL(true) // keys expire by the bubble's clock
+		rdb := redis.NewClient(&redis.Options{
+			Addr:   "127.0.0.1:6379", // not dialled; a name would be looked up, which a bubble does not survive
+			Dialer: func(context.Context, string, string) (net.Conn, error) { return m.Dial() },
+		})
+		defer time.Sleep(10 * time.Second) // a Queue's goroutines end five seconds after its last Wait
+		defer m.Close()
+		defer func() { _ = rdb.Close() }()
+		locker, err := sluice.NewLocker(rdb)
+		require.NoError(t, err)
+		defer func() { require.NoError(t, locker.Close()) }()
+		queue, err := sluice.NewQueue(rdb, "unpaid")
+		require.NoError(t, err)
+
+		cancelled := make(chan string, 1) // by your handler, which takes the buyer's lock
+		worker := &sluice.Worker{Queue: queue, Handler: func(ctx context.Context, e sluice.Entry) error {
+			return locker.Do(ctx, "stock:phone", func(context.Context) error { cancelled <- e.ID; return nil })
+		}}
+		ctx, stop := context.WithCancel(t.Context())
+		stopped := make(chan error, 1)
+		go func() { stopped <- worker.Run(ctx) }()
+
+		_, err = queue.Enqueue(t.Context(), sluice.Task{ID: "order-1", Delay: 15 * time.Minute})
+		require.NoError(t, err)
+		time.Sleep(15*time.Minute - time.Second)
+		require.Empty(t, cancelled, "it is too early")
+		time.Sleep(2 * time.Second)
+		require.Equal(t, "order-1", <-cancelled)
+		stop()
+		require.NoError(t, <-stopped)
+	})
 }

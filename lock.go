@@ -311,8 +311,8 @@ func (k *Lock) Name() string {
 // Fence returns a number that is higher than that of every earlier holder of the name
 // with WithFencing, in any process: over a lock that expired, was handed over or forced
 // open, a server that restarted without its data, a FLUSHALL. Write it beside what the
-// lock guards, and have a write refused where a higher one stands. It is 0 without
-// WithFencing.
+// lock guards, before you read that, and have reads and writes refused where a higher one
+// stands. It is 0 without WithFencing.
 //
 // It is the server's time in microseconds, or one more than the last fence where that is
 // higher. So it can go back only where the server (or, in a failover, another one) has

@@ -94,12 +94,13 @@ func WithMaxWait(d time.Duration) LockOption {
 }
 
 // WithFencing gives each holder of the lock a number, see Lock.Fence, that is higher than
-// that of every holder before it. Store it with what the lock guards, and refuse writes
-// with a lower one: then even a holder that has lost its lock without knowing (its process
-// was stopped, a failover gave the lock away) can do no harm. It costs a second key per
-// name, which expires after a day without use. Every caller that locks a name should use
-// it: one that doesn't has no fence, and hands the lock to one that does by way of Redis
-// only. Defaults to off.
+// that of every holder before it. Store it with what the lock guards, and refuse a lower
+// one there, for the case that a holder has lost its lock without knowing: its process was
+// stopped, or a failover gave the lock away. A holder that reads before it writes stores its
+// fence before it reads; a check in the write alone lets an earlier holder write in between.
+// It costs a second key per name, which expires after a day without use. Every caller that
+// locks a name should use it: one that doesn't has no fence, and hands the lock to one that
+// does by way of Redis only. Defaults to off.
 func WithFencing() LockOption {
 	return func(o *lockOptions) { o.fenced = true }
 }

@@ -63,10 +63,13 @@ type Worker struct {
 	//     it had not been begun;
 	//   - when the handler has returned.
 	//
-	// e is the task as it was claimed. Its lease is extended for as long as the handler
-	// runs, so that its Score is no receipt after a while: the handler must not use it on
-	// the queue. Enqueue with the same ID is fine: the new version waits until the handler
-	// has returned; see Deferred. With WithDuplicates(Keep) it is dropped.
+	// Calls with this ctx then fail with context.Canceled, or with what their package makes
+	// of that; only context.Cause(ctx) says why.
+	//
+	// e is the task as it was claimed. The worker extends its lease, and says what becomes
+	// of it: the handler must not use it on the queue. Enqueue with the same ID is fine: the
+	// new version waits until the handler has returned; see Deferred. With
+	// WithDuplicates(Keep) it is dropped.
 	Handler func(ctx context.Context, e Entry) error
 
 	// Concurrency is how many handlers may run at once. With 8 or more, tasks are
