@@ -142,8 +142,8 @@ func settleError(op, name string, failed error, stale []string) error {
 // receipt stays as it is, so that e is good for the whole attempt, whatever becomes of an
 // extension and of its reply.
 //
-// ErrStale: the task isn't the caller's any more; stop working on it. ErrUnknown: the
-// lease may have been extended; calling again is safe.
+// ErrStale: the task isn't the caller's any more, or it was never claimed; stop working on
+// it. ErrUnknown: the lease may have been extended; calling again is safe.
 func (q *Queue) Extend(ctx context.Context, e Entry, lease time.Duration) error {
 	return q.extend(ctx, "extend", e, lease)
 }

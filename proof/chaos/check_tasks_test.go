@@ -14,6 +14,13 @@ var taskCases = map[string]checkCase{
 		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs(gone).settled(opDequeue, "", 430, 0, done).settled(opDequeue, "", 430, 0, done), "or another operation made it"},
 	"done, and still there": {newScenario().
 		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).settled(opDequeue, "", 430, 0, done), "or another operation made it"},
+	"extended, the reply lost, and then stale": {newScenario().
+		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs("ZREM Queue:loop t; ZADD Queue:loop @@440 t; HSET {Queue:loop}:tasks t 1:@@440/@@430::v").
+		recorded(record{Op: opExtend, Name: loopQueue, ID: "t", Call: 39, Return: 60, Score: newScenario().score(430), Delivery: newScenario().score(430), Result: stale}).
+		at(50).logs(gone).settled(opDequeue, "", 430, 0, done), ""},
+	"extended without a request": {newScenario().
+		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs("ZREM Queue:loop t; ZADD Queue:loop @@440 t; HSET {Queue:loop}:tasks t 1:@@440/@@430::v").
+		at(50).logs(gone).settled(opDequeue, "", 430, 0, done), "was extended, and no client requested it"},
 	"claimed early": {newScenario().at(10).enqueued("v", 100).claimed("v", 1, 50), "early"},
 	"claimed within a lease": {newScenario().
 		at(10).enqueued("v", 10).claimed("v", 1, 20).reclaimed("v", 1, 1, 300), "early"},

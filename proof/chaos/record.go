@@ -94,9 +94,10 @@ const (
 	expired  result = "expired" // a lock held until its deadline
 )
 
-// mayHaveRun says whether the server may have carried out an operation.
+// mayHaveRun says whether the server may have carried out an operation. Of an extension that
+// is stale, an earlier attempt may have had no reply; the claim has ended since.
 func (r record) mayHaveRun() bool {
-	return r.Result == pending || r.Result == done || r.Result == unknown
+	return r.Result == pending || r.Result == done || r.Result == unknown || r.Op == opExtend && r.Result == stale
 }
 
 // recorder is a client's file. Each record is written at once and in one piece, so the

@@ -53,6 +53,9 @@ func (s *scenario) logs(transaction string) *scenario {
 
 // times replaces the times in a word of a command.
 func (s *scenario) times(word string) string {
+	if end, token, ok := strings.Cut(word, "/"); ok {
+		return s.times(end) + "/" + s.times(token)
+	}
 	parts := strings.Split(word, ":")
 	for i, part := range parts {
 		if n, err := strconv.Atoi(strings.TrimLeft(part, "@")); err == nil && strings.HasPrefix(part, "@@") {
