@@ -243,7 +243,8 @@ func (q *Queue) MaxAttempts() int {
 // error is ErrNotFound if there is no such task.
 //
 // The Score of a leased task is a good receipt, as its holder's is: a Dequeue, Retry,
-// Release or Bury of the entry takes the task from its holder. Look at State first.
+// Release or Bury of the entry takes the task from its holder, and an Extend gives the holder
+// more time. Look at State first.
 func (q *Queue) Get(ctx context.Context, id string) (Entry, error) {
 	value, err := q.byID(ctx, "get", id, func() redisexec.Request {
 		return scriptGet.Request(q.keys, id)

@@ -70,6 +70,60 @@ func TestQueue_AForeignAddTakesOverWhenTheLeaseHasEnded(t *testing.T) {
 	})
 }
 
+// A receipt of an earlier version is good for none of those that replace it at the same time.
+func TestQueue_NoVersionAtTheSameTimeHasAnEarlierReceipt(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		at := time.Unix(int64(b.Now())-10, 0)
+		b.Enqueue(sluice.Added, sluice.Task{ID: "a", At: at})
+		var seen []sluice.Entry
+		for i := range 5 {
+			peeked, err := b.Q.Peek(b.Context(), 1)
+			require.NoError(b, err)
+			seen = append(seen, peeked...)
+			b.Enqueue(sluice.Updated, sluice.Task{ID: "a", At: at, Payload: []byte{byte(i)}})
+			for _, e := range seen {
+				require.ErrorIs(b, b.Q.Dequeue(b.Context(), e), sluice.ErrStale)
+			}
+		}
+		require.Less(b, b.Get("a").Score, float64(at.Unix())+0.001)
+	})
+}
+
+// A receipt from before the claim takes nothing from the holder, also when a foreign
+// producer has put the old score back.
+func TestQueue_AForeignAddRevivesNoReceipt(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		for _, score := range []float64{0, 1000.5, 1.6e9 + 0.25} {
+			foreignAdd(b, "a", score)
+			peeked, err := b.Q.Peek(b.Context(), 1)
+			require.NoError(b, err)
+			e := b.ClaimOne(time.Minute)
+			foreignAdd(b, "a", score)
+			require.ErrorIs(b, b.Q.Dequeue(b.Context(), peeked...), sluice.ErrStale)
+			require.NoError(b, b.Q.Dequeue(b.Context(), e), "it is the holder's")
+			require.NoError(b, b.Q.Dequeue(b.Context(), b.ClaimOne(time.Minute)), "the version that waited")
+		}
+	})
+}
+
+// Extend is for what was claimed: it takes no task from its holder, and makes none due early.
+func TestQueue_ExtendClaimsNothing(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx := b.Context()
+		b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+		e := b.ClaimOne(time.Minute)
+		require.NoError(b, b.Q.Extend(ctx, e, 2*time.Minute))
+		require.NoError(b, b.Q.Extend(ctx, b.Get("a"), 3*time.Minute))
+		require.NoError(b, b.Q.Extend(ctx, e, 4*time.Minute), "its receipt is good for the whole attempt")
+		require.NoError(b, b.Q.Dequeue(ctx, e))
+
+		b.Enqueue(sluice.Added, sluice.Task{ID: "a", Delay: time.Hour})
+		scheduled := b.Get("a")
+		require.ErrorIs(b, b.Q.Extend(ctx, scheduled, time.Millisecond), sluice.ErrStale)
+		require.Equal(b, scheduled, b.Get("a"))
+	})
+}
+
 // A foreign ZREM leaves nothing that a task of the library gets.
 func TestQueue_EnqueueStartsCleanAfterAForeignRemove(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
@@ -168,32 +222,37 @@ func TestQueue_ReadsPastManyBadHeads(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)
-	q := systest.NewQueueTest(t, rdb, "q").Q
 	const bad = 20_000
-	for i := 0; i < bad; i += 1000 {
-		scores, fields := make([]redis.Z, 1000), make([]any, 0, 2000)
-		for j := range scores {
-			id := fmt.Sprintf("bad-%d", i+j)
-			scores[j] = redis.Z{Score: 1, Member: id}
-			fields = append(fields, id, "garbage")
+	for name, field := range map[string]string{"malformed": "garbage", "attempts used up": "25::::"} {
+		q := systest.NewQueueTest(t, rdb, name).Q
+		for i := 0; i < bad; i += 1000 {
+			scores, fields := make([]redis.Z, 1000), make([]any, 0, 2000)
+			for j := range scores {
+				id := fmt.Sprintf("bad-%d", i+j)
+				scores[j] = redis.Z{Score: 1, Member: id}
+				fields = append(fields, id, field)
+			}
+			require.NoError(t, rdb.ZAdd(t.Context(), "Queue:"+name, scores...).Err())
+			require.NoError(t, rdb.HSet(t.Context(), "{Queue:"+name+"}:tasks", fields...).Err())
 		}
-		require.NoError(t, rdb.ZAdd(t.Context(), "Queue:q", scores...).Err())
-		require.NoError(t, rdb.HSet(t.Context(), "{Queue:q}:tasks", fields...).Err())
-	}
-	_, err := q.Enqueue(t.Context(), sluice.Task{ID: "good"})
-	require.NoError(t, err)
-	scripts := func(f func() ([]sluice.Entry, error)) int {
-		before := scriptCalls(t, rdb)
-		entries, err := f()
+		_, err := q.Enqueue(t.Context(), sluice.Task{ID: "good"})
 		require.NoError(t, err)
-		require.Equal(t, []string{"good"}, systest.IDs(entries))
-		return scriptCalls(t, rdb) - before
+		scripts := func(f func() ([]sluice.Entry, error)) int {
+			before := scriptCalls(t, rdb)
+			entries, err := f()
+			require.NoError(t, err)
+			require.Equal(t, []string{"good"}, systest.IDs(entries))
+			return scriptCalls(t, rdb) - before
+		}
+		if name == "malformed" { // Peek shows the others
+			require.LessOrEqual(t, scripts(func() ([]sluice.Entry, error) { return q.Peek(t.Context(), 1) }), 25)
+		}
+		require.LessOrEqual(t, scripts(func() ([]sluice.Entry, error) { return q.Claim(t.Context(), 1, time.Minute) }), 25)
+		letters, err := q.Dead(t.Context(), bad+1)
+		require.NoError(t, err)
+		require.Len(t, letters, bad)
+		require.Equal(t, name, letters[0].Reason)
 	}
-	require.LessOrEqual(t, scripts(func() ([]sluice.Entry, error) { return q.Peek(t.Context(), 1) }), 25)
-	require.LessOrEqual(t, scripts(func() ([]sluice.Entry, error) { return q.Claim(t.Context(), 1, time.Minute) }), 25)
-	letters, err := q.Dead(t.Context(), bad+1)
-	require.NoError(t, err)
-	require.Len(t, letters, bad)
 }
 
 // scriptCalls is how many scripts a server has been sent.

@@ -185,5 +185,6 @@ func checkReceipt(e Entry) error {
 	return nil
 }
 
-// receiptOf is an entry's score, as scripts are given it.
-func receiptOf(e Entry) string { return strconv.FormatFloat(e.Score, 'g', -1, 64) }
+// receiptOf is an entry's score, as scripts are given it: as most servers print it, since
+// what is equal as text need not be compared as a number.
+func receiptOf(e Entry) string { return strconv.FormatFloat(e.Score, 'g', 17, 64) }

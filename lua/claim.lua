@@ -3,10 +3,10 @@
 -- ARGV[1] n, at most 250   ARGV[2] lease in seconds   ARGV[3] attempts allowed, 0 for any number
 -- RETURNS { tasks read if there may be more, else 0, lease end, then per task claimed: id, attempt, payload }
 -- RETRY never: if the script runs twice, the second run claims other tasks.
-local maxAttempts, lease = tonumber(ARGV[3]), text(now + tonumber(ARGV[2]))
+local lease = text(now + tonumber(ARGV[2]))
 redis.call('ZCARD', KEYS[3]) -- check its type before the first write
-local ready, ids, more, cleanUp = due(tonumber(ARGV[1]))
-local reply, scores, fields, exhausted = { more and #ids or 0, lease }, {}, {}, {}
+local ready, ids, more, cleanUp = due(tonumber(ARGV[1]), nil, tonumber(ARGV[3]))
+local reply, scores, fields = { more and #ids or 0, lease }, {}, {}
 if #ids == 0 then return reply end
 
 need('ZADD', queue)
@@ -14,34 +14,23 @@ need('HSET', tasks)
 redis.call('ZREM', queue, ids[1]) -- all of ids get a new score; after this ZREM a full server accepts the ZADD
 local attempts, prefixes = {}, {} -- per attempt, its text and the start of the field: built once
 for _, task in ipairs(ready) do
-  local n = task.attempt
-  local unseen = task.unseen
-  if unseen < 2 and n > 0 and task.lease and task.lease == task.token then
-    -- Its last delivery ended with its lease, without a word of its holder: perhaps the reply
-    -- to that claim was lost, and no handler ever saw it. That does not count, twice.
-    n, unseen = n - 1, unseen + 1
+  local n, unseen = nextAttempt(task)
+  local kind = n * 3 + unseen
+  if not prefixes[kind] then
+    attempts[kind] = string.format('%.0f', n)
+    prefixes[kind] = attempts[kind] .. (unseen > 0 and '+' .. unseen or '') .. ':' .. lease .. '::'
   end
-  if maxAttempts > 0 and n >= maxAttempts then
-    task.reason = 'attempts used up'
-    exhausted[#exhausted + 1] = task
-  else
-    local kind = n * 3 + unseen
-    if not prefixes[kind] then
-      attempts[kind] = string.format('%.0f', n + 1)
-      prefixes[kind] = attempts[kind] .. (unseen > 0 and '+' .. unseen or '') .. ':' .. lease .. '::'
-    end
-    scores[#scores + 1] = lease
-    scores[#scores + 1] = task.id
-    fields[#fields + 1] = task.id
-    fields[#fields + 1] = prefixes[kind] .. task.payload
-    reply[#reply + 1] = task.id
-    reply[#reply + 1] = attempts[kind]
-    reply[#reply + 1] = task.payload
-  end
+  scores[#scores + 1] = lease
+  scores[#scores + 1] = task.id
+  fields[#fields + 1] = task.id
+  fields[#fields + 1] = prefixes[kind] .. task.payload
+  reply[#reply + 1] = task.id
+  reply[#reply + 1] = attempts[kind]
+  reply[#reply + 1] = task.payload
 end
 if #scores > 0 then
   redis.call('ZADD', queue, unpack(scores))
   redis.call('HSET', tasks, unpack(fields))
 end
-cleanUp(exhausted)
+cleanUp()
 return reply

@@ -12,8 +12,9 @@ local scores, field = redis.call('ZMSCORE', queue, unpack(ids)), reader(ids)
 for i, id in ipairs(ids) do
   local receipt, stored, task = ARGV[2 * i + 1], field(i), nil
   if not known[id] then -- else an earlier entry of this call has used up the receipt
-    if scores[i] == receipt and (not stored or string.find(stored, '^%d*:[%d.]*::')) then
-      task = false -- the most common and cheapest case: there is no waiting version
+    local lease = not stored and '' or string.match(stored, '^%d*%+?%d?:([%d.]*)::')
+    if scores[i] == receipt and (lease == '' or lease == receipt) then
+      task = false -- the most common and cheapest case: no waiting version, and not moved
     else
       task = match(scores[i], stored, tonumber(receipt))
     end

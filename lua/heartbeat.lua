@@ -4,18 +4,17 @@
 -- RETURNS 1 done   0 stale   2 gone   -1 a field not written by this library; of these three, nothing changed
 -- RETRY idempotent, and in any order with other extensions: it never makes a lease shorter,
 -- and does nothing once the claim has ended.
-local id, receipt = ARGV[1], tonumber(ARGV[2])
+local id = ARGV[1]
 redis.call('ZCARD', KEYS[3]) -- check its type before the first write
-local task = held(id, receipt)
+local task = held(id, tonumber(ARGV[2]))
 if task == nil then return staleOrGone(id) end
 if not task then return -1 end
+if not task.lease then return 0 end -- it was never claimed
 
 need('ZADD', queue)
 need('HSET', tasks)
 -- Never shorten a lease. This run may be a late copy: the client has extended it since.
-task.lease = math.max(now + tonumber(ARGV[3]), task.lease or 0)
-task.token = receipt
+task.lease = math.max(now + tonumber(ARGV[3]), task.lease)
 move(id, task.lease)
 store(id, task, task.attempt, task.due, true)
-unbury(id, task)
 return 1

@@ -18,5 +18,5 @@ if #removed > 0 then
   redis.call('ZREM', queue, unpack(removed))
   redis.call('HDEL', tasks, unpack(removed))
 end
-cleanUp({})
+cleanUp()
 return reply

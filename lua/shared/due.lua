@@ -1,16 +1,42 @@
 -- Last prelude of the scripts that read due tasks.
 
--- Reads up to n due tasks from rank from on, and changes nothing. To find n that are ready it
+-- Counts the delivery that a claim of a task begins. Returns its attempt, and how many
+-- deliveries were not counted. One that ended with its lease, without a word of its holder, is
+-- not counted, twice: perhaps the reply to that claim was lost, and no handler ever saw it.
+local function nextAttempt(task)
+  if task.unseen < 2 and task.attempt > 0 and task.lease and task.lease == task.token then
+    return task.attempt, task.unseen + 1
+  end
+  return task.attempt + 1, task.unseen
+end
+
+-- Reads count entries from a rank on, except those that are not due. ZRANGEBYSCORE would walk
+-- to its offset, so it is for the head only.
+local function dueFrom(rank, count)
+  if rank == 0 then
+    return redis.call('ZRANGEBYSCORE', queue, '-inf', text(now), 'WITHSCORES', 'LIMIT', '0', count)
+  end
+  local found = redis.call('ZRANGE', queue, string.format('%.0f', rank), string.format('%.0f', rank + count - 1), 'WITHSCORES')
+  for i = 2, #found, 2 do
+    if string.sub(found[i], 1, 1) ~= '-' and (tonumber(found[i]) or math.huge) > now then
+      return { unpack(found, 1, i - 2) }
+    end
+  end
+  return found
+end
+
+-- Reads up to n due tasks from rank from on, and changes nothing. Those with limit attempts (0
+-- or nil for any number) are used up. To find n that are ready it
 -- reads up to about a thousand, as long as their fields have less than a megabyte. Returns:
 --   1. the tasks that are ready to be claimed;
 --   2. the IDs that it read, and as their field score the last one's score, as text;
 --   3. whether there may be more due tasks;
 --   4. a function that cleans up what it read besides: a leased task that a foreign producer
 --      has moved gets its score back, and the new version waits; a waiting version, whose
---      lease has run out, moves to its own due time; a malformed entry, and each task that
---      the caller passes, moves to the dead letters. The caller calls it after its own first
---      write.
-local function due(n, from)
+--      lease has run out, moves to its own due time; a malformed entry, and a task whose
+--      attempts are used up, moves to the dead letters. The caller calls it after its own
+--      first write.
+local function due(n, from, limit)
   local ready, moved, buried, revived, ids, size = {}, {}, {}, {}, {}, 0
 
   local function classify(id, field, written)
@@ -23,6 +49,9 @@ local function due(n, from)
     task, score = resolve(task, score)
     task.id, task.score = id, text(score)
     local list = score > now and moved or ready
+    if list == ready and limit and limit > 0 and nextAttempt(task) > limit then
+      task.reason, list = 'attempts used up', buried
+    end
     list[#list + 1] = task
   end
 
@@ -45,19 +74,17 @@ local function due(n, from)
   local more
   repeat
     local first, count = (from or 0) + #ids, #ids == 0 and n or 250
-    local found = redis.call('ZRANGEBYSCORE', queue, '-inf', text(now), 'WITHSCORES', 'LIMIT', string.format('%.0f', first), count)
-    local before = #ids
+    local found, before = dueFrom(first, count), #ids
     examine(found)
     more = #found > 0 and (#found == 2 * count or #found > 2 * (#ids - before))
   until not more or #ready == n or #ids >= 1000 or size >= 1048576
   if not from and #ids > #ready then needAll() end -- for the clean-up
-  return ready, ids, more, function(exhausted)
+  return ready, ids, more, function()
     if #revived > 0 then redis.call('ZREM', KEYS[3], unpack(revived)) end
     for _, task in ipairs(moved) do
       move(task.id, tonumber(task.score))
       store(task.id, task, task.attempt, task.due, true)
     end
-    for _, task in ipairs(exhausted) do buried[#buried + 1] = task end
     buryAll(buried)
   end
 end

@@ -70,11 +70,13 @@ local function leased(task, score)
   return score > now and task.lease == score
 end
 
--- Returns a due time that is no receipt of the version before: its score or token. An old
--- receipt must not be good for a new version that has the same due time.
+-- Returns a due time that is no receipt of the version before (its score or token), nor of
+-- those before that one which had the same due time: an old receipt must not be good for a new
+-- version. So up to a hundred versions for the same time count up by microseconds.
 local function unlike(due, score, token)
   for _ = 1, 2 do
-    if due == score or due == token then due = due + 0.000001 end
+    if score and due <= score and score - due < 0.0001 then due = score + 0.000001 end
+    if token and due <= token and token - due < 0.0001 then due = token + 0.000001 end
   end
   return due
 end

@@ -54,11 +54,14 @@ func (it Item) unburied() Item {
 	return it
 }
 
-// unlike returns a due time that is no receipt of the version before.
+// unlike returns a due time that is no receipt of the version before, nor of those before
+// that one that had the same due time.
 func unlike(due, score, token float64) float64 {
 	for range 2 {
-		if due == score || due == token {
-			due += 0.000001
+		for _, old := range []float64{score, token} {
+			if old != 0 && due <= old && old-due < 0.0001 {
+				due = old + 0.000001
+			}
 		}
 	}
 	return due
@@ -277,14 +280,17 @@ func (q *Queue) Dequeue(now float64, es ...sluice.Entry) (stale []string) {
 	return stale
 }
 
-// Extend gives a task a new lease, no shorter than the one before. The receipt stays.
+// Extend gives a claimed task a new lease, no shorter than the one before. The receipt stays.
 func (q *Queue) Extend(now float64, e sluice.Entry, lease float64) bool {
-	return q.withReceipt(now, e, func(it *Item, task Item) {
-		task.Lease, task.Token = max(now+lease, task.Lease), e.Score
-		task.Score = task.Lease
-		task.Listed, task.Died = false, 0
-		*it = task
+	claimed := false
+	q.withReceipt(now, e, func(it *Item, task Item) {
+		if claimed = task.Lease != 0; claimed {
+			task.Lease = max(now+lease, task.Lease)
+			task.Score = task.Lease
+			*it = task
+		}
 	})
+	return claimed
 }
 
 // Retry gives a task back, due after delay.
