@@ -9,8 +9,8 @@ import (
 )
 
 // ReplyGrace is how long a reply is still waited for when the context has ended, or the
-// caller is to stop, while the attempt was under way: most come within it, and what they say is worth more to
-// the caller than "unknown".
+// caller is to stop, while the attempt was under way: most come within it, and what they
+// say is worth more to the caller than "unknown".
 const ReplyGrace = 15 * time.Millisecond
 
 // attempt is a request that is sent once.

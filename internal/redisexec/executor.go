@@ -80,10 +80,17 @@ type Request struct {
 	// still come, after Run returned without a reply: at once, or when the attempt that
 	// the caller has left has ended; both, if there was an earlier attempt without a reply.
 	OnUnknown UnknownHandler
+	// OnUnserved, if set, is notified of each attempt that no server has carried out, as far
+	// as is known, before the next one: it was not sent, refused for the moment, or had no
+	// reply.
+	OnUnserved UnservedHandler
 }
 
 // UnknownHandler undoes what a request may have done without its caller knowing.
 type UnknownHandler interface{ OutcomeUnknown() }
+
+// UnservedHandler is told of attempts that no server has carried out, as far as is known.
+type UnservedHandler interface{ Unserved() }
 
 // RetryPolicy says what may be done when the reply to a request is lost.
 type RetryPolicy int
@@ -122,7 +129,9 @@ type Reply struct {
 // *ErrUnknown instead, if the outcome of an earlier attempt is unknown and the request is
 // not ReadOnly. "For good" is what another try would not mend: a client that is closed, a
 // wrong password. If ctx ends while a request is tried again, the error is ctx's, joined
-// with the one that it would have been.
+// with the one that it would have been. So it is if ctx has ended when a first attempt comes
+// back; that is ErrUnavailable where it cannot have been the end of ctx that kept it from
+// being sent.
 func (e *Executor) Run(ctx context.Context, r Request) (Reply, error) {
 	var reply Reply
 	var transient error // why it was not carried out so far, although it may be later
@@ -135,6 +144,9 @@ func (e *Executor) Run(ctx context.Context, r Request) (Reply, error) {
 		}
 		reply.Sent = time.Now()
 		result := e.attempt(ctx, r)
+		if r.OnUnserved != nil && (result.Outcome == Unknown || result.isTransient()) {
+			r.OnUnserved.Unserved()
+		}
 		switch {
 		case result.Outcome == Done:
 			r.Outage.end()
@@ -157,7 +169,7 @@ func (e *Executor) Run(ctx context.Context, r Request) (Reply, error) {
 			return reply, fail(r, &reply, result.Err, false)
 		case r.ended(ctx) != nil && !r.Detached:
 			// It may have been the end of ctx that kept it from being sent.
-			return reply, fail(r, &reply, join(r.ended(ctx), result.Err), transient != nil)
+			return reply, fail(r, &reply, join(r.ended(ctx), result.Err), transient != nil || result.isRefusal())
 		case result.Outcome == NotSent && r.Outage == nil, time.Since(r.Outage.since(start, r.Arrived)) > unavailableFor:
 			return reply, fail(r, &reply, result.Err, true)
 		default:
@@ -193,7 +205,7 @@ func (r Request) ended(ctx context.Context) error {
 // join adds to why a request ended what kept it from being carried out before, if
 // anything did.
 func join(end, cause error) error {
-	if cause == nil {
+	if cause == nil || errors.Is(end, cause) { // it is named once
 		return end
 	}
 	return fmt.Errorf("%w: %w", end, cause)

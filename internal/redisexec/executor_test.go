@@ -3,7 +3,12 @@ package redisexec
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
 	"slices"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -337,6 +342,58 @@ func TestExecutor_AContextThatEndsInAPauseEndsIt(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestExecutor_ARefusalAsTheContextEndsIsUnavailable: the error says so where it cannot have
+// been the end of the context that kept the request from being sent. It names no cause twice.
+func TestExecutor_ARefusalAsTheContextEndsIsUnavailable(t *testing.T) {
+	t.Parallel()
+	late := context.DeadlineExceeded
+	dial := func(err error) error { return &net.OpError{Op: "dial", Net: "tcp", Err: err} }
+	for name, test := range map[string]struct {
+		err         error
+		written     bool
+		unavailable bool
+		text        string // empty for any
+	}{
+		"refused dial":       {dial(syscall.ECONNREFUSED), false, true, ErrUnavailable.Error() + ": context deadline exceeded: dial tcp: connection refused"},
+		"wrapped":            {fmt.Errorf("node: %w", dial(syscall.ECONNREFUSED)), true, true, ""},
+		"pool timeout":       {redis.ErrPoolTimeout, false, true, ""},
+		"pool exhausted":     {redis.ErrPoolExhausted, true, true, ""},
+		"loading":            {errLoading, true, true, ""},
+		"loading, at first":  {errLoading, false, true, ""},
+		"closed client":      {redis.ErrClosed, false, false, ""},
+		"the context's":      {late, false, false, "context deadline exceeded"},
+		"the context's dial": {dial(late), false, false, ""},
+		"a dial without end": {dial(os.ErrDeadlineExceeded), false, false, ""},
+		"end of connection":  {io.EOF, false, false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, newServer(answer{err: test.err, unwritten: !test.written, after: 25 * time.Millisecond}), func(t *testing.T, e *Executor) {
+				_, err := e.Run(endsAfter(t, 20*time.Millisecond), plain(Never))
+				require.ErrorIs(t, err, test.err)
+				require.NotErrorIs(t, err, ErrUnknown)
+				require.Equal(t, test.unavailable, errors.Is(err, ErrUnavailable), "%v", err)
+				require.Equal(t, name != "closed client", errors.Is(err, late))
+				if test.text != "" {
+					require.Equal(t, test.text, err.Error())
+				}
+			})
+		})
+	}
+}
+
+// TestExecutor_ErrorsNameNoCauseTwice: an earlier attempt failed by a timeout of the
+// client's own, and then the context ends.
+func TestExecutor_ErrorsNameNoCauseTwice(t *testing.T) {
+	t.Parallel()
+	bubble(t, newServer(answer{err: context.DeadlineExceeded, unwritten: true}), func(t *testing.T, e *Executor) {
+		r := plain(Never)
+		r.Outage = new(Outage)
+		_, err := e.Run(endsAfter(t, time.Second), r)
+		require.Equal(t, ErrUnavailable.Error()+": context deadline exceeded", err.Error())
+	})
 }
 
 func TestExecutor_CloseWaitsForWhatIsUnderWay(t *testing.T) {

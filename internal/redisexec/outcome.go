@@ -1,10 +1,12 @@
 package redisexec
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -37,6 +39,19 @@ type Result struct {
 // none could serve the request, and that it may be carried out later.
 func (r Result) isTransient() bool {
 	return r.Outcome == Unavailable || r.Outcome == NotSent && !isLasting(r.Err)
+}
+
+// isRefusal reports that a result which is transient does not come from the end of a context:
+// a server has answered, or has refused the connection, or the pool had none.
+func (r Result) isRefusal() bool {
+	var server redis.Error
+	switch {
+	case r.Outcome == Unavailable, errors.As(r.Err, &server):
+		return true
+	case errors.Is(r.Err, context.DeadlineExceeded), errors.Is(r.Err, context.Canceled), errors.Is(r.Err, os.ErrDeadlineExceeded):
+		return false
+	}
+	return isBeforeTheSend(r.Err)
 }
 
 // Final returns the error of a request that is not tried again after this result: with
@@ -101,14 +116,19 @@ func isBeforeTheSend(err error) bool {
 	return errors.As(err, &op) && op.Op == "dial"
 }
 
+// dialPanicked is how go-redis says that a dialer or a DialHook has panicked in a goroutine
+// of its pool.
+const dialPanicked = "panic in queuedNewConn"
+
 // isLasting recognises the errors of requests that were not sent, and which will be the
-// same at the next try: the client is closed, or its hook panics, or the server refuses it
+// same at the next try: the client is closed, or its hook or dialer panics, or the server refuses it
 // (a wrong password), or it refuses the server (a wrong certificate).
 func isLasting(err error) bool {
 	var server redis.Error
 	var certificate *tls.CertificateVerificationError
 	switch {
-	case errors.Is(err, redis.ErrClosed), errors.Is(err, ErrPanicked), errors.As(err, &certificate):
+	case errors.Is(err, redis.ErrClosed), errors.Is(err, ErrPanicked), errors.As(err, &certificate),
+		strings.HasSuffix(err.Error(), dialPanicked):
 		return true
 	case errors.As(err, &server):
 		return !isUnavailable(server) && !strings.HasPrefix(server.Error(), "ERR max number of clients")

@@ -115,6 +115,7 @@ func TestOutcome_UnavailableIsWhatMayPass(t *testing.T) {
 		{serverError("NOPERM this user has no permissions"), true, nil},
 		{fmt.Errorf("dial: %w", &tls.CertificateVerificationError{Err: errors.New("bad")}), false, nil},
 		{fmt.Errorf("%w: hook", ErrPanicked), false, nil},
+		{errors.New("panic in queuedNewConn"), false, nil}, // a dialer's, as go-redis says it
 		{errRefused, true, nil},
 		{errTimeout, true, ErrUnknown},
 		{io.EOF, true, ErrUnknown},

@@ -9,8 +9,12 @@ import (
 
 // Pipeline sends each of the requests once, all of them in one pipeline, and returns
 // their results in order. It returns when ctx ends: the outcomes are then [Abandoned],
-// and the pipeline goes on until go-redis's own timeouts at the latest.
+// and the pipeline goes on until go-redis's own timeouts at the latest. Nothing is sent if
+// ctx has ended already.
 func (e *Executor) Pipeline(ctx context.Context, requests []Request) []Result {
+	if ctx.Err() != nil {
+		return abandoned(ctx, len(requests))
+	}
 	p := &pipeline{executor: e, ctx: context.WithoutCancel(ctx), requests: requests, answered: make(chan []Result, 1)}
 	e.underWay.Add()
 	e.Start(p)
@@ -18,12 +22,17 @@ func (e *Executor) Pipeline(ctx context.Context, requests []Request) []Result {
 	case results := <-p.answered:
 		return results
 	case <-ctx.Done():
-		results := make([]Result, len(requests))
-		for i := range results {
-			results[i] = Result{Outcome: Abandoned, Err: ctx.Err()}
-		}
-		return results
+		return abandoned(ctx, len(requests))
 	}
+}
+
+// abandoned returns the results of n requests whose caller has left.
+func abandoned(ctx context.Context, n int) []Result {
+	results := make([]Result, n)
+	for i := range results {
+		results[i] = Result{Outcome: Abandoned, Err: ctx.Err()}
+	}
+	return results
 }
 
 // pipeline is a Job.

@@ -73,6 +73,17 @@ func TestPipeline_ReturnsWhenItsContextEnds(t *testing.T) {
 	})
 }
 
+func TestPipeline_SendsNothingWhenItsContextHasEnded(t *testing.T) {
+	t.Parallel()
+	s := newServer(carriedOut)
+	bubble(t, s, func(t *testing.T, e *Executor) {
+		results := e.Pipeline(ended, []Request{plain(Never), plain(Never)})
+		require.Equal(t, []Outcome{Abandoned, Abandoned}, outcomes(results))
+		require.ErrorIs(t, results[1].Err, context.Canceled)
+		require.Empty(t, s.record().commands)
+	})
+}
+
 // goroutine returns the number of the goroutine that calls it.
 func goroutine() string {
 	stack := make([]byte, 64)

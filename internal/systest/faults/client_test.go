@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -287,6 +288,19 @@ func TestClient_APanicOfItIsAnError(t *testing.T) {
 			works(t, l, q, log)
 		})
 	}
+}
+
+// TestClient_ADialerThatPanicsIsADefiniteError: Lock does not try it again for ten seconds.
+func TestClient_ADialerThatPanicsIsADefiniteError(t *testing.T) {
+	t.Parallel()
+	rdb := systest.Dial(t, redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) { panic("secret") }})
+	l := systest.NewLocker(t, rdb)
+	_, err := l.Lock(systest.Within(t, time.Minute), "a")
+	require.Error(t, err)
+	for _, not := range []error{sluice.ErrUnavailable, sluice.ErrUnknown, context.DeadlineExceeded} {
+		require.NotErrorIs(t, err, not)
+	}
+	require.NotContains(t, err.Error(), "secret")
 }
 
 // oddReplies are of every type that RESP has, and none is one that the library asks for.
