@@ -51,7 +51,8 @@ func (k *Lock) begin(now, deadline, covered time.Time) {
 }
 
 // Unlock releases the lock and ends its Context. It waits for an answer until ctx ends, or
-// the lock's own end has come: there is nothing to wait for then. It works with a context
+// the lock's own end has come, or the limit of WithMaxHold: there is nothing to wait for
+// then. It works with a context
 // that has ended, and for a lock that is over: it then waits 15ms for an answer. In every
 // case the handle is used up.
 //
@@ -63,7 +64,7 @@ func (k *Lock) begin(now, deadline, covered time.Time) {
 // open; ErrClosed if UnlockAll or Close has released it. It is ErrUnknown if there was no
 // answer, and ErrUnavailable if no server could be reached: the release goes on in the
 // background, and the caller has nothing to do. If the deadline had passed when Unlock was
-// called, ErrUnknown is joined with ErrNotHeld.
+// called, every error without an answer is ErrNotHeld too.
 func (k *Lock) Unlock(ctx context.Context) error {
 	if err := k.check("unlock", ctx); err != nil {
 		return err
@@ -91,14 +92,11 @@ func (k *Lock) release(ctx context.Context) (notified int, err error) {
 	request := k.releaseRequest()
 	request.Detached = true
 	request.OnUnknown = k.member()
-	_, request.Until, _ = k.lease.Bounds()
+	request.Until = k.lease.Over()
 	reply, err := l.executor.Run(ctx, request)
 	if err != nil {
 		k.releaseInBackground()
-		if errors.Is(err, ErrUnknown) && k.lease.Cause() == ErrLost {
-			err = fmt.Errorf("%w: %w", ErrNotHeld, err) // whatever becomes of the release
-		}
-		return 0, err
+		return 0, k.unanswered(err)
 	}
 	if k.grant.ambiguous {
 		k.releaseInBackground() // a copy of the acquisition may still be on its way
@@ -106,12 +104,22 @@ func (k *Lock) release(ctx context.Context) (notified int, err error) {
 	released, err := redisexec.Int(reply.Value) // and how many were notified: 1 for none
 	switch {
 	case err != nil:
-		return 0, err
+		return 0, k.unanswered(err)
 	case released > 0:
 		return max(int(released)-1-l.notifier.Subscribers(k.address.channel), 0), nil
 	default:
 		return 0, k.notReleased(reply.Ambiguous)
 	}
+}
+
+// unanswered is the error of a release that failed with err, which does not say whether the
+// token held the lock. If the deadline had passed before, the lock is lost whatever becomes
+// of the release.
+func (k *Lock) unanswered(err error) error {
+	if errors.Is(k.lease.Cause(), ErrLost) {
+		return fmt.Errorf("%w: %w", ErrNotHeld, err)
+	}
+	return err
 }
 
 // notReleased is the error of a release to which the server has just answered that the
@@ -155,8 +163,9 @@ func (k *Lock) releaseInBackground() { k.locker.janitor.Add(k.grant.token, k.rel
 // that a late copy of an earlier call does no harm.
 //
 // The error is ErrNotHeld if the lock was released, lost or forced open, and ErrClosed if
-// UnlockAll or Close has released it; its Context has ended then. After any other error the
-// lock is held as before, and Extend may be called again.
+// UnlockAll or Close has released it; its Context has ended then. If it ended while Extend
+// had no answer, that error is joined with the reason. After any other error the lock is held
+// as before, and Extend may be called again.
 func (k *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := k.check("extend", ctx); err != nil {
 		return err
@@ -174,15 +183,17 @@ func (k *Lock) extend(ctx context.Context, ttl time.Duration) error {
 	request := k.extendRequest(ttl)
 	request.Until = k.lease.Deadline()
 	reply, err := k.locker.executor.Run(ctx, request)
-	switch {
-	case err == nil:
-	case !errors.Is(err, ErrUnknown):
-		k.lease.Settle()
-		return err
-	case !k.Valid():
-		k.handleLateExtension()
-		return fmt.Errorf("%w: %w", k.whyEnded(), err)
-	default:
+	if err != nil {
+		unknown, valid := errors.Is(err, ErrUnknown), k.Valid()
+		switch {
+		case !unknown:
+			k.lease.Settle()
+		case !valid:
+			k.handleLateExtension()
+		}
+		if !valid { // it has ended meanwhile, whatever becomes of the extension
+			return fmt.Errorf("%w: %w", k.whyEnded(), err)
+		}
 		return err
 	}
 	if err := k.handleExtension(reply.Sent, ttl, reply.Value); err != nil {

@@ -53,7 +53,8 @@ type LockInfo struct {
 }
 
 // NewLocker returns a Locker on rdb, which stays the caller's to close. It does no I/O. A
-// redis.Ring, or what embeds one, is refused: it moves names between its shards.
+// redis.Ring, or what embeds one, is refused: it moves names between its shards. (A Ring
+// behind a wrapper with a Subscribe of its own cannot be recognised: don't use one.)
 // The options are the defaults for every lock; a call may override them. The error is
 // ErrInvalid.
 func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
@@ -93,9 +94,10 @@ func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
 // pauses of up to half a second, for ten seconds or until ctx ends.
 //
 // The error is ErrLocked together with ctx.Err() if ctx ended after the caller had waited
-// in line or was last told that another one holds the lock; ctx.Err() alone if it ended
-// before either; ErrUnavailable after those ten seconds, or joined with ctx.Err() if it
-// ended earlier; ErrLost if the reply took longer than the TTL; ErrInvalid; ErrClosed, at
+// in line or was last told that another one holds the lock. If ctx ended before either, as
+// for the first in line of a server that gives no answer, it is ErrUnknown if a request had
+// been sent, ErrUnavailable together with ctx.Err() if none could be, or ctx.Err() alone if
+// nothing was sent so far. The error is ErrUnavailable after those ten seconds; ErrLost if the reply took longer than the TTL; ErrInvalid; ErrClosed, at
 // once in Close; or what Redis or the network said. It is ErrUnknown if a reply was lost
 // and the caller was told nothing else. After it, and after ErrLocked and ErrClosed too,
 // the key may be taken for a moment: it is released in the background, and the caller has
@@ -106,7 +108,10 @@ func (l *Locker) Lock(ctx context.Context, name string, opts ...LockOption) (*Lo
 
 // TryLock takes the named lock if it is free now. It is Lock without the waiting:
 // ErrLocked means that another caller holds it, or is before this one in line. It does not
-// overtake those who wait. When no server can be reached, it is ErrUnavailable at once.
+// overtake those who wait, and behind one that asks the server it waits for the answer to
+// that one request at most: if there is none, it is ErrUnavailable, or ErrLocked where others
+// are still before it. When no server can be reached, it is ErrUnavailable at once, which is
+// after go-redis's own attempts to connect: about 400ms by default.
 func (l *Locker) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return l.lock("try lock", ctx, name, opts, true)
 }
@@ -132,9 +137,10 @@ func (l *Locker) lock(op string, ctx context.Context, name string, opts []LockOp
 
 // Do calls fn while it holds the named lock. It waits for the lock as Lock does
 // (WithMaxWait bounds that alone), and renews it for as long as fn runs (WithAutoRenew;
-// WithMaxHold bounds it). LockFromContext returns the lock within fn. The context
-// that fn gets ends with ctx, with the cause ErrLost when the lock is lost, and with the
-// cause ErrClosed in UnlockAll and Close; fn has to return then. The lock is released when fn returns or panics, even if ctx has ended.
+// WithMaxHold bounds it). LockFromContext returns the lock within fn. The context that fn
+// gets ends with ctx, with the cause ErrLost when the lock is lost, and with the cause
+// ErrClosed in UnlockAll and Close; fn has to return then. The lock is released when fn
+// returns or panics, even if ctx has ended.
 //
 // If fn was not called, the error is the one that Lock would return. Otherwise it is
 // fn's own, joined with ErrLost if the lock was lost before fn had returned, or with
@@ -172,9 +178,11 @@ type lockOf string
 // the name that its Do was given. If several are of the same name, which takes Lockers with
 // different servers or prefixes, it is the innermost.
 //
-// It returns nil if no Do holds a lock of that name; the methods of a nil *Lock say that it
-// is not held. The lock is Do's to release: after an Unlock by the function, Do returns
-// ErrLost.
+// It returns nil if ctx does not come from a Do of that name. A nil *Lock is not held: Valid is
+// false and its Context has ended; Unlock, Extend and TTL return ErrInvalid. A ctx that
+// outlives its Do returns the lock all the same, which is used up: Valid is false, and the
+// others say ErrNotHeld. The lock is Do's to release: after an Unlock by the function, Do
+// returns ErrLost.
 func LockFromContext(ctx context.Context, name string) *Lock {
 	if ctx == nil {
 		return nil
@@ -262,8 +270,9 @@ func decodeForced(value any) (token string, released bool, err error) {
 // UnlockAll releases every lock that this Locker holds, in pipelines. Their contexts end
 // with the cause ErrClosed, and an Unlock or Extend of one of them returns ErrClosed after
 // that, or ErrNotHeld if the server says that the lock had been lost. Like Unlock it works
-// with a context that has ended, and waits for a second, or until the last lock's own end,
-// at the most. A release that gets no answer goes on in the background, and the error is
+// with a context that has ended. It waits for a second, or until the last lock's own end if
+// that is later, at the most, however many locks there are; and for 15ms if all of them are
+// over. A release that gets no answer goes on in the background, and the error is
 // ErrUnknown. So does one that the server refuses or that cannot be sent (ErrUnavailable);
 // the error is then the first of them, joined with ErrUnknown if others got no answer.
 func (l *Locker) UnlockAll(ctx context.Context) error {
@@ -284,6 +293,8 @@ func (l *Locker) releaseAll(ctx context.Context) error {
 	}
 	graced, cancel := withGrace(ctx, redisexec.ReplyGrace)
 	defer cancel()
+	graced, stop := context.WithDeadline(graced, releasesUntil(locks))
+	defer stop()
 	for _, k := range locks {
 		l.renewer.Remove(graced, k.member(), 0)
 	}
@@ -292,6 +303,20 @@ func (l *Locker) releaseAll(ctx context.Context) error {
 		l.releaseSome(graced, part, &failed)
 	}
 	return failed.err()
+}
+
+// releasesUntil returns until when the releases of locks are waited for: for a second or,
+// if that is later, until the last of them is over. If all are over, only a reply that comes
+// within ReplyGrace is worth waiting for.
+func releasesUntil(locks []*Lock) time.Time {
+	now := time.Now()
+	longest := redisexec.ReplyGrace
+	for _, k := range locks {
+		if left := k.lease.Over().Sub(now); left > 0 {
+			longest = max(longest, left, closeWait)
+		}
+	}
+	return now.Add(longest)
 }
 
 // releaseFailures are the first of each kind.
@@ -316,18 +341,13 @@ func (f *releaseFailures) err() error {
 	return fmt.Errorf("%w; %w", f.definite, f.unknown)
 }
 
-// releaseSome releases locks in one pipeline.
+// releaseSome releases locks in one pipeline. If ctx has ended, that is not sent, and the
+// janitor releases them, which spares the client's pool.
 func (l *Locker) releaseSome(ctx context.Context, locks []*Lock, failed *releaseFailures) {
 	requests := make([]redisexec.Request, len(locks))
-	until := time.Now().Add(closeWait) // or, later, when all of them are over: then there is nothing to wait for
 	for i, k := range locks {
 		requests[i] = k.releaseRequest()
-		if _, covered, _ := k.lease.Bounds(); covered.After(until) {
-			until = covered
-		}
 	}
-	ctx, cancel := context.WithDeadline(ctx, until)
-	defer cancel()
 	for i, r := range l.executor.Pipeline(ctx, requests) {
 		k := locks[i]
 		if r.Err != nil || k.grant.ambiguous {

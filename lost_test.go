@@ -2,6 +2,7 @@ package sluice_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -277,4 +278,113 @@ func TestLock_UnlockAfterTheEndSaysSoAtOnce(t *testing.T) {
 		require.ErrorIs(t, err, sluice.ErrNotHeld)
 		require.Equal(t, 15*time.Millisecond, time.Since(start))
 	})
+}
+
+// hung runs a test with a Locker whose server can be made to give no answer.
+func hung(t *testing.T, test func(t *testing.T, l *sluice.Locker, m *miniredis.Miniredis, faults *redistest.Faults)) {
+	t.Helper()
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, _ redis.UniversalClient) {
+		faults := redistest.NewFaults(systest.BubbleDialer(m))
+		rdb := systest.BubbleClient(t, faults.Dial)
+		defer func() { require.NoError(t, rdb.Close()) }()
+		l, done := systest.BubbleLocker(t, rdb, sluice.WithTTL(500*time.Millisecond))
+		defer done()
+		systest.Warm(t, l, "a")
+		test(t, l, m, faults)
+	})
+}
+
+// TestLocker_UnlockAllWaitsOnceForAll: a second, however many pipelines the locks need, and
+// no longer than a reply's grace if all of them are over.
+func TestLocker_UnlockAllWaitsOnceForAll(t *testing.T) {
+	const n = 501
+	for what, test := range map[string]struct {
+		options    []sluice.LockOption
+		wait, most time.Duration
+	}{
+		"held":              {nil, 0, time.Second},
+		"over":              {nil, time.Second, 15 * time.Millisecond},
+		"over by a limit":   {[]sluice.LockOption{sluice.WithTTL(time.Hour), sluice.WithMaxHold(time.Second)}, time.Second, 15 * time.Millisecond},
+		"held for longer":   {[]sluice.LockOption{sluice.WithTTL(3 * time.Second)}, 0, 3012 * time.Millisecond},
+		"held for a moment": {[]sluice.LockOption{sluice.WithTTL(time.Hour), sluice.WithMaxHold(time.Minute)}, 59 * time.Second, time.Second},
+	} {
+		t.Run(what, func(t *testing.T) {
+			hung(t, func(t *testing.T, l *sluice.Locker, _ *miniredis.Miniredis, faults *redistest.Faults) {
+				for i := range n {
+					_, err := l.Lock(t.Context(), fmt.Sprint(i), test.options...)
+					require.NoError(t, err)
+				}
+				time.Sleep(test.wait)
+				faults.StallRequests()
+				start := time.Now()
+				require.ErrorIs(t, l.UnlockAll(context.Background()), sluice.ErrUnknown)
+				require.InDelta(t, test.most, time.Since(start), float64(50*time.Millisecond))
+				faults.Resume()
+				time.Sleep(10 * time.Second)
+			})
+		})
+	}
+}
+
+// TestLock_UnlockPastItsLimitSaysSoAtOnce: its key lives for long after that, but not for
+// the caller.
+func TestLock_UnlockPastItsLimitSaysSoAtOnce(t *testing.T) {
+	hung(t, func(t *testing.T, l *sluice.Locker, m *miniredis.Miniredis, faults *redistest.Faults) {
+		hour := []sluice.LockOption{sluice.WithTTL(time.Hour), sluice.WithMaxHold(time.Second)}
+		over, err := l.Lock(t.Context(), "over", hour...)
+		require.NoError(t, err)
+		time.Sleep(1100 * time.Millisecond)
+		nearly, err := l.Lock(t.Context(), "nearly", hour...)
+		require.NoError(t, err)
+		faults.StallRequests()
+		start := time.Now()
+		err = over.Unlock(context.Background())
+		require.ErrorIs(t, err, sluice.ErrUnknown)
+		require.ErrorIs(t, err, sluice.ErrNotHeld)
+		require.Equal(t, 15*time.Millisecond, time.Since(start))
+		err = nearly.Unlock(context.Background())
+		require.ErrorIs(t, err, sluice.ErrUnknown)
+		require.NotErrorIs(t, err, sluice.ErrNotHeld)
+		require.InDelta(t, time.Second, time.Since(start), float64(40*time.Millisecond))
+		faults.Resume()
+		time.Sleep(time.Second)
+		require.False(t, m.Exists("Lock:over"))
+		require.False(t, m.Exists("Lock:nearly"))
+	})
+}
+
+// TestLock_ALossIsKnownWithoutAnAnswer: past the deadline every error without an answer
+// says that the lock is not held.
+func TestLock_ALossIsKnownWithoutAnAnswer(t *testing.T) {
+	for what, says := range map[string]string{
+		"refused": "NOPERM no permissions", "full": "OOM command not allowed", "unavailable": "LOADING the data",
+	} {
+		t.Run(what, func(t *testing.T) {
+			hung(t, func(t *testing.T, l *sluice.Locker, m *miniredis.Miniredis, _ *redistest.Faults) {
+				k, err := l.Lock(t.Context(), "unlocked")
+				require.NoError(t, err)
+				extended, err := l.Lock(t.Context(), "extended")
+				require.NoError(t, err)
+				held, err := l.Lock(t.Context(), "held", sluice.WithTTL(time.Minute))
+				require.NoError(t, err)
+				m.SetError(says)
+				if what == "unavailable" { // it is tried until the deadline
+					err = extended.Extend(context.Background(), time.Minute)
+					require.ErrorIs(t, err, sluice.ErrNotHeld)
+					require.ErrorIs(t, err, sluice.ErrUnavailable)
+				}
+				time.Sleep(time.Second)
+				err = k.Unlock(context.Background())
+				require.ErrorIs(t, err, sluice.ErrNotHeld)
+				require.NotErrorIs(t, err, sluice.ErrUnknown)
+				require.ErrorContains(t, err, strings.Fields(says)[0])
+				require.Equal(t, what == "unavailable", errors.Is(err, sluice.ErrUnavailable))
+				err = held.Unlock(systest.Within(t, 2*time.Second))
+				require.Error(t, err)
+				require.NotErrorIs(t, err, sluice.ErrNotHeld)
+				m.SetError("")
+				time.Sleep(time.Second)
+			})
+		})
+	}
 }

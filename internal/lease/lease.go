@@ -37,12 +37,12 @@ func (l *Lease) Begin(now, deadline, covered time.Time, limit time.Duration) {
 	l.deadline, l.covered = l.limited(deadline), covered
 }
 
-// limited is deadline, or the limit if that is sooner.
-func (l *Lease) limited(deadline time.Time) time.Time {
-	if !l.limit.IsZero() && l.limit.Before(deadline) {
+// limited is t, or the limit if that is sooner.
+func (l *Lease) limited(t time.Time) time.Time {
+	if !l.limit.IsZero() && l.limit.Before(t) {
 		return l.limit
 	}
-	return deadline
+	return t
 }
 
 // Ask notes that an extension by ttl is about to be sent. It reports false if the lease is
@@ -166,6 +166,15 @@ func (l *Lease) Bounds() (deadline, covered time.Time, asked time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.deadline, l.covered, l.asked
+}
+
+// Over returns when the lease is over for good: its holder has nothing left to protect then,
+// and a release of it nothing to wait for. That is when the server may have dropped what is
+// held, or at the limit, if that is sooner.
+func (l *Lease) Over() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.limited(l.covered)
 }
 
 // Context returns the lease's context, which ends with it: with the cause ErrLost at the
