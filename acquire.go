@@ -22,7 +22,9 @@ import (
 const yieldFor = 2 * time.Millisecond
 
 // Taking a lock has two stages. First the caller waits for its turn among the callers of
-// its Locker, who do not use Redis for that: it may be handed the lock then. Otherwise it is
+// its Locker, who send nothing to Redis for that: it may be handed the lock then. (Where they
+// wait behind a holder for a retry interval, the Locker has its key inspected, once for all of
+// them; see waitqueue.) Otherwise it is
 // the head of its queue, and acquires the lock from Redis, where it competes with the heads
 // of other processes. However it ends, the next waiter learns of it: by Hold, or by
 // PromoteNext. A path without either would leave a name's waiters asleep.
@@ -49,12 +51,18 @@ func (k *Lock) acquireInOrder(ctx context.Context, try bool) error {
 		return nil
 	case turn == waitqueue.Refused:
 		return ErrLocked
+	case turn == waitqueue.Unserved:
+		return fmt.Errorf("%w: it has not answered the caller before this one", ErrUnavailable)
 	case turn == waitqueue.YieldThenAcquire:
 		backoff.Sleep(ctx, yieldFor)
 	}
 	if err := a.run(ctx); err != nil {
 		k.abandon()
-		k.locker.queues.PromoteNext(&k.waiter)
+		if errors.Is(err, ErrUnknown) {
+			k.locker.queues.LeaveUnanswered(&k.waiter)
+		} else {
+			k.locker.queues.PromoteNext(&k.waiter)
+		}
 		return a.failure(ctx, err)
 	}
 	return nil
@@ -88,11 +96,12 @@ func (k *Lock) awaitTurn(ctx context.Context) (turn waitqueue.Turn, err error) {
 	// The turn came at the same moment, and is in the channel. A lock that was handed over
 	// is taken: to give it back would cost as much as the caller's own Unlock does. A turn
 	// to acquire is passed on.
-	if turn = <-k.waiter.Turn(); turn == waitqueue.Granted || turn == waitqueue.Refused {
-		return turn, nil
+	turn = <-k.waiter.Turn()
+	if turn == waitqueue.Acquire || turn == waitqueue.YieldThenAcquire {
+		queues.PromoteNext(&k.waiter)
+		return 0, err
 	}
-	queues.PromoteNext(&k.waiter)
-	return 0, err
+	return turn, nil
 }
 
 // acquisition is a lock on its way from Redis. Its lock is the head of its queue.
@@ -108,14 +117,14 @@ type acquisition struct {
 func (a *acquisition) run(ctx context.Context) error {
 	k := a.lock
 	queues := k.locker.queues
-	queues.Observed(&k.waiter, false)
+	queues.Observed(&k.waiter, waitqueue.Nothing)
 	taken, held, err := a.bySet(ctx)
 	if taken || err != nil {
 		return err
 	}
 	if held {
 		a.waited = true
-		queues.Observed(&k.waiter, true)
+		queues.Observed(&k.waiter, waitqueue.HeldElsewhere)
 	}
 	next := poll{lock: k}
 	defer next.end()
@@ -128,14 +137,14 @@ func (a *acquisition) run(ctx context.Context) error {
 			next.succeeded()
 			return nil
 		}
-		queues.Observed(&k.waiter, true)
+		queues.Observed(&k.waiter, waitqueue.HeldElsewhere)
 		if a.waited = true; a.try {
 			return ErrLocked
 		}
 		if err := next.wait(ctx, left); err != nil {
 			return err
 		}
-		queues.Observed(&k.waiter, false)
+		queues.Observed(&k.waiter, waitqueue.Nothing)
 	}
 }
 
@@ -269,7 +278,7 @@ func (a *acquisition) byScript(ctx context.Context) (taken bool, left time.Durat
 // also waits out an outage of the server.
 func (a *acquisition) request(r redisexec.Request) redisexec.Request {
 	k := a.lock
-	r.OnUnknown, r.Stop = k.member(), k.locker.closed
+	r.OnUnknown, r.OnUnserved, r.Stop = k.member(), k.member(), k.locker.closed
 	if !a.try {
 		r.Outage, r.Arrived = &k.address.outage, a.arrived
 	}

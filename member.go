@@ -9,16 +9,17 @@ import (
 )
 
 // member is a Lock as the internal packages see it: something that waits and holds
-// (waitqueue), is extended and inspected (lease), and is released when its outcome is unknown
-// (redisexec). It is a type of its own, because the methods are exported and not for
-// users.
+// (waitqueue), is extended and inspected (lease), is released when its outcome is unknown,
+// and is told of attempts without an answer (redisexec). It is a type of its own, because the
+// methods are exported and not for users.
 type member Lock
 
 var (
-	_ waitqueue.Holder         = (*member)(nil)
-	_ lease.Renewable          = (*member)(nil)
-	_ lease.Inspectable        = (*member)(nil)
-	_ redisexec.UnknownHandler = (*member)(nil)
+	_ waitqueue.Holder          = (*member)(nil)
+	_ lease.Renewable           = (*member)(nil)
+	_ lease.Inspectable         = (*member)(nil)
+	_ redisexec.UnknownHandler  = (*member)(nil)
+	_ redisexec.UnservedHandler = (*member)(nil)
 )
 
 func (k *Lock) member() *member { return (*member)(k) }
@@ -105,3 +106,6 @@ func (m *member) HandleExtension(sent time.Time, r redisexec.Result) bool {
 
 // OutcomeUnknown has the lock released: it may have been acquired for no caller.
 func (m *member) OutcomeUnknown() { m.lock().releaseInBackground() }
+
+// Unserved lets those leave who wait behind the lock and would not wait for another attempt.
+func (m *member) Unserved() { m.locker.queues.Observed(&m.waiter, waitqueue.NoAnswer) }

@@ -13,7 +13,7 @@ const enough = 64
 
 // promoteNext makes the next waiter the head. A queue without one is idle.
 func (s *Set[V]) promoteNext(q *queue[V], t Turn) {
-	q.held, q.heldElsewhere = false, false
+	q.held, q.observed = false, Nothing
 	q.head = q.waiting.first
 	if q.head != nil {
 		q.waiting.remove(q.head)
@@ -77,13 +77,14 @@ func (s *Set[V]) drop(q *queue[V]) {
 	q.next, q.prev = nil, nil
 }
 
-// refuseImpatient tells those who would not wait that there is nothing to be had.
-func (q *queue[V]) refuseImpatient() {
+// refuseImpatient gives those who would not wait a turn that says why there is nothing to
+// be had.
+func (q *queue[V]) refuseImpatient(t Turn) {
 	for w := q.waiting.first; w != nil; {
 		next := w.next
 		if w.impatient {
 			q.waiting.remove(w)
-			w.turn <- Refused
+			w.turn <- t
 		}
 		w = next
 	}

@@ -12,10 +12,10 @@
 //
 // The life of a waiter w:
 //
-//	Join      → Granted (by a hand-over), Acquire, Refused, or Queued
-//	Queued    → a turn comes through w.Turn(): Granted, Acquire, YieldThenAcquire or Refused;
-//	            or the caller gives up: Leave
-//	Acquire…  → Hold (acquired), or PromoteNext (failed)
+//	Join      → Acquire, Refused, Unserved, or Queued
+//	Queued    → a turn comes through w.Turn(): Granted, Acquire, YieldThenAcquire, Refused
+//	            or Unserved; or the caller gives up: Leave
+//	Acquire…  → Hold (acquired), PromoteNext (failed), or LeaveUnanswered
 //	Hold      → HandOver, or else, once it is given back, GivenBack; or PromoteNext (lost)
 package waitqueue
 
@@ -51,7 +51,18 @@ const (
 	Granted                      // it is the holder: a hand-over
 	Acquire                      // it is the head, and is to acquire
 	YieldThenAcquire             // likewise; other processes were notified before, and are to go first
-	Refused                      // another one holds, and it would not wait
+	Refused                      // another one holds, or is before it in line, and it would not wait
+	Unserved                     // the head's last attempt got no answer, and it would not wait
+)
+
+// Observation is what the head has learnt last.
+type Observation int
+
+// The observations.
+const (
+	Nothing       Observation = iota // it asks
+	HeldElsewhere                    // another process holds, or the head is giving back
+	NoAnswer                         // no server has carried out its last attempt, as far as is known
 )
 
 // Set is the queues of all names. It is safe for concurrent use. V is what the owner
@@ -71,13 +82,11 @@ type queue[V any] struct {
 	name       string
 	prev, next *queue[V] // in the ring of all queues
 
-	head *Waiter[V]
-	held bool // the head holds, and has not begun to give back
-	// heldElsewhere says that the head has observed that another process holds, and
-	// nothing else since; or that it is giving back.
-	heldElsewhere bool
-	waiting       list[V]
-	fairness      fairness
+	head     *Waiter[V]
+	held     bool // the head holds, and has not begun to give back
+	observed Observation
+	waiting  list[V]
+	fairness fairness
 
 	alarm     *time.Timer // checks whether the head has lost what it holds; nil if none is set
 	alarmAt   time.Time
@@ -106,8 +115,10 @@ func (w *Waiter[V]) Turn() <-chan Turn { return w.turn }
 
 // Join adds w, which acts for holder, to the queue of a name. It sets *into to what is kept
 // for the name (what value makes, if the name is new), before another goroutine can make w
-// the holder. An impatient waiter is Refused as soon as another one is known to hold. The
-// turn is Acquire, Refused or Queued. The error is value's.
+// the holder. An impatient waiter waits for what the head's present attempt says, at the
+// most: it is Refused as soon as another one is known to hold, and Unserved as soon as an
+// attempt of the head has had no answer. The turn is Acquire, Refused, Unserved or Queued.
+// The error is value's.
 //
 // The name is prefix and name together. They are two arguments so that a name which is
 // known costs no allocation.
@@ -134,8 +145,10 @@ func (s *Set[V]) Join(prefix, name string, w *Waiter[V], holder Holder, impatien
 		q.tried = true
 		s.watch(q, w)
 		return Refused, nil
-	case impatient && q.heldElsewhere:
+	case impatient && q.observed == HeldElsewhere:
 		return Refused, nil
+	case impatient && q.observed == NoAnswer:
+		return Unserved, nil
 	}
 	w.turn = make(chan Turn, 1)
 	q.waiting.push(w)
@@ -171,18 +184,21 @@ func (s *Set[V]) Leave(w *Waiter[V]) bool {
 	return true
 }
 
-// Observed notes what the head has learnt: that another process holds, or (with held
-// false) nothing yet.
-func (s *Set[V]) Observed(w *Waiter[V], held bool) {
+// Observed notes what the head has learnt.
+func (s *Set[V]) Observed(w *Waiter[V], what Observation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	q := w.queue
 	if q.head != w {
 		return
 	}
-	q.heldElsewhere = held
-	if held {
-		q.refuseImpatient()
+	q.observed = what
+	switch what {
+	case HeldElsewhere:
+		q.refuseImpatient(Refused)
+	case NoAnswer:
+		q.refuseImpatient(Unserved)
+	case Nothing:
 	}
 }
 
@@ -194,8 +210,8 @@ func (s *Set[V]) Hold(w *Waiter[V]) bool {
 		return false
 	}
 	q := w.queue
-	q.held, q.heldElsewhere = true, false
-	q.refuseImpatient()
+	q.held, q.observed = true, Nothing
+	q.refuseImpatient(Refused)
 	if first := q.waiting.first; first != nil {
 		s.watch(q, first)
 	}
@@ -215,7 +231,7 @@ func (s *Set[V]) HandOver(w *Waiter[V]) bool {
 	}
 	next := q.waiting.first
 	if next == nil || s.closed || !next.holder.TakeOver(w.holder) {
-		q.held, q.heldElsewhere = false, true
+		q.held, q.observed = false, HeldElsewhere
 		return false
 	}
 	q.waiting.remove(next)
@@ -234,6 +250,20 @@ func (s *Set[V]) PromoteNext(w *Waiter[V]) {
 	defer s.mu.Unlock()
 	if w.queue != nil && w.queue.head == w {
 		s.promoteNext(w.queue, Acquire)
+		s.makeRoom()
+	}
+}
+
+// LeaveUnanswered is PromoteNext for a head that leaves while an attempt of its is under
+// way. The next waiter acquires, also if it is impatient. Other impatient ones behind it are
+// Refused: they have waited for one attempt, and there may be as many more as there are
+// waiters before them.
+func (s *Set[V]) LeaveUnanswered(w *Waiter[V]) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if q := w.queue; q != nil && q.head == w {
+		s.promoteNext(q, Acquire)
+		q.refuseImpatient(Refused)
 		s.makeRoom()
 	}
 }

@@ -110,7 +110,7 @@ func TestSet_HandOverThatIsNotSafeGoesTheLongWay(t *testing.T) {
 func TestSet_ImpatientWaitersLeaveWhenItIsKnownToBeHeld(t *testing.T) {
 	t.Parallel()
 	for name, learn := range map[string]func(s *Set[string], head *caller){
-		"elsewhere": func(s *Set[string], head *caller) { s.Observed(&head.Waiter, true) },
+		"elsewhere": func(s *Set[string], head *caller) { s.Observed(&head.Waiter, HeldElsewhere) },
 		"here":      func(s *Set[string], head *caller) { s.Hold(&head.Waiter) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -126,6 +126,38 @@ func TestSet_ImpatientWaitersLeaveWhenItIsKnownToBeHeld(t *testing.T) {
 			require.False(t, s.Leave(&patient.Waiter))
 		})
 	}
+}
+
+// TestSet_ImpatientWaitersDoNotWaitForAnotherAttempt: they leave when the head's attempt has
+// had no answer, and those who come after that do not wait at all.
+func TestSet_ImpatientWaitersDoNotWaitForAnotherAttempt(t *testing.T) {
+	t.Parallel()
+	s := New[string]()
+	head, patient, impatient := newCaller(), newCaller(), newCaller()
+	require.Equal(t, Acquire, head.join(t, s, false))
+	require.Equal(t, Queued, impatient.join(t, s, true))
+	require.Equal(t, Queued, patient.join(t, s, false))
+	s.Observed(&head.Waiter, NoAnswer)
+	require.Equal(t, Unserved, <-impatient.Turn())
+	require.Equal(t, Unserved, newCaller().join(t, s, true))
+	s.Observed(&head.Waiter, Nothing)
+	again := newCaller()
+	require.Equal(t, Queued, again.join(t, s, true), "it asks again")
+	s.Observed(&head.Waiter, NoAnswer)
+	require.Equal(t, Unserved, <-again.Turn())
+
+	s.PromoteNext(&head.Waiter)
+	require.Equal(t, Acquire, <-patient.Turn())
+	next, later := newCaller(), newCaller()
+	require.Equal(t, Queued, next.join(t, s, true), "nothing is known of the new head's attempt")
+	require.Equal(t, Queued, later.join(t, s, true))
+	s.Observed(&head.Waiter, NoAnswer)
+	s.LeaveUnanswered(&head.Waiter)
+	require.Empty(t, next.Turn(), "it is not the head any more")
+	s.LeaveUnanswered(&patient.Waiter)
+	require.Equal(t, Acquire, <-next.Turn(), "it may ask itself")
+	require.Equal(t, Refused, <-later.Turn())
+	require.True(t, s.Hold(&next.Waiter))
 }
 
 // TestSet_ForgottenHolderKeepsNoCallerWaiting: one that never gives back is passed by at

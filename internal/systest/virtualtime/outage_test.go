@@ -268,3 +268,107 @@ func TestLocker_ATimeoutIsOneError(t *testing.T) {
 		require.NoError(o, k.Unlock(o.Context()))
 	})
 }
+
+// tryLocks calls TryLock again and again for a while, and requires each call to say within
+// most that no server could be reached.
+func (o *outage) tryLocks(l *sluice.Locker, most, length time.Duration) {
+	var all sync.WaitGroup
+	for end := time.Now().Add(length); time.Now().Before(end); time.Sleep(37 * time.Millisecond) {
+		all.Go(func() {
+			start := time.Now()
+			_, err := l.TryLock(context.Background(), "a")
+			require.ErrorIs(o, err, sluice.ErrUnavailable)
+			require.NotErrorIs(o, err, sluice.ErrUnknown)
+			require.NotErrorIs(o, err, sluice.ErrLocked)
+			require.LessOrEqual(o, time.Since(start), most)
+		})
+	}
+	all.Wait()
+}
+
+// TestLocker_TryLockDoesNotWaitOutAnOutage behind a Lock of the same name that does: it
+// waits for what one attempt takes at most, which is the client's dials.
+func TestLocker_TryLockDoesNotWaitOutAnOutage(t *testing.T) {
+	outages(t, func(o *outage) {
+		l, done := systest.BubbleLocker(o.T, o.rdb)
+		defer done()
+		o.begin()
+		var all sync.WaitGroup
+		for range 3 {
+			all.Go(func() {
+				_, err := l.Lock(o.Context(), "a")
+				require.ErrorIs(o, err, sluice.ErrUnavailable)
+			})
+		}
+		time.Sleep(time.Millisecond)
+		o.tryLocks(l, time.Second, 20*time.Second)
+		all.Wait()
+		o.down.Store(false)
+		time.Sleep(5 * time.Second)
+		k, err := l.TryLock(o.Context(), "a")
+		require.NoError(o, err)
+		require.NoError(o, k.Unlock(o.Context()))
+	})
+}
+
+// TestLocker_TryLockWaitsForOneAttemptAtMost behind callers to whom a server gives no
+// answer: until the head's attempt ends by the client's timeout.
+func TestLocker_TryLockWaitsForOneAttemptAtMost(t *testing.T) {
+	outages(t, func(o *outage) {
+		l, done := systest.BubbleLocker(o.T, o.rdb)
+		defer done()
+		systest.Warm(o.T, l, "a")
+		o.faults.StallRequests()
+		var all sync.WaitGroup
+		all.Go(func() {
+			_, err := l.Lock(o.Context(), "a")
+			require.ErrorIs(o, err, sluice.ErrUnknown)
+		})
+		time.Sleep(time.Millisecond)
+		o.tryLocks(l, 5*time.Second+20*time.Millisecond, 10*time.Second)
+		all.Wait()
+		o.faults.Resume()
+	})
+}
+
+// TestLocker_TryLockIsNotHeldUpByALineThatGivesUp: the callers before it leave one after the
+// other, as their contexts end, on a server that gives no answer.
+func TestLocker_TryLockIsNotHeldUpByALineThatGivesUp(t *testing.T) {
+	outages(t, func(o *outage) {
+		l, done := systest.BubbleLocker(o.T, o.rdb)
+		defer done()
+		systest.Warm(o.T, l, "a")
+		o.faults.StallRequests()
+		var all sync.WaitGroup
+		for i := range 5 {
+			all.Go(func() {
+				_, err := l.Lock(o.within(time.Duration(i+1)*2*time.Second), "a")
+				require.ErrorIs(o, err, context.DeadlineExceeded)
+			})
+			time.Sleep(time.Millisecond)
+		}
+		start := time.Now()
+		_, err := l.TryLock(context.Background(), "a")
+		require.ErrorIs(o, err, sluice.ErrLocked, "others are before it")
+		require.LessOrEqual(o, time.Since(start), 2*time.Second+20*time.Millisecond)
+		all.Wait()
+		o.faults.Resume()
+	})
+}
+
+// TestLock_ALossIsKnownWithoutAServer: past the deadline, the error of a release that could
+// not be sent says that the lock is not held.
+func TestLock_ALossIsKnownWithoutAServer(t *testing.T) {
+	outages(t, func(o *outage) {
+		l, done := systest.BubbleLocker(o.T, o.rdb, sluice.WithTTL(time.Second))
+		k, err := l.Lock(o.Context(), "a")
+		require.NoError(o, err)
+		o.begin()
+		time.Sleep(2 * time.Second)
+		err = k.Unlock(o.within(time.Minute))
+		require.ErrorIs(o, err, sluice.ErrNotHeld)
+		o.down.Store(false)
+		time.Sleep(10 * time.Second)
+		done()
+	})
+}
