@@ -82,6 +82,41 @@ func TestWorker_CancelledTaskIsNotLost(t *testing.T) {
 	})
 }
 
+// TestWorker_CancelledAndEnqueuedAgainIsNotLost: the new version may be there, and even come
+// to the same worker, before the worker learns that the old one was cancelled.
+func TestWorker_CancelledAndEnqueuedAgainIsNotLost(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		causes := make(chan error, 1)
+		w := &sluice.Worker{Queue: b.Q, Lease: time.Hour, Handler: func(ctx context.Context, e sluice.Entry) error {
+			if string(e.Payload) == "new" {
+				return nil
+			}
+			<-ctx.Done()
+			causes <- context.Cause(ctx)
+			return ctx.Err()
+		}}
+		stop := systest.StartWorker(b.T, w)
+		b.Eventually(func() bool { // the worker has subscribed: a cluster's node knows its own subscribers only
+			return b.RDB.Publish(b.Context(), "{"+b.Key+"}:canceled", "another").Val() > 0
+		})
+		const rounds = 10
+		for range rounds {
+			b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("old")})
+			b.Eventually(func() bool { return w.Stats().Running == 1 })
+			_, err := b.Q.Cancel(b.Context(), "a")
+			require.NoError(b, err)
+			b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("new")})
+			b.Eventually(func() bool { return len(causes) > 0 })
+			require.Equal(b, sluice.ErrCanceled, <-causes)
+			b.Eventually(func() bool { return b.Stats() == sluice.Stats{} })
+			b.Eventually(func() bool { return w.Stats().Running == 0 })
+		}
+		require.NoError(b, stop())
+		require.Equal(b, sluice.WorkerStats{Canceled: rounds, Done: rounds}, w.Stats())
+		b.RequireClean()
+	})
+}
+
 // A task whose failure is permanent, and that was enqueued again meanwhile, is not buried:
 // its new version takes over. The counters and the log say so.
 func TestWorker_PermanentFailureLeavesTheWaitingVersion(t *testing.T) {

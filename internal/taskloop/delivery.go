@@ -25,6 +25,9 @@ type delivery struct {
 	state    state
 	reported reported
 	index    int // in loop.handling
+
+	announced time.Time // when a message said that the task was cancelled; zero if none did
+	older     *delivery // of the same ID, which is not over either; see loop.byID
 }
 
 // toReport returns what a Source needs to know to report deliveries.
@@ -106,6 +109,12 @@ func (d *delivery) leased(sent time.Time, ttl time.Duration) {
 	d.until = lease.SafeUntil(sent, ttl)
 	d.renewAt = sent.Add(lease.RenewAfter(ttl))
 	d.renewFrom = d.renewAt.Add(-lease.Leeway(ttl))
+}
+
+// renewNow has the lease extended at once.
+func (d *delivery) renewNow() {
+	d.renewAt = time.Now()
+	d.renewFrom = d.renewAt
 }
 
 // retryExtension dates the next try after an extension that failed.

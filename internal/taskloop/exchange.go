@@ -295,6 +295,7 @@ func (l *loop) accept(d *delivery, answer Answer) {
 	if !d.on(dispositionTaken) {
 		return
 	}
+	l.forget(d)
 	about := []any{slog.String("task", d.task.ID), slog.Int("attempt", d.task.Attempt), slog.String("error", d.disposition.Reason)}
 	c := l.Counters
 	switch d.disposition.Action {

@@ -89,6 +89,11 @@ func (l *loop) handleExtended(d *delivery, sent time.Time, r ExtendResult) error
 		return r.Err
 	case r.Answer == Accepted:
 		d.leased(sent, l.Lease)
+		if d.announced.After(sent) {
+			d.renewNow() // the message came while the extension was under way
+		} else {
+			d.announced = time.Time{} // refuted
+		}
 	case d.state == handling:
 		l.stale(d, r.Answer)
 	}
@@ -97,21 +102,51 @@ func (l *loop) handleExtended(d *delivery, sent time.Time, r ExtendResult) error
 
 // checkCanceled has the lease of a task extended at once that is said to be cancelled: if it
 // was, the answer says so. That the message is true, and not from before this delivery, is not
-// taken for granted.
+// taken for granted: an extension that is accepted refutes it.
 func (l *loop) checkCanceled(id string) {
-	if d := l.byID[id]; d != nil && d.state == handling {
-		now := time.Now()
-		d.renewFrom, d.renewAt = now, now
-		l.scheduleCheck(now)
+	now := time.Now()
+	for d := l.byID[id]; d != nil; d = d.older {
+		d.announced = now
+		if d.state == handling {
+			d.renewNow()
+			l.scheduleCheck(now)
+		}
 	}
 }
 
-// stale gives up a delivery whose receipt is not good. If the task is not there at all while
-// the lease is ours, it was cancelled: no other worker can have finished it.
+// stale gives up a delivery whose receipt is not good. It was cancelled if the task is not
+// there at all while the lease is ours, for no other worker can have finished it; or if a
+// message said so, for it may have been enqueued again since.
 func (l *loop) stale(d *delivery, answer Answer) {
-	if answer == Gone && time.Now().Before(d.until) {
+	if (answer == Gone || !d.announced.IsZero()) && time.Now().Before(d.until) {
 		l.cancel(d)
 	} else {
 		l.lose(d)
 	}
+}
+
+// remember has a delivery found by its task's ID. There may be an older one of that ID, which
+// does not know yet that it is over: the task was cancelled and enqueued again, or the answer
+// to its disposition is still on its way.
+func (l *loop) remember(d *delivery) {
+	d.older = l.byID[d.task.ID]
+	l.byID[d.task.ID] = d
+}
+
+// forget ends that: the delivery is over.
+func (l *loop) forget(d *delivery) {
+	newest := l.byID[d.task.ID]
+	switch {
+	case newest != d:
+		for at := newest; at != nil; at = at.older {
+			if at.older == d {
+				at.older = d.older
+			}
+		}
+	case d.older != nil:
+		l.byID[d.task.ID] = d.older
+	default:
+		delete(l.byID, d.task.ID)
+	}
+	d.older = nil
 }

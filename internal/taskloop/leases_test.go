@@ -206,6 +206,105 @@ func TestLease_ACancelledTaskIsNoLoss(t *testing.T) {
 	}
 }
 
+// TestLease_ACancelledTaskThatIsThereAgainIsNoLoss: it was enqueued again at once, so that
+// the receipt is stale, and the task not gone. What says that it was cancelled is the
+// message, as long as nothing has refuted it, and the lease is ours.
+func TestLease_ACancelledTaskThatIsThereAgainIsNoLoss(t *testing.T) {
+	for name, test := range map[string]struct {
+		takes    time.Duration // the handler, unless its context ends
+		extend   fault
+		message  time.Duration // when it comes
+		replaced time.Duration // when the task is cancelled and enqueued again
+		until    time.Duration // when the delivery is over at the latest
+		canceled int64
+	}{
+		"extension":                   {time.Hour, fault{}, time.Second, 900 * time.Millisecond, time.Second, 1},
+		"disposition":                 {2 * time.Second, fault{reply: time.Minute}, time.Second, 900 * time.Millisecond, 2 * time.Second, 1},
+		"during an extension":         {time.Hour, fault{reply: 2 * time.Second}, 11 * time.Second, 10900 * time.Millisecond, 14 * time.Second, 1},
+		"after the handler":           {time.Second, fault{}, 1500 * time.Millisecond, 900 * time.Millisecond, 2 * time.Second, 1},
+		"refuted by an extension":     {time.Hour, fault{}, time.Second, 5 * time.Second, 11 * time.Second, 0},
+		"the lease is over meanwhile": {time.Hour, fault{request: time.Hour}, time.Second, 900 * time.Millisecond, 30 * time.Second, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				q := newQueue(30*time.Second, "a")
+				q.onExtend = func(int) fault { return test.extend }
+				q.onExchange = func(n int) fault {
+					return fault{request: time.Duration(btoi(len(q.exchanges[n-1].reports) > 0)) * time.Second}
+				}
+				canceled := make(chan string, 1)
+				w := newWorker(q, 1, 0)
+				w.Canceled = canceled
+				w.handle = func(ctx context.Context, _ Task) error {
+					sleep(ctx, test.takes)
+					return context.Cause(ctx)
+				}
+				w.run(t)
+				time.AfterFunc(test.replaced, func() { q.steal("a") })
+				time.AfterFunc(test.message, func() { canceled <- "a" })
+				time.Sleep(test.until + 1100*time.Millisecond)
+				require.Equal(t, test.canceled, w.Counters.Canceled.Load())
+				require.Equal(t, [5]int64{0, 0, 0, 0, 1 - test.canceled}, w.counts())
+				require.Nil(t, w.end())
+			})
+		})
+	}
+}
+
+// TestLease_TheMessageIsForEveryDeliveryOfItsID: the new version may come to the same
+// worker before the message does.
+func TestLease_TheMessageIsForEveryDeliveryOfItsID(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		q := newQueue(30*time.Second, "a")
+		canceled := make(chan string)
+		w := newWorker(q, 3, 0)
+		w.Canceled = canceled
+		w.handle = func(ctx context.Context, _ Task) error {
+			sleep(ctx, 5*time.Second)
+			return context.Cause(ctx)
+		}
+		w.run(t)
+		synctest.Wait()
+		q.cancel("a")
+		q.add("a")
+		time.Sleep(time.Second)
+		require.Equal(t, []string{"a", "a"}, w.tasks())
+		canceled <- "a"
+		time.Sleep(time.Second)
+		require.EqualValues(t, 1, w.Counters.Canceled.Load())
+		time.Sleep(10 * time.Second)
+		require.Equal(t, [5]int64{1}, w.counts(), "the new version")
+		require.EqualValues(t, 1, w.Counters.Canceled.Load())
+		require.Nil(t, w.end())
+	})
+}
+
+// TestLoop_ForgetsDeliveriesByTheirID once they are over, in any order.
+func TestLoop_ForgetsDeliveriesByTheirID(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		for _, order := range [][3]int{{0, 1, 2}, {2, 1, 0}, {1, 0, 2}, {1, 2, 0}} {
+			w := newWorker(newQueue(time.Minute), 3, time.Second)
+			l := newLoop(t.Context(), w.Config)
+			var all [3]*delivery
+			for i := range all {
+				all[i] = &delivery{task: Task{ID: "a"}}
+				l.dispatch(all[i])
+			}
+			for n, i := range order {
+				l.lose(all[i])
+				known := 0
+				for d := l.byID["a"]; d != nil; d = d.older {
+					require.NotEqual(t, lost, d.state)
+					known++
+				}
+				require.Equal(t, 2-n, known)
+			}
+			require.Empty(t, l.byID)
+			l.close()
+		}
+	})
+}
+
 // TestLease_ALostTaskIsNotBegun: its runner takes it from the channel, and no further.
 func TestLease_ALostTaskIsNotBegun(t *testing.T) {
 	inBubble(t, func(t *testing.T) {

@@ -56,7 +56,7 @@ type loop struct {
 
 	runners      int                  // goroutines
 	handling     bag                  // deliveries whose handlers have not returned
-	byID         map[string]*delivery // the newest of these, by the task's ID
+	byID         map[string]*delivery // the newest that was dispatched and is not settled or lost, by the task's ID
 	pending      []*delivery          // their dispositions are to be sent
 	spare        []*delivery          // a slice to be used again
 	dispatchedAt time.Time            // when deliveries were last given to the runners
@@ -257,7 +257,7 @@ func (a *alarm) set(at time.Time) {
 // dispatch gives a delivery to a runner. There is always one free, or on its way.
 func (l *loop) dispatch(d *delivery) {
 	l.handling.add(d)
-	l.byID[d.task.ID] = d
+	l.remember(d)
 	d.ctx, d.cancel = context.WithCancelCause(l.handlers)
 	if l.runners < len(l.handling) {
 		l.runners++
@@ -275,16 +275,8 @@ func (l *loop) gather() {
 	l.spare = l.completions.take(l.spare)
 	for i, d := range l.spare {
 		l.spare[i] = nil
-		l.endHandling(d)
+		l.handling.remove(d)
 		l.conclude(d)
-	}
-}
-
-// endHandling notes that a delivery's handler has returned, or will not be called.
-func (l *loop) endHandling(d *delivery) {
-	l.handling.remove(d)
-	if l.byID[d.task.ID] == d {
-		delete(l.byID, d.task.ID)
 	}
 }
 
@@ -323,6 +315,7 @@ func (l *loop) abandon(d *delivery, cause error) bool {
 	if !d.on(leaseLost) {
 		return false
 	}
+	l.forget(d)
 	if d.cancel != nil {
 		d.cancel(cause)
 	}
@@ -381,7 +374,7 @@ func (l *loop) stop(now time.Time) {
 	for {
 		select {
 		case d := <-l.work:
-			l.endHandling(d)
+			l.handling.remove(d)
 			l.giveBack(d)
 			continue
 		default:

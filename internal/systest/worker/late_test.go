@@ -143,3 +143,34 @@ func TestWorker_AsksForFewerAfterAClaimWithoutAnAnswer(t *testing.T) {
 		require.NoError(f, f.stop())
 	}, sluice.WithMaxAttempts(8))
 }
+
+// The network's limit lasts, and the queue allows few attempts: a worker does not come back
+// again and again to a size that has failed, so that no task dies unseen.
+func TestWorker_ALastingLimitBuriesNothing(t *testing.T) {
+	const tasks = 200
+	for _, attempts := range []int{1, 3} {
+		t.Run(strconv.Itoa(attempts), func(t *testing.T) {
+			w := &sluice.Worker{Concurrency: 32, Lease: shortLease, Handler: func(context.Context, sluice.Entry) error { return nil }}
+			onFakeClock(t, w, func(f fixture) {
+				for i := range tasks {
+					f.Enqueue(sluice.Added, sluice.Task{ID: strconv.Itoa(i), Payload: make([]byte, 200)})
+				}
+				f.faults.DropLargeReplies(1400)
+				f.start()
+				time.Sleep(20 * time.Second)
+				require.Zero(f, f.Stats().Dead)
+				require.Equal(f, int64(tasks), f.w.Stats().Done)
+				for i := range 3 * tasks { // again, over some minutes
+					f.Enqueue(sluice.Added, sluice.Task{ID: strconv.Itoa(i), Payload: make([]byte, 200)})
+					if i%50 == 0 {
+						time.Sleep(30 * time.Second)
+					}
+				}
+				time.Sleep(time.Minute)
+				require.Zero(f, f.Stats().Dead)
+				require.Equal(f, int64(4*tasks), f.w.Stats().Done)
+				require.NoError(f, f.stop())
+			}, sluice.WithMaxAttempts(attempts))
+		})
+	}
+}
