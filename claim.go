@@ -19,9 +19,11 @@ import (
 // More than 250 tasks, or a megabyte of payload, are claimed in several steps; if one
 // fails, the tasks claimed before are returned beside the error. Claim begins no step that
 // might end after half of the lease, which leaves the caller the other half: again, fewer
-// than n may be returned. No task is returned twice, or after its lease. ErrLost says that
-// the leases of all had ended before the replies came: claim fewer, or for longer. After
-// ErrLost and ErrUnknown tasks may be leased to no caller: they are due again when the
+// than n may be returned. No task is returned twice, or after its lease: those whose leases
+// had ended before the replies came are given back, and the attempt does not count. That is
+// tried for 5s in the background; Claim waits for it if it returns no task, for twice as long
+// as a reply has taken at most. ErrLost says that the leases of all had ended: claim fewer, or
+// for longer. After ErrUnknown tasks may be leased to no caller: they are due again when the
 // lease ends.
 func (q *Queue) Claim(ctx context.Context, n int, lease time.Duration) ([]Entry, error) {
 	if err := checkDuration("lease", lease); err != nil {
@@ -39,15 +41,49 @@ func (q *Queue) Claim(ctx context.Context, n int, lease time.Duration) ([]Entry,
 			q.watcher.forgetTold()
 		}
 		if err != nil {
-			return c.valid(), wrap("claim", q.name, err)
+			return q.keepValid(ctx, &c), wrap("claim", q.name, err)
 		}
 		more = read > 0
 	}
-	entries := c.valid()
+	entries := q.keepValid(ctx, &c)
 	if len(entries) == 0 && c.count > 0 {
 		return nil, wrap("claim", q.name, fmt.Errorf("%w: the replies took longer than the lease", ErrLost))
 	}
 	return entries, nil
+}
+
+// giveBackFor bounds how long Claim tries to give back what it does not return.
+const giveBackFor = 5 * time.Second
+
+// keepValid returns the entries that are the caller's, and has the others given back. If they
+// were leased again and again to no caller, that would use up their attempts. A release that
+// comes too late is stale, and changes nothing.
+//
+// If there are no entries, it waits for as long as another reply may take: the caller is
+// likely to claim again at once, and that must not come to the server before the release.
+func (q *Queue) keepValid(ctx context.Context, c *claiming) []Entry {
+	valid, late := c.sort()
+	if len(late) == 0 {
+		return valid
+	}
+	released := make(chan struct{})
+	q.executor.Go(func() {
+		defer close(released)
+		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackFor)
+		defer cancel()
+		_ = q.Release(detached, late...)
+	})
+	if len(valid) > 0 {
+		return valid
+	}
+	timer := time.NewTimer(2 * c.slowest)
+	defer timer.Stop()
+	select {
+	case <-released:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return nil
 }
 
 // claiming is a Claim in one or more steps. The leases of the first step run while the
@@ -78,12 +114,13 @@ func (c *claiming) add(sent time.Time, entries []Entry) {
 	c.count += len(entries)
 }
 
-// valid returns the entries whose leases have not ended, each ID once. A server whose clock
-// was set forward may have handed out an ID again: its last receipt is the good one.
-func (c *claiming) valid() []Entry {
+// sort returns the entries whose leases have not ended, and those whose have, each ID once. A
+// server whose clock was set forward may have handed out an ID again: its last receipt is the
+// good one.
+func (c *claiming) sort() (valid, late []Entry) {
 	now := time.Now()
 	if len(c.steps) == 1 && now.Before(c.steps[0].until) {
-		return c.steps[0].entries
+		return c.steps[0].entries, nil
 	}
 	last := make(map[string]int, c.count) // the step that claimed an ID last
 	for i, s := range c.steps {
@@ -91,15 +128,18 @@ func (c *claiming) valid() []Entry {
 			last[e.ID] = i
 		}
 	}
-	var entries []Entry
 	for i, s := range c.steps {
 		for _, e := range s.entries {
-			if last[e.ID] == i && now.Before(s.until) {
-				entries = append(entries, e)
+			switch {
+			case last[e.ID] != i:
+			case now.Before(s.until):
+				valid = append(valid, e)
+			default:
+				late = append(late, e)
 			}
 		}
 	}
-	return entries
+	return valid, late
 }
 
 func (q *Queue) claimRequest(n int, lease time.Duration) redisexec.Request {

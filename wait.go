@@ -17,7 +17,8 @@ import (
 // the caller comes back. If the earliest task is still the one that Wait has returned for
 // before, because Claim fails for instance, Wait pauses before it returns for it again: for
 // 1ms the first time, then twice as long each time, up to 100ms or the poll interval. For
-// another task, it returns at once. So a loop around it never spins on a task that stays.
+// another task, it returns at once. So a loop around it never spins on a task that stays and
+// that nothing takes. One that claims the task and releases it again does spin: Retry it.
 //
 // The error is ctx.Err() when ctx ends, or that of a poll that failed: the caller comes
 // back after a pause.

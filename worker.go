@@ -37,7 +37,7 @@ const (
 // gathered for the next. So a busy worker sends a fraction of a command per task, and an
 // idle one polls once per poll interval (see WithPollInterval). After a claim without an
 // answer, which has leased tasks that no handler sees, it asks for one task, then for two,
-// four and so on. It uses up to four
+// four and so on, up to half of a size that had no answer; once a minute it tries more. It uses up to four
 // connections of the queue's client at once (two exchanges, extensions, a poll), one for
 // pub/sub and, when Redis does not answer, one for each exchange that it has given up,
 // until the client's own timeout.
@@ -55,7 +55,8 @@ type Worker struct {
 	//   - with ErrLost when the lease is lost, before it can end on the server: another
 	//     worker may have the task then, and what the handler returns has no effect;
 	//   - with ErrCanceled when the task was cancelled: soon after that, and at the next
-	//     extension, a third of a lease later, at the latest. What the handler returns has no
+	//     extension, a third of a lease later, at the latest. (If its ID is enqueued again
+	//     before the worker learns of it, and no notification arrives, that is ErrLost.) What the handler returns has no
 	//     effect;
 	//   - with context.DeadlineExceeded after Timeout;
 	//   - with context.Canceled when the worker is to stop and Grace is over: an error
@@ -123,7 +124,8 @@ type WorkerStats struct {
 	// Canceled is how many tasks were cancelled while they were worked on: by Cancel or
 	// Purge.
 	Canceled int64
-	// Released is how many tasks were given back because the worker stopped.
+	// Released is how many tasks were given back because the worker stopped, or because the
+	// claim that brought them was answered too late.
 	Released int64
 	// Lost is how many leases were lost before the handler's result was accepted: the
 	// work may be done twice.

@@ -377,7 +377,7 @@ func TestWorker_ExtremesWorkOrAreInvalid(t *testing.T) {
 					require.ErrorIs(b, w.Run(systest.Ended()), sluice.ErrInvalid, "%s %d", field, n)
 				} else {
 					stop := systest.StartWorker(b.T, w)
-					b.Eventually(func() bool { s := w.Stats(); return s.Done+s.Retried+s.Lost > 0 })
+					b.Eventually(func() bool { s := w.Stats(); return s.Done+s.Retried+s.Lost+s.Released > 0 })
 					require.NoError(b, stop())
 				}
 				require.NoError(b, b.Q.Purge(b.Context()))

@@ -2,10 +2,12 @@ package taskloop
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/redisexec"
 )
 
@@ -82,12 +84,12 @@ func (l *loop) underWay() (exchanges, dispositions, asked int) {
 // exchange sends what there is to be sent, if it may. It reports whether that has changed
 // what may be sent next.
 func (l *loop) exchange(now time.Time) bool {
-	if now.Before(l.health.retryAt) || !l.mayExchange() {
+	if now.Before(l.health.retryAt) || !l.mayExchange(now) {
 		return false
 	}
 	// Before the dispositions are taken off pending: in an outage they keep their runners
 	// until Redis has taken them, see free.
-	claim, before := l.claimable(), len(l.pending)
+	claim, before := l.claimable(now), len(l.pending)
 	reports, reported := l.takeReports(now)
 	if !l.demand.claimWanted && len(reports) == 0 {
 		claim = 0
@@ -100,6 +102,7 @@ func (l *loop) exchange(now time.Time) bool {
 		sent: now, giveUp: now.Add(min(max(l.Lease/3, minExchangeWait), maxExchangeWait)),
 		reports: reports, reported: reported, claim: claim, dueEpoch: l.demand.dueEpoch,
 	}
+	l.demand.noteAsked(claim, now)
 	l.exchanges = append(l.exchanges, x)
 	l.Source.Start(x)
 	return true
@@ -110,7 +113,7 @@ func (l *loop) exchange(now time.Time) bool {
 // of the tasks while the handlers have the other. With few runners a second exchange would
 // only make both groups smaller. In an outage there is one at a time, so that each failure
 // is waited out.
-func (l *loop) mayExchange() bool {
+func (l *loop) mayExchange(now time.Time) bool {
 	switch exchanges, _, _ := l.underWay(); {
 	case exchanges == 0:
 		return true
@@ -118,12 +121,12 @@ func (l *loop) mayExchange() bool {
 		return false
 	}
 	enough := l.Concurrency / 4
-	return len(l.pending) >= enough || l.demand.backlogLikely && l.claimable() >= enough
+	return len(l.pending) >= enough || l.demand.backlogLikely && l.claimable(now) >= l.demand.worthAsking(enough)
 }
 
 // claimable is how many tasks the next claim is for: the free runners, but with many not
 // more than half of them, so that two exchanges can take turns.
-func (l *loop) claimable() int {
+func (l *loop) claimable(now time.Time) int {
 	if l.stopping != nil {
 		return 0
 	}
@@ -131,10 +134,7 @@ func (l *loop) claimable() int {
 	if most >= halvesFrom {
 		most -= most / 2
 	}
-	if l.demand.most > 0 {
-		most = min(most, l.demand.most)
-	}
-	return min(l.free(), most, MaxGroup)
+	return l.demand.size(min(l.free(), most, MaxGroup), now)
 }
 
 // takeReports groups what is pending by operation, and leaves what is too much for one
@@ -183,7 +183,7 @@ func (l *loop) giveUp(x *exchange) {
 	}
 	if x.claim > 0 {
 		l.demand.noteDue()
-		l.demand.noteUnanswered()
+		l.demand.noteUnanswered(x.claim, time.Now())
 	} else {
 		l.remove(x)
 	}
@@ -235,6 +235,8 @@ func (l *loop) settle(x *exchange) {
 	}
 	switch {
 	case x.givenUp:
+	case failed == errTooLate: //nolint:errorlint // compared, not tested
+		l.health.noteFailure(claiming, failed)
 	case failed != nil:
 		l.health.noteFailure(exchanging, failed)
 	default:
@@ -317,43 +319,61 @@ func (l *loop) accept(d *delivery, answer Answer) {
 }
 
 // settleClaim takes what a claim has brought. The answer may come so late that the leases
-// are over, or that the runners are taken.
+// are over, or that the runners are taken: those tasks are given back. If another worker has
+// them by now, that is stale, and they count as lost.
 func (l *loop) settleClaim(x *exchange) error {
+	now := time.Now()
 	if x.claimed.Outcome != redisexec.Done {
 		l.demand.noteDue()
 		if x.claimed.Outcome == redisexec.Unknown && !x.givenUp {
-			l.demand.noteUnanswered()
+			l.demand.noteUnanswered(x.claim, now)
 		}
 		return x.claimed.Err
 	}
-	if !x.givenUp {
-		l.demand.noteAnswered(x.claim)
+	tasks := x.claimed.Tasks
+	tooLate := !now.Before(lease.SafeUntil(x.sent, l.Lease))
+	switch {
+	case x.givenUp:
+	case tooLate && len(tasks) == 0:
+	case tooLate:
+		l.demand.noteUnanswered(x.claim, now)
+	default:
+		l.demand.noteAnswered(x.claim, len(tasks))
+		l.health.reset(claiming)
 	}
 	if x.claimed.Err != nil {
 		return x.claimed.Err // what was leased is due again after the lease
 	}
-	tasks := x.claimed.Tasks
 	l.demand.noteClaimed(x.claimed.More || len(tasks) == x.claim, x.dueEpoch)
-	if len(tasks) == 0 {
-		return nil
+	l.hand(x, tooLate)
+	if tooLate && len(tasks) > 0 {
+		l.demand.noteDue()
+		return errTooLate
 	}
-	deliveries := make([]delivery, len(tasks))
+	return nil
+}
+
+// errTooLate is why a claim was of no use that had an answer.
+var errTooLate = errors.New("the reply to a claim took longer than the lease")
+
+// hand hands out what a claim has brought.
+func (l *loop) hand(x *exchange, tooLate bool) {
+	if len(x.claimed.Tasks) == 0 {
+		return
+	}
+	deliveries := make([]delivery, len(x.claimed.Tasks))
 	for i := range deliveries {
 		d := &deliveries[i]
-		d.task = tasks[i]
+		d.task = x.claimed.Tasks[i]
 		d.receipt = x.claimed.Receipt
 		d.leased(x.sent, l.Lease)
-		switch {
-		case !time.Now().Before(d.until):
-			l.lose(d)
-		case l.stopping != nil || len(l.handling) == l.Concurrency:
+		if tooLate || l.stopping != nil || len(l.handling) == l.Concurrency || !time.Now().Before(d.until) {
 			l.giveBack(d)
-		default:
+		} else {
 			l.dispatch(d)
 		}
 	}
 	l.dispatchedAt = time.Now()
 	l.scheduleCheck(deliveries[0].renewAt)
 	l.scheduleCheck(deliveries[0].until)
-	return nil
 }

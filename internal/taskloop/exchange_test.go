@@ -276,8 +276,10 @@ func TestExchange_AClaimIsNotDispatchedAfterItsLease(t *testing.T) {
 		l.settle(x)
 		require.Empty(t, l.handling)
 		require.Empty(t, l.work)
-		require.Empty(t, l.pending, "nor is it given back")
-		require.Equal(t, [5]int64{0, 0, 0, 0, 2}, w.counts())
+		require.Len(t, l.pending, 2, "they are given back")
+		require.Equal(t, Disposition{Action: Release}, l.pending[0].disposition)
+		require.Equal(t, 1, l.demand.most, "it counts as unanswered")
+		require.True(t, l.health.isOut(), "the next claim waits")
 		l.close()
 	})
 }
@@ -337,6 +339,103 @@ func TestExchange_AsksForFewAfterAClaimWithoutAnAnswer(t *testing.T) {
 				time.Sleep(4 * time.Hour)
 				require.Nil(t, w.end())
 			})
+		})
+	}
+}
+
+// TestExchange_TasksClaimedTooLateAreGivenBack: where each round trip takes longer than the
+// lease, no attempt counts, the pauses grow, and the log says so once.
+func TestExchange_TasksClaimedTooLateAreGivenBack(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		q := newQueue(100*time.Millisecond, numbered(20)...)
+		q.onExchange = func(int) fault { return fault{reply: 150 * time.Millisecond} }
+		w := newWorker(q, 4, 0).run(t)
+		time.Sleep(time.Minute)
+		require.Empty(t, w.tasks())
+		require.Equal(t, 2, w.logged(warnOutage), "the second is the last")
+		exchanges, _ := q.sent()
+		require.Less(t, len(exchanges), 150, "with pauses")
+		q.set(func() {
+			for _, i := range q.items {
+				require.LessOrEqual(t, i.Attempt, 1, "the attempts do not count")
+			}
+			q.onExchange = nil
+		})
+		time.Sleep(10 * time.Second)
+		require.EqualValues(t, 20, w.Counters.Done.Load())
+		require.Nil(t, w.end())
+	})
+}
+
+// TestExchange_ASizeThatFailedIsProbedOnceAMinute: claims of more than 10 have no answer.
+func TestExchange_ASizeThatFailedIsProbedOnceAMinute(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		q := newQueue(time.Hour, numbered(25_000)...)
+		q.latency = 500 * time.Millisecond
+		tooLarge := func(n int) fault {
+			if q.exchanges[n-1].claim > 10 {
+				return fault{request: 2 * time.Second, outcome: redisexec.Unknown}
+			}
+			return fault{}
+		}
+		q.onExchange = tooLarge
+		w := newWorker(q, 64, 0).run(t)
+		large := func(from int) (n int) {
+			exchanges, _ := q.sent()
+			for _, x := range exchanges[from:] {
+				if x.claim > 10 {
+					n++
+				}
+			}
+			return n
+		}
+		time.Sleep(5 * time.Minute)
+		require.LessOrEqual(t, large(0), 10)
+		exchanges, _ := q.sent()
+		q.set(func() { q.onExchange = nil })
+		time.Sleep(90 * time.Second)
+		require.Greater(t, large(len(exchanges)), 20, "it is learnt that the limit is gone")
+		require.Nil(t, w.end())
+	})
+}
+
+// TestDemand_FollowsWhatIsAnswered: an answered claim is written as what it asked for and
+// brought, one without an answer with -1.
+func TestDemand_FollowsWhatIsAnswered(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		events [][2]int
+		want   int // the next claim asks for, of 250
+		later  int // after a minute
+	}{
+		"nothing":                         {nil, 250, 250},
+		"a failure":                       {[][2]int{{16, -1}}, 1, 1},
+		"to half of it":                   {[][2]int{{16, -1}, {1, 1}, {2, 2}, {4, 4}, {8, 8}}, 8, 16},
+		"no further":                      {[][2]int{{16, -1}, {1, 1}, {2, 2}, {4, 4}, {8, 8}, {8, 8}}, 8, 16},
+		"fewer than asked for":            {[][2]int{{16, -1}, {1, 1}, {2, 1}, {2, 0}}, 2, 2},
+		"the half fails":                  {[][2]int{{16, -1}, {1, 1}, {2, 2}, {4, 4}, {8, -1}, {1, 1}, {2, 2}, {4, 4}}, 4, 8},
+		"the probe fails":                 {[][2]int{{16, -1}, {1, 1}, {2, 2}, {4, 4}, {8, 8}, {16, -1}, {1, 1}, {2, 2}, {4, 4}, {8, 8}}, 8, 16},
+		"the probe is answered":           {[][2]int{{16, -1}, {1, 1}, {2, 2}, {4, 4}, {8, 8}, {16, 16}}, 32, 32},
+		"the probe brings some":           {[][2]int{{16, -1}, {1, 1}, {2, 2}, {4, 4}, {8, 8}, {16, 5}}, 8, 16},
+		"an outage":                       {[][2]int{{16, 16}, {16, -1}, {1, -1}, {1, -1}, {1, 1}, {2, 2}, {4, 4}, {8, 8}, {16, 16}}, 32, 32},
+		"a size that worked fails twice":  {[][2]int{{16, 16}, {16, -1}, {1, 1}, {2, 2}, {4, 4}, {8, 8}, {16, -1}, {1, 1}, {2, 2}, {4, 4}, {8, 8}}, 8, 16},
+		"of two at a time one is a probe": {[][2]int{{2, -1}, {1, 1}, {2, -2}}, 1, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var d demand
+			now := time.Now()
+			for _, e := range test.events {
+				d.noteAsked(e[0], now)
+				switch {
+				case e[1] >= 0:
+					d.noteAnswered(e[0], e[1])
+				case e[1] == -1:
+					d.noteUnanswered(e[0], now)
+				}
+			}
+			require.Equal(t, test.want, d.size(250, now))
+			require.Equal(t, test.later, d.size(250, now.Add(probePause)))
 		})
 	}
 }

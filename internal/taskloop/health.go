@@ -19,6 +19,7 @@ type activity int
 
 const (
 	exchanging activity = iota
+	claiming            // within the lease
 	renewing
 	watching
 	activities

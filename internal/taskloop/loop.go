@@ -70,47 +70,6 @@ type loop struct {
 	stopping  *stopping // nil until ctx has ended
 }
 
-// demand is what is known of the queue.
-type demand struct {
-	claimWanted   bool // a claim may bring something
-	dueEpoch      int  // how often it was learnt that one may
-	backlogLikely bool // the last claim brought all that it asked for
-	most          int  // that a claim may ask for; 0 for any number
-}
-
-// noteUnanswered notes that a claim had no answer. What it has leased uses up an attempt
-// unseen, and if the claim had no answer because that would be too large for the network,
-// another one like it has none either. So the next asks for one task.
-func (d *demand) noteUnanswered() { d.most = 1 }
-
-// noteAnswered notes that a claim was answered that had asked for n: the next may ask for
-// twice as many.
-func (d *demand) noteAnswered(n int) {
-	if d.most > 0 && n >= d.most {
-		d.most *= 2
-	}
-	if d.most >= MaxGroup {
-		d.most = 0
-	}
-}
-
-// noteDue notes that a claim may bring something. A claim that is under way may have been
-// too early to know.
-func (d *demand) noteDue() {
-	d.claimWanted = true
-	d.dueEpoch++
-}
-
-// noteClaimed notes what a claim brought that was sent in that epoch.
-func (d *demand) noteClaimed(all bool, epoch int) {
-	d.backlogLikely = all
-	if all {
-		d.noteDue()
-	} else if d.dueEpoch == epoch {
-		d.claimWanted = false
-	}
-}
-
 // waiting is a Source.Wait that is under way.
 type waiting struct {
 	since time.Time

@@ -144,6 +144,36 @@ func TestQueue_ClaimEndsLongBeforeItsLeases(t *testing.T) {
 	})
 }
 
+// Where a round trip takes longer than the lease, a loop of Claim hands nothing out. It gives
+// back what it has claimed, so that no task's attempts are used up unseen.
+func TestQueue_ClaimGivesBackWhatCameTooLate(t *testing.T) {
+	faultyBubble(t, func(n network) {
+		q, err := sluice.NewQueue(n.faulty, "q", sluice.WithMaxAttempts(3))
+		require.NoError(n, err)
+		tasks := make([]sluice.Task, 300)
+		for i := range tasks {
+			tasks[i].ID = strconv.Itoa(i)
+		}
+		_, err = q.EnqueueBatch(n.Context(), tasks)
+		require.NoError(n, err)
+		time.Sleep(time.Second) // all of them are due
+		n.faults.Delay(100 * time.Millisecond)
+		for range 40 {
+			es, err := q.Claim(n.Context(), 1000, 90*time.Millisecond)
+			require.Empty(n, es)
+			if err != nil { // else nothing was due
+				require.ErrorIs(n, err, sluice.ErrLost)
+			}
+		}
+		n.faults.Delay(0)
+		time.Sleep(time.Second)
+		es, err := q.Claim(n.Context(), 1000, time.Minute)
+		require.NoError(n, err)
+		require.Len(n, es, len(tasks), "none is dead")
+		time.Sleep(time.Minute)
+	})
+}
+
 // A loop of Wait and something that does not take the head goes round a few times a
 // second. A new head is reported at once.
 func TestQueue_WaitPausesOverTheSameHead(t *testing.T) {
