@@ -2,7 +2,6 @@ package sluice_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"testing"
@@ -263,9 +262,6 @@ func TestQueue_PeekReturnsTheReceiptOfADeferredVersion(t *testing.T) {
 		"retry":   func(b systest.QueueTest, e sluice.Entry) error { return b.Q.Retry(b.Context(), e, time.Hour) },
 		"release": func(b systest.QueueTest, e sluice.Entry) error { return b.Q.Release(b.Context(), e) },
 		"bury":    func(b systest.QueueTest, e sluice.Entry) error { return b.Q.Bury(b.Context(), e, "") },
-		"extend, dequeue": func(b systest.QueueTest, e sluice.Entry) error {
-			return errors.Join(b.Q.Extend(b.Context(), e, time.Hour), b.Q.Dequeue(b.Context(), e))
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			systest.EachQueue(t, func(b systest.QueueTest) {
