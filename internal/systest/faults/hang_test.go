@@ -140,7 +140,6 @@ func TestHungServer_RefusedConnectionIsADefiniteError(t *testing.T) {
 	s.Down()
 	require.Error(t, rdb.Ping(t.Context()).Err()) // what was connected
 	operations := calls("a", k, l, q)
-	operations["unlock all"] = l.UnlockAll
 	for _, op := range []string{"lock", "do"} {
 		err := operations[op](systest.Within(t, 200*time.Millisecond))
 		require.ErrorIs(t, err, context.DeadlineExceeded, op)
@@ -149,13 +148,17 @@ func TestHungServer_RefusedConnectionIsADefiniteError(t *testing.T) {
 		require.NotErrorIs(t, err, sluice.ErrLocked, op)
 		delete(operations, op)
 	}
-	for op, run := range operations {
+	unavailable := func(op string, run func(context.Context) error) {
 		err := run(t.Context())
 		require.ErrorIs(t, err, sluice.ErrUnavailable, op)
 		require.NotErrorIs(t, err, sluice.ErrUnknown, op)
 		require.NotErrorIs(t, err, sluice.ErrLocked, op)
 		require.NotErrorIs(t, err, sluice.ErrNotHeld, op)
 	}
+	for op, run := range operations {
+		unavailable(op, run)
+	}
+	unavailable("unlock all", l.UnlockAll) // after it, all that is asked about the lock is ErrClosed
 }
 
 // TestLocker_JanitorSparesThePool: cleaning up after one call on a server that hangs must
