@@ -451,7 +451,10 @@ func TestLocker_ToleratesAnyForeignTTL(t *testing.T) {
 // this test is for.
 func TestLocker_UnlockAllBesideHandOvers(t *testing.T) {
 	t.Parallel()
-	l, name := systest.NewLocker(t, redistest.Mini(t).Client(t)), redistest.Name(t)
+	// A server of its own: the shared one is kept busy by other tests' scripts.
+	rdb := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
+	t.Cleanup(func() { _ = rdb.Close() })
+	l, name := systest.NewLocker(t, rdb), "a"
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var taken, all atomic.Int64
