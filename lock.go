@@ -126,7 +126,7 @@ func (k *Lock) unanswered(err error) error {
 // token does not hold the lock. ambiguous says that an earlier attempt of it has no reply.
 func (k *Lock) notReleased(ambiguous bool) error {
 	_, covered, _ := k.lease.Bounds()
-	inTime, expired := k.lease.Cause() != ErrLost, !time.Now().Before(covered)
+	inTime, expired := !errors.Is(k.lease.Cause(), ErrLost), !time.Now().Before(covered)
 	switch {
 	case inTime && expired:
 		return nil // it was held until it was given up, and has expired since

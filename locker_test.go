@@ -459,6 +459,7 @@ func TestLocker_UnlockAllBesideHandOvers(t *testing.T) {
 	defer cancel()
 	var taken, all atomic.Int64
 	var callers sync.WaitGroup
+	took := make(chan struct{}, 1) // else UnlockAll would spin, and keep the callers from a processor
 	for range 8 {
 		callers.Go(func() {
 			for ctx.Err() == nil {
@@ -467,6 +468,10 @@ func TestLocker_UnlockAllBesideHandOvers(t *testing.T) {
 					continue
 				}
 				taken.Add(1)
+				select {
+				case took <- struct{}{}:
+				default:
+				}
 				_ = k.Unlock(ctx)
 			}
 		})
@@ -475,6 +480,10 @@ func TestLocker_UnlockAllBesideHandOvers(t *testing.T) {
 		for ctx.Err() == nil {
 			_ = l.UnlockAll(ctx)
 			all.Add(1)
+			select {
+			case <-took:
+			case <-ctx.Done():
+			}
 		}
 	})
 	require.Eventually(t, func() bool { return taken.Load() > 2000 && all.Load() > 50 }, 30*time.Second, 5*time.Millisecond)

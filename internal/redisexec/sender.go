@@ -44,7 +44,7 @@ func (e *Executor) runSender(job Job) {
 	}
 }
 
-// Contain, deferred, makes a panic of the client's an error, which wraps ErrPanicked. The
+// Contain is deferred: it makes a panic of the client's an error, which wraps ErrPanicked. The
 // client runs code of the user's (hooks, dialers, wrappers) and parses what the server
 // sends; in a goroutine of ours its panic would end the process. So every call of the
 // client is contained where it is made, and what was being done fails like any other

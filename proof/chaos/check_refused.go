@@ -86,7 +86,8 @@ const maxInNetwork = 4 * time.Second
 // unknownCalls returns the calls that claim or pop tasks of a queue and whose result is not
 // known, or that may have dropped some.
 func (t *tasksCheck) unknownCalls(what op, queue string) (spans []span) {
-	for _, r := range t.records {
+	for i := range t.records {
+		r := &t.records[i]
 		if r.Op != what || r.Name != queue {
 			continue
 		}
@@ -96,11 +97,36 @@ func (t *tasksCheck) unknownCalls(what op, queue string) (spans []span) {
 				end = t.ended
 			}
 			spans = append(spans, span{r.Call, end + maxInNetwork})
-		case what == opClaiming && end-r.Call > lease-lease/50: // it drops tasks whose leases have ended
+		case what == opClaiming && isLate(r): // it drops tasks whose leases have ended
 			spans = append(spans, span{r.Call, end})
 		}
 	}
 	return spans
+}
+
+// isLate says whether a Claim took so long that the leases of its first tasks had ended.
+func isLate(r *record) bool { return r.Return-r.Call > lease-lease/50 }
+
+// givesBackFor is how long a Claim goes on to give back what came too late.
+const givesBackFor = 5 * time.Second
+
+// lateClaims returns the calls of Claim on a queue that may have given tasks back.
+func (t *tasksCheck) lateClaims(queue string) []span {
+	if t.late != nil {
+		return t.late[queue]
+	}
+	t.late = map[string][]span{}
+	for i := range t.records {
+		r := &t.records[i]
+		if r.Op == opClaiming && (r.Result == pending || isLate(r)) {
+			end := r.Return
+			if end == 0 {
+				end = t.ended
+			}
+			t.late[r.Name] = append(t.late[r.Name], span{r.Call, end + givesBackFor + maxInNetwork})
+		}
+	}
+	return t.late[queue]
 }
 
 // checkReturned checks that claimed and popped tasks were returned to a caller, or that the

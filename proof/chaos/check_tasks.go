@@ -18,6 +18,7 @@ type tasksCheck struct {
 	claims     map[receipt][]*move
 	handlers   map[receipt]*record
 	enqueued   map[string]*record // by version
+	late       map[string][]span  // see lateClaims; nil before it was called
 }
 
 // receipt identifies a claim of a task.
@@ -118,7 +119,8 @@ func (t *tasksCheck) checkMove(m *move) {
 			return ends(m, opRetry)(r) || r.Op == opReschedule && !t.early(m)
 		})
 	case released:
-		if m.queue != workQueue { // a Worker gives back tasks whose handler has not begun
+		// A Worker gives back tasks whose handler has not begun, a Claim what came too late.
+		if m.queue != workQueue && !slices.ContainsFunc(t.lateClaims(m.queue), func(s span) bool { return s.meets(m.after, m.before) }) {
 			t.requireRequest(m, false, ends(m, opRelease))
 		}
 	case rescheduled:
@@ -357,7 +359,7 @@ func (t *tasksCheck) checkReceipts() {
 		})
 		if at >= 0 {
 			used[moves[at]] = true
-		} else if !t.inGap(r.Call, r.Return) && !(r.Op == opExtend && len(t.clock.jumps) > 0) { // no lease is made shorter
+		} else if !t.inGap(r.Call, r.Return) && (r.Op != opExtend || len(t.clock.jumps) == 0) { // no lease is made shorter
 			t.report("%s of %s on %s by %s (receipt %.6f) returned nil at %v: the log has no such change, or another operation made it", r.Op, r.ID, r.Name, r.Process, r.Score, r.Return)
 		}
 	}

@@ -377,7 +377,7 @@ func (l *load) failed(op string, called time.Time, err error, allowed ...error) 
 		}
 	}
 	inVain := errors.Is(err, context.DeadlineExceeded) || strings.Contains(text, "no reply in time") // at the lock's end
-	if errors.As(err, &server) && time.Since(called) < unavailableFor && !(inVain && errors.Is(err, sluice.ErrUnavailable)) {
+	if errors.As(err, &server) && time.Since(called) < unavailableFor && (!inVain || !errors.Is(err, sluice.ErrUnavailable)) {
 		l.wrong = append(l.wrong, op+": "+text)
 	}
 }
