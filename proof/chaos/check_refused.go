@@ -129,6 +129,11 @@ func (t *tasksCheck) lateClaims(queue string) []span {
 	return t.late[queue]
 }
 
+// isGivenBack says whether a Claim may have given the task back, because it came too late.
+func (t *tasksCheck) isGivenBack(m *move) bool {
+	return slices.ContainsFunc(t.lateClaims(m.queue), func(s span) bool { return s.meets(m.after, m.before) })
+}
+
 // checkReturned checks that claimed and popped tasks were returned to a caller, or that the
 // reply was lost.
 func (t *tasksCheck) checkReturned() {

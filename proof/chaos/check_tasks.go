@@ -111,7 +111,7 @@ func (t *tasksCheck) checkMove(m *move) {
 		t.checkEnqueued(m)
 	case tookOver:
 		// Once the lease has ended, a Claim lets the waiting version take over.
-		if t.early(m) {
+		if t.early(m) && !t.isGivenBack(m) {
 			t.requireRequest(m, true, ends(m, opDequeue, opRetry, opRelease, opBury))
 		}
 	case retried:
@@ -119,8 +119,7 @@ func (t *tasksCheck) checkMove(m *move) {
 			return ends(m, opRetry)(r) || r.Op == opReschedule && !t.early(m)
 		})
 	case released:
-		// A Worker gives back tasks whose handler has not begun, a Claim what came too late.
-		if m.queue != workQueue && !slices.ContainsFunc(t.lateClaims(m.queue), func(s span) bool { return s.meets(m.after, m.before) }) {
+		if m.queue != workQueue && !t.isGivenBack(m) { // a Worker gives back tasks whose handler has not begun
 			t.requireRequest(m, false, ends(m, opRelease))
 		}
 	case rescheduled:
