@@ -262,6 +262,10 @@ func TestOptions_ExtremesWorkOrAreInvalid(t *testing.T) {
 				if errors.Is(err, sluice.ErrLost) || errors.Is(err, sluice.ErrNotHeld) {
 					return nil
 				}
+				// A hold of 1ms may end before the server has answered the release.
+				if errors.Is(err, sluice.ErrUnknown) && !k.Valid() {
+					return nil
+				}
 				return err
 			}
 		}
