@@ -173,7 +173,7 @@ func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
 func (q *Queue) Peek(ctx context.Context, n int) ([]Entry, error) {
 	decode := func(value any) (cursor, []Entry, error) { return decodePage(value, decodeEntryList) }
 	return collect(ctx, q, "peek", n, decode, func(n int, after cursor) redisexec.Request {
-		return scriptPeek.Request(q.keys[:2], n, after.score, after.id)
+		return scriptPeek.Request(q.keys, n, after.score, after.id)
 	})
 }
 

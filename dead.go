@@ -58,10 +58,9 @@ func (q *Queue) Dead(ctx context.Context, n int) ([]DeadEntry, error) {
 // full server. A dead letter with an empty ID, which only a foreign client can have
 // written, is removed for good: no operation can name it.
 //
-// More than 250, or a megabyte of payload, are revived in several steps. If one fails, the
-// number of those revived before is returned beside the error. After ErrUnknown it may be
-// called again: what has been revived is no dead letter any more, unless it has died
-// again.
+// More than 250 are revived in several steps. If one fails, the number of those revived
+// before is returned beside the error. After ErrUnknown it may be called again: what has
+// been revived is no dead letter any more, unless it has died again.
 func (q *Queue) Revive(ctx context.Context, ids ...string) (int, error) {
 	if err := q.check("revive", ctx); err != nil {
 		return 0, err
@@ -70,32 +69,31 @@ func (q *Queue) Revive(ctx context.Context, ids ...string) (int, error) {
 		return 0, invalid("revive", "empty task ID")
 	}
 	revived := 0
-	for len(ids) > 0 {
+	for part := range slices.Chunk(ids, maxGroup) {
 		args := []any{q.channel}
-		for _, id := range ids[:min(len(ids), maxGroup)] {
+		for _, id := range part {
 			args = append(args, id)
 		}
 		reply, err := q.executor.Run(ctx, scriptRevive.Request(q.keys, args...))
-		var counts []int64
+		var n int64
 		if err == nil {
-			counts, err = decodeRevived(reply.Value, len(args)-1)
+			n, err = decodeRevived(reply.Value, len(part))
 		}
 		if err != nil {
 			return revived, wrap("revive", q.name, err)
 		}
-		ids = ids[counts[0]:]
-		revived += int(counts[1])
+		revived += int(n)
 	}
 	return revived, nil
 }
 
-// decodeRevived decodes how many of n IDs were dealt with, and how many put back.
-func decodeRevived(value any, n int) ([]int64, error) {
-	counts, err := decodeInts[int64](value, 2)
-	if err == nil && (counts[0] < 1 || counts[0] > int64(n)) {
+// decodeRevived decodes how many of n letters were put back.
+func decodeRevived(value any, n int) (int64, error) {
+	revived, err := redisexec.Int(value)
+	if err == nil && (revived < 0 || revived > int64(n)) {
 		err = redisexec.Unexpected(value)
 	}
-	return counts, err
+	return revived, err
 }
 
 // decodeDead decodes id, time of death, attempt, reason and payload of each letter.

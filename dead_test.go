@@ -126,7 +126,8 @@ func TestQueue_ReviveRemovesAnEmptyID(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ctx := b.Context()
 		require.NoError(b, b.RDB.ZAdd(ctx, b.Key, redis.Z{Score: 1, Member: ""}).Err())
-		require.NoError(b, b.RDB.HSet(ctx, "{"+b.Key+"}:tasks", "", ":::p").Err())
+		require.NoError(b, b.RDB.HSet(ctx, "{"+b.Key+"}:tasks", "", "p").Err())
+		require.NoError(b, b.RDB.HSet(ctx, "{"+b.Key+"}:state", "", "::").Err())
 		require.Empty(b, b.Claim(1, time.Minute))
 		require.Len(b, b.Dead(9), 1)
 		_, err := b.Q.Cancel(ctx, "")

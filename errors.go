@@ -56,7 +56,7 @@ var (
 	ErrInvalidName = fmt.Errorf("%w: bad name", ErrInvalid)
 
 	// ErrCorrupt says that the key holds what the library did not write: a key of another
-	// type, or a field in another format. That was left as it is; trying again does not
+	// type, or a state field in another format. That was left as it is; trying again does not
 	// help.
 	ErrCorrupt = redisexec.ErrCorrupt
 

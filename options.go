@@ -20,7 +20,7 @@ const (
 	// handOverMargin is by how much longer than its TTL a key is taken, so that a caller
 	// that takes the lock over within the window has its full TTL too.
 	handOverMargin = handOverWindow + 2*time.Millisecond
-	// maxAttempt is the largest number of attempts that a task's field holds.
+	// maxAttempt is the largest number of attempts that a task's state field holds.
 	maxAttempt = 999_999_999
 )
 

@@ -66,7 +66,7 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 			return func() error { _, err := sluice.NewQueue(rdb, name, opts...); return err }
 		}
 		long, forever := strings.Repeat("x", 513), time.Duration(math.MaxInt64)
-		for _, name := range []string{"", long, "a{b", "a}b", "a{}b", "}{", "{}a{b}", "{a}:dead", "{a}b:tasks", "{a}:wake", "{a}:canceled", "{a}:fence"} {
+		for _, name := range []string{"", long, "a{b", "a}b", "a{}b", "}{", "{}a{b}", "{a}:dead", "{a}b:tasks", "{a}:state", "{a}:wake", "{a}:canceled", "{a}:fence"} {
 			bad["lock name "+name] = func() error { _, err := l.Lock(ctx, name); return err }
 			bad["try lock name "+name] = func() error { _, err := l.TryLock(ctx, name); return err }
 			bad["do name "+name] = func() error { return l.Do(ctx, name, func(context.Context) error { return nil }) }

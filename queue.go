@@ -42,7 +42,7 @@ type Queue struct {
 	executor *redisexec.Executor
 	options  queueOptions
 	name     string
-	keys     []any  // queue, tasks, dead letters
+	keys     []any  // queue, tasks, dead letters, states
 	channel  string // on which waiters are notified of an earlier task
 	canceled string // on which the IDs of tasks are published that were cancelled while leased
 	watcher  watcher
@@ -168,7 +168,7 @@ func NewQueue(rdb redis.UniversalClient, name string, opts ...QueueOption) (*Que
 	}
 	q := &Queue{
 		executor: redisexec.New(rdb), options: options, name: name,
-		keys:    []any{key, keyspace.Companion(key, keyspace.Tasks), keyspace.Companion(key, keyspace.Dead)},
+		keys:    []any{key, keyspace.Companion(key, keyspace.Tasks), keyspace.Companion(key, keyspace.Dead), keyspace.Companion(key, keyspace.State)},
 		channel: keyspace.Companion(key, keyspace.Wake), canceled: keyspace.Companion(key, keyspace.Canceled),
 	}
 	q.watcher = watcher{queue: q, notifier: notify.New(rdb)}
@@ -204,7 +204,7 @@ func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration) 
 		return false, fmt.Errorf("sluice: reschedule: %w", err)
 	}
 	value, err := q.byID(ctx, "reschedule", id, func() redisexec.Request {
-		return scriptReschedule.Request(q.keys[:2], id, micros(ceilMicros(delay)), q.channel)
+		return scriptReschedule.Request(q.keys, id, micros(ceilMicros(delay)), q.channel)
 	})
 	if err != nil {
 		return false, err

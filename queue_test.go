@@ -111,7 +111,7 @@ func TestQueue_ExtendRetryAndReleaseMoveATask(t *testing.T) {
 
 		b.Enqueue(sluice.Added, sluice.Task{ID: "plain"})
 		require.NoError(b, b.Q.Release(ctx, b.ClaimOne(time.Minute)))
-		require.Zero(b, b.RDB.HLen(ctx, "{"+b.Key+"}:tasks").Val(), "a plain task that was never begun needs no field")
+		require.Zero(b, b.RDB.Exists(ctx, "{"+b.Key+"}:tasks", "{"+b.Key+"}:state").Val(), "a plain task that was never begun needs no field")
 	})
 }
 
@@ -137,7 +137,7 @@ func TestQueue_PopRemovesWhatPeekShows(t *testing.T) {
 		require.NoError(b, err)
 		require.Empty(b, empty)
 		require.Equal(b, int64(1), b.RDB.ZCard(ctx, b.Key).Val())
-		require.Zero(b, b.RDB.HLen(ctx, "{"+b.Key+"}:tasks").Val())
+		require.Zero(b, b.RDB.Exists(ctx, "{"+b.Key+"}:tasks", "{"+b.Key+"}:state").Val())
 	})
 }
 

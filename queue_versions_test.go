@@ -223,7 +223,7 @@ func TestQueue_ReadsPastManyBadHeads(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	const bad = 20_000
-	for name, field := range map[string]string{"malformed": "garbage", "attempts used up": "25::::"} {
+	for name, field := range map[string]string{"malformed": "garbage", "attempts used up": "25::"} {
 		q := systest.NewQueueTest(t, rdb, name).Q
 		for i := 0; i < bad; i += 1000 {
 			scores, fields := make([]redis.Z, 1000), make([]any, 0, 2000)
@@ -233,7 +233,7 @@ func TestQueue_ReadsPastManyBadHeads(t *testing.T) {
 				fields = append(fields, id, field)
 			}
 			require.NoError(t, rdb.ZAdd(t.Context(), "Queue:"+name, scores...).Err())
-			require.NoError(t, rdb.HSet(t.Context(), "{Queue:"+name+"}:tasks", fields...).Err())
+			require.NoError(t, rdb.HSet(t.Context(), "{Queue:"+name+"}:state", fields...).Err())
 		}
 		_, err := q.Enqueue(t.Context(), sluice.Task{ID: "good"})
 		require.NoError(t, err)
@@ -265,6 +265,125 @@ func scriptCalls(t *testing.T, rdb redis.UniversalClient) (n int) {
 		n += calls
 	}
 	return n
+}
+
+// What ends or extends a claim neither reads nor writes payloads: it works while the key of
+// the payloads is not even a hash.
+func TestQueue_SettlesWithoutThePayloads(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx, tasks := b.Context(), "{"+b.Key+"}:tasks"
+		payload := []byte(":::p")
+		for _, id := range []string{"a", "b", "c", "d"} {
+			b.Enqueue(sluice.Added, sluice.Task{ID: id, Payload: payload})
+		}
+		es := b.Claim(10, time.Minute)
+		require.Len(b, es, 4)
+		require.NoError(b, b.RDB.Rename(ctx, tasks, tasks+":aside").Err())
+		require.NoError(b, b.RDB.Set(ctx, tasks, "foreign", 0).Err())
+		require.NoError(b, b.Q.Extend(ctx, es[0], time.Hour))
+		require.NoError(b, b.Q.Retry(ctx, es[1], 0))
+		require.NoError(b, b.Q.Release(ctx, es[2]))
+		b.Bury(es[3], "why")
+		require.NoError(b, b.RDB.Rename(ctx, tasks+":aside", tasks).Err())
+		for _, e := range es {
+			require.Equal(b, payload, b.Get(e.ID).Payload)
+		}
+		b.Revive(1, "d")
+		require.Len(b, b.Claim(10, time.Minute), 3)
+	})
+}
+
+// After the enqueue of a task, its payload is not written again: the append-only file
+// stays small.
+func TestQueue_WritesAPayloadOnce(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t, "--appendonly", "yes", "--auto-aof-rewrite-percentage", "0")
+	b := systest.NewQueueTest(t, s.Client(t), "q")
+	logged := func() (size int) {
+		b.Eventually(func() bool {
+			info := b.RDB.Info(t.Context(), "persistence").Val()
+			size, _ = strconv.Atoi(regexp.MustCompile(`aof_current_size:(\d+)`).FindStringSubmatch(info)[1])
+			return regexp.MustCompile(`aof_buffer_length:0\b`).MatchString(info)
+		})
+		return size
+	}
+	payload := make([]byte, 1<<20)
+	b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: payload})
+	before := logged()
+	require.Greater(t, before, len(payload))
+	for range 3 {
+		e := b.ClaimOne(time.Minute)
+		require.NoError(t, b.Q.Extend(t.Context(), e, time.Hour))
+		require.NoError(t, b.Q.Retry(t.Context(), e, 0))
+		e = b.ClaimOne(time.Minute)
+		_, err := b.Q.Reschedule(t.Context(), "a", 0)
+		require.NoError(t, err)
+		require.NoError(t, b.Q.Release(t.Context(), e))
+		b.Bury(b.ClaimOne(time.Minute), "why")
+		b.Revive(1, "a")
+	}
+	require.NoError(t, b.Q.Dequeue(t.Context(), b.ClaimOne(time.Minute)))
+	require.Less(t, logged()-before, 20_000)
+	b.RequireClean()
+}
+
+// A page ends where a megabyte of payloads was read. No task is missed or returned twice.
+func TestQueue_PagesOfAnySizeMissNothing(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx := b.Context()
+		sizes := []int{0, 10, 300_000, 1, 1 << 20, 0, 1<<20 - 1, 700_000, 64 << 10}
+		var tasks []sluice.Task
+		for i := range 36 {
+			tasks = append(tasks, sluice.Task{ID: fmt.Sprintf("%02d", i), Payload: make([]byte, sizes[i%len(sizes)])})
+		}
+		_, err := b.Q.EnqueueBatch(ctx, tasks)
+		require.NoError(b, err)
+		b.Eventually(func() bool { return b.Stats().Due == int64(len(tasks)) })
+		complete := func(es []sluice.Entry, err error) {
+			b.Helper()
+			require.NoError(b, err)
+			require.Equal(b, len(tasks), len(es))
+			for i, e := range es {
+				require.Equal(b, tasks[i].ID, e.ID)
+				require.Equal(b, len(tasks[i].Payload), len(e.Payload))
+			}
+		}
+		complete(b.Q.Peek(ctx, 100))
+		complete(b.Q.Claim(ctx, 100, 10*time.Minute))
+		require.NoError(b, b.Q.Purge(ctx))
+		_, err = b.Q.EnqueueBatch(ctx, tasks)
+		require.NoError(b, err)
+		b.Eventually(func() bool { return b.Stats().Due == int64(len(tasks)) })
+		complete(b.Q.Pop(ctx, 100))
+		b.RequireClean()
+	})
+}
+
+// A payload that a foreign consumer's ZREM has left is not the next version's, alone or in
+// a batch.
+func TestQueue_EnqueueDropsALeftPayload(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx := b.Context()
+		for _, began := range []bool{false, true} {
+			for _, batch := range [][]sluice.Task{{{ID: "a"}}, {{ID: "a"}, {ID: "b"}}} {
+				b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("p")})
+				if began {
+					b.ClaimOne(time.Minute)
+				}
+				require.NoError(b, b.RDB.ZRem(ctx, b.Key, "a").Err())
+				outcomes, err := b.Q.EnqueueBatch(ctx, batch)
+				require.NoError(b, err)
+				require.Equal(b, sluice.Added, outcomes[0])
+				b.Eventually(func() bool { return b.Stats().Due == int64(len(batch)) })
+				es := b.Claim(10, time.Minute)
+				require.Len(b, es, len(batch))
+				require.Empty(b, es[0].Payload)
+				require.Equal(b, 1, es[0].Attempt)
+				require.NoError(b, b.Q.Dequeue(ctx, es...))
+				b.RequireClean()
+			}
+		}
+	})
 }
 
 // The tasks of a batch keep their order without being due late: the last one of many is due

@@ -5,8 +5,10 @@ import (
 	"encoding/hex"
 	"flag"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -48,6 +50,26 @@ func TestScriptsAreUsed(t *testing.T) {
 		require.LessOrEqual(t, strings.Count(source, "\n"), 50, file.Name())
 		require.Contains(t, source, "-- RETURNS", file.Name())
 		require.Contains(t, source, "-- RETRY "+retries[scripts[name].Retry()], "%s and newScript differ", file.Name())
+	}
+}
+
+// TestScripts_PayloadsStandApart: only what enqueues writes a payload, and only what hands a
+// task out reads one.
+func TestScripts_PayloadsStandApart(t *testing.T) {
+	allowed := map[string][]string{
+		`'HSET', tasks|'HSET', KEYS\[2\]`:                {"enqueue.lua", "shared/new.lua", "shared/put.lua"},
+		`'H[A-Z]*GET[A-Z]*', (tasks|KEYS)|reader\(tasks`: {"dead.lua", "get.lua", "shared/due.lua"},
+	}
+	for use, want := range allowed {
+		var users []string
+		require.NoError(t, fs.WalkDir(lua, "lua", func(path string, _ fs.DirEntry, err error) error {
+			name := strings.TrimPrefix(path, "lua/")
+			if strings.HasSuffix(name, ".lua") && regexp.MustCompile(use).MatchString(luaFile(name)) {
+				users = append(users, name)
+			}
+			return err
+		}))
+		require.Equal(t, want, users, use)
 	}
 }
 

@@ -6,7 +6,7 @@
 --         0 stale   2 gone; 0 and 2: nothing changed
 -- RETRY idempotent: the first run uses up the receipt, so a second run changes nothing.
 local reply, first = {}, nil
-redis.call('HLEN', tasks) -- check the types before the first write
+redis.call('HLEN', states) -- check the types before the first write
 redis.call('ZCARD', KEYS[3])
 needAll()
 
@@ -19,9 +19,9 @@ for i = 2, #ARGV, 3 do
     local due = giveback(id, task, 0, task.due)
     if not first or due < first then first = due end
   elseif task then
-    bury(id, task.attempt, reason, task.payload)
-  elseif task == false then -- a field not written by this library: keep it unchanged
-    bury(id, 0, reason, redis.call('HGET', tasks, id))
+    bury(id, task.attempt, reason)
+  elseif task == false then -- a field not written by this library
+    bury(id, 0, reason)
   else
     answer = staleOrGone(id)
   end

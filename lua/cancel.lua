@@ -6,12 +6,14 @@
 -- RETRY never: if the script runs twice, the second run may remove a task enqueued since.
 local id = ARGV[1]
 local score, dead = redis.call('ZSCORE', queue, id), redis.call('ZSCORE', KEYS[3], id)
-local state = score and stateOf(live(redis.call('HGET', tasks, id)), score) or dead and 4 or 0
-redis.call('HLEN', tasks) -- check its type before the first write
+local state = score and stateOf(live(redis.call('HGET', states, id)), score) or dead and 4 or 0
+redis.call('HLEN', tasks) -- check the types before the first write
+redis.call('HLEN', states)
 need('HDEL', tasks)
 redis.call('ZREM', queue, id)
 redis.call('ZREM', KEYS[3], id)
 redis.call('HDEL', tasks, id)
+redis.call('HDEL', states, id)
 -- Only a hint: if the server denies PUBLISH, the holder learns of it by its next extension.
 if state == 3 then redis.pcall('PUBLISH', ARGV[2], id) end
 return state

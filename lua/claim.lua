@@ -6,31 +6,32 @@
 local lease = text(now + tonumber(ARGV[2]))
 redis.call('ZCARD', KEYS[3]) -- check its type before the first write
 local ready, ids, more, cleanUp = due(tonumber(ARGV[1]), nil, tonumber(ARGV[3]))
-local reply, scores, fields = { more and #ids or 0, lease }, {}, {}
-if #ids == 0 then return reply end
+if #ids == 0 then return { 0, lease } end
+more = payloads(ready) or more
 
 need('ZADD', queue)
-need('HSET', tasks)
-redis.call('ZREM', queue, ids[1]) -- all of ids get a new score; after this ZREM a full server accepts the ZADD
-local attempts, prefixes = {}, {} -- per attempt, its text and the start of the field: built once
+need('HSET', states)
+redis.call('ZREM', queue, ids[1]) -- it gets a new score in any case; after this ZREM a full server accepts the ZADD
+local reply, scores, fields = { more and #ids or 0, lease }, {}, {}
+local attempts, built = {}, {} -- per attempt, its text and the state field: built once
 for _, task in ipairs(ready) do
   local n, unseen = nextAttempt(task)
   local kind = n * 3 + unseen
-  if not prefixes[kind] then
+  if not built[kind] then
     attempts[kind] = string.format('%.0f', n)
-    prefixes[kind] = attempts[kind] .. (unseen > 0 and '+' .. unseen or '') .. ':' .. lease .. '::'
+    built[kind] = attempts[kind] .. (unseen > 0 and '+' .. unseen or '') .. ':' .. lease .. ':'
   end
   scores[#scores + 1] = lease
   scores[#scores + 1] = task.id
   fields[#fields + 1] = task.id
-  fields[#fields + 1] = prefixes[kind] .. task.payload
+  fields[#fields + 1] = built[kind]
   reply[#reply + 1] = task.id
   reply[#reply + 1] = attempts[kind]
-  reply[#reply + 1] = task.payload
+  reply[#reply + 1] = task.payload or ''
 end
 if #scores > 0 then
   redis.call('ZADD', queue, unpack(scores))
-  redis.call('HSET', tasks, unpack(fields))
+  redis.call('HSET', states, unpack(fields))
 end
 cleanUp()
 return reply

@@ -1,5 +1,5 @@
 -- Lists dead letters, in the order of their deaths, from behind the last one of the page
--- before. Stops early at a megabyte of fields.
+-- before. Stops early at a megabyte.
 -- KEYS[3] the dead letters
 -- ARGV[1] n, at most 250   ARGV[2] score and ARGV[3] id of that last one, or '' and ''
 -- RETURNS { score and id of the last letter read if there may be more, else '' and '',
@@ -9,20 +9,22 @@ local n, first = tonumber(ARGV[1]), behind(KEYS[3], ARGV[2], ARGV[3])
 local found = redis.call('ZRANGE', KEYS[3], string.format('%.0f', first), string.format('%.0f', first + n - 1), 'WITHSCORES')
 local reply, examined, size = { '', '' }, 0, 0
 redis.call('HLEN', tasks) -- check the types, even if there are no dead letters
+redis.call('HLEN', states)
 redis.call('ZCARD', queue)
 
 for i = 1, #found, 2 do
   if size >= 1048576 then break end
   local id = found[i]
-  local field = redis.call('HGET', tasks, id)
-  examined, size = examined + 1, size + #(field or '')
+  examined = examined + 1
   if not redis.call('ZSCORE', queue, id) then -- else a foreign producer has put the task back
-    local task = decode(field) or { attempt = 0, payload = field }
+    local field, payload = redis.call('HGET', states, id), redis.call('HGET', tasks, id) or ''
+    local task = decode(field) or { attempt = 0 }
+    size = size + #(field or '') + #payload
     reply[#reply + 1] = id
     reply[#reply + 1] = text(finite(found[i + 1]) or 0)
     reply[#reply + 1] = string.format('%.0f', task.attempt)
     reply[#reply + 1] = task.reason or 'malformed'
-    reply[#reply + 1] = task.payload
+    reply[#reply + 1] = payload
   end
 end
 if examined > 0 and (2 * n == #found or 2 * examined < #found) then

@@ -6,13 +6,14 @@
 -- RETRY idempotent: the first run uses up the receipt, so a second run changes nothing.
 local ids, reply, finished, known, first = {}, {}, {}, {}, nil
 for i = 2, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
-redis.call('ZCARD', KEYS[3]) -- check its type before the first write
-local scores, field = redis.call('ZMSCORE', queue, unpack(ids)), reader(ids)
+redis.call('HLEN', tasks) -- check the types before the first write
+redis.call('ZCARD', KEYS[3])
+local scores, field = redis.call('ZMSCORE', queue, unpack(ids)), reader(states, ids, 16)
 
 for i, id in ipairs(ids) do
   local receipt, stored, task = ARGV[2 * i + 1], field(i), nil
   if not known[id] then -- else an earlier entry of this call has used up the receipt
-    local lease = not stored and '' or string.match(stored, '^%d*%+?%d?:([%d.]*)::')
+    local lease = not stored and '' or string.match(stored, '^%d*%+?%d?:([%d.]*):$')
     if scores[i] == receipt and (lease == '' or lease == receipt) then
       task = false -- the most common and cheapest case: no waiting version, and not moved
     else
@@ -23,7 +24,7 @@ for i, id in ipairs(ids) do
   if task and task.due then
     local due = giveback(id, task, 0, task.due)
     if not first or due < first then first = due end
-  elseif task ~= nil then -- also a field not written by this library: finishing the task removes it
+  elseif task ~= nil then -- also a state field not written by this library: finishing the task removes it
     finished[#finished + 1] = id
     unbury(id, task)
   end
@@ -34,6 +35,7 @@ if #finished > 0 then
   need('HDEL', tasks)
   redis.call('ZREM', queue, unpack(finished))
   redis.call('HDEL', tasks, unpack(finished))
+  redis.call('HDEL', states, unpack(finished))
 end
 wake(ARGV[1], first)
 return reply

@@ -6,36 +6,38 @@
 -- RETURNS { one number per task: 1 added   2 updated   3 kept   4 deferred, ARGV[3] for the next script of the batch }
 -- RETRY never: between two runs a worker may have claimed and finished the task, and the
 -- second run would add it again.
-redis.call('ZCARD', KEYS[3]) -- check its type before the first write
+redis.call('HLEN', tasks) -- check the types before the first write
+redis.call('ZCARD', KEYS[3])
 local ids, outcomes, known = {}, {}, {}
 for i = 4, #ARGV, 3 do ids[(i - 1) / 3] = ARGV[i] end
-local scores, field = redis.call('ZMSCORE', queue, unpack(ids)), reader(ids)
+local scores, field = redis.call('ZMSCORE', queue, unpack(ids)), reader(states, ids, 16)
 
 needAll()
 need('ZREM', queue)
 
--- New tasks, the most common and cheapest case, are written together.
-local new, payloads = {}, {}
+-- New tasks, the most common and cheapest case, are written together. A foreign consumer's
+-- ZREM may have left a payload of that ID.
+local new, payloads, empty = {}, {}, {}
 local function flush()
   if #new > 0 then redis.call('ZADD', queue, unpack(new)) end
   if #payloads > 0 then redis.call('HSET', tasks, unpack(payloads)) end
-  new, payloads = {}, {}
+  if #empty > 0 then redis.call('HDEL', tasks, unpack(empty)) end
+  new, payloads, empty = {}, {}, {}
 end
 
 for i, id in ipairs(ids) do
   local due, payload = dueAt(ARGV[3 * i + 2]), ARGV[3 * i + 3]
   if known[id] then -- the same ID for the second time
     flush()
-    outcomes[i] = enqueue(id, due, payload, redis.call('ZMSCORE', queue, id)[1], redis.call('HMGET', tasks, id)[1])
+    outcomes[i] = enqueue(id, due, payload, redis.call('ZMSCORE', queue, id)[1], reader(states, { id }, 1)(1))
   elseif scores[i] or field(i) then
     outcomes[i] = enqueue(id, due, payload, scores[i], field(i))
   else
     new[#new + 1] = text(due)
     new[#new + 1] = id
-    if payload ~= '' then
-      payloads[#payloads + 1] = id
-      payloads[#payloads + 1] = ':::' .. payload
-    end
+    local list = payload == '' and empty or payloads
+    list[#list + 1] = id
+    if payload ~= '' then list[#list + 1] = payload end
     if not first or due < first then first = due end
     outcomes[i] = 1
   end

@@ -1,14 +1,14 @@
 -- Returns one task, in whatever state it is.
 -- KEYS[3] the dead letters
 -- ARGV[1] id
--- RETURNS { score, attempt, payload, state as in cancel.lua }   {} no such task   { '' } a score or field not written by this library
+-- RETURNS { score, attempt, payload, state as in cancel.lua }   {} no such task   { '' } a score or state field not written by this library
 -- RETRY readOnly: changes nothing.
 local score = redis.call('ZSCORE', queue, ARGV[1])
 local dead = not score and redis.call('ZSCORE', KEYS[3], ARGV[1])
 if not score and not dead then return {} end
-local task = (dead and decode or live)(redis.call('HGET', tasks, ARGV[1]))
+local task = (dead and decode or live)(redis.call('HGET', states, ARGV[1]))
 score = finite(score or dead)
 if not task or not score then return { '' } end
 local state = dead and 4 or stateOf(task, score)
 if not dead then task, score = resolve(task, score) end
-return { text(score), string.format('%.0f', task.attempt), task.payload, state }
+return { text(score), string.format('%.0f', task.attempt), redis.call('HGET', tasks, ARGV[1]) or '', state }

@@ -2,10 +2,10 @@
 -- version, that version takes over at its own due time instead.
 -- KEYS[3] the dead letters
 -- ARGV[1] wake channel, then four per task: id, score, delay in seconds, attempts to take off
--- RETURNS one number per task: 1 done   0 stale   2 gone   -1 a field not written by this library; of these three, nothing changed
+-- RETURNS one number per task: 1 done   0 stale   2 gone   -1 a state field not written by this library; of these three, nothing changed
 -- RETRY idempotent: the first run uses up the receipt, so a second run changes nothing.
 local reply, first = {}, nil
-redis.call('HLEN', tasks) -- check the types before the first write
+redis.call('HLEN', states) -- check the types before the first write
 redis.call('ZCARD', KEYS[3])
 needAll()
 

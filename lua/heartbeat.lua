@@ -1,7 +1,7 @@
 -- Extends a claim: the task is leased for at least ARGV[3] from now. The receipt stays as it is.
 -- KEYS[3] the dead letters
 -- ARGV[1] id   ARGV[2] receipt   ARGV[3] lease in seconds
--- RETURNS 1 done   0 stale   2 gone   -1 a field not written by this library; of these three, nothing changed
+-- RETURNS 1 done   0 stale   2 gone   -1 a state field not written by this library; of these three, nothing changed
 -- RETRY idempotent, and in any order with other extensions: it never makes a lease shorter,
 -- and does nothing once the claim has ended.
 local id = ARGV[1]
@@ -12,7 +12,7 @@ if not task then return -1 end
 if not task.lease then return 0 end -- it was never claimed
 
 need('ZADD', queue)
-need('HSET', tasks)
+need('HSET', states)
 -- Never shorten a lease. This run may be a late copy: the client has extended it since.
 task.lease = math.max(now + tonumber(ARGV[3]), task.lease)
 move(id, task.lease)

@@ -5,10 +5,14 @@
 -- RETRY readOnly: changes nothing.
 local ready, ids, more = due(tonumber(ARGV[1]), behind(queue, ARGV[2], ARGV[3]))
 local reply = { more and ids.score or '', more and ids[#ids] or '' }
+if payloads(ready) then
+  local id = ready[#ready].id
+  reply = { redis.call('ZSCORE', queue, id), id }
+end
 for _, task in ipairs(ready) do
   reply[#reply + 1] = task.id
   reply[#reply + 1] = task.score
   reply[#reply + 1] = string.format('%.0f', task.attempt)
-  reply[#reply + 1] = task.payload
+  reply[#reply + 1] = task.payload or ''
 end
 return reply

@@ -5,18 +5,20 @@
 -- RETRY never: if the script runs twice, the second run removes other tasks.
 redis.call('ZCARD', KEYS[3]) -- check its type before the first write
 local ready, ids, more, cleanUp = due(tonumber(ARGV[1]))
+more = payloads(ready) or more
 local reply, removed = { more and #ids or 0 }, {}
 for _, task in ipairs(ready) do
   removed[#removed + 1] = task.id
   reply[#reply + 1] = task.id
   reply[#reply + 1] = task.score
   reply[#reply + 1] = string.format('%.0f', task.attempt)
-  reply[#reply + 1] = task.payload
+  reply[#reply + 1] = task.payload or ''
 end
 if #removed > 0 then
   need('HDEL', tasks)
   redis.call('ZREM', queue, unpack(removed))
   redis.call('HDEL', tasks, unpack(removed))
+  redis.call('HDEL', states, unpack(removed))
 end
 cleanUp()
 return reply

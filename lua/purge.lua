@@ -1,5 +1,5 @@
 -- Removes a queue with all its tasks and dead letters.
--- KEYS[1] the queue   KEYS[2] its tasks   KEYS[3] the dead letters
+-- KEYS[1] the queue   KEYS[2] its tasks   KEYS[3] the dead letters   KEYS[4] the states
 -- RETURNS the number of keys removed
 -- RETRY never: if the script runs twice, the second run may remove tasks enqueued since.
-return redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3])
+return redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3], KEYS[4])

@@ -1,12 +1,12 @@
 -- Gives a task a new due time. A leased task gets it as a waiting version: once its holder
 -- has finished, the task is due again at that time.
 -- ARGV[1] id   ARGV[2] delay in seconds   ARGV[3] wake channel
--- RETURNS 1 done   0 no such task   -1 a field not written by this library
+-- RETURNS 1 done   0 no such task   -1 a state field not written by this library
 -- RETRY never: the task may have changed its state between two runs.
 local id, due = ARGV[1], now + tonumber(ARGV[2])
 local score = redis.call('ZSCORE', queue, id)
 if not score then return 0 end
-local task = live(redis.call('HGET', tasks, id))
+local task = live(redis.call('HGET', states, id))
 score = finite(score)
 if not task or not score then return -1 end
 

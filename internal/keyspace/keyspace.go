@@ -18,7 +18,8 @@ const MaxLength = 512
 
 // The endings of companion keys and channels.
 const (
-	Tasks    = ":tasks"    // of a queue: its tasks' fields
+	Tasks    = ":tasks"    // of a queue: its tasks' payloads
+	State    = ":state"    // of a queue: its tasks' state fields
 	Dead     = ":dead"     // of a queue: its dead letters
 	Wake     = ":wake"     // the channel on which waiters are notified
 	Canceled = ":canceled" // of a queue: the channel on which the IDs of cancelled tasks are published
@@ -55,7 +56,7 @@ func Key(prefix, name string) (string, error) {
 	if strings.HasPrefix(key, "{") && strings.Index(key, "}") == len(key)-1 {
 		return "", errOnlyATag
 	}
-	for _, ending := range []string{Tasks, Dead, Wake, Canceled, Fence} {
+	for _, ending := range []string{Tasks, State, Dead, Wake, Canceled, Fence} {
 		if strings.HasSuffix(key, ending) {
 			return "", fmt.Errorf("a hash tag, and the ending %s of a companion key", ending)
 		}

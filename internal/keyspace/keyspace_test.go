@@ -13,12 +13,12 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-var endings = []string{keyspace.Tasks, keyspace.Dead, keyspace.Wake, keyspace.Canceled, keyspace.Fence}
+var endings = []string{keyspace.Tasks, keyspace.State, keyspace.Dead, keyspace.Wake, keyspace.Canceled, keyspace.Fence}
 
 // FuzzKeys: all keys of a name are in one Cluster slot, as Redis itself says, and no two
 // names share a key.
 func FuzzKeys(f *testing.F) {
-	for _, name := range []string{"stock", "{eu}:stock", "a}b", "{}", "{}x", "{a}{b}", "x{a}", "{a", "a}", "{{a}}", "\x00{\xff}", "{a}:dead", "a:dead", "{a}:x:tasks", "{0}", "{{0}"} {
+	for _, name := range []string{"stock", "{eu}:stock", "a}b", "{}", "{}x", "{a}{b}", "x{a}", "{a", "a}", "{{a}}", "\x00{\xff}", "{a}:dead", "a:dead", "{a}:x:tasks", "{a}:state", "{0}", "{{0}"} {
 		f.Add("Queue:", name)
 		f.Add("", name)
 		f.Add("{p}", name)

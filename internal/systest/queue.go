@@ -157,10 +157,10 @@ func (b QueueTest) EndLeaseUnseen(e sluice.Entry) {
 
 func (b QueueTest) setLease(id string, end float64, lease string) {
 	b.Helper()
-	ctx, tasks := b.Context(), "{"+b.Key+"}:tasks"
-	parts := strings.SplitN(b.RDB.HGet(ctx, tasks, id).Val(), ":", 3)
+	ctx, states := b.Context(), "{"+b.Key+"}:state"
+	parts := strings.SplitN(b.RDB.HGet(ctx, states, id).Val(), ":", 3)
 	require.Len(b, parts, 3)
-	require.NoError(b, b.RDB.HSet(ctx, tasks, id, parts[0]+":"+lease+":"+parts[2]).Err())
+	require.NoError(b, b.RDB.HSet(ctx, states, id, parts[0]+":"+lease+":"+parts[2]).Err())
 	require.NoError(b, b.RDB.ZAdd(ctx, b.Key, redis.Z{Score: end, Member: id}).Err())
 }
 
@@ -181,7 +181,7 @@ func (b QueueTest) RequireDrained() {
 // RequireClean checks that no key of the queue is left.
 func (b QueueTest) RequireClean() {
 	b.Helper()
-	require.Zero(b, b.RDB.Exists(b.Context(), b.Key, "{"+b.Key+"}:tasks", "{"+b.Key+"}:dead").Val())
+	require.Zero(b, b.RDB.Exists(b.Context(), b.Key, "{"+b.Key+"}:tasks", "{"+b.Key+"}:state", "{"+b.Key+"}:dead").Val())
 }
 
 // IDs returns the IDs of entries, in their order.

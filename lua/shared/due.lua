@@ -26,9 +26,9 @@ local function dueFrom(rank, count)
 end
 
 -- Reads up to n due tasks from rank from on, and changes nothing. Those with limit attempts (0
--- or nil for any number) are used up. To find n that are ready it
--- reads up to about a thousand, as long as their fields have less than a megabyte. Returns:
---   1. the tasks that are ready to be claimed;
+-- or nil for any number) are used up. To find n that are ready it reads up to about a thousand,
+-- as long as their state fields have less than a megabyte. Returns:
+--   1. the tasks that are ready to be claimed, without their payloads;
 --   2. the IDs that it read, and as their field score the last one's score, as text;
 --   3. whether there may be more due tasks;
 --   4. a function that cleans up what it read besides: a leased task that a foreign producer
@@ -42,7 +42,7 @@ local function due(n, from, limit)
   local function classify(id, field, written)
     local score, task = finite(written), live(field)
     if not score or not task or id == '' then
-      buried[#buried + 1] = { id = id, attempt = 0, payload = field or '', reason = 'malformed' }
+      buried[#buried + 1] = { id = id, attempt = 0, reason = 'malformed' }
       return
     end
     if task.revived then revived[#revived + 1] = id end
@@ -58,7 +58,7 @@ local function due(n, from, limit)
   local function examine(found)
     local all = {}
     for i = 1, #found, 2 do all[#all + 1] = found[i] end
-    local read = reader(all)
+    local read = reader(states, all, 16)
     for i, id in ipairs(all) do
       if #ready == n or size >= 1048576 then return end
       local field, score = read(i), found[2 * i]
@@ -66,7 +66,7 @@ local function due(n, from, limit)
       if field or id == '' or string.sub(score, 1, 1) == '-' then
         classify(id, field, score)
       else -- a plain task: the most common and cheapest case
-        ready[#ready + 1] = { id = id, score = score, attempt = 0, unseen = 0, payload = '' }
+        ready[#ready + 1] = { id = id, score = score, attempt = 0, unseen = 0 }
       end
     end
   end
@@ -87,4 +87,22 @@ local function due(n, from, limit)
     end
     buryAll(buried)
   end
+end
+
+-- Reads the payloads of the tasks that are to be handed out. The first that would be read
+-- after a megabyte, and those behind it, are taken off the list; says whether there were any.
+local function payloads(list)
+  if redis.call('HLEN', tasks) == 0 then return false end
+  local ids, size = {}, 0
+  for i, task in ipairs(list) do ids[i] = task.id end
+  local read = reader(tasks, ids, 1)
+  for i, task in ipairs(list) do
+    if size >= 1048576 then
+      for j = #list, i, -1 do list[j] = nil end
+      return true
+    end
+    local payload = read(i)
+    if payload then task.payload, size = payload, size + #payload end
+  end
+  return false
 end

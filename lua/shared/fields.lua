@@ -1,55 +1,54 @@
--- Second prelude, of the scripts that read or write fields.
--- A field is '<attempt>:<lease>:<deferred>:<payload>'; each part may be empty.
+-- Second prelude, of the scripts that read or write state fields.
+-- A state field is '<attempt>:<lease>:<deferred>'; each part may be empty.
 --   attempt   how often the task was claimed; '<attempt>+<unseen>' if claims were not counted
 --             because the delivery before was perhaps never seen
 --   lease     its end; '<end>/<token>' once it has been extended. The token is the score with
 --             which the task was claimed: the receipt of the whole attempt
 --   deferred  when the waiting version is due
--- A dead letter's field is '<attempt>:dead:<bytes in reason>:<reason><payload>'.
--- A task without payload that was never claimed has no field.
+-- A dead letter's state field is '<attempt>:dead:<reason>'.
+-- A task that was never claimed has none. The payload stands apart, so that nothing except
+-- an enqueue writes it, and only what hands a task out reads it.
 
 -- Checks the commands that a change of a task may need after the ZREM that it begins with.
 local function needAll()
   need('ZADD', queue)
-  need('HSET', tasks)
-  need('HDEL', tasks)
+  need('HSET', states)
+  need('HDEL', states)
 end
 
--- Decodes a field; nil for one not written by this library.
+-- Decodes a state field; nil for one not written by this library.
 local function decode(field)
-  if not field then return { attempt = 0, unseen = 0, payload = '' } end
-  local _, last, attempt, unseen, lease, token, due = string.find(field, '^(%d*)%+?(%d?):([%d.e+-]*)/?([%d.e+-]*):([%d.e+-]*):')
+  if not field then return { attempt = 0, unseen = 0 } end
+  local _, last, attempt, unseen, lease, token, due = string.find(field, '^(%d*)%+?(%d?):([%d.e+-]*)/?([%d.e+-]*):([%d.e+-]*)$')
   if not last then
-    _, last, attempt, due = string.find(field, '^(%d+):dead:(%d+):')
-    if not last or #attempt > 9 or #due > 9 then return nil end
-    due = last + tonumber(due)
-    return { attempt = tonumber(attempt), dead = true,
-      reason = string.sub(field, last + 1, due), payload = string.sub(field, due + 1) }
+    _, last, attempt = string.find(field, '^(%d+):dead:')
+    if not last or #attempt > 9 then return nil end
+    return { attempt = tonumber(attempt), dead = true, reason = string.sub(field, last + 1) }
   end
-  local task = { attempt = tonumber(attempt) or 0, unseen = tonumber(unseen) or 0, payload = string.sub(field, last + 1) }
+  local task = { attempt = tonumber(attempt) or 0, unseen = tonumber(unseen) or 0 }
   task.lease, task.due = finite(lease), finite(due)
   task.token = finite(token) or task.lease
   if #attempt > 9 or (lease ~= '' and not task.lease) or (due ~= '' and not task.due) then return nil end
   return task
 end
 
--- Decodes the field of a task that is in the queue. If it is a dead letter's, a foreign
+-- Decodes the state field of a task that is in the queue. If it is a dead letter's, a foreign
 -- producer's plain ZADD has put the task back: it starts again with no attempts.
 local function live(field)
   local task = decode(field)
   if task and task.dead then
-    return { attempt = 0, unseen = 0, payload = task.payload, revived = true }
+    return { attempt = 0, unseen = 0, revived = true }
   end
   return task
 end
 
--- Writes the field of a task with the given attempts and waiting version. Other fields of
--- task: lease and token, which are written if keep is true, and unseen.
+-- Writes the state field of a task with the given attempts and waiting version. Other fields
+-- of task: lease and token, which are written if keep is true, and unseen.
 local function store(id, task, attempt, due, keep)
   local lease = keep and task.lease
   local unseen = task.unseen or 0
-  if attempt == 0 and unseen == 0 and task.payload == '' and not lease and not due then
-    redis.call('HDEL', tasks, id)
+  if attempt == 0 and unseen == 0 and not lease and not due then
+    redis.call('HDEL', states, id)
     return
   end
   local count = attempt > 0 and string.format('%.0f', attempt) or ''
@@ -57,12 +56,7 @@ local function store(id, task, attempt, due, keep)
   if lease then
     lease = text(lease) .. (task.token ~= lease and '/' .. text(task.token) or '')
   end
-  redis.call('HSET', tasks, id, count .. ':' .. (lease or '') .. ':' .. (due and text(due) or '') .. ':' .. task.payload)
-end
-
--- Writes the field of a new version, or removes it if the version needs none.
-local function storeNew(id, payload)
-  store(id, { payload = payload }, 0)
+  redis.call('HSET', states, id, count .. ':' .. (lease or '') .. ':' .. (due and text(due) or ''))
 end
 
 -- Says whether a task with this score is leased now. Only for what resolve has returned.
@@ -92,7 +86,7 @@ local function resolve(task, score)
     task.due = due
     return task, task.lease
   end
-  return { attempt = 0, unseen = 0, payload = task.payload }, unlike(due, task.lease, task.token)
+  return { attempt = 0, unseen = 0 }, unlike(due, task.lease, task.token)
 end
 
 -- Returns the state of a task that is in the queue: 1 scheduled   2 due   3 leased. For a
@@ -111,7 +105,7 @@ local function move(id, score)
 end
 
 -- Returns the task if the receipt is valid for it: the receipt is its score, or the token of
--- its last claim. nil if the receipt is stale; false for a field not written by this library.
+-- its last claim. nil if the receipt is stale; false for a state field not written by this library.
 -- A receipt stays valid after the lease's end, until another claim or a version has taken over.
 local function match(score, field, receipt)
   score = finite(score)
@@ -131,7 +125,7 @@ end
 -- Reads a task and matches the receipt with it; returns what match does.
 local function held(id, receipt)
   local score = redis.call('ZSCORE', queue, id)
-  if score then return match(score, redis.call('HGET', tasks, id), receipt) end
+  if score then return match(score, redis.call('HGET', states, id), receipt) end
 end
 
 -- Returns what a script answers of a task whose receipt is stale: 2 if the ID is not in the
@@ -141,16 +135,20 @@ local function staleOrGone(id)
   return 2
 end
 
--- Returns a function that reads the i-th field of ids; it is called with i in ascending order.
--- It reads ahead, more fields at a time as long as they are small.
-local function reader(ids)
-  local read, before, n = {}, 0, 4
+-- Returns a function that reads what a hash has of the i-th of ids; it is called with i in
+-- ascending order. It reads ahead: n at first, then more at a time, of large ones no more
+-- than make a megabyte.
+local function reader(hash, ids, n)
+  local read, before, size = {}, 0, 0
   return function(i)
     if i - before > #read then
-      before, read = i - 1, redis.call('HMGET', tasks, unpack(ids, i, math.min(i + n - 1, #ids)))
+      before, read = i - 1, redis.call('HMGET', hash, unpack(ids, i, math.min(i + n - 1, #ids)))
       local largest = 1
-      for _, field in ipairs(read) do largest = math.max(largest, field and #field or 0) end
-      n = math.max(1, math.min(2 * n, math.floor(1048576 / largest)))
+      for _, value in ipairs(read) do
+        local length = value and #value or 0
+        largest, size = math.max(largest, length), size + length
+      end
+      n = math.max(1, math.min(4 * n, math.floor((1048576 - size) / largest)))
     end
     return read[i - before]
   end
@@ -170,15 +168,15 @@ local function buryAll(buried)
     ids[i] = task.id
     scores[2 * i - 1], scores[2 * i] = died, task.id
     fields[2 * i - 1] = task.id
-    fields[2 * i] = string.format('%.0f:dead:%d:', task.attempt, #task.reason) .. task.reason .. task.payload
+    fields[2 * i] = string.format('%.0f:dead:', task.attempt) .. task.reason
   end
   redis.call('ZREM', queue, unpack(ids))
   redis.call('ZADD', KEYS[3], unpack(scores))
-  redis.call('HSET', tasks, unpack(fields))
+  redis.call('HSET', states, unpack(fields))
 end
 
-local function bury(id, attempt, reason, payload)
-  buryAll({ { id = id, attempt = attempt, reason = reason, payload = payload } })
+local function bury(id, attempt, reason)
+  buryAll({ { id = id, attempt = attempt, reason = reason } })
 end
 
 -- Ends a claim: the waiting version takes over, or the task is due again at score. Returns

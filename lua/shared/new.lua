@@ -13,11 +13,12 @@ end
 
 -- One new task is the most common case. To return here saves the server the definition of
 -- the functions that follow, a quarter of the script's time.
-if #ARGV == 6 and not redis.call('HGET', tasks, ARGV[4]) then
+if #ARGV == 6 and not redis.call('HGET', states, ARGV[4]) then
   local id, due, payload = ARGV[4], dueAt(ARGV[5]), ARGV[6]
   if redis.call('ZADD', queue, 'NX', text(due), id) == 1 then
-    local stored = payload ~= '' and redis.pcall('HSET', tasks, id, ':::' .. payload)
-    if type(stored) == 'table' then -- denied: to undo the ZADD is cheaper than to check the ACL before
+    local stored -- or removed: a foreign consumer's ZREM may have left a payload
+    if payload ~= '' then stored = redis.pcall('HSET', tasks, id, payload) else stored = redis.pcall('HDEL', tasks, id) end
+    if type(stored) == 'table' then -- denied, or no hash: to undo the ZADD is cheaper than to check the ACL before
       redis.call('ZREM', queue, id)
       return stored
     end

@@ -5,17 +5,22 @@ local function supersedes(due, other)
   return policy == 'replace' or (policy == 'earliest' and due < other) or (policy == 'latest' and due > other)
 end
 
-local function put(id, due, payload, known)
+local function setPayload(id, payload)
+  if payload ~= '' then redis.call('HSET', tasks, id, payload) else redis.call('HDEL', tasks, id) end
+end
+
+local function put(id, due, payload, field)
   redis.call('ZADD', queue, text(due), id) -- first, so that a full server rejects the task before anything is written
-  if known or payload ~= '' then storeNew(id, payload) end
+  if field then redis.call('HDEL', states, id) end
+  setPayload(id, payload)
   if not first or due < first then first = due end
 end
 
--- Adds or updates a task with the given score and field, nil or false if it has none. Returns
--- the outcome.
+-- Adds or updates a task with the given score and state field, nil or false if it has none.
+-- Returns the outcome.
 local function enqueue(id, due, payload, score, field)
   score = finite(score)
-  local task = decode(field) or { attempt = 0, payload = '' }
+  local task = decode(field) or { attempt = 0 }
   if not score then
     put(id, due, payload, field)
     if task.dead then redis.call('ZREM', KEYS[3], id) end
@@ -23,15 +28,15 @@ local function enqueue(id, due, payload, score, field)
   end
   if task.dead then -- put back by a foreign producer
     redis.call('ZREM', KEYS[3], id)
-    task = { attempt = 0, payload = task.payload }
+    task = { attempt = 0 }
   end
   local token = task.token
   task, score = resolve(task, score)
   if leased(task, score) then
     if policy == 'keep' or (task.due and not supersedes(due, task.due)) then return 3 end
     if task.moved then redis.call('ZADD', queue, text(score), id) end
-    task.payload = payload
     store(id, task, task.attempt, due, true)
+    setPayload(id, payload)
     return 4
   end
   if not supersedes(due, score) then return 3 end

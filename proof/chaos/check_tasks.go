@@ -436,7 +436,7 @@ func (t *tasksCheck) checkLeftovers() {
 		switch {
 		case left.queued:
 			t.report("%v is still there when everything is quiet: %+v", key, left)
-		case !left.dead || !left.kept || !left.buried:
+		case !left.dead || !left.kept || !left.buried || left.stored != (key.queue != plainQueue):
 			t.report("%v is half there when everything is quiet: %+v", key, left)
 		default:
 			t.counts["dead letters at the end"]++

@@ -15,11 +15,11 @@ var taskCases = map[string]checkCase{
 	"done, and still there": {newScenario().
 		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).settled(opDequeue, "", 430, 0, done), "or another operation made it"},
 	"extended, the reply lost, and then stale": {newScenario().
-		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs("ZREM Queue:loop t; ZADD Queue:loop @@440 t; HSET {Queue:loop}:tasks t 1:@@440/@@430::v").
+		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs("ZREM Queue:loop t; ZADD Queue:loop @@440 t; HSET {Queue:loop}:state t 1:@@440/@@430:").
 		recorded(record{Op: opExtend, Name: loopQueue, ID: "t", Call: 39, Return: 60, Score: newScenario().score(430), Delivery: newScenario().score(430), Result: stale}).
 		at(50).logs(gone).settled(opDequeue, "", 430, 0, done), ""},
 	"extended without a request": {newScenario().
-		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs("ZREM Queue:loop t; ZADD Queue:loop @@440 t; HSET {Queue:loop}:tasks t 1:@@440/@@430::v").
+		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs("ZREM Queue:loop t; ZADD Queue:loop @@440 t; HSET {Queue:loop}:state t 1:@@440/@@430:").
 		at(50).logs(gone).settled(opDequeue, "", 430, 0, done), "was extended, and no client requested it"},
 	"claimed early": {newScenario().at(10).enqueued("v", 100).claimed("v", 1, 50), "early"},
 	"claimed within a lease": {newScenario().
@@ -33,7 +33,7 @@ var taskCases = map[string]checkCase{
 	"a delivery is not counted three times": {newScenario().
 		at(10).enqueued("v", 10).claimed("v", 1, 20).reclaimed("v", 1, 1, 500).reclaimed("v", 1, 2, 1000).reclaimed("v", 1, 3, 1500), "attempt 1 after 1"},
 	"changed beyond recognition": {newScenario().
-		at(10).enqueued("v", 10).claimed("v", 1, 20).at(30).logs("HSET {Queue:loop}:tasks t 7:@@420::w"), ": {queued:true"},
+		at(10).enqueued("v", 10).claimed("v", 1, 20).at(30).logs("HSET {Queue:loop}:tasks t w; HSET {Queue:loop}:state t 7:@@420:"), ": {queued:true"},
 	"an attempt is counted twice": {newScenario().at(10).enqueued("v", 10).claimed("v", 2, 20), "attempt 2 after 0"},
 	"a delivery that is not in the log": {newScenario().
 		at(20).settled(opDelivery, "v", 430, 1, done), "does not have it"},
@@ -45,20 +45,28 @@ var taskCases = map[string]checkCase{
 		recorded(record{Op: opEnqueue, Name: loopQueue, ID: "t", Version: "v", Call: 1, Return: 2, Result: done, Outcome: 1}), "never written"},
 	"an enqueue that was cut off": {newScenario().at(10).enqueued("v", 20).at(30).lost(0), ""},
 	"an enqueue that was refused, and written": {newScenario().
-		at(10).logs("ZADD Queue:loop @@20 t; HSET {Queue:loop}:tasks t :::v").
+		at(10).logs("ZADD Queue:loop @@20 t; HSET {Queue:loop}:tasks t v").
 		recorded(record{Op: opEnqueue, Name: loopQueue, ID: "t", Version: "v", Call: 9, Return: 20, Result: refused}), "was refused"},
 	"a task that was not enqueued": {newScenario().
-		at(10).logs("ZADD Queue:loop @@20 t; HSET {Queue:loop}:tasks t :::v"), "no client requested it"},
+		at(10).logs("ZADD Queue:loop @@20 t; HSET {Queue:loop}:tasks t v"), "no client requested it"},
 	"a task that is left": {newScenario().at(10).enqueued("v", 20), "still there when everything is quiet"},
-	"a field that is left": {newScenario().
-		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs("ZREM Queue:loop t").settled(opDequeue, "", 430, 0, done), "half there"},
+	"a state that is left": {newScenario().
+		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs("ZREM Queue:loop t; HDEL {Queue:loop}:tasks t").settled(opDequeue, "", 430, 0, done), "half there"},
+	"a payload that is left": {newScenario().
+		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs("ZREM Queue:loop t; HDEL {Queue:loop}:state t").settled(opDequeue, "", 430, 0, done), "half there"},
+	"a payload that is lost": {newScenario().
+		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs("ZREM Queue:loop t; ZADD {Queue:loop}:dead @@40 t; HDEL {Queue:loop}:tasks t; HSET {Queue:loop}:state t 1:dead:why"), "half there"},
+	"a claim that writes the payload": {newScenario().
+		at(10).enqueued("v", 20).at(30).logs("ZREM Queue:loop t; ZADD Queue:loop @@430 t; HSET {Queue:loop}:tasks t v; HSET {Queue:loop}:state t 1:@@430:"), ": {queued:true"},
+	"a payload that is written again": {newScenario().
+		at(10).enqueued("v", 20).at(30).logs("HSET {Queue:loop}:tasks t v"), ": {queued:true"},
 	"a waiting version takes over": {newScenario().
-		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs("HSET {Queue:loop}:tasks t 1:@@430:@@50:w").
+		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs("HSET {Queue:loop}:tasks t w; HSET {Queue:loop}:state t 1:@@430:@@50").
 		recorded(record{Op: opEnqueue, Name: loopQueue, ID: "t", Version: "w", Call: 40, Return: 41, Delay: 10 * ms, Result: done, Outcome: 4}).
-		at(45).logs("ZREM Queue:loop t; ZADD Queue:loop @@50 t; HSET {Queue:loop}:tasks t :::w").settled(opDequeue, "", 430, 0, done).
+		at(45).logs("ZREM Queue:loop t; ZADD Queue:loop @@50 t; HDEL {Queue:loop}:state t").settled(opDequeue, "", 430, 0, done).
 		claimed("w", 1, 60).at(70).logs(gone).settled(opDequeue, "", 460, 0, done), ""},
 	"a waiting version is dropped": {newScenario().
-		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs("HSET {Queue:loop}:tasks t 1:@@430:@@50:w").
+		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs("HSET {Queue:loop}:tasks t w; HSET {Queue:loop}:state t 1:@@430:@@50").
 		recorded(record{Op: opEnqueue, Name: loopQueue, ID: "t", Version: "w", Call: 40, Return: 41, Delay: 10 * ms, Result: done, Outcome: 4}).
 		at(45).logs(gone).settled(opDequeue, "", 430, 0, done), "no client requested it"},
 	"a version that replaces one in a lease": {newScenario().
@@ -77,15 +85,15 @@ var taskCases = map[string]checkCase{
 		recorded(record{Op: opUnlockAll, Name: "all", Call: 15, Return: 70, Result: unknown}).
 		recorded(withResult(notHeld, held("a", "T", 9, 11, 19, 0))), ""},
 	"a handler that goes on": {newScenario().
-		at(10).added(workQueue, "v", 10).at(20).leased(workQueue, "v", 1, 420).handled("a", 420, 1, 21, 890).
-		at(895).leased(workQueue, "v", 2, 1295).handled("b", 1295, 2, 896, 900).
-		at(902).logs("ZREM Queue:work t; HDEL {Queue:work}:tasks t"), "after its lease"},
+		at(10).added(workQueue, "v", 10).at(20).leased(workQueue, 1, 420).handled("a", 420, 1, 21, 890).
+		at(895).leased(workQueue, 2, 1295).handled("b", 1295, 2, 896, 900).
+		at(902).logs("ZREM Queue:work t; HDEL {Queue:work}:tasks t; HDEL {Queue:work}:state t"), "after its lease"},
 	"popped, and not returned": {newScenario().
-		at(10).added(popQueue, "v", 10).at(40).logs("ZREM Queue:pop t; HDEL {Queue:pop}:tasks t"), "no caller got it"},
+		at(10).added(popQueue, "v", 10).at(40).logs("ZREM Queue:pop t; HDEL {Queue:pop}:tasks t; HDEL {Queue:pop}:state t"), "no caller got it"},
 	"popped, and the reply lost": {newScenario().
-		at(10).added(popQueue, "v", 10).at(40).logs("ZREM Queue:pop t; HDEL {Queue:pop}:tasks t").
+		at(10).added(popQueue, "v", 10).at(40).logs("ZREM Queue:pop t; HDEL {Queue:pop}:tasks t; HDEL {Queue:pop}:state t").
 		recorded(record{Op: opPopping, Name: popQueue, Call: 39, Return: 50, Result: unknown}), ""},
 	"claimed, and not returned": {newScenario().
-		at(10).added(loopQueue, "v", 10).at(20).leased(loopQueue, "v", 1, 420), "no caller got it"},
+		at(10).added(loopQueue, "v", 10).at(20).leased(loopQueue, 1, 420), "no caller got it"},
 	"a cancel that did nothing": {newScenario().at(40).settled(opCancel, "", 0, 0, done), "returned true"},
 }

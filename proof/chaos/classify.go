@@ -1,8 +1,18 @@
 package main
 
 // classify returns the kind of operation that changes a task from was to is; "" if they are
-// equal.
+// equal. Only an enqueue may write a payload.
 func classify(was, is task) moveKind {
+	written := is.writes - was.writes
+	was.writes, is.writes = 0, 0
+	kind := classifyChange(was, is)
+	if written > 0 && kind != added && kind != replaced && kind != deferred {
+		return unexplained
+	}
+	return kind
+}
+
+func classifyChange(was, is task) moveKind {
 	was.delivery, is.delivery = 0, 0
 	switch {
 	case was == is:

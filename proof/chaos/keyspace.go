@@ -27,19 +27,21 @@ type task struct {
 	queued bool // the ID is in the sorted set
 	score  float64
 	dead   bool // the ID is in the list of dead letters
-	kept   bool // the ID has a field, whose parts follow
+	stored bool // the ID has a payload
+	kept   bool // the ID has a state field, whose parts follow
 	field
+	version  string  // the payload's
+	writes   int     // of the payload, so far
 	delivery float64 // the first receipt of the last claim
 }
 
-// field is a decoded field of the tasks' hash.
+// field is a decoded state field.
 type field struct {
 	attempt int
 	unseen  int     // deliveries that were not counted as attempts
 	lease   float64 // 0 for none
 	token   float64 // the receipt of the claim; 0 for none
 	due     float64 // of the waiting version; 0 for none
-	version string
 	buried  bool
 	broken  bool
 }
@@ -56,7 +58,7 @@ func (k keyspace) clone() keyspace {
 func (t task) leased() bool { return t.queued && t.lease != 0 && t.lease == t.score }
 
 // there says whether the queue has anything under the ID.
-func (t task) there() bool { return t.queued || t.dead || t.kept }
+func (t task) there() bool { return t.queued || t.dead || t.stored || t.kept }
 
 // afterLease returns the task after its lease has ended: a waiting version has taken over.
 func (t task) afterLease() task {
@@ -122,9 +124,17 @@ func (k keyspace) change(command []string, touch func(taskKey)) {
 		}
 	case "HSET tasks":
 		for i := 0; i+1 < len(args); i += 2 {
-			edit(args[i], func(t *task) { t.kept, t.field = true, decodeField(args[i], args[i+1]) })
+			edit(args[i], func(t *task) { t.stored, t.version, t.writes = true, versionOf(args[i], args[i+1]), t.writes+1 })
 		}
 	case "HDEL tasks":
+		for _, id := range args {
+			edit(id, func(t *task) { t.stored = false })
+		}
+	case "HSET state":
+		for i := 0; i+1 < len(args); i += 2 {
+			edit(args[i], func(t *task) { t.kept, t.field = true, decodeField(args[i+1]) })
+		}
+	case "HDEL state":
 		for _, id := range args {
 			edit(id, func(t *task) { t.kept = false })
 		}
@@ -145,7 +155,10 @@ func (k keyspace) edit(key taskKey, f func(t *task)) {
 		return
 	}
 	if !t.kept {
-		t.field = field{version: key.id}
+		t.field = field{}
+	}
+	if !t.stored {
+		t.version = key.id
 	}
 	k.tasks[key] = t
 }
@@ -165,11 +178,11 @@ func scored(args []string) func(yield func(float64, string) bool) {
 	}
 }
 
-// decodeField reads "<attempt>+<unseen>:<lease>/<token>:<due>:<payload>" or, of a dead letter,
-// "<attempt>:dead:<bytes in reason>:<reason><payload>".
-func decodeField(id, text string) (f field) {
-	parts := strings.SplitN(text, ":", 4)
-	if len(parts) < 4 {
+// decodeField reads "<attempt>+<unseen>:<lease>/<token>:<due>" or, of a dead letter,
+// "<attempt>:dead:<reason>".
+func decodeField(text string) (f field) {
+	parts := strings.SplitN(text, ":", 3)
+	if len(parts) < 3 {
 		return field{broken: true}
 	}
 	number := func(s string) float64 {
@@ -180,24 +193,17 @@ func decodeField(id, text string) (f field) {
 		f.broken = f.broken || err != nil
 		return x
 	}
-	payload := parts[3]
 	attempt, unseen, _ := strings.Cut(parts[0], "+")
 	f.attempt, f.unseen = int(number(attempt)), int(number(unseen))
 	if parts[1] == "dead" {
 		f.buried = true
-		reason := int(number(parts[2]))
-		if reason > len(payload) {
-			return field{broken: true}
-		}
-		payload = payload[reason:]
-	} else {
-		end, token, extended := strings.Cut(parts[1], "/")
-		f.lease, f.token, f.due = number(end), number(end), number(parts[2])
-		if extended {
-			f.token = number(token)
-		}
+		return f
 	}
-	f.version = versionOf(id, payload)
+	end, token, extended := strings.Cut(parts[1], "/")
+	f.lease, f.token, f.due = number(end), number(end), number(parts[2])
+	if extended {
+		f.token = number(token)
+	}
 	return f
 }
 

@@ -81,11 +81,13 @@ func (r *round) leftKeys() (violations []string) {
 	}
 	for _, name := range queues {
 		dead := r.server.rdb.ZRange(ctx, "{Queue:"+name+"}:dead", 0, -1).Val()
-		kept := r.server.rdb.HKeys(ctx, "{Queue:"+name+"}:tasks").Val()
+		states := r.server.rdb.HKeys(ctx, "{Queue:"+name+"}:state").Val()
+		payloads := r.server.rdb.HKeys(ctx, "{Queue:"+name+"}:tasks").Val()
 		slices.Sort(dead)
-		slices.Sort(kept)
-		if !slices.Equal(dead, kept) {
-			violations = append(violations, fmt.Sprintf("%s: %d dead letters, and %d fields", name, len(dead), len(kept)))
+		slices.Sort(states)
+		slices.Sort(payloads)
+		if !slices.Equal(dead, states) || name != plainQueue && !slices.Equal(dead, payloads) || name == plainQueue && len(payloads) > 0 {
+			violations = append(violations, fmt.Sprintf("%s: %d dead letters, %d states and %d payloads", name, len(dead), len(states), len(payloads)))
 		}
 	}
 	return violations

@@ -169,7 +169,7 @@ func (r *replayer) note(command []string, lost bool) {
 	switch strings.ToUpper(command[0]) + " " + which {
 	case "HSET tasks":
 		for i := 2; i+1 < len(command); i += 2 {
-			version := decodeField(command[i], command[i+1]).version
+			version := versionOf(command[i], command[i+1])
 			r.versions[version] = r.versions[version] || !lost
 		}
 	case "ZADD queue":

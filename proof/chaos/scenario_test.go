@@ -121,15 +121,15 @@ func (s *scenario) jump(offset time.Duration) *scenario {
 
 // added enqueues a task "t" that is due then.
 func (s *scenario) added(queue, version string, due int) *scenario {
-	s.logs(fmt.Sprintf("ZADD Queue:%s @@%d t; HSET {Queue:%[1]s}:tasks t :::%[3]s", queue, due, version))
+	s.logs(fmt.Sprintf("ZADD Queue:%s @@%d t; HSET {Queue:%[1]s}:tasks t %[3]s", queue, due, version))
 	now := s.now / ms
 	return s.recorded(record{Op: opEnqueue, Name: queue, ID: "t", Version: version, Call: now, Return: now + 1, Result: done, Outcome: 1,
 		Delay: time.Duration(due)*ms - s.now})
 }
 
 // leased claims it, in the log only.
-func (s *scenario) leased(queue, version string, attempt, until int) *scenario {
-	return s.logs(fmt.Sprintf("ZREM Queue:%s t; ZADD Queue:%[1]s @@%[2]d t; HSET {Queue:%[1]s}:tasks t %[3]d:@@%[2]d::%[4]s", queue, until, attempt, version))
+func (s *scenario) leased(queue string, attempt, until int) *scenario {
+	return s.logs(fmt.Sprintf("ZREM Queue:%s t; ZADD Queue:%[1]s @@%[2]d t; HSET {Queue:%[1]s}:state t %[3]d:@@%[2]d:", queue, until, attempt))
 }
 
 // handled records a Worker's handler of it, whose context ended at until.
@@ -140,7 +140,7 @@ func (s *scenario) handled(process string, receipt, attempt int, call, until tim
 
 // enqueued enqueues a task "t" of the loop queue, with a payload that begins with version.
 func (s *scenario) enqueued(version string, due int) *scenario {
-	s.logs(fmt.Sprintf("ZADD Queue:loop @@%d t; HSET {Queue:loop}:tasks t :::%s", due, version))
+	s.logs(fmt.Sprintf("ZADD Queue:loop @@%d t; HDEL {Queue:loop}:state t; HSET {Queue:loop}:tasks t %s", due, version))
 	now := s.now / ms
 	return s.recorded(record{Op: opEnqueue, Name: loopQueue, ID: "t", Version: version, Call: now, Return: now + 1, Result: done, Outcome: 1,
 		Delay: time.Duration(due)*ms - s.now})
@@ -148,13 +148,13 @@ func (s *scenario) enqueued(version string, due int) *scenario {
 
 // claimed claims "t" at that time.
 func (s *scenario) claimed(version string, attempt, now int) *scenario {
-	s.at(time.Duration(now)).logs(fmt.Sprintf("ZREM Queue:loop t; ZADD Queue:loop @@%d t; HSET {Queue:loop}:tasks t %d:@@%d::%s", now+400, attempt, now+400, version))
+	s.at(time.Duration(now)).logs(fmt.Sprintf("ZREM Queue:loop t; ZADD Queue:loop @@%d t; HSET {Queue:loop}:state t %d:@@%d:", now+400, attempt, now+400))
 	return s.settled(opDelivery, version, now+400, attempt, done)
 }
 
 // reclaimed claims "t" again at that time, after a delivery that does not count.
 func (s *scenario) reclaimed(version string, attempt, unseen, now int) *scenario {
-	s.at(time.Duration(now)).logs(fmt.Sprintf("ZREM Queue:loop t; ZADD Queue:loop @@%d t; HSET {Queue:loop}:tasks t %d+%d:@@%d::%s", now+400, attempt, unseen, now+400, version))
+	s.at(time.Duration(now)).logs(fmt.Sprintf("ZREM Queue:loop t; ZADD Queue:loop @@%d t; HSET {Queue:loop}:state t %d+%d:@@%d:", now+400, attempt, unseen, now+400))
 	return s.settled(opDelivery, version, now+400, attempt, done)
 }
 
@@ -165,4 +165,4 @@ func (s *scenario) settled(kind op, version string, receipt, attempt int, r resu
 		Score: s.score(receipt), Delivery: s.score(receipt), Result: r})
 }
 
-const gone = "ZREM Queue:loop t; HDEL {Queue:loop}:tasks t"
+const gone = "ZREM Queue:loop t; HDEL {Queue:loop}:tasks t; HDEL {Queue:loop}:state t"

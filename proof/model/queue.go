@@ -34,7 +34,7 @@ type Item struct {
 
 	Listed bool // the ID is in the list of dead letters, since Died
 	Died   float64
-	// Buried says that the ID's field is a dead letter's. It is Queued too if a foreign
+	// Buried says that the ID's state field is a dead letter's. It is Queued too if a foreign
 	// producer, which knows nothing of dead letters, has put it back.
 	Buried bool
 	Reason string

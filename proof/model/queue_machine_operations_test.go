@@ -187,10 +187,10 @@ func (m *queueMachine) endLease(t *rapid.T) {
 			continue
 		}
 		it.Lease, it.Score = math.Floor(now-60), math.Floor(now-60)
-		parts := strings.SplitN(m.rdb.HGet(ctx, "{"+m.key+"}:tasks", it.ID).Val(), ":", 3)
+		parts := strings.SplitN(m.rdb.HGet(ctx, "{"+m.key+"}:state", it.ID).Val(), ":", 3)
 		require.Len(t, parts, 3)
 		field := fmt.Sprintf("%s:%.0f/%.17g:%s", parts[0], it.Lease, it.Token, parts[2])
-		require.NoError(t, m.rdb.HSet(ctx, "{"+m.key+"}:tasks", it.ID, field).Err())
+		require.NoError(t, m.rdb.HSet(ctx, "{"+m.key+"}:state", it.ID, field).Err())
 		require.NoError(t, m.rdb.ZAdd(ctx, m.key, redis.Z{Score: it.Score, Member: it.ID}).Err())
 		m.counts.add("lease ended")
 		break

@@ -85,7 +85,7 @@ func newQueueMachine(t *rapid.T, rdb redis.UniversalClient, name string, c clock
 			sluice.WithDuplicates(sluice.Duplicates(policy)), sluice.WithMaxPayload(1000))
 		require.NoError(t, err)
 	}
-	require.NoError(t, rdb.Del(context.Background(), m.key, "{"+m.key+"}:tasks", "{"+m.key+"}:dead").Err())
+	require.NoError(t, rdb.Del(context.Background(), m.key, "{"+m.key+"}:tasks", "{"+m.key+"}:state", "{"+m.key+"}:dead").Err())
 	return m
 }
 
@@ -176,7 +176,8 @@ func (m *queueMachine) task(t *rapid.T, now float64) (task sluice.Task, due func
 func readQueue(t *rapid.T, rdb redis.UniversalClient, key string) *model.Queue {
 	ctx, pipe := context.Background(), rdb.Pipeline()
 	scores := pipe.ZRangeWithScores(ctx, key, 0, -1)
-	fields := pipe.HGetAll(ctx, "{"+key+"}:tasks")
+	payloads := pipe.HGetAll(ctx, "{"+key+"}:tasks")
+	fields := pipe.HGetAll(ctx, "{"+key+"}:state")
 	dead := pipe.ZRangeWithScores(ctx, "{"+key+"}:dead", 0, -1)
 	_, err := pipe.Exec(ctx)
 	require.NoError(t, err)
@@ -185,7 +186,12 @@ func readQueue(t *rapid.T, rdb redis.UniversalClient, key string) *model.Queue {
 		it := q.Item(z.Member.(string))
 		it.Queued, it.Score = true, z.Score
 	}
+	for id, payload := range payloads.Val() {
+		require.NotEmpty(t, payload)
+		q.Item(id).Payload = payload
+	}
 	for id, field := range fields.Val() {
+		require.NotEqual(t, "::", field, "a state that says nothing")
 		require.NoError(t, readField(q.Item(id), field))
 	}
 	for _, z := range dead.Val() {
@@ -195,19 +201,18 @@ func readQueue(t *rapid.T, rdb redis.UniversalClient, key string) *model.Queue {
 	return q
 }
 
-// readField reads a task's field.
+// readField reads a task's state field.
 func readField(it *model.Item, field string) error {
-	parts := strings.SplitN(field, ":", 4)
-	if len(parts) != 4 {
+	parts := strings.SplitN(field, ":", 3)
+	if len(parts) != 3 {
 		return fmt.Errorf("field %q", field)
 	}
 	attempt, unseen, _ := strings.Cut(parts[0], "+")
 	it.Attempt, _ = strconv.Atoi(attempt)
 	it.Unseen, _ = strconv.Atoi(unseen)
 	if parts[1] == "dead" {
-		size, err := strconv.Atoi(parts[2])
-		it.Buried, it.Reason, it.Payload = true, parts[3][:size], parts[3][size:]
-		return err
+		it.Buried, it.Reason = true, parts[2]
+		return nil
 	}
 	lease, token, extended := strings.Cut(parts[1], "/")
 	it.Lease, _ = strconv.ParseFloat(lease, 64)
@@ -217,6 +222,5 @@ func readField(it *model.Item, field string) error {
 	}
 	it.Waiting = parts[2] != ""
 	it.Due, _ = strconv.ParseFloat(parts[2], 64)
-	it.Payload = parts[3]
 	return nil
 }

@@ -199,7 +199,7 @@ func mishaps() []mishap {
 			rdb := redistest.Start(t).Client(t)
 			return rdb, func() {
 				for _, id := range rdb.ZRange(t.Context(), "Queue:q", 0, -1).Val() {
-					rdb.HSet(t.Context(), "{Queue:q}:tasks", id, canaryPayload)
+					rdb.HSet(t.Context(), "{Queue:q}:state", id, canaryPayload)
 				}
 			}
 		}},

@@ -233,7 +233,7 @@ func useQueues(opts ...sluice.QueueOption) func(*guarded) []error {
 func beyond(g *guarded) (errs []error) {
 	ctx, script := g.Context(), "return redis.call(KEYS[1], KEYS[2])"
 	for _, args := range [][]any{
-		{"get", "other"}, {"get", "Lock"}, {"set", "{Lock:a}:tasks", "x"}, {"get", "{Queue:a}:other"}, {"get", "lock:a"},
+		{"get", "other"}, {"get", "Lock"}, {"set", "{Lock:a}:tasks", "x"}, {"set", "{Lock:a}:state", "x"}, {"get", "{Queue:a}:other"}, {"get", "lock:a"},
 		{"publish", "other", ""}, {"publish", "{Lock:a}:other", ""}, {"subscribe", "other"}, {"psubscribe", "*"},
 		{"keys", "*"}, {"scan", "0"}, {"flushall"}, {"config", "get", "*"}, {"acl", "list"}, {"script", "flush"},
 		{"client", "list"}, {"info"}, {"monitor"}, {"replicaof", "no", "one"}, {"shutdown"},

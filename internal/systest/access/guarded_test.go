@@ -84,35 +84,40 @@ func (g *guarded) prepare() {
 	pipe.Set(ctx, "Lock:taken", "foreign", time.Minute)
 	pipe.Set(ctx, "Lock:eternal", "foreign", 0)
 	for _, task := range []struct {
-		id    string
-		score float64
-		field string // %s is the score
+		id      string
+		score   float64
+		field   string // of its state; %s is the score
+		payload string
 	}{
-		{"plain", -10, ""},
-		{"paid", -9, ":::p"},
-		{"tried", -8, "2:%s::p"},
-		{"lapsed", -7, "3:%s:5000000000:p"}, // a version waits for much later
-		{"lapsed, no payload", -6, "3:%s:5000000000:"},
-		{"spent", -5, "25:%s::p"},
-		{"odd", -4, "not ours"},
-		{"back", -3, "4:dead:3:whyp"}, // a dead letter that a foreign producer has put back
-		{"mine", 900, "1:%s::p"},
-		{"mine, deferred", 901, "1:%s:5000000000:p"},
-		{"mine, deferred, no payload", 902, "1:%s:5000000000:"},
-		{"mine, odd", 903, "not ours"},
-		{"mine, back", 904, "4:dead:3:whyp"},
-		{"later", 1000, ":::p"},
+		{"plain", -10, "", ""},
+		{"paid", -9, "", "p"},
+		{"tried", -8, "2:%s:", "p"},
+		{"lapsed", -7, "3:%s:5000000000", "p"}, // a version waits for much later
+		{"lapsed, no payload", -6, "3:%s:5000000000", ""},
+		{"spent", -5, "25:%s:", "p"},
+		{"odd", -4, "not ours", ""},
+		{"back", -3, "4:dead:why", "p"}, // a dead letter that a foreign producer has put back
+		{"mine", 900, "1:%s:", "p"},
+		{"mine, deferred", 901, "1:%s:5000000000", "p"},
+		{"mine, deferred, no payload", 902, "1:%s:5000000000", ""},
+		{"mine, odd", 903, "not ours", ""},
+		{"mine, back", 904, "4:dead:why", "p"},
+		{"later", 1000, "", "p"},
 	} {
 		score := fmt.Sprintf("%.0f", g.now+task.score)
 		pipe.ZAdd(ctx, "Queue:q", redis.Z{Score: g.now + task.score, Member: task.id})
 		if task.field != "" {
-			pipe.HSet(ctx, "{Queue:q}:tasks", task.id, strings.ReplaceAll(task.field, "%s", score))
+			pipe.HSet(ctx, "{Queue:q}:state", task.id, strings.ReplaceAll(task.field, "%s", score))
+		}
+		if task.payload != "" {
+			pipe.HSet(ctx, "{Queue:q}:tasks", task.id, task.payload)
 		}
 	}
 	for _, id := range []string{"dead", "dead, no payload", "back", "mine, back"} {
 		pipe.ZAdd(ctx, "{Queue:q}:dead", redis.Z{Score: g.now, Member: id})
 	}
-	pipe.HSet(ctx, "{Queue:q}:tasks", "dead", "5:dead:3:whyp", "dead, no payload", "5:dead:3:why")
+	pipe.HSet(ctx, "{Queue:q}:state", "dead", "5:dead:why", "dead, no payload", "5:dead:why")
+	pipe.HSet(ctx, "{Queue:q}:tasks", "dead", "p")
 	_, err = pipe.Exec(ctx)
 	require.NoError(g, err)
 }

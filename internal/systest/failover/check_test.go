@@ -72,7 +72,11 @@ func (l *load) check() {
 	for key, q := range l.queues {
 		s, err := q.Stats(context.Background())
 		require.NoError(l, err)
-		if left := rdb.HLen(context.Background(), key+":tasks").Val() + rdb.HLen(context.Background(), "{"+key+"}:tasks").Val(); left+s.Dead != 0 {
+		left := int64(0)
+		for _, hash := range []string{key + ":tasks", "{" + key + "}:tasks", key + ":state", "{" + key + "}:state"} {
+			left += rdb.HLen(context.Background(), hash).Val()
+		}
+		if left+s.Dead != 0 {
 			l.wrong = append(l.wrong, fmt.Sprintf("%s: %d fields and %d dead letters are left of an empty queue", key, left, s.Dead))
 		}
 	}

@@ -48,7 +48,7 @@ func tasksUnderFaults(t *testing.T, length time.Duration) {
 		size, err := h.clean.ZCard(h.Context(), "Queue:q").Result()
 		require.NoError(h, err)
 		require.Zero(h, size)
-		require.Zero(h, h.clean.HLen(h.Context(), "{Queue:q}:tasks").Val())
+		require.Zero(h, h.clean.Exists(h.Context(), "{Queue:q}:tasks", "{Queue:q}:state").Val())
 		again := 0
 		for _, id := range w.taken {
 			require.Positive(h, w.done[id], "a task was lost")

@@ -139,7 +139,7 @@ func (h *history) add(commands [][]string) {
 			for i := 2; i < len(c); i += 2 {
 				scores[c[i+1]], _ = strconv.ParseFloat(c[i], 64)
 			}
-		case c[0] == "HSET" && c[1] == "{"+h.key+"}:tasks":
+		case c[0] == "HSET" && c[1] == "{"+h.key+"}:state":
 			for i := 2; i < len(c); i += 2 {
 				fields[c[i]] = c[i+1]
 			}

@@ -23,7 +23,7 @@ func TestQueue_PeekReadsPastWhatItDoesNotShow(t *testing.T) {
 		for i := range bad {
 			id := fmt.Sprint("bad", i)
 			pipe.ZAdd(ctx, b.Key, redis.Z{Score: 1, Member: id})
-			pipe.HSet(ctx, "{"+b.Key+"}:tasks", id, "garbage")
+			pipe.HSet(ctx, "{"+b.Key+"}:state", id, "garbage")
 		}
 		_, err := pipe.Exec(ctx)
 		require.NoError(b, err)
@@ -109,7 +109,8 @@ func TestQueue_ListsAndRevivesManyDeadLetters(t *testing.T) {
 			id := fmt.Sprint(5000 - i)
 			want = append(want, id)
 			pipe.ZAdd(ctx, "{"+b.Key+"}:dead", redis.Z{Score: float64(i), Member: id})
-			pipe.HSet(ctx, "{"+b.Key+"}:tasks", id, "7:dead:3:whyp")
+			pipe.HSet(ctx, "{"+b.Key+"}:state", id, "7:dead:why")
+			pipe.HSet(ctx, "{"+b.Key+"}:tasks", id, "p")
 		}
 		_, err := pipe.Exec(ctx)
 		require.NoError(b, err)
@@ -127,7 +128,8 @@ func TestQueue_ListsAndRevivesManyDeadLetters(t *testing.T) {
 	})
 }
 
-// A step ends at a megabyte, and the next step goes on from there.
+// A step that lists ends at a megabyte, and the next step goes on from there. To revive
+// letters reads none of their payloads.
 func TestQueue_ListsAndRevivesLargeDeadLettersInSteps(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb, faults := s.Faulty(t)
@@ -150,6 +152,6 @@ func TestQueue_ListsAndRevivesLargeDeadLettersInSteps(t *testing.T) {
 		n, err := q.Revive(t.Context(), ids...)
 		require.NoError(t, err)
 		require.Equal(t, 12, n)
-		require.GreaterOrEqual(t, faults.Scripts()-before, 4)
+		require.LessOrEqual(t, faults.Scripts()-before, 2, "one, and one more to a server that does not know it")
 	})
 }
