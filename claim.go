@@ -143,7 +143,7 @@ func (c *claiming) sort() (valid, late []Entry) {
 }
 
 func (q *Queue) claimRequest(n int, lease time.Duration) redisexec.Request {
-	return scriptClaim.Request(q.keys, n, micros(ceilMicros(lease)), q.options.maxAttempts)
+	return scriptClaim.Request(q.keys, n, micros(ceilMicros(lease)), q.options.maxAttempts, q.channel)
 }
 
 // Pop takes up to n due tasks out of the queue, earliest first. A task is handed to one

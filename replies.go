@@ -94,12 +94,15 @@ func decodeClaimedTasks(value any) (read int, tasks []taskloop.Task, err error) 
 	})
 }
 
-// decodeClaimedAs decodes how many were read, the score of all, then id, attempt and
-// payload of each.
+// decodeClaimedAs decodes how many were read, the score of all, two numbers that outlookIn
+// reads, then id, attempt and payload of each.
 func decodeClaimedAs[E any](value any, as func(Entry) E) (read int, entries []E, err error) {
 	list, ok := value.([]any)
-	if !ok || len(list) < 2 || len(list)%3 != 2 {
+	if !ok || len(list) < 4 || len(list)%3 != 1 {
 		return 0, nil, redisexec.Unexpected(value)
+	}
+	if _, err := decodeInts[int64](list[2:4], 2); err != nil {
+		return 0, nil, err
 	}
 	seen, _ := list[0].(int64)
 	score, err := decodeScore(list[1])
@@ -107,7 +110,7 @@ func decodeClaimedAs[E any](value any, as func(Entry) E) (read int, entries []E,
 		return 0, nil, err
 	}
 	entries = make([]E, 0, len(list)/3)
-	for i := 2; i < len(list); i += 3 {
+	for i := 4; i < len(list); i += 3 {
 		e, err := decodeTask(list[i], list[i+1], list[i+2])
 		if err != nil {
 			return 0, nil, err
@@ -122,6 +125,23 @@ func decodeClaimedAs[E any](value any, as func(Entry) E) (read int, entries []E,
 func receiptIn(value any) string {
 	receipt, _ := value.([]any)[1].(string)
 	return receipt
+}
+
+// outlookIn returns what a reply that decodeClaimed has accepted says of the head: how far off
+// it is, at most an hour, and how many clients wait, 0 if the server has not counted them.
+func outlookIn(value any) (off time.Duration, clients int) {
+	list, _ := value.([]any)
+	us, _ := list[2].(int64)
+	n, _ := list[3].(int64)
+	return offOf(us), int(n)
+}
+
+// offOf returns how far off the head is that is due in so many microseconds, or in an hour.
+func offOf(us int64) time.Duration {
+	if us < 0 || us > time.Hour.Microseconds() {
+		return time.Hour
+	}
+	return time.Duration(us) * time.Microsecond
 }
 
 // decodeEntries decodes how many were read, then id, score, attempt and payload of each.
@@ -272,19 +292,31 @@ func decodeStats(value any) (Stats, error) {
 	return s, nil
 }
 
-// decodeNext decodes microseconds, or -1 for nothing within an hour, and what tells the
-// head of the queue from others if it is due.
-func decodeNext(value any) (off time.Duration, head string, err error) {
+// head is what next.lua says of the head of a queue.
+type head struct {
+	off     time.Duration // until it is due, at most an hour
+	id      string        // tells it from others; empty if none is due within an hour
+	clients int           // that wait, or 0 for not counted
+	failed  bool          // it could not be read beside others
+}
+
+// decodeNext decodes the heads of n queues.
+func decodeNext(value any, n int) ([]head, error) {
 	list, ok := value.([]any)
-	if !ok || len(list) != 2 {
-		return 0, "", redisexec.Unexpected(value)
+	if !ok || len(list) != 3*n {
+		return nil, redisexec.Unexpected(value)
 	}
-	us, err := redisexec.Int(list[0])
-	if head, ok = list[1].(string); err == nil && !ok {
-		err = redisexec.Unexpected(list[1])
+	heads := make([]head, n)
+	for i := range heads {
+		numbers, err := decodeInts[int64]([]any{list[3*i], list[3*i+2]}, 2)
+		if err != nil {
+			return nil, err
+		}
+		id, ok := list[3*i+1].(string)
+		if !ok {
+			return nil, redisexec.Unexpected(value)
+		}
+		heads[i] = head{offOf(numbers[0]), id, int(numbers[1]), numbers[0] == -2}
 	}
-	if us < 0 {
-		return time.Hour, "", err
-	}
-	return time.Duration(us) * time.Microsecond, head, err
+	return heads, nil
 }

@@ -43,7 +43,7 @@ func FuzzDurations(f *testing.F) {
 
 // FuzzReplies: a reply that no script gives is ErrCorrupt.
 func FuzzReplies(f *testing.F) {
-	for _, text := range []string{"", "*", "i1", "sx", "*i2s1.5sids1sp", "*i0s1.5", "*i1sas1.5s2sp", "*i1i2i3ssss", "*sinf", "*i-1s1e999", "n", "*n", "**"} {
+	for _, text := range []string{"", "*", "i1", "sx", "*i2s1.5i0i1sids1sp", "*i0s1.5i-1i0", "*i0si3", "*i9999999999999sai3", "*i-2si0", "*i1sas1.5s2sp", "*i1i2i3ssss", "*sinf", "*i-1s1e999", "n", "*n", "**"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -52,6 +52,9 @@ func FuzzReplies(f *testing.F) {
 		errs := []error{err}
 		if err == nil {
 			require.NotEmpty(t, receiptIn(reply))
+			off, clients := outlookIn(reply)
+			require.True(t, off >= 0 && off <= time.Hour, off)
+			_ = clients
 		}
 		_, entries, err := decodeEntries(reply)
 		errs = append(errs, err)
@@ -69,7 +72,7 @@ func FuzzReplies(f *testing.F) {
 		errs = append(errs, err)
 		_, err = decodeStats(reply)
 		errs = append(errs, err)
-		_, _, err = decodeNext(reply)
+		_, err = decodeNext(reply, 1)
 		errs = append(errs, err)
 		_, err = decodeAnswers(reply, 1)
 		errs = append(errs, err)

@@ -190,9 +190,13 @@ func (w *watcher) poll(ctx context.Context) error {
 
 // next asks how far off the queue's earliest task is: 0 if it is due, and then which it is.
 func (w *watcher) next(ctx context.Context) (off time.Duration, head string, err error) {
-	reply, err := w.queue.executor.Run(ctx, scriptNext.Request(w.queue.keys[:1]))
+	reply, err := w.queue.executor.Run(ctx, scriptNext.Request(w.queue.keys[:1], w.queue.channel))
 	if err != nil {
 		return 0, "", err
 	}
-	return decodeNext(reply.Value)
+	heads, err := decodeNext(reply.Value, 1)
+	if err != nil {
+		return 0, "", err
+	}
+	return heads[0].off, heads[0].id, nil
 }

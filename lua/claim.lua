@@ -1,18 +1,19 @@
 -- Claims due tasks, earliest first: each gets a lease and one more attempt.
 -- KEYS[3] the dead letters
--- ARGV[1] n, at most 250   ARGV[2] lease in seconds   ARGV[3] attempts allowed, 0 for any number
--- RETURNS { tasks read if there may be more, else 0, lease end, then per task claimed: id, attempt, payload }
+-- ARGV[1] n, at most 250   ARGV[2] lease in seconds   ARGV[3] attempts allowed, 0 for any number   ARGV[4] wake channel
+-- RETURNS { tasks read if there may be more, else 0, lease end, microseconds until the head is due, clients that
+--           wait (both as outlook says), then per task claimed: id, attempt, payload }
 -- RETRY never: if the script runs twice, the second run claims other tasks.
 local lease = text(now + tonumber(ARGV[2]))
 redis.call('ZCARD', KEYS[3]) -- check its type before the first write
 local ready, ids, more, cleanUp = due(tonumber(ARGV[1]), nil, tonumber(ARGV[3]))
-if #ids == 0 then return { 0, lease } end
+if #ids == 0 then return { 0, lease, outlook(ARGV[4]) } end
 more = payloads(ready) or more
 
 need('ZADD', queue)
 need('HSET', states)
 redis.call('ZREM', queue, ids[1]) -- it gets a new score in any case; after this ZREM a full server accepts the ZADD
-local reply, scores, fields = { more and #ids or 0, lease }, {}, {}
+local reply, scores, fields = { more and #ids or 0, lease, 0, 0 }, {}, {}
 local attempts, built = {}, {} -- per attempt, its text and the state field: built once
 for _, task in ipairs(ready) do
   local n, unseen = nextAttempt(task)
@@ -34,4 +35,7 @@ if #scores > 0 then
   redis.call('HSET', states, unpack(fields))
 end
 cleanUp()
+reply[3], reply[4] = outlook(ARGV[4])
+-- The claimant has perhaps no room for more. Others may not know of the new head.
+if more and reply[4] > 0 then announce(ARGV[4], reply[3], reply[4]) end
 return reply

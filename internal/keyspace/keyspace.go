@@ -21,7 +21,8 @@ const (
 	Tasks    = ":tasks"    // of a queue: its tasks' payloads
 	State    = ":state"    // of a queue: its tasks' state fields
 	Dead     = ":dead"     // of a queue: its dead letters
-	Wake     = ":wake"     // the channel on which waiters are notified
+	Wake     = ":wake"     // the channel on which waiters are notified; ends as the scripts expect, see fields.lua
+	Idle     = ":idle"     // of a queue: the channel whose subscribers wait for tasks; the scripts count them
 	Canceled = ":canceled" // of a queue: the channel on which the IDs of cancelled tasks are published
 	Fence    = ":fence"    // of a lock: its last fence
 )
@@ -56,7 +57,7 @@ func Key(prefix, name string) (string, error) {
 	if strings.HasPrefix(key, "{") && strings.Index(key, "}") == len(key)-1 {
 		return "", errOnlyATag
 	}
-	for _, ending := range []string{Tasks, State, Dead, Wake, Canceled, Fence} {
+	for _, ending := range []string{Tasks, State, Dead, Wake, Idle, Canceled, Fence} {
 		if strings.HasSuffix(key, ending) {
 			return "", fmt.Errorf("a hash tag, and the ending %s of a companion key", ending)
 		}

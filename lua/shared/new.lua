@@ -22,7 +22,10 @@ if #ARGV == 6 and not redis.call('HGET', states, ARGV[4]) then
       redis.call('ZREM', queue, id)
       return stored
     end
-    if redis.pcall('ZRANGE', queue, 0, 0)[1] == id then redis.pcall('PUBLISH', ARGV[2], '') end
+    if redis.pcall('ZRANGE', queue, 0, 0)[1] == id then -- as wake does in fields.lua
+      local clients = redis.pcall('PUBSUB', 'NUMSUB', string.sub(ARGV[2], 1, -5) .. 'idle')[2] or 0
+      redis.pcall('PUBLISH', ARGV[2], string.format('%.0f 1 %.0f', clients, math.max(math.ceil((due - now) * 1000000), 0)))
+    end
     return { 1, text(base + 0.000001) }
   end
 end

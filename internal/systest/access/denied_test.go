@@ -56,7 +56,7 @@ func TestAccess_OneGrantMissing(t *testing.T) {
 			}
 			// Without these everything works, if later (see TestAccess_WorksWithoutPubSub); without
 			// the last, with higher fences than need be.
-			hints := []string{"+publish", "+subscribe", "+unsubscribe", "+ping", "+decrby"}
+			hints := []string{"+publish", "+subscribe", "+unsubscribe", "+ping", "+pubsub|numsub", "+decrby"}
 			for _, word := range words {
 				if strings.ContainsAny(word[:1], "+~") && !slices.Contains(hints, word) {
 					require.Positive(t, denials[word], "nothing needs %s", word)
@@ -107,7 +107,7 @@ const denied = "denied"
 // waiter polls within its interval, and does not storm the server with connections.
 func TestAccess_WorksWithoutPubSub(t *testing.T) {
 	t.Parallel()
-	for _, less := range []string{"", "+publish", "+subscribe", "+unsubscribe", "+ping", "&{Lock:*}:wake", "&{Queue:*}:wake"} {
+	for _, less := range []string{"", "+publish", "+subscribe", "+unsubscribe", "+ping", "+pubsub|numsub", "&{Lock:*}:wake", "&{Queue:*}:wake", "&{Queue:*}:idle"} {
 		t.Run(less, func(t *testing.T) {
 			t.Parallel()
 			g := newGuarded(t, grantsOfAll, grantsOfLocks, grantsOfQueues)
