@@ -109,9 +109,9 @@ func (l *Locker) Lock(ctx context.Context, name string, opts ...LockOption) (*Lo
 // TryLock takes the named lock if it is free now. It is Lock without the waiting:
 // ErrLocked means that another caller holds it, or is before this one in line. It does not
 // overtake those who wait, and behind one that asks the server it waits for the answer to
-// that one request at most: if there is none, it is ErrUnavailable, or ErrLocked where others
-// are still before it. When no server can be reached, it is ErrUnavailable at once, which is
-// after go-redis's own attempts to connect: about 400ms by default.
+// that one request at most: if there is none, it is ErrUnavailable. When no server can
+// be reached, it is ErrUnavailable at once, which is after go-redis's own attempts to
+// connect: about 400ms by default.
 func (l *Locker) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return l.lock("try lock", ctx, name, opts, true)
 }

@@ -256,14 +256,14 @@ func (s *Set[V]) PromoteNext(w *Waiter[V]) {
 
 // LeaveUnanswered is PromoteNext for a head that leaves while an attempt of its is under
 // way. The next waiter acquires, also if it is impatient. Other impatient ones behind it are
-// Refused: they have waited for one attempt, and there may be as many more as there are
+// Unserved: they have waited for one attempt, and there may be as many more as there are
 // waiters before them.
 func (s *Set[V]) LeaveUnanswered(w *Waiter[V]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if q := w.queue; q != nil && q.head == w {
 		s.promoteNext(q, Acquire)
-		q.refuseImpatient(Refused)
+		q.refuseImpatient(Unserved)
 		s.makeRoom()
 	}
 }

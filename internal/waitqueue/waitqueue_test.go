@@ -156,7 +156,7 @@ func TestSet_ImpatientWaitersDoNotWaitForAnotherAttempt(t *testing.T) {
 	require.Empty(t, next.Turn(), "it is not the head any more")
 	s.LeaveUnanswered(&patient.Waiter)
 	require.Equal(t, Acquire, <-next.Turn(), "it may ask itself")
-	require.Equal(t, Refused, <-later.Turn())
+	require.Equal(t, Unserved, <-later.Turn())
 	require.True(t, s.Hold(&next.Waiter))
 }
 

@@ -123,15 +123,22 @@ func (t *tasksCheck) lateClaims(queue string) []span {
 			if end == 0 {
 				end = t.ended
 			}
-			t.late[r.Name] = append(t.late[r.Name], span{r.Call, end + givesBackFor + maxInNetwork})
+			t.late[r.Name] = append(t.late[r.Name], span{r.Call, end})
 		}
 	}
 	return t.late[queue]
 }
 
-// isGivenBack says whether a Claim may have given the task back, because it came too late.
+// isGivenBack says whether the Claim that leased the task may have given it back, because its
+// reply came too late.
 func (t *tasksCheck) isGivenBack(m *move) bool {
-	return slices.ContainsFunc(t.lateClaims(m.queue), func(s span) bool { return s.meets(m.after, m.before) })
+	claims := t.claims[receipt{m.taskKey, m.was.delivery}]
+	return slices.ContainsFunc(t.lateClaims(m.queue), func(late span) bool {
+		if m.after > late.before+givesBackFor+maxInNetwork {
+			return false
+		}
+		return slices.ContainsFunc(claims, func(claim *move) bool { return late.meets(claim.after, claim.before) })
+	})
 }
 
 // checkReturned checks that claimed and popped tasks were returned to a caller, or that the

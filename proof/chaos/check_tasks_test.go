@@ -26,6 +26,14 @@ var taskCases = map[string]checkCase{
 		at(10).enqueued("v", 10).claimed("v", 1, 20).reclaimed("v", 1, 1, 300), "early"},
 	"held twice": {newScenario().
 		at(10).enqueued("v", 10).claimed("v", 1, 20).reclaimed("v", 1, 1, 300), "held twice at once"},
+	"given back by its late claim": {newScenario().
+		at(10).enqueued("v", 20).claimed("v", 1, 30).recorded(record{Op: opClaiming, Name: loopQueue, Call: 25, Return: 500, Result: lostIt}).
+		at(505).logs("ZREM Queue:loop t; ZADD Queue:loop @@505 t; HDEL {Queue:loop}:state t").
+		claimed("v", 1, 600).at(610).logs(gone).settled(opDequeue, "", 1000, 0, done), ""},
+	"given back by another late claim": {newScenario().
+		at(10).enqueued("v", 20).claimed("v", 1, 30).recorded(record{Op: opClaiming, Name: loopQueue, Call: 100, Return: 600, Result: lostIt}).
+		at(505).logs("ZREM Queue:loop t; ZADD Queue:loop @@505 t; HDEL {Queue:loop}:state t").
+		claimed("v", 1, 600).at(610).logs(gone).settled(opDequeue, "", 1000, 0, done), "was released, and no client requested it"},
 	"claimed after a lease": {newScenario().
 		at(10).enqueued("v", 10).claimed("v", 1, 20).reclaimed("v", 1, 1, 500).at(510).logs(gone).settled(opDequeue, "", 900, 0, done), ""},
 	"an attempt is not counted": {newScenario().
