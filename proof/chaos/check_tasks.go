@@ -111,7 +111,7 @@ func (t *tasksCheck) checkMove(m *move) {
 		t.checkEnqueued(m)
 	case tookOver:
 		// Once the lease has ended, a Claim lets the waiting version take over.
-		if t.early(m) && !t.isGivenBack(m) {
+		if t.early(m) && !t.neverBegun(m) && !t.isGivenBack(m) {
 			t.requireRequest(m, true, ends(m, opDequeue, opRetry, opRelease, opBury))
 		}
 	case retried:
@@ -119,7 +119,7 @@ func (t *tasksCheck) checkMove(m *move) {
 			return ends(m, opRetry)(r) || r.Op == opReschedule && !t.early(m)
 		})
 	case released:
-		if m.queue != workQueue && !t.isGivenBack(m) { // a Worker gives back tasks whose handler has not begun
+		if !t.neverBegun(m) && !t.isGivenBack(m) {
 			t.requireRequest(m, false, ends(m, opRelease))
 		}
 	case rescheduled:
@@ -135,6 +135,12 @@ func (t *tasksCheck) checkMove(m *move) {
 	case deadRemoved:
 		t.requireRequest(m, false, byID(opCancel))
 	}
+}
+
+// neverBegun says whether a Worker has claimed the task and no handler has begun: it gives such
+// tasks back without a request.
+func (t *tasksCheck) neverBegun(m *move) bool {
+	return m.queue == workQueue && t.handlers[receipt{m.taskKey, m.was.delivery}] == nil
 }
 
 // early says whether a task was not due yet by the server's clock.

@@ -346,6 +346,7 @@ func operations(l *sluice.Locker, k, fenced *sluice.Lock, q *sluice.Queue, es []
 		"retry":   func(ctx context.Context) error { return q.Retry(ctx, es[1], time.Hour) },
 		"release": func(ctx context.Context) error { return q.Release(ctx, es[2]) },
 		"extend":  func(ctx context.Context) error { return q.Extend(ctx, es[3], time.Hour) },
+		"keep":    func(ctx context.Context) error { return q.KeepAlive(ctx, es[3], time.Hour, ctxErr) },
 		"bury":    func(ctx context.Context) error { return q.Bury(ctx, es[3], "why") },
 		"dead":    func(ctx context.Context) error { _, err := q.Dead(ctx, 9); return err },
 		"revive":  func(ctx context.Context) error { _, err := q.Revive(ctx, "4"); return err },
@@ -356,6 +357,8 @@ func operations(l *sluice.Locker, k, fenced *sluice.Lock, q *sluice.Queue, es []
 		"wait":    q.Wait,
 	}
 }
+
+func ctxErr(ctx context.Context) error { return ctx.Err() }
 
 // failAll runs a worker for a while, whose handlers fail in every way, and returns what it
 // logs and its error.

@@ -37,6 +37,7 @@ func calls(name string, k *sluice.Lock, l *sluice.Locker, q *sluice.Queue) map[s
 		"dead":         func(ctx context.Context) error { _, err := q.Dead(ctx, 1); return err },
 		"revive":       func(ctx context.Context) error { _, err := q.Revive(ctx, "a"); return err },
 		"extend":       func(ctx context.Context) error { return q.Extend(ctx, e, time.Second) },
+		"keep alive":   func(ctx context.Context) error { return q.KeepAlive(ctx, e, time.Second, forever) },
 		"cancel":       func(ctx context.Context) error { _, err := q.Cancel(ctx, "a"); return err },
 		"reschedule":   func(ctx context.Context) error { _, err := q.Reschedule(ctx, "a", 0); return err },
 		"get":          func(ctx context.Context) error { _, err := q.Get(ctx, "a"); return err },
@@ -44,6 +45,12 @@ func calls(name string, k *sluice.Lock, l *sluice.Locker, q *sluice.Queue) map[s
 		"purge":        func(ctx context.Context) error { return q.Purge(ctx) },
 		"wait":         q.Wait,
 	}
+}
+
+// forever works until its context ends.
+func forever(ctx context.Context) error {
+	<-ctx.Done()
+	return context.Cause(ctx)
 }
 
 // hangs runs every operation with a context of 100ms while nothing is answered. Each must

@@ -164,6 +164,13 @@ func TestLostReply_OfEveryOperation(t *testing.T) {
 					require.NoError(t, err)
 					require.Greater(t, time.Until(stored().Time()), 50*time.Minute)
 				}, 2},
+			{"keep alive", claim, func(ctx context.Context) error {
+				return q.KeepAlive(ctx, e, time.Hour, func(ctx context.Context) error { return ctx.Err() })
+			},
+				func(err error, _ bool) {
+					require.NoError(t, err)
+					require.Greater(t, time.Until(stored().Time()), 50*time.Minute)
+				}, 2},
 			{"retry", claim, func(ctx context.Context) error { return q.Retry(ctx, e, time.Hour) },
 				func(err error, _ bool) {
 					unknownOr(err, true)
