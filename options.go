@@ -164,7 +164,9 @@ const (
 	// Keep leaves the task unchanged, and drops the new one: also while the task is being
 	// worked on.
 	Keep
-	// Earliest replaces the task if the new due time is earlier.
+	// Earliest replaces the task if the new due time is earlier. Less than 0.1ms earlier, the
+	// new version is due a microsecond after the task that it replaces, so that no receipt is
+	// good for both.
 	Earliest
 	// Latest replaces the task if the new due time is later.
 	Latest

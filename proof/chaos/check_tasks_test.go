@@ -1,5 +1,7 @@
 package main
 
+import "github.com/sluice-go/sluice"
+
 // taskCases are about tasks.
 var taskCases = map[string]checkCase{
 	"a task is done": {newScenario().
@@ -57,6 +59,12 @@ var taskCases = map[string]checkCase{
 		recorded(record{Op: opEnqueue, Name: loopQueue, ID: "t", Version: "v", Call: 9, Return: 20, Result: refused}), "was refused"},
 	"a task that was not enqueued": {newScenario().
 		at(10).logs("ZADD Queue:loop @@20 t; HSET {Queue:loop}:tasks t v"), "no client requested it"},
+	"replaced by an earlier version": {newScenario().
+		at(10).enqueued("v", 50).at(20).replaced(sluice.Earliest, "w", 40, 40).claimed("w", 1, 60).at(70).logs(gone).settled(opDequeue, "", 460, 0, done), ""},
+	"replaced by a later version with Earliest": {newScenario().
+		at(10).enqueued("v", 50).at(20).replaced(sluice.Earliest, "w", 55, 55).claimed("w", 1, 60).at(70).logs(gone).settled(opDequeue, "", 460, 0, done), "against policy"},
+	"replaced by an earlier version with Latest": {newScenario().
+		at(10).enqueued("v", 50).at(20).replaced(sluice.Latest, "w", 40, 40).claimed("w", 1, 60).at(70).logs(gone).settled(opDequeue, "", 460, 0, done), "against policy"},
 	"a task that is left": {newScenario().at(10).enqueued("v", 20), "still there when everything is quiet"},
 	"a state that is left": {newScenario().
 		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs("ZREM Queue:loop t; HDEL {Queue:loop}:tasks t").settled(opDequeue, "", 430, 0, done), "half there"},

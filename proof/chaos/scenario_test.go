@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sluice-go/sluice"
 )
 
 // scenario builds evidence. Its times are in milliseconds.
@@ -144,6 +146,14 @@ func (s *scenario) enqueued(version string, due int) *scenario {
 	now := s.now / ms
 	return s.recorded(record{Op: opEnqueue, Name: loopQueue, ID: "t", Version: version, Call: now, Return: now + 1, Result: done, Outcome: 1,
 		Delay: time.Duration(due)*ms - s.now})
+}
+
+// replaced enqueues "t" again with that policy, due at that time, and gets the score written.
+func (s *scenario) replaced(policy sluice.Duplicates, version string, due, written int) *scenario {
+	s.logs(fmt.Sprintf("ZADD Queue:loop @@%d t; HSET {Queue:loop}:tasks t %s", written, version))
+	now := s.now / ms
+	return s.recorded(record{Op: opEnqueue, Name: loopQueue, ID: "t", Version: version, Call: now, Return: now + 1, Result: done, Outcome: 2,
+		Policy: int(policy), Delay: time.Duration(due)*ms - s.now})
 }
 
 // claimed claims "t" at that time.
