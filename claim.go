@@ -25,6 +25,9 @@ import (
 // as a reply has taken at most. ErrLost says that the leases of all had ended: claim fewer, or
 // for longer. After ErrUnknown tasks may be leased to no caller: they are due again when the
 // lease ends.
+//
+// Calls of many goroutines on one Queue with the same lease at the same time are sent together,
+// by one script; who has asked first is given the first tasks.
 func (q *Queue) Claim(ctx context.Context, n int, lease time.Duration) ([]Entry, error) {
 	if err := checkDuration("lease", lease); err != nil {
 		return nil, fmt.Errorf("sluice: claim: %w", err)
@@ -34,9 +37,9 @@ func (q *Queue) Claim(ctx context.Context, n int, lease time.Duration) ([]Entry,
 	}
 	c := claiming{lease: lease, began: time.Now()}
 	for more := true; more && c.mayGoOn(n); {
-		sent := time.Now()
-		read, entries, err := step(ctx, q, q.claimRequest(min(n-c.count, maxGroup), lease), decodeClaimed)
-		c.add(sent, entries)
+		asked := time.Now()
+		read, sent, entries, err := q.claimStep(ctx, min(n-c.count, maxGroup), lease)
+		c.add(asked, sent, entries)
 		if len(entries) > 0 {
 			q.watcher.forgetTold()
 		}
@@ -66,13 +69,7 @@ func (q *Queue) keepValid(ctx context.Context, c *claiming) []Entry {
 	if len(late) == 0 {
 		return valid
 	}
-	released := make(chan struct{})
-	q.executor.Go(func() {
-		defer close(released)
-		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackFor)
-		defer cancel()
-		_ = q.Release(detached, late...)
-	})
+	released := q.giveBack(ctx, late)
 	if len(valid) > 0 {
 		return valid
 	}
@@ -86,11 +83,24 @@ func (q *Queue) keepValid(ctx context.Context, c *claiming) []Entry {
 	return nil
 }
 
+// giveBack has tasks released in the background, and returns a channel that is closed when
+// they were, or when that has failed.
+func (q *Queue) giveBack(ctx context.Context, es []Entry) <-chan struct{} {
+	released := make(chan struct{})
+	q.executor.Go(func() {
+		defer close(released)
+		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackFor)
+		defer cancel()
+		_ = q.Release(detached, es...)
+	})
+	return released
+}
+
 // claiming is a Claim in one or more steps. The leases of the first step run while the
 // others are under way.
 type claiming struct {
 	lease   time.Duration
-	began   time.Time
+	began   time.Time     // also the first lease, or before
 	slowest time.Duration // of the steps so far
 	steps   []claimStep
 	count   int // tasks so far
@@ -108,8 +118,16 @@ func (c *claiming) mayGoOn(n int) bool {
 	return c.count < n && (c.steps == nil || time.Since(c.began)+c.slowest < c.lease/2)
 }
 
-func (c *claiming) add(sent time.Time, entries []Entry) {
-	c.slowest = max(c.slowest, time.Since(sent))
+// add adds what a step has claimed that was asked for and sent at these times. It may be sent
+// before it was asked for: see claims.commit.
+func (c *claiming) add(asked, sent time.Time, entries []Entry) {
+	if sent.Before(asked) {
+		asked = sent
+	}
+	if sent.Before(c.began) {
+		c.began = sent
+	}
+	c.slowest = max(c.slowest, time.Since(asked))
 	c.steps = append(c.steps, claimStep{lease.SafeUntil(sent, c.lease), entries})
 	c.count += len(entries)
 }
@@ -140,6 +158,74 @@ func (c *claiming) sort() (valid, late []Entry) {
 		}
 	}
 	return valid, late
+}
+
+// claims is the Claim calls of a queue that have the same lease.
+type claims struct {
+	queue *Queue
+	lease time.Duration
+	calls *committer[int] // how many tasks each asks for
+}
+
+func newClaims(q *Queue, lease time.Duration) *committer[int] {
+	c := &claims{queue: q, lease: lease}
+	c.calls = newCommitter(q, c.commit)
+	return c.calls
+}
+
+// claimStep claims up to n tasks, perhaps as a part of a group. sent is the time just before the
+// claim went out.
+func (q *Queue) claimStep(ctx context.Context, n int, lease time.Duration) (read int, sent time.Time, entries []Entry, err error) {
+	calls := q.claims.Acquire(lease)
+	defer q.claims.Release(lease)
+	reply, err := runMerged(ctx, q, calls, n, n, 0, func(n int) redisexec.Request { return q.claimRequest(n, lease) })
+	if err != nil {
+		return 0, time.Now(), nil, err
+	}
+	read, entries, err = decodeClaimed(reply.Value)
+	return read, reply.Sent, entries, err
+}
+
+// commit sends a group of Claim calls as one claim, and deals out what it returns in the order
+// of asking. What is left, because callers have left, is for those that wait: else it would be
+// leased to no caller until the lease ends. If none waits, it is given back.
+func (c *claims) commit(calls []*mergedCall[int]) {
+	n := 0
+	for _, call := range calls {
+		n += call.Arg
+	}
+	commit(c.queue, calls, c.queue.claimRequest(n, c.lease), func(value any, sent time.Time) {
+		head, tasks := splitClaimed(value)
+		deal := func(call *mergedCall[int]) {
+			mine := tasks[:min(3*call.Arg, len(tasks))]
+			m := merged{redisexec.Result{Value: value}, sent} // a reply of another form is for each to reject
+			if head != nil {
+				m.Value = append(head, mine...)
+			}
+			if call.Settle(m) {
+				tasks = tasks[len(mine):]
+			}
+		}
+		for _, call := range calls {
+			deal(call)
+		}
+		c.passOn(deal, func() bool { return len(tasks) > 0 })
+		if len(tasks) > 0 {
+			_, left, _ := decodeClaimed(append(head, tasks...))
+			c.queue.giveBack(calls[0].Ctx, left)
+		}
+	})
+}
+
+// passOn deals out what is left to callers that wait, as long as there is anything.
+func (c *claims) passOn(deal func(call *mergedCall[int]), isLeft func() bool) {
+	for isLeft() {
+		call := c.calls.Next()
+		if call == nil {
+			return
+		}
+		deal(call)
+	}
 }
 
 func (q *Queue) claimRequest(n int, lease time.Duration) redisexec.Request {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/keyspace"
+	"github.com/sluice-go/sluice/internal/redisexec"
 )
 
 // Enqueue puts a task into the queue, and returns what became of it; see WithDuplicates
@@ -16,12 +17,60 @@ import (
 // in any case. But if the task was due at once, a worker may have finished it in between,
 // and will be handed it again; and a copy that was held up on its way may come after a
 // newer version, and replace that.
+//
+// Calls of many goroutines on one Queue at the same time are sent together, by one script.
 func (q *Queue) Enqueue(ctx context.Context, t Task) (Outcome, error) {
-	outcomes, err := q.enqueue(ctx, "enqueue", []Task{t})
-	if err != nil {
+	const op = "enqueue"
+	if err := q.check(op, ctx); err != nil {
 		return 0, err
 	}
+	if err := q.checkTask(&t); err != nil {
+		return 0, fmt.Errorf("sluice: %s: %w", op, err)
+	}
+	// The payload is copied: the caller may use it again when its context has ended, while
+	// the call is still under way.
+	task := packedTask{t.ID, t.due().text(0), string(t.Payload)}
+	reply, err := runMerged(ctx, q, q.enqueues, task, 1, task.size(), func(task packedTask) redisexec.Request {
+		return scriptEnqueue.Request(q.keys, task.appendTo(q.enqueueArgs(1, "0"))...)
+	})
+	if err != nil {
+		return 0, wrap(op, q.name, err)
+	}
+	outcomes, _, err := appendOutcomes(make([]Outcome, 0, 1), reply.Value, 1)
+	if err != nil {
+		return 0, wrap(op, q.name, err)
+	}
 	return outcomes[0], nil
+}
+
+// packedTask is a task as enqueue.lua is given it.
+type packedTask struct{ id, due, payload string }
+
+func (t packedTask) size() int { return len(t.id) + len(t.payload) }
+
+func (t packedTask) appendTo(args []any) []any { return append(args, t.id, t.due, t.payload) }
+
+func (q *Queue) enqueueArgs(tasks int, floor string) []any {
+	return append(make([]any, 0, 3+3*tasks), policies[q.options.duplicates], q.channel, floor)
+}
+
+// commitEnqueues sends a group of Enqueue calls. A task with a delay is due as if it were
+// alone: unlike those of a batch, the tasks have no order among each other.
+func (q *Queue) commitEnqueues(calls []*mergedCall[packedTask]) {
+	args := q.enqueueArgs(len(calls), "0")
+	for _, call := range calls {
+		args = call.Arg.appendTo(args)
+	}
+	commit(q, calls, scriptEnqueue.Request(q.keys, args...), func(value any, sent time.Time) {
+		list, _ := value.([]any)
+		for i, call := range calls {
+			m := merged{redisexec.Result{Value: value}, sent} // a reply of another form is for each to reject
+			if len(list) == len(calls)+1 {
+				m.Value = []any{list[i], list[len(calls)]}
+			}
+			call.Settle(m)
+		}
+	})
 }
 
 // EnqueueBatch puts tasks into the queue, in the order given; those with the same Delay or
@@ -33,10 +82,7 @@ func (q *Queue) Enqueue(ctx context.Context, t Task) (Outcome, error) {
 // returned beside the error, and those after have not been sent. Of the failed chunk
 // itself nothing was done, unless the error is ErrUnknown: then all of it was, or nothing.
 func (q *Queue) EnqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) {
-	return q.enqueue(ctx, "enqueue batch", ts)
-}
-
-func (q *Queue) enqueue(ctx context.Context, op string, ts []Task) ([]Outcome, error) {
+	const op = "enqueue batch"
 	if err := q.check(op, ctx); err != nil {
 		return nil, err
 	}
@@ -67,28 +113,37 @@ type dueTime struct {
 	us   int64 // from now, or Unix time
 }
 
+func (t *Task) due() dueTime {
+	if t.At.IsZero() {
+		return dueTime{'+', ceilMicros(t.Delay)}
+	}
+	return dueTime{'@', t.At.Add(time.Microsecond - 1).UnixMicro()}
+}
+
+// text writes the time as scripts are given it, and this many microseconds after it.
+func (d dueTime) text(after int64) string {
+	return string(appendMicros([]byte{d.sign}, d.us+after))
+}
+
 // pack makes the arguments for the first chunk of ts. same counts the tasks with the same
 // due time, which are kept apart by a microsecond each: those with the same At in the whole
 // batch, those with the same Delay in this chunk, since delays count from floor, which is
 // after the tasks of the chunks before.
 func (q *Queue) pack(ts []Task, same map[dueTime]int, floor string) (n int, args []any) {
-	args = append(make([]any, 0, 3+3*min(len(ts), maxGroup)), policies[q.options.duplicates], q.channel, floor)
+	args = q.enqueueArgs(min(len(ts), maxGroup), floor)
 	size := 0
 	maps.DeleteFunc(same, func(due dueTime, _ int) bool { return due.sign == '+' })
 	for n < len(ts) && n < maxGroup && (n == 0 || size+len(ts[n].Payload) <= maxGroupBytes) {
 		t := &ts[n]
 		size += len(t.Payload)
-		due := dueTime{'+', ceilMicros(t.Delay)}
-		if !t.At.IsZero() {
-			due = dueTime{'@', t.At.Add(time.Microsecond - 1).UnixMicro()}
-		}
+		due := t.due()
 		after := int64(same[due])
 		if len(ts) > 1 || floor != "0" {
 			same[due]++
 		}
 		// The payload is copied: the caller may use it again when its context has ended,
 		// while the command is still under way.
-		args = append(args, t.ID, string(appendMicros([]byte{due.sign}, due.us+after)), string(t.Payload))
+		args = packedTask{t.ID, due.text(after), string(t.Payload)}.appendTo(args)
 		n++
 	}
 	return n, args

@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/sluice-go/sluice/internal/groupcommit"
 	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/notify"
 	"github.com/sluice-go/sluice/internal/redisexec"
@@ -47,6 +48,9 @@ type Queue struct {
 	canceled string // on which the IDs of tasks are published that were cancelled while leased
 	watcher  watcher
 	keeper   keeper
+	enqueues *committer[packedTask]
+	dequeues *committer[[]endedClaim]
+	claims   *groupcommit.Keyed[time.Duration, int, merged]
 }
 
 // Task is what a producer enqueues.
@@ -172,6 +176,8 @@ func NewQueue(rdb redis.UniversalClient, name string, opts ...QueueOption) (*Que
 		channel: keyspace.Companion(key, keyspace.Wake), canceled: keyspace.Companion(key, keyspace.Canceled),
 	}
 	q.watcher = watcher{queue: q, notifier: notify.New(rdb)}
+	q.enqueues, q.dequeues = newCommitter(q, q.commitEnqueues), newCommitter(q, q.commitDequeues)
+	q.claims = groupcommit.NewKeyed(func(lease time.Duration) *committer[int] { return newClaims(q, lease) })
 	return q, nil
 }
 

@@ -2,6 +2,7 @@ package sluice
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -97,20 +98,20 @@ func decodeClaimedTasks(value any) (read int, tasks []taskloop.Task, err error) 
 // decodeClaimedAs decodes how many were read, the score of all, two numbers that outlookIn
 // reads, then id, attempt and payload of each.
 func decodeClaimedAs[E any](value any, as func(Entry) E) (read int, entries []E, err error) {
-	list, ok := value.([]any)
-	if !ok || len(list) < 4 || len(list)%3 != 1 {
+	head, list := splitClaimed(value)
+	if head == nil {
 		return 0, nil, redisexec.Unexpected(value)
 	}
-	if _, err := decodeInts[int64](list[2:4], 2); err != nil {
+	if _, err := decodeInts[int64](head[2:], 2); err != nil {
 		return 0, nil, err
 	}
-	seen, _ := list[0].(int64)
-	score, err := decodeScore(list[1])
+	seen, _ := head[0].(int64)
+	score, err := decodeScore(head[1])
 	if err != nil {
 		return 0, nil, err
 	}
 	entries = make([]E, 0, len(list)/3)
-	for i := 4; i < len(list); i += 3 {
+	for i := 0; i < len(list); i += 3 {
 		e, err := decodeTask(list[i], list[i+1], list[i+2])
 		if err != nil {
 			return 0, nil, err
@@ -119,6 +120,16 @@ func decodeClaimedAs[E any](value any, as func(Entry) E) (read int, entries []E,
 		entries = append(entries, as(e))
 	}
 	return int(seen), entries, nil
+}
+
+// splitClaimed returns the four that stand first in a reply of claim.lua, and the three of each
+// task. Of another reply it returns nil.
+func splitClaimed(value any) (head, tasks []any) {
+	list, ok := value.([]any)
+	if !ok || len(list) < 4 || len(list)%3 != 1 {
+		return nil, nil
+	}
+	return slices.Clip(list[:4]), list[4:]
 }
 
 // receiptIn returns the receipt in a reply that decodeClaimed has accepted.

@@ -21,9 +21,47 @@ import (
 // that had been finished is stale then. Up to 250 are finished atomically at a time; after
 // an error those of earlier steps have been, except those that a *StaleError beside it
 // names.
+//
+// Calls of many goroutines on one Queue at the same time are sent together, by one script.
 func (q *Queue) Dequeue(ctx context.Context, es ...Entry) error {
-	return q.settle(ctx, "dequeue", scriptDequeue, es, func(args []any, e Entry) []any {
-		return appendFinish(args, e.ID, receiptOf(e))
+	return q.settle(ctx, "dequeue", es, func(ctx context.Context, part []Entry) (redisexec.Reply, error) {
+		claims, bytes := make([]endedClaim, len(part)), 0
+		for i, e := range part {
+			claims[i] = endedClaim{e.ID, receiptOf(e)}
+			bytes += len(e.ID)
+		}
+		return runMerged(ctx, q, q.dequeues, claims, len(part), bytes, q.dequeueRequest)
+	})
+}
+
+// endedClaim is an entry whose claim ends, as scripts are given it.
+type endedClaim struct{ id, receipt string }
+
+func (q *Queue) dequeueRequest(claims []endedClaim) redisexec.Request {
+	args := make([]any, 1, 1+2*len(claims))
+	args[0] = q.channel
+	for _, c := range claims {
+		args = appendFinish(args, c.id, c.receipt)
+	}
+	return scriptDequeue.Request(q.keys, args...)
+}
+
+// commitDequeues sends a group of Dequeue calls.
+func (q *Queue) commitDequeues(calls []*mergedCall[[]endedClaim]) {
+	claims := make([]endedClaim, 0, len(calls))
+	for _, call := range calls {
+		claims = append(claims, call.Arg...)
+	}
+	commit(q, calls, q.dequeueRequest(claims), func(value any, sent time.Time) {
+		list, _ := value.([]any)
+		isList := len(list) == len(claims)
+		for _, call := range calls {
+			m := merged{redisexec.Result{Value: value}, sent} // a reply of another form is for each to reject
+			if isList {
+				m.Value, list = list[:len(call.Arg)], list[len(call.Arg):]
+			}
+			call.Settle(m)
+		}
 	})
 }
 
@@ -34,7 +72,7 @@ func (q *Queue) Retry(ctx context.Context, e Entry, delay time.Duration) error {
 	if err := checkDelay(delay); err != nil {
 		return fmt.Errorf("sluice: retry: %w", err)
 	}
-	return q.settle(ctx, "retry", scriptGiveBack, []Entry{e}, func(args []any, e Entry) []any {
+	return q.settleAlone(ctx, "retry", scriptGiveBack, []Entry{e}, func(args []any, e Entry) []any {
 		return appendGiveBack(args, e.ID, receiptOf(e), delay, attemptCounts)
 	})
 }
@@ -43,7 +81,7 @@ func (q *Queue) Retry(ctx context.Context, e Entry, delay time.Duration) error {
 // count. Where a new version was Deferred, that one takes its place. ErrStale and
 // ErrUnknown as for Dequeue.
 func (q *Queue) Release(ctx context.Context, es ...Entry) error {
-	return q.settle(ctx, "release", scriptGiveBack, es, func(args []any, e Entry) []any {
+	return q.settleAlone(ctx, "release", scriptGiveBack, es, func(args []any, e Entry) []any {
 		return appendGiveBack(args, e.ID, receiptOf(e), 0, attemptDoesNotCount)
 	})
 }
@@ -56,7 +94,7 @@ func (q *Queue) Release(ctx context.Context, es ...Entry) error {
 // time, and the old one is gone: an ID is in a queue once. ErrStale and ErrUnknown as for
 // Dequeue. It works on a full server.
 func (q *Queue) Bury(ctx context.Context, e Entry, reason string) error {
-	return q.settle(ctx, "bury", scriptBury, []Entry{e}, func(args []any, e Entry) []any {
+	return q.settleAlone(ctx, "bury", scriptBury, []Entry{e}, func(args []any, e Entry) []any {
 		return appendBury(args, e.ID, receiptOf(e), cut(reason, maxReason))
 	})
 }
@@ -82,9 +120,23 @@ func appendBury(args []any, id, receipt, reason string) []any {
 	return append(args, id, receipt, reason)
 }
 
-// settle runs a script that ends leases, and sorts out its answers.
-func (q *Queue) settle(ctx context.Context, op string, script *redisexec.Script, es []Entry,
+// settleAlone runs a script that ends leases.
+func (q *Queue) settleAlone(ctx context.Context, op string, script *redisexec.Script, es []Entry,
 	appendArgs func(args []any, e Entry) []any,
+) error {
+	return q.settle(ctx, op, es, func(ctx context.Context, part []Entry) (redisexec.Reply, error) {
+		args := make([]any, 1, 1+4*len(part))
+		args[0] = q.channel
+		for _, e := range part {
+			args = appendArgs(args, e)
+		}
+		return q.executor.Run(ctx, script.Request(q.keys, args...))
+	})
+}
+
+// settle ends leases, and sorts out the answers. run carries out what is a group at most.
+func (q *Queue) settle(ctx context.Context, op string, es []Entry,
+	run func(ctx context.Context, part []Entry) (redisexec.Reply, error),
 ) error {
 	if err := q.check(op, ctx); err != nil {
 		return err
@@ -97,12 +149,7 @@ func (q *Queue) settle(ctx context.Context, op string, script *redisexec.Script,
 	var stale []string
 	var failed error
 	for part := range slices.Chunk(es, maxGroup) {
-		args := make([]any, 1, 1+4*len(part))
-		args[0] = q.channel
-		for _, e := range part {
-			args = appendArgs(args, e)
-		}
-		reply, err := q.executor.Run(ctx, script.Request(q.keys, args...))
+		reply, err := run(ctx, part)
 		var answers []taskloop.Answer
 		if err == nil {
 			answers, err = decodeAnswers(reply.Value, len(part))

@@ -132,18 +132,37 @@ type Reply struct {
 // with the one that it would have been. So it is if ctx has ended when a first attempt comes
 // back; that is ErrUnavailable where it cannot have been the end of ctx that kept it from
 // being sent.
-func (e *Executor) Run(ctx context.Context, r Request) (Reply, error) {
+func (e *Executor) Run(ctx context.Context, r Request) (Reply, error) { return e.run(ctx, r, nil) }
+
+// Resume is Run for a request of which a first attempt was made elsewhere: by Once, or as a
+// part of another request. What Run would do after that attempt, Resume does.
+func (e *Executor) Resume(ctx context.Context, r Request, first Result) (Reply, error) {
+	return e.run(ctx, r, &first)
+}
+
+// Once sends a request once. If ctx ends, it returns like Run; the result of a request that
+// is not sent, because ctx has ended before, is [NotSent]. Without a context that may end, it
+// sends from the caller's goroutine.
+func (e *Executor) Once(ctx context.Context, r Request) Result {
+	if err := r.ended(ctx); err != nil {
+		return Result{Outcome: NotSent, Err: err}
+	}
+	return e.attempt(ctx, r)
+}
+
+func (e *Executor) run(ctx context.Context, r Request, first *Result) (Reply, error) {
 	var reply Reply
 	var transient error // why it was not carried out so far, although it may be later
 	for start, try := time.Now(), 0; ; try++ {
-		if err := r.ended(ctx); err != nil && (!r.Detached || try > 0) {
+		var result Result
+		if first != nil && try == 0 {
+			result = *first
+		} else if err := r.overBefore(ctx, try); err != nil {
 			return reply, fail(r, &reply, join(err, transient), transient != nil)
+		} else {
+			reply.Sent = time.Now()
+			result = e.attempt(ctx, r)
 		}
-		if try > 0 && r.isOver() {
-			return reply, fail(r, &reply, join(errTooLate, transient), transient != nil)
-		}
-		reply.Sent = time.Now()
-		result := e.attempt(ctx, r)
 		if r.OnUnserved != nil && (result.Outcome == Unknown || result.isTransient()) {
 			r.OnUnserved.Unserved()
 		}
@@ -179,10 +198,19 @@ func (e *Executor) Run(ctx context.Context, r Request) (Reply, error) {
 	}
 }
 
+// overBefore returns why the next try, 0 for the first, is not to be made, or nil.
+func (r Request) overBefore(ctx context.Context, try int) error {
+	if err := r.ended(ctx); err != nil && (!r.Detached || try > 0) {
+		return err
+	}
+	if try > 0 && !r.Until.IsZero() && !time.Now().Before(r.Until) {
+		return errTooLate
+	}
+	return nil
+}
+
 // errTooLate is the error of a request that had no reply at its Until.
 var errTooLate = errors.New("no reply in time")
-
-func (r Request) isOver() bool { return !r.Until.IsZero() && !time.Now().Before(r.Until) }
 
 // pause is Pause, until Until at the most, or until Stop is closed.
 func (r Request) pause(ctx context.Context, try int) {

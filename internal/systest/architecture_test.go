@@ -281,6 +281,8 @@ func typeName(e ast.Expr) string {
 		return typeName(e.X)
 	case *ast.IndexExpr:
 		return typeName(e.X)
+	case *ast.IndexListExpr: // several type parameters
+		return typeName(e.X)
 	case *ast.Ident:
 		return e.Name
 	}

@@ -1,0 +1,208 @@
+// Package groupcommit merges the calls that many goroutines make at the same time, as
+// databases do with their commits. While little is under way, a call goes out at once and
+// alone. What comes while enough is under way waits, and goes out as one group when
+// something returns. No timer adds to the time of a call, and there is nothing to tune: the
+// busier the server, the larger the groups.
+//
+// It does not know what is sent: its owner sends a group, and settles each of its calls.
+package groupcommit
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"time"
+)
+
+// Config says how calls are merged.
+type Config[A, R any] struct {
+	// UnderWay is how many calls that went out alone, and groups, are under way before
+	// calls wait.
+	UnderWay int
+	// Items and Bytes are the most that a group has. A call that is larger goes out in a
+	// group of its own.
+	Items, Bytes int
+	// Grace is how long a caller whose context has ended waits for the result of a call that
+	// was sent.
+	Grace time.Duration
+	// Start has f run in a goroutine.
+	Start func(f func())
+	// Commit sends a group, and settles each of its calls. It blocks until it has. It runs
+	// in a goroutine that Start has started, with several others of the same kind.
+	Commit func(calls []*Call[A, R])
+	// Lost is the result of the calls that Commit has not settled, because it did not
+	// return.
+	Lost R
+}
+
+// stalledAfter is how long calls wait at least before they are sent although enough is under
+// way: a connection may hang for as long as its timeout is, and what is under way on others
+// would return sooner. It bounds what calls lose by waiting for each other.
+const stalledAfter = 50 * time.Millisecond
+
+// Committer merges calls of one kind. It is safe for concurrent use. New makes one.
+//
+// Its goroutines are those that send groups: see [Committer.run]. Each ends when nothing waits.
+type Committer[A, R any] struct {
+	config Config[A, R]
+
+	mu          sync.Mutex // guards what follows, and the places of those that wait: Call.next
+	underWay    int        // calls that went out alone, and groups; while calls wait at least config.UnderWay
+	first, last *Call[A, R]
+	joined      uint64 // calls that have waited since the beginning; the number of the last one
+	joinedThen  uint64 // the same, when the timer fired last or was set
+	timer       *time.Timer
+	watching    bool // the timer is set; while calls wait it is
+}
+
+// New returns a committer. It starts nothing.
+func New[A, R any](config Config[A, R]) *Committer[A, R] {
+	return &Committer[A, R]{config: config}
+}
+
+// Enter asks for a call to be sent. It returns nil if the caller is to send it itself, at
+// once and alone; it must call Exit when that has returned, and before it tries again.
+// Otherwise the call waits, and the caller calls its Wait.
+func (c *Committer[A, R]) Enter(ctx context.Context, arg A, items, bytes int) *Call[A, R] {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.underWay < c.config.UnderWay {
+		c.underWay++
+		return nil
+	}
+	c.joined++
+	call := &Call[A, R]{
+		Arg: arg, Ctx: ctx, items: items, bytes: bytes, grace: c.config.Grace,
+		done: make(chan struct{}, 1), number: c.joined,
+	}
+	if c.first == nil {
+		c.first = call
+	} else {
+		c.last.next = call
+	}
+	c.last = call
+	c.watch()
+	return call
+}
+
+// Exit says that a call which went out alone has returned. If others wait, a group of them
+// takes its place.
+func (c *Committer[A, R]) Exit() {
+	if c.handOn() {
+		c.config.Start(c.run)
+	}
+}
+
+// handOn gives up a place if nothing waits, or if more is under way than should be; otherwise
+// it reports that another group takes the place.
+func (c *Committer[A, R]) handOn() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.first == nil || c.underWay > c.config.UnderWay {
+		c.underWay--
+		return false
+	}
+	return true
+}
+
+// run sends groups until nothing waits.
+func (c *Committer[A, R]) run() {
+	var calls []*Call[A, R]
+	for more := true; more; more = c.handOn() {
+		calls = c.take(calls[:0])
+		if len(calls) > 0 && !c.commit(calls) {
+			return
+		}
+		clear(calls) // which may be large
+		// The callers of this group are about to run, and many of them come back at once. If
+		// the next group were taken before, it would be small, and so would all later ones.
+		runtime.Gosched()
+	}
+}
+
+// commit sends a group. If the owner's function ends the goroutine, by [runtime.Goexit] in a
+// hook for instance, its calls are lost, and another goroutine goes on.
+func (c *Committer[A, R]) commit(calls []*Call[A, R]) (returned bool) {
+	defer func() {
+		for _, call := range calls {
+			call.Settle(c.config.Lost)
+		}
+		if !returned {
+			c.Exit()
+		}
+	}()
+	c.config.Commit(calls)
+	return true
+}
+
+// take takes the calls that have waited longest, as many as a group has, and appends them.
+func (c *Committer[A, R]) take(group []*Call[A, R]) []*Call[A, R] {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	items, bytes := 0, 0
+	for call := c.first; call != nil; call = c.first {
+		if len(group) > 0 && (items+call.items > c.config.Items || bytes+call.bytes > c.config.Bytes) {
+			break
+		}
+		if c.removeFirst() {
+			group = append(group, call)
+			items, bytes = items+call.items, bytes+call.bytes
+		}
+	}
+	return group
+}
+
+// removeFirst takes the first call out of the list, and reports whether it is to be sent: its
+// caller has not left. The committer's mutex is held.
+func (c *Committer[A, R]) removeFirst() bool {
+	call := c.first
+	c.first, call.next = call.next, nil
+	if c.first == nil {
+		c.last = nil
+	}
+	return call.state.CompareAndSwap(waiting, sent)
+}
+
+// Next takes the call that has waited longest, as if it had been in the group that is
+// being committed: whoever takes it settles it. It returns nil if none waits.
+func (c *Committer[A, R]) Next() *Call[A, R] {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for call := c.first; call != nil; call = c.first {
+		if c.removeFirst() {
+			return call
+		}
+	}
+	return nil
+}
+
+// watch sets the timer, if it is not set. The committer's mutex is held.
+func (c *Committer[A, R]) watch() {
+	if c.watching {
+		return
+	}
+	c.watching, c.joinedThen = true, c.joined
+	if c.timer == nil {
+		c.timer = time.AfterFunc(stalledAfter, c.checkStalled)
+		return
+	}
+	c.timer.Reset(stalledAfter)
+}
+
+// checkStalled starts another group if a call waits that did so when the timer fired last: what
+// is under way hangs.
+func (c *Committer[A, R]) checkStalled() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.watching = c.first != nil
+	if !c.watching {
+		return
+	}
+	stalled := c.first.number <= c.joinedThen
+	c.joinedThen = c.joined
+	c.timer.Reset(stalledAfter)
+	if stalled {
+		c.underWay++
+		c.config.Start(c.run)
+	}
+}

@@ -1,0 +1,98 @@
+package sluice
+
+import (
+	"context"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/groupcommit"
+	"github.com/sluice-go/sluice/internal/redisexec"
+)
+
+// groupsUnderWay is how many scripts of a kind a Queue has under way, for callers that send
+// one call each, before what comes waits and is merged.
+const groupsUnderWay = 2
+
+// merged is what a call gets: its part of the group's reply, in the form that the script
+// gives to a call that is sent alone, or what became of the group.
+type merged struct {
+	redisexec.Result
+	sent time.Time // just before the group or the call was sent
+}
+
+// committer sends calls with arguments of type A, each alone or merged with others.
+type committer[A any] = groupcommit.Committer[A, merged]
+
+// mergedCall is a call in a group.
+type mergedCall[A any] = groupcommit.Call[A, merged]
+
+// newCommitter returns a committer of q's, which sends groups by commit.
+func newCommitter[A any](q *Queue, commit func(calls []*mergedCall[A])) *committer[A] {
+	return groupcommit.New(groupcommit.Config[A, merged]{
+		UnderWay: groupsUnderWay, Items: maxGroup, Bytes: maxGroupBytes, Grace: redisexec.ReplyGrace,
+		Start:  func(f func()) { q.executor.Start(job(f)) },
+		Commit: commit,
+		Lost:   merged{Result: redisexec.Result{Outcome: redisexec.Unknown, Err: redisexec.ErrPanicked}},
+	})
+}
+
+// job is a function that a sender runs.
+type job func()
+
+// Run calls the function.
+func (j job) Run() { j() }
+
+// runMerged carries a request out like Executor.Run, except that its first attempt may be
+// made as a part of a group. Whatever comes of that attempt, the caller goes on alone: what may
+// be tried again it tries again by itself, with its own context, as long as it would have been
+// tried otherwise. So a group has no retries, and no caller waits for another's.
+func runMerged[A any](ctx context.Context, q *Queue, c *committer[A], arg A, items, bytes int,
+	request func(arg A) redisexec.Request,
+) (redisexec.Reply, error) {
+	var m merged
+	if call := c.Enter(ctx, arg, items, bytes); call != nil {
+		m = waitFor(call)
+	} else {
+		m = sendAlone(ctx, q, c, request(arg))
+	}
+	if m.Outcome == redisexec.Done {
+		return redisexec.Reply{Value: m.Value, Sent: m.sent}, nil
+	}
+	return q.executor.Resume(ctx, request(arg), m.Result)
+}
+
+// sendAlone sends a request once, while it has a place among those that are under way.
+func sendAlone[A any](ctx context.Context, q *Queue, c *committer[A], r redisexec.Request) merged {
+	defer c.Exit()
+	sent := time.Now()
+	return merged{q.executor.Once(ctx, r), sent}
+}
+
+// waitFor returns what became of a call that is sent in a group.
+func waitFor[A any](call *mergedCall[A]) merged {
+	m, err := call.Wait()
+	switch err {
+	case nil:
+	case groupcommit.ErrWithdrawn:
+		m.Result = redisexec.Result{Outcome: redisexec.NotSent, Err: call.Ctx.Err()}
+	default:
+		m.Result = redisexec.Result{Outcome: redisexec.Abandoned, Err: call.Ctx.Err()}
+	}
+	return m
+}
+
+// commit sends a group once, as one request. The context is no caller's: it ends with none of
+// them. It has the values of the first one's, for the client's hooks.
+//
+// deal gives each call its part of the reply. What became of a group without a reply is what
+// became of each call.
+func commit[A any](q *Queue, calls []*mergedCall[A], r redisexec.Request, deal func(value any, sent time.Time)) {
+	sent := time.Now()
+	result := q.executor.Once(context.WithoutCancel(calls[0].Ctx), r)
+	if result.Outcome == redisexec.Done {
+		deal(result.Value, sent)
+		return
+	}
+	for _, call := range calls {
+		call.Settle(merged{result, sent})
+	}
+}
