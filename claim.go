@@ -40,9 +40,6 @@ func (q *Queue) Claim(ctx context.Context, n int, lease time.Duration) ([]Entry,
 		asked := time.Now()
 		read, sent, entries, err := q.claimStep(ctx, min(n-c.count, maxGroup), lease)
 		c.add(asked, sent, entries)
-		if len(entries) > 0 {
-			q.watcher.forgetTold()
-		}
 		if err != nil {
 			return q.keepValid(ctx, &c), wrap("claim", q.name, err)
 		}
@@ -178,11 +175,19 @@ func newClaims(q *Queue, lease time.Duration) *committer[int] {
 func (q *Queue) claimStep(ctx context.Context, n int, lease time.Duration) (read int, sent time.Time, entries []Entry, err error) {
 	calls := q.claims.Acquire(lease)
 	defer q.claims.Release(lease)
+	mark, asked := q.watcher.mark(), time.Now()
 	reply, err := runMerged(ctx, q, calls, n, n, 0, func(n int) redisexec.Request { return q.claimRequest(n, lease) })
 	if err != nil {
 		return 0, time.Now(), nil, err
 	}
 	read, entries, err = decodeClaimed(reply.Value)
+	switch {
+	case err != nil:
+	case reply.Sent.Before(asked): // the mark is too late for what it says of the head
+		q.watcher.forgetTold()
+	default:
+		q.watcher.claimed(mark, reply.Sent, reply.Value, len(entries))
+	}
 	return read, reply.Sent, entries, err
 }
 

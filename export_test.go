@@ -12,3 +12,10 @@ func Names(l *Locker) (names, busy int) {
 	names, busy, _ = l.queues.Len()
 	return names, busy
 }
+
+// Clients returns for how many clients of go-redis the Queues' share is registered.
+func Clients() int {
+	clients.mu.Lock()
+	defer clients.mu.Unlock()
+	return len(clients.byAddress)
+}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/sluice-go/sluice/internal/groupcommit"
 	"github.com/sluice-go/sluice/internal/keyspace"
-	"github.com/sluice-go/sluice/internal/notify"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/taskloop"
 )
@@ -27,9 +26,10 @@ const (
 var lastTime = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // Queue is a delayed task queue. It is safe for concurrent use, by any number of
-// processes. It is not closed: it holds no resources, except a pub/sub connection and up to
-// three goroutines while a caller is in Wait, or a Worker runs, and for five seconds after, and a goroutine
-// for each command under way, which stays for 200ms to send others.
+// processes. It is not closed: it holds no resources, except a goroutine while a caller is in
+// Wait and, with all Queues on the same client (a pointer), a pub/sub connection and up to four
+// goroutines while one of them has a caller in Wait or a running Worker, and for five seconds after;
+// and a goroutine for each command under way, which stays for 200ms to send others.
 //
 // A task is scheduled until its due time has come by the server's clock, then due. A
 // claimed task is leased: it is due again by itself when the lease ends. The score of an
@@ -45,6 +45,7 @@ type Queue struct {
 	name     string
 	keys     []any  // queue, tasks, dead letters, states
 	channel  string // on which waiters are notified of an earlier task
+	idle     string // whose subscribers are counted as clients that wait
 	canceled string // on which the IDs of tasks are published that were cancelled while leased
 	watcher  watcher
 	keeper   keeper
@@ -173,9 +174,9 @@ func NewQueue(rdb redis.UniversalClient, name string, opts ...QueueOption) (*Que
 	q := &Queue{
 		executor: redisexec.New(rdb), options: options, name: name,
 		keys:    []any{key, keyspace.Companion(key, keyspace.Tasks), keyspace.Companion(key, keyspace.Dead), keyspace.Companion(key, keyspace.State)},
-		channel: keyspace.Companion(key, keyspace.Wake), canceled: keyspace.Companion(key, keyspace.Canceled),
+		channel: keyspace.Companion(key, keyspace.Wake), idle: keyspace.Companion(key, keyspace.Idle), canceled: keyspace.Companion(key, keyspace.Canceled),
 	}
-	q.watcher = watcher{queue: q, notifier: notify.New(rdb)}
+	q.watcher = watcher{queue: q, client: clients.clientOf(rdb)}
 	q.enqueues, q.dequeues = newCommitter(q, q.commitEnqueues), newCommitter(q, q.commitDequeues)
 	q.claims = groupcommit.NewKeyed(func(lease time.Duration) *committer[int] { return newClaims(q, lease) })
 	return q, nil

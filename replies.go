@@ -150,7 +150,7 @@ func outlookIn(value any) (off time.Duration, clients int) {
 // offOf returns how far off the head is that is due in so many microseconds, or in an hour.
 func offOf(us int64) time.Duration {
 	if us < 0 || us > time.Hour.Microseconds() {
-		return time.Hour
+		return farOff
 	}
 	return time.Duration(us) * time.Microsecond
 }

@@ -25,6 +25,7 @@ func (s *source) Exchange(reports []taskloop.Report, claim int) ([]taskloop.Repo
 	if claim > 0 {
 		requests = append(requests, s.queue.claimRequest(claim, s.lease))
 	}
+	mark, sent := s.queue.watcher.mark(), time.Now()
 	answers := s.queue.executor.SendAll(context.Background(), requests)
 	results := make([]taskloop.ReportResult, len(reports))
 	for i, r := range reports {
@@ -34,8 +35,8 @@ func (s *source) Exchange(reports []taskloop.Report, claim int) ([]taskloop.Repo
 		return results, taskloop.ClaimResult{}
 	}
 	claimed := decodeClaim(answers[len(reports)])
-	if len(claimed.Tasks) > 0 {
-		s.queue.watcher.forgetTold()
+	if claimed.Outcome == redisexec.Done && claimed.Err == nil {
+		s.queue.watcher.claimed(mark, sent, answers[len(reports)].Value, len(claimed.Tasks))
 	}
 	return results, claimed
 }

@@ -2,19 +2,30 @@ package sluice
 
 import (
 	"context"
+	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/background"
 	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/notify"
+	"github.com/sluice-go/sluice/internal/redisexec"
 )
 
-// Wait sleeps until a task is due, and returns nil then. It asks Redis when the queue's
-// earliest task is due, and polls again at that time, when it is notified of an earlier
-// one, and after the poll interval. All callers on one Queue share these polls.
+// Wait sleeps until a task may be due, and returns nil then. It ends when the queue's earliest
+// task is due, when it is notified of an earlier one, and when a poll has found one. Redis is
+// polled when a caller begins to wait, unless a Claim has just said when the earliest task is
+// due, and once in each poll interval. All callers on one Queue share these polls, and all Queues
+// on one client share those that find nothing.
 //
 // It is a hint: others wait for the same task, so that Claim or Pop may find nothing, and
-// the caller comes back. If the earliest task is still the one that Wait has returned for
+// the caller comes back. Of the callers on one Queue, as many return as there are tasks due, as
+// far as is known, in the order in which they came. Of the clients that wait for one task, about
+// three return at once; the others return later, one by one and ever more seldom, in case the
+// first do not take it, and the last after a poll interval.
+//
+// If the earliest task is still the one that Wait has returned for
 // before, because Claim fails for instance, Wait pauses before it returns for it again: for
 // 1ms the first time, then twice as long each time, up to 100ms or the poll interval. For
 // another task, it returns at once. So a loop around it never spins on a task that stays and
@@ -32,49 +43,167 @@ func (q *Queue) Wait(ctx context.Context) error {
 	return wrap("wait", q.name, q.watcher.wait(ctx))
 }
 
-// watcher polls a queue for all callers that wait for it: one goroutine, that of the
-// current watch. The first caller starts it, the last one to leave stops it, and its
-// result is for all who were there.
+const (
+	// firstPause and lastPause bound the pause before a head is told again.
+	firstPause = time.Millisecond
+	lastPause  = 100 * time.Millisecond
+	// passOnAfter is when the next caller is told of a task, if the one that was told before
+	// says nothing. It is longer than a claim takes.
+	passOnAfter = 20 * time.Millisecond
+	// lookAgain is when a client looks again that has heard of a task and did not ask for it,
+	// or a poll interval if that is shorter.
+	lookAgain = time.Second
+	// farOff is what the scripts say of a head that is due later, or of none.
+	farOff = time.Hour
+	// clockMargin is added to when a head is due, for what a double of the server's loses.
+	clockMargin = time.Microsecond
+)
+
+// watcher waits for the tasks of a queue, for all callers of Wait: one goroutine, that of the
+// current watch. The first caller starts it. It ends with the last one.
 type watcher struct {
-	queue    *Queue
-	notifier *notify.Notifier
+	queue  *Queue
+	client *client
 
 	mu      sync.Mutex // guards what follows
 	current *watch     // nil if no caller waits
-	waiting int        // callers of the current watch
+	waiters []*waiter  // in the order in which they came
 	told    told
+	outlook outlook
 }
 
-// told is the head for which the watches of a queue have returned last.
+// waiter is a caller of Wait.
+type waiter struct {
+	told chan error // cap 1; nil for a task that may be due
+}
+
+// told is the head for which callers were told last.
 type told struct {
-	head  string // empty if none is due
+	head  string // empty if it is not known
 	times int    // in a row
+	at    time.Time
 }
 
-// firstPause and lastPause bound the pause before a head is told again.
-const (
-	firstPause = time.Millisecond
-	lastPause  = 100 * time.Millisecond
-)
+// outlook is what is known of a queue's head, and what this client makes of it. It is good as
+// long as nothing has come on the queue's channel since mark.
+type outlook struct {
+	known   bool // else the queue has to be looked at
+	mark    notify.Mark
+	due     time.Time // when the head is
+	head    string    // tells it from others; empty if that is not known
+	askAt   time.Time // when a caller is told to ask for it; zero for never
+	callers int       // how many are
+	lookAt  time.Time // when the queue is looked at, whatever happens
+}
 
-// holdBack returns for how long a wait that began then does not tell its callers of a head
-// that is due: 0 if it is to tell them now, which is noted. A head that was told before, and
-// is still there, is told again after a pause.
-func (w *watcher) holdBack(head string, began time.Time) time.Duration {
+// watch is the goroutine of a watcher.
+type watch struct {
+	stop    context.CancelFunc
+	changed chan struct{} // cap 1: the outlook has
+}
+
+func (w *watcher) wait(ctx context.Context) error {
+	p := w.enter()
+	select {
+	case err := <-p.told:
+		return err
+	case <-ctx.Done():
+	}
+	if !w.exit(p) && <-p.told == nil {
+		w.tellNext()
+	}
+	return ctx.Err()
+}
+
+// enter adds a caller, and starts a watch if there is none.
+func (w *watcher) enter() *waiter {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if head != w.told.head {
-		w.told = told{head: head}
+	p := &waiter{told: make(chan error, 1)}
+	w.waiters = append(w.waiters, p)
+	if w.current == nil {
+		ctx, stop := context.WithCancel(context.Background())
+		w.current = &watch{stop: stop, changed: make(chan struct{}, 1)}
+		go w.run(ctx, w.current)
 	}
-	if w.told.times > 0 {
-		last := min(lastPause, w.queue.options.poll)
-		pause := backoff.Exponential(firstPause, last, w.told.times-1) - time.Since(began)
-		if pause > 0 {
-			return pause
+	return p
+}
+
+// exit takes a caller out, and reports whether it was still there. The last one stops the watch.
+func (w *watcher) exit(p *waiter) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	i := slices.Index(w.waiters, p)
+	if i < 0 {
+		return false
+	}
+	w.waiters = slices.Delete(w.waiters, i, i+1)
+	w.stopIfDone()
+	return true
+}
+
+// stopIfDone stops the watch if there is no caller left. The mutex is held.
+func (w *watcher) stopIfDone() {
+	if len(w.waiters) == 0 && w.current != nil {
+		w.current.stop()
+		w.current = nil
+	}
+}
+
+// tell tells the first callers, n at most. The mutex is held.
+func (w *watcher) tell(n int, err error) {
+	n = min(n, len(w.waiters))
+	for _, p := range w.waiters[:n] {
+		p.told <- err
+	}
+	w.waiters = slices.Delete(w.waiters, 0, n)
+	w.stopIfDone()
+}
+
+// tellNext passes on what a caller was told and makes no use of.
+func (w *watcher) tellNext() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.tell(1, nil)
+}
+
+// fail tells all callers of an error, if the watch is the current one.
+func (w *watcher) fail(this *watch, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.current == this {
+		w.outlook.known = false
+		w.tell(len(w.waiters), err)
+	}
+}
+
+// next tells as many callers to ask as the outlook says, if it is time, and returns the outlook.
+// It reports whether there are callers left. Until one that was told has asked, the head is not
+// known.
+func (w *watcher) next(this *watch) (outlook, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	o := &w.outlook
+	now := time.Now()
+	if w.current == this && o.known && !o.askAt.IsZero() && !now.Before(o.askAt) {
+		if o.head == "" || o.head != w.told.head {
+			w.told = told{head: o.head}
 		}
+		w.told.times++
+		w.told.at = now
+		o.known, o.askAt = false, time.Time{}
+		o.lookAt = now.Add(min(max(passOnAfter, w.pause()), w.queue.options.poll))
+		w.tell(o.callers, nil)
 	}
-	w.told.times++
-	return 0
+	return *o, w.current == this
+}
+
+// pause returns the pause before the head that was told last is told again. The mutex is held.
+func (w *watcher) pause() time.Duration {
+	if w.told.head == "" {
+		return 0
+	}
+	return backoff.Exponential(firstPause, min(lastPause, w.queue.options.poll), w.told.times-1)
 }
 
 // forgetTold has the next head told at once, whichever it is: tasks were taken, so that the
@@ -85,118 +214,208 @@ func (w *watcher) forgetTold() {
 	w.told = told{}
 }
 
-// watch is one wait, shared.
-type watch struct {
-	stop context.CancelFunc
-	over chan struct{} // closed when err is set
-	err  error
-}
-
-func (w *watcher) wait(ctx context.Context) error {
-	current := w.enter()
-	defer w.exit(current)
-	select {
-	case <-current.over:
-		return current.err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// enter counts the caller as one of the current watch, which it starts if there is none.
-func (w *watcher) enter() *watch {
+// resume finds out, for a new watch, whether the outlook is good.
+func (w *watcher) resume() {
+	mark := w.client.notifier.Mark(w.queue.channel)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.current == nil {
-		ctx, stop := context.WithCancel(context.Background())
-		w.current, w.waiting = &watch{stop: stop, over: make(chan struct{})}, 0
-		go w.run(ctx, w.current)
+	if o := &w.outlook; !o.known || !mark.Follows(o.mark) {
+		o.known, o.lookAt = false, time.Now()
+	} else {
+		w.hear(mark)
 	}
-	w.waiting++
-	return w.current
 }
 
-// exit counts the caller out. The last one stops the watch.
-func (w *watcher) exit(of *watch) {
+// heard deals with a notification.
+func (w *watcher) heard() {
+	mark := w.client.notifier.Mark(w.queue.channel)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.current != of {
-		return // it is over
-	}
-	w.waiting--
-	if w.waiting == 0 {
-		of.stop()
-		w.current = nil
+	switch o := &w.outlook; {
+	case mark.Follows(o.mark):
+		w.hear(mark)
+	case mark.Confirmed: // what was published before is lost
+		o.known, o.lookAt = false, time.Now()
 	}
 }
 
+// hear takes what was announced since the outlook's mark, if anything was. The mutex is held.
+func (w *watcher) hear(mark notify.Mark) {
+	if mark.Since(w.outlook.mark) <= 0 {
+		return
+	}
+	a := notify.ParseAnnouncement(mark.Message)
+	o := outlook{known: true, mark: mark, due: mark.At.Add(a.Off), lookAt: w.outlook.lookAt}
+	if a.Off > 0 {
+		o.due = o.due.Add(clockMargin)
+	}
+	w.draw(&o, a)
+}
+
+// draw decides whether and when this client asks for a head, and notes that. The mutex is held.
+func (w *watcher) draw(o *outlook, a notify.Announcement) {
+	within := min(lookAgain, w.queue.options.poll)
+	after, asks := a.Ask(rand.Float64(), within)
+	o.callers, o.askAt = a.Callers(), o.due.Add(after)
+	again := o.due
+	switch {
+	case a.Off >= farOff:
+		o.askAt = time.Time{}
+	case !asks:
+		o.askAt, again = time.Time{}, o.due.Add(backoff.Half(within))
+	default:
+		again = o.lookAt
+	}
+	if again.Before(o.lookAt) {
+		o.lookAt = again
+	}
+	w.outlook = *o
+}
+
+// isNewer reports whether the outlook rests on messages that came after the mark. The mutex is held.
+func (w *watcher) isNewer(mark notify.Mark) bool {
+	return w.outlook.mark.Follows(mark) && w.outlook.mark.Since(mark) > 0
+}
+
+// looked takes what a look has found that was sent then.
+func (w *watcher) looked(h head, mark notify.Mark, sent time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	before, now := w.outlook, time.Now()
+	lookAt := sent.Add(w.queue.options.poll)
+	if w.isNewer(mark) {
+		w.outlook.lookAt = lookAt
+		return
+	}
+	o := outlook{known: true, mark: mark, due: now.Add(h.off), head: h.id, lookAt: lookAt, callers: 1}
+	if h.off > 0 {
+		o.due = o.due.Add(clockMargin)
+		w.draw(&o, notify.Announcement{Clients: h.clients, Off: h.off})
+		return
+	}
+	if before.known && before.mark.Confirmed && before.due.After(now) {
+		w.client.notifier.RequestPing() // it should have been announced
+	}
+	o.askAt = now
+	if again := w.told.at.Add(w.pause()); h.id == w.told.head && again.After(now) {
+		o.known, o.askAt, o.lookAt = false, time.Time{}, again // perhaps another one is the head by then
+	}
+	w.outlook = o
+}
+
+// claimed takes what the reply to a claim says of the head, and to how many tasks the claim was.
+//
+// A client that got a task asks for the next one. Of those that did not, each second one does:
+// else those that have looked for one task would all look for each that follows. The others
+// hear of it as if it had been announced.
+func (w *watcher) claimed(mark notify.Mark, sent time.Time, reply any, brought int) {
+	off, clients := outlookIn(reply)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if brought > 0 {
+		w.told = told{}
+	}
+	now := time.Now()
+	o := outlook{known: true, mark: mark, due: now.Add(off), lookAt: sent.Add(w.queue.options.poll)}
+	if off > 0 {
+		o.due = o.due.Add(clockMargin)
+	}
+	switch before := w.outlook; {
+	case !mark.Confirmed || w.isNewer(mark):
+		return
+	case before.known && before.mark.Follows(mark) && before.due.After(now) && before.due.Before(o.due):
+		w.outlook.lookAt = o.lookAt
+		return // a claim that was carried out later has seen another head, perhaps
+	case off == 0 && brought == 0: // it says that a task is due, and has brought none
+		o.known, o.lookAt = false, now
+		w.outlook = o
+	case brought > 0 || rand.N(2) == 0:
+		w.draw(&o, notify.Announcement{Off: off})
+	default:
+		w.draw(&o, notify.Announcement{Clients: clients, Off: off})
+	}
+	if w.current != nil {
+		background.Signal(w.current.changed)
+	}
+}
+
+// mark returns what was published so far. It is taken before a claim or a look is sent.
+func (w *watcher) mark() notify.Mark { return w.client.notifier.Mark(w.queue.channel) }
+
+// run is the watch.
 func (w *watcher) run(ctx context.Context, this *watch) {
 	defer this.stop()
-	this.err = w.poll(ctx)
-	w.forget(this) // a caller that comes now needs a new poll
-	close(this.over)
-}
-
-func (w *watcher) forget(this *watch) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.current == this {
-		w.current = nil
-	}
-}
-
-// poll returns when something is due, when a poll fails, or when ctx ends.
-func (w *watcher) poll(ctx context.Context) error {
-	q := w.queue
-	// Before the first poll, so that what is published after it is not missed where the
-	// subscription is confirmed already.
-	listener := w.notifier.Join(q.channel)
-	defer w.notifier.Leave(q.channel, listener)
+	q, n := w.queue, w.client.notifier
+	listener := n.Join(q.channel)
+	defer n.Leave(q.channel, listener)
+	counted := n.JoinBriefly(q.idle)
+	defer n.Leave(q.idle, counted)
+	look := &idleLook{queue: q, found: make(chan lookResult, 1)}
+	defer w.client.looker.cancel(look)
 	select {
-	case <-listener.C: // it is confirmed: the first poll is still to come
+	case <-listener.C: // the mark that resume takes has it
 	default:
 	}
-	began := time.Now()
-	missed := false // what is due at the next poll, no notification and no earlier poll has announced
-	for {
-		off, head, err := w.next(ctx)
-		if err != nil {
-			return err
-		}
-		if off == 0 {
-			off = w.holdBack(head, began)
-		}
-		if off == 0 {
-			if missed {
-				w.notifier.RequestPing()
-			}
-			return nil
-		}
-		timer := time.NewTimer(min(off, q.options.poll))
-		select {
-		case <-listener.C:
-			missed = false
-		case <-timer.C:
-			missed = off > q.options.poll
-		case <-ctx.Done():
-			err = ctx.Err()
-		}
-		timer.Stop()
-		if err != nil {
-			return err
+	w.resume()
+	for err := error(nil); err == nil; {
+		err = w.turn(ctx, this, look, listener)
+		if err != nil && ctx.Err() == nil {
+			w.fail(this, err)
 		}
 	}
 }
 
-// next asks how far off the queue's earliest task is: 0 if it is due, and then which it is.
-func (w *watcher) next(ctx context.Context) (off time.Duration, head string, err error) {
-	reply, err := w.queue.executor.Run(ctx, scriptNext.Request(w.queue.keys[:1], w.queue.channel))
+// turn does what is due, and waits for one event. The error is that of a look, or ctx's.
+func (w *watcher) turn(ctx context.Context, this *watch, look *idleLook, listener *notify.Listener) error {
+	o, current := w.next(this)
+	if !current {
+		return context.Canceled
+	}
+	alarm := o.askAt
+	switch {
+	case o.known: // nothing else is expected: others' queues may be looked at at the same time
+		w.client.looker.plan(look, plan{o.lookAt, w.queue.options.poll / 2})
+	case !o.lookAt.After(time.Now()):
+		return w.lookAlone(ctx)
+	default:
+		alarm = o.lookAt
+	}
+	var due <-chan time.Time
+	if !alarm.IsZero() {
+		timer := time.NewTimer(time.Until(alarm))
+		defer timer.Stop()
+		due = timer.C
+	}
+	select {
+	case <-listener.C:
+		w.heard()
+	case <-this.changed:
+	case <-due:
+	case r := <-look.found:
+		if r.failed {
+			return w.lookAlone(ctx)
+		}
+		w.looked(r.head, r.mark, r.sent)
+	case <-ctx.Done():
+	}
+	return ctx.Err()
+}
+
+// lookAlone looks at the queue, and tries again where that may help.
+func (w *watcher) lookAlone(ctx context.Context) error {
+	mark, sent := w.mark(), time.Now()
+	reply, err := w.queue.executor.Run(ctx, w.queue.nextRequest())
 	if err != nil {
-		return 0, "", err
+		return err
 	}
 	heads, err := decodeNext(reply.Value, 1)
 	if err != nil {
-		return 0, "", err
+		return err
 	}
-	return heads[0].off, heads[0].id, nil
+	w.looked(heads[0], mark, sent)
+	return nil
+}
+
+func (q *Queue) nextRequest() redisexec.Request {
+	return scriptNext.Request(q.keys[:1], q.channel)
 }

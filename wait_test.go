@@ -1,10 +1,17 @@
 package sluice_test
 
 import (
+	"context"
 	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -67,5 +74,213 @@ func TestQueue_AnnouncesItsHead(t *testing.T) {
 		require.Equal(b, "d", claim())
 		b.Enqueue(sluice.Added, sluice.Task{ID: "f"})
 		require3(1, 1, 0, "nothing was published by a claim that left no head for the next second")
+	})
+}
+
+// herd is many clients that wait for the tasks of one queue.
+type herd struct {
+	asked   atomic.Int64       // Waits that returned
+	claimed chan time.Duration // how late
+	deaf    atomic.Int64       // so many of the next callers that are told do not claim, and die
+	all     sync.WaitGroup
+	stop    context.CancelFunc
+}
+
+// startHerd starts clients, each with a caller that waits and claims.
+func startHerd(t *testing.T, m *miniredis.Miniredis, n int, opts ...sluice.QueueOption) *herd {
+	h := &herd{claimed: make(chan time.Duration, 10_000)}
+	ctx, stop := context.WithCancel(t.Context())
+	h.stop = func() {
+		stop()
+		h.all.Wait()
+		time.Sleep(time.Minute) // so that what lingers has ended
+	}
+	for range n {
+		rdb := systest.BubbleClient(t, systest.BubbleDialer(m))
+		q, err := sluice.NewQueue(rdb, "q", opts...)
+		require.NoError(t, err)
+		h.all.Go(func() {
+			defer func() { _ = rdb.Close() }()
+			for q.Wait(ctx) == nil {
+				h.asked.Add(1)
+				if h.deaf.Add(-1) >= 0 {
+					return
+				}
+				es, err := q.Claim(ctx, 1, time.Minute)
+				if err != nil {
+					return
+				}
+				for _, e := range es {
+					h.claimed <- time.Since(e.Time().Add(-time.Minute))
+					_ = q.Dequeue(ctx, e)
+				}
+			}
+		})
+		time.Sleep(time.Second / time.Duration(n)) // they do not poll together
+	}
+	time.Sleep(time.Second)
+	return h
+}
+
+// Of many clients that wait, few ask for a task: those that are told when it is enqueued, and
+// those that have a timer for when it is due.
+func TestQueue_FewAskForOneTask(t *testing.T) {
+	for name, delay := range map[string]time.Duration{"due at once": 0, "due later": 300 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+				h := startHerd(t, m, 60)
+				q, err := sluice.NewQueue(rdb, "q")
+				require.NoError(t, err)
+				const tasks = 40
+				for i := range tasks {
+					_, err := q.Enqueue(t.Context(), sluice.Task{ID: fmt.Sprint(i), Delay: delay})
+					require.NoError(t, err)
+					time.Sleep(25 * time.Millisecond)
+				}
+				time.Sleep(delay)
+				// Five for each on average, and 40 tasks make it a narrow distribution: all would be 60.
+				require.Less(t, int(h.asked.Load()), 12*tasks)
+				time.Sleep(2 * time.Second)
+				require.Len(t, h.claimed, tasks)
+				h.stop()
+			})
+		})
+	}
+}
+
+// If much is due, all clients ask, so that all get to work at once.
+func TestQueue_AllAskForManyTasks(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+		h := startHerd(t, m, 30)
+		q, err := sluice.NewQueue(rdb, "q")
+		require.NoError(t, err)
+		tasks := make([]sluice.Task, 200)
+		for i := range tasks {
+			tasks[i].ID = fmt.Sprint(i)
+		}
+		_, err = q.EnqueueBatch(t.Context(), tasks)
+		require.NoError(t, err)
+		time.Sleep(500 * time.Microsecond) // the tasks of a batch are a microsecond apart
+		require.Len(t, h.claimed, len(tasks), "without a pause")
+		h.stop()
+	})
+}
+
+// A task of which those that were told first make nothing is found by another client within a
+// second.
+func TestQueue_OthersAskIfTheFirstDie(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+		h := startHerd(t, m, 30, sluice.WithPollInterval(time.Hour))
+		q, err := sluice.NewQueue(rdb, "q")
+		require.NoError(t, err)
+		h.deaf.Store(15)
+		_, err = q.Enqueue(t.Context(), sluice.Task{ID: "a"})
+		require.NoError(t, err)
+		require.LessOrEqual(t, <-h.claimed, 1100*time.Millisecond)
+		h.stop()
+	})
+}
+
+// countScripts counts the scripts that the server is sent.
+func countScripts(m *miniredis.Miniredis) *atomic.Int64 {
+	var n atomic.Int64
+	m.Server().SetPreHook(func(_ *server.Peer, command string, _ ...string) bool {
+		if command == "EVALSHA" || command == "EVAL" {
+			n.Add(1)
+		}
+		return false
+	})
+	return &n
+}
+
+// The Queues of one client share a pub/sub connection, and are looked at together. One that
+// fails costs the others nothing.
+func TestQueue_ShareOneConnectionAndOneLook(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+		ctx, stop := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		ended := make(chan string, 300)
+		for i := range 300 {
+			q, err := sluice.NewQueue(rdb, fmt.Sprint(i))
+			require.NoError(t, err)
+			all.Go(func() {
+				_ = q.Wait(ctx)
+				ended <- fmt.Sprint(i)
+			})
+			time.Sleep(7 * time.Millisecond) // they begin to wait at different times
+		}
+		require.Len(t, m.PubSubChannels("*:wake"), 300)
+		time.Sleep(10*time.Second + time.Second/2)
+		require.NoError(t, m.Set("Queue:7", "of another type"))
+		require.Equal(t, "7", <-ended)
+		before := m.CurrentConnectionCount()
+		scripts := countScripts(m)
+		time.Sleep(10 * time.Second)
+		require.LessOrEqual(t, int(scripts.Load()), 10*3, "two for 299 queues, and now and then one more")
+		require.LessOrEqual(t, m.CurrentConnectionCount(), before)
+		_, err := m.ZAdd("Queue:123", 1, "foreign")
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		require.Equal(t, "123", <-ended)
+		stop()
+		all.Wait()
+		time.Sleep(time.Minute)
+		require.Empty(t, m.PubSubChannels("*"))
+		time.Sleep(time.Minute)
+		require.LessOrEqual(t, int(scripts.Load()), 12*3)
+	})
+}
+
+// What the Queues of a client share is forgotten with them.
+func TestQueue_WhatIsSharedIsCollected(t *testing.T) {
+	make100 := func() {
+		for range 100 {
+			rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+			for range 2 {
+				_, err := sluice.NewQueue(rdb, "q")
+				require.NoError(t, err)
+			}
+			require.NoError(t, rdb.Close())
+		}
+	}
+	make100()
+	require.Eventually(t, func() bool {
+		runtime.GC()
+		return sluice.Clients() < 50 // other tests have some
+	}, 30*time.Second, 10*time.Millisecond)
+}
+
+// Of the callers on one Queue one is told of a task, in the order in which they came. If that
+// one does not claim, the next is told.
+func TestQueue_TellsOneCallerATask(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+		q, err := sluice.NewQueue(rdb, "q", sluice.WithPollInterval(time.Hour))
+		require.NoError(t, err)
+		var all sync.WaitGroup
+		told := make(chan int, 10)
+		for i := range 4 {
+			all.Go(func() {
+				require.NoError(t, q.Wait(t.Context()))
+				told <- i
+			})
+			time.Sleep(time.Second)
+		}
+		_, err = q.Enqueue(t.Context(), sluice.Task{ID: "a"})
+		require.NoError(t, err)
+		synctest.Wait()
+		require.Equal(t, 0, <-told)
+		require.Empty(t, told)
+		_, err = q.Claim(t.Context(), 1, 30*time.Minute)
+		require.NoError(t, err)
+		time.Sleep(29 * time.Minute)
+		require.Empty(t, told, "it was claimed")
+		time.Sleep(time.Minute + time.Second)
+		require.Equal(t, 1, <-told, "when the lease has ended")
+		for i := range 2 {
+			time.Sleep(time.Second)
+			require.Equal(t, 2+i, <-told, "it is not claimed")
+		}
+		all.Wait()
+		time.Sleep(time.Minute)
 	})
 }

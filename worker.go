@@ -203,8 +203,8 @@ func (w *Worker) Run(ctx context.Context) error {
 		return invalid("run", "handlers of an earlier Run have not returned")
 	}
 	if ctx.Err() == nil {
-		canceled := w.Queue.watcher.notifier.JoinMessages(w.Queue.canceled)
-		defer w.Queue.watcher.notifier.Leave(w.Queue.canceled, canceled)
+		canceled := w.Queue.watcher.client.notifier.JoinMessages(w.Queue.canceled)
+		defer w.Queue.watcher.client.notifier.Leave(w.Queue.canceled, canceled)
 		config.Canceled = canceled.Messages
 	}
 	if left := taskloop.Run(ctx, config); left != nil {

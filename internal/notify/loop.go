@@ -91,6 +91,7 @@ func (n *Notifier) plan(now time.Time) plan {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	p := plan{pause: foreverPause}
+	n.nextTurn = time.Time{}
 	n.dropUnused(now, &p)
 	if n.closed || len(n.subscriptions) == 0 {
 		return plan{end: true}
@@ -110,6 +111,7 @@ func (n *Notifier) plan(now time.Time) plan {
 	if since := n.conn.owesAnswer(); !since.IsZero() {
 		p.dueAt(since.Add(silence), now)
 	}
+	n.nextTurn = now.Add(p.pause)
 	return p
 }
 
@@ -119,8 +121,8 @@ func (n *Notifier) dropUnused(now time.Time, p *plan) {
 		if len(s.listeners) > 0 {
 			continue
 		}
-		if now.Sub(s.idleSince) < linger {
-			p.dueAt(s.idleSince.Add(linger), now)
+		if now.Sub(s.idleSince) < s.linger {
+			p.dueAt(s.idleSince.Add(s.linger), now)
 			continue
 		}
 		delete(n.subscriptions, channel)
@@ -202,11 +204,14 @@ func (n *Notifier) handle(message any) {
 	case *redis.Subscription:
 		if s := n.subscriptions[m.Channel]; s != nil && s.state != wanted && m.Kind == "subscribe" {
 			s.state = confirmed
+			n.subscribed++
+			s.mark.subscribed = n.subscribed
 			s.notify()
 		}
 	case *redis.Message:
 		if s := n.subscriptions[m.Channel]; s != nil {
-			s.received++
+			s.mark.received++
+			s.mark.Message, s.mark.At = m.Payload, time.Now()
 			s.notify()
 			s.pass(m.Payload)
 		}

@@ -20,6 +20,9 @@ const (
 	// linger is how long a subscription outlives its last listener, so that a loop of
 	// short waits subscribes once.
 	linger = 5 * time.Second
+	// briefLinger is that of JoinBriefly. It bounds how long a client counts as one that waits
+	// after its caller has gone to work, and is longer than a claim takes.
+	briefLinger = 50 * time.Millisecond
 	// silence is how long the connection may owe an answer before it is taken for dead.
 	silence = 2 * time.Second
 	// retryDeniedAfter is when a subscription that access rules forbid is tried again: an
@@ -50,7 +53,9 @@ type Notifier struct {
 
 	mu            sync.Mutex // guards what follows
 	subscriptions map[string]*subscription
-	peak          int // the most of them so far, see shrink.Map
+	peak          int       // the most of them so far, see shrink.Map
+	subscribed    int       // how often a subscription was confirmed
+	nextTurn      time.Time // when the loop's next turn comes by itself; zero for at once
 	pingWanted    bool
 	closed        bool
 }
@@ -68,9 +73,30 @@ const messagesKept = 100
 type subscription struct {
 	state     subscriptionState
 	listeners []*Listener
-	received  int       // messages so far
+	linger    time.Duration
+	mark      Mark      // but for whether it is confirmed
 	idleSince time.Time // when the last listener left
 }
+
+// Mark is what has come on a channel by a certain time. Between two marks that are equal and
+// Confirmed, nothing that was published was lost, and nothing has come.
+type Mark struct {
+	Confirmed bool
+	Message   string    // the last one
+	At        time.Time // when it came
+
+	subscribed int // subscriptions of the notifier that were confirmed when this one was
+	received   int // messages since the subscription was made
+}
+
+// Follows reports whether a mark is of the same subscription as an earlier one, with no
+// messages lost between.
+func (m Mark) Follows(earlier Mark) bool {
+	return m.Confirmed && earlier.Confirmed && m.subscribed == earlier.subscribed
+}
+
+// Since returns how many messages have come since an earlier mark, which m Follows.
+func (m Mark) Since(earlier Mark) int { return m.received - earlier.received }
 
 type subscriptionState int
 
@@ -92,21 +118,27 @@ func New(rdb redis.UniversalClient) *Notifier {
 // the subscription is confirmed: a message that was published before that is lost, so
 // the caller has to poll again then.
 func (n *Notifier) Join(channel string) *Listener {
-	return n.join(channel, &Listener{C: make(chan struct{}, 1)})
+	return n.join(channel, linger, &Listener{C: make(chan struct{}, 1)})
+}
+
+// JoinBriefly is Join on a channel that no listener needs for long after it has left: one whose
+// subscribers are counted.
+func (n *Notifier) JoinBriefly(channel string) *Listener {
+	return n.join(channel, briefLinger, &Listener{C: make(chan struct{}, 1)})
 }
 
 // JoinMessages is Join for a listener that is given the messages too, as far as it reads
 // them.
 func (n *Notifier) JoinMessages(channel string) *Listener {
-	return n.join(channel, &Listener{C: make(chan struct{}, 1), Messages: make(chan string, messagesKept)})
+	return n.join(channel, linger, &Listener{C: make(chan struct{}, 1), Messages: make(chan string, messagesKept)})
 }
 
-func (n *Notifier) join(channel string, l *Listener) *Listener {
+func (n *Notifier) join(channel string, linger time.Duration, l *Listener) *Listener {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s := n.subscriptions[channel]
 	if s == nil {
-		s = &subscription{}
+		s = &subscription{linger: linger}
 		n.subscriptions[channel] = s
 	}
 	s.listeners = append(s.listeners, l)
@@ -132,7 +164,7 @@ func (n *Notifier) Leave(channel string, l *Listener) {
 	s.listeners = slices.DeleteFunc(s.listeners, func(other *Listener) bool { return other == l })
 	if len(s.listeners) == 0 {
 		s.idleSince = time.Now()
-		if !n.closed {
+		if !n.closed && s.idleSince.Add(s.linger).Before(n.nextTurn) {
 			n.loop.Wake()
 		}
 	}
@@ -154,9 +186,22 @@ func (n *Notifier) Received(channel string) int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if s := n.subscriptions[channel]; s != nil {
-		return s.received
+		return s.mark.received
 	}
 	return 0
+}
+
+// Mark returns what has come on a channel so far.
+func (n *Notifier) Mark(channel string) Mark {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s := n.subscriptions[channel]
+	if s == nil {
+		return Mark{}
+	}
+	m := s.mark
+	m.Confirmed = s.state == confirmed
+	return m
 }
 
 // RequestPing has the connection tested. Call it when a listener has found by polling

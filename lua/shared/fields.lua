@@ -206,11 +206,11 @@ local function outlook(channel)
   return math.max(math.ceil((head - now) * 1000000), 0), head - now <= 1 and waiters(channel) or 0
 end
 
--- Publishes the head: how many clients wait, how many tasks are due, and how many microseconds off
--- the head is. Few of many clients that hear of it ask for it. Only a hint: if the server denies
+-- Publishes the head: how many clients wait, how many tasks are due within a millisecond (those of
+-- a batch are a microsecond apart), and how many microseconds off the head is. Few of many clients that hear of it ask for it. Only a hint: if the server denies
 -- a command, waiters still poll.
 local function announce(channel, off, clients)
-  local due = off == 0 and redis.pcall('ZCOUNT', queue, '-inf', text(now)) or 1
+  local due = off <= 1000 and redis.pcall('ZCOUNT', queue, '-inf', text(now + 0.001)) or 1
   if type(due) ~= 'number' then due = 1 end
   redis.pcall('PUBLISH', channel, string.format('%.0f %.0f %.0f', clients, due, off))
 end
