@@ -47,6 +47,7 @@ type client struct {
 
 	produce   context.Context // ends when producers must stop
 	consume   context.Context // ends when all tasks are done
+	handles   sync.Map        // queueHandle to *sluice.Queue: calls of several goroutines on one are merged
 	producers sync.WaitGroup  // goroutines that produce
 	consumers sync.WaitGroup  // goroutines that consume
 }

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/sluice-go/sluice"
@@ -27,21 +28,45 @@ const (
 
 var queues = []string{loopQueue, workQueue, popQueue, plainQueue}
 
-// queue returns a queue with a duplicate policy.
+// queueHandle is what the goroutines share that want the same.
+type queueHandle struct {
+	name   string
+	policy sluice.Duplicates
+}
+
+// queue returns a queue with a duplicate policy, the same one each time.
 func (c *client) queue(name string, policy sluice.Duplicates) *sluice.Queue {
+	handle := queueHandle{name, policy}
+	if q, ok := c.handles.Load(handle); ok {
+		return q.(*sluice.Queue)
+	}
 	q, err := sluice.NewQueue(c.rdb, name, sluice.WithDuplicates(policy),
 		sluice.WithMaxAttempts(maxAttempts), sluice.WithPollInterval(200*time.Millisecond))
 	if err != nil {
 		panic(err)
 	}
-	return q
+	first, _ := c.handles.LoadOrStore(handle, q)
+	return first.(*sluice.Queue)
 }
 
-// enqueue enqueues one task, or a batch.
+// enqueue enqueues one task, a batch, or several tasks from as many goroutines.
 func (c *client) enqueue(rng *rand.Rand) {
 	work(rng, 60*time.Millisecond)
 	name := queues[rng.IntN(len(queues))]
 	policy := sluice.Duplicates(rng.IntN(4))
+	if rng.IntN(20) > 0 {
+		c.enqueueOn(rng, name, policy)
+		return
+	}
+	var all sync.WaitGroup
+	for range 12 {
+		seed := rng.Uint64()
+		all.Go(func() { c.enqueueOn(rand.New(rand.NewPCG(seed, 0)), name, policy) })
+	}
+	all.Wait()
+}
+
+func (c *client) enqueueOn(rng *rand.Rand, name string, policy sluice.Duplicates) {
 	n := 1
 	if rng.IntN(6) == 0 {
 		n = 2 + rng.IntN(12)
