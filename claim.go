@@ -200,23 +200,19 @@ func (c *claims) commit(calls []*mergedCall[int]) {
 		n += call.Arg
 	}
 	commit(c.queue, calls, c.queue.claimRequest(n, c.lease), func(value any, sent time.Time) {
-		head, tasks := splitClaimed(value)
+		tasks := claimedIn(value)
 		deal := func(call *mergedCall[int]) {
-			mine := tasks[:min(3*call.Arg, len(tasks))]
-			m := merged{redisexec.Result{Value: value}, sent} // a reply of another form is for each to reject
-			if head != nil {
-				m.Value = append(head, mine...)
-			}
-			if call.Settle(m) {
-				tasks = tasks[len(mine):]
+			mine, others := cutClaimed(value, call.Arg)
+			if call.Settle(merged{redisexec.Result{Value: mine}, sent}) {
+				value, tasks = others, tasks-min(call.Arg, tasks)
 			}
 		}
 		for _, call := range calls {
 			deal(call)
 		}
-		c.passOn(deal, func() bool { return len(tasks) > 0 })
-		if len(tasks) > 0 {
-			_, left, _ := decodeClaimed(append(head, tasks...))
+		c.passOn(deal, func() bool { return tasks > 0 })
+		if tasks > 0 {
+			_, left, _ := decodeClaimed(value)
 			c.queue.giveBack(calls[0].Ctx, left)
 		}
 	})
@@ -234,7 +230,7 @@ func (c *claims) passOn(deal func(call *mergedCall[int]), isLeft func() bool) {
 }
 
 func (q *Queue) claimRequest(n int, lease time.Duration) redisexec.Request {
-	return scriptClaim.Request(q.keys, n, micros(ceilMicros(lease)), q.options.maxAttempts, q.channel)
+	return q.exchangeRequest(nil, n, lease)
 }
 
 // Pop takes up to n due tasks out of the queue, earliest first. A task is handed to one

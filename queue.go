@@ -50,7 +50,7 @@ type Queue struct {
 	watcher  watcher
 	keeper   keeper
 	enqueues *committer[packedTask]
-	dequeues *committer[[]endedClaim]
+	dequeues *committer[[]taskloop.Item]
 	claims   *groupcommit.Keyed[time.Duration, int, merged]
 }
 

@@ -35,7 +35,7 @@ func decodeInts[I ~int64](value any, n int) ([]I, error) {
 	return out, nil
 }
 
-// decodeAnswers decodes what dequeue.lua, giveback.lua and bury.lua say of n tasks.
+// decodeAnswers decodes what giveback.lua and bury.lua say of n tasks.
 func decodeAnswers(value any, n int) ([]taskloop.Answer, error) {
 	answers, err := decodeInts[taskloop.Answer](value, n)
 	if err != nil {
@@ -83,7 +83,27 @@ func appendOutcomes(to []Outcome, value any, n int) (outcomes []Outcome, next st
 	return to, next, nil
 }
 
-// decodeClaimed decodes the reply of claim.lua.
+// exchangeParts is how many parts the reply of exchange.lua has: five that decodeClaimed decodes,
+// one for decodeFinished, and two that outlookIn reads.
+const exchangeParts = 8
+
+// decodeFinished decodes what exchange.lua says of n tasks that it was to finish.
+func decodeFinished(value any, n int) ([]taskloop.Answer, error) {
+	list, ok := value.([]any)
+	if !ok || len(list) != exchangeParts {
+		return nil, redisexec.Unexpected(value)
+	}
+	if answers, ok := list[5].([]any); !ok || len(answers) > 0 {
+		return decodeAnswers(list[5], n)
+	}
+	all := make([]taskloop.Answer, n)
+	for i := range all {
+		all[i] = taskloop.Accepted
+	}
+	return all, nil
+}
+
+// decodeClaimed decodes what exchange.lua has claimed.
 func decodeClaimed(value any) (read int, entries []Entry, err error) {
 	return decodeClaimedAs(value, func(e Entry) Entry { return e })
 }
@@ -95,24 +115,38 @@ func decodeClaimedTasks(value any) (read int, tasks []taskloop.Task, err error) 
 	})
 }
 
-// decodeClaimedAs decodes how many were read, the score of all, two numbers that outlookIn
-// reads, then id, attempt and payload of each.
+// decodeClaimedAs decodes how many were read, the score of all, their IDs, the attempts unless
+// all are first ones, and the payloads unless all are empty.
 func decodeClaimedAs[E any](value any, as func(Entry) E) (read int, entries []E, err error) {
-	head, list := splitClaimed(value)
-	if head == nil {
+	list, ok := value.([]any)
+	if !ok || len(list) != exchangeParts {
 		return 0, nil, redisexec.Unexpected(value)
 	}
-	if _, err := decodeInts[int64](head[2:], 2); err != nil {
+	if _, err := decodeInts[int64](list[6:], 2); err != nil {
 		return 0, nil, err
 	}
-	seen, _ := head[0].(int64)
-	score, err := decodeScore(head[1])
+	seen, _ := list[0].(int64)
+	score, err := decodeScore(list[1])
 	if err != nil {
 		return 0, nil, err
 	}
-	entries = make([]E, 0, len(list)/3)
-	for i := 0; i < len(list); i += 3 {
-		e, err := decodeTask(list[i], list[i+1], list[i+2])
+	ids, isList := list[2].([]any)
+	attempts, areAttempts := list[3].([]any)
+	payloads, arePayloads := list[4].([]any)
+	if !isList || !areAttempts || !arePayloads ||
+		len(attempts) > 0 && len(attempts) != len(ids) || len(payloads) > 0 && len(payloads) != len(ids) {
+		return 0, nil, redisexec.Unexpected(value)
+	}
+	entries = make([]E, 0, len(ids))
+	for i, id := range ids {
+		var attempt, payload any = int64(1), ""
+		if len(attempts) > 0 {
+			attempt = attempts[i]
+		}
+		if len(payloads) > 0 {
+			payload = payloads[i]
+		}
+		e, err := decodeTask(id, attempt, payload)
 		if err != nil {
 			return 0, nil, err
 		}
@@ -122,14 +156,47 @@ func decodeClaimedAs[E any](value any, as func(Entry) E) (read int, entries []E,
 	return int(seen), entries, nil
 }
 
-// splitClaimed returns the four that stand first in a reply of claim.lua, and the three of each
-// task. Of another reply it returns nil.
-func splitClaimed(value any) (head, tasks []any) {
+// cutClaimed makes two replies of a reply of exchange.lua: one has the first n tasks at most, the
+// other the rest. A reply of another form stays as it is, for decodeClaimed to reject.
+func cutClaimed(value any, n int) (first, rest any) {
 	list, ok := value.([]any)
-	if !ok || len(list) < 4 || len(list)%3 != 1 {
-		return nil, nil
+	if !ok || len(list) != exchangeParts {
+		return value, value
 	}
-	return slices.Clip(list[:4]), list[4:]
+	head, tail := slices.Clone(list), slices.Clone(list)
+	for i := 2; i < 5; i++ { // the IDs, attempts and payloads
+		if part, ok := list[i].([]any); ok {
+			n := min(n, len(part))
+			head[i], tail[i] = part[:n], part[n:]
+		}
+	}
+	return head, tail
+}
+
+// claimedIn returns how many tasks a reply of exchange.lua has claimed.
+func claimedIn(value any) int {
+	list, _ := value.([]any)
+	if len(list) != exchangeParts {
+		return 0
+	}
+	ids, _ := list[2].([]any)
+	return len(ids)
+}
+
+// cutFinished is cutClaimed for the answers of tasks that were finished. The reply has answers
+// for n of all.
+func cutFinished(value any, n, all int) (first, rest any) {
+	list, ok := value.([]any)
+	if !ok || len(list) != exchangeParts {
+		return value, value
+	}
+	answers, ok := list[5].([]any)
+	if !ok || len(answers) != all {
+		return value, value // no answers: all are done
+	}
+	head, tail := slices.Clone(list), slices.Clone(list)
+	head[5], tail[5] = answers[:n], answers[n:]
+	return head, tail
 }
 
 // receiptIn returns the receipt in a reply that decodeClaimed has accepted.
@@ -142,8 +209,8 @@ func receiptIn(value any) string {
 // it is, at most an hour, and how many clients wait, 0 if the server has not counted them.
 func outlookIn(value any) (off time.Duration, clients int) {
 	list, _ := value.([]any)
-	us, _ := list[2].(int64)
-	n, _ := list[3].(int64)
+	us, _ := list[6].(int64)
+	n, _ := list[7].(int64)
 	return offOf(us), int(n)
 }
 
@@ -247,8 +314,14 @@ func decodeTask(id, attempt, payload any) (e Entry, err error) {
 	if e.ID, ok = id.(string); !ok {
 		return Entry{}, redisexec.Unexpected(id)
 	}
-	text, _ := attempt.(string)
-	if e.Attempt, err = strconv.Atoi(text); err != nil {
+	switch n := attempt.(type) {
+	case int64:
+		e.Attempt = int(n)
+	case string:
+		if e.Attempt, err = strconv.Atoi(n); err != nil {
+			return Entry{}, redisexec.Unexpected(attempt)
+		}
+	default:
 		return Entry{}, redisexec.Unexpected(attempt)
 	}
 	data, ok := payload.(string)

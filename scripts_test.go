@@ -58,7 +58,7 @@ func TestScriptsAreUsed(t *testing.T) {
 func TestScripts_PayloadsStandApart(t *testing.T) {
 	allowed := map[string][]string{
 		`'HSET', tasks|'HSET', KEYS\[2\]`:                {"enqueue.lua", "shared/new.lua", "shared/put.lua"},
-		`'H[A-Z]*GET[A-Z]*', (tasks|KEYS)|reader\(tasks`: {"dead.lua", "get.lua", "shared/due.lua"},
+		`'H[A-Z]*GET[A-Z]*', (tasks|KEYS)|reader\(tasks`: {"dead.lua", "get.lua", "shared/read.lua"},
 	}
 	for use, want := range allowed {
 		var users []string

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
@@ -24,43 +25,36 @@ import (
 //
 // Calls of many goroutines on one Queue at the same time are sent together, by one script.
 func (q *Queue) Dequeue(ctx context.Context, es ...Entry) error {
-	return q.settle(ctx, "dequeue", es, func(ctx context.Context, part []Entry) (redisexec.Reply, error) {
-		claims, bytes := make([]endedClaim, len(part)), 0
+	return q.settle(ctx, "dequeue", es, decodeFinished, func(ctx context.Context, part []Entry) (redisexec.Reply, error) {
+		claims, bytes := make([]taskloop.Item, len(part)), 0
 		for i, e := range part {
-			claims[i] = endedClaim{e.ID, receiptOf(e)}
+			claims[i] = taskloop.Item{ID: e.ID, Receipt: receiptOf(e)}
 			bytes += len(e.ID)
 		}
 		return runMerged(ctx, q, q.dequeues, claims, len(part), bytes, q.dequeueRequest)
 	})
 }
 
-// endedClaim is an entry whose claim ends, as scripts are given it.
-type endedClaim struct{ id, receipt string }
-
-func (q *Queue) dequeueRequest(claims []endedClaim) redisexec.Request {
-	args := make([]any, 1, 1+2*len(claims))
-	args[0] = q.channel
-	for _, c := range claims {
-		args = appendFinish(args, c.id, c.receipt)
-	}
-	return scriptDequeue.Request(q.keys, args...)
+func (q *Queue) dequeueRequest(claims []taskloop.Item) redisexec.Request {
+	return q.exchangeRequest(claims, 0, 0)
 }
 
-// commitDequeues sends a group of Dequeue calls.
-func (q *Queue) commitDequeues(calls []*mergedCall[[]endedClaim]) {
-	claims := make([]endedClaim, 0, len(calls))
+// commitDequeues sends a group of Dequeue calls, those with the same receipt together.
+func (q *Queue) commitDequeues(calls []*mergedCall[[]taskloop.Item]) {
+	slices.SortStableFunc(calls, func(a, b *mergedCall[[]taskloop.Item]) int {
+		return strings.Compare(a.Arg[0].Receipt, b.Arg[0].Receipt)
+	})
+	claims := make([]taskloop.Item, 0, len(calls))
 	for _, call := range calls {
 		claims = append(claims, call.Arg...)
 	}
-	commit(q, calls, q.dequeueRequest(claims), func(value any, sent time.Time) {
-		list, _ := value.([]any)
-		isList := len(list) == len(claims)
+	commit(q, calls, q.dequeueRequest(claims), func(rest any, sent time.Time) {
+		left := len(claims)
 		for _, call := range calls {
-			m := merged{redisexec.Result{Value: value}, sent} // a reply of another form is for each to reject
-			if isList {
-				m.Value, list = list[:len(call.Arg)], list[len(call.Arg):]
-			}
-			call.Settle(m)
+			var mine any
+			mine, rest = cutFinished(rest, len(call.Arg), left)
+			left -= len(call.Arg)
+			call.Settle(merged{redisexec.Result{Value: mine}, sent})
 		}
 	})
 }
@@ -105,12 +99,31 @@ const (
 	attemptDoesNotCount = 1
 )
 
-// The arguments that dequeue.lua, giveback.lua and bury.lua take for each task, behind the
-// wake channel.
-
-func appendFinish(args []any, id, receipt string) []any {
-	return append(args, id, receipt)
+// exchangeRequest returns a request that finishes tasks, of which exchange.lua is given those
+// in a row with the same receipt as a group, and then claims up to n. Only what claims nothing
+// may be repeated.
+func (q *Queue) exchangeRequest(finish []taskloop.Item, n int, lease time.Duration) redisexec.Request {
+	args := make([]any, 0, 6+2*len(finish))
+	args = append(args, q.channel, n, micros(ceilMicros(lease)), q.options.maxAttempts)
+	for len(finish) > 0 {
+		receipt, size := finish[0].Receipt, 1
+		for size < len(finish) && finish[size].Receipt == receipt {
+			size++
+		}
+		args = append(args, receipt, size)
+		for _, item := range finish[:size] {
+			args = append(args, item.ID)
+		}
+		finish = finish[size:]
+	}
+	r := scriptExchange.Request(q.keys, args...)
+	if n == 0 {
+		r.Retry = redisexec.Idempotent
+	}
+	return r
 }
+
+// The arguments that giveback.lua and bury.lua take for each task, behind the wake channel.
 
 func appendGiveBack(args []any, id, receipt string, delay time.Duration, takeOff int) []any {
 	return append(args, id, receipt, micros(ceilMicros(delay)), takeOff)
@@ -124,7 +137,7 @@ func appendBury(args []any, id, receipt, reason string) []any {
 func (q *Queue) settleAlone(ctx context.Context, op string, script *redisexec.Script, es []Entry,
 	appendArgs func(args []any, e Entry) []any,
 ) error {
-	return q.settle(ctx, op, es, func(ctx context.Context, part []Entry) (redisexec.Reply, error) {
+	return q.settle(ctx, op, es, decodeAnswers, func(ctx context.Context, part []Entry) (redisexec.Reply, error) {
 		args := make([]any, 1, 1+4*len(part))
 		args[0] = q.channel
 		for _, e := range part {
@@ -135,7 +148,7 @@ func (q *Queue) settleAlone(ctx context.Context, op string, script *redisexec.Sc
 }
 
 // settle ends leases, and sorts out the answers. run carries out what is a group at most.
-func (q *Queue) settle(ctx context.Context, op string, es []Entry,
+func (q *Queue) settle(ctx context.Context, op string, es []Entry, decode func(value any, n int) ([]taskloop.Answer, error),
 	run func(ctx context.Context, part []Entry) (redisexec.Reply, error),
 ) error {
 	if err := q.check(op, ctx); err != nil {
@@ -152,7 +165,7 @@ func (q *Queue) settle(ctx context.Context, op string, es []Entry,
 		reply, err := run(ctx, part)
 		var answers []taskloop.Answer
 		if err == nil {
-			answers, err = decodeAnswers(reply.Value, len(part))
+			answers, err = decode(reply.Value, len(part))
 		}
 		if err != nil {
 			failed = err

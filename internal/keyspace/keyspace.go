@@ -21,7 +21,7 @@ const (
 	Tasks    = ":tasks"    // of a queue: its tasks' payloads
 	State    = ":state"    // of a queue: its tasks' state fields
 	Dead     = ":dead"     // of a queue: its dead letters
-	Wake     = ":wake"     // the channel on which waiters are notified; ends as the scripts expect, see fields.lua
+	Wake     = ":wake"     // the channel on which waiters are notified; ends as the scripts expect, see wake.lua
 	Idle     = ":idle"     // of a queue: the channel whose subscribers wait for tasks; the scripts count them
 	Canceled = ":canceled" // of a queue: the channel on which the IDs of cancelled tasks are published
 	Fence    = ":fence"    // of a lock: its last fence

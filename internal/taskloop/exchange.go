@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/lease"
@@ -165,6 +166,8 @@ func (l *loop) takeReports(now time.Time) (reports []Report, reported [][]*deliv
 	}
 	clear(l.pending[len(left):])
 	l.pending = left
+	// Those of one claim, which have the same receipt, are finished together.
+	slices.SortStableFunc(groups[Finish], func(a, b *delivery) int { return strings.Compare(a.receipt, b.receipt) })
 	for operation, group := range groups {
 		if len(group) > 0 {
 			reports = append(reports, Report{Operation(operation), toReport(group)})

@@ -89,20 +89,15 @@ local function due(n, from, limit)
   end
 end
 
--- Reads the payloads of the tasks that are to be handed out. The first that would be read
--- after a megabyte, and those behind it, are taken off the list; says whether there were any.
+-- Reads the payloads of the tasks that are to be handed out. Those for which there was no room
+-- are taken off the list; says whether there were any.
 local function payloads(list)
-  if redis.call('HLEN', tasks) == 0 then return false end
-  local ids, size = {}, 0
+  local ids = {}
   for i, task in ipairs(list) do ids[i] = task.id end
-  local read = reader(tasks, ids, 1)
+  local read, cut = payloadsOf(ids)
   for i, task in ipairs(list) do
-    if size >= 1048576 then
-      for j = #list, i, -1 do list[j] = nil end
-      return true
-    end
-    local payload = read(i)
-    if payload then task.payload, size = payload, size + #payload end
+    task.payload = read[i]
+    if i > #ids then list[i] = nil end
   end
-  return false
+  return cut
 end

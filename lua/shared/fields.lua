@@ -135,25 +135,6 @@ local function staleOrGone(id)
   return 2
 end
 
--- Returns a function that reads what a hash has of the i-th of ids; it is called with i in
--- ascending order. It reads ahead: n at first, then more at a time, of large ones no more
--- than make a megabyte.
-local function reader(hash, ids, n)
-  local read, before, size = {}, 0, 0
-  return function(i)
-    if i - before > #read then
-      before, read = i - 1, redis.call('HMGET', hash, unpack(ids, i, math.min(i + n - 1, #ids)))
-      local largest = 1
-      for _, value in ipairs(read) do
-        local length = value and #value or 0
-        largest, size = math.max(largest, length), size + length
-      end
-      n = math.max(1, math.min(4 * n, math.floor((1048576 - size) / largest)))
-    end
-    return read[i - before]
-  end
-end
-
 -- Removes a task that a foreign producer has put back from the list of dead letters.
 local function unbury(id, task)
   if task and task.revived then redis.call('ZREM', KEYS[3], id) end
@@ -190,36 +171,4 @@ local function giveback(id, task, attempt, score)
   store(id, task, attempt)
   unbury(id, task)
   return score
-end
-
--- Returns how many clients have a caller that waits for tasks, as far as this server knows: those
--- subscribed to the idle channel, whose name is like the wake channel's. 0 if that is denied.
-local function waiters(channel)
-  return redis.pcall('PUBSUB', 'NUMSUB', string.sub(channel, 1, -5) .. 'idle')[2] or 0
-end
-
--- Returns how many microseconds off the queue's head is, 0 if it is due, -1 if there is none within
--- an hour; and how many clients wait, if it is due within a second. Only a hint.
-local function outlook(channel)
-  local head = finite(redis.pcall('ZRANGE', queue, '0', '0', 'WITHSCORES')[2])
-  if not head or head - now > 3600 then return -1, 0 end
-  return math.max(math.ceil((head - now) * 1000000), 0), head - now <= 1 and waiters(channel) or 0
-end
-
--- Publishes the head: how many clients wait, how many tasks are due within a millisecond (those of
--- a batch are a microsecond apart), and how many microseconds off the head is. Few of many clients that hear of it ask for it. Only a hint: if the server denies
--- a command, waiters still poll.
-local function announce(channel, off, clients)
-  local due = off <= 1000 and redis.pcall('ZCOUNT', queue, '-inf', text(now + 0.001)) or 1
-  if type(due) ~= 'number' then due = 1 end
-  redis.pcall('PUBLISH', channel, string.format('%.0f %.0f %.0f', clients, due, off))
-end
-
--- Notifies waiters if score, the earliest that this script has written, is the queue's new
--- head, or was it until this same script gave that task a later one.
-local function wake(channel, score)
-  local head = score and finite(redis.pcall('ZRANGE', queue, 0, 0, 'WITHSCORES')[2])
-  if head and head >= score then
-    announce(channel, math.max(math.ceil((head - now) * 1000000), 0), waiters(channel))
-  end
 end

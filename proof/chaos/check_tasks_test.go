@@ -81,6 +81,30 @@ var taskCases = map[string]checkCase{
 		recorded(record{Op: opEnqueue, Name: loopQueue, ID: "t", Version: "w", Call: 40, Return: 41, Delay: 10 * ms, Result: done, Outcome: 4}).
 		at(45).logs("ZREM Queue:loop t; ZADD Queue:loop @@50 t; HDEL {Queue:loop}:state t").settled(opDequeue, "", 430, 0, done).
 		claimed("w", 1, 60).at(70).logs(gone).settled(opDequeue, "", 460, 0, done), ""},
+	"a waiting version is claimed by the script that ends the lease": {newScenario().
+		at(10).added(workQueue, "v", 10).at(20).leased(workQueue, 1, 420).handled("a", 420, 1, 21, 100).
+		at(40).logs("HSET {Queue:work}:tasks t w; HSET {Queue:work}:state t 1:@@420:@@50").
+		recorded(record{Op: opEnqueue, Name: workQueue, ID: "t", Version: "w", Call: 40, Return: 41, Delay: 10 * ms, Result: done, Outcome: 4}).
+		at(110).leased(workQueue, 1, 510).
+		recorded(record{Process: "b", Op: opHandle, Name: workQueue, ID: "t", Version: "w", Attempt: 1, Call: 111, Until: 500, Return: 200,
+			Score: newScenario().score(510), Delivery: newScenario().score(510), Result: done}).
+		at(200).logs("ZREM Queue:work t; HDEL {Queue:work}:tasks t; HDEL {Queue:work}:state t"), ""},
+	"a waiting version is claimed too early by the script that ends the lease": {newScenario().
+		at(10).added(workQueue, "v", 10).at(20).leased(workQueue, 1, 420).handled("a", 420, 1, 21, 43).
+		at(40).logs("HSET {Queue:work}:tasks t w; HSET {Queue:work}:state t 1:@@420:@@50").
+		recorded(record{Op: opEnqueue, Name: workQueue, ID: "t", Version: "w", Call: 40, Return: 41, Delay: 10 * ms, Result: done, Outcome: 4}).
+		at(45).leased(workQueue, 1, 445).
+		recorded(record{Process: "b", Op: opHandle, Name: workQueue, ID: "t", Version: "w", Attempt: 1, Call: 46, Until: 400, Return: 200,
+			Score: newScenario().score(445), Delivery: newScenario().score(445), Result: done}).
+		at(200).logs("ZREM Queue:work t; HDEL {Queue:work}:tasks t; HDEL {Queue:work}:state t"), "early"},
+	"a waiting version is claimed in a lease that no handler ended": {newScenario().
+		at(10).added(workQueue, "v", 10).at(20).leased(workQueue, 1, 420).
+		at(40).logs("HSET {Queue:work}:tasks t w; HSET {Queue:work}:state t 1:@@420:@@50").
+		recorded(record{Op: opEnqueue, Name: workQueue, ID: "t", Version: "w", Call: 40, Return: 41, Delay: 10 * ms, Result: done, Outcome: 4}).
+		at(110).leased(workQueue, 1, 510).
+		recorded(record{Process: "b", Op: opHandle, Name: workQueue, ID: "t", Version: "w", Attempt: 1, Call: 111, Until: 500, Return: 200,
+			Score: newScenario().score(510), Delivery: newScenario().score(510), Result: done}).
+		at(200).logs("ZREM Queue:work t; HDEL {Queue:work}:tasks t; HDEL {Queue:work}:state t"), "no client requested it"},
 	"a waiting version is dropped": {newScenario().
 		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs("HSET {Queue:loop}:tasks t w; HSET {Queue:loop}:state t 1:@@430:@@50").
 		recorded(record{Op: opEnqueue, Name: loopQueue, ID: "t", Version: "w", Call: 40, Return: 41, Delay: 10 * ms, Result: done, Outcome: 4}).

@@ -114,7 +114,7 @@ func restricted(t *testing.T, denied string) (b systest.QueueTest, q *sluice.Que
 // Redis hands tasks out and takes no results. The worker stops working on tasks in vain.
 func TestWorker_StopsClaimingWhenResultsAreRejected(t *testing.T) {
 	t.Parallel()
-	b, q, faults := restricted(t, "zmscore")
+	b, q, faults := restricted(t, "hdel") // which a claim of so few does without
 	tasks := make([]sluice.Task, 200)
 	for i := range tasks {
 		tasks[i].ID = fmt.Sprint(i)
@@ -130,6 +130,34 @@ func TestWorker_StopsClaimingWhenResultsAreRejected(t *testing.T) {
 	tried := faults.Scripts()
 	b.Eventually(func() bool { return faults.Scripts() >= tried+12 })
 	require.LessOrEqual(t, begun.Load(), int64(3*8)) // those claimed before the first rejection included
+}
+
+// Redis takes results and hands no tasks out. What was claimed before is finished: the claim
+// beside it is no reason to reject that.
+func TestWorker_FinishesWhereClaimsAreDenied(t *testing.T) {
+	t.Parallel()
+	b, q, _ := restricted(t, "flushall")
+	for i := range 40 {
+		b.Enqueue(sluice.Added, sluice.Task{ID: fmt.Sprint(i)})
+	}
+	begun, end := make(chan struct{}, 40), make(chan struct{})
+	w := &sluice.Worker{Queue: q, Concurrency: 16, Handler: func(context.Context, sluice.Entry) error {
+		begun <- struct{}{}
+		<-end
+		return nil
+	}}
+	systest.StartWorker(t, w)
+	for range 16 {
+		<-begun
+	}
+	require.NoError(t, b.RDB.Do(t.Context(), "ACL", "SETUSER", "user", "-zadd").Err())
+	close(end)
+	b.Eventually(func() bool { return w.Stats().Done == 16 })
+	require.Zero(t, w.Stats().Lost)
+	require.Equal(t, int64(24), b.Stats().Due)
+	require.NoError(t, b.RDB.Do(t.Context(), "ACL", "SETUSER", "user", "+zadd").Err())
+	b.Eventually(func() bool { return w.Stats().Done == 40 })
+	require.Zero(t, w.Stats().Lost)
 }
 
 // Waiting fails and claiming does not. Tasks are done, and the log stays short.

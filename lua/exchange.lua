@@ -1,0 +1,39 @@
+-- Finishes tasks: removes each task whose receipt is still valid, or lets its waiting version
+-- take over. Then claims due tasks, earliest first: each gets a lease and one more attempt.
+-- Either may be left out.
+-- KEYS[3] the dead letters
+-- ARGV[1] wake channel   ARGV[2] how many tasks to claim, at most 250   ARGV[3] lease in seconds
+-- ARGV[4] attempts allowed, 0 for any number
+-- then, for tasks to be finished that have the same receipt: it, their number, their IDs
+-- RETURNS { tasks read if there may be more, else 0; lease end; IDs claimed; the attempt of each, none if all
+--           are first ones; the payload of each, none if all are empty; one number per task to be finished:
+--           1 done   0 stale   2 gone; 0 and 2: nothing changed. None if all are done; microseconds until the head
+--           is due, and clients that wait, both as outlook says }
+-- RETRY never: if the script runs twice, the second run claims other tasks. It is idempotent if
+-- it only finishes tasks: the first run uses up the receipts, so a second run changes nothing.
+if n > 0 and #ids > 0 then -- nothing that claims may be denied once tasks are finished
+  needAll()
+  need('ZRANGEBYSCORE', queue)
+  need('ZRANGE', queue)
+end
+local answers, first = {}, nil
+if #ids > 0 then answers, first = finishAll() end
+
+local claimed, attempts, unseen, payloadList, more = {}, {}, {}, {}, 0
+if n > 0 then
+  local ready, read, further, cleanUp = due(n, nil, limit)
+  further = payloads(ready) or further
+  if #read > 0 then
+    needLease()
+    redis.call('ZREM', queue, read[1]) -- it gets a new score in any case; after this ZREM a full server accepts the ZADD
+  end
+  for i, task in ipairs(ready) do
+    claimed[i], payloadList[i] = task.id, task.payload
+    attempts[i], unseen[i] = nextAttempt(task)
+  end
+  if #claimed > 0 then lease(claimed, attempts, unseen) end
+  cleanUp()
+  more = further and #read or 0
+end
+wake(ARGV[1], first)
+return { more, leaseEnd, claimed, attempts, payloadList, answers, lookOut(more) }

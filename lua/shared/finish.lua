@@ -1,0 +1,28 @@
+-- Prelude of exchange, of tasks that are not plain.
+
+-- Finishes the tasks of all groups: removes each whose receipt is valid, or lets its waiting
+-- version take over. Returns what became of each, and the earliest score of those that took over.
+local function finishAll()
+  local reply, finished, known, first = {}, {}, {}, nil
+  local scores, field = redis.call('ZMSCORE', queue, unpack(ids)), reader(states, ids, 16)
+  for _, group in ipairs(groups) do
+    local receipt = tonumber(group.receipt)
+    for i = group.first, group.last do
+      local id, task = ids[i], nil
+      -- Else an earlier entry of this call has used up the receipt.
+      if not known[id] then task = match(scores[i], field(i), receipt) end
+      if task and (task.due or task.revived) then needAll() end
+      if task and task.due then
+        local due = giveback(id, task, 0, task.due)
+        if not first or due < first then first = due end
+      elseif task ~= nil then -- also a state field not written by this library: finishing the task removes it
+        finished[#finished + 1] = id
+        unbury(id, task)
+      end
+      if task ~= nil then known[id] = true end
+      reply[i] = task ~= nil and 1 or known[id] and 0 or staleOrGone(id)
+    end
+  end
+  if #finished > 0 then remove(finished) end
+  return reply, first
+end

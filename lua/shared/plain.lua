@@ -1,0 +1,137 @@
+-- Prelude of exchange, with its arguments; it runs before fields.lua. It deals with plain
+-- tasks: leased without an extension and without a waiting version, or due and not claimed
+-- since they were enqueued or given back. These are most of a busy worker's. To return here
+-- saves the server the functions that follow, texts of scores that are only compared, and the
+-- tables of tasks: half of its time.
+local n, limit = tonumber(ARGV[2]), tonumber(ARGV[4])
+
+local leaseEnd = n > 0 and text(now + tonumber(ARGV[3])) or ''
+
+-- The tasks that are to be finished, and for each group of them its receipt.
+local ids, groups, at = {}, {}, 5
+while ARGV[at] do
+  local first, count = #ids + 1, tonumber(ARGV[at + 1])
+  for i = at + 2, at + 1 + count do ids[#ids + 1] = ARGV[i] end
+  groups[#groups + 1] = { receipt = ARGV[at], first = first, last = #ids }
+  at = at + 2 + count
+end
+
+-- Says whether all tasks that are to be finished are plain, and leased for longer. What has a
+-- score is looked up by it, as far as that pays: to print a score costs more than to find it.
+local function plainHeld()
+  local found, others, wanted = {}, {}, {}
+  local fields = redis.call('HMGET', states, unpack(ids))
+  for _, group in ipairs(groups) do
+    local receipt, count, known = tonumber(group.receipt), group.last - group.first + 1, {}
+    if receipt <= now then return false end
+    if count > 2 then
+      local most = string.format('%d', 2 * count + 8)
+      for _, id in ipairs(redis.call('ZRANGEBYSCORE', queue, group.receipt, group.receipt, 'LIMIT', '0', most)) do
+        if found[id] == nil then found[id] = true end
+      end
+    end
+    for i = group.first, group.last do
+      local id, field = ids[i], fields[i]
+      if found[id] == false then return false end -- the same ID for the second time
+      if not found[id] then others[#others + 1], wanted[#wanted + 1] = id, receipt end
+      found[id] = false
+      if field and not known[field] then
+        local lease = string.match(field, '^%d*%+?%d?:([%d.]*):$')
+        if not lease or lease ~= '' and tonumber(lease) ~= receipt then return false end
+        known[field] = true
+      end
+    end
+  end
+  for i, score in ipairs(#others > 0 and redis.call('ZMSCORE', queue, unpack(others)) or {}) do
+    if not score or tonumber(score) ~= wanted[i] then return false end
+  end
+  return true
+end
+
+-- Returns due tasks to be claimed, the attempt of each, and whether all are first attempts. nil
+-- unless all are plain.
+local function plainDue()
+  local ready = redis.call('ZRANGEBYSCORE', queue, '-inf', text(now), 'LIMIT', '0', ARGV[2])
+  local fields, attempts, first = {}, {}, true
+  if #ready > 0 and redis.call('ZCOUNT', queue, '-inf', '(0') > 0 then return nil end
+  if #ready > 0 and redis.call('HLEN', states) > 0 then fields = redis.call('HMGET', states, unpack(ready)) end
+  for i, id in ipairs(ready) do
+    local attempt = 1
+    if fields[i] then
+      attempt = string.match(fields[i], '^(%d+)::$')
+      if not attempt or #attempt > 9 then return nil end
+      attempt, first = tonumber(attempt) + 1, false
+      if limit > 0 and attempt > limit then return nil end
+    end
+    if id == '' then return nil end
+    attempts[i] = attempt
+  end
+  return ready, attempts, first
+end
+
+-- Removes tasks that are finished.
+local function remove(finished)
+  redis.call('ZREM', queue, unpack(finished))
+  if redis.call('HLEN', tasks) > 0 then redis.call('HDEL', tasks, unpack(finished)) end
+  redis.call('HDEL', states, unpack(finished))
+end
+
+local function needLease()
+  need('ZADD', queue)
+  need('HSET', states)
+end
+
+-- Writes the leases of claimed tasks, after a ZREM: after that a full server accepts it. unseen
+-- may be nil. Redis keeps a small hash as a list, which it would search from its beginning for
+-- each of many tasks: a long value, here for a moment, prevents that.
+local function lease(claimed, attempts, unseen)
+  local scores, fields, built, before = {}, {}, {}, redis.call('HLEN', states)
+  for i, id in ipairs(claimed) do
+    local attempt, more = attempts[i], unseen and unseen[i] or 0
+    local kind = attempt * 3 + more
+    if not built[kind] then
+      built[kind] = string.format('%.0f', attempt) .. (more > 0 and '+' .. more or '') .. ':' .. leaseEnd .. ':'
+    end
+    scores[2 * i - 1], scores[2 * i] = leaseEnd, id
+    fields[2 * i - 1], fields[2 * i] = id, built[kind]
+  end
+  redis.call('ZADD', queue, unpack(scores))
+  if before < 16 and before + #claimed >= 16 and (not redis.acl_check_cmd or redis.acl_check_cmd('HDEL', states)) then
+    redis.call('HSET', states, '', string.rep('.', 65), unpack(fields))
+    redis.call('HDEL', states, '')
+  else
+    redis.call('HSET', states, unpack(fields))
+  end
+end
+
+-- Returns what outlook says after a claim. The claimant has perhaps no room for more, and others
+-- may not know of the new head.
+local function lookOut(more)
+  if n == 0 then return -1, 0 end
+  local off, clients = outlook(ARGV[1])
+  if more > 0 and clients > 0 then announce(ARGV[1], off, clients) end
+  return off, clients
+end
+
+-- Checks what the script may need, before its first write: the types of keys, and the commands.
+redis.call('ZCARD', KEYS[3])
+redis.call('HLEN', tasks)
+redis.call('HLEN', states)
+if #ids > 0 then
+  need('HDEL', tasks)
+  need('HDEL', states)
+end
+
+if #ids == 0 or plainHeld() then
+  local ready, attempts, first = {}, {}, true
+  if n > 0 then ready, attempts, first = plainDue() end
+  if ready then
+    local read = #ready
+    local payloads, cut = payloadsOf(ready)
+    if read > 0 then needLease() end
+    if #ids > 0 then remove(ids) elseif read > 0 then redis.call('ZREM', queue, ready[1]) end
+    if read > 0 then lease(ready, attempts) end
+    local more = n > 0 and (cut or read == n) and read or 0
+    return { more, leaseEnd, ready, first and {} or attempts, payloads, {}, lookOut(more) }
+  end
+end

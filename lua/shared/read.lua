@@ -1,0 +1,38 @@
+-- Prelude of the scripts that read what hashes have of many tasks.
+
+-- Returns a function that reads what a hash has of the i-th of ids; it is called with i in
+-- ascending order. It reads ahead: n at first, then more at a time, of large ones no more
+-- than make a megabyte.
+local function reader(hash, ids, n)
+  local read, before, size = {}, 0, 0
+  return function(i)
+    if i - before > #read then
+      before, read = i - 1, redis.call('HMGET', hash, unpack(ids, i, math.min(i + n - 1, #ids)))
+      local largest = 1
+      for _, value in ipairs(read) do
+        local length = value and #value or 0
+        largest, size = math.max(largest, length), size + length
+      end
+      n = math.max(1, math.min(4 * n, math.floor((1048576 - size) / largest)))
+    end
+    return read[i - before]
+  end
+end
+
+-- Reads the payloads of tasks that are to be handed out: '' for an empty one, or an empty list
+-- if there are none at all. The first that would be read after a megabyte, and those behind
+-- it, are taken off ids; says whether there were any.
+local function payloadsOf(ids)
+  local payloads, size = {}, 0
+  if redis.call('HLEN', tasks) == 0 then return payloads, false end
+  local read = reader(tasks, ids, 1)
+  for i = 1, #ids do
+    if size >= 1048576 then
+      for j = #ids, i, -1 do ids[j] = nil end
+      return payloads, true
+    end
+    payloads[i] = read(i) or ''
+    size = size + #payloads[i]
+  end
+  return payloads, false
+end
