@@ -1,6 +1,7 @@
 package sluice
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -130,4 +131,28 @@ func TestQueue_ClaimReturnsTheLastReceiptOfAnID(t *testing.T) {
 	valid, late := c.sort()
 	require.Equal(t, []Entry{{ID: "b", Score: 2}, {ID: "c", Score: 3}, {ID: "a", Score: 3}}, valid)
 	require.Equal(t, []Entry{{ID: "late", Score: 1}}, late)
+}
+
+// What a caller was told whose context has ended at the same time, another one is told.
+func TestWatcher_PassesOnWhatACallerMakesNoUseOf(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	passed := 0
+	for range 200 {
+		// A watch that does nothing: only its callers are of interest.
+		w := &watcher{current: &watch{stop: func() {}, changed: make(chan struct{}, 1)}}
+		first := w.enter()
+		second := w.enter()
+		w.tellNext()
+		require.Len(t, first.told, 1)
+		require.Empty(t, second.told)
+		if w.waitFor(ended, first) == nil {
+			require.Empty(t, second.told)
+			continue
+		}
+		passed++
+		require.Len(t, second.told, 1)
+		require.Empty(t, w.waiters)
+	}
+	require.Positive(t, passed)
 }

@@ -103,7 +103,11 @@ type watch struct {
 }
 
 func (w *watcher) wait(ctx context.Context) error {
-	p := w.enter()
+	return w.waitFor(ctx, w.enter())
+}
+
+// waitFor waits until a caller is told, or ctx ends.
+func (w *watcher) waitFor(ctx context.Context, p *waiter) error {
 	select {
 	case err := <-p.told:
 		return err

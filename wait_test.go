@@ -284,3 +284,85 @@ func TestQueue_TellsOneCallerATask(t *testing.T) {
 		time.Sleep(time.Minute)
 	})
 }
+
+// interfere is a hook that calls a function when a script has been answered, before the caller
+// has the answer.
+type interfere struct{ then atomic.Pointer[func()] }
+
+func (i *interfere) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (i *interfere) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (i *interfere) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if then := i.then.Swap(nil); then != nil {
+			(*then)()
+		}
+		return err
+	}
+}
+
+// What is announced while a claim is under way counts, though the claim has found nothing.
+func TestQueue_WaitKnowsWhatCameDuringAClaim(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+		hooked := systest.BubbleClient(t, systest.BubbleDialer(m))
+		defer func() { _ = hooked.Close() }()
+		var hook interfere
+		hooked.(*redis.Client).AddHook(&hook)
+		q, err := sluice.NewQueue(hooked, "q", sluice.WithPollInterval(time.Hour))
+		require.NoError(t, err)
+		other, err := sluice.NewQueue(rdb, "q")
+		require.NoError(t, err)
+		_, err = q.Claim(t.Context(), 1, time.Minute) // the server has the script
+		require.NoError(t, err)
+		for i := range 3 { // the subscription is there, was there, and was never there
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			if i < 2 {
+				require.ErrorIs(t, q.Wait(ctx), context.DeadlineExceeded)
+				time.Sleep(time.Duration(i) * 10 * time.Second)
+			}
+			cancel()
+			enqueue := func() {
+				_, err := other.Enqueue(t.Context(), sluice.Task{ID: "a"})
+				require.NoError(t, err)
+				time.Sleep(time.Millisecond) // it is announced
+			}
+			hook.then.Store(&enqueue)
+			es, err := q.Claim(t.Context(), 1, time.Minute)
+			require.NoError(t, err)
+			require.Empty(t, es)
+			start := time.Now()
+			require.NoError(t, q.Wait(t.Context()))
+			require.Zero(t, time.Since(start))
+			_, err = q.Pop(t.Context(), 1)
+			require.NoError(t, err)
+			time.Sleep(time.Minute) // so that what lingers has ended
+		}
+	})
+}
+
+// A task costs a lone worker its enqueue, a claim and a finish: to be told costs no script,
+// and to wait again after a claim costs none.
+func TestQueue_AWakeUpCostsOneScript(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+		h := startHerd(t, m, 1)
+		q, err := sluice.NewQueue(rdb, "q")
+		require.NoError(t, err)
+		scripts := countScripts(m)
+		for _, delay := range []time.Duration{0, 30 * time.Millisecond} {
+			before := scripts.Load()
+			for i := range 100 {
+				_, err := q.Enqueue(t.Context(), sluice.Task{ID: fmt.Sprint(i), Delay: delay})
+				require.NoError(t, err)
+				time.Sleep(100 * time.Millisecond)
+				require.Len(t, h.claimed, 1)
+				require.LessOrEqual(t, <-h.claimed, 10*time.Microsecond)
+			}
+			require.LessOrEqual(t, int(scripts.Load()-before), 3*100+15, "and a look a second")
+		}
+		h.stop()
+	})
+}
