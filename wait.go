@@ -230,8 +230,22 @@ func (w *watcher) resume() {
 	}
 }
 
-// heard deals with a notification.
-func (w *watcher) heard() {
+// heard takes an announcement, and reports whether the watch has something to do for it. It is
+// called by the notifier's receiver: most clients that hear of a task do nothing about it.
+func (w *watcher) heard(mark notify.Mark) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	o := &w.outlook
+	if !mark.Follows(o.mark) {
+		return true
+	}
+	lookAt := o.lookAt
+	w.hear(mark)
+	return !o.askAt.IsZero() || o.lookAt.Before(lookAt)
+}
+
+// notified deals with a notification.
+func (w *watcher) notified() {
 	mark := w.client.notifier.Mark(w.queue.channel)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -283,28 +297,33 @@ func (w *watcher) isNewer(mark notify.Mark) bool {
 
 // looked takes what a look has found that was sent then.
 func (w *watcher) looked(h head, mark notify.Mark, sent time.Time) {
+	if w.takeLook(h, mark, sent) {
+		w.client.notifier.RequestPing()
+	}
+}
+
+// takeLook is looked, and reports whether what the look has found should have been announced.
+func (w *watcher) takeLook(h head, mark notify.Mark, sent time.Time) (missed bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	before, now := w.outlook, time.Now()
 	lookAt := sent.Add(w.queue.options.poll)
 	if w.isNewer(mark) {
 		w.outlook.lookAt = lookAt
-		return
+		return false
 	}
 	o := outlook{known: true, mark: mark, due: now.Add(h.off), head: h.id, lookAt: lookAt, callers: 1}
 	if h.off > 0 {
 		o.due = o.due.Add(clockMargin)
 		w.draw(&o, notify.Announcement{Clients: h.clients, Off: h.off})
-		return
-	}
-	if before.known && before.mark.Confirmed && before.due.After(now) {
-		w.client.notifier.RequestPing() // it should have been announced
+		return false
 	}
 	o.askAt = now
 	if again := w.told.at.Add(w.pause()); h.id == w.told.head && again.After(now) {
 		o.known, o.askAt, o.lookAt = false, time.Time{}, again // perhaps another one is the head by then
 	}
 	w.outlook = o
+	return before.known && before.mark.Confirmed && before.due.After(now)
 }
 
 // claimed takes what the reply to a claim says of the head, and to how many tasks the claim was.
@@ -350,7 +369,7 @@ func (w *watcher) mark() notify.Mark { return w.client.notifier.Mark(w.queue.cha
 func (w *watcher) run(ctx context.Context, this *watch) {
 	defer this.stop()
 	q, n := w.queue, w.client.notifier
-	listener := n.Join(q.channel)
+	listener := n.JoinHearing(q.channel, w.heard)
 	defer n.Leave(q.channel, listener)
 	counted := n.JoinBriefly(q.idle)
 	defer n.Leave(q.idle, counted)
@@ -392,7 +411,7 @@ func (w *watcher) turn(ctx context.Context, this *watch, look *idleLook, listene
 	}
 	select {
 	case <-listener.C:
-		w.heard()
+		w.notified()
 	case <-this.changed:
 	case <-due:
 	case r := <-look.found:

@@ -181,8 +181,12 @@ func TestQueue_OthersAskIfTheFirstDie(t *testing.T) {
 	})
 }
 
-// countScripts counts the scripts that the server is sent.
-func countScripts(m *miniredis.Miniredis) *atomic.Int64 {
+// countScripts counts the scripts that the server is sent. It is called before there are clients.
+func countScripts(t *testing.T, m *miniredis.Miniredis) *atomic.Int64 {
+	t.Helper()
+	first, err := m.Dial() // which starts the server
+	require.NoError(t, err)
+	require.NoError(t, first.Close())
 	var n atomic.Int64
 	m.Server().SetPreHook(func(_ *server.Peer, command string, _ ...string) bool {
 		if command == "EVALSHA" || command == "EVAL" {
@@ -197,6 +201,7 @@ func countScripts(m *miniredis.Miniredis) *atomic.Int64 {
 // fails costs the others nothing.
 func TestQueue_ShareOneConnectionAndOneLook(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+		scripts := countScripts(t, m)
 		ctx, stop := context.WithCancel(t.Context())
 		var all sync.WaitGroup
 		ended := make(chan string, 300)
@@ -214,7 +219,7 @@ func TestQueue_ShareOneConnectionAndOneLook(t *testing.T) {
 		require.NoError(t, m.Set("Queue:7", "of another type"))
 		require.Equal(t, "7", <-ended)
 		before := m.CurrentConnectionCount()
-		scripts := countScripts(m)
+		scripts.Store(0)
 		time.Sleep(10 * time.Second)
 		require.LessOrEqual(t, int(scripts.Load()), 10*3, "two for 299 queues, and now and then one more")
 		require.LessOrEqual(t, m.CurrentConnectionCount(), before)
@@ -348,10 +353,10 @@ func TestQueue_WaitKnowsWhatCameDuringAClaim(t *testing.T) {
 // and to wait again after a claim costs none.
 func TestQueue_AWakeUpCostsOneScript(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+		scripts := countScripts(t, m)
 		h := startHerd(t, m, 1)
 		q, err := sluice.NewQueue(rdb, "q")
 		require.NoError(t, err)
-		scripts := countScripts(m)
 		for _, delay := range []time.Duration{0, 30 * time.Millisecond} {
 			before := scripts.Load()
 			for i := range 100 {

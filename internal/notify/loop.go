@@ -212,7 +212,7 @@ func (n *Notifier) handle(message any) {
 		if s := n.subscriptions[m.Channel]; s != nil {
 			s.mark.received++
 			s.mark.Message, s.mark.At = m.Payload, time.Now()
-			s.notify()
+			s.hear()
 			s.pass(m.Payload)
 		}
 	}

@@ -64,6 +64,8 @@ type Notifier struct {
 type Listener struct {
 	C        chan struct{} // cap 1
 	Messages chan string   // what was published; nil unless made by JoinMessages
+
+	heard func(Mark) bool // says whether a message is worth a notification; nil if each is
 }
 
 // messagesKept is how many messages a listener may be behind; those that come then are lost.
@@ -119,6 +121,13 @@ func New(rdb redis.UniversalClient) *Notifier {
 // the caller has to poll again then.
 func (n *Notifier) Join(channel string) *Listener {
 	return n.join(channel, linger, &Listener{C: make(chan struct{}, 1)})
+}
+
+// JoinHearing is Join for a listener that makes its own mind up about messages: heard is called
+// for each, and says whether the listener is to be notified. It spares a goroutine's being woken
+// for those that are not. It must not block, or call the notifier.
+func (n *Notifier) JoinHearing(channel string, heard func(Mark) bool) *Listener {
+	return n.join(channel, linger, &Listener{C: make(chan struct{}, 1), heard: heard})
 }
 
 // JoinBriefly is Join on a channel that no listener needs for long after it has left: one whose
@@ -199,9 +208,7 @@ func (n *Notifier) Mark(channel string) Mark {
 	if s == nil {
 		return Mark{}
 	}
-	m := s.mark
-	m.Confirmed = s.state == confirmed
-	return m
+	return s.marked()
 }
 
 // RequestPing has the connection tested. Call it when a listener has found by polling
@@ -223,6 +230,21 @@ func (n *Notifier) Close(ctx context.Context) {
 	n.cancel()
 	n.loop.Wake()
 	n.group.Wait(ctx)
+}
+
+func (s *subscription) marked() Mark {
+	m := s.mark
+	m.Confirmed = s.state == confirmed
+	return m
+}
+
+// hear notifies the listeners to whom the message is of interest.
+func (s *subscription) hear() {
+	for _, l := range s.listeners {
+		if l.heard == nil || l.heard(s.marked()) {
+			background.Signal(l.C)
+		}
+	}
 }
 
 func (s *subscription) notify() {
