@@ -94,6 +94,8 @@ func overTLS(t *testing.T, rdb redis.UniversalClient) {
 	require.NoError(t, <-ended)
 	require.NoError(t, <-ended)
 	require.Less(t, time.Since(start), time.Second+10*lag())
+	const idle = "{Queue:q}:idle" // the client is no longer counted as one that waits
+	require.Eventually(t, func() bool { return rdb.PubSubNumSub(ctx, idle).Val()[idle] == 0 }, 10*time.Second, 10*time.Millisecond)
 }
 
 // commandsRun is how many commands a server has carried out, this one not counted.
