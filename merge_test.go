@@ -179,3 +179,26 @@ func TestMerge_AMixedGroupDefersAndAdds(t *testing.T) {
 		}
 	})
 }
+
+// TestMerge_EachClaimHasTheLeaseThatItAsksFor: only claims of the same lease are merged.
+func TestMerge_EachClaimHasTheLeaseThatItAsksFor(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		const n = 60
+		for i := range n {
+			b.Enqueue(sluice.Added, sluice.Task{ID: strconv.Itoa(i)})
+		}
+		began := b.Now()
+		scores := make([]float64, n)
+		inParallel(n, func(i int) {
+			es, err := b.Q.Claim(b.Context(), 1, time.Duration(1+i%3)*time.Hour)
+			if err != nil || len(es) != 1 {
+				b.Errorf("%d tasks, %v", len(es), err)
+				return
+			}
+			scores[i] = es[0].Score
+		})
+		for i, score := range scores {
+			require.InDelta(b, 3600*(1+i%3), score-began, 600)
+		}
+	})
+}
