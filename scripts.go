@@ -28,7 +28,7 @@ var (
 	scriptInspect       = newScript("inspect", redisexec.ReadOnly)
 	scriptForce         = newScript("force", redisexec.Never)
 
-	scriptEnqueue    = newScript("enqueue", redisexec.Never, "prelude", "new", "wake", "read", "fields", "put")
+	scriptEnqueue    = newScript("enqueue", redisexec.Never, "prelude", "new", "wake", "batch", "read", "fields", "put")
 	scriptExchange   = newScript("exchange", redisexec.Never, "prelude", "wake", "read", "plain", "fields", "due", "finish")
 	scriptPop        = newScript("pop", redisexec.Never, "prelude", "read", "fields", "due")
 	scriptPeek       = newScript("peek", redisexec.ReadOnly, "prelude", "read", "fields", "page", "due")

@@ -57,7 +57,7 @@ func TestScriptsAreUsed(t *testing.T) {
 // task out reads one.
 func TestScripts_PayloadsStandApart(t *testing.T) {
 	allowed := map[string][]string{
-		`'HSET', tasks|'HSET', KEYS\[2\]`:                {"enqueue.lua", "shared/new.lua", "shared/put.lua"},
+		`'HSET', tasks|'HSET', KEYS\[2\]`:                {"enqueue.lua", "shared/batch.lua", "shared/new.lua", "shared/put.lua"},
 		`'H[A-Z]*GET[A-Z]*', (tasks|KEYS)|reader\(tasks`: {"dead.lua", "get.lua", "shared/read.lua"},
 	}
 	for use, want := range allowed {

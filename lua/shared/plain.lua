@@ -7,6 +7,10 @@ local n, limit = tonumber(ARGV[2]), tonumber(ARGV[4])
 
 local leaseEnd = n > 0 and text(now + tonumber(ARGV[3])) or ''
 
+-- What the hashes have. This checks the types of keys, before the first write.
+local payloadCount, stateCount = redis.call('HLEN', tasks), redis.call('HLEN', states)
+redis.call('ZCARD', KEYS[3])
+
 -- The tasks that are to be finished, and for each group of them its receipt.
 local ids, groups, at = {}, {}, 5
 while ARGV[at] do
@@ -42,8 +46,9 @@ local function plainHeld()
       end
     end
   end
-  for i, score in ipairs(#others > 0 and redis.call('ZMSCORE', queue, unpack(others)) or {}) do
-    if not score or tonumber(score) ~= wanted[i] then return false end
+  local scores = #others > 0 and redis.call('ZMSCORE', queue, unpack(others))
+  for i = 1, #others do
+    if finite(scores[i]) ~= wanted[i] then return false end
   end
   return true
 end
@@ -54,7 +59,7 @@ local function plainDue()
   local ready = redis.call('ZRANGEBYSCORE', queue, '-inf', text(now), 'LIMIT', '0', ARGV[2])
   local fields, attempts, first = {}, {}, true
   if #ready > 0 and redis.call('ZCOUNT', queue, '-inf', '(0') > 0 then return nil end
-  if #ready > 0 and redis.call('HLEN', states) > 0 then fields = redis.call('HMGET', states, unpack(ready)) end
+  if #ready > 0 and stateCount > 0 then fields = redis.call('HMGET', states, unpack(ready)) end
   for i, id in ipairs(ready) do
     local attempt = 1
     if fields[i] then
@@ -72,7 +77,7 @@ end
 -- Removes tasks that are finished.
 local function remove(finished)
   redis.call('ZREM', queue, unpack(finished))
-  if redis.call('HLEN', tasks) > 0 then redis.call('HDEL', tasks, unpack(finished)) end
+  if payloadCount > 0 then redis.call('HDEL', tasks, unpack(finished)) end
   redis.call('HDEL', states, unpack(finished))
 end
 
@@ -85,7 +90,7 @@ end
 -- may be nil. Redis keeps a small hash as a list, which it would search from its beginning for
 -- each of many tasks: a long value, here for a moment, prevents that.
 local function lease(claimed, attempts, unseen)
-  local scores, fields, built, before = {}, {}, {}, redis.call('HLEN', states)
+  local scores, fields, built, before = {}, {}, {}, math.max(stateCount - #ids, 0)
   for i, id in ipairs(claimed) do
     local attempt, more = attempts[i], unseen and unseen[i] or 0
     local kind = attempt * 3 + more
@@ -113,10 +118,7 @@ local function lookOut(more)
   return off, clients
 end
 
--- Checks what the script may need, before its first write: the types of keys, and the commands.
-redis.call('ZCARD', KEYS[3])
-redis.call('HLEN', tasks)
-redis.call('HLEN', states)
+-- Checks what the script may need, before its first write.
 if #ids > 0 then
   need('HDEL', tasks)
   need('HDEL', states)
@@ -127,7 +129,8 @@ if #ids == 0 or plainHeld() then
   if n > 0 then ready, attempts, first = plainDue() end
   if ready then
     local read = #ready
-    local payloads, cut = payloadsOf(ready)
+    local payloads, cut = {}, false
+    if payloadCount > 0 then payloads, cut = payloadsOf(ready) end
     if read > 0 then needLease() end
     if #ids > 0 then remove(ids) elseif read > 0 then redis.call('ZREM', queue, ready[1]) end
     if read > 0 then lease(ready, attempts) end

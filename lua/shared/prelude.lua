@@ -15,8 +15,15 @@ local function need(command, key)
   end
 end
 
--- Writes a number with 17 digits, which a double needs. Redis's own conversion loses some.
+-- Writes a number so that reading it gives the same double. Redis's own conversion loses digits.
+-- Between 2004 and 2106 the doubles of Unix seconds are further apart than what seven decimals
+-- distinguish, and to print whole numbers costs a third of '%.17g'.
 local function text(x)
+  local whole = math.floor(x)
+  local rest = math.floor((x - whole) * 10000000 + 0.5)
+  if x >= 1073741824 and x < 4294967296 and rest < 10000000 then
+    return string.format('%d.%07d', whole, rest)
+  end
   return string.format('%.17g', x)
 end
 
