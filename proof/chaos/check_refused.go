@@ -7,7 +7,8 @@ import (
 
 // checkNotHeld checks ErrNotHeld of an Unlock: the lock was no longer held with its token. It
 // is wrong if the log has the token's hold from the acquisition until the return, unless
-// another goroutine of the process has called UnlockAll.
+// another goroutine of the process has called UnlockAll, or the caller's deadline had passed
+// when it called Unlock: an error without an answer is ErrNotHeld then.
 func (c *checker) checkNotHeld() {
 	released := map[string][]span{}
 	for _, r := range c.records {
@@ -16,7 +17,7 @@ func (c *checker) checkNotHeld() {
 		}
 	}
 	for _, r := range c.records {
-		if r.Op != opHold || r.Result != notHeld || r.Token == 0 || c.excused(r) {
+		if r.Op != opHold || r.Result != notHeld || r.Token == 0 || r.Deadline != 0 && r.Unlock >= r.Deadline || c.excused(r) {
 			continue
 		}
 		c.counts["refusals: not held"]++

@@ -120,6 +120,9 @@ var taskCases = map[string]checkCase{
 	"not held, and there": {newScenario().
 		at(10).logs("SET Lock:n T PXAT @110").at(60).logs("DEL Lock:n").
 		recorded(withResult(notHeld, held("a", "T", 9, 11, 19, 0))), "and the log has its hold"},
+	"not held, as the deadline had passed before Unlock": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(60).logs("DEL Lock:n").
+		recorded(unlockedAfter(1, withResult(notHeld, held("a", "T", 9, 11, 19, 0)))), ""},
 	"not held, as all were released": {newScenario().
 		at(10).logs("SET Lock:n T PXAT @110").at(60).logs("DEL Lock:n").
 		recorded(record{Op: opUnlockAll, Name: "all", Call: 15, Return: 70, Result: unknown}).

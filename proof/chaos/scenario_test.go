@@ -100,6 +100,12 @@ func withResult(res result, r record) record {
 	return r
 }
 
+// unlockedAfter returns a record whose Unlock was called so long after its deadline.
+func unlockedAfter(late time.Duration, r record) record {
+	r.Unlock = r.Deadline + late
+	return r
+}
+
 // heldFor returns a record with a TTL.
 func heldFor(ttl time.Duration, r record) record {
 	r.TTL = ttl * ms
