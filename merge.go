@@ -8,9 +8,9 @@ import (
 	"github.com/sluice-go/sluice/internal/redisexec"
 )
 
-// groupsUnderWay is how many scripts of a kind a Queue has under way, for callers that send
-// one call each, before what comes waits and is merged.
-const groupsUnderWay = 2
+// callsAlone is how many calls of a kind a Queue has under way, each with a script of its own,
+// before what comes waits and is merged.
+const callsAlone = 2
 
 // merged is what a call gets: its part of the group's reply, in the form that the script
 // gives to a call that is sent alone, or what became of the group.
@@ -28,7 +28,7 @@ type mergedCall[A any] = groupcommit.Call[A, merged]
 // newCommitter returns a committer of q's, which sends groups by commit.
 func newCommitter[A any](q *Queue, commit func(calls []*mergedCall[A])) *committer[A] {
 	return groupcommit.New(groupcommit.Config[A, merged]{
-		UnderWay: groupsUnderWay, Items: maxGroup, Bytes: maxGroupBytes, Grace: redisexec.ReplyGrace,
+		Alone: callsAlone, Items: maxGroup, Bytes: maxGroupBytes, Grace: redisexec.ReplyGrace,
 		Start:  func(f func()) { q.executor.Start(job(f)) },
 		Commit: commit,
 		Lost:   merged{Result: redisexec.Result{Outcome: redisexec.Unknown, Err: redisexec.ErrPanicked}},

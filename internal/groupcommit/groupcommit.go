@@ -10,15 +10,16 @@ package groupcommit
 import (
 	"context"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 )
 
 // Config says how calls are merged.
 type Config[A, R any] struct {
-	// UnderWay is how many calls that went out alone, and groups, are under way before
-	// calls wait.
-	UnderWay int
+	// Alone is how many calls may be under way alone before calls wait. None goes out alone
+	// beside a group that does not hang.
+	Alone int
 	// Items and Bytes are the most that a group has. A call that is larger goes out in a
 	// group of its own.
 	Items, Bytes int
@@ -46,13 +47,15 @@ const stalledAfter = 50 * time.Millisecond
 type Committer[A, R any] struct {
 	config Config[A, R]
 
-	mu          sync.Mutex // guards what follows, and the places of those that wait: Call.next
-	underWay    int        // calls that went out alone, and groups; while calls wait at least config.UnderWay
-	first, last *Call[A, R]
-	joined      uint64 // calls that have waited since the beginning; the number of the last one
-	joinedThen  uint64 // the same, when the timer fired last or was set
-	timer       *time.Timer
-	watching    bool // the timer is set; while calls wait it is
+	mu           sync.Mutex // guards what follows, and the places of those that wait: Call.next
+	alone        int        // calls that went out alone and have not returned
+	groups       []*group   // under way
+	first, last  *Call[A, R]
+	items, bytes int    // of those that wait
+	joined       uint64 // calls that have waited since the beginning; the number of the last one
+	joinedThen   uint64 // the same, when the timer fired last or was set
+	timer        *time.Timer
+	watching     bool // the timer is set; while calls wait it is
 }
 
 // New returns a committer. It starts nothing.
@@ -66,8 +69,8 @@ func New[A, R any](config Config[A, R]) *Committer[A, R] {
 func (c *Committer[A, R]) Enter(ctx context.Context, arg A, items, bytes int) *Call[A, R] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.underWay < c.config.UnderWay {
-		c.underWay++
+	if c.alone < c.config.Alone && c.prompt(nil) == 0 {
+		c.alone++
 		return nil
 	}
 	c.joined++
@@ -81,36 +84,73 @@ func (c *Committer[A, R]) Enter(ctx context.Context, arg A, items, bytes int) *C
 		c.last.next = call
 	}
 	c.last = call
+	c.items, c.bytes = c.items+items, c.bytes+bytes
 	c.watch()
+	if c.isFull() && c.prompt(nil) == 1 {
+		c.begin()
+	}
 	return call
 }
 
+// group is a group under way: a run, which sends one after the other.
+type group struct {
+	sent time.Time // when the newest was
+}
+
+// begin has groups sent. The committer's mutex is held.
+func (c *Committer[A, R]) begin() {
+	g := &group{sent: time.Now()}
+	c.groups = append(c.groups, g)
+	c.config.Start(func() { c.run(g) })
+}
+
+// prompt returns how many groups are under way that do not hang, so far, except one. The
+// committer's mutex is held.
+func (c *Committer[A, R]) prompt(except *group) (n int) {
+	for _, g := range c.groups {
+		if g != except && time.Since(g.sent) < stalledAfter {
+			n++
+		}
+	}
+	return n
+}
+
+// isFull reports whether a whole group waits. The committer's mutex is held.
+func (c *Committer[A, R]) isFull() bool {
+	return c.items >= c.config.Items || c.bytes >= c.config.Bytes
+}
+
 // Exit says that a call which went out alone has returned. If others wait, a group of them
-// takes its place.
+// goes out, unless one is under way.
 func (c *Committer[A, R]) Exit() {
-	if c.handOn() {
-		c.config.Start(c.run)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.alone--
+	if c.first != nil && c.prompt(nil) == 0 {
+		c.begin()
 	}
 }
 
-// handOn gives up a place if nothing waits, or if more is under way than should be; otherwise
-// it reports that another group takes the place.
-func (c *Committer[A, R]) handOn() bool {
+// handOn reports whether another group follows one that has returned: if others wait, and no
+// other group is under way, or one and a whole one waits.
+func (c *Committer[A, R]) handOn(g *group) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.first == nil || c.underWay > c.config.UnderWay {
-		c.underWay--
-		return false
+	if c.first != nil {
+		if others := c.prompt(g); others == 0 || others == 1 && c.isFull() {
+			return true
+		}
 	}
-	return true
+	c.groups = slices.DeleteFunc(c.groups, func(other *group) bool { return other == g })
+	return false
 }
 
 // run sends groups until nothing waits.
-func (c *Committer[A, R]) run() {
+func (c *Committer[A, R]) run(g *group) {
 	var calls []*Call[A, R]
-	for more := true; more; more = c.handOn() {
-		calls = c.take(calls[:0])
-		if len(calls) > 0 && !c.commit(calls) {
+	for more := true; more; more = c.handOn(g) {
+		calls = c.take(g, calls[:0])
+		if len(calls) > 0 && !c.commit(g, calls) {
 			return
 		}
 		clear(calls) // which may be large
@@ -122,13 +162,13 @@ func (c *Committer[A, R]) run() {
 
 // commit sends a group. If the owner's function ends the goroutine, by [runtime.Goexit] in a
 // hook for instance, its calls are lost, and another goroutine goes on.
-func (c *Committer[A, R]) commit(calls []*Call[A, R]) (returned bool) {
+func (c *Committer[A, R]) commit(g *group, calls []*Call[A, R]) (returned bool) {
 	defer func() {
 		for _, call := range calls {
 			call.Settle(c.config.Lost)
 		}
-		if !returned {
-			c.Exit()
+		if !returned && c.handOn(g) {
+			c.config.Start(func() { c.run(g) })
 		}
 	}()
 	c.config.Commit(calls)
@@ -136,20 +176,21 @@ func (c *Committer[A, R]) commit(calls []*Call[A, R]) (returned bool) {
 }
 
 // take takes the calls that have waited longest, as many as a group has, and appends them.
-func (c *Committer[A, R]) take(group []*Call[A, R]) []*Call[A, R] {
+func (c *Committer[A, R]) take(g *group, calls []*Call[A, R]) []*Call[A, R] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	g.sent = time.Now()
 	items, bytes := 0, 0
 	for call := c.first; call != nil; call = c.first {
-		if len(group) > 0 && (items+call.items > c.config.Items || bytes+call.bytes > c.config.Bytes) {
+		if len(calls) > 0 && (items+call.items > c.config.Items || bytes+call.bytes > c.config.Bytes) {
 			break
 		}
 		if c.removeFirst() {
-			group = append(group, call)
+			calls = append(calls, call)
 			items, bytes = items+call.items, bytes+call.bytes
 		}
 	}
-	return group
+	return calls
 }
 
 // removeFirst takes the first call out of the list, and reports whether it is to be sent: its
@@ -157,6 +198,7 @@ func (c *Committer[A, R]) take(group []*Call[A, R]) []*Call[A, R] {
 func (c *Committer[A, R]) removeFirst() bool {
 	call := c.first
 	c.first, call.next = call.next, nil
+	c.items, c.bytes = c.items-call.items, c.bytes-call.bytes
 	if c.first == nil {
 		c.last = nil
 	}
@@ -202,7 +244,6 @@ func (c *Committer[A, R]) checkStalled() {
 	c.joinedThen = c.joined
 	c.timer.Reset(stalledAfter)
 	if stalled {
-		c.underWay++
-		c.config.Start(c.run)
+		c.begin()
 	}
 }

@@ -39,7 +39,7 @@ type server struct {
 func newServer(underWay int, commit func(calls []*call)) *server {
 	s := &server{commit: commit}
 	s.committer = groupcommit.New(groupcommit.Config[int, int]{
-		UnderWay: underWay, Items: 10, Bytes: 100, Grace: grace,
+		Alone: underWay, Items: 10, Bytes: 100, Grace: grace,
 		Start: func(f func()) { go f() }, Commit: s.receive, Lost: lost,
 	})
 	return s
@@ -267,24 +267,60 @@ func TestCommitter_AHangingGroupHoldsNoOtherForLong(t *testing.T) {
 		s.wait(t, 1)
 		release()
 		synctest.Wait()
-		s.occupy(t, 1) // which hangs too
-		results := s.wait(t, 11, 12)
 		start := time.Now()
-		require.Equal(t, []int{11, 12}, results())
+		require.Equal(t, []int{11, 12}, s.wait(t, 11, 12)())
 		require.LessOrEqual(t, time.Since(start), 100*time.Millisecond+roundTrip)
-		for i := range 5 { // and so each time
+		for i := range 5 { // it does not count any more
+			synctest.Wait()
 			start = time.Now()
-			require.Equal(t, []int{20 + i}, s.wait(t, 20+i)())
+			_, alone, err := s.do(t.Context(), 20+i, 1, 1)
+			require.NoError(t, err)
+			require.True(t, alone)
+			require.Equal(t, roundTrip, time.Since(start))
+		}
+		exit := s.occupy(t, 2) // which hang too
+		for i := range 5 {
+			synctest.Wait()
+			start = time.Now()
+			require.Equal(t, []int{30 + i}, s.wait(t, 30+i)())
 			require.LessOrEqual(t, time.Since(start), 100*time.Millisecond+roundTrip)
 		}
-		require.Equal(t, [][]int{{1}, {11, 12}, {20}, {21}, {22}, {23}, {24}}, s.received())
+		require.Equal(t, [][]int{{1}, {11, 12}, {30}, {31}, {32}, {33}, {34}}, s.received())
 		close(hang)
-		s.Exit()
+		exit()
 		time.Sleep(time.Second)
 		release = s.occupy(t, 2) // as many places as before
-		results = s.wait(t, 30)
+		results := s.wait(t, 40)
 		release()
-		require.Equal(t, []int{30}, results())
+		require.Equal(t, []int{40}, results())
+	})
+}
+
+// TestCommitter_AGroupIsUnderWayAlone: beside it no call goes out alone, and no other group,
+// unless that is a whole one.
+func TestCommitter_AGroupIsUnderWayAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(2, nil)
+		release := s.occupy(t, 2)
+		first := s.wait(t, 1, 2)
+		release()
+		synctest.Wait()
+		second := s.wait(t, 11, 12, 13, 14, 15, 16, 17, 18, 19)
+		synctest.Wait()
+		require.Equal(t, [][]int{{1, 2}}, s.received())
+		start := time.Now()
+		third := s.wait(t, 20, 21, 22) // the first one makes a whole group
+		synctest.Wait()
+		whole := []int{11, 12, 13, 14, 15, 16, 17, 18, 19, 20}
+		require.Equal(t, [][]int{{1, 2}, whole}, s.received())
+		require.Equal(t, []int{1, 2}, first())
+		require.Equal(t, whole[:9], second())
+		require.Equal(t, []int{20, 21, 22}, third())
+		require.Equal(t, 2*roundTrip, time.Since(start))
+		require.Equal(t, [][]int{{1, 2}, whole, {21, 22}}, s.received())
+		synctest.Wait()
+		s.occupy(t, 2)() // the places are free again
 	})
 }
 
@@ -421,7 +457,7 @@ func TestCommitter_KeepsNothingOfAPeak(t *testing.T) {
 	t.Parallel()
 	type large = [1 << 10]byte
 	c := groupcommit.New(groupcommit.Config[*large, int]{
-		UnderWay: 1, Items: 250, Bytes: 1 << 20, Grace: grace, Start: func(f func()) { go f() },
+		Alone: 1, Items: 250, Bytes: 1 << 20, Grace: grace, Start: func(f func()) { go f() },
 		Commit: func(calls []*groupcommit.Call[*large, int]) {
 			for _, call := range calls {
 				call.Settle(1)
@@ -459,7 +495,7 @@ func TestKeyed_CallsOfOneKeyShareACommitter(t *testing.T) {
 	made := map[string]int{}
 	k := groupcommit.NewKeyed(func(key string) *committer {
 		made[key]++
-		return groupcommit.New(groupcommit.Config[int, int]{UnderWay: 1})
+		return groupcommit.New(groupcommit.Config[int, int]{Alone: 1})
 	})
 	a, b := k.Acquire("a"), k.Acquire("b")
 	require.NotSame(t, a, b)
