@@ -131,6 +131,7 @@ if #ids == 0 or plainHeld() then
     local read = #ready
     local payloads, cut = {}, false
     if payloadCount > 0 then payloads, cut = payloadsOf(ready) end
+    for i = read, #ready + 1, -1 do attempts[i] = nil end
     if read > 0 then needLease() end
     if #ids > 0 then remove(ids) elseif read > 0 then redis.call('ZREM', queue, ready[1]) end
     if read > 0 then lease(ready, attempts) end

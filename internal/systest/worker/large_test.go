@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -58,7 +59,109 @@ func TestQueue_ClaimsLargePayloadsInSteps(t *testing.T) {
 		require.Len(t, claimed, n)
 		require.Len(t, claimed[n-1].Payload, 400_000)
 		require.GreaterOrEqual(t, faults.Scripts()-before, 4, "3 tasks make more than a megabyte")
+
+		for _, e := range claimed {
+			require.NoError(t, q.Retry(t.Context(), e, 0))
+		}
+		again, err := q.Claim(t.Context(), 100, time.Minute)
+		require.NoError(t, err)
+		require.Len(t, again, n)
+		for _, e := range again {
+			require.Equal(t, 2, e.Attempt)
+			require.Len(t, e.Payload, 400_000)
+		}
 	})
+}
+
+// holdsServer is the most that one command may hold up the others on a server.
+const holdsServer = 20 * time.Millisecond
+
+// TestQueue_NoCommandHoldsTheServerForLong has many large tasks go through every operation. The
+// server's slow log measures wall time, also while another process has its processor: so each
+// operation has several tries.
+func TestQueue_NoCommandHoldsTheServerForLong(t *testing.T) {
+	for size, n := range map[int]int{64 << 10: 250, 1 << 20: 40} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			rdb := redistest.Start(t, "--slowlog-log-slower-than", fmt.Sprint(holdsServer.Microseconds())).Client(t)
+			ctx := t.Context()
+			slowest := map[string]time.Duration{}
+			for try := 0; try < 5 && (try == 0 || len(slowest) > 0); try++ {
+				clear(slowest)
+				q := systest.NewQueue(t, rdb)
+				tasks := make([]sluice.Task, n)
+				for i := range tasks {
+					tasks[i] = sluice.Task{ID: fmt.Sprint(i), Payload: make([]byte, size)}
+				}
+				for _, o := range largeOperations(q, tasks) {
+					require.NoError(t, rdb.Do(ctx, "slowlog", "reset").Err())
+					require.NoError(t, o.run(ctx), o.name)
+					log, err := rdb.SlowLogGet(ctx, 100).Result()
+					require.NoError(t, err)
+					for _, slow := range log {
+						slowest[o.name] = max(slowest[o.name], slow.Duration)
+					}
+				}
+			}
+			require.Empty(t, slowest)
+		})
+	}
+}
+
+// operation is an operation on all tasks of a queue.
+type operation struct {
+	name string
+	run  func(ctx context.Context) error
+}
+
+// largeOperations returns operations on tasks, in an order in which each finds something to do.
+func largeOperations(q *sluice.Queue, tasks []sluice.Task) []operation {
+	var es []sluice.Entry
+	claim := operation{"claim", func(ctx context.Context) (err error) {
+		es = nil
+		for err == nil && len(es) < len(tasks) {
+			var some []sluice.Entry
+			some, err = q.Claim(ctx, len(tasks), time.Minute)
+			es = append(es, some...)
+		}
+		return err
+	}}
+	each := func(name string, do func(ctx context.Context, e sluice.Entry) error) operation {
+		return operation{name, func(ctx context.Context) error {
+			var errs []error
+			for _, e := range es {
+				errs = append(errs, do(ctx, e))
+			}
+			return errors.Join(errs...)
+		}}
+	}
+	return []operation{
+		{"enqueue batch", func(ctx context.Context) error { _, err := q.EnqueueBatch(ctx, tasks); return err }},
+		{"replace", func(ctx context.Context) error { _, err := q.EnqueueBatch(ctx, tasks); return err }},
+		{"peek", func(ctx context.Context) error { _, err := q.Peek(ctx, len(tasks)); return err }},
+		claim,
+		each("extend", func(ctx context.Context, e sluice.Entry) error { return q.Extend(ctx, e, time.Minute) }),
+		{"defer", func(ctx context.Context) error { _, err := q.EnqueueBatch(ctx, tasks); return err }},
+		each("retry", func(ctx context.Context, e sluice.Entry) error { return q.Retry(ctx, e, 0) }),
+		claim,
+		{"release", func(ctx context.Context) error { return q.Release(ctx, es...) }},
+		claim,
+		each("bury", func(ctx context.Context, e sluice.Entry) error { return q.Bury(ctx, e, "why") }),
+		{"dead", func(ctx context.Context) error { _, err := q.Dead(ctx, len(tasks)); return err }},
+		{"revive", func(ctx context.Context) error {
+			ids := make([]string, len(tasks))
+			for i := range tasks {
+				ids[i] = tasks[i].ID
+			}
+			_, err := q.Revive(ctx, ids...)
+			return err
+		}},
+		claim,
+		{"dequeue", func(ctx context.Context) error { return q.Dequeue(ctx, es...) }},
+		{"enqueue again", func(ctx context.Context) error { _, err := q.EnqueueBatch(ctx, tasks); return err }},
+		{"stats", func(ctx context.Context) error { _, err := q.Stats(ctx); return err }},
+		{"pop", func(ctx context.Context) error { _, err := q.Pop(ctx, len(tasks)/2); return err }},
+		{"purge", q.Purge},
+	}
 }
 
 // When Dequeue fails in its second step, its error also names the stale receipts of the
