@@ -184,7 +184,7 @@ func (q *Queue) claimStep(ctx context.Context, n int, lease time.Duration) (read
 	switch {
 	case err != nil:
 	case reply.Sent.Before(asked): // the mark is too late for what it says of the head
-		q.watcher.forgetTold()
+		q.watcher.popped(len(entries) > 0)
 	default:
 		q.watcher.claimed(mark, reply.Sent, reply.Value, len(entries))
 	}
@@ -242,9 +242,7 @@ func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
 	entries, err := collect(ctx, q, "pop", n, decodeEntries, func(n, _ int) redisexec.Request {
 		return scriptPop.Request(q.keys, n)
 	})
-	if len(entries) > 0 {
-		q.watcher.forgetTold()
-	}
+	q.watcher.popped(len(entries) > 0)
 	return entries, err
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/internal/lease"
+	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/waitqueue"
 )
 
@@ -155,4 +156,23 @@ func TestWatcher_PassesOnWhatACallerMakesNoUseOf(t *testing.T) {
 		require.Empty(t, w.waiters)
 	}
 	require.Positive(t, passed)
+}
+
+// TestLooker_AResultThatIsNotReadBlocksNothing: a watch that has others to do may plan the next
+// look before it has read what the last one found.
+func TestLooker_AResultThatIsNotReadBlocksNothing(t *testing.T) {
+	t.Parallel()
+	q, err := NewQueue(redistest.Mini(t).Client(t), "q")
+	require.NoError(t, err)
+	l := &q.watcher.client.looker
+	i := &idleLook{queue: q, found: make(chan lookResult, 1)}
+	for range 3 {
+		l.plan(i, plan{at: time.Now()})
+		require.Eventually(t, func() bool {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			return !l.underWay[i] && len(l.planned) == 0 && len(i.found) == 1
+		}, time.Minute, time.Millisecond)
+	}
+	l.cancel(i)
 }

@@ -73,6 +73,9 @@ const (
 	lookerLinger = time.Second
 	// maxLook is the most queues that one script looks at.
 	maxLook = 250
+	// lookFor is how long a look at several queues may take: after that each queue looks for
+	// itself, so that one connection that hangs does not keep all of them waiting.
+	lookFor = time.Second
 	// apartFor is how long queues are looked at by a script each, where the server has refused
 	// to look at several with one.
 	apartFor = time.Minute
@@ -207,9 +210,16 @@ func (l *looker) look(looks []*idleLook, apart bool) {
 		for n, i := range some {
 			requests[n] = i.queue.nextRequest()
 		}
-		for n, r := range l.executor.SendAll(context.Background(), requests) {
-			l.answer(some[n], r, 0, 1, results[n])
-		}
+		l.separately(some, requests, results)
+	}
+}
+
+// separately looks at queues with a script for each.
+func (l *looker) separately(looks []*idleLook, requests []redisexec.Request, results []lookResult) {
+	ctx, cancel := context.WithTimeout(context.Background(), lookFor)
+	defer cancel()
+	for n, r := range l.executor.Pipeline(ctx, requests) {
+		l.answer(looks[n], r, 0, 1, results[n])
 	}
 }
 
@@ -220,7 +230,9 @@ func (l *looker) together(looks []*idleLook, results []lookResult) bool {
 	for n, i := range looks {
 		keys[n], channels[n] = i.queue.keys[0], i.queue.channel
 	}
-	r := l.executor.SendAll(context.Background(), []redisexec.Request{scriptNext.Request(keys, channels...)})[0]
+	ctx, cancel := context.WithTimeout(context.Background(), lookFor)
+	defer cancel()
+	r := l.executor.Pipeline(ctx, []redisexec.Request{scriptNext.Request(keys, channels...)})[0]
 	if r.Outcome == redisexec.Rejected {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -243,5 +255,9 @@ func (l *looker) answer(i *idleLook, r redisexec.Result, n, of int, result lookR
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.underWay, i)
-	i.found <- result // there is room: it is under way once at a time, and planned again once that is read
+	select {
+	case <-i.found: // the watch has had others to do; the newer result counts
+	default:
+	}
+	i.found <- result // there is room: only this sends, with the mutex held
 }

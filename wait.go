@@ -70,6 +70,46 @@ type watcher struct {
 	waiters []*waiter  // in the order in which they came
 	told    told
 	outlook outlook
+	share   share
+}
+
+// share is this client's part of the asking. Some of those that are counted as waiting may never
+// claim: processes that were stopped, connections of hosts that are gone.
+type share struct {
+	fed   bool    // the last claim has brought a task: this client asks for the next one too
+	late  bool    // callers were told of a head that had been due for a while: no other has asked
+	eager float64 // by how many times as often as its share this client asks; 0 for once
+}
+
+const (
+	// lateAfter is how long a head that was announced has been due when it seems that those who
+	// should have asked for it never will.
+	lateAfter = 100 * time.Millisecond
+	// maxEager bounds how often a client asks.
+	maxEager = 1 << 20
+	// calmer is by how much a client asks less often after a claim that has brought nothing.
+	calmer = 0.99
+)
+
+// claimed takes whether a claim has brought tasks.
+func (s *share) claimed(brought bool) {
+	s.fed = brought
+	s.eager = max(s.eager, 1)
+	if !brought {
+		s.eager = max(s.eager*calmer, 1)
+	} else if s.late {
+		s.eager = min(s.eager*2, maxEager)
+	}
+	s.late = false
+}
+
+// of returns an announcement as this client takes it.
+func (s *share) of(a notify.Announcement) notify.Announcement {
+	if s.fed {
+		a.Clients = 0
+	}
+	a.Clients = int(float64(a.Clients) / max(s.eager, 1))
+	return a
 }
 
 // waiter is a caller of Wait.
@@ -98,6 +138,7 @@ type outlook struct {
 
 // watch is the goroutine of a watcher.
 type watch struct {
+	began   time.Time
 	stop    context.CancelFunc
 	changed chan struct{} // cap 1: the outlook has
 }
@@ -127,7 +168,7 @@ func (w *watcher) enter() *waiter {
 	w.waiters = append(w.waiters, p)
 	if w.current == nil {
 		ctx, stop := context.WithCancel(context.Background())
-		w.current = &watch{stop: stop, changed: make(chan struct{}, 1)}
+		w.current = &watch{began: time.Now(), stop: stop, changed: make(chan struct{}, 1)}
 		go w.run(ctx, w.current)
 	}
 	return p
@@ -195,6 +236,7 @@ func (w *watcher) next(this *watch) (outlook, bool) {
 		}
 		w.told.times++
 		w.told.at = now
+		w.share.late = o.due.After(this.began) && now.Sub(o.due) > lateAfter
 		o.known, o.askAt = false, time.Time{}
 		o.lookAt = now.Add(min(max(passOnAfter, w.pause()), w.queue.options.poll))
 		w.tell(o.callers, nil)
@@ -210,12 +252,15 @@ func (w *watcher) pause() time.Duration {
 	return backoff.Exponential(firstPause, min(lastPause, w.queue.options.poll), w.told.times-1)
 }
 
-// forgetTold has the next head told at once, whichever it is: tasks were taken, so that the
-// same ID at the same time is a new one.
-func (w *watcher) forgetTold() {
+// popped takes whether a Pop has brought tasks. If it has, the next head is told at once,
+// whichever it is: the same ID at the same time is a new one.
+func (w *watcher) popped(brought bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.told = told{}
+	w.share.claimed(brought)
+	if brought {
+		w.told = told{}
+	}
 }
 
 // resume finds out, for a new watch, whether the outlook is good.
@@ -272,6 +317,7 @@ func (w *watcher) hear(mark notify.Mark) {
 
 // draw decides whether and when this client asks for a head, and notes that. The mutex is held.
 func (w *watcher) draw(o *outlook, a notify.Announcement) {
+	a = w.share.of(a)
 	within := min(lookAgain, w.queue.options.poll)
 	after, asks := a.Ask(rand.Float64(), within)
 	o.callers, o.askAt = a.Callers(), o.due.Add(after)
@@ -309,10 +355,15 @@ func (w *watcher) takeLook(h head, mark notify.Mark, sent time.Time) (missed boo
 	before, now := w.outlook, time.Now()
 	lookAt := sent.Add(w.queue.options.poll)
 	if w.isNewer(mark) {
-		w.outlook.lookAt = lookAt
+		if before.known { // else it is looked at soon, in case that the caller which was told does nothing
+			w.outlook.lookAt = lookAt
+		}
 		return false
 	}
 	o := outlook{known: true, mark: mark, due: now.Add(h.off), head: h.id, lookAt: lookAt, callers: 1}
+	if h.off == 0 && before.known && before.mark.Confirmed && before.due.Before(now) {
+		o.due = before.due // it was announced, and none of those who drew a place before has taken it
+	}
 	if h.off > 0 {
 		o.due = o.due.Add(clockMargin)
 		w.draw(&o, notify.Announcement{Clients: h.clients, Off: h.off})
@@ -328,9 +379,9 @@ func (w *watcher) takeLook(h head, mark notify.Mark, sent time.Time) (missed boo
 
 // claimed takes what the reply to a claim says of the head, and to how many tasks the claim was.
 //
-// A client that got a task asks for the next one. Of those that did not, each second one does:
-// else those that have looked for one task would all look for each that follows. The others
-// hear of it as if it had been announced.
+// A client that got a task asks for the next one, whatever was announced meanwhile. Of those that
+// did not, each second one does: else those that have looked for one task would all look for
+// each that follows. The others hear of it as if it had been announced.
 func (w *watcher) claimed(mark notify.Mark, sent time.Time, reply any, brought int) {
 	off, clients := outlookIn(reply)
 	w.mu.Lock()
@@ -338,12 +389,19 @@ func (w *watcher) claimed(mark notify.Mark, sent time.Time, reply any, brought i
 	if brought > 0 {
 		w.told = told{}
 	}
+	w.share.claimed(brought > 0)
 	now := time.Now()
 	o := outlook{known: true, mark: mark, due: now.Add(off), lookAt: sent.Add(w.queue.options.poll)}
 	if off > 0 {
 		o.due = o.due.Add(clockMargin)
 	}
 	switch before := w.outlook; {
+	case brought > 0 && off == 0:
+		o.askAt, o.callers = now, 1
+		if w.isNewer(mark) {
+			o.mark = before.mark
+		}
+		w.outlook = o
 	case !mark.Confirmed || w.isNewer(mark):
 		return
 	case before.known && before.mark.Follows(mark) && before.due.After(now) && before.due.Before(o.due):

@@ -182,6 +182,49 @@ func TestQueue_OthersAskIfTheFirstDie(t *testing.T) {
 	})
 }
 
+// Clients that are counted as waiting and never claim, as those of a host that is gone, do not
+// make tasks late for long: the others notice, and ask more often.
+func TestQueue_ClientsThatNeverClaimAreMadeUpFor(t *testing.T) {
+	for _, live := range []int{1, 5} {
+		t.Run(fmt.Sprint(live), func(t *testing.T) {
+			systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+				ghosts := make([]*redis.PubSub, 40)
+				for i := range ghosts {
+					ghosts[i] = rdb.Subscribe(t.Context(), "{Queue:q}:wake", "{Queue:q}:idle")
+					_, err := ghosts[i].Receive(t.Context())
+					require.NoError(t, err)
+				}
+				h := startHerd(t, m, live)
+				q, err := sluice.NewQueue(rdb, "q")
+				require.NoError(t, err)
+				late := func(id int) time.Duration {
+					start := time.Now()
+					_, err := q.Enqueue(t.Context(), sluice.Task{ID: fmt.Sprint(id)})
+					require.NoError(t, err)
+					took := (<-h.claimed).Sub(start)
+					time.Sleep(300 * time.Millisecond)
+					return took
+				}
+				for i := range 50 {
+					require.LessOrEqual(t, late(i), time.Second+time.Millisecond)
+				}
+				const tasks = 100
+				slow := 0
+				for i := range tasks {
+					if late(100+i) > 100*time.Millisecond {
+						slow++
+					}
+				}
+				require.LessOrEqual(t, slow, tasks/5) // without it about three of four
+				for _, g := range ghosts {
+					require.NoError(t, g.Close())
+				}
+				h.stop()
+			})
+		})
+	}
+}
+
 // countScripts counts the scripts that the server is sent. It is called before there are clients.
 func countScripts(t *testing.T, m *miniredis.Miniredis) *atomic.Int64 {
 	t.Helper()
