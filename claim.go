@@ -242,7 +242,9 @@ func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
 	entries, err := collect(ctx, q, "pop", n, decodeEntries, func(n, _ int) redisexec.Request {
 		return scriptPop.Request(q.keys, n)
 	})
-	q.watcher.popped(len(entries) > 0)
+	if err == nil || len(entries) > 0 {
+		q.watcher.popped(len(entries) > 0)
+	}
 	return entries, err
 }
 

@@ -2,10 +2,13 @@ package sluice
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/internal/background"
 	"github.com/sluice-go/sluice/internal/backoff"
@@ -65,51 +68,13 @@ type watcher struct {
 	queue  *Queue
 	client *client
 
-	mu      sync.Mutex // guards what follows
-	current *watch     // nil if no caller waits
-	waiters []*waiter  // in the order in which they came
-	told    told
-	outlook outlook
-	share   share
-}
-
-// share is this client's part of the asking. Some of those that are counted as waiting may never
-// claim: processes that were stopped, connections of hosts that are gone.
-type share struct {
-	fed   bool    // the last claim has brought a task: this client asks for the next one too
-	late  bool    // callers were told of a head that had been due for a while: no other has asked
-	eager float64 // by how many times as often as its share this client asks; 0 for once
-}
-
-const (
-	// lateAfter is how long a head that was announced has been due when it seems that those who
-	// should have asked for it never will.
-	lateAfter = 100 * time.Millisecond
-	// maxEager bounds how often a client asks.
-	maxEager = 1 << 20
-	// calmer is by how much a client asks less often after a claim that has brought nothing.
-	calmer = 0.99
-)
-
-// claimed takes whether a claim has brought tasks.
-func (s *share) claimed(brought bool) {
-	s.fed = brought
-	s.eager = max(s.eager, 1)
-	if !brought {
-		s.eager = max(s.eager*calmer, 1)
-	} else if s.late {
-		s.eager = min(s.eager*2, maxEager)
-	}
-	s.late = false
-}
-
-// of returns an announcement as this client takes it.
-func (s *share) of(a notify.Announcement) notify.Announcement {
-	if s.fed {
-		a.Clients = 0
-	}
-	a.Clients = int(float64(a.Clients) / max(s.eager, 1))
-	return a
+	mu        sync.Mutex // guards what follows
+	current   *watch     // nil if no caller waits
+	waiters   []*waiter  // in the order in which they came
+	told      told
+	outlook   outlook
+	share     share
+	claimedAt time.Time // when the last claim was sent that was carried out
 }
 
 // waiter is a caller of Wait.
@@ -390,6 +355,7 @@ func (w *watcher) claimed(mark notify.Mark, sent time.Time, reply any, brought i
 		w.told = told{}
 	}
 	w.share.claimed(brought > 0)
+	w.claimedAt = sent
 	now := time.Now()
 	o := outlook{known: true, mark: mark, due: now.Add(off), lookAt: sent.Add(w.queue.options.poll)}
 	if off > 0 {
@@ -487,6 +453,9 @@ func (w *watcher) lookAlone(ctx context.Context) error {
 	mark, sent := w.mark(), time.Now()
 	reply, err := w.queue.executor.Run(ctx, w.queue.nextRequest())
 	if err != nil {
+		if w.claimsWork(err) {
+			return nil
+		}
 		return err
 	}
 	heads, err := decodeNext(reply.Value, 1)
@@ -495,6 +464,21 @@ func (w *watcher) lookAlone(ctx context.Context) error {
 	}
 	w.looked(heads[0], mark, sent)
 	return nil
+}
+
+// claimsWork reports whether a look was refused where claims are not, as access rules may have
+// it. Then a caller is told now, and again in a poll interval: its claim is the look.
+func (w *watcher) claimsWork(err error) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now, poll := time.Now(), w.queue.options.poll
+	var refusal redis.Error
+	if !errors.As(err, &refusal) || now.Sub(w.claimedAt) > 2*poll {
+		return false
+	}
+	w.outlook.known, w.outlook.lookAt = false, now.Add(poll)
+	w.tell(1, nil)
+	return true
 }
 
 func (q *Queue) nextRequest() redisexec.Request {

@@ -1,0 +1,169 @@
+package sluice
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/taskloop"
+)
+
+// twins are two queues on a server whose clock stands still, to which the same is done.
+type twins struct {
+	*testing.T
+	server   *miniredis.Miniredis
+	rdb      *redis.Client
+	rand     *rand.Rand
+	now      time.Time
+	queues   [2]*Queue
+	receipts []Entry
+}
+
+func newTwins(t *testing.T, m *miniredis.Miniredis, rdb *redis.Client, seed uint64) *twins {
+	w := &twins{T: t, server: m, rdb: rdb, rand: rand.New(rand.NewPCG(seed, 1)), now: time.Date(2026, 5, 6, 7, 8, 9, 123457000, time.UTC)}
+	m.FlushAll()
+	m.SetTime(w.now)
+	opts := []QueueOption{WithMaxAttempts([]int{0, 1, 3}[w.rand.IntN(3)]), WithDuplicates(Duplicates(w.rand.IntN(4)))}
+	for i := range w.queues {
+		q, err := NewQueue(rdb, fmt.Sprint("q", i), opts...)
+		require.NoError(t, err)
+		w.queues[i] = q
+	}
+	return w
+}
+
+// both does the same to both queues, with the same result.
+func (w *twins) both(do func(ctx context.Context, q *Queue) any) any {
+	first, second := do(w.Context(), w.queues[0]), do(w.Context(), w.queues[1])
+	require.Equal(w, first, second)
+	return first
+}
+
+func (w *twins) id() string { return string(rune('a' + w.rand.IntN(6))) }
+
+func (w *twins) delay() time.Duration {
+	return []time.Duration{0, time.Millisecond, time.Second, time.Hour}[w.rand.IntN(4)]
+}
+
+// receipt returns one of all receipts so far, or a forged one.
+func (w *twins) receipt() Entry {
+	if len(w.receipts) == 0 || w.rand.IntN(12) == 0 {
+		return Entry{ID: w.id(), Score: float64(w.now.Unix())}
+	}
+	return w.receipts[w.rand.IntN(len(w.receipts))]
+}
+
+// step does something to both queues, by the library or as a foreign client.
+func (w *twins) step() {
+	id, delay, e := w.id(), w.delay(), w.receipt()
+	task := Task{ID: id, Payload: []byte("payload")[:7*w.rand.IntN(2)], Delay: delay}
+	lease, n := max(delay, time.Millisecond), 1+w.rand.IntN(4)
+	score := float64(w.now.Add(delay - time.Second).Unix())
+	switch kind := w.rand.IntN(14); kind {
+	default:
+		w.both(func(ctx context.Context, q *Queue) any {
+			o, err := q.Enqueue(ctx, task)
+			require.NoError(w, err)
+			return o
+		})
+	case 5, 6, 7:
+		got := w.both(func(ctx context.Context, q *Queue) any {
+			reply, err := q.executor.Run(ctx, q.claimRequest(n, lease))
+			require.NoError(w, err)
+			_, es, err := decodeClaimed(reply.Value)
+			require.NoError(w, err)
+			return es
+		})
+		w.receipts = append(w.receipts, got.([]Entry)...)
+	case 8:
+		w.both(func(ctx context.Context, q *Queue) any { return q.Retry(ctx, e, delay) == nil })
+	case 9:
+		w.both(func(ctx context.Context, q *Queue) any { return q.Extend(ctx, e, lease) == nil })
+	case 10:
+		w.both(func(ctx context.Context, q *Queue) any { return q.Bury(ctx, e, "why") == nil })
+	case 11:
+		w.both(func(ctx context.Context, q *Queue) any {
+			return w.rdb.ZAdd(ctx, q.keys[0].(string), redis.Z{Score: score, Member: id}).Err()
+		})
+	case 12:
+		w.both(func(ctx context.Context, q *Queue) any { return w.rdb.ZRem(ctx, q.keys[0].(string), id).Err() })
+	case 13:
+		w.now = w.now.Add(lease)
+		w.server.SetTime(w.now)
+	}
+}
+
+// TestExchange_IsWhatItsHalvesAre compares the script that finishes tasks and claims others with
+// the two halves, one after the other, on queues of every kind: what they answer, and what they
+// leave on the server. Most often all tasks are plain, which the script handles apart.
+func TestExchange_IsWhatItsHalvesAre(t *testing.T) {
+	t.Parallel()
+	m := miniredis.RunT(t)
+	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
+	t.Cleanup(func() { _ = rdb.Close() })
+	finished, claimed := 0, 0
+	for seed := range uint64(300) {
+		w := newTwins(t, m, rdb, seed)
+		for range 3 + w.rand.IntN(25) {
+			w.step()
+		}
+		items := make([]taskloop.Item, 1+w.rand.IntN(5))
+		for i := range items {
+			e := w.receipt()
+			items[i] = taskloop.Item{ID: e.ID, Receipt: receiptOf(e)}
+		}
+		n, lease := 1+w.rand.IntN(4), w.delay()+time.Millisecond
+		together := w.run(0, items, n, lease)
+		half, other := w.run(1, items, 0, 0), w.run(1, nil, n, lease)
+
+		answers, err := decodeFinished(together, len(items))
+		require.NoError(t, err)
+		wantAnswers, err := decodeFinished(half, len(items))
+		require.NoError(t, err)
+		require.Equal(t, wantAnswers, answers, "seed %d", seed)
+		more, es, err := decodeClaimed(together)
+		require.NoError(t, err)
+		wantMore, wantEs, err := decodeClaimed(other)
+		require.NoError(t, err)
+		require.Equal(t, wantEs, es, "seed %d", seed)
+		require.Equal(t, wantMore, more, "seed %d", seed)
+		require.Equal(t, dump(t, rdb, w.queues[1]), dump(t, rdb, w.queues[0]), "seed %d", seed)
+		for _, answer := range answers {
+			if answer == taskloop.Accepted {
+				finished++
+			}
+		}
+		claimed += len(es)
+	}
+	require.Greater(t, finished, 60)
+	require.Greater(t, claimed, 60)
+}
+
+// run runs the script on one of the queues.
+func (w *twins) run(on int, items []taskloop.Item, n int, lease time.Duration) any {
+	q := w.queues[on]
+	reply, err := q.executor.Run(w.Context(), q.exchangeRequest(items, n, lease))
+	require.NoError(w, err)
+	return reply.Value
+}
+
+// dump returns all that the server has of a queue.
+func dump(t *testing.T, rdb *redis.Client, q *Queue) (all []any) {
+	for _, i := range []int{0, 2} {
+		z, err := rdb.ZRangeWithScores(t.Context(), q.keys[i].(string), 0, -1).Result()
+		require.NoError(t, err)
+		all = append(all, z)
+	}
+	for _, i := range []int{1, 3} {
+		h, err := rdb.HGetAll(t.Context(), q.keys[i].(string)).Result()
+		require.NoError(t, err)
+		all = append(all, h)
+	}
+	return all
+}
