@@ -2,6 +2,7 @@ package sluice
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/groupcommit"
@@ -70,9 +71,9 @@ func sendAlone[A any](ctx context.Context, q *Queue, c *committer[A], r redisexe
 // waitFor returns what became of a call that is sent in a group.
 func waitFor[A any](call *mergedCall[A]) merged {
 	m, err := call.Wait()
-	switch err {
-	case nil:
-	case groupcommit.ErrWithdrawn:
+	switch {
+	case err == nil:
+	case errors.Is(err, groupcommit.ErrWithdrawn):
 		m.Result = redisexec.Result{Outcome: redisexec.NotSent, Err: call.Ctx.Err()}
 	default:
 		m.Result = redisexec.Result{Outcome: redisexec.Abandoned, Err: call.Ctx.Err()}

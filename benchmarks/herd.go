@@ -45,7 +45,7 @@ func herd(workers int, delay time.Duration) scenario {
 func herdTurn(ctx context.Context, t turn, workers int, delay time.Duration) (r result, err error) {
 	atOnce := herdAtOnce
 	if t.quick {
-		workers, atOnce = workers/10, atOnce/100
+		workers, atOnce = max(workers/10, 1), atOnce/100
 	}
 	steady := newArrivals(0, int(herdRate*t.length.Seconds()), delay)
 	flatOut := newArrivals(steady.n, atOnce, delay)
