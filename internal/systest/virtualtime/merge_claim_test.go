@@ -1,0 +1,35 @@
+package virtualtime
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestMerge_WhatWasClaimedForACallerThatLeftIsDealtOutToTheNext: to one of the group that would
+// get nothing, and then to one that waits.
+func TestMerge_WhatWasClaimedForACallerThatLeftIsDealtOutToTheNext(t *testing.T) {
+	faultyBubble(t, func(net network) {
+		g := newMerging(net, mergedKinds[2], alone+3)
+		var all, left sync.WaitGroup
+		g.hold(&all)
+		ctx, cancel := context.WithCancel(g.Context())
+		g.start(ctx, 10, 12, &left) // two that will leave, and two that stay, for three tasks
+		g.start(g.Context(), 12, 14, &all)
+		g.resumeOne()
+		before := g.faults.Scripts()
+		last := g.start(g.Context(), 20, 21, &all)
+		cancel()
+		left.Wait()
+		g.faults.Resume()
+		all.Wait()
+		requireNoErrors(g.T, last)
+		g.requireDone(12, 14)
+		g.requireDone(20, 21)
+		require.Equal(g, before, g.faults.Scripts(), "a script claims or gives back what was there")
+		time.Sleep(time.Minute)
+	})
+}
