@@ -25,8 +25,9 @@ import (
 // It is a hint: others wait for the same task, so that Claim or Pop may find nothing, and
 // the caller comes back. Of the callers on one Queue, as many return as there are tasks due, as
 // far as is known, in the order in which they came. Of the clients that wait for one task, about
-// three return at once; the others return later, one by one and ever more seldom, in case the
-// first do not take it, and the last after a poll interval.
+// three return at once, and the one whose last Claim or Pop has brought a task; the others return
+// later, one by one and ever more seldom, in case the first do not take it, and the last after a
+// poll interval. A client that finds tasks late in this way asks more often from then on.
 //
 // If the earliest task is still the one that Wait has returned for
 // before, because Claim fails for instance, Wait pauses before it returns for it again: for
