@@ -29,9 +29,11 @@ func (q *Queue) Enqueue(ctx context.Context, t Task) (Outcome, error) {
 	}
 	// The payload is copied: the caller may use it again when its context has ended, while
 	// the call is still under way.
-	task := packedTask{t.ID, t.due().text(0), string(t.Payload)}
+	task := packedTask{t.due(), t.ID, string(t.Payload)}
 	reply, err := runMerged(ctx, q, q.enqueues, task, 1, task.size(), func(task packedTask) redisexec.Request {
-		return scriptEnqueue.Request(q.keys, task.appendTo(q.enqueueArgs(1, "0"))...)
+		args := q.newTaskArgs(1, "0", 0)
+		args.add(task)
+		return args.request()
 	})
 	if err != nil {
 		return 0, wrap(op, q.name, err)
@@ -43,30 +45,28 @@ func (q *Queue) Enqueue(ctx context.Context, t Task) (Outcome, error) {
 	return outcomes[0], nil
 }
 
-// packedTask is a task as enqueue.lua is given it.
-type packedTask struct{ id, due, payload string }
+// packedTask is a task as it is sent.
+type packedTask struct {
+	due     dueTime
+	id      string
+	payload string
+}
 
 func (t packedTask) size() int { return len(t.id) + len(t.payload) }
-
-func (t packedTask) appendTo(args []any) []any { return append(args, t.id, t.due, t.payload) }
-
-func (q *Queue) enqueueArgs(tasks int, floor string) []any {
-	return append(make([]any, 0, 3+3*tasks), policies[q.options.duplicates], q.channel, floor)
-}
 
 // commitEnqueues sends a group of Enqueue calls. A task with a delay is due as if it were
 // alone: unlike those of a batch, the tasks have no order among each other.
 func (q *Queue) commitEnqueues(calls []*mergedCall[packedTask]) {
-	args := q.enqueueArgs(len(calls), "0")
+	args := q.newTaskArgs(len(calls), "0", 0)
 	for _, call := range calls {
-		args = call.Arg.appendTo(args)
+		args.add(call.Arg)
 	}
-	commit(q, calls, scriptEnqueue.Request(q.keys, args...), func(value any, sent time.Time) {
+	commit(q, calls, args.request(), func(value any, sent time.Time) {
 		list, _ := value.([]any)
 		for i, call := range calls {
 			m := merged{redisexec.Result{Value: value}, sent} // a reply of another form is for each to reject
 			if len(list) == len(calls)+1 {
-				m.Value = []any{list[i], list[len(calls)]}
+				m.Value = []any{list[0], list[i+1]}
 			}
 			call.Settle(m)
 		}
@@ -92,10 +92,10 @@ func (q *Queue) EnqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) 
 		}
 	}
 	done := make([]Outcome, 0, len(ts))
-	same, floor := map[dueTime]int{}, "0"
+	same, floor := map[dueTime]int64{}, "0"
 	for len(ts) > 0 {
 		n, args := q.pack(ts, same, floor)
-		reply, err := q.executor.Run(ctx, scriptEnqueue.Request(q.keys, args...))
+		reply, err := q.executor.Run(ctx, args.request())
 		if err == nil {
 			done, floor, err = appendOutcomes(done, reply.Value, n)
 		}
@@ -120,33 +120,80 @@ func (t *Task) due() dueTime {
 	return dueTime{'@', t.At.Add(time.Microsecond - 1).UnixMicro()}
 }
 
-// text writes the time as scripts are given it, and this many microseconds after it.
-func (d dueTime) text(after int64) string {
-	return string(appendMicros([]byte{d.sign}, d.us+after))
-}
+// text writes the time as scripts are given it.
+func (d dueTime) text() string { return string(appendMicros([]byte{d.sign}, d.us)) }
 
 // pack makes the arguments for the first chunk of ts. same counts the tasks with the same
 // due time, which are kept apart by a microsecond each: those with the same At in the whole
 // batch, those with the same Delay in this chunk, since delays count from floor, which is
 // after the tasks of the chunks before.
-func (q *Queue) pack(ts []Task, same map[dueTime]int, floor string) (n int, args []any) {
-	args = q.enqueueArgs(min(len(ts), maxGroup), floor)
+func (q *Queue) pack(ts []Task, same map[dueTime]int64, floor string) (n int, args *taskArgs) {
+	args = q.newTaskArgs(min(len(ts), maxGroup), floor, 1)
 	size := 0
-	maps.DeleteFunc(same, func(due dueTime, _ int) bool { return due.sign == '+' })
+	maps.DeleteFunc(same, func(due dueTime, _ int64) bool { return due.sign == '+' })
 	for n < len(ts) && n < maxGroup && (n == 0 || size+len(ts[n].Payload) <= maxGroupBytes) {
 		t := &ts[n]
 		size += len(t.Payload)
 		due := t.due()
-		after := int64(same[due])
-		if len(ts) > 1 || floor != "0" {
-			same[due]++
-		}
+		after := same[due]
+		same[due]++
 		// The payload is copied: the caller may use it again when its context has ended,
 		// while the command is still under way.
-		args = packedTask{t.ID, due.text(after), string(t.Payload)}.appendTo(args)
+		args.add(packedTask{dueTime{due.sign, due.us + after}, t.ID, string(t.Payload)})
 		n++
 	}
 	return n, args
+}
+
+// taskArgs are arguments of enqueue.lua: groups of tasks, each due so many microseconds after
+// the one before it in its group.
+type taskArgs struct {
+	queue    *Queue
+	args     []any
+	apart    int64
+	group    int     // the index in args of the group's number of IDs; 0 before the first group
+	next     dueTime // when a further task of the group is due
+	payloads []any   // the group's, until it ends
+	filled   bool    // whether one of them is not empty
+}
+
+// newTaskArgs returns the arguments for this many tasks, none yet. Delays count from floor at
+// the earliest.
+func (q *Queue) newTaskArgs(tasks int, floor string, apart int64) *taskArgs {
+	args := append(make([]any, 0, 7+2*tasks), policies[q.options.duplicates], q.channel, floor, apart)
+	return &taskArgs{queue: q, args: args, apart: apart}
+}
+
+// add adds a task, to the last group if it is due right then.
+func (a *taskArgs) add(t packedTask) {
+	if a.group == 0 || t.due != a.next {
+		a.endGroup()
+		a.group = len(a.args) + 1
+		a.args = append(a.args, t.due.text(), nil, nil)
+	}
+	a.next = dueTime{t.due.sign, t.due.us + a.apart}
+	a.args = append(a.args, t.id)
+	a.payloads = append(a.payloads, t.payload)
+	a.filled = a.filled || t.payload != ""
+}
+
+// endGroup writes the numbers of the last group, and its payloads.
+func (a *taskArgs) endGroup() {
+	if a.group == 0 {
+		return
+	}
+	a.args[a.group], a.args[a.group+1] = len(a.payloads), 0
+	if a.filled {
+		a.args[a.group+1] = len(a.payloads)
+		a.args = append(a.args, a.payloads...)
+	}
+	a.payloads, a.filled = a.payloads[:0], false
+}
+
+// request returns the request for all tasks that were added.
+func (a *taskArgs) request() redisexec.Request {
+	a.endGroup()
+	return scriptEnqueue.Request(a.queue.keys, a.args...)
 }
 
 var policies = [...]string{Replace: "replace", Keep: "keep", Earliest: "earliest", Latest: "latest"}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"testing"
 	"time"
 
@@ -164,6 +165,97 @@ func dump(t *testing.T, rdb *redis.Client, q *Queue) (all []any) {
 		h, err := rdb.HGetAll(t.Context(), q.keys[i].(string)).Result()
 		require.NoError(t, err)
 		all = append(all, h)
+	}
+	return all
+}
+
+// TestEnqueueBatch_IsWhatItsTasksAre compares a batch with the same tasks enqueued one by one, on
+// queues of every kind: the outcomes, and what is on the server. Scores may differ in their last bit.
+func TestEnqueueBatch_IsWhatItsTasksAre(t *testing.T) {
+	t.Parallel()
+	m := miniredis.RunT(t)
+	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
+	t.Cleanup(func() { _ = rdb.Close() })
+	counts := map[Outcome]int{}
+	for seed := range uint64(300) {
+		w := newTwins(t, m, rdb, seed)
+		for range w.rand.IntN(12) {
+			w.step()
+		}
+		tasks := w.tasks()
+		outcomes, err := w.queues[0].EnqueueBatch(t.Context(), tasks)
+		require.NoError(t, err)
+		require.Len(t, outcomes, len(tasks))
+		same := map[dueTime]time.Duration{}
+		for i, task := range tasks {
+			due := task.due()
+			if task.At.IsZero() {
+				task.Delay += same[due]
+			} else {
+				task.At = task.At.Add(same[due])
+			}
+			same[due] += time.Microsecond
+			outcome, err := w.queues[1].Enqueue(t.Context(), task)
+			require.NoError(t, err)
+			require.Equal(t, outcome, outcomes[i], "seed %d, task %d", seed, i)
+			counts[outcome]++
+		}
+		got, want := dump(t, rdb, w.queues[0]), dump(t, rdb, w.queues[1])
+		for _, i := range []int{0, 1} {
+			requireScores(t, want[i].([]redis.Z), got[i].([]redis.Z), seed)
+		}
+		require.Equal(t, withoutTimes(want[2:]), withoutTimes(got[2:]), "seed %d", seed)
+	}
+	for _, outcome := range []Outcome{Added, Updated, Kept, Deferred} {
+		require.Greater(t, counts[outcome], 20, outcome)
+	}
+}
+
+// tasks returns a batch: tasks due together or not, within a second or beyond its end, at times
+// that need all digits; IDs may occur twice.
+func (w *twins) tasks() []Task {
+	tasks := make([]Task, 1+w.rand.IntN(30))
+	ats := []time.Time{
+		{}, time.Unix(5, 0), time.Unix(1073741823, 999995000), time.Unix(1900000000, 999990000),
+		time.Unix(1900000000, 123456000), time.Unix(4294967294, 999990000), time.Unix(5000000000, 0),
+	}
+	names, payload := 6+w.rand.IntN(100), w.rand.IntN(3)
+	for i := range tasks {
+		tasks[i].ID = fmt.Sprint("t", w.rand.IntN(names))
+		if w.rand.IntN(8) == 0 {
+			tasks[i].ID = w.id()
+		}
+		if at := ats[w.rand.IntN(len(ats))]; i > 0 && w.rand.IntN(4) > 0 {
+			tasks[i].At, tasks[i].Delay = tasks[i-1].At, tasks[i-1].Delay
+		} else if at.IsZero() {
+			tasks[i].Delay = w.delay()
+		} else {
+			tasks[i].At = at
+		}
+		if payload > w.rand.IntN(2) {
+			tasks[i].Payload = []byte(fmt.Sprint("payload ", i))
+		}
+	}
+	return tasks
+}
+
+// requireScores compares members and their order, and their scores but for a bit.
+func requireScores(t *testing.T, want, got []redis.Z, seed uint64) {
+	require.Len(t, got, len(want), "seed %d", seed)
+	for i := range want {
+		require.Equal(t, want[i].Member, got[i].Member, "seed %d", seed)
+		require.InDelta(t, want[i].Score, got[i].Score, 1e-6, "seed %d, %v", seed, want[i].Member)
+	}
+}
+
+// withoutTimes returns hashes with the whole seconds of the times in state fields.
+func withoutTimes(hashes []any) (all []map[string]string) {
+	for _, hash := range hashes {
+		plain := map[string]string{}
+		for id, value := range hash.(map[string]string) {
+			plain[id] = regexp.MustCompile(`\.\d+`).ReplaceAllString(value, "")
+		}
+		all = append(all, plain)
 	}
 	return all
 }

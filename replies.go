@@ -59,18 +59,22 @@ func decodeAnswer(value any) (taskloop.Answer, error) {
 	return answer, err
 }
 
-// appendOutcomes decodes the outcomes of n tasks, then the time from which the delays of
-// the batch's next script count at the earliest.
+// appendOutcomes decodes the time from which the delays of the batch's next script count at the
+// earliest, and the outcomes of n tasks.
 func appendOutcomes(to []Outcome, value any, n int) (outcomes []Outcome, next string, err error) {
 	list, ok := value.([]any)
-	if !ok || len(list) != n+1 {
+	if !ok || len(list) == 0 || len(list) != n+1 && len(list) != 1 {
 		return to, "", redisexec.Unexpected(value)
 	}
-	codes, err := decodeInts[int64](list[:n], n)
-	if err != nil {
+	if _, err := decodeScore(list[0]); err != nil {
 		return to, "", err
 	}
-	if _, err := decodeScore(list[n]); err != nil {
+	next, _ = list[0].(string)
+	if len(list) == 1 {
+		return append(to, slices.Repeat([]Outcome{Added}, n)...), next, nil
+	}
+	codes, err := decodeInts[int64](list[1:], n)
+	if err != nil {
 		return to, "", err
 	}
 	for _, code := range codes {
@@ -79,7 +83,6 @@ func appendOutcomes(to []Outcome, value any, n int) (outcomes []Outcome, next st
 		}
 		to = append(to, Outcome(code))
 	}
-	next, _ = list[n].(string)
 	return to, next, nil
 }
 

@@ -2,14 +2,16 @@
 -- KEYS[3] the dead letters
 -- ARGV[1] policy: replace, keep, earliest or latest   ARGV[2] wake channel
 -- ARGV[3] the time from which delays count at the earliest, in Unix seconds
--- then three per task: id, due ('+' seconds from that time or '@' Unix seconds), payload
--- RETURNS { one number per task: 1 added   2 updated   3 kept   4 deferred, ARGV[3] for the next script of the batch }
+-- ARGV[4] how many microseconds after the one before a task of a group is due
+-- then groups of tasks: when the first is due ('+' seconds from that time or '@' Unix seconds), the number
+-- of IDs, the number of payloads (0 if all are empty, else one per ID), the IDs, the payloads
+-- RETURNS { ARGV[3] for the next script of the batch, one number per task: 1 added   2 updated   3 kept
+--           4 deferred. No numbers if all are added }
 -- RETRY never: between two runs a worker may have claimed and finished the task, and the
 -- second run would add it again.
 redis.call('HLEN', tasks) -- check the types before the first write
 redis.call('ZCARD', KEYS[3])
-local ids, outcomes, known = {}, {}, {}
-for i = 4, #ARGV, 3 do ids[(i - 1) / 3] = ARGV[i] end
+local outcomes, known = { nextBase }, {}
 local scores, field = redis.call('ZMSCORE', queue, unpack(ids)), reader(states, ids, 16)
 
 needAll()
@@ -17,33 +19,32 @@ need('ZREM', queue)
 
 -- New tasks, the most common and cheapest case, are written together. A foreign consumer's
 -- ZREM may have left a payload of that ID.
-local new, payloads, empty = {}, {}, {}
+local new, stored, empty = {}, {}, {}
 local function flush()
   if #new > 0 then redis.call('ZADD', queue, unpack(new)) end
-  if #payloads > 0 then redis.call('HSET', tasks, unpack(payloads)) end
+  if #stored > 0 then redis.call('HSET', tasks, unpack(stored)) end
   if #empty > 0 then redis.call('HDEL', tasks, unpack(empty)) end
-  new, payloads, empty = {}, {}, {}
+  new, stored, empty = {}, {}, {}
 end
 
 for i, id in ipairs(ids) do
-  local due, payload = dueAt(ARGV[3 * i + 2]), ARGV[3 * i + 3]
+  local due, payload = tonumber(entries[2 * i - 1]), payloads[i] or ''
   if known[id] then -- the same ID for the second time
     flush()
-    outcomes[i] = enqueue(id, due, payload, redis.call('ZMSCORE', queue, id)[1], reader(states, { id }, 1)(1))
+    outcomes[i + 1] = enqueue(id, due, payload, redis.call('ZMSCORE', queue, id)[1], reader(states, { id }, 1)(1))
   elseif scores[i] or field(i) then
-    outcomes[i] = enqueue(id, due, payload, scores[i], field(i))
+    outcomes[i + 1] = enqueue(id, due, payload, scores[i], field(i))
   else
-    new[#new + 1] = text(due)
+    new[#new + 1] = entries[2 * i - 1]
     new[#new + 1] = id
-    local list = payload == '' and empty or payloads
+    local list = payload == '' and empty or stored
     list[#list + 1] = id
     if payload ~= '' then list[#list + 1] = payload end
     if not first or due < first then first = due end
-    outcomes[i] = 1
+    outcomes[i + 1] = 1
   end
   known[id] = true
 end
 flush()
 wake(ARGV[2], first)
-outcomes[#ids + 1] = text(base + #ids * 0.000001)
 return outcomes

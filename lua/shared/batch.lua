@@ -1,36 +1,72 @@
--- Prelude of enqueue, before fields.lua: a batch of new tasks is common, and takes a fourth less of the
--- server's time if the functions that follow are not defined, and nothing is made for each task.
-local function batch()
-  local new, payloads, empty, outcomes, known, ids, first = {}, {}, {}, {}, {}, {}, nil
-  for i = 4, #ARGV, 3 do
-    local n, id, due, payload = (i - 1) / 3, ARGV[i], dueAt(ARGV[i + 1]), ARGV[i + 2]
-    if known[id] then return nil end
-    known[id], ids[n], outcomes[n] = true, id, 1
-    new[2 * n - 1], new[2 * n] = text(due), id
-    if payload == '' then
-      empty[#empty + 1] = id
+-- Prelude of enqueue, before fields.lua: a batch of new tasks is common, and takes a third less of
+-- the server's time if the functions that follow are not defined, and nothing is made for each task.
+
+-- The tasks: their IDs, their payloads if they have any, and their scores and IDs as ZADD takes them.
+local ids, payloads, entries, earliest = {}, {}, {}, nil
+
+-- Appends tasks with these IDs, the first of which is due at this time, each so many microseconds
+-- after the one before. The scores are what text writes, without a look at each.
+local function append(due, from, to, apart)
+  local whole, at, args, format = math.floor(due), 2 * #ids, ARGV, string.format
+  local rest = math.floor((due - whole) * 10000000 + 0.5)
+  local alike = due >= 1073741824 and due < 4294967295 and rest + (to - from + 1) * apart * 10 < 10000000
+  for i = from, to do
+    local id = args[i]
+    ids[#ids + 1] = id
+    if alike then
+      entries[at + 1] = format('%d.%07d', whole, rest)
+      rest = rest + apart * 10
     else
-      payloads[#payloads + 1] = id
-      payloads[#payloads + 1] = payload
+      entries[at + 1] = text(due + (i - from) * apart / 1000000)
     end
-    if not first or due < first then first = due end
+    entries[at + 2] = id
+    at = at + 2
   end
-  local scores, fields = redis.call('ZMSCORE', queue, unpack(ids)), {}
-  if redis.call('HLEN', states) > 0 then fields = redis.call('HMGET', states, unpack(ids)) end
-  for i = 1, #ids do
-    if scores[i] or fields[i] then return nil end
+end
+
+local at, filled = 5, false
+while ARGV[at] do
+  local due, count, payloadCount, before = dueAt(ARGV[at]), tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), #ids
+  append(due, at + 3, at + 2 + count, tonumber(ARGV[4]))
+  at = at + 3 + count
+  for i = 1, payloadCount do payloads[before + i] = ARGV[at + i - 1] end
+  at, filled = at + payloadCount, filled or payloadCount > 0
+  if not earliest or due < earliest then earliest = due end
+end
+
+-- Adds the tasks if all are new. Says whether they were.
+local function batch()
+  local known, scores = {}, redis.call('ZMSCORE', queue, unpack(ids))
+  for i, id in ipairs(ids) do
+    if scores[i] or known[id] then return false end
+    known[id] = true
+  end
+  if redis.call('HLEN', states) > 0 then
+    local fields = redis.call('HMGET', states, unpack(ids))
+    for i = 1, #ids do
+      if fields[i] then return false end
+    end
   end
   local left = redis.call('HLEN', tasks) > 0 -- perhaps payloads of these IDs, see enqueue.lua
   redis.call('ZCARD', KEYS[3])
   need('HSET', tasks)
   need('HDEL', tasks)
-  redis.call('ZADD', queue, unpack(new))
-  if #payloads > 0 then redis.call('HSET', tasks, unpack(payloads)) end
+  redis.call('ZADD', queue, unpack(entries))
+  local stored, empty = {}, filled and {} or ids
+  for i = 1, filled and #ids or 0 do
+    local payload = payloads[i] or ''
+    if payload == '' then
+      empty[#empty + 1] = ids[i]
+    else
+      stored[#stored + 1] = ids[i]
+      stored[#stored + 1] = payload
+    end
+  end
+  if #stored > 0 then redis.call('HSET', tasks, unpack(stored)) end
   if #empty > 0 and left then redis.call('HDEL', tasks, unpack(empty)) end
-  wake(ARGV[2], first)
-  outcomes[#ids + 1] = text(base + #ids * 0.000001)
-  return outcomes
+  wake(ARGV[2], earliest)
+  return true
 end
 
-local added = #ARGV > 6 and batch()
-if added then return added end
+local nextBase = text(base + #ids * 0.000001)
+if #ids > 1 and batch() then return { nextBase } end
