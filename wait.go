@@ -25,7 +25,7 @@ import (
 // It is a hint: others wait for the same task, so that Claim or Pop may find nothing, and
 // the caller comes back. Of the callers on one Queue, as many return as there are tasks due, as
 // far as is known, in the order in which they came. Of the clients that wait for one task, about
-// three return at once, and the one whose last Claim or Pop has brought a task; the others return
+// four return at once, and the one whose last Claim or Pop has brought a task; the others return
 // later, one by one and ever more seldom, in case the first do not take it, and the last after a
 // poll interval. A client that finds tasks late in this way asks more often from then on.
 //

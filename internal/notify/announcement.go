@@ -18,7 +18,7 @@ type Announcement struct {
 // times that and so on. None of them asks at once in one of e^askers cases; then a later one
 // finds the task after a few milliseconds. So it is if those that ask have stopped or died.
 const (
-	askers      = 3.0
+	askers      = 4.0
 	laterAskers = 0.5
 	firstLater  = time.Millisecond
 )

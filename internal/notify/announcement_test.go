@@ -23,10 +23,10 @@ func TestParseAnnouncement(t *testing.T) {
 	}
 }
 
-// TestAnnouncement_AboutThreeAsk: with as many clients as there may be, about three ask at
+// TestAnnouncement_AboutFourAsk: with as many clients as there may be, about four ask at
 // once, about half a client more in each doubling of the time, and all if they are few or
 // much is due.
-func TestAnnouncement_AboutThreeAsk(t *testing.T) {
+func TestAnnouncement_AboutFourAsk(t *testing.T) {
 	for _, a := range []Announcement{
 		{}, {Clients: 1, Due: 1}, {Clients: 2, Due: 1}, {Clients: 3, Due: 1}, {Clients: 30, Due: 1}, {Clients: 300, Due: 1},
 		{Clients: 300, Due: 10}, {Clients: 300, Due: 100}, {Clients: 30, Due: 1000}, {Clients: 100_000, Due: 1},
@@ -47,11 +47,11 @@ func TestAnnouncement_AboutThreeAsk(t *testing.T) {
 				}
 			}
 			most, due := float64(n), float64(max(a.Due, 1))
-			require.InDelta(t, min(3*due, most), at[0], 0.1*due+most*1e-4)
-			require.InDelta(t, min(3.5*due, most), at[2*time.Millisecond], 0.1*due+most*1e-4)
-			require.InDelta(t, min(6*due, most), at[64*time.Millisecond], 0.1*due+most*1e-4)
-			require.LessOrEqual(t, at[time.Second], min(9*due, most)+0.1*due+most*1e-4)
-			asking := math.Min(most, 3*due)
+			require.InDelta(t, min(4*due, most), at[0], 0.1*due+most*1e-4)
+			require.InDelta(t, min(4.5*due, most), at[2*time.Millisecond], 0.1*due+most*1e-4)
+			require.InDelta(t, min(7*due, most), at[64*time.Millisecond], 0.1*due+most*1e-4)
+			require.LessOrEqual(t, at[time.Second], min(10*due, most)+0.1*due+most*1e-4)
+			asking := math.Min(most, 4*due)
 			require.GreaterOrEqual(t, float64(a.Callers())*asking, due, "for each task one caller is told")
 			require.LessOrEqual(t, a.Callers(), int(due))
 		})
