@@ -3,6 +3,7 @@ package model_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"testing"
@@ -122,10 +123,11 @@ func (m *queueMachine) adopt(t *rapid.T, ended time.Time, want *float64, is floa
 	}
 }
 
-// near checks that a time of the server lies within the operation.
+// near checks that a time of the server lies within the operation. In virtual time, that is
+// the model's, except for the last bit of a sum: a batch adds the microseconds in another order.
 func (m *queueMachine) near(t *rapid.T, ended time.Time, want, is float64) {
 	late := is - want
-	require.False(t, late < -2e-6 || late > ended.Sub(m.started).Seconds()+2e-6 || ended.Equal(m.started) && late != 0,
+	require.False(t, late < -2e-6 || late > ended.Sub(m.started).Seconds()+2e-6 || ended.Equal(m.started) && math.Abs(late) > 0.4e-6,
 		"%.6f instead of %.6f", is, want)
 }
 
