@@ -350,6 +350,27 @@ func TestHealth_OneWarningAndOneInfoAnOutage(t *testing.T) {
 	})
 }
 
+// TestHealth_ATaskThatIsDueIsNoSignOfTheServer: a Wait that ends because the earliest task is due
+// has asked no server, and does not end an outage.
+func TestHealth_ATaskThatIsDueIsNoSignOfTheServer(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		q := newQueue(time.Hour, "a")
+		w := newWorker(q, 2, time.Second).run(t)
+		time.Sleep(100 * time.Millisecond) // "a" is being handled, and the other runner waits
+		q.set(func() { q.onExchange = func(int) fault { return unconnected } })
+		time.Sleep(time.Second)
+		require.Equal(t, 1, w.logged(warnOutage))
+		q.add("b")
+		time.Sleep(time.Minute)
+		require.Zero(t, w.logged(infoOver))
+		require.Equal(t, 1, w.logged(warnOutage))
+		q.set(func() { q.onExchange = nil })
+		time.Sleep(time.Minute)
+		require.Equal(t, 1, w.logged(infoOver))
+		require.Equal(t, [5]int64{2}, w.counts())
+	})
+}
+
 // TestHealth_APersistentFailureDoesNotFloodTheLog: one activity is denied, and the others
 // work.
 func TestHealth_APersistentFailureDoesNotFloodTheLog(t *testing.T) {

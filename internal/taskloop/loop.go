@@ -307,8 +307,8 @@ func (l *loop) woken(err error) {
 			l.health.reset(watching) // it has worked in between
 		}
 		l.health.noteFailure(watching, err)
-	default:
-		l.noteSuccess(watching)
+	default: // that a task is due need not come from the server: what claims it shows whether there is one
+		l.health.reset(watching)
 	}
 }
 
