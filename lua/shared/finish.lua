@@ -11,7 +11,10 @@ local function finishAll()
       local id, task = ids[i], nil
       -- Else an earlier entry of this call has used up the receipt.
       if not known[id] then task = match(scores[i], field(i), receipt) end
-      if task and (task.due or task.revived) then needAll() end
+      if task and (task.due or task.revived) then
+        needAll()
+        need('ZSCORE', queue) -- for the answer on another task
+      end
       if task and task.due then
         local due = giveback(id, task, 0, task.due)
         if not first or due < first then first = due end

@@ -139,6 +139,13 @@ func ofQueues() []operation {
 		{"dequeue", finish(dequeue, "mine")},
 		{"dequeue, deferred", finish(dequeue, "mine, deferred")},
 		{"dequeue several", finish(dequeue, "mine", "mine, back", "mine, deferred, no payload", "mine, odd", "mine, deferred")},
+		{"dequeue several, one of them stale", func(ctx context.Context, g *guarded) error {
+			err := g.queue.Dequeue(ctx, g.task("mine, deferred"), sluice.Entry{ID: "mine", Score: 1})
+			if errors.Is(err, sluice.ErrStale) {
+				return nil
+			}
+			return err
+		}},
 		{"release", finish(release, "mine")},
 		{"release several", finish(release, "mine", "mine, back", "mine, deferred, no payload", "mine, deferred")},
 		{"retry", finish(retry, "mine")},
