@@ -49,12 +49,13 @@ func newStall(name string, n int, ttl time.Duration) stall {
 type outcome struct {
 	stall
 	lost     bool
-	deadline time.Time // the lock's last one
-	ended    time.Time // when Context was seen to have ended
-	late     bool      // the key was gone then
-	found    bool      // a healthy connection still found our token then
+	deadline time.Time     // the lock's last one
+	ended    time.Time     // when Context was seen to have ended
+	late     time.Duration // for how long the key had been gone then, not less than 0
+	found    bool          // a healthy connection still found our token then
 	wrong    string
-	early    bool // it was lost before the stall
+	early    bool          // it was lost before the stall
+	lag      time.Duration // how late the server was for others, at most; it has processes beside it, too
 }
 
 // happen has s happen to a lock, by two functions that begin and end it.
@@ -186,11 +187,39 @@ func (all *stalls) run(t *testing.T, round int) {
 			_ = l.Close() // waits for what a dead connection has, up to a second
 		})
 	}
+	served := func() time.Duration { return 0 }
+	if round%3 != 1 {
+		served = serverLag(t, healthy)
+	}
 	running.Wait()
 	out = judge(t, s, out)
+	for i := range out {
+		out[i].lag = served()
+	}
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	all.all = append(all.all, out...)
+}
+
+// serverLag watches how long a server takes to answer, until the function that it returns is
+// called, which returns the longest time.
+func serverLag(t *testing.T, rdb redis.UniversalClient) func() time.Duration {
+	ctx, stop := context.WithCancel(t.Context())
+	var longest time.Duration
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		for ctx.Err() == nil {
+			sent := time.Now()
+			_ = rdb.Ping(ctx).Err()
+			longest = max(longest, time.Since(sent))
+			time.Sleep(5 * time.Millisecond) // as Lag does
+		}
+	})
+	return func() time.Duration {
+		stop()
+		watching.Wait()
+		return longest
+	}
 }
 
 // check requires that all was as it should be.
@@ -199,12 +228,12 @@ func (all *stalls) check(t *testing.T, lag func() time.Duration) {
 	lost, kept, found, seen := 0, 0, 0, 0
 	excused, late := 0, 0
 	for _, o := range all.all {
-		if (o.early || o.keep && o.lost) && lag() > o.ttl/8 {
+		if (o.early || o.keep && o.lost) && max(lag(), o.lag) > o.ttl/8 {
 			excused++ // a machine that is so late loses a lock without a stall, or by a short one
 			continue
 		}
 		require.Empty(t, o.wrong, "%+v, lag %v", o.stall, lag())
-		if o.late {
+		if o.late > lag() {
 			late++
 		}
 		if o.lost {
@@ -222,7 +251,7 @@ func (all *stalls) check(t *testing.T, lag func() time.Duration) {
 	n := len(all.all) - excused
 	t.Logf("%d stalls: %d kept, %d lost; of %d of these a healthy connection could tell, and found %d; lag %v", n, kept, lost, seen, found, lag())
 	require.GreaterOrEqual(t, lost, n*2/5, "most stalls were too short")
-	require.GreaterOrEqual(t, kept, n/10, "most stalls were too long")
+	require.GreaterOrEqual(t, kept+excused, n/10, "most stalls were too long")
 	require.LessOrEqual(t, late, 1+lost/20, "Contexts were seen to end after their keys")
 	if lag() < 5*time.Millisecond { // the question itself takes time, and the key lives for about 15ms more
 		require.GreaterOrEqual(t, found, seen*9/10)
@@ -231,7 +260,8 @@ func (all *stalls) check(t *testing.T, lag func() time.Duration) {
 
 // judge compares the deadlines, after which a lock is not Valid, with the ends of the keys.
 // When a Context was seen to have ended is another matter: a busy machine may let the
-// goroutine that sees it run late, and check bounds how many do.
+// goroutine that sees it run late, and check bounds how many do, by more than that machine
+// was seen to.
 func judge(t *testing.T, s *redistest.Server, out []outcome) []outcome {
 	gone := expiries(t, s)
 	for i, o := range out {
@@ -239,7 +269,7 @@ func judge(t *testing.T, s *redistest.Server, out []outcome) []outcome {
 			continue
 		}
 		end := gone["Lock:"+o.name]
-		out[i].late = !o.ended.Before(end)
+		out[i].late = max(o.ended.Sub(end)+1, 0) // 1ns if it was the very moment
 		if !o.deadline.Before(end) {
 			out[i].wrong = fmt.Sprintf("the deadline was %v after the key's end", o.deadline.Sub(end))
 		}
