@@ -232,9 +232,13 @@ func (a *acquisition) bySet(ctx context.Context) (taken, held bool, err error) {
 		return false, false, nil
 	}
 	k.grant.token = rand.Text()
+	k.chooseWindow()
 	reply, err := k.locker.executor.Run(ctx, a.request(redisexec.Request{
-		Args: []any{"set", k.address.keys[0], k.grant.token, "px", k.options.px, "nx"},
+		Args: []any{"set", k.address.keys[0], k.grant.token, "px", k.grant.window.px(&k.options), "nx"},
 	}))
+	if err == nil {
+		k.address.trips.note(reply.Sent)
+	}
 	switch {
 	case errors.Is(err, ErrUnknown) && ctx.Err() == nil && !errors.Is(err, redisexec.ErrStopped):
 		a.doubtful, k.grant.token = true, nil
@@ -254,9 +258,15 @@ func (a *acquisition) byScript(ctx context.Context) (taken bool, left time.Durat
 	if k.grant.token == nil {
 		k.grant.token = rand.Text()
 	}
-	r := scriptAcquire.Request(k.address.keys, k.grant.token, k.options.px)
+	// What may yet be carried out of an earlier attempt has the earlier window: the key must
+	// not outlive the TTL by more than one margin, and the block of fences is found by its size.
+	if !k.grant.ambiguous {
+		k.chooseWindow()
+	}
+	px := k.grant.window.px(&k.options)
+	r := scriptAcquire.Request(k.address.keys, k.grant.token, px)
 	if k.options.fenced {
-		r = scriptAcquireFenced.Request(k.address.fencedKeys(), k.grant.token, k.options.px, fenceBlock, fenceLife.Milliseconds())
+		r = scriptAcquireFenced.Request(k.address.fencedKeys(), k.grant.token, px, k.grant.window.fences(), fenceLife.Milliseconds())
 	}
 	reply, err := k.locker.executor.Run(ctx, a.request(r))
 	k.grant.ambiguous = k.grant.ambiguous || reply.Ambiguous
@@ -264,6 +274,7 @@ func (a *acquisition) byScript(ctx context.Context) (taken bool, left time.Durat
 	if err != nil {
 		return false, 0, err
 	}
+	k.address.trips.note(reply.Sent)
 	left, fence, err := decodeAcquired(reply.Value)
 	if err != nil {
 		return false, 0, a.unexpected(err)
@@ -272,6 +283,11 @@ func (a *acquisition) byScript(ctx context.Context) (taken bool, left time.Durat
 		return false, left, nil
 	}
 	return true, 0, k.take(reply.Sent, fence)
+}
+
+// chooseWindow chooses the hand-over window of an acquisition that is about to be sent.
+func (k *Lock) chooseWindow() {
+	k.grant.window = windowFor(k.address.trips.shortest(), k.options.ttl)
 }
 
 // request adds to a request what all acquisitions have. A caller that waits for the lock
@@ -295,10 +311,10 @@ func (a *acquisition) unexpected(err error) error {
 // take makes k the holder of a lock that was acquired by a command which was sent then,
 // unless its reply came too late.
 func (k *Lock) take(sent time.Time, fence int64) error {
-	k.grant.handOverUntil = sent.Add(handOverWindow)
-	k.grant.fences = fences{first: fence, current: fence, since: time.Now()}
-	ttl := k.options.ttl
-	k.begin(sent, lease.SafeUntil(sent, ttl), lease.SafeUntil(sent, ttl+handOverMargin))
+	g, ttl := &k.grant, k.options.ttl
+	g.handOverUntil = sent.Add(time.Duration(g.window))
+	g.fences = fences{first: fence, current: fence, block: g.window.fences(), since: time.Now()}
+	k.begin(sent, lease.SafeUntil(sent, ttl), lease.SafeUntil(sent, ttl+g.window.margin()))
 	switch {
 	case !k.lease.Valid():
 		k.releaseInBackground()
@@ -320,6 +336,7 @@ type address struct {
 	keys    []any  // the key, as the arguments of scripts
 	wake    any    // the channel, as an argument
 	outage  redisexec.Outage
+	trips   roundTrips
 	fenced  atomic.Pointer[[]any]
 }
 

@@ -8,14 +8,9 @@ import (
 	"github.com/sluice-go/sluice/internal/redisexec"
 )
 
-const (
-	// fenceBlock is how many fences are reserved when a lock is acquired: one for each
-	// microsecond for which it may be handed over.
-	fenceBlock = int64(handOverWindow / time.Microsecond)
-	// fenceLife is how long a name's last fence is remembered. After that the server's
-	// clock alone makes the next one higher.
-	fenceLife = 24 * time.Hour
-)
+// fenceLife is how long a name's last fence is remembered. After that the server's clock
+// alone makes the next one higher.
+const fenceLife = 24 * time.Hour
 
 // fences are those that were reserved with an acquisition. The first is at least the
 // server's time in microseconds. Each hand-over takes the fence of its own time, and what
@@ -26,6 +21,7 @@ const (
 // the next acquisition's fence higher, should the server have forgotten all of them.
 type fences struct {
 	first, current int64 // 0 if there are none
+	block          int64 // how many there are
 	since          time.Time
 }
 
@@ -36,7 +32,7 @@ type fences struct {
 // a failover two primaries may do so for a while: the other one may have given a higher
 // fence meanwhile.
 func (f fences) next() (fences, bool) {
-	last := f.first + fenceBlock - 1
+	last := f.first + f.block - 1
 	if f.first == 0 || f.current == last {
 		return f, false
 	}
@@ -49,13 +45,13 @@ func (f fences) next() (fences, bool) {
 	return f, false
 }
 
-// unused is how many fences are to be given back. Of an acquisition whose reply was lost,
-// all.
-func (f fences) unused() int64 {
-	if f.first == 0 {
-		return fenceBlock
+// unusedFences is how many fences are to be given back. Of an acquisition whose reply was
+// lost, all.
+func (g grant) unusedFences() int64 {
+	if g.fences.first == 0 {
+		return g.window.fences()
 	}
-	return f.first + fenceBlock - 1 - f.current
+	return g.fences.first + g.fences.block - 1 - g.fences.current
 }
 
 // decodeAcquired decodes the reply to an acquisition: how long another holder may still

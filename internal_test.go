@@ -3,6 +3,7 @@ package sluice
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -18,16 +19,21 @@ func TestLock_TakesOverOnlyWhatCoversItsTTL(t *testing.T) {
 	t.Parallel()
 	const ttl = 10 * time.Second
 	for name, test := range map[string]struct {
-		held  time.Duration // how long ago the lock was acquired
-		ttl   time.Duration // of the lock that takes over
-		spoil func(from *Lock)
-		want  bool
+		window time.Duration // the shortest by default
+		held   time.Duration // how long ago the lock was acquired
+		ttl    time.Duration // of the lock that takes over
+		spoil  func(from *Lock)
+		want   bool
 	}{
 		"at once":           {ttl: ttl, want: true},
 		"shorter TTL":       {ttl: time.Second}, // a crash would block others for the longer one
-		"in time":           {held: handOverWindow - 2*time.Millisecond, ttl: ttl, want: true},
-		"after the window":  {held: handOverWindow, ttl: ttl},
-		"longer TTL":        {ttl: ttl + 2*handOverMargin},
+		"in time":           {held: 8 * time.Millisecond, ttl: ttl, want: true},
+		"after the window":  {held: 10 * time.Millisecond, ttl: ttl},
+		"longer TTL":        {ttl: ttl + 24*time.Millisecond},
+		"far, in time":      {window: 150 * time.Millisecond, held: 140 * time.Millisecond, ttl: ttl, want: true},
+		"far, after":        {window: 150 * time.Millisecond, held: 150 * time.Millisecond, ttl: ttl},
+		"far, longer TTL":   {window: 150 * time.Millisecond, ttl: ttl + 155*time.Millisecond},
+		"far, shorter TTL":  {window: 150 * time.Millisecond, ttl: ttl - 10*time.Millisecond},
 		"past the deadline": {ttl: ttl, spoil: func(from *Lock) { from.begin(time.Now(), time.Now(), time.Now().Add(ttl)) }},
 		"forced open":       {ttl: ttl, spoil: func(from *Lock) { from.member().ForbidHandOver() }},
 		"asked for an hour": {ttl: ttl, spoil: func(from *Lock) { from.lease.Ask(time.Hour) }},
@@ -46,8 +52,9 @@ func TestLock_TakesOverOnlyWhatCoversItsTTL(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			sent := time.Now().Add(-test.held)
-			from := &Lock{grant: grant{token: "t", handOverUntil: sent.Add(handOverWindow)}}
-			from.begin(sent, lease.SafeUntil(sent, ttl), lease.SafeUntil(sent, ttl+handOverMargin))
+			w := max(window(test.window), shortestWindow)
+			from := &Lock{grant: grant{token: "t", window: w, handOverUntil: sent.Add(time.Duration(w))}}
+			from.begin(sent, lease.SafeUntil(sent, ttl), lease.SafeUntil(sent, ttl+w.margin()))
 			_, covered, _ := from.lease.Bounds()
 			if test.spoil != nil {
 				test.spoil(from)
@@ -58,6 +65,51 @@ func TestLock_TakesOverOnlyWhatCoversItsTTL(t *testing.T) {
 			require.False(t, next.Deadline().After(covered), "not covered by the key")
 		})
 	}
+}
+
+// TestWindow_IsBounded: the window follows the round trip, within what a crash may add to a TTL.
+func TestWindow_IsBounded(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ roundTrip, ttl, want time.Duration }{
+		{0, time.Hour, 10 * time.Millisecond}, // not known yet
+		{3 * time.Millisecond, time.Hour, 10 * time.Millisecond},
+		{20 * time.Millisecond, time.Hour, 60 * time.Millisecond},
+		{60 * time.Millisecond, time.Hour, 180 * time.Millisecond},
+		{time.Minute, time.Hour, 200 * time.Millisecond},
+		{time.Minute, time.Second, 100 * time.Millisecond}, // a tenth of the TTL
+		{time.Minute, time.Millisecond, 10 * time.Millisecond},
+	} {
+		w := windowFor(test.roundTrip, test.ttl)
+		require.Equal(t, test.want, time.Duration(w), "%v", test)
+		require.LessOrEqual(t, w.fences(), int64(time.Duration(w)/time.Microsecond))
+		sent := time.Now()
+		end, ttl := sent.Add(time.Duration(w)), max(test.ttl, time.Second)
+		require.False(t, lease.SafeUntil(end.Add(-time.Millisecond), ttl).After(lease.SafeUntil(sent, ttl+w.margin())),
+			"the margin does not cover the window: %v", test)
+	}
+}
+
+// TestRoundTrips_AreNotWidenedByAStall: one slow reply, and six, change nothing. The
+// first, which may have made a connection, does not count alone.
+func TestRoundTrips_AreNotWidenedByAStall(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var r roundTrips
+		note := func(d time.Duration) time.Duration {
+			sent := time.Now()
+			time.Sleep(d)
+			r.note(sent)
+			return r.shortest()
+		}
+		require.Zero(t, r.shortest())
+		require.Zero(t, note(time.Second))
+		require.Equal(t, time.Millisecond, note(time.Millisecond))
+		for range 6 {
+			require.Equal(t, time.Millisecond, note(time.Second))
+		}
+		require.Equal(t, time.Second, note(time.Second), "a server that has moved away")
+		require.Equal(t, time.Millisecond, note(time.Millisecond))
+	})
 }
 
 // unconnected returns a Locker whose server is not there.
@@ -108,16 +160,19 @@ func TestLock_KnownKeyMakesNoBadNameGood(t *testing.T) {
 // fence is given twice.
 func TestFences_RiseWithinAMicrosecond(t *testing.T) {
 	t.Parallel()
-	f, given := fences{first: 1, current: 1, since: time.Now()}, 0
+	const block = 30_000
+	f, given := fences{first: 1, current: 1, block: block, since: time.Now()}, 0
 	for {
 		next, ok := f.next()
 		if !ok {
 			break // the block is used up
 		}
 		require.Greater(t, next.current, f.current)
+		require.LessOrEqual(t, next.current, int64(block), "beyond the block")
 		f, given = next, given+1
 	}
-	require.Equal(t, fenceBlock, f.current)
+	require.EqualValues(t, block, f.current)
+	require.Zero(t, grant{fences: f}.unusedFences())
 	require.Positive(t, given)
 }
 

@@ -35,7 +35,8 @@ type Lock struct {
 // whole.
 type grant struct {
 	token         any       // a string, as scripts are given it
-	handOverUntil time.Time // from then on the lock goes back to Redis
+	window        window    // chosen before the acquisition was sent
+	handOverUntil time.Time // the window's end: from then on the lock goes back to Redis
 	fences        fences
 	ambiguous     bool          // an acquisition of it stayed without a reply, and may yet be carried out
 	asked         time.Duration // the longest TTL for which an earlier holder's extension may yet be carried out
@@ -151,7 +152,7 @@ func (k *Lock) whyEnded() error {
 
 func (k *Lock) releaseRequest() redisexec.Request {
 	if k.options.fenced || k.grant.fences.first != 0 {
-		return scriptReleaseFenced.Request(k.address.fencedKeys(), k.grant.token, k.address.wake, k.grant.fences.unused())
+		return scriptReleaseFenced.Request(k.address.fencedKeys(), k.grant.token, k.address.wake, k.grant.unusedFences())
 	}
 	return scriptRelease.Request(k.address.keys, k.grant.token, k.address.wake)
 }
@@ -206,7 +207,7 @@ func (k *Lock) extend(ctx context.Context, ttl time.Duration) error {
 }
 
 func (k *Lock) extendRequest(ttl time.Duration) redisexec.Request {
-	return scriptExtend.Request(k.address.keys, k.grant.token, millis(ttl+handOverMargin))
+	return scriptExtend.Request(k.address.keys, k.grant.token, millis(ttl+k.grant.window.margin()))
 }
 
 // handleExtension takes the reply to an extension that was sent then, by Extend or by the
@@ -219,7 +220,7 @@ func (k *Lock) handleExtension(sent time.Time, ttl time.Duration, value any) err
 	case !extended:
 		k.lose()
 		return k.whyEnded()
-	case !k.lease.Extend(lease.SafeUntil(sent, ttl), lease.SafeUntil(sent, ttl+handOverMargin)):
+	case !k.lease.Extend(lease.SafeUntil(sent, ttl), lease.SafeUntil(sent, ttl+k.grant.window.margin())):
 		k.handleLateExtension()
 		return k.whyEnded()
 	}
@@ -328,9 +329,9 @@ func (k *Lock) Name() string {
 // It is the server's time in microseconds, or one more than the last fence where that is
 // higher. So it can go back only where the server (or, in a failover, another one) has
 // lost the last fence *and* its clock is behind that: because it was set back, or by up to
-// 10ms for each time that the lock had just been forced open. Within the process of a lock
-// that another process has forced open, it may be handed over for up to 10ms more, with
-// fences that are lower than the new holder's.
+// the hand-over window (see Locker.Lock) for each time that the lock had just been forced open.
+// Within the process of a lock that another process has forced open, it may be handed over until
+// that window ends, with fences that are lower than the new holder's.
 //
 // While two primaries serve side by side, as some failovers have it, a fence is of the
 // time at which its primary saw the acquisition. So it can be lower than one that the

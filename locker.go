@@ -86,9 +86,11 @@ func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
 //
 // Callers of one Locker wait in a queue for a name, first come, first served. The head of
 // the queue asks Redis: it waits for a notification, but polls again at least once in a
-// retry interval, and when the holder's TTL ends. For up to 10ms a lock is handed over
+// retry interval, and when the holder's TTL ends. For a while a lock is handed over
 // within the queue without a command; then it is given back to Redis, where other
-// processes wait. To cover that, a key lives up to 12ms longer than its TTL says.
+// processes wait. This window is 10ms or, on a server that is far away, three of the name's
+// round trips: a tenth of the TTL and 200ms at most. To cover that, a key lives longer than its
+// TTL says, by up to the window and 2ms.
 //
 // While no server can be reached, or none can serve the lock, Lock tries on with growing
 // pauses of up to half a second, for ten seconds or until ctx ends.
@@ -229,7 +231,7 @@ func (l *Locker) Inspect(ctx context.Context, name string) (LockInfo, error) {
 // its Context ends with ErrLost, and the next waiter acquires. In another process the holder
 // learns of it when it next extends or releases the lock (unless the reply to that is lost),
 // or within two retry intervals if a caller waits behind it there; it believes in its lock
-// until then, and may hand it over for up to 10ms more. ForceUnlock is a tool for operators.
+// until then, and may hand it over until the window ends of which Lock tells. ForceUnlock is a tool for operators.
 // After ErrUnknown it may be called again; a holder of this Locker is then as one of another
 // process.
 func (l *Locker) ForceUnlock(ctx context.Context, name string) (bool, error) {

@@ -44,7 +44,7 @@ func (m *member) TakeOver(holder waitqueue.Holder) bool {
 	spare := covered.Sub(until)
 	g := from.grant
 	g.asked = max(g.asked, asked)
-	safe := now.Before(deadline) && now.Before(g.handOverUntil) && spare >= 0 && spare <= handOverMargin &&
+	safe := now.Before(deadline) && now.Before(g.handOverUntil) && spare >= 0 && spare <= g.window.margin() &&
 		g.asked <= m.options.ttl && !from.noHandOver.Load()
 	if safe && m.options.fenced {
 		g.fences, safe = g.fences.next()

@@ -13,16 +13,8 @@ import (
 	"github.com/sluice-go/sluice/internal/redisexec"
 )
 
-const (
-	// handOverWindow is how long a Locker hands a lock over among its own callers before
-	// it gives it back to Redis, where other processes wait.
-	handOverWindow = 10 * time.Millisecond
-	// handOverMargin is by how much longer than its TTL a key is taken, so that a caller
-	// that takes the lock over within the window has its full TTL too.
-	handOverMargin = handOverWindow + 2*time.Millisecond
-	// maxAttempt is the largest number of attempts that a task's state field holds.
-	maxAttempt = 999_999_999
-)
+// maxAttempt is the largest number of attempts that a task's state field holds.
+const maxAttempt = 999_999_999
 
 // LockOption sets something about locks: for all locks of a Locker when it is given to
 // NewLocker, for one lock when it is given to Lock, TryLock or Do.
@@ -37,13 +29,14 @@ type lockOptions struct {
 	renew   bool
 	fenced  bool
 
-	px any // the TTL that a key is taken with, in ms, as an argument of scripts
+	px any // the TTL that a key is taken with for the shortest window, in ms, as an argument of scripts
 }
 
 var defaultLockOptions = lockOptions{prefix: "Lock:", ttl: 15 * time.Second, retry: 100 * time.Millisecond}
 
 // WithTTL sets the time after which the server frees a lock that was neither
-// released nor extended: how long a crash of the holder blocks the others. At
+// released nor extended: how long a crash of the holder blocks the others. They wait
+// for up to 12ms more, or 202ms far from the server; see Locker.Lock. At
 // least 1ms. Defaults to 15s.
 func WithTTL(d time.Duration) LockOption {
 	return func(o *lockOptions) { o.ttl = d }
@@ -131,7 +124,7 @@ func (o lockOptions) with(opts []LockOption) (lockOptions, error) {
 			return o, err
 		}
 	}
-	o.px = millis(o.ttl + handOverMargin)
+	o.px = millis(o.ttl + shortestWindow.margin())
 	return o, checkDuration("retry interval", o.retry)
 }
 

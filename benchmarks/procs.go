@@ -11,8 +11,6 @@ import (
 )
 
 const (
-	processes     = 4
-	perProcess    = 16
 	leastShare    = "least share"
 	withoutATurn  = "without a turn"
 	timeToBeReady = 50 * time.Millisecond
@@ -32,11 +30,14 @@ func procs() scenario {
 			{withoutATurn, slices.Max[[]float64], whole},
 			commandsColumn,
 		},
-		turn: procsTurn,
+		turn: crowds{4, 16}.turn,
 	}
 }
 
-func procsTurn(ctx context.Context, t turn) (r result, err error) {
+// crowds are so many processes of so many goroutines each.
+type crowds struct{ processes, size int }
+
+func (c crowds) turn(ctx context.Context, t turn) (r result, err error) {
 	g, file, remove, err := newSharedGuard()
 	if err != nil {
 		return result{}, err
@@ -44,7 +45,7 @@ func procsTurn(ctx context.Context, t turn) (r result, err error) {
 	defer remove()
 	e := assignment{
 		Setup: t.setup, Entrant: t.entrant.name, Lock: uniqueName("procs"),
-		Guard: file, Size: perProcess, Length: t.length,
+		Guard: file, Size: c.size, Length: t.length,
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -57,12 +58,12 @@ func procsTurn(ctx context.Context, t turn) (r result, err error) {
 			err = errors.Join(err, c.Close())
 		}
 	}()
-	for range processes {
-		c, err := spawn(ctx, e)
+	for range c.processes {
+		child, err := spawn(ctx, e)
 		if err != nil {
 			return result{}, err
 		}
-		children = append(children, c)
+		children = append(children, child)
 	}
 	if err := t.meter.start(ctx); err != nil { // the children have warmed up
 		return result{}, err
@@ -111,7 +112,7 @@ func sumUp(answers []answer, length time.Duration) result {
 	r.value = float64(total) / length.Seconds()
 	r.ops = float64(total)
 	if total > 0 {
-		r.extra[leastShare] = float64(slices.Min(shares)) * processes / float64(total)
+		r.extra[leastShare] = float64(slices.Min(shares)) * float64(len(shares)) / float64(total)
 	}
 	return r
 }

@@ -20,13 +20,15 @@ type scenario struct {
 	entries []entrant
 	length  time.Duration // of a turn, if it is fixed
 	retry   time.Duration // the best one for contenders that poll; 0 if none waits
-	columns []column      // of the table, besides the usual ones
-	turn    func(ctx context.Context, t turn) (result, error)
+	// roundTrip is how far the server is away; 0 for this machine.
+	roundTrip time.Duration
+	columns   []column // of the table, besides the usual ones
+	turn      func(ctx context.Context, t turn) (result, error)
 }
 
 // scenarios returns all scenarios, in the order in which they run.
 func scenarios() []scenario {
-	return []scenario{single(), hot(), procs(), storm(2 * time.Millisecond), storm(20 * time.Millisecond),
+	all := []scenario{single(), hot(), procs(), storm(2 * time.Millisecond), storm(20 * time.Millisecond),
 		names(), manyNames(), wake(), held(),
 		work(64, 200_000), work(1, 20_000), loop(), serverTime(),
 		enqueue("enqueue-now", 64, 50_000, "due at once", atOnce), enqueue("enqueue-later", 64, 50_000, "due in 15 minutes", in15Minutes),
@@ -36,6 +38,7 @@ func scenarios() []scenario {
 		idle(), manyQueues(100), herd(1, 0), herd(30, 0), herd(100, 0), herd(300, 0), herd(300, 200*time.Millisecond),
 		memory(0), memory(100), large("large-64k", 64<<10), large("large-1m", 1<<20), largeLog(),
 		depth(10_000), depth(10_000_000)}
+	return append(all, far()...)
 }
 
 // turn is one contender's turn in one round.
@@ -114,8 +117,13 @@ func (s scenario) sluiceFailure(results [][]result) error {
 }
 
 // run gives every contender a turn in every round, and returns the results by contender. The
-// error is ctx's only: the table shows how contenders failed.
+// error is ctx's, or that the server cannot be reached: the table shows how contenders failed.
 func (s scenario) run(ctx context.Context, c config, addr string, log io.Writer) ([][]result, error) {
+	addr, stop, err := away(addr, s.roundTrip)
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
 	results := make([][]result, len(s.entries))
 	for round := range c.rounds {
 		for i, e := range s.entries {

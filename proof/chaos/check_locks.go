@@ -100,16 +100,18 @@ func (c *checker) checkOwnership(r record, excused bool) {
 // holder knew: no later extension can have succeeded.
 func (c *checker) endedInTime(r record) bool {
 	for _, h := range c.tokenHolds[r.Token] {
-		if h.struck != "" && r.Until > h.at+r.TTL+handOverTime {
+		if h.struck != "" && r.Until > h.at+r.TTL+handOverTime(r.TTL) {
 			return false
 		}
 	}
 	return true
 }
 
-// handOverTime is how long a lock may be handed over from caller to caller without a
-// command.
-const handOverTime = 20 * time.Millisecond
+// handOverTime is how long a lock with that TTL may be handed over from caller to caller
+// without a command, on a server that is slow.
+func handOverTime(ttl time.Duration) time.Duration {
+	return max(20*time.Millisecond, min(ttl/10, 200*time.Millisecond)+2*time.Millisecond)
+}
 
 // checkFences checks that no two acquisitions of a name have the same fence, and that fences
 // rise in the order of the acquisitions, unless the server has lost the last fence and its

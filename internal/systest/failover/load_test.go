@@ -212,8 +212,8 @@ func (l *load) contend(locker *sluice.Locker, name string, fenced bool) bool {
 }
 
 // handed is for how long a lock is handed over within a process. By its fence it may be as
-// old as when the process got it from Redis.
-const handed = 10 * time.Millisecond
+// old as when the process got it from Redis: a tenth of the TTL, while the server is slow.
+const handed = 80 * time.Millisecond
 
 // taken notes a grant, and whether another handle of the lock is valid too.
 func (l *load) taken(name string, k *sluice.Lock, g grant, fenced bool) grant {

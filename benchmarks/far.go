@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"time"
+)
+
+// roundTrips are those of the scenarios with a server that is far away, in milliseconds.
+var roundTrips = []int{0, 4, 8, 12, 20, 50}
+
+// far returns the scenarios of one name on a server that is far away: 64 goroutines of one
+// process, and of two.
+func far() (all []scenario) {
+	for _, ms := range roundTrips {
+		away := fmt.Sprintf(", %d ms of round trip", ms)
+		s := hot()
+		s.name, s.about = fmt.Sprintf("far-%d", ms), s.about+away
+		s.entries, s.roundTrip = enter(sluiceName, "rueidislock"), time.Duration(ms)*time.Millisecond
+		all = append(all, s)
+	}
+	for _, ms := range roundTrips {
+		away := fmt.Sprintf(", %d ms of round trip", ms)
+		s := procs()
+		s.name, s.about = fmt.Sprintf("far-pair-%d", ms), "2 processes of 32 goroutines on one name"+away
+		s.entries, s.roundTrip = enter(sluiceName, "rueidislock"), time.Duration(ms)*time.Millisecond
+		s.turn = crowds{2, 32}.turn
+		all = append(all, s)
+	}
+	return all
+}
+
+// away returns the address of a proxy through which addr is a round trip away. stop ends it.
+func away(addr string, roundTrip time.Duration) (proxy string, stop func(), err error) {
+	if roundTrip == 0 {
+		return addr, func() {}, nil
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, fmt.Errorf("a proxy that delays: %w", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", addr)
+			if err != nil {
+				_ = c.Close()
+				continue
+			}
+			context.AfterFunc(ctx, func() { _, _ = c.Close(), server.Close() })
+			go delay(server, c, roundTrip/2)
+			go delay(c, server, roundTrip/2)
+		}
+	}()
+	return l.Addr().String(), func() { cancel(); _ = l.Close() }, nil
+}
+
+// delay copies what is read to where it is written, each part so much later. What follows
+// does not wait for what is under way.
+func delay(to io.WriteCloser, from io.Reader, by time.Duration) {
+	type packet struct {
+		due   time.Time
+		bytes []byte
+	}
+	packets := make(chan packet, 10_000)
+	go func() {
+		defer func() { _ = to.Close() }()
+		for p := range packets {
+			time.Sleep(time.Until(p.due))
+			if _, err := to.Write(p.bytes); err != nil {
+				break
+			}
+		}
+		for range packets { // until the reader ends, which the other direction's end makes it do
+		}
+	}()
+	defer close(packets)
+	buffer := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buffer)
+		if err != nil {
+			return
+		}
+		packets <- packet{time.Now().Add(by), slices.Clone(buffer[:n])}
+	}
+}
