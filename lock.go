@@ -158,7 +158,9 @@ func (k *Lock) releaseRequest() redisexec.Request {
 }
 
 // releaseInBackground leaves the release to the janitor.
-func (k *Lock) releaseInBackground() { k.locker.janitor.Add(k.grant.token, k.releaseRequest()) }
+func (k *Lock) releaseInBackground() {
+	k.locker.janitor.Add(lease.Release{Token: k.grant.token, Request: k.releaseRequest()})
+}
 
 // Extend gives the lock a TTL of at least ttl from now. It never makes a TTL shorter, so
 // that a late copy of an earlier call does no harm.

@@ -287,19 +287,22 @@ func (l *Locker) UnlockAll(ctx context.Context) error {
 // releaseAll releases what is held. The locks' contexts end with ErrClosed.
 func (l *Locker) releaseAll(ctx context.Context) error {
 	var locks []*Lock
+	var renewed []lease.Renewable
 	for _, holder := range l.queues.Holders() {
 		m, _ := holder.(*member)
-		if k := m.lock(); k.lease.End(ErrClosed) {
-			locks = append(locks, k)
+		if !m.lease.End(ErrClosed) {
+			continue
+		}
+		locks = append(locks, m.lock())
+		if m.options.renew {
+			renewed = append(renewed, m)
 		}
 	}
 	graced, cancel := withGrace(ctx, redisexec.ReplyGrace)
 	defer cancel()
 	graced, stop := context.WithDeadline(graced, releasesUntil(locks))
 	defer stop()
-	for _, k := range locks {
-		l.renewer.Remove(graced, k.member(), 0)
-	}
+	l.renewer.RemoveAll(graced, renewed)
 	var failed releaseFailures
 	for part := range slices.Chunk(locks, maxReleases) {
 		l.releaseSome(graced, part, &failed)
@@ -324,12 +327,15 @@ func releasesUntil(locks []*Lock) time.Time {
 // releaseFailures are the first of each kind.
 type releaseFailures struct{ unknown, definite error }
 
-func (f *releaseFailures) add(err error) {
+// add notes what became of a release. It makes no error for each of very many.
+func (f *releaseFailures) add(r redisexec.Result) {
+	unknown := r.Outcome == redisexec.Unknown || r.Outcome == redisexec.Abandoned
 	switch {
-	case errors.Is(err, ErrUnknown) && f.unknown == nil:
-		f.unknown = err
-	case !errors.Is(err, ErrUnknown) && f.definite == nil:
-		f.definite = err
+	case r.Err == nil:
+	case unknown && f.unknown == nil:
+		f.unknown = r.Final()
+	case !unknown && f.definite == nil:
+		f.definite = r.Final()
 	}
 }
 
@@ -350,16 +356,21 @@ func (l *Locker) releaseSome(ctx context.Context, locks []*Lock, failed *release
 	for i, k := range locks {
 		requests[i] = k.releaseRequest()
 	}
-	for i, r := range l.executor.Pipeline(ctx, requests) {
-		k := locks[i]
-		if r.Err != nil || k.grant.ambiguous {
-			k.releaseInBackground()
+	results := l.executor.Pipeline(ctx, requests)
+	var again []lease.Release
+	for i, k := range locks {
+		if results[i].Err != nil || k.grant.ambiguous {
+			again = append(again, lease.Release{Token: k.grant.token, Request: requests[i]})
 		}
+	}
+	l.janitor.Add(again...)
+	for i, r := range results {
+		k := locks[i]
 		if released, err := redisexec.Int(r.Value); r.Err == nil && err == nil && released == 0 && k.notReleased(false) != nil {
 			k.lease.Lose()
 		}
 		l.queues.PromoteNext(&k.waiter)
-		failed.add(r.Final())
+		failed.add(r)
 	}
 }
 
@@ -372,7 +383,7 @@ func withGrace(ctx context.Context, d time.Duration) (context.Context, context.C
 
 // Close releases every lock as UnlockAll does, lets every waiting Lock return ErrClosed,
 // and ends every goroutine and connection that the Locker started. It waits a second at
-// most. What an acquisition or release that had no answer may have left is released once
+// most, beside some microseconds for each lock. What an acquisition or release that had no answer may have left is released once
 // more in the background; if that gets no answer either, it ends with its TTL. The client
 // stays open. The error is UnlockAll's. To take a lock from a closed Locker is ErrClosed;
 // its locks are not held any more. Close may be called twice.

@@ -42,18 +42,31 @@ type Janitor struct {
 	commandTime time.Duration
 	loop        *background.Loop
 
-	mu      sync.Mutex              // guards what follows
-	pending map[any]*pendingRelease // by token
-	peak    int                     // the most of them so far, see shrink.Map
-	asked   map[any]bool            // servers that a pipeline is under way to, see redisexec.Executor.NodeOf
-	closed  bool
+	mu       sync.Mutex              // guards what follows
+	pending  map[any]*pendingRelease // by token
+	peak     int                     // the most of them so far, see shrink.Map
+	backlogs map[any]*backlog        // by server, see redisexec.Executor.NodeOf; none if nothing is pending
+	closed   bool
+}
+
+// backlog is what is to be released on one server.
+type backlog struct {
+	waiting schedule[*pendingRelease] // without what a pipeline has that is under way
+	asked   bool                      // a pipeline is under way
+}
+
+// Release is the release of a token.
+type Release struct {
+	Token   any
+	Request redisexec.Request
 }
 
 // pendingRelease is a token that is to be released. It belongs to the janitor, whose
-// mutex guards the map in which it is.
+// mutex guards all except the Release, which does not change.
 type pendingRelease struct {
-	request redisexec.Request
-	next    time.Time
+	place
+	Release
+	in      *backlog  // where it waits, or did before it was sent
 	answers int       // so many releases were answered
 	giveUp  time.Time // if none is
 }
@@ -63,24 +76,64 @@ type pendingRelease struct {
 func NewJanitor(executor *redisexec.Executor, commandTime time.Duration) *Janitor {
 	j := &Janitor{
 		executor: executor, commandTime: commandTime,
-		pending: map[any]*pendingRelease{}, asked: map[any]bool{},
+		pending: map[any]*pendingRelease{}, backlogs: map[any]*backlog{},
 	}
 	j.loop = background.NewLoop(executor.Go, j.turn)
 	return j
 }
 
-// Add has the release of a token carried out, beginning now. It does not block. After
-// Close the release is sent once.
-func (j *Janitor) Add(token any, release redisexec.Request) {
+// Add has tokens released, beginning now. It does not block. After Close each release is
+// sent once.
+func (j *Janitor) Add(releases ...Release) {
+	ids := make([]any, len(releases))
+	for i, r := range releases {
+		ids[i] = j.executor.NodeOf(r.Request.Key())
+	}
+	if !j.add(releases, ids) {
+		j.sendOnce(releases)
+	}
+}
+
+// add is Add for releases on these servers. It reports false after Close.
+func (j *Janitor) add(releases []Release, ids []any) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.closed {
-		j.sendOnce([]redisexec.Request{release})
-		return
+		return false
 	}
-	now := time.Now()
-	j.pending[token] = &pendingRelease{request: release, next: now, giveUp: now.Add(releaseFor)}
-	j.loop.Wake()
+	now, wake := time.Now(), false
+	for i, r := range releases {
+		if old := j.pending[r.Token]; old != nil {
+			j.drop(old)
+		}
+		p := &pendingRelease{Release: r, giveUp: now.Add(releaseFor)}
+		j.pending[r.Token] = p
+		wake = j.wait(p, ids[i], now) || wake
+	}
+	if wake {
+		j.loop.Wake()
+	}
+	return true
+}
+
+// wait has a token released at that time, on that server. It reports whether the loop has to know:
+// the end of a pipeline wakes it anyway.
+func (j *Janitor) wait(p *pendingRelease, id any, at time.Time) (wake bool) {
+	b := j.backlogs[id]
+	if b == nil {
+		b = &backlog{}
+		j.backlogs[id] = b
+	}
+	next, ok := b.waiting.next()
+	p.in = b
+	b.waiting.set(p, at)
+	return !b.asked && (!ok || at.Before(next))
+}
+
+// drop forgets a token.
+func (j *Janitor) drop(p *pendingRelease) {
+	p.in.waiting.remove(p)
+	delete(j.pending, p.Token)
 }
 
 // Len returns how many tokens are still to be released.
@@ -93,77 +146,91 @@ func (j *Janitor) Len() int {
 // Close sends once more what is left, in the background, and ends the loop. It does not
 // wait.
 func (j *Janitor) Close() {
+	pending := j.end()
+	left := make([]Release, 0, len(pending))
+	for _, p := range pending { // without the mutex: they may be very many
+		left = append(left, p.Release)
+	}
+	j.sendOnce(left)
+}
+
+// end closes the janitor, and returns what it has not released.
+func (j *Janitor) end() (left map[any]*pendingRelease) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.closed = true
-	requests := make([]redisexec.Request, 0, len(j.pending))
-	for _, p := range j.pending {
-		requests = append(requests, p.request)
-	}
-	j.pending = map[any]*pendingRelease{}
-	for part := range slices.Chunk(requests, maxReleases) {
-		j.sendOnce(part)
-	}
+	j.closed, left = true, j.pending
+	j.pending, j.backlogs = map[any]*pendingRelease{}, map[any]*backlog{}
 	j.loop.Wake()
+	return left
 }
 
-func (j *Janitor) sendOnce(requests []redisexec.Request) {
-	j.executor.Go(func() { j.executor.SendAll(context.Background(), requests) })
+// sendOnce sends releases once: to each server in pipelines of its own, all of them at the same
+// time.
+func (j *Janitor) sendOnce(releases []Release) {
+	byServer := map[any][]redisexec.Request{}
+	for _, r := range releases {
+		id := j.executor.NodeOf(r.Request.Key())
+		byServer[id] = append(byServer[id], r.Request)
+	}
+	for _, requests := range byServer {
+		for part := range slices.Chunk(requests, maxBatch) {
+			j.executor.Go(func() { j.executor.SendAll(context.Background(), part) })
+		}
+	}
 }
 
-// turn is one turn of the loop: it sends the releases that are due on one server.
+// turn is one turn of the loop: it sends to each server the releases that are due there.
 func (j *Janitor) turn() time.Duration {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if len(j.pending) == 0 {
+		clear(j.backlogs)
 		return background.Idle
 	}
-	node, due, pause := j.findDue(time.Now())
-	if len(due) == 0 {
-		return pause
+	now, pause := time.Now(), time.Hour
+	for _, b := range j.backlogs {
+		at, ok := b.waiting.next()
+		switch {
+		case b.asked || !ok:
+		case at.After(now):
+			pause = min(pause, at.Sub(now))
+		default:
+			b.asked = true
+			due := b.due(now)
+			j.executor.Go(func() { j.send(b, due) })
+		}
 	}
-	j.asked[node] = true
-	j.executor.Go(func() { j.send(node, due) })
-	return 0
+	return pause
 }
 
-// findDue returns what is to be released now, on one server, and how long until
-// something else is.
-func (j *Janitor) findDue(now time.Time) (node any, due map[any]*pendingRelease, pause time.Duration) {
-	due, pause = map[any]*pendingRelease{}, time.Hour
-	for token, p := range j.pending {
-		if left := p.next.Sub(now); left > 0 {
-			pause = min(pause, left)
-			continue
-		}
-		at := j.executor.NodeOf(p.request.Key())
-		if len(due) == 0 && !j.asked[at] {
-			node = at
-		}
-		if at == node && !j.asked[at] && len(due) < maxReleases {
-			due[token] = p
-			p.next = now.Add(releaseFor) // not again while it is under way, wherever its key may move
-		}
+// due takes what is to be released now.
+func (b *backlog) due(now time.Time) (due []*pendingRelease) {
+	for len(b.waiting) > 0 && len(due) < maxReleases && !b.waiting[0].at.After(now) {
+		due = append(due, b.waiting[0])
+		b.waiting.remove(b.waiting[0])
 	}
-	return node, due, pause
+	return due
 }
 
 // send sends each release once, and dates or drops it by what came of it. It runs in a
 // goroutine of its own.
-func (j *Janitor) send(node any, due map[any]*pendingRelease) {
-	tokens, requests := make([]any, 0, len(due)), make([]redisexec.Request, 0, len(due))
-	for token, p := range due {
-		tokens, requests = append(tokens, token), append(requests, p.request)
+func (j *Janitor) send(b *backlog, due []*pendingRelease) {
+	requests, ids := make([]redisexec.Request, len(due)), make([]any, len(due))
+	for i, p := range due {
+		requests[i] = p.Request
 	}
 	results := j.executor.SendAll(context.Background(), requests)
+	for i, r := range requests {
+		ids[i] = j.executor.NodeOf(r.Key()) // it may have moved
+	}
 
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	delete(j.asked, node)
+	b.asked = false
 	now := time.Now()
-	for i, token := range tokens {
-		if p := due[token]; j.pending[token] == p { // not added anew meanwhile
-			j.date(token, p, results[i].Err == nil, now)
+	for i, p := range due {
+		if j.pending[p.Token] == p { // not added anew meanwhile
+			j.date(p, ids[i], results[i].Err == nil, now)
 		}
 	}
 	j.pending = shrink.Map(j.pending, &j.peak)
@@ -171,17 +238,17 @@ func (j *Janitor) send(node any, due map[any]*pendingRelease) {
 }
 
 // date says when a release is tried again, or drops it.
-func (j *Janitor) date(token any, p *pendingRelease, answered bool, now time.Time) {
+func (j *Janitor) date(p *pendingRelease, id any, answered bool, now time.Time) {
 	switch {
 	case !answered && now.Before(p.giveUp):
-		p.next = now.Add(releaseRetry)
+		j.wait(p, id, now.Add(releaseRetry))
 	case answered && p.answers == 0:
 		p.answers++
-		p.next = now.Add(releaseAgain)
+		j.wait(p, id, now.Add(releaseAgain))
 	case answered && p.answers == 1:
 		p.answers++
-		p.next = now.Add(j.commandTime)
+		j.wait(p, id, now.Add(j.commandTime))
 	default:
-		delete(j.pending, token)
+		j.drop(p)
 	}
 }

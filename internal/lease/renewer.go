@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -10,8 +11,14 @@ import (
 	"github.com/sluice-go/sluice/internal/shrink"
 )
 
-// maxBatch is the most extensions that one pipeline has.
-const maxBatch = 1000
+const (
+	// maxBatch is the most extensions that one pipeline has.
+	maxBatch = 1000
+	// maxFresh is the most batches under way to one server that have just been sent. Forty at
+	// once, as after a second in which nothing ran, are all answered at about the same time,
+	// which may be too late for all of them.
+	maxFresh = 4
+)
 
 // Renewable is what a Renewer extends. TTL, Deadline and Renewable are called with the
 // renewer's mutex held, and must not call the renewer; the other methods are called
@@ -34,12 +41,13 @@ type Renewable interface {
 // Renewer extends leases, each at a third of its TTL, for as long as they are held. It
 // does so in batches: one pipeline for whatever is due, or will be within a tenth of its
 // TTL. On a Cluster each server has batches of its own, so that one that hangs costs its
-// own leases only.
+// own leases only. Leases of different TTLs wait for one another for up to a tenth of theirs.
 //
 // A batch is given half the time that the most pressing of its leases has left, so that
 // there is always another try; what it answers later still counts. While a server does
 // not answer, its other leases wait for a tenth of their TTL before they go in a batch of
-// their own. An error is tried again until the lease's deadline; only the server's word
+// their own; and while four batches are under way that were sent within a tenth of the shortest
+// TTL, until that has passed. An error is tried again until the lease's deadline; only the server's word
 // that it does not hold any more ends it before.
 //
 // One goroutine does it for all leases (the loop: started by Add; it ends when no lease
@@ -50,24 +58,34 @@ type Renewer struct {
 	loop     *background.Loop
 
 	mu      sync.Mutex // guards what follows
-	entries map[Renewable]entry
-	peak    int             // the most entries so far, see shrink.Map
-	batches map[*batch]bool // under way, and not given up
-	nextDue time.Time       // when the loop takes its next turn; zero while it has none
+	entries map[Renewable]*entry
+	peak    int           // the most entries so far, see shrink.Map
+	nodes   map[any]*node // that keep leases, see redisexec.Executor.NodeOf
+	nextDue time.Time     // when the loop takes its next turn; zero while it has none
 	closed  bool
 }
 
-// entry is what the renewer knows of a lease.
+// node is a server, as the renewer sees it.
+type node struct {
+	waiting  schedule[*entry] // the leases that are in no batch, by when they must be extended
+	batches  map[*batch]bool  // under way, and not given up
+	shortest time.Duration    // of the TTLs that it has had; 0 before the first
+}
+
+// entry is what the renewer knows of a lease. Its place in the schedule is a tenth of its TTL
+// after it is due.
 type entry struct {
+	place
+	lease Renewable
 	due   time.Time // when it is to be extended
-	node  any       // the server that keeps it, see redisexec.Executor.NodeOf
+	node  *node     // the server that keeps it
 	batch *batch    // the one under way that it is in; nil for none
 }
 
 // batch is one pipeline of extensions.
 type batch struct {
-	node    any // the server of all of them
-	members []Renewable
+	node    *node // the server of all of them
+	members []*entry
 	sent    time.Time
 	giveUp  time.Time
 	over    chan struct{} // closed when its results have been dealt with, or it is given up
@@ -75,7 +93,7 @@ type batch struct {
 
 // NewRenewer returns a renewer that sends through executor. It starts nothing.
 func NewRenewer(executor *redisexec.Executor) *Renewer {
-	r := &Renewer{executor: executor, entries: map[Renewable]entry{}, batches: map[*batch]bool{}}
+	r := &Renewer{executor: executor, entries: map[Renewable]*entry{}, nodes: map[any]*node{}}
 	r.loop = background.NewLoop(executor.Go, r.turn)
 	return r
 }
@@ -85,16 +103,49 @@ func (r *Renewer) Add(m Renewable) {
 	now, ttl := time.Now(), m.TTL()
 	// Sooner, if the acquisition took so long that not much of the TTL is left.
 	due := earlier(now.Add(RenewAfter(ttl)), now.Add(m.Deadline().Sub(now)/2))
-	node := r.executor.NodeOf(m.Key())
+	id := r.executor.NodeOf(m.Key())
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return
 	}
-	r.entries[m] = entry{due: due, node: node}
+	e := r.entries[m]
+	if e == nil {
+		e = &entry{lease: m}
+		r.entries[m] = e
+	}
+	e.due = due
+	r.wait(e, id)
 	if r.nextDue.IsZero() || due.Before(r.nextDue) {
 		r.loop.Wake()
 	}
+}
+
+// wait puts a lease into the schedule of the server that keeps it, or moves it there. One that is
+// in a batch stays where it is: it is put back when that is over.
+func (r *Renewer) wait(e *entry, id any) {
+	if e.batch != nil {
+		return
+	}
+	n := r.nodes[id]
+	if n == nil {
+		n = &node{batches: map[*batch]bool{}}
+		r.nodes[id] = n
+	}
+	if e.node != nil && e.node != n {
+		e.node.waiting.remove(e)
+	}
+	e.node = n
+	n.wait(e)
+}
+
+// wait puts a lease into the schedule, or moves it there.
+func (n *node) wait(e *entry) {
+	ttl := e.lease.TTL()
+	if n.shortest == 0 || ttl < n.shortest {
+		n.shortest = ttl
+	}
+	n.waiting.set(e, e.due.Add(Leeway(ttl)))
 }
 
 // Remove ends m's extensions. It waits for one that is under way until ctx has ended and
@@ -118,17 +169,55 @@ func (r *Renewer) Remove(ctx context.Context, m Renewable, grace time.Duration) 
 	}
 }
 
+// RemoveAll is Remove for many leases, without grace: it waits until ctx has ended at most,
+// however many they are.
+func (r *Renewer) RemoveAll(ctx context.Context, leases []Renewable) {
+	underWay := map[<-chan struct{}]bool{}
+	for part := range slices.Chunk(leases, maxBatch) { // the mutex is let go in between
+		r.forget(part, underWay)
+	}
+	for over := range underWay {
+		select {
+		case <-over:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (r *Renewer) forget(leases []Renewable, underWay map[<-chan struct{}]bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range leases {
+		if e := r.entries[m]; e != nil {
+			if e.batch != nil {
+				underWay[e.batch.over] = true
+			}
+			r.drop(e)
+		}
+	}
+}
+
 // Forget is Remove without the wait. It returns a channel that is closed when the extension
 // that is under way is over, or nil if there is none.
 func (r *Renewer) Forget(m Renewable) (over <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if under := r.entries[m].batch; under != nil {
-		over = under.over
+	if e := r.entries[m]; e != nil {
+		if e.batch != nil {
+			over = e.batch.over
+		}
+		r.drop(e)
 	}
-	delete(r.entries, m)
-	r.entries = shrink.Map(r.entries, &r.peak)
 	return over
+}
+
+// drop forgets a lease.
+func (r *Renewer) drop(e *entry) {
+	e.node.waiting.remove(e)
+	e.batch = nil
+	delete(r.entries, e.lease)
+	r.entries = shrink.Map(r.entries, &r.peak)
 }
 
 // Close ends all extensions, except those under way, and the loop. It does not wait.
@@ -136,102 +225,129 @@ func (r *Renewer) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true
-	r.entries = map[Renewable]entry{}
+	for _, e := range r.entries {
+		e.index, e.batch = 0, nil
+	}
+	for _, n := range r.nodes {
+		n.waiting = nil
+	}
+	r.entries = map[Renewable]*entry{}
 	r.loop.Wake()
 }
 
-// turn is one turn of the loop: it sends a batch, if one is due.
+// turn is one turn of the loop: it sends a batch to each server that has something due.
 func (r *Renewer) turn() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	asked := r.giveUpBatches(now)
-	pressing, next := r.findDue(now, asked)
-	for under := range r.batches {
-		next = earlier(next, under.giveUp)
+	next, busy := now.Add(time.Hour), false
+	for id, n := range r.nodes {
+		n.giveUpBatches(now)
+		for at, ok := n.nextDue(now); ok; at, ok = n.nextDue(now) {
+			if at.After(now) {
+				next = earlier(next, at)
+				break
+			}
+			if b := r.beginBatch(n, now); b != nil {
+				r.executor.Go(func() { r.send(b) })
+			}
+		}
+		for under := range n.batches {
+			next = earlier(next, under.giveUp)
+		}
+		if len(n.batches) == 0 && len(n.waiting) == 0 {
+			delete(r.nodes, id)
+		}
+		busy = busy || len(n.batches) > 0
 	}
-	switch {
-	case len(r.entries) == 0 && (r.closed || len(r.batches) == 0):
+	if len(r.entries) == 0 && (r.closed || !busy) {
 		r.nextDue = time.Time{}
 		return background.Idle
-	case pressing == nil:
-		r.nextDue = next
-		return next.Sub(now)
 	}
-	b := r.beginBatch(now, r.entries[pressing].node)
-	r.executor.Go(func() { r.send(b) })
-	return 0
+	r.nextDue = next
+	return max(next.Sub(now), 0)
 }
 
-// giveUpBatches ends the batches that have had no answer in time, and returns the
-// servers that others are under way to.
-func (r *Renewer) giveUpBatches(now time.Time) (asked map[any]bool) {
-	asked = map[any]bool{}
-	for under := range r.batches {
-		if now.Before(under.giveUp) {
-			asked[under.node] = true
-		} else {
-			r.end(under)
-		}
+// nextDue returns when a batch is to be sent to the server, and whether one is at all. The lease
+// that must be extended first says so: others may be due before it, and can wait as long.
+func (n *node) nextDue(now time.Time) (at time.Time, ok bool) {
+	at, ok = n.waiting.next()
+	switch {
+	case !ok:
+	case len(n.batches) == 0:
+		at = n.waiting[0].due
+	case len(n.batches) >= maxFresh:
+		at = later(at, n.staleAt(now))
 	}
-	return asked
+	return at, ok
 }
 
-// findDue returns a lease that has to be extended now, and when another one will have
-// to be. It drops those for which nothing can be done any more.
-func (r *Renewer) findDue(now time.Time, asked map[any]bool) (pressing Renewable, next time.Time) {
-	next = now.Add(time.Hour)
-	for m, e := range r.entries {
-		due := e.due
-		if asked[e.node] {
-			due = due.Add(Leeway(m.TTL()))
-		}
-		switch {
-		case e.batch != nil: // Remove waits for it, so it must be found
-		case !m.Renewable():
-			delete(r.entries, m)
-		case !due.After(now):
-			pressing = m
-		default:
-			next = earlier(next, due)
+// staleAt returns when fewer than maxFresh batches will be fresh. One is fresh for a tenth of the
+// shortest TTL; an older one may have met a connection that hangs, and no lease waits for it.
+func (n *node) staleAt(now time.Time) time.Time {
+	fresh, first := 0, now
+	for b := range n.batches {
+		if until := b.sent.Add(Leeway(n.shortest)); until.After(now) {
+			if fresh++; fresh == 1 || until.Before(first) {
+				first = until
+			}
 		}
 	}
-	r.entries = shrink.Map(r.entries, &r.peak)
-	return pressing, next
+	if fresh < maxFresh {
+		return now
+	}
+	return first
 }
 
-// beginBatch makes a batch of what is due on a server, or will be soon.
-func (r *Renewer) beginBatch(now time.Time, node any) *batch {
-	b := &batch{node: node, sent: now, over: make(chan struct{})}
+// giveUpBatches ends the batches that have had no answer in time.
+func (n *node) giveUpBatches(now time.Time) {
+	for under := range n.batches {
+		if !now.Before(under.giveUp) {
+			n.end(under)
+		}
+	}
+}
+
+// beginBatch makes a batch of what is due on a server, or will be soon. It drops those for which
+// nothing can be done any more, and returns nil if there are no others.
+func (r *Renewer) beginBatch(n *node, now time.Time) *batch {
+	b := &batch{node: n, sent: now, over: make(chan struct{})}
 	budget := time.Hour
-	for m, e := range r.entries {
-		if len(b.members) == maxBatch {
+	for len(n.waiting) > 0 && len(b.members) < maxBatch {
+		e := n.waiting[0]
+		if e.due.Sub(now) > Leeway(e.lease.TTL()) {
 			break
 		}
-		if e.batch == nil && e.node == node && e.due.Sub(now) <= Leeway(m.TTL()) {
-			e.batch = b
-			r.entries[m] = e
-			b.members = append(b.members, m)
-			budget = min(budget, Budget(m.Deadline().Sub(now)))
+		if !e.lease.Renewable() {
+			r.drop(e)
+			continue
 		}
+		n.waiting.remove(e)
+		e.batch = b
+		b.members = append(b.members, e)
+		budget = min(budget, Budget(e.lease.Deadline().Sub(now)))
+	}
+	if len(b.members) == 0 {
+		return nil
 	}
 	b.giveUp = now.Add(budget)
-	r.batches[b] = true
+	n.batches[b] = true
 	return b
 }
 
 // end ends a batch: its leases may be in another one. They are tried again soon, unless
 // their results say otherwise.
-func (r *Renewer) end(b *batch) {
-	if !r.batches[b] {
+func (n *node) end(b *batch) {
+	if !n.batches[b] {
 		return // given up before
 	}
-	delete(r.batches, b)
+	now := time.Now()
+	delete(n.batches, b)
 	close(b.over)
-	for _, m := range b.members {
-		if e, still := r.entries[m]; still && e.batch == b {
-			e.batch, e.due = nil, time.Now().Add(RetryAfter(m.TTL()))
-			r.entries[m] = e
+	for _, e := range b.members {
+		if e.batch == b {
+			e.batch, e.due = nil, now.Add(RetryAfter(e.lease.TTL()))
+			n.wait(e)
 		}
 	}
 }
@@ -244,31 +360,29 @@ func (r *Renewer) send(b *batch) {
 		return
 	}
 	members, requests := wanted[:0], make([]redisexec.Request, 0, len(wanted))
-	for _, m := range wanted {
-		if request, held := m.Extension(); held {
-			members, requests = append(members, m), append(requests, request)
+	for _, e := range wanted {
+		if request, held := e.lease.Extension(); held {
+			members, requests = append(members, e), append(requests, request)
 		}
 	}
 	results := r.executor.SendAll(context.Background(), requests)
-	extended, nodes := make([]bool, len(requests)), make([]any, len(requests))
-	for i, m := range members {
-		nodes[i] = r.executor.NodeOf(m.Key()) // it may have moved
-		extended[i] = m.HandleExtension(b.sent, results[i])
+	extended, ids := make([]bool, len(requests)), make([]any, len(requests))
+	for i, e := range members {
+		ids[i] = r.executor.NodeOf(e.lease.Key()) // it may have moved
+		extended[i] = e.lease.HandleExtension(b.sent, results[i])
 	}
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.end(b)
-	for i, m := range members {
-		e, still := r.entries[m]
-		if !still {
+	b.node.end(b)
+	for i, e := range members {
+		if r.entries[e.lease] != e {
 			continue
 		}
-		e.node = nodes[i]
-		if next := b.sent.Add(RenewAfter(m.TTL())); extended[i] && e.due.Before(next) {
+		if next := b.sent.Add(RenewAfter(e.lease.TTL())); extended[i] && e.due.Before(next) {
 			e.due = next
 		}
-		r.entries[m] = e
+		r.wait(e, ids[i])
 	}
 	r.loop.Wake()
 }
@@ -276,22 +390,29 @@ func (r *Renewer) send(b *batch) {
 // stillWanted returns those of a batch that were not removed before it is sent: none, if it
 // was given up. On a busy machine that may be long before its goroutine runs, and an
 // extension must not be sent after Unlock.
-func (r *Renewer) stillWanted(b *batch) (members []Renewable) {
+func (r *Renewer) stillWanted(b *batch) (members []*entry) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.batches[b] {
+	if !b.node.batches[b] {
 		return nil
 	}
-	for _, m := range b.members {
-		if r.entries[m].batch == b {
-			members = append(members, m)
+	for _, e := range b.members {
+		if e.batch == b {
+			members = append(members, e)
 		}
 	}
 	if len(members) == 0 {
-		r.end(b)
+		b.node.end(b)
 		r.loop.Wake()
 	}
 	return members
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
 }
 
 func earlier(a, b time.Time) time.Time {

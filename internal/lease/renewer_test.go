@@ -22,6 +22,7 @@ type server struct {
 	sizes  []int      // of the pipelines
 	delay  time.Duration
 	answer func(cmd redis.Cmder)
+	sent   func(keys []string) // if set, is told of each pipeline, with mu held
 }
 
 func (s *server) Pipeline() redis.Pipeliner {
@@ -45,6 +46,9 @@ func (p *pipe) Exec(context.Context) ([]redis.Cmder, error) {
 	s.mu.Lock()
 	s.sizes = append(s.sizes, len(p.cmds))
 	delay := s.delay
+	if s.sent != nil {
+		s.sent(keysOf(p.cmds))
+	}
 	s.mu.Unlock()
 	time.Sleep(delay)
 	s.mu.Lock()
@@ -53,6 +57,14 @@ func (p *pipe) Exec(context.Context) ([]redis.Cmder, error) {
 		s.answer(cmd)
 	}
 	return p.cmds, nil
+}
+
+func keysOf(cmds []redis.Cmder) (keys []string) {
+	for _, cmd := range cmds {
+		key, _ := cmd.Args()[3].(string) // after EVALSHA, digest and 1
+		keys = append(keys, key)
+	}
+	return keys
 }
 
 func (s *server) pipelines() []int {
@@ -224,9 +236,15 @@ func TestRenewer_SendsNothingThatWasRemoved(t *testing.T) {
 	s := &server{answer: succeed}
 	r := NewRenewer(redisexec.New(s))
 	removed, given, kept := newHeld(time.Minute), newHeld(time.Minute), newHeld(time.Minute)
-	now := time.Now()
-	r.entries = map[Renewable]entry{removed: {due: now}, kept: {due: now}}
-	first := r.beginBatch(now, nil)
+	begin := func(leases ...Renewable) *batch {
+		for _, m := range leases {
+			e := &entry{lease: m, due: time.Now()}
+			r.entries[m] = e
+			r.wait(e, nil)
+		}
+		return r.beginBatch(r.nodes[nil], time.Now())
+	}
+	first := begin(removed, kept)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	r.Remove(ctx, removed, 0)
@@ -235,9 +253,9 @@ func TestRenewer_SendsNothingThatWasRemoved(t *testing.T) {
 	require.Len(t, kept.times(), 1)
 	require.Empty(t, removed.times())
 
-	r.entries = map[Renewable]entry{given: {due: now}}
-	second := r.beginBatch(now, nil)
-	r.end(second)
+	r.Forget(kept)
+	second := begin(given)
+	second.node.end(second)
 	r.send(second)
 	require.Equal(t, []int{1}, s.pipelines())
 	r.Close()
@@ -257,59 +275,5 @@ func TestRenewer_FirstExtensionIsSoonerWhenLittleIsLeft(t *testing.T) {
 		require.Equal(t, []time.Duration{5 * time.Second}, h.times())
 		r.Close()
 		executor.Close(t.Context())
-	})
-}
-
-func TestJanitor_ReleasesThreeTimesOnceItIsAnswered(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := &server{answer: fail}
-		executor := redisexec.New(s)
-		j := NewJanitor(executor, 15*time.Second)
-		start := time.Now()
-		j.Add("token", script.Request([]any{"key"}, "token"))
-		time.Sleep(time.Second + time.Millisecond)
-		require.Len(t, s.pipelines(), 5, "every 250ms while there is no answer")
-		s.mu.Lock()
-		s.answer = succeed
-		s.mu.Unlock()
-		executor.Close(t.Context()) // waits until nothing is left
-		require.Equal(t, 1250*time.Millisecond+releaseAgain+15*time.Second, time.Since(start))
-		require.Len(t, s.pipelines(), 8)
-		require.Zero(t, j.Len())
-	})
-}
-
-func TestJanitor_GivesUpOnADeadServer(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := &server{answer: fail}
-		executor := redisexec.New(s)
-		j := NewJanitor(executor, 15*time.Second)
-		start := time.Now()
-		j.Add("token", script.Request([]any{"key"}, "token"))
-		executor.Close(t.Context())
-		require.Equal(t, releaseFor, time.Since(start))
-	})
-}
-
-func TestJanitor_CloseSendsWhatIsLeftOnce(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := &server{answer: fail}
-		executor := redisexec.New(s)
-		j := NewJanitor(executor, 15*time.Second)
-		for _, token := range []string{"a", "b", "c"} {
-			j.Add(token, script.Request([]any{"key"}, token))
-		}
-		synctest.Wait()
-		j.Close()
-		j.Add("d", script.Request([]any{"key"}, "d"))
-		executor.Close(t.Context())
-		sum := 0
-		for _, n := range s.pipelines() {
-			sum += n
-		}
-		require.Equal(t, 3+3+1, sum)
 	})
 }

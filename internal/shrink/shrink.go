@@ -1,4 +1,4 @@
-// Package shrink gives back the memory of maps that have emptied: a Go map keeps for ever
+// Package shrink gives back the memory of maps and slices that have emptied: each keeps for ever
 // what it needed at its peak.
 package shrink
 
@@ -26,4 +26,12 @@ func Map[M ~map[K]V, K comparable, V any](m M, peak *int) M {
 		c[k] = v
 	}
 	return c
+}
+
+// Slice returns s, or a copy of it if it uses little of its memory.
+func Slice[S ~[]E, E any](s S) S {
+	if cap(s) < smallest || len(s) > cap(s)/fraction {
+		return s
+	}
+	return append(make(S, 0, 2*len(s)), s...)
 }

@@ -42,3 +42,23 @@ func TestMap_LeavesSmallMapsAlone(t *testing.T) {
 	require.Equal(t, smallest-1, peak)
 	require.Empty(t, m)
 }
+
+func TestSlice_CopiesWhatIsLeftOfAPeak(t *testing.T) {
+	t.Parallel()
+	const n = 100_000
+	s, copied := make([]int, n), 0
+	for i := range s {
+		s[i] = i
+	}
+	for len(s) > 0 {
+		before := cap(s)
+		s = Slice(s[:len(s)-1])
+		if cap(s) != before {
+			copied += len(s)
+		}
+		require.True(t, len(s) == 0 || s[len(s)-1] == len(s)-1)
+	}
+	require.Less(t, cap(s), smallest)
+	require.Positive(t, copied)
+	require.Less(t, copied, n/fraction*2)
+}
