@@ -294,7 +294,7 @@ func (k *Lock) chooseWindow() {
 // also waits out an outage of the server.
 func (a *acquisition) request(r redisexec.Request) redisexec.Request {
 	k := a.lock
-	r.OnUnknown, r.OnUnserved, r.Stop = k.member(), k.member(), k.locker.closed
+	r.OnUnknown, r.OnUnserved, r.Stop, r.Small = k.member(), k.member(), k.locker.closed, true
 	if !a.try {
 		r.Outage, r.Arrived = &k.address.outage, a.arrived
 	}

@@ -91,7 +91,7 @@ func (k *Lock) Unlock(ctx context.Context) error {
 func (k *Lock) release(ctx context.Context) (notified int, err error) {
 	l := k.locker
 	request := k.releaseRequest()
-	request.Detached = true
+	request.Detached, request.Small = true, true
 	request.OnUnknown = k.member()
 	request.Until = k.lease.Over()
 	reply, err := l.executor.Run(ctx, request)
@@ -184,7 +184,7 @@ func (k *Lock) extend(ctx context.Context, ttl time.Duration) error {
 		return k.whyEnded()
 	}
 	request := k.extendRequest(ttl)
-	request.Until = k.lease.Deadline()
+	request.Until, request.Small = k.lease.Deadline(), true
 	reply, err := k.locker.executor.Run(ctx, request)
 	if err != nil {
 		unknown, valid := errors.Is(err, ErrUnknown), k.Valid()

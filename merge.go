@@ -13,6 +13,9 @@ import (
 // before what comes waits and is merged.
 const callsAlone = 2
 
+// mergePatience is how long calls wait at least for what is under way.
+const mergePatience = 50 * time.Millisecond
+
 // merged is what a call gets: its part of the group's reply, in the form that the script
 // gives to a call that is sent alone, or what became of the group.
 type merged struct {
@@ -29,7 +32,7 @@ type mergedCall[A any] = groupcommit.Call[A, merged]
 // newCommitter returns a committer of q's, which sends groups by commit.
 func newCommitter[A any](q *Queue, commit func(calls []*mergedCall[A])) *committer[A] {
 	return groupcommit.New(groupcommit.Config[A, merged]{
-		Alone: callsAlone, Items: maxGroup, Bytes: maxGroupBytes, Grace: redisexec.ReplyGrace,
+		Alone: callsAlone, Items: maxGroup, Bytes: maxGroupBytes, Patience: mergePatience, Grace: redisexec.ReplyGrace,
 		Start:  func(f func()) { q.executor.Start(job(f)) },
 		Commit: commit,
 		Lost:   merged{Result: redisexec.Result{Outcome: redisexec.Unknown, Err: redisexec.ErrPanicked}},

@@ -51,7 +51,7 @@ func (call *Call[A, R]) Wait() (R, error) {
 	case <-call.Ctx.Done():
 	}
 	var none R
-	if call.state.CompareAndSwap(waiting, withdrawn) {
+	if call.Withdraw() {
 		return none, ErrWithdrawn
 	}
 	timer := time.NewTimer(call.grace)
@@ -67,6 +67,10 @@ func (call *Call[A, R]) Wait() (R, error) {
 	<-call.done // it was settled at this moment
 	return call.result, nil
 }
+
+// Withdraw takes the call back, and reports whether that was possible: it was not sent, and will
+// not be. The caller must not call Wait then.
+func (call *Call[A, R]) Withdraw() bool { return call.state.CompareAndSwap(waiting, withdrawn) }
 
 // Settle gives the call its result, and reports whether its caller takes it: it has not left,
 // and the call was not settled before.

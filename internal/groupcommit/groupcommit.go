@@ -23,6 +23,11 @@ type Config[A, R any] struct {
 	// Items and Bytes are the most that a group has. A call that is larger goes out in a
 	// group of its own.
 	Items, Bytes int
+	// Patience is how long calls wait at least before they are sent although enough is under
+	// way, and twice as long at most: a connection may hang for as long as its timeout is, and
+	// what is under way on others would return sooner; or the server is far. It bounds what calls
+	// lose by waiting for each other.
+	Patience time.Duration
 	// Grace is how long a caller whose context has ended waits for the result of a call that
 	// was sent.
 	Grace time.Duration
@@ -36,11 +41,6 @@ type Config[A, R any] struct {
 	Lost R
 }
 
-// stalledAfter is how long calls wait at least before they are sent although enough is under
-// way: a connection may hang for as long as its timeout is, and what is under way on others
-// would return sooner. It bounds what calls lose by waiting for each other.
-const stalledAfter = 50 * time.Millisecond
-
 // Committer merges calls of one kind. It is safe for concurrent use. New makes one.
 //
 // Its goroutines are those that send groups: see [Committer.run]. Each ends when nothing waits.
@@ -49,6 +49,7 @@ type Committer[A, R any] struct {
 
 	mu           sync.Mutex // guards what follows, and the places of those that wait: Call.next
 	alone        int        // calls that went out alone and have not returned
+	hanging      int        // so many of them do, it seems
 	groups       []*group   // under way
 	first, last  *Call[A, R]
 	items, bytes int    // of those that wait
@@ -69,7 +70,7 @@ func New[A, R any](config Config[A, R]) *Committer[A, R] {
 func (c *Committer[A, R]) Enter(ctx context.Context, arg A, items, bytes int) *Call[A, R] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.alone < c.config.Alone && c.prompt(nil) == 0 {
+	if c.alone-c.hanging < c.config.Alone && c.prompt(nil) == 0 {
 		c.alone++
 		return nil
 	}
@@ -108,7 +109,7 @@ func (c *Committer[A, R]) begin() {
 // committer's mutex is held.
 func (c *Committer[A, R]) prompt(except *group) (n int) {
 	for _, g := range c.groups {
-		if g != except && time.Since(g.sent) < stalledAfter {
+		if g != except && time.Since(g.sent) < c.config.Patience {
 			n++
 		}
 	}
@@ -126,6 +127,7 @@ func (c *Committer[A, R]) Exit() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.alone--
+	c.hanging = min(c.hanging, c.alone)
 	if c.first != nil && c.prompt(nil) == 0 {
 		c.begin()
 	}
@@ -225,10 +227,10 @@ func (c *Committer[A, R]) watch() {
 	}
 	c.watching, c.joinedThen = true, c.joined
 	if c.timer == nil {
-		c.timer = time.AfterFunc(stalledAfter, c.checkStalled)
+		c.timer = time.AfterFunc(c.config.Patience, c.checkStalled)
 		return
 	}
-	c.timer.Reset(stalledAfter)
+	c.timer.Reset(c.config.Patience)
 }
 
 // checkStalled starts another group if a call waits that did so when the timer fired last: what
@@ -242,8 +244,9 @@ func (c *Committer[A, R]) checkStalled() {
 	}
 	stalled := c.first.number <= c.joinedThen
 	c.joinedThen = c.joined
-	c.timer.Reset(stalledAfter)
+	c.timer.Reset(c.config.Patience)
 	if stalled {
+		c.hanging = c.alone
 		c.begin()
 	}
 }

@@ -2,6 +2,7 @@ package groupcommit_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -13,7 +14,7 @@ func TestKeyed_CallsOfOneKeyShareACommitter(t *testing.T) {
 	made := map[string]int{}
 	k := groupcommit.NewKeyed(func(key string) *committer {
 		made[key]++
-		return groupcommit.New(groupcommit.Config[int, int]{Alone: 1})
+		return groupcommit.New(groupcommit.Config[int, int]{Alone: 1, Patience: time.Second})
 	})
 	a, b := k.Acquire("a"), k.Acquire("b")
 	require.NotSame(t, a, b)

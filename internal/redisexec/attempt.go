@@ -19,6 +19,7 @@ type attempt struct {
 	ctx      context.Context
 	request  Request
 	command  command
+	lane     *lane // in which it is under way alone; nil for none
 	// settled is set by the first of two: the sender that has a result, or the caller
 	// that leaves. Exactly one of them deals with the result. If both did, OnUnknown
 	// could release a lock that its caller believes to hold.
@@ -34,8 +35,7 @@ func (e *Executor) attempt(ctx context.Context, r Request) Result {
 	e.underWay.Add()
 	a := &attempt{executor: e, ctx: ctx, request: r, result: Result{Outcome: Unknown, Err: ErrPanicked}}
 	if ctx.Done() == nil && r.Stop == nil && r.Until.IsZero() { // there is nothing to leave for
-		defer e.underWay.Done()
-		return a.send()
+		return a.sendHere()
 	}
 	if r.Detached {
 		a.ctx = context.WithoutCancel(ctx)
@@ -47,8 +47,11 @@ func (e *Executor) attempt(ctx context.Context, r Request) Result {
 		defer e.stopTimer(timer)
 		over = timer.C
 	}
+	waiting := a.enter()
+	if waiting == nil {
+		e.Start(a)
+	}
 	left := errTooLate
-	e.Start(a)
 	select {
 	case <-a.answered:
 		return a.result
@@ -58,10 +61,38 @@ func (e *Executor) attempt(ctx context.Context, r Request) Result {
 		left = ErrStopped
 	case <-over:
 	}
+	if waiting != nil && !r.Detached && waiting.Withdraw() {
+		e.underWay.Done()
+		return Result{Outcome: NotSent, Err: left}
+	}
 	if a.answersInTime() || !a.settled.CompareAndSwap(false, true) {
 		return a.result
 	}
 	return Result{Outcome: Abandoned, Err: left}
+}
+
+// enter asks for a place in the next pipeline of the lane. It returns nil if the attempt is to be
+// sent at once.
+func (a *attempt) enter() *place {
+	l := a.executor.laneOf(&a.request)
+	if l == nil {
+		return nil
+	}
+	if waiting := l.Enter(a.ctx, a, 1, 1); waiting != nil {
+		return waiting
+	}
+	a.lane = l
+	return nil
+}
+
+// sendHere sends the request from the caller's goroutine, unless it goes into a pipeline.
+func (a *attempt) sendHere() Result {
+	a.answered = make(chan struct{}, 1)
+	if a.enter() == nil {
+		a.Run()
+	}
+	<-a.answered
+	return a.result
 }
 
 // startTimer returns a timer for a time. It is given back to stopTimer.
@@ -81,9 +112,17 @@ func (e *Executor) stopTimer(timer *time.Timer) {
 
 // Run sends the request.
 func (a *attempt) Run() {
-	defer a.executor.underWay.Done()
-	defer a.settle() // also if a hook of the client's ends the goroutine
+	defer a.end() // also if a hook of the client's ends the goroutine
 	a.result = a.send()
+}
+
+// end deals with the result.
+func (a *attempt) end() {
+	defer a.executor.underWay.Done()
+	if a.lane != nil {
+		defer a.lane.Exit()
+	}
+	a.settle()
 }
 
 // settle deals with the result if the caller has left.
@@ -113,12 +152,15 @@ func (a *attempt) answersInTime() bool {
 // send sends the request: a script by its digest and, if the server doesn't know that,
 // in full.
 func (a *attempt) send() Result {
+	sent := time.Now()
 	err := a.process(a.request.Args)
 	if isNoScript(err) && a.request.Script != nil {
 		a.command.written.Store(false)
 		err = a.process(a.request.inFull())
 	}
-	return a.executor.refreshTopology(a.command.classify(err))
+	r := a.executor.refreshTopology(a.command.classify(err))
+	r.Sent = sent
+	return r
 }
 
 // process sends the command. The error is read from the command, which waits for it

@@ -48,11 +48,16 @@ type Executor struct {
 	jobs     chan Job // to a sender that is idle
 	closed   chan struct{}
 	timers   sync.Pool // of *time.Timer, stopped: one for each request with an Until costs too much
+	single   bool      // see isSingle
+	lanes    lanes
 }
 
 // New returns an executor on rdb, which stays the caller's to close. It starts nothing.
 func New(rdb redis.UniversalClient) *Executor {
-	return &Executor{rdb: rdb, jobs: make(chan Job), closed: make(chan struct{})}
+	return &Executor{
+		rdb: rdb, jobs: make(chan Job), closed: make(chan struct{}),
+		single: isSingle(rdb), lanes: lanes{byNode: map[any]*lane{}},
+	}
 }
 
 // Request is a command, and how it may be handled.
@@ -63,6 +68,9 @@ type Request struct {
 	Args []any
 	// Retry says what may be done when a reply is lost.
 	Retry RetryPolicy
+	// Small says that the request may share a pipeline with others: it and its reply are short,
+	// and it takes the server microseconds.
+	Small bool
 	// Detached has the request sent even if its context has ended.
 	Detached bool
 	// Until, if set, is when the caller leaves, whether its context has ended or not.
@@ -160,8 +168,8 @@ func (e *Executor) run(ctx context.Context, r Request, first *Result) (Reply, er
 		} else if err := r.overBefore(ctx, try); err != nil {
 			return reply, fail(r, &reply, join(err, transient), transient != nil)
 		} else {
-			reply.Sent = time.Now()
 			result = e.attempt(ctx, r)
+			reply.Sent = result.Sent
 		}
 		if r.OnUnserved != nil && (result.Outcome == Unknown || result.isTransient()) {
 			r.OnUnserved.Unserved()

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -33,6 +34,7 @@ type Result struct {
 	Value   any
 	Outcome Outcome
 	Err     error
+	Sent    time.Time // just before it was sent, if that is known
 }
 
 // isTransient reports that nothing was carried out, because no server could be reached or
@@ -88,18 +90,18 @@ func (c *command) Args() []any {
 func (c *command) classify(err error) Result {
 	switch {
 	case err == nil, errors.Is(err, redis.Nil):
-		return Result{c.Val(), Done, nil}
+		return Result{Value: c.Val(), Outcome: Done}
 	case !c.written.Load(), isBeforeTheSend(err):
-		return Result{nil, NotSent, fromServer(err)} // perhaps the server's, while the connection was set up
+		return Result{Outcome: NotSent, Err: fromServer(err)} // perhaps the server's, while the connection was set up
 	}
 	var server redis.Error
 	switch {
 	case !errors.As(err, &server):
-		return Result{nil, Unknown, withoutReply(err)}
+		return Result{Outcome: Unknown, Err: withoutReply(err)}
 	case isUnavailable(server):
-		return Result{nil, Unavailable, fromServer(err)}
+		return Result{Outcome: Unavailable, Err: fromServer(err)}
 	default:
-		return Result{nil, Rejected, fromServer(err)}
+		return Result{Outcome: Rejected, Err: fromServer(err)}
 	}
 }
 

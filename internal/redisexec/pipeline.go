@@ -3,6 +3,7 @@ package redisexec
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -54,12 +55,15 @@ func (p *pipeline) Run() {
 // the server does not know are sent again in full, in a second pipeline.
 func (e *Executor) SendAll(ctx context.Context, requests []Request) []Result {
 	results := make([]Result, len(requests))
-	all := make([]int, len(requests))
+	all, sent := make([]int, len(requests)), time.Now()
 	for i := range all {
 		all[i] = i
 	}
 	if unknown := e.sendSome(ctx, requests, all, results, Request.byDigest); len(unknown) > 0 {
 		e.sendSome(ctx, requests, unknown, results, Request.inFull)
+	}
+	for i := range results {
+		results[i].Sent = sent
 	}
 	return results
 }

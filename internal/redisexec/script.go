@@ -34,8 +34,13 @@ func (s *Script) Request(keys []any, values ...any) Request {
 	return Request{Script: s, Retry: s.retry, Args: append(append(args, keys...), values...)}
 }
 
-// Key is the first key of a script's request.
-func (r Request) Key() any { return r.Args[firstKey] }
+// Key is the request's first key: of a script's, or of a plain command that has it first.
+func (r Request) Key() any {
+	if r.Script == nil {
+		return r.Args[1]
+	}
+	return r.Args[firstKey]
+}
 
 // byDigest is the command as it is sent first.
 func (r Request) byDigest() []any { return r.Args }

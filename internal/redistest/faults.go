@@ -78,7 +78,7 @@ func (f *Faults) Deliver() int {
 	return n
 }
 
-// Delay delays every reply by d.
+// Delay delays every reply by d. Those of a pipeline come together.
 func (f *Faults) Delay(d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -200,6 +200,8 @@ type conn struct {
 	mute     bool       // what the server sends is lost
 	detached bool       // the client sees a reset; to the server the connection is open
 	deadline time.Time
+	wrote    bool      // since the last read
+	read     time.Time // when the last read was over
 }
 
 func (c *conn) Write(p []byte) (int, error) {
@@ -207,6 +209,9 @@ func (c *conn) Write(p []byte) (int, error) {
 	for _, name := range []string{"evalsha", "eval", "set"} {
 		scripts += bytes.Count(p, []byte("\r\n"+name+"\r\n"))
 	}
+	c.mu.Lock()
+	c.wrote = true
+	c.mu.Unlock()
 	f := c.faults
 	f.mu.Lock()
 	f.bytes += len(p)
@@ -267,6 +272,7 @@ func (c *conn) Read(p []byte) (int, error) {
 		_ = c.Close()
 		return 0, &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}
 	}
+	defer c.noteRead()
 	if err := c.hold(); err != nil {
 		return 0, err // a caller of Read takes what comes beside an error for a reply
 	}
@@ -288,7 +294,7 @@ func (c *conn) hold() error {
 		expired = timer.C
 	}
 	if stalled == nil {
-		if delay == 0 {
+		if delay == 0 || c.isFurther(delay) {
 			return nil
 		}
 		over := make(chan struct{})
@@ -304,6 +310,20 @@ func (c *conn) hold() error {
 	case <-c.closed:
 		return net.ErrClosed
 	}
+}
+
+// isFurther reports whether what is read comes with what was read before: the replies of a
+// pipeline, all of which were delayed at the same time.
+func (c *conn) isFurther(delay time.Duration) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.wrote && time.Since(c.read) < delay
+}
+
+func (c *conn) noteRead() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wrote, c.read = false, time.Now()
 }
 
 func (c *conn) SetDeadline(t time.Time) error {
