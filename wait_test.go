@@ -280,6 +280,51 @@ func TestQueue_ShareOneConnectionAndOneLook(t *testing.T) {
 	})
 }
 
+// hanging is a hook that keeps pipelines back for a minute once it is armed.
+type hanging struct {
+	interfere
+	armed atomic.Bool
+}
+
+func (h *hanging) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if h.armed.Load() {
+			time.Sleep(time.Minute)
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// An idle look that hangs, with the connection that it was sent on, is given up after a second.
+// Each queue then looks for itself.
+func TestQueue_ALookThatHangsIsBounded(t *testing.T) {
+	for _, queues := range []int{1, 2} { // one is looked at by another way than several
+		t.Run(fmt.Sprint(queues), func(t *testing.T) {
+			systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+				var hook hanging
+				rdb.(*redis.Client).AddHook(&hook)
+				var all sync.WaitGroup
+				for i := range queues {
+					q, err := sluice.NewQueue(rdb, fmt.Sprint(i))
+					require.NoError(t, err)
+					all.Go(func() { require.NoError(t, q.Wait(t.Context())) })
+				}
+				time.Sleep(5*time.Second + time.Second/2)
+				hook.armed.Store(true)
+				for i := range queues {
+					_, err := m.ZAdd(fmt.Sprint("Queue:", i), 1, "foreign")
+					require.NoError(t, err)
+				}
+				start := time.Now()
+				all.Wait()
+				require.LessOrEqual(t, time.Since(start), 2*time.Second, "a poll interval, and a second")
+				require.Greater(t, time.Since(start), time.Second, "the look has hung")
+				time.Sleep(3 * time.Minute) // so that what lingers has ended
+			})
+		})
+	}
+}
+
 // What the Queues of a client share is forgotten with them.
 func TestQueue_WhatIsSharedIsCollected(t *testing.T) {
 	make100 := func() {
