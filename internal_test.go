@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/internal/lease"
+	"github.com/sluice-go/sluice/internal/notify"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/waitqueue"
 )
@@ -211,6 +212,122 @@ func TestWatcher_PassesOnWhatACallerMakesNoUseOf(t *testing.T) {
 		require.Empty(t, w.waiters)
 	}
 	require.Positive(t, passed)
+}
+
+// claimReply is the reply to a claim that has found nothing: the head is due in so long, and so
+// many clients wait.
+func claimReply(off time.Duration, clients int) []any {
+	return []any{int64(0), "", []any{}, []any{}, []any{}, []any{}, off.Microseconds(), int64(clients)}
+}
+
+// Clients that have looked for one task in vain do not all look for the next: each second one
+// does, and the others as if it had been announced.
+func TestWatcher_EachSecondOfThoseThatClaimedNothingAsks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const tries, off = 1000, 100 * time.Millisecond
+		asks := 0
+		for range tries {
+			w := &watcher{queue: &Queue{options: queueOptions{poll: time.Second}}}
+			w.claimed(notify.Mark{Confirmed: true}, time.Now(), claimReply(off, 1_000_000), 0)
+			require.True(t, w.outlook.known)
+			if w.outlook.askAt.Equal(time.Now().Add(off + clockMargin)) {
+				asks++
+			}
+			require.WithinDuration(t, time.Now().Add(time.Second), w.outlook.lookAt, time.Second/2+off, "and all look again")
+		}
+		require.InDelta(t, tries/2, asks, tries/10)
+		fed := &watcher{queue: &Queue{options: queueOptions{poll: time.Second}}}
+		for range 20 {
+			fed.claimed(notify.Mark{Confirmed: true}, time.Now(), claimReply(off, 1_000_000), 1)
+			require.Equal(t, time.Now().Add(off+clockMargin), fed.outlook.askAt, "one that has brought a task asks for the next")
+			fed.claimed(notify.Mark{Confirmed: true}, time.Now(), claimReply(0, 1_000_000), 1)
+			require.Equal(t, time.Now(), fed.outlook.askAt)
+		}
+	})
+}
+
+// A look that finds a task due which should have been announced has the connection checked.
+func TestWatcher_ALookSaysWhetherAnAnnouncementWasMissed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		now, confirmed := time.Now(), notify.Mark{Confirmed: true}
+		due, later := head{id: "1 a"}, head{id: "1 a", off: time.Minute}
+		for name, c := range map[string]struct {
+			before outlook
+			found  head
+			missed bool
+		}{
+			"it was said to be due later":   {outlook{known: true, mark: confirmed, due: now.Add(time.Hour)}, due, true},
+			"it was expected":               {outlook{known: true, mark: confirmed, due: now.Add(-time.Millisecond)}, due, false},
+			"it is not due":                 {outlook{known: true, mark: confirmed, due: now.Add(time.Hour)}, later, false},
+			"nothing was known":             {outlook{mark: confirmed, due: now.Add(time.Hour)}, due, false},
+			"there was no subscription yet": {outlook{known: true, due: now.Add(time.Hour)}, due, false},
+		} {
+			w := &watcher{queue: &Queue{options: queueOptions{poll: time.Second}}, outlook: c.before}
+			require.Equal(t, c.missed, w.takeLook(c.found, confirmed, now), name)
+			want := now
+			if name == "it was expected" { // since then another client should have asked: see share.late
+				want = c.before.due
+			}
+			if c.found == due {
+				require.Equal(t, want, w.outlook.due, name)
+				require.Equal(t, now, w.outlook.askAt, name)
+			}
+			require.False(t, w.outlook.lookAt.After(now.Add(time.Second)), name)
+		}
+	})
+}
+
+// A client that was told of a task which had been due for a while asks twice as often if it gets
+// it, and ever so little less often after each claim in vain.
+func TestShare_FollowsWhatTheOthersDo(t *testing.T) {
+	t.Parallel()
+	clients := func(s *share) int { return s.of(notify.Announcement{Clients: 1 << 30}).Clients }
+	var s share
+	require.Equal(t, 1<<30, clients(&s))
+	s.claimed(true)
+	require.Zero(t, clients(&s), "the one that got a task asks for the next")
+	s.claimed(false)
+	require.Equal(t, 1<<30, clients(&s), "it was not late")
+	for range 3 {
+		s.late = true
+		s.claimed(true)
+		s.claimed(true) // the same task was late once
+	}
+	s.claimed(false)
+	require.InDelta(t, float64(1<<27), float64(clients(&s)), 1<<27/50)
+	s.late = true
+	s.claimed(false)
+	require.False(t, s.late)
+	for range 1000 {
+		s.claimed(false)
+	}
+	require.Equal(t, 1<<30, clients(&s))
+	for range 100 {
+		s.late = true
+		s.claimed(true)
+	}
+	s.claimed(false)
+	require.Greater(t, clients(&s), 1<<9, "and there is a bound")
+}
+
+// What was due before a watch began is late for other reasons than clients that never claim.
+func TestWatcher_OnlyWhatItHasWaitedForIsLate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for ago, late := range map[time.Duration]bool{
+			lateAfter / 2: false, 2 * lateAfter: true, time.Minute: false,
+		} {
+			w := &watcher{queue: &Queue{options: queueOptions{poll: time.Second}}}
+			w.current = &watch{began: time.Now().Add(-time.Second), stop: func() {}, changed: make(chan struct{}, 1)}
+			w.enter()
+			w.outlook = outlook{known: true, due: time.Now().Add(-ago), askAt: time.Now(), callers: 1}
+			w.next(w.current)
+			require.Empty(t, w.waiters)
+			require.Equal(t, late, w.share.late, ago)
+		}
+	})
 }
 
 // TestLooker_AResultThatIsNotReadBlocksNothing: a watch that has others to do may plan the next
