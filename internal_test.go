@@ -279,6 +279,66 @@ func TestWatcher_ALookSaysWhetherAnAnnouncementWasMissed(t *testing.T) {
 	})
 }
 
+// What was announced after a claim or a look was sent is newer than their replies; and what came
+// over another subscription is not known to be complete.
+func TestWatcher_WhatWasAnnouncedMeanwhileCounts(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Mini(t).Client(t)
+	q, err := NewQueue(rdb, redistest.Name(t))
+	require.NoError(t, err)
+	n := q.watcher.client.notifier
+	defer n.Leave(q.channel, n.Join(q.channel))
+	require.Eventually(t, func() bool { return q.watcher.mark().Confirmed }, time.Minute, time.Millisecond)
+	before := q.watcher.mark()
+	require.NoError(t, rdb.Publish(t.Context(), q.channel, "0 1 0").Err())
+	require.Eventually(t, func() bool { return q.watcher.mark().Since(before) == 1 }, time.Minute, time.Millisecond)
+	after, sent := q.watcher.mark(), time.Now()
+	// heard returns a watcher that knows of the announcement.
+	heard := func() *watcher {
+		w := &watcher{queue: q, client: q.watcher.client, outlook: outlook{mark: before}}
+		require.True(t, w.heard(after))
+		require.True(t, w.outlook.known)
+		return w
+	}
+	far := claimReply(farOff+time.Second, 0)
+
+	w := heard()
+	w.claimed(before, sent, far, 0)
+	require.Equal(t, heard().outlook, w.outlook, "a claim")
+	w.claimed(after, sent, far, 0)
+	require.True(t, w.outlook.askAt.IsZero(), "a claim that was sent later")
+
+	w = heard()
+	w.claimed(notify.Mark{}, sent, far, 0)
+	require.Equal(t, heard().outlook, w.outlook, "a claim before there was a subscription")
+
+	w = heard()
+	w.claimed(before, sent, claimReply(0, 0), 1)
+	require.Equal(t, after, w.outlook.mark, "it is not heard twice")
+
+	w = heard()
+	require.False(t, w.takeLook(head{off: farOff}, before, sent))
+	want := heard().outlook
+	want.lookAt = sent.Add(q.options.poll)
+	require.Equal(t, want, w.outlook, "a look")
+
+	w = heard() // and told a caller of it
+	w.outlook.known, w.outlook.lookAt = false, sent.Add(passOnAfter)
+	want = w.outlook
+	require.False(t, w.takeLook(head{off: farOff}, before, sent))
+	require.Equal(t, want, w.outlook, "it is looked for again soon, in case that this caller does nothing")
+
+	w = heard()
+	w.outlook.mark, w.outlook.askAt = before, time.Time{}
+	w.resume()
+	require.False(t, w.outlook.askAt.IsZero(), "a new watch")
+
+	w = heard()
+	w.outlook.mark = notify.Mark{}
+	w.resume()
+	require.False(t, w.outlook.known, "a new watch that had another subscription")
+}
+
 // A client that was told of a task which had been due for a while asks twice as often if it gets
 // it, and ever so little less often after each claim in vain.
 func TestShare_FollowsWhatTheOthersDo(t *testing.T) {
