@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
@@ -324,44 +323,6 @@ func TestQueue_ALookThatHangsIsBounded(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A pub/sub connection that has gone quiet without an error is found out by a look that finds what
-// it should have said, and replaced.
-func TestQueue_ReplacesAQuietSubscription(t *testing.T) {
-	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
-		faults := redistest.NewFaults(systest.BubbleDialer(m))
-		waiting := systest.BubbleClient(t, faults.Dial)
-		defer func() { _ = waiting.Close() }()
-		q, err := sluice.NewQueue(waiting, "q", sluice.WithPollInterval(10*time.Second))
-		require.NoError(t, err)
-		producer, err := sluice.NewQueue(rdb, "q")
-		require.NoError(t, err)
-		ctx, stop := context.WithCancel(t.Context())
-		popped, ended := make(chan time.Time, 1), make(chan struct{})
-		go func() {
-			defer close(ended)
-			for q.Wait(ctx) == nil {
-				if es, _ := q.Pop(ctx, 1); len(es) > 0 {
-					popped <- time.Now()
-				}
-			}
-		}()
-		late := func() time.Duration {
-			time.Sleep(15 * time.Second)
-			start := time.Now()
-			_, err := producer.Enqueue(ctx, sluice.Task{ID: "a"})
-			require.NoError(t, err)
-			return (<-popped).Sub(start)
-		}
-		require.Zero(t, late())
-		faults.HalfOpen()
-		require.Positive(t, late(), "it was not quiet")
-		require.Zero(t, late(), "it was not replaced")
-		stop()
-		<-ended
-		time.Sleep(time.Minute) // so that what lingers has ended
-	})
 }
 
 // What the Queues of a client share is forgotten with them.

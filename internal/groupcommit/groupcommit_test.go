@@ -9,7 +9,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-	"weak"
 
 	"github.com/stretchr/testify/require"
 
@@ -458,42 +457,4 @@ func TestCommitter_NoCallerIsOvertaken(t *testing.T) {
 		close(over)
 		greedy.Wait()
 	})
-}
-
-func TestCommitter_KeepsNothingOfAPeak(t *testing.T) {
-	t.Parallel()
-	type large = [1 << 10]byte
-	c := groupcommit.New(groupcommit.Config[*large, int]{
-		Patience: 50 * time.Millisecond,
-		Alone:    1, Items: 250, Bytes: 1 << 20, Grace: grace, Start: func(f func()) { go f() },
-		Commit: func(calls []*groupcommit.Call[*large, int]) {
-			for _, call := range calls {
-				call.Settle(1)
-			}
-		},
-	})
-	require.Nil(t, c.Enter(t.Context(), nil, 1, 1))
-	calls := make([]*groupcommit.Call[*large, int], 2000)
-	args := make([]weak.Pointer[large], len(calls))
-	for i := range calls {
-		arg := new(large)
-		args[i] = weak.Make(arg)
-		calls[i] = c.Enter(t.Context(), arg, 1, 1)
-	}
-	c.Exit()
-	for i, call := range calls {
-		_, err := call.Wait()
-		require.NoError(t, err)
-		calls[i] = nil
-	}
-	require.Eventually(t, func() bool {
-		runtime.GC()
-		for _, arg := range args {
-			if arg.Value() != nil {
-				return false
-			}
-		}
-		return true
-	}, 30*time.Second, time.Millisecond)
-	runtime.KeepAlive(c)
 }

@@ -3,6 +3,7 @@ package faults
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -74,6 +75,74 @@ func TestFullServer_FinishesWhatIsThere(t *testing.T) {
 		require.Equal(t, sluice.Leased, was)
 		require.NoError(t, q.Purge(ctx))
 	}
+}
+
+// TestFullServer_RefusesEachMergedCall: calls that are sent together are refused to each caller and
+// leave nothing, while what is there is claimed and finished.
+func TestFullServer_RefusesEachMergedCall(t *testing.T) {
+	t.Parallel()
+	const callers, each = 32, 20
+	rdb := redistest.Start(t).Client(t)
+	ctx, q := t.Context(), systest.NewQueue(t, rdb)
+	together := func(f func(id string)) {
+		var all sync.WaitGroup
+		for i := range callers {
+			all.Go(func() {
+				for j := range each {
+					f(fmt.Sprintf("%d-%d", i, j))
+				}
+			})
+		}
+		all.Wait()
+	}
+	together(func(id string) {
+		_, err := q.Enqueue(ctx, sluice.Task{ID: id, Payload: []byte("p")})
+		require.NoError(t, err)
+	})
+	require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "1").Err())
+	var claimed atomic.Int64
+	together(func(id string) {
+		_, err := q.Enqueue(ctx, sluice.Task{ID: "new " + id, Payload: []byte("p")})
+		require.ErrorContains(t, err, "OOM")
+		require.NotErrorIs(t, err, sluice.ErrUnknown)
+		es, err := q.Claim(ctx, 1, time.Minute)
+		require.NoError(t, err)
+		claimed.Add(int64(len(es)))
+		require.NoError(t, q.Dequeue(ctx, es...))
+	})
+	require.Equal(t, int64(callers*each), claimed.Load())
+	require.Zero(t, rdb.DBSize(ctx).Val(), "a key is left")
+}
+
+// TestPool_ThatIsExhaustedIsEachMergedCallersError: and nothing was sent.
+func TestPool_ThatIsExhaustedIsEachMergedCallersError(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := systest.Dial(t, redis.Options{Addr: s.Addr, PoolSize: 1, PoolTimeout: 20 * time.Millisecond})
+	q := systest.NewQueue(t, rdb)
+	conn := rdb.Conn()
+	require.NoError(t, conn.Ping(t.Context()).Err()) // it has the connection
+	var all sync.WaitGroup
+	for i := range 40 {
+		all.Go(func() {
+			_, err := q.Enqueue(systest.Within(t, time.Second), sluice.Task{ID: fmt.Sprint(i)})
+			require.Error(t, err)
+			require.NotErrorIs(t, err, sluice.ErrUnknown)
+		})
+	}
+	all.Wait()
+	require.Zero(t, s.Client(t).DBSize(t.Context()).Val())
+	require.NoError(t, conn.Close())
+	for i := range 40 {
+		all.Go(func() {
+			_, err := q.Enqueue(systest.Within(t, time.Minute), sluice.Task{ID: fmt.Sprint(i)})
+			require.NoError(t, err)
+		})
+	}
+	all.Wait()
+	stats, err := q.Stats(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, int64(40), stats.Due)
 }
 
 // TestErrors_DoNotRepeatArguments: a server that repeats a command's arguments in its error
