@@ -383,7 +383,7 @@ func withGrace(ctx context.Context, d time.Duration) (context.Context, context.C
 
 // Close releases every lock as UnlockAll does, lets every waiting Lock return ErrClosed,
 // and ends every goroutine and connection that the Locker started. It waits a second at
-// most, beside some microseconds for each lock. What an acquisition or release that had no answer may have left is released once
+// most, and some microseconds for each lock. What an acquisition or release that had no answer may have left is released once
 // more in the background; if that gets no answer either, it ends with its TTL. The client
 // stays open. The error is UnlockAll's. To take a lock from a closed Locker is ErrClosed;
 // its locks are not held any more. Close may be called twice.
