@@ -10,7 +10,8 @@ redis.call('HLEN', states)
 redis.call('ZCARD', queue)
 needAll()
 
-if redis.call('ZREM', KEYS[3], '') == 1 and not redis.call('ZSCORE', queue, '') then
+local queued = redis.call('ZSCORE', queue, '') -- before the first write: it may be denied
+if redis.call('ZREM', KEYS[3], '') == 1 and not queued then
   redis.call('HDEL', tasks, '')
   redis.call('HDEL', states, '')
 end

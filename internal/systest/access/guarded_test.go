@@ -113,7 +113,7 @@ func (g *guarded) prepare() {
 			pipe.HSet(ctx, "{Queue:q}:tasks", task.id, task.payload)
 		}
 	}
-	for _, id := range []string{"dead", "dead, no payload", "back", "mine, back"} {
+	for _, id := range []string{"dead", "dead, no payload", "back", "mine, back", ""} {
 		pipe.ZAdd(ctx, "{Queue:q}:dead", redis.Z{Score: g.now, Member: id})
 	}
 	pipe.HSet(ctx, "{Queue:q}:state", "dead", "5:dead:why", "dead, no payload", "5:dead:why")
