@@ -47,6 +47,7 @@ type entrant struct {
 const (
 	sluiceName = "Sluice"
 	floorName  = "floor"
+	fifoName   = "local FIFO"
 )
 
 // entrants returns all entrants with locks.
@@ -61,6 +62,7 @@ func entrants() []entrant {
 		{name: "redsync on AutoPipeline", settings: redsyncSettings, open: pipelined(newRedsync)},
 		{name: "redislock on AutoPipeline", settings: redislockSettings, open: pipelined(newRedislock)},
 		{name: "rueidislock", settings: rueidislockSettings, open: newRueidislock},
+		{name: fifoName, settings: "a mutex and a list of channels, first come first served: no Redis at all", open: func(setup) (contender, error) { return &fifo{}, nil }},
 		{name: "local mutex", settings: "a sync.Mutex: no Redis at all", open: func(setup) (contender, error) { return &local{}, nil }},
 	}
 }

@@ -17,7 +17,7 @@ var roundTrips = []int{0, 4, 8, 12, 20, 50}
 func far() (all []scenario) {
 	for _, ms := range roundTrips {
 		away := fmt.Sprintf(", %d ms of round trip", ms)
-		s := hot()
+		s := hot(1)
 		s.name, s.about = fmt.Sprintf("far-%d", ms), s.about+away
 		s.entries, s.roundTrip = enter(sluiceName, "rueidislock"), time.Duration(ms)*time.Millisecond
 		all = append(all, s)

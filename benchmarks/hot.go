@@ -2,17 +2,22 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 )
 
-// hot measures one name that many goroutines of one process want.
-func hot() scenario {
-	return scenario{
+// hotSize is how many goroutines want each hot name.
+const hotSize = 64
+
+// hot measures names that many goroutines of one process want.
+func hot(names int) scenario {
+	s := scenario{
 		name:    "hot",
 		about:   "64 goroutines of one process on one name",
 		measure: perSecond,
-		entries: peers(),
+		entries: append(peers(), enter(fifoName)...),
 		length:  3 * time.Second,
 		retry:   retryForThroughput,
 		columns: []column{
@@ -20,16 +25,24 @@ func hot() scenario {
 			{"most turns", slices.Max[[]float64], whole},
 			commandsColumn, allocsColumn,
 		},
-		turn: hotTurn,
+		turn: func(ctx context.Context, t turn) (result, error) { return hotTurn(ctx, t, names) },
 	}
+	if names > 1 {
+		s.name, s.about = fmt.Sprintf("hot-%d", names), fmt.Sprintf("64 goroutines of one process on each of %d names", names)
+		s.entries = enter(sluiceName, "rueidislock", fifoName)
+	}
+	return s
 }
 
-func hotTurn(ctx context.Context, t turn) (result, error) {
-	name := uniqueName("hot")
-	var g guard
+func hotTurn(ctx context.Context, t turn, names int) (result, error) {
+	unique, guards := make([]string, names), make([]guard, names)
+	for i := range unique {
+		unique[i] = uniqueName("hot")
+	}
 	work := team{
-		contender: t.contender, size: 64, length: t.length, guard: &g,
-		name: func(int) string { return name },
+		contender: t.contender, size: names * hotSize, length: t.length,
+		guard: func(i int) *guard { return &guards[i%names] },
+		name:  func(i int) string { return unique[i%names] },
 	}.work(ctx)
 	r := result{
 		value: float64(work.sections()) / t.length.Seconds(),
@@ -41,5 +54,9 @@ func hotTurn(ctx context.Context, t turn) (result, error) {
 		waits:    work.waits,
 		failures: work.Failures,
 	}
-	return r, g.check()
+	var errs []error
+	for i := range guards {
+		errs = append(errs, guards[i].check())
+	}
+	return r, errors.Join(errs...)
 }

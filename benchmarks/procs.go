@@ -120,7 +120,8 @@ func sumUp(answers []answer, length time.Duration) result {
 // workAsChild is workTogether's part in a child.
 func workAsChild(ctx context.Context, e assignment, c contender, g *guard, o order) answer {
 	work := team{
-		contender: c, size: e.Size, length: e.Length, guard: g,
+		contender: c, size: e.Size, length: e.Length,
+		guard: func(int) *guard { return g },
 		start: time.Unix(0, o.Start),
 		name:  func(int) string { return e.Lock },
 	}.work(ctx)

@@ -68,7 +68,7 @@ type team struct {
 	length    time.Duration
 	start     time.Time               // when to begin; zero for now
 	name      func(member int) string // of the lock that a member wants
-	guard     *guard                  // of all sections; nil if the names differ
+	guard     func(member int) *guard // of the sections of its name; nil if the names differ
 }
 
 // work returns when the time is over or ctx ends. A wait that the end of the time cuts short
@@ -86,6 +86,9 @@ func (t team) work(ctx context.Context) tally {
 	var wg sync.WaitGroup
 	for i := range members {
 		members[i] = member{team: t, name: t.name(i), over: &over, waits: newWaits()}
+		if t.guard != nil {
+			members[i].sections = t.guard(i)
+		}
 		wg.Go(func() { members[i].work(ctx) })
 	}
 	wg.Wait()
@@ -102,6 +105,7 @@ func (t team) work(ctx context.Context) tally {
 // member is a goroutine of a team.
 type member struct {
 	team
+	sections *guard
 	name     string
 	over     *atomic.Bool
 	turns    int64
@@ -124,9 +128,9 @@ func (m *member) work(ctx context.Context) {
 			}
 			continue
 		}
-		if m.guard != nil {
-			m.guard.enter()
-			m.guard.leave()
+		if m.sections != nil {
+			m.sections.enter()
+			m.sections.leave()
 		}
 		if !m.over.Load() {
 			m.turns++
