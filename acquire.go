@@ -51,6 +51,8 @@ func (k *Lock) acquireInOrder(ctx context.Context, try bool) error {
 		return nil
 	case turn == waitqueue.Refused:
 		return ErrLocked
+	case turn == waitqueue.Closed:
+		return ErrClosed
 	case turn == waitqueue.Unserved:
 		return fmt.Errorf("%w: it has not answered the caller before this one", ErrUnavailable)
 	case turn == waitqueue.YieldThenAcquire:
@@ -75,18 +77,15 @@ func (k *Lock) join(try bool) (turn waitqueue.Turn, err error) {
 	if err := keyspace.CheckLengths(prefix, k.name); err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrInvalidName, err)
 	}
-	return k.locker.queues.Join(prefix, k.name, &k.waiter, k.member(), try, &k.address,
-		func() (*address, error) { return newAddress(prefix, k.name) })
+	return k.locker.queues.Join(prefix, k.name, &k.waiter, k.member(), try, &k.address)
 }
 
 // awaitTurn waits until k is granted the lock or is the head of its queue.
 func (k *Lock) awaitTurn(ctx context.Context) (turn waitqueue.Turn, err error) {
 	queues := k.locker.queues
-	select {
+	select { // of two: the end of the Locker is a turn too
 	case turn = <-k.waiter.Turn():
 		return turn, nil
-	case <-k.locker.closed:
-		err = ErrClosed
 	case <-ctx.Done():
 		err = fmt.Errorf("%w: %w", ErrLocked, ctx.Err())
 	}
@@ -234,7 +233,7 @@ func (a *acquisition) bySet(ctx context.Context) (taken, held bool, err error) {
 	k.grant.token = rand.Text()
 	k.chooseWindow()
 	reply, err := k.locker.executor.Run(ctx, a.request(redisexec.Request{
-		Args: []any{"set", k.address.keys[0], k.grant.token, "px", k.grant.window.px(&k.options), "nx"},
+		Args: []any{"set", k.address.keys[0], k.grant.token, "px", k.grant.window.px(k.options), "nx"},
 	}))
 	if err == nil {
 		k.address.trips.note(reply.Sent)
@@ -263,7 +262,7 @@ func (a *acquisition) byScript(ctx context.Context) (taken bool, left time.Durat
 	if !k.grant.ambiguous {
 		k.chooseWindow()
 	}
-	px := k.grant.window.px(&k.options)
+	px := k.grant.window.px(k.options)
 	r := scriptAcquire.Request(k.address.keys, k.grant.token, px)
 	if k.options.fenced {
 		r = scriptAcquireFenced.Request(k.address.fencedKeys(), k.grant.token, px, k.grant.window.fences(), fenceLife.Milliseconds())

@@ -54,13 +54,13 @@ func TestLock_TakesOverOnlyWhatCoversItsTTL(t *testing.T) {
 			t.Parallel()
 			sent := time.Now().Add(-test.held)
 			w := max(window(test.window), shortestWindow)
-			from := &Lock{grant: grant{token: "t", window: w, handOverUntil: sent.Add(time.Duration(w))}}
+			from := &Lock{options: &lockOptions{ttl: ttl}, grant: grant{token: "t", window: w, handOverUntil: sent.Add(time.Duration(w))}}
 			from.begin(sent, lease.SafeUntil(sent, ttl), lease.SafeUntil(sent, ttl+w.margin()))
 			_, covered, _ := from.lease.Bounds()
 			if test.spoil != nil {
 				test.spoil(from)
 			}
-			next := &Lock{options: lockOptions{ttl: test.ttl}}
+			next := &Lock{options: &lockOptions{ttl: test.ttl}}
 			require.Equal(t, test.want, next.member().TakeOver(from.member()))
 			require.Equal(t, test.want, next.Valid())
 			require.False(t, next.Deadline().After(covered), "not covered by the key")
@@ -130,13 +130,13 @@ func unconnected(t *testing.T) *Locker {
 func TestLock_LateExtensionLeavesTheNextHolderAlone(t *testing.T) {
 	t.Parallel()
 	l, now := unconnected(t), time.Now()
-	unlocked := &Lock{locker: l, address: &address{}, grant: grant{token: "t"}}
+	unlocked := &Lock{locker: l, options: &l.options, address: &address{}, grant: grant{token: "t"}}
 	unlocked.begin(now, now.Add(time.Minute), now.Add(time.Minute))
 	require.True(t, unlocked.lease.End(nil))
 	unlocked.handleLateExtension()
 	require.Zero(t, l.janitor.Len())
 
-	lost := &Lock{locker: l, address: &address{keys: []any{"k"}}, grant: grant{token: "u"}}
+	lost := &Lock{locker: l, options: &l.options, address: &address{keys: []any{"k"}}, grant: grant{token: "u"}}
 	lost.begin(now, now, now)
 	lost.handleLateExtension()
 	require.Equal(t, 1, l.janitor.Len())
@@ -147,12 +147,14 @@ func TestLock_LateExtensionLeavesTheNextHolderAlone(t *testing.T) {
 func TestLock_KnownKeyMakesNoBadNameGood(t *testing.T) {
 	t.Parallel()
 	l := unconnected(t)
-	good := &Lock{locker: l, name: "a", options: l.options}
+	good := &Lock{locker: l, name: "a", options: &l.options}
 	turn, err := good.join(false)
 	require.NoError(t, err)
 	require.Equal(t, waitqueue.Acquire, turn)
-	bad := &Lock{locker: l, options: l.options}
-	bad.options.prefix = "Lock:a"
+	bad := &Lock{locker: l, options: &l.options}
+	options := l.options
+	options.prefix = "Lock:a"
+	bad.options = &options
 	_, err = bad.join(false)
 	require.ErrorIs(t, err, ErrInvalidName)
 }

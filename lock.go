@@ -21,7 +21,7 @@ import (
 type Lock struct {
 	locker  *Locker
 	name    string
-	options lockOptions
+	options *lockOptions // often the Locker's own: not changed
 	address *address
 
 	waiter     waitqueue.Waiter[*address]

@@ -70,10 +70,10 @@ func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
 	}
 	executor := redisexec.New(rdb)
 	return &Locker{
-		options:   options,
+		options:   *options,
 		executor:  executor,
 		notifier:  notify.New(rdb),
-		queues:    waitqueue.New[*address](),
+		queues:    waitqueue.New(newAddress),
 		renewer:   lease.NewRenewer(executor),
 		janitor:   lease.NewJanitor(executor, redisexec.CommandTime(rdb)),
 		inspector: lease.NewInspector(executor),
@@ -417,7 +417,7 @@ func (l *Locker) newLock(op string, ctx context.Context, name string, opts []Loc
 	if ctx == nil {
 		return nil, invalid(op, "nil context")
 	}
-	options := l.options
+	options := &l.options
 	if len(opts) > 0 {
 		var err error
 		if options, err = options.with(opts); err != nil {

@@ -104,28 +104,28 @@ func WithLockPrefix(p string) LockOption {
 }
 
 // with returns o changed by opts, or says what is wrong with the result.
-func (o lockOptions) with(opts []LockOption) (lockOptions, error) {
+func (o lockOptions) with(opts []LockOption) (*lockOptions, error) {
 	for _, opt := range opts {
 		if opt == nil {
-			return o, fmt.Errorf("%w: nil option", ErrInvalid)
+			return &o, fmt.Errorf("%w: nil option", ErrInvalid)
 		}
 		opt(&o)
 	}
 	if err := checkDuration("TTL", o.ttl); err != nil {
-		return o, err
+		return &o, err
 	}
 	if o.maxHold != 0 {
 		if err := checkDuration("longest hold", o.maxHold); err != nil {
-			return o, err
+			return &o, err
 		}
 	}
 	if o.maxWait != 0 {
 		if err := checkDuration("longest wait", o.maxWait); err != nil {
-			return o, err
+			return &o, err
 		}
 	}
 	o.px = millis(o.ttl + shortestWindow.margin())
-	return o, checkDuration("retry interval", o.retry)
+	return &o, checkDuration("retry interval", o.retry)
 }
 
 // QueueOption sets something about a Queue.

@@ -12,9 +12,9 @@
 //
 // The life of a waiter w:
 //
-//	Join      → Acquire, Refused, Unserved, or Queued
-//	Queued    → a turn comes through w.Turn(): Granted, Acquire, YieldThenAcquire, Refused
-//	            or Unserved; or the caller gives up: Leave
+//	Join      → Acquire, Refused, Unserved, Closed, or Queued
+//	Queued    → a turn comes through w.Turn(): Granted, Acquire, YieldThenAcquire, Refused,
+//	            Unserved or Closed; or the caller gives up: Leave
 //	Acquire…  → Hold (acquired), PromoteNext (failed), or LeaveUnanswered
 //	Hold      → HandOver, or else, once it is given back, GivenBack; or PromoteNext (lost)
 package waitqueue
@@ -53,6 +53,7 @@ const (
 	YieldThenAcquire             // likewise; other processes were notified before, and are to go first
 	Refused                      // another one holds, or is before it in line, and it would not wait
 	Unserved                     // the head's last attempt got no answer, and it would not wait
+	Closed                       // the set is closed
 )
 
 // Observation is what the head has learnt last.
@@ -68,11 +69,13 @@ const (
 // Set is the queues of all names. It is safe for concurrent use. V is what the owner
 // keeps for each name; the set keeps it for as long as the name's queue.
 type Set[V any] struct {
+	value  func(prefix, name string) (V, error)
 	mu     sync.Mutex           // guards what follows, and the queues and waiters of this set
 	queues map[string]*queue[V] // by name
 	peak   int                  // the most queues so far, see shrink.Map
 	oldest *queue[V]            // the ring of all queues, at the one that makeRoom looks at next
 	busy   int                  // how many queues have a head
+	spare  []chan Turn          // of waiters that have handed over: empty, for others to wait on
 	closed bool
 }
 
@@ -107,33 +110,41 @@ type Waiter[V any] struct {
 	turn       chan Turn // cap 1: what a queued waiter learns, once
 }
 
-// New returns a set without names.
-func New[V any]() *Set[V] { return &Set[V]{queues: map[string]*queue[V]{}} }
+// New returns a set without names. value makes what is kept for a name that is new; it is
+// called with the set's mutex held.
+func New[V any](value func(prefix, name string) (V, error)) *Set[V] {
+	return &Set[V]{queues: map[string]*queue[V]{}, value: value}
+}
 
 // Turn returns the channel on which a queued waiter learns its turn, once.
 func (w *Waiter[V]) Turn() <-chan Turn { return w.turn }
 
 // Join adds w, which acts for holder, to the queue of a name. It sets *into to what is kept
-// for the name (what value makes, if the name is new), before another goroutine can make w
+// for the name, before another goroutine can make w
 // the holder. An impatient waiter waits for what the head's present attempt says, at the
 // most: it is Refused as soon as another one is known to hold, and Unserved as soon as an
-// attempt of the head has had no answer. The turn is Acquire, Refused, Unserved or Queued.
-// The error is value's.
+// attempt of the head has had no answer. The turn is Acquire, Refused, Unserved, Closed or
+// Queued.
+// The error is that of New's value.
 //
 // The name is prefix and name together. They are two arguments so that a name which is
 // known costs no allocation.
 func (s *Set[V]) Join(prefix, name string, w *Waiter[V], holder Holder, impatient bool,
-	into *V, value func() (V, error),
+	into *V,
 ) (Turn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	q, err := s.queueOf(prefix, name, value)
+	if s.closed {
+		return Closed, nil
+	}
+	q, err := s.queueOf(prefix, name)
 	if err != nil {
 		return Refused, err
 	}
 	*into = q.value
 	*w = Waiter[V]{holder: holder, queue: q, impatient: impatient}
-	if q.held && expired(q.head) {
+	// An alarm that is set looks after the head itself, and spares most callers the clock.
+	if q.held && (impatient || q.alarm == nil) && expired(q.head) {
 		s.promoteNext(q, Acquire) // without the head, which has forgotten what it held
 	}
 	switch {
@@ -150,19 +161,20 @@ func (s *Set[V]) Join(prefix, name string, w *Waiter[V], holder Holder, impatien
 	case impatient && q.observed == NoAnswer:
 		return Unserved, nil
 	}
-	w.turn = make(chan Turn, 1)
+	w.turn = s.channel()
 	q.waiting.push(w)
-	if q.held {
+	// If an alarm is set, it was for the one that is first already.
+	if q.held && (q.alarm == nil || q.waiting.first == w) {
 		s.watch(q, q.waiting.first)
 	}
 	return Queued, nil
 }
 
-func (s *Set[V]) queueOf(prefix, name string, value func() (V, error)) (*queue[V], error) {
+func (s *Set[V]) queueOf(prefix, name string) (*queue[V], error) {
 	if q := s.queues[prefix+name]; q != nil {
 		return q, nil
 	}
-	v, err := value()
+	v, err := s.value(prefix, name)
 	if err != nil {
 		return nil, err
 	}
@@ -180,7 +192,12 @@ func (s *Set[V]) Leave(w *Waiter[V]) bool {
 	if !w.inList {
 		return false
 	}
-	w.queue.waiting.remove(w)
+	q := w.queue
+	wasFirst := q.waiting.first == w
+	q.waiting.remove(w)
+	if first := q.waiting.first; wasFirst && first != nil && q.held {
+		s.watch(q, first) // its interval may be shorter
+	}
 	return true
 }
 
@@ -240,7 +257,22 @@ func (s *Set[V]) HandOver(w *Waiter[V]) bool {
 		s.watch(q, first)
 	}
 	next.turn <- Granted
+	// w has read its turn: it could not have held otherwise.
+	if w.turn != nil && len(s.spare) < enough {
+		s.spare, w.turn = append(s.spare, w.turn), nil
+	}
 	return true
+}
+
+// channel returns one for a waiter's turn.
+func (s *Set[V]) channel() chan Turn {
+	last := len(s.spare) - 1
+	if last < 0 {
+		return make(chan Turn, 1)
+	}
+	c := s.spare[last]
+	s.spare = s.spare[:last]
+	return c
 }
 
 // PromoteNext ends the turn of the head, which holds nothing any more: the next waiter is
@@ -314,11 +346,18 @@ func (s *Set[V]) Holder(name string) Holder {
 	return nil
 }
 
-// Close makes Hold and HandOver refuse. What is held then stays so: see Holders.
+// Close makes Hold and HandOver refuse, and gives the turn Closed to all that are queued, and
+// to those that join later. What is held then stays so: see Holders.
 func (s *Set[V]) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
+	for _, q := range s.queues {
+		for w := q.waiting.first; w != nil; w = q.waiting.first {
+			q.waiting.remove(w)
+			w.turn <- Closed
+		}
+	}
 }
 
 // Holders returns those that hold.

@@ -3,6 +3,7 @@ package waitqueue
 import (
 	"cmp"
 	"runtime"
+	"slices"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -45,15 +46,121 @@ func newCaller() *caller {
 func (c *caller) join(t *testing.T, s *Set[string], impatient bool) Turn {
 	t.Helper()
 	var value string
-	turn, err := s.Join("", "a", &c.Waiter, &c.thing, impatient, &value, func() (string, error) { return "value", nil })
+	turn, err := s.Join("", "a", &c.Waiter, &c.thing, impatient, &value)
 	require.NoError(t, err)
 	require.Equal(t, "value", value)
 	return turn
 }
 
+func valueOf(string, string) (string, error) { return "value", nil }
+
+// TestSet_CloseTellsAllThatWait: those that are queued, and those that come later.
+func TestSet_CloseTellsAllThatWait(t *testing.T) {
+	t.Parallel()
+	s := New(valueOf)
+	head, first, second := newCaller(), newCaller(), newCaller()
+	require.Equal(t, Acquire, head.join(t, s, false))
+	require.Equal(t, Queued, first.join(t, s, false))
+	require.Equal(t, Queued, second.join(t, s, false))
+	s.Close()
+	require.Equal(t, Closed, <-first.Turn())
+	require.Equal(t, Closed, <-second.Turn())
+	require.False(t, s.Leave(&first.Waiter))
+	turn, err := s.Join("", "a", &newCaller().Waiter, &thing{}, false, new(string))
+	require.NoError(t, err)
+	require.Equal(t, Closed, turn)
+	require.False(t, s.Hold(&head.Waiter))
+	s.PromoteNext(&head.Waiter)
+	_, busy, queued := s.Len()
+	require.Zero(t, busy+queued)
+}
+
+// TestSet_HandsOverManyTimes: waiters wait on channels that others have used before. Each
+// learns one turn, in its order, also where others leave meanwhile.
+func TestSet_HandsOverManyTimes(t *testing.T) {
+	t.Parallel()
+	s := New(valueOf)
+	holder := newCaller()
+	require.Equal(t, Acquire, holder.join(t, s, false))
+	require.True(t, s.Hold(&holder.Waiter))
+	var queued []*caller
+	for i := range 1000 {
+		for len(queued) < 5 {
+			c := newCaller()
+			require.Equal(t, Queued, c.join(t, s, false))
+			queued = append(queued, c)
+		}
+		if i%3 == 0 {
+			require.True(t, s.Leave(&queued[2].Waiter))
+			queued = slices.Delete(queued, 2, 3)
+		}
+		require.True(t, s.HandOver(&holder.Waiter))
+		late := newCaller() // before the new holder has read its turn
+		require.Equal(t, Queued, late.join(t, s, false))
+		queued = append(queued, late)
+		for _, c := range queued[1:] {
+			require.Empty(t, c.Turn())
+		}
+		require.Equal(t, Granted, <-queued[0].Turn())
+		holder, queued = queued[0], queued[1:]
+	}
+}
+
+// TestSet_WatchesForTheFirst: an alarm that was set for one that would not wait is too late for
+// the first that does.
+func TestSet_WatchesForTheFirst(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := New(valueOf)
+		holder, tried, first := newCaller(), newCaller(), newCaller()
+		tried.interval, first.interval = 30*time.Second, time.Second
+		require.Equal(t, Acquire, holder.join(t, s, false))
+		require.True(t, s.Hold(&holder.Waiter))
+		require.Equal(t, Refused, tried.join(t, s, true))
+		require.Equal(t, Queued, first.join(t, s, false))
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		require.Positive(t, holder.inspected)
+		s.PromoteNext(&holder.Waiter)
+	})
+}
+
+// TestSet_PassesByAHeadWhoseDeadlineIsOver: at once, whether an alarm is set or not.
+func TestSet_PassesByAHeadWhoseDeadlineIsOver(t *testing.T) {
+	t.Parallel()
+	for _, impatient := range []bool{false, true} {
+		s := New(valueOf)
+		holder, next := newCaller(), newCaller()
+		require.Equal(t, Acquire, holder.join(t, s, false))
+		require.True(t, s.Hold(&holder.Waiter))
+		holder.deadline = time.Now()
+		require.Equal(t, Acquire, next.join(t, s, impatient))
+		s.PromoteNext(&next.Waiter)
+	}
+}
+
+// TestSet_WatchesForTheNewFirst: when the first waiter leaves, the next one's interval counts.
+func TestSet_WatchesForTheNewFirst(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := New(valueOf)
+		holder, first, second := newCaller(), newCaller(), newCaller()
+		first.interval, second.interval = 30*time.Second, time.Second
+		require.Equal(t, Acquire, holder.join(t, s, false))
+		require.True(t, s.Hold(&holder.Waiter))
+		require.Equal(t, Queued, first.join(t, s, false))
+		require.Equal(t, Queued, second.join(t, s, false))
+		require.True(t, s.Leave(&first.Waiter))
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		require.Positive(t, holder.inspected)
+		s.PromoteNext(&holder.Waiter)
+	})
+}
+
 func TestSet_HandsOverInTheOrderOfComing(t *testing.T) {
 	t.Parallel()
-	s := New[string]()
+	s := New(valueOf)
 	all := []*caller{newCaller(), newCaller(), newCaller(), newCaller()}
 	require.Equal(t, Acquire, all[0].join(t, s, false))
 	require.True(t, s.Hold(&all[0].Waiter))
@@ -80,7 +187,7 @@ func TestSet_NothingOvertakesTheWayBack(t *testing.T) {
 	}{"others wait": {3, YieldThenAcquire}, "no others wait": {0, Acquire}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := New[string]()
+			s := New(valueOf)
 			first, next, impatient := newCaller(), newCaller(), newCaller()
 			require.Equal(t, Acquire, first.join(t, s, false))
 			require.True(t, s.Hold(&first.Waiter))
@@ -95,7 +202,7 @@ func TestSet_NothingOvertakesTheWayBack(t *testing.T) {
 
 func TestSet_HandOverThatIsNotSafeGoesTheLongWay(t *testing.T) {
 	t.Parallel()
-	s := New[string]()
+	s := New(valueOf)
 	first, next := newCaller(), newCaller()
 	next.accepts = false
 	require.Equal(t, Acquire, first.join(t, s, false))
@@ -115,7 +222,7 @@ func TestSet_ImpatientWaitersLeaveWhenItIsKnownToBeHeld(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := New[string]()
+			s := New(valueOf)
 			head, patient, impatient := newCaller(), newCaller(), newCaller()
 			require.Equal(t, Acquire, head.join(t, s, false))
 			require.Equal(t, Queued, patient.join(t, s, false))
@@ -132,7 +239,7 @@ func TestSet_ImpatientWaitersLeaveWhenItIsKnownToBeHeld(t *testing.T) {
 // had no answer, and those who come after that do not wait at all.
 func TestSet_ImpatientWaitersDoNotWaitForAnotherAttempt(t *testing.T) {
 	t.Parallel()
-	s := New[string]()
+	s := New(valueOf)
 	head, patient, impatient := newCaller(), newCaller(), newCaller()
 	require.Equal(t, Acquire, head.join(t, s, false))
 	require.Equal(t, Queued, impatient.join(t, s, true))
@@ -165,7 +272,7 @@ func TestSet_ImpatientWaitersDoNotWaitForAnotherAttempt(t *testing.T) {
 func TestSet_ForgottenHolderKeepsNoCallerWaiting(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := New[string]()
+		s := New(valueOf)
 		first, next := newCaller(), newCaller()
 		require.Equal(t, Acquire, first.join(t, s, false))
 		require.True(t, s.Hold(&first.Waiter))
@@ -188,14 +295,14 @@ func TestSet_ForgottenHolderKeepsNoCallerWaiting(t *testing.T) {
 // forgotten must not take the newer queue of its name away when it gives back at last.
 func TestSet_DroppedHolderTakesNothingFromALaterOne(t *testing.T) {
 	t.Parallel()
-	s := New[string]()
+	s := New(valueOf)
 	old := newCaller()
 	old.deadline = time.Now() // and it has passed
 	require.Equal(t, Acquire, old.join(t, s, false))
 	require.True(t, s.Hold(&old.Waiter))
 	for i := range 2 * enough { // others come
 		c := newCaller()
-		_, err := s.Join("", time.Duration(i).String(), &c.Waiter, &c.thing, false, new(string), func() (string, error) { return "", nil })
+		_, err := s.Join("", time.Duration(i).String(), &c.Waiter, &c.thing, false, new(string))
 		require.NoError(t, err)
 		s.PromoteNext(&c.Waiter)
 	}
@@ -210,10 +317,10 @@ func TestSet_DroppedHolderTakesNothingFromALaterOne(t *testing.T) {
 
 func TestSet_DropsIdleQueues(t *testing.T) {
 	t.Parallel()
-	s := New[string]()
+	s := New(valueOf)
 	for i := range 10_000 {
 		c := newCaller()
-		turn, err := s.Join("", time.Duration(i).String(), &c.Waiter, &c.thing, false, new(string), func() (string, error) { return "", nil })
+		turn, err := s.Join("", time.Duration(i).String(), &c.Waiter, &c.thing, false, new(string))
 		require.NoError(t, err)
 		require.Equal(t, Acquire, turn)
 		s.PromoteNext(&c.Waiter)
@@ -232,11 +339,11 @@ func TestSet_GivesMemoryBackAfterAPeak(t *testing.T) {
 		"in order": func(i int) int { return i }, "the other way round": func(i int) int { return n - 1 - i },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, before := New[string](), heap()
+			s, before := New(valueOf), heap()
 			callers := make([]*caller, n)
 			for i := range callers {
 				c := newCaller()
-				_, err := s.Join("", strconv.Itoa(i), &c.Waiter, &c.thing, false, new(string), func() (string, error) { return "", nil })
+				_, err := s.Join("", strconv.Itoa(i), &c.Waiter, &c.thing, false, new(string))
 				require.NoError(t, err)
 				require.True(t, s.Hold(&c.Waiter))
 				callers[i] = c
@@ -267,12 +374,12 @@ func heap() int64 {
 
 func TestSet_ClosedSetGrantsNothing(t *testing.T) {
 	t.Parallel()
-	s := New[string]()
+	s := New(valueOf)
 	first, next, other := newCaller(), newCaller(), newCaller()
 	require.Equal(t, Acquire, first.join(t, s, false))
 	require.True(t, s.Hold(&first.Waiter))
 	require.Equal(t, Queued, next.join(t, s, false))
-	turn, err := s.Join("", "b", &other.Waiter, &other.thing, false, new(string), func() (string, error) { return "", nil })
+	turn, err := s.Join("", "b", &other.Waiter, &other.thing, false, new(string))
 	require.NoError(t, err)
 	require.Equal(t, Acquire, turn)
 	s.Close()
@@ -282,7 +389,7 @@ func TestSet_ClosedSetGrantsNothing(t *testing.T) {
 
 func TestSet_ForbidHandOverReachesTheHead(t *testing.T) {
 	t.Parallel()
-	s := New[string]()
+	s := New(valueOf)
 	s.ForbidHandOver("a") // there is none
 	head, next := newCaller(), newCaller()
 	require.Equal(t, Acquire, head.join(t, s, false))
@@ -296,7 +403,7 @@ func TestSet_ForbidHandOverReachesTheHead(t *testing.T) {
 // nothing for what was before, nor when the notifications are counted anew.
 func TestSet_HeadStartIsForThoseThatWaitedLonger(t *testing.T) {
 	t.Parallel()
-	s := New[string]()
+	s := New(valueOf)
 	first, next := newCaller(), newCaller()
 	require.Equal(t, Acquire, first.join(t, s, false))
 	require.Equal(t, Queued, next.join(t, s, false))
