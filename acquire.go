@@ -39,6 +39,9 @@ func (k *Lock) acquireInOrder(ctx context.Context, try bool) error {
 	if err != nil {
 		return err
 	}
+	if turn == waitqueue.Closed {
+		return ErrClosed // the lock has no address
+	}
 	a := acquisition{lock: k, try: try, arrived: k.address.outage.Arrival()}
 	if turn == waitqueue.Queued {
 		a.waited = true
