@@ -46,8 +46,9 @@ func (f fences) next() (fences, bool) {
 }
 
 // unusedFences is how many fences are to be given back. Of an acquisition whose reply was
-// lost, all.
-func (g grant) unusedFences() int64 {
+// lost, all. It reads nothing that changes after the acquisition was sent: the sender calls it when
+// the caller has left.
+func (g *grant) unusedFences() int64 {
 	if g.fences.first == 0 {
 		return g.window.fences()
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/notify"
+	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/waitqueue"
 )
@@ -175,7 +176,7 @@ func TestFences_RiseWithinAMicrosecond(t *testing.T) {
 		f, given = next, given+1
 	}
 	require.EqualValues(t, block, f.current)
-	require.Zero(t, grant{fences: f}.unusedFences())
+	require.Zero(t, (&grant{fences: f}).unusedFences())
 	require.Positive(t, given)
 }
 
@@ -409,4 +410,18 @@ func TestLooker_AResultThatIsNotReadBlocksNothing(t *testing.T) {
 		}, time.Minute, time.Millisecond)
 	}
 	l.cancel(i)
+}
+
+// TestLock_ReleaseReadsNothingThatItsCallerWrites: when a caller has left an acquisition, the
+// sender has it released while the caller notes that it is ambiguous. It fails under the race
+// detector only.
+func TestLock_ReleaseReadsNothingThatItsCallerWrites(t *testing.T) {
+	t.Parallel()
+	a, err := newAddress("Lock:", "a")
+	require.NoError(t, err)
+	k := &Lock{address: a, options: &lockOptions{fenced: true}, grant: grant{token: "a"}}
+	released := make(chan redisexec.Request, 1)
+	go func() { released <- k.releaseRequest() }()
+	k.grant.ambiguous = true
+	require.Equal(t, k.releaseRequest(), <-released)
 }
