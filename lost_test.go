@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -387,4 +389,49 @@ func TestLock_ALossIsKnownWithoutAnAnswer(t *testing.T) {
 			})
 		})
 	}
+}
+
+// quitsOnce ends the goroutines that send the first pipelines, as a hook of the user's may.
+type quitsOnce struct {
+	redis.Hook
+	left atomic.Int64
+}
+
+func (h *quitsOnce) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *quitsOnce) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (h *quitsOnce) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if h.left.Add(-1) >= 0 {
+			runtime.Goexit()
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// TestLocker_AHookThatEndsItsGoroutineEndsNoOtherWork: what renews locks and what releases them
+// in the background go on.
+func TestLocker_AHookThatEndsItsGoroutineEndsNoOtherWork(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
+		faulty, faults := s.Faulty(t)
+		hook := new(quitsOnce)
+		faulty.(interface{ AddHook(hook redis.Hook) }).AddHook(hook)
+		ctx, rdb, name := t.Context(), s.Client(t), redistest.Name(t)
+		l := systest.NewLocker(t, faulty, sluice.WithTTL(time.Hour))
+		hook.left.Store(1)
+		k, err := l.Lock(ctx, name, sluice.WithAutoRenew(), sluice.WithTTL(3*time.Second))
+		require.NoError(t, err)
+		deadline := k.Deadline()
+		require.Eventually(t, func() bool { return k.Deadline().After(deadline) }, 30*time.Second, time.Millisecond, "it is not renewed")
+		require.NoError(t, k.Unlock(ctx))
+
+		faults.Delay(300 * time.Millisecond)
+		hook.left.Store(1)
+		_, err = l.Lock(systest.Within(t, 10*time.Millisecond), name)
+		require.ErrorIs(t, err, sluice.ErrUnknown)
+		faults.Delay(0)
+		require.Eventually(t, func() bool { return hook.left.Load() < 0 && rdb.Exists(ctx, "Lock:"+name).Val() == 0 },
+			30*time.Second, time.Millisecond, "it is not released")
+	})
 }

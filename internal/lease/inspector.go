@@ -65,7 +65,7 @@ func (i *Inspector) inspect(node any) {
 		for at, m := range members {
 			requests[at] = m.Inspection()
 		}
-		for at, r := range i.executor.SendAll(context.Background(), requests) {
+		for at, r := range i.executor.Pipeline(context.Background(), requests) {
 			members[at].HandleInspection(r)
 		}
 	}

@@ -174,7 +174,7 @@ func (j *Janitor) sendOnce(releases []Release) {
 	}
 	for _, requests := range byServer {
 		for part := range slices.Chunk(requests, maxBatch) {
-			j.executor.Go(func() { j.executor.SendAll(context.Background(), part) })
+			j.executor.Go(func() { j.executor.Pipeline(context.Background(), part) })
 		}
 	}
 }
@@ -219,7 +219,7 @@ func (j *Janitor) send(b *backlog, due []*pendingRelease) {
 	for i, p := range due {
 		requests[i] = p.Request
 	}
-	results := j.executor.SendAll(context.Background(), requests)
+	results := j.executor.Pipeline(context.Background(), requests)
 	for i, r := range requests {
 		ids[i] = j.executor.NodeOf(r.Key()) // it may have moved
 	}

@@ -365,7 +365,7 @@ func (r *Renewer) send(b *batch) {
 			members, requests = append(members, e), append(requests, request)
 		}
 	}
-	results := r.executor.SendAll(context.Background(), requests)
+	results := r.executor.Pipeline(context.Background(), requests)
 	extended, ids := make([]bool, len(requests)), make([]any, len(requests))
 	for i, e := range members {
 		ids[i] = r.executor.NodeOf(e.lease.Key()) // it may have moved

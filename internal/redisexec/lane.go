@@ -85,10 +85,7 @@ func (e *Executor) sendShared(places []*place) {
 	for i, p := range places {
 		attempts[i], requests[i] = p.Arg, p.Arg.request
 	}
-	results := make([]Result, len(places))
-	for i := range results {
-		results[i] = Result{Outcome: Unknown, Err: ErrPanicked}
-	}
+	results := unanswered(len(places))
 	defer func() { // also if a hook of the client's ends the goroutine
 		for i, a := range attempts {
 			a.result = results[i]

@@ -44,15 +44,27 @@ type pipeline struct {
 	answered chan []Result // cap 1
 }
 
-// Run sends the pipeline.
+// Run sends the pipeline. If a hook of the client's ends the goroutine, all outcomes are unknown.
 func (p *pipeline) Run() {
 	defer p.executor.underWay.Done()
-	p.answered <- p.executor.SendAll(p.ctx, p.requests)
+	results := unanswered(len(p.requests))
+	defer func() { p.answered <- results }()
+	results = p.executor.SendAll(p.ctx, p.requests)
+}
+
+// unanswered returns the results of n requests whose sender has ended on the way.
+func unanswered(n int) []Result {
+	results := make([]Result, n)
+	for i := range results {
+		results[i] = Result{Outcome: Unknown, Err: ErrPanicked}
+	}
+	return results
 }
 
 // SendAll is Pipeline for a caller that has nothing to leave for: it sends from the
-// caller's goroutine, and blocks until go-redis has an answer or gives up. Scripts that
-// the server does not know are sent again in full, in a second pipeline.
+// caller's goroutine, and blocks until go-redis has an answer or gives up. If a hook of the
+// client's ends the goroutine, that is the caller's, which has to bear it. Scripts that the
+// server does not know are sent again in full, in a second pipeline.
 func (e *Executor) SendAll(ctx context.Context, requests []Request) []Result {
 	results := make([]Result, len(requests))
 	all, sent := make([]int, len(requests)), time.Now()

@@ -73,6 +73,15 @@ func TestPipeline_ReturnsWhenItsContextEnds(t *testing.T) {
 	})
 }
 
+func TestPipeline_ThatEndsItsGoroutineIsUnknown(t *testing.T) {
+	t.Parallel()
+	bubble(t, quits{one{newServer(carriedOut)}}, func(t *testing.T, e *Executor) {
+		results := e.Pipeline(t.Context(), []Request{plain(Never), plain(Never)})
+		require.Equal(t, []Outcome{Unknown, Unknown}, outcomes(results))
+		require.ErrorIs(t, results[1].Err, ErrPanicked)
+	})
+}
+
 func TestPipeline_SendsNothingWhenItsContextHasEnded(t *testing.T) {
 	t.Parallel()
 	s := newServer(carriedOut)
