@@ -48,6 +48,8 @@ const (
 	sluiceName = "Sluice"
 	floorName  = "floor"
 	fifoName   = "local FIFO"
+
+	floorSettings = "SET NX PX and a compare-delete script by EVALSHA, bare go-redis; never waits"
 )
 
 // entrants returns all entrants with locks.
@@ -55,7 +57,7 @@ func entrants() []entrant {
 	return []entrant{
 		{name: sluiceName, settings: "defaults", open: plain(newSluice)},
 		{name: sluiceName + " on AutoPipeline", settings: "defaults", open: pipelined(newSluice)},
-		{name: floorName, settings: "SET NX PX and a compare-delete script by EVALSHA, bare go-redis; never waits", open: plain(newFloor)},
+		{name: floorName, settings: floorSettings, open: plain(newFloor)},
 		{name: floorName + " on AutoPipeline", settings: "the same", open: pipelined(newFloor)},
 		{name: "redislock", settings: redislockSettings, open: plain(newRedislock)},
 		{name: "redsync", settings: redsyncSettings, open: plain(newRedsync)},

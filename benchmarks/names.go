@@ -2,7 +2,12 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice/internal/redistest"
 )
 
 // names measures many locks, each wanted by one goroutine only.
@@ -29,6 +34,41 @@ func manyNames() scenario {
 		length:  2 * time.Second,
 		columns: []column{commandsColumn, allocsColumn},
 		turn:    func(ctx context.Context, t turn) (result, error) { return namesTurn(ctx, t, 1000) },
+	}
+}
+
+// clusterNames is names on a Redis Cluster.
+func clusterNames() scenario {
+	return scenario{
+		name:    "names-cluster",
+		about:   "64 goroutines, each on a name of its own, on a Cluster of 3 primaries with a replica each, started for each turn",
+		measure: perSecond,
+		entries: []entrant{
+			{name: sluiceName, settings: "defaults", open: onCluster(newSluice)},
+			{name: floorName, settings: floorSettings, open: onCluster(newFloor)},
+			{name: "redislock", settings: redislockSettings, open: onCluster(newRedislock)},
+		},
+		length: 2 * time.Second,
+		turn:   func(ctx context.Context, t turn) (result, error) { return namesTurn(ctx, t, 64) },
+	}
+}
+
+// onCluster opens a contender on a Cluster of its own.
+func onCluster(open onRedis) func(setup) (contender, error) {
+	return func(s setup) (contender, error) {
+		cluster, stop, err := redistest.NewCluster()
+		if err != nil {
+			return nil, fmt.Errorf("cluster: %w", err)
+		}
+		addrs := make([]string, len(cluster.Nodes))
+		for i, node := range cluster.Nodes {
+			addrs[i] = node.Addr
+		}
+		rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, PoolSize: poolSize})
+		return own(open, rdb, s, func() error {
+			defer stop()
+			return rdb.Close()
+		})
 	}
 }
 

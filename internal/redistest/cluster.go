@@ -31,6 +31,14 @@ func StartCluster(t testing.TB, settings ...string) *Cluster {
 	return c
 }
 
+// NewCluster starts a Cluster outside of tests. stop ends it.
+func NewCluster() (c *Cluster, stop func(), err error) {
+	if c, err = startCluster(slowFailover); err != nil {
+		return nil, nil, err
+	}
+	return c, c.stop, nil
+}
+
 func startCluster(downAfter time.Duration, settings ...string) (*Cluster, error) {
 	dir, servers, err := startGroup(2*shards, func(ports []int) (plan []member) {
 		for _, port := range ports {
