@@ -154,7 +154,7 @@ type heldFloor struct {
 var floorExtend = redis.NewScript(`if redis.call("GET", KEYS[1]) == ARGV[1] then return redis.call("PEXPIRE", KEYS[1], ARGV[2]) end return 0`)
 
 func newHeldFloor(ttl time.Duration) onRedis {
-	return func(rdb redis.UniversalClient, s setup) (contender, error) {
+	return func(rdb redis.UniversalClient, _ setup) (contender, error) {
 		if err := floorExtend.Load(context.Background(), rdb).Err(); err != nil {
 			return nil, err
 		}

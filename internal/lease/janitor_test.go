@@ -84,7 +84,7 @@ func TestJanitor_ReleasesManyInOrder(t *testing.T) {
 		underWay, most, turn := 0, 0, map[string][]int{}
 		c := newCluster(succeed)
 		c.delay = 10 * time.Millisecond
-		c.server.sent = func(keys []string) {
+		c.sent = func(keys []string) {
 			underWay++
 			most = max(most, underWay)
 			time.AfterFunc(9*time.Millisecond, func() {
@@ -124,7 +124,7 @@ func TestJanitor_ServersAreApart(t *testing.T) {
 		c := newCluster(succeed)
 		c.slow["a"] = 5 * time.Second
 		sent := map[byte]int{}
-		c.server.sent = func(keys []string) { sent[keys[0][0]] += len(keys) }
+		c.sent = func(keys []string) { sent[keys[0][0]] += len(keys) }
 		executor := redisexec.New(c)
 		j := NewJanitor(executor, 15*time.Second)
 		j.Add(append(releases("a", 1000), releases("b", 1000)...)...)

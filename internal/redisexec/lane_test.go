@@ -87,7 +87,7 @@ func TestLane_WhatComesMeanwhileSharesAPipeline(t *testing.T) {
 		var results []func() done
 		start := time.Now()
 		for i := range 5 {
-			ctx, cancel := context.WithCancel(l.T.Context())
+			ctx, cancel := context.WithCancel(l.Context())
 			defer cancel()
 			if i == 1 {
 				ctx = context.Background()
@@ -117,7 +117,7 @@ func TestLane_IsForSmallRequestsToOneServer(t *testing.T) {
 	inLane(t, func(l *laneTest) {
 		large := small("large")
 		large.Small = false
-		require.Equal(l, time.Duration(0), l.do(l.T.Context(), large)().took)
+		require.Equal(l, time.Duration(0), l.do(l.Context(), large)().took)
 		require.Empty(l, l.server.record().pipelines)
 	}, carriedOut)
 	for name, rdb := range map[string]redis.UniversalClient{
@@ -152,8 +152,8 @@ func TestLane_WhoLeavesBeforeItIsSentSendsNothing(t *testing.T) {
 		time.AfterFunc(earlier, func() { close(stop) })
 		for want, result := range map[error]func() done{
 			context.DeadlineExceeded: l.do(endsAfter(l.T, earlier), leaving),
-			ErrStopped:               l.do(l.T.Context(), stopped),
-			ErrUnavailable:           l.do(l.T.Context(), late),
+			ErrStopped:               l.do(l.Context(), stopped),
+			ErrUnavailable:           l.do(l.Context(), late),
 		} {
 			r := result()
 			require.ErrorIs(l, r.err, want)
@@ -186,7 +186,7 @@ func TestLane_WhoLeavesLaterIsUnknown(t *testing.T) {
 				notified, other := &counter{}, &counter{}
 				leaving, staying := small("leaving"), small("staying")
 				leaving.OnUnknown, staying.OnUnknown = notified, other
-				r, s := l.do(endsAfter(l.T, time.Second), leaving), l.do(l.T.Context(), staying)
+				r, s := l.do(endsAfter(l.T, time.Second), leaving), l.do(l.Context(), staying)
 				left := r()
 				require.ErrorIs(l, left.err, ErrUnknown)
 				require.True(l, left.reply.Ambiguous)
@@ -207,7 +207,7 @@ func TestLane_SendsAnUnknownScriptInFull(t *testing.T) {
 	inLane(t, func(l *laneTest) {
 		r := script.Request([]any{"key"}, "token")
 		r.Small = true
-		first, second := l.do(l.T.Context(), r), l.do(l.T.Context(), small("second"))
+		first, second := l.do(l.Context(), r), l.do(l.Context(), small("second"))
 		require.Equal(l, "in full", first().reply.Value)
 		require.Equal(l, int64(7), second().reply.Value)
 		require.Equal(l, []int{2, 1}, l.server.record().pipelines)
