@@ -408,7 +408,7 @@ func TestInABubble(t *testing.T) {
 		m.ClockTTL(true) // keys expire by the bubble's clock
 		rdb := redis.NewClient(&redis.Options{
 			Addr:   "127.0.0.1:6379", // not dialled; a name would be looked up, which a bubble does not survive
-			Dialer: func(context.Context, string, string) (net.Conn, error) { return m.Dial() },
+			Dialer: dialer(m),
 		})
 		defer time.Sleep(10 * time.Second) // a Queue's goroutines end five seconds after its last Wait
 		defer m.Close()
@@ -436,4 +436,42 @@ func TestInABubble(t *testing.T) {
 		stop()
 		require.NoError(t, <-stopped)
 	})
+}
+
+// dialer makes connections to m for a bubble. Like a kernel's, they take what is written before the
+// other end reads it. With the bare net.Pipe of m.Dial, a client that writes while the server writes
+// may block both for ever.
+func dialer(m *miniredis.Miniredis) func(context.Context, string, string) (net.Conn, error) {
+	return func(context.Context, string, string) (net.Conn, error) {
+		server, err := m.Dial()
+		if err != nil {
+			return nil, err
+		}
+		client, wire := net.Pipe()
+		go carry(server, wire)
+		go carry(wire, server)
+		return client, nil
+	}
+}
+
+// carry copies what is written at one end to the other, until either is closed.
+func carry(from, to net.Conn) {
+	packets := make(chan []byte, 1000)
+	go func() {
+		defer func() { _ = to.Close() }()
+		for p := range packets {
+			if _, err := to.Write(p); err != nil {
+				_ = from.Close()
+			}
+		}
+	}()
+	defer close(packets)
+	for {
+		p := make([]byte, 4096)
+		n, err := from.Read(p)
+		if err != nil {
+			return
+		}
+		packets <- p[:n]
+	}
 }
