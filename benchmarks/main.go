@@ -92,8 +92,8 @@ func parse(args []string, log io.Writer) (config, error) {
 	return c, err
 }
 
-// choose returns the scenarios with these names or, without names, all. A name also means all
-// scenarios that begin with it and a hyphen.
+// choose returns the scenarios with these names or, without names, all. A name that no scenario
+// has means all that begin with it and a hyphen.
 func choose(names []string) ([]scenario, error) {
 	all := scenarios()
 	if len(names) == 0 {
@@ -103,7 +103,11 @@ func choose(names []string) ([]scenario, error) {
 	for _, name := range names {
 		before := len(chosen)
 		for _, s := range all {
-			if s.name == name || strings.HasPrefix(s.name, name+"-") {
+			if s.name == name { // and not those that begin with it
+				chosen = append(chosen[:before], s)
+				break
+			}
+			if strings.HasPrefix(s.name, name+"-") {
 				chosen = append(chosen, s)
 			}
 		}

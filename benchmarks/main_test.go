@@ -213,13 +213,13 @@ func TestParse_RejectsBadArguments(t *testing.T) {
 
 func TestChoose_AcceptsPrefixes(t *testing.T) {
 	t.Parallel()
-	chosen, err := choose([]string{"storm", "hot"})
+	chosen, err := choose([]string{"storm", "hot", "names-1000"})
 	require.NoError(t, err)
 	var names []string
 	for _, s := range chosen {
 		names = append(names, s.name)
 	}
-	require.Equal(t, []string{"storm-2ms", "storm-20ms", "hot"}, names)
+	require.Equal(t, []string{"storm-2ms", "storm-20ms", "hot", "names-1000"}, names)
 }
 
 func TestGuard_FindsOverlaps(t *testing.T) {
