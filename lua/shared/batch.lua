@@ -1,5 +1,5 @@
--- Prelude of enqueue, before fields.lua: a batch of new tasks is common, and takes a third less of
--- the server's time if the functions that follow are not defined, and nothing is made for each task.
+-- Prelude of enqueue, before fields.lua: a batch of new tasks is common, and takes less of the
+-- server's time if the functions that follow are not defined, and nothing is made for each task.
 
 -- The tasks: their IDs, their payloads if they have any, and their scores and IDs as ZADD takes them.
 local ids, payloads, entries, earliest = {}, {}, {}, nil
