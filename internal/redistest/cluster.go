@@ -26,7 +26,9 @@ type Cluster struct{ group }
 func StartCluster(t testing.TB, settings ...string) *Cluster {
 	t.Helper()
 	c, err := startCluster(fastFailover, settings...)
-	require(t, c.server(), err)
+	if err != nil {
+		require(t, nil, err)
+	}
 	t.Cleanup(c.stop)
 	return c
 }
@@ -39,16 +41,39 @@ func NewCluster() (c *Cluster, stop func(), err error) {
 	return c, c.stop, nil
 }
 
+const nodeTimeout = "--cluster-node-timeout"
+
+// whileJoining are a node's last settings until it has joined its Cluster. The tests' own timeout may be so
+// short that on a busy machine a node is taken for dead before the Cluster is whole.
+var whileJoining = []string{nodeTimeout, fmtMillis(5 * time.Second)}
+
+// hasJoined gives a node the timeout that it was meant to have.
+func (s *Server) hasJoined() error {
+	s.settings = s.settings[:len(s.settings)-len(whileJoining)]
+	last := len(s.settings) - 1
+	for s.settings[last-1] != nodeTimeout {
+		last--
+	}
+	rdb := s.direct()
+	defer func() { _ = rdb.Close() }()
+	return rdb.ConfigSet(context.Background(), nodeTimeout[2:], s.settings[last]).Err()
+}
+
 func startCluster(downAfter time.Duration, settings ...string) (*Cluster, error) {
 	dir, servers, err := startGroup(2*shards, func(ports []int) (plan []member) {
 		for _, port := range ports {
-			plan = append(plan, member{port: port, settings: append([]string{
+			plan = append(plan, member{port: port, settings: slices.Concat([]string{
 				"--cluster-enabled", "yes", "--cluster-replica-validity-factor", "0",
-				"--cluster-node-timeout", fmtMillis(downAfter), "--repl-diskless-sync-delay", "0",
-			}, settings...)})
+				nodeTimeout, fmtMillis(downAfter), "--repl-diskless-sync-delay", "0",
+			}, settings, whileJoining)})
 		}
 		return plan
-	}, joinCluster)
+	}, func(servers []*Server) error {
+		if err := joinCluster(servers); err != nil {
+			return err
+		}
+		return forEach(servers, func(_ int, s *Server) error { return s.hasJoined() })
+	})
 	if err != nil {
 		return nil, err
 	}

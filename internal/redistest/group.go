@@ -87,14 +87,6 @@ func (g *group) AwaitWhole(t testing.TB) {
 	}
 }
 
-// server returns the group as one server; nil if it could not be started.
-func (g *group) server() *Server {
-	if g == nil {
-		return nil
-	}
-	return &g.Server
-}
-
 // startGroup starts n servers at once, each in a folder of its own and on a free port, and
 // then calls join to connect them. It tries a few times, since another process may take a
 // port between finding and using it.

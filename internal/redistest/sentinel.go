@@ -33,7 +33,9 @@ type Sentinel struct {
 func StartSentinel(t testing.TB, settings ...string) *Sentinel {
 	t.Helper()
 	s, err := startSentinel(fastFailover, settings...)
-	require(t, s.server(), err)
+	if err != nil {
+		require(t, nil, err)
+	}
 	t.Cleanup(s.stop)
 	return s
 }

@@ -16,8 +16,20 @@ var shared = struct{ mini, redis, guarded, sentinel, cluster lazy }{
 	lazy{start: startMini},
 	lazy{start: func() (*Server, error) { return start("", nil) }},
 	lazy{start: startGuarded},
-	lazy{start: func() (*Server, error) { s, err := startSentinel(slowFailover); return s.server(), err }},
-	lazy{start: func() (*Server, error) { c, err := startCluster(slowFailover); return c.server(), err }},
+	lazy{start: func() (*Server, error) {
+		s, err := startSentinel(slowFailover)
+		if err != nil {
+			return nil, err
+		}
+		return &s.Server, nil
+	}},
+	lazy{start: func() (*Server, error) {
+		c, err := startCluster(slowFailover)
+		if err != nil {
+			return nil, err
+		}
+		return &c.Server, nil
+	}},
 }
 
 // lazy is a shared server. The first test that needs it starts it.
