@@ -118,6 +118,7 @@ type acquisition struct {
 // run takes the lock. It polls for all who wait behind it, whenever there is reason to.
 func (a *acquisition) run(ctx context.Context) error {
 	k := a.lock
+	k.grant = new(grant)
 	queues := k.locker.queues
 	queues.Observed(&k.waiter, waitqueue.Nothing)
 	taken, held, err := a.bySet(ctx)
@@ -158,7 +159,7 @@ func (a *acquisition) failure(ctx context.Context, err error) error {
 	switch {
 	case background.IsClosed(a.lock.locker.closed):
 		return ErrClosed
-	case errors.Is(err, ErrLocked):
+	case errors.Is(err, ErrLocked), errors.Is(err, ErrUnderReplicated):
 		return err
 	case a.waited && ended != nil && (passes || errors.Is(err, ended)):
 		// Whatever became of the last poll, the caller has waited in vain for another
@@ -207,7 +208,7 @@ func (p *poll) wait(ctx context.Context, left time.Duration) error {
 // expired, or the connection for notifications is dead.
 func (p *poll) succeeded() {
 	if p.timedOut {
-		p.lock.locker.notifier.RequestPing()
+		p.lock.locker.notifier.RequestPing(p.lock.address.channel)
 	}
 }
 
@@ -250,7 +251,7 @@ func (a *acquisition) bySet(ctx context.Context) (taken, held bool, err error) {
 	case reply.Value != "OK":
 		return false, false, a.unexpected(redisexec.Unexpected(reply.Value))
 	}
-	return true, false, k.take(reply.Sent, 0)
+	return true, false, k.take(reply, 0)
 }
 
 // byScript tries once. If the lock is not taken, left is for how long its holder may keep
@@ -284,7 +285,7 @@ func (a *acquisition) byScript(ctx context.Context) (taken bool, left time.Durat
 	if left > 0 {
 		return false, left, nil
 	}
-	return true, 0, k.take(reply.Sent, fence)
+	return true, 0, k.take(reply, fence)
 }
 
 // chooseWindow chooses the hand-over window of an acquisition that is about to be sent.
@@ -297,6 +298,7 @@ func (k *Lock) chooseWindow() {
 func (a *acquisition) request(r redisexec.Request) redisexec.Request {
 	k := a.lock
 	r.OnUnknown, r.OnUnserved, r.Stop, r.Small = k.member(), k.member(), k.locker.closed, true
+	r.Replicas, r.ReplicaWait = k.options.replicas, k.options.replicaWait()
 	if !a.try {
 		r.Outage, r.Arrived = &k.address.outage, a.arrived
 	}
@@ -310,12 +312,19 @@ func (a *acquisition) unexpected(err error) error {
 	return err
 }
 
-// take makes k the holder of a lock that was acquired by a command which was sent then,
-// unless its reply came too late.
-func (k *Lock) take(sent time.Time, fence int64) error {
-	g, ttl := &k.grant, k.options.ttl
-	g.handOverUntil = sent.Add(time.Duration(g.window))
-	g.fences = fences{first: fence, current: fence, block: g.window.fences(), since: time.Now()}
+// take makes k the holder of a lock that was acquired by a command with this reply, unless that
+// came too late, or too few replicas have acknowledged it.
+func (k *Lock) take(reply redisexec.Reply, fence int64) error {
+	if reply.Shortfall != nil {
+		k.releaseInBackground()
+		return reply.Shortfall
+	}
+	g, ttl, sent := k.grant, k.options.ttl, reply.Sent
+	g.sent, g.replicas = sent, k.options.replicas
+	if fence != 0 {
+		g.fences = fences{first: fence, block: g.window.fences(), since: time.Now()}
+		k.fence = fence
+	}
 	k.begin(sent, lease.SafeUntil(sent, ttl), lease.SafeUntil(sent, ttl+g.window.margin()))
 	switch {
 	case !k.lease.Valid():
@@ -336,19 +345,19 @@ type address struct {
 	key     string
 	channel string // on which its release is announced
 	keys    []any  // the key, as the arguments of scripts
-	wake    any    // the channel, as an argument
+	wake    any    // the channel, as scripts are given it
 	outage  redisexec.Outage
 	trips   roundTrips
 	fenced  atomic.Pointer[[]any]
 }
 
-func newAddress(prefix, name string) (*address, error) {
+func newAddress(n *notify.Notifier, prefix, name string) (*address, error) {
 	key, err := mainKey(prefix, name)
 	if err != nil {
 		return nil, err
 	}
 	channel := keyspace.Companion(key, keyspace.Wake)
-	return &address{key: key, channel: channel, keys: []any{key}, wake: channel}, nil
+	return &address{key: key, channel: channel, keys: []any{key}, wake: n.Argument(channel)}, nil
 }
 
 // fencedKeys returns the lock's key and that of its last fence. They are made when they

@@ -2,6 +2,7 @@ package sluice
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -26,8 +27,13 @@ import (
 // for longer. After ErrUnknown tasks may be leased to no caller: they are due again when the
 // lease ends.
 //
+// With several shards, tasks come from the shard whose head is oldest, as far as this client knows,
+// and if those are too few, from all others that have any, each in its order. A shard that fails,
+// or does not answer for 100ms while others do, keeps no caller from the tasks of the others: its error is
+// returned only if there are none. So to return nothing, without an error, means that no shard had a due task.
+//
 // Calls of many goroutines on one Queue with the same lease at the same time are sent together,
-// by one script; who has asked first is given the first tasks.
+// by one script for each shard; who has asked first is given the first tasks.
 func (q *Queue) Claim(ctx context.Context, n int, lease time.Duration) ([]Entry, error) {
 	if err := checkDuration("lease", lease); err != nil {
 		return nil, fmt.Errorf("sluice: claim: %w", err)
@@ -35,22 +41,36 @@ func (q *Queue) Claim(ctx context.Context, n int, lease time.Duration) ([]Entry,
 	if err := q.checkCount("claim", ctx, n); err != nil {
 		return nil, err
 	}
+	entries, err := fromShards(ctx, q, func(l *layout) ([]Entry, error) {
+		if len(l.shards) == 1 {
+			return l.only().claim(ctx, n, lease)
+		}
+		return q.claimSpread(ctx, l, n, lease)
+	})
+	return entries, wrap("claim", q.name, err)
+}
+
+// claim claims up to n tasks, in steps.
+func (s *shard) claim(ctx context.Context, n int, lease time.Duration) ([]Entry, error) {
 	c := claiming{lease: lease, began: time.Now()}
 	for more := true; more && c.mayGoOn(n); {
 		asked := time.Now()
-		read, sent, entries, err := q.claimStep(ctx, min(n-c.count, maxGroup), lease)
+		read, sent, entries, err := s.claimStep(ctx, min(n-c.count, maxGroup), lease)
 		c.add(asked, sent, entries)
 		if err != nil {
-			return q.keepValid(ctx, &c), wrap("claim", q.name, err)
+			return c.keepValid(ctx, s.queue.giveBack), err
 		}
 		more = read > 0
 	}
-	entries := q.keepValid(ctx, &c)
+	entries := c.keepValid(ctx, s.queue.giveBack)
 	if len(entries) == 0 && c.count > 0 {
-		return nil, wrap("claim", q.name, fmt.Errorf("%w: the replies took longer than the lease", ErrLost))
+		return nil, errLateClaim
 	}
 	return entries, nil
 }
+
+// errLateClaim is the error of a Claim that had tasks, and returns none.
+var errLateClaim = fmt.Errorf("%w: the replies took longer than the lease", ErrLost)
 
 // giveBackFor bounds how long Claim tries to give back what it does not return.
 const giveBackFor = 5 * time.Second
@@ -61,12 +81,12 @@ const giveBackFor = 5 * time.Second
 //
 // If there are no entries, it waits for as long as another reply may take: the caller is
 // likely to claim again at once, and that must not come to the server before the release.
-func (q *Queue) keepValid(ctx context.Context, c *claiming) []Entry {
+func (c *claiming) keepValid(ctx context.Context, giveBack func(ctx context.Context, es []Entry) <-chan struct{}) []Entry {
 	valid, late := c.sort()
 	if len(late) == 0 {
 		return valid
 	}
-	released := q.giveBack(ctx, late)
+	released := giveBack(ctx, late)
 	if len(valid) > 0 {
 		return valid
 	}
@@ -88,7 +108,7 @@ func (q *Queue) giveBack(ctx context.Context, es []Entry) <-chan struct{} {
 		defer close(released)
 		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackFor)
 		defer cancel()
-		_ = q.Release(detached, es...)
+		_ = q.Release(detached, es...) // wherever they are by then: the queue may be moved
 	})
 	return released
 }
@@ -157,36 +177,39 @@ func (c *claiming) sort() (valid, late []Entry) {
 	return valid, late
 }
 
-// claims is the Claim calls of a queue that have the same lease.
+// claims is the Claim calls of a shard that have the same lease.
 type claims struct {
-	queue *Queue
+	shard *shard
 	lease time.Duration
 	calls *committer[int] // how many tasks each asks for
 }
 
-func newClaims(q *Queue, lease time.Duration) *committer[int] {
-	c := &claims{queue: q, lease: lease}
-	c.calls = newCommitter(q, c.commit)
+func newClaims(s *shard, lease time.Duration) *committer[int] {
+	c := &claims{shard: s, lease: lease}
+	c.calls = newCommitter(s, c.commit)
 	return c.calls
 }
 
 // claimStep claims up to n tasks, perhaps as a part of a group. sent is the time just before the
 // claim went out.
-func (q *Queue) claimStep(ctx context.Context, n int, lease time.Duration) (read int, sent time.Time, entries []Entry, err error) {
-	calls := q.claims.Acquire(lease)
-	defer q.claims.Release(lease)
-	mark, asked := q.watcher.mark(), time.Now()
-	reply, err := runMerged(ctx, q, calls, n, n, 0, func(n int) redisexec.Request { return q.claimRequest(n, lease) })
+func (s *shard) claimStep(ctx context.Context, n int, lease time.Duration) (read int, sent time.Time, entries []Entry, err error) {
+	calls := s.claims.Acquire(lease)
+	defer s.claims.Release(lease)
+	mark, asked := s.watcher.mark(), time.Now()
+	reply, err := runMerged(ctx, s, calls, n, n, 0, func(n int) redisexec.Request { return s.claimRequest(n, lease) })
 	if err != nil {
 		return 0, time.Now(), nil, err
 	}
 	read, entries, err = decodeClaimed(reply.Value)
+	if err == nil {
+		s.sight(headIn(reply.Value))
+	}
 	switch {
 	case err != nil:
 	case reply.Sent.Before(asked): // the mark is too late for what it says of the head
-		q.watcher.popped(len(entries) > 0)
+		s.watcher.popped(len(entries) > 0)
 	default:
-		q.watcher.claimed(mark, reply.Sent, reply.Value, len(entries))
+		s.watcher.claimed(mark, reply.Sent, reply.Value, len(entries))
 	}
 	return read, reply.Sent, entries, err
 }
@@ -199,8 +222,8 @@ func (c *claims) commit(calls []*mergedCall[int]) {
 	for _, call := range calls {
 		n += call.Arg
 	}
-	commit(c.queue, calls, c.queue.claimRequest(n, c.lease), func(value any, sent time.Time) {
-		tasks := claimedIn(value)
+	commit(c.shard, calls, c.shard.claimRequest(n, c.lease), func(result redisexec.Result, sent time.Time) {
+		value, tasks := result.Value, claimedIn(result.Value)
 		deal := func(call *mergedCall[int]) {
 			mine, others := cutClaimed(value, call.Arg)
 			if call.Settle(merged{redisexec.Result{Value: mine}, sent}) {
@@ -213,7 +236,7 @@ func (c *claims) commit(calls []*mergedCall[int]) {
 		c.passOn(deal, func() bool { return tasks > 0 })
 		if tasks > 0 {
 			_, left, _ := decodeClaimed(value)
-			c.queue.giveBack(calls[0].Ctx, left)
+			c.shard.queue.giveBack(calls[0].Ctx, left)
 		}
 	})
 }
@@ -229,21 +252,35 @@ func (c *claims) passOn(deal func(call *mergedCall[int]), isLeft func() bool) {
 	}
 }
 
-func (q *Queue) claimRequest(n int, lease time.Duration) redisexec.Request {
-	return q.exchangeRequest(nil, n, lease)
+func (s *shard) claimRequest(n int, lease time.Duration) redisexec.Request {
+	return s.exchangeRequest(nil, n, lease)
 }
 
 // Pop takes up to n due tasks out of the queue, earliest first. A task is handed to one
 // caller at most, and lost if that caller dies: use Claim where that matters. More than
 // 250, or a megabyte of payload, are taken in several steps; if one fails, the tasks taken
-// before are returned beside the error. An ID that is enqueued between two steps may be
+// before are returned beside the error. With several shards the order is that of each. An ID that is enqueued between two steps may be
 // returned again: it is a new task. After ErrUnknown up to n tasks may be lost.
 func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
-	entries, err := collect(ctx, q, "pop", n, decodeEntries, func(n, _ int) redisexec.Request {
-		return scriptPop.Request(q.keys, n)
+	if err := q.checkCount("pop", ctx, n); err != nil {
+		return nil, err
+	}
+	entries, err := fromShards(ctx, q, func(l *layout) ([]Entry, error) {
+		if len(l.shards) == 1 {
+			return l.only().pop(ctx, n)
+		}
+		return q.popSpread(ctx, l, n)
+	})
+	return entries, wrap("pop", q.name, err)
+}
+
+// pop takes up to n tasks out, in steps.
+func (s *shard) pop(ctx context.Context, n int) ([]Entry, error) {
+	entries, err := collect(ctx, s, n, decodeEntries, func(n, _ int) redisexec.Request {
+		return s.replicated(scriptPop.Request(s.keys, n))
 	})
 	if err == nil || len(entries) > 0 {
-		q.watcher.popped(len(entries) > 0)
+		s.watcher.popped(len(entries) > 0)
 	}
 	return entries, err
 }
@@ -258,27 +295,47 @@ func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
 // stays is missed or returned twice. If a step fails, the tasks read before are returned
 // beside the error.
 func (q *Queue) Peek(ctx context.Context, n int) ([]Entry, error) {
-	decode := func(value any) (cursor, []Entry, error) { return decodePage(value, decodeEntryList) }
-	return collect(ctx, q, "peek", n, decode, func(n int, after cursor) redisexec.Request {
-		return scriptPeek.Request(q.keys, n, after.score, after.id)
+	if err := q.checkCount("peek", ctx, n); err != nil {
+		return nil, err
+	}
+	entries, err := collectPages(ctx, q, n, pager[Entry]{
+		decode: func(value any) (cursor, []Entry, error) { return decodePage(value, decodeEntryList) },
+		request: func(s *shard, n int, after cursor) redisexec.Request {
+			return scriptPeek.Request(s.keys, n, after.score, after.id)
+		},
+		less: func(a, b Entry) bool { return a.Score < b.Score },
+	})
+	return entries, wrap("peek", q.name, err)
+}
+
+// collectPages reads the first n entries of a list, which several shards may have a part of.
+func collectPages[E any](ctx context.Context, q *Queue, n int, p pager[E]) ([]E, error) {
+	return fromShards(ctx, q, func(l *layout) (entries []E, err error) {
+		if len(l.shards) > 1 {
+			entries, err = p.merge(ctx, q, l, n)
+		} else {
+			s := l.only()
+			entries, err = collect(ctx, s, n, p.decode, func(n int, after cursor) redisexec.Request { return p.request(s, n, after) })
+		}
+		if errors.Is(err, redisexec.ErrWrongType) {
+			return nil, err // read them all where they are now
+		}
+		return entries, err
 	})
 }
 
 // collect runs a script that hands out entries until there are n, or no more. request is
 // given how many are still wanted, and where the script has stopped before.
-func collect[P comparable, E any](ctx context.Context, q *Queue, op string, n int,
+func collect[P comparable, E any](ctx context.Context, s *shard, n int,
 	decode decoder[P, E], request func(n int, after P) redisexec.Request,
 ) ([]E, error) {
-	if err := q.checkCount(op, ctx, n); err != nil {
-		return nil, err
-	}
 	var collected []E
 	var start, after P
 	for len(collected) < n {
-		stopped, entries, err := step(ctx, q, request(min(n-len(collected), maxGroup), after), decode)
+		stopped, entries, err := step(ctx, s, request(min(n-len(collected), maxGroup), after), decode)
 		collected = append(collected, entries...)
 		if err != nil {
-			return collected, wrap(op, q.name, err)
+			return collected, err
 		}
 		if stopped == start {
 			break
@@ -289,12 +346,16 @@ func collect[P comparable, E any](ctx context.Context, q *Queue, op string, n in
 }
 
 // step runs a script that hands out entries, once.
-func step[P comparable, E any](ctx context.Context, q *Queue, r redisexec.Request, decode decoder[P, E]) (stopped P, entries []E, err error) {
-	reply, err := q.executor.Run(ctx, r)
+func step[P comparable, E any](ctx context.Context, s *shard, r redisexec.Request, decode decoder[P, E]) (stopped P, entries []E, err error) {
+	reply, err := s.executor.Run(ctx, r)
 	if err != nil {
 		return stopped, nil, err
 	}
-	return decode(reply.Value)
+	stopped, entries, err = decode(reply.Value)
+	if err == nil && len(entries) > 0 {
+		err = reply.Shortfall
+	}
+	return stopped, entries, err
 }
 
 func (q *Queue) checkCount(op string, ctx context.Context, n int) error {

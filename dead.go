@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -47,10 +48,17 @@ func cut(s string, n int) string {
 // the one before: no letter that stays is missed or listed twice. If a step fails, those
 // read before are returned beside the error.
 func (q *Queue) Dead(ctx context.Context, n int) ([]DeadEntry, error) {
-	decode := func(value any) (cursor, []DeadEntry, error) { return decodePage(value, decodeDead) }
-	return collect(ctx, q, "dead", n, decode, func(n int, after cursor) redisexec.Request {
-		return scriptDead.Request(q.keys, n, after.score, after.id)
+	if err := q.checkCount("dead", ctx, n); err != nil {
+		return nil, err
+	}
+	letters, err := collectPages(ctx, q, n, pager[DeadEntry]{
+		decode: func(value any) (cursor, []DeadEntry, error) { return decodePage(value, decodeDead) },
+		request: func(s *shard, n int, after cursor) redisexec.Request {
+			return scriptDead.Request(s.keys, n, after.score, after.id)
+		},
+		less: func(a, b DeadEntry) bool { return a.Time.Before(b.Time) },
 	})
+	return letters, wrap("dead", q.name, err)
 }
 
 // Revive puts dead letters back into the queue, due now and with no attempts, and returns
@@ -68,23 +76,36 @@ func (q *Queue) Revive(ctx context.Context, ids ...string) (int, error) {
 	if slices.Contains(ids, "") {
 		return 0, invalid("revive", "empty task ID")
 	}
-	revived := 0
+	var revived atomic.Int64
+	err := inParts(ctx, q, ids, func(id string) string { return id }, func(p part[string]) (int, error) {
+		n, done, err := p.shard.revive(ctx, p.tasks)
+		revived.Add(int64(n))
+		return done, err
+	})
+	return int(revived.Load()), wrap("revive", q.name, err)
+}
+
+// revive puts dead letters back in steps. It returns how many, and how many it has looked for.
+func (s *shard) revive(ctx context.Context, ids []string) (revived, done int, err error) {
 	for part := range slices.Chunk(ids, maxGroup) {
-		args := []any{q.channel}
+		args := []any{s.announce}
 		for _, id := range part {
 			args = append(args, id)
 		}
-		reply, err := q.executor.Run(ctx, scriptRevive.Request(q.keys, args...))
+		reply, err := s.executor.Run(ctx, s.replicated(scriptRevive.Request(s.keys, args...)))
 		var n int64
 		if err == nil {
 			n, err = decodeRevived(reply.Value, len(part))
 		}
 		if err != nil {
-			return revived, wrap("revive", q.name, err)
+			return revived, done, err
 		}
-		revived += int(n)
+		done += len(part)
+		if revived += int(n); reply.Shortfall != nil && n > 0 {
+			return revived, done, reply.Shortfall
+		}
 	}
-	return revived, nil
+	return revived, done, nil
 }
 
 // decodeRevived decodes how many of n letters were put back.

@@ -18,6 +18,9 @@ import (
 // and will be handed it again; and a copy that was held up on its way may come after a
 // newer version, and replace that.
 //
+// With ErrUnderReplicated the task is in the queue, and the outcome is returned beside the error;
+// see WithQueueReplicas.
+//
 // Calls of many goroutines on one Queue at the same time are sent together, by one script.
 func (q *Queue) Enqueue(ctx context.Context, t Task) (Outcome, error) {
 	const op = "enqueue"
@@ -30,19 +33,34 @@ func (q *Queue) Enqueue(ctx context.Context, t Task) (Outcome, error) {
 	// The payload is copied: the caller may use it again when its context has ended, while
 	// the call is still under way.
 	task := packedTask{t.due(), t.ID, string(t.Payload)}
-	reply, err := runMerged(ctx, q, q.enqueues, task, 1, task.size(), func(task packedTask) redisexec.Request {
-		args := q.newTaskArgs(1, "0", 0)
+	for {
+		l, err := q.ready(ctx, t.ID)
+		if err != nil {
+			return 0, wrap(op, q.name, err)
+		}
+		outcome, err := l.shardOf(t.ID).enqueue(ctx, task)
+		again, err := q.again(ctx, l, err)
+		if !again {
+			return outcome, wrap(op, q.name, err)
+		}
+	}
+}
+
+// enqueue enqueues a task, perhaps as a part of a group.
+func (s *shard) enqueue(ctx context.Context, task packedTask) (Outcome, error) {
+	reply, err := runMerged(ctx, s, s.enqueues, task, 1, task.size(), func(task packedTask) redisexec.Request {
+		args := s.newTaskArgs(1, "0", 0)
 		args.add(task)
 		return args.request()
 	})
 	if err != nil {
-		return 0, wrap(op, q.name, err)
+		return 0, err
 	}
 	outcomes, _, err := appendOutcomes(make([]Outcome, 0, 1), reply.Value, 1)
 	if err != nil {
-		return 0, wrap(op, q.name, err)
+		return 0, err
 	}
-	return outcomes[0], nil
+	return outcomes[0], reply.Shortfall
 }
 
 // packedTask is a task as it is sent.
@@ -56,15 +74,15 @@ func (t packedTask) size() int { return len(t.id) + len(t.payload) }
 
 // commitEnqueues sends a group of Enqueue calls. A task with a delay is due as if it were
 // alone: unlike those of a batch, the tasks have no order among each other.
-func (q *Queue) commitEnqueues(calls []*mergedCall[packedTask]) {
-	args := q.newTaskArgs(len(calls), "0", 0)
+func (s *shard) commitEnqueues(calls []*mergedCall[packedTask]) {
+	args := s.newTaskArgs(len(calls), "0", 0)
 	for _, call := range calls {
 		args.add(call.Arg)
 	}
-	commit(q, calls, args.request(), func(value any, sent time.Time) {
-		list, _ := value.([]any)
+	commit(s, calls, args.request(), func(result redisexec.Result, sent time.Time) {
+		list, _ := result.Value.([]any)
 		for i, call := range calls {
-			m := merged{redisexec.Result{Value: value}, sent} // a reply of another form is for each to reject
+			m := merged{result, sent} // a reply of another form is for each to reject
 			if len(list) == len(calls)+1 {
 				m.Value = []any{list[0], list[i+1]}
 			}
@@ -75,12 +93,16 @@ func (q *Queue) commitEnqueues(calls []*mergedCall[packedTask]) {
 
 // EnqueueBatch puts tasks into the queue, in the order given; those with the same Delay or
 // At keep that order, by microseconds: the n-th of those with the same At is due n
-// microseconds after it. An ID may occur more than once.
+// microseconds after it. An ID may occur more than once. With several shards the order, and
+// the n, are those of each shard.
 //
 // There may be any number of tasks: up to 250, or a megabyte of payload, are enqueued
-// atomically at a time. If one of these chunks fails, the outcomes of those before are
-// returned beside the error, and those after have not been sent. Of the failed chunk
-// itself nothing was done, unless the error is ErrUnknown: then all of it was, or nothing.
+// atomically at a time, and only tasks of one shard. There is an outcome for each task, in the
+// order given. After an error, 0 is the outcome of a task whose chunk has failed or was not
+// sent. Of a chunk that has failed nothing was done, unless the error is ErrUnknown: then all of it
+// was, or nothing. To enqueue the tasks whose outcome is 0 again is as safe as it is for Enqueue.
+// With ErrUnderReplicated all of it is in the queue, and it has its outcomes.
+// A shard that fails keeps no other from its tasks. No outcomes are returned if nothing was sent.
 func (q *Queue) EnqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) {
 	const op = "enqueue batch"
 	if err := q.check(op, ctx); err != nil {
@@ -91,16 +113,36 @@ func (q *Queue) EnqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) 
 			return nil, fmt.Errorf("sluice: %s: %w", op, err)
 		}
 	}
+	if _, err := q.ready(ctx); err != nil {
+		return nil, wrap(op, q.name, err)
+	}
+	outcomes := make([]Outcome, len(ts))
+	err := inParts(ctx, q, ts, func(t Task) string { return t.ID }, func(p part[Task]) (int, error) {
+		done, err := p.shard.enqueueBatch(ctx, p.tasks)
+		for i, outcome := range done {
+			outcomes[p.index(i, len(ts))] = outcome
+		}
+		return len(done), err
+	})
+	return outcomes, wrap(op, q.name, err)
+}
+
+// enqueueBatch enqueues tasks in chunks, one after the other. After an error, it returns the outcomes
+// of the chunks before.
+func (s *shard) enqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) {
 	done := make([]Outcome, 0, len(ts))
 	same, floor := map[dueTime]int64{}, "0"
 	for len(ts) > 0 {
-		n, args := q.pack(ts, same, floor)
-		reply, err := q.executor.Run(ctx, args.request())
+		n, args := s.pack(ts, same, floor)
+		reply, err := s.executor.Run(ctx, args.request())
 		if err == nil {
 			done, floor, err = appendOutcomes(done, reply.Value, n)
 		}
+		if err == nil {
+			err = reply.Shortfall
+		}
 		if err != nil {
-			return done, wrap(op, q.name, err)
+			return done, err
 		}
 		ts = ts[n:]
 	}
@@ -127,8 +169,8 @@ func (d dueTime) text() string { return string(appendMicros([]byte{d.sign}, d.us
 // due time, which are kept apart by a microsecond each: those with the same At in the whole
 // batch, those with the same Delay in this chunk, since delays count from floor, which is
 // after the tasks of the chunks before.
-func (q *Queue) pack(ts []Task, same map[dueTime]int64, floor string) (n int, args *taskArgs) {
-	args = q.newTaskArgs(min(len(ts), maxGroup), floor, 1)
+func (s *shard) pack(ts []Task, same map[dueTime]int64, floor string) (n int, args *taskArgs) {
+	args = s.newTaskArgs(min(len(ts), maxGroup), floor, 1)
 	size := 0
 	maps.DeleteFunc(same, func(due dueTime, _ int64) bool { return due.sign == '+' })
 	for n < len(ts) && n < maxGroup && (n == 0 || size+len(ts[n].Payload) <= maxGroupBytes) {
@@ -148,7 +190,7 @@ func (q *Queue) pack(ts []Task, same map[dueTime]int64, floor string) (n int, ar
 // taskArgs are arguments of enqueue.lua: groups of tasks, each due so many microseconds after
 // the one before it in its group.
 type taskArgs struct {
-	queue    *Queue
+	shard    *shard
 	args     []any
 	apart    int64
 	group    int     // the index in args of the group's number of IDs; 0 before the first group
@@ -159,9 +201,13 @@ type taskArgs struct {
 
 // newTaskArgs returns the arguments for this many tasks, none yet. Delays count from floor at
 // the earliest.
-func (q *Queue) newTaskArgs(tasks int, floor string, apart int64) *taskArgs {
-	args := append(make([]any, 0, 7+2*tasks), policies[q.options.duplicates], q.channel, floor, apart)
-	return &taskArgs{queue: q, args: args, apart: apart}
+func (s *shard) newTaskArgs(tasks int, floor string, apart int64) *taskArgs {
+	policy := policies[s.options.duplicates]
+	if s.options.replicas > 0 {
+		policy += "+"
+	}
+	args := append(make([]any, 0, 7+2*tasks), policy, s.announce, floor, apart)
+	return &taskArgs{shard: s, args: args, apart: apart}
 }
 
 // add adds a task, to the last group if it is due right then.
@@ -193,7 +239,7 @@ func (a *taskArgs) endGroup() {
 // request returns the request for all tasks that were added.
 func (a *taskArgs) request() redisexec.Request {
 	a.endGroup()
-	return scriptEnqueue.Request(a.queue.keys, a.args...)
+	return a.shard.replicated(scriptEnqueue.Request(a.shard.keys, a.args...))
 }
 
 var policies = [...]string{Replace: "replace", Keep: "keep", Earliest: "earliest", Latest: "latest"}

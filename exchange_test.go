@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/taskloop"
 )
 
@@ -75,7 +76,7 @@ func (w *twins) step() {
 		})
 	case 5, 6, 7:
 		got := w.both(func(ctx context.Context, q *Queue) any {
-			reply, err := q.executor.Run(ctx, q.claimRequest(n, lease))
+			reply, err := q.executor.Run(ctx, q.layout().only().claimRequest(n, lease))
 			require.NoError(w, err)
 			_, es, err := decodeClaimed(reply.Value)
 			require.NoError(w, err)
@@ -90,10 +91,12 @@ func (w *twins) step() {
 		w.both(func(ctx context.Context, q *Queue) any { return q.Bury(ctx, e, "why") == nil })
 	case 11:
 		w.both(func(ctx context.Context, q *Queue) any {
-			return w.rdb.ZAdd(ctx, q.keys[0].(string), redis.Z{Score: score, Member: id}).Err()
+			return w.rdb.ZAdd(ctx, q.layout().only().keys[0].(string), redis.Z{Score: score, Member: id}).Err()
 		})
 	case 12:
-		w.both(func(ctx context.Context, q *Queue) any { return w.rdb.ZRem(ctx, q.keys[0].(string), id).Err() })
+		w.both(func(ctx context.Context, q *Queue) any {
+			return w.rdb.ZRem(ctx, q.layout().only().keys[0].(string), id).Err()
+		})
 	case 13:
 		w.now = w.now.Add(lease)
 		w.server.SetTime(w.now)
@@ -146,10 +149,46 @@ func TestExchange_IsWhatItsHalvesAre(t *testing.T) {
 	require.Greater(t, claimed, 60)
 }
 
+// TestExchange_TellsOfTheHead that it leaves: in what time it is due, or for how long it has been.
+// Whether the tasks are plain makes no difference.
+func TestExchange_TellsOfTheHead(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		q, err := NewQueue(s.Client(t), redistest.Name(t))
+		require.NoError(t, err)
+		loop := &source{queue: q, lease: time.Minute, refused: func(error) {}}
+		head := func() time.Duration {
+			_, claimed := loop.Exchange(0, nil, 1)
+			require.NoError(t, claimed.Err)
+			return claimed.Head
+		}
+		now := s.Now(t, s.Client(t))
+		var at []time.Time
+		for _, ago := range []time.Duration{time.Hour, 50 * time.Second, 0, -50 * time.Second, -2 * time.Hour} {
+			at = append(at, now.Add(-ago))
+		}
+		require.Equal(t, time.Hour, head(), "of an empty queue")
+		for i, due := range at {
+			_, err := q.Enqueue(t.Context(), Task{ID: fmt.Sprint(i), At: due})
+			require.NoError(t, err)
+		}
+		for i, want := range []time.Duration{-50 * time.Second, 0, 50 * time.Second} {
+			require.InDelta(t, want, head(), float64(10*time.Second), "%d", i)
+		}
+		_, err = q.Cancel(t.Context(), "3")
+		require.NoError(t, err)
+		require.InDelta(t, time.Minute, head(), float64(10*time.Second), "the first lease ends")
+		for i := range 2 {
+			foreign := redis.Z{Score: float64(i), Member: "foreign" + fmt.Sprint(i)}
+			require.NoError(t, s.Client(t).ZAdd(t.Context(), q.layout().only().keys[0].(string), foreign).Err())
+		}
+		require.InDelta(t, -now.Sub(time.Unix(1, 0)), head(), float64(10*time.Second))
+	})
+}
+
 // run runs the script on one of the queues.
 func (w *twins) run(on int, items []taskloop.Item, n int, lease time.Duration) any {
 	q := w.queues[on]
-	reply, err := q.executor.Run(w.Context(), q.exchangeRequest(items, n, lease))
+	reply, err := q.executor.Run(w.Context(), q.layout().only().exchangeRequest(items, n, lease))
 	require.NoError(w, err)
 	return reply.Value
 }
@@ -157,12 +196,12 @@ func (w *twins) run(on int, items []taskloop.Item, n int, lease time.Duration) a
 // dump returns all that the server has of a queue.
 func dump(t *testing.T, rdb *redis.Client, q *Queue) (all []any) {
 	for _, i := range []int{0, 2} {
-		z, err := rdb.ZRangeWithScores(t.Context(), q.keys[i].(string), 0, -1).Result()
+		z, err := rdb.ZRangeWithScores(t.Context(), q.layout().only().keys[i].(string), 0, -1).Result()
 		require.NoError(t, err)
 		all = append(all, z)
 	}
 	for _, i := range []int{1, 3} {
-		h, err := rdb.HGetAll(t.Context(), q.keys[i].(string)).Result()
+		h, err := rdb.HGetAll(t.Context(), q.layout().only().keys[i].(string)).Result()
 		require.NoError(t, err)
 		all = append(all, h)
 	}

@@ -20,39 +20,39 @@ const fenceLife = 24 * time.Hour
 // microseconds have passed since the acquisition was answered. The clock alone then makes
 // the next acquisition's fence higher, should the server have forgotten all of them.
 type fences struct {
-	first, current int64 // 0 if there are none
-	block          int64 // how many there are
-	since          time.Time
+	first int64 // 0 if there are none
+	block int64 // how many there are
+	since time.Time
 }
 
-// next takes a fence for the lock that takes over: that of the present microsecond or,
-// where that was taken, the next one, when its time has come.
+// after takes a fence for the lock that takes over from the one that took the current fence:
+// that of the present microsecond or, where that was taken, the next one, when its time has come.
 //
 // The following one of the block would do as long as one primary gives all fences. After
 // a failover two primaries may do so for a while: the other one may have given a higher
 // fence meanwhile.
-func (f fences) next() (fences, bool) {
+func (f fences) after(current int64) (next int64, ok bool) {
 	last := f.first + f.block - 1
-	if f.first == 0 || f.current == last {
-		return f, false
+	if f.first == 0 || current == last {
+		return 0, false
 	}
 	for range 500 { // a few microseconds; on a fake clock that stands still, in vain
-		if now := f.first + time.Since(f.since).Microseconds(); now > f.current {
-			f.current = min(now, last)
-			return f, true
+		if now := f.first + time.Since(f.since).Microseconds(); now > current {
+			return min(now, last), true
 		}
 	}
-	return f, false
+	return 0, false
 }
 
 // unusedFences is how many fences are to be given back. Of an acquisition whose reply was
 // lost, all. It reads nothing that changes after the acquisition was sent: the sender calls it when
 // the caller has left.
-func (g *grant) unusedFences() int64 {
-	if g.fences.first == 0 {
-		return g.window.fences()
+func (k *Lock) unusedFences() int64 {
+	f := k.grant.fences
+	if f.first == 0 {
+		return k.grant.window.fences()
 	}
-	return g.fences.first + g.fences.block - 1 - g.fences.current
+	return f.first + f.block - 1 - k.fence
 }
 
 // decodeAcquired decodes the reply to an acquisition: how long another holder may still

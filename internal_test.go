@@ -55,18 +55,45 @@ func TestLock_TakesOverOnlyWhatCoversItsTTL(t *testing.T) {
 			t.Parallel()
 			sent := time.Now().Add(-test.held)
 			w := max(window(test.window), shortestWindow)
-			from := &Lock{options: &lockOptions{ttl: ttl}, grant: grant{token: "t", window: w, handOverUntil: sent.Add(time.Duration(w))}}
+			from := &Lock{options: &lockOptions{ttl: ttl}, grant: &grant{token: "t", window: w, sent: sent}}
 			from.begin(sent, lease.SafeUntil(sent, ttl), lease.SafeUntil(sent, ttl+w.margin()))
 			_, covered, _ := from.lease.Bounds()
 			if test.spoil != nil {
 				test.spoil(from)
 			}
 			next := &Lock{options: &lockOptions{ttl: test.ttl}}
-			require.Equal(t, test.want, next.member().TakeOver(from.member()))
+			deadline, ok := next.member().TakeOver(from.member())
+			require.Equal(t, test.want, ok)
 			require.Equal(t, test.want, next.Valid())
+			require.True(t, deadline.Equal(next.Deadline()))
 			require.False(t, next.Deadline().After(covered), "not covered by the key")
 		})
 	}
+}
+
+// TestLock_SharesItsGrant: a hand-over passes the grant on as it is. What the next one is to
+// know of an earlier holder's extension is in a grant of its own.
+func TestLock_SharesItsGrant(t *testing.T) {
+	t.Parallel()
+	const ttl = 10 * time.Second
+	now, longer := time.Now(), ttl+5*time.Millisecond
+	takeOver := func(from *Lock, ttl time.Duration) (*Lock, bool) {
+		next := &Lock{options: &lockOptions{ttl: ttl}}
+		_, ok := next.member().TakeOver(from.member())
+		return next, ok
+	}
+	first := &Lock{options: &lockOptions{ttl: ttl}, grant: &grant{window: shortestWindow, sent: now}}
+	first.begin(now, lease.SafeUntil(now, ttl), lease.SafeUntil(now, ttl+shortestWindow.margin()))
+	second, ok := takeOver(first, ttl)
+	require.True(t, ok)
+	require.Same(t, first.grant, second.grant)
+	require.True(t, second.lease.Ask(longer))
+	third, ok := takeOver(second, longer)
+	require.True(t, ok)
+	require.Zero(t, second.grant.asked, "another lock's grant has changed")
+	require.Equal(t, longer, third.grant.asked)
+	_, ok = takeOver(third, ttl)
+	require.False(t, ok, "the key may yet be given a longer life")
 }
 
 // TestWindow_IsBounded: the window follows the round trip, within what a crash may add to a TTL.
@@ -131,13 +158,13 @@ func unconnected(t *testing.T) *Locker {
 func TestLock_LateExtensionLeavesTheNextHolderAlone(t *testing.T) {
 	t.Parallel()
 	l, now := unconnected(t), time.Now()
-	unlocked := &Lock{locker: l, options: &l.options, address: &address{}, grant: grant{token: "t"}}
+	unlocked := &Lock{locker: l, options: &l.options, address: &address{}, grant: &grant{token: "t"}}
 	unlocked.begin(now, now.Add(time.Minute), now.Add(time.Minute))
 	require.True(t, unlocked.lease.End(nil))
 	unlocked.handleLateExtension()
 	require.Zero(t, l.janitor.Len())
 
-	lost := &Lock{locker: l, options: &l.options, address: &address{keys: []any{"k"}}, grant: grant{token: "u"}}
+	lost := &Lock{locker: l, options: &l.options, address: &address{keys: []any{"k"}}, grant: &grant{token: "u"}}
 	lost.begin(now, now, now)
 	lost.handleLateExtension()
 	require.Equal(t, 1, l.janitor.Len())
@@ -165,18 +192,18 @@ func TestLock_KnownKeyMakesNoBadNameGood(t *testing.T) {
 func TestFences_RiseWithinAMicrosecond(t *testing.T) {
 	t.Parallel()
 	const block = 30_000
-	f, given := fences{first: 1, current: 1, block: block, since: time.Now()}, 0
+	f, current, given := fences{first: 1, block: block, since: time.Now()}, int64(1), 0
 	for {
-		next, ok := f.next()
+		next, ok := f.after(current)
 		if !ok {
 			break // the block is used up
 		}
-		require.Greater(t, next.current, f.current)
-		require.LessOrEqual(t, next.current, int64(block), "beyond the block")
-		f, given = next, given+1
+		require.Greater(t, next, current)
+		require.LessOrEqual(t, next, int64(block), "beyond the block")
+		current, given = next, given+1
 	}
-	require.EqualValues(t, block, f.current)
-	require.Zero(t, (&grant{fences: f}).unusedFences())
+	require.EqualValues(t, block, current)
+	require.Zero(t, (&Lock{grant: &grant{fences: f}, fence: current}).unusedFences())
 	require.Positive(t, given)
 }
 
@@ -201,17 +228,18 @@ func TestWatcher_PassesOnWhatACallerMakesNoUseOf(t *testing.T) {
 	for range 200 {
 		// A watch that does nothing: only its callers are of interest.
 		w := &watcher{current: &watch{stop: func() {}, changed: make(chan struct{}, 1)}}
-		first := w.enter()
-		second := w.enter()
+		first, second := make(chan notice, 1), make(chan notice, 1)
+		p := w.enter(first)
+		w.enter(second)
 		w.tellNext()
-		require.Len(t, first.told, 1)
-		require.Empty(t, second.told)
-		if w.waitFor(ended, first) == nil {
-			require.Empty(t, second.told)
+		require.Len(t, first, 1)
+		require.Empty(t, second)
+		if w.waitFor(ended, p, first) == nil {
+			require.Empty(t, second)
 			continue
 		}
 		passed++
-		require.Len(t, second.told, 1)
+		require.Len(t, second, 1)
 		require.Empty(t, w.waiters)
 	}
 	require.Positive(t, passed)
@@ -231,7 +259,7 @@ func TestWatcher_EachSecondOfThoseThatClaimedNothingAsks(t *testing.T) {
 		const tries, off = 1000, 100 * time.Millisecond
 		asks := 0
 		for range tries {
-			w := &watcher{queue: &Queue{options: queueOptions{poll: time.Second}}}
+			w := &watcher{shard: &shard{options: &queueOptions{poll: time.Second}}}
 			w.claimed(notify.Mark{Confirmed: true}, time.Now(), claimReply(off, 1_000_000), 0)
 			require.True(t, w.outlook.known)
 			if w.outlook.askAt.Equal(time.Now().Add(off + clockMargin)) {
@@ -240,7 +268,7 @@ func TestWatcher_EachSecondOfThoseThatClaimedNothingAsks(t *testing.T) {
 			require.WithinDuration(t, time.Now().Add(time.Second), w.outlook.lookAt, time.Second/2+off, "and all look again")
 		}
 		require.InDelta(t, tries/2, asks, tries/10)
-		fed := &watcher{queue: &Queue{options: queueOptions{poll: time.Second}}}
+		fed := &watcher{shard: &shard{options: &queueOptions{poll: time.Second}}}
 		for range 20 {
 			fed.claimed(notify.Mark{Confirmed: true}, time.Now(), claimReply(off, 1_000_000), 1)
 			require.Equal(t, time.Now().Add(off+clockMargin), fed.outlook.askAt, "one that has brought a task asks for the next")
@@ -267,7 +295,7 @@ func TestWatcher_ALookSaysWhetherAnAnnouncementWasMissed(t *testing.T) {
 			"nothing was known":             {outlook{mark: confirmed, due: now.Add(time.Hour)}, due, false},
 			"there was no subscription yet": {outlook{known: true, due: now.Add(time.Hour)}, due, false},
 		} {
-			w := &watcher{queue: &Queue{options: queueOptions{poll: time.Second}}, outlook: c.before}
+			w := &watcher{shard: &shard{options: &queueOptions{poll: time.Second}}, outlook: c.before}
 			require.Equal(t, c.missed, w.takeLook(c.found, confirmed, now), name)
 			want := now
 			if name == "it was expected" { // since then another client should have asked: see share.late
@@ -289,16 +317,17 @@ func TestWatcher_WhatWasAnnouncedMeanwhileCounts(t *testing.T) {
 	rdb := redistest.Mini(t).Client(t)
 	q, err := NewQueue(rdb, redistest.Name(t))
 	require.NoError(t, err)
-	n := q.watcher.client.notifier
-	defer n.Leave(q.channel, n.Join(q.channel))
-	require.Eventually(t, func() bool { return q.watcher.mark().Confirmed }, time.Minute, time.Millisecond)
-	before := q.watcher.mark()
-	require.NoError(t, rdb.Publish(t.Context(), q.channel, "0 1 0").Err())
-	require.Eventually(t, func() bool { return q.watcher.mark().Since(before) == 1 }, time.Minute, time.Millisecond)
-	after, sent := q.watcher.mark(), time.Now()
+	only := q.layout().only()
+	n := q.client.notifier
+	defer n.Leave(only.channel, n.Join(only.channel))
+	require.Eventually(t, func() bool { return only.watcher.mark().Confirmed }, time.Minute, time.Millisecond)
+	before := only.watcher.mark()
+	require.NoError(t, rdb.Publish(t.Context(), only.channel, "0 1 0").Err())
+	require.Eventually(t, func() bool { return only.watcher.mark().Since(before) == 1 }, time.Minute, time.Millisecond)
+	after, sent := only.watcher.mark(), time.Now()
 	// heard returns a watcher that knows of the announcement.
 	heard := func() *watcher {
-		w := &watcher{queue: q, client: q.watcher.client, outlook: outlook{mark: before}}
+		w := &watcher{shard: only, client: q.client, outlook: outlook{mark: before}}
 		require.True(t, w.heard(after))
 		require.True(t, w.outlook.known)
 		return w
@@ -382,9 +411,9 @@ func TestWatcher_OnlyWhatItHasWaitedForIsLate(t *testing.T) {
 		for ago, late := range map[time.Duration]bool{
 			lateAfter / 2: false, 2 * lateAfter: true, time.Minute: false,
 		} {
-			w := &watcher{queue: &Queue{options: queueOptions{poll: time.Second}}}
+			w := &watcher{shard: &shard{options: &queueOptions{poll: time.Second}}}
 			w.current = &watch{began: time.Now().Add(-time.Second), stop: func() {}, changed: make(chan struct{}, 1)}
-			w.enter()
+			w.enter(make(chan notice, 1))
 			w.outlook = outlook{known: true, due: time.Now().Add(-ago), askAt: time.Now(), callers: 1}
 			w.next(w.current)
 			require.Empty(t, w.waiters)
@@ -399,8 +428,8 @@ func TestLooker_AResultThatIsNotReadBlocksNothing(t *testing.T) {
 	t.Parallel()
 	q, err := NewQueue(redistest.Mini(t).Client(t), "q")
 	require.NoError(t, err)
-	l := &q.watcher.client.looker
-	i := &idleLook{queue: q, found: make(chan lookResult, 1)}
+	l := &q.client.looker
+	i := &idleLook{shard: q.layout().only(), found: make(chan lookResult, 1)}
 	for range 3 {
 		l.plan(i, plan{at: time.Now()})
 		require.Eventually(t, func() bool {
@@ -417,9 +446,9 @@ func TestLooker_AResultThatIsNotReadBlocksNothing(t *testing.T) {
 // detector only.
 func TestLock_ReleaseReadsNothingThatItsCallerWrites(t *testing.T) {
 	t.Parallel()
-	a, err := newAddress("Lock:", "a")
+	a, err := newAddress(notify.New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})), "Lock:", "a")
 	require.NoError(t, err)
-	k := &Lock{address: a, options: &lockOptions{fenced: true}, grant: grant{token: "a"}}
+	k := &Lock{address: a, options: &lockOptions{fenced: true}, grant: &grant{token: "a"}}
 	released := make(chan redisexec.Request, 1)
 	go func() { released <- k.releaseRequest() }()
 	k.grant.ambiguous = true

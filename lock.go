@@ -26,29 +26,27 @@ type Lock struct {
 
 	waiter     waitqueue.Waiter[*address]
 	lease      lease.Lease
-	grant      grant
-	fence      int64
+	grant      *grant      // nil before it is acquired or handed over
+	fence      int64       // the last one that was taken of the grant: this lock's, if it is fenced
 	noHandOver atomic.Bool // it was forced open or is not ours any more: not to be handed over
 }
 
-// grant is what the server gave when the lock was acquired. A hand-over passes it on as a
-// whole.
+// grant is what the server gave when the lock was acquired. A hand-over passes it on. It is not
+// changed after the acquisition: the locks that had it share it.
 type grant struct {
-	token         any       // a string, as scripts are given it
-	window        window    // chosen before the acquisition was sent
-	handOverUntil time.Time // the window's end: from then on the lock goes back to Redis
-	fences        fences
-	ambiguous     bool          // an acquisition of it stayed without a reply, and may yet be carried out
-	asked         time.Duration // the longest TTL for which an earlier holder's extension may yet be carried out
+	token     any       // a string, as scripts are given it
+	window    window    // chosen before the acquisition was sent
+	sent      time.Time // when that was: a window later the lock goes back to Redis
+	fences    fences
+	replicas  int           // so many have acknowledged it, and each extension
+	ambiguous bool          // an acquisition of it stayed without a reply, and may yet be carried out
+	asked     time.Duration // the longest TTL for which an earlier holder's extension may yet be carried out
 }
 
-// begin sets the first deadline of a lock that is taken now. covered is until when its
-// key lives, safely.
-func (k *Lock) begin(now, deadline, covered time.Time) {
-	if k.options.fenced {
-		k.fence = k.grant.fences.current
-	}
-	k.lease.Begin(now, deadline, covered, k.options.maxHold)
+// begin sets the first deadline of a lock that is taken now, and returns it. covered is until
+// when its key lives, safely.
+func (k *Lock) begin(now, deadline, covered time.Time) time.Time {
+	return k.lease.Begin(now, deadline, covered, k.options.maxHold)
 }
 
 // Unlock releases the lock and ends its Context. It waits for an answer until ctx ends, or
@@ -152,7 +150,7 @@ func (k *Lock) whyEnded() error {
 
 func (k *Lock) releaseRequest() redisexec.Request {
 	if k.options.fenced || k.grant.fences.first != 0 {
-		return scriptReleaseFenced.Request(k.address.fencedKeys(), k.grant.token, k.address.wake, k.grant.unusedFences())
+		return scriptReleaseFenced.Request(k.address.fencedKeys(), k.grant.token, k.address.wake, k.unusedFences())
 	}
 	return scriptRelease.Request(k.address.keys, k.grant.token, k.address.wake)
 }
@@ -167,8 +165,8 @@ func (k *Lock) releaseInBackground() {
 //
 // The error is ErrNotHeld if the lock was released, lost or forced open, and ErrClosed if
 // UnlockAll or Close has released it; its Context has ended then. If it ended while Extend
-// had no answer, that error is joined with the reason. After any other error the lock is held
-// as before, and Extend may be called again.
+// had no answer, that error is joined with the reason. After any other error, ErrUnderReplicated
+// among them, the lock is held as before, and Extend may be called again.
 func (k *Lock) Extend(ctx context.Context, ttl time.Duration) error {
 	if err := k.check("extend", ctx); err != nil {
 		return err
@@ -199,7 +197,7 @@ func (k *Lock) extend(ctx context.Context, ttl time.Duration) error {
 		}
 		return err
 	}
-	if err := k.handleExtension(reply.Sent, ttl, reply.Value); err != nil {
+	if err := k.handleExtension(reply.Sent, ttl, reply.Value, reply.Shortfall); err != nil {
 		return err
 	}
 	if !reply.Ambiguous { // else a copy may still be on its way
@@ -209,12 +207,15 @@ func (k *Lock) extend(ctx context.Context, ttl time.Duration) error {
 }
 
 func (k *Lock) extendRequest(ttl time.Duration) redisexec.Request {
-	return scriptExtend.Request(k.address.keys, k.grant.token, millis(ttl+k.grant.window.margin()))
+	r := scriptExtend.Request(k.address.keys, k.grant.token, millis(ttl+k.grant.window.margin()))
+	r.Replicas, r.ReplicaWait = k.options.replicas, k.options.replicaWait()
+	return r
 }
 
 // handleExtension takes the reply to an extension that was sent then, by Extend or by the
-// renewer.
-func (k *Lock) handleExtension(sent time.Time, ttl time.Duration, value any) error {
+// renewer. One that too few replicas have acknowledged does not move the deadline. It is not
+// settled either: the key may live for longer than the lease knows.
+func (k *Lock) handleExtension(sent time.Time, ttl time.Duration, value any, shortfall error) error {
 	extended, err := redisexec.Bool(value)
 	switch {
 	case err != nil:
@@ -222,6 +223,8 @@ func (k *Lock) handleExtension(sent time.Time, ttl time.Duration, value any) err
 	case !extended:
 		k.lose()
 		return k.whyEnded()
+	case shortfall != nil && k.lease.Valid():
+		return shortfall
 	case !k.lease.Extend(lease.SafeUntil(sent, ttl), lease.SafeUntil(sent, ttl+k.grant.window.margin())):
 		k.handleLateExtension()
 		return k.whyEnded()
@@ -339,7 +342,7 @@ func (k *Lock) Name() string {
 // time at which its primary saw the acquisition. So it can be lower than one that the
 // other primary has given while the reply was on its way.
 func (k *Lock) Fence() int64 {
-	if k == nil {
+	if k == nil || k.options == nil || !k.options.fenced {
 		return 0
 	}
 	return k.fence
@@ -349,7 +352,7 @@ func (k *Lock) Fence() int64 {
 // release the lock, so it must not be logged. A lock that is handed over keeps its token,
 // so that successive handles may have the same.
 func (k *Lock) Token() string {
-	if k == nil {
+	if k == nil || k.grant == nil {
 		return ""
 	}
 	token, _ := k.grant.token.(string)

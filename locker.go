@@ -68,12 +68,12 @@ func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
 	if len(options.prefix) > keyspace.MaxLength {
 		return nil, fmt.Errorf("sluice: new locker: %w: prefix too long", ErrInvalidName)
 	}
-	executor := redisexec.New(rdb)
+	executor, notifier := redisexec.New(rdb), notify.New(rdb)
 	return &Locker{
 		options:   *options,
 		executor:  executor,
-		notifier:  notify.New(rdb),
-		queues:    waitqueue.New(newAddress),
+		notifier:  notifier,
+		queues:    waitqueue.New(func(prefix, name string) (*address, error) { return newAddress(notifier, prefix, name) }),
 		renewer:   lease.NewRenewer(executor),
 		janitor:   lease.NewJanitor(executor, redisexec.CommandTime(rdb)),
 		inspector: lease.NewInspector(executor),
@@ -436,7 +436,7 @@ func (l *Locker) anyLock(op string, ctx context.Context, name string) (*Lock, er
 	if err != nil {
 		return nil, err
 	}
-	if k.address, err = newAddress(k.options.prefix, name); err != nil {
+	if k.address, err = newAddress(l.notifier, k.options.prefix, name); err != nil {
 		return nil, fmt.Errorf("sluice: %s: %w", op, err)
 	}
 	return k, nil

@@ -2,6 +2,7 @@ package sluice
 
 import (
 	"context"
+	"errors"
 	"reflect"
 	"runtime"
 	"sync"
@@ -106,9 +107,9 @@ type plan struct {
 	slack time.Duration
 }
 
-// idleLook is a look at a queue that is planned, or under way.
+// idleLook is a look at a shard that is planned, or under way.
 type idleLook struct {
-	queue *Queue
+	shard *shard
 	found chan lookResult // cap 1
 }
 
@@ -154,7 +155,7 @@ func (l *looker) turn() time.Duration {
 	due, apart, pause := l.due(time.Now())
 	byNode := map[any][]*idleLook{}
 	for _, i := range due {
-		node := l.executor.NodeOf(i.queue.keys[0])
+		node := l.executor.NodeOf(i.shard.keys[0])
 		byNode[node] = append(byNode[node], i)
 	}
 	for node, looks := range byNode {
@@ -201,14 +202,14 @@ func (l *looker) look(looks []*idleLook, apart bool) {
 		looks = looks[len(some):]
 		results := make([]lookResult, len(some))
 		for n, i := range some {
-			results[n] = lookResult{mark: i.queue.watcher.mark(), sent: time.Now(), failed: true}
+			results[n] = lookResult{mark: i.shard.watcher.mark(), sent: time.Now(), failed: true}
 		}
 		if len(some) > 1 && !apart && l.together(some, results) {
 			continue
 		}
 		requests := make([]redisexec.Request, len(some))
 		for n, i := range some {
-			requests[n] = i.queue.nextRequest()
+			requests[n] = i.shard.nextRequest()
 		}
 		l.separately(some, requests, results)
 	}
@@ -228,11 +229,11 @@ func (l *looker) separately(looks []*idleLook, requests []redisexec.Request, res
 func (l *looker) together(looks []*idleLook, results []lookResult) bool {
 	keys, channels := make([]any, len(looks)), make([]any, len(looks))
 	for n, i := range looks {
-		keys[n], channels[n] = i.queue.keys[0], i.queue.channel
+		keys[n], channels[n] = i.shard.keys[0], i.shard.announce
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lookFor)
 	defer cancel()
-	r := l.executor.Pipeline(ctx, []redisexec.Request{scriptNext.Request(keys, channels...)})[0]
+	r := l.executor.Pipeline(ctx, []redisexec.Request{scriptNextMany.Request(keys, channels...)})[0]
 	if r.Outcome == redisexec.Rejected {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -260,4 +261,23 @@ func (l *looker) answer(i *idleLook, r redisexec.Result, n, of int, result lookR
 	default:
 	}
 	i.found <- result // there is room: only this sends, with the mutex held
+}
+
+// claimsWork reports whether a look was refused where claims are not, as access rules may have
+// it. Then a caller is told now, and again in a poll interval: its claim is the look.
+func (w *watcher) claimsWork(err error) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now, poll := time.Now(), w.shard.options.poll
+	var refusal redis.Error
+	if !errors.As(err, &refusal) || now.Sub(w.claimedAt) > 2*poll {
+		return false
+	}
+	w.outlook.known, w.outlook.lookAt = false, now.Add(poll)
+	w.tell(1, nil)
+	return true
+}
+
+func (s *shard) nextRequest() redisexec.Request {
+	return scriptNext.Request(s.keys[:1], s.announce)
 }

@@ -34,27 +34,32 @@ func (m *member) Deadline() time.Time { return m.lease.Deadline() }
 // margin at most. An extension of the other that may yet be carried out never makes a TTL
 // shorter; if it asked for more than m's TTL, the key could outlive that by more than the
 // margin, because the token stays the same.
-func (m *member) TakeOver(holder waitqueue.Holder) bool {
+func (m *member) TakeOver(holder waitqueue.Holder) (deadline time.Time, ok bool) {
 	from, _ := holder.(*member)
-	now := time.Now()
 	deadline, covered, asked := from.lease.Bounds()
+	g, fence := from.grant, from.fence
+	held := time.Since(g.sent)
+	now := g.sent.Add(held) // time.Now reads the clock of the wall too, which takes as long again
 	until := lease.SafeUntil(now, m.options.ttl)
 	// With more to spare than the margin, a crash of this process would block others for
 	// longer than m's TTL says.
 	spare := covered.Sub(until)
-	g := from.grant
-	g.asked = max(g.asked, asked)
-	safe := now.Before(deadline) && now.Before(g.handOverUntil) && spare >= 0 && spare <= g.window.margin() &&
-		g.asked <= m.options.ttl && !from.noHandOver.Load()
+	asked = max(asked, g.asked)
+	safe := now.Before(deadline) && held < time.Duration(g.window) && spare >= 0 && spare <= g.window.margin() &&
+		asked <= m.options.ttl && g.replicas >= m.options.replicas && !from.noHandOver.Load()
 	if safe && m.options.fenced {
-		g.fences, safe = g.fences.next()
+		fence, safe = g.fences.after(fence)
 	}
 	if !safe {
-		return false
+		return time.Time{}, false
 	}
-	m.grant = g
-	m.lock().begin(now, until, covered)
-	return true
+	if replicas := m.options.replicas; asked != g.asked || replicas != g.replicas {
+		changed := *g
+		changed.asked, changed.replicas = asked, replicas
+		g = &changed
+	}
+	m.grant, m.fence = g, fence
+	return m.lock().begin(now, until, covered), true
 }
 
 // ForbidHandOver keeps the lock from being handed over.
@@ -97,7 +102,7 @@ func (m *member) Extension() (redisexec.Request, bool) {
 
 // HandleExtension takes the result of a renewal, and reports whether it succeeded.
 func (m *member) HandleExtension(sent time.Time, r redisexec.Result) bool {
-	extended := r.Err == nil && m.lock().handleExtension(sent, m.options.ttl, r.Value) == nil
+	extended := r.Err == nil && m.lock().handleExtension(sent, m.options.ttl, r.Value, r.Shortfall) == nil
 	if extended || r.Outcome == redisexec.Rejected || r.Outcome == redisexec.Unavailable || r.Outcome == redisexec.NotSent {
 		m.lease.Settle()
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-go/sluice/internal/redisexec"
 )
 
-// callsAlone is how many calls of a kind a Queue has under way, each with a script of its own,
+// callsAlone is how many calls of a kind a shard has under way, each with a script of its own,
 // before what comes waits and is merged.
 const callsAlone = 2
 
@@ -29,11 +29,11 @@ type committer[A any] = groupcommit.Committer[A, merged]
 // mergedCall is a call in a group.
 type mergedCall[A any] = groupcommit.Call[A, merged]
 
-// newCommitter returns a committer of q's, which sends groups by commit.
-func newCommitter[A any](q *Queue, commit func(calls []*mergedCall[A])) *committer[A] {
+// newCommitter returns a committer of a shard's, which sends groups by commit.
+func newCommitter[A any](s *shard, commit func(calls []*mergedCall[A])) *committer[A] {
 	return groupcommit.New(groupcommit.Config[A, merged]{
 		Alone: callsAlone, Items: maxGroup, Bytes: maxGroupBytes, Patience: mergePatience, Grace: redisexec.ReplyGrace,
-		Start:  func(f func()) { q.executor.Start(job(f)) },
+		Start:  func(f func()) { s.executor.Start(job(f)) },
 		Commit: commit,
 		Lost:   merged{Result: redisexec.Result{Outcome: redisexec.Unknown, Err: redisexec.ErrPanicked}},
 	})
@@ -49,26 +49,26 @@ func (j job) Run() { j() }
 // made as a part of a group. Whatever comes of that attempt, the caller goes on alone: what may
 // be tried again it tries again by itself, with its own context, as long as it would have been
 // tried otherwise. So a group has no retries, and no caller waits for another's.
-func runMerged[A any](ctx context.Context, q *Queue, c *committer[A], arg A, items, bytes int,
+func runMerged[A any](ctx context.Context, s *shard, c *committer[A], arg A, items, bytes int,
 	request func(arg A) redisexec.Request,
 ) (redisexec.Reply, error) {
 	var m merged
 	if call := c.Enter(ctx, arg, items, bytes); call != nil {
 		m = waitFor(call)
 	} else {
-		m = sendAlone(ctx, q, c, request(arg))
+		m = sendAlone(ctx, s, c, request(arg))
 	}
 	if m.Outcome == redisexec.Done {
-		return redisexec.Reply{Value: m.Value, Sent: m.sent}, nil
+		return redisexec.Reply{Value: m.Value, Sent: m.sent, Shortfall: m.Shortfall}, nil
 	}
-	return q.executor.Resume(ctx, request(arg), m.Result)
+	return s.executor.Resume(ctx, request(arg), m.Result)
 }
 
 // sendAlone sends a request once, while it has a place among those that are under way.
-func sendAlone[A any](ctx context.Context, q *Queue, c *committer[A], r redisexec.Request) merged {
+func sendAlone[A any](ctx context.Context, s *shard, c *committer[A], r redisexec.Request) merged {
 	defer c.Exit()
 	sent := time.Now()
-	return merged{q.executor.Once(ctx, r), sent}
+	return merged{s.executor.Once(ctx, r), sent}
 }
 
 // waitFor returns what became of a call that is sent in a group.
@@ -87,13 +87,13 @@ func waitFor[A any](call *mergedCall[A]) merged {
 // commit sends a group once, as one request. The context is no caller's: it ends with none of
 // them. It has the values of the first one's, for the client's hooks.
 //
-// deal gives each call its part of the reply. What became of a group without a reply is what
+// deal gives each call its part of the result, which has a reply. What became of a group without a reply is what
 // became of each call.
-func commit[A any](q *Queue, calls []*mergedCall[A], r redisexec.Request, deal func(value any, sent time.Time)) {
+func commit[A any](s *shard, calls []*mergedCall[A], r redisexec.Request, deal func(result redisexec.Result, sent time.Time)) {
 	sent := time.Now()
-	result := q.executor.Once(context.WithoutCancel(calls[0].Ctx), r)
+	result := s.executor.Once(context.WithoutCancel(calls[0].Ctx), r)
 	if result.Outcome == redisexec.Done {
-		deal(result.Value, sent)
+		deal(result, sent)
 		return
 	}
 	for _, call := range calls {

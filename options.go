@@ -29,6 +29,8 @@ type lockOptions struct {
 	renew   bool
 	fenced  bool
 
+	replicas int // that are to acknowledge an acquisition or extension; 0 for none
+
 	px any // the TTL that a key is taken with for the shortest window, in ms, as an argument of scripts
 }
 
@@ -98,6 +100,37 @@ func WithFencing() LockOption {
 	return func(o *lockOptions) { o.fenced = true }
 }
 
+// WithLockReplicas has an acquisition count once n replicas of the server have acknowledged it.
+// Replication is asynchronous: without this a failover may promote a replica that does not know
+// the lock, which is then given to a second caller. Where fewer acknowledge it in time, the
+// error is ErrUnderReplicated, at once, also from Lock, which waits for other holders and not for
+// replicas; the lock is released in the background. They have a quarter of the TTL, a second
+// at the most, and less if go-redis's ReadTimeout is shorter than that (with one of 300ms, half
+// of it). The server counts that in steps of 100ms; the lock's deadline counts from before all of it.
+//
+// Extend and the renewals of WithAutoRenew count once n replicas have them, too: else a replica
+// would end the lock earlier than its holder. So while too few replicas answer, no lock is
+// acquired, and one that is renewed is lost at its deadline. A hand-over within the
+// process needs no replica, since the key stays as it is.
+//
+// It costs one more round trip, from the server to its replicas, in which the connection is
+// busy. Give n no more than the replicas that are left when one has failed: with two
+// replicas, 1. Then it takes the loss of two servers to give a lock away, or a failover that
+// promotes the wrong one, as one that Sentinel is asked for may: neither Sentinel nor a Cluster promises to choose the replica which
+// has acknowledged, though they prefer the one that has read most. And a primary that hangs, or is cut
+// off, and goes on afterwards may serve its old clients beside the new one: what that
+// gives is counted in docs/guarantees.md. It is not consensus; WithFencing holds where this does not.
+// Defaults to 0, which waits for no replica.
+func WithLockReplicas(n int) LockOption {
+	return func(o *lockOptions) { o.replicas = n }
+}
+
+// longestReplicaWait is how long replicas are waited for at the most.
+const longestReplicaWait = time.Second
+
+// replicaWait is how long replicas are waited for: a part of the TTL, since that runs meanwhile.
+func (o *lockOptions) replicaWait() time.Duration { return min(o.ttl/4, longestReplicaWait) }
+
 // WithLockPrefix sets what the key of a lock begins with. Defaults to "Lock:".
 func WithLockPrefix(p string) LockOption {
 	return func(o *lockOptions) { o.prefix = p }
@@ -124,9 +157,14 @@ func (o lockOptions) with(opts []LockOption) (*lockOptions, error) {
 			return &o, err
 		}
 	}
+	if o.replicas < 0 {
+		return &o, errNegativeReplicas
+	}
 	o.px = millis(o.ttl + shortestWindow.margin())
 	return &o, checkDuration("retry interval", o.retry)
 }
+
+var errNegativeReplicas = fmt.Errorf("%w: negative number of replicas", ErrInvalid)
 
 // QueueOption sets something about a Queue.
 type QueueOption func(*queueOptions)
@@ -137,9 +175,11 @@ type queueOptions struct {
 	maxAttempts int
 	poll        time.Duration
 	maxPayload  int
+	shards      int
+	replicas    int // that are to acknowledge a change; 0 for none
 }
 
-var defaultQueueOptions = queueOptions{prefix: "Queue:", maxAttempts: 25, poll: time.Second, maxPayload: 1 << 20}
+var defaultQueueOptions = queueOptions{shards: 1, prefix: "Queue:", maxAttempts: 25, poll: time.Second, maxPayload: 1 << 20}
 
 // Duplicates says what Enqueue does with an ID that is already in the queue.
 //
@@ -204,6 +244,57 @@ func WithMaxPayload(n int) QueueOption {
 	return func(o *queueOptions) { o.maxPayload = n }
 }
 
+// maxShards is the most shards that a queue may have. A client has a goroutine for each while it waits
+// for tasks, and each look at an idle queue costs a command for each.
+const maxShards = 1024
+
+// WithShards spreads the queue over n shards, 1 to 1024, and on a Cluster over that many slots, which
+// lie at equal distances; 1 is the default. Each shard is a queue of its own on the server; the ID of a task says in which one it
+// is (its CRC-32, modulo n), so that an ID is in the queue once as ever. The order of tasks is that of their
+// due times within a shard; between shards it is so about, and not exactly.
+//
+// All that use the queue must name the same n, which is kept beside it from the first operation on:
+// with another, every operation is ErrInvalid, and changes nothing. Queue.Reshard changes the number. A name with a hash
+// tag, which stands for one slot, has one shard.
+func WithShards(n int) QueueOption {
+	return func(o *queueOptions) { o.shards = n }
+}
+
+// checkShards says what is wrong with the number of shards of a queue with this main key.
+func checkShards(n int, key string) error {
+	if n < 1 || n > maxShards {
+		return fmt.Errorf("%w: a queue has 1 to %d shards", ErrInvalid, maxShards)
+	}
+	if n > 1 && keyspace.HasHashTag(key) {
+		return fmt.Errorf("%w: a queue whose name has a hash tag has one shard", ErrInvalid)
+	}
+	return nil
+}
+
+// WithQueueReplicas has what changes a queue count once n replicas of the server have
+// acknowledged it: Enqueue, EnqueueBatch, Dequeue, Retry, Release, Bury, Revive, Reschedule, Cancel and Pop. Without this
+// a failover may forget what was acknowledged a moment before. Where fewer acknowledge it in time
+// (a second, or less if go-redis's ReadTimeout is shorter; see WithLockReplicas), the error is
+// ErrUnderReplicated. The change is made all the same, on the primary, and what the operation returns stands
+// beside the error:
+//
+//   - A task that was to be enqueued is in the queue, and may be claimed. Accept that, or call again
+//     with the same ID: with Keep that changes nothing, and its success says that n replicas have
+//     the task, whichever call has written it. With Replace it is a new version.
+//   - A task that was to be finished is. After a failover that forgets it, it is handed out
+//     again, as after a crash: at least once. A further call is ErrStale.
+//   - EnqueueBatch, Dequeue, Release and Revive end with the chunk that too few have acknowledged. The next ones
+//     have not been sent.
+//
+// Calls that are merged share one wait. What a Worker reports waits for no replica, nor do claims
+// and extensions: no caller could do anything about it, tasks are handed out at least once in any case,
+// and the replicas get it no sooner. A Cancel or Dequeue that finds nothing to do does not say
+// that replicas have what was done before. It costs a round trip from the server to its
+// replicas, in which the connection is busy. Defaults to 0, which waits for no replica.
+func WithQueueReplicas(n int) QueueOption {
+	return func(o *queueOptions) { o.replicas = n }
+}
+
 // WithQueuePrefix sets what the key of a queue begins with. Defaults to "Queue:".
 func WithQueuePrefix(p string) QueueOption {
 	return func(o *queueOptions) { o.prefix = p }
@@ -224,6 +315,8 @@ func (o queueOptions) with(opts []QueueOption) (queueOptions, error) {
 		return o, fmt.Errorf("%w: attempts must be 0 to %d", ErrInvalid, maxAttempt)
 	case o.maxPayload < 0:
 		return o, fmt.Errorf("%w: negative payload size", ErrInvalid)
+	case o.replicas < 0:
+		return o, errNegativeReplicas
 	}
 	return o, checkDuration("poll interval", o.poll)
 }

@@ -2,13 +2,14 @@ package sluice
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/sluice-go/sluice/internal/groupcommit"
 	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/taskloop"
@@ -43,15 +44,11 @@ type Queue struct {
 	executor *redisexec.Executor
 	options  queueOptions
 	name     string
-	keys     []any  // queue, tasks, dead letters, states
-	channel  string // on which waiters are notified of an earlier task
-	idle     string // whose subscribers are counted as clients that wait
-	canceled string // on which the IDs of tasks are published that were cancelled while leased
-	watcher  watcher
+	main     string // key of the only shard, if it has one
+	client   *client
 	keeper   keeper
-	enqueues *committer[packedTask]
-	dequeues *committer[[]taskloop.Item]
-	claims   *groupcommit.Keyed[time.Duration, int, merged]
+	current  atomic.Pointer[layout] // see Queue.layout
+	known    atomic.Bool            // an operation has found as many shards as the options say
 }
 
 // Task is what a producer enqueues.
@@ -171,14 +168,13 @@ func NewQueue(rdb redis.UniversalClient, name string, opts ...QueueOption) (*Que
 	if err != nil {
 		return nil, fmt.Errorf("sluice: new queue: %w", err)
 	}
-	q := &Queue{
-		executor: redisexec.New(rdb), options: options, name: name,
-		keys:    []any{key, keyspace.Companion(key, keyspace.Tasks), keyspace.Companion(key, keyspace.Dead), keyspace.Companion(key, keyspace.State)},
-		channel: keyspace.Companion(key, keyspace.Wake), idle: keyspace.Companion(key, keyspace.Idle), canceled: keyspace.Companion(key, keyspace.Canceled),
+	if err := checkShards(options.shards, key); err != nil {
+		return nil, fmt.Errorf("sluice: new queue: %w", err)
 	}
-	q.watcher = watcher{queue: q, client: clients.clientOf(rdb)}
-	q.enqueues, q.dequeues = newCommitter(q, q.commitEnqueues), newCommitter(q, q.commitDequeues)
-	q.claims = groupcommit.NewKeyed(func(lease time.Duration) *committer[int] { return newClaims(q, lease) })
+	q := &Queue{executor: redisexec.New(rdb), options: options, name: name, main: key, client: clients.clientOf(rdb)}
+	l := newLayout(q, int64(min(options.shards-1, 1)), options.shards, false)
+	l.assumed = true
+	q.current.Store(l)
 	return q, nil
 }
 
@@ -192,14 +188,20 @@ func NewQueue(rdb redis.UniversalClient, name string, opts ...QueueOption) (*Que
 // After ErrUnknown it may be called again; the state in which the task was is then lost if
 // the first call has removed it.
 func (q *Queue) Cancel(ctx context.Context, id string) (State, error) {
-	value, err := q.byID(ctx, "cancel", id, func() redisexec.Request {
-		return scriptCancel.Request(q.keys, id, q.canceled)
+	value, err := q.byID(ctx, "cancel", id, func(s *shard) redisexec.Request {
+		return s.replicated(scriptCancel.Request(s.keys, id, q.client.notifier.Argument(s.canceled)))
 	})
-	if err != nil {
+	if err != nil && !errors.Is(err, ErrUnderReplicated) {
 		return Absent, err
 	}
-	state, err := decodeState(value)
-	return state, wrap("cancel", q.name, err)
+	state, failed := decodeState(value)
+	if failed != nil {
+		return state, wrap("cancel", q.name, failed)
+	}
+	if state == Absent {
+		return state, nil // nothing was to be acknowledged
+	}
+	return state, err
 }
 
 // Reschedule makes a task due after delay, and reports whether there was one; dead letters
@@ -210,29 +212,45 @@ func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration) 
 	if err := checkDelay(delay); err != nil {
 		return false, fmt.Errorf("sluice: reschedule: %w", err)
 	}
-	value, err := q.byID(ctx, "reschedule", id, func() redisexec.Request {
-		return scriptReschedule.Request(q.keys, id, micros(ceilMicros(delay)), q.channel)
+	value, err := q.byID(ctx, "reschedule", id, func(s *shard) redisexec.Request {
+		return s.replicated(scriptReschedule.Request(s.keys, id, micros(ceilMicros(delay)), s.announce))
 	})
-	if err != nil {
+	if err != nil && !errors.Is(err, ErrUnderReplicated) {
 		return false, err
 	}
-	answer, err := decodeAnswer(value)
-	if err == nil && answer == taskloop.Malformed {
-		err = ErrCorrupt
+	answer, failed := decodeAnswer(value)
+	if failed == nil && answer == taskloop.Malformed {
+		failed = ErrCorrupt
 	}
-	return answer == taskloop.Accepted, wrap("reschedule", q.name, err)
+	if failed != nil || answer != taskloop.Accepted {
+		return false, wrap("reschedule", q.name, failed)
+	}
+	return true, err
 }
 
-// byID runs a script on one task, and returns its reply.
-func (q *Queue) byID(ctx context.Context, op, id string, request func() redisexec.Request) (any, error) {
+// byID runs a script on one task, in its shard, and returns the reply.
+func (q *Queue) byID(ctx context.Context, op, id string, request func(s *shard) redisexec.Request) (any, error) {
 	if err := q.check(op, ctx); err != nil {
 		return nil, err
 	}
 	if id == "" {
 		return nil, invalid(op, "empty task ID")
 	}
-	reply, err := q.executor.Run(ctx, request())
-	return reply.Value, wrap(op, q.name, err)
+	for {
+		l, err := q.ready(ctx, id)
+		if err != nil {
+			return nil, wrap(op, q.name, err)
+		}
+		s := l.shardOf(id)
+		reply, err := s.executor.Run(ctx, request(s))
+		again, err := q.again(ctx, l, err)
+		if err == nil {
+			err = reply.Shortfall
+		}
+		if !again {
+			return reply.Value, wrap(op, q.name, err)
+		}
+	}
 }
 
 // MaxAttempts returns how often a task may be claimed, 0 for any number: see
@@ -253,8 +271,8 @@ func (q *Queue) MaxAttempts() int {
 // Release or Bury of the entry takes the task from its holder, and an Extend gives the holder
 // more time. Look at State first.
 func (q *Queue) Get(ctx context.Context, id string) (Entry, error) {
-	value, err := q.byID(ctx, "get", id, func() redisexec.Request {
-		return scriptGet.Request(q.keys, id)
+	value, err := q.byID(ctx, "get", id, func(s *shard) redisexec.Request {
+		return scriptGet.Request(s.keys, id)
 	})
 	if err != nil {
 		return Entry{}, err
@@ -263,26 +281,89 @@ func (q *Queue) Get(ctx context.Context, id string) (Entry, error) {
 	return e, wrap("get", q.name, err)
 }
 
-// Stats counts the queue's tasks.
+// Stats counts the queue's tasks. With several shards it adds up what each has at about the same
+// time; the error is that of any of them. While Reshard moves the queue, what was not yet moved counts too,
+// except up to 250 tasks of each former shard that are on their way.
 func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 	if err := q.check("stats", ctx); err != nil {
 		return Stats{}, err
 	}
-	reply, err := q.executor.Run(ctx, scriptStats.Request(q.keys))
+	var all []Stats
+	err := q.onShards(ctx, func(l *layout) { all = make([]Stats, len(l.shards)) }, func(i int, s *shard) (err error) {
+		all[i], err = s.stats(ctx, s.keys)
+		return err
+	})
+	if l := q.layout(); err == nil && l.from != nil {
+		var left Stats
+		left, err = q.statsOfFormer(ctx, l)
+		all = append(all, left)
+	}
 	if err != nil {
 		return Stats{}, wrap("stats", q.name, err)
 	}
-	s, err := decodeStats(reply.Value)
-	return s, wrap("stats", q.name, err)
+	sum := all[0]
+	for _, s := range all[1:] {
+		sum = sum.plus(s)
+	}
+	return sum, nil
+}
+
+// statsOfFormer counts what was not yet moved.
+func (q *Queue) statsOfFormer(ctx context.Context, l *layout) (sum Stats, err error) {
+	all := make([]Stats, len(l.from.shards))
+	err = q.forShards(l.from, func(i int, s *shard) (err error) {
+		if l.drained[i].Load() {
+			return nil
+		}
+		all[i], err = s.stats(ctx, s.keys)
+		if errors.Is(err, redisexec.ErrWrongType) { // it was closed
+			all[i], err = s.stats(ctx, append([]any{s.companion(keyspace.MoveLeft)}, s.keys[1:]...))
+		}
+		return err
+	})
+	for _, s := range all {
+		sum = sum.plus(s)
+	}
+	return sum, err
+}
+
+// stats counts the tasks in the shard's keys.
+func (s *shard) stats(ctx context.Context, keys []any) (Stats, error) {
+	reply, err := s.executor.Run(ctx, scriptStats.Request(keys))
+	if err != nil {
+		return Stats{}, err
+	}
+	return decodeStats(reply.Value)
+}
+
+// plus returns the state of two shards.
+func (s Stats) plus(o Stats) Stats {
+	s.Due += o.Due
+	s.Scheduled += o.Scheduled
+	s.Dead += o.Dead
+	s.OldestDue = max(s.OldestDue, o.OldestDue)
+	if s.NextDue.IsZero() || !o.NextDue.IsZero() && o.NextDue.Before(s.NextDue) {
+		s.NextDue = o.NextDue
+	}
+	return s
 }
 
 // Purge removes every task and dead letter. The holders of leases learn of it by ErrStale.
-// After ErrUnknown it may be called again.
+// After ErrUnknown it may be called again. With several shards, those of which the error is not
+// have been purged, and those of which it is are as they were, except after ErrUnknown. While Reshard
+// moves the queue, the error is ErrUnavailable.
 func (q *Queue) Purge(ctx context.Context) error {
 	if err := q.check("purge", ctx); err != nil {
 		return err
 	}
-	_, err := q.executor.Run(ctx, scriptPurge.Request(q.keys))
+	var moving bool
+	err := q.onShards(ctx, func(l *layout) { moving = l.from != nil && q.refresh(ctx) == nil && q.layout() == l && !l.isDrained() }, func(_ int, s *shard) error {
+		if moving {
+			return fmt.Errorf("%w: the queue is being moved", ErrUnavailable)
+		}
+		_, err := s.executor.Run(ctx, scriptPurge.Request(s.keys))
+		return err
+	})
 	return wrap("purge", q.name, err)
 }
 

@@ -87,7 +87,7 @@ func appendOutcomes(to []Outcome, value any, n int) (outcomes []Outcome, next st
 }
 
 // exchangeParts is how many parts the reply of exchange.lua has: five that decodeClaimed decodes,
-// one for decodeFinished, and two that outlookIn reads.
+// one for decodeFinished, and two that outlookIn and headIn read.
 const exchangeParts = 8
 
 // decodeFinished decodes what exchange.lua says of n tasks that it was to finish.
@@ -211,11 +211,19 @@ func receiptIn(value any) string {
 // outlookIn returns what a reply that decodeClaimed has accepted says of the head: how far off
 // it is, at most an hour, and how many clients wait, 0 if the server has not counted them.
 func outlookIn(value any) (off time.Duration, clients int) {
-	list, _ := value.([]any)
-	us, _ := list[6].(int64)
-	n, _ := list[7].(int64)
-	return offOf(us), int(n)
+	n, _ := value.([]any)[7].(int64)
+	return max(headIn(value), 0), int(n)
 }
+
+// headIn returns what a reply that decodeClaimed has accepted says of the head: in what time it is
+// due, an hour for later or never, or negative, for how long it has been.
+func headIn(value any) time.Duration {
+	us, _ := value.([]any)[6].(int64)
+	return time.Duration(min(max(us, -longestDue), farOff.Microseconds())) * time.Microsecond
+}
+
+// longestDue is for how many microseconds a head is said to have been due at most.
+const longestDue = 9_000_000_000_000_000
 
 // offOf returns how far off the head is that is due in so many microseconds, or in an hour.
 func offOf(us int64) time.Duration {

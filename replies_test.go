@@ -54,6 +54,8 @@ func FuzzReplies(f *testing.F) {
 			require.NotEmpty(t, receiptIn(reply))
 			off, clients := outlookIn(reply)
 			require.True(t, off >= 0 && off <= time.Hour, off)
+			require.Equal(t, off, max(headIn(reply), 0))
+			require.True(t, headIn(reply) >= -longestDue*time.Microsecond, "no overflow")
 			_ = clients
 		}
 		_, entries, err := decodeEntries(reply)

@@ -16,33 +16,40 @@ import (
 //go:embed lua
 var lua embed.FS
 
-// The lock's scripts stand alone, and use one key or, with fences, two. The queue's,
+// The lock's scripts use no other prelude than publish, and one key or, with fences, two. The queue's,
 // except purge, begin with what they share: the files of lua/shared that are named behind
 // the policy, in this order. The policy is what RETRY says in the script's header.
 var (
 	scriptAcquire       = newScript("acquire", redisexec.Idempotent)
-	scriptRelease       = newScript("release", redisexec.Idempotent)
+	scriptRelease       = newScript("release", redisexec.Idempotent, "publish")
 	scriptAcquireFenced = newScript("acquire_fenced", redisexec.Idempotent)
-	scriptReleaseFenced = newScript("release_fenced", redisexec.Idempotent)
+	scriptReleaseFenced = newScript("release_fenced", redisexec.Idempotent, "publish")
 	scriptExtend        = newScript("extend", redisexec.Idempotent)
 	scriptInspect       = newScript("inspect", redisexec.ReadOnly)
-	scriptForce         = newScript("force", redisexec.Never)
+	scriptForce         = newScript("force", redisexec.Never, "publish")
 
-	scriptEnqueue    = newScript("enqueue", redisexec.Never, "prelude", "new", "wake", "batch", "read", "fields", "put")
-	scriptExchange   = newScript("exchange", redisexec.Never, "prelude", "wake", "read", "plain", "fields", "due", "finish")
+	scriptEnqueue    = newScript("enqueue", redisexec.Never, "prelude", "publish", "waiters", "new", "wake", "batch", "read", "fields", "put")
+	scriptExchange   = newScript("exchange", redisexec.Never, "prelude", "publish", "waiters", "wake", "read", "plain", "fields", "due", "finish")
 	scriptPop        = newScript("pop", redisexec.Never, "prelude", "read", "fields", "due")
 	scriptPeek       = newScript("peek", redisexec.ReadOnly, "prelude", "read", "fields", "page", "due")
 	scriptHeartbeat  = newScript("heartbeat", redisexec.Idempotent, "prelude", "fields")
-	scriptGiveBack   = newScript("giveback", redisexec.Idempotent, "prelude", "wake", "fields")
-	scriptBury       = newScript("bury", redisexec.Idempotent, "prelude", "wake", "fields")
+	scriptGiveBack   = newScript("giveback", redisexec.Idempotent, "prelude", "publish", "waiters", "wake", "fields")
+	scriptBury       = newScript("bury", redisexec.Idempotent, "prelude", "publish", "waiters", "wake", "fields")
 	scriptDead       = newScript("dead", redisexec.ReadOnly, "prelude", "fields", "page")
-	scriptRevive     = newScript("revive", redisexec.Never, "prelude", "wake", "fields")
-	scriptCancel     = newScript("cancel", redisexec.Never, "prelude", "fields")
-	scriptReschedule = newScript("reschedule", redisexec.Never, "prelude", "wake", "fields")
+	scriptRevive     = newScript("revive", redisexec.Never, "prelude", "publish", "waiters", "wake", "fields")
+	scriptCancel     = newScript("cancel", redisexec.Never, "prelude", "publish", "fields")
+	scriptReschedule = newScript("reschedule", redisexec.Never, "prelude", "publish", "waiters", "wake", "fields")
 	scriptGet        = newScript("get", redisexec.ReadOnly, "prelude", "fields")
-	scriptNext       = newScript("next", redisexec.ReadOnly, "prelude")
+	scriptNext       = newScript("next", redisexec.ReadOnly, "prelude", "waiters")
+	scriptNextMany   = addScript("next_many", nextMany(scriptNext.Source()), redisexec.ReadOnly)
 	scriptStats      = newScript("stats", redisexec.ReadOnly, "prelude")
 	scriptPurge      = newScript("purge", redisexec.Never)
+
+	scriptLayout       = newScript("layout", redisexec.Idempotent)
+	scriptReshardBegin = newScript("reshard_begin", redisexec.Idempotent)
+	scriptReshardTake  = newScript("reshard_take", redisexec.Idempotent, "prelude", "publish", "read", "reshard")
+	scriptReshardPut   = newScript("reshard_put", redisexec.Idempotent, "prelude", "publish", "waiters", "wake")
+	scriptReshardEnd   = newScript("reshard_end", redisexec.Idempotent, "publish")
 )
 
 // scripts is all of them, by name.
@@ -53,9 +60,23 @@ func newScript(name string, retry redisexec.RetryPolicy, preludes ...string) *re
 	for _, part := range preludes {
 		source += luaFile("shared/" + part + ".lua")
 	}
-	source += luaFile(name + ".lua")
+	return addScript(name, source+luaFile(name+".lua"), retry)
+}
+
+func addScript(name, source string, retry redisexec.RetryPolicy) *redisexec.Script {
 	scripts[name] = redisexec.NewScript(source, digestOf(name), retry)
 	return scripts[name]
+}
+
+// nextMany makes the script that looks at up to maxLook queues of the one that looks at one: its
+// last line is repeated, so that each call names its key literally, as in all scripts.
+func nextMany(source string) string {
+	body := strings.TrimSuffix(source, "\n")
+	last := body[strings.LastIndexByte(body, '\n')+1:] + "\n"
+	for i := 2; i <= maxLook; i++ {
+		source += strings.ReplaceAll(last, "[1]", fmt.Sprintf("[%d]", i))
+	}
+	return source
 }
 
 func digestOf(name string) string {

@@ -13,7 +13,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -57,8 +59,8 @@ func TestScriptsAreUsed(t *testing.T) {
 // task out reads one.
 func TestScripts_PayloadsStandApart(t *testing.T) {
 	allowed := map[string][]string{
-		`'HSET', tasks|'HSET', KEYS\[2\]`:                {"enqueue.lua", "shared/batch.lua", "shared/new.lua", "shared/put.lua"},
-		`'H[A-Z]*GET[A-Z]*', (tasks|KEYS)|reader\(tasks`: {"dead.lua", "get.lua", "shared/read.lua"},
+		`'HSET', KEYS\[2\]`:             {"enqueue.lua", "reshard_put.lua", "shared/batch.lua", "shared/new.lua", "shared/put.lua"},
+		`'H[A-Z]*GET[A-Z]*', KEYS\[2\]`: {"dead.lua", "get.lua", "shared/read.lua", "shared/reshard.lua"},
 	}
 	for use, want := range allowed {
 		var users []string
@@ -71,6 +73,63 @@ func TestScripts_PayloadsStandApart(t *testing.T) {
 		}))
 		require.Equal(t, want, users, use)
 	}
+}
+
+// TestScripts_KeysAreLiteral: each call of a script names its key as KEYS[n] in that place.
+// Clusters behind a proxy reject a script that has a variable there.
+func TestScripts_KeysAreLiteral(t *testing.T) {
+	comment, call := regexp.MustCompile(`--.*`), regexp.MustCompile(`\bredis\s*\.\s*p?call\b`)
+	literal := regexp.MustCompile(`^redis\.p?call\('([A-Z]+)'(, KEYS\[[1-9][0-9]*\])*(, |\))`)
+	keyless := []string{"PUBLISH", "PUBSUB", "SPUBLISH", "TIME"}
+	for name, script := range scripts {
+		source := comment.ReplaceAllString(script.Source(), "")
+		calls := call.FindAllStringIndex(source, -1)
+		require.NotEmpty(t, calls, name)
+		for _, at := range calls {
+			text, _, _ := strings.Cut(source[at[0]:], "\n")
+			found := literal.FindStringSubmatch(text)
+			require.NotNil(t, found, "%s: %s", name, text)
+			require.Equal(t, slices.Contains(keyless, found[1]), found[2] == "", "%s: %s", name, text)
+		}
+		require.NotRegexp(t, `\bKEYS\b[^\[]`, strings.ReplaceAll(source, "#KEYS", ""), "%s: an alias of KEYS", name)
+		require.NotRegexp(t, `=\s*KEYS\[`, source, "%s: an alias of a key", name)
+	}
+}
+
+// TestScripts_ArgumentListsAreBounded: no call has more than 1000 arguments, even when a claim finds
+// a thousand entries to set aside or tasks that a foreign producer has put back.
+func TestScripts_ArgumentListsAreBounded(t *testing.T) {
+	const counted = `local real = redis
+local function bounded(call)
+  return function(...)
+    if select('#', ...) > 1001 then error('too many arguments of ' .. (...)) end
+    return call(...)
+  end
+end
+local redis = setmetatable({ call = bounded(real.call), pcall = bounded(real.pcall) }, { __index = real })
+`
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		rdb, ctx := s.Client(t), t.Context()
+		for field, left := range map[string]string{"malformed": "malformed", "1:dead:reason": "back"} {
+			for name, args := range map[string][]any{"exchange": {"channel", "250", "30", "0"}, "pop": {"250"}} {
+				q, err := NewQueue(rdb, redistest.Name(t)+name+left)
+				require.NoError(t, err)
+				var keys []string
+				for _, key := range q.layout().only().keys {
+					keys = append(keys, key.(string))
+				}
+				pipeline := rdb.Pipeline()
+				for i := range 1200 {
+					pipeline.ZAdd(ctx, keys[0], redis.Z{Score: 1, Member: i})
+					pipeline.HSet(ctx, keys[3], i, field)
+					pipeline.ZAdd(ctx, keys[2], redis.Z{Score: 1, Member: i})
+				}
+				_, err = pipeline.Exec(ctx)
+				require.NoError(t, err)
+				require.NoError(t, rdb.Eval(ctx, counted+scripts[name].Source(), keys, args...).Err(), "%s %s", name, field)
+			}
+		}
+	})
 }
 
 // retries are the retry policies as the scripts' headers name them.

@@ -1,12 +1,14 @@
 package sluice
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
@@ -21,26 +23,30 @@ import (
 // finished. ErrUnknown: each may or may not have been; calling again is safe, and a task
 // that had been finished is stale then. Up to 250 are finished atomically at a time; after
 // an error those of earlier steps have been, except those that a *StaleError beside it
-// names.
+// names. With several shards that is so for each: one that fails keeps no other from its tasks.
 //
 // Calls of many goroutines on one Queue at the same time are sent together, by one script.
 func (q *Queue) Dequeue(ctx context.Context, es ...Entry) error {
-	return q.settle(ctx, "dequeue", es, decodeFinished, func(ctx context.Context, part []Entry) (redisexec.Reply, error) {
+	return q.settle(ctx, "dequeue", es, (*shard).dequeue)
+}
+
+func (s *shard) dequeue(ctx context.Context, es []Entry) (stale []string, done int, failed error) {
+	return settle(ctx, es, decodeFinished, func(ctx context.Context, part []Entry) (redisexec.Reply, error) {
 		claims, bytes := make([]taskloop.Item, len(part)), 0
 		for i, e := range part {
 			claims[i] = taskloop.Item{ID: e.ID, Receipt: receiptOf(e)}
 			bytes += len(e.ID)
 		}
-		return runMerged(ctx, q, q.dequeues, claims, len(part), bytes, q.dequeueRequest)
+		return runMerged(ctx, s, s.dequeues, claims, len(part), bytes, s.dequeueRequest)
 	})
 }
 
-func (q *Queue) dequeueRequest(claims []taskloop.Item) redisexec.Request {
-	return q.exchangeRequest(claims, 0, 0)
+func (s *shard) dequeueRequest(claims []taskloop.Item) redisexec.Request {
+	return s.replicated(s.exchangeRequest(claims, 0, 0))
 }
 
 // commitDequeues sends a group of Dequeue calls, those with the same receipt together.
-func (q *Queue) commitDequeues(calls []*mergedCall[[]taskloop.Item]) {
+func (s *shard) commitDequeues(calls []*mergedCall[[]taskloop.Item]) {
 	slices.SortStableFunc(calls, func(a, b *mergedCall[[]taskloop.Item]) int {
 		return strings.Compare(a.Arg[0].Receipt, b.Arg[0].Receipt)
 	})
@@ -48,13 +54,13 @@ func (q *Queue) commitDequeues(calls []*mergedCall[[]taskloop.Item]) {
 	for _, call := range calls {
 		claims = append(claims, call.Arg...)
 	}
-	commit(q, calls, q.dequeueRequest(claims), func(rest any, sent time.Time) {
-		left := len(claims)
+	commit(s, calls, s.dequeueRequest(claims), func(result redisexec.Result, sent time.Time) {
+		rest, left := result.Value, len(claims)
 		for _, call := range calls {
 			var mine any
 			mine, rest = cutFinished(rest, len(call.Arg), left)
 			left -= len(call.Arg)
-			call.Settle(merged{redisexec.Result{Value: mine}, sent})
+			call.Settle(merged{redisexec.Result{Value: mine, Shortfall: result.Shortfall}, sent})
 		}
 	})
 }
@@ -66,8 +72,10 @@ func (q *Queue) Retry(ctx context.Context, e Entry, delay time.Duration) error {
 	if err := checkDelay(delay); err != nil {
 		return fmt.Errorf("sluice: retry: %w", err)
 	}
-	return q.settleAlone(ctx, "retry", scriptGiveBack, []Entry{e}, func(args []any, e Entry) []any {
-		return appendGiveBack(args, e.ID, receiptOf(e), delay, attemptCounts)
+	return q.settle(ctx, "retry", []Entry{e}, func(s *shard, ctx context.Context, es []Entry) (stale []string, done int, failed error) {
+		return s.settleAlone(ctx, scriptGiveBack, es, func(args []any, e Entry) []any {
+			return appendGiveBack(args, e.ID, receiptOf(e), delay, attemptCounts)
+		})
 	})
 }
 
@@ -75,7 +83,11 @@ func (q *Queue) Retry(ctx context.Context, e Entry, delay time.Duration) error {
 // count. Where a new version was Deferred, that one takes its place. ErrStale and
 // ErrUnknown as for Dequeue.
 func (q *Queue) Release(ctx context.Context, es ...Entry) error {
-	return q.settleAlone(ctx, "release", scriptGiveBack, es, func(args []any, e Entry) []any {
+	return q.settle(ctx, "release", es, (*shard).release)
+}
+
+func (s *shard) release(ctx context.Context, es []Entry) (stale []string, done int, failed error) {
+	return s.settleAlone(ctx, scriptGiveBack, es, func(args []any, e Entry) []any {
 		return appendGiveBack(args, e.ID, receiptOf(e), 0, attemptDoesNotCount)
 	})
 }
@@ -88,8 +100,10 @@ func (q *Queue) Release(ctx context.Context, es ...Entry) error {
 // time, and the old one is gone: an ID is in a queue once. ErrStale and ErrUnknown as for
 // Dequeue. It works on a full server.
 func (q *Queue) Bury(ctx context.Context, e Entry, reason string) error {
-	return q.settleAlone(ctx, "bury", scriptBury, []Entry{e}, func(args []any, e Entry) []any {
-		return appendBury(args, e.ID, receiptOf(e), cut(reason, maxReason))
+	return q.settle(ctx, "bury", []Entry{e}, func(s *shard, ctx context.Context, es []Entry) (stale []string, done int, failed error) {
+		return s.settleAlone(ctx, scriptBury, es, func(args []any, e Entry) []any {
+			return appendBury(args, e.ID, receiptOf(e), cut(reason, maxReason))
+		})
 	})
 }
 
@@ -102,9 +116,9 @@ const (
 // exchangeRequest returns a request that finishes tasks, of which exchange.lua is given those
 // in a row with the same receipt as a group, and then claims up to n. Only what claims nothing
 // may be repeated.
-func (q *Queue) exchangeRequest(finish []taskloop.Item, n int, lease time.Duration) redisexec.Request {
+func (s *shard) exchangeRequest(finish []taskloop.Item, n int, lease time.Duration) redisexec.Request {
 	args := make([]any, 0, 6+2*len(finish))
-	args = append(args, q.channel, n, micros(ceilMicros(lease)), q.options.maxAttempts)
+	args = append(args, s.announce, n, micros(ceilMicros(lease)), s.options.maxAttempts)
 	for len(finish) > 0 {
 		receipt, size := finish[0].Receipt, 1
 		for size < len(finish) && finish[size].Receipt == receipt {
@@ -116,7 +130,7 @@ func (q *Queue) exchangeRequest(finish []taskloop.Item, n int, lease time.Durati
 		}
 		finish = finish[size:]
 	}
-	r := scriptExchange.Request(q.keys, args...)
+	r := scriptExchange.Request(s.keys, args...)
 	if n == 0 {
 		r.Retry = redisexec.Idempotent
 	}
@@ -134,22 +148,23 @@ func appendBury(args []any, id, receipt, reason string) []any {
 }
 
 // settleAlone runs a script that ends leases.
-func (q *Queue) settleAlone(ctx context.Context, op string, script *redisexec.Script, es []Entry,
+func (s *shard) settleAlone(ctx context.Context, script *redisexec.Script, es []Entry,
 	appendArgs func(args []any, e Entry) []any,
-) error {
-	return q.settle(ctx, op, es, decodeAnswers, func(ctx context.Context, part []Entry) (redisexec.Reply, error) {
+) (stale []string, done int, failed error) {
+	return settle(ctx, es, decodeAnswers, func(ctx context.Context, part []Entry) (redisexec.Reply, error) {
 		args := make([]any, 1, 1+4*len(part))
-		args[0] = q.channel
+		args[0] = s.announce
 		for _, e := range part {
 			args = appendArgs(args, e)
 		}
-		return q.executor.Run(ctx, script.Request(q.keys, args...))
+		return s.executor.Run(ctx, s.replicated(script.Request(s.keys, args...)))
 	})
 }
 
-// settle ends leases, and sorts out the answers. run carries out what is a group at most.
-func (q *Queue) settle(ctx context.Context, op string, es []Entry, decode func(value any, n int) ([]taskloop.Answer, error),
-	run func(ctx context.Context, part []Entry) (redisexec.Reply, error),
+// settle ends leases. run does it for those of one shard, and returns which were stale, and how many
+// it has dealt with.
+func (q *Queue) settle(ctx context.Context, op string, es []Entry,
+	run func(s *shard, ctx context.Context, es []Entry) (stale []string, done int, failed error),
 ) error {
 	if err := q.check(op, ctx); err != nil {
 		return err
@@ -159,8 +174,23 @@ func (q *Queue) settle(ctx context.Context, op string, es []Entry, decode func(v
 			return fmt.Errorf("sluice: %s: %w", op, err)
 		}
 	}
+	var mu sync.Mutex // guards stale
 	var stale []string
-	var failed error
+	failed := inParts(ctx, q, es, func(e Entry) string { return e.ID }, func(p part[Entry]) (int, error) {
+		some, done, err := run(p.shard, ctx, p.tasks)
+		mu.Lock()
+		defer mu.Unlock()
+		stale = append(stale, some...)
+		return done, err
+	})
+	return settleError(op, q.name, failed, stale)
+}
+
+// settle ends leases in one shard, and sorts out the answers. run carries out what is a group
+// at most.
+func settle(ctx context.Context, es []Entry, decode func(value any, n int) ([]taskloop.Answer, error),
+	run func(ctx context.Context, part []Entry) (redisexec.Reply, error),
+) (stale []string, done int, failed error) {
 	for part := range slices.Chunk(es, maxGroup) {
 		reply, err := run(ctx, part)
 		var answers []taskloop.Answer
@@ -168,12 +198,14 @@ func (q *Queue) settle(ctx context.Context, op string, es []Entry, decode func(v
 			answers, err = decode(reply.Value, len(part))
 		}
 		if err != nil {
-			failed = err
-			break
+			return stale, done, err
 		}
+		done += len(part)
+		ended := false
 		for i, answer := range answers {
 			switch {
 			case answer.IsAccepted():
+				ended = true
 			case answer == taskloop.Malformed:
 				failed = ErrCorrupt
 			case reply.Ambiguous:
@@ -182,8 +214,11 @@ func (q *Queue) settle(ctx context.Context, op string, es []Entry, decode func(v
 				stale = append(stale, part[i].ID)
 			}
 		}
+		if ended && reply.Shortfall != nil {
+			return stale, done, cmp.Or(failed, reply.Shortfall)
+		}
 	}
-	return settleError(op, q.name, failed, stale)
+	return stale, done, failed
 }
 
 // settleError joins what failed with the tasks that were stale.
@@ -219,11 +254,13 @@ func (q *Queue) extend(ctx context.Context, op string, e Entry, lease time.Durat
 	if err != nil {
 		return fmt.Errorf("sluice: %s: %w", op, err)
 	}
-	reply, err := q.executor.Run(ctx, q.heartbeatRequest(e.ID, receiptOf(e), lease))
+	value, err := q.byID(ctx, op, e.ID, func(s *shard) redisexec.Request {
+		return s.heartbeatRequest(e.ID, receiptOf(e), lease)
+	})
 	if err != nil {
-		return wrap(op, q.name, err)
+		return err
 	}
-	answer, err := decodeAnswer(reply.Value)
+	answer, err := decodeAnswer(value)
 	switch {
 	case err != nil:
 	case answer == taskloop.Malformed:
@@ -234,8 +271,8 @@ func (q *Queue) extend(ctx context.Context, op string, e Entry, lease time.Durat
 	return wrap(op, q.name, err)
 }
 
-func (q *Queue) heartbeatRequest(id, receipt string, lease time.Duration) redisexec.Request {
-	return scriptHeartbeat.Request(q.keys, id, receipt, micros(ceilMicros(lease)))
+func (s *shard) heartbeatRequest(id, receipt string, lease time.Duration) redisexec.Request {
+	return scriptHeartbeat.Request(s.keys, id, receipt, micros(ceilMicros(lease)))
 }
 
 func checkReceipt(e Entry) error {

@@ -2,25 +2,172 @@ package sluice
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/notify"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/taskloop"
 )
 
-// source is a Queue as a worker's run loop sees it: a taskloop.Source. It builds the
-// requests and decodes the replies.
+// source is a Queue as a worker's run loop sees it: a taskloop.Source. It builds the requests and
+// decodes the replies.
 type source struct {
-	queue *Queue
-	lease time.Duration
+	queue    *Queue
+	lease    time.Duration
+	refused  context.CancelCauseFunc // ends the run
+	canceled cancellations
+	heard    atomic.Pointer[layout] // that canceled was told of last
+}
+
+// cancellations brings the IDs of tasks that are cancelled while they are leased, in any shard, also of a
+// layout to which the queue is moved later.
+type cancellations struct {
+	mu       sync.Mutex // guards what follows
+	listener *notify.Listener
+	layout   *layout // whose channels are among those below
+	channels []string
+}
+
+// join begins to listen, and returns where the IDs come.
+func (c *cancellations) join(q *Queue) <-chan string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.listener = q.client.notifier.JoinMessages()
+	c.add(q, q.layout())
+	return c.listener.Messages
+}
+
+// follow listens to the channels of a layout too. What was cancelled before is found out by the next extension.
+func (c *cancellations) follow(q *Queue, l *layout) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.listener != nil && c.layout != l {
+		c.add(q, l)
+	}
+}
+
+// add adds the channels of a layout. The mutex is held.
+func (c *cancellations) add(q *Queue, l *layout) {
+	channels := slices.DeleteFunc(l.canceledChannels(), func(channel string) bool { return slices.Contains(c.channels, channel) })
+	q.client.notifier.JoinAlso(c.listener, channels...)
+	c.layout, c.channels = l, append(c.channels, channels...)
+}
+
+// leave ends the listening.
+func (c *cancellations) leave(q *Queue) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	q.client.notifier.LeaveAll(c.channels, c.listener)
+	c.listener = nil
+}
+
+// Shards returns how many shards the queue has.
+func (s *source) Shards() int {
+	l := s.queue.layout()
+	if s.heard.Swap(l) != l {
+		s.canceled.follow(s.queue, l)
+	}
+	return len(l.shards)
+}
+
+// ShardOf returns the shard of the task with an ID.
+func (s *source) ShardOf(id string) int { return s.queue.layout().indexOf(id) }
+
+// readyFor is how long a source tries to find out which layout its queue has, and to bring tasks to
+// their new shards.
+const readyFor = 5 * time.Second
+
+// ready returns a shard, and the layout that has it, for operations on tasks. The error is
+// taskloop.ErrMoved if the queue has another layout by now than the one of which the loop knows.
+func (s *source) ready(shard int, tasks func() []string) (*layout, *shard, error) {
+	l, known := s.queue.layout(), s.queue.known.Load()
+	if shard >= len(l.shards) {
+		return nil, nil, taskloop.ErrMoved
+	}
+	if known && l.from == nil && len(l.shards) == 1 {
+		return l, l.shards[shard], nil
+	}
+	ids := tasks()
+	if !known || l.from != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), readyFor)
+		defer cancel()
+		now, err := s.queue.ready(ctx, ids...)
+		switch {
+		case err != nil:
+			if errors.Is(err, ErrInvalid) {
+				s.refused(err)
+			}
+			return nil, nil, err
+		case now != l:
+			return nil, nil, taskloop.ErrMoved
+		}
+	}
+	for _, id := range ids {
+		if l.indexOf(id) != shard {
+			return nil, nil, taskloop.ErrMoved
+		}
+	}
+	return l, l.shards[shard], nil
+}
+
+// again takes the error of a request to a shard of a layout. If the shard was closed, it finds out
+// which layout the queue has, and returns taskloop.ErrMoved.
+func (s *source) again(l *layout, err error) error {
+	if err == nil && s.queue.known.Load() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), readyFor)
+	defer cancel()
+	moved, err := s.queue.again(ctx, l, err)
+	if moved {
+		return taskloop.ErrMoved
+	}
+	if errors.Is(err, ErrInvalid) {
+		s.refused(err)
+	}
+	return err
 }
 
 // Exchange sends reports and a claim in one pipeline. Tasks are finished by the script that
 // claims. If the server rejects that, there is one script for each: to be denied what claims is
 // no reason not to finish.
-func (s *source) Exchange(reports []taskloop.Report, claim int) ([]taskloop.ReportResult, taskloop.ClaimResult) {
+func (s *source) Exchange(shard int, reports []taskloop.Report, claim int) ([]taskloop.ReportResult, taskloop.ClaimResult) {
+	results := make([]taskloop.ReportResult, len(reports))
+	var claimed taskloop.ClaimResult
+	l, sh, err := s.ready(shard, func() []string { return idsIn(reports) })
+	if err == nil {
+		claimed = s.exchange(sh, reports, claim, results)
+	} else {
+		for i := range results {
+			results[i] = taskloop.ReportResult{Outcome: redisexec.NotSent, Err: err}
+		}
+		claimed = taskloop.ClaimResult{Outcome: redisexec.NotSent, Err: err}
+		return results, claimed
+	}
+	for i := range results {
+		results[i].Err = s.again(l, results[i].Err)
+	}
+	claimed.Err = s.again(l, claimed.Err)
+	return results, claimed
+}
+
+// idsIn returns the IDs of the tasks in reports.
+func idsIn(reports []taskloop.Report) (ids []string) {
+	for _, r := range reports {
+		for i := range r.Items {
+			ids = append(ids, r.Items[i].ID)
+		}
+	}
+	return ids
+}
+
+// exchange is Exchange with a shard. It fills in the results.
+func (s *source) exchange(sh *shard, reports []taskloop.Report, claim int, results []taskloop.ReportResult) taskloop.ClaimResult {
 	requests := make([]redisexec.Request, 0, len(reports)+1)
 	var finish []taskloop.Item
 	joined := -1 // the report that the claim's script carries out
@@ -28,46 +175,45 @@ func (s *source) Exchange(reports []taskloop.Report, claim int) ([]taskloop.Repo
 		if r.Operation == taskloop.Finish && claim > 0 {
 			finish, joined = r.Items, i
 		} else {
-			requests = append(requests, s.reportRequest(r))
+			requests = append(requests, sh.reportRequest(r))
 		}
 	}
 	if claim > 0 {
-		requests = append(requests, s.queue.exchangeRequest(finish, claim, s.lease))
+		requests = append(requests, sh.exchangeRequest(finish, claim, s.lease))
 	}
-	mark, sent := s.queue.watcher.mark(), time.Now()
-	answers := s.queue.executor.SendAll(context.Background(), requests)
+	mark, sent := sh.watcher.mark(), time.Now()
+	answers := sh.executor.SendAll(context.Background(), requests)
 	claimed := answers[len(answers)-1]
 	if joined >= 0 {
 		finished := claimed
-		if claimed.Outcome == redisexec.Rejected {
-			apart := s.queue.executor.SendAll(context.Background(), []redisexec.Request{
-				s.queue.exchangeRequest(finish, 0, 0), s.queue.exchangeRequest(nil, claim, s.lease),
+		if claimed.Outcome == redisexec.Rejected && !errors.Is(claimed.Err, redisexec.ErrWrongType) {
+			apart := sh.executor.SendAll(context.Background(), []redisexec.Request{
+				sh.exchangeRequest(finish, 0, 0), sh.exchangeRequest(nil, claim, s.lease),
 			})
 			finished, claimed = apart[0], apart[1]
 		}
 		answers = slices.Insert(answers, joined, finished)
 	}
-	results := make([]taskloop.ReportResult, len(reports))
 	for i, r := range reports {
 		results[i] = decodeReport(answers[i], r)
 	}
 	if claim == 0 {
-		return results, taskloop.ClaimResult{}
+		return taskloop.ClaimResult{}
 	}
 	tasks := decodeClaim(claimed)
 	if tasks.Outcome == redisexec.Done && tasks.Err == nil {
-		s.queue.watcher.claimed(mark, sent, claimed.Value, len(tasks.Tasks))
+		sh.watcher.claimed(mark, sent, claimed.Value, len(tasks.Tasks))
 	}
-	return results, tasks
+	return tasks
 }
 
 // reportRequest returns the request of a report.
-func (s *source) reportRequest(r taskloop.Report) redisexec.Request {
+func (s *shard) reportRequest(r taskloop.Report) redisexec.Request {
 	if r.Operation == taskloop.Finish {
-		return s.queue.exchangeRequest(r.Items, 0, 0)
+		return s.exchangeRequest(r.Items, 0, 0)
 	}
 	args := make([]any, 1, 1+4*len(r.Items))
-	args[0] = s.queue.channel
+	args[0] = s.announce
 	for i := range r.Items {
 		switch item := &r.Items[i]; item.Disposition.Action {
 		case taskloop.Retry:
@@ -79,7 +225,7 @@ func (s *source) reportRequest(r taskloop.Report) redisexec.Request {
 		case taskloop.Complete: // see above
 		}
 	}
-	return reportScripts[r.Operation].Request(s.queue.keys, args...)
+	return reportScripts[r.Operation].Request(s.keys, args...)
 }
 
 var reportScripts = [...]*redisexec.Script{taskloop.GiveBack: scriptGiveBack, taskloop.Bury: scriptBury}
@@ -106,19 +252,26 @@ func decodeClaim(r redisexec.Result) taskloop.ClaimResult {
 		result.Err = fmt.Errorf("claim: %w", err)
 		return result
 	}
-	result.Tasks, result.More, result.Receipt = tasks, seen > 0, receiptIn(r.Value)
+	result.Tasks, result.More, result.Receipt, result.Head = tasks, seen > 0, receiptIn(r.Value), headIn(r.Value)
 	return result
 }
 
-// Extend sends extensions in one pipeline.
-func (s *source) Extend(ctx context.Context, items []taskloop.Item) []taskloop.ExtendResult {
+// Extend sends extensions to a shard in one pipeline.
+func (s *source) Extend(ctx context.Context, shard int, items []taskloop.Item) []taskloop.ExtendResult {
+	results := make([]taskloop.ExtendResult, len(items))
+	l, sh, err := s.ready(shard, func() []string { return idsIn([]taskloop.Report{{Items: items}}) })
+	if err != nil {
+		for i := range results {
+			results[i] = taskloop.ExtendResult{Outcome: redisexec.NotSent, Err: err}
+		}
+		return results
+	}
 	requests := make([]redisexec.Request, len(items))
 	for i, item := range items {
-		requests[i] = s.queue.heartbeatRequest(item.ID, item.Receipt, s.lease)
+		requests[i] = sh.heartbeatRequest(item.ID, item.Receipt, s.lease)
 	}
-	results := make([]taskloop.ExtendResult, len(items))
-	for i, r := range s.queue.executor.Pipeline(ctx, requests) {
-		results[i] = taskloop.ExtendResult{Outcome: r.Outcome, Err: r.Err}
+	for i, r := range sh.executor.Pipeline(ctx, requests) {
+		results[i] = taskloop.ExtendResult{Outcome: r.Outcome, Err: s.again(l, r.Err)}
 		if r.Outcome == redisexec.Done {
 			results[i].Answer, results[i].Err = decodeAnswer(r.Value)
 		}
@@ -126,8 +279,20 @@ func (s *source) Extend(ctx context.Context, items []taskloop.Item) []taskloop.E
 	return results
 }
 
-// Wait waits until a task may be due.
-func (s *source) Wait(ctx context.Context) error { return s.queue.Wait(ctx) }
+// Wait waits until a task of a shard may be due, or the queue has another layout.
+func (s *source) Wait(ctx context.Context, shard int) error {
+	l, sh, err := s.ready(shard, func() []string { return nil })
+	if err == nil {
+		err = sh.watcher.wait(ctx)
+		if ctx.Err() == nil {
+			err = s.again(l, err)
+		}
+	}
+	if errors.Is(err, taskloop.ErrMoved) {
+		return nil
+	}
+	return wrap("wait", s.queue.name, err)
+}
 
 // Start runs a job in a goroutine of the executor's.
 func (s *source) Start(job redisexec.Job) { s.queue.executor.Start(job) }

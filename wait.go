@@ -2,18 +2,14 @@ package sluice
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/sluice-go/sluice/internal/background"
 	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/notify"
-	"github.com/sluice-go/sluice/internal/redisexec"
 )
 
 // Wait sleeps until a task may be due, and returns nil then. It ends when the queue's earliest
@@ -35,6 +31,9 @@ import (
 // another task, it returns at once. So a loop around it never spins on a task that stays and
 // that nothing takes. One that claims the task and releases it again does spin: Retry it.
 //
+// With several shards, a task of any ends it. The error of one is returned if nothing is due in the
+// others for a poll interval.
+//
 // The error is ctx.Err() when ctx ends, or that of a poll that failed: the caller comes
 // back after a pause.
 func (q *Queue) Wait(ctx context.Context) error {
@@ -44,7 +43,21 @@ func (q *Queue) Wait(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return wrap("wait", q.name, err)
 	}
-	return wrap("wait", q.name, q.watcher.wait(ctx))
+	for {
+		l, err := q.ready(ctx)
+		if err != nil {
+			return wrap("wait", q.name, err)
+		}
+		if len(l.shards) == 1 {
+			err = l.only().watcher.wait(ctx)
+		} else {
+			err = l.wait(ctx, q.options.poll)
+		}
+		again, err := q.again(ctx, l, err)
+		if !again {
+			return wrap("wait", q.name, err)
+		}
+	}
 }
 
 const (
@@ -63,10 +76,10 @@ const (
 	clockMargin = time.Microsecond
 )
 
-// watcher waits for the tasks of a queue, for all callers of Wait: one goroutine, that of the
+// watcher waits for the tasks of a shard, for all callers of Wait: one goroutine, that of the
 // current watch. The first caller starts it. It ends with the last one.
 type watcher struct {
-	queue  *Queue
+	shard  *shard
 	client *client
 
 	mu        sync.Mutex // guards what follows
@@ -80,7 +93,13 @@ type watcher struct {
 
 // waiter is a caller of Wait.
 type waiter struct {
-	told chan error // cap 1; nil for a task that may be due
+	told chan<- notice // with room for one of each shard
+}
+
+// notice is what a caller is told: of a task that may be due, or of an error.
+type notice struct {
+	from *watcher
+	err  error
 }
 
 // told is the head for which callers were told last.
@@ -110,27 +129,28 @@ type watch struct {
 }
 
 func (w *watcher) wait(ctx context.Context) error {
-	return w.waitFor(ctx, w.enter())
+	told := make(chan notice, 1)
+	return w.waitFor(ctx, w.enter(told), told)
 }
 
 // waitFor waits until a caller is told, or ctx ends.
-func (w *watcher) waitFor(ctx context.Context, p *waiter) error {
+func (w *watcher) waitFor(ctx context.Context, p *waiter, told <-chan notice) error {
 	select {
-	case err := <-p.told:
-		return err
+	case n := <-told:
+		return n.err
 	case <-ctx.Done():
 	}
-	if !w.exit(p) && <-p.told == nil {
+	if !w.exit(p) && (<-told).err == nil {
 		w.tellNext()
 	}
 	return ctx.Err()
 }
 
 // enter adds a caller, and starts a watch if there is none.
-func (w *watcher) enter() *waiter {
+func (w *watcher) enter(told chan<- notice) *waiter {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	p := &waiter{told: make(chan error, 1)}
+	p := &waiter{told}
 	w.waiters = append(w.waiters, p)
 	if w.current == nil {
 		ctx, stop := context.WithCancel(context.Background())
@@ -165,7 +185,7 @@ func (w *watcher) stopIfDone() {
 func (w *watcher) tell(n int, err error) {
 	n = min(n, len(w.waiters))
 	for _, p := range w.waiters[:n] {
-		p.told <- err
+		p.told <- notice{w, err}
 	}
 	w.waiters = slices.Delete(w.waiters, 0, n)
 	w.stopIfDone()
@@ -204,7 +224,7 @@ func (w *watcher) next(this *watch) (outlook, bool) {
 		w.told.at = now
 		w.share.late = o.due.After(this.began) && now.Sub(o.due) > lateAfter
 		o.known, o.askAt = false, time.Time{}
-		o.lookAt = now.Add(min(max(passOnAfter, w.pause()), w.queue.options.poll))
+		o.lookAt = now.Add(min(max(passOnAfter, w.pause()), w.shard.options.poll))
 		w.tell(o.callers, nil)
 	}
 	return *o, w.current == this
@@ -215,7 +235,7 @@ func (w *watcher) pause() time.Duration {
 	if w.told.head == "" {
 		return 0
 	}
-	return backoff.Exponential(firstPause, min(lastPause, w.queue.options.poll), w.told.times-1)
+	return backoff.Exponential(firstPause, min(lastPause, w.shard.options.poll), w.told.times-1)
 }
 
 // popped takes whether a Pop has brought tasks. If it has, the next head is told at once,
@@ -231,7 +251,7 @@ func (w *watcher) popped(brought bool) {
 
 // resume finds out, for a new watch, whether the outlook is good.
 func (w *watcher) resume() {
-	mark := w.client.notifier.Mark(w.queue.channel)
+	mark := w.client.notifier.Mark(w.shard.channel)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if o := &w.outlook; !o.known || !mark.Follows(o.mark) {
@@ -257,7 +277,7 @@ func (w *watcher) heard(mark notify.Mark) bool {
 
 // notified deals with a notification.
 func (w *watcher) notified() {
-	mark := w.client.notifier.Mark(w.queue.channel)
+	mark := w.client.notifier.Mark(w.shard.channel)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch o := &w.outlook; {
@@ -284,7 +304,7 @@ func (w *watcher) hear(mark notify.Mark) {
 // draw decides whether and when this client asks for a head, and notes that. The mutex is held.
 func (w *watcher) draw(o *outlook, a notify.Announcement) {
 	a = w.share.of(a)
-	within := min(lookAgain, w.queue.options.poll)
+	within := min(lookAgain, w.shard.options.poll)
 	after, asks := a.Ask(rand.Float64(), within)
 	o.callers, o.askAt = a.Callers(), o.due.Add(after)
 	again := o.due
@@ -310,7 +330,7 @@ func (w *watcher) isNewer(mark notify.Mark) bool {
 // looked takes what a look has found that was sent then.
 func (w *watcher) looked(h head, mark notify.Mark, sent time.Time) {
 	if w.takeLook(h, mark, sent) {
-		w.client.notifier.RequestPing()
+		w.client.notifier.RequestPing(w.shard.channel)
 	}
 }
 
@@ -319,7 +339,7 @@ func (w *watcher) takeLook(h head, mark notify.Mark, sent time.Time) (missed boo
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	before, now := w.outlook, time.Now()
-	lookAt := sent.Add(w.queue.options.poll)
+	lookAt := sent.Add(w.shard.options.poll)
 	if w.isNewer(mark) {
 		if before.known { // else it is looked at soon, in case that the caller which was told does nothing
 			w.outlook.lookAt = lookAt
@@ -358,7 +378,7 @@ func (w *watcher) claimed(mark notify.Mark, sent time.Time, reply any, brought i
 	w.share.claimed(brought > 0)
 	w.claimedAt = sent
 	now := time.Now()
-	o := outlook{known: true, mark: mark, due: now.Add(off), lookAt: sent.Add(w.queue.options.poll)}
+	o := outlook{known: true, mark: mark, due: now.Add(off), lookAt: sent.Add(w.shard.options.poll)}
 	if off > 0 {
 		o.due = o.due.Add(clockMargin)
 	}
@@ -388,17 +408,17 @@ func (w *watcher) claimed(mark notify.Mark, sent time.Time, reply any, brought i
 }
 
 // mark returns what was published so far. It is taken before a claim or a look is sent.
-func (w *watcher) mark() notify.Mark { return w.client.notifier.Mark(w.queue.channel) }
+func (w *watcher) mark() notify.Mark { return w.client.notifier.Mark(w.shard.channel) }
 
 // run is the watch.
 func (w *watcher) run(ctx context.Context, this *watch) {
 	defer this.stop()
-	q, n := w.queue, w.client.notifier
-	listener := n.JoinHearing(q.channel, w.heard)
-	defer n.Leave(q.channel, listener)
-	counted := n.JoinBriefly(q.idle)
-	defer n.Leave(q.idle, counted)
-	look := &idleLook{queue: q, found: make(chan lookResult, 1)}
+	s, n := w.shard, w.client.notifier
+	listener := n.JoinHearing(s.channel, w.heard)
+	defer n.Leave(s.channel, listener)
+	counted := n.JoinBriefly(s.idle)
+	defer n.Leave(s.idle, counted)
+	look := &idleLook{shard: s, found: make(chan lookResult, 1)}
 	defer w.client.looker.cancel(look)
 	select {
 	case <-listener.C: // the mark that resume takes has it
@@ -422,7 +442,7 @@ func (w *watcher) turn(ctx context.Context, this *watch, look *idleLook, listene
 	alarm := o.askAt
 	switch {
 	case o.known: // nothing else is expected: others' queues may be looked at at the same time
-		w.client.looker.plan(look, plan{o.lookAt, w.queue.options.poll / 2})
+		w.client.looker.plan(look, plan{o.lookAt, w.shard.options.poll / 2})
 	case !o.lookAt.After(time.Now()):
 		return w.lookAlone(ctx)
 	default:
@@ -452,7 +472,7 @@ func (w *watcher) turn(ctx context.Context, this *watch, look *idleLook, listene
 // lookAlone looks at the queue, and tries again where that may help.
 func (w *watcher) lookAlone(ctx context.Context) error {
 	mark, sent := w.mark(), time.Now()
-	reply, err := w.queue.executor.Run(ctx, w.queue.nextRequest())
+	reply, err := w.shard.executor.Run(ctx, w.shard.nextRequest())
 	if err != nil {
 		if w.claimsWork(err) {
 			return nil
@@ -465,23 +485,4 @@ func (w *watcher) lookAlone(ctx context.Context) error {
 	}
 	w.looked(heads[0], mark, sent)
 	return nil
-}
-
-// claimsWork reports whether a look was refused where claims are not, as access rules may have
-// it. Then a caller is told now, and again in a poll interval: its claim is the look.
-func (w *watcher) claimsWork(err error) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	now, poll := time.Now(), w.queue.options.poll
-	var refusal redis.Error
-	if !errors.As(err, &refusal) || now.Sub(w.claimedAt) > 2*poll {
-		return false
-	}
-	w.outlook.known, w.outlook.lookAt = false, now.Add(poll)
-	w.tell(1, nil)
-	return true
-}
-
-func (q *Queue) nextRequest() redisexec.Request {
-	return scriptNext.Request(q.keys[:1], q.channel)
 }

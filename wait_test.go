@@ -280,7 +280,8 @@ func TestQueue_ShareOneConnectionAndOneLook(t *testing.T) {
 	})
 }
 
-// hanging is a hook that keeps pipelines back for a minute once it is armed.
+// hanging is a hook that keeps pipelines of scripts back for a minute once it is armed. A new connection
+// is set up by a pipeline too.
 type hanging struct {
 	interfere
 	armed atomic.Bool
@@ -288,7 +289,7 @@ type hanging struct {
 
 func (h *hanging) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if h.armed.Load() {
+		if h.armed.Load() && cmds[0].Name() == "evalsha" {
 			time.Sleep(time.Minute)
 		}
 		return next(ctx, cmds)

@@ -41,6 +41,10 @@ const (
 // connections of the queue's client at once (two exchanges, extensions, a poll), one for
 // pub/sub and, when Redis does not answer, one for each exchange that it has given up,
 // until the client's own timeout.
+//
+// Of a queue with several shards (see WithShards) it claims from the one whose earliest task is
+// oldest, as far as it knows, and asks each once in a poll interval at least. Shards whose server
+// does not answer cost their own tasks only: the others get the handlers.
 type Worker struct {
 	// Queue is where the tasks come from. Required.
 	Queue *Queue
@@ -182,7 +186,8 @@ func IsPermanent(err error) bool {
 //
 // Run does not end because Redis fails: claims and results are tried again with growing
 // pauses of up to a second, results until their leases end. A field that is out of range,
-// a nil Queue or Handler, or a worker that is running already is ErrInvalid at once. Run
+// a nil Queue or Handler, or a worker that is running already is ErrInvalid at once, and so is a
+// Queue that was made for another number of shards than it has. Run
 // may be called again when it has returned and so have all handlers.
 func (w *Worker) Run(ctx context.Context) error {
 	if w == nil {
@@ -202,13 +207,22 @@ func (w *Worker) Run(ctx context.Context) error {
 	if w.counters.Running.Load() > 0 {
 		return invalid("run", "handlers of an earlier Run have not returned")
 	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	loop := &source{queue: w.Queue, lease: config.Lease, refused: stop}
+	config.Source = loop
 	if ctx.Err() == nil {
-		canceled := w.Queue.watcher.client.notifier.JoinMessages(w.Queue.canceled)
-		defer w.Queue.watcher.client.notifier.Leave(w.Queue.canceled, canceled)
-		config.Canceled = canceled.Messages
+		if _, err := w.Queue.ready(ctx); errors.Is(err, ErrInvalid) {
+			return wrap("run", w.Queue.name, err)
+		}
+		config.Canceled = loop.canceled.join(w.Queue)
+		defer loop.canceled.leave(w.Queue)
 	}
 	if left := taskloop.Run(ctx, config); left != nil {
 		return wrap("run", w.Queue.name, (*UnfinishedError)(left))
+	}
+	if cause := context.Cause(ctx); errors.Is(cause, ErrInvalid) {
+		return wrap("run", w.Queue.name, cause)
 	}
 	return nil
 }
@@ -236,6 +250,7 @@ func (w *Worker) config() (taskloop.Config, error) {
 		Concurrency: orDefault(w.Concurrency, defaultConcurrency),
 		Lease:       orDefault(w.Lease, defaultLease),
 		Grace:       orDefault(w.Grace, defaultGrace),
+		Poll:        w.Queue.options.poll,
 		Log:         p.log,
 		Counters:    &w.counters,
 	}
@@ -250,7 +265,6 @@ func (w *Worker) config() (taskloop.Config, error) {
 		return c, fmt.Errorf("%w: Grace must be 0 to 100 years", ErrInvalid)
 	}
 	p.maxAttempts = w.Queue.options.maxAttempts
-	c.Source = &source{queue: w.Queue, lease: c.Lease}
 	return c, checkDuration("Lease", c.Lease)
 }
 

@@ -67,7 +67,7 @@ func TestWorker_CancelledTaskIsNotLost(t *testing.T) {
 		b.Enqueue(sluice.Added, sluice.Task{ID: "slow"})
 		b.Eventually(func() bool { return w.Stats().Running == 1 })
 		b.Eventually(func() bool { // the worker has subscribed: a cluster's node knows its own subscribers only
-			return b.RDB.Publish(b.Context(), "{"+b.Key+"}:canceled", "another").Val() > 0
+			return b.Publish("{"+b.Key+"}:canceled", "another") > 0
 		})
 		_, err := b.Q.Cancel(b.Context(), "slow")
 		require.NoError(b, err)
@@ -97,7 +97,7 @@ func TestWorker_CancelledAndEnqueuedAgainIsNotLost(t *testing.T) {
 		}}
 		stop := systest.StartWorker(b.T, w)
 		b.Eventually(func() bool { // the worker has subscribed: a cluster's node knows its own subscribers only
-			return b.RDB.Publish(b.Context(), "{"+b.Key+"}:canceled", "another").Val() > 0
+			return b.Publish("{"+b.Key+"}:canceled", "another") > 0
 		})
 		const rounds = 10
 		for range rounds {

@@ -411,3 +411,40 @@ func TestIsPermanent_SeesThroughWrapping(t *testing.T) {
 	require.False(t, sluice.IsPermanent(refusal{}))
 	require.False(t, sluice.IsPermanent(nil))
 }
+
+// TestWorker_WorksOnAllShards, and on no queue with another number of them.
+func TestWorker_WorksOnAllShards(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
+		const n = 120
+		rdb, name := s.Client(t), redistest.Name(t)
+		q, err := sluice.NewQueue(rdb, name, sluice.WithShards(6))
+		require.NoError(t, err)
+		var failed sync.Map
+		w := &sluice.Worker{Queue: q, Concurrency: 16, Backoff: systest.After(time.Millisecond),
+			Handler: func(_ context.Context, e sluice.Entry) error {
+				if _, again := failed.LoadOrStore(e.ID, true); !again && e.ID[0] == '7' {
+					return errors.New("the first time")
+				}
+				if e.ID[0] == '8' {
+					return sluice.Permanent(errors.New("bad"))
+				}
+				return nil
+			}}
+		stop := systest.StartWorker(t, w)
+		for i := range n {
+			outcome, err := q.Enqueue(t.Context(), sluice.Task{ID: fmt.Sprint(i), Delay: rand.N(50 * time.Millisecond)})
+			require.NoError(t, err)
+			require.Equal(t, sluice.Added, outcome)
+		}
+		require.Eventually(t, func() bool { return w.Stats().Done+w.Stats().Buried == n }, time.Minute, time.Millisecond)
+		require.NoError(t, stop())
+		stats := w.Stats()
+		stats.Released = 0 // of claims that were answered late, perhaps
+		require.Equal(t, sluice.WorkerStats{Done: n - 11, Retried: 11, Buried: 11}, stats)
+
+		other, err := sluice.NewQueue(rdb, name, sluice.WithShards(4))
+		require.NoError(t, err)
+		w.Queue = other
+		require.ErrorIs(t, w.Run(t.Context()), sluice.ErrInvalid)
+	})
+}

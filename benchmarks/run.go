@@ -32,7 +32,7 @@ func scenarios() []scenario {
 		names(), manyNames(), clusterNames(), wake(), held(), heldMany(40_000, 3*time.Second), heldMany(100_000, 15*time.Second),
 		unlockAll(5000, false), unlockAll(5000, true), unlockAll(50_000, false), unlockAll(50_000, true),
 		unlockAll(100_000, false), unlockAll(100_000, true),
-		work(64, 200_000), work(1, 20_000), loop(), serverTime(),
+		work(64, 200_000), work(1, 20_000), shards(), shardsIdle(100), loop(), serverTime(),
 		enqueue("enqueue-now", 64, 50_000, "due at once", atOnce), enqueue("enqueue-later", 64, 50_000, "due in 15 minutes", in15Minutes),
 		enqueue("enqueue-one", 1, 20_000, "due at once", atOnce), enqueueBatch(), batch(),
 		late("late-idle", func(entrant) int { return 2000 }, 5*time.Second),

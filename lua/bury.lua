@@ -6,7 +6,7 @@
 --         0 stale   2 gone; 0 and 2: nothing changed
 -- RETRY idempotent: the first run uses up the receipt, so a second run changes nothing.
 local reply, first = {}, nil
-redis.call('HLEN', states) -- check the types before the first write
+redis.call('HLEN', KEYS[4]) -- check the types before the first write
 redis.call('ZCARD', KEYS[3])
 needAll()
 

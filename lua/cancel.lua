@@ -5,15 +5,15 @@
 -- RETURNS the state in which it was: 0 absent   1 scheduled   2 due   3 leased   4 dead
 -- RETRY never: if the script runs twice, the second run may remove a task enqueued since.
 local id = ARGV[1]
-local score, dead = redis.call('ZSCORE', queue, id), redis.call('ZSCORE', KEYS[3], id)
-local state = score and stateOf(live(redis.call('HGET', states, id)), score) or dead and 4 or 0
-redis.call('HLEN', tasks) -- check the types before the first write
-redis.call('HLEN', states)
-need('HDEL', tasks)
-redis.call('ZREM', queue, id)
+local score, dead = redis.call('ZSCORE', KEYS[1], id), redis.call('ZSCORE', KEYS[3], id)
+local state = score and stateOf(live(redis.call('HGET', KEYS[4], id)), score) or dead and 4 or 0
+redis.call('HLEN', KEYS[2]) -- check the types before the first write
+redis.call('HLEN', KEYS[4])
+need('HDEL', KEYS[2])
+redis.call('ZREM', KEYS[1], id)
 redis.call('ZREM', KEYS[3], id)
-redis.call('HDEL', tasks, id)
-redis.call('HDEL', states, id)
--- Only a hint: if the server denies PUBLISH, the holder learns of it by its next extension.
-if state == 3 then redis.pcall('PUBLISH', ARGV[2], id) end
+redis.call('HDEL', KEYS[2], id)
+redis.call('HDEL', KEYS[4], id)
+-- If the server denies that, the holder learns of it by its next extension.
+if state == 3 then publish(ARGV[2], id) end
 return state

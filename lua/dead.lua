@@ -5,19 +5,21 @@
 -- RETURNS { score and id of the last letter read if there may be more, else '' and '',
 --           then per letter: id, time of death, attempt, reason, payload }
 -- RETRY readOnly: changes nothing.
-local n, first = tonumber(ARGV[1]), behind(KEYS[3], ARGV[2], ARGV[3])
+local function count(score) return redis.call('ZCOUNT', KEYS[3], '-inf', score) end
+local function entry(rank) return redis.call('ZRANGE', KEYS[3], rank, rank) end
+local n, first = tonumber(ARGV[1]), behind(ARGV[2], ARGV[3], count, entry)
 local found = redis.call('ZRANGE', KEYS[3], string.format('%.0f', first), string.format('%.0f', first + n - 1), 'WITHSCORES')
 local reply, examined, size = { '', '' }, 0, 0
-redis.call('HLEN', tasks) -- check the types, even if there are no dead letters
-redis.call('HLEN', states)
-redis.call('ZCARD', queue)
+redis.call('HLEN', KEYS[2]) -- check the types, even if there are no dead letters
+redis.call('HLEN', KEYS[4])
+redis.call('ZCARD', KEYS[1])
 
 for i = 1, #found, 2 do
   if size >= 1048576 then break end
   local id = found[i]
   examined = examined + 1
-  if not redis.call('ZSCORE', queue, id) then -- else a foreign producer has put the task back
-    local field, payload = redis.call('HGET', states, id), redis.call('HGET', tasks, id) or ''
+  if not redis.call('ZSCORE', KEYS[1], id) then -- else a foreign producer has put the task back
+    local field, payload = redis.call('HGET', KEYS[4], id), redis.call('HGET', KEYS[2], id) or ''
     local task = decode(field) or { attempt = 0 }
     size = size + #(field or '') + #payload
     reply[#reply + 1] = id

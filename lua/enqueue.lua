@@ -1,6 +1,6 @@
 -- Adds tasks to the queue, in the order given.
 -- KEYS[3] the dead letters
--- ARGV[1] policy: replace, keep, earliest or latest   ARGV[2] wake channel
+-- ARGV[1] policy: replace, keep, earliest or latest; with '+' if the client waits for replicas   ARGV[2] wake channel
 -- ARGV[3] the time from which delays count at the earliest, in Unix seconds
 -- ARGV[4] how many microseconds after the one before a task of a group is due
 -- then groups of tasks: when the first is due ('+' seconds from that time or '@' Unix seconds), the number
@@ -9,21 +9,21 @@
 --           4 deferred. No numbers if all are added }
 -- RETRY never: between two runs a worker may have claimed and finished the task, and the
 -- second run would add it again.
-redis.call('HLEN', tasks) -- check the types before the first write
+redis.call('HLEN', KEYS[2]) -- check the types before the first write
 redis.call('ZCARD', KEYS[3])
 local outcomes, known = { nextBase }, {}
-local scores, field = redis.call('ZMSCORE', queue, unpack(ids)), reader(states, ids, 16)
+local scores, field = redis.call('ZMSCORE', KEYS[1], unpack(ids)), reader(fieldsOf, ids, 16)
 
 needAll()
-need('ZREM', queue)
+need('ZREM', KEYS[1])
 
 -- New tasks, the most common and cheapest case, are written together. A foreign consumer's
 -- ZREM may have left a payload of that ID.
 local new, stored, empty = {}, {}, {}
 local function flush()
-  if #new > 0 then redis.call('ZADD', queue, unpack(new)) end
-  if #stored > 0 then redis.call('HSET', tasks, unpack(stored)) end
-  if #empty > 0 then redis.call('HDEL', tasks, unpack(empty)) end
+  if #new > 0 then redis.call('ZADD', KEYS[1], unpack(new)) end
+  if #stored > 0 then redis.call('HSET', KEYS[2], unpack(stored)) end
+  if #empty > 0 then redis.call('HDEL', KEYS[2], unpack(empty)) end
   new, stored, empty = {}, {}, {}
 end
 
@@ -31,7 +31,7 @@ for i, id in ipairs(ids) do
   local due, payload = tonumber(entries[2 * i - 1]), payloads[i] or ''
   if known[id] then -- the same ID for the second time
     flush()
-    outcomes[i + 1] = enqueue(id, due, payload, redis.call('ZMSCORE', queue, id)[1], reader(states, { id }, 1)(1))
+    outcomes[i + 1] = enqueue(id, due, payload, redis.call('ZMSCORE', KEYS[1], id)[1], reader(fieldsOf, { id }, 1)(1))
   elseif scores[i] or field(i) then
     outcomes[i + 1] = enqueue(id, due, payload, scores[i], field(i))
   else

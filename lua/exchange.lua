@@ -8,13 +8,13 @@
 -- RETURNS { tasks read if there may be more, else 0; lease end; IDs claimed; the attempt of each, none if all
 --           are first ones; the payload of each, none if all are empty; one number per task to be finished:
 --           1 done   0 stale   2 gone; 0 and 2: nothing changed. None if all are done; microseconds until the head
---           is due, and clients that wait, both as outlook says }
+--           is due, or since it is, and clients that wait, both as outlook says }
 -- RETRY never: if the script runs twice, the second run claims other tasks. It is idempotent if
 -- it only finishes tasks: the first run uses up the receipts, so a second run changes nothing.
 if n > 0 and #ids > 0 then -- nothing that claims may be denied once tasks are finished
   needAll()
-  need('ZRANGEBYSCORE', queue)
-  need('ZRANGE', queue)
+  need('ZRANGEBYSCORE', KEYS[1])
+  need('ZRANGE', KEYS[1])
 end
 local answers, first = {}, nil
 if #ids > 0 then answers, first = finishAll() end
@@ -25,7 +25,7 @@ if n > 0 then
   further = payloads(ready) or further
   if #read > 0 then
     needLease()
-    redis.call('ZREM', queue, read[1]) -- it gets a new score in any case; after this ZREM a full server accepts the ZADD
+    redis.call('ZREM', KEYS[1], read[1]) -- it gets a new score in any case; after this ZREM a full server accepts the ZADD
   end
   for i, task in ipairs(ready) do
     claimed[i], payloadList[i] = task.id, task.payload

@@ -6,7 +6,7 @@
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return 0
 end
-if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
-  redis.call('PEXPIRE', KEYS[1], ARGV[2])
-end
+-- Write in any case: a WAIT behind this script counts what this connection has written.
+local left = redis.call('PTTL', KEYS[1])
+redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.max(left, tonumber(ARGV[2]))))
 return 1

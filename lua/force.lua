@@ -8,5 +8,5 @@ if not holder then
   return 0
 end
 redis.call('DEL', KEYS[1])
-redis.pcall('PUBLISH', ARGV[1], '')
+publish(ARGV[1], '')
 return holder

@@ -3,12 +3,12 @@
 -- ARGV[1] id
 -- RETURNS { score, attempt, payload, state as in cancel.lua }   {} no such task   { '' } a score or state field not written by this library
 -- RETRY readOnly: changes nothing.
-local score = redis.call('ZSCORE', queue, ARGV[1])
+local score = redis.call('ZSCORE', KEYS[1], ARGV[1])
 local dead = not score and redis.call('ZSCORE', KEYS[3], ARGV[1])
 if not score and not dead then return {} end
-local task = (dead and decode or live)(redis.call('HGET', states, ARGV[1]))
+local task = (dead and decode or live)(redis.call('HGET', KEYS[4], ARGV[1]))
 score = finite(score or dead)
 if not task or not score then return { '' } end
 local state = dead and 4 or stateOf(task, score)
 if not dead then task, score = resolve(task, score) end
-return { text(score), string.format('%.0f', task.attempt), redis.call('HGET', tasks, ARGV[1]) or '', state }
+return { text(score), string.format('%.0f', task.attempt), redis.call('HGET', KEYS[2], ARGV[1]) or '', state }

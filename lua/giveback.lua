@@ -5,7 +5,7 @@
 -- RETURNS one number per task: 1 done   0 stale   2 gone   -1 a state field not written by this library; of these three, nothing changed
 -- RETRY idempotent: the first run uses up the receipt, so a second run changes nothing.
 local reply, first = {}, nil
-redis.call('HLEN', states) -- check the types before the first write
+redis.call('HLEN', KEYS[4]) -- check the types before the first write
 redis.call('ZCARD', KEYS[3])
 needAll()
 

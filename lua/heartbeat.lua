@@ -11,8 +11,8 @@ if task == nil then return staleOrGone(id) end
 if not task then return -1 end
 if not task.lease then return 0 end -- it was never claimed
 
-need('ZADD', queue)
-need('HSET', states)
+need('ZADD', KEYS[1])
+need('HSET', KEYS[4])
 -- Never shorten a lease. This run may be a late copy: the client has extended it since.
 task.lease = math.max(now + tonumber(ARGV[3]), task.lease)
 move(id, task.lease)

@@ -1,14 +1,14 @@
 -- Returns for each queue how long it is until its earliest task is due, and which task that is.
--- KEYS the queues, 250 at most
+-- KEYS the queues: one; next_many, which scripts.go makes of this, takes 250 at most
 -- ARGV their wake channels
 -- RETURNS per queue: microseconds, 0 if it is due, -1 if there is none within an hour, -2 for an error; its score
 --         and ID, or ''; how many clients wait, if it is due within an hour. Of one queue, its error.
 -- RETRY readOnly: changes nothing.
 local reply = {}
-for i, key in ipairs(KEYS) do
-  local found, off, head, clients = redis.pcall('ZRANGE', key, '0', '0', 'WITHSCORES'), -1, '', 0
-  if found.err and #KEYS == 1 then return found end
-  local id, score = found[1], found[2]
+
+-- Appends what is known of a queue by its head. Says whether it was the last one.
+local function append(found, channel)
+  local off, head, clients, id, score = -1, '', 0, found[1], found[2]
   local due = finite(score)
   if found.err then
     off = -2
@@ -20,10 +20,14 @@ for i, key in ipairs(KEYS) do
   if off >= 0 then
     -- The head only has to be told from others: the rest of a foreign ID that is longer is not needed.
     head = score .. ' ' .. string.sub(id, 1, 512)
-    clients = redis.pcall('PUBSUB', 'NUMSUB', string.sub(ARGV[i], 1, -5) .. 'idle')[2] or 0
+    clients = waiters(channel)
   end
   reply[#reply + 1] = off
   reply[#reply + 1] = head
   reply[#reply + 1] = clients
+  if found.err and #KEYS == 1 then reply = found end
+  return #reply == 3 * #KEYS or #KEYS == 1
 end
-return reply
+
+-- The last line is for one queue. The script for several has it for each, with its number.
+if append(redis.pcall('ZRANGE', KEYS[1], '0', '0', 'WITHSCORES'), ARGV[1]) then return reply end

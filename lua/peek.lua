@@ -3,11 +3,13 @@
 -- RETURNS { score and id of the last task read if there may be more, else '' and '',
 --           then per task: id, score, attempt, payload }
 -- RETRY readOnly: changes nothing.
-local ready, ids, more = due(tonumber(ARGV[1]), behind(queue, ARGV[2], ARGV[3]))
+local function count(score) return redis.call('ZCOUNT', KEYS[1], '-inf', score) end
+local function entry(rank) return redis.call('ZRANGE', KEYS[1], rank, rank) end
+local ready, ids, more = due(tonumber(ARGV[1]), behind(ARGV[2], ARGV[3], count, entry))
 local reply = { more and ids.score or '', more and ids[#ids] or '' }
 if payloads(ready) then
   local id = ready[#ready].id
-  reply = { redis.call('ZSCORE', queue, id), id }
+  reply = { redis.call('ZSCORE', KEYS[1], id), id }
 end
 for _, task in ipairs(ready) do
   reply[#reply + 1] = task.id

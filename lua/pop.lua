@@ -15,10 +15,10 @@ for _, task in ipairs(ready) do
   reply[#reply + 1] = task.payload or ''
 end
 if #removed > 0 then
-  need('HDEL', tasks)
-  redis.call('ZREM', queue, unpack(removed))
-  redis.call('HDEL', tasks, unpack(removed))
-  redis.call('HDEL', states, unpack(removed))
+  need('HDEL', KEYS[2])
+  redis.call('ZREM', KEYS[1], unpack(removed))
+  redis.call('HDEL', KEYS[2], unpack(removed))
+  redis.call('HDEL', KEYS[4], unpack(removed))
 end
 cleanUp()
 return reply

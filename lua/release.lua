@@ -8,6 +8,4 @@ if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return 0
 end
 redis.call('DEL', KEYS[1])
--- Only a hint: if the server denies PUBLISH, waiters still poll.
-local notified = redis.pcall('PUBLISH', ARGV[2], '')
-return type(notified) == 'number' and notified + 1 or 1
+return publish(ARGV[2], '') + 1

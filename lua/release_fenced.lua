@@ -14,6 +14,4 @@ redis.call('DEL', KEYS[1]) -- first: after this DEL a full server accepts the ne
 -- fails on a counter not written by this library, which stays as it is. If the server denies
 -- the command, the next fences are higher than necessary, which is safe.
 if counted then redis.pcall('DECRBY', KEYS[2], ARGV[3]) end
--- Only a hint: if the server denies PUBLISH, waiters still poll.
-local notified = redis.pcall('PUBLISH', ARGV[2], '')
-return type(notified) == 'number' and notified + 1 or 1
+return publish(ARGV[2], '') + 1

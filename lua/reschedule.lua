@@ -4,9 +4,9 @@
 -- RETURNS 1 done   0 no such task   -1 a state field not written by this library
 -- RETRY never: the task may have changed its state between two runs.
 local id, due = ARGV[1], now + tonumber(ARGV[2])
-local score = redis.call('ZSCORE', queue, id)
+local score = redis.call('ZSCORE', KEYS[1], id)
 if not score then return 0 end
-local task = live(redis.call('HGET', states, id))
+local task = live(redis.call('HGET', KEYS[4], id))
 score = finite(score)
 if not task or not score then return -1 end
 

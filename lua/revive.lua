@@ -5,23 +5,23 @@
 -- RETURNS the number of letters moved back
 -- RETRY never: a task may have died again between two runs.
 local revived = 0
-redis.call('HLEN', tasks) -- check the types before the first write
-redis.call('HLEN', states)
-redis.call('ZCARD', queue)
+redis.call('HLEN', KEYS[2]) -- check the types before the first write
+redis.call('HLEN', KEYS[4])
+redis.call('ZCARD', KEYS[1])
 needAll()
 
-local queued = redis.call('ZSCORE', queue, '') -- before the first write: it may be denied
+local queued = redis.call('ZSCORE', KEYS[1], '') -- before the first write: it may be denied
 if redis.call('ZREM', KEYS[3], '') == 1 and not queued then
-  redis.call('HDEL', tasks, '')
-  redis.call('HDEL', states, '')
+  redis.call('HDEL', KEYS[2], '')
+  redis.call('HDEL', KEYS[4], '')
 end
 for i = 2, #ARGV do
   local id = ARGV[i]
-  local score = redis.call('ZSCORE', queue, id)
+  local score = redis.call('ZSCORE', KEYS[1], id)
   -- If a foreign producer has put the task back, its ID only leaves the list of dead letters.
   if redis.call('ZREM', KEYS[3], id) == 1 and not score then
-    redis.call('ZADD', queue, text(now), id)
-    redis.call('HDEL', states, id)
+    redis.call('ZADD', KEYS[1], text(now), id)
+    redis.call('HDEL', KEYS[4], id)
     revived = revived + 1
   end
 end

@@ -5,6 +5,8 @@
 //
 //	main key  stock       companions {stock}:wake, ...
 //	main key  {eu}:stock  companions {eu}:stock:wake, ...
+//
+// A queue may have several shards, each with a main key and companions of its own: see [Shard].
 package keyspace
 
 import (
@@ -18,19 +20,25 @@ const MaxLength = 512
 
 // The endings of companion keys and channels.
 const (
-	Tasks    = ":tasks"    // of a queue: its tasks' payloads
-	State    = ":state"    // of a queue: its tasks' state fields
-	Dead     = ":dead"     // of a queue: its dead letters
-	Wake     = ":wake"     // the channel on which waiters are notified; ends as the scripts expect, see wake.lua
-	Idle     = ":idle"     // of a queue: the channel whose subscribers wait for tasks; the scripts count them
-	Canceled = ":canceled" // of a queue: the channel on which the IDs of cancelled tasks are published
-	Fence    = ":fence"    // of a lock: its last fence
+	Tasks       = ":tasks"        // of a queue: its tasks' payloads
+	State       = ":state"        // of a queue: its tasks' state fields
+	Dead        = ":dead"         // of a queue: its dead letters
+	Wake        = ":wake"         // the channel on which waiters are notified; ends as the scripts expect, see wake.lua
+	Idle        = ":idle"         // of a queue: the channel whose subscribers wait for tasks; the scripts count them
+	Canceled    = ":canceled"     // of a queue: the channel on which the IDs of cancelled tasks are published
+	Layout      = ":layout"       // of a queue: how many shards it has
+	Move        = ":move"         // of a shard: how far its tasks have been moved to another layout, or those of others to it
+	MoveLeft    = ":move:left"    // of a shard: the tasks that are to be moved
+	MoveOne     = ":move:one"     // of a queue that is being moved to a single shard: its main key, with the epoch
+	MoveTransit = ":move:transit" // of a shard: the tasks that are on their way
+	Fence       = ":fence"        // of a lock: its last fence
 )
 
 var (
 	errLength   = fmt.Errorf("a name has 1 to %d bytes and a prefix at most as many", MaxLength)
 	errBraces   = errors.New("braces that are not a hash tag")
 	errOnlyATag = errors.New("a hash tag and nothing else")
+	errShard    = errors.New("the key of a shard of another queue")
 )
 
 // Key returns the main key of the lock or queue with that name, or says what is wrong
@@ -42,22 +50,26 @@ var (
 //   - it is a hash tag and nothing else: its companions would be those of the key that
 //     is named within the braces;
 //   - it has a hash tag and ends as a companion does: it might be the companion of
-//     another queue.
+//     another queue;
+//   - it is the key of a [Shard] of another queue.
 func Key(prefix, name string) (string, error) {
 	if err := CheckLengths(prefix, name); err != nil {
 		return "", err
 	}
 	key := prefix + name
+	if isShard(key) {
+		return "", errShard
+	}
 	if !strings.ContainsAny(key, "{}") {
 		return key, nil
 	}
-	if !hasHashTag(key) {
+	if !HasHashTag(key) {
 		return "", errBraces
 	}
 	if strings.HasPrefix(key, "{") && strings.Index(key, "}") == len(key)-1 {
 		return "", errOnlyATag
 	}
-	for _, ending := range []string{Tasks, State, Dead, Wake, Idle, Canceled, Fence} {
+	for _, ending := range []string{Tasks, State, Dead, Wake, Idle, Canceled, Layout, Move, MoveLeft, MoveTransit, Fence} {
 		if strings.HasSuffix(key, ending) {
 			return "", fmt.Errorf("a hash tag, and the ending %s of a companion key", ending)
 		}
@@ -75,16 +87,16 @@ func CheckLengths(prefix, name string) error {
 
 // Companion returns the companion of a main key that has this ending.
 func Companion(key, ending string) string {
-	if hasHashTag(key) {
+	if HasHashTag(key) {
 		return key + ending
 	}
 	return "{" + key + "}" + ending
 }
 
-// hasHashTag reports whether Redis Cluster hashes only a part of the key: the part
+// HasHashTag reports whether Redis Cluster hashes only a part of the key: the part
 // between the first opening brace and the first closing brace after it, unless that
 // part is empty. See "Hash tags" in the Redis Cluster specification.
-func hasHashTag(key string) bool {
+func HasHashTag(key string) bool {
 	_, after, found := strings.Cut(key, "{")
 	return found && strings.Index(after, "}") > 0
 }

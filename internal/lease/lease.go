@@ -13,36 +13,59 @@ import (
 //
 // It costs a timer from the first call of Context on, and no goroutine.
 type Lease struct {
-	mu        sync.Mutex    // guards what follows
-	deadline  time.Time     // when it is lost, unless it is extended
-	covered   time.Time     // until when the server keeps it, safely: not before the deadline
-	limit     time.Time     // the deadline is not moved beyond; zero for no limit
-	asked     time.Duration // the longest TTL that an unsettled extension asked for; 0 for none
-	unsettled int32         // extensions that were sent and may yet be carried out
-	ended     bool          // never false again
-	cause     error         // with which ctx ends, or would, once ended; nil for context.Canceled
-	ctx       context.Context
-	cancel    context.CancelCauseFunc
-	alarm     *time.Timer // ends ctx at the deadline
+	mu        sync.Mutex // guards what follows
+	deadline  time.Time  // when it is lost, unless it is extended
+	covered   time.Time  // until when the server keeps it, safely: not before the deadline
+	unsettled int32      // extensions that were sent and may yet be carried out
+	ended     bool       // never false again
+	rare      *rare      // nil until it is needed
+}
+
+// rare is what many leases do not have. They are small without it: on a lock that many want,
+// each hand-over makes one.
+type rare struct {
+	limit  time.Time     // the deadline is not moved beyond; zero for no limit
+	asked  time.Duration // the longest TTL that an unsettled extension asked for; 0 for none
+	cause  error         // with which ctx ends, or would, once ended; nil for context.Canceled
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	alarm  *time.Timer // ends ctx at the deadline
+}
+
+// rarely returns what is rare, to be changed.
+func (l *Lease) rarely() *rare {
+	if l.rare == nil {
+		l.rare = new(rare)
+	}
+	return l.rare
 }
 
 // Begin sets the first deadline, and until when the server keeps what is held. limit is
-// the longest time for which the lease may last from now, 0 for any time.
-func (l *Lease) Begin(now, deadline, covered time.Time, limit time.Duration) {
+// the longest time for which the lease may last from now, 0 for any time. It returns the
+// deadline, which is the limit if that is sooner.
+func (l *Lease) Begin(now, deadline, covered time.Time, limit time.Duration) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if limit > 0 {
-		l.limit = now.Add(limit)
+		l.rarely().limit = now.Add(limit)
 	}
 	l.deadline, l.covered = l.limited(deadline), covered
+	return l.deadline
 }
 
 // limited is t, or the limit if that is sooner.
 func (l *Lease) limited(t time.Time) time.Time {
-	if !l.limit.IsZero() && l.limit.Before(t) {
-		return l.limit
+	if limit, ok := l.limit(); ok && limit.Before(t) {
+		return limit
 	}
 	return t
+}
+
+func (l *Lease) limit() (limit time.Time, ok bool) {
+	if l.rare == nil || l.rare.limit.IsZero() {
+		return time.Time{}, false
+	}
+	return l.rare.limit, true
 }
 
 // Ask notes that an extension by ttl is about to be sent. It reports false if the lease is
@@ -55,7 +78,7 @@ func (l *Lease) Ask(ttl time.Duration) bool {
 		return false
 	}
 	l.unsettled++
-	l.asked = max(l.asked, ttl)
+	l.rarely().asked = max(l.rare.asked, ttl)
 	return true
 }
 
@@ -65,7 +88,7 @@ func (l *Lease) Settle() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.unsettled--; l.unsettled == 0 {
-		l.asked = 0
+		l.rarely().asked = 0
 	}
 }
 
@@ -82,8 +105,8 @@ func (l *Lease) Extend(deadline, covered time.Time) bool {
 	}
 	if deadline = l.limited(deadline); deadline.After(l.deadline) {
 		l.deadline = deadline
-		if l.alarm != nil {
-			l.alarm.Reset(time.Until(deadline))
+		if l.rare != nil && l.rare.alarm != nil {
+			l.rare.alarm.Reset(time.Until(deadline))
 		}
 	}
 	return true
@@ -99,13 +122,16 @@ func (l *Lease) End(cause error) bool {
 	if l.ended {
 		return false
 	}
-	if !time.Now().Before(l.deadline) {
+	if l.expired() {
 		cause = ErrLost
 	}
-	l.ended, l.cause = true, cause
-	if l.alarm != nil {
-		l.alarm.Stop()
-		l.cancel(cause)
+	l.ended = true
+	if cause != nil {
+		l.rarely().cause = cause
+	}
+	if l.rare != nil && l.rare.alarm != nil {
+		l.rare.alarm.Stop()
+		l.rare.cancel(cause)
 	}
 	return true
 }
@@ -117,14 +143,20 @@ func (l *Lease) Valid() bool {
 	return l.holds()
 }
 
-func (l *Lease) holds() bool { return !l.ended && time.Now().Before(l.deadline) }
+func (l *Lease) holds() bool { return !l.ended && !l.expired() }
+
+// expired reports whether the deadline has passed. time.Until reads one clock, time.Now two.
+func (l *Lease) expired() bool { return time.Until(l.deadline) <= 0 }
 
 // Cause returns the cause that End was given, or ErrLost if the deadline had passed by
 // then. It is nil before End.
 func (l *Lease) Cause() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.cause
+	if l.rare == nil {
+		return nil
+	}
+	return l.rare.cause
 }
 
 // Lose notes that a lease which has ended was lost before. The context has ended already,
@@ -133,7 +165,7 @@ func (l *Lease) Lose() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended {
-		l.cause = ErrLost
+		l.rarely().cause = ErrLost
 	}
 }
 
@@ -149,8 +181,8 @@ func (l *Lease) Ended() bool {
 func (l *Lease) Renewable() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	atLimit := !l.limit.IsZero() && !l.deadline.Before(l.limit)
-	return l.holds() && !atLimit
+	limit, ok := l.limit()
+	return l.holds() && (!ok || l.deadline.Before(limit))
 }
 
 // Deadline returns when the lease is lost unless it is extended.
@@ -165,7 +197,10 @@ func (l *Lease) Deadline() time.Time {
 func (l *Lease) Bounds() (deadline, covered time.Time, asked time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.deadline, l.covered, l.asked
+	if l.rare != nil {
+		asked = l.rare.asked
+	}
+	return l.deadline, l.covered, asked
 }
 
 // Over returns when the lease is over for good: its holder has nothing left to protect then,
@@ -182,27 +217,28 @@ func (l *Lease) Over() time.Time {
 func (l *Lease) Context() context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.ctx != nil {
-		return l.ctx
+	r := l.rarely()
+	if r.ctx != nil {
+		return r.ctx
 	}
-	l.ctx, l.cancel = context.WithCancelCause(context.Background())
+	r.ctx, r.cancel = context.WithCancelCause(context.Background())
 	left := time.Until(l.deadline)
 	switch {
 	case l.ended:
-		l.cancel(l.cause)
+		r.cancel(r.cause)
 	case left <= 0:
-		l.cancel(ErrLost)
+		r.cancel(ErrLost)
 	default:
-		l.alarm = time.AfterFunc(left, l.expire)
+		r.alarm = time.AfterFunc(left, l.expire)
 	}
-	return l.ctx
+	return r.ctx
 }
 
 // expire is called at what was the deadline when the alarm was last set.
 func (l *Lease) expire() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.ended && !time.Now().Before(l.deadline) {
-		l.cancel(ErrLost)
+	if !l.ended && l.expired() {
+		l.rare.cancel(ErrLost)
 	}
 }

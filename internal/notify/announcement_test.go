@@ -79,7 +79,7 @@ func TestNotifier_AMarkSaysWhetherAnythingWasMissed(t *testing.T) {
 		require.Equal(t, time.Now(), second.At)
 
 		s.set(func() { s.hangUps = 1 })
-		s.RequestPing()
+		s.RequestPing("a")
 		time.Sleep(time.Second)
 		require.True(t, notified(l))
 		require.False(t, s.Mark("a").Follows(second), "another connection")

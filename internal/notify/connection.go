@@ -18,6 +18,7 @@ type connection struct {
 	reading  bool // the receiver has been started; the loop's own
 
 	mu            sync.Mutex // guards what follows
+	sharded       bool       // channels are asked for by SSUBSCRIBE
 	broken        bool       // reading from it has failed
 	hasWorked     bool       // something has come over it
 	awaitingSince time.Time  // since when it owes an answer; zero if it owes none
@@ -28,13 +29,13 @@ type connection struct {
 var errNoPubSub = errors.New("the client cannot subscribe")
 
 // open returns a connection that go-redis makes when it is first written to.
-func open(ctx context.Context, rdb redis.UniversalClient) (c *connection, err error) {
+func (n *Notifier) open() (c *connection, err error) {
 	defer redisexec.Contain(&err)
-	pubsub := rdb.Subscribe(ctx)
+	pubsub := n.rdb.Subscribe(n.ctx)
 	if pubsub == nil {
 		return nil, errNoPubSub
 	}
-	return &connection{pubsub: pubsub}, nil
+	return &connection{pubsub: pubsub, sharded: n.cluster != nil}, nil
 }
 
 // close closes it and waits for the receiver.
@@ -85,6 +86,22 @@ func (c *connection) noteDenied() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.awaitingSince, c.hasWorked, c.deniedAt = time.Time{}, true, time.Now()
+}
+
+// isSharded reports whether channels are asked for by SSUBSCRIBE.
+func (c *connection) isSharded() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.sharded
+}
+
+// becomeClassic has channels asked for by SUBSCRIBE, and reports whether that is new.
+func (c *connection) becomeClassic() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	was := c.sharded
+	c.sharded = false
+	return was
 }
 
 func (c *connection) noteBroken() {

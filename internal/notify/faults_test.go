@@ -18,8 +18,8 @@ func TestNotifier_ADeadConnectionIsReplaced(t *testing.T) {
 		s.faults.HalfOpen()
 		time.Sleep(time.Hour)
 		require.Len(t, s.dialled(), 1, "it is not noticed by itself")
-		s.RequestPing()
-		s.RequestPing()
+		s.RequestPing("a")
+		s.RequestPing("a")
 		time.Sleep(2*time.Second - time.Millisecond)
 		require.Len(t, s.dialled(), 1, "it may still answer")
 		require.Equal(t, []time.Duration{time.Hour}, s.at("PING "))
@@ -34,12 +34,12 @@ func TestNotifier_ADeadConnectionIsReplaced(t *testing.T) {
 
 func TestNotifier_APingThatIsAnsweredChangesNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *setup) {
-		s.RequestPing()
+		s.RequestPing("a")
 		require.True(t, s.isOver(t), "there is no connection to test")
 		l := s.Join("a")
 		require.True(t, notified(l))
 		for i := range 3 {
-			s.RequestPing()
+			s.RequestPing("a")
 			time.Sleep(time.Minute)
 			require.Len(t, s.at("PING "), i+1)
 		}
@@ -70,7 +70,7 @@ func TestNotifier_AClosedConnectionIsReplacedSoon(t *testing.T) {
 		require.True(t, notified(l))
 		for range 20 {
 			s.set(func() { s.hangUps = 1 })
-			s.RequestPing()
+			s.RequestPing("a")
 			time.Sleep(9 * time.Millisecond)
 			require.True(t, notified(l), "of the new subscription")
 			require.Equal(t, 1, s.Subscribers("a"))

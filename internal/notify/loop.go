@@ -25,54 +25,48 @@ import (
 
 // turn is one turn of the loop: it does what is to be done on the connection, and
 // returns how long there is nothing to do.
-func (n *Notifier) turn() time.Duration {
+func (r *route) turn() time.Duration {
 	now := time.Now()
-	p := n.plan(now)
+	p := r.plan(now)
 	switch {
 	case p.end:
-		n.disconnect()
+		r.disconnect()
 		return background.Idle
-	case n.conn == nil:
+	case r.conn == nil:
 		var err error
-		if n.conn, err = open(n.ctx, n.rdb); err != nil {
-			n.reconnect()
+		if r.conn, err = r.notifier.open(); err != nil {
+			r.reconnect()
 		}
 		return 0
-	case n.conn.isDead(now) || !n.carryOut(p):
-		n.reconnect()
+	case p.moved || r.conn.isDead(now) || !r.carryOut(p):
+		r.reconnect()
 		return 0
 	}
 	return p.pause
 }
 
-func (n *Notifier) disconnect() {
-	if n.conn != nil {
-		n.conn.close()
-		n.conn = nil
+func (r *route) disconnect() {
+	if r.conn != nil {
+		r.conn.close()
+		r.conn = nil
 	}
 }
 
 // reconnect drops the connection, and pauses before another one is made: longer each
 // time, unless something came over this one. A connection that is closed at once must
 // not be followed by another at once.
-func (n *Notifier) reconnect() {
-	if n.conn != nil && n.conn.worked() {
-		n.failures = 0
+func (r *route) reconnect() {
+	n := r.notifier
+	if r.conn != nil && r.conn.worked() {
+		r.failures = 0
 	}
-	n.disconnect()
-	n.forgetConnection()
-	redisexec.Pause(n.ctx, n.failures)
-	n.failures++
-}
-
-// forgetConnection forgets what the last connection was asked for and answered.
-func (n *Notifier) forgetConnection() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.pingWanted = false
-	for _, s := range n.subscriptions {
-		s.state = wanted
+	r.disconnect()
+	if n.cluster != nil {
+		n.cluster.RefreshTopology()
 	}
+	r.forgetConnection()
+	redisexec.Pause(n.ctx, r.failures)
+	r.failures++
 }
 
 // plan is what a turn has to do.
@@ -80,6 +74,7 @@ type plan struct {
 	end                    bool // nothing is subscribed, or the notifier is closed
 	subscribe, unsubscribe []string
 	ping                   bool
+	moved                  bool          // a channel belongs to another route
 	pause                  time.Duration // until something is due
 }
 
@@ -87,37 +82,39 @@ type plan struct {
 const foreverPause = 24 * time.Hour
 
 // plan decides what to do on the connection, if there is one, and notes it as done.
-func (n *Notifier) plan(now time.Time) plan {
+func (r *route) plan(now time.Time) plan {
+	n := r.notifier
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	p := plan{pause: foreverPause}
-	n.nextTurn = time.Time{}
-	n.dropUnused(now, &p)
-	if n.closed || len(n.subscriptions) == 0 {
+	p := plan{pause: foreverPause, moved: r.moved}
+	r.nextTurn = time.Time{}
+	r.dropUnused(now, &p)
+	if n.closed || len(r.subscriptions) == 0 {
 		return plan{end: true}
 	}
-	if n.conn == nil {
+	if r.conn == nil {
 		return p
 	}
-	n.requestWanted(now, &p)
+	r.requestWanted(now, &p)
 	// A PING is needed only if nothing else is on its way that the server answers.
-	if n.pingWanted && len(p.subscribe) == 0 && n.conn.owesAnswer().IsZero() {
-		n.pingWanted = false
+	if r.pingWanted && len(p.subscribe) == 0 && r.conn.owesAnswer().IsZero() {
+		r.pingWanted = false
 		p.ping = true
 	}
 	if p.ping || len(p.subscribe) > 0 {
-		n.conn.expectAnswer(now)
+		r.conn.expectAnswer(now)
 	}
-	if since := n.conn.owesAnswer(); !since.IsZero() {
+	if since := r.conn.owesAnswer(); !since.IsZero() {
 		p.dueAt(since.Add(silence), now)
 	}
-	n.nextTurn = now.Add(p.pause)
+	r.nextTurn = now.Add(p.pause)
 	return p
 }
 
 // dropUnused forgets the subscriptions that have had no listener for a while.
-func (n *Notifier) dropUnused(now time.Time, p *plan) {
-	for channel, s := range n.subscriptions {
+func (r *route) dropUnused(now time.Time, p *plan) {
+	n := r.notifier
+	for channel, s := range r.subscriptions {
 		if len(s.listeners) > 0 {
 			continue
 		}
@@ -126,21 +123,23 @@ func (n *Notifier) dropUnused(now time.Time, p *plan) {
 			continue
 		}
 		delete(n.subscriptions, channel)
+		delete(r.subscriptions, channel)
 		if s.state != wanted {
 			p.unsubscribe = append(p.unsubscribe, channel)
 		}
 	}
 	n.subscriptions = shrink.Map(n.subscriptions, &n.peak)
+	r.subscriptions = shrink.Map(r.subscriptions, &r.peak)
 }
 
 // requestWanted collects the channels that are not asked for yet and, now and then,
 // those that were denied.
-func (n *Notifier) requestWanted(now time.Time, p *plan) {
-	retry, at := n.conn.retryDenied(now)
+func (r *route) requestWanted(now time.Time, p *plan) {
+	retry, at := r.conn.retryDenied(now)
 	if !at.IsZero() {
 		p.dueAt(at, now)
 	}
-	for channel, s := range n.subscriptions {
+	for channel, s := range r.subscriptions {
 		if s.state == requested && retry {
 			s.state = wanted
 		}
@@ -158,38 +157,43 @@ func (p *plan) dueAt(at, now time.Time) { p.pause = min(p.pause, max(at.Sub(now)
 //
 // Channels are subscribed to one by one: where access rules forbid one of them, Redis
 // refuses the others in the same command too.
-func (n *Notifier) carryOut(p plan) bool {
-	c := n.conn
+func (r *route) carryOut(p plan) bool {
+	c, n := r.conn, r.notifier
 	for _, channel := range p.subscribe {
-		if c.write(func() error { return c.pubsub.Subscribe(n.ctx, channel) }) != nil {
+		if c.subscribe(n, channel) != nil {
 			return false
 		}
 		if !c.reading {
 			c.reading = true
-			c.receiver.Go(func() { n.receive(c) })
+			c.receiver.Go(func() { r.receive(c) })
 		}
 	}
-	if len(p.unsubscribe) > 0 && c.write(func() error { return c.pubsub.Unsubscribe(n.ctx, p.unsubscribe...) }) != nil {
+	if len(p.unsubscribe) > 0 && c.unsubscribe(n, p.unsubscribe) != nil {
 		return false
 	}
 	return !p.ping || c.write(func() error { return c.pubsub.Ping(n.ctx) }) == nil
 }
 
 // receive reads until the connection fails, which its close makes it do. It runs in a
-// goroutine of its own, that of the receiver.
-func (n *Notifier) receive(c *connection) {
+// goroutine of its own, that of the receiver. An error that it does not know, MOVED for one,
+// ends the connection too.
+func (r *route) receive(c *connection) {
 	for {
-		message, err := c.read(n.ctx)
+		message, err := c.read(r.notifier.ctx)
 		switch {
 		case err == nil:
 			c.noteAnswer()
-			n.handle(message)
+			r.handle(message)
+		case refusesSharded(err) && c.becomeClassic():
+			c.noteAnswer()
+			r.requestAgain()
+			r.loop.Wake()
 		case redis.HasErrorPrefix(err, "NOPERM"):
 			c.noteDenied()
-			n.loop.Wake()
+			r.loop.Wake()
 		default:
 			c.noteBroken()
-			n.loop.Wake()
+			r.loop.Wake()
 			return
 		}
 	}
@@ -197,19 +201,26 @@ func (n *Notifier) receive(c *connection) {
 
 // handle deals with what the server has sent. The connection it came over is the
 // current one: the loop waits for the receiver before it makes another.
-func (n *Notifier) handle(message any) {
+func (r *route) handle(message any) {
+	n := r.notifier
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch m := message.(type) {
 	case *redis.Subscription:
-		if s := n.subscriptions[m.Channel]; s != nil && s.state != wanted && m.Kind == "subscribe" {
+		s := r.subscriptions[m.Channel]
+		switch {
+		case s == nil:
+		case s.state == confirmed && m.Kind == "sunsubscribe": // not asked for: the slot has moved
+			r.moved = true
+			r.loop.Wake()
+		case s.state != wanted && (m.Kind == "subscribe" || m.Kind == "ssubscribe"):
 			s.state = confirmed
 			n.subscribed++
 			s.mark.subscribed = n.subscribed
 			s.notify()
 		}
 	case *redis.Message:
-		if s := n.subscriptions[m.Channel]; s != nil {
+		if s := r.subscriptions[m.Channel]; s != nil {
 			s.mark.received++
 			s.mark.Message, s.mark.At = m.Payload, time.Now()
 			s.hear()

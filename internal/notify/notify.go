@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/internal/background"
+	"github.com/sluice-go/sluice/internal/redisexec"
 )
 
 const (
@@ -30,33 +31,34 @@ const (
 	retryDeniedAfter = 10 * time.Second
 )
 
-// Notifier is one pub/sub connection. The connection exists while there is a listener,
-// and for a short time after. It is safe for concurrent use.
+// Notifier is a pub/sub connection or, on a Cluster, one to each server that keeps the slot of
+// a channel with a listener: a route. A connection exists while there is a listener, and for a
+// short time after. It is safe for concurrent use.
 //
-// Two goroutines serve it. The loop writes to the connection: it is started by Join, and
-// ends when nothing is subscribed any more, or in Close. The receiver reads from the
+// Two goroutines serve a route. Its loop writes to the connection: it is started by Join, and
+// ends when nothing is subscribed there any more, or in Close. The receiver reads from the
 // connection: the loop starts it, stops it by closing the connection, and waits for it.
+//
+// On a Cluster channels are sharded (SSUBSCRIBE): a message on one goes to the servers of its
+// slot, and not to all. Where the server does not know that, or denies it, the same connection
+// subscribes classically: so the scripts, which run on that server, see by PUBSUB who listens how.
 //
 // A connection that is half open is noticed by a PING that stays without an answer. One
 // is sent when a listener has found by itself what it should have been notified of (see
 // RequestPing), and not at regular intervals, so that an idle process sends no more than
 // its listeners' own polls.
 type Notifier struct {
-	rdb    redis.UniversalClient
-	loop   *background.Loop
-	group  background.Group // the loop
-	ctx    context.Context  // ends in Close, and with it what blocks in go-redis
-	cancel context.CancelFunc
+	rdb     redis.UniversalClient
+	cluster *redisexec.Executor // which knows the servers of a Cluster; nil without one
+	group   background.Group    // the loops
+	ctx     context.Context     // ends in Close, and with it what blocks in go-redis
+	cancel  context.CancelFunc
 
-	conn     *connection // what the loop writes to, nil for none; the loop's own
-	failures int         // of connections, in a row; the loop's own
-
-	mu            sync.Mutex // guards what follows
+	mu            sync.Mutex // guards what follows, and of each route what its comment says
 	subscriptions map[string]*subscription
-	peak          int       // the most of them so far, see shrink.Map
-	subscribed    int       // how often a subscription was confirmed
-	nextTurn      time.Time // when the loop's next turn comes by itself; zero for at once
-	pingWanted    bool
+	peak          int            // the most of them so far, see shrink.Map
+	routes        map[any]*route // by server; those on which nothing is subscribed stay, unless they are many
+	subscribed    int            // how often a subscription was confirmed
 	closed        bool
 }
 
@@ -73,6 +75,7 @@ const messagesKept = 100
 
 // subscription is a channel and its listeners.
 type subscription struct {
+	route     *route
 	state     subscriptionState
 	listeners []*Listener
 	linger    time.Duration
@@ -104,16 +107,27 @@ type subscriptionState int
 
 const (
 	wanted    subscriptionState = iota // not asked for on this connection
-	requested                          // SUBSCRIBE has been written
+	requested                          // SUBSCRIBE or SSUBSCRIBE has been written
 	confirmed                          // and answered
 )
 
 // New returns a notifier on rdb. It starts nothing.
 func New(rdb redis.UniversalClient) *Notifier {
-	n := &Notifier{rdb: rdb, subscriptions: map[string]*subscription{}}
+	n := &Notifier{rdb: rdb, subscriptions: map[string]*subscription{}, routes: map[any]*route{}}
+	if redisexec.IsCluster(rdb) {
+		n.cluster = redisexec.New(rdb)
+	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
-	n.loop = background.NewLoop(n.group.Go, n.turn)
 	return n
+}
+
+// Argument returns a channel as scripts are given it that publish on it, or count its subscribers:
+// on a Cluster with a '*' behind it.
+func (n *Notifier) Argument(channel string) string {
+	if n.cluster != nil {
+		return channel + "*"
+	}
+	return channel
 }
 
 // Join adds a listener to a channel. It never blocks. The listener is notified once when
@@ -136,10 +150,26 @@ func (n *Notifier) JoinBriefly(channel string) *Listener {
 	return n.join(channel, briefLinger, &Listener{C: make(chan struct{}, 1)})
 }
 
-// JoinMessages is Join for a listener that is given the messages too, as far as it reads
-// them.
-func (n *Notifier) JoinMessages(channel string) *Listener {
-	return n.join(channel, linger, &Listener{C: make(chan struct{}, 1), Messages: make(chan string, messagesKept)})
+// JoinMessages is Join, of several channels, for a listener that is given the messages too, as
+// far as it reads them.
+func (n *Notifier) JoinMessages(channels ...string) *Listener {
+	l := &Listener{C: make(chan struct{}, 1), Messages: make(chan string, messagesKept)}
+	n.JoinAlso(l, channels...)
+	return l
+}
+
+// JoinAlso adds channels to those of a listener that JoinMessages has returned.
+func (n *Notifier) JoinAlso(l *Listener, channels ...string) {
+	for _, channel := range channels {
+		n.join(channel, linger, l)
+	}
+}
+
+// LeaveAll removes a listener of several channels.
+func (n *Notifier) LeaveAll(channels []string, l *Listener) {
+	for _, channel := range channels {
+		n.Leave(channel, l)
+	}
 }
 
 func (n *Notifier) join(channel string, linger time.Duration, l *Listener) *Listener {
@@ -150,12 +180,13 @@ func (n *Notifier) join(channel string, linger time.Duration, l *Listener) *List
 		s = &subscription{linger: linger}
 		n.subscriptions[channel] = s
 	}
+	n.bind(channel, s)
 	s.listeners = append(s.listeners, l)
 	if s.state == confirmed {
 		background.Signal(l.C)
 	}
 	if s.state == wanted && !n.closed {
-		n.loop.Wake()
+		s.route.loop.Wake()
 	}
 	return l
 }
@@ -173,8 +204,8 @@ func (n *Notifier) Leave(channel string, l *Listener) {
 	s.listeners = slices.DeleteFunc(s.listeners, func(other *Listener) bool { return other == l })
 	if len(s.listeners) == 0 {
 		s.idleSince = time.Now()
-		if !n.closed && s.idleSince.Add(s.linger).Before(n.nextTurn) {
-			n.loop.Wake()
+		if !n.closed && s.idleSince.Add(s.linger).Before(s.route.nextTurn) {
+			s.route.loop.Wake()
 		}
 	}
 }
@@ -211,14 +242,18 @@ func (n *Notifier) Mark(channel string) Mark {
 	return s.marked()
 }
 
-// RequestPing has the connection tested. Call it when a listener has found by polling
+// RequestPing has a channel's connection tested. Call it when a listener has found by polling
 // what it should have been notified of.
-func (n *Notifier) RequestPing() {
+func (n *Notifier) RequestPing(channel string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.pingWanted = true
-	if len(n.subscriptions) > 0 && !n.closed {
-		n.loop.Wake()
+	s := n.subscriptions[channel]
+	if s == nil {
+		return
+	}
+	s.route.pingWanted = true
+	if !n.closed {
+		s.route.loop.Wake()
 	}
 }
 
@@ -228,7 +263,7 @@ func (n *Notifier) Close(ctx context.Context) {
 	n.closed = true
 	n.mu.Unlock()
 	n.cancel()
-	n.loop.Wake()
+	n.wakeAll()
 	n.group.Wait(ctx)
 }
 

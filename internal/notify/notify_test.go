@@ -163,6 +163,19 @@ func notified(l *Listener) bool {
 	}
 }
 
+// onlyRoute is that of all channels without a Cluster.
+func (s *setup) onlyRoute() *route { return s.routes[nil] }
+
+// disconnected reports that no route has a connection. No loop may run.
+func (s *setup) disconnected() bool {
+	for _, r := range s.routes {
+		if r.conn != nil {
+			return false
+		}
+	}
+	return true
+}
+
 // isOver reports whether the notifier's goroutines have ended, and with them its
 // connection.
 func (s *setup) isOver(t *testing.T) bool {
@@ -177,7 +190,7 @@ func (s *setup) isOver(t *testing.T) bool {
 		}
 	}()
 	synctest.Wait()
-	return background.IsClosed(over) && s.conn == nil && s.m.CurrentConnectionCount() == 0
+	return background.IsClosed(over) && s.disconnected() && s.m.CurrentConnectionCount() == 0
 }
 
 func TestNotifier_NotifiesOnceItIsSubscribedAndThenPerMessage(t *testing.T) {
@@ -310,9 +323,9 @@ func TestNotifier_CloseEndsEverything(t *testing.T) {
 		require.True(t, s.isOver(t))
 
 		started := 0
-		s.loop = background.NewLoop(func(func()) { started++ }, s.turn)
+		s.onlyRoute().loop = background.NewLoop(func(func()) { started++ }, s.onlyRoute().turn)
 		after := s.Join("b")
-		s.RequestPing()
+		s.RequestPing("a")
 		time.Sleep(time.Minute)
 		require.True(t, s.isOver(t))
 		require.Zero(t, started, "not even a goroutine that ends at once")
@@ -328,7 +341,7 @@ func TestNotifier_LeaveAfterCloseStartsNothing(t *testing.T) {
 		require.True(t, notified(l))
 		s.Close(t.Context())
 		started := 0
-		s.loop = background.NewLoop(func(func()) { started++ }, s.turn)
+		s.onlyRoute().loop = background.NewLoop(func(func()) { started++ }, s.onlyRoute().turn)
 		s.Leave("a", l)
 		require.Zero(t, started)
 	})
@@ -347,7 +360,7 @@ func TestNotifier_CloseInAnOutage(t *testing.T) {
 			inBubble(t, func(t *testing.T, s *setup) {
 				require.True(t, notified(s.Join("a")))
 				s.set(func() { spoil(s) })
-				s.RequestPing()
+				s.RequestPing("a")
 				time.Sleep(1234 * time.Millisecond)
 				start := time.Now()
 				s.Close(t.Context())

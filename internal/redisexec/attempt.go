@@ -40,7 +40,7 @@ func (e *Executor) attempt(ctx context.Context, r Request) Result {
 	if r.Detached {
 		a.ctx = context.WithoutCancel(ctx)
 	}
-	a.answered = make(chan struct{}, 1)
+	a.answered = e.channel()
 	var over <-chan time.Time // never, without an Until
 	if !r.Until.IsZero() {
 		timer := e.startTimer(r.Until)
@@ -54,6 +54,7 @@ func (e *Executor) attempt(ctx context.Context, r Request) Result {
 	left := errTooLate
 	select {
 	case <-a.answered:
+		e.answers.Put(a.answered) // nothing is sent on it twice
 		return a.result
 	case <-ctx.Done():
 		left = ctx.Err()
@@ -87,12 +88,21 @@ func (a *attempt) enter() *place {
 
 // sendHere sends the request from the caller's goroutine, unless it goes into a pipeline.
 func (a *attempt) sendHere() Result {
-	a.answered = make(chan struct{}, 1)
+	a.answered = a.executor.channel()
 	if a.enter() == nil {
 		a.Run()
 	}
 	<-a.answered
+	a.executor.answers.Put(a.answered)
 	return a.result
+}
+
+// channel returns one on which a caller learns that there is a result.
+func (e *Executor) channel() chan struct{} {
+	if c, ok := e.answers.Get().(chan struct{}); ok {
+		return c
+	}
+	return make(chan struct{}, 1)
 }
 
 // startTimer returns a timer for a time. It is given back to stopTimer.
@@ -152,6 +162,9 @@ func (a *attempt) answersInTime() bool {
 // send sends the request: a script by its digest and, if the server doesn't know that,
 // in full.
 func (a *attempt) send() Result {
+	if a.request.isReplicated() {
+		return a.executor.SendAll(a.ctx, []Request{a.request})[0]
+	}
 	sent := time.Now()
 	err := a.process(a.request.Args)
 	if isNoScript(err) && a.request.Script != nil {

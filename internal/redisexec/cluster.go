@@ -13,17 +13,27 @@ import (
 // until then it misses a replica that has been promoted. It asks in the background, one
 // question at a time. An autopipeline gives no access to this: behind one, it takes up
 // to a minute.
-func (e *Executor) refreshTopology(r Result) (same Result) {
-	if r.Outcome != Unknown && r.Outcome != NotSent {
-		return r
+func (e *Executor) refreshTopology(r Result) Result {
+	if r.Outcome == Unknown || r.Outcome == NotSent {
+		e.RefreshTopology()
 	}
+	return r
+}
+
+// RefreshTopology makes a Cluster's client ask again which server keeps which slots. It does not
+// wait for the answer.
+func (e *Executor) RefreshTopology() {
 	if cluster, ok := e.rdb.(interface{ ReloadState(ctx context.Context) }); ok {
-		same = r
 		var failed error // it is tried again after the next failure
 		defer Contain(&failed)
 		cluster.ReloadState(context.Background())
 	}
-	return r
+}
+
+// IsCluster reports whether a client is a Cluster's and says which server keeps a key.
+func IsCluster(rdb redis.UniversalClient) bool {
+	_, ok := rdb.(clusterClient)
+	return ok
 }
 
 // NodeOf returns the server that keeps a key, as far as a Cluster's client knows, and
@@ -33,26 +43,21 @@ func (e *Executor) refreshTopology(r Result) (same Result) {
 // for a server that hangs goes there in pipelines of its own. An autopipeline does not
 // say which client it belongs to: behind one, a pipeline goes to all servers.
 func (e *Executor) NodeOf(key any) any {
-	cluster, ok := e.rdb.(interface {
-		MasterForKey(ctx context.Context, key string) (*redis.Client, error)
-	})
+	c, ok := e.rdb.(clusterClient)
 	if !ok {
 		return nil
 	}
 	name, _ := key.(string)
-	node, err := masterFor(cluster, name)
+	node, err := masterFor(ended, c, name)
 	if err != nil {
 		return nil
 	}
 	return node
 }
 
-func masterFor(cluster interface {
-	MasterForKey(ctx context.Context, key string) (*redis.Client, error)
-}, key string,
-) (node *redis.Client, err error) {
+func masterFor(ctx context.Context, c clusterClient, key string) (node *redis.Client, err error) {
 	defer Contain(&err)
-	return cluster.MasterForKey(ended, key)
+	return c.MasterForKey(ctx, key)
 }
 
 // ended is a context that has ended: what is called with it does not use the network.

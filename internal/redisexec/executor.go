@@ -48,15 +48,19 @@ type Executor struct {
 	jobs     chan Job // to a sender that is idle
 	closed   chan struct{}
 	timers   sync.Pool // of *time.Timer, stopped: one for each request with an Until costs too much
+	answers  sync.Pool // of chan struct{}, empty: for attempt.answered
 	single   bool      // see isSingle
 	lanes    lanes
+	// longestWait is how long replicas may be waited for, so that the client does not take the
+	// connection for dead.
+	longestWait time.Duration
 }
 
 // New returns an executor on rdb, which stays the caller's to close. It starts nothing.
 func New(rdb redis.UniversalClient) *Executor {
 	return &Executor{
 		rdb: rdb, jobs: make(chan Job), closed: make(chan struct{}),
-		single: isSingle(rdb), lanes: lanes{byNode: map[any]*lane{}},
+		single: isSingle(rdb), lanes: lanes{byKey: map[laneKey]*lane{}}, longestWait: longestWait(rdb),
 	}
 }
 
@@ -71,6 +75,12 @@ type Request struct {
 	// Small says that the request may share a pipeline with others: it and its reply are short,
 	// and it takes the server microseconds.
 	Small bool
+	// Replicas, if positive, is how many replicas are to acknowledge what the request writes,
+	// and ReplicaWait for how long that is waited for: a fifth of a second less than the client waits for a
+	// reply at the most, and a tick of the server more (100ms by default). The outcome does not
+	// depend on it; Shortfall says whether they have.
+	Replicas    int
+	ReplicaWait time.Duration
 	// Detached has the request sent even if its context has ended.
 	Detached bool
 	// Until, if set, is when the caller leaves, whether its context has ended or not.
@@ -100,6 +110,9 @@ type UnknownHandler interface{ OutcomeUnknown() }
 // UnservedHandler is told of attempts that no server has carried out, as far as is known.
 type UnservedHandler interface{ Unserved() }
 
+// isReplicated reports whether replicas are to acknowledge the request.
+func (r Request) isReplicated() bool { return r.Replicas > 0 }
+
 // RetryPolicy says what may be done when the reply to a request is lost.
 type RetryPolicy int
 
@@ -115,6 +128,8 @@ type Reply struct {
 	Value any
 	// Sent is the time just before the attempt that was answered went out.
 	Sent time.Time
+	// Shortfall is that of the attempt that was answered; see [Result].
+	Shortfall error
 	// Ambiguous says that an earlier attempt of the request stayed without a reply: it
 	// may have been carried out before the one that was answered, or may yet be.
 	Ambiguous bool
@@ -177,7 +192,7 @@ func (e *Executor) run(ctx context.Context, r Request, first *Result) (Reply, er
 		switch {
 		case result.Outcome == Done:
 			r.Outage.end()
-			reply.Value = result.Value
+			reply.Value, reply.Shortfall = result.Value, result.Shortfall
 			return reply, nil
 		case result.Outcome == Abandoned:
 			if !reply.Ambiguous {
@@ -291,6 +306,17 @@ func (e *Executor) Close(ctx context.Context) {
 func CommandTime(rdb redis.UniversalClient) time.Duration {
 	read, write, pool := timeouts(rdb)
 	return max(read, 0) + max(write, 0) + max(pool, 0)
+}
+
+// longestWait returns how long a command may block on a client's connection: half of the time that
+// the client waits for a reply, but not within 200ms of it, since a server ends a WAIT up to
+// 100ms late.
+func longestWait(rdb redis.UniversalClient) time.Duration {
+	read, _, _ := timeouts(rdb)
+	if read <= 0 { // the client waits for ever
+		return time.Hour
+	}
+	return max(read/2, read-200*time.Millisecond)
 }
 
 // timeouts returns go-redis's defaults for a client that does not say.

@@ -33,10 +33,19 @@ type lane = groupcommit.Committer[*attempt, struct{}]
 // place is an attempt's in the next pipeline of a lane.
 type place = groupcommit.Call[*attempt, struct{}]
 
-// lanes are those of an executor, by server: one, except on a Cluster.
+// lanes are those of an executor.
 type lanes struct {
-	mu     sync.Mutex // guards what follows
-	byNode map[any]*lane
+	mu    sync.Mutex // guards what follows
+	byKey map[laneKey]*lane
+}
+
+// laneKey says which requests share pipelines. Those that replicas are to acknowledge, and which
+// are waited for equally long, have a lane of their own: their pipelines end with a WAIT, which
+// no other request waits for.
+type laneKey struct {
+	node     any // nil, except on a Cluster
+	replicas int
+	wait     time.Duration
 }
 
 // laneOf returns the lane of a request, or nil if it is sent by itself: it is not small, or the
@@ -51,15 +60,19 @@ func (e *Executor) laneOf(r *Request) *lane {
 			return nil
 		}
 	}
+	key := laneKey{node: node}
+	if r.isReplicated() {
+		key.replicas, key.wait = r.Replicas, r.ReplicaWait
+	}
 	e.lanes.mu.Lock()
 	defer e.lanes.mu.Unlock()
-	l := e.lanes.byNode[node]
+	l := e.lanes.byKey[key]
 	if l == nil {
-		if len(e.lanes.byNode) >= maxLanes {
-			clear(e.lanes.byNode) // what waits in one of them is sent all the same
+		if len(e.lanes.byKey) >= maxLanes {
+			clear(e.lanes.byKey) // what waits in one of them is sent all the same
 		}
 		l = e.newLane()
-		e.lanes.byNode[node] = l
+		e.lanes.byKey[key] = l
 	}
 	return l
 }

@@ -35,6 +35,9 @@ type Result struct {
 	Outcome Outcome
 	Err     error
 	Sent    time.Time // just before it was sent, if that is known
+	// Shortfall, of a request that was carried out, is why not as many replicas have
+	// acknowledged it as it asks for: an ErrUnderReplicated. It is nil if they have.
+	Shortfall error
 }
 
 // isTransient reports that nothing was carried out, because no server could be reached or
@@ -72,7 +75,26 @@ func (r Result) Final() error {
 // have been written to a connection.
 type command struct {
 	*redis.Cmd
-	written atomic.Bool
+	written    atomic.Bool
+	redirected bool // a server of a Cluster has sent it on to another one
+}
+
+// SetErr is where go-redis puts each answer that is an error, also those that it deals with itself.
+func (c *command) SetErr(err error) {
+	if _, addr := isRedirect(err); addr != "" {
+		c.redirected = true
+	}
+	c.Cmd.SetErr(err)
+}
+
+// outcome returns the error of a command in a pipeline which ended with the error failed. Each
+// command has its own error, except where a hook fails without telling them.
+func (c *command) outcome(failed error) error {
+	err := c.Err()
+	if failed != nil && (errors.Is(failed, ErrPanicked) || err == nil && !c.written.Load()) {
+		return failed
+	}
+	return err
 }
 
 // NoRetry makes go-redis send it once. MOVED and ASK are followed all the same: they
@@ -159,6 +181,9 @@ func isUnavailable(err error) bool {
 // ErrCorrupt says that the key holds what this library did not write.
 var ErrCorrupt = errors.New("foreign or damaged data at the key")
 
+// ErrWrongType is the ErrCorrupt of a key of another type.
+var ErrWrongType = fmt.Errorf("%w", ErrCorrupt)
+
 // serverError is a Redis error from which the arguments were cut.
 type serverError string
 
@@ -175,7 +200,7 @@ var _ redis.Error = serverError("")
 func fromServer(err error) error {
 	text := err.Error()
 	if strings.Contains(text, "wrong kind of value") {
-		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		return fmt.Errorf("%w: %w", ErrWrongType, err)
 	}
 	if cut := strings.Index(text, ", with args beginning with"); cut >= 0 {
 		return serverError(text[:cut])

@@ -2,7 +2,7 @@ package redisexec
 
 import (
 	"context"
-	"errors"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -64,8 +64,13 @@ func unanswered(n int) []Result {
 // SendAll is Pipeline for a caller that has nothing to leave for: it sends from the
 // caller's goroutine, and blocks until go-redis has an answer or gives up. If a hook of the
 // client's ends the goroutine, that is the caller's, which has to bear it. Scripts that the
-// server does not know are sent again in full, in a second pipeline.
+// server does not know are sent again in full, in a second pipeline. If replicas are to
+// acknowledge one of the requests, it blocks for the request's ReplicaWait longer at most, and
+// the requests for each server of a Cluster go out one server after the other.
 func (e *Executor) SendAll(ctx context.Context, requests []Request) []Result {
+	if slices.ContainsFunc(requests, Request.isReplicated) {
+		return e.sendReplicated(ctx, requests)
+	}
 	results := make([]Result, len(requests))
 	all, sent := make([]int, len(requests)), time.Now()
 	for i := range all {
@@ -86,16 +91,14 @@ func (e *Executor) sendSome(ctx context.Context, requests []Request, which []int
 	args func(Request) []any,
 ) (unknown []int) {
 	commands := make([]*command, len(which))
+	all := make([]redis.Cmder, len(which))
 	for i, at := range which {
 		commands[i] = &command{Cmd: redis.NewCmd(ctx, args(requests[at])...)}
+		all[i] = commands[i]
 	}
-	failed := e.exec(ctx, commands)
+	failed := execOn(ctx, e.rdb, all)
 	for i, at := range which {
-		err := commands[i].Err()
-		// Each command has its own error, except where a hook fails without telling them.
-		if failed != nil && (errors.Is(failed, ErrPanicked) || err == nil && !commands[i].written.Load()) {
-			err = failed
-		}
+		err := commands[i].outcome(failed)
 		if isNoScript(err) && requests[at].Script != nil {
 			unknown = append(unknown, at)
 		}
@@ -104,10 +107,10 @@ func (e *Executor) sendSome(ctx context.Context, requests []Request, which []int
 	return unknown
 }
 
-// exec sends the commands in one pipeline.
-func (e *Executor) exec(ctx context.Context, commands []*command) (err error) {
+// execOn sends the commands to a client in one pipeline.
+func execOn(ctx context.Context, client pipeliner, commands []redis.Cmder) (err error) {
 	defer Contain(&err)
-	pipe := e.rdb.Pipeline()
+	pipe := client.Pipeline()
 	for _, c := range commands {
 		_ = pipe.Process(ctx, c) // only queues it
 	}

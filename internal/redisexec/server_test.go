@@ -109,7 +109,8 @@ func (s *server) Process(ctx context.Context, cmd redis.Cmder) error {
 
 func (s *server) Pipeline() redis.Pipeliner { return &pipe{server: s} }
 
-// pipe is a pipeline to a server. It takes as long as its slowest command.
+// pipe is a pipeline to a server. It takes as long as its slowest command. As with a client that
+// has ContextTimeoutEnabled, the end of its context costs it the replies.
 type pipe struct {
 	redis.Pipeliner
 	server   *server
@@ -134,7 +135,13 @@ func (p *pipe) Exec(ctx context.Context) ([]redis.Cmder, error) {
 		}
 		longest = max(longest, answers[i].after)
 	}
-	time.Sleep(longest)
+	select {
+	case <-time.After(longest):
+	case <-ctx.Done():
+		for i := range answers {
+			answers[i] = noReply
+		}
+	}
 	for i, c := range p.commands {
 		if answers[i].panics {
 			panic("secret")

@@ -6,7 +6,7 @@ const (
 	// fraction is how little of a peak is left in a map that is made anew.
 	fraction = 32
 	// smallest is the peak below which a map is left alone.
-	smallest = 1024
+	smallest = 128
 )
 
 // Map returns m, or a copy of it if few of the entries are left that it had at its peak.

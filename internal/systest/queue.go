@@ -93,6 +93,14 @@ func (b QueueTest) ClaimOne(lease time.Duration) sluice.Entry {
 	return entries[0]
 }
 
+// ClaimOneOf claims one of the tasks that are due.
+func (b QueueTest) ClaimOneOf(lease time.Duration) sluice.Entry {
+	b.Helper()
+	entries := b.Claim(1, lease)
+	require.Len(b, entries, 1)
+	return entries[0]
+}
+
 // Get returns the task of that ID.
 func (b QueueTest) Get(id string) sluice.Entry {
 	b.Helper()
@@ -162,6 +170,12 @@ func (b QueueTest) setLease(id string, end float64, lease string) {
 	require.Len(b, parts, 3)
 	require.NoError(b, b.RDB.HSet(ctx, states, id, parts[0]+":"+lease+":"+parts[2]).Err())
 	require.NoError(b, b.RDB.ZAdd(ctx, b.Key, redis.Z{Score: end, Member: id}).Err())
+}
+
+// Publish publishes a message as a sharded one, where there are such, and as a classic one, and returns
+// how many subscribers have got it.
+func (b QueueTest) Publish(channel, message string) int64 {
+	return b.RDB.SPublish(b.Context(), channel, message).Val() + b.RDB.Publish(b.Context(), channel, message).Val()
 }
 
 // Eventually calls f until it says yes, for an event that has to come.

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -144,5 +145,22 @@ func Connections(t testing.TB, rdb redis.UniversalClient) int {
 	require.NoError(t, err)
 	n, err := strconv.Atoi(regexp.MustCompile(`total_connections_received:(\d+)`).FindStringSubmatch(info)[1])
 	require.NoError(t, err)
+	return n
+}
+
+// Subscribers returns how many clients are subscribed to a channel on any server, be it as a sharded
+// one or classically.
+func Subscribers(ctx context.Context, rdb redis.UniversalClient, channel string) (n int64) {
+	cluster, ok := rdb.(*redis.ClusterClient)
+	if !ok {
+		return rdb.PubSubNumSub(ctx, channel).Val()[channel] + rdb.PubSubShardNumSub(ctx, channel).Val()[channel]
+	}
+	var mu sync.Mutex
+	_ = cluster.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
+		mu.Lock()
+		defer mu.Unlock()
+		n += c.PubSubNumSub(ctx, channel).Val()[channel] + c.PubSubShardNumSub(ctx, channel).Val()[channel]
+		return nil
+	})
 	return n
 }

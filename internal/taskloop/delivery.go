@@ -26,6 +26,9 @@ type delivery struct {
 	reported reported
 	index    int // in loop.handling
 
+	feed  *feed // of its shard, in that epoch of the loop; see loop.feedOf
+	epoch int
+
 	announced time.Time // when a message said that the task was cancelled; zero if none did
 	older     *delivery // of the same ID, which is not over either; see loop.byID
 }

@@ -37,6 +37,8 @@ const (
 // answer the next ones ask for few tasks (see demand).
 type exchange struct {
 	source   Source
+	feed     *feed
+	shard    int
 	answered chan<- *exchange
 	over     <-chan struct{} // nothing reads answered any more
 
@@ -46,6 +48,8 @@ type exchange struct {
 	reports  []Report
 	reported [][]*delivery // of each report
 	claim    int           // how many tasks it asks for; 0 for no claim
+	reserved int           // how many runners are kept for them
+	lapse    time.Time     // until then, if the queue has several shards
 	dueEpoch int           // what was known of the queue, see demand
 
 	results []ReportResult
@@ -54,7 +58,7 @@ type exchange struct {
 
 // Run sends the exchange.
 func (x *exchange) Run() {
-	x.results, x.claimed = x.source.Exchange(x.reports, x.claim)
+	x.results, x.claimed = x.source.Exchange(x.shard, x.reports, x.claim)
 	select {
 	case x.answered <- x:
 	case <-x.over:
@@ -69,85 +73,112 @@ func (x *exchange) dispositions() (n int) {
 	return n
 }
 
-// underWay is what is waited for: exchanges, dispositions in them, and tasks that they
-// may bring.
-func (l *loop) underWay() (exchanges, dispositions, asked int) {
-	for _, x := range l.exchanges {
-		if !x.givenUp {
-			exchanges++
-			dispositions += x.dispositions()
-			asked += x.claim
-		}
-	}
-	return exchanges, dispositions, asked
-}
-
 // exchange sends what there is to be sent, if it may. It reports whether that has changed
 // what may be sent next.
 func (l *loop) exchange(now time.Time) bool {
-	if now.Before(l.health.retryAt) || !l.mayExchange(now) {
+	// The claim is chosen before the dispositions are taken off pending: in an outage they keep
+	// their runners until Redis has taken them, see freeFor.
+	f, claim := l.choose(now)
+	if f == nil {
 		return false
 	}
-	// Before the dispositions are taken off pending: in an outage they keep their runners
-	// until Redis has taken them, see free.
-	claim, before := l.claimable(now), len(l.pending)
-	reports, reported := l.takeReports(now)
-	if !l.demand.claimWanted && len(reports) == 0 {
+	before := len(f.pending)
+	reports, reported := l.takeReports(f, now)
+	if !f.demand.claimWanted && len(reports) == 0 {
 		claim = 0
 	}
 	if claim == 0 && len(reports) == 0 {
-		return len(l.pending) < before // some were dropped: their runners are free now
+		return len(f.pending) < before // some were dropped: their runners are free now
 	}
-	x := &exchange{
-		source: l.Source, answered: l.exchanged, over: l.over,
+	l.send(&exchange{
+		source: l.Source, feed: f, shard: f.shard, answered: l.exchanged, over: l.over,
 		sent: now, giveUp: now.Add(min(max(l.Lease/3, minExchangeWait), maxExchangeWait)),
-		reports: reports, reported: reported, claim: claim, dueEpoch: l.demand.dueEpoch,
-	}
-	l.demand.noteAsked(claim, now)
-	l.exchanges = append(l.exchanges, x)
-	l.Source.Start(x)
+		reports: reports, reported: reported, claim: claim, dueEpoch: f.demand.dueEpoch,
+	})
 	return true
 }
 
-// mayExchange reports whether an exchange may go out. One may at any time. With many
-// runners another one may be under way, if there is much to do: Redis deals with one half
-// of the tasks while the handlers have the other. With few runners a second exchange would
-// only make both groups smaller. In an outage there is one at a time, so that each failure
-// is waited out.
-func (l *loop) mayExchange(now time.Time) bool {
-	switch exchanges, _, _ := l.underWay(); {
-	case exchanges == 0:
-		return true
-	case exchanges > 1 || l.Concurrency < halvesFrom || l.health.isOut():
-		return false
+// send sends an exchange, and keeps runners for what it may bring. If the queue has several
+// shards, and one of them does not answer, the others get the runners back soon: what comes
+// later is handed out if there is one free.
+func (l *loop) send(x *exchange) {
+	f := x.feed
+	f.underWay++
+	f.sending += x.dispositions()
+	if x.claim > 0 {
+		f.demand.noteAsked(x.claim, x.sent)
+		f.overlooked = false
+		x.reserved = x.claim
+		l.reserved += x.claim
+		if l.shards > 1 {
+			x.lapse = x.sent.Add(f.lapsesAfter())
+			l.nextLapse = sooner(l.nextLapse, x.lapse)
+		}
 	}
-	enough := l.Concurrency / 4
-	return len(l.pending) >= enough || l.demand.backlogLikely && l.claimable(now) >= l.demand.worthAsking(enough)
+	l.exchanges = append(l.exchanges, x)
+	l.Source.Start(x)
 }
 
-// claimable is how many tasks the next claim is for: the free runners, but with many not
-// more than half of them, so that two exchanges can take turns.
-func (l *loop) claimable(now time.Time) int {
-	if l.stopping != nil {
-		return 0
+// lapsesAfter is for how long an exchange keeps runners: for several times as long as one takes.
+func (f *feed) lapsesAfter() time.Duration {
+	if f.usual == 0 {
+		return firstLapse
 	}
-	most := l.Concurrency
-	if most >= halvesFrom {
-		most -= most / 2
-	}
-	return l.demand.size(min(l.free(), most, MaxGroup), now)
+	return max(4*f.usual, minLapse)
 }
 
-// takeReports groups what is pending by operation, and leaves what is too much for one
+// lapse takes the runners back from exchanges that have not been answered for long, and dates
+// the next time.
+func (l *loop) lapse(now time.Time) {
+	l.nextLapse = time.Time{}
+	for _, x := range l.exchanges {
+		switch {
+		case x.reserved == 0 || x.lapse.IsZero():
+		case now.Before(x.lapse):
+			l.nextLapse = sooner(l.nextLapse, x.lapse)
+		default:
+			l.reserved -= x.reserved
+			x.reserved = 0
+			x.feed.overdue++
+		}
+	}
+}
+
+// isOverdue reports whether the exchange keeps no runners any more for what its claim may bring.
+func (x *exchange) isOverdue() bool { return x.claim > 0 && x.reserved == 0 }
+
+// stopWaiting notes that an exchange is not waited for any more: it was answered, or given up.
+func (l *loop) stopWaiting(x *exchange) {
+	f := x.feed
+	f.underWay--
+	f.sending -= x.dispositions()
+	if x.isOverdue() {
+		f.overdue--
+	}
+	l.reserved -= x.reserved
+	l.exchanges = without(l.exchanges, x)
+}
+
+// without returns exchanges without one of them, which is likely to be one of the last.
+func without(all []*exchange, x *exchange) []*exchange {
+	for i := len(all) - 1; i >= 0; i-- {
+		if all[i] == x {
+			return slices.Delete(all, i, i+1)
+		}
+	}
+	return all
+}
+
+// takeReports groups what is pending of a shard by operation, and leaves what is too much for one
 // exchange. A disposition that was sent before is dropped when its lease has ended: its
 // own success could not be told from another claim's any more.
-func (l *loop) takeReports(now time.Time) (reports []Report, reported [][]*delivery) {
-	if len(l.pending) == 0 {
+func (l *loop) takeReports(f *feed, now time.Time) (reports []Report, reported [][]*delivery) {
+	if len(f.pending) == 0 {
 		return nil, nil
 	}
 	var groups [operations][]*delivery
-	left := l.pending[:0]
-	for _, d := range l.pending {
+	left := f.pending[:0]
+	for _, d := range f.pending {
 		if d.state != pending { // accepted by an answer that came late, or lost
 			continue
 		}
@@ -164,8 +195,7 @@ func (l *loop) takeReports(now time.Time) (reports []Report, reported [][]*deliv
 		d.reported = max(d.reported, sent)
 		groups[operation] = append(groups[operation], d)
 	}
-	clear(l.pending[len(left):])
-	l.pending = left
+	l.setPending(f, left)
 	// Those of one claim, which have the same receipt, are finished together.
 	slices.SortStableFunc(groups[Finish], func(a, b *delivery) int { return strings.Compare(a.receipt, b.receipt) })
 	for operation, group := range groups {
@@ -180,21 +210,19 @@ func (l *loop) takeReports(now time.Time) (reports []Report, reported [][]*deliv
 // giveUp stops waiting for an exchange that had no answer in time. Its dispositions go out
 // again.
 func (l *loop) giveUp(x *exchange) {
+	l.stopWaiting(x)
 	x.givenUp = true
 	for _, deliveries := range x.reported {
 		l.repeat(deliveries)
 	}
+	f := x.feed
 	if x.claim > 0 {
-		l.demand.noteDue()
-		l.demand.noteUnanswered(x.claim, time.Now())
-	} else {
-		l.remove(x)
+		l.late = append(l.late, x)
+		f.demand.noteDue()
+		f.demand.noteUnanswered(x.claim, time.Now())
 	}
-	l.health.noteFailure(exchanging, context.DeadlineExceeded)
-}
-
-func (l *loop) remove(x *exchange) {
-	l.exchanges = slices.DeleteFunc(l.exchanges, func(other *exchange) bool { return other == x })
+	f.health.noteFailure(exchanging, context.DeadlineExceeded)
+	l.consider(f)
 }
 
 // repeat has dispositions sent again that may have been accepted. That is safe: the
@@ -210,7 +238,7 @@ func (l *loop) repeat(deliveries []*delivery) {
 func (l *loop) putBack(deliveries []*delivery) {
 	for _, d := range deliveries {
 		if d.on(exchangeFailed) {
-			l.pending = append(l.pending, d)
+			l.addPending(d)
 		}
 	}
 }
@@ -219,7 +247,12 @@ func (l *loop) putBack(deliveries []*delivery) {
 // counts: of the dispositions that were not accepted there are other copies, and what its
 // claim has brought is for no other runner.
 func (l *loop) settle(x *exchange) {
-	l.remove(x)
+	f := x.feed
+	if x.givenUp {
+		l.late = without(l.late, x)
+	} else {
+		l.stopWaiting(x)
+	}
 	var failed error
 	note := func(err error) {
 		if failed == nil {
@@ -237,14 +270,28 @@ func (l *loop) settle(x *exchange) {
 		note(l.settleClaim(x))
 	}
 	switch {
-	case x.givenUp:
+	case x.givenUp || errors.Is(failed, ErrMoved):
 	case failed == errTooLate: //nolint:errorlint // compared, not tested
-		l.health.noteFailure(claiming, failed)
+		f.health.noteFailure(claiming, failed)
 	case failed != nil:
-		l.health.noteFailure(exchanging, failed)
+		f.health.noteFailure(exchanging, failed)
 	default:
-		l.noteSuccess(exchanging)
+		f.noteSuccess(exchanging)
+		if l.shards > 1 {
+			f.noteTook(time.Since(x.sent))
+		}
 	}
+	l.consider(f)
+}
+
+// noteTook notes how long an exchange has taken. One that takes much longer counts as twice as
+// long: it says more of an outage than of what is usual.
+func (f *feed) noteTook(took time.Duration) {
+	if f.usual == 0 {
+		f.usual = max(took, 1)
+		return
+	}
+	f.usual += (min(took, 2*f.usual+time.Millisecond) - f.usual) / 8
 }
 
 func (l *loop) settleReport(deliveries []*delivery, r ReportResult) error {
@@ -271,7 +318,13 @@ func (l *loop) settleLate(deliveries []*delivery, r ReportResult) {
 			l.accept(d, r.Answers[i])
 		}
 	}
-	l.pending = slices.DeleteFunc(l.pending, func(d *delivery) bool { return d.state == settled })
+	var last *feed
+	for _, d := range deliveries {
+		if f := l.feedOf(d); f != last {
+			l.setPending(f, slices.DeleteFunc(slices.Clone(f.pending), func(d *delivery) bool { return d.state == settled }))
+			last = f
+		}
+	}
 }
 
 func (l *loop) settleDelivery(d *delivery, answer Answer) {
@@ -325,11 +378,11 @@ func (l *loop) accept(d *delivery, answer Answer) {
 // are over, or that the runners are taken: those tasks are given back. If another worker has
 // them by now, that is stale, and they count as lost.
 func (l *loop) settleClaim(x *exchange) error {
-	now := time.Now()
+	f, now := x.feed, time.Now()
 	if x.claimed.Outcome != redisexec.Done {
-		l.demand.noteDue()
+		f.demand.noteDue()
 		if x.claimed.Outcome == redisexec.Unknown && !x.givenUp {
-			l.demand.noteUnanswered(x.claim, now)
+			f.demand.noteUnanswered(x.claim, now)
 		}
 		return x.claimed.Err
 	}
@@ -339,18 +392,23 @@ func (l *loop) settleClaim(x *exchange) error {
 	case x.givenUp:
 	case tooLate && len(tasks) == 0:
 	case tooLate:
-		l.demand.noteUnanswered(x.claim, now)
+		f.demand.noteUnanswered(x.claim, now)
 	default:
-		l.demand.noteAnswered(x.claim, len(tasks))
-		l.health.reset(claiming)
+		f.demand.noteAnswered(x.claim, len(tasks))
+		f.health.reset(claiming)
 	}
 	if x.claimed.Err != nil {
 		return x.claimed.Err // what was leased is due again after the lease
 	}
-	l.demand.noteClaimed(x.claimed.More || len(tasks) == x.claim, x.dueEpoch)
+	more := x.claimed.More || len(tasks) == x.claim
+	if l.shards > 1 {
+		more = more || len(tasks) > 0 && x.claimed.Head <= 0
+		f.head, f.brought = now.Add(x.claimed.Head), len(tasks)
+	}
+	f.demand.noteClaimed(more, x.dueEpoch)
 	l.hand(x, tooLate)
 	if tooLate && len(tasks) > 0 {
-		l.demand.noteDue()
+		f.demand.noteDue()
 		return errTooLate
 	}
 	return nil
@@ -370,7 +428,7 @@ func (l *loop) hand(x *exchange, tooLate bool) {
 		d.task = x.claimed.Tasks[i]
 		d.receipt = x.claimed.Receipt
 		d.leased(x.sent, l.Lease)
-		if tooLate || l.stopping != nil || len(l.handling) == l.Concurrency || !time.Now().Before(d.until) {
+		if tooLate || l.stopping != nil || !l.hasRunner(x) || !time.Now().Before(d.until) {
 			l.giveBack(d)
 		} else {
 			l.dispatch(d)
@@ -379,4 +437,13 @@ func (l *loop) hand(x *exchange, tooLate bool) {
 	l.dispatchedAt = time.Now()
 	l.scheduleCheck(deliveries[0].renewAt)
 	l.scheduleCheck(deliveries[0].until)
+}
+
+// hasRunner reports whether there is a runner for a task that an exchange has brought. Others may
+// have got those that were kept for it.
+func (l *loop) hasRunner(x *exchange) bool {
+	if x.isOverdue() {
+		return l.free() > 0
+	}
+	return len(l.handling) < l.Concurrency
 }

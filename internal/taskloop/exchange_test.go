@@ -125,7 +125,7 @@ func TestExchange_AnswersDecide(t *testing.T) {
 			require.EqualValues(t, btoi(test.canceled), w.Counters.Canceled.Load())
 			if test.want == pending {
 				require.Equal(t, Disposition{Action: SetAside, Reason: "malformed"}, d.disposition)
-				require.Equal(t, []*delivery{d}, l.pending)
+				require.Equal(t, []*delivery{d}, l.feeds[0].pending)
 			} else {
 				require.Nil(t, d.task.Payload, "it is not kept")
 			}
@@ -271,15 +271,15 @@ func TestExchange_AClaimIsNotDispatchedAfterItsLease(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorker(newQueue(3*time.Second), 5, 0)
 		l := newLoop(t.Context(), w.Config)
-		x := &exchange{sent: time.Now(), claim: 5, claimed: ClaimResult{Receipt: "r1", Tasks: make([]Task, 2)}}
+		x := &exchange{feed: l.feeds[0], sent: time.Now(), claim: 5, claimed: ClaimResult{Receipt: "r1", Tasks: make([]Task, 2)}}
 		time.Sleep(3*time.Second - 32*time.Millisecond) // the safe part of the lease
 		l.settle(x)
 		require.Empty(t, l.handling)
 		require.Empty(t, l.work)
-		require.Len(t, l.pending, 2, "they are given back")
-		require.Equal(t, Disposition{Action: Release}, l.pending[0].disposition)
-		require.Equal(t, 1, l.demand.most, "it counts as unanswered")
-		require.True(t, l.health.isOut(), "the next claim waits")
+		require.Len(t, l.feeds[0].pending, 2, "they are given back")
+		require.Equal(t, Disposition{Action: Release}, l.feeds[0].pending[0].disposition)
+		require.Equal(t, 1, l.feeds[0].demand.most, "it counts as unanswered")
+		require.True(t, l.feeds[0].health.isOut(), "the next claim waits")
 		l.close()
 	})
 }
@@ -309,8 +309,7 @@ func TestExchange_ADueNoticeDuringAClaimLeadsToAnother(t *testing.T) {
 			l := newLoop(t.Context(), w.Config)
 			require.True(t, l.exchange(time.Now()))
 			if notice {
-				l.waiting = &waiting{since: time.Now(), stop: func() {}}
-				l.woken(nil)
+				l.woken(&waiting{feed: l.feeds[0], since: time.Now(), stop: func() {}})
 			}
 			require.False(t, l.exchange(time.Now()), "one at a time")
 			l.settle(<-l.exchanged)

@@ -25,10 +25,11 @@ const (
 	activities
 )
 
-// health is what a loop knows of the server. It logs the beginning and the end of an
-// outage, once each.
+// health is what a loop knows of the server of a shard.
 type health struct {
-	log *slog.Logger
+	outages *outages
+	shard   int
+	logged  bool // the beginning of this outage; then its end is too
 
 	outSince time.Time // since when Redis fails; zero if it does not
 	retryAt  time.Time // no exchange goes out before
@@ -49,7 +50,7 @@ func (h *health) noteFailure(what activity, err error) {
 	if !h.isOut() {
 		h.outSince = now
 		f.persistent = f.times > 0
-		h.log.Warn("sluice: worker cannot use its queue, trying on", slog.Any("error", err))
+		h.logged = h.outages.begin(h.shard, now, err)
 	}
 	h.retryAt = now.Add(backoff.Half(backoff.Exponential(retryFirst, retryLast, f.times)))
 	f.times++
@@ -67,14 +68,54 @@ func (h *health) noteSuccess(what activity) {
 	if !h.isOut() || persistent {
 		return
 	}
-	h.log.Info("sluice: worker uses its queue again", slog.Duration("after", time.Since(h.outSince)))
+	h.outages.end(h.shard, h.logged, time.Since(h.outSince))
 	h.outSince, h.retryAt = time.Time{}, time.Time{}
 }
 
 // noteSuccess notes that Redis works.
-func (l *loop) noteSuccess(what activity) {
-	if len(l.handling) == 0 {
-		l.health.reset(renewing) // nothing is extended that could fail
+func (f *feed) noteSuccess(what activity) {
+	if f.handling == 0 {
+		f.health.reset(renewing) // nothing is extended that could fail
 	}
-	l.health.noteSuccess(what)
+	f.health.noteSuccess(what)
+}
+
+// logPause is how long the log says nothing of further shards that fail: a node has many.
+const logPause = 10 * time.Second
+
+// outages logs the beginning and the end of outages, once each. Of shards that fail beside
+// others, it logs one in logPause.
+type outages struct {
+	log    *slog.Logger
+	shards int // of the queue
+
+	out     int       // shards that fail
+	lastLog time.Time // of a beginning
+}
+
+// begin reports whether it has logged the beginning of an outage.
+func (o *outages) begin(shard int, now time.Time, err error) bool {
+	o.out++
+	if o.out > 1 && now.Sub(o.lastLog) < logPause {
+		return false
+	}
+	o.lastLog = now
+	o.log.Warn("sluice: worker cannot use its queue, trying on", append(o.which(shard), slog.Any("error", err))...)
+	return true
+}
+
+// end takes the end of an outage.
+func (o *outages) end(shard int, logged bool, after time.Duration) {
+	o.out--
+	if logged {
+		o.log.Info("sluice: worker uses its queue again", append(o.which(shard), slog.Duration("after", after))...)
+	}
+}
+
+// which says of a queue with several shards which one it is about, and how many fail.
+func (o *outages) which(shard int) []any {
+	if o.shards == 1 {
+		return nil
+	}
+	return []any{slog.Int("shard", shard), slog.Int("failing", o.out)}
 }

@@ -2,6 +2,7 @@ package taskloop
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -9,8 +10,9 @@ import (
 	"github.com/sluice-go/sluice/internal/redisexec"
 )
 
-// extension is a batch of lease extensions, sent in one pipeline.
+// extension is a batch of lease extensions of one shard, sent in one pipeline.
 type extension struct {
+	feed       *feed
 	sent       time.Time // just before
 	deliveries []*delivery
 	results    []ExtendResult
@@ -23,46 +25,54 @@ func (l *loop) scheduleCheck(at time.Time) { l.nextCheck = sooner(l.nextCheck, a
 // schedules the next check.
 func (l *loop) checkLeases(now time.Time) {
 	l.nextCheck = time.Time{}
-	var due []*delivery
+	var feeds []*feed // that have some to be extended
 	for _, d := range l.handling {
+		f := l.feedOf(d)
 		switch {
 		case d.state == lost:
 			continue
 		case !now.Before(d.until):
 			l.lose(d)
 			continue
-		case l.extension != nil: // when it is over, the leases are checked
+		case f.extension != nil: // when it is over, the leases are checked
 		case !now.Before(d.renewFrom):
-			due = append(due, d)
+			if len(f.toExtend) == 0 {
+				feeds = append(feeds, f)
+			}
+			f.toExtend = append(f.toExtend, d)
 		default:
 			l.scheduleCheck(d.renewAt)
 		}
 		l.scheduleCheck(d.until)
 	}
-	if len(due) > 0 {
-		l.extend(now, due)
+	for _, f := range feeds {
+		l.extend(f, now, f.toExtend)
+		f.toExtend = nil
 	}
 }
 
-// extend extends leases, in a goroutine of its own. It is given half of what is left of
+// extend extends leases of tasks of one shard, in a goroutine of its own. It is given half of what is left of
 // the most pressing one, so that there is always another try.
-func (l *loop) extend(now time.Time, due []*delivery) {
-	x := &extension{sent: now, deliveries: due}
+func (l *loop) extend(f *feed, now time.Time, due []*delivery) {
+	x := &extension{feed: f, sent: now, deliveries: due}
 	pressing := slices.MinFunc(due, func(a, b *delivery) int { return a.until.Compare(b.until) })
 	budget := lease.Budget(pressing.until.Sub(now))
-	l.extension = x
+	f.extension = x
+	l.extensions++
 	items := toExtend(due)
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), budget)
 		defer cancel()
-		x.results = l.Source.Extend(ctx, items)
+		x.results = l.Source.Extend(ctx, f.shard, items)
 		l.extended <- x
 	}()
 }
 
 // handleExtension deals with the results of an extension.
 func (l *loop) handleExtension(x *extension) {
-	l.extension = nil
+	f := x.feed
+	f.extension = nil
+	l.extensions--
 	var failed error
 	for i, r := range x.results {
 		if err := l.handleExtended(x.deliveries[i], x.sent, r); err != nil && failed == nil {
@@ -71,9 +81,9 @@ func (l *loop) handleExtension(x *extension) {
 	}
 	l.scheduleCheck(time.Now()) // for extensions that became due meanwhile
 	if failed != nil {
-		l.health.noteFailure(renewing, failed)
+		f.health.noteFailure(renewing, failed)
 	} else {
-		l.noteSuccess(renewing)
+		f.noteSuccess(renewing)
 	}
 }
 
@@ -84,6 +94,8 @@ func (l *loop) handleExtended(d *delivery, sent time.Time, r ExtendResult) error
 	switch {
 	case d.state == settled || d.state == lost:
 		return r.Err
+	case errors.Is(r.Err, ErrMoved): // it goes to the task's new shard at once
+		return nil
 	case r.Outcome != redisexec.Done || r.Err != nil:
 		d.retryExtension(time.Now(), l.Lease)
 		return r.Err

@@ -157,7 +157,7 @@ func TestLease_ADispositionWaitsForNoExtension(t *testing.T) {
 				time.Sleep(time.Minute)
 				exchanges, _ := q.sent()
 				require.Equal(t, []exchanged{
-					{w.start.Add(11 * time.Second), map[Operation][]string{Finish: {"r1 a"}}, 1},
+					{w.start.Add(11 * time.Second), map[Operation][]string{Finish: {"r1 a"}}, 1, 0},
 				}, reportedIn(exchanges))
 				require.Equal(t, [5]int64{1}, w.counts())
 				require.Zero(t, w.Counters.Canceled.Load())

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"runtime"
-	"slices"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/lease"
@@ -28,19 +27,20 @@ const (
 //
 //	completions.ready  runners have put in deliveries whose handlers have returned
 //	exchanged          an exchange is over: dispositions, and a claim for runners that are
-//	                   free. There are two at a time at most, so that groups form meanwhile
-//	extended           a batch of lease extensions is over. There is one at a time; it does
-//	                   not hold up an exchange, nor an exchange it
-//	waited             Source.Wait has returned. It runs while nothing is due and a runner
-//	                   is free
+//	                   free. There are few at a time, two of a shard at most, so that groups
+//	                   form meanwhile
+//	extended           a batch of lease extensions is over. There is one at a time of each
+//	                   shard; it does not hold up an exchange, nor an exchange it
+//	waited             Source.Wait has returned. It runs for each shard in which nothing is
+//	                   due while a runner is free
 //	Canceled           a task was cancelled, perhaps one of those that are handled here
 //	alarm              a lease needs an extension or is lost, a try after a failure is due,
 //	                   an exchange has had no answer in time, or Grace is over
 //	end                Run's ctx has ended
 //
 // Goroutines: the runners, which end when work is closed and their handlers have
-// returned; those of exchanges, which Source.Start runs and nothing waits for; one for an
-// extension; one for Source.Wait, which stop ends.
+// returned; those of exchanges, which Source.Start runs and nothing waits for; one for each
+// extension; one for each Source.Wait, which stop ends.
 type loop struct {
 	Config
 	end      <-chan struct{} // of Run's ctx; nil once it was seen
@@ -50,30 +50,35 @@ type loop struct {
 	completions completions    // from the runners
 	exchanged   chan *exchange
 	extended    chan *extension
-	waited      chan error
+	waited      chan *waiting
 	over        chan struct{} // closed when the loop has ended: nothing reads exchanged any more
 	alarm       alarm
 
 	runners      int                  // goroutines
 	handling     bag                  // deliveries whose handlers have not returned
 	byID         map[string]*delivery // the newest that was dispatched and is not settled or lost, by the task's ID
-	pending      []*delivery          // their dispositions are to be sent
+	pending      int                  // deliveries whose dispositions are to be sent, of all shards
 	spare        []*delivery          // a slice to be used again
 	dispatchedAt time.Time            // when deliveries were last given to the runners
 
-	exchanges []*exchange // without an answer
-	extension *extension  // under way; nil for none
-	waiting   *waiting    // for something to be due; nil if the loop is not
-	nextCheck time.Time   // when a lease has to be checked; zero for never
-	demand    demand
-	health    health
-	stopping  *stopping // nil until ctx has ended
-}
+	feeds     []*feed // by shard
+	shards    int     // how many the queue has. Further feeds are retired
+	epoch     int     // how often that has changed
+	lists     [lists][]*feed
+	claimNext bool      // of dispositions and a claim that cannot go together, the claim had its turn
+	turn      int       // the shard that was asked last because it was its turn
+	nextLook  time.Time // when it is the next one's
 
-// waiting is a Source.Wait that is under way.
-type waiting struct {
-	since time.Time
-	stop  context.CancelFunc
+	exchanges  []*exchange // that are waited for, in the order in which they were sent
+	late       []*exchange // that were given up, and may yet bring tasks
+	reserved   int         // runners that are kept for what claims may bring
+	extensions int         // under way
+	waits      int         // likewise, of Source.Wait
+	nextCheck  time.Time   // when a lease has to be checked; zero for never
+	nextLapse  time.Time   // when an exchange may have to give back its runners; zero for never
+	nextTry    time.Time   // when something may be sent that had to wait; zero for never
+	outages    outages
+	stopping   *stopping // nil until ctx has ended
 }
 
 // stopping is the end of a loop.
@@ -89,13 +94,13 @@ func newLoop(ctx context.Context, c Config) *loop {
 		completions: completions{ready: make(chan struct{}, 1)},
 		exchanged:   make(chan *exchange),
 		extended:    make(chan *extension, 1),
-		waited:      make(chan error, 1),
+		waited:      make(chan *waiting, 1),
 		over:        make(chan struct{}),
 		alarm:       newAlarm(),
 		byID:        map[string]*delivery{},
-		demand:      demand{claimWanted: true},
-		health:      health{log: c.Log},
+		outages:     outages{log: c.Log},
 	}
+	l.refit()
 	if ctx.Err() != nil {
 		l.stop(time.Now())
 	}
@@ -107,6 +112,7 @@ func (l *loop) run() *Unfinished {
 	defer l.close()
 	for {
 		now := time.Now()
+		l.refit()
 		l.doWhatIsDue(now)
 		for l.exchange(now) {
 		}
@@ -119,7 +125,7 @@ func (l *loop) run() *Unfinished {
 				return l.unfinished()
 			}
 		}
-		l.alarm.set(l.nextWake(now))
+		l.alarm.set(l.nextWake())
 		l.awaitEvent()
 	}
 }
@@ -133,8 +139,8 @@ func (l *loop) awaitEvent() {
 		l.settle(x)
 	case x := <-l.extended:
 		l.handleExtension(x)
-	case err := <-l.waited:
-		l.woken(err)
+	case w := <-l.waited:
+		l.woken(w)
 	case id := <-l.Canceled:
 		l.checkCanceled(id)
 	case <-l.alarm.timer.C:
@@ -152,30 +158,32 @@ func (l *loop) doWhatIsDue(now time.Time) {
 			d.cancel(context.Canceled)
 		}
 	}
-	for _, x := range slices.Clone(l.exchanges) {
-		if !x.givenUp && !now.Before(x.giveUp) {
-			l.giveUp(x)
-		}
+	for len(l.exchanges) > 0 && !now.Before(l.exchanges[0].giveUp) {
+		l.giveUp(l.exchanges[0])
 	}
+	if !l.nextLapse.IsZero() && !now.Before(l.nextLapse) {
+		l.lapse(now)
+	}
+	l.lookAround(now)
 	if !l.nextCheck.IsZero() && !now.Before(l.nextCheck) {
 		l.checkLeases(now)
 	}
 }
 
 // nextWake is when something is due by the clock; zero for never.
-func (l *loop) nextWake(now time.Time) time.Time {
+func (l *loop) nextWake() time.Time {
 	at := l.nextCheck
 	if s := l.stopping; s != nil && !s.interrupted {
 		at = sooner(at, s.graceEnd)
 	} else if s != nil {
 		at = sooner(at, s.graceEnd.Add(lastWait))
 	}
-	if l.health.retryAt.After(now) {
-		at = sooner(at, l.health.retryAt)
+	if len(l.exchanges) > 0 {
+		at = sooner(at, l.exchanges[0].giveUp)
 	}
-	for _, x := range l.exchanges {
-		if !x.givenUp {
-			at = sooner(at, x.giveUp)
+	for _, other := range []time.Time{l.nextTry, l.nextLapse} {
+		if !other.IsZero() {
+			at = sooner(at, other)
 		}
 	}
 	return at
@@ -216,6 +224,7 @@ func (a *alarm) set(at time.Time) {
 // dispatch gives a delivery to a runner. There is always one free, or on its way.
 func (l *loop) dispatch(d *delivery) {
 	l.handling.add(d)
+	l.feedOf(d).handling++
 	l.remember(d)
 	d.ctx, d.cancel = context.WithCancelCause(l.handlers)
 	if l.runners < len(l.handling) {
@@ -228,21 +237,27 @@ func (l *loop) dispatch(d *delivery) {
 // gather takes what the runners have done. Where handlers take next to no time it lets
 // the others of the group go first: a group costs as much as a single one.
 func (l *loop) gather() {
-	if exchanges, _, _ := l.underWay(); exchanges == 0 && len(l.handling) > 1 && time.Since(l.dispatchedAt) < briefly {
+	if len(l.exchanges) == 0 && len(l.handling) > 1 && time.Since(l.dispatchedAt) < briefly {
 		runtime.Gosched()
 	}
 	l.spare = l.completions.take(l.spare)
 	for i, d := range l.spare {
 		l.spare[i] = nil
-		l.handling.remove(d)
+		l.handled(d)
 		l.conclude(d)
 	}
+}
+
+// handled notes that no runner has a delivery any more.
+func (l *loop) handled(d *delivery) {
+	l.handling.remove(d)
+	l.feedOf(d).handling--
 }
 
 // conclude has a delivery's disposition sent.
 func (l *loop) conclude(d *delivery) {
 	if d.on(handlerReturned) {
-		l.pending = append(l.pending, d)
+		l.addPending(d)
 	}
 }
 
@@ -281,59 +296,15 @@ func (l *loop) abandon(d *delivery, cause error) bool {
 	return true
 }
 
-// wait has the queue watched, if nothing is due and a runner is free.
-func (l *loop) wait() {
-	if exchanges, _, _ := l.underWay(); exchanges > 0 || l.waiting != nil || l.demand.claimWanted ||
-		l.stopping != nil || l.free() == 0 {
-		return
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	l.waiting = &waiting{since: time.Now(), stop: stop}
-	go func() {
-		defer stop()
-		l.waited <- l.Source.Wait(ctx)
-	}()
-}
-
-// woken notes that something may be due or, after an error, that a claim has to find out.
-func (l *loop) woken(err error) {
-	since := l.waiting.since
-	l.waiting = nil
-	l.demand.noteDue()
-	switch {
-	case l.stopping != nil:
-	case err != nil:
-		if time.Since(since) > retryLast {
-			l.health.reset(watching) // it has worked in between
-		}
-		l.health.noteFailure(watching, err)
-	default: // that a task is due need not come from the server: what claims it shows whether there is one
-		l.health.reset(watching)
-	}
-}
-
-// free is how many tasks may be claimed. While Redis fails, dispositions that it has not
-// taken keep their runners, so that there is a bound to their number.
-func (l *loop) free() int {
-	_, sending, asked := l.underWay()
-	n := l.Concurrency - len(l.handling) - asked
-	if l.health.isOut() {
-		n -= len(l.pending) + sending
-	}
-	return max(n, 0)
-}
-
 // stop begins the end of the loop.
 func (l *loop) stop(now time.Time) {
 	l.end = nil
 	l.stopping = &stopping{graceEnd: now.Add(l.Grace)}
-	if l.waiting != nil {
-		l.waiting.stop()
-	}
+	l.endWaits()
 	for {
 		select {
 		case d := <-l.work:
-			l.handling.remove(d)
+			l.handled(d)
 			l.giveBack(d)
 			continue
 		default:
@@ -342,16 +313,25 @@ func (l *loop) stop(now time.Time) {
 	}
 }
 
+// endWaits ends each Source.Wait.
+func (l *loop) endWaits() {
+	for _, f := range l.feeds {
+		if f.waiting != nil {
+			f.waiting.end()
+		}
+	}
+}
+
 func (l *loop) isQuiet() bool {
-	return len(l.handling)+len(l.pending)+len(l.exchanges) == 0 && l.extension == nil
+	return len(l.handling)+l.pending+len(l.exchanges)+len(l.late)+l.extensions == 0
 }
 
 // unfinished says what is left at the last moment.
 func (l *loop) unfinished() *Unfinished {
 	l.gather()
-	_, sending, _ := l.underWay()
-	left := &Unfinished{Running: len(l.handling), Unacknowledged: len(l.pending) + sending}
+	left := &Unfinished{Running: len(l.handling), Unacknowledged: l.pending, Claims: len(l.late)}
 	for _, x := range l.exchanges {
+		left.Unacknowledged += x.dispositions()
 		left.Claims += min(x.claim, 1)
 	}
 	return left
@@ -364,8 +344,8 @@ func (l *loop) close() {
 	l.alarm.timer.Stop()
 	l.completions.close()
 	close(l.work)
-	if l.waiting != nil {
-		l.waiting.stop()
+	l.endWaits()
+	for ; l.waits > 0; l.waits-- {
 		<-l.waited
 	}
 }

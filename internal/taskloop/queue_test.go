@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -30,6 +32,7 @@ var (
 // item is a task in a queue.
 type item struct {
 	Task
+	number  int       // its shard is this, modulo their number
 	due     time.Time // or, if it has a receipt, when its lease ends
 	receipt string
 	buried  string // why
@@ -40,17 +43,23 @@ type exchanged struct {
 	at      time.Time
 	reports map[Operation][]string // the receipts and tasks
 	claim   int
+	shard   int
 }
 
-// queue is a Source in memory. Its time is that of the bubble.
+// queue is a Source in memory. Its time is that of the bubble. The shard of a task is the number
+// that its ID begins with, modulo their number; 0 if there is none.
 type queue struct {
 	lease     time.Duration
 	latency   time.Duration // of each exchange and extension, half of it each way
 	malformed string        // the task whose field is not the library's
 
 	mu         sync.Mutex // guards what follows
-	items      []*item    // in order of age
-	receipts   int        // issued so far
+	shards     int
+	hung       map[int]bool              // shards that do not answer; the client gives up after 3 seconds
+	head       func(shard int) time.Time // what replies say of a head, instead of what is true
+	late       map[string]time.Duration  // of tasks that were claimed: for how long they had been due
+	items      []*item                   // in order of age
+	receipts   int                       // issued so far
 	changed    chan struct{}
 	exchanges  []exchanged
 	extensions []exchanged // likewise, all in reports[Finish]
@@ -64,7 +73,10 @@ type queue struct {
 }
 
 func newQueue(lease time.Duration, ids ...string) *queue {
-	q := &queue{lease: lease, changed: make(chan struct{})}
+	q := &queue{
+		lease: lease, changed: make(chan struct{}), shards: 1,
+		hung: map[int]bool{}, late: map[string]time.Duration{},
+	}
 	q.add(ids...)
 	return q
 }
@@ -80,7 +92,7 @@ func (q *queue) add(ids ...string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, id := range ids {
-		q.items = append(q.items, &item{Task: Task{ID: id, Payload: []byte(id)}, due: time.Now()})
+		q.items = append(q.items, &item{Task: Task{ID: id, Payload: []byte(id)}, number: numberOf(id), due: time.Now()})
 	}
 	q.notify()
 }
@@ -143,17 +155,54 @@ func times(all []exchanged, start time.Time) (at []time.Duration) {
 
 func (q *queue) Start(job redisexec.Job) { go job.Run() }
 
-func (q *queue) Exchange(reports []Report, claim int) ([]ReportResult, ClaimResult) {
-	f := q.beginExchange(reports, claim)
+func (q *queue) Shards() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.shards
+}
+
+func (q *queue) ShardOf(id string) int { return shardOf(id, q.Shards()) }
+
+func shardOf(id string, shards int) int { return numberOf(id) % shards }
+
+func numberOf(id string) (n int) {
+	number, _, _ := strings.Cut(id, "/")
+	n, _ = strconv.Atoi(number)
+	return n
+}
+
+// of returns n IDs of tasks of a shard.
+func of(shard, n int) (ids []string) {
+	for i := range n {
+		ids = append(ids, fmt.Sprintf("%d/%d", shard, i+1))
+	}
+	return ids
+}
+
+// hangs is how long the client waits for a shard that does not answer; 0 if it does.
+func (q *queue) hangs(shard int) time.Duration {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.hung[shard] {
+		return 3 * time.Second
+	}
+	return 0
+}
+
+func (q *queue) Exchange(shard int, reports []Report, claim int) ([]ReportResult, ClaimResult) {
+	f := q.beginExchange(shard, reports, claim)
+	if hangs := q.hangs(shard); hangs > 0 {
+		f = fault{request: hangs, outcome: redisexec.Unknown}
+	}
 	defer q.endExchange()
 	results, claimed := make([]ReportResult, len(reports)), ClaimResult{}
 	time.Sleep(q.latency/2 + f.request)
 	if f.outcome == redisexec.Done || f.after {
 		for i, r := range reports {
-			results[i].Answers = q.settle(r)
+			results[i].Answers = q.settle(shard, r)
 		}
 		if claim > 0 {
-			claimed = q.claim(claim)
+			claimed = q.claim(shard, claim)
 		}
 	}
 	time.Sleep(q.latency/2 + f.reply)
@@ -166,10 +215,10 @@ func (q *queue) Exchange(reports []Report, claim int) ([]ReportResult, ClaimResu
 	return results, claimed
 }
 
-func (q *queue) beginExchange(reports []Report, claim int) (f fault) {
+func (q *queue) beginExchange(shard int, reports []Report, claim int) (f fault) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	x := exchanged{at: time.Now(), reports: map[Operation][]string{}, claim: claim}
+	x := exchanged{at: time.Now(), reports: map[Operation][]string{}, claim: claim, shard: shard}
 	for _, r := range reports {
 		for _, d := range r.Items {
 			x.reports[r.Operation] = append(x.reports[r.Operation], d.Receipt+" "+d.ID)
@@ -190,13 +239,13 @@ func (q *queue) endExchange() {
 	q.underWay--
 }
 
-func (q *queue) settle(r Report) (answers []Answer) {
+func (q *queue) settle(shard int, r Report) (answers []Answer) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, d := range r.Items {
 		at := slices.IndexFunc(q.items, func(i *item) bool { return i.ID == d.ID && i.receipt == d.Receipt })
 		switch {
-		case at < 0:
+		case at < 0 || shardOf(d.ID, q.shards) != shard:
 			answers = append(answers, q.stale(d.ID))
 			continue
 		case q.malformed == d.ID && r.Operation != Bury:
@@ -221,24 +270,45 @@ func (q *queue) settle(r Report) (answers []Answer) {
 	return answers
 }
 
-func (q *queue) claim(n int) (c ClaimResult) {
+func (q *queue) claim(shard, n int) (c ClaimResult) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.receipts++
+	c.Head = time.Hour
 	c.Receipt = fmt.Sprintf("r%d", q.receipts)
 	for _, i := range q.items {
-		if len(c.Tasks) < n && i.buried == "" && !time.Now().Before(i.due) {
+		switch {
+		case i.buried != "" || i.number%q.shards != shard:
+		case time.Now().Before(i.due) || len(c.Tasks) == n:
+			c.Head = min(c.Head, time.Until(i.due))
+		default:
+			q.late[i.ID] = max(q.late[i.ID], time.Since(i.due))
 			i.receipt, i.due = c.Receipt, time.Now().Add(q.lease)
 			i.Attempt++
 			c.Tasks = append(c.Tasks, i.Task)
 		}
 	}
+	if q.head != nil {
+		c.Head = time.Until(q.head(shard))
+	}
 	return c
 }
 
-func (q *queue) Extend(ctx context.Context, items []Item) []ExtendResult {
+// latest returns for how long tasks of a shard had been due, at most, that were claimed.
+func (q *queue) latest(shard int) (late time.Duration) {
 	q.mu.Lock()
-	x := exchanged{at: time.Now(), reports: map[Operation][]string{}}
+	defer q.mu.Unlock()
+	for id, d := range q.late {
+		if shardOf(id, q.shards) == shard {
+			late = max(late, d)
+		}
+	}
+	return late
+}
+
+func (q *queue) Extend(ctx context.Context, shard int, items []Item) []ExtendResult {
+	q.mu.Lock()
+	x := exchanged{at: time.Now(), reports: map[Operation][]string{}, shard: shard}
 	for _, d := range items {
 		x.reports[Finish] = append(x.reports[Finish], d.Receipt+" "+d.ID)
 	}
@@ -250,6 +320,9 @@ func (q *queue) Extend(ctx context.Context, items []Item) []ExtendResult {
 		f = q.onExtend(len(q.extensions))
 	}
 	q.mu.Unlock()
+	if hangs := q.hangs(shard); hangs > 0 {
+		f = fault{request: hangs, outcome: redisexec.Unknown}
+	}
 	results := make([]ExtendResult, len(items))
 	all := func(r ExtendResult) []ExtendResult {
 		for i := range results {
@@ -313,12 +386,16 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-func (q *queue) Wait(ctx context.Context) error {
+func (q *queue) Wait(ctx context.Context, shard int) error {
 	q.mu.Lock()
 	q.waits++
 	q.mu.Unlock()
 	for {
-		due, changed, err := q.next()
+		due, changed, err := q.next(shard)
+		if hangs := q.hangs(shard); hangs > 0 { // the client looks at it again, and gives up
+			sleep(ctx, hangs)
+			return errFault
+		}
 		if err != nil || due <= 0 {
 			return err
 		}
@@ -335,12 +412,12 @@ func (q *queue) Wait(ctx context.Context) error {
 }
 
 // next returns when something is due.
-func (q *queue) next() (due time.Duration, changed chan struct{}, err error) {
+func (q *queue) next(shard int) (due time.Duration, changed chan struct{}, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	due = time.Hour
 	for _, i := range q.items {
-		if i.buried == "" {
+		if i.buried == "" && i.number%q.shards == shard {
 			due = min(due, time.Until(i.due))
 		}
 	}

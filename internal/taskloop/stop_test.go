@@ -39,8 +39,8 @@ func TestStop_TakesBackWhatNoRunnerHasBegun(t *testing.T) {
 		begun := <-l.work
 		l.stop(time.Now())
 		require.Equal(t, bag{begun}, l.handling)
-		require.Len(t, l.pending, 2)
-		for _, d := range l.pending {
+		require.Len(t, l.feeds[0].pending, 2)
+		for _, d := range l.feeds[0].pending {
 			require.NotSame(t, begun, d)
 			require.Equal(t, Disposition{Action: Release}, d.disposition)
 			require.Equal(t, pending, d.state)

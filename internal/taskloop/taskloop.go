@@ -29,22 +29,30 @@ type Task struct {
 	Attempt int
 }
 
-// Source is the queue that a loop works on. Its methods may be called from several
-// goroutines at once.
+// Source is the queue that a loop works on, in one or more shards, which are numbered from 0.
+// Its methods may be called from several goroutines at once.
 type Source interface {
+	// Shards returns how many shards the queue has. It is cheap, and may change.
+	Shards() int
+	// ShardOf returns the shard of the task with an ID, below Shards.
+	ShardOf(id string) int
 	// Exchange sends reports and, if claim is not 0, a claim of at most that many tasks,
-	// all in one pipeline. It blocks until there is an answer or the client gives up, and
-	// returns a result for each report.
-	Exchange(reports []Report, claim int) ([]ReportResult, ClaimResult)
-	// Extend sends one extension for each item's lease in one pipeline, and returns a
-	// result for each. It returns when ctx ends.
-	Extend(ctx context.Context, items []Item) []ExtendResult
-	// Wait returns nil when a task may be due, or an error when it cannot tell or ctx has
-	// ended.
-	Wait(ctx context.Context) error
+	// all in one pipeline, to one shard. It blocks until there is an answer or the client
+	// gives up, and returns a result for each report.
+	Exchange(shard int, reports []Report, claim int) ([]ReportResult, ClaimResult)
+	// Extend sends one extension for each item's lease to one shard in one pipeline, and
+	// returns a result for each. It returns when ctx ends.
+	Extend(ctx context.Context, shard int, items []Item) []ExtendResult
+	// Wait returns nil when a task of the shard may be due, or an error when it cannot tell or
+	// ctx has ended.
+	Wait(ctx context.Context, shard int) error
 	// Start runs a job in a goroutine.
 	Start(job redisexec.Job)
 }
+
+// ErrMoved is the error of what was sent to a shard that the queue has no more, or that is not the
+// tasks' any more: nothing was done, and Shards and ShardOf tell where it is to be sent.
+var ErrMoved = errors.New("the queue has other shards by now")
 
 // Report says what is to become of tasks, all by the same operation.
 type Report struct {
@@ -102,7 +110,10 @@ type ClaimResult struct {
 	Tasks   []Task
 	Receipt string // of all of them
 	More    bool   // there may be more that are due
-	Err     error
+	// Head is in what time the earliest of the other tasks is due, an hour at most; or negative,
+	// for how long it has been.
+	Head time.Duration
+	Err  error
 }
 
 // ExtendResult is the result of an extension. If it is Done and Err is nil, there is an Answer.
@@ -166,6 +177,7 @@ type Config struct {
 	Concurrency int           // handlers at once
 	Lease       time.Duration // for which a task is claimed
 	Grace       time.Duration // for which handlers may go on after the end
+	Poll        time.Duration // within which each of several shards is asked
 	Log         *slog.Logger
 	Counters    *Counters
 	// Canceled brings the IDs of tasks that were cancelled while they were leased, by this

@@ -36,7 +36,7 @@ type worker struct {
 func newWorker(q *queue, concurrency int, takes time.Duration) *worker {
 	w := &worker{queue: q, ended: make(chan *Unfinished, 1)}
 	w.Config = Config{
-		Source: q, Policy: w, Concurrency: concurrency, Lease: q.lease, Grace: time.Minute,
+		Source: q, Policy: w, Concurrency: concurrency, Lease: q.lease, Grace: time.Minute, Poll: time.Second,
 		Log: slog.New(logger{w}), Counters: new(Counters),
 	}
 	w.handle = func(context.Context, Task) error {
@@ -184,10 +184,10 @@ func TestRun_ReportsAndClaimsInOneExchange(t *testing.T) {
 		time.Sleep(time.Minute)
 		exchanges, _ := q.sent()
 		require.Equal(t, []exchanged{
-			{w.start, map[Operation][]string{}, 1},
-			{w.start.Add(1010 * time.Millisecond), map[Operation][]string{Finish: {"r1 t1"}}, 1},
-			{w.start.Add(2020 * time.Millisecond), map[Operation][]string{Finish: {"r2 t2"}}, 1},
-			{w.start.Add(3030 * time.Millisecond), map[Operation][]string{Finish: {"r3 t3"}}, 1},
+			{w.start, map[Operation][]string{}, 1, 0},
+			{w.start.Add(1010 * time.Millisecond), map[Operation][]string{Finish: {"r1 t1"}}, 1, 0},
+			{w.start.Add(2020 * time.Millisecond), map[Operation][]string{Finish: {"r2 t2"}}, 1, 0},
+			{w.start.Add(3030 * time.Millisecond), map[Operation][]string{Finish: {"r3 t3"}}, 1, 0},
 		}, exchanges, "and nothing is sent while nothing is due")
 		q.add("t4")
 		synctest.Wait()

@@ -1,18 +1,78 @@
 package waitqueue
 
 import (
+	"sync"
 	"time"
-
-	"github.com/sluice-go/sluice/internal/shrink"
 )
 
-// enough is how many idle names a set keeps at least.
-const enough = 64
+// lock locks the mutex that guards the queue, and returns it.
+func (q *queue[V]) lock() *sync.Mutex {
+	q.stripe.mu.Lock()
+	return &q.stripe.mu
+}
 
-// The methods in this file are called with the set's mutex held.
+// The methods that follow are called with that mutex held, except those that say otherwise.
+
+// join adds w to the queue, and returns its turn.
+func (q *queue[V]) join(w *Waiter[V]) Turn {
+	// An alarm that is set looks after the head itself, and spares most callers the clock.
+	if q.held && (w.impatient || q.alarm == nil) && expired(q.head) {
+		q.promoteNext(Acquire) // without the head, which has forgotten what it held
+	}
+	switch {
+	case q.head == nil:
+		q.head = w
+		q.stripe.busy++
+		return Acquire
+	case w.impatient && q.held:
+		q.tried = true
+		q.watch(w, q.head.holder.Deadline())
+		return Refused
+	case w.impatient && q.observed == HeldElsewhere:
+		return Refused
+	case w.impatient && q.observed == NoAnswer:
+		return Unserved
+	}
+	w.turn = q.stripe.channel()
+	q.waiting.push(w)
+	// If an alarm is set, it was for the one that is first already.
+	if q.held && (q.alarm == nil || q.waiting.first == w) {
+		q.watch(q.waiting.first, q.head.holder.Deadline())
+	}
+	return Queued
+}
+
+// handOver makes the next waiter the holder of what w has given up, and returns it: its turn
+// is to be sent. It returns nil if that is not safe. It locks the mutex itself.
+func (q *queue[V]) handOver(w *Waiter[V]) *Waiter[V] {
+	defer q.lock().Unlock()
+	if q.head != w || !q.held {
+		return nil
+	}
+	p, next := q.stripe, q.waiting.first
+	if next == nil || p.closed {
+		q.held, q.observed = false, HeldElsewhere
+		return nil
+	}
+	deadline, ok := next.holder.TakeOver(w.holder)
+	if !ok {
+		q.held, q.observed = false, HeldElsewhere
+		return nil
+	}
+	q.waiting.remove(next)
+	q.head = next
+	if first := q.waiting.first; first != nil {
+		q.watch(first, deadline)
+	}
+	// w has read its turn: it could not have held otherwise.
+	if w.turn != nil && len(p.spare) < enoughChannels {
+		p.spare, w.turn = append(p.spare, w.turn), nil
+	}
+	return next
+}
 
 // promoteNext makes the next waiter the head. A queue without one is idle.
-func (s *Set[V]) promoteNext(q *queue[V], t Turn) {
+func (q *queue[V]) promoteNext(t Turn) {
 	q.held, q.observed = false, Nothing
 	q.head = q.waiting.first
 	if q.head != nil {
@@ -22,59 +82,17 @@ func (s *Set[V]) promoteNext(q *queue[V], t Turn) {
 	}
 	q.fairness = fairness{} // the notifications may be counted anew before the name is wanted again
 	q.stopWatching()
-	s.busy--
+	q.stripe.busy--
 }
 
-// makeRoom drops idle queues while there are more than enough: until then, an idle queue
-// spares the next waiter for that name its making. It also drops those whose head has lost
-// what it held and for which nothing waits, so that forgetting to give back leaks nothing.
-//
-// It looks at a few queues only, in turn. Every name that comes, and every queue that
-// becomes idle, makes it look at more of them than that adds.
-func (s *Set[V]) makeRoom() {
-	for range 4 {
-		q := s.oldest
-		if q == nil || len(s.queues) <= enough {
-			return
-		}
-		forgotten := q.held && q.waiting.first == nil && expired(q.head)
-		idle := q.head == nil && len(s.queues)-s.busy > 2*s.busy+enough
-		if !forgotten && !idle {
-			s.oldest = q.next
-			continue
-		}
-		if forgotten { // it is nothing to its queue any more, should it give back at last
-			q.head, q.held = nil, false
-			q.stopWatching()
-			s.busy--
-		}
-		s.drop(q)
+// promoteNextAfter is promoteNext if w is the head. It reports whether w was.
+func (q *queue[V]) promoteNextAfter(w *Waiter[V], t Turn) bool {
+	if q.head != w {
+		return false
 	}
-}
-
-// add puts a new queue into the ring of queues: it is the last that makeRoom looks at.
-func (s *Set[V]) add(q *queue[V]) {
-	s.queues[q.name] = q
-	if s.oldest == nil {
-		q.next, q.prev, s.oldest = q, q, q
-		return
-	}
-	q.next, q.prev = s.oldest, s.oldest.prev
-	q.prev.next, q.next.prev = q, q
-}
-
-// drop forgets a queue, and looks at the one behind it next.
-func (s *Set[V]) drop(q *queue[V]) {
-	delete(s.queues, q.name)
-	s.queues = shrink.Map(s.queues, &s.peak)
-	q.prev.next, q.next.prev = q.next, q.prev
-	if s.oldest == q {
-		s.oldest = q.next
-	}
-	if q.next == q {
-		s.oldest = nil
-	}
-	q.next, q.prev = nil, nil
+	q.promoteNext(t)
+	q.stripe.makeRoom()
+	return true
 }
 
 // refuseImpatient gives those who would not wait a turn that says why there is nothing to
@@ -90,17 +108,17 @@ func (q *queue[V]) refuseImpatient(t Turn) {
 	}
 }
 
-func expired[V any](w *Waiter[V]) bool { return !time.Now().Before(w.holder.Deadline()) }
+func expired[V any](w *Waiter[V]) bool { return time.Until(w.holder.Deadline()) <= 0 }
 
-// watch sets an alarm for a head for which w waits, or was refused: at its deadline, so that
-// one which has forgotten what it holds does not keep the others, and when it has held for a
-// retry interval of w, to have that inspected.
+// watch sets an alarm for a head with that deadline, for which w waits, or was refused: at its
+// deadline, so that one which has forgotten what it holds does not keep the others, and when it
+// has held for a retry interval of w, to have that inspected.
 //
 // The deadline moves with every extension and hand-over, mostly to later, and the head may
 // change at any time. So an alarm that is set stays as it is, unless it would be late, and
 // checks when it goes off: hand-overs that follow each other quickly set none.
-func (s *Set[V]) watch(q *queue[V], w *Waiter[V]) {
-	deadline, interval := q.head.holder.Deadline(), w.holder.RetryInterval()
+func (q *queue[V]) watch(w *Waiter[V], deadline time.Time) {
+	interval := w.holder.RetryInterval()
 	if q.alarm != nil && !deadline.Before(q.alarmAt) && interval >= q.interval {
 		return
 	}
@@ -117,7 +135,7 @@ func (s *Set[V]) watch(q *queue[V], w *Waiter[V]) {
 		q.alarm.Stop()
 	}
 	q.alarmAt = at
-	q.alarm = time.AfterFunc(at.Sub(now), func() { s.checkHead(q) })
+	q.alarm = time.AfterFunc(at.Sub(now), q.checkHead)
 }
 
 // stopWatching forgets the alarm.
@@ -130,26 +148,25 @@ func (q *queue[V]) stopWatching() {
 
 // checkHead runs in the alarm's goroutine. It passes by a head whose deadline is over, and
 // has what the head holds inspected if it has held all the time since the alarm was set.
-func (s *Set[V]) checkHead(q *queue[V]) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (q *queue[V]) checkHead() {
+	defer q.lock().Unlock()
 	first, tried := q.waiting.first, q.tried
 	q.alarm, q.tried = nil, false
 	switch {
-	case !q.held || s.closed || first == nil && !tried:
+	case !q.held || q.stripe.closed || first == nil && !tried:
 		q.watched = nil
 		return
 	case expired(q.head):
 		q.watched = nil
 		if first != nil {
-			s.promoteNext(q, Acquire)
+			q.promoteNext(Acquire)
 		}
 		return
 	case q.head == q.watched && !time.Now().Before(q.inspectAt):
 		q.head.holder.Inspect()
 	}
 	if first != nil {
-		s.watch(q, first)
+		q.watch(first, q.head.holder.Deadline())
 	}
 }
 

@@ -20,18 +20,18 @@
 package waitqueue
 
 import (
-	"sync"
+	"hash/maphash"
 	"time"
 )
 
 // Holder is what a waiter acts for: it acquires, and then holds. Its methods are called
-// with the set's mutex held, and must not call the set.
+// with a mutex of the set held, and must not call the set.
 type Holder interface {
 	// Deadline is until when it safely holds.
 	Deadline() time.Time
 	// TakeOver makes it the holder of what from gives up, if that is safe, and reports
-	// whether it did.
-	TakeOver(from Holder) bool
+	// whether it did. It returns its deadline.
+	TakeOver(from Holder) (deadline time.Time, ok bool)
 	// ForbidHandOver keeps what it holds, or is about to, from being handed over.
 	ForbidHandOver()
 	// RetryInterval is how long it waits at most for another one before it has inspected
@@ -69,21 +69,21 @@ const (
 // Set is the queues of all names. It is safe for concurrent use. V is what the owner
 // keeps for each name; the set keeps it for as long as the name's queue.
 type Set[V any] struct {
-	value  func(prefix, name string) (V, error)
-	mu     sync.Mutex           // guards what follows, and the queues and waiters of this set
-	queues map[string]*queue[V] // by name
-	peak   int                  // the most queues so far, see shrink.Map
-	oldest *queue[V]            // the ring of all queues, at the one that makeRoom looks at next
-	busy   int                  // how many queues have a head
-	spare  []chan Turn          // of waiters that have handed over: empty, for others to wait on
-	closed bool
+	value   func(prefix, name string) (V, error)
+	seed    maphash.Seed
+	stripes [stripes]stripe[V] // a name's queue is in the stripe of its hash
 }
+
+// stripes is how many parts a set has, each with a mutex of its own, so that hot names
+// seldom wait for each other.
+const stripes = 16
 
 // queue is the waiters of one name. It is idle while it has no head.
 type queue[V any] struct {
 	value      V
 	name       string
-	prev, next *queue[V] // in the ring of all queues
+	stripe     *stripe[V] // whose mutex guards what follows
+	prev, next *queue[V]  // in the ring of the stripe's queues
 
 	head     *Waiter[V]
 	held     bool // the head holds, and has not begun to give back
@@ -111,9 +111,13 @@ type Waiter[V any] struct {
 }
 
 // New returns a set without names. value makes what is kept for a name that is new; it is
-// called with the set's mutex held.
+// called with a mutex of the set held.
 func New[V any](value func(prefix, name string) (V, error)) *Set[V] {
-	return &Set[V]{queues: map[string]*queue[V]{}, value: value}
+	s := &Set[V]{value: value, seed: maphash.MakeSeed()}
+	for i := range s.stripes {
+		s.stripes[i].queues = map[string]*queue[V]{}
+	}
+	return s
 }
 
 // Turn returns the channel on which a queued waiter learns its turn, once.
@@ -132,80 +136,47 @@ func (w *Waiter[V]) Turn() <-chan Turn { return w.turn }
 func (s *Set[V]) Join(prefix, name string, w *Waiter[V], holder Holder, impatient bool,
 	into *V,
 ) (Turn, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
+	var buffer [128]byte // enough for most, without an allocation
+	key := append(append(buffer[:0], prefix...), name...)
+	p := s.stripeOf(key)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
 		return Closed, nil
 	}
-	q, err := s.queueOf(prefix, name)
-	if err != nil {
-		return Refused, err
+	q := p.queues[string(key)]
+	if q == nil {
+		v, err := s.value(prefix, name)
+		if err != nil {
+			return Refused, err
+		}
+		q = p.add(string(key), v)
 	}
 	*into = q.value
 	*w = Waiter[V]{holder: holder, queue: q, impatient: impatient}
-	// An alarm that is set looks after the head itself, and spares most callers the clock.
-	if q.held && (impatient || q.alarm == nil) && expired(q.head) {
-		s.promoteNext(q, Acquire) // without the head, which has forgotten what it held
-	}
-	switch {
-	case q.head == nil:
-		q.head = w
-		s.busy++
-		return Acquire, nil
-	case impatient && q.held:
-		q.tried = true
-		s.watch(q, w)
-		return Refused, nil
-	case impatient && q.observed == HeldElsewhere:
-		return Refused, nil
-	case impatient && q.observed == NoAnswer:
-		return Unserved, nil
-	}
-	w.turn = s.channel()
-	q.waiting.push(w)
-	// If an alarm is set, it was for the one that is first already.
-	if q.held && (q.alarm == nil || q.waiting.first == w) {
-		s.watch(q, q.waiting.first)
-	}
-	return Queued, nil
-}
-
-func (s *Set[V]) queueOf(prefix, name string) (*queue[V], error) {
-	if q := s.queues[prefix+name]; q != nil {
-		return q, nil
-	}
-	v, err := s.value(prefix, name)
-	if err != nil {
-		return nil, err
-	}
-	q := &queue[V]{value: v, name: prefix + name}
-	s.makeRoom()
-	s.add(q)
-	return q, nil
+	return q.join(w), nil
 }
 
 // Leave takes a queued waiter out of its queue. It reports false if its turn has come
 // already: the caller then reads it from Turn.
 func (s *Set[V]) Leave(w *Waiter[V]) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	q := w.queue
+	defer q.lock().Unlock()
 	if !w.inList {
 		return false
 	}
-	q := w.queue
 	wasFirst := q.waiting.first == w
 	q.waiting.remove(w)
 	if first := q.waiting.first; wasFirst && first != nil && q.held {
-		s.watch(q, first) // its interval may be shorter
+		q.watch(first, q.head.holder.Deadline()) // its interval may be shorter
 	}
 	return true
 }
 
 // Observed notes what the head has learnt.
 func (s *Set[V]) Observed(w *Waiter[V], what Observation) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	q := w.queue
+	defer q.lock().Unlock()
 	if q.head != w {
 		return
 	}
@@ -221,16 +192,15 @@ func (s *Set[V]) Observed(w *Waiter[V], what Observation) {
 
 // Hold makes the head the holder. It reports false if the set is closed.
 func (s *Set[V]) Hold(w *Waiter[V]) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
+	q := w.queue
+	defer q.lock().Unlock()
+	if q.stripe.closed {
 		return false
 	}
-	q := w.queue
 	q.held, q.observed = true, Nothing
 	q.refuseImpatient(Refused)
 	if first := q.waiting.first; first != nil {
-		s.watch(q, first)
+		q.watch(first, w.holder.Deadline())
 	}
 	return true
 }
@@ -240,49 +210,22 @@ func (s *Set[V]) Hold(w *Waiter[V]) bool {
 // the head stays until GivenBack, so that nothing overtakes the way back: it is no holder
 // any more, but what it held is not free either.
 func (s *Set[V]) HandOver(w *Waiter[V]) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	q := w.queue
-	if q.head != w || !q.held {
+	next := w.queue.handOver(w)
+	if next == nil {
 		return false
 	}
-	next := q.waiting.first
-	if next == nil || s.closed || !next.holder.TakeOver(w.holder) {
-		q.held, q.observed = false, HeldElsewhere
-		return false
-	}
-	q.waiting.remove(next)
-	q.head = next
-	if first := q.waiting.first; first != nil {
-		s.watch(q, first)
-	}
+	// Without the mutex, for which the one that is woken by this might have to wait. Meanwhile
+	// next is the head already, and may be passed by; its turn it reads later.
 	next.turn <- Granted
-	// w has read its turn: it could not have held otherwise.
-	if w.turn != nil && len(s.spare) < enough {
-		s.spare, w.turn = append(s.spare, w.turn), nil
-	}
 	return true
-}
-
-// channel returns one for a waiter's turn.
-func (s *Set[V]) channel() chan Turn {
-	last := len(s.spare) - 1
-	if last < 0 {
-		return make(chan Turn, 1)
-	}
-	c := s.spare[last]
-	s.spare = s.spare[:last]
-	return c
 }
 
 // PromoteNext ends the turn of the head, which holds nothing any more: the next waiter is
 // to acquire. It does nothing if w is not the head, or was never in a queue.
 func (s *Set[V]) PromoteNext(w *Waiter[V]) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if w.queue != nil && w.queue.head == w {
-		s.promoteNext(w.queue, Acquire)
-		s.makeRoom()
+	if q := w.queue; q != nil {
+		defer q.lock().Unlock()
+		q.promoteNextAfter(w, Acquire)
 	}
 }
 
@@ -291,12 +234,11 @@ func (s *Set[V]) PromoteNext(w *Waiter[V]) {
 // Unserved: they have waited for one attempt, and there may be as many more as there are
 // waiters before them.
 func (s *Set[V]) LeaveUnanswered(w *Waiter[V]) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if q := w.queue; q != nil && q.head == w {
-		s.promoteNext(q, Acquire)
-		q.refuseImpatient(Unserved)
-		s.makeRoom()
+	if q := w.queue; q != nil {
+		defer q.lock().Unlock()
+		if q.promoteNextAfter(w, Acquire) {
+			q.refuseImpatient(Unserved)
+		}
 	}
 }
 
@@ -304,43 +246,46 @@ func (s *Set[V]) LeaveUnanswered(w *Waiter[V]) {
 // other processes were notified: they are to go first. received is how many notifications
 // have come until now, this one included; see [Set.HeadStart].
 func (s *Set[V]) GivenBack(w *Waiter[V], notified, received int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if w.queue == nil || w.queue.head != w {
+	q := w.queue
+	if q == nil {
 		return
 	}
-	w.queue.fairness = fairness{notified: notified, received: received}
-	if notified > 0 {
-		s.promoteNext(w.queue, YieldThenAcquire)
-	} else {
-		s.promoteNext(w.queue, Acquire)
+	defer q.lock().Unlock()
+	if q.head == w {
+		q.fairness = fairness{notified: notified, received: received}
 	}
-	s.makeRoom()
+	turn := Acquire
+	if notified > 0 {
+		turn = YieldThenAcquire
+	}
+	q.promoteNextAfter(w, turn)
 }
 
 // HeadStart returns how long the head lets other processes go first, when the received-th
 // notification has come.
 func (s *Set[V]) HeadStart(w *Waiter[V], received int) time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return w.queue.fairness.headStart(received)
+	q := w.queue
+	defer q.lock().Unlock()
+	return q.fairness.headStart(received)
 }
 
 // ForbidHandOver keeps what the head of a name holds, or is about to, from being handed
 // over.
 func (s *Set[V]) ForbidHandOver(name string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if q := s.queues[name]; q != nil && q.head != nil {
+	p := s.stripeOf([]byte(name))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if q := p.queues[name]; q != nil && q.head != nil {
 		q.head.holder.ForbidHandOver()
 	}
 }
 
 // Holder returns the one that holds a name, or nil.
 func (s *Set[V]) Holder(name string) Holder {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if q := s.queues[name]; q != nil && q.held {
+	p := s.stripeOf([]byte(name))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if q := p.queues[name]; q != nil && q.held {
 		return q.head.holder
 	}
 	return nil
@@ -349,25 +294,16 @@ func (s *Set[V]) Holder(name string) Holder {
 // Close makes Hold and HandOver refuse, and gives the turn Closed to all that are queued, and
 // to those that join later. What is held then stays so: see Holders.
 func (s *Set[V]) Close() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closed = true
-	for _, q := range s.queues {
-		for w := q.waiting.first; w != nil; w = q.waiting.first {
-			q.waiting.remove(w)
-			w.turn <- Closed
-		}
+	for i := range s.stripes {
+		s.stripes[i].close()
 	}
 }
 
-// Holders returns those that hold.
+// Holders returns those that hold: each that held when Holders was called, unless it has given
+// up meanwhile, and maybe some that came later.
 func (s *Set[V]) Holders() (holders []Holder) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, q := range s.queues {
-		if q.held {
-			holders = append(holders, q.head.holder)
-		}
+	for i := range s.stripes {
+		holders = s.stripes[i].holders(holders)
 	}
 	return holders
 }
@@ -375,15 +311,13 @@ func (s *Set[V]) Holders() (holders []Holder) {
 // Len returns how many names the set keeps, how many of them have a head, and how many
 // waiters are queued.
 func (s *Set[V]) Len() (names, busy, queued int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, q := range s.queues {
-		if q.head != nil {
-			busy++
-		}
-		for w := q.waiting.first; w != nil; w = w.next {
-			queued++
-		}
+	for i := range s.stripes {
+		n, b, w := s.stripes[i].len()
+		names, busy, queued = names+n, busy+b, queued+w
 	}
-	return len(s.queues), busy, queued
+	return names, busy, queued
+}
+
+func (s *Set[V]) stripeOf(key []byte) *stripe[V] {
+	return &s.stripes[maphash.Bytes(s.seed, key)%stripes]
 }

@@ -28,9 +28,9 @@ func (h *thing) Inspect()            { h.inspected++ }
 
 func (h *thing) RetryInterval() time.Duration { return cmp.Or(h.interval, time.Hour) }
 
-func (h *thing) TakeOver(from Holder) bool {
+func (h *thing) TakeOver(from Holder) (time.Time, bool) {
 	h.from, _ = from.(*thing)
-	return h.accepts
+	return h.deadline, h.accepts
 }
 
 // caller is a waiter and what it acts for.
@@ -73,6 +73,35 @@ func TestSet_CloseTellsAllThatWait(t *testing.T) {
 	s.PromoteNext(&head.Waiter)
 	_, busy, queued := s.Len()
 	require.Zero(t, busy+queued)
+}
+
+// TestSet_ReachesEveryName: what is done to all names is done in each stripe, and a name is
+// always in the same one.
+func TestSet_ReachesEveryName(t *testing.T) {
+	t.Parallel()
+	const n = 50 * stripes // so that no stripe is without a name
+	s := New(valueOf)
+	var holders []Holder
+	var queued []*caller
+	for i := range n {
+		name, holder, next := strconv.Itoa(i), newCaller(), newCaller()
+		for _, c := range []*caller{holder, next} {
+			_, err := s.Join("prefix of ", name, &c.Waiter, &c.thing, false, new(string))
+			require.NoError(t, err)
+		}
+		require.True(t, s.Hold(&holder.Waiter))
+		require.Same(t, &holder.thing, s.Holder("prefix of "+name))
+		s.ForbidHandOver("prefix of " + name)
+		require.True(t, holder.forbidden)
+		holders, queued = append(holders, &holder.thing), append(queued, next)
+	}
+	names, busy, waiting := s.Len()
+	require.Equal(t, []int{n, n, n}, []int{names, busy, waiting})
+	s.Close()
+	for _, c := range queued {
+		require.Equal(t, Closed, <-c.Turn())
+	}
+	require.ElementsMatch(t, holders, s.Holders())
 }
 
 // TestSet_HandsOverManyTimes: waiters wait on channels that others have used before. Each
@@ -278,9 +307,9 @@ func TestSet_ForgottenHolderKeepsNoCallerWaiting(t *testing.T) {
 		require.True(t, s.Hold(&first.Waiter))
 		require.Equal(t, Queued, next.join(t, s, false))
 		start := time.Now()
-		s.mu.Lock() // under which the set reads it
+		mu := first.queue.lock() // under which the set reads it
 		first.deadline = start.Add(2 * time.Minute)
-		s.mu.Unlock()
+		mu.Unlock()
 		require.Equal(t, Acquire, <-next.Turn())
 		require.Equal(t, 2*time.Minute, time.Since(start))
 		s.GivenBack(&first.Waiter, 0, 0) // too late: next is the head
@@ -300,7 +329,7 @@ func TestSet_DroppedHolderTakesNothingFromALaterOne(t *testing.T) {
 	old.deadline = time.Now() // and it has passed
 	require.Equal(t, Acquire, old.join(t, s, false))
 	require.True(t, s.Hold(&old.Waiter))
-	for i := range 2 * enough { // others come
+	for i := range 8 * enough * stripes { // others come
 		c := newCaller()
 		_, err := s.Join("", time.Duration(i).String(), &c.Waiter, &c.thing, false, new(string))
 		require.NoError(t, err)

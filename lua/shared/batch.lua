@@ -36,22 +36,22 @@ end
 
 -- Adds the tasks if all are new. Says whether they were.
 local function batch()
-  local known, scores = {}, redis.call('ZMSCORE', queue, unpack(ids))
+  local known, scores = {}, redis.call('ZMSCORE', KEYS[1], unpack(ids))
   for i, id in ipairs(ids) do
     if scores[i] or known[id] then return false end
     known[id] = true
   end
-  if redis.call('HLEN', states) > 0 then
-    local fields = redis.call('HMGET', states, unpack(ids))
+  if redis.call('HLEN', KEYS[4]) > 0 then
+    local fields = redis.call('HMGET', KEYS[4], unpack(ids))
     for i = 1, #ids do
       if fields[i] then return false end
     end
   end
-  local left = redis.call('HLEN', tasks) > 0 -- perhaps payloads of these IDs, see enqueue.lua
+  local left = redis.call('HLEN', KEYS[2]) > 0 -- perhaps payloads of these IDs, see enqueue.lua
   redis.call('ZCARD', KEYS[3])
-  need('HSET', tasks)
-  need('HDEL', tasks)
-  redis.call('ZADD', queue, unpack(entries))
+  need('HSET', KEYS[2])
+  need('HDEL', KEYS[2])
+  redis.call('ZADD', KEYS[1], unpack(entries))
   local stored, empty = {}, filled and {} or ids
   for i = 1, filled and #ids or 0 do
     local payload = payloads[i] or ''
@@ -62,8 +62,8 @@ local function batch()
       stored[#stored + 1] = payload
     end
   end
-  if #stored > 0 then redis.call('HSET', tasks, unpack(stored)) end
-  if #empty > 0 and left then redis.call('HDEL', tasks, unpack(empty)) end
+  if #stored > 0 then redis.call('HSET', KEYS[2], unpack(stored)) end
+  if #empty > 0 and left then redis.call('HDEL', KEYS[2], unpack(empty)) end
   wake(ARGV[2], earliest)
   return true
 end

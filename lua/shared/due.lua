@@ -14,9 +14,9 @@ end
 -- to its offset, so it is for the head only.
 local function dueFrom(rank, count)
   if rank == 0 then
-    return redis.call('ZRANGEBYSCORE', queue, '-inf', text(now), 'WITHSCORES', 'LIMIT', '0', count)
+    return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', text(now), 'WITHSCORES', 'LIMIT', '0', count)
   end
-  local found = redis.call('ZRANGE', queue, string.format('%.0f', rank), string.format('%.0f', rank + count - 1), 'WITHSCORES')
+  local found = redis.call('ZRANGE', KEYS[1], string.format('%.0f', rank), string.format('%.0f', rank + count - 1), 'WITHSCORES')
   for i = 2, #found, 2 do
     if string.sub(found[i], 1, 1) ~= '-' and (tonumber(found[i]) or math.huge) > now then
       return { unpack(found, 1, i - 2) }
@@ -58,7 +58,7 @@ local function due(n, from, limit)
   local function examine(found)
     local all = {}
     for i = 1, #found, 2 do all[#all + 1] = found[i] end
-    local read = reader(states, all, 16)
+    local read = reader(fieldsOf, all, 16)
     for i, id in ipairs(all) do
       if #ready == n or size >= 1048576 then return end
       local field, score = read(i), found[2 * i]
@@ -80,7 +80,7 @@ local function due(n, from, limit)
   until not more or #ready == n or #ids >= 1000 or size >= 1048576
   if not from and #ids > #ready then needAll() end -- for the clean-up
   return ready, ids, more, function()
-    if #revived > 0 then redis.call('ZREM', KEYS[3], unpack(revived)) end
+    for i = 1, #revived, 250 do redis.call('ZREM', KEYS[3], unpack(revived, i, math.min(i + 249, #revived))) end
     for _, task in ipairs(moved) do
       move(task.id, tonumber(task.score))
       store(task.id, task, task.attempt, task.due, true)

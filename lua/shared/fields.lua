@@ -11,9 +11,9 @@
 
 -- Checks the commands that a change of a task may need after the ZREM that it begins with.
 local function needAll()
-  need('ZADD', queue)
-  need('HSET', states)
-  need('HDEL', states)
+  need('ZADD', KEYS[1])
+  need('HSET', KEYS[4])
+  need('HDEL', KEYS[4])
 end
 
 -- Decodes a state field; nil for one not written by this library.
@@ -48,7 +48,7 @@ local function store(id, task, attempt, due, keep)
   local lease = keep and task.lease
   local unseen = task.unseen or 0
   if attempt == 0 and unseen == 0 and not lease and not due then
-    redis.call('HDEL', states, id)
+    redis.call('HDEL', KEYS[4], id)
     return
   end
   local count = attempt > 0 and string.format('%.0f', attempt) or ''
@@ -56,7 +56,7 @@ local function store(id, task, attempt, due, keep)
   if lease then
     lease = text(lease) .. (task.token ~= lease and '/' .. text(task.token) or '')
   end
-  redis.call('HSET', states, id, count .. ':' .. (lease or '') .. ':' .. (due and text(due) or ''))
+  redis.call('HSET', KEYS[4], id, count .. ':' .. (lease or '') .. ':' .. (due and text(due) or ''))
 end
 
 -- Says whether a task with this score is leased now. Only for what resolve has returned.
@@ -100,8 +100,8 @@ end
 
 -- Gives a task a new score. After the ZREM a full server accepts the ZADD.
 local function move(id, score)
-  redis.call('ZREM', queue, id)
-  redis.call('ZADD', queue, text(score), id)
+  redis.call('ZREM', KEYS[1], id)
+  redis.call('ZADD', KEYS[1], text(score), id)
 end
 
 -- Returns the task if the receipt is valid for it: the receipt is its score, or the token of
@@ -124,14 +124,14 @@ end
 
 -- Reads a task and matches the receipt with it; returns what match does.
 local function held(id, receipt)
-  local score = redis.call('ZSCORE', queue, id)
-  if score then return match(score, redis.call('HGET', states, id), receipt) end
+  local score = redis.call('ZSCORE', KEYS[1], id)
+  if score then return match(score, redis.call('HGET', KEYS[4], id), receipt) end
 end
 
 -- Returns what a script answers of a task whose receipt is stale: 2 if the ID is not in the
 -- queue and no dead letter, else 0.
 local function staleOrGone(id)
-  if redis.call('ZSCORE', queue, id) or redis.call('ZSCORE', KEYS[3], id) then return 0 end
+  if redis.call('ZSCORE', KEYS[1], id) or redis.call('ZSCORE', KEYS[3], id) then return 0 end
   return 2
 end
 
@@ -140,20 +140,22 @@ local function unbury(id, task)
   if task and task.revived then redis.call('ZREM', KEYS[3], id) end
 end
 
--- Moves tasks, a thousand or so at most, to the dead letters. After the ZREM a full server
--- accepts the ZADD.
+-- Moves tasks, a thousand or so at most, to the dead letters: 250 at a time. After the ZREM a
+-- full server accepts the ZADD.
 local function buryAll(buried)
-  if #buried == 0 then return end
-  local ids, scores, fields, died = {}, {}, {}, text(now)
-  for i, task in ipairs(buried) do
-    ids[i] = task.id
-    scores[2 * i - 1], scores[2 * i] = died, task.id
-    fields[2 * i - 1] = task.id
-    fields[2 * i] = string.format('%.0f:dead:', task.attempt) .. task.reason
+  local died = text(now)
+  for from = 1, #buried, 250 do
+    local ids, scores, fields = {}, {}, {}
+    for i = from, math.min(from + 249, #buried) do
+      local task = buried[i]
+      ids[#ids + 1] = task.id
+      scores[#scores + 1], scores[#scores + 2] = died, task.id
+      fields[#fields + 1], fields[#fields + 2] = task.id, string.format('%.0f:dead:', task.attempt) .. task.reason
+    end
+    redis.call('ZREM', KEYS[1], unpack(ids))
+    redis.call('ZADD', KEYS[3], unpack(scores))
+    redis.call('HSET', KEYS[4], unpack(fields))
   end
-  redis.call('ZREM', queue, unpack(ids))
-  redis.call('ZADD', KEYS[3], unpack(scores))
-  redis.call('HSET', states, unpack(fields))
 end
 
 local function bury(id, attempt, reason)

@@ -4,7 +4,7 @@
 -- version take over. Returns what became of each, and the earliest score of those that took over.
 local function finishAll()
   local reply, finished, known, first = {}, {}, {}, nil
-  local scores, field = redis.call('ZMSCORE', queue, unpack(ids)), reader(states, ids, 16)
+  local scores, field = redis.call('ZMSCORE', KEYS[1], unpack(ids)), reader(fieldsOf, ids, 16)
   for _, group in ipairs(groups) do
     local receipt = tonumber(group.receipt)
     for i = group.first, group.last do
@@ -13,7 +13,7 @@ local function finishAll()
       if not known[id] then task = match(scores[i], field(i), receipt) end
       if task and (task.due or task.revived) then
         needAll()
-        need('ZSCORE', queue) -- for the answer on another task
+        need('ZSCORE', KEYS[1]) -- for the answer on another task
       end
       if task and task.due then
         local due = giveback(id, task, 0, task.due)

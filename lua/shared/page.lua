@@ -10,14 +10,14 @@ local function follows(a, b)
 end
 
 -- Returns the rank in a zset of the first entry behind this score, as text, and ID. An empty
--- score is before all. The entry itself may be gone.
-local function behind(key, score, id)
+-- score is before all. The entry itself may be gone. The zset is read by count, how many
+-- entries have a score up to this, and entry, the one of a rank.
+local function behind(score, id, count, entry)
   if score == '' then return 0 end
-  local low, high = redis.call('ZCOUNT', key, '-inf', '(' .. score), redis.call('ZCOUNT', key, '-inf', score)
+  local low, high = count('(' .. score), count(score)
   while low < high do -- the entries with that score are sorted by ID
     local middle = math.floor((low + high) / 2)
-    local rank = string.format('%.0f', middle)
-    local other = redis.call('ZRANGE', key, rank, rank)[1]
+    local other = entry(string.format('%.0f', middle))[1]
     if other and not follows(other, id) then low = middle + 1 else high = middle end
   end
   return low

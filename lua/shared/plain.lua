@@ -8,7 +8,7 @@ local n, limit = tonumber(ARGV[2]), tonumber(ARGV[4])
 local leaseEnd = n > 0 and text(now + tonumber(ARGV[3])) or ''
 
 -- What the hashes have. This checks the types of keys, before the first write.
-local payloadCount, stateCount = redis.call('HLEN', tasks), redis.call('HLEN', states)
+local payloadCount, stateCount = redis.call('HLEN', KEYS[2]), redis.call('HLEN', KEYS[4])
 redis.call('ZCARD', KEYS[3])
 
 -- The tasks that are to be finished, and for each group of them its receipt.
@@ -24,13 +24,13 @@ end
 -- score is looked up by it, as far as that pays: to print a score costs more than to find it.
 local function plainHeld()
   local found, others, wanted = {}, {}, {}
-  local fields = redis.call('HMGET', states, unpack(ids))
+  local fields = redis.call('HMGET', KEYS[4], unpack(ids))
   for _, group in ipairs(groups) do
     local receipt, count, known = tonumber(group.receipt), group.last - group.first + 1, {}
     if receipt <= now then return false end
     if count > 2 then
       local most = string.format('%d', 2 * count + 8)
-      for _, id in ipairs(redis.call('ZRANGEBYSCORE', queue, group.receipt, group.receipt, 'LIMIT', '0', most)) do
+      for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], group.receipt, group.receipt, 'LIMIT', '0', most)) do
         if found[id] == nil then found[id] = true end
       end
     end
@@ -46,7 +46,7 @@ local function plainHeld()
       end
     end
   end
-  local scores = #others > 0 and redis.call('ZMSCORE', queue, unpack(others))
+  local scores = #others > 0 and redis.call('ZMSCORE', KEYS[1], unpack(others))
   for i = 1, #others do
     if finite(scores[i]) ~= wanted[i] then return false end
   end
@@ -56,10 +56,10 @@ end
 -- Returns due tasks to be claimed, the attempt of each, and whether all are first attempts. nil
 -- unless all are plain.
 local function plainDue()
-  local ready = redis.call('ZRANGEBYSCORE', queue, '-inf', text(now), 'LIMIT', '0', ARGV[2])
+  local ready = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', text(now), 'LIMIT', '0', ARGV[2])
   local fields, attempts, first = {}, {}, true
-  if #ready > 0 and redis.call('ZCOUNT', queue, '-inf', '(0') > 0 then return nil end
-  if #ready > 0 and stateCount > 0 then fields = redis.call('HMGET', states, unpack(ready)) end
+  if #ready > 0 and redis.call('ZCOUNT', KEYS[1], '-inf', '(0') > 0 then return nil end
+  if #ready > 0 and stateCount > 0 then fields = redis.call('HMGET', KEYS[4], unpack(ready)) end
   for i, id in ipairs(ready) do
     local attempt = 1
     if fields[i] then
@@ -76,14 +76,14 @@ end
 
 -- Removes tasks that are finished.
 local function remove(finished)
-  redis.call('ZREM', queue, unpack(finished))
-  if payloadCount > 0 then redis.call('HDEL', tasks, unpack(finished)) end
-  redis.call('HDEL', states, unpack(finished))
+  redis.call('ZREM', KEYS[1], unpack(finished))
+  if payloadCount > 0 then redis.call('HDEL', KEYS[2], unpack(finished)) end
+  redis.call('HDEL', KEYS[4], unpack(finished))
 end
 
 local function needLease()
-  need('ZADD', queue)
-  need('HSET', states)
+  need('ZADD', KEYS[1])
+  need('HSET', KEYS[4])
 end
 
 -- Writes the leases of claimed tasks, after a ZREM: after that a full server accepts it. unseen
@@ -100,28 +100,28 @@ local function lease(claimed, attempts, unseen)
     scores[2 * i - 1], scores[2 * i] = leaseEnd, id
     fields[2 * i - 1], fields[2 * i] = id, built[kind]
   end
-  redis.call('ZADD', queue, unpack(scores))
-  if before < 16 and before + #claimed >= 16 and (not redis.acl_check_cmd or redis.acl_check_cmd('HDEL', states)) then
-    redis.call('HSET', states, '', string.rep('.', 65), unpack(fields))
-    redis.call('HDEL', states, '')
+  redis.call('ZADD', KEYS[1], unpack(scores))
+  if before < 16 and before + #claimed >= 16 and (not redis.acl_check_cmd or redis.acl_check_cmd('HDEL', KEYS[4])) then
+    redis.call('HSET', KEYS[4], '', string.rep('.', 65), unpack(fields))
+    redis.call('HDEL', KEYS[4], '')
   else
-    redis.call('HSET', states, unpack(fields))
+    redis.call('HSET', KEYS[4], unpack(fields))
   end
 end
 
 -- Returns what outlook says after a claim. The claimant has perhaps no room for more, and others
 -- may not know of the new head.
 local function lookOut(more)
-  if n == 0 then return -1, 0 end
+  if n == 0 then return 3600000001, 0 end
   local off, clients = outlook(ARGV[1])
-  if more > 0 and clients > 0 then announce(ARGV[1], off, clients) end
+  if more > 0 and clients > 0 then announce(ARGV[1], math.max(off, 0), clients) end
   return off, clients
 end
 
 -- Checks what the script may need, before its first write.
 if #ids > 0 then
-  need('HDEL', tasks)
-  need('HDEL', states)
+  need('HDEL', KEYS[2])
+  need('HDEL', KEYS[4])
 end
 
 if #ids == 0 or plainHeld() then
@@ -133,7 +133,7 @@ if #ids == 0 or plainHeld() then
     if payloadCount > 0 then payloads, cut = payloadsOf(ready) end
     for i = read, #ready + 1, -1 do attempts[i] = nil end
     if read > 0 then needLease() end
-    if #ids > 0 then remove(ids) elseif read > 0 then redis.call('ZREM', queue, ready[1]) end
+    if #ids > 0 then remove(ids) elseif read > 0 then redis.call('ZREM', KEYS[1], ready[1]) end
     if read > 0 then lease(ready, attempts) end
     local more = n > 0 and (cut or read == n) and read or 0
     return { more, leaseEnd, ready, first and {} or attempts, payloads, {}, lookOut(more) }

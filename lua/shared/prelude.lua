@@ -2,7 +2,7 @@
 --   KEYS[1] the queue: zset, id -> score in Unix seconds
 --   KEYS[2] its tasks: hash, id -> payload; nothing for an empty payload
 --   KEYS[4] their states: hash, id -> state field, see fields.lua
-local queue, tasks, states = KEYS[1], KEYS[2], KEYS[4]
+-- Each redis.call names its key there, as KEYS[n]: there are proxies that reject a variable.
 local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
 

@@ -1,21 +1,23 @@
 -- Prelude of the scripts that read what hashes have of many tasks.
 
+local function fieldsOf(...) return redis.call('HMGET', KEYS[4], ...) end
+
 -- Returns a function that reads what a hash has of the i-th of ids; it is called with i in
 -- ascending order. It reads ahead: n at first, then more at a time, of large ones no more
--- than make a megabyte.
-local function reader(hash, ids, n)
-  local read, before, size = {}, 0, 0
+-- than make a megabyte. read reads the hash.
+local function reader(read, ids, n)
+  local values, before, size = {}, 0, 0
   return function(i)
-    if i - before > #read then
-      before, read = i - 1, redis.call('HMGET', hash, unpack(ids, i, math.min(i + n - 1, #ids)))
+    if i - before > #values then
+      before, values = i - 1, read(unpack(ids, i, math.min(i + n - 1, #ids)))
       local largest = 1
-      for _, value in ipairs(read) do
+      for _, value in ipairs(values) do
         local length = value and #value or 0
         largest, size = math.max(largest, length), size + length
       end
       n = math.max(1, math.min(4 * n, math.floor((1048576 - size) / largest)))
     end
-    return read[i - before]
+    return values[i - before]
   end
 end
 
@@ -24,14 +26,14 @@ end
 -- it, are taken off ids; says whether there were any.
 local function payloadsOf(ids)
   local payloads, size = {}, 0
-  if redis.call('HLEN', tasks) == 0 then return payloads, false end
-  local read = reader(tasks, ids, 1)
+  if redis.call('HLEN', KEYS[2]) == 0 then return payloads, false end
+  local payload = reader(function(...) return redis.call('HMGET', KEYS[2], ...) end, ids, 1)
   for i = 1, #ids do
     if size >= 1048576 then
       for j = #ids, i, -1 do ids[j] = nil end
       return payloads, true
     end
-    payloads[i] = read(i) or ''
+    payloads[i] = payload(i) or ''
     size = size + #payloads[i]
   end
   return payloads, false

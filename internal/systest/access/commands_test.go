@@ -27,6 +27,7 @@ const (
 	grantsOfLocks
 	grantsOfFences
 	grantsOfQueues
+	grantsOfShards
 	grantsOfClusters
 	grantsOnSentinels
 )
@@ -49,7 +50,7 @@ func TestAccess_DocumentedCommands(t *testing.T) {
 	rules := redistest.Rules(t)
 	require.Len(t, rules, grantsOnSentinels+1)
 
-	locks, fences, queues := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	locks, fences, queues, shards := map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}
 	require.NoError(t, filepath.WalkDir(filepath.Join(systest.Root(t), "lua"), func(path string, entry fs.DirEntry, err error) error {
 		require.NoError(t, err)
 		if entry.IsDir() || !strings.HasSuffix(path, ".lua") {
@@ -61,6 +62,8 @@ func TestAccess_DocumentedCommands(t *testing.T) {
 			half = fences
 		case slices.Contains([]string{"acquire", "release", "extend", "inspect", "force"}, name):
 			half = locks
+		case name == "layout", strings.HasPrefix(name, "reshard"):
+			half = shards
 		}
 		for _, command := range inScript(t, path) {
 			half[command] = true
@@ -73,11 +76,20 @@ func TestAccess_DocumentedCommands(t *testing.T) {
 	delete(all, "set")
 	locks["set"] = true
 
+	for _, name := range []string{"spublish", "ssubscribe", "sunsubscribe", "pubsub|shardnumsub"} { // on a Cluster only
+		require.True(t, all[name] != queues[name], name)
+		require.Contains(t, commands(rules[grantsOfClusters]), name)
+		delete(all, name)
+		delete(queues, name)
+	}
+	require.Contains(t, commands(rules[grantsOfClusters]), "pubsub|numsub") // of locks, there
+
 	all["publish"] = true // in both halves
 	require.ElementsMatch(t, keys(all), commands(rules[grantsOfAll]))
 	require.ElementsMatch(t, without(locks, all), commands(rules[grantsOfLocks]))
 	require.ElementsMatch(t, without(fences, all, locks), commands(rules[grantsOfFences]))
 	require.ElementsMatch(t, without(queues, all), commands(rules[grantsOfQueues]))
+	require.ElementsMatch(t, without(shards, all, queues), commands(rules[grantsOfShards]))
 }
 
 func keys(set map[string]bool) (names []string) {
@@ -106,9 +118,12 @@ func inScript(t *testing.T, path string) (names []string) {
 		names = append(names, strings.ToLower(name[1]))
 	}
 	if i := slices.Index(names, "pubsub"); i >= 0 { // which has subcommands
-		require.Equal(t, strings.Count(text, "'PUBSUB'"), strings.Count(text, "'PUBSUB', 'NUMSUB'"))
 		names = slices.DeleteFunc(names, func(name string) bool { return name == "pubsub" })
-		names = append(names, "pubsub|numsub")
+		counts := regexp.MustCompile(`'PUBSUB', '([A-Z]*)'`).FindAllStringSubmatch(text, -1)
+		require.Len(t, counts, strings.Count(text, "'PUBSUB'"), path)
+		for _, count := range counts {
+			names = append(names, "pubsub|"+strings.ToLower(count[1]))
+		}
 	}
 	return names
 }

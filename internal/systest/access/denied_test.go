@@ -182,7 +182,7 @@ func TestAccess_DocumentedPatterns(t *testing.T) {
 }
 
 // denial is how a server says that access rules forbid something.
-var denial = regexp.MustCompile("NOPERM|the script can't")
+var denial = regexp.MustCompile("NOPERM|the script can't|ACL failure in script") // Redis 7.0, and later servers
 
 // tagged are names of locks and queues: a plain one, and those with hash tags.
 var tagged = []string{"stock:phone", "{eu}:stock", "stock:{eu}"}

@@ -183,6 +183,6 @@ func (g *guarded) subscribed(key string) {
 		channel = key + ":wake"
 	}
 	require.Eventually(g, func() bool {
-		return g.admin.PubSubNumSub(g.Context(), channel).Val()[channel] > 0
+		return systest.Subscribers(g.Context(), g.admin, channel) > 0
 	}, 5*time.Second, time.Millisecond, channel)
 }

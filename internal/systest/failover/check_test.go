@@ -19,6 +19,13 @@ func (l *load) lostTasks() map[string]int {
 	return lost
 }
 
+// requireNothingLost requires that no lock was given twice, and no acknowledged task lost, after
+// failovers of one kind.
+func (l *load) requireNothingLost(kind string) {
+	require.Zero(l, l.double[kind], "double grants")
+	require.Zero(l, l.lostTasks()[kind], "lost tasks")
+}
+
 func (l *load) report() {
 	acknowledged, unknown, refused, twice, unknownDone := 0, 0, 0, 0, 0
 	for _, task := range l.tasks {

@@ -92,7 +92,7 @@ func migrate(t *testing.T, n int) {
 	f.tags = f.tags[:1]
 	tag := f.tags[0]
 	slot, at, other := c.Slot(t, tag), c.Primary(tag), c.Primary(tagsOf(t, c)[1])
-	l := newLoad(t, f)
+	l := newLoad(t, f, 0)
 	l.bound = unavailableFor // so that a probe's longest call is seen
 	l.start()
 	for _, p := range l.probes {

@@ -23,15 +23,16 @@ func TestFailover_OrderlyLosesNothing(t *testing.T) {
 func orderly(t *testing.T, n int) {
 	t.Helper()
 	f, _ := onCluster(t)
-	l := runFailovers(t, f, n, asked)
+	l := runFailovers(t, f, 0, n, asked)
 	require.Empty(t, l.double, "double grants")
 	require.Empty(t, l.lostTasks(), "lost tasks")
 }
 
-// runFailovers has primaries fail under load, n times, in the ways of kinds by turns.
-func runFailovers(t *testing.T, f failing, n int, kinds ...string) *load {
+// runFailovers has primaries fail under load, n times, in the ways of kinds by turns. So many
+// replicas are to acknowledge what is counted.
+func runFailovers(t *testing.T, f failing, replicas, n int, kinds ...string) *load {
 	t.Helper()
-	l := newLoad(t, f)
+	l := newLoad(t, f, replicas)
 	l.start()
 	count := map[string]int{}
 	var outages [2][]time.Duration // of locks, of queues
@@ -89,9 +90,13 @@ func (l *load) fail(kind, tag string) time.Duration {
 		time.Sleep(rand.N(300 * time.Millisecond)) // the longer, the more of its clients have left it
 		old.Resume(l)
 	}
+	early := l.replicas > l.remaining
+	if kind == killed && early {
+		old.Up(l) // until then nothing counts, for want of a replica
+	}
 	l.awaitSteps()
 	took := time.Since(begun)
-	if kind == killed {
+	if kind == killed && !early {
 		old.Up(l) // until now the old one could not tell its clients where to go
 	}
 	l.servers.AwaitWhole(l)

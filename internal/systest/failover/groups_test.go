@@ -16,16 +16,17 @@ type failing struct {
 		Client(t testing.TB) redis.UniversalClient
 		AwaitWhole(t testing.TB)
 	}
-	tags    []string                           // what names begin with, for each primary
-	primary func(tag string) *redistest.Server // nil if there is none just now
-	promote func(of *redistest.Server) error   // has a replica take over, though all is well
+	tags      []string                           // what names begin with, for each primary
+	primary   func(tag string) *redistest.Server // nil if there is none just now
+	promote   func(of *redistest.Server) error   // has a replica take over, though all is well
+	remaining int                                // so many replicas a primary has once one has been promoted for another that was killed
 }
 
 // behindSentinel starts a primary and what watches it.
 func behindSentinel(t *testing.T) failing {
 	s := redistest.StartSentinel(t)
 	return failing{
-		servers: s, tags: []string{""},
+		servers: s, tags: []string{""}, remaining: 1,
 		primary: func(string) *redistest.Server { return s.Primary() },
 		promote: func(*redistest.Server) error { return s.Failover() },
 	}

@@ -26,14 +26,15 @@ import (
 type load struct {
 	*testing.T
 	failing
-	ctx     context.Context
-	stop    context.CancelFunc
-	running sync.WaitGroup // the callers that take locks and make tasks
-	workers sync.WaitGroup
-	log     systest.Buffer
-	queues  map[string]*sluice.Queue // by key
-	probes  map[string]*probe
-	bound   time.Duration // of a probe's calls
+	ctx      context.Context
+	stop     context.CancelFunc
+	running  sync.WaitGroup // the callers that take locks and make tasks
+	workers  sync.WaitGroup
+	log      systest.Buffer
+	queues   map[string]*sluice.Queue // by key
+	probes   map[string]*probe
+	bound    time.Duration // of a probe's calls
+	replicas int           // that are to acknowledge what is counted; 0 for none
 
 	mu        sync.Mutex // guards what follows
 	steps     map[string]int
@@ -99,9 +100,10 @@ func (p *probe) longest() time.Duration {
 
 const payload = "a payload that must not be in a log"
 
-func newLoad(t *testing.T, f failing) *load {
+func newLoad(t *testing.T, f failing, replicas int) *load {
 	l := &load{
-		T: t, failing: f, bound: time.Second, queues: map[string]*sluice.Queue{}, probes: map[string]*probe{}, steps: map[string]int{}, holders: map[string][]*sluice.Lock{},
+		replicas: replicas,
+		T:        t, failing: f, bound: time.Second, queues: map[string]*sluice.Queue{}, probes: map[string]*probe{}, steps: map[string]int{}, holders: map[string][]*sluice.Lock{},
 		fenced: map[string][]grant{}, registers: map[string]*register{}, tasks: map[string]*taskRecord{},
 		errors: map[string]int{}, tokens: map[string]bool{}, double: map[string]int{},
 	}
@@ -115,7 +117,7 @@ func newLoad(t *testing.T, f failing) *load {
 func (l *load) start() {
 	client := func() redis.UniversalClient { return l.servers.Client(l) }
 	for i := range 3 {
-		locker := systest.NewLocker(l.T, client())
+		locker := systest.NewLocker(l.T, client(), sluice.WithLockReplicas(l.replicas))
 		for _, tag := range l.tags {
 			for n := range 2 {
 				who := fmt.Sprint(tag, i, n)
@@ -124,7 +126,7 @@ func (l *load) start() {
 			}
 		}
 	}
-	prober := systest.NewLocker(l.T, client())
+	prober := systest.NewLocker(l.T, client(), sluice.WithLockReplicas(l.replicas))
 	for _, tag := range l.tags {
 		l.probes[tag+"lock"], l.probes[tag+"queue"] = &probe{}, &probe{}
 		name := tag + redistest.Name(l)
@@ -141,7 +143,7 @@ func (l *load) start() {
 }
 
 func (l *load) queue(rdb redis.UniversalClient, name string) *sluice.Queue {
-	q, err := sluice.NewQueue(rdb, name, sluice.WithMaxAttempts(0))
+	q, err := sluice.NewQueue(rdb, name, sluice.WithMaxAttempts(0), sluice.WithQueueReplicas(l.replicas))
 	require.NoError(l, err)
 	return q
 }
@@ -286,7 +288,7 @@ func (l *load) produce(q *sluice.Queue, tag string, p *probe) bool {
 	}
 	l.mu.Lock()
 	task.acknowledged = err == nil
-	task.refused = err != nil && !errors.Is(err, sluice.ErrUnknown)
+	task.refused = err != nil && !errors.Is(err, sluice.ErrUnknown) && !errors.Is(err, sluice.ErrUnderReplicated)
 	l.mu.Unlock()
 	if err != nil {
 		l.failed("enqueue", called, err)
@@ -377,6 +379,12 @@ func (l *load) failed(op string, called time.Time, err error, allowed ...error) 
 		}
 	}
 	inVain := errors.Is(err, context.DeadlineExceeded) || strings.Contains(text, "no reply in time") // at the lock's end
+	if errors.Is(err, sluice.ErrUnderReplicated) {
+		if l.replicas == 0 {
+			l.wrong = append(l.wrong, op+": "+text)
+		}
+		return // WAIT has its own errors: the primary has become a replica
+	}
 	if errors.As(err, &server) && time.Since(called) < unavailableFor && (!inVain || !errors.Is(err, sluice.ErrUnavailable)) {
 		l.wrong = append(l.wrong, op+": "+text)
 	}

@@ -1,0 +1,150 @@
+package notify
+
+import (
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice/internal/background"
+)
+
+// route is a connection and the channels that are subscribed over it: all of them or, on a
+// Cluster, those whose slot one server keeps. A channel moves to another route when its slot
+// has moved: the server says so (MOVED, or an end of the subscription that was not asked for),
+// or the client knows it when a listener joins. Then the whole connection is made anew, and each
+// of its channels goes where the client says that it belongs: that is seldom, and needs no rule
+// for what is on its way.
+type route struct {
+	notifier *Notifier
+	loop     *background.Loop
+	conn     *connection // what the loop writes to, nil for none; the loop's own
+	failures int         // of connections, in a row; the loop's own
+
+	// What follows is the notifier's, and its mutex guards it.
+	subscriptions map[string]*subscription
+	peak          int       // the most of them so far, see shrink.Map
+	nextTurn      time.Time // when the loop's next turn comes by itself; zero for at once
+	pingWanted    bool
+	moved         bool // a channel belongs to another route
+}
+
+// maxRoutes bounds how many servers are remembered on which nothing is subscribed any more.
+const maxRoutes = 100
+
+// routeOf returns the route of a channel. The mutex is held.
+func (n *Notifier) routeOf(channel string) *route {
+	var server any
+	if n.cluster != nil {
+		server = n.cluster.NodeOf(channel)
+	}
+	r := n.routes[server]
+	if r == nil {
+		if len(n.routes) >= maxRoutes {
+			n.forgetRoutes()
+		}
+		r = &route{notifier: n, subscriptions: map[string]*subscription{}}
+		r.loop = background.NewLoop(n.group.Go, r.turn)
+		n.routes[server] = r
+	}
+	return r
+}
+
+// forgetRoutes forgets those on which nothing is subscribed. The mutex is held. If a loop still
+// runs, it is about to end.
+func (n *Notifier) forgetRoutes() {
+	for server, r := range n.routes {
+		if len(r.subscriptions) == 0 {
+			delete(n.routes, server)
+		}
+	}
+}
+
+// bind gives a subscription its route. If it has one and belongs to another, the old one is
+// told. The mutex is held.
+func (n *Notifier) bind(channel string, s *subscription) {
+	if s.route != nil && n.cluster == nil {
+		return
+	}
+	r := n.routeOf(channel)
+	switch {
+	case s.route == nil:
+		s.route = r
+		r.subscriptions[channel] = s
+	case s.route != r && !s.route.moved && n.cluster.NodeOf(channel) != nil:
+		s.route.moved = true
+		s.route.loop.Wake()
+	}
+}
+
+// wakeAll wakes the loops.
+func (n *Notifier) wakeAll() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, r := range n.routes {
+		r.loop.Wake()
+	}
+}
+
+// forgetConnection forgets what the last connection was asked for and answered, and moves the
+// channels that belong to another route.
+func (r *route) forgetConnection() {
+	n := r.notifier
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	r.pingWanted, r.moved = false, false
+	for channel, s := range r.subscriptions {
+		s.state = wanted
+		if n.cluster == nil {
+			continue
+		}
+		if to := n.routeOf(channel); to != r {
+			delete(r.subscriptions, channel)
+			s.route = to
+			to.subscriptions[channel] = s
+			to.loop.Wake()
+		}
+	}
+}
+
+// requestAgain has what was not answered requested again: classically.
+func (r *route) requestAgain() {
+	r.notifier.mu.Lock()
+	defer r.notifier.mu.Unlock()
+	for _, s := range r.subscriptions {
+		if s.state == requested {
+			s.state = wanted
+		}
+	}
+}
+
+// subscribe writes a request for a channel.
+func (c *connection) subscribe(n *Notifier, channel string) error {
+	return c.write(func() error {
+		if c.isSharded() {
+			return c.pubsub.SSubscribe(n.ctx, channel)
+		}
+		return c.pubsub.Subscribe(n.ctx, channel)
+	})
+}
+
+// unsubscribe writes a request to end subscriptions, of either kind: they may have been made
+// before the connection became classic.
+func (c *connection) unsubscribe(n *Notifier, channels []string) error {
+	if n.cluster != nil {
+		for _, channel := range channels { // which are of several slots
+			if err := c.write(func() error { return c.pubsub.SUnsubscribe(n.ctx, channel) }); err != nil {
+				return err
+			}
+		}
+		if c.isSharded() {
+			return nil
+		}
+	}
+	return c.write(func() error { return c.pubsub.Unsubscribe(n.ctx, channels...) })
+}
+
+// refusesSharded reports whether an error says that the server has no sharded channels, or
+// that access rules deny them.
+func refusesSharded(err error) bool {
+	return redis.HasErrorPrefix(err, "NOPERM") || redis.HasErrorPrefix(err, "ERR unknown command")
+}

@@ -1,0 +1,267 @@
+package redisexec
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// ErrUnderReplicated says that a request was carried out by the primary, and that fewer replicas
+// than were asked for have acknowledged it in time.
+var ErrUnderReplicated = errors.New("too few replicas have it")
+
+// maxRedirects is how many answers "another server has this slot" a request follows, as many as
+// go-redis does by default. After that it is tried again like any that is unavailable.
+const maxRedirects = 3
+
+// WAIT has no key, and it counts the writes of its own connection. So it goes directly behind
+// the requests, in their pipeline, to the server that carries them out. A client of a Cluster
+// would send it to any server, and would let another server carry a request out, while WAIT
+// stays behind; so there the pipeline goes to the client of the one server, and redirections
+// are followed here.
+//
+// A server before Redis 7.2 counts what any connection has written until the last command of
+// this one. A later one counts what this connection has written, so that a request which writes
+// nothing, since an earlier attempt has, is acknowledged at once by replicas that have nothing.
+// The scripts write in that case too.
+
+// clusterClient is a client of a Cluster.
+type clusterClient interface {
+	MasterForKey(ctx context.Context, key string) (*redis.Client, error)
+}
+
+// pipeliner is what makes pipelines: a client.
+type pipeliner interface{ Pipeline() redis.Pipeliner }
+
+// destination is where a pipeline that ends with WAIT goes.
+type destination struct {
+	client pipeliner
+	asking bool // the server is importing the slot, and serves only those who say that they know
+	inFull bool // the server does not know the scripts
+}
+
+// replicated sends requests of which some are to be acknowledged by replicas.
+type replicated struct {
+	executor *Executor
+	ctx      context.Context
+	requests []Request
+	results  []Result
+	next     map[destination][]int // what is to be sent, by where
+}
+
+// sendReplicated is SendAll for requests of which some are to be acknowledged by replicas. All
+// that go to one server are in one pipeline, with one WAIT.
+func (e *Executor) sendReplicated(ctx context.Context, requests []Request) []Result {
+	s := &replicated{executor: e, ctx: ctx, requests: requests, results: make([]Result, len(requests)), next: map[destination][]int{}}
+	sent := time.Now()
+	for i := range requests {
+		s.plan(i)
+	}
+	for try := 0; try <= maxRedirects && len(s.next) > 0; try++ {
+		now := s.next
+		s.next = map[destination][]int{}
+		for to, which := range now {
+			s.send(to, which)
+		}
+	}
+	for i := range s.results {
+		s.results[i].Sent = sent
+	}
+	return s.results
+}
+
+// plan finds out where a request is to be sent first.
+func (s *replicated) plan(i int) {
+	c, ok := s.executor.rdb.(clusterClient)
+	if !ok {
+		s.add(destination{client: s.executor.rdb}, i)
+		return
+	}
+	key, _ := s.requests[i].Key().(string)
+	node, err := masterFor(s.ctx, c, key)
+	if err != nil {
+		s.results[i] = s.executor.refreshTopology(Result{Outcome: NotSent, Err: fromServer(err)})
+		return
+	}
+	s.add(destination{client: node}, i)
+}
+
+func (s *replicated) add(to destination, i int) { s.next[to] = append(s.next[to], i) }
+
+// send sends requests and a WAIT in one pipeline, and plans anew those that went to the wrong
+// server, or whose script the server does not know.
+func (s *replicated) send(to destination, which []int) {
+	commands := make([]*command, len(which))
+	all := make([]redis.Cmder, 0, 2*len(which)+1)
+	for i, at := range which {
+		args := s.requests[at].byDigest()
+		if to.inFull && s.requests[at].Script != nil {
+			args = s.requests[at].inFull()
+		}
+		commands[i] = &command{Cmd: redis.NewCmd(s.ctx, args...)}
+		if to.asking {
+			all = append(all, &command{Cmd: redis.NewCmd(s.ctx, "asking")})
+		}
+		all = append(all, commands[i])
+	}
+	wait := s.waitFor(which)
+	failed := execOn(s.ctx, to.client, append(all, wait))
+	for i, at := range which {
+		err := commands[i].outcome(failed)
+		switch next, redirected := s.redirection(err, to); {
+		case redirected:
+			s.results[at] = Result{Outcome: Unavailable, Err: fromServer(err)} // unless it is sent elsewhere
+			if next.client != nil {
+				s.add(next, at)
+			}
+		case isNoScript(err) && s.requests[at].Script != nil && !to.inFull:
+			s.results[at] = commands[i].classify(err)
+			s.add(destination{to.client, to.asking, true}, at)
+		default:
+			s.results[at] = s.answered(commands[i].classify(err))
+			if s.results[at].Outcome == Done {
+				s.results[at].Shortfall = wait.shortfall(s.requests[at].Replicas, commands[i].redirected, failed)
+			}
+		}
+	}
+}
+
+// answered makes a Cluster's client ask again which server keeps which slots, if the result may
+// come from a server that does not keep the slot any more. Elsewhere go-redis does it after
+// such an answer.
+func (s *replicated) answered(r Result) Result {
+	if r.Outcome == Unavailable {
+		s.executor.RefreshTopology()
+		return r
+	}
+	return s.executor.refreshTopology(r)
+}
+
+// waitFor returns the WAIT for these requests: for as many replicas as one of them asks for,
+// and for as long as each of them can wait.
+func (s *replicated) waitFor(which []int) *waitCommand {
+	replicas, wait := 0, s.executor.longestWait
+	for _, at := range which {
+		if r := &s.requests[at]; r.Replicas > 0 {
+			replicas, wait = max(replicas, r.Replicas), min(wait, r.ReplicaWait)
+		}
+	}
+	return newWaitCommand(s.ctx, s.requests[which[0]].Key(), replicas, wait)
+}
+
+// redirection recognises the answer of a Cluster's server which says that another one has the
+// slot, and returns that one; without a client, if it is not known.
+func (s *replicated) redirection(err error, from destination) (to destination, redirected bool) {
+	moved, rest := isRedirect(err)
+	if rest == "" {
+		return to, false
+	}
+	if _, ok := s.executor.rdb.(clusterClient); !ok { // it has followed it
+		return to, true
+	}
+	if strings.HasPrefix(rest, ":") { // on the host that was asked
+		if node, ok := from.client.(*redis.Client); ok {
+			host, _, _ := strings.Cut(node.Options().Addr, ":")
+			rest = host + rest
+		}
+	}
+	if node := nodeAt(s.ctx, s.executor.rdb, rest); node != nil {
+		to = destination{client: node, asking: !moved, inFull: from.inFull}
+	}
+	return to, true
+}
+
+// isRedirect returns the address in "MOVED slot address" and "ASK slot address", or "".
+func isRedirect(err error) (moved bool, addr string) {
+	if err == nil { // before the variable, which errors.As has allocated
+		return false, ""
+	}
+	var server redis.Error
+	if !errors.As(err, &server) {
+		return false, ""
+	}
+	words := strings.Fields(server.Error())
+	if len(words) != 3 || words[0] != "MOVED" && words[0] != "ASK" {
+		return false, ""
+	}
+	return words[0] == "MOVED", words[2]
+}
+
+// nodeAt returns the client of the primary at an address, after asking the Cluster which
+// there are; nil if there is none.
+func nodeAt(ctx context.Context, rdb redis.UniversalClient, addr string) (found *redis.Client) {
+	c, ok := rdb.(interface {
+		ForEachMaster(ctx context.Context, fn func(ctx context.Context, node *redis.Client) error) error
+	})
+	if !ok {
+		return nil
+	}
+	var err error
+	defer Contain(&err)
+	var mu sync.Mutex // the function is called for all at once
+	_ = c.ForEachMaster(ctx, func(_ context.Context, node *redis.Client) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if node.Options().Addr == addr {
+			found = node
+		}
+		return nil
+	})
+	return found
+}
+
+// waitCommand is a WAIT that a client of an unknown kind, which may lead to a Cluster, sends
+// where it sends a key's commands.
+type waitCommand struct {
+	*redis.Cmd // its arguments say where it goes
+	args       []any
+	wait       time.Duration
+}
+
+// newWaitCommand returns a WAIT behind commands on a key. A timeout of 0 would mean "for ever".
+func newWaitCommand(ctx context.Context, key any, replicas int, wait time.Duration) *waitCommand {
+	wait = max(wait, time.Millisecond)
+	w := &waitCommand{redis.NewCmd(ctx, "wait", key), []any{"wait", replicas, wait.Milliseconds()}, wait}
+	w.SetFirstKeyPos(1)
+	return w
+}
+
+// Args are what is written to the connection.
+func (w *waitCommand) Args() []any { return w.args }
+
+// NoRetry makes go-redis send it once, and with it the pipeline that it ends.
+func (w *waitCommand) NoRetry() bool { return true }
+
+// shortfall returns nil if that many replicas have acknowledged what went before it in its pipeline.
+func (w *waitCommand) shortfall(replicas int, redirected bool, failed error) error {
+	if replicas <= 0 {
+		return nil
+	}
+	err := w.Err()
+	if err == nil && errors.Is(failed, ErrPanicked) {
+		err = failed
+	}
+	if err != nil {
+		if errors.As(err, new(redis.Error)) {
+			err = fromServer(err)
+		} else {
+			err = withoutReply(err)
+		}
+		return fmt.Errorf("%w: WAIT: %w", ErrUnderReplicated, err)
+	}
+	n, ok := w.Val().(int64)
+	switch {
+	case !ok:
+		return fmt.Errorf("%w: WAIT: %w", ErrUnderReplicated, Unexpected(w.Val()))
+	case redirected:
+		return fmt.Errorf("%w: the slot was being moved", ErrUnderReplicated)
+	case n < int64(replicas):
+		return fmt.Errorf("%w: %d of %d within %v", ErrUnderReplicated, n, replicas, w.wait)
+	}
+	return nil
+}

@@ -1,0 +1,213 @@
+package replicas
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/systest"
+)
+
+// TestQueue_NeedsReplicas: what changes the queue says if too few replicas have it, and is done
+// all the same. What it returns stands beside the error.
+func TestQueue_NeedsReplicas(t *testing.T) {
+	t.Parallel()
+	g := redistest.StartReplicated(t, 1)
+	ctx, rdb := t.Context(), g.Client(t)
+	name := redistest.Name(t)
+	on := func(opts ...sluice.QueueOption) *sluice.Queue {
+		q, err := sluice.NewQueue(rdb, name, opts...)
+		require.NoError(t, err)
+		return q
+	}
+	plain := on()
+	q := on(sluice.WithQueueReplicas(1))
+	keep := on(sluice.WithQueueReplicas(1), sluice.WithDuplicates(sluice.Keep))
+	for i := range 8 {
+		_, err := plain.Enqueue(ctx, sluice.Task{ID: fmt.Sprint("t", i)})
+		require.NoError(t, err)
+	}
+	es, err := plain.Claim(ctx, 8, time.Hour)
+	require.NoError(t, err)
+	require.Len(t, es, 8)
+	for round, name := range []string{"hung", "well"} {
+		hung, acknowledged, took := name == "hung", 0, es[4*round:]
+		if hung {
+			g.Replicas[0].Pause(t)
+		} else {
+			g.Replicas[0].Resume(t)
+		}
+		for i, operation := range []func() (any, any, error){
+			func() (any, any, error) { o, err := q.Enqueue(ctx, sluice.Task{ID: name}); return sluice.Added, o, err },
+			func() (any, any, error) {
+				o, err := q.Enqueue(ctx, sluice.Task{ID: name})
+				return sluice.Updated, o, err
+			},
+			func() (any, any, error) {
+				o, err := keep.Enqueue(ctx, sluice.Task{ID: name})
+				return sluice.Kept, o, err
+			},
+			func() (any, any, error) {
+				o, err := q.EnqueueBatch(ctx, []sluice.Task{{ID: name + "1"}, {ID: name + "2"}})
+				return []sluice.Outcome{sluice.Added, sluice.Added}, o, err
+			},
+			func() (any, any, error) {
+				o, err := keep.EnqueueBatch(ctx, []sluice.Task{{ID: name + "1"}, {ID: name + "2"}})
+				return []sluice.Outcome{sluice.Kept, sluice.Kept}, o, err
+			},
+			func() (any, any, error) { ok, err := q.Reschedule(ctx, name, 0); return true, ok, err },
+			func() (any, any, error) { s, err := q.Cancel(ctx, name); return sluice.Due, s, err },
+			func() (any, any, error) { return nil, nil, q.Dequeue(ctx, took[0]) },
+			func() (any, any, error) { return nil, nil, q.Retry(ctx, took[1], time.Hour) },
+			func() (any, any, error) { return nil, nil, q.Release(ctx, took[2]) },
+			func() (any, any, error) { return nil, nil, q.Bury(ctx, took[3], "why") },
+			func() (any, any, error) { n, err := q.Revive(ctx, took[3].ID); return 1, n, err },
+			func() (any, any, error) { es, err := q.Pop(ctx, 4); return 4, len(es), err },
+		} {
+			want, got, err := operation()
+			require.Equal(t, want, got, "%s %d", name, i)
+			if err == nil {
+				acknowledged++
+				continue
+			}
+			require.ErrorIs(t, err, sluice.ErrUnderReplicated, "%s %d", name, i) // on a busy machine, also if it is well
+			require.ErrorContains(t, err, "0 of 1", "%s %d", name, i)
+		}
+		require.Equal(t, hung, acknowledged == 0, "%d acknowledged while the replica was %s", acknowledged, name)
+		// What changed nothing needs no replica.
+		require.ErrorIs(t, q.Dequeue(ctx, took[0]), sluice.ErrStale)
+		state, err := q.Cancel(ctx, "absent")
+		require.NoError(t, err)
+		require.Equal(t, sluice.Absent, state)
+	}
+}
+
+// TestQueue_AKeptTaskIsOnTheReplicas: that a task is kept says that the replicas have it, though
+// another call has written it; and it changes nothing about the task.
+func TestQueue_AKeptTaskIsOnTheReplicas(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		for _, policy := range []sluice.Duplicates{sluice.Keep, sluice.Earliest, sluice.Latest} {
+			id := policy.String()
+			q := b.On(b.RDB, sluice.WithDuplicates(policy), sluice.WithQueueReplicas(5))
+			at := time.Now().Add(time.Hour)
+			task := sluice.Task{ID: id, Payload: []byte("payload"), At: at}
+			outcome, err := q.Enqueue(b.Context(), task)
+			require.ErrorIs(b, err, sluice.ErrUnderReplicated)
+			require.Equal(b, sluice.Added, outcome)
+			before := b.Get(id)
+			outcome, err = q.Enqueue(b.Context(), task)
+			require.ErrorIs(b, err, sluice.ErrUnderReplicated)
+			require.Equal(b, sluice.Kept, outcome)
+			require.Equal(b, before, b.Get(id))
+		}
+	})
+}
+
+// TestQueue_KeptIsWritten: what a client is told was kept has been written again, so that a
+// WAIT of any version counts it. So has the lock that a repeat finds.
+func TestQueue_KeptIsWritten(t *testing.T) {
+	t.Parallel()
+	g := redistest.StartReplicated(t, 1)
+	ctx, rdb, direct := t.Context(), g.Client(t), g.Direct(t)
+	q, err := sluice.NewQueue(rdb, "kept", sluice.WithDuplicates(sluice.Keep), sluice.WithQueueReplicas(1))
+	require.NoError(t, err)
+	task := sluice.Task{ID: "id", Delay: time.Hour}
+	want := sluice.Added
+	enqueue := func() error {
+		outcome, err := q.Enqueue(ctx, task)
+		require.Equal(t, want, outcome)
+		want = sluice.Kept
+		return err
+	}
+	inTime(t, enqueue)
+	count := func(command string) int {
+		info, err := direct.Info(ctx, "commandstats").Result()
+		require.NoError(t, err)
+		n := 0
+		_, rest, _ := strings.Cut(info, "cmdstat_"+command+":calls=")
+		_, _ = fmt.Sscanf(rest, "%d", &n)
+		return n
+	}
+	before := count("zrem")
+	inTime(t, enqueue)
+	require.Greater(t, count("zrem"), before, "and added again: see TestQueue_AKeptTaskIsOnTheReplicas")
+}
+
+// TestQueue_MergedCallsShareAWait: each of many callers has its own outcome, and together they
+// wait once.
+func TestQueue_MergedCallsShareAWait(t *testing.T) {
+	t.Parallel()
+	g := redistest.StartReplicated(t, 1)
+	rdb := g.Client(t)
+	q, err := sluice.NewQueue(rdb, redistest.Name(t), sluice.WithQueueReplicas(1))
+	require.NoError(t, err)
+	var counter counts
+	rdb.AddHook(&counter)
+	const callers, rounds = 64, 20
+	enqueueAll := func(prefix string, check func(error)) {
+		var all sync.WaitGroup
+		for c := range callers {
+			all.Go(func() {
+				for i := range rounds {
+					outcome, err := q.Enqueue(context.Background(), sluice.Task{ID: fmt.Sprint(prefix, c, ".", i)})
+					if outcome != sluice.Added {
+						t.Error(outcome)
+					}
+					check(err)
+				}
+			})
+		}
+		all.Wait()
+	}
+	enqueueAll("a", func(err error) {
+		if err != nil && !errors.Is(err, sluice.ErrUnderReplicated) { // on a busy machine
+			t.Error(err)
+		}
+	})
+	require.Less(t, counter.waits.Load(), int64(callers*rounds/2))
+	require.Zero(t, counter.behind.Load())
+	require.Zero(t, counter.alone.Load())
+}
+
+// TestQueue_MergedCallsLearnOfTheShortfall: so does each call of a group.
+func TestQueue_MergedCallsLearnOfTheShortfall(t *testing.T) {
+	t.Parallel()
+	g := redistest.StartReplicated(t, 1)
+	rdb := g.Client(t)
+	q, err := sluice.NewQueue(rdb, redistest.Name(t), sluice.WithQueueReplicas(1))
+	require.NoError(t, err)
+	g.Replicas[0].Pause(t)
+	defer g.Replicas[0].Resume(t)
+	ctx := t.Context()
+	ids := make([]string, 16)
+	var all sync.WaitGroup
+	for i := range ids {
+		ids[i] = fmt.Sprint(i)
+		all.Go(func() {
+			outcome, err := q.Enqueue(ctx, sluice.Task{ID: ids[i]})
+			if outcome != sluice.Added || !errors.Is(err, sluice.ErrUnderReplicated) {
+				t.Error(outcome, err)
+			}
+		})
+	}
+	all.Wait()
+	es, err := q.Claim(ctx, len(ids), time.Hour)
+	require.NoError(t, err)
+	require.Len(t, es, len(ids))
+	for _, e := range es {
+		all.Go(func() {
+			if err := q.Dequeue(ctx, e); !errors.Is(err, sluice.ErrUnderReplicated) {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+}

@@ -1,0 +1,201 @@
+package taskloop
+
+import "time"
+
+// choose returns the shard with which the next exchange is, and for how many tasks its claim.
+// nil if none may go out now.
+//
+// Claims go to the shard whose head is oldest, as far as is known: its last reply says so. But
+// tasks are finished by the script that claims, so a claim goes along with dispositions if the
+// head of their shard is not much younger. And in each poll interval, each shard has a turn at
+// which it counts as the oldest: what is known may be wrong, and one that is never asked would
+// starve.
+func (l *loop) choose(now time.Time) (f *feed, claim int) {
+	l.nextTry = time.Time{}
+	beside := l.holdBack(now)
+	if beside == l.slots() {
+		return nil, 0
+	}
+	r, o := l.reporter(now), l.oldest(now)
+	if beside > 0 && !l.isMuch(r, o) {
+		return nil, 0
+	}
+	switch {
+	case r == nil:
+		if o == nil {
+			return nil, 0
+		}
+		return o, l.claimable(o, now)
+	case o == nil || o == r || l.goesAlong(r, o, now):
+		return r, l.claimable(r, now)
+	}
+	l.claimNext = !l.claimNext
+	if l.claimNext {
+		return o, l.claimable(o, now)
+	}
+	return r, 0
+}
+
+// slots is how many exchanges go out at a time, of all shards. More would only make the groups
+// smaller. One shard has its own rule, see mayExchange.
+func (l *loop) slots() int { return 2 + l.Concurrency/runnersPerSlot }
+
+// holdBack returns how many exchanges are under way that hold back others, and notes until when.
+// Those of one shard alone do not: see mayExchange.
+func (l *loop) holdBack(now time.Time) (n int) {
+	if l.shards == 1 {
+		return 0
+	}
+	for i := len(l.exchanges) - 1; i >= 0; i-- {
+		x := l.exchanges[i]
+		if now.Sub(x.sent) >= patience {
+			break
+		}
+		if !x.feed.health.isOut() {
+			n++
+			l.nextTry = x.sent.Add(patience)
+		}
+	}
+	if n > 0 && l.pending+len(l.lists[wanted]) == 0 {
+		l.nextTry = time.Time{} // there is nothing to be sent then
+	}
+	return min(n, l.slots())
+}
+
+// isMuch reports whether there is enough to do for an exchange beside another one.
+func (l *loop) isMuch(r, o *feed) bool {
+	enough := max(l.Concurrency/4, 1)
+	return r != nil && l.pending >= enough || o != nil && l.freeFor(o) >= o.demand.worthAsking(enough)
+}
+
+// reporter returns the shard that has dispositions to be sent and may be sent them; the one that
+// is waiting for longest.
+func (l *loop) reporter(now time.Time) *feed {
+	for i := 0; i < len(l.lists[reporters]); {
+		f := l.lists[reporters][i]
+		switch {
+		case len(f.pending) == 0:
+			l.drop(reporters, i)
+			continue
+		case now.Before(f.health.retryAt):
+			l.nextTry = sooner(l.nextTry, f.health.retryAt)
+		case l.mayExchange(f, now):
+			return f
+		}
+		i++
+	}
+	return nil
+}
+
+// oldest returns the shard with the oldest head, of those that may be asked now.
+func (l *loop) oldest(now time.Time) (oldest *feed) {
+	if l.stopping != nil || l.free() == 0 {
+		return nil
+	}
+	for i := 0; i < len(l.lists[wanted]); {
+		f := l.lists[wanted][i]
+		switch {
+		case !f.demand.claimWanted || l.isRetired(f):
+			l.drop(wanted, i)
+			continue
+		case now.Before(f.health.retryAt):
+			l.nextTry = sooner(l.nextTry, f.health.retryAt)
+		case oldest != nil && !f.isOlder(oldest):
+		case l.claimable(f, now) > 0 && l.mayExchange(f, now):
+			oldest = f
+		}
+		i++
+	}
+	return oldest
+}
+
+// isOlder reports whether the shard is to be asked before another one.
+func (f *feed) isOlder(other *feed) bool {
+	if f.overlooked != other.overlooked {
+		return f.overlooked
+	}
+	return f.head.Before(other.head)
+}
+
+// goesAlong reports whether a claim goes along with the dispositions of r, though the head of
+// another shard is older.
+func (l *loop) goesAlong(r, oldest *feed, now time.Time) bool {
+	if !r.demand.claimWanted || oldest.overlooked || l.isRetired(r) {
+		return false
+	}
+	return r.head.Sub(oldest.head) <= max(minSlack, now.Sub(oldest.head)/8)
+}
+
+// mayExchange reports whether an exchange with a shard may go out. One may at any time. With
+// many runners another one may be under way, if there is much to do: Redis deals with one half
+// of the tasks while the handlers have the other. With few runners a second exchange would
+// only make both groups smaller. In an outage there is one at a time, so that each failure
+// is waited out.
+func (l *loop) mayExchange(f *feed, now time.Time) bool {
+	switch {
+	case f.underWay == 0:
+		return true
+	case f.underWay > 1 || f.overdue > 0 || l.Concurrency < halvesFrom || f.health.isOut():
+		return false
+	}
+	enough := l.Concurrency / 4
+	return len(f.pending) >= enough || f.demand.backlogLikely && l.claimable(f, now) >= f.demand.worthAsking(enough)
+}
+
+// claimable is how many tasks the next claim of a shard is for: the free runners, but with many
+// not more than half of them, so that two exchanges can take turns. One of several shards is
+// asked for about as many as it had the last time, unless it had more, and for few in an outage:
+// runners are not kept for tasks that are not there.
+func (l *loop) claimable(f *feed, now time.Time) int {
+	if l.stopping != nil || l.isRetired(f) {
+		return 0
+	}
+	most := l.Concurrency
+	if most >= halvesFrom {
+		most -= most / 2
+	}
+	few := max(1, l.Concurrency/16)
+	switch {
+	case l.shards == 1:
+	case f.health.isOut():
+		most = few
+	case !f.demand.backlogLikely:
+		most = min(most, 2*f.brought+few)
+	}
+	return f.demand.size(min(l.freeFor(f), most, MaxGroup), now)
+}
+
+// free is how many runners have nothing to do, and are not kept for what a claim may bring.
+func (l *loop) free() int { return max(l.Concurrency-len(l.handling)-l.reserved, 0) }
+
+// freeFor is how many tasks of a shard may be claimed. While it fails, dispositions that it has
+// not taken keep runners from its own tasks, so that there is a bound to their number.
+func (l *loop) freeFor(f *feed) int {
+	n := l.Concurrency - len(l.handling) - l.reserved
+	if f.health.isOut() {
+		n -= len(f.pending) + f.sending
+	}
+	return max(n, 0)
+}
+
+// lookAround gives each shard its turn, once in a poll interval, except those that are watched.
+func (l *loop) lookAround(now time.Time) {
+	if l.shards == 1 || now.Before(l.nextLook) || l.free() == 0 {
+		return
+	}
+	apart := l.Poll / time.Duration(l.shards)
+	for range l.shards {
+		if now.Before(l.nextLook) {
+			return
+		}
+		l.nextLook = l.nextLook.Add(apart)
+		l.turn = (l.turn + 1) % l.shards
+		f := l.feeds[l.turn]
+		if f.underWay == 0 && f.waiting == nil {
+			f.overlooked = true
+			f.demand.noteDue()
+			l.consider(f)
+		}
+	}
+	l.nextLook = now.Add(apart)
+}

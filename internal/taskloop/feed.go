@@ -1,0 +1,219 @@
+package taskloop
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+const (
+	// patience is for how long an exchange holds back those of other shards, so that groups
+	// form meanwhile. One that takes longer has a server that is far, or hangs.
+	patience = time.Millisecond
+	// minLapse and firstLapse are how long an exchange keeps runners for what it may bring, while
+	// others need them: at least, and before the shard has answered any.
+	minLapse   = 20 * time.Millisecond
+	firstLapse = 100 * time.Millisecond
+	// minSlack is by how much the head of a shard may be younger than the oldest one, for a claim
+	// to go along with its dispositions: at least.
+	minSlack = 2 * time.Millisecond
+	// runnersPerSlot is for how many runners there is another exchange at a time, beside two.
+	runnersPerSlot = 256
+)
+
+// feed is what the loop knows of one shard of the queue. Nothing in the loop looks at all
+// feeds in a turn: those that have something to do are in its lists.
+type feed struct {
+	shard   int
+	listed  [lists]bool // which of the loop's lists it is in
+	demand  demand
+	health  health
+	waiting *waiting // for something to be due; nil if the loop is not
+
+	pending   []*delivery // their dispositions are to be sent to this shard
+	handling  int         // deliveries whose handlers have not returned
+	extension *extension  // under way; nil for none
+	toExtend  []*delivery // of the check of leases that is being made
+
+	underWay int // exchanges that are waited for
+	sending  int // dispositions in them
+	overdue  int // those of them that keep no runners any more
+
+	usual      time.Duration // how long an exchange takes; 0 if that is not known
+	head       time.Time     // when the earliest task is due, as far as is known; zero if it is not
+	brought    int           // how many tasks the last claim has
+	overlooked bool          // it is its turn to be asked, whatever is known
+}
+
+// The lists of feeds.
+const (
+	reporters = iota // those with dispositions to be sent, in the order of asking
+	wanted           // a claim may bring something
+	idle             // nothing is due, and they are not watched
+	lists
+)
+
+// list adds a feed to a list, if it is not in it.
+func (l *loop) list(f *feed, in int) {
+	if !f.listed[in] {
+		f.listed[in] = true
+		l.lists[in] = append(l.lists[in], f)
+	}
+}
+
+// drop takes the i-th feed off a list, and keeps the order of the others.
+func (l *loop) drop(in, i int) {
+	l.lists[in][i].listed[in] = false
+	l.lists[in] = slices.Delete(l.lists[in], i, i+1)
+}
+
+// consider adds a feed to the lists where it belongs. Those where it does not belong any more
+// drop it when they are looked through.
+func (l *loop) consider(f *feed) {
+	if len(f.pending) > 0 {
+		l.list(f, reporters)
+	}
+	switch {
+	case l.isRetired(f) || l.stopping != nil:
+	case f.demand.claimWanted:
+		l.list(f, wanted)
+	case f.underWay == 0 && f.waiting == nil:
+		l.list(f, idle)
+	}
+}
+
+// isRetired reports whether the queue has so few shards now that this is none of them.
+func (l *loop) isRetired(f *feed) bool { return f.shard >= l.shards }
+
+// refit has as many feeds as the queue has shards. If that has changed, so has the shard of
+// each task. Feeds that are not needed any more stay, for the answers to what they have sent.
+func (l *loop) refit() {
+	n := max(l.Source.Shards(), 1)
+	if n == l.shards {
+		return
+	}
+	l.shards = n
+	l.epoch++
+	for len(l.feeds) < n {
+		f := &feed{shard: len(l.feeds)}
+		f.health = health{outages: &l.outages, shard: f.shard}
+		l.feeds = append(l.feeds, f)
+	}
+	l.outages.shards = n
+	var all []*delivery
+	for _, f := range l.feeds {
+		all = append(all, f.pending...)
+		f.pending, f.handling = nil, 0
+		if f.waiting != nil { // its shard has other keys now
+			f.waiting.end()
+		}
+	}
+	for _, d := range all {
+		f := l.feedOf(d)
+		f.pending = append(f.pending, d)
+	}
+	for _, d := range l.handling {
+		l.feedOf(d).handling++
+	}
+	for _, i := range rand.Perm(len(l.feeds)) {
+		l.feeds[i].demand.noteDue()
+		l.consider(l.feeds[i])
+	}
+}
+
+// feedOf returns the feed to which a delivery belongs now: its disposition and its extensions
+// go there, wherever it was claimed.
+func (l *loop) feedOf(d *delivery) *feed {
+	switch {
+	case l.shards == 1:
+		return l.feeds[0]
+	case d.epoch != l.epoch:
+		// If the number of shards has changed since the turn began, it is found again.
+		d.feed, d.epoch = l.feeds[l.Source.ShardOf(d.task.ID)%l.shards], l.epoch
+	}
+	return d.feed
+}
+
+// addPending has a delivery's disposition sent.
+func (l *loop) addPending(d *delivery) {
+	f := l.feedOf(d)
+	f.pending = append(f.pending, d)
+	l.pending++
+	l.list(f, reporters)
+}
+
+// setPending replaces what is pending by some of it.
+func (l *loop) setPending(f *feed, left []*delivery) {
+	l.pending -= len(f.pending) - len(left)
+	clear(f.pending[len(left):])
+	f.pending = left
+}
+
+// waiting is a Source.Wait that is under way.
+type waiting struct {
+	feed  *feed
+	since time.Time
+	stop  context.CancelFunc
+	ended bool // the loop has stopped it
+	err   error
+}
+
+// end stops it. What it returns is of no interest.
+func (w *waiting) end() {
+	w.ended = true
+	w.stop()
+}
+
+// wait has those shards watched in which nothing is due, while a runner is free.
+func (l *loop) wait() {
+	if len(l.lists[idle]) == 0 || l.free() == 0 {
+		return
+	}
+	for i := 0; i < len(l.lists[idle]); {
+		f := l.lists[idle][i]
+		if f.underWay == 0 && f.waiting == nil && !f.demand.claimWanted && !l.isRetired(f) && l.stopping == nil {
+			if l.freeFor(f) == 0 {
+				i++
+				continue
+			}
+			l.watch(f)
+		}
+		l.drop(idle, i)
+	}
+}
+
+// watch has a shard watched.
+func (l *loop) watch(f *feed) {
+	ctx, stop := context.WithCancel(context.Background())
+	w := &waiting{feed: f, since: time.Now(), stop: stop}
+	f.waiting = w
+	l.waits++
+	go func() {
+		defer stop()
+		w.err = l.Source.Wait(ctx, f.shard)
+		l.waited <- w
+	}()
+}
+
+// woken notes that something may be due or, after an error, that a claim has to find out.
+func (l *loop) woken(w *waiting) {
+	f := w.feed
+	f.waiting = nil
+	l.waits--
+	if !w.ended || l.stopping != nil {
+		f.demand.noteDue()
+	}
+	switch {
+	case w.ended || l.stopping != nil:
+	case w.err != nil:
+		if time.Since(w.since) > retryLast {
+			f.health.reset(watching) // it has worked in between
+		}
+		f.health.noteFailure(watching, w.err)
+	default: // that a task is due need not come from the server: what claims it shows whether there is one
+		f.health.reset(watching)
+		f.head = time.Now()
+	}
+	l.consider(f)
+}

@@ -1,0 +1,135 @@
+package waitqueue
+
+import (
+	"sync"
+
+	"github.com/sluice-go/sluice/internal/shrink"
+)
+
+const (
+	// enough is how many idle names a stripe keeps at least.
+	enough = 4
+	// enoughChannels is how many channels a stripe keeps at most.
+	enoughChannels = 8
+)
+
+// stripe is the queues of a part of the names.
+type stripe[V any] struct {
+	mu     sync.Mutex           // guards what follows, and these queues and their waiters
+	queues map[string]*queue[V] // by name
+	peak   int                  // the most queues so far, see shrink.Map
+	oldest *queue[V]            // the ring of all queues, at the one that makeRoom looks at next
+	busy   int                  // how many queues have a head
+	spare  []chan Turn          // of waiters that have handed over: empty, for others to wait on
+	closed bool
+	_      [64]byte // on another cache line than the next one's mutex
+}
+
+// The methods in this file are called with the stripe's mutex held, except those that say
+// otherwise.
+
+// add adds the queue of a name. It is the last that makeRoom looks at.
+func (p *stripe[V]) add(name string, value V) *queue[V] {
+	p.makeRoom()
+	q := &queue[V]{value: value, name: name, stripe: p}
+	p.queues[name] = q
+	if p.oldest == nil {
+		q.next, q.prev, p.oldest = q, q, q
+		return q
+	}
+	q.next, q.prev = p.oldest, p.oldest.prev
+	q.prev.next, q.next.prev = q, q
+	return q
+}
+
+// drop forgets a queue, and looks at the one behind it next.
+func (p *stripe[V]) drop(q *queue[V]) {
+	delete(p.queues, q.name)
+	p.queues = shrink.Map(p.queues, &p.peak)
+	q.prev.next, q.next.prev = q.next, q.prev
+	if p.oldest == q {
+		p.oldest = q.next
+	}
+	if q.next == q {
+		p.oldest = nil
+	}
+	q.next, q.prev = nil, nil
+}
+
+// makeRoom drops idle queues while there are more than enough: until then, an idle queue
+// spares the next waiter for that name its making. It also drops those whose head has lost
+// what it held and for which nothing waits, so that forgetting to give back leaks nothing.
+//
+// It looks at a few queues only, in turn. Every name that comes, and every queue that
+// becomes idle, makes it look at more of them than that adds.
+func (p *stripe[V]) makeRoom() {
+	for range 4 {
+		q := p.oldest
+		if q == nil || len(p.queues) <= enough {
+			return
+		}
+		forgotten := q.held && q.waiting.first == nil && expired(q.head)
+		idle := q.head == nil && len(p.queues)-p.busy > 2*p.busy+enough
+		if !forgotten && !idle {
+			p.oldest = q.next
+			continue
+		}
+		if forgotten { // it is nothing to its queue any more, should it give back at last
+			q.head, q.held = nil, false
+			q.stopWatching()
+			p.busy--
+		}
+		p.drop(q)
+	}
+}
+
+// channel returns one for a waiter's turn.
+func (p *stripe[V]) channel() chan Turn {
+	last := len(p.spare) - 1
+	if last < 0 {
+		return make(chan Turn, 1)
+	}
+	c := p.spare[last]
+	p.spare = p.spare[:last]
+	return c
+}
+
+// close locks the mutex itself, as what follows does.
+func (p *stripe[V]) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	for _, q := range p.queues {
+		for w := q.waiting.first; w != nil; w = q.waiting.first {
+			q.waiting.remove(w)
+			w.turn <- Closed
+		}
+	}
+}
+
+// holders appends those that hold.
+func (p *stripe[V]) holders(to []Holder) []Holder {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, q := range p.queues {
+		if q.held {
+			to = append(to, q.head.holder)
+		}
+	}
+	return to
+}
+
+// len is Set.Len for these names.
+func (p *stripe[V]) len() (names, busy, queued int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, q := range p.queues {
+		if q.head != nil {
+			busy++
+		}
+		for w := q.waiting.first; w != nil; w = w.next {
+			queued++
+		}
+	}
+	return len(p.queues), busy, queued
+}

@@ -1,0 +1,21 @@
+-- Ends the move of a queue to another number of shards: all tasks have been moved. The only shard of a
+-- queue then gets the keys that such a queue has; until now it had others, so that a client which has
+-- slept through all moves would not use these beside the shards that were left.
+-- KEYS[1] the queue's layout: hash   KEYS[2] to KEYS[5] its main key and its companions :tasks, :dead and :state
+-- KEYS[6] to KEYS[9] those of its only shard, if it has one
+-- ARGV[1] the epoch of the layout to which it was moved   ARGV[2] the tombstone   ARGV[3] wake channel
+-- RETURNS 1, or 0 if that has ended already
+-- RETRY idempotent: there is nothing to end for a second run.
+if redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[1] or not redis.call('HGET', KEYS[1], 'from') then return 0 end
+redis.call('HDEL', KEYS[1], 'from', 'from_epoch')
+if redis.call('HGET', KEYS[1], 'shards') ~= '1' then return 1 end
+
+redis.call('HSET', KEYS[1], 'epoch', string.format('%.0f', tonumber(ARGV[1]) + 1))
+redis.call('DEL', KEYS[2])
+if redis.call('EXISTS', KEYS[6]) == 1 then redis.call('RENAME', KEYS[6], KEYS[2]) end
+if redis.call('EXISTS', KEYS[7]) == 1 then redis.call('RENAME', KEYS[7], KEYS[3]) end
+if redis.call('EXISTS', KEYS[8]) == 1 then redis.call('RENAME', KEYS[8], KEYS[4]) end
+if redis.call('EXISTS', KEYS[9]) == 1 then redis.call('RENAME', KEYS[9], KEYS[5]) end
+redis.call('SET', KEYS[6], ARGV[2])
+publish(ARGV[3], '1 1 0') -- those who wait look, and learn of it
+return 1
