@@ -124,3 +124,11 @@ func TestShards_ClientsThatComeTogetherAgree(t *testing.T) {
 		require.Equal(b, 16, refused)
 	})
 }
+
+func TestQueue_NameIsTheOneItWasMadeWith(t *testing.T) {
+	t.Parallel()
+	q, err := sluice.NewQueue(redis.NewClient(&redis.Options{}), "{eu}:orders", sluice.WithQueuePrefix("Q:"))
+	require.NoError(t, err)
+	require.Equal(t, "{eu}:orders", q.Name())
+	require.Empty(t, (*sluice.Queue)(nil).Name())
+}

@@ -178,6 +178,14 @@ func NewQueue(rdb redis.UniversalClient, name string, opts ...QueueOption) (*Que
 	return q, nil
 }
 
+// Name returns the queue's name.
+func (q *Queue) Name() string {
+	if q == nil {
+		return ""
+	}
+	return q.name
+}
+
 // Cancel removes a task whatever its state, and returns the state in which it was. Absent
 // says that there was none.
 //
