@@ -31,6 +31,8 @@ type lockOptions struct {
 
 	replicas int // that are to acknowledge an acquisition or extension; 0 for none
 
+	hooks *Hooks // nil for none
+
 	px any // the TTL that a key is taken with for the shortest window, in ms, as an argument of scripts
 }
 
@@ -176,7 +178,8 @@ type queueOptions struct {
 	poll        time.Duration
 	maxPayload  int
 	shards      int
-	replicas    int // that are to acknowledge a change; 0 for none
+	replicas    int    // that are to acknowledge a change; 0 for none
+	hooks       *Hooks // nil for none; its functions do not panic
 }
 
 var defaultQueueOptions = queueOptions{shards: 1, prefix: "Queue:", maxAttempts: 25, poll: time.Second, maxPayload: 1 << 20}

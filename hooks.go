@@ -1,0 +1,245 @@
+package sluice
+
+import (
+	"context"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/redisexec"
+)
+
+// Hooks are functions that are called when something has happened: for metrics, logs and
+// traces. Each is optional, and one that is nil costs nothing.
+//
+// They are called in the goroutine in which it happened, which waits for them, and they hold up what comes
+// next there: the caller of Lock or Enqueue, the renewals of other locks, the tasks of a worker. So a hook
+// must be short, and must not call the library. They may be called from several goroutines at the same
+// time. A hook that panics is taken to have returned; what it panicked with is dropped. No hook is
+// given a token of a lock.
+type Hooks struct {
+	// LockAcquired is called when Lock, TryLock or Do has got a lock, before that returns or calls its
+	// function. ctx is the call's.
+	LockAcquired func(ctx context.Context, i LockAcquired)
+	// LockReleased is called when a lock was given up that had not been lost: by Unlock, UnlockAll, Close or the end
+	// of Do. Of each lock for which LockAcquired was called (or would have been) either it or LockLost is called, once, and after
+	// LockAcquired has returned. The next holder's LockAcquired may come first.
+	LockReleased func(i LockReleased)
+	// LockLost is called when a lock is lost before it was released: at its deadline, or when the server says that
+	// the holder's token does not hold the lock. It costs a timer for each lock.
+	LockLost func(i LockLost)
+
+	// TasksSending is called before Enqueue or EnqueueBatch sends tasks, with the call's ctx. The context that
+	// it returns is the one that they are sent with, and that TasksSent gets; with nil, that is ctx. It may
+	// set the Header of i.Tasks, which are a copy of the caller's.
+	TasksSending func(ctx context.Context, i TasksSending) context.Context
+	// TasksSent is called after that, when the outcome is known.
+	TasksSent func(ctx context.Context, i TasksSent)
+	// TasksClaimed is called when Claim, Pop, or a Worker's claim has brought tasks.
+	TasksClaimed func(i TasksClaimed)
+	// TaskStarted is called when a Worker is about to call its handler, which gets the context that TaskStarted
+	// returns; with nil, that is ctx.
+	TaskStarted func(ctx context.Context, i TaskStarted) context.Context
+	// TaskFinished is called when a Worker's handler has returned and it is decided what becomes of the task.
+	// ctx is the one that TaskStarted returned.
+	TaskFinished func(ctx context.Context, i TaskFinished)
+}
+
+// LockAcquired is what the hook LockAcquired is told.
+type LockAcquired struct {
+	Name       string        // as given to Lock
+	Waited     time.Duration // from the call until the lock was acquired
+	HandedOver bool          // by another caller of the Locker, without a command to the server
+	Owner      string        // the label that WithOwner gave; empty without it
+}
+
+// LockReleased is what the hook LockReleased is told.
+type LockReleased struct {
+	Name       string        // as given to Lock
+	Held       time.Duration // from the acquisition until now
+	HandedOver bool          // to the next caller of the Locker, without a command to the server
+}
+
+// LockLost is what the hook LockLost is told.
+type LockLost struct {
+	Name string        // as given to Lock
+	Held time.Duration // from the acquisition until the loss was noticed
+}
+
+// TasksSending is what the hook TasksSending is told.
+type TasksSending struct {
+	Queue string // the queue's name
+	Tasks []Task // a copy; the hook may change their Header
+}
+
+// TasksSent is what the hook TasksSent is told. It must not change the tasks.
+type TasksSent struct {
+	Queue    string
+	Tasks    []Task
+	Outcomes []Outcome     // what the call returns
+	Err      error         // what the call returns
+	Took     time.Duration // from before the sending
+}
+
+// TasksClaimed is what the hook TasksClaimed is told. It must not change the entries.
+type TasksClaimed struct {
+	Queue   string
+	Entries []Entry
+}
+
+// TaskStarted is what the hook TaskStarted is told.
+type TaskStarted struct {
+	Queue    string
+	Entry    Entry
+	Lateness time.Duration // from when the task was due until it was claimed, by the server's clock; not negative
+}
+
+// TaskFinished is what the hook TaskFinished is told.
+type TaskFinished struct {
+	Queue       string
+	Entry       Entry
+	Lateness    time.Duration // as TaskStarted was told
+	Took        time.Duration // how long the handler ran
+	Disposition Disposition
+	Err         error // the handler's
+}
+
+// Disposition is what becomes of a task when a Worker's handler has returned. There is one for each count
+// of WorkerStats.
+type Disposition int
+
+const (
+	// Done: the task is finished.
+	Done Disposition = iota + 1
+	// Retried: the attempt failed, and the task is to be handed out again.
+	Retried
+	// Buried: the task is put among the dead letters.
+	Buried
+	// Canceled: the task was cancelled while it was worked on.
+	Canceled
+	// Released: the task is given back, and the attempt does not count.
+	Released
+	// Lost: the lease was lost; the task may be worked on again.
+	Lost
+)
+
+var dispositions = [...]string{"", "done", "retried", "buried", "canceled", "released", "lost"}
+
+// String returns the disposition's name in lower case.
+func (d Disposition) String() string {
+	if d < Done || d > Lost {
+		return "unknown"
+	}
+	return dispositions[d]
+}
+
+// WithLockHooks has h called for locks. Given several times, the hooks of all are called, in that order:
+// those of the Locker before those of a call. Defaults to none.
+func WithLockHooks(h Hooks) LockOption {
+	return func(o *lockOptions) {
+		if h.LockAcquired != nil || h.LockReleased != nil || h.LockLost != nil {
+			o.hooks = o.hooks.and(h)
+		}
+	}
+}
+
+// WithQueueHooks has h called for tasks. Given several times, the hooks of all are called, in that order; each of
+// TasksSending and TaskStarted is given the context that the one before it returned. Defaults to none.
+func WithQueueHooks(h Hooks) QueueOption {
+	return func(o *queueOptions) { o.hooks = o.hooks.and(h) }
+}
+
+// and returns what calls the hooks of h, which may be nil, and then those of next. What it returns does not panic, and its
+// functions that return a context never return nil. A function that is nil in both stays nil.
+func (h *Hooks) and(next Hooks) *Hooks {
+	if h == nil {
+		h = &Hooks{}
+	}
+	return &Hooks{
+		LockAcquired: then(h.LockAcquired, contained(next.LockAcquired)),
+		LockReleased: then1(h.LockReleased, contained1(next.LockReleased)),
+		LockLost:     then1(h.LockLost, contained1(next.LockLost)),
+		TasksSending: thenWith(h.TasksSending, containedWith(next.TasksSending)),
+		TasksSent:    then(h.TasksSent, contained(next.TasksSent)),
+		TasksClaimed: then1(h.TasksClaimed, contained1(next.TasksClaimed)),
+		TaskStarted:  thenWith(h.TaskStarted, containedWith(next.TaskStarted)),
+		TaskFinished: then(h.TaskFinished, contained(next.TaskFinished)),
+	}
+}
+
+// The three kinds of hooks: told something, told it with a context, and returning another context. For each there
+// is one function that keeps a panic in, and one that calls two hooks.
+
+func contained1[I any](hook func(I)) func(I) {
+	if hook == nil {
+		return nil
+	}
+	return func(i I) {
+		var dropped error
+		defer redisexec.Contain(&dropped)
+		hook(i)
+	}
+}
+
+func contained[I any](hook func(context.Context, I)) func(context.Context, I) {
+	if hook == nil {
+		return nil
+	}
+	return func(ctx context.Context, i I) {
+		var dropped error
+		defer redisexec.Contain(&dropped)
+		hook(ctx, i)
+	}
+}
+
+func containedWith[I any](hook func(context.Context, I) context.Context) func(context.Context, I) context.Context {
+	if hook == nil {
+		return nil
+	}
+	return func(ctx context.Context, i I) (out context.Context) {
+		var dropped error
+		defer func() {
+			if out == nil { // as after a panic
+				out = ctx
+			}
+		}()
+		defer redisexec.Contain(&dropped)
+		return hook(ctx, i)
+	}
+}
+
+func then1[I any](first, second func(I)) func(I) {
+	switch {
+	case first == nil:
+		return second
+	case second == nil:
+		return first
+	}
+	return func(i I) {
+		first(i)
+		second(i)
+	}
+}
+
+func then[I any](first, second func(context.Context, I)) func(context.Context, I) {
+	switch {
+	case first == nil:
+		return second
+	case second == nil:
+		return first
+	}
+	return func(ctx context.Context, i I) {
+		first(ctx, i)
+		second(ctx, i)
+	}
+}
+
+func thenWith[I any](first, second func(context.Context, I) context.Context) func(context.Context, I) context.Context {
+	switch {
+	case first == nil:
+		return second
+	case second == nil:
+		return first
+	}
+	return func(ctx context.Context, i I) context.Context {
+		return second(first(ctx, i), i)
+	}
+}
