@@ -57,7 +57,7 @@ func Key(prefix, name string) (string, error) {
 		return "", err
 	}
 	key := prefix + name
-	if isShard(key) {
+	if _, isShard := ShardOf(key); isShard {
 		return "", errShard
 	}
 	if !strings.ContainsAny(key, "{}") {

@@ -77,18 +77,20 @@ var crcOf = func() (table [256]uint16) {
 	return table
 }()
 
-// isShard reports whether a key is that of a shard of another queue.
-func isShard(key string) bool {
+// ShardOf returns the main key of the queue that has a key as the main key of one of its shards, and
+// whether it is one.
+func ShardOf(key string) (queue string, isShard bool) {
 	at := strings.LastIndexByte(key, ':')
 	if at < 0 {
-		return false
+		return "", false
 	}
 	parts := strings.Split(key[at+1:], ".")
 	if len(parts) != 4 {
-		return false
+		return "", false
 	}
 	epoch, _ := strconv.ParseInt(parts[0], 10, 64)
 	n, _ := strconv.Atoi(parts[1])
 	i, _ := strconv.Atoi(parts[2])
-	return epoch > 0 && n > 1 && n <= Slots && i >= 0 && i < n && Shard(key[:at], epoch, n, i) == key
+	isShard = epoch > 0 && n > 1 && n <= Slots && i >= 0 && i < n && Shard(key[:at], epoch, n, i) == key
+	return key[:at], isShard
 }

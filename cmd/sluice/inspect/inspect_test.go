@@ -1,0 +1,250 @@
+package inspect_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/cmd/sluice/inspect"
+	"github.com/sluice-go/sluice/internal/redistest"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// newQueue returns a queue beneath the prefix.
+func newQueue(t *testing.T, rdb redis.UniversalClient, o inspect.Options, name string, opts ...sluice.QueueOption) *sluice.Queue {
+	t.Helper()
+	q, err := sluice.NewQueue(rdb, name, append(opts, sluice.WithQueuePrefix(o.QueuePrefix))...)
+	require.NoError(t, err)
+	return q
+}
+
+func enqueue(t *testing.T, q *sluice.Queue, ids ...string) {
+	t.Helper()
+	for _, id := range ids {
+		_, err := q.Enqueue(t.Context(), sluice.Task{ID: id, Payload: []byte("payload of " + id)})
+		require.NoError(t, err)
+	}
+}
+
+// bury has a task die.
+func bury(t *testing.T, q *sluice.Queue, id string) {
+	t.Helper()
+	enqueue(t, q, id)
+	entries, err := q.Claim(t.Context(), 1, time.Minute)
+	require.NoError(t, err)
+	require.Len(t, entries, 1)
+	require.NoError(t, q.Bury(t.Context(), entries[0], "it is hopeless"))
+}
+
+func TestQueues_FindsEachOnceAndNothingElse(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		ctx, rdb := t.Context(), s.Client(t)
+		o := inspect.Options{QueuePrefix: redistest.Name(t) + "*?[q]:"} // what a pattern would take for its own
+		enqueue(t, newQueue(t, rdb, o, "plain"), "a", "b")
+		enqueue(t, newQueue(t, rdb, o, "orders:dead"), "a")
+		enqueue(t, newQueue(t, rdb, o, "{eu}:orders"), "a")
+		enqueue(t, newQueue(t, rdb, o, "esc\x1b[31m\n订单"), "a")
+		sharded := newQueue(t, rdb, o, "sharded", sluice.WithShards(4))
+		enqueue(t, sharded, "a", "b", "c", "d", "e")
+		bury(t, newQueue(t, rdb, o, "only-dead"), "x")
+		bury(t, newQueue(t, rdb, o, "{eu}:only-dead"), "x")
+		enqueue(t, newQueue(t, rdb, o, "back"), "a", "b", "c")
+		require.NoError(t, newQueue(t, rdb, o, "back").Reshard(ctx, 3, nil))
+		require.NoError(t, newQueue(t, rdb, o, "back", sluice.WithShards(3)).Reshard(ctx, 1, nil))
+		require.NoError(t, rdb.Set(ctx, o.QueuePrefix+"foreign", "a string", 0).Err())
+		require.NoError(t, rdb.HSet(ctx, o.QueuePrefix+"a-hash", "a", "b").Err())
+		require.NoError(t, rdb.Set(ctx, "X"+o.QueuePrefix+"other", "another prefix", 0).Err())
+
+		found, err := inspect.Queues(ctx, rdb, o)
+		require.NoError(t, err)
+		require.Equal(t, []inspect.QueueInfo{
+			{Name: "back", Shards: 1}, {Name: "esc\x1b[31m\n订单", Shards: 1}, {Name: "only-dead", Shards: 1},
+			{Name: "orders:dead", Shards: 1}, {Name: "plain", Shards: 1}, {Name: "sharded", Shards: 4},
+			{Name: "{eu}:only-dead", Shards: 1}, {Name: "{eu}:orders", Shards: 1},
+		}, found)
+
+		for _, info := range found {
+			q, err := inspect.Open(ctx, rdb, info.Name, o)
+			require.NoError(t, err)
+			stats, err := q.Stats(ctx)
+			require.NoError(t, err, info.Name)
+			require.NotZero(t, stats.Due+stats.Scheduled+stats.Dead, info.Name)
+			same, exists, err := inspect.Find(ctx, rdb, info.Name, o)
+			require.NoError(t, err)
+			require.True(t, exists)
+			require.Equal(t, info, same)
+		}
+		_, exists, err := inspect.Find(ctx, rdb, "absent", o)
+		require.NoError(t, err)
+		require.False(t, exists)
+	})
+}
+
+// TestQueues_FindsOneThatIsBeingMoved looks at each step of a move, to several shards and to one.
+func TestQueues_FindsOneThatIsBeingMoved(t *testing.T) {
+	s := redistest.Start(t) // of its own: each key is looked at
+	rdb := s.Client(t)
+	o := inspect.Options{QueuePrefix: "Queue:"}
+	q := newQueue(t, rdb, o, "moved")
+	for i := range 600 {
+		enqueue(t, q, fmt.Sprint("task-", i))
+	}
+	bury(t, newQueue(t, rdb, o, "moved"), "task-0")
+	for _, n := range []int{3, 1} {
+		steps := 0
+		looked := false
+		err := q.Reshard(t.Context(), n, func(sluice.ReshardProgress) {
+			steps++
+			found, err := inspect.Queues(t.Context(), rdb, o)
+			require.NoError(t, err)
+			require.Len(t, found, 1, "%q", rdb.Keys(context.Background(), "*").Val())
+			require.Equal(t, "moved", found[0].Name)
+			require.Equal(t, n, found[0].Shards)
+			looked = looked || found[0].MovingFrom > 0
+		})
+		require.NoError(t, err)
+		require.Greater(t, steps, 1)
+		require.True(t, looked)
+	}
+}
+
+func TestQueues_WithoutAPrefix(t *testing.T) {
+	s := redistest.Start(t)
+	ctx, rdb := t.Context(), s.Client(t)
+	q, err := sluice.NewQueue(rdb, "bare", sluice.WithQueuePrefix(""))
+	require.NoError(t, err)
+	enqueue(t, q, "a")
+	bury(t, q, "b")
+	require.NoError(t, rdb.Set(ctx, "Lock:x", "token", 0).Err())
+	require.NoError(t, rdb.Set(ctx, "{Lock:x}:fence", "5", 0).Err())
+	found, err := inspect.Queues(ctx, rdb, inspect.Options{QueuePrefix: inspect.NoPrefix})
+	require.NoError(t, err)
+	require.Equal(t, []inspect.QueueInfo{{Name: "bare", Shards: 1}}, found)
+}
+
+func TestQueues_EndsAtItsLimit(t *testing.T) {
+	s := redistest.Start(t)
+	ctx, rdb := t.Context(), s.Client(t)
+	for i := range 5000 {
+		rdb.Set(ctx, fmt.Sprint("other-", i), "", 0)
+	}
+	_, err := inspect.Queues(ctx, rdb, inspect.Options{MaxKeys: 2000})
+	require.ErrorIs(t, err, inspect.ErrIncomplete)
+	_, err = inspect.Locks(ctx, rdb, inspect.Options{MaxKeys: 2000}, "", 10)
+	require.ErrorIs(t, err, inspect.ErrIncomplete)
+	_, err = inspect.Queues(ctx, rdb, inspect.Options{})
+	require.NoError(t, err)
+}
+
+func TestLocks_FindsWhatIsHeld(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		ctx, rdb := t.Context(), s.Client(t)
+		o := inspect.Options{LockPrefix: redistest.Name(t) + "[l]:"}
+		locker, err := sluice.NewLocker(rdb, sluice.WithLockPrefix(o.LockPrefix), sluice.WithTTL(time.Minute))
+		require.NoError(t, err)
+		defer func() { _ = locker.Close() }()
+		names := []string{"a*b", "esc\x1b]0;title\a", "fenced", "stock:1", "stock:2", "{eu}:x"}
+		for _, name := range names {
+			_, err := locker.Lock(ctx, name, sluice.WithFencing())
+			require.NoError(t, err)
+		}
+		require.NoError(t, rdb.Set(ctx, o.LockPrefix+"php", "1", 0).Err())
+		require.NoError(t, rdb.HSet(ctx, o.LockPrefix+"no-lock", "a", "b").Err())
+
+		infos, err := inspect.Locks(ctx, rdb, o, "", 100)
+		require.NoError(t, err)
+		var found []string
+		for _, info := range infos {
+			found = append(found, info.Name)
+			require.Equal(t, info.Name == "php", info.TTL < 0, info.Name)
+			require.LessOrEqual(t, info.TTL, time.Minute+time.Second)
+		}
+		require.Equal(t, slices.Sorted(slices.Values(append(names, "php"))), found)
+
+		infos, err = inspect.Locks(ctx, rdb, o, "stock:*", 100)
+		require.NoError(t, err)
+		require.Len(t, infos, 2)
+		infos, err = inspect.Locks(ctx, rdb, o, "", 3)
+		require.NoError(t, err)
+		require.Len(t, infos, 3)
+	})
+}
+
+func TestConnect_Addresses(t *testing.T) {
+	for url, want := range map[string]string{
+		"redis://":                              "localhost:6379",
+		"redis://h":                             "h:6379",
+		"redis://u:p%2Fw@h:7/3":                 "h:7",
+		"rediss://h:7?db=3":                     "h:7",
+		"redis://[::1]:7":                       "[::1]:7",
+		"redis://:p@ss@h:7":                     "h:7",
+		"redis://a:1,b:2,c":                     "a:1 b:2 c:6379",
+		"unix:///run/redis.sock":                "/run/redis.sock",
+		"redis://u:canary@h:70000":              "",
+		"redis://u:can/ary@h:1":                 "",
+		"redis://u:can#ary@h:1":                 "",
+		"redis://u:canary@h:1/x":                "",
+		"redis://u:canary@h:1?read_timeout=5s":  "",
+		"redis://u:canary@a:1,b:2/3":            "",
+		"http://u:canary@h":                     "",
+		"u:canary@h:6379":                       "",
+		"redis://u:can%zzary@h":                 "",
+		"redis://u:canary@h:1,,":                "localhost",
+		"redis://u:canary@h\x00:1":              "",
+		"redis://user:ca%6eary@h:1/canary/more": "",
+	} {
+		client, err := inspect.Connect(url, inspect.Server{})
+		if want == "" {
+			require.ErrorIs(t, err, inspect.ErrURL, "%q", url)
+			require.NotContains(t, strings.TrimPrefix(err.Error(), inspect.ErrURL.Error()), "can", "%q", url)
+			continue
+		}
+		require.NoError(t, err, "%q", url)
+		switch c := client.(type) {
+		case *redis.Client:
+			require.Equal(t, want, c.Options().Addr)
+		case *redis.ClusterClient:
+			require.Contains(t, strings.Join(c.Options().Addrs, " "), want)
+		}
+		require.NoError(t, client.Close())
+	}
+}
+
+func TestConnect_ClusterAndSentinel(t *testing.T) {
+	ctx := t.Context()
+	cluster := redistest.StartCluster(t)
+	rdb, err := inspect.Connect("redis://"+cluster.Nodes[0].Addr, inspect.Server{Cluster: true})
+	require.NoError(t, err)
+	defer func() { _ = rdb.Close() }()
+	o := inspect.Options{QueuePrefix: "Queue:"}
+	for i := range 20 {
+		enqueue(t, newQueue(t, rdb, o, fmt.Sprint("q", i)), "a")
+	}
+	found, err := inspect.Queues(ctx, rdb, o)
+	require.NoError(t, err)
+	require.Len(t, found, 20)
+}
+
+func TestErrors_HoldNoPassword(t *testing.T) {
+	s := redistest.Start(t)
+	require.NoError(t, s.Client(t).ConfigSet(t.Context(), "requirepass", "right-password").Err())
+	for _, url := range []string{"redis://:canary@" + s.Addr, "redis://u:canary@" + s.Addr, "redis://:canary@127.0.0.1:1", "rediss://:canary@" + s.Addr} {
+		rdb, err := inspect.Connect(url, inspect.Server{})
+		require.NoError(t, err)
+		_, err = inspect.Queues(t.Context(), rdb, inspect.Options{})
+		require.Error(t, err)
+		require.NotContains(t, err.Error(), "canary")
+		_, err = inspect.Open(t.Context(), rdb, "q", inspect.Options{})
+		require.Error(t, err)
+		require.NotContains(t, err.Error(), "canary")
+		require.NoError(t, rdb.Close())
+	}
+}

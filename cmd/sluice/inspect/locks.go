@@ -1,0 +1,114 @@
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/keyspace"
+)
+
+// LockInfo is a lock that is held.
+type LockInfo struct {
+	Name string
+	// TTL is when it is freed at the latest, unless its holder extends it. It is negative for one without, which
+	// only clients of other libraries make.
+	TTL time.Duration
+	// Owner is the label that its holder has given itself, "" for none.
+	Owner string
+}
+
+// lookers is how many locks are inspected at the same time; the library sends those in pipelines.
+const lookers = 128
+
+// Locks finds up to limit locks that are held and whose names match, in the order of their names. match is a pattern as
+// SCAN has it: * for any text, ? for one byte, [ab] for one of several; "" for all. With more locks than the limit,
+// it is any of them: ask for one more than you show.
+//
+// It takes a SCAN for each thousand keys of a primary, whatever they are, until it has found enough, and one small script
+// for each lock.
+func Locks(ctx context.Context, rdb redis.UniversalClient, o Options, match string, limit int) ([]LockInfo, error) {
+	names, incomplete := lockNames(ctx, rdb, o, match, limit)
+	if incomplete != nil && len(names) == 0 {
+		return nil, wrap("search for locks", incomplete)
+	}
+	locker, err := sluice.NewLocker(rdb, sluice.WithLockPrefix(o.lockPrefix()))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = locker.Close() }()
+	infos, err := inspectAll(ctx, locker, names)
+	if err != nil {
+		return nil, wrap("search for locks", err)
+	}
+	slices.SortFunc(infos, func(a, b LockInfo) int { return cmp.Compare(a.Name, b.Name) })
+	return infos, wrap("search for locks", incomplete)
+}
+
+// lockNames finds the names of up to limit locks.
+func lockNames(ctx context.Context, rdb redis.UniversalClient, o Options, match string, limit int) ([]string, error) {
+	if match == "" {
+		match = "*"
+	}
+	prefix := o.lockPrefix()
+	found := map[string]bool{}
+	var names []string
+	err := scan(ctx, rdb, o, literal(prefix)+match, "string", func(keys []string) bool {
+		for _, key := range keys {
+			name, ok := strings.CutPrefix(key, prefix)
+			if _, err := keyspace.Key(prefix, name); !ok || err != nil || found[name] {
+				continue
+			}
+			if len(names) >= limit {
+				return false
+			}
+			found[name] = true
+			names = append(names, name)
+		}
+		return len(names) < limit
+	})
+	return names, err
+}
+
+// inspectAll asks for each lock, and leaves out those that are free by now.
+func inspectAll(ctx context.Context, locker *sluice.Locker, names []string) ([]LockInfo, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	all := make([]sluice.LockInfo, len(names))
+	next := make(chan int)
+	var workers sync.WaitGroup
+	for range min(lookers, len(names)) {
+		workers.Go(func() {
+			for i := range next {
+				var err error
+				if all[i], err = locker.Inspect(ctx, names[i]); err != nil {
+					cancel(err)
+				}
+			}
+		})
+	}
+	for i := range names {
+		if context.Cause(ctx) != nil {
+			break
+		}
+		next <- i
+	}
+	close(next)
+	workers.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	infos := make([]LockInfo, 0, len(names))
+	for i, info := range all {
+		if info.Held {
+			infos = append(infos, LockInfo{Name: names[i], TTL: info.TTL})
+		}
+	}
+	return infos, nil
+}
