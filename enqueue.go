@@ -32,7 +32,7 @@ func (q *Queue) Enqueue(ctx context.Context, t Task) (Outcome, error) {
 	}
 	// The payload is copied: the caller may use it again when its context has ended, while
 	// the call is still under way.
-	task := packedTask{t.due(), t.ID, string(t.Payload)}
+	task := packedTask{t.due(), t.ID, t.packed()}
 	for {
 		l, err := q.ready(ctx, t.ID)
 		if err != nil {
@@ -67,7 +67,7 @@ func (s *shard) enqueue(ctx context.Context, task packedTask) (Outcome, error) {
 type packedTask struct {
 	due     dueTime
 	id      string
-	payload string
+	payload string // with the header
 }
 
 func (t packedTask) size() int { return len(t.id) + len(t.payload) }
@@ -173,15 +173,15 @@ func (s *shard) pack(ts []Task, same map[dueTime]int64, floor string) (n int, ar
 	args = s.newTaskArgs(min(len(ts), maxGroup), floor, 1)
 	size := 0
 	maps.DeleteFunc(same, func(due dueTime, _ int64) bool { return due.sign == '+' })
-	for n < len(ts) && n < maxGroup && (n == 0 || size+len(ts[n].Payload) <= maxGroupBytes) {
+	for n < len(ts) && n < maxGroup && (n == 0 || size+ts[n].packedSize() <= maxGroupBytes) {
 		t := &ts[n]
-		size += len(t.Payload)
+		size += t.packedSize()
 		due := t.due()
 		after := same[due]
 		same[due]++
 		// The payload is copied: the caller may use it again when its context has ended,
 		// while the command is still under way.
-		args.add(packedTask{dueTime{due.sign, due.us + after}, t.ID, string(t.Payload)})
+		args.add(packedTask{dueTime{due.sign, due.us + after}, t.ID, t.packed()})
 		n++
 	}
 	return n, args
@@ -248,13 +248,17 @@ func (q *Queue) checkTask(t *Task) error {
 	switch {
 	case len(t.ID) == 0 || len(t.ID) > keyspace.MaxLength:
 		return fmt.Errorf("%w: a task ID has 1 to %d bytes", ErrInvalid, keyspace.MaxLength)
-	case len(t.Payload) > q.options.maxPayload:
-		return fmt.Errorf("%w: payload of %d bytes, %d are allowed", ErrInvalid, len(t.Payload), q.options.maxPayload)
 	case t.Delay != 0 && !t.At.IsZero():
 		return fmt.Errorf("%w: both Delay and At", ErrInvalid)
 	// After is wrong for times that are 292 billion years away.
 	case !t.At.IsZero() && (t.At.Unix() < 0 || t.At.Unix() > lastTime.Unix() || t.At.After(lastTime)):
 		return fmt.Errorf("%w: At before 1970 or after %d", ErrInvalid, lastTime.Year())
+	}
+	if err := checkHeader(t.Header); err != nil {
+		return err
+	}
+	if err := t.checkSize(q.options.maxPayload); err != nil {
+		return err
 	}
 	return checkDelay(t.Delay)
 }

@@ -242,7 +242,8 @@ func WithPollInterval(d time.Duration) QueueOption {
 	return func(o *queueOptions) { o.poll = d }
 }
 
-// WithMaxPayload sets the most bytes that a payload may have. Defaults to 1 MiB.
+// WithMaxPayload sets the most bytes that a task's payload, and the keys and values of its header, may have
+// together. Defaults to 1 MiB.
 func WithMaxPayload(n int) QueueOption {
 	return func(o *queueOptions) { o.maxPayload = n }
 }

@@ -57,6 +57,10 @@ type Task struct {
 	ID string
 	// Payload is handed to the worker that gets the task. Optional.
 	Payload []byte
+	// Header goes along with the payload, for what is not the worker's business: the context of a
+	// trace, say. Up to 64 pairs; a key has 1 to 256 bytes. Optional; without it the task
+	// is stored as if there were no headers.
+	Header map[string]string
 	// Delay is the time from now, by the server's clock, until the task is due.
 	Delay time.Duration
 	// At is when the task is due, instead of Delay. It is the one time that comes from
@@ -68,6 +72,8 @@ type Task struct {
 type Entry struct {
 	ID      string
 	Payload []byte
+	// Header is the task's, nil for none.
+	Header map[string]string
 	// Score is when the task is due or, once claimed, when its lease ends, in Unix
 	// seconds by the server's clock. It is the receipt.
 	Score float64

@@ -114,7 +114,7 @@ func decodeClaimed(value any) (read int, entries []Entry, err error) {
 // decodeClaimedTasks is decodeClaimed for a worker's run loop.
 func decodeClaimedTasks(value any) (read int, tasks []taskloop.Task, err error) {
 	return decodeClaimedAs(value, func(e Entry) taskloop.Task {
-		return taskloop.Task{ID: e.ID, Payload: e.Payload, Score: e.Score, Attempt: e.Attempt}
+		return taskloop.Task{ID: e.ID, Payload: e.Payload, Header: e.Header, Score: e.Score, Attempt: e.Attempt}
 	})
 }
 
@@ -339,9 +339,7 @@ func decodeTask(id, attempt, payload any) (e Entry, err error) {
 	if !ok {
 		return Entry{}, redisexec.Unexpected(payload)
 	}
-	if data != "" {
-		e.Payload = []byte(data)
-	}
+	e.Header, e.Payload = unpack(data)
 	return e, nil
 }
 

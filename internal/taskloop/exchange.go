@@ -344,7 +344,7 @@ func (l *loop) settleDelivery(d *delivery, answer Answer) {
 	default:
 		l.stale(d, answer)
 	}
-	d.task.Payload = nil // the deliveries of one claim are one array: don't keep the payloads of all
+	d.task.Payload, d.task.Header = nil, nil // the deliveries of one claim are one array: don't keep the payloads of all
 }
 
 // accept counts a disposition that was accepted. A task that was to be set aside, and has a

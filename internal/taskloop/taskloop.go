@@ -25,6 +25,7 @@ const MaxGroup = 250
 type Task struct {
 	ID      string
 	Payload []byte
+	Header  map[string]string
 	Score   float64
 	Attempt int
 }

@@ -1,0 +1,127 @@
+package sluice
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// FuzzHeader_RoundTrip: what a producer gives comes back, whatever it is.
+func FuzzHeader_RoundTrip(f *testing.F) {
+	f.Add("", "", "", "", "")
+	f.Add("k", "v", "", "", "payload")
+	f.Add("b", "", "a", strings.Repeat("x", 200), "\x00\xff")
+	f.Add("", "", "", "", frameMagic)
+	f.Add("", "", "", "", frameMagic+"\x00"+frameMagic)
+	f.Add(frameMagic, frameMagic, "", "", frameMagic+"\x04\x01k\x01v")
+	f.Fuzz(func(t *testing.T, key1, value1, key2, value2, payload string) {
+		task := Task{Header: map[string]string{}, Payload: []byte(payload)}
+		for key, value := range map[string]string{key1: value1, key2: value2} {
+			if key != "" && len(key) <= maxHeaderKey {
+				task.Header[key] = value
+			}
+		}
+		require.NoError(t, checkHeader(task.Header))
+		stored := task.packed()
+		require.Len(t, stored, task.packedSize())
+		header, got := unpack(stored)
+		require.Equal(t, payload, string(got))
+		require.Len(t, header, len(task.Header))
+		for key, value := range task.Header {
+			require.Equal(t, value, header[key])
+		}
+		if len(task.Header) == 0 {
+			require.Nil(t, header)
+			require.Equal(t, strings.HasPrefix(payload, frameMagic), stored != payload, "no bytes if there is no header")
+		}
+	})
+}
+
+// FuzzHeader_AnyBytes: any bytes are read without a panic. They are a plain payload, unless they are
+// exactly what is written for a header and a payload.
+func FuzzHeader_AnyBytes(f *testing.F) {
+	true1 := (&Task{Header: map[string]string{"a": "1", "b": ""}, Payload: []byte("p")}).packed()
+	f.Add(true1)
+	f.Add(true1[:len(true1)-2])
+	f.Add("")
+	f.Add(frameMagic)
+	f.Add(frameMagic + "\x00" + frameMagic)
+	for _, hostile := range hostileFrames() {
+		f.Add(hostile)
+	}
+	f.Fuzz(func(t *testing.T, stored string) {
+		header, payload := unpack(stored)
+		if header == nil && string(payload) == stored {
+			return
+		}
+		require.NoError(t, checkHeader(header))
+		require.Equal(t, stored, (&Task{Header: header, Payload: payload}).packed(), "there is one frame for each header and payload")
+	})
+}
+
+// hostileFrames are payloads that begin like frames, and are none.
+func hostileFrames() map[string]string {
+	size := func(n uint64) string { return string(binary.AppendUvarint(nil, n)) }
+	sized := func(s string) string { return size(uint64(len(s))) + s }
+	frame := func(pairs string) string { return frameMagic + sized(pairs) + "p" }
+	pair := func(key, value string) string { return sized(key) + sized(value) }
+	var many strings.Builder
+	for i := range maxHeaders + 1 {
+		many.WriteString(pair(fmt.Sprintf("%03d", i), ""))
+	}
+	return map[string]string{
+		"magic alone":             frameMagic,
+		"another format":          frameMagic[:4] + "\x02" + sized(pair("k", "v")) + "p",
+		"magic cut":               frameMagic[:4],
+		"no pairs, no need":       frame(""),
+		"pairs beyond the end":    frameMagic + size(9) + pair("k", "v"),
+		"a size beyond all":       frameMagic + size(1<<63) + pair("k", "v"),
+		"the largest size":        frameMagic + size(1<<64-1),
+		"a size that never ends":  frameMagic + strings.Repeat("\xff", 20),
+		"a size cut":              frameMagic + "\x80",
+		"a size with zeros":       frameMagic + "\x84\x00" + pair("k", "v") + "p",
+		"key's size with zeros":   frame("\x81\x00k" + sized("v")),
+		"a key alone":             frame(sized("k")),
+		"key beyond the pairs":    frame(size(200) + "k"),
+		"value beyond the pairs":  frame(sized("k") + size(200) + "v"),
+		"value into the payload":  frame(sized("k") + size(2) + "v"),
+		"an empty key":            frame(pair("", "v")),
+		"a key twice":             frame(pair("k", "1") + pair("k", "2")),
+		"keys that descend":       frame(pair("l", "1") + pair("k", "2")),
+		"a key that is too long":  frame(pair(strings.Repeat("k", maxHeaderKey+1), "v")),
+		"too many pairs":          frame(many.String()),
+		"bytes behind the pairs":  frame(pair("k", "v") + "\x80"),
+		"pairs of a frame of one": frameMagic + sized(pair("k", "v"))[:3],
+	}
+}
+
+func TestHeader_HostileFramesArePayloads(t *testing.T) {
+	for name, hostile := range hostileFrames() {
+		header, payload := unpack(hostile)
+		require.Nil(t, header, name)
+		require.Equal(t, hostile, string(payload), name)
+	}
+	longest := Task{Header: map[string]string{strings.Repeat("k", maxHeaderKey): "v"}}
+	for i := range maxHeaders - 1 {
+		longest.Header[fmt.Sprint(i)] = ""
+	}
+	header, payload := unpack(longest.packed())
+	require.Equal(t, longest.Header, header)
+	require.Nil(t, payload)
+}
+
+// A task without a header costs the copy of its payload, and no more.
+func TestHeader_CostsNothingUnused(t *testing.T) {
+	task := Task{Payload: []byte(strings.Repeat("x", 100))}
+	stored := task.packed()
+	require.Equal(t, string(task.Payload), stored)
+	var header map[string]string
+	var payload []byte
+	require.EqualValues(t, 1, testing.AllocsPerRun(100, func() { stored = task.packed() }))
+	require.EqualValues(t, 1, testing.AllocsPerRun(100, func() { header, payload = unpack(stored) }))
+	require.Nil(t, header)
+	require.Equal(t, task.Payload, payload)
+}

@@ -1,0 +1,178 @@
+package sluice_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/systest"
+)
+
+func storedPayload(b systest.QueueTest, id string) string {
+	return b.RDB.HGet(b.Context(), "{"+b.Key+"}:tasks", id).Val()
+}
+
+// TestHeader_StaysWithItsTask, whatever is done to that.
+func TestHeader_StaysWithItsTask(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx := b.Context()
+		header, payload := map[string]string{"traceparent": "00-ab-cd-01", "\x00": ""}, []byte("p\xff")
+		is := func(e sluice.Entry) sluice.Entry {
+			b.Helper()
+			require.Equal(b, "a", e.ID)
+			require.Equal(b, header, e.Header)
+			require.Equal(b, payload, e.Payload)
+			return e
+		}
+		one := func(es []sluice.Entry, err error) sluice.Entry {
+			b.Helper()
+			require.NoError(b, err)
+			require.Len(b, es, 1)
+			return is(es[0])
+		}
+		b.Enqueue(sluice.Added, sluice.Task{ID: "a", Header: header, Payload: payload, Delay: time.Hour})
+		is(b.Get("a"))
+		_, err := b.Q.Reschedule(ctx, "a", 0)
+		require.NoError(b, err)
+		one(b.Q.Peek(ctx, 1))
+		e := is(b.ClaimOne(time.Minute))
+		require.NoError(b, b.Q.Extend(ctx, e, time.Hour))
+		is(b.Get("a"))
+		require.NoError(b, b.Q.Retry(ctx, e, 0))
+		require.NoError(b, b.Q.Release(ctx, is(b.ClaimOne(time.Minute))))
+		b.Bury(is(b.ClaimOne(time.Minute)), "reason")
+		is(b.Get("a"))
+		b.Revive(1, "a")
+		b.EndLeaseUnseen(is(b.ClaimOne(time.Minute)))
+		e = is(b.ClaimOne(time.Minute))
+
+		// A version that waits has a header of its own.
+		header = map[string]string{"next": strings.Repeat("v", 300)}
+		b.Enqueue(sluice.Deferred, sluice.Task{ID: "a", Header: header, Payload: payload})
+		require.NoError(b, b.Q.Dequeue(ctx, e))
+		for _, n := range []int{3, 1} {
+			require.NoError(b, b.Q.Reshard(ctx, n, nil))
+			is(b.Get("a"))
+		}
+		one(b.Q.Pop(ctx, 1))
+		b.RequireClean()
+	})
+}
+
+// TestHeader_EachHasItsOwn, however many tasks are sent and handed out together.
+func TestHeader_EachHasItsOwn(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		n := b.Sized(1000)
+		task := func(i int) sluice.Task {
+			task := sluice.Task{ID: fmt.Sprint(i), Payload: []byte(fmt.Sprint("payload of ", i))}
+			if i%2 == 0 {
+				task.Header = map[string]string{"id": task.ID}
+			}
+			return task
+		}
+		tasks := make([]sluice.Task, n)
+		for i := range tasks {
+			tasks[i] = task(n + i)
+		}
+		_, err := b.Q.EnqueueBatch(b.Context(), tasks)
+		require.NoError(b, err)
+		inParallel(n, func(i int) {
+			if _, err := b.Q.Enqueue(b.Context(), task(i)); err != nil {
+				b.Error(err)
+			}
+		})
+		want := map[string]map[string]string{}
+		for i := range 2 * n {
+			want[fmt.Sprint(i)] = task(i).Header
+		}
+		got := map[string]map[string]string{}
+		for _, e := range b.Claim(n, time.Minute) {
+			require.Equal(b, "payload of "+e.ID, string(e.Payload))
+			got[e.ID] = e.Header
+		}
+		headers := make(chan sluice.Entry, n)
+		stop := systest.StartWorker(b.T, &sluice.Worker{Queue: b.Q, Handler: func(_ context.Context, e sluice.Entry) error {
+			headers <- e
+			return nil
+		}})
+		for range n {
+			e := <-headers
+			got[e.ID] = e.Header
+		}
+		require.NoError(b, stop())
+		require.Equal(b, want, got)
+	})
+}
+
+// TestHeader_NoBytesIfThereIsNone: a task without a header is stored as its payload, which foreign
+// consumers read.
+func TestHeader_NoBytesIfThereIsNone(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		const magic = "\xffSLU\x01"
+		frame := magic + "\x04\x01k\x01vp"
+		b.Enqueue(sluice.Added, sluice.Task{ID: "none", Payload: []byte("p")})
+		b.Enqueue(sluice.Added, sluice.Task{ID: "empty", Payload: []byte("p"), Header: map[string]string{}})
+		require.Equal(b, "p", storedPayload(b, "none"))
+		require.Equal(b, "p", storedPayload(b, "empty"))
+		require.Nil(b, b.Get("empty").Header)
+		b.Enqueue(sluice.Added, sluice.Task{ID: "header alone", Header: map[string]string{"k": "v"}})
+		require.Equal(b, magic+"\x04\x01k\x01v", storedPayload(b, "header alone"), "the format that is promised to other versions")
+		require.Nil(b, b.Get("header alone").Payload)
+
+		// A payload that looks like a frame stays a payload.
+		for _, payload := range []string{magic, frame, magic + "\x00" + frame} {
+			b.Enqueue(sluice.Added, sluice.Task{ID: "like a frame", Payload: []byte(payload)})
+			e := b.Get("like a frame")
+			require.Nil(b, e.Header)
+			require.Equal(b, payload, string(e.Payload))
+			require.NoError(b, b.Q.Purge(b.Context()))
+		}
+		// So does one of a foreign producer that is not a whole frame.
+		foreignAdd(b, "foreign", b.Now()-1)
+		require.NoError(b, b.RDB.HSet(b.Context(), "{"+b.Key+"}:tasks", "foreign", frame[:8]).Err())
+		e := b.ClaimOne(time.Minute)
+		require.Nil(b, e.Header)
+		require.Equal(b, frame[:8], string(e.Payload))
+	})
+}
+
+func TestHeader_LimitsAreInvalid(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		pairs := func(n int) map[string]string {
+			header := map[string]string{}
+			for i := range n {
+				header[fmt.Sprint(i)] = ""
+			}
+			return header
+		}
+		key := strings.Repeat("k", 256)
+		for name, task := range map[string]sluice.Task{
+			"65 pairs":                     {Header: pairs(65)},
+			"empty key":                    {Header: map[string]string{"": "s3cret"}},
+			"long key":                     {Header: map[string]string{key + "k": "s3cret"}},
+			"value of more than a payload": {Header: map[string]string{"k": strings.Repeat("s3cret", 200)}},
+			"together more than a payload": {Header: map[string]string{"k": strings.Repeat("x", 500)}, Payload: make([]byte, 500)},
+		} {
+			task.ID = "bad"
+			_, err := b.Q.Enqueue(b.Context(), task)
+			require.ErrorIs(b, err, sluice.ErrInvalid, name)
+			require.NotContains(b, err.Error(), "s3cret")
+			_, err = b.Q.EnqueueBatch(b.Context(), []sluice.Task{{ID: "good"}, task})
+			require.ErrorIs(b, err, sluice.ErrInvalid, name)
+		}
+		b.RequireClean()
+		for _, task := range []sluice.Task{
+			{ID: "a", Header: pairs(64)},
+			{ID: "b", Header: map[string]string{key: strings.Repeat("x", 1000-256)}},
+			{ID: "c", Header: map[string]string{"k": "v"}, Payload: make([]byte, 998)},
+		} {
+			b.Enqueue(sluice.Added, task)
+			require.Equal(b, task.Header, b.Get(task.ID).Header)
+		}
+	}, sluice.WithMaxPayload(1000))
+}
