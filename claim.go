@@ -276,7 +276,7 @@ func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
 
 // pop takes up to n tasks out, in steps.
 func (s *shard) pop(ctx context.Context, n int) ([]Entry, error) {
-	entries, err := collect(ctx, s, n, decodeEntries, func(n, _ int) redisexec.Request {
+	entries, err := collect(ctx, s, n, 0, decodeEntries, func(n, _ int) redisexec.Request {
 		return s.replicated(scriptPop.Request(s.keys, n))
 	})
 	if err == nil || len(entries) > 0 {
@@ -298,24 +298,23 @@ func (q *Queue) Peek(ctx context.Context, n int) ([]Entry, error) {
 	if err := q.checkCount("peek", ctx, n); err != nil {
 		return nil, err
 	}
-	entries, err := collectPages(ctx, q, n, pager[Entry]{
-		decode: func(value any) (cursor, []Entry, error) { return decodePage(value, decodeEntryList) },
+	entries, err := collectPages(ctx, q, n, pager{
+		decode: func(value any) (cursor, []Entry, error) { return decodePage(value, decodeWaiting) },
 		request: func(s *shard, n int, after cursor) redisexec.Request {
 			return scriptPeek.Request(s.keys, n, after.score, after.id)
 		},
-		less: func(a, b Entry) bool { return a.Score < b.Score },
 	})
 	return entries, wrap("peek", q.name, err)
 }
 
 // collectPages reads the first n entries of a list, which several shards may have a part of.
-func collectPages[E any](ctx context.Context, q *Queue, n int, p pager[E]) ([]E, error) {
-	return fromShards(ctx, q, func(l *layout) (entries []E, err error) {
+func collectPages(ctx context.Context, q *Queue, n int, p pager) ([]Entry, error) {
+	return fromShards(ctx, q, func(l *layout) (entries []Entry, err error) {
 		if len(l.shards) > 1 {
 			entries, err = p.merge(ctx, q, l, n)
 		} else {
 			s := l.only()
-			entries, err = collect(ctx, s, n, p.decode, func(n int, after cursor) redisexec.Request { return p.request(s, n, after) })
+			entries, err = collect(ctx, s, n, p.after, p.decode, func(n int, after cursor) redisexec.Request { return p.request(s, n, after) })
 		}
 		if errors.Is(err, redisexec.ErrWrongType) {
 			return nil, err // read them all where they are now
@@ -325,19 +324,19 @@ func collectPages[E any](ctx context.Context, q *Queue, n int, p pager[E]) ([]E,
 }
 
 // collect runs a script that hands out entries until there are n, or no more. request is
-// given how many are still wanted, and where the script has stopped before.
-func collect[P comparable, E any](ctx context.Context, s *shard, n int,
-	decode decoder[P, E], request func(n int, after P) redisexec.Request,
-) ([]E, error) {
-	var collected []E
-	var start, after P
+// given how many are still wanted, and where the script has stopped before: at first, after.
+func collect[P comparable](ctx context.Context, s *shard, n int, after P,
+	decode decoder[P], request func(n int, after P) redisexec.Request,
+) ([]Entry, error) {
+	var collected []Entry
+	var over P
 	for len(collected) < n {
 		stopped, entries, err := step(ctx, s, request(min(n-len(collected), maxGroup), after), decode)
 		collected = append(collected, entries...)
 		if err != nil {
 			return collected, err
 		}
-		if stopped == start {
+		if stopped == over {
 			break
 		}
 		after = stopped
@@ -346,7 +345,7 @@ func collect[P comparable, E any](ctx context.Context, s *shard, n int,
 }
 
 // step runs a script that hands out entries, once.
-func step[P comparable, E any](ctx context.Context, s *shard, r redisexec.Request, decode decoder[P, E]) (stopped P, entries []E, err error) {
+func step[P comparable](ctx context.Context, s *shard, r redisexec.Request, decode decoder[P]) (stopped P, entries []Entry, err error) {
 	reply, err := s.executor.Run(ctx, r)
 	if err != nil {
 		return stopped, nil, err

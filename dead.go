@@ -2,10 +2,9 @@ package sluice
 
 import (
 	"context"
-	"fmt"
+	"math"
 	"slices"
 	"sync/atomic"
-	"time"
 	"unicode/utf8"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
@@ -13,20 +12,6 @@ import (
 
 // maxReason is the most bytes of a reason that are kept.
 const maxReason = 512
-
-// DeadEntry is a dead letter: a task that was set aside and is not handed out.
-type DeadEntry struct {
-	ID      string
-	Payload []byte
-	// Reason is the one that Bury was given; "attempts used up" for a task that was
-	// claimed as often as WithMaxAttempts allows; "malformed" for what is not the
-	// library's.
-	Reason string
-	// Attempt is how many times the task had been claimed.
-	Attempt int
-	// Time is when it died, by the server's clock.
-	Time time.Time
-}
 
 // cut shortens s to n bytes, and to the end of a character.
 func cut(s string, n int) string {
@@ -43,22 +28,37 @@ func cut(s string, n int) string {
 	return s[:end]
 }
 
-// Dead lists up to n dead letters, the oldest first. It changes nothing. More than 250, or
-// a megabyte of payload, are read in several steps. Each goes on behind the last letter of
-// the one before: no letter that stays is missed or listed twice. If a step fails, those
+// Dead lists up to n dead letters, in the order of their deaths and, of those that died at the
+// same time, of their IDs. It changes nothing. The zero Entry as after begins with the first;
+// another one goes on behind it, by its Score and ID. So after a page that is shorter than n
+// there is nothing more, and no letter that stays is missed or listed twice, whatever comes or goes
+// between two pages. The Entry that is named may be gone.
+//
+// More than 250, or a megabyte of payload, are read in several steps. If a step fails, those
 // read before are returned beside the error.
-func (q *Queue) Dead(ctx context.Context, n int) ([]DeadEntry, error) {
-	if err := q.checkCount("dead", ctx, n); err != nil {
+func (q *Queue) Dead(ctx context.Context, after Entry, n int) ([]Entry, error) {
+	if err := q.checkList("dead", ctx, after, n); err != nil {
 		return nil, err
 	}
-	letters, err := collectPages(ctx, q, n, pager[DeadEntry]{
-		decode: func(value any) (cursor, []DeadEntry, error) { return decodePage(value, decodeDead) },
+	letters, err := collectPages(ctx, q, n, pager{
+		after:  cursorOf(after),
+		decode: func(value any) (cursor, []Entry, error) { return decodePage(value, decodeDead) },
 		request: func(s *shard, n int, after cursor) redisexec.Request {
 			return scriptDead.Request(s.keys, n, after.score, after.id)
 		},
-		less: func(a, b DeadEntry) bool { return a.Time.Before(b.Time) },
 	})
 	return letters, wrap("dead", q.name, err)
+}
+
+// checkList checks the arguments of an operation that lists.
+func (q *Queue) checkList(op string, ctx context.Context, after Entry, n int) error {
+	if err := q.checkCount(op, ctx, n); err != nil {
+		return err
+	}
+	if math.IsNaN(after.Score) {
+		return invalid(op, "not an entry from the queue")
+	}
+	return nil
 }
 
 // Revive puts dead letters back into the queue, due now and with no attempts, and returns
@@ -115,24 +115,4 @@ func decodeRevived(value any, n int) (int64, error) {
 		err = redisexec.Unexpected(value)
 	}
 	return revived, err
-}
-
-// decodeDead decodes id, time of death, attempt, reason and payload of each letter.
-func decodeDead(list []any) ([]DeadEntry, error) {
-	if len(list)%5 != 0 {
-		return nil, redisexec.Unexpected(list)
-	}
-	letters := make([]DeadEntry, 0, len(list)/5)
-	for i := 0; i < len(list); i += 5 {
-		e, err := decodeEntry(list[i], list[i+1], list[i+2], list[i+4])
-		if err != nil {
-			return nil, err
-		}
-		reason, ok := list[i+3].(string)
-		if !ok {
-			return nil, fmt.Errorf("%w of a reason", redisexec.Unexpected(list[i+3]))
-		}
-		letters = append(letters, DeadEntry{ID: e.ID, Payload: e.Payload, Reason: reason, Attempt: e.Attempt, Time: e.Time()})
-	}
-	return letters, nil
 }

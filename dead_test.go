@@ -31,7 +31,7 @@ func TestQueue_BuriesListsAndRevives(t *testing.T) {
 			require.Equal(b, fmt.Sprint(i), letter.ID, "dead letters are listed in the order of their deaths")
 			require.Equal(b, "no:such\x00order", letter.Reason)
 			require.Equal(b, 1, letter.Attempt)
-			require.WithinDuration(b, time.Now(), letter.Time, time.Minute)
+			require.WithinDuration(b, time.Now(), letter.Time(), time.Minute)
 		}
 		require.Equal(b, "x\x00:y", string(letters[0].Payload))
 		require.Empty(b, letters[1].Payload)

@@ -315,7 +315,7 @@ func ExamplePermanent() {
 		log.Fatal(err)
 	}
 
-	letters, err := queue.Dead(context.Background(), 10)
+	letters, err := queue.Dead(context.Background(), sluice.Entry{}, 10)
 	for _, letter := range letters {
 		fmt.Printf("%s: %s (%d)\n", letter.ID, letter.Reason, letter.Attempt)
 	}
@@ -387,7 +387,7 @@ func ExampleQueue_Revive() {
 	}
 	fmt.Println(queue.Bury(ctx, entries[0], "the bank is unknown"))
 
-	letters, err := queue.Dead(ctx, 10)
+	letters, err := queue.Dead(ctx, sluice.Entry{}, 10)
 	fmt.Println(letters[0].ID, letters[0].Reason, err)
 	revived, err := queue.Revive(ctx, "refund-7") // the bank has been entered
 	fmt.Println(revived, err)

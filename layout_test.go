@@ -63,7 +63,7 @@ func shardOperations(queue func() *sluice.Queue) map[string]func(ctx context.Con
 		"claim":      func(ctx context.Context) error { _, err := queue().Claim(ctx, 1, time.Minute); return err },
 		"pop":        func(ctx context.Context) error { _, err := queue().Pop(ctx, 1); return err },
 		"peek":       func(ctx context.Context) error { _, err := queue().Peek(ctx, 1); return err },
-		"dead":       func(ctx context.Context) error { _, err := queue().Dead(ctx, 1); return err },
+		"dead":       func(ctx context.Context) error { _, err := queue().Dead(ctx, sluice.Entry{}, 1); return err },
 		"revive":     func(ctx context.Context) error { _, err := queue().Revive(ctx, "a"); return err },
 		"stats":      func(ctx context.Context) error { _, err := queue().Stats(ctx); return err },
 		"get":        func(ctx context.Context) error { _, err := queue().Get(ctx, "a"); return err },

@@ -113,7 +113,7 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 			bad["claim n"] = func() error { _, err := q.Claim(ctx, n, time.Second); return err }
 			bad["pop n"] = func() error { _, err := q.Pop(ctx, n); return err }
 			bad["peek n"] = func() error { _, err := q.Peek(ctx, n); return err }
-			bad["dead n"] = func() error { _, err := q.Dead(ctx, n); return err }
+			bad["dead n"] = func() error { _, err := q.Dead(ctx, sluice.Entry{}, n); return err }
 		}
 		for what, entry := range map[string]sluice.Entry{
 			"zero": {}, "nan": {ID: "a", Score: math.NaN()}, "inf": {ID: "a", Score: math.Inf(1)},
@@ -187,7 +187,7 @@ func everyOperation(ctx context.Context, l *sluice.Locker, k *sluice.Lock, q *sl
 		"Retry":        func() error { return q.Retry(ctx, e, 0) },
 		"Release":      func() error { return q.Release(ctx, e) },
 		"Bury":         func() error { return q.Bury(ctx, e, "") },
-		"Dead":         func() error { _, err := q.Dead(ctx, 1); return err },
+		"Dead":         func() error { _, err := q.Dead(ctx, sluice.Entry{}, 1); return err },
 		"Revive":       func() error { _, err := q.Revive(ctx, "a"); return err },
 		"Cancel":       func() error { _, err := q.Cancel(ctx, "a"); return err },
 		"Reschedule":   func() error { _, err := q.Reschedule(ctx, "a", 0); return err },
@@ -323,7 +323,7 @@ func TestOptions_ExtremesWorkOrAreInvalid(t *testing.T) {
 			check("peek "+at, n > 0, func() error { _, err := b.Q.Peek(ctx, n); return err })
 			b.Bury(e, "")
 			check("dead "+at, n > 0, func() error {
-				letters, err := b.Q.Dead(ctx, n)
+				letters, err := b.Q.Dead(ctx, sluice.Entry{}, n)
 				if err == nil {
 					require.Len(b, letters, 1)
 				}

@@ -75,14 +75,22 @@ type Entry struct {
 	// Header is the task's, nil for none.
 	Header map[string]string
 	// Score is when the task is due or, once claimed, when its lease ends, in Unix
-	// seconds by the server's clock. It is the receipt.
+	// seconds by the server's clock. It is the receipt. Of a dead letter, it is when it died.
 	Score float64
 	// Attempt is how many times the task has been claimed. Up to two deliveries do not
 	// count that ended with their lease, without an Extend or anything else from their
 	// holder: perhaps the reply to that claim was lost, and no handler ever saw the task.
 	Attempt int
-	// State is the task's state when Get read it. Nothing else sets it.
+	// Due is when the task became due, or will be, by the server's clock, to the microsecond. Of a
+	// task that is claimed again because its lease ran out, that is when the lease ended. It is
+	// zero for a dead letter, and for a leased task that Get returns: that is not known.
+	Due time.Time
+	// State is the task's state when Get or Dead read it. Nothing else sets it.
 	State State
+	// Reason says why a dead letter is one. Get and Dead set it: to the reason that Bury was
+	// given; "attempts used up" for a task that was claimed as often as WithMaxAttempts allows;
+	// "malformed" for what is not the library's.
+	Reason string
 }
 
 // State is where a task stands.
@@ -111,8 +119,10 @@ func (s State) String() string {
 }
 
 // Time returns Score as a time, to the microsecond.
-func (e Entry) Time() time.Time {
-	seconds, fraction := math.Modf(min(max(e.Score, -1e11), 1e11))
+func (e Entry) Time() time.Time { return timeOf(e.Score) }
+
+func timeOf(score float64) time.Time {
+	seconds, fraction := math.Modf(min(max(score, -1e11), 1e11))
 	return time.Unix(int64(seconds), int64(math.Round(fraction*1e6))*1000)
 }
 

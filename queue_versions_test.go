@@ -248,7 +248,7 @@ func TestQueue_ReadsPastManyBadHeads(t *testing.T) {
 			require.LessOrEqual(t, scripts(func() ([]sluice.Entry, error) { return q.Peek(t.Context(), 1) }), 25)
 		}
 		require.LessOrEqual(t, scripts(func() ([]sluice.Entry, error) { return q.Claim(t.Context(), 1, time.Minute) }), 25)
-		letters, err := q.Dead(t.Context(), bad+1)
+		letters, err := q.Dead(t.Context(), sluice.Entry{}, bad+1)
 		require.NoError(t, err)
 		require.Len(t, letters, bad)
 		require.Equal(t, name, letters[0].Reason)

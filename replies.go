@@ -1,9 +1,11 @@
 package sluice
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
@@ -16,7 +18,7 @@ import (
 
 // decoder decodes the reply of a script that hands out entries: where it has stopped if
 // there may be more, as a number of entries or a cursor, and the entries.
-type decoder[P comparable, E any] func(value any) (stopped P, entries []E, err error)
+type decoder[P comparable] func(value any) (stopped P, entries []Entry, err error)
 
 // decodeInts decodes a list of n integers.
 func decodeInts[I ~int64](value any, n int) ([]I, error) {
@@ -86,9 +88,9 @@ func appendOutcomes(to []Outcome, value any, n int) (outcomes []Outcome, next st
 	return to, next, nil
 }
 
-// exchangeParts is how many parts the reply of exchange.lua has: five that decodeClaimed decodes,
+// exchangeParts is how many parts the reply of exchange.lua has: six that decodeClaimed decodes,
 // one for decodeFinished, and two that outlookIn and headIn read.
-const exchangeParts = 8
+const exchangeParts = 9
 
 // decodeFinished decodes what exchange.lua says of n tasks that it was to finish.
 func decodeFinished(value any, n int) ([]taskloop.Answer, error) {
@@ -96,8 +98,8 @@ func decodeFinished(value any, n int) ([]taskloop.Answer, error) {
 	if !ok || len(list) != exchangeParts {
 		return nil, redisexec.Unexpected(value)
 	}
-	if answers, ok := list[5].([]any); !ok || len(answers) > 0 {
-		return decodeAnswers(list[5], n)
+	if answers, ok := list[6].([]any); !ok || len(answers) > 0 {
+		return decodeAnswers(list[6], n)
 	}
 	all := make([]taskloop.Answer, n)
 	for i := range all {
@@ -108,24 +110,27 @@ func decodeFinished(value any, n int) ([]taskloop.Answer, error) {
 
 // decodeClaimed decodes what exchange.lua has claimed.
 func decodeClaimed(value any) (read int, entries []Entry, err error) {
-	return decodeClaimedAs(value, func(e Entry) Entry { return e })
+	return decodeClaimedAs(value, func(e Entry, due float64) Entry {
+		e.Due = timeOf(due)
+		return e
+	})
 }
 
 // decodeClaimedTasks is decodeClaimed for a worker's run loop.
 func decodeClaimedTasks(value any) (read int, tasks []taskloop.Task, err error) {
-	return decodeClaimedAs(value, func(e Entry) taskloop.Task {
-		return taskloop.Task{ID: e.ID, Payload: e.Payload, Header: e.Header, Score: e.Score, Attempt: e.Attempt}
+	return decodeClaimedAs(value, func(e Entry, due float64) taskloop.Task {
+		return taskloop.Task{ID: e.ID, Payload: e.Payload, Header: e.Header, Score: e.Score, Due: due, Attempt: e.Attempt}
 	})
 }
 
 // decodeClaimedAs decodes how many were read, the score of all, their IDs, the attempts unless
-// all are first ones, and the payloads unless all are empty.
-func decodeClaimedAs[E any](value any, as func(Entry) E) (read int, entries []E, err error) {
+// all are first ones, the payloads unless all are empty, and when each was due.
+func decodeClaimedAs[E any](value any, as func(e Entry, due float64) E) (read int, entries []E, err error) {
 	list, ok := value.([]any)
 	if !ok || len(list) != exchangeParts {
 		return 0, nil, redisexec.Unexpected(value)
 	}
-	if _, err := decodeInts[int64](list[6:], 2); err != nil {
+	if _, err := decodeInts[int64](list[7:], 2); err != nil {
 		return 0, nil, err
 	}
 	seen, _ := list[0].(int64)
@@ -136,7 +141,8 @@ func decodeClaimedAs[E any](value any, as func(Entry) E) (read int, entries []E,
 	ids, isList := list[2].([]any)
 	attempts, areAttempts := list[3].([]any)
 	payloads, arePayloads := list[4].([]any)
-	if !isList || !areAttempts || !arePayloads ||
+	dues, areDues := list[5].([]any)
+	if !isList || !areAttempts || !arePayloads || !areDues || len(dues) != len(ids) ||
 		len(attempts) > 0 && len(attempts) != len(ids) || len(payloads) > 0 && len(payloads) != len(ids) {
 		return 0, nil, redisexec.Unexpected(value)
 	}
@@ -153,8 +159,12 @@ func decodeClaimedAs[E any](value any, as func(Entry) E) (read int, entries []E,
 		if err != nil {
 			return 0, nil, err
 		}
+		due, err := decodeScore(dues[i])
+		if err != nil {
+			return 0, nil, err
+		}
 		e.Score = score
-		entries = append(entries, as(e))
+		entries = append(entries, as(e, due))
 	}
 	return int(seen), entries, nil
 }
@@ -167,7 +177,7 @@ func cutClaimed(value any, n int) (first, rest any) {
 		return value, value
 	}
 	head, tail := slices.Clone(list), slices.Clone(list)
-	for i := 2; i < 5; i++ { // the IDs, attempts and payloads
+	for i := 2; i < 6; i++ { // the IDs, attempts, payloads and due times
 		if part, ok := list[i].([]any); ok {
 			n := min(n, len(part))
 			head[i], tail[i] = part[:n], part[n:]
@@ -193,12 +203,12 @@ func cutFinished(value any, n, all int) (first, rest any) {
 	if !ok || len(list) != exchangeParts {
 		return value, value
 	}
-	answers, ok := list[5].([]any)
+	answers, ok := list[6].([]any)
 	if !ok || len(answers) != all {
 		return value, value // no answers: all are done
 	}
 	head, tail := slices.Clone(list), slices.Clone(list)
-	head[5], tail[5] = answers[:n], answers[n:]
+	head[6], tail[6] = answers[:n], answers[n:]
 	return head, tail
 }
 
@@ -211,14 +221,14 @@ func receiptIn(value any) string {
 // outlookIn returns what a reply that decodeClaimed has accepted says of the head: how far off
 // it is, at most an hour, and how many clients wait, 0 if the server has not counted them.
 func outlookIn(value any) (off time.Duration, clients int) {
-	n, _ := value.([]any)[7].(int64)
+	n, _ := value.([]any)[8].(int64)
 	return max(headIn(value), 0), int(n)
 }
 
 // headIn returns what a reply that decodeClaimed has accepted says of the head: in what time it is
 // due, an hour for later or never, or negative, for how long it has been.
 func headIn(value any) time.Duration {
-	us, _ := value.([]any)[6].(int64)
+	us, _ := value.([]any)[7].(int64)
 	return time.Duration(min(max(us, -longestDue), farOff.Microseconds())) * time.Microsecond
 }
 
@@ -233,19 +243,19 @@ func offOf(us int64) time.Duration {
 	return time.Duration(us) * time.Microsecond
 }
 
-// decodeEntries decodes how many were read, then id, score, attempt and payload of each.
+// decodeEntries decodes how many were read, then id, score, attempt and payload of each, which is due.
 func decodeEntries(value any) (int, []Entry, error) {
 	list, ok := value.([]any)
 	if !ok || len(list) == 0 {
 		return 0, nil, redisexec.Unexpected(value)
 	}
 	seen, _ := list[0].(int64)
-	entries, err := decodeEntryList(list[1:])
+	entries, err := decodeWaiting(list[1:])
 	return int(seen), entries, err
 }
 
-// decodeEntryList decodes id, score, attempt and payload of each entry.
-func decodeEntryList(list []any) ([]Entry, error) {
+// decodeWaiting decodes id, score, attempt and payload of each entry. The score is when it is due.
+func decodeWaiting(list []any) ([]Entry, error) {
 	if len(list)%4 != 0 {
 		return nil, redisexec.Unexpected(list)
 	}
@@ -255,17 +265,53 @@ func decodeEntryList(list []any) ([]Entry, error) {
 		if err != nil {
 			return nil, err
 		}
+		e.Due = e.Time()
 		entries = append(entries, e)
 	}
 	return entries, nil
+}
+
+// decodeDead decodes id, time of death, attempt, reason and payload of each dead letter.
+func decodeDead(list []any) ([]Entry, error) {
+	if len(list)%5 != 0 {
+		return nil, redisexec.Unexpected(list)
+	}
+	letters := make([]Entry, 0, len(list)/5)
+	for i := 0; i < len(list); i += 5 {
+		e, err := decodeTask(list[i], list[i+2], list[i+4])
+		if err != nil {
+			return nil, err
+		}
+		if e.Score, err = decodeAnyScore(list[i+1]); err != nil {
+			return nil, err
+		}
+		var ok bool
+		if e.Reason, ok = list[i+3].(string); !ok {
+			return nil, fmt.Errorf("%w of a reason", redisexec.Unexpected(list[i+3]))
+		}
+		e.State = Dead
+		letters = append(letters, e)
+	}
+	return letters, nil
 }
 
 // cursor is where a page of a list ends: the score, as text, and the ID of its last entry.
 // The zero value is the beginning, and the end: there is nothing more.
 type cursor struct{ score, id string }
 
+// cursorOf returns where a list goes on behind e. The zero Entry is its beginning.
+func cursorOf(e Entry) cursor {
+	switch {
+	case e.ID == "" && e.Score == 0:
+		return cursor{}
+	case math.IsInf(e.Score, 0): // a foreign client's
+		return cursor{strings.TrimPrefix(strings.ToLower(receiptOf(e)), "+"), e.ID} // as servers print it
+	}
+	return cursor{receiptOf(e), e.ID}
+}
+
 // decodePage decodes where a page ends, and what decodeRest makes of the rest.
-func decodePage[E any](value any, decodeRest func(list []any) ([]E, error)) (cursor, []E, error) {
+func decodePage(value any, decodeRest func(list []any) ([]Entry, error)) (cursor, []Entry, error) {
 	list, ok := value.([]any)
 	if !ok || len(list) < 2 {
 		return cursor{}, nil, redisexec.Unexpected(value)
@@ -286,14 +332,23 @@ func decodeGet(id string, value any) (Entry, error) {
 		return Entry{}, ErrNotFound
 	case ok && len(list) == 1:
 		return Entry{}, ErrCorrupt
-	case ok && len(list) == 4:
-		e, err := decodeEntry(id, list[0], list[1], list[2])
-		if err == nil {
-			e.State, err = decodeState(list[3])
-		}
-		return e, err
+	case !ok || len(list) != 5:
+		return Entry{}, redisexec.Unexpected(value)
 	}
-	return Entry{}, redisexec.Unexpected(value)
+	e, err := decodeEntry(id, list[0], list[1], list[2])
+	if err != nil {
+		return Entry{}, err
+	}
+	if e.State, err = decodeState(list[3]); err != nil {
+		return Entry{}, err
+	}
+	if e.Reason, ok = list[4].(string); !ok {
+		return Entry{}, redisexec.Unexpected(value)
+	}
+	if e.State == Scheduled || e.State == Due {
+		e.Due = e.Time()
+	}
+	return e, nil
 }
 
 // decodeState decodes the state of a task.
@@ -344,9 +399,18 @@ func decodeTask(id, attempt, payload any) (e Entry, err error) {
 }
 
 func decodeScore(v any) (float64, error) {
+	score, err := decodeAnyScore(v)
+	if err != nil || math.IsInf(score, 0) {
+		return 0, redisexec.Unexpected(v)
+	}
+	return score, nil
+}
+
+// decodeAnyScore decodes a score that may be a foreign client's: it may be infinite.
+func decodeAnyScore(v any) (float64, error) {
 	text, _ := v.(string)
 	score, err := strconv.ParseFloat(text, 64)
-	if err != nil || math.IsInf(score, 0) || math.IsNaN(score) {
+	if err != nil || math.IsNaN(score) {
 		return 0, redisexec.Unexpected(v)
 	}
 	return score, nil
@@ -380,7 +444,7 @@ func decodeStats(value any) (Stats, error) {
 		if err != nil {
 			return Stats{}, err
 		}
-		s.NextDue = Entry{Score: next}.Time()
+		s.NextDue = timeOf(next)
 	}
 	return s, nil
 }

@@ -66,7 +66,7 @@ func FuzzReplies(f *testing.F) {
 		}
 		_, _, err = decodePage(reply, decodeDead)
 		errs = append(errs, err)
-		_, _, err = decodePage(reply, decodeEntryList)
+		_, _, err = decodePage(reply, decodeWaiting)
 		errs = append(errs, err)
 		_, err = decodeState(reply)
 		errs = append(errs, err)

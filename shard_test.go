@@ -1,6 +1,7 @@
 package sluice_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"hash/crc32"
@@ -256,7 +257,7 @@ func TestShards_CountAndList(t *testing.T) {
 		}
 		letters := b.Dead(10_000)
 		require.Len(b, letters, len(tasks))
-		require.True(b, slices.IsSortedFunc(letters, func(x, y sluice.DeadEntry) int { return x.Time.Compare(y.Time) }))
+		require.True(b, slices.IsSortedFunc(letters, func(x, y sluice.Entry) int { return cmp.Compare(x.Score, y.Score) }))
 		require.Equal(b, letters[:30], b.Dead(30))
 		ids := []string{"none"}
 		for _, letter := range letters {

@@ -198,26 +198,29 @@ func joinErrors(errs []error) error {
 }
 
 // list is a list of a shard that is read in pages.
-type list[E any] struct {
+type list struct {
 	shard  *shard
-	read   []E
+	read   []Entry
 	after  cursor
 	isOver bool
 }
 
 // pager reads pages of lists.
-type pager[E any] struct {
-	decode  decoder[cursor, E]
+type pager struct {
+	decode  decoder[cursor]
 	request func(s *shard, n int, after cursor) redisexec.Request
-	less    func(a, b E) bool
-	size    int // of a page
+	after   cursor // where to begin
+	size    int    // of a page
 }
 
 // smallestPage is how many entries a page of several lists has at least.
 const smallestPage = 16
 
+// comesBefore compares two entries as lists are sorted.
+func comesBefore(a, b Entry) bool { return a.Score < b.Score || a.Score == b.Score && a.ID < b.ID }
+
 // fill reads pages until there is an entry, or no more.
-func (p pager[E]) fill(ctx context.Context, l *list[E]) error {
+func (p pager) fill(ctx context.Context, l *list) error {
 	for len(l.read) == 0 && !l.isOver {
 		stopped, entries, err := step(ctx, l.shard, p.request(l.shard, p.size, l.after), p.decode)
 		if err != nil {
@@ -229,18 +232,18 @@ func (p pager[E]) fill(ctx context.Context, l *list[E]) error {
 }
 
 // merge reads n entries of the lists of all shards, in their order.
-func (p pager[E]) merge(ctx context.Context, q *Queue, l *layout, n int) ([]E, error) {
+func (p pager) merge(ctx context.Context, q *Queue, l *layout, n int) ([]Entry, error) {
 	p.size = min(max(smallestPage, 2*n/len(l.shards)), n, maxGroup)
-	lists := make([]list[E], len(l.shards))
+	lists := make([]list, len(l.shards))
 	err := q.forShards(l, func(i int, s *shard) error {
-		lists[i].shard = s
+		lists[i].shard, lists[i].after = s, p.after
 		return p.fill(ctx, &lists[i])
 	})
-	var merged []E
+	var merged []Entry
 	for err == nil && len(merged) < n {
-		var first *list[E]
+		var first *list
 		for i := range lists {
-			if this := &lists[i]; len(this.read) > 0 && (first == nil || p.less(this.read[0], first.read[0])) {
+			if this := &lists[i]; len(this.read) > 0 && (first == nil || comesBefore(this.read[0], first.read[0])) {
 				first = this
 			}
 		}

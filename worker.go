@@ -312,7 +312,7 @@ func (p *policy) Handle(ctx context.Context, t taskloop.Task) (err error) {
 			err = &panicError{value: cut(fmt.Sprint(v), maxReason), stack: debug.Stack()}
 		}
 	}()
-	return p.handler(ctx, Entry{ID: t.ID, Payload: t.Payload, Header: t.Header, Score: t.Score, Attempt: t.Attempt})
+	return p.handler(ctx, Entry{ID: t.ID, Payload: t.Payload, Header: t.Header, Score: t.Score, Attempt: t.Attempt, Due: timeOf(t.Due)})
 }
 
 // Decide says what a handler's error means for its task. An error that panics when it is

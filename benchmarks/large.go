@@ -159,7 +159,7 @@ func (q largeTasks) steps(tasks []sluice.Task) []largeStep {
 		claim,
 		{"bury", each(func(ctx context.Context, e sluice.Entry) error { return q.Bury(ctx, e, "no") })},
 		{"dead", func(ctx context.Context) error {
-			letters, err := q.Dead(ctx, len(tasks))
+			letters, err := q.Dead(ctx, sluice.Entry{}, len(tasks))
 			return allOf(tasks, len(letters), err)
 		}},
 		{"revive", func(ctx context.Context) error { return q.reviveAll(ctx, tasks) }},

@@ -23,7 +23,7 @@ for i = 1, #found, 2 do
     local task = decode(field) or { attempt = 0 }
     size = size + #(field or '') + #payload
     reply[#reply + 1] = id
-    reply[#reply + 1] = text(finite(found[i + 1]) or 0)
+    reply[#reply + 1] = found[i + 1]
     reply[#reply + 1] = string.format('%.0f', task.attempt)
     reply[#reply + 1] = task.reason or 'malformed'
     reply[#reply + 1] = payload

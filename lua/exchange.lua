@@ -6,9 +6,9 @@
 -- ARGV[4] attempts allowed, 0 for any number
 -- then, for tasks to be finished that have the same receipt: it, their number, their IDs
 -- RETURNS { tasks read if there may be more, else 0; lease end; IDs claimed; the attempt of each, none if all
---           are first ones; the payload of each, none if all are empty; one number per task to be finished:
---           1 done   0 stale   2 gone; 0 and 2: nothing changed. None if all are done; microseconds until the head
---           is due, or since it is, and clients that wait, both as outlook says }
+--           are first ones; the payload of each, none if all are empty; when each was due; one number per task
+--           to be finished: 1 done   0 stale   2 gone; 0 and 2: nothing changed. None if all are done; microseconds
+--           until the head is due, or since it is, and clients that wait, both as outlook says }
 -- RETRY never: if the script runs twice, the second run claims other tasks. It is idempotent if
 -- it only finishes tasks: the first run uses up the receipts, so a second run changes nothing.
 if n > 0 and #ids > 0 then -- nothing that claims may be denied once tasks are finished
@@ -19,7 +19,7 @@ end
 local answers, first = {}, nil
 if #ids > 0 then answers, first = finishAll() end
 
-local claimed, attempts, unseen, payloadList, more = {}, {}, {}, {}, 0
+local claimed, attempts, unseen, payloadList, dues, more = {}, {}, {}, {}, {}, 0
 if n > 0 then
   local ready, read, further, cleanUp = due(n, nil, limit)
   further = payloads(ready) or further
@@ -28,7 +28,7 @@ if n > 0 then
     redis.call('ZREM', KEYS[1], read[1]) -- it gets a new score in any case; after this ZREM a full server accepts the ZADD
   end
   for i, task in ipairs(ready) do
-    claimed[i], payloadList[i] = task.id, task.payload
+    claimed[i], payloadList[i], dues[i] = task.id, task.payload, task.score
     attempts[i], unseen[i] = nextAttempt(task)
   end
   if #claimed > 0 then lease(claimed, attempts, unseen) end
@@ -36,4 +36,4 @@ if n > 0 then
   more = further and #read or 0
 end
 wake(ARGV[1], first)
-return { more, leaseEnd, claimed, attempts, payloadList, answers, lookOut(more) }
+return { more, leaseEnd, claimed, attempts, payloadList, dues, answers, lookOut(more) }

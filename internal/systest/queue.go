@@ -119,9 +119,9 @@ func (b QueueTest) Stats() sluice.Stats {
 }
 
 // Dead returns up to n dead letters.
-func (b QueueTest) Dead(n int) []sluice.DeadEntry {
+func (b QueueTest) Dead(n int) []sluice.Entry {
 	b.Helper()
-	letters, err := b.Q.Dead(b.Context(), n)
+	letters, err := b.Q.Dead(b.Context(), sluice.Entry{}, n)
 	require.NoError(b, err)
 	return letters
 }

@@ -27,6 +27,7 @@ type Task struct {
 	Payload []byte
 	Header  map[string]string
 	Score   float64
+	Due     float64 // the score before the claim: when it became due
 	Attempt int
 }
 

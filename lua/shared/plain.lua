@@ -53,12 +53,13 @@ local function plainHeld()
   return true
 end
 
--- Returns due tasks to be claimed, the attempt of each, and whether all are first attempts. nil
--- unless all are plain.
+-- Returns due tasks to be claimed, the attempt of each, whether all are first attempts, and when
+-- each was due. nil unless all are plain.
 local function plainDue()
-  local ready = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', text(now), 'LIMIT', '0', ARGV[2])
-  local fields, attempts, first = {}, {}, true
-  if #ready > 0 and redis.call('ZCOUNT', KEYS[1], '-inf', '(0') > 0 then return nil end
+  local found = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', text(now), 'WITHSCORES', 'LIMIT', '0', ARGV[2])
+  local ready, dues, fields, attempts, first = {}, {}, {}, {}, true
+  if found[2] and string.byte(found[2]) == 45 then return nil end -- a negative score: they come first
+  for i = 1, #found / 2 do ready[i], dues[i] = found[2 * i - 1], found[2 * i] end
   if #ready > 0 and stateCount > 0 then fields = redis.call('HMGET', KEYS[4], unpack(ready)) end
   for i, id in ipairs(ready) do
     local attempt = 1
@@ -71,7 +72,7 @@ local function plainDue()
     if id == '' then return nil end
     attempts[i] = attempt
   end
-  return ready, attempts, first
+  return ready, attempts, first, dues
 end
 
 -- Removes tasks that are finished.
@@ -125,17 +126,17 @@ if #ids > 0 then
 end
 
 if #ids == 0 or plainHeld() then
-  local ready, attempts, first = {}, {}, true
-  if n > 0 then ready, attempts, first = plainDue() end
+  local ready, attempts, first, dues = {}, {}, true, {}
+  if n > 0 then ready, attempts, first, dues = plainDue() end
   if ready then
     local read = #ready
     local payloads, cut = {}, false
     if payloadCount > 0 then payloads, cut = payloadsOf(ready) end
-    for i = read, #ready + 1, -1 do attempts[i] = nil end
+    for i = read, #ready + 1, -1 do attempts[i], dues[i] = nil, nil end
     if read > 0 then needLease() end
     if #ids > 0 then remove(ids) elseif read > 0 then redis.call('ZREM', KEYS[1], ready[1]) end
     if read > 0 then lease(ready, attempts) end
     local more = n > 0 and (cut or read == n) and read or 0
-    return { more, leaseEnd, ready, first and {} or attempts, payloads, {}, lookOut(more) }
+    return { more, leaseEnd, ready, first and {} or attempts, payloads, dues, {}, lookOut(more) }
   end
 end

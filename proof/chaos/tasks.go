@@ -151,7 +151,7 @@ func (c *client) operate(rng *rand.Rand) {
 		was, err := q.Reschedule(ctx, id, delay)
 		c.endBy(ctx, rec, resultOfCall(was, err))
 	case 4:
-		dead, err := q.Dead(ctx, 5)
+		dead, err := q.Dead(ctx, sluice.Entry{}, 5)
 		if err != nil || len(dead) == 0 {
 			return
 		}

@@ -116,6 +116,20 @@ func (it Item) entry() sluice.Entry {
 	return e
 }
 
+// waiting returns the entry of a task that is not leased: it is due at its score.
+func (it Item) waiting() sluice.Entry {
+	e := it.entry()
+	e.Due = e.Time()
+	return e
+}
+
+// letter returns the entry of a dead letter.
+func (it Item) letter() sluice.Entry {
+	e := it.entry()
+	e.Score, e.State, e.Reason = it.Died, sluice.Dead, it.Reason
+	return e
+}
+
 // giveBack ends a claim: the waiting version takes over, or the task is due again at due.
 func (it *Item) giveBack(task Item, attempt int, due float64) {
 	if task.Waiting {
@@ -224,7 +238,9 @@ func (q *Queue) Claim(now float64, n int, lease float64, maxAttempts int) (claim
 		}
 		*it = Item{ID: task.ID, Payload: task.Payload, Attempt: counted + 1, Unseen: unseen,
 			Queued: true, Score: now + lease, Lease: now + lease, Token: now + lease}
-		claimed = append(claimed, it.entry())
+		e := it.entry()
+		e.Due = sluice.Entry{Score: task.Score}.Time()
+		claimed = append(claimed, e)
 		return true
 	})
 	return claimed
@@ -233,7 +249,7 @@ func (q *Queue) Claim(now float64, n int, lease float64, maxAttempts int) (claim
 // Pop removes up to n due tasks and returns them.
 func (q *Queue) Pop(now float64, n int) (popped []sluice.Entry) {
 	q.take(now, n, func(it *Item, task Item) bool {
-		popped = append(popped, task.entry())
+		popped = append(popped, task.waiting())
 		*it = Item{ID: task.ID}
 		return true
 	})
@@ -244,7 +260,7 @@ func (q *Queue) Pop(now float64, n int) (popped []sluice.Entry) {
 func (q *Queue) Peek(now float64, n int) (seen []sluice.Entry) {
 	for _, id := range q.due(now) {
 		if task := q.Item(id).current(now); task.Score <= now && len(seen) < n {
-			seen = append(seen, task.entry())
+			seen = append(seen, task.waiting())
 		}
 	}
 	return seen
@@ -320,15 +336,19 @@ func (q *Queue) Bury(now float64, e sluice.Entry, reason string) bool {
 	})
 }
 
-// Dead returns up to n dead letters, in the order of their deaths.
-func (q *Queue) Dead(n int) (letters []sluice.DeadEntry) {
+// Dead returns up to n dead letters behind the one that is named, in the order of their deaths.
+func (q *Queue) Dead(after sluice.Entry, n int) (letters []sluice.Entry) {
 	for _, id := range q.ids(func(it Item) (float64, bool) { return it.Died, it.Listed && !it.Queued }) {
-		if it := *q.Item(id); len(letters) < n {
-			letters = append(letters, sluice.DeadEntry{ID: id, Payload: it.entry().Payload, Reason: it.Reason,
-				Attempt: it.Attempt, Time: sluice.Entry{Score: it.Died}.Time()})
+		if e := q.Item(id).letter(); len(letters) < n && follows(e, after) {
+			letters = append(letters, e)
 		}
 	}
 	return letters
+}
+
+// follows says whether e stands behind another entry in a list.
+func follows(e, after sluice.Entry) bool {
+	return after.ID == "" || e.Score > after.Score || e.Score == after.Score && e.ID > after.ID
 }
 
 // Revive moves dead letters back into the queue. One that a foreign producer has put back
@@ -378,11 +398,14 @@ func (q *Queue) Reschedule(now float64, id string, delay float64) bool {
 // Get returns a task or dead letter.
 func (q *Queue) Get(now float64, id string) (e sluice.Entry, ok bool) {
 	it := *q.Item(id)
-	if it.Queued {
+	switch e.State = it.state(now); e.State {
+	case sluice.Absent:
+	case sluice.Dead:
+		e = it.letter()
+	case sluice.Leased:
 		e = it.current(now).entry()
-	} else {
-		e = it.entry()
-		e.Score = it.Died
+	default:
+		e = it.current(now).waiting()
 	}
 	e.State = it.state(now)
 	return e, it.Queued || it.Listed

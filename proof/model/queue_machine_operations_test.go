@@ -120,9 +120,16 @@ func (m *queueMachine) peek(t *rapid.T) {
 func (m *queueMachine) dead(t *rapid.T) {
 	m.begin()
 	n := few.Draw(t, "n")
-	letters, err := m.queues[0].Dead(context.Background(), n)
-	require.NoError(t, err)
-	require.Equal(t, m.model.Dead(n), letters)
+	var after sluice.Entry
+	for page, left := n, true; left; { // all pages
+		letters, err := m.queues[0].Dead(context.Background(), after, page)
+		require.NoError(t, err)
+		require.Equal(t, m.model.Dead(after, page), letters)
+		if left = len(letters) == page; left {
+			after = letters[page-1]
+		}
+	}
+	letters := m.model.Dead(sluice.Entry{}, n)
 	m.counts.add("dead: " + either(len(letters) > 0, "some", "none"))
 	m.end(t)
 }

@@ -348,7 +348,7 @@ func operations(l *sluice.Locker, k, fenced *sluice.Lock, q *sluice.Queue, es []
 		"extend":  func(ctx context.Context) error { return q.Extend(ctx, es[3], time.Hour) },
 		"keep":    func(ctx context.Context) error { return q.KeepAlive(ctx, es[3], time.Hour, ctxErr) },
 		"bury":    func(ctx context.Context) error { return q.Bury(ctx, es[3], "why") },
-		"dead":    func(ctx context.Context) error { _, err := q.Dead(ctx, 9); return err },
+		"dead":    func(ctx context.Context) error { _, err := q.Dead(ctx, sluice.Entry{}, 9); return err },
 		"revive":  func(ctx context.Context) error { _, err := q.Revive(ctx, "4"); return err },
 		"cancel":  func(ctx context.Context) error { _, err := q.Cancel(ctx, "5"); return err },
 		"resched": func(ctx context.Context) error { _, err := q.Reschedule(ctx, "6", time.Hour); return err },

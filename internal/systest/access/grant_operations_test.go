@@ -156,7 +156,7 @@ func ofQueues() []operation {
 		{"bury, deferred", finish(bury, "mine, deferred, no payload")},
 		{"bury, odd", finish(bury, "mine, odd")},
 		{"dead", func(ctx context.Context, g *guarded) error {
-			es, err := g.queue.Dead(ctx, 99)
+			es, err := g.queue.Dead(ctx, sluice.Entry{}, 99)
 			return found(len(es) > 0, err)
 		}},
 		{"revive", func(ctx context.Context, g *guarded) error {

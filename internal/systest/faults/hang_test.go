@@ -34,7 +34,7 @@ func calls(name string, k *sluice.Lock, l *sluice.Locker, q *sluice.Queue) map[s
 		"retry":        func(ctx context.Context) error { return q.Retry(ctx, e, 0) },
 		"release":      func(ctx context.Context) error { return q.Release(ctx, e) },
 		"bury":         func(ctx context.Context) error { return q.Bury(ctx, e, "") },
-		"dead":         func(ctx context.Context) error { _, err := q.Dead(ctx, 1); return err },
+		"dead":         func(ctx context.Context) error { _, err := q.Dead(ctx, sluice.Entry{}, 1); return err },
 		"revive":       func(ctx context.Context) error { _, err := q.Revive(ctx, "a"); return err },
 		"extend":       func(ctx context.Context) error { return q.Extend(ctx, e, time.Second) },
 		"keep alive":   func(ctx context.Context) error { return q.KeepAlive(ctx, e, time.Second, forever) },

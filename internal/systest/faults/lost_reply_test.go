@@ -184,11 +184,11 @@ func TestLostReply_OfEveryOperation(t *testing.T) {
 			{"bury", claim, func(ctx context.Context) error { return q.Bury(ctx, e, "why") },
 				func(err error, _ bool) {
 					unknownOr(err, true)
-					letters, err := clean.Dead(t.Context(), 9)
+					letters, err := clean.Dead(t.Context(), sluice.Entry{}, 9)
 					require.NoError(t, err)
 					require.Len(t, letters, 1)
 				}, 2},
-			{"dead", claim, func(ctx context.Context) error { _, err := q.Dead(ctx, 1); return err },
+			{"dead", claim, func(ctx context.Context) error { _, err := q.Dead(ctx, sluice.Entry{}, 1); return err },
 				func(err error, _ bool) { require.NoError(t, err) }, 2},
 			{"revive", func() {
 				claim()

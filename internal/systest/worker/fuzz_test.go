@@ -54,7 +54,7 @@ func FuzzQueue_HostileKeys(f *testing.F) {
 		typed(err)
 		_, err = q.Peek(ctx, 10)
 		typed(err)
-		_, err = q.Dead(ctx, 10)
+		_, err = q.Dead(ctx, sluice.Entry{}, 10)
 		typed(err)
 		for range 5 {
 			es, err := q.Claim(ctx, 10, time.Minute)

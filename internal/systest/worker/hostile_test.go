@@ -92,7 +92,7 @@ func TestQueue_ReportsKeysOfAnotherType(t *testing.T) {
 					"retry":      func() error { return b.Q.Retry(ctx, e, 0) },
 					"release":    func() error { return b.Q.Release(ctx, e) },
 					"bury":       func() error { return b.Q.Bury(ctx, e, "") },
-					"dead":       func() error { _, err := b.Q.Dead(ctx, 1); return err },
+					"dead":       func() error { _, err := b.Q.Dead(ctx, sluice.Entry{}, 1); return err },
 					"revive":     func() error { _, err := b.Q.Revive(ctx, "a"); return err },
 					"extend":     func() error { return b.Q.Extend(ctx, e, time.Second) },
 					"reschedule": func() error { _, err := b.Q.Reschedule(ctx, "a", 0); return err },

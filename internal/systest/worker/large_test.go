@@ -146,7 +146,7 @@ func largeOperations(q *sluice.Queue, tasks []sluice.Task) []operation {
 		{"release", func(ctx context.Context) error { return q.Release(ctx, es...) }},
 		claim,
 		each("bury", func(ctx context.Context, e sluice.Entry) error { return q.Bury(ctx, e, "why") }),
-		{"dead", func(ctx context.Context) error { _, err := q.Dead(ctx, len(tasks)); return err }},
+		{"dead", func(ctx context.Context) error { _, err := q.Dead(ctx, sluice.Entry{}, len(tasks)); return err }},
 		{"revive", func(ctx context.Context) error {
 			ids := make([]string, len(tasks))
 			for i := range tasks {
@@ -220,8 +220,8 @@ func TestQueue_ListsAndRevivesManyDeadLetters(t *testing.T) {
 		letters := b.Dead(5000)
 		require.Len(b, letters, len(want))
 		for i, letter := range letters {
-			require.Equal(b, sluice.DeadEntry{
-				ID: want[i], Payload: []byte("p"), Reason: "why", Attempt: 7, Time: time.Unix(int64(i), 0),
+			require.Equal(b, sluice.Entry{
+				ID: want[i], Payload: []byte("p"), Reason: "why", Attempt: 7, Score: float64(i), State: sluice.Dead,
 			}, letter)
 		}
 		require.Len(b, b.Dead(len(want)/2), len(want)/2)
@@ -247,7 +247,7 @@ func TestQueue_ListsAndRevivesLargeDeadLettersInSteps(t *testing.T) {
 			require.NoError(t, q.Bury(t.Context(), es[0], ""))
 		}
 		before := faults.Scripts()
-		letters, err := q.Dead(t.Context(), 100)
+		letters, err := q.Dead(t.Context(), sluice.Entry{}, 100)
 		require.NoError(t, err)
 		require.Len(t, letters, 12)
 		require.GreaterOrEqual(t, faults.Scripts()-before, 4, "3 letters make more than a megabyte")
