@@ -76,43 +76,71 @@ func (q *Queue) Revive(ctx context.Context, ids ...string) (int, error) {
 	if slices.Contains(ids, "") {
 		return 0, invalid("revive", "empty task ID")
 	}
-	var revived atomic.Int64
-	err := inParts(ctx, q, ids, func(id string) string { return id }, func(p part[string]) (int, error) {
-		n, done, err := p.shard.revive(ctx, p.tasks)
-		revived.Add(int64(n))
-		return done, err
+	revived, err := q.eachLetter(ctx, ids, func(s *shard, args []any) redisexec.Request {
+		return scriptRevive.Request(s.keys, append([]any{s.announce}, args...)...)
 	})
-	return int(revived.Load()), wrap("revive", q.name, err)
+	return revived, wrap("revive", q.name, err)
 }
 
-// revive puts dead letters back in steps. It returns how many, and how many it has looked for.
-func (s *shard) revive(ctx context.Context, ids []string) (revived, done int, err error) {
+// Drop removes dead letters for good, and returns how many of these IDs were dead letters; the
+// others are left unchanged. So a task that was revived, or enqueued anew, after its letter was read, is
+// not lost; Cancel removes a task in any state. It works on a full server.
+//
+// More than 250 are removed in several steps. If one fails, the number of those removed
+// before is returned beside the error. After ErrUnknown it may be called again: what was
+// removed is not found, unless a task of that ID has died since.
+func (q *Queue) Drop(ctx context.Context, ids ...string) (int, error) {
+	if err := q.check("drop", ctx); err != nil {
+		return 0, err
+	}
+	if slices.Contains(ids, "") {
+		return 0, invalid("drop", "empty task ID")
+	}
+	dropped, err := q.eachLetter(ctx, ids, func(s *shard, args []any) redisexec.Request {
+		return scriptDrop.Request(s.keys, args...)
+	})
+	return dropped, wrap("drop", q.name, err)
+}
+
+// eachLetter runs a script on dead letters, in their shards, and returns on how many.
+func (q *Queue) eachLetter(ctx context.Context, ids []string, request func(s *shard, ids []any) redisexec.Request) (int, error) {
+	var changed atomic.Int64
+	err := inParts(ctx, q, ids, func(id string) string { return id }, func(p part[string]) (int, error) {
+		n, done, err := p.shard.eachLetter(ctx, p.tasks, request)
+		changed.Add(int64(n))
+		return done, err
+	})
+	return int(changed.Load()), err
+}
+
+// eachLetter runs a script on dead letters in steps. It returns on how many, and how many it has looked for.
+func (s *shard) eachLetter(ctx context.Context, ids []string, request func(s *shard, ids []any) redisexec.Request) (changed, done int, err error) {
 	for part := range slices.Chunk(ids, maxGroup) {
-		args := []any{s.announce}
+		args := make([]any, 0, len(part))
 		for _, id := range part {
 			args = append(args, id)
 		}
-		reply, err := s.executor.Run(ctx, s.replicated(scriptRevive.Request(s.keys, args...)))
+		reply, err := s.executor.Run(ctx, s.replicated(request(s, args)))
 		var n int64
 		if err == nil {
-			n, err = decodeRevived(reply.Value, len(part))
+			n, err = decodeChanged(reply.Value, len(part))
 		}
 		if err != nil {
-			return revived, done, err
+			return changed, done, err
 		}
 		done += len(part)
-		if revived += int(n); reply.Shortfall != nil && n > 0 {
-			return revived, done, reply.Shortfall
+		if changed += int(n); reply.Shortfall != nil && n > 0 {
+			return changed, done, reply.Shortfall
 		}
 	}
-	return revived, done, nil
+	return changed, done, nil
 }
 
-// decodeRevived decodes how many of n letters were put back.
-func decodeRevived(value any, n int) (int64, error) {
-	revived, err := redisexec.Int(value)
-	if err == nil && (revived < 0 || revived > int64(n)) {
+// decodeChanged decodes how many of n letters were changed.
+func decodeChanged(value any, n int) (int64, error) {
+	changed, err := redisexec.Int(value)
+	if err == nil && (changed < 0 || changed > int64(n)) {
 		err = redisexec.Unexpected(value)
 	}
-	return revived, err
+	return changed, err
 }

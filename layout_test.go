@@ -68,6 +68,7 @@ func shardOperations(queue func() *sluice.Queue) map[string]func(ctx context.Con
 		"stats":      func(ctx context.Context) error { _, err := queue().Stats(ctx); return err },
 		"get":        func(ctx context.Context) error { _, err := queue().Get(ctx, "a"); return err },
 		"cancel":     func(ctx context.Context) error { _, err := queue().Cancel(ctx, "a"); return err },
+		"drop":       func(ctx context.Context) error { _, err := queue().Drop(ctx, "a"); return err },
 		"reschedule": func(ctx context.Context) error { _, err := queue().Reschedule(ctx, "a", time.Hour); return err },
 		"dequeue":    func(ctx context.Context) error { return queue().Dequeue(ctx, e) },
 		"retry":      func(ctx context.Context) error { return queue().Retry(ctx, e, 0) },

@@ -128,6 +128,7 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 		bad["revive id"] = func() error { _, err := q.Revive(ctx, "a", ""); return err }
 		bad["cancel id"] = func() error { _, err := q.Cancel(ctx, ""); return err }
 		bad["reschedule id"] = func() error { _, err := q.Reschedule(ctx, "", 0); return err }
+		bad["drop id"] = func() error { _, err := q.Drop(ctx, "a", ""); return err }
 		bad["nil function"] = func() error { return l.Do(ctx, "a", nil) }
 		bad["nil lock option"] = locker(nil)
 		bad["nil queue option"] = queue("a", nil)
@@ -191,6 +192,7 @@ func everyOperation(ctx context.Context, l *sluice.Locker, k *sluice.Lock, q *sl
 		"Revive":       func() error { _, err := q.Revive(ctx, "a"); return err },
 		"Cancel":       func() error { _, err := q.Cancel(ctx, "a"); return err },
 		"Reschedule":   func() error { _, err := q.Reschedule(ctx, "a", 0); return err },
+		"Drop":         func() error { _, err := q.Drop(ctx, "a"); return err },
 		"Get":          func() error { _, err := q.Get(ctx, "a"); return err },
 		"Wait":         func() error { return q.Wait(ctx) },
 		"Stats":        func() error { _, err := q.Stats(ctx); return err },

@@ -80,7 +80,7 @@ func FuzzReplies(f *testing.F) {
 		errs = append(errs, err)
 		_, err = decodeAnswer(reply)
 		errs = append(errs, err)
-		_, err = decodeRevived(reply, 1)
+		_, err = decodeChanged(reply, 1)
 		errs = append(errs, err)
 		_, _, err = decodeAcquired(reply)
 		errs = append(errs, err)

@@ -37,6 +37,7 @@ var (
 	scriptBury       = newScript("bury", redisexec.Idempotent, "prelude", "publish", "waiters", "wake", "fields")
 	scriptDead       = newScript("dead", redisexec.ReadOnly, "prelude", "fields", "page")
 	scriptRevive     = newScript("revive", redisexec.Never, "prelude", "publish", "waiters", "wake", "fields")
+	scriptDrop       = newScript("drop", redisexec.Never, "prelude")
 	scriptCancel     = newScript("cancel", redisexec.Never, "prelude", "publish", "fields")
 	scriptReschedule = newScript("reschedule", redisexec.Never, "prelude", "publish", "waiters", "wake", "fields")
 	scriptGet        = newScript("get", redisexec.ReadOnly, "prelude", "fields")

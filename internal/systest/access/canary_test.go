@@ -352,6 +352,7 @@ func operations(l *sluice.Locker, k, fenced *sluice.Lock, q *sluice.Queue, es []
 		"revive":  func(ctx context.Context) error { _, err := q.Revive(ctx, "4"); return err },
 		"cancel":  func(ctx context.Context) error { _, err := q.Cancel(ctx, "5"); return err },
 		"resched": func(ctx context.Context) error { _, err := q.Reschedule(ctx, "6", time.Hour); return err },
+		"drop":    func(ctx context.Context) error { _, err := q.Drop(ctx, "4"); return err },
 		"get":     func(ctx context.Context) error { _, err := q.Get(ctx, "7"); return err },
 		"stats":   func(ctx context.Context) error { _, err := q.Stats(ctx); return err },
 		"wait":    q.Wait,

@@ -172,6 +172,10 @@ func ofQueues() []operation {
 		{"reschedule", reschedule("later")},
 		{"reschedule a leased one", reschedule("mine")},
 		{"reschedule a lapsed one", reschedule("lapsed")},
+		{"drop", func(ctx context.Context, g *guarded) error {
+			n, err := g.queue.Drop(ctx, "dead")
+			return found(n > 0, err)
+		}},
 		{"get", func(ctx context.Context, g *guarded) error { _, err := g.queue.Get(ctx, "later"); return err }},
 		{"get a dead one", func(ctx context.Context, g *guarded) error { _, err := g.queue.Get(ctx, "dead"); return err }},
 		{"stats", func(ctx context.Context, g *guarded) error {

@@ -40,6 +40,7 @@ func calls(name string, k *sluice.Lock, l *sluice.Locker, q *sluice.Queue) map[s
 		"keep alive":   func(ctx context.Context) error { return q.KeepAlive(ctx, e, time.Second, forever) },
 		"cancel":       func(ctx context.Context) error { _, err := q.Cancel(ctx, "a"); return err },
 		"reschedule":   func(ctx context.Context) error { _, err := q.Reschedule(ctx, "a", 0); return err },
+		"drop":         func(ctx context.Context) error { _, err := q.Drop(ctx, "a"); return err },
 		"get":          func(ctx context.Context) error { _, err := q.Get(ctx, "a"); return err },
 		"stats":        func(ctx context.Context) error { _, err := q.Stats(ctx); return err },
 		"purge":        func(ctx context.Context) error { return q.Purge(ctx) },

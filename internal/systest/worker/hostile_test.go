@@ -96,6 +96,7 @@ func TestQueue_ReportsKeysOfAnotherType(t *testing.T) {
 					"revive":     func() error { _, err := b.Q.Revive(ctx, "a"); return err },
 					"extend":     func() error { return b.Q.Extend(ctx, e, time.Second) },
 					"reschedule": func() error { _, err := b.Q.Reschedule(ctx, "a", 0); return err },
+					"drop":       func() error { _, err := b.Q.Drop(ctx, "a"); return err },
 					"get":        func() error { _, err := b.Q.Get(ctx, "a"); return err },
 					"peek":       func() error { _, err := b.Q.Peek(ctx, 1); return err },
 				} {
