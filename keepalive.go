@@ -75,10 +75,11 @@ type kept struct {
 // begin sends the first extension.
 func (k *kept) begin(ctx context.Context) error {
 	sent := time.Now()
-	if err := k.queue.extend(ctx, "keep alive", k.entry, k.ttl); err != nil {
+	// The queue's layout may be another one by now, to which the task was not moved.
+	l, err := k.queue.extend(ctx, "keep alive", k.entry, k.ttl)
+	if err != nil {
 		return err
 	}
-	l := k.queue.layout()
 	k.key = l.shardOf(k.entry.ID).keys[0]
 	k.found.Store(l)
 	until := lease.SafeUntil(sent, k.ttl)

@@ -191,7 +191,8 @@ func (q *Queue) readRecord(ctx context.Context, wanted int) (layoutRecord, error
 
 // again takes the error of an operation on a layout, nil for none. It reports whether the operation is to be
 // made again, because the shard was closed: it has found a tombstone, and done nothing. The queue
-// has another layout then. Else it returns the operation's error, or why that is not known.
+// has another layout then. Else it returns the operation's error, or why that is not known. An operation of which
+// an earlier attempt had no reply may have been carried out before the shard was closed: that stays ErrUnknown.
 func (q *Queue) again(ctx context.Context, l *layout, err error) (bool, error) {
 	if err == nil {
 		if !q.known.Load() {
@@ -202,7 +203,14 @@ func (q *Queue) again(ctx context.Context, l *layout, err error) (bool, error) {
 	if !errors.Is(err, redisexec.ErrWrongType) {
 		return false, err
 	}
-	if failed := q.refresh(ctx); failed != nil {
+	failed := q.refresh(ctx)
+	switch {
+	case errors.Is(err, ErrUnknown):
+		if failed != nil || q.layout() != l {
+			err = fmt.Errorf("%w: the queue was moved meanwhile", ErrUnknown)
+		}
+		return false, err
+	case failed != nil:
 		return false, failed
 	}
 	return q.layout() != l, err

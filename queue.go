@@ -212,7 +212,7 @@ func (q *Queue) Name() string {
 // After ErrUnknown it may be called again; the state in which the task was is then lost if
 // the first call has removed it.
 func (q *Queue) Cancel(ctx context.Context, id string) (State, error) {
-	value, err := q.byID(ctx, "cancel", id, func(s *shard) redisexec.Request {
+	_, value, err := q.byID(ctx, "cancel", id, func(s *shard) redisexec.Request {
 		return s.replicated(scriptCancel.Request(s.keys, id, q.client.notifier.Argument(s.canceled)))
 	})
 	if err != nil && !errors.Is(err, ErrUnderReplicated) {
@@ -236,7 +236,7 @@ func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration) 
 	if err := checkDelay(delay); err != nil {
 		return false, fmt.Errorf("sluice: reschedule: %w", err)
 	}
-	value, err := q.byID(ctx, "reschedule", id, func(s *shard) redisexec.Request {
+	_, value, err := q.byID(ctx, "reschedule", id, func(s *shard) redisexec.Request {
 		return s.replicated(scriptReschedule.Request(s.keys, id, micros(ceilMicros(delay)), s.announce))
 	})
 	if err != nil && !errors.Is(err, ErrUnderReplicated) {
@@ -252,18 +252,18 @@ func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration) 
 	return true, err
 }
 
-// byID runs a script on one task, in its shard, and returns the reply.
-func (q *Queue) byID(ctx context.Context, op, id string, request func(s *shard) redisexec.Request) (any, error) {
+// byID runs a script on one task, in its shard, and returns the reply, and the layout in which that was its shard.
+func (q *Queue) byID(ctx context.Context, op, id string, request func(s *shard) redisexec.Request) (*layout, any, error) {
 	if err := q.check(op, ctx); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if id == "" {
-		return nil, invalid(op, "empty task ID")
+		return nil, nil, invalid(op, "empty task ID")
 	}
 	for {
 		l, err := q.ready(ctx, id)
 		if err != nil {
-			return nil, wrap(op, q.name, err)
+			return nil, nil, wrap(op, q.name, err)
 		}
 		s := l.shardOf(id)
 		reply, err := s.executor.Run(ctx, request(s))
@@ -272,7 +272,7 @@ func (q *Queue) byID(ctx context.Context, op, id string, request func(s *shard) 
 			err = reply.Shortfall
 		}
 		if !again {
-			return reply.Value, wrap(op, q.name, err)
+			return l, reply.Value, wrap(op, q.name, err)
 		}
 	}
 }
@@ -295,7 +295,7 @@ func (q *Queue) MaxAttempts() int {
 // Release or Bury of the entry takes the task from its holder, and an Extend gives the holder
 // more time. Look at State first.
 func (q *Queue) Get(ctx context.Context, id string) (Entry, error) {
-	value, err := q.byID(ctx, "get", id, func(s *shard) redisexec.Request {
+	_, value, err := q.byID(ctx, "get", id, func(s *shard) redisexec.Request {
 		return scriptGet.Request(s.keys, id)
 	})
 	if err != nil {
@@ -380,15 +380,29 @@ func (q *Queue) Purge(ctx context.Context) error {
 	if err := q.check("purge", ctx); err != nil {
 		return err
 	}
-	var moving bool
-	err := q.onShards(ctx, func(l *layout) { moving = l.from != nil && q.refresh(ctx) == nil && q.layout() == l && !l.isDrained() }, func(_ int, s *shard) error {
-		if moving {
-			return fmt.Errorf("%w: the queue is being moved", ErrUnavailable)
+	var refused error
+	err := q.onShards(ctx, func(l *layout) { refused = q.mayPurge(ctx, l) }, func(_ int, s *shard) error {
+		if refused != nil {
+			return refused
 		}
 		_, err := s.executor.Run(ctx, scriptPurge.Request(s.keys))
 		return err
 	})
 	return wrap("purge", q.name, err)
+}
+
+// mayPurge returns why the queue cannot be purged, if it is being moved to this layout.
+func (q *Queue) mayPurge(ctx context.Context, l *layout) error {
+	if l.from == nil {
+		return nil
+	}
+	if err := q.refresh(ctx); err != nil {
+		return err
+	}
+	if q.layout() == l && !l.isDrained() {
+		return fmt.Errorf("%w: the queue is being moved", ErrUnavailable)
+	}
+	return nil
 }
 
 // Format prints the queue's name, whatever the verb: the fields lead to the client's

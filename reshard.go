@@ -82,6 +82,7 @@ func (q *Queue) begin(ctx context.Context, n int) (*layout, error) {
 func (q *Queue) end(ctx context.Context, l *layout) error {
 	home := newShard(q, q.main)
 	keys := append([]any{keyspace.Companion(q.main, keyspace.Layout)}, home.keys...)
+	keys = append(keys, home.companion(keyspace.Move))
 	if len(l.shards) == 1 {
 		keys = append(keys, l.only().keys...)
 	}

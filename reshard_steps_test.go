@@ -25,6 +25,7 @@ type mover struct {
 	rand    *rand.Rand
 	clients []*Queue
 	tasks   map[string]string // what is in the queue: IDs and payloads
+	dead    map[string]bool   // which of them are dead letters
 	mu      sync.Mutex        // guards late and steps while commands are sent
 	late    [][]any           // commands of the movers, any of which may come again
 	layouts map[int64]*layout // all that there were
@@ -35,7 +36,7 @@ func newMover(t *testing.T, s *redistest.Server, seed uint64) *mover {
 	t.Logf("seed %d", seed)
 	m := &mover{
 		T: t, rdb: s.Client(t), rand: rand.New(rand.NewPCG(seed, 3)),
-		tasks: map[string]string{}, layouts: map[int64]*layout{}, steps: map[string]int{},
+		tasks: map[string]string{}, dead: map[string]bool{}, layouts: map[int64]*layout{}, steps: map[string]int{},
 	}
 	client := s.Client(t)
 	client.AddHook(recorder{m})
@@ -110,11 +111,20 @@ func (m *mover) members(ending string) (all []string) {
 // check: each task is somewhere, and in one place where it may be claimed; those that were removed are not.
 func (m *mover) check() {
 	m.Helper()
-	open, left, transit := m.members(""), m.members(keyspace.MoveLeft), m.members(keyspace.MoveTransit)
+	open, left, transit, dead := m.members(""), m.members(keyspace.MoveLeft), m.members(keyspace.MoveTransit), m.members(keyspace.Dead)
+	moving := m.isMoving()
 	open = m.once(open)
 	left = m.once(left)
+	dead = m.once(dead)
 	for id := range m.tasks {
-		require.True(m, slices.Contains(open, id) || slices.Contains(left, id) || slices.Contains(transit, id), "%s is lost", id)
+		if m.dead[id] {
+			require.True(m, slices.Contains(dead, id) || moving && slices.Contains(transit, id), "the dead letter %s is lost", id)
+			continue
+		}
+		require.True(m, slices.Contains(open, id) || slices.Contains(left, id) || moving && slices.Contains(transit, id), "%s is lost", id)
+	}
+	for _, id := range dead {
+		require.True(m, m.dead[id], "%s is no dead letter", id)
 	}
 	for _, id := range open {
 		require.Contains(m, m.tasks, id, "it was removed")
@@ -123,6 +133,13 @@ func (m *mover) check() {
 	for _, id := range left {
 		require.Contains(m, m.tasks, id, "it was removed")
 	}
+}
+
+// isMoving reports whether the queue is being moved: what is in transit when it is not is lost.
+func (m *mover) isMoving() bool {
+	r, err := m.clients[0].readRecord(m.Context(), 0)
+	require.NoError(m, err)
+	return r.from > 0
 }
 
 // once requires that an ID is in one of the sorted sets.
@@ -136,14 +153,17 @@ func (m *mover) once(ids []string) []string {
 func (m *mover) step() {
 	q := m.clients[m.rand.IntN(len(m.clients))]
 	id := fmt.Sprint("task", m.rand.IntN(30))
-	switch m.rand.IntN(10) {
+	switch m.rand.IntN(11) {
+	case 10:
+		m.bury(q, id)
 	case 0, 1:
 		m.do("enqueue", q, id, func(ctx context.Context) error {
 			payload := fmt.Sprint(m.rand.Int())
 			o, err := q.Enqueue(ctx, Task{ID: id, Payload: []byte(payload), Delay: time.Duration(m.rand.IntN(2)) * time.Hour})
 			_, there := m.tasks[id]
-			require.Equal(m, there, o == Updated, "%v", o)
+			require.Equal(m, there && !m.dead[id], o == Updated, "%v", o)
 			m.tasks[id] = payload
+			delete(m.dead, id)
 			return err
 		})
 	case 2:
@@ -161,7 +181,9 @@ func (m *mover) step() {
 			state, err := q.Cancel(ctx, id)
 			_, there := m.tasks[id]
 			require.Equal(m, there, state != Absent, "%v", state)
+			require.Equal(m, m.dead[id], state == Dead, "%v", state)
 			delete(m.tasks, id)
+			delete(m.dead, id)
 			return err
 		})
 	case 4, 5, 6:
@@ -207,6 +229,29 @@ func (m *mover) step() {
 			return err
 		})
 	}
+}
+
+// bury makes a task a dead letter, or brings a dead letter back.
+func (m *mover) bury(q *Queue, id string) {
+	m.do("bury", q, id, func(ctx context.Context) error {
+		if _, there := m.tasks[id]; !there {
+			return nil
+		}
+		if m.dead[id] && m.rand.IntN(2) == 0 {
+			n, err := q.Revive(ctx, id)
+			require.Equal(m, 1, n)
+			delete(m.dead, id)
+			return err
+		}
+		e, err := q.Get(ctx, id)
+		require.NoError(m, err)
+		require.Equal(m, m.dead[id], e.State == Dead)
+		if !m.dead[id] {
+			m.dead[id] = true
+			err = q.Bury(ctx, e, "a reason")
+		}
+		return err
+	})
 }
 
 // isTombstone reports whether a script has met a shard that was left.

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -292,4 +294,66 @@ func TestReshard_AWorkerIsToldOfCancellations(t *testing.T) {
 			require.True(b, told, "in %d shards", n)
 		}
 	})
+}
+
+// TestReshard_KeepAliveBeginsBesideIt: the queue begins to be moved, and this client learns of it, between the
+// first extension and what follows. The task is still where it was.
+func TestReshard_KeepAliveBeginsBesideIt(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+		q, err := sluice.NewQueue(rdb, "q")
+		require.NoError(t, err)
+		plain := systest.BubbleClient(t, systest.BubbleDialer(m))
+		defer func() { require.NoError(t, plain.Close()) }()
+		other, err := sluice.NewQueue(plain, "q")
+		require.NoError(t, err)
+		_, err = other.EnqueueBatch(t.Context(), append([]sluice.Task{{ID: "a"}}, tasksNamed("due", 300)...))
+		require.NoError(t, err)
+		es, err := q.Claim(t.Context(), 1, time.Hour)
+		require.NoError(t, err)
+		require.Equal(t, "a", es[0].ID)
+
+		moved, goOn, over := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+		var began atomic.Bool
+		begin := func() {
+			if !began.CompareAndSwap(false, true) {
+				return
+			}
+			first := sync.OnceFunc(func() { close(moved); <-goOn })
+			go func() { over <- other.Reshard(t.Context(), 3, func(sluice.ReshardProgress) { first() }) }()
+			<-moved
+			_, err := q.Get(t.Context(), "due0")
+			require.NoError(t, err)
+		}
+		rdb.AddHook(afterScript{begin})
+		err = q.KeepAlive(t.Context(), es[0], 3*time.Second, func(ctx context.Context) error {
+			time.Sleep(10 * time.Second)
+			require.NoError(t, context.Cause(ctx))
+			close(goOn)
+			require.NoError(t, <-over)
+			time.Sleep(10 * time.Second)
+			return context.Cause(ctx)
+		})
+		require.NoError(t, err)
+		require.NoError(t, q.Dequeue(t.Context(), es[0]))
+		time.Sleep(time.Minute)
+	})
+}
+
+// afterScript calls a function after each script that is not one of a pipeline.
+type afterScript struct{ f func() }
+
+func (afterScript) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h afterScript) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if strings.HasPrefix(cmd.Name(), "eval") && err == nil {
+			h.f()
+		}
+		return err
+	}
+}
+
+func (afterScript) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
 }

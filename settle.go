@@ -240,25 +240,27 @@ func settleError(op, name string, failed error, stale []string) error {
 // ErrStale: the task isn't the caller's any more, or it was never claimed; stop working on
 // it. ErrUnknown: the lease may have been extended; calling again is safe.
 func (q *Queue) Extend(ctx context.Context, e Entry, lease time.Duration) error {
-	return q.extend(ctx, "extend", e, lease)
+	_, err := q.extend(ctx, "extend", e, lease)
+	return err
 }
 
-func (q *Queue) extend(ctx context.Context, op string, e Entry, lease time.Duration) error {
+// extend is Extend. It also returns the layout in which the task is.
+func (q *Queue) extend(ctx context.Context, op string, e Entry, lease time.Duration) (*layout, error) {
 	if err := q.check(op, ctx); err != nil {
-		return err
+		return nil, err
 	}
 	err := checkReceipt(e)
 	if err == nil {
 		err = checkDuration("lease", lease)
 	}
 	if err != nil {
-		return fmt.Errorf("sluice: %s: %w", op, err)
+		return nil, fmt.Errorf("sluice: %s: %w", op, err)
 	}
-	value, err := q.byID(ctx, op, e.ID, func(s *shard) redisexec.Request {
+	l, value, err := q.byID(ctx, op, e.ID, func(s *shard) redisexec.Request {
 		return s.heartbeatRequest(e.ID, receiptOf(e), lease)
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	answer, err := decodeAnswer(value)
 	switch {
@@ -268,7 +270,7 @@ func (q *Queue) extend(ctx context.Context, op string, e Entry, lease time.Durat
 	case answer != taskloop.Accepted: // an extension does not use the receipt up: it was stale before
 		err = ErrStale
 	}
-	return wrap(op, q.name, err)
+	return l, wrap(op, q.name, err)
 }
 
 func (s *shard) heartbeatRequest(id, receipt string, lease time.Duration) redisexec.Request {

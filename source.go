@@ -84,7 +84,7 @@ const readyFor = 5 * time.Second
 
 // ready returns a shard, and the layout that has it, for operations on tasks. The error is
 // taskloop.ErrMoved if the queue has another layout by now than the one of which the loop knows.
-func (s *source) ready(shard int, tasks func() []string) (*layout, *shard, error) {
+func (s *source) ready(ctx context.Context, shard int, tasks func() []string) (*layout, *shard, error) {
 	l, known := s.queue.layout(), s.queue.known.Load()
 	if shard >= len(l.shards) {
 		return nil, nil, taskloop.ErrMoved
@@ -94,7 +94,7 @@ func (s *source) ready(shard int, tasks func() []string) (*layout, *shard, error
 	}
 	ids := tasks()
 	if !known || l.from != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), readyFor)
+		ctx, cancel := context.WithTimeout(ctx, readyFor)
 		defer cancel()
 		now, err := s.queue.ready(ctx, ids...)
 		switch {
@@ -117,11 +117,11 @@ func (s *source) ready(shard int, tasks func() []string) (*layout, *shard, error
 
 // again takes the error of a request to a shard of a layout. If the shard was closed, it finds out
 // which layout the queue has, and returns taskloop.ErrMoved.
-func (s *source) again(l *layout, err error) error {
+func (s *source) again(ctx context.Context, l *layout, err error) error {
 	if err == nil && s.queue.known.Load() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), readyFor)
+	ctx, cancel := context.WithTimeout(ctx, readyFor)
 	defer cancel()
 	moved, err := s.queue.again(ctx, l, err)
 	if moved {
@@ -133,13 +133,25 @@ func (s *source) again(l *layout, err error) error {
 	return err
 }
 
+// againForAll returns again, for the errors of several requests to one shard: that it was closed is looked
+// into once. A server that does not answer keeps the others' tasks for one try only.
+func (s *source) againForAll(ctx context.Context, l *layout) func(err error) error {
+	closed := sync.OnceValue(func() error { return s.again(ctx, l, redisexec.ErrWrongType) })
+	return func(err error) error {
+		if errors.Is(err, redisexec.ErrWrongType) {
+			return closed()
+		}
+		return s.again(ctx, l, err)
+	}
+}
+
 // Exchange sends reports and a claim in one pipeline. Tasks are finished by the script that
 // claims. If the server rejects that, there is one script for each: to be denied what claims is
 // no reason not to finish.
 func (s *source) Exchange(shard int, reports []taskloop.Report, claim int) ([]taskloop.ReportResult, taskloop.ClaimResult) {
 	results := make([]taskloop.ReportResult, len(reports))
 	var claimed taskloop.ClaimResult
-	l, sh, err := s.ready(shard, func() []string { return idsIn(reports) })
+	l, sh, err := s.ready(context.Background(), shard, func() []string { return idsIn(reports) })
 	if err == nil {
 		claimed = s.exchange(sh, reports, claim, results)
 	} else {
@@ -149,10 +161,11 @@ func (s *source) Exchange(shard int, reports []taskloop.Report, claim int) ([]ta
 		claimed = taskloop.ClaimResult{Outcome: redisexec.NotSent, Err: err}
 		return results, claimed
 	}
+	again := s.againForAll(context.Background(), l)
 	for i := range results {
-		results[i].Err = s.again(l, results[i].Err)
+		results[i].Err = again(results[i].Err)
 	}
-	claimed.Err = s.again(l, claimed.Err)
+	claimed.Err = again(claimed.Err)
 	return results, claimed
 }
 
@@ -259,7 +272,7 @@ func decodeClaim(r redisexec.Result) taskloop.ClaimResult {
 // Extend sends extensions to a shard in one pipeline.
 func (s *source) Extend(ctx context.Context, shard int, items []taskloop.Item) []taskloop.ExtendResult {
 	results := make([]taskloop.ExtendResult, len(items))
-	l, sh, err := s.ready(shard, func() []string { return idsIn([]taskloop.Report{{Items: items}}) })
+	l, sh, err := s.ready(ctx, shard, func() []string { return idsIn([]taskloop.Report{{Items: items}}) })
 	if err != nil {
 		for i := range results {
 			results[i] = taskloop.ExtendResult{Outcome: redisexec.NotSent, Err: err}
@@ -270,8 +283,9 @@ func (s *source) Extend(ctx context.Context, shard int, items []taskloop.Item) [
 	for i, item := range items {
 		requests[i] = sh.heartbeatRequest(item.ID, item.Receipt, s.lease)
 	}
+	again := s.againForAll(ctx, l)
 	for i, r := range sh.executor.Pipeline(ctx, requests) {
-		results[i] = taskloop.ExtendResult{Outcome: r.Outcome, Err: s.again(l, r.Err)}
+		results[i] = taskloop.ExtendResult{Outcome: r.Outcome, Err: again(r.Err)}
 		if r.Outcome == redisexec.Done {
 			results[i].Answer, results[i].Err = decodeAnswer(r.Value)
 		}
@@ -281,11 +295,11 @@ func (s *source) Extend(ctx context.Context, shard int, items []taskloop.Item) [
 
 // Wait waits until a task of a shard may be due, or the queue has another layout.
 func (s *source) Wait(ctx context.Context, shard int) error {
-	l, sh, err := s.ready(shard, func() []string { return nil })
+	l, sh, err := s.ready(ctx, shard, func() []string { return nil })
 	if err == nil {
 		err = sh.watcher.wait(ctx)
 		if ctx.Err() == nil {
-			err = s.again(l, err)
+			err = s.again(ctx, l, err)
 		}
 	}
 	if errors.Is(err, taskloop.ErrMoved) {

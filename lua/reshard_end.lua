@@ -2,7 +2,8 @@
 -- queue then gets the keys that such a queue has; until now it had others, so that a client which has
 -- slept through all moves would not use these beside the shards that were left.
 -- KEYS[1] the queue's layout: hash   KEYS[2] to KEYS[5] its main key and its companions :tasks, :dead and :state
--- KEYS[6] to KEYS[9] those of its only shard, if it has one
+-- KEYS[6] the move record of the main key: hash, see reshard_take.lua
+-- KEYS[7] to KEYS[10] the keys of its only shard, if it has one
 -- ARGV[1] the epoch of the layout to which it was moved   ARGV[2] the tombstone   ARGV[3] wake channel
 -- RETURNS 1, or 0 if that has ended already
 -- RETRY idempotent: there is nothing to end for a second run.
@@ -10,12 +11,16 @@ if redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[1] or not redis.call('HGET', KEY
 redis.call('HDEL', KEYS[1], 'from', 'from_epoch')
 if redis.call('HGET', KEYS[1], 'shards') ~= '1' then return 1 end
 
-redis.call('HSET', KEYS[1], 'epoch', string.format('%.0f', tonumber(ARGV[1]) + 1))
+local epoch = string.format('%.0f', tonumber(ARGV[1]) + 1)
+redis.call('HSET', KEYS[1], 'epoch', epoch)
+-- The main key is in use again. What is late of a move out of it must not take anything: the dead
+-- letters have the key that they had then.
+redis.call('HSET', KEYS[6], 'epoch', epoch)
 redis.call('DEL', KEYS[2])
-if redis.call('EXISTS', KEYS[6]) == 1 then redis.call('RENAME', KEYS[6], KEYS[2]) end
-if redis.call('EXISTS', KEYS[7]) == 1 then redis.call('RENAME', KEYS[7], KEYS[3]) end
-if redis.call('EXISTS', KEYS[8]) == 1 then redis.call('RENAME', KEYS[8], KEYS[4]) end
-if redis.call('EXISTS', KEYS[9]) == 1 then redis.call('RENAME', KEYS[9], KEYS[5]) end
-redis.call('SET', KEYS[6], ARGV[2])
+if redis.call('EXISTS', KEYS[7]) == 1 then redis.call('RENAME', KEYS[7], KEYS[2]) end
+if redis.call('EXISTS', KEYS[8]) == 1 then redis.call('RENAME', KEYS[8], KEYS[3]) end
+if redis.call('EXISTS', KEYS[9]) == 1 then redis.call('RENAME', KEYS[9], KEYS[4]) end
+if redis.call('EXISTS', KEYS[10]) == 1 then redis.call('RENAME', KEYS[10], KEYS[5]) end
+redis.call('SET', KEYS[7], ARGV[2])
 publish(ARGV[3], '1 1 0') -- those who wait look, and learn of it
 return 1

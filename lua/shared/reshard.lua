@@ -5,7 +5,7 @@ local function close()
   if redis.call('TYPE', KEYS[1]).ok ~= 'string' then
     if redis.call('ZCARD', KEYS[1]) > 0 then redis.call('RENAME', KEYS[1], KEYS[5]) end
   end
-  redis.call('DEL', KEYS[7]) -- after this write a full server accepts the others
+  redis.call('DEL', KEYS[7])
   redis.call('SET', KEYS[1], ARGV[4])
   redis.call('HSET', KEYS[7], 'epoch', ARGV[1])
   publish(ARGV[5], '1 1 0') -- those who wait for its tasks look, and learn of it
