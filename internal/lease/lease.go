@@ -30,6 +30,7 @@ type rare struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	alarm  *time.Timer // ends ctx at the deadline
+	lost   func()      // called after that; nil for nothing
 }
 
 // rarely returns what is rare, to be changed.
@@ -234,11 +235,40 @@ func (l *Lease) Context() context.Context {
 	return r.ctx
 }
 
-// expire is called at what was the deadline when the alarm was last set.
-func (l *Lease) expire() {
+// Watch has lost called when the deadline passes before End: once, in a goroutine of its own, and without the
+// mutex. If it has passed already, that is at once.
+func (l *Lease) Watch(lost func()) {
+	l.Context() // sets the alarm, unless there is nothing to wait for
+	if l.watch(lost) {
+		lost()
+	}
+}
+
+// watch reports whether the deadline has passed, so that the alarm will not call lost.
+func (l *Lease) watch(lost func()) (passed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.ended && l.expired() {
-		l.rare.cancel(ErrLost)
+	if l.ended {
+		return false
 	}
+	l.rare.lost = lost
+	return l.rare.ctx.Err() != nil
+}
+
+// expire is called at what was the deadline when the alarm was last set.
+func (l *Lease) expire() {
+	if lost := l.endContext(); lost != nil {
+		lost()
+	}
+}
+
+// endContext ends the context if the deadline has passed. It returns what is to be called then.
+func (l *Lease) endContext() (lost func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended || !l.expired() {
+		return nil
+	}
+	l.rare.cancel(ErrLost)
+	return l.rare.lost
 }
