@@ -2,7 +2,6 @@ package sluice
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -30,17 +29,17 @@ const yieldFor = 2 * time.Millisecond
 // PromoteNext. A path without either would leave a name's waiters asleep.
 
 // acquireInOrder takes the lock when k's turn has come among the callers of its Locker.
-// With try it does not wait while another one holds the lock.
-func (k *Lock) acquireInOrder(ctx context.Context, try bool) error {
+// With try it does not wait while another one holds the lock. handedOver says how it was taken.
+func (k *Lock) acquireInOrder(ctx context.Context, try bool) (handedOver bool, err error) {
 	if err := ctx.Err(); err != nil {
-		return err
+		return false, err
 	}
 	turn, err := k.join(try)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if turn == waitqueue.Closed {
-		return ErrClosed // the lock has no address
+		return false, ErrClosed // the lock has no address
 	}
 	a := acquisition{lock: k, try: try, arrived: k.address.outage.Arrival()}
 	if turn == waitqueue.Queued {
@@ -49,15 +48,15 @@ func (k *Lock) acquireInOrder(ctx context.Context, try bool) error {
 	}
 	switch {
 	case err != nil:
-		return err
+		return false, err
 	case turn == waitqueue.Granted:
-		return nil
+		return true, nil
 	case turn == waitqueue.Refused:
-		return ErrLocked
+		return false, ErrLocked
 	case turn == waitqueue.Closed:
-		return ErrClosed
+		return false, ErrClosed
 	case turn == waitqueue.Unserved:
-		return fmt.Errorf("%w: it has not answered the caller before this one", ErrUnavailable)
+		return false, fmt.Errorf("%w: it has not answered the caller before this one", ErrUnavailable)
 	case turn == waitqueue.YieldThenAcquire:
 		backoff.Sleep(ctx, yieldFor)
 	}
@@ -68,9 +67,9 @@ func (k *Lock) acquireInOrder(ctx context.Context, try bool) error {
 		} else {
 			k.locker.queues.PromoteNext(&k.waiter)
 		}
-		return a.failure(ctx, err)
+		return false, a.failure(ctx, err)
 	}
-	return nil
+	return false, nil
 }
 
 // join puts k into its name's queue.
@@ -234,7 +233,7 @@ func (a *acquisition) bySet(ctx context.Context) (taken, held bool, err error) {
 	if a.try || k.options.fenced {
 		return false, false, nil
 	}
-	k.grant.token = rand.Text()
+	k.grant.token = newToken(k.options.owner)
 	k.chooseWindow()
 	reply, err := k.locker.executor.Run(ctx, a.request(redisexec.Request{
 		Args: []any{"set", k.address.keys[0], k.grant.token, "px", k.grant.window.px(k.options), "nx"},
@@ -259,7 +258,7 @@ func (a *acquisition) bySet(ctx context.Context) (taken, held bool, err error) {
 func (a *acquisition) byScript(ctx context.Context) (taken bool, left time.Duration, err error) {
 	k := a.lock
 	if k.grant.token == nil {
-		k.grant.token = rand.Text()
+		k.grant.token = newToken(k.options.owner)
 	}
 	// What may yet be carried out of an earlier attempt has the earlier window: the key must
 	// not outlive the TTL by more than one margin, and the block of fences is found by its size.

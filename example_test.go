@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -309,4 +310,72 @@ func ExampleWithFencing() {
 	// B again: true
 	// floors: 13
 	// <nil> false
+}
+
+// Which host holds the lock: an operator asks, and the next caller may say so in its log.
+func ExampleWithOwner() {
+	rdb, done := connect()
+	defer done()
+	ctx := context.Background()
+	locker, err := sluice.NewLocker(rdb, sluice.WithOwner("import@host-7")) // no secret: every client of the server can see it
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = locker.Close() }()
+
+	lock, err := locker.Lock(ctx, "import")
+	if err != nil {
+		log.Fatal(err)
+	}
+	info, err := locker.Inspect(ctx, "import")
+	fmt.Println(info.Held, info.Owner, err)
+	fmt.Println(lock.Unlock(ctx))
+	// Output:
+	// true import@host-7 <nil>
+	// <nil>
+}
+
+// Figures of locks: how many are held, how many callers have waited for long, and which locks were lost.
+func ExampleWithLockHooks() {
+	rdb, done := connect()
+	defer done()
+	ctx := context.Background()
+	var held, waitedLong atomic.Int64
+	locker, err := sluice.NewLocker(rdb, sluice.WithLockHooks(sluice.Hooks{
+		LockAcquired: func(_ context.Context, i sluice.LockAcquired) {
+			held.Add(1)
+			if !i.HandedOver && i.Waited > time.Second {
+				waitedLong.Add(1)
+			}
+		},
+		LockReleased: func(i sluice.LockReleased) {
+			held.Add(-1)
+			fmt.Println(i.Name, "was held for more than an hour:", i.Held > time.Hour)
+		},
+		LockLost: func(i sluice.LockLost) {
+			held.Add(-1)
+			fmt.Println(i.Name, "was lost")
+		},
+	}))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = locker.Close() }()
+
+	err = locker.Do(ctx, "stock:phone", func(context.Context) error {
+		fmt.Println("held:", held.Load())
+		return nil
+	})
+	fmt.Println("held:", held.Load(), err)
+	if _, err = locker.Lock(ctx, "stock:case"); err != nil {
+		log.Fatal(err)
+	}
+	_, err = locker.ForceUnlock(ctx, "stock:case") // as an operator may
+	fmt.Println("held:", held.Load(), "waited long:", waitedLong.Load(), err)
+	// Output:
+	// held: 1
+	// stock:phone was held for more than an hour: false
+	// held: 0 <nil>
+	// stock:case was lost
+	// held: 0 waited long: 0 <nil>
 }

@@ -144,7 +144,11 @@ func WithLockHooks(h Hooks) LockOption {
 // WithQueueHooks has h called for tasks. Given several times, the hooks of all are called, in that order; each of
 // TasksSending and TaskStarted is given the context that the one before it returned. Defaults to none.
 func WithQueueHooks(h Hooks) QueueOption {
-	return func(o *queueOptions) { o.hooks = o.hooks.and(h) }
+	return func(o *queueOptions) {
+		if h.TasksSending != nil || h.TasksSent != nil || h.TasksClaimed != nil || h.TaskStarted != nil || h.TaskFinished != nil {
+			o.hooks = o.hooks.and(h)
+		}
+	}
 }
 
 // and returns what calls the hooks of h, which may be nil, and then those of next. What it returns does not panic, and its

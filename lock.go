@@ -76,11 +76,13 @@ func (k *Lock) Unlock(ctx context.Context) error {
 		l.renewer.Remove(ctx, k.member(), redisexec.ReplyGrace)
 	}
 	if l.queues.HandOver(&k.waiter) {
+		k.tellEnded(handedOver)
 		return nil
 	}
 	received := l.notifier.Received(k.address.channel)
 	notified, err := k.release(ctx)
 	l.queues.GivenBack(&k.waiter, notified, received+1)
+	k.tellEnded(k.releasedOrLost(err))
 	return wrap("unlock", k.name, err)
 }
 
@@ -153,6 +155,15 @@ func (k *Lock) releaseRequest() redisexec.Request {
 		return scriptReleaseFenced.Request(k.address.fencedKeys(), k.grant.token, k.address.wake, k.unusedFences())
 	}
 	return scriptRelease.Request(k.address.keys, k.grant.token, k.address.wake)
+}
+
+// releasedOrLost returns how a lock ended that was given up in time or not, and whose release
+// has returned err. One whose release has no answer was given up in time.
+func (k *Lock) releasedOrLost(err error) ending {
+	if errors.Is(err, ErrNotHeld) || errors.Is(k.lease.Cause(), ErrLost) {
+		return lost
+	}
+	return released
 }
 
 // releaseInBackground leaves the release to the janitor.
@@ -250,6 +261,7 @@ func (k *Lock) lose() {
 		k.locker.renewer.Forget(k.member())
 		k.abandon() // a copy of the acquisition may still be on its way
 		k.locker.queues.PromoteNext(&k.waiter)
+		k.tellEnded(lost)
 	}
 }
 
@@ -263,7 +275,7 @@ func (k *Lock) TTL(ctx context.Context) (time.Duration, error) {
 	if k.lease.Ended() {
 		return 0, wrap("ttl", k.name, k.whyEnded())
 	}
-	left, err := k.inspect(ctx, k.grant.token)
+	left, _, err := k.inspect(ctx, k.grant.token)
 	if err == nil && left == notHeld {
 		err = k.whyEnded()
 	}
@@ -278,14 +290,14 @@ func (k *Lock) TTL(ctx context.Context) (time.Duration, error) {
 const notHeld = -2 * time.Millisecond
 
 // inspect returns the TTL of the lock if the holder with that token, or with an empty
-// token any holder, holds it.
-func (k *Lock) inspect(ctx context.Context, token any) (time.Duration, error) {
+// token any holder, holds it; in that case also the holder's label.
+func (k *Lock) inspect(ctx context.Context, token any) (left time.Duration, owner string, err error) {
 	reply, err := k.locker.executor.Run(ctx, scriptInspect.Request(k.address.keys, token))
 	if err != nil {
-		return 0, err
+		return 0, "", err
 	}
-	ms, err := redisexec.Int(reply.Value)
-	return duration(ms), err
+	ms, owner, err := decodeInspected(reply.Value)
+	return duration(ms), owner, err
 }
 
 // Valid reports whether the lock is held, by the local clock and without I/O. It is false

@@ -50,6 +50,9 @@ type LockInfo struct {
 	// TTL is when the lock is freed at the latest, unless its holder extends it. It is
 	// negative for a key without TTL, which only clients of other libraries make.
 	TTL time.Duration
+	// Owner is the label that its holder gave with WithOwner. It is empty without one, and for a lock of another
+	// library.
+	Owner string
 }
 
 // NewLocker returns a Locker on rdb, which stays the caller's to close. It does no I/O. A
@@ -123,17 +126,21 @@ func (l *Locker) lock(op string, ctx context.Context, name string, opts []LockOp
 	if err != nil {
 		return nil, err
 	}
+	k.observe()
+	bounded := ctx
 	if wait := k.options.maxWait; wait > 0 && !try {
-		bounded, cancel := context.WithTimeout(ctx, wait)
+		var cancel context.CancelFunc
+		bounded, cancel = context.WithTimeout(ctx, wait)
 		defer cancel()
-		ctx = bounded
 	}
-	if err := k.acquireInOrder(ctx, try); err != nil {
+	handedOver, err := k.acquireInOrder(bounded, try)
+	if err != nil {
 		return nil, wrap(op, name, err)
 	}
 	if k.options.renew {
 		l.renewer.Add(k.member())
 	}
+	k.tellAcquired(ctx, handedOver) // last: the hook may take its time
 	return k, nil
 }
 
@@ -209,21 +216,21 @@ func (k *Lock) endSection(ctx context.Context) error {
 	return ErrLost
 }
 
-// Inspect reports whether the named lock is held, and for how long at most. It changes
-// nothing, and what it reports may be over when it returns.
+// Inspect reports whether the named lock is held, for how long at most, and with which label
+// (see WithOwner). It changes nothing, and what it reports may be over when it returns.
 func (l *Locker) Inspect(ctx context.Context, name string) (LockInfo, error) {
 	k, err := l.anyLock("inspect", ctx, name)
 	if err != nil {
 		return LockInfo{}, err
 	}
-	left, err := k.inspect(ctx, "")
+	left, owner, err := k.inspect(ctx, "")
 	if err != nil {
 		return LockInfo{}, wrap("inspect", name, err)
 	}
 	if left == notHeld {
 		return LockInfo{}, nil
 	}
-	return LockInfo{Held: true, TTL: left}, nil
+	return LockInfo{Held: true, TTL: left, Owner: owner}, nil
 }
 
 // ForceUnlock releases the named lock, whichever client holds it, and reports whether it
@@ -370,6 +377,7 @@ func (l *Locker) releaseSome(ctx context.Context, locks []*Lock, failed *release
 			k.lease.Lose()
 		}
 		l.queues.PromoteNext(&k.waiter)
+		k.tellEnded(k.releasedOrLost(nil))
 		failed.add(r)
 	}
 }

@@ -33,7 +33,8 @@ func (m *member) Deadline() time.Time { return m.lease.Deadline() }
 // safe: the other is not past its deadline, and the key outlives all of m's TTL, by the
 // margin at most. An extension of the other that may yet be carried out never makes a TTL
 // shorter; if it asked for more than m's TTL, the key could outlive that by more than the
-// margin, because the token stays the same.
+// margin, because the token stays the same. The token also names the owner: both must have
+// the same label.
 func (m *member) TakeOver(holder waitqueue.Holder) (deadline time.Time, ok bool) {
 	from, _ := holder.(*member)
 	deadline, covered, asked := from.lease.Bounds()
@@ -46,7 +47,8 @@ func (m *member) TakeOver(holder waitqueue.Holder) (deadline time.Time, ok bool)
 	spare := covered.Sub(until)
 	asked = max(asked, g.asked)
 	safe := now.Before(deadline) && held < time.Duration(g.window) && spare >= 0 && spare <= g.window.margin() &&
-		asked <= m.options.ttl && g.replicas >= m.options.replicas && !from.noHandOver.Load()
+		asked <= m.options.ttl && g.replicas >= m.options.replicas &&
+		from.options.owner == m.options.owner && !from.noHandOver.Load()
 	if safe && m.options.fenced {
 		fence, safe = g.fences.after(fence)
 	}

@@ -31,7 +31,10 @@ type lockOptions struct {
 
 	replicas int // that are to acknowledge an acquisition or extension; 0 for none
 
-	hooks *Hooks // nil for none
+	owner string // stands in front of tokens; "" for none
+
+	hooks    *Hooks    // nil for none; its functions do not panic
+	observer *observer // of one lock that has hooks, whose options are its own; else nil
 
 	px any // the TTL that a key is taken with for the shortest window, in ms, as an argument of scripts
 }
@@ -159,8 +162,11 @@ func (o lockOptions) with(opts []LockOption) (*lockOptions, error) {
 			return &o, err
 		}
 	}
-	if o.replicas < 0 {
+	switch {
+	case o.replicas < 0:
 		return &o, errNegativeReplicas
+	case o.owner != "" && !isOwner(o.owner):
+		return &o, errOwner
 	}
 	o.px = millis(o.ttl + shortestWindow.margin())
 	return &o, checkDuration("retry interval", o.retry)

@@ -74,6 +74,10 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 			bad["force unlock name "+name] = func() error { _, err := l.ForceUnlock(ctx, name); return err }
 			bad["queue name "+name] = queue(name)
 		}
+		for _, label := range []string{"", long, strings.Repeat("x", 65), "a\nb", "\x00", "\x7f", "\xff", "a\u202eb", "a\u200bb", "\u2028", "\u00a0"} {
+			bad["owner "+label] = locker(sluice.WithOwner(label))
+			bad["lock owner "+label] = func() error { _, err := l.Lock(ctx, "a", sluice.WithOwner(label)); return err }
+		}
 		bad["lock prefix"] = func() error { _, err := l.Lock(ctx, "a", sluice.WithLockPrefix(long)); return err }
 		bad["locker prefix"] = locker(sluice.WithLockPrefix(long))
 		bad["queue prefix"] = queue("a", sluice.WithQueuePrefix(long))

@@ -86,6 +86,8 @@ func FuzzReplies(f *testing.F) {
 		errs = append(errs, err)
 		_, _, err = decodeForced(reply)
 		errs = append(errs, err)
+		_, _, err = decodeInspected(reply)
+		errs = append(errs, err)
 		_, err = decodeGet("id", reply)
 		if !errors.Is(err, ErrNotFound) {
 			errs = append(errs, err)

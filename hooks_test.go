@@ -1,0 +1,151 @@
+package sluice
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+)
+
+type contextKey string
+
+// every calls each of the hooks, and returns the contexts of the two that return one.
+func every(ctx context.Context, h *Hooks) (sending, started context.Context) {
+	h.LockAcquired(ctx, LockAcquired{})
+	h.LockReleased(LockReleased{})
+	h.LockLost(LockLost{})
+	h.TasksSent(ctx, TasksSent{})
+	h.TasksClaimed(TasksClaimed{})
+	h.TaskFinished(ctx, TaskFinished{})
+	return h.TasksSending(ctx, TasksSending{}), h.TaskStarted(ctx, TaskStarted{})
+}
+
+// all returns hooks each of which calls do.
+func all(do func(ctx context.Context, name string) context.Context) Hooks {
+	bg := context.Background()
+	return Hooks{
+		LockAcquired: func(ctx context.Context, _ LockAcquired) { do(ctx, "acquired") },
+		LockReleased: func(LockReleased) { do(bg, "released") },
+		LockLost:     func(LockLost) { do(bg, "lost") },
+		TasksSending: func(ctx context.Context, _ TasksSending) context.Context { return do(ctx, "sending") },
+		TasksSent:    func(ctx context.Context, _ TasksSent) { do(ctx, "sent") },
+		TasksClaimed: func(TasksClaimed) { do(bg, "claimed") },
+		TaskStarted:  func(ctx context.Context, _ TaskStarted) context.Context { return do(ctx, "started") },
+		TaskFinished: func(ctx context.Context, _ TaskFinished) { do(ctx, "finished") },
+	}
+}
+
+// TestHooks_SeveralAreCalledInOrder: each hook of the first, of one that panics, and of the second; what returns
+// no context keeps the one before it.
+func TestHooks_SeveralAreCalledInOrder(t *testing.T) {
+	t.Parallel()
+	var calls []string
+	noting := func(of string) Hooks {
+		return all(func(ctx context.Context, name string) context.Context {
+			calls = append(calls, of+" "+name)
+			return context.WithValue(ctx, contextKey(of), name)
+		})
+	}
+	panicking := all(func(context.Context, string) context.Context { panic(errors.New("in a hook")) })
+	forgetting := all(func(context.Context, string) context.Context { return nil })
+	var o queueOptions
+	for _, h := range []Hooks{noting("1"), panicking, {}, forgetting, noting("2")} {
+		WithQueueHooks(h)(&o)
+	}
+	sending, started := every(t.Context(), o.hooks)
+	require.Equal(t, []string{
+		"1 acquired", "2 acquired", "1 released", "2 released", "1 lost", "2 lost", "1 sent", "2 sent",
+		"1 claimed", "2 claimed", "1 finished", "2 finished", "1 sending", "2 sending", "1 started", "2 started",
+	}, calls)
+	for of, name := range map[context.Context]string{sending: "sending", started: "started"} {
+		require.Equal(t, name, of.Value(contextKey("1")))
+		require.Equal(t, name, of.Value(contextKey("2")))
+	}
+
+	var alone queueOptions
+	WithQueueHooks(panicking)(&alone)
+	sending, started = every(t.Context(), alone.hooks)
+	require.Equal(t, []context.Context{t.Context(), t.Context()}, []context.Context{sending, started})
+}
+
+// TestHooks_NoneCostNothing: without a hook for locks a Lock has no observer, and is no larger than it was.
+// It counts allocations, so that it runs alone.
+func TestHooks_NoneCostNothing(t *testing.T) {
+	var o lockOptions
+	WithLockHooks(Hooks{})(&o)
+	WithLockHooks(Hooks{TasksClaimed: func(TasksClaimed) {}})(&o)
+	require.Nil(t, o.hooks)
+	k := &Lock{options: &o}
+	k.observe()
+	require.Same(t, &o, k.options)
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		k.observe()
+		k.tellAcquired(t.Context(), true)
+		k.tellEnded(handedOver)
+	}))
+	var q queueOptions
+	WithQueueHooks(Hooks{})(&q)
+	WithQueueHooks(Hooks{LockLost: func(LockLost) {}})(&q)
+	require.Nil(t, q.hooks)
+	if unsafe.Sizeof(uintptr(0)) == 8 {
+		require.LessOrEqual(t, unsafe.Sizeof(Lock{}), uintptr(192), "each hand-over makes one, and 192 bytes are a size class")
+	}
+}
+
+// TestDisposition_HasANameForEach count of WorkerStats.
+func TestDisposition_HasANameForEach(t *testing.T) {
+	t.Parallel()
+	for d, name := range map[Disposition]string{
+		Done: "done", Retried: "retried", Buried: "buried", Canceled: "canceled", Released: "released", Lost: "lost",
+		0: "unknown", -1: "unknown", Lost + 1: "unknown",
+	} {
+		require.Equal(t, name, d.String())
+	}
+}
+
+// TestToken_IsWhatTheScriptTakesForOne: inspect.lua finds the label by the length and the letters of what is random.
+func TestToken_IsWhatTheScriptTakesForOne(t *testing.T) {
+	t.Parallel()
+	for range 1000 {
+		require.Regexp(t, regexp.MustCompile(`^[A-Z2-7]{26}$`), newToken(""))
+		require.Regexp(t, regexp.MustCompile(`^a:b:[A-Z2-7]{26}$`), newToken("a:b"))
+	}
+	require.NotEqual(t, newToken("a"), newToken("a"))
+}
+
+// TestDecodeInspected_ShowsLabelsOnly: what is none is left out, and what the script does not give is refused.
+func TestDecodeInspected_ShowsLabelsOnly(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		value any
+		ms    int64
+		owner string
+		ok    bool
+	}{
+		{int64(-2), -2, "", true},
+		{int64(5), 5, "", true},
+		{[]any{int64(-1), ""}, -1, "", true},
+		{[]any{int64(7), "host 1"}, 7, "host 1", true},
+		{[]any{int64(7), "a\nb"}, 7, "", true},
+		{[]any{int64(7), "\xff"}, 7, "", true},
+		{[]any{int64(7), string(make([]byte, 65))}, 7, "", true},
+		{[]any{int64(7)}, 0, "", false},
+		{[]any{int64(7), "a", "b"}, 0, "", false},
+		{[]any{"7", "a"}, 0, "", false},
+		{[]any{int64(7), int64(7)}, 0, "", false},
+		{"secret", 0, "", false},
+		{nil, 0, "", false},
+	} {
+		ms, owner, err := decodeInspected(c.value)
+		if !c.ok {
+			require.ErrorIs(t, err, ErrCorrupt)
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, c.ms, ms)
+		require.Equal(t, c.owner, owner)
+	}
+}
