@@ -47,6 +47,7 @@ func (q *Queue) Claim(ctx context.Context, n int, lease time.Duration) ([]Entry,
 		}
 		return q.claimSpread(ctx, l, n, lease)
 	})
+	q.noteClaimed(entries)
 	return entries, wrap("claim", q.name, err)
 }
 
@@ -271,6 +272,7 @@ func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
 		}
 		return q.popSpread(ctx, l, n)
 	})
+	q.noteClaimed(entries)
 	return entries, wrap("pop", q.name, err)
 }
 

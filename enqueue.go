@@ -30,18 +30,31 @@ func (q *Queue) Enqueue(ctx context.Context, t Task) (Outcome, error) {
 	if err := q.checkTask(&t); err != nil {
 		return 0, fmt.Errorf("sluice: %s: %w", op, err)
 	}
+	if !q.hooksSend() {
+		outcome, err := q.send(ctx, t)
+		return outcome, wrap(op, q.name, err)
+	}
+	outcomes, err := q.sendTasks(ctx, []Task{t}, func(ctx context.Context, ts []Task) ([]Outcome, error) {
+		outcome, err := q.send(ctx, ts[0])
+		return []Outcome{outcome}, wrap(op, q.name, err)
+	})
+	return outcomes[0], err
+}
+
+// send enqueues a task.
+func (q *Queue) send(ctx context.Context, t Task) (Outcome, error) {
 	// The payload is copied: the caller may use it again when its context has ended, while
 	// the call is still under way.
 	task := packedTask{t.due(), t.ID, t.packed()}
 	for {
 		l, err := q.ready(ctx, t.ID)
 		if err != nil {
-			return 0, wrap(op, q.name, err)
+			return 0, err
 		}
 		outcome, err := l.shardOf(t.ID).enqueue(ctx, task)
 		again, err := q.again(ctx, l, err)
 		if !again {
-			return outcome, wrap(op, q.name, err)
+			return outcome, err
 		}
 	}
 }
@@ -113,8 +126,20 @@ func (q *Queue) EnqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) 
 			return nil, fmt.Errorf("sluice: %s: %w", op, err)
 		}
 	}
+	if !q.hooksSend() {
+		outcomes, err := q.sendBatch(ctx, ts)
+		return outcomes, wrap(op, q.name, err)
+	}
+	return q.sendTasks(ctx, ts, func(ctx context.Context, ts []Task) ([]Outcome, error) {
+		outcomes, err := q.sendBatch(ctx, ts)
+		return outcomes, wrap(op, q.name, err)
+	})
+}
+
+// sendBatch enqueues tasks.
+func (q *Queue) sendBatch(ctx context.Context, ts []Task) ([]Outcome, error) {
 	if _, err := q.ready(ctx); err != nil {
-		return nil, wrap(op, q.name, err)
+		return nil, err
 	}
 	outcomes := make([]Outcome, len(ts))
 	err := inParts(ctx, q, ts, func(t Task) string { return t.ID }, func(p part[Task]) (int, error) {
@@ -124,7 +149,7 @@ func (q *Queue) EnqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) 
 		}
 		return len(done), err
 	})
-	return outcomes, wrap(op, q.name, err)
+	return outcomes, err
 }
 
 // enqueueBatch enqueues tasks in chunks, one after the other. After an error, it returns the outcomes

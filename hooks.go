@@ -29,17 +29,21 @@ type Hooks struct {
 
 	// TasksSending is called before Enqueue or EnqueueBatch sends tasks, with the call's ctx. The context that
 	// it returns is the one that they are sent with, and that TasksSent gets; with nil, that is ctx. It may
-	// set the Header of i.Tasks, which are a copy of the caller's.
+	// set the Header of i.Tasks, which are a copy of the caller's; other changes have no effect. A task whose new Header breaks a
+	// limit (see Task.Header and WithMaxPayload) is sent with the one that its caller gave. Of tasks that are not
+	// valid, so that nothing is sent, no hook is told.
 	TasksSending func(ctx context.Context, i TasksSending) context.Context
 	// TasksSent is called after that, when the outcome is known.
 	TasksSent func(ctx context.Context, i TasksSent)
-	// TasksClaimed is called when Claim, Pop, or a Worker's claim has brought tasks.
+	// TasksClaimed is called when Claim, Pop, or a Worker's claim has brought tasks. A Worker gives some of them back
+	// without calling its handler: when it stops, and those that came too late.
 	TasksClaimed func(i TasksClaimed)
 	// TaskStarted is called when a Worker is about to call its handler, which gets the context that TaskStarted
-	// returns; with nil, that is ctx.
+	// returns; with nil, that is ctx. It must be made from ctx: that is how a handler learns that its lease is lost.
 	TaskStarted func(ctx context.Context, i TaskStarted) context.Context
-	// TaskFinished is called when a Worker's handler has returned and it is decided what becomes of the task.
-	// ctx is the one that TaskStarted returned.
+	// TaskFinished is called when a Worker's handler has returned and it is decided what becomes of the task: Redis has
+	// accepted the result, or the lease is lost. ctx is the one that TaskStarted returned, and has ended. It is called once for each call of the
+	// handler. What Run leaves behind is Lost: that is told when Run gives up, or once the handler has returned, after Run.
 	TaskFinished func(ctx context.Context, i TaskFinished)
 }
 

@@ -216,6 +216,7 @@ func (s *source) exchange(sh *shard, reports []taskloop.Report, claim int, resul
 	tasks := decodeClaim(claimed)
 	if tasks.Outcome == redisexec.Done && tasks.Err == nil {
 		sh.watcher.claimed(mark, sent, claimed.Value, len(tasks.Tasks))
+		s.queue.noteClaimedTasks(tasks.Tasks)
 	}
 	return tasks
 }

@@ -131,8 +131,8 @@ type WorkerStats struct {
 	// Released is how many tasks were given back because the worker stopped, or because the
 	// claim that brought them was answered too late.
 	Released int64
-	// Lost is how many leases were lost before the handler's result was accepted: the
-	// work may be done twice.
+	// Lost is how many leases were lost before the handler's result was accepted, or were left
+	// to run out by a Run that gave up waiting for that: the work may be done twice.
 	Lost int64
 }
 
@@ -245,10 +245,12 @@ func (w *Worker) config() (taskloop.Config, error) {
 	if w.Logger != nil {
 		p.log = slog.New(containedLog{w.Logger.Handler()}).With(slog.String("queue", w.Queue.name))
 	}
+	lease := orDefault(w.Lease, defaultLease)
 	c := taskloop.Config{
+		Observer:    w.Queue.newWorkObserver(lease),
 		Policy:      p,
 		Concurrency: orDefault(w.Concurrency, defaultConcurrency),
-		Lease:       orDefault(w.Lease, defaultLease),
+		Lease:       lease,
 		Grace:       orDefault(w.Grace, defaultGrace),
 		Poll:        w.Queue.options.poll,
 		Log:         p.log,
@@ -312,7 +314,12 @@ func (p *policy) Handle(ctx context.Context, t taskloop.Task) (err error) {
 			err = &panicError{value: cut(fmt.Sprint(v), maxReason), stack: debug.Stack()}
 		}
 	}()
-	return p.handler(ctx, Entry{ID: t.ID, Payload: t.Payload, Header: t.Header, Score: t.Score, Attempt: t.Attempt, Due: timeOf(t.Due)})
+	return p.handler(ctx, entryOf(t))
+}
+
+// entryOf returns a task as it is handed to a handler.
+func entryOf(t taskloop.Task) Entry {
+	return Entry{ID: t.ID, Payload: t.Payload, Header: t.Header, Score: t.Score, Attempt: t.Attempt, Due: timeOf(t.Due)}
 }
 
 // Decide says what a handler's error means for its task. An error that panics when it is

@@ -24,13 +24,22 @@ type delivery struct {
 
 	state    state
 	reported reported
-	index    int // in loop.handling
+	ending   Ending    // once the state is settled or lost
+	observed *observed // the runner's until the handler has returned; nil if no Observer waits to be told
+	index    int       // in loop.handling
 
 	feed  *feed // of its shard, in that epoch of the loop; see loop.feedOf
 	epoch int
 
 	announced time.Time // when a message said that the task was cancelled; zero if none did
 	older     *delivery // of the same ID, which is not over either; see loop.byID
+}
+
+// observed is what an Observer is to be told when it is decided what becomes of a task.
+type observed struct {
+	ctx  context.Context
+	took time.Duration
+	err  error
 }
 
 // toReport returns what a Source needs to know to report deliveries.

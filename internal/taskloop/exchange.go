@@ -355,24 +355,20 @@ func (l *loop) accept(d *delivery, answer Answer) {
 	}
 	l.forget(d)
 	about := []any{slog.String("task", d.task.ID), slog.Int("attempt", d.task.Attempt), slog.String("error", d.disposition.Reason)}
-	c := l.Counters
-	switch d.disposition.Action {
-	case Complete:
-		c.Done.Add(1)
-	case Retry:
-		c.Retried.Add(1)
-	case Release:
-		c.Released.Add(1)
-	case SetAside:
-		if answer == TookOver {
-			c.Retried.Add(1)
-			l.Log.Warn("sluice: task failed for good, its waiting version takes over", about...)
-			return
-		}
-		c.Buried.Add(1)
+	ending := endingOf[d.disposition.Action]
+	switch {
+	case ending == Buried && answer == TookOver:
+		ending = Retried
+		l.Log.Warn("sluice: task failed for good, its waiting version takes over", about...)
+	case ending == Buried:
 		l.Log.Warn("sluice: task buried", about...)
 	}
+	l.decided(d, ending)
+	l.tell(d)
 }
+
+// endingOf says what becomes of a task if an action is accepted.
+var endingOf = [...]Ending{Complete: Done, Retry: Retried, Release: Released, SetAside: Buried}
 
 // settleClaim takes what a claim has brought. The answer may come so late that the leases
 // are over, or that the runners are taken: those tasks are given back. If another worker has

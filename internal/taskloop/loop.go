@@ -245,6 +245,9 @@ func (l *loop) gather() {
 		l.spare[i] = nil
 		l.handled(d)
 		l.conclude(d)
+		if d.state == lost { // while its handler ran
+			l.tell(d)
+		}
 	}
 }
 
@@ -269,27 +272,30 @@ func (l *loop) giveBack(d *delivery) {
 
 // lose gives up a delivery whose lease is gone, or may be.
 func (l *loop) lose(d *delivery) {
-	if l.abandon(d, lease.ErrLost) {
-		l.Counters.Lost.Add(1)
+	if l.abandon(d, Lost, lease.ErrLost) {
 		l.Log.Warn("sluice: lease lost", slog.String("task", d.task.ID), slog.Int("attempt", d.task.Attempt))
 	}
 }
 
 // cancel gives up a delivery whose task was cancelled.
 func (l *loop) cancel(d *delivery) {
-	if l.abandon(d, ErrCanceled) {
-		l.Counters.Canceled.Add(1)
+	if l.abandon(d, Canceled, ErrCanceled) {
 		l.Log.Info("sluice: task canceled", slog.String("task", d.task.ID), slog.Int("attempt", d.task.Attempt))
 	}
 }
 
 // abandon gives up a delivery, and ends its handler's context. It reports whether there was
 // anything to give up.
-func (l *loop) abandon(d *delivery, cause error) bool {
+func (l *loop) abandon(d *delivery, e Ending, cause error) bool {
+	isWithRunner := d.state == handling
 	if !d.on(leaseLost) {
 		return false
 	}
+	l.decided(d, e)
 	l.forget(d)
+	if !isWithRunner { // else gather tells
+		l.tell(d)
+	}
 	if d.cancel != nil {
 		d.cancel(cause)
 	}
@@ -338,11 +344,25 @@ func (l *loop) unfinished() *Unfinished {
 }
 
 // close ends the goroutines: runners that are idle now, others when their handlers have
-// returned.
+// returned. It leaves the deliveries of which Redis has not acknowledged what is to become of them.
 func (l *loop) close() {
 	close(l.over)
 	l.alarm.timer.Stop()
-	l.completions.close()
+	for _, d := range l.completions.close() {
+		l.leave(d)
+	}
+	for _, f := range l.feeds {
+		for _, d := range f.pending {
+			l.leave(d)
+		}
+	}
+	for _, x := range l.exchanges {
+		for _, deliveries := range x.reported {
+			for _, d := range deliveries {
+				l.leave(d)
+			}
+		}
+	}
 	close(l.work)
 	l.endWaits()
 	for ; l.waits > 0; l.waits-- {

@@ -3,6 +3,7 @@ package taskloop
 import (
 	"context"
 	"sync"
+	"time"
 
 	"github.com/sluice-go/sluice/internal/background"
 )
@@ -46,15 +47,47 @@ func (l *loop) runner() {
 func (l *loop) handle(d *delivery) error {
 	l.Counters.Running.Add(1)
 	defer l.Counters.Running.Add(-1)
-	return l.Policy.Handle(d.ctx, d.task)
+	if l.Observer == nil {
+		return l.Policy.Handle(d.ctx, d.task)
+	}
+	o := &observed{ctx: d.ctx, err: ErrExited}
+	d.observed = o
+	o.ctx = l.Observer.Started(d.ctx, d.task)
+	began := time.Now()
+	defer func() { o.took = time.Since(began) }()
+	o.err = l.Policy.Handle(o.ctx, d.task)
+	return o.err
 }
 
-// deliver passes a delivery on to the loop. If that has ended, nothing more can be done
-// for the task.
+// deliver passes a delivery on to the loop. If that has ended, the delivery is the runner's, and nothing
+// more can be done for the task.
 func (l *loop) deliver(d *delivery) {
 	d.cancel(nil)
-	if !l.completions.put(d) && d.state != lost {
-		l.Counters.Lost.Add(1)
+	if !l.completions.put(d) {
+		l.leave(d)
+	}
+}
+
+// decided notes and counts what has become of a task.
+func (l *loop) decided(d *delivery, e Ending) {
+	d.ending = e
+	l.Counters.count(e)
+}
+
+// leave gives up a delivery whose handler has returned, when the loop ends or has ended.
+func (l *loop) leave(d *delivery) {
+	if d.on(leaseLost) {
+		l.decided(d, Lost)
+	}
+	l.tell(d)
+}
+
+// tell tells the Observer what has become of a task, once its handler has returned: until then, what is
+// observed is the runner's.
+func (l *loop) tell(d *delivery) {
+	if o := d.observed; o != nil {
+		d.observed = nil
+		l.Observer.Finished(o.ctx, d.task, Finished{o.took, o.err, d.ending})
 	}
 }
 
@@ -91,8 +124,10 @@ func (c *completions) take(spare []*delivery) []*delivery {
 	return deliveries
 }
 
-func (c *completions) close() {
+// close returns what is there.
+func (c *completions) close() []*delivery {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
+	return c.deliveries
 }

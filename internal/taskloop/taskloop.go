@@ -139,6 +139,36 @@ type Policy interface {
 	Fallback(t Task) Disposition
 }
 
+// Observer is told what the loop does with tasks. Its methods must be short: they are called by the
+// runners, and Finished also by the loop, which waits for them.
+type Observer interface {
+	// Started is told that a handler is about to be called, and returns the context for it.
+	Started(ctx context.Context, t Task) context.Context
+	// Finished is told once for each Started, with the context that that has returned, when the
+	// handler has returned and it is decided what becomes of the task.
+	Finished(ctx context.Context, t Task, f Finished)
+}
+
+// Finished is what an Observer is told of a handler that has returned.
+type Finished struct {
+	Took   time.Duration
+	Err    error // ErrExited if the handler called runtime.Goexit
+	Ending Ending
+}
+
+// Ending is what has become of a task. There is one for each of the Counters except Running.
+type Ending int
+
+// The endings, in the order of the root package's Disposition.
+const (
+	Done Ending = iota + 1
+	Retried
+	Buried
+	Canceled
+	Released
+	Lost
+)
+
 // ErrExited is the error of a handler that called runtime.Goexit.
 var ErrExited = errors.New("the handler called runtime.Goexit")
 
@@ -172,7 +202,25 @@ type Counters struct {
 	Done, Retried, Buried, Released, Lost, Canceled atomic.Int64
 }
 
-// Config is what a loop is made of. All fields except Canceled are required.
+// count counts a task.
+func (c *Counters) count(e Ending) {
+	switch e {
+	case Done:
+		c.Done.Add(1)
+	case Retried:
+		c.Retried.Add(1)
+	case Buried:
+		c.Buried.Add(1)
+	case Canceled:
+		c.Canceled.Add(1)
+	case Released:
+		c.Released.Add(1)
+	case Lost:
+		c.Lost.Add(1)
+	}
+}
+
+// Config is what a loop is made of. All fields except Observer and Canceled are required.
 type Config struct {
 	Source      Source
 	Policy      Policy
@@ -182,6 +230,7 @@ type Config struct {
 	Poll        time.Duration // within which each of several shards is asked
 	Log         *slog.Logger
 	Counters    *Counters
+	Observer    Observer // nil for none
 	// Canceled brings the IDs of tasks that were cancelled while they were leased, by this
 	// loop or another. It is a hint, and may be nil.
 	Canceled <-chan string

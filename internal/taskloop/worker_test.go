@@ -17,7 +17,8 @@ import (
 // worker is a run loop on a queue, and what its policy was called with.
 type worker struct {
 	Config
-	queue  *queue
+	queue *queue
+	*witness
 	handle func(ctx context.Context, t Task) error
 	decide func(t Task, err error, ended error) Disposition
 	start  time.Time
@@ -39,6 +40,8 @@ func newWorker(q *queue, concurrency int, takes time.Duration) *worker {
 		Source: q, Policy: w, Concurrency: concurrency, Lease: q.lease, Grace: time.Minute, Poll: time.Second,
 		Log: slog.New(logger{w}), Counters: new(Counters),
 	}
+	w.witness = &witness{}
+	w.Observer = w.witness
 	w.handle = func(context.Context, Task) error {
 		time.Sleep(takes)
 		return nil
@@ -75,6 +78,8 @@ func (w *worker) run(t *testing.T) *worker {
 	t.Cleanup(func() {
 		cancel()
 		<-over
+		synctest.Wait()
+		w.witness.check(t, w)
 	})
 	return w
 }

@@ -1,0 +1,185 @@
+package taskloop
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// witness is the Observer of every worker in these tests. When a worker has ended, the test fails unless
+// each Started had its one Finished, and each Finished is in the counters.
+type witness struct {
+	observed sync.Mutex // guards what follows
+	started  []*sighting
+	endings  [Lost + 1]int64
+	faults   []string
+}
+
+// sighting is a handler that a witness was told of.
+type sighting struct {
+	task     Task
+	finished []Finished
+}
+
+type sightingKey struct{}
+
+func (w *witness) Started(ctx context.Context, t Task) context.Context {
+	w.observed.Lock()
+	defer w.observed.Unlock()
+	s := &sighting{task: t}
+	w.started = append(w.started, s)
+	return context.WithValue(ctx, sightingKey{}, s)
+}
+
+func (w *witness) Finished(ctx context.Context, t Task, f Finished) {
+	w.observed.Lock()
+	defer w.observed.Unlock()
+	s, _ := ctx.Value(sightingKey{}).(*sighting)
+	switch {
+	case s == nil:
+		w.faults = append(w.faults, t.ID+" was finished with another context")
+		return
+	case t.ID != s.task.ID || string(t.Payload) != string(s.task.Payload):
+		w.faults = append(w.faults, s.task.ID+" was finished as "+t.ID)
+	}
+	s.finished = append(s.finished, f)
+	w.endings[f.Ending]++
+}
+
+// seen returns what a witness was told of the only handler.
+func (w *witness) seen(t *testing.T) Finished {
+	t.Helper()
+	w.observed.Lock()
+	defer w.observed.Unlock()
+	require.Len(t, w.started, 1)
+	require.Len(t, w.started[0].finished, 1)
+	return w.started[0].finished[0]
+}
+
+// check is for a worker that has ended.
+func (w *witness) check(t *testing.T, of *worker) {
+	w.observed.Lock()
+	defer w.observed.Unlock()
+	var unfinished int64
+	for _, s := range w.started {
+		if len(s.finished) == 0 {
+			unfinished++
+		} else if len(s.finished) > 1 {
+			t.Errorf("%s was finished %d times: %v", s.task.ID, len(s.finished), s.finished)
+		}
+	}
+	c := of.Counters
+	if running := c.Running.Load(); unfinished != running {
+		t.Errorf("%d were not finished, %d handlers run", unfinished, running)
+	}
+	if len(w.faults) > 0 {
+		t.Error(w.faults)
+	}
+	counts := [...]int64{Done: c.Done.Load(), Retried: c.Retried.Load(), Buried: c.Buried.Load(),
+		Canceled: c.Canceled.Load(), Released: c.Released.Load(), Lost: c.Lost.Load()}
+	for e := Done; e <= Lost; e++ {
+		// What was never begun is released, lost or cancelled, and not finished.
+		if w.endings[e] > counts[e] || e < Canceled && w.endings[e] < counts[e] {
+			t.Errorf("%d endings of kind %d, counted %d", w.endings[e], e, counts[e])
+		}
+	}
+}
+
+// TestObserver_IsToldWhatBecomesOfATask, when that is decided.
+func TestObserver_IsToldWhatBecomesOfATask(t *testing.T) {
+	failed := errors.New("failed")
+	for name, test := range map[string]struct {
+		handle func(ctx context.Context) error
+		decide Disposition
+		want   Finished
+	}{
+		"done":     {func(context.Context) error { return nil }, Disposition{Action: Complete}, Finished{Ending: Done}},
+		"retried":  {func(context.Context) error { return failed }, Disposition{Action: Retry, Delay: time.Hour}, Finished{Ending: Retried, Err: failed}},
+		"buried":   {func(context.Context) error { return failed }, Disposition{Action: SetAside}, Finished{Ending: Buried, Err: failed}},
+		"released": {func(context.Context) error { return failed }, Disposition{Action: Release}, Finished{Ending: Released, Err: failed}},
+		"exited": {func(context.Context) error { runtime.Goexit(); return nil }, Disposition{Action: SetAside},
+			Finished{Ending: Buried, Err: ErrExited}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				q := newQueue(time.Minute, "a")
+				w := newWorker(q, 1, 0)
+				q.latency = 2 * time.Second
+				w.handle = func(ctx context.Context, _ Task) error {
+					require.NotNil(t, ctx.Value(sightingKey{}), "the handler gets the context that Started returns")
+					time.Sleep(time.Second)
+					return test.handle(ctx)
+				}
+				w.decide = func(Task, error, error) Disposition { return test.decide }
+				w.run(t)
+				time.Sleep(4 * time.Second) // a claim, the handler, and half of an exchange
+				w.stop()
+				synctest.Wait()
+				require.Zero(t, w.endings, "Redis has not accepted it")
+				time.Sleep(time.Minute)
+				test.want.Took = time.Second
+				require.Equal(t, test.want, w.seen(t))
+			})
+		})
+	}
+}
+
+// TestObserver_IsToldOfALossWhenTheHandlerHasReturned, and not before.
+func TestObserver_IsToldOfALossWhenTheHandlerHasReturned(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		q := newQueue(10*time.Second, "a")
+		q.onExtend = func(int) fault { return requestFails }
+		w := newWorker(q, 1, 0)
+		w.handle = func(ctx context.Context, _ Task) error {
+			<-ctx.Done()
+			require.Less(t, time.Since(w.start), 10*time.Second)
+			q.set(func() { q.items = nil }) // what comes next is of no interest
+			time.Sleep(time.Minute)
+			return ctx.Err()
+		}
+		w.run(t)
+		time.Sleep(30 * time.Second)
+		require.EqualValues(t, 1, w.Counters.Lost.Load())
+		require.Zero(t, w.endings)
+		time.Sleep(time.Hour)
+		f := w.seen(t)
+		require.Equal(t, Lost, f.Ending)
+		require.ErrorIs(t, f.Err, context.Canceled)
+		require.Greater(t, f.Took, time.Minute)
+	})
+}
+
+// TestObserver_IsToldAfterTheEnd of what the loop has left: of results that Redis has not acknowledged
+// at once, and of a handler when it has returned.
+func TestObserver_IsToldAfterTheEnd(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		q := newQueue(time.Hour, "a", "b", "c")
+		w := newWorker(q, 3, 0)
+		w.Grace = time.Second
+		w.handle = func(_ context.Context, task Task) error {
+			if task.ID == "c" {
+				time.Sleep(time.Minute)
+			}
+			return nil
+		}
+		q.onExchange = func(n int) fault {
+			if n > 1 {
+				return fault{request: time.Minute}
+			}
+			return fault{}
+		}
+		w.run(t)
+		time.Sleep(time.Second)
+		require.Equal(t, Unfinished{Running: 1, Unacknowledged: 2, Claims: 1}, *w.end())
+		require.EqualValues(t, 2, w.endings[Lost])
+		time.Sleep(2 * time.Minute)
+		require.EqualValues(t, 3, w.endings[Lost])
+		require.EqualValues(t, 3, w.Counters.Lost.Load())
+	})
+}

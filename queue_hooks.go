@@ -1,0 +1,115 @@
+package sluice
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/taskloop"
+)
+
+// sendTasks has send enqueue tasks, and tells the hooks.
+func (q *Queue) sendTasks(ctx context.Context, ts []Task, send func(ctx context.Context, ts []Task) ([]Outcome, error)) ([]Outcome, error) {
+	h := q.options.hooks
+	if len(ts) == 0 {
+		return send(ctx, ts)
+	}
+	if h.TasksSending != nil {
+		ctx, ts = q.sending(ctx, ts)
+	}
+	began := time.Now()
+	outcomes, err := send(ctx, ts)
+	if h.TasksSent != nil {
+		h.TasksSent(ctx, TasksSent{Queue: q.name, Tasks: ts, Outcomes: outcomes, Err: err, Took: time.Since(began)})
+	}
+	return outcomes, err
+}
+
+// hooksSend reports whether there is a hook for tasks that are enqueued.
+func (q *Queue) hooksSend() bool {
+	h := q.options.hooks
+	return h != nil && (h.TasksSending != nil || h.TasksSent != nil)
+}
+
+// sending calls the hook TasksSending, and returns the context that it returns, and the tasks with the headers that
+// it has set. A header that could not be sent is not used: a hook makes no Enqueue fail.
+func (q *Queue) sending(ctx context.Context, ts []Task) (context.Context, []Task) {
+	given := slices.Clone(ts)
+	for i := range given {
+		given[i].Header = maps.Clone(given[i].Header) // the caller's may be that of other tasks too
+	}
+	ctx = q.options.hooks.TasksSending(ctx, TasksSending{Queue: q.name, Tasks: given})
+	for i := range given {
+		header := given[i].Header
+		given[i] = ts[i]
+		given[i].Header = header
+		if checkHeader(header) != nil || given[i].checkSize(q.options.maxPayload) != nil {
+			given[i].Header = ts[i].Header
+		}
+	}
+	return ctx, given
+}
+
+// noteClaimed tells the hook of tasks that were claimed or popped.
+func (q *Queue) noteClaimed(es []Entry) {
+	if h := q.options.hooks; h != nil && h.TasksClaimed != nil && len(es) > 0 {
+		h.TasksClaimed(TasksClaimed{Queue: q.name, Entries: es})
+	}
+}
+
+// noteClaimedTasks is noteClaimed for a worker.
+func (q *Queue) noteClaimedTasks(ts []taskloop.Task) {
+	if h := q.options.hooks; h == nil || h.TasksClaimed == nil {
+		return
+	}
+	es := make([]Entry, len(ts))
+	for i, t := range ts {
+		es[i] = entryOf(t)
+	}
+	q.noteClaimed(es)
+}
+
+// workObserver tells the hooks of a queue what a worker does: a taskloop.Observer.
+type workObserver struct {
+	hooks *Hooks
+	queue string
+	lease time.Duration
+}
+
+// newWorkObserver returns the observer of a worker that claims with this lease, or nil if no hook
+// wants to know.
+func (q *Queue) newWorkObserver(lease time.Duration) taskloop.Observer {
+	h := q.options.hooks
+	if h == nil || h.TaskStarted == nil && h.TaskFinished == nil {
+		return nil
+	}
+	return &workObserver{hooks: h, queue: q.name, lease: lease}
+}
+
+// Started calls the hook TaskStarted.
+func (o *workObserver) Started(ctx context.Context, t taskloop.Task) context.Context {
+	if o.hooks.TaskStarted == nil {
+		return ctx
+	}
+	return o.hooks.TaskStarted(ctx, TaskStarted{Queue: o.queue, Entry: entryOf(t), Lateness: o.lateness(t)})
+}
+
+// Finished calls the hook TaskFinished.
+func (o *workObserver) Finished(ctx context.Context, t taskloop.Task, f taskloop.Finished) {
+	if o.hooks.TaskFinished == nil {
+		return
+	}
+	o.hooks.TaskFinished(ctx, TaskFinished{
+		Queue: o.queue, Entry: entryOf(t), Lateness: o.lateness(t), Took: f.Took, Disposition: Disposition(f.Ending), Err: f.Err,
+	})
+}
+
+// lateness returns from when until when the task waited for its claim, which is a lease before the end of
+// that. Both are times of the server's.
+func (o *workObserver) lateness(t taskloop.Task) time.Duration {
+	if t.Due == 0 {
+		return 0
+	}
+	return max(0, time.Duration((t.Score-t.Due)*1e6)*time.Microsecond-o.lease)
+}
