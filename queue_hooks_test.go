@@ -176,10 +176,14 @@ func TestQueueHooks_SeeWhatIsClaimed(t *testing.T) {
 				claimed, err := q.Claim(b.Context(), 4, time.Minute)
 				require.NoError(b, err)
 				require.Equal(b, systest.IDs(claimed), tr.claimed)
-				popped, err := q.Pop(b.Context(), 20)
-				require.NoError(b, err)
-				require.Equal(b, systest.IDs(append(claimed, popped...)), tr.claimed)
-				require.Len(b, tr.claimed, 10)
+				all := claimed
+				b.Eventually(func() bool { // on a busy machine Claim has some given back that came late
+					popped, err := q.Pop(b.Context(), 20)
+					require.NoError(b, err)
+					all = append(all, popped...)
+					require.Equal(b, systest.IDs(all), tr.claimed)
+					return len(all) == 10
+				})
 			}, sluice.WithShards(shards))
 		})
 	}

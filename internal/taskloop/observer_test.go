@@ -5,6 +5,7 @@ import (
 	"errors"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,15 +17,16 @@ import (
 // each Started had its one Finished, and each Finished is in the counters.
 type witness struct {
 	observed sync.Mutex // guards what follows
-	started  []*sighting
-	endings  [Lost + 1]int64
+	started  int64
+	finished [Lost + 1]int64
+	last     Finished
 	faults   []string
 }
 
 // sighting is a handler that a witness was told of.
 type sighting struct {
-	task     Task
-	finished []Finished
+	id       string
+	finished atomic.Bool
 }
 
 type sightingKey struct{}
@@ -32,9 +34,8 @@ type sightingKey struct{}
 func (w *witness) Started(ctx context.Context, t Task) context.Context {
 	w.observed.Lock()
 	defer w.observed.Unlock()
-	s := &sighting{task: t}
-	w.started = append(w.started, s)
-	return context.WithValue(ctx, sightingKey{}, s)
+	w.started++
+	return context.WithValue(ctx, sightingKey{}, &sighting{id: t.ID})
 }
 
 func (w *witness) Finished(ctx context.Context, t Task, f Finished) {
@@ -44,50 +45,42 @@ func (w *witness) Finished(ctx context.Context, t Task, f Finished) {
 	switch {
 	case s == nil:
 		w.faults = append(w.faults, t.ID+" was finished with another context")
-		return
-	case t.ID != s.task.ID || string(t.Payload) != string(s.task.Payload):
-		w.faults = append(w.faults, s.task.ID+" was finished as "+t.ID)
+	case s.finished.Swap(true):
+		w.faults = append(w.faults, t.ID+" was finished twice")
+	case t.ID != s.id || len(t.Payload) == 0:
+		w.faults = append(w.faults, s.id+" was finished as "+t.ID)
 	}
-	s.finished = append(s.finished, f)
-	w.endings[f.Ending]++
+	w.finished[f.Ending]++
+	w.last = f
 }
 
-// seen returns what a witness was told of the only handler.
-func (w *witness) seen(t *testing.T) Finished {
-	t.Helper()
+// told returns how many handlers a witness was told of that have ended like that, and the last.
+func (w *witness) told(e Ending) (int64, Finished) {
 	w.observed.Lock()
 	defer w.observed.Unlock()
-	require.Len(t, w.started, 1)
-	require.Len(t, w.started[0].finished, 1)
-	return w.started[0].finished[0]
+	return w.finished[e], w.last
 }
 
 // check is for a worker that has ended.
 func (w *witness) check(t *testing.T, of *worker) {
 	w.observed.Lock()
 	defer w.observed.Unlock()
-	var unfinished int64
-	for _, s := range w.started {
-		if len(s.finished) == 0 {
-			unfinished++
-		} else if len(s.finished) > 1 {
-			t.Errorf("%s was finished %d times: %v", s.task.ID, len(s.finished), s.finished)
+	c := of.Counters
+	counts := [...]int64{Done: c.Done.Load(), Retried: c.Retried.Load(), Buried: c.Buried.Load(),
+		Canceled: c.Canceled.Load(), Released: c.Released.Load(), Lost: c.Lost.Load()}
+	unfinished := w.started
+	for e := Done; e <= Lost; e++ {
+		unfinished -= w.finished[e]
+		// What was never begun is released, lost or cancelled, and not finished.
+		if w.finished[e] > counts[e] || e < Canceled && w.finished[e] < counts[e] {
+			t.Errorf("%d endings of kind %d, counted %d", w.finished[e], e, counts[e])
 		}
 	}
-	c := of.Counters
 	if running := c.Running.Load(); unfinished != running {
 		t.Errorf("%d were not finished, %d handlers run", unfinished, running)
 	}
 	if len(w.faults) > 0 {
 		t.Error(w.faults)
-	}
-	counts := [...]int64{Done: c.Done.Load(), Retried: c.Retried.Load(), Buried: c.Buried.Load(),
-		Canceled: c.Canceled.Load(), Released: c.Released.Load(), Lost: c.Lost.Load()}
-	for e := Done; e <= Lost; e++ {
-		// What was never begun is released, lost or cancelled, and not finished.
-		if w.endings[e] > counts[e] || e < Canceled && w.endings[e] < counts[e] {
-			t.Errorf("%d endings of kind %d, counted %d", w.endings[e], e, counts[e])
-		}
 	}
 }
 
@@ -121,10 +114,13 @@ func TestObserver_IsToldWhatBecomesOfATask(t *testing.T) {
 				time.Sleep(4 * time.Second) // a claim, the handler, and half of an exchange
 				w.stop()
 				synctest.Wait()
-				require.Zero(t, w.endings, "Redis has not accepted it")
+				n, _ := w.told(test.want.Ending)
+				require.Zero(t, n, "Redis has not accepted it")
 				time.Sleep(time.Minute)
 				test.want.Took = time.Second
-				require.Equal(t, test.want, w.seen(t))
+				n, last := w.told(test.want.Ending)
+				require.EqualValues(t, 1, n)
+				require.Equal(t, test.want, last)
 			})
 		})
 	}
@@ -146,10 +142,11 @@ func TestObserver_IsToldOfALossWhenTheHandlerHasReturned(t *testing.T) {
 		w.run(t)
 		time.Sleep(30 * time.Second)
 		require.EqualValues(t, 1, w.Counters.Lost.Load())
-		require.Zero(t, w.endings)
+		n, _ := w.told(Lost)
+		require.Zero(t, n)
 		time.Sleep(time.Hour)
-		f := w.seen(t)
-		require.Equal(t, Lost, f.Ending)
+		n, f := w.told(Lost)
+		require.EqualValues(t, 1, n)
 		require.ErrorIs(t, f.Err, context.Canceled)
 		require.Greater(t, f.Took, time.Minute)
 	})
@@ -177,9 +174,11 @@ func TestObserver_IsToldAfterTheEnd(t *testing.T) {
 		w.run(t)
 		time.Sleep(time.Second)
 		require.Equal(t, Unfinished{Running: 1, Unacknowledged: 2, Claims: 1}, *w.end())
-		require.EqualValues(t, 2, w.endings[Lost])
+		n, _ := w.told(Lost)
+		require.EqualValues(t, 2, n)
 		time.Sleep(2 * time.Minute)
-		require.EqualValues(t, 3, w.endings[Lost])
+		n, _ = w.told(Lost)
+		require.EqualValues(t, 3, n)
 		require.EqualValues(t, 3, w.Counters.Lost.Load())
 	})
 }
