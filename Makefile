@@ -9,8 +9,8 @@ test: ## run the tests, with the race detector: up to three minutes
 	go test -race ./...
 
 .PHONY: test-long
-test-long: ## run the long tests too: failovers, hours of faults, many processes
-	go test -race -tags long -p 1 -timeout 30m -v ./internal/systest/...
+test-long: ## run the long tests too: failovers, hours of faults, many processes, more random cases
+	go test -race -tags long -p 1 -timeout 30m -v . ./internal/systest/...
 
 .PHONY: ci
 ci: ## run all that a change has to pass; installs redis-server and gcc with apt if missing

@@ -106,13 +106,16 @@ func (w *twins) step() {
 // TestExchange_IsWhatItsHalvesAre compares the script that finishes tasks and claims others with
 // the two halves, one after the other, on queues of every kind: what they answer, and what they
 // leave on the server. Most often all tasks are plain, which the script handles apart.
-func TestExchange_IsWhatItsHalvesAre(t *testing.T) {
+func TestExchange_IsWhatItsHalvesAre(t *testing.T) { compareExchanges(t, 60) }
+
+// compareExchanges does so with so many random pairs of queues.
+func compareExchanges(t *testing.T, pairs uint64) {
 	t.Parallel()
 	m := miniredis.RunT(t)
 	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
 	t.Cleanup(func() { _ = rdb.Close() })
 	finished, claimed := 0, 0
-	for seed := range uint64(300) {
+	for seed := range pairs {
 		w := newTwins(t, m, rdb, seed)
 		for range 3 + w.rand.IntN(25) {
 			w.step()
@@ -145,8 +148,8 @@ func TestExchange_IsWhatItsHalvesAre(t *testing.T) {
 		}
 		claimed += len(es)
 	}
-	require.Greater(t, finished, 60)
-	require.Greater(t, claimed, 60)
+	require.Greater(t, finished, int(pairs/5))
+	require.Greater(t, claimed, int(pairs/5))
 }
 
 // TestExchange_TellsOfTheHead that it leaves: in what time it is due, or for how long it has been.
@@ -210,13 +213,16 @@ func dump(t *testing.T, rdb *redis.Client, q *Queue) (all []any) {
 
 // TestEnqueueBatch_IsWhatItsTasksAre compares a batch with the same tasks enqueued one by one, on
 // queues of every kind: the outcomes, and what is on the server. Scores may differ in their last bit.
-func TestEnqueueBatch_IsWhatItsTasksAre(t *testing.T) {
+func TestEnqueueBatch_IsWhatItsTasksAre(t *testing.T) { compareBatches(t, 60) }
+
+// compareBatches does so with so many random pairs of queues.
+func compareBatches(t *testing.T, pairs uint64) {
 	t.Parallel()
 	m := miniredis.RunT(t)
 	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
 	t.Cleanup(func() { _ = rdb.Close() })
 	counts := map[Outcome]int{}
-	for seed := range uint64(300) {
+	for seed := range pairs {
 		w := newTwins(t, m, rdb, seed)
 		for range w.rand.IntN(12) {
 			w.step()
@@ -246,7 +252,7 @@ func TestEnqueueBatch_IsWhatItsTasksAre(t *testing.T) {
 		require.Equal(t, withoutTimes(want[2:]), withoutTimes(got[2:]), "seed %d", seed)
 	}
 	for _, outcome := range []Outcome{Added, Updated, Kept, Deferred} {
-		require.Greater(t, counts[outcome], 20, outcome)
+		require.Greater(t, counts[outcome], int(pairs/15), outcome)
 	}
 }
 

@@ -209,7 +209,7 @@ func TestLocker_InspectionWithoutAnAnswerChangesNothing(t *testing.T) {
 		defer done()
 		var locks []*sluice.Lock
 		var waiting []<-chan *sluice.Lock
-		for i := range 30 {
+		for i := range 8 {
 			k, err := l.Lock(t.Context(), fmt.Sprint(i))
 			require.NoError(t, err)
 			locks, waiting = append(locks, k), append(waiting, waitFor(t, l, fmt.Sprint(i)))

@@ -1,10 +1,12 @@
 package sluice_test
 
 import (
+	"context"
 	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -390,13 +392,13 @@ func TestQueue_EnqueueDropsALeftPayload(t *testing.T) {
 // when its own script has run.
 func TestQueue_ABatchIsDueAtOnce(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
-		tasks := make([]sluice.Task, 20_000)
+		tasks := make([]sluice.Task, b.Sized(20_000))
 		for i := range tasks {
 			tasks[i].ID = fmt.Sprintf("%05d", i)
 		}
 		_, err := b.Q.EnqueueBatch(b.Context(), tasks)
 		require.NoError(b, err)
-		require.Less(b, b.Get("19999").Score, b.Now()+0.001)
+		require.Less(b, b.Get(tasks[len(tasks)-1].ID).Score, b.Now()+0.001)
 		ids, err := b.RDB.ZRange(b.Context(), b.Key, 0, -1).Result()
 		require.NoError(b, err)
 		require.Len(b, ids, len(tasks))
@@ -407,8 +409,8 @@ func TestQueue_ABatchIsDueAtOnce(t *testing.T) {
 // Peek goes on behind the last entry that it has read: entries of one score are sorted by
 // the bytes of their IDs, and what has gone meanwhile makes it miss nothing.
 func TestQueue_PeekMissesNothingThatStays(t *testing.T) {
-	systest.EachQueue(t, func(b systest.QueueTest) {
-		ctx := b.Context()
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
+		b, other, ctx := systest.NewQueueTest(t, s.Client(t), redistest.Name(t)), s.Client(t), t.Context()
 		var want []string
 		for i := range 700 {
 			id := fmt.Sprintf("%c%03d", 'z'-rune(i%7), i)
@@ -420,31 +422,42 @@ func TestQueue_PeekMissesNothingThatStays(t *testing.T) {
 		require.NoError(b, err)
 		require.Equal(b, want, systest.IDs(peeked))
 
-		// While it reads, the entries of the first page go, one after the other.
-		removed := make(chan error, 1)
-		go func() {
-			for _, id := range want[:250] {
-				if err := b.RDB.ZRem(ctx, b.Key, id).Err(); err != nil {
-					removed <- err
-					return
-				}
+		// While it reads, the entries of the first page go, some before each page.
+		going := want[:250]
+		b.RDB.AddHook(beforeScripts(func() {
+			some := going[:min(40, len(going))]
+			going = going[len(some):]
+			for _, id := range some {
+				require.NoError(b, other.ZRem(ctx, b.Key, id).Err())
 			}
-			removed <- nil
-		}()
-		for over := false; !over; {
-			select {
-			case err := <-removed:
-				require.NoError(b, err)
-				over = true
-			default:
-			}
+		}))
+		for range 4 { // of two pages or three
 			peeked, err := b.Q.Peek(ctx, 1000)
 			require.NoError(b, err)
 			ids := systest.IDs(peeked)
 			require.True(b, slices.IsSorted(ids))
 			require.Equal(b, want[250:], ids[len(ids)-450:])
 		}
+		require.Empty(b, going)
 	})
+}
+
+// beforeScripts is a hook that is called before each script is sent.
+type beforeScripts func()
+
+func (beforeScripts) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (f beforeScripts) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if strings.HasPrefix(cmd.Name(), "eval") {
+			f()
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (beforeScripts) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
 }
 
 func TestDuplicates_String(t *testing.T) {

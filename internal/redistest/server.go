@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"slices"
@@ -121,6 +122,26 @@ func (s *Server) signal(t testing.TB, sig syscall.Signal) {
 
 // Signal sends a signal to a real server's process.
 func (s *Server) Signal(sig syscall.Signal) error { return syscall.Kill(s.pid, sig) }
+
+// Waited returns for how long a real server's main thread has waited for a processor since its start,
+// as the kernel counts it: what a busy machine has added to the times that the server measures. It is
+// 0 where the kernel does not tell.
+func (s *Server) Waited(t testing.TB) time.Duration {
+	t.Helper()
+	counts, err := os.ReadFile("/proc/" + strconv.Itoa(s.pid) + "/schedstat")
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0
+	}
+	fields := strings.Fields(string(counts))
+	if err != nil || len(fields) != 3 {
+		t.Fatalf("schedstat: %q, %v", counts, err)
+	}
+	waited, err := strconv.ParseInt(fields[1], 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(waited)
+}
 
 // Client returns a client with go-redis's default options. It is closed when the test
 // ends.

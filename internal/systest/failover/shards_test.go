@@ -53,6 +53,30 @@ func (l *lateness) take(shards ...int) (p99 time.Duration, n int) {
 	return all[len(all)*99/100], len(all)
 }
 
+// await waits until so many tasks of these shards were handed out since the last time.
+func (l *lateness) await(t *testing.T, n int, shards ...int) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		all := 0
+		for _, shard := range shards {
+			all += len(l.all[shard])
+		}
+		return all >= n
+	}, 25*time.Second, 5*time.Millisecond, "the tasks of these shards are handed out")
+}
+
+// countOf returns how many of the tasks of enqueueAt are in these shards.
+func countOf(name string, n int, shards ...int) (count int) {
+	for i := range n {
+		if slices.Contains(shards, shardOf(fmt.Sprint(name, i))) {
+			count++
+		}
+	}
+	return count
+}
+
 // enqueueAt has as many tasks due, one after the other, from a time on.
 func enqueueAt(t *testing.T, q *sluice.Queue, name string, n int, from time.Time, apart time.Duration) {
 	t.Helper()
@@ -83,21 +107,23 @@ func TestCluster_HungShardCostsItsOwnTasks(t *testing.T) {
 	lag := systest.Lag(t)
 	var late lateness
 	const apart, phase = 2 * time.Millisecond, 1500
-	from := time.Now().Add(3 * time.Second)
-	enqueueAt(t, q, "t", 2*phase, from, apart)
 	w := &sluice.Worker{Queue: q, Concurrency: 16, Lease: 10 * time.Second, Grace: 500 * time.Millisecond, Handler: late.handle}
 	stop := systest.StartWorker(t, w)
-	time.Sleep(time.Until(from.Add(phase * apart)))
 	others := []int{0, 1, 4, 5}
-	before, n := late.take(others...)
-	require.Greater(t, n, phase/3)
+	begun := time.Now()
+	enqueueAt(t, q, "before", phase, begun.Add(time.Second), apart)
+	took := time.Since(begun)
+	late.await(t, countOf("before", phase, others...), others...)
+	before, _ := late.take(others...)
+	from := time.Now().Add(time.Second + 2*took) // a busy machine takes long to enqueue the next
+	enqueueAt(t, q, "during", phase, from, apart)
+	time.Sleep(time.Until(from))
 	hung := c.Primary(keyspace.Shard("Queue:"+name, 1, sixShards, 2))
 	hung.Pause(t)
 	defer hung.Resume(t)
-	time.Sleep(time.Until(from.Add(2*phase*apart + 200*time.Millisecond)))
+	late.await(t, countOf("during", phase, others...), others...)
 	during, n := late.take(others...)
 	t.Logf("p99 of lateness: %v, and %v while a primary hangs (%d tasks; lag %v)", before, during, n, lag())
-	require.Greater(t, n, phase/2, "the tasks of the other shards are done")
 	require.Less(t, during, before+50*time.Millisecond+3*lag())
 	hung.Resume(t)
 	require.Eventually(t, func() bool { return w.Stats().Done == 2*phase }, time.Minute, 10*time.Millisecond)

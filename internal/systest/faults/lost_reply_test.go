@@ -268,11 +268,11 @@ func TestLostReply_OfTheFirstTryLeavesNothing(t *testing.T) {
 func TestLostReply_KeepsAStaleReceiptStale(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		faulty, faults := s.Faulty(t)
-		q := systest.NewQueue(t, faulty)
-		_, err := q.Enqueue(t.Context(), sluice.Task{ID: "a"})
-		require.NoError(t, err)
-		es, err := q.Claim(t.Context(), 1, 100*time.Millisecond)
-		require.NoError(t, err)
+		b := systest.NewQueueTest(t, faulty, redistest.Name(t))
+		q := b.Q
+		b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+		es := b.Claim(1, time.Minute)
+		b.EndLeaseSoon(es[0])
 		require.NoError(t, q.Wait(t.Context()))
 		newer, err := q.Claim(t.Context(), 1, time.Minute)
 		require.NoError(t, err)

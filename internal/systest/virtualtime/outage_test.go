@@ -141,7 +141,7 @@ func TestLocker_AHerdDoesNotStormADeadServer(t *testing.T) {
 		l, done := systest.BubbleLocker(o.T, o.rdb)
 		defer done()
 		o.begin()
-		const n = 2000
+		const n = 400
 		var all sync.WaitGroup
 		var last atomic.Int64
 		start := time.Now()

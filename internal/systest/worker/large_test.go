@@ -77,28 +77,25 @@ func TestQueue_ClaimsLargePayloadsInSteps(t *testing.T) {
 const holdsServer = 20 * time.Millisecond
 
 // TestQueue_NoCommandHoldsTheServerForLong has many large tasks go through every operation. The
-// server's slow log measures wall time, also while another process has its processor: so each
-// operation has several tries.
+// server's slow log measures wall time, also while another process has its processor: what the
+// server has waited for one does not count, and each operation has several tries.
 func TestQueue_NoCommandHoldsTheServerForLong(t *testing.T) {
 	for size, n := range map[int]int{64 << 10: 250, 1 << 20: 40} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			rdb := redistest.Start(t, "--slowlog-log-slower-than", fmt.Sprint(holdsServer.Microseconds())).Client(t)
-			ctx := t.Context()
-			slowest := map[string]time.Duration{}
+			s := redistest.Start(t, "--slowlog-log-slower-than", fmt.Sprint(holdsServer.Microseconds()))
+			rdb, quick := s.Client(t), map[int]bool{}
+			var slowest map[string]time.Duration
 			for try := 0; try < 5 && (try == 0 || len(slowest) > 0); try++ {
-				clear(slowest)
+				slowest = map[string]time.Duration{}
 				q := systest.NewQueue(t, rdb)
 				tasks := make([]sluice.Task, n)
 				for i := range tasks {
 					tasks[i] = sluice.Task{ID: fmt.Sprint(i), Payload: make([]byte, size)}
 				}
-				for _, o := range largeOperations(q, tasks) {
-					require.NoError(t, rdb.Do(ctx, "slowlog", "reset").Err())
-					require.NoError(t, o.run(ctx), o.name)
-					log, err := rdb.SlowLogGet(ctx, 100).Result()
-					require.NoError(t, err)
-					for _, slow := range log {
-						slowest[o.name] = max(slowest[o.name], slow.Duration)
+				for i, o := range largeOperations(q, tasks) {
+					held := o.holds(t, s, rdb)
+					if quick[i] = quick[i] || held <= holdsServer; !quick[i] {
+						slowest[o.name] = held
 					}
 				}
 			}
@@ -111,6 +108,22 @@ func TestQueue_NoCommandHoldsTheServerForLong(t *testing.T) {
 type operation struct {
 	name string
 	run  func(ctx context.Context) error
+}
+
+// holds runs the operation, and returns for how long its slowest command has worked, if that is more
+// than holdsServer: its time without the time for which the server has waited for a processor.
+func (o operation) holds(t *testing.T, s *redistest.Server, rdb redis.UniversalClient) (slowest time.Duration) {
+	t.Helper()
+	require.NoError(t, rdb.Do(t.Context(), "slowlog", "reset").Err())
+	before := s.Waited(t)
+	require.NoError(t, o.run(t.Context()), o.name)
+	waited := s.Waited(t) - before
+	log, err := rdb.SlowLogGet(t.Context(), 100).Result()
+	require.NoError(t, err)
+	for _, slow := range log {
+		slowest = max(slowest, slow.Duration-waited)
+	}
+	return slowest
 }
 
 // largeOperations returns operations on tasks, in an order in which each finds something to do.

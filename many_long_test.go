@@ -1,0 +1,11 @@
+//go:build long
+
+package sluice
+
+import "testing"
+
+func TestExchange_IsWhatItsHalvesAreOnManyQueues(t *testing.T) { compareExchanges(t, 300) }
+
+func TestEnqueueBatch_IsWhatItsTasksAreOnManyQueues(t *testing.T) { compareBatches(t, 300) }
+
+func TestReshard_ManyStepsMayBeRepeated(t *testing.T) { repeatSteps(t, 12) }
