@@ -118,20 +118,23 @@ func joinCluster(servers []*Server) error {
 func meet(servers []*Server) (ids []string, err error) {
 	ctx := context.Background()
 	ids = make([]string, len(servers))
-	return ids, forEach(servers, func(i int, s *Server) (err error) {
+	err = forEach(servers, func(i int, s *Server) (err error) { // an epoch is taken only by a node that knows no other
 		rdb := s.direct()
 		defer func() { _ = rdb.Close() }()
 		if ids[i], err = rdb.ClusterMyID(ctx).Result(); err != nil {
 			return err
 		}
-		if err := rdb.Do(ctx, "cluster", "set-config-epoch", i+1).Err(); err != nil {
+		if err := rdb.Do(ctx, "cluster", "set-config-epoch", i+1).Err(); err != nil || i >= shards {
 			return err
 		}
-		if i < shards {
-			if err := rdb.ClusterAddSlotsRange(ctx, i*slots/shards, (i+1)*slots/shards-1).Err(); err != nil {
-				return err
-			}
-		}
+		return rdb.ClusterAddSlotsRange(ctx, i*slots/shards, (i+1)*slots/shards-1).Err()
+	})
+	if err != nil {
+		return nil, err
+	}
+	return ids, forEach(servers, func(i int, s *Server) error {
+		rdb := s.direct()
+		defer func() { _ = rdb.Close() }()
 		for _, other := range servers[:i] { // faster by a second than gossip alone
 			if err := rdb.ClusterMeet(ctx, "127.0.0.1", other.port()).Err(); err != nil {
 				return err
