@@ -182,3 +182,46 @@ func TestObserver_IsToldAfterTheEnd(t *testing.T) {
 		require.EqualValues(t, 3, w.Counters.Lost.Load())
 	})
 }
+
+// TestObserver_IsToldOnceOfASecondCopy: the first copy of a result is accepted late, and the loop ends while
+// the second is under way.
+func TestObserver_IsToldOnceOfASecondCopy(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		q := newQueue(time.Hour, "a")
+		w := newWorker(q, 1, 0)
+		w.Grace = time.Millisecond
+		q.onExchange = func(n int) fault {
+			switch n {
+			case 1:
+				return fault{}
+			case 2:
+				return fault{reply: 8 * time.Second}
+			}
+			return fault{request: time.Minute}
+		}
+		w.run(t)
+		time.Sleep(8500 * time.Millisecond)
+		n, _ := w.told(Done)
+		require.EqualValues(t, 1, n)
+		require.Equal(t, 1, w.end().Unacknowledged, "the second copy")
+		require.Equal(t, [5]int64{1}, w.counts())
+		time.Sleep(2 * time.Minute)
+	})
+}
+
+// TestObserver_ATakeoverIsARetry: what was to be buried, and has a waiting version, will be handed out.
+func TestObserver_ATakeoverIsARetry(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		for answer, want := range map[Answer]Ending{Accepted: Buried, TookOver: Retried} {
+			w := newWorker(newQueue(time.Minute), 1, 0)
+			l := newLoop(t.Context(), w.Config)
+			d := &delivery{task: Task{ID: "a", Payload: []byte("p")}, disposition: Disposition{Action: SetAside}, state: reporting}
+			d.observed = &observed{ctx: w.Started(t.Context(), d.task)}
+			l.settleDelivery(d, answer)
+			n, _ := w.told(want)
+			require.EqualValues(t, 1, n)
+			l.close()
+			w.check(t, w)
+		}
+	})
+}
