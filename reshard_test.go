@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
@@ -206,6 +207,46 @@ func TestReshard_KeepAliveGoesOn(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, q.Dequeue(t.Context(), es[0]), "the receipt is good")
 		time.Sleep(time.Minute)
+	})
+}
+
+// TestReshard_AnOperationLeavesTheBatchesOfOthersAlone: while a mover has a batch in transit, an operation on a
+// task that is neither in it nor left in the shard neither puts nor confirms it. If all operations did that, those
+// of many clients would keep each other from coming to an end.
+func TestReshard_AnOperationLeavesTheBatchesOfOthersAlone(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		const n = 600
+		for part := range slices.Chunk(tasksNamed("t", n), 250) {
+			_, err := b.Q.EnqueueBatch(b.Context(), part)
+			require.NoError(b, err)
+		}
+		inTransit := func() int64 {
+			return b.RDB.ZCard(b.Context(), keyspace.Companion(b.Key, keyspace.MoveTransit)).Val()
+		}
+		q, steps := inTouch(b), 0
+		err := b.Q.Reshard(b.Context(), 3, func(p sluice.ReshardProgress) {
+			if steps++; steps > 2 || p.Left == 0 {
+				return
+			}
+			batch := inTransit()
+			require.NotZero(b, batch)
+			id := fmt.Sprint("new", steps)
+			outcome, err := q.Enqueue(b.Context(), sluice.Task{ID: id})
+			require.NoError(b, err)
+			require.Equal(b, sluice.Added, outcome)
+			_, err = q.Get(b.Context(), id) // it is in a new shard now
+			require.NoError(b, err)
+			_, err = q.Get(b.Context(), "none")
+			require.ErrorIs(b, err, sluice.ErrNotFound)
+			require.Equal(b, batch, inTransit(), "the batch was confirmed by another")
+			_, err = q.Get(b.Context(), fmt.Sprint("t", n-1)) // which is left
+			require.NoError(b, err)
+			_, err = q.Get(b.Context(), "t0") // which was moved
+			require.NoError(b, err)
+		})
+		require.NoError(b, err)
+		require.NotZero(b, steps)
+		require.Equal(b, int64(n+2), b.Stats().Due)
 	})
 }
 

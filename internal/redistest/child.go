@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"time"
 )
 
 // Child is another process that runs this same program.
@@ -22,6 +23,7 @@ type Child struct {
 	Process *os.Process
 
 	wait func() error
+	cmd  *exec.Cmd
 }
 
 // nested is set in the environment of every child.
@@ -59,7 +61,7 @@ func StartChild(ctx context.Context, stderr io.Writer, env ...string) (*Child, e
 	}
 	return &Child{
 		Stdin: stdin, Stdout: bufio.NewReader(stdout),
-		Process: cmd.Process, wait: sync.OnceValue(cmd.Wait),
+		Process: cmd.Process, wait: sync.OnceValue(cmd.Wait), cmd: cmd,
 	}, nil
 }
 
@@ -72,6 +74,11 @@ func (c *Child) Kill() {
 // Wait waits until the child has ended, and returns its exit status as an error. What
 // the child printed must have been read before; Wait closes Stdout.
 func (c *Child) Wait() error { return c.wait() }
+
+// CPU returns what the child has used of the processors. Call it when the child has ended.
+func (c *Child) CPU() time.Duration {
+	return c.cmd.ProcessState.UserTime() + c.cmd.ProcessState.SystemTime()
+}
 
 // Close ends the child's input, waits until the child has ended, and returns its exit
 // status as an error.

@@ -44,6 +44,16 @@ local function candidates(dead)
   return ids, scores
 end
 
+-- Says whether all that is named has left the shard, so that whatever is in transit may be left to others: if each
+-- operation put and confirmed it, those of many clients would keep each other from coming to an end.
+local function areGone()
+  if ARGV[3] ~= '0' or #candidates('') + #candidates('dead') > 0 then return false end
+  for _, score in ipairs(redis.call('ZMSCORE', KEYS[6], unpack(ARGV, 6))) do
+    if score then return false end
+  end
+  return true
+end
+
 -- Moves tasks to those in transit, no more than make a megabyte of payload.
 local function transfer(dead, ids, scores)
   payloadsOf(ids)
@@ -56,12 +66,17 @@ local function transfer(dead, ids, scores)
   redis.call('ZADD', KEYS[6], unpack(entries))
 end
 
+-- Returns that there is nothing to put.
+local function nothing()
+  return { 0, 0, redis.call('ZCARD', KEYS[3]) + redis.call('ZCARD', KEYS[5]) + redis.call('ZCARD', KEYS[6]), {}, {}, {}, {} }
+end
+
 -- Returns what is in transit: all of it, since all of it is confirmed together.
 local function batch(seq)
   local found, ids, scores = redis.call('ZRANGE', KEYS[6], '0', '-1', 'WITHSCORES'), {}, {}
   for i = 1, #found, 2 do ids[#ids + 1], scores[#scores + 1] = found[i], found[i + 1] end
+  if #ids == 0 then return nothing() end
   local left = redis.call('ZCARD', KEYS[5]) + redis.call('ZCARD', KEYS[3])
-  if #ids == 0 then return { 0, 0, left, {}, {}, {}, {} } end
   local dead = redis.call('HGET', KEYS[7], 'kind') == 'dead' and 1 or 0
   local payloads, fields = redis.call('HMGET', KEYS[2], unpack(ids)), redis.call('HMGET', KEYS[4], unpack(ids))
   for i = 1, #ids do payloads[i], fields[i] = payloads[i] or '', fields[i] or '' end

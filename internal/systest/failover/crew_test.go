@@ -1,0 +1,300 @@
+package failover
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/systest"
+)
+
+// The roles of processes on a queue in shards. Their settings are the addresses of a Cluster's nodes, the name
+// of the queue, its number of shards, and the journal; a producer's are its first task too, a mover's the
+// number of shards that is wanted.
+var (
+	_ = systest.Role("journal-worker", work)
+	_ = systest.Role("journal-producer", produce)
+	_ = systest.Role("mover", move)
+)
+
+// place opens what the settings of a process name.
+func place(settings string) (q *sluice.Queue, j journal, number int64) {
+	var addrs, name, path string
+	var shards int
+	_, err := fmt.Sscan(settings, &addrs, &name, &shards, &path, &number)
+	if err == nil {
+		j, err = openJournal(path)
+	}
+	if err == nil {
+		rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: strings.Split(addrs, ",")})
+		q, err = sluice.NewQueue(rdb, name, sluice.WithShards(shards), sluice.WithMaxAttempts(0))
+	}
+	if err == nil {
+		_, err = q.Stats(context.Background()) // so that it is connected
+	}
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println("ready")
+	return q, j, number
+}
+
+// untilStdinEnds returns a context that ends with the standard input.
+func untilStdinEnds() context.Context {
+	ctx, stop := context.WithCancel(context.Background())
+	go func() {
+		defer stop()
+		_, _ = io.Copy(io.Discard, os.Stdin)
+	}()
+	return ctx
+}
+
+// work is a worker, from the first line that it reads on.
+func work(settings string) {
+	q, j, nap := place(settings)
+	if _, err := os.Stdin.Read(make([]byte, 1)); err != nil {
+		return
+	}
+	w := &sluice.Worker{Queue: q, Concurrency: 64, Lease: journalLease, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)), Handler: func(_ context.Context, e sluice.Entry) error {
+		task, err := strconv.ParseInt(e.ID, 10, 64)
+		if err != nil {
+			return err
+		}
+		j.add(begun, task, e.Score)
+		if nap > 0 {
+			time.Sleep(rand.N(time.Duration(nap))) // the work: kills come in the midst of some
+		}
+		j.add(done, task, e.Score)
+		return nil
+	}}
+	if err := w.Run(untilStdinEnds()); err != nil {
+		panic(err)
+	}
+}
+
+// produce enqueues tasks, from several goroutines, that become due within half a second.
+func produce(settings string) {
+	q, j, first := place(settings)
+	ctx := untilStdinEnds()
+	const goroutines = 8
+	var all sync.WaitGroup
+	for i := range int64(goroutines) {
+		all.Go(func() {
+			for task := first + i; ctx.Err() == nil; task += goroutines {
+				outcome, err := q.Enqueue(context.Background(), sluice.Task{ID: strconv.FormatInt(task, 10), Delay: rand.N(500 * time.Millisecond)})
+				if err != nil || outcome != sluice.Added {
+					panic(fmt.Sprintf("task %d: %v, %v", task, outcome, err))
+				}
+				j.add(enqueued, task, 0)
+				time.Sleep(rand.N(10 * time.Millisecond)) // the rate
+			}
+		})
+	}
+	all.Wait()
+}
+
+// move has the queue moved. It begins when it reads a line, prints how far it has come
+// after each step, and goes on when it reads another line.
+func move(settings string) {
+	q, _, shards := place(settings)
+	orders := bufio.NewScanner(os.Stdin)
+	orders.Scan() // to begin
+	var last sluice.ReshardProgress
+	err := q.Reshard(context.Background(), int(shards), func(p sluice.ReshardProgress) {
+		last = p
+		fmt.Println("step", p.Moved, p.Left)
+		if !orders.Scan() {
+			os.Exit(0) // the test has ended
+		}
+	})
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println("end", last.Moved, last.Left)
+}
+
+// crew is processes on a queue of a Cluster, and their journals.
+type crew struct {
+	*testing.T
+	cluster *redistest.Cluster
+	q       *sluice.Queue
+	rdb     redis.UniversalClient
+	addrs   string
+	name    string
+	shards  int // that a process is to name which starts now
+	nap     time.Duration
+	dir     string
+
+	members []*member // all that there ever were
+	workers []*member // those that run
+	wanted  int       // workers
+	seen    witness
+	kills   int
+}
+
+// member is a process of a crew.
+type member struct {
+	*systest.Child
+	path   string
+	killed time.Time
+}
+
+func newCrew(t *testing.T, c *redistest.Cluster, name string, shards int) *crew {
+	t.Helper()
+	w := &crew{T: t, cluster: c, rdb: c.Client(t), name: name, shards: shards, dir: t.TempDir()}
+	w.seen.enqueued = map[int64]bool{}
+	var addrs []string
+	for _, node := range c.Nodes {
+		addrs = append(addrs, node.Addr)
+	}
+	w.addrs = strings.Join(addrs, ",")
+	var err error
+	w.q, err = sluice.NewQueue(w.rdb, w.name, sluice.WithShards(shards), sluice.WithMaxAttempts(0))
+	require.NoError(t, err)
+	return w
+}
+
+// start starts a process of a role, and waits until it is connected.
+func (c *crew) start(role string, number int64) *member {
+	c.Helper()
+	path := filepath.Join(c.dir, strconv.Itoa(len(c.members)))
+	m := &member{Child: systest.StartChild(c.T, role, c.addrs, c.name, c.shards, path, number), path: path}
+	c.members = append(c.members, m)
+	var word string
+	m.Answer(&word)
+	require.Equal(c, "ready", word)
+	return m
+}
+
+// hire starts workers. They wait to be told to begin.
+func (c *crew) hire(n int) {
+	c.Helper()
+	c.wanted = n
+	for range n {
+		c.workers = append(c.workers, c.start("journal-worker", int64(c.nap)))
+	}
+}
+
+// begin has the workers begin.
+func (c *crew) begin() {
+	c.Helper()
+	for _, m := range c.workers {
+		m.Tell("begin")
+	}
+}
+
+// killOne kills a worker by SIGKILL.
+func (c *crew) killOne() {
+	c.Helper()
+	i := rand.N(len(c.workers))
+	c.workers[i].killed = time.Now()
+	c.workers[i].Kill()
+	c.workers = slices.Delete(c.workers, i, i+1)
+	c.kills++
+}
+
+// replace starts as many workers as were killed.
+func (c *crew) replace() {
+	c.Helper()
+	for len(c.workers) < c.wanted {
+		m := c.start("journal-worker", int64(c.nap))
+		m.Tell("begin")
+		c.workers = append(c.workers, m)
+	}
+}
+
+// fill enqueues n tasks that become due within a time, after so much.
+func (c *crew) fill(n int, after, within time.Duration) {
+	c.Helper()
+	const size = 5000
+	from := time.Now().Add(after)
+	first := len(c.seen.enqueued)
+	var all sync.WaitGroup
+	for part := range 4 {
+		all.Go(func() {
+			for at := part * size; at < n; at += 4 * size {
+				tasks := make([]sluice.Task, min(size, n-at))
+				for i := range tasks {
+					tasks[i].ID = strconv.Itoa(first + at + i)
+					tasks[i].At = from
+					if within > 0 {
+						tasks[i].At = from.Add(rand.N(within))
+					}
+				}
+				if _, err := c.q.EnqueueBatch(c.Context(), tasks); err != nil {
+					c.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	for i := range n {
+		c.seen.enqueued[int64(first+i)] = true
+	}
+}
+
+// left is how many tasks have not been finished.
+func (c *crew) left() int64 {
+	c.Helper()
+	s, err := c.q.Stats(c.Context())
+	require.NoError(c, err)
+	require.Zero(c, s.Dead)
+	return s.Due + s.Scheduled
+}
+
+// awaitDrained waits until all tasks have been finished.
+func (c *crew) awaitDrained() {
+	c.Helper()
+	for last, since := c.left(), time.Now(); last > 0; {
+		time.Sleep(20 * time.Millisecond) // processes
+		left := c.left()
+		if left < last {
+			last, since = left, time.Now()
+		}
+		require.Less(c, time.Since(since), 30*time.Second, "nothing is done about %d tasks", left)
+	}
+}
+
+// dismiss has the workers end, and returns what their processors have spent.
+func (c *crew) dismiss() (cpu time.Duration) {
+	c.Helper()
+	for _, m := range c.workers {
+		require.NoError(c, m.Close())
+		cpu += m.CPU()
+	}
+	c.workers = nil
+	return cpu
+}
+
+// check reads all journals. It requires that each task was done, none handed out again before its lease had
+// ended, and none of a process that lived.
+func (c *crew) check() verdict {
+	c.Helper()
+	for _, m := range c.members {
+		content, err := os.ReadFile(m.path)
+		require.NoError(c, err)
+		notes, err := decodeNotes(content)
+		require.NoError(c, err)
+		c.seen.add(notes, m.killed)
+	}
+	v := c.seen.check()
+	require.Empty(c, v.wrong[:min(len(v.wrong), 20)], "%d in all", len(v.wrong))
+	return v
+}

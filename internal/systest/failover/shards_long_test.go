@@ -1,0 +1,68 @@
+//go:build long
+
+package failover
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/systest"
+)
+
+// TestShards_AMillionTasks has four worker processes work through many tasks: in one shard, then in six,
+// which three primaries share, and then in six while processes are killed and slots moved. For a
+// million of them:
+//
+//	SLUICE_TEST_SCALE=50 go test -tags long -run TestShards_AMillionTasks -v -timeout 1h ./internal/systest/failover
+func TestShards_AMillionTasks(t *testing.T) {
+	// Not parallel: it measures.
+	cluster, n := redistest.StartCluster(t, leisure...), 20_000*systest.Scale()
+	one := throughput(t, cluster, 1, n)
+	six := throughput(t, cluster, sixShards, n)
+	t.Logf("six shards on three primaries beside one shard: %.2f times the tasks/s", six/one)
+	workUnderKills(t, cluster, n)
+}
+
+// throughput returns how many tasks a second four processes get done, and logs what they cost. Nothing is killed.
+func throughput(t *testing.T, cluster *redistest.Cluster, shards, n int) float64 {
+	t.Helper()
+	c := newCrew(t, cluster, fmt.Sprint(redistest.Name(t), shards), shards)
+	c.hire(4)
+	filling, empty := time.Now(), c.nodes()
+	c.fill(n, 0, 0)
+	filled := time.Since(filling)
+	before := c.nodes()
+	d := since(empty, before)
+	if shards > 1 {
+		requireEven(t, d)
+	}
+	begun := time.Now()
+	c.begin()
+	c.awaitDrained()
+	after := c.nodes()
+	client := c.dismiss()
+	require.Zero(t, c.check().again)
+	took := c.seen.last.Sub(begun)
+	t.Logf("%d shards: %d tasks enqueued in %v, done in %v: %.0f tasks/s; the clients' CPU %v a task", shards, n, filled.Round(time.Millisecond),
+		took.Round(time.Millisecond), float64(n)/took.Seconds(), client/time.Duration(n))
+	for i, node := range since(before, after) {
+		if d[i].tasks > 0 {
+			t.Logf("  primary %d: %d tasks, %d bytes of keys, %.0f of all data; CPU of the main thread %v for each of its tasks",
+				i, d[i].tasks, d[i].memory, d[i].all, node.cpu/time.Duration(d[i].tasks))
+		}
+	}
+	return float64(n) / took.Seconds()
+}
+
+// TestReshard_KilledMoversAgainAndAgain is TestReshard_KilledMoversLoseNothing with more tasks, and five movers
+// killed in each move. For a million tasks:
+//
+//	SLUICE_TEST_SCALE=50 go test -tags long -run TestReshard_KilledMoversAgainAndAgain -v -timeout 1h ./internal/systest/failover
+func TestReshard_KilledMoversAgainAndAgain(t *testing.T) {
+	t.Parallel()
+	reshardUnderKills(t, redistest.StartCluster(t, leisure...), 20_000*systest.Scale(), 5)
+}
