@@ -25,6 +25,7 @@ type layout struct {
 	// this client knows that nothing is left there.
 	from    *layout
 	drained []atomic.Bool
+	gates   []*gate // of the former shards
 }
 
 // newLayout returns a layout. from says whether the queue is being moved to it.
@@ -102,7 +103,7 @@ func (q *Queue) follow(r layoutRecord) *layout {
 			if l.epoch != r.fromEpoch || len(l.shards) != int(r.from) {
 				next.from = newLayout(q, r.fromEpoch, int(r.from), false)
 			}
-			next.drained = make([]atomic.Bool, r.from)
+			next.drained, next.gates = make([]atomic.Bool, r.from), newGates(int(r.from))
 		}
 		if q.current.CompareAndSwap(l, next) {
 			return next

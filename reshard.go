@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -297,22 +296,4 @@ func decodeTransit(value any) (transit, error) {
 		t.tasks = append(t.tasks, transitTask{id, columns[1][i], columns[2][i], columns[3][i]})
 	}
 	return t, nil
-}
-
-// bring moves tasks to their new shards first, if they are still in a former one.
-func (q *Queue) bring(ctx context.Context, l *layout, ids ...string) error {
-	byShard := map[int][]string{}
-	for _, id := range ids {
-		if i := l.from.indexOf(id); !l.drained[i].Load() {
-			byShard[i] = append(byShard[i], id)
-		}
-	}
-	for i, named := range byShard {
-		for part := range slices.Chunk(named, maxGroup) {
-			if err := (move{q, l, i}).named(ctx, part); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }

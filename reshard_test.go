@@ -250,6 +250,55 @@ func TestReshard_AnOperationLeavesTheBatchesOfOthersAlone(t *testing.T) {
 	})
 }
 
+// TestReshard_ManyOperationsOfOneClientShareTheirMoves: many goroutines of a client name tasks that are left in one
+// shard. Each on its own would put what the others have in transit.
+func TestReshard_ManyOperationsOfOneClientShareTheirMoves(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		n := b.Sized(1000)
+		for part := range slices.Chunk(tasksNamed("t", 2*n+250), 250) {
+			_, err := b.Q.EnqueueBatch(b.Context(), part)
+			require.NoError(b, err)
+		}
+		q := inTouch(b)
+		first, cancel := context.WithCancel(b.Context())
+		err := b.Q.Reshard(first, 3, func(sluice.ReshardProgress) { cancel() })
+		require.ErrorIs(b, err, context.Canceled)
+		var sent commandCount
+		b.RDB.AddHook(&sent)
+		var all sync.WaitGroup
+		for i := range n {
+			all.Go(func() {
+				_, err := q.Get(b.Context(), fmt.Sprint("t", 2*n+249-i)) // the others may have been moved
+				require.NoError(b, err)
+			})
+		}
+		all.Wait()
+		b.Logf("%.1f commands for each operation", float64(sent.Load())/float64(n))
+		require.Less(b, sent.Load(), int64(10*n)) // it is about three
+		require.NoError(b, b.Q.Reshard(b.Context(), 3, nil))
+		require.Equal(b, int64(2*n+250), b.Stats().Due)
+	})
+}
+
+// commandCount is a hook that counts commands, those in pipelines too.
+type commandCount struct{ atomic.Int64 }
+
+func (*commandCount) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (c *commandCount) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		c.Add(1)
+		return next(ctx, cmd)
+	}
+}
+
+func (c *commandCount) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		c.Add(int64(len(cmds)))
+		return next(ctx, cmds)
+	}
+}
+
 // TestReshard_CountsWhatIsNotMoved, and refuses to purge meanwhile.
 func TestReshard_CountsWhatIsNotMoved(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {

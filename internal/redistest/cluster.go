@@ -294,9 +294,13 @@ func (c *Cluster) Slot(t testing.TB, key string) int {
 func (c *Cluster) Migrate(t testing.TB, slot int, from, to *Server, pause func()) {
 	t.Helper()
 	ctx := context.Background()
+	// A server does nothing else while it moves a key, which takes seconds if the key is large and the machine busy.
+	patient := func(s *Server) *redis.Client {
+		return redis.NewClient(&redis.Options{Addr: s.Addr, MaxRetries: -1, ReadTimeout: time.Minute})
+	}
 	must := func(s *Server, command ...any) []string {
 		t.Helper()
-		rdb := s.direct()
+		rdb := patient(s)
 		defer func() { _ = rdb.Close() }()
 		cmd := redis.NewCmd(ctx, command...)
 		if err := rdb.Process(ctx, cmd); err != nil {
@@ -306,7 +310,7 @@ func (c *Cluster) Migrate(t testing.TB, slot int, from, to *Server, pause func()
 		return keys
 	}
 	id := func(s *Server) string {
-		rdb := s.direct()
+		rdb := patient(s)
 		defer func() { _ = rdb.Close() }()
 		return rdb.ClusterMyID(ctx).Val()
 	}
@@ -317,7 +321,7 @@ func (c *Cluster) Migrate(t testing.TB, slot int, from, to *Server, pause func()
 		if len(keys) == 0 {
 			break
 		}
-		must(from, "migrate", "127.0.0.1", to.port(), keys[0], 0, 1000) // the reply is NOKEY if the key was deleted meanwhile
+		must(from, "migrate", "127.0.0.1", to.port(), keys[0], 0, time.Minute.Milliseconds()) // the reply is NOKEY if the key was deleted meanwhile
 		pause()
 	}
 	// The new owner's epoch must become the highest of all. Wait until the new owner knows

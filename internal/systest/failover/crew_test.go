@@ -3,9 +3,9 @@ package failover
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -71,7 +71,7 @@ func work(settings string) {
 	if _, err := os.Stdin.Read(make([]byte, 1)); err != nil {
 		return
 	}
-	w := &sluice.Worker{Queue: q, Concurrency: 64, Lease: journalLease, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)), Handler: func(_ context.Context, e sluice.Entry) error {
+	w := &sluice.Worker{Queue: q, Concurrency: 64, Lease: journalLease, Handler: func(_ context.Context, e sluice.Entry) error {
 		task, err := strconv.ParseInt(e.ID, 10, 64)
 		if err != nil {
 			return err
@@ -144,6 +144,7 @@ type crew struct {
 	members []*member // all that there ever were
 	workers []*member // those that run
 	wanted  int       // workers
+	atWork  bool
 	seen    witness
 	kills   int
 }
@@ -194,6 +195,7 @@ func (c *crew) hire(n int) {
 // begin has the workers begin.
 func (c *crew) begin() {
 	c.Helper()
+	c.atWork = true
 	for _, m := range c.workers {
 		m.Tell("begin")
 	}
@@ -237,7 +239,11 @@ func (c *crew) fill(n int, after, within time.Duration) {
 						tasks[i].At = from.Add(rand.N(within))
 					}
 				}
-				if _, err := c.q.EnqueueBatch(c.Context(), tasks); err != nil {
+				_, err := c.q.EnqueueBatch(c.Context(), tasks)
+				for !c.atWork && errors.Is(err, sluice.ErrUnknown) { // on a busy machine; no task has been done yet
+					_, err = c.q.EnqueueBatch(c.Context(), tasks)
+				}
+				if err != nil {
 					c.Error(err)
 					return
 				}
@@ -245,6 +251,7 @@ func (c *crew) fill(n int, after, within time.Duration) {
 		})
 	}
 	all.Wait()
+	require.False(c, c.Failed())
 	for i := range n {
 		c.seen.enqueued[int64(first+i)] = true
 	}
@@ -269,6 +276,17 @@ func (c *crew) awaitDrained() {
 			last, since = left, time.Now()
 		}
 		require.Less(c, time.Since(since), 30*time.Second, "nothing is done about %d tasks", left)
+	}
+}
+
+// primary returns the server that has a key, once it answers.
+func (c *crew) primary(key string) *redistest.Server {
+	c.Helper()
+	for begun := time.Now(); ; {
+		if primary := c.cluster.Primary(key); primary != nil {
+			return primary
+		}
+		require.Less(c, time.Since(begun), time.Minute, "no primary answers")
 	}
 }
 

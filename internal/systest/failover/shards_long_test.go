@@ -13,18 +13,24 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// TestShards_AMillionTasks has four worker processes work through many tasks: in one shard, then in six,
-// which three primaries share, and then in six while processes are killed and slots moved. For a
-// million of them:
+// TestShards_AMillionTasks is TestShards_KilledWorkersAndMovedSlotsLoseNothing with more tasks. For a million:
 //
 //	SLUICE_TEST_SCALE=50 go test -tags long -run TestShards_AMillionTasks -v -timeout 1h ./internal/systest/failover
 func TestShards_AMillionTasks(t *testing.T) {
+	t.Parallel()
+	workUnderKills(t, redistest.StartCluster(t, leisure...), 20_000*systest.Scale())
+}
+
+// TestShards_Throughput has four worker processes work through many tasks, in one shard and then in six, which three
+// primaries share. For a million each:
+//
+//	SLUICE_TEST_SCALE=50 go test -tags long -run TestShards_Throughput -v -timeout 1h ./internal/systest/failover
+func TestShards_Throughput(t *testing.T) {
 	// Not parallel: it measures.
 	cluster, n := redistest.StartCluster(t, leisure...), 20_000*systest.Scale()
 	one := throughput(t, cluster, 1, n)
 	six := throughput(t, cluster, sixShards, n)
 	t.Logf("six shards on three primaries beside one shard: %.2f times the tasks/s", six/one)
-	workUnderKills(t, cluster, n)
 }
 
 // throughput returns how many tasks a second four processes get done, and logs what they cost. Nothing is killed.

@@ -40,7 +40,7 @@ func workUnderKills(t *testing.T, cluster *redistest.Cluster, n int) {
 	begun, moves := time.Now(), 0
 	for shard := 0; c.left() > int64(n/20); shard = (shard + 1) % sixShards {
 		key := c.shard(shard)
-		from := cluster.Primary(key)
+		from := c.primary(key)
 		to := cluster.Nodes[rand.N(primaries)]
 		if to == from {
 			continue
@@ -92,7 +92,7 @@ func (c *crew) nodes() (all [primaries]nodeFigures) {
 	}
 	for shard := range c.shards {
 		key := c.shard(shard)
-		primary := c.cluster.Primary(key)
+		primary := c.primary(key)
 		for i, node := range c.cluster.Nodes[:primaries] {
 			if node == primary {
 				all[i].tasks += c.rdb.ZCard(c.Context(), key).Val()
