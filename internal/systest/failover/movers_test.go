@@ -1,6 +1,7 @@
 package failover
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -49,21 +50,15 @@ func reshardUnderKills(t *testing.T, cluster *redistest.Cluster, n, kills int) {
 func (c *crew) reshard(shards, kills, n int) {
 	c.Helper()
 	movers := make([]*member, kills+1)
-	for i := range movers {
-		movers[i] = c.start("mover", int64(shards))
+	for i := range kills { // each in place of a part that it has to put, once a batch is in transit
+		movers[i] = c.start("mover", int64(shards)+killAtPut*int64(1+rand.N(12+n/10_000)))
 	}
+	movers[kills] = c.start("mover", int64(shards))
 	c.fill(n/2, 0, 3*time.Second+time.Duration(n)*20*time.Microsecond)
 	begun, before, moved := time.Now(), c.shards, int64(0)
 	for _, m := range movers[:kills] {
 		m.Tell("begin")
-		var last int64
-		for range 1 + rand.N(6+n/10_000) {
-			last, _ = c.awaitStep(m)
-			m.Tell("go on")
-		}
-		time.Sleep(rand.N(3 * time.Millisecond)) // it is in the midst of another step, or waits after that
-		m.Kill()
-		moved += last
+		moved += c.awaitDeath(m)
 		require.True(c, c.isBeingMoved(), "the mover had ended")
 		if len(c.workers) > 1 {
 			c.killOne()
@@ -82,6 +77,21 @@ func (c *crew) reshard(shards, kills, n int) {
 	c.replace()
 	c.Logf("from %d shards to %d in %v: %d movers killed, %d tasks moved by those, at least, and %d by the one that ended it",
 		before, shards, time.Since(begun).Round(time.Millisecond), kills, moved, last)
+}
+
+// awaitDeath has a mover go on until it is killed, and returns how many tasks it said that it has moved.
+func (c *crew) awaitDeath(m *member) (moved int64) {
+	c.Helper()
+	for {
+		line, err := m.Stdout.ReadString('\n')
+		if err != nil {
+			require.ErrorContains(c, m.Wait(), "killed")
+			return moved
+		}
+		_, err = fmt.Sscanf(line, "step %d", &moved)
+		require.NoError(c, err, line)
+		_, _ = fmt.Fprintln(m.Stdin, "go on") // it may be dead by now
+	}
 }
 
 // awaitStep waits for a step of a mover, or for its end. It returns how many tasks the mover has moved.
