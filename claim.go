@@ -279,7 +279,7 @@ func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
 // pop takes up to n tasks out, in steps.
 func (s *shard) pop(ctx context.Context, n int) ([]Entry, error) {
 	entries, err := collect(ctx, s, n, 0, decodeEntries, func(n, _ int) redisexec.Request {
-		return s.replicated(scriptPop.Request(s.keys, n))
+		return s.replicated(scriptPop.Request(s.allKeys, n))
 	})
 	if err == nil || len(entries) > 0 {
 		s.watcher.popped(len(entries) > 0)
@@ -300,12 +300,7 @@ func (q *Queue) Peek(ctx context.Context, n int) ([]Entry, error) {
 	if err := q.checkCount("peek", ctx, n); err != nil {
 		return nil, err
 	}
-	entries, err := collectPages(ctx, q, n, pager{
-		decode: func(value any) (cursor, []Entry, error) { return decodePage(value, decodeWaiting) },
-		request: func(s *shard, n int, after cursor) redisexec.Request {
-			return scriptPeek.Request(s.keys, n, after.score, after.id)
-		},
-	})
+	entries, err := q.listDue(ctx, Entry{}, n)
 	return entries, wrap("peek", q.name, err)
 }
 

@@ -2,7 +2,6 @@ package sluice
 
 import (
 	"context"
-	"math"
 	"slices"
 	"sync/atomic"
 	"unicode/utf8"
@@ -26,39 +25,6 @@ func cut(s string, n int) string {
 		end = n // not text
 	}
 	return s[:end]
-}
-
-// Dead lists up to n dead letters, in the order of their deaths and, of those that died at the
-// same time, of their IDs. It changes nothing. The zero Entry as after begins with the first;
-// another one goes on behind it, by its Score and ID. So after a page that is shorter than n
-// there is nothing more, and no letter that stays is missed or listed twice, whatever comes or goes
-// between two pages. The Entry that is named may be gone.
-//
-// More than 250, or a megabyte of payload, are read in several steps. If a step fails, those
-// read before are returned beside the error.
-func (q *Queue) Dead(ctx context.Context, after Entry, n int) ([]Entry, error) {
-	if err := q.checkList("dead", ctx, after, n); err != nil {
-		return nil, err
-	}
-	letters, err := collectPages(ctx, q, n, pager{
-		after:  cursorOf(after),
-		decode: func(value any) (cursor, []Entry, error) { return decodePage(value, decodeDead) },
-		request: func(s *shard, n int, after cursor) redisexec.Request {
-			return scriptDead.Request(s.keys, n, after.score, after.id)
-		},
-	})
-	return letters, wrap("dead", q.name, err)
-}
-
-// checkList checks the arguments of an operation that lists.
-func (q *Queue) checkList(op string, ctx context.Context, after Entry, n int) error {
-	if err := q.checkCount(op, ctx, n); err != nil {
-		return err
-	}
-	if math.IsNaN(after.Score) {
-		return invalid(op, "not an entry from the queue")
-	}
-	return nil
 }
 
 // Revive puts dead letters back into the queue, due now and with no attempts, and returns

@@ -101,7 +101,7 @@ func ExampleQueue_Claim() {
 		return nil
 	})
 	stats, err := queue.Stats(context.Background())
-	fmt.Println("left:", stats.Due+stats.Scheduled, "dead:", stats.Dead, err)
+	fmt.Println("left:", stats.Due+stats.Scheduled+stats.Leased, "dead:", stats.Dead, err)
 	// Output:
 	// welcome: hello
 	// reminder: pay

@@ -227,9 +227,9 @@ func (l *looker) separately(looks []*idleLook, requests []redisexec.Request, res
 // together looks at queues with one script. If it reports that it did not, the server has
 // refused that: access rules forbid one of the keys, or they are in several slots.
 func (l *looker) together(looks []*idleLook, results []lookResult) bool {
-	keys, channels := make([]any, len(looks)), make([]any, len(looks))
+	keys, channels := make([]any, 2*len(looks)), make([]any, len(looks))
 	for n, i := range looks {
-		keys[n], channels[n] = i.shard.keys[0], i.shard.announce
+		keys[2*n], keys[2*n+1], channels[n] = i.shard.keys[0], i.shard.pause(), i.shard.announce
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lookFor)
 	defer cancel()
@@ -279,5 +279,5 @@ func (w *watcher) claimsWork(err error) bool {
 }
 
 func (s *shard) nextRequest() redisexec.Request {
-	return scriptNext.Request(s.keys[:1], s.announce)
+	return scriptNext.Request([]any{s.keys[0], s.pause()}, s.announce)
 }

@@ -158,15 +158,23 @@ type Stats struct {
 	// Due is how many tasks a worker may take now, or would set aside. A leased task that
 	// a foreign producer has moved to the past counts here until the next Claim.
 	Due int64
-	// Scheduled is how many are due later, leased ones included.
+	// Scheduled is how many are due later, without those that are leased.
 	Scheduled int64
+	// Leased is how many are leased. A leased task that a foreign consumer has removed counts until
+	// the end of its lease.
+	Leased int64
 	// Dead is how many are among the dead letters.
 	Dead int64
 	// OldestDue is for how long the first due task has been due.
 	OldestDue time.Duration
-	// NextDue is when the first scheduled task is due, or its lease ends, by the
-	// server's clock. Zero if there is none.
+	// NextDue is when the first task is due that is scheduled or, because its lease ends,
+	// leased, by the server's clock. Zero if there is none.
 	NextDue time.Time
+	// Paused says whether the queue is paused, or any of its shards.
+	Paused bool
+	// PausedUntil is when the pause ends by itself, by the server's clock: the last one, if shards
+	// differ. Zero if it lasts until Resume.
+	PausedUntil time.Time
 }
 
 // NewQueue returns the named queue on rdb, which stays the caller's to close. It does no
@@ -314,7 +322,7 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 	}
 	var all []Stats
 	err := q.onShards(ctx, func(l *layout) { all = make([]Stats, len(l.shards)) }, func(i int, s *shard) (err error) {
-		all[i], err = s.stats(ctx, s.keys)
+		all[i], err = s.stats(ctx, s.allKeys)
 		return err
 	})
 	if l := q.layout(); err == nil && l.from != nil {
@@ -339,9 +347,9 @@ func (q *Queue) statsOfFormer(ctx context.Context, l *layout) (sum Stats, err er
 		if l.drained[i].Load() {
 			return nil
 		}
-		all[i], err = s.stats(ctx, s.keys)
+		all[i], err = s.stats(ctx, s.allKeys)
 		if errors.Is(err, redisexec.ErrWrongType) { // it was closed
-			all[i], err = s.stats(ctx, append([]any{s.companion(keyspace.MoveLeft)}, s.keys[1:]...))
+			all[i], err = s.stats(ctx, append([]any{s.companion(keyspace.MoveLeft)}, s.allKeys[1:]...))
 		}
 		return err
 	})
@@ -364,7 +372,17 @@ func (s *shard) stats(ctx context.Context, keys []any) (Stats, error) {
 func (s Stats) plus(o Stats) Stats {
 	s.Due += o.Due
 	s.Scheduled += o.Scheduled
+	s.Leased += o.Leased
 	s.Dead += o.Dead
+	switch {
+	case !o.Paused:
+	case !s.Paused:
+		s.Paused, s.PausedUntil = true, o.PausedUntil
+	case s.PausedUntil.IsZero(), o.PausedUntil.IsZero():
+		s.PausedUntil = time.Time{}
+	case o.PausedUntil.After(s.PausedUntil):
+		s.PausedUntil = o.PausedUntil
+	}
 	s.OldestDue = max(s.OldestDue, o.OldestDue)
 	if s.NextDue.IsZero() || !o.NextDue.IsZero() && o.NextDue.Before(s.NextDue) {
 		s.NextDue = o.NextDue
@@ -372,7 +390,8 @@ func (s Stats) plus(o Stats) Stats {
 	return s
 }
 
-// Purge removes every task and dead letter. The holders of leases learn of it by ErrStale.
+// Purge removes every task and dead letter. The holders of leases learn of it by ErrStale. A pause
+// stays: Resume ends it.
 // After ErrUnknown it may be called again. With several shards, those of which the error is not
 // have been purged, and those of which it is are as they were, except after ErrUnknown. While Reshard
 // moves the queue, the error is ErrUnavailable.

@@ -401,7 +401,7 @@ func TestQueue_BatchKeepsItsOrder(t *testing.T) {
 		var stale *sluice.StaleError
 		require.ErrorAs(b, err, &stale)
 		require.Equal(b, []string{claimed[5].ID}, stale.IDs)
-		require.Equal(b, int64(1), b.Stats().Scheduled)
+		require.Equal(b, int64(1), b.Stats().Leased)
 
 		claimed[5].Score--
 		require.NoError(b, b.Q.Release(ctx, claimed[5]))

@@ -254,8 +254,17 @@ func decodeEntries(value any) (int, []Entry, error) {
 	return int(seen), entries, err
 }
 
-// decodeWaiting decodes id, score, attempt and payload of each entry. The score is when it is due.
+// decodeWaiting is decodeEntryList of tasks that are due at their scores.
 func decodeWaiting(list []any) ([]Entry, error) {
+	entries, err := decodeEntryList(list)
+	for i := range entries {
+		entries[i].Due = entries[i].Time()
+	}
+	return entries, err
+}
+
+// decodeEntryList decodes id, score, attempt and payload of each entry.
+func decodeEntryList(list []any) ([]Entry, error) {
 	if len(list)%4 != 0 {
 		return nil, redisexec.Unexpected(list)
 	}
@@ -265,7 +274,6 @@ func decodeWaiting(list []any) ([]Entry, error) {
 		if err != nil {
 			return nil, err
 		}
-		e.Due = e.Time()
 		entries = append(entries, e)
 	}
 	return entries, nil
@@ -417,23 +425,27 @@ func decodeAnyScore(v any) (float64, error) {
 }
 
 // decodeStats decodes how many are due, scheduled and dead, then the scores, or nothing, of
-// the oldest due and the next scheduled task, and the time.
+// the oldest due and the next scheduled or leased task, the time, how many are leased, and how
+// long the pause lasts.
 func decodeStats(value any) (Stats, error) {
 	list, ok := value.([]any)
-	if !ok || len(list) != 6 {
+	if !ok || len(list) != 8 {
 		return Stats{}, redisexec.Unexpected(value)
 	}
-	counts, err := decodeInts[int64](list[:3], 3)
+	counts, err := decodeInts[int64](slices.Concat(list[:3], list[6:]), 5)
 	if err != nil {
 		return Stats{}, err
 	}
-	s := Stats{Due: counts[0], Scheduled: counts[1], Dead: counts[2]}
+	now, err := decodeScore(list[5])
+	if err != nil {
+		return Stats{}, err
+	}
+	s := Stats{Due: counts[0], Scheduled: counts[1], Dead: counts[2], Leased: counts[3], Paused: counts[4] != notPaused}
+	if counts[4] >= 0 {
+		s.PausedUntil = timeOf(now).Add(duration(counts[4]))
+	}
 	if list[3] != "" {
 		oldest, err := decodeScore(list[3])
-		if err != nil {
-			return Stats{}, err
-		}
-		now, err := decodeScore(list[5])
 		if err != nil {
 			return Stats{}, err
 		}

@@ -37,7 +37,7 @@ type ReshardProgress struct {
 //
 // What was made by NewQueue before goes on with the new number. What is made later has to name it:
 // deploy WithShards(n) while Reshard runs, or after it. Foreign producers that write the queue's
-// sorted set get the server's error WRONGTYPE from then on. While the queue is being moved, Peek and Dead show
+// sorted set get the server's error WRONGTYPE from then on. A pause goes on. While the queue is being moved, Peek, List and Dead show
 // what has been moved, and Purge is ErrUnavailable. An operation by ID needs the access rights that a move
 // needs.
 func (q *Queue) Reshard(ctx context.Context, n int, progress func(ReshardProgress)) error {
@@ -50,9 +50,14 @@ func (q *Queue) Reshard(ctx context.Context, n int, progress func(ReshardProgres
 	}
 	l, err := q.begin(ctx, n)
 	if err == nil && l.from != nil {
-		err = q.moveAll(ctx, l, progress)
+		if err = q.carryPause(ctx, l); err == nil {
+			err = q.moveAll(ctx, l, progress)
+		}
 		if err == nil {
 			err = q.end(ctx, l)
+			if err == nil {
+				q.forgetPause(ctx, l.from)
+			}
 		}
 	}
 	return wrap(op, q.name, err)
@@ -80,10 +85,10 @@ func (q *Queue) begin(ctx context.Context, n int) (*layout, error) {
 // end records that the queue has been moved, and follows.
 func (q *Queue) end(ctx context.Context, l *layout) error {
 	home := newShard(q, q.main)
-	keys := append([]any{keyspace.Companion(q.main, keyspace.Layout)}, home.keys...)
+	keys := append([]any{keyspace.Companion(q.main, keyspace.Layout)}, home.allKeys...)
 	keys = append(keys, home.companion(keyspace.Move))
 	if len(l.shards) == 1 {
-		keys = append(keys, l.only().keys...)
+		keys = append(keys, l.only().allKeys...)
 	}
 	if _, err := q.executor.Run(ctx, scriptReshardEnd.Request(keys, l.epoch, tombstone(1), home.announce)); err != nil {
 		return err
@@ -204,7 +209,7 @@ func (m move) named(ctx context.Context, ids []string) error {
 // take confirms a batch, and takes the next one.
 func (m move) take(ctx context.Context, confirm int64, n int, ids ...any) (transit, error) {
 	s := m.to.from.shards[m.index]
-	keys := append(s.keys[:4:4], s.companion(keyspace.MoveLeft), s.companion(keyspace.MoveTransit), s.companion(keyspace.Move))
+	keys := append(s.keys[:4:4], s.companion(keyspace.MoveLeft), s.companion(keyspace.MoveTransit), s.companion(keyspace.Move), s.keys[4])
 	args := append([]any{m.to.epoch, confirm, n, tombstone(len(m.to.shards)), s.announce}, ids...)
 	reply, err := m.queue.executor.Run(ctx, scriptReshardTake.Request(keys, args...))
 	if err != nil {
@@ -253,7 +258,7 @@ func (m move) putPart(ctx context.Context, t transit, s *shard, part []any) (int
 		dead = 1
 	}
 	args := append([]any{m.to.epoch, m.index, t.number, s.announce, dead}, part...)
-	reply, err := m.queue.executor.Run(ctx, scriptReshardPut.Request(append(s.keys[:4:4], s.companion(keyspace.Move)), args...))
+	reply, err := m.queue.executor.Run(ctx, scriptReshardPut.Request(append(s.keys[:4:4], s.companion(keyspace.Move), s.keys[4]), args...))
 	if errors.Is(err, redisexec.ErrWrongType) { // the shard was left meanwhile
 		return 0, errMoveOver
 	}

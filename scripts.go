@@ -29,7 +29,7 @@ var (
 	scriptForce         = newScript("force", redisexec.Never, "publish")
 
 	scriptEnqueue    = newScript("enqueue", redisexec.Never, "prelude", "publish", "waiters", "new", "wake", "batch", "read", "fields", "put")
-	scriptExchange   = newScript("exchange", redisexec.Never, "prelude", "publish", "waiters", "wake", "read", "plain", "fields", "due", "finish")
+	scriptExchange   = newScript("exchange", redisexec.Never, "prelude", "publish", "waiters", "wake", "read", "pause", "plain", "fields", "due", "finish")
 	scriptPop        = newScript("pop", redisexec.Never, "prelude", "read", "fields", "due")
 	scriptPeek       = newScript("peek", redisexec.ReadOnly, "prelude", "read", "fields", "page", "due")
 	scriptHeartbeat  = newScript("heartbeat", redisexec.Idempotent, "prelude", "fields")
@@ -41,9 +41,13 @@ var (
 	scriptCancel     = newScript("cancel", redisexec.Never, "prelude", "publish", "fields")
 	scriptReschedule = newScript("reschedule", redisexec.Never, "prelude", "publish", "waiters", "wake", "fields")
 	scriptGet        = newScript("get", redisexec.ReadOnly, "prelude", "fields")
-	scriptNext       = newScript("next", redisexec.ReadOnly, "prelude", "waiters")
+	scriptNext       = newScript("next", redisexec.ReadOnly, "prelude", "waiters", "pause")
 	scriptNextMany   = addScript("next_many", nextMany(scriptNext.Source()), redisexec.ReadOnly)
 	scriptStats      = newScript("stats", redisexec.ReadOnly, "prelude")
+	scriptList       = newScript("list", redisexec.ReadOnly, "prelude", "read", "fields", "page")
+	scriptPause      = newScript("pause", redisexec.Never, "prelude")
+	scriptPaused     = newScript("paused", redisexec.ReadOnly)
+	scriptResume     = newScript("resume", redisexec.Never, "prelude", "publish", "waiters", "wake")
 	scriptPurge      = newScript("purge", redisexec.Never)
 
 	scriptLayout       = newScript("layout", redisexec.Idempotent)
@@ -75,7 +79,8 @@ func nextMany(source string) string {
 	body := strings.TrimSuffix(source, "\n")
 	last := body[strings.LastIndexByte(body, '\n')+1:] + "\n"
 	for i := 2; i <= maxLook; i++ {
-		source += strings.ReplaceAll(last, "[1]", fmt.Sprintf("[%d]", i))
+		numbers := strings.NewReplacer("KEYS[1]", fmt.Sprintf("KEYS[%d]", 2*i-1), "KEYS[2]", fmt.Sprintf("KEYS[%d]", 2*i), "ARGV[1]", fmt.Sprintf("ARGV[%d]", i))
+		source += numbers.Replace(last)
 	}
 	return source
 }

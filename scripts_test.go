@@ -60,7 +60,7 @@ func TestScriptsAreUsed(t *testing.T) {
 func TestScripts_PayloadsStandApart(t *testing.T) {
 	allowed := map[string][]string{
 		`'HSET', KEYS\[2\]`:             {"enqueue.lua", "reshard_put.lua", "shared/batch.lua", "shared/new.lua", "shared/put.lua"},
-		`'H[A-Z]*GET[A-Z]*', KEYS\[2\]`: {"dead.lua", "get.lua", "shared/read.lua", "shared/reshard.lua"},
+		`'H[A-Z]*GET[A-Z]*', KEYS\[2\]`: {"dead.lua", "get.lua", "list.lua", "shared/read.lua", "shared/reshard.lua"},
 	}
 	for use, want := range allowed {
 		var users []string
@@ -116,7 +116,7 @@ local redis = setmetatable({ call = bounded(real.call), pcall = bounded(real.pca
 			q, err := NewQueue(rdb, redistest.Name(t)+name+left)
 			require.NoError(t, err)
 			var keys []string
-			for _, key := range q.layout().only().keys {
+			for _, key := range q.layout().only().allKeys {
 				keys = append(keys, key.(string))
 			}
 			pipeline := rdb.Pipeline()

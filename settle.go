@@ -130,7 +130,7 @@ func (s *shard) exchangeRequest(finish []taskloop.Item, n int, lease time.Durati
 		}
 		finish = finish[size:]
 	}
-	r := scriptExchange.Request(s.keys, args...)
+	r := scriptExchange.Request(s.allKeys, args...)
 	if n == 0 {
 		r.Retry = redisexec.Idempotent
 	}

@@ -1,6 +1,7 @@
 package sluice
 
 import (
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -18,7 +19,8 @@ type shard struct {
 	queue    *Queue
 	executor *redisexec.Executor
 	options  *queueOptions
-	keys     []any  // queue, tasks, dead letters, states
+	keys     []any  // queue, tasks, dead letters, states, leased tasks
+	allKeys  []any  // and the pause
 	channel  string // on which waiters are notified of an earlier task
 	idle     string // whose subscribers are counted as clients that wait
 	canceled string // on which the IDs of tasks are published that were cancelled while leased
@@ -43,6 +45,8 @@ func newShard(q *Queue, key string) *shard {
 		queue: q, executor: q.executor, options: &q.options,
 		keys: []any{key, keyspace.Companion(key, keyspace.Tasks), keyspace.Companion(key, keyspace.Dead), keyspace.Companion(key, keyspace.State)},
 	}
+	s.keys = append(s.keys, s.companion(keyspace.Leased))
+	s.allKeys = append(slices.Clip(s.keys), s.companion(keyspace.Paused))
 	s.useChannelsOf(q, key)
 	s.watcher = watcher{shard: s, client: q.client}
 	s.enqueues, s.dequeues = newCommitter(s, s.commitEnqueues), newCommitter(s, s.commitDequeues)

@@ -245,7 +245,7 @@ func TestWorker_StopUnderLoadLosesNothing(t *testing.T) {
 		var mu sync.Mutex
 		begun := map[string]int{}
 		total := sluice.WorkerStats{}
-		for b.Stats().Due+b.Stats().Scheduled > 0 {
+		for s := b.Stats(); s.Due+s.Scheduled+s.Leased > 0; s = b.Stats() {
 			w := &sluice.Worker{Queue: b.Q, Concurrency: 20, Handler: func(ctx context.Context, e sluice.Entry) error {
 				mu.Lock()
 				begun[e.ID]++
@@ -258,7 +258,7 @@ func TestWorker_StopUnderLoadLosesNothing(t *testing.T) {
 			}}
 			stop := systest.StartWorker(b.T, w)
 			some := rand.N(int64(n / 10)) // so that a busy machine gets on, too
-			b.Eventually(func() bool { s := b.Stats(); return w.Stats().Done >= some || s.Due+s.Scheduled == 0 })
+			b.Eventually(func() bool { s := b.Stats(); return w.Stats().Done >= some || s.Due+s.Scheduled+s.Leased == 0 })
 			time.Sleep(rand.N(3 * time.Millisecond)) // the end may come at any time
 			require.NoError(b, stop(), "it did not come to rest within Grace")
 			s := w.Stats()

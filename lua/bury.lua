@@ -8,6 +8,7 @@
 local reply, first = {}, nil
 redis.call('HLEN', KEYS[4]) -- check the types before the first write
 redis.call('ZCARD', KEYS[3])
+redis.call('ZCARD', KEYS[5])
 needAll()
 
 for i = 2, #ARGV, 3 do

@@ -9,9 +9,11 @@ local score, dead = redis.call('ZSCORE', KEYS[1], id), redis.call('ZSCORE', KEYS
 local state = score and stateOf(live(redis.call('HGET', KEYS[4], id)), score) or dead and 4 or 0
 redis.call('HLEN', KEYS[2]) -- check the types before the first write
 redis.call('HLEN', KEYS[4])
+redis.call('ZCARD', KEYS[5])
 need('HDEL', KEYS[2])
 redis.call('ZREM', KEYS[1], id)
 redis.call('ZREM', KEYS[3], id)
+redis.call('ZREM', KEYS[5], id)
 redis.call('HDEL', KEYS[2], id)
 redis.call('HDEL', KEYS[4], id)
 -- If the server denies that, the holder learns of it by its next extension.

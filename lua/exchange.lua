@@ -1,7 +1,7 @@
 -- Finishes tasks: removes each task whose receipt is still valid, or lets its waiting version
 -- take over. Then claims due tasks, earliest first: each gets a lease and one more attempt.
 -- Either may be left out.
--- KEYS[3] the dead letters
+-- KEYS[3] the dead letters   KEYS[6] the queue's pause: then nothing is claimed
 -- ARGV[1] wake channel   ARGV[2] how many tasks to claim, at most 250   ARGV[3] lease in seconds
 -- ARGV[4] attempts allowed, 0 for any number
 -- then, for tasks to be finished that have the same receipt: it, their number, their IDs

@@ -5,7 +5,8 @@
 -- RETRY idempotent, and in any order with other extensions: it never makes a lease shorter,
 -- and does nothing once the claim has ended.
 local id = ARGV[1]
-redis.call('ZCARD', KEYS[3]) -- check its type before the first write
+redis.call('ZCARD', KEYS[3]) -- check the types before the first write
+redis.call('ZCARD', KEYS[5])
 local task = held(id, tonumber(ARGV[2]))
 if task == nil then return staleOrGone(id) end
 if not task then return -1 end
@@ -16,5 +17,6 @@ need('HSET', KEYS[4])
 -- Never shorten a lease. This run may be a late copy: the client has extended it since.
 task.lease = math.max(now + tonumber(ARGV[3]), task.lease)
 move(id, task.lease)
+redis.call('ZADD', KEYS[5], text(task.lease), id)
 store(id, task, task.attempt, task.due, true)
 return 1

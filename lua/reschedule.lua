@@ -11,6 +11,7 @@ score = finite(score)
 if not task or not score then return -1 end
 
 needAll()
+redis.call('ZCARD', KEYS[5]) -- check its type before the first write
 local hadLease = task.lease or task.due
 local token = task.token
 task, score = resolve(task, score)
@@ -21,6 +22,9 @@ if leased(task, score) then
 end
 due = unlike(due, score, token)
 move(id, due)
-if hadLease then store(id, task, task.attempt) end
+if hadLease then
+  redis.call('ZREM', KEYS[5], id)
+  store(id, task, task.attempt)
+end
 wake(ARGV[3], due)
 return 1

@@ -1,7 +1,7 @@
 -- Puts a batch of tasks, or of dead letters, into a shard of the new layout, each as it was: with its due
 -- time or its lease, its attempts, its waiting version.
 -- KEYS[3] the dead letters   KEYS[5] the shard's move record: hash with the epoch in which a shard is left, if it
--- is, and for each shard that is left for this one the number of the last batch that was put
+-- is, and for each shard that is left for this one the number of the last batch that was put   KEYS[6] the leased tasks
 -- ARGV[1] the epoch of the new layout   ARGV[2] the index of the shard that is left   ARGV[3] the batch's number
 -- ARGV[4] wake channel   ARGV[5] 1 for dead letters
 -- then for each: ID, score, payload, state field
@@ -14,13 +14,14 @@ if tonumber(redis.call('HGET', KEYS[5], from) or '0') >= tonumber(ARGV[3]) then 
 redis.call('ZCARD', KEYS[3])
 redis.call('HLEN', KEYS[2])
 redis.call('HLEN', KEYS[4])
+redis.call('ZCARD', KEYS[6])
 need('HSET', KEYS[2])
 
 redis.call('HDEL', KEYS[5], '') -- after this write a full server accepts the others
 local ids = {}
 for i = 6, #ARGV, 4 do ids[#ids + 1] = ARGV[i] end
 local here, buried = redis.call('ZMSCORE', KEYS[1], unpack(ids)), redis.call('ZMSCORE', KEYS[3], unpack(ids))
-local entries, payloads, fields, left, first = {}, {}, {}, {}, nil
+local entries, payloads, fields, leases, left, first = {}, {}, {}, {}, {}, nil
 for i, id in ipairs(ids) do
   local at = 2 + 4 * i
   if not here[i] and not buried[i] then
@@ -29,11 +30,14 @@ for i, id in ipairs(ids) do
     if score and (not first or score < first) then first = score end
     left[#left + 1] = id -- a foreign consumer may have left a payload or a state
     if ARGV[at + 2] ~= '' then payloads[#payloads + 1], payloads[#payloads + 2] = id, ARGV[at + 2] end
+    local lease = string.match(ARGV[at + 3], '^%d*%+?%d?:([%d.e+-]+)') -- see fields.lua
+    if lease and (finite(lease) or 0) > now then leases[#leases + 1], leases[#leases + 2] = lease, id end
     if ARGV[at + 3] ~= '' then fields[#fields + 1], fields[#fields + 2] = id, ARGV[at + 3] end
   end
 end
 if #entries > 0 and ARGV[5] == '1' then redis.call('ZADD', KEYS[3], unpack(entries)) end
 if #entries > 0 and ARGV[5] ~= '1' then redis.call('ZADD', KEYS[1], unpack(entries)) end
+if #leases > 0 then redis.call('ZADD', KEYS[6], unpack(leases)) end
 redis.call('HSET', KEYS[5], from, ARGV[3])
 if #left > 0 then
   redis.call('HDEL', KEYS[2], unpack(left))

@@ -4,7 +4,7 @@
 -- a run confirms that it was put; until then, every run returns it, except one that names tasks of which none is
 -- in it or left. There is one batch at a time.
 -- KEYS[5] the tasks that are left: zset   KEYS[6] those in transit: zset
--- KEYS[7] the move record: hash with the epoch of the new layout, the number of the last batch, its kind
+-- KEYS[7] the move record: hash with the epoch of the new layout, the number of the last batch, its kind   KEYS[8] the leased tasks
 -- ARGV[1] that epoch   ARGV[2] the number of a batch that was put, or 0   ARGV[3] how many to take, earliest
 -- first; 0 for those named (one at least)   ARGV[4] the tombstone   ARGV[5] wake channel   then the IDs of tasks
 -- RETURNS { the batch's number, or 0 if there is none, or none that has what was named; or -1 if the epoch is over;

@@ -170,6 +170,7 @@ func (b QueueTest) setLease(id string, end float64, lease string) {
 	require.Len(b, parts, 3)
 	require.NoError(b, b.RDB.HSet(ctx, states, id, parts[0]+":"+lease+":"+parts[2]).Err())
 	require.NoError(b, b.RDB.ZAdd(ctx, b.Key, redis.Z{Score: end, Member: id}).Err())
+	require.NoError(b, b.RDB.ZAdd(ctx, "{"+b.Key+"}:leased", redis.Z{Score: end, Member: id}).Err())
 }
 
 // Publish publishes a message as a sharded one, where there are such, and as a classic one, and returns
@@ -189,13 +190,13 @@ func (b QueueTest) Eventually(f func() bool) {
 // RequireDrained waits until nothing is left in the queue except dead letters.
 func (b QueueTest) RequireDrained() {
 	b.Helper()
-	b.Eventually(func() bool { s := b.Stats(); return s.Due+s.Scheduled == 0 })
+	b.Eventually(func() bool { s := b.Stats(); return s.Due+s.Scheduled+s.Leased == 0 })
 }
 
 // RequireClean checks that no key of the queue is left.
 func (b QueueTest) RequireClean() {
 	b.Helper()
-	require.Zero(b, b.RDB.Exists(b.Context(), b.Key, "{"+b.Key+"}:tasks", "{"+b.Key+"}:state", "{"+b.Key+"}:dead").Val())
+	require.Zero(b, b.RDB.Exists(b.Context(), b.Key, "{"+b.Key+"}:tasks", "{"+b.Key+"}:state", "{"+b.Key+"}:dead", "{"+b.Key+"}:leased", "{"+b.Key+"}:paused").Val())
 }
 
 // IDs returns the IDs of entries, in their order.

@@ -1,4 +1,6 @@
 -- Second prelude, of the scripts that read or write state fields.
+--   KEYS[5] the leased tasks: zset, id -> lease end, the one in the state field. What has passed does not
+--   count. A foreign client that writes only KEYS[1] leaves an entry here, which counts until then.
 -- A state field is '<attempt>:<lease>:<deferred>'; each part may be empty.
 --   attempt   how often the task was claimed; '<attempt>+<unseen>' if claims were not counted
 --             because the delivery before was perhaps never seen
@@ -154,6 +156,7 @@ local function buryAll(buried)
     end
     redis.call('ZREM', KEYS[1], unpack(ids))
     redis.call('ZADD', KEYS[3], unpack(scores))
+    redis.call('ZREM', KEYS[5], unpack(ids))
     redis.call('HSET', KEYS[4], unpack(fields))
   end
 end
@@ -170,6 +173,7 @@ local function giveback(id, task, attempt, score)
   end
   score = unlike(score, task.lease, task.token)
   move(id, score)
+  redis.call('ZREM', KEYS[5], id)
   store(id, task, attempt)
   unbury(id, task)
   return score

@@ -7,9 +7,17 @@ local n, limit = tonumber(ARGV[2]), tonumber(ARGV[4])
 
 local leaseEnd = n > 0 and text(now + tonumber(ARGV[3])) or ''
 
+-- In how many microseconds the queue's pause ends; nil if it has none, or nothing is to be claimed.
+local pause = n > 0 and pauseEnds(redis.call('PTTL', KEYS[6])) or nil
+if pause then n = 0 end
+
 -- What the hashes have. This checks the types of keys, before the first write.
 local payloadCount, stateCount = redis.call('HLEN', KEYS[2]), redis.call('HLEN', KEYS[4])
 redis.call('ZCARD', KEYS[3])
+
+-- Leases that have run out. The tasks are claimed again, or gone: a foreign consumer has removed them.
+local over = {}
+if n > 0 then over = redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', text(now), 'LIMIT', '0', '250') else redis.call('ZCARD', KEYS[5]) end
 
 -- The tasks that are to be finished, and for each group of them its receipt.
 local ids, groups, at = {}, {}, 5
@@ -80,6 +88,7 @@ local function remove(finished)
   redis.call('ZREM', KEYS[1], unpack(finished))
   if payloadCount > 0 then redis.call('HDEL', KEYS[2], unpack(finished)) end
   redis.call('HDEL', KEYS[4], unpack(finished))
+  redis.call('ZREM', KEYS[5], unpack(finished))
 end
 
 local function needLease()
@@ -102,6 +111,8 @@ local function lease(claimed, attempts, unseen)
     fields[2 * i - 1], fields[2 * i] = id, built[kind]
   end
   redis.call('ZADD', KEYS[1], unpack(scores))
+  if #over > 0 then redis.call('ZREM', KEYS[5], unpack(over)) end
+  redis.call('ZADD', KEYS[5], unpack(scores))
   if before < 16 and before + #claimed >= 16 and (not redis.acl_check_cmd or redis.acl_check_cmd('HDEL', KEYS[4])) then
     redis.call('HSET', KEYS[4], '', string.rep('.', 65), unpack(fields))
     redis.call('HDEL', KEYS[4], '')
@@ -110,11 +121,12 @@ local function lease(claimed, attempts, unseen)
   end
 end
 
--- Returns what outlook says after a claim. The claimant has perhaps no room for more, and others
+-- Returns what outlook says after a claim; nothing is due before the end of a pause. The claimant has perhaps no room for more, and others
 -- may not know of the new head.
 local function lookOut(more)
-  if n == 0 then return 3600000001, 0 end
+  if ARGV[2] == '0' then return 3600000001, 0 end
   local off, clients = outlook(ARGV[1])
+  if pause then return math.max(off, pause), 0 end
   if more > 0 and clients > 0 then announce(ARGV[1], math.max(off, 0), clients) end
   return off, clients
 end

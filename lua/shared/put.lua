@@ -1,5 +1,6 @@
 -- Last prelude of enqueue, with its arguments.
 local _, _, policy, confirm = string.find(ARGV[1], '^(%a+)(%+?)$')
+redis.call('ZCARD', KEYS[5]) -- check its type before the first write
 local first
 
 local function supersedes(due, other)
@@ -12,7 +13,10 @@ end
 
 local function put(id, due, payload, field)
   redis.call('ZADD', KEYS[1], text(due), id) -- first, so that a full server rejects the task before anything is written
-  if field then redis.call('HDEL', KEYS[4], id) end
+  if field then
+    redis.call('HDEL', KEYS[4], id)
+    redis.call('ZREM', KEYS[5], id)
+  end
   setPayload(id, payload)
   if not first or due < first then first = due end
 end

@@ -62,6 +62,7 @@ local function transfer(dead, ids, scores)
   if dead == '' then
     redis.call('ZREM', KEYS[5], unpack(ids))
   end
+  redis.call('ZREM', KEYS[8], unpack(ids))
   redis.call('ZREM', KEYS[3], unpack(ids)) -- also of a task: a foreign producer may have put a dead letter back
   redis.call('ZADD', KEYS[6], unpack(entries))
 end

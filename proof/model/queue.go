@@ -13,7 +13,8 @@ import (
 // Queue is what the server holds of one queue. Times are Unix seconds, like scores, and now
 // is always the server's time.
 type Queue struct {
-	Items []Item // sorted by ID
+	Items  []Item // sorted by ID
+	Paused bool
 }
 
 // Item is what the server holds under one ID.
@@ -210,6 +211,9 @@ func supersedes(policy sluice.Duplicates, due, other float64) bool {
 // A waiting version whose lease has ended moves to its own due time instead, and a leased
 // task that a foreign producer has moved back to the end of its lease.
 func (q *Queue) take(now float64, n int, accept func(it *Item, task Item) bool) {
+	if q.Paused {
+		return
+	}
 	for _, id := range q.due(now) {
 		it := q.Item(id)
 		task := it.current(now)
@@ -258,12 +262,52 @@ func (q *Queue) Pop(now float64, n int) (popped []sluice.Entry) {
 
 // Peek returns up to n due tasks, earliest first.
 func (q *Queue) Peek(now float64, n int) (seen []sluice.Entry) {
-	for _, id := range q.due(now) {
-		if task := q.Item(id).current(now); task.Score <= now && len(seen) < n {
-			seen = append(seen, task.waiting())
+	return q.list(now, sluice.Due, sluice.Entry{}, n)
+}
+
+// List returns up to n tasks in a state behind the one that is named, in the order of their scores.
+func (q *Queue) List(now float64, s sluice.State, after sluice.Entry, n int) (seen []sluice.Entry) {
+	if s == sluice.Dead {
+		return q.Dead(after, n)
+	}
+	seen = q.list(now, s, after, n)
+	for i := range seen {
+		seen[i].State = s
+	}
+	return seen
+}
+
+func (q *Queue) list(now float64, s sluice.State, after sluice.Entry, n int) (seen []sluice.Entry) {
+	// What is due stands before what is not: a waiting version whose lease has ended is nowhere.
+	ids := q.ids(func(it Item) (float64, bool) {
+		if s == sluice.Leased {
+			return it.Lease, it.Queued
+		}
+		return it.Score, it.Queued && (it.Score <= now) == (s == sluice.Due)
+	})
+	for _, id := range ids {
+		it := q.Item(id)
+		e := it.current(now).waiting()
+		if s == sluice.Leased {
+			e.Due = time.Time{}
+		}
+		if it.state(now) == s && len(seen) < n && follows(e, after) {
+			seen = append(seen, e)
 		}
 	}
 	return seen
+}
+
+// Index returns the leased tasks as the server lists them beside the queue: with the ends of their
+// leases. One that a foreign consumer has removed stays there until then.
+func (q *Queue) Index(now float64) map[string]float64 {
+	index := map[string]float64{}
+	for _, it := range q.Items {
+		if !it.Buried && it.Lease > now {
+			index[it.ID] = it.Lease
+		}
+	}
+	return index
 }
 
 // withReceipt calls do with the task if the receipt is valid for it, and says whether it was.
@@ -427,8 +471,12 @@ func (q *Queue) Stats(now float64) (s sluice.Stats) {
 			next = min(next, it.Score)
 		}
 	}
+	ahead := s.Scheduled > 0
+	s.Leased = int64(len(q.Index(now)))
+	s.Scheduled = max(s.Scheduled-s.Leased, 0)
+	s.Paused = q.Paused
 	s.OldestDue = time.Duration((now-oldest)*1e6) * time.Microsecond
-	if s.Scheduled > 0 {
+	if ahead {
 		s.NextDue = sluice.Entry{Score: next}.Time()
 	}
 	return s
@@ -450,7 +498,7 @@ func (q *Queue) ForeignRemove(id string) {
 }
 
 // Clone returns a copy.
-func (q *Queue) Clone() *Queue { return &Queue{slices.Clone(q.Items)} }
+func (q *Queue) Clone() *Queue { return &Queue{slices.Clone(q.Items), q.Paused} }
 
 // Tidy removes the items that hold nothing.
 func (q *Queue) Tidy() {

@@ -80,6 +80,9 @@ func (m *queueMachine) awaitRelease(t *rapid.T, es []sluice.Entry) {
 
 // note counts the special cases among the tasks that a claim will find.
 func (m *queueMachine) note(now float64) {
+	if m.model.Paused {
+		return
+	}
 	for _, it := range m.model.Items {
 		if !it.Queued || it.Score > now {
 			continue
@@ -131,6 +134,45 @@ func (m *queueMachine) dead(t *rapid.T) {
 	}
 	letters := m.model.Dead(sluice.Entry{}, n)
 	m.counts.add("dead: " + either(len(letters) > 0, "some", "none"))
+	m.end(t)
+}
+
+// list walks through all tasks in a state, in pages.
+func (m *queueMachine) list(t *rapid.T) {
+	now := m.begin()
+	n, s := few.Draw(t, "n"), sluice.State(rapid.IntRange(int(sluice.Scheduled), int(sluice.Dead)).Draw(t, "state"))
+	want := m.model.List(now, s, sluice.Entry{}, 100)
+	var all []sluice.Entry
+	for left := true; left; {
+		var after sluice.Entry
+		if len(all) > 0 {
+			after = all[len(all)-1]
+		}
+		page, err := m.queues[0].List(context.Background(), s, after, n)
+		require.NoError(t, err)
+		all, left = append(all, page...), len(page) == n
+		require.LessOrEqual(t, len(all), len(want))
+	}
+	require.Equal(t, want, all)
+	if len(all) > 0 {
+		m.counts.add("list: " + s.String())
+	}
+	m.end(t)
+}
+
+func (m *queueMachine) pause(t *rapid.T) {
+	m.begin()
+	require.NoError(t, m.queues[0].Pause(context.Background(), 0))
+	m.model.Paused = true
+	m.counts.add("pause")
+	m.end(t)
+}
+
+func (m *queueMachine) resume(t *rapid.T) {
+	m.begin()
+	require.NoError(t, m.queues[0].Resume(context.Background()))
+	m.model.Paused = false
+	m.counts.add("resume")
 	m.end(t)
 }
 
@@ -214,6 +256,7 @@ func (m *queueMachine) endLease(t *rapid.T) {
 		field := fmt.Sprintf("%s:%.0f/%.17g:%s", parts[0], it.Lease, it.Token, parts[2])
 		require.NoError(t, m.rdb.HSet(ctx, "{"+m.key+"}:state", it.ID, field).Err())
 		require.NoError(t, m.rdb.ZAdd(ctx, m.key, redis.Z{Score: it.Score, Member: it.ID}).Err())
+		require.NoError(t, m.rdb.ZRem(ctx, "{"+m.key+"}:leased", it.ID).Err())
 		m.counts.add("lease ended")
 		break
 	}

@@ -21,7 +21,7 @@ import (
 
 // queueResults are the results that a long run must have seen.
 const queueResults = `advance; bury: done; bury: stale; cancel: absent; cancel: dead; cancel: due; cancel: leased; cancel: scheduled; claim: none; claim: some;
-dead: none; dead: some; dequeue: done; dequeue: stale; enqueue: added; enqueue: deferred; enqueue: kept; enqueue: updated;
+dead: none; dead: some; list: scheduled; list: due; list: leased; list: dead; pause; resume; dequeue: done; dequeue: stale; enqueue: added; enqueue: deferred; enqueue: kept; enqueue: updated;
 enqueue batch; extend: done; extend: stale; foreign add; foreign remove; get: found; get: not found; invalid; peek: none;
 peek: some; pop: none; pop: some; purge; release: done; release: stale; reschedule: done; reschedule: none; retry: done;
 retry: stale; revive: none; revive: some; stats; version taken over; moved during a lease; delivery not counted; attempts used up; put back by a foreign producer; ended context; lease ended`
@@ -55,7 +55,7 @@ func runQueueMachine(t *testing.T, rdb redis.UniversalClient, c clock) {
 			"Enqueue": m.enqueue, "Enqueue2": m.enqueue, "Enqueue3": m.enqueue, "EnqueueBatch": m.enqueueBatch,
 			"Claim": m.claim, "Claim2": m.claim, "Claim3": m.claim, "Claim4": m.claim, "Pop": m.pop, "Peek": m.peek,
 			"Dequeue": m.dequeue, "Extend": m.extend, "Retry": m.retry, "Release": m.release, "Bury": m.bury,
-			"Dead": m.dead, "Revive": m.revive, "Cancel": m.cancel, "Reschedule": m.reschedule,
+			"Dead": m.dead, "List": m.list, "Pause": m.pause, "Resume": m.resume, "Resume2": m.resume, "Revive": m.revive, "Cancel": m.cancel, "Reschedule": m.reschedule,
 			"Get": m.get, "Stats": m.stats, "Purge": m.purge,
 			"ForeignAdd": m.foreignAdd, "ForeignRemove": m.foreignRemove,
 			"EndLease": m.endLease, "Advance": m.advance, "Invalid": m.invalid,
@@ -86,7 +86,7 @@ func newQueueMachine(t *rapid.T, rdb redis.UniversalClient, name string, c clock
 			sluice.WithDuplicates(sluice.Duplicates(policy)), sluice.WithMaxPayload(1000))
 		require.NoError(t, err)
 	}
-	require.NoError(t, rdb.Del(context.Background(), m.key, "{"+m.key+"}:tasks", "{"+m.key+"}:state", "{"+m.key+"}:dead").Err())
+	require.NoError(t, rdb.Del(context.Background(), m.key, "{"+m.key+"}:tasks", "{"+m.key+"}:state", "{"+m.key+"}:dead", "{"+m.key+"}:leased", "{"+m.key+"}:paused").Err())
 	return m
 }
 
@@ -103,6 +103,7 @@ func (m *queueMachine) end(t *rapid.T) {
 	ended := m.clock.end()
 	held := readQueue(t, m.rdb, m.key)
 	m.model.Tidy()
+	m.requireIndex(t, held, seconds(ended))
 	require.Len(t, held.Items, len(m.model.Items), "%+v\nmodel: %+v", held.Items, m.model.Items)
 	for i, is := range held.Items {
 		want := &m.model.Items[i]
@@ -113,6 +114,19 @@ func (m *queueMachine) end(t *rapid.T) {
 		m.adopt(t, ended, &want.Died, is.Died)
 		require.Equal(t, *want, is)
 	}
+}
+
+// requireIndex compares the list of leased tasks with the state fields. Foreign clients have not
+// written it.
+func (m *queueMachine) requireIndex(t *rapid.T, held *model.Queue, now float64) {
+	listed, err := m.rdb.ZRangeByScoreWithScores(context.Background(), "{"+m.key+"}:leased",
+		&redis.ZRangeBy{Min: fmt.Sprintf("(%.17g", now), Max: "+inf"}).Result()
+	require.NoError(t, err)
+	index := map[string]float64{}
+	for _, z := range listed {
+		index[z.Member.(string)] = z.Score
+	}
+	require.Equal(t, held.Index(now), index)
 }
 
 // adopt sets want to the time that the server has set, if that is possible.

@@ -151,7 +151,7 @@ func (w QueueWalk) violation(s queueState) string {
 
 // nextClaim returns the version that a claim gets once all leases have ended.
 func (w QueueWalk) nextClaim(s queueState) int8 {
-	q := Queue{[]Item{s.item}}
+	q := Queue{Items: []Item{s.item}}
 	for _, e := range q.Claim(never, 1, lease, 0) {
 		return number(string(e.Payload))
 	}
@@ -313,7 +313,7 @@ func (w QueueWalk) command(s queueState, i int, actor string, do queueEmitter) {
 // carryOut is the server: each case is one script.
 func (w QueueWalk) carryOut(s *queueState, m *queueCommand) {
 	s.now++
-	q := Queue{[]Item{s.item}}
+	q := Queue{Items: []Item{s.item}}
 	e := sluice.Entry{ID: theID, Score: m.with.score}
 	before := q.Items[0]
 	v := &s.versions[m.with.version]

@@ -76,7 +76,7 @@ func TestQueues_FindsEachOnceAndNothingElse(t *testing.T) {
 			require.NoError(t, err)
 			stats, err := q.Stats(ctx)
 			require.NoError(t, err, info.Name)
-			require.NotZero(t, stats.Due+stats.Scheduled+stats.Dead, info.Name)
+			require.NotZero(t, stats.Due+stats.Scheduled+stats.Leased+stats.Dead, info.Name)
 			same, exists, err := inspect.Find(ctx, rdb, info.Name, o)
 			require.NoError(t, err)
 			require.True(t, exists)

@@ -101,6 +101,12 @@ func ofQueues() []operation {
 			return found(was != sluice.Absent, err)
 		}
 	}
+	list := func(s sluice.State) func(context.Context, *guarded) error {
+		return func(ctx context.Context, g *guarded) error {
+			es, err := g.queue.List(ctx, s, sluice.Entry{}, 99)
+			return found(len(es) > 0, err)
+		}
+	}
 	p, far := []byte("p"), 2*time.Hour
 	return []operation{
 		{"enqueue", enqueue(sluice.Task{ID: "a", Delay: far})},
@@ -159,6 +165,11 @@ func ofQueues() []operation {
 			es, err := g.queue.Dead(ctx, sluice.Entry{}, 99)
 			return found(len(es) > 0, err)
 		}},
+		{"list scheduled", list(sluice.Scheduled)},
+		{"list due", list(sluice.Due)},
+		{"list leased", list(sluice.Leased)},
+		{"pause", func(ctx context.Context, g *guarded) error { return g.queue.Pause(ctx, time.Hour) }},
+		{"resume", func(ctx context.Context, g *guarded) error { return g.queue.Resume(ctx) }},
 		{"revive", func(ctx context.Context, g *guarded) error {
 			n, err := g.queue.Revive(ctx, "dead", "back")
 			return found(n > 0, err)

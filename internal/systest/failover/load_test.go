@@ -448,7 +448,7 @@ func (l *load) finish() {
 	for _, q := range l.queues {
 		require.Eventually(l, func() bool {
 			s, err := q.Stats(l.ctx)
-			return err == nil && s.Due+s.Scheduled == 0
+			return err == nil && s.Due+s.Scheduled+s.Leased == 0
 		}, 20*time.Second, 20*time.Millisecond, "the queue never ran empty")
 	}
 	l.stop()

@@ -65,7 +65,7 @@ func TestQueue_BuriesWhatCannotBeATask(t *testing.T) {
 
 // A key of another type is an error, and nothing is written.
 func TestQueue_ReportsKeysOfAnotherType(t *testing.T) {
-	for which, form := range map[string]string{"queue": "%s", "tasks": "{%s}:tasks", "state": "{%s}:state", "dead": "{%s}:dead"} {
+	for which, form := range map[string]string{"queue": "%s", "tasks": "{%s}:tasks", "state": "{%s}:state", "dead": "{%s}:dead", "leased": "{%s}:leased"} {
 		t.Run(which, func(t *testing.T) {
 			systest.EachQueue(t, func(b systest.QueueTest) {
 				ctx := b.Context()
@@ -74,7 +74,7 @@ func TestQueue_ReportsKeysOfAnotherType(t *testing.T) {
 				require.NoError(b, b.RDB.Del(ctx, key).Err())
 				require.NoError(b, b.RDB.Set(ctx, key, "foreign", 0).Err())
 				dump := func() (all []any) {
-					for _, k := range []string{b.Key, "{" + b.Key + "}:tasks", "{" + b.Key + "}:state", "{" + b.Key + "}:dead"} {
+					for _, k := range []string{b.Key, "{" + b.Key + "}:tasks", "{" + b.Key + "}:state", "{" + b.Key + "}:dead", "{" + b.Key + "}:leased"} {
 						all = append(all, b.RDB.Dump(ctx, k).Val())
 					}
 					return all
@@ -99,12 +99,15 @@ func TestQueue_ReportsKeysOfAnotherType(t *testing.T) {
 					"drop":       func() error { _, err := b.Q.Drop(ctx, "a"); return err },
 					"get":        func() error { _, err := b.Q.Get(ctx, "a"); return err },
 					"peek":       func() error { _, err := b.Q.Peek(ctx, 1); return err },
+					"scheduled":  func() error { _, err := b.Q.List(ctx, sluice.Scheduled, sluice.Entry{}, 1); return err },
+					"leased":     func() error { _, err := b.Q.List(ctx, sluice.Leased, sluice.Entry{}, 1); return err },
 				} {
 					// Those that do not touch the damaged key may go through.
 					untouched := map[string][]string{
-						"tasks": {"stats", "retry", "release", "bury", "extend", "reschedule"},
-						"state": {"stats"},
-						"dead":  {"enqueue", "dequeue", "retry", "release", "extend", "reschedule", "get", "peek"},
+						"tasks":  {"stats", "retry", "release", "bury", "extend", "reschedule"},
+						"state":  {"stats"},
+						"dead":   {"enqueue", "dequeue", "retry", "release", "extend", "reschedule", "get", "peek", "scheduled", "leased"},
+						"leased": {"enqueue", "dead", "revive", "get", "peek", "scheduled"},
 					}
 					if slices.Contains(untouched[which], name) {
 						continue

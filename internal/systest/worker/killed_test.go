@@ -65,7 +65,7 @@ func killWorkers(t *testing.T, processes, n int, period, spread time.Duration) {
 		workers = append(workers, spawn())
 	}
 	kills := 0
-	for stats := b.Stats(); stats.Due+stats.Scheduled > 0; stats = b.Stats() {
+	for stats := b.Stats(); stats.Due+stats.Scheduled+stats.Leased > 0; stats = b.Stats() {
 		time.Sleep(period) // between two crashes
 		victim := rand.N(processes)
 		workers[victim].Kill()

@@ -152,6 +152,14 @@ func largeOperations(q *sluice.Queue, tasks []sluice.Task) []operation {
 		{"replace", func(ctx context.Context) error { _, err := q.EnqueueBatch(ctx, tasks); return err }},
 		{"peek", func(ctx context.Context) error { _, err := q.Peek(ctx, len(tasks)); return err }},
 		claim,
+		{"list leased", func(ctx context.Context) error {
+			_, err := q.List(ctx, sluice.Leased, sluice.Entry{}, len(tasks))
+			return err
+		}},
+		{"list scheduled", func(ctx context.Context) error {
+			_, err := q.List(ctx, sluice.Scheduled, sluice.Entry{}, 1)
+			return err
+		}},
 		each("extend", func(ctx context.Context, e sluice.Entry) error { return q.Extend(ctx, e, time.Minute) }),
 		{"defer", func(ctx context.Context) error { _, err := q.EnqueueBatch(ctx, tasks); return err }},
 		each("retry", func(ctx context.Context, e sluice.Entry) error { return q.Retry(ctx, e, 0) }),
@@ -171,6 +179,7 @@ func largeOperations(q *sluice.Queue, tasks []sluice.Task) []operation {
 		claim,
 		{"dequeue", func(ctx context.Context) error { return q.Dequeue(ctx, es...) }},
 		{"enqueue again", func(ctx context.Context) error { _, err := q.EnqueueBatch(ctx, tasks); return err }},
+		{"pause", func(ctx context.Context) error { return errors.Join(q.Pause(ctx, 0), q.Resume(ctx)) }},
 		{"stats", func(ctx context.Context) error { _, err := q.Stats(ctx); return err }},
 		{"pop", func(ctx context.Context) error { _, err := q.Pop(ctx, len(tasks)/2); return err }},
 		{"purge", q.Purge},

@@ -1,0 +1,281 @@
+package sluice_test
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/systest"
+)
+
+// listed are the states that List lists.
+var listed = []sluice.State{sluice.Scheduled, sluice.Due, sluice.Leased, sluice.Dead}
+
+// TestQueue_ListsTasksByState, as Get sees them, and counts them by state.
+func TestQueue_ListsTasksByState(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx := b.Context()
+		for i := range 4 {
+			b.Enqueue(sluice.Added, sluice.Task{ID: fmt.Sprint("dead", i), Payload: []byte("p")})
+			b.Bury(b.ClaimOne(time.Minute), "why")
+		}
+		for i := range 4 {
+			b.Enqueue(sluice.Added, sluice.Task{ID: fmt.Sprint("leased", i), Payload: []byte("p")})
+			b.ClaimOne(time.Hour)
+		}
+		for i := range 4 {
+			b.Enqueue(sluice.Added, sluice.Task{ID: fmt.Sprint("scheduled", i), Delay: time.Hour, Payload: []byte("p")})
+			b.Enqueue(sluice.Added, sluice.Task{ID: fmt.Sprint("due", i), Payload: []byte("p")})
+		}
+		b.Enqueue(sluice.Deferred, sluice.Task{ID: "leased1", Payload: []byte("p")})
+		stats := b.Stats()
+		stats.OldestDue, stats.NextDue = 0, time.Time{}
+		require.Equal(b, sluice.Stats{Due: 4, Scheduled: 4, Leased: 4, Dead: 4}, stats)
+		for _, s := range listed {
+			es, err := b.Q.List(ctx, s, sluice.Entry{}, 10)
+			require.NoError(b, err)
+			require.Len(b, es, 4, s)
+			for i, e := range es {
+				require.Equal(b, s.String()+fmt.Sprint(i), e.ID)
+				e2, err := b.Q.Get(ctx, e.ID)
+				require.NoError(b, err)
+				require.Equal(b, e2, e)
+			}
+			rest, err := b.Q.List(ctx, s, es[1], 10)
+			require.NoError(b, err)
+			require.Equal(b, es[2:], rest)
+		}
+		_, err := b.Q.List(ctx, sluice.Absent, sluice.Entry{}, 1)
+		require.ErrorIs(b, err, sluice.ErrInvalid)
+	})
+}
+
+// pages walks through a state in pages of n, with something done before each.
+func pages(t testing.TB, q *sluice.Queue, s sluice.State, n int, between func()) (all []sluice.Entry) {
+	t.Helper()
+	for {
+		var after sluice.Entry
+		if len(all) > 0 {
+			after = all[len(all)-1]
+		}
+		page, err := q.List(t.Context(), s, after, n)
+		require.NoError(t, err)
+		if all = append(all, page...); len(page) < n {
+			return all
+		}
+		between()
+	}
+}
+
+// TestQueue_ListsOnceWhatStays: others come and go between the pages, in all states, at the same
+// times; with one shard and with several. A lot of leased tasks stand between scheduled ones.
+func TestQueue_ListsOnceWhatStays(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, shards := range []int{1, 3} {
+			q, err := sluice.NewQueue(s.Client(t), redistest.Name(t)+fmt.Sprint(shards), sluice.WithShards(shards))
+			require.NoError(t, err)
+			w := &walkers{t: t, q: q, rand: rand.New(rand.NewPCG(uint64(shards), 7)), at: time.Now().Add(time.Hour).Truncate(time.Second)}
+			w.fill(40)
+			for _, state := range listed {
+				before := pages(t, q, state, 50, func() {})
+				require.True(t, slices.IsSortedFunc(before, func(a, b sluice.Entry) int {
+					return cmp.Or(cmp.Compare(a.Score, b.Score), cmp.Compare(a.ID, b.ID))
+				}))
+				require.NotEmpty(t, before, state)
+				for size := 1; size < 12; size += 5 {
+					found := map[string]int{}
+					for _, e := range pages(t, q, state, size, w.disturb) {
+						found[e.ID]++
+					}
+					for _, e := range before {
+						require.Equal(t, 1, found[e.ID], "%s %s (%v) in pages of %d, %d shards, %v", state, e.ID, e.Score, size, shards, found)
+					}
+					for id, n := range found {
+						require.Equal(t, 1, n, "%s %s", state, id)
+					}
+				}
+				w.clean()
+			}
+		}
+	})
+}
+
+// walkers changes a queue beside what stays in it.
+type walkers struct {
+	t    *testing.T
+	q    *sluice.Queue
+	rand *rand.Rand
+	at   time.Time
+	made []string
+	next int
+}
+
+// fill puts n tasks into each state, many with the same score.
+func (w *walkers) fill(n int) {
+	for i := range n {
+		w.enter("stay"+fmt.Sprint(i), sluice.State(1+i%4))
+	}
+}
+
+// enter brings a task into a state.
+func (w *walkers) enter(id string, s sluice.State) {
+	ctx, task := w.t.Context(), sluice.Task{ID: id, At: w.at.Add(time.Duration(w.rand.IntN(3)) * time.Second)}
+	if s != sluice.Scheduled {
+		task.At = time.Unix(1_500_000_000+w.rand.Int64N(3), 123_456_000) // miniredis does not read 1e+09 as a number
+	}
+	if s == sluice.Leased || s == sluice.Dead {
+		task.At = time.Unix(1, 0) // the first that is claimed
+	}
+	_, err := w.q.Enqueue(ctx, task)
+	require.NoError(w.t, err)
+	if s != sluice.Leased && s != sluice.Dead {
+		return
+	}
+	for { // with several shards another one may come first
+		es, err := w.q.Claim(ctx, 1, time.Hour+time.Duration(w.rand.IntN(3))*time.Second)
+		require.NoError(w.t, err)
+		require.NotEmpty(w.t, es)
+		if es[0].ID == id {
+			if s == sluice.Dead {
+				require.NoError(w.t, w.q.Bury(ctx, es[0], ""))
+			}
+			return
+		}
+		defer func(e sluice.Entry) {
+			_, err := w.q.Cancel(ctx, e.ID)
+			require.NoError(w.t, err)
+			_, err = w.q.Enqueue(ctx, sluice.Task{ID: e.ID, At: e.Due})
+			require.NoError(w.t, err)
+		}(es[0])
+	}
+}
+
+// disturb adds and removes tasks that do not stay.
+func (w *walkers) disturb() {
+	for range 3 {
+		if len(w.made) > 5 && w.rand.IntN(2) == 0 {
+			i := w.rand.IntN(len(w.made))
+			_, err := w.q.Cancel(w.t.Context(), w.made[i])
+			require.NoError(w.t, err)
+			w.made = slices.Delete(w.made, i, i+1)
+			continue
+		}
+		w.next++
+		w.made = append(w.made, fmt.Sprint("come", w.next%7, "-", w.next))
+		w.enter(w.made[len(w.made)-1], sluice.State(1+w.rand.IntN(4)))
+	}
+}
+
+func (w *walkers) clean() {
+	for _, id := range w.made {
+		_, err := w.q.Cancel(w.t.Context(), id)
+		require.NoError(w.t, err)
+	}
+	w.made = nil
+}
+
+// TestQueue_ListsWhatStandsBehindManyLeases: scheduled tasks before and behind more leased ones than a step reads.
+func TestQueue_ListsWhatStandsBehindManyLeases(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx := b.Context()
+		const leased = 2300
+		var tasks []sluice.Task
+		for i := range leased {
+			tasks = append(tasks, sluice.Task{ID: fmt.Sprint(i)})
+		}
+		_, err := b.Q.EnqueueBatch(ctx, tasks)
+		require.NoError(b, err)
+		require.Len(b, b.Claim(leased, time.Hour), leased)
+		b.Enqueue(sluice.Added, sluice.Task{ID: "before", Delay: time.Minute})
+		b.Enqueue(sluice.Added, sluice.Task{ID: "behind", Delay: 2 * time.Hour})
+		es, err := b.Q.List(ctx, sluice.Scheduled, sluice.Entry{}, 10)
+		require.NoError(b, err)
+		require.Equal(b, []string{"before", "behind"}, systest.IDs(es))
+		es, err = b.Q.List(ctx, sluice.Scheduled, es[0], 1)
+		require.NoError(b, err)
+		require.Equal(b, []string{"behind"}, systest.IDs(es))
+		es, err = b.Q.List(ctx, sluice.Leased, sluice.Entry{}, 5000)
+		require.NoError(b, err)
+		require.Len(b, es, leased)
+	})
+}
+
+// TestQueue_LeasedHealsAfterForeignClients: what they leave in the list of leased tasks does not outlive the lease.
+func TestQueue_LeasedHealsAfterForeignClients(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx := b.Context()
+		for _, id := range []string{"removed", "other"} {
+			b.Enqueue(sluice.Added, sluice.Task{ID: id})
+		}
+		require.Len(b, b.Claim(2, 2*time.Second), 2)
+		require.NoError(b, b.RDB.ZRem(ctx, b.Key, "removed").Err())
+		es, err := b.Q.List(ctx, sluice.Leased, sluice.Entry{}, 10)
+		require.NoError(b, err)
+		require.Equal(b, []string{"other"}, systest.IDs(es), "it is gone")
+		require.Eventually(b, func() bool { return b.Stats().Leased == 0 }, time.Minute, 10*time.Millisecond)
+		require.Equal(b, "other", b.ClaimOne(time.Minute).ID)
+		require.Equal(b, []string{"other"}, b.RDB.ZRange(ctx, "{"+b.Key+"}:leased", 0, -1).Val(), "a claim has swept it away")
+	})
+}
+
+// TestQueue_LeasedIsExact while many goroutines do all that a lease can come to: the list of
+// leased tasks is what the tasks themselves say.
+func TestQueue_LeasedIsExact(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx := b.Context()
+		var all sync.WaitGroup
+		for g := range 4 {
+			all.Go(func() {
+				r := rand.New(rand.NewPCG(uint64(g), 3))
+				for range 60 {
+					id := fmt.Sprint(r.IntN(20))
+					if r.IntN(2) == 0 {
+						_, _ = b.Q.Enqueue(ctx, sluice.Task{ID: id, Payload: []byte("p")})
+					}
+					es, _ := b.Q.Claim(ctx, 1+r.IntN(3), time.Hour)
+					for _, e := range es {
+						switch r.IntN(9) {
+						case 0, 1:
+							_ = b.Q.Dequeue(ctx, e)
+						case 2:
+							_ = b.Q.Retry(ctx, e, 0)
+						case 3:
+							_ = b.Q.Bury(ctx, e, "")
+						case 4:
+							_ = b.Q.Extend(ctx, e, 2*time.Hour)
+						case 5:
+							_, _ = b.Q.Cancel(ctx, e.ID)
+						case 6:
+							_, _ = b.Q.Reschedule(ctx, e.ID, 0)
+						case 7:
+							_ = b.Q.Release(ctx, e)
+						}
+					}
+				}
+			})
+		}
+		all.Wait()
+		want := map[string]float64{}
+		for i := range 20 {
+			if e, err := b.Q.Get(ctx, fmt.Sprint(i)); err == nil && e.State == sluice.Leased {
+				want[e.ID] = e.Score
+			}
+		}
+		is := map[string]float64{}
+		listed, err := b.RDB.ZRangeWithScores(ctx, "{"+b.Key+"}:leased", 0, -1).Result()
+		require.NoError(b, err)
+		for _, z := range listed {
+			is[z.Member.(string)] = z.Score
+		}
+		require.Equal(b, want, is)
+		require.EqualValues(b, len(want), b.Stats().Leased)
+	})
+}

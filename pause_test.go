@@ -1,0 +1,217 @@
+package sluice_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/systest"
+)
+
+// TestPause_HandsNothingOut: a paused queue takes and keeps tasks, and those that are leased go on.
+func TestPause_HandsNothingOut(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx := b.Context()
+		b.Enqueue(sluice.Added, sluice.Task{ID: "held"})
+		held := b.ClaimOne(time.Minute)
+		b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+		require.NoError(b, b.Q.Pause(ctx, 0))
+		b.Enqueue(sluice.Added, sluice.Task{ID: "b"})
+		require.Empty(b, b.Claim(10, time.Minute))
+		popped, err := b.Q.Pop(ctx, 10)
+		require.NoError(b, err)
+		require.Empty(b, popped)
+		seen, err := b.Q.Peek(ctx, 10)
+		require.NoError(b, err)
+		require.Equal(b, []string{"a", "b"}, systest.IDs(seen))
+		stats := b.Stats()
+		require.True(b, stats.Paused)
+		require.Zero(b, stats.PausedUntil)
+		require.EqualValues(b, 2, stats.Due)
+		require.EqualValues(b, 1, stats.Leased)
+		require.NoError(b, b.Q.Extend(ctx, held, time.Hour))
+		require.NoError(b, b.Q.Dequeue(ctx, held), "what is under way goes on")
+
+		require.NoError(b, b.Q.Pause(ctx, time.Hour))
+		stats = b.Stats()
+		require.True(b, stats.Paused)
+		require.InDelta(b, b.Now()+3600, sluice.Entry{Score: float64(stats.PausedUntil.UnixMicro()) / 1e6}.Score, 60)
+		require.Empty(b, b.Claim(10, time.Minute))
+		require.NoError(b, b.Q.Purge(ctx))
+		require.True(b, b.Stats().Paused, "Purge keeps it")
+		b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+		require.NoError(b, b.Q.Resume(ctx))
+		require.NoError(b, b.Q.Resume(ctx), "twice")
+		require.False(b, b.Stats().Paused)
+		require.NoError(b, b.Q.Dequeue(ctx, b.ClaimOne(time.Minute)))
+		require.ErrorIs(b, b.Q.Pause(ctx, -1), sluice.ErrInvalid)
+		b.RequireClean()
+	})
+}
+
+// TestPause_EndsByItself, also one of less than a millisecond.
+func TestPause_EndsByItself(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+		for _, d := range []time.Duration{1, 300 * time.Millisecond} {
+			began := b.Now()
+			require.NoError(b, b.Q.Pause(b.Context(), d))
+			var es []sluice.Entry
+			for len(es) == 0 {
+				require.NoError(b, b.Q.Wait(b.Context()))
+				es = b.Claim(1, time.Minute)
+			}
+			require.GreaterOrEqual(b, b.Now()-began, max(d, time.Millisecond).Seconds()-0.001)
+			require.NoError(b, b.Q.Release(b.Context(), es...))
+		}
+	})
+}
+
+// TestPause_WaitersLearnOfItsEnd at once, without polls: of Resume by its message, of the end of
+// a pause by what a look has said of it. A poll interval is an hour here.
+func TestPause_WaitersLearnOfItsEnd(t *testing.T) {
+	for _, shards := range []int{1, 4} {
+		for name, timed := range map[string]bool{"resumed": false, "over": true} {
+			t.Run(fmt.Sprint(name, shards), func(t *testing.T) {
+				systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+					q, err := sluice.NewQueue(rdb, "q", sluice.WithShards(shards), sluice.WithPollInterval(time.Hour))
+					require.NoError(t, err)
+					_, err = q.Enqueue(t.Context(), sluice.Task{ID: "a"})
+					require.NoError(t, err)
+					d := time.Duration(0)
+					if timed {
+						d = 10 * time.Minute
+					}
+					require.NoError(t, q.Pause(t.Context(), d))
+					began, handled := time.Now(), make(chan time.Duration, 1)
+					ctx, stop := context.WithCancel(t.Context())
+					ended := make(chan error, 1)
+					w := &sluice.Worker{Queue: q, Handler: func(context.Context, sluice.Entry) error {
+						handled <- time.Since(began)
+						return nil
+					}}
+					go func() { ended <- w.Run(ctx) }()
+					time.Sleep(5 * time.Minute) // in a bubble
+					synctest.Wait()
+					require.Empty(t, handled)
+					want := 5 * time.Minute
+					if timed {
+						want = d
+					} else {
+						require.NoError(t, q.Resume(t.Context()))
+					}
+					require.InDelta(t, want, <-handled, float64(time.Second))
+					stop()
+					require.NoError(t, <-ended)
+					time.Sleep(time.Minute) // the library's goroutines end
+				})
+			})
+		}
+	}
+}
+
+// TestPause_CausesNoPolls: the clients that wait ask no more often than without it.
+func TestPause_CausesNoPolls(t *testing.T) {
+	for _, d := range []time.Duration{0, 30 * time.Minute} {
+		t.Run(d.String(), func(t *testing.T) {
+			systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+				var sent atomic.Int64
+				rdb.AddHook(counting{&sent})
+				q, err := sluice.NewQueue(rdb, "q", sluice.WithPollInterval(time.Minute))
+				require.NoError(t, err)
+				_, err = q.EnqueueBatch(t.Context(), []sluice.Task{{ID: "a"}, {ID: "b"}})
+				require.NoError(t, err)
+				require.NoError(t, q.Pause(t.Context(), d))
+				ctx, stop := context.WithCancel(t.Context())
+				w := &sluice.Worker{Queue: q, Concurrency: 4, Handler: func(context.Context, sluice.Entry) error { return nil }}
+				ended := make(chan error, 1)
+				go func() { ended <- w.Run(ctx) }()
+				time.Sleep(20 * time.Minute) // in a bubble
+				require.LessOrEqual(t, sent.Load(), int64(100), "20 poll intervals")
+				require.Zero(t, w.Stats().Done)
+				stop()
+				require.NoError(t, <-ended)
+				time.Sleep(time.Minute) // the library's goroutines end
+			})
+		})
+	}
+}
+
+// counting counts commands.
+type counting struct{ sent *atomic.Int64 }
+
+func (c counting) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (c counting) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		c.sent.Add(1)
+		return next(ctx, cmd)
+	}
+}
+
+func (c counting) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		c.sent.Add(int64(len(cmds)))
+		return next(ctx, cmds)
+	}
+}
+
+// TestPause_OfSeveralShards concerns all of them, and goes on through a move to other shards,
+// where it can be ended.
+func TestPause_OfSeveralShards(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
+		ctx := t.Context()
+		q, err := sluice.NewQueue(s.Client(t), redistest.Name(t), sluice.WithShards(3))
+		require.NoError(t, err)
+		var tasks []sluice.Task
+		for i := range 20 {
+			tasks = append(tasks, sluice.Task{ID: fmt.Sprint(i)})
+		}
+		_, err = q.EnqueueBatch(ctx, tasks)
+		require.NoError(t, err)
+		nothing := func() {
+			t.Helper()
+			stats, err := q.Stats(ctx)
+			require.NoError(t, err)
+			require.True(t, stats.Paused)
+			es, err := q.Claim(ctx, 30, time.Minute)
+			require.NoError(t, err)
+			require.Empty(t, es)
+			es, err = q.Pop(ctx, 30)
+			require.NoError(t, err)
+			require.Empty(t, es)
+		}
+		require.NoError(t, q.Pause(ctx, 0))
+		nothing()
+		for _, n := range []int{5, 1, 2} {
+			require.NoError(t, q.Reshard(ctx, n, nil))
+			nothing()
+		}
+		require.NoError(t, q.Resume(ctx))
+		stats, err := q.Stats(ctx)
+		require.NoError(t, err)
+		require.False(t, stats.Paused)
+		require.NoError(t, q.Reshard(ctx, 1, nil))
+		es, err := q.Claim(ctx, 30, time.Minute)
+		require.NoError(t, err)
+		require.Len(t, es, 20, "a pause that was ended does not come back")
+		stats, err = q.Stats(ctx)
+		require.NoError(t, err)
+		require.False(t, stats.Paused)
+		require.EqualValues(t, 20, stats.Leased)
+		require.NoError(t, q.Reshard(ctx, 3, nil))
+		stats, err = q.Stats(ctx)
+		require.NoError(t, err)
+		require.EqualValues(t, 20, stats.Leased, "leases are moved")
+		require.Zero(t, stats.Scheduled)
+	})
+}
