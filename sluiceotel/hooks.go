@@ -1,0 +1,223 @@
+package sluiceotel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/sluice-go/sluice"
+)
+
+const (
+	send    = "send"
+	receive = "receive"
+	process = "process"
+
+	// maxError is the most bytes of an error that a span gets.
+	maxError = 512
+)
+
+// Hooks returns what reports to OpenTelemetry, for sluice.WithLockHooks and sluice.WithQueueHooks.
+//
+// Spans: "send <queue>" of a producer, for each Enqueue or EnqueueBatch, a child of the span in its ctx;
+// "process <queue>" of a consumer, for each call of a Worker's handler, the root of a trace of its own and linked
+// to the producer's span, which the task's header names. The handler's ctx carries it. A task that has a header
+// of the propagator already keeps it.
+//
+// Metrics, with the attributes that the conventions name:
+//
+//	messaging.client.sent.messages       tasks that were to be enqueued, by sluice.task.outcome or error.type
+//	messaging.client.operation.duration  of Enqueue and EnqueueBatch
+//	messaging.client.consumed.messages   tasks that were claimed
+//	messaging.process.duration           of handlers
+//	sluice.task.lateness                 how long after it was due a task was claimed
+//	sluice.task.outcomes                 by sluice.task.disposition: done, retried, buried, canceled, released, lost
+//	sluice.worker.running                handlers that are running
+//	sluice.lock.wait.duration            of acquisitions, by sluice.lock.handed_over
+//	sluice.lock.hold.duration            of locks that were released
+//	sluice.lock.lost                     locks that were lost
+func (t *Telemetry) Hooks() sluice.Hooks {
+	return sluice.Hooks{
+		LockAcquired: t.lockAcquired, LockReleased: t.lockReleased, LockLost: t.lockWasLost,
+		TasksSending: t.tasksSending, TasksSent: t.tasksSent, TasksClaimed: t.tasksClaimed,
+		TaskStarted: t.taskStarted, TaskFinished: t.taskFinished,
+	}
+}
+
+func (t *Telemetry) lockAcquired(ctx context.Context, i sluice.LockAcquired) {
+	t.lockWait.Record(ctx, i.Waited.Seconds(), t.ofLock(i.Name, keyHandedOver.Bool(i.HandedOver)))
+}
+
+func (t *Telemetry) lockReleased(i sluice.LockReleased) {
+	t.lockHold.Record(context.Background(), i.Held.Seconds(), t.ofLock(i.Name))
+}
+
+func (t *Telemetry) lockWasLost(i sluice.LockLost) {
+	t.lockLost.Add(context.Background(), 1, t.ofLock(i.Name))
+}
+
+// ofLock returns the attributes of a lock.
+func (t *Telemetry) ofLock(name string, others ...attribute.KeyValue) metric.MeasurementOption {
+	if t.lockName != nil {
+		others = append(others, keyLockName.String(t.lockName(name)))
+	}
+	return metric.WithAttributeSet(attribute.NewSet(others...))
+}
+
+// spanKey is the key of the span that a hook has begun, in the ctx of the hook that ends it.
+type spanKey struct{}
+
+// end ends the span that a hook has begun.
+func end(ctx context.Context, err error, attributes ...attribute.KeyValue) {
+	span, ok := ctx.Value(spanKey{}).(trace.Span)
+	if !ok {
+		return
+	}
+	span.SetAttributes(attributes...)
+	if err != nil {
+		fail(span, err)
+	}
+	span.End()
+}
+
+func (t *Telemetry) tasksSending(ctx context.Context, i sluice.TasksSending) context.Context {
+	attributes := append(ofQueue(i.Queue, send), semconv.MessagingOperationTypeSend)
+	if len(i.Tasks) == 1 {
+		attributes = append(attributes, semconv.MessagingMessageID(i.Tasks[0].ID))
+	} else {
+		attributes = append(attributes, semconv.MessagingBatchMessageCount(len(i.Tasks)))
+	}
+	ctx, span := t.tracer.Start(ctx, send+" "+i.Queue, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(attributes...))
+	if span.SpanContext().IsValid() {
+		t.inject(ctx, i.Tasks)
+	}
+	return context.WithValue(ctx, spanKey{}, span)
+}
+
+// inject writes the context of the span in ctx to the headers of the tasks that have none.
+func (t *Telemetry) inject(ctx context.Context, tasks []sluice.Task) {
+	carrier := propagation.MapCarrier{}
+	t.propagator.Inject(ctx, carrier)
+	for i := range tasks {
+		has := func(key string) bool { _, found := tasks[i].Header[key]; return found }
+		if slices.ContainsFunc(t.propagator.Fields(), has) {
+			continue
+		}
+		header := make(map[string]string, len(tasks[i].Header)+len(carrier)) // the caller's map stays as it is
+		for key, value := range tasks[i].Header {
+			header[key] = value
+		}
+		for key, value := range carrier {
+			header[key] = value
+		}
+		tasks[i].Header = header
+	}
+}
+
+func (t *Telemetry) tasksSent(ctx context.Context, i sluice.TasksSent) {
+	attributes := append(ofQueue(i.Queue, send), semconv.MessagingOperationTypeSend)
+	if i.Err != nil {
+		attributes = append(attributes, errorType(i.Err))
+	}
+	t.operation.Inst().Record(ctx, i.Took.Seconds(), metric.WithAttributes(attributes...))
+	t.countSent(ctx, i)
+	end(ctx, i.Err)
+}
+
+// countSent counts tasks by what Enqueue has answered. After an error those without an outcome are
+// counted by that.
+func (t *Telemetry) countSent(ctx context.Context, i sluice.TasksSent) {
+	counts := map[sluice.Outcome]int64{}
+	for _, outcome := range i.Outcomes {
+		counts[outcome]++
+	}
+	if rest := int64(len(i.Tasks) - len(i.Outcomes)); rest > 0 {
+		counts[0] += rest
+	}
+	for outcome, n := range counts {
+		attributes := ofQueue(i.Queue, send)
+		switch {
+		case outcome != 0:
+			attributes = append(attributes, keyOutcome.String(outcome.String()))
+		case i.Err != nil:
+			attributes = append(attributes, errorType(i.Err))
+		}
+		t.sent.Inst().Add(ctx, n, metric.WithAttributes(attributes...))
+	}
+}
+
+func (t *Telemetry) tasksClaimed(i sluice.TasksClaimed) {
+	t.consumed.Inst().Add(context.Background(), int64(len(i.Entries)), metric.WithAttributes(ofQueue(i.Queue, receive)...))
+}
+
+func (t *Telemetry) taskStarted(ctx context.Context, i sluice.TaskStarted) context.Context {
+	of := metric.WithAttributes(ofQueue(i.Queue, process)...)
+	t.running.Add(ctx, 1, of)
+	t.lateness.Record(ctx, i.Lateness.Seconds(), of)
+	options := []trace.SpanStartOption{
+		trace.WithNewRoot(), trace.WithSpanKind(trace.SpanKindConsumer),
+		trace.WithAttributes(append(ofQueue(i.Queue, process), semconv.MessagingOperationTypeProcess,
+			semconv.MessagingMessageID(i.Entry.ID), keyAttempt.Int(i.Entry.Attempt), keyLateness.Float64(i.Lateness.Seconds()))...),
+	}
+	producer := t.propagator.Extract(context.Background(), propagation.MapCarrier(i.Entry.Header))
+	if link := trace.LinkFromContext(producer); link.SpanContext.IsValid() {
+		options = append(options, trace.WithLinks(link))
+	}
+	ctx, span := t.tracer.Start(ctx, process+" "+i.Queue, options...)
+	return context.WithValue(ctx, spanKey{}, span)
+}
+
+func (t *Telemetry) taskFinished(ctx context.Context, i sluice.TaskFinished) {
+	attributes := ofQueue(i.Queue, process)
+	t.running.Add(ctx, -1, metric.WithAttributes(attributes...))
+	disposition := keyDisposition.String(i.Disposition.String())
+	t.outcomes.Add(ctx, 1, metric.WithAttributes(append(ofQueue(i.Queue, process), disposition)...))
+	if i.Err != nil {
+		attributes = append(attributes, errorType(i.Err))
+	}
+	t.process.Inst().Record(ctx, i.Took.Seconds(), metric.WithAttributes(attributes...))
+	end(ctx, i.Err, disposition)
+}
+
+// ofQueue returns the attributes of an operation on a queue, with room for more.
+func ofQueue(queue, operation string) []attribute.KeyValue {
+	return append(make([]attribute.KeyValue, 0, 8), system, semconv.MessagingDestinationName(queue), semconv.MessagingOperationName(operation))
+}
+
+// known are errors of which a few stand for all: their texts name tasks and servers.
+var known = []struct {
+	err  error
+	name string
+}{
+	{sluice.ErrUnknown, "unknown"}, {sluice.ErrUnavailable, "unavailable"}, {sluice.ErrUnderReplicated, "under_replicated"}, {sluice.ErrInvalid, "invalid"},
+	{context.DeadlineExceeded, "deadline_exceeded"}, {context.Canceled, "canceled"}, {sluice.ErrLost, "lost"}, {sluice.ErrCanceled, "task_canceled"},
+}
+
+// errorType returns the attribute error.type: one of few values.
+func errorType(err error) attribute.KeyValue {
+	for _, k := range known {
+		if errors.Is(err, k.err) {
+			return semconv.ErrorTypeKey.String(k.name)
+		}
+	}
+	return semconv.ErrorTypeKey.String(fmt.Sprintf("%T", err))
+}
+
+// fail gives a span an error.
+func fail(span trace.Span, err error) {
+	text := err.Error()
+	if len(text) > maxError {
+		text = text[:maxError]
+	}
+	span.SetAttributes(errorType(err))
+	span.SetStatus(codes.Error, strings.ToValidUTF8(text, ""))
+}

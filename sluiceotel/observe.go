@@ -1,0 +1,75 @@
+package sluiceotel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+
+	"github.com/sluice-go/sluice"
+)
+
+// observeFor bounds how long a collection waits for a queue's numbers.
+const observeFor = 2 * time.Second
+
+// Observe reports the state of queues whenever metrics are collected: one Stats of each queue, all at
+// once, for two seconds at most. It ends with Unregister. Observe a queue in one process, or all
+// of them report the same numbers.
+//
+//	sluice.queue.tasks       tasks by sluice.task.state: due, scheduled, leased, dead
+//	sluice.queue.oldest_due  for how long the first due task has been due, in seconds
+//	sluice.queue.paused      1 while the queue is paused, else 0
+//
+// A queue whose server does not answer has no values in that collection, and its error goes to OpenTelemetry's
+// error handler.
+func (t *Telemetry) Observe(queues ...*sluice.Queue) (metric.Registration, error) {
+	tasks, err1 := t.meter.Int64ObservableGauge("sluice.queue.tasks", metric.WithUnit("{task}"), metric.WithDescription("Tasks in a queue."))
+	oldest, err2 := t.meter.Float64ObservableGauge("sluice.queue.oldest_due", metric.WithUnit("s"),
+		metric.WithDescription("For how long the first due task has been due."))
+	paused, err3 := t.meter.Int64ObservableGauge("sluice.queue.paused", metric.WithDescription("1 while the queue is paused."))
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return nil, fmt.Errorf("sluiceotel: %w", err)
+	}
+	observe := func(ctx context.Context, o metric.Observer) error {
+		return forEach(ctx, queues, func(q *sluice.Queue, s sluice.Stats) {
+			of := []attribute.KeyValue{system, semconv.MessagingDestinationName(q.Name())}
+			for state, n := range map[sluice.State]int64{sluice.Due: s.Due, sluice.Scheduled: s.Scheduled, sluice.Leased: s.Leased, sluice.Dead: s.Dead} {
+				o.ObserveInt64(tasks, n, metric.WithAttributes(append(of, keyState.String(state.String()))...))
+			}
+			o.ObserveFloat64(oldest, s.OldestDue.Seconds(), metric.WithAttributes(of...))
+			var isPaused int64
+			if s.Paused {
+				isPaused = 1
+			}
+			o.ObserveInt64(paused, isPaused, metric.WithAttributes(of...))
+		})
+	}
+	registration, err := t.meter.RegisterCallback(observe, tasks, oldest, paused)
+	if err != nil {
+		return nil, fmt.Errorf("sluiceotel: %w", err)
+	}
+	return registration, nil
+}
+
+// forEach reads the state of all queues at once, and calls f for each, one after the other.
+func forEach(ctx context.Context, queues []*sluice.Queue, f func(*sluice.Queue, sluice.Stats)) error {
+	ctx, cancel := context.WithTimeout(ctx, observeFor)
+	defer cancel()
+	stats, errs := make([]sluice.Stats, len(queues)), make([]error, len(queues))
+	var all sync.WaitGroup
+	for i, q := range queues {
+		all.Go(func() { stats[i], errs[i] = q.Stats(ctx) })
+	}
+	all.Wait()
+	for i, q := range queues {
+		if errs[i] == nil {
+			f(q, stats[i])
+		}
+	}
+	return errors.Join(errs...)
+}
