@@ -69,6 +69,7 @@ func (s Server) options(rawURL string) (*redis.UniversalOptions, error) {
 		Addrs: hosts, Username: u.User.Username(), MasterName: s.SentinelMaster, IsClusterMode: s.Cluster,
 		SentinelUsername: s.SentinelUsername, SentinelPassword: s.SentinelPassword,
 		PoolSize: poolSize, ContextTimeoutEnabled: true, DialTimeout: 3 * time.Second, ReadTimeout: 5 * time.Second,
+		DialerRetries: 2, MaxRetries: 1, // an operator who waits wants to know
 		// What an operator's client would send beside its work: an access rule would have to allow it.
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
@@ -89,6 +90,9 @@ func (s Server) options(rawURL string) (*redis.UniversalOptions, error) {
 	switch {
 	case s.Cluster && s.SentinelMaster != "":
 		return nil, fmt.Errorf("%w: a server is in a Cluster or behind Sentinel, not both", ErrURL)
+	case o.Username != "" && o.Password == "":
+		// go-redis would not name the user at all, and be the default one.
+		return nil, fmt.Errorf("%w: there is a user and no password", ErrURL)
 	case o.IsClusterMode && o.DB != 0:
 		return nil, fmt.Errorf("%w: a Cluster has database 0 only", ErrURL)
 	}

@@ -23,7 +23,7 @@ type Options struct {
 	// QueuePrefix is what the keys of queues begin with. Defaults to "Queue:"; see NoPrefix.
 	QueuePrefix string
 	// MaxKeys is how many keys a search looks at on each primary, about, before it gives up
-	// with ErrIncomplete. Defaults to 20 million, which takes a quarter of a minute or so.
+	// with ErrIncomplete. Defaults to 20 million, which takes ten seconds or so.
 	MaxKeys int
 }
 
@@ -34,15 +34,18 @@ const NoPrefix = "\x00"
 var ErrIncomplete = errors.New("not all keys were looked at")
 
 const (
-	// scanStep is how many keys the server looks at for one SCAN: about 0.3 ms.
+	// scanStep is how many keys the server looks at for one SCAN: under a millisecond.
 	scanStep = 1000
 	// pipelined is how many commands are sent together.
 	pipelined     = 250
 	defaultMaxKey = 20_000_000
 )
 
-func (o Options) queuePrefix() string { return prefixOr(o.QueuePrefix, "Queue:") }
-func (o Options) lockPrefix() string  { return prefixOr(o.LockPrefix, "Lock:") }
+// QueueKeys returns what the keys of queues begin with.
+func (o Options) QueueKeys() string { return prefixOr(o.QueuePrefix, "Queue:") }
+
+// LockKeys returns what the keys of locks begin with.
+func (o Options) LockKeys() string { return prefixOr(o.LockPrefix, "Lock:") }
 
 func prefixOr(prefix, otherwise string) string {
 	switch prefix {
@@ -127,5 +130,5 @@ func pipeline[T any](ctx context.Context, rdb redis.UniversalClient, items []T, 
 
 var globs = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`)
 
-// literal returns the pattern that matches a text and nothing else.
-func literal(text string) string { return globs.Replace(text) }
+// Literal returns the pattern that matches a text and nothing else.
+func Literal(text string) string { return globs.Replace(text) }

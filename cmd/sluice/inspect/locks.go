@@ -38,7 +38,7 @@ func Locks(ctx context.Context, rdb redis.UniversalClient, o Options, match stri
 	if incomplete != nil && len(names) == 0 {
 		return nil, wrap("search for locks", incomplete)
 	}
-	locker, err := sluice.NewLocker(rdb, sluice.WithLockPrefix(o.lockPrefix()))
+	locker, err := sluice.NewLocker(rdb, sluice.WithLockPrefix(o.LockKeys()))
 	if err != nil {
 		return nil, err
 	}
@@ -51,15 +51,21 @@ func Locks(ctx context.Context, rdb redis.UniversalClient, o Options, match stri
 	return infos, wrap("search for locks", incomplete)
 }
 
+// Lock looks at one lock, and reports whether it is held.
+func Lock(ctx context.Context, locker *sluice.Locker, name string) (info LockInfo, held bool, err error) {
+	found, err := locker.Inspect(ctx, name)
+	return LockInfo{Name: name, TTL: found.TTL, Owner: found.Owner}, found.Held, err
+}
+
 // lockNames finds the names of up to limit locks.
 func lockNames(ctx context.Context, rdb redis.UniversalClient, o Options, match string, limit int) ([]string, error) {
 	if match == "" {
 		match = "*"
 	}
-	prefix := o.lockPrefix()
+	prefix := o.LockKeys()
 	found := map[string]bool{}
 	var names []string
-	err := scan(ctx, rdb, o, literal(prefix)+match, "string", func(keys []string) bool {
+	err := scan(ctx, rdb, o, Literal(prefix)+match, "string", func(keys []string) bool {
 		for _, key := range keys {
 			name, ok := strings.CutPrefix(key, prefix)
 			if _, err := keyspace.Key(prefix, name); !ok || err != nil || found[name] {
@@ -80,14 +86,14 @@ func lockNames(ctx context.Context, rdb redis.UniversalClient, o Options, match 
 func inspectAll(ctx context.Context, locker *sluice.Locker, names []string) ([]LockInfo, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	all := make([]sluice.LockInfo, len(names))
+	all, held := make([]LockInfo, len(names)), make([]bool, len(names))
 	next := make(chan int)
 	var workers sync.WaitGroup
 	for range min(lookers, len(names)) {
 		workers.Go(func() {
 			for i := range next {
 				var err error
-				if all[i], err = locker.Inspect(ctx, names[i]); err != nil {
+				if all[i], held[i], err = Lock(ctx, locker, names[i]); err != nil {
 					cancel(err)
 				}
 			}
@@ -106,8 +112,8 @@ func inspectAll(ctx context.Context, locker *sluice.Locker, names []string) ([]L
 	}
 	infos := make([]LockInfo, 0, len(names))
 	for i, info := range all {
-		if info.Held {
-			infos = append(infos, LockInfo{Name: names[i], TTL: info.TTL})
+		if held[i] {
+			infos = append(infos, info)
 		}
 	}
 	return infos, nil

@@ -33,9 +33,9 @@ type QueueInfo struct {
 //
 // It takes a SCAN for each thousand keys of a primary, whatever they are.
 func Queues(ctx context.Context, rdb redis.UniversalClient, o Options) ([]QueueInfo, error) {
-	prefix := o.queuePrefix()
+	prefix := o.QueueKeys()
 	mains := map[string]bool{} // whether there is more of it than its main key
-	pattern := "*" + literal(prefix) + "*"
+	pattern := "*" + Literal(prefix) + "*"
 	incomplete := scan(ctx, rdb, o, pattern, "", func(keys []string) bool {
 		for _, key := range keys {
 			if main, companion, ok := ownerOf(prefix, key); ok {
@@ -68,7 +68,7 @@ func Queues(ctx context.Context, rdb redis.UniversalClient, o Options) ([]QueueI
 // which are named after it, its epoch and, again, what they are.
 var (
 	endings = []string{
-		keyspace.Tasks, keyspace.State, keyspace.Dead, ":leased", ":paused",
+		keyspace.Tasks, keyspace.State, keyspace.Dead, keyspace.Leased, keyspace.Paused,
 		keyspace.Layout, keyspace.Move, keyspace.MoveLeft, keyspace.MoveTransit,
 	}
 	movedToOne = regexp.MustCompile(regexp.QuoteMeta(keyspace.MoveOne) + `\.\d+$`)
@@ -151,7 +151,7 @@ func number(value any) int {
 // Find reads how many shards a queue has, and whether there is any key of it. A queue that has none is
 // empty, or its name is wrong. The error is also sluice.ErrInvalidName.
 func Find(ctx context.Context, rdb redis.UniversalClient, name string, o Options) (info QueueInfo, exists bool, err error) {
-	main, err := keyspace.Key(o.queuePrefix(), name)
+	main, err := keyspace.Key(o.QueueKeys(), name)
 	if err != nil {
 		return QueueInfo{}, false, fmt.Errorf("%w: %w", sluice.ErrInvalidName, err)
 	}
@@ -171,7 +171,7 @@ func Find(ctx context.Context, rdb redis.UniversalClient, name string, o Options
 // Open returns the named queue, with as many shards as it has. opts are more of its options. The errors are those of
 // sluice.NewQueue, of Redis and of the network.
 func Open(ctx context.Context, rdb redis.UniversalClient, name string, o Options, opts ...sluice.QueueOption) (*sluice.Queue, error) {
-	main, err := keyspace.Key(o.queuePrefix(), name)
+	main, err := keyspace.Key(o.QueueKeys(), name)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", sluice.ErrInvalidName, err)
 	}
@@ -179,8 +179,14 @@ func Open(ctx context.Context, rdb redis.UniversalClient, name string, o Options
 	if err != nil {
 		return nil, wrap("queue", err)
 	}
-	opts = append([]sluice.QueueOption{sluice.WithQueuePrefix(o.queuePrefix()), sluice.WithShards(infos[0].Shards)}, opts...)
-	return sluice.NewQueue(rdb, name, opts...)
+	infos[0].Name = name
+	return OpenAs(rdb, infos[0], o, opts...)
+}
+
+// OpenAs returns a queue that was found. It sends nothing.
+func OpenAs(rdb redis.UniversalClient, info QueueInfo, o Options, opts ...sluice.QueueOption) (*sluice.Queue, error) {
+	opts = append([]sluice.QueueOption{sluice.WithQueuePrefix(o.QueueKeys()), sluice.WithShards(info.Shards)}, opts...)
+	return sluice.NewQueue(rdb, info.Name, opts...)
 }
 
 func wrap(what string, err error) error {

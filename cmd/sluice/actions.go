@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-go/sluice"
+)
+
+func (a *app) cancelCommand() *cobra.Command {
+	act := action{name: "cancel", done: "cancelled", one: func(ctx context.Context, q *sluice.Queue, e sluice.Entry) (outcome, error) {
+		state, err := q.Cancel(ctx, e.ID)
+		if err != nil || state == sluice.Absent {
+			return outcomeMissing, err
+		}
+		return outcome("was " + state.String()), nil
+	}}
+	return a.changeCommand(&cobra.Command{
+		Short: "Remove tasks, whatever their state",
+		Long: `Remove tasks, whatever their state. Where a task was leased, a handler may be at work on it at this moment: its context
+ends, and what it has done is not undone.`,
+		Example: `  sluice cancel orders order-17 order-18
+  sluice cancel orders --all --state scheduled --id test-`,
+	}, act, &selection{})
+}
+
+// rescheduled makes a task due after delay.
+func rescheduled(delay func() time.Duration) func(ctx context.Context, q *sluice.Queue, e sluice.Entry) (outcome, error) {
+	return func(ctx context.Context, q *sluice.Queue, e sluice.Entry) (outcome, error) {
+		ok, err := q.Reschedule(ctx, e.ID, max(0, delay()))
+		if err != nil || !ok {
+			return outcomeMissing, err
+		}
+		return outcomeDone, nil
+	}
+}
+
+func (a *app) runCommand() *cobra.Command {
+	act := action{
+		name: "run", done: "due now", states: []sluice.State{sluice.Scheduled, sluice.Due, sluice.Leased},
+		one: rescheduled(func() time.Duration { return 0 }),
+	}
+	return a.changeCommand(&cobra.Command{
+		Short: "Make tasks due now",
+		Long: `Make tasks due now, so that the next free worker takes them. One that is leased is not taken from its holder: it
+runs again once that has finished. For dead letters there is revive.`,
+		Example: `  sluice run orders order-17`,
+	}, act, &selection{})
+}
+
+func (a *app) delayCommand() *cobra.Command {
+	var wait time.Duration
+	var start time.Time
+	act := action{
+		name: "delay", done: "delayed", states: []sluice.State{sluice.Due, sluice.Scheduled, sluice.Leased},
+		// From the command's start on, so that all are due at one time, however long it takes.
+		one: rescheduled(func() time.Duration { return time.Until(start.Add(wait)) }),
+	}
+	c := a.changeCommand(&cobra.Command{
+		Short: "Make tasks due later",
+		Long: `Make tasks due at a time from now. One that is leased is not taken from its holder: it runs again at that
+time.`,
+		Example: `  sluice delay orders order-17 --for 10m
+  sluice delay orders --all --state due --for 1h`,
+	}, act, &selection{})
+	c.Flags().DurationVar(&wait, "for", 0, "how long from now they are due: 90s, 10m, 24h")
+	act2 := c.RunE
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		if wait <= 0 {
+			return usagef("--for says how long from now they are due: 90s, 10m, 24h")
+		}
+		start = time.Now()
+		return act2(cmd, args)
+	}
+	return c
+}
+
+func (a *app) buryCommand() *cobra.Command {
+	var reason string
+	act := action{name: "bury", done: "buried", states: []sluice.State{sluice.Due, sluice.Scheduled, sluice.Leased}, one: func(ctx context.Context, q *sluice.Queue, e sluice.Entry) (outcome, error) {
+		return bury(ctx, q, e, reason)
+	}}
+	c := a.changeCommand(&cobra.Command{
+		Short: "Put tasks among the dead letters",
+		Long: `Put tasks among the dead letters, where no worker takes them, with a reason. A task that is leased is taken from its
+holder, which learns of it when it next reports or extends its lease.`,
+		Example: `  sluice bury orders order-17 --why "poison: crashes the worker, see INC-42"`,
+	}, act, &selection{})
+	c.Flags().StringVar(&reason, "why", "buried by an operator", "the reason to keep with them")
+	return c
+}
+
+// bury reads the task's receipt and uses it. If it has moved meanwhile (it was claimed, or its lease was extended), it
+// tries again.
+func bury(ctx context.Context, q *sluice.Queue, e sluice.Entry, reason string) (outcome, error) {
+	for range 5 {
+		now, err := q.Get(ctx, e.ID)
+		if errors.Is(err, sluice.ErrNotFound) || err == nil && now.State == sluice.Dead {
+			return outcomeMissing, nil
+		}
+		if err != nil {
+			return "", err
+		}
+		err = q.Bury(ctx, now, reason)
+		if errors.Is(err, sluice.ErrStale) {
+			continue
+		}
+		return outcome("was " + now.State.String()), err
+	}
+	return "", errors.New("the task moves too fast: it was claimed or extended each time; try again, or pause the queue first")
+}
+
+func (a *app) reviveCommand() *cobra.Command {
+	return a.changeCommand(&cobra.Command{
+		Short: "Put dead letters back: due now, with no attempts",
+		Example: `  sluice revive orders order-17
+  sluice revive orders --all --reason "connection refused" --dry-run`,
+	}, action{
+		name: "revive", done: "revived", states: []sluice.State{sluice.Dead},
+		many: func(ctx context.Context, q *sluice.Queue, ids ...string) (int, error) { return q.Revive(ctx, ids...) },
+	}, &selection{})
+}
+
+func (a *app) dropCommand() *cobra.Command {
+	return a.changeCommand(&cobra.Command{
+		Short: "Remove dead letters for good",
+		Long: `Remove dead letters for good. A task that is in the queue again, because it was revived or enqueued anew, is
+left alone; cancel removes those.`,
+		Example: `  sluice drop orders --all --reason "no such customer"`,
+	}, action{name: "drop", done: "dropped", states: []sluice.State{sluice.Dead}, many: func(ctx context.Context, q *sluice.Queue, ids ...string) (int, error) { return q.Drop(ctx, ids...) }}, &selection{})
+}

@@ -1,0 +1,421 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sluice-go/sluice"
+)
+
+// selection says which tasks a command is for: those that are named, or all in a state that match.
+type selection struct {
+	all     bool
+	state   string
+	filter  filter
+	limit   int
+	dryRun  bool
+	yes     bool
+	confirm int64
+}
+
+// action is what a command does with tasks.
+type action struct {
+	name, done string         // "cancel", "cancelled"
+	states     []sluice.State // in which tasks have to be; the first is the default, none if it must be said
+	// one carries it out on a task, and returns what became of it. An Entry that was named has its ID alone.
+	one func(ctx context.Context, q *sluice.Queue, e sluice.Entry) (outcome, error)
+	// many carries it out on some hundred IDs, instead of one, and returns on how many.
+	many func(ctx context.Context, q *sluice.Queue, ids ...string) (int, error)
+}
+
+// outcome is what became of a task, in a word.
+type outcome string
+
+const (
+	outcomeDone outcome = "done"
+	// outcomeMissing says that there is no such task, or that it is not in a state for the command.
+	outcomeMissing outcome = "not found"
+)
+
+func (s *selection) addTo(f *pflag.FlagSet, states []sluice.State, withReason bool) {
+	f.BoolVar(&s.all, "all", false, "all tasks that are in the state and match, instead of IDs; their number is asked back")
+	if len(states) != 1 {
+		usage := "with --all: due, scheduled, leased or dead"
+		if len(states) > 0 {
+			usage += fmt.Sprintf(" (%s if not given)", states[0])
+		}
+		f.StringVar(&s.state, "state", "", usage)
+	}
+	if withReason {
+		f.StringVar(&s.filter.reason, "reason", "", "with --all: only dead letters whose reason contains this text")
+	}
+	f.StringVar(&s.filter.id, "id", "", "with --all: only tasks whose ID contains this text")
+	f.IntVar(&s.limit, "limit", 1_000_000, "with --all: only the first so many")
+	f.BoolVar(&s.dryRun, "dry-run", false, "say what would be done, and do nothing")
+	f.BoolVar(&s.yes, "yes", false, "with --all: ask nothing")
+	f.Int64Var(&s.confirm, "confirm", -1, "with --all: the number of tasks that are expected, instead of the question; with more, nothing is done")
+}
+
+// changeCommand returns the command of an action.
+func (a *app) changeCommand(c *cobra.Command, act action, s *selection) *cobra.Command {
+	c.Use = act.name + " QUEUE [ID...|-]"
+	c.Args = usageArgs(cobra.MinimumNArgs(1))
+	s.addTo(c.Flags(), act.states, slices.Contains(act.states, sluice.Dead) || len(act.states) == 0)
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		return a.change(cmd.Context(), act, *s, args[0], args[1:])
+	}
+	return c
+}
+
+func (a *app) change(ctx context.Context, act action, s selection, queue string, ids []string) error {
+	if s.all == (len(ids) > 0) {
+		return usagef("name the IDs (- reads them from standard input, one a line), or use --all")
+	}
+	if !s.all && (s.state != "" || s.filter.isSet()) {
+		return usagef("--state, --reason and --id choose among --all")
+	}
+	if s.all {
+		return a.changeAll(ctx, act, s, queue)
+	}
+	ids, err := a.readIDs(ids)
+	if err != nil {
+		return err
+	}
+	q, name, err := a.open(ctx, queue)
+	if err != nil {
+		return err
+	}
+	return a.changeNamed(ctx, act, s, q, name, ids)
+}
+
+// readIDs returns the IDs that are named; those of standard input for "-".
+func (a *app) readIDs(args []string) (ids []string, err error) {
+	for _, arg := range args {
+		if arg == "-" {
+			lines := bufio.NewScanner(a.in)
+			lines.Buffer(nil, 1<<16)
+			for lines.Scan() {
+				if id, err := a.argument(lines.Text()); err != nil {
+					return nil, err
+				} else if id != "" {
+					ids = append(ids, id)
+				}
+			}
+			if err := lines.Err(); err != nil {
+				return nil, usageError{fmt.Errorf("standard input: %w", err)}
+			}
+			continue
+		}
+		id, err := a.argument(arg)
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
+	}
+	return ids, nil
+}
+
+// resultJSON is what a command on tasks did, in JSON.
+type resultJSON struct {
+	Action      string           `json:"action"`
+	Queue       string           `json:"queue"`
+	QueueBase64 string           `json:"queue_base64,omitempty"`
+	DryRun      bool             `json:"dry_run"`
+	Matched     int              `json:"matched"`
+	Done        int              `json:"done"`
+	Outcomes    map[string]int   `json:"outcomes"`          // how many of each
+	Tasks       []taskResultJSON `json:"tasks,omitempty"`   // of those that were named
+	Error       string           `json:"error,omitempty"`   // what has ended it
+	Limited     bool             `json:"limited,omitempty"` // --limit has left some out
+}
+
+type taskResultJSON struct {
+	ID       string `json:"id"`
+	IDBase64 string `json:"id_base64,omitempty"`
+	Outcome  string `json:"outcome"`
+}
+
+// tally counts what became of tasks.
+type tally struct {
+	mu sync.Mutex // guards what follows
+	by map[outcome]int
+}
+
+func (t *tally) add(o outcome, n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n > 0 {
+		t.by[o] += n
+	}
+}
+
+func (t *tally) done() (n int) {
+	for o, of := range t.by {
+		if o != outcomeMissing {
+			n += of
+		}
+	}
+	return n
+}
+
+// changeNamed carries an action out on the tasks that are named, in their order.
+func (a *app) changeNamed(ctx context.Context, act action, s selection, q *sluice.Queue, queue string, ids []string) error {
+	t := tally{by: map[outcome]int{}}
+	result := resultJSON{Action: act.name, DryRun: s.dryRun, Matched: len(ids)}
+	var failed error
+	for _, id := range ids {
+		o, err := a.changeOne(ctx, act, s.dryRun, q, id)
+		if err != nil {
+			failed = fmt.Errorf("%s of %s: %w", act.name, show(id), err)
+			break
+		}
+		t.add(o, 1)
+		r := taskResultJSON{Outcome: string(o)}
+		r.ID, r.IDBase64 = bytesField(id)
+		result.Tasks = append(result.Tasks, r)
+		if !a.json {
+			verb := act.done
+			if s.dryRun {
+				verb = "would be " + verb
+			}
+			_, _ = fmt.Fprintf(a.out, "%s: %s\n", show(id), o.text(verb))
+		}
+	}
+	if err := a.finish(result, queue, &t, failed); err != nil {
+		return err
+	}
+	if missing := t.by[outcomeMissing]; missing > 0 {
+		return fmt.Errorf("%w: %d of %d", errNotFound, missing, len(ids))
+	}
+	return nil
+}
+
+// text says what became of one task.
+func (o outcome) text(verb string) string {
+	switch o {
+	case outcomeMissing:
+		return "not found"
+	case outcomeDone:
+		return verb
+	}
+	return fmt.Sprintf("%s (%s)", verb, o)
+}
+
+// changeOne carries an action out on one task that is named.
+func (a *app) changeOne(ctx context.Context, act action, dryRun bool, q *sluice.Queue, id string) (outcome, error) {
+	if dryRun {
+		e, err := q.Get(ctx, id)
+		if errors.Is(err, sluice.ErrNotFound) || err == nil && len(act.states) > 0 && !slices.Contains(act.states, e.State) {
+			return outcomeMissing, nil
+		}
+		return outcome("was " + e.State.String()), err
+	}
+	if act.many == nil {
+		return act.one(ctx, q, sluice.Entry{ID: id})
+	}
+	n, err := act.many(ctx, q, id)
+	if n == 0 {
+		return outcomeMissing, err
+	}
+	return outcomeDone, err
+}
+
+// finish prints what a command did, as JSON.
+func (a *app) finish(r resultJSON, queue string, t *tally, failed error) error {
+	r.Queue, r.QueueBase64 = bytesField(queue)
+	r.Done, r.Outcomes = t.done(), map[string]int{}
+	for o, n := range t.by {
+		r.Outcomes[string(o)] = n
+	}
+	if r.DryRun {
+		r.Done = 0
+	}
+	if failed != nil {
+		r.Error = escape(failed.Error())
+	}
+	if a.json {
+		if err := printJSON(a.out, r); err != nil {
+			return err
+		}
+	}
+	return failed
+}
+
+// changeAll carries an action out on all tasks that are in a state and match.
+func (a *app) changeAll(ctx context.Context, act action, s selection, queue string) error {
+	if s.state == "" && len(act.states) > 0 {
+		s.state = act.states[0].String()
+	}
+	state, err := stateNamed(s.state)
+	if err != nil {
+		return fmt.Errorf("%w; with --all it has to be said", err)
+	}
+	switch {
+	case len(act.states) > 0 && !slices.Contains(act.states, state):
+		return usagef("%s is not for tasks that are %s", act.name, state)
+	case s.filter.reason != "" && state != sluice.Dead:
+		return usagef("--reason is for --state dead: other tasks have none")
+	case s.limit < 1 || s.limit > 10_000_000:
+		return usagef("--limit is 1 to 10 million")
+	}
+	q, name, err := a.open(ctx, queue)
+	if err != nil {
+		return err
+	}
+	chosen, limited, err := a.choose(ctx, q, state, s)
+	if err != nil {
+		return err
+	}
+	result := resultJSON{Action: act.name, DryRun: s.dryRun, Matched: len(chosen), Limited: limited}
+	t := &tally{by: map[outcome]int{}}
+	what := fmt.Sprintf("%s of %s", plural(int64(len(chosen)), act.noun(state)), show(name))
+	if limited {
+		what = "the first " + what
+	}
+	if len(chosen) == 0 || s.dryRun {
+		a.sayDry(act, what, chosen)
+		return a.finish(result, name, t, nil)
+	}
+	if err := a.ask(act.name, what, int64(len(chosen)), s); err != nil {
+		return err
+	}
+	failed := a.carryOut(ctx, act, q, chosen, t)
+	if !a.json {
+		_, _ = fmt.Fprintf(a.out, "%s %s of %s%s\n", act.done, count(int64(t.done())), count(int64(len(chosen))), t.details())
+	}
+	return a.finish(result, name, t, failed)
+}
+
+// noun names tasks in a state.
+func (act action) noun(state sluice.State) string {
+	if state == sluice.Dead {
+		return "dead letter"
+	}
+	return state.String() + " task"
+}
+
+// details lists what became of tasks, where there is more than one answer.
+func (t *tally) details() string {
+	var parts []string
+	for _, o := range slices.Sorted(maps.Keys(t.by)) {
+		if o != outcomeDone {
+			parts = append(parts, fmt.Sprintf("%s: %s", o, count(int64(t.by[o]))))
+		}
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(parts, ", ") + ")"
+}
+
+// choose reads which tasks are meant; only these are touched, and what comes later is not. It keeps what identifies them
+// and no payload.
+func (a *app) choose(ctx context.Context, q *sluice.Queue, state sluice.State, s selection) (chosen []sluice.Entry, limited bool, err error) {
+	p := a.newProgress("looking", -1)
+	defer p.end()
+	for after := (sluice.Entry{}); ; {
+		page, err := q.List(ctx, state, after, pageSize)
+		if err != nil {
+			return nil, false, err
+		}
+		p.add(len(page))
+		for _, e := range page {
+			if after = e; !s.filter.matches(e) {
+				continue
+			}
+			if len(chosen) == s.limit {
+				return chosen, true, nil
+			}
+			chosen = append(chosen, sluice.Entry{ID: e.ID, Score: e.Score, Attempt: e.Attempt, State: state})
+		}
+		if len(page) < pageSize {
+			return chosen, false, nil
+		}
+	}
+}
+
+// sayDry says what would be done.
+func (a *app) sayDry(act action, what string, chosen []sluice.Entry) {
+	if a.json {
+		return
+	}
+	if len(chosen) == 0 {
+		_, _ = fmt.Fprintf(a.out, "nothing to %s: %s match\n", act.name, what)
+		return
+	}
+	_, _ = fmt.Fprintf(a.out, "would %s %s; the first:\n", act.name, what)
+	for _, e := range chosen[:min(10, len(chosen))] {
+		_, _ = fmt.Fprintf(a.out, "  %s\n", show(e.ID))
+	}
+}
+
+// ask has the caller confirm how many tasks are touched.
+func (a *app) ask(verb, what string, n int64, s selection) error {
+	switch {
+	case s.confirm >= 0 && n > s.confirm:
+		return fmt.Errorf("%w: that would %s %s, and --confirm says %d", errNotConfirmed, verb, what, s.confirm)
+	case s.yes || s.confirm >= 0:
+		return nil
+	case !a.interactive:
+		return fmt.Errorf("%w: that would %s %s; add --confirm %d, or --yes", errNotConfirmed, verb, what, n)
+	}
+	_, _ = fmt.Fprintf(a.errOut, "This will %s %s. Type the number to go on: ", verb, what)
+	answer, err := bufio.NewReader(a.in).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("%w: %w", errNotConfirmed, err)
+	}
+	if got, err := strconv.ParseInt(strings.ReplaceAll(strings.TrimSpace(answer), ",", ""), 10, 64); err != nil || got != n {
+		return errNotConfirmed
+	}
+	return nil
+}
+
+// carryOut does it, some tasks at a time. The first error ends it; what was done before is in the tally.
+func (a *app) carryOut(ctx context.Context, act action, q *sluice.Queue, chosen []sluice.Entry, t *tally) error {
+	p := a.newProgress(act.name, len(chosen))
+	defer p.end()
+	if act.many != nil {
+		for part := range slices.Chunk(chosen, pageSize) {
+			ids := make([]string, len(part))
+			for i, e := range part {
+				ids[i] = e.ID
+			}
+			n, err := act.many(ctx, q, ids...)
+			t.add(outcomeDone, n)
+			if err != nil {
+				return err
+			}
+			t.add(outcomeMissing, len(part)-n)
+			p.add(len(part))
+		}
+		return nil
+	}
+	all, ctx := errgroup.WithContext(ctx)
+	all.SetLimit(4 * atOnce)
+	for _, e := range chosen {
+		if ctx.Err() != nil {
+			break
+		}
+		all.Go(func() error {
+			o, err := act.one(ctx, q, e)
+			if err == nil {
+				t.add(o, 1)
+				p.add(1)
+			}
+			return err
+		})
+	}
+	return all.Wait()
+}

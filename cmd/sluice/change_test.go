@@ -1,0 +1,151 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+)
+
+func TestChange_NamedTasks(t *testing.T) {
+	s := newStage(t)
+	for _, shards := range []int{1, 3} {
+		q := s.queue(fmt.Sprint("orders-", shards), sluice.WithShards(shards))
+		s.fill(q)
+		name := fmt.Sprint("orders-", shards)
+
+		s.ok("run", name, "later-1")
+		require.Equal(t, "due", s.stateOf(q, "later-1"))
+		s.ok("delay", name, "later-1", "due-1", "--for", "10m")
+		require.Equal(t, "scheduled", s.stateOf(q, "due-1"))
+		e, err := q.Get(t.Context(), "later-1")
+		require.NoError(t, err)
+		require.WithinDuration(t, time.Now().Add(10*time.Minute), e.Time(), 30*time.Second)
+
+		s.ok("bury", name, "due-2", "leased-1", "later-1", "--why", "poison")
+		for _, id := range []string{"due-2", "leased-1", "later-1"} {
+			e, err := q.Get(t.Context(), id)
+			require.NoError(t, err)
+			require.Equal(t, sluice.Dead, e.State, id)
+			require.Equal(t, "poison", e.Reason)
+		}
+		s.input = "dead-1\n\ndead-2\n"
+		s.ok("revive", name, "-", "due-2")
+		require.Equal(t, "due", s.stateOf(q, "dead-2"))
+		var result resultJSON
+		s.json(exitNotFound, &result, "drop", name, "leased-1", "dead-1")
+		require.Equal(t, 1, result.Done)
+		require.Equal(t, "due", s.stateOf(q, "dead-1"), "drop removed what was no dead letter")
+		require.Equal(t, "absent", s.stateOf(q, "leased-1"))
+		require.Equal(t, "dead-1: cancelled (was due)\n", s.ok("cancel", name, "dead-1"))
+		require.Equal(t, "absent", s.stateOf(q, "dead-1"))
+	}
+}
+
+// TestChange_All chooses among some thousand tasks, and a dry run changes nothing.
+func TestChange_All(t *testing.T) {
+	s := newStage(t)
+	ctx := t.Context()
+	q := s.queue("orders", sluice.WithShards(2))
+	var batch []sluice.Task
+	for i := range 1200 {
+		batch = append(batch, sluice.Task{ID: fmt.Sprintf("order-%04d", i), Delay: time.Duration(i+1000) * time.Second})
+	}
+	_, err := q.EnqueueBatch(ctx, batch)
+	require.NoError(t, err)
+	var result resultJSON
+
+	s.json(exitOK, &result, "bury", "orders", "--all", "--state", "scheduled", "--dry-run")
+	require.Equal(t, resultJSON{Action: "bury", Queue: "orders", DryRun: true, Matched: 1200, Outcomes: map[string]int{}}, result)
+	stats, err := q.Stats(ctx)
+	require.NoError(t, err)
+	require.EqualValues(t, 1200, stats.Scheduled)
+
+	result = resultJSON{}
+	s.json(exitOK, &result, "bury", "orders", "--all", "--state", "scheduled", "--id", "order-00", "--why", "first hundred", "--yes")
+	require.Equal(t, 100, result.Done)
+	result = resultJSON{}
+	s.json(exitOK, &result, "bury", "orders", "--all", "--state", "scheduled", "--limit", "300", "--yes")
+	require.Equal(t, 300, result.Done)
+	require.True(t, result.Limited)
+	result = resultJSON{}
+	s.json(exitOK, &result, "drop", "orders", "--all", "--reason", "hundred", "--confirm", "100")
+	require.Equal(t, 100, result.Done)
+	require.Equal(t, "absent", s.stateOf(q, "order-0042"))
+	require.Equal(t, "dead", s.stateOf(q, "order-0123"))
+
+	// What is delayed is met again further behind, and must be touched once.
+	result = resultJSON{}
+	s.json(exitOK, &result, "delay", "orders", "--all", "--state", "scheduled", "--for", "30m", "--yes")
+	require.Equal(t, 800, result.Done)
+	entries, err := q.List(ctx, sluice.Scheduled, sluice.Entry{}, 1000)
+	require.NoError(t, err)
+	require.Len(t, entries, 800)
+	for _, e := range entries {
+		require.WithinDuration(t, time.Now().Add(30*time.Minute), e.Time(), time.Minute)
+	}
+	result = resultJSON{}
+	s.json(exitOK, &result, "cancel", "orders", "--all", "--state", "scheduled", "--yes")
+	require.Equal(t, 800, result.Done)
+	result = resultJSON{}
+	s.json(exitOK, &result, "revive", "orders", "--all", "--yes")
+	require.Equal(t, 300, result.Done)
+	stats, err = q.Stats(ctx)
+	require.NoError(t, err)
+	require.EqualValues(t, 300, stats.Due)
+	require.Zero(t, stats.Dead+stats.Scheduled)
+}
+
+func TestLs_GoesOnBehind(t *testing.T) {
+	s := newStage(t)
+	q := s.queue("orders")
+	for i := range 700 {
+		_, err := q.Enqueue(t.Context(), sluice.Task{ID: fmt.Sprintf("a:%d", i), Delay: time.Hour})
+		require.NoError(t, err)
+	}
+	seen := map[string]bool{}
+	after := ""
+	for range 100 {
+		var page tasksJSON
+		s.json(exitOK, &page, "ls", "orders", "--state", "scheduled", "--limit", "33", "--after", after)
+		for _, e := range page.Tasks {
+			require.False(t, seen[e.ID], "twice")
+			seen[e.ID] = true
+		}
+		if after = page.After; after == "" {
+			break
+		}
+	}
+	require.Len(t, seen, 700)
+	var page tasksJSON
+	s.json(exitOK, &page, "ls", "orders", "--state", "scheduled", "--id", "99")
+	require.Len(t, page.Tasks, 7)
+	require.Empty(t, page.After)
+	page = tasksJSON{}
+	s.json(exitOK, &page, "ls", "orders", "--state", "scheduled", "--id", "a:699", "--max-look", "250")
+	require.Empty(t, page.Tasks)
+	require.NotEmpty(t, page.After, "it says that it has not looked at all")
+}
+
+func TestPause_NothingIsClaimed(t *testing.T) {
+	s := newStage(t)
+	q := s.queue("orders")
+	s.fill(q)
+	s.ok("pause", "orders")
+	entries, err := q.Claim(t.Context(), 1, time.Minute)
+	require.NoError(t, err)
+	require.Empty(t, entries)
+	require.Contains(t, s.ok("queues"), "PAUSED")
+	s.ok("resume", "orders")
+	entries, err = q.Claim(t.Context(), 1, time.Minute)
+	require.NoError(t, err)
+	require.Len(t, entries, 1)
+	require.NotContains(t, s.ok("queues"), "PAUSED")
+
+	s.ok("pause", "orders", "nowhere", "--for", "1h") // one that has no keys yet is found by its pause
+	require.Equal(t, 2, strings.Count(s.ok("queues"), "PAUSED for 59m"))
+}

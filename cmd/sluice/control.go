@@ -1,0 +1,139 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-go/sluice"
+)
+
+// queueResultJSON is what a command on whole queues did, in JSON.
+type queueResultJSON struct {
+	Action      string `json:"action"`
+	Queue       string `json:"queue"`
+	QueueBase64 string `json:"queue_base64,omitempty"`
+	DryRun      bool   `json:"dry_run"`
+	Due         int64  `json:"due"`
+	Scheduled   int64  `json:"scheduled"`
+	Leased      int64  `json:"leased"`
+	Dead        int64  `json:"dead"`
+}
+
+// control carries something out on whole queues, one after the other, and says what they held.
+func (a *app) control(ctx context.Context, names []string, verb, done string, dryRun bool, do func(q *sluice.Queue, name string, s sluice.Stats) error) error {
+	results := []queueResultJSON{}
+	for _, argument := range names {
+		q, name, err := a.open(ctx, argument)
+		if err != nil {
+			return err
+		}
+		s, err := q.Stats(ctx)
+		if err != nil {
+			return err
+		}
+		said := done
+		if dryRun {
+			said = "would be " + done
+		} else if err := do(q, name, s); err != nil {
+			return err
+		}
+		r := queueResultJSON{Action: verb, DryRun: dryRun, Due: s.Due, Scheduled: s.Scheduled, Leased: s.Leased, Dead: s.Dead}
+		r.Queue, r.QueueBase64 = bytesField(name)
+		results = append(results, r)
+		if !a.json {
+			_, _ = fmt.Fprintf(a.out, "%s: %s (%s)\n", show(name), said, statsText(s))
+		}
+	}
+	if a.json {
+		return printJSON(a.out, results)
+	}
+	return nil
+}
+
+func statsText(s sluice.Stats) string {
+	return fmt.Sprintf("due %s, scheduled %s, leased %s, dead %s", count(s.Due), count(s.Scheduled), count(s.Leased), count(s.Dead))
+}
+
+func (a *app) pauseCommand() *cobra.Command {
+	var wait time.Duration
+	var dryRun bool
+	c := &cobra.Command{
+		Use: "pause QUEUE...", Short: "Have no worker take tasks of a queue",
+		Long: `Have no worker take tasks of a queue, until resume or for a time. Tasks under way go on, and what is enqueued
+waits.`,
+		Args: usageArgs(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if wait < 0 {
+				return usagef("--for is a time from now: 90s, 10m, 24h")
+			}
+			done := "paused until resume"
+			if wait > 0 {
+				done = "paused for " + wait.String()
+			}
+			return a.control(cmd.Context(), args, "pause", done, dryRun, func(q *sluice.Queue, _ string, _ sluice.Stats) error {
+				return q.Pause(cmd.Context(), wait)
+			})
+		},
+	}
+	c.Flags().DurationVar(&wait, "for", 0, "for how long; else until resume")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be done, and do nothing")
+	return c
+}
+
+func (a *app) resumeCommand() *cobra.Command {
+	var dryRun bool
+	c := &cobra.Command{
+		Use: "resume QUEUE...", Short: "Have workers take tasks of a queue that was paused",
+		Args: usageArgs(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.control(cmd.Context(), args, "resume", "resumed", dryRun, func(q *sluice.Queue, _ string, _ sluice.Stats) error {
+				return q.Resume(cmd.Context())
+			})
+		},
+	}
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be done, and do nothing")
+	return c
+}
+
+func (a *app) purgeCommand() *cobra.Command {
+	var dryRun bool
+	var confirm string
+	c := &cobra.Command{
+		Use: "purge QUEUE", Short: "Remove a queue: every task and every dead letter",
+		Long: `Remove a queue: every task and every dead letter. There is no way back. The queue's name is asked back, or is
+given by --confirm.`,
+		Args: usageArgs(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.control(cmd.Context(), args, "purge", "purged", dryRun, func(q *sluice.Queue, name string, s sluice.Stats) error {
+				if err := a.askName(name, confirm, s); err != nil {
+					return err
+				}
+				return q.Purge(cmd.Context())
+			})
+		},
+	}
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be done, and do nothing")
+	c.Flags().StringVar(&confirm, "confirm", "", "the queue's name again, instead of the question")
+	return c
+}
+
+// askName has the caller type the queue's name.
+func (a *app) askName(name, confirm string, s sluice.Stats) error {
+	if confirm == "" {
+		if !a.interactive {
+			return fmt.Errorf("%w: that would remove all of %s (%s); add --confirm with its name", errNotConfirmed, show(name), statsText(s))
+		}
+		_, _ = fmt.Fprintf(a.errOut, "This will remove all of %s (%s), for good. Type its name to go on: ", show(name), statsText(s))
+		line, _ := bufio.NewReader(a.in).ReadString('\n')
+		confirm = strings.TrimRight(line, "\r\n")
+	}
+	if confirm != name && confirm != show(name) {
+		return fmt.Errorf("%w: that is not the name of %s", errNotConfirmed, show(name))
+	}
+	return nil
+}

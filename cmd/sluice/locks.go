@@ -1,0 +1,213 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/cmd/sluice/inspect"
+)
+
+// lockJSON is a lock in JSON.
+type lockJSON struct {
+	Name       string   `json:"name"`
+	NameBase64 string   `json:"name_base64,omitempty"`
+	Held       bool     `json:"held"`
+	TTLSeconds *float64 `json:"ttl_seconds"` // null: it has none
+	Owner      string   `json:"owner"`       // empty: its holder has not named itself
+}
+
+type locksJSON struct {
+	Locks    []lockJSON `json:"locks"`
+	Complete bool       `json:"complete"`
+}
+
+func toLockJSON(i inspect.LockInfo, held bool) lockJSON {
+	j := lockJSON{Held: held, Owner: i.Owner}
+	j.Name, j.NameBase64 = bytesField(i.Name)
+	if seconds := i.TTL.Seconds(); held && i.TTL >= 0 {
+		j.TTLSeconds = &seconds
+	}
+	return j
+}
+
+func ttlText(ttl time.Duration) string {
+	if ttl < 0 {
+		return "none"
+	}
+	return span(ttl)
+}
+
+func ownerText(owner string) string {
+	if owner == "" {
+		return "-"
+	}
+	return show(owner)
+}
+
+func (a *app) locksCommand() *cobra.Command {
+	var match string
+	var limit int
+	c := &cobra.Command{
+		Use: "locks", Short: "List the locks that are held",
+		Long: `List the locks that are held, with the time after which they are free at the latest (TTL), and what their holders
+call themselves (WithOwner). They are found by SCAN, a thousand keys at a time, on each primary.`,
+		Example: `  sluice locks --match 'stock:*'`,
+		Args:    usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if limit < 1 || limit > 1_000_000 {
+				return usagef("--limit is 1 to 1000000")
+			}
+			return a.locks(cmd.Context(), match, limit)
+		},
+	}
+	c.Flags().StringVar(&match, "match", "", "only names that match: * is any text, ? one byte, [ab] one of those")
+	c.Flags().IntVar(&limit, "limit", 1000, "how many to show, at the most")
+	return c
+}
+
+func (a *app) locks(ctx context.Context, match string, limit int) error {
+	rdb, err := a.connect()
+	if err != nil {
+		return err
+	}
+	infos, incomplete := inspect.Locks(ctx, rdb, a.options, match, limit+1)
+	if incomplete != nil && !errors.Is(incomplete, inspect.ErrIncomplete) {
+		return incomplete
+	}
+	more := len(infos) > limit
+	infos = infos[:min(limit, len(infos))]
+	if a.json {
+		j := locksJSON{Locks: []lockJSON{}, Complete: !more && incomplete == nil}
+		for _, i := range infos {
+			j.Locks = append(j.Locks, toLockJSON(i, true))
+		}
+		if err := printJSON(a.out, j); err != nil {
+			return err
+		}
+		return incomplete
+	}
+	t := a.newTable("name", "ttl", "owner")
+	rightAligned(t, 2)
+	for _, i := range infos {
+		t.AppendRow([]any{show(i.Name), ttlText(i.TTL), ownerText(i.Owner)})
+	}
+	if len(infos) > 0 {
+		t.Render()
+	} else {
+		_, _ = fmt.Fprintf(a.errOut, "No lock is held whose key begins with %s at %s.\n", show(a.lockPrefix), a.where())
+	}
+	if more {
+		_, _ = fmt.Fprintf(a.errOut, "There are more: raise --limit, or narrow it with --match.\n")
+	}
+	return incomplete
+}
+
+// withLocker calls do with a Locker.
+func (a *app) withLocker(do func(l *sluice.Locker) error) error {
+	rdb, err := a.connect()
+	if err != nil {
+		return err
+	}
+	l, err := sluice.NewLocker(rdb, sluice.WithLockPrefix(a.lockPrefix))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = l.Close() }()
+	return do(l)
+}
+
+func (a *app) lockCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "lock NAME", Short: "Say whether a lock is held, for how long and by whom",
+		Long: `Say whether a lock is held, for how long at the most, and what its holder calls itself. A lock that is free is exit
+code 3.`,
+		Args: usageArgs(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			lock, err := a.argument(args[0])
+			if err != nil {
+				return err
+			}
+			return a.withLocker(func(l *sluice.Locker) error {
+				info, held, err := inspect.Lock(cmd.Context(), l, lock)
+				if err != nil {
+					return err
+				}
+				if a.json {
+					if err := printJSON(a.out, toLockJSON(info, held)); err != nil {
+						return err
+					}
+				} else if held {
+					_, _ = fmt.Fprintf(a.out, "%s: held, ttl %s, owner %s\n", show(lock), ttlText(info.TTL), ownerText(info.Owner))
+				}
+				if !held {
+					return fmt.Errorf("%w: the lock %s is free", errNotFound, show(lock))
+				}
+				return nil
+			})
+		},
+	}
+}
+
+func (a *app) unlockCommand() *cobra.Command {
+	var force, dryRun bool
+	c := &cobra.Command{
+		Use: "unlock NAME --force", Short: "Free a lock, whichever process holds it",
+		Long: `Free a lock, whichever process holds it. The holder is not asked. It believes in the lock until it next extends or releases
+it, so that two may work at once: stop it first, unless a fence guards what it writes.`,
+		Args: usageArgs(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			lock, err := a.argument(args[0])
+			if err != nil {
+				return err
+			}
+			if !force && !dryRun {
+				return usagef("unlock frees %s without asking its holder, which may be at work: if that is meant, add --force", show(lock))
+			}
+			return a.withLocker(func(l *sluice.Locker) error { return a.unlock(cmd.Context(), l, lock, dryRun) })
+		},
+	}
+	c.Flags().BoolVar(&force, "force", false, "do it")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be done, and do nothing")
+	return c
+}
+
+type unlockJSON struct {
+	Action string   `json:"action"`
+	DryRun bool     `json:"dry_run"`
+	Done   bool     `json:"done"`
+	Was    lockJSON `json:"was"`
+}
+
+func (a *app) unlock(ctx context.Context, l *sluice.Locker, lock string, dryRun bool) error {
+	info, held, err := inspect.Lock(ctx, l, lock)
+	if err != nil {
+		return err
+	}
+	released := false
+	if held && !dryRun {
+		if released, err = l.ForceUnlock(ctx, lock); err != nil {
+			return err
+		}
+	}
+	if a.json {
+		if err := printJSON(a.out, unlockJSON{Action: "unlock", DryRun: dryRun, Done: released, Was: toLockJSON(info, held)}); err != nil {
+			return err
+		}
+	}
+	if !held || !dryRun && !released {
+		return fmt.Errorf("%w: the lock %s is free", errNotFound, show(lock))
+	}
+	if !a.json {
+		verb := "freed"
+		if dryRun {
+			verb = "would be freed"
+		}
+		_, _ = fmt.Fprintf(a.out, "%s: %s (ttl was %s, owner %s)\n", show(lock), verb, ttlText(info.TTL), ownerText(info.Owner))
+	}
+	return nil
+}

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+)
+
+// show returns text that was written by others as the operator is to see it: as it is if it is plain, else in
+// quotation marks, with Go's escapes. It never holds what moves a terminal's cursor, changes its
+// colours or reverses what follows. --quoted reads it back.
+func show(s string) string {
+	if s == "" || s[0] == ' ' || s[len(s)-1] == ' ' || !utf8.ValidString(s) || strings.ContainsAny(s, "\"\\") {
+		return strconv.Quote(s)
+	}
+	for _, r := range s {
+		if !strconv.IsPrint(r) {
+			return strconv.Quote(s)
+		}
+	}
+	return s
+}
+
+// escape replaces what is not printable in a message, except the ends of its lines.
+func escape(message string) string {
+	var b strings.Builder
+	for i, size := 0, 0; i < len(message); i += size {
+		var r rune
+		r, size = utf8.DecodeRuneInString(message[i:])
+		switch {
+		case r == '\n' || r != utf8.RuneError && strconv.IsPrint(r):
+			b.WriteRune(r)
+		default:
+			quoted := strconv.Quote(message[i : i+size])
+			b.WriteString(quoted[1 : len(quoted)-1])
+		}
+	}
+	return b.String()
+}
+
+// unshow reads what show has printed.
+func unshow(s string) (string, error) {
+	if !strings.HasPrefix(s, `"`) {
+		return s, nil
+	}
+	plain, err := strconv.Unquote(s)
+	if err != nil {
+		return "", usagef("%s is not a quoted text as this program prints it", show(s))
+	}
+	return plain, nil
+}
+
+// short cuts what show has returned to a number of characters.
+func short(shown string, n int) string {
+	if utf8.RuneCountInString(shown) <= n {
+		return shown
+	}
+	return string([]rune(shown)[:n-1]) + "…"
+}
+
+// bytesField returns a text of any bytes for JSON, and the base64 that stands beside it where it is not
+// UTF-8: that would be lost in JSON. It is "" otherwise.
+func bytesField(s string) (plain, encoded string) {
+	if utf8.ValidString(s) {
+		return s, ""
+	}
+	return strings.ToValidUTF8(s, "\uFFFD"), base64.StdEncoding.EncodeToString([]byte(s))
+}
+
+// printJSON prints a value, indented. Strings hold no character that a terminal would act on.
+func printJSON(w io.Writer, value any) error {
+	var b bytes.Buffer
+	encoder := json.NewEncoder(&b)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(value); err != nil {
+		return err
+	}
+	_, err := w.Write(plainJSON(b.Bytes()))
+	return err
+}
+
+// plainJSON escapes what encoding/json leaves as it is and is not printable: DEL, the C1 controls, marks that
+// change the direction of text.
+func plainJSON(data []byte) []byte {
+	out := make([]byte, 0, len(data))
+	for _, r := range string(data) {
+		switch {
+		case r == '\n' || strconv.IsPrint(r):
+			out = utf8.AppendRune(out, r)
+		case r > 0xFFFF:
+			high, low := utf16.EncodeRune(r)
+			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
+		default:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		}
+	}
+	return out
+}
+
+// newTable returns a table without lines, for a terminal and for tools that cut columns.
+func (a *app) newTable(header ...any) table.Writer {
+	t := table.NewWriter()
+	t.SetOutputMirror(a.out)
+	style := table.StyleDefault
+	style.Box = table.BoxStyle{PaddingRight: "  ", MiddleHorizontal: " "}
+	style.Options = table.Options{}
+	style.Format.Header = text.FormatUpper
+	t.SetStyle(style)
+	t.AppendHeader(table.Row(header))
+	t.SuppressTrailingSpaces()
+	return t
+}
+
+// rightAligned has columns, counted from 1, aligned to the right.
+func rightAligned(t table.Writer, columns ...int) {
+	var configs []table.ColumnConfig
+	for _, n := range columns {
+		configs = append(configs, table.ColumnConfig{Number: n, Align: text.AlignRight, AlignHeader: text.AlignRight})
+	}
+	t.SetColumnConfigs(configs)
+}
+
+// count prints a number with commas.
+func count(n int64) string {
+	digits := strconv.FormatInt(n, 10)
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}
+
+// span prints a duration with two units at the most.
+func span(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "-" + span(-d)
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < time.Minute:
+		return strconv.FormatFloat(math.Floor(d.Seconds()*10)/10, 'f', 1, 64) + "s"
+	case d < time.Hour:
+		return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
+	case d < 24*time.Hour:
+		return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
+	}
+	return fmt.Sprintf("%dd%02dh", int(d.Hours())/24, int(d.Hours())%24)
+}
+
+// moment prints a time in UTC, to the second; "-" for none.
+func moment(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.UTC().Format("2006-01-02T15:04:05Z")
+}
+
+// jsonTime is a time in JSON; nil for none.
+func jsonTime(t time.Time) *string {
+	if t.IsZero() {
+		return nil
+	}
+	s := t.UTC().Format("2006-01-02T15:04:05.000000Z")
+	return &s
+}
+
+// plural returns "1 task" or "2 tasks".
+func plural(n int64, one string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return count(n) + " " + one + "s"
+}

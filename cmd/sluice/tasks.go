@@ -1,0 +1,335 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-go/sluice"
+)
+
+// taskJSON is a task in JSON. What is nil or empty does not apply to its state, or was not asked for.
+type taskJSON struct {
+	ID            string            `json:"id"`
+	IDBase64      string            `json:"id_base64,omitempty"`
+	State         string            `json:"state"`
+	Attempt       int               `json:"attempt"`
+	Due           *string           `json:"due"`
+	LeaseEnds     *string           `json:"lease_ends,omitempty"`
+	Died          *string           `json:"died,omitempty"`
+	Reason        string            `json:"reason,omitempty"`
+	Header        map[string]string `json:"header,omitempty"`
+	PayloadBytes  int               `json:"payload_bytes"`
+	Payload       *string           `json:"payload,omitempty"`
+	PayloadBase64 *string           `json:"payload_base64,omitempty"`
+}
+
+func toTaskJSON(e sluice.Entry, payload bool) taskJSON {
+	j := taskJSON{State: e.State.String(), Attempt: e.Attempt, Due: jsonTime(e.Due), Reason: strings.ToValidUTF8(e.Reason, "\uFFFD"), Header: e.Header, PayloadBytes: len(e.Payload)}
+	j.ID, j.IDBase64 = bytesField(e.ID)
+	switch e.State {
+	case sluice.Leased:
+		j.LeaseEnds = jsonTime(e.Time())
+	case sluice.Dead:
+		j.Died = jsonTime(e.Time())
+	}
+	if !payload {
+		return j
+	}
+	if text := string(e.Payload); utf8.ValidString(text) {
+		j.Payload = &text
+	} else {
+		encoded := base64.StdEncoding.EncodeToString(e.Payload)
+		j.PayloadBase64 = &encoded
+	}
+	return j
+}
+
+// The states in which a task can be listed.
+var listed = map[string]sluice.State{"due": sluice.Due, "scheduled": sluice.Scheduled, "leased": sluice.Leased, "dead": sluice.Dead}
+
+func stateNamed(name string) (sluice.State, error) {
+	state, ok := listed[name]
+	if !ok {
+		return state, usagef("--state is due, scheduled, leased or dead")
+	}
+	return state, nil
+}
+
+// filter says which tasks are meant.
+type filter struct {
+	reason, id string
+}
+
+func (f filter) matches(e sluice.Entry) bool {
+	return strings.Contains(e.Reason, f.reason) && strings.Contains(e.ID, f.id)
+}
+
+func (f filter) isSet() bool { return f != filter{} }
+
+// pageSize is how many tasks are read at a time.
+const pageSize = 250
+
+// lsOptions are the flags of ls.
+type lsOptions struct {
+	state          string
+	filter         filter
+	limit, maxLook int
+	after          string
+	payload, wide  bool
+}
+
+func (a *app) lsCommand() *cobra.Command {
+	var o lsOptions
+	c := &cobra.Command{
+		Use: "ls QUEUE", Short: "List the tasks of a queue that are in one state",
+		Long: `List the tasks of a queue that are in one state: due, scheduled, leased or dead. They come in the order
+in which they are due, their leases end, or they have died. --after goes on where a list has ended.`,
+		Example: `  sluice ls orders --state dead --reason "connection refused"
+  sluice ls orders --state leased --json`,
+		Args: usageArgs(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.ls(cmd.Context(), args[0], o) },
+	}
+	f := c.Flags()
+	f.StringVar(&o.state, "state", "due", "due, scheduled, leased or dead")
+	f.StringVar(&o.filter.reason, "reason", "", "only dead letters whose reason contains this text")
+	f.StringVar(&o.filter.id, "id", "", "only tasks whose ID contains this text")
+	f.IntVar(&o.limit, "limit", 100, "how many tasks to show, 1 to 10000")
+	f.IntVar(&o.maxLook, "max-look", 1_000_000, "how many tasks to look at for those that match, at the most")
+	f.StringVar(&o.after, "after", "", "go on behind this place, which the list before has named")
+	f.BoolVar(&o.payload, "payload", false, "show payloads")
+	f.BoolVar(&o.wide, "wide", false, "cut nothing off, and show headers")
+	return c
+}
+
+func (a *app) ls(ctx context.Context, queue string, o lsOptions) error {
+	state, err := stateNamed(o.state)
+	if err != nil {
+		return err
+	}
+	if o.limit < 1 || o.limit > 10_000 {
+		return usagef("--limit is 1 to 10000; --after goes on behind")
+	}
+	if o.filter.reason != "" && state != sluice.Dead {
+		return usagef("--reason is for --state dead: other tasks have none")
+	}
+	after, err := readPlace(o.after)
+	if err != nil {
+		return err
+	}
+	q, name, err := a.open(ctx, queue)
+	if err != nil {
+		return err
+	}
+	found, next, err := find(ctx, q, state, after, o.filter, o.limit, o.maxLook, a.newProgress("looking", -1))
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.printTasksJSON(name, o, found, next)
+	}
+	a.printTasks(state, found, o, a.now(ctx))
+	if next != "" {
+		_, err = fmt.Fprintf(a.errOut, "There may be more: --after %s\n", next)
+	}
+	return err
+}
+
+// find reads the tasks that match, limit at the most, and looks at maxLook or a page more. next is where to go on, "" at the end.
+func find(ctx context.Context, q *sluice.Queue, state sluice.State, after sluice.Entry, f filter, limit, maxLook int, p progress) (found []sluice.Entry, next string, err error) {
+	defer p.end()
+	for looked := 0; ; {
+		n := pageSize
+		if !f.isSet() {
+			n = min(n, limit-len(found))
+		}
+		page, err := q.List(ctx, state, after, n)
+		if err != nil {
+			return found, "", err
+		}
+		looked += len(page)
+		p.add(len(page))
+		for _, e := range page {
+			if after = e; f.matches(e) {
+				if found = append(found, e); len(found) == limit {
+					return found, place(e), nil
+				}
+			}
+		}
+		switch {
+		case len(page) < n:
+			return found, "", nil
+		case looked >= maxLook:
+			return found, place(after), nil
+		}
+	}
+}
+
+// place names a task in a list, for --after.
+func place(e sluice.Entry) string {
+	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatFloat(e.Score, 'g', -1, 64) + ":" + e.ID))
+}
+
+func readPlace(text string) (e sluice.Entry, err error) {
+	if text == "" {
+		return sluice.Entry{}, nil
+	}
+	data, err := base64.RawURLEncoding.DecodeString(text)
+	score, id, found := strings.Cut(string(data), ":")
+	if err == nil {
+		e.Score, err = strconv.ParseFloat(score, 64)
+	}
+	if e.ID = id; err != nil || !found || id == "" {
+		return sluice.Entry{}, usagef("--after is not what a list has named as its end")
+	}
+	return e, nil
+}
+
+type tasksJSON struct {
+	Queue       string     `json:"queue"`
+	QueueBase64 string     `json:"queue_base64,omitempty"`
+	State       string     `json:"state"`
+	Tasks       []taskJSON `json:"tasks"`
+	After       string     `json:"after"` // where to go on; empty at the end
+}
+
+func (a *app) printTasksJSON(queue string, o lsOptions, found []sluice.Entry, next string) error {
+	j := tasksJSON{State: o.state, Tasks: []taskJSON{}, After: next}
+	j.Queue, j.QueueBase64 = bytesField(queue)
+	for _, e := range found {
+		j.Tasks = append(j.Tasks, toTaskJSON(e, o.payload))
+	}
+	return printJSON(a.out, j)
+}
+
+// printTasks prints a table of tasks in one state.
+func (a *app) printTasks(state sluice.State, found []sluice.Entry, o lsOptions, now time.Time) {
+	header := []any{"id", "attempts"}
+	switch state {
+	case sluice.Due:
+		header = append(header, "due", "for")
+	case sluice.Scheduled:
+		header = append(header, "due", "in")
+	case sluice.Leased:
+		header = append(header, "lease ends", "in")
+	default:
+		header = append(header, "died", "ago", "reason")
+	}
+	if o.wide {
+		header = append(header, "header")
+	}
+	if o.payload {
+		header = append(header, "payload")
+	}
+	t := a.newTable(header...)
+	rightAligned(t, 2, 4)
+	for _, e := range found {
+		at := e.Time()
+		away := at.Sub(now)
+		if state == sluice.Due || state == sluice.Dead {
+			away = -away
+		}
+		row := []any{show(e.ID), e.Attempt, moment(at), span(max(0, away))}
+		if state == sluice.Dead {
+			row = append(row, cut(show(e.Reason), 80, o.wide))
+		}
+		if o.wide {
+			row = append(row, headerText(e.Header))
+		}
+		if o.payload {
+			row = append(row, cut(show(string(e.Payload)), 120, o.wide))
+		}
+		t.AppendRow(row)
+	}
+	t.Render()
+}
+
+func cut(shown string, n int, wide bool) string {
+	if wide {
+		return shown
+	}
+	return short(shown, n)
+}
+
+// headerText prints a task's header.
+func headerText(header map[string]string) string {
+	var pairs []string
+	for _, key := range slices.Sorted(maps.Keys(header)) {
+		pairs = append(pairs, show(key)+"="+show(header[key]))
+	}
+	return strings.Join(pairs, " ")
+}
+
+// now returns the server's time, by which tasks are due; or this machine's, where the server does not say.
+func (a *app) now(ctx context.Context) time.Time {
+	rdb, err := a.connect()
+	if err == nil {
+		if now, err := rdb.Time(ctx).Result(); err == nil {
+			return now
+		}
+	}
+	return time.Now()
+}
+
+func (a *app) getCommand() *cobra.Command {
+	var payload bool
+	c := &cobra.Command{
+		Use: "get QUEUE ID", Short: "Show one task",
+		Args: usageArgs(cobra.ExactArgs(2)),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.get(cmd.Context(), args, payload) },
+	}
+	c.Flags().BoolVar(&payload, "payload", false, "show the payload")
+	return c
+}
+
+func (a *app) get(ctx context.Context, args []string, payload bool) error {
+	id, err := a.argument(args[1])
+	if err != nil {
+		return err
+	}
+	q, _, err := a.open(ctx, args[0])
+	if err != nil {
+		return err
+	}
+	e, err := q.Get(ctx, id)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return printJSON(a.out, toTaskJSON(e, payload))
+	}
+	now := a.now(ctx)
+	line := func(what, value string) { _, _ = fmt.Fprintf(a.out, "%-11s %s\n", what, value) }
+	line("id", show(e.ID))
+	line("state", e.State.String())
+	line("attempts", strconv.Itoa(e.Attempt))
+	switch at := e.Time(); e.State {
+	case sluice.Leased:
+		line("lease ends", moment(at)+", in "+span(max(0, at.Sub(now))))
+	case sluice.Dead:
+		line("died", moment(at)+", "+span(max(0, now.Sub(at)))+" ago")
+		line("reason", show(e.Reason))
+	case sluice.Due:
+		line("due", moment(at)+", for "+span(max(0, now.Sub(at))))
+	default:
+		line("due", moment(at)+", in "+span(max(0, at.Sub(now))))
+	}
+	if len(e.Header) > 0 {
+		line("header", headerText(e.Header))
+	}
+	if payload {
+		line("payload", cmp.Or(show(string(e.Payload)), `""`))
+	} else {
+		line("payload", plural(int64(len(e.Payload)), "byte")+", shown with --payload")
+	}
+	return nil
+}

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	tea "github.com/charmbracelet/bubbletea"
+	"github.com/charmbracelet/x/ansi"
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-go/sluice/cmd/sluice/inspect"
+)
+
+const (
+	// searchEvery is how often top looks for queues that are new. Between, it asks those that it knows.
+	searchEvery = 10 * time.Second
+	// searchShare is how many times as long as a search the pause behind it is, at the least: beside many keys the
+	// server is to have other things to do.
+	searchShare = 20
+)
+
+func (a *app) topCommand() *cobra.Command {
+	var interval time.Duration
+	var frames int
+	c := &cobra.Command{
+		Use: "top", Short: "Watch the queues",
+		Long: `Watch the queues. Keys: q quits, s sorts by the next column.
+
+Each interval costs one small script for each queue (and shard); every ten seconds, or twenty times as long as that takes, the queues are searched for, by SCAN.
+Where standard output is no terminal, or with --frames or --json, it prints one table, or one line of JSON, for each interval.`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if interval < 200*time.Millisecond {
+				return usagef("--interval is 200ms at the least")
+			}
+			rdb, err := a.connect()
+			if err != nil {
+				return err
+			}
+			w := &watch{a: a, rdb: rdb}
+			if frames == 0 && !a.json && a.outIsTTY {
+				return w.screen(cmd.Context(), interval)
+			}
+			return w.print(cmd.Context(), interval, frames)
+		},
+	}
+	c.Flags().DurationVar(&interval, "interval", 2*time.Second, "how long between two looks")
+	c.Flags().IntVar(&frames, "frames", 0, "end after so many (0: never)")
+	return c
+}
+
+// watch asks for the queues again and again.
+type watch struct {
+	a        *app
+	rdb      redis.UniversalClient
+	infos    []inspect.QueueInfo
+	next     time.Time // of the next search
+	complete bool
+}
+
+// frame is what was seen at one time.
+type frame struct {
+	at       time.Time
+	rows     []queueRow
+	complete bool
+	err      error
+}
+
+// look returns the queues and their counts.
+func (w *watch) look(ctx context.Context) frame {
+	if from := time.Now(); from.After(w.next) {
+		infos, err := inspect.Queues(ctx, w.rdb, w.a.options)
+		if err != nil && !errors.Is(err, inspect.ErrIncomplete) {
+			return frame{at: time.Now(), err: err}
+		}
+		w.infos, w.next, w.complete = infos, time.Now().Add(pauseBehind(time.Since(from))), err == nil
+	}
+	rows, err := w.a.rows(ctx, w.rdb, w.infos)
+	return frame{time.Now(), rows, w.complete, err}
+}
+
+// pauseBehind returns for how long no search follows one that took so long.
+func pauseBehind(took time.Duration) time.Duration { return max(searchEvery, searchShare*took) }
+
+// print prints a table for each interval.
+func (w *watch) print(ctx context.Context, interval time.Duration, frames int) error {
+	for i := 1; ; i++ {
+		f := w.look(ctx)
+		if f.err != nil {
+			return f.err
+		}
+		if err := w.a.printQueues(f.rows, f.complete); err != nil {
+			return err
+		}
+		if i == frames {
+			return nil
+		}
+		select {
+		case <-time.After(interval):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// screen shows a table on the terminal's other screen, until the caller quits.
+func (w *watch) screen(ctx context.Context, interval time.Duration) error {
+	model := &topModel{ctx: ctx, watch: w, interval: interval, where: w.a.where(), width: 120, height: 40}
+	program := tea.NewProgram(model, tea.WithAltScreen(), tea.WithContext(ctx), tea.WithInput(w.a.in), tea.WithOutput(w.a.out), tea.WithoutSignalHandler())
+	_, err := program.Run()
+	if errors.Is(err, tea.ErrProgramKilled) || errors.Is(err, tea.ErrInterrupted) {
+		return nil
+	}
+	return err
+}
+
+// topModel is what the terminal shows. One goroutine of bubbletea's has it; the one look that is under way has the watch.
+type topModel struct {
+	ctx           context.Context
+	watch         *watch
+	interval      time.Duration
+	where         string
+	width, height int
+	now, before   frame
+	failed        error
+	sortBy        int
+}
+
+// The columns by which the queues can be sorted: the largest first, names from a to z.
+var sortings = []struct {
+	name string
+	less func(a, b queueRow) int
+}{
+	{"oldest due", func(a, b queueRow) int { return int(min(1, max(-1, b.stats.OldestDue-a.stats.OldestDue))) }},
+	{"due", func(a, b queueRow) int { return sign(b.stats.Due - a.stats.Due) }},
+	{"dead", func(a, b queueRow) int { return sign(b.stats.Dead - a.stats.Dead) }},
+	{"leased", func(a, b queueRow) int { return sign(b.stats.Leased - a.stats.Leased) }},
+	{"name", func(a, b queueRow) int { return strings.Compare(a.Name, b.Name) }},
+}
+
+func sign(n int64) int { return int(min(1, max(-1, n))) }
+
+type tick struct{}
+
+func (m *topModel) look() tea.Msg { return m.watch.look(m.ctx) }
+
+// Init begins with the first look.
+func (m *topModel) Init() tea.Cmd { return m.look }
+
+// Update takes keys, the terminal's size and what was seen. The next look begins an interval after the one before has ended,
+// so that there is one at a time.
+func (m *topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
+	switch msg := msg.(type) {
+	case tea.KeyMsg:
+		switch msg.String() {
+		case "q", "esc", "ctrl+c":
+			return m, tea.Quit
+		case "s":
+			m.sortBy = (m.sortBy + 1) % len(sortings)
+		}
+	case tea.WindowSizeMsg:
+		m.width, m.height = msg.Width, msg.Height
+	case frame:
+		if m.failed = msg.err; msg.err == nil {
+			m.before, m.now = m.now, msg
+		}
+		return m, tea.Tick(m.interval, func(time.Time) tea.Msg { return tick{} })
+	case tick:
+		return m, m.look
+	}
+	return m, nil
+}
+
+// View draws the table, and what does not fit is left out.
+func (m *topModel) View() string {
+	rows := slices.Clone(m.now.rows)
+	slices.SortStableFunc(rows, sortings[m.sortBy].less)
+	t := m.watch.a.newTable("name", "shards", "due", "due/s", "scheduled", "leased", "dead", "oldest due", "next due", "")
+	t.SetOutputMirror(nil)
+	rightAligned(t, 2, 3, 4, 5, 6, 7, 8)
+	var due, dead int64
+	for _, r := range rows {
+		due, dead = due+r.stats.Due, dead+r.stats.Dead
+		cells := r.cells(m.now.at)
+		t.AppendRow(slices.Insert(cells, 3, any(m.rate(r))))
+	}
+	head := fmt.Sprintf("sluice top  %s  %s  %s, due %s, dead %s  every %s, by %s", m.where, m.now.at.UTC().Format("15:04:05Z"), plural(int64(len(rows)), "queue"), count(due), count(dead), m.interval, sortings[m.sortBy].name)
+	lines := []string{head, "q quits, s sorts"}
+	if m.failed != nil {
+		lines[1] = "NO ANSWER, the figures are old: " + escape(m.failed.Error())
+	} else if !m.now.complete && !m.now.at.IsZero() {
+		lines[1] = "NOT ALL KEYS WERE LOOKED AT: see --max-keys"
+	}
+	lines = append(lines, "")
+	lines = append(lines, strings.Split(t.Render(), "\n")...)
+	lines = lines[:min(len(lines), max(1, m.height-1))]
+	for i, line := range lines {
+		lines[i] = ansi.Truncate(strings.ReplaceAll(line, "\n", " "), m.width, "…")
+	}
+	return strings.Join(lines, "\n")
+}
+
+// rate returns how the number of due tasks has changed since the look before.
+func (m *topModel) rate(r queueRow) string {
+	for _, old := range m.before.rows {
+		if seconds := m.now.at.Sub(m.before.at).Seconds(); old.Name == r.Name && old.err == nil && seconds > 0 {
+			return fmt.Sprintf("%+.0f", float64(r.stats.Due-old.stats.Due)/seconds)
+		}
+	}
+	return ""
+}
