@@ -18,6 +18,7 @@ if wanted == 3 then
   function range(from, to) return redis.call('ZRANGE', KEYS[5], from, to, 'WITHSCORES') end
 end
 local first = math.max(behind(ARGV[2], ARGV[3], count, entry), count(text(now)))
+redis.call('ZCARD', KEYS[1])
 redis.call('HLEN', KEYS[2]) -- check the types, even if there are no tasks
 redis.call('HLEN', KEYS[4])
 

@@ -9,7 +9,10 @@ local leaseEnd = n > 0 and text(now + tonumber(ARGV[3])) or ''
 
 -- In how many microseconds the queue's pause ends; nil if it has none, or nothing is to be claimed.
 local pause = n > 0 and pauseEnds(redis.call('PTTL', KEYS[6])) or nil
-if pause then n = 0 end
+if pause then
+  n = 0
+  redis.call('ZCARD', KEYS[1]) -- a shard that is closed says so, also if it is paused
+end
 
 -- What the hashes have. This checks the types of keys, before the first write.
 local payloadCount, stateCount = redis.call('HLEN', KEYS[2]), redis.call('HLEN', KEYS[4])

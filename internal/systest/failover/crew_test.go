@@ -127,7 +127,7 @@ func (*killer) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (k *killer) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		args := cmd.Args()
-		if len(args) > 7 && fmt.Sprint(args[2]) == "5" && strings.HasSuffix(fmt.Sprint(args[7]), "}"+keyspace.Move) && k.puts.Add(-1) == 0 {
+		if len(args) > 7 && fmt.Sprint(args[2]) == "6" && strings.HasSuffix(fmt.Sprint(args[7]), "}"+keyspace.Move) && k.puts.Add(-1) == 0 {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		}
 		return next(ctx, cmd)
@@ -294,7 +294,7 @@ func (c *crew) left() int64 {
 	s, err := c.q.Stats(c.Context())
 	require.NoError(c, err)
 	require.Zero(c, s.Dead)
-	return s.Due + s.Scheduled
+	return s.Due + s.Scheduled + s.Leased
 }
 
 // awaitDrained waits until all tasks have been finished.

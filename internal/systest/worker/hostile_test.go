@@ -107,7 +107,7 @@ func TestQueue_ReportsKeysOfAnotherType(t *testing.T) {
 						"tasks":  {"stats", "retry", "release", "bury", "extend", "reschedule"},
 						"state":  {"stats"},
 						"dead":   {"enqueue", "dequeue", "retry", "release", "extend", "reschedule", "get", "peek", "scheduled", "leased"},
-						"leased": {"enqueue", "dead", "revive", "get", "peek", "scheduled"},
+						"leased": {"enqueue", "dead", "revive", "drop", "get", "peek", "scheduled"},
 					}
 					if slices.Contains(untouched[which], name) {
 						continue
