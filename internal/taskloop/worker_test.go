@@ -79,7 +79,7 @@ func (w *worker) run(t *testing.T) *worker {
 		cancel()
 		<-over
 		synctest.Wait()
-		w.witness.check(t, w)
+		w.check(t, w)
 	})
 	return w
 }
