@@ -279,3 +279,50 @@ func TestQueue_LeasedIsExact(t *testing.T) {
 		require.EqualValues(b, len(want), b.Stats().Leased)
 	})
 }
+
+// TestQueue_CountsAndListsBesideAMillionTasks in about the same time as beside none: no command
+// of it takes the server long. The tasks are a foreign producer's.
+func TestQueue_CountsAndListsBesideAMillionTasks(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("a million tasks")
+	}
+	rdb := redistest.Start(t, "--slowlog-log-slower-than", "5000").Client(t)
+	ctx, q := t.Context(), systest.NewQueue(t, rdb)
+	key := "Queue:" + q.Name()
+	const fill = `local now = tonumber(redis.call('TIME')[1])
+for i = 1, 2000 do
+  local n = ARGV[1] * 2000 + i
+  redis.call('ZADD', KEYS[1], string.format('%d.%06d', now - 500 + n % 1000, n % 1000000), 't' .. n)
+end
+return 1`
+	for i := range 500 {
+		require.NoError(t, rdb.Eval(ctx, fill, []string{key}, i).Err())
+	}
+	claimed, err := q.Claim(ctx, 1000, time.Hour)
+	require.NoError(t, err)
+	require.Len(t, claimed, 1000)
+	slowest := 0
+	for range 5 { // the slow log measures wall time
+		require.NoError(t, rdb.Do(ctx, "slowlog", "reset").Err())
+		stats, err := q.Stats(ctx)
+		require.NoError(t, err)
+		require.EqualValues(t, 1000, stats.Leased)
+		require.Greater(t, stats.Due, int64(100_000))
+		require.Greater(t, stats.Scheduled, int64(100_000))
+		for _, s := range []sluice.State{sluice.Scheduled, sluice.Due, sluice.Leased} {
+			es, err := q.List(ctx, s, sluice.Entry{}, 100)
+			require.NoError(t, err)
+			require.Len(t, es, 100)
+			more, err := q.List(ctx, s, es[99], 100)
+			require.NoError(t, err)
+			require.Len(t, more, 100)
+		}
+		log, err := rdb.SlowLogGet(ctx, 100).Result()
+		require.NoError(t, err)
+		if slowest = len(log); slowest == 0 {
+			return
+		}
+	}
+	require.Zero(t, slowest, "commands of more than 5 ms")
+}

@@ -33,6 +33,12 @@ func TestFullServer_FinishesWhatIsThere(t *testing.T) {
 		require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "1").Err())
 		require.ErrorContains(t, rdb.Set(ctx, "x", "y", 0).Err(), "OOM")
 
+		require.NoError(t, q.Pause(ctx, 0))
+		require.NoError(t, q.Pause(ctx, time.Minute))
+		paused, err := q.Claim(ctx, 3, time.Minute)
+		require.NoError(t, err)
+		require.Empty(t, paused)
+		require.NoError(t, q.Resume(ctx))
 		es, err := q.Claim(ctx, 3, time.Minute)
 		require.NoError(t, err)
 		require.Len(t, es, 3)
