@@ -1,0 +1,265 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-go/sluice"
+)
+
+// mostDelay is how far a visitor may put a task off or pause a queue.
+const mostDelay = 365 * 24 * time.Hour
+
+// confirmData is what the page shows that asks before tasks are removed for good.
+type confirmData struct {
+	Queue, Do string
+	IDs       []string
+	List      listing
+	Back      string
+	To        string // where the form goes
+}
+
+// isTyped reports whether a visitor has typed a name, as it is or as it is shown.
+func isTyped(typed, name string) bool { return typed == name || typed == shown(name) }
+
+// delay reads a form's length of time.
+func (v *visit) delay(field string) (time.Duration, error) {
+	d, err := time.ParseDuration(v.r.PostForm.Get(field))
+	if err != nil || d < 0 || d > mostDelay {
+		return 0, fmt.Errorf("%w: write a time as 90s, 10m or 2h", sluice.ErrInvalid)
+	}
+	return d, nil
+}
+
+// changeQueue pauses or resumes a queue, revives its dead letters, or purges it.
+func (p *page) changeQueue(v *visit) error {
+	s := p.watch.of(v.queue())
+	q, err := s.open(v.ctx)
+	if err != nil {
+		return err
+	}
+	url := p.queueURL(s.name)
+	do := v.r.PostForm.Get("do")
+	switch do {
+	case "pause":
+		d, err := v.delay("for")
+		if err != nil {
+			return err
+		}
+		err = q.Pause(v.ctx, d)
+		return v.end(s, url, do, err, "The queue is paused: nothing is handed out. Tasks that are being worked on go on.")
+	case "resume":
+		return v.end(s, url, do, q.Resume(v.ctx), "The queue goes on.")
+	case "purge":
+		if !isTyped(v.r.PostForm.Get("name"), s.name) {
+			return v.done(url, notice{"Nothing was purged: the name that was typed is not the queue's.", true})
+		}
+		return v.end(s, url, do, q.Purge(v.ctx), "The queue is purged: it has no task and no dead letter.")
+	case "revive":
+		return p.reviveMatching(v, s, q)
+	}
+	return errForm
+}
+
+// end tells of a change to a queue, sends the visitor back, and has the figures read anew.
+func (v *visit) end(s *series, url, what string, err error, success string) error {
+	if err != nil {
+		return err
+	}
+	s.stats.expire()
+	v.audit(what, "queue", s.name)
+	return v.done(url, notice{Text: success})
+}
+
+// reviveMatching revives the dead letters that have a reason, as many as fit into the time of a visit.
+func (p *page) reviveMatching(v *visit, s *series, q *sluice.Queue) error {
+	l := newListing(v.r.PostForm)
+	l.State, l.After = sluice.Dead, sluice.Entry{}
+	var ids []string
+	last, _, err := letters(v.ctx, q, l, func(e sluice.Entry) bool {
+		if e.ID != "" {
+			ids = append(ids, e.ID)
+		}
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	n, err := q.Revive(v.ctx, ids...)
+	if err != nil && n == 0 {
+		return err
+	}
+	s.stats.expire()
+	v.audit("revive", "queue", s.name, "tasks", n)
+	message := plural(int64(n), "dead letter") + " revived: due now, with no attempts."
+	if last != nil || err != nil {
+		message += " There are more: go on by pressing the button again."
+	}
+	return v.done(p.queueURL(s.name)+l.Query(), notice{Text: message})
+}
+
+// changeTasks changes those tasks of a list that were selected.
+func (p *page) changeTasks(v *visit) error {
+	s := p.watch.of(v.queue())
+	l := newListing(v.r.PostForm)
+	back := p.queueURL(s.name) + l.Query()
+	var ids []string
+	for _, value := range v.r.PostForm["id"] {
+		id, err := fromFormValue(value)
+		if err != nil || len(ids) >= mostPerPage {
+			return errForm
+		}
+		ids = append(ids, id)
+	}
+	do := v.r.PostForm.Get("do")
+	switch {
+	case !slices.Contains([]string{"revive", "run", "delay", "drop", "cancel"}, do):
+		return errForm
+	case len(ids) == 0:
+		return v.done(back, notice{"Nothing was selected.", true})
+	case (do == "drop" || do == "cancel") && v.r.PostForm.Get("sure") != "1":
+		return v.render(http.StatusOK, "confirm", "Are you sure?", "queues", confirmData{s.name, do, ids, l, back, p.tasksURL(s.name)})
+	}
+	q, err := s.open(v.ctx)
+	if err != nil {
+		return err
+	}
+	n, err := p.apply(v, q, do, ids)
+	if err != nil && n == 0 {
+		return err
+	}
+	s.stats.expire()
+	v.audit(do, "queue", s.name, "tasks", n)
+	return v.done(back, outcome(do, n, len(ids), err))
+}
+
+// changeTask changes one task.
+func (p *page) changeTask(v *visit) error {
+	s := p.watch.of(v.queue())
+	do, id, url := v.r.PostForm.Get("do"), v.task(), p.taskURL(v.queue(), v.task())
+	switch {
+	case !slices.Contains([]string{"revive", "run", "delay", "drop", "cancel"}, do):
+		return errForm
+	case (do == "drop" || do == "cancel") && v.r.PostForm.Get("sure") != "1":
+		return v.render(http.StatusOK, "confirm", "Are you sure?", "queues", confirmData{s.name, do, []string{id}, newListing(nil), url, url})
+	}
+	q, err := s.open(v.ctx)
+	if err != nil {
+		return err
+	}
+	n, err := p.apply(v, q, do, []string{id})
+	if err != nil {
+		return err
+	}
+	s.stats.expire()
+	v.audit(do, "queue", s.name, "tasks", n)
+	if do == "drop" || do == "cancel" {
+		l := listing{State: sluice.Due, N: perPage}
+		if do == "drop" {
+			l.State = sluice.Dead
+		}
+		url = p.queueURL(s.name) + l.Query()
+	}
+	return v.done(url, outcome(do, n, 1, nil))
+}
+
+// apply does something with tasks, and returns with how many. Those that are in another state by now are left alone.
+func (p *page) apply(v *visit, q *sluice.Queue, do string, ids []string) (int, error) {
+	switch do {
+	case "revive":
+		return q.Revive(v.ctx, ids...)
+	case "drop":
+		return q.Drop(v.ctx, ids...)
+	}
+	var delay time.Duration
+	if do == "delay" {
+		var err error
+		if delay, err = v.delay("for"); err != nil {
+			return 0, err
+		}
+	}
+	return each(v.ctx, ids, func(ctx context.Context, id string) (bool, error) {
+		if do != "cancel" {
+			return q.Reschedule(ctx, id, delay)
+		}
+		// Looked at just before: a task may have died since it was listed, and its letter may be wanted.
+		e, err := q.Get(ctx, id)
+		if isNotFound(err) {
+			return false, nil
+		}
+		if err != nil || e.State == sluice.Dead {
+			return false, err
+		}
+		was, err := q.Cancel(ctx, id)
+		return was != sluice.Absent, err
+	})
+}
+
+// each calls f with each ID, some at a time, and returns how often it was true, and the errors.
+func each(ctx context.Context, ids []string, f func(context.Context, string) (bool, error)) (int, error) {
+	var n atomic.Int64
+	var mu sync.Mutex
+	var first error
+	places := make(chan struct{}, lookers)
+	var group sync.WaitGroup
+	for _, id := range ids {
+		places <- struct{}{}
+		group.Go(func() {
+			defer func() { <-places }()
+			done, err := f(ctx, id)
+			if done {
+				n.Add(1)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if first == nil {
+				first = err
+			}
+		})
+	}
+	group.Wait()
+	return int(n.Load()), first
+}
+
+// outcome says with how many tasks something was done.
+func outcome(do string, n, of int, err error) notice {
+	verb := map[string]string{"revive": "revived: due now, with no attempts", "run": "due now", "delay": "put off", "drop": "dropped for good", "cancel": "cancelled"}[do]
+	text := plural(int64(n), "task") + " " + verb + "."
+	if n < of {
+		text += " " + plural(int64(of-n), "other") + " had changed meanwhile, and were left alone."
+	}
+	if err != nil {
+		_, f := explain(err)
+		text += " " + f.What + ": " + f.Detail
+		if errors.Is(err, sluice.ErrUnknown) {
+			text += ". " + f.Advice
+		}
+	}
+	return notice{text, err != nil || n == 0}
+}
+
+// changeLock forces a lock open.
+func (p *page) changeLock(v *visit) error {
+	url := p.lockURL(v.lock())
+	if v.r.PostForm.Get("do") != "force" {
+		return errForm
+	}
+	if !isTyped(v.r.PostForm.Get("name"), v.lock()) {
+		return v.done(url, notice{"The lock was left alone: the name that was typed is not its name.", true})
+	}
+	held, err := p.locker.ForceUnlock(v.ctx, v.lock())
+	if err != nil {
+		return err
+	}
+	v.audit("force unlock", "lock", v.lock(), "held", held)
+	if !held {
+		return v.done(url, notice{"The lock was free already.", false})
+	}
+	return v.done(url, notice{"The lock was forced open. Its former holder is not stopped: it learns of this when it next asks Redis.", false})
+}

@@ -1,0 +1,125 @@
+package web
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	chartWidth, chartHeight = 120.0, 32.0
+	// longestGap is how far apart two looks may be to be joined by a line: in between no viewer has asked.
+	longestGap = 12 * time.Second
+	// rateOver is the time over which a rate is taken.
+	rateOver = time.Minute
+	// rateLeast is the least time over which there is a rate.
+	rateLeast = 3 * time.Second
+	// leastWindow is the least time that a chart spans.
+	leastWindow = 20 * time.Second
+)
+
+// chart is a small drawing of one figure over the last minutes.
+type chart struct {
+	Label      string // for those who do not see it
+	Line, Area string // paths of SVG
+}
+
+// newChart draws what of gives of each point.
+func newChart(label string, points []point, now time.Time, of func(point) int64) chart {
+	if len(points) == 0 {
+		return chart{}
+	}
+	least, most := of(points[0]), of(points[0])
+	for _, p := range points {
+		least, most = min(least, of(p)), max(most, of(p))
+	}
+	last := of(points[len(points)-1])
+	c := chart{Label: fmt.Sprintf("%s, the last %s: %s to %s, now %s", label, span(now.Sub(points[0].at)), count(least), count(most), count(last))}
+	window := max(now.Sub(points[0].at), leastWindow)
+	place := func(p point) (x, y float64) {
+		x = chartWidth * (1 - float64(now.Sub(p.at))/float64(window))
+		y = chartHeight - 2 - (chartHeight-4)*float64(of(p))/float64(max(most, 1))
+		return max(x, 0), y
+	}
+	var line, area strings.Builder
+	for start := 0; start < len(points); {
+		end := start + 1
+		for end < len(points) && points[end].at.Sub(points[end-1].at) <= longestGap {
+			end++
+		}
+		drawRun(&line, &area, points[start:end], place)
+		start = end
+	}
+	c.Line, c.Area = line.String(), area.String()
+	return c
+}
+
+// drawRun adds points without a gap between them.
+func drawRun(line, area *strings.Builder, points []point, place func(point) (x, y float64)) {
+	command := "M"
+	var first, last float64
+	var run strings.Builder
+	for i, p := range points {
+		x, y := place(p)
+		if i == 0 {
+			first = x
+		}
+		last = x
+		run.WriteString(command + decimal(x) + " " + decimal(y))
+		command = "L"
+	}
+	if len(points) == 1 {
+		run.WriteString("h0.1") // a dot
+	}
+	line.WriteString(run.String())
+	area.WriteString(run.String() + "L" + decimal(last) + " " + decimal(chartHeight) + "L" + decimal(first) + " " + decimal(chartHeight) + "Z")
+}
+
+func decimal(f float64) string { return strconv.FormatFloat(f, 'f', 1, 64) }
+
+// change is how fast a figure changes.
+type change struct {
+	Known     bool
+	PerSecond float64
+}
+
+// newChange returns how fast a figure has changed over the last minute: what came less what went.
+func newChange(points []point, of func(point) int64) change {
+	if len(points) < 2 {
+		return change{}
+	}
+	last := points[len(points)-1]
+	first := last
+	for i := len(points) - 2; i >= 0; i-- {
+		if last.at.Sub(points[i].at) > rateOver || first.at.Sub(points[i].at) > longestGap {
+			break
+		}
+		first = points[i]
+	}
+	took := last.at.Sub(first.at)
+	if took < rateLeast {
+		return change{}
+	}
+	return change{Known: true, PerSecond: float64(of(last)-of(first)) / took.Seconds()}
+}
+
+// Text writes the rate, or that it is not known yet.
+func (c change) Text() string {
+	if !c.Known {
+		return "…"
+	}
+	return rate(c.PerSecond)
+}
+
+// drained returns in how long n tasks are gone at this rate, 0 if never.
+func (c change) drained(n int64) time.Duration {
+	if !c.Known || c.PerSecond > -0.05 || n == 0 {
+		return 0
+	}
+	seconds := float64(n) / -c.PerSecond
+	if seconds > 1e8 {
+		return 0
+	}
+	return time.Duration(seconds * float64(time.Second))
+}

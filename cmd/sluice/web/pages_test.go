@@ -1,0 +1,323 @@
+package web
+
+import (
+	"bytes"
+	"fmt"
+	"html"
+	"log/slog"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
+)
+
+// fill puts n tasks into a queue.
+func fill(t *testing.T, q *sluice.Queue, n int, delay time.Duration, prefix string) {
+	t.Helper()
+	var tasks []sluice.Task
+	for i := range n {
+		tasks = append(tasks, sluice.Task{ID: fmt.Sprintf("%s%04d", prefix, i), Payload: []byte("canary payload"), Delay: delay})
+	}
+	_, err := q.EnqueueBatch(t.Context(), tasks)
+	require.NoError(t, err)
+}
+
+// kill makes n dead letters of the first tasks.
+func kill(t *testing.T, q *sluice.Queue, n int, reason string) {
+	t.Helper()
+	entries, err := q.Claim(t.Context(), n, time.Minute)
+	require.NoError(t, err)
+	for _, e := range entries {
+		require.NoError(t, q.Bury(t.Context(), e, reason))
+	}
+}
+
+// TestQueues_ListsThem with their figures, sorted and filtered as asked; a queue that drains stays for a while.
+func TestQueues_ListsThem(t *testing.T) {
+	rdb := redistest.Start(t).Client(t)
+	s := newSite(t, rdb, Options{Write: true})
+	s.get("/").has(t, "There is no queue with a task in it")
+	a, b := newQueue(t, rdb, "queue-a"), newQueue(t, rdb, "queue-b")
+	fill(t, a, 3, 0, "a")
+	fill(t, b, 1200, time.Hour, "b")
+	require.NoError(t, b.Pause(t.Context(), 0))
+	s.page.watch.names.expire()
+	got := s.get("/")
+	got.has(t, "2 queues, 1 paused · 3 due · 1,200 scheduled · 0 leased · 0 dead", `aria-sort="ascending"`)
+	require.Less(t, strings.Index(got.body, "queue-a</bdi>"), strings.Index(got.body, "queue-b</bdi>"))
+	got = s.get("/?sort=scheduled")
+	got.has(t, `aria-sort="descending"`)
+	require.Greater(t, strings.Index(got.body, "queue-a</bdi>"), strings.Index(got.body, "queue-b</bdi>"))
+	got = s.get("/?q=-b")
+	got.has(t, "1 queue, 1 paused", "queue-b</bdi>")
+	got.lacks(t, "queue-a</bdi>")
+	s.get("/?q=none-such").has(t, "No queue has this in its name")
+
+	require.NoError(t, a.Purge(t.Context()))
+	s.page.watch.names.expire()
+	s.page.watch.of("queue-a").stats.expire()
+	s.get("/").has(t, "queue-a</bdi>", "2 queues")
+	s.page.watch.series = map[string]*series{} // some minutes later
+	s.get("/").lacks(t, "queue-a</bdi>")
+}
+
+var nextPage = regexp.MustCompile(`href="([^"]*)" rel="next"`)
+
+// TestQueue_PagesListEachTaskOnce: whatever the state.
+func TestQueue_PagesListEachTaskOnce(t *testing.T) {
+	rdb := redistest.Redis(t).Client(t)
+	name := redistest.Name(t)
+	q := newQueue(t, rdb, name)
+	fill(t, q, 25, 0, "dead")
+	kill(t, q, 25, "broken")
+	fill(t, q, 25, 0, "leased")
+	_, err := q.Claim(t.Context(), 25, time.Minute)
+	require.NoError(t, err)
+	fill(t, q, 25, 0, "due")
+	fill(t, q, 25, time.Hour, "scheduled")
+	s := newSite(t, rdb, Options{})
+	for _, state := range states {
+		path, seen, pages := s.page.queueURL(name)+"?n=10&state="+state.String(), map[string]int{}, 0
+		for path != "" {
+			got := s.get(path)
+			require.Equal(t, http.StatusOK, got.StatusCode)
+			path, pages = "", pages+1
+			for _, url := range links(got) {
+				if _, id, found := strings.Cut(url, "/tasks/"); found {
+					seen[id]++
+				}
+			}
+			if next := nextPage.FindStringSubmatch(got.body); next != nil {
+				path = html.UnescapeString(next[1])
+			}
+			require.LessOrEqual(t, pages, 10)
+		}
+		require.Len(t, seen, 25, state)
+		for id, n := range seen {
+			require.Equal(t, 1, n, id)
+			require.True(t, strings.HasPrefix(id, state.String()), id)
+		}
+		require.Equal(t, 3, pages, state)
+	}
+}
+
+// TestQueue_FiltersLettersByReason, and revives those alone.
+func TestQueue_FiltersLettersByReason(t *testing.T) {
+	rdb := redistest.Redis(t).Client(t)
+	name := redistest.Name(t)
+	q := newQueue(t, rdb, name)
+	fill(t, q, 30, 0, "down")
+	kill(t, q, 30, "503 from <partner>")
+	fill(t, q, 7, 0, "poison")
+	kill(t, q, 7, "cannot parse")
+	s := newSite(t, rdb, Options{Write: true})
+	got := s.get("/queues/" + segment(name) + "?state=dead&reason=parse")
+	got.has(t, "poison0000", "poison0006", "Revive all letters with this reason")
+	got.lacks(t, "down0000")
+	s.get("/queues/"+segment(name)+"?state=dead&reason=nothing").has(t, "No dead letter has this in its reason")
+	s.post("/queues/"+segment(name), "do", "revive", "state", "dead", "reason", "<partner>").has(t, "30 dead letters revived")
+	stats, err := q.Stats(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 30, stats.Due)
+	require.EqualValues(t, 7, stats.Dead)
+	s.post("/queues/"+segment(name), "do", "revive").has(t, "7 dead letters revived")
+	s.post("/queues/"+segment(name), "do", "revive").has(t, "0 dead letters revived")
+}
+
+// TestQueue_SelectionsChangeWhatIsSelected and nothing else; what is removed for good is asked back.
+func TestQueue_SelectionsChangeWhatIsSelected(t *testing.T) {
+	rdb := redistest.Redis(t).Client(t)
+	name := redistest.Name(t)
+	q := newQueue(t, rdb, name)
+	var log bytes.Buffer
+	s := newSite(t, rdb, Options{Write: true, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	state := func(id string) sluice.State {
+		e, err := q.Get(t.Context(), id)
+		if isNotFound(err) {
+			return sluice.Absent
+		}
+		require.NoError(t, err)
+		return e.State
+	}
+	fill(t, q, 4, 0, "d")
+	kill(t, q, 4, "broken")
+	fill(t, q, 4, time.Hour, "s")
+	tasks := "/queues/" + segment(name) + "/tasks"
+	s.post(tasks, "do", "revive", "state", "dead").has(t, "Nothing was selected", `class="notice bad"`)
+	s.post(tasks, "do", "revive", "state", "dead", "id", "d0000", "id", "s0000").has(t, "1 task revived", "1 other had changed meanwhile")
+	require.Equal(t, sluice.Due, state("d0000"))
+	s.post(tasks, "do", "drop", "state", "dead", "id", "d0001").has(t, "Drop 1 dead letter?", "d0001", "Drop for good")
+	require.Equal(t, sluice.Dead, state("d0001"), "not before the visitor is sure")
+	// A letter that was revived meanwhile is no letter, a task that has died is no task: neither is removed.
+	s.post(tasks, "do", "drop", "sure", "1", "id", "d0001", "id", "d0000", "id", "s0003").has(t, "1 task dropped for good", "2 others had changed")
+	require.Equal(t, sluice.Absent, state("d0001"))
+	require.Equal(t, sluice.Due, state("d0000"))
+	require.Equal(t, sluice.Scheduled, state("s0003"))
+	s.post(tasks, "do", "cancel", "sure", "1", "id", "d0002", "id", "s0003").has(t, "1 task cancelled", "1 other had changed")
+	require.Equal(t, sluice.Dead, state("d0002"))
+	require.Equal(t, sluice.Absent, state("s0003"))
+	s.post(tasks, "do", "run", "id", "s0000").has(t, "1 task due now")
+	require.Equal(t, sluice.Due, state("s0000"))
+	s.post(tasks, "do", "delay", "for", "10m", "id", "s0000", "id", "d0000").has(t, "2 tasks put off")
+	require.Equal(t, sluice.Scheduled, state("s0000"))
+	require.Equal(t, sluice.Scheduled, state("d0000"))
+
+	for _, bad := range [][]string{{"do", "nothing", "id", "s0001"}, {"do", "delay", "for", "x", "id", "s0001"}, {"do", "delay", "for", "-1s", "id", "s0001"}, {"do", "delay", "id", "s0001"}, {"do", "run", "id", "%zz"}} {
+		require.Equal(t, http.StatusBadRequest, s.post(tasks, bad...).StatusCode, bad)
+	}
+	many := []string{"do", "cancel", "sure", "1"}
+	for range mostPerPage + 1 {
+		many = append(many, "id", "s0001")
+	}
+	require.Equal(t, http.StatusBadRequest, s.post(tasks, many...).StatusCode)
+	require.Equal(t, http.StatusBadRequest, s.post(tasks, "do", "run", "id", strings.Repeat("x", mostForm)).StatusCode)
+	require.Equal(t, sluice.Scheduled, state("s0001"))
+	require.Contains(t, log.String(), "revive")
+	require.Contains(t, log.String(), name)
+	require.NotContains(t, log.String(), "canary")
+}
+
+// TestTask_Story: what the page tells of a task in each state, and what can be done with it there.
+func TestTask_Story(t *testing.T) {
+	rdb := redistest.Redis(t).Client(t)
+	name := redistest.Name(t)
+	q := newQueue(t, rdb, name)
+	_, err := q.Enqueue(t.Context(), sluice.Task{ID: "a", Delay: time.Hour, Payload: []byte("canary"), Header: map[string]string{"tenant": "north & south"}})
+	require.NoError(t, err)
+	s := newSite(t, rdb, Options{Write: true})
+	url := "/queues/" + segment(name) + "/tasks/a"
+	got := s.get(url)
+	got.has(t, ">Scheduled<", "in 59m 59s", "none yet", "tenant", "north &amp; south", `value="run"`, "6 bytes", "Show the payload")
+	got.lacks(t, "canary", `value="revive"`)
+	s.get(url+"?payload=1").has(t, "canary", "Hide the payload")
+	s.post(url, "do", "run").has(t, "1 task due now", ">Due<", "ago")
+	entry, err := q.Claim(t.Context(), 1, time.Minute)
+	require.NoError(t, err)
+	got = s.get(url)
+	got.has(t, ">Leased<", "in 59s", "<dd>1</dd>")
+	got.lacks(t, `value="run"`, `value="delay"`)
+	require.NoError(t, q.Bury(t.Context(), entry[0], "the partner says no"))
+	got = s.get(url)
+	got.has(t, ">Dead<", "the partner says no", "ago", `value="revive"`, `value="drop"`)
+	got.lacks(t, `value="cancel"`)
+	s.post(url, "do", "revive").has(t, ">Due<", "none yet", "1 task revived")
+	s.post(url, "do", "delay", "for", "1h").has(t, ">Scheduled<", "1 task put off")
+	s.post(url, "do", "cancel").has(t, "Cancel 1 task?")
+	s.post(url, "do", "drop", "sure", "1").has(t, "1 other had changed")
+	s.post(url, "do", "cancel", "sure", "1").has(t, "1 task cancelled")
+	got = s.get(url)
+	require.Equal(t, http.StatusNotFound, got.StatusCode)
+	got.has(t, "There is no such task")
+	require.Equal(t, http.StatusBadRequest, s.post(url, "do", "bury").StatusCode)
+}
+
+func TestPayload_TextOrHexAndNeverTooMuch(t *testing.T) {
+	require.Equal(t, payload{Size: 3}, newPayload([]byte("abc"), false))
+	require.Equal(t, "a\tb\nc", newPayload([]byte("a\tb\nc"), true).Text)
+	p := newPayload([]byte("\x1b[31m"), true)
+	require.True(t, p.IsHex)
+	require.Contains(t, p.Text, "1b 5b 33 31 6d")
+	require.NotContains(t, p.Text, "\x1b")
+	p = newPayload([]byte(strings.Repeat("é", mostPayload)), true)
+	require.True(t, p.Cut)
+	require.False(t, p.IsHex)
+	require.Len(t, p.Text, mostPayload)
+	p = newPayload([]byte("x"+strings.Repeat("é", mostPayload)), true)
+	require.False(t, p.IsHex, "cut in the middle of a character")
+	p = newPayload(bytes.Repeat([]byte{0xff}, 1<<20), true)
+	require.True(t, p.IsHex && p.Cut)
+	require.Less(t, len(p.Text), 5*mostPayload)
+}
+
+// TestLocks_ShowOwnersAndNoToken: and a lock is forced open only by its name.
+func TestLocks_ShowOwnersAndNoToken(t *testing.T) {
+	rdb := redistest.Start(t).Client(t)
+	s := newSite(t, rdb, Options{Write: true})
+	s.get("/locks").has(t, "No lock is held")
+	locker, err := sluice.NewLocker(rdb, sluice.WithTTL(time.Hour), sluice.WithOwner("cron <1>"))
+	require.NoError(t, err)
+	lock, err := locker.TryLock(t.Context(), "nightly")
+	require.NoError(t, err)
+	require.NoError(t, rdb.Set(t.Context(), "Lock:foreign", "worker:1234-secret", 0).Err())
+	s.page.locks.known = nil
+	for _, path := range []string{"/locks", "/locks/nightly", "/locks/foreign", "/locks?match=nightly"} {
+		got := s.get(path)
+		got.lacks(t, lock.Token(), lock.Token()[len(lock.Token())-8:], "1234", "secret")
+	}
+	all := s.get("/locks")
+	all.has(t, "2 locks held", "cron &lt;1&gt;", "no label", "never by itself")
+	require.Regexp(t, `59m 5\ds|1h 00m`, all.body)
+	s.get("/locks?match=night*").has(t, "1 lock held with such names", "nightly")
+	s.get("/locks?match=other*").has(t, "No lock is held whose whole name matches")
+	s.get("/locks/nightly").has(t, ">Held<", "cron &lt;1&gt;")
+	s.post("/locks/nightly", "do", "force", "name", "other").has(t, "left alone", ">Held<")
+	s.post("/locks/nightly", "do", "force").has(t, "left alone", ">Held<")
+	require.Equal(t, http.StatusBadRequest, s.post("/locks/nightly", "do", "unlock", "name", "nightly").StatusCode)
+	s.post("/locks/nightly", "do", "force", "name", "nightly").has(t, "forced open", ">Free<")
+	s.post("/locks/nightly", "do", "force", "name", "nightly").has(t, "was free already")
+}
+
+// TestQueue_PauseResumePurge: the queue's name is typed before it is purged.
+func TestQueue_PauseResumePurge(t *testing.T) {
+	rdb := redistest.Redis(t).Client(t)
+	name := redistest.Name(t)
+	q := newQueue(t, rdb, name)
+	fill(t, q, 3, 0, "a")
+	s := newSite(t, rdb, Options{Write: true})
+	url := "/queues/" + segment(name)
+	s.post(url, "do", "pause", "for", "30m").has(t, "The queue is paused", ">Paused<", "29m 59s", `value="resume"`)
+	entries, err := q.Claim(t.Context(), 1, time.Minute)
+	require.NoError(t, err)
+	require.Empty(t, entries)
+	s.post(url, "do", "resume").has(t, "The queue goes on", ">Running<", `value="pause"`)
+	s.post(url, "do", "pause", "for", "0s").has(t, ">Paused<", "until it is resumed")
+	for _, bad := range []string{"", "x", "-1s", "1000000h"} {
+		require.Equal(t, http.StatusBadRequest, s.post(url, "do", "pause", "for", bad).StatusCode, bad)
+	}
+	for _, typed := range []string{"", "other", strings.ToUpper(name)} {
+		s.post(url, "do", "purge", "name", typed).has(t, "Nothing was purged")
+	}
+	stats, err := q.Stats(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 3, stats.Due)
+	s.post(url, "do", "purge", "name", name).has(t, "The queue is purged")
+	stats, err = q.Stats(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, stats.Due)
+	require.Equal(t, http.StatusBadRequest, s.post(url, "do", "drain").StatusCode)
+}
+
+// TestVisit_NoticeIsShownOnce, and by a page, not by what its script asks for.
+func TestVisit_NoticeIsShownOnce(t *testing.T) {
+	s := newSite(t, redistest.Redis(t).Client(t), Options{Write: true})
+	url := "/queues/" + segment(redistest.Name(t))
+	s.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	require.Equal(t, http.StatusSeeOther, s.post(url, "do", "purge", "name", "other").StatusCode)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+url, nil)
+	require.NoError(t, err)
+	r.Header.Set("Sluice-Live", "1")
+	s.send(r).lacks(t, "Nothing was purged")
+	s.get(url).has(t, "Nothing was purged")
+	s.get(url).lacks(t, "Nothing was purged")
+}
+
+// TestPage_RedisIsDown: each page says so, without a password of the client.
+func TestPage_RedisIsDown(t *testing.T) {
+	server := redistest.Start(t)
+	s := newSite(t, server.Client(t), Options{Write: true})
+	token := s.token()
+	server.Down()
+	for _, path := range []string{"/queues/a", "/queues/a/tasks/b", "/locks/a"} {
+		got := s.get(path)
+		require.Equal(t, http.StatusServiceUnavailable, got.StatusCode, path)
+		got.has(t, "Redis does not answer", `id="main"`)
+	}
+	require.NotEmpty(t, token)
+	require.Equal(t, http.StatusServiceUnavailable, s.post("/queues/a", "do", "resume").StatusCode)
+}

@@ -1,0 +1,244 @@
+package web
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluice-go/sluice"
+)
+
+const (
+	// perPage is how many tasks a page lists unless told, mostPerPage at the most.
+	perPage, mostPerPage = 50, 250
+	// mostSearched is how many dead letters a page looks through for a reason.
+	mostSearched = 10_000
+)
+
+// states are those that can be listed, in the order of their tabs.
+var states = []sluice.State{sluice.Due, sluice.Scheduled, sluice.Leased, sluice.Dead}
+
+// queueData is what the page of a queue shows.
+type queueData struct {
+	Name      string
+	Err       string
+	Stats     sluice.Stats
+	Exists    bool // it has tasks, or is paused
+	Tabs      []tab
+	List      listing
+	Tasks     []sluice.Entry
+	Next      string // URL of the next page of tasks
+	Searched  int    // how many letters were looked through for the reason, if not all
+	NotFound  string // the ID that was searched for
+	ShowTasks bool
+}
+
+// tab is a state with its figure.
+type tab struct {
+	State    sluice.State
+	Title    string
+	Count    int64
+	Note     string
+	Change   change
+	Chart    chart
+	URL      string
+	Selected bool
+}
+
+// listing says which tasks are listed.
+type listing struct {
+	State  sluice.State
+	Reason string // what the reason of dead letters has to contain
+	After  sluice.Entry
+	N      int
+}
+
+// newListing reads a listing from a query or a form. What is not understood is left out.
+func newListing(query url.Values) listing {
+	l := listing{State: sluice.Due, N: perPage}
+	for _, s := range states {
+		if query.Get("state") == s.String() {
+			l.State = s
+		}
+	}
+	if l.State == sluice.Dead {
+		l.Reason = query.Get("reason")
+	}
+	if n, err := strconv.Atoi(query.Get("n")); err == nil && n > 0 {
+		l.N = min(n, mostPerPage)
+	}
+	score, id, _ := strings.Cut(query.Get("after"), "_")
+	if s, err := strconv.ParseFloat(score, 64); err == nil {
+		if id, err := fromFormValue(id); err == nil {
+			l.After = sluice.Entry{Score: s, ID: id}
+		}
+	}
+	return l
+}
+
+// Query writes the listing for a URL.
+func (l listing) Query() string {
+	query := url.Values{"state": {l.State.String()}}
+	if l.Reason != "" {
+		query.Set("reason", l.Reason)
+	}
+	if l.N != perPage {
+		query.Set("n", strconv.Itoa(l.N))
+	}
+	if a := l.AfterText(); a != "" {
+		query.Set("after", a)
+	}
+	return "?" + query.Encode()
+}
+
+// AfterText writes the entry behind which the listing begins; empty if that is the first.
+func (l listing) AfterText() string {
+	if l.After.Score == 0 && l.After.ID == "" {
+		return ""
+	}
+	return strconv.FormatFloat(l.After.Score, 'g', -1, 64) + "_" + formValue(l.After.ID)
+}
+
+// IsDead reports whether dead letters are listed; the others say it of the other states.
+func (l listing) IsDead() bool      { return l.State == sluice.Dead }
+func (l listing) IsDue() bool       { return l.State == sluice.Due }
+func (l listing) IsLeased() bool    { return l.State == sluice.Leased }
+func (l listing) IsScheduled() bool { return l.State == sluice.Scheduled }
+
+// showQueue shows a queue, and its tasks of one state. With ?id= it looks for a task.
+func (p *page) showQueue(v *visit) error {
+	s := p.watch.of(v.queue())
+	if wanted := v.r.URL.Query().Get("id"); wanted != "" {
+		found, err := p.find(v, s, wanted)
+		if err != nil {
+			return err
+		}
+		if found != "" {
+			http.Redirect(v.w, v.r, p.taskURL(s.name, found), http.StatusSeeOther)
+			return nil
+		}
+	}
+	stats, err := s.stats.get(v.ctx)
+	if err != nil {
+		return err
+	}
+	data := queueData{
+		Name: s.name, Stats: stats, List: newListing(v.r.URL.Query()), ShowTasks: !v.isLive(),
+		NotFound: v.r.URL.Query().Get("id"),
+		Exists:   stats.Due+stats.Scheduled+stats.Leased+stats.Dead > 0 || stats.Paused,
+	}
+	data.Tabs = p.tabs(s, stats, data.List)
+	if data.ShowTasks {
+		if err := p.list(v, s, &data); err != nil {
+			return err
+		}
+	}
+	return v.render(http.StatusOK, "queue", shown(s.name), "queues", data)
+}
+
+// find returns the ID of the task that a visitor means: as written, or copied from a page; empty if there is none.
+func (p *page) find(v *visit, s *series, wanted string) (string, error) {
+	q, err := s.open(v.ctx)
+	if err != nil {
+		return "", err
+	}
+	ids := []string{wanted, strings.TrimSpace(wanted), fromShown(wanted)}
+	for _, id := range slices.Compact(ids) {
+		if id == "" {
+			continue
+		}
+		_, err := q.Get(v.ctx, id)
+		if err == nil {
+			return id, nil
+		}
+		if !isNotFound(err) {
+			return "", err
+		}
+	}
+	return "", nil
+}
+
+// tabs returns the four states of a queue.
+func (p *page) tabs(s *series, stats sluice.Stats, l listing) []tab {
+	points, now := s.history(), time.Now()
+	var tabs []tab
+	for i, figure := range []struct {
+		n  int64
+		of func(point) int64
+	}{
+		{stats.Due, func(p point) int64 { return p.due }},
+		{stats.Scheduled, func(p point) int64 { return p.scheduled }},
+		{stats.Leased, func(p point) int64 { return p.leased }},
+		{stats.Dead, func(p point) int64 { return p.dead }},
+	} {
+		title := [...]string{"Due", "Scheduled", "Leased", "Dead"}[i]
+		t := tab{
+			State: states[i], Title: title, Count: figure.n, Selected: l.State == states[i],
+			Change: newChange(points, figure.of), Chart: newChart(title, points, now, figure.of),
+			URL: p.queueURL(s.name) + listing{State: states[i], N: l.N}.Query(),
+		}
+		t.Note = note(t, stats, now)
+		tabs = append(tabs, t)
+	}
+	return tabs
+}
+
+// note is the line below a figure.
+func note(t tab, stats sluice.Stats, now time.Time) string {
+	switch {
+	case t.State == sluice.Due && stats.Due > 0:
+		text := "oldest for " + span(stats.OldestDue)
+		if left := t.Change.drained(stats.Due); left > 0 && !stats.Paused {
+			text += ", gone in " + span(left)
+		}
+		return text
+	case t.State == sluice.Due:
+		return "nothing waits"
+	case t.State == sluice.Scheduled && stats.Scheduled > 0 && !stats.NextDue.IsZero():
+		return "next in " + span(max(0, stats.NextDue.Sub(now)))
+	case t.State == sluice.Leased && stats.Leased > 0:
+		return "being worked on"
+	case t.State == sluice.Dead && stats.Dead > 0:
+		return "set aside"
+	}
+	return "none"
+}
+
+// list reads the tasks of a page.
+func (p *page) list(v *visit, s *series, data *queueData) error {
+	q, err := s.open(v.ctx)
+	if err != nil {
+		return err
+	}
+	l := data.List
+	if l.Reason == "" {
+		data.Tasks, err = q.List(v.ctx, l.State, l.After, l.N)
+		if len(data.Tasks) == l.N {
+			l.After = data.Tasks[l.N-1]
+			data.Next = p.queueURL(s.name) + l.Query()
+		}
+		return err
+	}
+	last, searched, err := letters(v.ctx, q, l, func(e sluice.Entry) bool {
+		data.Tasks = append(data.Tasks, e)
+		return len(data.Tasks) < l.N
+	})
+	if last != nil {
+		l.After = *last
+		data.Next = p.queueURL(s.name) + l.Query()
+		data.Searched = searched
+	}
+	return err
+}
+
+// FirstURL is that of the first page of the same listing, SelfURL that of this page.
+func (d queueData) FirstURL(v view) string {
+	l := d.List
+	l.After = sluice.Entry{}
+	return v.queueURL(d.Name) + l.Query()
+}
+
+func (d queueData) SelfURL(v view) string { return v.queueURL(d.Name) + d.List.Query() }

@@ -1,0 +1,139 @@
+package web
+
+import (
+	"cmp"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sluice-go/sluice"
+)
+
+// queuesData is what the page of all queues shows.
+type queuesData struct {
+	Rows       []queueRow
+	Filter     string
+	Sort       string
+	Columns    []column
+	Found      int  // how many match the filter
+	Hidden     int  // how many of them are not listed
+	Incomplete bool // not all keys were looked at
+	Totals     sluice.Stats
+	Paused     int
+}
+
+// queueRow is a queue in the list.
+type queueRow struct {
+	Name   string
+	Stats  sluice.Stats
+	Err    string
+	Change change
+	Chart  chart
+}
+
+// column is a head of the list by which it can be sorted.
+type column struct {
+	Name, Title string
+	URL         string
+	IsSorted    bool
+	IsNumber    bool
+}
+
+// columns of the list, with the order of each. Names go up, figures down.
+var columns = []struct {
+	name, title string
+	compare     func(a, b queueRow) int
+}{
+	{"name", "Queue", nil},
+	{"due", "Due", func(a, b queueRow) int { return cmp.Compare(b.Stats.Due, a.Stats.Due) }},
+	{"oldest", "Oldest due", func(a, b queueRow) int { return cmp.Compare(b.Stats.OldestDue, a.Stats.OldestDue) }},
+	{"scheduled", "Scheduled", func(a, b queueRow) int { return cmp.Compare(b.Stats.Scheduled, a.Stats.Scheduled) }},
+	{"leased", "Leased", func(a, b queueRow) int { return cmp.Compare(b.Stats.Leased, a.Stats.Leased) }},
+	{"dead", "Dead", func(a, b queueRow) int { return cmp.Compare(b.Stats.Dead, a.Stats.Dead) }},
+}
+
+// showQueues shows all queues.
+func (p *page) showQueues(v *visit) error {
+	f, err := p.watch.queues(v.ctx)
+	if err != nil {
+		return err
+	}
+	query := v.r.URL.Query()
+	data := queuesData{Filter: query.Get("q"), Sort: query.Get("sort"), Incomplete: f.incomplete}
+	names := slices.DeleteFunc(f.names, func(name string) bool {
+		return !strings.Contains(name, data.Filter) && !strings.Contains(name, fromShown(data.Filter))
+	})
+	data.Found = len(names)
+	if len(names) > mostQueues {
+		data.Hidden = len(names) - mostQueues
+		names = names[:mostQueues]
+	}
+	data.Rows = p.rows(v, names)
+	for _, row := range data.Rows {
+		data.add(row)
+	}
+	data.sort(p)
+	return v.render(http.StatusOK, "queues", "Queues", "queues", data)
+}
+
+// rows asks for the figures of queues, some at a time.
+func (p *page) rows(v *visit, names []string) []queueRow {
+	rows := make([]queueRow, len(names))
+	places := make(chan struct{}, lookers)
+	var group sync.WaitGroup
+	for i, name := range names {
+		places <- struct{}{}
+		group.Go(func() {
+			defer func() { <-places }()
+			rows[i] = p.row(v, name)
+		})
+	}
+	group.Wait()
+	return rows
+}
+
+// row asks for the figures of a queue.
+func (p *page) row(v *visit, name string) queueRow {
+	s := p.watch.of(name)
+	row := queueRow{Name: name}
+	var err error
+	if row.Stats, err = s.stats.get(v.ctx); err != nil {
+		_, why := explain(err)
+		row.Err = why.What + ": " + why.Detail
+	}
+	points := s.history()
+	row.Change = newChange(points, point.sum)
+	row.Chart = newChart("Due", points, time.Now(), func(p point) int64 { return p.due })
+	return row
+}
+
+// add counts a queue.
+func (d *queuesData) add(row queueRow) {
+	d.Totals.Due += row.Stats.Due
+	d.Totals.Scheduled += row.Stats.Scheduled
+	d.Totals.Leased += row.Stats.Leased
+	d.Totals.Dead += row.Stats.Dead
+	if row.Stats.Paused {
+		d.Paused++
+	}
+}
+
+// sort sorts the list as the visitor asks.
+func (d *queuesData) sort(p *page) {
+	if d.Sort == "" {
+		d.Sort = columns[0].name
+	}
+	for _, c := range columns {
+		query := url.Values{"sort": {c.name}}
+		if d.Filter != "" {
+			query.Set("q", d.Filter)
+		}
+		d.Columns = append(d.Columns, column{Name: c.name, Title: c.title, URL: p.options.Prefix + "/?" + query.Encode(), IsSorted: c.name == d.Sort, IsNumber: c.compare != nil})
+		if c.name == d.Sort && c.compare != nil {
+			slices.SortStableFunc(d.Rows, c.compare)
+		}
+	}
+}

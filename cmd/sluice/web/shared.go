@@ -1,0 +1,92 @@
+package web
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+const (
+	// longestLook bounds a look at Redis that is made for all who watch.
+	longestLook = 30 * time.Second
+	// staleAfter is how long a viewer waits for a new look when there is an older one.
+	staleAfter = time.Second
+	// longestGood is how long a look that took long is good for at the most.
+	longestGood = 2 * time.Minute
+)
+
+// shared is something at which several viewers look: however many they are, Redis is asked once in a while. A look
+// is a goroutine of its own, which ends with the look, so that a viewer who leaves does not end it for the others;
+// without viewers there is none.
+type shared[T any] struct {
+	every time.Duration // how long a look is good for; one that took long is for ten times as long as it took
+	look  func(context.Context) (T, error)
+
+	mu    sync.Mutex    // guards what follows
+	under chan struct{} // closed when the look under way has ended; nil if none is
+	value T
+	err   error
+	at    time.Time // when the value was new; zero until there is one
+	until time.Time // until when no other look is made
+	again bool      // the look under way is of before a change
+}
+
+// get returns a look that is not too old. If a new one is not ready within a second, it returns the one before; if
+// there is none, it waits until ctx ends.
+func (s *shared[T]) get(ctx context.Context) (T, error) {
+	s.mu.Lock()
+	if s.under == nil && !time.Now().Before(s.until) {
+		s.under = make(chan struct{})
+		go s.refresh(context.WithoutCancel(ctx))
+	}
+	under, known := s.under, !s.at.IsZero()
+	s.mu.Unlock()
+	if under != nil {
+		var stale <-chan time.Time
+		if known {
+			stale = time.After(staleAfter)
+		}
+		select {
+		case <-under:
+		case <-stale:
+		case <-ctx.Done():
+			if !known {
+				var none T
+				return none, context.Cause(ctx)
+			}
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.value, s.err
+}
+
+// refresh looks, and tells those who wait. After an error the value is the one before.
+func (s *shared[T]) refresh(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, longestLook)
+	defer cancel()
+	start := time.Now()
+	value, err := s.look(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err = err; err == nil {
+		s.value, s.at = value, time.Now()
+	}
+	if good := min(10*time.Since(start), longestGood); err == nil && good > s.every {
+		s.until = start.Add(good)
+	} else {
+		s.until = start.Add(s.every)
+	}
+	if s.again {
+		s.until, s.again = time.Time{}, false
+	}
+	close(s.under)
+	s.under = nil
+}
+
+// expire has the next viewer look anew: something was changed.
+func (s *shared[T]) expire() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.until, s.again = time.Time{}, s.under != nil
+}

@@ -1,0 +1,284 @@
+package web
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/accessibility"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
+)
+
+// press presses keys, one after the other.
+func (b *browser) press(keys ...string) {
+	b.Helper()
+	for _, key := range keys {
+		b.do(chromedp.KeyEvent(key))
+	}
+}
+
+// focus returns what has the focus.
+func (b *browser) focus() string {
+	b.Helper()
+	return eval[string](b, `(() => { const e = document.activeElement; return (e.id || e.name || '') + '|' + (e.getAttribute('aria-label') || e.textContent).trim(); })()`)
+}
+
+// tabTo presses Tab until an element has the focus that begins so, and returns what had it on the way.
+func (b *browser) tabTo(want string) (way []string) {
+	b.Helper()
+	for range 60 {
+		b.press(kb.Tab)
+		focus := b.focus()
+		way = append(way, focus)
+		if strings.HasPrefix(focus, want) {
+			require.True(b, eval[bool](b, `getComputedStyle(document.activeElement).outlineStyle !== 'none'`), "%s shows no focus", focus)
+			return way
+		}
+	}
+	require.Fail(b, "out of reach of the keyboard", "%s: %q", want, way)
+	return nil
+}
+
+// TestBrowser_ByKeyboard: dead letters are selected, dropped and revived without a mouse.
+func TestBrowser_ByKeyboard(t *testing.T) {
+	rdb := redistest.Start(t).Client(t)
+	q := newQueue(t, rdb, "orders")
+	fill(t, q, 3, 0, "a")
+	kill(t, q, 3, "broken")
+	s := newSite(t, rdb, Options{Write: true})
+	b := newBrowser(t, 1100, 800)
+	b.open(s.url + "/")
+	way := b.tabTo("|orders")
+	require.Equal(t, "|Skip to content", way[0])
+	require.Equal(t, []string{"|Sluice", "|Queues", "|Locks", "live|Live", "q|"}, way[1:6])
+	b.press(kb.Enter)
+	b.eventually(`location.pathname === '/queues/orders' && document.readyState === 'complete'`)
+	b.press(kb.Tab, kb.Enter) // skip to the content
+	require.Equal(t, "main", eval[string](b, `document.activeElement.id`))
+	b.tabTo("|Dead")
+	b.press(kb.Enter)
+	b.eventually(`location.search === '?state=dead' && document.readyState === 'complete'`)
+	b.tabTo("all|Select all")
+	b.press(" ")
+	require.Equal(t, "With 3 selected:", eval[string](b, `document.getElementById('picked').textContent`))
+	b.tabTo("id|Select a0001")
+	b.press(" ")
+	require.Equal(t, "With 2 selected:", eval[string](b, `document.getElementById('picked').textContent`))
+	b.tabTo("do|Drop")
+	b.press(kb.Enter)
+	b.eventually(`document.querySelector('h1').textContent === 'Drop 2 dead letters?'`)
+	b.tabTo("do|Drop for good")
+	b.press(kb.Enter)
+	b.eventually(`document.querySelector('.notice')?.textContent.includes('2 tasks dropped for good')`)
+	b.tabTo("id|Select a0001")
+	b.press(" ")
+	b.tabTo("do|Revive")
+	b.press(kb.Enter)
+	b.eventually(`document.querySelector('.notice')?.textContent.includes('1 task revived')`)
+	b.tabTo("|Purge")
+	b.press(kb.Enter)
+	b.tabTo("purge-name|")
+	b.press("o", "r", "d", "e", "r", "s", kb.Enter)
+	b.eventually(`document.querySelector('.notice')?.textContent.includes('is purged')`)
+	stats, err := q.Stats(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, stats.Due+stats.Dead)
+	b.requireQuiet(s.url)
+}
+
+// names returns the accessible names of a page, by their roles.
+func (b *browser) names() map[string][]string {
+	b.Helper()
+	all := map[string][]string{}
+	for _, node := range call(b, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{}).Nodes {
+		if node.Ignored || node.Role == nil || node.Name == nil {
+			continue
+		}
+		var role, name string
+		require.NoError(b, json.Unmarshal(node.Role.Value, &role))
+		require.NoError(b, json.Unmarshal(node.Name.Value, &name))
+		all[role] = append(all[role], name)
+	}
+	return all
+}
+
+// TestBrowser_AccessibilityTree: landmarks, tables, charts and controls have their roles and names, on a wide window
+// and on a phone.
+func TestBrowser_AccessibilityTree(t *testing.T) {
+	rdb := redistest.Start(t).Client(t)
+	q := newQueue(t, rdb, "orders")
+	fill(t, q, 2, 0, "a")
+	kill(t, q, 2, "broken")
+	fill(t, q, 1, time.Hour, "b")
+	s := newSite(t, rdb, Options{Write: true})
+	for _, width := range []int{1100, 375} {
+		b := newBrowser(t, width, 800)
+		b.open(s.url + "/")
+		names := b.names()
+		require.Contains(t, names["navigation"], "Main")
+		require.Len(t, names["main"], 1)
+		require.Len(t, names["banner"], 1)
+		require.Len(t, names["contentinfo"], 1)
+		require.Contains(t, names["heading"], "Queues")
+		require.Contains(t, names["table"], "Queues")
+		require.Subset(t, names["columnheader"], []string{"Queue", "Due", "Oldest due", "Scheduled", "Leased", "Dead", "Change"})
+		require.Contains(t, names["rowheader"], "orders")
+		require.Contains(t, names["button"], "Live")
+		require.Contains(t, names["searchbox"], "Filter by name")
+
+		b.open(s.url + "/queues/orders?state=dead")
+		names = b.names()
+		require.Contains(t, names["table"], "Dead letters")
+		require.Subset(t, names["columnheader"], []string{"ID", "Died", "Attempts", "Reason"})
+		require.Subset(t, names["button"], []string{"Pause", "Find", "Revive", "Drop…", "Revive all dead letters"})
+		require.Subset(t, names["checkbox"], []string{"Select all on this page", "Select a0000", "Select a0001"})
+		require.Subset(t, names["navigation"], []string{"Main", "Breadcrumb", "States"})
+		require.True(t, slices.ContainsFunc(names["image"], func(name string) bool {
+			return strings.HasPrefix(name, "Dead, the last") && strings.HasSuffix(name, "2 to 2, now 2")
+		}), names["image"])
+		for role, all := range names {
+			if slices.Contains([]string{"button", "link", "checkbox", "searchbox", "combobox", "textbox", "image", "table", "heading"}, role) {
+				require.NotContains(t, all, "", "a %s without a name", role)
+			}
+		}
+		b.requireQuiet(s.url)
+	}
+}
+
+// TestBrowser_AnyWidthAndScheme: no page scrolls sideways, not with the longest names either; dark and light differ;
+// text has enough contrast; the browser complains of nothing.
+func TestBrowser_AnyWidthAndScheme(t *testing.T) {
+	rdb := redistest.Start(t).Client(t)
+	long := strings.Repeat("W", 512)
+	for _, name := range []string{"orders", long, "a/b%2F?c=../<script>alert(1)</script>"} {
+		q := newQueue(t, rdb, name)
+		_, err := q.EnqueueBatch(t.Context(), []sluice.Task{
+			{ID: long, Payload: []byte(long), Header: map[string]string{long[:256]: long}}, {ID: binary(), Payload: []byte(binary())},
+			{ID: `"><img src=x onerror=alert(1)>`, Payload: []byte("<script>alert(1)</script>")},
+		})
+		require.NoError(t, err)
+		kill(t, q, 2, long)
+	}
+	locker, err := sluice.NewLocker(rdb, sluice.WithTTL(time.Hour), sluice.WithOwner(strings.Repeat("o", 64)))
+	require.NoError(t, err)
+	_, err = locker.TryLock(t.Context(), long)
+	require.NoError(t, err)
+	s := newSite(t, rdb, Options{Write: true})
+	b := newBrowser(t, 375, 800)
+	paths := []string{"/", "/locks", "/locks/" + long, "/nowhere"}
+	for _, name := range []string{"orders", long, "a/b%2F?c=../<script>alert(1)</script>"} {
+		queue := "/queues/" + segment(name)
+		paths = append(paths, queue, queue+"?state=dead", queue+"/tasks/"+long+"?payload=1", queue+"/tasks/"+segment(binary())+"?payload=1")
+	}
+	backgrounds := map[string]bool{}
+	for _, scheme := range []string{"light", "dark"} {
+		b.scheme(scheme)
+		for _, width := range []int64{375, 760, 1280} {
+			b.resize(width, 800)
+			for _, path := range paths {
+				b.open(s.url + path)
+				require.LessOrEqual(t, eval[int64](b, `document.documentElement.scrollWidth`), width, "%s scrolls sideways at %d", path, width)
+				require.Empty(t, eval[[]string](b, lowContrast), "%s, %s", path, scheme)
+				require.Zero(t, eval[int](b, `document.querySelectorAll('main img, main script').length`))
+			}
+		}
+		backgrounds[eval[string](b, `getComputedStyle(document.body).backgroundColor`)] = true
+	}
+	require.Len(t, backgrounds, 2)
+	b.mu.Lock()
+	b.messages = slices.DeleteFunc(b.messages, func(m string) bool { return strings.HasSuffix(m, "/nowhere") }) // its 404
+	b.mu.Unlock()
+	b.requireQuiet(s.url)
+}
+
+// lowContrast lists the texts of a page whose contrast is less than 4.5, as WCAG has it.
+const lowContrast = `(() => {
+	const channels = (c) => c.match(/[\d.]+/g).map(Number);
+	const luminance = (c) => { const [r, g, b] = c.map((v) => { v /= 255; return v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; }); return .2126 * r + .7152 * g + .0722 * b; };
+	const behind = (e) => { for (; e; e = e.parentElement) { const c = channels(getComputedStyle(e).backgroundColor); if (c.length === 3 || c[3] === 1) return c.slice(0, 3); } return [255, 255, 255]; };
+	const bad = new Set();
+	for (const e of document.querySelectorAll('body *')) {
+		if (e.closest('svg') || !e.offsetParent || ![...e.childNodes].some((n) => n.nodeType === 3 && n.nodeValue.trim())) continue;
+		const a = luminance(channels(getComputedStyle(e).color).slice(0, 3)), z = luminance(behind(e));
+		const ratio = (Math.max(a, z) + .05) / (Math.min(a, z) + .05);
+		if (ratio < 4.5) bad.add(e.className + ': ' + e.textContent.trim().slice(0, 20) + ' ' + ratio.toFixed(2));
+	}
+	return [...bad];
+})()`
+
+// TestBrowser_LiveWithoutReload: figures change while the page stays, and so does the focus; the button stops it; a server
+// that is gone is told once, and the page recovers.
+func TestBrowser_LiveWithoutReload(t *testing.T) {
+	rdb := redistest.Start(t).Client(t)
+	for _, name := range []string{"b", "c"} {
+		fill(t, newQueue(t, rdb, name), 1, 0, "a")
+	}
+	s := newSite(t, rdb, Options{Write: true})
+	b := newBrowser(t, 1100, 800)
+	b.open(s.url + "/")
+	eval[bool](b, `window.stays = true`)
+	b.tabTo("|c")
+	a := newQueue(t, rdb, "a")
+	fill(t, a, 7, 0, "a")
+	s.page.watch.names.expire()
+	b.eventually(`document.querySelector('[data-key=a] .num')?.textContent === '7'`)
+	require.Equal(t, "|c", b.focus(), "a row came in front of the one with the focus")
+	require.NoError(t, a.Purge(t.Context()))
+	b.eventually(`document.querySelector('[data-key=a] .num')?.textContent === '0'`)
+	require.Equal(t, "|c", b.focus())
+	require.True(t, eval[bool](b, `window.stays === true`))
+
+	b.open(s.url + "/queues/b?state=dead")
+	eval[bool](b, `window.stays = true`)
+	fill(t, newQueue(t, rdb, "b"), 4, 0, "more")
+	b.eventually(`document.querySelector('.tab.due .tab-count').textContent === '5'`)
+	b.eventually(`document.querySelector('.tab.due .chart .line').getAttribute('d').includes('L')`)
+	require.True(t, eval[bool](b, `window.stays === true`))
+	b.requireQuiet(s.url)
+
+	b.tabTo("live|Live")
+	b.press(kb.Enter)
+	require.Equal(t, "false", eval[string](b, `document.getElementById('live').getAttribute('aria-pressed')`))
+	fill(t, newQueue(t, rdb, "b"), 1, 0, "last")
+	asked := b.asked()
+	time.Sleep(3 * time.Second) // longer than the page's pause between two looks
+	require.Equal(t, asked, b.asked(), "it asks although it was told not to")
+	b.press(kb.Enter)
+	b.eventually(`document.querySelector('.tab.due .tab-count').textContent === '6'`)
+
+	s.fails.Store(true)
+	b.eventually(`document.getElementById('live-note').textContent === 'No answer: these figures are old'`)
+	s.fails.Store(false)
+	b.eventually(`document.getElementById('live-note').textContent === ''`)
+}
+
+// asked returns how many requests the browser has sent.
+func (b *browser) asked() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.requests)
+}
+
+// TestBrowser_WithoutScript: all that is done by links and forms works.
+func TestBrowser_WithoutScript(t *testing.T) {
+	rdb := redistest.Start(t).Client(t)
+	q := newQueue(t, rdb, "orders")
+	fill(t, q, 2, 0, "a")
+	kill(t, q, 2, "broken")
+	s := newSite(t, rdb, Options{Write: true})
+	b := newBrowser(t, 1100, 800)
+	b.withoutScript()
+	b.open(s.url + "/queues/orders?state=dead")
+	b.do(chromedp.Click(`input[value="a0001"]`), chromedp.Click(`button[value="revive"]`), chromedp.WaitVisible(".notice"))
+	stats, err := q.Stats(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 1, stats.Due)
+	require.EqualValues(t, 1, stats.Dead)
+}

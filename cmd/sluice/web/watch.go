@@ -1,0 +1,202 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/cmd/sluice/inspect"
+)
+
+const (
+	// remembered is how long a queue's figures are kept for its charts.
+	remembered = 5 * time.Minute
+	// mostSeries is of how many queues figures are kept: those that were looked at last.
+	mostSeries = 400
+	// mostQueues is how many queues one page lists.
+	mostQueues = 200
+	// lookers is of how many queues a page asks at the same time.
+	lookers = 16
+)
+
+// watch has the figures of queues, for all viewers together. Redis is asked only for a viewer who waits for the answer.
+type watch struct {
+	page  *page
+	names *shared[found]
+
+	mu     sync.Mutex // guards what follows
+	series map[string]*series
+}
+
+// found is what a search for queues has found.
+type found struct {
+	names      []string
+	incomplete bool
+}
+
+func newWatch(p *page) *watch {
+	w := &watch{page: p, series: map[string]*series{}}
+	w.names = &shared[found]{every: 5 * time.Second, look: func(ctx context.Context) (found, error) {
+		infos, err := inspect.Queues(ctx, p.rdb, p.keys)
+		if err != nil && !errors.Is(err, inspect.ErrIncomplete) {
+			return found{}, err
+		}
+		f := found{incomplete: err != nil}
+		for _, info := range infos {
+			f.names = append(f.names, info.Name)
+		}
+		return f, nil
+	}}
+	return w
+}
+
+// queues returns the names of all queues: those that were found, and those that were there a moment ago and are
+// empty now, so that one which drains does not vanish while it is watched.
+func (w *watch) queues(ctx context.Context) (found, error) {
+	f, err := w.names.get(ctx)
+	if err != nil {
+		return f, err
+	}
+	names := slices.Clone(f.names)
+	w.mu.Lock()
+	for name, s := range w.series {
+		if s.wasThere() {
+			names = append(names, name)
+		}
+	}
+	w.mu.Unlock()
+	slices.Sort(names)
+	return found{names: slices.Compact(names), incomplete: f.incomplete}, nil
+}
+
+// of returns the figures of a queue, whether it exists or not.
+func (w *watch) of(name string) *series {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.series[name]
+	if s == nil {
+		if len(w.series) >= mostSeries {
+			w.forgetOne()
+		}
+		s = &series{page: w.page, name: name}
+		s.stats = &shared[sluice.Stats]{every: time.Second, look: s.look}
+		w.series[name] = s
+	}
+	s.asked = time.Now()
+	return s
+}
+
+// forgetOne drops the figures that no viewer has asked for longest.
+func (w *watch) forgetOne() {
+	var oldest *series
+	for _, s := range w.series {
+		if oldest == nil || s.asked.Before(oldest.asked) {
+			oldest = s
+		}
+	}
+	delete(w.series, oldest.name)
+}
+
+// series has the figures of one queue over the last minutes.
+type series struct {
+	page  *page
+	name  string
+	stats *shared[sluice.Stats]
+	asked time.Time // guarded by watch.mu
+
+	mu     sync.Mutex // guards what follows
+	queue  *sluice.Queue
+	points []point
+}
+
+// point is what a queue was at a time.
+type point struct {
+	at                           time.Time
+	due, scheduled, leased, dead int64
+}
+
+func (p point) sum() int64 { return p.due + p.scheduled + p.leased + p.dead }
+
+// look asks for the queue's figures and notes them.
+func (s *series) look(ctx context.Context) (sluice.Stats, error) {
+	q, err := s.open(ctx)
+	if err != nil {
+		return sluice.Stats{}, err
+	}
+	stats, err := q.Stats(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		if errors.Is(err, sluice.ErrInvalid) {
+			s.queue = nil // it has another number of shards by now
+		}
+		return sluice.Stats{}, err
+	}
+	now := time.Now()
+	s.points = slices.DeleteFunc(s.points, func(p point) bool { return now.Sub(p.at) > remembered })
+	s.points = append(s.points, point{now, stats.Due, stats.Scheduled, stats.Leased, stats.Dead})
+	return stats, nil
+}
+
+// open returns the queue.
+func (s *series) open(ctx context.Context) (*sluice.Queue, error) {
+	s.mu.Lock()
+	q := s.queue
+	s.mu.Unlock()
+	if q != nil {
+		return q, nil
+	}
+	q, err := inspect.Open(ctx, s.page.rdb, s.name, s.page.keys)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queue = q
+	return q, nil
+}
+
+// history returns the figures of the last minutes, the oldest first.
+func (s *series) history() []point {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.points)
+}
+
+// wasThere reports whether the queue had any task in the last minutes.
+func (s *series) wasThere() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(s.points, func(p point) bool { return p.sum() > 0 && time.Since(p.at) <= remembered })
+}
+
+// looks has the searches for locks, by what was searched for.
+type looks struct {
+	page *page
+
+	mu    sync.Mutex // guards what follows
+	known map[string]*shared[[]inspect.LockInfo]
+}
+
+// mostLooks is how many searches for locks are remembered.
+const mostLooks = 32
+
+// locks finds up to n locks whose names match.
+func (l *looks) locks(ctx context.Context, match string) ([]inspect.LockInfo, error) {
+	l.mu.Lock()
+	s := l.known[match]
+	if s == nil {
+		if len(l.known) >= mostLooks || l.known == nil {
+			l.known = map[string]*shared[[]inspect.LockInfo]{}
+		}
+		s = &shared[[]inspect.LockInfo]{every: time.Second, look: func(ctx context.Context) ([]inspect.LockInfo, error) {
+			return inspect.Locks(ctx, l.page.rdb, l.page.keys, match, mostLocks+1)
+		}}
+		l.known[match] = s
+	}
+	l.mu.Unlock()
+	return s.get(ctx)
+}
