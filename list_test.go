@@ -142,7 +142,9 @@ func (w *walkers) enter(id string, s sluice.State) {
 	for { // with several shards another one may come first
 		es, err := w.q.Claim(ctx, 1, time.Hour+time.Duration(w.rand.IntN(3))*time.Second)
 		require.NoError(w.t, err)
-		require.NotEmpty(w.t, es)
+		if len(es) == 0 {
+			continue // with several shards it may be on its way back from a claim that brought too many
+		}
 		if es[0].ID == id {
 			if s == sluice.Dead {
 				require.NoError(w.t, w.q.Bury(ctx, es[0], ""))

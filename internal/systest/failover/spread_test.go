@@ -17,6 +17,9 @@ import (
 // primaries is how many of a Cluster's nodes are primaries, the first ones. In these tests none fails.
 const primaries = 3
 
+// leastKills is how many workers are killed at least: one of them has a task then.
+const leastKills = 3
+
 // leisure are settings of a Cluster in which no primary is to be taken for dead while it moves a large key.
 var leisure = []string{"--cluster-node-timeout", "60000"}
 
@@ -38,14 +41,17 @@ func workUnderKills(t *testing.T, cluster *redistest.Cluster, n int) {
 	requireEven(t, since(before, c.nodes()))
 	c.begin()
 	begun, moves := time.Now(), 0
-	for shard := 0; c.left() > int64(n/20); shard = (shard + 1) % sixShards {
+	for shard := 0; c.kills < leastKills || c.left() > int64(n/20); shard = (shard + 1) % sixShards {
+		if c.left() < int64(n/4) && c.kills < leastKills { // a busy machine moves few slots in the time of the others
+			c.fill(n/4, 0, time.Second)
+		}
 		key := c.shard(shard)
 		from := c.primary(key)
 		to := cluster.Nodes[rand.N(primaries)]
 		if to == from {
 			continue
 		}
-		at := 1 + rand.N(2) // the key after which a worker is killed
+		at := 1 + moves%2 // the key after which a worker is killed
 		cluster.Migrate(t, cluster.Slot(t, key), from, to, func() {
 			if at--; at == 0 {
 				c.killOne()

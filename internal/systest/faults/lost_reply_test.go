@@ -292,7 +292,7 @@ func TestLostReply_KeepsAStaleReceiptStale(t *testing.T) {
 			e, err := q.Get(t.Context(), "a")
 			require.NoError(t, err)
 			require.Equal(t, sluice.Leased, e.State)
-			e.State = sluice.Absent // as Claim returns it
+			e.State = sluice.Absent    // as Claim returns it
 			newer[0].Due = time.Time{} // Get does not know it
 			require.Equal(t, newer[0], e)
 		}
