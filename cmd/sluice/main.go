@@ -121,7 +121,7 @@ func (a *app) command() *cobra.Command {
 	add("tasks", a.cancelCommand(), a.runCommand(), a.delayCommand(), a.buryCommand(), a.reviveCommand(), a.dropCommand())
 	add("queues", a.pauseCommand(), a.resumeCommand(), a.purgeCommand())
 	add("locks", a.locksCommand(), a.lockCommand(), a.unlockCommand())
-	root.AddCommand(a.aclCommand(), versionCommand())
+	root.AddCommand(a.serveCommand(), a.aclCommand(), versionCommand())
 	return root
 }
 

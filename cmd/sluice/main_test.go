@@ -239,6 +239,7 @@ func TestExitCodes(t *testing.T) {
 		{"queues --url http://x", exitUsage},
 		{"queues --password-file /no/such", exitUsage},
 		{"top --interval 1ms", exitUsage},
+		{"serve --addr nonsense", exitUsage},
 		{"get orders none", exitNotFound},
 		{"run orders dead-1", exitNotFound},
 		{"revive orders due-1", exitNotFound},
