@@ -10,8 +10,10 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/sluice-go/sluice/internal/redisexec"
@@ -135,4 +137,32 @@ local redis = setmetatable({ call = bounded(real.call), pcall = bounded(real.pca
 // retries are the retry policies as the scripts' headers name them.
 var retries = map[redisexec.RetryPolicy]string{
 	redisexec.Never: "never", redisexec.Idempotent: "idempotent", redisexec.ReadOnly: "readOnly",
+}
+
+// TestScripts_NextManyHeedsEachPause: of several queues of which one is paused for a minute, another for ever.
+func TestScripts_NextManyHeedsEachPause(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		rdb, ctx := s.Client(t), t.Context()
+		name := redistest.Name(t)
+		var keys, channels []any
+		for i, pause := range []time.Duration{-1, time.Minute, 0, -1} {
+			q, err := NewQueue(rdb, "{"+name+"}:"+strconv.Itoa(i))
+			require.NoError(t, err)
+			_, err = q.Enqueue(ctx, Task{ID: "a"})
+			require.NoError(t, err)
+			if pause >= 0 {
+				require.NoError(t, q.Pause(ctx, pause))
+			}
+			shard := q.layout().only()
+			keys, channels = append(keys, shard.keys[0], shard.pause()), append(channels, shard.announce)
+		}
+		reply, err := redisexec.New(rdb).Run(ctx, scriptNextMany.Request(keys, channels...))
+		require.NoError(t, err)
+		heads, err := decodeNext(reply.Value, 4)
+		require.NoError(t, err)
+		require.Zero(t, heads[0].off)
+		require.InDelta(t, time.Minute, heads[1].off, float64(30*time.Second))
+		require.Equal(t, farOff, heads[2].off)
+		require.Zero(t, heads[3].off)
+	})
 }
