@@ -100,8 +100,9 @@ local function needLease()
 end
 
 -- Writes the leases of claimed tasks, after a ZREM: after that a full server accepts it. unseen
--- may be nil. Redis keeps a small hash as a list, which it would search from its beginning for
--- each of many tasks: a long value, here for a moment, prevents that.
+-- may be nil. Redis keeps a small hash or sorted set as a list, which it would search from its beginning
+-- for each of many tasks: a long value, here for a moment, prevents that. No ID is so long.
+local noID = string.rep('.', 513)
 local function lease(claimed, attempts, unseen)
   local scores, fields, built, before = {}, {}, {}, math.max(stateCount - #ids, 0)
   for i, id in ipairs(claimed) do
@@ -115,7 +116,13 @@ local function lease(claimed, attempts, unseen)
   end
   redis.call('ZADD', KEYS[1], unpack(scores))
   if #over > 0 then redis.call('ZREM', KEYS[5], unpack(over)) end
-  redis.call('ZADD', KEYS[5], unpack(scores))
+  local held = redis.call('ZCARD', KEYS[5])
+  if held < 16 and held + #claimed >= 16 then
+    redis.call('ZADD', KEYS[5], leaseEnd, noID, unpack(scores))
+    redis.call('ZREM', KEYS[5], noID)
+  else
+    redis.call('ZADD', KEYS[5], unpack(scores))
+  end
   if before < 16 and before + #claimed >= 16 and (not redis.acl_check_cmd or redis.acl_check_cmd('HDEL', KEYS[4])) then
     redis.call('HSET', KEYS[4], '', string.rep('.', 65), unpack(fields))
     redis.call('HDEL', KEYS[4], '')
