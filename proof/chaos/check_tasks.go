@@ -34,6 +34,9 @@ func (c *checker) checkTasks() {
 	for i := range c.moves {
 		t.checkMove(&c.moves[i])
 	}
+	for _, m := range t.misListed {
+		t.report("%v at %v: %+v became %+v, and the list of leased tasks shows something else", m.taskKey, m.span, m.was, m.is)
+	}
 	t.checkEnqueues()
 	t.checkDeliveries()
 	t.checkReceipts()

@@ -23,6 +23,12 @@ var taskCases = map[string]checkCase{
 	"extended without a request": {newScenario().
 		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs("ZREM Queue:loop t; ZADD Queue:loop @@440 t; HSET {Queue:loop}:state t 1:@@440/@@430:").
 		at(50).logs(gone).settled(opDequeue, "", 430, 0, done), "was extended, and no client requested it"},
+	"claimed, and not listed": {newScenario().
+		at(10).enqueued("v", 20).at(30).logs("ZREM {Queue:loop}:leased t; ZREM Queue:loop t; ZADD Queue:loop @@430 t; HSET {Queue:loop}:state t 1:@@430:"),
+		"the list of leased tasks shows something else"},
+	"done, and still listed": {newScenario().
+		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs("ZADD {Queue:loop}:leased @@430 t; "+gone).settled(opDequeue, "", 430, 0, done),
+		"the list of leased tasks shows something else"},
 	"claimed early": {newScenario().at(10).enqueued("v", 100).claimed("v", 1, 50), "early"},
 	"claimed within a lease": {newScenario().
 		at(10).enqueued("v", 10).claimed("v", 1, 20).reclaimed("v", 1, 1, 300), "early"},

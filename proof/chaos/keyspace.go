@@ -12,6 +12,7 @@ type keyspace struct {
 	locks  map[string]lockKey
 	fences map[string]int64
 	tasks  map[taskKey]task
+	leases map[taskKey]float64 // the list of leased tasks
 }
 
 type lockKey struct {
@@ -47,11 +48,11 @@ type field struct {
 }
 
 func newKeyspace() keyspace {
-	return keyspace{map[string]lockKey{}, map[string]int64{}, map[taskKey]task{}}
+	return keyspace{map[string]lockKey{}, map[string]int64{}, map[taskKey]task{}, map[taskKey]float64{}}
 }
 
 func (k keyspace) clone() keyspace {
-	return keyspace{maps.Clone(k.locks), maps.Clone(k.fences), maps.Clone(k.tasks)}
+	return keyspace{maps.Clone(k.locks), maps.Clone(k.fences), maps.Clone(k.tasks), maps.Clone(k.leases)}
 }
 
 // leased says whether the task has a lease, which may have ended.
@@ -121,6 +122,16 @@ func (k keyspace) change(command []string, touch func(taskKey)) {
 	case "ZREM dead":
 		for _, id := range args {
 			edit(id, func(t *task) { t.dead = false })
+		}
+	case "ZADD leased":
+		for end, id := range scored(args) {
+			touch(taskKey{name, id})
+			k.leases[taskKey{name, id}] = end
+		}
+	case "ZREM leased":
+		for _, id := range args {
+			touch(taskKey{name, id})
+			delete(k.leases, taskKey{name, id})
 		}
 	case "HSET tasks":
 		for i := 0; i+1 < len(args); i += 2 {

@@ -54,6 +54,7 @@ const (
 type replayed struct {
 	holds     []hold
 	moves     []move
+	misListed []move // after them the list of leased tasks did not show the task's lease
 	setBacks  []setBack
 	overtaken []hold          // ended by another token's SET
 	versions  map[string]bool // every version that was written; true if at least one write was not lost
@@ -245,10 +246,28 @@ func (r *replayer) finish(key lockKey, at span) {
 	}
 }
 
+// listed says whether the list of leased tasks shows the task's lease, and no other. Whether it
+// shows one that has ended does not matter.
+func (r *replayer) listed(key taskKey, at span) bool {
+	_, latest := r.clock.at(at)
+	is := r.tasks[key]
+	end, listed := r.leases[key]
+	switch {
+	case listed:
+		return is.leased() && end == is.lease || seconds(end) <= latest
+	case is.leased():
+		return seconds(is.lease) <= latest+time.Millisecond
+	}
+	return true
+}
+
 // moved records how an entry has changed a task.
 func (r *replayer) moved(key taskKey, was task, at *entry) {
 	is := r.tasks[key]
 	kind := classify(was, is)
+	if !r.listed(key, at.span) {
+		r.misListed = append(r.misListed, move{span: at.span, taskKey: key, kind: kind, was: was, is: is})
+	}
 	switch kind {
 	case "":
 		return

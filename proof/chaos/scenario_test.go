@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -39,9 +40,13 @@ func (s *scenario) at(now time.Duration) *scenario {
 }
 
 // logs adds a transaction to the log; its commands are separated by ";". A number with an "@"
-// is a time of the server, in milliseconds; with "@@", in seconds.
+// is a time of the server, in milliseconds; with "@@", in seconds. A transaction that does not
+// mention the list of leased tasks changes it like the library.
 func (s *scenario) logs(transaction string) *scenario {
 	e := entry{span: span{s.now, s.now + ms}}
+	if !strings.Contains(transaction, ":leased ") {
+		transaction = listing.Replace(leasing.ReplaceAllString(transaction, "$0; ZADD {$1}:leased $2 t"))
+	}
 	for command := range strings.SplitSeq(transaction, "; ") {
 		words := strings.Fields(command)
 		for i, word := range words {
@@ -52,6 +57,14 @@ func (s *scenario) logs(transaction string) *scenario {
 	s.log = append(s.log, e)
 	return s
 }
+
+// leasing finds a state field with a lease, listing the removals from a queue.
+var (
+	leasing = regexp.MustCompile(`HSET {(Queue:\w+)}:state t [\d+]*:(@@\d+)\S*`)
+	listing = strings.NewReplacer(
+		"ZREM Queue:loop t", "ZREM {Queue:loop}:leased t; ZREM Queue:loop t",
+		"ZREM Queue:work t", "ZREM {Queue:work}:leased t; ZREM Queue:work t")
+)
 
 // times replaces the times in a word of a command.
 func (s *scenario) times(word string) string {
