@@ -248,7 +248,7 @@ func TestWatcher_PassesOnWhatACallerMakesNoUseOf(t *testing.T) {
 // claimReply is the reply to a claim that has found nothing: the head is due in so long, and so
 // many clients wait.
 func claimReply(off time.Duration, clients int) []any {
-	return []any{int64(0), "", []any{}, []any{}, []any{}, []any{}, []any{}, off.Microseconds(), int64(clients)}
+	return []any{int64(0), "", []any{}, []any{}, []any{}, "", []any{}, off.Microseconds(), int64(clients)}
 }
 
 // Clients that have looked for one task in vain do not all look for the next: each second one

@@ -124,7 +124,7 @@ func decodeClaimedTasks(value any) (read int, tasks []taskloop.Task, err error) 
 }
 
 // decodeClaimedAs decodes how many were read, the score of all, their IDs, the attempts unless
-// all are first ones, the payloads unless all are empty, and when each was due.
+// all are first ones, the payloads unless all are empty, and when each was due, in one text.
 func decodeClaimedAs[E any](value any, as func(e Entry, due float64) E) (read int, entries []E, err error) {
 	list, ok := value.([]any)
 	if !ok || len(list) != exchangeParts {
@@ -141,9 +141,8 @@ func decodeClaimedAs[E any](value any, as func(e Entry, due float64) E) (read in
 	ids, isList := list[2].([]any)
 	attempts, areAttempts := list[3].([]any)
 	payloads, arePayloads := list[4].([]any)
-	dues, areDues := list[5].([]any)
-	if !isList || !areAttempts || !arePayloads || !areDues || len(dues) != len(ids) ||
-		len(attempts) > 0 && len(attempts) != len(ids) || len(payloads) > 0 && len(payloads) != len(ids) {
+	dues, areDues := list[5].(string)
+	if !isList || !areAttempts || !arePayloads || !areDues || len(attempts) > 0 && len(attempts) != len(ids) || len(payloads) > 0 && len(payloads) != len(ids) {
 		return 0, nil, redisexec.Unexpected(value)
 	}
 	entries = make([]E, 0, len(ids))
@@ -159,12 +158,17 @@ func decodeClaimedAs[E any](value any, as func(e Entry, due float64) E) (read in
 		if err != nil {
 			return 0, nil, err
 		}
-		due, err := decodeScore(dues[i])
-		if err != nil {
-			return 0, nil, err
+		word, further, _ := strings.Cut(dues, " ")
+		due, err := parseScore(word)
+		if err != nil || math.IsInf(due, 0) {
+			return 0, nil, redisexec.Unexpected(value)
 		}
+		dues = further
 		e.Score = score
 		entries = append(entries, as(e, due))
+	}
+	if dues != "" {
+		return 0, nil, redisexec.Unexpected(value)
 	}
 	return int(seen), entries, nil
 }
@@ -177,13 +181,32 @@ func cutClaimed(value any, n int) (first, rest any) {
 		return value, value
 	}
 	head, tail := slices.Clone(list), slices.Clone(list)
-	for i := 2; i < 6; i++ { // the IDs, attempts, payloads and due times
+	for i := 2; i < 5; i++ { // the IDs, attempts and payloads
 		if part, ok := list[i].([]any); ok {
 			n := min(n, len(part))
 			head[i], tail[i] = part[:n], part[n:]
 		}
 	}
+	if dues, ok := list[5].(string); ok {
+		head[5], tail[5] = cutWords(dues, n)
+	}
 	return head, tail
+}
+
+// cutWords cuts a text with spaces between its words behind the first n.
+func cutWords(text string, n int) (first, rest string) {
+	end := -1 // where the last word taken ends
+	for range n {
+		length := strings.IndexByte(text[end+1:], ' ')
+		if length < 0 {
+			return text, ""
+		}
+		end += 1 + length
+	}
+	if end < 0 {
+		return "", text
+	}
+	return text[:end], text[end+1:]
 }
 
 // claimedIn returns how many tasks a reply of exchange.lua has claimed.
@@ -417,11 +440,20 @@ func decodeScore(v any) (float64, error) {
 // decodeAnyScore decodes a score that may be a foreign client's: it may be infinite.
 func decodeAnyScore(v any) (float64, error) {
 	text, _ := v.(string)
-	score, err := strconv.ParseFloat(text, 64)
-	if err != nil || math.IsNaN(score) {
+	score, err := parseScore(text)
+	if err != nil {
 		return 0, redisexec.Unexpected(v)
 	}
 	return score, nil
+}
+
+// parseScore parses a score, which may be infinite.
+func parseScore(text string) (float64, error) {
+	score, err := strconv.ParseFloat(text, 64)
+	if err == nil && math.IsNaN(score) {
+		err = strconv.ErrSyntax
+	}
+	return score, err
 }
 
 // decodeStats decodes how many are due, scheduled and dead, then the scores, or nothing, of

@@ -124,3 +124,30 @@ func replyOf(text string) any {
 	}
 	return nil
 }
+
+// TestClaimed_OneDueTimeForEachTask: another number of due times than of tasks is ErrCorrupt, and a
+// reply that is cut gives each task its own.
+func TestClaimed_OneDueTimeForEachTask(t *testing.T) {
+	reply := func(dues any) []any {
+		ids := []any{"a", "b", "c"}
+		return []any{int64(0), "9.5", ids, []any{}, []any{}, dues, []any{}, int64(0), int64(0)}
+	}
+	for _, dues := range []any{"1.5 2.5", "1.5 2.5 3.5 4.5", "", " 1.5 2.5 3.5", "1.5  3.5", "1.5 inf 3.5", "1.5 nan 3.5", "1.5,2.5,3.5", []any{"1.5", "2.5", "3.5"}} {
+		_, _, err := decodeClaimed(reply(dues))
+		require.ErrorIs(t, err, ErrCorrupt, "%q", dues)
+	}
+	for n := range 5 {
+		var got []Entry
+		first, rest := cutClaimed(reply("1.5 2.5 3.5"), n)
+		for _, part := range []any{first, rest} {
+			_, entries, err := decodeClaimed(part)
+			require.NoError(t, err, "cut behind %d", n)
+			got = append(got, entries...)
+		}
+		require.Len(t, got, 3)
+		for i, e := range got {
+			require.Equal(t, string(rune('a'+i)), e.ID)
+			require.Equal(t, timeOf(float64(i)+1.5), e.Due)
+		}
+	}
+}

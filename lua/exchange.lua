@@ -6,7 +6,7 @@
 -- ARGV[4] attempts allowed, 0 for any number
 -- then, for tasks to be finished that have the same receipt: it, their number, their IDs
 -- RETURNS { tasks read if there may be more, else 0; lease end; IDs claimed; the attempt of each, none if all
---           are first ones; the payload of each, none if all are empty; when each was due; one number per task
+--           are first ones; the payload of each, none if all are empty; when each was due, in one text; one number per task
 --           to be finished: 1 done   0 stale   2 gone; 0 and 2: nothing changed. None if all are done; microseconds
 --           until the head is due, or since it is, and clients that wait, both as outlook says }
 -- RETRY never: if the script runs twice, the second run claims other tasks. It is idempotent if
@@ -36,4 +36,4 @@ if n > 0 then
   more = further and #read or 0
 end
 wake(ARGV[1], first)
-return { more, leaseEnd, claimed, attempts, payloadList, dues, answers, lookOut(more) }
+return { more, leaseEnd, claimed, attempts, payloadList, table.concat(dues, ' '), answers, lookOut(more) }

@@ -159,6 +159,6 @@ if #ids == 0 or plainHeld() then
     if #ids > 0 then remove(ids) elseif read > 0 then redis.call('ZREM', KEYS[1], ready[1]) end
     if read > 0 then lease(ready, attempts) end
     local more = n > 0 and (cut or read == n) and read or 0
-    return { more, leaseEnd, ready, first and {} or attempts, payloads, dues, {}, lookOut(more) }
+    return { more, leaseEnd, ready, first and {} or attempts, payloads, table.concat(dues, ' '), {}, lookOut(more) }
   end
 end
