@@ -5,17 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"net"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/sluicetest"
 )
 
 // A task for later, and a worker for it: README, first screen.
@@ -404,19 +402,11 @@ func ExampleQueue_Revive() {
 // fifteen minutes take milliseconds.
 func TestInABubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := miniredis.NewMiniRedis()
-		m.ClockTTL(true) // keys expire by the bubble's clock
-		rdb := redis.NewClient(&redis.Options{
-			Addr:   "127.0.0.1:6379", // not dialled; a name would be looked up, which a bubble does not survive
-			Dialer: dialer(m),
-		})
-		defer time.Sleep(10 * time.Second) // a Queue's goroutines end five seconds after its last Wait
-		defer m.Close()
-		defer func() { _ = rdb.Close() }()
-		locker, err := sluice.NewLocker(rdb)
+		r := sluicetest.New(t)
+		locker, err := sluice.NewLocker(r.Client())
 		require.NoError(t, err)
 		defer func() { require.NoError(t, locker.Close()) }()
-		queue, err := sluice.NewQueue(rdb, "unpaid")
+		queue, err := sluice.NewQueue(r.Client(), "unpaid")
 		require.NoError(t, err)
 
 		cancelled := make(chan string, 1) // by your handler, which takes the buyer's lock
@@ -429,49 +419,12 @@ func TestInABubble(t *testing.T) {
 
 		_, err = queue.Enqueue(t.Context(), sluice.Task{ID: "order-1", Delay: 15 * time.Minute})
 		require.NoError(t, err)
-		time.Sleep(15*time.Minute - time.Second)
+		require.Equal(t, 15*time.Minute, r.RequireEnqueued("unpaid", "order-1").Due.Sub(r.Now()).Round(time.Millisecond))
+		r.Advance(15*time.Minute - time.Second)
 		require.Empty(t, cancelled, "it is too early")
-		time.Sleep(2 * time.Second)
+		r.Advance(2 * time.Second)
 		require.Equal(t, "order-1", <-cancelled)
 		stop()
 		require.NoError(t, <-stopped)
 	})
-}
-
-// dialer makes connections to m for a bubble. Like a kernel's, they take what is written before the
-// other end reads it. With the bare net.Pipe of m.Dial, a client that writes while the server writes
-// may block both for ever.
-func dialer(m *miniredis.Miniredis) func(context.Context, string, string) (net.Conn, error) {
-	return func(context.Context, string, string) (net.Conn, error) {
-		server, err := m.Dial()
-		if err != nil {
-			return nil, err
-		}
-		client, wire := net.Pipe()
-		go carry(server, wire)
-		go carry(wire, server)
-		return client, nil
-	}
-}
-
-// carry copies what is written at one end to the other, until either is closed.
-func carry(from, to net.Conn) {
-	packets := make(chan []byte, 1000)
-	go func() {
-		defer func() { _ = to.Close() }()
-		for p := range packets {
-			if _, err := to.Write(p); err != nil {
-				_ = from.Close()
-			}
-		}
-	}()
-	defer close(packets)
-	for {
-		p := make([]byte, 4096)
-		n, err := from.Read(p)
-		if err != nil {
-			return
-		}
-		packets <- p[:n]
-	}
 }

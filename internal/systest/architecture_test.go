@@ -45,14 +45,14 @@ type goPackage struct {
 	Imports         []string
 }
 
-// name is "root", or the package's path below internal.
+// name is "root", or the package's path in the module, below internal.
 func (p goPackage) name() string { return nameOf(p.ImportPath) }
 
 func nameOf(importPath string) string {
 	if importPath == module {
 		return "root"
 	}
-	return strings.TrimPrefix(importPath, module+"/internal/")
+	return strings.TrimPrefix(strings.TrimPrefix(importPath, module+"/"), "internal/")
 }
 
 // ours returns what the package imports of the module.
@@ -67,7 +67,7 @@ func (p goPackage) ours() []string {
 }
 
 func (p goPackage) isForTests() bool {
-	return p.name() == "redistest" || p.name() == "systest" || strings.HasPrefix(p.name(), "systest/")
+	return p.name() == "sluicetest" || p.name() == "redistest" || p.name() == "systest" || strings.HasPrefix(p.name(), "systest/")
 }
 
 func goPackages(t *testing.T) (packages []goPackage) {

@@ -1,0 +1,153 @@
+package sluicetest
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/keyspace"
+)
+
+// Prefix returns the same Redis, whose methods look at queues with another prefix: see sluice.WithQueuePrefix.
+func (r *Redis) Prefix(prefix string) *Redis { return &Redis{server: r.server, prefix: prefix} }
+
+// Due returns the tasks of a queue that are due: all of them, in order, with payloads and headers, whether the
+// queue is paused or not. Like all that follow it finds out by itself how many shards the queue has, and changes nothing.
+func (r *Redis) Due(queue string) []sluice.Entry {
+	r.t.Helper()
+	return r.list(queue, sluice.Due)
+}
+
+// Scheduled returns the tasks of a queue that are due later, in order.
+func (r *Redis) Scheduled(queue string) []sluice.Entry {
+	r.t.Helper()
+	return r.list(queue, sluice.Scheduled)
+}
+
+// Leased returns the tasks of a queue that a handler or a caller of Claim has, in the order of their leases' ends.
+func (r *Redis) Leased(queue string) []sluice.Entry {
+	r.t.Helper()
+	return r.list(queue, sluice.Leased)
+}
+
+// Dead returns the dead letters of a queue, in the order of their deaths, with their reasons.
+func (r *Redis) Dead(queue string) []sluice.Entry {
+	r.t.Helper()
+	return r.list(queue, sluice.Dead)
+}
+
+// Stats returns the counts of a queue.
+func (r *Redis) Stats(queue string) sluice.Stats {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	stats, err := r.queue(queue).Stats(ctx)
+	r.requireNoError(err)
+	return stats
+}
+
+// RequireEnqueued fails the test unless a task is in a queue: due, scheduled or leased, and not a dead
+// letter. It returns the task.
+func (r *Redis) RequireEnqueued(queue, id string) sluice.Entry {
+	r.t.Helper()
+	e, found := r.get(queue, id)
+	switch {
+	case !found:
+		r.t.Fatalf("sluicetest: no task %q in queue %q; it has %s", id, queue, r.summary(queue))
+	case e.State == sluice.Dead:
+		r.t.Fatalf("sluicetest: task %q of queue %q is a dead letter: %s", id, queue, e.Reason)
+	}
+	return e
+}
+
+// RequireNotEnqueued fails the test if a task is in a queue: due, scheduled or leased. It may be a dead letter.
+func (r *Redis) RequireNotEnqueued(queue, id string) {
+	r.t.Helper()
+	if e, found := r.get(queue, id); found && e.State != sluice.Dead {
+		r.t.Fatalf("sluicetest: task %q of queue %q is %v", id, queue, e.State)
+	}
+}
+
+// RequireDead fails the test unless a task is among the dead letters of a queue. It returns the letter.
+func (r *Redis) RequireDead(queue, id string) sluice.Entry {
+	r.t.Helper()
+	e, found := r.get(queue, id)
+	switch {
+	case !found:
+		r.t.Fatalf("sluicetest: no dead letter %q in queue %q; it has %s", id, queue, r.summary(queue))
+	case e.State != sluice.Dead:
+		r.t.Fatalf("sluicetest: task %q of queue %q is no dead letter: it is %v", id, queue, e.State)
+	}
+	return e
+}
+
+// RequireEmpty fails the test if a queue has tasks: due, scheduled or leased. Dead letters do not count.
+func (r *Redis) RequireEmpty(queue string) {
+	r.t.Helper()
+	if s := r.Stats(queue); s.Due+s.Scheduled+s.Leased > 0 {
+		r.t.Fatalf("sluicetest: queue %q is not empty: it has %s", queue, r.summary(queue))
+	}
+}
+
+// patience bounds an assertion, in case that the server hangs.
+const patience = 30 * time.Second
+
+// page is how many entries are read at a time.
+const page = 1000
+
+func (r *Redis) list(queue string, state sluice.State) (all []sluice.Entry) {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	q, last := r.queue(queue), sluice.Entry{}
+	for {
+		entries, err := q.List(ctx, state, last, page)
+		r.requireNoError(err)
+		all = append(all, entries...)
+		if len(entries) < page {
+			return all
+		}
+		last = entries[page-1]
+	}
+}
+
+func (r *Redis) get(queue, id string) (e sluice.Entry, found bool) {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	e, err := r.queue(queue).Get(ctx, id)
+	if errors.Is(err, sluice.ErrNotFound) {
+		return sluice.Entry{}, false
+	}
+	r.requireNoError(err)
+	return e, true
+}
+
+// summary says what a queue has.
+func (r *Redis) summary(queue string) string {
+	r.t.Helper()
+	s := r.Stats(queue)
+	return strconv.FormatInt(s.Due, 10) + " due, " + strconv.FormatInt(s.Scheduled, 10) + " scheduled, " +
+		strconv.FormatInt(s.Leased, 10) + " leased, " + strconv.FormatInt(s.Dead, 10) + " dead"
+}
+
+// queue returns a Queue with as many shards as the named one has. Its calls are not the program's: no hooks.
+func (r *Redis) queue(name string) *sluice.Queue {
+	r.t.Helper()
+	shards := 1
+	if n, err := strconv.Atoi(r.redis.HGet(keyspace.Companion(r.prefix+name, keyspace.Layout), "shards")); err == nil {
+		shards = n
+	}
+	q, err := sluice.NewQueue(r.client, name, sluice.WithQueuePrefix(r.prefix), sluice.WithShards(shards))
+	r.requireNoError(err)
+	return q
+}
+
+func (r *Redis) requireNoError(err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatalf("sluicetest: %v", err)
+	}
+}

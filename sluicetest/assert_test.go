@@ -1,0 +1,123 @@
+package sluicetest_test
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/sluicetest"
+)
+
+// TestRedis_ShowsEveryState: of queues with any number of shards and any prefix, paused, with headers.
+func TestRedis_ShowsEveryState(t *testing.T) {
+	t.Parallel()
+	for _, shards := range []int{1, 5} {
+		t.Run(fmt.Sprint(shards), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				all := sluicetest.New(t)
+				r := all.Prefix("Shop:")
+				queue, err := sluice.NewQueue(r.Client(), "orders", sluice.WithShards(shards), sluice.WithQueuePrefix("Shop:"))
+				require.NoError(t, err)
+				enqueue := func(id string, delay time.Duration) {
+					_, err := queue.Enqueue(t.Context(), sluice.Task{ID: id, Payload: []byte("of " + id), Header: map[string]string{"trace": id}, Delay: delay})
+					require.NoError(t, err)
+				}
+				require.Empty(t, r.Due("orders"))
+				r.RequireEmpty("orders")
+				for i := range 8 {
+					enqueue(fmt.Sprint("leased-", i), 0)
+				}
+				leased, err := queue.Claim(t.Context(), 8, time.Hour)
+				require.NoError(t, err)
+				require.Len(t, leased, 8)
+				require.NoError(t, queue.Bury(t.Context(), leased[0], "hopeless"))
+				require.NoError(t, queue.Pause(t.Context(), 0))
+				for i := range 9 {
+					enqueue(fmt.Sprint("due-", i), 0)
+				}
+				for i := range 2500 {
+					enqueue(fmt.Sprint("scheduled-", i), 24*time.Hour+time.Duration(i)*time.Second)
+				}
+
+				require.Len(t, r.Due("orders"), 9)
+				require.Len(t, r.Leased("orders"), 7)
+				scheduled := r.Scheduled("orders")
+				require.Len(t, scheduled, 2500)
+				for i, e := range scheduled {
+					require.Equal(t, fmt.Sprint("scheduled-", i), e.ID)
+					require.Equal(t, "of "+e.ID, string(e.Payload))
+					require.Equal(t, map[string]string{"trace": e.ID}, e.Header)
+				}
+				dead := r.Dead("orders")
+				require.Len(t, dead, 1)
+				require.Equal(t, "hopeless", dead[0].Reason)
+				require.Equal(t, dead[0], r.RequireDead("orders", leased[0].ID))
+				r.RequireNotEnqueued("orders", leased[0].ID)
+				r.RequireNotEnqueued("orders", "no such")
+				require.Equal(t, sluice.Leased, r.RequireEnqueued("orders", leased[1].ID).State)
+				require.Equal(t, sluice.Due, r.RequireEnqueued("orders", "due-3").State)
+				require.True(t, r.Stats("orders").Paused)
+				require.EqualValues(t, 2500, r.Stats("orders").Scheduled)
+
+				require.Empty(t, all.Scheduled("orders"), "the queue of that name with the usual prefix")
+			})
+		})
+	}
+}
+
+// failing is a test that notes its failure.
+type failing struct {
+	testing.TB
+	message string
+}
+
+func (f *failing) Helper()          {}
+func (f *failing) Cleanup(g func()) { f.TB.Cleanup(g) }
+func (f *failing) Fatalf(format string, args ...any) {
+	f.message = fmt.Sprintf(format, args...)
+	runtime.Goexit()
+}
+
+// TestRedis_FailsTheTest: each assertion that does not hold, with what the queue has. No payload is shown.
+func TestRedis_FailsTheTest(t *testing.T) {
+	t.Parallel()
+	f := &failing{TB: t}
+	r := sluicetest.New(f)
+	queue, err := sluice.NewQueue(r.Client(), "q")
+	require.NoError(t, err)
+	for _, id := range []string{"a", "dead"} {
+		_, err = queue.Enqueue(t.Context(), sluice.Task{ID: id, Payload: []byte("secret")})
+		require.NoError(t, err)
+	}
+	dead, err := queue.Get(t.Context(), "dead")
+	require.NoError(t, err)
+	require.NoError(t, queue.Bury(t.Context(), dead, "hopeless"))
+	require.NoError(t, r.Client().Set(t.Context(), "Queue:text", "x", 0).Err())
+	for want, do := range map[string]func(){
+		`no task "b" in queue "q"; it has 1 due, 0 scheduled, 0 leased, 1 dead`:        func() { r.RequireEnqueued("q", "b") },
+		`task "dead" of queue "q" is a dead letter: hopeless`:                          func() { r.RequireEnqueued("q", "dead") },
+		`task "a" of queue "q" is due`:                                                 func() { r.RequireNotEnqueued("q", "a") },
+		`no dead letter "b" in queue "q"; it has 1 due, 0 scheduled, 0 leased, 1 dead`: func() { r.RequireDead("q", "b") },
+		`task "a" of queue "q" is no dead letter: it is due`:                           func() { r.RequireDead("q", "a") },
+		`queue "q" is not empty: it has 1 due, 0 scheduled, 0 leased, 1 dead`:          func() { r.RequireEmpty("q") },
+		`Advance(-1s): time does not go back`:                                          func() { r.Advance(-time.Second) },
+		`invalid argument`:                                                             func() { r.Due("") },
+		`foreign or damaged data`:                                                      func() { r.Due("text") },
+	} {
+		f.message = ""
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			do()
+		}()
+		<-ended
+		require.Contains(t, f.message, want)
+		require.NotContains(t, f.message, "secret")
+	}
+}
