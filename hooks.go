@@ -121,11 +121,13 @@ const (
 	Canceled
 	// Released: the task is given back, and the attempt does not count.
 	Released
+	// Snoozed: the handler has returned Again, and the task is to be handed out again; the attempt does not count.
+	Snoozed
 	// Lost: the lease was lost; the task may be worked on again.
 	Lost
 )
 
-var dispositions = [...]string{"", "done", "retried", "buried", "canceled", "released", "lost"}
+var dispositions = [...]string{"", "done", "retried", "buried", "canceled", "released", "snoozed", "lost"}
 
 // String returns the disposition's name in lower case.
 func (d Disposition) String() string {

@@ -99,7 +99,7 @@ func TestHooks_NoneCostNothing(t *testing.T) {
 func TestDisposition_HasANameForEach(t *testing.T) {
 	t.Parallel()
 	for d, name := range map[Disposition]string{
-		Done: "done", Retried: "retried", Buried: "buried", Canceled: "canceled", Released: "released", Lost: "lost",
+		Done: "done", Retried: "retried", Buried: "buried", Canceled: "canceled", Released: "released", Snoozed: "snoozed", Lost: "lost",
 		0: "unknown", -1: "unknown", Lost + 1: "unknown",
 	} {
 		require.Equal(t, name, d.String())

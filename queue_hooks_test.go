@@ -204,6 +204,8 @@ func TestQueueHooks_SeeWhatBecomesOfTasks(t *testing.T) {
 			switch e.ID {
 			case "retried":
 				return errors.New("no")
+			case "snoozed":
+				return sluice.Again(time.Hour)
 			case "panics":
 				panic("no")
 			case "buried":
@@ -228,7 +230,7 @@ func TestQueueHooks_SeeWhatBecomesOfTasks(t *testing.T) {
 		<-interrupted
 		b.Eventually(func() bool {
 			s := w.Stats()
-			return s.Done+s.Retried+s.Buried+s.Canceled+s.Lost == int64(len(wantEndings)-1)
+			return s.Done+s.Retried+s.Buried+s.Canceled+s.Lost+s.Snoozed == int64(len(wantEndings)-1)
 		})
 		require.NoError(b, stop())
 		require.Empty(b, tr.faults)
@@ -252,14 +254,14 @@ func TestQueueHooks_SeeWhatBecomesOfTasks(t *testing.T) {
 
 var wantEndings = map[string]sluice.Disposition{
 	"done": sluice.Done, "retried": sluice.Retried, "panics": sluice.Retried, "buried": sluice.Buried,
-	"canceled": sluice.Canceled, "lost": sluice.Lost, "released": sluice.Released,
+	"canceled": sluice.Canceled, "lost": sluice.Lost, "released": sluice.Released, "snoozed": sluice.Snoozed,
 }
 
 // countsOf returns the counts of a worker that are not zero.
 func countsOf(s sluice.WorkerStats) map[sluice.Disposition]int64 {
 	counts := map[sluice.Disposition]int64{
 		sluice.Done: s.Done, sluice.Retried: s.Retried, sluice.Buried: s.Buried,
-		sluice.Canceled: s.Canceled, sluice.Released: s.Released, sluice.Lost: s.Lost,
+		sluice.Canceled: s.Canceled, sluice.Released: s.Released, sluice.Snoozed: s.Snoozed, sluice.Lost: s.Lost,
 	}
 	for d, n := range counts {
 		if n == 0 {

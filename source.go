@@ -232,6 +232,8 @@ func (s *shard) reportRequest(r taskloop.Report) redisexec.Request {
 		switch item := &r.Items[i]; item.Disposition.Action {
 		case taskloop.Retry:
 			args = appendGiveBack(args, item.ID, item.Receipt, item.Disposition.Delay, attemptCounts)
+		case taskloop.Snooze:
+			args = appendGiveBack(args, item.ID, item.Receipt, item.Disposition.Delay, attemptDoesNotCount)
 		case taskloop.Release:
 			args = appendGiveBack(args, item.ID, item.Receipt, 0, attemptDoesNotCount)
 		case taskloop.SetAside:

@@ -52,7 +52,8 @@ type Worker struct {
 	// Handler does a task's work. Required. What it returns decides: nil finishes the
 	// task; an error gives it back, to be due again after Backoff; Permanent, or any
 	// error on the last attempt that the queue allows, puts it among the dead letters
-	// with the error's text as the reason. Panics and runtime.Goexit are errors.
+	// with the error's text as the reason. Again makes the task due again later, without an attempt
+	// used up. Panics and runtime.Goexit are errors.
 	//
 	// ctx has the values of Run's and does not end with it. It ends, by context.Cause,
 	//
@@ -64,8 +65,8 @@ type Worker struct {
 	//     effect;
 	//   - with context.DeadlineExceeded after Timeout;
 	//   - with context.Canceled when the worker is to stop and Grace is over: an error
-	//     that is returned then, unless Permanent or a panic, gives the task back as if
-	//     it had not been begun;
+	//     that is returned then, unless Permanent, Again or a panic, gives the task back as
+	//     if it had not been begun;
 	//   - when the handler has returned.
 	//
 	// Calls with this ctx then fail with context.Canceled, or with what their package makes
@@ -102,7 +103,7 @@ type Worker struct {
 
 	// Logger gets a warning when Redis fails and a message when it works again, once per
 	// outage; a warning for each task buried, lost, or failed for good with a waiting
-	// version; a message for each failed attempt and each task cancelled; an error with
+	// version; a message for each failed attempt, each task cancelled and each Again; an error with
 	// the stack for each panic. They hold the queue's name, task IDs and the first 512
 	// bytes of errors, and no payloads. A panic of its handler is ignored. Defaults to
 	// none.
@@ -131,6 +132,9 @@ type WorkerStats struct {
 	// Released is how many tasks were given back because the worker stopped, or because the
 	// claim that brought them was answered too late.
 	Released int64
+	// Snoozed is how many tasks were given back because the handler returned Again, or an error that wraps
+	// it. (A version that was waiting may have taken a task's place.)
+	Snoozed int64
 	// Lost is how many leases were lost before the handler's result was accepted, or were left
 	// to run out by a Run that gave up waiting for that: the work may be done twice.
 	Lost int64
@@ -232,7 +236,7 @@ func (w *Worker) Stats() WorkerStats {
 	c := &w.counters
 	return WorkerStats{
 		Running: c.Running.Load(), Done: c.Done.Load(), Retried: c.Retried.Load(),
-		Buried: c.Buried.Load(), Released: c.Released.Load(), Lost: c.Lost.Load(), Canceled: c.Canceled.Load(),
+		Buried: c.Buried.Load(), Released: c.Released.Load(), Snoozed: c.Snoozed.Load(), Lost: c.Lost.Load(), Canceled: c.Canceled.Load(),
 	}
 }
 
@@ -340,11 +344,15 @@ func (p *policy) Decide(t taskloop.Task, err error, ended error) (d taskloop.Dis
 		p.log.Error("sluice: handler panicked", append(about, slog.String("stack", string(panicked.stack)))...)
 	}
 	interrupted := ended == context.Canceled && !isPanic //nolint:errorlint // compared, not tested
+	snooze, again := againIn(err)
 	lastAttempt := p.maxAttempts > 0 && t.Attempt >= p.maxAttempts
 	switch {
 	case errors.Is(ended, ErrLost), errors.Is(ended, ErrCanceled): // nothing comes of it
 		p.log.Info("sluice: attempt failed", about...)
 		return taskloop.Disposition{Action: taskloop.Release}
+	case again:
+		p.log.Info("sluice: task snoozed", append(about, slog.Duration("due_in", snooze))...)
+		return taskloop.Disposition{Action: taskloop.Snooze, Delay: snooze}
 	case IsPermanent(err), lastAttempt && !interrupted:
 		p.log.Info("sluice: attempt failed", about...) // what becomes of the task is logged when it is known
 		return taskloop.Disposition{Action: taskloop.SetAside, Reason: reason}

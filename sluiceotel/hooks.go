@@ -40,7 +40,7 @@ const (
 //	messaging.client.consumed.messages   tasks that were claimed
 //	messaging.process.duration           of handlers
 //	sluice.task.lateness                 how long after it was due a task was claimed
-//	sluice.task.outcomes                 by sluice.task.disposition: done, retried, buried, canceled, released, lost
+//	sluice.task.outcomes                 by sluice.task.disposition: done, retried, buried, canceled, released, snoozed, lost
 //	sluice.worker.running                handlers that are running
 //	sluice.lock.wait.duration            of acquisitions, by sluice.lock.handed_over
 //	sluice.lock.hold.duration            of locks that were released
@@ -181,6 +181,9 @@ func (t *Telemetry) taskFinished(ctx context.Context, i sluice.TaskFinished) {
 	t.running.Add(ctx, -1, metric.WithAttributes(attributes...))
 	disposition := keyDisposition.String(i.Disposition.String())
 	t.outcomes.Add(ctx, 1, metric.WithAttributes(append(ofQueue(i.Queue, process), disposition)...))
+	if i.Disposition == sluice.Snoozed { // sluice.Again: nothing has failed
+		i.Err = nil
+	}
 	if i.Err != nil {
 		attributes = append(attributes, errorType(i.Err))
 	}

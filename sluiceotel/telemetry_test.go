@@ -119,7 +119,7 @@ func work(t *testing.T, q *sluice.Queue, n int64, handler func(ctx context.Conte
 	go func() { ended <- w.Run(ctx) }()
 	require.Eventually(t, func() bool {
 		s := w.Stats()
-		return s.Done+s.Buried >= n
+		return s.Done+s.Buried+s.Snoozed >= n
 	}, 20*time.Second, time.Millisecond)
 	stop()
 	require.NoError(t, <-ended)
@@ -209,37 +209,40 @@ func TestTelemetry_CountsWhatBecomesOfTasks(t *testing.T) {
 	registration, err := r.Observe(q)
 	require.NoError(t, err)
 	outcomes := map[string]bool{}
-	for _, task := range []sluice.Task{{ID: "done"}, {ID: "done"}, {ID: "again"}, {ID: "bad"}, {ID: "later", Delay: time.Hour}} {
+	for _, task := range []sluice.Task{{ID: "done"}, {ID: "done"}, {ID: "again"}, {ID: "bad"}, {ID: "snoozed"}, {ID: "later", Delay: time.Hour}} {
 		outcome, err := q.Enqueue(t.Context(), task)
 		require.NoError(t, err)
 		outcomes[outcome.String()] = true
 	}
 	require.Equal(t, map[string]bool{"added": true, "updated": true}, outcomes)
-	work(t, q, 3, func(_ context.Context, e sluice.Entry) error {
+	work(t, q, 4, func(_ context.Context, e sluice.Entry) error {
 		switch {
 		case e.ID == "again" && e.Attempt == 1:
 			return context.DeadlineExceeded
 		case e.ID == "bad":
 			return sluice.Permanent(errors.New("refused"))
+		case e.ID == "snoozed":
+			return fmt.Errorf("busy: %w", sluice.Again(time.Hour))
 		}
 		return nil
 	})
 	queue := "messaging.destination.name=" + q.Name()
 	got := r.points(t)
 	for point, want := range map[string]float64{
-		"messaging.client.sent.messages{" + queue + ",messaging.operation.name=send,messaging.system=sluice,sluice.task.outcome=added}":          4,
+		"messaging.client.sent.messages{" + queue + ",messaging.operation.name=send,messaging.system=sluice,sluice.task.outcome=added}":          5,
 		"messaging.client.sent.messages{" + queue + ",messaging.operation.name=send,messaging.system=sluice,sluice.task.outcome=updated}":        1,
-		"messaging.client.operation.duration{" + queue + ",messaging.operation.name=send,messaging.operation.type=send,messaging.system=sluice}": 5,
-		"messaging.client.consumed.messages{" + queue + ",messaging.operation.name=receive,messaging.system=sluice}":                             4,
-		"messaging.process.duration{" + queue + ",messaging.operation.name=process,messaging.system=sluice}":                                     2,
+		"messaging.client.operation.duration{" + queue + ",messaging.operation.name=send,messaging.operation.type=send,messaging.system=sluice}": 6,
+		"messaging.client.consumed.messages{" + queue + ",messaging.operation.name=receive,messaging.system=sluice}":                             5,
+		"messaging.process.duration{" + queue + ",messaging.operation.name=process,messaging.system=sluice}":                                     3,
 		"messaging.process.duration{error.type=deadline_exceeded," + queue + ",messaging.operation.name=process,messaging.system=sluice}":        1,
-		"sluice.task.lateness{" + queue + ",messaging.operation.name=process,messaging.system=sluice}":                                           4,
+		"sluice.task.lateness{" + queue + ",messaging.operation.name=process,messaging.system=sluice}":                                           5,
 		"sluice.task.outcomes{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.disposition=done}":              2,
 		"sluice.task.outcomes{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.disposition=retried}":           1,
+		"sluice.task.outcomes{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.disposition=snoozed}":           1,
 		"sluice.task.outcomes{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.disposition=buried}":            1,
 		"sluice.worker.running{" + queue + ",messaging.operation.name=process,messaging.system=sluice}":                                          0,
 		"sluice.queue.tasks{" + queue + ",messaging.system=sluice,sluice.task.state=due}":                                                        0,
-		"sluice.queue.tasks{" + queue + ",messaging.system=sluice,sluice.task.state=scheduled}":                                                  1,
+		"sluice.queue.tasks{" + queue + ",messaging.system=sluice,sluice.task.state=scheduled}":                                                  2,
 		"sluice.queue.tasks{" + queue + ",messaging.system=sluice,sluice.task.state=leased}":                                                     0,
 		"sluice.queue.tasks{" + queue + ",messaging.system=sluice,sluice.task.state=dead}":                                                       1,
 		"sluice.queue.oldest_due{" + queue + ",messaging.system=sluice}":                                                                         0,
@@ -257,6 +260,9 @@ func TestTelemetry_CountsWhatBecomesOfTasks(t *testing.T) {
 		if attributes(s)["sluice.task.disposition"] == "buried" {
 			require.Equal(t, codes.Error, s.Status().Code)
 			require.Equal(t, "refused", s.Status().Description)
+		}
+		if attributes(s)["sluice.task.disposition"] == "snoozed" {
+			require.Equal(t, codes.Unset, s.Status().Code, "nothing has failed")
 		}
 	}
 }

@@ -368,7 +368,7 @@ func (l *loop) accept(d *delivery, answer Answer) {
 }
 
 // endingOf says what becomes of a task if an action is accepted.
-var endingOf = [...]Ending{Complete: Done, Retry: Retried, Release: Released, SetAside: Buried}
+var endingOf = [...]Ending{Complete: Done, Retry: Retried, Release: Released, Snooze: Snoozed, SetAside: Buried}
 
 // settleClaim takes what a claim has brought. The answer may come so late that the leases
 // are over, or that the runners are taken: those tasks are given back. If another worker has

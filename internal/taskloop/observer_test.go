@@ -67,7 +67,7 @@ func (w *witness) check(t *testing.T, of *worker) {
 	defer w.observed.Unlock()
 	c := of.Counters
 	counts := [...]int64{Done: c.Done.Load(), Retried: c.Retried.Load(), Buried: c.Buried.Load(),
-		Canceled: c.Canceled.Load(), Released: c.Released.Load(), Lost: c.Lost.Load()}
+		Canceled: c.Canceled.Load(), Released: c.Released.Load(), Snoozed: c.Snoozed.Load(), Lost: c.Lost.Load()}
 	unfinished := w.started
 	for e := Done; e <= Lost; e++ {
 		unfinished -= w.finished[e]
@@ -96,6 +96,7 @@ func TestObserver_IsToldWhatBecomesOfATask(t *testing.T) {
 		"retried":  {func(context.Context) error { return failed }, Disposition{Action: Retry, Delay: time.Hour}, Finished{Ending: Retried, Err: failed}},
 		"buried":   {func(context.Context) error { return failed }, Disposition{Action: SetAside}, Finished{Ending: Buried, Err: failed}},
 		"released": {func(context.Context) error { return failed }, Disposition{Action: Release}, Finished{Ending: Released, Err: failed}},
+		"snoozed":  {func(context.Context) error { return failed }, Disposition{Action: Snooze, Delay: time.Hour}, Finished{Ending: Snoozed, Err: failed}},
 		"exited": {func(context.Context) error { runtime.Goexit(); return nil }, Disposition{Action: SetAside},
 			Finished{Ending: Buried, Err: ErrExited}},
 	} {

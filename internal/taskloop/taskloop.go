@@ -166,6 +166,7 @@ const (
 	Buried
 	Canceled
 	Released
+	Snoozed
 	Lost
 )
 
@@ -178,7 +179,7 @@ var ErrCanceled = errors.New("task canceled")
 // Disposition is what is to become of a task.
 type Disposition struct {
 	Action Action
-	Delay  time.Duration // of Retry
+	Delay  time.Duration // of Retry and Snooze
 	Reason string        // of SetAside; for the log too
 }
 
@@ -190,16 +191,17 @@ const (
 	Complete Action = iota // finish it
 	Retry                  // give it back, due after a delay; the attempt counts
 	Release                // give it back, due now; the attempt does not count
+	Snooze                 // give it back, due after a delay; the attempt does not count
 	SetAside               // bury it
 )
 
 // operationOf says which operation carries out an action.
-var operationOf = [...]Operation{Complete: Finish, Retry: GiveBack, Release: GiveBack, SetAside: Bury}
+var operationOf = [...]Operation{Complete: Finish, Retry: GiveBack, Release: GiveBack, Snooze: GiveBack, SetAside: Bury}
 
 // Counters are what a worker has done, over all of its runs.
 type Counters struct {
-	Running                                         atomic.Int64
-	Done, Retried, Buried, Released, Lost, Canceled atomic.Int64
+	Running                                                  atomic.Int64
+	Done, Retried, Buried, Released, Snoozed, Lost, Canceled atomic.Int64
 }
 
 // count counts a task.
@@ -215,6 +217,8 @@ func (c *Counters) count(e Ending) {
 		c.Canceled.Add(1)
 	case Released:
 		c.Released.Add(1)
+	case Snoozed:
+		c.Snoozed.Add(1)
 	case Lost:
 		c.Lost.Add(1)
 	}

@@ -42,6 +42,20 @@ var taskCases = map[string]checkCase{
 		at(10).enqueued("v", 20).claimed("v", 1, 30).recorded(record{Op: opClaiming, Name: loopQueue, Call: 100, Return: 600, Result: lostIt}).
 		at(505).logs("ZREM Queue:loop t; ZADD Queue:loop @@505 t; HDEL {Queue:loop}:state t").
 		claimed("v", 1, 600).at(610).logs(gone).settled(opDequeue, "", 1000, 0, done), "was released, and no client requested it"},
+	"a handler returned Again": {newScenario().
+		at(10).added(workQueue, "v", 10).at(20).leased(workQueue, 1, 420).answered(again, 50, 420, 22).
+		at(40).logs("ZREM Queue:work t; ZADD Queue:work @@90 t; HDEL {Queue:work}:state t").
+		at(100).leased(workQueue, 1, 500).answered(done, 0, 500, 102).
+		at(110).logs("ZREM Queue:work t; HDEL {Queue:work}:tasks t; HDEL {Queue:work}:state t"), ""},
+	"Again used an attempt": {newScenario().
+		at(10).added(workQueue, "v", 10).at(20).leased(workQueue, 1, 420).answered(again, 50, 420, 22).
+		at(40).logs("ZREM Queue:work t; ZADD Queue:work @@90 t; HSET {Queue:work}:state t 1::"), "was given back, and no client requested it"},
+	"Again, and due sooner": {newScenario().
+		at(10).added(workQueue, "v", 10).at(20).leased(workQueue, 1, 420).answered(again, 50, 420, 22).
+		at(40).logs("ZREM Queue:work t; ZADD Queue:work @@60 t; HDEL {Queue:work}:state t"), "was snoozed by 50ms"},
+	"snoozed, and the handler did not ask for it": {newScenario().
+		at(10).added(workQueue, "v", 10).at(20).leased(workQueue, 1, 420).answered(no, 50, 420, 22).
+		at(40).logs("ZREM Queue:work t; ZADD Queue:work @@90 t; HDEL {Queue:work}:state t"), "was released, and no client requested it"},
 	"claimed after a lease": {newScenario().
 		at(10).enqueued("v", 10).claimed("v", 1, 20).reclaimed("v", 1, 1, 500).at(510).logs(gone).settled(opDequeue, "", 900, 0, done), ""},
 	"an attempt is not counted": {newScenario().

@@ -92,6 +92,7 @@ const (
 	ctxEnded result = "ctx"     // the context's error; nothing was sent
 	refused  result = "refused" // any other error, which is definite
 	expired  result = "expired" // a lock held until its deadline
+	again    result = "again"   // a handler returned Again(Delay)
 )
 
 // mayHaveRun says whether the server may have carried out an operation. Of an extension that

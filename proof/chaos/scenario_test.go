@@ -159,6 +159,12 @@ func (s *scenario) handled(process string, receipt, attempt int, call, until tim
 		Call: call, Until: until, Return: until + 1, Score: s.score(receipt), Delivery: s.score(receipt), Result: done})
 }
 
+// answered records a Worker's handler of it, which was called then, and has returned that.
+func (s *scenario) answered(r result, delay time.Duration, receipt int, call time.Duration) *scenario {
+	return s.recorded(record{Process: "p", Op: opHandle, Name: workQueue, ID: "t", Version: "v", Attempt: 1, Delay: delay * ms,
+		Call: call, Until: call + 1, Return: call + 2, Score: s.score(receipt), Delivery: s.score(receipt), Result: r})
+}
+
 // enqueued enqueues a task "t" of the loop queue, with a payload that begins with version.
 func (s *scenario) enqueued(version string, due int) *scenario {
 	s.logs(fmt.Sprintf("ZADD Queue:loop @@%d t; HDEL {Queue:loop}:state t; HSET {Queue:loop}:tasks t %s", due, version))

@@ -360,6 +360,10 @@ func (c *client) handle(ctx context.Context, e sluice.Entry) error {
 	case way < 13:
 		c.end(rec, no)
 		panic("of a handler")
+	case way < 21:
+		rec.Delay = rand.N(100 * time.Millisecond)
+		c.end(rec, again)
+		return sluice.Again(rec.Delay)
 	default:
 		c.end(rec, done)
 		return nil
