@@ -16,7 +16,7 @@ import (
 // time. A hook that panics is taken to have returned; what it panicked with is dropped. No hook is
 // given a token of a lock.
 type Hooks struct {
-	// LockAcquired is called when Lock, TryLock or Do has got a lock, before that returns or calls its
+	// LockAcquired is called when Lock, TryLock, Do, LockAll or DoAll has got a lock, before that returns or calls its
 	// function. ctx is the call's.
 	LockAcquired func(ctx context.Context, i LockAcquired)
 	// LockReleased is called when a lock was given up that had not been lost: by Unlock, UnlockAll, Close or the end

@@ -95,6 +95,11 @@ func (k *Lock) release(ctx context.Context) (notified int, err error) {
 	request.OnUnknown = k.member()
 	request.Until = k.lease.Over()
 	reply, err := l.executor.Run(ctx, request)
+	return k.handleRelease(reply.Value, reply.Ambiguous, err)
+}
+
+// handleRelease takes the reply to a release, or its error. ambiguous says that an earlier attempt of it has no reply.
+func (k *Lock) handleRelease(value any, ambiguous bool, err error) (notified int, _ error) {
 	if err != nil {
 		k.releaseInBackground()
 		return 0, k.unanswered(err)
@@ -102,14 +107,14 @@ func (k *Lock) release(ctx context.Context) (notified int, err error) {
 	if k.grant.ambiguous {
 		k.releaseInBackground() // a copy of the acquisition may still be on its way
 	}
-	released, err := redisexec.Int(reply.Value) // and how many were notified: 1 for none
+	released, err := redisexec.Int(value) // and how many were notified: 1 for none
 	switch {
 	case err != nil:
 		return 0, k.unanswered(err)
 	case released > 0:
-		return max(int(released)-1-l.notifier.Subscribers(k.address.channel), 0), nil
+		return max(int(released)-1-k.locker.notifier.Subscribers(k.address.channel), 0), nil
 	default:
-		return 0, k.notReleased(reply.Ambiguous)
+		return 0, k.notReleased(ambiguous)
 	}
 }
 

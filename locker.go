@@ -126,22 +126,30 @@ func (l *Locker) lock(op string, ctx context.Context, name string, opts []LockOp
 	if err != nil {
 		return nil, err
 	}
-	k.observe()
 	bounded := ctx
 	if wait := k.options.maxWait; wait > 0 && !try {
 		var cancel context.CancelFunc
 		bounded, cancel = context.WithTimeout(ctx, wait)
 		defer cancel()
 	}
-	handedOver, err := k.acquireInOrder(bounded, try)
-	if err != nil {
+	if err := k.acquire(ctx, bounded, try); err != nil {
 		return nil, wrap(op, name, err)
 	}
+	return k, nil
+}
+
+// acquire takes the lock. bounded is the caller's ctx with a limit for the wait.
+func (k *Lock) acquire(ctx, bounded context.Context, try bool) error {
+	k.observe()
+	handedOver, err := k.acquireInOrder(bounded, try)
+	if err != nil {
+		return err
+	}
 	if k.options.renew {
-		l.renewer.Add(k.member())
+		k.locker.renewer.Add(k.member())
 	}
 	k.tellAcquired(ctx, handedOver) // last: the hook may take its time
-	return k, nil
+	return nil
 }
 
 // Do calls fn while it holds the named lock. It waits for the lock as Lock does
@@ -181,7 +189,7 @@ func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Contex
 // lockOf is the key by which a context that Do makes holds its lock.
 type lockOf string
 
-// LockFromContext returns the lock that Do holds for the function which got ctx, or a
+// LockFromContext returns the lock that Do or DoAll holds for the function which got ctx, or a
 // context made of it: to write its Fence beside what the lock guards, or to ask Valid before
 // a step that cannot be undone. Calls of Do may be nested: each of their locks is found by
 // the name that its Do was given. If several are of the same name, which takes Lockers with
@@ -204,7 +212,12 @@ func LockFromContext(ctx context.Context, name string) *Lock {
 // ErrClosed if the lock did not protect the function to its end.
 func (k *Lock) endSection(ctx context.Context) error {
 	valid := k.Valid()
-	err := k.Unlock(ctx)
+	return sectionError(valid, k.Unlock(ctx))
+}
+
+// sectionError returns what became of a section whose lock was valid at its end, or not, and whose
+// release has returned err.
+func sectionError(valid bool, err error) error {
 	switch {
 	case errors.Is(err, ErrNotHeld):
 		return ErrLost
@@ -419,6 +432,14 @@ func (l *Locker) Format(f fmt.State, _ rune) { _, _ = fmt.Fprint(f, "sluice.Lock
 
 // newLock checks the arguments that every operation has, except the name.
 func (l *Locker) newLock(op string, ctx context.Context, name string, opts []LockOption) (*Lock, error) {
+	options, err := l.optionsOf(op, ctx, name, opts)
+	if err != nil {
+		return nil, err
+	}
+	return &Lock{locker: l, name: name, options: options}, nil
+}
+
+func (l *Locker) optionsOf(op string, ctx context.Context, name string, opts []LockOption) (*lockOptions, error) {
 	if l == nil || l.executor == nil {
 		return nil, invalid(op, "Locker not made by NewLocker")
 	}
@@ -435,7 +456,7 @@ func (l *Locker) newLock(op string, ctx context.Context, name string, opts []Loc
 	if background.IsClosed(l.closed) {
 		return nil, wrap(op, name, ErrClosed)
 	}
-	return &Lock{locker: l, name: name, options: options}, nil
+	return options, nil
 }
 
 // anyLock returns the lock of that name, whichever client holds it.

@@ -70,6 +70,7 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 			bad["lock name "+name] = func() error { _, err := l.Lock(ctx, name); return err }
 			bad["try lock name "+name] = func() error { _, err := l.TryLock(ctx, name); return err }
 			bad["do name "+name] = func() error { return l.Do(ctx, name, func(context.Context) error { return nil }) }
+			bad["lock all name "+name] = func() error { _, err := l.LockAll(ctx, []string{"a", name}); return err }
 			bad["inspect name "+name] = func() error { _, err := l.Inspect(ctx, name); return err }
 			bad["force unlock name "+name] = func() error { _, err := l.ForceUnlock(ctx, name); return err }
 			bad["queue name "+name] = queue(name)
@@ -175,6 +176,8 @@ func everyOperation(ctx context.Context, l *sluice.Locker, k *sluice.Lock, q *sl
 		"Lock":         func() error { _, err := l.Lock(ctx, "a"); return err },
 		"TryLock":      func() error { _, err := l.TryLock(ctx, "a"); return err },
 		"Do":           func() error { return l.Do(ctx, "a", func(context.Context) error { return nil }) },
+		"LockAll":      func() error { _, err := l.LockAll(ctx, []string{"a"}); return err },
+		"DoAll":        func() error { return l.DoAll(ctx, []string{"a"}, func(context.Context) error { return nil }) },
 		"Inspect":      func() error { _, err := l.Inspect(ctx, "a"); return err },
 		"ForceUnlock":  func() error { _, err := l.ForceUnlock(ctx, "a"); return err },
 		"UnlockAll":    func() error { return l.UnlockAll(ctx) },

@@ -324,6 +324,11 @@ func operations(l *sluice.Locker, k, fenced *sluice.Lock, q *sluice.Queue, es []
 		"try lock":     func(ctx context.Context) error { _, err := l.TryLock(ctx, "b"); return err },
 		"fenced lock":  func(ctx context.Context) error { _, err := l.TryLock(ctx, "c", sluice.WithFencing()); return err },
 		"do":           func(ctx context.Context) error { return l.Do(ctx, "d", func(context.Context) error { return nil }) },
+		"lock all":     func(ctx context.Context) error { _, err := l.LockAll(ctx, []string{"a1", "a2"}); return err },
+		"lock all but": func(ctx context.Context) error { _, err := l.LockAll(ctx, []string{"a3", "taken"}); return err },
+		"do all": func(ctx context.Context) error {
+			return l.DoAll(ctx, []string{"d1", "d2"}, func(ctx context.Context) error { return fmt.Errorf("%+v", sluice.LockFromContext(ctx, "d1")) })
+		},
 		"inspect":      func(ctx context.Context) error { _, err := l.Inspect(ctx, "held"); return err },
 		"force unlock": func(ctx context.Context) error { _, err := l.ForceUnlock(ctx, "e"); return err },
 		"extend lock":  func(ctx context.Context) error { return k.Extend(ctx, time.Minute) },

@@ -35,6 +35,10 @@ func ofLocks() []operation {
 		{"try lock", func(ctx context.Context, g *guarded) error { _, err := g.locker.TryLock(ctx, "free"); return err }},
 		{"try lock a taken one", func(ctx context.Context, g *guarded) error { _, err := g.locker.TryLock(ctx, "taken"); return err }},
 		{"try lock one without TTL", func(ctx context.Context, g *guarded) error { _, err := g.locker.TryLock(ctx, "eternal"); return err }},
+		{"lock all", func(ctx context.Context, g *guarded) error {
+			_, err := g.locker.LockAll(ctx, []string{"free", "free2"})
+			return err
+		}},
 		{"extend a lock", func(ctx context.Context, g *guarded) error { return g.held.Extend(ctx, time.Hour) }},
 		{"ttl", func(ctx context.Context, g *guarded) error { _, err := g.held.TTL(ctx); return err }},
 		{"inspect", func(ctx context.Context, g *guarded) error {

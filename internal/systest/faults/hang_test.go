@@ -19,9 +19,13 @@ import (
 func calls(name string, k *sluice.Lock, l *sluice.Locker, q *sluice.Queue) map[string]func(ctx context.Context) error {
 	e := sluice.Entry{ID: "a", Score: 1}
 	return map[string]func(ctx context.Context) error{
-		"lock":         func(ctx context.Context) error { _, err := l.Lock(ctx, name); return err },
-		"try lock":     func(ctx context.Context) error { _, err := l.TryLock(ctx, name); return err },
-		"do":           func(ctx context.Context) error { return l.Do(ctx, name, func(context.Context) error { return nil }) },
+		"lock":     func(ctx context.Context) error { _, err := l.Lock(ctx, name); return err },
+		"try lock": func(ctx context.Context) error { _, err := l.TryLock(ctx, name); return err },
+		"do":       func(ctx context.Context) error { return l.Do(ctx, name, func(context.Context) error { return nil }) },
+		"lock all": func(ctx context.Context) error { _, err := l.LockAll(ctx, []string{name, "b"}); return err },
+		"do all": func(ctx context.Context) error {
+			return l.DoAll(ctx, []string{name}, func(context.Context) error { return nil })
+		},
 		"inspect":      func(ctx context.Context) error { _, err := l.Inspect(ctx, name); return err },
 		"force unlock": func(ctx context.Context) error { _, err := l.ForceUnlock(ctx, name); return err },
 		"extend lock":  func(ctx context.Context) error { return k.Extend(ctx, time.Minute) },
