@@ -72,10 +72,10 @@ func TestLockSet_TakesAllOrNothing(t *testing.T) {
 		require.NoError(t, err)
 		for _, bounded := range []func() (*sluice.LockSet, error){
 			func() (*sluice.LockSet, error) {
-				return l.LockAll(ctx, []string{a, b, c, d}, sluice.WithMaxWait(150*time.Millisecond))
+				return l.LockAll(ctx, []string{a, b, c, d}, sluice.WithMaxWait(time.Second))
 			},
 			func() (*sluice.LockSet, error) {
-				return l.LockAll(systest.Within(t, 150*time.Millisecond), []string{a, b, c, d})
+				return l.LockAll(systest.Within(t, time.Second), []string{a, b, c, d})
 			},
 		} {
 			_, err = bounded()
