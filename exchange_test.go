@@ -106,7 +106,7 @@ func (w *twins) step() {
 // TestExchange_IsWhatItsHalvesAre compares the script that finishes tasks and claims others with
 // the two halves, one after the other, on queues of every kind: what they answer, and what they
 // leave on the server. Most often all tasks are plain, which the script handles apart.
-func TestExchange_IsWhatItsHalvesAre(t *testing.T) { compareExchanges(t, 60) }
+func TestExchange_IsWhatItsHalvesAre(t *testing.T) { compareExchanges(t, 30) }
 
 // compareExchanges does so with so many random pairs of queues.
 func compareExchanges(t *testing.T, pairs uint64) {
@@ -213,7 +213,7 @@ func dump(t *testing.T, rdb *redis.Client, q *Queue) (all []any) {
 
 // TestEnqueueBatch_IsWhatItsTasksAre compares a batch with the same tasks enqueued one by one, on
 // queues of every kind: the outcomes, and what is on the server. Scores may differ in their last bit.
-func TestEnqueueBatch_IsWhatItsTasksAre(t *testing.T) { compareBatches(t, 60) }
+func TestEnqueueBatch_IsWhatItsTasksAre(t *testing.T) { compareBatches(t, 30) }
 
 // compareBatches does so with so many random pairs of queues.
 func compareBatches(t *testing.T, pairs uint64) {

@@ -54,7 +54,7 @@ func herdTurn(ctx context.Context, t turn, workers int, delay time.Duration) (r 
 		flatOut.arrive(id)
 	})
 	defer func() { err = errors.Join(err, stop()) }()
-	sleep(ctx, min(settling, t.length))
+	sleep(ctx, settling) // the herd has subscribed
 	idle, _, err := t.meter.during(ctx, max(t.length, minIdle))
 	if err != nil {
 		return result{}, err

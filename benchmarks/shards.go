@@ -174,7 +174,7 @@ func shardsIdleTurn(ctx context.Context, t turn) (r result, err error) {
 		err = errors.Join(err, all.Wait())
 	}()
 	all.Go(func() error { return t.queue.Work(working, 16, func(int) {}) })
-	sleep(ctx, min(4*settling, t.length))
+	sleep(ctx, max(settling, min(4*settling, t.length)))
 	length := max(t.length, minIdle)
 	scripts, commands, err := t.meter.during(ctx, length)
 	if err != nil {

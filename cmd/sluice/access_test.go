@@ -225,6 +225,7 @@ func TestShow_IsReadBack(t *testing.T) {
 
 // TestCanary_NoSecretIsPrinted looks for tokens, payloads and passwords in what each command prints, also as it fails.
 func TestCanary_NoSecretIsPrinted(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	ctx := t.Context()
 	const token, payload, password = "canary-token", "canary-payload", "canary-password"
@@ -251,7 +252,10 @@ func TestCanary_NoSecretIsPrinted(t *testing.T) {
 		fill()
 		lines := slices.Concat(looking, changing)
 		if url != "redis://op:"+password+"@"+host { // it fails in the same way with each
-			lines = []string{"queues", "locks", "get orders due-1", "top --frames 1", "unlock stock --force"}
+			lines = []string{"get orders due-1", "unlock stock --force"}
+		}
+		if strings.HasPrefix(url, "rediss") { // a server without TLS answers nothing: each takes seconds
+			lines = []string{"queues"}
 		}
 		s.env = map[string]string{"SLUICE_URL": url, "SLUICE_SENTINEL_PASSWORD": password}
 		for _, line := range lines {
