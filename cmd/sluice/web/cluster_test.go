@@ -1,0 +1,56 @@
+package web
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
+)
+
+// TestCluster_AQueueOfSeveralShards is one queue on the page: its counts are added up, its lists are merged, and
+// what is changed is changed in every shard. Locks are found on every primary.
+func TestCluster_AQueueOfSeveralShards(t *testing.T) {
+	rdb := redistest.StartCluster(t).Client(t)
+	ctx := t.Context()
+	q, err := sluice.NewQueue(rdb, "invoices", sluice.WithShards(6))
+	require.NoError(t, err)
+	fill(t, q, 45, 0, "dead")
+	kill(t, q, 45, "broken")
+	fill(t, q, 45, 0, "leased")
+	leased, err := q.Claim(ctx, 45, time.Minute)
+	require.NoError(t, err)
+	require.Len(t, leased, 45)
+	fill(t, q, 45, 0, "due")
+	fill(t, q, 45, time.Hour, "scheduled")
+	locker, err := sluice.NewLocker(rdb, sluice.WithOwner("till-7"))
+	require.NoError(t, err)
+	defer func() { _ = locker.Close() }()
+	for i := range 20 {
+		_, err := locker.Lock(ctx, fmt.Sprint("item-", i))
+		require.NoError(t, err)
+	}
+
+	s := newSite(t, rdb, Options{Write: true})
+	s.get("/").has(t, "1 queue · 45 due · 45 scheduled · 45 leased · 45 dead")
+	s.requireEachOnce("invoices", 45)
+	locks := s.get("/locks")
+	for i := range 20 {
+		locks.has(t, fmt.Sprint("item-", i, "</bdi>"))
+	}
+	locks.has(t, "till-7")
+
+	s.post("/queues/invoices", "do", "pause", "for", "0s").has(t, "The queue is paused")
+	entries, err := q.Claim(ctx, 100, time.Minute)
+	require.NoError(t, err)
+	require.Empty(t, entries, "paused in every shard")
+	s.post("/queues/invoices", "do", "resume").has(t, "The queue goes on")
+	s.post("/queues/invoices", "do", "revive", "state", "dead").has(t, "45 dead letters revived")
+	s.post("/queues/invoices", "do", "purge", "name", "invoices").has(t, "The queue is purged")
+	stats, err := q.Stats(ctx)
+	require.NoError(t, err)
+	require.Zero(t, stats.Due+stats.Scheduled+stats.Leased+stats.Dead)
+}
