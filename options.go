@@ -298,7 +298,8 @@ func checkShards(n int, key string) error {
 //
 // Calls that are merged share one wait. What a Worker reports waits for no replica, nor do claims
 // and extensions: no caller could do anything about it, tasks are handed out at least once in any case,
-// and the replicas get it no sooner. A Cancel or Dequeue that finds nothing to do does not say
+// and the replicas get it no sooner. Reshard waits for none either: after a failover of the
+// server that has just got a task it may be gone. A Cancel or Dequeue that finds nothing to do does not say
 // that replicas have what was done before. It costs a round trip from the server to its
 // replicas, in which the connection is busy. Defaults to 0, which waits for no replica.
 func WithQueueReplicas(n int) QueueOption {
