@@ -53,3 +53,39 @@ func ExampleLocker_LockAll() {
 	// true true <nil>
 	// <nil>
 }
+
+// A section that one process begins and another one ends: an upload is checked where it arrives, and written elsewhere.
+func ExampleLocker_Adopt() {
+	rdb, done := connect()
+	defer done()
+	ctx := context.Background()
+	front, err := sluice.NewLocker(rdb)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = front.Close() }()
+	back, err := sluice.NewLocker(rdb) // in another process
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = back.Close() }()
+
+	lock, err := front.Lock(ctx, "upload:7", sluice.WithFencing(), sluice.WithAutoRenew())
+	if err != nil {
+		log.Fatal(err)
+	}
+	token, err := lock.Detach(ctx) // send it over a channel that keeps secrets
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	adopted, err := back.Adopt(ctx, "upload:7", token, sluice.WithFencing(), sluice.WithAutoRenew())
+	if err != nil {
+		log.Fatal(err) // ErrNotHeld: it came too late
+	}
+	fmt.Println(lock.Valid(), adopted.Valid(), adopted.Fence() > lock.Fence())
+	fmt.Println(adopted.Unlock(ctx))
+	// Output:
+	// false true true
+	// <nil>
+}

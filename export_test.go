@@ -19,3 +19,6 @@ func Clients() int {
 	defer clients.mu.Unlock()
 	return len(clients.byAddress)
 }
+
+// Apart returns how many locks a Locker holds outside of its queues.
+func Apart(l *Locker) int { return len(l.apart.all("")) }

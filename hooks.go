@@ -16,10 +16,10 @@ import (
 // time. A hook that panics is taken to have returned; what it panicked with is dropped. No hook is
 // given a token of a lock.
 type Hooks struct {
-	// LockAcquired is called when Lock, TryLock, Do, LockAll or DoAll has got a lock, before that returns or calls its
+	// LockAcquired is called when Lock, TryLock, Do, LockAll, DoAll or Adopt has got a lock, before that returns or calls its
 	// function. ctx is the call's.
 	LockAcquired func(ctx context.Context, i LockAcquired)
-	// LockReleased is called when a lock was given up that had not been lost: by Unlock, UnlockAll, Close or the end
+	// LockReleased is called when a lock was given up that had not been lost: by Unlock, UnlockAll, Close, Detach or the end
 	// of Do. Of each lock for which LockAcquired was called (or would have been) either it or LockLost is called, once, and after
 	// LockAcquired has returned. The next holder's LockAcquired may come first.
 	LockReleased func(i LockReleased)

@@ -39,6 +39,7 @@ type grant struct {
 	sent      time.Time // when that was: a window later the lock goes back to Redis
 	fences    fences
 	replicas  int           // so many have acknowledged it, and each extension
+	apart     bool          // its lock is in no queue: see apart
 	ambiguous bool          // an acquisition of it stayed without a reply, and may yet be carried out
 	asked     time.Duration // the longest TTL for which an earlier holder's extension may yet be carried out
 }
@@ -75,7 +76,7 @@ func (k *Lock) Unlock(ctx context.Context) error {
 	if k.options.renew {
 		l.renewer.Remove(ctx, k.member(), redisexec.ReplyGrace)
 	}
-	if l.queues.HandOver(&k.waiter) {
+	if k.handOver() {
 		k.tellEnded(handedOver)
 		return nil
 	}
@@ -265,7 +266,7 @@ func (k *Lock) lose() {
 	if k.lease.End(ErrLost) {
 		k.locker.renewer.Forget(k.member())
 		k.abandon() // a copy of the acquisition may still be on its way
-		k.locker.queues.PromoteNext(&k.waiter)
+		k.leave()
 		k.tellEnded(lost)
 	}
 }

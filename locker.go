@@ -36,6 +36,7 @@ type Locker struct {
 	executor  *redisexec.Executor
 	notifier  *notify.Notifier
 	queues    *waitqueue.Set[*address] // by key
+	apart     apart
 	renewer   *lease.Renewer
 	janitor   *lease.Janitor
 	inspector *lease.Inspector
@@ -273,6 +274,11 @@ func (l *Locker) ForceUnlock(ctx context.Context, name string) (bool, error) {
 	if holder != nil && released && token == holder.lock().Token() {
 		holder.lock().lose()
 	}
+	for _, k := range l.apart.all(k.address.key) {
+		if released && token == k.Token() {
+			k.lose()
+		}
+	}
 	return released, wrap("force unlock", name, err)
 }
 
@@ -308,14 +314,13 @@ func (l *Locker) UnlockAll(ctx context.Context) error {
 func (l *Locker) releaseAll(ctx context.Context) error {
 	var locks []*Lock
 	var renewed []lease.Renewable
-	for _, holder := range l.queues.Holders() {
-		m, _ := holder.(*member)
-		if !m.lease.End(ErrClosed) {
+	for _, k := range l.held() {
+		if !k.lease.End(ErrClosed) {
 			continue
 		}
-		locks = append(locks, m.lock())
-		if m.options.renew {
-			renewed = append(renewed, m)
+		locks = append(locks, k)
+		if k.options.renew {
+			renewed = append(renewed, k.member())
 		}
 	}
 	graced, cancel := withGrace(ctx, redisexec.ReplyGrace)
@@ -328,6 +333,16 @@ func (l *Locker) releaseAll(ctx context.Context) error {
 		l.releaseSome(graced, part, &failed)
 	}
 	return failed.err()
+}
+
+// held returns the locks that are held.
+func (l *Locker) held() []*Lock {
+	locks := l.apart.all("")
+	for _, holder := range l.queues.Holders() {
+		m, _ := holder.(*member)
+		locks = append(locks, m.lock())
+	}
+	return locks
 }
 
 // releasesUntil returns until when the releases of locks are waited for: for a second or,
@@ -389,7 +404,7 @@ func (l *Locker) releaseSome(ctx context.Context, locks []*Lock, failed *release
 		if released, err := redisexec.Int(r.Value); r.Err == nil && err == nil && released == 0 && k.notReleased(false) != nil {
 			k.lease.Lose()
 		}
-		l.queues.PromoteNext(&k.waiter)
+		k.leave()
 		k.tellEnded(k.releasedOrLost(nil))
 		failed.add(r)
 	}
@@ -418,6 +433,7 @@ func (l *Locker) Close() error {
 		defer cancel()
 		close(l.closed)
 		l.queues.Close()
+		l.apart.close()
 		err = l.releaseAll(ctx)
 		l.renewer.Close()
 		l.janitor.Close()

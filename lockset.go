@@ -263,7 +263,7 @@ func (l *Locker) unlockSome(ctx context.Context, locks []*Lock, of []int, errs [
 	var requests []redisexec.Request
 	var back []int // which of locks go back to Redis
 	for i, k := range locks {
-		if l.queues.HandOver(&k.waiter) {
+		if k.handOver() {
 			k.tellEnded(handedOver)
 			continue
 		}

@@ -17,7 +17,7 @@ import (
 const maxAttempt = 999_999_999
 
 // LockOption sets something about locks: for all locks of a Locker when it is given to
-// NewLocker, for one lock when it is given to Lock, TryLock or Do.
+// NewLocker, for one lock when it is given to Lock, TryLock, Do or Adopt, for several when it is given to LockAll or DoAll.
 type LockOption func(*lockOptions)
 
 type lockOptions struct {

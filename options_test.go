@@ -71,6 +71,7 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 			bad["try lock name "+name] = func() error { _, err := l.TryLock(ctx, name); return err }
 			bad["do name "+name] = func() error { return l.Do(ctx, name, func(context.Context) error { return nil }) }
 			bad["lock all name "+name] = func() error { _, err := l.LockAll(ctx, []string{"a", name}); return err }
+			bad["adopt name "+name] = func() error { _, err := l.Adopt(ctx, name, strings.Repeat("A", 26)); return err }
 			bad["inspect name "+name] = func() error { _, err := l.Inspect(ctx, name); return err }
 			bad["force unlock name "+name] = func() error { _, err := l.ForceUnlock(ctx, name); return err }
 			bad["queue name "+name] = queue(name)
@@ -178,6 +179,8 @@ func everyOperation(ctx context.Context, l *sluice.Locker, k *sluice.Lock, q *sl
 		"Do":           func() error { return l.Do(ctx, "a", func(context.Context) error { return nil }) },
 		"LockAll":      func() error { _, err := l.LockAll(ctx, []string{"a"}); return err },
 		"DoAll":        func() error { return l.DoAll(ctx, []string{"a"}, func(context.Context) error { return nil }) },
+		"Adopt":        func() error { _, err := l.Adopt(ctx, "a", strings.Repeat("A", 26)); return err },
+		"Detach":       func() error { _, err := k.Detach(ctx); return err },
 		"Inspect":      func() error { _, err := l.Inspect(ctx, "a"); return err },
 		"ForceUnlock":  func() error { _, err := l.ForceUnlock(ctx, "a"); return err },
 		"UnlockAll":    func() error { return l.UnlockAll(ctx) },

@@ -84,6 +84,8 @@ func FuzzReplies(f *testing.F) {
 		errs = append(errs, err)
 		_, _, err = decodeAcquired(reply)
 		errs = append(errs, err)
+		_, _, err = decodeAdopted(reply)
+		errs = append(errs, err)
 		_, _, err = decodeForced(reply)
 		errs = append(errs, err)
 		_, _, err = decodeInspected(reply)

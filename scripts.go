@@ -25,6 +25,7 @@ var (
 	scriptAcquireFenced = newScript("acquire_fenced", redisexec.Idempotent)
 	scriptReleaseFenced = newScript("release_fenced", redisexec.Idempotent, "publish")
 	scriptExtend        = newScript("extend", redisexec.Idempotent)
+	scriptAdoptFenced   = newScript("adopt_fenced", redisexec.Idempotent)
 	scriptInspect       = newScript("inspect", redisexec.ReadOnly)
 	scriptForce         = newScript("force", redisexec.Never, "publish")
 

@@ -315,6 +315,14 @@ func before(t *testing.T, l *sluice.Locker, q *sluice.Queue) (k, fenced *sluice.
 	return k, fenced, es[:4]
 }
 
+// tokenOr is k's token, or one that no lock has.
+func tokenOr(k *sluice.Lock) string {
+	if k == nil {
+		return strings.Repeat("TOKEN234", 4)[:26]
+	}
+	return k.Token()
+}
+
 func operations(l *sluice.Locker, k, fenced *sluice.Lock, q *sluice.Queue, es []sluice.Entry) map[string]func(context.Context) error {
 	task := sluice.Task{ID: "new", Payload: []byte(canaryPayload)}
 	return map[string]func(context.Context) error{
@@ -329,6 +337,13 @@ func operations(l *sluice.Locker, k, fenced *sluice.Lock, q *sluice.Queue, es []
 		"do all": func(ctx context.Context) error {
 			return l.DoAll(ctx, []string{"d1", "d2"}, func(ctx context.Context) error { return fmt.Errorf("%+v", sluice.LockFromContext(ctx, "d1")) })
 		},
+		"adopt": func(ctx context.Context) error { _, err := l.Adopt(ctx, "held", tokenOr(k)); return err },
+		"adopt fenced": func(ctx context.Context) error {
+			_, err := l.Adopt(ctx, "held", tokenOr(k), sluice.WithFencing())
+			return err
+		},
+		"adopt none":   func(ctx context.Context) error { _, err := l.Adopt(ctx, "free", tokenOr(k)); return err },
+		"adopt odd":    func(ctx context.Context) error { _, err := l.Adopt(ctx, "held", tokenOr(k)+"A"); return err },
 		"inspect":      func(ctx context.Context) error { _, err := l.Inspect(ctx, "held"); return err },
 		"force unlock": func(ctx context.Context) error { _, err := l.ForceUnlock(ctx, "e"); return err },
 		"extend lock":  func(ctx context.Context) error { return k.Extend(ctx, time.Minute) },

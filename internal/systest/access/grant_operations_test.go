@@ -50,6 +50,14 @@ func ofLocks() []operation {
 			return found(released, err)
 		}},
 		{"unlock", func(ctx context.Context, g *guarded) error { return g.held.Unlock(ctx) }},
+		{"adopt a lock", func(ctx context.Context, g *guarded) error {
+			_, err := g.locker.Adopt(ctx, "held", g.held.Token(), sluice.WithTTL(time.Hour))
+			return err
+		}},
+		{"adopt a fenced lock", func(ctx context.Context, g *guarded) error {
+			_, err := g.locker.Adopt(ctx, "fenced", g.fence.Token(), sluice.WithFencing(), sluice.WithTTL(time.Hour))
+			return err
+		}},
 		{"fenced lock", func(ctx context.Context, g *guarded) error {
 			_, err := g.locker.Lock(ctx, "free", sluice.WithFencing())
 			return err

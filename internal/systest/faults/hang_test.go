@@ -26,6 +26,7 @@ func calls(name string, k *sluice.Lock, l *sluice.Locker, q *sluice.Queue) map[s
 		"do all": func(ctx context.Context) error {
 			return l.DoAll(ctx, []string{name}, func(context.Context) error { return nil })
 		},
+		"adopt":        func(ctx context.Context) error { _, err := l.Adopt(ctx, name, k.Token()); return err },
 		"inspect":      func(ctx context.Context) error { _, err := l.Inspect(ctx, name); return err },
 		"force unlock": func(ctx context.Context) error { _, err := l.ForceUnlock(ctx, name); return err },
 		"extend lock":  func(ctx context.Context) error { return k.Extend(ctx, time.Minute) },

@@ -126,6 +126,19 @@ func TestLostReply_OfEveryOperation(t *testing.T) {
 					require.InDelta(t, 3600, rdb.TTL(t.Context(), key).Val().Seconds(), 9)
 					require.Less(t, time.Until(k.Deadline()), rdb.PTTL(t.Context(), key).Val())
 				}, 2},
+			{"adopt", lock, func(ctx context.Context) error {
+				_, err := l.Adopt(ctx, name, k.Token(), sluice.WithTTL(time.Hour))
+				return err
+			},
+				func(err error, _ bool) {
+					require.NoError(t, err)
+					require.InDelta(t, 3600, rdb.TTL(t.Context(), key).Val().Seconds(), 9)
+				}, 2},
+			{"adopt fenced", lock, func(ctx context.Context) error {
+				adopted, err := l.Adopt(ctx, name, k.Token(), sluice.WithFencing())
+				require.Greater(t, adopted.Fence(), k.Fence())
+				return err
+			}, func(err error, _ bool) { require.NoError(t, err) }, 2},
 			{"ttl", lock, func(ctx context.Context) error { _, err := k.TTL(ctx); return err },
 				func(err error, _ bool) { require.NoError(t, err) }, 2},
 			{"inspect", lock, func(ctx context.Context) error { _, err := l.Inspect(ctx, name); return err },
