@@ -118,11 +118,15 @@ func TestRedis_TimesAreExactInABubble(t *testing.T) {
 		r.Advance(time.Microsecond)
 		require.Len(t, r.Due("q"), 1)
 
+		var enqueued atomic.Int64
 		for i := range 20 {
-			time.AfterFunc(time.Hour, func() { _, _ = queue.Enqueue(t.Context(), sluice.Task{ID: time.Duration(i).String()}) })
+			time.AfterFunc(time.Hour, func() {
+				_, _ = queue.Enqueue(t.Context(), sluice.Task{ID: time.Duration(i).String()})
+				enqueued.Add(1)
+			})
 		}
 		r.Advance(time.Hour)
-		require.Len(t, r.Due("q"), 21, "what is due when Advance ends has happened")
+		require.EqualValues(t, 20, enqueued.Load(), "what is due when Advance ends has happened")
 		require.NoError(t, locker.Close())
 		require.NoError(t, other.Close())
 	})
