@@ -41,6 +41,7 @@ func (q *Queue) Claim(ctx context.Context, n int, lease time.Duration) ([]Entry,
 	if err := q.checkCount("claim", ctx, n); err != nil {
 		return nil, err
 	}
+	q.trimBeforeClaim(ctx)
 	entries, err := fromShards(ctx, q, func(l *layout) ([]Entry, error) {
 		if len(l.shards) == 1 {
 			return l.only().claim(ctx, n, lease)
@@ -266,6 +267,7 @@ func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
 	if err := q.checkCount("pop", ctx, n); err != nil {
 		return nil, err
 	}
+	q.trimBeforeClaim(ctx)
 	entries, err := fromShards(ctx, q, func(l *layout) ([]Entry, error) {
 		if len(l.shards) == 1 {
 			return l.only().pop(ctx, n)

@@ -95,3 +95,17 @@ func ExampleQueue_Resume() {
 	// <nil>
 	// 1 <nil>
 }
+
+// Dead letters that are more than a limit, or too old, are dropped: the oldest first. Stats counts them.
+func ExampleWithDeadLimit() {
+	rdb, done := connect()
+	defer done()
+	ctx := context.Background()
+	queue, err := sluice.NewQueue(rdb, "webhooks", sluice.WithDeadLimit(1000), sluice.WithDeadAge(30*24*time.Hour))
+	if err != nil {
+		log.Fatal(err)
+	}
+	stats, err := queue.Stats(ctx)
+	fmt.Println(stats.Dead, stats.Dropped, err)
+	// Output: 0 0 <nil>
+}

@@ -25,7 +25,8 @@ type layout struct {
 	// this client knows that nothing is left there.
 	from    *layout
 	drained []atomic.Bool
-	gates   []*gate // of the former shards
+	gates   []*gate     // of the former shards
+	ended   atomic.Bool // the move has: nothing is in the former shards, and no count
 }
 
 // newLayout returns a layout. from says whether the queue is being moved to it.
@@ -42,6 +43,7 @@ func newLayout(q *Queue, epoch int64, n int, from bool) *layout {
 			l.shards[i] = newShard(q, q.main)
 		}
 		l.shards[i].isAlone = n == 1
+		l.shards[i].trimmer.limit = q.options.shareOfDeadLimit(n)
 	}
 	return l
 }
@@ -126,6 +128,7 @@ func (l *layout) finished() {
 	for i := range l.drained {
 		l.drained[i].Store(true)
 	}
+	l.ended.Store(true)
 }
 
 // ready returns the layout for an operation on the tasks with these IDs. If the queue is to have several

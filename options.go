@@ -184,8 +184,10 @@ type queueOptions struct {
 	poll        time.Duration
 	maxPayload  int
 	shards      int
-	replicas    int    // that are to acknowledge a change; 0 for none
-	hooks       *Hooks // nil for none; its functions do not panic
+	deadLimit   int           // dead letters that may stay; 0 for any number
+	deadAge     time.Duration // for how long; 0 for ever
+	replicas    int           // that are to acknowledge a change; 0 for none
+	hooks       *Hooks        // nil for none; its functions do not panic
 }
 
 var defaultQueueOptions = queueOptions{shards: 1, prefix: "Queue:", maxAttempts: 25, poll: time.Second, maxPayload: 1 << 20}
@@ -252,6 +254,26 @@ func WithPollInterval(d time.Duration) QueueOption {
 // together. Defaults to 1 MiB.
 func WithMaxPayload(n int) QueueOption {
 	return func(o *queueOptions) { o.maxPayload = n }
+}
+
+// WithDeadLimit bounds the number of dead letters to n: more are dropped for good, those first that died first.
+// Stats.Dropped counts what was dropped, and a Worker logs what it drops, with IDs. 0 means no limit. Defaults to 0.
+//
+// The limit is that of the Queue that drops, and is not kept on the server: give it to the queues of all workers alike. It is applied
+// right after each Bury and each burial by a Worker, before Stats, and before a claim or with one, but not more than once a second: a task
+// whose attempts are used up is set aside by a claim, and counts then. Up to fifty are dropped at
+// a time in each shard, so a limit that is new on a large queue is reached after some time. With several shards each may have
+// n divided by their number, rounded up: a shard that many letters fall to drops some before the queue has n.
+// What fails to drop is tried again the next time; it is no error of the operation. It works on a full server.
+func WithDeadLimit(n int) QueueOption {
+	return func(o *queueOptions) { o.deadLimit = n }
+}
+
+// WithDeadAge drops dead letters that died longer ago than d, by the server's clock. It is applied, logged and counted
+// as WithDeadLimit is, so a queue at which nothing happens, and whose Stats no caller with this option asks for, keeps them for longer. At
+// least 1ms; 0 means no limit. Defaults to 0.
+func WithDeadAge(d time.Duration) QueueOption {
+	return func(o *queueOptions) { o.deadAge = d }
 }
 
 // maxShards is the most shards that a queue may have. A client has a goroutine for each while it waits
@@ -324,6 +346,10 @@ func (o queueOptions) with(opts []QueueOption) (queueOptions, error) {
 		return o, fmt.Errorf("%w: unknown duplicate policy %d", ErrInvalid, o.duplicates)
 	case o.maxAttempts < 0 || o.maxAttempts > maxAttempt:
 		return o, fmt.Errorf("%w: attempts must be 0 to %d", ErrInvalid, maxAttempt)
+	case o.deadLimit < 0:
+		return o, fmt.Errorf("%w: negative number of dead letters", ErrInvalid)
+	case o.deadAge != 0 && (o.deadAge < time.Millisecond || o.deadAge > longest):
+		return o, fmt.Errorf("%w: age of dead letters must be 1ms to 100 years", ErrInvalid)
 	case o.maxPayload < 0:
 		return o, fmt.Errorf("%w: negative payload size", ErrInvalid)
 	case o.replicas < 0:

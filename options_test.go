@@ -141,6 +141,10 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 		bad["policy"] = queue("a", sluice.WithDuplicates(9))
 		bad["max attempts"] = queue("a", sluice.WithMaxAttempts(-1))
 		bad["max payload"] = queue("a", sluice.WithMaxPayload(-1))
+		bad["dead limit"] = queue("a", sluice.WithDeadLimit(-1))
+		bad["dead age"] = queue("a", sluice.WithDeadAge(time.Microsecond))
+		bad["negative dead age"] = queue("a", sluice.WithDeadAge(-time.Hour))
+		bad["long dead age"] = queue("a", sluice.WithDeadAge(101*365*24*time.Hour))
 		bad["nil client"] = func() error { _, err := sluice.NewLocker(nil); return err }
 		bad["nil pointer client"] = func() error { _, err := sluice.NewLocker((*redis.Client)(nil)); return err }
 		for kind, rdb := range unusable() {

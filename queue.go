@@ -10,7 +10,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/taskloop"
 )
@@ -153,30 +152,6 @@ func (o Outcome) String() string {
 	return outcomes[o]
 }
 
-// Stats is the state of a queue.
-type Stats struct {
-	// Due is how many tasks a worker may take now, or would set aside. A leased task that
-	// a foreign producer has moved to the past counts here until the next Claim.
-	Due int64
-	// Scheduled is how many are due later, without those that are leased.
-	Scheduled int64
-	// Leased is how many are leased. A leased task that a foreign consumer has removed counts until
-	// the end of its lease.
-	Leased int64
-	// Dead is how many are among the dead letters.
-	Dead int64
-	// OldestDue is for how long the first due task has been due.
-	OldestDue time.Duration
-	// NextDue is when the first task is due that is scheduled or, because its lease ends,
-	// leased, by the server's clock. Zero if there is none.
-	NextDue time.Time
-	// Paused says whether the queue is paused, or any of its shards.
-	Paused bool
-	// PausedUntil is when the pause ends by itself, by the server's clock: the last one, if shards
-	// differ. Zero if it lasts until Resume.
-	PausedUntil time.Time
-}
-
 // NewQueue returns the named queue on rdb, which stays the caller's to close. It does no
 // I/O. The error is ErrInvalid, also for a redis.Ring or what embeds one: it moves names
 // between its shards.
@@ -313,85 +288,8 @@ func (q *Queue) Get(ctx context.Context, id string) (Entry, error) {
 	return e, wrap("get", q.name, err)
 }
 
-// Stats counts the queue's tasks. With several shards it adds up what each has at about the same
-// time; the error is that of any of them. While Reshard moves the queue, what was not yet moved counts too,
-// except up to 250 tasks of each former shard that are on their way.
-func (q *Queue) Stats(ctx context.Context) (Stats, error) {
-	if err := q.check("stats", ctx); err != nil {
-		return Stats{}, err
-	}
-	var all []Stats
-	err := q.onShards(ctx, func(l *layout) { all = make([]Stats, len(l.shards)) }, func(i int, s *shard) (err error) {
-		all[i], err = s.stats(ctx, s.allKeys)
-		return err
-	})
-	if l := q.layout(); err == nil && l.from != nil {
-		var left Stats
-		left, err = q.statsOfFormer(ctx, l)
-		all = append(all, left)
-	}
-	if err != nil {
-		return Stats{}, wrap("stats", q.name, err)
-	}
-	sum := all[0]
-	for _, s := range all[1:] {
-		sum = sum.plus(s)
-	}
-	return sum, nil
-}
-
-// statsOfFormer counts what was not yet moved.
-func (q *Queue) statsOfFormer(ctx context.Context, l *layout) (sum Stats, err error) {
-	all := make([]Stats, len(l.from.shards))
-	err = q.forShards(l.from, func(i int, s *shard) (err error) {
-		if l.drained[i].Load() {
-			return nil
-		}
-		all[i], err = s.stats(ctx, s.allKeys)
-		if errors.Is(err, redisexec.ErrWrongType) { // it was closed
-			all[i], err = s.stats(ctx, append([]any{s.companion(keyspace.MoveLeft)}, s.allKeys[1:]...))
-		}
-		return err
-	})
-	for _, s := range all {
-		sum = sum.plus(s)
-	}
-	return sum, err
-}
-
-// stats counts the tasks in the shard's keys.
-func (s *shard) stats(ctx context.Context, keys []any) (Stats, error) {
-	reply, err := s.executor.Run(ctx, scriptStats.Request(keys))
-	if err != nil {
-		return Stats{}, err
-	}
-	return decodeStats(reply.Value)
-}
-
-// plus returns the state of two shards.
-func (s Stats) plus(o Stats) Stats {
-	s.Due += o.Due
-	s.Scheduled += o.Scheduled
-	s.Leased += o.Leased
-	s.Dead += o.Dead
-	switch {
-	case !o.Paused:
-	case !s.Paused:
-		s.Paused, s.PausedUntil = true, o.PausedUntil
-	case s.PausedUntil.IsZero(), o.PausedUntil.IsZero():
-		s.PausedUntil = time.Time{}
-	case o.PausedUntil.After(s.PausedUntil):
-		s.PausedUntil = o.PausedUntil
-	}
-	s.OldestDue = max(s.OldestDue, o.OldestDue)
-	if s.NextDue.IsZero() || !o.NextDue.IsZero() && o.NextDue.Before(s.NextDue) {
-		s.NextDue = o.NextDue
-	}
-	return s
-}
-
 // Purge removes every task and dead letter. The holders of leases learn of it by ErrStale. A pause
-// stays: Resume ends it.
+// stays: Resume ends it. So does the count of dropped letters.
 // After ErrUnknown it may be called again. With several shards, those of which the error is not
 // have been purged, and those of which it is are as they were, except after ErrUnknown. While Reshard
 // moves the queue, the error is ErrUnavailable.

@@ -456,43 +456,6 @@ func parseScore(text string) (float64, error) {
 	return score, err
 }
 
-// decodeStats decodes how many are due, scheduled and dead, then the scores, or nothing, of
-// the oldest due and the next scheduled or leased task, the time, how many are leased, and how
-// long the pause lasts.
-func decodeStats(value any) (Stats, error) {
-	list, ok := value.([]any)
-	if !ok || len(list) != 8 {
-		return Stats{}, redisexec.Unexpected(value)
-	}
-	counts, err := decodeInts[int64](slices.Concat(list[:3], list[6:]), 5)
-	if err != nil {
-		return Stats{}, err
-	}
-	now, err := decodeScore(list[5])
-	if err != nil {
-		return Stats{}, err
-	}
-	s := Stats{Due: counts[0], Scheduled: counts[1], Dead: counts[2], Leased: counts[3], Paused: counts[4] != notPaused}
-	if counts[4] >= 0 {
-		s.PausedUntil = timeOf(now).Add(duration(counts[4]))
-	}
-	if list[3] != "" {
-		oldest, err := decodeScore(list[3])
-		if err != nil {
-			return Stats{}, err
-		}
-		s.OldestDue = time.Duration(min((now-oldest)*1e6, 9e15)) * time.Microsecond
-	}
-	if list[4] != "" {
-		next, err := decodeScore(list[4])
-		if err != nil {
-			return Stats{}, err
-		}
-		s.NextDue = timeOf(next)
-	}
-	return s, nil
-}
-
 // head is what next.lua says of the head of a queue.
 type head struct {
 	off     time.Duration // until it is due, at most an hour

@@ -54,9 +54,13 @@ func (q *Queue) Reshard(ctx context.Context, n int, progress func(ReshardProgres
 			err = q.moveAll(ctx, l, progress)
 		}
 		if err == nil {
+			err = q.carryDropped(ctx, l)
+		}
+		if err == nil {
 			err = q.end(ctx, l)
 			if err == nil {
 				q.forgetPause(ctx, l.from)
+				q.forgetDropped(ctx, l.from)
 			}
 		}
 	}
@@ -88,7 +92,7 @@ func (q *Queue) end(ctx context.Context, l *layout) error {
 	keys := append([]any{keyspace.Companion(q.main, keyspace.Layout)}, home.allKeys...)
 	keys = append(keys, home.companion(keyspace.Move))
 	if len(l.shards) == 1 {
-		keys = append(keys, l.only().allKeys...)
+		keys = append(append(keys, l.only().allKeys...), home.dropped(), l.only().dropped())
 	}
 	if _, err := q.executor.Run(ctx, scriptReshardEnd.Request(keys, l.epoch, tombstone(1), home.announce)); err != nil {
 		return err

@@ -39,6 +39,7 @@ var (
 	scriptDead       = newScript("dead", redisexec.ReadOnly, "prelude", "fields", "page")
 	scriptRevive     = newScript("revive", redisexec.Never, "prelude", "publish", "waiters", "wake", "fields")
 	scriptDrop       = newScript("drop", redisexec.Never, "prelude")
+	scriptTrim       = newScript("trim", redisexec.Never, "prelude")
 	scriptCancel     = newScript("cancel", redisexec.Never, "prelude", "publish", "fields")
 	scriptReschedule = newScript("reschedule", redisexec.Never, "prelude", "publish", "waiters", "wake", "fields")
 	scriptGet        = newScript("get", redisexec.ReadOnly, "prelude", "fields")
@@ -56,6 +57,8 @@ var (
 	scriptReshardTake  = newScript("reshard_take", redisexec.Idempotent, "prelude", "publish", "read", "reshard")
 	scriptReshardPut   = newScript("reshard_put", redisexec.Idempotent, "prelude", "publish", "waiters", "wake")
 	scriptReshardEnd   = newScript("reshard_end", redisexec.Idempotent, "publish")
+
+	scriptReshardDropped = newScript("reshard_dropped", redisexec.Idempotent)
 )
 
 // scripts is all of them, by name.

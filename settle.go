@@ -93,17 +93,21 @@ func (s *shard) release(ctx context.Context, es []Entry) (stale []string, done i
 }
 
 // Bury puts a task among the dead letters, where it stays until it is Revived, Cancelled
-// or enqueued again: there is no expiry, and no limit to their number. Of the reason 512
-// bytes are kept; what is longer is cut at a character's end.
+// or enqueued again: there is no expiry, and no limit to their number, except with WithDeadAge and
+// WithDeadLimit. Of the reason 512 bytes are kept; what is longer is cut at a character's end.
 //
 // Where Enqueue has Deferred a new version, that one takes the task's place at its own
 // time, and the old one is gone: an ID is in a queue once. ErrStale and ErrUnknown as for
 // Dequeue. It works on a full server.
 func (q *Queue) Bury(ctx context.Context, e Entry, reason string) error {
 	return q.settle(ctx, "bury", []Entry{e}, func(s *shard, ctx context.Context, es []Entry) (stale []string, done int, failed error) {
-		return s.settleAlone(ctx, scriptBury, es, func(args []any, e Entry) []any {
+		stale, done, failed = s.settleAlone(ctx, scriptBury, es, func(args []any, e Entry) []any {
 			return appendBury(args, e.ID, receiptOf(e), cut(reason, maxReason))
 		})
+		if done > len(stale) && s.options.trims() {
+			s.trim(ctx)
+		}
+		return stale, done, failed
 	})
 }
 

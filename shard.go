@@ -27,6 +27,7 @@ type shard struct {
 	announce string // channel, as scripts are given it
 	isAlone  bool   // the queue's only one
 	watcher  watcher
+	trimmer  trimmer
 	sighted  atomic.Pointer[sighting] // of several shards: the head
 	enqueues *committer[packedTask]
 	dequeues *committer[[]taskloop.Item]

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -20,6 +21,7 @@ type source struct {
 	queue    *Queue
 	lease    time.Duration
 	refused  context.CancelCauseFunc // ends the run
+	log      *slog.Logger
 	canceled cancellations
 	heard    atomic.Pointer[layout] // that canceled was told of last
 }
@@ -195,7 +197,7 @@ func (s *source) exchange(sh *shard, reports []taskloop.Report, claim int, resul
 		requests = append(requests, sh.exchangeRequest(finish, claim, s.lease))
 	}
 	mark, sent := sh.watcher.mark(), time.Now()
-	answers := sh.executor.SendAll(context.Background(), requests)
+	answers := s.sendAndTrim(sh, requests, buriesAny(reports))
 	claimed := answers[len(answers)-1]
 	if joined >= 0 {
 		finished := claimed
@@ -219,6 +221,26 @@ func (s *source) exchange(sh *shard, reports []taskloop.Report, claim int, resul
 		s.queue.noteClaimedTasks(tasks.Tasks)
 	}
 	return tasks
+}
+
+// buriesAny reports whether a report buries tasks.
+func buriesAny(reports []taskloop.Report) bool {
+	return slices.ContainsFunc(reports, func(r taskloop.Report) bool { return r.Operation == taskloop.Bury })
+}
+
+// sendAndTrim sends requests and, behind them, drops dead letters if some are buried or it is due.
+func (s *source) sendAndTrim(sh *shard, requests []redisexec.Request, buries bool) []redisexec.Result {
+	trims := sh.trimIsDue() || buries && sh.options.trims()
+	if trims {
+		requests = append(requests, sh.trimRequest())
+	}
+	answers := sh.executor.SendAll(context.Background(), requests)
+	if trims {
+		last := len(answers) - 1
+		logTrim(s.log, sh.trimmed(answers[last].Value, answers[last].Err))
+		answers = answers[:last]
+	}
+	return answers
 }
 
 // reportRequest returns the request of a report.

@@ -213,7 +213,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	loop := &source{queue: w.Queue, lease: config.Lease, refused: stop}
+	loop := &source{queue: w.Queue, lease: config.Lease, refused: stop, log: config.Log}
 	config.Source = loop
 	if ctx.Err() == nil {
 		if _, err := w.Queue.ready(ctx); errors.Is(err, ErrInvalid) {

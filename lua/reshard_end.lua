@@ -3,7 +3,7 @@
 -- slept through all moves would not use these beside the shards that were left.
 -- KEYS[1] the queue's layout: hash   KEYS[2] to KEYS[7] its main key and its companions :tasks, :dead, :state, :leased
 -- and :paused   KEYS[8] the move record of the main key: hash, see reshard_take.lua
--- KEYS[9] to KEYS[14] the keys of its only shard, if it has one
+-- KEYS[9] to KEYS[14] the keys of its only shard, if it has one; KEYS[15] and KEYS[16] then :dropped of the main key and of that shard
 -- ARGV[1] the epoch of the layout to which it was moved   ARGV[2] the tombstone   ARGV[3] wake channel
 -- RETURNS 1, or 0 if that has ended already
 -- RETRY idempotent: there is nothing to end for a second run.
@@ -16,13 +16,14 @@ redis.call('HSET', KEYS[1], 'epoch', epoch)
 -- The main key is in use again. What is late of a move out of it must not take anything: the dead
 -- letters have the key that they had then.
 redis.call('HSET', KEYS[8], 'epoch', epoch)
-redis.call('DEL', KEYS[2], KEYS[7]) -- a pause that the queue had when this key was left is over
+redis.call('DEL', KEYS[2], KEYS[7], KEYS[15]) -- a pause that the queue had when this key was left is over; the count was carried
 if redis.call('EXISTS', KEYS[9]) == 1 then redis.call('RENAME', KEYS[9], KEYS[2]) end
 if redis.call('EXISTS', KEYS[10]) == 1 then redis.call('RENAME', KEYS[10], KEYS[3]) end
 if redis.call('EXISTS', KEYS[11]) == 1 then redis.call('RENAME', KEYS[11], KEYS[4]) end
 if redis.call('EXISTS', KEYS[12]) == 1 then redis.call('RENAME', KEYS[12], KEYS[5]) end
 if redis.call('EXISTS', KEYS[13]) == 1 then redis.call('RENAME', KEYS[13], KEYS[6]) end
 if redis.call('EXISTS', KEYS[14]) == 1 then redis.call('RENAME', KEYS[14], KEYS[7]) end
+if redis.call('EXISTS', KEYS[16]) == 1 then redis.call('RENAME', KEYS[16], KEYS[15]) end
 redis.call('SET', KEYS[9], ARGV[2])
 publish(ARGV[3], '1 1 0') -- those who wait look, and learn of it
 return 1

@@ -23,6 +23,7 @@ const observeFor = 2 * time.Second
 //
 //	sluice.queue.tasks       tasks by sluice.task.state: due, scheduled, leased, dead
 //	sluice.queue.oldest_due  for how long the first due task has been due, in seconds
+//	sluice.queue.dropped     dead letters that WithDeadLimit and WithDeadAge have dropped, a counter
 //	sluice.queue.paused      1 while the queue is paused, else 0
 //
 // A queue whose server does not answer has no values in that collection, and its error goes to OpenTelemetry's
@@ -32,7 +33,9 @@ func (t *Telemetry) Observe(queues ...*sluice.Queue) (metric.Registration, error
 	oldest, err2 := t.meter.Float64ObservableGauge("sluice.queue.oldest_due", metric.WithUnit("s"),
 		metric.WithDescription("For how long the first due task has been due."))
 	paused, err3 := t.meter.Int64ObservableGauge("sluice.queue.paused", metric.WithDescription("1 while the queue is paused."))
-	if err := errors.Join(err1, err2, err3); err != nil {
+	dropped, err4 := t.meter.Int64ObservableCounter("sluice.queue.dropped", metric.WithUnit("{task}"),
+		metric.WithDescription("Dead letters that were dropped by a limit."))
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return nil, fmt.Errorf("sluiceotel: %w", err)
 	}
 	observe := func(ctx context.Context, o metric.Observer) error {
@@ -42,6 +45,7 @@ func (t *Telemetry) Observe(queues ...*sluice.Queue) (metric.Registration, error
 				o.ObserveInt64(tasks, n, metric.WithAttributes(append(of, keyState.String(state.String()))...))
 			}
 			o.ObserveFloat64(oldest, s.OldestDue.Seconds(), metric.WithAttributes(of...))
+			o.ObserveInt64(dropped, s.Dropped, metric.WithAttributes(of...))
 			var isPaused int64
 			if s.Paused {
 				isPaused = 1
@@ -49,7 +53,7 @@ func (t *Telemetry) Observe(queues ...*sluice.Queue) (metric.Registration, error
 			o.ObserveInt64(paused, isPaused, metric.WithAttributes(of...))
 		})
 	}
-	registration, err := t.meter.RegisterCallback(observe, tasks, oldest, paused)
+	registration, err := t.meter.RegisterCallback(observe, tasks, oldest, paused, dropped)
 	if err != nil {
 		return nil, fmt.Errorf("sluiceotel: %w", err)
 	}

@@ -203,9 +203,23 @@ func TestTelemetry_TheCallersMapStaysAsItIs(t *testing.T) {
 	require.Contains(t, tasks[0].Header, "traceparent")
 }
 
+// dropOne has a limit drop a dead letter of a queue that has one. It is not observed.
+func dropOne(t *testing.T, rdb redis.UniversalClient, name string) {
+	t.Helper()
+	q, err := sluice.NewQueue(rdb, name, sluice.WithDeadLimit(1))
+	require.NoError(t, err)
+	_, err = q.Enqueue(t.Context(), sluice.Task{ID: "worse"})
+	require.NoError(t, err)
+	es, err := q.Claim(t.Context(), 1, time.Minute)
+	require.NoError(t, err)
+	require.Len(t, es, 1)
+	require.NoError(t, q.Bury(t.Context(), es[0], "worse"))
+}
+
 func TestTelemetry_CountsWhatBecomesOfTasks(t *testing.T) {
 	r := newTelemetry(t)
-	q := r.queue(t, redistest.Start(t).Client(t))
+	rdb := redistest.Start(t).Client(t)
+	q := r.queue(t, rdb)
 	registration, err := r.Observe(q)
 	require.NoError(t, err)
 	outcomes := map[string]bool{}
@@ -226,6 +240,7 @@ func TestTelemetry_CountsWhatBecomesOfTasks(t *testing.T) {
 		}
 		return nil
 	})
+	dropOne(t, rdb, q.Name())
 	queue := "messaging.destination.name=" + q.Name()
 	got := r.points(t)
 	for point, want := range map[string]float64{
@@ -246,6 +261,7 @@ func TestTelemetry_CountsWhatBecomesOfTasks(t *testing.T) {
 		"sluice.queue.tasks{" + queue + ",messaging.system=sluice,sluice.task.state=leased}":                                                     0,
 		"sluice.queue.tasks{" + queue + ",messaging.system=sluice,sluice.task.state=dead}":                                                       1,
 		"sluice.queue.oldest_due{" + queue + ",messaging.system=sluice}":                                                                         0,
+		"sluice.queue.dropped{" + queue + ",messaging.system=sluice}":                                                                            1,
 		"sluice.queue.paused{" + queue + ",messaging.system=sluice}":                                                                             0,
 	} {
 		value, found := got[point]

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -32,6 +33,7 @@ type queueJSON struct {
 	Scheduled        int64   `json:"scheduled"`
 	Leased           int64   `json:"leased"`
 	Dead             int64   `json:"dead"`
+	Dropped          int64   `json:"dropped"`
 	OldestDueSeconds float64 `json:"oldest_due_seconds"`
 	NextDue          *string `json:"next_due"`
 	Paused           bool    `json:"paused"`
@@ -46,7 +48,7 @@ type queuesJSON struct {
 
 func (r queueRow) json() queueJSON {
 	j := queueJSON{
-		Shards: r.Shards, MovingFrom: r.MovingFrom, Due: r.stats.Due, Scheduled: r.stats.Scheduled, Leased: r.stats.Leased, Dead: r.stats.Dead,
+		Shards: r.Shards, MovingFrom: r.MovingFrom, Due: r.stats.Due, Scheduled: r.stats.Scheduled, Leased: r.stats.Leased, Dead: r.stats.Dead, Dropped: r.stats.Dropped,
 		OldestDueSeconds: r.stats.OldestDue.Seconds(), NextDue: jsonTime(r.stats.NextDue), Paused: r.stats.Paused, PausedUntil: jsonTime(r.stats.PausedUntil),
 	}
 	j.Name, j.NameBase64 = bytesField(r.Name)
@@ -97,7 +99,8 @@ func (a *app) queuesCommand() *cobra.Command {
 
 They are found by SCAN, a thousand keys at a time, on each primary. A queue that is empty leaves no key
 (unless it has several shards), so that it is not listed. LEASED are tasks that workers have, or had and did not
-finish before their leases ended. OLDEST DUE is for how long the first due task waits.`,
+finish before their leases ended. OLDEST DUE is for how long the first due task waits. "5 dropped" are dead
+letters that were dropped because of WithDeadLimit or WithDeadAge since there is the queue.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			rdb, err := a.connect()
@@ -162,6 +165,10 @@ func (r queueRow) cells(now time.Time) []any {
 	if r.MovingFrom > 0 {
 		notes += fmt.Sprintf(" MOVING from %d shards", r.MovingFrom)
 	}
+	if r.stats.Dropped > 0 {
+		notes += " " + count(r.stats.Dropped) + " dropped"
+	}
+	notes = strings.TrimSpace(notes)
 	return []any{show(r.Name), r.Shards, count(r.stats.Due), count(r.stats.Scheduled), count(r.stats.Leased), count(r.stats.Dead), oldest, next, notes}
 }
 

@@ -25,6 +25,7 @@ const (
 	Dead        = ":dead"         // of a queue: its dead letters
 	Leased      = ":leased"       // of a queue: its leased tasks, with the ends of their leases
 	Paused      = ":paused"       // of a queue: its pause, as long as that lasts
+	Dropped     = ":dropped"      // of a queue: how many dead letters were dropped
 	Wake        = ":wake"         // the channel on which waiters are notified; ends as the scripts expect, see wake.lua
 	Idle        = ":idle"         // of a queue: the channel whose subscribers wait for tasks; the scripts count them
 	Canceled    = ":canceled"     // of a queue: the channel on which the IDs of cancelled tasks are published
@@ -71,7 +72,7 @@ func Key(prefix, name string) (string, error) {
 	if strings.HasPrefix(key, "{") && strings.Index(key, "}") == len(key)-1 {
 		return "", errOnlyATag
 	}
-	for _, ending := range []string{Tasks, State, Dead, Leased, Paused, Wake, Idle, Canceled, Layout, Move, MoveLeft, MoveTransit, Fence} {
+	for _, ending := range []string{Tasks, State, Dead, Leased, Paused, Dropped, Wake, Idle, Canceled, Layout, Move, MoveLeft, MoveTransit, Fence} {
 		if strings.HasSuffix(key, ending) {
 			return "", fmt.Errorf("a hash tag, and the ending %s of a companion key", ending)
 		}

@@ -13,8 +13,9 @@ import (
 // Queue is what the server holds of one queue. Times are Unix seconds, like scores, and now
 // is always the server's time.
 type Queue struct {
-	Items  []Item // sorted by ID
-	Paused bool
+	Items   []Item // sorted by ID
+	Paused  bool
+	Dropped int64 // dead letters that a limit has dropped
 }
 
 // Item is what the server holds under one ID.
@@ -390,6 +391,24 @@ func (q *Queue) Dead(after sluice.Entry, n int) (letters []sluice.Entry) {
 	return letters
 }
 
+// Trim drops dead letters that are more than limit, or older than age, the oldest first. 0: no such limit. One
+// that a foreign producer has put back takes up room, and only leaves the list.
+func (q *Queue) Trim(now float64, limit int, age float64) {
+	letters := q.ids(func(it Item) (float64, bool) { return it.Died, it.Listed })
+	for i, id := range letters {
+		it := q.Item(id)
+		switch {
+		case !(limit > 0 && len(letters)-i > limit) && !(age > 0 && it.Died <= now-age):
+			return
+		case it.Queued:
+			it.Listed, it.Died = false, 0
+		default:
+			*it = Item{ID: id}
+			q.Dropped++
+		}
+	}
+}
+
 // follows says whether e stands behind another entry in a list.
 func follows(e, after sluice.Entry) bool {
 	return after.ID == "" || e.Score > after.Score || e.Score == after.Score && e.ID > after.ID
@@ -474,7 +493,7 @@ func (q *Queue) Stats(now float64) (s sluice.Stats) {
 	ahead := s.Scheduled > 0
 	s.Leased = int64(len(q.Index(now)))
 	s.Scheduled = max(s.Scheduled-s.Leased, 0)
-	s.Paused = q.Paused
+	s.Paused, s.Dropped = q.Paused, q.Dropped
 	s.OldestDue = time.Duration((now-oldest)*1e6) * time.Microsecond
 	if ahead {
 		s.NextDue = sluice.Entry{Score: next}.Time()
@@ -498,7 +517,7 @@ func (q *Queue) ForeignRemove(id string) {
 }
 
 // Clone returns a copy.
-func (q *Queue) Clone() *Queue { return &Queue{slices.Clone(q.Items), q.Paused} }
+func (q *Queue) Clone() *Queue { return &Queue{slices.Clone(q.Items), q.Paused, q.Dropped} }
 
 // Tidy removes the items that hold nothing.
 func (q *Queue) Tidy() {

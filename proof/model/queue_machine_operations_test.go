@@ -231,6 +231,31 @@ func (m *queueMachine) stats(t *rapid.T) {
 	m.end(t)
 }
 
+// limited returns the queue with a limit on its dead letters that was drawn, perhaps none, and that limit.
+func (m *queueMachine) limited(t *rapid.T) (q *sluice.Queue, limit int, age float64) {
+	limit = rapid.SampledFrom([]int{0, 0, 1, 2}).Draw(t, "dead limit")
+	old := rapid.SampledFrom([]time.Duration{0, 0, time.Second, time.Hour}).Draw(t, "dead age")
+	if _, isReal := m.clock.(*realClock); isReal && old == time.Second {
+		old = 0 // it may be over between the model's time and the server's
+	}
+	q, err := sluice.NewQueue(m.rdb, strings.TrimPrefix(m.key, "Queue:"), sluice.WithDeadLimit(limit), sluice.WithDeadAge(old))
+	require.NoError(t, err)
+	return q, limit, decimal(micros(old))
+}
+
+// trim drops dead letters before Stats.
+func (m *queueMachine) trim(t *rapid.T) {
+	now, before := m.begin(), m.model.Dropped
+	q, limit, age := m.limited(t)
+	is, err := q.Stats(context.Background())
+	require.NoError(t, err)
+	m.model.Trim(now, limit, age)
+	require.Equal(t, m.model.Dropped, is.Dropped)
+	require.Equal(t, m.model.Stats(now).Dead, is.Dead)
+	m.counts.add("trim: " + either(m.model.Dropped > before, "some", "none"))
+	m.end(t)
+}
+
 func (m *queueMachine) purge(t *rapid.T) {
 	if rapid.IntRange(0, 7).Draw(t, "really") != 1 {
 		t.Skip("too destructive to do it often")

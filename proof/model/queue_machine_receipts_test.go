@@ -74,8 +74,13 @@ func (m *queueMachine) retry(t *rapid.T) {
 func (m *queueMachine) bury(t *rapid.T) {
 	e, now := m.receipt(t), m.begin()
 	reason := rapid.SampledFrom([]string{"", "no", "1:dead:2:", strings.Repeat("ö", 300)}).Draw(t, "reason")
-	err := m.queues[0].Bury(context.Background(), e, reason)
-	m.stale(t, "bury", staleID(e, m.model.Bury(now, e, reason[:min(len(reason), 512)])), err)
+	q, limit, age := m.limited(t)
+	err := q.Bury(context.Background(), e, reason)
+	ok := m.model.Bury(now, e, reason[:min(len(reason), 512)])
+	if ok {
+		m.model.Trim(now, limit, age)
+	}
+	m.stale(t, "bury", staleID(e, ok), err)
 }
 
 func staleID(e sluice.Entry, ok bool) []string {

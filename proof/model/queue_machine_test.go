@@ -24,7 +24,7 @@ const queueResults = `advance; bury: done; bury: stale; cancel: absent; cancel: 
 dead: none; dead: some; list: scheduled; list: due; list: leased; list: dead; pause; resume; dequeue: done; dequeue: stale; enqueue: added; enqueue: deferred; enqueue: kept; enqueue: updated;
 enqueue batch; extend: done; extend: stale; foreign add; foreign remove; get: found; get: not found; invalid; peek: none;
 peek: some; pop: none; pop: some; purge; release: done; release: stale; reschedule: done; reschedule: none; retry: done;
-retry: stale; revive: none; revive: some; stats; version taken over; moved during a lease; delivery not counted; attempts used up; put back by a foreign producer; ended context; lease ended`
+retry: stale; revive: none; revive: some; stats; trim: some; trim: none; version taken over; moved during a lease; delivery not counted; attempts used up; put back by a foreign producer; ended context; lease ended`
 
 // TestQueueMachine_VirtualTime runs the machine on a miniredis whose clock the test sets:
 // leases and delays end at drawn moments, and scores are compared to the last bit.
@@ -56,7 +56,7 @@ func runQueueMachine(t *testing.T, rdb redis.UniversalClient, c clock) {
 			"Claim": m.claim, "Claim2": m.claim, "Claim3": m.claim, "Claim4": m.claim, "Pop": m.pop, "Peek": m.peek,
 			"Dequeue": m.dequeue, "Extend": m.extend, "Retry": m.retry, "Release": m.release, "Bury": m.bury,
 			"Dead": m.dead, "List": m.list, "Pause": m.pause, "Resume": m.resume, "Resume2": m.resume, "Revive": m.revive, "Cancel": m.cancel, "Reschedule": m.reschedule,
-			"Get": m.get, "Stats": m.stats, "Purge": m.purge,
+			"Get": m.get, "Stats": m.stats, "Trim": m.trim, "Purge": m.purge,
 			"ForeignAdd": m.foreignAdd, "ForeignRemove": m.foreignRemove,
 			"EndLease": m.endLease, "Advance": m.advance, "Invalid": m.invalid,
 		})
@@ -86,7 +86,7 @@ func newQueueMachine(t *rapid.T, rdb redis.UniversalClient, name string, c clock
 			sluice.WithDuplicates(sluice.Duplicates(policy)), sluice.WithMaxPayload(1000))
 		require.NoError(t, err)
 	}
-	require.NoError(t, rdb.Del(context.Background(), m.key, "{"+m.key+"}:tasks", "{"+m.key+"}:state", "{"+m.key+"}:dead", "{"+m.key+"}:leased", "{"+m.key+"}:paused").Err())
+	require.NoError(t, rdb.Del(context.Background(), m.key, "{"+m.key+"}:tasks", "{"+m.key+"}:state", "{"+m.key+"}:dead", "{"+m.key+"}:leased", "{"+m.key+"}:paused", "{"+m.key+"}:dropped").Err())
 	return m
 }
 

@@ -68,7 +68,7 @@ func Queues(ctx context.Context, rdb redis.UniversalClient, o Options) ([]QueueI
 // which are named after it, its epoch and, again, what they are.
 var (
 	endings = []string{
-		keyspace.Tasks, keyspace.State, keyspace.Dead, keyspace.Leased, keyspace.Paused,
+		keyspace.Tasks, keyspace.State, keyspace.Dead, keyspace.Leased, keyspace.Paused, keyspace.Dropped,
 		keyspace.Layout, keyspace.Move, keyspace.MoveLeft, keyspace.MoveTransit,
 	}
 	movedToOne = regexp.MustCompile(regexp.QuoteMeta(keyspace.MoveOne) + `\.\d+$`)

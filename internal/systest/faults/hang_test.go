@@ -103,7 +103,7 @@ func TestHungServer_CallsEndAndNoLockStays(t *testing.T) {
 					rdb = pipeliner
 				}
 				l := systest.NewLocker(t, rdb, sluice.WithTTL(time.Minute))
-				q := systest.NewQueue(t, rdb)
+				q := systest.NewQueue(t, rdb, sluice.WithDeadLimit(1))
 				k, err := l.Lock(t.Context(), name)
 				require.NoError(t, err)
 
@@ -147,7 +147,7 @@ func TestHungServer_RefusedConnectionIsADefiniteError(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	rdb := systest.Dial(t, redis.Options{Addr: s.Addr, DialerRetries: 1})
-	l, q := systest.NewLocker(t, rdb, sluice.WithTTL(time.Minute)), systest.NewQueue(t, rdb)
+	l, q := systest.NewLocker(t, rdb, sluice.WithTTL(time.Minute)), systest.NewQueue(t, rdb, sluice.WithDeadLimit(1))
 	k, err := l.Lock(t.Context(), "held")
 	require.NoError(t, err)
 	s.Down()

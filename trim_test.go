@@ -1,0 +1,206 @@
+package sluice_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/systest"
+)
+
+// die enqueues tasks, and buries each.
+func die(b systest.QueueTest, ids ...string) {
+	b.Helper()
+	for _, id := range ids {
+		b.Enqueue(sluice.Added, sluice.Task{ID: id, Payload: []byte("secret")})
+		b.Bury(b.ClaimOne(time.Minute), "hopeless")
+	}
+}
+
+// plantOld adds dead letters that died an hour ago and earlier, the first one last.
+func plantOld(b systest.QueueTest, n int) {
+	b.Helper()
+	pipe := b.RDB.Pipeline()
+	for i := range n {
+		id := fmt.Sprint("old-", i)
+		pipe.ZAdd(b.Context(), "{"+b.Key+"}:dead", redis.Z{Score: b.Now() - 3600 - float64(i), Member: id})
+		pipe.HSet(b.Context(), "{"+b.Key+"}:state", id, "3:dead:hopeless")
+		pipe.HSet(b.Context(), "{"+b.Key+"}:tasks", id, "p")
+	}
+	_, err := pipe.Exec(b.Context())
+	require.NoError(b, err)
+}
+
+func idsOf(entries []sluice.Entry) (ids []string) {
+	for _, e := range entries {
+		ids = append(ids, e.ID)
+	}
+	return ids
+}
+
+func TestQueue_DeadLimitDropsTheOldest(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx := b.Context()
+		die(b, "a", "b", "c")
+		require.Equal(b, []string{"a", "b", "c"}, idsOf(b.Dead(10)))
+		page, err := b.Q.Dead(ctx, sluice.Entry{}, 1)
+		require.NoError(b, err)
+		die(b, "d", "e")
+		require.Equal(b, []string{"c", "d", "e"}, idsOf(b.Dead(10)), "the burials have dropped the others, and nothing else had to")
+		rest, err := b.Q.List(ctx, sluice.Dead, page[0], 10)
+		require.NoError(b, err)
+		require.Equal(b, []string{"c", "d", "e"}, idsOf(rest), "a cursor whose letter was dropped goes on")
+		require.Equal(b, sluice.Stats{Dead: 3, Dropped: 2}, b.Stats())
+		_, err = b.Q.Get(ctx, "a")
+		require.ErrorIs(b, err, sluice.ErrNotFound)
+		for _, companion := range []string{"tasks", "state"} {
+			require.EqualValues(b, 3, b.RDB.HLen(ctx, "{"+b.Key+"}:"+companion).Val(), companion)
+		}
+
+		// What others remove does not count, and Purge leaves the count.
+		n, err := b.Q.Drop(ctx, "c")
+		require.NoError(b, err)
+		require.Equal(b, 1, n)
+		b.Revive(1, "d")
+		require.NoError(b, b.Q.Dequeue(ctx, b.ClaimOne(time.Minute)))
+		require.NoError(b, b.Q.Purge(ctx))
+		require.Equal(b, sluice.Stats{Dropped: 2}, b.Stats())
+
+		// A task that a foreign producer has put back is no dead letter, and stays.
+		die(b, "w", "x", "y")
+		require.NoError(b, b.RDB.ZAdd(ctx, b.Key, redis.Z{Score: b.Now() + 3600, Member: "w"}).Err())
+		e := b.Get("x")
+		die(b, "z")
+		require.Equal(b, "secret", string(b.Get("w").Payload))
+		require.Equal(b, e, b.Get("x"))
+		require.Equal(b, sluice.Stats{Scheduled: 1, Dead: 3, Dropped: 2, NextDue: b.Stats().NextDue}, b.Stats())
+	}, sluice.WithDeadLimit(3))
+}
+
+func TestQueue_DeadAgeDropsWhatIsOld(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx := b.Context()
+		plain := b.On(b.RDB)
+		die(b, "new")
+		plantOld(b, 120)
+		for _, dropped := range []int64{50, 100, 120, 120} { // a script drops no more
+			require.Equal(b, sluice.Stats{Dead: 121 - dropped, Dropped: dropped}, b.Stats())
+		}
+		require.Equal(b, []string{"new"}, idsOf(b.Dead(10)))
+
+		plantOld(b, 60)
+		stats, err := plain.Stats(ctx)
+		require.NoError(b, err)
+		require.Equal(b, sluice.Stats{Dead: 61, Dropped: 120}, stats, "a Queue without the option drops nothing")
+		require.Eventually(b, func() bool { // the second one goes on at once: there was more
+			require.Empty(b, b.Claim(1, time.Minute))
+			stats, err = plain.Stats(ctx)
+			return err == nil && stats.Dead == 1
+		}, 10*time.Second, time.Millisecond)
+		require.Equal(b, sluice.Stats{Dead: 1, Dropped: 180}, stats)
+		plantOld(b, 1)
+		require.Eventually(b, func() bool {
+			_, err := b.Q.Pop(ctx, 1)
+			require.NoError(b, err)
+			stats, err = plain.Stats(ctx)
+			return err == nil && stats.Dropped == 181
+		}, 10*time.Second, 10*time.Millisecond, "Pop, after a second")
+	}, sluice.WithDeadAge(30*time.Minute))
+}
+
+// TestQueue_DeadLimitIsSharedByShards: each may have its part, rounded up.
+func TestQueue_DeadLimitIsSharedByShards(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		for i := range 20 {
+			die(b, fmt.Sprint(i))
+		}
+		require.Equal(b, sluice.Stats{Dead: 6, Dropped: 14}, b.Stats())
+		require.Equal(b, []string{"13", "15", "16", "17", "18", "19"}, idsOf(b.Dead(10)), "the last three of each shard")
+	}, sluice.WithDeadLimit(5), sluice.WithShards(2))
+}
+
+// TestQueue_DroppedCountsEachLetterOnce: whoever drops at the same time, in whatever process.
+func TestQueue_DroppedCountsEachLetterOnce(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		plantOld(b, 400)
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				q := b.On(b.RDB, sluice.WithDeadAge(time.Minute))
+				for range 10 {
+					_, err := q.Stats(b.Context())
+					require.NoError(b, err)
+				}
+			})
+		}
+		all.Wait()
+		require.Equal(b, sluice.Stats{Dropped: 400}, b.Stats())
+	})
+}
+
+// TestWorker_LogsWhatItDrops: with IDs, without payloads and reasons. A task whose attempts are used up counts.
+func TestWorker_LogsWhatItDrops(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		var log systest.Buffer
+		ctx, stop := context.WithCancel(b.Context())
+		w := &sluice.Worker{
+			Queue: b.Q, Concurrency: 1,
+			Handler: func(context.Context, sluice.Entry) error { return sluice.Permanent(errors.New("a long reason")) },
+			Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		}
+		for i := range 5 {
+			b.Enqueue(sluice.Added, sluice.Task{ID: fmt.Sprint("id-", i), Payload: []byte("secret")})
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- w.Run(ctx) }()
+		plain := b.On(b.RDB)
+		require.Eventually(b, func() bool {
+			s, err := plain.Stats(ctx)
+			return err == nil && s.Dead == 2 && s.Dropped == 3
+		}, 30*time.Second, 5*time.Millisecond)
+		stop()
+		require.NoError(b, <-ended)
+		require.Contains(b, log.String(), "dead letters dropped")
+		require.Contains(b, log.String(), "id-0")
+		require.NotContains(b, log.String(), "secret")
+	}, sluice.WithDeadLimit(2))
+}
+
+// TestQueue_DeadLimitWorksOnAFullServer: a burial there makes room.
+func TestQueue_DeadLimitWorksOnAFullServer(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	b := systest.NewQueueTest(t, rdb, "q", sluice.WithDeadLimit(1))
+	for _, id := range []string{"a", "b"} {
+		b.Enqueue(sluice.Added, sluice.Task{ID: id})
+	}
+	leased := b.Claim(2, time.Minute)
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	for _, e := range leased {
+		b.Bury(e, "hopeless")
+	}
+	require.Equal(t, sluice.Stats{Dead: 1, Dropped: 1}, b.Stats())
+	require.Equal(t, []string{"b"}, idsOf(b.Dead(10)))
+}
+
+// TestQueue_TrimChangesNothingOfForeignKeys: a key of another type is no error of the burial, and is left.
+func TestQueue_TrimChangesNothingOfForeignKeys(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		require.NoError(b, b.RDB.Set(b.Context(), "{"+b.Key+"}:dropped", "x", 0).Err())
+		die(b, "a", "b")
+		require.Len(b, b.Dead(10), 2)
+		_, err := b.Q.Stats(b.Context())
+		require.ErrorIs(b, err, sluice.ErrCorrupt)
+		require.NoError(b, b.RDB.Del(b.Context(), "{"+b.Key+"}:dropped").Err())
+		require.Equal(b, sluice.Stats{Dead: 1, Dropped: 1}, b.Stats())
+	}, sluice.WithDeadLimit(1))
+}
