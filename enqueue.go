@@ -62,7 +62,7 @@ func (q *Queue) send(ctx context.Context, t Task) (Outcome, error) {
 // enqueue enqueues a task, perhaps as a part of a group.
 func (s *shard) enqueue(ctx context.Context, task packedTask) (Outcome, error) {
 	reply, err := runMerged(ctx, s, s.enqueues, task, 1, task.size(), func(task packedTask) redisexec.Request {
-		args := s.newTaskArgs(1, "0", 0)
+		args := s.newTaskArgs(s.options.duplicates, 1, "0", 0)
 		args.add(task)
 		return args.request()
 	})
@@ -88,7 +88,7 @@ func (t packedTask) size() int { return len(t.id) + len(t.payload) }
 // commitEnqueues sends a group of Enqueue calls. A task with a delay is due as if it were
 // alone: unlike those of a batch, the tasks have no order among each other.
 func (s *shard) commitEnqueues(calls []*mergedCall[packedTask]) {
-	args := s.newTaskArgs(len(calls), "0", 0)
+	args := s.newTaskArgs(s.options.duplicates, len(calls), "0", 0)
 	for _, call := range calls {
 		args.add(call.Arg)
 	}
@@ -195,7 +195,7 @@ func (d dueTime) text() string { return string(appendMicros([]byte{d.sign}, d.us
 // batch, those with the same Delay in this chunk, since delays count from floor, which is
 // after the tasks of the chunks before.
 func (s *shard) pack(ts []Task, same map[dueTime]int64, floor string) (n int, args *taskArgs) {
-	args = s.newTaskArgs(min(len(ts), maxGroup), floor, 1)
+	args = s.newTaskArgs(s.options.duplicates, min(len(ts), maxGroup), floor, 1)
 	size := 0
 	maps.DeleteFunc(same, func(due dueTime, _ int64) bool { return due.sign == '+' })
 	for n < len(ts) && n < maxGroup && (n == 0 || size+ts[n].packedSize() <= maxGroupBytes) {
@@ -226,8 +226,8 @@ type taskArgs struct {
 
 // newTaskArgs returns the arguments for this many tasks, none yet. Delays count from floor at
 // the earliest.
-func (s *shard) newTaskArgs(tasks int, floor string, apart int64) *taskArgs {
-	policy := policies[s.options.duplicates]
+func (s *shard) newTaskArgs(duplicates Duplicates, tasks int, floor string, apart int64) *taskArgs {
+	policy := policies[duplicates]
 	if s.options.replicas > 0 {
 		policy += "+"
 	}

@@ -101,6 +101,10 @@ type Worker struct {
 	// Defaults to 10s.
 	Grace time.Duration
 
+	// Periodic is what is due again and again: see Periodic. Handler is called for it, with the ID that it
+	// has there. Defaults to none.
+	Periodic []Periodic
+
 	// Logger gets a warning when Redis fails and a message when it works again, once per
 	// outage; a warning for each task buried, lost, or failed for good with a waiting
 	// version; a message for each failed attempt, each task cancelled and each Again; an error with
@@ -200,7 +204,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	if err := w.Queue.check("run", ctx); err != nil {
 		return err
 	}
-	config, err := w.config()
+	config, p, err := w.config()
 	if err != nil {
 		return fmt.Errorf("sluice: run: %w", err)
 	}
@@ -222,6 +226,8 @@ func (w *Worker) Run(ctx context.Context) error {
 		config.Canceled = loop.canceled.join(w.Queue)
 		defer loop.canceled.leave(w.Queue)
 	}
+	stopKeeping := p.periodics.start(ctx)
+	defer stopKeeping()
 	if left := taskloop.Run(ctx, config); left != nil {
 		return wrap("run", w.Queue.name, (*UnfinishedError)(left))
 	}
@@ -240,9 +246,9 @@ func (w *Worker) Stats() WorkerStats {
 	}
 }
 
-// config returns the loop's configuration, from the fields with their defaults filled in.
-func (w *Worker) config() (taskloop.Config, error) {
-	p := &policy{handler: w.Handler, backoff: w.Backoff, timeout: w.Timeout, log: slog.New(slog.DiscardHandler)}
+// config returns the loop's configuration and its policy, from the fields with their defaults filled in.
+func (w *Worker) config() (c taskloop.Config, p *policy, err error) {
+	p = &policy{handler: w.Handler, backoff: w.Backoff, timeout: w.Timeout, log: slog.New(slog.DiscardHandler)}
 	if p.backoff == nil {
 		p.backoff = DefaultBackoff
 	}
@@ -250,7 +256,7 @@ func (w *Worker) config() (taskloop.Config, error) {
 		p.log = slog.New(containedLog{w.Logger.Handler()}).With(slog.String("queue", w.Queue.name))
 	}
 	lease := orDefault(w.Lease, defaultLease)
-	c := taskloop.Config{
+	c = taskloop.Config{
 		Observer:    w.Queue.newWorkObserver(lease),
 		Policy:      p,
 		Concurrency: orDefault(w.Concurrency, defaultConcurrency),
@@ -262,16 +268,20 @@ func (w *Worker) config() (taskloop.Config, error) {
 	}
 	switch {
 	case p.handler == nil:
-		return c, fmt.Errorf("%w: nil Handler", ErrInvalid)
+		return c, p, fmt.Errorf("%w: nil Handler", ErrInvalid)
 	case c.Concurrency < 0 || c.Concurrency > maxConcurrency:
-		return c, fmt.Errorf("%w: Concurrency must be 0 to %d", ErrInvalid, maxConcurrency)
+		return c, p, fmt.Errorf("%w: Concurrency must be 0 to %d", ErrInvalid, maxConcurrency)
 	case p.timeout < 0 || p.timeout > longest:
-		return c, fmt.Errorf("%w: Timeout must be 0 to 100 years", ErrInvalid)
+		return c, p, fmt.Errorf("%w: Timeout must be 0 to 100 years", ErrInvalid)
 	case c.Grace < 0 || c.Grace > longest:
-		return c, fmt.Errorf("%w: Grace must be 0 to 100 years", ErrInvalid)
+		return c, p, fmt.Errorf("%w: Grace must be 0 to 100 years", ErrInvalid)
 	}
 	p.maxAttempts = w.Queue.options.maxAttempts
-	return c, checkDuration("Lease", c.Lease)
+	if err := checkDuration("Lease", c.Lease); err != nil {
+		return c, p, err
+	}
+	p.periodics, err = w.newPeriodics(lease, p.log)
+	return c, p, err
 }
 
 func orDefault[T comparable](v, def T) T {
@@ -296,6 +306,7 @@ type policy struct {
 	timeout     time.Duration // 0 for none
 	maxAttempts int           // 0 for no limit
 	log         *slog.Logger
+	periodics   *periodics
 }
 
 // panicError is a handler's panic.
@@ -306,8 +317,23 @@ type panicError struct {
 
 func (e *panicError) Error() string { return "panic: " + e.value }
 
-// Handle runs the handler, and makes a panic an error.
-func (p *policy) Handle(ctx context.Context, t taskloop.Task) (err error) {
+// Handle runs the handler, except for an occurrence of a periodic task that it is not to have.
+func (p *policy) Handle(ctx context.Context, t taskloop.Task) error {
+	e := entryOf(t)
+	if t.Header != nil {
+		if o, ok := occurrenceIn(t.Header); ok {
+			var call bool
+			var err error
+			if e, call, err = p.periodics.admit(t, o); !call {
+				return err
+			}
+		}
+	}
+	return p.call(ctx, e)
+}
+
+// call calls the handler, and makes a panic an error.
+func (p *policy) call(ctx context.Context, e Entry) (err error) {
 	if p.timeout > 0 {
 		var stop context.CancelFunc
 		ctx, stop = context.WithTimeout(ctx, p.timeout)
@@ -318,7 +344,7 @@ func (p *policy) Handle(ctx context.Context, t taskloop.Task) (err error) {
 			err = &panicError{value: cut(fmt.Sprint(v), maxReason), stack: debug.Stack()}
 		}
 	}()
-	return p.handler(ctx, entryOf(t))
+	return p.handler(ctx, e)
 }
 
 // entryOf returns a task as it is handed to a handler.
@@ -326,9 +352,18 @@ func entryOf(t taskloop.Task) Entry {
 	return Entry{ID: t.ID, Payload: t.Payload, Header: t.Header, Score: t.Score, Attempt: t.Attempt, Due: timeOf(t.Due)}
 }
 
-// Decide says what a handler's error means for its task. An error that panics when it is
+// Decide says what a handler's error means for its task.
+func (p *policy) Decide(ctx context.Context, t taskloop.Task, err error) taskloop.Disposition {
+	d := p.decide(t, err, context.Cause(ctx))
+	if t.Header != nil {
+		return p.periodics.conclude(ctx, t, err, d)
+	}
+	return d
+}
+
+// decide is Decide for a task that is not periodic. An error that panics when it is
 // asked for its text, or unwrapped, means a retry.
-func (p *policy) Decide(t taskloop.Task, err error, ended error) (d taskloop.Disposition) {
+func (p *policy) decide(t taskloop.Task, err error, ended error) (d taskloop.Disposition) {
 	if err == nil {
 		return taskloop.Disposition{Action: taskloop.Complete}
 	}

@@ -1,7 +1,6 @@
 package taskloop
 
 import (
-	"context"
 	"sync"
 	"time"
 
@@ -26,7 +25,7 @@ func (l *loop) runner() {
 		}()
 		current.disposition = l.Policy.Fallback(current.task)
 		if !handled {
-			current.disposition = l.Policy.Decide(current.task, ErrExited, context.Cause(current.ctx))
+			current.disposition = l.Policy.Decide(current.ctx, current.task, ErrExited)
 		}
 	}()
 	for d := range l.work {
@@ -38,7 +37,7 @@ func (l *loop) runner() {
 		current, handled = d, false
 		err := l.handle(d)
 		handled = true
-		d.disposition = l.Policy.Decide(d.task, err, context.Cause(d.ctx))
+		d.disposition = l.Policy.Decide(d.ctx, d.task, err)
 		current = nil
 		l.deliver(d)
 	}

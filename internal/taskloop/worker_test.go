@@ -104,8 +104,8 @@ func (w *worker) Handle(ctx context.Context, t Task) error {
 	return w.handle(ctx, t)
 }
 
-func (w *worker) Decide(t Task, err error, ended error) Disposition {
-	return w.decide(t, err, ended)
+func (w *worker) Decide(ctx context.Context, t Task, err error) Disposition {
+	return w.decide(t, err, context.Cause(ctx))
 }
 
 func (w *worker) Fallback(Task) Disposition { return Disposition{Action: SetAside, Reason: "fallback"} }

@@ -21,3 +21,8 @@ func TestWorker_ManyKilledProcessesLoseNothing(t *testing.T) {
 func TestWorker_IsNeverEarlyUnderLoad(t *testing.T) {
 	measureLateness(t, 10_000*systest.Scale(), 5*time.Second)
 }
+
+// SLUICE_TEST_SCALE=17 takes ten minutes.
+func TestPeriodic_ManyProcessesAreKilled(t *testing.T) {
+	killPeriodic(t, 8, 20, time.Duration(systest.Scale())*35*time.Second)
+}

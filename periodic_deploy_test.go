@@ -1,0 +1,127 @@
+package sluice_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+)
+
+// TestPeriodic_WhatIsRemovedEnds after ten minutes, in which a worker that knows it would handle it.
+func TestPeriodic_WhatIsRemovedEnds(t *testing.T) {
+	inPeriodicTest(t, func(b *periodicTest) {
+		old := sluice.Periodic{ID: "old", Schedule: sluice.Every(time.Hour)}
+		_, stop := b.work("first", nil, old)
+		time.Sleep(time.Minute)
+		stop()
+		_, stop = b.work("second", nil)
+		time.Sleep(time.Until(b.hour(1).Add(9 * time.Minute)))
+		require.Empty(b, b.of("old"))
+		_, stopThird := b.work("third", nil, old)
+		time.Sleep(time.Minute)
+		require.Len(b, b.of("old"), 1, "a worker that knows it got it")
+		stopThird()
+		time.Sleep(time.Until(b.hour(2).Add(9 * time.Minute)))
+		require.EqualValues(b, 1, b.Stats().Scheduled)
+		time.Sleep(2 * time.Minute)
+		b.RequireClean()
+		require.Len(b, b.of("old"), 1)
+		require.Equal(b, 1, b.log.Count("removed a periodic task"))
+		stop()
+	})
+}
+
+// TestPeriodic_AnOldWorkerForgetsNothing that has waited for long: it has known of it for ten minutes itself.
+func TestPeriodic_AnOldWorkerForgetsNothing(t *testing.T) {
+	inPeriodicTest(t, func(b *periodicTest) {
+		task := sluice.Periodic{ID: "a", Schedule: sluice.Every(24 * time.Hour)}
+		_, stop := b.work("first", nil, task)
+		time.Sleep(time.Minute)
+		stop()
+		time.Sleep(25 * time.Hour) // no worker
+		_, stop = b.work("unknowing", nil)
+		time.Sleep(time.Minute)
+		_, stopThird := b.work("third", nil, task)
+		time.Sleep(time.Minute)
+		require.Len(b, b.of("a"), 1)
+		stop()
+		stopThird()
+	})
+}
+
+// TestPeriodic_AChangedScheduleTakesEffect, to a sooner and to a later one.
+func TestPeriodic_AChangedScheduleTakesEffect(t *testing.T) {
+	inPeriodicTest(t, func(b *periodicTest) {
+		_, stop := b.work("", nil, sluice.Periodic{ID: "a", Schedule: sluice.Every(24 * time.Hour)})
+		time.Sleep(90 * time.Minute)
+		stop()
+		from := time.Now()
+		_, stop = b.work("", nil, sluice.Periodic{ID: "a", Schedule: sluice.Every(10 * time.Minute)})
+		time.Sleep(85 * time.Minute)
+		to := time.Now()
+		stop()
+		b.requireOn(b.T, "a", sluice.Every(10*time.Minute), from, to, soon)
+		w, stop := b.work("", nil, sluice.Periodic{ID: "a", Schedule: daily{12, 3, time.UTC}})
+		b.forget()
+		from = time.Now()
+		time.Sleep(72 * time.Hour)
+		stop()
+		b.requireOn(b.T, "a", daily{12, 3, time.UTC}, from, time.Now(), soon)
+		require.Less(b, w.Stats().Snoozed, int64(40), "the occurrence of the former schedule is put back less and less often")
+	})
+}
+
+// TestPeriodic_RollingDeployment: workers with two schedules at the same time. Each handles its own, none handles the other's, and
+// no storm of moves keeps them busy.
+func TestPeriodic_RollingDeployment(t *testing.T) {
+	for name, schedules := range map[string][2]sluice.Schedule{
+		"sooner":    {sluice.Every(time.Hour), sluice.Every(10 * time.Minute)},
+		"later":     {sluice.Every(10 * time.Minute), sluice.Every(time.Hour)},
+		"other":     {daily{10, 0, time.UTC}, daily{11, 0, time.UTC}},
+		"one knows": {nil, sluice.Every(10 * time.Minute)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inPeriodicTest(t, func(b *periodicTest) {
+				var workers []*sluice.Worker
+				var stops []func()
+				for i, s := range schedules {
+					var tasks []sluice.Periodic
+					if s != nil {
+						tasks = append(tasks, sluice.Periodic{ID: "a", Schedule: s})
+					}
+					w, stop := b.work(fmt.Sprint(i), nil, tasks...)
+					workers, stops = append(workers, w), append(stops, stop)
+				}
+				day := 3 * time.Hour
+				if name == "other" {
+					day = 26 * time.Hour
+				}
+				time.Sleep(day + 5*time.Minute)
+				all := b.of("a")
+				seen := map[int64]bool{}
+				for _, run := range all {
+					own := schedules[run.worker[0]-'0']
+					require.Equal(b, run.due.UTC(), own.Next(run.due.Add(-1)).UTC(), "not of its schedule")
+					require.False(b, seen[run.due.UnixNano()], "twice: %v", run)
+					seen[run.due.UnixNano()] = true
+					require.Less(b, run.at.Sub(run.due), 10*time.Minute)
+				}
+				if name == "one knows" {
+					b.requireOn(b.T, "a", schedules[1], b.start, time.Now(), time.Minute)
+				}
+				require.NotEmpty(b, all)
+				snoozed := workers[0].Stats().Snoozed + workers[1].Stats().Snoozed
+				require.Less(b, snoozed, int64(20*len(all)+40), "it is put back for seconds")
+				stops[0]()
+				b.forget()
+				from := time.Now()
+				time.Sleep(day)
+				b.requireOn(b.T, "a", schedules[1], from, time.Now(), soon)
+				stops[1]()
+			})
+		})
+	}
+}
