@@ -6,7 +6,8 @@
 // whether the count is right.
 //
 // Without flags it needs no other program: Redis is a miniredis within the process, and the
-// database is a SQLite file in a temporary folder.
+// database is a SQLite file in a temporary folder. With -http as its first flag, the sale is at its size:
+// see package shophttp.
 package main
 
 import (
@@ -18,6 +19,8 @@ import (
 	"os"
 	"os/signal"
 	"time"
+
+	"github.com/sluice-go/sluice/examples/seckill/shophttp"
 )
 
 // saleLimit bounds the sale. Without it, a sale whose server does not come back would never
@@ -25,8 +28,12 @@ import (
 const saleLimit = 2 * time.Minute
 
 func main() {
+	shophttp.RunChild(nil)
 	if spec, ok := os.LookupEnv(childEnv); ok {
 		os.Exit(childMain(spec))
+	}
+	if len(os.Args) > 1 && os.Args[1] == "-http" {
+		os.Exit(shophttp.Command(os.Args[2:], os.Stdout, os.Stderr))
 	}
 	os.Exit(parentMain(os.Args[1:], os.Stdout))
 }
@@ -70,6 +77,9 @@ Holds a flash sale, without a lock and then with one, and prints how many units
 were sold. Orders that are not paid within %v are cancelled by a delayed task,
 and other buyers get the units. The exit status is 1 unless exactly the stock was
 sold. Kill a child process in the middle (-procs): the sale goes on.
+
+With -http as its first flag it is another program: the sale over HTTP, with a million
+requests and a live page (seckill -http -help).
 
 `
 

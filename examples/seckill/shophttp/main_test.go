@@ -1,0 +1,49 @@
+package shophttp
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestMain(m *testing.M) {
+	RunChild(nil)
+	os.Exit(m.Run())
+}
+
+// hold holds a small sale.
+func hold(t *testing.T, o Options) Result {
+	t.Helper()
+	if _, err := exec.LookPath("redis-server"); err != nil && os.Getenv("CI") != "true" {
+		t.Skip("there is no redis-server program on this machine")
+	}
+	o.Processes, o.Generators, o.Connections = 2, 2, 16
+	o.PayWithin, o.Say = time.Second, t.Logf
+	require.NoError(t, o.Complete())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	r, err := Hold(ctx, o, nil)
+	require.NoError(t, err)
+	t.Logf("%s\n%s", o.Method, r.Table())
+	return r
+}
+
+// newStore returns a shop of its own.
+func newStore(t *testing.T, stock int) *store {
+	t.Helper()
+	s, err := createStore(t.Context(), t.TempDir()+"/sale.db", stock)
+	require.NoError(t, err)
+	t.Cleanup(s.close)
+	return s
+}
+
+// number runs a query for a number.
+func number(t *testing.T, s *store, query string) (n int) {
+	t.Helper()
+	require.NoError(t, s.read.QueryRowContext(t.Context(), query).Scan(&n))
+	return n
+}

@@ -1,0 +1,98 @@
+package shophttp
+
+import (
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestHold_SellsExactlyItsStock kills two processes and Redis in the middle of a sale of some thousand
+// requests.
+func TestHold_SellsExactlyItsStock(t *testing.T) {
+	t.Parallel()
+	r := hold(t, Options{Method: Sluice, Requests: 3000, Stock: 120, Faults: true})
+	require.NoError(t, r.Check())
+	require.Equal(t, 120, r.Rows.Paid)
+	require.Zero(t, r.Rows.Twice)
+	require.Positive(t, r.Rows.Cancelled, "unpaid units were sold again")
+	require.GreaterOrEqual(t, r.Told.Requests, int64(3000))
+	require.Positive(t, r.Told.Broken, "the kills hit requests")
+	require.Len(t, r.Events, 4, "%v", r.Events)
+	require.Less(t, r.Longest(), requestLimit)
+
+	file := filepath.Join(t.TempDir(), "sale.svg")
+	require.NoError(t, r.SavePicture(file))
+	svg, err := os.Open(file)
+	require.NoError(t, err)
+	defer svg.Close()
+	for d := xml.NewDecoder(svg); ; {
+		if _, err := d.Token(); errors.Is(err, io.EOF) {
+			break
+		}
+		require.NoError(t, err)
+	}
+}
+
+func TestHold_SellsByAnUpdateAlone(t *testing.T) {
+	t.Parallel()
+	r := hold(t, Options{Method: Conditional, Requests: 2000, Stock: 100})
+	require.NoError(t, r.Check())
+	require.Positive(t, r.Commands)
+	require.Positive(t, r.Told.Transactions)
+}
+
+func TestHold_OversellsWithoutALock(t *testing.T) {
+	t.Parallel()
+	r := hold(t, Options{Method: NoLock, Requests: 2000, Stock: 100})
+	require.Positive(t, r.Oversold())
+	require.Error(t, r.Check())
+}
+
+func TestHistogram_IsExactToAnEighth(t *testing.T) {
+	t.Parallel()
+	for d := time.Duration(0); d < time.Hour; d += (d/3).Truncate(time.Microsecond) + time.Microsecond {
+		end := upperEnd(bucketOf(d))
+		require.GreaterOrEqual(t, end, d)
+		require.LessOrEqual(t, end, d+d/8)
+	}
+	h := histogram{}
+	require.Zero(t, h.percentile(99))
+	for ms := range 1000 {
+		h[bucketOf(time.Duration(ms)*time.Millisecond)]++
+	}
+	require.InEpsilon(t, 500*time.Millisecond, h.percentile(50), 0.13)
+	require.InEpsilon(t, 990*time.Millisecond, h.percentile(99), 0.13)
+	require.InEpsilon(t, 999*time.Millisecond, h.percentile(100), 0.13)
+}
+
+func TestParse_RejectsBadFlags(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"":                                  "",
+		"-stock 10000 -faults":              "",
+		"-method conditional":               "no way to sell",
+		"-stock 0":                          "-stock",
+		"-procs 0":                          "-procs",
+		"-generators 65":                    "-generators",
+		"-pay 1ms":                          "-pay",
+		"-requests 0":                       "-requests",
+		"-stock 100 -customers 100":         "too few",
+		"extra":                             "no arguments",
+		"-nosuch":                           "not defined",
+		"-requests 1000000 -stock 10 -stay": "",
+	} {
+		_, err := parse(strings.Fields(args), io.Discard)
+		if want == "" {
+			require.NoError(t, err, args)
+		} else {
+			require.ErrorContains(t, err, want, args)
+		}
+	}
+}
