@@ -2,6 +2,7 @@ package main
 
 import (
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -105,49 +106,21 @@ func (k keyspace) change(command []string, touch func(taskKey)) {
 		touch(key)
 		k.edit(key, f)
 	}
-	args := command[2:]
-	switch strings.ToUpper(command[0]) + " " + which {
-	case "ZADD queue":
+	verb, args := strings.ToUpper(command[0]), command[2:]
+	switch {
+	case which == "leased":
+		k.list(name, verb, args, touch)
+	case verb == "ZADD" && (which == "queue" || which == "dead"):
 		for score, id := range scored(args) {
-			edit(id, func(t *task) { t.queued, t.score = true, score })
+			edit(id, func(t *task) { t.add(which, score) })
 		}
-	case "ZADD dead":
-		for _, id := range scored(args) {
-			edit(id, func(t *task) { t.dead = true })
-		}
-	case "ZREM queue":
-		for _, id := range args {
-			edit(id, func(t *task) { t.queued, t.score = false, 0 })
-		}
-	case "ZREM dead":
-		for _, id := range args {
-			edit(id, func(t *task) { t.dead = false })
-		}
-	case "ZADD leased":
-		for end, id := range scored(args) {
-			touch(taskKey{name, id})
-			k.leases[taskKey{name, id}] = end
-		}
-	case "ZREM leased":
-		for _, id := range args {
-			touch(taskKey{name, id})
-			delete(k.leases, taskKey{name, id})
-		}
-	case "HSET tasks":
+	case verb == "HSET" && (which == "tasks" || which == "state"):
 		for i := 0; i+1 < len(args); i += 2 {
-			edit(args[i], func(t *task) { t.stored, t.version, t.writes = true, versionOf(args[i], args[i+1]), t.writes+1 })
+			edit(args[i], func(t *task) { t.write(which, args[i], args[i+1]) })
 		}
-	case "HDEL tasks":
+	case (verb == "ZREM" || verb == "HDEL") && slices.Contains([]string{"queue", "dead", "tasks", "state"}, which):
 		for _, id := range args {
-			edit(id, func(t *task) { t.stored = false })
-		}
-	case "HSET state":
-		for i := 0; i+1 < len(args); i += 2 {
-			edit(args[i], func(t *task) { t.kept, t.field = true, decodeField(args[i+1]) })
-		}
-	case "HDEL state":
-		for _, id := range args {
-			edit(id, func(t *task) { t.kept = false })
+			edit(id, func(t *task) { t.remove(which) })
 		}
 	default: // DEL, UNLINK, and commands that are not expected here
 		for key := range k.tasks {
@@ -155,6 +128,54 @@ func (k keyspace) change(command []string, touch func(taskKey)) {
 				edit(key.id, func(t *task) { *t = task{} })
 			}
 		}
+	}
+}
+
+// list carries out a command on the list of leased tasks.
+func (k keyspace) list(queue, verb string, args []string, touch func(taskKey)) {
+	switch verb {
+	case "ZADD":
+		for end, id := range scored(args) {
+			touch(taskKey{queue, id})
+			k.leases[taskKey{queue, id}] = end
+		}
+	case "ZREM":
+		for _, id := range args {
+			touch(taskKey{queue, id})
+			delete(k.leases, taskKey{queue, id})
+		}
+	}
+}
+
+// add puts the ID into a sorted set.
+func (t *task) add(which string, score float64) {
+	if which == "queue" {
+		t.queued, t.score = true, score
+	} else {
+		t.dead = true
+	}
+}
+
+// write writes the ID's field of a hash.
+func (t *task) write(which, id, value string) {
+	if which == "tasks" {
+		t.stored, t.version, t.writes = true, versionOf(id, value), t.writes+1
+	} else {
+		t.kept, t.field = true, decodeField(value)
+	}
+}
+
+// remove takes the ID out of a key.
+func (t *task) remove(which string) {
+	switch which {
+	case "queue":
+		t.queued, t.score = false, 0
+	case "dead":
+		t.dead = false
+	case "tasks":
+		t.stored = false
+	case "state":
+		t.kept = false
 	}
 }
 

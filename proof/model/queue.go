@@ -381,55 +381,6 @@ func (q *Queue) Bury(now float64, e sluice.Entry, reason string) bool {
 	})
 }
 
-// Dead returns up to n dead letters behind the one that is named, in the order of their deaths.
-func (q *Queue) Dead(after sluice.Entry, n int) (letters []sluice.Entry) {
-	for _, id := range q.ids(func(it Item) (float64, bool) { return it.Died, it.Listed && !it.Queued }) {
-		if e := q.Item(id).letter(); len(letters) < n && follows(e, after) {
-			letters = append(letters, e)
-		}
-	}
-	return letters
-}
-
-// Trim drops dead letters that are more than limit, or older than age, the oldest first. 0: no such limit. One
-// that a foreign producer has put back takes up room, and only leaves the list.
-func (q *Queue) Trim(now float64, limit int, age float64) {
-	letters := q.ids(func(it Item) (float64, bool) { return it.Died, it.Listed })
-	for i, id := range letters {
-		it := q.Item(id)
-		switch {
-		case !(limit > 0 && len(letters)-i > limit) && !(age > 0 && it.Died <= now-age):
-			return
-		case it.Queued:
-			it.Listed, it.Died = false, 0
-		default:
-			*it = Item{ID: id}
-			q.Dropped++
-		}
-	}
-}
-
-// follows says whether e stands behind another entry in a list.
-func follows(e, after sluice.Entry) bool {
-	return after.ID == "" || e.Score > after.Score || e.Score == after.Score && e.ID > after.ID
-}
-
-// Revive moves dead letters back into the queue. One that a foreign producer has put back
-// only leaves the list.
-func (q *Queue) Revive(now float64, ids ...string) (revived int) {
-	for _, id := range ids {
-		it := q.Item(id)
-		switch {
-		case it.Listed && !it.Queued:
-			*it = Item{ID: id, Payload: it.Payload, Queued: true, Score: now}
-			revived++
-		case it.Listed:
-			it.Listed, it.Died = false, 0
-		}
-	}
-	return revived
-}
-
 // Cancel removes a task, and returns the state in which it was.
 func (q *Queue) Cancel(now float64, id string) sluice.State {
 	it := q.Item(id)
