@@ -155,7 +155,7 @@ func TestWorker_LogsWhatItDrops(t *testing.T) {
 		w := &sluice.Worker{
 			Queue: b.Q, Concurrency: 1,
 			Handler: func(context.Context, sluice.Entry) error { return sluice.Permanent(errors.New("a long reason")) },
-			Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			Logger:  slog.New(slog.NewTextHandler(&log, nil)),
 		}
 		for i := range 5 {
 			b.Enqueue(sluice.Added, sluice.Task{ID: fmt.Sprint("id-", i), Payload: []byte("secret")})
