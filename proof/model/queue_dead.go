@@ -18,8 +18,9 @@ func (q *Queue) Trim(now float64, limit int, age float64) {
 	letters := q.ids(func(it Item) (float64, bool) { return it.Died, it.Listed })
 	for i, id := range letters {
 		it := q.Item(id)
+		isOver, isOld := limit > 0 && len(letters)-i > limit, age > 0 && it.Died <= now-age
 		switch {
-		case !(limit > 0 && len(letters)-i > limit) && !(age > 0 && it.Died <= now-age):
+		case !isOver && !isOld:
 			return
 		case it.Queued:
 			it.Listed, it.Died = false, 0
