@@ -63,9 +63,9 @@ func (k *Lock) acquireInOrder(ctx context.Context, try bool) (handedOver bool, e
 	if err := a.run(ctx); err != nil {
 		k.abandon()
 		if errors.Is(err, ErrUnknown) {
-			k.locker.queues.LeaveUnanswered(&k.waiter)
+			k.queues().LeaveUnanswered(&k.waiter)
 		} else {
-			k.locker.queues.PromoteNext(&k.waiter)
+			k.queues().PromoteNext(&k.waiter)
 		}
 		return false, a.failure(ctx, err)
 	}
@@ -74,17 +74,16 @@ func (k *Lock) acquireInOrder(ctx context.Context, try bool) (handedOver bool, e
 
 // join puts k into its name's queue.
 func (k *Lock) join(try bool) (turn waitqueue.Turn, err error) {
-	prefix := k.options.prefix
 	// A prefix and a name that are too long or empty may make a key that is known.
-	if err := keyspace.CheckLengths(prefix, k.name); err != nil {
+	if err := keyspace.CheckLengths(k.options.prefix, k.name); err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrInvalidName, err)
 	}
-	return k.locker.queues.Join(prefix, k.name, &k.waiter, k.member(), try, &k.address)
+	return k.queues().Join(k.queuePrefix(), k.name, &k.waiter, k.member(), try, &k.address)
 }
 
 // awaitTurn waits until k is granted the lock or is the head of its queue.
 func (k *Lock) awaitTurn(ctx context.Context) (turn waitqueue.Turn, err error) {
-	queues := k.locker.queues
+	queues := k.queues()
 	select { // of two: the end of the Locker is a turn too
 	case turn = <-k.waiter.Turn():
 		return turn, nil
@@ -118,7 +117,7 @@ type acquisition struct {
 func (a *acquisition) run(ctx context.Context) error {
 	k := a.lock
 	k.grant = new(grant)
-	queues := k.locker.queues
+	queues := k.queues()
 	queues.Observed(&k.waiter, waitqueue.Nothing)
 	taken, held, err := a.bySet(ctx)
 	if taken || err != nil {
@@ -192,7 +191,7 @@ func (p *poll) wait(ctx context.Context, left time.Duration) error {
 	select {
 	case <-p.listener.C:
 		p.timedOut = false
-		backoff.Sleep(ctx, l.queues.HeadStart(&k.waiter, l.notifier.Received(channel)))
+		backoff.Sleep(ctx, k.queues().HeadStart(&k.waiter, l.notifier.Received(channel)))
 	case <-timer.C:
 		p.timedOut = true
 	case <-ctx.Done():
@@ -230,7 +229,7 @@ func (k *Lock) abandon() {
 // script tries with a token of its own, and what may have become of this one is released.
 func (a *acquisition) bySet(ctx context.Context) (taken, held bool, err error) {
 	k := a.lock
-	if a.try || k.options.fenced {
+	if a.try || k.options.fenced || k.isPermit() {
 		return false, false, nil
 	}
 	k.grant.token = newToken(k.options.owner)
@@ -267,14 +266,20 @@ func (a *acquisition) byScript(ctx context.Context) (taken bool, left time.Durat
 	}
 	px := k.grant.window.px(k.options)
 	r := scriptAcquire.Request(k.address.keys, k.grant.token, px)
-	if k.options.fenced {
+	switch {
+	case k.isPermit():
+		r = k.permitRequest(px)
+	case k.options.fenced:
 		r = scriptAcquireFenced.Request(k.address.fencedKeys(), k.grant.token, px, k.grant.window.fences(), fenceLife.Milliseconds())
 	}
 	reply, err := k.locker.executor.Run(ctx, a.request(r))
 	k.grant.ambiguous = k.grant.ambiguous || reply.Ambiguous
 	a.doubtful = a.doubtful || reply.Ambiguous
+	if err == nil {
+		err = k.otherPermits(reply.Value)
+	}
 	if err != nil {
-		return false, 0, err
+		return false, 0, k.explain(ctx, err)
 	}
 	k.address.trips.note(reply.Sent)
 	left, fence, err := decodeAcquired(reply.Value)
@@ -289,6 +294,9 @@ func (a *acquisition) byScript(ctx context.Context) (taken bool, left time.Durat
 
 // chooseWindow chooses the hand-over window of an acquisition that is about to be sent.
 func (k *Lock) chooseWindow() {
+	if k.isPermit() {
+		return // it is not handed over
+	}
 	k.grant.window = windowFor(k.address.trips.shortest(), k.options.ttl)
 }
 
@@ -329,7 +337,7 @@ func (k *Lock) take(reply redisexec.Reply, fence int64) error {
 	case !k.lease.Valid():
 		k.releaseInBackground()
 		return fmt.Errorf("%w: the reply took longer than the TTL", ErrLost)
-	case !k.locker.queues.Hold(&k.waiter):
+	case !k.hold():
 		k.releaseInBackground()
 		return ErrClosed
 	case k.noHandOver.Load():

@@ -18,7 +18,7 @@ import (
 // its own handle with Lock.Detach, which returns the token. The token is a secret: see Lock.Token.
 //
 // Adopt asks the server whether the token holds the lock, and gives it the TTL of this Locker, or
-// that of opts, if that is longer than what is left. Name and WithLockPrefix must be the ones that the lock
+// that of opts, if that is longer than what is left. Name, WithLockPrefix and WithPermits must be the ones that the lock
 // was taken by. With WithAutoRenew the lock is renewed, and with WithMaxHold the time
 // counts from now. The label of WithOwner stays the first holder's. With WithFencing the handle has a fence of its own, which
 // is higher than the first holder's and lower than those of later holders; without it, Fence is 0, since the
@@ -79,13 +79,17 @@ func (k *Lock) adopt(ctx context.Context, token string) error {
 	request := k.extendRequest(k.options.ttl)
 	if k.options.fenced {
 		extension := request
-		request = scriptAdoptFenced.Request(k.address.fencedKeys(), token, k.options.px, fenceLife.Milliseconds())
+		script := scriptAdoptFenced
+		if k.isPermit() {
+			script = scriptPermitExtend
+		}
+		request = script.Request(k.address.fencedKeys(), token, k.options.px, fenceLife.Milliseconds())
 		request.Replicas, request.ReplicaWait = extension.Replicas, extension.ReplicaWait
 	}
 	request.Small = true
 	reply, err := k.locker.executor.Run(ctx, request)
 	if err != nil {
-		return err
+		return k.explain(ctx, err)
 	}
 	held, fence, err := decodeAdopted(reply.Value)
 	switch {
@@ -158,7 +162,7 @@ func (k *Lock) leave() {
 	if k.grant.apart {
 		k.locker.apart.remove(k)
 	}
-	k.locker.queues.PromoteNext(&k.waiter)
+	k.queues().PromoteNext(&k.waiter)
 }
 
 // handOver hands the lock over to the next caller of its Locker, if that is possible.

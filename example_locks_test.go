@@ -89,3 +89,28 @@ func ExampleLocker_Adopt() {
 	// false true true
 	// <nil>
 }
+
+// At most three calls at a time to a partner who allows no more, from all processes together.
+func ExampleWithPermits() {
+	rdb, done := connect()
+	defer done()
+	ctx := context.Background()
+	locker, err := sluice.NewLocker(rdb, sluice.WithPermits(3))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = locker.Close() }()
+
+	for i := range 4 {
+		_, err := locker.TryLock(ctx, "partner") // Lock and Do wait for one
+		fmt.Println(i, err)
+	}
+	info, err := locker.Inspect(ctx, "partner")
+	fmt.Println(info.Permits, err)
+	// Output:
+	// 0 <nil>
+	// 1 <nil>
+	// 2 <nil>
+	// 3 sluice: try lock partner: locked by another holder
+	// 3 <nil>
+}

@@ -82,7 +82,7 @@ func (k *Lock) Unlock(ctx context.Context) error {
 	}
 	received := l.notifier.Received(k.address.channel)
 	notified, err := k.release(ctx)
-	l.queues.GivenBack(&k.waiter, notified, received+1)
+	k.givenBack(notified, received+1)
 	k.tellEnded(k.releasedOrLost(err))
 	return wrap("unlock", k.name, err)
 }
@@ -157,6 +157,9 @@ func (k *Lock) whyEnded() error {
 }
 
 func (k *Lock) releaseRequest() redisexec.Request {
+	if k.isPermit() {
+		return scriptPermitRelease.Request(k.address.keys, k.grant.token, k.address.wake)
+	}
 	if k.options.fenced || k.grant.fences.first != 0 {
 		return scriptReleaseFenced.Request(k.address.fencedKeys(), k.grant.token, k.address.wake, k.unusedFences())
 	}
@@ -224,7 +227,11 @@ func (k *Lock) extend(ctx context.Context, ttl time.Duration) error {
 }
 
 func (k *Lock) extendRequest(ttl time.Duration) redisexec.Request {
-	r := scriptExtend.Request(k.address.keys, k.grant.token, millis(ttl+k.grant.window.margin()))
+	script := scriptExtend
+	if k.isPermit() {
+		script = scriptPermitExtend
+	}
+	r := script.Request(k.address.keys, k.grant.token, millis(ttl+k.grant.window.margin()))
 	r.Replicas, r.ReplicaWait = k.options.replicas, k.options.replicaWait()
 	return r
 }
@@ -281,7 +288,7 @@ func (k *Lock) TTL(ctx context.Context) (time.Duration, error) {
 	if k.lease.Ended() {
 		return 0, wrap("ttl", k.name, k.whyEnded())
 	}
-	left, _, err := k.inspect(ctx, k.grant.token)
+	left, err := k.inspect(ctx)
 	if err == nil && left == notHeld {
 		err = k.whyEnded()
 	}
@@ -295,15 +302,14 @@ func (k *Lock) TTL(ctx context.Context) (time.Duration, error) {
 // no TTL, nothing that a TTL could be.
 const notHeld = -2 * time.Millisecond
 
-// inspect returns the TTL of the lock if the holder with that token, or with an empty
-// token any holder, holds it; in that case also the holder's label.
-func (k *Lock) inspect(ctx context.Context, token any) (left time.Duration, owner string, err error) {
-	reply, err := k.locker.executor.Run(ctx, scriptInspect.Request(k.address.keys, token))
+// inspect returns the TTL of the lock, if its token still holds it.
+func (k *Lock) inspect(ctx context.Context) (left time.Duration, err error) {
+	reply, err := k.locker.executor.Run(ctx, k.inspectRequest(k.grant.token))
 	if err != nil {
-		return 0, "", err
+		return 0, err
 	}
-	ms, owner, err := decodeInspected(reply.Value)
-	return duration(ms), owner, err
+	ms, _, err := decodeInspected(reply.Value)
+	return duration(ms), err
 }
 
 // Valid reports whether the lock is held, by the local clock and without I/O. It is false

@@ -36,24 +36,13 @@ type Locker struct {
 	executor  *redisexec.Executor
 	notifier  *notify.Notifier
 	queues    *waitqueue.Set[*address] // by key
+	permits   *waitqueue.Set[*address] // of those that wait for permits
 	apart     apart
 	renewer   *lease.Renewer
 	janitor   *lease.Janitor
 	inspector *lease.Inspector
 	closed    chan struct{}
 	closeOnce sync.Once
-}
-
-// LockInfo is what Inspect found.
-type LockInfo struct {
-	// Held says that the lock is held.
-	Held bool
-	// TTL is when the lock is freed at the latest, unless its holder extends it. It is
-	// negative for a key without TTL, which only clients of other libraries make.
-	TTL time.Duration
-	// Owner is the label that its holder gave with WithOwner. It is empty without one, and for a lock of another
-	// library.
-	Owner string
 }
 
 // NewLocker returns a Locker on rdb, which stays the caller's to close. It does no I/O. A
@@ -78,6 +67,7 @@ func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
 		executor:  executor,
 		notifier:  notifier,
 		queues:    waitqueue.New(func(prefix, name string) (*address, error) { return newAddress(notifier, prefix, name) }),
+		permits:   newPermitQueues(notifier),
 		renewer:   lease.NewRenewer(executor),
 		janitor:   lease.NewJanitor(executor, redisexec.CommandTime(rdb)),
 		inspector: lease.NewInspector(executor),
@@ -230,71 +220,6 @@ func sectionError(valid bool, err error) error {
 	return ErrLost
 }
 
-// Inspect reports whether the named lock is held, for how long at most, and with which label
-// (see WithOwner). It changes nothing, and what it reports may be over when it returns.
-func (l *Locker) Inspect(ctx context.Context, name string) (LockInfo, error) {
-	k, err := l.anyLock("inspect", ctx, name)
-	if err != nil {
-		return LockInfo{}, err
-	}
-	left, owner, err := k.inspect(ctx, "")
-	if err != nil {
-		return LockInfo{}, wrap("inspect", name, err)
-	}
-	if left == notHeld {
-		return LockInfo{}, nil
-	}
-	return LockInfo{Held: true, TTL: left, Owner: owner}, nil
-}
-
-// ForceUnlock releases the named lock, whichever client holds it, and reports whether it
-// was held. The holder is not asked. If that is a lock of this Locker, it is lost at once:
-// its Context ends with ErrLost, and the next waiter acquires. In another process the holder
-// learns of it when it next extends or releases the lock (unless the reply to that is lost),
-// or within two retry intervals if a caller waits behind it there; it believes in its lock
-// until then, and may hand it over until the window ends of which Lock tells. ForceUnlock is a tool for operators.
-// After ErrUnknown it may be called again; a holder of this Locker is then as one of another
-// process.
-func (l *Locker) ForceUnlock(ctx context.Context, name string) (bool, error) {
-	k, err := l.anyLock("force unlock", ctx, name)
-	if err != nil {
-		return false, err
-	}
-	// Before, so that it is not handed over meanwhile; and after, for a lock whose
-	// acquisition is answered only now.
-	l.queues.ForbidHandOver(k.address.key)
-	reply, err := l.executor.Run(ctx, scriptForce.Request(k.address.keys, k.address.wake))
-	l.queues.ForbidHandOver(k.address.key)
-	if err != nil {
-		return false, wrap("force unlock", name, err)
-	}
-	holder, _ := l.queues.Holder(k.address.key).(*member)
-	token, released, err := decodeForced(reply.Value)
-	// A holder with another token has acquired the lock after it was forced open.
-	if holder != nil && released && token == holder.lock().Token() {
-		holder.lock().lose()
-	}
-	for _, k := range l.apart.all(k.address.key) {
-		if released && token == k.Token() {
-			k.lose()
-		}
-	}
-	return released, wrap("force unlock", name, err)
-}
-
-// decodeForced decodes the reply of force.lua: the token that held the lock, if one did.
-func decodeForced(value any) (token string, released bool, err error) {
-	switch v := value.(type) {
-	case string:
-		return v, true, nil
-	case int64:
-		if v == 0 {
-			return "", false, nil
-		}
-	}
-	return "", false, redisexec.Unexpected(value)
-}
-
 // UnlockAll releases every lock that this Locker holds, in pipelines. Their contexts end
 // with the cause ErrClosed, and an Unlock or Extend of one of them returns ErrClosed after
 // that, or ErrNotHeld if the server says that the lock had been lost. Like Unlock it works
@@ -433,6 +358,7 @@ func (l *Locker) Close() error {
 		defer cancel()
 		close(l.closed)
 		l.queues.Close()
+		l.permits.Close()
 		l.apart.close()
 		err = l.releaseAll(ctx)
 		l.renewer.Close()

@@ -281,7 +281,7 @@ func (l *Locker) unlockSome(ctx context.Context, locks []*Lock, of []int, errs [
 			err = r.Final()
 		}
 		notified, err := k.handleRelease(r.Value, repeated[j], err)
-		l.queues.GivenBack(&k.waiter, notified, received[j]+1)
+		k.givenBack(notified, received[j]+1)
 		k.tellEnded(k.releasedOrLost(err))
 		errs[of[i]] = err
 	}

@@ -76,7 +76,7 @@ func (m *member) Inspect() { m.locker.inspector.Add(m) }
 
 // Inspection returns the request that tells whether the token still holds the lock.
 func (m *member) Inspection() redisexec.Request {
-	return scriptInspect.Request(m.address.keys, m.grant.token)
+	return m.lock().inspectRequest(m.grant.token)
 }
 
 // HandleInspection ends a lock that the server says is not held by its token. Where that
@@ -115,4 +115,4 @@ func (m *member) HandleExtension(sent time.Time, r redisexec.Result) bool {
 func (m *member) OutcomeUnknown() { m.lock().releaseInBackground() }
 
 // Unserved lets those leave who wait behind the lock and would not wait for another attempt.
-func (m *member) Unserved() { m.locker.queues.Observed(&m.waiter, waitqueue.NoAnswer) }
+func (m *member) Unserved() { m.lock().queues().Observed(&m.waiter, waitqueue.NoAnswer) }

@@ -29,6 +29,8 @@ type lockOptions struct {
 	renew   bool
 	fenced  bool
 
+	permits int // how many may hold; 0 for 1
+
 	replicas int // that are to acknowledge an acquisition or extension; 0 for none
 
 	owner string // stands in front of tokens; "" for none
@@ -161,6 +163,9 @@ func (o lockOptions) with(opts []LockOption) (*lockOptions, error) {
 		if err := checkDuration("longest wait", o.maxWait); err != nil {
 			return &o, err
 		}
+	}
+	if err := o.checkPermits(); err != nil {
+		return &o, err
 	}
 	switch {
 	case o.replicas < 0:

@@ -16,7 +16,7 @@ import (
 //go:embed lua
 var lua embed.FS
 
-// The lock's scripts use no other prelude than publish, and one key or, with fences, two. The queue's,
+// The lock's scripts use no other preludes than publish and permits, and one key or, with fences, two. The queue's,
 // except purge, begin with what they share: the files of lua/shared that are named behind
 // the policy, in this order. The policy is what RETRY says in the script's header.
 var (
@@ -26,6 +26,11 @@ var (
 	scriptReleaseFenced = newScript("release_fenced", redisexec.Idempotent, "publish")
 	scriptExtend        = newScript("extend", redisexec.Idempotent)
 	scriptAdoptFenced   = newScript("adopt_fenced", redisexec.Idempotent)
+	scriptPermitAcquire = newScript("permit_acquire", redisexec.Idempotent, "permits")
+	scriptPermitExtend  = newScript("permit_extend", redisexec.Idempotent, "permits")
+	scriptPermitRelease = newScript("permit_release", redisexec.Idempotent, "permits", "publish")
+	scriptPermitInspect = newScript("permit_inspect", redisexec.ReadOnly, "permits")
+	scriptPermitForce   = newScript("permit_force", redisexec.Never, "permits", "publish")
 	scriptInspect       = newScript("inspect", redisexec.ReadOnly)
 	scriptForce         = newScript("force", redisexec.Never, "publish")
 

@@ -67,7 +67,7 @@ func (s *Server) restrict(a *Authority) error {
 		return err
 	}
 	user := []any{"ACL", "SETUSER", "sluice"}
-	for _, word := range slices.Concat(rules[:5]...) { // the others are for Clusters and sentinels
+	for _, word := range slices.Concat(rules[:6]...) { // the others are for Clusters and sentinels
 		user = append(user, word)
 		if strings.ContainsAny(word[:1], "~&") {
 			user = append(user, prefixes["Lock:"].Replace(word), prefixes["Queue:"].Replace(word))

@@ -261,6 +261,18 @@ func (s *Set[V]) GivenBack(w *Waiter[V], notified, received int) {
 	q.promoteNextAfter(w, turn)
 }
 
+// NoteGivenBack is GivenBack for one that is not the head any more: what it held is one of several of that name.
+func (s *Set[V]) NoteGivenBack(w *Waiter[V], notified, received int) {
+	q := w.queue
+	if q == nil {
+		return
+	}
+	defer q.lock().Unlock()
+	if q.head != nil {
+		q.fairness = fairness{notified: notified, received: received}
+	}
+}
+
 // HeadStart returns how long the head lets other processes go first, when the received-th
 // notification has come.
 func (s *Set[V]) HeadStart(w *Waiter[V], received int) time.Duration {

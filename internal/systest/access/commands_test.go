@@ -26,6 +26,7 @@ const (
 	grantsOfAll = iota
 	grantsOfLocks
 	grantsOfFences
+	grantsOfPermits
 	grantsOfQueues
 	grantsOfShards
 	grantsOfClusters
@@ -50,7 +51,7 @@ func TestAccess_DocumentedCommands(t *testing.T) {
 	rules := redistest.Rules(t)
 	require.Len(t, rules, grantsOnSentinels+1)
 
-	locks, fences, queues, shards := map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}
+	locks, fences, permits, queues, shards := map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}
 	require.NoError(t, filepath.WalkDir(filepath.Join(systest.Root(t), "lua"), func(path string, entry fs.DirEntry, err error) error {
 		require.NoError(t, err)
 		if entry.IsDir() || !strings.HasSuffix(path, ".lua") {
@@ -60,6 +61,8 @@ func TestAccess_DocumentedCommands(t *testing.T) {
 		switch name := strings.TrimSuffix(filepath.Base(path), ".lua"); {
 		case strings.HasSuffix(name, "_fenced"):
 			half = fences
+		case strings.HasPrefix(name, "permit"):
+			half = permits
 		case slices.Contains([]string{"acquire", "release", "extend", "inspect", "force"}, name):
 			half = locks
 		case name == "layout", strings.HasPrefix(name, "reshard"):
@@ -88,6 +91,7 @@ func TestAccess_DocumentedCommands(t *testing.T) {
 	require.ElementsMatch(t, keys(all), commands(rules[grantsOfAll]))
 	require.ElementsMatch(t, without(locks, all), commands(rules[grantsOfLocks]))
 	require.ElementsMatch(t, without(fences, all, locks), commands(rules[grantsOfFences]))
+	require.ElementsMatch(t, without(permits, all, locks), commands(rules[grantsOfPermits]))
 	require.ElementsMatch(t, without(queues, all), commands(rules[grantsOfQueues]))
 	require.ElementsMatch(t, without(shards, all, queues), commands(rules[grantsOfShards]))
 }

@@ -28,12 +28,12 @@ func TestAccess_OneGrantMissing(t *testing.T) {
 		parts      []int
 		operations []operation
 	}{
-		{"locks", []int{grantsOfAll, grantsOfLocks, grantsOfFences}, ofLocks()},
+		{"locks", []int{grantsOfAll, grantsOfLocks, grantsOfFences, grantsOfPermits}, append(ofLocks(), ofPermits()...)},
 		{"queue", []int{grantsOfAll, grantsOfQueues}, ofQueues()},
 	} {
 		t.Run(half.name, func(t *testing.T) {
 			t.Parallel()
-			g := newGuarded(t, grantsOfAll, grantsOfLocks, grantsOfFences, grantsOfQueues)
+			g := newGuarded(t, grantsOfAll, grantsOfLocks, grantsOfFences, grantsOfPermits, grantsOfQueues)
 			var words []string
 			for _, part := range half.parts {
 				words = append(words, redistest.Rules(t)[part]...)

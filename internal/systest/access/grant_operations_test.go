@@ -74,6 +74,36 @@ func ofLocks() []operation {
 	}
 }
 
+func ofPermits() []operation {
+	two := sluice.WithPermits(2)
+	return []operation{
+		{"permit", func(ctx context.Context, g *guarded) error { _, err := g.locker.Lock(ctx, "free", two); return err }},
+		{"second permit", func(ctx context.Context, g *guarded) error {
+			_, err := g.locker.TryLock(ctx, "permits", two)
+			return err
+		}},
+		{"fenced permit", func(ctx context.Context, g *guarded) error {
+			_, err := g.locker.Lock(ctx, "free", two, sluice.WithFencing())
+			return err
+		}},
+		{"extend a permit", func(ctx context.Context, g *guarded) error { return g.permit.Extend(ctx, time.Hour) }},
+		{"ttl of a permit", func(ctx context.Context, g *guarded) error { _, err := g.permit.TTL(ctx); return err }},
+		{"inspect permits", func(ctx context.Context, g *guarded) error {
+			info, err := g.locker.Inspect(ctx, "permits")
+			return found(info.Permits == 1, err)
+		}},
+		{"force permits", func(ctx context.Context, g *guarded) error {
+			released, err := g.locker.ForceUnlock(ctx, "permits")
+			return found(released, err)
+		}},
+		{"adopt a fenced permit", func(ctx context.Context, g *guarded) error {
+			_, err := g.locker.Adopt(ctx, "permits", g.permit.Token(), two, sluice.WithFencing(), sluice.WithTTL(time.Hour))
+			return err
+		}},
+		{"unlock a permit", func(ctx context.Context, g *guarded) error { return g.permit.Unlock(ctx) }},
+	}
+}
+
 func ofQueues() []operation {
 	enqueue := func(tasks ...sluice.Task) func(context.Context, *guarded) error {
 		return func(ctx context.Context, g *guarded) error {

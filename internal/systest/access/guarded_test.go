@@ -29,6 +29,7 @@ type guarded struct {
 	queue       *sluice.Queue
 	now         float64 // Unix seconds, when the tasks were put in
 	held, fence *sluice.Lock
+	permit      *sluice.Lock // one of two; the other one of "permits" is free
 }
 
 // newGuarded starts a server with the parts of the documented rule.
@@ -76,6 +77,10 @@ func (g *guarded) prepare() {
 	require.NoError(g, err)
 	g.fence, err = g.locker.Lock(ctx, "fenced", sluice.WithFencing())
 	require.NoError(g, err)
+
+	g.permit, err = g.locker.Lock(ctx, "permits", sluice.WithPermits(2))
+	require.NoError(g, err)
+	require.NoError(g, g.admin.ZAdd(ctx, "Lock:permits", redis.Z{Score: 1, Member: "ended"}).Err())
 
 	now, err := g.admin.Time(ctx).Result()
 	require.NoError(g, err)
@@ -145,7 +150,7 @@ func (g *guarded) state() map[string]string {
 }
 
 var (
-	instants   = regexp.MustCompile(`1\.[0-9.]+e\+09|1[0-9]{9}(\.[0-9]+)?`)
+	instants   = regexp.MustCompile(`1\.[0-9.]+e\+(09|12)|1[0-9]{9}(\.[0-9]+)?`)
 	lifetimes  = regexp.MustCompile(`until [0-9]+`)
 	tokenTexts = regexp.MustCompile(`[A-Z2-7]{26}`)
 	fenceTexts = regexp.MustCompile(`^1[0-9]{15}`)

@@ -27,6 +27,8 @@ func calls(name string, k *sluice.Lock, l *sluice.Locker, q *sluice.Queue) map[s
 			return l.DoAll(ctx, []string{name}, func(context.Context) error { return nil })
 		},
 		"adopt":        func(ctx context.Context) error { _, err := l.Adopt(ctx, name, k.Token()); return err },
+		"permit":       func(ctx context.Context) error { _, err := l.Lock(ctx, "p", sluice.WithPermits(3)); return err },
+		"try permit":   func(ctx context.Context) error { _, err := l.TryLock(ctx, "p2", sluice.WithPermits(3)); return err },
 		"inspect":      func(ctx context.Context) error { _, err := l.Inspect(ctx, name); return err },
 		"force unlock": func(ctx context.Context) error { _, err := l.ForceUnlock(ctx, name); return err },
 		"extend lock":  func(ctx context.Context) error { return k.Extend(ctx, time.Minute) },

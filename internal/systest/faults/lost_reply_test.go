@@ -60,6 +60,12 @@ func TestLostReply_OfEveryOperation(t *testing.T) {
 			k, err = l.Lock(t.Context(), name)
 			require.NoError(t, err)
 		}
+		permit := func() {
+			free()
+			var err error
+			k, err = l.Lock(t.Context(), name, sluice.WithPermits(2))
+			require.NoError(t, err)
+		}
 		claim := func() {
 			require.NoError(t, clean.Purge(t.Context()))
 			_, err := clean.Enqueue(t.Context(), sluice.Task{ID: "a", Payload: []byte("p")})
@@ -139,6 +145,18 @@ func TestLostReply_OfEveryOperation(t *testing.T) {
 				require.Greater(t, adopted.Fence(), k.Fence())
 				return err
 			}, func(err error, _ bool) { require.NoError(t, err) }, 2},
+			{"permit", free, func(ctx context.Context) (err error) { k, err = l.Lock(ctx, name, sluice.WithPermits(2)); return err },
+				func(err error, _ bool) {
+					require.NoError(t, err)
+					require.EqualValues(t, 2, rdb.ZCard(t.Context(), key).Val())
+				}, 2},
+			{"extend permit", permit, func(ctx context.Context) error { return k.Extend(ctx, time.Hour) },
+				func(err error, _ bool) { require.NoError(t, err) }, 2},
+			{"unlock permit", permit, func(ctx context.Context) error { return k.Unlock(ctx) },
+				func(err error, _ bool) {
+					require.NoError(t, err)
+					require.Zero(t, rdb.Exists(t.Context(), key).Val())
+				}, 2},
 			{"ttl", lock, func(ctx context.Context) error { _, err := k.TTL(ctx); return err },
 				func(err error, _ bool) { require.NoError(t, err) }, 2},
 			{"inspect", lock, func(ctx context.Context) error { _, err := l.Inspect(ctx, name); return err },

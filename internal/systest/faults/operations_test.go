@@ -30,6 +30,10 @@ func TestFullServer_FinishesWhatIsThere(t *testing.T) {
 			_, err := q.Enqueue(ctx, sluice.Task{ID: fmt.Sprint(i), Payload: []byte("p")})
 			require.NoError(t, err)
 		}
+		permits := systest.NewLocker(t, s.Client(t), sluice.WithPermits(2), sluice.WithFencing())
+		permit, err := permits.Lock(ctx, "p")
+		require.NoError(t, err)
+		require.NoError(t, rdb.ZAdd(ctx, "Lock:p", redis.Z{Score: 1, Member: "ended"}).Err())
 		require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "1").Err())
 		require.ErrorContains(t, rdb.Set(ctx, "x", "y", 0).Err(), "OOM")
 
@@ -65,6 +69,13 @@ func TestFullServer_FinishesWhatIsThere(t *testing.T) {
 		require.NoError(t, k.Unlock(ctx))
 
 		var server redis.Error
+		_, err = permits.TryLock(ctx, "p")
+		require.ErrorAs(t, err, &server)
+		require.NotErrorIs(t, err, sluice.ErrLocked)
+		require.NoError(t, permit.Extend(ctx, time.Minute))
+		require.NoError(t, permit.Unlock(ctx))
+		require.Zero(t, rdb.ZScore(ctx, "Lock:p", permit.Token()).Val())
+
 		for _, id := range []string{"new", again[0].ID} {
 			_, err = q.Enqueue(ctx, sluice.Task{ID: id, Payload: []byte("p")})
 			require.ErrorAs(t, err, &server)

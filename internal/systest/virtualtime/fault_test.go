@@ -195,6 +195,7 @@ func TestLocker_CallsEndSoonAfterTheirContexts(t *testing.T) {
 			"ttl":       func(ctx context.Context) error { _, err := held.TTL(ctx); return err },
 			"lock all":  func(ctx context.Context) error { _, err := l.LockAll(ctx, []string{"c", "d"}); return err },
 			"adopt":     func(ctx context.Context) error { _, err := l.Adopt(ctx, "held", held.Token()); return err },
+			"permit":    func(ctx context.Context) error { _, err := l.Lock(ctx, "p", sluice.WithPermits(3)); return err },
 			"inspect":   func(ctx context.Context) error { _, err := l.Inspect(ctx, "a"); return err },
 			"enqueue":   func(ctx context.Context) error { _, err := q.Enqueue(ctx, sluice.Task{ID: "a"}); return err },
 			"claim":     func(ctx context.Context) error { _, err := q.Claim(ctx, 1, time.Minute); return err },

@@ -1,0 +1,39 @@
+-- Takes one of the permits of a name, or returns how much longer all of them may be held.
+-- KEYS[1] the permits   KEYS[2] the last fence, if one is wanted
+-- ARGV[1] token   ARGV[2] TTL in ms   ARGV[3] how many permits there are   ARGV[4] TTL of KEYS[2] in ms
+-- RETURNS 0, or the fence, as text: the token holds a permit now, for the whole TTL
+--         n > 0 all are held, the first that ends for n ms at most
+--         -1 a key was not written by this library   -1-n there are n permits; of these two, nothing changed
+-- RETRY idempotent: the second run finds that its own token holds a permit. It takes a higher fence, which is as good.
+local token, ttl, permits = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local known = redis.call('ZSCORE', KEYS[1], '')
+local members = redis.call('ZCARD', KEYS[1]) -- with '', and with what has ended
+if not known and members > 0 then return -1 end
+local held = redis.call('ZCOUNT', KEYS[1], '(' .. text(now), '+inf')
+local ends = tonumber(redis.call('ZSCORE', KEYS[1], token) or 0)
+if held > 0 and tonumber(known) ~= -permits then return tonumber(known) - 1 end
+if ends <= now and held >= permits then
+  local first = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. text(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  return math.max(tonumber(first[2]) - now, 1)
+end
+local fence
+if KEYS[2] then
+  fence = nextFence()
+  if not fence then return -1 end
+end
+
+local left = redis.call('PTTL', KEYS[1])
+-- One ms more: the present one has begun.
+redis.call('ZADD', KEYS[1], -permits, '', text(math.max(ends, now + ttl + 1)), token)
+local done = redis.pcall('PEXPIRE', KEYS[1], text(math.max(left, ttl + 1)))
+if members - 1 > held and type(done) == 'number' then -- not before: after that a full server would accept a new permit
+  done = redis.pcall('ZREMRANGEBYSCORE', KEYS[1], 0, text(now))
+end
+if fence and type(done) == 'number' then done = redis.pcall('SET', KEYS[2], fence, 'PX', ARGV[4]) end
+if type(done) == 'table' and done.err then -- denied
+  redis.call('ZREM', KEYS[1], token)
+  if left >= 0 then redis.pcall('PEXPIRE', KEYS[1], left) end
+  if members == 0 then redis.call('DEL', KEYS[1]) end
+  return done
+end
+return fence or 0

@@ -1,0 +1,25 @@
+-- Gives a permit that the token holds a TTL of at least ARGV[2] from now and, if one is wanted, its new holder a fence.
+-- KEYS[1] the permits   KEYS[2] the last fence, if one is wanted
+-- ARGV[1] token   ARGV[2] TTL in ms   ARGV[3] TTL of KEYS[2] in ms
+-- RETURNS 1, or the fence, as text: done   0 the token does not hold a permit
+--         -1 KEYS[2] was not written by this library; nothing changed
+-- RETRY idempotent, and in any order with other extensions: it never makes a TTL shorter. A higher fence is as good.
+local ends = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0)
+if ends <= now then
+  return 0
+end
+local fence
+if KEYS[2] then
+  fence = nextFence()
+  if not fence then return -1 end
+end
+local left, ttl = redis.call('PTTL', KEYS[1]), tonumber(ARGV[2])
+redis.call('PEXPIRE', KEYS[1], text(math.max(left, ttl + 1))) -- first: after this a full server accepts the next write
+local done = redis.pcall('ZADD', KEYS[1], text(math.max(ends, now + ttl + 1)), ARGV[1])
+if fence and type(done) == 'number' then done = redis.pcall('SET', KEYS[2], fence, 'PX', ARGV[3]) end
+if type(done) == 'table' and done.err then -- denied
+  redis.pcall('ZADD', KEYS[1], text(ends), ARGV[1])
+  if left >= 0 then redis.call('PEXPIRE', KEYS[1], left) end
+  return done
+end
+return fence or 1
