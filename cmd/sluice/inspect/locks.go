@@ -31,7 +31,7 @@ const lookers = 128
 // SCAN has it: * for any text, ? for one byte, [ab] for one of several; "" for all. With more locks than the limit,
 // it is any of them: ask for one more than you show.
 //
-// It takes a SCAN for each thousand keys of a primary, whatever they are, until it has found enough, and one small script
+// It takes two SCANs for each thousand keys of a primary, whatever they are, until it has found enough, and one small script
 // for each lock.
 func Locks(ctx context.Context, rdb redis.UniversalClient, o Options, match string, limit int) ([]LockInfo, error) {
 	names, incomplete := lockNames(ctx, rdb, o, match, limit)
@@ -65,7 +65,7 @@ func lockNames(ctx context.Context, rdb redis.UniversalClient, o Options, match 
 	prefix := o.LockKeys()
 	found := map[string]bool{}
 	var names []string
-	err := scan(ctx, rdb, o, Literal(prefix)+match, "string", func(keys []string) bool {
+	note := func(keys []string) bool {
 		for _, key := range keys {
 			name, ok := strings.CutPrefix(key, prefix)
 			if _, err := keyspace.Key(prefix, name); !ok || err != nil || found[name] {
@@ -78,8 +78,14 @@ func lockNames(ctx context.Context, rdb redis.UniversalClient, o Options, match 
 			names = append(names, name)
 		}
 		return len(names) < limit
-	})
-	return names, err
+	}
+	// A name with permits is a sorted set.
+	for _, kind := range []string{"string", "zset"} {
+		if err := scan(ctx, rdb, o, Literal(prefix)+match, kind, note); err != nil || len(names) >= limit {
+			return names, err
+		}
+	}
+	return names, nil
 }
 
 // inspectAll asks for each lock, and leaves out those that are free by now.
