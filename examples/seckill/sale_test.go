@@ -126,7 +126,7 @@ func TestSale_CancelsOnceAfterAWorkerDied(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, s.shop.place(t.Context(), order{id: id, customer: i}, 2-i))
 	}
-	tasks, err := s.queue.Claim(t.Context(), batch, 50*time.Millisecond)
+	tasks, err := s.queue.Claim(t.Context(), batch, 500*time.Millisecond)
 	require.NoError(t, err)
 	require.Len(t, tasks, 2)
 	require.NoError(t, s.shop.cancel(t.Context(), "after"))

@@ -7,13 +7,14 @@ import (
 	"time"
 )
 
-// The measures of a picture, in units of its view box.
+// The measures of a picture, in units of its view box, and how fine it is.
 const (
 	chartLeft   = 64.0
 	chartWidth  = 780.0
 	panelHeight = 96.0
 	panelGap    = 42.0
-	chartTop    = 62.0
+	chartTop    = 90.0
+	mostPoints  = 260 // of a line
 )
 
 // panel is one diagram. Those of a picture stand below each other, over one axis of time.
@@ -48,12 +49,13 @@ func viewOf(r Result) view {
 	if n := len(r.Samples); n > 0 {
 		v.Now = r.Samples[n-1]
 	}
+	samples := thin(r.Samples)
 	span := max(v.Now.At, time.Second)
 	x := func(at time.Duration) float64 { return chartLeft + chartWidth*float64(at)/float64(span) }
 	plain := func(n float64) string { return count(n) }
 	millis := func(n float64) string { return round(time.Duration(n * float64(time.Millisecond))) }
 	add := func(title string, label func(float64) string, curves ...curve) {
-		v.Panels = append(v.Panels, draw(title, chartTop+float64(len(v.Panels))*(panelHeight+panelGap), r.Samples, x, label, curves))
+		v.Panels = append(v.Panels, draw(title, chartTop+float64(len(v.Panels))*(panelHeight+panelGap), samples, x, label, curves))
 	}
 	add("requests a second", plain, curve{"", "rate", func(s Sample) float64 { return s.Rate }})
 	add("units", plain,
@@ -62,7 +64,7 @@ func viewOf(r Result) view {
 		curve{"paid", "paid", func(s Sample) float64 { return float64(s.Paid) }},
 		curve{"cancelled and sold again", "cancelled", func(s Sample) float64 { return float64(s.Cancelled) }})
 	add("requests that wait for their turn", plain, curve{"", "waiting", func(s Sample) float64 { return float64(s.Waiting) }})
-	add("p99 of an answer, in each quarter of a second; a gap is a pause", millis, curve{"", "p99", func(s Sample) float64 {
+	add("p99 of an answer; a gap is a pause", millis, curve{"", "p99", func(s Sample) float64 {
 		if s.P99 == 0 {
 			return math.NaN()
 		}
@@ -70,12 +72,27 @@ func viewOf(r Result) view {
 	}})
 	v.Height = chartTop + float64(len(v.Panels))*(panelHeight+panelGap) + 4
 	for i, e := range r.Events {
-		v.Marks = append(v.Marks, mark{e.What, x(e.At), 26 + 13*float64(i%2)})
+		v.Marks = append(v.Marks, mark{e.What, x(e.At), 32 + 13*float64(i%4)})
 	}
 	for _, at := range ticks(span) {
 		v.Axis = append(v.Axis, mark{Label: fmt.Sprint(at.Seconds(), " s"), X: x(at)})
 	}
 	return v
+}
+
+// thin puts neighbours together until a line is not too fine: their rate is the mean, their p99 the worst.
+func thin(samples []Sample) (thinned []Sample) {
+	step := len(samples)/mostPoints + 1
+	var last Sample
+	for i := step - 1; i < len(samples); i += step {
+		now := samples[i]
+		for _, s := range samples[i+1-step : i] {
+			now.P99 = max(now.P99, s.P99)
+		}
+		now.Rate = float64(now.Requests-last.Requests) / (now.At - last.At).Seconds()
+		thinned, last = append(thinned, now), now
+	}
+	return thinned
 }
 
 func draw(title string, y float64, samples []Sample, x func(time.Duration) float64, label func(float64) string, curves []curve) panel {

@@ -22,7 +22,7 @@ func hold(t *testing.T, o Options) Result {
 		t.Skip("there is no redis-server program on this machine")
 	}
 	o.Processes, o.Generators, o.Connections = 2, 2, 16
-	o.PayWithin, o.Say = time.Second, t.Logf
+	o.PayWithin, o.Say = 500*time.Millisecond, t.Logf
 	require.NoError(t, o.Complete())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -141,6 +141,9 @@ func (s *sale) startService(i int) (*child, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.children[i] = c
+	if s.ending { // since the one before has died
+		_ = c.stdin.Close()
+	}
 	go s.replace(i, c) // ends with the process
 	return c, nil
 }

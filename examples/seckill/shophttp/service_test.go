@@ -85,12 +85,21 @@ func TestService_AnswersFromMemoryOnceTheStockIsGone(t *testing.T) {
 	t.Parallel()
 	s := newService(t, 1)
 	_, _ = s.post(t, "/buy/1")
+	s.guard = closed{t}
 	before := s.store.transactions.Load()
 	for range 100 {
 		status, _ := s.post(t, "/buy/2")
 		require.Equal(t, http.StatusTooManyRequests, status)
 	}
 	require.Equal(t, before, s.store.transactions.Load())
+}
+
+// closed is a guard that nobody may ask.
+type closed struct{ t *testing.T }
+
+func (c closed) Do(context.Context, func(ctx context.Context, fence uint64) error) error {
+	c.t.Error("a request took a turn")
+	return nil
 }
 
 func TestService_SellsACustomerOne(t *testing.T) {
@@ -160,8 +169,8 @@ func TestPage_ShowsTheSale(t *testing.T) {
 	p, err := OpenPage(t.Context(), "127.0.0.1:0")
 	require.NoError(t, err)
 	p.show(Result{Options: Options{Method: "<b>", Stock: 10}, Told: report{Requests: 1234567}, Samples: []Sample{
-		{At: time.Second, Rate: 5000, P99: 20 * time.Millisecond, Stock: 3, Unpaid: 2, Paid: 5, Waiting: 7},
-		{At: 2 * time.Second, Rate: 6000, Paid: 10},
+		{At: time.Second, Requests: 5000, P99: 20 * time.Millisecond, Stock: 3, Unpaid: 2, Paid: 5, Waiting: 7},
+		{At: 2 * time.Second, Requests: 11000, Paid: 10},
 	}, Events: []Event{{time.Second, "kill -9"}}})
 	get := func(path string) (string, http.Header) {
 		r, err := http.Get(strings.TrimSuffix(p.URL(), "/") + path)

@@ -16,6 +16,11 @@ import (
 func (s *sale) watch(ctx context.Context, generators []*child, p *Page) error {
 	faults := make(chan error, 1) // the outcome of the one under way
 	next, under := 0, false
+	defer func() {
+		if under {
+			<-faults
+		}
+	}()
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
 	for {
@@ -33,14 +38,14 @@ func (s *sale) watch(ctx context.Context, generators []*child, p *Page) error {
 			return err
 		}
 		p.show(s.result())
-		ended, err := haveEnded(generators)
-		if err != nil || (ended && !under) {
-			return err
-		}
 		if s.Faults && !under && next < len(plan) && now.Paid*len(plan) >= s.Stock*next+1 {
 			do := plan[next]
 			next, under = next+1, true
-			go func() { faults <- do(s, ctx) }() // read before watch ends, unless with an error
+			go func() { faults <- do(s, ctx) }() // watch waits for it
+		}
+		ended, err := haveEnded(generators)
+		if err != nil || (ended && !under) {
+			return err
 		}
 	}
 }
