@@ -41,9 +41,13 @@ func TestRedis_ShowsEveryState(t *testing.T) {
 				for i := range 9 {
 					enqueue(fmt.Sprint("due-", i), 0)
 				}
-				for i := range 2500 {
-					enqueue(fmt.Sprint("scheduled-", i), 24*time.Hour+time.Duration(i)*time.Second)
+				later := make([]sluice.Task, 2500)
+				for i := range later {
+					id := fmt.Sprint("scheduled-", i)
+					later[i] = sluice.Task{ID: id, Payload: []byte("of " + id), Header: map[string]string{"trace": id}, Delay: 24*time.Hour + time.Duration(i)*time.Second}
 				}
+				_, err = queue.EnqueueBatch(t.Context(), later)
+				require.NoError(t, err)
 
 				require.Len(t, r.Due("orders"), 9)
 				require.Len(t, r.Leased("orders"), 7)
