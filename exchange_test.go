@@ -213,7 +213,7 @@ func dump(t *testing.T, rdb *redis.Client, q *Queue) (all []any) {
 
 // TestEnqueueBatch_IsWhatItsTasksAre compares a batch with the same tasks enqueued one by one, on
 // queues of every kind: the outcomes, and what is on the server. Scores may differ in their last bit.
-func TestEnqueueBatch_IsWhatItsTasksAre(t *testing.T) { compareBatches(t, 30) }
+func TestEnqueueBatch_IsWhatItsTasksAre(t *testing.T) { compareBatches(t, 60) }
 
 // compareBatches does so with so many random pairs of queues.
 func compareBatches(t *testing.T, pairs uint64) {
