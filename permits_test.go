@@ -243,7 +243,10 @@ func TestPermits_NeverOneMore(t *testing.T) {
 					for int(done.Load()) < sections {
 						err := l.Do(systest.Within(t, time.Minute), name, func(context.Context) error {
 							now := inside.Add(1)
-							for before := most.Load(); now > before && !most.CompareAndSwap(before, now); before = most.Load() {
+							for before := most.Load(); now > before; before = most.Load() {
+								if most.CompareAndSwap(before, now) {
+									break
+								}
 							}
 							time.Sleep(rand.N(500 * time.Microsecond)) // the section
 							shares[i].Add(1)
