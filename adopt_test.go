@@ -213,3 +213,27 @@ func TestAdopt_ForgottenHandlesAreDropped(t *testing.T) {
 		require.Less(t, sluice.Apart(l), 50)
 	})
 }
+
+// TestAdopt_FenceIsBeyondAClockThatWasSetBack: the last fence counts, and not only the server's clock; of permits too.
+func TestAdopt_FenceIsBeyondAClockThatWasSetBack(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
+		ctx, rdb, name := t.Context(), s.Client(t), redistest.Name(t)
+		ahead := time.Now().Add(time.Hour).UnixMicro()
+		for _, permits := range []int{1, 3} {
+			l := systest.NewLocker(t, rdb, sluice.WithFencing(), sluice.WithPermits(permits))
+			k, err := l.Lock(ctx, name)
+			require.NoError(t, err)
+			token, err := k.Detach(ctx)
+			require.NoError(t, err)
+			require.NoError(t, rdb.Set(ctx, "{Lock:"+name+"}:fence", ahead, time.Hour).Err())
+			k, err = l.Adopt(ctx, name, token)
+			require.NoError(t, err)
+			require.Equal(t, ahead+1, k.Fence())
+			require.NoError(t, k.Unlock(ctx))
+			k, err = l.Lock(ctx, name)
+			require.NoError(t, err)
+			require.Greater(t, k.Fence(), ahead+1)
+			require.NoError(t, k.Unlock(ctx))
+		}
+	})
+}
