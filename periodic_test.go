@@ -475,7 +475,8 @@ func TestPeriodic_OnEveryServer(t *testing.T) {
 						require.Equal(b, 1, run.attempt)
 					}
 				}
-				require.EqualValues(b, len(tasks), b.Stats().Scheduled+b.Stats().Due)
+				stats := b.Stats() // once: what is scheduled may become due
+				require.EqualValues(b, len(tasks), stats.Scheduled+stats.Due)
 			}, sluice.WithShards(shards))
 		})
 	}
