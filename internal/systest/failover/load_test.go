@@ -127,8 +127,10 @@ func (l *load) start() {
 		}
 	}
 	prober := systest.NewLocker(l.T, client(), sluice.WithLockReplicas(l.replicas))
-	for _, tag := range l.tags {
+	for _, tag := range l.tags { // before the goroutines below, which read the map
 		l.probes[tag+"lock"], l.probes[tag+"queue"] = &probe{}, &probe{}
+	}
+	for _, tag := range l.tags {
 		name := tag + redistest.Name(l)
 		produce, consume := l.queue(client(), name), l.queue(client(), name)
 		l.queues["Queue:"+name] = produce
