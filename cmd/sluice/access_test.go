@@ -19,12 +19,12 @@ import (
 var (
 	looking = []string{
 		"queues", "top --frames 1 --json", "ls orders", "ls orders --state scheduled", "ls orders --state leased", "ls mails --state dead --payload",
-		"get orders due-1 --payload", "get mails dead-1", "locks", "lock stock", "cancel orders due-1 --dry-run", "purge orders --dry-run",
+		"get orders due-1 --payload", "get mails dead-1", "locks", "lock stock", "lock gate", "cancel orders due-1 --dry-run", "purge orders --dry-run",
 		"drop orders --all --dry-run", "unlock stock --dry-run", "pause orders --dry-run",
 	}
 	changing = []string{
 		"pause mails", "resume mails", "run orders later-1", "delay mails due-1 --for 1m", "bury orders due-1", "bury mails leased-1", "revive orders dead-1",
-		"drop mails dead-2", "cancel orders leased-1", "cancel mails later-1", "unlock stock --force", "purge orders --confirm orders",
+		"drop mails dead-2", "cancel orders leased-1", "cancel mails later-1", "unlock stock --force", "unlock gate --force", "purge orders --confirm orders",
 	}
 )
 
@@ -47,6 +47,19 @@ func (s stage) reset() {
 	s.fill(s.queue("mails", sluice.WithShards(2)))
 	require.NoError(s, s.rdb.ZAdd(s.Context(), "Queue:bare", redis.Z{Score: 4e9, Member: "a foreign producer's"}).Err())
 	require.NoError(s, s.rdb.Set(s.Context(), "Lock:stock", "token", time.Hour).Err())
+	s.takePermits("gate", 2)
+}
+
+// takePermits takes permits of a name that has three.
+func (s stage) takePermits(name string, n int) {
+	s.Helper()
+	locker, err := sluice.NewLocker(s.rdb, sluice.WithTTL(time.Hour))
+	require.NoError(s, err)
+	for range n {
+		_, err = locker.Lock(s.Context(), name, sluice.WithPermits(3))
+		require.NoError(s, err)
+	}
+	s.Cleanup(func() { _ = locker.Close() })
 }
 
 func (s shell) ruleOf(args ...string) []string {

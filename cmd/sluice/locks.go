@@ -19,6 +19,7 @@ type lockJSON struct {
 	Held       bool     `json:"held"`
 	TTLSeconds *float64 `json:"ttl_seconds"` // null: it has none
 	Owner      string   `json:"owner"`       // empty: its holder has not named itself
+	Permits    int      `json:"permits"`     // how many hold it
 }
 
 type locksJSON struct {
@@ -27,7 +28,7 @@ type locksJSON struct {
 }
 
 func toLockJSON(i inspect.LockInfo, held bool) lockJSON {
-	j := lockJSON{Held: held, Owner: i.Owner}
+	j := lockJSON{Held: held, Owner: i.Owner, Permits: i.Permits}
 	j.Name, j.NameBase64 = bytesField(i.Name)
 	if seconds := i.TTL.Seconds(); held && i.TTL >= 0 {
 		j.TTLSeconds = &seconds
@@ -42,11 +43,23 @@ func ttlText(ttl time.Duration) string {
 	return span(ttl)
 }
 
-func ownerText(owner string) string {
-	if owner == "" {
+// ownerText is who holds the lock.
+func ownerText(i inspect.LockInfo) string {
+	switch {
+	case i.Permits > 1:
+		return fmt.Sprintf("(%d permits)", i.Permits)
+	case i.Owner == "":
 		return "-"
 	}
-	return show(owner)
+	return show(i.Owner)
+}
+
+// holders is ownerText within a sentence.
+func holders(i inspect.LockInfo) string {
+	if i.Permits > 1 {
+		return fmt.Sprintf("%d permits", i.Permits)
+	}
+	return "owner " + ownerText(i)
 }
 
 func (a *app) locksCommand() *cobra.Command {
@@ -55,7 +68,7 @@ func (a *app) locksCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "locks", Short: "List the locks that are held",
 		Long: `List the locks that are held, with the time after which they are free at the latest (TTL), and what their holders
-call themselves (WithOwner). They are found by SCAN, a thousand keys at a time, on each primary.`,
+call themselves (WithOwner), or how many permits are held (WithPermits). They are found by SCAN, a thousand keys at a time, on each primary.`,
 		Example: `  sluice locks --match 'stock:*'`,
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -94,7 +107,7 @@ func (a *app) locks(ctx context.Context, match string, limit int) error {
 	t := a.newTable("name", "ttl", "owner")
 	rightAligned(t, 2)
 	for _, i := range infos {
-		t.AppendRow([]any{show(i.Name), ttlText(i.TTL), ownerText(i.Owner)})
+		t.AppendRow([]any{show(i.Name), ttlText(i.TTL), ownerText(i)})
 	}
 	if len(infos) > 0 {
 		t.Render()
@@ -124,8 +137,8 @@ func (a *app) withLocker(do func(l *sluice.Locker) error) error {
 func (a *app) lockCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "lock NAME", Short: "Say whether a lock is held, for how long and by whom",
-		Long: `Say whether a lock is held, for how long at the most, and what its holder calls itself. A lock that is free is exit
-code 3.`,
+		Long: `Say whether a lock is held, for how long at the most, and what its holder calls itself, or how many permits of it
+are held. A lock that is free is exit code 3.`,
 		Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			lock, err := a.argument(args[0])
@@ -142,7 +155,7 @@ code 3.`,
 						return err
 					}
 				} else if held {
-					_, _ = fmt.Fprintf(a.out, "%s: held, ttl %s, owner %s\n", show(lock), ttlText(info.TTL), ownerText(info.Owner))
+					_, _ = fmt.Fprintf(a.out, "%s: held, ttl %s, %s\n", show(lock), ttlText(info.TTL), holders(info))
 				}
 				if !held {
 					return fmt.Errorf("%w: the lock %s is free", errNotFound, show(lock))
@@ -207,7 +220,7 @@ func (a *app) unlock(ctx context.Context, l *sluice.Locker, lock string, dryRun 
 		if dryRun {
 			verb = "would be freed"
 		}
-		_, _ = fmt.Fprintf(a.out, "%s: %s (ttl was %s, owner %s)\n", show(lock), verb, ttlText(info.TTL), ownerText(info.Owner))
+		_, _ = fmt.Fprintf(a.out, "%s: %s (ttl was %s, %s)\n", show(lock), verb, ttlText(info.TTL), holders(info))
 	}
 	return nil
 }

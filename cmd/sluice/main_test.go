@@ -163,16 +163,17 @@ func TestGolden(t *testing.T) {
 	defer func() { _ = locker.Close() }()
 	_, err = locker.Lock(t.Context(), "stock:phone", sluice.WithTTL(time.Minute), sluice.WithOwner("till-7"))
 	require.NoError(t, err)
+	s.takePermits("gate", 2)
 
 	var text strings.Builder
 	for _, line := range []string{
 		"queues", "ls orders", "ls orders --state scheduled", "ls orders --state leased", "ls orders --state dead", "ls orders --state dead --reason nothing",
 		"ls mails --state dead --reason dead-2 --payload", "get orders dead-1", "get orders due-1 --payload", "get orders leased-1", "get orders none", "ls typo",
-		"locks", "lock stock:phone", "lock none",
+		"locks", "lock stock:phone", "lock gate", "lock none",
 		"cancel orders due-1 none --dry-run", "run orders later-1", "delay orders later-1 --for 30m", "bury orders later-1 --why poison",
 		"revive orders --all --reason connection --dry-run", "revive orders --all", "revive orders --all --confirm 2", "revive orders --all --confirm 3",
 		"drop orders --all --yes", "drop orders --all --yes", "pause orders --for 1h", "queues", "resume orders", "purge orders", "purge orders --confirm wrong", "purge orders --dry-run",
-		"unlock stock:phone", "unlock stock:phone --force --dry-run", "unlock stock:phone --force", "unlock stock:phone --force", "acl", "acl --write --cluster --queue-prefix eu-", "purge orders --confirm orders", "queues",
+		"unlock stock:phone", "unlock stock:phone --force --dry-run", "unlock stock:phone --force", "unlock stock:phone --force", "unlock gate --force", "lock gate", "acl", "acl --write --cluster --queue-prefix eu-", "purge orders --confirm orders", "queues",
 	} {
 		got := s.run(strings.Fields(line)...)
 		fmt.Fprintf(&text, "$ sluice %s\n%s%s", line, got.out, got.err)
@@ -191,10 +192,11 @@ func TestGolden_JSON(t *testing.T) {
 	defer func() { _ = locker.Close() }()
 	_, err = locker.Lock(t.Context(), "stock:phone", sluice.WithTTL(time.Minute), sluice.WithOwner("till-7"))
 	require.NoError(t, err)
+	s.takePermits("gate", 2)
 	var text strings.Builder
 	for _, line := range []string{
 		"queues", "top --frames 1", "ls orders --state due --payload", "ls orders --state leased", "ls orders --state dead", "get orders dead-1", "get orders due-1 --payload",
-		"locks", "lock stock:phone", "cancel orders due-1 none", "revive orders --all --dry-run", "revive orders --all --yes", "bury orders due-2",
+		"locks", "lock stock:phone", "lock gate", "cancel orders due-1 none", "revive orders --all --dry-run", "revive orders --all --yes", "bury orders due-2",
 		"pause orders", "resume orders", "purge orders --dry-run", "unlock stock:phone --force", "acl",
 	} {
 		got := s.run(append(strings.Fields(line), "--json")...)

@@ -250,17 +250,22 @@ func TestLocks_ShowOwnersAndNoToken(t *testing.T) {
 	lock, err := locker.TryLock(t.Context(), "nightly")
 	require.NoError(t, err)
 	require.NoError(t, rdb.Set(t.Context(), "Lock:foreign", "worker:1234-secret", 0).Err())
+	for range 2 {
+		_, err = locker.TryLock(t.Context(), "gate", sluice.WithPermits(3))
+		require.NoError(t, err)
+	}
 	s.page.locks.known = nil
 	for _, path := range []string{"/locks", "/locks/nightly", "/locks/foreign", "/locks?match=nightly"} {
 		got := s.get(path)
 		got.lacks(t, lock.Token(), lock.Token()[len(lock.Token())-8:], "1234", "secret")
 	}
 	all := s.get("/locks")
-	all.has(t, "2 locks held", "cron &lt;1&gt;", "no label", "never by itself")
+	all.has(t, "3 locks held", "2 permits", "cron &lt;1&gt;", "no label", "never by itself")
 	require.Regexp(t, `59m 5\ds|1h 00m`, all.body)
 	s.get("/locks?match=night*").has(t, "1 lock held with such names", "nightly")
 	s.get("/locks?match=other*").has(t, "No lock is held whose whole name matches")
 	s.get("/locks/nightly").has(t, ">Held<", "cron &lt;1&gt;")
+	s.get("/locks/gate").has(t, ">Held<", "2 permits")
 	s.post("/locks/nightly", "do", "force", "name", "other").has(t, "left alone", ">Held<")
 	s.post("/locks/nightly", "do", "force").has(t, "left alone", ">Held<")
 	require.Equal(t, http.StatusBadRequest, s.post("/locks/nightly", "do", "unlock", "name", "nightly").StatusCode)
