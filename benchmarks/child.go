@@ -23,8 +23,10 @@ type assignment struct {
 	Entrant string
 	Lock    string
 	Guard   string // the file of the shared guard
-	Size    int    // the size of its team; 0 for a single waiter
-	Length  time.Duration
+	// Unguarded says that sections may overlap.
+	Unguarded bool
+	Size      int // the size of its team; 0 for a single waiter
+	Length    time.Duration
 }
 
 // A child process reads orders, one per line, and answers each with a line of JSON. Its first

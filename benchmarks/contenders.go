@@ -54,7 +54,7 @@ const (
 
 // entrants returns all entrants with locks.
 func entrants() []entrant {
-	return []entrant{
+	return append(basketEntrants(), []entrant{
 		{name: sluiceName, settings: "defaults", open: plain(newSluice)},
 		{name: sluiceName + " on AutoPipeline", settings: "defaults", open: pipelined(newSluice)},
 		{name: floorName, settings: floorSettings, open: plain(newFloor)},
@@ -66,7 +66,7 @@ func entrants() []entrant {
 		{name: "rueidislock", settings: rueidislockSettings, open: newRueidislock},
 		{name: fifoName, settings: "a mutex and a list of channels, first come first served: no Redis at all", open: func(setup) (contender, error) { return &fifo{}, nil }},
 		{name: "local mutex", settings: "a sync.Mutex: no Redis at all", open: func(setup) (contender, error) { return &local{}, nil }},
-	}
+	}...)
 }
 
 // enter returns the entrants with these names, in this order.

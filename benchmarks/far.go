@@ -27,7 +27,7 @@ func far() (all []scenario) {
 		s := procs()
 		s.name, s.about = fmt.Sprintf("far-pair-%d", ms), "2 processes of 32 goroutines on one name"+away
 		s.entries, s.roundTrip = enter(sluiceName, "rueidislock"), time.Duration(ms)*time.Millisecond
-		s.turn = crowds{2, 32}.turn
+		s.turn = crowds{processes: 2, size: 32}.turn
 		all = append(all, s)
 	}
 	return all

@@ -30,12 +30,15 @@ func procs() scenario {
 			{withoutATurn, slices.Max[[]float64], whole},
 			commandsColumn,
 		},
-		turn: crowds{4, 16}.turn,
+		turn: crowds{processes: 4, size: 16}.turn,
 	}
 }
 
 // crowds are so many processes of so many goroutines each.
-type crowds struct{ processes, size int }
+type crowds struct {
+	processes, size int
+	unguarded       bool // their sections may overlap
+}
 
 func (c crowds) turn(ctx context.Context, t turn) (r result, err error) {
 	g, file, remove, err := newSharedGuard()
@@ -45,7 +48,7 @@ func (c crowds) turn(ctx context.Context, t turn) (r result, err error) {
 	defer remove()
 	e := assignment{
 		Setup: t.setup, Entrant: t.entrant.name, Lock: uniqueName("procs"),
-		Guard: file, Size: c.size, Length: t.length,
+		Guard: file, Unguarded: c.unguarded, Size: c.size, Length: t.length,
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -119,6 +122,9 @@ func sumUp(answers []answer, length time.Duration) result {
 
 // workAsChild is workTogether's part in a child.
 func workAsChild(ctx context.Context, e assignment, c contender, g *guard, o order) answer {
+	if e.Unguarded {
+		g = nil
+	}
 	work := team{
 		contender: c, size: e.Size, length: e.Length,
 		guard: func(int) *guard { return g },
