@@ -51,6 +51,7 @@ func check(e *evidence) ([]string, tally) {
 	c.findLosses()
 	c.checkOwners()
 	c.checkBeliefs()
+	c.checkPermits()
 	c.checkFences()
 	c.checkRegister()
 	c.checkUnlocks()

@@ -62,7 +62,7 @@ func (c *checker) checkBeliefs() {
 		if r.Return != 0 && r.Until > r.Return {
 			c.report("%s held %s again at %v (seq %d), when it had been over at %v", r.Process, r.Name, r.Until, r.Seq, r.Return)
 		}
-		if r.Name == last.Name && r.From < last.Until {
+		if r.Name == last.Name && r.From < last.Until && !isGate(r.Name) { // see checkPermits
 			if excused || c.excused(last) {
 				c.counts["overlaps excused"]++
 			} else {
@@ -70,8 +70,14 @@ func (c *checker) checkBeliefs() {
 					last.Process, last.Seq, last.From, last.Until, r.Process, r.Seq, r.From, r.Until)
 			}
 		}
-		if r.Token != 0 && r.Token == last.Token {
+		switch {
+		case r.Adopted:
+			c.counts["locks adopted"]++
+		case r.Token != 0 && r.Token == last.Token:
 			c.counts["locks handed over"]++
+		}
+		if r.Set {
+			c.counts["locks of sets"]++
 		}
 		if r.Name != last.Name || r.Until >= last.Until {
 			last = r
@@ -135,7 +141,7 @@ func (c *checker) checkFences() {
 	held := c.beliefs() // in order: a lock that was held earlier was acquired earlier
 	for i := 1; i < len(held); i++ {
 		a, b := held[i-1], held[i]
-		if a.Name == b.Name && a.Fence != 0 && b.Fence != 0 && b.Fence < a.Fence && !c.excused(a) && !c.excused(b) {
+		if a.Name == b.Name && !isGate(a.Name) && a.Fence != 0 && b.Fence != 0 && b.Fence < a.Fence && !c.excused(a) && !c.excused(b) {
 			c.fenceWentBack(a, b)
 		}
 	}
@@ -307,7 +313,7 @@ func (c *checker) checkLocked() {
 		holds[h.name] = append(holds[h.name], span{h.begun.after, h.ended.before + pollAge})
 	}
 	for _, r := range c.records {
-		if r.Op != opHold && r.Op != opTake {
+		if r.Op != opHold && r.Op != opTake && r.Op != opTakeSet {
 			continue
 		}
 		at := r.Process + " " + r.Name
@@ -344,7 +350,7 @@ func (c *checker) checkWaits() {
 		by[h.name] = append(by[h.name], h)
 	}
 	for _, r := range c.records {
-		if r.Op != opHold && r.Op != opTake {
+		if r.Op != opHold && r.Op != opTake || r.Set { // of a set, perhaps it waited for another
 			continue
 		}
 		end := cmp.Or(r.Got, r.From, r.Return, c.deaths[r.Process], c.ended)

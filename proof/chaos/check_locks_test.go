@@ -41,6 +41,9 @@ var lockCases = map[string]checkCase{
 	"the clock is set back": {newScenario().
 		at(10).logs("SET Lock:n T PXAT @110").at(15).jump(-time.Hour).at(300).logs("DEL Lock:n").
 		recorded(held("a", "T", 9, 11, 299, 0)), ""},
+	"the clock is set back, perhaps just before the key expires": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(300).logs("DEL Lock:n").aboutThen(100, 120, -time.Hour).
+		recorded(held("a", "T", 9, 11, 299, 0)), ""},
 	"data is lost": {newScenario().
 		at(10).logs("SET Lock:n T PXAT @110").at(20).lost(0).at(40).logs("SET Lock:n U PXAT @140").at(50).logs("DEL Lock:n").
 		recorded(heldFor(100, held("a", "T", 9, 11, 100, 0))).recorded(held("b", "U", 9, 41, 49, 0)), ""},
@@ -105,5 +108,34 @@ var lockCases = map[string]checkCase{
 	"late, as the process did not run": {newScenario().
 		recorded(record{Op: opStall, Call: 10, Return: 1990, Result: done}).
 		recorded(record{Op: opEnqueue, Name: loopQueue, ID: "t", Version: "v", Call: 1, Limit: 2, Return: 2000, Result: unknown}), ""},
+	"three permits, and another when one has ended": {newScenario().
+		at(10).logs("ZADD Lock:gate -3 '' @110 T; PEXPIREAT Lock:gate @110").at(11).logs("ZADD Lock:gate -3 '' @50 U").at(12).logs("ZADD Lock:gate -3 '' @110 V").
+		at(60).logs("ZADD Lock:gate -3 '' @160 W; PEXPIREAT Lock:gate @160; ZREMRANGEBYSCORE Lock:gate 0 @60").
+		at(90).logs("ZREM Lock:gate T").at(91).logs("ZREM Lock:gate V").at(92).logs("DEL Lock:gate").
+		recorded(permit("a", "T", 9, 12, 89)).recorded(permit("a", "V", 9, 14, 90)).recorded(permit("b", "W", 9, 62, 91)), ""},
+	"a fourth permit": {newScenario().
+		at(10).logs("ZADD Lock:gate -3 '' @110 T").at(11).logs("ZADD Lock:gate -3 '' @110 U").at(12).logs("ZADD Lock:gate -3 '' @110 V").
+		at(60).logs("ZADD Lock:gate -3 '' @160 W").at(90).logs("DEL Lock:gate"), "4 held gate"},
+	"a fourth, when one was extended": {newScenario().
+		at(10).logs("ZADD Lock:gate -3 '' @110 T").at(11).logs("ZADD Lock:gate -3 '' @50 U").at(12).logs("ZADD Lock:gate -3 '' @110 V").
+		at(30).logs("ZADD Lock:gate @130 U").at(60).logs("ZADD Lock:gate -3 '' @160 W").at(90).logs("DEL Lock:gate"), "4 held gate"},
+	"four believe in a permit": {newScenario().
+		recorded(withToken(0, permit("a", "T", 9, 12, 89))).recorded(withToken(0, permit("b", "U", 9, 12, 89))).
+		recorded(withToken(0, permit("c", "V", 9, 12, 89))).recorded(withToken(0, permit("d", "W", 9, 80, 91))), "4 held gate"},
+	"a permit believed in after its end": {newScenario().
+		at(10).logs("ZADD Lock:gate -3 '' @110 T; PEXPIREAT Lock:gate @110").at(130).logs("DEL Lock:gate").
+		recorded(permit("a", "T", 9, 12, 120)), "the log says"},
+	"data is lost, with a permit": {newScenario().
+		at(10).logs("ZADD Lock:gate -3 '' @110 T").at(11).logs("ZADD Lock:gate -3 '' @110 U").at(12).logs("ZADD Lock:gate -3 '' @110 V").at(20).lost(2).
+		at(40).logs("ZADD Lock:gate -3 '' @140 W").at(50).logs("DEL Lock:gate").
+		recorded(heldFor(100, permit("a", "V", 9, 13, 100))).recorded(permit("b", "W", 39, 41, 49)), ""},
+	"a lock of another client, adopted": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(30).logs("PEXPIREAT Lock:n @130").at(60).logs("DEL Lock:n").
+		recorded(withResult(detached, held("a", "T", 9, 11, 20, 5))).recorded(held("b", "T", 29, 31, 59, 6)), ""},
+	"a lock that was adopted while its holder believed in it": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(30).logs("PEXPIREAT Lock:n @130").at(60).logs("DEL Lock:n").
+		recorded(withResult(detached, held("a", "T", 9, 11, 40, 5))).recorded(held("b", "T", 29, 31, 59, 6)), "two held n"},
+	"a set waits for one while others are free": {lasting(20_000).
+		recorded(record{Op: opTakeSet, Set: true, Name: "n", Call: 50, Return: 9000, Result: ctxEnded}), ""},
 	"stuck": {newScenario().recorded(record{Op: opStuck, Name: "2 goroutines", Call: 1, Return: 2, Result: refused}), "stuck: 2 goroutines"},
 }

@@ -127,10 +127,13 @@ func (c *client) start() {
 		c.producers.Go(c.repeat(c.contendSlow))
 		if i < 2 {
 			c.producers.Go(c.repeat(c.contendLong))
+			c.producers.Go(c.repeat(c.contendGate))
+			c.producers.Go(c.repeat(c.contendSet))
 			c.producers.Go(c.repeat(c.enqueue))
 			c.consumers.Go(c.loop)
 		}
 	}
+	c.producers.Go(c.repeat(c.adopt))
 	c.producers.Go(c.repeat(c.operate))
 	c.consumers.Go(c.popLoop)
 	c.consumers.Go(c.peekLoop)

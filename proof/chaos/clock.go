@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -72,20 +73,25 @@ func (c serverClock) at(s span) (earliest, latest time.Duration) {
 	return earliest, latest
 }
 
-// reaches returns when, after from, the server's clock first shows this time or a later one.
-func (c serverClock) reaches(server, from time.Duration) time.Duration {
-	offset := time.Duration(0)
+// reaches returns when, after from, the server's clock first shows this time or a later one. If the clock was set at
+// about that time, it is somewhere in the span: perhaps the setting came first.
+func (c serverClock) reaches(server, from time.Duration) span {
+	earliest, offset := time.Duration(math.MaxInt64), time.Duration(0)
 	for _, j := range c.jumps {
 		if j.at.before > from {
 			at := max(server-c.ahead-offset, from)
 			if at <= j.at.before {
-				return at
+				earliest = min(earliest, at)
+			}
+			if at <= j.at.after {
+				return span{earliest, at}
 			}
 			from = j.at.before
 		}
 		offset = j.offset
 	}
-	return max(server-c.ahead-offset, from)
+	at := max(server-c.ahead-offset, from)
+	return span{min(earliest, at), at}
 }
 
 // setAhead says whether the clock was set ahead within a span, and when the last such setting

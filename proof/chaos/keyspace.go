@@ -10,7 +10,7 @@ import (
 
 // keyspace is what the server holds of the library's keys, replayed from the log.
 type keyspace struct {
-	locks  map[string]lockKey
+	locks  map[string]lockKey // by name, and those of permits by name and token
 	fences map[string]int64
 	tasks  map[taskKey]task
 	leases map[taskKey]float64 // the list of leased tasks

@@ -55,14 +55,14 @@ func (c *client) contendLong(rng *rand.Rand) {
 
 // contend tries to get a lock once, by Lock, TryLock or Do. If long is true, it then holds
 // the lock for a long time.
-func (c *client) contend(rng *rand.Rand, name string, fenced bool, ttl time.Duration, long bool) {
+func (c *client) contend(rng *rand.Rand, name string, fenced bool, ttl time.Duration, long bool, options ...sluice.LockOption) {
 	ctx, cancel := context.WithCancel(c.produce)
 	defer cancel()
 	if rng.IntN(4) == 0 {
 		ctx, cancel = context.WithTimeout(ctx, upTo(rng, 60*time.Millisecond))
 		defer cancel()
 	}
-	options := []sluice.LockOption{sluice.WithTTL(ttl)}
+	options = append(options, sluice.WithTTL(ttl))
 	if fenced {
 		options = append(options, sluice.WithFencing())
 	}
@@ -76,7 +76,7 @@ func (c *client) contend(rng *rand.Rand, name string, fenced bool, ttl time.Dura
 		lock = c.locker.TryLock
 	}
 	if long {
-		switch rng.IntN(4) {
+		switch rng.IntN(5) {
 		case 0:
 			hold = c.extendLock
 		case 1, 2:
@@ -86,6 +86,11 @@ func (c *client) contend(rng *rand.Rand, name string, fenced bool, ttl time.Dura
 			}
 		case 3:
 			hold = c.overrun
+		case 4:
+			hold = c.detach
+			if rng.IntN(2) == 0 {
+				options = append(options, sluice.WithAutoRenew())
+			}
 		}
 	}
 	a.rec = c.begin(a.rec)
@@ -252,9 +257,9 @@ if tonumber(ARGV[1]) < last then return 0 end
 redis.call('SET', KEYS[1], ARGV[1])
 return 1`)
 
-// put writes to the state that the lock protects.
+// put writes to the state that the lock protects. Holders of permits would refuse each other's writes.
 func (c *client) put(a *attempt) {
-	if a.rec.Fence == 0 {
+	if a.rec.Fence == 0 || isGate(a.rec.Name) {
 		return
 	}
 	valid := a.k.Valid()
@@ -277,10 +282,14 @@ func (c *client) put(a *attempt) {
 func (c *client) finalLocks() {
 	rng := c.rng()
 	for range 3 {
-		for _, name := range []string{"hot0.final", "hot1.final", "slow0.final"} {
+		for _, name := range []string{"hot0.final", "hot1.final", "slow0.final", "gate0.final"} {
 			ctx, cancel := context.WithTimeout(context.Background(), calmLimit)
 			rec := c.begin(record{Op: opFinal, Name: name})
-			k, err := c.locker.Lock(ctx, name, sluice.WithTTL(200*time.Millisecond))
+			options := []sluice.LockOption{sluice.WithTTL(200 * time.Millisecond)}
+			if isGate(name) {
+				options = append(options, sluice.WithPermits(gatePermits))
+			}
+			k, err := c.locker.Lock(ctx, name, options...)
 			if err == nil {
 				work(rng, 2*time.Millisecond)
 				err = k.Unlock(ctx)

@@ -16,6 +16,7 @@
 // The checks:
 //   - Holds of a lock never overlap: neither in the log, nor by the holders' own Valid, which
 //     is true only during the hold in the log. Lock histories are linearizable (porcupine).
+//   - No more callers hold a name than it has permits.
 //   - Fences rise in real-time order, and the state that they protect never goes back.
 //   - An acknowledged task is finished, cancelled, dead or still there. A receipt is valid
 //     once. No task is claimed before it is due, or before its lease has ended, by the

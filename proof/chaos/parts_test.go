@@ -26,10 +26,12 @@ func TestServerClock_MapsTimesAcrossJumps(t *testing.T) {
 	earliest, latest = c.at(span{210, 220})
 	require.Equal(t, [2]time.Duration{1210, 1220}, [2]time.Duration{earliest, latest})
 
-	require.Equal(t, time.Duration(50), c.reaches(1050, 0))
-	require.Equal(t, time.Duration(102), c.reaches(1150, 0), "the jump ends it")
-	require.Equal(t, time.Duration(150), c.reaches(1150+time.Hour, 110))
-	require.Equal(t, time.Duration(250)+time.Hour, c.reaches(1250+time.Hour, 110), "it was set back before")
+	require.Equal(t, span{50, 50}, c.reaches(1050, 0))
+	require.Equal(t, span{102, 102}, c.reaches(1150, 0), "the jump ends it")
+	require.Equal(t, span{101, 102}, c.reaches(1101, 0), "before the jump, or by it")
+	require.Equal(t, span{150, 150}, c.reaches(1150+time.Hour, 110))
+	require.Equal(t, span{201, 201 + time.Hour}, c.reaches(1201+time.Hour, 110), "perhaps it was set back before")
+	require.Equal(t, span{250 + time.Hour, 250 + time.Hour}, c.reaches(1250+time.Hour, 110), "it was set back before")
 
 	for to, set := range map[time.Duration]bool{150: true, 90: false} {
 		_, was := c.setAhead(0, to)

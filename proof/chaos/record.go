@@ -35,7 +35,9 @@ type record struct {
 	Until    time.Duration `json:"b,omitempty"` // held until then at least: read before a Valid that was true
 	Deadline time.Duration `json:"d,omitempty"` // as last known
 	TTL      time.Duration `json:"ttl,omitempty"`
-	Unlock   time.Duration `json:"u,omitempty"` // read before Unlock
+	Unlock   time.Duration `json:"u,omitempty"`   // read before Unlock
+	Set      bool          `json:"set,omitempty"` // taken together with others
+	Adopted  bool          `json:"ad,omitempty"`
 
 	// Of tasks.
 	ID       string        `json:"id,omitempty"`
@@ -53,7 +55,9 @@ type op string
 // What clients do.
 const (
 	opHold       op = "hold"
-	opTake       op = "take" // a lock that was not acquired
+	opTake       op = "take"     // a lock that was not acquired
+	opTakeSet    op = "take set" // one of several that were not
+	opAdopt      op = "adopt"    // one that was not adopted
 	opExtendLock op = "extend lock"
 	opUnlockAll  op = "unlock all"
 	opRegister   op = "register"
@@ -92,7 +96,8 @@ const (
 	ctxEnded result = "ctx"     // the context's error; nothing was sent
 	refused  result = "refused" // any other error, which is definite
 	expired  result = "expired" // a lock held until its deadline
-	again    result = "again"   // a handler returned Again(Delay)
+	detached result = "detached"
+	again    result = "again" // a handler returned Again(Delay)
 )
 
 // mayHaveRun says whether the server may have carried out an operation. Of an extension that

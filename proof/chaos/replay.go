@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -13,7 +14,7 @@ type hold struct {
 	begun span
 	ended span
 	// until is its end at the latest, by the monotonic clock: when the key was deleted, or
-	// when it expires.
+	// when it expires. expires is when it expires at the earliest.
 	until, expires time.Duration
 	// struck says why the server was unreliable during the hold: its clock was set ahead,
 	// or it lost data. at is when, at the latest.
@@ -193,6 +194,10 @@ func (r *replayer) lock(command []string, at span) bool {
 	if !ok {
 		return false
 	}
+	if isGate(name) {
+		r.permits(name, verb, command, at)
+		return true
+	}
 	held, exists := r.locks[name]
 	switch {
 	case verb == "SET" && len(command) == 5:
@@ -228,10 +233,55 @@ func (r *replayer) fence(name, verb string, command []string) {
 	}
 }
 
+// permits replays a command on a name with permits. Each of them is a hold of its own.
+func (r *replayer) permits(name, verb string, command []string, at span) {
+	release := func(which func(token uint64, until time.Duration) bool) {
+		for key, held := range r.locks {
+			if holdName(key) == name && which(held.token, held.until) {
+				r.finish(held, at)
+				delete(r.locks, key)
+			}
+		}
+	}
+	switch verb {
+	case "ZADD":
+		for ends, token := range scored(command[2:]) {
+			if token != "" {
+				r.permit(name, digest(token), time.Duration(ends)*time.Millisecond, at)
+			}
+		}
+	case "ZREM":
+		release(func(token uint64, _ time.Duration) bool { return token == digest(command[2]) })
+	case "ZREMRANGEBYSCORE":
+		release(func(_ uint64, until time.Duration) bool { return until <= milliseconds(command[3]) })
+	case "DEL", "UNLINK":
+		release(func(uint64, time.Duration) bool { return true })
+	}
+}
+
+// permit gives a token a permit, or the one that it has another end.
+func (r *replayer) permit(name string, token uint64, until time.Duration, at span) {
+	key := fmt.Sprint(name, " ", token)
+	held, exists := r.locks[key]
+	if !exists {
+		r.begin(key, token, until, at)
+		return
+	}
+	held.until = until
+	r.locks[key] = held
+	r.expiries = append(r.expiries, expiry{at, token, until})
+}
+
+// holdName returns the name of a hold: what is before the token of a permit.
+func holdName(key string) string {
+	name, _, _ := strings.Cut(key, " ")
+	return name
+}
+
 // begin begins a hold.
-func (r *replayer) begin(name string, token uint64, until time.Duration, at span) {
-	r.locks[name] = lockKey{token, until, len(r.holds)}
-	r.holds = append(r.holds, hold{name: name, token: token, begun: at})
+func (r *replayer) begin(key string, token uint64, until time.Duration, at span) {
+	r.locks[key] = lockKey{token, until, len(r.holds)}
+	r.holds = append(r.holds, hold{name: holdName(key), token: token, begun: at})
 	r.expiries = append(r.expiries, expiry{at, token, until})
 }
 
@@ -239,8 +289,8 @@ func (r *replayer) begin(name string, token uint64, until time.Duration, at span
 func (r *replayer) finish(key lockKey, at span) {
 	h := &r.holds[key.hold]
 	h.ended = at
-	h.expires = r.clock.reaches(key.until, h.begun.before)
-	h.until = min(at.before, h.expires)
+	expiry := r.clock.reaches(key.until, h.begun.before)
+	h.expires, h.until = expiry.after, min(at.before, expiry.before)
 	if when, set := r.clock.setAhead(h.begun.after, at.before); set && h.struck == "" {
 		h.struck, h.at = setAhead, when
 	}

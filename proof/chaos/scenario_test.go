@@ -68,6 +68,9 @@ var (
 
 // times replaces the times in a word of a command.
 func (s *scenario) times(word string) string {
+	if word == "''" {
+		return ""
+	}
 	if end, token, ok := strings.Cut(word, "/"); ok {
 		return s.times(end) + "/" + s.times(token)
 	}
@@ -107,9 +110,22 @@ func held(process, token string, call, from, until time.Duration, fence int64) r
 		Until: until, Unlock: until, Return: until + 1, Deadline: until + 1, Fence: fence, Result: done}
 }
 
+// permit returns the record of a permit that was held from from until until, and released.
+func permit(process, token string, call, from, until time.Duration) record {
+	r := held(process, token, call, from, until, 0)
+	r.Name = "gate"
+	return r
+}
+
 // withResult returns a record with another result.
 func withResult(res result, r record) record {
 	r.Result = res
+	return r
+}
+
+// withToken returns a record with another token.
+func withToken(token uint64, r record) record {
+	r.Token = token
 	return r
 }
 
@@ -137,6 +153,12 @@ func (s *scenario) lost(from int) *scenario {
 // jump sets the server's clock now.
 func (s *scenario) jump(offset time.Duration) *scenario {
 	s.clock.jumps = append(s.clock.jumps, jump{span{s.now, s.now}, offset})
+	return s
+}
+
+// aboutThen sets the server's clock at some time between two.
+func (s *scenario) aboutThen(after, before time.Duration, offset time.Duration) *scenario {
+	s.clock.jumps = append(s.clock.jumps, jump{span{after * ms, before * ms}, offset})
 	return s
 }
 
