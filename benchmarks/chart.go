@@ -38,9 +38,10 @@ var (
 	sluiceColor = color.RGBA{R: 0x2b, G: 0x7b, B: 0xba, A: 0xff}
 )
 
+func init() { plot.DefaultFont.Variant = "Sans" } // of all plots of the process
+
 // plot draws every scenario's medians, and its waits if there are any.
 func (r report) plot(dir string) error {
-	plot.DefaultFont.Variant = "Sans"
 	for _, o := range r.Scenarios {
 		for suffix, c := range map[string]chart{"": o.medians(), "-wait": o.waits()} {
 			if len(c.bars) == 0 {
