@@ -33,7 +33,9 @@ func (q *Queue) List(ctx context.Context, s State, after Entry, n int) ([]Entry,
 			return q.listStanding(ctx, s, after, n)
 		}
 	case Due:
-		read = q.listDue
+		read = func(ctx context.Context, after Entry, n int) ([]Entry, error) {
+			return q.listDue(ctx, after, n, inPlace)
+		}
 	case Dead:
 		read = q.listDead
 	default:
@@ -76,12 +78,16 @@ func (q *Queue) listDead(ctx context.Context, after Entry, n int) ([]Entry, erro
 	})
 }
 
-func (q *Queue) listDue(ctx context.Context, after Entry, n int) ([]Entry, error) {
+// inPlace has listDue leave out versions that wait behind a lease that has run out: a page cannot begin behind one.
+const inPlace = 1
+
+// listDue lists due tasks: all of them, or those in place.
+func (q *Queue) listDue(ctx context.Context, after Entry, n, which int) ([]Entry, error) {
 	return collectPages(ctx, q, n, pager{
 		after:  cursorOf(after),
 		decode: func(value any) (cursor, []Entry, error) { return decodePage(value, decodeWaiting) },
 		request: func(s *shard, n int, after cursor) redisexec.Request {
-			return scriptPeek.Request(s.keys, n, after.score, after.id)
+			return scriptPeek.Request(s.keys, n, after.score, after.id, which)
 		},
 	})
 }

@@ -1,5 +1,7 @@
 -- Lists due tasks, earliest first, from behind the last one of the page before.
 -- ARGV[1] n, at most 250   ARGV[2] score and ARGV[3] id of that last one, or '' and ''
+-- ARGV[4] '1' to leave out versions whose place in the queue is still that of the lease before them: a
+--         page that ends with one says nothing about where the next one begins
 -- RETURNS { score and id of the last task read if there may be more, else '' and '',
 --           then per task: id, score, attempt, payload }
 -- RETRY readOnly: changes nothing.
@@ -12,9 +14,11 @@ if payloads(ready) then
   reply = { redis.call('ZSCORE', KEYS[1], id), id }
 end
 for _, task in ipairs(ready) do
-  reply[#reply + 1] = task.id
-  reply[#reply + 1] = task.score
-  reply[#reply + 1] = string.format('%.0f', task.attempt)
-  reply[#reply + 1] = task.payload or ''
+  if not (task.elsewhere and ARGV[4] == '1') then
+    reply[#reply + 1] = task.id
+    reply[#reply + 1] = task.score
+    reply[#reply + 1] = string.format('%.0f', task.attempt)
+    reply[#reply + 1] = task.payload or ''
+  end
 end
 return reply

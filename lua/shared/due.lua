@@ -46,8 +46,9 @@ local function due(n, from, limit)
       return
     end
     if task.revived then revived[#revived + 1] = id end
+    local place = score
     task, score = resolve(task, score)
-    task.id, task.score = id, text(score)
+    task.id, task.score, task.elsewhere = id, text(score), score ~= place
     local list = score > now and moved or ready
     if list == ready and limit and limit > 0 and nextAttempt(task) > limit then
       task.reason, list = 'attempts used up', buried

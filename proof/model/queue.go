@@ -263,7 +263,7 @@ func (q *Queue) Pop(now float64, n int) (popped []sluice.Entry) {
 
 // Peek returns up to n due tasks, earliest first.
 func (q *Queue) Peek(now float64, n int) (seen []sluice.Entry) {
-	return q.list(now, sluice.Due, sluice.Entry{}, n)
+	return q.list(now, sluice.Due, sluice.Entry{}, n, func(it, _ Item) bool { return it.state(now) == sluice.Due })
 }
 
 // List returns up to n tasks in a state behind the one that is named, in the order of their scores.
@@ -271,14 +271,17 @@ func (q *Queue) List(now float64, s sluice.State, after sluice.Entry, n int) (se
 	if s == sluice.Dead {
 		return q.Dead(after, n)
 	}
-	seen = q.list(now, s, after, n)
+	seen = q.list(now, s, after, n, func(it, task Item) bool {
+		// A version that waits behind a lease that has run out has no place of its own to go on from.
+		return it.state(now) == s && (s != sluice.Due || it.Score == task.Score)
+	})
 	for i := range seen {
 		seen[i].State = s
 	}
 	return seen
 }
 
-func (q *Queue) list(now float64, s sluice.State, after sluice.Entry, n int) (seen []sluice.Entry) {
+func (q *Queue) list(now float64, s sluice.State, after sluice.Entry, n int, wanted func(it, task Item) bool) (seen []sluice.Entry) {
 	// What is due stands before what is not: a waiting version whose lease has ended is nowhere.
 	ids := q.ids(func(it Item) (float64, bool) {
 		if s == sluice.Leased {
@@ -288,11 +291,12 @@ func (q *Queue) list(now float64, s sluice.State, after sluice.Entry, n int) (se
 	})
 	for _, id := range ids {
 		it := q.Item(id)
-		e := it.current(now).waiting()
+		task := it.current(now)
+		e := task.waiting()
 		if s == sluice.Leased {
 			e.Due = time.Time{}
 		}
-		if it.state(now) == s && len(seen) < n && follows(e, after) {
+		if wanted(*it, task) && len(seen) < n && follows(e, after) {
 			seen = append(seen, e)
 		}
 	}
