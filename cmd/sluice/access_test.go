@@ -142,6 +142,7 @@ func TestCluster(t *testing.T) {
 	st.fill(st.queue("orders", sluice.WithShards(6)))
 	st.fill(st.queue("mails"))
 	require.NoError(t, rdb.Set(t.Context(), "Lock:stock", "token", time.Hour).Err())
+	st.takePermits("gate", 2)
 	for _, node := range c.Nodes {
 		client := node.Direct(t)
 		for user, rule := range map[string][]string{"viewer": s.ruleOf(), "operator": s.ruleOf("--write")} {
