@@ -119,7 +119,7 @@ func TestAgain_AWaitingVersionTakesItsPlace(t *testing.T) {
 // TestAgain_IsDueExactlyThen, and at most in 100 years.
 func TestAgain_IsDueExactlyThen(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
-		b := systest.NewQueueTest(t, rdb, redistest.Name(t))
+		b := systest.NewQueueTest(t, rdb, redistest.Name(t), sluice.WithPollInterval(time.Minute))
 		var at []time.Duration
 		start := time.Now()
 		delays := []time.Duration{time.Hour, -time.Hour, 1500 * time.Millisecond, math.MaxInt64}

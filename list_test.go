@@ -83,7 +83,7 @@ func TestQueue_ListsOnceWhatStays(t *testing.T) {
 			q, err := sluice.NewQueue(s.Client(t), redistest.Name(t)+fmt.Sprint(shards), sluice.WithShards(shards))
 			require.NoError(t, err)
 			w := &walkers{t: t, q: q, rand: rand.New(rand.NewPCG(uint64(shards), 7)), at: time.Now().Add(time.Hour).Truncate(time.Second)}
-			w.fill(40)
+			w.fill(24)
 			for _, state := range listed {
 				before := pages(t, q, state, 50, func() {})
 				require.True(t, slices.IsSortedFunc(before, func(a, b sluice.Entry) int {

@@ -35,13 +35,13 @@ func TestReshard_TasksStayAsTheyAre(t *testing.T) {
 		b.Bury(b.ClaimOne(time.Hour), "reason")
 		b.Enqueue(sluice.Added, sluice.Task{ID: "retried"})
 		require.NoError(b, b.Q.Retry(ctx, b.ClaimOne(time.Hour), time.Hour))
-		for i := range 40 {
+		for i := range 15 {
 			b.Enqueue(sluice.Added, sluice.Task{ID: fmt.Sprint("due", i), Payload: []byte{0, byte(i), 255}})
 			b.Enqueue(sluice.Added, sluice.Task{ID: fmt.Sprint("later", i), Delay: time.Hour})
 		}
 		foreignAdd(b, "foreign", b.Now()-1)
 		ids := []string{"leased", "waiting", "dead", "retried", "foreign"}
-		for i := range 40 {
+		for i := range 15 {
 			ids = append(ids, fmt.Sprint("due", i), fmt.Sprint("later", i))
 		}
 		before, was := readAll(b, ids), rawKeys(b)

@@ -154,7 +154,7 @@ func TestQueue_AllAskForManyTasks(t *testing.T) {
 		h := startHerd(t, m, 30)
 		q, err := sluice.NewQueue(rdb, "q")
 		require.NoError(t, err)
-		tasks := make([]sluice.Task, 200)
+		tasks := make([]sluice.Task, 100)
 		for i := range tasks {
 			tasks[i].ID = fmt.Sprint(i)
 		}
