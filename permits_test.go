@@ -143,6 +143,28 @@ func TestPermits_EndOneByOne(t *testing.T) {
 	})
 }
 
+// TestPermits_LeaveAKeyForAsLongAsOneIsHeld: a permit with a long TTL that is given back keeps no plain lock waiting.
+func TestPermits_LeaveAKeyForAsLongAsOneIsHeld(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
+		ctx, rdb, name := t.Context(), s.Client(t), redistest.Name(t)
+		l := systest.NewLocker(t, rdb, sluice.WithPermits(2))
+		long, err := l.Lock(ctx, name, sluice.WithTTL(time.Hour))
+		require.NoError(t, err)
+		short, err := l.Lock(ctx, name, sluice.WithTTL(time.Minute))
+		require.NoError(t, err)
+		require.NoError(t, long.Unlock(ctx))
+		require.InDelta(t, time.Minute, rdb.PTTL(ctx, "Lock:"+name).Val(), float64(20*time.Second))
+		long, err = l.Lock(ctx, name, sluice.WithTTL(time.Hour))
+		require.NoError(t, err)
+		require.NoError(t, short.Unlock(ctx))
+		require.Greater(t, rdb.PTTL(ctx, "Lock:"+name).Val(), 59*time.Minute)
+		require.NoError(t, long.Unlock(ctx))
+		plain, err := systest.NewLocker(t, rdb).TryLock(ctx, name)
+		require.NoError(t, err)
+		require.NoError(t, plain.Unlock(ctx))
+	})
+}
+
 // TestPermits_WakeOneWaiterEach: without polls, by notifications alone, in the process that waits and in another.
 func TestPermits_WakeOneWaiterEach(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {

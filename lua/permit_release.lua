@@ -8,10 +8,13 @@ local ends = redis.call('ZSCORE', KEYS[1], ARGV[1])
 if not ends then
   return 0
 end
-if redis.call('ZCARD', KEYS[1]) == 2 then -- it, and ''
+local last = redis.call('ZRANGE', KEYS[1], '-2', '-1', 'WITHSCORES')
+local others = tonumber(last[3] == ARGV[1] and last[2] or last[4] or 0) -- when the last of the others ends
+if others <= now then -- only '' is left, or what has ended
   redis.call('DEL', KEYS[1])
 else
   redis.call('ZREM', KEYS[1], ARGV[1])
+  if others < tonumber(ends) then redis.pcall('PEXPIRE', KEYS[1], text(others - now)) end
 end
 if tonumber(ends) <= now then
   return 0

@@ -101,6 +101,7 @@ func ofPermits() []operation {
 			return err
 		}},
 		{"unlock a permit", func(ctx context.Context, g *guarded) error { return g.permit.Unlock(ctx) }},
+		{"unlock one of two permits", func(ctx context.Context, g *guarded) error { return g.oneOfTwo.Unlock(ctx) }},
 	}
 }
 

@@ -30,6 +30,7 @@ type guarded struct {
 	now         float64 // Unix seconds, when the tasks were put in
 	held, fence *sluice.Lock
 	permit      *sluice.Lock // one of two; the other one of "permits" is free
+	oneOfTwo    *sluice.Lock // likewise; the other one of "two" is held
 }
 
 // newGuarded starts a server with the parts of the documented rule.
@@ -81,6 +82,9 @@ func (g *guarded) prepare() {
 	g.permit, err = g.locker.Lock(ctx, "permits", sluice.WithPermits(2))
 	require.NoError(g, err)
 	require.NoError(g, g.admin.ZAdd(ctx, "Lock:permits", redis.Z{Score: 1, Member: "ended"}).Err())
+	g.oneOfTwo, err = g.locker.Lock(ctx, "two", sluice.WithPermits(2))
+	require.NoError(g, err)
+	require.NoError(g, g.admin.ZAdd(ctx, "Lock:two", redis.Z{Score: float64(time.Now().Add(time.Hour).UnixMilli()), Member: "other"}).Err())
 
 	now, err := g.admin.Time(ctx).Result()
 	require.NoError(g, err)
