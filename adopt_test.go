@@ -237,3 +237,29 @@ func TestAdopt_FenceIsBeyondAClockThatWasSetBack(t *testing.T) {
 		}
 	})
 }
+
+// TestAdopt_FenceIsBelowThoseOfLaterHolders: also if the first handle was not let go, and releases the lock.
+func TestAdopt_FenceIsBelowThoseOfLaterHolders(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
+		ctx, rdb, name := t.Context(), s.Client(t), redistest.Name(t)
+		first, second := systest.NewLocker(t, rdb, sluice.WithFencing()), systest.NewLocker(t, s.Client(t), sluice.WithFencing())
+		ahead := time.Now().Add(time.Hour).UnixMicro() // so that the clock raises no fence
+		require.NoError(t, rdb.Set(ctx, "{Lock:"+name+"}:fence", ahead, time.Hour).Err())
+		for _, adopts := range []bool{false, true} {
+			k, err := first.Lock(ctx, name)
+			require.NoError(t, err)
+			last := k.Fence()
+			if adopts {
+				adopted, err := second.Adopt(ctx, name, k.Token())
+				require.NoError(t, err)
+				require.Greater(t, adopted.Fence(), last)
+				last = adopted.Fence()
+			}
+			require.NoError(t, k.Unlock(ctx))
+			k, err = first.Lock(ctx, name)
+			require.NoError(t, err)
+			require.Greater(t, k.Fence(), last)
+			require.NoError(t, k.Unlock(ctx))
+		}
+	})
+}

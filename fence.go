@@ -25,6 +25,14 @@ type fences struct {
 	since time.Time
 }
 
+// last returns the last one as an argument of scripts: it is empty if there are none.
+func (f fences) last() any {
+	if f.first == 0 {
+		return ""
+	}
+	return f.first + f.block - 1
+}
+
 // after takes a fence for the lock that takes over from the one that took the current fence:
 // that of the present microsecond or, where that was taken, the next one, when its time has come.
 //
