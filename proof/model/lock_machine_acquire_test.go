@@ -21,22 +21,20 @@ func (m *lockMachine) acquire(n *lockName, ttl time.Duration) bool {
 
 // granted checks a lock that was just acquired.
 func (m *lockMachine) granted(t *rapid.T, n *lockName, locker int, lock *sluice.Lock, before time.Time, ttl time.Duration, fenced bool) {
-	h := &handle{lock: lock, locker: locker, of: n, token: len(m.handles) + 1, deadline: lock.Deadline(), ctx: lock.Context()}
-	m.handles = append(m.handles, h)
+	h := &handle{lock: lock, locker: locker, of: n, token: len(m.handles) + 1}
 	n.holders[locker], n.tokens[h.token] = h, lock.Token()
 	require.Equal(t, h.token, n.key.Token, "the lock was not free")
-	sent := h.deadline.Add(-max(ttl-ttl/100-2*time.Millisecond, ttl/2))
-	require.False(t, sent.Before(before) || sent.After(time.Now()), "the deadline")
-	require.Equal(t, n.name, lock.Name())
-	if !fenced {
-		require.Zero(t, lock.Fence())
-		return
-	}
-	require.Greater(t, lock.Fence(), n.fence)
-	if m.virtual {
-		require.GreaterOrEqual(t, lock.Fence(), before.UnixMicro(), "a fence behind the clock")
-	}
-	n.fence = lock.Fence()
+	m.add(t, h, before, ttl, fenced)
+}
+
+// add adds the handle of a lock that was acquired or adopted.
+func (m *lockMachine) add(t *rapid.T, h *handle, before time.Time, ttl time.Duration, fenced bool) {
+	h.deadline, h.ctx = h.lock.Deadline(), h.lock.Context()
+	m.handles = append(m.handles, h)
+	began(t, h.deadline, before, ttl)
+	require.Equal(t, h.of.name, h.lock.Name())
+	require.Equal(t, h.of.tokens[h.token], h.lock.Token())
+	m.sameFence(t, h.lock, &h.of.fence, before, fenced)
 }
 
 func (m *lockMachine) tryLock(t *rapid.T) {
@@ -153,15 +151,6 @@ func (m *lockMachine) lock(t *rapid.T) {
 	m.granted(t, c.of, c.locker, lock, c.before, c.ttl, c.fenced)
 	m.counts.add("lock: acquired" + either(c.expires.After(c.before), " after its holder's TTL", ""))
 	m.end(t)
-}
-
-// awaitReplies waits until a real server has answered every command. Lock may return while
-// its last attempt is in flight; if that attempt reached the server after the model's next
-// step, it could acquire a lock that this step has released.
-func (m *lockMachine) awaitReplies(t *rapid.T) {
-	if !m.virtual {
-		require.Eventually(t, func() bool { return m.inFlight.Load() == 0 }, time.Minute, 100*time.Microsecond)
-	}
 }
 
 // expires returns when a caller that polls from turn on finds the lock free.

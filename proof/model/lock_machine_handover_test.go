@@ -3,7 +3,6 @@ package model_test
 import (
 	"context"
 	"sync"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -22,15 +21,7 @@ func (m *lockMachine) handOver(t *rapid.T) {
 	if n.key.Token != 0 {
 		t.Skip("it is held")
 	}
-	for i := range n.holders {
-		n.holders[i] = nil // these handles have lost the lock
-	}
-	for _, h := range m.handles { // else they would stay at the head of the wait queue
-		if h.of == n && !h.over {
-			require.ErrorIs(t, h.lock.Unlock(context.Background()), sluice.ErrNotHeld)
-			h.over = true
-		}
-	}
+	m.endHandles(t, n)
 	w := &relay{machine: m, name: n, fenced: fenced, called: make([][]int, len(m.lockers)), got: make([][]int, len(m.lockers))}
 	first, err := m.lockers[locker].Lock(context.Background(), n.name, opts...)
 	require.NoError(t, err)
@@ -52,13 +43,15 @@ func (m *lockMachine) handOver(t *rapid.T) {
 	m.end(t)
 }
 
-// letWait lets the caller that was just started begin to wait.
-func (m *lockMachine) letWait() {
-	if m.virtual {
-		synctest.Wait()
-		return
+// endHandles ends the handles of a name that is free. Else they would stay at the head of the wait queue.
+func (m *lockMachine) endHandles(t *rapid.T, n *lockName) {
+	for _, h := range m.handles {
+		if h.of == n && !h.over {
+			require.ErrorIs(t, h.lock.Unlock(context.Background()), sluice.ErrNotHeld)
+			m.over(h)
+		}
 	}
-	time.Sleep(500 * time.Microsecond) // usually enough; no result depends on it
+	n.holders = [3]*handle{}
 }
 
 // relay follows a lock from caller to caller.
