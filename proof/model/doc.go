@@ -1,22 +1,23 @@
 // Package model defines in plain Go what a lock and a queue are, and tests the library
 // against this definition in two ways.
 //
-//	lock.go, queue.go    the model: what the server holds, and how each operation
-//	                     changes it, written from the documentation
+//	lock.go, permits.go, the model: what the server holds, and how each operation
+//	queue.go, …          changes it, written from the documentation
 //	*_machine*_test.go   random operations of the public API, on miniredis and on a
 //	                     real server; each result, and everything that the server
 //	                     holds, is compared with the model
 //	walk.go              a walk visits every state that a protocol can reach
 //	walk_lock*.go        the protocol of the lock's clients
+//	walk_permits.go      the protocol of those that want one of several permits
 //	walk_queue*.go       the protocol of a queue's producers and workers
-//	*_walk_test.go       the walks of both, and of protocols with a mistake, which the
+//	*_walk_test.go       the walks of all, and of protocols with a mistake, which the
 //	                     walks must find
 //
 // A walk uses the model in place of the server. The machines justify that: a script is one
 // atomic step, and they have compared the reply of each script, and everything that it
 // wrote, with the model's. Of fences they compare that they rise, and not the counter.
-// The walks leave out fences, and everything that the machines leave out: malformed data,
-// a full server, failovers.
+// The walks of locks and queues leave out fences. All leave out what the machines leave
+// out: malformed data, a full server, failovers.
 //
 //	go test -race ./model                # a minute or so: 1,000 cases for each machine
 //	make model                           # 100,000 cases each, and the larger walks (-full)
