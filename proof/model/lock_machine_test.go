@@ -15,13 +15,13 @@ import (
 )
 
 // lockResults are the results that a long run must have seen.
-const lockResults = `extend: done; extend: not held; force unlock: held; force unlock: not held; force unlock: the locker's own; foreign key; key lost;
+const lockResults = `adopt: done; adopt: held twice; adopt: not held; detach: done; detach: not held; extend: done; extend: not held; force unlock: held; force unlock: not held; force unlock: the locker's own; foreign key; key lost;
 context ended; inspect: held; inspect: not held; inspect: without TTL; lock: ended; lock: locked; lock: max wait; lock: acquired; handed over;
 released to the next; try lock: locked; try lock: acquired; try lock: acquired, fenced; ttl: held; ttl: not held; unlock: done;
 unlock: not held; unlock: closed; unlock all; foreign key given a TTL`
 
 // virtualResults are those that need time to pass, besides lockResults.
-const virtualResults = `; advance; inspected; lock: acquired after its holder's TTL; unlock: done after the deadline; extend: after the deadline`
+const virtualResults = `; advance; detach: after the deadline; inspected; lock: acquired after its holder's TTL; unlock: done after the deadline; extend: after the deadline`
 
 // TestLockMachine_VirtualTime compares deadlines to the nanosecond.
 func TestLockMachine_VirtualTime(t *testing.T) {
@@ -78,6 +78,7 @@ func (m *lockMachine) actions() map[string]func(*rapid.T) {
 	actions := map[string]func(*rapid.T){
 		"TryLock": m.tryLock, "TryLock2": m.tryLock, "Lock": m.lock, "LockEnded": m.lockEnded, "HandOver": m.handOver,
 		"Unlock": m.unlock, "Extend": m.extend, "TTL": m.ttl, "Inspect": m.inspect,
+		"Detach": m.detach, "Adopt": m.adopt,
 		"ForceUnlock": m.forceUnlock, "UnlockAll": m.unlockAll, "Foreign": m.foreign, "Lose": m.lose,
 	}
 	if m.virtual {
