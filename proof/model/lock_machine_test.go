@@ -15,8 +15,9 @@ import (
 )
 
 // lockResults are the results that a long run must have seen.
-const lockResults = `adopt: done; adopt: held twice; adopt: not held; detach: done; detach: not held; extend: done; extend: not held; force unlock: held; force unlock: not held; force unlock: the locker's own; foreign key; key lost;
+const lockResults = `adopt: done; adopt: held twice; adopt: not held; baskets; detach: done; detach: not held; extend: done; extend: not held; force unlock: held; force unlock: not held; force unlock: the locker's own; foreign key; key lost;
 context ended; inspect: held; inspect: not held; inspect: without TTL; lock: ended; lock: locked; lock: max wait; lock: acquired; handed over;
+lock all: acquired; lock all: locked; lock all: one was lost;
 released to the next; try lock: locked; try lock: acquired; try lock: acquired, fenced; ttl: held; ttl: not held; unlock: done;
 unlock: not held; unlock: closed; unlock all; foreign key given a TTL`
 
@@ -78,7 +79,7 @@ func (m *lockMachine) actions() map[string]func(*rapid.T) {
 	actions := map[string]func(*rapid.T){
 		"TryLock": m.tryLock, "TryLock2": m.tryLock, "Lock": m.lock, "LockEnded": m.lockEnded, "HandOver": m.handOver,
 		"Unlock": m.unlock, "Extend": m.extend, "TTL": m.ttl, "Inspect": m.inspect,
-		"Detach": m.detach, "Adopt": m.adopt,
+		"Detach": m.detach, "Adopt": m.adopt, "LockAll": m.lockAll, "Baskets": m.baskets,
 		"ForceUnlock": m.forceUnlock, "UnlockAll": m.unlockAll, "Foreign": m.foreign, "Lose": m.lose,
 	}
 	if m.virtual {
