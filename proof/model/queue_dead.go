@@ -51,3 +51,18 @@ func (q *Queue) Revive(now float64, ids ...string) (revived int) {
 	}
 	return revived
 }
+
+// Drop removes dead letters. One that a foreign producer has put back only leaves the list.
+func (q *Queue) Drop(ids ...string) (removed int) {
+	for _, id := range ids {
+		it := q.Item(id)
+		switch {
+		case it.Listed && !it.Queued:
+			*it = Item{ID: id}
+			removed++
+		case it.Listed:
+			it.Listed, it.Died = false, 0
+		}
+	}
+	return removed
+}

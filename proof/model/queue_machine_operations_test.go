@@ -54,8 +54,9 @@ func (m *queueMachine) enqueueBatch(t *rapid.T) {
 func (m *queueMachine) claim(t *rapid.T) {
 	now := m.begin()
 	n, lease := few.Draw(t, "n"), m.lease(t)
+	q := m.trimFirst(t, now)
 	m.note(now)
-	claimed, err := m.queues[0].Claim(context.Background(), n, lease)
+	claimed, err := q.Claim(context.Background(), n, lease)
 	want := m.model.Claim(now, n, decimal(micros(lease)), m.maxAttempts)
 	if errors.Is(err, sluice.ErrLost) { // this machine was slower than the lease
 		m.awaitRelease(t, want)
@@ -104,7 +105,8 @@ func (m *queueMachine) note(now float64) {
 
 func (m *queueMachine) pop(t *rapid.T) {
 	now, n := m.begin(), few.Draw(t, "n")
-	popped, err := m.queues[0].Pop(context.Background(), n)
+	q := m.trimFirst(t, now)
+	popped, err := q.Pop(context.Background(), n)
 	require.NoError(t, err)
 	m.same(t, m.model.Pop(now, n), popped)
 	m.counts.add("pop: " + either(len(popped) > 0, "some", "none"))
@@ -231,28 +233,54 @@ func (m *queueMachine) stats(t *rapid.T) {
 	m.end(t)
 }
 
-// limited returns the queue with a limit on its dead letters that was drawn, perhaps none, and that limit.
+// limited returns a queue with a limit on its dead letters that was drawn, perhaps none, and that limit. It
+// has not looked at the dead letters yet, so that it does before its first claim.
 func (m *queueMachine) limited(t *rapid.T) (q *sluice.Queue, limit int, age float64) {
 	limit = rapid.SampledFrom([]int{0, 0, 1, 2}).Draw(t, "dead limit")
 	old := rapid.SampledFrom([]time.Duration{0, 0, time.Second, time.Hour}).Draw(t, "dead age")
 	if _, isReal := m.clock.(*realClock); isReal && old == time.Second {
 		old = 0 // it may be over between the model's time and the server's
 	}
-	q, err := sluice.NewQueue(m.rdb, strings.TrimPrefix(m.key, "Queue:"), sluice.WithDeadLimit(limit), sluice.WithDeadAge(old))
+	if limit == 0 && old == 0 {
+		return m.queues[0], 0, 0
+	}
+	q, err := sluice.NewQueue(m.rdb, strings.TrimPrefix(m.key, "Queue:"), sluice.WithMaxAttempts(m.maxAttempts),
+		sluice.WithDeadLimit(limit), sluice.WithDeadAge(old))
 	require.NoError(t, err)
 	return q, limit, decimal(micros(old))
+}
+
+// trimFirst returns a queue with a limit on its dead letters, for an operation that drops what is too much before it
+// does anything else.
+func (m *queueMachine) trimFirst(t *rapid.T, now float64) *sluice.Queue {
+	q, limit, age := m.limited(t)
+	before := m.model.Dropped
+	m.model.Trim(now, limit, age)
+	if m.model.Dropped > before {
+		m.counts.add("trimmed before")
+	}
+	return q
 }
 
 // trim drops dead letters before Stats.
 func (m *queueMachine) trim(t *rapid.T) {
 	now, before := m.begin(), m.model.Dropped
-	q, limit, age := m.limited(t)
-	is, err := q.Stats(context.Background())
+	is, err := m.trimFirst(t, now).Stats(context.Background())
 	require.NoError(t, err)
-	m.model.Trim(now, limit, age)
 	require.Equal(t, m.model.Dropped, is.Dropped)
 	require.Equal(t, m.model.Stats(now).Dead, is.Dead)
 	m.counts.add("trim: " + either(m.model.Dropped > before, "some", "none"))
+	m.end(t)
+}
+
+// drop removes dead letters by their IDs, which does not count as dropped by a limit.
+func (m *queueMachine) drop(t *rapid.T) {
+	m.begin()
+	ids := rapid.SliceOfN(someID, 0, 4).Draw(t, "ids")
+	removed, err := m.queues[0].Drop(context.Background(), ids...)
+	require.NoError(t, err)
+	require.Equal(t, m.model.Drop(ids...), removed)
+	m.counts.add("drop: " + either(removed > 0, "some", "none"))
 	m.end(t)
 }
 

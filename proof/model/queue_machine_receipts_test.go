@@ -77,8 +77,10 @@ func (m *queueMachine) bury(t *rapid.T) {
 	q, limit, age := m.limited(t)
 	err := q.Bury(context.Background(), e, reason)
 	ok := m.model.Bury(now, e, reason[:min(len(reason), 512)])
-	if ok {
-		m.model.Trim(now, limit, age)
+	if before := m.model.Dropped; ok {
+		if m.model.Trim(now, limit, age); m.model.Dropped > before {
+			m.counts.add("trimmed behind a burial")
+		}
 	}
 	m.stale(t, "bury", staleID(e, ok), err)
 }

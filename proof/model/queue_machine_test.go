@@ -24,7 +24,7 @@ const queueResults = `advance; bury: done; bury: stale; cancel: absent; cancel: 
 dead: none; dead: some; list: scheduled; list: due; list: leased; list: dead; pause; resume; dequeue: done; dequeue: stale; enqueue: added; enqueue: deferred; enqueue: kept; enqueue: updated;
 enqueue batch; extend: done; extend: stale; foreign add; foreign remove; get: found; get: not found; invalid; peek: none;
 peek: some; pop: none; pop: some; purge; release: done; release: stale; reschedule: done; reschedule: none; retry: done;
-retry: stale; revive: none; revive: some; stats; trim: some; trim: none; version taken over; moved during a lease; delivery not counted; attempts used up; put back by a foreign producer; ended context; lease ended`
+retry: stale; revive: none; revive: some; stats; drop: none; drop: some; trim: some; trim: none; trimmed before; trimmed behind a burial; version taken over; moved during a lease; delivery not counted; attempts used up; put back by a foreign producer; ended context; lease ended`
 
 // TestQueueMachine_VirtualTime runs the machine on a miniredis whose clock the test sets:
 // leases and delays end at drawn moments, and scores are compared to the last bit.
@@ -56,7 +56,7 @@ func runQueueMachine(t *testing.T, rdb redis.UniversalClient, c clock) {
 			"Claim": m.claim, "Claim2": m.claim, "Claim3": m.claim, "Claim4": m.claim, "Pop": m.pop, "Peek": m.peek,
 			"Dequeue": m.dequeue, "Extend": m.extend, "Retry": m.retry, "Release": m.release, "Bury": m.bury,
 			"Dead": m.dead, "List": m.list, "Pause": m.pause, "Resume": m.resume, "Resume2": m.resume, "Revive": m.revive, "Cancel": m.cancel, "Reschedule": m.reschedule,
-			"Get": m.get, "Stats": m.stats, "Trim": m.trim, "Purge": m.purge,
+			"Get": m.get, "Stats": m.stats, "Trim": m.trim, "Drop": m.drop, "Purge": m.purge,
 			"ForeignAdd": m.foreignAdd, "ForeignRemove": m.foreignRemove,
 			"EndLease": m.endLease, "Advance": m.advance, "Invalid": m.invalid,
 		})
@@ -104,6 +104,7 @@ func (m *queueMachine) end(t *rapid.T) {
 	held := readQueue(t, m.rdb, m.key)
 	m.model.Tidy()
 	m.requireIndex(t, held, seconds(ended))
+	require.Equal(t, m.model.Dropped, held.Dropped, "the count of dropped letters")
 	require.Len(t, held.Items, len(m.model.Items), "%+v\nmodel: %+v", held.Items, m.model.Items)
 	for i, is := range held.Items {
 		want := &m.model.Items[i]
@@ -195,9 +196,13 @@ func readQueue(t *rapid.T, rdb redis.UniversalClient, key string) *model.Queue {
 	payloads := pipe.HGetAll(ctx, "{"+key+"}:tasks")
 	fields := pipe.HGetAll(ctx, "{"+key+"}:state")
 	dead := pipe.ZRangeWithScores(ctx, "{"+key+"}:dead", 0, -1)
+	dropped := pipe.HMGet(ctx, "{"+key+"}:dropped", "own")
 	_, err := pipe.Exec(ctx)
 	require.NoError(t, err)
 	q := &model.Queue{}
+	if count, ok := dropped.Val()[0].(string); ok {
+		q.Dropped, _ = strconv.ParseInt(count, 10, 64)
+	}
 	for _, z := range scores.Val() {
 		it := q.Item(z.Member.(string))
 		it.Queued, it.Score = true, z.Score
