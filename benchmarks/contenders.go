@@ -56,6 +56,7 @@ const (
 func entrants() []entrant {
 	return append(basketEntrants(), []entrant{
 		{name: sluiceName, settings: "defaults", open: plain(newSluice)},
+		{name: sluiceName + " WithPermits", settings: fmt.Sprint(permitsOfName, " permits"), open: plain(newPermits)},
 		{name: sluiceName + " on AutoPipeline", settings: "defaults", open: pipelined(newSluice)},
 		{name: floorName, settings: floorSettings, open: plain(newFloor)},
 		{name: floorName + " on AutoPipeline", settings: "the same", open: pipelined(newFloor)},

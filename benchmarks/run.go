@@ -28,7 +28,7 @@ type scenario struct {
 
 // scenarios returns all scenarios, in the order in which they run.
 func scenarios() []scenario {
-	all := []scenario{single(), hot(1), hot(64), procs(), baskets(), storm(2 * time.Millisecond), storm(20 * time.Millisecond),
+	all := []scenario{single(), hot(1), hot(64), procs(), baskets(), permits(), storm(2 * time.Millisecond), storm(20 * time.Millisecond),
 		names(), manyNames(), clusterNames(), wake(), held(), heldMany(40_000, 3*time.Second), heldMany(100_000, 15*time.Second),
 		unlockAll(5000, false), unlockAll(5000, true), unlockAll(50_000, false), unlockAll(50_000, true),
 		unlockAll(100_000, false), unlockAll(100_000, true),

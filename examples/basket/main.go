@@ -26,31 +26,21 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// config is the command line.
-type config struct {
-	redis  string
-	buyers int
-	stock  int
-}
-
-// run returns the exit status: 0 if all adds up, 1 if something failed, 2 for bad flags.
+// run returns the exit status.
 func run(args []string, out, log io.Writer) int {
-	var c config
+	var addr string
+	var buyers, stock uint
 	f := flag.NewFlagSet("basket", flag.ContinueOnError)
 	f.SetOutput(log)
-	f.StringVar(&c.redis, "redis", "", "`address` of a Redis server, as host:port (default: an embedded one)")
-	f.IntVar(&c.buyers, "buyers", 200, "`number` of buyers, each with one basket")
-	f.IntVar(&c.stock, "stock", 40, "`number` of pieces of each item")
+	f.StringVar(&addr, "redis", "", "`address` of a Redis server, as host:port (default: an embedded one)")
+	f.UintVar(&buyers, "buyers", 200, "`number` of buyers, each with one basket")
+	f.UintVar(&stock, "stock", 40, "`number` of pieces of each item")
 	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return 0
 	} else if err != nil {
 		return 2
 	}
-	if c.buyers < 0 || c.stock < 0 || f.NArg() > 0 {
-		fmt.Fprintln(log, "basket: -buyers and -stock must not be negative; no arguments")
-		return 2
-	}
-	if err := sell(context.Background(), c, out); err != nil {
+	if err := sell(context.Background(), addr, buyers, stock, out); err != nil {
 		fmt.Fprintln(log, "basket:", err)
 		return 1
 	}
@@ -66,7 +56,7 @@ type shop struct{ left sync.Map }
 // buy takes one piece of each item, or nothing. Its caller holds the locks of all of them.
 func (s *shop) buy(ctx context.Context, basket []string) error {
 	for _, item := range basket {
-		if left, _ := s.left.Load(item); left.(int) == 0 {
+		if left, _ := s.left.Load(item); left.(uint) == 0 {
 			return errSoldOut
 		}
 	}
@@ -76,23 +66,23 @@ func (s *shop) buy(ctx context.Context, basket []string) error {
 	}
 	for _, item := range basket {
 		left, _ := s.left.Load(item)
-		s.left.Store(item, left.(int)-1)
+		s.left.Store(item, left.(uint)-1)
 	}
 	return nil
 }
 
 var items = []string{"phone", "case", "charger", "cable", "headset", "film"}
 
-func sell(ctx context.Context, c config, out io.Writer) error {
-	if c.redis == "" {
+func sell(ctx context.Context, addr string, n, stock uint, out io.Writer) error {
+	if addr == "" {
 		m, err := miniredis.Run()
 		if err != nil {
 			return err
 		}
 		defer m.Close()
-		c.redis = m.Addr()
+		addr = m.Addr()
 	}
-	rdb := redis.NewClient(&redis.Options{Addr: c.redis})
+	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	defer func() { _ = rdb.Close() }()
 	locker, err := sluice.NewLocker(rdb, sluice.WithLockPrefix("Basket:"), sluice.WithMaxWait(time.Minute))
 	if err != nil {
@@ -100,43 +90,61 @@ func sell(ctx context.Context, c config, out io.Writer) error {
 	}
 	defer func() { _ = locker.Close() }()
 
-	s := new(shop)
+	s, b := new(shop), new(books)
 	for _, item := range items {
-		s.left.Store(item, c.stock)
+		s.left.Store(item, stock)
 	}
-	var mu sync.Mutex // guards what follows
-	var sold, pieces, soldOut int
-	var failed error
 	var buyers sync.WaitGroup
-	for range c.buyers {
+	for range n {
 		buyers.Go(func() {
-			var basket []string
-			for _, i := range rand.Perm(len(items))[:2+rand.IntN(3)] { // two to four items, in any order
-				basket = append(basket, items[i])
-			}
-			err := locker.DoAll(ctx, basket, func(ctx context.Context) error { return s.buy(ctx, basket) })
-			mu.Lock()
-			defer mu.Unlock()
-			switch {
-			case err == nil:
-				sold, pieces = sold+1, pieces+len(basket)
-			case errors.Is(err, errSoldOut):
-				soldOut++
-			default:
-				failed = errors.Join(failed, err)
-			}
+			basket := fill()
+			b.enter(basket, locker.DoAll(ctx, basket, func(ctx context.Context) error { return s.buy(ctx, basket) }))
 		})
 	}
 	buyers.Wait()
-	gone := 0
+	fmt.Fprintf(out, "%d buyers: ", n)
+	return b.balance(s, stock, out)
+}
+
+// fill fills a basket with two to four items, in any order.
+func fill() (basket []string) {
+	for _, i := range rand.Perm(len(items))[:2+rand.IntN(3)] {
+		basket = append(basket, items[i])
+	}
+	return basket
+}
+
+// books counts what was sold.
+type books struct {
+	mu                    sync.Mutex // guards what follows
+	sold, pieces, soldOut uint
+	failed                error
+}
+
+// enter enters what became of a basket.
+func (b *books) enter(basket []string, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case err == nil:
+		b.sold, b.pieces = b.sold+1, b.pieces+uint(len(basket))
+	case errors.Is(err, errSoldOut):
+		b.soldOut++
+	default:
+		b.failed = errors.Join(b.failed, err)
+	}
+}
+
+// balance compares the books with the shop.
+func (b *books) balance(s *shop, stock uint, out io.Writer) error {
+	gone := uint(0)
 	for _, item := range items {
 		left, _ := s.left.Load(item)
-		gone += c.stock - left.(int)
+		gone += stock - left.(uint)
 	}
-	fmt.Fprintf(out, "%d buyers: %d baskets sold, %d sold out; %d pieces in the baskets, %d gone from the shop\n",
-		c.buyers, sold, soldOut, pieces, gone)
-	if gone != pieces {
-		failed = errors.Join(failed, errors.New("the books do not balance"))
+	fmt.Fprintf(out, "%d baskets sold, %d sold out; %d pieces in them, %d gone from the shop\n", b.sold, b.soldOut, b.pieces, gone)
+	if gone != b.pieces {
+		return errors.Join(b.failed, errors.New("the books do not balance"))
 	}
-	return failed
+	return b.failed
 }
