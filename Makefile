@@ -19,7 +19,6 @@ ci: ## run all that a change has to pass; installs redis-server, gcc and chromiu
 .PHONY: lint
 lint: ## run the linters
 	$(tool) golangci-lint run ./...
-	$(tool) staticcheck -tags long ./...
 
 .PHONY: bench
 bench: ## run the benchmarks
