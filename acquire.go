@@ -20,13 +20,12 @@ import (
 // notified of it go first.
 const yieldFor = 2 * time.Millisecond
 
-// Taking a lock has two stages. First the caller waits for its turn among the callers of
-// its Locker, who send nothing to Redis for that: it may be handed the lock then. (Where they
-// wait behind a holder for a retry interval, the Locker has its key inspected, once for all of
-// them; see waitqueue.) Otherwise it is
-// the head of its queue, and acquires the lock from Redis, where it competes with the heads
-// of other processes. However it ends, the next waiter learns of it: by Hold, or by
-// PromoteNext. A path without either would leave a name's waiters asleep.
+// Taking a lock has two stages. First the caller waits for its turn among the callers of its Locker, who send
+// nothing to Redis for that: it may be handed the lock then. (Where they wait behind a holder for a retry
+// interval, the Locker has its key inspected, once for all of them; see waitqueue.) Otherwise it is the head
+// of its queue, and acquires the lock from Redis, where it competes with the heads of other processes.
+// However it ends, the next waiter learns of it: by Hold, or by PromoteNext. A path without either would
+// leave a name's waiters asleep.
 
 // acquireInOrder takes the lock when k's turn has come among the callers of its Locker.
 // With try it does not wait while another one holds the lock. handedOver says how it was taken.

@@ -13,26 +13,29 @@ import (
 	"github.com/sluice-go/sluice/internal/shrink"
 )
 
-// Adopt returns a handle for a lock that was taken elsewhere, in another process for example, and whose token the
-// caller has been told: so that one process begins a section, and another one ends it. The process that has taken the lock lets go of
-// its own handle with Lock.Detach, which returns the token. The token is a secret: see Lock.Token.
+// Adopt returns a handle for a lock that was taken elsewhere, in another process for example, and whose token
+// the caller has been told: so that one process begins a section, and another one ends it. The process that
+// has taken the lock lets go of its own handle with Lock.Detach, which returns the token. The token is a
+// secret: see Lock.Token.
 //
-// Adopt asks the server whether the token holds the lock, and gives it the TTL of this Locker, or
-// that of opts, if that is longer than what is left. Name, WithLockPrefix and WithPermits must be the ones that the lock
-// was taken by. With WithAutoRenew the lock is renewed, and with WithMaxHold the time
-// counts from now. The label of WithOwner stays the first holder's. With WithFencing the handle has a fence of its own, which
+// Adopt asks the server whether the token holds the lock, and gives it the TTL of this Locker, or that of
+// opts, if that is longer than what is left. Name, WithLockPrefix and WithPermits must be the ones that the
+// lock was taken by. With WithAutoRenew the lock is renewed, and with WithMaxHold the time counts from now.
+// The label of WithOwner stays the first holder's. With WithFencing the handle has a fence of its own, which
 // is higher than the first holder's and lower than those of later holders; without it, Fence is 0, since the
 // first holder's is not kept on the server.
 //
 // The lock is released by Unlock, UnlockAll and Close as others are. It always goes back to Redis then, and is not
 // handed over to a caller of this Locker.
 //
-// If the first handle was not let go by Detach, both are valid. Whichever is unlocked first releases the lock, or hands it over in its own
-// process, and the other one learns of that when it next extends; Close of the first process releases it, too.
+// If the first handle was not let go by Detach, both are valid. Whichever is unlocked first releases the
+// lock, or hands it over in its own process, and the other one learns of that when it next extends; Close of
+// the first process releases it, too.
 //
-// The error is ErrNotHeld if the token does not hold the lock; ErrLost if the reply took longer than the TTL; ErrInvalid, as for a
-// token that no Locker has made; ErrClosed; ErrUnknown after a lost reply; ErrUnavailable; ErrUnderReplicated; or what Redis said. It does
-// not wait for anything but the reply. After an error the lock is as it was, except that its TTL may have become longer.
+// The error is ErrNotHeld if the token does not hold the lock; ErrLost if the reply took longer than the TTL;
+// ErrInvalid, as for a token that no Locker has made; ErrClosed; ErrUnknown after a lost reply;
+// ErrUnavailable; ErrUnderReplicated; or what Redis said. It does not wait for anything but the reply. After
+// an error the lock is as it was, except that its TTL may have become longer.
 func (l *Locker) Adopt(ctx context.Context, name, token string, opts ...LockOption) (*Lock, error) {
 	k, err := l.newLock("adopt", ctx, name, opts)
 	if err != nil {
@@ -126,11 +129,13 @@ func decodeAdopted(value any) (held bool, fence int64, err error) {
 	return fence > 0, fence, err
 }
 
-// Detach ends the handle, and leaves the lock held: for the process that is told the token, which it returns, and which calls Adopt.
-// The Context ends with context.Canceled. Nothing of this process extends or releases the lock after that.
+// Detach ends the handle, and leaves the lock held: for the process that is told the token, which it returns,
+// and which calls Adopt. The Context ends with context.Canceled. Nothing of this process extends or releases
+// the lock after that.
 //
-// The lock's TTL goes on: it is free at what was the Deadline, soon after, unless it is adopted before. Call Extend before Detach to give the other process more
-// time. If WithAutoRenew extends the lock at this moment, Detach waits for that until ctx ends, and 15ms. It sends nothing itself.
+// The lock's TTL goes on: it is free at what was the Deadline, soon after, unless it is adopted before. Call
+// Extend before Detach to give the other process more time. If WithAutoRenew extends the lock at this moment,
+// Detach waits for that until ctx ends, and 15ms. It sends nothing itself.
 //
 // The error is ErrNotHeld or ErrClosed, as that of Unlock; the handle is used up in any case. A lock of Do or of a LockSet may be
 // detached too: Do then returns ErrLost, and the set's Unlock ErrNotHeld.

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Again returns what a handler returns for a task that has not failed and is not done either: it is due
-// again in d, by the server's clock, with its header and payload, and no attempt is used up. So a task may be put off any number of
-// times, also on the last attempt that the queue allows: until a limit of requests has passed (HTTP 429), a
-// lock is free, or a result is there.
+// Again returns what a handler returns for a task that has not failed and is not done either: it is due again
+// in d, by the server's clock, with its header and payload, and no attempt is used up. So a task may be put
+// off any number of times, also on the last attempt that the queue allows: until a limit of requests has
+// passed (HTTP 429), a lock is free, or a result is there.
 //
 // An error that wraps it, or joins it with others, means the same, with its own text in the log; joined with a
 // Permanent one, Permanent wins. A version that was Deferred meanwhile takes the task's place instead, at its

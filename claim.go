@@ -258,11 +258,11 @@ func (s *shard) claimRequest(n int, lease time.Duration) redisexec.Request {
 	return s.exchangeRequest(nil, n, lease)
 }
 
-// Pop takes up to n due tasks out of the queue, earliest first. A task is handed to one
-// caller at most, and lost if that caller dies: use Claim where that matters. More than
-// 250, or a megabyte of payload, are taken in several steps; if one fails, the tasks taken
-// before are returned beside the error. With several shards the order is that of each. An ID that is enqueued between two steps may be
-// returned again: it is a new task. After ErrUnknown up to n tasks may be lost.
+// Pop takes up to n due tasks out of the queue, earliest first. A task is handed to one caller at most, and
+// lost if that caller dies: use Claim where that matters. More than 250, or a megabyte of payload, are taken
+// in several steps; if one fails, the tasks taken before are returned beside the error. With several shards
+// the order is that of each. An ID that is enqueued between two steps may be returned again: it is a new
+// task. After ErrUnknown up to n tasks may be lost.
 func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
 	if err := q.checkCount("pop", ctx, n); err != nil {
 		return nil, err

@@ -109,13 +109,12 @@ func (s *shard) commitEnqueues(calls []*mergedCall[packedTask]) {
 // microseconds after it. An ID may occur more than once. With several shards the order, and
 // the n, are those of each shard.
 //
-// There may be any number of tasks: up to 250, or a megabyte of payload, are enqueued
-// atomically at a time, and only tasks of one shard. There is an outcome for each task, in the
-// order given. After an error, 0 is the outcome of a task whose chunk has failed or was not
-// sent. Of a chunk that has failed nothing was done, unless the error is ErrUnknown: then all of it
-// was, or nothing. To enqueue the tasks whose outcome is 0 again is as safe as it is for Enqueue.
-// With ErrUnderReplicated all of it is in the queue, and it has its outcomes.
-// A shard that fails keeps no other from its tasks. No outcomes are returned if nothing was sent.
+// There may be any number of tasks: up to 250, or a megabyte of payload, are enqueued atomically at a time,
+// and only tasks of one shard. There is an outcome for each task, in the order given. After an error, 0 is
+// the outcome of a task whose chunk has failed or was not sent. Of a chunk that has failed nothing was done,
+// unless the error is ErrUnknown: then all of it was, or nothing. To enqueue the tasks whose outcome is 0
+// again is as safe as it is for Enqueue. With ErrUnderReplicated all of it is in the queue, and it has its
+// outcomes. A shard that fails keeps no other from its tasks. No outcomes are returned if nothing was sent.
 func (q *Queue) EnqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) {
 	const op = "enqueue batch"
 	if err := q.check(op, ctx); err != nil {

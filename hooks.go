@@ -41,9 +41,10 @@ type Hooks struct {
 	// TaskStarted is called when a Worker is about to call its handler, which gets the context that TaskStarted
 	// returns; with nil, that is ctx. It must be made from ctx: that is how a handler learns that its lease is lost.
 	TaskStarted func(ctx context.Context, i TaskStarted) context.Context
-	// TaskFinished is called when a Worker's handler has returned and it is decided what becomes of the task: Redis has
-	// accepted the result, or the lease is lost. ctx is the one that TaskStarted returned, and has ended. It is called once for each call of the
-	// handler. What Run leaves behind is Lost: that is told when Run gives up, or once the handler has returned, after Run.
+	// TaskFinished is called when a Worker's handler has returned and it is decided what becomes of the task:
+	// Redis has accepted the result, or the lease is lost. ctx is the one that TaskStarted returned, and has
+	// ended. It is called once for each call of the handler. What Run leaves behind is Lost: that is told
+	// when Run gives up, or once the handler has returned, after Run.
 	TaskFinished func(ctx context.Context, i TaskFinished)
 }
 

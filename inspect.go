@@ -18,7 +18,8 @@ type LockInfo struct {
 	// Owner is the label that its holder gave with WithOwner. It is empty without one, and for a lock of another
 	// library.
 	Owner string
-	// Permits is how many callers hold it: 1 without WithPermits. With them, TTL is that of the last one to end, and Owner is empty.
+	// Permits is how many callers hold it: 1 without WithPermits. With them, TTL is that of the last one to
+	// end, and Owner is empty.
 	Permits int
 }
 
@@ -44,14 +45,13 @@ func (l *Locker) Inspect(ctx context.Context, name string) (LockInfo, error) {
 	return LockInfo{}, wrap("inspect", name, err)
 }
 
-// ForceUnlock releases the named lock, whichever client holds it, and reports whether it
-// was held. The holder is not asked. If that is a lock of this Locker, it is lost at once:
-// its Context ends with ErrLost, and the next waiter acquires. In another process the holder
-// learns of it when it next extends or releases the lock (unless the reply to that is lost),
-// or within two retry intervals if a caller waits behind it there; it believes in its lock
-// until then, and may hand it over until the window ends of which Lock tells. ForceUnlock is a tool for operators.
-// After ErrUnknown it may be called again; a holder of this Locker is then as one of another
-// process.
+// ForceUnlock releases the named lock, whichever client holds it, and reports whether it was held. The holder
+// is not asked. If that is a lock of this Locker, it is lost at once: its Context ends with ErrLost, and the
+// next waiter acquires. In another process the holder learns of it when it next extends or releases the lock
+// (unless the reply to that is lost), or within two retry intervals if a caller waits behind it there; it
+// believes in its lock until then, and may hand it over until the window ends of which Lock tells.
+// ForceUnlock is a tool for operators. After ErrUnknown it may be called again; a holder of this Locker is
+// then as one of another process.
 func (l *Locker) ForceUnlock(ctx context.Context, name string) (bool, error) {
 	k, err := l.anyLock("force unlock", ctx, name)
 	if err != nil {

@@ -24,9 +24,9 @@ import (
 // ErrCanceled when the task was cancelled. KeepAlive then joins that cause to fn's error.
 // Otherwise it returns fn's error as it is.
 //
-// If the first extension fails, fn is not called: ErrStale if the task is not the caller's,
-// as when its lease ended before, or e was read by Peek or Get and never claimed; ErrLost if the reply came too late; what Extend returns
-// else. KeepAlive does not end before fn does. It leaves nothing behind, except an extension
+// If the first extension fails, fn is not called: ErrStale if the task is not the caller's, as when its lease
+// ended before, or e was read by Peek or Get and never claimed; ErrLost if the reply came too late; what
+// Extend returns else. KeepAlive does not end before fn does. It leaves nothing behind, except an extension
 // under way: one that comes to the server after the caller's word on the task is stale.
 func (q *Queue) KeepAlive(ctx context.Context, e Entry, lease time.Duration, fn func(ctx context.Context) error) (err error) {
 	if fn == nil {

@@ -50,11 +50,9 @@ func (k *Lock) begin(now, deadline, covered time.Time) time.Time {
 	return k.lease.Begin(now, deadline, covered, k.options.maxHold)
 }
 
-// Unlock releases the lock and ends its Context. It waits for an answer until ctx ends, or
-// the lock's own end has come, or the limit of WithMaxHold: there is nothing to wait for
-// then. It works with a context
-// that has ended, and for a lock that is over: it then waits 15ms for an answer. In every
-// case the handle is used up.
+// Unlock releases the lock and ends its Context. It waits for an answer until ctx ends, or the lock's own end
+// has come, or the limit of WithMaxHold: there is nothing to wait for then. It works with a context that has
+// ended, and for a lock that is over: it then waits 15ms for an answer. In every case the handle is used up.
 //
 // It returns nil if the lock was still the caller's; it is then free, or the next waiting
 // caller's. (If Context had ended before, the lock was lost all the same, though no other

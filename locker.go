@@ -25,12 +25,11 @@ const (
 	maxReleases = 250
 )
 
-// Locker makes locks of one Redis. It is safe for concurrent use. However many locks
-// there are, it has at most one goroutine that renews them, one that releases what was
-// acquired for no caller, one for each server that inspects what others wait for, and two
-// for a pub/sub connection. Each is started when it is
-// needed, and ends when it is not needed any more, or in Close. Beside them there is one
-// for each command or pipeline under way; those of commands stay for 200ms to send others.
+// Locker makes locks of one Redis. It is safe for concurrent use. However many locks there are, it has at
+// most one goroutine that renews them, one that releases what was acquired for no caller, one for each server
+// that inspects what others wait for, and two for a pub/sub connection. Each is started when it is needed,
+// and ends when it is not needed any more, or in Close. Beside them there is one for each command or pipeline
+// under way; those of commands stay for 200ms to send others.
 type Locker struct {
 	options   lockOptions
 	executor  *redisexec.Executor
@@ -89,15 +88,14 @@ func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
 // While no server can be reached, or none can serve the lock, Lock tries on with growing
 // pauses of up to half a second, for ten seconds or until ctx ends.
 //
-// The error is ErrLocked together with ctx.Err() if ctx ended after the caller had waited
-// in line or was last told that another one holds the lock. If ctx ended before either, as
-// for the first in line of a server that gives no answer, it is ErrUnknown if a request had
-// been sent, ErrUnavailable together with ctx.Err() if none could be, or ctx.Err() alone if
-// nothing was sent so far. The error is ErrUnavailable after those ten seconds; ErrLost if the reply took longer than the TTL; ErrInvalid; ErrClosed, at
-// once in Close; or what Redis or the network said. It is ErrUnknown if a reply was lost
-// and the caller was told nothing else. After it, and after ErrLocked and ErrClosed too,
-// the key may be taken for a moment: it is released in the background, and the caller has
-// nothing to do.
+// The error is ErrLocked together with ctx.Err() if ctx ended after the caller had waited in line or was last
+// told that another one holds the lock. If ctx ended before either, as for the first in line of a server that
+// gives no answer, it is ErrUnknown if a request had been sent, ErrUnavailable together with ctx.Err() if
+// none could be, or ctx.Err() alone if nothing was sent so far. The error is ErrUnavailable after those ten
+// seconds; ErrLost if the reply took longer than the TTL; ErrInvalid; ErrClosed, at once in Close; or what
+// Redis or the network said. It is ErrUnknown if a reply was lost and the caller was told nothing else. After
+// it, and after ErrLocked and ErrClosed too, the key may be taken for a moment: it is released in the
+// background, and the caller has nothing to do.
 func (l *Locker) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return l.lock("lock", ctx, name, opts, false)
 }
@@ -342,12 +340,12 @@ func withGrace(ctx context.Context, d time.Duration) (context.Context, context.C
 	return out, func() { stop(); cancel() }
 }
 
-// Close releases every lock as UnlockAll does, lets every waiting Lock return ErrClosed,
-// and ends every goroutine and connection that the Locker started. It waits a second at
-// most, and some microseconds for each lock. What an acquisition or release that had no answer may have left is released once
-// more in the background; if that gets no answer either, it ends with its TTL. The client
-// stays open. The error is UnlockAll's. To take a lock from a closed Locker is ErrClosed;
-// its locks are not held any more. Close may be called twice.
+// Close releases every lock as UnlockAll does, lets every waiting Lock return ErrClosed, and ends every
+// goroutine and connection that the Locker started. It waits a second at most, and some microseconds for each
+// lock. What an acquisition or release that had no answer may have left is released once more in the
+// background; if that gets no answer either, it ends with its TTL. The client stays open. The error is
+// UnlockAll's. To take a lock from a closed Locker is ErrClosed; its locks are not held any more. Close may
+// be called twice.
 func (l *Locker) Close() error {
 	if l == nil || l.executor == nil {
 		return invalid("close", "Locker not made by NewLocker")

@@ -27,16 +27,17 @@ type LockSet struct {
 // locks. A caller that takes further locks while it holds some, by another LockAll or by Lock, is
 // not covered by that; it should bound its wait by WithMaxWait.
 //
-// The locks are renewed from the moment at which each is taken (WithAutoRenew is implied), also while
-// LockAll waits for the next. Meanwhile they keep other callers waiting, each of which waits for as long as the
-// slowest of its names takes. Bound that by WithMaxWait, which holds for all the names together, and let a section
-// name the locks that it needs, and not more. WithMaxHold counts for each lock from
-// when it was taken, so that the first one's ends the set.
+// The locks are renewed from the moment at which each is taken (WithAutoRenew is implied), also while LockAll
+// waits for the next. Meanwhile they keep other callers waiting, each of which waits for as long as the
+// slowest of its names takes. Bound that by WithMaxWait, which holds for all the names together, and let a
+// section name the locks that it needs, and not more. WithMaxHold counts for each lock from when it was
+// taken, so that the first one's ends the set.
 //
 // The error is that of the lock which could not be taken, and names it: see Lock. It is ErrLost, or
-// ErrClosed, if one that had been taken was lost while LockAll waited for the next; ErrInvalid without a name. After an
-// error no lock is held: those that had been taken are released before LockAll returns, which waits for that for a second at the most,
-// or for 15ms if ctx has ended. What gets no answer is released in the background.
+// ErrClosed, if one that had been taken was lost while LockAll waited for the next; ErrInvalid without a
+// name. After an error no lock is held: those that had been taken are released before LockAll returns, which
+// waits for that for a second at the most, or for 15ms if ctx has ended. What gets no answer is released in
+// the background.
 func (l *Locker) LockAll(ctx context.Context, names []string, opts ...LockOption) (*LockSet, error) {
 	return l.lockAll("lock all", ctx, names, opts)
 }
@@ -151,9 +152,10 @@ func (k *Lock) whyLost() error {
 	return ErrLost
 }
 
-// Unlock releases all the locks and ends the Context. Each is handed over or released as Lock.Unlock says. Those that go back
-// to Redis are released in pipelines. It waits until ctx ends, or until
-// the last lock's own end, or a second if that is later; it works with a context that has ended. In every case the set is used up.
+// Unlock releases all the locks and ends the Context. Each is handed over or released as Lock.Unlock says.
+// Those that go back to Redis are released in pipelines. It waits until ctx ends, or until the last lock's
+// own end, or a second if that is later; it works with a context that has ended. In every case the set is
+// used up.
 //
 // The error joins those of the locks, see Lock.Unlock: one of each kind, which names a lock and says
 // how many others have it too.

@@ -9,9 +9,9 @@ import (
 // observer tells the hooks what becomes of one lock: that it was acquired, and then once how it ended. A lock
 // without hooks has none.
 //
-// A lock may end before the caller has its handle: in Close, or when it is forced open. Then the hooks learn of it when
-// LockAcquired has returned. Its methods are called without a mutex of other parts: the
-// hooks are the user's code.
+// A lock may end before the caller has its handle: in Close, or when it is forced open. Then the hooks learn
+// of it when LockAcquired has returned. Its methods are called without a mutex of other parts: the hooks are
+// the user's code.
 type observer struct {
 	hooks  *Hooks
 	name   string

@@ -16,8 +16,8 @@ import (
 // maxAttempt is the largest number of attempts that a task's state field holds.
 const maxAttempt = 999_999_999
 
-// LockOption sets something about locks: for all locks of a Locker when it is given to
-// NewLocker, for one lock when it is given to Lock, TryLock, Do or Adopt, for several when it is given to LockAll or DoAll.
+// LockOption sets something about locks: for all locks of a Locker when it is given to NewLocker, for one
+// lock when it is given to Lock, TryLock, Do or Adopt, for several when it is given to LockAll or DoAll.
 type LockOption func(*lockOptions)
 
 type lockOptions struct {
@@ -120,14 +120,13 @@ func WithFencing() LockOption {
 // acquired, and one that is renewed is lost at its deadline. A hand-over within the
 // process needs no replica, since the key stays as it is.
 //
-// It costs one more round trip, from the server to its replicas, in which the connection is
-// busy. Give n no more than the replicas that are left when one has failed: with two
-// replicas, 1. Then it takes the loss of two servers to give a lock away, or a failover that
-// promotes the wrong one, as one that Sentinel is asked for may: neither Sentinel nor a Cluster promises to choose the replica which
-// has acknowledged, though they prefer the one that has read most. And a primary that hangs, or is cut
-// off, and goes on afterwards may serve its old clients beside the new one: what that
-// gives is counted in docs/guarantees.md. It is not consensus; WithFencing holds where this does not.
-// Defaults to 0, which waits for no replica.
+// It costs one more round trip, from the server to its replicas, in which the connection is busy. Give n no
+// more than the replicas that are left when one has failed: with two replicas, 1. Then it takes the loss of
+// two servers to give a lock away, or a failover that promotes the wrong one, as one that Sentinel is asked
+// for may: neither Sentinel nor a Cluster promises to choose the replica which has acknowledged, though they
+// prefer the one that has read most. And a primary that hangs, or is cut off, and goes on afterwards may
+// serve its old clients beside the new one: what that gives is counted in docs/guarantees.md. It is not
+// consensus; WithFencing holds where this does not. Defaults to 0, which waits for no replica.
 func WithLockReplicas(n int) LockOption {
 	return func(o *lockOptions) { o.replicas = n }
 }
@@ -264,19 +263,20 @@ func WithMaxPayload(n int) QueueOption {
 // WithDeadLimit bounds the number of dead letters to n: more are dropped for good, those first that died first.
 // Stats.Dropped counts what was dropped, and a Worker logs what it drops, with IDs. 0 means no limit. Defaults to 0.
 //
-// The limit is that of the Queue that drops, and is not kept on the server: give it to the queues of all workers alike. It is applied
-// right after each Bury and each burial by a Worker, before Stats, and before a claim or with one, but not more than once a second: a task
-// whose attempts are used up is set aside by a claim, and counts then. Up to fifty are dropped at
-// a time in each shard, so a limit that is new on a large queue is reached after some time. With several shards each may have
-// n divided by their number, rounded up: a shard that many letters fall to drops some before the queue has n.
-// What fails to drop is tried again the next time; it is no error of the operation. It works on a full server.
+// The limit is that of the Queue that drops, and is not kept on the server: give it to the queues of all
+// workers alike. It is applied right after each Bury and each burial by a Worker, before Stats, and before a
+// claim or with one, but not more than once a second: a task whose attempts are used up is set aside by a
+// claim, and counts then. Up to fifty are dropped at a time in each shard, so a limit that is new on a large
+// queue is reached after some time. With several shards each may have n divided by their number, rounded up:
+// a shard that many letters fall to drops some before the queue has n. What fails to drop is tried again the
+// next time; it is no error of the operation. It works on a full server.
 func WithDeadLimit(n int) QueueOption {
 	return func(o *queueOptions) { o.deadLimit = n }
 }
 
-// WithDeadAge drops dead letters that died longer ago than d, by the server's clock. It is applied, logged and counted
-// as WithDeadLimit is, so a queue at which nothing happens, and whose Stats no caller with this option asks for, keeps them for longer. At
-// least 1ms; 0 means no limit. Defaults to 0.
+// WithDeadAge drops dead letters that died longer ago than d, by the server's clock. It is applied, logged
+// and counted as WithDeadLimit is, so a queue at which nothing happens, and whose Stats no caller with this
+// option asks for, keeps them for longer. At least 1ms; 0 means no limit. Defaults to 0.
 func WithDeadAge(d time.Duration) QueueOption {
 	return func(o *queueOptions) { o.deadAge = d }
 }

@@ -48,9 +48,9 @@ func newToken(owner string) string {
 	return owner + ":" + random
 }
 
-// decodeInspected decodes the reply of inspect.lua: the TTL in ms, and beside it the label of whichever client holds
-// the lock, if that was asked for. What could not have been WithOwner's is not shown: it is
-// a part of a token that is not the library's.
+// decodeInspected decodes the reply of inspect.lua: the TTL in ms, and beside it the label of whichever
+// client holds the lock, if that was asked for. What could not have been WithOwner's is not shown: it is a
+// part of a token that is not the library's.
 func decodeInspected(value any) (ms int64, owner string, err error) {
 	pair, ok := value.([]any)
 	if !ok {

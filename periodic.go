@@ -46,10 +46,10 @@ type Periodic struct {
 
 // Schedule says when a Periodic is due. The schedules of github.com/robfig/cron/v3 are of this type.
 type Schedule interface {
-	// Next returns the first occurrence after t, which is in UTC and by the server's clock: a schedule
-	// of local times must know its time zone. The zero time, or one not after t or after 2200, means that there is
-	// none; then the task ends. The same t must have the same result in all processes. Next is called by several goroutines at once. A panic counts as
-	// none.
+	// Next returns the first occurrence after t, which is in UTC and by the server's clock: a schedule of
+	// local times must know its time zone. The zero time, or one not after t or after 2200, means that there
+	// is none; then the task ends. The same t must have the same result in all processes. Next is called by
+	// several goroutines at once. A panic counts as none.
 	Next(t time.Time) time.Time
 }
 

@@ -16,8 +16,9 @@ const (
 	// keepInterval is how often a worker looks whether its periodic tasks are there, about, and keepRetry after an error.
 	keepInterval = time.Minute
 	keepRetry    = 2 * time.Second
-	// notBefore is how far ahead an occurrence is to which a task is moved because its schedule has changed. Another worker may have
-	// moved it too: if the task were claimed between the look at it and the move, the occurrence would be handled twice.
+	// notBefore is how far ahead an occurrence is to which a task is moved because its schedule has changed.
+	// Another worker may have moved it too: if the task were claimed between the look at it and the move, the
+	// occurrence would be handled twice.
 	notBefore = 2 * time.Second
 )
 

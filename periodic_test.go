@@ -289,8 +289,8 @@ func TestPeriodic_NothingRunsWhileNoWorkerDoes(t *testing.T) {
 	})
 }
 
-// TestPeriodic_AFailedRunIsRetried, but not past the next occurrence, which it does not keep from coming: nor do a permanent error and
-// the last attempt.
+// TestPeriodic_AFailedRunIsRetried, but not past the next occurrence, which it does not keep from coming: nor
+// do a permanent error and the last attempt.
 func TestPeriodic_AFailedRunIsRetried(t *testing.T) {
 	inPeriodicTest(t, func(b *periodicTest) {
 		every := func(id string) sluice.Periodic { return sluice.Periodic{ID: id, Schedule: sluice.Every(time.Hour)} }

@@ -288,11 +288,10 @@ func (q *Queue) Get(ctx context.Context, id string) (Entry, error) {
 	return e, wrap("get", q.name, err)
 }
 
-// Purge removes every task and dead letter. The holders of leases learn of it by ErrStale. A pause
-// stays: Resume ends it. So does the count of dropped letters.
-// After ErrUnknown it may be called again. With several shards, those of which the error is not
-// have been purged, and those of which it is are as they were, except after ErrUnknown. While Reshard
-// moves the queue, the error is ErrUnavailable.
+// Purge removes every task and dead letter. The holders of leases learn of it by ErrStale. A pause stays:
+// Resume ends it. So does the count of dropped letters. After ErrUnknown it may be called again. With several
+// shards, those of which the error is not have been purged, and those of which it is are as they were, except
+// after ErrUnknown. While Reshard moves the queue, the error is ErrUnavailable.
 func (q *Queue) Purge(ctx context.Context) error {
 	if err := q.check("purge", ctx); err != nil {
 		return err

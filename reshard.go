@@ -30,16 +30,16 @@ type ReshardProgress struct {
 // they are due, up to 250, or a megabyte of payload, at a time; while a task is on its way, which takes two
 // round trips, no worker is given it.
 //
-// After an error, or a crash of the process, nothing is lost: call it again with the same n, anywhere. Until then
-// up to 250 tasks of each of the former shards are not handed out, unless an operation names
-// one of them, and the others that were not moved wait. ErrInvalid also says that the queue is being moved to another number of
-// shards; finish that first.
+// After an error, or a crash of the process, nothing is lost: call it again with the same n, anywhere. Until
+// then up to 250 tasks of each of the former shards are not handed out, unless an operation names one of
+// them, and the others that were not moved wait. ErrInvalid also says that the queue is being moved to
+// another number of shards; finish that first.
 //
-// What was made by NewQueue before goes on with the new number. What is made later has to name it:
-// deploy WithShards(n) while Reshard runs, or after it. Foreign producers that write the queue's
-// sorted set get the server's error WRONGTYPE from then on. A pause goes on. While the queue is being moved, Peek, List and Dead show
-// what has been moved, and Purge is ErrUnavailable. An operation by ID needs the access rights that a move
-// needs.
+// What was made by NewQueue before goes on with the new number. What is made later has to name it: deploy
+// WithShards(n) while Reshard runs, or after it. Foreign producers that write the queue's sorted set get the
+// server's error WRONGTYPE from then on. A pause goes on. While the queue is being moved, Peek, List and Dead
+// show what has been moved, and Purge is ErrUnavailable. An operation by ID needs the access rights that a
+// move needs.
 func (q *Queue) Reshard(ctx context.Context, n int, progress func(ReshardProgress)) error {
 	const op = "reshard"
 	if err := q.check(op, ctx); err != nil {

@@ -16,9 +16,9 @@ import (
 //go:embed lua
 var lua embed.FS
 
-// The lock's scripts use no other preludes than publish and permits, and one key or, with fences, two. The queue's,
-// except purge, begin with what they share: the files of lua/shared that are named behind
-// the policy, in this order. The policy is what RETRY says in the script's header.
+// The lock's scripts use no other preludes than publish and permits, and one key or, with fences, two. The
+// queue's, except purge, begin with what they share: the files of lua/shared that are named behind the
+// policy, in this order. The policy is what RETRY says in the script's header.
 var (
 	scriptAcquire       = newScript("acquire", redisexec.Idempotent)
 	scriptRelease       = newScript("release", redisexec.Idempotent, "publish")

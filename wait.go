@@ -25,11 +25,10 @@ import (
 // later, one by one and ever more seldom, in case the first do not take it, and the last after a
 // poll interval. A client that finds tasks late in this way asks more often from then on.
 //
-// If the earliest task is still the one that Wait has returned for
-// before, because Claim fails for instance, Wait pauses before it returns for it again: for
-// 1ms the first time, then twice as long each time, up to 100ms or the poll interval. For
-// another task, it returns at once. So a loop around it never spins on a task that stays and
-// that nothing takes. One that claims the task and releases it again does spin: Retry it.
+// If the earliest task is still the one that Wait has returned for before, because Claim fails for instance,
+// Wait pauses before it returns for it again: for 1ms the first time, then twice as long each time, up to
+// 100ms or the poll interval. For another task, it returns at once. So a loop around it never spins on a task
+// that stays and that nothing takes. One that claims the task and releases it again does spin: Retry it.
 //
 // With several shards, a task of any ends it. The error of one is returned if nothing is due in the
 // others for a poll interval.

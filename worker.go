@@ -32,15 +32,14 @@ const (
 // run twice for one task. It is never run early, by the server's clock. How often a task
 // may be handed out is its queue's: see WithMaxAttempts.
 //
-// A worker does what its caller could do with Wait, Claim, Extend, Dequeue, Retry, Release
-// and Bury, but in groups: while an exchange with Redis is under way, whatever happens is
-// gathered for the next. So a busy worker sends a fraction of a command per task, and an
-// idle one polls once per poll interval (see WithPollInterval). After a claim without an
-// answer, which has leased tasks that no handler sees, it asks for one task, then for two,
-// four and so on, up to half of a size that had no answer; once a minute it tries more. It uses up to four
-// connections of the queue's client at once (two exchanges, extensions, a poll), one for
-// pub/sub and, when Redis does not answer, one for each exchange that it has given up,
-// until the client's own timeout.
+// A worker does what its caller could do with Wait, Claim, Extend, Dequeue, Retry, Release and Bury, but in
+// groups: while an exchange with Redis is under way, whatever happens is gathered for the next. So a busy
+// worker sends a fraction of a command per task, and an idle one polls once per poll interval (see
+// WithPollInterval). After a claim without an answer, which has leased tasks that no handler sees, it asks
+// for one task, then for two, four and so on, up to half of a size that had no answer; once a minute it tries
+// more. It uses up to four connections of the queue's client at once (two exchanges, extensions, a poll), one
+// for pub/sub and, when Redis does not answer, one for each exchange that it has given up, until the client's
+// own timeout.
 //
 // Of a queue with several shards (see WithShards) it claims from the one whose earliest task is
 // oldest, as far as it knows, and asks each once in a poll interval at least. Shards whose server
@@ -192,11 +191,10 @@ func IsPermanent(err error) bool {
 // still run then are left to run out: their tasks will be handed out again, and what they
 // return has no effect.
 //
-// Run does not end because Redis fails: claims and results are tried again with growing
-// pauses of up to a second, results until their leases end. A field that is out of range,
-// a nil Queue or Handler, or a worker that is running already is ErrInvalid at once, and so is a
-// Queue that was made for another number of shards than it has. Run
-// may be called again when it has returned and so have all handlers.
+// Run does not end because Redis fails: claims and results are tried again with growing pauses of up to a
+// second, results until their leases end. A field that is out of range, a nil Queue or Handler, or a worker
+// that is running already is ErrInvalid at once, and so is a Queue that was made for another number of shards
+// than it has. Run may be called again when it has returned and so have all handlers.
 func (w *Worker) Run(ctx context.Context) error {
 	if w == nil {
 		return invalid("run", "nil Worker")

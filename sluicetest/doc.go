@@ -57,10 +57,11 @@
 // What the test starts has to end before the test's function does: end the ctx of a Worker and wait
 // for Run, and close a Locker. A test may call t.Parallel before synctest.Test, not within it.
 //
-// What costs time in a bubble is work, not waiting. An idle Worker or caller of Wait polls once in each WithPollInterval (1 s by default),
-// a caller that waits for a lock once in each WithRetryInterval (100 ms), and a renewed lock is extended three times in each TTL (15 s); each of these takes the
-// fake about half a millisecond, several times that under the race detector. In a bubble no notification is lost, so give the queues and
-// Lockers of tests that cross days an interval of an hour.
+// What costs time in a bubble is work, not waiting. An idle Worker or caller of Wait polls once in each
+// WithPollInterval (1 s by default), a caller that waits for a lock once in each WithRetryInterval (100 ms),
+// and a renewed lock is extended three times in each TTL (15 s); each of these takes the fake about half a
+// millisecond, several times that under the race detector. In a bubble no notification is lost, so give the
+// queues and Lockers of tests that cross days an interval of an hour.
 //
 // # Outside a bubble
 //
@@ -78,9 +79,9 @@
 //
 // # What it is not
 //
-// The server is [miniredis]: one server without persistence, failovers, access rules, a memory limit or Cluster. Each Redis
-// has its own server and shares nothing with others, so tests may run in parallel. It tests what your program does with sluice; what Redis does
-// under faults is tested by sluice.
+// The server is [miniredis]: one server without persistence, failovers, access rules, a memory limit or
+// Cluster. Each Redis has its own server and shares nothing with others, so tests may run in parallel. It
+// tests what your program does with sluice; what Redis does under faults is tested by sluice.
 //
 // [miniredis]: https://github.com/alicebob/miniredis
 package sluicetest

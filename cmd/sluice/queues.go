@@ -61,8 +61,8 @@ func (r queueRow) json() queueJSON {
 // atOnce is how many queues are asked, or tasks changed, at the same time.
 const atOnce = 16
 
-// rows counts the tasks of queues. A queue whose counts cannot be had says so itself: one that is damaged does not hide the others.
-// The error is that of a server that serves none.
+// rows counts the tasks of queues. A queue whose counts cannot be had says so itself: one that is damaged
+// does not hide the others. The error is that of a server that serves none.
 func (a *app) rows(ctx context.Context, rdb redis.UniversalClient, infos []inspect.QueueInfo) ([]queueRow, error) {
 	rows := make([]queueRow, len(infos))
 	var mu sync.Mutex

@@ -21,8 +21,8 @@ func TestRun(t *testing.T) {
 	require.NoError(t, run(ctx, "127.0.0.1:0"))
 }
 
-// TestService_StopsGracefully: slow tasks of one kind do not hold up the other, a handler that runs ends, and what was not begun is
-// given back without a lost attempt.
+// TestService_StopsGracefully: slow tasks of one kind do not hold up the other, a handler that runs ends, and
+// what was not begun is given back without a lost attempt.
 func TestService_StopsGracefully(t *testing.T) {
 	t.Parallel()
 	r := sluicetest.New(t)

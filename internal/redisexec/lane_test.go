@@ -62,7 +62,8 @@ type done struct {
 	took  time.Duration
 }
 
-// do runs a request in the background, and returns when it is under way or waits. The test waits for it with the function it returns.
+// do runs a request in the background, and returns when it is under way or waits. The test waits for it with
+// the function it returns.
 func (l *laneTest) do(ctx context.Context, r Request) func() done {
 	result, start := make(chan done, 1), time.Now()
 	l.calls.Go(func() {

@@ -130,10 +130,10 @@ type ExtendResult struct {
 type Policy interface {
 	// Handle does the task's work. A panic is an error; it may call runtime.Goexit.
 	Handle(ctx context.Context, t Task) error
-	// Decide says what is to become of a task whose handler returned err, or ErrExited
-	// if it called runtime.Goexit. ctx is the one that the loop has made for the handler. If it
-	// has ended, its cause is context.Canceled if the worker is to stop; ErrLost of package lease
-	// or ErrCanceled if the disposition will have no effect. Decide may block: the lease is extended.
+	// Decide says what is to become of a task whose handler returned err, or ErrExited if it called
+	// runtime.Goexit. ctx is the one that the loop has made for the handler. If it has ended, its cause is
+	// context.Canceled if the worker is to stop; ErrLost of package lease or ErrCanceled if the disposition
+	// will have no effect. Decide may block: the lease is extended.
 	Decide(ctx context.Context, t Task, err error) Disposition
 	// Fallback decides if Decide called runtime.Goexit.
 	Fallback(t Task) Disposition

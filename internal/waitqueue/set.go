@@ -123,13 +123,11 @@ func New[V any](value func(prefix, name string) (V, error)) *Set[V] {
 // Turn returns the channel on which a queued waiter learns its turn, once.
 func (w *Waiter[V]) Turn() <-chan Turn { return w.turn }
 
-// Join adds w, which acts for holder, to the queue of a name. It sets *into to what is kept
-// for the name, before another goroutine can make w
-// the holder. An impatient waiter waits for what the head's present attempt says, at the
-// most: it is Refused as soon as another one is known to hold, and Unserved as soon as an
-// attempt of the head has had no answer. The turn is Acquire, Refused, Unserved, Closed or
-// Queued.
-// The error is that of New's value.
+// Join adds w, which acts for holder, to the queue of a name. It sets *into to what is kept for the name,
+// before another goroutine can make w the holder. An impatient waiter waits for what the head's present
+// attempt says, at the most: it is Refused as soon as another one is known to hold, and Unserved as soon as
+// an attempt of the head has had no answer. The turn is Acquire, Refused, Unserved, Closed or Queued. The
+// error is that of New's value.
 //
 // The name is prefix and name together. They are two arguments so that a name which is
 // known costs no allocation.

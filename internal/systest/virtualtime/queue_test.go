@@ -264,8 +264,8 @@ func TestQueue_WaitPausesForAPollIntervalAtMost(t *testing.T) {
 	})
 }
 
-// TestQueue_ReplacesAQuietSubscription: a pub/sub connection that has gone quiet without an error is found out by a look that finds what
-// it should have said, and replaced.
+// TestQueue_ReplacesAQuietSubscription: a pub/sub connection that has gone quiet without an error is found
+// out by a look that finds what it should have said, and replaced.
 func TestQueue_ReplacesAQuietSubscription(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
 		faults := redistest.NewFaults(systest.BubbleDialer(m))

@@ -157,7 +157,8 @@ func readPeriods(t *testing.T, commands [][]string, key string) *periodHistory {
 	return h
 }
 
-// check checks that each occurrence that was enqueued is one of the schedule and later than the one before, and that each was handled, not early, and again only if its process was killed.
+// check checks that each occurrence that was enqueued is one of the schedule and later than the one before,
+// and that each was handled, not early, and again only if its process was killed.
 func (h *periodHistory) check(periods map[string]time.Duration, killed map[string]bool) {
 	t := h.t
 	require.Len(t, h.occurrences, len(periods))
