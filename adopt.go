@@ -30,7 +30,8 @@ import (
 //
 // If the first handle was not let go by Detach, both are valid. Whichever is unlocked first releases the
 // lock, or hands it over in its own process, and the other one learns of that when it next extends; Close of
-// the first process releases it, too.
+// the first process releases it, too. The fences of those to whom the first process hands it over may then be
+// lower than the adopted handle's, until it goes back to Redis.
 //
 // The error is ErrNotHeld if the token does not hold the lock; ErrLost if the reply took longer than the TTL;
 // ErrInvalid, as for a token that no Locker has made; ErrClosed; ErrUnknown after a lost reply;
