@@ -5,7 +5,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: ## run the tests, with the race detector: up to six minutes
+test: ## run the tests, with the race detector: about seven minutes on two cores
 	go test -race ./...
 
 .PHONY: test-long
