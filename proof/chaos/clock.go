@@ -94,6 +94,19 @@ func (c serverClock) reaches(server, from time.Duration) span {
 	return span{min(earliest, at), at}
 }
 
+// highest returns the latest time that the server's clock has shown until then, perhaps before it was set back.
+func (c serverClock) highest(until time.Duration) (latest time.Duration) {
+	offset := time.Duration(0)
+	for _, j := range c.jumps {
+		if j.at.after > until {
+			break
+		}
+		latest = max(latest, min(j.at.before, until)+c.ahead+offset)
+		offset = j.offset
+	}
+	return max(latest, until+c.ahead+offset)
+}
+
 // setAhead says whether the clock was set ahead within a span, and when the last such setting
 // took effect at the latest. Only a clock set ahead ends keys and leases early.
 func (c serverClock) setAhead(from, to time.Duration) (when time.Duration, was bool) {

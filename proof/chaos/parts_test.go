@@ -33,6 +33,10 @@ func TestServerClock_MapsTimesAcrossJumps(t *testing.T) {
 	require.Equal(t, span{201, 201 + time.Hour}, c.reaches(1201+time.Hour, 110), "perhaps it was set back before")
 	require.Equal(t, span{250 + time.Hour, 250 + time.Hour}, c.reaches(1250+time.Hour, 110), "it was set back before")
 
+	require.Equal(t, time.Duration(1090), c.highest(90))
+	require.Equal(t, 1150+time.Hour, c.highest(150))
+	require.Equal(t, 1202+time.Hour, c.highest(300), "before it was set back")
+
 	for to, set := range map[time.Duration]bool{150: true, 90: false} {
 		_, was := c.setAhead(0, to)
 		require.Equal(t, set, was)

@@ -297,9 +297,10 @@ func (r *replayer) finish(key lockKey, at span) {
 }
 
 // listed says whether the list of leased tasks shows the task's lease, and no other. Whether it
-// shows one that has ended does not matter.
+// shows one that has ended does not matter. What has ended before the clock was set back may be off the list, and
+// is leased again.
 func (r *replayer) listed(key taskKey, at span) bool {
-	_, latest := r.clock.at(at)
+	latest := r.clock.highest(at.before)
 	is := r.tasks[key]
 	end, listed := r.leases[key]
 	switch {
