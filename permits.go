@@ -22,8 +22,8 @@ const maxPermits = 1000
 // All callers of a name must say the same n. As long as a permit is held, a caller with another n, or without
 // WithPermits, gets ErrInvalid. Callers of one process wait in one queue for each n. A permit is not handed
 // over within the process, but always goes back to Redis: the first in line of each process is notified of
-// it, and what has had one most recently goes last. A section costs about four commands when many wait, where
-// a lock that is handed over costs far fewer. Inspect says how many permits are held, and shows no owner;
+// it, and what has had one most recently goes last. A section costs about two scripts when many wait, where a
+// lock that is handed over costs far fewer. Inspect says how many permits are held, and shows no owner;
 // ForceUnlock frees all of them. Defaults to 1: a plain lock.
 func WithPermits(n int) LockOption {
 	return func(o *lockOptions) {
