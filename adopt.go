@@ -189,7 +189,7 @@ type apart struct {
 	closed bool
 }
 
-// add reports false if the Locker is closed. It drops some locks that nobody has released, so that forgetting to leaks nothing.
+// add reports false if the Locker is closed. It drops some locks that have ended and were not released, so that forgetting to leaks nothing.
 func (a *apart) add(k *Lock) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -128,7 +128,7 @@ func TestQueue_DeadLimitIsSharedByShards(t *testing.T) {
 	}, sluice.WithDeadLimit(5), sluice.WithShards(2))
 }
 
-// TestQueue_DroppedCountsEachLetterOnce: whoever drops at the same time, in whatever process.
+// TestQueue_DroppedCountsEachLetterOnce: however many processes drop at the same time.
 func TestQueue_DroppedCountsEachLetterOnce(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		plantOld(b, 400)

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	shelf       = 12 // items, of which a basket has 2 to 5
-	nestedSlice = ", one lock after the other in the order of their names"
+	shelf    = 12 // items, of which a basket has 2 to 5
+	oneByOne = ", one lock after the other in the order of their names"
 )
 
 // baskets measures sections that need several names at once.
@@ -35,8 +35,8 @@ func baskets() scenario {
 func basketEntrants() []entrant {
 	return []entrant{
 		{name: sluiceName + " LockAll", settings: "defaults, which renew", open: plain(newTogether)},
-		{name: sluiceName + " nested", settings: "WithAutoRenew" + nestedSlice, open: plain(nestedIn(newRenewingFor(ttl)))},
-		{name: "redislock nested", settings: redislockSettings + nestedSlice, open: plain(nestedIn(newRedislock))},
+		{name: sluiceName + " nested", settings: "WithAutoRenew" + oneByOne, open: plain(nestedIn(newRenewingFor(ttl)))},
+		{name: "redislock nested", settings: redislockSettings + oneByOne, open: plain(nestedIn(newRedislock))},
 	}
 }
 

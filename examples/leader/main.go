@@ -72,7 +72,7 @@ func run(ctx context.Context, out io.Writer) error {
 
 // candidate is one process. It ends after it has led for a while.
 func candidate(ctx context.Context, rdb *redis.Client, name string, out io.Writer, mu *sync.Mutex) error {
-	// The TTL is how long nobody leads after a crash. It has to be longer than what lead takes to stop.
+	// The TTL is how long no process leads after a crash. It has to be longer than what lead takes to stop.
 	locker, err := sluice.NewLocker(rdb, sluice.WithTTL(5*time.Second), sluice.WithOwner(name))
 	if err != nil {
 		return err
