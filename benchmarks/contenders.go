@@ -34,6 +34,8 @@ type setup struct {
 	Retry time.Duration
 	// Queue is the name of a contender's queue. No other turn uses it.
 	Queue string
+
+	postgres *postgres // for contenders that are not on Redis
 }
 
 // An entrant opens a contender, or a queue.
@@ -42,6 +44,8 @@ type entrant struct {
 	settings  string // other than the defaults
 	open      func(setup) (contender, error)
 	openQueue func(setup) (queue, error)
+	fewer     int      // divides the number of tasks in scenarios of a rate, for the slow; 0 for all of them
+	unmetered []string // the columns that say nothing of it, since they are of Redis or of this process
 }
 
 const (

@@ -53,6 +53,8 @@ type config struct {
 	json      string        // file to write; empty for none
 	plot      string        // folder to write charts into; empty for none
 	scenarios []scenario
+
+	postgres *postgres // started if a contender needs it
 }
 
 func parse(args []string, log io.Writer) (config, error) {

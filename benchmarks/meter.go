@@ -20,6 +20,9 @@ const (
 	allocsPerOp     = "allocs"
 )
 
+// ofRedis has the columns of what Redis runs.
+var ofRedis = []string{commandsPerOp, scriptsPerOp, serverTimePerOp, serverCPUPerOp}
+
 var (
 	commandsColumn = column{commandsPerOp, median, threeDigits}
 	scriptsColumn  = column{scriptsPerOp, median, threeDigits}

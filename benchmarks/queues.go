@@ -29,6 +29,18 @@ type queue interface {
 	Close() error
 }
 
+// selfTimed is a queue that enqueues tasks one a call, and times the calls, by itself.
+type selfTimed interface {
+	// EnqueueTimed enqueues n tasks, which begin with the number from, and returns how long
+	// all of them took, and each call.
+	EnqueueTimed(callers, from, n int, due func(id int) time.Time) (time.Duration, []time.Duration, error)
+}
+
+// sized is a queue that knows what its tasks need, since no Redis keeps them.
+type sized interface {
+	used(ctx context.Context) (bytes float64, err error)
+}
+
 // taskID returns an ID that is as long as a UUID. It does not use Sprintf, which would add a
 // quarter of a microsecond to the figures.
 func taskID(id int) string {
@@ -199,6 +211,10 @@ func queueEntrants() []entrant {
 		{name: sluiceName + " on AutoPipeline", settings: "defaults", openQueue: openPipelinedQueue},
 		{name: asynqName, settings: "v0.26.0, defaults, no logging", openQueue: openAsynq(0)},
 		{name: batchesName, settings: "defaults; a call enqueues 250 tasks", openQueue: openBatches},
+		{name: riverName, settings: riverSettings, openQueue: openRiver(0), fewer: 10, unmetered: ofRedis},
+		{name: riverFastName, settings: riverSettings + ", FetchCooldown and FetchPollInterval 1ms", openQueue: openRiver(time.Millisecond),
+			fewer: 10, unmetered: ofRedis},
+		{name: bullName, settings: bullSettings, openQueue: openBull, fewer: 10, unmetered: []string{allocsPerOp}},
 		{name: loopName, settings: "defaults; goroutines that each Claim and Dequeue one task at a time", openQueue: openLoop},
 		{name: floorName, settings: "for tasks: bare go-redis. ZADD NX of 250 IDs; two groups at once of 32 IDs, each a script that re-scores" +
 			" due IDs and one that removes them", openQueue: openBare(bareQueue{take: takeByScript, finish: finishByScript})},

@@ -21,6 +21,7 @@ type report struct {
 // machine describes where the figures were measured.
 type machine struct {
 	Server string    `json:"server"`
+	CPU    string    `json:"cpu"`
 	Go     string    `json:"go"`
 	OS     string    `json:"os"`
 	Arch   string    `json:"arch"`
@@ -33,9 +34,18 @@ type machine struct {
 func describe(ctx context.Context, addr string, rounds int) (machine, error) {
 	version, err := describeServer(ctx, addr)
 	return machine{
-		Server: version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH, CPUs: runtime.NumCPU(),
+		Server: version, CPU: processor(), Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH, CPUs: runtime.NumCPU(),
 		Pool: poolSize, Rounds: rounds, Time: time.Now().UTC().Truncate(time.Second),
 	}, err
+}
+
+// processor returns the make of this machine's processors, as Linux tells it.
+func processor() string {
+	b, _ := os.ReadFile("/proc/cpuinfo")
+	_, after, _ := strings.Cut(string(b), "model name")
+	line, _, _ := strings.Cut(after, "\n")
+	_, name, _ := strings.Cut(line, ":")
+	return strings.Join(strings.Fields(name), " ")
 }
 
 // outcome has the results of a scenario.

@@ -35,7 +35,7 @@ func scenarios() []scenario {
 		work(64, 200_000), work(1, 20_000), shards(), shardsIdle(100), loop(), serverTime(),
 		enqueue("enqueue-now", 64, 50_000, "due at once", atOnce), enqueue("enqueue-later", 64, 50_000, "due in 15 minutes", in15Minutes),
 		enqueue("enqueue-one", 1, 20_000, "due at once", atOnce), enqueueBatch(), batch(),
-		late("late-idle", func(entrant) int { return 2000 }, 5*time.Second),
+		late("late-idle", func(entrant) int { return 1000 }, 5*time.Second),
 		late("late-busy", halfRate, 3*time.Second),
 		idle(), manyQueues(100), herd(1, 0), herd(30, 0), herd(100, 0), herd(300, 0), herd(300, 200*time.Millisecond),
 		memory(0), memory(100), large("large-64k", 64<<10), large("large-1m", 1<<20), largeLog(),
@@ -58,6 +58,17 @@ type turn struct {
 	quick      bool
 }
 
+// tasks returns how many of a scenario's tasks the turn has.
+func (t turn) tasks(n int) int {
+	if t.entrant.fewer > 0 {
+		n /= t.entrant.fewer
+	}
+	if t.quick {
+		n /= 100
+	}
+	return n
+}
+
 // result is the result of a turn.
 type result struct {
 	value    float64            // in the scenario's measure
@@ -76,6 +87,8 @@ func compare(ctx context.Context, c config, out, log io.Writer) (err error) {
 	if err := c.checkOutputs(); err != nil {
 		return err
 	}
+	c.postgres = &postgres{}
+	defer c.postgres.stop()
 	addr := c.redis
 	if addr == "" {
 		var stop func()
@@ -88,8 +101,8 @@ func compare(ctx context.Context, c config, out, log io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	_, _ = fmt.Fprintf(out, "%s, %s, %s/%s, %d CPUs, pools of %d connections, rounds: %d\n",
-		m.Server, m.Go, m.OS, m.Arch, m.CPUs, m.Pool, m.Rounds)
+	_, _ = fmt.Fprintf(out, "%s, %s, %s/%s, %d CPUs (%s), pools of %d connections, rounds: %d\n",
+		m.Server, m.Go, m.OS, m.Arch, m.CPUs, m.CPU, m.Pool, m.Rounds)
 	found := report{Machine: m}
 	var errs []error
 	for _, s := range c.scenarios {
@@ -130,7 +143,7 @@ func (s scenario) run(ctx context.Context, c config, addr string, log io.Writer)
 	for round := range c.rounds {
 		for i, e := range s.entries {
 			began := time.Now()
-			r := s.oneTurn(ctx, turn{setup: setup{addr, s.retry, uniqueName("queue")}, entrant: e, length: s.lengthFor(c), quick: c.quick})
+			r := s.oneTurn(ctx, turn{setup: setup{addr, s.retry, uniqueName("queue"), c.postgres}, entrant: e, length: s.lengthFor(c), quick: c.quick})
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
@@ -169,6 +182,9 @@ func (s scenario) progress(r result) string {
 func (s scenario) oneTurn(ctx context.Context, t turn) (r result) {
 	t.goroutines = runtime.NumGoroutine()
 	shut, err := t.open(ctx)
+	if errors.Is(err, errNotHere) {
+		return result{notes: err.Error()}
+	}
 	if shut != nil {
 		if err == nil {
 			runtime.GC() // of the garbage of earlier turns
@@ -191,6 +207,9 @@ func (s scenario) metered(ctx context.Context, t turn) (result, error) {
 	r, err := s.turn(ctx, t)
 	if err == nil {
 		err = t.meter.perOp(ctx, &r)
+	}
+	for _, title := range t.entrant.unmetered {
+		delete(r.extra, title)
 	}
 	return r, err
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -24,8 +25,10 @@ func memory(payload int) scenario {
 		name:    fmt.Sprint("memory-", payload),
 		about:   fmt.Sprintf("the server's memory per scheduled task, IDs of 36 bytes, payloads of %d", payload),
 		measure: bytesEach,
-		entries: enterQueues(sluiceName, asynqName),
-		turn:    func(ctx context.Context, t turn) (result, error) { return memoryTurn(ctx, t, make([]byte, payload)) },
+		entries: enterQueues(sluiceName, asynqName, bullName, riverName),
+		turn: func(ctx context.Context, t turn) (result, error) {
+			return memoryTurn(ctx, t, bytes.Repeat([]byte{'x'}, payload))
+		},
 	}
 }
 
@@ -34,7 +37,11 @@ func memoryTurn(ctx context.Context, t turn, payload []byte) (result, error) {
 	if t.quick {
 		tasks = 5000
 	}
-	before, err := usedMemory(ctx, t.setup.Addr)
+	used, notes := usedMemory(t.setup.Addr), ""
+	if q, ok := t.queue.(sized); ok {
+		used, notes = q.used, "on disk, with the indexes"
+	}
+	before, err := used(ctx)
 	if err != nil {
 		return result{}, err
 	}
@@ -43,16 +50,19 @@ func memoryTurn(ctx context.Context, t turn, payload []byte) (result, error) {
 	if err != nil {
 		return result{}, err
 	}
-	after, err := usedMemory(ctx, t.setup.Addr)
-	return result{value: (after - before) / float64(tasks)}, err
+	after, err := used(ctx)
+	return result{value: (after - before) / float64(tasks), notes: notes}, err
 }
 
-func usedMemory(ctx context.Context, addr string) (float64, error) {
-	stats, err := info(ctx, addr, "memory")
-	if err != nil {
-		return 0, err
+// usedMemory returns a function that asks a server how much memory it uses.
+func usedMemory(addr string) func(context.Context) (float64, error) {
+	return func(ctx context.Context) (float64, error) {
+		stats, err := info(ctx, addr, "memory")
+		if err != nil {
+			return 0, err
+		}
+		return strconv.ParseFloat(stats["used_memory"], 64)
 	}
-	return strconv.ParseFloat(stats["used_memory"], 64)
 }
 
 const (

@@ -15,16 +15,14 @@ func work(concurrency, tasks int) scenario {
 		name:    fmt.Sprint("work-", concurrency),
 		about:   fmt.Sprintf("%d tasks due, %d handlers at once that do nothing", tasks, concurrency),
 		measure: tasksPerSecond,
-		entries: enterQueues(sluiceName, asynqName),
+		entries: enterQueues(sluiceName, asynqName, riverFastName, bullName),
 		columns: []column{scriptsColumn, commandsColumn},
 		turn:    func(ctx context.Context, t turn) (result, error) { return workTurn(ctx, t, concurrency, tasks) },
 	}
 }
 
 func workTurn(ctx context.Context, t turn, concurrency, tasks int) (result, error) {
-	if t.quick {
-		tasks /= 100
-	}
+	tasks = t.tasks(tasks)
 	if err := t.queue.Fill(ctx, tasks, nil, atOnce); err != nil {
 		return result{}, err
 	}
@@ -46,7 +44,7 @@ func enqueue(name string, goroutines, tasks int, about string, due func(id int) 
 		name:    name,
 		about:   fmt.Sprintf("goroutines: %d; %d tasks, one a call except in batches, %s; the waits are of calls", goroutines, tasks, about),
 		measure: tasksPerSecond,
-		entries: enterQueues(sluiceName, sluiceName+" on AutoPipeline", asynqName, batchesName),
+		entries: enterQueues(sluiceName, sluiceName+" on AutoPipeline", asynqName, riverName, bullName, batchesName),
 		columns: []column{commandsColumn, serverCPUColumn, allocsColumn},
 		turn: func(ctx context.Context, t turn) (result, error) {
 			return callsTurn(ctx, t, goroutines, tasks, due)
@@ -56,8 +54,9 @@ func enqueue(name string, goroutines, tasks int, about string, due func(id int) 
 
 // callsTurn enqueues tasks, and times each call.
 func callsTurn(ctx context.Context, t turn, goroutines, tasks int, due func(id int) time.Time) (result, error) {
-	if t.quick {
-		tasks /= 100
+	tasks = t.tasks(tasks)
+	if q, ok := t.queue.(selfTimed); ok {
+		return selfTimedTurn(ctx, t, q, goroutines, tasks, due)
 	}
 	size, enqueue := 1, func(ctx context.Context, from, _ int) error { return t.queue.Enqueue(ctx, from, nil, due(from)) }
 	if b, ok := t.queue.(batcher); ok {
@@ -85,6 +84,18 @@ func callsTurn(ctx context.Context, t turn, goroutines, tasks int, due func(id i
 	return r, err
 }
 
+// selfTimedTurn is a turn of callsTurn that the queue times.
+func selfTimedTurn(ctx context.Context, t turn, q selfTimed, callers, tasks int, due func(id int) time.Time) (result, error) {
+	if _, _, err := q.EnqueueTimed(callers, tasks, callers, due); err != nil { // warms up
+		return result{}, err
+	}
+	if err := t.meter.start(ctx); err != nil {
+		return result{}, err
+	}
+	took, times, err := q.EnqueueTimed(callers, 0, tasks, due)
+	return result{value: float64(tasks) / took.Seconds(), ops: float64(tasks), waits: waitsOf(times)}, err
+}
+
 // in15Minutes is the due time of an order that must be paid within 15 minutes.
 func in15Minutes(int) time.Time { return time.Now().Add(15 * time.Minute) }
 
@@ -92,15 +103,11 @@ func in15Minutes(int) time.Time { return time.Now().Add(15 * time.Minute) }
 func enqueueBatch() scenario {
 	return scenario{
 		name:    "enqueue-batch",
-		about:   "200000 tasks in the quickest way there is: Sluice's EnqueueBatch of 5,000, asynq from 64 goroutines",
+		about:   "200000 tasks in the quickest way there is: batches of 5,000 (EnqueueBatch, InsertManyFast, addBulk); asynq from 64 goroutines",
 		measure: tasksPerSecond,
-		entries: enterQueues(sluiceName, asynqName),
+		entries: enterQueues(sluiceName, asynqName, riverName, bullName),
 		turn: func(ctx context.Context, t turn) (result, error) {
-			tasks := 200_000
-			if t.quick {
-				tasks /= 100
-			}
-			return enqueueTurn(tasks, func(n int) error { return t.queue.Fill(ctx, n, nil, atOnce) })
+			return enqueueTurn(t.tasks(200_000), func(n int) error { return t.queue.Fill(ctx, n, nil, atOnce) })
 		},
 	}
 }
@@ -123,7 +130,7 @@ func late(name string, rate func(e entrant) int, length time.Duration) scenario 
 		name:    name,
 		about:   fmt.Sprintf("tasks due at random over %v, 64 handlers: how late they start (99%%); rates below", length),
 		measure: duration,
-		entries: enterQueues(sluiceName, asynqName, asynqName+" at 50ms"),
+		entries: enterQueues(sluiceName, asynqName, asynqName+" at 50ms", riverName, riverFastName, bullName),
 		length:  length,
 		columns: []column{{earliest, slices.Min[[]float64], inTime}, {"rate", median, whole}},
 		turn: func(ctx context.Context, t turn) (result, error) {
