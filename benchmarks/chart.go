@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"image/color"
 	"math"
@@ -57,7 +58,7 @@ func (r report) plot(dir string) error {
 
 func (o outcome) medians() chart {
 	c := chart{
-		title: o.Name + ": " + o.About,
+		title: cmp.Or(o.scenario.headline, o.Name+": "+o.About),
 		axis:  o.Unit + ", median and least to most; " + o.Better + " is better",
 		show:  o.scenario.measure.show,
 	}
@@ -71,8 +72,8 @@ func (o outcome) medians() chart {
 
 func (o outcome) waits() chart {
 	c := chart{
-		title: o.Name + ", p99 wait: " + o.About,
-		axis:  "p99 wait; less is better",
+		title: "The longest wait, but for one in a hundred: " + cmp.Or(o.scenario.headline, o.Name+": "+o.About),
+		axis:  "p99 of the waits; less is better",
 		show:  duration.show,
 	}
 	for _, st := range o.Contenders {
@@ -157,7 +158,7 @@ func (c chart) draw() *plot.Plot {
 	p.Title.Padding = vg.Points(8)
 	p.X.Label.Text = c.axis
 	if s.floor > 0 {
-		p.X.Label.Text += " (logarithmic)"
+		p.X.Label.Text += "; each line is ten times the one before it"
 	}
 	p.X.Tick.Marker = s.ticks(c.show)
 	names := make([]string, len(c.bars))

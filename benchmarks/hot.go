@@ -14,12 +14,13 @@ const hotSize = 64
 // hot measures names that many goroutines of one process want.
 func hot(names int) scenario {
 	s := scenario{
-		name:    "hot",
-		about:   "64 goroutines of one process on one name",
-		measure: perSecond,
-		entries: append(peers(), enter(fifoName)...),
-		length:  3 * time.Second,
-		retry:   retryForThroughput,
+		name:     "hot",
+		about:    "64 goroutines of one process on one name",
+		headline: "64 goroutines of one process want one lock: how often it changes hands in a second",
+		measure:  perSecond,
+		entries:  append(peers(), enter(fifoName)...),
+		length:   3 * time.Second,
+		retry:    retryForThroughput,
 		columns: []column{
 			{"least turns", slices.Min[[]float64], whole},
 			{"most turns", slices.Max[[]float64], whole},
@@ -29,7 +30,7 @@ func hot(names int) scenario {
 	}
 	if names > 1 {
 		s.name, s.about = fmt.Sprintf("hot-%d", names), fmt.Sprintf("64 goroutines of one process on each of %d names", names)
-		s.entries = enter(sluiceName, "rueidislock", fifoName)
+		s.headline, s.entries = "", enter(sluiceName, "rueidislock", fifoName)
 	}
 	return s
 }

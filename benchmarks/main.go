@@ -37,7 +37,11 @@ func parentMain(args []string, out, log io.Writer) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := compare(ctx, c, out, log); err != nil {
+	run := compare
+	if c.from != "" {
+		run = again
+	}
+	if err := run(ctx, c, out, log); err != nil {
 		fmt.Fprintln(log, "benchmarks:", err)
 		return 1
 	}
@@ -52,6 +56,7 @@ type config struct {
 	length    time.Duration // of a contender's turn; 0 for the scenario's own
 	json      string        // file to write; empty for none
 	plot      string        // folder to write charts into; empty for none
+	from      string        // report of an earlier run to show instead of measuring; empty for none
 	scenarios []scenario
 
 	postgres *postgres // started if a contender needs it
@@ -68,6 +73,7 @@ func parse(args []string, log io.Writer) (config, error) {
 	f.Float64Var(&seconds, "seconds", 0, "length of a turn in scenarios of a fixed time (default 2 to 10; 0.3 with -quick)")
 	f.StringVar(&c.json, "json", "", "`file` to write all results to, as JSON")
 	f.StringVar(&c.plot, "plot", "", "`folder` to draw a chart per scenario into, as SVG, and one of its waits; it is made if missing")
+	f.StringVar(&c.from, "from", "", "`file` that -json wrote: show its results again, and measure nothing")
 	f.Usage = func() {
 		fmt.Fprintf(log, "Usage: benchmarks [flags] [SCENARIO...]\n\nLocks and queues, side by side. Scenarios, by default all:\n")
 		for _, s := range scenarios() {

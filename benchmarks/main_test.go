@@ -219,6 +219,27 @@ func TestScenario_SaysWhyAPeerIsNotMeasured(t *testing.T) {
 	require.Contains(t, out.String(), "0; not measured: there is no such server")
 }
 
+// TestReport_IsShownAgain: the tables of an earlier run, and its charts, from its JSON.
+func TestReport_IsShownAgain(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file, s := filepath.Join(dir, "report.json"), hot(1)
+	results := make([][]result, len(s.entries))
+	for i := range results {
+		results[i] = []result{{value: float64(100 + i)}}
+	}
+	earlier := report{Machine: machine{CPU: "some processor", Rounds: 7}, Scenarios: []outcome{s.outcome(results)}}
+	require.NoError(t, earlier.writeJSON(file))
+	var out, log bytes.Buffer
+	require.Zero(t, parentMain([]string{"-from", file, "-plot", dir, "hot", "single"}, &out, &log), log.String())
+	require.Contains(t, out.String(), "some processor")
+	require.Contains(t, out.String(), "rounds: 7")
+	require.Regexp(t, `Sluice +│ +100/s`, out.String())
+	requireXML(t, filepath.Join(dir, "hot.svg"))
+	require.NoFileExists(t, filepath.Join(dir, "single.svg"))
+	require.Equal(t, 1, parentMain([]string{"-from", filepath.Join(dir, "missing")}, &out, &log))
+}
+
 func TestChart_UsesALogarithmicScaleForLargeRatios(t *testing.T) {
 	t.Parallel()
 	of := func(values ...float64) scale {

@@ -19,12 +19,13 @@ const (
 // procs measures one name that several processes want.
 func procs() scenario {
 	return scenario{
-		name:    "procs",
-		about:   "4 processes of 16 goroutines on one name; the least share is a process's, of a fourth of all sections",
-		measure: perSecond,
-		entries: peers(),
-		length:  4 * time.Second,
-		retry:   retryForThroughput,
+		name:     "procs",
+		headline: "4 processes of 16 goroutines want one lock: how often it changes hands in a second",
+		about:    "4 processes of 16 goroutines on one name; the least share is a process's, of a fourth of all sections",
+		measure:  perSecond,
+		entries:  peers(),
+		length:   4 * time.Second,
+		retry:    retryForThroughput,
 		columns: []column{
 			{leastShare, slices.Min[[]float64], percent},
 			{withoutATurn, slices.Max[[]float64], whole},

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"runtime"
 	"slices"
@@ -37,6 +38,39 @@ func describe(ctx context.Context, addr string, rounds int) (machine, error) {
 		Server: version, CPU: processor(), Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH, CPUs: runtime.NumCPU(),
 		Pool: poolSize, Rounds: rounds, Time: time.Now().UTC().Truncate(time.Second),
 	}, err
+}
+
+func (m machine) print(out io.Writer) {
+	_, _ = fmt.Fprintf(out, "%s, %s, %s/%s, %d CPUs (%s), pools of %d connections, rounds: %d\n",
+		m.Server, m.Go, m.OS, m.Arch, m.CPUs, m.CPU, m.Pool, m.Rounds)
+}
+
+// again prints and draws what an earlier run has written as JSON: of the scenarios that were chosen.
+func again(_ context.Context, c config, out, _ io.Writer) error {
+	if err := c.checkOutputs(); err != nil {
+		return err
+	}
+	b, err := os.ReadFile(c.from)
+	if err != nil {
+		return fmt.Errorf("-from: %w", err)
+	}
+	var earlier report
+	if err := json.Unmarshal(b, &earlier); err != nil {
+		return fmt.Errorf("-from: %w", err)
+	}
+	found := report{Machine: earlier.Machine}
+	found.Machine.print(out)
+	for _, s := range c.scenarios {
+		for _, o := range earlier.Scenarios {
+			if o.Name != s.name {
+				continue
+			}
+			o.scenario = s
+			o.print(out)
+			found.Scenarios = append(found.Scenarios, o)
+		}
+	}
+	return found.write(c)
 }
 
 // processor returns the make of this machine's processors, as Linux tells it.

@@ -14,12 +14,14 @@ import (
 
 // A scenario is a measurement that every contender runs in turn.
 type scenario struct {
-	name    string
-	about   string
-	measure measure
-	entries []entrant
-	length  time.Duration // of a turn, if it is fixed
-	retry   time.Duration // the best one for contenders that poll; 0 if none waits
+	name  string
+	about string
+	// headline says in its chart what is compared, for readers who know nothing else of it; empty for its about.
+	headline string
+	measure  measure
+	entries  []entrant
+	length   time.Duration // of a turn, if it is fixed
+	retry    time.Duration // the best one for contenders that poll; 0 if none waits
 	// roundTrip is how far the server is away; 0 for this machine.
 	roundTrip time.Duration
 	columns   []column // of the table, besides the usual ones
@@ -101,8 +103,7 @@ func compare(ctx context.Context, c config, out, log io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	_, _ = fmt.Fprintf(out, "%s, %s, %s/%s, %d CPUs (%s), pools of %d connections, rounds: %d\n",
-		m.Server, m.Go, m.OS, m.Arch, m.CPUs, m.CPU, m.Pool, m.Rounds)
+	m.print(out)
 	found := report{Machine: m}
 	var errs []error
 	for _, s := range c.scenarios {

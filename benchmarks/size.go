@@ -22,10 +22,11 @@ func randomUpTo(d time.Duration) time.Duration { return rand.N(d) }
 // memory measures how much memory of the server a scheduled task needs.
 func memory(payload int) scenario {
 	return scenario{
-		name:    fmt.Sprint("memory-", payload),
-		about:   fmt.Sprintf("the server's memory per scheduled task, IDs of 36 bytes, payloads of %d", payload),
-		measure: bytesEach,
-		entries: enterQueues(sluiceName, asynqName, bullName, riverName),
+		name:     fmt.Sprint("memory-", payload),
+		about:    fmt.Sprintf("the server's memory per scheduled task, IDs of 36 bytes, payloads of %d", payload),
+		headline: fmt.Sprintf("What the server keeps for each task that is due later, with a payload of %d bytes", payload),
+		measure:  bytesEach,
+		entries:  enterQueues(sluiceName, asynqName, bullName, riverName),
 		turn: func(ctx context.Context, t turn) (result, error) {
 			return memoryTurn(ctx, t, bytes.Repeat([]byte{'x'}, payload))
 		},
