@@ -177,7 +177,8 @@ type crew struct {
 	wanted  int       // workers
 	atWork  bool
 	seen    witness
-	kills   int
+	kills   int // of workers
+	movers  int // that were killed
 }
 
 // member is a process of a crew.
