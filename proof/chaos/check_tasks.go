@@ -37,6 +37,7 @@ func (c *checker) checkTasks() {
 	for _, m := range t.misListed {
 		t.report("%v at %v: %+v became %+v, and the list of leased tasks shows something else", m.taskKey, m.span, m.was, m.is)
 	}
+	t.checkPauses()
 	t.checkEnqueues()
 	t.checkDeliveries()
 	t.checkReceipts()
@@ -175,6 +176,7 @@ func (t *tasksCheck) early(m *move) bool {
 // by the server's clock at that time, and that the claim counts as an attempt.
 func (t *tasksCheck) checkClaim(m *move) {
 	t.checkLease(m)
+	t.checkPaused(m)
 	claim := m.is.score - lease.Seconds()
 	was := m.was.afterLease()
 	due := max(m.was.score, was.score) // a waiting version is not due before the lease ends
@@ -356,6 +358,7 @@ func (t *tasksCheck) claimedInGap(r *record) bool {
 func (t *tasksCheck) checkDelivery(r *record, moves []*move) {
 	known := slices.ContainsFunc(moves, func(m *move) bool {
 		if r.Op == opPop {
+			t.checkPaused(m)
 			return m.kind == removed && m.was.version == r.Version && m.was.afterLease().attempt == r.Attempt
 		}
 		return m.is.attempt == r.Attempt && m.is.version == r.Version

@@ -42,6 +42,17 @@ var taskCases = map[string]checkCase{
 		at(10).enqueued("v", 20).claimed("v", 1, 30).recorded(record{Op: opClaiming, Name: loopQueue, Call: 100, Return: 600, Result: lostIt}).
 		at(505).logs("ZREM Queue:loop t; ZADD Queue:loop @@505 t; HDEL {Queue:loop}:state t").
 		claimed("v", 1, 600).at(610).logs(gone).settled(opDequeue, "", 1000, 0, done), "was released, and no client requested it"},
+	"claimed after a pause": {newScenario().
+		at(5).logs("SET {Queue:loop}:paused 1 PXAT @15").at(10).enqueued("v", 10).claimed("v", 1, 20).at(30).logs(gone).settled(opDequeue, "", 420, 0, done), ""},
+	"claimed after a pause that was ended": {newScenario().
+		at(5).logs("SET {Queue:loop}:paused 1").at(10).enqueued("v", 10).at(15).logs("DEL {Queue:loop}:paused").
+		claimed("v", 1, 20).at(30).logs(gone).settled(opDequeue, "", 420, 0, done), ""},
+	"claimed in a pause": {newScenario().
+		at(5).logs("SET {Queue:loop}:paused 1 PXAT @100").at(10).enqueued("v", 10).claimed("v", 1, 20), "while its queue was paused"},
+	"claimed in a pause without end": {newScenario().
+		at(5).logs("SET {Queue:loop}:paused 1").at(10).enqueued("v", 10).claimed("v", 1, 20), "while its queue was paused"},
+	"a pause that is not in the log": {newScenario().
+		recorded(record{Op: opPause, Name: loopQueue, Call: 25, Return: 500, Result: done}), "the log does not have it"},
 	"a handler returned Again": {newScenario().
 		at(10).added(workQueue, "v", 10).at(20).leased(workQueue, 1, 420).answered(again, 50, 420, 22).
 		at(40).logs("ZREM Queue:work t; ZADD Queue:work @@90 t; HDEL {Queue:work}:state t").

@@ -13,7 +13,8 @@ type keyspace struct {
 	locks  map[string]lockKey // by name, and those of permits by name and token
 	fences map[string]int64
 	tasks  map[taskKey]task
-	leases map[taskKey]float64 // the list of leased tasks
+	leases map[taskKey]float64      // the list of leased tasks
+	paused map[string]time.Duration // by queue: until when, by the server's clock
 }
 
 type lockKey struct {
@@ -49,11 +50,11 @@ type field struct {
 }
 
 func newKeyspace() keyspace {
-	return keyspace{map[string]lockKey{}, map[string]int64{}, map[taskKey]task{}, map[taskKey]float64{}}
+	return keyspace{map[string]lockKey{}, map[string]int64{}, map[taskKey]task{}, map[taskKey]float64{}, map[string]time.Duration{}}
 }
 
 func (k keyspace) clone() keyspace {
-	return keyspace{maps.Clone(k.locks), maps.Clone(k.fences), maps.Clone(k.tasks), maps.Clone(k.leases)}
+	return keyspace{maps.Clone(k.locks), maps.Clone(k.fences), maps.Clone(k.tasks), maps.Clone(k.leases), maps.Clone(k.paused)}
 }
 
 // leased says whether the task has a lease, which may have ended.
@@ -110,6 +111,8 @@ func (k keyspace) change(command []string, touch func(taskKey)) {
 	switch {
 	case which == "leased":
 		k.list(name, verb, args, touch)
+	case which == "paused":
+		k.pause(name, verb, args)
 	case verb == "ZADD" && (which == "queue" || which == "dead"):
 		for score, id := range scored(args) {
 			edit(id, func(t *task) { t.add(which, score) })

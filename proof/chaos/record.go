@@ -66,6 +66,8 @@ const (
 	opCancel     op = "cancel"
 	opReschedule op = "reschedule"
 	opRevive     op = "revive"
+	opPause      op = "pause"
+	opList       op = "list"
 	opClaiming   op = "claiming" // a call of Claim
 	opDelivery   op = "delivery" // an entry that it returned
 	opPopping    op = "popping"  // a call of Pop
@@ -84,20 +86,21 @@ const (
 type result string
 
 const (
-	pending  result = ""        // the call lasts, or its process was killed
-	done     result = "ok"      // nil
-	no       result = "no"      // a false
-	locked   result = "locked"  // ErrLocked
-	waited   result = "waited"  // ErrLocked with the context's error: it waited in line, or was told that it is held
-	stale    result = "stale"   // ErrStale
-	notHeld  result = "notheld" // ErrNotHeld
-	lostIt   result = "lost"    // ErrLost
-	unknown  result = "unknown" // ErrUnknown
-	ctxEnded result = "ctx"     // the context's error; nothing was sent
-	refused  result = "refused" // any other error, which is definite
-	expired  result = "expired" // a lock held until its deadline
-	detached result = "detached"
-	again    result = "again" // a handler returned Again(Delay)
+	pending    result = ""        // the call lasts, or its process was killed
+	done       result = "ok"      // nil
+	no         result = "no"      // a false
+	locked     result = "locked"  // ErrLocked
+	waited     result = "waited"  // ErrLocked with the context's error: it waited in line, or was told that it is held
+	stale      result = "stale"   // ErrStale
+	notHeld    result = "notheld" // ErrNotHeld
+	lostIt     result = "lost"    // ErrLost
+	unknown    result = "unknown" // ErrUnknown
+	ctxEnded   result = "ctx"     // the context's error; nothing was sent
+	refused    result = "refused" // any other error, which is definite
+	expired    result = "expired" // a lock held until its deadline
+	detached   result = "detached"
+	outOfOrder result = "order" // a list with a task in a place that is not its own
+	again      result = "again" // a handler returned Again(Delay)
 )
 
 // mayHaveRun says whether the server may have carried out an operation. Of an extension that

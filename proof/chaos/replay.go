@@ -29,6 +29,8 @@ type move struct {
 	kind moveKind
 	was  task
 	is   task
+	// paused is until when its queue was paused, by the server's clock.
+	paused time.Duration
 }
 
 type moveKind string
@@ -60,6 +62,7 @@ type replayed struct {
 	overtaken []hold          // ended by another token's SET
 	versions  map[string]bool // every version that was written; true if at least one write was not lost
 	expiries  []expiry
+	pauses    []pauseBegun
 	lost      int // the number of entries that were cut off
 	end       keyspace
 }
@@ -75,6 +78,12 @@ type expiry struct {
 	span
 	token uint64
 	until time.Duration // by the server's clock
+}
+
+// pauseBegun is the beginning of a queue's pause.
+type pauseBegun struct {
+	span
+	queue string
 }
 
 // replayer replays a log.
@@ -157,7 +166,7 @@ func (r *replayer) entry(at *entry) {
 	for _, command := range at.commands {
 		if len(command) > 1 && !r.lock(command, at.span) {
 			r.change(command, touch)
-			r.note(command, at.lost)
+			r.note(command, at)
 		}
 	}
 	for key, was := range before {
@@ -165,19 +174,22 @@ func (r *replayer) entry(at *entry) {
 	}
 }
 
-// note records the versions that a command writes.
-func (r *replayer) note(command []string, lost bool) {
+// note records the versions that a command writes, and the pauses that it begins.
+func (r *replayer) note(command []string, at *entry) {
+	if queue, ok := isPause(command); ok {
+		r.pauses = append(r.pauses, pauseBegun{at.span, queue})
+	}
 	name, which := queueName(command[1])
 	switch strings.ToUpper(command[0]) + " " + which {
 	case "HSET tasks":
 		for i := 2; i+1 < len(command); i += 2 {
 			version := versionOf(command[i], command[i+1])
-			r.versions[version] = r.versions[version] || !lost
+			r.versions[version] = r.versions[version] || !at.lost
 		}
 	case "ZADD queue":
 		for _, id := range scored(command[2:]) {
 			if name == plainQueue { // its tasks have their IDs as versions
-				r.versions[id] = r.versions[id] || !lost
+				r.versions[id] = r.versions[id] || !at.lost
 			}
 		}
 	}
@@ -332,5 +344,5 @@ func (r *replayer) moved(key taskKey, was task, at *entry) {
 	if is.there() {
 		r.tasks[key] = is
 	}
-	r.moves = append(r.moves, move{span: at.span, taskKey: key, kind: kind, was: was, is: is})
+	r.moves = append(r.moves, move{span: at.span, taskKey: key, kind: kind, was: was, is: is, paused: r.paused[key.queue]})
 }

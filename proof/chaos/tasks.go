@@ -136,7 +136,13 @@ func (c *client) operate(rng *rand.Rand) {
 	q, id := c.queue(name, sluice.Replace), sharedID(rng)
 	ctx, cancel := withShortContext(context.Background(), rng, 12)
 	defer cancel()
-	switch rng.IntN(5) {
+	switch rng.IntN(7) {
+	case 5:
+		if rng.IntN(5) == 0 {
+			c.pause(ctx, rng, name, q)
+		}
+	case 6:
+		c.list(ctx, rng, name, q)
 	case 0, 1:
 		if rng.IntN(20) == 0 {
 			rec := c.begin(record{Op: opUnlockAll, Name: "all"})

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/sluice-go/sluice"
+)
+
+// pause pauses a queue for a moment, and mostly ends the pause itself. After a lost reply it does so in any case.
+func (c *client) pause(ctx context.Context, rng *rand.Rand, name string, q *sluice.Queue) {
+	rec := c.begin(record{Op: opPause, Name: name})
+	c.endBy(ctx, rec, resultOf(q.Pause(ctx, time.Millisecond+upTo(rng, 150*time.Millisecond))))
+	work(rng, 60*time.Millisecond)
+	if rng.IntN(3) > 0 {
+		_ = q.Resume(context.Background())
+	}
+}
+
+// list reads the tasks of a state in pages. However they come and go, each page begins behind the one before.
+func (c *client) list(ctx context.Context, rng *rand.Rand, name string, q *sluice.Queue) {
+	state := []sluice.State{sluice.Scheduled, sluice.Due, sluice.Leased, sluice.Dead}[rng.IntN(4)]
+	rec := c.begin(record{Op: opList, Name: name})
+	var after sluice.Entry
+	for range 100 {
+		page, err := q.List(ctx, state, after, 3)
+		for _, e := range page {
+			if e.State != state || e.Score < after.Score || e.Score == after.Score && e.ID <= after.ID {
+				c.end(rec, outOfOrder)
+				return
+			}
+			after = e
+		}
+		if err != nil || len(page) < 3 {
+			c.endBy(ctx, rec, resultOf(err))
+			return
+		}
+	}
+	c.end(rec, outOfOrder) // there are not so many tasks
+}
