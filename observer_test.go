@@ -128,6 +128,52 @@ func TestHooks_TellOfEachReleasedLockOnce(t *testing.T) {
 	})
 }
 
+// TestHooks_TellOfSetsPermitsAndAdoption: each lock of a set, each permit and each handle is one lock.
+func TestHooks_TellOfSetsPermitsAndAdoption(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
+		ctx, rdb, name := t.Context(), s.Client(t), redistest.Name(t)
+		var w, other witness
+		l := systest.NewLocker(t, rdb, sluice.WithLockHooks(w.hooks()))
+		adopter := systest.NewLocker(t, rdb, sluice.WithLockHooks(other.hooks()))
+
+		set, err := l.LockAll(ctx, []string{name, name + "2", name})
+		require.NoError(t, err)
+		require.Equal(t, "acquired acquired", w.told())
+		require.NoError(t, set.Unlock(ctx))
+		require.Equal(t, "released released", w.told())
+		k, err := l.Lock(ctx, name+"2")
+		require.NoError(t, err)
+		_, err = l.LockAll(ctx, []string{name, name + "2"}, sluice.WithMaxWait(50*time.Millisecond))
+		require.ErrorIs(t, err, sluice.ErrLocked)
+		require.NoError(t, k.Unlock(ctx))
+		require.Equal(t, "acquired acquired released released", w.told(), "the set has taken one and given it back")
+
+		first, err := l.Lock(ctx, name, sluice.WithPermits(2))
+		require.NoError(t, err)
+		second, err := l.Lock(ctx, name, sluice.WithPermits(2))
+		require.NoError(t, err)
+		require.NoError(t, first.Unlock(ctx))
+		require.Equal(t, "acquired acquired released", w.told())
+
+		token, err := second.Detach(ctx)
+		require.NoError(t, err)
+		require.Equal(t, "released", w.told(), "by Detach")
+		adopted, err := adopter.Adopt(ctx, name, token, sluice.WithPermits(2))
+		require.NoError(t, err)
+		require.Equal(t, "acquired", other.told())
+		require.NoError(t, adopted.Unlock(ctx))
+		require.Equal(t, "released", other.told())
+		_, err = adopter.Adopt(ctx, name, token, sluice.WithPermits(2))
+		require.ErrorIs(t, err, sluice.ErrNotHeld)
+		require.Empty(t, other.told(), "there was nothing to adopt")
+
+		for _, i := range append(w.acquired, other.acquired...) {
+			require.Contains(t, []string{name, name + "2"}, i.Name)
+			require.False(t, i.HandedOver)
+		}
+	})
+}
+
 // TestHooks_TellOfEachLostLockOnce: in whichever way the loss is noticed, and never of a release.
 func TestHooks_TellOfEachLostLockOnce(t *testing.T) {
 	for what, notice := range map[string]func(t *testing.T, l *sluice.Locker, k *sluice.Lock){
