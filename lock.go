@@ -12,13 +12,12 @@ import (
 	"github.com/sluice-go/sluice/internal/waitqueue"
 )
 
-// Lock is a lock that is, or was, held. It is safe for concurrent use.
-//
-// Its parts: the waiter is its place in its name's queue, and belongs to the Locker's
-// queues; the lease is the deadline and the Context, and guards itself; the rest is
-// written before the caller gets the handle and not changed afterwards, except
-// noHandOver.
+// Lock is the handle of a lock that is, or was, held. It is safe for concurrent use.
 type Lock struct {
+	// The waiter is its place in its name's queue, and belongs to the Locker's queues; the
+	// lease is the deadline and the Context, and guards itself; the rest is written before
+	// the caller gets the handle and not changed afterwards, except noHandOver.
+
 	locker  *Locker
 	name    string
 	options *lockOptions // often the Locker's own: not changed

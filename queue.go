@@ -110,6 +110,7 @@ const (
 
 var states = [...]string{"absent", "scheduled", "due", "leased", "dead"}
 
+// String returns the state's name in lower case.
 func (s State) String() string {
 	if s < Absent || s > Dead {
 		return "unknown"
@@ -145,6 +146,7 @@ const (
 
 var outcomes = [...]string{"", "added", "updated", "kept", "deferred"}
 
+// String returns the outcome's name in lower case; nothing for 0, the outcome of a task that was not sent.
 func (o Outcome) String() string {
 	if o < Added || o > Deferred {
 		return "unknown"

@@ -155,6 +155,7 @@ type UnfinishedError struct {
 	Claims int
 }
 
+// Error says how much of each was left.
 func (e *UnfinishedError) Error() string {
 	return fmt.Sprintf("stopped with %d handlers still running, %d results not acknowledged and %d claims not answered",
 		e.Running, e.Unacknowledged, e.Claims)
