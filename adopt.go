@@ -138,8 +138,8 @@ func decodeAdopted(value any) (held bool, fence int64, err error) {
 // Extend before Detach to give the other process more time. If WithAutoRenew extends the lock at this moment,
 // Detach waits for that until ctx ends, and 15ms. It sends nothing itself.
 //
-// The error is ErrNotHeld or ErrClosed, as that of Unlock; the handle is used up in any case. A lock of Do or of a LockSet may be
-// detached too: Do then returns ErrLost, and the set's Unlock ErrNotHeld.
+// The error is ErrNotHeld or ErrClosed, as that of Unlock; the handle is used up in any case. A lock of Do or
+// of a LockSet may be detached too: Do then returns ErrLost, and the set's Unlock ErrNotHeld.
 func (k *Lock) Detach(ctx context.Context) (token string, err error) {
 	if err := k.check("detach", ctx); err != nil {
 		return "", err
@@ -189,7 +189,8 @@ type apart struct {
 	closed bool
 }
 
-// add reports false if the Locker is closed. It drops some locks that have ended and were not released, so that forgetting to leaks nothing.
+// add reports false if the Locker is closed. It drops some locks that have ended and were not released, so that
+// forgetting to leaks nothing.
 func (a *apart) add(k *Lock) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

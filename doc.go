@@ -14,10 +14,12 @@
 //
 // # Errors
 //
-// An operation that returns nil was done. One that returns an error was not done, unless
-// the error is [ErrUnknown]: then a reply was lost, and the operation's doc says what is
-// safe. A command is retried only if its script is safe to run twice; the script's header
-// says why. A call returns within 50ms of the end of its context, even when Redis hangs.
+// An operation that returns nil was done. One that returns an error was not done, with two
+// exceptions. [ErrUnknown]: a reply was lost, and the operation's doc says what is safe.
+// [ErrUnderReplicated], which only [WithQueueReplicas] brings to a queue: it was done, and
+// too few replicas know of it. A command is retried only if its script is safe to run twice;
+// the script's header says why. A call returns within 50ms of the end of its context, even
+// when Redis hangs.
 //
 // # What ends the promises
 //

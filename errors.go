@@ -59,7 +59,8 @@ var (
 	ErrInvalid = errors.New("invalid argument")
 
 	// ErrInvalidName is the ErrInvalid of names and prefixes: empty, longer than 512
-	// bytes, or with braces that are not one proper hash tag.
+	// bytes, with braces that are not one proper hash tag, or like a key that the library
+	// makes for another name. docs/keys.md has the rules.
 	ErrInvalidName = fmt.Errorf("%w: bad name", ErrInvalid)
 
 	// ErrCorrupt says that the key holds what the library did not write: a key of another

@@ -399,7 +399,7 @@ func ExampleQueue_Revive() {
 }
 
 // TestInABubble shows how to test code that uses a Queue and a Locker: on a fake clock, where
-// fifteen minutes take milliseconds.
+// fifteen minutes take milliseconds. README, "Test your code".
 func TestInABubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := sluicetest.New(t)
@@ -419,11 +419,13 @@ func TestInABubble(t *testing.T) {
 
 		_, err = queue.Enqueue(t.Context(), sluice.Task{ID: "order-1", Delay: 15 * time.Minute})
 		require.NoError(t, err)
-		require.Equal(t, 15*time.Minute, r.RequireEnqueued("unpaid", "order-1").Due.Sub(r.Now()).Round(time.Millisecond))
-		r.Advance(15*time.Minute - time.Second)
+		task := r.RequireEnqueued("unpaid", "order-1")
+		require.Equal(t, 15*time.Minute, task.Due.Sub(r.Now()).Round(time.Millisecond))
+		r.Advance(task.Due.Sub(r.Now()) - time.Second)
 		require.Empty(t, cancelled, "it is too early")
-		r.Advance(2 * time.Second)
+		r.Advance(task.Due.Sub(r.Now()) + time.Second)
 		require.Equal(t, "order-1", <-cancelled)
+		r.RequireEmpty("unpaid")
 		stop()
 		require.NoError(t, <-stopped)
 	})

@@ -49,7 +49,7 @@ func Example_lock() {
 }
 
 // Ten phones, thirty buyers, and a stock that is read, looked at and written
-// back: under the lock, ten are sold.
+// back: under the lock, ten are sold. README, "Locks".
 func ExampleLocker_Lock() {
 	rdb, done := connect()
 	defer done()
@@ -61,13 +61,16 @@ func ExampleLocker_Lock() {
 	}
 	defer func() { _ = locker.Close() }()
 
+	errBusy := errors.New("try again later")
 	stock, sold := 10, 0
 	buy := func() error {
-		waitCtx, cancel := context.WithTimeout(ctx, 10*time.Second) // how long a buyer waits
+		waitCtx, cancel := context.WithTimeout(ctx, 10*time.Second) // how long a buyer waits; not how long the lock lives
 		defer cancel()
 		lock, err := locker.Lock(waitCtx, "stock:phone")
-		if err != nil {
-			return err
+		if errors.Is(err, sluice.ErrLocked) {
+			return errBusy // another caller held it all the time
+		} else if err != nil {
+			return err // an error of Redis or the network
 		}
 		defer func() { _ = lock.Unlock(ctx) }()
 

@@ -16,22 +16,22 @@ import (
 // time. A hook that panics is taken to have returned; what it panicked with is dropped. No hook is
 // given a token of a lock.
 type Hooks struct {
-	// LockAcquired is called when Lock, TryLock, Do, LockAll, DoAll or Adopt has got a lock, before that returns or calls its
-	// function. ctx is the call's.
+	// LockAcquired is called when Lock, TryLock, Do, LockAll, DoAll or Adopt has got a lock, before that returns
+	// or calls its function. ctx is the call's.
 	LockAcquired func(ctx context.Context, i LockAcquired)
-	// LockReleased is called when a lock was given up that had not been lost: by Unlock, UnlockAll, Close, Detach or the end
-	// of Do. Of each lock for which LockAcquired was called (or would have been) either it or LockLost is called, once, and after
-	// LockAcquired has returned. The next holder's LockAcquired may come first.
+	// LockReleased is called when a lock was given up that had not been lost: by Unlock, UnlockAll, Close, Detach
+	// or the end of Do. Of each lock for which LockAcquired was called (or would have been) either it or LockLost
+	// is called, once, and after LockAcquired has returned. The next holder's LockAcquired may come first.
 	LockReleased func(i LockReleased)
 	// LockLost is called when a lock is lost before it was released: at its deadline, or when the server says that
 	// the holder's token does not hold the lock. It costs a timer for each lock.
 	LockLost func(i LockLost)
 
-	// TasksSending is called before Enqueue or EnqueueBatch sends tasks, with the call's ctx. The context that
-	// it returns is the one that they are sent with, and that TasksSent gets; with nil, that is ctx. It may
-	// set the Header of i.Tasks, which are a copy of the caller's; other changes have no effect. A task whose new Header breaks a
-	// limit (see Task.Header and WithMaxPayload) is sent with the one that its caller gave. Of tasks that are not
-	// valid, so that nothing is sent, no hook is told.
+	// TasksSending is called before Enqueue or EnqueueBatch sends tasks, with the call's ctx. The context that it
+	// returns is the one that they are sent with, and that TasksSent gets; with nil, that is ctx. It may set the
+	// Header of i.Tasks, which are a copy of the caller's; other changes have no effect. A task whose new Header
+	// breaks a limit (see Task.Header and WithMaxPayload) is sent with the one that its caller gave. Of tasks that
+	// are not valid, so that nothing is sent, no hook is told.
 	TasksSending func(ctx context.Context, i TasksSending) context.Context
 	// TasksSent is called after that, when the outcome is known.
 	TasksSent func(ctx context.Context, i TasksSent)
@@ -158,8 +158,8 @@ func WithQueueHooks(h Hooks) QueueOption {
 	}
 }
 
-// and returns what calls the hooks of h, which may be nil, and then those of next. What it returns does not panic, and its
-// functions that return a context never return nil. A function that is nil in both stays nil.
+// and returns what calls the hooks of h, which may be nil, and then those of next. What it returns does not
+// panic, and its functions that return a context never return nil. A function that is nil in both stays nil.
 func (h *Hooks) and(next Hooks) *Hooks {
 	if h == nil {
 		h = &Hooks{}

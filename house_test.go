@@ -1,39 +1,124 @@
 package sluice_test
 
 import (
+	"go/token"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
-// TestHouse_GuaranteesNameTests: each test that docs/guarantees.md names exists, in some
-// package of the repository.
+// filesOf returns the texts of the repository's files whose names end like this, by path.
+func filesOf(t *testing.T, ending string) map[string]string {
+	t.Helper()
+	texts := map[string]string{}
+	require.NoError(t, filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(path, ending) {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		texts[filepath.ToSlash(path)] = string(text)
+		return err
+	}))
+	return texts
+}
+
+// TestHouse_GuaranteesNameTests: each test that docs/guarantees.md or another document names
+// exists, in some package of the repository.
 func TestHouse_GuaranteesNameTests(t *testing.T) {
 	t.Parallel()
 	declared := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark|Example)\w*)\(`)
 	tests := map[string]bool{}
-	require.NoError(t, filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || !strings.HasSuffix(path, "_test.go") {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		for _, test := range declared.FindAllStringSubmatch(string(text), -1) {
+	for _, text := range filesOf(t, "_test.go") {
+		for _, test := range declared.FindAllStringSubmatch(text, -1) {
 			tests[test[1]] = true
 		}
-		return err
-	}))
-	doc, err := os.ReadFile("docs/guarantees.md")
-	require.NoError(t, err)
-	names := regexp.MustCompile("`((?:Test|Fuzz)\\w+)`").FindAllStringSubmatch(string(doc), -1)
-	require.Greater(t, len(names), 30)
-	for _, name := range names {
-		if !tests[name[1]] {
-			t.Errorf("docs/guarantees.md names %s, which does not exist", name[1])
+	}
+	named := regexp.MustCompile("`((?:Test|Fuzz|Example)\\w+)`")
+	for path, text := range filesOf(t, ".md") {
+		names := named.FindAllStringSubmatch(text, -1)
+		if path == "docs/guarantees.md" {
+			require.Greater(t, len(names), 30)
+		}
+		for _, name := range names {
+			isBeginning := strings.HasSuffix(name[1], "_") // of several
+			if !tests[name[1]] && !isBeginning && name[1] != "Example" {
+				t.Errorf("%s names %s, which does not exist", path, name[1])
+			}
 		}
 	}
+}
+
+// TestHouse_LinksLead: each link of a document to a file of the repository leads there, and to a
+// heading that it has.
+func TestHouse_LinksLead(t *testing.T) {
+	t.Parallel()
+	documents, found := filesOf(t, ".md"), 0
+	link := regexp.MustCompile(`\]\(([^()\s#]*)(?:#([^()\s]+))?\)`)
+	for from, text := range documents {
+		for _, l := range link.FindAllStringSubmatch(text, -1) {
+			if strings.Contains(l[1], "://") {
+				continue
+			}
+			found++
+			to := from
+			if l[1] != "" {
+				to = filepath.ToSlash(filepath.Join(filepath.Dir(from), l[1]))
+			}
+			if _, err := os.Stat(to); err != nil {
+				t.Errorf("%s links %s, which does not exist", from, to)
+			} else if l[2] != "" && !slices.Contains(headings(documents[to]), l[2]) {
+				t.Errorf("%s links %s, which has no heading #%s", from, to, l[2])
+			}
+		}
+	}
+	require.Greater(t, found, 50)
+}
+
+// headings returns the names by which the headings of a document are linked.
+func headings(document string) (names []string) {
+	document = regexp.MustCompile("(?s)```.*?```").ReplaceAllString(document, "")
+	for _, heading := range regexp.MustCompile(`(?m)^#+ (.+)$`).FindAllStringSubmatch(document, -1) {
+		name := regexp.MustCompile(`[^\p{L}\p{N}_\- ]`).ReplaceAllString(strings.ToLower(heading[1]), "")
+		names = append(names, strings.ReplaceAll(name, " ", "-"))
+	}
+	return names
+}
+
+// TestHouse_ReadmeNamesOptionsAndErrors: a user finds each of them in the README's tables, and
+// what each option defaults to in its comment.
+func TestHouse_ReadmeNamesOptionsAndErrors(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	option := regexp.MustCompile(`(?m)((?:^//.*\n)+)^func (With\w+)\([^)]*\) (?:Lock|Queue)Option \{`)
+	failure := regexp.MustCompile(`(?m)^(?:\t(Err\w+) += |type (\w+Error) struct)`)
+	options, failures := 0, 0
+	sources, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	for _, path := range sources {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		for _, o := range option.FindAllStringSubmatch(string(text), -1) {
+			options++
+			require.Contains(t, string(readme), "`"+o[2]+"`")
+			require.Contains(t, strings.ReplaceAll(o[1], "\n// ", " "), "Defaults to ", "the comment of %s", o[2])
+		}
+		for _, e := range failure.FindAllStringSubmatch(string(text), -1) {
+			if name := e[1] + e[2]; token.IsExported(name) {
+				failures++
+				require.Regexp(t, `\b`+name+`\b`, string(readme))
+			}
+		}
+	}
+	require.Greater(t, options, 20)
+	require.Greater(t, failures, 13)
 }

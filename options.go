@@ -285,14 +285,15 @@ func WithDeadAge(d time.Duration) QueueOption {
 // for tasks, and each look at an idle queue costs a command for each.
 const maxShards = 1024
 
-// WithShards spreads the queue over n shards, 1 to 1024, and on a Cluster over that many slots, which
-// lie at equal distances; 1 is the default. Each shard is a queue of its own on the server; the ID of a task says in which one it
-// is (its CRC-32, modulo n), so that an ID is in the queue once as ever. The order of tasks is that of their
-// due times within a shard; between shards it is so about, and not exactly.
+// WithShards spreads the queue over n shards, 1 to 1024, and on a Cluster over that many slots,
+// which lie at equal distances. Each shard is a queue of its own on the server; the ID of a task
+// says in which one it is (its CRC-32, modulo n), so that an ID is in the queue once as ever. The
+// order of tasks is that of their due times within a shard; between shards it is so about, and not
+// exactly.
 //
 // All that use the queue must name the same n, which is kept beside it from the first operation on:
-// with another, every operation is ErrInvalid, and changes nothing. Queue.Reshard changes the number. A name with a hash
-// tag, which stands for one slot, has one shard.
+// with another, every operation is ErrInvalid, and changes nothing. Queue.Reshard changes the
+// number. A name with a hash tag, which stands for one slot, has one shard. Defaults to 1.
 func WithShards(n int) QueueOption {
 	return func(o *queueOptions) { o.shards = n }
 }

@@ -12,15 +12,16 @@ import (
 // Periodic is work that is due again and again. Give the same list to the Workers of all processes: each
 // occurrence of the schedule is handed to one of them.
 //
-// It is an ordinary task, with the next occurrence as its due time: Get, List, Cancel, hooks and the log know it by its
-// ID, which must not be used for anything else. A Worker enqueues it when it starts, and looks about once a minute whether
-// it is still there: one that was cancelled, purged, buried or lost comes back with the next occurrence. The next
-// occurrence is enqueued when the handler has returned, before its result is reported.
+// It is an ordinary task, with the next occurrence as its due time: Get, List, Cancel, hooks and the log know
+// it by its ID, which must not be used for anything else. A Worker enqueues it when it starts, and looks about
+// once a minute whether it is still there: one that was cancelled, purged, buried or lost comes back with the
+// next occurrence. The next occurrence is enqueued when the handler has returned, before its result is
+// reported.
 //
-// Each occurrence is handed out once, by the server's clock; again if its process dies before the next
-// one is enqueued, once the lease has ended. At most one is worked on at a time, and none piles
-// up: while one is late, because its handler takes long or no worker runs, those after it are skipped, and then the next one that
-// is in the future follows.
+// Each occurrence is handed out once, by the server's clock; again if its process dies before the next one is
+// enqueued, once the lease has ended. At most one is worked on at a time, and none piles up: while one is late,
+// because its handler takes long or no worker runs, those after it are skipped, and then the next one that is
+// in the future follows.
 //
 // An error is retried after Backoff, as for any task, but not past the next occurrence. That takes its
 // place instead, as it does after a Permanent error and on the last attempt: nothing is buried, the log has a
@@ -28,8 +29,9 @@ import (
 //
 // A changed Schedule takes effect when a worker with it starts: the task is moved if the next occurrence is now
 // sooner; one that is not of the present schedule is not handled. While a deployment is under way, and some
-// workers have the old list and some the new one, each handles the occurrences of its own schedules and puts back the others for
-// some seconds. What no worker has in its list any more is put back for ten minutes, and then removed.
+// workers have the old list and some the new one, each handles the occurrences of its own schedules and puts
+// back the others for some seconds. What no worker has in its list any more is put back for ten minutes, and
+// then removed.
 //
 // The hooks TasksSending and TasksSent are not told of occurrences.
 type Periodic struct {
@@ -37,8 +39,9 @@ type Periodic struct {
 	ID string
 	// Payload is the handler's Entry.Payload: that of the worker that handles the occurrence.
 	Payload []byte
-	// Header is added to the handler's Entry.Header. Keys that begin with "sluice-" are the library's: sluice-period has the time
-	// of the occurrence, by time.RFC3339Nano, and sluice-period-after the time after which it is the first.
+	// Header is added to the handler's Entry.Header. Keys that begin with "sluice-" are the library's:
+	// sluice-period has the time of the occurrence, by time.RFC3339Nano, and sluice-period-after the time after
+	// which it is the first.
 	Header map[string]string
 	// Schedule says when the task is due. The handler's Entry.Due is that time, on retries too. Required.
 	Schedule Schedule
@@ -126,8 +129,8 @@ func (p *periodicTask) has(o occurrence) bool {
 	return ok && own.due.Equal(o.due)
 }
 
-// dueFor returns when the task is due for an occurrence that is in the queue: then or, if it is another schedule's, at the first
-// of the present one from then on.
+// dueFor returns when the task is due for an occurrence that is in the queue: then or, if it is another
+// schedule's, at the first of the present one from then on.
 func (p *periodicTask) dueFor(o occurrence) (due time.Time, ok bool) {
 	if p.has(o) {
 		return o.due, true

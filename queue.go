@@ -36,9 +36,10 @@ var lastTime = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
 // Entry is its receipt: an operation on an entry does something only while the task still
 // has that score or, once it is claimed, until that claim has ended.
 //
-// Unless a doc below says otherwise, an error other than ErrUnknown means that nothing was
-// changed, and an operation returns when its context ends. ErrUnavailable means, besides,
-// that no server could be reached or none could serve it: trying later may help.
+// Unless a doc below says otherwise, an error other than ErrUnknown and ErrUnderReplicated
+// means that nothing was changed, and an operation returns when its context ends.
+// ErrUnavailable means, besides, that no server could be reached or none could serve it:
+// trying later may help.
 type Queue struct {
 	executor *redisexec.Executor
 	options  queueOptions

@@ -148,7 +148,7 @@ func (r *reshardReport) step(shard int, moved, left int64) {
 //	put      each of the new shards is given its part of the batch, once: it knows the number
 //	confirm  with the next take, the batch is no longer in transit
 //
-// After a crash, whoever takes next finds the batch in transit, and puts it.
+// After a crash, the next call that takes finds the batch in transit, and puts it.
 type move struct {
 	queue *Queue
 	to    *layout

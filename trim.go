@@ -60,7 +60,7 @@ func (s *shard) trimKeys() []any { return append(s.keys[:5:5], s.dropped()) }
 // dropped returns the key of the shard's count of dropped dead letters.
 func (s *shard) dropped() any { return s.companion(keyspace.Dropped) }
 
-// trimmed takes the result of a trim, and returns the IDs that were dropped. An error is nobody's: the
+// trimmed takes the result of a trim, and returns the IDs that were dropped. An error is dropped: the
 // next trim does what this one has left.
 func (s *shard) trimmed(value any, err error) (ids []string) {
 	list, ok := value.([]any)

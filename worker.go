@@ -58,9 +58,9 @@ type Worker struct {
 	//
 	//   - with ErrLost when the lease is lost, before it can end on the server: another
 	//     worker may have the task then, and what the handler returns has no effect;
-	//   - with ErrCanceled when the task was cancelled: soon after that, and at the next
-	//     extension, a third of a lease later, at the latest. (If its ID is enqueued again
-	//     before the worker learns of it, and no notification arrives, that is ErrLost.) What the handler returns has no
+	//   - with ErrCanceled when the task was cancelled: soon after that, and at the next extension, a
+	//     third of a lease later, at the latest. (If its ID is enqueued again before the worker learns
+	//     of it, and no notification arrives, that is ErrLost.) What the handler returns has no
 	//     effect;
 	//   - with context.DeadlineExceeded after Timeout;
 	//   - with context.Canceled when the worker is to stop and Grace is over: an error

@@ -49,10 +49,10 @@
 // # In a bubble
 //
 // Everything follows [Redis.Advance], because there is one clock: the server's time, TTLs and delays,
-// and the library's timers, so renewals, extensions of leases, polls, pauses before a retry, deadlines of
-// contexts and timeouts of handlers. Each happens at its time, in order. Times are exact: a task is due when the test says, to the
-// microsecond. time.Sleep does the same as Advance, except that Advance also returns only when whatever was to
-// happen has happened.
+// and the library's timers, so renewals, extensions of leases, polls, pauses before a retry, deadlines
+// of contexts and timeouts of handlers. Each happens at its time, in order. Times are exact: a task is
+// due when the test says, to the microsecond. time.Sleep does the same as Advance, except that Advance
+// also returns only when whatever was to happen has happened.
 //
 // What the test starts has to end before the test's function does: end the ctx of a Worker and wait
 // for Run, and close a Locker. A test may call t.Parallel before synctest.Test, not within it.
@@ -70,10 +70,12 @@
 //   - The server's clock runs like the real one, and Advance puts it forward: delays, leases on the
 //     server, TTLs of locks, and the times by which tasks are listed and counted follow. Callers of Wait and
 //     Lock and Workers are notified, look again at once, and find what is due or free by then.
-//   - The clock of the test's process stays as it is. The renewals of locks and the extensions of leases, the deadline of a
-//     Lock's Context, a Worker's Timeout and Grace, and whatever else the process waits for take real time. So a lock that is held while
-//     Advance puts the clock forward beyond its TTL expires on the server, as if the process had been stopped for so long, although it is renewed; and
-//     Valid says true until the next renewal. Likewise a task in a handler, when Advance passes its lease, may be handed out again.
+//   - The clock of the test's process stays as it is. The renewals of locks and the extensions of
+//     leases, the deadline of a Lock's Context, a Worker's Timeout and Grace, and whatever else the
+//     process waits for take real time. So a lock that is held while Advance puts the clock forward
+//     beyond its TTL expires on the server, as if the process had been stopped for so long, although it
+//     is renewed; and Valid says true until the next renewal. Likewise a task in a handler, when Advance
+//     passes its lease, may be handed out again.
 //
 // Advance does not wait for what it has woken: wait for the effect.
 //

@@ -208,7 +208,7 @@ func (c *Committer[A, R]) removeFirst() bool {
 }
 
 // Next takes the call that has waited longest, as if it had been in the group that is
-// being committed: whoever takes it settles it. It returns nil if none waits.
+// being committed: the goroutine that takes it settles it. It returns nil if none waits.
 func (c *Committer[A, R]) Next() *Call[A, R] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
