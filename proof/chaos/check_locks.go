@@ -274,7 +274,7 @@ func (c *checker) checkUnlocks() {
 			continue // perhaps set back after the key had expired and before it was deleted
 		}
 		handedOver := slices.ContainsFunc(secret[r.Process+" "+r.Name], func(s span) bool { return s.meets(r.Unlock, r.Return) })
-		if h.until < r.Unlock || !handedOver && h.ended.after > r.Return && h.until > r.Return {
+		if h.until < r.Unlock || !handedOver && !r.Section && h.ended.after > r.Return && h.until > r.Return {
 			c.report("%s released %s at %v (seq %d), and Unlock returned nil at %v: %+v", r.Process, r.Name, r.Unlock, r.Seq, r.Return, h)
 		}
 	}

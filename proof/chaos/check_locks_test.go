@@ -83,6 +83,12 @@ var lockCases = map[string]checkCase{
 	"an Unlock that released nothing": {newScenario().
 		at(10).logs("SET Lock:n T PXAT @30").at(31).logs("DEL Lock:n").
 		recorded(record{Op: opHold, Name: "n", Token: digest("T"), Call: 9, Got: 11, From: 11, Until: 20, Unlock: 50, Return: 51, Result: done}), "and Unlock returned nil"},
+	"a DoAll whose release has had no answer": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @300").at(100).logs("DEL Lock:n").
+		recorded(record{Op: opHold, Name: "n", Token: digest("T"), Call: 9, Got: 11, From: 11, Until: 20, Unlock: 20, Return: 21, Result: done, Section: true}), ""},
+	"a DoAll that held nothing at its end": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @300").at(15).logs("DEL Lock:n").
+		recorded(record{Op: opHold, Name: "n", Token: digest("T"), Call: 9, Got: 11, From: 11, Until: 12, Unlock: 50, Return: 51, Result: done, Section: true}), "and Unlock returned nil"},
 	"an Unlock that left the key": {newScenario().
 		at(10).logs("SET Lock:n T PXAT @110").at(111).logs("DEL Lock:n").
 		recorded(held("a", "T", 9, 11, 20, 0)), "and Unlock returned nil"},

@@ -37,6 +37,7 @@ type record struct {
 	TTL      time.Duration `json:"ttl,omitempty"`
 	Unlock   time.Duration `json:"u,omitempty"`   // read before Unlock
 	Set      bool          `json:"set,omitempty"` // taken together with others
+	Section  bool          `json:"sec,omitempty"` // released by DoAll, to which a release without answer is no error
 	Adopted  bool          `json:"ad,omitempty"`
 
 	// Of tasks.

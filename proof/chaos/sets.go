@@ -142,5 +142,8 @@ func (c *client) doAll(ctx context.Context, s *setAttempt, options []sluice.Lock
 		s.failed(ctx, c, err)
 		return
 	}
+	for _, a := range s.each {
+		a.rec.Section = true
+	}
 	s.end(context.Background(), c, err)
 }
