@@ -158,7 +158,7 @@ func (c chart) draw() *plot.Plot {
 	p.Title.Padding = vg.Points(8)
 	p.X.Label.Text = c.axis
 	if s.floor > 0 {
-		p.X.Label.Text += "; each line is ten times the one before it"
+		p.X.Label.Text += "; each tick is ten times the one before"
 	}
 	p.X.Tick.Marker = s.ticks(c.show)
 	names := make([]string, len(c.bars))

@@ -51,7 +51,7 @@ type entrant struct {
 const (
 	sluiceName = "Sluice"
 	floorName  = "floor"
-	fifoName   = "local FIFO"
+	fifoName   = "local FIFO, no Redis"
 
 	floorSettings = "SET NX PX and a compare-delete script by EVALSHA, bare go-redis; never waits"
 )
