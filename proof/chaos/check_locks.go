@@ -103,14 +103,15 @@ func (c *checker) checkOwnership(r record, excused bool) {
 }
 
 // endedInTime says whether a belief that had become false ended with the last TTL that the
-// holder knew: no later extension can have succeeded.
+// holder knew: after the last strike no extension can have succeeded, nor a repeat of the acquisition.
 func (c *checker) endedInTime(r record) bool {
+	struck, last := false, time.Duration(0)
 	for _, h := range c.tokenHolds[r.Token] {
-		if h.struck != "" && r.Until > h.at+r.TTL+handOverTime(r.TTL) {
-			return false
+		if h.struck != "" {
+			struck, last = true, max(last, h.at)
 		}
 	}
-	return true
+	return !struck || r.Until <= last+r.TTL+handOverTime(r.TTL)
 }
 
 // handOverTime is how long a lock with that TTL may be handed over from caller to caller

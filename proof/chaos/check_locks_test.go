@@ -89,6 +89,18 @@ var lockCases = map[string]checkCase{
 	"a DoAll that held nothing at its end": {newScenario().
 		at(10).logs("SET Lock:n T PXAT @300").at(15).logs("DEL Lock:n").
 		recorded(record{Op: opHold, Name: "n", Token: digest("T"), Call: 9, Got: 11, From: 11, Until: 12, Unlock: 50, Return: 51, Result: done, Section: true}), "and Unlock returned nil"},
+	"extended after its end, since the clock was set back": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(115).jump(-time.Hour).at(120).logs("PEXPIREAT Lock:n @110").at(140).logs("DEL Lock:n").
+		recorded(record{Op: opHold, Name: "n", Token: digest("T"), Call: 100, Got: 125, From: 125, Until: 130, Unlock: 130, Return: 145, Result: done}), ""},
+	"believed after its end, since the clock was set back, and never extended": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(115).jump(-time.Hour).at(140).logs("DEL Lock:n").
+		recorded(record{Op: opHold, Name: "n", Token: digest("T"), Call: 100, Got: 125, From: 125, Until: 130, Unlock: 130, Return: 145, Result: done}), "held n from"},
+	"taken again after it was lost, and struck again": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(20).lost(0).at(150).logs("SET Lock:n T PXAT @250").at(160).jump(time.Hour).at(165).logs("DEL Lock:n").
+		recorded(record{Op: opHold, Name: "n", Token: digest("T"), TTL: 100 * ms, Call: 9, Got: 152, From: 152, Until: 200, Unlock: 200, Return: 201, Result: notHeld}), ""},
+	"believed for longer than it can have been": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(20).lost(0).at(150).logs("SET Lock:n T PXAT @250").at(160).jump(time.Hour).at(165).logs("DEL Lock:n").
+		recorded(record{Op: opHold, Name: "n", Token: digest("T"), TTL: 100 * ms, Call: 9, Got: 152, From: 152, Until: 400, Unlock: 400, Return: 401, Result: notHeld}), "held n from"},
 	"an Unlock that left the key": {newScenario().
 		at(10).logs("SET Lock:n T PXAT @110").at(111).logs("DEL Lock:n").
 		recorded(held("a", "T", 9, 11, 20, 0)), "and Unlock returned nil"},

@@ -21,6 +21,7 @@ type lockKey struct {
 	token uint64
 	until time.Duration // by the server's clock
 	hold  int           // its index in replayed.holds
+	seen  span          // when a command last found it there
 }
 
 type taskKey struct{ queue, id string }

@@ -219,7 +219,7 @@ func (r *replayer) lock(command []string, at span) bool {
 		}
 		r.begin(name, digest(command[2]), milliseconds(command[4]), at)
 	case verb == "PEXPIREAT" && exists:
-		held.until = milliseconds(command[2])
+		held.until, held.seen = milliseconds(command[2]), at
 		r.locks[name] = held
 		r.expiries = append(r.expiries, expiry{at, held.token, held.until})
 	case (verb == "DEL" || verb == "UNLINK") && exists:
@@ -279,7 +279,7 @@ func (r *replayer) permit(name string, token uint64, until time.Duration, at spa
 		r.begin(key, token, until, at)
 		return
 	}
-	held.until = until
+	held.until, held.seen = until, at
 	r.locks[key] = held
 	r.expiries = append(r.expiries, expiry{at, token, until})
 }
@@ -292,17 +292,18 @@ func holdName(key string) string {
 
 // begin begins a hold.
 func (r *replayer) begin(key string, token uint64, until time.Duration, at span) {
-	r.locks[key] = lockKey{token, until, len(r.holds)}
+	r.locks[key] = lockKey{token, until, len(r.holds), at}
 	r.holds = append(r.holds, hold{name: holdName(key), token: token, begun: at})
 	r.expiries = append(r.expiries, expiry{at, token, until})
 }
 
-// finish ends a hold. A key that has expired is deleted some time later.
+// finish ends a hold. A key that has expired is deleted some time later; if the clock is set back in between, it
+// is there again, as commands may show.
 func (r *replayer) finish(key lockKey, at span) {
 	h := &r.holds[key.hold]
 	h.ended = at
-	expiry := r.clock.reaches(key.until, h.begun.before)
-	h.expires, h.until = expiry.after, min(at.before, expiry.before)
+	h.expires = r.clock.reaches(key.until, key.seen.after).after
+	h.until = min(at.before, r.clock.reaches(key.until, key.seen.before).before)
 	if when, set := r.clock.setAhead(h.begun.after, at.before); set && h.struck == "" {
 		h.struck, h.at = setAhead, when
 	}
