@@ -252,12 +252,12 @@ func (c *checker) checkRefusal(r record, accepted []record) {
 // held: the lock was free then, unless it was handed over.
 func (c *checker) checkUnlocks() {
 	last := map[uint64]record{}   // the last handle with each token
-	secret := map[string][]span{} // when Do, whose token is unknown, may have been handed the lock
+	secret := map[string][]span{} // when one whose token is unknown may have been handed the lock: Do, or LockAll before it failed
 	for _, r := range c.records {
 		if r.Op == opHold && r.Token != 0 && r.Got > last[r.Token].Got {
 			last[r.Token] = r
 		}
-		if (r.Op == opHold || r.Op == opTake) && r.Token == 0 {
+		if (r.Op == opHold || r.Op == opTake || r.Op == opTakeSet) && r.Token == 0 {
 			end := r.Return
 			if end == 0 {
 				end = c.ended

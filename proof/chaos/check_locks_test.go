@@ -101,6 +101,9 @@ var lockCases = map[string]checkCase{
 	"believed for longer than it can have been": {newScenario().
 		at(10).logs("SET Lock:n T PXAT @110").at(20).lost(0).at(150).logs("SET Lock:n T PXAT @250").at(160).jump(time.Hour).at(165).logs("DEL Lock:n").
 		recorded(record{Op: opHold, Name: "n", Token: digest("T"), TTL: 100 * ms, Call: 9, Got: 152, From: 152, Until: 400, Unlock: 400, Return: 401, Result: notHeld}), "held n from"},
+	"handed over to a LockAll that failed later": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(100).logs("DEL Lock:n").recorded(held("a", "T", 9, 11, 20, 0)).
+		recorded(record{Process: "a", Op: opTakeSet, Name: "n", Call: 15, Return: 101, Result: waited, Set: true}), ""},
 	"an Unlock that left the key": {newScenario().
 		at(10).logs("SET Lock:n T PXAT @110").at(111).logs("DEL Lock:n").
 		recorded(held("a", "T", 9, 11, 20, 0)), "and Unlock returned nil"},

@@ -54,7 +54,7 @@ var taskCases = map[string]checkCase{
 	"a pause that is not in the log": {newScenario().
 		recorded(record{Op: opPause, Name: loopQueue, Call: 25, Return: 500, Result: done}), "the log does not have it"},
 	"a handler that began when the clock had ended its lease": {newScenario().
-		at(10).added(workQueue, "v", 10).at(20).leased(workQueue, 1, 420).at(25).jump(3600 * 1000 * ms).handled("p", 420, 1, 100, 150).
+		at(10).added(workQueue, "v", 10).at(20).leased(workQueue, 1, 420).at(25).jump(3600*1000*ms).handled("p", 420, 1, 100, 150).
 		at(155).logs("ZREM Queue:work t; HDEL {Queue:work}:tasks t; HDEL {Queue:work}:state t"), ""},
 	"a handler that began after its lease": {newScenario().
 		at(10).added(workQueue, "v", 10).at(20).leased(workQueue, 1, 420).handled("p", 420, 1, 600, 650).
