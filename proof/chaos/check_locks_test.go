@@ -92,8 +92,11 @@ var lockCases = map[string]checkCase{
 	"extended after its end, since the clock was set back": {newScenario().
 		at(10).logs("SET Lock:n T PXAT @110").at(115).jump(-time.Hour).at(120).logs("PEXPIREAT Lock:n @110").at(140).logs("DEL Lock:n").
 		recorded(record{Op: opHold, Name: "n", Token: digest("T"), Call: 100, Got: 125, From: 125, Until: 130, Unlock: 130, Return: 145, Result: done}), ""},
-	"believed after its end, since the clock was set back, and never extended": {newScenario().
+	"believed after its end, since the clock was set back": {newScenario().
 		at(10).logs("SET Lock:n T PXAT @110").at(115).jump(-time.Hour).at(140).logs("DEL Lock:n").
+		recorded(record{Op: opHold, Name: "n", Token: digest("T"), Call: 100, Got: 125, From: 125, Until: 130, Unlock: 130, Return: 145, Result: done}), ""},
+	"believed after its end, and the clock was set back later": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(135).jump(-10 * ms).at(140).logs("DEL Lock:n").
 		recorded(record{Op: opHold, Name: "n", Token: digest("T"), Call: 100, Got: 125, From: 125, Until: 130, Unlock: 130, Return: 145, Result: done}), "held n from"},
 	"taken again after it was lost, and struck again": {newScenario().
 		at(10).logs("SET Lock:n T PXAT @110").at(20).lost(0).at(150).logs("SET Lock:n T PXAT @250").at(160).jump(time.Hour).at(165).logs("DEL Lock:n").

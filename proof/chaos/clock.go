@@ -94,6 +94,18 @@ func (c serverClock) reaches(server, from time.Duration) span {
 	return span{min(earliest, at), at}
 }
 
+// lastReaches returns when, after from, the server's clock shows this time or a later one for the last time until then
+// that it has not done so before: if it is set back, it shows the time again.
+func (c serverClock) lastReaches(server, from, until time.Duration) time.Duration {
+	last := c.reaches(server, from).before
+	for _, j := range c.jumps {
+		if at := c.reaches(server, j.at.before).before; j.at.before > from && j.at.after <= until && at > j.at.before {
+			last = max(last, at)
+		}
+	}
+	return last
+}
+
 // highest returns the latest time that the server's clock has shown until then, perhaps before it was set back.
 func (c serverClock) highest(until time.Duration) (latest time.Duration) {
 	offset := time.Duration(0)

@@ -303,7 +303,7 @@ func (r *replayer) finish(key lockKey, at span) {
 	h := &r.holds[key.hold]
 	h.ended = at
 	h.expires = r.clock.reaches(key.until, key.seen.after).after
-	h.until = min(at.before, r.clock.reaches(key.until, key.seen.before).before)
+	h.until = min(at.before, r.clock.lastReaches(key.until, key.seen.before, at.before))
 	if when, set := r.clock.setAhead(h.begun.after, at.before); set && h.struck == "" {
 		h.struck, h.at = setAhead, when
 	}
