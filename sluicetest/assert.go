@@ -83,10 +83,23 @@ func (r *Redis) RequireDead(queue, id string) sluice.Entry {
 	return e
 }
 
-// RequireEmpty fails the test if a queue has tasks: due, scheduled or leased. Dead letters do not count.
+// RequireEmpty fails the test if a queue has tasks: due, scheduled or leased. Dead letters do not count, nor
+// does what a Worker's Periodic list keeps in it.
 func (r *Redis) RequireEmpty(queue string) {
 	r.t.Helper()
-	if s := r.Stats(queue); s.Due+s.Scheduled+s.Leased > 0 {
+	s := r.Stats(queue)
+	left := s.Due + s.Scheduled + s.Leased
+	if left == 0 {
+		return
+	}
+	for _, state := range []sluice.State{sluice.Due, sluice.Scheduled, sluice.Leased} {
+		for _, e := range r.list(queue, state) {
+			if _, periodic := e.Header["sluice-period"]; periodic {
+				left--
+			}
+		}
+	}
+	if left > 0 {
 		r.t.Fatalf("sluicetest: queue %q is not empty: it has %s", queue, r.summary(queue))
 	}
 }

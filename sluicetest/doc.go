@@ -1,6 +1,6 @@
 // Package sluicetest provides a Redis in the test's own process, with a clock that the test moves, for
-// the tests of programs that use sluice: a week of delays, leases and renewals takes milliseconds, and
-// nothing has to be installed.
+// the tests of programs that use sluice: a week of delays, leases and renewals takes a moment (see below
+// what costs time), and nothing has to be installed.
 //
 // # A test
 //
@@ -55,7 +55,8 @@
 // also returns only when whatever was to happen has happened.
 //
 // What the test starts has to end before the test's function does: end the ctx of a Worker and wait
-// for Run, and close a Locker. A test may call t.Parallel before synctest.Test, not within it.
+// for Run, and close a Locker. Otherwise synctest panics: "deadlock: main bubble goroutine has exited but
+// blocked goroutines remain", with goroutines of sluice among them. A test may call t.Parallel before synctest.Test, not within it.
 //
 // What costs time in a bubble is work, not waiting. An idle Worker or caller of Wait polls once in each
 // WithPollInterval (1 s by default), a caller that waits for a lock once in each WithRetryInterval (100 ms),
@@ -65,7 +66,8 @@
 //
 // # Outside a bubble
 //
-// A test that needs real sockets, a web server say, runs without a bubble. Then there are two clocks:
+// A test that needs real sockets runs without a bubble. (Handlers of HTTP don't, with an
+// httptest.ResponseRecorder.) Then there are two clocks:
 //
 //   - The server's clock runs like the real one, and Advance puts it forward: delays, leases on the
 //     server, TTLs of locks, and the times by which tasks are listed and counted follow. Callers of Wait and

@@ -288,3 +288,32 @@ func TestRedis_ParallelTestsShareNothing(t *testing.T) {
 		})
 	}
 }
+
+// TestRedis_PeriodicTasksAreNoneOfTheTests: a queue is empty beside what its worker's list keeps in it.
+func TestRedis_PeriodicTasksAreNoneOfTheTests(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := sluicetest.New(t)
+		q, err := sluice.NewQueue(r.Client(), "orders", sluice.WithPollInterval(time.Hour))
+		require.NoError(t, err)
+		var handled []string
+		w := &sluice.Worker{
+			Queue: q, Periodic: []sluice.Periodic{{ID: "sweep", Schedule: sluice.Every(time.Hour)}},
+			Handler: func(_ context.Context, e sluice.Entry) error {
+				handled = append(handled, e.ID)
+				return nil
+			},
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- w.Run(ctx) }()
+		_, err = q.Enqueue(t.Context(), sluice.Task{ID: "order-1", Delay: 15 * time.Minute})
+		require.NoError(t, err)
+		r.Advance(time.Hour + time.Second)
+		require.ElementsMatch(t, []string{"order-1", "sweep"}, handled)
+		r.RequireEmpty("orders")
+		require.Len(t, r.Scheduled("orders"), 1, "the next sweep")
+		stop()
+		require.NoError(t, <-ended)
+	})
+}
