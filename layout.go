@@ -82,7 +82,11 @@ func decodeRecord(value any) (layoutRecord, error) {
 	if err != nil {
 		return layoutRecord{}, err
 	}
-	return layoutRecord{n[0], n[1], n[2], n[3]}, nil
+	r := layoutRecord{n[0], n[1], n[2], n[3]}
+	if r.shards < 1 || r.shards > maxShards || r.from < 0 || r.from > maxShards || r.epoch < 0 || r.fromEpoch < 0 {
+		return layoutRecord{}, fmt.Errorf("%w: the record of the shards", ErrCorrupt)
+	}
+	return r, nil
 }
 
 // follow changes to the layout that the record names, unless this client knows a newer one.

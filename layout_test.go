@@ -133,3 +133,26 @@ func TestQueue_NameIsTheOneItWasMadeWith(t *testing.T) {
 	require.Equal(t, "{eu}:orders", q.Name())
 	require.Empty(t, (*sluice.Queue)(nil).Name())
 }
+
+// TestShards_ADamagedRecordIsCorrupt: no number of shards that a queue cannot have is believed.
+func TestShards_ADamagedRecordIsCorrupt(t *testing.T) {
+	for name, record := range map[string][]any{
+		"no shards":            {"shards", 0, "epoch", 1, "from", 3, "from_epoch", 0},
+		"fewer than none":      {"shards", -1, "epoch", 1},
+		"too many":             {"shards", 3_000_000, "epoch", 1},
+		"too many before":      {"shards", 3, "epoch", 2, "from", 3_000_000, "from_epoch", 1},
+		"fewer than none then": {"shards", 3, "epoch", 2, "from", -1, "from_epoch", 1},
+		"an epoch below 0":     {"shards", 3, "epoch", -2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			systest.EachQueue(t, func(b systest.QueueTest) {
+				require.NoError(b, b.RDB.HSet(b.Context(), "{"+b.Key+"}:layout", record...).Err())
+				for op, do := range shardOperations(func() *sluice.Queue { return b.On(b.RDB, sluice.WithShards(2)) }) {
+					if op != "run" { // a Worker goes on trying
+						require.ErrorIs(b, do(systest.Within(b.T, 10*time.Second)), sluice.ErrCorrupt, op)
+					}
+				}
+			}, sluice.WithShards(2))
+		})
+	}
+}

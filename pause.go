@@ -45,7 +45,7 @@ func (q *Queue) Resume(ctx context.Context) error {
 func (s *shard) pause() any { return s.allKeys[len(s.allKeys)-1] }
 
 func (s *shard) pauseRequest(ms int64) redisexec.Request {
-	return s.replicated(scriptPause.Request([]any{s.pause()}, ms))
+	return s.replicated(scriptPause.Request(s.allKeys, s.announce, ms))
 }
 
 func (s *shard) resumeRequest() redisexec.Request {

@@ -215,3 +215,32 @@ func TestPause_OfSeveralShards(t *testing.T) {
 		require.Zero(t, stats.Scheduled)
 	})
 }
+
+// TestPause_AShorterOneIsLearnedOfAtOnce by clients that have been told of the longer one's end.
+func TestPause_AShorterOneIsLearnedOfAtOnce(t *testing.T) {
+	for _, first := range []time.Duration{0, time.Hour} {
+		t.Run(first.String(), func(t *testing.T) {
+			systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+				q, err := sluice.NewQueue(rdb, "q", sluice.WithPollInterval(10*time.Hour))
+				require.NoError(t, err)
+				require.NoError(t, q.Pause(t.Context(), first))
+				_, err = q.Enqueue(t.Context(), sluice.Task{ID: "a"})
+				require.NoError(t, err)
+				handled, ended := make(chan time.Time, 1), make(chan error, 1)
+				ctx, stop := context.WithCancel(t.Context())
+				w := &sluice.Worker{Queue: q, Handler: func(context.Context, sluice.Entry) error {
+					handled <- time.Now()
+					return nil
+				}}
+				go func() { ended <- w.Run(ctx) }()
+				time.Sleep(time.Minute) // in a bubble: until the worker knows of the first
+				require.NoError(t, q.Pause(t.Context(), 4*time.Second))
+				began := time.Now()
+				require.InDelta(t, 4*time.Second, (<-handled).Sub(began), float64(time.Second))
+				stop()
+				require.NoError(t, <-ended)
+				time.Sleep(time.Minute) // the library's goroutines end
+			})
+		})
+	}
+}

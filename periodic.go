@@ -40,8 +40,8 @@ type Periodic struct {
 	// Payload is the handler's Entry.Payload: that of the worker that handles the occurrence.
 	Payload []byte
 	// Header is added to the handler's Entry.Header. Keys that begin with "sluice-" are the library's:
-	// sluice-period has the time of the occurrence, by time.RFC3339Nano, and sluice-period-after the time after
-	// which it is the first.
+	// sluice-period has the time of the occurrence, by time.RFC3339Nano, sluice-period-after the time after which
+	// it is the first, and sluice-period-of the ID. A task that a handler enqueues with its own header is not an occurrence.
 	Header map[string]string
 	// Schedule says when the task is due. The handler's Entry.Due is that time, on retries too. Required.
 	Schedule Schedule
@@ -78,6 +78,7 @@ const (
 	headerPrefix      = "sluice-"
 	headerPeriod      = "sluice-period"
 	headerPeriodAfter = "sluice-period-after"
+	headerPeriodOf    = "sluice-period-of"
 )
 
 // occurrence is a time at which a periodic task is due: the first of its schedule after a time. That one is kept too: a
@@ -85,19 +86,21 @@ const (
 // less: a sooner one may have been added. And of a schedule that counts from t, each t has another.)
 type occurrence struct{ after, due time.Time }
 
-// header returns the header of a task for the occurrence.
-func (o occurrence) header(of map[string]string) map[string]string {
-	header := make(map[string]string, len(of)+2)
+// header returns the header of the task with that ID for the occurrence.
+func (o occurrence) header(id string, of map[string]string) map[string]string {
+	header := make(map[string]string, len(of)+3)
 	maps.Copy(header, of)
 	header[headerPeriod] = o.due.UTC().Format(time.RFC3339Nano)
 	header[headerPeriodAfter] = o.after.UTC().Format(time.RFC3339Nano)
+	header[headerPeriodOf] = id
 	return header
 }
 
-// occurrenceIn returns the occurrence that a header is of, and whether it is of one.
-func occurrenceIn(header map[string]string) (o occurrence, ok bool) {
+// occurrenceIn returns the occurrence that the header of the task with that ID is of, and whether it is of one. A handler
+// may have given its header to another task, to go on with a trace: that task is none.
+func occurrenceIn(id string, header map[string]string) (o occurrence, ok bool) {
 	due, ok := header[headerPeriod]
-	if !ok {
+	if !ok || header[headerPeriodOf] != id {
 		return o, false
 	}
 	var err, failed error
@@ -141,7 +144,7 @@ func (p *periodicTask) dueFor(o occurrence) (due time.Time, ok bool) {
 
 // task returns the task that is enqueued for an occurrence.
 func (p *periodicTask) task(o occurrence) Task {
-	return Task{ID: p.ID, Payload: p.Payload, Header: o.header(p.Header), At: o.due}
+	return Task{ID: p.ID, Payload: p.Payload, Header: o.header(p.ID, p.Header), At: o.due}
 }
 
 // entry returns what the handler is given of a task that was claimed for the occurrence at due.
@@ -181,6 +184,6 @@ func (p *Periodic) check(q *Queue) error {
 		}
 	}
 	longestTime := time.Date(2000, 1, 1, 0, 0, 0, 1, time.UTC)
-	task := Task{ID: p.ID, Payload: p.Payload, Header: occurrence{longestTime, longestTime}.header(p.Header)}
+	task := Task{ID: p.ID, Payload: p.Payload, Header: occurrence{longestTime, longestTime}.header(p.ID, p.Header)}
 	return q.checkTask(&task)
 }

@@ -103,7 +103,7 @@ func (p *periodics) putBack(id string, o occurrence, claimed time.Time) error {
 // returns what is to become of the task: d, except if the next one could not be enqueued. ctx is the one that the handler was
 // called with, without its Timeout.
 func (p *periodics) conclude(ctx context.Context, t taskloop.Task, err error, d taskloop.Disposition) taskloop.Disposition {
-	o, ok := occurrenceIn(t.Header)
+	o, ok := occurrenceIn(t.ID, t.Header)
 	task := p.tasks[t.ID]
 	if _, isOurs := err.(notHandledError); isOurs || !ok || task == nil || d.Action == taskloop.Release { //nolint:errorlint // never wrapped
 		return d

@@ -85,7 +85,7 @@ func (p *periodics) ensure(ctx context.Context, task *periodicTask) error {
 		p.log.Warn("sluice: periodic task was a dead letter, goes on with the next occurrence",
 			slog.String("task", task.ID), slog.String("reason", e.Reason))
 	case e.State == Scheduled:
-		if o, ok := occurrenceIn(e.Header); ok && !task.has(o) {
+		if o, ok := occurrenceIn(e.ID, e.Header); ok && !task.has(o) {
 			return p.advance(ctx, task, e.Due)
 		}
 	}

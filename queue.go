@@ -147,7 +147,7 @@ const (
 
 var outcomes = [...]string{"", "added", "updated", "kept", "deferred"}
 
-// String returns the outcome's name in lower case; nothing for 0, the outcome of a task that was not sent.
+// String returns the outcome's name in lower case; "unknown" for 0, the outcome of a task that was not sent.
 func (o Outcome) String() string {
 	if o < Added || o > Deferred {
 		return "unknown"

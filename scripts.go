@@ -52,7 +52,7 @@ var (
 	scriptNextMany   = addScript("next_many", nextMany(scriptNext.Source()), redisexec.ReadOnly)
 	scriptStats      = newScript("stats", redisexec.ReadOnly, "prelude")
 	scriptList       = newScript("list", redisexec.ReadOnly, "prelude", "read", "fields", "page")
-	scriptPause      = newScript("pause", redisexec.Never, "prelude")
+	scriptPause      = newScript("pause", redisexec.Never, "prelude", "publish", "waiters", "wake")
 	scriptPaused     = newScript("paused", redisexec.ReadOnly)
 	scriptResume     = newScript("resume", redisexec.Never, "prelude", "publish", "waiters", "wake")
 	scriptPurge      = newScript("purge", redisexec.Never)

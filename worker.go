@@ -320,7 +320,7 @@ func (e *panicError) Error() string { return "panic: " + e.value }
 func (p *policy) Handle(ctx context.Context, t taskloop.Task) error {
 	e := entryOf(t)
 	if t.Header != nil {
-		if o, ok := occurrenceIn(t.Header); ok {
+		if o, ok := occurrenceIn(t.ID, t.Header); ok {
 			var call bool
 			var err error
 			if e, call, err = p.periodics.admit(t, o); !call {

@@ -94,7 +94,7 @@ func (r *Redis) RequireEmpty(queue string) {
 	}
 	for _, state := range []sluice.State{sluice.Due, sluice.Scheduled, sluice.Leased} {
 		for _, e := range r.list(queue, state) {
-			if _, periodic := e.Header["sluice-period"]; periodic {
+			if e.Header["sluice-period-of"] == e.ID {
 				left--
 			}
 		}
