@@ -52,7 +52,7 @@ func openBull(s setup) (queue, error) {
 		return nil, fmt.Errorf("%w: there is no Node on this machine (Debian: nodejs)", errNotHere)
 	}
 	if _, err := os.Stat(bullFolder + "/node_modules/bullmq"); err != nil {
-		return nil, fmt.Errorf("%w: BullMQ is not installed (npm ci --prefix benchmarks/bullmq)", errNotHere)
+		return nil, fmt.Errorf("%w: BullMQ is not installed (npm install --prefix benchmarks/bullmq)", errNotHere)
 	}
 	host, port, err := net.SplitHostPort(s.Addr)
 	if err != nil {

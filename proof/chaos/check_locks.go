@@ -103,7 +103,8 @@ func (c *checker) checkOwnership(r record, excused bool) {
 }
 
 // endedInTime says whether a belief that had become false ended with the last TTL that the
-// holder knew: after the last strike no extension can have succeeded, nor a repeat of the acquisition.
+// holder knew: after the last strike no extension can have succeeded, nor a repeat of the acquisition, unless the
+// server has lost that too.
 func (c *checker) endedInTime(r record) bool {
 	struck, last := false, time.Duration(0)
 	for _, h := range c.tokenHolds[r.Token] {
@@ -111,7 +112,7 @@ func (c *checker) endedInTime(r record) bool {
 			struck, last = true, max(last, h.at)
 		}
 	}
-	return !struck || r.Until <= last+r.TTL+handOverTime(r.TTL)
+	return !struck || r.Until <= last+r.TTL+handOverTime(r.TTL) || c.inGap(last, r.Got)
 }
 
 // handOverTime is how long a lock with that TTL may be handed over from caller to caller

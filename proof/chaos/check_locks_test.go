@@ -101,6 +101,9 @@ var lockCases = map[string]checkCase{
 	"taken again after it was lost, and struck again": {newScenario().
 		at(10).logs("SET Lock:n T PXAT @110").at(20).lost(0).at(150).logs("SET Lock:n T PXAT @250").at(160).jump(time.Hour).at(165).logs("DEL Lock:n").
 		recorded(record{Op: opHold, Name: "n", Token: digest("T"), TTL: 100 * ms, Call: 9, Got: 152, From: 152, Until: 200, Unlock: 200, Return: 201, Result: notHeld}), ""},
+	"taken again after it was lost, and that was lost too": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(20).lost(0).at(300).forgets(400).
+		recorded(record{Op: opHold, Name: "n", Token: digest("T"), TTL: 100 * ms, Call: 9, Got: 350, From: 350, Until: 360, Unlock: 360, Return: 390, Result: unknown}), ""},
 	"believed for longer than it can have been": {newScenario().
 		at(10).logs("SET Lock:n T PXAT @110").at(20).lost(0).at(150).logs("SET Lock:n T PXAT @250").at(160).jump(time.Hour).at(165).logs("DEL Lock:n").
 		recorded(record{Op: opHold, Name: "n", Token: digest("T"), TTL: 100 * ms, Call: 9, Got: 152, From: 152, Until: 400, Unlock: 400, Return: 401, Result: notHeld}), "held n from"},

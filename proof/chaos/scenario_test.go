@@ -150,6 +150,12 @@ func (s *scenario) lost(from int) *scenario {
 	return s
 }
 
+// forgets loses what the server acknowledges until then, without a trace in the log.
+func (s *scenario) forgets(until time.Duration) *scenario {
+	s.gaps = append(s.gaps, span{s.now, until * ms})
+	return s
+}
+
 // jump sets the server's clock now.
 func (s *scenario) jump(offset time.Duration) *scenario {
 	s.clock.jumps = append(s.clock.jumps, jump{span{s.now, s.now}, offset})
