@@ -28,6 +28,9 @@ import (
 // The lock is released by Unlock, UnlockAll and Close as others are. It always goes back to Redis then, and is not
 // handed over to a caller of this Locker.
 //
+// Adopt a token once. A second Adopt of it succeeds too while the lock is held, and both handles are valid: only
+// their fences tell them apart. So a task that brings a token, and may be handed out again, needs a fence.
+//
 // If the first handle was not let go by Detach, both are valid. Whichever is unlocked first releases the
 // lock, or hands it over in its own process, and the other one learns of that when it next extends; Close of
 // the first process releases it, too. The fences of those to whom the first process hands it over may then be

@@ -356,8 +356,9 @@ func (k *Lock) Name() string {
 // higher. So it can go back only where the server (or, in a failover, another one) has
 // lost the last fence *and* its clock is behind that: because it was set back, or by up to
 // the hand-over window (see Locker.Lock) for each time that the lock had just been forced open.
-// Within the process of a lock that another process has forced open, it may be handed over until
-// that window ends, with fences that are lower than the new holder's.
+// Within a process whose lock another process has forced open, or whose key the server has lost (by
+// FLUSHALL or a restart without its data, say), it may be handed over until that window ends, with
+// fences that are lower than the new holder's.
 //
 // While two primaries serve side by side, as some failovers have it, a fence is of the
 // time at which its primary saw the acquisition. So it can be lower than one that the

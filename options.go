@@ -310,8 +310,8 @@ func checkShards(n int, key string) error {
 }
 
 // WithQueueReplicas has what changes a queue count once n replicas of the server have
-// acknowledged it: Enqueue, EnqueueBatch, Dequeue, Retry, Release, Bury, Revive, Reschedule, Cancel and Pop. Without this
-// a failover may forget what was acknowledged a moment before. Where fewer acknowledge it in time
+// acknowledged it: Enqueue, EnqueueBatch, Dequeue, Retry, Release, Bury, Revive, Drop, Reschedule, Cancel, Pop, Pause
+// and Resume. Without this a failover may forget what was acknowledged a moment before. Where fewer acknowledge it in time
 // (a second, or less if go-redis's ReadTimeout is shorter; see WithLockReplicas), the error is
 // ErrUnderReplicated. The change is made all the same, on the primary, and what the operation returns stands
 // beside the error:
