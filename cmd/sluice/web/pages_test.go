@@ -249,7 +249,7 @@ func TestLocks_ShowOwnersAndNoToken(t *testing.T) {
 	require.NoError(t, err)
 	lock, err := locker.TryLock(t.Context(), "nightly")
 	require.NoError(t, err)
-	require.NoError(t, rdb.Set(t.Context(), "Lock:foreign", "worker:1234-secret", 0).Err())
+	require.NoError(t, rdb.Set(t.Context(), "Lock:foreign", "worker:c0ffee-77f19e3a-secret", 0).Err())
 	for range 2 {
 		_, err = locker.TryLock(t.Context(), "gate", sluice.WithPermits(3))
 		require.NoError(t, err)
@@ -257,7 +257,7 @@ func TestLocks_ShowOwnersAndNoToken(t *testing.T) {
 	s.page.locks.known = nil
 	for _, path := range []string{"/locks", "/locks/nightly", "/locks/foreign", "/locks?match=nightly"} {
 		got := s.get(path)
-		got.lacks(t, lock.Token(), lock.Token()[len(lock.Token())-8:], "1234", "secret")
+		got.lacks(t, lock.Token(), lock.Token()[len(lock.Token())-8:], "c0ffee-77f19e3a", "secret")
 	}
 	all := s.get("/locks")
 	all.has(t, "3 locks held", "2 permits", "cron &lt;1&gt;", "no label", "never by itself")
