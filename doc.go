@@ -18,9 +18,10 @@
 // exceptions. [ErrUnknown]: a reply was lost, and the operation's doc says what is safe.
 // [ErrUnderReplicated], which only [WithQueueReplicas] brings to a queue: it was done, and
 // too few replicas know of it. [Locker.Do] and [Locker.DoAll] may have called the function: what
-// that has done is done, also if the lock was lost meanwhile, which their error says. A command is retried only if its script is safe to run twice;
-// the script's header says why. A call returns within 50ms of the end of its context, even
-// when Redis hangs.
+// that has done is done, also if the lock was lost meanwhile, which their error says.
+//
+// A command is retried only if its script is safe to run twice; the script's header says why. A
+// call returns within 50ms of the end of its context, even when Redis hangs.
 //
 // # What ends the promises
 //

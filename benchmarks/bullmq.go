@@ -71,8 +71,11 @@ func openBull(s setup) (queue, error) {
 		return nil, err
 	}
 	q.answers = json.NewDecoder(stdout)
-	_, err = q.next() // once it is connected
-	return q, err
+	if _, err = q.next(); err != nil { // once it is connected
+		_ = q.process.Process.Kill()
+		return nil, errors.Join(err, q.process.Wait())
+	}
+	return q, nil
 }
 
 // next reads an answer.

@@ -56,7 +56,8 @@
 //
 // What the test starts has to end before the test's function does: end the ctx of a Worker and wait
 // for Run, and close a Locker. Otherwise synctest panics: "deadlock: main bubble goroutine has exited but
-// blocked goroutines remain", with goroutines of sluice among them. A test may call t.Parallel before synctest.Test, not within it.
+// blocked goroutines remain", with goroutines of sluice among them. A test may call t.Parallel before
+// synctest.Test, not within it.
 //
 // What costs time in a bubble is work, not waiting. An idle Worker or caller of Wait polls once in each
 // WithPollInterval (1 s by default), a caller that waits for a lock once in each WithRetryInterval (100 ms),

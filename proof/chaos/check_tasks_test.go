@@ -53,6 +53,8 @@ var taskCases = map[string]checkCase{
 		at(5).logs("SET {Queue:loop}:paused 1").at(10).enqueued("v", 10).claimed("v", 1, 20), "while its queue was paused"},
 	"a pause that is not in the log": {newScenario().
 		recorded(record{Op: opPause, Name: loopQueue, Call: 25, Return: 500, Result: done}), "the log does not have it"},
+	"a page of a list that is out of order": {newScenario().
+		recorded(record{Op: opList, Name: loopQueue, Call: 25, Return: 500, Result: outOfOrder}), "a page has a task of another state"},
 	"a handler that began when the clock had ended its lease": {newScenario().
 		at(10).added(workQueue, "v", 10).at(20).leased(workQueue, 1, 420).at(25).jump(3600*1000*ms).handled("p", 420, 1, 100, 150).
 		at(155).logs("ZREM Queue:work t; HDEL {Queue:work}:tasks t; HDEL {Queue:work}:state t"), ""},

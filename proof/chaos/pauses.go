@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// pause pauses a queue for a moment, and mostly ends the pause itself. After a lost reply it does so in any case.
+// pause pauses a queue for a moment, and mostly ends the pause itself. Otherwise it runs out.
 func (c *client) pause(ctx context.Context, rng *rand.Rand, name string, q *sluice.Queue) {
 	rec := c.begin(record{Op: opPause, Name: name})
 	c.endBy(ctx, rec, resultOf(q.Pause(ctx, time.Millisecond+upTo(rng, 150*time.Millisecond))))
