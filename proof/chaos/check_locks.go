@@ -103,8 +103,8 @@ func (c *checker) checkOwnership(r record, excused bool) {
 }
 
 // endedInTime says whether a belief that had become false ended with the last TTL that the
-// holder knew: after the last strike no extension can have succeeded, nor a repeat of the acquisition, unless the
-// server has lost that too.
+// holder knew: after the last strike no extension can have succeeded, nor a repeat of the
+// acquisition. A gap is a strike too: an extension in it may be missing from the log.
 func (c *checker) endedInTime(r record) bool {
 	struck, last := false, time.Duration(0)
 	for _, h := range c.tokenHolds[r.Token] {
@@ -112,7 +112,12 @@ func (c *checker) endedInTime(r record) bool {
 			struck, last = true, max(last, h.at)
 		}
 	}
-	return !struck || r.Until <= last+r.TTL+handOverTime(r.TTL) || c.inGap(last, r.Got)
+	for _, g := range c.gaps {
+		if g.meets(last, r.Until) {
+			last = max(last, g.before)
+		}
+	}
+	return !struck || r.Until <= last+r.TTL+handOverTime(r.TTL)
 }
 
 // handOverTime is how long a lock with that TTL may be handed over from caller to caller

@@ -98,6 +98,12 @@ var lockCases = map[string]checkCase{
 	"believed after its end, and the clock was set back later": {newScenario().
 		at(10).logs("SET Lock:n T PXAT @110").at(135).jump(-10 * ms).at(140).logs("DEL Lock:n").
 		recorded(record{Op: opHold, Name: "n", Token: digest("T"), Call: 100, Got: 125, From: 125, Until: 130, Unlock: 130, Return: 145, Result: done}), "held n from"},
+	"the clock is set ahead, and an extension after that is lost without a trace": {newScenario().
+		at(8).jump(time.Hour).at(10).logs("SET Lock:n T PXAT @3600110").at(60).logs("PEXPIREAT Lock:n @3600160").at(100).forgets(200).
+		at(300).logs("DEL Lock:n").recorded(heldFor(100, held("a", "T", 9, 11, 230, 0))), ""},
+	"the clock is set ahead, an extension after that is lost without a trace, and the holder does not notice in time": {newScenario().
+		at(8).jump(time.Hour).at(10).logs("SET Lock:n T PXAT @3600110").at(60).logs("PEXPIREAT Lock:n @3600160").at(100).forgets(200).
+		at(300).logs("DEL Lock:n").recorded(heldFor(100, held("a", "T", 9, 11, 430, 0))), "the log says"},
 	"taken again after it was lost, and struck again": {newScenario().
 		at(10).logs("SET Lock:n T PXAT @110").at(20).lost(0).at(150).logs("SET Lock:n T PXAT @250").at(160).jump(time.Hour).at(165).logs("DEL Lock:n").
 		recorded(record{Op: opHold, Name: "n", Token: digest("T"), TTL: 100 * ms, Call: 9, Got: 152, From: 152, Until: 200, Unlock: 200, Return: 201, Result: notHeld}), ""},
