@@ -180,7 +180,7 @@ func (t *tasksCheck) checkClaim(m *move) {
 	claim := m.is.score - lease.Seconds()
 	was := m.was.afterLease()
 	due := max(m.was.score, was.score) // a waiting version is not due before the lease ends
-	if m.queue == workQueue && m.was.due != 0 && t.early(m) {
+	if due > claim && m.queue == workQueue && m.was.due != 0 {
 		// Unless one script of a Worker has finished the version before, and then claimed this one.
 		t.requireRequest(m, true, func(*record) bool { return false })
 		due = m.was.due
@@ -358,8 +358,11 @@ func (t *tasksCheck) claimedInGap(r *record) bool {
 func (t *tasksCheck) checkDelivery(r *record, moves []*move) {
 	known := slices.ContainsFunc(moves, func(m *move) bool {
 		if r.Op == opPop {
-			t.checkPaused(m)
-			return m.kind == removed && m.was.version == r.Version && m.was.afterLease().attempt == r.Attempt
+			popped := m.kind == removed && m.was.version == r.Version && m.was.afterLease().attempt == r.Attempt
+			if popped {
+				t.checkPaused(m)
+			}
+			return popped
 		}
 		return m.is.attempt == r.Attempt && m.is.version == r.Version
 	})

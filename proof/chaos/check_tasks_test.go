@@ -128,6 +128,14 @@ var taskCases = map[string]checkCase{
 		recorded(record{Process: "b", Op: opHandle, Name: workQueue, ID: "t", Version: "w", Attempt: 1, Call: 111, Until: 500, Return: 200,
 			Score: newScenario().score(510), Delivery: newScenario().score(510), Result: done}).
 		at(200).logs("ZREM Queue:work t; HDEL {Queue:work}:tasks t; HDEL {Queue:work}:state t"), ""},
+	"a waiting version is claimed by the script that ends the lease, just before the lease ended": {newScenario().
+		at(10).added(workQueue, "v", 10).at(20).leased(workQueue, 1, 420).handled("a", 420, 1, 21, 100).
+		at(40).logs("HSET {Queue:work}:tasks t w; HSET {Queue:work}:state t 1:@@420:@@50").
+		recorded(record{Op: opEnqueue, Name: workQueue, ID: "t", Version: "w", Call: 40, Return: 41, Delay: 10 * ms, Result: done, Outcome: 4}).
+		at(419).leased(workQueue, 1, 819).
+		recorded(record{Process: "b", Op: opHandle, Name: workQueue, ID: "t", Version: "w", Attempt: 1, Call: 421, Until: 500, Return: 500,
+			Score: newScenario().score(819), Delivery: newScenario().score(819), Result: done}).
+		at(501).logs("ZREM Queue:work t; HDEL {Queue:work}:tasks t; HDEL {Queue:work}:state t"), ""},
 	"a waiting version is claimed too early by the script that ends the lease": {newScenario().
 		at(10).added(workQueue, "v", 10).at(20).leased(workQueue, 1, 420).handled("a", 420, 1, 21, 43).
 		at(40).logs("HSET {Queue:work}:tasks t w; HSET {Queue:work}:state t 1:@@420:@@50").
@@ -175,6 +183,16 @@ var taskCases = map[string]checkCase{
 	"popped, and the reply lost": {newScenario().
 		at(10).added(popQueue, "v", 10).at(40).logs("ZREM Queue:pop t; HDEL {Queue:pop}:tasks t; HDEL {Queue:pop}:state t").
 		recorded(record{Op: opPopping, Name: popQueue, Call: 39, Return: 50, Result: unknown}), ""},
+	"popped in a pause": {newScenario().
+		at(10).added(popQueue, "v", 10).at(20).logs("SET {Queue:pop}:paused 1 PXAT @100").
+		at(60).logs("ZREM Queue:pop t; HDEL {Queue:pop}:tasks t; HDEL {Queue:pop}:state t").
+		recorded(record{Op: opPop, Name: popQueue, ID: "t", Version: "v", Call: 59, Return: 70, Result: done, Score: newScenario().score(10), Delivery: newScenario().score(10)}),
+		"while its queue was paused"},
+	"popped again in a pause, after the change of it was lost": {newScenario().
+		at(10).added(popQueue, "v", 10).at(20).logs("SET {Queue:pop}:paused 1 PXAT @100; ZADD Queue:pop @@15 t; HSET {Queue:pop}:tasks t w").
+		recorded(record{Op: opEnqueue, Name: popQueue, ID: "t", Version: "w", Call: 19, Return: 41, Result: done, Outcome: 2}).
+		at(30).lost(1).at(60).logs("ZREM Queue:pop t; HDEL {Queue:pop}:tasks t; HDEL {Queue:pop}:state t").
+		recorded(record{Op: opPop, Name: popQueue, ID: "t", Version: "v", Call: 59, Return: 70, Result: done, Score: newScenario().score(10), Delivery: newScenario().score(10)}), ""},
 	"claimed, and not returned": {newScenario().
 		at(10).added(loopQueue, "v", 10).at(20).leased(loopQueue, 1, 420), "no caller got it"},
 	"a cancel that did nothing": {newScenario().at(40).settled(opCancel, "", 0, 0, done), "returned true"},
