@@ -87,7 +87,7 @@ func (k *Lock) awaitTurn(ctx context.Context) (turn waitqueue.Turn, err error) {
 	case turn = <-k.waiter.Turn():
 		return turn, nil
 	case <-ctx.Done():
-		err = fmt.Errorf("%w: %w", ErrLocked, ctx.Err())
+		err = k.waitedInVain(ctx.Err())
 	}
 	if queues.Leave(&k.waiter) {
 		return 0, err
@@ -101,6 +101,15 @@ func (k *Lock) awaitTurn(ctx context.Context) (turn waitqueue.Turn, err error) {
 		return 0, err
 	}
 	return turn, nil
+}
+
+// waitedInVain returns what a caller is told whose wait in line, or for another holder's lock, has ended: that
+// the lock is held, unless no server could be reached at last.
+func (k *Lock) waitedInVain(ended error) error {
+	if k.address.outage.Lasts() {
+		return fmt.Errorf("%w: %w", ErrUnavailable, ended)
+	}
+	return fmt.Errorf("%w: %w", ErrLocked, ended)
 }
 
 // acquisition is a lock on its way from Redis. Its lock is the head of its queue.
@@ -151,18 +160,20 @@ func (a *acquisition) run(ctx context.Context) error {
 // failure returns what the caller is told of an acquisition that failed with err. What it
 // may have left on the server is released in the background in any case.
 func (a *acquisition) failure(ctx context.Context, err error) error {
-	ended := ctx.Err()
-	passes := errors.Is(err, ErrUnknown) || errors.Is(err, ErrUnavailable)
+	ended, unknown := ctx.Err(), errors.Is(err, ErrUnknown)
 	switch {
 	case background.IsClosed(a.lock.locker.closed):
 		return ErrClosed
 	case errors.Is(err, ErrLocked), errors.Is(err, ErrUnderReplicated):
 		return err
-	case a.waited && ended != nil && (passes || errors.Is(err, ended)):
-		// Whatever became of the last poll, the caller has waited in vain for another
-		// holder's lock, and has nothing else to decide.
-		return fmt.Errorf("%w: %w", ErrLocked, ended)
-	case a.doubtful && !errors.Is(err, ErrUnknown):
+	case a.waited && ended != nil && (unknown || errors.Is(err, ErrUnavailable) || errors.Is(err, ended)):
+		// Whatever became of the last poll, the caller has waited in vain, and for another
+		// holder's lock it has nothing else to decide.
+		if told := a.lock.waitedInVain(ended); errors.Is(told, ErrLocked) || !unknown {
+			err = told
+		}
+	}
+	if a.doubtful && !errors.Is(err, ErrLocked) && !errors.Is(err, ErrUnknown) {
 		return fmt.Errorf("%w: an earlier reply was lost: %v", ErrUnknown, err) //nolint:errorlint // not definite any more
 	}
 	return err

@@ -89,9 +89,10 @@ func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
 // pauses of up to half a second, for ten seconds or until ctx ends.
 //
 // The error is ErrLocked together with ctx.Err() if ctx ended after the caller had waited in line or was last
-// told that another one holds the lock. If ctx ended before either, as for the first in line of a server that
-// gives no answer, it is ErrUnknown if a request had been sent, ErrUnavailable together with ctx.Err() if
-// none could be, or ctx.Err() alone if nothing was sent so far. The error is ErrUnavailable after those ten
+// told that another one holds the lock, unless no server could be reached since: then it is ErrUnavailable
+// together with ctx.Err(). If ctx ended before either, as for the first in line of a server that gives no
+// answer, it is ErrUnknown if a request had been sent, ErrUnavailable together with ctx.Err() if none could
+// be, or ctx.Err() alone if nothing was sent so far. The error is ErrUnavailable after those ten
 // seconds; ErrLost if the reply took longer than the TTL; ErrInvalid; ErrClosed, at once in Close; or what
 // Redis or the network said. It is ErrUnknown if a reply was lost and the caller was told nothing else. After
 // it, and after ErrLocked and ErrClosed too, the key may be taken for a moment: it is released in the

@@ -16,11 +16,14 @@ type Outage struct {
 // Arrival is what a caller that arrives now gives as [Request.Arrived]: zero, for a time
 // before the outage, if there is none.
 func (o *Outage) Arrival() time.Time {
-	if o.began.Load() == nil {
+	if !o.Lasts() {
 		return time.Time{}
 	}
 	return time.Now()
 }
+
+// Lasts reports whether the last request found no server. It may be nil.
+func (o *Outage) Lasts() bool { return o != nil && o.began.Load() != nil }
 
 // since notes that a request which began at start was not carried out, and returns since
 // when its caller has met the outage. Without an Outage that is start.
@@ -40,7 +43,7 @@ func (o *Outage) since(start, arrived time.Time) time.Time {
 
 // end notes that a server was reached.
 func (o *Outage) end() {
-	if o != nil && o.began.Load() != nil {
+	if o.Lasts() {
 		o.began.Store(nil)
 	}
 }

@@ -134,6 +134,42 @@ func TestLocker_ALineDoesNotWaitOutAnOutageOneByOne(t *testing.T) {
 	})
 }
 
+// TestLocker_ALineLearnsOfAnOutage: those behind the head are told of an outage as it is, and not that the lock
+// is taken, if their wait ends in it; also those who had been told before that another one holds the lock.
+func TestLocker_ALineLearnsOfAnOutage(t *testing.T) {
+	outages(t, func(o *outage) {
+		l, done := systest.BubbleLocker(o.T, o.rdb, sluice.WithMaxWait(8*time.Second))
+		defer done()
+		line := func(want, wantNot error, during func()) {
+			var all sync.WaitGroup
+			var unknown atomic.Int64
+			for range 20 {
+				all.Go(func() {
+					_, err := l.Lock(o.Context(), "a")
+					require.ErrorIs(o, err, context.DeadlineExceeded)
+					if errors.Is(err, sluice.ErrUnknown) {
+						unknown.Add(1)
+						return
+					}
+					require.ErrorIs(o, err, want)
+					require.NotErrorIs(o, err, wantNot)
+				})
+			}
+			time.Sleep(time.Second)
+			during()
+			all.Wait()
+			require.LessOrEqual(o, unknown.Load(), int64(1), "the head, of a request without a reply")
+		}
+		nothing := func() {}
+		require.NoError(o, o.clean.Set(o.Context(), "Lock:a", "another", time.Hour).Err())
+		line(sluice.ErrLocked, sluice.ErrUnavailable, nothing)
+		line(sluice.ErrUnavailable, sluice.ErrLocked, o.begin)
+		line(sluice.ErrUnavailable, sluice.ErrLocked, nothing)
+		o.down.Store(false)
+		line(sluice.ErrLocked, sluice.ErrUnavailable, nothing)
+	})
+}
+
 // TestLocker_AHerdDoesNotStormADeadServer: thousands of waiting callers, of as many names,
 // make no more dials than the client allows, and find the server soon when it is back.
 func TestLocker_AHerdDoesNotStormADeadServer(t *testing.T) {
