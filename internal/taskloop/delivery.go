@@ -18,6 +18,7 @@ type delivery struct {
 	renewAt   time.Time // when the lease is to be extended
 	renewFrom time.Time // from when it may be, along with another one's
 
+	beginBy     time.Time       // from then on the handler is not called: until, when a runner was found
 	ctx         context.Context // the handler's
 	cancel      context.CancelCauseFunc
 	disposition Disposition

@@ -326,6 +326,31 @@ func TestLease_ALostTaskIsNotBegun(t *testing.T) {
 	})
 }
 
+// TestLease_ATaskIsNotBegunAfterIt: a process was stopped between its claim and its runner, and the loop has not
+// noticed that the lease has ended.
+func TestLease_ATaskIsNotBegunAfterIt(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		for _, late := range []time.Duration{-time.Nanosecond, 0} {
+			w := newWorker(newQueue(time.Minute), 1, 0)
+			l := newLoop(t.Context(), w.Config)
+			d := &delivery{task: Task{ID: "a"}, until: time.Now().Add(time.Minute)}
+			l.runners = 1 // it begins late
+			l.dispatch(d)
+			time.Sleep(time.Minute + late)
+			go l.runner()
+			<-l.completions.ready
+			l.gather()
+			if late < 0 {
+				require.Equal(t, []string{"a"}, w.tasks())
+			} else {
+				require.Empty(t, w.tasks())
+				require.Equal(t, Disposition{Action: Release}, d.disposition, "in case it has not ended for the server")
+			}
+			l.close()
+		}
+	})
+}
+
 // TestHealth_OneWarningAndOneInfoAnOutage: and the pauses grow to a second.
 func TestHealth_OneWarningAndOneInfoAnOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T) {

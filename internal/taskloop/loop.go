@@ -227,6 +227,7 @@ func (l *loop) dispatch(d *delivery) {
 	l.feedOf(d).handling++
 	l.remember(d)
 	d.ctx, d.cancel = context.WithCancelCause(l.handlers)
+	d.beginBy = d.until
 	if l.runners < len(l.handling) {
 		l.runners++
 		go l.runner()

@@ -29,7 +29,9 @@ func (l *loop) runner() {
 		}
 	}()
 	for d := range l.work {
-		if d.ctx.Err() != nil { // the lease was lost, or the task cancelled, before the handler was called
+		// The lease was lost, or the task cancelled, before the handler was called; or the process was
+		// stopped meanwhile, and the loop has not noticed.
+		if d.ctx.Err() != nil || !time.Now().Before(d.beginBy) {
 			d.disposition = Disposition{Action: Release}
 			l.deliver(d)
 			continue
