@@ -48,7 +48,7 @@ func TestQueue_HandsOutATaskAgainWhenItsLeaseHasEnded(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ctx := b.Context()
 		b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
-		first := b.ClaimOne(2 * time.Second)
+		first := b.ClaimOne(4 * time.Second)
 		require.NoError(b, b.Q.Wait(ctx))
 		second := b.ClaimOne(time.Minute)
 		require.Equal(b, 1, second.Attempt, "the first delivery was perhaps never seen")

@@ -128,10 +128,10 @@ func TestLock_ContextEndsBeforeTheKeyOnAStalledConnection(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb, faults := s.Faulty(t)
 		clean, name, lag := s.Client(t), redistest.Name(t), systest.Lag(t)
-		l := systest.NewLocker(t, rdb, sluice.WithTTL(900*time.Millisecond), sluice.WithAutoRenew())
+		l := systest.NewLocker(t, rdb, sluice.WithTTL(2*time.Second), sluice.WithAutoRenew())
 		k, err := l.Lock(t.Context(), name)
 		require.NoError(t, err)
-		time.Sleep(700 * time.Millisecond) // beyond the first renewals
+		time.Sleep(1500 * time.Millisecond) // beyond the first renewals
 		require.True(t, k.Valid())
 		faults.Stall()
 		var keyUntil time.Time // as seen last, to be on the safe side

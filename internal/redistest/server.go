@@ -143,8 +143,8 @@ func (s *Server) Waited(t testing.TB) time.Duration {
 	return time.Duration(waited)
 }
 
-// Client returns a client with go-redis's default options. It is closed when the test
-// ends.
+// Client returns a client with go-redis's default options; that of a miniredis has a longer
+// ReadTimeout. It is closed when the test ends.
 func (s *Server) Client(t testing.TB) redis.UniversalClient {
 	t.Helper()
 	return s.client(t, nil)
@@ -168,7 +168,11 @@ func (s *Server) client(t testing.TB, dial Dialer) redis.UniversalClient {
 	if s.connect != nil {
 		rdb = s.connect(dial)
 	} else {
-		rdb = redis.NewClient(&redis.Options{Addr: s.Addr, Dialer: dial, TLSConfig: s.tls})
+		options := redis.Options{Addr: s.Addr, Dialer: dial, TLSConfig: s.tls}
+		if s.Name == "miniredis" && dial == nil {
+			options.ReadTimeout = 30 * time.Second // it shares a busy machine's processors, and all tests share it
+		}
+		rdb = redis.NewClient(&options)
 	}
 	t.Cleanup(func() { _ = rdb.Close() })
 	if !s.AutoPipeline {
