@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	"go.opentelemetry.io/otel/sdk/trace"
@@ -181,6 +182,41 @@ func TestTelemetry_WorkIsLinkedToWhatHasSentIt(t *testing.T) {
 			require.Equal(t, p.SpanContext(), inner[of["messaging.message.id"]], "the handler's context carries the span")
 		}
 	})
+}
+
+// renamed is W3C's trace context under another key.
+type renamed struct{}
+
+const renamedKey = "x-parent"
+
+func (renamed) Fields() []string { return []string{renamedKey} }
+
+func (renamed) Inject(ctx context.Context, to propagation.TextMapCarrier) {
+	inner := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, inner)
+	to.Set(renamedKey, inner["traceparent"])
+}
+
+func (renamed) Extract(ctx context.Context, from propagation.TextMapCarrier) context.Context {
+	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": from.Get(renamedKey)})
+}
+
+// TestTelemetry_WithPropagator: a task's header is written and read by the propagator, and has nothing of the
+// default's.
+func TestTelemetry_WithPropagator(t *testing.T) {
+	r := newTelemetry(t, sluiceotel.WithPropagator(renamed{}))
+	q := r.queue(t, redistest.Mini(t).Client(t))
+	_, err := q.Enqueue(t.Context(), sluice.Task{ID: "a"})
+	require.NoError(t, err)
+	var header map[string]string
+	work(t, q, 1, func(_ context.Context, e sluice.Entry) error { header = e.Header; return nil })
+	require.Contains(t, header, renamedKey)
+	require.NotContains(t, header, "traceparent")
+	sent, processed := r.named("send "+q.Name()), r.named("process "+q.Name())
+	require.Len(t, sent, 1)
+	require.Len(t, processed, 1)
+	require.Len(t, processed[0].Links(), 1)
+	require.Equal(t, sent[0].SpanContext().SpanID(), processed[0].Links()[0].SpanContext.SpanID())
 }
 
 func TestTelemetry_AHeaderThatIsThereStays(t *testing.T) {
