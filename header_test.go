@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
@@ -175,4 +178,37 @@ func TestHeader_LimitsAreInvalid(t *testing.T) {
 			require.Equal(b, task.Header, b.Get(task.ID).Header)
 		}
 	}, sluice.WithMaxPayload(1000))
+}
+
+// TestPeriodic_ATaskWithAnOccurrencesHeaderIsNone: a handler that hands its header on, to continue a trace, has enqueued a task
+// like any other.
+func TestPeriodic_ATaskWithAnOccurrencesHeaderIsNone(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+		q, err := sluice.NewQueue(rdb, "q")
+		require.NoError(t, err)
+		handled := make(chan map[string]string, 10)
+		w := &sluice.Worker{
+			Queue: q, Periodic: []sluice.Periodic{{ID: "sweep", Schedule: sluice.Every(time.Hour), Header: map[string]string{"trace": "1"}}},
+			Handler: func(ctx context.Context, e sluice.Entry) error {
+				if e.ID == "child" {
+					handled <- e.Header
+					return nil
+				}
+				_, err := q.Enqueue(ctx, sluice.Task{ID: "child", Header: e.Header})
+				return err
+			},
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- w.Run(ctx) }()
+		time.Sleep(time.Hour + time.Second) // in a bubble
+		synctest.Wait()
+		require.Len(t, handled, 1)
+		require.Equal(t, "1", (<-handled)["trace"])
+		_, err = q.Get(t.Context(), "child")
+		require.ErrorIs(t, err, sluice.ErrNotFound)
+		stop()
+		require.NoError(t, <-ended)
+		time.Sleep(time.Minute) // the library's goroutines end
+	})
 }
