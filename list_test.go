@@ -95,9 +95,15 @@ func TestQueue_ListsOnceWhatStays(t *testing.T) {
 					for _, e := range pages(t, q, state, size, w.disturb) {
 						found[e.ID]++
 					}
-					for _, e := range before {
-						require.Equal(t, 1, found[e.ID], "%s %s (%v) in pages of %d, %d shards, %v", state, e.ID, e.Score, size, shards, found)
-					}
+					before = slices.DeleteFunc(before, func(e sluice.Entry) bool {
+						if w.stays(e) {
+							require.Equal(t, 1, found[e.ID], "%s %s (%v) in pages of %d, %d shards, %v", state, e.ID, e.Score, size, shards, found)
+							return false
+						}
+						delete(found, e.ID)
+						return true
+					})
+					require.NotEmpty(t, before, state)
 					for id, n := range found {
 						require.Equal(t, 1, n, "%s %s", state, id)
 					}
@@ -123,6 +129,14 @@ func (w *walkers) fill(n int) {
 	for i := range n {
 		w.enter("stay"+fmt.Sprint(i), sluice.State(1+i%4))
 	}
+}
+
+// stays says whether a task has kept its Score. With several shards, a claim on a busy machine may bring too many, and
+// those that it gives back are due anew.
+func (w *walkers) stays(e sluice.Entry) bool {
+	now, err := w.q.Get(w.t.Context(), e.ID)
+	require.NoError(w.t, err)
+	return now.Score == e.Score
 }
 
 // enter brings a task into a state.

@@ -143,7 +143,7 @@ func TestHooks_TellOfSetsPermitsAndAdoption(t *testing.T) {
 		require.Equal(t, "released released", w.told())
 		k, err := l.Lock(ctx, name+"2")
 		require.NoError(t, err)
-		_, err = l.LockAll(ctx, []string{name, name + "2"}, sluice.WithMaxWait(50*time.Millisecond))
+		_, err = l.LockAll(ctx, []string{name, name + "2"}, sluice.WithMaxWait(time.Second))
 		require.ErrorIs(t, err, sluice.ErrLocked)
 		require.NoError(t, k.Unlock(ctx))
 		require.Equal(t, "acquired acquired released released", w.told(), "the set has taken one and given it back")
