@@ -27,6 +27,10 @@ var lockCases = map[string]checkCase{
 	"a belief that was extended": {newScenario().
 		at(10).logs("SET Lock:n T PXAT @110").at(60).logs("PEXPIREAT Lock:n @160").at(130).logs("DEL Lock:n").
 		recorded(held("a", "T", 9, 11, 129, 0)), ""},
+	"released in the last millisecond": {newScenario().halfAhead().
+		at(10).logs("SET Lock:n T PXAT @110").at(110).logs("DEL Lock:n").recorded(unlockedAfter(0, held("a", "T", 9, 11, 109, 0))), ""},
+	"released after the last millisecond": {newScenario().halfAhead().
+		at(10).logs("SET Lock:n T PXAT @110").at(110).logs("DEL Lock:n").recorded(unlockedAfter(1, held("a", "T", 9, 11, 109, 0))), "and Unlock returned nil"},
 	"a belief without a key": {newScenario().recorded(held("a", "T", 9, 11, 12, 0)), "the log says"},
 	"a belief before the key": {newScenario().
 		at(10).logs("SET Lock:n T PXAT @110").at(20).logs("DEL Lock:n").

@@ -297,13 +297,13 @@ func (r *replayer) begin(key string, token uint64, until time.Duration, at span)
 	r.expiries = append(r.expiries, expiry{at, token, until})
 }
 
-// finish ends a hold. A key that has expired is deleted some time later; if the clock is set back in between, it
-// is there again, as commands may show.
+// finish ends a hold. A key is there in the millisecond of its end, too. When it has expired, it is deleted some time
+// later; if the clock is set back in between, it is there again, as commands may show.
 func (r *replayer) finish(key lockKey, at span) {
 	h := &r.holds[key.hold]
 	h.ended = at
 	h.expires = r.clock.reaches(key.until, key.seen.after).after
-	h.until = min(at.before, r.clock.lastReaches(key.until, key.seen.before, at.before))
+	h.until = min(at.before, r.clock.lastReaches(key.until+time.Millisecond, key.seen.before, at.before))
 	if when, set := r.clock.setAhead(h.begun.after, at.before); set && h.struck == "" {
 		h.struck, h.at = setAhead, when
 	}

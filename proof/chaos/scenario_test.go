@@ -141,6 +141,12 @@ func heldFor(ttl time.Duration, r record) record {
 	return r
 }
 
+// halfAhead has the server's clock show half a millisecond more.
+func (s *scenario) halfAhead() *scenario {
+	s.clock.ahead += ms / 2
+	return s
+}
+
 // lost marks the entries of the log from an index on as cut off by a restart now.
 func (s *scenario) lost(from int) *scenario {
 	for i := from; i < len(s.log); i++ {
