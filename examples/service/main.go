@@ -98,7 +98,7 @@ func (s *Service) Run(ctx context.Context, listener net.Listener) error {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, "127.0.0.1:8080"); err != nil {
+	if err := run(ctx, "127.0.0.1:8081"); err != nil {
 		fmt.Fprintln(os.Stderr, "service:", err)
 		os.Exit(1)
 	}
