@@ -113,6 +113,12 @@ func TestPermits_AllSayTheSameNumber(t *testing.T) {
 			require.NotErrorIs(t, err, sluice.ErrInvalid)
 		}
 		require.EqualValues(t, 1, rdb.ZCard(ctx, "Lock:"+name).Val())
+		for _, count := range []float64{0, 7, -1, -2.5} { // where the library has how many permits there are
+			require.NoError(t, rdb.ZAdd(ctx, "Lock:"+name, redis.Z{Score: 9e15, Member: "foreign"}, redis.Z{Score: count}).Err())
+			_, err := l.TryLock(ctx, name, sluice.WithPermits(3))
+			require.ErrorIs(t, err, sluice.ErrCorrupt, count)
+			require.NotErrorIs(t, err, sluice.ErrInvalid, count)
+		}
 		require.NoError(t, rdb.Del(ctx, "Lock:"+name).Err())
 	})
 }

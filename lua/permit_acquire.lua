@@ -6,12 +6,12 @@
 --         -1 a key was not written by this library   -1-n there are n permits; of these two, nothing changed
 -- RETRY idempotent: the second run finds that its own token holds a permit. It takes a higher fence, which is as good.
 local token, ttl, permits = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local known = redis.call('ZSCORE', KEYS[1], '')
+local known = tonumber(redis.call('ZSCORE', KEYS[1], '') or 0)
 local members = redis.call('ZCARD', KEYS[1]) -- with '', and with what has ended
-if not known and members > 0 then return -1 end
+if members > 0 and not (known <= -2 and known == math.floor(known)) then return -1 end
 local held = redis.call('ZCOUNT', KEYS[1], '(' .. text(now), '+inf')
 local ends = tonumber(redis.call('ZSCORE', KEYS[1], token) or 0)
-if held > 0 and tonumber(known) ~= -permits then return tonumber(known) - 1 end
+if held > 0 and known ~= -permits then return known - 1 end
 if ends <= now and held >= permits then
   local first = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. text(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
   return math.max(tonumber(first[2]) - now, 1)
