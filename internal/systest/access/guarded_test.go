@@ -160,10 +160,10 @@ var (
 	fenceTexts = regexp.MustCompile(`^1[0-9]{15}`)
 )
 
-// alike says whether a key is as before: to the bit, but for the life of a name with permits. Its script puts that back
-// by the milliseconds that were left, and one may pass meanwhile.
+// alike says whether a key is as before: to the bit, but for the life of a lock and of a name with permits. A script
+// that adopts, or takes a permit, puts that back by the milliseconds that were left, and one may pass meanwhile.
 func alike(before, after string) bool {
-	if !strings.HasPrefix(before, "[{-") { // no permits
+	if isPermits := strings.HasPrefix(before, "[{-"); !isPermits && !tokenTexts.MatchString(before) {
 		return before == after
 	}
 	was, is := lifetimes.FindString(before), lifetimes.FindString(after)
