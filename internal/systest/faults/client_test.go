@@ -332,7 +332,7 @@ func TestServer_AnOddReplyIsAnError(t *testing.T) {
 				}
 				return false
 			})
-			rdb := systest.Dial(t, redis.Options{Addr: m.Addr(), ReadTimeout: 500 * time.Millisecond}) // a busy machine takes 100ms
+			rdb := systest.Dial(t, redis.Options{Addr: m.Addr(), ReadTimeout: 2 * time.Second}) // a busy machine takes half a second
 			l, q := systest.NewLocker(t, rdb), systest.NewQueue(t, rdb, sluice.WithPollInterval(10*time.Millisecond))
 			held, err := systest.NewLocker(t, systest.Dial(t, redis.Options{Addr: m.Addr()})).Lock(t.Context(), "held")
 			require.NoError(t, err)
