@@ -301,8 +301,12 @@ func TestLockSet_ReleasesInPipelines(t *testing.T) {
 		return time.Since(start) / time.Duration(n)
 	}
 	require.NoError(t, l.DoAll(t.Context(), names[:1], func(context.Context) error { return nil })) // the server learns the scripts
-	few := took(500)
-	require.Less(t, took(len(names)), 5*few)
+	for range 5 {                                                                                   // on a busy machine, a few may be quick by chance
+		if few := took(500); took(len(names)) < 3*few {
+			return
+		}
+	}
+	t.Fatal("each of many names costs more than each of a few, five times")
 }
 
 // TestLockSet_ReleaseWithoutAnswerIsRepeated: the reply to the pipeline is lost.

@@ -191,12 +191,20 @@ func (c *checker) checkUnique(list []record) {
 // fenceWentBack reports an acquisition whose fence is not higher than an earlier one's,
 // unless that is excused.
 func (c *checker) fenceWentBack(a, b record) {
-	if c.forgotten(a, b) {
+	if c.forgotten(a, b) || c.handedOverLate(a, b) {
 		c.counts["fences that went back, excused"]++
 		return
 	}
 	c.report("%s: fence %d for %s (seq %d) at %v, then %d for %s (seq %d) at %v", a.Name,
 		a.Fence, a.Process, a.Seq, a.Got, b.Fence, b.Process, b.Seq, b.Got)
+}
+
+// handedOverLate says whether b was handed over from a hold that had begun before a was acquired, and
+// that a clock set ahead, or a loss of data, had ended: its fence is of the block of that hold.
+func (c *checker) handedOverLate(a, b record) bool {
+	return slices.ContainsFunc(c.tokenHolds[b.Token], func(h hold) bool {
+		return h.struck != "" && h.begun.after < a.Got && b.Got <= h.begun.before+b.TTL+handOverTime(b.TTL)
+	})
 }
 
 // forgotten says whether the server had lost a's fence before b was acquired, and its clock

@@ -57,6 +57,12 @@ var lockCases = map[string]checkCase{
 	"data is lost, except this": {newScenario().
 		at(10).logs("SET Lock:n T PXAT @110").at(11).logs("SET Lock:m V PXAT @110").at(20).lost(1).at(30).logs("SET Lock:n U PXAT @140").
 		recorded(held("a", "T", 9, 11, 25, 0)), "given to another token"},
+	"a fence of a lock that was handed over when the clock had ended it": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(15).jump(time.Hour).at(16).logs("DEL Lock:n; SET Lock:n U PXAT @3600116").at(30).logs("DEL Lock:n").
+		recorded(heldFor(100, held("a", "U", 14, 17, 25, 8))).recorded(heldFor(100, held("b", "T", 18, 19, 20, 7))), ""},
+	"a fence of a lock that was taken when the clock had been set": {newScenario().
+		at(10).logs("SET Lock:n U PXAT @110").at(15).jump(time.Hour).at(16).logs("DEL Lock:n; SET Lock:n T PXAT @3600116").at(30).logs("DEL Lock:n").
+		recorded(heldFor(100, held("a", "U", 9, 11, 12, 8))).recorded(heldFor(100, held("b", "T", 18, 19, 20, 7))), "fence 8"},
 	"fences that fall": {newScenario().
 		recorded(held("a", "T", 1, 2, 3, 8)).recorded(held("b", "U", 5, 6, 7, 7)), "fence 8"},
 	"a fence twice": {newScenario().
