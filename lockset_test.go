@@ -301,7 +301,8 @@ func TestLockSet_ReleasesInPipelines(t *testing.T) {
 		return time.Since(start) / time.Duration(n)
 	}
 	require.NoError(t, l.DoAll(t.Context(), names[:1], func(context.Context) error { return nil })) // the server learns the scripts
-	for range 5 {                                                                                   // on a busy machine, a few may be quick by chance
+	// On a busy machine, a few may be quick by chance.
+	for range 5 {
 		if few := took(500); took(len(names)) < 3*few {
 			return
 		}
