@@ -163,7 +163,7 @@ func (t *tasksCheck) checkReturned() {
 		m := &t.moves[i]
 		at := receipt{m.taskKey, m.is.score}
 		switch {
-		case m.kind == claimed && m.queue != workQueue:
+		case m.kind == claimed && !hasWorkers(m.queue):
 		case m.kind == removed && m.queue == popQueue:
 			at.score = m.was.afterLease().score
 		default:

@@ -47,6 +47,9 @@ func (c *checker) checkTasks() {
 	t.checkOverlaps()
 	t.checkHandlers()
 	t.checkLeftovers()
+	t.checkTicks()
+	t.checkShards()
+	t.checkReplicas()
 }
 
 // index fills the maps.
@@ -100,6 +103,10 @@ func (t *tasksCheck) use(m *move, score float64) {
 // checkMove checks that a client has requested a change of a task, and that the change is
 // allowed.
 func (t *tasksCheck) checkMove(m *move) {
+	if m.queue == tickQueue {
+		t.checkTick(m)
+		return
+	}
 	t.counts["tasks "+string(m.kind)]++
 	switch m.kind {
 	case unexplained:
@@ -146,7 +153,7 @@ func (t *tasksCheck) checkMove(m *move) {
 // neverBegun says whether a Worker has claimed the task and no handler has begun: it gives such
 // tasks back without a request.
 func (t *tasksCheck) neverBegun(m *move) bool {
-	return m.queue == workQueue && t.handlers[receipt{m.taskKey, m.was.delivery}] == nil
+	return hasWorkers(m.queue) && t.handlers[receipt{m.taskKey, m.was.delivery}] == nil
 }
 
 // snoozer returns the record of the handler that had the task, if it has returned Again.
@@ -180,7 +187,7 @@ func (t *tasksCheck) checkClaim(m *move) {
 	claim := m.is.score - lease.Seconds()
 	was := m.was.afterLease()
 	due := max(m.was.score, was.score) // a waiting version is not due before the lease ends
-	if due > claim && m.queue == workQueue && m.was.due != 0 {
+	if due > claim && hasWorkers(m.queue) && m.was.due != 0 {
 		// Unless one script of a Worker has finished the version before, and then claimed this one.
 		t.requireRequest(m, true, func(*record) bool { return false })
 		due = m.was.due
@@ -296,18 +303,19 @@ func (t *tasksCheck) checkEnqueues() {
 	for version, r := range t.enqueued {
 		kept, written := t.versions[version]
 		t.counts["enqueues "+string(r.Result)]++
+		acknowledged := r.Result == done || r.Result == short
 		switch {
-		case r.Result == done && r.Outcome == int(sluice.Kept):
+		case acknowledged && r.Outcome == int(sluice.Kept):
 			if written {
 				t.report("%s was reported as Kept by %s, and written", version, r.Name)
 			}
-		case r.Result == done && !written:
+		case acknowledged && !written:
 			if t.inGap(r.Call, r.Return) {
 				t.counts["acknowledged tasks lost by everysec, excused"]++
 			} else {
 				t.report("%s was acknowledged by %s (outcome %d), between %v and %v, and never written", version, r.Name, r.Outcome, r.Call, r.Return)
 			}
-		case r.Result == done && !kept:
+		case acknowledged && !kept:
 			t.counts["acknowledged tasks cut off, excused"]++
 		case !r.mayHaveRun() && written:
 			t.report("%s was refused by %s (%s), and written", version, r.Name, r.Result)
@@ -476,6 +484,8 @@ func (t *tasksCheck) mayOverlap(a, b tenure) bool {
 func (t *tasksCheck) checkLeftovers() {
 	for key, left := range t.end.tasks {
 		switch {
+		case key.queue == tickQueue: // see checkTicks
+		case key.queue == safeQueue && left.queued && left.stored: // nobody consumes it
 		case left.queued:
 			t.report("%v is still there when everything is quiet: %+v", key, left)
 		case !left.dead || !left.kept || !left.buried || left.stored != (key.queue != plainQueue):

@@ -78,6 +78,7 @@ func runClient(env string) {
 	quiet()
 	c.producers.Wait()
 	c.finalLocks()
+	c.finalParts()
 	fmt.Println("quiet")
 
 	<-words
@@ -135,9 +136,15 @@ func (c *client) start() {
 	}
 	c.producers.Go(c.repeat(c.adopt))
 	c.producers.Go(c.repeat(c.operate))
+	c.producers.Go(c.repeat(c.produceParts))
+	c.producers.Go(c.repeat(c.reshard))
+	c.consumers.Go(c.consumeParts)
+	c.producers.Go(c.repeat(c.enqueueSafely))
+	c.producers.Go(c.repeat(c.contendSafe))
 	c.consumers.Go(c.popLoop)
 	c.consumers.Go(c.peekLoop)
-	c.startWorker()
+	c.startWorker(workQueue, nil)
+	c.startWorker(tickQueue, ticks())
 }
 
 // repeat returns a function that calls do again and again until producers must stop.
@@ -190,6 +197,8 @@ func resultOf(err error) result {
 		return done
 	case errors.Is(err, sluice.ErrUnknown):
 		return unknown
+	case errors.Is(err, sluice.ErrUnderReplicated):
+		return short
 	case errors.Is(err, sluice.ErrLost):
 		return lostIt
 	case errors.Is(err, sluice.ErrLocked) && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)):

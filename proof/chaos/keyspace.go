@@ -100,8 +100,8 @@ func queueName(key string) (name, which string) {
 // ID.
 func (k keyspace) change(command []string, touch func(taskKey)) {
 	name, which := queueName(command[1])
-	if name == "" {
-		return
+	if name == "" || isParts(name) {
+		return // of the tasks that are moved among shards the records alone are checked
 	}
 	edit := func(id string, f func(t *task)) {
 		key := taskKey{name, id}

@@ -10,13 +10,14 @@ import (
 
 // evidence is everything that a round has left for its check.
 type evidence struct {
-	log     []entry
-	records []record
-	clock   serverClock
-	deaths  map[string]time.Duration // when a process was killed, at the latest
-	stops   map[string][]span        // when a process was stopped
-	gaps    []span                   // see findGaps
-	ended   time.Duration
+	log      []entry
+	records  []record
+	clock    serverClock
+	deaths   map[string]time.Duration // when a process was killed, at the latest
+	stops    map[string][]span        // when a process was stopped
+	gaps     []span                   // see findGaps
+	restarts []restart
+	ended    time.Duration
 }
 
 // entry is a transaction, or a single command, of the log.

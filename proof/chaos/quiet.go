@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -12,6 +13,9 @@ import (
 // violation.
 func (r *round) quiet() (violations []string, err error) {
 	if err := r.server.clear(context.Background()); err != nil {
+		return nil, err
+	}
+	if err := r.server.replica.Signal(syscall.SIGCONT); err != nil {
 		return nil, err
 	}
 	for _, p := range r.proxies {
@@ -28,6 +32,8 @@ func (r *round) quiet() (violations []string, err error) {
 	if left := r.drain(); left != "" {
 		violations = append(violations, "not drained: "+left)
 	}
+	violations = append(violations, r.awaitTicks()...)
+	r.awaitParts()
 	if violations = append(violations, r.sendAll("end", "ended", 3*calmLimit)...); violations != nil {
 		return violations, nil
 	}

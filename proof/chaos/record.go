@@ -55,32 +55,38 @@ type op string
 
 // What clients do.
 const (
-	opHold       op = "hold"
-	opTake       op = "take"     // a lock that was not acquired
-	opTakeSet    op = "take set" // one of several that were not
-	opAdopt      op = "adopt"    // one that was not adopted
-	opExtendLock op = "extend lock"
-	opUnlockAll  op = "unlock all"
-	opRegister   op = "register"
-	opFinal      op = "final"
-	opEnqueue    op = "enqueue"
-	opCancel     op = "cancel"
-	opReschedule op = "reschedule"
-	opRevive     op = "revive"
-	opPause      op = "pause"
-	opList       op = "list"
-	opClaiming   op = "claiming" // a call of Claim
-	opDelivery   op = "delivery" // an entry that it returned
-	opPopping    op = "popping"  // a call of Pop
-	opPop        op = "pop"      // an entry that it returned
-	opHandle     op = "handle"   // a Worker's handler
-	opDequeue    op = "dequeue"
-	opRetry      op = "retry"
-	opRelease    op = "release"
-	opBury       op = "bury"
-	opExtend     op = "extend"
-	opStuck      op = "stuck"
-	opStall      op = "stall" // the process did not run
+	opHold        op = "hold"
+	opTake        op = "take"     // a lock that was not acquired
+	opTakeSet     op = "take set" // one of several that were not
+	opAdopt       op = "adopt"    // one that was not adopted
+	opExtendLock  op = "extend lock"
+	opUnlockAll   op = "unlock all"
+	opRegister    op = "register"
+	opFinal       op = "final"
+	opEnqueue     op = "enqueue"
+	opCancel      op = "cancel"
+	opReschedule  op = "reschedule"
+	opRevive      op = "revive"
+	opPause       op = "pause"
+	opList        op = "list"
+	opClaiming    op = "claiming" // a call of Claim
+	opDelivery    op = "delivery" // an entry that it returned
+	opPopping     op = "popping"  // a call of Pop
+	opPop         op = "pop"      // an entry that it returned
+	opHandle      op = "handle"   // a Worker's handler
+	opDequeue     op = "dequeue"
+	opRetry       op = "retry"
+	opRelease     op = "release"
+	opBury        op = "bury"
+	opExtend      op = "extend"
+	opReshard     op = "reshard"
+	opPart        op = "delivery of a part" // of a queue that is moved to other shards; and what else is done with it
+	opDequeuePart op = "dequeue of a part"
+	opRetryPart   op = "retry or release of a part"
+	opCancelPart  op = "cancel of a part"
+	opFinalPart   op = "final reshard"
+	opStuck       op = "stuck"
+	opStall       op = "stall" // the process did not run
 )
 
 // result is the result of an operation.
@@ -96,6 +102,7 @@ const (
 	notHeld    result = "notheld" // ErrNotHeld
 	lostIt     result = "lost"    // ErrLost
 	unknown    result = "unknown" // ErrUnknown
+	short      result = "short"   // ErrUnderReplicated: done, and too few replicas have it
 	ctxEnded   result = "ctx"     // the context's error; nothing was sent
 	refused    result = "refused" // any other error, which is definite
 	expired    result = "expired" // a lock held until its deadline
@@ -107,7 +114,7 @@ const (
 // mayHaveRun says whether the server may have carried out an operation. Of an extension that
 // is stale, an earlier attempt may have had no reply; the claim has ended since.
 func (r record) mayHaveRun() bool {
-	return r.Result == pending || r.Result == done || r.Result == unknown || r.Op == opExtend && r.Result == stale
+	return r.Result == pending || r.Result == done || r.Result == unknown || r.Result == short || r.Op == opExtend && r.Result == stale
 }
 
 // recorder is a client's file. Each record is written at once and in one piece, so the

@@ -73,6 +73,9 @@ func (r *round) start() error {
 	if r.server, err = startServer(filepath.Join(r.dir, "server"), r.shim); err != nil {
 		return err
 	}
+	if r.server.replica, err = startReplica(filepath.Join(r.dir, "replica"), r.server, r.shim); err != nil {
+		return err
+	}
 	if r.register, err = redistest.StartIn(filepath.Join(r.dir, "register"), nil); err != nil {
 		return err
 	}
@@ -193,6 +196,9 @@ func (r *round) stop() {
 	if r.server != nil && r.server.Server != nil {
 		r.server.Down()
 	}
+	if r.server != nil && r.server.replica != nil {
+		r.server.replica.Down()
+	}
 	if r.register != nil {
 		r.register.Down()
 	}
@@ -211,7 +217,7 @@ func (r *round) check(ended time.Duration) (violations []string, counts tally, e
 	}
 	e := &evidence{
 		log: log, records: records, clock: r.server.times, ended: ended,
-		gaps:   findGaps(r.server.ticks, seen, r.server.restarts),
+		gaps: findGaps(r.server.ticks, seen, r.server.restarts), restarts: r.server.restarts,
 		deaths: map[string]time.Duration{}, stops: map[string][]span{},
 	}
 	if len(e.gaps) > 0 {

@@ -29,11 +29,12 @@ const (
 // server is the redis-server that faults strike. Its append-only file is the log.
 type server struct {
 	*redistest.Server
-	clock  *clockFile
-	rdb    *redis.Client // direct, not through the proxies
-	dir    string
-	floor  int    // the length of the log that is on the disk for certain
-	policy string // of fsync
+	replica *replica // nil in some tests
+	clock   *clockFile
+	rdb     *redis.Client // direct, not through the proxies
+	dir     string
+	floor   int    // the length of the log that is on the disk for certain
+	policy  string // of fsync
 
 	mu       sync.Mutex // guards what follows
 	ticks    map[time.Duration]time.Duration
@@ -48,6 +49,7 @@ type restart struct {
 	up     time.Duration // when the server replied again
 	whole  int           // where the log goes on
 	tail   string        // the file with the part that was cut off; "" for none
+	found  *found        // by its replica; nil if that was loading
 	// postponed says that the policy was "everysec": see findGaps.
 	postponed bool
 }
@@ -62,7 +64,7 @@ func startServer(dir string, shims ...string) (*server, error) {
 	s.times = newServerClock()
 	s.Server, err = redistest.StartIn(dir, []string{"LD_PRELOAD=" + strings.Join(shims, ":"), "CHAOS_CLOCK=" + s.clock.file.Name()},
 		"--appendonly", "yes", "--appendfsync", "everysec", "--auto-aof-rewrite-percentage", "0",
-		"--aof-load-truncated", "yes", "--maxmemory-policy", "noeviction", "--logfile", "server.log")
+		"--aof-load-truncated", "yes", "--maxmemory-policy", "noeviction", "--repl-diskless-sync-delay", "0", "--logfile", "server.log")
 	if err != nil {
 		return nil, err
 	}
@@ -115,6 +117,9 @@ func (s *server) kill(cut int) (lost int, err error) {
 	r := restart{killed: span{after: monotonic()}, postponed: s.policy == "everysec"}
 	s.Down()
 	r.killed.before = monotonic()
+	if s.replica != nil {
+		r.found = s.replica.look()
+	}
 	log, err := os.ReadFile(s.LogFile())
 	if err != nil {
 		return 0, err
@@ -174,6 +179,15 @@ func (s *server) up(policy string) error {
 func (s *server) setPolicy(policy string) error {
 	s.policy = policy
 	return s.rdb.ConfigSet(context.Background(), "appendfsync", policy).Err()
+}
+
+// time returns the time of the server's clock; 0 if it does not answer.
+func (s *server) time() time.Duration {
+	now, err := s.rdb.Time(context.Background()).Result()
+	if err != nil {
+		return 0
+	}
+	return time.Duration(now.UnixNano())
 }
 
 // clear undoes everything that a fault may have left.

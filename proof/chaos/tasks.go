@@ -40,7 +40,11 @@ func (c *client) queue(name string, policy sluice.Duplicates) *sluice.Queue {
 	if q, ok := c.handles.Load(handle); ok {
 		return q.(*sluice.Queue)
 	}
-	q, err := sluice.NewQueue(c.rdb, name, sluice.WithDuplicates(policy),
+	replicas := 0
+	if name == safeQueue {
+		replicas = 1
+	}
+	q, err := sluice.NewQueue(c.rdb, name, sluice.WithDuplicates(policy), sluice.WithQueueReplicas(replicas),
 		sluice.WithMaxAttempts(maxAttempts), sluice.WithPollInterval(200*time.Millisecond))
 	if err != nil {
 		panic(err)
@@ -120,8 +124,11 @@ func (c *client) task(rng *rand.Rand, name string) (sluice.Task, record) {
 
 func sharedID(rng *rand.Rand) string { return fmt.Sprintf("shared-%d", rng.IntN(sharedIDs)) }
 
-// versionOf returns the version that a payload begins with.
+// versionOf returns the version that a payload begins with. That of a periodic task is its occurrence.
 func versionOf(id, payload string) string {
+	if occurrence, ok := occurrenceIn(payload); ok {
+		return occurrence
+	}
 	if payload == "" {
 		return id
 	}
@@ -325,11 +332,20 @@ func (c *client) peekLoop() {
 var errFailed = errors.New("failed")
 
 // startWorker starts a Worker.
-func (c *client) startWorker() {
+func (c *client) startWorker(name string, periodic []sluice.Periodic) {
 	w := &sluice.Worker{
-		Queue: c.queue(workQueue, sluice.Replace), Handler: c.handle, Concurrency: 8, Lease: lease,
-		Backoff: func(int, error) time.Duration { return rand.N(100 * time.Millisecond) },
-		Grace:   5 * time.Second,
+		Queue: c.queue(name, sluice.Replace), Concurrency: 8, Lease: lease,
+		Backoff:  func(int, error) time.Duration { return rand.N(100 * time.Millisecond) },
+		Grace:    5 * time.Second,
+		Periodic: periodic,
+	}
+	w.Handler = func(ctx context.Context, e sluice.Entry) error {
+		rec := record{Op: opHandle, Name: name, ID: e.ID, Version: versionOf(e.ID, string(e.Payload)),
+			Score: e.Score, Delivery: e.Score, Attempt: e.Attempt}
+		if name == tickQueue {
+			rec.Version = occurrenceOf(e.Due)
+		}
+		return c.handle(ctx, c.begin(rec))
 	}
 	c.consumers.Go(func() {
 		if err := w.Run(c.consume); err != nil {
@@ -338,10 +354,8 @@ func (c *client) startWorker() {
 	})
 }
 
-// handle is the Worker's handler. It records what it will return before it returns.
-func (c *client) handle(ctx context.Context, e sluice.Entry) error {
-	rec := c.begin(record{Op: opHandle, Name: workQueue, ID: e.ID, Version: versionOf(e.ID, string(e.Payload)),
-		Score: e.Score, Delivery: e.Score, Attempt: e.Attempt})
+// handle is the Workers' handler. It records what it will return before it returns.
+func (c *client) handle(ctx context.Context, rec record) error {
 	until := time.Now()
 	switch way := rand.IntN(100); {
 	case way < 3: // longer than the lease, which the Worker extends

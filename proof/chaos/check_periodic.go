@@ -1,0 +1,72 @@
+package main
+
+import (
+	"time"
+
+	"github.com/sluice-go/sluice"
+)
+
+// checkTick checks a change of a periodic task: it is due when its schedule says, is claimed no earlier, and is never
+// removed or buried.
+func (t *tasksCheck) checkTick(m *move) {
+	t.counts["periodic tasks "+string(m.kind)]++
+	switch m.kind {
+	case claimed:
+		t.checkClaim(m)
+	case extended:
+		t.checkLease(m)
+	case added:
+		t.checkScheduled(m, m.is.score)
+	case replaced:
+		t.checkScheduled(m, m.is.score)
+		t.checkPolicy(m, sluice.Earliest, m.is.score, m.was.afterLease().score)
+	case deferred:
+		t.checkScheduled(m, m.is.due)
+		if m.was.due != 0 {
+			t.checkPolicy(m, sluice.Earliest, m.is.due, m.was.due)
+		}
+	case tookOver, retried, released: // by the handler's end, or as no handler has begun, or the lease has ended
+		if t.early(m) && !t.neverBegun(m) {
+			t.requireRequest(m, true, func(*record) bool { return false })
+		}
+	case removed: // the next occurrence was enqueued before, and is lost
+		if r := t.handlers[receipt{m.taskKey, m.was.delivery}]; r == nil || !t.unreliable(r.Call, m.before) {
+			t.unscheduled(m)
+		}
+	default:
+		t.unscheduled(m)
+	}
+}
+
+// unscheduled reports a change that no periodic task may have.
+func (t *tasksCheck) unscheduled(m *move) {
+	t.report("the periodic task %s at %v was %s: %+v became %+v", m.id, m.span, m.kind, m.was, m.is)
+}
+
+// checkScheduled checks that a periodic task is due when its schedule and its header say.
+func (t *tasksCheck) checkScheduled(m *move, due float64) {
+	const exact = 10 * time.Microsecond // of a score, and of one that was counted on so that receipts differ
+	at := seconds(due)
+	off := (at + exact) % periods[m.id]
+	if said, err := time.Parse(time.RFC3339Nano, m.is.version); off > 2*exact || err != nil || (at-time.Duration(said.UnixNano())).Abs() > exact {
+		t.report("the periodic task %s was %s at %v for %s, and is due at %v", m.id, m.kind, m.span, m.is.version, time.Unix(0, int64(at)).UTC())
+	}
+}
+
+// checkTicks checks that at the end each periodic task is there, whole. One whose first occurrence was lost comes back
+// within a minute and a half, which may be after the end.
+func (t *tasksCheck) checkTicks() {
+	for id := range periods {
+		key := taskKey{tickQueue, id}
+		left := t.end.tasks[key]
+		switch {
+		case left.queued && left.stored && !left.dead:
+		case left.there():
+			t.report("the periodic task %s is half there when everything is quiet: %+v", id, left)
+		case len(t.losses) > 0:
+			t.counts["periodic tasks lost with the server's data, excused"]++
+		case len(t.moved[key]) > 0:
+			t.report("the periodic task %s is gone", id)
+		}
+	}
+}

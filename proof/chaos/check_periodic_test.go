@@ -1,0 +1,64 @@
+package main
+
+import (
+	"fmt"
+	"time"
+)
+
+// ticked writes an occurrence of the task "tick50", which is due then; said is what its header says.
+func (s *scenario) ticked(due, said int) *scenario {
+	return s.logs(fmt.Sprintf("ZADD Queue:ticks @@%d tick50; HSET {Queue:ticks}:tasks tick50 %s", due, s.occurrence(said)))
+}
+
+// tookTick claims it then, as the handler of an occurrence records; if that is 0, no handler begins.
+func (s *scenario) tookTick(at, of int) *scenario {
+	s.logs(fmt.Sprintf("ZADD {Queue:ticks}:leased @@%[1]d tick50; ZREM Queue:ticks tick50; ZADD Queue:ticks @@%[1]d tick50; HSET {Queue:ticks}:state tick50 1:@@%[1]d:", at+400))
+	if of == 0 {
+		return s
+	}
+	return s.recorded(record{Op: opHandle, Name: tickQueue, ID: "tick50", Version: occurrenceOf(s.serverTime(of)), Attempt: 1, Result: done,
+		Call: s.now/ms + 1, Until: s.now/ms + 2, Return: s.now/ms + 2, Score: s.score(at + 400), Delivery: s.score(at + 400)})
+}
+
+// placed lets the next occurrence wait behind the present one's lease.
+func (s *scenario) placed(due, lease int) *scenario {
+	return s.logs(fmt.Sprintf("HSET {Queue:ticks}:tasks tick50 %s; HSET {Queue:ticks}:state tick50 1:@@%d:@@%d", s.occurrence(due), lease, due))
+}
+
+// concluded lets the one that waits take over.
+func (s *scenario) concluded(due int) *scenario {
+	return s.logs(fmt.Sprintf("ZREM {Queue:ticks}:leased tick50; ZREM Queue:ticks tick50; ZADD Queue:ticks @@%d tick50; HDEL {Queue:ticks}:state tick50", due))
+}
+
+func (s *scenario) serverTime(at int) time.Time {
+	return time.Unix(0, int64(s.clock.ahead+time.Duration(at)*ms)).UTC()
+}
+
+func (s *scenario) occurrence(at int) string {
+	due := occurrenceOf(s.serverTime(at))
+	return frameStart + "\x01.sluice-period" + string(rune(len(due))) + due + "\x13sluice-period-after"
+}
+
+// tickCases are about periodic tasks.
+var tickCases = map[string]checkCase{
+	"a handler is told of another occurrence": {newScenario().
+		at(10).ticked(50, 50).at(55).tookTick(55, 100).at(58).placed(100, 455).at(60).concluded(100), "the log does not have it"},
+	"an occurrence is handled": {newScenario().
+		at(10).ticked(50, 50).at(50).tookTick(50, 50).at(58).placed(100, 450).at(60).concluded(100), ""},
+	"an occurrence is claimed, and its handler does not begin": {newScenario().
+		at(10).ticked(50, 50).at(50).tookTick(50, 0).at(58).placed(100, 450).at(60).concluded(100), ""},
+	"an occurrence that no schedule has": {newScenario().
+		at(10).ticked(70, 70), "is due at"},
+	"an occurrence that is due at another time than its header says": {newScenario().
+		at(10).ticked(100, 50), "is due at"},
+	"an occurrence that comes early": {newScenario().
+		at(10).ticked(100, 100).at(50).tookTick(50, 100), "early"},
+	"a next occurrence that no schedule has": {newScenario().
+		at(10).ticked(50, 50).at(50).tookTick(50, 50).at(58).placed(110, 450), "is due at"},
+	"a later occurrence takes the place of one that waits": {newScenario().
+		at(10).ticked(50, 50).at(50).tookTick(50, 50).at(58).placed(100, 450).at(59).placed(150, 450), "against policy"},
+	"a periodic task is removed": {newScenario().
+		at(10).ticked(50, 50).at(50).tookTick(50, 50).at(60).logs("ZREM {Queue:ticks}:leased tick50; ZREM Queue:ticks tick50; HDEL {Queue:ticks}:state tick50; HDEL {Queue:ticks}:tasks tick50"), "was removed"},
+	"a periodic task is half there": {newScenario().
+		at(10).ticked(50, 50).at(20).logs("HDEL {Queue:ticks}:tasks tick50"), "half there"},
+}
