@@ -366,7 +366,7 @@ func (t *tasksCheck) claimedInGap(r *record) bool {
 func (t *tasksCheck) checkDelivery(r *record, moves []*move) {
 	known := slices.ContainsFunc(moves, func(m *move) bool {
 		if r.Op == opPop {
-			popped := m.kind == removed && m.was.version == r.Version && m.was.afterLease().attempt == r.Attempt
+			popped := m.kind == removed && m.was.version == r.Version && m.was.afterLease().attempt == r.Attempt && m.meets(r.Call, r.Return)
 			if popped {
 				t.checkPaused(m)
 			}

@@ -193,6 +193,11 @@ var taskCases = map[string]checkCase{
 		recorded(record{Op: opEnqueue, Name: popQueue, ID: "t", Version: "w", Call: 19, Return: 41, Result: done, Outcome: 2}).
 		at(30).lost(1).at(60).logs("ZREM Queue:pop t; HDEL {Queue:pop}:tasks t; HDEL {Queue:pop}:state t").
 		recorded(record{Op: opPop, Name: popQueue, ID: "t", Version: "v", Call: 59, Return: 70, Result: done, Score: newScenario().score(10), Delivery: newScenario().score(10)}), ""},
+	"popped after a pause, in which it was cancelled, and that was lost": {newScenario().
+		at(5).logs("SET {Queue:pop}:paused 1 PXAT @100").at(10).added(popQueue, "v", 10).
+		at(30).logs("ZREM Queue:pop t; HDEL {Queue:pop}:tasks t").recorded(record{Op: opCancel, Name: popQueue, ID: "t", Call: 29, Return: 32, Result: done}).
+		at(40).lost(2).at(55).logs("DEL {Queue:pop}:paused").at(60).logs("ZREM Queue:pop t; HDEL {Queue:pop}:tasks t").
+		recorded(record{Op: opPop, Name: popQueue, ID: "t", Version: "v", Call: 59, Return: 70, Result: done, Score: newScenario().score(10), Delivery: newScenario().score(10)}), ""},
 	"claimed, and not returned": {newScenario().
 		at(10).added(loopQueue, "v", 10).at(20).leased(loopQueue, 1, 420), "no caller got it"},
 	"a cancel that did nothing": {newScenario().at(40).settled(opCancel, "", 0, 0, done), "returned true"},
