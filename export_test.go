@@ -1,5 +1,7 @@
 package sluice
 
+import "context"
+
 // Waiting returns how many callers wait in a Locker's queues behind those at the head.
 func Waiting(l *Locker) int {
 	_, _, queued := l.queues.Len()
@@ -22,3 +24,8 @@ func Clients() int {
 
 // Apart returns how many locks a Locker holds outside of its queues.
 func Apart(l *Locker) int { return len(l.apart.all("")) }
+
+// EnqueueNext enqueues the next occurrence of a periodic task, as its holder does that was handed the present one with that receipt.
+func EnqueueNext(ctx context.Context, q *Queue, next Task, receipt float64) error {
+	return q.enqueueBy(ctx, Earliest, next, receiptText(receipt))
+}

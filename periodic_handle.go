@@ -120,7 +120,7 @@ func (p *periodics) conclude(ctx context.Context, t taskloop.Task, err error, d 
 	if (d.Action == taskloop.Retry || d.Action == taskloop.Snooze) && now.Add(d.Delay).Before(next.due) {
 		return d
 	}
-	if err := p.place(ctx, task, next); err != nil {
+	if err := p.place(ctx, task, next, receiptText(t.Score)); err != nil {
 		// The task stays, with the header of this occurrence, and is due at the next one: to give it back works on a full server
 		// too.
 		p.log.Warn("sluice: the next occurrence of a periodic task was not enqueued, this one is put off until then",
@@ -132,7 +132,7 @@ func (p *periodics) conclude(ctx context.Context, t taskloop.Task, err error, d 
 
 // place enqueues an occurrence behind the one that is being handled. It works for a while, even if ctx has ended:
 // when a worker stops, the results of its handlers still count.
-func (p *periodics) place(ctx context.Context, task *periodicTask, o occurrence) error {
+func (p *periodics) place(ctx context.Context, task *periodicTask, o occurrence, holder string) error {
 	limit := placeFor
 	if ctx.Err() != nil {
 		limit = placeLastFor
@@ -140,8 +140,8 @@ func (p *periodics) place(ctx context.Context, task *periodicTask, o occurrence)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	for pause := 10 * time.Millisecond; ; pause *= 2 {
-		// Earliest: another holder, to which this one has lost the task, may have gone further.
-		err := p.queue.enqueueBy(ctx, Earliest, task.task(o))
+		// An attempt may have had no reply, or come late: once another has been handed the task, it changes nothing.
+		err := p.queue.enqueueBy(ctx, Earliest, task.task(o), holder)
 		if !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrUnknown) || ctx.Err() != nil {
 			return err
 		}
@@ -149,11 +149,13 @@ func (p *periodics) place(ctx context.Context, task *periodicTask, o occurrence)
 	}
 }
 
-// enqueueBy is Enqueue with a policy of its own, and without the hooks. That too few replicas have it is no error.
-func (q *Queue) enqueueBy(ctx context.Context, policy Duplicates, t Task) error {
+// enqueueBy is Enqueue with a policy of its own, and without the hooks. That too few replicas have it is no error. If holder is
+// not "", a task of that ID which is in the queue stays as it is, unless that receipt is of its last claim.
+func (q *Queue) enqueueBy(ctx context.Context, policy Duplicates, t Task, holder string) error {
 	const op = "enqueue periodic task"
 	_, _, err := q.byID(ctx, op, t.ID, func(s *shard) redisexec.Request {
 		args := s.newTaskArgs(policy, 1, "0", 0)
+		args.holdBy(holder)
 		args.add(packedTask{t.due(), t.ID, t.packed()})
 		return args.request()
 	})

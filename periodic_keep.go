@@ -102,7 +102,7 @@ func (p *periodics) add(ctx context.Context, task *periodicTask) error {
 	if !ok {
 		return errNoOccurrence
 	}
-	return p.queue.enqueueBy(ctx, Keep, task.task(next))
+	return p.queue.enqueueBy(ctx, Keep, task.task(next), "")
 }
 
 // advance moves a task, which is due then by another schedule, to the next occurrence of the present one if that is sooner. Never
@@ -116,7 +116,7 @@ func (p *periodics) advance(ctx context.Context, task *periodicTask, due time.Ti
 	if !ok || !next.due.Before(due) {
 		return nil
 	}
-	return p.queue.enqueueBy(ctx, Earliest, task.task(next))
+	return p.queue.enqueueBy(ctx, Earliest, task.task(next), "")
 }
 
 // serverTime returns the time of the server that has a task.

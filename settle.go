@@ -290,4 +290,6 @@ func checkReceipt(e Entry) error {
 
 // receiptOf is an entry's score, as scripts are given it: as most servers print it, since
 // what is equal as text need not be compared as a number.
-func receiptOf(e Entry) string { return strconv.FormatFloat(e.Score, 'g', 17, 64) }
+func receiptOf(e Entry) string { return receiptText(e.Score) }
+
+func receiptText(score float64) string { return strconv.FormatFloat(score, 'g', 17, 64) }

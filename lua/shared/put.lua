@@ -1,5 +1,6 @@
 -- Last prelude of enqueue, with its arguments.
-local _, _, policy, confirm = string.find(ARGV[1], '^(%a+)(%+?)$')
+local _, _, policy, confirm, holder = string.find(ARGV[1], '^(%a+)(%+?)@?(.*)$')
+holder = tonumber(holder)
 redis.call('ZCARD', KEYS[5]) -- check its type before the first write
 local first
 
@@ -47,6 +48,7 @@ local function enqueue(id, due, payload, score, field)
     task = { attempt = 0 }
   end
   local token = task.token
+  if holder and token ~= holder then return keep(id, written) end
   task, score = resolve(task, score)
   if leased(task, score) then
     if policy == 'keep' or (task.due and not supersedes(due, task.due)) then return keep(id, written) end

@@ -40,7 +40,7 @@ var faults = []fault{
 	{name: "clock-ahead", strike: setClock(time.Hour), effects: holdsStruck + setAhead},
 	{name: "clock-back", strike: setClock(-time.Hour)},
 	{name: "stop-server", strike: stopServer},
-	{name: "stop-replica", strike: stopReplica, effects: underReplicated},
+	{name: "cut-replica", strike: cutReplica, effects: underReplicated},
 }
 
 // poolOfOne is not a strike: every fourth client, from the third on, has a pool of one

@@ -231,6 +231,9 @@ func (c *client) do(ctx context.Context, a *attempt, long bool, options []sluice
 		return nil
 	}, options...)
 	if err != nil {
+		if a.rec.From != 0 {
+			ctx = context.WithoutCancel(ctx) // the function works on when the context has ended
+		}
 		a.rec.From, a.rec.Until = 0, 0
 		c.notAcquired(ctx, a, err)
 		return

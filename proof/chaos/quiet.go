@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -15,9 +14,7 @@ func (r *round) quiet() (violations []string, err error) {
 	if err := r.server.clear(context.Background()); err != nil {
 		return nil, err
 	}
-	if err := r.server.replica.Signal(syscall.SIGCONT); err != nil {
-		return nil, err
-	}
+	r.server.replica.link.clear()
 	for _, p := range r.proxies {
 		p.clear()
 	}

@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -29,7 +28,8 @@ func isSafe(name string) bool { return strings.HasPrefix(name, safeQueue) }
 // replica is the server's replica. It keeps nothing on its disk.
 type replica struct {
 	*redistest.Server
-	rdb *redis.Client
+	rdb  *redis.Client
+	link *proxy // between the two
 }
 
 // found is what a replica has when the server is dead.
@@ -44,7 +44,11 @@ func startReplica(dir string, of *server, shim string) (*replica, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	host, port, err := net.SplitHostPort(of.Addr)
+	link, err := newProxy(of.Addr, true)
+	if err != nil {
+		return nil, err
+	}
+	host, port, err := net.SplitHostPort(link.Listen)
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +56,8 @@ func startReplica(dir string, of *server, shim string) (*replica, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &replica{s, redis.NewClient(&redis.Options{Addr: s.Addr, ReadTimeout: 10 * time.Second, ContextTimeoutEnabled: true})}, nil
+	rdb := redis.NewClient(&redis.Options{Addr: s.Addr, ReadTimeout: 10 * time.Second, ContextTimeoutEnabled: true})
+	return &replica{s, rdb, link}, nil
 }
 
 // look returns what the replica has; nil if it is loading.
@@ -97,11 +102,26 @@ func (c *client) contendSafe(rng *rand.Rand) {
 	work(rng, 50*time.Millisecond)
 }
 
-// stopReplica stops the replica's process for a while: what needs it fails.
-func stopReplica(r *round) (int, error) {
-	if err := r.server.replica.Signal(syscall.SIGSTOP); err != nil {
+// stop ends the replica.
+func (r *replica) stop() {
+	r.link.Stop()
+	_ = r.rdb.Close()
+	r.Down()
+}
+
+// cutReplica has nothing reach the replica for a while, in which what needs it fails. At the end the server may be killed: what
+// was on its way is lost.
+func cutReplica(r *round) (int, error) {
+	link := r.server.replica.link
+	defer link.clear()
+	link.replies.set(condition{hold: true})
+	r.during(2 * time.Second)
+	if r.newRNG().IntN(2) == 0 {
+		return 1, nil
+	}
+	if _, err := r.server.kill(0); err != nil {
 		return 0, err
 	}
-	r.during(2 * time.Second)
-	return 1, r.server.replica.Signal(syscall.SIGCONT)
+	link.replies.set(condition{reset: true})
+	return 1, r.server.up("always")
 }

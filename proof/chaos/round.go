@@ -197,7 +197,7 @@ func (r *round) stop() {
 		r.server.Down()
 	}
 	if r.server != nil && r.server.replica != nil {
-		r.server.replica.Down()
+		r.server.replica.stop()
 	}
 	if r.register != nil {
 		r.register.Down()
