@@ -138,6 +138,10 @@ var lockCases = map[string]checkCase{
 	"a long wait for a free lock": {lasting(20_000).
 		at(10).logs("SET Lock:n T PXAT @110").at(111).logs("DEL Lock:n").
 		recorded(record{Op: opTake, Name: "n", Call: 50, Return: 9000, Result: ctxEnded}), "and no token held it in"},
+	"a wait for a server that was silent": {lasting(10000).at(40).ticks().at(3000).ticks().
+		recorded(record{Op: opTake, Name: "n", Call: 50, Return: 9000, Result: ctxEnded}), ""},
+	"a wait for a server that was silent for a moment": {lasting(10000).at(40).ticks().at(600).ticks().
+		recorded(record{Op: opTake, Name: "n", Call: 50, Return: 9000, Result: ctxEnded}), "and no token held it in"},
 	"a long wait for a held lock": {lasting(20_000).
 		at(10).logs("SET Lock:n T PXAT @8000").at(7000).logs("DEL Lock:n").at(8000).logs("SET Lock:n U PXAT @9000").at(8900).logs("DEL Lock:n").
 		recorded(record{Op: opTake, Name: "n", Call: 50, Return: 15_000, Result: ctxEnded}), ""},

@@ -156,6 +156,11 @@ func (s *scenario) lost(from int) *scenario {
 	return s
 }
 
+// ticks has the server answer a tick.
+func (s *scenario) ticks() *scenario {
+	return s.logs(fmt.Sprint("PEXPIREAT ", tickKey, " ", tickBase+s.now.Microseconds()))
+}
+
 // forgets loses what the server acknowledges until then, without a trace in the log.
 func (s *scenario) forgets(until time.Duration) *scenario {
 	s.gaps = append(s.gaps, span{s.now, until * ms})
