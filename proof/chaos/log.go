@@ -150,7 +150,7 @@ func findGaps(answered map[time.Duration]time.Duration, seen map[time.Duration]b
 			first = min(first, r.killed.before)
 		}
 		for sent := range seen {
-			if sent < first {
+			if sent < first && answered[sent] <= r.killed.before { // else it was carried out after the kill
 				last = max(last, sent)
 			}
 		}

@@ -75,6 +75,8 @@ func TestFindGaps_AssumesAGapUnderEverysec(t *testing.T) {
 	require.Empty(t, findGaps(ticks, seen, []restart{r}))
 	r.postponed = true
 	require.Equal(t, []span{{100, 500}}, findGaps(ticks, seen, []restart{r}))
+	ticks[455], seen[455] = 520, true // sent before the end of the kill, and carried out after it
+	require.Equal(t, []span{{100, 500}}, findGaps(ticks, seen, []restart{r}))
 }
 
 // TestTear_LeavesNoPartOfATransaction truncates a log at every byte.
