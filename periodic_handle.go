@@ -35,7 +35,8 @@ const (
 //
 // So there is one task of that ID at any time, and a crash loses nothing: before the next occurrence is enqueued, the present one
 // is handed out again; after it, the next one takes over when the lease ends. That all processes do this at the same time is safe:
-// to enqueue changes nothing except if the new occurrence is earlier (see Earliest).
+// to enqueue changes nothing except if the new occurrence is earlier (see Earliest), and, if it is the next one, nobody else has
+// been handed the task since.
 type periodics struct {
 	queue *Queue
 	lease time.Duration

@@ -15,7 +15,7 @@ import (
 // so that the loss of data spoils the check of a few only: Reshard promises nothing then. Each task has an ID of its own.
 const (
 	partsLife  = 2 * time.Second
-	mostShards = 3 // shards
+	mostShards = 3
 )
 
 func partsName(n time.Duration) string { return fmt.Sprintf("parts%d", n) }
