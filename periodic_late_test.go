@@ -51,3 +51,23 @@ func TestPeriodic_ALateRequestForTheNextBringsNothingBack(t *testing.T) {
 		waitsFor(at(time.Hour))
 	})
 }
+
+// TestPeriodic_TheNextIsKeptWhenTheLeaseHasEnded: a server whose clock is set ahead ends leases of which the holder does not know. It
+// enqueues the next occurrence, and reports the present one: that must not remove the task, whose receipt is good until another has it.
+func TestPeriodic_TheNextIsKeptWhenTheLeaseHasEnded(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		due := time.Now().Add(time.Hour)
+		state := func() sluice.Entry {
+			e, err := b.Q.Get(b.Context(), "a")
+			require.NoError(b, err)
+			return e
+		}
+		b.Enqueue(sluice.Added, sluice.Task{ID: "a", At: time.Now().Add(-time.Minute)})
+		e := b.ClaimOne(50 * time.Millisecond)
+		require.Eventually(b, func() bool { return state().State == sluice.Due }, 10*time.Second, 10*time.Millisecond)
+		require.NoError(b, sluice.EnqueueNext(b.Context(), b.Q, sluice.Task{ID: "a", At: due}, e.Score))
+		require.NoError(b, b.Q.Dequeue(b.Context(), e))
+		require.Equal(b, sluice.Scheduled, state().State)
+		require.WithinDuration(b, due, state().Due, time.Millisecond)
+	})
+}

@@ -50,7 +50,9 @@ local function enqueue(id, due, payload, score, field)
   local token = task.token
   if holder and token ~= holder then return keep(id, written) end
   task, score = resolve(task, score)
-  if leased(task, score) then
+  -- The holder's next occurrence waits also behind a lease that has ended, if nothing has taken the task over: else its Dequeue,
+  -- which is still good, would remove the task.
+  if leased(task, score) or holder and task.token then
     if policy == 'keep' or (task.due and not supersedes(due, task.due)) then return keep(id, written) end
     if task.moved then redis.call('ZADD', KEYS[1], text(score), id) end
     store(id, task, task.attempt, due, true)
