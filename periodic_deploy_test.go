@@ -52,6 +52,30 @@ func TestPeriodic_AnOldWorkerForgetsNothing(t *testing.T) {
 	})
 }
 
+// TestPeriodic_AnOldWorkerCountsAnewForEachOccurrence: that it has seen one of them long ago says nothing about one that is late.
+func TestPeriodic_AnOldWorkerCountsAnewForEachOccurrence(t *testing.T) {
+	inPeriodicTest(t, func(b *periodicTest) {
+		task := sluice.Periodic{ID: "a", Schedule: sluice.Every(24 * time.Hour)}
+		handle := func(want int) {
+			_, stop := b.work("knowing", nil, task)
+			time.Sleep(time.Minute)
+			stop()
+			require.Len(b, b.of("a"), want)
+		}
+		handle(0)
+		_, stop := b.work("unknowing", nil)
+		time.Sleep(time.Until(task.Schedule.Next(time.Now())) + time.Minute)
+		handle(1)
+		require.NoError(b, b.Q.Pause(b.Context(), 0))
+		time.Sleep(time.Until(task.Schedule.Next(time.Now())) + 15*time.Minute)
+		require.NoError(b, b.Q.Resume(b.Context()))
+		time.Sleep(time.Minute)
+		handle(2)
+		require.Zero(b, b.log.Count("removed a periodic task"))
+		stop()
+	})
+}
+
 // TestPeriodic_AChangedScheduleTakesEffect, to a sooner and to a later one.
 func TestPeriodic_AChangedScheduleTakesEffect(t *testing.T) {
 	inPeriodicTest(t, func(b *periodicTest) {

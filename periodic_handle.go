@@ -42,8 +42,14 @@ type periodics struct {
 	lease time.Duration
 	log   *slog.Logger
 	tasks map[string]*periodicTask
-	// unknown has, for each ID of an occurrence that is not in tasks, when the first was claimed.
+	// unknown has, for each ID that is not in tasks, its last occurrence.
 	unknown sync.Map
+}
+
+// stranger is an occurrence of a periodic task that this worker does not know.
+type stranger struct {
+	due   time.Time
+	since time.Time // when it was first claimed, by the local clock
 }
 
 // newPeriodics returns the layer for the Periodics of a worker, which may be none.
@@ -91,8 +97,13 @@ func (p *periodics) admit(t taskloop.Task, o occurrence) (e Entry, call bool, er
 // putBack returns the result of an occurrence of a task that this worker does not know. Others may: a program that has it is
 // being deployed.
 func (p *periodics) putBack(id string, o occurrence, claimed time.Time) error {
-	since, _ := p.unknown.LoadOrStore(id, time.Now())
-	if claimed.Sub(o.due) >= forgetAfter && time.Since(since.(time.Time)) >= forgetAfter { //nolint:forcetypeassert // see LoadOrStore
+	seen, _ := p.unknown.LoadOrStore(id, stranger{o.due, time.Now()})
+	first := seen.(stranger) //nolint:forcetypeassert // see LoadOrStore
+	if !first.due.Equal(o.due) {
+		first = stranger{o.due, time.Now()}
+		p.unknown.Store(id, first)
+	}
+	if claimed.Sub(o.due) >= forgetAfter && time.Since(first.since) >= forgetAfter {
 		p.unknown.Delete(id)
 		p.log.Info("sluice: removed a periodic task that no worker knows", slog.String("task", id))
 		return nil
