@@ -64,7 +64,10 @@ func (l *loop) extend(f *feed, now time.Time, due []*delivery) {
 		ctx, cancel := context.WithTimeout(context.Background(), budget)
 		defer cancel()
 		x.results = l.Source.Extend(ctx, f.shard, items)
-		l.extended <- x
+		select {
+		case l.extended <- x:
+		case <-l.over:
+		}
 	}()
 }
 

@@ -300,6 +300,30 @@ func TestShards_StopWithAHungOne(t *testing.T) {
 	})
 }
 
+// TestShards_ExtensionsThatComeAfterTheEnd have nobody to wait for: what runs them ends, too. (Else the bubble finds it.)
+func TestShards_ExtensionsThatComeAfterTheEnd(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		q := newShards(time.Minute, 4)
+		for shard := range 4 {
+			q.add(of(shard, 1)...)
+		}
+		w := newWorker(q, 16, time.Minute)
+		w.Grace = time.Second
+		w.run(t)
+		time.Sleep(19500 * time.Millisecond)
+		q.set(func() {
+			for shard := range 4 {
+				q.hung[shard] = true
+			}
+		})
+		w.stop()
+		require.Equal(t, 4, (<-w.ended).Running)
+		_, extended := q.sent()
+		require.Len(t, extended, 4, "they are under way")
+		time.Sleep(time.Minute) // the handlers return
+	})
+}
+
 // TestShards_EachIsWatched while nothing is due, and none costs anything.
 func TestShards_EachIsWatched(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
