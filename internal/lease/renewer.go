@@ -219,7 +219,8 @@ func (r *Renewer) drop(e *entry) {
 	r.entries = shrink.Map(r.entries, &r.peak)
 }
 
-// Close ends all extensions, except those under way, and the loop. It does not wait.
+// Close ends all extensions, except those under way, and the loop. It does not wait, and nor does who waits for what is
+// under way in Remove: nobody is left to give that up.
 func (r *Renewer) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -229,6 +230,9 @@ func (r *Renewer) Close() {
 	}
 	for _, n := range r.nodes {
 		n.waiting = nil
+		for b := range n.batches {
+			n.end(b)
+		}
 	}
 	r.entries = map[Renewable]*entry{}
 	r.loop.Wake()

@@ -362,6 +362,26 @@ func TestRenewer_CloseDuringABatch(t *testing.T) {
 	})
 }
 
+// TestRenewer_CloseEndsTheWaitForABatch that the server may never answer: nobody is left to give it up.
+func TestRenewer_CloseEndsTheWaitForABatch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(succeed)
+		c.slow["a"] = time.Hour
+		executor := redisexec.New(c)
+		r := NewRenewer(executor)
+		h := newCounted("a", 30*time.Second, new(atomic.Int64))
+		r.Add(h)
+		time.Sleep(10*time.Second + time.Millisecond)
+		start := time.Now()
+		time.AfterFunc(time.Second, r.Close)
+		r.Remove(t.Context(), h, 0)
+		require.Equal(t, time.Second, time.Since(start))
+		require.Equal(t, []int{1}, c.pipelines())
+		executor.Close(t.Context())
+	})
+}
+
 // TestRenewer_WorkIsProportionalToTheExtensions counts how often leases are looked at, among few
 // and among many: a scan of all at each wake would be quadratic.
 func TestRenewer_WorkIsProportionalToTheExtensions(t *testing.T) {
