@@ -283,6 +283,9 @@ func (a *acquisition) byScript(ctx context.Context) (taken bool, left time.Durat
 		r = scriptAcquireFenced.Request(k.address.fencedKeys(), k.grant.token, px, k.grant.window.fences(), fenceLife.Milliseconds())
 	}
 	reply, err := k.locker.executor.Run(ctx, a.request(r))
+	if err == nil {
+		k.address.outage.End() // also for a TryLock, which waits out none
+	}
 	k.grant.ambiguous = k.grant.ambiguous || reply.Ambiguous
 	a.doubtful = a.doubtful || reply.Ambiguous
 	if err == nil {

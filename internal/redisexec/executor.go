@@ -191,7 +191,7 @@ func (e *Executor) run(ctx context.Context, r Request, first *Result) (Reply, er
 		}
 		switch {
 		case result.Outcome == Done:
-			r.Outage.end()
+			r.Outage.End()
 			reply.Value, reply.Shortfall = result.Value, result.Shortfall
 			return reply, nil
 		case result.Outcome == Abandoned:
@@ -201,13 +201,13 @@ func (e *Executor) run(ctx context.Context, r Request, first *Result) (Reply, er
 			reply.Ambiguous = true
 			return reply, fail(r, &reply, result.Err, false)
 		case result.Outcome == Unknown:
-			r.Outage.end()
+			r.Outage.End()
 			reply.Ambiguous = true
 			if r.Retry == Never || try >= maxRepeats {
 				return reply, fail(r, &reply, result.Err, false)
 			}
 		case !result.isTransient():
-			r.Outage.end()
+			r.Outage.End()
 			return reply, fail(r, &reply, result.Err, false)
 		case r.ended(ctx) != nil && !r.Detached:
 			// It may have been the end of ctx that kept it from being sent.

@@ -41,8 +41,8 @@ func (o *Outage) since(start, arrived time.Time) time.Time {
 	return start
 }
 
-// end notes that a server was reached.
-func (o *Outage) end() {
+// End notes that a server was reached.
+func (o *Outage) End() {
 	if o.Lasts() {
 		o.began.Store(nil)
 	}

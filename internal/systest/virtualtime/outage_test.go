@@ -409,3 +409,22 @@ func TestLock_ALossIsKnownWithoutAServer(t *testing.T) {
 		done()
 	})
 }
+
+// TestLocker_ATryLockThatSucceedsEndsAnOutage: who waits behind its holder is told that the lock is held.
+func TestLocker_ATryLockThatSucceedsEndsAnOutage(t *testing.T) {
+	outages(t, func(o *outage) {
+		l, done := systest.BubbleLocker(o.T, o.rdb)
+		defer done()
+		o.begin()
+		_, err := l.Lock(o.within(4*time.Second), "a")
+		require.ErrorIs(o, err, sluice.ErrUnavailable)
+		o.down.Store(false)
+		time.Sleep(5 * time.Second) // go-redis dials again
+		k, err := l.TryLock(o.Context(), "a")
+		require.NoError(o, err)
+		_, err = l.Lock(o.within(time.Second), "a")
+		require.ErrorIs(o, err, sluice.ErrLocked)
+		require.NotErrorIs(o, err, sluice.ErrUnavailable)
+		require.NoError(o, k.Unlock(o.Context()))
+	})
+}
