@@ -287,6 +287,7 @@ func (k *Lock) TTL(ctx context.Context) (time.Duration, error) {
 	}
 	left, err := k.inspect(ctx)
 	if err == nil && left == notHeld {
+		k.lose()
 		err = k.whyEnded()
 	}
 	if err != nil {

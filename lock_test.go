@@ -33,6 +33,8 @@ func TestLock_ComparesTokens(t *testing.T) {
 		require.NoError(t, rdb.Set(ctx, "Lock:"+name, other, time.Minute).Err())
 		_, err = k.TTL(ctx)
 		require.ErrorIs(t, err, sluice.ErrNotHeld)
+		require.False(t, k.Valid())
+		require.ErrorIs(t, context.Cause(k.Context()), sluice.ErrLost)
 		require.ErrorIs(t, k.Unlock(ctx), sluice.ErrNotHeld)
 		require.Equal(t, other, rdb.Get(ctx, "Lock:"+name).Val(), "a foreign lock was released")
 	})
