@@ -50,6 +50,7 @@ func (l *Locker) Inspect(ctx context.Context, name string) (LockInfo, error) {
 // next waiter acquires. In another process the holder learns of it when it next extends or releases the lock
 // (unless the reply to that is lost), or within two retry intervals if a caller waits behind it there; it
 // believes in its lock until then, and may hand it over until the window ends of which Lock tells.
+// The holder of a permit learns of it when it next extends or releases it, also one of this Locker whose Lock was about to return.
 // ForceUnlock is a tool for operators. After ErrUnknown it may be called again; a holder of this Locker is
 // then as one of another process.
 func (l *Locker) ForceUnlock(ctx context.Context, name string) (bool, error) {

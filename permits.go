@@ -122,7 +122,11 @@ func (k *Lock) explain(ctx context.Context, err error) error {
 		return err
 	}
 	if k.isPermit() {
-		if _, failed := k.locker.executor.Run(ctx, scriptInspect.Request(k.address.keys, "")); failed == nil {
+		reply, failed := k.locker.executor.Run(ctx, scriptInspect.Request(k.address.keys, ""))
+		if failed != nil {
+			return err
+		}
+		if ms, _, failed := decodeInspected(reply.Value); failed == nil && duration(ms) != notHeld {
 			return fmt.Errorf("%w: it is held as a lock without permits", ErrInvalid)
 		}
 	} else if info, failed := k.inspectPermits(ctx); failed == nil && info.Held {
