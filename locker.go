@@ -237,25 +237,22 @@ func (l *Locker) UnlockAll(ctx context.Context) error {
 // releaseAll releases what is held. The locks' contexts end with ErrClosed.
 func (l *Locker) releaseAll(ctx context.Context) error {
 	var locks []*Lock
-	var renewed []lease.Renewable
 	for _, k := range l.held() {
-		if !k.lease.End(ErrClosed) {
-			continue
-		}
-		locks = append(locks, k)
-		if k.options.renew {
-			renewed = append(renewed, k.member())
+		if k.lease.End(ErrClosed) {
+			locks = append(locks, k)
 		}
 	}
 	graced, cancel := withGrace(ctx, redisexec.ReplyGrace)
 	defer cancel()
 	graced, stop := context.WithDeadline(graced, releasesUntil(locks))
 	defer stop()
-	l.renewer.RemoveAll(graced, renewed)
 	var failed releaseFailures
-	for part := range slices.Chunk(locks, maxReleases) {
-		l.releaseSome(graced, part, &failed)
-	}
+	l.onNodes(locks, func(at []int) {
+		l.stopRenewals(graced, pick(locks, at))
+		for part := range slices.Chunk(at, maxReleases) {
+			l.releaseSome(graced, pick(locks, part), &failed)
+		}
+	})
 	return failed.err()
 }
 
@@ -284,13 +281,20 @@ func releasesUntil(locks []*Lock) time.Time {
 }
 
 // releaseFailures are the first of each kind.
-type releaseFailures struct{ unknown, definite error }
+type releaseFailures struct {
+	mu                sync.Mutex // guards what follows
+	unknown, definite error
+}
 
 // add notes what became of a release. It makes no error for each of very many.
 func (f *releaseFailures) add(r redisexec.Result) {
+	if r.Err == nil {
+		return
+	}
 	unknown := r.Outcome == redisexec.Unknown || r.Outcome == redisexec.Abandoned
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	switch {
-	case r.Err == nil:
 	case unknown && f.unknown == nil:
 		f.unknown = r.Final()
 	case !unknown && f.definite == nil:

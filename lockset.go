@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/redisexec"
@@ -235,28 +236,63 @@ func (l *Locker) unlockEach(ctx context.Context, locks []*Lock) []error {
 	errs := make([]error, len(locks))
 	var ended []*Lock
 	var of []int // which of the locks those are
-	var renewed []lease.Renewable
 	for i, k := range locks {
 		if !k.lease.End(nil) {
 			errs[i] = k.whyEnded()
 			continue
 		}
 		ended, of = append(ended, k), append(of, i)
-		if k.options.renew {
-			renewed = append(renewed, k.member())
-		}
 	}
 	graced, cancel := withGrace(ctx, redisexec.ReplyGrace)
 	defer cancel()
 	graced, stop := context.WithDeadline(graced, releasesUntil(ended))
 	defer stop()
-	l.renewer.RemoveAll(graced, renewed)
-	for len(ended) > 0 {
-		n := min(len(ended), maxReleases)
-		l.unlockSome(graced, ended[:n], of[:n], errs)
-		ended, of = ended[n:], of[n:]
-	}
+	l.onNodes(ended, func(at []int) {
+		l.stopRenewals(graced, pick(ended, at))
+		for part := range slices.Chunk(at, maxReleases) {
+			l.unlockSome(graced, pick(ended, part), pick(of, part), errs)
+		}
+	})
 	return errs
+}
+
+// onNodes calls f for the locks that a server keeps, for those of different servers at the same time: one that hangs
+// delays its own. f is given which of the locks they are.
+func (l *Locker) onNodes(locks []*Lock, f func(at []int)) {
+	byNode := map[any][]int{}
+	for i, k := range locks {
+		node := l.executor.NodeOf(k.address.keys[0])
+		byNode[node] = append(byNode[node], i)
+	}
+	var all sync.WaitGroup
+	for _, at := range byNode {
+		if len(byNode) == 1 {
+			f(at)
+			return
+		}
+		all.Go(func() { f(at) })
+	}
+	all.Wait()
+}
+
+// pick returns those of all that are at these places.
+func pick[T any](all []T, at []int) []T {
+	picked := make([]T, len(at))
+	for i, place := range at {
+		picked[i] = all[place]
+	}
+	return picked
+}
+
+// stopRenewals ends the renewals of locks, and waits for those under way.
+func (l *Locker) stopRenewals(ctx context.Context, locks []*Lock) {
+	var renewed []lease.Renewable
+	for _, k := range locks {
+		if k.options.renew {
+			renewed = append(renewed, k.member())
+		}
+	}
+	l.renewer.RemoveAll(ctx, renewed)
 }
 
 // unlockSome hands locks over, or releases them in one pipeline, which is sent twice if it must be. The

@@ -40,6 +40,43 @@ func TestCluster_HungShardCostsItsOwnLocks(t *testing.T) {
 	}
 }
 
+// TestCluster_AHungShardDelaysItsOwnReleases: the locks of a set that other servers keep are released at once, also where
+// a renewal is under way on the one that hangs.
+func TestCluster_AHungShardDelaysItsOwnReleases(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no", "--cluster-node-timeout", "30000")
+	rdb, tags := c.Client(t), tagsOf(t, c)
+	lag := systest.Lag(t)
+	const ttl = 9 * time.Second
+	for name, unlock := range map[string]func(l *sluice.Locker, set *sluice.LockSet) error{
+		"Unlock":    func(_ *sluice.Locker, set *sluice.LockSet) error { return set.Unlock(context.Background()) },
+		"UnlockAll": func(l *sluice.Locker, _ *sluice.LockSet) error { return l.UnlockAll(context.Background()) },
+	} {
+		l, other := systest.NewLocker(t, rdb, sluice.WithTTL(ttl)), systest.NewLocker(t, rdb)
+		names := []string{tags[0] + name, tags[1] + name, tags[2] + name}
+		for _, name := range names {
+			systest.Warm(t, l, name)
+			systest.Warm(t, other, name)
+		}
+		set, err := l.LockAll(t.Context(), names)
+		require.NoError(t, err)
+		hung := c.Primary(tags[1])
+		hung.Pause(t)
+		time.Sleep(ttl/3 + 500*time.Millisecond) // a renewal is under way
+		ended := make(chan error, 1)
+		start := time.Now()
+		go func() { ended <- unlock(l, set) }()
+		for _, i := range []int{0, 2} {
+			k, err := other.Lock(t.Context(), names[i])
+			require.NoError(t, err)
+			require.NoError(t, k.Unlock(t.Context()))
+		}
+		require.Less(t, time.Since(start), time.Second+10*lag(), name)
+		hung.Resume(t)
+		<-ended
+	}
+}
+
 // TestCluster_CleansUpBesideAHungShard: what may be left on other servers is cleaned up at
 // once.
 func TestCluster_CleansUpBesideAHungShard(t *testing.T) {
