@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/redisexec"
 )
 
@@ -106,23 +108,27 @@ func (q *Queue) forPauses(l *layout, f func(s *shard) error) error {
 // moved. If the queue is resumed meanwhile, they are, too: as long as the queue is being moved, both have the pause.
 func (q *Queue) carryPause(ctx context.Context, l *layout) error {
 	left, err := q.pauseOf(ctx, l.from)
-	if err != nil || left == notPaused {
+	if err == nil && left != notPaused {
+		if err = q.carryPauseStep(ctx, l, max(left, 0)); err == nil {
+			left, err = q.pauseOf(ctx, l.from)
+		}
+	}
+	switch {
+	case err != nil:
 		return err
+	case left == notPaused:
+		return q.carryPauseStep(ctx, l, "clear")
 	}
-	run := func(request func(s *shard) redisexec.Request) error {
-		return q.forShards(l, func(_ int, s *shard) error {
-			_, err := s.executor.Run(ctx, request(s))
-			return err
-		})
-	}
-	err = run(func(s *shard) redisexec.Request { return s.pauseRequest(max(left, 0)) })
-	if err != nil {
+	return q.carryPauseStep(ctx, l, "keep")
+}
+
+// carryPauseStep makes a step of reshard_pause.lua in each shard of a new layout.
+func (q *Queue) carryPauseStep(ctx context.Context, l *layout, step any) error {
+	return q.forShards(l, func(_ int, s *shard) error {
+		keys := append(slices.Clip(s.allKeys), s.companion(keyspace.Move))
+		_, err := q.executor.Run(ctx, scriptReshardPause.Request(keys, s.announce, step))
 		return err
-	}
-	if left, err = q.pauseOf(ctx, l.from); err == nil && left == notPaused {
-		err = run((*shard).resumeRequest)
-	}
-	return err
+	})
 }
 
 // pauseOf returns how long the pause of a layout lasts, as paused.lua says it: that of the shard that
@@ -148,7 +154,8 @@ func (q *Queue) pauseOf(ctx context.Context, l *layout) (int64, error) {
 	return left, err
 }
 
-// forgetPause removes the pauses of a layout that was left. What fails stays: nothing reads it.
+// forgetPause removes the pauses of a layout that was left. What fails stays: a mover that comes late may read it, and carries no
+// pause any more.
 func (q *Queue) forgetPause(ctx context.Context, l *layout) {
 	_ = q.forShards(l, func(_ int, s *shard) error {
 		_, err := s.executor.Run(ctx, s.resumeRequest())

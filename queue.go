@@ -294,19 +294,27 @@ func (q *Queue) Get(ctx context.Context, id string) (Entry, error) {
 // Purge removes every task and dead letter. The holders of leases learn of it by ErrStale. A pause stays:
 // Resume ends it. So does the count of dropped letters. After ErrUnknown it may be called again. With several
 // shards, those of which the error is not have been purged, and those of which it is are as they were, except
-// after ErrUnknown. While Reshard moves the queue, the error is ErrUnavailable.
+// after ErrUnknown. While Reshard moves the queue, the error is ErrUnavailable; or ErrUnknown, if it had begun when some
+// shards were purged.
 func (q *Queue) Purge(ctx context.Context) error {
 	if err := q.check("purge", ctx); err != nil {
 		return err
 	}
 	var refused error
+	var purged atomic.Bool
 	err := q.onShards(ctx, func(l *layout) { refused = q.mayPurge(ctx, l) }, func(_ int, s *shard) error {
 		if refused != nil {
 			return refused
 		}
 		_, err := s.executor.Run(ctx, scriptPurge.Request(s.keys))
+		if err == nil {
+			purged.Store(true)
+		}
 		return err
 	})
+	if refused != nil && purged.Load() { // by a client that did not know of the move yet
+		err = fmt.Errorf("%w: the queue is being moved, and some of its shards were purged", ErrUnknown)
+	}
 	return wrap("purge", q.name, err)
 }
 

@@ -1,6 +1,7 @@
 package sluice
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,23 +49,43 @@ func (q *Queue) Reshard(ctx context.Context, n int, progress func(ReshardProgres
 	if err := checkShards(n, q.main); err != nil {
 		return fmt.Errorf("sluice: %s: %w", op, err)
 	}
-	l, err := q.begin(ctx, n)
-	if err == nil && l.from != nil {
-		if err = q.carryPause(ctx, l); err == nil {
-			err = q.moveAll(ctx, l, progress)
+	for {
+		l, err := q.begin(ctx, n)
+		if err == nil && l.from != nil {
+			err = q.bringAll(ctx, l, progress)
 		}
-		if err == nil {
-			err = q.carryDropped(ctx, l)
+		if err == nil || !errors.Is(err, errMoveOver) && !errors.Is(err, redisexec.ErrWrongType) {
+			return wrap(op, q.name, err)
 		}
-		if err == nil {
-			err = q.end(ctx, l)
-			if err == nil {
-				q.forgetPause(ctx, l.from)
-				q.forgetDropped(ctx, l.from)
-			}
+		if l == nil {
+			return wrap(op, q.name, err) // a key of another type
+		}
+		// Others have ended this move, if there is another layout by now: then begin knows what is left to be done.
+		if failed := q.refresh(ctx); failed != nil || q.layout() == l {
+			return wrap(op, q.name, cmp.Or(failed, err))
 		}
 	}
-	return wrap(op, q.name, err)
+}
+
+// bringAll brings all that the queue has to its new layout, and ends the move.
+func (q *Queue) bringAll(ctx context.Context, l *layout, progress func(ReshardProgress)) error {
+	if err := q.carryPause(ctx, l); err != nil {
+		return err
+	}
+	if err := q.moveAll(ctx, l, progress); err != nil {
+		return err
+	}
+	if err := q.carryDropped(ctx, l); err != nil {
+		return err
+	}
+	if err := q.end(ctx, l); err != nil {
+		return err
+	}
+	if len(l.from.shards) > 1 { // the keys of an only shard may be in use again; end has removed them
+		q.forgetPause(ctx, l.from)
+		q.forgetDropped(ctx, l.from)
+	}
+	return nil
 }
 
 // begin records that the queue is to have n shards, unless it has, or is being moved to as many.
@@ -90,9 +111,9 @@ func (q *Queue) begin(ctx context.Context, n int) (*layout, error) {
 func (q *Queue) end(ctx context.Context, l *layout) error {
 	home := newShard(q, q.main)
 	keys := append([]any{keyspace.Companion(q.main, keyspace.Layout)}, home.allKeys...)
-	keys = append(keys, home.companion(keyspace.Move))
+	keys = append(keys, home.companion(keyspace.Move), home.dropped())
 	if len(l.shards) == 1 {
-		keys = append(append(keys, l.only().allKeys...), home.dropped(), l.only().dropped())
+		keys = append(append(keys, l.only().allKeys...), l.only().dropped())
 	}
 	if _, err := q.executor.Run(ctx, scriptReshardEnd.Request(keys, l.epoch, tombstone(1), home.announce)); err != nil {
 		return err

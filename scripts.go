@@ -63,6 +63,7 @@ var (
 	scriptReshardPut   = newScript("reshard_put", redisexec.Idempotent, "prelude", "publish", "waiters", "wake")
 	scriptReshardEnd   = newScript("reshard_end", redisexec.Idempotent, "publish")
 
+	scriptReshardPause   = newScript("reshard_pause", redisexec.Idempotent, "prelude", "publish", "waiters", "wake")
 	scriptReshardDropped = newScript("reshard_dropped", redisexec.Idempotent)
 )
 
