@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -85,13 +86,13 @@ func (c *checker) findLosses() {
 // unreliable says whether the server was unreliable at some time within a span: its clock
 // was set ahead, or it lost data.
 func (c *checker) unreliable(from, to time.Duration) bool {
-	for _, loss := range c.losses {
-		if loss.meets(from, to) {
-			return true
-		}
-	}
 	_, set := c.clock.setAhead(from, to)
-	return set
+	return set || c.lostData(from, to)
+}
+
+// lostData says whether the server lost data at some time within a span.
+func (c *checker) lostData(from, to time.Duration) bool {
+	return slices.ContainsFunc(c.losses, func(loss span) bool { return loss.meets(from, to) })
 }
 
 // checkEnded checks that every operation ends, in bounded time after the faults.

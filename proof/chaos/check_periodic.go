@@ -18,9 +18,11 @@ func (t *tasksCheck) checkTick(m *move) {
 	case added:
 		t.checkScheduled(m, m.is.score)
 	case replaced:
+		t.checkNext(m)
 		t.checkScheduled(m, m.is.score)
 		t.checkPolicy(m, sluice.Earliest, m.is.score, m.was.afterLease().score)
 	case deferred:
+		t.checkNext(m)
 		t.checkScheduled(m, m.is.due)
 		if m.was.due != 0 {
 			t.checkPolicy(m, sluice.Earliest, m.is.due, m.was.due)
@@ -30,7 +32,7 @@ func (t *tasksCheck) checkTick(m *move) {
 			t.requireRequest(m, true, func(*record) bool { return false })
 		}
 	case removed: // the next occurrence was enqueued before, and is lost
-		if r := t.handlers[receipt{m.taskKey, m.was.delivery}]; r == nil || !t.unreliable(r.Call, m.before) {
+		if r := t.handlers[receipt{m.taskKey, m.was.delivery}]; r == nil || !t.lostData(r.Call, m.before) {
 			t.unscheduled(m)
 		}
 	default:
@@ -41,6 +43,15 @@ func (t *tasksCheck) checkTick(m *move) {
 // unscheduled reports a change that no periodic task may have.
 func (t *tasksCheck) unscheduled(m *move) {
 	t.report("the periodic task %s at %v was %s: %+v became %+v", m.id, m.span, m.kind, m.was, m.is)
+}
+
+// checkNext checks that an occurrence comes after the one whose place it takes: each is handled, and reported, once.
+func (t *tasksCheck) checkNext(m *move) {
+	was, err := time.Parse(time.RFC3339Nano, m.was.version)
+	is, _ := time.Parse(time.RFC3339Nano, m.is.version) // see checkScheduled
+	if err == nil && !is.After(was) {
+		t.report("the periodic task %s was %s at %v: %s took the place of %s", m.id, m.kind, m.span, m.is.version, m.was.version)
+	}
 }
 
 // checkScheduled checks that a periodic task is due when its schedule and its header say.

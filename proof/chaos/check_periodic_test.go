@@ -39,6 +39,8 @@ func (s *scenario) occurrence(at int) string {
 	return frameStart + "\x01.sluice-period" + string(rune(len(due))) + due + "\x13sluice-period-after"
 }
 
+const tickGone = "ZREM {Queue:ticks}:leased tick50; ZREM Queue:ticks tick50; HDEL {Queue:ticks}:state tick50; HDEL {Queue:ticks}:tasks tick50"
+
 // tickCases are about periodic tasks.
 var tickCases = map[string]checkCase{
 	"a handler is told of another occurrence": {newScenario().
@@ -58,7 +60,18 @@ var tickCases = map[string]checkCase{
 	"a later occurrence takes the place of one that waits": {newScenario().
 		at(10).ticked(50, 50).at(50).tookTick(50, 50).at(58).placed(100, 450).at(59).placed(150, 450), "against policy"},
 	"a periodic task is removed": {newScenario().
-		at(10).ticked(50, 50).at(50).tookTick(50, 50).at(60).logs("ZREM {Queue:ticks}:leased tick50; ZREM Queue:ticks tick50; HDEL {Queue:ticks}:state tick50; HDEL {Queue:ticks}:tasks tick50"), "was removed"},
+		at(10).ticked(50, 50).at(50).tookTick(50, 50).at(60).logs(tickGone), "was removed"},
+	"a next occurrence waits behind a lease that the clock has ended": {newScenario().
+		at(10).ticked(50, 50).at(50).tookTick(50, 50).at(55).jump(3600*1000*ms).at(58).placed(3600_100, 450).at(60).concluded(3600_100), ""},
+	"a periodic task is removed, as the clock had ended its lease": {newScenario().
+		at(10).ticked(50, 50).at(50).tookTick(50, 50).at(55).jump(3600 * 1000 * ms).at(60).logs(tickGone), "was removed"},
+	"a periodic task is removed, as its next occurrence was lost": {newScenario().
+		at(10).ticked(50, 50).at(50).tookTick(50, 50).at(55).forgets(59).at(60).logs(tickGone), ""},
+	"an occurrence comes back that others have followed": {newScenario().
+		at(10).ticked(50, 50).at(50).tookTick(50, 50).at(58).placed(100, 450).at(60).concluded(100).
+		at(100).tookTick(100, 100).at(103).placed(150, 500).at(104).concluded(150).at(106).ticked(100, 100), "took the place of"},
+	"an occurrence that is being handled is placed behind itself": {newScenario().
+		at(10).ticked(50, 50).at(50).tookTick(50, 50).at(58).placed(50, 450), "as no operation does"},
 	"a periodic task is half there": {newScenario().
 		at(10).ticked(50, 50).at(20).logs("HDEL {Queue:ticks}:tasks tick50"), "half there"},
 }

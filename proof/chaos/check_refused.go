@@ -171,7 +171,9 @@ func (t *tasksCheck) checkReturned() {
 		}
 		t.counts["tasks claimed or popped"]++
 		meets := func(s span) bool { return s.meets(m.after, m.before) }
-		cancelled := func(r *record) bool { return r.Op == opCancel && r.mayHaveRun() && r.Call <= m.before }
+		cancelled := func(r *record) bool {
+			return r.Op == opCancel && r.mayHaveRun() && r.Call <= m.before && (r.Result != done || r.Return >= m.after)
+		}
 		switch {
 		case returned[at]:
 		case m.kind == removed && slices.ContainsFunc(t.ops[m.taskKey], cancelled):

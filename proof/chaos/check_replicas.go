@@ -56,6 +56,7 @@ func (t *tasksCheck) heldAt(r *record, until time.Duration) bool {
 	released := func(o record) bool {
 		return o.Process == r.Process && (o.Op == opUnlockAll || o.Op == opFinal) && o.Call <= until && (o.Return == 0 || o.Return >= r.Got)
 	}
-	return r.From != 0 && r.Deadline > until+margin && (r.Unlock == 0 || r.Unlock > until) && !t.unreliable(r.Call, until-1) &&
+	_, ended := t.clock.setAhead(r.Call, until)
+	return r.From != 0 && r.Deadline > until+margin && (r.Unlock == 0 || r.Unlock > until) && !ended &&
 		!slices.ContainsFunc(t.records, released)
 }

@@ -36,6 +36,10 @@ var replicaCases = map[string]checkCase{
 		recorded(heldSafe()).at(50).killedWith("T"), ""},
 	"a replica lacks the lock": {newScenario().at(9).logs("SET Lock:safe0 T PXAT @500").
 		recorded(heldSafe()).at(50).killedWith("other"), "which does not have it"},
+	"a replica lacks the lock, and the kill loses data": {newScenario().at(9).logs("SET Lock:safe0 T PXAT @500").
+		recorded(heldSafe()).at(49).forgets(60).at(50).killedWith("other"), "which does not have it"},
+	"a replica lacks a lock that the clock has ended": {newScenario().at(9).logs("SET Lock:safe0 T PXAT @500").
+		recorded(heldSafe()).at(30).jump(3600 * 1000 * ms).at(50).killedWith("other"), ""},
 	"a replica lacks a lock that has ended": {newScenario().at(9).logs("SET Lock:safe0 T PXAT @500").
 		recorded(heldSafe()).at(600).killedWith(""), ""},
 	"a replica lacks a lock that UnlockAll may have released": {newScenario().at(9).logs("SET Lock:safe0 T PXAT @500").

@@ -264,8 +264,9 @@ func (t *tasksCheck) checkEnqueued(m *move) {
 	if at := seconds(due) - r.Delay; at < earliest-settle || at > latest+settle {
 		t.report("%v at %v is due at %v instead of %v after it was enqueued", m.taskKey, m.span, seconds(due), r.Delay)
 	}
-	if m.kind == replaced || m.kind == deferred && m.was.due != 0 {
-		t.checkPolicy(m, sluice.Duplicates(r.Policy), due, m.was.afterLease().score)
+	policy := sluice.Duplicates(r.Policy)
+	if m.kind == replaced || m.kind == deferred && (m.was.due != 0 || policy == sluice.Keep) {
+		t.checkPolicy(m, policy, due, m.was.afterLease().score)
 	}
 }
 

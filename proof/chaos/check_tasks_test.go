@@ -120,6 +120,21 @@ var taskCases = map[string]checkCase{
 		recorded(record{Op: opEnqueue, Name: loopQueue, ID: "t", Version: "w", Call: 40, Return: 41, Delay: 10 * ms, Result: done, Outcome: 4}).
 		at(45).logs("ZREM Queue:loop t; ZADD Queue:loop @@50 t; HDEL {Queue:loop}:state t").settled(opDequeue, "", 430, 0, done).
 		claimed("w", 1, 60).at(70).logs(gone).settled(opDequeue, "", 460, 0, done), ""},
+	"a waiting version takes over, due just before the lease would have ended": {newScenario().
+		at(10).enqueued("v", 20).claimed("v", 1, 30).at(200).logs("HSET {Queue:loop}:tasks t w; HSET {Queue:loop}:state t 1:@@430:@@430").
+		recorded(record{Op: opEnqueue, Name: loopQueue, ID: "t", Version: "w", Call: 200, Return: 201, Delay: 230 * ms, Result: done, Outcome: 4}).
+		at(210).logs("ZREM Queue:loop t; ZADD Queue:loop 1700000000.430001 t; HDEL {Queue:loop}:state t").settled(opDequeue, "", 430, 0, done).
+		claimed("w", 1, 440).at(450).logs(gone).settled(opDequeue, "", 840, 0, done), ""},
+	"a waiting version takes over, due long after its time": {newScenario().
+		at(10).enqueued("v", 20).claimed("v", 1, 30).at(200).logs("HSET {Queue:loop}:tasks t w; HSET {Queue:loop}:state t 1:@@430:@@430").
+		recorded(record{Op: opEnqueue, Name: loopQueue, ID: "t", Version: "w", Call: 200, Return: 201, Delay: 230 * ms, Result: done, Outcome: 4}).
+		at(210).logs("ZREM Queue:loop t; ZADD Queue:loop 1700000000.430101 t; HDEL {Queue:loop}:state t").settled(opDequeue, "", 430, 0, done).
+		claimed("w", 1, 440).at(450).logs(gone).settled(opDequeue, "", 840, 0, done), "rescheduled, and no client requested it"},
+	"a version waits that was enqueued with Keep": {newScenario().
+		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs("HSET {Queue:loop}:tasks t w; HSET {Queue:loop}:state t 1:@@430:@@50").
+		recorded(record{Op: opEnqueue, Name: loopQueue, ID: "t", Version: "w", Call: 40, Return: 41, Delay: 10 * ms, Result: done, Outcome: 4, Policy: int(sluice.Keep)}).
+		at(45).logs("ZREM Queue:loop t; ZADD Queue:loop @@50 t; HDEL {Queue:loop}:state t").settled(opDequeue, "", 430, 0, done).
+		claimed("w", 1, 60).at(70).logs(gone).settled(opDequeue, "", 460, 0, done), "against policy"},
 	"a waiting version is claimed by the script that ends the lease": {newScenario().
 		at(10).added(workQueue, "v", 10).at(20).leased(workQueue, 1, 420).handled("a", 420, 1, 21, 100).
 		at(40).logs("HSET {Queue:work}:tasks t w; HSET {Queue:work}:state t 1:@@420:@@50").
@@ -179,6 +194,10 @@ var taskCases = map[string]checkCase{
 		at(895).leased(workQueue, 2, 1295).handled("b", 1295, 2, 896, 900).
 		at(902).logs("ZREM Queue:work t; HDEL {Queue:work}:tasks t; HDEL {Queue:work}:state t"), "after its lease"},
 	"popped, and not returned": {newScenario().
+		at(10).added(popQueue, "v", 10).at(40).logs("ZREM Queue:pop t; HDEL {Queue:pop}:tasks t; HDEL {Queue:pop}:state t"), "no caller got it"},
+	"popped, and not returned, after a Cancel of the one before": {newScenario().
+		recorded(record{Op: opCancel, Name: popQueue, ID: "t", Call: 3, Return: 4, Result: done}).
+		at(2).added(popQueue, "u", 10).at(3).logs("ZREM Queue:pop t; HDEL {Queue:pop}:tasks t").
 		at(10).added(popQueue, "v", 10).at(40).logs("ZREM Queue:pop t; HDEL {Queue:pop}:tasks t; HDEL {Queue:pop}:state t"), "no caller got it"},
 	"popped, and the reply lost": {newScenario().
 		at(10).added(popQueue, "v", 10).at(40).logs("ZREM Queue:pop t; HDEL {Queue:pop}:tasks t; HDEL {Queue:pop}:state t").

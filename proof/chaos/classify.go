@@ -53,7 +53,7 @@ func classifyQueued(was, is task) moveKind {
 		return replaced
 	case !same:
 		return unexplained
-	case was.due != 0 && plain && is.attempt == 0 && is.score == was.due:
+	case was.due != 0 && plain && is.attempt == 0 && was.waitsFor(is.score):
 		return tookOver
 	case was.due != 0 && plain && is.attempt == 0, was.due == 0 && is.field == was.field:
 		return rescheduled
@@ -63,6 +63,15 @@ func classifyQueued(was, is task) moveKind {
 		return released
 	}
 	return unexplained
+}
+
+// waitsFor says whether the version that waits is due then when it has taken over: at its time or, if a receipt of the version before is
+// less than a tenth of a millisecond after that, a microsecond or two after the receipt.
+func (t task) waitsFor(score float64) bool {
+	follows := func(receipt float64) bool {
+		return t.due <= receipt && receipt-t.due < 1e-4 && score > receipt && score-receipt < 3e-6
+	}
+	return score == t.due || follows(t.lease) || follows(t.token)
 }
 
 // classifyLease is classify for a task that gets a lease.

@@ -52,8 +52,10 @@ func (r *round) awaitTicks() (violations []string) {
 	for id, every := range periods {
 		begin := r.server.time()
 		due := func() (time.Duration, bool) {
-			score, err := r.server.rdb.ZScore(context.Background(), "Queue:"+tickQueue, id).Result()
-			return seconds(score), err == nil
+			payload, err := r.server.rdb.HGet(context.Background(), "{Queue:"+tickQueue+"}:tasks", id).Result()
+			occurrence, _ := occurrenceIn(payload)
+			at, _ := time.Parse(time.RFC3339Nano, occurrence)
+			return time.Duration(at.UnixNano()), err == nil
 		}
 		for end := time.Now().Add(calmLimit); ; time.Sleep(20 * time.Millisecond) { // the clients still work
 			at, there := due()

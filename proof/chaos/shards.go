@@ -130,13 +130,17 @@ func (c *client) settlePart(rng *rand.Rand, p *parts, got record, e sluice.Entry
 
 // finalParts ends what was begun by a Reshard that did not return, or by a client that was killed.
 func (c *client) finalParts() {
+	rng := c.rng()
 	for n := range c.partsNow() + 1 {
 		rec := c.begin(record{Op: opFinalPart, Name: partsName(n)})
 		ctx, cancel := context.WithTimeout(context.Background(), calmLimit)
 		err := sluice.ErrInvalid // it is being moved to another number, or has another one
-		for try := 0; errors.Is(err, sluice.ErrInvalid) && try < mostShards*mostShards; try++ {
+		for try := 0; errors.Is(err, sluice.ErrInvalid) && ctx.Err() == nil; try++ {
 			p := c.parts(rec.Name)
-			err = c.checked(p, p.Reshard(ctx, 1+try/mostShards, nil))
+			err = c.checked(p, p.Reshard(ctx, 1+try/mostShards%mostShards, nil))
+			if try >= mostShards*mostShards {
+				work(rng, 20*time.Millisecond) // the others do the same
+			}
 		}
 		cancel()
 		c.end(rec, resultOf(err))
