@@ -45,11 +45,14 @@ func (t *tasksCheck) unscheduled(m *move) {
 	t.report("the periodic task %s at %v was %s: %+v became %+v", m.id, m.span, m.kind, m.was, m.is)
 }
 
-// checkNext checks that an occurrence comes after the one whose place it takes: each is handled, and reported, once.
+// checkNext checks that an occurrence comes after the one whose place it takes: each is handled, and reported, once. One that is further
+// away than the next can be is of a time before the clock was set back.
 func (t *tasksCheck) checkNext(m *move) {
 	was, err := time.Parse(time.RFC3339Nano, m.was.version)
 	is, _ := time.Parse(time.RFC3339Nano, m.is.version) // see checkScheduled
-	if err == nil && !is.After(was) {
+	_, latest := t.clock.at(m.span)
+	next := latest + periods[m.id] + time.Millisecond
+	if err == nil && !is.After(was) && time.Duration(was.UnixNano()) <= next {
 		t.report("the periodic task %s was %s at %v: %s took the place of %s", m.id, m.kind, m.span, m.is.version, m.was.version)
 	}
 }

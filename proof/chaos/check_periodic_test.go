@@ -70,6 +70,9 @@ var tickCases = map[string]checkCase{
 	"an occurrence comes back that others have followed": {newScenario().
 		at(10).ticked(50, 50).at(50).tookTick(50, 50).at(58).placed(100, 450).at(60).concluded(100).
 		at(100).tookTick(100, 100).at(103).placed(150, 500).at(104).concluded(150).at(106).ticked(100, 100), "took the place of"},
+	"an occurrence is followed by an earlier one, as the clock was set back": {newScenario().
+		at(5).jump(3600*1000*ms).at(10).ticked(3600_050, 3600_050).at(50).tookTick(3600_050, 3600_050).at(55).jump(0).
+		at(58).placed(100, 3600_450).at(60).concluded(100), ""},
 	"an occurrence that is being handled is placed behind itself": {newScenario().
 		at(10).ticked(50, 50).at(50).tookTick(50, 50).at(58).placed(50, 450), "as no operation does"},
 	"a periodic task is half there": {newScenario().
