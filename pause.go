@@ -95,13 +95,16 @@ func (q *Queue) refreshIfAllowed(ctx context.Context) error {
 	return err
 }
 
-// forPauses calls f for each shard that may have a pause: those of the layout, and of the one that is left.
+// forPauses calls f for each shard that may have a pause: those of the layout that is left first, so that a mover which carries
+// what it has found there is overwritten; then those of the other.
 func (q *Queue) forPauses(l *layout, f func(s *shard) error) error {
-	shards := l.shards
+	each := func(_ int, s *shard) error { return f(s) }
 	if l.from != nil {
-		shards = append(shards[:len(shards):len(shards)], l.from.shards...)
+		if err := q.forShards(l.from, each); err != nil {
+			return err
+		}
 	}
-	return q.forEach(len(shards), func(i int) *shard { return shards[i] }, func(i int) error { return f(shards[i]) })
+	return q.forShards(l, each)
 }
 
 // carryPause gives the shards of a new layout the pause of those that are left, before any task is

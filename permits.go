@@ -126,7 +126,7 @@ func (k *Lock) explain(ctx context.Context, err error) error {
 		if failed != nil {
 			return err
 		}
-		if ms, _, failed := decodeInspected(reply.Value); failed == nil && duration(ms) != notHeld {
+		if ms, _, failed := decodeInspected(reply.Value); failed == nil && (!k.options.fenced || duration(ms) != notHeld) {
 			return fmt.Errorf("%w: it is held as a lock without permits", ErrInvalid)
 		}
 	} else if info, failed := k.inspectPermits(ctx); failed == nil && info.Held {

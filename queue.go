@@ -313,7 +313,7 @@ func (q *Queue) Purge(ctx context.Context) error {
 		return err
 	})
 	if refused != nil && purged.Load() { // by a client that did not know of the move yet
-		err = fmt.Errorf("%w: the queue is being moved, and some of its shards were purged", ErrUnknown)
+		err = fmt.Errorf("%w: some of its shards were purged: %v", ErrUnknown, refused) //nolint:errorlint // not definite any more
 	}
 	return wrap("purge", q.name, err)
 }

@@ -49,10 +49,20 @@ func (q *Queue) Reshard(ctx context.Context, n int, progress func(ReshardProgres
 	if err := checkShards(n, q.main); err != nil {
 		return fmt.Errorf("sluice: %s: %w", op, err)
 	}
+	var before, last int64 // what this call has moved, in the rounds before and in this one
+	var report func(ReshardProgress)
+	if progress != nil {
+		report = func(p ReshardProgress) {
+			last = p.Moved
+			p.Moved += before
+			progress(p)
+		}
+	}
 	for {
+		before, last = before+last, 0
 		l, err := q.begin(ctx, n)
 		if err == nil && l.from != nil {
-			err = q.bringAll(ctx, l, progress)
+			err = q.bringAll(ctx, l, report)
 		}
 		if err == nil || !errors.Is(err, errMoveOver) && !errors.Is(err, redisexec.ErrWrongType) {
 			return wrap(op, q.name, err)

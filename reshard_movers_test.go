@@ -3,6 +3,7 @@ package sluice
 import (
 	"context"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -37,12 +38,12 @@ func overtaken(t *testing.T, script *redisexec.Script, before bool, f func(other
 		require.NoError(t, err)
 	}
 	requireWhole(t, other)
-	met := false
+	require.NoError(t, rdb.ScriptLoad(t.Context(), script.Source()).Err())
+	var met atomic.Bool
 	rdb.AddHook(scriptHook{script, func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
-		if met {
+		if !met.CompareAndSwap(false, true) {
 			return next(ctx, cmd)
 		}
-		met = true
 		if before {
 			f(other)
 			return next(ctx, cmd)
@@ -51,7 +52,7 @@ func overtaken(t *testing.T, script *redisexec.Script, before bool, f func(other
 		f(other)
 		return err
 	}})
-	t.Cleanup(func() { require.True(t, met) })
+	t.Cleanup(func() { require.True(t, met.Load()) })
 	return q, other
 }
 

@@ -8,7 +8,7 @@
 redis.call('ZCARD', KEYS[1]) -- fails if this shard was left meanwhile
 local was, ends = redis.call('HGET', KEYS[7], 'pause'), ARGV[2] == 'keep' or ARGV[2] == 'clear'
 if was == 'done' or was and not ends then return 0 end
-need('SET', KEYS[6])
+if not ends then need('SET', KEYS[6]) end
 redis.call('HDEL', KEYS[7], '') -- after this write a full server accepts the others
 redis.call('HSET', KEYS[7], 'pause', ends and 'done' or 'carried')
 if ends then
@@ -16,6 +16,8 @@ if ends then
     local off = outlook(ARGV[1])
     if off <= 3600000000 then announce(ARGV[1], math.max(off, 0), waiters(ARGV[1])) end
   end
+elseif redis.call('EXISTS', KEYS[6]) == 1 then
+  return 1 -- the queue has been paused anew
 elseif ARGV[2] == '0' then
   redis.call('SET', KEYS[6], '1')
 else
