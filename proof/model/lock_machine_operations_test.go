@@ -86,6 +86,10 @@ func (m *lockMachine) ttl(t *rapid.T) {
 		m.counts.add("ttl: held")
 	} else {
 		require.ErrorIs(t, err, h.gone())
+		if !h.over {
+			require.ErrorIs(t, context.Cause(h.ctx), sluice.ErrLost)
+			m.over(h)
+		}
 		m.counts.add("ttl: not held")
 	}
 	m.end(t)
