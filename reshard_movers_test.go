@@ -3,6 +3,7 @@ package sluice
 import (
 	"context"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -171,5 +172,43 @@ func TestPurge_SaysThatSomeShardsWerePurged(t *testing.T) {
 		require.ErrorIs(t, q.Purge(ctx), ErrUnavailable, "it knows")
 		require.NoError(t, mover.Reshard(ctx, 3, nil))
 		require.NoError(t, q.Purge(ctx))
+	})
+}
+
+// TestReshard_APauseThatIsChangedMeanwhileStaysSo: a mover carries what it has found, between any two steps of a Resume or a Pause.
+func TestReshard_APauseThatIsChangedMeanwhileStaysSo(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		ctx, name := t.Context(), redistest.Name(t)
+		rdb := s.Client(t)
+		q, err := NewQueue(rdb, name)
+		require.NoError(t, err)
+		mover, err := NewQueue(s.Client(t), name)
+		require.NoError(t, err)
+		require.NoError(t, q.Pause(ctx, 0))
+		l, err := mover.begin(ctx, 2)
+		require.NoError(t, err)
+		require.NoError(t, rdb.ScriptLoad(ctx, scriptResume.Source()).Err())
+		var one sync.Mutex
+		rdb.AddHook(scriptHook{scriptResume, func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+			one.Lock()
+			defer one.Unlock()
+			err := next(ctx, cmd)
+			require.NoError(t, mover.carryPause(ctx, l))
+			return err
+		}})
+		require.NoError(t, q.Resume(ctx))
+		stats, err := q.Stats(ctx)
+		require.NoError(t, err)
+		require.False(t, stats.Paused)
+
+		require.NoError(t, mover.Reshard(ctx, 2, nil))
+		l, err = mover.begin(ctx, 3)
+		require.NoError(t, err)
+		require.NoError(t, q.Pause(ctx, time.Hour))
+		require.NoError(t, mover.carryPauseStep(ctx, l, 50)) // what was there before that
+		left, err := mover.pauseOf(ctx, l)
+		require.NoError(t, err)
+		require.Greater(t, left, (50 * time.Minute).Milliseconds())
 	})
 }
