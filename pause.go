@@ -99,12 +99,11 @@ func (q *Queue) refreshIfAllowed(ctx context.Context) error {
 // what it has found there is overwritten; then those of the other.
 func (q *Queue) forPauses(l *layout, f func(s *shard) error) error {
 	each := func(_ int, s *shard) error { return f(s) }
+	var left error
 	if l.from != nil {
-		if err := q.forShards(l.from, each); err != nil {
-			return err
-		}
+		left = q.forShards(l.from, each)
 	}
-	return q.forShards(l, each)
+	return joinErrors([]error{left, q.forShards(l, each)})
 }
 
 // carryPause gives the shards of a new layout the pause of those that are left, before any task is

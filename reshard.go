@@ -64,11 +64,8 @@ func (q *Queue) Reshard(ctx context.Context, n int, progress func(ReshardProgres
 		if err == nil && l.from != nil {
 			err = q.bringAll(ctx, l, report)
 		}
-		if err == nil || !errors.Is(err, errMoveOver) && !errors.Is(err, redisexec.ErrWrongType) {
+		if l == nil || !errors.Is(err, errMoveOver) && !errors.Is(err, redisexec.ErrWrongType) { // done, or another error
 			return wrap(op, q.name, err)
-		}
-		if l == nil {
-			return wrap(op, q.name, err) // a key of another type
 		}
 		// Others have ended this move, if there is another layout by now: then begin knows what is left to be done.
 		if failed := q.refresh(ctx); failed != nil || q.layout() == l {

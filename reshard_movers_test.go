@@ -2,6 +2,7 @@ package sluice
 
 import (
 	"context"
+	"io"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -147,6 +148,30 @@ func TestReshard_AResumedQueueStaysSo(t *testing.T) {
 		require.NoError(t, q.Reshard(ctx, 2, nil))
 		require.False(t, isPaused())
 	})
+}
+
+// TestPause_OfTheNewShardsNeedsNoneOfTheFormer: all shards are paused of which the error is not.
+func TestPause_OfTheNewShardsNeedsNoneOfTheFormer(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	rdb := redis.NewClient(&redis.Options{Addr: s.Addr})
+	t.Cleanup(func() { _ = rdb.Close() })
+	q, err := NewQueue(rdb, redistest.Name(t))
+	require.NoError(t, err)
+	l, err := q.begin(t.Context(), 2)
+	require.NoError(t, err)
+	require.NoError(t, rdb.ScriptLoad(t.Context(), scriptPause.Source()).Err())
+	rdb.AddHook(scriptHook{scriptPause, func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+		if cmd.Args()[3] == l.from.only().keys[0] {
+			cmd.SetErr(io.ErrUnexpectedEOF)
+			return io.ErrUnexpectedEOF
+		}
+		return next(ctx, cmd)
+	}})
+	require.ErrorIs(t, q.Pause(t.Context(), 0), ErrUnknown)
+	for _, s := range l.shards {
+		require.EqualValues(t, 1, rdb.Exists(t.Context(), s.pause().(string)).Val())
+	}
 }
 
 // TestPurge_SaysThatSomeShardsWerePurged: a client that does not know yet that the queue is being moved has purged those that are not
