@@ -29,6 +29,7 @@ var faults = []fault{
 	{name: "drop-reply", strike: strikeLinks(dropReplies, &applied.lost), parallel: true},
 	{name: "stall-requests", strike: strikeLinks(stallRequests, &applied.held), parallel: true},
 	{name: "stall-replies", strike: strikeLinks(stallReplies, &applied.held), parallel: true},
+	{name: "quiet-links", strike: strikeLinks(silenceConnections, &applied.quiet), parallel: true},
 	{name: "latency", strike: strikeLinks(addLatency, &applied.delayed), parallel: true},
 	{name: "script-flush", strike: flushScripts},
 	{name: "kill-pubsub", strike: killPubSub},
@@ -85,6 +86,14 @@ func stallRequests(r *round, p *proxy) {
 func stallReplies(r *round, p *proxy) {
 	p.replies.set(condition{hold: true})
 	r.during(1500 * time.Millisecond)
+}
+
+// silenceConnections has the open connections carry nothing any more, like those of a machine that has lost
+// its network or of which a firewall has forgotten the connections. No side is told.
+func silenceConnections(r *round, p *proxy) {
+	p.requests.set(condition{quiet: true})
+	p.replies.set(condition{quiet: true})
+	r.during(20 * time.Millisecond)
 }
 
 func addLatency(r *round, p *proxy) {

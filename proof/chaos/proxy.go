@@ -28,11 +28,12 @@ type condition struct {
 	lose  bool          // the next data is lost, and the connection with it
 	reset bool          // the connection is reset
 	hold  bool          // data is held back
+	quiet bool          // the connections that are open then carry nothing any more, and stay open
 	delay time.Duration // data arrives this much later
 }
 
 // applied counts what happened on all links.
-var applied struct{ lost, resets, held, delayed atomic.Int64 }
+var applied struct{ lost, resets, held, delayed, quiet atomic.Int64 }
 
 // links has all links, by the number that a toxic gets.
 var links sync.Map
@@ -82,6 +83,10 @@ func (t *faultToxic) Pipe(stub *toxics.ToxicStub) {
 			<-changed
 			applied.held.Add(1)
 			continue
+		case now.quiet:
+			applied.quiet.Add(1)
+			swallow(stub)
+			return
 		}
 		select {
 		case <-changed:
@@ -103,6 +108,21 @@ func (t *faultToxic) Pipe(stub *toxics.ToxicStub) {
 				time.Sleep(late) // the network
 			}
 			stub.Output <- chunk
+		}
+	}
+}
+
+// swallow loses all data of a connection until one of its sides closes it.
+func swallow(stub *toxics.ToxicStub) {
+	for {
+		select {
+		case <-stub.Interrupt:
+			return
+		case chunk := <-stub.Input:
+			if chunk == nil {
+				stub.Close()
+				return
+			}
 		}
 	}
 }
