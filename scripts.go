@@ -3,6 +3,7 @@ package sluice
 import (
 	"embed"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,7 +19,7 @@ var lua embed.FS
 
 // The lock's scripts use no other preludes than publish and permits, and one key or, with fences, two. The
 // queue's, except purge, begin with what they share: the files of lua/shared that are named behind the
-// policy, in this order. The policy is what RETRY says in the script's header.
+// policy, in this order, and before prelude and publish rights. The policy is what RETRY says in the script's header.
 var (
 	scriptAcquire       = newScript("acquire", redisexec.Idempotent)
 	scriptRelease       = newScript("release", redisexec.Idempotent, "publish")
@@ -71,6 +72,9 @@ var (
 var scripts = map[string]*redisexec.Script{}
 
 func newScript(name string, retry redisexec.RetryPolicy, preludes ...string) *redisexec.Script {
+	if slices.Contains(preludes, "prelude") || slices.Contains(preludes, "publish") {
+		preludes = slices.Insert(preludes, 0, "rights")
+	}
 	var source string
 	for _, part := range preludes {
 		source += luaFile("shared/" + part + ".lua")

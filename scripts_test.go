@@ -98,6 +98,70 @@ func TestScripts_KeysAreLiteral(t *testing.T) {
 	}
 }
 
+// TestScripts_RightsAreAskedForWholeCommands: Redis 8.6 refuses the question for a command with fewer or more words than
+// the command takes, whatever the user's rights. So one function asks, and it is asked only for what it knows to ask for.
+func TestScripts_RightsAreAskedForWholeCommands(t *testing.T) {
+	t.Parallel()
+	comment, asks := regexp.MustCompile(`--.*`), regexp.MustCompile(`\b(?:need|may)([(,][^)]*\))`)
+	command := regexp.MustCompile(`^[(,] ?'([A-Z]+)', (?:KEYS\[[1-9]\]|channel)\)$`)
+	const asking = "shared/rights.lua"
+	commands := map[string]bool{}
+	require.NoError(t, fs.WalkDir(lua, "lua", func(path string, _ fs.DirEntry, err error) error {
+		name := strings.TrimPrefix(path, "lua/")
+		if !strings.HasSuffix(name, ".lua") {
+			return err
+		}
+		source := comment.ReplaceAllString(luaFile(name), "")
+		require.Equal(t, name == asking, strings.Contains(source, "acl_check_cmd"), name)
+		if name == asking {
+			return err
+		}
+		for _, ask := range asks.FindAllStringSubmatch(source, -1) {
+			found := command.FindStringSubmatch(ask[1])
+			require.NotNil(t, found, "%s asks for what this test cannot read: %s", name, ask[0])
+			commands[found[1]] = true
+		}
+		return err
+	}))
+	require.Contains(t, commands, "SPUBLISH")
+	require.Contains(t, commands, "ZSCORE")
+
+	rdb, ctx := redistest.Redis(t).Client(t), t.Context()
+	const counted = "local words\nlocal redis = { acl_check_cmd = function(...) words = select('#', ...) end }\n"
+	known, err := rdb.Command(ctx).Result()
+	require.NoError(t, err)
+	for name := range commands {
+		words, err := rdb.Eval(ctx, counted+luaFile(asking)+"may(ARGV[1], 'key') return words", nil, name).Int()
+		require.NoError(t, err)
+		require.Contains(t, known, strings.ToLower(name))
+		arity := int(known[strings.ToLower(name)].Arity) // negative: at least so many
+		require.True(t, words == arity || arity < 0 && words >= -arity, "%s is asked for with %d words, and takes %d", name, words, arity)
+	}
+}
+
+// TestScripts_PublishWhateverTheQuestionCosts: a server that cannot be asked for the right to a sharded channel is sent the
+// message there, and one that has no such channels is sent it classically.
+func TestScripts_PublishWhateverTheQuestionCosts(t *testing.T) {
+	t.Parallel()
+	const refusing = `local redis = setmetatable({ acl_check_cmd = function() error({ err = 'ERR refused' }) end }, { __index = redis })
+`
+	publish := luaFile("shared/rights.lua") + luaFile("shared/publish.lua") + "return publish(ARGV[1] .. '*', '')"
+	name, ctx := redistest.Name(t), t.Context()
+	modern := redistest.Redis(t).Client(t)
+	sharded := modern.SSubscribe(ctx, name)
+	defer func() { require.NoError(t, sharded.Close()) }()
+	_, err := sharded.Receive(ctx)
+	require.NoError(t, err)
+	require.Equal(t, int64(1), modern.Eval(ctx, refusing+publish, nil, name).Val())
+
+	old := redistest.Start(t, "--rename-command", "SPUBLISH", "").Client(t)
+	classic := old.Subscribe(ctx, name)
+	defer func() { require.NoError(t, classic.Close()) }()
+	_, err = classic.Receive(ctx)
+	require.NoError(t, err)
+	require.Equal(t, int64(1), old.Eval(ctx, publish, nil, name).Val())
+}
+
 // TestScripts_ArgumentListsAreBounded: no call has more than 1000 arguments, even when a claim finds
 // a thousand entries to set aside or tasks that a foreign producer has put back. The count is the
 // script's, the same on any server; only the real one is fast enough for so many.

@@ -123,7 +123,7 @@ local function lease(claimed, attempts, unseen)
   else
     redis.call('ZADD', KEYS[5], unpack(scores))
   end
-  if before < 16 and before + #claimed >= 16 and (not redis.acl_check_cmd or redis.acl_check_cmd('HDEL', KEYS[4])) then
+  if before < 16 and before + #claimed >= 16 and may('HDEL', KEYS[4]) then
     redis.call('HSET', KEYS[4], '', string.rep('.', 65), unpack(fields))
     redis.call('HDEL', KEYS[4], '')
   else

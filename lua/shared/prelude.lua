@@ -1,19 +1,10 @@
--- First prelude, of all scripts of a queue.
+-- Prelude of all scripts of a queue, after rights.lua.
 --   KEYS[1] the queue: zset, id -> score in Unix seconds
 --   KEYS[2] its tasks: hash, id -> payload; nothing for an empty payload
 --   KEYS[4] their states: hash, id -> state field, see fields.lua
 -- Each redis.call names its key there, as KEYS[n]: there are proxies that reject a variable.
 local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
-
--- Ends the script with an error if the ACL denies the user a command on a key. A script
--- calls it, before its first write, for each command that it writes with later: there is
--- no rollback. Redis 6 has no way to check this.
-local function need(command, key)
-  if redis.acl_check_cmd and not redis.acl_check_cmd(command, key) then
-    error({ err = 'NOPERM this user may not run ' .. command .. ', which the script needs' })
-  end
-end
 
 -- Writes a number so that reading it gives the same double. Redis's own conversion loses digits.
 -- Between 2004 and 2106 the doubles of Unix seconds are further apart than what seven decimals

@@ -10,9 +10,9 @@ local function publish(channel, message)
   local sharded = 0
   if string.byte(channel, -1) == 42 then
     channel = string.sub(channel, 1, -2)
-    -- A denial that can be asked for beforehand is not logged each time. Redis 6 has no way to ask.
-    local known, allowed = pcall(redis.acl_check_cmd or type, 'SPUBLISH', channel)
-    local sent = known and allowed and redis.pcall('SPUBLISH', channel, message)
+    -- A denial that is asked for beforehand is not logged each time. A server that refuses the question is tried.
+    local asked, allowed = pcall(may, 'SPUBLISH', channel)
+    local sent = (not asked or allowed) and redis.pcall('SPUBLISH', channel, message)
     if type(sent) == 'number' then
       if redis.pcall('PUBSUB', 'NUMSUB', channel)[2] == 0 then return sent end
       sharded = sent
