@@ -22,7 +22,7 @@ type connection struct {
 	broken        bool       // reading from it has failed
 	hasWorked     bool       // something has come over it
 	awaitingSince time.Time  // since when it owes an answer; zero if it owes none
-	deniedAt      time.Time  // when the server last said that access rules forbid a channel
+	deniedAt      time.Time  // when the server last refused a channel
 }
 
 // errNoPubSub is the error of a client that gives no connection to subscribe on.
@@ -80,7 +80,7 @@ func (c *connection) noteAnswer() {
 	c.awaitingSince, c.hasWorked = time.Time{}, true
 }
 
-// noteDenied notes that access rules forbid a channel. That is an answer like any other:
+// noteDenied notes that the server refuses a channel. That is an answer like any other:
 // the connection works, and another one would be given the same answer.
 func (c *connection) noteDenied() {
 	c.mu.Lock()

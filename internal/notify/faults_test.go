@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 )
 
@@ -136,5 +137,37 @@ func TestNotifier_OnlyForbiddenChannels(t *testing.T) {
 		s.Leave("a", l)
 		time.Sleep(5 * time.Second)
 		require.True(t, s.isOver(t))
+	})
+}
+
+// TestNotifier_AServerWithoutShardedChannels is a Cluster of Redis 6, which knows neither SSUBSCRIBE nor SUNSUBSCRIBE, as
+// miniredis: the same connection goes on classically, also when it is made anew and when a subscription ends.
+func TestNotifier_AServerWithoutShardedChannels(t *testing.T) {
+	cluster := func(o *redis.Options) redis.UniversalClient {
+		return redis.NewClusterClient(&redis.ClusterOptions{
+			Addrs: []string{o.Addr}, Dialer: o.Dialer, DialerRetries: o.DialerRetries, MaintNotificationsConfig: o.MaintNotificationsConfig,
+		})
+	}
+	inBubbleWith(t, cluster, func(t *testing.T, s *setup) {
+		a, b := s.Join("a"), s.Join("b")
+		time.Sleep(time.Second)
+		require.True(t, notified(a), "it is not subscribed")
+		require.True(t, notified(b), "it is not subscribed")
+		s.m.Publish("a", "")
+		require.True(t, notified(a))
+		dials := len(s.dialled())
+
+		s.Leave("b", b)
+		time.Sleep(time.Minute)
+		require.Len(t, s.at("UNSUBSCRIBE b"), 1)
+		require.Len(t, s.at("SUBSCRIBE a"), 1, "it was made anew")
+		require.Len(t, s.dialled(), dials, "it was made anew")
+
+		s.set(func() { s.hangUps = 1 })
+		s.RequestPing("a")
+		time.Sleep(time.Second)
+		require.True(t, notified(a), "it is not subscribed again")
+		s.m.Publish("a", "")
+		require.True(t, notified(a))
 	})
 }

@@ -184,11 +184,11 @@ func (r *route) receive(c *connection) {
 		case err == nil:
 			c.noteAnswer()
 			r.handle(message)
-		case refusesSharded(err) && c.becomeClassic():
+		case refuses(err) && c.becomeClassic():
 			c.noteAnswer()
 			r.requestAgain()
 			r.loop.Wake()
-		case redis.HasErrorPrefix(err, "NOPERM"):
+		case refuses(err):
 			c.noteDenied()
 			r.loop.Wake()
 		default:

@@ -40,6 +40,12 @@ type setup struct {
 // inBubble runs a test of a notifier on a fake clock, and closes the notifier.
 func inBubble(t *testing.T, test func(t *testing.T, s *setup)) {
 	t.Helper()
+	inBubbleWith(t, func(o *redis.Options) redis.UniversalClient { return redis.NewClient(o) }, test)
+}
+
+// inBubbleWith is inBubble with a client of another kind.
+func inBubbleWith(t *testing.T, client func(*redis.Options) redis.UniversalClient, test func(t *testing.T, s *setup)) {
+	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &setup{
@@ -52,7 +58,7 @@ func inBubble(t *testing.T, test func(t *testing.T, s *setup)) {
 		require.NoError(t, first.Close())
 		s.m.Server().SetPreHook(s.receive)
 		s.faults = redistest.NewFaults(s.dial)
-		rdb := redis.NewClient(&redis.Options{
+		rdb := client(&redis.Options{
 			Addr:                     "127.0.0.1:6379", // a literal IP: looking up a name does not work in a bubble
 			Dialer:                   s.faults.Dial,
 			DialerRetries:            1,

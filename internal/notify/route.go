@@ -143,8 +143,8 @@ func (c *connection) unsubscribe(n *Notifier, channels []string) error {
 	return c.write(func() error { return c.pubsub.Unsubscribe(n.ctx, channels...) })
 }
 
-// refusesSharded reports whether an error says that the server has no sharded channels, or
-// that access rules deny them.
-func refusesSharded(err error) bool {
-	return redis.HasErrorPrefix(err, "NOPERM") || redis.HasErrorPrefix(err, "ERR unknown command")
+// refuses reports whether an error says that access rules deny a command, or that the server does not know
+// it: Redis 6 knows no sharded channels. HasErrorPrefix looks behind "ERR".
+func refuses(err error) bool {
+	return redis.HasErrorPrefix(err, "NOPERM") || redis.HasErrorPrefix(err, "unknown command")
 }
