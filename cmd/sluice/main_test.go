@@ -79,7 +79,7 @@ type stage struct {
 
 func newStage(t *testing.T) stage {
 	t.Helper()
-	server := redistest.Start(t)
+	server := redistest.Start(t, redistest.OpenChannels...)
 	return stage{t, shell{t: t, env: map[string]string{"SLUICE_URL": "redis://" + server.Addr}}, server, server.Client(t)}
 }
 

@@ -19,6 +19,10 @@ import (
 // module is the library's module path.
 const module = "github.com/sluice-go/sluice"
 
+// OpenChannels are settings of a server on which a new user may use every channel, as is the default of
+// Redis 6.2: a rule has to close them before it opens some.
+var OpenChannels = []string{"--acl-pubsub-default", "allchannels"}
+
 // Rules returns the access rules of docs/operations.md, one for each ACL SETUSER line: the
 // words after the user's name, in order.
 func Rules(t testing.TB) (rules [][]string) {
@@ -52,7 +56,7 @@ func startGuarded() (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := start(dir, settings)
+	s, err := start(dir, append(settings, OpenChannels...))
 	if err != nil {
 		return nil, err
 	}

@@ -22,7 +22,7 @@ func StartReplicated(t testing.TB, n int) *Replicated {
 	g := &Replicated{Server: Start(t, "--repl-diskless-sync-delay", "0")}
 	host, port, _ := net.SplitHostPort(g.Addr)
 	for range n {
-		g.Replicas = append(g.Replicas, Start(t, "--replicaof", host+" "+port))
+		g.Replicas = append(g.Replicas, Start(t, "--replicaof", host, port))
 	}
 	for _, replica := range g.Replicas {
 		g.AwaitReplica(t, replica)

@@ -67,7 +67,7 @@ func planSentinel(ports []int, settings []string) (plan []member) {
 		case i >= 3:
 			m = sentinelAt(port)
 		case i > 0:
-			m.settings = append(m.settings, "--replicaof", fmt.Sprint("127.0.0.1 ", ports[0]))
+			m.settings = append(m.settings, "--replicaof", "127.0.0.1", strconv.Itoa(ports[0]))
 		}
 		plan = append(plan, m)
 	}
@@ -79,7 +79,7 @@ func sentinelAt(port int) member {
 	return member{
 		port:     port,
 		settings: []string{sentinelConf, "--sentinel"},
-		files:    map[string]string{sentinelConf: fmt.Sprintf("port %d\nbind 127.0.0.1\n", port)},
+		files:    map[string]string{sentinelConf: fmt.Sprintf("port %d\nbind 127.0.0.1\n%s\n", port, strings.Join(OpenChannels, " ")[2:])},
 	}
 }
 

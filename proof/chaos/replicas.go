@@ -52,7 +52,7 @@ func startReplica(dir string, of *server, shim string) (*replica, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := redistest.StartIn(dir, []string{"LD_PRELOAD=" + shim, "CHAOS_CLOCK=" + of.clock.file.Name()}, "--replicaof", host+" "+port)
+	s, err := redistest.StartIn(dir, []string{"LD_PRELOAD=" + shim, "CHAOS_CLOCK=" + of.clock.file.Name()}, "--replicaof", host, port)
 	if err != nil {
 		return nil, err
 	}

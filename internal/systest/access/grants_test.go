@@ -48,7 +48,7 @@ func TestAccess_DocumentedGrantsInACluster(t *testing.T) {
 	ctx := t.Context()
 	servers, admins, ids := make([]*redistest.Server, 2), make([]redis.UniversalClient, 2), make([]string, 2)
 	for i := range servers {
-		servers[i] = redistest.Start(t, "--cluster-enabled", "yes")
+		servers[i] = redistest.Start(t, append([]string{"--cluster-enabled", "yes"}, redistest.OpenChannels...)...)
 		admins[i] = servers[i].Client(t)
 		ids[i] = admins[i].Do(ctx, "cluster", "myid").Val().(string)
 	}
@@ -100,11 +100,11 @@ func TestAccess_DocumentedGrantsInACluster(t *testing.T) {
 // sentinel, with each of the latter's grants missing in turn.
 func TestAccess_DocumentedGrantsBehindSentinel(t *testing.T) {
 	t.Parallel()
-	ctx, s := t.Context(), redistest.Start(t)
+	ctx, s := t.Context(), redistest.Start(t, redistest.OpenChannels...)
 	watcher := redistest.StartSentinelFor(t, s)
 	admin, sentinel := s.Client(t), systest.Dial(t, redis.Options{Addr: watcher.Addr})
 	setUser(t, admin, "", grantsOfAll, grantsOfLocks, grantsOfFences, grantsOfQueues)
-	for _, less := range append([]string{""}, redistest.Rules(t)[grantsOnSentinels][3:]...) {
+	for _, less := range append([]string{""}, redistest.Rules(t)[grantsOnSentinels][4:]...) {
 		setUser(t, sentinel, less, grantsOnSentinels)
 		rdb := redis.NewFailoverClient(&redis.FailoverOptions{
 			MasterName: redistest.MasterName, SentinelAddrs: []string{watcher.Addr}, Username: "sluice", Password: "CHANGE-ME",

@@ -35,7 +35,7 @@ type guarded struct {
 
 // newGuarded starts a server with the parts of the documented rule.
 func newGuarded(t *testing.T, parts ...int) *guarded {
-	s := redistest.Start(t)
+	s := redistest.Start(t, redistest.OpenChannels...)
 	g := &guarded{T: t, admin: s.Client(t)}
 	for _, part := range parts {
 		g.rule = append(g.rule, redistest.Rules(t)[part]...)
