@@ -169,7 +169,9 @@ func (q *Queue) enqueueBy(ctx context.Context, policy Duplicates, t Task, holder
 		args := s.newTaskArgs(policy, 1, "0", 0)
 		args.holdBy(holder)
 		args.add(packedTask{t.due(), t.ID, t.packed()})
-		return args.request()
+		r := args.request()
+		r.Bounded = true // a place in the queue is tried again on another connection
+		return r
 	})
 	if errors.Is(err, ErrUnderReplicated) {
 		return nil

@@ -69,9 +69,14 @@ func (p *periodics) keep(ctx context.Context) {
 // errNoOccurrence is the error of ensure for a schedule that has come to its end, or panics.
 var errNoOccurrence = errors.New("no next occurrence")
 
+// ensureFor bounds ensure.
+const ensureFor = redisexec.MaxQuiet
+
 // ensure enqueues a task if it is not there, and moves it if its schedule has changed so that it is due sooner. It
 // leaves one that is due, or being handled: admit sees to that.
 func (p *periodics) ensure(ctx context.Context, task *periodicTask) error {
+	ctx, cancel := context.WithTimeout(ctx, ensureFor)
+	defer cancel()
 	e, err := p.queue.Get(ctx, task.ID)
 	switch {
 	case errors.Is(err, ErrNotFound):

@@ -471,7 +471,9 @@ func (w *watcher) turn(ctx context.Context, this *watch, look *idleLook, listene
 // lookAlone looks at the queue, and tries again where that may help.
 func (w *watcher) lookAlone(ctx context.Context) error {
 	mark, sent := w.mark(), time.Now()
-	reply, err := w.shard.executor.Run(ctx, w.shard.nextRequest())
+	request := w.shard.nextRequest()
+	request.Bounded = true
+	reply, err := w.shard.executor.Run(ctx, request)
 	if err != nil {
 		if w.claimsWork(err) {
 			return nil

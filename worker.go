@@ -150,8 +150,8 @@ type UnfinishedError struct {
 	Running int
 	// Unacknowledged is how many results Redis had not acknowledged.
 	Unacknowledged int
-	// Claims is how many claims Redis had not answered. The tasks that they may yet bring
-	// have used an attempt.
+	// Claims is how many claims of the last Lease Redis had not answered. The tasks that they may yet
+	// bring have used an attempt.
 	Claims int
 }
 
@@ -219,7 +219,10 @@ func (w *Worker) Run(ctx context.Context) error {
 	loop := &source{queue: w.Queue, lease: config.Lease, refused: stop, log: config.Log}
 	config.Source = loop
 	if ctx.Err() == nil {
-		if _, err := w.Queue.ready(ctx); errors.Is(err, ErrInvalid) {
+		ready, cancel := context.WithTimeout(ctx, readyFor)
+		_, err := w.Queue.ready(ready)
+		cancel()
+		if errors.Is(err, ErrInvalid) {
 			return wrap("run", w.Queue.name, err)
 		}
 		config.Canceled = loop.canceled.join(w.Queue)

@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"context"
 	"sync"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
@@ -65,7 +64,7 @@ func (i *Inspector) inspect(node any) {
 		for at, m := range members {
 			requests[at] = m.Inspection()
 		}
-		for at, r := range i.executor.Pipeline(context.Background(), requests) {
+		for at, r := range i.executor.BoundedPipeline(requests) {
 			members[at].HandleInspection(r)
 		}
 	}

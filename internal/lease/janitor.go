@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"context"
 	"slices"
 	"sync"
 	"time"
@@ -174,7 +173,7 @@ func (j *Janitor) sendOnce(releases []Release) {
 	}
 	for _, requests := range byServer {
 		for part := range slices.Chunk(requests, maxBatch) {
-			j.executor.Go(func() { j.executor.Pipeline(context.Background(), part) })
+			j.executor.Go(func() { j.executor.BoundedPipeline(part) })
 		}
 	}
 }
@@ -219,7 +218,7 @@ func (j *Janitor) send(b *backlog, due []*pendingRelease) {
 	for i, p := range due {
 		requests[i] = p.Request
 	}
-	results := j.executor.Pipeline(context.Background(), requests)
+	results := j.executor.BoundedPipeline(requests)
 	for i, r := range requests {
 		ids[i] = j.executor.NodeOf(r.Key()) // it may have moved
 	}

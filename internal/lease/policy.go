@@ -10,6 +10,8 @@ package lease
 import (
 	"errors"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/redisexec"
 )
 
 // ErrLost is the cause with which a context ends when what it stands for is lost.
@@ -39,5 +41,8 @@ func RetryAfter(ttl time.Duration) time.Duration { return max(ttl/20, minRetry) 
 func Leeway(ttl time.Duration) time.Duration { return ttl / 10 }
 
 // Budget is the time that an extension is given when so much is left of the lease: half
-// of it, so that there is always another try.
-func Budget(left time.Duration) time.Duration { return max(left/2, minBudget) }
+// of it, so that there is always another try, and no longer than any loop waits for a connection
+// that has gone quiet.
+func Budget(left time.Duration) time.Duration {
+	return min(max(left/2, minBudget), redisexec.MaxQuiet)
+}

@@ -30,20 +30,20 @@ type attempt struct {
 
 // attempt sends a request once and waits for the reply, for ctx to end, or for the
 // request's Stop or Until, whichever comes first. If it is not the reply, the command goes
-// on in a sender, until go-redis's own timeouts at the latest.
-func (e *Executor) attempt(ctx context.Context, r Request) Result {
+// on in a sender, until go-redis's own timeouts at the latest. try is 0 for the first of a request.
+func (e *Executor) attempt(ctx context.Context, r Request, try int) Result {
 	e.underWay.Add()
 	a := &attempt{executor: e, ctx: ctx, request: r, result: Result{Outcome: Unknown, Err: ErrPanicked}}
-	if ctx.Done() == nil && r.Stop == nil && r.Until.IsZero() { // there is nothing to leave for
+	if ctx.Done() == nil && r.Stop == nil && r.Until.IsZero() && !r.Bounded { // there is nothing to leave for
 		return a.sendHere()
 	}
 	if r.Detached {
 		a.ctx = context.WithoutCancel(ctx)
 	}
 	a.answered = e.channel()
-	var over <-chan time.Time // never, without an Until
-	if !r.Until.IsZero() {
-		timer := e.startTimer(r.Until)
+	var over <-chan time.Time // never, without an Until or a bound
+	if until := r.until(try); !until.IsZero() {
+		timer := e.startTimer(until)
 		defer e.stopTimer(timer)
 		over = timer.C
 	}
@@ -68,6 +68,9 @@ func (e *Executor) attempt(ctx context.Context, r Request) Result {
 	}
 	if a.answersInTime() || !a.settled.CompareAndSwap(false, true) {
 		return a.result
+	}
+	if r.Bounded && left == errTooLate { //nolint:errorlint // compared, not tested
+		return e.refreshTopology(Result{Outcome: Unknown, Err: left})
 	}
 	return Result{Outcome: Abandoned, Err: left}
 }

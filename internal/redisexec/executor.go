@@ -91,6 +91,10 @@ type Request struct {
 	// Outage, if set, makes the request persistent: when it could not be sent, it is tried
 	// again as if the server had said that it is unavailable.
 	Outage *Outage
+	// Bounded has each attempt that has had no reply for MaxQuiet count as Unknown, and one that is
+	// ReadOnly sooner at first. It is for loops. There is no OnUnknown then: an attempt that was left
+	// may end after another one was answered.
+	Bounded bool
 	// Arrived is since when the caller of a persistent request has waited; see
 	// [Outage.Arrival].
 	Arrived time.Time
@@ -170,7 +174,7 @@ func (e *Executor) Once(ctx context.Context, r Request) Result {
 	if err := r.ended(ctx); err != nil {
 		return Result{Outcome: NotSent, Err: err}
 	}
-	return e.attempt(ctx, r)
+	return e.attempt(ctx, r, 0)
 }
 
 func (e *Executor) run(ctx context.Context, r Request, first *Result) (Reply, error) {
@@ -183,7 +187,7 @@ func (e *Executor) run(ctx context.Context, r Request, first *Result) (Reply, er
 		} else if err := r.overBefore(ctx, try); err != nil {
 			return reply, fail(r, &reply, join(err, transient), transient != nil)
 		} else {
-			result = e.attempt(ctx, r)
+			result = e.attempt(ctx, r, try)
 			reply.Sent = result.Sent
 		}
 		if r.OnUnserved != nil && (result.Outcome == Unknown || result.isTransient()) {

@@ -153,6 +153,19 @@ func (f *Faults) Cut() {
 	f.subscribed, f.all = nil, nil
 }
 
+// Quiet is Cut, and what the client sends on these connections is lost too.
+func (f *Faults) Quiet() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, c := range f.all {
+		c.mu.Lock()
+		c.deaf = true
+		c.mu.Unlock()
+	}
+	silence(f.all)
+	f.subscribed, f.all = nil, nil
+}
+
 func silence(conns []*conn) {
 	for _, c := range conns {
 		c.mu.Lock()
@@ -198,6 +211,7 @@ type conn struct {
 	mu       sync.Mutex // guards what follows
 	lose     bool       // the next read resets the connection
 	mute     bool       // what the server sends is lost
+	deaf     bool       // what the client sends is lost
 	detached bool       // the client sees a reset; to the server the connection is open
 	deadline time.Time
 	wrote    bool      // since the last read
@@ -211,7 +225,11 @@ func (c *conn) Write(p []byte) (int, error) {
 	}
 	c.mu.Lock()
 	c.wrote = true
+	deaf := c.deaf
 	c.mu.Unlock()
+	if deaf {
+		return len(p), nil
+	}
 	f := c.faults
 	f.mu.Lock()
 	f.bytes += len(p)

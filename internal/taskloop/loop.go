@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/lease"
@@ -70,7 +71,7 @@ type loop struct {
 	nextLook  time.Time // when it is the next one's
 
 	exchanges  []*exchange // that are waited for, in the order in which they were sent
-	late       []*exchange // that were given up, and may yet bring tasks
+	late       []*exchange // that were given up, and may yet bring tasks: until their leases would end
 	reserved   int         // runners that are kept for what claims may bring
 	extensions int         // under way
 	waits      int         // likewise, of Source.Wait
@@ -161,6 +162,9 @@ func (l *loop) doWhatIsDue(now time.Time) {
 	for len(l.exchanges) > 0 && !now.Before(l.exchanges[0].giveUp) {
 		l.giveUp(l.exchanges[0])
 	}
+	for len(l.late) > 0 && !now.Before(l.late[0].sent.Add(l.Lease)) {
+		l.late = slices.Delete(l.late, 0, 1) // what it leased is due again
+	}
 	if !l.nextLapse.IsZero() && !now.Before(l.nextLapse) {
 		l.lapse(now)
 	}
@@ -180,6 +184,9 @@ func (l *loop) nextWake() time.Time {
 	}
 	if len(l.exchanges) > 0 {
 		at = sooner(at, l.exchanges[0].giveUp)
+	}
+	if len(l.late) > 0 {
+		at = sooner(at, l.late[0].sent.Add(l.Lease))
 	}
 	for _, other := range []time.Time{l.nextTry, l.nextLapse} {
 		if !other.IsZero() {

@@ -1,0 +1,47 @@
+package redisexec
+
+import (
+	"context"
+	"time"
+)
+
+// A connection may go quiet: what is sent on it is lost, and no error says so. Then go-redis waits for its
+// ReadTimeout, which may be long, or without end. A caller leaves when its context ends. A loop of the library
+// has none that ends, and others wait for what it does; so its requests are Bounded, its pipelines go through
+// BoundedPipeline, or it bounds the wait itself. The command that is left stays in its sender, and keeps its
+// connection, until go-redis gives up or the kernel ends the connection.
+
+const (
+	// MaxQuiet is the longest that a loop waits for a reply.
+	MaxQuiet = 5 * time.Second
+	// firstQuiet is the longest that it waits for that of a first attempt which is ReadOnly. Each further one has
+	// twice as long: several connections may be quiet, or the server may be slow.
+	firstQuiet = time.Second
+)
+
+// BoundedPipeline is Pipeline for a loop: it returns after MaxQuiet at the latest.
+func (e *Executor) BoundedPipeline(requests []Request) []Result {
+	ctx, cancel := context.WithTimeout(context.Background(), MaxQuiet)
+	defer cancel()
+	results := e.Pipeline(ctx, requests)
+	if ctx.Err() != nil {
+		e.RefreshTopology()
+	}
+	return results
+}
+
+// until returns when the caller leaves an attempt, 0 for the first; zero for never.
+func (r *Request) until(try int) time.Time {
+	if !r.Bounded {
+		return r.Until
+	}
+	quiet := MaxQuiet
+	if r.Retry == ReadOnly {
+		quiet = min(firstQuiet<<min(try, maxRepeats), MaxQuiet)
+	}
+	until := time.Now().Add(quiet)
+	if !r.Until.IsZero() && r.Until.Before(until) {
+		return r.Until
+	}
+	return until
+}
