@@ -141,3 +141,11 @@ func TestLease_WatchTellsOfTheDeadlineOnce(t *testing.T) {
 		}
 	})
 }
+
+// TestBudget_LeavesTimeForAnotherTry, and waits no longer than any loop for a connection that has gone quiet.
+func TestBudget_LeavesTimeForAnotherTry(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, 20*time.Millisecond, Budget(0))
+	require.Equal(t, 3*time.Second, Budget(6*time.Second))
+	require.Equal(t, 5*time.Second, Budget(time.Hour))
+}

@@ -66,6 +66,7 @@ func TestQueue_WaitGoesOnAfterAQuietConnection(t *testing.T) {
 		n.warmPipelines(2)
 		for range 5 {
 			time.Sleep(5500 * time.Millisecond)
+			require.NoError(n, n.faulty.Ping(ctx).Err()) // so that the look alone meets one too
 			n.faults.Quiet()
 			start := time.Now()
 			_, err = clean.Enqueue(ctx, sluice.Task{ID: "a"})
@@ -141,6 +142,26 @@ func TestWorker_GoesOnAfterAQuietConnection(t *testing.T) {
 		stopped := time.Now()
 		require.NoError(n, <-ended)
 		require.LessOrEqual(n, time.Since(stopped), time.Second)
+	})
+}
+
+// TestPeriodic_IsKeptAfterAQuietConnection: the first look at the task meets it.
+func TestPeriodic_IsKeptAfterAQuietConnection(t *testing.T) {
+	quietBubble(t, func(n network) {
+		ctx, cancel := context.WithCancel(n.Context())
+		w := sluice.Worker{
+			Queue:    newQueue(n, n.faulty),
+			Periodic: []sluice.Periodic{{ID: "periodic", Schedule: sluice.Every(time.Hour)}},
+			Handler:  func(context.Context, sluice.Entry) error { return nil },
+		}
+		require.NoError(n, n.faulty.Ping(ctx).Err())
+		n.faults.Quiet()
+		ended := make(chan error)
+		go func() { ended <- w.Run(ctx) }()
+		time.Sleep(goesOn + 3*time.Second) // after an error it pauses for up to three
+		require.True(n, n.m.Exists("Queue:q"))
+		cancel()
+		require.NoError(n, <-ended)
 	})
 }
 
