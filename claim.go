@@ -302,7 +302,7 @@ func (q *Queue) Peek(ctx context.Context, n int) ([]Entry, error) {
 	if err := q.checkCount("peek", ctx, n); err != nil {
 		return nil, err
 	}
-	entries, err := q.listDue(ctx, Entry{}, n, 0)
+	entries, err := q.listDue(ctx, Entry{}, n, 0, "")
 	return entries, wrap("peek", q.name, err)
 }
 

@@ -49,6 +49,16 @@ func TestQueue_BuriesListsAndRevives(t *testing.T) {
 		require.NoError(b, b.Q.Dequeue(ctx, b.ClaimOne(time.Minute)))
 		b.RequireClean()
 
+		// A foreign client's reason may be of any length.
+		b.Enqueue(sluice.Added, sluice.Task{ID: "long"})
+		b.Bury(b.ClaimOne(time.Minute), "")
+		require.NoError(b, b.RDB.HSet(ctx, "{"+b.Key+"}:state", "long", "1:dead:"+strings.Repeat("r", 5000)).Err())
+		for _, letter := range []sluice.Entry{b.Dead(1)[0], b.Get("long")} {
+			require.Equal(b, strings.Repeat("r", 512), letter.Reason)
+		}
+		b.Revive(1, "long")
+		require.NoError(b, b.Q.Dequeue(ctx, b.ClaimOne(time.Minute)))
+
 		// One that was never claimed can be buried too, and cancelled then.
 		b.Enqueue(sluice.Added, sluice.Task{ID: "peeked"})
 		peeked, err := b.Q.Peek(ctx, 1)

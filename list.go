@@ -3,6 +3,7 @@ package sluice
 import (
 	"context"
 	"math"
+	"strconv"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
 )
@@ -18,30 +19,26 @@ import (
 // behind a lease that has run out: the next Claim puts it where it belongs. Entries have their State
 // and, if it is known, Due.
 //
-// More than 250, or a megabyte of payload, are read in several steps, and of the scheduled ones each
+// Opts say which payloads are read. More than 250, or a megabyte of what is read, take several steps, and of the scheduled ones each
 // thousand leased ones that are due between them are a step. If one fails, the tasks read before are
 // returned beside the error. ErrInvalid: n is less than 1, or the state is none of these.
-func (q *Queue) List(ctx context.Context, s State, after Entry, n int) ([]Entry, error) {
+func (q *Queue) List(ctx context.Context, s State, after Entry, n int, opts ...ReadOption) ([]Entry, error) {
 	const op = "list"
-	if err := q.checkList(op, ctx, after, n); err != nil {
+	payloads, err := q.checkList(op, ctx, after, n, opts)
+	if err != nil {
 		return nil, err
 	}
-	var read func(ctx context.Context, after Entry, n int) ([]Entry, error)
+	var entries []Entry
 	switch s {
 	case Scheduled, Leased:
-		read = func(ctx context.Context, after Entry, n int) ([]Entry, error) {
-			return q.listStanding(ctx, s, after, n)
-		}
+		entries, err = q.listStanding(ctx, s, after, n, payloads)
 	case Due:
-		read = func(ctx context.Context, after Entry, n int) ([]Entry, error) {
-			return q.listDue(ctx, after, n, inPlace)
-		}
+		entries, err = q.listDue(ctx, after, n, inPlace, payloads)
 	case Dead:
-		read = q.listDead
+		entries, err = q.listDead(ctx, after, n, payloads)
 	default:
 		return nil, invalid(op, "no state to list")
 	}
-	entries, err := read(ctx, after, n)
 	for i := range entries {
 		entries[i].State = s
 	}
@@ -49,51 +46,93 @@ func (q *Queue) List(ctx context.Context, s State, after Entry, n int) ([]Entry,
 }
 
 // Dead lists up to n dead letters behind one: it is List of that state.
-func (q *Queue) Dead(ctx context.Context, after Entry, n int) ([]Entry, error) {
-	if err := q.checkList("dead", ctx, after, n); err != nil {
+func (q *Queue) Dead(ctx context.Context, after Entry, n int, opts ...ReadOption) ([]Entry, error) {
+	payloads, err := q.checkList("dead", ctx, after, n, opts)
+	if err != nil {
 		return nil, err
 	}
-	letters, err := q.listDead(ctx, after, n)
+	letters, err := q.listDead(ctx, after, n, payloads)
 	return letters, wrap("dead", q.name, err)
 }
 
-// checkList checks the arguments of an operation that lists.
-func (q *Queue) checkList(op string, ctx context.Context, after Entry, n int) error {
+// checkList checks the arguments of an operation that lists. It returns what readPayloads does.
+func (q *Queue) checkList(op string, ctx context.Context, after Entry, n int, opts []ReadOption) (payloads string, err error) {
 	if err := q.checkCount(op, ctx, n); err != nil {
-		return err
+		return "", err
 	}
 	if math.IsNaN(after.Score) {
-		return invalid(op, "not an entry from the queue")
+		return "", invalid(op, "not an entry from the queue")
 	}
-	return nil
+	return readPayloads(op, opts)
 }
 
-func (q *Queue) listDead(ctx context.Context, after Entry, n int) ([]Entry, error) {
+func (q *Queue) listDead(ctx context.Context, after Entry, n int, payloads string) ([]Entry, error) {
 	return collectPages(ctx, q, n, pager{
 		after:  cursorOf(after),
 		decode: func(value any) (cursor, []Entry, error) { return decodePage(value, decodeDead) },
 		request: func(s *shard, n int, after cursor) redisexec.Request {
-			return scriptDead.Request(s.keys, n, after.score, after.id)
+			return scriptDead.Request(s.keys, n, after.score, after.id, payloads)
 		},
 	})
+}
+
+// ReadOption says what Get, List and Dead read of a task's payload and header. Defaults to all.
+type ReadOption func(*readOptions)
+
+type readOptions struct {
+	most int // how many bytes of them, as they are stored; -1 for any number
+}
+
+// WithoutPayloads leaves Payload and Header nil. They stay on the server, which does not read them either: a list of tasks with large
+// payloads is as cheap as one of tasks without.
+func WithoutPayloads() ReadOption {
+	return func(o *readOptions) { o.most = 0 }
+}
+
+// WithPayloadsUpTo leaves Payload and Header nil of a task whose payload and header are stored in more than n bytes. Entry.Omitted
+// says in how many. The server reads them, but does not send them. At least 1.
+func WithPayloadsUpTo(n int) ReadOption {
+	return func(o *readOptions) {
+		if o.most = n; n < 1 {
+			o.most = math.MinInt // out of range: WithoutPayloads is for 0
+		}
+	}
+}
+
+// readPayloads returns the most bytes of a payload as scripts are given it: see payload.lua.
+func readPayloads(op string, opts []ReadOption) (string, error) {
+	o := readOptions{most: -1}
+	for _, opt := range opts {
+		if opt == nil {
+			return "", invalid(op, "nil option")
+		}
+		opt(&o)
+	}
+	switch {
+	case o.most < -1:
+		return "", invalid(op, "payloads up to less than one byte")
+	case o.most == -1:
+		return "", nil
+	}
+	return strconv.Itoa(o.most), nil
 }
 
 // inPlace has listDue leave out versions that wait behind a lease that has run out: a page cannot begin behind one.
 const inPlace = 1
 
 // listDue lists due tasks: all of them, or those in place.
-func (q *Queue) listDue(ctx context.Context, after Entry, n, which int) ([]Entry, error) {
+func (q *Queue) listDue(ctx context.Context, after Entry, n, which int, payloads string) ([]Entry, error) {
 	return collectPages(ctx, q, n, pager{
 		after:  cursorOf(after),
 		decode: func(value any) (cursor, []Entry, error) { return decodePage(value, decodeWaiting) },
 		request: func(s *shard, n int, after cursor) redisexec.Request {
-			return scriptPeek.Request(s.keys, n, after.score, after.id, which)
+			return scriptPeek.Request(s.keys, n, after.score, after.id, which, payloads)
 		},
 	})
 }
 
 // listStanding lists what is not due: scheduled or leased tasks.
-func (q *Queue) listStanding(ctx context.Context, state State, after Entry, n int) ([]Entry, error) {
+func (q *Queue) listStanding(ctx context.Context, state State, after Entry, n int, payloads string) ([]Entry, error) {
 	decode := decodeWaiting
 	if state == Leased {
 		decode = decodeEntryList
@@ -102,7 +141,7 @@ func (q *Queue) listStanding(ctx context.Context, state State, after Entry, n in
 		after:  cursorOf(after),
 		decode: func(value any) (cursor, []Entry, error) { return decodePage(value, decode) },
 		request: func(s *shard, n int, after cursor) redisexec.Request {
-			return scriptList.Request(s.keys, n, after.score, after.id, int(state))
+			return scriptList.Request(s.keys, n, after.score, after.id, int(state), payloads)
 		},
 	})
 }

@@ -58,6 +58,94 @@ func TestQueue_ListsTasksByState(t *testing.T) {
 	})
 }
 
+// TestQueue_LeavesOutPayloads: Get, List and Dead leave out all of them, or those that are too large, if they are told to. The rest of
+// the entries is as ever.
+func TestQueue_LeavesOutPayloads(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx, header := b.Context(), map[string]string{"k": "v"}
+		tasks := []sluice.Task{{ID: "large", Payload: make([]byte, 100), Header: header}, {ID: "small", Payload: []byte("p"), Header: header}, {ID: "void"}}
+		const frame, pair = 6, 4 // bytes around a header, and of this one
+		for _, s := range []sluice.State{sluice.Dead, sluice.Leased, sluice.Due, sluice.Scheduled} {
+			for i := range tasks {
+				if tasks[i].ID += s.String(); s == sluice.Scheduled {
+					tasks[i].Delay = time.Hour
+				}
+			}
+			_, err := b.Q.EnqueueBatch(ctx, tasks)
+			require.NoError(b, err)
+			if s == sluice.Dead || s == sluice.Leased {
+				claimed := b.Claim(len(tasks), time.Hour)
+				require.Len(b, claimed, len(tasks))
+				for _, e := range claimed {
+					if s == sluice.Dead {
+						b.Bury(e, "why")
+					}
+				}
+			}
+			whole, err := b.Q.List(ctx, s, sluice.Entry{}, 9)
+			require.NoError(b, err)
+			require.Len(b, whole, len(tasks))
+			for most, omitted := range map[int]map[string]int{
+				0: {}, 1: {"large": frame + pair + 100, "small": frame + pair + 1}, frame + pair: {"large": frame + pair + 100, "small": frame + pair + 1},
+				frame + pair + 1: {"large": frame + pair + 100}, 1 << 20: {},
+			} {
+				want, option := slices.Clone(whole), sluice.WithoutPayloads()
+				if most > 0 {
+					option = sluice.WithPayloadsUpTo(most)
+				}
+				for i := range want {
+					if want[i].Omitted = omitted[want[i].ID[:5]]; most == 0 || want[i].Omitted > 0 {
+						want[i].Payload, want[i].Header = nil, nil
+					}
+					got, err := b.Q.Get(ctx, want[i].ID, option)
+					require.NoError(b, err)
+					require.Equal(b, want[i], got, "%d", most)
+				}
+				got, err := b.Q.List(ctx, s, sluice.Entry{}, 9, option)
+				require.NoError(b, err)
+				require.Equal(b, want, got, "%d", most)
+				if s == sluice.Dead {
+					got, err := b.Q.Dead(ctx, sluice.Entry{}, 9, option)
+					require.NoError(b, err)
+					require.Equal(b, want, got, "%d", most)
+				}
+			}
+		}
+	})
+}
+
+// TestQueue_PagesWithoutPayloadsAreFull: what is not read does not end a step early.
+func TestQueue_PagesWithoutPayloadsAreFull(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
+		rdb, faults := s.Faulty(t)
+		q, ctx := systest.NewQueue(t, rdb), t.Context()
+		const n, size = 24, 200_000
+		check := func(s sluice.State) {
+			t.Helper()
+			before := faults.Scripts()
+			for _, option := range []sluice.ReadOption{sluice.WithoutPayloads(), sluice.WithPayloadsUpTo(1000)} {
+				es, err := q.List(ctx, s, sluice.Entry{}, 250, option)
+				require.NoError(t, err)
+				require.Len(t, es, n)
+			}
+			require.LessOrEqual(t, faults.Scripts()-before, 1+n*size>>20+1, "%s: one, and one for each megabyte that is read", s)
+		}
+		for i := range n {
+			_, err := q.Enqueue(ctx, sluice.Task{ID: fmt.Sprint(i), Payload: make([]byte, size)})
+			require.NoError(t, err)
+		}
+		check(sluice.Due)
+		leased, err := q.Claim(ctx, n, time.Hour)
+		require.NoError(t, err)
+		require.Len(t, leased, n)
+		check(sluice.Leased)
+		for _, e := range leased {
+			require.NoError(t, q.Bury(ctx, e, "why"))
+		}
+		check(sluice.Dead)
+	})
+}
+
 // pages walks through a state in pages of n, with something done before each.
 func pages(t testing.TB, q *sluice.Queue, s sluice.State, n int, between func()) (all []sluice.Entry) {
 	t.Helper()

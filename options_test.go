@@ -130,6 +130,11 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 			bad["bury "+what] = func() error { return q.Bury(ctx, entry, "") }
 			bad["extend "+what] = func() error { return q.Extend(ctx, entry, time.Second) }
 		}
+		for what, option := range map[string]sluice.ReadOption{"nil": nil, "no bytes": sluice.WithPayloadsUpTo(0), "less": sluice.WithPayloadsUpTo(-1)} {
+			bad["get option "+what] = func() error { _, err := q.Get(ctx, "a", option); return err }
+			bad["list option "+what] = func() error { _, err := q.List(ctx, sluice.Due, sluice.Entry{}, 1, option); return err }
+			bad["dead option "+what] = func() error { _, err := q.Dead(ctx, sluice.Entry{}, 1, option); return err }
+		}
 		bad["get id"] = func() error { _, err := q.Get(ctx, ""); return err }
 		bad["revive id"] = func() error { _, err := q.Revive(ctx, "a", ""); return err }
 		bad["cancel id"] = func() error { _, err := q.Cancel(ctx, ""); return err }

@@ -74,6 +74,8 @@ type Entry struct {
 	Payload []byte
 	// Header is the task's, nil for none.
 	Header map[string]string
+	// Omitted is in how many bytes payload and header are stored, if WithPayloadsUpTo has left them out; else 0.
+	Omitted int
 	// Score is when the task is due or, once claimed, when its lease ends, in Unix
 	// seconds by the server's clock. It is the receipt. Of a dead letter, it is when it died.
 	Score float64
@@ -274,15 +276,19 @@ func (q *Queue) MaxAttempts() int {
 }
 
 // Get returns a task, whatever its state. Of a dead letter, Score is the time of its death;
-// of a leased task for which a new version waits, Payload is already the new one's. The
-// error is ErrNotFound if there is no such task.
+// of a leased task for which a new version waits, Payload is already the new one's. Opts say
+// whether the payload is read. The error is ErrNotFound if there is no such task.
 //
 // The Score of a leased task is a good receipt, as its holder's is: a Dequeue, Retry,
 // Release or Bury of the entry takes the task from its holder, and an Extend gives the holder
 // more time. Look at State first.
-func (q *Queue) Get(ctx context.Context, id string) (Entry, error) {
+func (q *Queue) Get(ctx context.Context, id string, opts ...ReadOption) (Entry, error) {
+	payloads, err := readPayloads("get", opts)
+	if err != nil {
+		return Entry{}, err
+	}
 	_, value, err := q.byID(ctx, "get", id, func(s *shard) redisexec.Request {
-		return scriptGet.Request(s.keys, id)
+		return scriptGet.Request(s.keys, id, payloads)
 	})
 	if err != nil {
 		return Entry{}, err

@@ -309,7 +309,7 @@ func decodeDead(list []any) ([]Entry, error) {
 	}
 	letters := make([]Entry, 0, len(list)/5)
 	for i := 0; i < len(list); i += 5 {
-		e, err := decodeTask(list[i], list[i+2], list[i+4])
+		e, err := decodeRead(list[i], list[i+2], list[i+4])
 		if err != nil {
 			return nil, err
 		}
@@ -395,7 +395,7 @@ func decodeState(value any) (State, error) {
 }
 
 func decodeEntry(id, score, attempt, payload any) (Entry, error) {
-	e, err := decodeTask(id, attempt, payload)
+	e, err := decodeRead(id, attempt, payload)
 	if err != nil {
 		return Entry{}, err
 	}
@@ -427,6 +427,19 @@ func decodeTask(id, attempt, payload any) (e Entry, err error) {
 	}
 	e.Header, e.Payload = unpack(data)
 	return e, nil
+}
+
+// decodeRead is decodeTask of a script that may leave out a payload: see payload.lua.
+func decodeRead(id, attempt, payload any) (e Entry, err error) {
+	omitted, left := payload.(int64)
+	if !left {
+		return decodeTask(id, attempt, payload)
+	}
+	if e, err = decodeTask(id, attempt, ""); omitted < 1 {
+		err = redisexec.Unexpected(payload)
+	}
+	e.Omitted = int(omitted)
+	return e, err
 }
 
 func decodeScore(v any) (float64, error) {

@@ -43,7 +43,7 @@ func FuzzDurations(f *testing.F) {
 
 // FuzzReplies: a reply that no script gives is ErrCorrupt.
 func FuzzReplies(f *testing.F) {
-	for _, text := range []string{"", "*", "i1", "sx", "*i2s1.5i0i1sids1sp", "*i0s1.5i-1i0", "*i0si3", "*i9999999999999sai3", "*i-2si0", "*i1sas1.5s2sp", "*i1i2i3ssss", "*sinf", "*i-1s1e999", "n", "*n", "**"} {
+	for _, text := range []string{"", "*", "i1", "sx", "*i2s1.5i0i1sids1sp", "*ssids1.5i1i7", "*ssids1.5i1i-7", "*s1.5i1i7i4sr", "*ssids1.5i1sri7", "*i0s1.5i-1i0", "*i0si3", "*i9999999999999sai3", "*i-2si0", "*i1sas1.5s2sp", "*i1i2i3ssss", "*sinf", "*i-1s1e999", "n", "*n", "**"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -61,6 +61,7 @@ func FuzzReplies(f *testing.F) {
 		_, entries, err := decodeEntries(reply)
 		errs = append(errs, err)
 		for _, e := range append(claimed, entries...) {
+			require.GreaterOrEqual(t, e.Omitted, 0)
 			require.False(t, math.IsNaN(e.Score) || math.IsInf(e.Score, 0))
 			_ = e.Time()
 		}

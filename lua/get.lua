@@ -1,6 +1,6 @@
 -- Returns one task, in whatever state it is.
 -- KEYS[3] the dead letters
--- ARGV[1] id
+-- ARGV[1] id   ARGV[2] the most bytes of payload, as in payload.lua
 -- RETURNS { score, attempt, payload, state as in cancel.lua, reason of a dead letter or '' }   {} no such task   { '' } a score or state field not written by this library
 -- RETRY readOnly: changes nothing.
 local score = redis.call('ZSCORE', KEYS[1], ARGV[1])
@@ -11,4 +11,5 @@ score = finite(score or dead)
 if not task or not score then return { '' } end
 local state = dead and 4 or stateOf(task, score)
 if not dead then task, score = resolve(task, score) end
-return { text(score), string.format('%.0f', task.attempt), redis.call('HGET', KEYS[2], ARGV[1]) or '', state, dead and (task.reason or 'malformed') or '' }
+local payload = payloadUpTo(ARGV[2], ARGV[1])
+return { text(score), string.format('%.0f', task.attempt), payload, state, dead and (task.reason or 'malformed') or '' }

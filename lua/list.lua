@@ -2,7 +2,7 @@
 -- before. Reads a thousand or so at most, and stops early at a megabyte.
 -- KEYS[5] the leased tasks
 -- ARGV[1] n, at most 250   ARGV[2] score and ARGV[3] id of that last one, or '' and ''
--- ARGV[4] the state: 1 scheduled   3 leased
+-- ARGV[4] the state: 1 scheduled   3 leased   ARGV[5] the most bytes of a payload, as in payload.lua
 -- RETURNS { score and id of the last task read if there may be more, else '' and '',
 --           then per task: id, score, attempt, payload }
 -- RETRY readOnly: changes nothing.
@@ -32,10 +32,10 @@ repeat
     local task, score = live(field(i)), finite(scores[i])
     examined, reply[1], reply[2] = examined + 1, found[2 * i], id
     if task and score and id ~= '' and stateOf(task, score) == wanted then
-      local payload = redis.call('HGET', KEYS[2], id) or ''
+      local payload, read = payloadUpTo(ARGV[5], id)
       task, score = resolve(task, score)
       reply[#reply + 1], reply[#reply + 2], reply[#reply + 3], reply[#reply + 4] = id, text(score), string.format('%.0f', task.attempt), payload
-      size = size + #payload + #(field(i) or '')
+      size = size + read + #id + #(field(i) or '')
     end
   end
   more = #ids == wants or from + #ids > first + examined

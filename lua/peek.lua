@@ -1,24 +1,28 @@
--- Lists due tasks, earliest first, from behind the last one of the page before.
+-- Lists due tasks, earliest first, from behind the last one of the page before. Stops early at a megabyte.
 -- ARGV[1] n, at most 250   ARGV[2] score and ARGV[3] id of that last one, or '' and ''
 -- ARGV[4] '1' to leave out versions whose place in the queue is still that of the lease before them: a
 --         page that ends with one says nothing about where the next one begins
+-- ARGV[5] the most bytes of a payload, as in payload.lua
 -- RETURNS { score and id of the last task read if there may be more, else '' and '',
 --           then per task: id, score, attempt, payload }
 -- RETRY readOnly: changes nothing.
 local function count(score) return redis.call('ZCOUNT', KEYS[1], '-inf', score) end
 local function entry(rank) return redis.call('ZRANGE', KEYS[1], rank, rank) end
 local ready, ids, more = due(tonumber(ARGV[1]), behind(ARGV[2], ARGV[3], count, entry))
-local reply = { more and ids.score or '', more and ids[#ids] or '' }
-if payloads(ready) then
-  local id = ready[#ready].id
-  reply = { redis.call('ZSCORE', KEYS[1], id), id }
-end
-for _, task in ipairs(ready) do
+redis.call('HLEN', KEYS[2]) -- check the type, even if there are no tasks
+local reply, size = { more and ids.score or '', more and ids[#ids] or '' }, 0
+for i, task in ipairs(ready) do
   if not (task.elsewhere and ARGV[4] == '1') then
+    local payload, read = payloadUpTo(ARGV[5], task.id)
     reply[#reply + 1] = task.id
     reply[#reply + 1] = task.score
     reply[#reply + 1] = string.format('%.0f', task.attempt)
-    reply[#reply + 1] = task.payload or ''
+    reply[#reply + 1] = payload
+    size = size + read + #task.id
+  end
+  if size >= 1048576 and i < #ready then
+    reply[1], reply[2] = redis.call('ZSCORE', KEYS[1], task.id), task.id
+    break
   end
 end
 return reply

@@ -25,7 +25,7 @@ local function decode(field)
   if not last then
     _, last, attempt = string.find(field, '^(%d+):dead:')
     if not last or #attempt > 9 then return nil end
-    return { attempt = tonumber(attempt), dead = true, reason = string.sub(field, last + 1) }
+    return { attempt = tonumber(attempt), dead = true, reason = string.sub(field, last + 1, last + 512) }
   end
   local task = { attempt = tonumber(attempt) or 0, unseen = tonumber(unseen) or 0 }
   task.lease, task.due = finite(lease), finite(due)

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/proof/model"
 )
 
 func (m *queueMachine) enqueue(t *rapid.T) {
@@ -146,11 +147,12 @@ func (m *queueMachine) peek(t *rapid.T) {
 func (m *queueMachine) dead(t *rapid.T) {
 	m.begin()
 	n := few.Draw(t, "n")
+	most, options := m.payloads(t)
 	var after sluice.Entry
 	for page, left := n, true; left; { // all pages
-		letters, err := m.queues[0].Dead(context.Background(), after, page)
+		letters, err := m.queues[0].Dead(context.Background(), after, page, options...)
 		require.NoError(t, err)
-		require.Equal(t, m.model.Dead(after, page), letters)
+		require.Equal(t, model.LeaveOut(m.model.Dead(after, page), most), letters)
 		if left = len(letters) == page; left {
 			after = letters[page-1]
 		}
@@ -160,18 +162,33 @@ func (m *queueMachine) dead(t *rapid.T) {
 	m.end(t)
 }
 
+// payloads draws which payloads are read: those of up to so many bytes, or all if it is negative.
+func (m *queueMachine) payloads(t *rapid.T) (most int, options []sluice.ReadOption) {
+	most = rapid.SampledFrom([]int{-1, 0, 1, 2, 3}).Draw(t, "payloads up to")
+	switch {
+	case most == 0:
+		m.counts.add("payloads: none")
+		return most, []sluice.ReadOption{sluice.WithoutPayloads()}
+	case most > 0:
+		m.counts.add("payloads: small")
+		return most, []sluice.ReadOption{sluice.WithPayloadsUpTo(most)}
+	}
+	return most, nil
+}
+
 // list walks through all tasks in a state, in pages.
 func (m *queueMachine) list(t *rapid.T) {
 	now := m.begin()
 	n, s := few.Draw(t, "n"), sluice.State(rapid.IntRange(int(sluice.Scheduled), int(sluice.Dead)).Draw(t, "state"))
-	want := m.model.List(now, s, sluice.Entry{}, 100)
+	most, options := m.payloads(t)
+	want := model.LeaveOut(m.model.List(now, s, sluice.Entry{}, 100), most)
 	var all []sluice.Entry
 	for left := true; left; {
 		var after sluice.Entry
 		if len(all) > 0 {
 			after = all[len(all)-1]
 		}
-		page, err := m.queues[0].List(context.Background(), s, after, n)
+		page, err := m.queues[0].List(context.Background(), s, after, n, options...)
 		require.NoError(t, err)
 		all, left = append(all, page...), len(page) == n
 		require.LessOrEqual(t, len(all), len(want))
@@ -228,11 +245,12 @@ func (m *queueMachine) reschedule(t *rapid.T) {
 
 func (m *queueMachine) get(t *rapid.T) {
 	now, id := m.begin(), someID.Draw(t, "id")
-	e, err := m.queues[0].Get(context.Background(), id)
+	most, options := m.payloads(t)
+	e, err := m.queues[0].Get(context.Background(), id, options...)
 	want, ok := m.model.Get(now, id)
 	if ok {
 		require.NoError(t, err)
-		m.same(t, []sluice.Entry{want}, []sluice.Entry{e})
+		m.same(t, model.LeaveOut([]sluice.Entry{want}, most), []sluice.Entry{e})
 	} else {
 		require.ErrorIs(t, err, sluice.ErrNotFound)
 	}

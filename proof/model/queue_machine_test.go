@@ -22,7 +22,7 @@ import (
 // queueResults are the results that a long run must have seen.
 const queueResults = `advance; bury: done; bury: stale; cancel: absent; cancel: dead; cancel: due; cancel: leased; cancel: scheduled; claim: none; claim: some;
 dead: none; dead: some; list: scheduled; list: due; list: leased; list: dead; pause; resume; dequeue: done; dequeue: stale; enqueue: added; enqueue: deferred; enqueue: kept; enqueue: updated;
-enqueue batch; extend: done; extend: stale; foreign add; foreign remove; get: found; get: not found; invalid; peek: none;
+enqueue batch; extend: done; extend: stale; foreign add; foreign remove; get: found; get: not found; payloads: none; payloads: small; invalid; peek: none;
 peek: some; pop: none; pop: some; purge; release: done; release: stale; reschedule: done; reschedule: none; retry: done;
 retry: stale; revive: none; revive: some; stats; drop: none; drop: some; trim: some; trim: none; trimmed before; trimmed behind a burial; version taken over; moved during a lease; delivery not counted; attempts used up; put back by a foreign producer; ended context; lease ended`
 
