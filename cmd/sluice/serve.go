@@ -58,7 +58,7 @@ func (a *app) serve(ctx context.Context, addr string, page http.Handler) error {
 		return err
 	}
 	_, _ = fmt.Fprintf(a.errOut, "Serving http://%s/\n", listener.Addr())
-	server := &http.Server{Handler: page, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
+	server := &http.Server{Handler: page, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: time.Minute, IdleTimeout: time.Minute}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(listener) }()
 	select {

@@ -61,8 +61,8 @@ func (p *page) changeQueue(v *visit) error {
 			return v.done(url, notice{"Nothing was purged: the name that was typed is not the queue's.", true})
 		}
 		return v.end(s, url, do, q.Purge(v.ctx), "The queue is purged: it has no task and no dead letter.")
-	case "revive":
-		return p.reviveMatching(v, s, q)
+	case "revive", "drop":
+		return p.changeMatching(v, s, q, do)
 	}
 	return errForm
 }
@@ -72,36 +72,78 @@ func (v *visit) end(s *series, url, what string, err error, success string) erro
 	if err != nil {
 		return err
 	}
-	s.stats.expire()
+	v.changed(s)
 	v.audit(what, "queue", s.name)
 	return v.done(url, notice{Text: success})
 }
 
-// reviveMatching revives the dead letters that have a reason, as many as fit into the time of a visit.
-func (p *page) reviveMatching(v *visit, s *series, q *sluice.Queue) error {
+// changed has what was changed of a queue read anew.
+func (v *visit) changed(s *series) {
+	s.stats.expire()
+	v.lists.forget(s.name)
+	v.tasks.forget(s.name)
+	v.tables.forget("")
+}
+
+// changeMatching revives or drops the dead letters that have a reason, a page at a time. When there is no more time, or
+// Redis fails, what was done stays done, and the next press goes on behind.
+func (p *page) changeMatching(v *visit, s *series, q *sluice.Queue, do string) error {
 	l := newListing(v.r.PostForm)
-	l.State, l.After = sluice.Dead, sluice.Entry{}
-	var ids []string
-	last, _, err := letters(v.ctx, q, l, func(e sluice.Entry) bool {
-		if e.ID != "" {
-			ids = append(ids, e.ID)
-		}
-		return true
-	})
-	if err != nil {
-		return err
+	l.State = sluice.Dead
+	if do == "drop" && v.r.PostForm.Get("sure") != "1" {
+		url := p.queueURL(s.name)
+		return v.render(http.StatusOK, "confirm", "Are you sure?", "queues", confirmData{s.name, do, nil, l, url + l.Query(), url})
 	}
-	n, err := q.Revive(v.ctx, ids...)
+	change := q.Revive
+	if do == "drop" {
+		change = q.Drop
+	}
+	n, more, err := p.eachPage(v.ctx, q, &l, change)
 	if err != nil && n == 0 {
 		return err
 	}
-	s.stats.expire()
-	v.audit("revive", "queue", s.name, "tasks", n)
-	message := plural(int64(n), "dead letter") + " revived: due now, with no attempts."
-	if last != nil || err != nil {
-		message += " There are more: go on by pressing the button again."
+	v.changed(s)
+	v.audit(do, "queue", s.name, "tasks", n)
+	result := notice{Text: plural(int64(n), "dead letter") + map[string]string{"revive": " revived: due now, with no attempts.", "drop": " dropped for good."}[do]}
+	url := p.queueURL(s.name) + l.Query()
+	if more {
+		result.Text += " There are more: go on by pressing the button again."
+		url += "&goes-on="
 	}
-	return v.done(p.queueURL(s.name)+l.Query(), notice{Text: message})
+	if err != nil {
+		_, f := explain(err)
+		result = notice{result.Text + " It was ended by an error: " + f.What + ": " + f.Detail, true}
+	}
+	return v.done(url, result)
+}
+
+// eachPage calls change with the IDs of the dead letters of a listing that have its reason, a page at a time for as long as there
+// is time. It moves the listing on behind each page, and to the beginning at the end.
+func (p *page) eachPage(ctx context.Context, q *sluice.Queue, l *listing, change func(context.Context, ...string) (int, error)) (n int, more bool, err error) {
+	for until := time.Now().Add(p.busy); ; {
+		part, err := q.Dead(ctx, l.After, mostPerPage, sluice.WithoutPayloads())
+		if err != nil {
+			return n, true, err
+		}
+		var ids []string
+		for _, e := range part {
+			if e.ID != "" && matches(e.Reason, l.Reason) {
+				ids = append(ids, e.ID)
+			}
+		}
+		changed, err := change(ctx, ids...)
+		n += changed
+		if err != nil {
+			return n, true, err
+		}
+		if len(part) < mostPerPage {
+			l.After = sluice.Entry{}
+			return n, false, nil
+		}
+		if l.After = part[len(part)-1]; time.Now().After(until) {
+			return n, true, nil
+		}
+	}
 }
 
 // changeTasks changes those tasks of a list that were selected.
@@ -134,7 +176,7 @@ func (p *page) changeTasks(v *visit) error {
 	if err != nil && n == 0 {
 		return err
 	}
-	s.stats.expire()
+	v.changed(s)
 	v.audit(do, "queue", s.name, "tasks", n)
 	return v.done(back, outcome(do, n, len(ids), err))
 }
@@ -157,7 +199,7 @@ func (p *page) changeTask(v *visit) error {
 	if err != nil {
 		return err
 	}
-	s.stats.expire()
+	v.changed(s)
 	v.audit(do, "queue", s.name, "tasks", n)
 	if do == "drop" || do == "cancel" {
 		l := listing{State: sluice.Due, N: perPage}
@@ -189,7 +231,7 @@ func (p *page) apply(v *visit, q *sluice.Queue, do string, ids []string) (int, e
 			return q.Reschedule(ctx, id, delay)
 		}
 		// Looked at just before: a task may have died since it was listed, and its letter may be wanted.
-		e, err := q.Get(ctx, id)
+		e, err := q.Get(ctx, id, sluice.WithoutPayloads())
 		if isNotFound(err) {
 			return false, nil
 		}

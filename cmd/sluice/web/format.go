@@ -12,7 +12,8 @@ import (
 var functions = template.FuncMap{
 	"text": text, "short": short, "shown": shown, "value": formValue,
 	"count": count, "span": span, "bytes": size, "rate": rate, "clock": clock, "stamp": stamp, "plural": plural,
-	"len64": func(n int) int64 { return int64(n) },
+	"len64":  func(n int) int64 { return int64(n) },
+	"linked": func(id string) bool { return id != "" && len(id) <= longestID }, // longer than the library's own: a foreign producer's
 }
 
 // count writes 1234567 as 1,234,567.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"time"
 
 	"github.com/sluice-go/sluice"
 )
@@ -16,11 +17,11 @@ func matches(reason, wanted string) bool {
 }
 
 // letters calls each with the dead letters of a listing that have its reason, until each returns false, no letter is
-// left, or mostSearched have been looked through. last is the letter behind which it goes on, nil at the end.
-func letters(ctx context.Context, q *sluice.Queue, l listing, each func(sluice.Entry) bool) (last *sluice.Entry, searched int, err error) {
+// left, or it has gone on for so long. last is the letter behind which it goes on, nil at the end.
+func letters(ctx context.Context, q *sluice.Queue, l listing, long time.Duration, each func(sluice.Entry) bool) (last *sluice.Entry, searched int, err error) {
 	after := l.After
-	for searched < mostSearched {
-		part, err := q.Dead(ctx, after, mostPerPage)
+	for until := time.Now().Add(long); searched == 0 || time.Now().Before(until); {
+		part, err := q.Dead(ctx, after, mostPerPage, sluice.WithoutPayloads())
 		if err != nil {
 			return nil, searched, err
 		}

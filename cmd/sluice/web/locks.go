@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"errors"
 	"net/http"
 
@@ -25,7 +26,9 @@ func (p *page) showLocks(v *visit) error {
 	if len(match) > 1000 {
 		match = match[:1000]
 	}
-	locks, err := p.locks.locks(v.ctx, match)
+	locks, err := p.locks.get(v.ctx, lookKey{what: match}, func(ctx context.Context) ([]inspect.LockInfo, error) {
+		return inspect.Locks(ctx, p.rdb, p.keys, match, mostLocks+1)
+	})
 	if err != nil && !errors.Is(err, inspect.ErrIncomplete) {
 		return err
 	}

@@ -50,6 +50,20 @@ func newSite(t *testing.T, rdb redis.UniversalClient, o Options) *site {
 	return &site{T: t, rdb: rdb, page: h.(*page), url: server.URL + o.Prefix, http: client, fails: fails}
 }
 
+// later has the page look at everything anew, as it would a moment later.
+func (s *site) later() {
+	s.page.watch.names.expire()
+	s.page.watch.mu.Lock()
+	defer s.page.watch.mu.Unlock()
+	for name, series := range s.page.watch.series {
+		series.stats.expire()
+		s.page.lists.forget(name)
+		s.page.tasks.forget(name)
+	}
+	s.page.tables.forget("")
+	s.page.locks.forget("")
+}
+
 // answer is what the server has answered.
 type answer struct {
 	*http.Response

@@ -47,7 +47,7 @@ func TestQueues_ListsThem(t *testing.T) {
 	fill(t, a, 3, 0, "a")
 	fill(t, b, 1200, time.Hour, "b")
 	require.NoError(t, b.Pause(t.Context(), 0))
-	s.page.watch.names.expire()
+	s.later()
 	got := s.get("/")
 	got.has(t, "2 queues, 1 paused · 3 due · 1,200 scheduled · 0 leased · 0 dead", `aria-sort="ascending"`)
 	require.Less(t, strings.Index(got.body, "queue-a</bdi>"), strings.Index(got.body, "queue-b</bdi>"))
@@ -60,10 +60,10 @@ func TestQueues_ListsThem(t *testing.T) {
 	s.get("/?q=none-such").has(t, "No queue has this in its name")
 
 	require.NoError(t, a.Purge(t.Context()))
-	s.page.watch.names.expire()
-	s.page.watch.of("queue-a").stats.expire()
+	s.later()
 	s.get("/").has(t, "queue-a</bdi>", "2 queues")
 	s.page.watch.series = map[string]*series{} // some minutes later
+	s.later()
 	s.get("/").lacks(t, "queue-a</bdi>")
 }
 
@@ -204,10 +204,12 @@ func TestTask_Story(t *testing.T) {
 	s.post(url, "do", "run").has(t, "1 task due now", ">Due<", "ago")
 	entry, err := q.Claim(t.Context(), 1, time.Minute)
 	require.NoError(t, err)
+	s.later()
 	got = s.get(url)
 	got.has(t, ">Leased<", "in 59s", "<dd>1</dd>")
 	got.lacks(t, `value="run"`, `value="delay"`)
 	require.NoError(t, q.Bury(t.Context(), entry[0], "the partner says no"))
+	s.later()
 	got = s.get(url)
 	got.has(t, ">Dead<", "the partner says no", "ago", `value="revive"`, `value="drop"`)
 	got.lacks(t, `value="cancel"`)
@@ -254,7 +256,7 @@ func TestLocks_ShowOwnersAndNoToken(t *testing.T) {
 		_, err = locker.TryLock(t.Context(), "gate", sluice.WithPermits(3))
 		require.NoError(t, err)
 	}
-	s.page.locks.known = nil
+	s.later()
 	for _, path := range []string{"/locks", "/locks/nightly", "/locks/foreign", "/locks?match=nightly"} {
 		got := s.get(path)
 		got.lacks(t, lock.Token(), lock.Token()[len(lock.Token())-8:], "c0ffee-77f19e3a", "secret")
@@ -285,7 +287,9 @@ func TestQueue_PauseResumePurge(t *testing.T) {
 	entries, err := q.Claim(t.Context(), 1, time.Minute)
 	require.NoError(t, err)
 	require.Empty(t, entries)
-	s.post(url, "do", "resume").has(t, "The queue goes on", ">Running<", `value="pause"`)
+	resumed := s.post(url, "do", "resume")
+	resumed.has(t, "The queue goes on", ">Not paused<", "does not know whether a worker runs", `value="pause"`)
+	resumed.lacks(t, "Running")
 	s.post(url, "do", "pause", "for", "0s").has(t, ">Paused<", "until it is resumed")
 	for _, bad := range []string{"", "x", "-1s", "1000000h"} {
 		require.Equal(t, http.StatusBadRequest, s.post(url, "do", "pause", "for", bad).StatusCode, bad)

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"net/http"
 	"net/url"
 	"slices"
@@ -14,8 +15,8 @@ import (
 const (
 	// perPage is how many tasks a page lists unless told, mostPerPage at the most.
 	perPage, mostPerPage = 50, 250
-	// mostSearched is how many dead letters a page looks through for a reason.
-	mostSearched = 10_000
+	// longestID is how many bytes an ID may have that a page links to. The library's own have 512.
+	longestID = 2000
 )
 
 // states are those that can be listed, in the order of their tabs.
@@ -29,11 +30,17 @@ type queueData struct {
 	Exists    bool // it has tasks, or is paused
 	Tabs      []tab
 	List      listing
-	Tasks     []sluice.Entry
-	Next      string // URL of the next page of tasks
-	Searched  int    // how many letters were looked through for the reason, if not all
+	GoesOn    bool   // a change of all letters goes on where List begins
 	NotFound  string // the ID that was searched for
 	ShowTasks bool
+	queueList
+}
+
+// queueList is a page of a queue's tasks.
+type queueList struct {
+	Tasks    []sluice.Entry // without their payloads
+	Next     string         // URL of the next page
+	Searched int            // how many letters were looked through for the reason, if not all
 }
 
 // tab is a state with its figure.
@@ -131,8 +138,12 @@ func (p *page) showQueue(v *visit) error {
 		Exists:   stats.Due+stats.Scheduled+stats.Leased+stats.Dead > 0 || stats.Paused,
 	}
 	data.Tabs = p.tabs(s, stats, data.List)
+	data.GoesOn = v.r.URL.Query().Has("goes-on") && data.List.AfterText() != ""
 	if data.ShowTasks {
-		if err := p.list(v, s, &data); err != nil {
+		data.queueList, err = p.lists.get(v.ctx, lookKey{s.name, data.List.Query()}, func(ctx context.Context) (queueList, error) {
+			return p.list(ctx, s, data.List)
+		})
+		if err != nil {
 			return err
 		}
 	}
@@ -150,7 +161,7 @@ func (p *page) find(v *visit, s *series, wanted string) (string, error) {
 		if id == "" {
 			continue
 		}
-		_, err := q.Get(v.ctx, id)
+		_, err := q.Get(v.ctx, id, sluice.WithoutPayloads())
 		if err == nil {
 			return id, nil
 		}
@@ -200,7 +211,7 @@ func note(t tab, stats sluice.Stats, now time.Time) string {
 	case t.State == sluice.Scheduled && stats.Scheduled > 0 && !stats.NextDue.IsZero():
 		return "next in " + span(max(0, stats.NextDue.Sub(now)))
 	case t.State == sluice.Leased && stats.Leased > 0:
-		return "being worked on"
+		return "handed out"
 	case t.State == sluice.Dead && stats.Dead > 0:
 		return "set aside"
 	}
@@ -208,30 +219,30 @@ func note(t tab, stats sluice.Stats, now time.Time) string {
 }
 
 // list reads the tasks of a page.
-func (p *page) list(v *visit, s *series, data *queueData) error {
-	q, err := s.open(v.ctx)
+func (p *page) list(ctx context.Context, s *series, l listing) (list queueList, err error) {
+	q, err := s.open(ctx)
 	if err != nil {
-		return err
+		return list, err
 	}
-	l := data.List
+	var last *sluice.Entry
 	if l.Reason == "" {
-		data.Tasks, err = q.List(v.ctx, l.State, l.After, l.N)
-		if len(data.Tasks) == l.N {
-			l.After = data.Tasks[l.N-1]
-			data.Next = p.queueURL(s.name) + l.Query()
+		list.Tasks, err = q.List(ctx, l.State, l.After, l.N, sluice.WithoutPayloads())
+		if len(list.Tasks) == l.N {
+			last = &list.Tasks[l.N-1]
 		}
-		return err
+	} else {
+		last, list.Searched, err = letters(ctx, q, l, p.busy, func(e sluice.Entry) bool {
+			list.Tasks = append(list.Tasks, e)
+			return len(list.Tasks) < l.N
+		})
 	}
-	last, searched, err := letters(v.ctx, q, l, func(e sluice.Entry) bool {
-		data.Tasks = append(data.Tasks, e)
-		return len(data.Tasks) < l.N
-	})
-	if last != nil {
-		l.After = *last
-		data.Next = p.queueURL(s.name) + l.Query()
-		data.Searched = searched
+	if last == nil {
+		list.Searched = 0 // all
+		return list, err
 	}
-	return err
+	l.After = *last
+	list.Next = p.queueURL(s.name) + l.Query()
+	return list, err
 }
 
 // FirstURL is that of the first page of the same listing, SelfURL that of this page.

@@ -2,6 +2,7 @@ package web
 
 import (
 	"cmp"
+	"context"
 	"net/http"
 	"net/url"
 	"slices"
@@ -57,12 +58,25 @@ var columns = []struct {
 
 // showQueues shows all queues.
 func (p *page) showQueues(v *visit) error {
-	f, err := p.watch.queues(v.ctx)
+	query := v.r.URL.Query()
+	filter, sort := query.Get("q"), query.Get("sort")
+	data, err := p.tables.get(v.ctx, lookKey{what: sort + " " + filter}, func(ctx context.Context) (queuesData, error) {
+		return p.table(ctx, filter, sort)
+	})
 	if err != nil {
 		return err
 	}
-	query := v.r.URL.Query()
-	data := queuesData{Filter: query.Get("q"), Sort: query.Get("sort"), Incomplete: f.incomplete}
+	return v.render(http.StatusOK, "queues", "Queues", "queues", data)
+}
+
+// table looks at all queues that match a filter.
+func (p *page) table(ctx context.Context, filter, sort string) (queuesData, error) {
+	data := queuesData{Filter: filter, Sort: sort}
+	f, err := p.watch.queues(ctx)
+	if err != nil {
+		return data, err
+	}
+	data.Incomplete = f.incomplete
 	names := slices.DeleteFunc(f.names, func(name string) bool {
 		return !strings.Contains(name, data.Filter) && !strings.Contains(name, fromShown(data.Filter))
 	})
@@ -71,16 +85,16 @@ func (p *page) showQueues(v *visit) error {
 		data.Hidden = len(names) - mostQueues
 		names = names[:mostQueues]
 	}
-	data.Rows = p.rows(v, names)
+	data.Rows = p.rows(ctx, names)
 	for _, row := range data.Rows {
 		data.add(row)
 	}
 	data.sort(p)
-	return v.render(http.StatusOK, "queues", "Queues", "queues", data)
+	return data, nil
 }
 
 // rows asks for the figures of queues, some at a time.
-func (p *page) rows(v *visit, names []string) []queueRow {
+func (p *page) rows(ctx context.Context, names []string) []queueRow {
 	rows := make([]queueRow, len(names))
 	places := make(chan struct{}, lookers)
 	var group sync.WaitGroup
@@ -88,7 +102,7 @@ func (p *page) rows(v *visit, names []string) []queueRow {
 		places <- struct{}{}
 		group.Go(func() {
 			defer func() { <-places }()
-			rows[i] = p.row(v, name)
+			rows[i] = p.row(ctx, name)
 		})
 	}
 	group.Wait()
@@ -96,11 +110,11 @@ func (p *page) rows(v *visit, names []string) []queueRow {
 }
 
 // row asks for the figures of a queue.
-func (p *page) row(v *visit, name string) queueRow {
+func (p *page) row(ctx context.Context, name string) queueRow {
 	s := p.watch.of(name)
 	row := queueRow{Name: name}
 	var err error
-	if row.Stats, err = s.stats.get(v.ctx); err != nil {
+	if row.Stats, err = s.stats.get(ctx); err != nil {
 		_, why := explain(err)
 		row.Err = why.What + ": " + why.Detail
 	}

@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 )
@@ -89,4 +90,50 @@ func (s *shared[T]) expire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.until, s.again = time.Time{}, s.under != nil
+}
+
+const (
+	// mostLooks is how many looks of a kind are kept.
+	mostLooks = 32
+	// longestKey is how many bytes may say at what a look is that is kept.
+	longestKey = 8 << 10
+)
+
+// looks has the looks of one kind by what they are at: a page of a list, say. The zero value is ready.
+type looks[T any] struct {
+	mu    sync.Mutex // guards what follows
+	known map[lookKey]*shared[T]
+}
+
+// lookKey says at what a look is: of which queue, or none, and what of it.
+type lookKey struct{ queue, what string }
+
+// get returns a look that is not too old.
+func (l *looks[T]) get(ctx context.Context, key lookKey, look func(context.Context) (T, error)) (T, error) {
+	l.mu.Lock()
+	s := l.known[key]
+	if s == nil {
+		s = &shared[T]{every: time.Second, look: look}
+		if l.known == nil {
+			l.known = map[lookKey]*shared[T]{}
+		}
+		for other := range l.known {
+			if len(l.known) < mostLooks {
+				break
+			}
+			delete(l.known, other)
+		}
+		if len(key.what) <= longestKey {
+			l.known[key] = s
+		}
+	}
+	l.mu.Unlock()
+	return s.get(ctx)
+}
+
+// forget has the next viewer of what belongs to a queue look anew: something was changed.
+func (l *looks[T]) forget(queue string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	maps.DeleteFunc(l.known, func(key lookKey, _ *shared[T]) bool { return key.queue == queue })
 }

@@ -1,9 +1,12 @@
 package web
 
 import (
+	"context"
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluice-go/sluice"
@@ -11,12 +14,13 @@ import (
 
 // taskData is what the page of a task shows.
 type taskData struct {
-	Queue   string
-	Task    sluice.Entry
-	Gone    bool // it was here when the page was opened
-	Headers []header
-	Payload payload
-	URL     string
+	Queue     string
+	Task      sluice.Entry
+	Gone      bool // it was here when the page was opened
+	Headers   []header
+	HeaderCut bool // there is more of it than is shown
+	Payload   payload
+	URL       string
 }
 
 type header struct{ Key, Value string }
@@ -35,25 +39,58 @@ func (d taskData) IsDue() bool       { return d.Task.State == sluice.Due }
 func (d taskData) IsLeased() bool    { return d.Task.State == sluice.Leased }
 func (d taskData) IsScheduled() bool { return d.Task.State == sluice.Scheduled }
 
+const (
+	// mostStored is in how many bytes the payload and the header may be stored of which a page shows something.
+	mostStored = 4 << 20
+	// mostHeader is how many bytes of a header a page shows.
+	mostHeader = 64 << 10
+)
+
 // showTask shows a task. With ?payload=1 it shows the payload too.
 func (p *page) showTask(v *visit) error {
-	s := p.watch.of(v.queue())
-	q, err := s.open(v.ctx)
-	if err != nil {
-		return err
-	}
-	data := taskData{Queue: s.name, URL: p.taskURL(s.name, v.task())}
-	data.Task, err = q.Get(v.ctx, v.task())
+	s, id, asked := p.watch.of(v.queue()), v.task(), v.r.URL.Query().Get("payload") == "1"
+	key := lookKey{s.name, fmt.Sprint(v.isLive(), asked, id)}
+	data, err := p.tasks.get(v.ctx, key, func(ctx context.Context) (taskData, error) {
+		if v.isLive() {
+			return p.task(ctx, s, id, asked, sluice.WithoutPayloads())
+		}
+		select { // whatever is read is in memory several times
+		case p.large <- struct{}{}:
+		case <-ctx.Done():
+			return taskData{}, context.Cause(ctx)
+		}
+		defer func() { <-p.large }()
+		return p.task(ctx, s, id, asked, sluice.WithPayloadsUpTo(mostStored))
+	})
 	if isNotFound(err) && v.isLive() {
-		data.Gone, data.Task.ID = true, v.task()
-		return v.render(http.StatusOK, "task", shown(v.task()), "queues", data)
+		data, err = taskData{Queue: s.name, URL: p.taskURL(s.name, id), Task: sluice.Entry{ID: id}, Gone: true}, nil
 	}
 	if err != nil {
 		return err
 	}
-	for _, key := range slices.Sorted(maps.Keys(data.Task.Header)) {
-		data.Headers = append(data.Headers, header{key, data.Task.Header[key]})
+	return v.render(http.StatusOK, "task", shown(id), "queues", data)
+}
+
+// task looks at a task, and keeps no more of its payload and header than is shown.
+func (p *page) task(ctx context.Context, s *series, id string, asked bool, option sluice.ReadOption) (data taskData, err error) {
+	q, err := s.open(ctx)
+	if err != nil {
+		return data, err
 	}
-	data.Payload = newPayload(data.Task.Payload, v.r.URL.Query().Get("payload") == "1")
-	return v.render(http.StatusOK, "task", shown(v.task()), "queues", data)
+	data = taskData{Queue: s.name, URL: p.taskURL(s.name, id)}
+	if data.Task, err = q.Get(ctx, id, option); err != nil {
+		return data, err
+	}
+	size := 0
+	for _, key := range slices.Sorted(maps.Keys(data.Task.Header)) {
+		value := data.Task.Header[key]
+		if size += len(key) + len(value); size > mostHeader {
+			data.HeaderCut = true
+			break
+		}
+		data.Headers = append(data.Headers, header{strings.Clone(key), strings.Clone(value)})
+	}
+	data.Payload = newPayload(data.Task.Payload, asked)
+	data.Task.Payload, data.Task.Header = nil, nil
+	return data, nil
 }

@@ -1,11 +1,11 @@
 package web
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"strings"
@@ -20,6 +20,7 @@ var (
 	errForeign  = errors.New("this form was not sent from a page of this server")
 	errExpired  = errors.New("this form is too old: open the page again, and send it from there")
 	errForm     = errors.New("this form can not be read")
+	errCut      = errors.New("the page ends in the middle: its viewer has left")
 )
 
 // visit is a request to a page.
@@ -124,14 +125,13 @@ func (v *visit) render(status int, name, title, tab string, data any) error {
 	if !v.isLive() {
 		view.Notice = v.takeNotice()
 	}
-	var body bytes.Buffer
-	if err := v.views[name].Execute(&body, view); err != nil {
-		return err
-	}
 	v.w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	v.w.Header().Set("Content-Security-Policy", policy(view.Nonce))
 	v.w.WriteHeader(status)
-	_, _ = body.WriteTo(v.w)
+	// Not by way of a buffer: pages have up to some megabytes, and many viewers may be slow to read theirs.
+	if err := v.views[name].Execute(v.w, view); err != nil {
+		return fmt.Errorf("%w: %w", errCut, err)
+	}
 	return nil
 }
 
@@ -141,8 +141,8 @@ type failure struct{ What, Detail, Advice string }
 // fail shows an error. The errors of the library hold no token, payload or password.
 func (v *visit) fail(err error) {
 	status, f := explain(err)
-	if err := v.render(status, "error", f.What, "", f); err != nil {
-		http.Error(v.w, f.What, status)
+	if errors.Is(err, errCut) || v.render(status, "error", f.What, "", f) != nil {
+		panic(http.ErrAbortHandler)
 	}
 }
 

@@ -227,7 +227,7 @@ func TestBrowser_LiveWithoutReload(t *testing.T) {
 	b.tabTo("|c")
 	a := newQueue(t, rdb, "a")
 	fill(t, a, 7, 0, "a")
-	s.page.watch.names.expire()
+	s.later()
 	b.eventually(`document.querySelector('[data-key=a] .num')?.textContent === '7'`)
 	require.Equal(t, "|c", b.focus(), "a row came in front of the one with the focus")
 	require.NoError(t, a.Purge(t.Context()))

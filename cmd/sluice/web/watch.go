@@ -172,31 +172,3 @@ func (s *series) wasThere() bool {
 	defer s.mu.Unlock()
 	return slices.ContainsFunc(s.points, func(p point) bool { return p.sum() > 0 && time.Since(p.at) <= remembered })
 }
-
-// looks has the searches for locks, by what was searched for.
-type looks struct {
-	page *page
-
-	mu    sync.Mutex // guards what follows
-	known map[string]*shared[[]inspect.LockInfo]
-}
-
-// mostLooks is how many searches for locks are remembered.
-const mostLooks = 32
-
-// locks finds up to n locks whose names match.
-func (l *looks) locks(ctx context.Context, match string) ([]inspect.LockInfo, error) {
-	l.mu.Lock()
-	s := l.known[match]
-	if s == nil {
-		if len(l.known) >= mostLooks || l.known == nil {
-			l.known = map[string]*shared[[]inspect.LockInfo]{}
-		}
-		s = &shared[[]inspect.LockInfo]{every: time.Second, look: func(ctx context.Context) ([]inspect.LockInfo, error) {
-			return inspect.Locks(ctx, l.page.rdb, l.page.keys, match, mostLocks+1)
-		}}
-		l.known[match] = s
-	}
-	l.mu.Unlock()
-	return s.get(ctx)
-}

@@ -66,8 +66,14 @@ type page struct {
 	views   map[string]*template.Template
 	files   map[string]file
 	watch   *watch
-	locks   *looks
 	clock   *shared[time.Duration]
+	busy    time.Duration // how long a search, or a change of many letters, goes on before it is left for the next press
+
+	tables looks[queuesData]
+	lists  looks[queueList]
+	tasks  looks[taskData]
+	locks  looks[[]inspect.LockInfo]
+	large  chan struct{} // has a value for each payload that is being read
 }
 
 // file is one of the files that pages need.
@@ -98,7 +104,7 @@ func New(rdb redis.UniversalClient, o Options) (http.Handler, error) {
 		return nil, fmt.Errorf("sluice: page: %w", err)
 	}
 	p.watch = newWatch(p)
-	p.locks = &looks{page: p}
+	p.busy, p.large = patience*2/5, make(chan struct{}, 2)
 	p.clock = &shared[time.Duration]{every: time.Minute, look: p.clockDifference}
 	p.route()
 	return p, nil
