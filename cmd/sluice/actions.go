@@ -97,7 +97,7 @@ holder, which learns of it when it next reports or extends its lease.`,
 // tries again.
 func bury(ctx context.Context, q *sluice.Queue, e sluice.Entry, reason string) (outcome, error) {
 	for range 5 {
-		now, err := q.Get(ctx, e.ID)
+		now, err := q.Get(ctx, e.ID, sluice.WithoutPayloads())
 		if errors.Is(err, sluice.ErrNotFound) || err == nil && now.State == sluice.Dead {
 			return outcomeMissing, nil
 		}

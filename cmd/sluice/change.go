@@ -216,7 +216,7 @@ func (o outcome) text(verb string) string {
 // changeOne carries an action out on one task that is named.
 func (a *app) changeOne(ctx context.Context, act action, dryRun bool, q *sluice.Queue, id string) (outcome, error) {
 	if dryRun {
-		e, err := q.Get(ctx, id)
+		e, err := q.Get(ctx, id, sluice.WithoutPayloads())
 		if errors.Is(err, sluice.ErrNotFound) || err == nil && len(act.states) > 0 && !slices.Contains(act.states, e.State) {
 			return outcomeMissing, nil
 		}
@@ -326,7 +326,7 @@ func (a *app) choose(ctx context.Context, q *sluice.Queue, state sluice.State, s
 	p := a.newProgress("looking", -1)
 	defer p.end()
 	for after := (sluice.Entry{}); ; {
-		page, err := q.List(ctx, state, after, pageSize)
+		page, err := q.List(ctx, state, after, pageSize, sluice.WithoutPayloads())
 		if err != nil {
 			return nil, false, err
 		}

@@ -28,13 +28,14 @@ type taskJSON struct {
 	Died          *string           `json:"died,omitempty"`
 	Reason        string            `json:"reason,omitempty"`
 	Header        map[string]string `json:"header,omitempty"`
-	PayloadBytes  int               `json:"payload_bytes"`
+	PayloadBytes  *int              `json:"payload_bytes,omitempty"` // with the header, if they are large and --payload was not given
 	Payload       *string           `json:"payload,omitempty"`
 	PayloadBase64 *string           `json:"payload_base64,omitempty"`
 }
 
-func toTaskJSON(e sluice.Entry, payload bool) taskJSON {
-	j := taskJSON{State: e.State.String(), Attempt: e.Attempt, Due: jsonTime(e.Due), Reason: strings.ToValidUTF8(e.Reason, "\uFFFD"), Header: e.Header, PayloadBytes: len(e.Payload)}
+// toTaskJSON returns a task that was read in such detail.
+func toTaskJSON(e sluice.Entry, o detail) taskJSON {
+	j := taskJSON{State: e.State.String(), Attempt: e.Attempt, Due: jsonTime(e.Due), Reason: strings.ToValidUTF8(e.Reason, "\uFFFD"), Header: e.Header}
 	j.ID, j.IDBase64 = bytesField(e.ID)
 	switch e.State {
 	case sluice.Leased:
@@ -42,7 +43,11 @@ func toTaskJSON(e sluice.Entry, payload bool) taskJSON {
 	case sluice.Dead:
 		j.Died = jsonTime(e.Time())
 	}
-	if !payload {
+	if o.isRead() {
+		size := len(e.Payload) + e.Omitted
+		j.PayloadBytes = &size
+	}
+	if !o.payload {
 		return j
 	}
 	if text := string(e.Payload); utf8.ValidString(text) {
@@ -52,6 +57,34 @@ func toTaskJSON(e sluice.Entry, payload bool) taskJSON {
 		j.PayloadBase64 = &encoded
 	}
 	return j
+}
+
+// mostUnasked is in how many bytes the payload and the header are stored that are read for the header alone.
+const mostUnasked = 16 << 10
+
+// detail says what of a task is shown beside its state.
+type detail struct{ payload, header bool }
+
+// isRead reports whether payloads and headers are read, which are stored together.
+func (d detail) isRead() bool { return d.payload || d.header }
+
+// options says what has to be read.
+func (d detail) options() []sluice.ReadOption {
+	switch {
+	case d.payload:
+		return nil
+	case d.header:
+		return []sluice.ReadOption{sluice.WithPayloadsUpTo(mostUnasked)}
+	}
+	return []sluice.ReadOption{sluice.WithoutPayloads()}
+}
+
+// headerOf prints a task's header, or how large it is.
+func headerOf(e sluice.Entry) string {
+	if e.Omitted > 0 {
+		return plural(int64(e.Omitted), "byte") + " with the payload, shown with --payload"
+	}
+	return headerText(e.Header)
 }
 
 // The states in which a task can be listed.
@@ -88,6 +121,8 @@ type lsOptions struct {
 	payload, wide  bool
 }
 
+func (o lsOptions) detail() detail { return detail{payload: o.payload, header: o.wide} }
+
 func (a *app) lsCommand() *cobra.Command {
 	var o lsOptions
 	c := &cobra.Command{
@@ -106,7 +141,7 @@ in which they are due, their leases end, or they have died. --after goes on wher
 	f.IntVar(&o.limit, "limit", 100, "how many tasks to show, 1 to 10000")
 	f.IntVar(&o.maxLook, "max-look", 1_000_000, "how many tasks to look at for those that match, at the most")
 	f.StringVar(&o.after, "after", "", "go on behind this place, which the list before has named")
-	f.BoolVar(&o.payload, "payload", false, "show payloads")
+	f.BoolVar(&o.payload, "payload", false, "show payloads; in JSON, headers too")
 	f.BoolVar(&o.wide, "wide", false, "cut nothing off, and show headers")
 	return c
 }
@@ -130,7 +165,7 @@ func (a *app) ls(ctx context.Context, queue string, o lsOptions) error {
 	if err != nil {
 		return err
 	}
-	found, next, err := find(ctx, q, state, after, o.filter, o.limit, o.maxLook, a.newProgress("looking", -1))
+	found, next, err := find(ctx, q, state, after, o, a.newProgress("looking", -1))
 	if err != nil {
 		return err
 	}
@@ -144,23 +179,23 @@ func (a *app) ls(ctx context.Context, queue string, o lsOptions) error {
 	return err
 }
 
-// find reads the tasks that match, limit at the most, and looks at maxLook or a page more. next is where to go on, "" at the end.
-func find(ctx context.Context, q *sluice.Queue, state sluice.State, after sluice.Entry, f filter, limit, maxLook int, p progress) (found []sluice.Entry, next string, err error) {
+// find reads the tasks that match, o.limit at the most, and looks at o.maxLook or a page more. next is where to go on, "" at the end.
+func find(ctx context.Context, q *sluice.Queue, state sluice.State, after sluice.Entry, o lsOptions, p progress) (found []sluice.Entry, next string, err error) {
 	defer p.end()
 	for looked := 0; ; {
 		n := pageSize
-		if !f.isSet() {
-			n = min(n, limit-len(found))
+		if !o.filter.isSet() {
+			n = min(n, o.limit-len(found))
 		}
-		page, err := q.List(ctx, state, after, n)
+		page, err := q.List(ctx, state, after, n, o.detail().options()...)
 		if err != nil {
 			return found, "", err
 		}
 		looked += len(page)
 		p.add(len(page))
 		for _, e := range page {
-			if after = e; f.matches(e) {
-				if found = append(found, e); len(found) == limit {
+			if after = e; o.filter.matches(e) {
+				if found = append(found, e); len(found) == o.limit {
 					return found, place(e), nil
 				}
 			}
@@ -168,7 +203,7 @@ func find(ctx context.Context, q *sluice.Queue, state sluice.State, after sluice
 		switch {
 		case len(page) < n:
 			return found, "", nil
-		case looked >= maxLook:
+		case looked >= o.maxLook:
 			return found, place(after), nil
 		}
 	}
@@ -206,7 +241,7 @@ func (a *app) printTasksJSON(queue string, o lsOptions, found []sluice.Entry, ne
 	j := tasksJSON{State: o.state, Tasks: []taskJSON{}, After: next}
 	j.Queue, j.QueueBase64 = bytesField(queue)
 	for _, e := range found {
-		j.Tasks = append(j.Tasks, toTaskJSON(e, o.payload))
+		j.Tasks = append(j.Tasks, toTaskJSON(e, o.detail()))
 	}
 	return printJSON(a.out, j)
 }
@@ -243,7 +278,7 @@ func (a *app) printTasks(state sluice.State, found []sluice.Entry, o lsOptions, 
 			row = append(row, cut(show(e.Reason), 80, o.wide))
 		}
 		if o.wide {
-			row = append(row, headerText(e.Header))
+			row = append(row, headerOf(e))
 		}
 		if o.payload {
 			row = append(row, cut(show(string(e.Payload)), 120, o.wide))
@@ -300,12 +335,13 @@ func (a *app) get(ctx context.Context, args []string, payload bool) error {
 	if err != nil {
 		return err
 	}
-	e, err := q.Get(ctx, id)
+	o := detail{payload: payload, header: true}
+	e, err := q.Get(ctx, id, o.options()...)
 	if err != nil {
 		return err
 	}
 	if a.json {
-		return printJSON(a.out, toTaskJSON(e, payload))
+		return printJSON(a.out, toTaskJSON(e, o))
 	}
 	now := a.now(ctx)
 	line := func(what, value string) { _, _ = fmt.Fprintf(a.out, "%-11s %s\n", what, value) }
@@ -326,9 +362,12 @@ func (a *app) get(ctx context.Context, args []string, payload bool) error {
 	if len(e.Header) > 0 {
 		line("header", headerText(e.Header))
 	}
-	if payload {
+	switch {
+	case payload:
 		line("payload", cmp.Or(show(string(e.Payload)), `""`))
-	} else {
+	case e.Omitted > 0:
+		line("payload", plural(int64(e.Omitted), "byte")+" with the header, shown with --payload")
+	default:
 		line("payload", plural(int64(len(e.Payload)), "byte")+", shown with --payload")
 	}
 	return nil

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+)
+
+// TestTasks_ReadNoPayloads: no command has Redis send one, except with --payload; headers come with --wide, if they are not large.
+func TestTasks_ReadNoPayloads(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	ctx, q := t.Context(), s.queue("orders")
+	const n, size = 20, 300_000
+	for _, state := range []string{"dead", "due", "scheduled"} {
+		for i := range n {
+			task := sluice.Task{ID: state + strconv.Itoa(i), Payload: make([]byte, size), Header: map[string]string{"tenant": "north"}}
+			if state == "scheduled" {
+				task.Delay = time.Hour
+			}
+			_, err := q.Enqueue(ctx, task)
+			require.NoError(t, err)
+		}
+		if state == "dead" {
+			entries, err := q.Claim(ctx, n, time.Hour)
+			require.NoError(t, err)
+			for _, e := range entries {
+				require.NoError(t, q.Bury(ctx, e, "broken"))
+			}
+		}
+	}
+	_, err := q.Enqueue(ctx, sluice.Task{ID: "small", Payload: []byte("p"), Header: map[string]string{"tenant": "south"}})
+	require.NoError(t, err)
+	sent := func() (bytes int) {
+		info, err := s.rdb.InfoMap(ctx, "stats").Result()
+		require.NoError(t, err)
+		bytes, err = strconv.Atoi(info["Stats"]["total_net_output_bytes"])
+		require.NoError(t, err)
+		return bytes
+	}
+	for _, line := range []string{
+		"ls orders", "ls orders --state dead --reason broken", "ls orders --state scheduled --json", "ls orders --wide", "get orders due3", "get orders due3 --json",
+		"cancel orders due0 --dry-run", "bury orders due0", "bury orders --all --id due1 --yes", "run orders --all --state scheduled --yes",
+		"drop orders dead0", "revive orders --all --reason broken --yes", "cancel orders --all --state due --id scheduled1 --yes",
+	} {
+		before := sent()
+		s.ok(strings.Fields(line)...)
+		require.Less(t, sent()-before, size, "bytes that Redis has sent for %s", line)
+	}
+	require.Contains(t, s.ok("ls", "orders", "--wide"), "tenant=south")
+	require.Contains(t, s.ok("get", "orders", "small"), "tenant=south")
+	require.Contains(t, s.ok("get", "orders", "due3"), fmt.Sprint("300,019 bytes with the header, shown with --payload"))
+	require.Contains(t, s.ok("get", "orders", "due3", "--payload"), "tenant=north")
+	var page tasksJSON
+	s.json(exitOK, &page, "ls", "orders", "--limit", "1", "--payload")
+	require.Equal(t, size, *page.Tasks[0].PayloadBytes)
+	require.Equal(t, map[string]string{"tenant": "north"}, page.Tasks[0].Header)
+	page = tasksJSON{}
+	s.json(exitOK, &page, "ls", "orders", "--limit", "1")
+	require.Nil(t, page.Tasks[0].PayloadBytes, "it was not asked for")
+}
