@@ -21,7 +21,12 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-func TestMain(m *testing.M) { redistest.Main(m) }
+func TestMain(m *testing.M) {
+	if url := os.Getenv(serveChild); url != "" {
+		runServe(url)
+	}
+	redistest.Main(m)
+}
 
 // shell calls the program as a shell does.
 type shell struct {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -55,7 +54,7 @@ func TestTasks_ReadNoPayloads(t *testing.T) {
 	}
 	require.Contains(t, s.ok("ls", "orders", "--wide"), "tenant=south")
 	require.Contains(t, s.ok("get", "orders", "small"), "tenant=south")
-	require.Contains(t, s.ok("get", "orders", "due3"), fmt.Sprint("300,019 bytes with the header, shown with --payload"))
+	require.Contains(t, s.ok("get", "orders", "due3"), "300,019 bytes with the header, shown with --payload")
 	require.Contains(t, s.ok("get", "orders", "due3", "--payload"), "tenant=north")
 	var page tasksJSON
 	s.json(exitOK, &page, "ls", "orders", "--limit", "1", "--payload")

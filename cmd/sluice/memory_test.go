@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/redistest"
+)
+
+// serveChild is set, to the URL of a server, in the environment of a process that serves the page.
+const serveChild = "SLUICE_TEST_SERVE"
+
+// runServe is what that process does until its input ends.
+func runServe(url string) {
+	ctx, stop := context.WithCancel(context.Background())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		stop()
+	}()
+	a := &app{in: strings.NewReader(""), out: io.Discard, errOut: os.Stdout, lookupEnv: func(string) (string, bool) { return "", false }}
+	os.Exit(a.run(ctx, []string{"serve", "--write", "--addr", "127.0.0.1:0", "--url", url}))
+}
+
+// viewers is how many look at the page at the same time, and by how much what they look at is less than that of which docs/page.md has
+// the figures: those are with SLUICE_TEST_VIEWERS=12 and 120.
+func viewers(t *testing.T) (n, less int) {
+	text, ok := os.LookupEnv("SLUICE_TEST_VIEWERS")
+	if !ok {
+		return 12, 4
+	}
+	n, err := strconv.Atoi(text)
+	require.NoError(t, err)
+	return n, 1
+}
+
+// TestServe_StaysSmall: the process that serves the page has less than 200 MB at its peak, whatever is in the queues.
+func TestServe_StaysSmall(t *testing.T) {
+	large, escapes := strings.Repeat("x", 1_000_000), strings.Repeat("\xff", 500)
+	for name, test := range map[string]struct { // as many as make the figures of docs/page.md
+		fill  func(ctx context.Context, p redis.Pipeliner, i int)
+		n     int
+		paths []string
+	}{
+		"tasks of 1 MB": {func(ctx context.Context, p redis.Pipeliner, i int) {
+			p.ZAdd(ctx, "Queue:q", redis.Z{Score: 1, Member: i})
+			p.HSet(ctx, "{Queue:q}:tasks", i, large)
+		}, 300, []string{"/queues/q?n=250", "/queues/q/tasks/7", "/queues/q/tasks/7?payload=1", "/queues/q?id=9"}},
+		"letters of 400 KB": {func(ctx context.Context, p redis.Pipeliner, i int) {
+			p.ZAdd(ctx, "{Queue:q}:dead", redis.Z{Score: float64(i), Member: i})
+			p.HSet(ctx, "{Queue:q}:state", i, "1:dead:connection refused")
+			if i%8 == 0 {
+				p.HSet(ctx, "{Queue:q}:tasks", i, large[:400_000])
+			}
+		}, 9000, []string{"/queues/q?state=dead&n=250", "/queues/q?state=dead&reason=refused", "/queues/q?state=dead&reason=nothing"}},
+		"escapes": {func(ctx context.Context, p redis.Pipeliner, i int) {
+			id := fmt.Sprint(i, escapes)
+			p.ZAdd(ctx, "{Queue:q}:dead", redis.Z{Score: float64(i), Member: id})
+			p.HSet(ctx, "{Queue:q}:state", id, "1:dead:"+strings.Repeat(escapes, 200))
+		}, 1000, []string{"/queues/q?state=dead&n=250", "/queues/q?state=dead&n=250&reason=nothing"}},
+		"queues and locks": {func(ctx context.Context, p redis.Pipeliner, i int) {
+			p.ZAdd(ctx, fmt.Sprint("Queue:", i, large[:200]), redis.Z{Score: 1, Member: "a"})
+			p.Set(ctx, fmt.Sprint("Lock:", i, large[:200]), strings.Repeat("o", 64)+":"+strings.Repeat("A", 26), time.Hour)
+		}, 20_000, []string{"/", "/?q=777", "/locks", "/locks?match=*7*"}},
+		"a giant": {func(ctx context.Context, p redis.Pipeliner, _ int) {
+			p.ZAdd(ctx, "Queue:q", redis.Z{Score: 1, Member: "giant"})
+			p.HSet(ctx, "{Queue:q}:tasks", "giant", strings.Repeat(large, 20))
+		}, 1, []string{"/queues/q", "/queues/q/tasks/giant", "/queues/q/tasks/giant?payload=1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, ctx := redistest.Start(t), t.Context()
+			p := redis.NewClient(&redis.Options{Addr: server.Addr, ReadTimeout: time.Minute}).Pipeline()
+			n, less := viewers(t)
+			keys := max(1, test.n/less)
+			for i := range keys {
+				if test.fill(ctx, p, i); i%20 == 19 || i == keys-1 {
+					_, err := p.Exec(ctx)
+					require.NoError(t, err)
+				}
+			}
+			child, err := redistest.StartChild(ctx, os.Stderr, serveChild+"=redis://"+server.Addr)
+			require.NoError(t, err)
+			defer func() { require.NoError(t, child.Close()) }()
+			line, err := child.Stdout.ReadString('\n')
+			require.NoError(t, err)
+			url := strings.TrimSuffix(strings.TrimSpace(strings.TrimPrefix(line, "Serving ")), "/")
+			look(t, url, test.paths, n)
+			peak := peakOf(t, child.Process.Pid)
+			t.Logf("%d viewers: %d MB", n, peak)
+			require.Less(t, peak, 200)
+		})
+	}
+}
+
+// look has viewers ask for pages at the same time, twice each.
+func look(t *testing.T, url string, paths []string, n int) {
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: n}}
+	defer client.CloseIdleConnections()
+	var all sync.WaitGroup
+	var good atomic.Int64
+	for range n {
+		all.Go(func() {
+			for _, path := range append(paths, paths...) {
+				r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+path, nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				response, err := client.Do(r)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if response.StatusCode == http.StatusOK { // a busy machine may have Redis answer too late
+					good.Add(1)
+				}
+				_, _ = io.Copy(io.Discard, response.Body)
+				_ = response.Body.Close()
+			}
+		})
+	}
+	all.Wait()
+	require.NotZero(t, good.Load())
+}
+
+// peakOf returns the most megabytes that a process has had so far.
+func peakOf(t *testing.T, pid int) int {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Skip("this system does not tell what a process has had")
+	}
+	peak := regexp.MustCompile(`VmHWM:\s+(\d+) kB`).FindSubmatch(status)
+	require.NotNil(t, peak)
+	kb, err := strconv.Atoi(string(peak[1]))
+	require.NoError(t, err)
+	return kb / 1000
+}
