@@ -34,6 +34,7 @@ var (
 	scriptPermitForce   = newScript("permit_force", redisexec.Never, "permits", "publish")
 	scriptInspect       = newScript("inspect", redisexec.ReadOnly)
 	scriptForce         = newScript("force", redisexec.Never, "publish")
+	scriptCheckLock     = newScript("check_lock", redisexec.ReadOnly, "check")
 
 	scriptEnqueue    = newScript("enqueue", redisexec.Never, "prelude", "publish", "waiters", "new", "wake", "batch", "read", "fields", "put")
 	scriptExchange   = newScript("exchange", redisexec.Never, "prelude", "publish", "waiters", "wake", "read", "pause", "plain", "fields", "due", "finish")
@@ -57,6 +58,7 @@ var (
 	scriptPaused     = newScript("paused", redisexec.ReadOnly)
 	scriptResume     = newScript("resume", redisexec.Never, "prelude", "publish", "waiters", "wake")
 	scriptPurge      = newScript("purge", redisexec.Never)
+	scriptCheckQueue = newScript("check_queue", redisexec.ReadOnly, "check")
 
 	scriptLayout       = newScript("layout", redisexec.Idempotent)
 	scriptReshardBegin = newScript("reshard_begin", redisexec.Idempotent)

@@ -106,10 +106,10 @@ type Worker struct {
 
 	// Logger gets a warning when Redis fails and a message when it works again, once per
 	// outage; a warning for each task buried, lost, or failed for good with a waiting
-	// version; a message for each failed attempt, each task cancelled and each Again; an error with
+	// version; a message for each other failed attempt, each task cancelled and each Again; an error with
 	// the stack for each panic. They hold the queue's name, task IDs and the first 512
-	// bytes of errors, and no payloads. A panic of its handler is ignored. Defaults to
-	// none.
+	// bytes of errors, and no payloads. A panic of its handler is ignored. A logger of
+	// slog.DiscardHandler is silent. Defaults to slog.Default().
 	Logger *slog.Logger
 
 	running  atomic.Bool
@@ -250,13 +250,14 @@ func (w *Worker) Stats() WorkerStats {
 
 // config returns the loop's configuration and its policy, from the fields with their defaults filled in.
 func (w *Worker) config() (c taskloop.Config, p *policy, err error) {
-	p = &policy{handler: w.Handler, backoff: w.Backoff, timeout: w.Timeout, log: slog.New(slog.DiscardHandler)}
+	p = &policy{handler: w.Handler, backoff: w.Backoff, timeout: w.Timeout, log: w.Logger}
 	if p.backoff == nil {
 		p.backoff = DefaultBackoff
 	}
-	if w.Logger != nil {
-		p.log = slog.New(containedLog{w.Logger.Handler()}).With(slog.String("queue", w.Queue.name))
+	if p.log == nil {
+		p.log = slog.Default()
 	}
+	p.log = slog.New(containedLog{p.log.Handler()}).With(slog.String("queue", w.Queue.name))
 	lease := orDefault(w.Lease, defaultLease)
 	c = taskloop.Config{
 		Observer:    w.Queue.newWorkObserver(lease),
@@ -390,8 +391,7 @@ func (p *policy) decide(t taskloop.Task, err error, ended error) (d taskloop.Dis
 	case again:
 		p.log.Info("sluice: task snoozed", append(about, slog.Duration("due_in", snooze))...)
 		return taskloop.Disposition{Action: taskloop.Snooze, Delay: snooze}
-	case IsPermanent(err), lastAttempt && !interrupted:
-		p.log.Info("sluice: attempt failed", about...) // what becomes of the task is logged when it is known
+	case IsPermanent(err), lastAttempt && !interrupted: // logged when it is known what becomes of the task
 		return taskloop.Disposition{Action: taskloop.SetAside, Reason: reason}
 	case interrupted:
 		return taskloop.Disposition{Action: taskloop.Release}

@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"flag"
+	"log/slog"
 	"os"
 	"runtime"
 	"strconv"
@@ -55,6 +56,7 @@ func Main(m *testing.M) {
 	if runtime.GOMAXPROCS(0) < minParallel {
 		_ = flag.Set("test.parallel", strconv.Itoa(minParallel)) // m.Run parses the command line after this
 	}
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // that of workers without a Logger
 	code := m.Run()
 	for _, l := range []*lazy{&shared.redis, &shared.guarded, &shared.sentinel, &shared.cluster} {
 		if l.server != nil {

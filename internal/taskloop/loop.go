@@ -280,8 +280,12 @@ func (l *loop) giveBack(d *delivery) {
 
 // lose gives up a delivery whose lease is gone, or may be.
 func (l *loop) lose(d *delivery) {
+	about := []any{slog.String("task", d.task.ID), slog.Int("attempt", d.task.Attempt)}
+	if d.state != handling && d.disposition.Reason != "" { // else the runner has it
+		about = append(about, slog.String("error", d.disposition.Reason))
+	}
 	if l.abandon(d, Lost, lease.ErrLost) {
-		l.Log.Warn("sluice: lease lost", slog.String("task", d.task.ID), slog.Int("attempt", d.task.Attempt))
+		l.Log.Warn("sluice: lease lost", about...)
 	}
 }
 

@@ -31,7 +31,7 @@ func quietBubble(t *testing.T, test func(n network)) {
 				faults := redistest.NewFaults(systest.BubbleDialer(m))
 				rdb := redis.NewClient(&redis.Options{
 					Addr: "127.0.0.1:6379", Dialer: faults.Dial, ReadTimeout: timeout, PoolSize: 10_000,
-					ConnMaxIdleTime: 4 * time.Second, // what is quiet and was not met is not met by what follows
+					ConnMaxIdleTime:          4 * time.Second, // what is quiet and was not met is not met by what follows
 					MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 				})
 				n := network{t, m, clean, rdb, faults, &sendLog{start: time.Now()}}
