@@ -169,9 +169,9 @@ func TestRenewer_GivesAHungBatchUp(t *testing.T) {
 		r := NewRenewer(executor)
 		h := newHeld(30 * time.Second)
 		r.Add(h)
-		time.Sleep(20*time.Second + time.Millisecond) // half of the 20 s that were left
+		time.Sleep(15*time.Second + time.Millisecond) // five after it was sent
 		require.Len(t, s.pipelines(), 1)
-		time.Sleep(time.Second)
+		time.Sleep(6 * time.Second)
 		require.Equal(t, []time.Duration{21 * time.Second}, h.times(), "a late answer counts")
 		require.Equal(t, h.start.Add(40*time.Second), h.Deadline(), "from the send on")
 		r.Remove(t.Context(), h, 0)

@@ -63,7 +63,7 @@ func TestAccess_DocumentedCommands(t *testing.T) {
 			half = fences
 		case strings.HasPrefix(name, "permit"):
 			half = permits
-		case slices.Contains([]string{"acquire", "release", "extend", "inspect", "force"}, name):
+		case slices.Contains([]string{"acquire", "release", "extend", "inspect", "force", "check_lock"}, name):
 			half = locks
 		case name == "layout", strings.HasPrefix(name, "reshard"):
 			half = shards
