@@ -240,24 +240,24 @@ func TestRenewer_ALeaseMayMoveWhileItIsInABatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(succeed)
-		c.slow["a"] = 13 * time.Second
+		c.slow["a"] = 7 * time.Second
 		executor := redisexec.New(c)
 		r := NewRenewer(executor)
 		h := newCounted("a", 30*time.Second, new(atomic.Int64))
 		r.Add(h)
-		time.Sleep(22 * time.Second) // the first batch was given up, and another is under way
+		time.Sleep(16800 * time.Millisecond) // the first batch was given up, and another is under way
 		require.Len(t, h.sends(), 2)
 		c.mu.Lock()
 		c.moved["a"] = "b"
 		c.mu.Unlock()
-		time.Sleep(2 * time.Second) // the answer to the first comes
+		time.Sleep(400 * time.Millisecond) // the answer to the first comes
 		require.Len(t, h.times(), 1)
 		require.Zero(t, r.waiting(), "it is in a batch")
 		time.Sleep(2 * time.Minute)
 		require.True(t, h.lease.Valid())
 		require.Equal(t, 1, r.waiting())
 		require.Equal(t, 1, r.servers())
-		require.Equal(t, 27250*time.Millisecond, h.sends()[2], "when the second was given up, and a pause after that")
+		require.Equal(t, 23*time.Second, h.sends()[2], "when the second was given up, and a pause after that")
 		r.Close()
 		executor.Close(t.Context())
 	})

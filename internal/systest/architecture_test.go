@@ -340,6 +340,55 @@ func startsGoroutine(f *ast.FuncDecl) (found bool) {
 	return found
 }
 
+// TestArchitecture_ListsWhatIsSentByLoops: each function that sends something without its caller's context is named
+// in its chapter, which says what bounds that.
+func TestArchitecture_ListsWhatIsSentByLoops(t *testing.T) {
+	t.Parallel()
+	text, found := chapter(t, "Quiet connections"), 0
+	for _, p := range goPackages(t) {
+		if p.isForTests() {
+			continue
+		}
+		for _, file := range parse(t, p.Dir) {
+			for _, declaration := range file.Decls {
+				if f, ok := declaration.(*ast.FuncDecl); ok && sendsByItself(f) {
+					found++
+					require.Contains(t, text, "`"+functionName(f)+"`", "it sends without its caller's context")
+				}
+			}
+		}
+	}
+	require.Greater(t, found, 15)
+}
+
+// sendsByItself reports whether a function gives anything a context that does not end with its caller's, or has a
+// request Bounded. A context that is made to be ended by hand is none that bounds.
+func sendsByItself(f *ast.FuncDecl) (found bool) {
+	selected := func(e ast.Expr) string {
+		if s, ok := e.(*ast.SelectorExpr); ok {
+			return s.Sel.Name
+		}
+		return ""
+	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.CallExpr:
+			name := selected(n.Fun)
+			found = found || name == "BoundedPipeline"
+			for _, arg := range n.Args {
+				if call, ok := arg.(*ast.CallExpr); ok && !strings.HasPrefix(name, "WithCancel") {
+					endless := selected(call.Fun)
+					found = found || endless == "Background" || endless == "WithoutCancel"
+				}
+			}
+		case *ast.AssignStmt:
+			found = found || selected(n.Lhs[0]) == "Bounded"
+		}
+		return true
+	})
+	return found
+}
+
 // mutexesIn returns the fields of a file's structs that are a mutex, as Type.field.
 func mutexesIn(file *ast.File) (names []string) {
 	ast.Inspect(file, func(n ast.Node) bool {
