@@ -100,6 +100,7 @@ func TestScripts_KeysAreLiteral(t *testing.T) {
 
 // TestScripts_RightsAreAskedForWholeCommands: Redis 8.6 refuses the question for a command with fewer or more words than
 // the command takes, whatever the user's rights. So one function asks, and it is asked only for what it knows to ask for.
+// (Check asks with the words that it is given: a healthy server would say that it does not know one with too few.)
 func TestScripts_RightsAreAskedForWholeCommands(t *testing.T) {
 	t.Parallel()
 	comment, asks := regexp.MustCompile(`--.*`), regexp.MustCompile(`\b(?:need|may)([(,][^)]*\))`)
@@ -112,7 +113,7 @@ func TestScripts_RightsAreAskedForWholeCommands(t *testing.T) {
 			return err
 		}
 		source := comment.ReplaceAllString(luaFile(name), "")
-		require.Equal(t, name == asking, strings.Contains(source, "acl_check_cmd"), name)
+		require.Equal(t, name == asking || name == "shared/check.lua", strings.Contains(source, "acl_check_cmd"), name)
 		if name == asking {
 			return err
 		}
