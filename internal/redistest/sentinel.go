@@ -83,14 +83,16 @@ func sentinelAt(port int) member {
 	}
 }
 
-// StartSentinelFor starts one sentinel for one test. The sentinel watches a primary, which
-// the test has started, as MasterName; being alone, it never fails over. The returned
-// server's Client is a client of the sentinel itself. The sentinel is stopped when the test
-// ends.
+// StartSentinelFor starts one sentinel for one test, with OpenChannels. The sentinel watches a
+// primary, which the test has started, as MasterName; being alone, it never fails over. The
+// returned server's Client is a client of the sentinel itself. The sentinel is stopped when the
+// test ends.
 func StartSentinelFor(t testing.TB, primary *Server) *Server {
 	t.Helper()
 	dir, servers, err := startGroup(1, func(ports []int) []member {
-		return []member{sentinelAt(ports[0])}
+		m := sentinelAt(ports[0])
+		m.settings = append(m.settings, OpenChannels...)
+		return []member{m}
 	}, func(servers []*Server) error { return servers[0].watch(primary, slowFailover) })
 	if err != nil {
 		return require(t, nil, err)
