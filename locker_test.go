@@ -259,8 +259,8 @@ func TestLocker_TakesAKeyWithoutTTLAfterOneTTL(t *testing.T) {
 	})
 }
 
-// TestLocker_UnlockAllReleasesEveryLock on a server that knows none of the scripts: the
-// first pipeline is refused, and sent again with the scripts in full.
+// TestLocker_UnlockAllReleasesEveryLock on a server that knows none of the scripts: what each of the three
+// pipelines has is refused, and sent again, once in full and else by its digest.
 func TestLocker_UnlockAllReleasesEveryLock(t *testing.T) {
 	t.Parallel()
 	for _, auto := range []bool{false, true} {
@@ -275,7 +275,9 @@ func TestLocker_UnlockAllReleasesEveryLock(t *testing.T) {
 			locks = append(locks, k)
 		}
 		require.NoError(t, rdb.ScriptFlush(ctx).Err())
+		require.NoError(t, rdb.ConfigResetStat(ctx).Err())
 		require.NoError(t, l.UnlockAll(ctx))
+		require.LessOrEqual(t, redistest.Calls(t, rdb, "eval"), 3)
 		for _, k := range locks {
 			require.False(t, k.Valid())
 		}

@@ -240,11 +240,11 @@ func TestQueue_ReadsPastManyBadHeads(t *testing.T) {
 		_, err := q.Enqueue(t.Context(), sluice.Task{ID: "good"})
 		require.NoError(t, err)
 		scripts := func(f func() ([]sluice.Entry, error)) int {
-			before := scriptCalls(t, rdb)
+			before := redistest.Calls(t, rdb, "eval", "evalsha")
 			entries, err := f()
 			require.NoError(t, err)
 			require.Equal(t, []string{"good"}, systest.IDs(entries))
-			return scriptCalls(t, rdb) - before
+			return redistest.Calls(t, rdb, "eval", "evalsha") - before
 		}
 		if name == "malformed" { // Peek shows the others
 			require.LessOrEqual(t, scripts(func() ([]sluice.Entry, error) { return q.Peek(t.Context(), 1) }), 25)
@@ -255,18 +255,6 @@ func TestQueue_ReadsPastManyBadHeads(t *testing.T) {
 		require.Len(t, letters, bad)
 		require.Equal(t, name, letters[0].Reason)
 	}
-}
-
-// scriptCalls is how many scripts a server has been sent.
-func scriptCalls(t *testing.T, rdb redis.UniversalClient) (n int) {
-	t.Helper()
-	info, err := rdb.Info(t.Context(), "commandstats").Result()
-	require.NoError(t, err)
-	for _, m := range regexp.MustCompile(`cmdstat_eval(?:sha)?:calls=(\d+)`).FindAllStringSubmatch(info, -1) {
-		calls, _ := strconv.Atoi(m[1])
-		n += calls
-	}
-	return n
 }
 
 // What ends or extends a claim neither reads nor writes payloads: it works while the key of

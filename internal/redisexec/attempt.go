@@ -170,9 +170,8 @@ func (a *attempt) send() Result {
 	}
 	sent := time.Now()
 	err := a.process(a.request.Args)
-	if isNoScript(err) && a.request.Script != nil {
-		a.command.written.Store(false)
-		err = a.process(a.request.inFull())
+	if a.request.isUnknown(err) {
+		err = a.sendUnknown()
 	}
 	r := a.executor.refreshTopology(a.command.classify(err))
 	r.Sent = sent
@@ -183,6 +182,7 @@ func (a *attempt) send() Result {
 // where the client is an autopipeline that defers it.
 func (a *attempt) process(args []any) (err error) {
 	defer Contain(&err)
+	a.command.written.Store(false)
 	a.command.Cmd = redis.NewCmd(a.ctx, args...)
 	if err := a.executor.rdb.Process(a.ctx, &a.command); err != nil {
 		return err

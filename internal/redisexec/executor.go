@@ -51,6 +51,7 @@ type Executor struct {
 	answers  sync.Pool // of chan struct{}, empty: for attempt.answered
 	single   bool      // see isSingle
 	lanes    lanes
+	loads    loads
 	// longestWait is how long replicas may be waited for, so that the client does not take the
 	// connection for dead.
 	longestWait time.Duration
@@ -60,7 +61,8 @@ type Executor struct {
 func New(rdb redis.UniversalClient) *Executor {
 	return &Executor{
 		rdb: rdb, jobs: make(chan Job), closed: make(chan struct{}),
-		single: isSingle(rdb), lanes: lanes{byKey: map[laneKey]*lane{}}, longestWait: longestWait(rdb),
+		single: isSingle(rdb), lanes: lanes{byKey: map[laneKey]*lane{}},
+		loads: loads{underWay: map[load]chan struct{}{}}, longestWait: longestWait(rdb),
 	}
 }
 

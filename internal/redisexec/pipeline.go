@@ -64,7 +64,7 @@ func unanswered(n int) []Result {
 // SendAll is Pipeline for a caller that has nothing to leave for: it sends from the
 // caller's goroutine, and blocks until go-redis has an answer or gives up. If a hook of the
 // client's ends the goroutine, that is the caller's, which has to bear it. Scripts that the
-// server does not know are sent again in full, in a second pipeline. If replicas are to
+// server does not know are sent again, in a second pipeline (see inFull). If replicas are to
 // acknowledge one of the requests, it blocks for the request's ReplicaWait longer at most, and
 // the requests for each server of a Cluster go out one server after the other.
 func (e *Executor) SendAll(ctx context.Context, requests []Request) []Result {
@@ -72,12 +72,13 @@ func (e *Executor) SendAll(ctx context.Context, requests []Request) []Result {
 		return e.sendReplicated(ctx, requests)
 	}
 	results := make([]Result, len(requests))
-	all, sent := make([]int, len(requests)), time.Now()
-	for i := range all {
-		all[i] = i
+	which, sent := make([]int, len(requests)), time.Now()
+	for i := range which {
+		which[i] = i
 	}
-	if unknown := e.sendSome(ctx, requests, all, results, Request.byDigest); len(unknown) > 0 {
-		e.sendSome(ctx, requests, unknown, results, Request.inFull)
+	which = e.sendSome(ctx, requests, which, results, 0)
+	for full := 1; len(which) > 0; full *= moreInFull {
+		which = e.sendSome(ctx, requests, which, results, full)
 	}
 	for i := range results {
 		results[i].Sent = sent
@@ -85,21 +86,20 @@ func (e *Executor) SendAll(ctx context.Context, requests []Request) []Result {
 	return results
 }
 
-// sendSome sends those of the requests, and returns those whose script the server does
-// not know.
-func (e *Executor) sendSome(ctx context.Context, requests []Request, which []int, results []Result,
-	args func(Request) []any,
-) (unknown []int) {
+// sendSome sends those of the requests, and returns those that were not sent in full and whose script the
+// server does not know.
+func (e *Executor) sendSome(ctx context.Context, requests []Request, which []int, results []Result, inFull int) (unknown []int) {
 	commands := make([]*command, len(which))
 	all := make([]redis.Cmder, len(which))
+	full := e.inFull(requests, which, inFull)
 	for i, at := range which {
-		commands[i] = &command{Cmd: redis.NewCmd(ctx, args(requests[at])...)}
+		commands[i] = newCommand(ctx, requests[at], full[at])
 		all[i] = commands[i]
 	}
 	failed := execOn(ctx, e.rdb, all)
 	for i, at := range which {
 		err := commands[i].outcome(failed)
-		if isNoScript(err) && requests[at].Script != nil {
+		if requests[at].isUnknown(err) && !full[at] {
 			unknown = append(unknown, at)
 		}
 		results[at] = e.refreshTopology(commands[i].classify(err))

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -38,22 +40,115 @@ func TestPipeline_SendsEachRequestOnceInOrder(t *testing.T) {
 	require.Empty(t, New(newServer(carriedOut)).SendAll(t.Context(), nil))
 }
 
-// TestPipeline_SendsOnlyTheUnknownScriptsInFull: and a plain command cannot be one.
-func TestPipeline_SendsOnlyTheUnknownScriptsInFull(t *testing.T) {
+// TestPipeline_SendsAnUnknownScriptInFullOnce: behind it the others go by the digest again. A plain command
+// cannot be one.
+func TestPipeline_SendsAnUnknownScriptInFullOnce(t *testing.T) {
 	t.Parallel()
-	s := newServer(carriedOut, unknownSHA, unknownSHA, refused, unknownSHA,
-		answer{value: "second"}, answer{value: "fifth"})
+	s := newServer(carriedOut, unknownSHA, unknownSHA, refused, unknownSHA, unknownSHA,
+		answer{value: "second"}, answer{value: "fifth"}, answer{value: "sixth"})
 	known := script.Request([]any{"key"}, "other")
 	unknown := script.Request([]any{"key"}, "token")
+	second := NewScript("return 2", "digest 2", Idempotent).Request([]any{"key"}, "token")
 	bubble(t, s, func(t *testing.T, e *Executor) {
-		results := e.SendAll(t.Context(), []Request{known, unknown, plain(Never), known, unknown})
-		require.Equal(t, []int{5, 2}, s.record().pipelines)
-		require.Equal(t, [][]any{inFull, inFull}, s.record().commands[5:])
-		require.Equal(t, []Outcome{Done, Done, Rejected, Rejected, Done}, outcomes(results))
+		results := e.SendAll(t.Context(), []Request{known, unknown, plain(Never), known, unknown, second})
+		require.Equal(t, []int{6, 3}, s.record().pipelines)
+		require.Equal(t, [][]any{inFull, byHash, {"eval", "return 2", 1, "key", "token"}}, s.record().commands[6:])
+		require.Equal(t, []Outcome{Done, Done, Rejected, Rejected, Done, Done}, outcomes(results))
 		require.Equal(t, "second", results[1].Value)
 		require.Equal(t, "fifth", results[4].Value)
+		require.Equal(t, "sixth", results[5].Value)
 		require.ErrorIs(t, results[2].Err, errNoScript)
 	})
+}
+
+// TestPipeline_SendsMoreInFullIfTheFirstDoesNotMakeTheScriptKnown: it was denied, or it went to another server.
+func TestPipeline_SendsMoreInFullIfTheFirstDoesNotMakeTheScriptKnown(t *testing.T) {
+	t.Parallel()
+	const n = 100
+	requests := make([]Request, n)
+	for i := range requests {
+		requests[i] = script.Request([]any{"key"}, "token")
+	}
+	for name, test := range map[string]struct {
+		client    func(s *server) redis.UniversalClient
+		pipelines []int
+	}{
+		"one server": {func(s *server) redis.UniversalClient { return s }, []int{n, n, n - 1, n - 1 - moreInFull}},
+		"a Cluster":  {func(s *server) redis.UniversalClient { return &nodes{server: s, n: 4} }, []int{n, n, n - 4}},
+	} {
+		s := newServer(unknownSHA) // whatever it is sent
+		bubble(t, test.client(s), func(t *testing.T, e *Executor) {
+			require.Equal(t, slices.Repeat([]Outcome{Rejected}, n), outcomes(e.SendAll(t.Context(), requests)), name)
+			require.Equal(t, test.pipelines, s.record().pipelines, name)
+		})
+	}
+}
+
+// nodes is a client of a Cluster of n servers, whose keys go to one after the other.
+type nodes struct {
+	*server
+	n, asked int
+	clients  [8]redis.Client
+}
+
+func (c *nodes) MasterForKey(context.Context, string) (*redis.Client, error) {
+	c.asked++
+	return &c.clients[c.asked%c.n], nil
+}
+
+// forgetful is a server that knows no script before it has carried one out. It takes a millisecond.
+type forgetful struct {
+	*server
+	first  answer       // to the first script in full
+	inFull atomic.Int64 // how many it was sent
+	known  atomic.Bool
+}
+
+func (s *forgetful) Process(ctx context.Context, cmd redis.Cmder) error {
+	c := cmd.(*command)
+	a, full := carriedOut, c.Args()[0] == "eval"
+	switch {
+	case full && s.inFull.Add(1) == 1:
+		a = s.first
+	case !full && !s.known.Load():
+		a = unknownSHA
+	}
+	time.Sleep(max(a.after, time.Millisecond))
+	if a.err == nil {
+		s.known.Store(true)
+	}
+	a.apply(c)
+	return a.err
+}
+
+// TestRun_OfManyWithAnUnknownScriptOneSendsItInFull: the others wait for it, for a moment.
+func TestRun_OfManyWithAnUnknownScriptOneSendsItInFull(t *testing.T) {
+	t.Parallel()
+	const n = 100
+	for name, test := range map[string]struct {
+		first  answer // to the first script in full
+		wants  int64  // in full
+		within time.Duration
+	}{
+		"answered": {carriedOut, 1, 3 * time.Millisecond},
+		"denied":   {refused, n, 4 * time.Millisecond},
+		"hangs":    {carriedOut.taking(time.Hour), n, loadPatience + 3*time.Millisecond},
+	} {
+		s := &forgetful{server: newServer(carriedOut), first: test.first}
+		bubble(t, s, func(t *testing.T, e *Executor) {
+			done := make(chan Outcome, n)
+			start := time.Now()
+			for range n {
+				e.Go(func() { done <- e.Once(t.Context(), script.Request([]any{"key"}, "token")).Outcome })
+			}
+			for range n - 1 {
+				require.NotEqual(t, Unknown, <-done, name)
+			}
+			require.Equal(t, test.within, time.Since(start), name)
+			<-done
+			require.Equal(t, test.wants, s.inFull.Load(), name)
+		})
+	}
 }
 
 func TestPipeline_ReturnsWhenItsContextEnds(t *testing.T) {

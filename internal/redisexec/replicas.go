@@ -42,7 +42,7 @@ type pipeliner interface{ Pipeline() redis.Pipeliner }
 type destination struct {
 	client pipeliner
 	asking bool // the server is importing the slot, and serves only those who say that they know
-	inFull bool // the server does not know the scripts
+	inFull int  // how many of each script are sent in full, since the server does not know it
 }
 
 // replicated sends requests of which some are to be acknowledged by replicas.
@@ -98,12 +98,9 @@ func (s *replicated) add(to destination, i int) { s.next[to] = append(s.next[to]
 func (s *replicated) send(to destination, which []int) {
 	commands := make([]*command, len(which))
 	all := make([]redis.Cmder, 0, 2*len(which)+1)
+	full := s.executor.inFull(s.requests, which, to.inFull)
 	for i, at := range which {
-		args := s.requests[at].byDigest()
-		if to.inFull && s.requests[at].Script != nil {
-			args = s.requests[at].inFull()
-		}
-		commands[i] = &command{Cmd: redis.NewCmd(s.ctx, args...)}
+		commands[i] = newCommand(s.ctx, s.requests[at], full[at])
 		if to.asking {
 			all = append(all, &command{Cmd: redis.NewCmd(s.ctx, "asking")})
 		}
@@ -119,9 +116,9 @@ func (s *replicated) send(to destination, which []int) {
 			if next.client != nil {
 				s.add(next, at)
 			}
-		case isNoScript(err) && s.requests[at].Script != nil && !to.inFull:
+		case s.requests[at].isUnknown(err) && !full[at]:
 			s.results[at] = commands[i].classify(err)
-			s.add(destination{to.client, to.asking, true}, at)
+			s.add(destination{to.client, to.asking, max(moreInFull*to.inFull, 1)}, at)
 		default:
 			s.results[at] = s.answered(commands[i].classify(err))
 			if s.results[at].Outcome == Done {

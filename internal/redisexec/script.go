@@ -42,9 +42,6 @@ func (r Request) Key() any {
 	return r.Args[firstKey]
 }
 
-// byDigest is the command as it is sent first.
-func (r Request) byDigest() []any { return r.Args }
-
 // inFull is the command with the script itself, which the server then caches.
 func (r Request) inFull() []any {
 	args := slices.Clone(r.Args)

@@ -196,6 +196,21 @@ func (s *Server) Now(t testing.TB, rdb redis.UniversalClient) time.Time {
 	return now
 }
 
+// Calls returns how many of these commands a server of Redis was sent.
+func Calls(t testing.TB, rdb redis.UniversalClient, commands ...string) (n int) {
+	t.Helper()
+	info, err := rdb.InfoMap(t.Context(), "commandstats").Result()
+	if err != nil {
+		t.Fatalf("INFO: %v", err)
+	}
+	for _, c := range commands {
+		calls, _, _ := strings.Cut(strings.TrimPrefix(info["Commandstats"]["cmdstat_"+c], "calls="), ",")
+		some, _ := strconv.Atoi(calls) // none if it was never sent
+		n += some
+	}
+	return n
+}
+
 // Name returns a name for a key or queue that no other test uses.
 func Name(t testing.TB) string {
 	return strings.ReplaceAll(t.Name(), "/", ".") + "." + strconv.FormatInt(time.Now().UnixNano(), 36)
