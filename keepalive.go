@@ -97,7 +97,8 @@ func (k *kept) Key() any            { return k.key }
 
 // Extension returns the request that extends the lease.
 func (k *kept) Extension() (redisexec.Request, bool) {
-	return k.found.Load().shardOf(k.entry.ID).heartbeatRequest(k.entry.ID, receiptOf(k.entry), k.ttl), k.lease.Valid()
+	item := taskloop.Item{ID: k.entry.ID, Receipt: receiptOf(k.entry)}
+	return k.found.Load().shardOf(item.ID).heartbeatRequest(k.ttl, item), k.lease.Valid()
 }
 
 // followFor bounds how long a task is looked for whose shard was closed.
@@ -126,14 +127,14 @@ func (k *kept) HandleExtension(sent time.Time, r redisexec.Result) bool {
 		}
 		return false
 	}
-	answer, err := decodeAnswer(r.Value)
+	answers, err := decodeDone(r.Value, 1)
 	switch {
 	case err != nil:
 		return false
-	case answer == taskloop.Accepted:
+	case answers[0] == taskloop.Accepted:
 		until := lease.SafeUntil(sent, k.ttl)
 		return k.lease.Extend(until, until)
-	case answer == taskloop.Gone:
+	case answers[0] == taskloop.Gone:
 		k.lease.End(ErrCanceled)
 	default:
 		k.lease.End(ErrLost)

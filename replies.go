@@ -98,14 +98,15 @@ func decodeFinished(value any, n int) ([]taskloop.Answer, error) {
 	if !ok || len(list) != exchangeParts {
 		return nil, redisexec.Unexpected(value)
 	}
-	if answers, ok := list[6].([]any); !ok || len(answers) > 0 {
-		return decodeAnswers(list[6], n)
+	return decodeDone(list[6], n)
+}
+
+// decodeDone decodes what a script says of n tasks that says nothing if all are done.
+func decodeDone(value any, n int) ([]taskloop.Answer, error) {
+	if list, ok := value.([]any); !ok || len(list) > 0 {
+		return decodeAnswers(value, n)
 	}
-	all := make([]taskloop.Answer, n)
-	for i := range all {
-		all[i] = taskloop.Accepted
-	}
-	return all, nil
+	return slices.Repeat([]taskloop.Answer{taskloop.Accepted}, n), nil
 }
 
 // decodeClaimed decodes what exchange.lua has claimed.

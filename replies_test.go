@@ -79,6 +79,8 @@ func FuzzReplies(f *testing.F) {
 		errs = append(errs, err)
 		_, err = decodeAnswers(reply, 1)
 		errs = append(errs, err)
+		_, err = decodeDone(reply, 1)
+		errs = append(errs, err)
 		_, err = decodeAnswer(reply)
 		errs = append(errs, err)
 		_, err = decodeChanged(reply, 1)

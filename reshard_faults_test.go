@@ -160,8 +160,6 @@ func TestReshard_AClosedShardIsLookedIntoOnce(t *testing.T) {
 	for _, e := range es {
 		items = append(items, taskloop.Item{ID: e.ID, Receipt: receiptOf(e)})
 	}
-	for _, r := range (&source{queue: q, lease: time.Hour}).Extend(t.Context(), 0, items) {
-		require.ErrorIs(t, r.Err, taskloop.ErrMoved)
-	}
+	require.ErrorIs(t, (&source{queue: q, lease: time.Hour}).Extend(t.Context(), 0, items).Err, taskloop.ErrMoved)
 	require.Equal(t, 1, looks)
 }

@@ -117,24 +117,29 @@ const (
 	attemptDoesNotCount = 1
 )
 
-// exchangeRequest returns a request that finishes tasks, of which exchange.lua is given those
-// in a row with the same receipt as a group, and then claims up to n. Only what claims nothing
+// appendByReceipt appends what exchange.lua and heartbeat.lua are given of claimed tasks: of those in a row
+// with the same receipt, that, their number and their IDs.
+func appendByReceipt(args []any, items []taskloop.Item) []any {
+	for len(items) > 0 {
+		receipt, size := items[0].Receipt, 1
+		for size < len(items) && items[size].Receipt == receipt {
+			size++
+		}
+		args = append(args, receipt, size)
+		for _, item := range items[:size] {
+			args = append(args, item.ID)
+		}
+		items = items[size:]
+	}
+	return args
+}
+
+// exchangeRequest returns a request that finishes tasks, and then claims up to n. Only what claims nothing
 // may be repeated.
 func (s *shard) exchangeRequest(finish []taskloop.Item, n int, lease time.Duration) redisexec.Request {
 	args := make([]any, 0, 6+2*len(finish))
 	args = append(args, s.announce, n, micros(ceilMicros(lease)), s.options.maxAttempts)
-	for len(finish) > 0 {
-		receipt, size := finish[0].Receipt, 1
-		for size < len(finish) && finish[size].Receipt == receipt {
-			size++
-		}
-		args = append(args, receipt, size)
-		for _, item := range finish[:size] {
-			args = append(args, item.ID)
-		}
-		finish = finish[size:]
-	}
-	r := scriptExchange.Request(s.allKeys, args...)
+	r := scriptExchange.Request(s.allKeys, appendByReceipt(args, finish)...)
 	if n == 0 {
 		r.Retry = redisexec.Idempotent
 	}
@@ -261,24 +266,26 @@ func (q *Queue) extend(ctx context.Context, op string, e Entry, lease time.Durat
 		return nil, fmt.Errorf("sluice: %s: %w", op, err)
 	}
 	l, value, err := q.byID(ctx, op, e.ID, func(s *shard) redisexec.Request {
-		return s.heartbeatRequest(e.ID, receiptOf(e), lease)
+		return s.heartbeatRequest(lease, taskloop.Item{ID: e.ID, Receipt: receiptOf(e)})
 	})
 	if err != nil {
 		return nil, err
 	}
-	answer, err := decodeAnswer(value)
+	answers, err := decodeDone(value, 1)
 	switch {
 	case err != nil:
-	case answer == taskloop.Malformed:
+	case answers[0] == taskloop.Malformed:
 		err = ErrCorrupt
-	case answer != taskloop.Accepted: // an extension does not use the receipt up: it was stale before
+	case answers[0] != taskloop.Accepted: // an extension does not use the receipt up: it was stale before
 		err = ErrStale
 	}
 	return l, wrap(op, q.name, err)
 }
 
-func (s *shard) heartbeatRequest(id, receipt string, lease time.Duration) redisexec.Request {
-	return scriptHeartbeat.Request(s.keys, id, receipt, micros(ceilMicros(lease)))
+// heartbeatRequest returns a request that extends the leases of up to maxGroup tasks.
+func (s *shard) heartbeatRequest(lease time.Duration, items ...taskloop.Item) redisexec.Request {
+	args := append(make([]any, 0, 3+2*len(items)), micros(ceilMicros(lease)))
+	return scriptHeartbeat.Request(s.keys, appendByReceipt(args, items)...)
 }
 
 func checkReceipt(e Entry) error {

@@ -294,28 +294,18 @@ func decodeClaim(r redisexec.Result) taskloop.ClaimResult {
 	return result
 }
 
-// Extend sends extensions to a shard in one pipeline.
-func (s *source) Extend(ctx context.Context, shard int, items []taskloop.Item) []taskloop.ExtendResult {
-	results := make([]taskloop.ExtendResult, len(items))
+// Extend extends leases by one script.
+func (s *source) Extend(ctx context.Context, shard int, items []taskloop.Item) taskloop.ReportResult {
 	l, sh, err := s.ready(ctx, shard, func() []string { return idsIn([]taskloop.Report{{Items: items}}) })
 	if err != nil {
-		for i := range results {
-			results[i] = taskloop.ExtendResult{Outcome: redisexec.NotSent, Err: err}
-		}
-		return results
+		return taskloop.ReportResult{Outcome: redisexec.NotSent, Err: err}
 	}
-	requests := make([]redisexec.Request, len(items))
-	for i, item := range items {
-		requests[i] = sh.heartbeatRequest(item.ID, item.Receipt, s.lease)
+	r := sh.executor.Once(ctx, sh.heartbeatRequest(s.lease, items...))
+	result := taskloop.ReportResult{Outcome: r.Outcome, Err: s.again(ctx, l, r.Err)}
+	if r.Outcome == redisexec.Done {
+		result.Answers, result.Err = decodeDone(r.Value, len(items))
 	}
-	again := s.againForAll(ctx, l)
-	for i, r := range sh.executor.Pipeline(ctx, requests) {
-		results[i] = taskloop.ExtendResult{Outcome: r.Outcome, Err: again(r.Err)}
-		if r.Outcome == redisexec.Done {
-			results[i].Answer, results[i].Err = decodeAnswer(r.Value)
-		}
-	}
-	return results
+	return result
 }
 
 // Wait waits until a task of a shard may be due, or the queue has another layout.

@@ -17,6 +17,7 @@ type delivery struct {
 	until     time.Time // the task is ours until then, by our clock
 	renewAt   time.Time // when the lease is to be extended
 	renewFrom time.Time // from when it may be, along with another one's
+	extending bool      // that waits to be sent, or is under way
 
 	beginBy     time.Time       // from then on the handler is not called: until, when a runner was found
 	ctx         context.Context // the handler's

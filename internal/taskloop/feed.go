@@ -31,10 +31,13 @@ type feed struct {
 	health  health
 	waiting *waiting // for something to be due; nil if the loop is not
 
-	pending   []*delivery // their dispositions are to be sent to this shard
-	handling  int         // deliveries whose handlers have not returned
-	extension *extension  // under way; nil for none
-	toExtend  []*delivery // of the check of leases that is being made
+	pending  []*delivery // their dispositions are to be sent to this shard
+	handling int         // deliveries whose handlers have not returned
+
+	toExtend   []*delivery // their leases are to be extended
+	unsorted   bool        // some of these were added at the end
+	extensions int         // under way
+	failed     bool        // one of them has failed, since there was none
 
 	underWay int // exchanges that are waited for
 	sending  int // dispositions in them

@@ -1,69 +1,116 @@
 package taskloop
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/lease"
-	"github.com/sluice-go/sluice/internal/redisexec"
 )
 
-// extension is a batch of lease extensions of one shard, sent in one pipeline.
+// mostExtensions is how many extensions are under way for one shard at most.
+const mostExtensions = 4
+
+// extension is a batch of lease extensions of one shard, sent as one script.
 type extension struct {
 	feed       *feed
 	sent       time.Time // just before
 	deliveries []*delivery
-	results    []ExtendResult
+	result     ReportResult
+}
+
+// extensionSlots is how many extensions go out at a time for one shard. Each has up to MaxGroup leases, so that a
+// slow server costs few leases a try, and a connection that hangs only those that it was given.
+func (l *loop) extensionSlots() int {
+	return min(1+l.Concurrency/(MaxGroup*l.shards), mostExtensions)
 }
 
 // scheduleCheck has the leases checked, at the latest then.
 func (l *loop) scheduleCheck(at time.Time) { l.nextCheck = sooner(l.nextCheck, at) }
 
-// checkLeases extends the leases for which it is time, gives up those that have ended, and
+// checkLeases finds the leases that are to be extended, gives up those that have ended, and
 // schedules the next check.
 func (l *loop) checkLeases(now time.Time) {
 	l.nextCheck = time.Time{}
-	var feeds []*feed // that have some to be extended
 	for _, d := range l.handling {
-		f := l.feedOf(d)
 		switch {
 		case d.state == lost:
 			continue
 		case !now.Before(d.until):
 			l.lose(d)
 			continue
-		case f.extension != nil: // when it is over, the leases are checked
+		case d.extending:
 		case !now.Before(d.renewFrom):
-			if len(f.toExtend) == 0 {
-				feeds = append(feeds, f)
-			}
-			f.toExtend = append(f.toExtend, d)
+			l.extendSoon(d)
 		default:
 			l.scheduleCheck(d.renewAt)
 		}
 		l.scheduleCheck(d.until)
 	}
-	for _, f := range feeds {
-		l.extend(f, now, f.toExtend)
-		f.toExtend = nil
-	}
 }
 
-// extend extends leases of tasks of one shard, in a goroutine of its own. It is given half of what is left of
-// the most pressing one, so that there is always another try.
-func (l *loop) extend(f *feed, now time.Time, due []*delivery) {
-	x := &extension{feed: f, sent: now, deliveries: due}
-	pressing := slices.MinFunc(due, func(a, b *delivery) int { return a.until.Compare(b.until) })
-	budget := lease.Budget(pressing.until.Sub(now))
-	f.extension = x
+// extendSoon has the lease extended as soon as there is a slot.
+func (l *loop) extendSoon(d *delivery) {
+	d.extending = true
+	f := l.feedOf(d)
+	if len(f.toExtend) == 0 {
+		l.extendable = append(l.extendable, f)
+	}
+	f.toExtend, f.unsorted = append(f.toExtend, d), true
+}
+
+// extend sends extensions, as many as may be under way.
+func (l *loop) extend() {
+	left := l.extendable[:0]
+	for _, f := range l.extendable {
+		for len(f.toExtend) > 0 && f.extensions < l.extensionSlots() {
+			l.sendExtension(f)
+		}
+		if len(f.toExtend) > 0 {
+			left = append(left, f)
+		}
+	}
+	clear(l.extendable[len(left):])
+	l.extendable = left
+}
+
+// sendExtension sends the extensions of the most pressing leases, in a goroutine of its own. It is given half
+// of what is left of the first, so that there is always another try.
+func (l *loop) sendExtension(f *feed) {
+	if f.unsorted {
+		f.unsorted = false
+		slices.SortFunc(f.toExtend, func(a, b *delivery) int {
+			return cmp.Or(a.until.Compare(b.until), strings.Compare(a.receipt, b.receipt))
+		})
+	}
+	x := &extension{feed: f, sent: time.Now()}
+	taken := 0
+	for taken < len(f.toExtend) && len(x.deliveries) < MaxGroup {
+		d := f.toExtend[taken]
+		taken++
+		if d.state == handling {
+			x.deliveries = append(x.deliveries, d)
+		} else {
+			d.extending = false // its disposition is on its way, or it is over
+		}
+	}
+	if f.toExtend = f.toExtend[taken:]; len(f.toExtend) == 0 {
+		f.toExtend = nil
+	}
+	if len(x.deliveries) == 0 {
+		return
+	}
+	f.extensions++
 	l.extensions++
-	items := toExtend(due)
+	budget := lease.Budget(x.deliveries[0].until.Sub(x.sent))
+	items := toExtend(x.deliveries)
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), budget)
 		defer cancel()
-		x.results = l.Source.Extend(ctx, f.shard, items)
+		x.result = l.Source.Extend(ctx, f.shard, items)
 		select {
 		case l.extended <- x:
 		case <-l.over:
@@ -71,38 +118,40 @@ func (l *loop) extend(f *feed, now time.Time, due []*delivery) {
 	}()
 }
 
-// handleExtension deals with the results of an extension.
+// handleExtension deals with the result of an extension.
 func (l *loop) handleExtension(x *extension) {
-	f := x.feed
-	f.extension = nil
+	f, r := x.feed, x.result
+	f.extensions--
 	l.extensions--
-	var failed error
-	for i, r := range x.results {
-		if err := l.handleExtended(x.deliveries[i], x.sent, r); err != nil && failed == nil {
-			failed = err
+	for i, d := range x.deliveries {
+		d.extending = false
+		l.handleExtended(d, x.sent, r, i)
+		if d.state == handling {
+			l.scheduleCheck(d.renewAt)
+			l.scheduleCheck(d.until)
 		}
 	}
-	l.scheduleCheck(time.Now()) // for extensions that became due meanwhile
-	if failed != nil {
-		f.health.noteFailure(renewing, failed)
-	} else {
+	if r.Err != nil && !errors.Is(r.Err, ErrMoved) {
+		f.failed = true
+		f.health.noteFailure(renewing, r.Err)
+	} else if !f.failed {
 		f.noteSuccess(renewing)
+	}
+	if f.extensions == 0 && len(f.toExtend) == 0 {
+		f.failed = false
 	}
 }
 
-// handleExtended deals with the result of one extension. If the handler has returned
+// handleExtended deals with what became of the i-th lease of an extension. If the handler has returned
 // meanwhile, the disposition may have used the receipt up: that it is not good says nothing
 // then, and the answer to the disposition says what has become of it.
-func (l *loop) handleExtended(d *delivery, sent time.Time, r ExtendResult) error {
+func (l *loop) handleExtended(d *delivery, sent time.Time, r ReportResult, i int) {
 	switch {
 	case d.state == settled || d.state == lost:
-		return r.Err
 	case errors.Is(r.Err, ErrMoved): // it goes to the task's new shard at once
-		return nil
-	case r.Outcome != redisexec.Done || r.Err != nil:
+	case r.Err != nil:
 		d.retryExtension(time.Now(), l.Lease)
-		return r.Err
-	case r.Answer == Accepted:
+	case r.Answers[i] == Accepted:
 		d.leased(sent, l.Lease)
 		if d.announced.After(sent) {
 			d.renewNow() // the message came while the extension was under way
@@ -110,9 +159,8 @@ func (l *loop) handleExtended(d *delivery, sent time.Time, r ExtendResult) error
 			d.announced = time.Time{} // refuted
 		}
 	case d.state == handling:
-		l.stale(d, r.Answer)
+		l.stale(d, r.Answers[i])
 	}
-	return nil
 }
 
 // checkCanceled has the lease of a task extended at once that is said to be cancelled: if it
@@ -122,9 +170,8 @@ func (l *loop) checkCanceled(id string) {
 	now := time.Now()
 	for d := l.byID[id]; d != nil; d = d.older {
 		d.announced = now
-		if d.state == handling {
-			d.renewNow()
-			l.scheduleCheck(now)
+		if d.state == handling && !d.extending {
+			l.extendSoon(d)
 		}
 	}
 }

@@ -30,8 +30,8 @@ const (
 //	exchanged          an exchange is over: dispositions, and a claim for runners that are
 //	                   free. There are few at a time, two of a shard at most, so that groups
 //	                   form meanwhile
-//	extended           a batch of lease extensions is over. There is one at a time of each
-//	                   shard; it does not hold up an exchange, nor an exchange it
+//	extended           a batch of lease extensions is over. There are few at a time (see
+//	                   extensionSlots); they do not hold up an exchange, nor an exchange them
 //	waited             Source.Wait has returned. It runs for each shard in which nothing is
 //	                   due while a runner is free
 //	Canceled           a task was cancelled, perhaps one of those that are handled here
@@ -74,6 +74,7 @@ type loop struct {
 	late       []*exchange // that were given up, and may yet bring tasks: until their leases would end
 	reserved   int         // runners that are kept for what claims may bring
 	extensions int         // under way
+	extendable []*feed     // with leases that are to be extended
 	waits      int         // likewise, of Source.Wait
 	nextCheck  time.Time   // when a lease has to be checked; zero for never
 	nextLapse  time.Time   // when an exchange may have to give back its runners; zero for never
@@ -94,7 +95,7 @@ func newLoop(ctx context.Context, c Config) *loop {
 		work:        make(chan *delivery, min(c.Concurrency, MaxGroup)),
 		completions: completions{ready: make(chan struct{}, 1)},
 		exchanged:   make(chan *exchange),
-		extended:    make(chan *extension, 1),
+		extended:    make(chan *extension, mostExtensions),
 		waited:      make(chan *waiting, 1),
 		over:        make(chan struct{}),
 		alarm:       newAlarm(),
@@ -172,6 +173,7 @@ func (l *loop) doWhatIsDue(now time.Time) {
 	if !l.nextCheck.IsZero() && !now.Before(l.nextCheck) {
 		l.checkLeases(now)
 	}
+	l.extend()
 }
 
 // nextWake is when something is due by the clock; zero for never.

@@ -308,7 +308,7 @@ func (q *queue) latest(shard int) (late time.Duration) {
 	return late
 }
 
-func (q *queue) Extend(ctx context.Context, shard int, items []Item) []ExtendResult {
+func (q *queue) Extend(ctx context.Context, shard int, items []Item) ReportResult {
 	q.mu.Lock()
 	x := exchanged{at: time.Now(), reports: map[Operation][]string{}, shard: shard}
 	for _, d := range items {
@@ -325,28 +325,22 @@ func (q *queue) Extend(ctx context.Context, shard int, items []Item) []ExtendRes
 	if hangs := q.hangs(shard); hangs > 0 {
 		f = fault{request: hangs, outcome: redisexec.Unknown}
 	}
-	results := make([]ExtendResult, len(items))
-	all := func(r ExtendResult) []ExtendResult {
-		for i := range results {
-			results[i] = r
-		}
-		return results
-	}
 	if !sleep(ctx, q.latency/2+f.request) {
-		return all(ExtendResult{Outcome: redisexec.Abandoned, Err: ctx.Err()})
+		return ReportResult{Outcome: redisexec.Abandoned, Err: ctx.Err()}
 	}
+	var r ReportResult
 	if f.outcome == redisexec.Done || f.after {
-		for i, d := range items {
-			results[i].Answer = q.extend(d)
+		for _, d := range items {
+			r.Answers = append(r.Answers, q.extend(d))
 		}
 	}
 	switch {
 	case !sleep(ctx, q.latency/2+f.reply):
-		return all(ExtendResult{Outcome: redisexec.Abandoned, Err: ctx.Err()})
+		return ReportResult{Outcome: redisexec.Abandoned, Err: ctx.Err()}
 	case f.outcome != redisexec.Done:
-		return all(ExtendResult{Outcome: f.outcome, Err: errFault})
+		return ReportResult{Outcome: f.outcome, Err: errFault}
 	}
-	return results
+	return r
 }
 
 func (q *queue) extend(d Item) Answer {

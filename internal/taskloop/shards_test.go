@@ -353,9 +353,11 @@ func TestShards_EachHasItsOwnBatchOfExtensions(t *testing.T) {
 		for _, id := range []string{"0/1", "1/1"} {
 			l.handling.add(&delivery{task: Task{ID: id}, until: time.Now().Add(time.Minute)})
 		}
-		l.feeds[0].extension, l.extensions = &extension{}, 1
+		l.feeds[0].extensions, l.extensions = 1, 1
 		l.checkLeases(time.Now())
-		require.NotNil(t, l.feeds[1].extension)
+		l.extend()
+		require.Equal(t, 1, l.feeds[0].extensions)
+		require.Equal(t, 1, l.feeds[1].extensions)
 		require.Equal(t, 2, l.extensions)
 		l.handleExtension(<-l.extended)
 	})

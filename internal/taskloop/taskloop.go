@@ -42,9 +42,9 @@ type Source interface {
 	// all in one pipeline, to one shard. It blocks until there is an answer or the client
 	// gives up, and returns a result for each report.
 	Exchange(shard int, reports []Report, claim int) ([]ReportResult, ClaimResult)
-	// Extend sends one extension for each item's lease to one shard in one pipeline, and
-	// returns a result for each. It returns when ctx ends.
-	Extend(ctx context.Context, shard int, items []Item) []ExtendResult
+	// Extend extends the leases of up to MaxGroup tasks of one shard, those in a row with the same
+	// receipt at the least cost. It returns when ctx ends.
+	Extend(ctx context.Context, shard int, items []Item) ReportResult
 	// Wait returns nil when a task of the shard may be due, or an error when it cannot tell or
 	// ctx has ended.
 	Wait(ctx context.Context, shard int) error
@@ -81,7 +81,7 @@ const (
 	operations
 )
 
-// ReportResult is the result of a report. If Err is nil, Answers has one for each task.
+// ReportResult is the result of a report, or of the extension of leases. If Err is nil, Answers has one for each task.
 type ReportResult struct {
 	Outcome redisexec.Outcome
 	Answers []Answer
@@ -116,13 +116,6 @@ type ClaimResult struct {
 	// for how long it has been.
 	Head time.Duration
 	Err  error
-}
-
-// ExtendResult is the result of an extension. If it is Done and Err is nil, there is an Answer.
-type ExtendResult struct {
-	Outcome redisexec.Outcome
-	Answer  Answer
-	Err     error
 }
 
 // Policy is what a worker makes of a task. Its methods are called by the runners, several

@@ -44,21 +44,23 @@ local function live(field)
   return task
 end
 
--- Writes the state field of a task with the given attempts and waiting version. Other fields
--- of task: lease and token, which are written if keep is true, and unseen.
-local function store(id, task, attempt, due, keep)
-  local lease = keep and task.lease
-  local unseen = task.unseen or 0
-  if attempt == 0 and unseen == 0 and not lease and not due then
-    redis.call('HDEL', KEYS[4], id)
-    return
-  end
+-- Returns the state field of a task with the given attempts and waiting version, nil if it has none. Other
+-- fields of task: lease and token, which are written if keep is true, and unseen.
+local function fieldOf(task, attempt, due, keep)
+  local lease, unseen = keep and task.lease, task.unseen or 0
+  if attempt == 0 and unseen == 0 and not lease and not due then return nil end
   local count = attempt > 0 and string.format('%.0f', attempt) or ''
   if unseen > 0 then count = count .. '+' .. unseen end
   if lease then
     lease = text(lease) .. (task.token ~= lease and '/' .. text(task.token) or '')
   end
-  redis.call('HSET', KEYS[4], id, count .. ':' .. (lease or '') .. ':' .. (due and text(due) or ''))
+  return count .. ':' .. (lease or '') .. ':' .. (due and text(due) or '')
+end
+
+-- Writes the state field of a task, with what fieldOf takes.
+local function store(id, task, attempt, due, keep)
+  local field = fieldOf(task, attempt, due, keep)
+  if field then redis.call('HSET', KEYS[4], id, field) else redis.call('HDEL', KEYS[4], id) end
 end
 
 -- Says whether a task with this score is leased now. Only for what resolve has returned.

@@ -1,0 +1,81 @@
+package taskloop
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestLease_ManyAreExtendedInBatches, four at a time. One without an answer costs its own leases a try, and no
+// other: each has half of what is left of the most pressing one.
+func TestLease_ManyAreExtendedInBatches(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		const n, tenth = 2000, 3 * time.Second
+		q := newQueue(30*time.Second, numbered(n)...)
+		q.latency = 100 * time.Millisecond
+		q.onExtend = func(i int) fault {
+			if i <= 3 {
+				return fault{request: time.Hour}
+			}
+			return fault{}
+		}
+		w := newWorker(q, n, 25*time.Second).run(t)
+		time.Sleep(10*time.Second + tenth)
+		_, extensions := q.sent()
+		at := times(extensions, w.start)
+		require.Len(t, extensions, n/MaxGroup)
+		extended := map[string]bool{}
+		for i, x := range extensions {
+			require.LessOrEqual(t, len(x.reports[Finish]), MaxGroup)
+			for _, task := range x.reports[Finish] {
+				require.False(t, extended[task])
+				extended[task] = true
+			}
+			if i < mostExtensions {
+				require.Equal(t, at[0], at[i], "four at a time")
+			} else {
+				require.Equal(t, at[0]+time.Duration(i-mostExtensions+1)*q.latency, at[i], "the others by the one that is answered")
+			}
+		}
+		require.Len(t, extended, n)
+		q.set(func() {
+			for _, budget := range q.budgets {
+				require.InDelta(t, (safeFor-10*time.Second)/2, budget, float64(time.Second))
+			}
+		})
+		time.Sleep(time.Minute)
+		require.Equal(t, [5]int64{n}, w.counts())
+		require.Nil(t, w.end())
+	})
+}
+
+// TestLease_TheMostPressingIsExtendedFirst, and one whose handler returns meanwhile is not.
+func TestLease_TheMostPressingIsExtendedFirst(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		q := newQueue(time.Minute)
+		l := newLoop(t.Context(), newWorker(q, 1, 0).Config)
+		now := time.Now()
+		for _, d := range []delivery{
+			{task: Task{ID: "late"}, receipt: "r2", until: now.Add(2 * time.Second)},
+			{task: Task{ID: "a"}, receipt: "r1", until: now.Add(time.Second)},
+			{task: Task{ID: "returned"}, until: now.Add(time.Millisecond), state: pending},
+			{task: Task{ID: "b"}, receipt: "r0", until: now.Add(time.Second)},
+			{task: Task{ID: "under way"}, until: now.Add(time.Second), extending: true},
+			{task: Task{ID: "later"}, until: now.Add(time.Minute), renewFrom: now.Add(time.Second), renewAt: now.Add(2 * time.Second)},
+		} {
+			l.handling.add(&d)
+		}
+		l.checkLeases(now)
+		l.extend()
+		require.Empty(t, l.feeds[0].toExtend)
+		require.Empty(t, l.extendable)
+		require.Equal(t, now.Add(time.Millisecond), l.nextCheck)
+		l.handleExtension(<-l.extended)
+		_, extensions := q.sent()
+		require.Equal(t, []string{"r0 b", "r1 a", "r2 late"}, extensions[0].reports[Finish])
+		for _, d := range l.handling[:5] {
+			require.Equal(t, d.task.ID == "under way", d.extending)
+		}
+	})
+}
