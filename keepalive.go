@@ -39,7 +39,7 @@ func (q *Queue) KeepAlive(ctx context.Context, e Entry, lease time.Duration, fn 
 	renewer := q.keeper.enter(q.executor)
 	renewer.Add(k)
 	held := k.lease.Context()
-	fnCtx, cancel := context.WithCancelCause(ctx)
+	fnCtx, cancel := context.WithCancelCause(k.knownTo(ctx))
 	stop := context.AfterFunc(held, func() { cancel(context.Cause(held)) })
 	defer func() {
 		stop()
@@ -89,6 +89,9 @@ func (k *kept) begin(ctx context.Context) error {
 	}
 	return nil
 }
+
+// knownTo returns a context that knows of the lease; see LeaseValid.
+func (k *kept) knownTo(ctx context.Context) context.Context { return lease.WithHolding(ctx, &k.lease) }
 
 func (k *kept) TTL() time.Duration  { return k.ttl }
 func (k *kept) Deadline() time.Time { return k.lease.Deadline() }

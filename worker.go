@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/backoff"
+	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/taskloop"
 )
 
@@ -69,7 +70,7 @@ type Worker struct {
 	//   - when the handler has returned.
 	//
 	// Calls with this ctx then fail with context.Canceled, or with what their package makes
-	// of that; only context.Cause(ctx) says why.
+	// of that; only context.Cause(ctx) says why. After a long pause, LeaseValid(ctx) knows before ctx does.
 	//
 	// e is the task as it was claimed. The worker extends its lease, and says what becomes
 	// of it: the handler must not use it on the queue. Enqueue with the same ID is fine: the
@@ -160,6 +161,19 @@ func (e *UnfinishedError) Error() string {
 	return fmt.Sprintf("stopped with %d handlers still running, %d results not acknowledged and %d claims not answered",
 		e.Running, e.Unacknowledged, e.Claims)
 }
+
+// LeaseValid reports whether the task that a handler works on is still its worker's: whether its lease lasts, by the
+// local clock and without I/O, as Lock.Valid does for a lock. Ask it before the write that counts, above all after a
+// long pause: a process that was stopped, or had no CPU, may go on before the handler's ctx has ended, while another
+// worker has the task.
+//
+// ctx is the handler's, or one that descends from it; so is that of the function of KeepAlive. It is false in other
+// contexts, when the lease is lost or the task is known to be cancelled, and when the handler has returned. That ctx
+// has ended, after Timeout or Grace, does not matter.
+//
+// A write may still come after the end of a lease that was valid a moment before; and the clock of a suspended
+// machine may have stopped. So check at the resource, too, if that matters: see docs/database.md.
+func LeaseValid(ctx context.Context) bool { return ctx != nil && lease.IsHeld(ctx) }
 
 // Permanent marks an error as one that a further attempt will not mend. If a handler
 // returns it, or an error that wraps it, its task is put among the dead letters at once.

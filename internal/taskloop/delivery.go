@@ -22,6 +22,7 @@ type delivery struct {
 	beginBy     time.Time       // from then on the handler is not called: until, when a runner was found
 	ctx         context.Context // the handler's
 	cancel      context.CancelCauseFunc
+	hold        *lease.Hold // what the handler's context knows of the lease; nil before there is one
 	disposition Disposition
 
 	state    state
@@ -123,6 +124,9 @@ func (d *delivery) leased(sent time.Time, ttl time.Duration) {
 	d.until = lease.SafeUntil(sent, ttl)
 	d.renewAt = sent.Add(lease.RenewAfter(ttl))
 	d.renewFrom = d.renewAt.Add(-lease.Leeway(ttl))
+	if d.hold != nil {
+		d.hold.Last(d.until)
+	}
 }
 
 // renewNow has the lease extended at once.

@@ -1,10 +1,14 @@
 package taskloop
 
 import (
+	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/lease"
 )
 
 // TestLease_ManyAreExtendedInBatches, four at a time. One without an answer costs its own leases a try, and no
@@ -77,5 +81,79 @@ func TestLease_TheMostPressingIsExtendedFirst(t *testing.T) {
 		for _, d := range l.handling[:5] {
 			require.Equal(t, d.task.ID == "under way", d.extending)
 		}
+	})
+}
+
+// TestLease_IsKnownToTheHandlersContext until it ends, by the clock and not by what the loop has noticed.
+func TestLease_IsKnownToTheHandlersContext(t *testing.T) {
+	for name, test := range map[string]struct {
+		extend fault
+		happen func(q *queue)
+		until  time.Duration // when it ends; 0 if it does when the handler returns
+	}{
+		"extended":       {fault{}, func(*queue) {}, 0},
+		"not extended":   {unconnected, func(*queue) {}, safeFor},
+		"cancelled":      {fault{}, func(q *queue) { q.cancel("a") }, 10 * time.Second},
+		"taken over":     {fault{}, func(q *queue) { q.steal("a") }, 10 * time.Second},
+		"a late answer":  {fault{reply: 2 * time.Second}, func(*queue) {}, 0},
+		"and it returns": {fault{}, func(*queue) {}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				q := newQueue(30*time.Second, "a")
+				q.onExtend = func(int) fault { return test.extend }
+				w := newWorker(q, 1, 0)
+				handlers := make(chan context.Context, 9)
+				w.handle = func(ctx context.Context, _ Task) error {
+					handlers <- ctx
+					time.Sleep(time.Minute) // whatever its context says
+					return nil
+				}
+				w.run(t)
+				ctx := <-handlers
+				ctx, cancel := context.WithCancel(ctx)
+				cancel() // which is no word on the lease
+				test.happen(q)
+				end := time.Minute
+				if test.until > 0 {
+					end = test.until
+				}
+				for at := w.start; at.Before(w.start.Add(end)); at = at.Add(100 * time.Millisecond) {
+					time.Sleep(time.Until(at))
+					require.True(t, lease.IsHeld(ctx), at.Sub(w.start))
+				}
+				time.Sleep(time.Until(w.start.Add(end - time.Nanosecond)))
+				require.True(t, lease.IsHeld(ctx))
+				time.Sleep(time.Nanosecond)
+				synctest.Wait()
+				require.False(t, lease.IsHeld(ctx))
+				time.Sleep(2 * time.Minute)
+				require.False(t, lease.IsHeld(ctx))
+				require.Nil(t, w.end())
+			})
+		})
+	}
+}
+
+// TestLease_ALoopThatStandsStillMakesNoneValid: a process was stopped, and the loop has noticed nothing yet.
+func TestLease_ALoopThatStandsStillMakesNoneValid(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		l := newLoop(t.Context(), newWorker(newQueue(30*time.Second), 1, 0).Config)
+		d := &delivery{task: Task{ID: "a"}}
+		sent := time.Now()
+		d.leased(sent, l.Lease)
+		l.runners = 1 // there is none
+		l.dispatch(d)
+		require.True(t, lease.IsHeld(d.ctx))
+		time.Sleep(safeFor)
+		require.False(t, lease.IsHeld(d.ctx))
+		require.NoError(t, d.ctx.Err())
+		d.leased(sent.Add(10*time.Second), l.Lease)
+		require.True(t, lease.IsHeld(d.ctx), "an answer that was on its way says that it goes on")
+		d.hold.End()
+		d.leased(time.Now(), l.Lease)
+		require.False(t, lease.IsHeld(d.ctx))
+		require.False(t, lease.IsHeld(t.Context()))
+		l.close()
 	})
 }

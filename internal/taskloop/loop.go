@@ -235,7 +235,9 @@ func (l *loop) dispatch(d *delivery) {
 	l.handling.add(d)
 	l.feedOf(d).handling++
 	l.remember(d)
-	d.ctx, d.cancel = context.WithCancelCause(l.handlers)
+	d.hold = &lease.Hold{}
+	d.hold.Last(d.until)
+	d.ctx, d.cancel = context.WithCancelCause(lease.WithHolding(l.handlers, d.hold))
 	d.beginBy = d.until
 	if l.runners < len(l.handling) {
 		l.runners++
@@ -311,6 +313,7 @@ func (l *loop) abandon(d *delivery, e Ending, cause error) bool {
 		l.tell(d)
 	}
 	if d.cancel != nil {
+		d.hold.End()
 		d.cancel(cause)
 	}
 	return true

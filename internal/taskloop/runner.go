@@ -63,6 +63,7 @@ func (l *loop) handle(d *delivery) error {
 // deliver passes a delivery on to the loop. If that has ended, the delivery is the runner's, and nothing
 // more can be done for the task.
 func (l *loop) deliver(d *delivery) {
+	d.hold.End()
 	d.cancel(nil)
 	if !l.completions.put(d) {
 		l.leave(d)

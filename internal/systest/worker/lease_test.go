@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -277,4 +278,57 @@ func TestWorker_DoesNotDependOnTheServersClock(t *testing.T) {
 			})
 		})
 	}
+}
+
+// LeaseValid is true in a handler's ctx and what descends from it, also of a periodic task, until the handler
+// has returned.
+func TestLeaseValid_IsTrueWhileTheHandlerRuns(t *testing.T) {
+	type key struct{}
+	var handlers sync.Map
+	onFakeClock(t, &sluice.Worker{Lease: 30 * time.Second, Timeout: 10 * time.Second, Handler: func(ctx context.Context, e sluice.Entry) error {
+		derived, cancel := context.WithTimeout(context.WithValue(ctx, key{}, 1), time.Hour)
+		cancel()
+		handlers.Store(e.ID, derived)
+		time.Sleep(time.Minute) // two leases
+		if !sluice.LeaseValid(derived) || ctx.Err() == nil {
+			panic("not valid, though only Timeout has passed")
+		}
+		return nil
+	}}, func(f fixture) {
+		f.w.Periodic = []sluice.Periodic{{ID: "sweep", Schedule: sluice.Every(5 * time.Minute)}}
+		f.start()
+		f.add("a")
+		time.Sleep(11*time.Minute + 30*time.Second)
+		require.Equal(f, sluice.WorkerStats{Done: 3}, f.w.Stats())
+		for _, id := range []string{"a", "sweep"} {
+			ctx, _ := handlers.Load(id)
+			require.False(f, sluice.LeaseValid(ctx.(context.Context)))
+		}
+		require.NoError(f, f.stop())
+		var none context.Context
+		for _, ctx := range []context.Context{none, f.Context()} {
+			require.False(f, sluice.LeaseValid(ctx))
+		}
+	}, sluice.WithPollInterval(time.Minute))
+}
+
+// So it is in the function of KeepAlive, which learns of an end of its lease that no extension has told.
+func TestLeaseValid_IsTrueWhileKeepAliveRuns(t *testing.T) {
+	onFakeClock(t, &sluice.Worker{}, func(f fixture) {
+		f.add("a")
+		e := f.ClaimOne(time.Minute)
+		var inside context.Context
+		err := f.Q.KeepAlive(f.Context(), e, 30*time.Second, func(ctx context.Context) error {
+			inside = ctx
+			time.Sleep(time.Minute)
+			require.True(f, sluice.LeaseValid(ctx))
+			f.server.SetError("LOADING for long")
+			time.Sleep(31 * time.Second)
+			f.server.SetError("")
+			require.False(f, sluice.LeaseValid(ctx))
+			return nil
+		})
+		require.ErrorIs(f, err, sluice.ErrLost)
+		require.False(f, sluice.LeaseValid(inside))
+	})
 }

@@ -1,0 +1,55 @@
+package lease
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Holding is what a context knows of what its work holds.
+type Holding interface {
+	// Valid reports whether it is held now, by the local clock.
+	Valid() bool
+}
+
+type holdingKey struct{}
+
+// WithHolding returns a context for work on something that is held.
+func WithHolding(ctx context.Context, h Holding) context.Context {
+	return context.WithValue(ctx, holdingKey{}, h)
+}
+
+// IsHeld reports whether what a context is for is held now. It is false if the context is for nothing that is held.
+func IsHeld(ctx context.Context) bool {
+	h, ok := ctx.Value(holdingKey{}).(Holding)
+	return ok && h.Valid()
+}
+
+// Hold is a Holding of which one goroutine says until when it lasts. Unlike a Lease it may be valid again: the answer
+// to an extension may come after the time until which it was known to last. The zero value is not held.
+type Hold struct {
+	mu    sync.Mutex // guards what follows
+	until time.Time
+	over  bool
+}
+
+// Last notes until when it lasts.
+func (h *Hold) Last(until time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.until = until
+}
+
+// End ends it for good.
+func (h *Hold) End() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.over = true
+}
+
+// Valid reports whether it is held now.
+func (h *Hold) Valid() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !h.over && time.Until(h.until) > 0
+}
