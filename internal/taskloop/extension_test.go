@@ -12,7 +12,7 @@ import (
 )
 
 // TestLease_ManyAreExtendedInBatches, four at a time. One without an answer costs its own leases a try, and no
-// other: each has half of what is left of the most pressing one.
+// other: each has a budget of its own.
 func TestLease_ManyAreExtendedInBatches(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		const n, tenth = 2000, 3 * time.Second
@@ -45,7 +45,7 @@ func TestLease_ManyAreExtendedInBatches(t *testing.T) {
 		require.Len(t, extended, n)
 		q.set(func() {
 			for _, budget := range q.budgets {
-				require.InDelta(t, (safeFor-10*time.Second)/2, budget, float64(time.Second))
+				require.InDelta(t, lease.Budget(safeFor-10*time.Second), budget, float64(time.Second))
 			}
 		})
 		time.Sleep(time.Minute)
