@@ -60,7 +60,6 @@ func (k *Lock) acquireInOrder(ctx context.Context, try bool) (handedOver bool, e
 		backoff.Sleep(ctx, yieldFor)
 	}
 	if err := a.run(ctx); err != nil {
-		k.abandon()
 		if errors.Is(err, ErrUnknown) {
 			k.queues().LeaveUnanswered(&k.waiter)
 		} else {
@@ -119,6 +118,7 @@ type acquisition struct {
 	arrived  time.Time // if in an outage, see redisexec.Outage
 	waited   bool      // in line, or was told at the last poll that another one holds the lock
 	doubtful bool      // an acquisition stayed without a reply: the key may be taken for a moment
+	lost     []any     // the tokens of the last requests, if they had no reply: the next one replaces them
 }
 
 // run takes the lock. It polls for all who wait behind it, whenever there is reason to.
@@ -226,17 +226,9 @@ func (p *poll) end() {
 	}
 }
 
-// abandon has a lock released that was not taken, or was lost, if an acquisition of it
-// stayed without a reply.
-func (k *Lock) abandon() {
-	if k.grant.ambiguous {
-		k.releaseInBackground()
-	}
-}
-
 // bySet is the first try, by a bare SET: cheaper than a script, if the lock is free. It
 // knows nothing of fences nor, if the lock is held, for how long. After a lost reply the
-// script tries with a token of its own, and what may have become of this one is released.
+// script tries.
 func (a *acquisition) bySet(ctx context.Context) (taken, held bool, err error) {
 	k := a.lock
 	if a.try || k.options.fenced || k.isPermit() {
@@ -252,7 +244,8 @@ func (a *acquisition) bySet(ctx context.Context) (taken, held bool, err error) {
 	}
 	switch {
 	case errors.Is(err, ErrUnknown) && ctx.Err() == nil && !errors.Is(err, redisexec.ErrStopped):
-		a.doubtful, k.grant.token = true, nil
+		a.doubtful = true
+		a.changeToken()
 		return false, false, nil
 	case err != nil || reply.Value == nil:
 		return false, err == nil, err
@@ -269,24 +262,18 @@ func (a *acquisition) byScript(ctx context.Context) (taken bool, left time.Durat
 	if k.grant.token == nil {
 		k.grant.token = newToken(k.options.owner)
 	}
-	// What may yet be carried out of an earlier attempt has the earlier window: the key must
-	// not outlive the TTL by more than one margin, and the block of fences is found by its size.
-	if !k.grant.ambiguous {
-		k.chooseWindow()
+	k.chooseWindow() // once for all of a.lost: they have reserved as many fences each, which the script takes back
+	r := a.request(a.script())
+	r.Repeat = func() []any {
+		k.member().OutcomeUnknown(false)
+		a.changeToken()
+		return a.script().Args
 	}
-	px := k.grant.window.px(k.options)
-	r := scriptAcquire.Request(k.address.keys, k.grant.token, px)
-	switch {
-	case k.isPermit():
-		r = k.permitRequest(px)
-	case k.options.fenced:
-		r = scriptAcquireFenced.Request(k.address.fencedKeys(), k.grant.token, px, k.grant.window.fences(), fenceLife.Milliseconds())
-	}
-	reply, err := k.locker.executor.Run(ctx, a.request(r))
+	reply, err := k.locker.executor.Run(ctx, r)
 	if err == nil {
 		k.address.outage.End() // also for a TryLock, which waits out none
+		a.lost = nil
 	}
-	k.grant.ambiguous = k.grant.ambiguous || reply.Ambiguous
 	a.doubtful = a.doubtful || reply.Ambiguous
 	if err == nil {
 		err = k.otherPermits(reply.Value)
@@ -303,6 +290,30 @@ func (a *acquisition) byScript(ctx context.Context) (taken bool, left time.Durat
 		return false, left, nil
 	}
 	return true, 0, k.take(reply, fence)
+}
+
+// changeToken gives the next request a token of its own, after a lost reply. So a token that a
+// handle has is in no request that may yet be carried out: what comes late takes the lock for a
+// token of which only the janitor knows, whatever has become of the handle's meanwhile.
+func (a *acquisition) changeToken() {
+	g := a.lock.grant
+	a.lost, g.token = append(a.lost, g.token), newToken(a.lock.options.owner)
+}
+
+// script is the script that acquires. Its last arguments are the tokens that it replaces.
+func (a *acquisition) script() (r redisexec.Request) {
+	k := a.lock
+	px := k.grant.window.px(k.options)
+	switch {
+	case k.isPermit():
+		r = k.permitRequest(px)
+	case k.options.fenced:
+		r = scriptAcquireFenced.Request(k.address.fencedKeys(), k.grant.token, px, k.grant.window.fences(), fenceLife.Milliseconds())
+	default:
+		r = scriptAcquire.Request(k.address.keys, k.grant.token, px)
+	}
+	r.Args = append(r.Args, a.lost...)
+	return r
 }
 
 // chooseWindow chooses the hand-over window of an acquisition that is about to be sent.

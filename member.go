@@ -112,7 +112,11 @@ func (m *member) HandleExtension(sent time.Time, r redisexec.Result) bool {
 }
 
 // OutcomeUnknown has the lock released: it may have been acquired for no caller.
-func (m *member) OutcomeUnknown() { m.lock().releaseInBackground() }
+func (m *member) OutcomeUnknown(over bool) {
+	r := m.lock().backgroundRelease()
+	r.Late = !over
+	m.locker.janitor.Add(r)
+}
 
 // Unserved lets those leave who wait behind the lock and would not wait for another attempt.
 func (m *member) Unserved() { m.lock().queues().Observed(&m.waiter, waitqueue.NoAnswer) }

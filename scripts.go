@@ -21,13 +21,13 @@ var lua embed.FS
 // queue's, except purge, begin with what they share: the files of lua/shared that are named behind the
 // policy, in this order, and before prelude and publish rights. The policy is what RETRY says in the script's header.
 var (
-	scriptAcquire       = newScript("acquire", redisexec.Idempotent)
+	scriptAcquire       = newScript("acquire", redisexec.Never)
 	scriptRelease       = newScript("release", redisexec.Idempotent, "publish")
-	scriptAcquireFenced = newScript("acquire_fenced", redisexec.Idempotent)
+	scriptAcquireFenced = newScript("acquire_fenced", redisexec.Never)
 	scriptReleaseFenced = newScript("release_fenced", redisexec.Idempotent, "publish")
 	scriptExtend        = newScript("extend", redisexec.Idempotent)
 	scriptAdoptFenced   = newScript("adopt_fenced", redisexec.Idempotent)
-	scriptPermitAcquire = newScript("permit_acquire", redisexec.Idempotent, "permits")
+	scriptPermitAcquire = newScript("permit_acquire", redisexec.Never, "permits")
 	scriptPermitExtend  = newScript("permit_extend", redisexec.Idempotent, "permits")
 	scriptPermitRelease = newScript("permit_release", redisexec.Idempotent, "permits", "publish")
 	scriptPermitInspect = newScript("permit_inspect", redisexec.ReadOnly, "permits")

@@ -2,15 +2,17 @@
 -- token may hold it.
 -- KEYS[1] the lock   KEYS[2] the last fence reserved
 -- ARGV[1] token   ARGV[2] TTL in ms   ARGV[3] fences to reserve   ARGV[4] TTL of KEYS[2] in ms
+-- ARGV[5...] tokens of the same call's last requests, which had no reply
 -- RETURNS the first fence of the block, as text: the token holds the lock now, for the whole TTL
 --         n > 0 another token holds it, for n ms at most
 --         -1 KEYS[2] was not written by this library; nothing changed
--- RETRY idempotent: the second run finds that its own token holds the lock, and returns
--- the same block.
+-- RETRY never: the next request has another token and block, and replaces this one.
 local token, ttl, block = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 local holder, left = redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1])
-if holder and holder ~= token then
+local replaced = false
+for i = 5, #ARGV do replaced = replaced or holder == ARGV[i] end
+if holder and not replaced then
   if left == -1 then -- as in acquire.lua
     redis.call('PEXPIRE', KEYS[1], ttl)
     left = tonumber(ttl)
@@ -23,17 +25,10 @@ local text = redis.call('GET', KEYS[2])
 if text and not (string.find(text, '^%d+$') and #text <= 16 and tonumber(text) <= 9e15) then
   return -1
 end
-if holder then redis.call('PEXPIRE', KEYS[1], string.format('%.0f', math.max(left, tonumber(ttl)))) end -- as in acquire.lua
-local last, first = tonumber(text or 0), nil
-if holder and text then
-  first = last - block + 1 -- only the lock's holder reserves fences, so the last block is its own
-else
-  local time = redis.call('TIME')
-  first = math.max(last + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
-  -- The counter first: if the server rejects this write, the lock is not acquired either.
-  redis.call('SET', KEYS[2], string.format('%.0f', first + block - 1), 'PX', ARGV[4])
-end
-if not holder then
-  redis.call('SET', KEYS[1], token, 'PX', ttl)
-end
+local last, time = tonumber(text or 0), redis.call('TIME')
+if replaced then last = last - block end -- no caller has them; only the lock's holder reserves fences
+local first = math.max(last + 1, tonumber(time[1]) * 1000000 + tonumber(time[2]))
+-- The counter first: if the server rejects this write, the lock is not acquired either.
+redis.call('SET', KEYS[2], string.format('%.0f', first + block - 1), 'PX', ARGV[4])
+redis.call('SET', KEYS[1], token, 'PX', ttl)
 return string.format('%.0f', first)

@@ -1,18 +1,22 @@
 -- Takes one of the permits of a name, or returns how much longer all of them may be held.
 -- KEYS[1] the permits   KEYS[2] the last fence, if one is wanted
 -- ARGV[1] token   ARGV[2] TTL in ms   ARGV[3] how many permits there are   ARGV[4] TTL of KEYS[2] in ms
+-- ARGV[5...] tokens of the same call's last requests, which had no reply
 -- RETURNS 0, or the fence, as text: the token holds a permit now, for the whole TTL
 --         n > 0 all are held, the first that ends for n ms at most
 --         -1 a key was not written by this library   -1-n there are n permits; of these two, nothing changed
--- RETRY idempotent: the second run finds that its own token holds a permit. It takes a higher fence, which is as good.
+-- RETRY never: the next request has another token, and replaces this one.
 local token, ttl, permits = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local known = tonumber(redis.call('ZSCORE', KEYS[1], '') or 0)
 local members = redis.call('ZCARD', KEYS[1]) -- with '', and with what has ended
 if members > 0 and not (known <= -2 and known == math.floor(known)) then return -1 end
 local held = redis.call('ZCOUNT', KEYS[1], '(' .. text(now), '+inf')
-local ends = tonumber(redis.call('ZSCORE', KEYS[1], token) or 0)
+local replaced = {}
+for i = 5, #ARGV do
+  if tonumber(redis.call('ZSCORE', KEYS[1], ARGV[i]) or 0) > now then replaced[#replaced + 1] = ARGV[i] end
+end
 if held > 0 and known ~= -permits then return known - 1 end
-if ends <= now and held >= permits then
+if held - #replaced >= permits then
   local first = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. text(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
   return math.max(tonumber(first[2]) - now, 1)
 end
@@ -24,11 +28,12 @@ end
 
 local left = redis.call('PTTL', KEYS[1])
 -- One ms more: the present one has begun.
-redis.call('ZADD', KEYS[1], -permits, '', text(math.max(ends, now + ttl + 1)), token)
+redis.call('ZADD', KEYS[1], -permits, '', text(now + ttl + 1), token)
 local done = redis.pcall('PEXPIRE', KEYS[1], text(math.max(left, ttl + 1)))
 if members - 1 > held and type(done) == 'number' then -- not before: after that a full server would accept a new permit
   done = redis.pcall('ZREMRANGEBYSCORE', KEYS[1], 0, text(now))
 end
+if replaced[1] and type(done) == 'number' then done = redis.pcall('ZREM', KEYS[1], unpack(replaced)) end
 if fence and type(done) == 'number' then done = redis.pcall('SET', KEYS[2], fence, 'PX', ARGV[4]) end
 if type(done) == 'table' and done.err then -- denied
   redis.call('ZREM', KEYS[1], token)

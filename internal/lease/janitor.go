@@ -15,31 +15,37 @@ const (
 	maxReleases = 250
 	// releaseRetry is the pause after a release that got no answer.
 	releaseRetry = 250 * time.Millisecond
-	// releaseAgain is when a release is repeated after its first answer. What the
-	// server had received, but not read, before that answer is done by then.
+	// releaseAgain is the first pause between two releases of a token that may yet take its key.
+	// What the server had received, but not read, before the first answer is done by then.
 	releaseAgain = 500 * time.Millisecond
-	// releaseFor is for how long a release is tried while the server does not answer. A
-	// key that appears later still ends with its TTL.
+	// releaseFor is for how long a release is tried at least while the server does not answer.
 	releaseFor = 2 * time.Minute
+	// maxLate is how many tokens the janitor has at most when it is given one more that may yet take
+	// its key: some 50 MB.
+	maxLate = 100_000
 )
 
 // Janitor releases what may have been acquired without the acquirer knowing: the reply
 // was lost, or the caller's context ended first.
 //
-// The acquisition may be carried out even after a release has been. So a token is
-// released until the server answers, once more shortly after that, and once more after
-// the client's longest command time. No release too many can hit another holder: a token
-// is for one stay of the key on the server, and the janitor is only given a token that
-// no handle holds, or that is on its way back to Redis.
+// The acquisition may be carried out even after a release has been: it may lie in a network or
+// in the buffer of a server that is stopped for as long as you like. So the token is released
+// again, half a second after the first answer, and then after pauses of which each is twice as
+// long as the one before. What comes late has its key for half a second, and for as long as it
+// was late, at most. It ends when a pause is longer than the key's life, which no release makes
+// shorter then, or when a release has found the key: a token is in one request only.
+//
+// No release too many can hit another holder: a token is for one stay of the key on the
+// server, and the janitor is only given a token that no handle holds, or that is on its way
+// back to Redis.
 //
 // One goroutine does it for all tokens (the loop: started by Add; it ends when nothing is
 // left, or in Close), with one pipeline at a time to each server, each from a goroutine
 // of its own. So a server that hangs costs the user's pool one connection, and the other
 // servers no time. The executor's Close waits for all of them.
 type Janitor struct {
-	executor    *redisexec.Executor
-	commandTime time.Duration
-	loop        *background.Loop
+	executor *redisexec.Executor
+	loop     *background.Loop
 
 	mu       sync.Mutex              // guards what follows
 	pending  map[any]*pendingRelease // by token
@@ -52,12 +58,15 @@ type Janitor struct {
 type backlog struct {
 	waiting schedule[*pendingRelease] // without what a pipeline has that is under way
 	asked   bool                      // a pipeline is under way
+	rests   time.Time                 // until when none is sent: all of the last had no answer
 }
 
 // Release is the release of a token.
 type Release struct {
 	Token   any
 	Request redisexec.Request
+	Life    time.Duration // for how long the key may live, if nothing extends it any more
+	Late    bool          // a request that takes the key may yet be carried out
 }
 
 // pendingRelease is a token that is to be released. It belongs to the janitor, whose
@@ -65,24 +74,21 @@ type Release struct {
 type pendingRelease struct {
 	place
 	Release
-	in      *backlog  // where it waits, or did before it was sent
-	answers int       // so many releases were answered
-	giveUp  time.Time // if none is
+	in     *backlog      // where it waits, or did before it was sent
+	pause  time.Duration // between the last two that were answered; 0 before the first
+	giveUp time.Time     // if none is answered any more
 }
 
-// NewJanitor returns a janitor that sends through executor, whose client spends at most
-// commandTime on a command. It starts nothing.
-func NewJanitor(executor *redisexec.Executor, commandTime time.Duration) *Janitor {
-	j := &Janitor{
-		executor: executor, commandTime: commandTime,
-		pending: map[any]*pendingRelease{}, backlogs: map[any]*backlog{},
-	}
+// NewJanitor returns a janitor that sends through executor. It starts nothing.
+func NewJanitor(executor *redisexec.Executor) *Janitor {
+	j := &Janitor{executor: executor, pending: map[any]*pendingRelease{}, backlogs: map[any]*backlog{}}
 	j.loop = background.NewLoop(executor.Go, j.turn)
 	return j
 }
 
 // Add has tokens released, beginning now. It does not block. After Close each release is
-// sent once.
+// sent once. One that is Late takes the place of another, if there are maxLate: the key of that
+// ends with its TTL.
 func (j *Janitor) Add(releases ...Release) {
 	ids := make([]any, len(releases))
 	for i, r := range releases {
@@ -105,7 +111,10 @@ func (j *Janitor) add(releases []Release, ids []any) bool {
 		if old := j.pending[r.Token]; old != nil {
 			j.drop(old)
 		}
-		p := &pendingRelease{Release: r, giveUp: now.Add(releaseFor)}
+		if r.Late && len(j.pending) >= maxLate {
+			j.dropAny()
+		}
+		p := &pendingRelease{Release: r, giveUp: now.Add(max(r.Life, releaseFor))}
 		j.pending[r.Token] = p
 		wake = j.wait(p, ids[i], now) || wake
 	}
@@ -133,6 +142,14 @@ func (j *Janitor) wait(p *pendingRelease, id any, at time.Time) (wake bool) {
 func (j *Janitor) drop(p *pendingRelease) {
 	p.in.waiting.remove(p)
 	delete(j.pending, p.Token)
+}
+
+// dropAny forgets one token.
+func (j *Janitor) dropAny() {
+	for _, p := range j.pending {
+		j.drop(p)
+		return
+	}
 }
 
 // Len returns how many tokens are still to be released.
@@ -189,7 +206,7 @@ func (j *Janitor) turn() time.Duration {
 	now, pause := time.Now(), time.Hour
 	for _, b := range j.backlogs {
 		at, ok := b.waiting.next()
-		switch {
+		switch at = later(at, b.rests); {
 		case b.asked || !ok:
 		case at.After(now):
 			pause = min(pause, at.Sub(now))
@@ -227,9 +244,12 @@ func (j *Janitor) send(b *backlog, due []*pendingRelease) {
 	defer j.mu.Unlock()
 	b.asked = false
 	now := time.Now()
+	if !slices.ContainsFunc(results, func(r redisexec.Result) bool { return r.Err == nil }) {
+		b.rests = now.Add(releaseRetry)
+	}
 	for i, p := range due {
 		if j.pending[p.Token] == p { // not added anew meanwhile
-			j.date(p, ids[i], results[i].Err == nil, now)
+			j.date(p, ids[i], results[i], now)
 		}
 	}
 	j.pending = shrink.Map(j.pending, &j.peak)
@@ -237,16 +257,15 @@ func (j *Janitor) send(b *backlog, due []*pendingRelease) {
 }
 
 // date says when a release is tried again, or drops it.
-func (j *Janitor) date(p *pendingRelease, id any, answered bool, now time.Time) {
+func (j *Janitor) date(p *pendingRelease, id any, r redisexec.Result, now time.Time) {
 	switch {
-	case !answered && now.Before(p.giveUp):
+	case r.Err != nil && now.Before(p.giveUp):
 		j.wait(p, id, now.Add(releaseRetry))
-	case answered && p.answers == 0:
-		p.answers++
-		j.wait(p, id, now.Add(releaseAgain))
-	case answered && p.answers == 1:
-		p.answers++
-		j.wait(p, id, now.Add(j.commandTime))
+	case r.Err == nil && r.Value == int64(0) && p.Late && p.pause < p.Life:
+		p.pause = max(releaseAgain, 2*p.pause)
+		at := now.Add(p.pause)
+		p.giveUp = at.Add(max(p.Life, releaseFor))
+		j.wait(p, id, at)
 	default:
 		j.drop(p)
 	}

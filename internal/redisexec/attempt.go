@@ -144,9 +144,8 @@ func (a *attempt) settle() {
 		a.answered <- struct{}{}
 		return
 	}
-	mayHaveRun := a.result.Outcome == Done || a.result.Outcome == Unknown
-	if mayHaveRun && a.request.OnUnknown != nil {
-		a.request.OnUnknown.OutcomeUnknown()
+	if a.request.OnUnknown != nil {
+		a.request.OnUnknown.OutcomeUnknown(a.result.Outcome != Unknown)
 	}
 }
 

@@ -65,20 +65,20 @@ func TestAttempt_AReplyWithinReplyGraceCounts(t *testing.T) {
 	}
 }
 
-// TestAttempt_NotifiesOnUnknownOnceItHasEnded: an attempt that its caller has left says
-// that it may have run, if it may have, and at the time when it ends.
-func TestAttempt_NotifiesOnUnknownOnceItHasEnded(t *testing.T) {
+// TestAttempt_NotifiesOnUnknownAtOnceAndWhenItHasEnded: an attempt that its caller has left may run, or
+// have run, and the connection may hang. When it ends it says whether it may run yet.
+func TestAttempt_NotifiesOnUnknownAtOnceAndWhenItHasEnded(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		late     answer
-		notified int
+		late answer
+		over bool
 	}{
-		"done":        {carriedOut, 1},
-		"nil":         {answer{err: redis.Nil}, 1},
-		"unknown":     {noReply, 1},
-		"rejected":    {refused, 0},
-		"unavailable": {unavailable, 0},
-		"not sent":    {unwritten, 0},
+		"done":        {carriedOut, true},
+		"nil":         {answer{err: redis.Nil}, true},
+		"unknown":     {noReply, false},
+		"rejected":    {refused, true},
+		"unavailable": {unavailable, true},
+		"not sent":    {unwritten, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -90,41 +90,14 @@ func TestAttempt_NotifiesOnUnknownOnceItHasEnded(t *testing.T) {
 				_, err := e.Run(endsAfter(t, time.Second), r)
 				require.ErrorIs(t, err, ErrUnknown)
 				time.Sleep(58 * time.Second)
-				require.Zero(t, notified.count(), "before the attempt has ended")
+				require.Equal(t, []bool{false}, notified.told(), "before the attempt has ended")
 				time.Sleep(time.Hour)
-				require.Equal(t, test.notified, notified.count())
-				for _, at := range notified.times {
-					require.Equal(t, time.Minute, at.Sub(start))
-				}
+				require.Equal(t, []bool{false, test.over}, notified.told())
+				notified.mu.Lock()
+				defer notified.mu.Unlock()
+				require.Equal(t, time.Second+ReplyGrace, notified.times[0].Sub(start))
+				require.Equal(t, time.Minute, notified.times[1].Sub(start))
 				require.Len(t, s.record().commands, 1, "nothing is sent again for a caller that has left")
-			})
-		})
-	}
-}
-
-// TestAttempt_NotifiesAtOnceOfAnEarlierOne: an attempt that is left after one without a
-// reply cannot be waited for, since the earlier one may have been carried out. What the
-// last one does after that notification is notified again.
-func TestAttempt_NotifiesAtOnceOfAnEarlierOne(t *testing.T) {
-	t.Parallel()
-	for name, test := range map[string]struct {
-		late     answer
-		notified int
-	}{
-		"then rejected": {refused, 1},
-		"then done":     {carriedOut, 2},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s, notified := newServer(noReply, test.late.taking(time.Minute)), &counter{}
-			bubble(t, s, func(t *testing.T, e *Executor) {
-				r := plain(Idempotent)
-				r.OnUnknown = notified
-				_, err := e.Run(endsAfter(t, time.Second), r)
-				require.ErrorIs(t, err, ErrUnknown)
-				require.Equal(t, 1, notified.count(), "at once")
-				time.Sleep(time.Hour)
-				require.Equal(t, test.notified, notified.count())
 			})
 		})
 	}
@@ -274,7 +247,8 @@ func TestAttempt_ExactlyOneDealsWithTheResult(t *testing.T) {
 				require.Zero(t, notified.count())
 			} else {
 				require.ErrorIs(t, err, ErrUnknown)
-				require.Equal(t, 1, notified.count())
+				require.Len(t, notified.told(), 2)
+				require.Contains(t, notified.told(), true)
 			}
 		})
 	}

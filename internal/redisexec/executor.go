@@ -74,6 +74,9 @@ type Request struct {
 	Args []any
 	// Retry says what may be done when a reply is lost.
 	Retry RetryPolicy
+	// Repeat, if set, returns the arguments with which the request is sent again after its reply
+	// was lost, whatever Retry says: others, so that what is carried out late is told from it.
+	Repeat func() []any
 	// Small says that the request may share a pipeline with others: it and its reply are short,
 	// and it takes the server microseconds.
 	Small bool
@@ -101,8 +104,8 @@ type Request struct {
 	// [Outage.Arrival].
 	Arrived time.Time
 	// OnUnknown, if set, is notified when the request's effect may have come, or may
-	// still come, after Run returned without a reply: at once, or when the attempt that
-	// the caller has left has ended; both, if there was an earlier attempt without a reply.
+	// still come, after Run returned without a reply: at once, and again when the attempt that
+	// the caller has left has ended.
 	OnUnknown UnknownHandler
 	// OnUnserved, if set, is notified of each attempt that no server has carried out, as far
 	// as is known, before the next one: it was not sent, refused for the moment, or had no
@@ -110,8 +113,9 @@ type Request struct {
 	OnUnserved UnservedHandler
 }
 
-// UnknownHandler undoes what a request may have done without its caller knowing.
-type UnknownHandler interface{ OutcomeUnknown() }
+// UnknownHandler undoes what a request may have done without its caller knowing. over says that
+// the server has answered since, or was sent nothing: what is to come has come.
+type UnknownHandler interface{ OutcomeUnknown(over bool) }
 
 // UnservedHandler is told of attempts that no server has carried out, as far as is known.
 type UnservedHandler interface{ Unserved() }
@@ -153,6 +157,7 @@ type Reply struct {
 //	  for good   error        error*               error
 //	Unknown      ErrUnknown   try again, then      try again, then
 //	                          ErrUnknown           error
+//	  with Repeat try again, then ErrUnknown
 //	Abandoned    ErrUnknown   ErrUnknown           error
 //
 // *ErrUnknown instead, if the outcome of an earlier attempt is unknown and the request is
@@ -201,16 +206,16 @@ func (e *Executor) run(ctx context.Context, r Request, first *Result) (Reply, er
 			reply.Value, reply.Shortfall = result.Value, result.Shortfall
 			return reply, nil
 		case result.Outcome == Abandoned:
-			if !reply.Ambiguous {
-				r.OnUnknown = nil // the attempt notifies it itself, once it has ended
-			}
 			reply.Ambiguous = true
 			return reply, fail(r, &reply, result.Err, false)
 		case result.Outcome == Unknown:
 			r.Outage.End()
 			reply.Ambiguous = true
-			if r.Retry == Never || try >= maxRepeats {
+			if r.Retry == Never && r.Repeat == nil || try >= maxRepeats {
 				return reply, fail(r, &reply, result.Err, false)
+			}
+			if r.Repeat != nil {
+				r.Args = r.Repeat()
 			}
 		case !result.isTransient():
 			r.Outage.End()
@@ -277,7 +282,7 @@ func fail(r Request, reply *Reply, err error, unavailable bool) error {
 		return err
 	}
 	if r.OnUnknown != nil {
-		r.OnUnknown.OutcomeUnknown()
+		r.OnUnknown.OutcomeUnknown(false)
 	}
 	return fmt.Errorf("%w: %w", ErrUnknown, err)
 }
@@ -308,35 +313,29 @@ func (e *Executor) Close(ctx context.Context) {
 	e.senders.Wait(ctx)
 }
 
-// CommandTime returns the longest time that a client spends on a command.
-func CommandTime(rdb redis.UniversalClient) time.Duration {
-	read, write, pool := timeouts(rdb)
-	return max(read, 0) + max(write, 0) + max(pool, 0)
-}
-
 // longestWait returns how long a command may block on a client's connection: half of the time that
 // the client waits for a reply, but not within 200ms of it, since a server ends a WAIT up to
 // 100ms late.
 func longestWait(rdb redis.UniversalClient) time.Duration {
-	read, _, _ := timeouts(rdb)
+	read := readTimeout(rdb)
 	if read <= 0 { // the client waits for ever
 		return time.Hour
 	}
 	return max(read/2, read-200*time.Millisecond)
 }
 
-// timeouts returns go-redis's defaults for a client that does not say.
-func timeouts(rdb redis.UniversalClient) (read, write, pool time.Duration) {
-	read, write, pool = 5*time.Second, 5*time.Second, 6*time.Second
+// readTimeout returns go-redis's default for a client that does not say.
+func readTimeout(rdb redis.UniversalClient) (read time.Duration) {
+	read = 5 * time.Second
 	var failed error
 	defer Contain(&failed)
 	switch c := rdb.(type) {
 	case interface{ Options() *redis.Options }:
-		read, write, pool = c.Options().ReadTimeout, c.Options().WriteTimeout, c.Options().PoolTimeout
+		return c.Options().ReadTimeout
 	case interface{ Options() *redis.ClusterOptions }:
-		read, write, pool = c.Options().ReadTimeout, c.Options().WriteTimeout, c.Options().PoolTimeout
+		return c.Options().ReadTimeout
 	}
-	return read, write, pool
+	return read
 }
 
 var (

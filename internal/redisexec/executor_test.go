@@ -244,9 +244,9 @@ func TestExecutor_StopEndsARequest(t *testing.T) {
 		within  time.Duration
 		told    int
 	}{
-		"waiting for a reply":  {carriedOut.taking(time.Minute), true, ReplyGrace, 1},
+		"waiting for a reply":  {carriedOut.taking(time.Minute), true, ReplyGrace, 2},
 		"between two attempts": {unavailable, false, 0, 0},
-		"while it is not sent": {unwritten.taking(time.Minute), true, ReplyGrace, 0},
+		"while it is not sent": {unwritten.taking(time.Minute), true, ReplyGrace, 2},
 	} {
 		for _, endless := range []bool{true, false} {
 			t.Run(name, func(t *testing.T) {
@@ -424,15 +424,27 @@ func TestExecutor_CloseEndsWithItsContext(t *testing.T) {
 	})
 }
 
-func TestExecutor_CommandTimeIsThatOfTheClient(t *testing.T) {
+// TestExecutor_RepeatChangesTheRequest: what is sent after a lost reply has other arguments, whatever
+// the policy says; what was only refused is sent again as it was.
+func TestExecutor_RepeatChangesTheRequest(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, 16*time.Second, CommandTime(newServer()), "a client that does not say")
-	single := redis.NewClient(&redis.Options{ReadTimeout: time.Second, WriteTimeout: -1, PoolTimeout: 3 * time.Second})
-	defer func() { _ = single.Close() }()
-	require.Equal(t, 4*time.Second, CommandTime(single), "no timeout is not a negative one")
-	cluster := redis.NewClusterClient(&redis.ClusterOptions{
-		ReadTimeout: time.Second, WriteTimeout: 2 * time.Second, PoolTimeout: 4 * time.Second,
+	s, notified, repeats := newServer(noReply, unavailable, noReply, carriedOut), &counter{}, 0
+	bubble(t, s, func(t *testing.T, e *Executor) {
+		r := plain(Never)
+		r.OnUnknown = notified
+		r.Repeat = func() []any { repeats++; return []any{"set", "key", repeats} }
+		reply, err := e.Run(t.Context(), r)
+		require.NoError(t, err)
+		require.True(t, reply.Ambiguous)
+		require.Equal(t, [][]any{setKey, {"set", "key", 1}, {"set", "key", 1}, {"set", "key", 2}}, s.record().commands)
+		require.Zero(t, notified.count())
 	})
-	defer func() { _ = cluster.Close() }()
-	require.Equal(t, 7*time.Second, CommandTime(cluster))
+	s = newServer(noReply)
+	bubble(t, s, func(t *testing.T, e *Executor) {
+		r := plain(Never)
+		r.Repeat = func() []any { return setKey }
+		_, err := e.Run(t.Context(), r)
+		require.ErrorIs(t, err, ErrUnknown)
+		require.Len(t, s.record().commands, 1+maxRepeats)
+	})
 }

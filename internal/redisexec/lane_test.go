@@ -173,14 +173,14 @@ func TestLane_WhoLeavesBeforeItIsSentSendsNothing(t *testing.T) {
 	}, carriedOut.taking(time.Second))
 }
 
-// TestLane_WhoLeavesLaterIsUnknown: and is notified when the pipeline has ended, if its request may
-// have been carried out. The others have their replies.
+// TestLane_WhoLeavesLaterIsUnknown: and is notified, at once and when the pipeline has ended. The others
+// have their replies.
 func TestLane_WhoLeavesLaterIsUnknown(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		late     answer
-		notified int
-	}{"done": {carriedOut, 1}, "no reply": {noReply, 1}, "refused": {refused, 0}} {
+		late answer
+		over bool
+	}{"done": {carriedOut, true}, "no reply": {noReply, false}, "refused": {refused, true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			inLane(t, func(l *laneTest) {
@@ -192,11 +192,11 @@ func TestLane_WhoLeavesLaterIsUnknown(t *testing.T) {
 				require.ErrorIs(l, left.err, ErrUnknown)
 				require.True(l, left.reply.Ambiguous)
 				require.Equal(l, time.Second+ReplyGrace, left.took)
-				require.Zero(l, notified.count())
+				require.Equal(l, []bool{false}, notified.told())
 				require.Equal(l, "mine", s().reply.Value)
 				l.calls.Wait()
 				synctest.Wait()
-				require.Equal(l, test.notified, notified.count())
+				require.Equal(l, []bool{false, test.over}, notified.told())
 				require.Zero(l, other.count())
 			}, test.late.taking(time.Minute), answer{value: "mine"})
 		})

@@ -163,20 +163,24 @@ func (s *server) record() record {
 
 // counter counts the notifications of an OnUnknown.
 type counter struct {
-	mu    sync.Mutex // guards times
+	mu    sync.Mutex // guards what follows
 	times []time.Time
+	over  []bool
 }
 
-func (c *counter) OutcomeUnknown() {
+func (c *counter) OutcomeUnknown(over bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.times = append(c.times, time.Now())
+	c.times, c.over = append(c.times, time.Now()), append(c.over, over)
 }
 
-func (c *counter) count() int {
+func (c *counter) count() int { return len(c.told()) }
+
+// told returns what each notification has said.
+func (c *counter) told() []bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.times)
+	return slices.Clone(c.over)
 }
 
 var (

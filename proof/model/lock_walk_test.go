@@ -59,6 +59,7 @@ func TestLockWalk_FindsEveryMistake(t *testing.T) {
 		model.ExtendThatShortens:      extending,
 		model.ReleaseNotRetried:       oneFault,
 		model.OwnTokenIgnored:         oneFault,
+		model.TokenKeptAfterALoss:     oneFault,
 		model.DeadlineFromTheReply:    oneFault,
 		model.LateLockNotReleased:     oneFault,
 		model.LateLockReleasedOnce:    oneFault,

@@ -27,7 +27,8 @@ const (
 	ReleaseNotPublished     = "a release that is not published"
 	ExtendThatShortens      = "an extension that shortens the TTL"
 	ReleaseNotRetried       = "a release that is not retried"
-	OwnTokenIgnored         = "an acquisition that ignores its own token"
+	OwnTokenIgnored         = "an acquisition that does not replace the earlier ones of its call"
+	TokenKeptAfterALoss     = "an acquisition is repeated with the same token, and its handle has that"
 	DeadlineFromTheReply    = "a deadline that counts from the reply"
 	LateLockNotReleased     = "a lock acquired after its caller has left is not released"
 	LateLockReleasedOnce    = "a late lock is released only once, while a copy is in the network"
@@ -70,6 +71,7 @@ const (
 type command struct {
 	kind     commandKind
 	token    int8
+	replaces int8 // of an acquisition: the token of the one before, which had no reply; 0 for none
 	ttl      int8
 	answered bool
 	reply    int8 // of an acquisition: 1 if another token holds the lock; of others: 1 if done
@@ -77,15 +79,14 @@ type command struct {
 }
 
 type caller struct {
-	phase     lockPhase
-	rounds    int8 // that it still wants the lock
-	tokens    int8 // used so far
-	token     int8
-	ambiguous bool // an acquisition got no reply
-	extended  bool
-	listens   bool
-	signal    bool // its subscription has a notification
-	command   command
+	phase    lockPhase
+	rounds   int8 // that it still wants the lock
+	tokens   int8 // used so far
+	token    int8
+	extended bool
+	listens  bool
+	signal   bool // its subscription has a notification
+	command  command
 
 	left, keyLeft, handOverLeft int8 // until the deadline, the key's expiry and the end of the hand-over window
 }

@@ -33,7 +33,7 @@ func (w LockWalk) caller(s *lockState, c int8, do emitter) {
 		if s.faults > 0 {
 			do(actor, "gives up waiting: its context has ended", func(s *lockState) {
 				s.faults--
-				w.abandon(s, c)
+				w.finish(s, c)
 			})
 		}
 	case holding:
@@ -48,7 +48,7 @@ func (w LockWalk) caller(s *lockState, c int8, do emitter) {
 func (w LockWalk) callLock(s *lockState, c int8) {
 	p, k := &s.processes[w.Callers[c]], &s.callers[c]
 	k.rounds--
-	k.phase, k.extended, k.ambiguous = queued, false, false
+	k.phase, k.extended = queued, false
 	if p.held && s.callers[p.head-1].left == 0 {
 		w.promoteNext(s, int8(w.Callers[c]))
 	}
@@ -120,14 +120,6 @@ func (w LockWalk) releaseLater(s *lockState, c int8) {
 	}
 }
 
-// abandon ends an acquisition that failed.
-func (w LockWalk) abandon(s *lockState, c int8) {
-	if s.callers[c].ambiguous {
-		w.releaseLater(s, c)
-	}
-	w.finish(s, c)
-}
-
 // holder emits the steps of a holder: it extends and unlocks, also past its deadline.
 func (w LockWalk) holder(s *lockState, c int8, actor string, do emitter) {
 	k := s.callers[c]
@@ -160,7 +152,7 @@ func (w LockWalk) handOver(s *lockState, c int8) bool {
 	next := p.waiters[0]
 	p.head, p.waiters = next, [2]int8{p.waiters[1], 0}
 	taker := &s.callers[next-1]
-	taker.phase, taker.token, taker.ambiguous = holding, k.token, k.ambiguous
+	taker.phase, taker.token = holding, k.token
 	taker.left, taker.keyLeft, taker.handOverLeft = w.TTL, k.keyLeft, k.handOverLeft
 	if w.Mistake == OldHandleStillReleases {
 		of, bit := p.pendingRelease(k.token)
@@ -218,12 +210,11 @@ func (w LockWalk) retry(s *lockState, c int8, copied bool) {
 	switch {
 	case m.kind == release && w.Mistake == ReleaseNotRetried:
 		w.finish(s, c)
-	case m.kind == setNX: // the retry is a script with a new token
+	case m.kind == setNX || m.kind == acquire && w.Mistake != TokenKeptAfterALoss: // the retry is a script with a new token
 		w.releaseLater(s, c)
 		k.token = w.newToken(s, c)
-		w.send(s, c, command{kind: acquire, token: k.token})
+		w.send(s, c, command{kind: acquire, token: k.token, replaces: m.token})
 	default:
-		k.ambiguous = k.ambiguous || m.kind == acquire
 		k.command = m
 	}
 }
@@ -238,9 +229,6 @@ func (w LockWalk) handleReply(s *lockState, c int8) {
 	}
 	switch {
 	case m.kind == release:
-		if k.ambiguous {
-			w.releaseLater(s, c)
-		}
 		w.finish(s, c)
 	case m.kind == extend:
 		w.handleExtension(s, c, m)
@@ -273,7 +261,7 @@ func (w LockWalk) handleExtension(s *lockState, c int8, m command) {
 	k := &s.callers[c]
 	switch {
 	case m.reply == 0: // the token does not hold the lock any more
-		w.abandon(s, c)
+		w.finish(s, c)
 	case k.left == 0:
 		w.releaseLater(s, c)
 	default:

@@ -27,10 +27,10 @@ func (w LockWalk) carryOut(s *lockState, m command) (reply int8) {
 	token, key := int(m.token), s.key()
 	switch m.kind {
 	case setNX, acquire:
-		if w.Mistake == OwnTokenIgnored && key.Token == token {
-			token = -1
+		s.misled = m.replaces != 0 && key.Token == int(m.replaces)
+		if s.misled && w.Mistake != OwnTokenIgnored {
+			key.Release(int(m.replaces)) // in the same script: it is not published
 		}
-		s.misled = key.Token == int(m.token)
 		if key.Acquire(token, int64(w.TTL+handOverMargin)) > 0 {
 			reply = 1
 		}
@@ -107,12 +107,12 @@ func (w LockWalk) wake(s *lockState, p int8) {
 	}
 }
 
-// releasePending releases a token. It will be released again as long as an acquisition with
-// it is in the network.
+// releasePending releases a token. If it did not hold the lock, it will be released again as long
+// as an acquisition with it is in the network.
 func (w LockWalk) releasePending(s *lockState, p, token int8) {
-	w.carryOut(s, command{kind: release, token: token})
+	released := w.carryOut(s, command{kind: release, token: token}) == 1
 	for _, m := range s.copies {
-		if (m.kind == setNX || m.kind == acquire) && m.token == token && w.Mistake != LateLockReleasedOnce {
+		if !released && (m.kind == setNX || m.kind == acquire) && m.token == token && w.Mistake != LateLockReleasedOnce {
 			return
 		}
 	}

@@ -58,6 +58,7 @@ func (s *lockState) eachToken(change func(token int8) int8) {
 	for c := range s.callers {
 		k, p := &s.callers[c], &s.processes[c]
 		k.token, k.command.token = change(k.token), change(k.command.token)
+		k.command.replaces = change(k.command.replaces)
 		before := *p
 		p.pending = [3]uint8{}
 		for token := range int8(3 * tokens) {
@@ -68,6 +69,6 @@ func (s *lockState) eachToken(change func(token int8) int8) {
 		}
 	}
 	for i := range s.copies {
-		s.copies[i].token = change(s.copies[i].token)
+		s.copies[i].token, s.copies[i].replaces = change(s.copies[i].token), change(s.copies[i].replaces)
 	}
 }

@@ -131,7 +131,7 @@ func (w PermitWalk) client(k permitClient, c int, faults bool, do func(string, f
 	if k.listens == 1 {
 		do("is subscribed", func(_ *permitState, k *permitClient) { k.listens, k.signal = 2, w.Mistake != NoPollAfterSubscribing })
 	}
-	if faults && m.kind != none {
+	if faults && m.kind != none { // an acquisition is sent again with another token, which replaces this one: here they are one
 		do("loses the request or the reply, and sends again", func(s *permitState, k *permitClient) { s.faults--; k.send(k.phase, m.kind) })
 	}
 	if faults && k.phase != idle && k.phase != crashed {

@@ -106,6 +106,68 @@ func TestLateCopy_ArrivesAfterTheRelease(t *testing.T) {
 	}
 }
 
+// TestLateCopy_AfterDetachTakesNothing: the first attempt is held up, its repeat takes the lock, which goes to
+// another process, and is released there. The first attempt must not take it for good after that; an
+// extension without a reply takes nothing at all.
+func TestLateCopy_AfterDetachTakesNothing(t *testing.T) {
+	for kind, opts := range map[string][]sluice.LockOption{
+		"plain": nil, "fenced": {sluice.WithFencing()}, "permit": {sluice.WithPermits(2)}, "fenced permit": {sluice.WithPermits(2), sluice.WithFencing()},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			systest.Each(t, func(t *testing.T, s *redistest.Server) {
+				ctx, name, rdb := t.Context(), redistest.Name(t), s.Client(t)
+				faulty, faults := s.Faulty(t)
+				opts := append(opts, sluice.WithTTL(10*time.Minute))
+				l, other := systest.NewLocker(t, faulty, opts...), systest.NewLocker(t, rdb, opts...)
+				systest.Warm(t, l, name)
+				faults.HoldRequest(1)
+				k, err := l.TryLock(ctx, name)
+				require.NoError(t, err)
+				faults.HoldRequest(1) // two are held back now
+				require.NoError(t, k.Extend(ctx, time.Minute))
+				token, err := k.Detach(ctx)
+				require.NoError(t, err)
+				adopted, err := other.Adopt(ctx, name, token)
+				require.NoError(t, err)
+				require.NoError(t, adopted.Unlock(ctx))
+				require.Equal(t, 2, faults.Deliver())
+				require.Eventually(t, func() bool { return rdb.Exists(ctx, "Lock:"+name).Val() == 0 },
+					10*time.Second, 5*time.Millisecond, "held without a holder")
+			})
+		})
+	}
+}
+
+// TestLateCopy_LeavesAnAdoptedLockAlone: whatever the process that has detached it has sent arrives while the
+// other one holds the lock. That stays the holder, with its fence, and its TTL becomes no shorter.
+func TestLateCopy_LeavesAnAdoptedLockAlone(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
+		ctx, name, rdb := t.Context(), redistest.Name(t), s.Client(t)
+		faulty, faults := s.Faulty(t)
+		l, other := systest.NewLocker(t, faulty, sluice.WithFencing()), systest.NewLocker(t, rdb, sluice.WithFencing(), sluice.WithTTL(time.Hour))
+		systest.Warm(t, l, name)
+		faults.HoldRequest(1)
+		k, err := l.TryLock(ctx, name)
+		require.NoError(t, err)
+		faults.HoldRequest(1)
+		require.NoError(t, k.Extend(ctx, time.Minute))
+		token, err := k.Detach(ctx)
+		require.NoError(t, err)
+		adopted, err := other.Adopt(ctx, name, token)
+		require.NoError(t, err)
+		require.Equal(t, 2, faults.Deliver())
+		require.NoError(t, l.Close()) // it releases once more what may have come late
+		require.Equal(t, token, rdb.Get(ctx, "Lock:"+name).Val())
+		require.Greater(t, rdb.PTTL(ctx, "Lock:"+name).Val(), 59*time.Minute)
+		require.NoError(t, adopted.Extend(ctx, time.Hour))
+		require.NoError(t, adopted.Unlock(ctx))
+		next, err := other.Lock(ctx, name)
+		require.NoError(t, err)
+		require.Greater(t, next.Fence(), adopted.Fence())
+		require.NoError(t, next.Unlock(ctx))
+	})
+}
+
 // TestLateCopy_OfALostLockIsReleased: a copy of the acquisition arrives when the
 // lock has been lost, and its holder knows. The lock must not stay taken without a holder.
 func TestLateCopy_OfALostLockIsReleased(t *testing.T) {

@@ -137,40 +137,49 @@ func TestLocker_RetriesForTenSeconds(t *testing.T) {
 	})
 }
 
-// TestLocker_JanitorReleasesInTime: what a caller has left behind is released at once; once
-// more half a second after the first answer, and once more after the client's longest
-// command time (5s to write, 5s to read, 6s for a connection). Without an answer it is
-// tried every 250ms for two minutes, and then left to its TTL.
+// TestLocker_JanitorReleasesInTime: what a caller has left behind is released at once, and that is the end
+// of it if it was there. Otherwise it may come yet, and is released again half a second after the first
+// answer, and then after pauses of which each is twice as long, until one is longer than the TTL. Without an
+// answer it is tried every 250ms for as long as the key may live, and two minutes at least.
 func TestLocker_JanitorReleasesInTime(t *testing.T) {
 	faultyBubble(t, func(n network) {
-		l, done := n.taught()
+		l, done := n.taught(sluice.WithTTL(30 * time.Second))
 		defer done()
 		abandon := func() {
 			ctx, cancel := context.WithTimeout(n.Context(), time.Second)
 			defer cancel()
-			n.faults.Delay(1500 * time.Millisecond) // beyond the context
+			n.log.begin()
 			_, err := l.TryLock(ctx, "a")
 			require.ErrorIs(n, err, sluice.ErrUnknown)
-			n.faults.Delay(0)
-			require.True(n, n.m.Exists("Lock:a"), "the fault did not strike")
-			time.Sleep(484 * time.Millisecond) // the reply is on its way
-			n.log.begin()
 		}
+		n.faults.Delay(1500 * time.Millisecond) // beyond the context
 		abandon()
-		time.Sleep(time.Minute)
+		time.Sleep(10 * time.Minute)
+		n.faults.Delay(0)
 		require.False(n, n.m.Exists("Lock:a"))
-		sent := n.log.times()
-		require.Len(n, sent, 3)
-		require.InDelta(n, 500*time.Millisecond, sent[1]-sent[0], float64(time.Millisecond))
-		require.InDelta(n, 16*time.Second, sent[2]-sent[1], float64(time.Millisecond))
+		require.Len(n, n.log.times(), 3, "the acquisition, its release, and the release when the reply has come")
 
+		n.faults.HoldRequest(1)
+		n.faults.Delay(1500 * time.Millisecond)
+		abandon() // its second attempt, too
+		n.faults.Delay(0)
+		time.Sleep(10 * time.Minute)
+		gaps := n.log.gaps()
+		require.Equal(n, []time.Duration{
+			time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second, 32 * time.Second,
+		}, gaps[len(gaps)-6:], "after the first, which is beside the release of the second attempt")
+		require.Equal(n, 1, n.faults.Deliver())
+		n.m.Del("Lock:a")
+
+		n.faults.Delay(1500 * time.Millisecond)
+		time.AfterFunc(time.Second, func() { n.m.SetError("ERR out of order") })
 		abandon()
-		n.m.SetError("ERR out of order")
+		n.faults.Delay(0)
 		time.Sleep(time.Hour)
 		n.m.SetError("")
-		sent = n.log.times()
-		require.InDelta(n, 2*time.Minute, sent[len(sent)-1], float64(time.Second))
-		for _, gap := range n.log.gaps() {
+		sent := n.log.times()
+		require.InDelta(n, 2*time.Minute, sent[len(sent)-1], float64(2*time.Second))
+		for _, gap := range n.log.gaps()[4:] {
 			require.InDelta(n, 250*time.Millisecond, gap, float64(time.Millisecond))
 		}
 	})
