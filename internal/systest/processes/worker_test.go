@@ -54,9 +54,9 @@ func TestLeaseValid_IsFalseInAStoppedProcess(t *testing.T) {
 	handler.Answer(&valid)
 	require.True(t, valid)
 	require.NoError(t, handler.Process.Signal(syscall.SIGSTOP))
-	handler.Tell("what it finds when it goes on")
 	require.NoError(t, b.Q.Wait(t.Context()))
 	require.Equal(t, "a", b.ClaimOne(time.Minute).ID)
+	handler.Tell("what it finds when it goes on") // not before: the signal takes a moment
 	require.NoError(t, handler.Process.Signal(syscall.SIGCONT))
 	handler.Answer(&valid)
 	require.False(t, valid)
