@@ -276,10 +276,10 @@ func (a *acquisition) byScript(ctx context.Context) (taken bool, left time.Durat
 	}
 	a.doubtful = a.doubtful || reply.Ambiguous
 	if err == nil {
-		err = k.otherPermits(reply.Value)
+		err = k.otherKind(reply.Value)
 	}
 	if err != nil {
-		return false, 0, k.explain(ctx, err)
+		return false, 0, err
 	}
 	k.address.trips.note(reply.Sent)
 	left, fence, err := decodeAcquired(reply.Value)

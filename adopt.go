@@ -36,7 +36,7 @@ import (
 // the first process releases it, too. The fences of those to whom the first process hands it over may then be
 // lower than the adopted handle's, until it goes back to Redis.
 //
-// The error is ErrNotHeld if the token does not hold the lock; ErrLost if the reply took longer than the TTL;
+// The error is ErrNotHeld if the token does not hold the lock, also where only WithPermits is missing or too much; ErrLost if the reply took longer than the TTL;
 // ErrInvalid, as for a token that no Locker has made; ErrClosed; ErrUnknown after a lost reply;
 // ErrUnavailable; ErrUnderReplicated; or what Redis said. It does not wait for anything but the reply. After
 // an error the lock is as it was, except that its TTL may have become longer.
@@ -96,7 +96,7 @@ func (k *Lock) adopt(ctx context.Context, token string) error {
 	request.Small = true
 	reply, err := k.locker.executor.Run(ctx, request)
 	if err != nil {
-		return k.explain(ctx, err)
+		return err
 	}
 	held, fence, err := decodeAdopted(reply.Value)
 	switch {

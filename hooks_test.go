@@ -5,6 +5,7 @@ import (
 	"errors"
 	"regexp"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
@@ -121,31 +122,33 @@ func TestDecodeInspected_ShowsLabelsOnly(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		value any
-		ms    int64
-		owner string
+		want  LockInfo
 		ok    bool
 	}{
-		{int64(-2), -2, "", true},
-		{int64(5), 5, "", true},
-		{[]any{int64(-1), ""}, -1, "", true},
-		{[]any{int64(7), "host 1"}, 7, "host 1", true},
-		{[]any{int64(7), "a\nb"}, 7, "", true},
-		{[]any{int64(7), "\xff"}, 7, "", true},
-		{[]any{int64(7), string(make([]byte, 65))}, 7, "", true},
-		{[]any{int64(7)}, 0, "", false},
-		{[]any{int64(7), "a", "b"}, 0, "", false},
-		{[]any{"7", "a"}, 0, "", false},
-		{[]any{int64(7), int64(7)}, 0, "", false},
-		{"secret", 0, "", false},
-		{nil, 0, "", false},
+		{int64(-2), LockInfo{}, true},
+		{[]any{int64(-1), "", int64(1)}, LockInfo{true, -time.Millisecond, "", 1}, true},
+		{[]any{int64(7), "host 1", int64(1)}, LockInfo{true, 7 * time.Millisecond, "host 1", 1}, true},
+		{[]any{int64(7), "", int64(1000)}, LockInfo{true, 7 * time.Millisecond, "", 1000}, true},
+		{[]any{int64(7), "a\nb", int64(1)}, LockInfo{true, 7 * time.Millisecond, "", 1}, true},
+		{[]any{int64(7), "\xff", int64(1)}, LockInfo{true, 7 * time.Millisecond, "", 1}, true},
+		{[]any{int64(7), string(make([]byte, 65)), int64(1)}, LockInfo{true, 7 * time.Millisecond, "", 1}, true},
+		{int64(5), LockInfo{}, false},
+		{[]any{int64(-2), "", int64(1)}, LockInfo{}, false},
+		{[]any{int64(7), "", int64(0)}, LockInfo{}, false},
+		{[]any{int64(7), "", int64(1001)}, LockInfo{}, false},
+		{[]any{int64(7), ""}, LockInfo{}, false},
+		{[]any{int64(7), "a", "1"}, LockInfo{}, false},
+		{[]any{"7", "a", int64(1)}, LockInfo{}, false},
+		{[]any{int64(7), int64(7), int64(1)}, LockInfo{}, false},
+		{"secret", LockInfo{}, false},
+		{nil, LockInfo{}, false},
 	} {
-		ms, owner, err := decodeInspected(c.value)
+		info, err := decodeInspected(c.value)
 		if !c.ok {
 			require.ErrorIs(t, err, ErrCorrupt)
 			continue
 		}
 		require.NoError(t, err)
-		require.Equal(t, c.ms, ms)
-		require.Equal(t, c.owner, owner)
+		require.Equal(t, c.want, info)
 	}
 }

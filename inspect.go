@@ -2,7 +2,6 @@ package sluice
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
@@ -31,18 +30,33 @@ func (l *Locker) Inspect(ctx context.Context, name string) (LockInfo, error) {
 		return LockInfo{}, err
 	}
 	reply, err := l.executor.Run(ctx, scriptInspect.Request(k.address.keys, ""))
-	if errors.Is(err, redisexec.ErrWrongType) {
-		info, err := k.inspectPermits(ctx)
-		return info, wrap("inspect", name, err)
-	}
 	if err != nil {
 		return LockInfo{}, wrap("inspect", name, err)
 	}
-	ms, owner, err := decodeInspected(reply.Value)
-	if left := duration(ms); err == nil && left != notHeld {
-		return LockInfo{Held: true, TTL: left, Owner: owner, Permits: 1}, nil
+	info, err := decodeInspected(reply.Value)
+	return info, wrap("inspect", name, err)
+}
+
+// decodeInspected decodes what inspect.lua says of whichever client holds the lock. A label that could not
+// have been WithOwner's is not shown: it is a part of a token that is not the library's.
+func decodeInspected(value any) (LockInfo, error) {
+	if value == int64(-2) {
+		return LockInfo{}, nil
 	}
-	return LockInfo{}, wrap("inspect", name, err)
+	list, ok := value.([]any)
+	if !ok || len(list) != 3 {
+		return LockInfo{}, redisexec.Unexpected(value)
+	}
+	ms, isTTL := list[0].(int64)
+	owner, isLabel := list[1].(string)
+	n, isNumber := list[2].(int64)
+	if !isTTL || !isLabel || !isNumber || ms < -1 || n < 1 || n > maxPermits {
+		return LockInfo{}, redisexec.Unexpected(value)
+	}
+	if !isOwner(owner) {
+		owner = ""
+	}
+	return LockInfo{Held: true, TTL: duration(ms), Owner: owner, Permits: int(n)}, nil
 }
 
 // ForceUnlock releases the named lock, whichever client holds it, and reports whether it was held. The holder
@@ -61,8 +75,12 @@ func (l *Locker) ForceUnlock(ctx context.Context, name string) (bool, error) {
 	// Before, so that it is not handed over meanwhile; and after, for a lock whose
 	// acquisition is answered only now.
 	l.queues.ForbidHandOver(k.address.key)
-	tokens, err := k.force(ctx)
+	reply, err := l.executor.Run(ctx, scriptForce.Request(k.address.keys, k.address.wake))
 	l.queues.ForbidHandOver(k.address.key)
+	var tokens map[string]bool
+	if err == nil {
+		tokens, err = decodeForced(reply.Value)
+	}
 	if err != nil {
 		return false, wrap("force unlock", name, err)
 	}
@@ -78,31 +96,19 @@ func (l *Locker) ForceUnlock(ctx context.Context, name string) (bool, error) {
 	return len(tokens) > 0, nil
 }
 
-// force forces the lock open, and returns the tokens that held it: one at the most, unless it has permits.
-func (k *Lock) force(ctx context.Context) (tokens map[string]bool, err error) {
-	reply, err := k.locker.executor.Run(ctx, scriptForce.Request(k.address.keys, k.address.wake))
-	if errors.Is(err, redisexec.ErrWrongType) {
-		return k.forcePermits(ctx)
+// decodeForced decodes the reply of force.lua: the tokens that held the lock, one at the most unless it has permits.
+func decodeForced(value any) (tokens map[string]bool, err error) {
+	list, ok := value.([]any)
+	if !ok {
+		return nil, redisexec.Unexpected(value)
 	}
-	if err != nil {
-		return nil, err
-	}
-	token, released, err := decodeForced(reply.Value)
-	if !released {
-		return nil, err
-	}
-	return map[string]bool{token: true}, err
-}
-
-// decodeForced decodes the reply of force.lua: the token that held the lock, if one did.
-func decodeForced(value any) (token string, released bool, err error) {
-	switch v := value.(type) {
-	case string:
-		return v, true, nil
-	case int64:
-		if v == 0 {
-			return "", false, nil
+	tokens = map[string]bool{}
+	for _, one := range list {
+		token, ok := one.(string)
+		if !ok {
+			return nil, redisexec.Unexpected(value)
 		}
+		tokens[token] = true
 	}
-	return "", false, redisexec.Unexpected(value)
+	return tokens, nil
 }

@@ -303,11 +303,11 @@ const notHeld = -2 * time.Millisecond
 
 // inspect returns the TTL of the lock, if its token still holds it.
 func (k *Lock) inspect(ctx context.Context) (left time.Duration, err error) {
-	reply, err := k.locker.executor.Run(ctx, k.inspectRequest(k.grant.token))
+	reply, err := k.locker.executor.Run(ctx, k.inspectRequest())
 	if err != nil {
 		return 0, err
 	}
-	ms, _, err := decodeInspected(reply.Value)
+	ms, err := redisexec.Int(reply.Value)
 	return duration(ms), err
 }
 

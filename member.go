@@ -76,7 +76,7 @@ func (m *member) Inspect() { m.locker.inspector.Add(m) }
 
 // Inspection returns the request that tells whether the token still holds the lock.
 func (m *member) Inspection() redisexec.Request {
-	return m.lock().inspectRequest(m.grant.token)
+	return m.lock().inspectRequest()
 }
 
 // HandleInspection ends a lock that the server says is not held by its token. Where that

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
-
-	"github.com/sluice-go/sluice/internal/redisexec"
 )
 
 const (
@@ -46,26 +44,4 @@ func newToken(owner string) string {
 		return random
 	}
 	return owner + ":" + random
-}
-
-// decodeInspected decodes the reply of inspect.lua: the TTL in ms, and beside it the label of whichever
-// client holds the lock, if that was asked for. What could not have been WithOwner's is not shown: it is a
-// part of a token that is not the library's.
-func decodeInspected(value any) (ms int64, owner string, err error) {
-	pair, ok := value.([]any)
-	if !ok {
-		ms, err = redisexec.Int(value)
-		return ms, "", err
-	}
-	if len(pair) != 2 {
-		return 0, "", redisexec.Unexpected(value)
-	}
-	if owner, ok = pair[1].(string); !ok {
-		return 0, "", redisexec.Unexpected(value)
-	}
-	if !isOwner(owner) {
-		owner = ""
-	}
-	ms, err = redisexec.Int(pair[0])
-	return ms, owner, err
 }

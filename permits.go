@@ -1,8 +1,6 @@
 package sluice
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -19,8 +17,8 @@ const maxPermits = 1000
 // Lock with a TTL, renewal, a Context and, with WithFencing, a fence of its own: fences are unique, and
 // rise in the order of acquisition. Of a crashed holder only the permit is gone, for its TTL.
 //
-// All callers of a name must say the same n. As long as a permit is held, a caller with another n, or without
-// WithPermits, gets ErrInvalid. Callers of one process wait in one queue for each n. A permit is not handed
+// All callers of a name must say the same n. As long as a permit is held, an acquisition with another n, or without
+// WithPermits, gets ErrInvalid; so does one with permits of a name that is held without. Callers of one process wait in one queue for each n. A permit is not handed
 // over within the process, but always goes back to Redis: the first in line of each process is notified of
 // it, and what has had one most recently goes last. A section costs about two scripts when many wait, where a
 // lock that is handed over costs far fewer. Inspect says how many permits are held, and shows no owner;
@@ -99,81 +97,26 @@ func (k *Lock) permitRequest(px any) redisexec.Request {
 	return scriptPermitAcquire.Request(keys, k.grant.token, px, k.options.permits, fenceLife.Milliseconds())
 }
 
-// inspectRequest asks about the holder with that token, or with an empty one about any.
-func (k *Lock) inspectRequest(token any) redisexec.Request {
+// inspectRequest asks whether k's token holds it.
+func (k *Lock) inspectRequest() redisexec.Request {
+	script := scriptInspect
 	if k.isPermit() {
-		return scriptPermitInspect.Request(k.address.keys, token)
+		script = scriptPermitInspect
 	}
-	return scriptInspect.Request(k.address.keys, token)
+	return script.Request(k.address.keys, k.grant.token)
 }
 
-// otherPermits returns the ErrInvalid of a name that is held with another number of permits, if permit_acquire.lua says so.
-func (k *Lock) otherPermits(value any) error {
-	if n, ok := value.(int64); ok && n < -1 && k.isPermit() {
-		return fmt.Errorf("%w: it has %d permits, not %d", ErrInvalid, -1-n, k.options.permits)
-	}
-	return nil
-}
-
-// explain returns err, or an ErrInvalid if it comes of a name that is held with permits and not without, or
-// without permits and not with.
-func (k *Lock) explain(ctx context.Context, err error) error {
-	if !errors.Is(err, redisexec.ErrWrongType) {
-		return err
-	}
-	if k.isPermit() {
-		reply, failed := k.locker.executor.Run(ctx, scriptInspect.Request(k.address.keys, ""))
-		if failed != nil {
-			return err
-		}
-		if ms, _, failed := decodeInspected(reply.Value); failed == nil && (!k.options.fenced || duration(ms) != notHeld) {
-			return fmt.Errorf("%w: it is held as a lock without permits", ErrInvalid)
-		}
-	} else if info, failed := k.inspectPermits(ctx); failed == nil && info.Held {
+// otherKind returns the ErrInvalid of a name that is held with another number of permits than k's, if the reply to an
+// acquisition says so. One permit is a plain lock.
+func (k *Lock) otherKind(value any) error {
+	n, ok := value.(int64)
+	switch n = -1 - n; {
+	case !ok || n < 1:
+		return nil
+	case n == 1:
+		return fmt.Errorf("%w: it is held as a lock without permits", ErrInvalid)
+	case !k.isPermit():
 		return fmt.Errorf("%w: it is held with permits", ErrInvalid)
 	}
-	return err
-}
-
-// decodePermits decodes what permit_inspect.lua says of any holder: for how long, and how many.
-func decodePermits(value any) (ms int64, held int, err error) {
-	if value == int64(-2) {
-		return -2, 0, nil
-	}
-	pair, err := decodeInts[int64](value, 2)
-	if err != nil || pair[0] < 0 || pair[1] < 1 || pair[1] > maxPermits {
-		return 0, 0, redisexec.Unexpected(value)
-	}
-	return pair[0], int(pair[1]), nil
-}
-
-// inspectPermits is Inspect for a name with permits.
-func (k *Lock) inspectPermits(ctx context.Context) (LockInfo, error) {
-	reply, err := k.locker.executor.Run(ctx, scriptPermitInspect.Request(k.address.keys, ""))
-	if err != nil {
-		return LockInfo{}, err
-	}
-	ms, held, err := decodePermits(reply.Value)
-	if err != nil || held == 0 {
-		return LockInfo{}, err
-	}
-	return LockInfo{Held: true, TTL: duration(ms), Permits: held}, nil
-}
-
-// forcePermits is ForceUnlock for a name with permits. It returns the tokens that held them.
-func (k *Lock) forcePermits(ctx context.Context) (tokens map[string]bool, err error) {
-	reply, err := k.locker.executor.Run(ctx, scriptPermitForce.Request(k.address.keys, k.address.wake))
-	if err != nil {
-		return nil, err
-	}
-	list, ok := reply.Value.([]any)
-	if !ok {
-		return nil, redisexec.Unexpected(reply.Value)
-	}
-	tokens = map[string]bool{}
-	for _, one := range list {
-		token, _ := one.(string)
-		tokens[token] = true
-	}
-	return tokens, nil
+	return fmt.Errorf("%w: it has %d permits, not %d", ErrInvalid, n, k.options.permits)
 }

@@ -89,9 +89,9 @@ func FuzzReplies(f *testing.F) {
 		errs = append(errs, err)
 		_, _, err = decodeAdopted(reply)
 		errs = append(errs, err)
-		_, _, err = decodeForced(reply)
+		_, err = decodeForced(reply)
 		errs = append(errs, err)
-		_, _, err = decodeInspected(reply)
+		_, err = decodeInspected(reply)
 		errs = append(errs, err)
 		_, err = decodeGet("id", reply)
 		if !errors.Is(err, ErrNotFound) {

@@ -17,23 +17,22 @@ import (
 //go:embed lua
 var lua embed.FS
 
-// The lock's scripts use no other preludes than publish and permits, and one key or, with fences, two. The
+// The lock's scripts use no other preludes than publish, kinds and permits, and one key or, with fences, two. The
 // queue's, except purge, begin with what they share: the files of lua/shared that are named behind the
 // policy, in this order, and before prelude and publish rights. The policy is what RETRY says in the script's header.
 var (
-	scriptAcquire       = newScript("acquire", redisexec.Never)
-	scriptRelease       = newScript("release", redisexec.Idempotent, "publish")
-	scriptAcquireFenced = newScript("acquire_fenced", redisexec.Never)
-	scriptReleaseFenced = newScript("release_fenced", redisexec.Idempotent, "publish")
-	scriptExtend        = newScript("extend", redisexec.Idempotent)
-	scriptAdoptFenced   = newScript("adopt_fenced", redisexec.Idempotent)
-	scriptPermitAcquire = newScript("permit_acquire", redisexec.Never, "permits")
-	scriptPermitExtend  = newScript("permit_extend", redisexec.Idempotent, "permits")
-	scriptPermitRelease = newScript("permit_release", redisexec.Idempotent, "permits", "publish")
-	scriptPermitInspect = newScript("permit_inspect", redisexec.ReadOnly, "permits")
-	scriptPermitForce   = newScript("permit_force", redisexec.Never, "permits", "publish")
-	scriptInspect       = newScript("inspect", redisexec.ReadOnly)
-	scriptForce         = newScript("force", redisexec.Never, "publish")
+	scriptAcquire       = newScript("acquire", redisexec.Never, "kinds")
+	scriptRelease       = newScript("release", redisexec.Idempotent, "kinds", "publish")
+	scriptAcquireFenced = newScript("acquire_fenced", redisexec.Never, "kinds")
+	scriptReleaseFenced = newScript("release_fenced", redisexec.Idempotent, "kinds", "publish")
+	scriptExtend        = newScript("extend", redisexec.Idempotent, "kinds")
+	scriptAdoptFenced   = newScript("adopt_fenced", redisexec.Idempotent, "kinds")
+	scriptPermitAcquire = newScript("permit_acquire", redisexec.Never, "kinds", "permits")
+	scriptPermitExtend  = newScript("permit_extend", redisexec.Idempotent, "kinds", "permits")
+	scriptPermitRelease = newScript("permit_release", redisexec.Idempotent, "kinds", "permits", "publish")
+	scriptPermitInspect = newScript("permit_inspect", redisexec.ReadOnly, "kinds", "permits")
+	scriptInspect       = newScript("inspect", redisexec.ReadOnly, "kinds", "permits")
+	scriptForce         = newScript("force", redisexec.Never, "kinds", "permits", "publish")
 	scriptCheckLock     = newScript("check_lock", redisexec.ReadOnly, "check")
 
 	scriptEnqueue    = newScript("enqueue", redisexec.Never, "prelude", "publish", "waiters", "new", "wake", "batch", "read", "fields", "put")

@@ -231,3 +231,38 @@ func TestScripts_NextManyHeedsEachPause(t *testing.T) {
 		require.Zero(t, heads[3].off)
 	})
 }
+
+// TestScripts_ATokenHoldsNothingAtAKeyOfAnotherType: of another kind of lock, or of another program. The janitor would
+// otherwise send its releases for minutes.
+func TestScripts_ATokenHoldsNothingAtAKeyOfAnotherType(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		rdb, ctx, key := s.Client(t), t.Context(), redistest.Name(t)
+		executor, plain, permits := redisexec.New(rdb), []string{"extend", "release", "release_fenced", "adopt_fenced", "inspect"}, []string{"permit_extend", "permit_release", "permit_inspect"}
+		for kind, c := range map[string]struct {
+			put     func() error
+			scripts []string
+		}{
+			"permits": {func() error {
+				return rdb.ZAdd(ctx, key, redis.Z{Score: -2}, redis.Z{Score: 9e15, Member: "later"}).Err()
+			}, plain},
+			"plain": {func() error { return rdb.Set(ctx, key, "later", 0).Err() }, permits},
+			"hash":  {func() error { return rdb.HSet(ctx, key, "token", "token").Err() }, append(plain, permits...)},
+			"list":  {func() error { return rdb.RPush(ctx, key, "token").Err() }, append(plain, permits...)},
+		} {
+			require.NoError(t, rdb.Del(ctx, key).Err())
+			require.NoError(t, c.put())
+			for _, name := range c.scripts {
+				keys := []any{key}
+				if strings.HasSuffix(name, "_fenced") {
+					keys = append(keys, "{"+key+"}:fence")
+				}
+				reply, err := executor.Run(ctx, scripts[name].Request(keys, "token", 60_000, 1, ""))
+				require.NoError(t, err, "%s of %s", name, kind)
+				require.Equal(t, strings.HasSuffix(name, "inspect"), reply.Value == int64(-2), "%s of %s", name, kind)
+				require.Equal(t, !strings.HasSuffix(name, "inspect"), reply.Value == int64(0), "%s of %s", name, kind)
+				require.EqualValues(t, 1, rdb.Exists(ctx, key).Val())
+				require.Negative(t, rdb.PTTL(ctx, key).Val())
+			}
+		}
+	})
+}

@@ -5,11 +5,12 @@
 -- ARGV[5...] tokens of the same call's last requests, which had no reply
 -- RETURNS the first fence of the block, as text: the token holds the lock now, for the whole TTL
 --         n > 0 another token holds it, for n ms at most
---         -1 KEYS[2] was not written by this library; nothing changed
+--         -1 KEYS[2] was not written by this library   -1-n it is held with n permits; of these two, nothing changed
 -- RETRY never: the next request has another token and block, and replaces this one.
 local token, ttl, block = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
-local holder, left = redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1])
+local holder, left = redis.pcall('GET', KEYS[1]), redis.call('PTTL', KEYS[1])
+if type(holder) == 'table' then return permitsInstead(holder) end
 local replaced = false
 for i = 5, #ARGV do replaced = replaced or holder == ARGV[i] end
 if holder and not replaced then

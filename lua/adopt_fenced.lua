@@ -4,8 +4,9 @@
 -- RETURNS the fence, as text   0 the token does not hold the lock
 --         -1 KEYS[2] was not written by this library; nothing changed
 -- RETRY idempotent: it never makes a TTL shorter, and a second run takes a higher fence, which is as good.
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then
-  return 0
+local holder = redis.pcall('GET', KEYS[1])
+if holder ~= ARGV[1] then
+  return denied(holder) or 0
 end
 local text = redis.call('GET', KEYS[2])
 if text and not (string.find(text, '^%d+$') and #text <= 16 and tonumber(text) <= 9e15) then -- as in acquire_fenced.lua

@@ -3,8 +3,9 @@
 -- ARGV[1] token   ARGV[2] TTL in ms
 -- RETURNS 1 done   0 the token does not hold it
 -- RETRY idempotent, and in any order with other extensions: it never makes a TTL shorter.
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then
-  return 0
+local holder = redis.pcall('GET', KEYS[1])
+if holder ~= ARGV[1] then
+  return denied(holder) or 0
 end
 -- Write in any case: a WAIT behind this script counts what this connection has written.
 local left = redis.call('PTTL', KEYS[1])

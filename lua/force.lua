@@ -1,12 +1,18 @@
--- Releases a lock, whatever its token, and publishes that it is free.
--- KEYS[1] the lock
+-- Releases a lock, or all permits of a name, whatever its tokens, and publishes that it is free.
+-- KEYS[1] the lock, or the permits
 -- ARGV[1] wake channel
--- RETURNS the token that held it, as text: released   0 it was not held
--- RETRY never: if the script runs twice, the second run may release the next holder's lock.
-local holder = redis.call('GET', KEYS[1])
+-- RETURNS the tokens that held it   an empty list: it was not held
+-- RETRY never: if the script runs twice, the second run may release the locks of the next holders.
+local holder = redis.pcall('GET', KEYS[1])
 if not holder then
-  return 0
+  return {}
+end
+local tokens = { holder }
+if type(holder) == 'table' then
+  local known = permitsInstead(holder)
+  if type(known) == 'table' then return denied(known) or {} end -- another library's sorted set
+  tokens = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. text(clock()), '+inf')
 end
 redis.call('DEL', KEYS[1])
 publish(ARGV[1], '')
-return holder
+return tokens

@@ -1,21 +1,30 @@
 -- Returns how much longer a lock will be held and, if asked about any holder, what its token
--- says of the owner. The rest of a token stays on the server.
--- KEYS[1] the lock
+-- says of the owner, or how many permits of the name are held. The rest of a token stays on the server.
+-- KEYS[1] the lock or, if asked about any holder, permits
 -- ARGV[1] token, or '' for any holder
 -- RETURNS n >= 0 ms left   -1 held without TTL   -2 not held (by that token)
---         for any holder: {one of the first two, the label, or '' if the token has none}
+--         for any holder: {one of the first two, the label, or '' if there is none, how many hold it}; of permits the last
+--         that ends
 -- RETRY readOnly: changes nothing.
-local holder = redis.call('GET', KEYS[1])
-if not holder or (ARGV[1] ~= '' and ARGV[1] ~= holder) then
+local left, holder = redis.call('PTTL', KEYS[1]), redis.pcall('GET', KEYS[1])
+if not holder then
   return -2
 end
-local left = redis.call('PTTL', KEYS[1])
 if ARGV[1] ~= '' then
-  return left
+  return denied(holder) or holder == ARGV[1] and left or -2
+end
+if type(holder) == 'table' then
+  local known = permitsInstead(holder)
+  if type(known) == 'table' then return denied(known) or -2 end -- another library's sorted set
+  local now = clock()
+  local held, last = redis.call('ZCOUNT', KEYS[1], '(' .. text(now), '+inf'), redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')
+  local ends = tonumber(last[2] or 0)
+  if ends <= now then return -2 end
+  return { ends - now, '', held }
 end
 -- label:random, as newToken makes it: a token of another form, which is another library's, has no label.
 local label = #holder - 27
 if label < 1 or label > 64 or not string.find(string.sub(holder, label + 1), '^:[A-Z2-7]+$') then
-  return { left, '' }
+  return { left, '', 1 }
 end
-return { left, string.sub(holder, 1, label) }
+return { left, string.sub(holder, 1, label), 1 }

@@ -4,10 +4,14 @@
 -- ARGV[5...] tokens of the same call's last requests, which had no reply
 -- RETURNS 0, or the fence, as text: the token holds a permit now, for the whole TTL
 --         n > 0 all are held, the first that ends for n ms at most
---         -1 a key was not written by this library   -1-n there are n permits; of these two, nothing changed
+--         -1 a key was not written by this library   -1-n there are n permits, -2 it is a plain lock; of these, nothing changed
 -- RETRY never: the next request has another token, and replaces this one.
 local token, ttl, permits = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local known = tonumber(redis.call('ZSCORE', KEYS[1], '') or 0)
+local now, number = clock(), redis.pcall('ZSCORE', KEYS[1], '')
+if type(number) == 'table' then
+  return denied(number) or redis.call('GET', KEYS[1]) and -2 -- it fails if it is not a plain lock either
+end
+local known = tonumber(number or 0)
 local members = redis.call('ZCARD', KEYS[1]) -- with '', and with what has ended
 if members > 0 and not (known <= -2 and known == math.floor(known)) then return -1 end
 local held = redis.call('ZCOUNT', KEYS[1], '(' .. text(now), '+inf')

@@ -4,9 +4,10 @@
 -- RETURNS 1, or the fence, as text: done   0 the token does not hold a permit
 --         -1 KEYS[2] was not written by this library; nothing changed
 -- RETRY idempotent, and in any order with other extensions: it never makes a TTL shorter. A higher fence is as good.
-local ends = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or 0)
+local now, score = clock(), redis.pcall('ZSCORE', KEYS[1], ARGV[1])
+local ends = tonumber(type(score) == 'string' and score or 0)
 if ends <= now then
-  return 0
+  return denied(score) or 0
 end
 local fence
 if KEYS[2] then

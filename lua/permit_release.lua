@@ -4,9 +4,9 @@
 -- RETURNS 0 the token does not hold one
 --         n > 0 released, and n - 1 subscribers were notified
 -- RETRY idempotent: a token is used for one acquisition only, so a second run releases nothing.
-local ends = redis.call('ZSCORE', KEYS[1], ARGV[1])
-if not ends then
-  return 0
+local now, ends = clock(), redis.pcall('ZSCORE', KEYS[1], ARGV[1])
+if type(ends) ~= 'string' then
+  return denied(ends) or 0
 end
 local last = redis.call('ZRANGE', KEYS[1], '-2', '-1', 'WITHSCORES')
 local others = tonumber(last[3] == ARGV[1] and last[2] or last[4] or 0) -- when the last of the others ends

@@ -1,0 +1,14 @@
+-- Prelude of the scripts of locks. KEYS[1] is a plain lock, a string: its holder's token; or it is permits, see permits.lua. A
+-- token holds nothing at a key of another type than its own kind's.
+
+-- Returns reply if it is an error other than that KEYS[1] is of another type.
+local function denied(reply)
+  return type(reply) == 'table' and not string.find(reply.err, 'wrong kind of value', 1, true) and reply
+end
+
+-- Returns -1-n if KEYS[1], of which GET has failed, is n permits. Otherwise it returns the failure.
+local function permitsInstead(failed)
+  if denied(failed) then return failed end
+  local known = tonumber(redis.call('ZSCORE', KEYS[1], '') or 0)
+  return known <= -2 and known >= -1000 and known == math.floor(known) and known - 1 or failed
+end
