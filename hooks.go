@@ -10,11 +10,11 @@ import (
 // Hooks are functions that are called when something has happened: for metrics, logs and
 // traces. Each is optional, and one that is nil costs nothing.
 //
-// They are called in the goroutine in which it happened, which waits for them, and they hold up what comes
-// next there: the caller of Lock or Enqueue, the renewals of other locks, the tasks of a worker. So a hook
-// must be short, and must not call the library. They may be called from several goroutines at the same
-// time. A hook that panics is taken to have returned; what it panicked with is dropped. No hook is
-// given a token of a lock.
+// The goroutine in which it happened waits for them, and they hold up what comes next there: the caller of
+// Lock or Enqueue, the renewals of other locks, the tasks of a worker. So a hook must be short, and must not
+// call the library. Each call has a goroutine of its own; several may run at the same time. A hook that panics,
+// or ends its goroutine by runtime.Goexit, is taken to have returned; what it panicked with is dropped. No hook
+// is given a token of a lock.
 type Hooks struct {
 	// LockAcquired is called when Lock, TryLock, Do, LockAll, DoAll or Adopt has got a lock, before that returns
 	// or calls its function. ctx is the call's.
@@ -160,8 +160,7 @@ func WithQueueHooks(h Hooks) QueueOption {
 	}
 }
 
-// and returns what calls the hooks of h, which may be nil, and then those of next. What it returns does not
-// panic, and its functions that return a context never return nil. A function that is nil in both stays nil.
+// and returns what calls the hooks of h, which may be nil, and then those of next. What it returns returns, and its functions that return a context never return nil. A function that is nil in both stays nil.
 func (h *Hooks) and(next Hooks) *Hooks {
 	if h == nil {
 		h = &Hooks{}
@@ -178,44 +177,49 @@ func (h *Hooks) and(next Hooks) *Hooks {
 	}
 }
 
+// contain calls a hook in a goroutine of its own, and waits for its end. The hook may end that, as t.FailNow does: in the
+// caller's goroutine that could not be stopped, and the lock that was just acquired would be nobody's, or the renewals of
+// others would end.
+func contain(hook func()) {
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		var dropped error
+		defer redisexec.Contain(&dropped)
+		hook()
+	}()
+	<-over
+}
+
 // The three kinds of hooks: told something, told it with a context, and returning another context. For each there
-// is one function that keeps a panic in, and one that calls two hooks.
+// is one function that contains it, and one that calls two hooks.
 
 func contained1[I any](hook func(I)) func(I) {
 	if hook == nil {
 		return nil
 	}
-	return func(i I) {
-		var dropped error
-		defer redisexec.Contain(&dropped)
-		hook(i)
-	}
+	return func(i I) { contain(func() { hook(i) }) }
 }
 
 func contained[I any](hook func(context.Context, I)) func(context.Context, I) {
 	if hook == nil {
 		return nil
 	}
-	return func(ctx context.Context, i I) {
-		var dropped error
-		defer redisexec.Contain(&dropped)
-		hook(ctx, i)
-	}
+	return func(ctx context.Context, i I) { contain(func() { hook(ctx, i) }) }
 }
 
 func containedWith[I any](hook func(context.Context, I) context.Context) func(context.Context, I) context.Context {
 	if hook == nil {
 		return nil
 	}
-	return func(ctx context.Context, i I) (out context.Context) {
-		var dropped error
-		defer func() {
-			if out == nil { // as after a panic
-				out = ctx
+	return func(ctx context.Context, i I) context.Context {
+		out := ctx
+		contain(func() {
+			if made := hook(ctx, i); made != nil {
+				out = made
 			}
-		}()
-		defer redisexec.Contain(&dropped)
-		return hook(ctx, i)
+		})
+		return out
 	}
 }
 
