@@ -84,12 +84,21 @@ func waitFor[A any](call *mergedCall[A]) merged {
 	return m
 }
 
+// leastGroupWait is how long the replicas of a group are waited for at the least, however soon the context of one of its
+// callers ends: the others' tasks would count as under-replicated where a replica takes a moment.
+const leastGroupWait = 250 * time.Millisecond
+
 // commit sends a group once, as one request. The context is no caller's: it ends with none of
 // them. It has the values of the first one's, for the client's hooks.
 //
 // deal gives each call its part of the result, which has a reply. What became of a group without a reply is what
 // became of each call.
 func commit[A any](s *shard, calls []*mergedCall[A], r redisexec.Request, deal func(result redisexec.Result, sent time.Time)) {
+	for _, call := range calls {
+		if at, ok := call.Ctx.Deadline(); ok {
+			r = r.AnsweredBy(at, leastGroupWait)
+		}
+	}
 	sent := time.Now()
 	result := s.executor.Once(context.WithoutCancel(calls[0].Ctx), r)
 	if result.Outcome == redisexec.Done {

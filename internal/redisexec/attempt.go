@@ -33,7 +33,7 @@ type attempt struct {
 // on in a sender, until go-redis's own timeouts at the latest. try is 0 for the first of a request.
 func (e *Executor) attempt(ctx context.Context, r Request, try int) Result {
 	e.underWay.Add()
-	a := &attempt{executor: e, ctx: ctx, request: r, result: Result{Outcome: Unknown, Err: ErrPanicked}}
+	a := &attempt{executor: e, ctx: ctx, request: r.answeredInTime(ctx), result: Result{Outcome: Unknown, Err: ErrPanicked}}
 	if ctx.Done() == nil && r.Stop == nil && r.Until.IsZero() && !r.Bounded { // there is nothing to leave for
 		return a.sendHere()
 	}

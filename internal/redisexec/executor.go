@@ -81,8 +81,8 @@ type Request struct {
 	// and it takes the server microseconds.
 	Small bool
 	// Replicas, if positive, is how many replicas are to acknowledge what the request writes,
-	// and ReplicaWait for how long that is waited for: a fifth of a second less than the client waits for a
-	// reply at the most, and a tick of the server more (100ms by default). The outcome does not
+	// and ReplicaWait for how long that is waited for: a fifth of a second less than the client, or the caller,
+	// waits for a reply at the most, and a tick of the server more (100ms by default). The outcome does not
 	// depend on it; Shortfall says whether they have.
 	Replicas    int
 	ReplicaWait time.Duration
@@ -221,9 +221,13 @@ func (e *Executor) run(ctx context.Context, r Request, first *Result) (Reply, er
 			r.Outage.End()
 			return reply, fail(r, &reply, result.Err, false)
 		case r.ended(ctx) != nil && !r.Detached:
-			// It may have been the end of ctx that kept it from being sent.
-			return reply, fail(r, &reply, join(r.ended(ctx), result.Err), transient != nil || result.isRefusal())
-		case result.Outcome == NotSent && r.Outage == nil, time.Since(r.Outage.since(start, r.Arrived)) > unavailableFor:
+			// It may have been the end of ctx that kept it from being sent: then the attempt before says what did.
+			why, ended := result.Err, r.ended(ctx)
+			if errors.Is(why, ended) && transient != nil {
+				why = transient
+			}
+			return reply, fail(r, &reply, join(ended, why), transient != nil || result.isRefusal())
+		case result.Outcome == NotSent && r.Outage == nil, time.Since(r.Outage.since(start, r.Arrived, result.Err)) > unavailableFor:
 			return reply, fail(r, &reply, result.Err, true)
 		default:
 			transient = result.Err
@@ -313,15 +317,13 @@ func (e *Executor) Close(ctx context.Context) {
 	e.senders.Wait(ctx)
 }
 
-// longestWait returns how long a command may block on a client's connection: half of the time that
-// the client waits for a reply, but not within 200ms of it, since a server ends a WAIT up to
-// 100ms late.
+// longestWait returns how long a command may block on a client's connection.
 func longestWait(rdb redis.UniversalClient) time.Duration {
 	read := readTimeout(rdb)
 	if read <= 0 { // the client waits for ever
 		return time.Hour
 	}
-	return max(read/2, read-200*time.Millisecond)
+	return waitWithin(read)
 }
 
 // readTimeout returns go-redis's default for a client that does not say.

@@ -10,7 +10,13 @@ import (
 // unavailableFor, those behind it who have waited for as long try once each, and not for
 // as long again. The zero value is ready for use, also by several goroutines.
 type Outage struct {
-	began atomic.Pointer[time.Time] // nil while there is none
+	now atomic.Pointer[beginning] // nil while there is none
+}
+
+// beginning is when an outage began, and the error that it began with.
+type beginning struct {
+	at  time.Time
+	why error
 }
 
 // Arrival is what a caller that arrives now gives as [Request.Arrived]: zero, for a time
@@ -23,17 +29,28 @@ func (o *Outage) Arrival() time.Time {
 }
 
 // Lasts reports whether the last request found no server. It may be nil.
-func (o *Outage) Lasts() bool { return o != nil && o.began.Load() != nil }
+func (o *Outage) Lasts() bool { return o.Why() != nil }
 
-// since notes that a request which began at start was not carried out, and returns since
+// Why returns the error with which the outage began, or nil if there is none.
+func (o *Outage) Why() error {
+	if o == nil {
+		return nil
+	}
+	if now := o.now.Load(); now != nil {
+		return now.why
+	}
+	return nil
+}
+
+// since notes that a request which began at start was not carried out, and why. It returns since
 // when its caller has met the outage. Without an Outage that is start.
-func (o *Outage) since(start, arrived time.Time) time.Time {
+func (o *Outage) since(start, arrived time.Time, why error) time.Time {
 	if o == nil {
 		return start
 	}
-	o.began.CompareAndSwap(nil, &start)
-	if began := o.began.Load(); began != nil {
-		start = *began
+	o.now.CompareAndSwap(nil, &beginning{start, why})
+	if now := o.now.Load(); now != nil {
+		start = now.at
 	}
 	if arrived.After(start) {
 		return arrived
@@ -44,6 +61,6 @@ func (o *Outage) since(start, arrived time.Time) time.Time {
 // End notes that a server was reached.
 func (o *Outage) End() {
 	if o.Lasts() {
-		o.began.Store(nil)
+		o.now.Store(nil)
 	}
 }

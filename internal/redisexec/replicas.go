@@ -54,6 +54,32 @@ type replicated struct {
 	next     map[destination][]int // what is to be sent, by where
 }
 
+// waitWithin returns how long replicas can be waited for by a sender that has so much time for the reply: half of
+// it, or all except 200ms, since a server ends a WAIT up to 100ms late.
+func waitWithin(d time.Duration) time.Duration { return max(d/2, d-200*time.Millisecond) }
+
+// AnsweredBy returns r with a ReplicaWait after which its caller, who leaves at that time, still gets the reply. It
+// is halved until it is short enough, or below least, so that callers which leave at different times share pipelines.
+func (r Request) AnsweredBy(at time.Time, least time.Duration) Request {
+	if r.isReplicated() {
+		for within := waitWithin(time.Until(at)); r.ReplicaWait > max(within, least); {
+			r.ReplicaWait /= 2
+		}
+	}
+	return r
+}
+
+// answeredInTime is AnsweredBy for the end of the caller's context, or its Until.
+func (r Request) answeredInTime(ctx context.Context) Request {
+	if at, ok := ctx.Deadline(); ok {
+		r = r.AnsweredBy(at, time.Millisecond)
+	}
+	if !r.Until.IsZero() {
+		r = r.AnsweredBy(r.Until, time.Millisecond)
+	}
+	return r
+}
+
 // sendReplicated is SendAll for requests of which some are to be acknowledged by replicas. All
 // that go to one server are in one pipeline, with one WAIT.
 func (e *Executor) sendReplicated(ctx context.Context, requests []Request) []Result {

@@ -278,3 +278,46 @@ func TestLock_ManyShareAWait(t *testing.T) {
 	require.Zero(t, counter.behind.Load(), "a command stands behind a WAIT")
 	require.Zero(t, counter.alone.Load(), "a WAIT in a pipeline of its own may be on another connection")
 }
+
+// underReplicated calls f with a context of a second, until a busy machine lets its reply come in time.
+func underReplicated(t *testing.T, f func(ctx context.Context) error) {
+	t.Helper()
+	var err error
+	for range 10 {
+		if err = f(systest.Within(t, time.Second)); !errors.Is(err, sluice.ErrUnknown) && !errors.Is(err, sluice.ErrLocked) { // by an attempt without a reply
+			break
+		}
+	}
+	require.ErrorIs(t, err, sluice.ErrUnderReplicated)
+	require.NotErrorIs(t, err, sluice.ErrUnknown)
+}
+
+// TestLock_AContextOfASecondLeavesTimeForTheReply: replicas are waited for within what the caller waits.
+func TestLock_AContextOfASecondLeavesTimeForTheReply(t *testing.T) {
+	t.Parallel()
+	g := redistest.StartReplicated(t, 1)
+	l := systest.NewLocker(t, g.Client(t), sluice.WithTTL(time.Minute))
+	k, err := l.Lock(t.Context(), "held")
+	require.NoError(t, err)
+	systest.Warm(t, l, "warm")
+	g.Replicas[0].Pause(t)
+	defer g.Replicas[0].Resume(t)
+	one := sluice.WithLockReplicas(1)
+	for name, call := range map[string]func(ctx context.Context) error{
+		"lock":     func(ctx context.Context) error { _, err := l.Lock(ctx, "a", one); return err },
+		"try lock": func(ctx context.Context) error { _, err := l.TryLock(ctx, "b", one); return err },
+		"max wait": func(context.Context) error {
+			_, err := l.Lock(context.Background(), "c", one, sluice.WithMaxWait(time.Second))
+			return err
+		},
+		"fenced": func(ctx context.Context) error { _, err := l.Lock(ctx, "d", one, sluice.WithFencing()); return err },
+		"permit": func(ctx context.Context) error { _, err := l.Lock(ctx, "e", one, sluice.WithPermits(2)); return err },
+		"do": func(ctx context.Context) error {
+			return l.Do(ctx, "f", func(context.Context) error { return nil }, one)
+		},
+		"lock all": func(ctx context.Context) error { _, err := l.LockAll(ctx, []string{"g", "h"}, one); return err },
+		"adopt":    func(ctx context.Context) error { _, err := l.Adopt(ctx, "held", k.Token(), one); return err },
+	} {
+		t.Run(name, func(t *testing.T) { underReplicated(t, call) })
+	}
+}

@@ -211,3 +211,29 @@ func TestQueue_MergedCallsLearnOfTheShortfall(t *testing.T) {
 	}
 	all.Wait()
 }
+
+// TestQueue_AContextOfASecondLeavesTimeForTheReply: alone, and in a group with others.
+func TestQueue_AContextOfASecondLeavesTimeForTheReply(t *testing.T) {
+	t.Parallel()
+	g := redistest.StartReplicated(t, 1)
+	q, err := sluice.NewQueue(g.Client(t), redistest.Name(t), sluice.WithQueueReplicas(1))
+	require.NoError(t, err)
+	_, err = q.Enqueue(t.Context(), sluice.Task{ID: "warm"})
+	if err != nil {
+		require.ErrorIs(t, err, sluice.ErrUnderReplicated)
+	}
+	g.Replicas[0].Pause(t)
+	defer g.Replicas[0].Resume(t)
+	var callers sync.WaitGroup
+	for i := range 20 {
+		callers.Go(func() {
+			underReplicated(t, func(ctx context.Context) error {
+				_, err := q.Enqueue(ctx, sluice.Task{ID: fmt.Sprint(i)})
+				return err
+			})
+		})
+	}
+	callers.Wait()
+	underReplicated(t, func(ctx context.Context) error { _, err := q.Cancel(ctx, "1"); return err })
+	underReplicated(t, func(ctx context.Context) error { return q.Pause(ctx, 0) })
+}
