@@ -105,8 +105,8 @@ func (k *Lock) awaitTurn(ctx context.Context) (turn waitqueue.Turn, err error) {
 // waitedInVain returns what a caller is told whose wait in line, or for another holder's lock, has ended: that
 // the lock is held, unless no server could be reached at last.
 func (k *Lock) waitedInVain(ended error) error {
-	if k.address.outage.Lasts() {
-		return fmt.Errorf("%w: %w", ErrUnavailable, ended)
+	if why := k.address.outage.Why(); why != nil {
+		return fmt.Errorf("%w: %w: %w", ErrUnavailable, ended, why)
 	}
 	return fmt.Errorf("%w: %w", ErrLocked, ended)
 }
@@ -360,7 +360,7 @@ func (k *Lock) take(reply redisexec.Reply, fence int64) error {
 	switch {
 	case !k.lease.Valid():
 		k.releaseInBackground()
-		return fmt.Errorf("%w: the reply took longer than the TTL", ErrLost)
+		return k.cameTooLate()
 	case !k.hold():
 		k.releaseInBackground()
 		return ErrClosed
@@ -368,6 +368,15 @@ func (k *Lock) take(reply redisexec.Reply, fence int64) error {
 		k.member().Inspect() // it was forced open while it was being acquired: before, or after
 	}
 	return nil
+}
+
+// cameTooLate is the error of a lock whose deadline had passed when the reply came.
+func (k *Lock) cameTooLate() error {
+	limit := "the TTL"
+	if hold := k.options.maxHold; hold > 0 && k.grant.sent.Add(hold).Before(lease.SafeUntil(k.grant.sent, k.options.ttl)) {
+		limit = "WithMaxHold"
+	}
+	return fmt.Errorf("%w: the reply took longer than %s", ErrLost, limit)
 }
 
 // address is where a lock is on Redis. It is made once per name and shared by the handles

@@ -114,7 +114,7 @@ func (k *Lock) adopt(ctx context.Context, token string) error {
 	k.begin(g.sent, lease.SafeUntil(g.sent, k.options.ttl), lease.SafeUntil(g.sent, k.options.ttl+g.window.margin()))
 	switch {
 	case !k.lease.Valid():
-		return fmt.Errorf("%w: the reply took longer than the TTL", ErrLost)
+		return k.cameTooLate()
 	case !k.locker.apart.add(k):
 		return ErrClosed
 	}

@@ -75,7 +75,9 @@ func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
 }
 
 // Lock takes the named lock, and waits until it is free or ctx ends, or for as long as
-// WithMaxWait says. It is not reentrant.
+// WithMaxWait says. It is not reentrant: within a Do or DoAll of this Locker that holds the name it would wait for its own
+// caller, and is ErrInvalid at once, as long as that lock is valid and no permit. That is known by ctx, so a goroutine
+// that is to wait for the end of such a function needs a context which is not made of the function's.
 //
 // Callers of one Locker wait in a queue for a name, first come, first served. The head of
 // the queue asks Redis: it waits for a notification, but polls again at least once in a
@@ -102,7 +104,7 @@ func (l *Locker) Lock(ctx context.Context, name string, opts ...LockOption) (*Lo
 }
 
 // TryLock takes the named lock if it is free now. It is Lock without the waiting:
-// ErrLocked means that another caller holds it, or is before this one in line. It does not
+// ErrLocked means that another caller holds it, or a Do around this call, or is before this one in line. It does not
 // overtake those who wait, and behind one that asks the server it waits for the answer to
 // that one request at most: if there is none, it is ErrUnavailable. When no server can
 // be reached, it is ErrUnavailable at once, which is after go-redis's own attempts to
@@ -115,6 +117,9 @@ func (l *Locker) lock(op string, ctx context.Context, name string, opts []LockOp
 	k, err := l.newLock(op, ctx, name, opts)
 	if err != nil {
 		return nil, err
+	}
+	if !try && k.isHeldBy(ctx) {
+		return nil, wrap(op, name, errHeldByCaller)
 	}
 	bounded := ctx
 	if wait := k.options.maxWait; wait > 0 && !try {
@@ -144,7 +149,8 @@ func (k *Lock) acquire(ctx, bounded context.Context, try bool) error {
 
 // Do calls fn while it holds the named lock. It waits for the lock as Lock does
 // (WithMaxWait bounds that alone), and renews it for as long as fn runs (WithAutoRenew;
-// WithMaxHold bounds it). LockFromContext returns the lock within fn. The context that fn
+// WithMaxHold bounds it). LockFromContext returns the lock within fn; a Lock, Do, LockAll or DoAll of the name
+// within fn is ErrInvalid (see Lock). The context that fn
 // gets ends with ctx, with the cause ErrLost when the lock is lost, and with the cause
 // ErrClosed in UnlockAll and Close; fn has to return then. The lock is released when fn
 // returns or panics, even if ctx has ended.
@@ -163,7 +169,12 @@ func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Contex
 		return err
 	}
 	held := k.Context()
-	fnCtx, cancel := context.WithCancelCause(context.WithValue(ctx, lockOf(name), k))
+	fnCtx, cancel := context.WithCancelCause(sectionContext{ctx, func(of string) *Lock {
+		if of != name {
+			return nil
+		}
+		return k
+	}})
 	stop := context.AfterFunc(held, func() { cancel(context.Cause(held)) })
 	defer func() {
 		stop()
@@ -176,8 +187,40 @@ func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Contex
 	return fn(fnCtx)
 }
 
-// lockOf is the key by which a context that Do makes holds its lock.
+// sectionContext is the context of a function of Do or DoAll: locks in it are found by their names.
+type sectionContext struct {
+	context.Context                         //nolint:containedctx // it is one
+	lock            func(name string) *Lock // nil for a name that it has not
+}
+
+// lockOf is the key by which LockFromContext finds a lock.
 type lockOf string
+
+// sameAs is the key by which a lock that is to be taken finds one in the way: of its Locker, with its key.
+type sameAs Lock
+
+// errHeldByCaller is the error of an acquisition that would wait for its own caller.
+var errHeldByCaller = fmt.Errorf("%w: the Do of this context holds the lock", ErrInvalid)
+
+// isHeldBy reports whether ctx is that of a function which has the lock, so that it would wait for itself. With permits,
+// another one may be free.
+func (k *Lock) isHeldBy(ctx context.Context) bool { return ctx.Value((*sameAs)(k)) != nil }
+
+// Value looks for a lock among those of the function, and then in the contexts around.
+func (c sectionContext) Value(key any) any {
+	switch key := key.(type) {
+	case lockOf:
+		if k := c.lock(string(key)); k != nil {
+			return k
+		}
+	case *sameAs:
+		k := c.lock(key.name)
+		if k != nil && k.locker == key.locker && k.options.prefix == key.options.prefix && !k.isPermit() && k.Valid() {
+			return k
+		}
+	}
+	return c.Context.Value(key)
+}
 
 // LockFromContext returns the lock that Do or DoAll holds for the function which got ctx, or a
 // context made of it: to write its Fence beside what the lock guards, or to ask Valid before

@@ -54,7 +54,7 @@ func (l *Locker) DoAll(ctx context.Context, names []string, fn func(ctx context.
 	if err != nil {
 		return err
 	}
-	fnCtx, cancel := context.WithCancelCause(setContext{ctx, s})
+	fnCtx, cancel := context.WithCancelCause(sectionContext{ctx, s.Lock})
 	stop := context.AfterFunc(s.ctx, func() { cancel(context.Cause(s.ctx)) })
 	defer func() {
 		stop()
@@ -65,21 +65,6 @@ func (l *Locker) DoAll(ctx context.Context, names []string, fn func(ctx context.
 		}
 	}()
 	return fn(fnCtx)
-}
-
-// setContext is a context in which LockFromContext finds the locks of a set: one look, however many they are.
-type setContext struct {
-	context.Context //nolint:containedctx // it is one
-	set             *LockSet
-}
-
-func (c setContext) Value(key any) any {
-	if name, ok := key.(lockOf); ok {
-		if k := c.set.byName[string(name)]; k != nil {
-			return k
-		}
-	}
-	return c.Context.Value(key)
 }
 
 func (l *Locker) lockAll(op string, ctx context.Context, names []string, opts []LockOption) (*LockSet, error) {
@@ -95,6 +80,9 @@ func (l *Locker) lockAll(op string, ctx context.Context, names []string, opts []
 	for _, name := range names {
 		if _, err := mainKey(options.prefix, name); err != nil {
 			return nil, wrap(op, name, err)
+		}
+		if (&Lock{locker: l, name: name, options: options}).isHeldBy(ctx) {
+			return nil, wrap(op, name, errHeldByCaller)
 		}
 	}
 	bounded, cancel := ctx, context.CancelFunc(func() {})
