@@ -113,7 +113,8 @@ func WithFencing() LockOption {
 // error is ErrUnderReplicated, at once, also from Lock, which waits for other holders and not for
 // replicas; the lock is released in the background. They have a quarter of the TTL, a second
 // at the most, and less if go-redis's ReadTimeout is shorter than that (with one of 300ms, half
-// of it). The server counts that in steps of 100ms; the lock's deadline counts from before all of it.
+// of it) or the caller's context ends sooner (of a second, half). The server counts that in steps of 100ms; the
+// lock's deadline counts from before all of it. Under a context of less than 200ms it may still be ErrUnknown.
 //
 // Extend and the renewals of WithAutoRenew count once n replicas have them, too: else a replica
 // would end the lock earlier than its holder. So while too few replicas answer, no lock is
@@ -312,7 +313,7 @@ func checkShards(n int, key string) error {
 // WithQueueReplicas has what changes a queue count once n replicas of the server have
 // acknowledged it: Enqueue, EnqueueBatch, Dequeue, Retry, Release, Bury, Revive, Drop, Reschedule, Cancel, Pop, Pause
 // and Resume. Without this a failover may forget what was acknowledged a moment before. Where fewer acknowledge it in time
-// (a second, or less if go-redis's ReadTimeout is shorter; see WithLockReplicas), the error is
+// (a second, or less if go-redis's ReadTimeout is shorter or ctx ends sooner; see WithLockReplicas), the error is
 // ErrUnderReplicated. The change is made all the same, on the primary, and what the operation returns stands
 // beside the error:
 //

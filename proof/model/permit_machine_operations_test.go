@@ -132,7 +132,6 @@ func (m *permitMachine) forceUnlock(t *rapid.T) {
 			m.counts.add("force unlock: the locker's own")
 		}
 	}
-	m.dropPlain(t)
 	m.counts.add("force unlock: " + either(isPlain, "the plain lock", either(held, "held", "not held")))
 	m.end(t)
 }
@@ -169,8 +168,8 @@ func (m *permitMachine) plain(t *rapid.T) {
 		return
 	}
 	refused := len(m.permits.Held) > 0
-	if !refused {
-		m.endHandles(t)
+	if !refused && m.rdb.Exists(ctx, "Lock:"+m.name).Val() > 0 {
+		t.Skip("the last millisecond of the last permit's key")
 	}
 	ttl := m.drawTTL(t)
 	lock, err := m.plainLocker.TryLock(ctx, m.name, sluice.WithTTL(ttl))
@@ -182,27 +181,6 @@ func (m *permitMachine) plain(t *rapid.T) {
 	}
 	m.counts.add("plain: " + either(refused, "refused", "acquired"))
 	m.end(t)
-}
-
-// dropPlain unlocks a plain lock that is gone. To it a permit would be a key of another type.
-func (m *permitMachine) dropPlain(t *rapid.T) {
-	if m.plainLock != nil {
-		require.ErrorIs(t, m.plainLock.Unlock(context.Background()), sluice.ErrNotHeld)
-		m.plainLock = nil
-	}
-}
-
-// endHandles ends the handles of a name that is free. To them a plain lock's key would be one of another type.
-func (m *permitMachine) endHandles(t *rapid.T) {
-	if m.rdb.Exists(context.Background(), "Lock:"+m.name).Val() > 0 {
-		t.Skip("the last millisecond of the last permit's key")
-	}
-	for _, h := range m.handles {
-		if !h.over {
-			require.ErrorIs(t, h.lock.Unlock(context.Background()), sluice.ErrNotHeld)
-			m.leave(h)
-		}
-	}
 }
 
 func (m *permitMachine) detach(t *rapid.T) {
@@ -234,8 +212,6 @@ func (m *permitMachine) adopt(t *rapid.T) {
 	c.opts = append(c.opts, sluice.WithPermits(old.permits))
 	lock, err := m.lockers[c.locker].Adopt(context.Background(), m.name, old.lock.Token(), c.opts...)
 	switch {
-	case m.key.Token != 0:
-		require.ErrorIs(t, err, sluice.ErrInvalid)
 	case m.permits.Extend(m.now(), old.token, (c.ttl + adoptedMargin).Milliseconds()):
 		require.NoError(t, err)
 		m.add(t, &handle{lock: lock, locker: c.locker, permits: old.permits, token: old.token, adopted: true}, c)
@@ -252,7 +228,6 @@ func (m *permitMachine) lose(t *rapid.T) {
 	m.elapse()
 	require.NoError(t, m.rdb.Del(context.Background(), "Lock:"+m.name).Err())
 	m.permits.Held, m.key = nil, model.Key{}
-	m.dropPlain(t)
 	m.counts.add("key lost")
 	m.end(t)
 }
