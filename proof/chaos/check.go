@@ -12,6 +12,7 @@ type checker struct {
 	*replayed
 	tokenHolds map[uint64][]hold // in the log, by token
 	losses     []span            // restarts that lost data
+	forces     map[string][]span // when a name may have been forced open
 	stalls     map[string][]span // when a process did not run
 	counts     tally
 	violations []string
@@ -50,9 +51,11 @@ func check(e *evidence) ([]string, tally) {
 		c.tokenHolds[h.token] = append(c.tokenHolds[h.token], h)
 	}
 	c.findLosses()
+	c.findForces()
 	c.checkOwners()
 	c.checkBeliefs()
 	c.checkPermits()
+	c.checkKinds()
 	c.checkFences()
 	c.checkRegister()
 	c.checkUnlocks()
@@ -113,6 +116,7 @@ func (c *checker) checkEnded() {
 		if r.Result == unknown {
 			c.counts["unknown outcomes"]++
 		}
+		c.checkCorrupt(r)
 		c.noteStrike(r)
 		c.checkLate(r)
 	}

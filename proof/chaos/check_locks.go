@@ -57,13 +57,16 @@ func (c *checker) checkBeliefs() {
 		excused := c.excused(r)
 		if excused {
 			c.counts["beliefs excused"]++
+		} else if c.forcedOpen(r) {
+			c.counts["beliefs of names forced open"]++
+			excused = true
 		}
 		c.checkOwnership(r, excused)
 		if r.Return != 0 && r.Until > r.Return {
 			c.report("%s held %s again at %v (seq %d), when it had been over at %v", r.Process, r.Name, r.Until, r.Seq, r.Return)
 		}
-		if r.Name == last.Name && r.From < last.Until && !isGate(r.Name) { // see checkPermits
-			if excused || c.excused(last) {
+		if r.Name == last.Name && r.From < last.Until && !(r.isShared() && last.isShared()) { // see checkPermits
+			if excused || c.excused(last) || c.forcedOpen(last) {
 				c.counts["overlaps excused"]++
 			} else {
 				c.report("two held %s: %s (seq %d) from %v to %v and %s (seq %d) from %v to %v", r.Name,

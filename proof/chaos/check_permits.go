@@ -13,12 +13,12 @@ const clockError = 2 * time.Millisecond
 func (c *checker) checkPermits() {
 	granted, believed := map[string][]span{}, map[string][]span{}
 	for _, h := range c.holds {
-		if isGate(h.name) && h.struck == "" {
+		if h.permit && h.struck == "" {
 			granted[h.name] = append(granted[h.name], span{h.begun.before, min(h.ended.after, h.expires-clockError)})
 		}
 	}
 	for _, r := range c.beliefs() {
-		if isGate(r.Name) && !c.excused(r) {
+		if r.isShared() && !c.excused(r) && !c.forcedOpen(r) {
 			believed[r.Name] = append(believed[r.Name], span{r.From, r.Until})
 		}
 	}

@@ -129,12 +129,14 @@ func (c *client) start() {
 		if i < 2 {
 			c.producers.Go(c.repeat(c.contendLong))
 			c.producers.Go(c.repeat(c.contendGate))
+			c.producers.Go(c.repeat(c.contendMixed))
 			c.producers.Go(c.repeat(c.contendSet))
 			c.producers.Go(c.repeat(c.enqueue))
 			c.consumers.Go(c.loop)
 		}
 	}
 	c.producers.Go(c.repeat(c.adopt))
+	c.producers.Go(c.repeat(c.force))
 	c.producers.Go(c.repeat(c.operate))
 	c.producers.Go(c.repeat(c.produceParts))
 	c.producers.Go(c.repeat(c.reshard))
@@ -211,6 +213,8 @@ func resultOf(err error) result {
 		return stale
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return ctxEnded
+	case errors.Is(err, sluice.ErrCorrupt):
+		return corrupt
 	default:
 		return refused
 	}

@@ -45,7 +45,7 @@ var ownership = porcupine.Model{
 func (c *checker) histories() map[string][]porcupine.Operation {
 	histories := map[string][]porcupine.Operation{}
 	for i, r := range c.beliefs() {
-		if c.excused(r) || isGate(r.Name) {
+		if c.excused(r) || isGate(r.Name) || isMixed(r.Name) {
 			continue
 		}
 		end := max(r.Until, r.Deadline)

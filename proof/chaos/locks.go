@@ -39,23 +39,27 @@ func (c *client) contendHot(rng *rand.Rand) {
 	if rng.IntN(10) == 0 {
 		ttl = 8*time.Millisecond + upTo(rng, 200*time.Millisecond)
 	}
-	c.contend(rng, name, fenced, ttl, rng.IntN(40) == 0)
+	c.contend(rng, taking(name, ttl), fenced, rng.IntN(40) == 0)
 }
 
 func (c *client) contendSlow(rng *rand.Rand) {
 	name, fenced := c.lockName(rng, "slow", slowNames, slowLife)
-	c.contend(rng, name, fenced, 30*time.Millisecond+upTo(rng, 400*time.Millisecond), rng.IntN(2) == 0)
+	c.contend(rng, taking(name, 30*time.Millisecond+upTo(rng, 400*time.Millisecond)), fenced, rng.IntN(2) == 0)
 }
 
 func (c *client) contendLong(rng *rand.Rand) {
 	name, _ := c.lockName(rng, "long", longNames, longLife)
-	c.contend(rng, name, true, 150*time.Millisecond, rng.IntN(5) == 0)
+	c.contend(rng, taking(name, 150*time.Millisecond), true, rng.IntN(5) == 0)
 	work(rng, 20*time.Millisecond)
 }
 
+// taking returns the record of an attempt to get a lock.
+func taking(name string, ttl time.Duration) record { return record{Op: opTake, Name: name, TTL: ttl} }
+
 // contend tries to get a lock once, by Lock, TryLock or Do. If long is true, it then holds
 // the lock for a long time.
-func (c *client) contend(rng *rand.Rand, name string, fenced bool, ttl time.Duration, long bool, options ...sluice.LockOption) {
+func (c *client) contend(rng *rand.Rand, rec record, fenced, long bool, options ...sluice.LockOption) {
+	name, ttl := rec.Name, rec.TTL
 	ctx, cancel := context.WithCancel(c.produce)
 	defer cancel()
 	if rng.IntN(4) == 0 {
@@ -66,7 +70,7 @@ func (c *client) contend(rng *rand.Rand, name string, fenced bool, ttl time.Dura
 	if fenced {
 		options = append(options, sluice.WithFencing())
 	}
-	a := &attempt{rec: record{Op: opTake, Name: name, TTL: ttl}, ttl: ttl, rng: rng}
+	a := &attempt{rec: rec, ttl: ttl, rng: rng}
 	lock, hold := c.locker.Lock, c.brief
 	switch rng.IntN(10) {
 	case 0:
@@ -87,6 +91,9 @@ func (c *client) contend(rng *rand.Rand, name string, fenced bool, ttl time.Dura
 		case 3:
 			hold = c.overrun
 		case 4:
+			if isMixed(name) { // who adopts it knows the kind by the name
+				break
+			}
 			hold = c.detach
 			if rng.IntN(2) == 0 {
 				options = append(options, sluice.WithAutoRenew())

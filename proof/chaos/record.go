@@ -39,6 +39,7 @@ type record struct {
 	Set      bool          `json:"set,omitempty"` // taken together with others
 	Section  bool          `json:"sec,omitempty"` // released by DoAll, to which a release without answer is no error
 	Adopted  bool          `json:"ad,omitempty"`
+	Permit   bool          `json:"pm,omitempty"`
 
 	// Of tasks.
 	ID       string        `json:"id,omitempty"`
@@ -61,6 +62,8 @@ const (
 	opAdopt       op = "adopt"    // one that was not adopted
 	opExtendLock  op = "extend lock"
 	opUnlockAll   op = "unlock all"
+	opInspect     op = "inspect"
+	opForce       op = "force unlock"
 	opRegister    op = "register"
 	opFinal       op = "final"
 	opEnqueue     op = "enqueue"
@@ -104,6 +107,7 @@ const (
 	unknown    result = "unknown" // ErrUnknown
 	short      result = "short"   // ErrUnderReplicated: done, and too few replicas have it
 	ctxEnded   result = "ctx"     // the context's error; nothing was sent
+	corrupt    result = "corrupt" // ErrCorrupt
 	refused    result = "refused" // any other error, which is definite
 	expired    result = "expired" // a lock held until its deadline
 	detached   result = "detached"

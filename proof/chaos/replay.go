@@ -9,10 +9,11 @@ import (
 
 // hold is the time in which a lock's key was on the server with one token.
 type hold struct {
-	name  string
-	token uint64
-	begun span
-	ended span
+	name   string
+	token  uint64
+	permit bool
+	begun  span
+	ended  span
 	// until is its end at the latest, by the monotonic clock: when the key was deleted, or
 	// when it expires. expires is when it expires at the earliest.
 	until, expires time.Duration
@@ -209,8 +210,10 @@ func (r *replayer) lock(command []string, at span) bool {
 	if !ok {
 		return false
 	}
-	if isGate(name) {
+	if isGate(name) || isMixed(name) {
 		r.permits(name, verb, command, at)
+	}
+	if isGate(name) {
 		return true
 	}
 	held, exists := r.locks[name]
@@ -296,7 +299,7 @@ func holdName(key string) string {
 // begin begins a hold.
 func (r *replayer) begin(key string, token uint64, until time.Duration, at span) {
 	r.locks[key] = lockKey{token, until, len(r.holds), at}
-	r.holds = append(r.holds, hold{name: holdName(key), token: token, begun: at})
+	r.holds = append(r.holds, hold{name: holdName(key), token: token, permit: strings.Contains(key, " "), begun: at})
 	r.expiries = append(r.expiries, expiry{at, token, until})
 }
 

@@ -98,7 +98,7 @@ func (c *client) enqueueSafely(rng *rand.Rand) {
 // contendSafe tries to get a lock that the replica must have, and holds it for about its TTL.
 func (c *client) contendSafe(rng *rand.Rand) {
 	name, fenced := c.lockName(rng, safeQueue, safeNames, safeLife)
-	c.contend(rng, name, fenced, 700*time.Millisecond, rng.IntN(2) == 0, sluice.WithLockReplicas(1))
+	c.contend(rng, taking(name, 700*time.Millisecond), fenced, rng.IntN(2) == 0, sluice.WithLockReplicas(1))
 	work(rng, 50*time.Millisecond)
 }
 

@@ -23,7 +23,7 @@ func isGate(name string) bool { return strings.HasPrefix(name, "gate") }
 
 func (c *client) contendGate(rng *rand.Rand) {
 	name, fenced := c.lockName(rng, "gate", gateNames, gateLife)
-	c.contend(rng, name, fenced, 30*time.Millisecond+upTo(rng, 300*time.Millisecond), rng.IntN(4) == 0, sluice.WithPermits(gatePermits))
+	c.contend(rng, taking(name, 30*time.Millisecond+upTo(rng, 300*time.Millisecond)), fenced, rng.IntN(4) == 0, sluice.WithPermits(gatePermits))
 }
 
 // contendSet tries to get several locks once, or only one of them.
@@ -31,7 +31,7 @@ func (c *client) contendSet(rng *rand.Rand) {
 	ttl := 30*time.Millisecond + upTo(rng, 300*time.Millisecond)
 	if rng.IntN(4) == 0 {
 		name, fenced := c.lockName(rng, "set", setNames, setLife)
-		c.contend(rng, name, fenced, ttl, false)
+		c.contend(rng, taking(name, ttl), fenced, false)
 		return
 	}
 	names := map[string]bool{}
