@@ -11,7 +11,9 @@ var lockCases = map[string]checkCase{
 		at(10).logs("SET Lock:n T PXAT @110").at(20).logs("DEL Lock:n").at(30).logs("SET Lock:n U PXAT @130").at(40).logs("DEL Lock:n").
 		recorded(held("a", "T", 9, 11, 19, 5)).recorded(held("b", "U", 9, 31, 39, 6)), ""},
 	"a held key gets another token": {newScenario().
-		at(10).logs("SET Lock:n T PXAT @110").at(20).logs("SET Lock:n U PXAT @130"), "given to another token"},
+		at(10).logs("SET Lock:n T PXAT @110").at(20).logs("SET Lock:n U PXAT @130").recorded(held("a", "T", 9, 12, 15, 0)), "given to another token"},
+	"a lost acquisition is replaced": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(20).logs("SET Lock:n U PXAT @130").at(30).logs("DEL Lock:n").recorded(held("a", "U", 9, 21, 29, 0)), ""},
 	"two hold a lock": {newScenario().
 		recorded(record{Op: opHold, Name: "n", Call: 1, From: 10, Until: 20, Unlock: 20, Return: 21, Result: done}).
 		recorded(record{Process: "b", Op: opHold, Name: "n", Call: 1, From: 15, Until: 30, Unlock: 30, Return: 31, Result: done}), "two held n"},
