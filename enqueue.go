@@ -234,13 +234,6 @@ func (s *shard) newTaskArgs(duplicates Duplicates, tasks int, floor string, apar
 	return &taskArgs{shard: s, args: args, apart: apart}
 }
 
-// holdBy has the script leave a task as it is unless that receipt is of its last claim; "" for any.
-func (a *taskArgs) holdBy(receipt string) {
-	if receipt != "" {
-		a.args[0] = fmt.Sprint(a.args[0], "@", receipt)
-	}
-}
-
 // add adds a task, to the last group if it is due right then.
 func (a *taskArgs) add(t packedTask) {
 	if a.group == 0 || t.due != a.next {

@@ -1,6 +1,10 @@
 package sluice
 
-import "context"
+import (
+	"context"
+
+	"github.com/sluice-go/sluice/internal/taskloop"
+)
 
 // Waiting returns how many callers wait in a Locker's queues behind those at the head.
 func Waiting(l *Locker) int {
@@ -25,7 +29,7 @@ func Clients() int {
 // Apart returns how many locks a Locker holds outside of its queues.
 func Apart(l *Locker) int { return len(l.apart.all("")) }
 
-// EnqueueNext enqueues the next occurrence of a periodic task, as its holder does that was handed the present one with that receipt.
-func EnqueueNext(ctx context.Context, q *Queue, next Task, receipt float64) error {
-	return q.enqueueBy(ctx, Earliest, next, receiptText(receipt))
+// PutNext has a task take the place of another one, as the next occurrence of a periodic task does.
+func PutNext(ctx context.Context, q *Queue, e Entry, next Task) error {
+	return q.putNext(ctx, e, &taskloop.Next{At: next.At, Payload: next.packed()})
 }

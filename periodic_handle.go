@@ -1,7 +1,6 @@
 package sluice
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -9,7 +8,6 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/backoff"
-	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/taskloop"
 )
 
@@ -18,9 +16,6 @@ const (
 	putBackFor = 5 * time.Second
 	// forgetAfter is how long an occurrence is put back that no worker knows, before it is removed.
 	forgetAfter = 10 * time.Minute
-	// placeFor is how long a worker tries to enqueue the next occurrence, and placeLastFor when it has to stop.
-	placeFor     = 3 * time.Second
-	placeLastFor = 500 * time.Millisecond
 	// tooEarly is by how much a task is claimed before its occurrence if an operator had it run now; less may be a
 	// matter of rounding.
 	tooEarly = time.Millisecond
@@ -29,14 +24,14 @@ const (
 // periodics is a layer around the handler of a worker, which calls it for the occurrences of periodic tasks:
 //
 //	admit     the handler is called for an occurrence of the present schedule. Others are put back
-//	conclude  when it has returned, the next occurrence is enqueued, behind the lease of the present one (see Deferred). Then the
-//	          result is reported, whatever it is: the next occurrence takes the task's place
-//	keep      enqueues what is not there
+//	conclude  when it has returned, its result is reported together with the next occurrence, which takes the task's place in the
+//	          same script, whatever the result is
+//	keep      enqueues what is not there, and moves what is due too late
 //
-// So there is one task of that ID at any time, and a crash loses nothing: before the next occurrence is enqueued, the present one
-// is handed out again; after it, the next one takes over when the lease ends. That all processes do this at the same time is safe:
-// to enqueue changes nothing except if the new occurrence is earlier (see Earliest), and, if it is the next one, nobody else has
-// been handed the task since.
+// So the queue has one task of that ID at any time, and it says which occurrence is the next to be handled: before the report is
+// accepted, the present one; after it, the next. A report is sent until it is accepted or the lease ends, as that of any task.
+//
+// That all processes do this at the same time is safe: what takes a task's place needs the receipt of the task that was looked at.
 type periodics struct {
 	queue *Queue
 	lease time.Duration
@@ -72,6 +67,20 @@ type notHandledError struct{ error }
 
 func (e notHandledError) Unwrap() error { return e.error }
 
+// conclusion is what a worker has decided of an occurrence whose handler has returned. If the lease ends before that is accepted, and
+// this process is handed the occurrence again, it is the result at once.
+type conclusion struct {
+	occurrence
+	disposition taskloop.Disposition
+}
+
+// conclusionOf returns what has been decided of an occurrence of a task, if this process has handled it.
+func (p *periodics) conclusionOf(id string, o occurrence) (d taskloop.Disposition, ok bool) {
+	last, _ := p.queue.concluded.Load(id)
+	c, _ := last.(conclusion)
+	return c.disposition, c.is(o) && last != nil
+}
+
 // admit returns what the handler is to be called with for an occurrence, and whether it is to be
 // called. If not, err is the result.
 func (p *periodics) admit(t taskloop.Task, o occurrence) (e Entry, call bool, err error) {
@@ -80,16 +89,22 @@ func (p *periodics) admit(t taskloop.Task, o occurrence) (e Entry, call bool, er
 	if task == nil {
 		return e, false, p.putBack(t.ID, o, claimed)
 	}
-	task.clock.set(claimed)
-	due, ok := task.dueFor(o)
-	if !ok {
-		return e, false, nil // the schedule has come to its end
+	if _, isOver := p.conclusionOf(t.ID, o); isOver {
+		p.log.Info("sluice: an occurrence of a periodic task is not handled again, since its handler has returned", slog.String("task", t.ID))
+		return e, false, nil
 	}
-	if early := due.Sub(claimed); early > 0 && !due.Equal(o.due) {
-		// Of another schedule: a worker that has it may handle the occurrence. If there is none any more, that is tried less and
-		// less often.
-		delay := min(max(claimed.Sub(o.due), backoff.Half(putBackFor)), early)
-		return e, false, notHandledError{fmt.Errorf("not an occurrence of the schedule: %w", Again(delay))}
+	task.clock.set(claimed)
+	delay := max(claimed.Sub(o.due), backoff.Half(putBackFor)) // less and less often
+	due, err := task.dueFor(o)
+	early := due.Sub(claimed)
+	switch {
+	case errors.Is(err, errNoOccurrence):
+		return e, false, nil
+	case err != nil:
+		return e, false, notHandledError{fmt.Errorf("%w: %w", err, Again(delay))}
+	case early > 0 && !due.Equal(o.due):
+		// Of another schedule: a worker that has it may handle the occurrence, if there is one.
+		return e, false, notHandledError{fmt.Errorf("not an occurrence of the schedule: %w", Again(min(delay, early)))}
 	}
 	return task.entry(entryOf(t), due), true, nil
 }
@@ -111,70 +126,37 @@ func (p *periodics) putBack(id string, o occurrence, claimed time.Time) error {
 	return notHandledError{fmt.Errorf("not a periodic task of this worker: %w", Again(max(backoff.Half(putBackFor), o.due.Sub(claimed))))}
 }
 
-// conclude enqueues the next occurrence, if a task is not to be handed out again before that for the present one. It
-// returns what is to become of the task: d, except if the next one could not be enqueued. ctx is the one that the handler was
-// called with, without its Timeout.
-func (p *periodics) conclude(ctx context.Context, t taskloop.Task, err error, d taskloop.Disposition) taskloop.Disposition {
+// conclude has the next occurrence take the task's place, if the present one is not to be handed out again before that. d is what
+// would become of the task otherwise.
+func (p *periodics) conclude(t taskloop.Task, err error, d taskloop.Disposition) taskloop.Disposition {
 	o, ok := occurrenceIn(t.ID, t.Header)
 	task := p.tasks[t.ID]
 	if _, isOurs := err.(notHandledError); isOurs || !ok || task == nil || d.Action == taskloop.Release { //nolint:errorlint // never wrapped
 		return d
 	}
+	if before, isOver := p.conclusionOf(t.ID, o); isOver {
+		return before
+	}
 	now := task.clock.now()
-	after := now
-	if due, _ := task.dueFor(o); due.After(now) && due.Sub(now) < tooEarly {
-		after = due
+	due, err := task.dueFor(o)
+	if err != nil {
+		due = o.due
 	}
-	next, ok := task.next(after)
-	if !ok {
+	after, before := now, o.before
+	if early := due.Sub(now); early < tooEarly {
+		after, before = now.Add(max(early, 0)), due
+	}
+	next, err := task.next(nil, after)
+	isRepeated := d.Action == taskloop.Retry || d.Action == taskloop.Snooze
+	if isRepeated && (err != nil || now.Add(d.Delay).Before(next.due)) {
 		return d
 	}
-	if (d.Action == taskloop.Retry || d.Action == taskloop.Snooze) && now.Add(d.Delay).Before(next.due) {
-		return d
+	if err == nil {
+		next.before = before
+		d.Next = task.nextOf(next)
 	}
-	if err := p.place(ctx, task, next, receiptText(t.Score)); err != nil {
-		// The task stays, with the header of this occurrence, and is due at the next one: to give it back works on a full server
-		// too.
-		p.log.Warn("sluice: the next occurrence of a periodic task was not enqueued, this one is put off until then",
-			slog.String("task", t.ID), slog.String("error", err.Error()))
-		return taskloop.Disposition{Action: taskloop.Snooze, Delay: next.due.Sub(now)}
+	if d.Next != nil || d.Action == taskloop.Complete { // else it is a dead letter, which may be revived
+		p.queue.concluded.Store(t.ID, conclusion{o, d})
 	}
 	return d
-}
-
-// place enqueues an occurrence behind the one that is being handled. It works for a while, even if ctx has ended:
-// when a worker stops, the results of its handlers still count.
-func (p *periodics) place(ctx context.Context, task *periodicTask, o occurrence, holder string) error {
-	limit := placeFor
-	if ctx.Err() != nil {
-		limit = placeLastFor
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
-	defer cancel()
-	for pause := 10 * time.Millisecond; ; pause *= 2 {
-		// An attempt may have had no reply, or come late: once another has been handed the task, it changes nothing.
-		err := p.queue.enqueueBy(ctx, Earliest, task.task(o), holder)
-		if !errors.Is(err, ErrUnavailable) && !errors.Is(err, ErrUnknown) || ctx.Err() != nil {
-			return err
-		}
-		backoff.Sleep(ctx, backoff.Half(pause))
-	}
-}
-
-// enqueueBy is Enqueue with a policy of its own, and without the hooks. That too few replicas have it is no error. If holder is
-// not "", a task of that ID which is in the queue stays as it is, unless that receipt is of its last claim.
-func (q *Queue) enqueueBy(ctx context.Context, policy Duplicates, t Task, holder string) error {
-	const op = "enqueue periodic task"
-	_, _, err := q.byID(ctx, op, t.ID, func(s *shard) redisexec.Request {
-		args := s.newTaskArgs(policy, 1, "0", 0)
-		args.holdBy(holder)
-		args.add(packedTask{t.due(), t.ID, t.packed()})
-		r := args.request()
-		r.Bounded = true // a place in the queue is tried again on another connection
-		return r
-	})
-	if errors.Is(err, ErrUnderReplicated) {
-		return nil
-	}
-	return err
 }

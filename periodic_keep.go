@@ -4,22 +4,18 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/taskloop"
 )
 
 const (
 	// keepInterval is how often a worker looks whether its periodic tasks are there, about, and keepRetry after an error.
 	keepInterval = time.Minute
 	keepRetry    = 2 * time.Second
-	// notBefore is how far ahead an occurrence is to which a task is moved because its schedule has changed.
-	// Another worker may have moved it too: if the task were claimed between the look at it and the move, the
-	// occurrence would be handled twice.
-	notBefore = 2 * time.Second
 )
 
 // start begins to keep the tasks in the queue. What it returns ends that.
@@ -36,23 +32,21 @@ func (p *periodics) start(ctx context.Context) (stop func()) {
 	}
 }
 
-// keep enqueues, until ctx ends, each task that is not there.
+// keep looks after each task, again and again until ctx ends.
 func (p *periodics) keep(ctx context.Context) {
 	failing, ended := false, map[string]bool{}
 	for ctx.Err() == nil {
 		var failed error
 		for id, task := range p.tasks {
 			err := p.ensure(ctx, task)
-			if errors.Is(err, errNoOccurrence) {
-				if !ended[id] {
-					p.log.Warn("sluice: periodic task has no next occurrence", slog.String("task", id))
-				}
-				ended[id] = true
-				continue
-			}
-			if err != nil && failed == nil {
+			isEnded := errors.Is(err, errNoOccurrence) || errors.Is(err, errNoAnswer)
+			switch {
+			case isEnded && !ended[id]:
+				p.log.Warn("sluice: periodic task has no next occurrence", slog.String("task", id), slog.String("error", err.Error()))
+			case !isEnded && err != nil && failed == nil:
 				failed = err
 			}
+			ended[id] = isEnded
 		}
 		pause := keepInterval
 		if failed != nil {
@@ -66,73 +60,77 @@ func (p *periodics) keep(ctx context.Context) {
 	}
 }
 
-// errNoOccurrence is the error of ensure for a schedule that has come to its end, or panics.
-var errNoOccurrence = errors.New("no next occurrence")
-
 // ensureFor bounds ensure.
 const ensureFor = redisexec.MaxQuiet
 
-// ensure enqueues a task if it is not there, and moves it if its schedule has changed so that it is due sooner. It
-// leaves one that is due, or being handled: admit sees to that.
+// ensure enqueues a task if it is not there, and moves it if it is due after the next occurrence. It leaves one that is due, or
+// being handled: admit and conclude see to that.
 func (p *periodics) ensure(ctx context.Context, task *periodicTask) error {
 	ctx, cancel := context.WithTimeout(ctx, ensureFor)
 	defer cancel()
-	e, err := p.queue.Get(ctx, task.ID)
+	e, now, err := p.queue.get(ctx, task.ID)
 	switch {
 	case errors.Is(err, ErrNotFound):
-		return p.add(ctx, task)
+		return p.add(ctx, task, now)
 	case err != nil:
 		return err
 	case e.State == Dead:
-		if err := p.add(ctx, task); err != nil {
+		if err := p.add(ctx, task, now); err != nil {
 			return err
 		}
 		p.log.Warn("sluice: periodic task was a dead letter, goes on with the next occurrence",
 			slog.String("task", task.ID), slog.String("reason", e.Reason))
 	case e.State == Scheduled:
-		if o, ok := occurrenceIn(e.ID, e.Header); ok && !task.has(o) {
-			return p.advance(ctx, task, e.Due)
+		if o, ok := occurrenceIn(e.ID, e.Header); ok {
+			return p.advance(ctx, task, e, o, now)
 		}
 	}
 	return nil
 }
 
 // add enqueues the next occurrence of a task that is not there.
-func (p *periodics) add(ctx context.Context, task *periodicTask) error {
-	now, err := p.queue.serverTime(ctx, task.ID)
+func (p *periodics) add(ctx context.Context, task *periodicTask, now time.Time) error {
+	const op = "enqueue periodic task"
+	next, err := task.next(ctx.Done(), now)
 	if err != nil {
 		return err
 	}
-	next, ok := task.next(now)
-	if !ok {
-		return errNoOccurrence
-	}
-	return p.queue.enqueueBy(ctx, Keep, task.task(next), "")
-}
-
-// advance moves a task, which is due then by another schedule, to the next occurrence of the present one if that is sooner. Never
-// to a later time: while workers with both schedules run, those with the sooner one would move it back again and again.
-func (p *periodics) advance(ctx context.Context, task *periodicTask, due time.Time) error {
-	now, err := p.queue.serverTime(ctx, task.ID)
-	if err != nil {
-		return err
-	}
-	next, ok := task.next(now.Add(notBefore))
-	if !ok || !next.due.Before(due) {
+	t := task.task(next)
+	_, _, err = p.queue.byID(ctx, op, t.ID, func(s *shard) redisexec.Request {
+		args := s.newTaskArgs(Keep, 1, "0", 0)
+		args.add(packedTask{t.due(), t.ID, t.packed()})
+		return args.request()
+	})
+	if errors.Is(err, ErrUnderReplicated) {
 		return nil
 	}
-	return p.queue.enqueueBy(ctx, Earliest, task.task(next), "")
+	return err
 }
 
-// serverTime returns the time of the server that has a task.
-func (q *Queue) serverTime(ctx context.Context, id string) (time.Time, error) {
-	const op = "read the time"
-	_, value, err := q.byID(ctx, op, id, func(s *shard) redisexec.Request {
-		return scriptStats.Request(append(slices.Clip(s.allKeys), s.dropped()))
-	})
-	if err != nil {
-		return time.Time{}, err
+// advance moves a task to the next occurrence if that is sooner than it is due: its schedule has changed, or the server's clock was
+// ahead when it was put there. Never to a later time: while workers with two schedules run, those with the sooner one would move it
+// back again and again. Nor to an occurrence that has been handled: a clock that was ahead may have had it handled early.
+func (p *periodics) advance(ctx context.Context, task *periodicTask, e Entry, o occurrence, now time.Time) error {
+	if now.Before(o.before) {
+		now = o.before
 	}
-	now, err := decodeNow(value)
-	return now, wrap(op, q.name, err)
+	next, err := task.next(ctx.Done(), now)
+	if err != nil || !next.due.Before(e.Due) {
+		return err
+	}
+	next.before = o.before
+	err = p.queue.putNext(ctx, e, task.nextOf(next))
+	if errors.Is(err, ErrStale) || errors.Is(err, ErrUnderReplicated) { // it has changed meanwhile, or is there
+		return nil
+	}
+	return err
+}
+
+// putNext has what comes next take the place of a task whose receipt is good, leased or not.
+func (q *Queue) putNext(ctx context.Context, e Entry, next *taskloop.Next) error {
+	return q.settle(ctx, "move periodic task", []Entry{e}, func(s *shard, ctx context.Context, es []Entry) (stale []string, done int, failed error) {
+		return s.settleAlone(ctx, scriptGiveBack, es, func(args []any, e Entry) []any {
+			return appendNext(args, e.ID, receiptOf(e), next)
+		})
+	})
 }

@@ -396,52 +396,24 @@ func TestPeriodic_OfTheHandlersWorker(t *testing.T) {
 	})
 }
 
-// TestPeriodic_SchedulesThatFail harm no other, and end.
-func TestPeriodic_SchedulesThatFail(t *testing.T) {
-	inPeriodicTest(t, func(b *periodicTest) {
-		last := b.start.Add(time.Hour)
-		until := func(after func(t time.Time) time.Time) sluice.Schedule {
-			return scheduleFunc(func(t time.Time) time.Time {
-				if !t.Before(last) {
-					return after(t)
-				}
-				return sluice.Every(20 * time.Minute).Next(t)
-			})
-		}
-		_, stop := b.work("", nil,
-			sluice.Periodic{ID: "panics", Schedule: until(func(time.Time) time.Time { panic("no") })},
-			sluice.Periodic{ID: "zero", Schedule: until(func(time.Time) time.Time { return time.Time{} })},
-			sluice.Periodic{ID: "same", Schedule: until(func(t time.Time) time.Time { return t })},
-			sluice.Periodic{ID: "past", Schedule: until(func(t time.Time) time.Time { return t.Add(-time.Hour) })},
-			sluice.Periodic{ID: "far", Schedule: until(func(t time.Time) time.Time { return t.AddDate(1000, 0, 0) })},
-			sluice.Periodic{ID: "well", Schedule: sluice.Every(20 * time.Minute)})
-		time.Sleep(3*time.Hour - time.Minute)
-		stop()
-		for _, id := range []string{"panics", "zero", "same", "past", "far"} {
-			require.Len(b, b.of(id), 3, id)
-		}
-		require.Len(b, b.of("well"), 8)
-		require.Equal(b, 5, b.log.Count("has no next occurrence"), "once each")
-		require.EqualValues(b, 1, b.Stats().Scheduled)
-	})
-}
-
-// TestPeriodic_IsNotLostIfTheNextIsRefused: it is put off until then.
+// TestPeriodic_IsNotLostIfTheNextIsRefused: it is tried again, until the server takes it.
 func TestPeriodic_IsNotLostIfTheNextIsRefused(t *testing.T) {
-	inPeriodicTest(t, func(b *periodicTest) {
-		w, stop := b.work("", func(ctx context.Context, e sluice.Entry) error {
-			if len(b.of("a")) == 1 { // so that the next occurrence is refused: its ID is taken by a malformed entry, as it were
-				require.NoError(b, b.RDB.Set(ctx, "{"+b.Key+"}:dead", "of another type", 0).Err())
-				time.AfterFunc(10*time.Second, func() { _ = b.RDB.Del(context.Background(), "{"+b.Key+"}:dead").Err() })
-			}
-			return nil
-		}, sluice.Periodic{ID: "a", Schedule: sluice.Every(time.Minute)})
-		time.Sleep(5*time.Minute + time.Second)
-		stop()
-		require.Len(b, b.of("a"), 5)
-		require.EqualValues(b, 1, w.Stats().Snoozed)
-		require.Equal(b, 1, b.log.Count("was not enqueued"))
-	})
+	for name, last := range map[string]time.Duration{"within the lease": 10 * time.Second, "for longer": 40 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			inPeriodicTest(t, func(b *periodicTest) {
+				_, stop := b.work("", func(ctx context.Context, e sluice.Entry) error {
+					if len(b.of("a")) == 1 {
+						require.NoError(b, b.RDB.Set(ctx, "{"+b.Key+"}:dead", "of another type", 0).Err())
+						time.AfterFunc(last, func() { _ = b.RDB.Del(context.Background(), "{"+b.Key+"}:dead").Err() })
+					}
+					return nil
+				}, sluice.Periodic{ID: "a", Schedule: sluice.Every(time.Hour)})
+				time.Sleep(5 * time.Hour)
+				stop()
+				b.requireOn(b.T, "a", sluice.Every(time.Hour), b.start, time.Now(), soon)
+			})
+		})
+	}
 }
 
 // TestPeriodic_OnEveryServer, with several workers and shards, in real time.

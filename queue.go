@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,9 +18,8 @@ import (
 const (
 	// maxGroup is the most tasks that one script handles. Larger batches are split.
 	maxGroup = taskloop.MaxGroup
-	// maxGroupBytes is the most payload that one enqueueing script is given, unless a
-	// single payload is larger. It keeps scripts short, as maxGroup does.
-	maxGroupBytes = 1 << 20
+	// maxGroupBytes is the most payload that one script is given, unless a single one is larger.
+	maxGroupBytes = taskloop.MaxGroupBytes
 )
 
 // lastTime is the latest due time that is accepted.
@@ -49,6 +49,8 @@ type Queue struct {
 	keeper   keeper
 	current  atomic.Pointer[layout] // see Queue.layout
 	known    atomic.Bool            // an operation has found as many shards as the options say
+
+	concluded sync.Map // what has become of the last occurrence of each periodic task, by ID: see conclusion
 }
 
 // Task is what a producer enqueues.
@@ -283,18 +285,24 @@ func (q *Queue) MaxAttempts() int {
 // Release or Bury of the entry takes the task from its holder, and an Extend gives the holder
 // more time. Look at State first.
 func (q *Queue) Get(ctx context.Context, id string, opts ...ReadOption) (Entry, error) {
+	e, _, err := q.get(ctx, id, opts...)
+	return e, err
+}
+
+// get is Get. With ErrNotFound too, it returns the server's time.
+func (q *Queue) get(ctx context.Context, id string, opts ...ReadOption) (e Entry, now time.Time, err error) {
 	payloads, err := readPayloads("get", opts)
 	if err != nil {
-		return Entry{}, err
+		return Entry{}, now, err
 	}
 	_, value, err := q.byID(ctx, "get", id, func(s *shard) redisexec.Request {
 		return scriptGet.Request(s.keys, id, payloads)
 	})
 	if err != nil {
-		return Entry{}, err
+		return Entry{}, now, err
 	}
-	e, err := decodeGet(id, value)
-	return e, wrap("get", q.name, err)
+	e, now, err = decodeGet(id, value)
+	return e, now, wrap("get", q.name, err)
 }
 
 // Purge removes every task and dead letter. The holders of leases learn of it by ErrStale. A pause stays:

@@ -357,16 +357,31 @@ func decodePage(value any, decodeRest func(list []any) ([]Entry, error)) (cursor
 	return cursor{score, id}, entries, err
 }
 
-func decodeGet(id string, value any) (Entry, error) {
+// decodeGet decodes the time, and a task of that ID if there is one.
+func decodeGet(id string, value any) (e Entry, now time.Time, err error) {
 	list, ok := value.([]any)
-	switch {
-	case ok && len(list) == 0:
-		return Entry{}, ErrNotFound
-	case ok && len(list) == 1:
-		return Entry{}, ErrCorrupt
-	case !ok || len(list) != 5:
-		return Entry{}, redisexec.Unexpected(value)
+	if !ok || len(list) == 0 {
+		return e, now, redisexec.Unexpected(value)
 	}
+	seconds, err := decodeScore(list[0])
+	if err != nil {
+		return e, now, err
+	}
+	now = timeOf(seconds)
+	switch len(list) {
+	case 1:
+		return e, now, ErrNotFound
+	case 2:
+		return e, now, ErrCorrupt
+	case 6:
+		e, err = decodeGotten(id, list[1:])
+		return e, now, err
+	}
+	return e, now, redisexec.Unexpected(value)
+}
+
+// decodeGotten decodes score, attempt, payload, state and reason of a task.
+func decodeGotten(id string, list []any) (Entry, error) {
 	e, err := decodeEntry(id, list[0], list[1], list[2])
 	if err != nil {
 		return Entry{}, err
@@ -374,8 +389,9 @@ func decodeGet(id string, value any) (Entry, error) {
 	if e.State, err = decodeState(list[3]); err != nil {
 		return Entry{}, err
 	}
+	var ok bool
 	if e.Reason, ok = list[4].(string); !ok {
-		return Entry{}, redisexec.Unexpected(value)
+		return Entry{}, redisexec.Unexpected(list[4])
 	}
 	if e.State == Scheduled || e.State == Due {
 		e.Due = e.Time()

@@ -93,7 +93,7 @@ func FuzzReplies(f *testing.F) {
 		errs = append(errs, err)
 		_, err = decodeInspected(reply)
 		errs = append(errs, err)
-		_, err = decodeGet("id", reply)
+		_, _, err = decodeGet("id", reply)
 		if !errors.Is(err, ErrNotFound) {
 			errs = append(errs, err)
 		}

@@ -149,7 +149,12 @@ func (s *shard) exchangeRequest(finish []taskloop.Item, n int, lease time.Durati
 // The arguments that giveback.lua and bury.lua take for each task, behind the wake channel.
 
 func appendGiveBack(args []any, id, receipt string, delay time.Duration, takeOff int) []any {
-	return append(args, id, receipt, micros(ceilMicros(delay)), takeOff)
+	return append(args, id, receipt, micros(ceilMicros(delay)), takeOff, "")
+}
+
+func appendNext(args []any, id, receipt string, next *taskloop.Next) []any {
+	task := Task{At: next.At}
+	return append(args, id, receipt, micros(task.due().us), 0, next.Payload)
 }
 
 func appendBury(args []any, id, receipt, reason string) []any {
@@ -161,7 +166,7 @@ func (s *shard) settleAlone(ctx context.Context, script *redisexec.Script, es []
 	appendArgs func(args []any, e Entry) []any,
 ) (stale []string, done int, failed error) {
 	return settle(ctx, es, decodeAnswers, func(ctx context.Context, part []Entry) (redisexec.Reply, error) {
-		args := make([]any, 1, 1+4*len(part))
+		args := make([]any, 1, 1+5*len(part))
 		args[0] = s.announce
 		for _, e := range part {
 			args = appendArgs(args, e)

@@ -248,19 +248,21 @@ func (s *shard) reportRequest(r taskloop.Report) redisexec.Request {
 	if r.Operation == taskloop.Finish {
 		return s.exchangeRequest(r.Items, 0, 0)
 	}
-	args := make([]any, 1, 1+4*len(r.Items))
+	args := make([]any, 1, 1+5*len(r.Items))
 	args[0] = s.announce
 	for i := range r.Items {
-		switch item := &r.Items[i]; item.Disposition.Action {
-		case taskloop.Retry:
-			args = appendGiveBack(args, item.ID, item.Receipt, item.Disposition.Delay, attemptCounts)
-		case taskloop.Snooze:
-			args = appendGiveBack(args, item.ID, item.Receipt, item.Disposition.Delay, attemptDoesNotCount)
-		case taskloop.Release:
+		item := &r.Items[i]
+		switch d := &item.Disposition; {
+		case d.Next != nil:
+			args = appendNext(args, item.ID, item.Receipt, d.Next)
+		case d.Action == taskloop.Retry:
+			args = appendGiveBack(args, item.ID, item.Receipt, d.Delay, attemptCounts)
+		case d.Action == taskloop.Snooze:
+			args = appendGiveBack(args, item.ID, item.Receipt, d.Delay, attemptDoesNotCount)
+		case d.Action == taskloop.Release:
 			args = appendGiveBack(args, item.ID, item.Receipt, 0, attemptDoesNotCount)
-		case taskloop.SetAside:
-			args = appendBury(args, item.ID, item.Receipt, item.Disposition.Reason)
-		case taskloop.Complete: // see above
+		case d.Action == taskloop.SetAside:
+			args = appendBury(args, item.ID, item.Receipt, d.Reason)
 		}
 	}
 	return reportScripts[r.Operation].Request(s.keys, args...)

@@ -122,16 +122,6 @@ func (s Stats) plus(o Stats) Stats {
 	return s
 }
 
-// decodeNow decodes the time in what decodeStats decodes.
-func decodeNow(value any) (time.Time, error) {
-	list, ok := value.([]any)
-	if !ok || len(list) != 10 {
-		return time.Time{}, redisexec.Unexpected(value)
-	}
-	now, err := decodeScore(list[5])
-	return timeOf(now), err
-}
-
 // decodeStats decodes how many are due, scheduled and dead, then the scores, or nothing, of
 // the oldest due and the next scheduled or leased task, the time, how many are leased, how
 // long the pause lasts, and how many dead letters were dropped, here and before the last move.

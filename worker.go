@@ -373,7 +373,7 @@ func entryOf(t taskloop.Task) Entry {
 func (p *policy) Decide(ctx context.Context, t taskloop.Task, err error) taskloop.Disposition {
 	d := p.decide(t, err, context.Cause(ctx))
 	if t.Header != nil {
-		return p.periodics.conclude(ctx, t, err, d)
+		return p.periodics.conclude(t, err, d)
 	}
 	return d
 }

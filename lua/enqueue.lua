@@ -1,7 +1,7 @@
 -- Adds tasks to the queue, in the order given.
 -- KEYS[3] the dead letters
--- ARGV[1] policy: replace, keep, earliest or latest; then '+' if the client waits for replicas; then '@' and a receipt, if a task
--- is to stay that was claimed since   ARGV[2] wake channel   ARGV[3] when delays begin at the earliest, in Unix seconds
+-- ARGV[1] policy: replace, keep, earliest or latest; then '+' if the client waits for replicas   ARGV[2] wake channel
+-- ARGV[3] when delays begin at the earliest, in Unix seconds
 -- ARGV[4] how many microseconds after the one before a task of a group is due
 -- then groups of tasks: when the first is due ('+' seconds from that time or '@' Unix seconds), the number
 -- of IDs, the number of payloads (0 if all are empty, else one per ID), the IDs, the payloads

@@ -177,7 +177,7 @@ func (l *loop) takeReports(f *feed, now time.Time) (reports []Report, reported [
 		return nil, nil
 	}
 	var groups [operations][]*delivery
-	left := f.pending[:0]
+	left, size := f.pending[:0], 0
 	for _, d := range f.pending {
 		if d.state != pending { // accepted by an answer that came late, or lost
 			continue
@@ -186,11 +186,12 @@ func (l *loop) takeReports(f *feed, now time.Time) (reports []Report, reported [
 			l.lose(d)
 			continue
 		}
-		operation := operationOf[d.disposition.Action]
-		if len(groups[operation]) == MaxGroup {
+		operation, more := d.disposition.operation(), d.disposition.size()
+		if len(groups[operation]) == MaxGroup || size > 0 && size+more > MaxGroupBytes {
 			left = append(left, d)
 			continue
 		}
+		size += more
 		d.on(exchangeSent)
 		d.reported = max(d.reported, sent)
 		groups[operation] = append(groups[operation], d)
@@ -357,7 +358,7 @@ func (l *loop) accept(d *delivery, answer Answer) {
 	about := []any{slog.String("task", d.task.ID), slog.Int("attempt", d.task.Attempt), slog.String("error", d.disposition.Reason)}
 	ending := endingOf[d.disposition.Action]
 	switch {
-	case ending == Buried && answer == TookOver:
+	case ending == Buried && (answer == TookOver || d.disposition.Next != nil):
 		ending = Retried
 		l.Log.Warn("sluice: task failed for good, its waiting version takes over", about...)
 	case ending == Buried:

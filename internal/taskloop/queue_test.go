@@ -262,6 +262,9 @@ func (q *queue) settle(shard int, r Report) (answers []Answer) {
 			if d.Disposition.Action == Release {
 				i.Attempt--
 			}
+			if next := d.Disposition.Next; next != nil {
+				i.due, i.Attempt, i.Payload = next.At, 0, []byte(next.Payload)
+			}
 		case Bury:
 			i.receipt, i.buried = "", " buried: "+d.Disposition.Reason
 		}

@@ -18,8 +18,13 @@ import (
 	"github.com/sluice-go/sluice/internal/redisexec"
 )
 
-// MaxGroup is the most tasks that one report or claim handles.
-const MaxGroup = 250
+const (
+	// MaxGroup is the most tasks that one report or claim handles.
+	MaxGroup = 250
+	// MaxGroupBytes is the most payload that one script is given, unless a single one is larger. It keeps scripts short, as
+	// MaxGroup does.
+	MaxGroupBytes = 1 << 20
+)
 
 // Task is a task as it was claimed.
 type Task struct {
@@ -76,7 +81,7 @@ type Operation int
 // The operations.
 const (
 	Finish   Operation = iota // the tasks are done
-	GiveBack                  // they are due again
+	GiveBack                  // they are due again, or what comes next takes their place
 	Bury                      // they are set aside as dead letters
 	operations
 )
@@ -174,6 +179,29 @@ type Disposition struct {
 	Action Action
 	Delay  time.Duration // of Retry and Snooze
 	Reason string        // of SetAside; for the log too
+	Next   *Next         // takes the task's place, whatever the action is; nil for none
+}
+
+// Next is what a task with that ID is from the end of this one on: the next occurrence of a periodic task.
+type Next struct {
+	At      time.Time // when it is due
+	Payload string    // as it is stored, not empty
+}
+
+// size returns how many bytes of payload are sent with the disposition.
+func (d *Disposition) size() int {
+	if d.Next == nil {
+		return 0
+	}
+	return len(d.Next.Payload)
+}
+
+// operation returns the operation that carries out the disposition.
+func (d *Disposition) operation() Operation {
+	if d.Next != nil {
+		return GiveBack
+	}
+	return operationOf[d.Action]
 }
 
 // Action is the kind of a disposition.
@@ -188,7 +216,7 @@ const (
 	SetAside               // bury it
 )
 
-// operationOf says which operation carries out an action.
+// operationOf says which operation carries out an action, if nothing takes the task's place.
 var operationOf = [...]Operation{Complete: Finish, Retry: GiveBack, Release: GiveBack, Snooze: GiveBack, SetAside: Bury}
 
 // Counters are what a worker has done, over all of its runs.

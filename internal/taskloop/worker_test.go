@@ -231,6 +231,47 @@ func TestRun_GroupsByOperation(t *testing.T) {
 	})
 }
 
+// TestRun_WhatComesNextTakesTheTasksPlace, whatever the action is. Not much more than a megabyte of it is sent at a time.
+func TestRun_WhatComesNextTakesTheTasksPlace(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		q := newQueue(time.Minute, "done", "snoozed", "retried", "set aside", "large", "larger")
+		q.latency = 10 * time.Millisecond
+		w := newWorker(q, 6, time.Second)
+		actions := map[string]Action{"done": Complete, "snoozed": Snooze, "retried": Retry, "set aside": SetAside, "large": Complete, "larger": Complete}
+		sizes := map[string]int{"large": MaxGroupBytes/2 + 1, "larger": 2 * MaxGroupBytes}
+		at := time.Now().Add(time.Hour)
+		w.decide = func(task Task, _ error, _ error) Disposition {
+			payload := strings.Repeat("p", max(1, sizes[task.ID]))
+			return Disposition{Action: actions[task.ID], Delay: time.Minute, Next: &Next{At: at, Payload: payload}}
+		}
+		w.run(t)
+		time.Sleep(59 * time.Minute)
+		exchanges, _ := q.sent()
+		for _, x := range reportedIn(exchanges) {
+			size := 0
+			require.NotContains(t, x.reports, Finish)
+			require.NotContains(t, x.reports, Bury)
+			for _, sent := range x.reports[GiveBack] {
+				_, id, _ := strings.Cut(sent, " ")
+				size += max(1, sizes[id])
+			}
+			require.True(t, size <= MaxGroupBytes || len(x.reports[GiveBack]) == 1, "%d bytes: %v", size, x.reports)
+		}
+		require.Len(t, w.tasks(), 6, "once each")
+		require.Len(t, q.left(), 6)
+		require.Equal(t, [5]int64{3, 2, 0, 0, 0}, w.counts(), "nothing is buried")
+		require.EqualValues(t, 1, w.Counters.Snoozed.Load())
+		require.Equal(t, 1, w.logged("failed for good"))
+		q.set(func() {
+			for _, i := range q.items {
+				require.Equal(t, at, i.due)
+				require.Zero(t, i.Attempt)
+			}
+		})
+		require.Nil(t, w.end())
+	})
+}
+
 // TestRun_NoGroupIsTooLarge for one script.
 func TestRun_NoGroupIsTooLarge(t *testing.T) {
 	inBubble(t, func(t *testing.T) {

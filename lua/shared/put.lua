@@ -1,6 +1,5 @@
 -- Last prelude of enqueue, with its arguments.
-local _, _, policy, confirm, holder = string.find(ARGV[1], '^(%a+)(%+?)@?(.*)$')
-holder = tonumber(holder)
+local _, _, policy, confirm = string.find(ARGV[1], '^(%a+)(%+?)$')
 redis.call('ZCARD', KEYS[5]) -- check its type before the first write
 local first
 
@@ -48,11 +47,8 @@ local function enqueue(id, due, payload, score, field)
     task = { attempt = 0 }
   end
   local token = task.token
-  if holder and token ~= holder then return keep(id, written) end
   task, score = resolve(task, score)
-  -- The holder's next occurrence waits also behind a lease that has ended, if nothing has taken the task over: else its Dequeue,
-  -- which is still good, would remove the task.
-  if leased(task, score) or holder and task.token then
+  if leased(task, score) then
     if policy == 'keep' or (task.due and not supersedes(due, task.due)) then return keep(id, written) end
     if task.moved then redis.call('ZADD', KEYS[1], text(score), id) end
     store(id, task, task.attempt, due, true)

@@ -7,7 +7,7 @@ import (
 )
 
 // checkTick checks a change of a periodic task: it is due when its schedule says, is claimed no earlier, and is never
-// removed or buried.
+// removed or buried, nor waits behind a lease.
 func (t *tasksCheck) checkTick(m *move) {
 	t.counts["periodic tasks "+string(m.kind)]++
 	switch m.kind {
@@ -17,26 +17,25 @@ func (t *tasksCheck) checkTick(m *move) {
 		t.checkLease(m)
 	case added:
 		t.checkScheduled(m, m.is.score)
-	case replaced:
+	case replaced: // by the next one as the handler ends, or since it is due too late
 		t.checkNext(m)
 		t.checkScheduled(m, m.is.score)
-		t.checkPolicy(m, sluice.Earliest, m.is.score, m.was.afterLease().score)
-	case deferred:
-		t.checkNext(m)
-		t.checkScheduled(m, m.is.due)
-		if m.was.due != 0 {
-			t.checkPolicy(m, sluice.Earliest, m.is.due, m.was.due)
+		if m.was.leased() {
+			t.checkHandled(m)
+		} else {
+			t.checkPolicy(m, sluice.Earliest, m.is.score, m.was.score)
 		}
-	case tookOver, retried, released: // by the handler's end, or as no handler has begun, or the lease has ended
-		if t.early(m) && !t.neverBegun(m) {
-			t.requireRequest(m, true, func(*record) bool { return false })
-		}
-	case removed: // the next occurrence was enqueued before, and is lost
-		if r := t.handlers[receipt{m.taskKey, m.was.delivery}]; r == nil || !t.lostData(r.Call, m.before) {
-			t.unscheduled(m)
-		}
+	case retried, released:
+		t.checkHandled(m)
 	default:
 		t.unscheduled(m)
+	}
+}
+
+// checkHandled checks that a lease was ended by the handler's end, or as no handler has begun, or had ended.
+func (t *tasksCheck) checkHandled(m *move) {
+	if t.early(m) && !t.neverBegun(m) {
+		t.requireRequest(m, true, func(*record) bool { return false })
 	}
 }
 

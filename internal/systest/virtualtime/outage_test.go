@@ -23,6 +23,7 @@ import (
 // outage is a bubble whose server can go down: connections end, and new ones are refused.
 type outage struct {
 	*testing.T
+	server *miniredis.Miniredis
 	clean  redis.UniversalClient
 	rdb    redis.UniversalClient
 	faults *redistest.Faults
@@ -33,7 +34,7 @@ type outage struct {
 func outages(t *testing.T, test func(o *outage)) {
 	t.Helper()
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, clean redis.UniversalClient) {
-		o := &outage{T: t, clean: clean}
+		o := &outage{T: t, server: m, clean: clean}
 		dial := systest.BubbleDialer(m)
 		o.faults = redistest.NewFaults(func(ctx context.Context, network, addr string) (net.Conn, error) {
 			if o.down.Load() {

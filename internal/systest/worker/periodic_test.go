@@ -99,6 +99,64 @@ func killPeriodic(t *testing.T, processes, n int, last time.Duration) {
 		processes, n, last, len(killed)-processes, h.placed, h.skipped, h.handled, h.again, h.late[len(h.late)/2], h.late[len(h.late)-1])
 }
 
+// notedWorker runs a worker of one periodic task, which passes on the time of each occurrence that it handles.
+func notedWorker(b systest.QueueTest, every time.Duration, handle func()) (handled <-chan time.Time, stop func() error) {
+	all := make(chan time.Time, 1000)
+	w := &sluice.Worker{Queue: b.Q, Periodic: []sluice.Periodic{{ID: "a", Schedule: sluice.Every(every)}},
+		Handler: func(_ context.Context, e sluice.Entry) error {
+			all <- e.Due
+			handle()
+			return nil
+		}}
+	return all, systest.StartWorker(b.T, w)
+}
+
+// TestPeriodic_OnAFullServer: each occurrence is handled once.
+func TestPeriodic_OnAFullServer(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t, "--maxmemory-policy", "noeviction")
+	b := systest.NewQueueTest(t, s.Client(t), redistest.Name(t))
+	handled, stop := notedWorker(b, 100*time.Millisecond, func() {})
+	var last time.Time
+	more := func(n int) {
+		for range n {
+			due := <-handled
+			require.True(t, due.After(last), "%v after %v", due, last)
+			last = due
+		}
+	}
+	more(3)
+	require.NoError(t, b.RDB.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	require.Error(t, b.RDB.Set(t.Context(), "full", "?", 0).Err())
+	more(15)
+	require.NoError(t, b.RDB.ConfigSet(t.Context(), "maxmemory", "0").Err())
+	more(3)
+	require.NoError(t, stop())
+}
+
+// TestPeriodic_TheServerRestartsAsTheHandlerReturns: no occurrence is handled again, and the next one, whose time comes while
+// the server is away, is handled.
+func TestPeriodic_TheServerRestartsAsTheHandlerReturns(t *testing.T) {
+	t.Parallel()
+	const every = time.Second
+	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
+	b := systest.NewQueueTest(t, s.Client(t), redistest.Name(t))
+	begun, down := make(chan struct{}, 1000), make(chan struct{})
+	handled, stop := notedWorker(b, every, func() {
+		begun <- struct{}{}
+		<-down
+	})
+	<-begun
+	s.Down()
+	close(down)
+	time.Sleep(2 * time.Second) // a server that is away for two seconds
+	s.Up(t)
+	first, second, third := <-handled, <-handled, <-handled
+	require.Equal(t, first.Add(every).UTC(), second.UTC())
+	require.True(t, third.After(second), "%v after %v", third, second)
+	require.NoError(t, stop())
+}
+
 // periodHistory is what a server's log has of periodic tasks.
 type periodHistory struct {
 	t           *testing.T

@@ -1,0 +1,195 @@
+package sluice_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/systest"
+)
+
+// twenty is every twenty minutes, until a time from which something else answers.
+func (b *periodicTest) twenty(until time.Time, after func(t time.Time) time.Time) sluice.Schedule {
+	return scheduleFunc(func(t time.Time) time.Time {
+		if !t.Before(until) {
+			return after(t)
+		}
+		return sluice.Every(20 * time.Minute).Next(t)
+	})
+}
+
+// TestPeriodic_SchedulesThatFail harm no other, also if the worker has one runner, and end.
+func TestPeriodic_SchedulesThatFail(t *testing.T) {
+	inPeriodicTest(t, func(b *periodicTest) {
+		last, over := b.start.Add(time.Hour), make(chan struct{})
+		defer close(over)
+		failing := map[string]func(t time.Time) time.Time{
+			"panics":    func(time.Time) time.Time { panic("no") },
+			"exits":     func(time.Time) time.Time { runtime.Goexit(); return time.Time{} },
+			"hangs":     func(time.Time) time.Time { <-over; return time.Time{} },
+			"zero":      func(time.Time) time.Time { return time.Time{} },
+			"same":      func(t time.Time) time.Time { return t },
+			"backwards": func(t time.Time) time.Time { return t.Add(-time.Hour) },
+			"far":       func(t time.Time) time.Time { return t.AddDate(1000, 0, 0) },
+		}
+		w := &sluice.Worker{Queue: b.Q, Concurrency: 1, Logger: systest.LogTo(&b.log), Grace: time.Second,
+			Periodic: []sluice.Periodic{{ID: "well", Schedule: sluice.Every(20 * time.Minute)}},
+			Handler: func(_ context.Context, e sluice.Entry) error {
+				b.note("", e)
+				return nil
+			}}
+		for id, after := range failing {
+			w.Periodic = append(w.Periodic, sluice.Periodic{ID: id, Schedule: b.twenty(last, after)},
+				sluice.Periodic{ID: id + " at once", Schedule: scheduleFunc(after)})
+		}
+		stop := systest.StartWorker(b.T, w)
+		time.Sleep(3*time.Hour - time.Minute)
+		stopping := time.Now()
+		require.NoError(b, stop())
+		require.LessOrEqual(b, time.Since(stopping), time.Second)
+		b.requireOn(b.T, "well", sluice.Every(20*time.Minute), b.start, stopping, 4*time.Second)
+		for id := range failing {
+			b.requireOn(b.T, id, sluice.Every(20*time.Minute), b.start, last.Add(time.Second), 4*time.Second)
+			require.Empty(b, b.of(id+" at once"))
+			require.Equal(b, 1, b.log.Count("has no next occurrence\" queue="+b.Q.Name()+" task="+id+" "), id)
+		}
+		require.Equal(b, 14, b.log.Count("has no next occurrence"), "once each")
+		require.EqualValues(b, 1, b.Stats().Scheduled)
+	})
+}
+
+// TestPeriodic_AScheduleThatHangsForAWhile loses no occurrence that is in the queue, and goes on when it answers again. Run ends though.
+func TestPeriodic_AScheduleThatHangsForAWhile(t *testing.T) {
+	inPeriodicTest(t, func(b *periodicTest) {
+		var calls atomic.Int64
+		from, to := b.hour(1).Add(-time.Second), b.hour(1).Add(10*time.Minute)
+		hangs := scheduleFunc(func(t time.Time) time.Time {
+			if now := time.Now(); now.After(from) && now.Before(to) { // as the first occurrence comes
+				calls.Add(1)
+				time.Sleep(time.Until(to))
+			}
+			return sluice.Every(time.Hour).Next(t)
+		})
+		_, stop := b.work("", nil, sluice.Periodic{ID: "hangs", Schedule: hangs})
+		time.Sleep(time.Until(b.hour(1).Add(5 * time.Minute)))
+		require.Empty(b, b.of("hangs"))
+		stopping := time.Now()
+		stop()
+		require.LessOrEqual(b, time.Since(stopping), time.Second)
+		_, stop = b.work("", nil, sluice.Periodic{ID: "hangs", Schedule: hangs})
+		time.Sleep(time.Until(b.hour(3).Add(time.Minute)))
+		stop()
+		b.requireOn(b.T, "hangs", sluice.Every(time.Hour), b.start, time.Now(), 30*time.Minute)
+		require.LessOrEqual(b, calls.Load(), int64(4), "what hangs is not called again and again")
+	})
+}
+
+// TestPeriodic_AClockThatWasAhead by an hour for a second: what was due in that hour was handled early, once. What is due too late then
+// is mended within a minute and a half, be it the next occurrence or a retry.
+func TestPeriodic_AClockThatWasAhead(t *testing.T) {
+	inPeriodicTest(t, func(b *periodicTest) {
+		nightly := daily{2, 0, time.UTC}
+		ten := sluice.Every(10 * time.Second)
+		time.Sleep(80 * time.Minute)
+		b.start = time.Now()
+		wrong := b.hour(1).Add(-30 * time.Minute) // of the hour that is left out, half is before nightly's time
+		_, stop := b.work("", func(_ context.Context, e sluice.Entry) error {
+			switch {
+			case e.ID == "slow":
+				time.Sleep(5 * time.Second)
+			case e.ID == "fails" && e.Due.Equal(wrong):
+				return errors.New("failed")
+			}
+			return nil
+		}, sluice.Periodic{ID: "nightly", Schedule: nightly}, sluice.Periodic{ID: "ten", Schedule: ten},
+			sluice.Periodic{ID: "slow", Schedule: ten}, sluice.Periodic{ID: "fails", Schedule: ten},
+			sluice.Periodic{ID: "relative", Schedule: fromThen(10 * time.Second)})
+		time.Sleep(time.Until(wrong.Add(-500 * time.Millisecond)))
+		b.server.SetTime(time.Now().Add(time.Hour))
+		time.Sleep(time.Second)
+		b.server.SetTime(time.Time{})
+		time.Sleep(time.Until(b.hour(1).Add(10 * time.Minute)))
+		stop()
+		for _, id := range []string{"ten", "slow", "fails"} {
+			var before, after []run
+			for _, run := range b.of(id) {
+				if run.due.After(wrong) {
+					after = append(after, run)
+				} else {
+					before = append(before, run)
+				}
+			}
+			b.requireRuns(id, ten, b.start, wrong.Add(time.Second), before)
+			require.LessOrEqual(b, after[0].due.Sub(wrong), 90*time.Second+10*time.Second, id)
+			b.requireRuns(id, ten, after[0].due.Add(-time.Second), time.Now(), after)
+		}
+		relative := b.of("relative")
+		for i, run := range relative[1:] {
+			require.True(b, run.due.After(relative[i].due))
+			require.LessOrEqual(b, run.at.Sub(relative[i].at), 100*time.Second)
+		}
+		b.requireRuns("nightly", nightly, b.start, time.Now(), b.of("nightly"))
+		require.WithinDuration(b, wrong, b.of("nightly")[0].at, time.Second)
+		require.Equal(b, nightly.Next(b.of("nightly")[0].due), b.Get("nightly").Due.UTC())
+	})
+}
+
+// requireRuns requires that there was one run for each of the occurrences of a schedule in a time.
+func (b *periodicTest) requireRuns(id string, s sluice.Schedule, from, to time.Time, all []run) {
+	b.Helper()
+	var want, got []time.Time
+	for at := s.Next(from); at.Before(to); at = s.Next(at) {
+		want = append(want, at.UTC())
+	}
+	for _, run := range all {
+		got = append(got, run.due.UTC())
+	}
+	for i := range min(len(want), len(got)) {
+		require.Equal(b, want[i], got[i], id)
+	}
+	require.Len(b, got, len(want), id)
+}
+
+// TestPeriodic_AClockThatWasBehind for a second has nothing handled twice.
+func TestPeriodic_AClockThatWasBehind(t *testing.T) {
+	inPeriodicTest(t, func(b *periodicTest) {
+		ten := sluice.Every(10 * time.Second)
+		b.Q = b.On(b.RDB)
+		_, stop := b.work("", nil, sluice.Periodic{ID: "ten", Schedule: ten}, sluice.Periodic{ID: "hourly", Schedule: sluice.Every(time.Hour)})
+		for i := range 20 {
+			time.Sleep(time.Until(b.hour(1).Add(time.Duration(i)*time.Minute - 500*time.Millisecond)))
+			b.server.SetTime(time.Now().Add(-time.Hour))
+			time.Sleep(time.Second)
+			b.server.SetTime(time.Time{})
+		}
+		time.Sleep(10 * time.Minute)
+		stop()
+		b.requireOn(b.T, "hourly", sluice.Every(time.Hour), b.start, time.Now(), 6*time.Second)
+		all := b.of("ten")
+		for i, run := range all[1:] {
+			require.True(b, run.due.After(all[i].due), "%v after %v", run, all[i])
+			require.LessOrEqual(b, run.due.Sub(all[i].due), 20*time.Second)
+		}
+		require.True(b, slices.IsSortedFunc(all, func(a, b run) int { return a.due.Compare(b.due) }))
+	})
+}
+
+// TestPeriodic_IsNotPutOffPastTheNext by an operator either.
+func TestPeriodic_IsNotPutOffPastTheNext(t *testing.T) {
+	inPeriodicTest(t, func(b *periodicTest) {
+		_, stop := b.work("", nil, sluice.Periodic{ID: "a", Schedule: sluice.Every(time.Hour)})
+		time.Sleep(time.Until(b.hour(1).Add(10 * time.Minute)))
+		_, err := b.Q.Reschedule(b.Context(), "a", 24*time.Hour)
+		require.NoError(b, err)
+		time.Sleep(time.Until(b.hour(5).Add(10 * time.Minute)))
+		stop()
+		b.requireOn(b.T, "a", sluice.Every(time.Hour), b.start, time.Now(), soon)
+	})
+}
