@@ -234,6 +234,7 @@ func TestQueue_AContextOfASecondLeavesTimeForTheReply(t *testing.T) {
 		})
 	}
 	callers.Wait()
-	underReplicated(t, func(ctx context.Context) error { _, err := q.Cancel(ctx, "1"); return err })
+	next := 0 // a repeat would find nothing to cancel
+	underReplicated(t, func(ctx context.Context) error { next++; _, err := q.Cancel(ctx, fmt.Sprint(next)); return err })
 	underReplicated(t, func(ctx context.Context) error { return q.Pause(ctx, 0) })
 }
