@@ -43,7 +43,7 @@ func newLayout(q *Queue, epoch int64, n int, from bool) *layout {
 			l.shards[i] = newShard(q, q.main)
 		}
 		l.shards[i].isAlone = n == 1
-		l.shards[i].trimmer.limit = q.options.shareOfDeadLimit(n)
+		l.shards[i].trimmer.bounds = q.options.deadBounds(n)
 	}
 	return l
 }

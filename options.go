@@ -264,20 +264,22 @@ func WithMaxPayload(n int) QueueOption {
 // WithDeadLimit bounds the number of dead letters to n: more are dropped for good, those first that died first.
 // Stats.Dropped counts what was dropped, and a Worker logs what it drops, with IDs. 0 means no limit. Defaults to 0.
 //
-// The limit is that of the Queue that drops, and is not kept on the server: give it to the queues of all
-// workers alike. It is applied right after each Bury and each burial by a Worker, before Stats, and before a
-// claim or with one, but not more than once a second: a task whose attempts are used up is set aside by a
-// claim, and counts then. Up to fifty are dropped at a time in each shard, so a limit that is new on a large
-// queue is reached after some time. With several shards each may have n divided by their number, rounded up:
-// a shard that many letters fall to drops some before the queue has n. What fails to drop is tried again the
-// next time; it is no error of the operation. It works on a full server.
+// What buries a task, be it Bury, a Worker, or a claim because its attempts are used up, drops as many in the same
+// step: there are never more than n, whatever dies at a time. With several shards each may have n divided by their
+// number, rounded up: a shard that many letters fall to drops some before the queue has n. What fails to drop is tried
+// again later; it is no error of the burial. It works on a full server.
+//
+// The limit is that of the Queue that buries, and is not kept on the server: give it to the queues of all
+// workers alike. Letters beyond it that are there already, or that a Queue without it buries, are dropped up to fifty at
+// a time: beside each burial, before Stats, before a claim but not more than once in five seconds, and by each running
+// Worker every few seconds until there are none.
 func WithDeadLimit(n int) QueueOption {
 	return func(o *queueOptions) { o.deadLimit = n }
 }
 
-// WithDeadAge drops dead letters that died longer ago than d, by the server's clock. It is applied, logged
-// and counted as WithDeadLimit is, so a queue at which nothing happens, and whose Stats no caller with this
-// option asks for, keeps them for longer. At least 1ms; 0 means no limit. Defaults to 0.
+// WithDeadAge drops dead letters that died longer ago than d, by the server's clock, as WithDeadLimit does with those beyond its
+// limit: within seconds while a Worker with this option runs, be it idle, and logged and counted likewise. Without one, a
+// queue at which nothing happens keeps them for longer. At least 1ms; 0 means no limit. Defaults to 0.
 func WithDeadAge(d time.Duration) QueueOption {
 	return func(o *queueOptions) { o.deadAge = d }
 }

@@ -37,8 +37,11 @@ func decodeInts[I ~int64](value any, n int) ([]I, error) {
 	return out, nil
 }
 
-// decodeAnswers decodes what giveback.lua and bury.lua say of n tasks.
+// decodeAnswers decodes what giveback.lua and bury.lua say of n tasks. What is behind it is for droppedIn.
 func decodeAnswers(value any, n int) ([]taskloop.Answer, error) {
+	if list, ok := value.([]any); ok && len(list) > n {
+		value = list[:n]
+	}
 	answers, err := decodeInts[taskloop.Answer](value, n)
 	if err != nil {
 		return nil, err
@@ -89,13 +92,13 @@ func appendOutcomes(to []Outcome, value any, n int) (outcomes []Outcome, next st
 }
 
 // exchangeParts is how many parts the reply of exchange.lua has: six that decodeClaimed decodes,
-// one for decodeFinished, and two that outlookIn and headIn read.
+// one for decodeFinished, and two that outlookIn and headIn read. What is behind them is for droppedIn.
 const exchangeParts = 9
 
 // decodeFinished decodes what exchange.lua says of n tasks that it was to finish.
 func decodeFinished(value any, n int) ([]taskloop.Answer, error) {
 	list, ok := value.([]any)
-	if !ok || len(list) != exchangeParts {
+	if !ok || len(list) < exchangeParts {
 		return nil, redisexec.Unexpected(value)
 	}
 	return decodeDone(list[6], n)
@@ -128,10 +131,10 @@ func decodeClaimedTasks(value any) (read int, tasks []taskloop.Task, err error) 
 // all are first ones, the payloads unless all are empty, and when each was due, in one text.
 func decodeClaimedAs[E any](value any, as func(e Entry, due float64) E) (read int, entries []E, err error) {
 	list, ok := value.([]any)
-	if !ok || len(list) != exchangeParts {
+	if !ok || len(list) < exchangeParts {
 		return 0, nil, redisexec.Unexpected(value)
 	}
-	if _, err := decodeInts[int64](list[7:], 2); err != nil {
+	if _, err := decodeInts[int64](list[7:exchangeParts], 2); err != nil {
 		return 0, nil, err
 	}
 	seen, _ := list[0].(int64)
@@ -178,7 +181,7 @@ func decodeClaimedAs[E any](value any, as func(e Entry, due float64) E) (read in
 // other the rest. A reply of another form stays as it is, for decodeClaimed to reject.
 func cutClaimed(value any, n int) (first, rest any) {
 	list, ok := value.([]any)
-	if !ok || len(list) != exchangeParts {
+	if !ok || len(list) < exchangeParts {
 		return value, value
 	}
 	head, tail := slices.Clone(list), slices.Clone(list)
@@ -213,7 +216,7 @@ func cutWords(text string, n int) (first, rest string) {
 // claimedIn returns how many tasks a reply of exchange.lua has claimed.
 func claimedIn(value any) int {
 	list, _ := value.([]any)
-	if len(list) != exchangeParts {
+	if len(list) < exchangeParts {
 		return 0
 	}
 	ids, _ := list[2].([]any)
@@ -224,7 +227,7 @@ func claimedIn(value any) int {
 // for n of all.
 func cutFinished(value any, n, all int) (first, rest any) {
 	list, ok := value.([]any)
-	if !ok || len(list) != exchangeParts {
+	if !ok || len(list) < exchangeParts {
 		return value, value
 	}
 	answers, ok := list[6].([]any)

@@ -118,9 +118,9 @@ func (q *Queue) begin(ctx context.Context, n int) (*layout, error) {
 func (q *Queue) end(ctx context.Context, l *layout) error {
 	home := newShard(q, q.main)
 	keys := append([]any{keyspace.Companion(q.main, keyspace.Layout)}, home.allKeys...)
-	keys = append(keys, home.companion(keyspace.Move), home.dropped())
+	keys = append(keys, home.companion(keyspace.Move), home.companion(keyspace.Dropped))
 	if len(l.shards) == 1 {
-		keys = append(append(keys, l.only().allKeys...), l.only().dropped())
+		keys = append(append(keys, l.only().allKeys...), l.only().companion(keyspace.Dropped))
 	}
 	if _, err := q.executor.Run(ctx, scriptReshardEnd.Request(keys, l.epoch, tombstone(1), home.announce)); err != nil {
 		return err

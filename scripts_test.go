@@ -164,7 +164,7 @@ func TestScripts_PublishWhateverTheQuestionCosts(t *testing.T) {
 }
 
 // TestScripts_ArgumentListsAreBounded: no call has more than 1000 arguments, even when a claim finds
-// a thousand entries to set aside or tasks that a foreign producer has put back. The count is the
+// a thousand entries to set aside, and drops as many dead letters, or tasks that a foreign producer has put back. The count is the
 // script's, the same on any server; only the real one is fast enough for so many.
 func TestScripts_ArgumentListsAreBounded(t *testing.T) {
 	const counted = `local real = redis
@@ -179,11 +179,11 @@ local redis = setmetatable({ call = bounded(real.call), pcall = bounded(real.pca
 	t.Parallel()
 	rdb, ctx := redistest.Redis(t).Client(t), t.Context()
 	for field, left := range map[string]string{"malformed": "malformed", "1:dead:reason": "back"} {
-		for name, args := range map[string][]any{"exchange": {"channel", "250", "30", "0"}, "pop": {"250"}} {
+		for name, args := range map[string][]any{"exchange": {"channel", "250", "30", "0", "10", "0"}, "pop": {"250", "10", "0"}} {
 			q, err := NewQueue(rdb, redistest.Name(t)+name+left)
 			require.NoError(t, err)
 			var keys []string
-			for _, key := range q.layout().only().allKeys {
+			for _, key := range q.layout().only().countedKeys {
 				keys = append(keys, key.(string))
 			}
 			pipeline := rdb.Pipeline()

@@ -101,13 +101,9 @@ func (s *shard) release(ctx context.Context, es []Entry) (stale []string, done i
 // Dequeue. It works on a full server.
 func (q *Queue) Bury(ctx context.Context, e Entry, reason string) error {
 	return q.settle(ctx, "bury", []Entry{e}, func(s *shard, ctx context.Context, es []Entry) (stale []string, done int, failed error) {
-		stale, done, failed = s.settleAlone(ctx, scriptBury, es, func(args []any, e Entry) []any {
+		return s.settleAlone(ctx, scriptBury, es, func(args []any, e Entry) []any {
 			return appendBury(args, e.ID, receiptOf(e), cut(reason, maxReason))
 		})
-		if done > len(stale) && s.options.trims() {
-			s.trim(ctx)
-		}
-		return stale, done, failed
 	})
 }
 
@@ -137,16 +133,28 @@ func appendByReceipt(args []any, items []taskloop.Item) []any {
 // exchangeRequest returns a request that finishes tasks, and then claims up to n. Only what claims nothing
 // may be repeated.
 func (s *shard) exchangeRequest(finish []taskloop.Item, n int, lease time.Duration) redisexec.Request {
-	args := make([]any, 0, 6+2*len(finish))
+	keys, args := s.allKeys, make([]any, 0, 8+2*len(finish))
 	args = append(args, s.announce, n, micros(ceilMicros(lease)), s.options.maxAttempts)
-	r := scriptExchange.Request(s.allKeys, appendByReceipt(args, finish)...)
+	if n > 0 {
+		keys, args = s.buryKeys(), append(args, s.trimmer.bounds...)
+	}
+	r := scriptExchange.Request(keys, appendByReceipt(args, finish)...)
 	if n == 0 {
 		r.Retry = redisexec.Idempotent
 	}
 	return r
 }
 
-// The arguments that giveback.lua and bury.lua take for each task, behind the wake channel.
+// settleArgs returns the keys of giveback.lua or bury.lua, and the arguments before those for each of n tasks.
+func (s *shard) settleArgs(script *redisexec.Script, n int) (keys, args []any) {
+	args = append(make([]any, 0, 3+5*n), s.announce)
+	if script != scriptBury {
+		return s.keys, args
+	}
+	return s.buryKeys(), append(args, s.trimmer.bounds...)
+}
+
+// The arguments that giveback.lua and bury.lua take for each task.
 
 func appendGiveBack(args []any, id, receipt string, delay time.Duration, takeOff int) []any {
 	return append(args, id, receipt, micros(ceilMicros(delay)), takeOff, "")
@@ -166,12 +174,11 @@ func (s *shard) settleAlone(ctx context.Context, script *redisexec.Script, es []
 	appendArgs func(args []any, e Entry) []any,
 ) (stale []string, done int, failed error) {
 	return settle(ctx, es, decodeAnswers, func(ctx context.Context, part []Entry) (redisexec.Reply, error) {
-		args := make([]any, 1, 1+5*len(part))
-		args[0] = s.announce
+		keys, args := s.settleArgs(script, len(part))
 		for _, e := range part {
 			args = appendArgs(args, e)
 		}
-		return s.executor.Run(ctx, s.replicated(script.Request(s.keys, args...)))
+		return s.executor.Run(ctx, s.replicated(script.Request(keys, args...)))
 	})
 }
 

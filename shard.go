@@ -16,22 +16,23 @@ func (q *Queue) layout() *layout { return q.current.Load() }
 
 // shard is one of the parts of a queue: a queue for itself, in one slot of a Cluster.
 type shard struct {
-	queue    *Queue
-	executor *redisexec.Executor
-	options  *queueOptions
-	keys     []any  // queue, tasks, dead letters, states, leased tasks
-	allKeys  []any  // and the pause
-	channel  string // on which waiters are notified of an earlier task
-	idle     string // whose subscribers are counted as clients that wait
-	canceled string // on which the IDs of tasks are published that were cancelled while leased
-	announce string // channel, as scripts are given it
-	isAlone  bool   // the queue's only one
-	watcher  watcher
-	trimmer  trimmer
-	sighted  atomic.Pointer[sighting] // of several shards: the head
-	enqueues *committer[packedTask]
-	dequeues *committer[[]taskloop.Item]
-	claims   *groupcommit.Keyed[time.Duration, int, merged]
+	queue       *Queue
+	executor    *redisexec.Executor
+	options     *queueOptions
+	keys        []any  // queue, tasks, dead letters, states, leased tasks
+	allKeys     []any  // and the pause
+	countedKeys []any  // and the count of dropped dead letters
+	channel     string // on which waiters are notified of an earlier task
+	idle        string // whose subscribers are counted as clients that wait
+	canceled    string // on which the IDs of tasks are published that were cancelled while leased
+	announce    string // channel, as scripts are given it
+	isAlone     bool   // the queue's only one
+	watcher     watcher
+	trimmer     trimmer
+	sighted     atomic.Pointer[sighting] // of several shards: the head
+	enqueues    *committer[packedTask]
+	dequeues    *committer[[]taskloop.Item]
+	claims      *groupcommit.Keyed[time.Duration, int, merged]
 }
 
 // replicated has a request that changes the queue wait for the replicas.
@@ -48,6 +49,7 @@ func newShard(q *Queue, key string) *shard {
 	}
 	s.keys = append(s.keys, s.companion(keyspace.Leased))
 	s.allKeys = append(slices.Clip(s.keys), s.companion(keyspace.Paused))
+	s.countedKeys = append(slices.Clip(s.allKeys), s.companion(keyspace.Dropped))
 	s.useChannelsOf(q, key)
 	s.watcher = watcher{shard: s, client: q.client}
 	s.enqueues, s.dequeues = newCommitter(s, s.commitEnqueues), newCommitter(s, s.commitDequeues)

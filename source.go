@@ -197,7 +197,7 @@ func (s *source) exchange(sh *shard, reports []taskloop.Report, claim int, resul
 		requests = append(requests, sh.exchangeRequest(finish, claim, s.lease))
 	}
 	mark, sent := sh.watcher.mark(), time.Now()
-	answers := s.sendAndTrim(sh, requests, buriesAny(reports))
+	answers := sh.executor.SendAll(context.Background(), requests)
 	claimed := answers[len(answers)-1]
 	if joined >= 0 {
 		finished := claimed
@@ -211,6 +211,9 @@ func (s *source) exchange(sh *shard, reports []taskloop.Report, claim int, resul
 	}
 	for i, r := range reports {
 		results[i] = decodeReport(answers[i], r)
+		if r.Operation == taskloop.Bury {
+			s.logDropped(droppedIn(answers[i].Value, len(r.Items)))
+		}
 	}
 	if claim == 0 {
 		return taskloop.ClaimResult{}
@@ -219,28 +222,9 @@ func (s *source) exchange(sh *shard, reports []taskloop.Report, claim int, resul
 	if tasks.Outcome == redisexec.Done && tasks.Err == nil {
 		sh.watcher.claimed(mark, sent, claimed.Value, len(tasks.Tasks))
 		s.queue.noteClaimedTasks(tasks.Tasks)
+		s.logDropped(droppedIn(claimed.Value, exchangeParts))
 	}
 	return tasks
-}
-
-// buriesAny reports whether a report buries tasks.
-func buriesAny(reports []taskloop.Report) bool {
-	return slices.ContainsFunc(reports, func(r taskloop.Report) bool { return r.Operation == taskloop.Bury })
-}
-
-// sendAndTrim sends requests and, behind them, drops dead letters if some are buried or it is due.
-func (s *source) sendAndTrim(sh *shard, requests []redisexec.Request, buries bool) []redisexec.Result {
-	trims := sh.trimIsDue() || buries && sh.options.trims()
-	if trims {
-		requests = append(requests, sh.trimRequest())
-	}
-	answers := sh.executor.SendAll(context.Background(), requests)
-	if trims {
-		last := len(answers) - 1
-		logTrim(s.log, sh.trimmed(answers[last].Value, answers[last].Err))
-		answers = answers[:last]
-	}
-	return answers
 }
 
 // reportRequest returns the request of a report.
@@ -248,8 +232,8 @@ func (s *shard) reportRequest(r taskloop.Report) redisexec.Request {
 	if r.Operation == taskloop.Finish {
 		return s.exchangeRequest(r.Items, 0, 0)
 	}
-	args := make([]any, 1, 1+5*len(r.Items))
-	args[0] = s.announce
+	script := reportScripts[r.Operation]
+	keys, args := s.settleArgs(script, len(r.Items))
 	for i := range r.Items {
 		item := &r.Items[i]
 		switch d := &item.Disposition; {
@@ -265,7 +249,7 @@ func (s *shard) reportRequest(r taskloop.Report) redisexec.Request {
 			args = appendBury(args, item.ID, item.Receipt, d.Reason)
 		}
 	}
-	return reportScripts[r.Operation].Request(s.keys, args...)
+	return script.Request(keys, args...)
 }
 
 var reportScripts = [...]*redisexec.Script{taskloop.GiveBack: scriptGiveBack, taskloop.Bury: scriptBury}

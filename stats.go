@@ -48,7 +48,7 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 	q.trim(ctx)
 	var all []shardStats
 	err := q.onShards(ctx, func(l *layout) { all = make([]shardStats, len(l.shards)) }, func(i int, s *shard) (err error) {
-		all[i], err = s.stats(ctx, s.allKeys)
+		all[i], err = s.stats(ctx, s.countedKeys)
 		return err
 	})
 	var left Stats
@@ -72,9 +72,9 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 func (q *Queue) statsOfFormer(ctx context.Context, l *layout) (sum Stats, err error) {
 	all := make([]shardStats, len(l.from.shards))
 	err = q.forShards(l.from, func(i int, s *shard) (err error) {
-		all[i], err = s.stats(ctx, s.allKeys)
+		all[i], err = s.stats(ctx, s.countedKeys)
 		if errors.Is(err, redisexec.ErrWrongType) { // it was closed
-			all[i], err = s.stats(ctx, append([]any{s.companion(keyspace.MoveLeft)}, s.allKeys[1:]...))
+			all[i], err = s.stats(ctx, append([]any{s.companion(keyspace.MoveLeft)}, s.countedKeys[1:]...))
 		}
 		return err
 	})
@@ -92,7 +92,7 @@ type shardStats struct {
 
 // stats counts the tasks in the shard's keys.
 func (s *shard) stats(ctx context.Context, keys []any) (shardStats, error) {
-	reply, err := s.executor.Run(ctx, scriptStats.Request(append(slices.Clip(keys), s.dropped())))
+	reply, err := s.executor.Run(ctx, scriptStats.Request(keys))
 	if err != nil {
 		return shardStats{}, err
 	}

@@ -3,45 +3,62 @@ package sluice
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/keyspace"
+	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/redisexec"
 )
 
-// What WithDeadLimit and WithDeadAge do. The script that buries stays as it is: another one drops what is too
-// much, sent behind a burial, before a claim or Stats, and with what a worker sends. It drops up to fifty, so that neither
-// a limit that is new on a large queue nor a thousand letters of one age hold up the server.
+// What WithDeadLimit and WithDeadAge do. A script that buries drops the oldest dead letters, as many as it buries and up to fifty
+// more: so the limit holds whatever is buried at a time. What no burial drops is left to trim.lua: letters that have grown
+// too old, those beyond a limit that is new, and those that a client without a limit has buried. Stats sends it, Claim and
+// Pop do now and then, and a worker as long as there are any. It drops fifty at a time: to free the payloads of so many takes
+// the server 20 ms if each has a megabyte.
 
-// trimInterval is for how long claims and workers leave a shard's dead letters alone, unless there are
-// more to be dropped or one was buried.
-const trimInterval = time.Second
+const (
+	// trimInterval is for how long a worker, Claim and Pop leave a shard's dead letters alone, unless there are more to be
+	// dropped; a worker at least half of it, at random.
+	trimInterval = 5 * time.Second
+	// trimPause is between two scripts with which a worker drops letters, so that the server has time for others.
+	trimPause = 2 * time.Millisecond
+	// trimPatience is how long a claim waits for what is dropped before it: not for a server that hangs.
+	trimPatience = 100 * time.Millisecond
+)
 
-// trimPatience is how long a claim waits for what is dropped before it: not for a server that hangs.
-const trimPatience = 100 * time.Millisecond
-
-// loggedIDs is how many IDs of dropped letters are logged at a time.
-const loggedIDs = 10
-
-// trimmer is when a shard's dead letters are to be looked at.
+// trimmer says which of a shard's dead letters are to be dropped, and when they are to be looked at.
 type trimmer struct {
-	limit int // how many may stay in the shard; 0 for any number
-	next  atomic.Pointer[time.Time]
+	bounds []any // as the scripts read them: how many may stay in the shard, and for how many seconds; nil for no bound
+	next   atomic.Pointer[time.Time]
 }
-
-// shareOfDeadLimit returns how many of the queue's dead letters one of n shards may have.
-func (o *queueOptions) shareOfDeadLimit(n int) int { return (o.deadLimit + n - 1) / n }
 
 // trims reports whether there is a limit.
 func (o *queueOptions) trims() bool { return o.deadLimit > 0 || o.deadAge > 0 }
 
+// deadBounds returns the bounds of one of n shards.
+func (o *queueOptions) deadBounds(n int) []any {
+	if !o.trims() {
+		return nil
+	}
+	return []any{(o.deadLimit + n - 1) / n, micros(ceilMicros(o.deadAge))}
+}
+
+// buryKeys returns the keys of a script that may bury. Its bounds are trimmer.bounds.
+func (s *shard) buryKeys() []any {
+	if s.trimmer.bounds == nil {
+		return s.allKeys
+	}
+	return s.countedKeys
+}
+
+func (s *shard) trimRequest() redisexec.Request {
+	return scriptTrim.Request(s.countedKeys, s.trimmer.bounds...)
+}
+
 // trimIsDue reports whether the shard's dead letters are to be looked at, and that they are until the interval is
 // over: then by the next caller.
 func (s *shard) trimIsDue() bool {
-	if !s.options.trims() {
-		return false
-	}
 	now, next := time.Now(), s.trimmer.next.Load()
 	if next != nil && now.Before(*next) {
 		return false
@@ -50,38 +67,29 @@ func (s *shard) trimIsDue() bool {
 	return s.trimmer.next.CompareAndSwap(next, &again)
 }
 
-func (s *shard) trimRequest() redisexec.Request {
-	return scriptTrim.Request(s.trimKeys(), s.trimmer.limit, micros(ceilMicros(s.options.deadAge)))
-}
-
-// trimKeys returns the keys of a script that changes the count of dropped letters.
-func (s *shard) trimKeys() []any { return append(s.keys[:5:5], s.dropped()) }
-
-// dropped returns the key of the shard's count of dropped dead letters.
-func (s *shard) dropped() any { return s.companion(keyspace.Dropped) }
-
-// trimmed takes the result of a trim, and returns the IDs that were dropped. An error is dropped: the
-// next trim does what this one has left.
-func (s *shard) trimmed(value any, err error) (ids []string) {
-	list, ok := value.([]any)
+// trim drops dead letters of the shard. It returns whether there are more, and what droppedIn does. An error is dropped: the next trim
+// does what this one has left.
+func (s *shard) trim(ctx context.Context) (more bool, count int64, ids []any) {
+	reply, err := s.executor.Run(ctx, s.trimRequest())
+	list, ok := reply.Value.([]any)
 	if err != nil || !ok || len(list) == 0 {
-		return nil
+		return false, 0, nil
 	}
-	if list[0] != int64(0) {
+	if more = list[0] == int64(1); more {
 		s.trimmer.next.Store(nil)
 	}
-	for _, item := range list[1:] {
-		if id, ok := item.(string); ok {
-			ids = append(ids, id)
-		}
-	}
-	return ids
+	count, ids = droppedIn(list, 1)
+	return more, count, ids
 }
 
-// trim drops dead letters of the shard.
-func (s *shard) trim(ctx context.Context) {
-	reply, err := s.executor.Run(ctx, s.trimRequest())
-	s.trimmed(reply.Value, err)
+// droppedIn returns how many dead letters a script has dropped, and some of their IDs: it says so behind the first n parts of its reply.
+func droppedIn(value any, n int) (count int64, ids []any) {
+	list, ok := value.([]any)
+	if !ok || len(list) <= n {
+		return 0, nil
+	}
+	count, _ = list[n].(int64)
+	return count, list[n+1:]
 }
 
 // trim drops dead letters of all shards.
@@ -116,10 +124,46 @@ func (q *Queue) trimBeforeClaim(ctx context.Context) {
 	})
 }
 
-// logTrim logs what a worker has dropped.
-func logTrim(log *slog.Logger, ids []string) {
-	if len(ids) > 0 {
-		log.Warn("sluice: dead letters dropped", slog.Int("dropped", len(ids)), slog.Any("tasks", ids[:min(len(ids), loggedIDs)]))
+// startTrimming has dead letters dropped as long as the worker runs. What it returns ends that.
+func (s *source) startTrimming(ctx context.Context) (stop func()) {
+	if !s.queue.options.trims() {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var done sync.WaitGroup
+	done.Go(func() { s.keepTrimming(ctx) })
+	return func() {
+		cancel()
+		done.Wait()
+	}
+}
+
+// keepTrimming drops dead letters until ctx ends.
+func (s *source) keepTrimming(ctx context.Context) {
+	for ctx.Err() == nil {
+		_ = s.queue.forShards(s.queue.layout(), func(_ int, sh *shard) error {
+			for s.trimOnce(ctx, sh) {
+				backoff.Sleep(ctx, trimPause)
+			}
+			return nil
+		})
+		backoff.Sleep(ctx, backoff.Half(trimInterval))
+	}
+}
+
+// trimOnce drops dead letters of a shard, and reports whether there are more.
+func (s *source) trimOnce(ctx context.Context, sh *shard) bool {
+	ctx, cancel := context.WithTimeout(ctx, trimInterval)
+	defer cancel()
+	more, count, ids := sh.trim(ctx)
+	s.logDropped(count, ids)
+	return more
+}
+
+// logDropped logs what droppedIn has found in a reply.
+func (s *source) logDropped(count int64, ids []any) {
+	if count > 0 {
+		s.log.Warn("sluice: dead letters dropped", slog.Int64("dropped", count), slog.Any("tasks", ids))
 	}
 }
 
@@ -131,14 +175,14 @@ func (q *Queue) carryDropped(ctx context.Context, l *layout) error {
 		return err
 	}
 	first := l.shards[0]
-	_, err = q.executor.Run(ctx, scriptReshardDropped.Request(first.trimKeys(), left.Dropped))
+	_, err = q.executor.Run(ctx, scriptReshardDropped.Request(first.countedKeys, left.Dropped))
 	return err
 }
 
 // forgetDropped removes the counts of a layout that was left. What fails stays: nothing reads it.
 func (q *Queue) forgetDropped(ctx context.Context, l *layout) {
 	_ = q.forShards(l, func(_ int, s *shard) error {
-		_, err := s.executor.Run(ctx, scriptReshardDropped.Request(s.trimKeys(), ""))
+		_, err := s.executor.Run(ctx, scriptReshardDropped.Request(s.countedKeys, ""))
 		return err
 	})
 }

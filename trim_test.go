@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -113,7 +114,7 @@ func TestQueue_DeadAgeDropsWhatIsOld(t *testing.T) {
 			require.NoError(b, err)
 			stats, err = plain.Stats(ctx)
 			return err == nil && stats.Dropped == 181
-		}, 10*time.Second, 10*time.Millisecond, "Pop, after a second")
+		}, 10*time.Second, 10*time.Millisecond, "Pop, after a few seconds")
 	}, sluice.WithDeadAge(30*time.Minute))
 }
 
@@ -203,4 +204,154 @@ func TestQueue_TrimChangesNothingOfForeignKeys(t *testing.T) {
 		require.NoError(b, b.RDB.Del(b.Context(), "{"+b.Key+"}:dropped").Err())
 		require.Equal(b, sluice.Stats{Dead: 1, Dropped: 1}, b.Stats())
 	}, sluice.WithDeadLimit(1))
+}
+
+// mostDead watches how many dead letters the queue has, until the function that it returns is called: that
+// returns the most that it saw.
+func mostDead(b systest.QueueTest) func() int64 {
+	stop, most := make(chan struct{}), make(chan int64)
+	go func() {
+		for seen := int64(0); ; {
+			seen = max(seen, b.RDB.ZCard(context.Background(), "{"+b.Key+"}:dead").Val())
+			select {
+			case <-stop:
+				most <- seen
+				return
+			default:
+			}
+		}
+	}()
+	return func() int64 {
+		close(stop)
+		return <-most
+	}
+}
+
+// working runs a worker until the function that it returns is called.
+func working(b systest.QueueTest, w *sluice.Worker) func() {
+	ctx, stop := context.WithCancel(b.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(ctx) }()
+	return func() {
+		b.Helper()
+		stop()
+		require.NoError(b, <-ended)
+	}
+}
+
+// plantUsedUp adds due tasks that were claimed once.
+func plantUsedUp(b systest.QueueTest, n int) {
+	b.Helper()
+	pipe := b.RDB.Pipeline()
+	for i := range n {
+		id := fmt.Sprint("used-", i)
+		pipe.ZAdd(b.Context(), b.Key, redis.Z{Score: b.Now() - 60, Member: id})
+		pipe.HSet(b.Context(), "{"+b.Key+"}:state", id, "1::")
+		pipe.HSet(b.Context(), "{"+b.Key+"}:tasks", id, "p")
+	}
+	_, err := pipe.Exec(b.Context())
+	require.NoError(b, err)
+}
+
+// TestWorker_KeepsDeadLimit: at every moment, however many tasks die at a time.
+func TestWorker_KeepsDeadLimit(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		n := b.Sized(3000)
+		ts := make([]sluice.Task, n)
+		for i := range ts {
+			ts[i] = sluice.Task{ID: fmt.Sprint(i), Payload: []byte("p")}
+		}
+		_, err := b.Q.EnqueueBatch(b.Context(), ts)
+		require.NoError(b, err)
+		most, plain := mostDead(b), b.On(b.RDB)
+		stop := working(b, &sluice.Worker{
+			Queue: b.Q, Concurrency: 500,
+			Handler: func(context.Context, sluice.Entry) error { return sluice.Permanent(errors.New("no")) },
+		})
+		require.Eventually(b, func() bool {
+			s, err := plain.Stats(b.Context())
+			return err == nil && s.Dead+s.Dropped == int64(n)
+		}, 30*time.Second, 5*time.Millisecond)
+		stop()
+		require.LessOrEqual(b, most(), int64(10))
+		stats, err := plain.Stats(b.Context())
+		require.NoError(b, err)
+		require.Equal(b, sluice.Stats{Dead: 10, Dropped: int64(n) - 10}, stats)
+		for _, companion := range []string{"tasks", "state"} {
+			require.EqualValues(b, 10, b.RDB.HLen(b.Context(), "{"+b.Key+"}:"+companion).Val(), companion)
+		}
+	}, sluice.WithDeadLimit(10))
+}
+
+// TestQueue_ClaimsKeepDeadLimit: what buries tasks whose attempts are used up drops as many.
+func TestQueue_ClaimsKeepDeadLimit(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		n, plain := b.Sized(3000), b.On(b.RDB)
+		plantUsedUp(b, n)
+		most := mostDead(b)
+		require.Empty(b, b.Claim(10, time.Minute))
+		stop := working(b, &sluice.Worker{Queue: b.Q, Handler: func(context.Context, sluice.Entry) error { return nil }})
+		require.Eventually(b, func() bool {
+			stats, err := plain.Stats(b.Context())
+			return err == nil && stats.Due == 0
+		}, 30*time.Second, 5*time.Millisecond)
+		stop()
+		require.LessOrEqual(b, most(), int64(10))
+		stats, err := plain.Stats(b.Context())
+		require.NoError(b, err)
+		require.Equal(b, sluice.Stats{Dead: 10, Dropped: int64(n) - 10}, stats)
+	}, sluice.WithDeadLimit(10), sluice.WithMaxAttempts(1))
+}
+
+// TestQueue_ManyClientsKeepDeadLimit: in each shard, whichever client buries.
+func TestQueue_ManyClientsKeepDeadLimit(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		const n = 400
+		ts := make([]sluice.Task, n)
+		for i := range ts {
+			ts[i] = sluice.Task{ID: fmt.Sprint(i)}
+		}
+		_, err := b.Q.EnqueueBatch(b.Context(), ts)
+		require.NoError(b, err)
+		plain := b.On(b.RDB, sluice.WithShards(2))
+		var all sync.WaitGroup
+		for range 4 {
+			q := b.On(b.RDB, sluice.WithDeadLimit(9), sluice.WithShards(2))
+			all.Go(func() {
+				for es, err := q.Claim(b.Context(), 10, time.Minute); len(es) > 0; es, err = q.Claim(b.Context(), 10, time.Minute) {
+					for _, e := range es {
+						err = errors.Join(err, q.Bury(b.Context(), e, "no"))
+						stats, failed := plain.Stats(b.Context())
+						if err = errors.Join(err, failed); err != nil || stats.Dead > 10 {
+							b.Error(stats, err)
+							return
+						}
+					}
+				}
+			})
+		}
+		all.Wait()
+		require.Equal(b, sluice.Stats{Dead: 10, Dropped: n - 10}, b.Stats(), "five of each shard")
+	}, sluice.WithDeadLimit(9), sluice.WithShards(2))
+}
+
+// TestWorker_IdleDropsAll: one that has nothing to do drops what a new limit does not allow, without end, and what
+// becomes too old.
+func TestWorker_IdleDropsAll(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+		b := systest.NewQueueTest(t, rdb, "q", sluice.WithDeadLimit(100), sluice.WithDeadAge(3*time.Hour))
+		plain := b.On(rdb)
+		plantOld(b, 3000)
+		defer time.Sleep(time.Minute) // so that what lingers has ended
+		stop := working(b, &sluice.Worker{Queue: b.Q, Handler: func(context.Context, sluice.Entry) error { return nil }})
+		defer stop()
+		time.Sleep(10 * time.Second)
+		stats, err := plain.Stats(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, sluice.Stats{Dead: 100, Dropped: 2900}, stats)
+		time.Sleep(2*time.Hour + 10*time.Second)
+		stats, err = plain.Stats(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, sluice.Stats{Dropped: 3000}, stats)
+	})
 }

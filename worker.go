@@ -242,6 +242,8 @@ func (w *Worker) Run(ctx context.Context) error {
 		config.Canceled = loop.canceled.join(w.Queue)
 		defer loop.canceled.leave(w.Queue)
 	}
+	stopTrimming := loop.startTrimming(ctx)
+	defer stopTrimming()
 	stopKeeping := p.periodics.start(ctx)
 	defer stopKeeping()
 	if left := taskloop.Run(ctx, config); left != nil {

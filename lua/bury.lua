@@ -1,17 +1,17 @@
 -- Moves tasks to the dead letters. If a task has a waiting version, that version takes
 -- over at its own due time instead.
 -- KEYS[3] the dead letters
--- ARGV[1] wake channel, then three per task: id, score, reason
+-- ARGV[1] wake channel; with KEYS[7] the two bounds that trim reads; then three per task: id, score, reason
 -- RETURNS one number per task: 1 buried   3 the waiting version has taken over instead
---         0 stale   2 gone; 0 and 2: nothing changed
+--         0 stale   2 gone; 0 and 2: nothing changed. Then what trim has dropped
 -- RETRY idempotent: the first run uses up the receipt, so a second run changes nothing.
-local reply, first = {}, nil
+local reply, first, buried = {}, nil, 0
 redis.call('HLEN', KEYS[4]) -- check the types before the first write
 redis.call('ZCARD', KEYS[3])
 redis.call('ZCARD', KEYS[5])
 needAll()
 
-for i = 2, #ARGV, 3 do
+for i = #KEYS < 7 and 2 or 4, #ARGV, 3 do
   local id, reason = ARGV[i], ARGV[i + 2]
   local task = held(id, tonumber(ARGV[i + 1]))
   local answer = 1
@@ -20,13 +20,16 @@ for i = 2, #ARGV, 3 do
     local due = giveback(id, task, 0, task.due)
     if not first or due < first then first = due end
   elseif task then
-    bury(id, task.attempt, reason)
+    buried = buried + bury(id, task.attempt, reason)
   elseif task == false then -- a field not written by this library
-    bury(id, 0, reason)
+    buried = buried + bury(id, 0, reason)
   else
     answer = staleOrGone(id)
   end
   reply[#reply + 1] = answer
+end
+if buried > 0 then
+  for _, item in ipairs((trim(buried, 2))) do reply[#reply + 1] = item end
 end
 wake(ARGV[1], first)
 return reply

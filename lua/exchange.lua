@@ -3,12 +3,12 @@
 -- Either may be left out.
 -- KEYS[3] the dead letters   KEYS[6] the queue's pause: then nothing is claimed
 -- ARGV[1] wake channel   ARGV[2] how many tasks to claim, at most 250   ARGV[3] lease in seconds
--- ARGV[4] attempts allowed, 0 for any number
+-- ARGV[4] attempts allowed, 0 for any number   with KEYS[7], ARGV[5] and ARGV[6] the bounds that trim reads
 -- then, for tasks to be finished that have the same receipt: it, their number, their IDs
 -- RETURNS { tasks read if there may be more, else 0; lease end; IDs claimed; the attempt of each, none if all
 --           are first ones; the payload of each, none if all are empty; when each was due, in one text; one number per task
 --           to be finished: 1 done   0 stale   2 gone; 0 and 2: nothing changed. None if all are done; microseconds
---           until the head is due, or since it is, and clients that wait, both as outlook says }
+--           until the head is due, or since it is, and clients that wait, both as outlook says; then what trim has dropped }
 -- RETRY never: if the script runs twice, the second run claims other tasks. It is idempotent if
 -- it only finishes tasks: the first run uses up the receipts, so a second run changes nothing.
 if n > 0 and #ids > 0 then -- nothing that claims may be denied once tasks are finished
@@ -19,7 +19,7 @@ end
 local answers, first = {}, nil
 if #ids > 0 then answers, first = finishAll() end
 
-local claimed, attempts, unseen, payloadList, dues, more = {}, {}, {}, {}, {}, 0
+local claimed, attempts, unseen, payloadList, dues, more, dropped = {}, {}, {}, {}, {}, 0, {}
 if n > 0 then
   local ready, read, further, cleanUp = due(n, nil, limit)
   further = payloads(ready) or further
@@ -32,8 +32,10 @@ if n > 0 then
     attempts[i], unseen[i] = nextAttempt(task)
   end
   if #claimed > 0 then lease(claimed, attempts, unseen) end
-  cleanUp()
+  local buried = cleanUp()
+  if buried > 0 then dropped = trim(buried, 5) end
   more = further and #read or 0
 end
 wake(ARGV[1], first)
-return { more, leaseEnd, claimed, attempts, payloadList, table.concat(dues, ' '), answers, lookOut(more) }
+local off, clients = lookOut(more)
+return { more, leaseEnd, claimed, attempts, payloadList, table.concat(dues, ' '), answers, off, clients, unpack(dropped) }

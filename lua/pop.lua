@@ -1,6 +1,6 @@
 -- Removes due tasks from the queue and returns them, earliest first.
 -- KEYS[3] the dead letters   KEYS[5] the leased tasks   KEYS[6] the queue's pause: then nothing is due
--- ARGV[1] n, at most 250
+-- ARGV[1] n, at most 250   with KEYS[7], ARGV[2] and ARGV[3] the bounds that trim reads
 -- RETURNS { tasks read if there may be more, else 0, then per task: id, score, attempt, payload }
 -- RETRY never: if the script runs twice, the second run removes other tasks.
 redis.call('ZCARD', KEYS[3]) -- check the types before the first write
@@ -24,5 +24,6 @@ if #removed > 0 then
   redis.call('HDEL', KEYS[4], unpack(removed))
   if leases > 0 then redis.call('ZREM', KEYS[5], unpack(removed)) end -- those that have run out
 end
-cleanUp()
+local buried = cleanUp()
+if buried > 0 then trim(buried, 2) end
 return reply

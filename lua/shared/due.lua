@@ -35,7 +35,7 @@ end
 --      has moved gets its score back, and the new version waits; a waiting version, whose
 --      lease has run out, moves to its own due time; a malformed entry, and a task whose
 --      attempts are used up, moves to the dead letters. The caller calls it after its own
---      first write.
+--      first write; it returns how many it has buried.
 local function due(n, from, limit)
   local ready, moved, buried, revived, ids, size = {}, {}, {}, {}, {}, 0
 
@@ -86,7 +86,7 @@ local function due(n, from, limit)
       move(task.id, tonumber(task.score))
       store(task.id, task, task.attempt, task.due, true)
     end
-    buryAll(buried)
+    return buryAll(buried)
   end
 end
 

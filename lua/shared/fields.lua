@@ -145,7 +145,7 @@ local function unbury(id, task)
 end
 
 -- Moves tasks, a thousand or so at most, to the dead letters: 250 at a time. After the ZREM a
--- full server accepts the ZADD.
+-- full server accepts the ZADD. Returns how many.
 local function buryAll(buried)
   local died = text(now)
   for from = 1, #buried, 250 do
@@ -161,10 +161,11 @@ local function buryAll(buried)
     redis.call('ZREM', KEYS[5], unpack(ids))
     redis.call('HSET', KEYS[4], unpack(fields))
   end
+  return #buried
 end
 
 local function bury(id, attempt, reason)
-  buryAll({ { id = id, attempt = attempt, reason = reason } })
+  return buryAll({ { id = id, attempt = attempt, reason = reason } })
 end
 
 -- Ends a claim: the waiting version takes over, or the task is due again at score. Returns

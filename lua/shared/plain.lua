@@ -23,7 +23,7 @@ local over = {}
 if n > 0 then over = redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', text(now), 'LIMIT', '0', '250') else redis.call('ZCARD', KEYS[5]) end
 
 -- The tasks that are to be finished, and for each group of them its receipt.
-local ids, groups, at = {}, {}, 5
+local ids, groups, at = {}, {}, #KEYS < 7 and 5 or 7
 while ARGV[at] do
   local first, count = #ids + 1, tonumber(ARGV[at + 1])
   for i = at + 2, at + 1 + count do ids[#ids + 1] = ARGV[i] end

@@ -76,10 +76,11 @@ func (m *queueMachine) enqueued(t *rapid.T, outcomes []sluice.Outcome, enqueue f
 func (m *queueMachine) claim(t *rapid.T) {
 	now := m.begin()
 	n, lease := few.Draw(t, "n"), m.lease(t)
-	q := m.trimFirst(t, now)
+	q, trim := m.trimFirst(t, now)
 	m.note(now)
 	claimed, err := q.Claim(context.Background(), n, lease)
 	want := m.model.Claim(now, n, decimal(micros(lease)), m.maxAttempts)
+	trim("trimmed by a claim")
 	if errors.Is(err, sluice.ErrLost) { // this machine was slower than the lease
 		m.awaitRelease(t, want)
 		require.Empty(t, m.model.Release(now, want...))
@@ -127,7 +128,7 @@ func (m *queueMachine) note(now float64) {
 
 func (m *queueMachine) pop(t *rapid.T) {
 	now, n := m.begin(), few.Draw(t, "n")
-	q := m.trimFirst(t, now)
+	q, _ := m.trimFirst(t, now)
 	popped, err := q.Pop(context.Background(), n)
 	require.NoError(t, err)
 	m.same(t, m.model.Pop(now, n), popped)
@@ -290,21 +291,24 @@ func (m *queueMachine) limited(t *rapid.T) (q *sluice.Queue, limit int, age floa
 }
 
 // trimFirst returns a queue with a limit on its dead letters, for an operation that drops what is too much before it
-// does anything else.
-func (m *queueMachine) trimFirst(t *rapid.T, now float64) *sluice.Queue {
+// does anything else, and a function that drops what the operation has buried too much.
+func (m *queueMachine) trimFirst(t *rapid.T, now float64) (q *sluice.Queue, trim func(result string)) {
 	q, limit, age := m.limited(t)
-	before := m.model.Dropped
-	m.model.Trim(now, limit, age)
-	if m.model.Dropped > before {
-		m.counts.add("trimmed before")
+	trim = func(result string) {
+		before := m.model.Dropped
+		if m.model.Trim(now, limit, age); m.model.Dropped > before {
+			m.counts.add(result)
+		}
 	}
-	return q
+	trim("trimmed before")
+	return q, trim
 }
 
 // trim drops dead letters before Stats.
 func (m *queueMachine) trim(t *rapid.T) {
 	now, before := m.begin(), m.model.Dropped
-	is, err := m.trimFirst(t, now).Stats(context.Background())
+	q, _ := m.trimFirst(t, now)
+	is, err := q.Stats(context.Background())
 	require.NoError(t, err)
 	require.Equal(t, m.model.Dropped, is.Dropped)
 	require.Equal(t, m.model.Stats(now).Dead, is.Dead)

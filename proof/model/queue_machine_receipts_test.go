@@ -77,7 +77,7 @@ func (m *queueMachine) bury(t *rapid.T) {
 	q, limit, age := m.limited(t)
 	err := q.Bury(context.Background(), e, reason)
 	ok := m.model.Bury(now, e, reason[:min(len(reason), 512)])
-	if before := m.model.Dropped; ok {
+	if before := m.model.Dropped; ok && m.model.Item(e.ID).Listed { // else a waiting version has taken over
 		if m.model.Trim(now, limit, age); m.model.Dropped > before {
 			m.counts.add("trimmed behind a burial")
 		}

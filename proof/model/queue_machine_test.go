@@ -24,7 +24,7 @@ const queueResults = `advance; bury: done; bury: stale; cancel: absent; cancel: 
 dead: none; dead: some; list: scheduled; list: due; list: leased; list: dead; pause; resume; dequeue: done; dequeue: stale; enqueue: added; enqueue: deferred; enqueue: kept; enqueue: updated;
 enqueue batch; extend: done; extend: stale; foreign add; foreign remove; get: found; get: not found; payloads: none; payloads: small; invalid; peek: none;
 peek: some; pop: none; pop: some; purge; release: done; release: stale; reschedule: done; reschedule: none; retry: done;
-retry: stale; revive: none; revive: some; stats; drop: none; drop: some; trim: some; trim: none; trimmed before; trimmed behind a burial; version taken over; moved during a lease; delivery not counted; attempts used up; put back by a foreign producer; ended context; lease ended`
+retry: stale; revive: none; revive: some; stats; drop: none; drop: some; trim: some; trim: none; trimmed before; trimmed by a claim; trimmed behind a burial; version taken over; moved during a lease; delivery not counted; attempts used up; put back by a foreign producer; ended context; lease ended`
 
 // TestQueueMachine_VirtualTime runs the machine on a miniredis whose clock the test sets:
 // leases and delays end at drawn moments, and scores are compared to the last bit.
