@@ -281,7 +281,9 @@ func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
 // pop takes up to n tasks out, in steps.
 func (s *shard) pop(ctx context.Context, n int) ([]Entry, error) {
 	entries, err := collect(ctx, s, n, 0, decodeEntries, func(n, _ int) redisexec.Request {
-		return s.replicated(scriptPop.Request(s.buryKeys(), append([]any{n}, s.trimmer.bounds...)...))
+		r := s.replicated(scriptPop.Request(s.buryKeys(), append([]any{n}, s.trimmer.bounds...)...))
+		r.Mark = nil // where nothing is due, nothing was to be acknowledged
+		return r
 	})
 	if err == nil || len(entries) > 0 {
 		s.watcher.popped(len(entries) > 0)

@@ -95,7 +95,7 @@ func (s *shard) eachLetter(ctx context.Context, ids []string, request func(s *sh
 			return changed, done, err
 		}
 		done += len(part)
-		if changed += int(n); reply.Shortfall != nil && n > 0 {
+		if changed += int(n); reply.Shortfall != nil {
 			return changed, done, reply.Shortfall
 		}
 	}

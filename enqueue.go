@@ -226,11 +226,7 @@ type taskArgs struct {
 // newTaskArgs returns the arguments for this many tasks, none yet. Delays count from floor at
 // the earliest.
 func (s *shard) newTaskArgs(duplicates Duplicates, tasks int, floor string, apart int64) *taskArgs {
-	policy := policies[duplicates]
-	if s.options.replicas > 0 {
-		policy += "+"
-	}
-	args := append(make([]any, 0, 7+2*tasks), policy, s.announce, floor, apart)
+	args := append(make([]any, 0, 7+2*tasks), policies[duplicates], s.announce, floor, apart)
 	return &taskArgs{shard: s, args: args, apart: apart}
 }
 

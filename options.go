@@ -319,19 +319,19 @@ func checkShards(n int, key string) error {
 // ErrUnderReplicated. The change is made all the same, on the primary, and what the operation returns stands
 // beside the error:
 //
-//   - A task that was to be enqueued is in the queue, and may be claimed. Accept that, or call again
-//     with the same ID: with Keep that changes nothing, and its success says that n replicas have
-//     the task, whichever call has written it. With Replace it is a new version.
+//   - Accept that, or call again. A repeat says what is true of the replicas, though it may find nothing to do: without
+//     ErrUnderReplicated, n of them have all that was done to the shard before, by whichever call. It costs a small write.
+//   - A task that was to be enqueued is in the queue, and may be claimed. To enqueue it again with Keep changes
+//     nothing; with Replace it is a new version.
 //   - A task that was to be finished is. After a failover that forgets it, it is handed out
-//     again, as after a crash: at least once. A further call is ErrStale.
+//     again, as after a crash: at least once. A further call is ErrStale, beside ErrUnderReplicated as long as that is so.
 //   - EnqueueBatch, Dequeue, Release and Revive end with the chunk that too few have acknowledged. The next ones
 //     have not been sent.
 //
 // Calls that are merged share one wait. What a Worker reports waits for no replica, nor do claims
 // and extensions: no caller could do anything about it, tasks are handed out at least once in any case,
 // and the replicas get it no sooner. Reshard waits for none either: after a failover of the
-// server that has just got a task it may be gone. A Cancel or Dequeue that finds nothing to do does not say
-// that replicas have what was done before. It costs a round trip from the server to its
+// server that has just got a task it may be gone. A Pop that finds nothing due needs no replica. It costs a round trip from the server to its
 // replicas, in which the connection is busy. Defaults to 0, which waits for no replica.
 func WithQueueReplicas(n int) QueueOption {
 	return func(o *queueOptions) { o.replicas = n }

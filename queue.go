@@ -212,9 +212,6 @@ func (q *Queue) Cancel(ctx context.Context, id string) (State, error) {
 	if failed != nil {
 		return state, wrap("cancel", q.name, failed)
 	}
-	if state == Absent {
-		return state, nil // nothing was to be acknowledged
-	}
 	return state, err
 }
 
@@ -236,10 +233,10 @@ func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration) 
 	if failed == nil && answer == taskloop.Malformed {
 		failed = ErrCorrupt
 	}
-	if failed != nil || answer != taskloop.Accepted {
+	if failed != nil {
 		return false, wrap("reschedule", q.name, failed)
 	}
-	return true, err
+	return answer == taskloop.Accepted, err
 }
 
 // byID runs a script on one task, in its shard, and returns the reply, and the layout in which that was its shard.

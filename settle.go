@@ -222,11 +222,9 @@ func settle(ctx context.Context, es []Entry, decode func(value any, n int) ([]ta
 			return stale, done, err
 		}
 		done += len(part)
-		ended := false
 		for i, answer := range answers {
 			switch {
 			case answer.IsAccepted():
-				ended = true
 			case answer == taskloop.Malformed:
 				failed = ErrCorrupt
 			case reply.Ambiguous:
@@ -235,7 +233,7 @@ func settle(ctx context.Context, es []Entry, decode func(value any, n int) ([]ta
 				stale = append(stale, part[i].ID)
 			}
 		}
-		if ended && reply.Shortfall != nil {
+		if reply.Shortfall != nil {
 			return stale, done, cmp.Or(failed, reply.Shortfall)
 		}
 	}

@@ -35,9 +35,13 @@ type shard struct {
 	claims      *groupcommit.Keyed[time.Duration, int, merged]
 }
 
-// replicated has a request that changes the queue wait for the replicas.
+// replicated has a request that changes the queue wait for the replicas. If there is nothing to change, they are to have what
+// has been changed before: perhaps by a call that too few have acknowledged, and this one is its repeat.
 func (s *shard) replicated(r redisexec.Request) redisexec.Request {
-	r.Replicas, r.ReplicaWait = s.options.replicas, longestReplicaWait
+	if s.options.replicas > 0 {
+		mark := scriptMark.Request(s.keys)
+		r.Replicas, r.ReplicaWait, r.Mark = s.options.replicas, longestReplicaWait, &mark
+	}
 	return r
 }
 

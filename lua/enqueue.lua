@@ -1,6 +1,6 @@
 -- Adds tasks to the queue, in the order given.
 -- KEYS[3] the dead letters
--- ARGV[1] policy: replace, keep, earliest or latest; then '+' if the client waits for replicas   ARGV[2] wake channel
+-- ARGV[1] policy: replace, keep, earliest or latest   ARGV[2] wake channel
 -- ARGV[3] when delays begin at the earliest, in Unix seconds
 -- ARGV[4] how many microseconds after the one before a task of a group is due
 -- then groups of tasks: when the first is due ('+' seconds from that time or '@' Unix seconds), the number

@@ -86,6 +86,9 @@ type Request struct {
 	// depend on it; Shortfall says whether they have.
 	Replicas    int
 	ReplicaWait time.Duration
+	// Mark is a script that writes and changes nothing, if the request may find nothing to do: it is run behind the request,
+	// so that the replicas have what was done before. See replicas.go.
+	Mark *Request
 	// Detached has the request sent even if its context has ended.
 	Detached bool
 	// Until, if set, is when the caller leaves, whether its context has ended or not.

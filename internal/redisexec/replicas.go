@@ -1,6 +1,7 @@
 package redisexec
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +29,8 @@ const maxRedirects = 3
 // A server before Redis 7.2 counts what any connection has written until the last command of
 // this one. A later one counts what this connection has written, so that a request which writes
 // nothing, since an earlier attempt has, is acknowledged at once by replicas that have nothing.
-// The scripts write in that case too.
+// The scripts of locks write in that case too. Behind a request with a Mark that is sent: in full, since a script that is
+// not known would be no write.
 
 // clusterClient is a client of a Cluster.
 type clusterClient interface {
@@ -122,15 +124,22 @@ func (s *replicated) add(to destination, i int) { s.next[to] = append(s.next[to]
 // send sends requests and a WAIT in one pipeline, and plans anew those that went to the wrong
 // server, or whose script the server does not know.
 func (s *replicated) send(to destination, which []int) {
-	commands := make([]*command, len(which))
-	all := make([]redis.Cmder, 0, 2*len(which)+1)
-	full := s.executor.inFull(s.requests, which, to.inFull)
-	for i, at := range which {
-		commands[i] = newCommand(s.ctx, s.requests[at], full[at])
+	commands, marks := make([]*command, len(which)), make([]*command, len(which))
+	all := make([]redis.Cmder, 0, 4*len(which)+1)
+	add := func(r Request, full bool) *command {
 		if to.asking {
 			all = append(all, &command{Cmd: redis.NewCmd(s.ctx, "asking")})
 		}
-		all = append(all, commands[i])
+		c := newCommand(s.ctx, r, full)
+		all = append(all, c)
+		return c
+	}
+	full := s.executor.inFull(s.requests, which, to.inFull)
+	for i, at := range which {
+		commands[i] = add(s.requests[at], full[at])
+		if mark := s.requests[at].Mark; mark != nil {
+			marks[i] = add(*mark, true)
+		}
 	}
 	wait := s.waitFor(which)
 	failed := execOn(s.ctx, to.client, append(all, wait))
@@ -148,7 +157,7 @@ func (s *replicated) send(to destination, which []int) {
 		default:
 			s.results[at] = s.answered(commands[i].classify(err))
 			if s.results[at].Outcome == Done {
-				s.results[at].Shortfall = wait.shortfall(s.requests[at].Replicas, commands[i].redirected, failed)
+				s.results[at].Shortfall = cmp.Or(marks[i].shortfall(failed), wait.shortfall(s.requests[at].Replicas, commands[i].redirected, failed))
 			}
 		}
 	}
@@ -259,6 +268,17 @@ func (w *waitCommand) Args() []any { return w.args }
 
 // NoRetry makes go-redis send it once, and with it the pipeline that it ends.
 func (w *waitCommand) NoRetry() bool { return true }
+
+// shortfall returns why a Mark, if this is one, was not written, or nil.
+func (c *command) shortfall(failed error) error {
+	if c == nil {
+		return nil
+	}
+	if err := c.outcome(failed); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnderReplicated, c.classify(err).Err)
+	}
+	return nil
+}
 
 // shortfall returns nil if that many replicas have acknowledged what went before it in its pipeline.
 func (w *waitCommand) shortfall(replicas int, redirected bool, failed error) error {

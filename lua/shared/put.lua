@@ -1,5 +1,5 @@
 -- Last prelude of enqueue, with its arguments.
-local _, _, policy, confirm = string.find(ARGV[1], '^(%a+)(%+?)$')
+local policy = ARGV[1]
 redis.call('ZCARD', KEYS[5]) -- check its type before the first write
 local first
 
@@ -21,20 +21,9 @@ local function put(id, due, payload, field)
   if not first or due < first then first = due end
 end
 
--- Leaves a task with this score unchanged. A client that waits for replicas has it written again as it is, since
--- WAIT counts what its own connection has written.
-local function keep(id, score)
-  if confirm == '+' then
-    redis.call('ZREM', KEYS[1], id)
-    redis.call('ZADD', KEYS[1], score, id)
-  end
-  return 3
-end
-
 -- Adds or updates a task with the given score and state field, nil or false if it has none.
 -- Returns the outcome.
 local function enqueue(id, due, payload, score, field)
-  local written = score
   score = finite(score)
   local task = decode(field) or { attempt = 0 }
   if not score then
@@ -49,13 +38,13 @@ local function enqueue(id, due, payload, score, field)
   local token = task.token
   task, score = resolve(task, score)
   if leased(task, score) then
-    if policy == 'keep' or (task.due and not supersedes(due, task.due)) then return keep(id, written) end
+    if policy == 'keep' or (task.due and not supersedes(due, task.due)) then return 3 end
     if task.moved then redis.call('ZADD', KEYS[1], text(score), id) end
     store(id, task, task.attempt, due, true)
     setPayload(id, payload)
     return 4
   end
-  if not supersedes(due, score) then return keep(id, written) end
+  if not supersedes(due, score) then return 3 end
   put(id, unlike(due, score, token), payload, field)
   return 2
 end

@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
@@ -82,11 +83,13 @@ func TestQueue_NeedsReplicas(t *testing.T) {
 			require.ErrorContains(t, err, "0 of 1", "%s %d", name, i)
 		}
 		require.Equal(t, hung, acknowledged == 0, "%d acknowledged while the replica was %s", acknowledged, name)
-		// What changed nothing needs no replica.
+		// What is returned stands beside the error also where nothing was changed; what pops nothing needs no replica.
 		require.ErrorIs(t, q.Dequeue(ctx, took[0]), sluice.ErrStale)
 		state, err := q.Cancel(ctx, "absent")
-		require.NoError(t, err)
 		require.Equal(t, sluice.Absent, state)
+		require.True(t, !hung && err == nil || errors.Is(err, sluice.ErrUnderReplicated), err)
+		_, err = q.Pop(ctx, 1)
+		require.NoError(t, err)
 	}
 }
 
@@ -111,34 +114,80 @@ func TestQueue_AKeptTaskIsOnTheReplicas(t *testing.T) {
 	})
 }
 
-// TestQueue_KeptIsWritten: what a client is told was kept has been written again, so that a
-// WAIT of any version counts it. So has the lock that a repeat finds.
-func TestQueue_KeptIsWritten(t *testing.T) {
+// held returns everything that the server holds of a queue.
+func held(b systest.QueueTest) map[string]any {
+	all := map[string]any{}
+	for _, key := range b.RDB.Keys(b.Context(), "*").Val() {
+		all[key] = b.RDB.Dump(b.Context(), key).Val()
+		if b.RDB.Type(b.Context(), key).Val() == "zset" {
+			all[key] = b.RDB.ZRangeWithScores(b.Context(), key, 0, -1).Val()
+		}
+	}
+	return all
+}
+
+// TestQueue_ARepeatSaysWhatTheReplicasHave: whatever was ErrUnderReplicated stays so until the replica has it, though a repeat,
+// by a client that has written nothing, finds nothing to do. It changes nothing either.
+func TestQueue_ARepeatSaysWhatTheReplicasHave(t *testing.T) {
 	t.Parallel()
 	g := redistest.StartReplicated(t, 1)
-	ctx, rdb, direct := t.Context(), g.Client(t), g.Direct(t)
-	q, err := sluice.NewQueue(rdb, "kept", sluice.WithDuplicates(sluice.Keep), sluice.WithQueueReplicas(1))
-	require.NoError(t, err)
-	task := sluice.Task{ID: "id", Delay: time.Hour}
-	want := sluice.Added
-	enqueue := func() error {
-		outcome, err := q.Enqueue(ctx, task)
-		require.Equal(t, want, outcome)
-		want = sluice.Kept
-		return err
+	ctx, rdb := t.Context(), g.Client(t)
+	b := systest.NewQueueTest(t, rdb, "q")
+	later := func(id string) sluice.Task { return sluice.Task{ID: id, Payload: []byte("p"), Delay: time.Hour} }
+	stale := []string{"dequeue", "retry", "release", "bury"}
+	for _, id := range append(stale, "revive", "drop") {
+		b.Enqueue(sluice.Added, sluice.Task{ID: id})
 	}
-	inTime(t, enqueue)
-	count := func(command string) int {
-		info, err := direct.Info(ctx, "commandstats").Result()
-		require.NoError(t, err)
-		n := 0
-		_, rest, _ := strings.Cut(info, "cmdstat_"+command+":calls=")
-		_, _ = fmt.Sscanf(rest, "%d", &n)
-		return n
+	claimed := map[string]sluice.Entry{}
+	for _, e := range b.Claim(10, time.Hour) {
+		claimed[e.ID] = e
 	}
-	before := count("zrem")
-	inTime(t, enqueue)
-	require.Greater(t, count("zrem"), before, "and added again: see TestQueue_AKeptTaskIsOnTheReplicas")
+	b.Bury(claimed["revive"], "why")
+	b.Bury(claimed["drop"], "why")
+	b.Enqueue(sluice.Added, later("cancel"))
+	require.NoError(t, b.Q.Pause(ctx, time.Hour))
+	operations := map[string]func(q *sluice.Queue) error{
+		"enqueue":       func(q *sluice.Queue) error { _, err := q.Enqueue(ctx, later("enqueue")); return err },
+		"enqueue batch": func(q *sluice.Queue) error { _, err := q.EnqueueBatch(ctx, []sluice.Task{later("batch")}); return err },
+		"cancel":        func(q *sluice.Queue) error { _, err := q.Cancel(ctx, "cancel"); return err },
+		"dequeue":       func(q *sluice.Queue) error { return q.Dequeue(ctx, claimed["dequeue"]) },
+		"retry":         func(q *sluice.Queue) error { return q.Retry(ctx, claimed["retry"], time.Hour) },
+		"release":       func(q *sluice.Queue) error { return q.Release(ctx, claimed["release"]) },
+		"bury":          func(q *sluice.Queue) error { return q.Bury(ctx, claimed["bury"], "why") },
+		"revive":        func(q *sluice.Queue) error { _, err := q.Revive(ctx, "revive"); return err },
+		"drop":          func(q *sluice.Queue) error { _, err := q.Drop(ctx, "drop"); return err },
+		"reschedule":    func(q *sluice.Queue) error { _, err := q.Reschedule(ctx, "absent", 0); return err },
+		"resume":        func(q *sluice.Queue) error { return q.Resume(ctx) },
+	}
+	each := func(check func(name string, err error)) {
+		var all sync.WaitGroup
+		for name, operation := range operations {
+			all.Go(func() {
+				check(name, operation(b.On(g.Client(t), sluice.WithQueueReplicas(1), sluice.WithDuplicates(sluice.Keep))))
+			})
+		}
+		all.Wait()
+	}
+	g.Replicas[0].Pause(t)
+	each(func(name string, err error) { assert.ErrorIs(t, err, sluice.ErrUnderReplicated, name) })
+	before := held(b)
+	each(func(name string, err error) { assert.ErrorIs(t, err, sluice.ErrUnderReplicated, "the repeat of "+name) })
+	g.Replicas[0].Resume(t)
+	require.Eventually(t, func() bool { // on a busy machine not the first time
+		short := false
+		each(func(name string, err error) {
+			switch {
+			case errors.Is(err, sluice.ErrUnderReplicated):
+				short = true
+			case slices.Contains(stale, name):
+				assert.ErrorIs(t, err, sluice.ErrStale, name)
+			default:
+				assert.NoError(t, err, name)
+			}
+		})
+		return !short
+	}, 30*time.Second, time.Millisecond)
+	require.Equal(t, before, held(b))
 }
 
 // TestQueue_MergedCallsShareAWait: each of many callers has its own outcome, and together they
