@@ -58,7 +58,7 @@ var (
 	scriptResume     = newScript("resume", redisexec.Never, "prelude", "publish", "waiters", "wake")
 	scriptPurge      = newScript("purge", redisexec.Never)
 	scriptCheckQueue = newScript("check_queue", redisexec.ReadOnly, "check")
-	scriptMark       = newScript("mark", redisexec.Idempotent, "prelude")
+	scriptMark       = newScript("mark", redisexec.Idempotent, "rights")
 
 	scriptLayout       = newScript("layout", redisexec.Idempotent)
 	scriptReshardBegin = newScript("reshard_begin", redisexec.Idempotent)

@@ -1,6 +1,6 @@
 -- Writes, and changes nothing. WAIT counts what its own connection has written, and the script before it may have
 -- found nothing to do: another connection has done it.
--- KEYS[1] the queue   KEYS[4] its states
+-- KEYS[1] the queue   KEYS[4] its states. It has only what it needs, since it is always sent in full.
 -- RETURNS 1
 -- RETRY idempotent: it changes nothing.
 need('HDEL', KEYS[4])
