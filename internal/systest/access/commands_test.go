@@ -69,6 +69,10 @@ func TestAccess_DocumentedCommands(t *testing.T) {
 			half = shards
 		}
 		for _, command := range inScript(t, path) {
+			if name := filepath.Base(path); (name == "inspect.lua" || name == "force.lua") && strings.HasPrefix(command, "z") {
+				permits[command] = true // they serve both kinds; a plain lock is no sorted set
+				continue
+			}
 			half[command] = true
 		}
 		return nil
