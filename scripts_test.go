@@ -266,3 +266,50 @@ func TestScripts_ATokenHoldsNothingAtAKeyOfAnotherType(t *testing.T) {
 		}
 	})
 }
+
+// TestScripts_AnAcquisitionReplacesTheFormerOnes: those of the same call, which had no reply. Their copies that
+// come later find it held; and their fences, which no caller has, are taken back.
+func TestScripts_AnAcquisitionReplacesTheFormerOnes(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		ctx, rdb, name := t.Context(), s.Client(t), redistest.Name(t)
+		lock, permits, fence := "Lock:"+name, "Lock:"+name+"p", "{Lock:"+name+"}:fence"
+		run := func(script *redisexec.Script, keys []string, args ...any) any {
+			t.Helper()
+			reply, err := rdb.Eval(ctx, script.Source(), keys, args...).Result()
+			require.NoError(t, err)
+			return reply
+		}
+		require.Zero(t, run(scriptAcquire, []string{lock}, "a", 60000))
+		require.NotZero(t, run(scriptAcquire, []string{lock}, "b", 60000, "x"))
+		require.Zero(t, run(scriptAcquire, []string{lock}, "b", 60000, "x", "a"))
+		require.NotZero(t, run(scriptAcquire, []string{lock}, "a", 60000))
+		require.Equal(t, "b", rdb.Get(ctx, lock).Val())
+		require.NoError(t, rdb.Del(ctx, lock).Err())
+
+		const block = int64(time.Hour / time.Microsecond)
+		keys, last := []string{lock, fence}, int64(0)
+		last = time.Now().Add(-time.Minute).UnixMicro()
+		for _, args := range [][]any{{"a", 60000, block, 60000}, {"b", 60000, block, 60000, "a"}} {
+			text, _ := run(scriptAcquireFenced, keys, args...).(string)
+			first, err := strconv.ParseInt(text, 10, 64)
+			require.NoError(t, err)
+			require.Greater(t, first, last)
+			require.Less(t, first-last, block, "ahead of the clock")
+			require.Equal(t, fmt.Sprint(first+block-1), rdb.Get(ctx, fence).Val())
+			if last = first; args[0] == "a" {
+				require.IsType(t, int64(0), run(scriptAcquireFenced, keys, "b", 60000, block, 60000, "x"), "held")
+			}
+		}
+		require.IsType(t, int64(0), run(scriptAcquireFenced, keys, "a", 60000, block, 60000), "held")
+		require.Equal(t, "b", rdb.Get(ctx, lock).Val())
+
+		for _, token := range []string{"a", "other"} {
+			require.Zero(t, run(scriptPermitAcquire, []string{permits}, token, 60000, 2, 60000))
+		}
+		require.NotZero(t, run(scriptPermitAcquire, []string{permits}, "b", 60000, 2, 60000, "x"))
+		require.Zero(t, run(scriptPermitAcquire, []string{permits}, "b", 60000, 2, 60000, "x", "a"))
+		require.NotZero(t, run(scriptPermitAcquire, []string{permits}, "a", 60000, 2, 60000))
+		require.ElementsMatch(t, []string{"", "b", "other"}, rdb.ZRange(ctx, permits, 0, -1).Val())
+	})
+}
