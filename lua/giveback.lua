@@ -7,12 +7,14 @@
 -- RETRY idempotent: the first run uses up the receipt, so a second run changes nothing.
 local reply, first = {}, nil
 redis.call('HLEN', KEYS[4]) -- check the types before the first write
-redis.call('HLEN', KEYS[2])
 redis.call('ZCARD', KEYS[3])
 redis.call('ZCARD', KEYS[5])
 needAll()
 for i = 6, #ARGV, 5 do
-  if ARGV[i] ~= '' then need('HSET', KEYS[2]) end
+  if ARGV[i] ~= '' then
+    redis.call('HLEN', KEYS[2])
+    need('HSET', KEYS[2])
+  end
 end
 
 for i = 2, #ARGV, 5 do
