@@ -178,7 +178,7 @@ func (h *Hooks) and(next Hooks) *Hooks {
 }
 
 // contain calls a hook in a goroutine of its own, and waits for its end. The hook may end that, as t.FailNow does: in the
-// caller's goroutine that could not be stopped, and the lock that was just acquired would be nobody's, or the renewals of
+// caller's goroutine that could not be stopped, and the lock that was just acquired would have no owner, or the renewals of
 // others would end.
 func contain(hook func()) {
 	over := make(chan struct{})

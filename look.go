@@ -86,7 +86,7 @@ const (
 // poll interval is looked at with what is due now, so that all come to be looked at together.
 //
 // Its loop runs while a look is planned. Each look is a goroutine for itself, so that a server
-// that hangs holds up no other of a Cluster; it ends with the answer, or go-redis's timeout.
+// that hangs holds up no other of a Cluster; it ends with the answer, or after a second.
 // Nothing waits for either.
 type looker struct {
 	executor *redisexec.Executor

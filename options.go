@@ -272,7 +272,7 @@ func WithMaxPayload(n int) QueueOption {
 // The limit is that of the Queue that buries, and is not kept on the server: give it to the queues of all
 // workers alike. Letters beyond it that are there already, or that a Queue without it buries, are dropped up to fifty at
 // a time: beside each burial, before Stats, before a claim but not more than once in five seconds, and by each running
-// Worker every few seconds until there are none.
+// Worker as it starts and about once a minute, until there are none.
 func WithDeadLimit(n int) QueueOption {
 	return func(o *queueOptions) { o.deadLimit = n }
 }
@@ -324,7 +324,7 @@ func checkShards(n int, key string) error {
 //   - A task that was to be enqueued is in the queue, and may be claimed. To enqueue it again with Keep changes
 //     nothing; with Replace it is a new version.
 //   - A task that was to be finished is. After a failover that forgets it, it is handed out
-//     again, as after a crash: at least once. A further call is ErrStale, beside ErrUnderReplicated as long as that is so.
+//     again, as after a crash: at least once. A further call is ErrStale, joined with ErrUnderReplicated until the replicas have it.
 //   - EnqueueBatch, Dequeue, Release and Revive end with the chunk that too few have acknowledged. The next ones
 //     have not been sent.
 //

@@ -161,8 +161,8 @@ func (p *periodicTask) next(stop <-chan struct{}, after time.Time) (occurrence, 
 	go func() {
 		defer close(done)
 		defer func() {
-			if v := recover(); v != nil {
-				err = fmt.Errorf("%w: it panicked: %v", errNoAnswer, v)
+			if v := recover(); v != nil { // its value may be a secret
+				err = fmt.Errorf("%w: it panicked: %T", errNoAnswer, v)
 			}
 		}()
 		o.due = p.Schedule.Next(o.after)

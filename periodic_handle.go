@@ -67,8 +67,8 @@ type notHandledError struct{ error }
 
 func (e notHandledError) Unwrap() error { return e.error }
 
-// conclusion is what a worker has decided of an occurrence whose handler has returned. If the lease ends before that is accepted, and
-// this process is handed the occurrence again, it is the result at once.
+// conclusion is what a worker has decided of an occurrence whose handler has returned, until that is accepted. If the lease ends before,
+// and this process is handed the occurrence again, it is the result at once.
 type conclusion struct {
 	occurrence
 	disposition taskloop.Disposition
@@ -81,6 +81,13 @@ func (p *periodics) conclusionOf(id string, o occurrence) (d taskloop.Dispositio
 	return c.disposition, c.is(o) && last != nil
 }
 
+// accepted forgets what has been decided of a task: what comes back of it now is to be handled.
+func (p *periodics) accepted(id string) {
+	if p.tasks[id] != nil {
+		p.queue.concluded.Delete(id)
+	}
+}
+
 // admit returns what the handler is to be called with for an occurrence, and whether it is to be
 // called. If not, err is the result.
 func (p *periodics) admit(t taskloop.Task, o occurrence) (e Entry, call bool, err error) {
@@ -89,21 +96,21 @@ func (p *periodics) admit(t taskloop.Task, o occurrence) (e Entry, call bool, er
 	if task == nil {
 		return e, false, p.putBack(t.ID, o, claimed)
 	}
+	task.clock.set(claimed)
 	if _, isOver := p.conclusionOf(t.ID, o); isOver {
 		p.log.Info("sluice: an occurrence of a periodic task is not handled again, since its handler has returned", slog.String("task", t.ID))
 		return e, false, nil
 	}
-	task.clock.set(claimed)
-	delay := max(claimed.Sub(o.due), backoff.Half(putBackFor)) // less and less often
 	due, err := task.dueFor(o)
 	early := due.Sub(claimed)
 	switch {
 	case errors.Is(err, errNoOccurrence):
 		return e, false, nil
 	case err != nil:
-		return e, false, notHandledError{fmt.Errorf("%w: %w", err, Again(delay))}
+		return e, false, notHandledError{fmt.Errorf("%w: %w", err, Again(backoff.Half(putBackFor)))}
 	case early > 0 && !due.Equal(o.due):
-		// Of another schedule: a worker that has it may handle the occurrence, if there is one.
+		// Of another schedule: a worker that has it may handle the occurrence, if there is one. It is put back less and less often.
+		delay := max(claimed.Sub(o.due), backoff.Half(putBackFor))
 		return e, false, notHandledError{fmt.Errorf("not an occurrence of the schedule: %w", Again(min(delay, early)))}
 	}
 	return task.entry(entryOf(t), due), true, nil

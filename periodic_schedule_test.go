@@ -193,3 +193,49 @@ func TestPeriodic_IsNotPutOffPastTheNext(t *testing.T) {
 		b.requireOn(b.T, "a", sluice.Every(time.Hour), b.start, time.Now(), soon)
 	})
 }
+
+// TestPeriodic_AScheduleThatFailsOnce puts an occurrence that is long overdue back for some seconds, not for as long as it is overdue.
+func TestPeriodic_AScheduleThatFailsOnce(t *testing.T) {
+	inPeriodicTest(t, func(b *periodicTest) {
+		var fails atomic.Bool
+		daily := scheduleFunc(func(t time.Time) time.Time {
+			if fails.CompareAndSwap(true, false) {
+				panic("no")
+			}
+			return sluice.Every(24 * time.Hour).Next(t)
+		})
+		_, stop := b.work("", nil, sluice.Periodic{ID: "a", Schedule: daily})
+		time.Sleep(time.Minute)
+		stop()
+		due := b.Get("a").Due
+		time.Sleep(time.Until(due.Add(10 * time.Hour))) // no worker runs
+		fails.Store(true)
+		_, stop = b.work("", nil, sluice.Periodic{ID: "a", Schedule: daily})
+		time.Sleep(time.Minute)
+		stop()
+		require.Len(b, b.of("a"), 1)
+		require.Equal(b, due.UTC(), b.of("a")[0].due)
+	})
+}
+
+// TestPeriodic_RescheduledWhileItRuns runs once more when its handler has returned, also in the process that has concluded the occurrence.
+func TestPeriodic_RescheduledWhileItRuns(t *testing.T) {
+	inPeriodicTest(t, func(b *periodicTest) {
+		calls := 0
+		_, stop := b.work("", func(ctx context.Context, e sluice.Entry) error {
+			if calls++; calls == 1 {
+				was, err := b.Q.Reschedule(ctx, e.ID, 0)
+				require.True(b, was)
+				return err
+			}
+			return nil
+		}, sluice.Periodic{ID: "a", Schedule: sluice.Every(time.Hour)})
+		time.Sleep(time.Until(b.hour(2).Add(time.Minute)))
+		stop()
+		var dues []time.Time
+		for _, run := range b.of("a") {
+			dues = append(dues, run.due)
+		}
+		require.Equal(b, []time.Time{b.hour(1).UTC(), b.hour(1).UTC(), b.hour(2).UTC()}, dues)
+	})
+}

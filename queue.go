@@ -50,7 +50,7 @@ type Queue struct {
 	current  atomic.Pointer[layout] // see Queue.layout
 	known    atomic.Bool            // an operation has found as many shards as the options say
 
-	concluded sync.Map // what has become of the last occurrence of each periodic task, by ID: see conclusion
+	concluded sync.Map // what is to become of occurrences whose handlers have returned, by the ID of the periodic task: see conclusion
 }
 
 // Task is what a producer enqueues.

@@ -18,9 +18,10 @@ import (
 // the server 20 ms if each has a megabyte.
 
 const (
-	// trimInterval is for how long a worker, Claim and Pop leave a shard's dead letters alone, unless there are more to be
-	// dropped; a worker at least half of it, at random.
+	// trimInterval is for how long Claim and Pop leave a shard's dead letters alone, unless there are more to be dropped.
 	trimInterval = 5 * time.Second
+	// trimSeldom is how often a worker looks by itself, at most; at least half as often. A fleet of idle workers asks for each shard.
+	trimSeldom = time.Minute
 	// trimPause is between two scripts with which a worker drops letters, so that the server has time for others.
 	trimPause = 2 * time.Millisecond
 	// trimPatience is how long a claim waits for what is dropped before it: not for a server that hangs.
@@ -147,7 +148,7 @@ func (s *source) keepTrimming(ctx context.Context) {
 			}
 			return nil
 		})
-		backoff.Sleep(ctx, backoff.Half(trimInterval))
+		backoff.Sleep(ctx, backoff.Half(trimSeldom))
 	}
 }
 

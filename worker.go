@@ -422,6 +422,9 @@ func (p *policy) Fallback(t taskloop.Task) taskloop.Disposition {
 	return taskloop.Disposition{Action: taskloop.Retry, Delay: DefaultBackoff(t.Attempt, nil)}
 }
 
+// Accepted forgets what was decided of a periodic task.
+func (p *policy) Accepted(t taskloop.Task) { p.periodics.accepted(t.ID) }
+
 // delay asks Backoff, and uses the default if that panics.
 func (p *policy) delay(attempt int, err error) (d time.Duration) {
 	defer func() {

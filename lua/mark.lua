@@ -10,6 +10,7 @@ if head[1] then -- a full server accepts this
   redis.call('ZREM', KEYS[1], head[1])
   redis.call('ZADD', KEYS[1], head[2], head[1])
 else
+  redis.call('HDEL', KEYS[4], '') -- first: after it a full server accepts the next write
   redis.call('HSET', KEYS[4], '', '1')
   redis.call('HDEL', KEYS[4], '')
 end

@@ -21,8 +21,8 @@ type Inspectable interface {
 // the key was deleted, evicted or forced open, the callers that wait behind that holder would
 // otherwise learn of it at its deadline.
 //
-// Each server has one pipeline at a time, so that one that hangs costs the user's pool one
-// connection, and the other servers no time. What gets no answer is not tried again: the
+// Each server has one pipeline at a time, so that one that hangs costs the other servers no time, and the
+// user's pool one connection every five seconds until go-redis gives them up. What gets no answer is not tried again: the
 // waiters ask for another inspection. The goroutine of a pipeline is started by Add, and
 // ends when nothing more is to be inspected on its server. The executor's Close waits for it.
 type Inspector struct {

@@ -41,8 +41,8 @@ const (
 //
 // One goroutine does it for all tokens (the loop: started by Add; it ends when nothing is
 // left, or in Close), with one pipeline at a time to each server, each from a goroutine
-// of its own. So a server that hangs costs the user's pool one connection, and the other
-// servers no time. The executor's Close waits for all of them.
+// of its own. So a server that hangs costs the other servers no time, and the user's pool one
+// connection every five seconds until go-redis gives them up. The executor's Close waits for all of them.
 type Janitor struct {
 	executor *redisexec.Executor
 	loop     *background.Loop
@@ -144,11 +144,14 @@ func (j *Janitor) drop(p *pendingRelease) {
 	delete(j.pending, p.Token)
 }
 
-// dropAny forgets one token.
+// dropAny forgets one token: one that is Late, if there is one among a few.
 func (j *Janitor) dropAny() {
+	looks := 64
 	for _, p := range j.pending {
-		j.drop(p)
-		return
+		if looks--; p.Late || looks == 0 {
+			j.drop(p)
+			return
+		}
 	}
 }
 

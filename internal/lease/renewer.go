@@ -43,7 +43,7 @@ type Renewable interface {
 // TTL. On a Cluster each server has batches of its own, so that one that hangs costs its
 // own leases only. Leases of different TTLs wait for one another for up to a tenth of theirs.
 //
-// A batch is given half the time that the most pressing of its leases has left, so that there is always
+// A batch is given half the time that the most pressing of its leases has left, five seconds at most, so that there is always
 // another try; what it answers later still counts. While a server does not answer, its other leases wait for
 // a tenth of their TTL before they go in a batch of their own; and while four batches are under way that were
 // sent within a tenth of the shortest TTL, until that has passed. An error is tried again until the lease's

@@ -12,7 +12,7 @@ import (
 // connection, until go-redis gives up or the kernel ends the connection.
 
 const (
-	// MaxQuiet is the longest that a loop waits for a reply.
+	// MaxQuiet is the longest that a loop waits for the reply to one attempt.
 	MaxQuiet = 5 * time.Second
 	// firstQuiet is the longest that it waits for that of a first attempt which is ReadOnly. Each further one has
 	// twice as long: several connections may be quiet, or the server may be slow.

@@ -81,8 +81,8 @@ type Request struct {
 	// and it takes the server microseconds.
 	Small bool
 	// Replicas, if positive, is how many replicas are to acknowledge what the request writes,
-	// and ReplicaWait for how long that is waited for: a fifth of a second less than the client, or the caller,
-	// waits for a reply at the most, and a tick of the server more (100ms by default). The outcome does not
+	// and ReplicaWait for how long that is waited for, and a tick of the server more (100ms by default). It is
+	// shorter for a client that waits less for a reply, and is halved until it ends before the caller leaves: see AnsweredBy. The outcome does not
 	// depend on it; Shortfall says whether they have.
 	Replicas    int
 	ReplicaWait time.Duration

@@ -29,8 +29,8 @@ const maxRedirects = 3
 // A server before Redis 7.2 counts what any connection has written until the last command of
 // this one. A later one counts what this connection has written, so that a request which writes
 // nothing, since an earlier attempt has, is acknowledged at once by replicas that have nothing.
-// The scripts of locks write in that case too. Behind a request with a Mark that is sent: in full, since a script that is
-// not known would be no write.
+// The scripts of locks write in that case too. Other requests have a Mark, which is sent behind them: in full, since a
+// script that the server does not know would write nothing.
 
 // clusterClient is a client of a Cluster.
 type clusterClient interface {

@@ -355,6 +355,7 @@ func (l *loop) accept(d *delivery, answer Answer) {
 		return
 	}
 	l.forget(d)
+	l.Policy.Accepted(d.task)
 	about := []any{slog.String("task", d.task.ID), slog.Int("attempt", d.task.Attempt), slog.String("error", d.disposition.Reason)}
 	ending := endingOf[d.disposition.Action]
 	switch {

@@ -135,6 +135,8 @@ type Policy interface {
 	Decide(ctx context.Context, t Task, err error) Disposition
 	// Fallback decides if Decide called runtime.Goexit.
 	Fallback(t Task) Disposition
+	// Accepted is told that the server has carried out what was decided. It must be short: the loop waits for it.
+	Accepted(t Task)
 }
 
 // Observer is told what the loop does with tasks. Its methods must be short: they are called by the

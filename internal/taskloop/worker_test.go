@@ -110,6 +110,8 @@ func (w *worker) Decide(ctx context.Context, t Task, err error) Disposition {
 
 func (w *worker) Fallback(Task) Disposition { return Disposition{Action: SetAside, Reason: "fallback"} }
 
+func (w *worker) Accepted(Task) {}
+
 func (w *worker) tasks() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -20,21 +20,31 @@ type locksData struct {
 	Incomplete bool // not all keys were looked at
 }
 
+// foundLocks is what a look at the locks has found.
+type foundLocks struct {
+	locks      []inspect.LockInfo
+	incomplete bool
+}
+
 // showLocks shows the locks that are held.
 func (p *page) showLocks(v *visit) error {
 	match := fromShown(v.r.URL.Query().Get("match"))
 	if len(match) > 1000 {
 		match = match[:1000]
 	}
-	locks, err := p.locks.get(v.ctx, lookKey{what: match}, func(ctx context.Context) ([]inspect.LockInfo, error) {
-		return inspect.Locks(ctx, p.rdb, p.keys, match, mostLocks+1)
+	found, err := p.locks.get(v.ctx, lookKey{what: match}, func(ctx context.Context) (foundLocks, error) {
+		locks, err := inspect.Locks(ctx, p.rdb, p.keys, match, mostLocks+1)
+		if errors.Is(err, inspect.ErrIncomplete) { // what was found is shown all the same
+			return foundLocks{locks, true}, nil
+		}
+		return foundLocks{locks, false}, err
 	})
-	if err != nil && !errors.Is(err, inspect.ErrIncomplete) {
+	if err != nil {
 		return err
 	}
-	data := locksData{Locks: locks, Match: match, Incomplete: err != nil}
-	if len(locks) > mostLocks {
-		data.Locks, data.More = locks[:mostLocks], true
+	data := locksData{Locks: found.locks, Match: match, Incomplete: found.incomplete}
+	if len(found.locks) > mostLocks {
+		data.Locks, data.More = found.locks[:mostLocks], true
 	}
 	return v.render(http.StatusOK, "locks", "Locks", "locks", data)
 }

@@ -72,7 +72,7 @@ type page struct {
 	tables looks[queuesData]
 	lists  looks[queueList]
 	tasks  looks[taskData]
-	locks  looks[[]inspect.LockInfo]
+	locks  looks[foundLocks]
 	large  chan struct{} // has a value for each payload that is being read
 }
 

@@ -190,6 +190,22 @@ func TestQueue_ARepeatSaysWhatTheReplicasHave(t *testing.T) {
 	require.Equal(t, before, held(b))
 }
 
+// TestQueue_AFullServerAcknowledgesTheLastTask: what finishes it is on the replicas, and so is what finds an empty queue.
+func TestQueue_AFullServerAcknowledgesTheLastTask(t *testing.T) {
+	t.Parallel()
+	g := redistest.StartReplicated(t, 1)
+	ctx, rdb := t.Context(), g.Client(t)
+	b := systest.NewQueueTest(t, rdb, "q")
+	b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+	e := b.ClaimOne(time.Hour)
+	require.NoError(t, b.Q.Pause(ctx, time.Hour))
+	require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "1").Err())
+	q := b.On(rdb, sluice.WithQueueReplicas(1))
+	require.NoError(t, q.Dequeue(ctx, e))
+	require.NoError(t, q.Resume(ctx))
+	require.NoError(t, q.Resume(ctx))
+}
+
 // TestQueue_MergedCallsShareAWait: each of many callers has its own outcome, and together they
 // wait once.
 func TestQueue_MergedCallsShareAWait(t *testing.T) {
