@@ -51,6 +51,7 @@ type Executor struct {
 	answers  sync.Pool // of chan struct{}, empty: for attempt.answered
 	single   bool      // see isSingle
 	lanes    lanes
+	awaited  sync.Map // load to true, see firstTime
 	loads    loads
 	// longestWait is how long replicas may be waited for, so that the client does not take the
 	// connection for dead.

@@ -135,6 +135,9 @@ func (s *replicated) send(to destination, which []int) {
 		return c
 	}
 	full := s.executor.inFull(s.requests, which, to.inFull)
+	if to.inFull == 0 {
+		full = s.executor.firstTime(s.requests, which)
+	}
 	for i, at := range which {
 		commands[i] = add(s.requests[at], full[at])
 		if mark := s.requests[at].Mark; mark != nil {
