@@ -286,7 +286,7 @@ func (s *source) Extend(ctx context.Context, shard int, items []taskloop.Item) t
 	if err != nil {
 		return taskloop.ReportResult{Outcome: redisexec.NotSent, Err: err}
 	}
-	r := sh.executor.Once(ctx, sh.heartbeatRequest(s.lease, items...))
+	r := sh.executor.Hedged(ctx, sh.heartbeatRequest(s.lease, items...))
 	result := taskloop.ReportResult{Outcome: r.Outcome, Err: s.again(ctx, l, r.Err)}
 	if r.Outcome == redisexec.Done {
 		result.Answers, result.Err = decodeDone(r.Value, len(items))

@@ -2,6 +2,7 @@ package virtualtime
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -25,13 +26,19 @@ const goesOn = 5*time.Second + time.Second
 // for ever. Their pools have room for the connections that have gone quiet: those of the last kind keep their places.
 func quietBubble(t *testing.T, test func(n network)) {
 	t.Helper()
+	quietBubbleOf(t, 4*time.Second, test) // what is quiet and was not met is not met by what follows
+}
+
+// quietBubbleOf is quietBubble for clients that keep idle connections for so long.
+func quietBubbleOf(t *testing.T, idle time.Duration, test func(n network)) {
+	t.Helper()
 	for name, timeout := range map[string]time.Duration{"default": 0, "20s": 20 * time.Second, "never": -1} {
 		t.Run(name, func(t *testing.T) {
 			systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, clean redis.UniversalClient) {
 				faults := redistest.NewFaults(systest.BubbleDialer(m))
 				rdb := redis.NewClient(&redis.Options{
 					Addr: "127.0.0.1:6379", Dialer: faults.Dial, ReadTimeout: timeout, PoolSize: 10_000,
-					ConnMaxIdleTime:          4 * time.Second, // what is quiet and was not met is not met by what follows
+					ConnMaxIdleTime:          idle,
 					MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 				})
 				n := network{t, m, clean, rdb, faults, &sendLog{start: time.Now()}}
@@ -142,6 +149,47 @@ func TestWorker_GoesOnAfterAQuietConnection(t *testing.T) {
 		stopped := time.Now()
 		require.NoError(n, <-ended)
 		require.LessOrEqual(n, time.Since(stopped), time.Second)
+	})
+}
+
+// TestWorker_ManyQuietConnectionsLoseNoLease: all that are idle are quiet, and an extension may meet one after the other.
+func TestWorker_ManyQuietConnectionsLoseNoLease(t *testing.T) {
+	quietBubbleOf(t, time.Hour, func(n network) {
+		const handlers, idle = 300, 30
+		ctx, cancel := context.WithCancel(n.Context())
+		defer cancel()
+		begun, over := make(chan struct{}, handlers), make(chan struct{})
+		w := sluice.Worker{Queue: newQueue(n, n.faulty), Lease: 12 * time.Second, Concurrency: handlers,
+			Handler: func(context.Context, sluice.Entry) error {
+				begun <- struct{}{}
+				<-over
+				return nil
+			}}
+		ended := make(chan error)
+		go func() { ended <- w.Run(ctx) }()
+		tasks := make([]sluice.Task, handlers)
+		for i := range tasks {
+			tasks[i].ID = fmt.Sprint(i)
+		}
+		_, err := newQueue(n, n.clean).EnqueueBatch(ctx, tasks)
+		require.NoError(n, err)
+		for range handlers {
+			<-begun
+		}
+		time.Sleep(3 * time.Second)
+		n.faults.Delay(time.Millisecond) // so that they are under way at the same time
+		var all sync.WaitGroup
+		for range idle {
+			all.Go(func() { n.faulty.Ping(ctx) })
+		}
+		all.Wait()
+		n.warmPipelines(idle)
+		n.faults.Quiet()
+		time.Sleep(20 * time.Second)
+		require.Zero(n, w.Stats().Lost)
+		close(over)
+		cancel()
+		<-ended // its reports may meet the others
 	})
 }
 
