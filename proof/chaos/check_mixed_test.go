@@ -22,6 +22,10 @@ var mixedCases = map[string]checkCase{
 	"a lock that was forced open is said to be released": {newScenario().at(10).logs("SET Lock:mix T PXAT @110").
 		at(15).logs("DEL Lock:mix").recorded(record{Process: "c", Op: opForce, Name: "mix", Call: 15, Return: 16, Result: done}).
 		recorded(withToken(digest("T"), mixed("a", 10, 50, false))), "Unlock returned nil"},
+	"a lock that was forced open is handed over to a Do": {newScenario().at(10).logs("SET Lock:mix T PXAT @110").
+		at(15).logs("DEL Lock:mix").recorded(record{Process: "c", Op: opForce, Name: "mix", Call: 15, Return: 16, Result: done}).
+		recorded(withToken(digest("T"), mixed("a", 10, 50, false))).
+		recorded(record{Process: "a", Op: opTake, Name: "mix", Call: 40, Return: 60, Result: lostIt}), ""},
 	"another name was forced open": {newScenario().
 		recorded(record{Process: "c", Op: opForce, Name: "mix1", Call: 15, Return: 16, Result: done}).
 		recorded(mixed("a", 10, 50, false)).recorded(mixed("b", 20, 60, true)), "two held mix"},
