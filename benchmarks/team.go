@@ -141,14 +141,19 @@ func (m *member) work(ctx context.Context) {
 	}
 }
 
-// warmUp fills the contender's pool and loads its scripts into the server.
+// warmUp fills the contender's pool and loads its scripts into the server. It gives up a lock for which it waits too long:
+// after a slow reply rueidislock may wait for a free name for ever.
 func warmUp(ctx context.Context, c contender) error {
+	bounded, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
 	errs := make(chan error)
 	for i := range poolSize {
 		go func() {
-			unlock, err := c.Lock(ctx, uniqueName(fmt.Sprint("warm-up-", i)))
+			unlock, err := c.Lock(bounded, uniqueName(fmt.Sprint("warm-up-", i)))
 			if err == nil {
 				err = unlock(ctx)
+			} else if ctx.Err() == nil && bounded.Err() != nil {
+				err = nil
 			}
 			errs <- err
 		}()

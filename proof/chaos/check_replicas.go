@@ -6,7 +6,7 @@ import (
 )
 
 // checkReplicas checks that whenever the server was killed, its replica had what the server had acknowledged since its
-// last start: the tasks of the queue "safe", and the locks of that name which were held.
+// last start, and some seconds: the tasks of the queue "safe", and the locks of that name which were held.
 func (t *tasksCheck) checkReplicas() {
 	up := time.Duration(0)
 	for _, k := range t.restarts {
@@ -15,7 +15,7 @@ func (t *tasksCheck) checkReplicas() {
 		} else {
 			t.checkReplica(k, up)
 		}
-		up = k.up
+		up = k.up + syncing
 	}
 	for _, r := range t.records {
 		if r.Result == short {
@@ -25,6 +25,10 @@ func (t *tasksCheck) checkReplicas() {
 }
 
 const underReplicated = "operations with too few replicas"
+
+// syncing is how long after a start of the server its replica may be about to get a copy of the data. Redis counts a replica as soon as it was
+// sent the copy, for all that was written before there was a backlog, although it may not have loaded it.
+const syncing = 3 * time.Second
 
 // checkReplica checks what a replica had when the server was killed, which had run since up.
 func (t *tasksCheck) checkReplica(k restart, up time.Duration) {
