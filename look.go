@@ -281,3 +281,32 @@ func (w *watcher) claimsWork(err error) bool {
 func (s *shard) nextRequest() redisexec.Request {
 	return scriptNext.Request([]any{s.keys[0], s.pause()}, s.announce)
 }
+
+// head is what next.lua says of the head of a queue.
+type head struct {
+	off     time.Duration // until it is due, at most an hour
+	id      string        // tells it from others; empty if none is due within an hour
+	clients int           // that wait, or 0 for not counted
+	failed  bool          // it could not be read beside others
+}
+
+// decodeNext decodes the heads of n queues.
+func decodeNext(value any, n int) ([]head, error) {
+	list, ok := value.([]any)
+	if !ok || len(list) != 3*n {
+		return nil, redisexec.Unexpected(value)
+	}
+	heads := make([]head, n)
+	for i := range heads {
+		numbers, err := decodeInts[int64]([]any{list[3*i], list[3*i+2]}, 2)
+		if err != nil {
+			return nil, err
+		}
+		id, ok := list[3*i+1].(string)
+		if !ok {
+			return nil, redisexec.Unexpected(value)
+		}
+		heads[i] = head{offOf(numbers[0]), id, int(numbers[1]), numbers[0] == -2}
+	}
+	return heads, nil
+}
