@@ -115,7 +115,7 @@ func (p *periodics) advance(ctx context.Context, task *periodicTask, e Entry, o 
 		now = o.before
 	}
 	next, err := task.next(ctx.Done(), now)
-	if err != nil || !next.due.Before(e.Due) {
+	if err != nil || e.Due.Sub(next.due) <= time.Microsecond { // which Redis may have rounded up
 		return err
 	}
 	next.before = o.before

@@ -239,3 +239,18 @@ func TestPeriodic_RescheduledWhileItRuns(t *testing.T) {
 		require.Equal(b, []time.Time{b.hour(1).UTC(), b.hour(1).UTC(), b.hour(2).UTC()}, dues)
 	})
 }
+
+// TestPeriodic_IsNotMovedByLessThanAMicrosecond: a due time in Redis has microseconds, and one of a schedule may lie between two.
+func TestPeriodic_IsNotMovedByLessThanAMicrosecond(t *testing.T) {
+	inPeriodicTest(t, func(b *periodicTest) {
+		odd := sluice.Periodic{ID: "a", Schedule: sluice.Every(time.Hour + 646*time.Nanosecond)}
+		_, stop := b.work("", nil, odd)
+		time.Sleep(time.Second)
+		before := b.Get("a").Header
+		_, stopOther := b.work("", nil, odd)
+		time.Sleep(5 * time.Minute)
+		require.Equal(b, before, b.Get("a").Header)
+		stop()
+		stopOther()
+	})
+}
