@@ -70,7 +70,9 @@ func (c *checker) checkBeliefs() {
 			c.counts["beliefs of names forced open"]++
 			excused = true
 		}
-		c.checkOwnership(r, excused)
+		if !c.forcedOpen(r) {
+			c.checkOwnership(r, excused)
+		}
 		if r.Return != 0 && r.Until > r.Return {
 			c.report("%s held %s again at %v (seq %d), when it had been over at %v", r.Process, r.Name, r.Until, r.Seq, r.Return)
 		}
