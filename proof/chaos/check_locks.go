@@ -76,7 +76,7 @@ func (c *checker) checkBeliefs() {
 		if r.Return != 0 && r.Until > r.Return {
 			c.report("%s held %s again at %v (seq %d), when it had been over at %v", r.Process, r.Name, r.Until, r.Seq, r.Return)
 		}
-		if r.Name == last.Name && r.From < last.Until && !(r.isShared() && last.isShared()) { // see checkPermits
+		if r.Name == last.Name && r.From < last.Until && (!r.isShared() || !last.isShared()) { // see checkPermits
 			if excused || c.excused(last) || c.forcedOpen(last) {
 				c.counts["overlaps excused"]++
 			} else {
