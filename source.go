@@ -196,6 +196,7 @@ func (s *source) exchange(sh *shard, reports []taskloop.Report, claim int, resul
 	if claim > 0 {
 		requests = append(requests, sh.exchangeRequest(finish, claim, s.lease))
 	}
+	defer sh.executor.Suspect()()
 	mark, sent := sh.watcher.mark(), time.Now()
 	answers := sh.executor.SendAll(context.Background(), requests)
 	claimed := answers[len(answers)-1]
@@ -286,11 +287,14 @@ func (s *source) Extend(ctx context.Context, shard int, items []taskloop.Item) t
 	if err != nil {
 		return taskloop.ReportResult{Outcome: redisexec.NotSent, Err: err}
 	}
-	r := sh.executor.Hedged(ctx, sh.heartbeatRequest(s.lease, items...))
-	result := taskloop.ReportResult{Outcome: r.Outcome, Err: s.again(ctx, l, r.Err)}
-	if r.Outcome == redisexec.Done {
-		result.Answers, result.Err = decodeDone(r.Value, len(items))
+	r := sh.heartbeatRequest(s.lease, items...)
+	r.Bounded = true
+	reply, err := sh.executor.Run(ctx, r)
+	if err = s.again(ctx, l, err); err != nil {
+		return taskloop.ReportResult{Outcome: redisexec.Unknown, Err: err}
 	}
+	result := taskloop.ReportResult{Outcome: redisexec.Done}
+	result.Answers, result.Err = decodeDone(reply.Value, len(items))
 	return result
 }
 

@@ -70,6 +70,7 @@ func (e *Executor) attempt(ctx context.Context, r Request, try int) Result {
 		return a.result
 	}
 	if r.Bounded && left == errTooLate { //nolint:errorlint // compared, not tested
+		e.sweep()
 		return e.refreshTopology(Result{Outcome: Unknown, Err: left})
 	}
 	return Result{Outcome: Abandoned, Err: left}

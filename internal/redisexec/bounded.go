@@ -14,12 +14,9 @@ import (
 const (
 	// MaxQuiet is the longest that a loop waits for the reply to one attempt.
 	MaxQuiet = 5 * time.Second
-	// firstQuiet is the longest that it waits for that of a first attempt which is ReadOnly. Each further one has
-	// twice as long: several connections may be quiet, or the server may be slow.
+	// firstQuiet is the longest that it waits for that of a first attempt which may be repeated. Each further one has
+	// twice as long, since the server may be slow. It is also after how long a pool is suspected (see sweep.go).
 	firstQuiet = time.Second
-	// mostHedges is how often Hedged sends at most, and leastHedge is after what time it sends again at the earliest.
-	mostHedges = 8
-	leastHedge = 100 * time.Millisecond
 )
 
 // BoundedPipeline is Pipeline for a loop: it returns after MaxQuiet at the latest.
@@ -33,39 +30,13 @@ func (e *Executor) BoundedPipeline(requests []Request) []Result {
 	return results
 }
 
-// Hedged is Once for a request that may run several times, and whose ctx has a deadline: it sends the request again, on another
-// connection, each time that an eighth of ctx's time has passed without a reply, and returns the first reply. A pool may
-// be full of connections that have gone quiet, and each that is met would cost all of ctx's time. (These are the hedged
-// requests of Dean and Barroso, "The Tail at Scale".)
-func (e *Executor) Hedged(ctx context.Context, r Request) Result {
-	deadline, _ := ctx.Deadline()
-	again := time.NewTicker(max(time.Until(deadline)/mostHedges, leastHedge))
-	defer again.Stop()
-	ctx, cancel := context.WithCancel(ctx) // those without a reply are left
-	defer cancel()
-	results := make(chan Result, mostHedges)
-	send := func() { e.Go(func() { results <- e.Once(ctx, r) }) }
-	send()
-	for sent := 1; ; {
-		select {
-		case result := <-results:
-			return result
-		case <-again.C:
-			if sent < mostHedges && ctx.Err() == nil {
-				sent++
-				send()
-			}
-		}
-	}
-}
-
 // until returns when the caller leaves an attempt, 0 for the first; zero for never.
 func (r *Request) until(try int) time.Time {
 	if !r.Bounded {
 		return r.Until
 	}
 	quiet := MaxQuiet
-	if r.Retry == ReadOnly {
+	if r.Retry != Never {
 		quiet = min(firstQuiet<<min(try, maxRepeats), MaxQuiet)
 	}
 	until := time.Now().Add(quiet)

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -51,7 +52,7 @@ type Executor struct {
 	answers  sync.Pool // of chan struct{}, empty: for attempt.answered
 	single   bool      // see isSingle
 	lanes    lanes
-	awaited  sync.Map // load to true, see firstTime
+	sweeping atomic.Bool
 	loads    loads
 	// longestWait is how long replicas may be waited for, so that the client does not take the
 	// connection for dead.
@@ -100,8 +101,8 @@ type Request struct {
 	// Outage, if set, makes the request persistent: when it could not be sent, it is tried
 	// again as if the server had said that it is unavailable.
 	Outage *Outage
-	// Bounded has each attempt that has had no reply for MaxQuiet count as Unknown, and one that is
-	// ReadOnly sooner at first. It is for loops. There is no OnUnknown then: an attempt that was left
+	// Bounded has each attempt that has had no reply for MaxQuiet count as Unknown, and one that may be
+	// repeated sooner at first. It is for loops. There is no OnUnknown then: an attempt that was left
 	// may end after another one was answered.
 	Bounded bool
 	// Arrived is since when the caller of a persistent request has waited; see

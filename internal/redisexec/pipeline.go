@@ -17,6 +17,7 @@ func (e *Executor) Pipeline(ctx context.Context, requests []Request) []Result {
 		return abandoned(ctx, len(requests))
 	}
 	p := &pipeline{executor: e, ctx: context.WithoutCancel(ctx), requests: requests, answered: make(chan []Result, 1)}
+	defer e.Suspect()()
 	e.underWay.Add()
 	e.Start(p)
 	select {

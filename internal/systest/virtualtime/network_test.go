@@ -109,6 +109,18 @@ func (n network) taught(opts ...sluice.LockOption) (*sluice.Locker, func()) {
 	return l, done
 }
 
+// warmBoth has the faulty client make so many connections for single commands, and as many for pipelines.
+func (n network) warmBoth(connections int) {
+	n.Helper()
+	n.faults.Delay(time.Millisecond) // so that they are under way at the same time
+	var all sync.WaitGroup
+	for range connections {
+		all.Go(func() { n.faulty.Ping(n.Context()) })
+	}
+	all.Wait()
+	n.warmPipelines(connections)
+}
+
 // warmPipelines has the faulty client make so many of the connections that it keeps for
 // pipelines.
 func (n network) warmPipelines(connections int) {

@@ -155,7 +155,7 @@ func TestWorker_GoesOnAfterAQuietConnection(t *testing.T) {
 // TestWorker_ManyQuietConnectionsLoseNoLease: all that are idle are quiet, and an extension may meet one after the other.
 func TestWorker_ManyQuietConnectionsLoseNoLease(t *testing.T) {
 	quietBubbleOf(t, time.Hour, func(n network) {
-		const handlers, idle = 300, 30
+		const handlers, idle = 300, 200
 		ctx, cancel := context.WithCancel(n.Context())
 		defer cancel()
 		begun, over := make(chan struct{}, handlers), make(chan struct{})
@@ -177,19 +177,42 @@ func TestWorker_ManyQuietConnectionsLoseNoLease(t *testing.T) {
 			<-begun
 		}
 		time.Sleep(3 * time.Second)
-		n.faults.Delay(time.Millisecond) // so that they are under way at the same time
-		var all sync.WaitGroup
-		for range idle {
-			all.Go(func() { n.faulty.Ping(ctx) })
-		}
-		all.Wait()
-		n.warmPipelines(idle)
+		n.warmBoth(idle)
 		n.faults.Quiet()
 		time.Sleep(20 * time.Second)
 		require.Zero(n, w.Stats().Lost)
 		close(over)
 		cancel()
 		<-ended // its reports may meet the others
+	})
+}
+
+// TestWorker_ManyQuietConnectionsDelayNoTask: one is met, and the others are closed before they are met.
+func TestWorker_ManyQuietConnectionsDelayNoTask(t *testing.T) {
+	quietBubbleOf(t, time.Hour, func(n network) {
+		const idle = 100
+		ctx, cancel := context.WithCancel(n.Context())
+		defer cancel()
+		handled := make(chan string, 100)
+		w := sluice.Worker{Queue: newQueue(n, n.faulty), Handler: func(_ context.Context, e sluice.Entry) error {
+			handled <- e.ID
+			return nil
+		}}
+		ended := make(chan error)
+		go func() { ended <- w.Run(ctx) }()
+		producer := newQueue(n, n.clean)
+		for round := range 5 {
+			n.warmBoth(idle)
+			n.faults.Quiet()
+			start := time.Now()
+			_, err := producer.Enqueue(ctx, sluice.Task{ID: fmt.Sprint(round)})
+			require.NoError(n, err)
+			require.Equal(n, fmt.Sprint(round), <-handled)
+			require.LessOrEqual(n, time.Since(start), goesOn+2*time.Second, "a look, and then an exchange, may meet one each")
+			time.Sleep(10 * time.Second)
+		}
+		cancel()
+		require.NoError(n, <-ended)
 	})
 }
 
