@@ -51,19 +51,6 @@ func (e *Executor) inFull(requests []Request, which []int, n int) (full map[int]
 	return full
 }
 
-// firstTime chooses, of the requests, the first one of each script that was never sent to its server with a WAIT behind it: that
-// would be waited for twice, if the server did not know the script.
-func (e *Executor) firstTime(requests []Request, which []int) map[int]bool {
-	full := map[int]bool{}
-	for _, at := range which {
-		if r := requests[at]; r.Script != nil {
-			_, sent := e.awaited.LoadOrStore(load{r.Script, e.NodeOf(r.Key())}, true)
-			full[at] = !sent
-		}
-	}
-	return full
-}
-
 // newCommand returns a request as it is sent.
 func newCommand(ctx context.Context, r Request, full bool) *command {
 	args := r.Args

@@ -54,6 +54,7 @@ type replicated struct {
 	requests []Request
 	results  []Result
 	next     map[destination][]int // what is to be sent, by where
+	sent     time.Time             // just before the first pipeline
 }
 
 // waitWithin returns how long replicas can be waited for by a sender that has so much time for the reply: half of
@@ -85,8 +86,10 @@ func (r Request) answeredInTime(ctx context.Context) Request {
 // sendReplicated is SendAll for requests of which some are to be acknowledged by replicas. All
 // that go to one server are in one pipeline, with one WAIT.
 func (e *Executor) sendReplicated(ctx context.Context, requests []Request) []Result {
-	s := &replicated{executor: e, ctx: ctx, requests: requests, results: make([]Result, len(requests)), next: map[destination][]int{}}
-	sent := time.Now()
+	s := &replicated{
+		executor: e, ctx: ctx, requests: requests, results: make([]Result, len(requests)),
+		next: map[destination][]int{}, sent: time.Now(),
+	}
 	for i := range requests {
 		s.plan(i)
 	}
@@ -98,7 +101,7 @@ func (e *Executor) sendReplicated(ctx context.Context, requests []Request) []Res
 		}
 	}
 	for i := range s.results {
-		s.results[i].Sent = sent
+		s.results[i].Sent = s.sent
 	}
 	return s.results
 }
@@ -135,9 +138,6 @@ func (s *replicated) send(to destination, which []int) {
 		return c
 	}
 	full := s.executor.inFull(s.requests, which, to.inFull)
-	if to.inFull == 0 {
-		full = s.executor.firstTime(s.requests, which)
-	}
 	for i, at := range which {
 		commands[i] = add(s.requests[at], full[at])
 		if mark := s.requests[at].Mark; mark != nil {
@@ -178,7 +178,8 @@ func (s *replicated) answered(r Result) Result {
 }
 
 // waitFor returns the WAIT for these requests: for as many replicas as one of them asks for,
-// and for as long as each of them can wait.
+// and for as long as each of them can wait, less what has passed, in the server's ticks: one that did not know
+// a script has waited once already.
 func (s *replicated) waitFor(which []int) *waitCommand {
 	replicas, wait := 0, s.executor.longestWait
 	for _, at := range which {
@@ -186,7 +187,7 @@ func (s *replicated) waitFor(which []int) *waitCommand {
 			replicas, wait = max(replicas, r.Replicas), min(wait, r.ReplicaWait)
 		}
 	}
-	return newWaitCommand(s.ctx, s.requests[which[0]].Key(), replicas, wait)
+	return newWaitCommand(s.ctx, s.requests[which[0]].Key(), replicas, wait, time.Since(s.sent).Truncate(100*time.Millisecond))
 }
 
 // redirection recognises the answer of a Cluster's server which says that another one has the
@@ -259,9 +260,10 @@ type waitCommand struct {
 }
 
 // newWaitCommand returns a WAIT behind commands on a key. A timeout of 0 would mean "for ever".
-func newWaitCommand(ctx context.Context, key any, replicas int, wait time.Duration) *waitCommand {
+func newWaitCommand(ctx context.Context, key any, replicas int, wait, passed time.Duration) *waitCommand {
 	wait = max(wait, time.Millisecond)
-	w := &waitCommand{redis.NewCmd(ctx, "wait", key), []any{"wait", replicas, wait.Milliseconds()}, wait}
+	left := max(wait-passed, time.Millisecond)
+	w := &waitCommand{redis.NewCmd(ctx, "wait", key), []any{"wait", replicas, left.Milliseconds()}, wait}
 	w.SetFirstKeyPos(1)
 	return w
 }
