@@ -55,9 +55,9 @@ func (k *Lock) begin(now, deadline, covered time.Time) time.Time {
 // It returns nil if the lock was still the caller's; it is then free, or the next waiting
 // caller's. (If Context had ended before, the lock was lost all the same, though no other
 // caller has had it.) It also returns nil if the lock was valid when Unlock was called and
-// expired before the server carried the release out: what the lock guarded was protected
-// to its end. The error is ErrNotHeld if the lock was released before, lost, or forced
-// open; ErrClosed if UnlockAll or Close has released it. It is ErrUnknown if there was no
+// its time was over when the server had answered: what the lock guarded was protected
+// to its end, unless it was forced open meanwhile. The error is ErrNotHeld if the lock was
+// released before, lost, or forced open; ErrClosed if UnlockAll or Close has released it. It is ErrUnknown if there was no
 // answer, and ErrUnavailable if no server could be reached: the release goes on in the
 // background, and the caller has nothing to do. If the deadline had passed when Unlock was
 // called, every error without an answer is ErrNotHeld too.

@@ -22,6 +22,9 @@ var mixedCases = map[string]checkCase{
 	"a lock that was forced open is said to be released": {newScenario().at(10).logs("SET Lock:mix T PXAT @110").
 		at(15).logs("DEL Lock:mix").recorded(record{Process: "c", Op: opForce, Name: "mix", Call: 15, Return: 16, Result: done}).
 		recorded(withToken(digest("T"), mixed("a", 10, 50, false))), "Unlock returned nil"},
+	"after the time of a lock that was forced open": {newScenario().at(10).logs("SET Lock:mix T PXAT @110").
+		at(15).logs("DEL Lock:mix").recorded(record{Process: "c", Op: opForce, Name: "mix", Call: 15, Return: 16, Result: done}).
+		recorded(until(45, withToken(digest("T"), mixed("a", 10, 50, false)))), ""},
 	"a lock that was forced open is handed over to a Do": {newScenario().at(10).logs("SET Lock:mix T PXAT @110").
 		at(15).logs("DEL Lock:mix").recorded(record{Process: "c", Op: opForce, Name: "mix", Call: 15, Return: 16, Result: done}).
 		recorded(withToken(digest("T"), mixed("a", 10, 50, false))).
@@ -29,6 +32,12 @@ var mixedCases = map[string]checkCase{
 	"another name was forced open": {newScenario().
 		recorded(record{Process: "c", Op: opForce, Name: "mix1", Call: 15, Return: 16, Result: done}).
 		recorded(mixed("a", 10, 50, false)).recorded(mixed("b", 20, 60, true)), "two held mix"},
+}
+
+// until returns a record with a deadline.
+func until(deadline time.Duration, r record) record {
+	r.Deadline = deadline
+	return r
 }
 
 // mixed returns the record of a lock or permit of a mixed name that was held from from until until, by Do.
