@@ -65,7 +65,7 @@ func (l *Locker) commands(main string) []string {
 }
 
 // Check says what would keep the queue from working, and changes nothing, as Locker.Check does. It asks for all that
-// producers, workers and operators need except Pause, Resume, Purge and Reshard, and for the queue's own name. A server
+// producers, workers and operators need except Pause, Resume and Purge, and for the queue's own name. A server
 // that is older than 6.2 is an error, a queue that has another number of shards is ErrInvalid, and keys that the
 // library did not write are ErrCorrupt.
 func (q *Queue) Check(ctx context.Context) error {
@@ -73,28 +73,17 @@ func (q *Queue) Check(ctx context.Context) error {
 	if err := q.check(op, ctx); err != nil {
 		return err
 	}
-	if n := q.options.shards; n > 1 && !q.known.Load() {
+	if len(q.shards) > 1 && !q.known.Load() {
 		bounded, cancel := context.WithTimeout(ctx, redisexec.MaxQuiet)
 		defer cancel()
-		r, err := q.readRecord(bounded, 0)
-		if err == nil && r.epoch > 0 && int(r.shards) != n && int(r.from) != n {
-			err = fmt.Errorf("%w: the queue has %d shards, not %d", ErrInvalid, r.shards, n)
-		}
-		if err != nil {
+		if err := q.compare(bounded, 0); err != nil {
 			return wrap(op, q.name, inWords(err))
 		}
 	}
-	l := q.layout()
-	for _, s := range l.shards {
+	for _, s := range q.shards {
 		main, _ := s.keys[0].(string)
-		err := checkServer(ctx, q.executor, scriptCheckQueue, main, s.commands(main), "allkeys")
-		if errors.Is(err, redisexec.ErrWrongType) {
-			if _, moved := q.again(ctx, l, err); errors.Is(moved, ErrInvalid) {
-				err = moved
-			}
-		}
-		if err != nil { // what is wrong with one shard is wrong with the others
-			return wrap(op, q.name, err)
+		if err := checkServer(ctx, q.executor, scriptCheckQueue, main, s.commands(main), "allkeys"); err != nil {
+			return q.wrap(ctx, op, err) // what is wrong with one shard is wrong with the others
 		}
 	}
 	return nil

@@ -2,7 +2,6 @@ package sluice
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -42,14 +41,15 @@ func (q *Queue) Claim(ctx context.Context, n int, lease time.Duration) ([]Entry,
 		return nil, err
 	}
 	q.trimBeforeClaim(ctx)
-	entries, err := fromShards(ctx, q, func(l *layout) ([]Entry, error) {
-		if len(l.shards) == 1 {
-			return l.only().claim(ctx, n, lease)
-		}
-		return q.claimSpread(ctx, l, n, lease)
-	})
+	var entries []Entry
+	err := q.ready(ctx)
+	if err == nil && len(q.shards) == 1 {
+		entries, err = q.shards[0].claim(ctx, n, lease)
+	} else if err == nil {
+		entries, err = q.claimShards(ctx, n, lease)
+	}
 	q.noteClaimed(entries)
-	return entries, wrap("claim", q.name, err)
+	return entries, q.wrap(ctx, "claim", err)
 }
 
 // claim claims up to n tasks, in steps.
@@ -110,7 +110,7 @@ func (q *Queue) giveBack(ctx context.Context, es []Entry) <-chan struct{} {
 		defer close(released)
 		detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackFor)
 		defer cancel()
-		_ = q.Release(detached, es...) // wherever they are by then: the queue may be moved
+		_ = q.Release(detached, es...)
 	})
 	return released
 }
@@ -268,14 +268,15 @@ func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
 		return nil, err
 	}
 	q.trimBeforeClaim(ctx)
-	entries, err := fromShards(ctx, q, func(l *layout) ([]Entry, error) {
-		if len(l.shards) == 1 {
-			return l.only().pop(ctx, n)
-		}
-		return q.popSpread(ctx, l, n)
-	})
+	var entries []Entry
+	err := q.ready(ctx)
+	if err == nil && len(q.shards) == 1 {
+		entries, err = q.shards[0].pop(ctx, n)
+	} else if err == nil {
+		entries, err = q.popShards(ctx, n)
+	}
 	q.noteClaimed(entries)
-	return entries, wrap("pop", q.name, err)
+	return entries, q.wrap(ctx, "pop", err)
 }
 
 // pop takes up to n tasks out, in steps.
@@ -305,23 +306,19 @@ func (q *Queue) Peek(ctx context.Context, n int) ([]Entry, error) {
 		return nil, err
 	}
 	entries, err := q.listDue(ctx, Entry{}, n, 0, "")
-	return entries, wrap("peek", q.name, err)
+	return entries, q.wrap(ctx, "peek", err)
 }
 
 // collectPages reads the first n entries of a list, which several shards may have a part of.
 func collectPages(ctx context.Context, q *Queue, n int, p pager) ([]Entry, error) {
-	return fromShards(ctx, q, func(l *layout) (entries []Entry, err error) {
-		if len(l.shards) > 1 {
-			entries, err = p.merge(ctx, q, l, n)
-		} else {
-			s := l.only()
-			entries, err = collect(ctx, s, n, p.after, p.decode, func(n int, after cursor) redisexec.Request { return p.request(s, n, after) })
-		}
-		if errors.Is(err, redisexec.ErrWrongType) {
-			return nil, err // read them all where they are now
-		}
-		return entries, err
-	})
+	if err := q.ready(ctx); err != nil {
+		return nil, err
+	}
+	if len(q.shards) > 1 {
+		return p.merge(ctx, q, n)
+	}
+	s := q.shards[0]
+	return collect(ctx, s, n, p.after, p.decode, func(n int, after cursor) redisexec.Request { return p.request(s, n, after) })
 }
 
 // collect runs a script that hands out entries until there are n, or no more. request is

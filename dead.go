@@ -45,7 +45,7 @@ func (q *Queue) Revive(ctx context.Context, ids ...string) (int, error) {
 	revived, err := q.eachLetter(ctx, ids, func(s *shard, args []any) redisexec.Request {
 		return scriptRevive.Request(s.keys, append([]any{s.announce}, args...)...)
 	})
-	return revived, wrap("revive", q.name, err)
+	return revived, q.wrap(ctx, "revive", err)
 }
 
 // Drop removes dead letters for good, and returns how many of these IDs were dead letters; the
@@ -65,22 +65,22 @@ func (q *Queue) Drop(ctx context.Context, ids ...string) (int, error) {
 	dropped, err := q.eachLetter(ctx, ids, func(s *shard, args []any) redisexec.Request {
 		return scriptDrop.Request(s.keys, args...)
 	})
-	return dropped, wrap("drop", q.name, err)
+	return dropped, q.wrap(ctx, "drop", err)
 }
 
 // eachLetter runs a script on dead letters, in their shards, and returns on how many.
 func (q *Queue) eachLetter(ctx context.Context, ids []string, request func(s *shard, ids []any) redisexec.Request) (int, error) {
 	var changed atomic.Int64
-	err := inParts(ctx, q, ids, func(id string) string { return id }, func(p part[string]) (int, error) {
-		n, done, err := p.shard.eachLetter(ctx, p.tasks, request)
+	err := inParts(ctx, q, ids, func(id string) string { return id }, func(p part[string]) error {
+		n, err := p.shard.eachLetter(ctx, p.tasks, request)
 		changed.Add(int64(n))
-		return done, err
+		return err
 	})
 	return int(changed.Load()), err
 }
 
-// eachLetter runs a script on dead letters in steps. It returns on how many, and how many it has looked for.
-func (s *shard) eachLetter(ctx context.Context, ids []string, request func(s *shard, ids []any) redisexec.Request) (changed, done int, err error) {
+// eachLetter runs a script on dead letters in steps. It returns on how many.
+func (s *shard) eachLetter(ctx context.Context, ids []string, request func(s *shard, ids []any) redisexec.Request) (changed int, err error) {
 	for part := range slices.Chunk(ids, maxGroup) {
 		args := make([]any, 0, len(part))
 		for _, id := range part {
@@ -92,14 +92,13 @@ func (s *shard) eachLetter(ctx context.Context, ids []string, request func(s *sh
 			n, err = decodeChanged(reply.Value, len(part))
 		}
 		if err != nil {
-			return changed, done, err
+			return changed, err
 		}
-		done += len(part)
 		if changed += int(n); reply.Shortfall != nil {
-			return changed, done, reply.Shortfall
+			return changed, reply.Shortfall
 		}
 	}
-	return changed, done, nil
+	return changed, nil
 }
 
 // decodeChanged decodes how many of n letters were changed.

@@ -32,11 +32,11 @@ func (q *Queue) Enqueue(ctx context.Context, t Task) (Outcome, error) {
 	}
 	if !q.hooksSend() {
 		outcome, err := q.send(ctx, t)
-		return outcome, wrap(op, q.name, err)
+		return outcome, q.wrap(ctx, op, err)
 	}
 	outcomes, err := q.sendTasks(ctx, []Task{t}, func(ctx context.Context, ts []Task) ([]Outcome, error) {
 		outcome, err := q.send(ctx, ts[0])
-		return []Outcome{outcome}, wrap(op, q.name, err)
+		return []Outcome{outcome}, q.wrap(ctx, op, err)
 	})
 	return outcomes[0], err
 }
@@ -46,17 +46,10 @@ func (q *Queue) send(ctx context.Context, t Task) (Outcome, error) {
 	// The payload is copied: the caller may use it again when its context has ended, while
 	// the call is still under way.
 	task := packedTask{t.due(), t.ID, t.packed()}
-	for {
-		l, err := q.ready(ctx, t.ID)
-		if err != nil {
-			return 0, err
-		}
-		outcome, err := l.shardOf(t.ID).enqueue(ctx, task)
-		again, err := q.again(ctx, l, err)
-		if !again {
-			return outcome, err
-		}
+	if err := q.ready(ctx); err != nil {
+		return 0, err
 	}
+	return q.shardOf(t.ID).enqueue(ctx, task)
 }
 
 // enqueue enqueues a task, perhaps as a part of a group.
@@ -127,26 +120,26 @@ func (q *Queue) EnqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) 
 	}
 	if !q.hooksSend() {
 		outcomes, err := q.sendBatch(ctx, ts)
-		return outcomes, wrap(op, q.name, err)
+		return outcomes, q.wrap(ctx, op, err)
 	}
 	return q.sendTasks(ctx, ts, func(ctx context.Context, ts []Task) ([]Outcome, error) {
 		outcomes, err := q.sendBatch(ctx, ts)
-		return outcomes, wrap(op, q.name, err)
+		return outcomes, q.wrap(ctx, op, err)
 	})
 }
 
 // sendBatch enqueues tasks.
 func (q *Queue) sendBatch(ctx context.Context, ts []Task) ([]Outcome, error) {
-	if _, err := q.ready(ctx); err != nil {
+	if err := q.ready(ctx); err != nil {
 		return nil, err
 	}
 	outcomes := make([]Outcome, len(ts))
-	err := inParts(ctx, q, ts, func(t Task) string { return t.ID }, func(p part[Task]) (int, error) {
+	err := inParts(ctx, q, ts, func(t Task) string { return t.ID }, func(p part[Task]) error {
 		done, err := p.shard.enqueueBatch(ctx, p.tasks)
 		for i, outcome := range done {
-			outcomes[p.index(i, len(ts))] = outcome
+			outcomes[p.index(i)] = outcome
 		}
-		return len(done), err
+		return err
 	})
 	return outcomes, err
 }

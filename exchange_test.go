@@ -76,7 +76,7 @@ func (w *twins) step() {
 		})
 	case 5, 6, 7:
 		got := w.both(func(ctx context.Context, q *Queue) any {
-			reply, err := q.executor.Run(ctx, q.layout().only().claimRequest(n, lease))
+			reply, err := q.executor.Run(ctx, q.shards[0].claimRequest(n, lease))
 			require.NoError(w, err)
 			_, es, err := decodeClaimed(reply.Value)
 			require.NoError(w, err)
@@ -91,11 +91,11 @@ func (w *twins) step() {
 		w.both(func(ctx context.Context, q *Queue) any { return q.Bury(ctx, e, "why") == nil })
 	case 11:
 		w.both(func(ctx context.Context, q *Queue) any {
-			return w.rdb.ZAdd(ctx, q.layout().only().keys[0].(string), redis.Z{Score: score, Member: id}).Err()
+			return w.rdb.ZAdd(ctx, q.shards[0].keys[0].(string), redis.Z{Score: score, Member: id}).Err()
 		})
 	case 12:
 		w.both(func(ctx context.Context, q *Queue) any {
-			return w.rdb.ZRem(ctx, q.layout().only().keys[0].(string), id).Err()
+			return w.rdb.ZRem(ctx, q.shards[0].keys[0].(string), id).Err()
 		})
 	case 13:
 		w.now = w.now.Add(lease)
@@ -182,7 +182,7 @@ func TestExchange_TellsOfTheHead(t *testing.T) {
 		require.InDelta(t, time.Minute, head(), float64(10*time.Second), "the first lease ends")
 		for i := range 2 {
 			foreign := redis.Z{Score: float64(i), Member: "foreign" + fmt.Sprint(i)}
-			require.NoError(t, s.Client(t).ZAdd(t.Context(), q.layout().only().keys[0].(string), foreign).Err())
+			require.NoError(t, s.Client(t).ZAdd(t.Context(), q.shards[0].keys[0].(string), foreign).Err())
 		}
 		require.InDelta(t, -now.Sub(time.Unix(1, 0)), head(), float64(10*time.Second))
 	})
@@ -191,7 +191,7 @@ func TestExchange_TellsOfTheHead(t *testing.T) {
 // run runs the script on one of the queues.
 func (w *twins) run(on int, items []taskloop.Item, n int, lease time.Duration) any {
 	q := w.queues[on]
-	reply, err := q.executor.Run(w.Context(), q.layout().only().exchangeRequest(items, n, lease))
+	reply, err := q.executor.Run(w.Context(), q.shards[0].exchangeRequest(items, n, lease))
 	require.NoError(w, err)
 	return reply.Value
 }
@@ -199,12 +199,12 @@ func (w *twins) run(on int, items []taskloop.Item, n int, lease time.Duration) a
 // dump returns all that the server has of a queue.
 func dump(t *testing.T, rdb *redis.Client, q *Queue) (all []any) {
 	for _, i := range []int{0, 2, 4} {
-		z, err := rdb.ZRangeWithScores(t.Context(), q.layout().only().keys[i].(string), 0, -1).Result()
+		z, err := rdb.ZRangeWithScores(t.Context(), q.shards[0].keys[i].(string), 0, -1).Result()
 		require.NoError(t, err)
 		all = append(all, z)
 	}
 	for _, i := range []int{1, 3} {
-		h, err := rdb.HGetAll(t.Context(), q.layout().only().keys[i].(string)).Result()
+		h, err := rdb.HGetAll(t.Context(), q.shards[0].keys[i].(string)).Result()
 		require.NoError(t, err)
 		all = append(all, h)
 	}

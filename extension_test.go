@@ -57,7 +57,7 @@ func TestExtension_OfAGroupAnswersForEachTask(t *testing.T) {
 		ctx, rdb := t.Context(), s.Client(t)
 		q, err := NewQueue(rdb, redistest.Name(t))
 		require.NoError(t, err)
-		sh := q.layout().only()
+		sh := q.shards[0]
 		long, binary := strings.Repeat("x", 512), "\x00\r\n$5\r\n\xff{}:/"
 		states := []string{"plain", "extended", "waits", "stale", "gone", "buried", "corrupt", long, binary, "1", "unclaimed", "unclaimed field"}
 		var items []taskloop.Item
@@ -120,7 +120,7 @@ func TestExtension_SendsATaskForLittleMoreThanItsID(t *testing.T) {
 			items[i] = taskloop.Item{ID: fmt.Sprintf("%036d", i), Receipt: receiptText(1790000000 + float64(i%receipts)/1e6)}
 		}
 		bytes := 0
-		for _, arg := range q.layout().only().heartbeatRequest(time.Minute, items...).Args {
+		for _, arg := range q.shards[0].heartbeatRequest(time.Minute, items...).Args {
 			n := len(fmt.Sprint(arg))
 			bytes += n + len(fmt.Sprintf("$%d\r\n\r\n", n))
 		}

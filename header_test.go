@@ -58,10 +58,6 @@ func TestHeader_StaysWithItsTask(t *testing.T) {
 		header = map[string]string{"next": strings.Repeat("v", 300)}
 		b.Enqueue(sluice.Deferred, sluice.Task{ID: "a", Header: header, Payload: payload})
 		require.NoError(b, b.Q.Dequeue(ctx, e))
-		for _, n := range []int{3, 1} {
-			require.NoError(b, b.Q.Reshard(ctx, n, nil))
-			is(b.Get("a"))
-		}
 		one(b.Q.Pop(ctx, 1))
 		b.RequireClean()
 	})

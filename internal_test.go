@@ -316,7 +316,7 @@ func TestWatcher_WhatWasAnnouncedMeanwhileCounts(t *testing.T) {
 	rdb := redistest.Mini(t).Client(t)
 	q, err := NewQueue(rdb, redistest.Name(t))
 	require.NoError(t, err)
-	only := q.layout().only()
+	only := q.shards[0]
 	n := q.client.notifier
 	defer n.Leave(only.channel, n.Join(only.channel))
 	require.Eventually(t, func() bool { return only.watcher.mark().Confirmed }, time.Minute, time.Millisecond)
@@ -428,7 +428,7 @@ func TestLooker_AResultThatIsNotReadBlocksNothing(t *testing.T) {
 	q, err := NewQueue(redistest.Mini(t).Client(t), "q")
 	require.NoError(t, err)
 	l := &q.client.looker
-	i := &idleLook{shard: q.layout().only(), found: make(chan lookResult, 1)}
+	i := &idleLook{shard: q.shards[0], found: make(chan lookResult, 1)}
 	for range 3 {
 		l.plan(i, plan{at: time.Now()})
 		require.Eventually(t, func() bool {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/lease"
@@ -64,24 +63,17 @@ var ended = func() context.Context {
 // kept is a task whose lease is extended while a function works on it: a lease.Renewable.
 type kept struct {
 	queue *Queue
-	key   any // of the shard, when begin found the task there
 	entry Entry
 	ttl   time.Duration
 	lease lease.Lease
-	// found is the layout in which the task is, as far as is known. In another one it may not have arrived.
-	found atomic.Pointer[layout]
 }
 
 // begin sends the first extension.
 func (k *kept) begin(ctx context.Context) error {
 	sent := time.Now()
-	// The queue's layout may be another one by now, to which the task was not moved.
-	l, err := k.queue.extend(ctx, "keep alive", k.entry, k.ttl)
-	if err != nil {
+	if err := k.queue.extend(ctx, "keep alive", k.entry, k.ttl); err != nil {
 		return err
 	}
-	k.key = l.shardOf(k.entry.ID).keys[0]
-	k.found.Store(l)
 	until := lease.SafeUntil(sent, k.ttl)
 	k.lease.Begin(sent, until, until, 0)
 	if !k.lease.Valid() {
@@ -96,38 +88,17 @@ func (k *kept) knownTo(ctx context.Context) context.Context { return lease.WithH
 func (k *kept) TTL() time.Duration  { return k.ttl }
 func (k *kept) Deadline() time.Time { return k.lease.Deadline() }
 func (k *kept) Renewable() bool     { return k.lease.Renewable() }
-func (k *kept) Key() any            { return k.key }
+func (k *kept) Key() any            { return k.queue.shardOf(k.entry.ID).keys[0] }
 
 // Extension returns the request that extends the lease.
 func (k *kept) Extension() (redisexec.Request, bool) {
 	item := taskloop.Item{ID: k.entry.ID, Receipt: receiptOf(k.entry)}
-	return k.found.Load().shardOf(item.ID).heartbeatRequest(k.ttl, item), k.lease.Valid()
-}
-
-// followFor bounds how long a task is looked for whose shard was closed.
-const followFor = 5 * time.Second
-
-// follow finds the task in the queue's new layout, and has it moved there if it was not. The next
-// extension goes there.
-func (k *kept) follow() {
-	k.queue.executor.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), followFor)
-		defer cancel()
-		if k.queue.refresh(ctx) != nil {
-			return
-		}
-		if l, err := k.queue.ready(ctx, k.entry.ID); err == nil {
-			k.found.Store(l)
-		}
-	})
+	return k.queue.shardOf(item.ID).heartbeatRequest(k.ttl, item), k.lease.Valid()
 }
 
 // HandleExtension takes the result of an extension.
 func (k *kept) HandleExtension(sent time.Time, r redisexec.Result) bool {
 	if r.Outcome != redisexec.Done { // it is tried again until the deadline
-		if errors.Is(r.Err, redisexec.ErrWrongType) {
-			k.follow()
-		}
 		return false
 	}
 	answers, err := decodeDone(r.Value, 1)

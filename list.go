@@ -42,7 +42,7 @@ func (q *Queue) List(ctx context.Context, s State, after Entry, n int, opts ...R
 	for i := range entries {
 		entries[i].State = s
 	}
-	return entries, wrap(op, q.name, err)
+	return entries, q.wrap(ctx, op, err)
 }
 
 // Dead lists up to n dead letters behind one: it is List of that state.
@@ -52,7 +52,7 @@ func (q *Queue) Dead(ctx context.Context, after Entry, n int, opts ...ReadOption
 		return nil, err
 	}
 	letters, err := q.listDead(ctx, after, n, payloads)
-	return letters, wrap("dead", q.name, err)
+	return letters, q.wrap(ctx, "dead", err)
 }
 
 // checkList checks the arguments of an operation that lists. It returns what readPayloads does.

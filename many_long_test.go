@@ -7,5 +7,3 @@ import "testing"
 func TestExchange_IsWhatItsHalvesAreOnManyQueues(t *testing.T) { compareExchanges(t, 150) }
 
 func TestEnqueueBatch_IsWhatItsTasksAreOnManyQueues(t *testing.T) { compareBatches(t, 150) }
-
-func TestReshard_ManyStepsMayBeRepeated(t *testing.T) { repeatSteps(t, 12) }

@@ -96,7 +96,7 @@ func (p *periodics) add(ctx context.Context, task *periodicTask, now time.Time) 
 		return err
 	}
 	t := task.task(next)
-	_, _, err = p.queue.byID(ctx, op, t.ID, func(s *shard) redisexec.Request {
+	_, err = p.queue.byID(ctx, op, t.ID, func(s *shard) redisexec.Request {
 		args := s.newTaskArgs(Keep, 1, "0", 0)
 		args.add(packedTask{t.due(), t.ID, t.packed()})
 		return args.request()
@@ -128,7 +128,7 @@ func (p *periodics) advance(ctx context.Context, task *periodicTask, e Entry, o 
 
 // putNext has what comes next take the place of a task whose receipt is good, leased or not.
 func (q *Queue) putNext(ctx context.Context, e Entry, next *taskloop.Next) error {
-	return q.settle(ctx, "move periodic task", []Entry{e}, func(s *shard, ctx context.Context, es []Entry) (stale []string, done int, failed error) {
+	return q.settle(ctx, "move periodic task", []Entry{e}, func(s *shard, ctx context.Context, es []Entry) (stale []string, failed error) {
 		return s.settleAlone(ctx, scriptGiveBack, es, func(args []any, e Entry) []any {
 			return appendNext(args, e.ID, receiptOf(e), next)
 		})

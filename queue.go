@@ -47,8 +47,8 @@ type Queue struct {
 	main     string // key of the only shard, if it has one
 	client   *client
 	keeper   keeper
-	current  atomic.Pointer[layout] // see Queue.layout
-	known    atomic.Bool            // an operation has found as many shards as the options say
+	shards   []*shard
+	known    atomic.Bool // that it has as many shards: see ready
 
 	concluded sync.Map // what is to become of occurrences whose handlers have returned, by the ID of the periodic task: see conclusion
 }
@@ -178,9 +178,7 @@ func NewQueue(rdb redis.UniversalClient, name string, opts ...QueueOption) (*Que
 		return nil, fmt.Errorf("sluice: new queue: %w", err)
 	}
 	q := &Queue{executor: redisexec.New(rdb), options: options, name: name, main: key, client: clients.clientOf(rdb)}
-	l := newLayout(q, int64(min(options.shards-1, 1)), options.shards, false)
-	l.assumed = true
-	q.current.Store(l)
+	q.shards = newShards(q, options.shards)
 	return q, nil
 }
 
@@ -202,7 +200,7 @@ func (q *Queue) Name() string {
 // After ErrUnknown it may be called again; the state in which the task was is then lost if
 // the first call has removed it.
 func (q *Queue) Cancel(ctx context.Context, id string) (State, error) {
-	_, value, err := q.byID(ctx, "cancel", id, func(s *shard) redisexec.Request {
+	value, err := q.byID(ctx, "cancel", id, func(s *shard) redisexec.Request {
 		return s.replicated(scriptCancel.Request(s.keys, id, q.client.notifier.Argument(s.canceled)))
 	})
 	if err != nil && !errors.Is(err, ErrUnderReplicated) {
@@ -223,7 +221,7 @@ func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration) 
 	if err := checkDelay(delay); err != nil {
 		return false, fmt.Errorf("sluice: reschedule: %w", err)
 	}
-	_, value, err := q.byID(ctx, "reschedule", id, func(s *shard) redisexec.Request {
+	value, err := q.byID(ctx, "reschedule", id, func(s *shard) redisexec.Request {
 		return s.replicated(scriptReschedule.Request(s.keys, id, micros(ceilMicros(delay)), s.announce))
 	})
 	if err != nil && !errors.Is(err, ErrUnderReplicated) {
@@ -239,29 +237,23 @@ func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration) 
 	return answer == taskloop.Accepted, err
 }
 
-// byID runs a script on one task, in its shard, and returns the reply, and the layout in which that was its shard.
-func (q *Queue) byID(ctx context.Context, op, id string, request func(s *shard) redisexec.Request) (*layout, any, error) {
+// byID runs a script on one task, in its shard, and returns the reply.
+func (q *Queue) byID(ctx context.Context, op, id string, request func(s *shard) redisexec.Request) (any, error) {
 	if err := q.check(op, ctx); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if id == "" {
-		return nil, nil, invalid(op, "empty task ID")
+		return nil, invalid(op, "empty task ID")
 	}
-	for {
-		l, err := q.ready(ctx, id)
-		if err != nil {
-			return nil, nil, wrap(op, q.name, err)
-		}
-		s := l.shardOf(id)
-		reply, err := s.executor.Run(ctx, request(s))
-		again, err := q.again(ctx, l, err)
-		if err == nil {
-			err = reply.Shortfall
-		}
-		if !again {
-			return l, reply.Value, wrap(op, q.name, err)
-		}
+	if err := q.ready(ctx); err != nil {
+		return nil, wrap(op, q.name, err)
 	}
+	s := q.shardOf(id)
+	reply, err := s.executor.Run(ctx, request(s))
+	if err == nil {
+		err = reply.Shortfall
+	}
+	return reply.Value, q.wrap(ctx, op, err)
 }
 
 // MaxAttempts returns how often a task may be claimed, 0 for any number: see
@@ -292,7 +284,7 @@ func (q *Queue) get(ctx context.Context, id string, opts ...ReadOption) (e Entry
 	if err != nil {
 		return Entry{}, now, err
 	}
-	_, value, err := q.byID(ctx, "get", id, func(s *shard) redisexec.Request {
+	value, err := q.byID(ctx, "get", id, func(s *shard) redisexec.Request {
 		return scriptGet.Request(s.keys, id, payloads)
 	})
 	if err != nil {
@@ -305,42 +297,16 @@ func (q *Queue) get(ctx context.Context, id string, opts ...ReadOption) (e Entry
 // Purge removes every task and dead letter. The holders of leases learn of it by ErrStale. A pause stays:
 // Resume ends it. So does the count of dropped letters. After ErrUnknown it may be called again. With several
 // shards, those of which the error is not have been purged, and those of which it is are as they were, except
-// after ErrUnknown. While Reshard moves the queue, the error is ErrUnavailable; or ErrUnknown, if it had begun when some
-// shards were purged.
+// after ErrUnknown.
 func (q *Queue) Purge(ctx context.Context) error {
-	if err := q.check("purge", ctx); err != nil {
+	const op = "purge"
+	if err := q.check(op, ctx); err != nil {
 		return err
 	}
-	var refused error
-	var purged atomic.Bool
-	err := q.onShards(ctx, func(l *layout) { refused = q.mayPurge(ctx, l) }, func(_ int, s *shard) error {
-		if refused != nil {
-			return refused
-		}
+	return q.wrap(ctx, op, q.onShards(ctx, func(_ int, s *shard) error {
 		_, err := s.executor.Run(ctx, scriptPurge.Request(s.keys))
-		if err == nil {
-			purged.Store(true)
-		}
 		return err
-	})
-	if refused != nil && purged.Load() { // by a client that did not know of the move yet
-		err = fmt.Errorf("%w: some of its shards were purged: %v", ErrUnknown, refused) //nolint:errorlint // not definite any more
-	}
-	return wrap("purge", q.name, err)
-}
-
-// mayPurge returns why the queue cannot be purged, if it is being moved to this layout.
-func (q *Queue) mayPurge(ctx context.Context, l *layout) error {
-	if l.from == nil {
-		return nil
-	}
-	if err := q.refresh(ctx); err != nil {
-		return err
-	}
-	if q.layout() == l && !l.isDrained() {
-		return fmt.Errorf("%w: the queue is being moved", ErrUnavailable)
-	}
-	return nil
+	}))
 }
 
 // Format prints the queue's name, whatever the verb: the fields lead to the client's

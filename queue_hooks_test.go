@@ -313,3 +313,11 @@ func TestQueueHooks_TellTimesExactly(t *testing.T) {
 		require.Empty(t, tr.faults)
 	})
 }
+
+func tasksNamed(prefix string, n int) []sluice.Task {
+	tasks := make([]sluice.Task, n)
+	for i := range tasks {
+		tasks[i].ID = fmt.Sprint(prefix, i)
+	}
+	return tasks
+}

@@ -54,20 +54,11 @@ var (
 	scriptStats      = newScript("stats", redisexec.ReadOnly, "prelude")
 	scriptList       = newScript("list", redisexec.ReadOnly, "prelude", "read", "fields", "page", "payload")
 	scriptPause      = newScript("pause", redisexec.Never, "prelude", "publish", "waiters", "wake")
-	scriptPaused     = newScript("paused", redisexec.ReadOnly)
 	scriptResume     = newScript("resume", redisexec.Never, "prelude", "publish", "waiters", "wake")
 	scriptPurge      = newScript("purge", redisexec.Never)
 	scriptCheckQueue = newScript("check_queue", redisexec.ReadOnly, "check")
 	scriptMark       = newScript("mark", redisexec.Idempotent, "rights")
-
-	scriptLayout       = newScript("layout", redisexec.Idempotent)
-	scriptReshardBegin = newScript("reshard_begin", redisexec.Idempotent)
-	scriptReshardTake  = newScript("reshard_take", redisexec.Idempotent, "prelude", "publish", "read", "reshard")
-	scriptReshardPut   = newScript("reshard_put", redisexec.Idempotent, "prelude", "publish", "waiters", "wake")
-	scriptReshardEnd   = newScript("reshard_end", redisexec.Idempotent, "publish")
-
-	scriptReshardPause   = newScript("reshard_pause", redisexec.Idempotent, "prelude", "publish", "waiters", "wake")
-	scriptReshardDropped = newScript("reshard_dropped", redisexec.Idempotent)
+	scriptLayout     = newScript("layout", redisexec.Idempotent)
 )
 
 // scripts is all of them, by name.

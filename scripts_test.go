@@ -61,7 +61,7 @@ func TestScriptsAreUsed(t *testing.T) {
 // a task out, or shows it, reads one.
 func TestScripts_PayloadsStandApart(t *testing.T) {
 	allowed := map[string][]string{
-		`'HSET', KEYS\[2\]`:             {"enqueue.lua", "giveback.lua", "reshard_put.lua", "shared/batch.lua", "shared/new.lua", "shared/put.lua"},
+		`'HSET', KEYS\[2\]`:             {"enqueue.lua", "giveback.lua", "shared/batch.lua", "shared/new.lua", "shared/put.lua"},
 		`'H[A-Z]*GET[A-Z]*', KEYS\[2\]`: {"shared/payload.lua", "shared/read.lua", "shared/reshard.lua"},
 	}
 	for use, want := range allowed {
@@ -183,7 +183,7 @@ local redis = setmetatable({ call = bounded(real.call), pcall = bounded(real.pca
 			q, err := NewQueue(rdb, redistest.Name(t)+name+left)
 			require.NoError(t, err)
 			var keys []string
-			for _, key := range q.layout().only().countedKeys {
+			for _, key := range q.shards[0].countedKeys {
 				keys = append(keys, key.(string))
 			}
 			pipeline := rdb.Pipeline()
@@ -218,7 +218,7 @@ func TestScripts_NextManyHeedsEachPause(t *testing.T) {
 			if pause >= 0 {
 				require.NoError(t, q.Pause(ctx, pause))
 			}
-			shard := q.layout().only()
+			shard := q.shards[0]
 			keys, channels = append(keys, shard.keys[0], shard.pause()), append(channels, shard.announce)
 		}
 		reply, err := redisexec.New(rdb).Run(ctx, scriptNextMany.Request(keys, channels...))

@@ -30,7 +30,7 @@ func (q *Queue) Dequeue(ctx context.Context, es ...Entry) error {
 	return q.settle(ctx, "dequeue", es, (*shard).dequeue)
 }
 
-func (s *shard) dequeue(ctx context.Context, es []Entry) (stale []string, done int, failed error) {
+func (s *shard) dequeue(ctx context.Context, es []Entry) (stale []string, failed error) {
 	return settle(ctx, es, decodeFinished, func(ctx context.Context, part []Entry) (redisexec.Reply, error) {
 		claims, bytes := make([]taskloop.Item, len(part)), 0
 		for i, e := range part {
@@ -72,7 +72,7 @@ func (q *Queue) Retry(ctx context.Context, e Entry, delay time.Duration) error {
 	if err := checkDelay(delay); err != nil {
 		return fmt.Errorf("sluice: retry: %w", err)
 	}
-	return q.settle(ctx, "retry", []Entry{e}, func(s *shard, ctx context.Context, es []Entry) (stale []string, done int, failed error) {
+	return q.settle(ctx, "retry", []Entry{e}, func(s *shard, ctx context.Context, es []Entry) (stale []string, failed error) {
 		return s.settleAlone(ctx, scriptGiveBack, es, func(args []any, e Entry) []any {
 			return appendGiveBack(args, e.ID, receiptOf(e), delay, attemptCounts)
 		})
@@ -86,7 +86,7 @@ func (q *Queue) Release(ctx context.Context, es ...Entry) error {
 	return q.settle(ctx, "release", es, (*shard).release)
 }
 
-func (s *shard) release(ctx context.Context, es []Entry) (stale []string, done int, failed error) {
+func (s *shard) release(ctx context.Context, es []Entry) (stale []string, failed error) {
 	return s.settleAlone(ctx, scriptGiveBack, es, func(args []any, e Entry) []any {
 		return appendGiveBack(args, e.ID, receiptOf(e), 0, attemptDoesNotCount)
 	})
@@ -100,7 +100,7 @@ func (s *shard) release(ctx context.Context, es []Entry) (stale []string, done i
 // time, and the old one is gone: an ID is in a queue once. ErrStale and ErrUnknown as for
 // Dequeue. It works on a full server.
 func (q *Queue) Bury(ctx context.Context, e Entry, reason string) error {
-	return q.settle(ctx, "bury", []Entry{e}, func(s *shard, ctx context.Context, es []Entry) (stale []string, done int, failed error) {
+	return q.settle(ctx, "bury", []Entry{e}, func(s *shard, ctx context.Context, es []Entry) (stale []string, failed error) {
 		return s.settleAlone(ctx, scriptBury, es, func(args []any, e Entry) []any {
 			return appendBury(args, e.ID, receiptOf(e), cut(reason, maxReason))
 		})
@@ -172,7 +172,7 @@ func appendBury(args []any, id, receipt, reason string) []any {
 // settleAlone runs a script that ends leases.
 func (s *shard) settleAlone(ctx context.Context, script *redisexec.Script, es []Entry,
 	appendArgs func(args []any, e Entry) []any,
-) (stale []string, done int, failed error) {
+) (stale []string, failed error) {
 	return settle(ctx, es, decodeAnswers, func(ctx context.Context, part []Entry) (redisexec.Reply, error) {
 		keys, args := s.settleArgs(script, len(part))
 		for _, e := range part {
@@ -182,10 +182,9 @@ func (s *shard) settleAlone(ctx context.Context, script *redisexec.Script, es []
 	})
 }
 
-// settle ends leases. run does it for those of one shard, and returns which were stale, and how many
-// it has dealt with.
+// settle ends leases. run does it for those of one shard, and returns which were stale.
 func (q *Queue) settle(ctx context.Context, op string, es []Entry,
-	run func(s *shard, ctx context.Context, es []Entry) (stale []string, done int, failed error),
+	run func(s *shard, ctx context.Context, es []Entry) (stale []string, failed error),
 ) error {
 	if err := q.check(op, ctx); err != nil {
 		return err
@@ -197,21 +196,21 @@ func (q *Queue) settle(ctx context.Context, op string, es []Entry,
 	}
 	var mu sync.Mutex // guards stale
 	var stale []string
-	failed := inParts(ctx, q, es, func(e Entry) string { return e.ID }, func(p part[Entry]) (int, error) {
-		some, done, err := run(p.shard, ctx, p.tasks)
+	failed := inParts(ctx, q, es, func(e Entry) string { return e.ID }, func(p part[Entry]) error {
+		some, err := run(p.shard, ctx, p.tasks)
 		mu.Lock()
 		defer mu.Unlock()
 		stale = append(stale, some...)
-		return done, err
+		return err
 	})
-	return settleError(op, q.name, failed, stale)
+	return settleError(op, q.name, q.explain(ctx, failed), stale)
 }
 
 // settle ends leases in one shard, and sorts out the answers. run carries out what is a group
 // at most.
 func settle(ctx context.Context, es []Entry, decode func(value any, n int) ([]taskloop.Answer, error),
 	run func(ctx context.Context, part []Entry) (redisexec.Reply, error),
-) (stale []string, done int, failed error) {
+) (stale []string, failed error) {
 	for part := range slices.Chunk(es, maxGroup) {
 		reply, err := run(ctx, part)
 		var answers []taskloop.Answer
@@ -219,9 +218,8 @@ func settle(ctx context.Context, es []Entry, decode func(value any, n int) ([]ta
 			answers, err = decode(reply.Value, len(part))
 		}
 		if err != nil {
-			return stale, done, err
+			return stale, err
 		}
-		done += len(part)
 		for i, answer := range answers {
 			switch {
 			case answer.IsAccepted():
@@ -234,10 +232,10 @@ func settle(ctx context.Context, es []Entry, decode func(value any, n int) ([]ta
 			}
 		}
 		if reply.Shortfall != nil {
-			return stale, done, cmp.Or(failed, reply.Shortfall)
+			return stale, cmp.Or(failed, reply.Shortfall)
 		}
 	}
-	return stale, done, failed
+	return stale, failed
 }
 
 // settleError joins what failed with the tasks that were stale.
@@ -259,27 +257,26 @@ func settleError(op, name string, failed error, stale []string) error {
 // ErrStale: the task isn't the caller's any more, or it was never claimed; stop working on
 // it. ErrUnknown: the lease may have been extended; calling again is safe.
 func (q *Queue) Extend(ctx context.Context, e Entry, lease time.Duration) error {
-	_, err := q.extend(ctx, "extend", e, lease)
-	return err
+	return q.extend(ctx, "extend", e, lease)
 }
 
-// extend is Extend. It also returns the layout in which the task is.
-func (q *Queue) extend(ctx context.Context, op string, e Entry, lease time.Duration) (*layout, error) {
+// extend is Extend, as a part of an operation.
+func (q *Queue) extend(ctx context.Context, op string, e Entry, lease time.Duration) error {
 	if err := q.check(op, ctx); err != nil {
-		return nil, err
+		return err
 	}
 	err := checkReceipt(e)
 	if err == nil {
 		err = checkDuration("lease", lease)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("sluice: %s: %w", op, err)
+		return fmt.Errorf("sluice: %s: %w", op, err)
 	}
-	l, value, err := q.byID(ctx, op, e.ID, func(s *shard) redisexec.Request {
+	value, err := q.byID(ctx, op, e.ID, func(s *shard) redisexec.Request {
 		return s.heartbeatRequest(lease, taskloop.Item{ID: e.ID, Receipt: receiptOf(e)})
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	answers, err := decodeDone(value, 1)
 	switch {
@@ -289,7 +286,7 @@ func (q *Queue) extend(ctx context.Context, op string, e Entry, lease time.Durat
 	case answers[0] != taskloop.Accepted: // an extension does not use the receipt up: it was stale before
 		err = ErrStale
 	}
-	return l, wrap(op, q.name, err)
+	return wrap(op, q.name, err)
 }
 
 // heartbeatRequest returns a request that extends the leases of up to maxGroup tasks.

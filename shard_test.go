@@ -20,7 +20,7 @@ import (
 )
 
 // shardKey returns the main key of a shard of b's queue.
-func shardKey(b systest.QueueTest, n, i int) string { return keyspace.Shard(b.Key, 1, n, i) }
+func shardKey(b systest.QueueTest, n, i int) string { return keyspace.Shard(b.Key, n, i) }
 
 // shardOf returns in which of n shards a task is.
 func shardOf(id string, n int) int { return int(crc32.ChecksumIEEE([]byte(id)) % uint32(n)) }

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/notify"
@@ -23,128 +21,62 @@ type source struct {
 	refused  context.CancelCauseFunc // ends the run
 	log      *slog.Logger
 	canceled cancellations
-	heard    atomic.Pointer[layout] // that canceled was told of last
 }
 
-// cancellations brings the IDs of tasks that are cancelled while they are leased, in any shard, also of a
-// layout to which the queue is moved later.
+// cancellations brings the IDs of tasks that are cancelled while they are leased, in any shard.
 type cancellations struct {
-	mu       sync.Mutex // guards what follows
 	listener *notify.Listener
-	layout   *layout // whose channels are among those below
 	channels []string
 }
 
 // join begins to listen, and returns where the IDs come.
 func (c *cancellations) join(q *Queue) <-chan string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	for _, s := range q.shards {
+		c.channels = append(c.channels, s.canceled)
+	}
 	c.listener = q.client.notifier.JoinMessages()
-	c.add(q, q.layout())
+	q.client.notifier.JoinAlso(c.listener, c.channels...)
 	return c.listener.Messages
 }
 
-// follow listens to the channels of a layout too. What was cancelled before is found out by the next extension.
-func (c *cancellations) follow(q *Queue, l *layout) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.listener != nil && c.layout != l {
-		c.add(q, l)
-	}
-}
-
-// add adds the channels of a layout. The mutex is held.
-func (c *cancellations) add(q *Queue, l *layout) {
-	channels := slices.DeleteFunc(l.canceledChannels(), func(channel string) bool { return slices.Contains(c.channels, channel) })
-	q.client.notifier.JoinAlso(c.listener, channels...)
-	c.layout, c.channels = l, append(c.channels, channels...)
-}
-
 // leave ends the listening.
-func (c *cancellations) leave(q *Queue) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	q.client.notifier.LeaveAll(c.channels, c.listener)
-	c.listener = nil
-}
+func (c *cancellations) leave(q *Queue) { q.client.notifier.LeaveAll(c.channels, c.listener) }
 
 // Shards returns how many shards the queue has.
-func (s *source) Shards() int {
-	l := s.queue.layout()
-	if s.heard.Swap(l) != l {
-		s.canceled.follow(s.queue, l)
-	}
-	return len(l.shards)
-}
+func (s *source) Shards() int { return len(s.queue.shards) }
 
 // ShardOf returns the shard of the task with an ID.
-func (s *source) ShardOf(id string) int { return s.queue.layout().indexOf(id) }
+func (s *source) ShardOf(id string) int { return s.queue.indexOf(id) }
 
-// readyFor is how long a source tries to find out which layout its queue has, and to bring tasks to
-// their new shards.
+// readyFor is how long a source tries to find out how many shards the queue has.
 const readyFor = 5 * time.Second
 
-// ready returns a shard, and the layout that has it, for operations on tasks. The error is
-// taskloop.ErrMoved if the queue has another layout by now than the one of which the loop knows.
-func (s *source) ready(ctx context.Context, shard int, tasks func() []string) (*layout, *shard, error) {
-	l, known := s.queue.layout(), s.queue.known.Load()
-	if shard >= len(l.shards) {
-		return nil, nil, taskloop.ErrMoved
-	}
-	if known && l.from == nil && len(l.shards) == 1 {
-		return l, l.shards[shard], nil
-	}
-	ids := tasks()
-	if !known || l.from != nil {
-		ctx, cancel := context.WithTimeout(ctx, readyFor)
-		defer cancel()
-		now, err := s.queue.ready(ctx, ids...)
-		switch {
-		case err != nil:
-			if errors.Is(err, ErrInvalid) {
-				s.refused(err)
-			}
-			return nil, nil, err
-		case now != l:
-			return nil, nil, taskloop.ErrMoved
-		}
-	}
-	for _, id := range ids {
-		if l.indexOf(id) != shard {
-			return nil, nil, taskloop.ErrMoved
-		}
-	}
-	return l, l.shards[shard], nil
-}
-
-// again takes the error of a request to a shard of a layout. If the shard was closed, it finds out
-// which layout the queue has, and returns taskloop.ErrMoved.
-func (s *source) again(ctx context.Context, l *layout, err error) error {
-	if err == nil && s.queue.known.Load() {
+// ready is Queue.ready. What it finds out may end the run.
+func (s *source) ready() error {
+	if len(s.queue.shards) == 1 || s.queue.known.Load() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, readyFor)
+	ctx, cancel := context.WithTimeout(context.Background(), readyFor)
 	defer cancel()
-	moved, err := s.queue.again(ctx, l, err)
-	if moved {
-		return taskloop.ErrMoved
+	return s.refuse(s.queue.ready(ctx))
+}
+
+// explain is Queue.explain. What it finds out may end the run.
+func (s *source) explain(err error) error {
+	if !errors.Is(err, redisexec.ErrWrongType) {
+		return err
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), readyFor)
+	defer cancel()
+	return s.refuse(s.queue.explain(ctx, err))
+}
+
+// refuse ends the run if the queue has another number of shards.
+func (s *source) refuse(err error) error {
 	if errors.Is(err, ErrInvalid) {
 		s.refused(err)
 	}
 	return err
-}
-
-// againForAll returns again, for the errors of several requests to one shard: that it was closed is looked
-// into once. A server that does not answer keeps the others' tasks for one try only.
-func (s *source) againForAll(ctx context.Context, l *layout) func(err error) error {
-	closed := sync.OnceValue(func() error { return s.again(ctx, l, redisexec.ErrWrongType) })
-	return func(err error) error {
-		if errors.Is(err, redisexec.ErrWrongType) {
-			return closed()
-		}
-		return s.again(ctx, l, err)
-	}
 }
 
 // Exchange sends reports and a claim in one pipeline. Tasks are finished by the script that
@@ -152,33 +84,15 @@ func (s *source) againForAll(ctx context.Context, l *layout) func(err error) err
 // no reason not to finish.
 func (s *source) Exchange(shard int, reports []taskloop.Report, claim int) ([]taskloop.ReportResult, taskloop.ClaimResult) {
 	results := make([]taskloop.ReportResult, len(reports))
-	var claimed taskloop.ClaimResult
-	l, sh, err := s.ready(context.Background(), shard, func() []string { return idsIn(reports) })
-	if err == nil {
-		claimed = s.exchange(sh, reports, claim, results)
-	} else {
+	if err := s.ready(); err != nil {
 		for i := range results {
 			results[i] = taskloop.ReportResult{Outcome: redisexec.NotSent, Err: err}
 		}
-		claimed = taskloop.ClaimResult{Outcome: redisexec.NotSent, Err: err}
-		return results, claimed
+		return results, taskloop.ClaimResult{Outcome: redisexec.NotSent, Err: err}
 	}
-	again := s.againForAll(context.Background(), l)
-	for i := range results {
-		results[i].Err = again(results[i].Err)
-	}
-	claimed.Err = again(claimed.Err)
+	claimed := s.exchange(s.queue.shards[shard], reports, claim, results)
+	claimed.Err = s.explain(claimed.Err)
 	return results, claimed
-}
-
-// idsIn returns the IDs of the tasks in reports.
-func idsIn(reports []taskloop.Report) (ids []string) {
-	for _, r := range reports {
-		for i := range r.Items {
-			ids = append(ids, r.Items[i].ID)
-		}
-	}
-	return ids
 }
 
 // exchange is Exchange with a shard. It fills in the results.
@@ -202,7 +116,7 @@ func (s *source) exchange(sh *shard, reports []taskloop.Report, claim int, resul
 	claimed := answers[len(answers)-1]
 	if joined >= 0 {
 		finished := claimed
-		if claimed.Outcome == redisexec.Rejected && !errors.Is(claimed.Err, redisexec.ErrWrongType) {
+		if claimed.Outcome == redisexec.Rejected {
 			apart := sh.executor.SendAll(context.Background(), []redisexec.Request{
 				sh.exchangeRequest(finish, 0, 0), sh.exchangeRequest(nil, claim, s.lease),
 			})
@@ -283,14 +197,11 @@ func decodeClaim(r redisexec.Result) taskloop.ClaimResult {
 
 // Extend extends leases by one script.
 func (s *source) Extend(ctx context.Context, shard int, items []taskloop.Item) taskloop.ReportResult {
-	l, sh, err := s.ready(ctx, shard, func() []string { return idsIn([]taskloop.Report{{Items: items}}) })
-	if err != nil {
-		return taskloop.ReportResult{Outcome: redisexec.NotSent, Err: err}
-	}
+	sh := s.queue.shards[shard]
 	r := sh.heartbeatRequest(s.lease, items...)
 	r.Bounded = true
 	reply, err := sh.executor.Run(ctx, r)
-	if err = s.again(ctx, l, err); err != nil {
+	if err != nil {
 		return taskloop.ReportResult{Outcome: redisexec.Unknown, Err: err}
 	}
 	result := taskloop.ReportResult{Outcome: redisexec.Done}
@@ -298,17 +209,11 @@ func (s *source) Extend(ctx context.Context, shard int, items []taskloop.Item) t
 	return result
 }
 
-// Wait waits until a task of a shard may be due, or the queue has another layout.
+// Wait waits until a task of a shard may be due.
 func (s *source) Wait(ctx context.Context, shard int) error {
-	l, sh, err := s.ready(ctx, shard, func() []string { return nil })
+	err := s.ready()
 	if err == nil {
-		err = sh.watcher.wait(ctx)
-		if ctx.Err() == nil {
-			err = s.again(ctx, l, err)
-		}
-	}
-	if errors.Is(err, taskloop.ErrMoved) {
-		return nil
+		err = s.explain(s.queue.shards[shard].watcher.wait(ctx))
 	}
 	return wrap("wait", s.queue.name, err)
 }

@@ -2,7 +2,6 @@ package sluice
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -19,88 +18,45 @@ const perNode = 4
 type part[T any] struct {
 	shard *shard
 	tasks []T
-	at    []int // which of the operation's tasks these are; nil if the last ones, in a row
+	at    []int // which of the operation's tasks these are; nil for all of them
 }
 
-// index returns which of the operation's n tasks the i-th of the part is.
-func (p part[T]) index(i, n int) int {
+// index returns which of the operation's tasks the i-th of the part is.
+func (p part[T]) index(i int) int {
 	if p.at == nil {
-		return n - len(p.tasks) + i
+		return i
 	}
 	return p.at[i]
 }
 
-// from returns the part without its first tasks.
-func (p part[T]) from(done int) part[T] {
-	p.tasks = p.tasks[done:]
-	if p.at != nil {
-		p.at = p.at[done:]
+// inParts carries out an operation on tasks: f does it for those in one shard.
+func inParts[T any](ctx context.Context, q *Queue, all []T, id func(t T) string, f func(p part[T]) error) error {
+	if len(all) == 0 {
+		return nil
 	}
-	return p
+	if err := q.ready(ctx); err != nil {
+		return err
+	}
+	if len(q.shards) == 1 || len(all) == 1 {
+		return f(part[T]{shard: q.shardOf(id(all[0])), tasks: all})
+	}
+	parts := split(q, all, id)
+	return q.forEach(len(parts), func(i int) *shard { return parts[i].shard }, func(i int) error { return f(parts[i]) })
 }
 
-// inParts carries out an operation on tasks: f does it for those in one shard, and says how many of
-// them it has dealt with when it fails. Where f finds that its shard is closed, because the queue has
-// another layout, the others are divided again.
-func inParts[T any](ctx context.Context, q *Queue, all []T, id func(t T) string, f func(p part[T]) (done int, err error)) error {
-	for left := (part[T]{tasks: all}); len(left.tasks) > 0; {
-		l, err := q.ready(ctx)
-		if err == nil && l.from != nil {
-			ids := make([]string, len(left.tasks))
-			for i, t := range left.tasks {
-				ids[i] = id(t)
-			}
-			l, err = q.ready(ctx, ids...)
-		}
-		if err != nil {
-			return err
-		}
-		if len(l.shards) == 1 || len(left.tasks) == 1 {
-			left.shard = l.shardOf(id(left.tasks[0]))
-			done, err := f(left)
-			again, err := q.again(ctx, l, err)
-			if !again {
-				return err
-			}
-			left = left.from(done)
-			continue
-		}
-		parts := split(l, left, len(all), id)
-		err = q.forEach(len(parts), func(i int) *shard { return parts[i].shard }, func(i int) error {
-			done, err := f(parts[i])
-			again, err := q.again(ctx, l, err)
-			if !again {
-				done = len(parts[i].tasks)
-			} else {
-				err = nil
-			}
-			parts[i] = parts[i].from(done)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		left = part[T]{at: []int{}}
-		for _, p := range parts {
-			left.tasks, left.at = append(left.tasks, p.tasks...), append(left.at, p.at...)
-		}
-	}
-	return nil
-}
-
-// split divides a part of an operation on n tasks by the shards of the layout.
-func split[T any](l *layout, whole part[T], n int, id func(t T) string) []part[T] {
+// split divides an operation on tasks by their shards.
+func split[T any](q *Queue, all []T, id func(t T) string) []part[T] {
 	var parts []part[T]
-	of := make(map[*shard]int, len(l.shards)) // the index of a shard's part
-	for i, t := range whole.tasks {
-		s := l.shardOf(id(t))
+	of := make(map[*shard]int, len(q.shards)) // the index of a shard's part
+	for i, t := range all {
+		s := q.shardOf(id(t))
 		p, found := of[s]
 		if !found {
 			p = len(parts)
 			of[s] = p
 			parts = append(parts, part[T]{shard: s})
 		}
-		parts[p].tasks, parts[p].at = append(parts[p].tasks, t), append(parts[p].at, whole.index(i, n))
+		parts[p].tasks, parts[p].at = append(parts[p].tasks, t), append(parts[p].at, i)
 	}
 	return parts
 }
@@ -139,44 +95,17 @@ func (q *Queue) forEach(n int, shardOf func(i int) *shard, f func(i int) error) 
 	return joinErrors(errs)
 }
 
-// onShards carries out an operation on all shards. begin is called with their number, then f for each;
-// once more, if a shard was closed, because the queue has another layout.
-func (q *Queue) onShards(ctx context.Context, begin func(l *layout), f func(i int, s *shard) error) error {
-	for {
-		l, err := q.ready(ctx)
-		if err != nil {
-			return err
-		}
-		begin(l)
-		again, err := q.again(ctx, l, q.forShards(l, f))
-		if !again {
-			return err
-		}
+// onShards carries out an operation on all shards.
+func (q *Queue) onShards(ctx context.Context, f func(i int, s *shard) error) error {
+	if err := q.ready(ctx); err != nil {
+		return err
 	}
+	return q.forShards(f)
 }
 
-// fromShards carries out an operation that hands out tasks of any shard. If a shard was closed, and
-// there are none, it is made again.
-func fromShards[E any](ctx context.Context, q *Queue, f func(l *layout) ([]E, error)) ([]E, error) {
-	for {
-		l, err := q.ready(ctx)
-		if err != nil {
-			return nil, err
-		}
-		entries, err := f(l)
-		again, err := q.again(ctx, l, err)
-		switch {
-		case !again:
-			return entries, err
-		case len(entries) > 0:
-			return entries, nil
-		}
-	}
-}
-
-// forShards is forEach for all shards of a layout.
-func (q *Queue) forShards(l *layout, f func(i int, s *shard) error) error {
-	return q.forEach(len(l.shards), func(i int) *shard { return l.shards[i] }, func(i int) error { return f(i, l.shards[i]) })
+// forShards is forEach for all shards.
+func (q *Queue) forShards(f func(i int, s *shard) error) error {
+	return q.forEach(len(q.shards), func(i int) *shard { return q.shards[i] }, func(i int) error { return f(i, q.shards[i]) })
 }
 
 // joinErrors joins what went wrong in several shards, each error once.
@@ -232,10 +161,10 @@ func (p pager) fill(ctx context.Context, l *list) error {
 }
 
 // merge reads n entries of the lists of all shards, in their order.
-func (p pager) merge(ctx context.Context, q *Queue, l *layout, n int) ([]Entry, error) {
-	p.size = min(max(smallestPage, 2*n/len(l.shards)), n, maxGroup)
-	lists := make([]list, len(l.shards))
-	err := q.forShards(l, func(i int, s *shard) error {
+func (p pager) merge(ctx context.Context, q *Queue, n int) ([]Entry, error) {
+	p.size = min(max(smallestPage, 2*n/len(q.shards)), n, maxGroup)
+	lists := make([]list, len(q.shards))
+	err := q.forShards(func(i int, s *shard) error {
 		lists[i].shard, lists[i].after = s, p.after
 		return p.fill(ctx, &lists[i])
 	})
@@ -262,13 +191,13 @@ func (p pager) merge(ctx context.Context, q *Queue, l *layout, n int) ([]Entry, 
 // wait waits until a task of any shard may be due. A shard that cannot be looked at keeps no
 // caller from the tasks of the others: its error is returned if all fail, or if nothing else has
 // come for a poll interval.
-func (l *layout) wait(ctx context.Context, poll time.Duration) error {
-	told := make(chan notice, len(l.shards))
-	waiters := make([]*waiter, len(l.shards))
-	for i, s := range l.shards {
+func (q *Queue) waitForAny(ctx context.Context) error {
+	told := make(chan notice, len(q.shards))
+	waiters := make([]*waiter, len(q.shards))
+	for i, s := range q.shards {
 		waiters[i] = s.watcher.enter(told)
 	}
-	defer l.leave(waiters, told)
+	defer q.leave(waiters, told)
 	var failed []error
 	var late <-chan time.Time
 	for {
@@ -279,11 +208,11 @@ func (l *layout) wait(ctx context.Context, poll time.Duration) error {
 				return nil
 			}
 			failed = append(failed, n.err)
-			if len(failed) == len(l.shards) || errors.Is(n.err, redisexec.ErrWrongType) { // it may be closed
+			if len(failed) == len(q.shards) {
 				return joinErrors(failed)
 			}
 			if late == nil {
-				timer := time.NewTimer(poll)
+				timer := time.NewTimer(q.options.poll)
 				defer timer.Stop()
 				late = timer.C
 			}
@@ -296,8 +225,8 @@ func (l *layout) wait(ctx context.Context, poll time.Duration) error {
 }
 
 // leave takes a caller out of all shards, and passes on what it was told and makes no use of.
-func (l *layout) leave(waiters []*waiter, told <-chan notice) {
-	for i, s := range l.shards {
+func (q *Queue) leave(waiters []*waiter, told <-chan notice) {
+	for i, s := range q.shards {
 		s.watcher.exit(waiters[i])
 	}
 	for {

@@ -2,11 +2,9 @@ package sluice
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/redisexec"
 )
 
@@ -23,7 +21,7 @@ type Stats struct {
 	// Dead is how many are among the dead letters.
 	Dead int64
 	// Dropped is how many dead letters were dropped because of WithDeadLimit or WithDeadAge since there is the
-	// queue, by any process. It never falls: Drop, Revive and Purge leave it, and a Reshard keeps it.
+	// queue, by any process. It never falls: Drop, Revive and Purge leave it.
 	Dropped int64
 	// OldestDue is for how long the first due task has been due.
 	OldestDue time.Duration
@@ -38,65 +36,29 @@ type Stats struct {
 }
 
 // Stats counts the queue's tasks. With several shards it adds up what each has at about the same
-// time; the error is that of any of them. While Reshard moves the queue, what was not yet moved counts too,
-// except up to 250 tasks of each former shard that are on their way. With WithDeadLimit or WithDeadAge it drops first what
+// time; the error is that of any of them. With WithDeadLimit or WithDeadAge it drops first what
 // those say.
 func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 	if err := q.check("stats", ctx); err != nil {
 		return Stats{}, err
 	}
 	q.trim(ctx)
-	var all []shardStats
-	err := q.onShards(ctx, func(l *layout) { all = make([]shardStats, len(l.shards)) }, func(i int, s *shard) (err error) {
-		all[i], err = s.stats(ctx, s.countedKeys)
-		return err
-	})
-	var left Stats
-	if l := q.layout(); err == nil && l.from != nil && !l.ended.Load() {
-		left, err = q.statsOfFormer(ctx, l)
-	}
-	if err != nil {
-		return Stats{}, wrap("stats", q.name, err)
-	}
-	sum, carried := all[0].Stats, all[0].carried
-	for _, s := range all[1:] {
-		sum, carried = sum.plus(s.Stats), carried || s.carried
-	}
-	if carried { // the counts of the former shards are in it
-		left.Dropped = 0
-	}
-	return sum.plus(left), nil
-}
-
-// statsOfFormer counts what was not yet moved.
-func (q *Queue) statsOfFormer(ctx context.Context, l *layout) (sum Stats, err error) {
-	all := make([]shardStats, len(l.from.shards))
-	err = q.forShards(l.from, func(i int, s *shard) (err error) {
-		all[i], err = s.stats(ctx, s.countedKeys)
-		if errors.Is(err, redisexec.ErrWrongType) { // it was closed
-			all[i], err = s.stats(ctx, append([]any{s.companion(keyspace.MoveLeft)}, s.countedKeys[1:]...))
+	all := make([]Stats, len(q.shards))
+	err := q.onShards(ctx, func(i int, s *shard) error {
+		reply, err := s.executor.Run(ctx, scriptStats.Request(s.countedKeys))
+		if err == nil {
+			all[i], err = decodeStats(reply.Value)
 		}
 		return err
 	})
-	for _, s := range all {
-		sum = sum.plus(s.Stats)
-	}
-	return sum, err
-}
-
-// shardStats is the state of a shard.
-type shardStats struct {
-	Stats
-	carried bool // Dropped counts what the former layout has dropped
-}
-
-// stats counts the tasks in the shard's keys.
-func (s *shard) stats(ctx context.Context, keys []any) (shardStats, error) {
-	reply, err := s.executor.Run(ctx, scriptStats.Request(keys))
 	if err != nil {
-		return shardStats{}, err
+		return Stats{}, q.wrap(ctx, "stats", err)
 	}
-	return decodeStats(reply.Value)
+	sum := all[0]
+	for _, s := range all[1:] {
+		sum = sum.plus(s)
+	}
+	return sum, nil
 }
 
 // plus returns the state of two shards.
@@ -124,37 +86,36 @@ func (s Stats) plus(o Stats) Stats {
 
 // decodeStats decodes how many are due, scheduled and dead, then the scores, or nothing, of
 // the oldest due and the next scheduled or leased task, the time, how many are leased, how
-// long the pause lasts, and how many dead letters were dropped, here and before the last move.
-func decodeStats(value any) (shardStats, error) {
+// long the pause lasts, and how many dead letters were dropped.
+func decodeStats(value any) (s Stats, err error) {
 	list, ok := value.([]any)
-	if !ok || len(list) != 10 {
-		return shardStats{}, redisexec.Unexpected(value)
+	if !ok || len(list) != 9 {
+		return Stats{}, redisexec.Unexpected(value)
 	}
-	counts, err := decodeInts[int64](slices.Concat(list[:3], list[6:]), 7)
+	counts, err := decodeInts[int64](slices.Concat(list[:3], list[6:]), 6)
 	if err != nil {
-		return shardStats{}, err
+		return Stats{}, err
 	}
 	now, err := decodeScore(list[5])
 	if err != nil {
-		return shardStats{}, err
+		return Stats{}, err
 	}
-	s := shardStats{carried: counts[6] >= 0}
 	s.Due, s.Scheduled, s.Dead, s.Leased, s.Paused = counts[0], counts[1], counts[2], counts[3], counts[4] != notPaused
-	s.Dropped = counts[5] + max(counts[6], 0)
+	s.Dropped = counts[5]
 	if counts[4] >= 0 {
 		s.PausedUntil = timeOf(now).Add(duration(counts[4]))
 	}
 	if list[3] != "" {
 		oldest, err := decodeScore(list[3])
 		if err != nil {
-			return shardStats{}, err
+			return Stats{}, err
 		}
 		s.OldestDue = time.Duration(min((now-oldest)*1e6, 9e15)) * time.Microsecond
 	}
 	if list[4] != "" {
 		next, err := decodeScore(list[4])
 		if err != nil {
-			return shardStats{}, err
+			return Stats{}, err
 		}
 		s.NextDue = timeOf(next)
 	}

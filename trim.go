@@ -37,12 +37,12 @@ type trimmer struct {
 // trims reports whether there is a limit.
 func (o *queueOptions) trims() bool { return o.deadLimit > 0 || o.deadAge > 0 }
 
-// deadBounds returns the bounds of one of n shards.
-func (o *queueOptions) deadBounds(n int) []any {
+// deadBounds returns the bounds of one of the shards.
+func (o *queueOptions) deadBounds() []any {
 	if !o.trims() {
 		return nil
 	}
-	return []any{(o.deadLimit + n - 1) / n, micros(ceilMicros(o.deadAge))}
+	return []any{(o.deadLimit + o.shards - 1) / o.shards, micros(ceilMicros(o.deadAge))}
 }
 
 // buryKeys returns the keys of a script that may bury. Its bounds are trimmer.bounds.
@@ -96,7 +96,7 @@ func droppedIn(value any, n int) (count int64, ids []any) {
 // trim drops dead letters of all shards.
 func (q *Queue) trim(ctx context.Context) {
 	if q.options.trims() {
-		_ = q.forShards(q.layout(), func(_ int, s *shard) error {
+		_ = q.forShards(func(_ int, s *shard) error {
 			s.trim(ctx)
 			return nil
 		})
@@ -109,7 +109,7 @@ func (q *Queue) trimBeforeClaim(ctx context.Context) {
 		return
 	}
 	var due []*shard
-	for _, s := range q.layout().shards {
+	for _, s := range q.shards {
 		if s.trimIsDue() {
 			due = append(due, s)
 		}
@@ -142,7 +142,7 @@ func (s *source) startTrimming(ctx context.Context) (stop func()) {
 // keepTrimming drops dead letters until ctx ends.
 func (s *source) keepTrimming(ctx context.Context) {
 	for ctx.Err() == nil {
-		_ = s.queue.forShards(s.queue.layout(), func(_ int, sh *shard) error {
+		_ = s.queue.forShards(func(_ int, sh *shard) error {
 			for s.trimOnce(ctx, sh) {
 				backoff.Sleep(ctx, trimPause)
 			}
@@ -166,24 +166,4 @@ func (s *source) logDropped(count int64, ids []any) {
 	if count > 0 {
 		s.log.Warn("sluice: dead letters dropped", slog.Int64("dropped", count), slog.Any("tasks", ids))
 	}
-}
-
-// carryDropped writes beside the new layout how many dead letters the former one has dropped, before the move
-// ends. All shards that are left are closed: nothing is dropped there any more.
-func (q *Queue) carryDropped(ctx context.Context, l *layout) error {
-	left, err := q.statsOfFormer(ctx, l)
-	if err != nil || left.Dropped == 0 {
-		return err
-	}
-	first := l.shards[0]
-	_, err = q.executor.Run(ctx, scriptReshardDropped.Request(first.countedKeys, left.Dropped))
-	return err
-}
-
-// forgetDropped removes the counts of a layout that was left. What fails stays: nothing reads it.
-func (q *Queue) forgetDropped(ctx context.Context, l *layout) {
-	_ = q.forShards(l, func(_ int, s *shard) error {
-		_, err := s.executor.Run(ctx, scriptReshardDropped.Request(s.countedKeys, ""))
-		return err
-	})
 }

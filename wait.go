@@ -42,21 +42,13 @@ func (q *Queue) Wait(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return wrap("wait", q.name, err)
 	}
-	for {
-		l, err := q.ready(ctx)
-		if err != nil {
-			return wrap("wait", q.name, err)
-		}
-		if len(l.shards) == 1 {
-			err = l.only().watcher.wait(ctx)
-		} else {
-			err = l.wait(ctx, q.options.poll)
-		}
-		again, err := q.again(ctx, l, err)
-		if !again {
-			return wrap("wait", q.name, err)
-		}
+	err := q.ready(ctx)
+	if err == nil && len(q.shards) == 1 {
+		err = q.shards[0].watcher.wait(ctx)
+	} else if err == nil {
+		err = q.waitForAny(ctx)
 	}
+	return q.wrap(ctx, "wait", err)
 }
 
 const (

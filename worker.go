@@ -234,7 +234,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	config.Source = loop
 	if ctx.Err() == nil {
 		ready, cancel := context.WithTimeout(ctx, readyFor)
-		_, err := w.Queue.ready(ready)
+		err := w.Queue.ready(ready)
 		cancel()
 		if errors.Is(err, ErrInvalid) {
 			return wrap("run", w.Queue.name, err)

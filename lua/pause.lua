@@ -4,6 +4,7 @@
 -- ARGV[1] wake channel   ARGV[2] for how long, in ms, or 0 for no end
 -- RETURNS 1
 -- RETRY never: between two runs the queue may have been resumed.
+redis.call('ZCARD', KEYS[1]) -- a queue with several shards has a string there
 need('SET', KEYS[6])
 local was = redis.call('DEL', KEYS[6]) -- after this write a full server accepts the next one
 if ARGV[2] == '0' then redis.call('SET', KEYS[6], '1') else redis.call('SET', KEYS[6], '1', 'PX', ARGV[2]) end

@@ -30,10 +30,6 @@ const (
 	Idle        = ":idle"         // of a queue: the channel whose subscribers wait for tasks; the scripts count them
 	Canceled    = ":canceled"     // of a queue: the channel on which the IDs of cancelled tasks are published
 	Layout      = ":layout"       // of a queue: how many shards it has
-	Move        = ":move"         // of a shard: how far its tasks have been moved to another layout, or those of others to it
-	MoveLeft    = ":move:left"    // of a shard: the tasks that are to be moved
-	MoveOne     = ":move:one"     // of a queue that is being moved to a single shard: its main key, with the epoch
-	MoveTransit = ":move:transit" // of a shard: the tasks that are on their way
 	Fence       = ":fence"        // of a lock: its last fence
 )
 
@@ -72,7 +68,7 @@ func Key(prefix, name string) (string, error) {
 	if strings.HasPrefix(key, "{") && strings.Index(key, "}") == len(key)-1 {
 		return "", errOnlyATag
 	}
-	for _, ending := range []string{Tasks, State, Dead, Leased, Paused, Dropped, Wake, Idle, Canceled, Layout, Move, MoveLeft, MoveTransit, Fence} {
+	for _, ending := range []string{Tasks, State, Dead, Leased, Paused, Dropped, Wake, Idle, Canceled, Layout, Fence} {
 		if strings.HasSuffix(key, ending) {
 			return "", fmt.Errorf("a hash tag, and the ending %s of a companion key", ending)
 		}

@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-var endings = []string{keyspace.Tasks, keyspace.State, keyspace.Dead, keyspace.Leased, keyspace.Paused, keyspace.Dropped, keyspace.Wake, keyspace.Idle, keyspace.Canceled, keyspace.Fence, keyspace.Layout, keyspace.Move, keyspace.MoveLeft, keyspace.MoveTransit}
+var endings = []string{keyspace.Tasks, keyspace.State, keyspace.Dead, keyspace.Leased, keyspace.Paused, keyspace.Dropped, keyspace.Wake, keyspace.Idle, keyspace.Canceled, keyspace.Fence, keyspace.Layout}
 
 // FuzzKeys: all keys of a name are in one Cluster slot, as Redis itself says, and no two
 // names share a key.

@@ -15,15 +15,15 @@ const Slots = 1 << 14
 // that can be chosen, and a slot has fourteen. With fewer digits some slots are out of reach.
 const suffixDigits = 6
 
-// Shard returns the main key of shard i of n, in the layout of an epoch, of a queue with this main key,
-// which has no hash tag: key:epoch.n.i.suffix. The suffix has the key fall into the slot in the middle of the i-th of n
+// Shard returns the main key of shard i of n of a queue with this main key, which has no hash tag:
+// key:1.n.i.suffix; the 1 tells of this scheme. The suffix has the key fall into the slot in the middle of the i-th of n
 // equal ranges, so that shards spread evenly over the nodes of a Cluster, for which it is usual
 // to have equal ranges themselves.
 //
 // A CRC is linear: to change bits at the end of a key flips the same bits of its CRC, whatever
 // stands before them. So the suffix is looked up by the difference that it has to make.
-func Shard(key string, epoch int64, n, i int) string {
-	prefix := fmt.Sprintf("%s:%d.%d.%d.", key, epoch, n, i)
+func Shard(key string, n, i int) string {
+	prefix := fmt.Sprintf("%s:1.%d.%d.", key, n, i)
 	middle := (2*i + 1) * Slots / (2 * n)
 	return prefix + octal(int(suffixes()[Slot(prefix+octal(0))^middle]))
 }
@@ -88,9 +88,8 @@ func ShardOf(key string) (queue string, isShard bool) {
 	if len(parts) != 4 {
 		return "", false
 	}
-	epoch, _ := strconv.ParseInt(parts[0], 10, 64)
 	n, _ := strconv.Atoi(parts[1])
 	i, _ := strconv.Atoi(parts[2])
-	isShard = epoch > 0 && n > 1 && n <= Slots && i >= 0 && i < n && Shard(key[:at], epoch, n, i) == key
+	isShard = n > 1 && n <= Slots && i >= 0 && i < n && Shard(key[:at], n, i) == key
 	return key[:at], isShard
 }

@@ -47,11 +47,11 @@ func TestShard_SlotsAreSpread(t *testing.T) {
 		for _, key := range []string{"Queue:mail", "q", strings.Repeat("long", 200), "Queue:\xff.1:2"} {
 			seen := map[string]bool{}
 			for i := range n {
-				shard := keyspace.Shard(key, 1, n, i)
+				shard := keyspace.Shard(key, n, i)
 				require.False(t, seen[shard])
 				seen[shard] = true
 				require.True(t, strings.HasPrefix(shard, fmt.Sprintf("%s:1.%d.%d.", key, n, i)))
-				require.Equal(t, shard, keyspace.Shard(key, 1, n, i))
+				require.Equal(t, shard, keyspace.Shard(key, n, i))
 				slot := keyspace.Slot(shard)
 				require.Equal(t, (2*i+1)*keyspace.Slots/(2*n), slot)
 				if n <= 16 {
@@ -71,7 +71,7 @@ func TestShard_NodesHaveEqualParts(t *testing.T) {
 		for _, n := range []int{2, 3, 6, 8, 12, 16, 64, 256} {
 			counts := make([]int, nodes)
 			for i := range n {
-				slot := float64(keyspace.Slot(keyspace.Shard("Queue:q", 1, n, i)))
+				slot := float64(keyspace.Slot(keyspace.Shard("Queue:q", n, i)))
 				counts[int(slot*float64(nodes)/keyspace.Slots)]++
 			}
 			require.LessOrEqual(t, slices.Max(counts)-slices.Min(counts), 1, "%d shards on %d nodes", n, nodes)
@@ -82,17 +82,17 @@ func TestShard_NodesHaveEqualParts(t *testing.T) {
 // TestShard_KeysAreFixed: these are in databases.
 func TestShard_KeysAreFixed(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, "Queue:mail:1.3.0.222770", keyspace.Shard("Queue:mail", 1, 3, 0))
-	require.Equal(t, "Queue:mail:1.3.2.200341", keyspace.Shard("Queue:mail", 1, 3, 2))
-	require.Equal(t, "Queue:mail:1.256.255.240507", keyspace.Shard("Queue:mail", 1, 256, 255))
+	require.Equal(t, "Queue:mail:1.3.0.222770", keyspace.Shard("Queue:mail", 3, 0))
+	require.Equal(t, "Queue:mail:1.3.2.200341", keyspace.Shard("Queue:mail", 3, 2))
+	require.Equal(t, "Queue:mail:1.256.255.240507", keyspace.Shard("Queue:mail", 256, 255))
 }
 
 // TestKey_IsNoShardOfAnotherQueue: their tasks would be mixed.
 func TestKey_IsNoShardOfAnotherQueue(t *testing.T) {
 	t.Parallel()
-	_, err := keyspace.Key("", keyspace.Shard("Queue:mail", 1, 8, 3))
+	_, err := keyspace.Key("", keyspace.Shard("Queue:mail", 8, 3))
 	require.ErrorContains(t, err, "shard")
-	_, err = keyspace.Key("Queue:", strings.TrimPrefix(keyspace.Shard("Queue:mail", 1, 8, 3), "Queue:"))
+	_, err = keyspace.Key("Queue:", strings.TrimPrefix(keyspace.Shard("Queue:mail", 8, 3), "Queue:"))
 	require.ErrorContains(t, err, "shard")
 	for _, name := range []string{"a:1.8.3", "a:1.8.3.000000x", "a:1.8.8.000000", "a:1.1.0.000000", "a:0.8.3.000000", ":x", "a:1.99999999999999999999.0.1", "1.8.3.1"} {
 		_, err := keyspace.Key("Queue:", name)
@@ -103,7 +103,7 @@ func TestKey_IsNoShardOfAnotherQueue(t *testing.T) {
 func BenchmarkShards256(b *testing.B) {
 	for b.Loop() {
 		for i := range 256 {
-			keyspace.Shard("Queue:mail", 1, 256, i)
+			keyspace.Shard("Queue:mail", 256, i)
 		}
 	}
 }

@@ -43,7 +43,7 @@ func (l *loop) slots() int { return 2 + l.Concurrency/runnersPerSlot }
 // holdBack returns how many exchanges are under way that hold back others, and notes until when.
 // Those of one shard alone do not: see mayExchange.
 func (l *loop) holdBack(now time.Time) (n int) {
-	if l.shards == 1 {
+	if len(l.feeds) == 1 {
 		return 0
 	}
 	for i := len(l.exchanges) - 1; i >= 0; i-- {
@@ -95,7 +95,7 @@ func (l *loop) oldest(now time.Time) (oldest *feed) {
 	for i := 0; i < len(l.lists[wanted]); {
 		f := l.lists[wanted][i]
 		switch {
-		case !f.demand.claimWanted || l.isRetired(f):
+		case !f.demand.claimWanted:
 			l.drop(wanted, i)
 			continue
 		case now.Before(f.health.retryAt):
@@ -120,7 +120,7 @@ func (f *feed) isOlder(other *feed) bool {
 // goesAlong reports whether a claim goes along with the dispositions of r, though the head of
 // another shard is older.
 func (l *loop) goesAlong(r, oldest *feed, now time.Time) bool {
-	if !r.demand.claimWanted || oldest.overlooked || l.isRetired(r) {
+	if !r.demand.claimWanted || oldest.overlooked {
 		return false
 	}
 	return r.head.Sub(oldest.head) <= max(minSlack, now.Sub(oldest.head)/8)
@@ -147,7 +147,7 @@ func (l *loop) mayExchange(f *feed, now time.Time) bool {
 // asked for about as many as it had the last time, unless it had more, and for few in an outage:
 // runners are not kept for tasks that are not there.
 func (l *loop) claimable(f *feed, now time.Time) int {
-	if l.stopping != nil || l.isRetired(f) {
+	if l.stopping != nil {
 		return 0
 	}
 	most := l.Concurrency
@@ -156,7 +156,7 @@ func (l *loop) claimable(f *feed, now time.Time) int {
 	}
 	few := max(1, l.Concurrency/16)
 	switch {
-	case l.shards == 1:
+	case len(l.feeds) == 1:
 	case f.health.isOut():
 		most = few
 	case !f.demand.backlogLikely:
@@ -180,16 +180,16 @@ func (l *loop) freeFor(f *feed) int {
 
 // lookAround gives each shard its turn, once in a poll interval, except those that are watched.
 func (l *loop) lookAround(now time.Time) {
-	if l.shards == 1 || now.Before(l.nextLook) || l.free() == 0 {
+	if len(l.feeds) == 1 || now.Before(l.nextLook) || l.free() == 0 {
 		return
 	}
-	apart := l.Poll / time.Duration(l.shards)
-	for range l.shards {
+	apart := l.Poll / time.Duration(len(l.feeds))
+	for range len(l.feeds) {
 		if now.Before(l.nextLook) {
 			return
 		}
 		l.nextLook = l.nextLook.Add(apart)
-		l.turn = (l.turn + 1) % l.shards
+		l.turn = (l.turn + 1) % len(l.feeds)
 		f := l.feeds[l.turn]
 		if f.underWay == 0 && f.waiting == nil {
 			f.overlooked = true

@@ -31,8 +31,7 @@ type delivery struct {
 	observed *observed // the runner's until the handler has returned; nil if no Observer waits to be told
 	index    int       // in loop.handling
 
-	feed  *feed // of its shard, in that epoch of the loop; see loop.feedOf
-	epoch int
+	feed *feed // of its shard; see loop.feedOf
 
 	announced time.Time // when a message said that the task was cancelled; zero if none did
 	older     *delivery // of the same ID, which is not over either; see loop.byID

@@ -110,7 +110,7 @@ func (l *loop) send(x *exchange) {
 		f.overlooked = false
 		x.reserved = x.claim
 		l.reserved += x.claim
-		if l.shards > 1 {
+		if len(l.feeds) > 1 {
 			x.lapse = x.sent.Add(f.lapsesAfter())
 			l.nextLapse = sooner(l.nextLapse, x.lapse)
 		}
@@ -271,14 +271,14 @@ func (l *loop) settle(x *exchange) {
 		note(l.settleClaim(x))
 	}
 	switch {
-	case x.givenUp || errors.Is(failed, ErrMoved):
+	case x.givenUp:
 	case failed == errTooLate: //nolint:errorlint // compared, not tested
 		f.health.noteFailure(claiming, failed)
 	case failed != nil:
 		f.health.noteFailure(exchanging, failed)
 	default:
 		f.noteSuccess(exchanging)
-		if l.shards > 1 {
+		if len(l.feeds) > 1 {
 			f.noteTook(time.Since(x.sent))
 		}
 	}
@@ -399,7 +399,7 @@ func (l *loop) settleClaim(x *exchange) error {
 		return x.claimed.Err // what was leased is due again after the lease
 	}
 	more := x.claimed.More || len(tasks) == x.claim
-	if l.shards > 1 {
+	if len(l.feeds) > 1 {
 		more = more || len(tasks) > 0 && x.claimed.Head <= 0
 		f.head, f.brought = now.Add(x.claimed.Head), len(tasks)
 	}

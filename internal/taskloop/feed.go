@@ -78,7 +78,7 @@ func (l *loop) consider(f *feed) {
 		l.list(f, reporters)
 	}
 	switch {
-	case l.isRetired(f) || l.stopping != nil:
+	case l.stopping != nil:
 	case f.demand.claimWanted:
 		l.list(f, wanted)
 	case f.underWay == 0 && f.waiting == nil:
@@ -86,54 +86,26 @@ func (l *loop) consider(f *feed) {
 	}
 }
 
-// isRetired reports whether the queue has so few shards now that this is none of them.
-func (l *loop) isRetired(f *feed) bool { return f.shard >= l.shards }
-
-// refit has as many feeds as the queue has shards. If that has changed, so has the shard of
-// each task. Feeds that are not needed any more stay, for the answers to what they have sent.
-func (l *loop) refit() {
-	n := max(l.Source.Shards(), 1)
-	if n == l.shards {
-		return
-	}
-	l.shards = n
-	l.epoch++
-	for len(l.feeds) < n {
-		f := &feed{shard: len(l.feeds)}
-		f.health = health{outages: &l.outages, shard: f.shard}
-		l.feeds = append(l.feeds, f)
-	}
-	l.outages.shards = n
-	var all []*delivery
-	for _, f := range l.feeds {
-		all = append(all, f.pending...)
-		f.pending, f.handling = nil, 0
-		if f.waiting != nil { // its shard has other keys now
-			f.waiting.end()
-		}
-	}
-	for _, d := range all {
-		f := l.feedOf(d)
-		f.pending = append(f.pending, d)
-	}
-	for _, d := range l.handling {
-		l.feedOf(d).handling++
-	}
+// open makes a feed for each shard. All are asked first, in any order.
+func (l *loop) open() {
+	l.feeds = make([]*feed, max(l.Source.Shards(), 1))
+	l.outages.shards = len(l.feeds)
 	for _, i := range rand.Perm(len(l.feeds)) {
-		l.feeds[i].demand.noteDue()
-		l.consider(l.feeds[i])
+		f := &feed{shard: i}
+		l.feeds[i] = f
+		f.health = health{outages: &l.outages, shard: i}
+		f.demand.noteDue()
+		l.consider(f)
 	}
 }
 
-// feedOf returns the feed to which a delivery belongs now: its disposition and its extensions
-// go there, wherever it was claimed.
+// feedOf returns the feed to which a delivery belongs: its disposition and its extensions go there.
 func (l *loop) feedOf(d *delivery) *feed {
-	switch {
-	case l.shards == 1:
-		return l.feeds[0]
-	case d.epoch != l.epoch:
-		// If the number of shards has changed since the turn began, it is found again.
-		d.feed, d.epoch = l.feeds[l.Source.ShardOf(d.task.ID)%l.shards], l.epoch
+	if d.feed == nil {
+		d.feed = l.feeds[0]
+		if len(l.feeds) > 1 {
+			d.feed = l.feeds[l.Source.ShardOf(d.task.ID)]
+		}
 	}
 	return d.feed
 }
@@ -175,7 +147,7 @@ func (l *loop) wait() {
 	}
 	for i := 0; i < len(l.lists[idle]); {
 		f := l.lists[idle][i]
-		if f.underWay == 0 && f.waiting == nil && !f.demand.claimWanted && !l.isRetired(f) && l.stopping == nil {
+		if f.underWay == 0 && f.waiting == nil && !f.demand.claimWanted && l.stopping == nil {
 			if l.freeFor(f) == 0 {
 				i++
 				continue

@@ -3,7 +3,6 @@ package taskloop
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -25,7 +24,7 @@ type extension struct {
 // extensionSlots is how many extensions go out at a time for one shard. Each has up to MaxGroup leases, so that a
 // slow server costs few leases a try, and a connection that hangs only those that it was given.
 func (l *loop) extensionSlots() int {
-	return min(1+l.Concurrency/(MaxGroup*l.shards), mostExtensions)
+	return min(1+l.Concurrency/(MaxGroup*len(l.feeds)), mostExtensions)
 }
 
 // scheduleCheck has the leases checked, at the latest then.
@@ -131,7 +130,7 @@ func (l *loop) handleExtension(x *extension) {
 			l.scheduleCheck(d.until)
 		}
 	}
-	if r.Err != nil && !errors.Is(r.Err, ErrMoved) {
+	if r.Err != nil {
 		f.failed = true
 		f.health.noteFailure(renewing, r.Err)
 	} else if !f.failed {
@@ -148,7 +147,6 @@ func (l *loop) handleExtension(x *extension) {
 func (l *loop) handleExtended(d *delivery, sent time.Time, r ReportResult, i int) {
 	switch {
 	case d.state == settled || d.state == lost:
-	case errors.Is(r.Err, ErrMoved): // it goes to the task's new shard at once
 	case r.Err != nil:
 		d.retryExtension(time.Now(), l.Lease)
 	case r.Answers[i] == Accepted:

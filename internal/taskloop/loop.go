@@ -63,8 +63,6 @@ type loop struct {
 	dispatchedAt time.Time            // when deliveries were last given to the runners
 
 	feeds     []*feed // by shard
-	shards    int     // how many the queue has. Further feeds are retired
-	epoch     int     // how often that has changed
 	lists     [lists][]*feed
 	claimNext bool      // of dispositions and a claim that cannot go together, the claim had its turn
 	turn      int       // the shard that was asked last because it was its turn
@@ -102,7 +100,7 @@ func newLoop(ctx context.Context, c Config) *loop {
 		byID:        map[string]*delivery{},
 		outages:     outages{log: c.Log},
 	}
-	l.refit()
+	l.open()
 	if ctx.Err() != nil {
 		l.stop(time.Now())
 	}
@@ -114,7 +112,6 @@ func (l *loop) run() *Unfinished {
 	defer l.close()
 	for {
 		now := time.Now()
-		l.refit()
 		l.doWhatIsDue(now)
 		for l.exchange(now) {
 		}

@@ -246,38 +246,6 @@ func TestShards_ExtensionsDoNotWaitForEachOther(t *testing.T) {
 	})
 }
 
-// TestShards_MayBecomeMoreOrFewer while tasks are on their way: a disposition goes where the task's
-// shard is then.
-func TestShards_MayBecomeMoreOrFewer(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		q := newShards(10*time.Second, 1)
-		w := newWorker(q, 32, 40*time.Millisecond).run(t)
-		ctx, cancel := context.WithCancel(t.Context())
-		go q.feed(ctx, 15*time.Millisecond, 0, 1, 2, 3, 4, 5, 6, 7)
-		for _, n := range []int{3, 8, 2, 7, 1, 5} {
-			time.Sleep(time.Second + 3*time.Millisecond)
-			q.set(func() {
-				q.shards = n
-				q.notify()
-			})
-			time.Sleep(5 * time.Millisecond) // the loop has had a turn
-			exchanges, _ := q.sent()
-			time.Sleep(100 * time.Millisecond)
-			after, _ := q.sent()
-			for _, x := range after[len(exchanges):] {
-				require.Less(t, x.shard, n)
-			}
-		}
-		cancel()
-		time.Sleep(time.Minute)
-		require.Empty(t, q.left())
-		counts := w.counts()
-		require.Equal(t, [3]int64{0, 0, 0}, [3]int64(counts[1:4]))
-		require.Less(t, counts[4], int64(150), "only answers to what was on its way to another shard are stale")
-		require.Nil(t, w.end())
-	})
-}
-
 // TestShards_StopWithAHungOne: what the others are told is told at once, and only what the hung one
 // has not acknowledged is left.
 func TestShards_StopWithAHungOne(t *testing.T) {
@@ -361,24 +329,6 @@ func TestShards_EachHasItsOwnBatchOfExtensions(t *testing.T) {
 		require.Equal(t, 2, l.extensions)
 		l.handleExtension(<-l.extended)
 	})
-}
-
-// TestShards_WhatIsPendingFollowsItsShard, and no watch of the former shards goes on.
-func TestShards_WhatIsPendingFollowsItsShard(t *testing.T) {
-	t.Parallel()
-	q := newShards(time.Minute, 4)
-	l := newLoop(t.Context(), newWorker(q, 2, 0).Config)
-	d := &delivery{task: Task{ID: "3/1"}, state: pending}
-	l.addPending(d)
-	require.Equal(t, []*delivery{d}, l.feeds[3].pending)
-	stopped := false
-	l.feeds[0].waiting = &waiting{feed: l.feeds[0], stop: func() { stopped = true }}
-	q.shards = 2
-	l.refit()
-	require.True(t, stopped)
-	require.Empty(t, l.feeds[3].pending)
-	require.Equal(t, []*delivery{d}, l.feeds[1].pending)
-	require.Equal(t, 1, l.pending)
 }
 
 // TestFeed_AnOutageIsNotUsual: runners are not kept for longer because one exchange has hung.

@@ -39,7 +39,7 @@ type Task struct {
 // Source is the queue that a loop works on, in one or more shards, which are numbered from 0.
 // Its methods may be called from several goroutines at once.
 type Source interface {
-	// Shards returns how many shards the queue has. It is cheap, and may change.
+	// Shards returns how many shards the queue has.
 	Shards() int
 	// ShardOf returns the shard of the task with an ID, below Shards.
 	ShardOf(id string) int
@@ -56,10 +56,6 @@ type Source interface {
 	// Start runs a job in a goroutine.
 	Start(job redisexec.Job)
 }
-
-// ErrMoved is the error of what was sent to a shard that the queue has no more, or that is not the
-// tasks' any more: nothing was done, and Shards and ShardOf tell where it is to be sent.
-var ErrMoved = errors.New("the queue has other shards by now")
 
 // Report says what is to become of tasks, all by the same operation.
 type Report struct {

@@ -118,7 +118,7 @@ func TestCluster_HungShardCostsItsOwnTasks(t *testing.T) {
 	from := time.Now().Add(time.Second + 2*took) // a busy machine takes long to enqueue the next
 	enqueueAt(t, q, "during", phase, from, apart)
 	time.Sleep(time.Until(from))
-	hung := c.Primary(keyspace.Shard("Queue:"+name, 1, sixShards, 2))
+	hung := c.Primary(keyspace.Shard("Queue:"+name, sixShards, 2))
 	hung.Pause(t)
 	defer hung.Resume(t)
 	late.await(t, countOf("during", phase, others...), others...)

@@ -77,7 +77,7 @@ func (c *crew) shard(i int) string {
 	if c.shards == 1 {
 		return "Queue:" + c.name
 	}
-	return keyspace.Shard("Queue:"+c.name, 1, c.shards, i)
+	return keyspace.Shard("Queue:"+c.name, c.shards, i)
 }
 
 // nodeFigures are figures of a primary.

@@ -1,0 +1,270 @@
+package sluice
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/redisexec"
+)
+
+// sighting is what this client knows of a shard's head.
+type sighting struct {
+	at       time.Time // when it was told
+	due      time.Time // when the head is, or has been; zero for none within an hour
+	isFailed bool      // the last claim or look has failed
+}
+
+const (
+	// hangsAfter is how long a Claim waits for a shard at least before it turns to others, and lookPatience at most.
+	hangsAfter   = 100 * time.Millisecond
+	lookPatience = time.Second
+	// shunFor is for how long a shard that has failed is not asked first.
+	shunFor = time.Second
+)
+
+// sight notes what a reply has said of the head: in what time it is due.
+func (s *shard) sight(off time.Duration) {
+	if s.isAlone {
+		return
+	}
+	now := time.Now()
+	this := &sighting{at: now}
+	if off < farOff {
+		this.due = now.Add(off)
+	}
+	s.sighted.Store(this)
+}
+
+// oldest returns the shard to be asked first, or nil if nothing seems to be due. That is the one
+// whose head has been due for longest; but one of which nothing was heard for a poll interval
+// comes before: so no shard is forgotten while another has always something that is due.
+func (q *Queue) oldest() *shard {
+	var first *shard
+	var due time.Time
+	now, start := time.Now(), rand.N(len(q.shards))
+	for i := range q.shards {
+		s := q.shards[(start+i)%len(q.shards)]
+		switch seen := s.sighted.Load(); {
+		case seen != nil && seen.isFailed && now.Sub(seen.at) < shunFor:
+		case seen == nil || now.Sub(seen.at) >= q.options.poll:
+			return s
+		case !seen.due.IsZero() && !seen.due.After(now) && (first == nil || seen.due.Before(due)):
+			first, due = s, seen.due
+		}
+	}
+	return first
+}
+
+// dueShard is a shard that may have tasks that are due.
+type dueShard struct {
+	shard *shard
+	score float64 // of the head, or 0
+}
+
+// looks looks at the heads of shards, with one pipeline for each server. What a server answers
+// is sent to found, one answer for each; it has room for them. It returns how many come.
+func (q *Queue) looks(ctx context.Context, shards []*shard, found chan<- looked) int {
+	byNode := map[any][]*shard{}
+	for _, s := range shards {
+		node := q.executor.NodeOf(s.keys[0])
+		byNode[node] = append(byNode[node], s)
+	}
+	for _, some := range byNode {
+		q.executor.Go(func() { found <- q.lookAt(ctx, some) })
+	}
+	return len(byNode)
+}
+
+// looked is what a look at some shards has found.
+type looked struct {
+	due []dueShard
+	err error
+}
+
+// lookAt looks at shards of one server. What is not answered by the pipeline is asked for again,
+// as far as that helps.
+func (q *Queue) lookAt(ctx context.Context, shards []*shard) (l looked) {
+	requests := make([]redisexec.Request, len(shards))
+	for i, s := range shards {
+		requests[i] = s.nextRequest()
+	}
+	errs := make([]error, len(shards))
+	for i, r := range q.executor.Pipeline(ctx, requests) {
+		var h head
+		if h, errs[i] = q.headOf(ctx, requests[i], r); errs[i] != nil {
+			shards[i].fail()
+			continue
+		}
+		shards[i].sight(h.off)
+		if h.off == 0 {
+			score, _, _ := strings.Cut(h.id, " ")
+			at, _ := strconv.ParseFloat(score, 64)
+			l.due = append(l.due, dueShard{shards[i], at})
+		}
+	}
+	l.err = joinErrors(errs)
+	return l
+}
+
+// headOf returns the head in the reply to a look, which is made again if that may help.
+func (q *Queue) headOf(ctx context.Context, r redisexec.Request, first redisexec.Result) (head, error) {
+	reply := redisexec.Reply{Value: first.Value}
+	if first.Outcome != redisexec.Done {
+		var err error
+		if reply, err = q.executor.Resume(ctx, r, first); err != nil {
+			return head{}, err
+		}
+	}
+	heads, err := decodeNext(reply.Value, 1)
+	if err != nil {
+		return head{}, err
+	}
+	return heads[0], nil
+}
+
+// fail notes that a shard could not be asked.
+func (s *shard) fail() { s.sighted.Store(&sighting{at: time.Now(), isFailed: true}) }
+
+// inShards has shards hand out up to n tasks, one after the other: first the one whose head is oldest, as far as is
+// known, then all others that are due, as one look at them says. take returns how many tasks a shard had; it is
+// not called again once there are n, or it says that it is over. A shard that fails keeps no caller from the tasks of the others.
+func (q *Queue) inShards(ctx context.Context, n int, take func(s *shard, n int) (taken int, over bool, err error)) error {
+	taken, over, errs := 0, false, []error(nil)
+	ask := func(s *shard) {
+		count, isOver, err := take(s, n-taken)
+		if err != nil {
+			s.fail()
+		}
+		taken, over, errs = taken+count, isOver, append(errs, err)
+	}
+	first := q.oldest()
+	if first != nil {
+		ask(first)
+	}
+	if taken < n && !over {
+		due, err := q.lookAtOthers(ctx, first)
+		errs = append(errs, err)
+		for _, d := range due {
+			if taken < n && !over {
+				ask(d.shard)
+			}
+		}
+	}
+	return joinErrors(errs)
+}
+
+// lookAtOthers looks at all shards but one, and returns those that are due, the oldest head first. A server that says nothing
+// for lookPatience is left out.
+func (q *Queue) lookAtOthers(ctx context.Context, but *shard) (due []dueShard, err error) {
+	others := slices.DeleteFunc(slices.Clone(q.shards), func(s *shard) bool { return s == but })
+	found := make(chan looked, len(others))
+	ctx, cancel := context.WithTimeout(ctx, lookPatience)
+	defer cancel()
+	for range q.looks(ctx, others, found) {
+		l := <-found
+		due, err = append(due, l.due...), joinErrors([]error{err, l.err})
+	}
+	slices.SortFunc(due, func(a, b dueShard) int { return cmp.Compare(a.score, b.score) })
+	return due, err
+}
+
+// claimShards is Claim on several shards.
+func (q *Queue) claimShards(ctx context.Context, n int, lease time.Duration) ([]Entry, error) {
+	c := claiming{lease: lease, began: time.Now()}
+	err := q.inShards(ctx, n, func(s *shard, n int) (int, bool, error) {
+		before := c.count
+		for more := true; more && c.count < before+n; {
+			if !c.mayGoOn(before + n) {
+				return c.count - before, true, nil
+			}
+			var err error
+			if more, err = s.claimWithin(ctx, &c, min(before+n-c.count, maxGroup)); err != nil {
+				return c.count - before, ctx.Err() != nil, err
+			}
+		}
+		return c.count - before, false, nil
+	})
+	valid := c.keepValid(ctx, q.giveBack)
+	switch {
+	case len(valid) > 0:
+		return valid, nil
+	case err == nil && c.count > 0:
+		err = errLateClaim
+	}
+	return nil, err
+}
+
+// claimWithin adds up to n tasks of the shard to a Claim, and reports whether there may be more. If the shard does not answer in
+// time, what it brings later is given back.
+func (s *shard) claimWithin(ctx context.Context, c *claiming, n int) (more bool, err error) {
+	type answer struct {
+		read    int
+		sent    time.Time
+		entries []Entry
+		err     error
+	}
+	asked, answered := time.Now(), make(chan answer, 1)
+	detached, leave := context.WithTimeout(context.WithoutCancel(ctx), giveBackFor)
+	s.executor.Go(func() {
+		defer leave()
+		var a answer
+		a.read, a.sent, a.entries, a.err = s.claimStep(detached, n, c.lease)
+		answered <- a
+	})
+	patience := time.NewTimer(s.patience())
+	defer patience.Stop()
+	ended := ctx.Done()
+	for {
+		select {
+		case a := <-answered:
+			s.took.Store(int64(time.Since(asked)))
+			if a.err == nil {
+				c.add(asked, a.sent, a.entries)
+			}
+			return a.read > 0, a.err
+		case <-patience.C:
+			err = fmt.Errorf("%w: no answer for %v", ErrUnknown, time.Since(asked).Round(time.Millisecond))
+			if ctx.Err() != nil {
+				err = fmt.Errorf("%w: %w", ErrUnknown, ctx.Err())
+			}
+			s.executor.Go(func() {
+				if a := <-answered; len(a.entries) > 0 {
+					s.took.Store(int64(time.Since(asked)))
+					<-s.queue.giveBack(detached, a.entries)
+				}
+			})
+			return false, err
+		case <-ended:
+			ended = nil
+			patience.Reset(redisexec.ReplyGrace)
+		}
+	}
+}
+
+// patience is how long a claim waits for the shard: for a while, or several times as long as the last answer took.
+func (s *shard) patience() time.Duration {
+	took := time.Duration(s.took.Load())
+	if took == 0 {
+		return lookPatience
+	}
+	return min(max(hangsAfter, 4*took), lookPatience)
+}
+
+// popShards is Pop on several shards.
+func (q *Queue) popShards(ctx context.Context, n int) (popped []Entry, err error) {
+	err = q.inShards(ctx, n, func(s *shard, n int) (int, bool, error) {
+		entries, err := s.pop(ctx, n)
+		popped = append(popped, entries...)
+		if err == nil && len(entries) < n {
+			s.sight(farOff)
+		}
+		return len(entries), ctx.Err() != nil, err
+	})
+	return popped, err
+}

@@ -1,0 +1,148 @@
+package sluice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/groupcommit"
+	"github.com/sluice-go/sluice/internal/keyspace"
+	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/taskloop"
+)
+
+// shard is one of the parts of a queue: a queue for itself, in one slot of a Cluster.
+type shard struct {
+	queue       *Queue
+	executor    *redisexec.Executor
+	options     *queueOptions
+	keys        []any  // queue, tasks, dead letters, states, leased tasks
+	allKeys     []any  // and the pause
+	countedKeys []any  // and the count of dropped dead letters
+	channel     string // on which waiters are notified of an earlier task
+	idle        string // whose subscribers are counted as clients that wait
+	canceled    string // on which the IDs of tasks are published that were cancelled while leased
+	announce    string // channel, as scripts are given it
+	isAlone     bool   // the queue's only one
+	watcher     watcher
+	trimmer     trimmer
+	sighted     atomic.Pointer[sighting] // of several shards: the head
+	took        atomic.Int64             // how long the last claim has taken, in ns
+	enqueues    *committer[packedTask]
+	dequeues    *committer[[]taskloop.Item]
+	claims      *groupcommit.Keyed[time.Duration, int, merged]
+}
+
+// replicated has a request that changes the queue wait for the replicas. If there is nothing to change, they are to have what
+// has been changed before: perhaps by a call that too few have acknowledged, and this one is its repeat.
+func (s *shard) replicated(r redisexec.Request) redisexec.Request {
+	if s.options.replicas > 0 {
+		mark := scriptMark.Request(s.keys)
+		r.Replicas, r.ReplicaWait, r.Mark = s.options.replicas, longestReplicaWait, &mark
+	}
+	return r
+}
+
+// newShards returns the shards of q. If there is one, it has the queue's main key.
+func newShards(q *Queue, n int) []*shard {
+	if n == 1 {
+		return []*shard{newShard(q, q.main)}
+	}
+	shards := make([]*shard, n)
+	for i := range shards {
+		shards[i] = newShard(q, keyspace.Shard(q.main, n, i))
+	}
+	return shards
+}
+
+// newShard returns the shard of q that has this main key.
+func newShard(q *Queue, key string) *shard {
+	s := &shard{
+		queue: q, executor: q.executor, options: &q.options,
+		keys: []any{key, keyspace.Companion(key, keyspace.Tasks), keyspace.Companion(key, keyspace.Dead), keyspace.Companion(key, keyspace.State)},
+	}
+	s.keys = append(s.keys, s.companion(keyspace.Leased))
+	s.allKeys = append(slices.Clip(s.keys), s.companion(keyspace.Paused))
+	s.countedKeys = append(slices.Clip(s.allKeys), s.companion(keyspace.Dropped))
+	s.channel, s.idle, s.canceled = s.companion(keyspace.Wake), s.companion(keyspace.Idle), s.companion(keyspace.Canceled)
+	s.announce = q.client.notifier.Argument(s.channel)
+	s.isAlone = q.options.shards == 1
+	s.trimmer.bounds = q.options.deadBounds()
+	s.watcher = watcher{shard: s, client: q.client}
+	s.enqueues, s.dequeues = newCommitter(s, s.commitEnqueues), newCommitter(s, s.commitDequeues)
+	s.claims = groupcommit.NewKeyed(func(lease time.Duration) *committer[int] { return newClaims(s, lease) })
+	return s
+}
+
+// indexOf returns in which shard a task is.
+func (q *Queue) indexOf(id string) int {
+	if len(q.shards) == 1 {
+		return 0
+	}
+	return int(crc32.ChecksumIEEE([]byte(id)) % uint32(len(q.shards)))
+}
+
+// shardOf returns the shard of a task.
+func (q *Queue) shardOf(id string) *shard { return q.shards[q.indexOf(id)] }
+
+// ready compares, once, the number of shards with what stands beside the queue, and records it if nothing does. To
+// a queue that is to have one shard the first operation says if it has more: see explain.
+func (q *Queue) ready(ctx context.Context) error {
+	if len(q.shards) == 1 || q.known.Load() {
+		return nil
+	}
+	err := q.compare(ctx, len(q.shards))
+	if err == nil {
+		q.known.Store(true)
+	}
+	return err
+}
+
+// unrecorded is what layout.lua says of a queue that has no number of shards yet.
+const unrecorded = -1
+
+// compare reads how many shards the queue has, and records wanted, unless that is 0, if no number is recorded.
+func (q *Queue) compare(ctx context.Context, wanted int) error {
+	keys := []any{keyspace.Companion(q.main, keyspace.Layout), q.main, keyspace.Companion(q.main, keyspace.Dead)}
+	reply, err := q.executor.Run(ctx, scriptLayout.Request(keys, wanted, fmt.Sprintf("sluice: this queue has %d shards", wanted)))
+	if err != nil {
+		return err
+	}
+	switch n, err := redisexec.Int(reply.Value); {
+	case err != nil:
+		return err
+	case n == unrecorded && wanted == 0:
+		return nil
+	case n < 1 || n > maxShards:
+		return fmt.Errorf("%w: the number of shards", ErrCorrupt)
+	case n != int64(len(q.shards)):
+		return fmt.Errorf("%w: the queue has %d shards, not %d", ErrInvalid, n, len(q.shards))
+	}
+	return nil
+}
+
+// explain takes the error of an operation. If a key has another type, the queue may have another number of shards:
+// then it returns that.
+func (q *Queue) explain(ctx context.Context, err error) error {
+	if errors.Is(err, redisexec.ErrWrongType) && !errors.Is(err, ErrUnknown) {
+		if other := q.compare(ctx, 0); errors.Is(other, ErrInvalid) {
+			return other
+		}
+	}
+	return err
+}
+
+// wrap is the package's wrap, for an operation that was carried out in shards.
+func (q *Queue) wrap(ctx context.Context, op string, err error) error {
+	return wrap(op, q.name, q.explain(ctx, err))
+}
+
+// companion returns a key of the shard.
+func (s *shard) companion(ending string) string {
+	main, _ := s.keys[0].(string)
+	return keyspace.Companion(main, ending)
+}
