@@ -295,7 +295,7 @@ const maxShards = 1024
 // exactly.
 //
 // All that use the queue must name the same n, which is kept beside it from the first operation on:
-// with another, every operation is ErrInvalid, and changes nothing. Queue.Reshard changes the
+// with another, every operation is ErrInvalid, and changes nothing. See docs/shards.md for how to come to another
 // number. A name with a hash tag, which stands for one slot, has one shard. Defaults to 1.
 func WithShards(n int) QueueOption {
 	return func(o *queueOptions) { o.shards = n }
@@ -330,8 +330,7 @@ func checkShards(n int, key string) error {
 //
 // Calls that are merged share one wait. What a Worker reports waits for no replica, nor do claims
 // and extensions: no caller could do anything about it, tasks are handed out at least once in any case,
-// and the replicas get it no sooner. Reshard waits for none either: after a failover of the
-// server that has just got a task it may be gone. A Pop that finds nothing due needs no replica. It costs a round trip from the server to its
+// and the replicas get it no sooner. A Pop that finds nothing due needs no replica. It costs a round trip from the server to its
 // replicas, in which the connection is busy. Defaults to 0, which waits for no replica.
 func WithQueueReplicas(n int) QueueOption {
 	return func(o *queueOptions) { o.replicas = n }

@@ -62,7 +62,7 @@ func TestScriptsAreUsed(t *testing.T) {
 func TestScripts_PayloadsStandApart(t *testing.T) {
 	allowed := map[string][]string{
 		`'HSET', KEYS\[2\]`:             {"enqueue.lua", "giveback.lua", "shared/batch.lua", "shared/new.lua", "shared/put.lua"},
-		`'H[A-Z]*GET[A-Z]*', KEYS\[2\]`: {"shared/payload.lua", "shared/read.lua", "shared/reshard.lua"},
+		`'H[A-Z]*GET[A-Z]*', KEYS\[2\]`: {"shared/payload.lua", "shared/read.lua"},
 	}
 	for use, want := range allowed {
 		var users []string

@@ -20,17 +20,17 @@ const MaxLength = 512
 
 // The endings of companion keys and channels.
 const (
-	Tasks       = ":tasks"        // of a queue: its tasks' payloads
-	State       = ":state"        // of a queue: its tasks' state fields
-	Dead        = ":dead"         // of a queue: its dead letters
-	Leased      = ":leased"       // of a queue: its leased tasks, with the ends of their leases
-	Paused      = ":paused"       // of a queue: its pause, as long as that lasts
-	Dropped     = ":dropped"      // of a queue: how many dead letters were dropped
-	Wake        = ":wake"         // the channel on which waiters are notified; ends as the scripts expect, see wake.lua
-	Idle        = ":idle"         // of a queue: the channel whose subscribers wait for tasks; the scripts count them
-	Canceled    = ":canceled"     // of a queue: the channel on which the IDs of cancelled tasks are published
-	Layout      = ":layout"       // of a queue: how many shards it has
-	Fence       = ":fence"        // of a lock: its last fence
+	Tasks    = ":tasks"    // of a queue: its tasks' payloads
+	State    = ":state"    // of a queue: its tasks' state fields
+	Dead     = ":dead"     // of a queue: its dead letters
+	Leased   = ":leased"   // of a queue: its leased tasks, with the ends of their leases
+	Paused   = ":paused"   // of a queue: its pause, as long as that lasts
+	Dropped  = ":dropped"  // of a queue: how many dead letters were dropped
+	Wake     = ":wake"     // the channel on which waiters are notified; ends as the scripts expect, see wake.lua
+	Idle     = ":idle"     // of a queue: the channel whose subscribers wait for tasks; the scripts count them
+	Canceled = ":canceled" // of a queue: the channel on which the IDs of cancelled tasks are published
+	Layout   = ":layout"   // of a queue: how many shards it has
+	Fence    = ":fence"    // of a lock: its last fence
 )
 
 var (

@@ -65,7 +65,7 @@ func TestAccess_DocumentedCommands(t *testing.T) {
 			half = permits
 		case slices.Contains([]string{"acquire", "release", "extend", "inspect", "force", "check_lock"}, name):
 			half = locks
-		case name == "layout", strings.HasPrefix(name, "reshard"):
+		case name == "layout":
 			half = shards
 		}
 		for _, command := range inScript(t, path) {
