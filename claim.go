@@ -202,18 +202,17 @@ func (s *shard) claimStep(ctx context.Context, n int, lease time.Duration) (read
 	if err != nil {
 		return 0, time.Now(), nil, err
 	}
-	read, entries, err = decodeClaimed(reply.Value)
-	if err == nil {
-		s.sight(headIn(reply.Value))
+	x, err := exchangedFor(reply.Value)
+	if err != nil {
+		return 0, reply.Sent, nil, err
 	}
-	switch {
-	case err != nil:
-	case reply.Sent.Before(asked): // the mark is too late for what it says of the head
-		s.watcher.popped(len(entries) > 0)
-	default:
-		s.watcher.claimed(mark, reply.Sent, reply.Value, len(entries))
+	s.sight(x.next)
+	if reply.Sent.Before(asked) { // the mark is too late for what it says of the next task
+		s.watcher.popped(len(x.tasks) > 0)
+	} else {
+		s.watcher.claimed(mark, reply.Sent, max(x.next, 0), x.waiting, len(x.tasks))
 	}
-	return read, reply.Sent, entries, err
+	return x.read, reply.Sent, x.tasks, nil
 }
 
 // commit sends a group of Claim calls as one claim, and deals out what it returns in the order
@@ -225,33 +224,29 @@ func (c *claims) commit(calls []*mergedCall[int]) {
 		n += call.Arg
 	}
 	commit(c.shard, calls, c.shard.claimRequest(n, c.lease), func(result redisexec.Result, sent time.Time) {
-		value, tasks := result.Value, claimedIn(result.Value)
+		x, err := decodeExchanged(result.Value, asEntry)
 		deal := func(call *mergedCall[int]) {
-			mine, others := cutClaimed(value, call.Arg)
-			if call.Settle(merged{redisexec.Result{Value: mine}, sent}) {
-				value, tasks = others, tasks-min(call.Arg, tasks)
+			left := x
+			m := merged{redisexec.Result{Value: left.cut(call.Arg)}, sent}
+			if err != nil {
+				m.Value = result.Value // for each to reject
+			}
+			if call.Settle(m) {
+				x = left
 			}
 		}
 		for _, call := range calls {
 			deal(call)
 		}
-		c.passOn(deal, func() bool { return tasks > 0 })
-		if tasks > 0 {
-			_, left, _ := decodeClaimed(value)
-			c.shard.queue.giveBack(calls[0].Ctx, left)
+		for len(x.tasks) > 0 {
+			call := c.calls.Next()
+			if call == nil {
+				c.shard.queue.giveBack(calls[0].Ctx, x.tasks)
+				return
+			}
+			deal(call)
 		}
 	})
-}
-
-// passOn deals out what is left to callers that wait, as long as there is anything.
-func (c *claims) passOn(deal func(call *mergedCall[int]), isLeft func() bool) {
-	for isLeft() {
-		call := c.calls.Next()
-		if call == nil {
-			return
-		}
-		deal(call)
-	}
 }
 
 func (s *shard) claimRequest(n int, lease time.Duration) redisexec.Request {

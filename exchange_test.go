@@ -78,9 +78,9 @@ func (w *twins) step() {
 		got := w.both(func(ctx context.Context, q *Queue) any {
 			reply, err := q.executor.Run(ctx, q.shards[0].claimRequest(n, lease))
 			require.NoError(w, err)
-			_, es, err := decodeClaimed(reply.Value)
+			x, err := decodeExchanged(reply.Value, asEntry)
 			require.NoError(w, err)
-			return es
+			return x.tasks
 		})
 		w.receipts = append(w.receipts, got.([]Entry)...)
 	case 8:
@@ -134,19 +134,19 @@ func compareExchanges(t *testing.T, pairs uint64) {
 		wantAnswers, err := decodeFinished(half, len(items))
 		require.NoError(t, err)
 		require.Equal(t, wantAnswers, answers, "seed %d", seed)
-		more, es, err := decodeClaimed(together)
+		got, err := decodeExchanged(together, asEntry)
 		require.NoError(t, err)
-		wantMore, wantEs, err := decodeClaimed(other)
+		want, err := decodeExchanged(other, asEntry)
 		require.NoError(t, err)
-		require.Equal(t, wantEs, es, "seed %d", seed)
-		require.Equal(t, wantMore, more, "seed %d", seed)
+		require.Equal(t, want.tasks, got.tasks, "seed %d", seed)
+		require.Equal(t, want.read, got.read, "seed %d", seed)
 		require.Equal(t, dump(t, rdb, w.queues[1]), dump(t, rdb, w.queues[0]), "seed %d", seed)
 		for _, answer := range answers {
 			if answer == taskloop.Accepted {
 				finished++
 			}
 		}
-		claimed += len(es)
+		claimed += len(got.tasks)
 	}
 	require.Greater(t, finished, int(pairs/5))
 	require.Greater(t, claimed, int(pairs/5))

@@ -244,12 +244,6 @@ func TestWatcher_PassesOnWhatACallerMakesNoUseOf(t *testing.T) {
 	require.Positive(t, passed)
 }
 
-// claimReply is the reply to a claim that has found nothing: the head is due in so long, and so
-// many clients wait.
-func claimReply(off time.Duration, clients int) []any {
-	return []any{int64(0), "", []any{}, []any{}, []any{}, "", []any{}, off.Microseconds(), int64(clients)}
-}
-
 // Clients that have looked for one task in vain do not all look for the next: each second one
 // does, and the others as if it had been announced.
 func TestWatcher_EachSecondOfThoseThatClaimedNothingAsks(t *testing.T) {
@@ -259,7 +253,7 @@ func TestWatcher_EachSecondOfThoseThatClaimedNothingAsks(t *testing.T) {
 		asks := 0
 		for range tries {
 			w := &watcher{shard: &shard{options: &queueOptions{poll: time.Second}}}
-			w.claimed(notify.Mark{Confirmed: true}, time.Now(), claimReply(off, 1_000_000), 0)
+			w.claimed(notify.Mark{Confirmed: true}, time.Now(), off, 1_000_000, 0)
 			require.True(t, w.outlook.known)
 			if w.outlook.askAt.Equal(time.Now().Add(off + clockMargin)) {
 				asks++
@@ -269,9 +263,9 @@ func TestWatcher_EachSecondOfThoseThatClaimedNothingAsks(t *testing.T) {
 		require.InDelta(t, tries/2, asks, tries/10)
 		fed := &watcher{shard: &shard{options: &queueOptions{poll: time.Second}}}
 		for range 20 {
-			fed.claimed(notify.Mark{Confirmed: true}, time.Now(), claimReply(off, 1_000_000), 1)
+			fed.claimed(notify.Mark{Confirmed: true}, time.Now(), off, 1_000_000, 1)
 			require.Equal(t, time.Now().Add(off+clockMargin), fed.outlook.askAt, "one that has brought a task asks for the next")
-			fed.claimed(notify.Mark{Confirmed: true}, time.Now(), claimReply(0, 1_000_000), 1)
+			fed.claimed(notify.Mark{Confirmed: true}, time.Now(), 0, 1_000_000, 1)
 			require.Equal(t, time.Now(), fed.outlook.askAt)
 		}
 	})
@@ -331,20 +325,19 @@ func TestWatcher_WhatWasAnnouncedMeanwhileCounts(t *testing.T) {
 		require.True(t, w.outlook.known)
 		return w
 	}
-	far := claimReply(farOff+time.Second, 0)
 
 	w := heard()
-	w.claimed(before, sent, far, 0)
+	w.claimed(before, sent, farOff, 0, 0)
 	require.Equal(t, heard().outlook, w.outlook, "a claim")
-	w.claimed(after, sent, far, 0)
+	w.claimed(after, sent, farOff, 0, 0)
 	require.True(t, w.outlook.askAt.IsZero(), "a claim that was sent later")
 
 	w = heard()
-	w.claimed(notify.Mark{}, sent, far, 0)
+	w.claimed(notify.Mark{}, sent, farOff, 0, 0)
 	require.Equal(t, heard().outlook, w.outlook, "a claim before there was a subscription")
 
 	w = heard()
-	w.claimed(before, sent, claimReply(0, 0), 1)
+	w.claimed(before, sent, 0, 0, 1)
 	require.Equal(t, after, w.outlook.mark, "it is not heard twice")
 
 	w = heard()

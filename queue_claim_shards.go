@@ -174,24 +174,29 @@ func (q *Queue) lookAtOthers(ctx context.Context, but *shard) (due []dueShard, e
 	return due, err
 }
 
-// claimShards is Claim on several shards.
+// claimShards is Claim on several shards. What a shard has leased that does not answer in time is given back, once it does.
 func (q *Queue) claimShards(ctx context.Context, n int, lease time.Duration) ([]Entry, error) {
-	c := claiming{lease: lease, began: time.Now()}
+	c := shardsClaim{claiming: claiming{lease: lease, began: time.Now()}, answers: make(chan shardAnswer, len(q.shards))}
 	err := q.inShards(ctx, n, func(s *shard, n int) (int, bool, error) {
-		before := c.count
-		for more := true; more && c.count < before+n; {
-			if !c.mayGoOn(before + n) {
-				return c.count - before, true, nil
-			}
-			var err error
-			if more, err = s.claimWithin(ctx, &c, min(before+n-c.count, maxGroup)); err != nil {
-				return c.count - before, ctx.Err() != nil, err
-			}
+		before, more, err := c.count, true, error(nil)
+		for more && err == nil && c.count < before+n && ctx.Err() == nil && c.mayGoOn(before+n) {
+			more, err = c.ask(ctx, s, min(before+n-c.count, maxGroup))
 		}
-		return c.count - before, false, nil
+		return c.count - before, ctx.Err() != nil || !c.mayGoOn(before+n), err
 	})
+	if c.count == 0 {
+		_, late := c.await(ctx, nil, lookPatience)
+		err = joinErrors([]error{err, late})
+	}
+	if c.asking > 0 {
+		err = joinErrors([]error{err, fmt.Errorf("%w: a shard has not answered", ErrUnknown), ctx.Err()})
+		q.executor.Go(func() { c.leave(q.giveBack) })
+	}
 	valid := c.keepValid(ctx, q.giveBack)
 	switch {
+	case len(valid) > n:
+		q.giveBack(ctx, valid[n:])
+		return valid[:n:n], nil
 	case len(valid) > 0:
 		return valid, nil
 	case err == nil && c.count > 0:
@@ -200,49 +205,72 @@ func (q *Queue) claimShards(ctx context.Context, n int, lease time.Duration) ([]
 	return nil, err
 }
 
-// claimWithin adds up to n tasks of the shard to a Claim, and reports whether there may be more. If the shard does not answer in
-// time, what it brings later is given back.
-func (s *shard) claimWithin(ctx context.Context, c *claiming, n int) (more bool, err error) {
-	type answer struct {
-		read    int
-		sent    time.Time
-		entries []Entry
-		err     error
-	}
-	asked, answered := time.Now(), make(chan answer, 1)
-	detached, leave := context.WithTimeout(context.WithoutCancel(ctx), giveBackFor)
+// shardsClaim is a claimShards under way.
+type shardsClaim struct {
+	claiming
+	answers chan shardAnswer // with room for one of each shard
+	asking  int              // how many are to come
+}
+
+// shardAnswer is what a shard has answered to a claim.
+type shardAnswer struct {
+	shard       *shard
+	asked, sent time.Time
+	more        bool
+	entries     []Entry
+	err         error
+}
+
+// ask has a shard claim up to n tasks, and reports whether there may be more.
+func (c *shardsClaim) ask(ctx context.Context, s *shard, n int) (more bool, err error) {
+	detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackFor) // its caller may leave
+	c.asking++
 	s.executor.Go(func() {
-		defer leave()
-		var a answer
-		a.read, a.sent, a.entries, a.err = s.claimStep(detached, n, c.lease)
-		answered <- a
+		defer cancel()
+		a := shardAnswer{shard: s, asked: time.Now()}
+		var read int
+		read, a.sent, a.entries, a.err = s.claimStep(detached, n, c.lease)
+		a.more = read > 0
+		s.took.Store(int64(time.Since(a.asked)))
+		c.answers <- a
 	})
-	patience := time.NewTimer(s.patience())
-	defer patience.Stop()
+	return c.await(ctx, s, s.patience())
+}
+
+// await takes answers until that of a shard has come, or any with tasks for nil, but not for longer than that.
+func (c *shardsClaim) await(ctx context.Context, s *shard, longest time.Duration) (more bool, err error) {
+	timer := time.NewTimer(longest)
+	defer timer.Stop()
 	ended := ctx.Done()
-	for {
+	for c.asking > 0 && (s != nil || c.count == 0) {
 		select {
-		case a := <-answered:
-			s.took.Store(int64(time.Since(asked)))
+		case a := <-c.answers:
+			c.asking--
 			if a.err == nil {
-				c.add(asked, a.sent, a.entries)
+				c.add(a.asked, a.sent, a.entries)
 			}
-			return a.read > 0, a.err
-		case <-patience.C:
-			err = fmt.Errorf("%w: no answer for %v", ErrUnknown, time.Since(asked).Round(time.Millisecond))
-			if ctx.Err() != nil {
-				err = fmt.Errorf("%w: %w", ErrUnknown, ctx.Err())
+			if a.shard == s {
+				return a.more, a.err
 			}
-			s.executor.Go(func() {
-				if a := <-answered; len(a.entries) > 0 {
-					s.took.Store(int64(time.Since(asked)))
-					<-s.queue.giveBack(detached, a.entries)
-				}
-			})
+			err = joinErrors([]error{err, a.err})
+		case <-timer.C:
+			if s != nil {
+				s.fail()
+			}
 			return false, err
 		case <-ended:
 			ended = nil
-			patience.Reset(redisexec.ReplyGrace)
+			timer.Reset(redisexec.ReplyGrace)
+		}
+	}
+	return false, err
+}
+
+// leave gives back what the answers bring that are still to come.
+func (c *shardsClaim) leave(giveBack func(ctx context.Context, es []Entry) <-chan struct{}) {
+	for range c.asking {
+		if a := <-c.answers; len(a.entries) > 0 {
+			<-giveBack(context.Background(), a.entries)
 		}
 	}
 }

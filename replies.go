@@ -37,7 +37,7 @@ func decodeInts[I ~int64](value any, n int) ([]I, error) {
 	return out, nil
 }
 
-// decodeAnswers decodes what giveback.lua and bury.lua say of n tasks. What is behind it is for droppedIn.
+// decodeAnswers decodes what giveback.lua and bury.lua say of n tasks. What is behind it is for decodeDropped.
 func decodeAnswers(value any, n int) ([]taskloop.Answer, error) {
 	if list, ok := value.([]any); ok && len(list) > n {
 		value = list[:n]
@@ -91,19 +91,6 @@ func appendOutcomes(to []Outcome, value any, n int) (outcomes []Outcome, next st
 	return to, next, nil
 }
 
-// exchangeParts is how many parts the reply of exchange.lua has: six that decodeClaimed decodes,
-// one for decodeFinished, and two that outlookIn and headIn read. What is behind them is for droppedIn.
-const exchangeParts = 9
-
-// decodeFinished decodes what exchange.lua says of n tasks that it was to finish.
-func decodeFinished(value any, n int) ([]taskloop.Answer, error) {
-	list, ok := value.([]any)
-	if !ok || len(list) < exchangeParts {
-		return nil, redisexec.Unexpected(value)
-	}
-	return decodeDone(list[6], n)
-}
-
 // decodeDone decodes what a script says of n tasks that says nothing if all are done.
 func decodeDone(value any, n int) ([]taskloop.Answer, error) {
 	if list, ok := value.([]any); !ok || len(list) > 0 {
@@ -112,44 +99,58 @@ func decodeDone(value any, n int) ([]taskloop.Answer, error) {
 	return slices.Repeat([]taskloop.Answer{taskloop.Accepted}, n), nil
 }
 
-// decodeClaimed decodes what exchange.lua has claimed.
-func decodeClaimed(value any) (read int, entries []Entry, err error) {
-	return decodeClaimedAs(value, func(e Entry, due float64) Entry {
-		e.Due = timeOf(due)
-		return e
-	})
+// exchanged is the reply of exchange.lua.
+type exchanged[E any] struct {
+	read    int    // how many due tasks the claim has looked at: if any, there may be more
+	receipt string // of all tasks
+	tasks   []E
+	next    time.Duration // until the earliest other task is due, an hour for later or never; negative, for how long it has been
+	waiting int           // clients; 0 if the server has not counted them
+	dropped dropped
 }
 
-// decodeClaimedTasks is decodeClaimed for a worker's run loop.
-func decodeClaimedTasks(value any) (read int, tasks []taskloop.Task, err error) {
-	return decodeClaimedAs(value, func(e Entry, due float64) taskloop.Task {
-		return taskloop.Task{ID: e.ID, Payload: e.Payload, Header: e.Header, Score: e.Score, Due: due, Attempt: e.Attempt}
-	})
+// asEntry and asTask make what an exchange hands out of a task that became due then.
+func asEntry(e Entry, due float64) Entry {
+	e.Due = timeOf(due)
+	return e
 }
 
-// decodeClaimedAs decodes how many were read, the score of all, their IDs, the attempts unless
-// all are first ones, the payloads unless all are empty, and when each was due, in one text.
-func decodeClaimedAs[E any](value any, as func(e Entry, due float64) E) (read int, entries []E, err error) {
+func asTask(e Entry, due float64) taskloop.Task {
+	return taskloop.Task{ID: e.ID, Payload: e.Payload, Header: e.Header, Score: e.Score, Due: due, Attempt: e.Attempt}
+}
+
+// longestDue is for how many microseconds a task is said to have been due at most.
+const longestDue = 9_000_000_000_000_000
+
+// decodeExchanged decodes how many were read, the score of all, their IDs, the attempts unless all are first ones, the
+// payloads unless all are empty, when each was due, in one text, the answers, the next due time and how many clients
+// wait; and what decodeDropped does.
+func decodeExchanged[E any](value any, as func(e Entry, due float64) E) (x exchanged[E], err error) {
 	list, ok := value.([]any)
-	if !ok || len(list) < exchangeParts {
-		return 0, nil, redisexec.Unexpected(value)
+	if !ok || len(list) < 9 {
+		return x, redisexec.Unexpected(value)
 	}
-	if _, err := decodeInts[int64](list[7:exchangeParts], 2); err != nil {
-		return 0, nil, err
+	next, err := decodeInts[int64](list[7:9], 2)
+	if err != nil {
+		return x, err
 	}
-	seen, _ := list[0].(int64)
 	score, err := decodeScore(list[1])
 	if err != nil {
-		return 0, nil, err
+		return x, err
 	}
+	read, _ := list[0].(int64)
+	x.read, x.dropped = int(read), decodeDropped(value, 9)
+	x.receipt, _ = list[1].(string)
+	x.next = time.Duration(min(max(next[0], -longestDue), farOff.Microseconds())) * time.Microsecond
+	x.waiting = int(next[1])
 	ids, isList := list[2].([]any)
 	attempts, areAttempts := list[3].([]any)
 	payloads, arePayloads := list[4].([]any)
 	dues, areDues := list[5].(string)
 	if !isList || !areAttempts || !arePayloads || !areDues || len(attempts) > 0 && len(attempts) != len(ids) || len(payloads) > 0 && len(payloads) != len(ids) {
-		return 0, nil, redisexec.Unexpected(value)
+		return x, redisexec.Unexpected(value)
 	}
-	entries = make([]E, 0, len(ids))
+	x.tasks = make([]E, 0, len(ids))
 	for i, id := range ids {
 		var attempt, payload any = int64(1), ""
 		if len(attempts) > 0 {
@@ -160,107 +161,64 @@ func decodeClaimedAs[E any](value any, as func(e Entry, due float64) E) (read in
 		}
 		e, err := decodeTask(id, attempt, payload)
 		if err != nil {
-			return 0, nil, err
+			return x, err
 		}
 		word, further, _ := strings.Cut(dues, " ")
 		due, err := parseScore(word)
 		if err != nil || math.IsInf(due, 0) {
-			return 0, nil, redisexec.Unexpected(value)
+			return x, redisexec.Unexpected(value)
 		}
 		dues = further
 		e.Score = score
-		entries = append(entries, as(e, due))
+		x.tasks = append(x.tasks, as(e, due))
 	}
 	if dues != "" {
-		return 0, nil, redisexec.Unexpected(value)
+		return x, redisexec.Unexpected(value)
 	}
-	return int(seen), entries, nil
+	return x, nil
 }
 
-// cutClaimed makes two replies of a reply of exchange.lua: one has the first n tasks at most, the
-// other the rest. A reply of another form stays as it is, for decodeClaimed to reject.
-func cutClaimed(value any, n int) (first, rest any) {
+// exchangedFor decodes the reply to a call, or returns its part of a group's.
+func exchangedFor(value any) (exchanged[Entry], error) {
+	if x, ok := value.(exchanged[Entry]); ok {
+		return x, nil
+	}
+	return decodeExchanged(value, asEntry)
+}
+
+// cut returns the first n tasks at most, and leaves the others.
+func (x *exchanged[E]) cut(n int) exchanged[E] {
+	first, n := *x, min(n, len(x.tasks))
+	first.tasks, x.tasks = x.tasks[:n:n], x.tasks[n:]
+	return first
+}
+
+// decodeFinished decodes what exchange.lua says of n tasks that it was to finish, or returns a call's part of a group's.
+func decodeFinished(value any, n int) ([]taskloop.Answer, error) {
+	if answers, ok := value.([]taskloop.Answer); ok {
+		return answers, nil
+	}
 	list, ok := value.([]any)
-	if !ok || len(list) < exchangeParts {
-		return value, value
+	if !ok || len(list) < 9 {
+		return nil, redisexec.Unexpected(value)
 	}
-	head, tail := slices.Clone(list), slices.Clone(list)
-	for i := 2; i < 5; i++ { // the IDs, attempts and payloads
-		if part, ok := list[i].([]any); ok {
-			n := min(n, len(part))
-			head[i], tail[i] = part[:n], part[n:]
-		}
-	}
-	if dues, ok := list[5].(string); ok {
-		head[5], tail[5] = cutWords(dues, n)
-	}
-	return head, tail
+	return decodeDone(list[6], n)
 }
 
-// cutWords cuts a text with spaces between its words behind the first n.
-func cutWords(text string, n int) (first, rest string) {
-	end := -1 // where the last word taken ends
-	for range n {
-		length := strings.IndexByte(text[end+1:], ' ')
-		if length < 0 {
-			return text, ""
-		}
-		end += 1 + length
+// dropped is how many dead letters a script has dropped, and the IDs of some.
+type dropped struct {
+	count int64
+	ids   []any
+}
+
+// decodeDropped decodes what a script says behind the first n parts of its reply, if it has dropped any.
+func decodeDropped(value any, n int) (d dropped) {
+	if list, _ := value.([]any); len(list) > n {
+		d.count, _ = list[n].(int64)
+		d.ids = list[n+1:]
 	}
-	if end < 0 {
-		return "", text
-	}
-	return text[:end], text[end+1:]
+	return d
 }
-
-// claimedIn returns how many tasks a reply of exchange.lua has claimed.
-func claimedIn(value any) int {
-	list, _ := value.([]any)
-	if len(list) < exchangeParts {
-		return 0
-	}
-	ids, _ := list[2].([]any)
-	return len(ids)
-}
-
-// cutFinished is cutClaimed for the answers of tasks that were finished. The reply has answers
-// for n of all.
-func cutFinished(value any, n, all int) (first, rest any) {
-	list, ok := value.([]any)
-	if !ok || len(list) < exchangeParts {
-		return value, value
-	}
-	answers, ok := list[6].([]any)
-	if !ok || len(answers) != all {
-		return value, value // no answers: all are done
-	}
-	head, tail := slices.Clone(list), slices.Clone(list)
-	head[6], tail[6] = answers[:n], answers[n:]
-	return head, tail
-}
-
-// receiptIn returns the receipt in a reply that decodeClaimed has accepted.
-func receiptIn(value any) string {
-	receipt, _ := value.([]any)[1].(string)
-	return receipt
-}
-
-// outlookIn returns what a reply that decodeClaimed has accepted says of the head: how far off
-// it is, at most an hour, and how many clients wait, 0 if the server has not counted them.
-func outlookIn(value any) (off time.Duration, clients int) {
-	n, _ := value.([]any)[8].(int64)
-	return max(headIn(value), 0), int(n)
-}
-
-// headIn returns what a reply that decodeClaimed has accepted says of the head: in what time it is
-// due, an hour for later or never, or negative, for how long it has been.
-func headIn(value any) time.Duration {
-	us, _ := value.([]any)[7].(int64)
-	return time.Duration(min(max(us, -longestDue), farOff.Microseconds())) * time.Microsecond
-}
-
-// longestDue is for how many microseconds a head is said to have been due at most.
-const longestDue = 9_000_000_000_000_000
 
 // offOf returns how far off the head is that is due in so many microseconds, or in an hour.
 func offOf(us int64) time.Duration {

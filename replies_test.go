@@ -48,19 +48,15 @@ func FuzzReplies(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		reply := replyOf(text)
-		_, claimed, err := decodeClaimed(reply)
+		x, err := decodeExchanged(reply, asEntry)
 		errs := []error{err}
 		if err == nil {
-			require.NotEmpty(t, receiptIn(reply))
-			off, clients := outlookIn(reply)
-			require.True(t, off >= 0 && off <= time.Hour, off)
-			require.Equal(t, off, max(headIn(reply), 0))
-			require.True(t, headIn(reply) >= -longestDue*time.Microsecond, "no overflow")
-			_ = clients
+			require.NotEmpty(t, x.receipt)
+			require.True(t, x.next <= time.Hour && x.next >= -longestDue*time.Microsecond, "no overflow")
 		}
 		_, entries, err := decodeEntries(reply)
 		errs = append(errs, err)
-		for _, e := range append(claimed, entries...) {
+		for _, e := range append(x.tasks, entries...) {
 			require.GreaterOrEqual(t, e.Omitted, 0)
 			require.False(t, math.IsNaN(e.Score) || math.IsInf(e.Score, 0))
 			_ = e.Time()
@@ -138,17 +134,16 @@ func TestClaimed_OneDueTimeForEachTask(t *testing.T) {
 		return []any{int64(0), "9.5", ids, []any{}, []any{}, dues, []any{}, int64(0), int64(0)}
 	}
 	for _, dues := range []any{"1.5 2.5", "1.5 2.5 3.5 4.5", "", " 1.5 2.5 3.5", "1.5  3.5", "1.5 inf 3.5", "1.5 nan 3.5", "1.5,2.5,3.5", []any{"1.5", "2.5", "3.5"}} {
-		_, _, err := decodeClaimed(reply(dues))
+		_, err := decodeExchanged(reply(dues), asEntry)
 		require.ErrorIs(t, err, ErrCorrupt, "%q", dues)
 	}
 	for n := range 5 {
 		var got []Entry
-		first, rest := cutClaimed(reply("1.5 2.5 3.5"), n)
-		for _, part := range []any{first, rest} {
-			_, entries, err := decodeClaimed(part)
-			require.NoError(t, err, "cut behind %d", n)
-			got = append(got, entries...)
-		}
+		rest, err := decodeExchanged(reply("1.5 2.5 3.5"), asEntry)
+		require.NoError(t, err)
+		first := rest.cut(n)
+		require.Len(t, first.tasks, min(n, 3))
+		got = append(append(got, first.tasks...), rest.tasks...)
 		require.Len(t, got, 3)
 		for i, e := range got {
 			require.Equal(t, string(rune('a'+i)), e.ID)

@@ -55,12 +55,13 @@ func (s *shard) commitDequeues(calls []*mergedCall[[]taskloop.Item]) {
 		claims = append(claims, call.Arg...)
 	}
 	commit(s, calls, s.dequeueRequest(claims), func(result redisexec.Result, sent time.Time) {
-		rest, left := result.Value, len(claims)
+		answers, err := decodeFinished(result.Value, len(claims))
 		for _, call := range calls {
-			var mine any
-			mine, rest = cutFinished(rest, len(call.Arg), left)
-			left -= len(call.Arg)
-			call.Settle(merged{redisexec.Result{Value: mine, Shortfall: result.Shortfall}, sent})
+			m := merged{result, sent} // a reply of another form is for each to reject
+			if n := len(call.Arg); err == nil {
+				m.Value, answers = answers[:n:n], answers[n:]
+			}
+			call.Settle(m)
 		}
 	})
 }

@@ -127,19 +127,23 @@ func (s *source) exchange(sh *shard, reports []taskloop.Report, claim int, resul
 	for i, r := range reports {
 		results[i] = decodeReport(answers[i], r)
 		if r.Operation == taskloop.Bury {
-			s.logDropped(droppedIn(answers[i].Value, len(r.Items)))
+			s.logDropped(decodeDropped(answers[i].Value, len(r.Items)))
 		}
 	}
 	if claim == 0 {
 		return taskloop.ClaimResult{}
 	}
-	tasks := decodeClaim(claimed)
-	if tasks.Outcome == redisexec.Done && tasks.Err == nil {
-		sh.watcher.claimed(mark, sent, claimed.Value, len(tasks.Tasks))
-		s.queue.noteClaimedTasks(tasks.Tasks)
-		s.logDropped(droppedIn(claimed.Value, exchangeParts))
+	if claimed.Outcome != redisexec.Done {
+		return taskloop.ClaimResult{Outcome: claimed.Outcome, Err: claimed.Err}
 	}
-	return tasks
+	x, err := decodeExchanged(claimed.Value, asTask)
+	if err != nil {
+		return taskloop.ClaimResult{Outcome: claimed.Outcome, Err: fmt.Errorf("claim: %w", err)}
+	}
+	sh.watcher.claimed(mark, sent, max(x.next, 0), x.waiting, len(x.tasks))
+	s.queue.noteClaimedTasks(x.tasks)
+	s.logDropped(x.dropped)
+	return taskloop.ClaimResult{Outcome: claimed.Outcome, Tasks: x.tasks, More: x.read > 0, Receipt: x.receipt, Head: x.next}
 }
 
 // reportRequest returns the request of a report.
@@ -178,20 +182,6 @@ func decodeReport(answer redisexec.Result, r taskloop.Report) taskloop.ReportRes
 		}
 		result.Answers, result.Err = decode(answer.Value, len(r.Items))
 	}
-	return result
-}
-
-func decodeClaim(r redisexec.Result) taskloop.ClaimResult {
-	result := taskloop.ClaimResult{Outcome: r.Outcome, Err: r.Err}
-	if r.Outcome != redisexec.Done {
-		return result
-	}
-	seen, tasks, err := decodeClaimedTasks(r.Value)
-	if err != nil {
-		result.Err = fmt.Errorf("claim: %w", err)
-		return result
-	}
-	result.Tasks, result.More, result.Receipt, result.Head = tasks, seen > 0, receiptIn(r.Value), headIn(r.Value)
 	return result
 }
 

@@ -68,29 +68,18 @@ func (s *shard) trimIsDue() bool {
 	return s.trimmer.next.CompareAndSwap(next, &again)
 }
 
-// trim drops dead letters of the shard. It returns whether there are more, and what droppedIn does. An error is dropped: the next trim
+// trim drops dead letters of the shard. It returns whether there are more. An error is dropped: the next trim
 // does what this one has left.
-func (s *shard) trim(ctx context.Context) (more bool, count int64, ids []any) {
+func (s *shard) trim(ctx context.Context) (more bool, d dropped) {
 	reply, err := s.executor.Run(ctx, s.trimRequest())
 	list, ok := reply.Value.([]any)
 	if err != nil || !ok || len(list) == 0 {
-		return false, 0, nil
+		return false, d
 	}
 	if more = list[0] == int64(1); more {
 		s.trimmer.next.Store(nil)
 	}
-	count, ids = droppedIn(list, 1)
-	return more, count, ids
-}
-
-// droppedIn returns how many dead letters a script has dropped, and some of their IDs: it says so behind the first n parts of its reply.
-func droppedIn(value any, n int) (count int64, ids []any) {
-	list, ok := value.([]any)
-	if !ok || len(list) <= n {
-		return 0, nil
-	}
-	count, _ = list[n].(int64)
-	return count, list[n+1:]
+	return more, decodeDropped(list, 1)
 }
 
 // trim drops dead letters of all shards.
@@ -156,14 +145,14 @@ func (s *source) keepTrimming(ctx context.Context) {
 func (s *source) trimOnce(ctx context.Context, sh *shard) bool {
 	ctx, cancel := context.WithTimeout(ctx, trimInterval)
 	defer cancel()
-	more, count, ids := sh.trim(ctx)
-	s.logDropped(count, ids)
+	more, d := sh.trim(ctx)
+	s.logDropped(d)
 	return more
 }
 
-// logDropped logs what droppedIn has found in a reply.
-func (s *source) logDropped(count int64, ids []any) {
-	if count > 0 {
-		s.log.Warn("sluice: dead letters dropped", slog.Int64("dropped", count), slog.Any("tasks", ids))
+// logDropped logs what a script has dropped.
+func (s *source) logDropped(d dropped) {
+	if d.count > 0 {
+		s.log.Warn("sluice: dead letters dropped", slog.Int64("dropped", d.count), slog.Any("tasks", d.ids))
 	}
 }

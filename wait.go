@@ -359,8 +359,7 @@ func (w *watcher) takeLook(h head, mark notify.Mark, sent time.Time) (missed boo
 // A client that got a task asks for the next one, whatever was announced meanwhile. Of those that
 // did not, each second one does: else those that have looked for one task would all look for
 // each that follows. The others hear of it as if it had been announced.
-func (w *watcher) claimed(mark notify.Mark, sent time.Time, reply any, brought int) {
-	off, clients := outlookIn(reply)
+func (w *watcher) claimed(mark notify.Mark, sent time.Time, off time.Duration, clients, brought int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if brought > 0 {
