@@ -28,7 +28,6 @@ type queueJSON struct {
 	Name             string  `json:"name"`
 	NameBase64       string  `json:"name_base64,omitempty"`
 	Shards           int     `json:"shards"`
-	MovingFrom       int     `json:"moving_from,omitempty"`
 	Due              int64   `json:"due"`
 	Scheduled        int64   `json:"scheduled"`
 	Leased           int64   `json:"leased"`
@@ -48,7 +47,7 @@ type queuesJSON struct {
 
 func (r queueRow) json() queueJSON {
 	j := queueJSON{
-		Shards: r.Shards, MovingFrom: r.MovingFrom, Due: r.stats.Due, Scheduled: r.stats.Scheduled, Leased: r.stats.Leased, Dead: r.stats.Dead, Dropped: r.stats.Dropped,
+		Shards: r.Shards, Due: r.stats.Due, Scheduled: r.stats.Scheduled, Leased: r.stats.Leased, Dead: r.stats.Dead, Dropped: r.stats.Dropped,
 		OldestDueSeconds: r.stats.OldestDue.Seconds(), NextDue: jsonTime(r.stats.NextDue), Paused: r.stats.Paused, PausedUntil: jsonTime(r.stats.PausedUntil),
 	}
 	j.Name, j.NameBase64 = bytesField(r.Name)
@@ -161,9 +160,6 @@ func (r queueRow) cells(now time.Time) []any {
 		if !r.stats.PausedUntil.IsZero() {
 			notes += " for " + span(max(0, r.stats.PausedUntil.Sub(now)))
 		}
-	}
-	if r.MovingFrom > 0 {
-		notes += fmt.Sprintf(" MOVING from %d shards", r.MovingFrom)
 	}
 	if r.stats.Dropped > 0 {
 		notes += " " + count(r.stats.Dropped) + " dropped"

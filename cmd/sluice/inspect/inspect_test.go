@@ -1,7 +1,6 @@
 package inspect_test
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -56,9 +55,6 @@ func TestQueues_FindsEachOnceAndNothingElse(t *testing.T) {
 		enqueue(t, sharded, "a", "b", "c", "d", "e")
 		bury(t, newQueue(t, rdb, o, "only-dead"), "x")
 		bury(t, newQueue(t, rdb, o, "{eu}:only-dead"), "x")
-		enqueue(t, newQueue(t, rdb, o, "back"), "a", "b", "c")
-		require.NoError(t, newQueue(t, rdb, o, "back").Reshard(ctx, 3, nil))
-		require.NoError(t, newQueue(t, rdb, o, "back", sluice.WithShards(3)).Reshard(ctx, 1, nil))
 		require.NoError(t, rdb.Set(ctx, o.QueuePrefix+"foreign", "a string", 0).Err())
 		require.NoError(t, rdb.HSet(ctx, o.QueuePrefix+"a-hash", "a", "b").Err())
 		require.NoError(t, rdb.Set(ctx, "X"+o.QueuePrefix+"other", "another prefix", 0).Err())
@@ -66,7 +62,7 @@ func TestQueues_FindsEachOnceAndNothingElse(t *testing.T) {
 		found, err := inspect.Queues(ctx, rdb, o)
 		require.NoError(t, err)
 		require.Equal(t, []inspect.QueueInfo{
-			{Name: "back", Shards: 1}, {Name: "esc\x1b[31m\n订单", Shards: 1}, {Name: "only-dead", Shards: 1},
+			{Name: "esc\x1b[31m\n订单", Shards: 1}, {Name: "only-dead", Shards: 1},
 			{Name: "orders:dead", Shards: 1}, {Name: "plain", Shards: 1}, {Name: "sharded", Shards: 4},
 			{Name: "{eu}:only-dead", Shards: 1}, {Name: "{eu}:orders", Shards: 1},
 		}, found)
@@ -86,34 +82,6 @@ func TestQueues_FindsEachOnceAndNothingElse(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, exists)
 	})
-}
-
-// TestQueues_FindsOneThatIsBeingMoved looks at each step of a move, to several shards and to one.
-func TestQueues_FindsOneThatIsBeingMoved(t *testing.T) {
-	s := redistest.Start(t) // of its own: each key is looked at
-	rdb := s.Client(t)
-	o := inspect.Options{QueuePrefix: "Queue:"}
-	q := newQueue(t, rdb, o, "moved")
-	for i := range 600 {
-		enqueue(t, q, fmt.Sprint("task-", i))
-	}
-	bury(t, newQueue(t, rdb, o, "moved"), "task-0")
-	for _, n := range []int{3, 1} {
-		steps := 0
-		looked := false
-		err := q.Reshard(t.Context(), n, func(sluice.ReshardProgress) {
-			steps++
-			found, err := inspect.Queues(t.Context(), rdb, o)
-			require.NoError(t, err)
-			require.Len(t, found, 1, "%q", rdb.Keys(context.Background(), "*").Val())
-			require.Equal(t, "moved", found[0].Name)
-			require.Equal(t, n, found[0].Shards)
-			looked = looked || found[0].MovingFrom > 0
-		})
-		require.NoError(t, err)
-		require.Greater(t, steps, 1)
-		require.True(t, looked)
-	}
 }
 
 func TestQueues_WithoutAPrefix(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,11 +19,8 @@ import (
 // QueueInfo is a queue that was found.
 type QueueInfo struct {
 	Name string
-	// Shards is over how many shards it is spread. While it is being moved to another number,
-	// that is the new one.
+	// Shards is over how many shards it is spread.
 	Shards int
-	// MovingFrom is how many shards it had, while Reshard moves it, or has stopped half-way; else 0.
-	MovingFrom int
 }
 
 // Queues finds the queues, in the order of their names. A queue is found if there is any key of it: one whose tasks
@@ -50,7 +46,7 @@ func Queues(ctx context.Context, rdb redis.UniversalClient, o Options) ([]QueueI
 	if err := dropForeign(ctx, rdb, mains); err != nil {
 		return nil, wrap("search for queues", err)
 	}
-	infos, err := layouts(ctx, rdb, slices.Collect(maps.Keys(mains)))
+	infos, err := readShards(ctx, rdb, slices.Collect(maps.Keys(mains)))
 	if err != nil {
 		return nil, wrap("search for queues", err)
 	}
@@ -64,15 +60,10 @@ func Queues(ctx context.Context, rdb redis.UniversalClient, o Options) ([]QueueI
 	return infos, nil
 }
 
-// endings of the keys beside a queue's main key. While a queue is being moved to one shard, that has keys
-// which are named after it, its epoch and, again, what they are.
-var (
-	endings = []string{
-		keyspace.Tasks, keyspace.State, keyspace.Dead, keyspace.Leased, keyspace.Paused, keyspace.Dropped,
-		keyspace.Layout, keyspace.Move, keyspace.MoveLeft, keyspace.MoveTransit,
-	}
-	movedToOne = regexp.MustCompile(regexp.QuoteMeta(keyspace.MoveOne) + `\.\d+$`)
-)
+// endings of the keys beside a queue's main key.
+var endings = []string{
+	keyspace.Tasks, keyspace.State, keyspace.Dead, keyspace.Leased, keyspace.Paused, keyspace.Dropped, keyspace.Layout,
+}
 
 // ownerOf returns the main key of the queue that has a key, and whether it is another than that: a companion,
 // or a shard's.
@@ -84,9 +75,6 @@ func ownerOf(prefix, key string) (main string, companion, ok bool) {
 				main, companion = rest, true
 				break
 			}
-		}
-		if at := movedToOne.FindStringIndex(main); at != nil {
-			main, companion = main[:at[0]], true
 		}
 		if inner, found := strings.CutPrefix(main, "{"); companion && found && strings.IndexByte(inner, '}') == len(inner)-1 {
 			main = inner[:len(inner)-1]
@@ -123,29 +111,23 @@ func dropForeign(ctx context.Context, rdb redis.UniversalClient, mains map[strin
 		})
 }
 
-// layouts reads how many shards queues have, by their main keys.
-func layouts(ctx context.Context, rdb redis.UniversalClient, mains []string) ([]QueueInfo, error) {
+// readShards reads how many shards queues have, by their main keys.
+func readShards(ctx context.Context, rdb redis.UniversalClient, mains []string) ([]QueueInfo, error) {
 	infos := make([]QueueInfo, 0, len(mains))
 	err := pipeline(ctx, rdb, mains,
 		func(p redis.Pipeliner, main string) redis.Cmder {
-			return p.HMGet(ctx, keyspace.Companion(main, keyspace.Layout), "shards", "from")
+			return p.HGet(ctx, keyspace.Companion(main, keyspace.Layout), "shards")
 		},
 		func(main string, result redis.Cmder) error {
-			values, err := result.(*redis.SliceCmd).Result()
-			if err != nil {
+			text, err := result.(*redis.StringCmd).Result()
+			if err != nil && !errors.Is(err, redis.Nil) {
 				return err
 			}
-			infos = append(infos, QueueInfo{Name: main, Shards: max(1, number(values[0])), MovingFrom: number(values[1])})
+			n, _ := strconv.Atoi(text)
+			infos = append(infos, QueueInfo{Name: main, Shards: max(1, n)})
 			return nil
 		})
 	return infos, err
-}
-
-// number reads a field of a layout, 0 where there is none.
-func number(value any) int {
-	text, _ := value.(string)
-	n, _ := strconv.Atoi(text)
-	return n
 }
 
 // Find reads how many shards a queue has, and whether there is any key of it. A queue that has none is
@@ -155,7 +137,7 @@ func Find(ctx context.Context, rdb redis.UniversalClient, name string, o Options
 	if err != nil {
 		return QueueInfo{}, false, fmt.Errorf("%w: %w", sluice.ErrInvalidName, err)
 	}
-	infos, err := layouts(ctx, rdb, []string{main})
+	infos, err := readShards(ctx, rdb, []string{main})
 	if err != nil {
 		return QueueInfo{}, false, wrap("queue", err)
 	}
@@ -175,7 +157,7 @@ func Open(ctx context.Context, rdb redis.UniversalClient, name string, o Options
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", sluice.ErrInvalidName, err)
 	}
-	infos, err := layouts(ctx, rdb, []string{main})
+	infos, err := readShards(ctx, rdb, []string{main})
 	if err != nil {
 		return nil, wrap("queue", err)
 	}
