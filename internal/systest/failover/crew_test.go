@@ -1,7 +1,6 @@
 package failover
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -13,8 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -22,33 +19,24 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// The roles of processes on a queue in shards. Their settings are the addresses of a Cluster's nodes, the name
-// of the queue, its number of shards, and the journal; a producer's are its first task too, a mover's the
-// number of shards that is wanted.
-var (
-	_ = systest.Role("journal-worker", work)
-	_ = systest.Role("journal-producer", produce)
-	_ = systest.Role("mover", move)
-)
+// The role of a worker on a queue in shards. Its settings are the addresses of a Cluster's nodes, the name of the
+// queue, its number of shards, the journal, and how long its handler takes at most.
+var _ = systest.Role("journal-worker", work)
 
 // place opens what the settings of a process name.
-func place(settings string, hooks ...redis.Hook) (q *sluice.Queue, j journal, number int64) {
+func place(settings string) (q *sluice.Queue, j journal, nap time.Duration) {
 	var addrs, name, path string
 	var shards int
-	_, err := fmt.Sscan(settings, &addrs, &name, &shards, &path, &number)
+	_, err := fmt.Sscan(settings, &addrs, &name, &shards, &path, &nap)
 	if err == nil {
 		j, err = openJournal(path)
 	}
 	if err == nil {
 		rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: strings.Split(addrs, ",")})
-		for _, h := range hooks {
-			rdb.AddHook(h)
-		}
 		q, err = sluice.NewQueue(rdb, name, sluice.WithShards(shards), sluice.WithMaxAttempts(0))
 	}
 	if err == nil {
@@ -58,7 +46,7 @@ func place(settings string, hooks ...redis.Hook) (q *sluice.Queue, j journal, nu
 		panic(err)
 	}
 	fmt.Println("ready")
-	return q, j, number
+	return q, j, nap
 }
 
 // untilStdinEnds returns a context that ends with the standard input.
@@ -84,7 +72,7 @@ func work(settings string) {
 		}
 		j.add(begun, task, e.Score)
 		if nap > 0 {
-			time.Sleep(rand.N(time.Duration(nap))) // the work: kills come in the midst of some
+			time.Sleep(rand.N(nap)) // the work: kills come in the midst of some
 		}
 		j.add(done, task, e.Score)
 		return nil
@@ -92,72 +80,6 @@ func work(settings string) {
 	if err := w.Run(untilStdinEnds()); err != nil {
 		panic(err)
 	}
-}
-
-// produce enqueues tasks, from several goroutines, that become due within half a second.
-func produce(settings string) {
-	q, j, first := place(settings)
-	ctx := untilStdinEnds()
-	const goroutines = 8
-	var all sync.WaitGroup
-	for i := range int64(goroutines) {
-		all.Go(func() {
-			for task := first + i; ctx.Err() == nil; task += goroutines {
-				outcome, err := q.Enqueue(context.Background(), sluice.Task{ID: strconv.FormatInt(task, 10), Delay: rand.N(500 * time.Millisecond)})
-				if err != nil || outcome != sluice.Added {
-					panic(fmt.Sprintf("task %d: %v, %v", task, outcome, err))
-				}
-				j.add(enqueued, task, 0)
-				time.Sleep(rand.N(10 * time.Millisecond)) // the rate
-			}
-		})
-	}
-	all.Wait()
-}
-
-// killAtPut is by how much a mover's number is higher for each part of a batch that it sends before it kills itself.
-const killAtPut = 10_000
-
-// killer is a hook that kills the process in place of a command that puts a part of a batch: the batch is in
-// transit then, and some of the shards may have their parts.
-type killer struct{ puts atomic.Int64 }
-
-func (*killer) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (k *killer) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		args := cmd.Args()
-		if len(args) > 7 && fmt.Sprint(args[2]) == "6" && strings.HasSuffix(fmt.Sprint(args[7]), "}"+keyspace.Move) && k.puts.Add(-1) == 0 {
-			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-		}
-		return next(ctx, cmd)
-	}
-}
-
-func (*killer) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-// move has the queue moved. It begins when it reads a line, prints how far it has come
-// after each step, and goes on when it reads another line.
-func move(settings string) {
-	var k killer
-	q, _, number := place(settings, &k)
-	k.puts.Store(number / killAtPut)
-	orders := bufio.NewScanner(os.Stdin)
-	orders.Scan() // to begin
-	var last sluice.ReshardProgress
-	err := q.Reshard(context.Background(), int(number%killAtPut), func(p sluice.ReshardProgress) {
-		last = p
-		fmt.Println("step", p.Moved, p.Left)
-		if !orders.Scan() {
-			os.Exit(0) // the test has ended
-		}
-	})
-	if err != nil {
-		panic(err)
-	}
-	fmt.Println("end", last.Moved, last.Left)
 }
 
 // crew is processes on a queue of a Cluster, and their journals.
@@ -168,7 +90,7 @@ type crew struct {
 	rdb     redis.UniversalClient
 	addrs   string
 	name    string
-	shards  int // that a process is to name which starts now
+	shards  int
 	nap     time.Duration
 	dir     string
 
@@ -178,7 +100,6 @@ type crew struct {
 	atWork  bool
 	seen    witness
 	kills   int // of workers
-	movers  int // that were killed
 }
 
 // member is a process of a crew.
@@ -203,11 +124,11 @@ func newCrew(t *testing.T, c *redistest.Cluster, name string, shards int) *crew 
 	return w
 }
 
-// start starts a process of a role, and waits until it is connected.
-func (c *crew) start(role string, number int64) *member {
+// start starts a worker, and waits until it is connected.
+func (c *crew) start() *member {
 	c.Helper()
 	path := filepath.Join(c.dir, strconv.Itoa(len(c.members)))
-	m := &member{Child: systest.StartChild(c.T, role, c.addrs, c.name, c.shards, path, number), path: path}
+	m := &member{Child: systest.StartChild(c.T, "journal-worker", c.addrs, c.name, c.shards, path, int64(c.nap)), path: path}
 	c.members = append(c.members, m)
 	var word string
 	m.Answer(&word)
@@ -220,7 +141,7 @@ func (c *crew) hire(n int) {
 	c.Helper()
 	c.wanted = n
 	for range n {
-		c.workers = append(c.workers, c.start("journal-worker", int64(c.nap)))
+		c.workers = append(c.workers, c.start())
 	}
 }
 
@@ -247,7 +168,7 @@ func (c *crew) killOne() {
 func (c *crew) replace() {
 	c.Helper()
 	for len(c.workers) < c.wanted {
-		m := c.start("journal-worker", int64(c.nap))
+		m := c.start()
 		m.Tell("begin")
 		c.workers = append(c.workers, m)
 	}

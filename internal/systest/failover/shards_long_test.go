@@ -63,12 +63,3 @@ func throughput(t *testing.T, cluster *redistest.Cluster, shards, n int) float64
 	}
 	return float64(n) / took.Seconds()
 }
-
-// TestReshard_KilledMoversAgainAndAgain is TestReshard_KilledMoversLoseNothing with more tasks, and five movers
-// killed in each move. For a million tasks:
-//
-//	SLUICE_TEST_SCALE=50 go test -tags long -run TestReshard_KilledMoversAgainAndAgain -v -timeout 1h ./internal/systest/failover
-func TestReshard_KilledMoversAgainAndAgain(t *testing.T) {
-	t.Parallel()
-	reshardUnderKills(t, redistest.StartCluster(t, leisure...), 20_000*systest.Scale(), 5)
-}
