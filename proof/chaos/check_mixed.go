@@ -56,10 +56,9 @@ func (c *checker) checkKinds() {
 	}
 }
 
-// checkCorrupt checks that no call found data that is not the library's: nothing else writes there. Of queues that are moved among
-// shards, clients may know a layout that the server has lost.
+// checkCorrupt checks that no call found data that is not the library's: nothing else writes there.
 func (c *checker) checkCorrupt(r record) {
-	if r.Result == corrupt && !isParts(r.Name) {
+	if r.Result == corrupt {
 		c.report("%s on %s in %s (seq %d) at %v: ErrCorrupt", r.Op, r.Name, r.Process, r.Seq, r.Return.Round(time.Microsecond))
 	}
 }

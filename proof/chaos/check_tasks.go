@@ -48,7 +48,6 @@ func (c *checker) checkTasks() {
 	t.checkHandlers()
 	t.checkLeftovers()
 	t.checkTicks()
-	t.checkShards()
 	t.checkReplicas()
 }
 
@@ -108,6 +107,9 @@ func (t *tasksCheck) checkMove(m *move) {
 		return
 	}
 	t.counts["tasks "+string(m.kind)]++
+	if m.queue == shardQueue {
+		t.counts["tasks in shards "+string(m.kind)]++
+	}
 	switch m.kind {
 	case unexplained:
 		t.report("%v at %v: %+v became %+v", m.taskKey, m.span, m.was, m.is)
@@ -115,7 +117,7 @@ func (t *tasksCheck) checkMove(m *move) {
 		t.checkClaim(m)
 	case extended:
 		t.checkLease(m)
-		if m.queue != workQueue { // a Worker also extends tasks whose handler has not begun
+		if !hasWorkers(m.queue) { // a Worker also extends tasks whose handler has not begun
 			t.requireRequest(m, true, ends(m, opExtend))
 		}
 	case added, replaced, deferred:
@@ -158,7 +160,7 @@ func (t *tasksCheck) neverBegun(m *move) bool {
 
 // snoozer returns the record of the handler that had the task, if it has returned Again.
 func (t *tasksCheck) snoozer(m *move) *record {
-	if r := t.handlers[receipt{m.taskKey, m.was.delivery}]; m.queue == workQueue && r != nil && r.Result == again {
+	if r := t.handlers[receipt{m.taskKey, m.was.delivery}]; hasWorkers(m.queue) && r != nil && r.Result == again {
 		return r
 	}
 	return nil
@@ -293,7 +295,7 @@ func (t *tasksCheck) checkRemoval(m *move) {
 	switch {
 	case m.queue == popQueue && seconds(m.was.afterLease().score) <= latest+time.Millisecond:
 		// checkReturned checks it.
-	case m.queue == workQueue && handler != nil && handler.Call <= m.before && handler.mayHaveRun():
+	case hasWorkers(m.queue) && handler != nil && handler.Call <= m.before && handler.mayHaveRun():
 	default:
 		t.requireRequest(m, false, func(r *record) bool { return finished(r) || r.Op == opCancel })
 	}

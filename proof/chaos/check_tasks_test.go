@@ -29,7 +29,12 @@ var taskCases = map[string]checkCase{
 	"done, and still listed": {newScenario().
 		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs("ZADD {Queue:loop}:leased @@430 t; "+gone).settled(opDequeue, "", 430, 0, done),
 		"the list of leased tasks shows something else"},
-	"claimed early": {newScenario().at(10).enqueued("v", 100).claimed("v", 1, 50), "early"},
+	"a task in a shard is done": {inShard().
+		at(30).logs(goneFromShard).settledOn(shardQueue, opDequeue, "", 420, 0, done), ""},
+	"a task in a shard is done without a request": {inShard().
+		at(30).logs(goneFromShard), "no client requested it"},
+	"a task in a shard is left": {inShard(), "is still there"},
+	"claimed early":             {newScenario().at(10).enqueued("v", 100).claimed("v", 1, 50), "early"},
 	"claimed within a lease": {newScenario().
 		at(10).enqueued("v", 10).claimed("v", 1, 20).reclaimed("v", 1, 1, 300), "early"},
 	"held twice": {newScenario().

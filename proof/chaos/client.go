@@ -78,7 +78,6 @@ func runClient(env string) {
 	quiet()
 	c.producers.Wait()
 	c.finalLocks()
-	c.finalParts()
 	fmt.Println("quiet")
 
 	<-words
@@ -138,14 +137,12 @@ func (c *client) start() {
 	c.producers.Go(c.repeat(c.adopt))
 	c.producers.Go(c.repeat(c.force))
 	c.producers.Go(c.repeat(c.operate))
-	c.producers.Go(c.repeat(c.produceParts))
-	c.producers.Go(c.repeat(c.reshard))
-	c.consumers.Go(c.consumeParts)
 	c.producers.Go(c.repeat(c.enqueueSafely))
 	c.producers.Go(c.repeat(c.contendSafe))
 	c.consumers.Go(c.popLoop)
 	c.consumers.Go(c.peekLoop)
 	c.startWorker(workQueue, nil)
+	c.startWorker(shardQueue, nil)
 	c.startWorker(tickQueue, ticks())
 }
 

@@ -84,24 +84,24 @@ func fenceName(key string) (name string, ok bool) {
 	return name, ok
 }
 
-// queueName returns the queue that a key belongs to, and which of the queue's keys it is.
+// queueName returns the queue that a key belongs to, and which of the keys of the queue, or of one of its shards, it is.
 func queueName(key string) (name, which string) {
-	if name, ok := strings.CutPrefix(key, "Queue:"); ok {
-		return name, "queue"
+	name, which = "", "queue"
+	if rest, ok := strings.CutPrefix(key, "Queue:"); ok {
+		name = rest
+	} else if rest, ok := strings.CutPrefix(key, "{Queue:"); ok {
+		name, which, _ = strings.Cut(rest, "}:")
 	}
-	if name, ok := strings.CutPrefix(key, "{Queue:"); ok {
-		name, which, _ := strings.Cut(name, "}:")
-		return name, which
-	}
-	return "", ""
+	name, _, _ = strings.Cut(name, ":") // a shard's key goes on
+	return name, which
 }
 
 // change carries out a command on a queue. It calls touch for every ID before it changes the
 // ID.
 func (k keyspace) change(command []string, touch func(taskKey)) {
 	name, which := queueName(command[1])
-	if name == "" || isParts(name) {
-		return // of the tasks that are moved among shards the records alone are checked
+	if name == "" {
+		return
 	}
 	edit := func(id string, f func(t *task)) {
 		key := taskKey{name, id}
@@ -114,6 +114,7 @@ func (k keyspace) change(command []string, touch func(taskKey)) {
 		k.list(name, verb, args, touch)
 	case which == "paused":
 		k.pause(name, verb, args)
+	case which == "layout", which == "queue" && verb == "SET": // how many shards there are
 	case verb == "ZADD" && (which == "queue" || which == "dead"):
 		for score, id := range scored(args) {
 			edit(id, func(t *task) { t.add(which, score) })

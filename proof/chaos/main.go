@@ -7,7 +7,7 @@
 // Each round of about a minute has servers, proxies and clients of its own:
 //
 //	client.go, locks.go, tasks.go   what a client process does, and records (record.go)
-//	sets.go, adopt.go, pauses.go, periodic.go, shards.go, replicas.go   more of that
+//	sets.go, adopt.go, pauses.go, periodic.go, replicas.go   more of that
 //	faults.go, server.go, proxy.go, shim.go   the faults
 //	round.go, quiet.go, process.go   a round, from its start until everything is quiet
 //	log.go, replay.go, keyspace.go, classify.go   the server's log: which token held each
@@ -26,8 +26,6 @@
 //     after a definite error it was not.
 //   - A periodic task is due when its schedule says, is never removed or buried, and goes on
 //     when everything is quiet.
-//   - A task whose queue is moved to other numbers of shards is not lost, comes back no more when it
-//     is over, and has one holder at a time, whose receipt stays valid.
 //   - Whenever the server is killed, its replica has what was acknowledged with a replica.
 //   - Calls return when their context ends. When everything is quiet, nothing is stuck, held
 //     or half there.
@@ -35,8 +33,7 @@
 // Excused, and counted, are: a lock that its holder believes to hold although the server's
 // clock was set ahead or its key was lost, until the TTL that the holder knows; a fence that
 // the server lost while its clock was behind that fence; tasks that a power cut took, which
-// are exactly those in the part of the log that was cut off. Queues that are moved among shards are
-// not checked if a part of them was cut off: clients may know a layout that the server has lost.
+// are exactly those in the part of the log that was cut off.
 package main
 
 import (

@@ -17,7 +17,9 @@ const tickQueue = "ticks"
 var periods = map[string]time.Duration{"tick50": 50 * time.Millisecond, "tick300": 300 * time.Millisecond, "tick1000": time.Second}
 
 // hasWorkers says whether a queue's tasks are handled by Workers.
-func hasWorkers(queue string) bool { return queue == workQueue || queue == tickQueue }
+func hasWorkers(queue string) bool {
+	return queue == workQueue || queue == shardQueue || queue == tickQueue
+}
 
 // ticks returns the periodic tasks.
 func ticks() (all []sluice.Periodic) {

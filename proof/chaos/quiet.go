@@ -30,7 +30,6 @@ func (r *round) quiet() (violations []string, err error) {
 		violations = append(violations, "not drained: "+left)
 	}
 	violations = append(violations, r.awaitTicks()...)
-	r.awaitParts()
 	if violations = append(violations, r.sendAll("end", "ended", 3*calmLimit)...); violations != nil {
 		return violations, nil
 	}
@@ -61,7 +60,7 @@ func (r *round) drain() (left string) {
 	for end := time.Now().Add(2 * calmLimit); time.Now().Before(end); {
 		left = ""
 		for _, name := range queues {
-			if n, err := r.server.rdb.ZCard(context.Background(), "Queue:"+name).Result(); err != nil || n > 0 {
+			if n, err := r.waiting(name); err != nil || n > 0 {
 				left += fmt.Sprintf("%s (%d, %v) ", name, n, err)
 			}
 		}
@@ -71,6 +70,20 @@ func (r *round) drain() (left string) {
 		time.Sleep(50 * time.Millisecond) // the clients still work
 	}
 	return left
+}
+
+// waiting returns how many tasks a queue has, in all of its shards.
+func (r *round) waiting(queue string) (n int64, err error) {
+	ctx := context.Background()
+	keys := r.server.rdb.ScanType(ctx, 0, "Queue:"+queue+"*", 10_000, "zset").Iterator()
+	for keys.Next(ctx) {
+		inShard, err := r.server.rdb.ZCard(ctx, keys.Val()).Result()
+		if err != nil {
+			return 0, err
+		}
+		n += inShard
+	}
+	return n, keys.Err()
 }
 
 // leftKeys finds keys that should not be there at the end.
@@ -83,12 +96,16 @@ func (r *round) leftKeys() (violations []string) {
 		}
 	}
 	for _, name := range queues {
-		dead := r.server.rdb.ZRange(ctx, "{Queue:"+name+"}:dead", 0, -1).Val()
-		states := r.server.rdb.HKeys(ctx, "{Queue:"+name+"}:state").Val()
-		payloads := r.server.rdb.HKeys(ctx, "{Queue:"+name+"}:tasks").Val()
-		slices.Sort(dead)
-		slices.Sort(states)
-		slices.Sort(payloads)
+		members := func(ending string, of func(key string) []string) (all []string) {
+			for _, key := range r.server.rdb.Keys(ctx, "{Queue:"+name+"*}:"+ending).Val() { // of each shard
+				all = append(all, of(key)...)
+			}
+			slices.Sort(all)
+			return all
+		}
+		fields := func(key string) []string { return r.server.rdb.HKeys(ctx, key).Val() }
+		dead := members("dead", func(key string) []string { return r.server.rdb.ZRange(ctx, key, 0, -1).Val() })
+		states, payloads := members("state", fields), members("tasks", fields)
 		if !slices.Equal(dead, states) || name != plainQueue && !slices.Equal(dead, payloads) || name == plainQueue && len(payloads) > 0 {
 			violations = append(violations, fmt.Sprintf("%s: %d dead letters, %d states and %d payloads", name, len(dead), len(states), len(payloads)))
 		}

@@ -56,40 +56,34 @@ type op string
 
 // What clients do.
 const (
-	opHold        op = "hold"
-	opTake        op = "take"     // a lock that was not acquired
-	opTakeSet     op = "take set" // one of several that were not
-	opAdopt       op = "adopt"    // one that was not adopted
-	opExtendLock  op = "extend lock"
-	opUnlockAll   op = "unlock all"
-	opInspect     op = "inspect"
-	opForce       op = "force unlock"
-	opRegister    op = "register"
-	opFinal       op = "final"
-	opEnqueue     op = "enqueue"
-	opCancel      op = "cancel"
-	opReschedule  op = "reschedule"
-	opRevive      op = "revive"
-	opPause       op = "pause"
-	opList        op = "list"
-	opClaiming    op = "claiming" // a call of Claim
-	opDelivery    op = "delivery" // an entry that it returned
-	opPopping     op = "popping"  // a call of Pop
-	opPop         op = "pop"      // an entry that it returned
-	opHandle      op = "handle"   // a Worker's handler
-	opDequeue     op = "dequeue"
-	opRetry       op = "retry"
-	opRelease     op = "release"
-	opBury        op = "bury"
-	opExtend      op = "extend"
-	opReshard     op = "reshard"
-	opPart        op = "delivery of a part" // of a queue that is moved to other shards; and what else is done with it
-	opDequeuePart op = "dequeue of a part"
-	opRetryPart   op = "retry or release of a part"
-	opCancelPart  op = "cancel of a part"
-	opFinalPart   op = "final reshard"
-	opStuck       op = "stuck"
-	opStall       op = "stall" // the process did not run
+	opHold       op = "hold"
+	opTake       op = "take"     // a lock that was not acquired
+	opTakeSet    op = "take set" // one of several that were not
+	opAdopt      op = "adopt"    // one that was not adopted
+	opExtendLock op = "extend lock"
+	opUnlockAll  op = "unlock all"
+	opInspect    op = "inspect"
+	opForce      op = "force unlock"
+	opRegister   op = "register"
+	opFinal      op = "final"
+	opEnqueue    op = "enqueue"
+	opCancel     op = "cancel"
+	opReschedule op = "reschedule"
+	opRevive     op = "revive"
+	opPause      op = "pause"
+	opList       op = "list"
+	opClaiming   op = "claiming" // a call of Claim
+	opDelivery   op = "delivery" // an entry that it returned
+	opPopping    op = "popping"  // a call of Pop
+	opPop        op = "pop"      // an entry that it returned
+	opHandle     op = "handle"   // a Worker's handler
+	opDequeue    op = "dequeue"
+	opRetry      op = "retry"
+	opRelease    op = "release"
+	opBury       op = "bury"
+	opExtend     op = "extend"
+	opStuck      op = "stuck"
+	opStall      op = "stall" // the process did not run
 )
 
 // result is the result of an operation.

@@ -181,9 +181,6 @@ func (r *replayer) note(command []string, at *entry) {
 		r.pauses = append(r.pauses, pauseBegun{at.span, queue})
 	}
 	name, which := queueName(command[1])
-	if isParts(name) {
-		which = which[strings.LastIndexByte(which, ':')+1:] // while they are moved to a single shard, its keys have other names
-	}
 	switch strings.ToUpper(command[0]) + " " + which {
 	case "HSET tasks":
 		for i := 2; i+1 < len(command); i += 2 {

@@ -20,13 +20,15 @@ const (
 	workQueue  = "work"  // by Workers
 	popQueue   = "pop"   // by Pop
 	plainQueue = "plain" // by Claim; tasks have no payload, and are enqueued once
+	shardQueue = "shard" // by Claim and by Workers; it has several shards
 
+	shardCount  = 3
 	lease       = 400 * time.Millisecond
 	maxAttempts = 5
 	sharedIDs   = 40 // IDs that all clients enqueue again and again
 )
 
-var queues = []string{loopQueue, workQueue, popQueue, plainQueue}
+var queues = []string{loopQueue, workQueue, popQueue, shardQueue, plainQueue}
 
 // queueHandle is what the goroutines share that want the same.
 type queueHandle struct {
@@ -40,12 +42,14 @@ func (c *client) queue(name string, policy sluice.Duplicates) *sluice.Queue {
 	if q, ok := c.handles.Load(handle); ok {
 		return q.(*sluice.Queue)
 	}
-	replicas := 0
-	if name == safeQueue {
-		replicas = 1
+	opts := []sluice.QueueOption{sluice.WithDuplicates(policy), sluice.WithMaxAttempts(maxAttempts), sluice.WithPollInterval(200 * time.Millisecond)}
+	switch name {
+	case safeQueue:
+		opts = append(opts, sluice.WithQueueReplicas(1))
+	case shardQueue:
+		opts = append(opts, sluice.WithShards(shardCount))
 	}
-	q, err := sluice.NewQueue(c.rdb, name, sluice.WithDuplicates(policy), sluice.WithQueueReplicas(replicas),
-		sluice.WithMaxAttempts(maxAttempts), sluice.WithPollInterval(200*time.Millisecond))
+	q, err := sluice.NewQueue(c.rdb, name, opts...)
 	if err != nil {
 		panic(err)
 	}
@@ -94,10 +98,11 @@ func (c *client) enqueueOn(rng *rand.Rand, name string, policy sluice.Duplicates
 		outcomes, err = q.EnqueueBatch(ctx, tasks)
 	}
 	for i, rec := range recs {
-		if err == nil {
-			rec.Outcome = int(outcomes[i])
+		result := resultOf(err)
+		if i < len(outcomes) && outcomes[i] != 0 { // an error is of others, in another shard
+			rec.Outcome, result = int(outcomes[i]), done
 		}
-		c.endBy(ctx, rec, resultOf(err))
+		c.endBy(ctx, rec, result)
 	}
 }
 
@@ -139,13 +144,13 @@ func versionOf(id, payload string) string {
 // operate calls what operators, and users who change a task, call.
 func (c *client) operate(rng *rand.Rand) {
 	work(rng, 60*time.Millisecond)
-	name := queues[rng.IntN(3)]
+	name := queues[rng.IntN(4)]
 	q, id := c.queue(name, sluice.Replace), sharedID(rng)
 	ctx, cancel := withShortContext(context.Background(), rng, 12)
 	defer cancel()
 	switch rng.IntN(7) {
 	case 5:
-		if rng.IntN(5) == 0 {
+		if rng.IntN(5) == 0 && name != shardQueue { // its shards are paused one after the other
 			c.pause(ctx, rng, name, q)
 		}
 	case 6:
@@ -185,10 +190,7 @@ func resultOfCall(was bool, err error) result {
 func (c *client) loop() {
 	rng := c.rng()
 	for c.consume.Err() == nil {
-		name := loopQueue
-		if rng.IntN(3) == 0 {
-			name = plainQueue
-		}
+		name := []string{loopQueue, plainQueue, shardQueue}[rng.IntN(3)]
 		q := c.queue(name, sluice.Replace)
 		if rng.IntN(2) == 0 {
 			short, cancel := context.WithTimeout(c.consume, 100*time.Millisecond)
@@ -270,7 +272,11 @@ func (c *client) dequeue(rng *rand.Rand, q *sluice.Queue, got []record, entries 
 		ctx, cancel := withShortContext(context.Background(), rng, 30)
 		err := q.Dequeue(ctx, entries...)
 		for i, rec := range recs {
-			c.endBy(ctx, rec, resultFor(entries[i].ID, err))
+			result := resultFor(entries[i].ID, err)
+			if err != nil && result != stale && rec.Name == shardQueue && len(recs) > 1 {
+				result = unknown // the error does not say of which shards it is
+			}
+			c.endBy(ctx, rec, result)
 		}
 		cancel()
 		again = errors.Is(err, sluice.ErrUnknown) && rng.IntN(2) == 0 || rng.IntN(60) == 0
