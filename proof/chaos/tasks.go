@@ -190,7 +190,7 @@ func resultOfCall(was bool, err error) result {
 func (c *client) loop() {
 	rng := c.rng()
 	for c.consume.Err() == nil {
-		name := []string{loopQueue, plainQueue, shardQueue}[rng.IntN(3)]
+		name := []string{loopQueue, loopQueue, plainQueue, shardQueue}[rng.IntN(4)]
 		q := c.queue(name, sluice.Replace)
 		if rng.IntN(2) == 0 {
 			short, cancel := context.WithTimeout(c.consume, 100*time.Millisecond)
