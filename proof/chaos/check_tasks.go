@@ -89,7 +89,11 @@ func (t *tasksCheck) index() {
 			t.use(m, m.was.delivery)
 		}
 		if m.was.due != 0 && m.kind != tookOver { // the waiting version had taken over: its due time was the receipt
-			t.use(m, m.was.due)
+			for _, r := range t.ops[m.taskKey] {
+				if m.was.waitsFor(r.Score) && !slices.Contains(t.used[receipt{m.taskKey, r.Score}], m) {
+					t.use(m, r.Score)
+				}
+			}
 		}
 	}
 }
@@ -289,7 +293,7 @@ func (t *tasksCheck) checkRemoval(m *move) {
 	handler := t.handlers[receipt{m.taskKey, m.was.delivery}]
 	finished := ends(m, opDequeue)
 	if m.was.due != 0 { // only a waiting version that has taken over can be finished
-		finished = func(r *record) bool { return r.Op == opDequeue && r.Score == m.was.due && !t.early(m) }
+		finished = func(r *record) bool { return r.Op == opDequeue && m.was.waitsFor(r.Score) && !t.early(m) }
 		handler = nil
 	}
 	switch {

@@ -135,6 +135,14 @@ var taskCases = map[string]checkCase{
 		recorded(record{Op: opEnqueue, Name: loopQueue, ID: "t", Version: "w", Call: 200, Return: 201, Delay: 230 * ms, Result: done, Outcome: 4}).
 		at(210).logs("ZREM Queue:loop t; ZADD Queue:loop 1700000000.430101 t; HDEL {Queue:loop}:state t").settled(opDequeue, "", 430, 0, done).
 		claimed("w", 1, 440).at(450).logs(gone).settled(opDequeue, "", 840, 0, done), "rescheduled, and no client requested it"},
+	"a waiting version is done by the receipt that it has when it has taken over": {newScenario().
+		at(10).enqueued("v", 20).claimed("v", 1, 30).at(200).logs("HSET {Queue:loop}:tasks t w; HSET {Queue:loop}:state t 1:@@430:@@430").
+		recorded(record{Op: opEnqueue, Name: loopQueue, ID: "t", Version: "w", Call: 200, Return: 201, Delay: 230 * ms, Result: done, Outcome: 4}).
+		at(440).logs(gone).recorded(record{Op: opDequeue, Name: loopQueue, ID: "t", Call: 440, Return: 441, Score: 1700000000.430001, Result: done}), ""},
+	"a waiting version is done by another receipt": {newScenario().
+		at(10).enqueued("v", 20).claimed("v", 1, 30).at(200).logs("HSET {Queue:loop}:tasks t w; HSET {Queue:loop}:state t 1:@@430:@@430").
+		recorded(record{Op: opEnqueue, Name: loopQueue, ID: "t", Version: "w", Call: 200, Return: 201, Delay: 230 * ms, Result: done, Outcome: 4}).
+		at(440).logs(gone).recorded(record{Op: opDequeue, Name: loopQueue, ID: "t", Call: 440, Return: 441, Score: 1700000000.430101, Result: done}), "no client requested it"},
 	"a version waits that was enqueued with Keep": {newScenario().
 		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs("HSET {Queue:loop}:tasks t w; HSET {Queue:loop}:state t 1:@@430:@@50").
 		recorded(record{Op: opEnqueue, Name: loopQueue, ID: "t", Version: "w", Call: 40, Return: 41, Delay: 10 * ms, Result: done, Outcome: 4, Policy: int(sluice.Keep)}).
