@@ -146,7 +146,7 @@ func inGo(t *testing.T) map[string]bool {
 			isCommand[client.Method(i).Name] = true
 		}
 	}
-	for _, plumbing := range []string{"Process", "Pipeline", "Exec", "Receive", "Close"} {
+	for _, plumbing := range []string{"Process", "Pipeline", "Exec", "Receive", "Close", "PoolStats"} {
 		delete(isCommand, plumbing)
 	}
 	for _, file := range sources(t) {
