@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // Enqueue puts a task into the queue, and returns what became of it; see WithDuplicates
@@ -45,7 +46,7 @@ func (q *Queue) Enqueue(ctx context.Context, t Task) (Outcome, error) {
 func (q *Queue) send(ctx context.Context, t Task) (Outcome, error) {
 	// The payload is copied: the caller may use it again when its context has ended, while
 	// the call is still under way.
-	task := packedTask{t.due(), t.ID, t.packed()}
+	task := t.wire()
 	if err := q.ready(ctx); err != nil {
 		return 0, err
 	}
@@ -53,11 +54,11 @@ func (q *Queue) send(ctx context.Context, t Task) (Outcome, error) {
 }
 
 // enqueue enqueues a task, perhaps as a part of a group.
-func (s *shard) enqueue(ctx context.Context, task packedTask) (Outcome, error) {
-	reply, err := runMerged(ctx, s, s.enqueues, task, 1, task.size(), func(task packedTask) redisexec.Request {
-		args := s.newTaskArgs(s.options.duplicates, 1, "0", 0)
-		args.add(task)
-		return args.request()
+func (s *shard) enqueue(ctx context.Context, task wire.Task) (Outcome, error) {
+	reply, err := runMerged(ctx, s, s.enqueues, task, 1, task.Size(), func(task wire.Task) redisexec.Request {
+		args := s.newTasks(s.options.duplicates, 1, "0", 0)
+		args.Add(task)
+		return s.enqueueRequest(args)
 	})
 	if err != nil {
 		return 0, err
@@ -69,23 +70,14 @@ func (s *shard) enqueue(ctx context.Context, task packedTask) (Outcome, error) {
 	return outcomes[0], reply.Shortfall
 }
 
-// packedTask is a task as it is sent.
-type packedTask struct {
-	due     dueTime
-	id      string
-	payload string // with the header
-}
-
-func (t packedTask) size() int { return len(t.id) + len(t.payload) }
-
 // commitEnqueues sends a group of Enqueue calls. A task with a delay is due as if it were
 // alone: unlike those of a batch, the tasks have no order among each other.
-func (s *shard) commitEnqueues(calls []*mergedCall[packedTask]) {
-	args := s.newTaskArgs(s.options.duplicates, len(calls), "0", 0)
+func (s *shard) commitEnqueues(calls []*mergedCall[wire.Task]) {
+	args := s.newTasks(s.options.duplicates, len(calls), "0", 0)
 	for _, call := range calls {
-		args.add(call.Arg)
+		args.Add(call.Arg)
 	}
-	commit(s, calls, args.request(), func(result redisexec.Result, sent time.Time) {
+	commit(s, calls, s.enqueueRequest(args), func(result redisexec.Result, sent time.Time) {
 		list, _ := result.Value.([]any)
 		for i, call := range calls {
 			m := merged{result, sent} // a reply of another form is for each to reject
@@ -148,10 +140,10 @@ func (q *Queue) sendBatch(ctx context.Context, ts []Task) ([]Outcome, error) {
 // of the chunks before.
 func (s *shard) enqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) {
 	done := make([]Outcome, 0, len(ts))
-	same, floor := map[dueTime]int64{}, "0"
+	same, floor := map[wire.Due]int64{}, "0"
 	for len(ts) > 0 {
 		n, args := s.pack(ts, same, floor)
-		reply, err := s.executor.Run(ctx, args.request())
+		reply, err := s.executor.Run(ctx, s.enqueueRequest(args))
 		if err == nil {
 			done, floor, err = appendOutcomes(done, reply.Value, n)
 		}
@@ -166,94 +158,48 @@ func (s *shard) enqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) 
 	return done, nil
 }
 
-// dueTime is when a task is due, as the script is given it.
-type dueTime struct {
-	sign byte  // '+' for a delay, '@' for a time
-	us   int64 // from now, or Unix time
-}
-
-func (t *Task) due() dueTime {
-	if t.At.IsZero() {
-		return dueTime{'+', ceilMicros(t.Delay)}
-	}
-	return dueTime{'@', t.At.Add(time.Microsecond - 1).UnixMicro()}
-}
-
-// text writes the time as scripts are given it.
-func (d dueTime) text() string { return string(appendMicros([]byte{d.sign}, d.us)) }
-
 // pack makes the arguments for the first chunk of ts. same counts the tasks with the same
 // due time, which are kept apart by a microsecond each: those with the same At in the whole
 // batch, those with the same Delay in this chunk, since delays count from floor, which is
 // after the tasks of the chunks before.
-func (s *shard) pack(ts []Task, same map[dueTime]int64, floor string) (n int, args *taskArgs) {
-	args = s.newTaskArgs(s.options.duplicates, min(len(ts), maxGroup), floor, 1)
+func (s *shard) pack(ts []Task, same map[wire.Due]int64, floor string) (n int, args *wire.Tasks) {
+	args = s.newTasks(s.options.duplicates, min(len(ts), maxGroup), floor, 1)
 	size := 0
-	maps.DeleteFunc(same, func(due dueTime, _ int64) bool { return due.sign == '+' })
-	for n < len(ts) && n < maxGroup && (n == 0 || size+ts[n].packedSize() <= maxGroupBytes) {
+	maps.DeleteFunc(same, func(due wire.Due, _ int64) bool { return due.IsDelay() })
+	for n < len(ts) && n < maxGroup && (n == 0 || size+wire.Size(ts[n].Header, ts[n].Payload) <= maxGroupBytes) {
 		t := &ts[n]
-		size += t.packedSize()
+		size += wire.Size(t.Header, t.Payload)
 		due := t.due()
 		after := same[due]
 		same[due]++
 		// The payload is copied: the caller may use it again when its context has ended,
 		// while the command is still under way.
-		args.add(packedTask{dueTime{due.sign, due.us + after}, t.ID, t.packed()})
+		args.Add(wire.Task{Due: due.Plus(after), ID: t.ID, Payload: t.packed()})
 		n++
 	}
 	return n, args
 }
 
-// taskArgs are arguments of enqueue.lua: groups of tasks, each due so many microseconds after
-// the one before it in its group.
-type taskArgs struct {
-	shard    *shard
-	args     []any
-	apart    int64
-	group    int     // the index in args of the group's number of IDs; 0 before the first group
-	next     dueTime // when a further task of the group is due
-	payloads []any   // the group's, until it ends
-	filled   bool    // whether one of them is not empty
-}
-
-// newTaskArgs returns the arguments for this many tasks, none yet. Delays count from floor at
+// newTasks returns the arguments for this many tasks, none yet. Delays count from floor at
 // the earliest.
-func (s *shard) newTaskArgs(duplicates Duplicates, tasks int, floor string, apart int64) *taskArgs {
-	args := append(make([]any, 0, 7+2*tasks), policies[duplicates], s.announce, floor, apart)
-	return &taskArgs{shard: s, args: args, apart: apart}
+func (s *shard) newTasks(duplicates Duplicates, n int, floor string, apart int64) *wire.Tasks {
+	return wire.NewTasks(n, policies[duplicates], s.announce, floor, apart)
 }
 
-// add adds a task, to the last group if it is due right then.
-func (a *taskArgs) add(t packedTask) {
-	if a.group == 0 || t.due != a.next {
-		a.endGroup()
-		a.group = len(a.args) + 1
-		a.args = append(a.args, t.due.text(), nil, nil)
-	}
-	a.next = dueTime{t.due.sign, t.due.us + a.apart}
-	a.args = append(a.args, t.id)
-	a.payloads = append(a.payloads, t.payload)
-	a.filled = a.filled || t.payload != ""
+// enqueueRequest returns the request for all tasks that were added.
+func (s *shard) enqueueRequest(tasks *wire.Tasks) redisexec.Request {
+	return s.replicated(scriptEnqueue.Request(s.keys, tasks.Args()...))
 }
 
-// endGroup writes the numbers of the last group, and its payloads.
-func (a *taskArgs) endGroup() {
-	if a.group == 0 {
-		return
+func (t *Task) due() wire.Due {
+	if t.At.IsZero() {
+		return wire.DueIn(t.Delay)
 	}
-	a.args[a.group], a.args[a.group+1] = len(a.payloads), 0
-	if a.filled {
-		a.args[a.group+1] = len(a.payloads)
-		a.args = append(a.args, a.payloads...)
-	}
-	a.payloads, a.filled = a.payloads[:0], false
+	return wire.DueAt(t.At)
 }
 
-// request returns the request for all tasks that were added.
-func (a *taskArgs) request() redisexec.Request {
-	a.endGroup()
-	return a.shard.replicated(scriptEnqueue.Request(a.shard.keys, a.args...))
-}
+// wire returns the task as it is sent. It is a copy.
+func (t *Task) wire() wire.Task { return wire.Task{Due: t.due(), ID: t.ID, Payload: t.packed()} }
 
 var policies = [...]string{Replace: "replace", Keep: "keep", Earliest: "earliest", Latest: "latest"}
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/taskloop"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // twins are two queues on a server whose clock stands still, to which the same is done.
@@ -231,7 +232,7 @@ func compareBatches(t *testing.T, pairs uint64) {
 		outcomes, err := w.queues[0].EnqueueBatch(t.Context(), tasks)
 		require.NoError(t, err)
 		require.Len(t, outcomes, len(tasks))
-		same := map[dueTime]time.Duration{}
+		same := map[wire.Due]time.Duration{}
 		for i, task := range tasks {
 			due := task.due()
 			if task.At.IsZero() {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/taskloop"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 const (
@@ -91,7 +92,7 @@ func (p *periodics) accepted(id string) {
 // admit returns what the handler is to be called with for an occurrence, and whether it is to be
 // called. If not, err is the result.
 func (p *periodics) admit(t taskloop.Task, o occurrence) (e Entry, call bool, err error) {
-	claimed := timeOf(t.Score).Add(-time.Duration(ceilMicros(p.lease)) * time.Microsecond) // by the server's clock
+	claimed := timeOf(t.Score).Add(-time.Duration(wire.CeilMicros(p.lease)) * time.Microsecond) // by the server's clock
 	task := p.tasks[t.ID]
 	if task == nil {
 		return e, false, p.putBack(t.ID, o, claimed)

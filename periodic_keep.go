@@ -97,9 +97,9 @@ func (p *periodics) add(ctx context.Context, task *periodicTask, now time.Time) 
 	}
 	t := task.task(next)
 	_, err = p.queue.byID(ctx, op, t.ID, func(s *shard) redisexec.Request {
-		args := s.newTaskArgs(Keep, 1, "0", 0)
-		args.add(packedTask{t.due(), t.ID, t.packed()})
-		return args.request()
+		args := s.newTasks(Keep, 1, "0", 0)
+		args.Add(t.wire())
+		return s.enqueueRequest(args)
 	})
 	if errors.Is(err, ErrUnderReplicated) {
 		return nil

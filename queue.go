@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/taskloop"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 const (
@@ -222,7 +223,7 @@ func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration) 
 		return false, fmt.Errorf("sluice: reschedule: %w", err)
 	}
 	value, err := q.byID(ctx, "reschedule", id, func(s *shard) redisexec.Request {
-		return s.replicated(scriptReschedule.Request(s.keys, id, micros(ceilMicros(delay)), s.announce))
+		return s.replicated(scriptReschedule.Request(s.keys, id, wire.Duration(delay), s.announce))
 	})
 	if err != nil && !errors.Is(err, ErrUnderReplicated) {
 		return false, err

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/taskloop"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // shard is one of the parts of a queue: a queue for itself, in one slot of a Cluster.
@@ -32,7 +33,7 @@ type shard struct {
 	trimmer     trimmer
 	sighted     atomic.Pointer[sighting] // of several shards: the head
 	took        atomic.Int64             // how long the last claim has taken, in ns
-	enqueues    *committer[packedTask]
+	enqueues    *committer[wire.Task]
 	dequeues    *committer[[]taskloop.Item]
 	claims      *groupcommit.Keyed[time.Duration, int, merged]
 }

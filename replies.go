@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/taskloop"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // One function decodes each kind of reply. What it does not know is ErrCorrupt. Those that
@@ -403,7 +404,7 @@ func decodeTask(id, attempt, payload any) (e Entry, err error) {
 	if !ok {
 		return Entry{}, redisexec.Unexpected(payload)
 	}
-	e.Header, e.Payload = unpack(data)
+	e.Header, e.Payload = wire.Unpack(data)
 	return e, nil
 }
 

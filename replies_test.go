@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/internal/lease"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // FuzzDurations: what is sent is never less than was asked for, nor a microsecond more;
@@ -24,10 +25,10 @@ func FuzzDurations(f *testing.F) {
 		if d < 0 || d > longest {
 			return
 		}
-		us := ceilMicros(d)
+		us := wire.CeilMicros(d)
 		require.GreaterOrEqual(t, us*1000, int64(d))
 		require.Less(t, us*1000-int64(d), int64(1000))
-		seconds, fraction, ok := strings.Cut(micros(us), ".")
+		seconds, fraction, ok := strings.Cut(wire.Micros(us), ".")
 		require.True(t, ok)
 		require.Len(t, fraction, 6)
 		whole, err := strconv.ParseInt(seconds+fraction, 10, 64)

@@ -4,7 +4,6 @@ import (
 	"embed"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -114,22 +113,6 @@ func luaFile(name string) string {
 // longest is the longest duration that any argument may be: with it no sum overflows and
 // no time passes the year 2200.
 const longest = 100 * 365 * 24 * time.Hour
-
-// ceilMicros rounds up, so that nothing is due too early.
-func ceilMicros(d time.Duration) int64 {
-	return int64((d + time.Microsecond - 1) / time.Microsecond)
-}
-
-// micros writes microseconds as decimal seconds.
-func micros(us int64) string { return string(appendMicros(nil, us)) }
-
-func appendMicros(b []byte, us int64) []byte {
-	b = strconv.AppendInt(b, us/1e6, 10)
-	point := len(b)
-	b = strconv.AppendInt(b, 1e6+us%1e6, 10)
-	b[point] = '.'
-	return b
-}
 
 // millis rounds up, so that a key never lives shorter than its holder believes.
 func millis(d time.Duration) int64 {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/taskloop"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // Dequeue finishes tasks: it removes each whose receipt is still good. Where Enqueue has
@@ -135,7 +136,7 @@ func appendByReceipt(args []any, items []taskloop.Item) []any {
 // may be repeated.
 func (s *shard) exchangeRequest(finish []taskloop.Item, n int, lease time.Duration) redisexec.Request {
 	keys, args := s.allKeys, make([]any, 0, 8+2*len(finish))
-	args = append(args, s.announce, n, micros(ceilMicros(lease)), s.options.maxAttempts)
+	args = append(args, s.announce, n, wire.Duration(lease), s.options.maxAttempts)
 	if n > 0 {
 		keys, args = s.buryKeys(), append(args, s.trimmer.bounds...)
 	}
@@ -158,12 +159,11 @@ func (s *shard) settleArgs(script *redisexec.Script, n int) (keys, args []any) {
 // The arguments that giveback.lua and bury.lua take for each task.
 
 func appendGiveBack(args []any, id, receipt string, delay time.Duration, takeOff int) []any {
-	return append(args, id, receipt, micros(ceilMicros(delay)), takeOff, "")
+	return append(args, id, receipt, wire.Duration(delay), takeOff, "")
 }
 
 func appendNext(args []any, id, receipt string, next *taskloop.Next) []any {
-	task := Task{At: next.At}
-	return append(args, id, receipt, micros(task.due().us), 0, next.Payload)
+	return append(args, id, receipt, wire.DueAt(next.At).Seconds(), 0, next.Payload)
 }
 
 func appendBury(args []any, id, receipt, reason string) []any {
@@ -292,7 +292,7 @@ func (q *Queue) extend(ctx context.Context, op string, e Entry, lease time.Durat
 
 // heartbeatRequest returns a request that extends the leases of up to maxGroup tasks.
 func (s *shard) heartbeatRequest(lease time.Duration, items ...taskloop.Item) redisexec.Request {
-	args := append(make([]any, 0, 3+2*len(items)), micros(ceilMicros(lease)))
+	args := append(make([]any, 0, 3+2*len(items)), wire.Duration(lease))
 	return scriptHeartbeat.Request(s.keys, appendByReceipt(args, items)...)
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // What WithDeadLimit and WithDeadAge do. A script that buries drops the oldest dead letters, as many as it buries and up to fifty
@@ -42,7 +43,7 @@ func (o *queueOptions) deadBounds() []any {
 	if !o.trims() {
 		return nil
 	}
-	return []any{(o.deadLimit + o.shards - 1) / o.shards, micros(ceilMicros(o.deadAge))}
+	return []any{(o.deadLimit + o.shards - 1) / o.shards, wire.Duration(o.deadAge)}
 }
 
 // buryKeys returns the keys of a script that may bury. Its bounds are trimmer.bounds.

@@ -1,4 +1,4 @@
-package sluice
+package wire
 
 import (
 	"encoding/binary"
@@ -18,22 +18,21 @@ func FuzzHeader_RoundTrip(f *testing.F) {
 	f.Add("", "", "", "", frameMagic+"\x00"+frameMagic)
 	f.Add(frameMagic, frameMagic, "", "", frameMagic+"\x04\x01k\x01v")
 	f.Fuzz(func(t *testing.T, key1, value1, key2, value2, payload string) {
-		task := Task{Header: map[string]string{}, Payload: []byte(payload)}
+		given := map[string]string{}
 		for key, value := range map[string]string{key1: value1, key2: value2} {
-			if key != "" && len(key) <= maxHeaderKey {
-				task.Header[key] = value
+			if key != "" && len(key) <= MaxHeaderKey {
+				given[key] = value
 			}
 		}
-		require.NoError(t, checkHeader(task.Header))
-		stored := task.packed()
-		require.Len(t, stored, task.packedSize())
-		header, got := unpack(stored)
+		stored := Pack(given, []byte(payload))
+		require.Len(t, stored, Size(given, []byte(payload)))
+		header, got := Unpack(stored)
 		require.Equal(t, payload, string(got))
-		require.Len(t, header, len(task.Header))
-		for key, value := range task.Header {
+		require.Len(t, header, len(given))
+		for key, value := range given {
 			require.Equal(t, value, header[key])
 		}
-		if len(task.Header) == 0 {
+		if len(given) == 0 {
 			require.Nil(t, header)
 			require.Equal(t, strings.HasPrefix(payload, frameMagic), stored != payload, "no bytes if there is no header")
 		}
@@ -43,7 +42,7 @@ func FuzzHeader_RoundTrip(f *testing.F) {
 // FuzzHeader_AnyBytes: any bytes are read without a panic. They are a plain payload, unless they are
 // exactly what is written for a header and a payload.
 func FuzzHeader_AnyBytes(f *testing.F) {
-	true1 := (&Task{Header: map[string]string{"a": "1", "b": ""}, Payload: []byte("p")}).packed()
+	true1 := Pack(map[string]string{"a": "1", "b": ""}, []byte("p"))
 	f.Add(true1)
 	f.Add(true1[:len(true1)-2])
 	f.Add("")
@@ -53,12 +52,12 @@ func FuzzHeader_AnyBytes(f *testing.F) {
 		f.Add(hostile)
 	}
 	f.Fuzz(func(t *testing.T, stored string) {
-		header, payload := unpack(stored)
+		header, payload := Unpack(stored)
 		if header == nil && string(payload) == stored {
 			return
 		}
-		require.NoError(t, checkHeader(header))
-		require.Equal(t, stored, (&Task{Header: header, Payload: payload}).packed(), "there is one frame for each header and payload")
+		require.LessOrEqual(t, len(header), MaxHeaders)
+		require.Equal(t, stored, Pack(header, payload), "there is one frame for each header and payload")
 	})
 }
 
@@ -69,7 +68,7 @@ func hostileFrames() map[string]string {
 	frame := func(pairs string) string { return frameMagic + sized(pairs) + "p" }
 	pair := func(key, value string) string { return sized(key) + sized(value) }
 	var many strings.Builder
-	for i := range maxHeaders + 1 {
+	for i := range MaxHeaders + 1 {
 		many.WriteString(pair(fmt.Sprintf("%03d", i), ""))
 	}
 	return map[string]string{
@@ -91,7 +90,7 @@ func hostileFrames() map[string]string {
 		"an empty key":            frame(pair("", "v")),
 		"a key twice":             frame(pair("k", "1") + pair("k", "2")),
 		"keys that descend":       frame(pair("l", "1") + pair("k", "2")),
-		"a key that is too long":  frame(pair(strings.Repeat("k", maxHeaderKey+1), "v")),
+		"a key that is too long":  frame(pair(strings.Repeat("k", MaxHeaderKey+1), "v")),
 		"too many pairs":          frame(many.String()),
 		"bytes behind the pairs":  frame(pair("k", "v") + "\x80"),
 		"pairs of a frame of one": frameMagic + sized(pair("k", "v"))[:3],
@@ -100,28 +99,28 @@ func hostileFrames() map[string]string {
 
 func TestHeader_HostileFramesArePayloads(t *testing.T) {
 	for name, hostile := range hostileFrames() {
-		header, payload := unpack(hostile)
+		header, payload := Unpack(hostile)
 		require.Nil(t, header, name)
 		require.Equal(t, hostile, string(payload), name)
 	}
-	longest := Task{Header: map[string]string{strings.Repeat("k", maxHeaderKey): "v"}}
-	for i := range maxHeaders - 1 {
-		longest.Header[fmt.Sprint(i)] = ""
+	longest := map[string]string{strings.Repeat("k", MaxHeaderKey): "v"}
+	for i := range MaxHeaders - 1 {
+		longest[fmt.Sprint(i)] = ""
 	}
-	header, payload := unpack(longest.packed())
-	require.Equal(t, longest.Header, header)
+	header, payload := Unpack(Pack(longest, nil))
+	require.Equal(t, longest, header)
 	require.Nil(t, payload)
 }
 
 // A task without a header costs the copy of its payload, and no more.
 func TestHeader_CostsNothingUnused(t *testing.T) {
-	task := Task{Payload: []byte(strings.Repeat("x", 100))}
-	stored := task.packed()
-	require.Equal(t, string(task.Payload), stored)
+	given := []byte(strings.Repeat("x", 100))
+	stored := Pack(nil, given)
+	require.Equal(t, string(given), stored)
 	var header map[string]string
 	var payload []byte
-	require.EqualValues(t, 1, testing.AllocsPerRun(100, func() { stored = task.packed() }))
-	require.EqualValues(t, 1, testing.AllocsPerRun(100, func() { header, payload = unpack(stored) }))
+	require.EqualValues(t, 1, testing.AllocsPerRun(100, func() { stored = Pack(nil, given) }))
+	require.EqualValues(t, 1, testing.AllocsPerRun(100, func() { header, payload = Unpack(stored) }))
 	require.Nil(t, header)
-	require.Equal(t, task.Payload, payload)
+	require.Equal(t, given, payload)
 }

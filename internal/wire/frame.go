@@ -1,0 +1,138 @@
+package wire
+
+import (
+	"encoding/binary"
+	"slices"
+	"strings"
+)
+
+const (
+	// MaxHeaders is the most pairs that a task's header may have.
+	MaxHeaders = 64
+	// MaxHeaderKey is the most bytes that a key of a header may have.
+	MaxHeaderKey = 256
+	// frameMagic is what a frame begins with, with the number of its format. No UTF-8 text begins with
+	// its first byte.
+	frameMagic = "\xffSLU\x01"
+)
+
+// A task's header is kept in front of its payload, in a frame, so that it stays with the
+// payload whatever becomes of the task, and no script knows of it:
+//
+//	frameMagic, the size of the pairs, the pairs, the payload
+//
+// A pair is a key and a value, each after its size; the keys ascend. A size is a uvarint of the
+// fewest bytes. A payload without a header is stored as it is, except one that begins with
+// frameMagic: that gets a frame without pairs.
+//
+// So there is one frame for each header and payload. What begins like a frame and is not exactly what
+// Pack would have written is a payload, from a foreign producer.
+
+// Pack returns a header of MaxHeaders at most, and a payload, as they are stored. It is a copy.
+func Pack(header map[string]string, payload []byte) string {
+	if !isFramed(header, payload) {
+		return string(payload)
+	}
+	var room [MaxHeaders]string
+	keys := room[:0]
+	for key := range header {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	var frame strings.Builder
+	frame.Grow(Size(header, payload))
+	frame.WriteString(frameMagic)
+	writeSize(&frame, pairsSize(header))
+	for _, key := range keys {
+		value := header[key]
+		writeSize(&frame, len(key))
+		frame.WriteString(key)
+		writeSize(&frame, len(value))
+		frame.WriteString(value)
+	}
+	frame.Write(payload)
+	return frame.String()
+}
+
+// isFramed reports whether they are stored with a frame.
+func isFramed(header map[string]string, payload []byte) bool {
+	return len(header) > 0 || len(payload) >= len(frameMagic) && string(payload[:len(frameMagic)]) == frameMagic
+}
+
+// Size returns how many bytes Pack returns.
+func Size(header map[string]string, payload []byte) int {
+	if !isFramed(header, payload) {
+		return len(payload)
+	}
+	pairs := pairsSize(header)
+	return len(frameMagic) + sizeOfSize(pairs) + pairs + len(payload)
+}
+
+// pairsSize returns how many bytes the pairs of a header have in a frame.
+func pairsSize(header map[string]string) (n int) {
+	for key, value := range header {
+		n += sizeOfSize(len(key)) + len(key) + sizeOfSize(len(value)) + len(value)
+	}
+	return n
+}
+
+func sizeOfSize(n int) int {
+	var to [binary.MaxVarintLen64]byte
+	return binary.PutUvarint(to[:], uint64(n))
+}
+
+func writeSize(frame *strings.Builder, n int) {
+	var to [binary.MaxVarintLen64]byte
+	frame.Write(to[:binary.PutUvarint(to[:], uint64(n))])
+}
+
+// Unpack returns the header and the payload of what is stored; nil for those that are empty.
+// The result shares no memory with what is stored.
+func Unpack(stored string) (header map[string]string, payload []byte) {
+	header, rest, ok := cutFrame(stored)
+	if !ok {
+		header, rest = nil, stored
+	}
+	if rest != "" {
+		payload = []byte(rest)
+	}
+	return header, payload
+}
+
+// cutFrame is Unpack for a frame. It reports whether there is one.
+func cutFrame(stored string) (header map[string]string, payload string, ok bool) {
+	rest, ok := strings.CutPrefix(stored, frameMagic)
+	if !ok {
+		return nil, "", false
+	}
+	pairs, payload, ok := cutSized(rest)
+	if !ok || pairs == "" {
+		return nil, payload, ok && strings.HasPrefix(payload, frameMagic)
+	}
+	pairs = strings.Clone(pairs) // else the header would keep the payload in memory
+	header = map[string]string{}
+	for last := ""; pairs != ""; {
+		var key, value string
+		key, pairs, ok = cutSized(pairs)
+		if !ok || key <= last || len(key) > MaxHeaderKey || len(header) == MaxHeaders {
+			return nil, "", false
+		}
+		if value, pairs, ok = cutSized(pairs); !ok {
+			return nil, "", false
+		}
+		header[key], last = value, key
+	}
+	return header, payload, true
+}
+
+// cutSized cuts off the size at the beginning of s, and as many bytes. It reports whether they are
+// there.
+func cutSized(s string) (first, rest string, ok bool) {
+	var begin [binary.MaxVarintLen64]byte
+	n, width := binary.Uvarint(begin[:copy(begin[:], s)])
+	if width <= 0 || width > 1 && begin[width-1] == 0 || n > uint64(len(s)-width) {
+		return "", "", false
+	}
+	end := width + int(n)
+	return s[width:end], s[end:], true
+}
