@@ -1,4 +1,4 @@
--- Adds tasks to the queue, in the order given.
+-- Adds tasks, in the order given. May return before: one new task in new.lua, a batch of new ones in batch.lua.
 -- KEYS[3] the dead letters
 -- ARGV[1] policy: replace, keep, earliest or latest   ARGV[2] wake channel
 -- ARGV[3] when delays begin at the earliest, in Unix seconds

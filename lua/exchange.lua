@@ -1,3 +1,4 @@
+-- May have returned before this file is reached: if all tasks are plain, in plain.lua.
 -- Finishes tasks: removes each task whose receipt is still valid, or lets its waiting version
 -- take over. Then claims due tasks, earliest first: each gets a lease and one more attempt.
 -- Either may be left out.

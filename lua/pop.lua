@@ -5,7 +5,7 @@
 -- RETRY never: if the script runs twice, the second run removes other tasks.
 redis.call('ZCARD', KEYS[3]) -- check the types before the first write
 local leases = redis.call('ZCARD', KEYS[5])
-redis.call('ZCARD', KEYS[1]) -- a shard that is closed says so, also if it is paused
+redis.call('ZCARD', KEYS[1]) -- a queue with several shards has a string there
 if redis.call('PTTL', KEYS[6]) ~= -2 then return { 0 } end
 local ready, ids, more, cleanUp = due(tonumber(ARGV[1]))
 more = payloads(ready) or more

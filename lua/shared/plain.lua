@@ -11,7 +11,7 @@ local leaseEnd = n > 0 and text(now + tonumber(ARGV[3])) or ''
 local pause = n > 0 and pauseEnds(redis.call('PTTL', KEYS[6])) or nil
 if pause then
   n = 0
-  redis.call('ZCARD', KEYS[1]) -- a shard that is closed says so, also if it is paused
+  redis.call('ZCARD', KEYS[1]) -- a queue with several shards has a string there
 end
 
 -- What the hashes have. This checks the types of keys, before the first write.
