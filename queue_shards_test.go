@@ -1,11 +1,16 @@
 package sluice_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"hash/crc32"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
@@ -14,150 +19,426 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// TestShards_AnotherNumberIsInvalid: nothing is done by any operation, in either direction.
-func TestShards_AnotherNumberIsInvalid(t *testing.T) {
-	for _, n := range []int{1, 3} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			systest.EachQueue(t, func(b systest.QueueTest) {
-				ctx := b.Context()
-				b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("p")})
-				before := contents(b, n)
-				for _, wrong := range []int{1, 2, 8} {
-					if wrong == n {
-						continue
-					}
-					for name, op := range shardOperations(func() *sluice.Queue { return b.On(b.RDB, sluice.WithShards(wrong)) }) {
-						err := op(ctx)
-						require.ErrorIs(b, err, sluice.ErrInvalid, "%s with %d", name, wrong)
-						require.NotErrorIs(b, err, sluice.ErrCorrupt, "%s with %d", name, wrong)
-						require.ErrorContains(b, err, fmt.Sprintf("%d shards, not %d", n, wrong))
-						require.Equal(b, before, contents(b, n), "%s with %d has changed something", name, wrong)
-					}
-				}
-				b.ClaimOne(time.Minute)
-			}, sluice.WithShards(n))
-		})
-	}
-}
+// shardKey returns the main key of a shard of b's queue.
+func shardKey(b systest.QueueTest, n, i int) string { return keyspace.Shard(b.Key, n, i) }
 
-// contents returns what a queue of n shards has.
-func contents(b systest.QueueTest, n int) (all []string) {
-	keys := []string{b.Key, "{" + b.Key + "}:dead", "{" + b.Key + "}:layout", "{" + b.Key + "}:tasks", "{" + b.Key + "}:state"}
-	for _, of := range []int{2, 3, 8} {
-		for i := range of {
-			keys = append(keys, shardKey(b, of, i), keyspace.Companion(shardKey(b, of, i), keyspace.Tasks))
+// shardOf returns in which of n shards a task is.
+func shardOf(id string, n int) int { return int(crc32.ChecksumIEEE([]byte(id)) % uint32(n)) }
+
+// idsIn returns so many IDs of tasks in each of n shards.
+func idsIn(n, each int) (ids [][]string) {
+	ids = make([][]string, n)
+	for i, full := 0, 0; full < n; i++ {
+		id := fmt.Sprint("task", i)
+		if at := shardOf(id, n); len(ids[at]) < each {
+			if ids[at] = append(ids[at], id); len(ids[at]) == each {
+				full++
+			}
 		}
 	}
-	for _, key := range keys {
-		all = append(all, b.RDB.Dump(b.Context(), key).Val())
-	}
-	return all
+	return ids
 }
 
-// shardOperations is each operation, of a new queue each.
-func shardOperations(queue func() *sluice.Queue) map[string]func(ctx context.Context) error {
-	e := sluice.Entry{ID: "a", Score: 1}
-	return map[string]func(ctx context.Context) error{
-		"enqueue":    func(ctx context.Context) error { _, err := queue().Enqueue(ctx, sluice.Task{ID: "a"}); return err },
-		"batch":      func(ctx context.Context) error { _, err := queue().EnqueueBatch(ctx, spread(3, 2)); return err },
-		"claim":      func(ctx context.Context) error { _, err := queue().Claim(ctx, 1, time.Minute); return err },
-		"pop":        func(ctx context.Context) error { _, err := queue().Pop(ctx, 1); return err },
-		"peek":       func(ctx context.Context) error { _, err := queue().Peek(ctx, 1); return err },
-		"dead":       func(ctx context.Context) error { _, err := queue().Dead(ctx, sluice.Entry{}, 1); return err },
-		"revive":     func(ctx context.Context) error { _, err := queue().Revive(ctx, "a"); return err },
-		"stats":      func(ctx context.Context) error { _, err := queue().Stats(ctx); return err },
-		"get":        func(ctx context.Context) error { _, err := queue().Get(ctx, "a"); return err },
-		"cancel":     func(ctx context.Context) error { _, err := queue().Cancel(ctx, "a"); return err },
-		"drop":       func(ctx context.Context) error { _, err := queue().Drop(ctx, "a"); return err },
-		"reschedule": func(ctx context.Context) error { _, err := queue().Reschedule(ctx, "a", time.Hour); return err },
-		"dequeue":    func(ctx context.Context) error { return queue().Dequeue(ctx, e) },
-		"retry":      func(ctx context.Context) error { return queue().Retry(ctx, e, 0) },
-		"release":    func(ctx context.Context) error { return queue().Release(ctx, e) },
-		"bury":       func(ctx context.Context) error { return queue().Bury(ctx, e, "") },
-		"extend":     func(ctx context.Context) error { return queue().Extend(ctx, e, time.Minute) },
-		"keep alive": func(ctx context.Context) error {
-			return queue().KeepAlive(ctx, e, time.Minute, func(context.Context) error { return nil })
-		},
-		"pause":  func(ctx context.Context) error { return queue().Pause(ctx, 0) },
-		"resume": func(ctx context.Context) error { return queue().Resume(ctx) },
-		"list": func(ctx context.Context) error {
-			_, err := queue().List(ctx, sluice.Leased, sluice.Entry{}, 1)
-			return err
-		},
-		"check": func(ctx context.Context) error { return queue().Check(ctx) },
-		"purge": func(ctx context.Context) error { return queue().Purge(ctx) },
-		"wait":  func(ctx context.Context) error { return queue().Wait(ctx) },
-		"run": func(ctx context.Context) error {
-			w := &sluice.Worker{Queue: queue(), Handler: func(context.Context, sluice.Entry) error { return nil }}
-			return w.Run(ctx)
-		},
+// spread returns tasks of which each of n shards has so many, one after the other.
+func spread(n, each int) (tasks []sluice.Task) {
+	ids := idsIn(n, each)
+	for i := range each {
+		for _, of := range ids {
+			tasks = append(tasks, sluice.Task{ID: of[i], Payload: []byte("of " + of[i])})
+		}
+	}
+	return tasks
+}
+
+// claimAll claims as many tasks as are due: a Claim of many may leave some to the next, on a slow machine.
+func claimAll(b systest.QueueTest, n int) (all []sluice.Entry) {
+	b.Helper()
+	for {
+		some := b.Claim(10*n, time.Minute)
+		if all = append(all, some...); len(all) >= n {
+			require.Len(b, all, n)
+			require.Equal(b, n, systest.DifferentIDs(all))
+			return all
+		}
+		require.NoError(b, b.Q.Wait(b.Context()))
 	}
 }
 
-// TestShards_ForeignClientsAreRefused: a plain ZADD to the key of one shard is an error.
-func TestShards_ForeignClientsAreRefused(t *testing.T) {
+// TestShards_ATaskIsInTheShardOfItsID, as a client in any language can tell, and in no other.
+func TestShards_ATaskIsInTheShardOfItsID(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
-		require.ErrorContains(b, b.RDB.ZAdd(b.Context(), b.Key, redis.Z{Score: 1, Member: "php"}).Err(), "WRONGTYPE")
-		require.Equal(b, "sluice: this queue has 3 shards", b.RDB.Get(b.Context(), b.Key).Val())
+		ctx, tasks := b.Context(), spread(3, 5)
+		outcomes, err := b.Q.EnqueueBatch(ctx, tasks)
+		require.NoError(b, err)
+		require.Equal(b, slices.Repeat([]sluice.Outcome{sluice.Added}, len(tasks)), outcomes)
+		for i := range 3 {
+			ids := b.RDB.ZRange(ctx, shardKey(b, 3, i), 0, -1).Val()
+			require.Len(b, ids, 5)
+			for _, id := range ids {
+				require.Equal(b, i, shardOf(id, 3))
+			}
+		}
+		for _, task := range tasks {
+			b.Enqueue(sluice.Updated, task)
+		}
+		require.Equal(b, int64(len(tasks)), b.Stats().Due, "an ID is in the queue once")
 	}, sluice.WithShards(3))
 }
 
-// TestShards_ClientsThatComeTogetherAgree on the number that one of them has recorded.
-func TestShards_ClientsThatComeTogetherAgree(t *testing.T) {
+// TestShards_ByID: what names a task works on it wherever it is.
+func TestShards_ByID(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
-		type result struct {
-			n   int
-			err error
+		ctx := b.Context()
+		for _, of := range idsIn(3, 1) {
+			id := of[0]
+			b.Enqueue(sluice.Added, sluice.Task{ID: id, Payload: []byte(id), Delay: time.Hour})
+			require.Equal(b, id, string(b.Get(id).Payload))
+			found, err := b.Q.Reschedule(ctx, id, 0)
+			require.NoError(b, err)
+			require.True(b, found)
+			e := b.ClaimOne(time.Minute)
+			require.Equal(b, id, e.ID)
+			require.NoError(b, b.Q.Extend(ctx, e, time.Hour))
+			require.NoError(b, b.Q.Retry(ctx, e, 0))
+			e = b.ClaimOne(time.Minute)
+			require.Equal(b, 2, e.Attempt)
+			require.NoError(b, b.Q.Release(ctx, e))
+			e = b.ClaimOne(time.Minute)
+			require.Equal(b, 2, e.Attempt)
+			require.NoError(b, b.Q.KeepAlive(ctx, e, time.Minute, func(context.Context) error { return nil }))
+			b.Bury(e, "why")
+			require.Equal(b, "why", b.Dead(10)[0].Reason)
+			b.Revive(1, id)
+			require.NoError(b, b.Q.Dequeue(ctx, b.ClaimOne(time.Minute)))
+			b.Enqueue(sluice.Added, sluice.Task{ID: id})
+			state, err := b.Q.Cancel(ctx, id)
+			require.NoError(b, err)
+			require.Equal(b, sluice.Due, state)
+			_, err = b.Q.Get(ctx, id)
+			require.ErrorIs(b, err, sluice.ErrNotFound)
 		}
-		results := make(chan result, 24)
-		for i := range cap(results) {
-			n := 2 + i%3
-			q := b.On(b.RDB, sluice.WithShards(n))
-			go func() {
-				_, err := q.Enqueue(b.Context(), sluice.Task{ID: fmt.Sprint(i)})
-				results <- result{n, err}
-			}()
-		}
-		won, refused := map[int]bool{}, 0
-		for range cap(results) {
-			if r := <-results; r.err != nil {
-				require.ErrorIs(b, r.err, sluice.ErrInvalid)
-				refused++
-			} else {
-				won[r.n] = true
+	}, sluice.WithShards(3))
+}
+
+// TestShards_ClaimFindsWhatIsDue, wherever that is: what returns nothing has found that nothing is due.
+func TestShards_ClaimFindsWhatIsDue(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ids := idsIn(8, 3)
+		for range 3 {
+			require.Empty(b, b.Claim(10, time.Minute))
+			for i := range 8 {
+				b.Enqueue(sluice.Added, sluice.Task{ID: ids[i][0]})
+				e := b.ClaimOne(time.Minute)
+				require.Equal(b, ids[i][0], e.ID)
+				require.NoError(b, b.Q.Dequeue(b.Context(), e))
+				require.Empty(b, b.Claim(1, time.Minute))
 			}
 		}
-		require.Len(b, won, 1)
-		require.Equal(b, 16, refused)
+		tasks := spread(8, 3)
+		_, err := b.Q.EnqueueBatch(b.Context(), tasks)
+		require.NoError(b, err)
+		some := b.Claim(10, time.Minute)
+		require.LessOrEqual(b, len(some), 10)
+		all := append(some, claimAll(b, len(tasks)-len(some))...)
+		require.Equal(b, len(tasks), systest.DifferentIDs(all))
+		for _, e := range all {
+			require.Equal(b, 1, e.Attempt)
+			require.Equal(b, "of "+e.ID, string(e.Payload))
+		}
+		require.NoError(b, b.Q.Dequeue(b.Context(), all...))
+		require.Zero(b, b.Stats())
+	}, sluice.WithShards(8))
+}
+
+// TestShards_ClaimAsksTheOldestFirst, as far as is known. On a fake clock no shard is slow.
+func TestShards_ClaimAsksTheOldestFirst(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+		b := systest.NewQueueTest(t, rdb, "q", sluice.WithShards(3), sluice.WithPollInterval(time.Hour))
+		ids, now := idsIn(3, 4), time.Now()
+		for i, of := range ids {
+			for j, id := range of {
+				b.Enqueue(sluice.Added, sluice.Task{ID: id, At: now.Add(-time.Duration(1+(i+1)%3*10+j) * time.Minute)})
+			}
+		}
+		require.Len(b, b.Claim(1, time.Minute), 1) // of any: then the heads are known
+		require.Len(b, b.Claim(1, time.Minute), 1)
+		require.Len(b, b.Claim(1, time.Minute), 1)
+		var order []int
+		for range 9 {
+			order = append(order, shardOf(b.ClaimOneOf(time.Minute).ID, 3))
+		}
+		require.Equal(b, []int{1, 1, 1, 0, 0, 0, 2, 2, 2}, order)
+		time.Sleep(time.Minute) // so that what lingers has ended
 	})
 }
 
-func TestQueue_NameIsTheOneItWasMadeWith(t *testing.T) {
-	t.Parallel()
-	q, err := sluice.NewQueue(redis.NewClient(&redis.Options{}), "{eu}:orders", sluice.WithQueuePrefix("Q:"))
-	require.NoError(t, err)
-	require.Equal(t, "{eu}:orders", q.Name())
-	require.Empty(t, (*sluice.Queue)(nil).Name())
+// TestShards_NoneIsForgotten: one shard always has older tasks than the others.
+func TestShards_NoneIsForgotten(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ids := idsIn(3, 1)
+		old := func() {
+			b.Enqueue(sluice.Added, sluice.Task{ID: ids[0][0], At: time.Now().Add(-time.Hour)})
+		}
+		old()
+		require.NoError(b, b.Q.Dequeue(b.Context(), b.ClaimOne(time.Minute)))
+		b.Enqueue(sluice.Added, sluice.Task{ID: ids[1][0]})
+		b.Enqueue(sluice.Added, sluice.Task{ID: ids[2][0]})
+		seen := map[string]bool{}
+		b.Eventually(func() bool {
+			if !seen[""] {
+				old()
+			}
+			e := b.ClaimOneOf(time.Minute)
+			seen[e.ID] = true
+			require.NoError(b, b.Q.Dequeue(b.Context(), e))
+			seen[""] = e.ID != ids[0][0] // nothing was taken from the first
+			return seen[ids[1][0]] && seen[ids[2][0]]
+		})
+	}, sluice.WithShards(3), sluice.WithPollInterval(20*time.Millisecond))
 }
 
-// TestShards_ADamagedRecordIsCorrupt: no number of shards that a queue cannot have is believed.
-func TestShards_ADamagedRecordIsCorrupt(t *testing.T) {
-	for name, record := range map[string][]any{
-		"no shards":       {"shards", 0},
-		"fewer than none": {"shards", -3},
-		"too many":        {"shards", 3_000_000},
-		"no number":       {"shards", "many"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			systest.EachQueue(t, func(b systest.QueueTest) {
-				require.NoError(b, b.RDB.HSet(b.Context(), "{"+b.Key+"}:layout", record...).Err())
-				for op, do := range shardOperations(func() *sluice.Queue { return b.On(b.RDB, sluice.WithShards(2)) }) {
-					if op != "run" { // a Worker goes on trying
-						require.ErrorIs(b, do(systest.Within(b.T, 10*time.Second)), sluice.ErrCorrupt, op)
+// TestShards_SettleNamesAllThatAreStale.
+func TestShards_SettleNamesAllThatAreStale(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx := b.Context()
+		for name, settle := range map[string]func(es ...sluice.Entry) error{
+			"dequeue": func(es ...sluice.Entry) error { return b.Q.Dequeue(ctx, es...) },
+			"release": func(es ...sluice.Entry) error { return b.Q.Release(ctx, es...) },
+		} {
+			require.NoError(b, b.Q.Purge(ctx))
+			_, err := b.Q.EnqueueBatch(ctx, spread(3, 4))
+			require.NoError(b, err)
+			es := claimAll(b, 12)
+			var stale []string
+			for i := range es {
+				if i%2 == 0 {
+					es[i].Score++
+					stale = append(stale, es[i].ID)
+				}
+			}
+			var is *sluice.StaleError
+			require.ErrorAs(b, settle(es...), &is, name)
+			require.ElementsMatch(b, stale, is.IDs, name)
+			require.NoError(b, settle())
+		}
+	}, sluice.WithShards(3))
+}
+
+// TestShards_CountAndList: what reads all tasks reads all shards, in order, a page as large as is asked for.
+func TestShards_CountAndList(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx, tasks, start := b.Context(), spread(3, b.Sized(200)), time.Now().Add(-time.Hour).Truncate(time.Second)
+		for i := range tasks {
+			tasks[i].At = start.Add(time.Duration(i%50) * time.Second) // many of the same time
+		}
+		_, err := b.Q.EnqueueBatch(ctx, tasks)
+		require.NoError(b, err)
+		b.Enqueue(sluice.Added, sluice.Task{ID: "later", Delay: time.Hour})
+		b.Enqueue(sluice.Added, sluice.Task{ID: "latest", Delay: 2 * time.Hour})
+		s := b.Stats()
+		require.Equal(b, int64(len(tasks)), s.Due)
+		require.Equal(b, int64(2), s.Scheduled)
+		require.Greater(b, s.OldestDue, 59*time.Minute)
+		require.WithinDuration(b, time.Now().Add(time.Hour), s.NextDue, time.Minute)
+
+		all, err := b.Q.Peek(ctx, 10_000)
+		require.NoError(b, err)
+		require.Len(b, all, len(tasks))
+		require.Equal(b, len(tasks), systest.DifferentIDs(all))
+		require.True(b, slices.IsSortedFunc(all, func(x, y sluice.Entry) int { return int((x.Score - y.Score) * 1e6) }))
+		for _, n := range []int{1, 2, 17, 50, 59} {
+			some, err := b.Q.Peek(ctx, n)
+			require.NoError(b, err)
+			require.Equal(b, all[:n], some)
+		}
+		claimed := claimAll(b, len(tasks))
+		for _, e := range claimed {
+			b.Bury(e, "why "+e.ID)
+		}
+		letters := b.Dead(10_000)
+		require.Len(b, letters, len(tasks))
+		require.True(b, slices.IsSortedFunc(letters, func(x, y sluice.Entry) int { return cmp.Compare(x.Score, y.Score) }))
+		require.Equal(b, letters[:30], b.Dead(30))
+		ids := []string{"none"}
+		for _, letter := range letters {
+			require.Equal(b, "why "+letter.ID, letter.Reason)
+			ids = append(ids, letter.ID)
+		}
+		b.Revive(len(tasks), ids...)
+		require.NoError(b, b.Q.Purge(ctx))
+		require.Zero(b, b.Stats())
+		for i := range 3 {
+			require.Zero(b, b.RDB.Exists(ctx, shardKey(b, 3, i)).Val())
+		}
+	}, sluice.WithShards(3))
+}
+
+// TestShards_Pop takes each task once, of all shards.
+func TestShards_Pop(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		_, err := b.Q.EnqueueBatch(b.Context(), spread(3, 10))
+		require.NoError(b, err)
+		var all []sluice.Entry
+		for _, n := range []int{1, 1, 8, 100} {
+			popped, err := b.Q.Pop(b.Context(), n)
+			require.NoError(b, err)
+			require.Len(b, popped, min(n, 30-len(all)))
+			all = append(all, popped...)
+		}
+		require.Equal(b, 30, systest.DifferentIDs(all))
+		popped, err := b.Q.Pop(b.Context(), 1)
+		require.NoError(b, err)
+		require.Empty(b, popped)
+	}, sluice.WithShards(3))
+}
+
+// TestShards_WaitEndsForATaskOfAnyShard.
+func TestShards_WaitEndsForATaskOfAnyShard(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		for _, of := range idsIn(3, 1) {
+			waited := make(chan error, 1)
+			go func() { waited <- b.Q.Wait(b.Context()) }()
+			other := b.On(b.RDB, sluice.WithShards(3))
+			_, err := other.Enqueue(b.Context(), sluice.Task{ID: of[0], Delay: 10 * time.Millisecond})
+			require.NoError(b, err)
+			select {
+			case err := <-waited:
+				require.NoError(b, err)
+			case <-time.After(30 * time.Second):
+				b.Fatal("Wait did not end")
+			}
+			require.NoError(b, b.Q.Dequeue(b.Context(), b.ClaimOne(time.Minute)))
+		}
+		ctx, cancel := context.WithTimeout(b.Context(), 20*time.Millisecond)
+		defer cancel()
+		require.ErrorIs(b, b.Q.Wait(ctx), context.DeadlineExceeded)
+	}, sluice.WithShards(3), sluice.WithPollInterval(time.Hour))
+}
+
+// TestShards_AWakeUpIsPassedOn: one caller is told by two shards, and another one has the second task.
+func TestShards_AWakeUpIsPassedOn(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		const callers = 6
+		got := make(chan string, callers)
+		for range callers {
+			go func() {
+				for {
+					if err := b.Q.Wait(b.Context()); err != nil {
+						return
+					}
+					es, err := b.Q.Claim(b.Context(), 1, time.Minute)
+					if err != nil {
+						return
+					}
+					for _, e := range es {
+						got <- e.ID
 					}
 				}
-			}, sluice.WithShards(2))
-		})
+			}()
+		}
+		for range 5 {
+			tasks := spread(3, 2)
+			for i := range tasks {
+				tasks[i].Delay = 10 * time.Millisecond
+			}
+			_, err := b.Q.EnqueueBatch(b.Context(), tasks)
+			require.NoError(b, err)
+			for range tasks {
+				select {
+				case <-got:
+				case <-time.After(30 * time.Second):
+					b.Fatal("a task was forgotten")
+				}
+			}
+			require.NoError(b, b.Q.Purge(b.Context()))
+		}
+	}, sluice.WithShards(3), sluice.WithPollInterval(time.Hour))
+}
+
+// TestShards_AWorkerServesAll, and learns of tasks that are cancelled.
+func TestShards_AWorkerServesAll(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		tasks := spread(3, b.Sized(100))
+		_, err := b.Q.EnqueueBatch(b.Context(), tasks)
+		require.NoError(b, err)
+		begun, ended := make(chan string, 3), make(chan error, 3)
+		systest.StartWorker(b.T, &sluice.Worker{Queue: b.Q, Lease: time.Minute, Handler: func(ctx context.Context, e sluice.Entry) error {
+			if !strings.HasPrefix(string(e.Payload), "of") {
+				begun <- e.ID
+				<-ctx.Done()
+				ended <- context.Cause(ctx)
+			}
+			return nil
+		}})
+		b.RequireDrained()
+		for _, of := range idsIn(3, 1) {
+			b.Enqueue(sluice.Added, sluice.Task{ID: of[0]})
+			id := <-begun
+			_, err := b.Q.Cancel(b.Context(), id)
+			require.NoError(b, err)
+			require.ErrorIs(b, <-ended, sluice.ErrCanceled)
+		}
+	}, sluice.WithShards(3))
+}
+
+// TestShards_OutcomesOfABatchAreInItsOrder, also when the chunks of some shards fail.
+func TestShards_OutcomesOfABatchAreInItsOrder(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		tasks := spread(3, 200)
+		for i := 0; i < len(tasks); i += 7 {
+			b.Enqueue(sluice.Added, tasks[i])
+		}
+		outcomes, err := b.Q.EnqueueBatch(b.Context(), tasks)
+		require.NoError(b, err)
+		for i, outcome := range outcomes {
+			want := sluice.Added
+			if i%7 == 0 {
+				want = sluice.Updated
+			}
+			require.Equal(b, want, outcome, i)
+		}
+		require.NoError(b, b.Q.Purge(b.Context()))
+		broken := shardKey(b, 3, 1)
+		require.NoError(b, b.RDB.Set(b.Context(), broken, "foreign", 0).Err())
+		outcomes, err = b.Q.EnqueueBatch(b.Context(), tasks)
+		require.ErrorIs(b, err, sluice.ErrCorrupt)
+		require.Len(b, outcomes, len(tasks))
+		for i, task := range tasks {
+			want := sluice.Added
+			if shardOf(task.ID, 3) == 1 {
+				want = 0
+			}
+			require.Equal(b, want, outcomes[i])
+		}
+	}, sluice.WithShards(3))
+}
+
+// TestShards_IDsAreSpreadEvenly over the shards, within what chance explains, for IDs as people use them.
+func TestShards_IDsAreSpreadEvenly(t *testing.T) {
+	t.Parallel()
+	const ids = 100_000
+	for name, id := range map[string]func(i int) string{
+		"numbers": func(i int) string { return fmt.Sprint(i) },
+		"prefix":  func(i int) string { return fmt.Sprintf("order:%d:cancel", i) },
+		"padded":  func(i int) string { return fmt.Sprintf("%012d", i*1000) },
+		"hex":     func(i int) string { return fmt.Sprintf("%x", uint64(i)*0x9E3779B97F4A7C15) },
+	} {
+		hashes := make([]uint32, ids)
+		for i := range hashes {
+			hashes[i] = crc32.ChecksumIEEE([]byte(id(i)))
+		}
+		for _, n := range []uint32{2, 3, 6, 7, 8, 16, 64, 256} {
+			counts := make([]float64, n)
+			for _, hash := range hashes {
+				counts[hash%n]++
+			}
+			expected, chi := float64(ids)/float64(n), 0.0
+			for _, count := range counts {
+				chi += (count - expected) * (count - expected) / expected
+			}
+			// Of a uniform choice it is n-1 about, with a deviation of sqrt(2(n-1)).
+			require.Less(t, chi, float64(n)+12*float64(n), "%s in %d shards", name, n)
+			require.Less(t, slices.Max(counts), 1.15*expected+50, "%s in %d shards", name, n)
+		}
 	}
 }

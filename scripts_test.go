@@ -3,10 +3,12 @@ package sluice
 import (
 	"crypto/sha1"
 	"encoding/hex"
+	"errors"
 	"flag"
 	"fmt"
 	"io/fs"
 	"maps"
+	"math"
 	"os"
 	"regexp"
 	"slices"
@@ -16,9 +18,12 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/redistest"
-	"github.com/stretchr/testify/require"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 var update = flag.Bool("update", false, "rewrite lua/digests.txt")
@@ -312,4 +317,143 @@ func TestScripts_AnAcquisitionReplacesTheFormerOnes(t *testing.T) {
 		require.NotZero(t, run(scriptPermitAcquire, []string{permits}, "a", 60000, 2, 60000))
 		require.ElementsMatch(t, []string{"", "b", "other"}, rdb.ZRange(ctx, permits, 0, -1).Val())
 	})
+}
+
+// FuzzDurations: what is sent is never less than was asked for, nor a microsecond more;
+// and a deadline lies within its TTL.
+func FuzzDurations(f *testing.F) {
+	for _, d := range []time.Duration{0, 1, 999, time.Microsecond, time.Microsecond + 1, time.Second - 1, time.Hour, longest} {
+		f.Add(int64(d))
+	}
+	f.Fuzz(func(t *testing.T, ns int64) {
+		d := time.Duration(ns)
+		if d < 0 || d > longest {
+			return
+		}
+		us := wire.CeilMicros(d)
+		require.GreaterOrEqual(t, us*1000, int64(d))
+		require.Less(t, us*1000-int64(d), int64(1000))
+		seconds, fraction, ok := strings.Cut(wire.Micros(us), ".")
+		require.True(t, ok)
+		require.Len(t, fraction, 6)
+		whole, err := strconv.ParseInt(seconds+fraction, 10, 64)
+		require.NoError(t, err)
+		require.Equal(t, us, whole)
+		if d >= time.Millisecond {
+			sent := time.Unix(0, 0)
+			require.True(t, lease.SafeUntil(sent, d).After(sent))
+			require.True(t, lease.SafeUntil(sent, d).Before(sent.Add(d)))
+		}
+	})
+}
+
+// FuzzReplies: a reply that no script gives is ErrCorrupt.
+func FuzzReplies(f *testing.F) {
+	for _, text := range []string{"", "*", "i1", "sx", "*i2s1.5i0i1sids1sp", "*ssids1.5i1i7", "*ssids1.5i1i-7", "*s1.5i1i7i4sr", "*ssids1.5i1sri7", "*i0s1.5i-1i0", "*i0si3", "*i9999999999999sai3", "*i-2si0", "*i1sas1.5s2sp", "*i1i2i3ssss", "*sinf", "*i-1s1e999", "n", "*n", "**"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		reply := replyOf(text)
+		x, err := decodeExchanged(reply, asEntry)
+		errs := []error{err}
+		if err == nil {
+			require.NotEmpty(t, x.receipt)
+			require.True(t, x.next <= time.Hour && x.next >= -longestDue*time.Microsecond, "no overflow")
+		}
+		_, entries, err := decodeEntries(reply)
+		errs = append(errs, err)
+		for _, e := range append(x.tasks, entries...) {
+			require.GreaterOrEqual(t, e.Omitted, 0)
+			require.False(t, math.IsNaN(e.Score) || math.IsInf(e.Score, 0))
+			_ = e.Time()
+		}
+		_, _, err = decodePage(reply, decodeDead)
+		errs = append(errs, err)
+		_, _, err = decodePage(reply, decodeWaiting)
+		errs = append(errs, err)
+		_, err = decodeState(reply)
+		errs = append(errs, err)
+		_, _, err = appendOutcomes(nil, reply, 1)
+		errs = append(errs, err)
+		_, err = decodeStats(reply)
+		errs = append(errs, err)
+		_, err = decodeNext(reply, 1)
+		errs = append(errs, err)
+		_, err = decodeAnswers(reply, 1)
+		errs = append(errs, err)
+		_, err = decodeDone(reply, 1)
+		errs = append(errs, err)
+		_, err = decodeAnswer(reply)
+		errs = append(errs, err)
+		_, err = decodeChanged(reply, 1)
+		errs = append(errs, err)
+		_, _, err = decodeAcquired(reply)
+		errs = append(errs, err)
+		_, _, err = decodeAdopted(reply)
+		errs = append(errs, err)
+		_, err = decodeForced(reply)
+		errs = append(errs, err)
+		_, err = decodeInspected(reply)
+		errs = append(errs, err)
+		_, _, err = decodeGet("id", reply)
+		if !errors.Is(err, ErrNotFound) {
+			errs = append(errs, err)
+		}
+		for _, err := range errs {
+			if err != nil {
+				require.ErrorIs(t, err, ErrCorrupt)
+			}
+		}
+	})
+}
+
+// replyOf makes a reply of a text: * begins a list, i an integer, s a string, and n is
+// nil.
+func replyOf(text string) any {
+	if list, ok := strings.CutPrefix(text, "*"); ok {
+		items := []any{}
+		for start, i := 0, 1; i <= len(list); i++ {
+			if i == len(list) || strings.IndexByte("isn*", list[i]) >= 0 {
+				if list[start] != '*' {
+					items = append(items, replyOf(list[start:i]))
+				}
+				start = i
+			}
+		}
+		return items
+	}
+	switch {
+	case strings.HasPrefix(text, "i"):
+		n, _ := strconv.ParseInt(text[1:], 10, 64)
+		return n
+	case strings.HasPrefix(text, "s"):
+		return text[1:]
+	}
+	return nil
+}
+
+// TestClaimed_OneDueTimeForEachTask: another number of due times than of tasks is ErrCorrupt, and a
+// reply that is cut gives each task its own.
+func TestClaimed_OneDueTimeForEachTask(t *testing.T) {
+	reply := func(dues any) []any {
+		ids := []any{"a", "b", "c"}
+		return []any{int64(0), "9.5", ids, []any{}, []any{}, dues, []any{}, int64(0), int64(0)}
+	}
+	for _, dues := range []any{"1.5 2.5", "1.5 2.5 3.5 4.5", "", " 1.5 2.5 3.5", "1.5  3.5", "1.5 inf 3.5", "1.5 nan 3.5", "1.5,2.5,3.5", []any{"1.5", "2.5", "3.5"}} {
+		_, err := decodeExchanged(reply(dues), asEntry)
+		require.ErrorIs(t, err, ErrCorrupt, "%q", dues)
+	}
+	for n := range 5 {
+		var got []Entry
+		rest, err := decodeExchanged(reply("1.5 2.5 3.5"), asEntry)
+		require.NoError(t, err)
+		first := rest.cut(n)
+		require.Len(t, first.tasks, min(n, 3))
+		got = append(append(got, first.tasks...), rest.tasks...)
+		require.Len(t, got, 3)
+		for i, e := range got {
+			require.Equal(t, string(rune('a'+i)), e.ID)
+			require.Equal(t, timeOf(float64(i)+1.5), e.Due)
+		}
+	}
 }

@@ -197,7 +197,7 @@ func (q *Queue) settle(ctx context.Context, op string, es []Entry,
 	}
 	var mu sync.Mutex // guards stale
 	var stale []string
-	failed := inParts(ctx, q, es, func(e Entry) string { return e.ID }, func(p part[Entry]) error {
+	failed := inParts(ctx, q, es, func(e Entry) string { return e.ID }, func(p shardPart[Entry]) error {
 		some, err := run(p.shard, ctx, p.tasks)
 		mu.Lock()
 		defer mu.Unlock()

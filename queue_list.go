@@ -145,3 +145,65 @@ func (q *Queue) listStanding(ctx context.Context, state State, after Entry, n in
 		},
 	})
 }
+
+// pages is a list of a shard that is read in pages.
+type pages struct {
+	shard  *shard
+	read   []Entry
+	after  cursor
+	isOver bool
+}
+
+// pager reads pages of lists.
+type pager struct {
+	decode  decoder[cursor]
+	request func(s *shard, n int, after cursor) redisexec.Request
+	after   cursor // where to begin
+	size    int    // of a page
+}
+
+// smallestPage is how many entries a page of several lists has at least.
+const smallestPage = 16
+
+// comesBefore compares two entries as lists are sorted.
+func comesBefore(a, b Entry) bool { return a.Score < b.Score || a.Score == b.Score && a.ID < b.ID }
+
+// fill reads pages until there is an entry, or no more.
+func (p pager) fill(ctx context.Context, l *pages) error {
+	for len(l.read) == 0 && !l.isOver {
+		stopped, entries, err := step(ctx, l.shard, p.request(l.shard, p.size, l.after), p.decode)
+		if err != nil {
+			return err
+		}
+		l.read, l.after, l.isOver = entries, stopped, stopped == cursor{}
+	}
+	return nil
+}
+
+// merge reads n entries of the lists of all shards, in their order.
+func (p pager) merge(ctx context.Context, q *Queue, n int) ([]Entry, error) {
+	p.size = min(max(smallestPage, 2*n/len(q.shards)), n, maxGroup)
+	lists := make([]pages, len(q.shards))
+	err := q.forShards(func(i int, s *shard) error {
+		lists[i].shard, lists[i].after = s, p.after
+		return p.fill(ctx, &lists[i])
+	})
+	var merged []Entry
+	for err == nil && len(merged) < n {
+		var first *pages
+		for i := range lists {
+			if this := &lists[i]; len(this.read) > 0 && (first == nil || comesBefore(this.read[0], first.read[0])) {
+				first = this
+			}
+		}
+		if first == nil {
+			break
+		}
+		merged = append(merged, first.read[0])
+		first.read = first.read[1:]
+		if len(merged) < n {
+			err = p.fill(ctx, first)
+		}
+	}
+	return merged, err
+}

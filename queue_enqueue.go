@@ -126,7 +126,7 @@ func (q *Queue) sendBatch(ctx context.Context, ts []Task) ([]Outcome, error) {
 		return nil, err
 	}
 	outcomes := make([]Outcome, len(ts))
-	err := inParts(ctx, q, ts, func(t Task) string { return t.ID }, func(p part[Task]) error {
+	err := inParts(ctx, q, ts, func(t Task) string { return t.ID }, func(p shardPart[Task]) error {
 		done, err := p.shard.enqueueBatch(ctx, p.tasks)
 		for i, outcome := range done {
 			outcomes[p.index(i)] = outcome
@@ -227,4 +227,37 @@ func checkDelay(d time.Duration) error {
 		return fmt.Errorf("%w: delay must be 0 to 100 years", ErrInvalid)
 	}
 	return nil
+}
+
+// packed returns the header and the payload as they are stored. It is a copy.
+func (t *Task) packed() string { return wire.Pack(t.Header, t.Payload) }
+
+// checkHeader says what is wrong with a header. The error names no key and no value.
+func checkHeader(header map[string]string) error {
+	if len(header) > wire.MaxHeaders {
+		return fmt.Errorf("%w: a header of %d pairs, %d are allowed", ErrInvalid, len(header), wire.MaxHeaders)
+	}
+	for key := range header {
+		if len(key) == 0 || len(key) > wire.MaxHeaderKey {
+			return fmt.Errorf("%w: a key of a header has 1 to %d bytes", ErrInvalid, wire.MaxHeaderKey)
+		}
+	}
+	return nil
+}
+
+// checkSize says whether the task's header and payload are too large for a queue that allows so
+// many bytes.
+func (t *Task) checkSize(allowed int) error {
+	size := len(t.Payload)
+	for key, value := range t.Header {
+		size += len(key) + len(value)
+	}
+	switch {
+	case size <= allowed:
+		return nil
+	case len(t.Header) == 0:
+		return fmt.Errorf("%w: payload of %d bytes, %d are allowed", ErrInvalid, size, allowed)
+	default:
+		return fmt.Errorf("%w: header and payload of %d bytes, %d are allowed", ErrInvalid, size, allowed)
+	}
 }
