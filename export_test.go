@@ -20,11 +20,7 @@ func Names(l *Locker) (names, busy int) {
 }
 
 // Clients returns for how many clients of go-redis the Queues' share is registered.
-func Clients() int {
-	clients.mu.Lock()
-	defer clients.mu.Unlock()
-	return len(clients.byAddress)
-}
+func Clients() int { return clients.Len() }
 
 // Apart returns how many locks a Locker holds outside of its queues.
 func Apart(l *Locker) int { return len(l.apart.all("")) }

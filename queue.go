@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/taskloop"
+	"github.com/sluice-go/sluice/internal/watch"
 	"github.com/sluice-go/sluice/internal/wire"
 )
 
@@ -46,7 +47,7 @@ type Queue struct {
 	options  queueOptions
 	name     string
 	main     string // key of the only shard, if it has one
-	client   *client
+	client   *watch.Client
 	keeper   keeper
 	shards   []*shard
 	known    atomic.Bool // that it has as many shards: see ready
@@ -178,7 +179,7 @@ func NewQueue(rdb redis.UniversalClient, name string, opts ...QueueOption) (*Que
 	if err := checkShards(options.shards, key); err != nil {
 		return nil, fmt.Errorf("sluice: new queue: %w", err)
 	}
-	q := &Queue{executor: redisexec.New(rdb), options: options, name: name, main: key, client: clients.clientOf(rdb)}
+	q := &Queue{executor: redisexec.New(rdb), options: options, name: name, main: key, client: clients.ClientOf(rdb)}
 	q.shards = newShards(q, options.shards)
 	return q, nil
 }
@@ -202,7 +203,7 @@ func (q *Queue) Name() string {
 // the first call has removed it.
 func (q *Queue) Cancel(ctx context.Context, id string) (State, error) {
 	value, err := q.byID(ctx, "cancel", id, func(s *shard) redisexec.Request {
-		return s.replicated(scriptCancel.Request(s.keys, id, q.client.notifier.Argument(s.canceled)))
+		return s.replicated(scriptCancel.Request(s.keys, id, q.client.Notifier.Argument(s.canceled)))
 	})
 	if err != nil && !errors.Is(err, ErrUnderReplicated) {
 		return Absent, err

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/watch"
 )
 
 // Claim leases up to n due tasks, earliest first: they are the caller's until the lease
@@ -197,7 +198,7 @@ func newClaims(s *shard, lease time.Duration) *committer[int] {
 func (s *shard) claimStep(ctx context.Context, n int, lease time.Duration) (read int, sent time.Time, entries []Entry, err error) {
 	calls := s.claims.Acquire(lease)
 	defer s.claims.Release(lease)
-	mark, asked := s.watcher.mark(), time.Now()
+	mark, asked := s.watcher.Mark(), time.Now()
 	reply, err := runMerged(ctx, s, calls, n, n, 0, func(n int) redisexec.Request { return s.claimRequest(n, lease) })
 	if err != nil {
 		return 0, time.Now(), nil, err
@@ -208,9 +209,9 @@ func (s *shard) claimStep(ctx context.Context, n int, lease time.Duration) (read
 	}
 	s.sight(x.next)
 	if reply.Sent.Before(asked) { // the mark is too late for what it says of the next task
-		s.watcher.popped(len(x.tasks) > 0)
+		s.watcher.Popped(len(x.tasks) > 0)
 	} else {
-		s.watcher.claimed(mark, reply.Sent, max(x.next, 0), x.waiting, len(x.tasks))
+		s.watcher.Claimed(mark, reply.Sent, watch.Head{Off: max(x.next, 0), Clients: x.waiting}, len(x.tasks) > 0)
 	}
 	return x.read, reply.Sent, x.tasks, nil
 }
@@ -282,7 +283,7 @@ func (s *shard) pop(ctx context.Context, n int) ([]Entry, error) {
 		return r
 	})
 	if err == nil || len(entries) > 0 {
-		s.watcher.popped(len(entries) > 0)
+		s.watcher.Popped(len(entries) > 0)
 	}
 	return entries, err
 }

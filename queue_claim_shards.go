@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/watch"
 )
 
 // sighting is what this client knows of a shard's head.
@@ -96,14 +97,14 @@ func (q *Queue) lookAt(ctx context.Context, shards []*shard) (l looked) {
 	}
 	errs := make([]error, len(shards))
 	for i, r := range q.executor.Pipeline(ctx, requests) {
-		var h head
+		var h watch.Head
 		if h, errs[i] = q.headOf(ctx, requests[i], r); errs[i] != nil {
 			shards[i].fail()
 			continue
 		}
-		shards[i].sight(h.off)
-		if h.off == 0 {
-			score, _, _ := strings.Cut(h.id, " ")
+		shards[i].sight(h.Off)
+		if h.Off == 0 {
+			score, _, _ := strings.Cut(h.ID, " ")
 			at, _ := strconv.ParseFloat(score, 64)
 			l.due = append(l.due, dueShard{shards[i], at})
 		}
@@ -113,17 +114,17 @@ func (q *Queue) lookAt(ctx context.Context, shards []*shard) (l looked) {
 }
 
 // headOf returns the head in the reply to a look, which is made again if that may help.
-func (q *Queue) headOf(ctx context.Context, r redisexec.Request, first redisexec.Result) (head, error) {
+func (q *Queue) headOf(ctx context.Context, r redisexec.Request, first redisexec.Result) (watch.Head, error) {
 	reply := redisexec.Reply{Value: first.Value}
 	if first.Outcome != redisexec.Done {
 		var err error
 		if reply, err = q.executor.Resume(ctx, r, first); err != nil {
-			return head{}, err
+			return watch.Head{}, err
 		}
 	}
 	heads, err := decodeNext(reply.Value, 1)
 	if err != nil {
-		return head{}, err
+		return watch.Head{}, err
 	}
 	return heads[0], nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/taskloop"
+	"github.com/sluice-go/sluice/internal/watch"
 	"github.com/sluice-go/sluice/internal/wire"
 )
 
@@ -30,7 +31,7 @@ type shard struct {
 	canceled    string // on which the IDs of tasks are published that were cancelled while leased
 	announce    string // channel, as scripts are given it
 	isAlone     bool   // the queue's only one
-	watcher     watcher
+	watcher     *watch.Watcher
 	trimmer     trimmer
 	sighted     atomic.Pointer[sighting] // of several shards: the head
 	took        atomic.Int64             // how long the last claim has taken, in ns
@@ -71,10 +72,10 @@ func newShard(q *Queue, key string) *shard {
 	s.allKeys = append(slices.Clip(s.keys), s.companion(keyspace.Paused))
 	s.countedKeys = append(slices.Clip(s.allKeys), s.companion(keyspace.Dropped))
 	s.channel, s.idle, s.canceled = s.companion(keyspace.Wake), s.companion(keyspace.Idle), s.companion(keyspace.Canceled)
-	s.announce = q.client.notifier.Argument(s.channel)
+	s.announce = q.client.Notifier.Argument(s.channel)
 	s.isAlone = q.options.shards == 1
 	s.trimmer.bounds = q.options.deadBounds()
-	s.watcher = watcher{shard: s, client: q.client}
+	s.watcher = newWatcher(s)
 	s.enqueues, s.dequeues = newCommitter(s, s.commitEnqueues), newCommitter(s, s.commitDequeues)
 	s.claims = groupcommit.NewKeyed(func(lease time.Duration) *committer[int] { return newClaims(s, lease) })
 	return s
@@ -264,57 +265,4 @@ func joinErrors(errs []error) error {
 		told[err.Error()] = true
 	}
 	return joined
-}
-
-// waitForAny waits until a task of any shard may be due. A shard that cannot be looked at keeps no
-// caller from the tasks of the others: its error is returned if all fail, or if nothing else has
-// come for a poll interval.
-func (q *Queue) waitForAny(ctx context.Context) error {
-	told := make(chan notice, len(q.shards))
-	waiters := make([]*waiter, len(q.shards))
-	for i, s := range q.shards {
-		waiters[i] = s.watcher.enter(told)
-	}
-	defer q.leave(waiters, told)
-	var failed []error
-	var late <-chan time.Time
-	for {
-		select {
-		case n := <-told:
-			if n.err == nil {
-				n.from.shard.sight(0)
-				return nil
-			}
-			failed = append(failed, n.err)
-			if len(failed) == len(q.shards) {
-				return joinErrors(failed)
-			}
-			if late == nil {
-				timer := time.NewTimer(q.options.poll)
-				defer timer.Stop()
-				late = timer.C
-			}
-		case <-late:
-			return joinErrors(failed)
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-// leave takes a caller out of all shards, and passes on what it was told and makes no use of.
-func (q *Queue) leave(waiters []*waiter, told <-chan notice) {
-	for i, s := range q.shards {
-		s.watcher.exit(waiters[i])
-	}
-	for {
-		select {
-		case n := <-told:
-			if n.err == nil {
-				n.from.tellNext()
-			}
-		default:
-			return
-		}
-	}
 }

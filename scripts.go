@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/watch"
 )
 
 // The digests are kept beside the scripts instead of being computed, because
@@ -79,12 +80,12 @@ func addScript(name, source string, retry redisexec.RetryPolicy) *redisexec.Scri
 	return scripts[name]
 }
 
-// nextMany makes the script that looks at up to maxLook queues of the one that looks at one: its
+// nextMany makes the script that looks at up to watch.MaxLook queues of the one that looks at one: its
 // last line is repeated, so that each call names its key literally, as in all scripts.
 func nextMany(source string) string {
 	body := strings.TrimSuffix(source, "\n")
 	last := body[strings.LastIndexByte(body, '\n')+1:] + "\n"
-	for i := 2; i <= maxLook; i++ {
+	for i := 2; i <= watch.MaxLook; i++ {
 		numbers := strings.NewReplacer("KEYS[1]", fmt.Sprintf("KEYS[%d]", 2*i-1), "KEYS[2]", fmt.Sprintf("KEYS[%d]", 2*i), "ARGV[1]", fmt.Sprintf("ARGV[%d]", i))
 		source += numbers.Replace(last)
 	}

@@ -230,10 +230,10 @@ func TestScripts_NextManyHeedsEachPause(t *testing.T) {
 		require.NoError(t, err)
 		heads, err := decodeNext(reply.Value, 4)
 		require.NoError(t, err)
-		require.Zero(t, heads[0].off)
-		require.InDelta(t, time.Minute, heads[1].off, float64(30*time.Second))
-		require.Equal(t, farOff, heads[2].off)
-		require.Zero(t, heads[3].off)
+		require.Zero(t, heads[0].Off)
+		require.InDelta(t, time.Minute, heads[1].Off, float64(30*time.Second))
+		require.Equal(t, farOff, heads[2].Off)
+		require.Zero(t, heads[3].Off)
 	})
 }
 

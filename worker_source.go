@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-go/sluice/internal/notify"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/taskloop"
+	"github.com/sluice-go/sluice/internal/watch"
 )
 
 // source is a Queue as a worker's run loop sees it: a taskloop.Source. It builds the requests and
@@ -34,13 +35,13 @@ func (c *cancellations) join(q *Queue) <-chan string {
 	for _, s := range q.shards {
 		c.channels = append(c.channels, s.canceled)
 	}
-	c.listener = q.client.notifier.JoinMessages()
-	q.client.notifier.JoinAlso(c.listener, c.channels...)
+	c.listener = q.client.Notifier.JoinMessages()
+	q.client.Notifier.JoinAlso(c.listener, c.channels...)
 	return c.listener.Messages
 }
 
 // leave ends the listening.
-func (c *cancellations) leave(q *Queue) { q.client.notifier.LeaveAll(c.channels, c.listener) }
+func (c *cancellations) leave(q *Queue) { q.client.Notifier.LeaveAll(c.channels, c.listener) }
 
 // Shards returns how many shards the queue has.
 func (s *source) Shards() int { return len(s.queue.shards) }
@@ -111,7 +112,7 @@ func (s *source) exchange(sh *shard, reports []taskloop.Report, claim int, resul
 		requests = append(requests, sh.exchangeRequest(finish, claim, s.lease))
 	}
 	defer sh.executor.Suspect()()
-	mark, sent := sh.watcher.mark(), time.Now()
+	mark, sent := sh.watcher.Mark(), time.Now()
 	answers := sh.executor.SendAll(context.Background(), requests)
 	claimed := answers[len(answers)-1]
 	if joined >= 0 {
@@ -140,7 +141,7 @@ func (s *source) exchange(sh *shard, reports []taskloop.Report, claim int, resul
 	if err != nil {
 		return taskloop.ClaimResult{Outcome: claimed.Outcome, Err: fmt.Errorf("claim: %w", err)}
 	}
-	sh.watcher.claimed(mark, sent, max(x.next, 0), x.waiting, len(x.tasks))
+	sh.watcher.Claimed(mark, sent, watch.Head{Off: max(x.next, 0), Clients: x.waiting}, len(x.tasks) > 0)
 	s.queue.noteClaimedTasks(x.tasks)
 	s.logDropped(x.dropped)
 	return taskloop.ClaimResult{Outcome: claimed.Outcome, Tasks: x.tasks, More: x.read > 0, Receipt: x.receipt, Head: x.next}
@@ -203,7 +204,8 @@ func (s *source) Extend(ctx context.Context, shard int, items []taskloop.Item) t
 func (s *source) Wait(ctx context.Context, shard int) error {
 	err := s.ready()
 	if err == nil {
-		err = s.explain(s.queue.shards[shard].watcher.wait(ctx))
+		_, errs := watch.Wait(ctx, s.queue.shards[shard].watcher)
+		err = s.explain(joinErrors(errs))
 	}
 	return wrap("wait", s.queue.name, err)
 }

@@ -1,10 +1,6 @@
-package sluice
+package watch
 
-import (
-	"time"
-
-	"github.com/sluice-go/sluice/internal/notify"
-)
+import "time"
 
 // share is this client's part of the asking. Some of those that are counted as waiting may never
 // claim: processes that were stopped, connections of hosts that are gone.
@@ -37,10 +33,10 @@ func (s *share) claimed(brought bool) {
 }
 
 // of returns an announcement as this client takes it.
-func (s *share) of(a notify.Announcement) notify.Announcement {
+func (s *share) of(a announcement) announcement {
 	if s.fed {
-		a.Clients = 0
+		a.clients = 0
 	}
-	a.Clients = int(float64(a.Clients) / max(s.eager, 1))
+	a.clients = int(float64(a.clients) / max(s.eager, 1))
 	return a
 }

@@ -1,0 +1,67 @@
+package notify
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestNotifier_AMarkSaysWhetherAnythingWasMissed: a message, and a subscription that was made
+// anew.
+func TestNotifier_AMarkSaysWhetherAnythingWasMissed(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *setup) {
+		require.False(t, s.Mark("a").Confirmed)
+		l := s.Join("a")
+		require.False(t, s.Mark("a").Confirmed)
+		require.True(t, notified(l))
+		first := s.Mark("a")
+		require.True(t, first.Follows(first))
+		require.Zero(t, first.Since(first))
+		time.Sleep(time.Second)
+		s.m.Publish("a", "message")
+		require.True(t, notified(l))
+		second := s.Mark("a")
+		require.True(t, second.Follows(first))
+		require.Equal(t, 1, second.Since(first))
+		require.Equal(t, "message", second.Message)
+		require.Equal(t, time.Now(), second.At)
+
+		s.set(func() { s.hangUps = 1 })
+		s.RequestPing("a")
+		time.Sleep(time.Second)
+		require.True(t, notified(l))
+		require.False(t, s.Mark("a").Follows(second), "another connection")
+		third := s.Mark("a")
+		s.Leave("a", l)
+		time.Sleep(6 * time.Second)
+		require.False(t, s.Mark("a").Follows(third), "it has ended")
+		l = s.Join("a")
+		require.True(t, notified(l))
+		require.False(t, s.Mark("a").Follows(third), "another subscription")
+	})
+}
+
+// TestNotifier_ABriefSubscriptionEndsSoon, beside one that lingers.
+func TestNotifier_ABriefSubscriptionEndsSoon(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *setup) {
+		a, b := s.Join("a"), s.JoinBriefly("b")
+		require.True(t, notified(a))
+		require.True(t, notified(b))
+		for range 3 {
+			s.Leave("a", a)
+			s.Leave("b", b)
+			time.Sleep(briefLinger - time.Millisecond)
+			a, b = s.Join("a"), s.JoinBriefly("b")
+			require.True(t, notified(b))
+		}
+		require.Len(t, s.at("SUBSCRIBE b"), 1)
+		s.Leave("a", a)
+		s.Leave("b", b)
+		time.Sleep(briefLinger)
+		require.False(t, notified(b))
+		require.Equal(t, []string{"a"}, s.m.PubSubChannels("*"))
+		time.Sleep(linger)
+		require.True(t, s.isOver(t))
+	})
+}

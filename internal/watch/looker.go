@@ -1,0 +1,199 @@
+package watch
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/background"
+	"github.com/sluice-go/sluice/internal/notify"
+	"github.com/sluice-go/sluice/internal/redisexec"
+)
+
+const (
+	// MaxLook is the most queues that one script looks at.
+	MaxLook = 250
+	// lookerLinger is how long the looker's loop outlives the last planned look.
+	lookerLinger = time.Second
+	// lookFor is how long a look at several queues may take: after that each queue looks for
+	// itself, so that one connection that hangs does not keep all of them waiting.
+	lookFor = time.Second
+	// apartFor is how long queues are looked at by a script each, where the server has refused
+	// to look at several with one.
+	apartFor = time.Minute
+)
+
+// looker looks at the queues of one client at which nothing happens. What is due within half a
+// poll interval is looked at with what is due now, so that all come to be looked at together.
+//
+// Its loop runs while a look is planned. Each look is a goroutine for itself, so that a server
+// that hangs holds up no other of a Cluster; it ends with the answer, or after a second.
+// Nothing waits for either.
+type looker struct {
+	executor *redisexec.Executor
+	scripts  Scripts
+	loop     *background.Loop
+	group    background.Group // the loop and the looks
+
+	mu         sync.Mutex // guards what follows
+	planned    map[*watch]time.Time
+	underWay   map[*watch]bool
+	emptySince time.Time // when the last planned look was cancelled or made
+	nextTurn   time.Time // of the loop, by itself; zero if it does not run
+	apart      time.Time // until when one script looks at one queue
+}
+
+// lookResult is what a look has found. If the head has Failed, the queue has to be looked at alone.
+type lookResult struct {
+	head Head
+	mark notify.Mark // before it was sent
+	sent time.Time
+}
+
+func (l *looker) init(executor *redisexec.Executor, scripts Scripts) {
+	l.executor, l.scripts = executor, scripts
+	l.planned, l.underWay = map[*watch]time.Time{}, map[*watch]bool{}
+	l.loop = background.NewLoop(l.group.Go, l.turn)
+}
+
+// plan has a watch's queue looked at by then, unless a look is under way.
+func (l *looker) plan(w *watch, at time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.underWay[w] {
+		return
+	}
+	l.planned[w] = at
+	l.wakeBy(at)
+}
+
+// cancel takes a planned look back.
+func (l *looker) cancel(w *watch) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.planned, w)
+	if len(l.planned) == 0 && !l.nextTurn.IsZero() {
+		l.emptySince = time.Now()
+		l.wakeBy(l.emptySince.Add(lookerLinger))
+	}
+}
+
+// wakeBy has the loop take a turn by then. The mutex is held.
+func (l *looker) wakeBy(at time.Time) {
+	if l.nextTurn.IsZero() || at.Before(l.nextTurn) {
+		l.nextTurn = at
+		l.loop.Wake()
+	}
+}
+
+// turn looks at what is due, and returns when something will be.
+func (l *looker) turn() time.Duration {
+	due, apart, pause := l.due(time.Now())
+	byNode := map[any][]*watch{}
+	for _, w := range due {
+		node := l.executor.NodeOf(w.watcher.queue.Key)
+		byNode[node] = append(byNode[node], w)
+	}
+	for node, watches := range byNode {
+		l.group.Go(func() { l.look(watches, apart || node != nil) })
+	}
+	return pause
+}
+
+// due takes the looks that are due, and says whether each needs a script of its own, and when
+// the next turn is.
+func (l *looker) due(now time.Time) (due []*watch, apart bool, pause time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	earliest, first := l.emptySince.Add(lookerLinger), true
+	for _, at := range l.planned {
+		if first || at.Before(earliest) {
+			earliest, first = at, false
+		}
+	}
+	if wait := earliest.Sub(now); wait > 0 {
+		l.nextTurn = earliest
+		return nil, false, wait
+	}
+	if len(l.planned) == 0 {
+		l.nextTurn = time.Time{}
+		return nil, false, background.Idle
+	}
+	for w, at := range l.planned {
+		if at.Sub(now) <= w.watcher.queue.Poll/2 {
+			due = append(due, w)
+			l.underWay[w] = true
+			delete(l.planned, w)
+		}
+	}
+	l.emptySince = now
+	return due, now.Before(l.apart), 0
+}
+
+// look looks at queues of one server, and passes on what it has found.
+func (l *looker) look(watches []*watch, apart bool) {
+	for some := range slices.Chunk(watches, MaxLook) {
+		results := make([]lookResult, len(some))
+		for i, w := range some {
+			results[i] = lookResult{mark: w.watcher.Mark(), sent: time.Now(), head: Head{Failed: true}}
+		}
+		if len(some) == 1 || apart || !l.together(some, results) {
+			l.separately(some, results)
+		}
+	}
+}
+
+// separately looks at queues with a script for each. They go out in one pipeline.
+func (l *looker) separately(watches []*watch, results []lookResult) {
+	requests := make([]redisexec.Request, len(watches))
+	for i, w := range watches {
+		requests[i] = l.scripts.Look([]*Queue{&w.watcher.queue})
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lookFor)
+	defer cancel()
+	for i, r := range l.executor.Pipeline(ctx, requests) {
+		l.answer(watches[i:i+1], results[i:i+1], r)
+	}
+}
+
+// together looks at queues with one script. If it reports that it did not, the server has
+// refused that: access rules forbid one of the keys, or they are in several slots.
+func (l *looker) together(watches []*watch, results []lookResult) bool {
+	queues := make([]*Queue, len(watches))
+	for i, w := range watches {
+		queues[i] = &w.watcher.queue
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lookFor)
+	defer cancel()
+	r := l.executor.Pipeline(ctx, []redisexec.Request{l.scripts.Look(queues)})[0]
+	if r.Outcome == redisexec.Rejected {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.apart = time.Now().Add(apartFor)
+		return false
+	}
+	l.answer(watches, results, r)
+	return true
+}
+
+// answer passes on what a script has said of the queues that it has looked at.
+func (l *looker) answer(watches []*watch, results []lookResult, r redisexec.Result) {
+	if r.Outcome == redisexec.Done {
+		if heads, err := l.scripts.Heads(r.Value, len(watches)); err == nil {
+			for i, h := range heads {
+				results[i].head = h
+			}
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, w := range watches {
+		delete(l.underWay, w)
+		select {
+		case <-w.found: // the watch has had others to do; the newer result counts
+		default:
+		}
+		w.found <- results[i] // there is room: only this sends, with the mutex held
+	}
+}

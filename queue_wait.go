@@ -1,0 +1,115 @@
+package sluice
+
+import (
+	"context"
+
+	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/watch"
+)
+
+// Wait sleeps until a task may be due, and returns nil then. It ends when the queue's earliest
+// task is due, when it is notified of an earlier one, and when a poll has found one. Redis is
+// polled when a caller begins to wait, unless a Claim has just said when the earliest task is
+// due, and once in each poll interval. All callers on one Queue share these polls, and all Queues
+// on one client share those that find nothing.
+//
+// It is a hint: others wait for the same task, so that Claim or Pop may find nothing, and
+// the caller comes back. Of the callers on one Queue, as many return as there are tasks due, as
+// far as is known, in the order in which they came. Of the clients that wait for one task, about
+// four return at once, and the one whose last Claim or Pop has brought a task; the others return
+// later, one by one and ever more seldom, in case the first do not take it, and the last after a
+// poll interval. A client that finds tasks late in this way asks more often from then on.
+//
+// If the earliest task is still the one that Wait has returned for before, because Claim fails for instance,
+// Wait pauses before it returns for it again: for 1ms the first time, then twice as long each time, up to
+// 100ms or the poll interval. For another task, it returns at once. So a loop around it never spins on a task
+// that stays and that nothing takes. One that claims the task and releases it again does spin: Retry it.
+//
+// With several shards, a task of any ends it. The error of one is returned if nothing is due in the
+// others for a poll interval.
+//
+// The error is ctx.Err() when ctx ends, or that of a poll that failed: the caller comes
+// back after a pause.
+func (q *Queue) Wait(ctx context.Context) error {
+	if err := q.check("wait", ctx); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return wrap("wait", q.name, err)
+	}
+	err := q.ready(ctx)
+	if err == nil {
+		err = q.waitForAny(ctx)
+	}
+	return q.wrap(ctx, "wait", err)
+}
+
+// waitForAny waits until a task of any shard may be due.
+func (q *Queue) waitForAny(ctx context.Context) error {
+	watchers := make([]*watch.Watcher, len(q.shards))
+	for i, s := range q.shards {
+		watchers[i] = s.watcher
+	}
+	which, errs := watch.Wait(ctx, watchers...)
+	if len(errs) == 0 {
+		q.shards[which].sight(0)
+	}
+	return joinErrors(errs)
+}
+
+// clients finds what all Queues on one client share.
+var clients = watch.NewRegistry(looks{})
+
+// newWatcher returns what waits for the tasks of a shard.
+func newWatcher(s *shard) *watch.Watcher {
+	return s.queue.client.Watcher(watch.Queue{
+		Key: s.keys[0], Pause: s.pause(), Channel: s.channel, Argument: s.announce, Idle: s.idle, Poll: s.options.poll,
+	})
+}
+
+// looks is how watchers look at queues.
+type looks struct{}
+
+// Look returns a request that looks at queues.
+func (looks) Look(queues []*watch.Queue) redisexec.Request {
+	script, keys, channels := scriptNext, make([]any, 0, 2*len(queues)), make([]any, 0, len(queues))
+	if len(queues) > 1 {
+		script = scriptNextMany
+	}
+	for _, q := range queues {
+		keys, channels = append(keys, q.Key, q.Pause), append(channels, q.Argument)
+	}
+	return script.Request(keys, channels...)
+}
+
+// Heads decodes the reply.
+func (looks) Heads(reply any, n int) ([]watch.Head, error) { return decodeNext(reply, n) }
+
+// nextRequest looks at one shard.
+func (s *shard) nextRequest() redisexec.Request {
+	return scriptNext.Request([]any{s.keys[0], s.pause()}, s.announce)
+}
+
+// farOff is what the scripts say of a head that is due later, or of none.
+const farOff = watch.FarOff
+
+// decodeNext decodes the heads of n queues.
+func decodeNext(value any, n int) ([]watch.Head, error) {
+	list, ok := value.([]any)
+	if !ok || len(list) != 3*n {
+		return nil, redisexec.Unexpected(value)
+	}
+	heads := make([]watch.Head, n)
+	for i := range heads {
+		numbers, err := decodeInts[int64]([]any{list[3*i], list[3*i+2]}, 2)
+		if err != nil {
+			return nil, err
+		}
+		id, ok := list[3*i+1].(string)
+		if !ok {
+			return nil, redisexec.Unexpected(value)
+		}
+		heads[i] = watch.Head{Off: offOf(numbers[0]), ID: id, Clients: int(numbers[1]), Failed: numbers[0] == -2}
+	}
+	return heads, nil
+}
