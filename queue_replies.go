@@ -15,7 +15,7 @@ import (
 
 // One function decodes each kind of reply. What it does not know is ErrCorrupt. Those that
 // are used once are beside their method: of dead letters in dead.go, of acquisitions in
-// fence.go.
+// lock_grant.go.
 
 // decoder decodes the reply of a script that hands out entries: where it has stopped if
 // there may be more, as a number of entries or a cursor, and the entries.

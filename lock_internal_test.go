@@ -1,0 +1,204 @@
+package sluice
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/lease"
+	"github.com/sluice-go/sluice/internal/waitqueue"
+)
+
+// TestLock_TakesOverOnlyWhatCoversItsTTL is the rule by which a lock is handed over.
+func TestLock_TakesOverOnlyWhatCoversItsTTL(t *testing.T) {
+	t.Parallel()
+	const ttl = 10 * time.Second
+	for name, test := range map[string]struct {
+		window time.Duration // the shortest by default
+		held   time.Duration // how long ago the lock was acquired
+		ttl    time.Duration // of the lock that takes over
+		spoil  func(from *Lock)
+		want   bool
+	}{
+		"at once":           {ttl: ttl, want: true},
+		"shorter TTL":       {ttl: time.Second}, // a crash would block others for the longer one
+		"in time":           {held: 8 * time.Millisecond, ttl: ttl, want: true},
+		"after the window":  {held: 10 * time.Millisecond, ttl: ttl},
+		"longer TTL":        {ttl: ttl + 24*time.Millisecond},
+		"far, in time":      {window: 150 * time.Millisecond, held: 140 * time.Millisecond, ttl: ttl, want: true},
+		"far, after":        {window: 150 * time.Millisecond, held: 150 * time.Millisecond, ttl: ttl},
+		"far, longer TTL":   {window: 150 * time.Millisecond, ttl: ttl + 155*time.Millisecond},
+		"far, shorter TTL":  {window: 150 * time.Millisecond, ttl: ttl - 10*time.Millisecond},
+		"past the deadline": {ttl: ttl, spoil: func(from *Lock) { from.begin(time.Now(), time.Now(), time.Now().Add(ttl)) }},
+		"forced open":       {ttl: ttl, spoil: func(from *Lock) { from.member().ForbidHandOver() }},
+		"asked for an hour": {ttl: ttl, spoil: func(from *Lock) { from.lease.Ask(time.Hour) }},
+		"asked for its TTL": {ttl: ttl, want: true, spoil: func(from *Lock) { from.lease.Ask(ttl) }},
+		"was refused": {ttl: ttl, want: true, spoil: func(from *Lock) {
+			from.lease.Ask(time.Hour)
+			from.lease.Settle()
+		}},
+		"one of two was answered": {ttl: ttl, spoil: func(from *Lock) {
+			from.lease.Ask(time.Hour)
+			from.lease.Ask(ttl)
+			from.lease.Settle()
+		}},
+		"an earlier holder asked for an hour": {ttl: ttl, spoil: func(from *Lock) { from.grant.asked = time.Hour }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			sent := time.Now().Add(-test.held)
+			w := max(window(test.window), shortestWindow)
+			from := &Lock{options: &lockOptions{ttl: ttl}, grant: &grant{token: "t", window: w, sent: sent}}
+			from.begin(sent, lease.SafeUntil(sent, ttl), lease.SafeUntil(sent, ttl+w.margin()))
+			_, covered, _ := from.lease.Bounds()
+			if test.spoil != nil {
+				test.spoil(from)
+			}
+			next := &Lock{options: &lockOptions{ttl: test.ttl}}
+			deadline, ok := next.member().TakeOver(from.member())
+			require.Equal(t, test.want, ok)
+			require.Equal(t, test.want, next.Valid())
+			require.True(t, deadline.Equal(next.Deadline()))
+			require.False(t, next.Deadline().After(covered), "not covered by the key")
+		})
+	}
+}
+
+// TestLock_SharesItsGrant: a hand-over passes the grant on as it is. What the next one is to
+// know of an earlier holder's extension is in a grant of its own.
+func TestLock_SharesItsGrant(t *testing.T) {
+	t.Parallel()
+	const ttl = 10 * time.Second
+	now, longer := time.Now(), ttl+5*time.Millisecond
+	takeOver := func(from *Lock, ttl time.Duration) (*Lock, bool) {
+		next := &Lock{options: &lockOptions{ttl: ttl}}
+		_, ok := next.member().TakeOver(from.member())
+		return next, ok
+	}
+	first := &Lock{options: &lockOptions{ttl: ttl}, grant: &grant{window: shortestWindow, sent: now}}
+	first.begin(now, lease.SafeUntil(now, ttl), lease.SafeUntil(now, ttl+shortestWindow.margin()))
+	second, ok := takeOver(first, ttl)
+	require.True(t, ok)
+	require.Same(t, first.grant, second.grant)
+	require.True(t, second.lease.Ask(longer))
+	third, ok := takeOver(second, longer)
+	require.True(t, ok)
+	require.Zero(t, second.grant.asked, "another lock's grant has changed")
+	require.Equal(t, longer, third.grant.asked)
+	_, ok = takeOver(third, ttl)
+	require.False(t, ok, "the key may yet be given a longer life")
+}
+
+// TestWindow_IsBounded: the window follows the round trip, within what a crash may add to a TTL.
+func TestWindow_IsBounded(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ roundTrip, ttl, want time.Duration }{
+		{0, time.Hour, 10 * time.Millisecond}, // not known yet
+		{3 * time.Millisecond, time.Hour, 10 * time.Millisecond},
+		{20 * time.Millisecond, time.Hour, 60 * time.Millisecond},
+		{60 * time.Millisecond, time.Hour, 180 * time.Millisecond},
+		{time.Minute, time.Hour, 200 * time.Millisecond},
+		{time.Minute, time.Second, 100 * time.Millisecond}, // a tenth of the TTL
+		{time.Minute, time.Millisecond, 10 * time.Millisecond},
+	} {
+		w := windowFor(test.roundTrip, test.ttl)
+		require.Equal(t, test.want, time.Duration(w), "%v", test)
+		require.LessOrEqual(t, w.fences(), int64(time.Duration(w)/time.Microsecond))
+		sent := time.Now()
+		end, ttl := sent.Add(time.Duration(w)), max(test.ttl, time.Second)
+		require.False(t, lease.SafeUntil(end.Add(-time.Millisecond), ttl).After(lease.SafeUntil(sent, ttl+w.margin())),
+			"the margin does not cover the window: %v", test)
+	}
+}
+
+// TestRoundTrips_AreNotWidenedByAStall: one slow reply, and six, change nothing. The
+// first, which may have made a connection, does not count alone.
+func TestRoundTrips_AreNotWidenedByAStall(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var r roundTrips
+		note := func(d time.Duration) time.Duration {
+			sent := time.Now()
+			time.Sleep(d)
+			r.note(sent)
+			return r.shortest()
+		}
+		require.Zero(t, r.shortest())
+		require.Zero(t, note(time.Second))
+		require.Equal(t, time.Millisecond, note(time.Millisecond))
+		for range 6 {
+			require.Equal(t, time.Millisecond, note(time.Second))
+		}
+		require.Equal(t, time.Second, note(time.Second), "a server that has moved away")
+		require.Equal(t, time.Millisecond, note(time.Millisecond))
+	})
+}
+
+// unconnected returns a Locker whose server is not there.
+func unconnected(t *testing.T) *Locker {
+	t.Helper()
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", DialerRetries: 1})
+	t.Cleanup(func() { _ = rdb.Close() })
+	l, err := NewLocker(rdb)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// TestLock_LateExtensionLeavesTheNextHolderAlone: an extension that is answered after
+// Unlock has begun must not have the token released, which may be the next holder's by
+// then.
+func TestLock_LateExtensionLeavesTheNextHolderAlone(t *testing.T) {
+	t.Parallel()
+	l, now := unconnected(t), time.Now()
+	unlocked := &Lock{locker: l, options: &l.options, address: &address{}, grant: &grant{token: "t"}}
+	unlocked.begin(now, now.Add(time.Minute), now.Add(time.Minute))
+	require.True(t, unlocked.lease.End(nil))
+	unlocked.handleLateExtension()
+	require.Zero(t, l.janitor.Len())
+
+	lost := &Lock{locker: l, options: &l.options, address: &address{keys: []any{"k"}}, grant: &grant{token: "u"}}
+	lost.begin(now, now, now)
+	lost.handleLateExtension()
+	require.Equal(t, 1, l.janitor.Len())
+}
+
+// TestLock_KnownKeyMakesNoBadNameGood: an empty name is refused though its prefix is the
+// key of a queue that is there.
+func TestLock_KnownKeyMakesNoBadNameGood(t *testing.T) {
+	t.Parallel()
+	l := unconnected(t)
+	good := &Lock{locker: l, name: "a", options: &l.options}
+	turn, err := good.join(false)
+	require.NoError(t, err)
+	require.Equal(t, waitqueue.Acquire, turn)
+	bad := &Lock{locker: l, options: &l.options}
+	options := l.options
+	options.prefix = "Lock:a"
+	bad.options = &options
+	_, err = bad.join(false)
+	require.ErrorIs(t, err, ErrInvalidName)
+}
+
+// TestFences_RiseWithinAMicrosecond: hand-overs may be faster than the clock's unit, and no
+// fence is given twice.
+func TestFences_RiseWithinAMicrosecond(t *testing.T) {
+	t.Parallel()
+	const block = 30_000
+	f, current, given := fences{first: 1, block: block, since: time.Now()}, int64(1), 0
+	for {
+		next, ok := f.after(current)
+		if !ok {
+			break // the block is used up
+		}
+		require.Greater(t, next, current)
+		require.LessOrEqual(t, next, int64(block), "beyond the block")
+		current, given = next, given+1
+	}
+	require.EqualValues(t, block, current)
+	require.Zero(t, (&Lock{grant: &grant{fences: f}, fence: current}).unusedFences())
+	require.Positive(t, given)
+}
