@@ -2,6 +2,7 @@ package sluice
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
@@ -145,7 +146,7 @@ func (d Disposition) String() string {
 func WithLockHooks(h Hooks) LockOption {
 	return func(o *lockOptions) {
 		if h.LockAcquired != nil || h.LockReleased != nil || h.LockLost != nil {
-			o.hooks = o.hooks.and(h)
+			o.hooks = append(slices.Clip(o.hooks), &h)
 		}
 	}
 }
@@ -155,32 +156,24 @@ func WithLockHooks(h Hooks) LockOption {
 func WithQueueHooks(h Hooks) QueueOption {
 	return func(o *queueOptions) {
 		if h.TasksSending != nil || h.TasksSent != nil || h.TasksClaimed != nil || h.TaskStarted != nil || h.TaskFinished != nil {
-			o.hooks = o.hooks.and(h)
+			o.hooks = append(slices.Clip(o.hooks), &h)
 		}
 	}
 }
 
-// and returns what calls the hooks of h, which may be nil, and then those of next. What it returns returns, and its functions that return a context never return nil. A function that is nil in both stays nil.
-func (h *Hooks) and(next Hooks) *Hooks {
-	if h == nil {
-		h = &Hooks{}
-	}
-	return &Hooks{
-		LockAcquired: then(h.LockAcquired, contained(next.LockAcquired)),
-		LockReleased: then1(h.LockReleased, contained1(next.LockReleased)),
-		LockLost:     then1(h.LockLost, contained1(next.LockLost)),
-		TasksSending: thenWith(h.TasksSending, containedWith(next.TasksSending)),
-		TasksSent:    then(h.TasksSent, contained(next.TasksSent)),
-		TasksClaimed: then1(h.TasksClaimed, contained1(next.TasksClaimed)),
-		TaskStarted:  thenWith(h.TaskStarted, containedWith(next.TaskStarted)),
-		TaskFinished: then(h.TaskFinished, contained(next.TaskFinished)),
-	}
-}
+// hookList is all Hooks that were given, in the order in which they are called; nil for none.
+type hookList []*Hooks
 
-// contain calls a hook in a goroutine of its own, and waits for its end. The hook may end that, as t.FailNow does: in the
-// caller's goroutine that could not be stopped, and the lock that was just acquired would have no owner, or the renewals of
-// others would end.
-func contain(hook func()) {
+// have reports whether one of them has a hook for which isSet is true.
+func (all hookList) have(isSet func(h *Hooks) bool) bool { return slices.ContainsFunc(all, isSet) }
+
+// callHook calls a hook, if it is set, and waits for its end. Its goroutine is its own. The hook may end that, as t.FailNow
+// does: in the caller's goroutine that could not be stopped, and the lock that was just acquired would have no owner, or the
+// renewals of others would end.
+func callHook(isSet bool, hook func()) {
+	if !isSet {
+		return
+	}
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
@@ -189,74 +182,4 @@ func contain(hook func()) {
 		hook()
 	}()
 	<-over
-}
-
-// The three kinds of hooks: told something, told it with a context, and returning another context. For each there
-// is one function that contains it, and one that calls two hooks.
-
-func contained1[I any](hook func(I)) func(I) {
-	if hook == nil {
-		return nil
-	}
-	return func(i I) { contain(func() { hook(i) }) }
-}
-
-func contained[I any](hook func(context.Context, I)) func(context.Context, I) {
-	if hook == nil {
-		return nil
-	}
-	return func(ctx context.Context, i I) { contain(func() { hook(ctx, i) }) }
-}
-
-func containedWith[I any](hook func(context.Context, I) context.Context) func(context.Context, I) context.Context {
-	if hook == nil {
-		return nil
-	}
-	return func(ctx context.Context, i I) context.Context {
-		out := ctx
-		contain(func() {
-			if made := hook(ctx, i); made != nil {
-				out = made
-			}
-		})
-		return out
-	}
-}
-
-func then1[I any](first, second func(I)) func(I) {
-	switch {
-	case first == nil:
-		return second
-	case second == nil:
-		return first
-	}
-	return func(i I) {
-		first(i)
-		second(i)
-	}
-}
-
-func then[I any](first, second func(context.Context, I)) func(context.Context, I) {
-	switch {
-	case first == nil:
-		return second
-	case second == nil:
-		return first
-	}
-	return func(ctx context.Context, i I) {
-		first(ctx, i)
-		second(ctx, i)
-	}
-}
-
-func thenWith[I any](first, second func(context.Context, I) context.Context) func(context.Context, I) context.Context {
-	switch {
-	case first == nil:
-		return second
-	case second == nil:
-		return first
-	}
-	return func(ctx context.Context, i I) context.Context {
-		return second(first(ctx, i), i)
-	}
 }

@@ -9,19 +9,28 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/taskloop"
 )
 
 type contextKey string
 
-// every calls each of the hooks, and returns the contexts of the two that return one.
-func every(ctx context.Context, h *Hooks) (sending, started context.Context) {
-	h.LockAcquired(ctx, LockAcquired{})
-	h.LockReleased(LockReleased{})
-	h.LockLost(LockLost{})
-	h.TasksSent(ctx, TasksSent{})
-	h.TasksClaimed(TasksClaimed{})
-	h.TaskFinished(ctx, TaskFinished{})
-	return h.TasksSending(ctx, TasksSending{}), h.TaskStarted(ctx, TaskStarted{})
+// every makes happen what each of the hooks is told, and returns the contexts of the two that return one.
+func every(ctx context.Context, all hookList) (sending, started context.Context) {
+	o := &observer{hooks: all}
+	o.begin(ctx, false)
+	o.end(released)
+	(&observer{hooks: all, reported: true}).end(lost)
+	q := &Queue{options: queueOptions{hooks: all}}
+	_, _ = q.sendTasks(ctx, []Task{{ID: "a"}}, func(ctx context.Context, _ []Task) ([]Outcome, error) {
+		sending = ctx
+		return nil, nil
+	})
+	q.noteClaimed([]Entry{{ID: "a"}})
+	w := q.newWorkObserver(0)
+	started = w.Started(ctx, taskloop.Task{})
+	w.Finished(ctx, taskloop.Task{}, taskloop.Finished{})
+	return sending, started
 }
 
 // all returns hooks each of which calls do.
@@ -58,8 +67,8 @@ func TestHooks_SeveralAreCalledInOrder(t *testing.T) {
 	}
 	sending, started := every(t.Context(), o.hooks)
 	require.Equal(t, []string{
-		"1 acquired", "2 acquired", "1 released", "2 released", "1 lost", "2 lost", "1 sent", "2 sent",
-		"1 claimed", "2 claimed", "1 finished", "2 finished", "1 sending", "2 sending", "1 started", "2 started",
+		"1 acquired", "2 acquired", "1 released", "2 released", "1 lost", "2 lost", "1 sending", "2 sending",
+		"1 sent", "2 sent", "1 claimed", "2 claimed", "1 started", "2 started", "1 finished", "2 finished",
 	}, calls)
 	for of, name := range map[context.Context]string{sending: "sending", started: "started"} {
 		require.Equal(t, name, of.Value(contextKey("1")))

@@ -13,15 +13,15 @@ import (
 // of it when LockAcquired has returned. Its methods are called without a mutex of other parts: the hooks are
 // the user's code.
 type observer struct {
-	hooks  *Hooks
+	hooks  hookList
 	name   string
 	owner  string
 	called time.Time // when the lock was asked for
 
 	mu       sync.Mutex // guards what follows; no hook is called with it
 	acquired time.Time
-	told     bool   // LockAcquired has returned
-	early    func() // tells how the lock ended, if it did before told
+	reported bool   // LockAcquired has returned
+	early    func() // tells how the lock ended, if it did before that
 	ended    bool
 }
 
@@ -37,7 +37,7 @@ const (
 // observe gives k an observer, if it has hooks. That is in its options, which are its own then: a field of Lock
 // would make each hand-over allocate more, with hooks or without.
 func (k *Lock) observe() {
-	if k.options.hooks == nil {
+	if len(k.options.hooks) == 0 {
 		return
 	}
 	own := *k.options
@@ -52,7 +52,7 @@ func (k *Lock) tellAcquired(ctx context.Context, handedOver bool) {
 		return
 	}
 	o.begin(ctx, handedOver)
-	if o.hooks.LockLost != nil {
+	if o.hooks.have(func(h *Hooks) bool { return h.LockLost != nil }) {
 		k.lease.Watch(func() { o.end(lost) })
 	}
 }
@@ -67,10 +67,11 @@ func (k *Lock) tellEnded(how ending) {
 func (o *observer) begin(ctx context.Context, handedOver bool) {
 	now := time.Now()
 	o.setAcquired(now)
-	if hook := o.hooks.LockAcquired; hook != nil {
-		hook(ctx, LockAcquired{Name: o.name, Waited: now.Sub(o.called), HandedOver: handedOver, Owner: o.owner})
+	acquired := LockAcquired{Name: o.name, Waited: now.Sub(o.called), HandedOver: handedOver, Owner: o.owner}
+	for _, h := range o.hooks {
+		callHook(h.LockAcquired != nil, func() { h.LockAcquired(ctx, acquired) })
 	}
-	if early := o.setTold(); early != nil {
+	if early := o.setReported(); early != nil {
 		early()
 	}
 }
@@ -81,10 +82,10 @@ func (o *observer) setAcquired(at time.Time) {
 	o.acquired = at
 }
 
-func (o *observer) setTold() (early func()) {
+func (o *observer) setReported() (early func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.told, early, o.early = true, o.early, nil
+	o.reported, early, o.early = true, o.early, nil
 	return early
 }
 
@@ -104,19 +105,19 @@ func (o *observer) ending(how ending, now time.Time) (tell func()) {
 	}
 	o.ended = true
 	tell = func() { o.tell(how, now) }
-	if !o.told {
+	if !o.reported {
 		o.early, tell = tell, nil
 	}
 	return tell
 }
 
-// tell is called after told: acquired does not change any more.
+// tell is called after LockAcquired: acquired does not change any more.
 func (o *observer) tell(how ending, at time.Time) {
 	held := max(at.Sub(o.acquired), 0) // it may have ended first
-	switch {
-	case how != lost && o.hooks.LockReleased != nil:
-		o.hooks.LockReleased(LockReleased{Name: o.name, Held: held, HandedOver: how == handedOver})
-	case how == lost && o.hooks.LockLost != nil:
-		o.hooks.LockLost(LockLost{Name: o.name, Held: held})
+	for _, h := range o.hooks {
+		callHook(how != lost && h.LockReleased != nil, func() {
+			h.LockReleased(LockReleased{Name: o.name, Held: held, HandedOver: how == handedOver})
+		})
+		callHook(how == lost && h.LockLost != nil, func() { h.LockLost(LockLost{Name: o.name, Held: held}) })
 	}
 }

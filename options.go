@@ -35,7 +35,7 @@ type lockOptions struct {
 
 	owner string // stands in front of tokens; "" for none
 
-	hooks    *Hooks    // nil for none; its functions do not panic
+	hooks    hookList
 	observer *observer // of one lock that has hooks, whose options are its own; else nil
 
 	px any // the TTL that a key is taken with for the shortest window, in ms, as an argument of scripts
@@ -192,7 +192,7 @@ type queueOptions struct {
 	deadLimit   int           // dead letters that may stay; 0 for any number
 	deadAge     time.Duration // for how long; 0 for ever
 	replicas    int           // that are to acknowledge a change; 0 for none
-	hooks       *Hooks        // nil for none; its functions do not panic
+	hooks       hookList
 }
 
 var defaultQueueOptions = queueOptions{shards: 1, prefix: "Queue:", maxAttempts: 25, poll: time.Second, maxPayload: 1 << 20}

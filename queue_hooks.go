@@ -11,25 +11,24 @@ import (
 
 // sendTasks has send enqueue tasks, and tells the hooks.
 func (q *Queue) sendTasks(ctx context.Context, ts []Task, send func(ctx context.Context, ts []Task) ([]Outcome, error)) ([]Outcome, error) {
-	h := q.options.hooks
 	if len(ts) == 0 {
 		return send(ctx, ts)
 	}
-	if h.TasksSending != nil {
+	if q.options.hooks.have(func(h *Hooks) bool { return h.TasksSending != nil }) {
 		ctx, ts = q.sending(ctx, ts)
 	}
 	began := time.Now()
 	outcomes, err := send(ctx, ts)
-	if h.TasksSent != nil {
-		h.TasksSent(ctx, TasksSent{Queue: q.name, Tasks: ts, Outcomes: outcomes, Err: err, Took: time.Since(began)})
+	sent := TasksSent{Queue: q.name, Tasks: ts, Outcomes: outcomes, Err: err, Took: time.Since(began)}
+	for _, h := range q.options.hooks {
+		callHook(h.TasksSent != nil, func() { h.TasksSent(ctx, sent) })
 	}
 	return outcomes, err
 }
 
 // hooksSend reports whether there is a hook for tasks that are enqueued.
 func (q *Queue) hooksSend() bool {
-	h := q.options.hooks
-	return h != nil && (h.TasksSending != nil || h.TasksSent != nil)
+	return q.options.hooks.have(func(h *Hooks) bool { return h.TasksSending != nil || h.TasksSent != nil })
 }
 
 // sending calls the hook TasksSending, and returns the context that it returns, and the tasks with the headers that
@@ -39,7 +38,13 @@ func (q *Queue) sending(ctx context.Context, ts []Task) (context.Context, []Task
 	for i := range given {
 		given[i].Header = maps.Clone(given[i].Header) // the caller's may be that of other tasks too
 	}
-	ctx = q.options.hooks.TasksSending(ctx, TasksSending{Queue: q.name, Tasks: given})
+	for _, h := range q.options.hooks {
+		callHook(h.TasksSending != nil, func() {
+			if made := h.TasksSending(ctx, TasksSending{Queue: q.name, Tasks: given}); made != nil {
+				ctx = made
+			}
+		})
+	}
 	for i := range given {
 		header := given[i].Header
 		given[i] = ts[i]
@@ -53,14 +58,17 @@ func (q *Queue) sending(ctx context.Context, ts []Task) (context.Context, []Task
 
 // noteClaimed tells the hook of tasks that were claimed or popped.
 func (q *Queue) noteClaimed(es []Entry) {
-	if h := q.options.hooks; h != nil && h.TasksClaimed != nil && len(es) > 0 {
-		h.TasksClaimed(TasksClaimed{Queue: q.name, Entries: es})
+	if len(es) == 0 {
+		return
+	}
+	for _, h := range q.options.hooks {
+		callHook(h.TasksClaimed != nil, func() { h.TasksClaimed(TasksClaimed{Queue: q.name, Entries: es}) })
 	}
 }
 
 // noteClaimedTasks is noteClaimed for a worker.
 func (q *Queue) noteClaimedTasks(ts []taskloop.Task) {
-	if h := q.options.hooks; h == nil || h.TasksClaimed == nil {
+	if !q.options.hooks.have(func(h *Hooks) bool { return h.TasksClaimed != nil }) {
 		return
 	}
 	es := make([]Entry, len(ts))
@@ -72,7 +80,7 @@ func (q *Queue) noteClaimedTasks(ts []taskloop.Task) {
 
 // workObserver tells the hooks of a queue what a worker does: a taskloop.Observer.
 type workObserver struct {
-	hooks *Hooks
+	hooks hookList
 	queue string
 	lease time.Duration
 }
@@ -80,29 +88,33 @@ type workObserver struct {
 // newWorkObserver returns the observer of a worker that claims with this lease, or nil if no hook
 // wants to know.
 func (q *Queue) newWorkObserver(lease time.Duration) taskloop.Observer {
-	h := q.options.hooks
-	if h == nil || h.TaskStarted == nil && h.TaskFinished == nil {
+	if !q.options.hooks.have(func(h *Hooks) bool { return h.TaskStarted != nil || h.TaskFinished != nil }) {
 		return nil
 	}
-	return &workObserver{hooks: h, queue: q.name, lease: lease}
+	return &workObserver{hooks: q.options.hooks, queue: q.name, lease: lease}
 }
 
 // Started calls the hook TaskStarted.
 func (o *workObserver) Started(ctx context.Context, t taskloop.Task) context.Context {
-	if o.hooks.TaskStarted == nil {
-		return ctx
+	started := TaskStarted{Queue: o.queue, Entry: entryOf(t), Lateness: o.lateness(t)}
+	for _, h := range o.hooks {
+		callHook(h.TaskStarted != nil, func() {
+			if made := h.TaskStarted(ctx, started); made != nil {
+				ctx = made
+			}
+		})
 	}
-	return o.hooks.TaskStarted(ctx, TaskStarted{Queue: o.queue, Entry: entryOf(t), Lateness: o.lateness(t)})
+	return ctx
 }
 
 // Finished calls the hook TaskFinished.
 func (o *workObserver) Finished(ctx context.Context, t taskloop.Task, f taskloop.Finished) {
-	if o.hooks.TaskFinished == nil {
-		return
-	}
-	o.hooks.TaskFinished(ctx, TaskFinished{
+	finished := TaskFinished{
 		Queue: o.queue, Entry: entryOf(t), Lateness: o.lateness(t), Took: f.Took, Disposition: Disposition(f.Ending), Err: f.Err,
-	})
+	}
+	for _, h := range o.hooks {
+		callHook(h.TaskFinished != nil, func() { h.TaskFinished(ctx, finished) })
+	}
 }
 
 // lateness returns from when until when the task waited for its claim, which is a lease before the end of
