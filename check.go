@@ -26,11 +26,8 @@ import (
 // It waits for 5s at most for each of two replies. No line has a password or a token.
 func (l *Locker) Check(ctx context.Context) error {
 	const op, name = "check", "check"
-	if l == nil || l.executor == nil {
-		return invalid(op, "Locker not made by NewLocker")
-	}
-	if ctx == nil {
-		return invalid(op, "nil context")
+	if err := l.check(op); err != nil {
+		return err
 	}
 	if background.IsClosed(l.closed) {
 		return fmt.Errorf("sluice: %s: %w", op, ErrClosed)

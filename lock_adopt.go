@@ -41,7 +41,7 @@ import (
 // ErrUnavailable; ErrUnderReplicated; or what Redis said. It does not wait for anything but the reply. After
 // an error the lock is as it was, except that its TTL may have become longer.
 func (l *Locker) Adopt(ctx context.Context, name, token string, opts ...LockOption) (*Lock, error) {
-	k, err := l.newLock("adopt", ctx, name, opts)
+	k, err := l.newLock("adopt", name, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +146,7 @@ func decodeAdopted(value any) (held bool, fence int64, err error) {
 // The error is ErrNotHeld or ErrClosed, as that of Unlock; the handle is used up in any case. A lock of Do or
 // of a LockSet may be detached too: Do then returns ErrLost, and the set's Unlock ErrNotHeld.
 func (k *Lock) Detach(ctx context.Context) (token string, err error) {
-	if err := k.check("detach", ctx); err != nil {
+	if err := k.check("detach"); err != nil {
 		return "", err
 	}
 	if !k.lease.End(nil) {

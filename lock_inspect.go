@@ -25,7 +25,7 @@ type LockInfo struct {
 // Inspect reports whether the named lock is held, for how long at most, and with which label
 // (see WithOwner). It changes nothing, and what it reports may be over when it returns.
 func (l *Locker) Inspect(ctx context.Context, name string) (LockInfo, error) {
-	k, err := l.anyLock("inspect", ctx, name)
+	k, err := l.anyLock("inspect", name)
 	if err != nil {
 		return LockInfo{}, err
 	}
@@ -68,7 +68,7 @@ func decodeInspected(value any) (LockInfo, error) {
 // ForceUnlock is a tool for operators. After ErrUnknown it may be called again; a holder of this Locker is
 // then as one of another process.
 func (l *Locker) ForceUnlock(ctx context.Context, name string) (bool, error) {
-	k, err := l.anyLock("force unlock", ctx, name)
+	k, err := l.anyLock("force unlock", name)
 	if err != nil {
 		return false, err
 	}

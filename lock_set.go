@@ -71,7 +71,7 @@ func (l *Locker) lockAll(op string, ctx context.Context, names []string, opts []
 	if len(names) == 0 {
 		return nil, invalid(op, "no names")
 	}
-	options, err := l.optionsOf(op, ctx, names[0], append(slices.Clip(opts), WithAutoRenew()))
+	options, err := l.optionsOf(op, names[0], append(slices.Clip(opts), WithAutoRenew()))
 	if err != nil {
 		return nil, err
 	}
@@ -149,11 +149,8 @@ func (k *Lock) whyLost() error {
 // The error joins those of the locks, see Lock.Unlock: one of each kind, which names a lock and says
 // how many others have it too.
 func (s *LockSet) Unlock(ctx context.Context) error {
-	if s == nil || s.locker == nil {
+	if s.locker == nil {
 		return invalid("unlock", "LockSet not made by a Locker")
-	}
-	if ctx == nil {
-		return invalid("unlock", "nil context")
 	}
 	return joinKinds("unlock", s.locks, s.unlock(ctx))
 }
@@ -185,16 +182,13 @@ func (s *LockSet) endSection(ctx context.Context) error {
 
 // Valid reports whether all the locks are held, by the local clock and without I/O. It looks at each.
 func (s *LockSet) Valid() bool {
-	if s == nil || s.locker == nil {
-		return false
-	}
-	return !slices.ContainsFunc(s.locks, func(k *Lock) bool { return !k.Valid() })
+	return len(s.locks) > 0 && !slices.ContainsFunc(s.locks, func(k *Lock) bool { return !k.Valid() })
 }
 
 // Context returns a context that ends when the first of the locks does, with the same cause: see
 // Lock.Context. It ends with context.Canceled in Unlock, also in that of a single lock of the set.
 func (s *LockSet) Context() context.Context {
-	if s == nil || s.locker == nil {
+	if s.locker == nil {
 		return (*Lock)(nil).Context()
 	}
 	return s.ctx
@@ -204,19 +198,12 @@ func (s *LockSet) Context() context.Context {
 // not held: see LockFromContext. The lock is the set's to release: after an Unlock of it, the Unlock of the set is
 // ErrNotHeld.
 func (s *LockSet) Lock(name string) *Lock {
-	if s == nil {
-		return nil
-	}
 	return s.byName[name]
 }
 
 // Format prints how many locks the set has, whatever the verb: its fields lead to tokens.
 func (s *LockSet) Format(f fmt.State, _ rune) {
-	n := 0
-	if s != nil {
-		n = len(s.locks)
-	}
-	_, _ = fmt.Fprintf(f, "sluice.LockSet(%d)", n)
+	_, _ = fmt.Fprintf(f, "sluice.LockSet(%d)", len(s.locks))
 }
 
 // unlockEach is Unlock for many locks, and returns what becomes of each.

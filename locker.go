@@ -114,7 +114,7 @@ func (l *Locker) TryLock(ctx context.Context, name string, opts ...LockOption) (
 }
 
 func (l *Locker) lock(op string, ctx context.Context, name string, opts []LockOption, try bool) (*Lock, error) {
-	k, err := l.newLock(op, ctx, name, opts)
+	k, err := l.newLock(op, name, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -234,9 +234,6 @@ func (c sectionContext) Value(key any) any {
 // others say ErrNotHeld. The lock is Do's to release: after an Unlock by the function, Do
 // returns ErrLost.
 func LockFromContext(ctx context.Context, name string) *Lock {
-	if ctx == nil {
-		return nil
-	}
 	k, _ := ctx.Value(lockOf(name)).(*Lock)
 	return k
 }
@@ -271,8 +268,8 @@ func sectionError(valid bool, err error) error {
 // ErrUnknown. So does one that the server refuses or that cannot be sent (ErrUnavailable);
 // the error is then the first of them, joined with ErrUnknown if others got no answer.
 func (l *Locker) UnlockAll(ctx context.Context) error {
-	if l == nil || l.executor == nil || ctx == nil {
-		return invalid("unlock all", "nil context or Locker not made by NewLocker")
+	if err := l.check("unlock all"); err != nil {
+		return err
 	}
 	return wrap("unlock", "all", l.releaseAll(ctx))
 }
@@ -395,8 +392,8 @@ func withGrace(ctx context.Context, d time.Duration) (context.Context, context.C
 // UnlockAll's. To take a lock from a closed Locker is ErrClosed; its locks are not held any more. Close may
 // be called twice.
 func (l *Locker) Close() error {
-	if l == nil || l.executor == nil {
-		return invalid("close", "Locker not made by NewLocker")
+	if err := l.check("close"); err != nil {
+		return err
 	}
 	var err error
 	l.closeOnce.Do(func() {
@@ -418,21 +415,26 @@ func (l *Locker) Close() error {
 // Format prints the type only, whatever the verb: the fields lead to tokens.
 func (l *Locker) Format(f fmt.State, _ rune) { _, _ = fmt.Fprint(f, "sluice.Locker") }
 
+// check refuses a zero value.
+func (l *Locker) check(op string) error {
+	if l.executor == nil {
+		return invalid(op, "Locker not made by NewLocker")
+	}
+	return nil
+}
+
 // newLock checks the arguments that every operation has, except the name.
-func (l *Locker) newLock(op string, ctx context.Context, name string, opts []LockOption) (*Lock, error) {
-	options, err := l.optionsOf(op, ctx, name, opts)
+func (l *Locker) newLock(op, name string, opts []LockOption) (*Lock, error) {
+	options, err := l.optionsOf(op, name, opts)
 	if err != nil {
 		return nil, err
 	}
 	return &Lock{locker: l, name: name, options: options}, nil
 }
 
-func (l *Locker) optionsOf(op string, ctx context.Context, name string, opts []LockOption) (*lockOptions, error) {
-	if l == nil || l.executor == nil {
-		return nil, invalid(op, "Locker not made by NewLocker")
-	}
-	if ctx == nil {
-		return nil, invalid(op, "nil context")
+func (l *Locker) optionsOf(op, name string, opts []LockOption) (*lockOptions, error) {
+	if err := l.check(op); err != nil {
+		return nil, err
 	}
 	options := &l.options
 	if len(opts) > 0 {
@@ -448,8 +450,8 @@ func (l *Locker) optionsOf(op string, ctx context.Context, name string, opts []L
 }
 
 // anyLock returns the lock of that name, whichever client holds it.
-func (l *Locker) anyLock(op string, ctx context.Context, name string) (*Lock, error) {
-	k, err := l.newLock(op, ctx, name, nil)
+func (l *Locker) anyLock(op, name string) (*Lock, error) {
+	k, err := l.newLock(op, name, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -178,7 +178,6 @@ func TestLocker_DoShowsItsLock(t *testing.T) {
 		ctx, rdb, a, b := t.Context(), s.Client(t), redistest.Name(t), redistest.Name(t)
 		l, prefixed := systest.NewLocker(t, rdb, sluice.WithFencing()), systest.NewLocker(t, rdb, sluice.WithLockPrefix(redistest.Name(t)))
 		require.Nil(t, sluice.LockFromContext(ctx, a))
-		require.Nil(t, sluice.LockFromContext(nilContext, a))
 		var outer *sluice.Lock
 		require.NoError(t, l.Do(ctx, a, func(ctx context.Context) error {
 			outer = sluice.LockFromContext(ctx, a)

@@ -17,8 +17,6 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-var nilContext context.Context // so that the linters let it through
-
 // embedsRing and embedsClient are what users make of a client to add to it; mute cannot
 // subscribe.
 type (
@@ -157,15 +155,13 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 			bad["queue "+kind] = func() error { _, err := sluice.NewQueue(rdb, "a"); return err }
 		}
 		bad["queue nil client"] = func() error { _, err := sluice.NewQueue(nil, "a"); return err }
-		for what, err := range everyOperation(nilContext, l, k, q, e) {
-			bad["nil context: "+what] = err
-		}
 		for what, err := range everyOperation(ctx, &sluice.Locker{}, &sluice.Lock{}, &sluice.Queue{}, e) {
 			bad["zero value: "+what] = err
 		}
-		for what, err := range everyOperation(ctx, nil, nil, nil, e) {
-			bad["nil: "+what] = err
-		}
+		bad["nil lock: Unlock"] = func() error { return (*sluice.Lock)(nil).Unlock(ctx) }
+		bad["nil lock: Extend"] = func() error { return (*sluice.Lock)(nil).Extend(ctx, time.Second) }
+		bad["nil lock: TTL"] = func() error { _, err := (*sluice.Lock)(nil).TTL(ctx); return err }
+		bad["nil lock: Detach"] = func() error { _, err := (*sluice.Lock)(nil).Detach(ctx); return err }
 
 		before := faults.Bytes()
 		for what, op := range bad {

@@ -321,12 +321,10 @@ func (q *Queue) Format(f fmt.State, _ rune) {
 	_, _ = fmt.Fprintf(f, "sluice.Queue(%q)", name)
 }
 
-func (q *Queue) check(op string, ctx context.Context) error {
+// check refuses a zero value, and the nil Queue of a Worker.
+func (q *Queue) check(op string, _ context.Context) error {
 	if q == nil || q.executor == nil {
 		return invalid(op, "Queue not made by NewQueue")
-	}
-	if ctx == nil {
-		return invalid(op, "nil context")
 	}
 	return nil
 }
