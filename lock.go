@@ -30,18 +30,6 @@ type Lock struct {
 	noHandOver atomic.Bool // it was forced open or is not ours any more: not to be handed over
 }
 
-// grant is what the server gave when the lock was acquired. A hand-over passes it on. It is not
-// changed after the acquisition: the locks that had it share it.
-type grant struct {
-	token    any       // a string, as scripts are given it
-	window   window    // chosen before the acquisition was sent
-	sent     time.Time // when that was: a window later the lock goes back to Redis
-	fences   fences
-	replicas int           // so many have acknowledged it, and each extension
-	apart    bool          // its lock is in no queue: see apart
-	asked    time.Duration // the longest TTL for which an earlier holder's extension may yet be carried out
-}
-
 // begin sets the first deadline of a lock that is taken now, and returns it. covered is until
 // when its key lives, safely.
 func (k *Lock) begin(now, deadline, covered time.Time) time.Time {
@@ -77,106 +65,10 @@ func (k *Lock) Unlock(ctx context.Context) error {
 		return nil
 	}
 	received := l.notifier.Received(k.address.channel)
-	notified, err := k.release(ctx)
-	k.givenBack(notified, received+1)
-	k.tellEnded(k.releasedOrLost(err))
-	return wrap("unlock", k.name, err)
-}
-
-// release gives the lock back to Redis, and returns how many other processes were
-// notified.
-func (k *Lock) release(ctx context.Context) (notified int, err error) {
-	l := k.locker
 	request := k.releaseRequest()
-	request.Detached, request.Small = true, true
-	request.Until = k.lease.Over()
+	request.Detached, request.Small, request.Until = true, true, k.lease.Over()
 	reply, err := l.executor.Run(ctx, request)
-	return k.handleRelease(reply.Value, reply.Ambiguous, err)
-}
-
-// handleRelease takes the reply to a release, or its error. ambiguous says that an earlier attempt of it has no reply.
-func (k *Lock) handleRelease(value any, ambiguous bool, err error) (notified int, _ error) {
-	if err != nil {
-		k.releaseInBackground()
-		return 0, k.unanswered(err)
-	}
-	released, err := redisexec.Int(value) // and how many were notified: 1 for none
-	switch {
-	case err != nil:
-		return 0, k.unanswered(err)
-	case released > 0:
-		return max(int(released)-1-k.locker.notifier.Subscribers(k.address.channel), 0), nil
-	default:
-		return 0, k.notReleased(ambiguous)
-	}
-}
-
-// unanswered is the error of a release that failed with err, which does not say whether the
-// token held the lock. If the deadline had passed before, the lock is lost whatever becomes
-// of the release.
-func (k *Lock) unanswered(err error) error {
-	if errors.Is(k.lease.Cause(), ErrLost) {
-		return fmt.Errorf("%w: %w", ErrNotHeld, err)
-	}
-	return err
-}
-
-// notReleased is the error of a release to which the server has just answered that the
-// token does not hold the lock. ambiguous says that an earlier attempt of it has no reply.
-func (k *Lock) notReleased(ambiguous bool) error {
-	_, covered, _ := k.lease.Bounds()
-	inTime, expired := !errors.Is(k.lease.Cause(), ErrLost), !time.Now().Before(covered)
-	switch {
-	case inTime && expired:
-		return nil // it was held until it was given up, and has expired since
-	case inTime && ambiguous:
-		// The key cannot have expired yet: it was our own release, whose reply was lost,
-		// that removed it.
-		return nil
-	case ambiguous:
-		return fmt.Errorf("%w: released or expired before", ErrUnknown)
-	}
-	return ErrNotHeld
-}
-
-// whyEnded is the error of an operation on a lock that has ended: ErrClosed if UnlockAll
-// or Close has released it.
-func (k *Lock) whyEnded() error {
-	if errors.Is(k.lease.Cause(), ErrClosed) {
-		return ErrClosed
-	}
-	return ErrNotHeld
-}
-
-func (k *Lock) releaseRequest() redisexec.Request {
-	if k.isPermit() {
-		return scriptPermitRelease.Request(k.address.keys, k.grant.token, k.address.wake)
-	}
-	if k.options.fenced || k.grant.fences.first != 0 {
-		return scriptReleaseFenced.Request(k.address.fencedKeys(), k.grant.token, k.address.wake, k.unusedFences(), k.grant.fences.last())
-	}
-	return scriptRelease.Request(k.address.keys, k.grant.token, k.address.wake)
-}
-
-// releasedOrLost returns how a lock ended that was given up in time or not, and whose release
-// has returned err. One whose release has no answer was given up in time.
-func (k *Lock) releasedOrLost(err error) ending {
-	if errors.Is(err, ErrNotHeld) || errors.Is(k.lease.Cause(), ErrLost) {
-		return lost
-	}
-	return released
-}
-
-// releaseInBackground leaves the release to the janitor.
-func (k *Lock) releaseInBackground() { k.locker.janitor.Add(k.backgroundRelease()) }
-
-// backgroundRelease is k's release, as the janitor is given it.
-func (k *Lock) backgroundRelease() lease.Release {
-	_, covered, asked := k.lease.Bounds()
-	return lease.Release{
-		Token: k.grant.token, Request: k.releaseRequest(),
-		Life: max(k.options.ttl, asked, time.Until(covered)) + k.grant.window.margin(),
-	}
+	return wrap("unlock", k.name, k.handleRelease(received, reply.Value, reply.Ambiguous, err))
 }
 
 // Extend gives the lock a TTL of at least ttl from now. It never makes a TTL shorter, so

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/background"
 	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/lease"
@@ -102,15 +102,6 @@ func (k *Lock) awaitTurn(ctx context.Context) (turn waitqueue.Turn, err error) {
 	return turn, nil
 }
 
-// waitedInVain returns what a caller is told whose wait in line, or for another holder's lock, has ended: that
-// the lock is held, unless no server could be reached at last.
-func (k *Lock) waitedInVain(ended error) error {
-	if why := k.address.outage.Why(); why != nil {
-		return fmt.Errorf("%w: %w: %w", ErrUnavailable, ended, why)
-	}
-	return fmt.Errorf("%w: %w", ErrLocked, ended)
-}
-
 // acquisition is a lock on its way from Redis. Its lock is the head of its queue.
 type acquisition struct {
 	lock     *Lock
@@ -155,28 +146,6 @@ func (a *acquisition) run(ctx context.Context) error {
 		}
 		queues.Observed(&k.waiter, waitqueue.Nothing)
 	}
-}
-
-// failure returns what the caller is told of an acquisition that failed with err. What it
-// may have left on the server is released in the background in any case.
-func (a *acquisition) failure(ctx context.Context, err error) error {
-	ended, unknown := ctx.Err(), errors.Is(err, ErrUnknown)
-	switch {
-	case background.IsClosed(a.lock.locker.closed):
-		return ErrClosed
-	case errors.Is(err, ErrLocked), errors.Is(err, ErrUnderReplicated):
-		return err
-	case a.waited && ended != nil && (unknown || errors.Is(err, ErrUnavailable) || errors.Is(err, ended)):
-		// Whatever became of the last poll, the caller has waited in vain, and for another
-		// holder's lock it has nothing else to decide.
-		if told := a.lock.waitedInVain(ended); errors.Is(told, ErrLocked) || !unknown {
-			err = told
-		}
-	}
-	if a.doubtful && !errors.Is(err, ErrLocked) && !errors.Is(err, ErrUnknown) {
-		return fmt.Errorf("%w: an earlier reply was lost: %v", ErrUnknown, err) //nolint:errorlint // not definite any more
-	}
-	return err
 }
 
 // poll decides when the head of a queue polls Redis again.
@@ -336,6 +305,23 @@ func (a *acquisition) request(r redisexec.Request) redisexec.Request {
 	return r
 }
 
+// decodeAcquired decodes the reply to an acquisition: how long another holder may still
+// keep the lock, or 0 and the fence, if one was asked for.
+func decodeAcquired(value any) (left time.Duration, fence int64, err error) {
+	switch v := value.(type) {
+	case int64:
+		if v < 0 {
+			return 0, 0, fmt.Errorf("%w: the last fence", ErrCorrupt)
+		}
+		return duration(v), 0, nil
+	case string:
+		if fence, err = strconv.ParseInt(v, 10, 64); err == nil && fence > 0 {
+			return 0, fence, nil
+		}
+	}
+	return 0, 0, redisexec.Unexpected(value)
+}
+
 // unexpected has the lock released after a reply of a kind that the server does not give:
 // the command may have been carried out.
 func (a *acquisition) unexpected(err error) error {
@@ -368,15 +354,6 @@ func (k *Lock) take(reply redisexec.Reply, fence int64) error {
 		k.member().Inspect() // it was forced open while it was being acquired: before, or after
 	}
 	return nil
-}
-
-// cameTooLate is the error of a lock whose deadline had passed when the reply came.
-func (k *Lock) cameTooLate() error {
-	limit := "the TTL"
-	if hold := k.options.maxHold; hold > 0 && k.grant.sent.Add(hold).Before(lease.SafeUntil(k.grant.sent, k.options.ttl)) {
-		limit = "WithMaxHold"
-	}
-	return fmt.Errorf("%w: the reply took longer than %s", ErrLost, limit)
 }
 
 // address is where a lock is on Redis. It is made once per name and shared by the handles

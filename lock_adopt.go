@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -64,19 +63,6 @@ func (l *Locker) Adopt(ctx context.Context, name, token string, opts ...LockOpti
 	}
 	k.tellAcquired(ctx, false)
 	return k, nil
-}
-
-// ownerIn returns the label in a token, and whether newToken may have made it.
-func ownerIn(token string) (owner string, ok bool) {
-	label := len(token) - randomLength
-	if label < 0 || strings.Trim(token[label:], "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") != "" {
-		return "", false
-	}
-	if label == 0 {
-		return "", true
-	}
-	owner, ok = strings.CutSuffix(token[:label], ":")
-	return owner, ok && isOwner(owner)
 }
 
 // adopt makes k the holder of what the token holds.
@@ -166,23 +152,6 @@ func (k *Lock) Detach(ctx context.Context) (token string, err error) {
 		return "", wrap("detach", k.name, ErrNotHeld)
 	}
 	return k.Token(), nil
-}
-
-// leave ends what k is to the Locker that held it: the next waiter acquires.
-func (k *Lock) leave() {
-	if k.grant.apart {
-		k.locker.apart.remove(k)
-	}
-	k.queues().PromoteNext(&k.waiter)
-}
-
-// handOver hands the lock over to the next caller of its Locker, if that is possible.
-func (k *Lock) handOver() bool {
-	if k.grant.apart {
-		k.locker.apart.remove(k)
-		return false
-	}
-	return k.locker.queues.HandOver(&k.waiter)
 }
 
 // apart is the locks of a Locker that are held outside of the queues of its callers, and so never handed over.

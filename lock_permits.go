@@ -10,34 +10,6 @@ import (
 	"github.com/sluice-go/sluice/internal/waitqueue"
 )
 
-// maxPermits is the most that a name may have: ForceUnlock reads all their tokens at once.
-const maxPermits = 1000
-
-// WithPermits lets up to n callers hold the name at a time, in all processes: 1 to 1000. Each holds a permit, which is a
-// Lock with a TTL, renewal, a Context and, with WithFencing, a fence of its own: fences are unique, and
-// rise in the order of acquisition. Of a crashed holder only the permit is gone, for its TTL.
-//
-// All callers of a name must say the same n. As long as a permit is held, an acquisition with another n, or without
-// WithPermits, gets ErrInvalid; so does one with permits of a name that is held without. Callers of one process wait in one queue for each n. A permit is not handed
-// over within the process, but always goes back to Redis: the first in line of each process is notified of
-// it, and what has had one most recently goes last. A section costs about two scripts when many wait, where a
-// lock that is handed over costs far fewer. Inspect says how many permits are held, and shows no owner;
-// ForceUnlock frees all of them. Defaults to 1: a plain lock.
-func WithPermits(n int) LockOption {
-	return func(o *lockOptions) {
-		if o.permits = n; n == 0 {
-			o.permits = -1 // out of range, as in WithMaxHold
-		}
-	}
-}
-
-func (o *lockOptions) checkPermits() error {
-	if o.permits < 0 || o.permits > maxPermits {
-		return fmt.Errorf("%w: a name has 1 to %d permits", ErrInvalid, maxPermits)
-	}
-	return nil
-}
-
 // isPermit says that k is one of several permits of its name.
 func (k *Lock) isPermit() bool { return k.options.permits > 1 }
 
@@ -77,15 +49,6 @@ func (k *Lock) hold() bool {
 	}
 	k.locker.permits.PromoteNext(&k.waiter)
 	return true
-}
-
-// givenBack lets the next waiter acquire what k has given back, of which so many other processes were notified.
-func (k *Lock) givenBack(notified, received int) {
-	if k.isPermit() {
-		k.locker.permits.NoteGivenBack(&k.waiter, notified, received)
-		return
-	}
-	k.locker.queues.GivenBack(&k.waiter, notified, received)
 }
 
 // permitRequest takes a permit.

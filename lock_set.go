@@ -2,13 +2,8 @@ package sluice
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"sync"
-
-	"github.com/sluice-go/sluice/internal/lease"
-	"github.com/sluice-go/sluice/internal/redisexec"
 )
 
 // LockSet is several locks that were taken together, by LockAll. It is safe for concurrent use.
@@ -41,30 +36,6 @@ type LockSet struct {
 // the background.
 func (l *Locker) LockAll(ctx context.Context, names []string, opts ...LockOption) (*LockSet, error) {
 	return l.lockAll("lock all", ctx, names, opts)
-}
-
-// DoAll calls fn while it holds all the named locks. It takes them as LockAll does, and is otherwise Do for
-// several locks: the context that fn gets ends when the first of them is lost, the errors are the
-// same, and LockFromContext returns each of the locks by its name. They are released when fn returns or panics.
-func (l *Locker) DoAll(ctx context.Context, names []string, fn func(ctx context.Context) error, opts ...LockOption) (err error) {
-	if fn == nil {
-		return invalid("do all", "nil function")
-	}
-	s, err := l.lockAll("do all", ctx, names, opts)
-	if err != nil {
-		return err
-	}
-	fnCtx, cancel := context.WithCancelCause(sectionContext{ctx, s.Lock})
-	stop := context.AfterFunc(s.ctx, func() { cancel(context.Cause(s.ctx)) })
-	defer func() {
-		stop()
-		ended := s.endSection(ctx)
-		cancel(nil)
-		if ended != nil {
-			err = errors.Join(err, ended)
-		}
-	}()
-	return fn(fnCtx)
 }
 
 func (l *Locker) lockAll(op string, ctx context.Context, names []string, opts []LockOption) (*LockSet, error) {
@@ -117,7 +88,7 @@ func (s *LockSet) acquire(op string, ctx, bounded context.Context, names []strin
 		}
 		for _, k := range s.locks {
 			if !k.Valid() { // not err, which may come of this
-				return wrap(op, k.name, k.whyLost())
+				return wrap(op, k.name, k.closedOr(ErrLost))
 			}
 		}
 		return wrap(op, name, err)
@@ -131,14 +102,6 @@ func (s *LockSet) add(k *Lock) {
 	s.byName[k.name] = k
 	held := k.lease.Context()
 	context.AfterFunc(held, func() { s.cancel(context.Cause(held)) })
-}
-
-// whyLost is ErrClosed for a lock that UnlockAll or Close has released, and else ErrLost.
-func (k *Lock) whyLost() error {
-	if errors.Is(k.lease.Cause(), ErrClosed) {
-		return ErrClosed
-	}
-	return ErrLost
 }
 
 // Unlock releases all the locks and ends the Context. Each is handed over or released as Lock.Unlock says.
@@ -157,7 +120,19 @@ func (s *LockSet) Unlock(ctx context.Context) error {
 
 // unlock returns what became of each lock.
 func (s *LockSet) unlock(ctx context.Context) []error {
-	errs := s.locker.unlockEach(ctx, s.locks)
+	errs := make([]error, len(s.locks))
+	var ended []*Lock
+	var places []int // of those among all
+	for i, k := range s.locks {
+		if !k.lease.End(nil) {
+			errs[i] = k.whyEnded()
+			continue
+		}
+		ended, places = append(ended, k), append(places, i)
+	}
+	for j, err := range s.locker.giveBackAll(ctx, ended, false) {
+		errs[places[j]] = err
+	}
 	for _, k := range s.locks {
 		if cause := k.lease.Cause(); cause != nil {
 			s.cancel(cause)
@@ -165,19 +140,6 @@ func (s *LockSet) unlock(ctx context.Context) []error {
 	}
 	s.cancel(nil)
 	return errs
-}
-
-// endSection is Lock.endSection.
-func (s *LockSet) endSection(ctx context.Context) error {
-	valid := make([]bool, len(s.locks))
-	for i, k := range s.locks {
-		valid[i] = k.Valid()
-	}
-	errs := s.unlock(ctx)
-	for i, err := range errs {
-		errs[i] = sectionError(valid[i], err)
-	}
-	return joinKinds("do all", s.locks, errs)
 }
 
 // Valid reports whether all the locks are held, by the local clock and without I/O. It looks at each.
@@ -204,154 +166,4 @@ func (s *LockSet) Lock(name string) *Lock {
 // Format prints how many locks the set has, whatever the verb: its fields lead to tokens.
 func (s *LockSet) Format(f fmt.State, _ rune) {
 	_, _ = fmt.Fprintf(f, "sluice.LockSet(%d)", len(s.locks))
-}
-
-// unlockEach is Unlock for many locks, and returns what becomes of each.
-func (l *Locker) unlockEach(ctx context.Context, locks []*Lock) []error {
-	errs := make([]error, len(locks))
-	var ended []*Lock
-	var of []int // which of the locks those are
-	for i, k := range locks {
-		if !k.lease.End(nil) {
-			errs[i] = k.whyEnded()
-			continue
-		}
-		ended, of = append(ended, k), append(of, i)
-	}
-	graced, cancel := withGrace(ctx, redisexec.ReplyGrace)
-	defer cancel()
-	graced, stop := context.WithDeadline(graced, releasesUntil(ended))
-	defer stop()
-	l.onNodes(ended, func(at []int) {
-		l.stopRenewals(graced, pick(ended, at))
-		for part := range slices.Chunk(at, maxReleases) {
-			l.unlockSome(graced, pick(ended, part), pick(of, part), errs)
-		}
-	})
-	return errs
-}
-
-// onNodes calls f for the locks that a server keeps, for those of different servers at the same time: one that hangs
-// delays its own. f is given which of the locks they are.
-func (l *Locker) onNodes(locks []*Lock, f func(at []int)) {
-	byNode := map[any][]int{}
-	for i, k := range locks {
-		node := l.executor.NodeOf(k.address.keys[0])
-		byNode[node] = append(byNode[node], i)
-	}
-	var all sync.WaitGroup
-	for _, at := range byNode {
-		if len(byNode) == 1 {
-			f(at)
-			return
-		}
-		all.Go(func() { f(at) })
-	}
-	all.Wait()
-}
-
-// pick returns those of all that are at these places.
-func pick[T any](all []T, at []int) []T {
-	picked := make([]T, len(at))
-	for i, place := range at {
-		picked[i] = all[place]
-	}
-	return picked
-}
-
-// stopRenewals ends the renewals of locks, and waits for those under way.
-func (l *Locker) stopRenewals(ctx context.Context, locks []*Lock) {
-	var renewed []lease.Renewable
-	for _, k := range locks {
-		if k.options.renew {
-			renewed = append(renewed, k.member())
-		}
-	}
-	l.renewer.RemoveAll(ctx, renewed)
-}
-
-// unlockSome hands locks over, or releases them in one pipeline, which is sent twice if it must be. The
-// error of each goes to its place in errs.
-func (l *Locker) unlockSome(ctx context.Context, locks []*Lock, of []int, errs []error) {
-	var requests []redisexec.Request
-	var back []int // which of locks go back to Redis
-	for i, k := range locks {
-		if k.handOver() {
-			k.tellEnded(handedOver)
-			continue
-		}
-		requests, back = append(requests, k.releaseRequest()), append(back, i)
-	}
-	received := make([]int, len(back))
-	for j, i := range back {
-		received[j] = l.notifier.Received(locks[i].address.channel)
-	}
-	results, repeated := l.pipelineTwice(ctx, requests)
-	for j, i := range back {
-		k, r := locks[i], results[j]
-		var err error
-		if r.Err != nil {
-			err = r.Final()
-		}
-		notified, err := k.handleRelease(r.Value, repeated[j], err)
-		k.givenBack(notified, received[j]+1)
-		k.tellEnded(k.releasedOrLost(err))
-		errs[of[i]] = err
-	}
-}
-
-// pipelineTwice sends requests that may be repeated, and those without an answer once more: the connection may have been
-// an old one. repeated says which were.
-func (l *Locker) pipelineTwice(ctx context.Context, requests []redisexec.Request) (results []redisexec.Result, repeated []bool) {
-	repeated = make([]bool, len(requests))
-	if len(requests) == 0 {
-		return nil, repeated
-	}
-	results = l.executor.Pipeline(ctx, requests)
-	var again []redisexec.Request
-	var of []int
-	for i, r := range results {
-		if r.Outcome == redisexec.Unknown {
-			again, of = append(again, requests[i]), append(of, i)
-			repeated[i] = true
-		}
-	}
-	if len(again) > 0 && ctx.Err() == nil {
-		for j, r := range l.executor.Pipeline(ctx, again) {
-			results[of[j]] = r
-		}
-	}
-	return results, repeated
-}
-
-// joinKinds joins the errors of an operation on several locks: the first of each kind, with its lock's name.
-func joinKinds(op string, locks []*Lock, errs []error) error {
-	kinds := [...]error{ErrNotHeld, ErrLost, ErrClosed, ErrUnknown, ErrUnavailable}
-	var first, others [len(kinds) + 1]int // positions, from 1; the last is that of other errors
-	for i, err := range errs {
-		if err == nil {
-			continue
-		}
-		kind := slices.IndexFunc(kinds[:], func(kind error) bool { return errors.Is(err, kind) })
-		if kind < 0 {
-			kind = len(kinds)
-		}
-		if first[kind] == 0 {
-			first[kind] = i + 1
-		} else {
-			others[kind]++
-		}
-	}
-	var all []error
-	for kind, at := range first {
-		if at == 0 {
-			continue
-		}
-		err := wrap(op, locks[at-1].name, errs[at-1])
-		if others[kind] > 0 {
-			err = fmt.Errorf("%w (and %d more)", err, others[kind])
-		}
-		all = append(all, err)
-	}
-	return errors.Join(all...)
 }

@@ -2,11 +2,8 @@ package sluice
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"sync"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -16,13 +13,6 @@ import (
 	"github.com/sluice-go/sluice/internal/notify"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/waitqueue"
-)
-
-const (
-	// closeWait is how long Close waits.
-	closeWait = time.Second
-	// maxReleases is the most locks that one pipeline releases.
-	maxReleases = 250
 )
 
 // Locker makes locks of one Redis. It is safe for concurrent use. However many locks there are, it has at
@@ -147,242 +137,19 @@ func (k *Lock) acquire(ctx, bounded context.Context, try bool) error {
 	return nil
 }
 
-// Do calls fn while it holds the named lock. It waits for the lock as Lock does
-// (WithMaxWait bounds that alone), and renews it for as long as fn runs (WithAutoRenew;
-// WithMaxHold bounds it). LockFromContext returns the lock within fn; a Lock, Do, LockAll or DoAll of the name
-// within fn is ErrInvalid (see Lock). The context that fn
-// gets ends with ctx, with the cause ErrLost when the lock is lost, and with the cause
-// ErrClosed in UnlockAll and Close; fn has to return then. The lock is released when fn
-// returns or panics, even if ctx has ended.
-//
-// If fn was not called, the error is the one that Lock would return. Otherwise it is
-// fn's own, joined with ErrLost if the lock was lost before fn had returned, or with
-// ErrClosed if UnlockAll or Close has released it before: what fn did then was not
-// protected to its end. A release that gets no answer is no error: it goes on in the
-// background. Nor is one that the server carries out after the lock has expired.
-func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Context) error, opts ...LockOption) (err error) {
-	if fn == nil {
-		return invalid("do", "nil function")
-	}
-	k, err := l.lock("do", ctx, name, append(slices.Clip(opts), WithAutoRenew()), false)
-	if err != nil {
-		return err
-	}
-	held := k.Context()
-	fnCtx, cancel := context.WithCancelCause(sectionContext{ctx, func(of string) *Lock {
-		if of != name {
-			return nil
-		}
-		return k
-	}})
-	stop := context.AfterFunc(held, func() { cancel(context.Cause(held)) })
-	defer func() {
-		stop()
-		ended := k.endSection(ctx)
-		cancel(nil)
-		if ended != nil {
-			err = errors.Join(err, wrap("do", name, ended))
-		}
-	}()
-	return fn(fnCtx)
-}
-
-// sectionContext is the context of a function of Do or DoAll: locks in it are found by their names.
-type sectionContext struct {
-	context.Context                         //nolint:containedctx // it is one
-	lock            func(name string) *Lock // nil for a name that it has not
-}
-
-// lockOf is the key by which LockFromContext finds a lock.
-type lockOf string
-
-// sameAs is the key by which a lock that is to be taken finds one in the way: of its Locker, with its key.
-type sameAs Lock
-
-// errHeldByCaller is the error of an acquisition that would wait for its own caller.
-var errHeldByCaller = fmt.Errorf("%w: the Do of this context holds the lock", ErrInvalid)
-
-// isHeldBy reports whether ctx is that of a function which has the lock, so that it would wait for itself. With permits,
-// another one may be free.
-func (k *Lock) isHeldBy(ctx context.Context) bool { return ctx.Value((*sameAs)(k)) != nil }
-
-// Value looks for a lock among those of the function, and then in the contexts around.
-func (c sectionContext) Value(key any) any {
-	switch key := key.(type) {
-	case lockOf:
-		if k := c.lock(string(key)); k != nil {
-			return k
-		}
-	case *sameAs:
-		k := c.lock(key.name)
-		if k != nil && k.locker == key.locker && k.options.prefix == key.options.prefix && !k.isPermit() && k.Valid() {
-			return k
-		}
-	}
-	return c.Context.Value(key)
-}
-
-// LockFromContext returns the lock that Do or DoAll holds for the function which got ctx, or a
-// context made of it: to write its Fence beside what the lock guards, or to ask Valid before
-// a step that cannot be undone. Calls of Do may be nested: each of their locks is found by
-// the name that its Do was given. If several are of the same name, which takes Lockers with
-// different servers or prefixes, it is the innermost.
-//
-// It returns nil if ctx does not come from a Do of that name. A nil *Lock is not held: Valid is
-// false and its Context has ended; Unlock, Extend and TTL return ErrInvalid. A ctx that
-// outlives its Do returns the lock all the same, which is used up: Valid is false, and the
-// others say ErrNotHeld. The lock is Do's to release: after an Unlock by the function, Do
-// returns ErrLost.
-func LockFromContext(ctx context.Context, name string) *Lock {
-	k, _ := ctx.Value(lockOf(name)).(*Lock)
-	return k
-}
-
-// endSection releases a lock under which a function has run. It returns ErrLost or
-// ErrClosed if the lock did not protect the function to its end.
-func (k *Lock) endSection(ctx context.Context) error {
-	valid := k.Valid()
-	return sectionError(valid, k.Unlock(ctx))
-}
-
-// sectionError returns what became of a section whose lock was valid at its end, or not, and whose
-// release has returned err.
-func sectionError(valid bool, err error) error {
-	switch {
-	case errors.Is(err, ErrNotHeld):
-		return ErrLost
-	case valid:
-		return nil
-	case errors.Is(err, ErrClosed):
-		return ErrClosed
-	}
-	return ErrLost
-}
-
 // UnlockAll releases every lock that this Locker holds, in pipelines. Their contexts end
 // with the cause ErrClosed, and an Unlock or Extend of one of them returns ErrClosed after
 // that, or ErrNotHeld if the server says that the lock had been lost. Like Unlock it works
 // with a context that has ended. It waits for a second, or until the last lock's own end if
 // that is later, at the most, however many locks there are; and for 15ms if all of them are
 // over. A release that gets no answer goes on in the background, and the error is
-// ErrUnknown. So does one that the server refuses or that cannot be sent (ErrUnavailable);
-// the error is then the first of them, joined with ErrUnknown if others got no answer.
+// ErrUnknown. So does one that the server refuses or that cannot be sent (ErrUnavailable).
+// The error joins those of the locks, as that of LockSet.Unlock does: one of each kind.
 func (l *Locker) UnlockAll(ctx context.Context) error {
 	if err := l.check("unlock all"); err != nil {
 		return err
 	}
-	return wrap("unlock", "all", l.releaseAll(ctx))
-}
-
-// releaseAll releases what is held. The locks' contexts end with ErrClosed.
-func (l *Locker) releaseAll(ctx context.Context) error {
-	var locks []*Lock
-	for _, k := range l.held() {
-		if k.lease.End(ErrClosed) {
-			locks = append(locks, k)
-		}
-	}
-	graced, cancel := withGrace(ctx, redisexec.ReplyGrace)
-	defer cancel()
-	graced, stop := context.WithDeadline(graced, releasesUntil(locks))
-	defer stop()
-	var failed releaseFailures
-	l.onNodes(locks, func(at []int) {
-		l.stopRenewals(graced, pick(locks, at))
-		for part := range slices.Chunk(at, maxReleases) {
-			l.releaseSome(graced, pick(locks, part), &failed)
-		}
-	})
-	return failed.err()
-}
-
-// held returns the locks that are held.
-func (l *Locker) held() []*Lock {
-	locks := l.apart.all("")
-	for _, holder := range l.queues.Holders() {
-		m, _ := holder.(*member)
-		locks = append(locks, m.lock())
-	}
-	return locks
-}
-
-// releasesUntil returns until when the releases of locks are waited for: for a second or,
-// if that is later, until the last of them is over. If all are over, only a reply that comes
-// within ReplyGrace is worth waiting for.
-func releasesUntil(locks []*Lock) time.Time {
-	now := time.Now()
-	longest := redisexec.ReplyGrace
-	for _, k := range locks {
-		if left := k.lease.Over().Sub(now); left > 0 {
-			longest = max(longest, left, closeWait)
-		}
-	}
-	return now.Add(longest)
-}
-
-// releaseFailures are the first of each kind.
-type releaseFailures struct {
-	mu                sync.Mutex // guards what follows
-	unknown, definite error
-}
-
-// add notes what became of a release. It makes no error for each of very many.
-func (f *releaseFailures) add(r redisexec.Result) {
-	if r.Err == nil {
-		return
-	}
-	unknown := r.Outcome == redisexec.Unknown || r.Outcome == redisexec.Abandoned
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	switch {
-	case unknown && f.unknown == nil:
-		f.unknown = r.Final()
-	case !unknown && f.definite == nil:
-		f.definite = r.Final()
-	}
-}
-
-func (f *releaseFailures) err() error {
-	switch {
-	case f.unknown == nil:
-		return f.definite
-	case f.definite == nil:
-		return f.unknown
-	}
-	return fmt.Errorf("%w; %w", f.definite, f.unknown)
-}
-
-// releaseSome releases locks in one pipeline. If ctx has ended, that is not sent, and the
-// janitor releases them, which spares the client's pool.
-func (l *Locker) releaseSome(ctx context.Context, locks []*Lock, failed *releaseFailures) {
-	requests := make([]redisexec.Request, len(locks))
-	for i, k := range locks {
-		requests[i] = k.releaseRequest()
-	}
-	results := l.executor.Pipeline(ctx, requests)
-	var again []lease.Release
-	for i, k := range locks {
-		if results[i].Err != nil {
-			again = append(again, k.backgroundRelease())
-		}
-	}
-	l.janitor.Add(again...)
-	for i, r := range results {
-		k := locks[i]
-		if released, err := redisexec.Int(r.Value); r.Err == nil && err == nil && released == 0 && k.notReleased(false) != nil {
-			k.lease.Lose()
-		}
-		k.leave()
-		k.tellEnded(k.releasedOrLost(nil))
-		failed.add(r)
-	}
-}
-
-// withGrace returns a context that ends d after ctx does.
-func withGrace(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	out, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(d, cancel) })
-	return out, func() { stop(); cancel() }
+	return l.closeAll(ctx, "unlock all")
 }
 
 // Close releases every lock as UnlockAll does, lets every waiting Lock return ErrClosed, and ends every
@@ -403,13 +170,13 @@ func (l *Locker) Close() error {
 		l.queues.Close()
 		l.permits.Close()
 		l.apart.close()
-		err = l.releaseAll(ctx)
+		err = l.closeAll(ctx, "close")
 		l.renewer.Close()
 		l.janitor.Close()
 		l.executor.Close(ctx)
 		l.notifier.Close(ctx)
 	})
-	return wrap("close", "locker", err)
+	return err
 }
 
 // Format prints the type only, whatever the verb: the fields lead to tokens.

@@ -55,6 +55,16 @@ func (e *Executor) NodeOf(key any) any {
 	return node
 }
 
+// ByNode returns which of n keys each server keeps, see [Executor.NodeOf]: for work that goes to each server by itself.
+func (e *Executor) ByNode(n int, key func(i int) any) map[any][]int {
+	byNode := map[any][]int{}
+	for i := range n {
+		node := e.NodeOf(key(i))
+		byNode[node] = append(byNode[node], i)
+	}
+	return byNode
+}
+
 func masterFor(ctx context.Context, c clusterClient, key string) (node *redis.Client, err error) {
 	defer Contain(&err)
 	return c.MasterForKey(ctx, key)
