@@ -143,5 +143,8 @@ func joinKinds(op string, locks []*Lock, errs []error) error {
 		}
 		all = append(all, err)
 	}
+	if len(all) == 1 {
+		return all[0] // which can be unwrapped
+	}
 	return errors.Join(all...)
 }
