@@ -92,7 +92,7 @@ func (k *Lock) extend(ctx context.Context, ttl time.Duration) error {
 	if !k.lease.Ask(ttl) {
 		return k.whyEnded()
 	}
-	request := k.extendRequest(ttl)
+	request := k.extendRequest(k.address.keys, ttl)
 	request.Until, request.Small = k.lease.Deadline(), true
 	reply, err := k.locker.executor.Run(ctx, request)
 	if err != nil {
@@ -117,12 +117,14 @@ func (k *Lock) extend(ctx context.Context, ttl time.Duration) error {
 	return nil
 }
 
-func (k *Lock) extendRequest(ttl time.Duration) redisexec.Request {
+// extendRequest gives the lock a TTL of at least ttl. keys has that of the fence if a new holder is to get one; life is for how
+// long that is remembered.
+func (k *Lock) extendRequest(keys []any, ttl time.Duration, life ...any) redisexec.Request {
 	script := scriptExtend
 	if k.isPermit() {
 		script = scriptPermitExtend
 	}
-	r := script.Request(k.address.keys, k.grant.token, millis(ttl+k.grant.window.margin()))
+	r := script.Request(keys, append([]any{k.grant.token, millis(ttl + k.grant.window.margin())}, life...)...)
 	r.Replicas, r.ReplicaWait = k.options.replicas, k.options.replicaWait()
 	return r
 }

@@ -277,7 +277,7 @@ func (a *acquisition) script() (r redisexec.Request) {
 	case k.isPermit():
 		r = k.permitRequest(px)
 	case k.options.fenced:
-		r = scriptAcquireFenced.Request(k.address.fencedKeys(), k.grant.token, px, k.grant.window.fences(), fenceLife.Milliseconds())
+		r = scriptAcquire.Request(k.address.fencedKeys(), k.grant.token, px, k.grant.window.fences(), fenceLife.Milliseconds())
 	default:
 		r = scriptAcquire.Request(k.address.keys, k.grant.token, px)
 	}

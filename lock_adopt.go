@@ -69,16 +69,11 @@ func (l *Locker) Adopt(ctx context.Context, name, token string, opts ...LockOpti
 func (k *Lock) adopt(ctx context.Context, token string) error {
 	g := &grant{token: token, window: shortestWindow, apart: true}
 	k.grant = g
-	request := k.extendRequest(k.options.ttl)
+	keys, life := k.address.keys, []any(nil)
 	if k.options.fenced {
-		extension := request
-		script := scriptAdoptFenced
-		if k.isPermit() {
-			script = scriptPermitExtend
-		}
-		request = script.Request(k.address.fencedKeys(), token, k.options.px, fenceLife.Milliseconds())
-		request.Replicas, request.ReplicaWait = extension.Replicas, extension.ReplicaWait
+		keys, life = k.address.fencedKeys(), []any{fenceLife.Milliseconds()}
 	}
+	request := k.extendRequest(keys, k.options.ttl, life...)
 	request.Small = true
 	reply, err := k.locker.executor.Run(ctx, request)
 	if err != nil {
@@ -107,7 +102,7 @@ func (k *Lock) adopt(ctx context.Context, token string) error {
 	return nil
 }
 
-// decodeAdopted decodes the reply of extend.lua or adopt_fenced.lua.
+// decodeAdopted decodes the reply of extend.lua or permit_extend.lua, with or without a fence.
 func decodeAdopted(value any) (held bool, fence int64, err error) {
 	if value == int64(1) {
 		return true, 0, nil

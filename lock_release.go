@@ -22,7 +22,7 @@ func (k *Lock) releaseRequest() redisexec.Request {
 		return scriptPermitRelease.Request(k.address.keys, k.grant.token, k.address.wake)
 	}
 	if k.options.fenced || k.grant.fences.first != 0 {
-		return scriptReleaseFenced.Request(k.address.fencedKeys(), k.grant.token, k.address.wake, k.unusedFences(), k.grant.fences.last())
+		return scriptRelease.Request(k.address.fencedKeys(), k.grant.token, k.address.wake, k.unusedFences(), k.grant.fences.last())
 	}
 	return scriptRelease.Request(k.address.keys, k.grant.token, k.address.wake)
 }

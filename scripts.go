@@ -17,22 +17,19 @@ import (
 //go:embed lua
 var lua embed.FS
 
-// The lock's scripts use no other preludes than publish, kinds and permits, and one key or, with fences, two. The
+// The lock's scripts use no other preludes than publish, kinds and fence, and one key or, with fences, two. The
 // queue's, except purge, begin with what they share: the files of lua/shared that are named behind the
 // policy, in this order, and before prelude and publish rights. The policy is what RETRY says in the script's header.
 var (
-	scriptAcquire       = newScript("acquire", redisexec.Never, "kinds")
+	scriptAcquire       = newScript("acquire", redisexec.Never, "kinds", "fence")
 	scriptRelease       = newScript("release", redisexec.Idempotent, "kinds", "publish")
-	scriptAcquireFenced = newScript("acquire_fenced", redisexec.Never, "kinds")
-	scriptReleaseFenced = newScript("release_fenced", redisexec.Idempotent, "kinds", "publish")
-	scriptExtend        = newScript("extend", redisexec.Idempotent, "kinds")
-	scriptAdoptFenced   = newScript("adopt_fenced", redisexec.Idempotent, "kinds")
-	scriptPermitAcquire = newScript("permit_acquire", redisexec.Never, "kinds", "permits")
-	scriptPermitExtend  = newScript("permit_extend", redisexec.Idempotent, "kinds", "permits")
-	scriptPermitRelease = newScript("permit_release", redisexec.Idempotent, "kinds", "permits", "publish")
-	scriptPermitInspect = newScript("permit_inspect", redisexec.ReadOnly, "kinds", "permits")
-	scriptInspect       = newScript("inspect", redisexec.ReadOnly, "kinds", "permits")
-	scriptForce         = newScript("force", redisexec.Never, "kinds", "permits", "publish")
+	scriptExtend        = newScript("extend", redisexec.Idempotent, "kinds", "fence")
+	scriptPermitAcquire = newScript("permit_acquire", redisexec.Never, "kinds", "fence")
+	scriptPermitExtend  = newScript("permit_extend", redisexec.Idempotent, "kinds", "fence")
+	scriptPermitRelease = newScript("permit_release", redisexec.Idempotent, "kinds", "fence", "publish")
+	scriptPermitInspect = newScript("permit_inspect", redisexec.ReadOnly, "kinds", "fence")
+	scriptInspect       = newScript("inspect", redisexec.ReadOnly, "kinds", "fence")
+	scriptForce         = newScript("force", redisexec.Never, "kinds", "fence", "publish")
 	scriptCheckLock     = newScript("check_lock", redisexec.ReadOnly, "check")
 
 	scriptEnqueue    = newScript("enqueue", redisexec.Never, "prelude", "publish", "waiters", "new", "wake", "batch", "read", "fields", "put")

@@ -242,7 +242,7 @@ func TestScripts_NextManyHeedsEachPause(t *testing.T) {
 func TestScripts_ATokenHoldsNothingAtAKeyOfAnotherType(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb, ctx, key := s.Client(t), t.Context(), redistest.Name(t)
-		executor, plain, permits := redisexec.New(rdb), []string{"extend", "release", "release_fenced", "adopt_fenced", "inspect"}, []string{"permit_extend", "permit_release", "permit_inspect"}
+		executor, plain, permits := redisexec.New(rdb), []string{"extend", "release", "extend with fences", "release with fences", "inspect"}, []string{"permit_extend", "permit_release", "permit_inspect"}
 		for kind, c := range map[string]struct {
 			put     func() error
 			scripts []string
@@ -258,10 +258,10 @@ func TestScripts_ATokenHoldsNothingAtAKeyOfAnotherType(t *testing.T) {
 			require.NoError(t, c.put())
 			for _, name := range c.scripts {
 				keys := []any{key}
-				if strings.HasSuffix(name, "_fenced") {
+				if strings.HasSuffix(name, " with fences") {
 					keys = append(keys, "{"+key+"}:fence")
 				}
-				reply, err := executor.Run(ctx, scripts[name].Request(keys, "token", 60_000, 1, ""))
+				reply, err := executor.Run(ctx, scripts[strings.TrimSuffix(name, " with fences")].Request(keys, "token", 60_000, 1, ""))
 				require.NoError(t, err, "%s of %s", name, kind)
 				require.Equal(t, strings.HasSuffix(name, "inspect"), reply.Value == int64(-2), "%s of %s", name, kind)
 				require.Equal(t, !strings.HasSuffix(name, "inspect"), reply.Value == int64(0), "%s of %s", name, kind)
@@ -296,17 +296,17 @@ func TestScripts_AnAcquisitionReplacesTheFormerOnes(t *testing.T) {
 		keys, last := []string{lock, fence}, int64(0)
 		last = time.Now().Add(-time.Minute).UnixMicro()
 		for _, args := range [][]any{{"a", 60000, block, 60000}, {"b", 60000, block, 60000, "a"}} {
-			text, _ := run(scriptAcquireFenced, keys, args...).(string)
+			text, _ := run(scriptAcquire, keys, args...).(string)
 			first, err := strconv.ParseInt(text, 10, 64)
 			require.NoError(t, err)
 			require.Greater(t, first, last)
 			require.Less(t, first-last, block, "ahead of the clock")
 			require.Equal(t, fmt.Sprint(first+block-1), rdb.Get(ctx, fence).Val())
 			if last = first; args[0] == "a" {
-				require.IsType(t, int64(0), run(scriptAcquireFenced, keys, "b", 60000, block, 60000, "x"), "held")
+				require.IsType(t, int64(0), run(scriptAcquire, keys, "b", 60000, block, 60000, "x"), "held")
 			}
 		}
-		require.IsType(t, int64(0), run(scriptAcquireFenced, keys, "a", 60000, block, 60000), "held")
+		require.IsType(t, int64(0), run(scriptAcquire, keys, "a", 60000, block, 60000), "held")
 		require.Equal(t, "b", rdb.Get(ctx, lock).Val())
 
 		for _, token := range []string{"a", "other"} {

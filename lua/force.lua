@@ -4,9 +4,7 @@
 -- RETURNS the tokens that held it   an empty list: it was not held
 -- RETRY never: if the script runs twice, the second run may release the locks of the next holders.
 local holder = redis.pcall('GET', KEYS[1])
-if not holder then
-  return {}
-end
+if not holder then return {} end
 local tokens = { holder }
 if type(holder) == 'table' then
   local known = permitsInstead(holder)

@@ -7,12 +7,8 @@
 --         that ends
 -- RETRY readOnly: changes nothing.
 local left, holder = redis.call('PTTL', KEYS[1]), redis.pcall('GET', KEYS[1])
-if not holder then
-  return -2
-end
-if ARGV[1] ~= '' then
-  return denied(holder) or holder == ARGV[1] and left or -2
-end
+if not holder then return -2 end
+if ARGV[1] ~= '' then return denied(holder) or holder == ARGV[1] and left or -2 end
 if type(holder) == 'table' then
   local known = permitsInstead(holder)
   if type(known) == 'table' then return denied(known) or -2 end -- another library's sorted set
@@ -23,8 +19,5 @@ if type(holder) == 'table' then
   return { ends - now, '', held }
 end
 -- label:random, as newToken makes it: a token of another form, which is another library's, has no label.
-local label = #holder - 27
-if label < 1 or label > 64 or not string.find(string.sub(holder, label + 1), '^:[A-Z2-7]+$') then
-  return { left, '', 1 }
-end
-return { left, string.sub(holder, 1, label), 1 }
+local label = #holder <= 91 and string.match(holder, '^(.+):' .. string.rep('[A-Z2-7]', 26) .. '$')
+return { left, label or '', 1 }

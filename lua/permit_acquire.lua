@@ -8,9 +8,8 @@
 -- RETRY never: the next request has another token, and replaces this one.
 local token, ttl, permits = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local now, number = clock(), redis.pcall('ZSCORE', KEYS[1], '')
-if type(number) == 'table' then
-  return denied(number) or redis.call('GET', KEYS[1]) and -2 -- it fails if it is not a plain lock either
-end
+-- The GET fails if it is not a plain lock either.
+if type(number) == 'table' then return denied(number) or redis.call('GET', KEYS[1]) and -2 end
 local known = tonumber(number or 0)
 local members = redis.call('ZCARD', KEYS[1]) -- with '', and with what has ended
 if members > 0 and not (known <= -2 and known == math.floor(known)) then return -1 end
@@ -24,11 +23,8 @@ if held - #replaced >= permits then
   local first = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. text(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
   return math.max(tonumber(first[2]) - now, 1)
 end
-local fence
-if KEYS[2] then
-  fence = nextFence()
-  if not fence then return -1 end
-end
+local fence = nextFence(0)
+if not fence then return -1 end
 
 local left = redis.call('PTTL', KEYS[1])
 -- One ms more: the present one has begun.
@@ -38,11 +34,11 @@ if members - 1 > held and type(done) == 'number' then -- not before: after that 
   done = redis.pcall('ZREMRANGEBYSCORE', KEYS[1], 0, text(now))
 end
 if replaced[1] and type(done) == 'number' then done = redis.pcall('ZREM', KEYS[1], unpack(replaced)) end
-if fence and type(done) == 'number' then done = redis.pcall('SET', KEYS[2], fence, 'PX', ARGV[4]) end
+if KEYS[2] and type(done) == 'number' then done = redis.pcall('SET', KEYS[2], fence, 'PX', ARGV[4]) end
 if type(done) == 'table' and done.err then -- denied
   redis.call('ZREM', KEYS[1], token)
   if left >= 0 then redis.pcall('PEXPIRE', KEYS[1], left) end
   if members == 0 then redis.call('DEL', KEYS[1]) end
   return done
 end
-return fence or 0
+return fence

@@ -6,21 +6,16 @@
 -- RETRY idempotent, and in any order with other extensions: it never makes a TTL shorter. A higher fence is as good.
 local now, score = clock(), redis.pcall('ZSCORE', KEYS[1], ARGV[1])
 local ends = tonumber(type(score) == 'string' and score or 0)
-if ends <= now then
-  return denied(score) or 0
-end
-local fence
-if KEYS[2] then
-  fence = nextFence()
-  if not fence then return -1 end
-end
+if ends <= now then return denied(score) or 0 end
+local fence = nextFence(0)
+if not fence then return -1 end
 local left, ttl = redis.call('PTTL', KEYS[1]), tonumber(ARGV[2])
 redis.call('PEXPIRE', KEYS[1], text(math.max(left, ttl + 1))) -- first: after this a full server accepts the next write
 local done = redis.pcall('ZADD', KEYS[1], text(math.max(ends, now + ttl + 1)), ARGV[1])
-if fence and type(done) == 'number' then done = redis.pcall('SET', KEYS[2], fence, 'PX', ARGV[3]) end
+if KEYS[2] and type(done) == 'number' then done = redis.pcall('SET', KEYS[2], fence, 'PX', ARGV[3]) end
 if type(done) == 'table' and done.err then -- denied
   redis.pcall('ZADD', KEYS[1], text(ends), ARGV[1])
   if left >= 0 then redis.call('PEXPIRE', KEYS[1], left) end
   return done
 end
-return fence or 1
+return KEYS[2] and fence or 1

@@ -1,5 +1,7 @@
--- Prelude of the scripts of locks. KEYS[1] is a plain lock, a string: its holder's token; or it is permits, see permits.lua. A
--- token holds nothing at a key of another type than its own kind's.
+-- Prelude of the scripts of locks. KEYS[1] is a plain lock, a string: its holder's token. Or it is permits, a sorted set: of
+-- each permit that is held the token, with the time at which it ends, in ms of Unix time; and '' with -n, if there are n
+-- permits. The key lives as long as its last permit. A permit that has ended is not held, whether it was removed or not.
+-- A token holds nothing at a key of another type than its own kind's.
 
 -- Returns reply if it is an error other than that KEYS[1] is of another type.
 local function denied(reply)
