@@ -1,6 +1,8 @@
 package sluice_test
 
 import (
+	"go/ast"
+	"go/parser"
 	"go/token"
 	"io/fs"
 	"os"
@@ -55,6 +57,40 @@ func TestHouse_GuaranteesNameTests(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestHouse_LocksKnowNoQueues: the files of locks name nothing that a file of queues and workers declares. What both need
+// stands in the files that are listed here.
+func TestHouse_LocksKnowNoQueues(t *testing.T) {
+	t.Parallel()
+	shared := []string{"doc.go", "errors.go", "options.go", "scripts.go", "hooks.go", "check.go"}
+	isAllowed := func(path string) bool { return strings.HasPrefix(path, "lock") || slices.Contains(shared, path) }
+	paths, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	parsed, elsewhere := map[string]*ast.File{}, map[string]string{}
+	for _, path := range paths {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		require.NoError(t, err)
+		parsed[path] = file
+		for name := range file.Scope.Objects {
+			if !isAllowed(path) {
+				elsewhere[name] = path
+			}
+		}
+	}
+	found := 0
+	for path, file := range parsed {
+		if strings.HasPrefix(path, "lock") {
+			found++
+			for _, name := range file.Unresolved { // in the file itself
+				require.Empty(t, elsewhere[name.Name], "%s names %s", path, name.Name)
+			}
+		}
+	}
+	require.Greater(t, found, 10)
 }
 
 // TestHouse_LinksLead: each link of a document to a file of the repository leads there, and to a

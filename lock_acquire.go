@@ -272,14 +272,17 @@ func (a *acquisition) changeToken() {
 // script is the script that acquires. Its last arguments are the tokens that it replaces.
 func (a *acquisition) script() (r redisexec.Request) {
 	k := a.lock
-	px := k.grant.window.px(k.options)
+	keys, px := k.address.keys, k.grant.window.px(k.options)
+	if k.options.fenced {
+		keys = k.address.fencedKeys()
+	}
 	switch {
 	case k.isPermit():
-		r = k.permitRequest(px)
+		r = scriptPermitAcquire.Request(keys, k.grant.token, px, k.options.permits, fenceLife.Milliseconds())
 	case k.options.fenced:
-		r = scriptAcquire.Request(k.address.fencedKeys(), k.grant.token, px, k.grant.window.fences(), fenceLife.Milliseconds())
+		r = scriptAcquire.Request(keys, k.grant.token, px, k.grant.window.fences(), fenceLife.Milliseconds())
 	default:
-		r = scriptAcquire.Request(k.address.keys, k.grant.token, px)
+		r = scriptAcquire.Request(keys, k.grant.token, px)
 	}
 	r.Args = append(r.Args, a.lost...)
 	return r

@@ -3,7 +3,6 @@ package sluice
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -40,16 +39,13 @@ import (
 // ErrUnavailable; ErrUnderReplicated; or what Redis said. It does not wait for anything but the reply. After
 // an error the lock is as it was, except that its TTL may have become longer.
 func (l *Locker) Adopt(ctx context.Context, name, token string, opts ...LockOption) (*Lock, error) {
-	k, err := l.newLock("adopt", name, opts)
+	k, err := l.anyLock("adopt", name, opts)
 	if err != nil {
 		return nil, err
 	}
 	owner, ok := ownerIn(token)
 	if !ok {
 		return nil, invalid("adopt", "not a token of a Locker")
-	}
-	if k.address, err = newAddress(l.notifier, k.options.prefix, name); err != nil {
-		return nil, fmt.Errorf("sluice: adopt: %w", err)
 	}
 	own := *k.options
 	own.owner = owner
@@ -69,11 +65,10 @@ func (l *Locker) Adopt(ctx context.Context, name, token string, opts ...LockOpti
 func (k *Lock) adopt(ctx context.Context, token string) error {
 	g := &grant{token: token, window: shortestWindow, apart: true}
 	k.grant = g
-	keys, life := k.address.keys, []any(nil)
+	request := k.extendRequest(k.address.keys, k.options.ttl)
 	if k.options.fenced {
-		keys, life = k.address.fencedKeys(), []any{fenceLife.Milliseconds()}
+		request = k.extendRequest(k.address.fencedKeys(), k.options.ttl, fenceLife.Milliseconds())
 	}
-	request := k.extendRequest(keys, k.options.ttl, life...)
 	request.Small = true
 	reply, err := k.locker.executor.Run(ctx, request)
 	if err != nil {

@@ -104,8 +104,8 @@ func (a *acquisition) failure(ctx context.Context, err error) error {
 	case a.waited && ended != nil && (unknown || errors.Is(err, ErrUnavailable) || errors.Is(err, ended)):
 		// Whatever became of the last poll, the caller has waited in vain, and for another
 		// holder's lock it has nothing else to decide.
-		if told := a.lock.waitedInVain(ended); errors.Is(told, ErrLocked) || !unknown {
-			err = told
+		if inVain := a.lock.waitedInVain(ended); errors.Is(inVain, ErrLocked) || !unknown {
+			err = inVain
 		}
 	}
 	if a.doubtful && !errors.Is(err, ErrLocked) && !errors.Is(err, ErrUnknown) {

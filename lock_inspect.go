@@ -25,7 +25,7 @@ type LockInfo struct {
 // Inspect reports whether the named lock is held, for how long at most, and with which label
 // (see WithOwner). It changes nothing, and what it reports may be over when it returns.
 func (l *Locker) Inspect(ctx context.Context, name string) (LockInfo, error) {
-	k, err := l.anyLock("inspect", name)
+	k, err := l.anyLock("inspect", name, nil)
 	if err != nil {
 		return LockInfo{}, err
 	}
@@ -43,13 +43,13 @@ func decodeInspected(value any) (LockInfo, error) {
 	if value == int64(-2) {
 		return LockInfo{}, nil
 	}
-	list, ok := value.([]any)
-	if !ok || len(list) != 3 {
+	parts, ok := value.([]any)
+	if !ok || len(parts) != 3 {
 		return LockInfo{}, redisexec.Unexpected(value)
 	}
-	ms, isTTL := list[0].(int64)
-	owner, isLabel := list[1].(string)
-	n, isNumber := list[2].(int64)
+	ms, isTTL := parts[0].(int64)
+	owner, isLabel := parts[1].(string)
+	n, isNumber := parts[2].(int64)
 	if !isTTL || !isLabel || !isNumber || ms < -1 || n < 1 || n > maxPermits {
 		return LockInfo{}, redisexec.Unexpected(value)
 	}
@@ -68,7 +68,7 @@ func decodeInspected(value any) (LockInfo, error) {
 // ForceUnlock is a tool for operators. After ErrUnknown it may be called again; a holder of this Locker is
 // then as one of another process.
 func (l *Locker) ForceUnlock(ctx context.Context, name string) (bool, error) {
-	k, err := l.anyLock("force unlock", name)
+	k, err := l.anyLock("force unlock", name, nil)
 	if err != nil {
 		return false, err
 	}
@@ -98,13 +98,13 @@ func (l *Locker) ForceUnlock(ctx context.Context, name string) (bool, error) {
 
 // decodeForced decodes the reply of force.lua: the tokens that held the lock, one at the most unless it has permits.
 func decodeForced(value any) (tokens map[string]bool, err error) {
-	list, ok := value.([]any)
+	holders, ok := value.([]any)
 	if !ok {
 		return nil, redisexec.Unexpected(value)
 	}
 	tokens = map[string]bool{}
-	for _, one := range list {
-		token, ok := one.(string)
+	for _, holder := range holders {
+		token, ok := holder.(string)
 		if !ok {
 			return nil, redisexec.Unexpected(value)
 		}

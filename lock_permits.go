@@ -51,15 +51,6 @@ func (k *Lock) hold() bool {
 	return true
 }
 
-// permitRequest takes a permit.
-func (k *Lock) permitRequest(px any) redisexec.Request {
-	keys := k.address.keys
-	if k.options.fenced {
-		keys = k.address.fencedKeys()
-	}
-	return scriptPermitAcquire.Request(keys, k.grant.token, px, k.options.permits, fenceLife.Milliseconds())
-}
-
 // inspectRequest asks whether k's token holds it.
 func (k *Lock) inspectRequest() redisexec.Request {
 	script := scriptInspect

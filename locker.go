@@ -217,8 +217,8 @@ func (l *Locker) optionsOf(op, name string, opts []LockOption) (*lockOptions, er
 }
 
 // anyLock returns the lock of that name, whichever client holds it.
-func (l *Locker) anyLock(op, name string) (*Lock, error) {
-	k, err := l.newLock(op, name, nil)
+func (l *Locker) anyLock(op, name string, opts []LockOption) (*Lock, error) {
+	k, err := l.newLock(op, name, opts)
 	if err != nil {
 		return nil, err
 	}
