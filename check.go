@@ -67,7 +67,7 @@ func (l *Locker) commands(main string) []string {
 // library did not write are ErrCorrupt.
 func (q *Queue) Check(ctx context.Context) error {
 	const op = "check"
-	if err := q.check(op, ctx); err != nil {
+	if err := q.check(op); err != nil {
 		return err
 	}
 	if len(q.shards) > 1 && !q.known.Load() {
@@ -110,7 +110,7 @@ func (w *Worker) Check(ctx context.Context) error {
 	if w == nil {
 		return invalid(op, "nil Worker")
 	}
-	if err := w.Queue.check(op, ctx); err != nil {
+	if err := w.Queue.check(op); err != nil {
 		return err
 	}
 	if _, _, err := w.config(); err != nil {

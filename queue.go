@@ -241,7 +241,7 @@ func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration) 
 
 // byID runs a script on one task, in its shard, and returns the reply.
 func (q *Queue) byID(ctx context.Context, op, id string, request func(s *shard) redisexec.Request) (any, error) {
-	if err := q.check(op, ctx); err != nil {
+	if err := q.check(op); err != nil {
 		return nil, err
 	}
 	if id == "" {
@@ -302,7 +302,7 @@ func (q *Queue) get(ctx context.Context, id string, opts ...ReadOption) (e Entry
 // after ErrUnknown.
 func (q *Queue) Purge(ctx context.Context) error {
 	const op = "purge"
-	if err := q.check(op, ctx); err != nil {
+	if err := q.check(op); err != nil {
 		return err
 	}
 	return q.wrap(ctx, op, q.onShards(ctx, func(_ int, s *shard) error {
@@ -322,7 +322,7 @@ func (q *Queue) Format(f fmt.State, _ rune) {
 }
 
 // check refuses a zero value, and the nil Queue of a Worker.
-func (q *Queue) check(op string, _ context.Context) error {
+func (q *Queue) check(op string) error {
 	if q == nil || q.executor == nil {
 		return invalid(op, "Queue not made by NewQueue")
 	}

@@ -38,7 +38,7 @@ func (q *Queue) Claim(ctx context.Context, n int, lease time.Duration) ([]Entry,
 	if err := checkDuration("lease", lease); err != nil {
 		return nil, fmt.Errorf("sluice: claim: %w", err)
 	}
-	if err := q.checkCount("claim", ctx, n); err != nil {
+	if err := q.checkCount("claim", n); err != nil {
 		return nil, err
 	}
 	q.trimBeforeClaim(ctx)
@@ -260,7 +260,7 @@ func (s *shard) claimRequest(n int, lease time.Duration) redisexec.Request {
 // the order is that of each. An ID that is enqueued between two steps may be returned again: it is a new
 // task. After ErrUnknown up to n tasks may be lost.
 func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
-	if err := q.checkCount("pop", ctx, n); err != nil {
+	if err := q.checkCount("pop", n); err != nil {
 		return nil, err
 	}
 	q.trimBeforeClaim(ctx)
@@ -298,7 +298,7 @@ func (s *shard) pop(ctx context.Context, n int) ([]Entry, error) {
 // stays is missed or returned twice. If a step fails, the tasks read before are returned
 // beside the error.
 func (q *Queue) Peek(ctx context.Context, n int) ([]Entry, error) {
-	if err := q.checkCount("peek", ctx, n); err != nil {
+	if err := q.checkCount("peek", n); err != nil {
 		return nil, err
 	}
 	entries, err := q.listDue(ctx, Entry{}, n, 0, "")
@@ -351,8 +351,8 @@ func step[P comparable](ctx context.Context, s *shard, r redisexec.Request, deco
 	return stopped, entries, err
 }
 
-func (q *Queue) checkCount(op string, ctx context.Context, n int) error {
-	if err := q.check(op, ctx); err != nil {
+func (q *Queue) checkCount(op string, n int) error {
+	if err := q.check(op); err != nil {
 		return err
 	}
 	if n < 1 {

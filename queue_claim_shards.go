@@ -68,20 +68,6 @@ type dueShard struct {
 	score float64 // of the head, or 0
 }
 
-// looks looks at the heads of shards, with one pipeline for each server. What a server answers
-// is sent to found, one answer for each; it has room for them. It returns how many come.
-func (q *Queue) looks(ctx context.Context, shards []*shard, found chan<- looked) int {
-	byNode := map[any][]*shard{}
-	for _, s := range shards {
-		node := q.executor.NodeOf(s.keys[0])
-		byNode[node] = append(byNode[node], s)
-	}
-	for _, some := range byNode {
-		q.executor.Go(func() { found <- q.lookAt(ctx, some) })
-	}
-	return len(byNode)
-}
-
 // looked is what a look at some shards has found.
 type looked struct {
 	due []dueShard
@@ -160,14 +146,22 @@ func (q *Queue) inShards(ctx context.Context, n int, take func(s *shard, n int) 
 	return joinErrors(errs)
 }
 
-// lookAtOthers looks at all shards but one, and returns those that are due, the oldest head first. A server that says nothing
+// lookAtOthers looks at all shards but one, with one pipeline for each server, and returns those that are due, the oldest head first. A server that says nothing
 // for lookPatience is left out.
 func (q *Queue) lookAtOthers(ctx context.Context, but *shard) (due []dueShard, err error) {
 	others := slices.DeleteFunc(slices.Clone(q.shards), func(s *shard) bool { return s == but })
 	found := make(chan looked, len(others))
 	ctx, cancel := context.WithTimeout(ctx, lookPatience)
 	defer cancel()
-	for range q.looks(ctx, others, found) {
+	byNode := q.executor.ByNode(len(others), func(i int) any { return others[i].keys[0] })
+	for _, which := range byNode {
+		some := make([]*shard, len(which))
+		for i, at := range which {
+			some[i] = others[at]
+		}
+		q.executor.Go(func() { found <- q.lookAt(ctx, some) })
+	}
+	for range byNode {
 		l := <-found
 		due, err = append(due, l.due...), joinErrors([]error{err, l.err})
 	}

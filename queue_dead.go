@@ -41,7 +41,7 @@ func cut(s string, n int) string {
 // before is returned beside the error. After ErrUnknown it may be called again: what has
 // been revived is no dead letter any more, unless it has died again.
 func (q *Queue) Revive(ctx context.Context, ids ...string) (int, error) {
-	if err := q.check("revive", ctx); err != nil {
+	if err := q.check("revive"); err != nil {
 		return 0, err
 	}
 	if slices.Contains(ids, "") {
@@ -61,7 +61,7 @@ func (q *Queue) Revive(ctx context.Context, ids ...string) (int, error) {
 // before is returned beside the error. After ErrUnknown it may be called again: what was
 // removed is not found, unless a task of that ID has died since.
 func (q *Queue) Drop(ctx context.Context, ids ...string) (int, error) {
-	if err := q.check("drop", ctx); err != nil {
+	if err := q.check("drop"); err != nil {
 		return 0, err
 	}
 	if slices.Contains(ids, "") {

@@ -25,7 +25,7 @@ import (
 // Calls of many goroutines on one Queue at the same time are sent together, by one script.
 func (q *Queue) Enqueue(ctx context.Context, t Task) (Outcome, error) {
 	const op = "enqueue"
-	if err := q.check(op, ctx); err != nil {
+	if err := q.check(op); err != nil {
 		return 0, err
 	}
 	if err := q.checkTask(&t); err != nil {
@@ -102,7 +102,7 @@ func (s *shard) commitEnqueues(calls []*mergedCall[wire.Task]) {
 // outcomes. A shard that fails keeps no other from its tasks. No outcomes are returned if nothing was sent.
 func (q *Queue) EnqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) {
 	const op = "enqueue batch"
-	if err := q.check(op, ctx); err != nil {
+	if err := q.check(op); err != nil {
 		return nil, err
 	}
 	for i := range ts {

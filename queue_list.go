@@ -24,7 +24,7 @@ import (
 // returned beside the error. ErrInvalid: n is less than 1, or the state is none of these.
 func (q *Queue) List(ctx context.Context, s State, after Entry, n int, opts ...ReadOption) ([]Entry, error) {
 	const op = "list"
-	payloads, err := q.checkList(op, ctx, after, n, opts)
+	payloads, err := q.checkList(op, after, n, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +47,7 @@ func (q *Queue) List(ctx context.Context, s State, after Entry, n int, opts ...R
 
 // Dead lists up to n dead letters behind one: it is List of that state.
 func (q *Queue) Dead(ctx context.Context, after Entry, n int, opts ...ReadOption) ([]Entry, error) {
-	payloads, err := q.checkList("dead", ctx, after, n, opts)
+	payloads, err := q.checkList("dead", after, n, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -56,8 +56,8 @@ func (q *Queue) Dead(ctx context.Context, after Entry, n int, opts ...ReadOption
 }
 
 // checkList checks the arguments of an operation that lists. It returns what readPayloads does.
-func (q *Queue) checkList(op string, ctx context.Context, after Entry, n int, opts []ReadOption) (payloads string, err error) {
-	if err := q.checkCount(op, ctx, n); err != nil {
+func (q *Queue) checkList(op string, after Entry, n int, opts []ReadOption) (payloads string, err error) {
+	if err := q.checkCount(op, n); err != nil {
 		return "", err
 	}
 	if math.IsNaN(after.Score) {

@@ -187,7 +187,7 @@ func (s *shard) settleAlone(ctx context.Context, script *redisexec.Script, es []
 func (q *Queue) settle(ctx context.Context, op string, es []Entry,
 	run func(s *shard, ctx context.Context, es []Entry) (stale []string, failed error),
 ) error {
-	if err := q.check(op, ctx); err != nil {
+	if err := q.check(op); err != nil {
 		return err
 	}
 	for _, e := range es {
@@ -263,7 +263,7 @@ func (q *Queue) Extend(ctx context.Context, e Entry, lease time.Duration) error 
 
 // extend is Extend, as a part of an operation.
 func (q *Queue) extend(ctx context.Context, op string, e Entry, lease time.Duration) error {
-	if err := q.check(op, ctx); err != nil {
+	if err := q.check(op); err != nil {
 		return err
 	}
 	err := checkReceipt(e)

@@ -210,13 +210,8 @@ func (q *Queue) forEach(n int, shardOf func(i int) *shard, f func(i int) error) 
 		return f(0)
 	}
 	errs := make([]error, n)
-	byNode := map[any][]int{}
-	for i := range n {
-		node := q.executor.NodeOf(shardOf(i).keys[0])
-		byNode[node] = append(byNode[node], i)
-	}
 	var all sync.WaitGroup
-	for _, indexes := range byNode {
+	for _, indexes := range q.executor.ByNode(n, func(i int) any { return shardOf(i).keys[0] }) {
 		next := make(chan int, len(indexes))
 		for _, i := range indexes {
 			next <- i

@@ -40,7 +40,7 @@ type Stats struct {
 // time; the error is that of any of them. With WithDeadLimit or WithDeadAge it drops first what
 // those say.
 func (q *Queue) Stats(ctx context.Context) (Stats, error) {
-	if err := q.check("stats", ctx); err != nil {
+	if err := q.check("stats"); err != nil {
 		return Stats{}, err
 	}
 	q.trim(ctx)
@@ -159,7 +159,7 @@ func (s *shard) pause() any { return s.allKeys[len(s.allKeys)-1] }
 
 // onPauses changes the pauses of all shards.
 func (q *Queue) onPauses(ctx context.Context, op string, request func(s *shard) redisexec.Request) error {
-	if err := q.check(op, ctx); err != nil {
+	if err := q.check(op); err != nil {
 		return err
 	}
 	return q.wrap(ctx, op, q.onShards(ctx, func(_ int, s *shard) error {

@@ -31,7 +31,7 @@ import (
 // The error is ctx.Err() when ctx ends, or that of a poll that failed: the caller comes
 // back after a pause.
 func (q *Queue) Wait(ctx context.Context) error {
-	if err := q.check("wait", ctx); err != nil {
+	if err := q.check("wait"); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {

@@ -214,7 +214,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	if w == nil {
 		return invalid("run", "nil Worker")
 	}
-	if err := w.Queue.check("run", ctx); err != nil {
+	if err := w.Queue.check("run"); err != nil {
 		return err
 	}
 	config, p, err := w.config()

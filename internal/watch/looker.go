@@ -90,12 +90,11 @@ func (l *looker) wakeBy(at time.Time) {
 // turn looks at what is due, and returns when something will be.
 func (l *looker) turn() time.Duration {
 	due, apart, pause := l.due(time.Now())
-	byNode := map[any][]*watch{}
-	for _, w := range due {
-		node := l.executor.NodeOf(w.watcher.queue.Key)
-		byNode[node] = append(byNode[node], w)
-	}
-	for node, watches := range byNode {
+	for node, which := range l.executor.ByNode(len(due), func(i int) any { return due[i].watcher.queue.Key }) {
+		watches := make([]*watch, len(which))
+		for i, at := range which {
+			watches[i] = due[at]
+		}
 		l.group.Go(func() { l.look(watches, apart || node != nil) })
 	}
 	return pause
