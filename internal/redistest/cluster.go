@@ -25,6 +25,7 @@ type Cluster struct{ group }
 // line.
 func StartCluster(t testing.TB, settings ...string) *Cluster {
 	t.Helper()
+	NotShort(t)
 	c, err := startCluster(fastFailover, settings...)
 	if err != nil {
 		require(t, nil, err)

@@ -19,6 +19,7 @@ type Replicated struct {
 // data, and stops them when the test ends.
 func StartReplicated(t testing.TB, n int) *Replicated {
 	t.Helper()
+	NotShort(t)
 	g := &Replicated{Server: Start(t, "--repl-diskless-sync-delay", "0")}
 	host, port, _ := net.SplitHostPort(g.Addr)
 	for range n {

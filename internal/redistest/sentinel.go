@@ -32,6 +32,7 @@ type Sentinel struct {
 // to the command line of the primary and the replicas.
 func StartSentinel(t testing.TB, settings ...string) *Sentinel {
 	t.Helper()
+	NotShort(t)
 	s, err := startSentinel(fastFailover, settings...)
 	if err != nil {
 		require(t, nil, err)
@@ -89,6 +90,7 @@ func sentinelAt(port int) member {
 // test ends.
 func StartSentinelFor(t testing.TB, primary *Server) *Server {
 	t.Helper()
+	NotShort(t)
 	dir, servers, err := startGroup(1, func(ports []int) []member {
 		m := sentinelAt(ports[0])
 		m.settings = append(m.settings, OpenChannels...)

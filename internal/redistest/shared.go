@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"sync"
 	"testing"
@@ -49,12 +50,19 @@ func (l *lazy) get(t testing.TB) *Server {
 
 // minParallel is the least number of tests that run at once, unless -parallel sets it:
 // more than a small machine has processors, because most tests mostly wait.
-const minParallel = 4
+const minParallel = 8
+
+// gcPercent is how much the heap may grow between two collections, unless GOGC is set. The
+// interpreter of miniredis makes much garbage, and the heap of a test is small.
+const gcPercent = 400
 
 // Main runs a package's tests and stops the shared servers. Call it in TestMain.
 func Main(m *testing.M) {
 	if runtime.GOMAXPROCS(0) < minParallel {
 		_ = flag.Set("test.parallel", strconv.Itoa(minParallel)) // m.Run parses the command line after this
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
 	}
 	slog.SetDefault(slog.New(slog.DiscardHandler)) // that of workers without a Logger
 	code := m.Run()
@@ -68,23 +76,29 @@ func Main(m *testing.M) {
 
 // Each runs a test as six parallel subtests: on miniredis; on a real server, with a plain
 // client and with AutoPipeline; on a Guarded server; behind Sentinel; and on a Cluster. All
-// tests of the package share these servers, so take keys from Name.
+// tests of the package share these servers, so take keys from Name. With -short there are two:
+// miniredis, and the real server with a plain client.
 //
 // There is no AutoPipeline on miniredis: AutoPipeline only changes how commands travel,
 // which the real server shows, and miniredis runs scripts at a hundredth of its speed.
 func Each(t *testing.T, test func(t *testing.T, s *Server)) {
 	t.Helper()
-	backends := []struct {
+	type backend struct {
 		name string
 		get  func(testing.TB) *Server
 		auto bool
-	}{
+	}
+	backends := []backend{
 		{"miniredis", Mini, false},
 		{"redis", Redis, false},
-		{"redis/autopipeline", Redis, true},
-		{"redis/acl+tls", Guarded, false},
-		{"sentinel", shared.sentinel.get, false},
-		{"cluster", shared.cluster.get, false},
+	}
+	if !testing.Short() {
+		backends = append(backends,
+			backend{"redis/autopipeline", Redis, true},
+			backend{"redis/acl+tls", Guarded, false},
+			backend{"sentinel", shared.sentinel.get, false},
+			backend{"cluster", shared.cluster.get, false},
+		)
 	}
 	for _, backend := range backends {
 		t.Run(backend.name, func(t *testing.T) {
@@ -93,6 +107,15 @@ func Each(t *testing.T, test func(t *testing.T, s *Server)) {
 			s.AutoPipeline = backend.auto
 			test(t, &s)
 		})
+	}
+}
+
+// NotShort skips a test with -short. What starts several servers or processes calls it, so that
+// the tests which need them are left out.
+func NotShort(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("left out with -short: it needs more than one plain server")
 	}
 }
 
@@ -126,5 +149,6 @@ func Redis(t testing.TB) *Server {
 // Addr is the administrator's address, without TLS.
 func Guarded(t testing.TB) *Server {
 	t.Helper()
+	NotShort(t)
 	return shared.guarded.get(t)
 }

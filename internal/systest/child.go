@@ -55,6 +55,7 @@ type Child struct {
 // that are joined by spaces. It is killed at the latest when the test ends.
 func StartChild(t *testing.T, role string, settings ...any) *Child {
 	t.Helper()
+	redistest.NotShort(t)
 	require.Contains(t, roles, role)
 	spec := childEnv + "=" + strings.TrimSuffix(fmt.Sprintln(append([]any{role}, settings...)...), "\n")
 	started, err := redistest.StartChild(context.WithoutCancel(t.Context()), os.Stderr, spec)
