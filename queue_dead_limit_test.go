@@ -30,10 +30,10 @@ func die(b systest.QueueTest, ids ...string) {
 // plantOld adds dead letters that died an hour ago and earlier, the first one last.
 func plantOld(b systest.QueueTest, n int) {
 	b.Helper()
-	pipe := b.RDB.Pipeline()
+	pipe, now := b.RDB.Pipeline(), b.Now()
 	for i := range n {
 		id := fmt.Sprint("old-", i)
-		pipe.ZAdd(b.Context(), "{"+b.Key+"}:dead", redis.Z{Score: b.Now() - 3600 - float64(i), Member: id})
+		pipe.ZAdd(b.Context(), "{"+b.Key+"}:dead", redis.Z{Score: now - 3600 - float64(i), Member: id})
 		pipe.HSet(b.Context(), "{"+b.Key+"}:state", id, "3:dead:hopeless")
 		pipe.HSet(b.Context(), "{"+b.Key+"}:tasks", id, "p")
 	}

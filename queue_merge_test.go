@@ -36,7 +36,7 @@ func TestMerge_EachCallerHasItsOwnOutcome(t *testing.T) {
 		for policy, second := range map[sluice.Duplicates]sluice.Outcome{
 			sluice.Replace: sluice.Updated, sluice.Keep: sluice.Kept, sluice.Earliest: sluice.Kept, sluice.Latest: sluice.Kept,
 		} {
-			n := b.Sized(1000)
+			n := b.Sized(300)
 			q := b.On(b.RDB, sluice.WithDuplicates(policy))
 			const same = 10 // callers with the same ID
 			var outcomes [sluice.Deferred + 1]atomic.Int64
@@ -77,7 +77,7 @@ func TestMerge_EachCallerHasItsOwnOutcome(t *testing.T) {
 // none, some of them in twos and threes, and each with a receipt that is stale beside it.
 func TestMerge_NoTaskIsHandedOutTwice(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
-		n := b.Sized(2000)
+		n := b.Sized(1000)
 		tasks := make([]sluice.Task, n)
 		for i := range tasks {
 			tasks[i] = sluice.Task{ID: strconv.Itoa(i), Payload: []byte(fmt.Sprint("payload of ", i))}

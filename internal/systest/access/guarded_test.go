@@ -35,6 +35,8 @@ type guarded struct {
 
 // newGuarded starts a server with the parts of the documented rule.
 func newGuarded(t *testing.T, parts ...int) *guarded {
+	t.Helper()
+	redistest.NotShort(t)
 	s := redistest.Start(t, redistest.OpenChannels...)
 	g := &guarded{T: t, admin: s.Client(t)}
 	for _, part := range parts {
