@@ -4,9 +4,18 @@ tool := go tool -modfile=tools/go.mod
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+.PHONY: short
+short: ## run the tests on miniredis and one plain server: under a minute on two cores
+	go test -short ./...
+
 .PHONY: test
-test: ## run the tests, with the race detector: about seven minutes on two cores
+test: ## run the tests on every backend: about two minutes on two cores
+	go test ./...
+
+.PHONY: test-all
+test-all: ## run all tests of this module, with the race detector: minutes, then those of test-long
 	go test -race ./...
+	$(MAKE) test-long
 
 .PHONY: test-long
 test-long: ## run the long tests too: failovers, hours of faults, many processes, more random cases
