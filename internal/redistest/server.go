@@ -170,7 +170,7 @@ func (s *Server) client(t testing.TB, dial Dialer) redis.UniversalClient {
 	} else {
 		options := redis.Options{Addr: s.Addr, Dialer: dial, TLSConfig: s.tls}
 		if s.Name == "miniredis" && dial == nil {
-			options.ReadTimeout = 30 * time.Second // it shares a busy machine's processors, and all tests share it
+			options.ReadTimeout = 30 * time.Second // it shares a busy machine's processors with the tests
 		}
 		rdb = redis.NewClient(&options)
 	}

@@ -74,10 +74,10 @@ func Main(m *testing.M) {
 	os.Exit(code)
 }
 
-// Each runs a test as six parallel subtests: on miniredis; on a real server, with a plain
-// client and with AutoPipeline; on a Guarded server; behind Sentinel; and on a Cluster. All
-// tests of the package share these servers, so take keys from Name. With -short there are two:
-// miniredis, and the real server with a plain client.
+// Each runs a test as six parallel subtests: on a miniredis of its own; on a real server, with
+// a plain client and with AutoPipeline; on a Guarded server; behind Sentinel; and on a Cluster.
+// All tests of the package share the real servers, so take keys from Name. With -short there are
+// two: miniredis, and the real server with a plain client.
 //
 // There is no AutoPipeline on miniredis: AutoPipeline only changes how commands travel,
 // which the real server shows, and miniredis runs scripts at a hundredth of its speed.
@@ -89,7 +89,7 @@ func Each(t *testing.T, test func(t *testing.T, s *Server)) {
 		auto bool
 	}
 	backends := []backend{
-		{"miniredis", Mini, false},
+		{"miniredis", ownMini, false},
 		{"redis", Redis, false},
 	}
 	if !testing.Short() {
@@ -127,12 +127,29 @@ func Mini(t testing.TB) *Server {
 }
 
 func startMini() (*Server, error) {
-	m := miniredis.NewMiniRedis()
-	m.ClockTTL(true)
-	if err := m.Start(); err != nil {
+	m, err := newMini()
+	if err != nil {
 		return nil, err
 	}
 	return &Server{Name: "miniredis", Addr: m.Addr()}, nil
+}
+
+// ownMini starts a miniredis for one test. One for all would run the scripts of all tests one
+// after the other, and look at all their keys for each command.
+func ownMini(t testing.TB) *Server {
+	t.Helper()
+	m, err := newMini()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.Close)
+	return &Server{Name: "miniredis", Addr: m.Addr()}
+}
+
+func newMini() (*miniredis.Miniredis, error) {
+	m := miniredis.NewMiniRedis()
+	m.ClockTTL(true)
+	return m, m.Start()
 }
 
 // Redis returns the real server that all tests of a package share. Without a redis-server
