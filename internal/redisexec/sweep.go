@@ -14,7 +14,7 @@ import (
 // the idle connections of its clients, and no others.
 
 // sweepPatience is how long an idle connection has to answer.
-const sweepPatience = 2 * time.Second
+const sweepPatience = 4 * time.Second
 
 // Suspect has the idle connections swept if the function that it returns is not called within firstQuiet.
 func (e *Executor) Suspect() (answered func()) {
