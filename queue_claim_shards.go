@@ -25,8 +25,11 @@ const (
 	// hangsAfter is how long a Claim waits for a shard at least before it turns to others, and lookPatience at most.
 	hangsAfter   = 100 * time.Millisecond
 	lookPatience = time.Second
+	// suspect is what counts as the time that an answer takes of a shard which has not answered: it is not waited for for long
+	// again.
+	suspect = time.Millisecond
 	// shunFor is for how long a shard that has failed is not asked first.
-	shunFor = time.Second
+	shunFor = 5 * time.Second
 )
 
 // sight notes what a reply has said of the head: in what time it is due.
@@ -120,8 +123,9 @@ func (s *shard) fail() { s.sighted.Store(&sighting{at: time.Now(), isFailed: tru
 
 // inShards has shards hand out up to n tasks, one after the other: first the one whose head is oldest, as far as is
 // known, then all others that are due, as one look at them says. take returns how many tasks a shard had; it is
-// not called again once there are n, or it says that it is over. A shard that fails keeps no caller from the tasks of the others.
-func (q *Queue) inShards(ctx context.Context, n int, take func(s *shard, n int) (taken int, over bool, err error)) error {
+// not called again once there are n, or it says that it is over. A shard that fails keeps no caller from the tasks of the others:
+// once there are any, a look that hangs is not waited for for longer than hurry.
+func (q *Queue) inShards(ctx context.Context, n int, hurry time.Duration, take func(s *shard, n int) (taken int, over bool, err error)) error {
 	taken, over, errs := 0, false, []error(nil)
 	ask := func(s *shard) {
 		count, isOver, err := take(s, n-taken)
@@ -135,23 +139,29 @@ func (q *Queue) inShards(ctx context.Context, n int, take func(s *shard, n int) 
 		ask(first)
 	}
 	if taken < n && !over {
-		due, err := q.lookAtOthers(ctx, first)
-		errs = append(errs, err)
+		patience := lookPatience
+		if taken > 0 {
+			patience = hurry
+		}
+		due, err := q.lookAtOthers(ctx, first, patience, hurry)
 		for _, d := range due {
 			if taken < n && !over {
 				ask(d.shard)
 			}
 		}
+		if taken == 0 {
+			errs = append(errs, err)
+		}
 	}
 	return joinErrors(errs)
 }
 
-// lookAtOthers looks at all shards but one, with one pipeline for each server, and returns those that are due, the oldest head first. A server that says nothing
-// for lookPatience is left out.
-func (q *Queue) lookAtOthers(ctx context.Context, but *shard) (due []dueShard, err error) {
+// lookAtOthers looks at all shards but one, with one pipeline for each server, and returns those that are due, the
+// oldest head first. A server that says nothing for so long is left out.
+func (q *Queue) lookAtOthers(ctx context.Context, but *shard, patience, hurry time.Duration) (due []dueShard, err error) {
 	others := slices.DeleteFunc(slices.Clone(q.shards), func(s *shard) bool { return s == but })
 	found := make(chan looked, len(others))
-	ctx, cancel := context.WithTimeout(ctx, lookPatience)
+	bounded, cancel := context.WithCancel(ctx)
 	defer cancel()
 	byNode := q.executor.ByNode(len(others), func(i int) any { return others[i].keys[0] })
 	for _, which := range byNode {
@@ -159,20 +169,37 @@ func (q *Queue) lookAtOthers(ctx context.Context, but *shard) (due []dueShard, e
 		for i, at := range which {
 			some[i] = others[at]
 		}
-		q.executor.Go(func() { found <- q.lookAt(ctx, some) })
+		q.executor.Go(func() { found <- q.lookAt(bounded, some) })
 	}
-	for range byNode {
-		l := <-found
-		due, err = append(due, l.due...), joinErrors([]error{err, l.err})
-	}
+	due, err = gather(ctx, found, len(byNode), patience, hurry)
 	slices.SortFunc(due, func(a, b dueShard) int { return cmp.Compare(a.score, b.score) })
+	return due, err
+}
+
+// gather gathers n answers, for so long; once something is due, it does not wait for long for the others.
+func gather(ctx context.Context, found <-chan looked, n int, patience, hurry time.Duration) (due []dueShard, err error) {
+	hangs := time.NewTimer(patience)
+	defer hangs.Stop()
+	for range n {
+		select {
+		case l := <-found:
+			due, err = append(due, l.due...), joinErrors([]error{err, l.err})
+			if len(due) > 0 {
+				hangs.Reset(hurry)
+			}
+		case <-hangs.C:
+			return due, joinErrors([]error{err, fmt.Errorf("%w: a shard has not answered", ErrUnavailable)})
+		case <-ctx.Done():
+			return due, ctx.Err()
+		}
+	}
 	return due, err
 }
 
 // claimShards is Claim on several shards. What a shard has leased that does not answer in time is given back, once it does.
 func (q *Queue) claimShards(ctx context.Context, n int, lease time.Duration) ([]Entry, error) {
 	c := shardsClaim{claiming: claiming{lease: lease, began: time.Now()}, answers: make(chan shardAnswer, len(q.shards))}
-	err := q.inShards(ctx, n, func(s *shard, n int) (int, bool, error) {
+	err := q.inShards(ctx, n, hangsAfter, func(s *shard, n int) (int, bool, error) {
 		before, more, err := c.count, true, error(nil)
 		for more && err == nil && c.count < before+n && ctx.Err() == nil && c.mayGoOn(before+n) {
 			more, err = c.ask(ctx, s, min(before+n-c.count, maxGroup))
@@ -251,6 +278,7 @@ func (c *shardsClaim) await(ctx context.Context, s *shard, longest time.Duration
 		case <-timer.C:
 			if s != nil {
 				s.fail()
+				s.took.Store(int64(suspect)) // until it answers
 			}
 			return false, err
 		case <-ended:
@@ -281,7 +309,7 @@ func (s *shard) patience() time.Duration {
 
 // popShards is Pop on several shards.
 func (q *Queue) popShards(ctx context.Context, n int) (popped []Entry, err error) {
-	err = q.inShards(ctx, n, func(s *shard, n int) (int, bool, error) {
+	err = q.inShards(ctx, n, lookPatience, func(s *shard, n int) (int, bool, error) {
 		entries, err := s.pop(ctx, n)
 		popped = append(popped, entries...)
 		if err == nil && len(entries) < n {

@@ -131,6 +131,54 @@ func TestCluster_HungShardCostsItsOwnTasks(t *testing.T) {
 	require.NoError(t, stop())
 }
 
+// TestCluster_ClaimsGoOnBesideAHungShard: while a primary hangs, Claim and Pop bring the tasks of the other shards. What was
+// leased there to no caller is given back.
+func TestCluster_ClaimsGoOnBesideAHungShard(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no", "--cluster-node-timeout", "60000")
+	name := redistest.Name(t)
+	q, err := sluice.NewQueue(c.Client(t), name, sluice.WithShards(sixShards))
+	require.NoError(t, err)
+	const n = 600
+	tasks := make([]sluice.Task, n)
+	for i := range tasks {
+		tasks[i].ID = fmt.Sprint(i)
+	}
+	_, err = q.EnqueueBatch(t.Context(), tasks)
+	require.NoError(t, err)
+	others, claimed := 0, 0
+	for _, task := range tasks {
+		if shard := shardOf(task.ID); shard != 2 && shard != 3 {
+			others++
+		}
+	}
+	hung := c.Primary(keyspace.Shard("Queue:"+name, sixShards, 2))
+	hung.Pause(t)
+	defer hung.Resume(t)
+	lag := systest.Lag(t)
+	for began := time.Now(); claimed < others; {
+		require.Less(t, time.Since(began), time.Minute)
+		from := time.Now()
+		es, err := q.Claim(t.Context(), 20, time.Hour)
+		require.Less(t, time.Since(from), 4*time.Second+10*lag())
+		claimed += len(es)
+		if err != nil {
+			require.NotErrorIs(t, err, context.DeadlineExceeded, "it is not the caller's")
+		}
+	}
+	require.Equal(t, others, claimed)
+	es, err := q.Claim(t.Context(), 20, time.Hour)
+	require.Empty(t, es)
+	require.Error(t, err, "it cannot be told whether there are any")
+	require.NotErrorIs(t, err, context.DeadlineExceeded)
+	hung.Resume(t)
+	require.Eventually(t, func() bool {
+		es, err := q.Claim(t.Context(), 20, time.Hour)
+		claimed += len(es)
+		return err == nil && claimed == n
+	}, time.Minute, 10*time.Millisecond, "an hour's lease was left to no caller")
+}
+
 // TestCluster_SkewedShardsStarveNoOther: all tasks of one shard are due at once, and a few of the
 // others while the worker is busy with them.
 func TestCluster_SkewedShardsStarveNoOther(t *testing.T) {
