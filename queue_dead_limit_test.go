@@ -339,7 +339,7 @@ func TestQueue_ManyClientsKeepDeadLimit(t *testing.T) {
 // becomes too old.
 func TestWorker_IdleDropsAll(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
-		b := systest.NewQueueTest(t, rdb, "q", sluice.WithDeadLimit(100), sluice.WithDeadAge(3*time.Hour))
+		b := systest.NewQueueTest(t, rdb, "q", sluice.WithDeadLimit(100), sluice.WithDeadAge(70*time.Minute)) // the youngest is an hour old
 		plain := b.On(rdb)
 		plantOld(b, 3000)
 		defer time.Sleep(time.Minute) // so that what lingers has ended
@@ -349,7 +349,7 @@ func TestWorker_IdleDropsAll(t *testing.T) {
 		stats, err := plain.Stats(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, sluice.Stats{Dead: 100, Dropped: 2900}, stats)
-		time.Sleep(2*time.Hour + 2*time.Minute) // the youngest are too old, and the worker has looked since: once a minute at least
+		time.Sleep(12 * time.Minute) // the youngest are too old, and the worker has looked since: once a minute at least
 		stats, err = plain.Stats(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, sluice.Stats{Dropped: 3000}, stats)
