@@ -17,8 +17,9 @@ import (
 // keeps, and no others: those are renewed in time.
 func TestCluster_HungShardCostsItsOwnLocks(t *testing.T) {
 	t.Parallel()
-	// Else the others refuse everything while they have no primary for some slots.
-	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no")
+	// Else the others refuse everything while they have no primary for some slots; or are taken for dead on a
+	// busy machine, and fail over.
+	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no", "--cluster-node-timeout", "30000")
 	rdb, tags := c.Client(t), tagsOf(t, c)
 	const ttl = 2 * time.Second // less than the client waits for a reply, and long for a busy machine
 	l := systest.NewLocker(t, rdb, sluice.WithTTL(ttl), sluice.WithAutoRenew())
