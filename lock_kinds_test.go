@@ -33,6 +33,7 @@ type overtaken struct {
 	force          func()
 	elsewhere      *sluice.Locker
 	lost, released atomic.Int32
+	unanswered     bool // Close had no answer
 }
 
 func (o *overtaken) lock(opts ...sluice.LockOption) *sluice.Lock {
@@ -88,7 +89,11 @@ func TestLock_TakenAsTheOtherKindIsLost(t *testing.T) {
 		"close": func(o *overtaken) {
 			k := o.lock()
 			o.force()
-			require.NoError(o, o.locker.Close())
+			if err := o.locker.Close(); err != nil { // on a busy machine: no answer within its second
+				require.ErrorIs(o, err, sluice.ErrUnknown)
+				require.NotErrorIs(o, err, sluice.ErrCorrupt)
+				o.unanswered = true
+			}
 			require.ErrorIs(o, k.Unlock(o.Context()), sluice.ErrNotHeld)
 		},
 		"set": func(o *overtaken) {
@@ -129,7 +134,9 @@ func TestLock_TakenAsTheOtherKindIsLost(t *testing.T) {
 						later, err = o.elsewhere.TryLock(t.Context(), o.name, kinds.other...)
 						require.NoError(t, err)
 					}
-					run(o)
+					if run(o); o.unanswered {
+						return
+					}
 					require.Eventually(t, func() bool { return o.lost.Load() == 1 }, 5*time.Second, time.Millisecond, "the hook LockLost")
 					require.Zero(t, o.released.Load(), "the hook LockReleased")
 					require.True(t, later.Valid())
