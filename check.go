@@ -160,6 +160,13 @@ func checkServer(ctx context.Context, e *redisexec.Executor, script *redisexec.S
 	r := script.Request([]any{key}, args...)
 	r.Until = time.Now().Add(redisexec.MaxQuiet)
 	answer := e.Once(ctx, r)
+	if answer.Outcome == redisexec.Unknown {
+		// A server closes the connection of a user without a password for a command of many words; to a short one it says why.
+		short := e.Once(ctx, redisexec.Request{Args: []any{"ping"}, Until: r.Until})
+		if redis.HasErrorPrefix(short.Err, "NOAUTH") {
+			answer = short
+		}
+	}
 	if answer.Outcome != redisexec.Done {
 		return inWords(answer.Final())
 	}
