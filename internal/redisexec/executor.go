@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -52,7 +51,6 @@ type Executor struct {
 	answers  sync.Pool // of chan struct{}, empty: for attempt.answered
 	single   bool      // see isSingle
 	lanes    lanes
-	sweeping atomic.Bool
 	loads    loads
 	// longestWait is how long replicas may be waited for, so that the client does not take the
 	// connection for dead.

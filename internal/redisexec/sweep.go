@@ -22,14 +22,13 @@ func (e *Executor) Suspect() (answered func()) {
 	return func() { timer.Stop() }
 }
 
-// sweep starts to close the idle connections that are quiet, unless that is being done. It knows those of
-// go-redis's clients; what wraps one, and an autopipeline, does not say.
+// swept are the clients of which that is being done, by any executor: each would dial anew for what another has taken.
+var swept sync.Map // *redis.Client to true
+
+// sweep starts to close the idle connections that are quiet. It knows those of go-redis's clients; what wraps one, and an
+// autopipeline, does not say.
 func (e *Executor) sweep() {
-	if !e.sweeping.CompareAndSwap(false, true) {
-		return
-	}
 	e.Go(func() {
-		defer e.sweeping.Store(false)
 		var failed error
 		defer Contain(&failed)
 		switch c := e.rdb.(type) {
@@ -43,8 +42,13 @@ func (e *Executor) sweep() {
 	})
 }
 
-// sweepPools sends a PING on each idle connection of a client's pools, and waits for the answers.
+// sweepPools sends a PING on each idle connection of a client's pools, and waits for the answers, unless that is being
+// done.
 func sweepPools(ctx context.Context, client *redis.Client) error {
+	if _, isSwept := swept.LoadOrStore(client, true); isSwept {
+		return nil
+	}
+	defer swept.Delete(client)
 	idle, patient := client.PoolStats(), client.WithTimeout(sweepPatience) // it has the same pools
 	var pings sync.WaitGroup
 	ping := func() redis.Cmder { return &command{Cmd: redis.NewCmd(ctx, "ping")} }
