@@ -3,7 +3,7 @@ package sluice
 import (
 	"context"
 
-	"github.com/sluice-go/sluice/internal/taskloop"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // Waiting returns how many callers wait in a Locker's queues behind those at the head.
@@ -27,5 +27,5 @@ func Apart(l *Locker) int { return len(l.apart.all("")) }
 
 // PutNext has a task take the place of another one, as the next occurrence of a periodic task does.
 func PutNext(ctx context.Context, q *Queue, e Entry, next Task) error {
-	return q.putNext(ctx, e, &taskloop.Next{At: next.At, Payload: next.packed()})
+	return q.putNext(ctx, e, &wire.Next{At: next.At, Payload: next.packed()})
 }

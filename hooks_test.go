@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/internal/taskloop"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 type contextKey string
@@ -28,8 +29,8 @@ func every(ctx context.Context, all hookList) (sending, started context.Context)
 	})
 	q.noteClaimed([]Entry{{ID: "a"}})
 	w := q.newWorkObserver(0)
-	started = w.Started(ctx, taskloop.Task{})
-	w.Finished(ctx, taskloop.Task{}, taskloop.Finished{})
+	started = w.Started(ctx, wire.Task{})
+	w.Finished(ctx, wire.Task{}, taskloop.Finished{})
 	return sending, started
 }
 

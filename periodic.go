@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/taskloop"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // Periodic is work that is due again and again. Give the same list to the Workers of all processes: each
@@ -207,9 +207,9 @@ func (p *periodicTask) task(o occurrence) Task {
 }
 
 // nextOf returns what takes a task's place for an occurrence.
-func (p *periodicTask) nextOf(o occurrence) *taskloop.Next {
+func (p *periodicTask) nextOf(o occurrence) *wire.Next {
 	t := p.task(o)
-	return &taskloop.Next{At: t.At, Payload: t.packed()}
+	return &wire.Next{At: t.At, Payload: t.packed()}
 }
 
 // entry returns what the handler is given of a task that was claimed for the occurrence at due.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/backoff"
-	"github.com/sluice-go/sluice/internal/taskloop"
 	"github.com/sluice-go/sluice/internal/wire"
 )
 
@@ -72,11 +71,11 @@ func (e notHandledError) Unwrap() error { return e.error }
 // and this process is handed the occurrence again, it is the result at once.
 type conclusion struct {
 	occurrence
-	disposition taskloop.Disposition
+	disposition wire.Disposition
 }
 
 // conclusionOf returns what has been decided of an occurrence of a task, if this process has handled it.
-func (p *periodics) conclusionOf(id string, o occurrence) (d taskloop.Disposition, ok bool) {
+func (p *periodics) conclusionOf(id string, o occurrence) (d wire.Disposition, ok bool) {
 	last, _ := p.queue.concluded.Load(id)
 	c, _ := last.(conclusion)
 	return c.disposition, c.is(o) && last != nil
@@ -91,8 +90,8 @@ func (p *periodics) accepted(id string) {
 
 // admit returns what the handler is to be called with for an occurrence, and whether it is to be
 // called. If not, err is the result.
-func (p *periodics) admit(t taskloop.Task, o occurrence) (e Entry, call bool, err error) {
-	claimed := timeOf(t.Score).Add(-time.Duration(wire.CeilMicros(p.lease)) * time.Microsecond) // by the server's clock
+func (p *periodics) admit(t wire.Task, o occurrence) (e Entry, call bool, err error) {
+	claimed := wire.TimeOf(t.Score).Add(-time.Duration(wire.CeilMicros(p.lease)) * time.Microsecond) // by the server's clock
 	task := p.tasks[t.ID]
 	if task == nil {
 		return e, false, p.putBack(t.ID, o, claimed)
@@ -136,10 +135,10 @@ func (p *periodics) putBack(id string, o occurrence, claimed time.Time) error {
 
 // conclude has the next occurrence take the task's place, if the present one is not to be handed out again before that. d is what
 // would become of the task otherwise.
-func (p *periodics) conclude(t taskloop.Task, err error, d taskloop.Disposition) taskloop.Disposition {
+func (p *periodics) conclude(t wire.Task, err error, d wire.Disposition) wire.Disposition {
 	o, ok := occurrenceIn(t.ID, t.Header)
 	task := p.tasks[t.ID]
-	if _, isOurs := err.(notHandledError); isOurs || !ok || task == nil || d.Action == taskloop.Release { //nolint:errorlint // never wrapped
+	if _, isOurs := err.(notHandledError); isOurs || !ok || task == nil || d.Action == wire.Release { //nolint:errorlint // never wrapped
 		return d
 	}
 	if before, isOver := p.conclusionOf(t.ID, o); isOver {
@@ -155,7 +154,7 @@ func (p *periodics) conclude(t taskloop.Task, err error, d taskloop.Disposition)
 		after, before = now.Add(max(early, 0)), due
 	}
 	next, err := task.next(nil, after)
-	isRepeated := d.Action == taskloop.Retry || d.Action == taskloop.Snooze
+	isRepeated := d.Action == wire.Retry || d.Action == wire.Snooze
 	if isRepeated && (err != nil || now.Add(d.Delay).Before(next.due)) {
 		return d
 	}
@@ -163,7 +162,7 @@ func (p *periodics) conclude(t taskloop.Task, err error, d taskloop.Disposition)
 		next.before = before
 		d.Next = task.nextOf(next)
 	}
-	if d.Next != nil || d.Action == taskloop.Complete { // else it is a dead letter, which may be revived
+	if d.Next != nil || d.Action == wire.Finish { // else it is a dead letter, which may be revived
 		p.queue.concluded.Store(t.ID, conclusion{o, d})
 	}
 	return d

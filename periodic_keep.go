@@ -9,7 +9,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/redisexec"
-	"github.com/sluice-go/sluice/internal/taskloop"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 const (
@@ -127,10 +127,6 @@ func (p *periodics) advance(ctx context.Context, task *periodicTask, e Entry, o 
 }
 
 // putNext has what comes next take the place of a task whose receipt is good, leased or not.
-func (q *Queue) putNext(ctx context.Context, e Entry, next *taskloop.Next) error {
-	return q.settle(ctx, "move periodic task", []Entry{e}, func(s *shard, ctx context.Context, es []Entry) (stale []string, failed error) {
-		return s.settleAlone(ctx, scriptGiveBack, es, func(args []any, e Entry) []any {
-			return appendNext(args, e.ID, receiptOf(e), next)
-		})
-	})
+func (q *Queue) putNext(ctx context.Context, e Entry, next *wire.Next) error {
+	return q.settle(ctx, "move periodic task", wire.Disposition{Next: next}, e)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -126,12 +125,7 @@ func (s State) String() string {
 }
 
 // Time returns Score as a time, to the microsecond.
-func (e Entry) Time() time.Time { return timeOf(e.Score) }
-
-func timeOf(score float64) time.Time {
-	seconds, fraction := math.Modf(min(max(score, -1e11), 1e11))
-	return time.Unix(int64(seconds), int64(math.Round(fraction*1e6))*1000)
-}
+func (e Entry) Time() time.Time { return wire.TimeOf(e.Score) }
 
 // Outcome is what Enqueue did with a task.
 type Outcome int
@@ -229,14 +223,15 @@ func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration) 
 	if err != nil && !errors.Is(err, ErrUnderReplicated) {
 		return false, err
 	}
-	answer, failed := decodeAnswer(value)
-	if failed == nil && answer == taskloop.Malformed {
+	r := wire.Read([]any{value})
+	answer, failed := r.Answer(), r.Err()
+	if failed == nil && answer == wire.Malformed {
 		failed = ErrCorrupt
 	}
 	if failed != nil {
 		return false, wrap("reschedule", q.name, failed)
 	}
-	return answer == taskloop.Accepted, err
+	return answer == wire.Accepted, err
 }
 
 // byID runs a script on one task, in its shard, and returns the reply.

@@ -8,6 +8,7 @@ import (
 	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/watch"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // Claim leases up to n due tasks, earliest first: they are the caller's until the lease
@@ -203,17 +204,17 @@ func (s *shard) claimStep(ctx context.Context, n int, lease time.Duration) (read
 	if err != nil {
 		return 0, time.Now(), nil, err
 	}
-	x, err := exchangedFor(reply.Value)
+	x, err := exchangedFor(reply.Value, 0)
 	if err != nil {
 		return 0, reply.Sent, nil, err
 	}
-	s.sight(x.next)
+	s.sight(x.Next)
 	if reply.Sent.Before(asked) { // the mark is too late for what it says of the next task
-		s.watcher.Popped(len(x.tasks) > 0)
+		s.watcher.Popped(len(x.Tasks) > 0)
 	} else {
-		s.watcher.Claimed(mark, reply.Sent, watch.Head{Off: max(x.next, 0), Clients: x.waiting}, len(x.tasks) > 0)
+		s.watcher.Claimed(mark, reply.Sent, watch.Head{Off: max(x.Next, 0), Clients: x.Waiting}, len(x.Tasks) > 0)
 	}
-	return x.read, reply.Sent, x.tasks, nil
+	return x.Read, reply.Sent, entriesOf(x.Tasks), nil
 }
 
 // commit sends a group of Claim calls as one claim, and deals out what it returns in the order
@@ -225,10 +226,10 @@ func (c *claims) commit(calls []*mergedCall[int]) {
 		n += call.Arg
 	}
 	commit(c.shard, calls, c.shard.claimRequest(n, c.lease), func(result redisexec.Result, sent time.Time) {
-		x, err := decodeExchanged(result.Value, asEntry)
+		x, err := wire.Exchange(result.Value, 0)
 		deal := func(call *mergedCall[int]) {
 			left := x
-			m := merged{redisexec.Result{Value: left.cut(call.Arg)}, sent}
+			m := merged{redisexec.Result{Value: left.Cut(call.Arg)}, sent}
 			if err != nil {
 				m.Value = result.Value // for each to reject
 			}
@@ -239,10 +240,10 @@ func (c *claims) commit(calls []*mergedCall[int]) {
 		for _, call := range calls {
 			deal(call)
 		}
-		for len(x.tasks) > 0 {
+		for len(x.Tasks) > 0 {
 			call := c.calls.Next()
 			if call == nil {
-				c.shard.queue.giveBack(calls[0].Ctx, x.tasks)
+				c.shard.queue.giveBack(calls[0].Ctx, entriesOf(x.Tasks))
 				return
 			}
 			deal(call)
@@ -276,16 +277,32 @@ func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
 }
 
 // pop takes up to n tasks out, in steps.
-func (s *shard) pop(ctx context.Context, n int) ([]Entry, error) {
-	entries, err := collect(ctx, s, n, 0, decodeEntries, func(n, _ int) redisexec.Request {
-		r := s.replicated(scriptPop.Request(s.buryKeys(), append([]any{n}, s.trimmer.bounds...)...))
-		r.Mark = nil // where nothing is due, nothing was to be acknowledged
-		return r
-	})
-	if err == nil || len(entries) > 0 {
-		s.watcher.Popped(len(entries) > 0)
+func (s *shard) pop(ctx context.Context, n int) (popped []Entry, err error) {
+	for more := true; more && err == nil && len(popped) < n; {
+		var entries []Entry
+		more, entries, err = s.popStep(ctx, min(n-len(popped), maxGroup))
+		popped = append(popped, entries...)
 	}
-	return entries, err
+	if err == nil || len(popped) > 0 {
+		s.watcher.Popped(len(popped) > 0)
+	}
+	return popped, err
+}
+
+// popStep takes up to n tasks out by one script, and reports whether there may be more.
+func (s *shard) popStep(ctx context.Context, n int) (more bool, entries []Entry, err error) {
+	request := s.replicated(scriptPop.Request(s.buryKeys(), append([]any{n}, s.trimmer.bounds...)...))
+	request.Mark = nil // where nothing is due, nothing was to be acknowledged
+	reply, err := s.executor.Run(ctx, request)
+	if err != nil {
+		return false, nil, err
+	}
+	r := wire.Read(reply.Value)
+	more = r.Int() > 0
+	if entries, err = readEntries(&r, wire.LeasedParts, (*wire.Reader).Waiting); len(entries) > 0 {
+		err = reply.Shortfall
+	}
+	return more, entries, err
 }
 
 // Peek reads up to n due tasks, earliest first. It changes nothing, and nothing keeps
@@ -301,54 +318,8 @@ func (q *Queue) Peek(ctx context.Context, n int) ([]Entry, error) {
 	if err := q.checkCount("peek", n); err != nil {
 		return nil, err
 	}
-	entries, err := q.listDue(ctx, Entry{}, n, 0, "")
+	entries, err := q.list(ctx, listing{scriptPeek, "0", Absent}, Entry{}, n, "")
 	return entries, q.wrap(ctx, "peek", err)
-}
-
-// collectPages reads the first n entries of a list, which several shards may have a part of.
-func collectPages(ctx context.Context, q *Queue, n int, p pager) ([]Entry, error) {
-	if err := q.ready(ctx); err != nil {
-		return nil, err
-	}
-	if len(q.shards) > 1 {
-		return p.merge(ctx, q, n)
-	}
-	s := q.shards[0]
-	return collect(ctx, s, n, p.after, p.decode, func(n int, after cursor) redisexec.Request { return p.request(s, n, after) })
-}
-
-// collect runs a script that hands out entries until there are n, or no more. request is
-// given how many are still wanted, and where the script has stopped before: at first, after.
-func collect[P comparable](ctx context.Context, s *shard, n int, after P,
-	decode decoder[P], request func(n int, after P) redisexec.Request,
-) ([]Entry, error) {
-	var collected []Entry
-	var over P
-	for len(collected) < n {
-		stopped, entries, err := step(ctx, s, request(min(n-len(collected), maxGroup), after), decode)
-		collected = append(collected, entries...)
-		if err != nil {
-			return collected, err
-		}
-		if stopped == over {
-			break
-		}
-		after = stopped
-	}
-	return collected, nil
-}
-
-// step runs a script that hands out entries, once.
-func step[P comparable](ctx context.Context, s *shard, r redisexec.Request, decode decoder[P]) (stopped P, entries []Entry, err error) {
-	reply, err := s.executor.Run(ctx, r)
-	if err != nil {
-		return stopped, nil, err
-	}
-	stopped, entries, err = decode(reply.Value)
-	if err == nil && len(entries) > 0 {
-		err = reply.Shortfall
-	}
-	return stopped, entries, err
 }
 
 func (q *Queue) checkCount(op string, n int) error {

@@ -111,7 +111,7 @@ func (q *Queue) headOf(ctx context.Context, r redisexec.Request, first redisexec
 			return watch.Head{}, err
 		}
 	}
-	heads, err := decodeNext(reply.Value, 1)
+	heads, err := looks{}.Heads(reply.Value, 1)
 	if err != nil {
 		return watch.Head{}, err
 	}

@@ -92,9 +92,10 @@ func (s *shard) eachLetter(ctx context.Context, ids []string, request func(s *sh
 			args = append(args, id)
 		}
 		reply, err := s.executor.Run(ctx, s.replicated(request(s, args)))
-		var n int64
+		r := wire.Read([]any{reply.Value})
+		n := r.Between(0, int64(len(part)))
 		if err == nil {
-			n, err = decodeChanged(reply.Value, len(part))
+			err = r.Err()
 		}
 		if err != nil {
 			return changed, err
@@ -104,15 +105,6 @@ func (s *shard) eachLetter(ctx context.Context, ids []string, request func(s *sh
 		}
 	}
 	return changed, nil
-}
-
-// decodeChanged decodes how many of n letters were changed.
-func decodeChanged(value any, n int) (int64, error) {
-	changed, err := redisexec.Int(value)
-	if err == nil && (changed < 0 || changed > int64(n)) {
-		err = redisexec.Unexpected(value)
-	}
-	return changed, err
 }
 
 // What WithDeadLimit and WithDeadAge do. A script that buries drops the oldest dead letters, as many as it buries and up to fifty
@@ -174,16 +166,17 @@ func (s *shard) trimIsDue() bool {
 
 // trim drops dead letters of the shard. It returns whether there are more. An error is dropped: the next trim
 // does what this one has left.
-func (s *shard) trim(ctx context.Context) (more bool, d dropped) {
+func (s *shard) trim(ctx context.Context) (more bool, d wire.Dropped) {
 	reply, err := s.executor.Run(ctx, s.trimRequest())
-	list, ok := reply.Value.([]any)
-	if err != nil || !ok || len(list) == 0 {
-		return false, d
+	r := wire.Read(reply.Value)
+	more, d = r.Int() == 1, r.Dropped()
+	if err != nil || r.Err() != nil {
+		return false, wire.Dropped{}
 	}
-	if more = list[0] == int64(1); more {
+	if more {
 		s.trimmer.next.Store(nil)
 	}
-	return more, decodeDropped(list, 1)
+	return more, d
 }
 
 // trim drops dead letters of all shards.
@@ -255,8 +248,8 @@ func (s *source) trimOnce(ctx context.Context, sh *shard) bool {
 }
 
 // logDropped logs what a script has dropped.
-func (s *source) logDropped(d dropped) {
-	if d.count > 0 {
-		s.log.Warn("sluice: dead letters dropped", slog.Int64("dropped", d.count), slog.Any("tasks", d.ids))
+func (s *source) logDropped(d wire.Dropped) {
+	if d.Count > 0 {
+		s.log.Warn("sluice: dead letters dropped", slog.Int64("dropped", d.Count), slog.Any("tasks", d.IDs))
 	}
 }

@@ -54,8 +54,8 @@ func (q *Queue) send(ctx context.Context, t Task) (Outcome, error) {
 }
 
 // enqueue enqueues a task, perhaps as a part of a group.
-func (s *shard) enqueue(ctx context.Context, task wire.Task) (Outcome, error) {
-	reply, err := runMerged(ctx, s, s.enqueues, task, 1, task.Size(), func(task wire.Task) redisexec.Request {
+func (s *shard) enqueue(ctx context.Context, task wire.Enqueue) (Outcome, error) {
+	reply, err := runMerged(ctx, s, s.enqueues, task, 1, task.Size(), func(task wire.Enqueue) redisexec.Request {
 		args := s.newTasks(s.options.duplicates, 1, "0", 0)
 		args.Add(task)
 		return s.enqueueRequest(args)
@@ -63,7 +63,7 @@ func (s *shard) enqueue(ctx context.Context, task wire.Task) (Outcome, error) {
 	if err != nil {
 		return 0, err
 	}
-	outcomes, _, err := appendOutcomes(make([]Outcome, 0, 1), reply.Value, 1)
+	outcomes, _, err := wire.AppendOutcomes(make([]Outcome, 0, 1), reply.Value, 1)
 	if err != nil {
 		return 0, err
 	}
@@ -72,7 +72,7 @@ func (s *shard) enqueue(ctx context.Context, task wire.Task) (Outcome, error) {
 
 // commitEnqueues sends a group of Enqueue calls. A task with a delay is due as if it were
 // alone: unlike those of a batch, the tasks have no order among each other.
-func (s *shard) commitEnqueues(calls []*mergedCall[wire.Task]) {
+func (s *shard) commitEnqueues(calls []*mergedCall[wire.Enqueue]) {
 	args := s.newTasks(s.options.duplicates, len(calls), "0", 0)
 	for _, call := range calls {
 		args.Add(call.Arg)
@@ -145,7 +145,7 @@ func (s *shard) enqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) 
 		n, args := s.pack(ts, same, floor)
 		reply, err := s.executor.Run(ctx, s.enqueueRequest(args))
 		if err == nil {
-			done, floor, err = appendOutcomes(done, reply.Value, n)
+			done, floor, err = wire.AppendOutcomes(done, reply.Value, n)
 		}
 		if err == nil {
 			err = reply.Shortfall
@@ -162,7 +162,7 @@ func (s *shard) enqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) 
 // due time, which are kept apart by a microsecond each: those with the same At in the whole
 // batch, those with the same Delay in this chunk, since delays count from floor, which is
 // after the tasks of the chunks before.
-func (s *shard) pack(ts []Task, same map[wire.Due]int64, floor string) (n int, args *wire.Tasks) {
+func (s *shard) pack(ts []Task, same map[wire.Due]int64, floor string) (n int, args *wire.Batch) {
 	args = s.newTasks(s.options.duplicates, min(len(ts), maxGroup), floor, 1)
 	size := 0
 	maps.DeleteFunc(same, func(due wire.Due, _ int64) bool { return due.IsDelay() })
@@ -174,7 +174,7 @@ func (s *shard) pack(ts []Task, same map[wire.Due]int64, floor string) (n int, a
 		same[due]++
 		// The payload is copied: the caller may use it again when its context has ended,
 		// while the command is still under way.
-		args.Add(wire.Task{Due: due.Plus(after), ID: t.ID, Payload: t.packed()})
+		args.Add(wire.Enqueue{Due: due.Plus(after), ID: t.ID, Payload: t.packed()})
 		n++
 	}
 	return n, args
@@ -182,12 +182,12 @@ func (s *shard) pack(ts []Task, same map[wire.Due]int64, floor string) (n int, a
 
 // newTasks returns the arguments for this many tasks, none yet. Delays count from floor at
 // the earliest.
-func (s *shard) newTasks(duplicates Duplicates, n int, floor string, apart int64) *wire.Tasks {
-	return wire.NewTasks(n, policies[duplicates], s.announce, floor, apart)
+func (s *shard) newTasks(duplicates Duplicates, n int, floor string, apart int64) *wire.Batch {
+	return wire.NewBatch(n, policies[duplicates], s.announce, floor, apart)
 }
 
 // enqueueRequest returns the request for all tasks that were added.
-func (s *shard) enqueueRequest(tasks *wire.Tasks) redisexec.Request {
+func (s *shard) enqueueRequest(tasks *wire.Batch) redisexec.Request {
 	return s.replicated(scriptEnqueue.Request(s.keys, tasks.Args()...))
 }
 
@@ -199,7 +199,7 @@ func (t *Task) due() wire.Due {
 }
 
 // wire returns the task as it is sent. It is a copy.
-func (t *Task) wire() wire.Task { return wire.Task{Due: t.due(), ID: t.ID, Payload: t.packed()} }
+func (t *Task) wire() wire.Enqueue { return wire.Enqueue{Due: t.due(), ID: t.ID, Payload: t.packed()} }
 
 var policies = [...]string{Replace: "replace", Keep: "keep", Earliest: "earliest", Latest: "latest"}
 

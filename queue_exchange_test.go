@@ -81,9 +81,9 @@ func (w *twins) step() {
 		got := w.both(func(ctx context.Context, q *Queue) any {
 			reply, err := q.executor.Run(ctx, q.shards[0].claimRequest(n, lease))
 			require.NoError(w, err)
-			x, err := decodeExchanged(reply.Value, asEntry)
+			x, err := wire.Exchange(reply.Value, 0)
 			require.NoError(w, err)
-			return x.tasks
+			return entriesOf(x.Tasks)
 		})
 		w.receipts = append(w.receipts, got.([]Entry)...)
 	case 8:
@@ -123,33 +123,31 @@ func compareExchanges(t *testing.T, pairs uint64) {
 		for range 3 + w.rand.IntN(25) {
 			w.step()
 		}
-		items := make([]taskloop.Item, 1+w.rand.IntN(5))
+		items := make([]wire.Item, 1+w.rand.IntN(5))
 		for i := range items {
 			e := w.receipt()
-			items[i] = taskloop.Item{ID: e.ID, Receipt: receiptOf(e)}
+			items[i] = wire.Item{ID: e.ID, Receipt: receiptOf(e)}
 		}
 		n, lease := 1+w.rand.IntN(4), w.delay()+time.Millisecond
 		together := w.run(0, items, n, lease)
 		half, other := w.run(1, items, 0, 0), w.run(1, nil, n, lease)
 
-		answers, err := decodeFinished(together, len(items))
+		got, err := wire.Exchange(together, len(items))
 		require.NoError(t, err)
-		wantAnswers, err := decodeFinished(half, len(items))
+		finish, err := wire.Exchange(half, len(items))
 		require.NoError(t, err)
-		require.Equal(t, wantAnswers, answers, "seed %d", seed)
-		got, err := decodeExchanged(together, asEntry)
+		claim, err := wire.Exchange(other, 0)
 		require.NoError(t, err)
-		want, err := decodeExchanged(other, asEntry)
-		require.NoError(t, err)
-		require.Equal(t, want.tasks, got.tasks, "seed %d", seed)
-		require.Equal(t, want.read, got.read, "seed %d", seed)
+		require.Equal(t, finish.Answers, got.Answers, "seed %d", seed)
+		require.Equal(t, claim.Tasks, got.Tasks, "seed %d", seed)
+		require.Equal(t, claim.Read, got.Read, "seed %d", seed)
 		require.Equal(t, dump(t, rdb, w.queues[1]), dump(t, rdb, w.queues[0]), "seed %d", seed)
-		for _, answer := range answers {
-			if answer == taskloop.Accepted {
+		for _, answer := range got.Answers {
+			if answer == wire.Accepted {
 				finished++
 			}
 		}
-		claimed += len(got.tasks)
+		claimed += len(got.Tasks)
 	}
 	require.Greater(t, finished, int(pairs/5))
 	require.Greater(t, claimed, int(pairs/5))
@@ -192,7 +190,7 @@ func TestExchange_TellsOfTheHead(t *testing.T) {
 }
 
 // run runs the script on one of the queues.
-func (w *twins) run(on int, items []taskloop.Item, n int, lease time.Duration) any {
+func (w *twins) run(on int, items []wire.Item, n int, lease time.Duration) any {
 	q := w.queues[on]
 	reply, err := q.executor.Run(w.Context(), q.shards[0].exchangeRequest(items, n, lease))
 	require.NoError(w, err)
@@ -316,29 +314,29 @@ func TestExtension_OfManyIsThatOfEach(t *testing.T) {
 	m := miniredis.RunT(t)
 	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
 	t.Cleanup(func() { _ = rdb.Close() })
-	counts := map[taskloop.Answer]int{}
+	counts := map[wire.Answer]int{}
 	for seed := range uint64(pairs) {
 		w := newTwins(t, m, rdb, seed)
 		for range 3 + w.rand.IntN(40) {
 			w.step()
 		}
-		items := make([]taskloop.Item, 1+w.rand.IntN(8))
+		items := make([]wire.Item, 1+w.rand.IntN(8))
 		for i := range items {
 			e := w.receipt()
-			items[i] = taskloop.Item{ID: e.ID, Receipt: receiptOf(e)}
+			items[i] = wire.Item{ID: e.ID, Receipt: receiptOf(e)}
 		}
 		lease := w.delay() + time.Millisecond
 		got := (&source{queue: w.queues[0], lease: lease}).Extend(t.Context(), 0, items)
 		require.NoError(t, got.Err)
 		for i, item := range items {
-			want := (&source{queue: w.queues[1], lease: lease}).Extend(t.Context(), 0, []taskloop.Item{item})
+			want := (&source{queue: w.queues[1], lease: lease}).Extend(t.Context(), 0, []wire.Item{item})
 			require.NoError(t, want.Err)
 			require.Equal(t, want.Answers[0], got.Answers[i], "seed %d, item %d", seed, i)
 			counts[got.Answers[i]]++
 		}
 		require.Equal(t, dump(t, rdb, w.queues[1]), dump(t, rdb, w.queues[0]), "seed %d", seed)
 	}
-	for _, answer := range []taskloop.Answer{taskloop.Accepted, taskloop.Stale, taskloop.Gone} {
+	for _, answer := range []wire.Answer{wire.Accepted, wire.Stale, wire.Gone} {
 		require.Greater(t, counts[answer], pairs/10, answer)
 	}
 }
@@ -353,7 +351,7 @@ func TestExtension_OfAGroupAnswersForEachTask(t *testing.T) {
 		sh := q.shards[0]
 		long, binary := strings.Repeat("x", 512), "\x00\r\n$5\r\n\xff{}:/"
 		states := []string{"plain", "extended", "waits", "stale", "gone", "buried", "corrupt", long, binary, "1", "unclaimed", "unclaimed field"}
-		var items []taskloop.Item
+		var items []wire.Item
 		for _, id := range states {
 			_, err := q.Enqueue(ctx, Task{ID: id})
 			require.NoError(t, err)
@@ -363,12 +361,12 @@ func TestExtension_OfAGroupAnswersForEachTask(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, es, 10)
 		for _, e := range es {
-			items = append(items, taskloop.Item{ID: e.ID, Receipt: receiptOf(e)})
+			items = append(items, wire.Item{ID: e.ID, Receipt: receiptOf(e)})
 		}
 		for _, id := range states[10:] {
 			e, err := q.Get(ctx, id)
 			require.NoError(t, err)
-			items = append(items, taskloop.Item{ID: id, Receipt: receiptOf(e)})
+			items = append(items, wire.Item{ID: id, Receipt: receiptOf(e)})
 		}
 		require.NoError(t, q.Extend(ctx, es[1], 2*time.Minute))
 		_, err = q.Enqueue(ctx, Task{ID: "waits", Payload: []byte("new")})
@@ -384,9 +382,9 @@ func TestExtension_OfAGroupAnswersForEachTask(t *testing.T) {
 		before := s.Now(t, rdb)
 		r := (&source{queue: q, lease: lease}).Extend(ctx, 0, items)
 		require.NoError(t, r.Err)
-		require.Equal(t, []taskloop.Answer{1, 1, 1, 0, 2, 0, -1, 1, 1, 1, 0, 0}, r.Answers)
+		require.Equal(t, []wire.Answer{1, 1, 1, 0, 2, 0, -1, 1, 1, 1, 0, 0}, r.Answers)
 		for i, id := range states {
-			if r.Answers[i] != taskloop.Accepted {
+			if r.Answers[i] != wire.Accepted {
 				continue
 			}
 			e, err := q.Get(ctx, id)
@@ -408,9 +406,9 @@ func TestExtension_SendsATaskForLittleMoreThanItsID(t *testing.T) {
 	q, err := NewQueue(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}), "orders")
 	require.NoError(t, err)
 	for receipts, most := range map[int]int{1: 50, taskloop.MaxGroup: 85} {
-		items := make([]taskloop.Item, taskloop.MaxGroup)
+		items := make([]wire.Item, taskloop.MaxGroup)
 		for i := range items {
-			items[i] = taskloop.Item{ID: fmt.Sprintf("%036d", i), Receipt: receiptText(1790000000 + float64(i%receipts)/1e6)}
+			items[i] = wire.Item{ID: fmt.Sprintf("%036d", i), Receipt: wire.ScoreText(1790000000 + float64(i%receipts)/1e6)}
 		}
 		bytes := 0
 		for _, arg := range q.shards[0].heartbeatRequest(time.Minute, items...).Args {
@@ -419,8 +417,8 @@ func TestExtension_SendsATaskForLittleMoreThanItsID(t *testing.T) {
 		}
 		require.LessOrEqual(t, bytes/len(items), most)
 	}
-	_, err = decodeDone([]any{int64(1)}, 2)
+	_, err = wire.Done([]any{int64(1)}, 2)
 	require.ErrorIs(t, err, redisexec.ErrCorrupt)
-	_, err = decodeDone(nil, 2)
+	_, err = wire.Done(nil, 2)
 	require.ErrorIs(t, err, redisexec.ErrCorrupt)
 }

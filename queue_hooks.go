@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/taskloop"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // sendTasks has send enqueue tasks, and tells the hooks.
@@ -67,15 +68,11 @@ func (q *Queue) noteClaimed(es []Entry) {
 }
 
 // noteClaimedTasks is noteClaimed for a worker.
-func (q *Queue) noteClaimedTasks(ts []taskloop.Task) {
+func (q *Queue) noteClaimedTasks(ts []wire.Task) {
 	if !q.options.hooks.have(func(h *Hooks) bool { return h.TasksClaimed != nil }) {
 		return
 	}
-	es := make([]Entry, len(ts))
-	for i, t := range ts {
-		es[i] = entryOf(t)
-	}
-	q.noteClaimed(es)
+	q.noteClaimed(entriesOf(ts))
 }
 
 // workObserver tells the hooks of a queue what a worker does: a taskloop.Observer.
@@ -95,7 +92,7 @@ func (q *Queue) newWorkObserver(lease time.Duration) taskloop.Observer {
 }
 
 // Started calls the hook TaskStarted.
-func (o *workObserver) Started(ctx context.Context, t taskloop.Task) context.Context {
+func (o *workObserver) Started(ctx context.Context, t wire.Task) context.Context {
 	started := TaskStarted{Queue: o.queue, Entry: entryOf(t), Lateness: o.lateness(t)}
 	for _, h := range o.hooks {
 		callHook(h.TaskStarted != nil, func() {
@@ -108,7 +105,7 @@ func (o *workObserver) Started(ctx context.Context, t taskloop.Task) context.Con
 }
 
 // Finished calls the hook TaskFinished.
-func (o *workObserver) Finished(ctx context.Context, t taskloop.Task, f taskloop.Finished) {
+func (o *workObserver) Finished(ctx context.Context, t wire.Task, f taskloop.Finished) {
 	finished := TaskFinished{
 		Queue: o.queue, Entry: entryOf(t), Lateness: o.lateness(t), Took: f.Took, Disposition: Disposition(f.Ending), Err: f.Err,
 	}
@@ -119,9 +116,9 @@ func (o *workObserver) Finished(ctx context.Context, t taskloop.Task, f taskloop
 
 // lateness returns from when until when the task waited for its claim, which is a lease before the end of
 // that. Both are times of the server's.
-func (o *workObserver) lateness(t taskloop.Task) time.Duration {
-	if t.Due == 0 {
+func (o *workObserver) lateness(t wire.Task) time.Duration {
+	if t.Due.Unix() == 0 { // a foreign producer's way to say "at once"
 		return 0
 	}
-	return max(0, time.Duration((t.Score-t.Due)*1e6)*time.Microsecond-o.lease)
+	return max(0, wire.TimeOf(t.Score).Sub(t.Due)-o.lease)
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/redisexec"
-	"github.com/sluice-go/sluice/internal/taskloop"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // KeepAlive runs fn, the work on a claimed task, and keeps the task the caller's meanwhile:
@@ -92,7 +92,7 @@ func (k *kept) Key() any            { return k.queue.shardOf(k.entry.ID).keys[0]
 
 // Extension returns the request that extends the lease.
 func (k *kept) Extension() (redisexec.Request, bool) {
-	item := taskloop.Item{ID: k.entry.ID, Receipt: receiptOf(k.entry)}
+	item := wire.Item{ID: k.entry.ID, Receipt: receiptOf(k.entry)}
 	return k.queue.shardOf(item.ID).heartbeatRequest(k.ttl, item), k.lease.Valid()
 }
 
@@ -101,14 +101,14 @@ func (k *kept) HandleExtension(sent time.Time, r redisexec.Result) bool {
 	if r.Outcome != redisexec.Done { // it is tried again until the deadline
 		return false
 	}
-	answers, err := decodeDone(r.Value, 1)
+	answers, err := wire.Done(r.Value, 1)
 	switch {
 	case err != nil:
 		return false
-	case answers[0] == taskloop.Accepted:
+	case answers[0] == wire.Accepted:
 		until := lease.SafeUntil(sent, k.ttl)
 		return k.lease.Extend(until, until)
-	case answers[0] == taskloop.Gone:
+	case answers[0] == wire.Gone:
 		k.lease.End(ErrCanceled)
 	default:
 		k.lease.End(ErrLost)

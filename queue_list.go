@@ -4,8 +4,10 @@ import (
 	"context"
 	"math"
 	"strconv"
+	"strings"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // List lists up to n tasks in a state: Scheduled, Due, Leased or Dead. It changes nothing. Tasks come in the
@@ -28,20 +30,11 @@ func (q *Queue) List(ctx context.Context, s State, after Entry, n int, opts ...R
 	if err != nil {
 		return nil, err
 	}
-	var entries []Entry
-	switch s {
-	case Scheduled, Leased:
-		entries, err = q.listStanding(ctx, s, after, n, payloads)
-	case Due:
-		entries, err = q.listDue(ctx, after, n, inPlace, payloads)
-	case Dead:
-		entries, err = q.listDead(ctx, after, n, payloads)
-	default:
+	l, ok := listings[s]
+	if !ok {
 		return nil, invalid(op, "no state to list")
 	}
-	for i := range entries {
-		entries[i].State = s
-	}
+	entries, err := q.list(ctx, l, after, n, payloads)
 	return entries, q.wrap(ctx, op, err)
 }
 
@@ -51,7 +44,7 @@ func (q *Queue) Dead(ctx context.Context, after Entry, n int, opts ...ReadOption
 	if err != nil {
 		return nil, err
 	}
-	letters, err := q.listDead(ctx, after, n, payloads)
+	letters, err := q.list(ctx, listings[Dead], after, n, payloads)
 	return letters, q.wrap(ctx, "dead", err)
 }
 
@@ -64,16 +57,6 @@ func (q *Queue) checkList(op string, after Entry, n int, opts []ReadOption) (pay
 		return "", invalid(op, "not an entry from the queue")
 	}
 	return readPayloads(op, opts)
-}
-
-func (q *Queue) listDead(ctx context.Context, after Entry, n int, payloads string) ([]Entry, error) {
-	return collectPages(ctx, q, n, pager{
-		after:  cursorOf(after),
-		decode: func(value any) (cursor, []Entry, error) { return decodePage(value, decodeDead) },
-		request: func(s *shard, n int, after cursor) redisexec.Request {
-			return scriptDead.Request(s.keys, n, after.score, after.id, payloads)
-		},
-	})
 }
 
 // ReadOption says what Get, List and Dead read of a task's payload and header. Defaults to all.
@@ -117,33 +100,53 @@ func readPayloads(op string, opts []ReadOption) (string, error) {
 	return strconv.Itoa(o.most), nil
 }
 
-// inPlace has listDue leave out versions that wait behind a lease that has run out: a page cannot begin behind one.
-const inPlace = 1
-
-// listDue lists due tasks: all of them, or those in place.
-func (q *Queue) listDue(ctx context.Context, after Entry, n, which int, payloads string) ([]Entry, error) {
-	return collectPages(ctx, q, n, pager{
-		after:  cursorOf(after),
-		decode: func(value any) (cursor, []Entry, error) { return decodePage(value, decodeWaiting) },
-		request: func(s *shard, n int, after cursor) redisexec.Request {
-			return scriptPeek.Request(s.keys, n, after.score, after.id, which, payloads)
-		},
-	})
+// listing says how tasks are listed.
+type listing struct {
+	script *redisexec.Script
+	which  any   // the script's argument; what it means says the script
+	state  State // of all that it lists, Absent if that is not to be said
 }
 
-// listStanding lists what is not due: scheduled or leased tasks.
-func (q *Queue) listStanding(ctx context.Context, state State, after Entry, n int, payloads string) ([]Entry, error) {
-	decode := decodeWaiting
-	if state == Leased {
-		decode = decodeEntryList
+// listings are those of List. Of the due ones, peek.lua leaves out versions that wait behind a lease that has run out: a
+// page cannot begin behind one.
+var listings = map[State]listing{
+	Scheduled: {scriptList, int(Scheduled), Scheduled},
+	Due:       {scriptPeek, "1", Due},
+	Leased:    {scriptList, int(Leased), Leased},
+	Dead:      {scriptDead, "", Dead},
+}
+
+// decode decodes where a page ends, and its entries.
+func (l listing) decode(value any) (end cursor, es []Entry, err error) {
+	r := wire.Read(value)
+	end = cursor{r.Text(), r.Text()}
+	switch l.state {
+	case Dead:
+		es, err = readEntries(&r, wire.DeadParts, (*wire.Reader).Dead)
+	case Leased:
+		es, err = readEntries(&r, wire.LeasedParts, (*wire.Reader).Leased)
+	default:
+		es, err = readEntries(&r, wire.LeasedParts, (*wire.Reader).Waiting)
 	}
-	return collectPages(ctx, q, n, pager{
-		after:  cursorOf(after),
-		decode: func(value any) (cursor, []Entry, error) { return decodePage(value, decode) },
-		request: func(s *shard, n int, after cursor) redisexec.Request {
-			return scriptList.Request(s.keys, n, after.score, after.id, int(state), payloads)
-		},
-	})
+	for i := range es {
+		es[i].State = l.state
+	}
+	return end, es, err
+}
+
+// cursor is where a page of a list ends: the score, as text, and the ID of its last entry.
+// The zero value is the beginning, and the end: there is nothing more.
+type cursor struct{ score, id string }
+
+// cursorOf returns where a list goes on behind e. The zero Entry is its beginning.
+func cursorOf(e Entry) cursor {
+	switch {
+	case e.ID == "" && e.Score == 0:
+		return cursor{}
+	case math.IsInf(e.Score, 0): // a foreign client's
+		return cursor{strings.TrimPrefix(strings.ToLower(receiptOf(e)), "+"), e.ID} // as servers print it
+	}
+	return cursor{receiptOf(e), e.ID}
 }
 
 // pages is a list of a shard that is read in pages.
@@ -154,12 +157,19 @@ type pages struct {
 	isOver bool
 }
 
-// pager reads pages of lists.
-type pager struct {
-	decode  decoder[cursor]
-	request func(s *shard, n int, after cursor) redisexec.Request
-	after   cursor // where to begin
-	size    int    // of a page
+// fill reads pages of so many entries until there is an entry, or no more.
+func (p *pages) fill(ctx context.Context, l listing, size int, payloads string) error {
+	for len(p.read) == 0 && !p.isOver {
+		reply, err := p.shard.executor.Run(ctx, l.script.Request(p.shard.keys, size, p.after.score, p.after.id, l.which, payloads))
+		if err == nil {
+			p.after, p.read, err = l.decode(reply.Value)
+		}
+		if err != nil {
+			return err
+		}
+		p.isOver = p.after == cursor{}
+	}
+	return nil
 }
 
 // smallestPage is how many entries a page of several lists has at least.
@@ -168,27 +178,14 @@ const smallestPage = 16
 // comesBefore compares two entries as lists are sorted.
 func comesBefore(a, b Entry) bool { return a.Score < b.Score || a.Score == b.Score && a.ID < b.ID }
 
-// fill reads pages until there is an entry, or no more.
-func (p pager) fill(ctx context.Context, l *pages) error {
-	for len(l.read) == 0 && !l.isOver {
-		stopped, entries, err := step(ctx, l.shard, p.request(l.shard, p.size, l.after), p.decode)
-		if err != nil {
-			return err
-		}
-		l.read, l.after, l.isOver = entries, stopped, stopped == cursor{}
-	}
-	return nil
-}
-
-// merge reads n entries of the lists of all shards, in their order.
-func (p pager) merge(ctx context.Context, q *Queue, n int) ([]Entry, error) {
-	p.size = min(max(smallestPage, 2*n/len(q.shards)), n, maxGroup)
+// list reads the first n entries behind one of the lists of all shards, in their order.
+func (q *Queue) list(ctx context.Context, l listing, after Entry, n int, payloads string) (merged []Entry, err error) {
+	size := min(max(smallestPage, 2*n/len(q.shards)), n, maxGroup)
 	lists := make([]pages, len(q.shards))
-	err := q.forShards(func(i int, s *shard) error {
-		lists[i].shard, lists[i].after = s, p.after
-		return p.fill(ctx, &lists[i])
+	err = q.onShards(ctx, func(i int, s *shard) error {
+		lists[i] = pages{shard: s, after: cursorOf(after)}
+		return lists[i].fill(ctx, l, size, payloads)
 	})
-	var merged []Entry
 	for err == nil && len(merged) < n {
 		var first *pages
 		for i := range lists {
@@ -202,7 +199,7 @@ func (p pager) merge(ctx context.Context, q *Queue, n int) ([]Entry, error) {
 		merged = append(merged, first.read[0])
 		first.read = first.read[1:]
 		if len(merged) < n {
-			err = p.fill(ctx, first)
+			err = first.fill(ctx, l, size, payloads)
 		}
 	}
 	return merged, err

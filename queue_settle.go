@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
-	"github.com/sluice-go/sluice/internal/taskloop"
 	"github.com/sluice-go/sluice/internal/wire"
 )
 
@@ -28,43 +26,7 @@ import (
 //
 // Calls of many goroutines on one Queue at the same time are sent together, by one script.
 func (q *Queue) Dequeue(ctx context.Context, es ...Entry) error {
-	return q.settle(ctx, "dequeue", es, (*shard).dequeue)
-}
-
-func (s *shard) dequeue(ctx context.Context, es []Entry) (stale []string, failed error) {
-	return settle(ctx, es, decodeFinished, func(ctx context.Context, part []Entry) (redisexec.Reply, error) {
-		claims, bytes := make([]taskloop.Item, len(part)), 0
-		for i, e := range part {
-			claims[i] = taskloop.Item{ID: e.ID, Receipt: receiptOf(e)}
-			bytes += len(e.ID)
-		}
-		return runMerged(ctx, s, s.dequeues, claims, len(part), bytes, s.dequeueRequest)
-	})
-}
-
-func (s *shard) dequeueRequest(claims []taskloop.Item) redisexec.Request {
-	return s.replicated(s.exchangeRequest(claims, 0, 0))
-}
-
-// commitDequeues sends a group of Dequeue calls, those with the same receipt together.
-func (s *shard) commitDequeues(calls []*mergedCall[[]taskloop.Item]) {
-	slices.SortStableFunc(calls, func(a, b *mergedCall[[]taskloop.Item]) int {
-		return strings.Compare(a.Arg[0].Receipt, b.Arg[0].Receipt)
-	})
-	claims := make([]taskloop.Item, 0, len(calls))
-	for _, call := range calls {
-		claims = append(claims, call.Arg...)
-	}
-	commit(s, calls, s.dequeueRequest(claims), func(result redisexec.Result, sent time.Time) {
-		answers, err := decodeFinished(result.Value, len(claims))
-		for _, call := range calls {
-			m := merged{result, sent} // a reply of another form is for each to reject
-			if n := len(call.Arg); err == nil {
-				m.Value, answers = answers[:n:n], answers[n:]
-			}
-			call.Settle(m)
-		}
-	})
+	return q.settle(ctx, "dequeue", wire.Disposition{Action: wire.Finish}, es...)
 }
 
 // Retry gives a task back, due again after delay; the attempt counts. Where a new version
@@ -74,24 +36,14 @@ func (q *Queue) Retry(ctx context.Context, e Entry, delay time.Duration) error {
 	if err := checkDelay(delay); err != nil {
 		return fmt.Errorf("sluice: retry: %w", err)
 	}
-	return q.settle(ctx, "retry", []Entry{e}, func(s *shard, ctx context.Context, es []Entry) (stale []string, failed error) {
-		return s.settleAlone(ctx, scriptGiveBack, es, func(args []any, e Entry) []any {
-			return appendGiveBack(args, e.ID, receiptOf(e), delay, attemptCounts)
-		})
-	})
+	return q.settle(ctx, "retry", wire.Disposition{Action: wire.Retry, Delay: delay}, e)
 }
 
 // Release gives tasks back that were not begun: they are due now, and the attempt does not
 // count. Where a new version was Deferred, that one takes its place. ErrStale and
 // ErrUnknown as for Dequeue.
 func (q *Queue) Release(ctx context.Context, es ...Entry) error {
-	return q.settle(ctx, "release", es, (*shard).release)
-}
-
-func (s *shard) release(ctx context.Context, es []Entry) (stale []string, failed error) {
-	return s.settleAlone(ctx, scriptGiveBack, es, func(args []any, e Entry) []any {
-		return appendGiveBack(args, e.ID, receiptOf(e), 0, attemptDoesNotCount)
-	})
+	return q.settle(ctx, "release", wire.Disposition{Action: wire.Release}, es...)
 }
 
 // Bury puts a task among the dead letters, where it stays until it is Revived, Cancelled
@@ -102,103 +54,25 @@ func (s *shard) release(ctx context.Context, es []Entry) (stale []string, failed
 // time, and the old one is gone: an ID is in a queue once. ErrStale and ErrUnknown as for
 // Dequeue. It works on a full server.
 func (q *Queue) Bury(ctx context.Context, e Entry, reason string) error {
-	return q.settle(ctx, "bury", []Entry{e}, func(s *shard, ctx context.Context, es []Entry) (stale []string, failed error) {
-		return s.settleAlone(ctx, scriptBury, es, func(args []any, e Entry) []any {
-			return appendBury(args, e.ID, receiptOf(e), cut(reason, maxReason))
-		})
-	})
+	return q.settle(ctx, "bury", wire.Disposition{Action: wire.Bury, Reason: cut(reason, maxReason)}, e)
 }
 
-// How many attempts a task that is given back has to its name: all of them, or one less.
-const (
-	attemptCounts       = 0
-	attemptDoesNotCount = 1
-)
-
-// appendByReceipt appends what exchange.lua and heartbeat.lua are given of claimed tasks: of those in a row
-// with the same receipt, that, their number and their IDs.
-func appendByReceipt(args []any, items []taskloop.Item) []any {
-	for len(items) > 0 {
-		receipt, size := items[0].Receipt, 1
-		for size < len(items) && items[size].Receipt == receipt {
-			size++
-		}
-		args = append(args, receipt, size)
-		for _, item := range items[:size] {
-			args = append(args, item.ID)
-		}
-		items = items[size:]
-	}
-	return args
-}
-
-// exchangeRequest returns a request that finishes tasks, and then claims up to n. Only what claims nothing
-// may be repeated.
-func (s *shard) exchangeRequest(finish []taskloop.Item, n int, lease time.Duration) redisexec.Request {
-	keys, args := s.allKeys, make([]any, 0, 8+2*len(finish))
-	args = append(args, s.announce, n, wire.Duration(lease), s.options.maxAttempts)
-	if n > 0 {
-		keys, args = s.buryKeys(), append(args, s.trimmer.bounds...)
-	}
-	r := scriptExchange.Request(keys, appendByReceipt(args, finish)...)
-	if n == 0 {
-		r.Retry = redisexec.Idempotent
-	}
-	return r
-}
-
-// settleArgs returns the keys of giveback.lua or bury.lua, and the arguments before those for each of n tasks.
-func (s *shard) settleArgs(script *redisexec.Script, n int) (keys, args []any) {
-	args = append(make([]any, 0, 3+5*n), s.announce)
-	if script != scriptBury {
-		return s.keys, args
-	}
-	return s.buryKeys(), append(args, s.trimmer.bounds...)
-}
-
-// The arguments that giveback.lua and bury.lua take for each task.
-
-func appendGiveBack(args []any, id, receipt string, delay time.Duration, takeOff int) []any {
-	return append(args, id, receipt, wire.Duration(delay), takeOff, "")
-}
-
-func appendNext(args []any, id, receipt string, next *taskloop.Next) []any {
-	return append(args, id, receipt, wire.DueAt(next.At).Seconds(), 0, next.Payload)
-}
-
-func appendBury(args []any, id, receipt, reason string) []any {
-	return append(args, id, receipt, reason)
-}
-
-// settleAlone runs a script that ends leases.
-func (s *shard) settleAlone(ctx context.Context, script *redisexec.Script, es []Entry,
-	appendArgs func(args []any, e Entry) []any,
-) (stale []string, failed error) {
-	return settle(ctx, es, decodeAnswers, func(ctx context.Context, part []Entry) (redisexec.Reply, error) {
-		keys, args := s.settleArgs(script, len(part))
-		for _, e := range part {
-			args = appendArgs(args, e)
-		}
-		return s.executor.Run(ctx, s.replicated(script.Request(keys, args...)))
-	})
-}
-
-// settle ends leases. run does it for those of one shard, and returns which were stale.
-func (q *Queue) settle(ctx context.Context, op string, es []Entry,
-	run func(s *shard, ctx context.Context, es []Entry) (stale []string, failed error),
-) error {
+// settle ends leases: d says how.
+func (q *Queue) settle(ctx context.Context, op string, d wire.Disposition, es ...Entry) error {
 	if err := q.check(op); err != nil {
 		return err
 	}
-	for _, e := range es {
+	items := make([]wire.Item, len(es))
+	for i, e := range es {
 		if err := checkReceipt(e); err != nil {
 			return fmt.Errorf("sluice: %s: %w", op, err)
 		}
+		items[i] = wire.Item{ID: e.ID, Receipt: receiptOf(e), Disposition: d}
 	}
 	var mu sync.Mutex // guards stale
 	var stale []string
-	failed := inParts(ctx, q, es, func(e Entry) string { return e.ID }, func(p shardPart[Entry]) error {
-		some, err := run(p.shard, ctx, p.tasks)
+	failed := inParts(ctx, q, items, func(i wire.Item) string { return i.ID }, func(p shardPart[wire.Item]) error {
+		some, err := p.shard.settle(ctx, p.tasks)
 		mu.Lock()
 		defer mu.Unlock()
 		stale = append(stale, some...)
@@ -207,16 +81,13 @@ func (q *Queue) settle(ctx context.Context, op string, es []Entry,
 	return settleError(op, q.name, q.explain(ctx, failed), stale)
 }
 
-// settle ends leases in one shard, and sorts out the answers. run carries out what is a group
-// at most.
-func settle(ctx context.Context, es []Entry, decode func(value any, n int) ([]taskloop.Answer, error),
-	run func(ctx context.Context, part []Entry) (redisexec.Reply, error),
-) (stale []string, failed error) {
-	for part := range slices.Chunk(es, maxGroup) {
-		reply, err := run(ctx, part)
-		var answers []taskloop.Answer
+// settle ends leases, all with the same disposition, and sorts out the answers.
+func (s *shard) settle(ctx context.Context, items []wire.Item) (stale []string, failed error) {
+	for part := range slices.Chunk(items, maxGroup) {
+		reply, err := s.runSettle(ctx, part)
+		var answers []wire.Answer
 		if err == nil {
-			answers, err = decode(reply.Value, len(part))
+			answers, _, err = decodeSettled(reply.Value, part)
 		}
 		if err != nil {
 			return stale, err
@@ -224,7 +95,7 @@ func settle(ctx context.Context, es []Entry, decode func(value any, n int) ([]ta
 		for i, answer := range answers {
 			switch {
 			case answer.IsAccepted():
-			case answer == taskloop.Malformed:
+			case answer == wire.Malformed:
 				failed = ErrCorrupt
 			case reply.Ambiguous:
 				failed = errAmbiguousReceipt
@@ -237,6 +108,85 @@ func settle(ctx context.Context, es []Entry, decode func(value any, n int) ([]ta
 		}
 	}
 	return stale, failed
+}
+
+// runSettle ends the leases of a group. What finishes tasks may be a part of a larger group.
+func (s *shard) runSettle(ctx context.Context, items []wire.Item) (redisexec.Reply, error) {
+	if items[0].Disposition.Script() != wire.ByExchange {
+		return s.executor.Run(ctx, s.settleRequest(items))
+	}
+	bytes := 0
+	for _, i := range items {
+		bytes += len(i.ID)
+	}
+	return runMerged(ctx, s, s.dequeues, items, len(items), bytes, s.settleRequest)
+}
+
+// settleRequest returns the request that ends leases by one script.
+func (s *shard) settleRequest(items []wire.Item) redisexec.Request {
+	return s.replicated(s.reportRequest(items))
+}
+
+// reportRequest is settleRequest for a worker, which does not wait for replicas.
+func (s *shard) reportRequest(items []wire.Item) redisexec.Request {
+	script, keys := scriptGiveBack, s.keys
+	args := append(make([]any, 0, 3+5*len(items)), s.announce)
+	switch items[0].Disposition.Script() {
+	case wire.ByExchange:
+		return s.exchangeRequest(items, 0, 0)
+	case wire.ByBury:
+		script, keys, args = scriptBury, s.buryKeys(), append(args, s.trimmer.bounds...)
+	}
+	for i := range items {
+		args = wire.AppendItem(args, &items[i])
+	}
+	return script.Request(keys, args...)
+}
+
+// decodeSettled decodes what a script says of the tasks whose leases it was to end, and what it has dropped; or returns a
+// call's part of a group's reply.
+func decodeSettled(value any, items []wire.Item) ([]wire.Answer, wire.Dropped, error) {
+	if items[0].Disposition.Script() != wire.ByExchange {
+		return wire.Settled(value, len(items))
+	}
+	x, err := exchangedFor(value, len(items))
+	return x.Answers, x.Dropped, err
+}
+
+// commitDequeues sends a group of Dequeue calls, those with the same receipt together.
+func (s *shard) commitDequeues(calls []*mergedCall[[]wire.Item]) {
+	slices.SortStableFunc(calls, func(a, b *mergedCall[[]wire.Item]) int {
+		return strings.Compare(a.Arg[0].Receipt, b.Arg[0].Receipt)
+	})
+	items := make([]wire.Item, 0, len(calls))
+	for _, call := range calls {
+		items = append(items, call.Arg...)
+	}
+	commit(s, calls, s.settleRequest(items), func(result redisexec.Result, sent time.Time) {
+		x, err := wire.Exchange(result.Value, len(items))
+		for _, call := range calls {
+			m := merged{result, sent} // a reply of another form is for each to reject
+			if n := len(call.Arg); err == nil {
+				m.Value, x.Answers = wire.Exchanged{Answers: x.Answers[:n:n]}, x.Answers[n:]
+			}
+			call.Settle(m)
+		}
+	})
+}
+
+// exchangeRequest returns a request that finishes tasks, and then claims up to n. Only what claims nothing
+// may be repeated.
+func (s *shard) exchangeRequest(finish []wire.Item, n int, lease time.Duration) redisexec.Request {
+	keys, args := s.allKeys, make([]any, 0, 8+2*len(finish))
+	args = append(args, s.announce, n, wire.Duration(lease), s.options.maxAttempts)
+	if n > 0 {
+		keys, args = s.buryKeys(), append(args, s.trimmer.bounds...)
+	}
+	r := scriptExchange.Request(keys, wire.AppendByReceipt(args, finish)...)
+	if n == 0 {
+		r.Retry = redisexec.Idempotent
+	}
+	return r
 }
 
 // settleError joins what failed with the tasks that were stale.
@@ -274,26 +224,26 @@ func (q *Queue) extend(ctx context.Context, op string, e Entry, lease time.Durat
 		return fmt.Errorf("sluice: %s: %w", op, err)
 	}
 	value, err := q.byID(ctx, op, e.ID, func(s *shard) redisexec.Request {
-		return s.heartbeatRequest(lease, taskloop.Item{ID: e.ID, Receipt: receiptOf(e)})
+		return s.heartbeatRequest(lease, wire.Item{ID: e.ID, Receipt: receiptOf(e)})
 	})
 	if err != nil {
 		return err
 	}
-	answers, err := decodeDone(value, 1)
+	answers, err := wire.Done(value, 1)
 	switch {
 	case err != nil:
-	case answers[0] == taskloop.Malformed:
+	case answers[0] == wire.Malformed:
 		err = ErrCorrupt
-	case answers[0] != taskloop.Accepted: // an extension does not use the receipt up: it was stale before
+	case answers[0] != wire.Accepted: // an extension does not use the receipt up: it was stale before
 		err = ErrStale
 	}
 	return wrap(op, q.name, err)
 }
 
 // heartbeatRequest returns a request that extends the leases of up to maxGroup tasks.
-func (s *shard) heartbeatRequest(lease time.Duration, items ...taskloop.Item) redisexec.Request {
+func (s *shard) heartbeatRequest(lease time.Duration, items ...wire.Item) redisexec.Request {
 	args := append(make([]any, 0, 3+2*len(items)), wire.Duration(lease))
-	return scriptHeartbeat.Request(s.keys, appendByReceipt(args, items)...)
+	return scriptHeartbeat.Request(s.keys, wire.AppendByReceipt(args, items)...)
 }
 
 func checkReceipt(e Entry) error {
@@ -303,8 +253,5 @@ func checkReceipt(e Entry) error {
 	return nil
 }
 
-// receiptOf is an entry's score, as scripts are given it: as most servers print it, since
-// what is equal as text need not be compared as a number.
-func receiptOf(e Entry) string { return receiptText(e.Score) }
-
-func receiptText(score float64) string { return strconv.FormatFloat(score, 'g', 17, 64) }
+// receiptOf is an entry's score, as scripts are given it.
+func receiptOf(e Entry) string { return wire.ScoreText(e.Score) }

@@ -13,7 +13,6 @@ import (
 	"github.com/sluice-go/sluice/internal/groupcommit"
 	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/redisexec"
-	"github.com/sluice-go/sluice/internal/taskloop"
 	"github.com/sluice-go/sluice/internal/watch"
 	"github.com/sluice-go/sluice/internal/wire"
 )
@@ -35,8 +34,8 @@ type shard struct {
 	trimmer     trimmer
 	sighted     atomic.Pointer[sighting] // of several shards: the head
 	took        atomic.Int64             // how long the last claim has taken, in ns
-	enqueues    *committer[wire.Task]
-	dequeues    *committer[[]taskloop.Item]
+	enqueues    *committer[wire.Enqueue]
+	dequeues    *committer[[]wire.Item]
 	claims      *groupcommit.Keyed[time.Duration, int, merged]
 }
 

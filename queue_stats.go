@@ -3,10 +3,10 @@ package sluice
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // Stats is the state of a queue.
@@ -89,36 +89,19 @@ func (s Stats) plus(o Stats) Stats {
 // the oldest due and the next scheduled or leased task, the time, how many are leased, how
 // long the pause lasts, and how many dead letters were dropped.
 func decodeStats(value any) (s Stats, err error) {
-	list, ok := value.([]any)
-	if !ok || len(list) != 9 {
-		return Stats{}, redisexec.Unexpected(value)
-	}
-	counts, err := decodeInts[int64](slices.Concat(list[:3], list[6:]), 6)
-	if err != nil {
+	r := wire.Read(value)
+	s.Due, s.Scheduled, s.Dead = r.Int(), r.Int(), r.Int()
+	oldest, next, now := r.Time(), r.Time(), wire.TimeOf(r.Score())
+	leased, pause, dropped := r.Int(), r.Int(), r.Int()
+	if err := r.Err(); err != nil {
 		return Stats{}, err
 	}
-	now, err := decodeScore(list[5])
-	if err != nil {
-		return Stats{}, err
+	s.Leased, s.Dropped, s.NextDue, s.Paused = leased, dropped, next, pause != notPaused
+	if pause >= 0 {
+		s.PausedUntil = now.Add(duration(pause))
 	}
-	s.Due, s.Scheduled, s.Dead, s.Leased, s.Paused = counts[0], counts[1], counts[2], counts[3], counts[4] != notPaused
-	s.Dropped = counts[5]
-	if counts[4] >= 0 {
-		s.PausedUntil = timeOf(now).Add(duration(counts[4]))
-	}
-	if list[3] != "" {
-		oldest, err := decodeScore(list[3])
-		if err != nil {
-			return Stats{}, err
-		}
-		s.OldestDue = time.Duration(min((now-oldest)*1e6, 9e15)) * time.Microsecond
-	}
-	if list[4] != "" {
-		next, err := decodeScore(list[4])
-		if err != nil {
-			return Stats{}, err
-		}
-		s.NextDue = timeOf(next)
+	if !oldest.IsZero() {
+		s.OldestDue = now.Sub(oldest)
 	}
 	return s, nil
 }

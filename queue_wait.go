@@ -2,9 +2,11 @@ package sluice
 
 import (
 	"context"
+	"time"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/watch"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // Wait sleeps until a task may be due, and returns nil then. It ends when the queue's earliest
@@ -82,8 +84,21 @@ func (looks) Look(queues []*watch.Queue) redisexec.Request {
 	return script.Request(keys, channels...)
 }
 
-// Heads decodes the reply.
-func (looks) Heads(reply any, n int) ([]watch.Head, error) { return decodeNext(reply, n) }
+// Heads decodes the heads of n queues.
+func (looks) Heads(reply any, n int) ([]watch.Head, error) {
+	r, heads := wire.Read(reply), make([]watch.Head, n)
+	for i := range heads {
+		us := r.Int()
+		heads[i] = watch.Head{Off: farOff, ID: r.Text(), Clients: int(r.Int()), Failed: us == headFailed}
+		if us >= 0 && us < farOff.Microseconds() {
+			heads[i].Off = time.Duration(us) * time.Microsecond
+		}
+	}
+	return heads, r.Err()
+}
+
+// headFailed is what next.lua says instead of when the head is due, of a queue that it could not look at.
+const headFailed = -2
 
 // nextRequest looks at one shard.
 func (s *shard) nextRequest() redisexec.Request {
@@ -92,24 +107,3 @@ func (s *shard) nextRequest() redisexec.Request {
 
 // farOff is what the scripts say of a head that is due later, or of none.
 const farOff = watch.FarOff
-
-// decodeNext decodes the heads of n queues.
-func decodeNext(value any, n int) ([]watch.Head, error) {
-	list, ok := value.([]any)
-	if !ok || len(list) != 3*n {
-		return nil, redisexec.Unexpected(value)
-	}
-	heads := make([]watch.Head, n)
-	for i := range heads {
-		numbers, err := decodeInts[int64]([]any{list[3*i], list[3*i+2]}, 2)
-		if err != nil {
-			return nil, err
-		}
-		id, ok := list[3*i+1].(string)
-		if !ok {
-			return nil, redisexec.Unexpected(value)
-		}
-		heads[i] = watch.Head{Off: offOf(numbers[0]), ID: id, Clients: int(numbers[1]), Failed: numbers[0] == -2}
-	}
-	return heads, nil
-}

@@ -228,7 +228,7 @@ func TestScripts_NextManyHeedsEachPause(t *testing.T) {
 		}
 		reply, err := redisexec.New(rdb).Run(ctx, scriptNextMany.Request(keys, channels...))
 		require.NoError(t, err)
-		heads, err := decodeNext(reply.Value, 4)
+		heads, err := looks{}.Heads(reply.Value, 4)
 		require.NoError(t, err)
 		require.Zero(t, heads[0].Off)
 		require.InDelta(t, time.Minute, heads[1].Off, float64(30*time.Second))
@@ -354,38 +354,32 @@ func FuzzReplies(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		reply := replyOf(text)
-		x, err := decodeExchanged(reply, asEntry)
+		x, err := wire.Exchange(reply, 0)
 		errs := []error{err}
 		if err == nil {
-			require.NotEmpty(t, x.receipt)
-			require.True(t, x.next <= time.Hour && x.next >= -longestDue*time.Microsecond, "no overflow")
+			require.True(t, len(x.Tasks) == 0 || x.Receipt != "")
+			require.True(t, x.Next <= time.Hour && x.Next > -time.Duration(math.MaxInt64), "no overflow")
 		}
-		_, entries, err := decodeEntries(reply)
+		_, entries, err := listings[Due].decode(reply)
 		errs = append(errs, err)
-		for _, e := range append(x.tasks, entries...) {
+		for _, e := range append(entriesOf(x.Tasks), entries...) {
 			require.GreaterOrEqual(t, e.Omitted, 0)
 			require.False(t, math.IsNaN(e.Score) || math.IsInf(e.Score, 0))
 			_ = e.Time()
 		}
-		_, _, err = decodePage(reply, decodeDead)
-		errs = append(errs, err)
-		_, _, err = decodePage(reply, decodeWaiting)
+		_, _, err = listings[Dead].decode(reply)
 		errs = append(errs, err)
 		_, err = decodeState(reply)
 		errs = append(errs, err)
-		_, _, err = appendOutcomes(nil, reply, 1)
+		_, _, err = wire.AppendOutcomes([]Outcome(nil), reply, 1)
 		errs = append(errs, err)
 		_, err = decodeStats(reply)
 		errs = append(errs, err)
-		_, err = decodeNext(reply, 1)
+		_, err = looks{}.Heads(reply, 1)
 		errs = append(errs, err)
-		_, err = decodeAnswers(reply, 1)
+		_, _, err = wire.Settled(reply, 1)
 		errs = append(errs, err)
-		_, err = decodeDone(reply, 1)
-		errs = append(errs, err)
-		_, err = decodeAnswer(reply)
-		errs = append(errs, err)
-		_, err = decodeChanged(reply, 1)
+		_, err = wire.Done(reply, 1)
 		errs = append(errs, err)
 		_, _, err = decodeAcquired(reply)
 		errs = append(errs, err)
@@ -440,20 +434,20 @@ func TestClaimed_OneDueTimeForEachTask(t *testing.T) {
 		return []any{int64(0), "9.5", ids, []any{}, []any{}, dues, []any{}, int64(0), int64(0)}
 	}
 	for _, dues := range []any{"1.5 2.5", "1.5 2.5 3.5 4.5", "", " 1.5 2.5 3.5", "1.5  3.5", "1.5 inf 3.5", "1.5 nan 3.5", "1.5,2.5,3.5", []any{"1.5", "2.5", "3.5"}} {
-		_, err := decodeExchanged(reply(dues), asEntry)
+		_, err := wire.Exchange(reply(dues), 0)
 		require.ErrorIs(t, err, ErrCorrupt, "%q", dues)
 	}
 	for n := range 5 {
-		var got []Entry
-		rest, err := decodeExchanged(reply("1.5 2.5 3.5"), asEntry)
+		var got []wire.Task
+		rest, err := wire.Exchange(reply("1.5 2.5 3.5"), 0)
 		require.NoError(t, err)
-		first := rest.cut(n)
-		require.Len(t, first.tasks, min(n, 3))
-		got = append(append(got, first.tasks...), rest.tasks...)
+		first := rest.Cut(n)
+		require.Len(t, first.Tasks, min(n, 3))
+		got = append(append(got, first.Tasks...), rest.Tasks...)
 		require.Len(t, got, 3)
 		for i, e := range got {
 			require.Equal(t, string(rune('a'+i)), e.ID)
-			require.Equal(t, timeOf(float64(i)+1.5), e.Due)
+			require.Equal(t, wire.TimeOf(float64(i)+1.5), e.Due)
 		}
 	}
 }

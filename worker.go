@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/taskloop"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 const (
@@ -337,7 +338,7 @@ type panicError struct {
 func (e *panicError) Error() string { return "panic: " + e.value }
 
 // Handle runs the handler, except for an occurrence of a periodic task that it is not to have.
-func (p *policy) Handle(ctx context.Context, t taskloop.Task) error {
+func (p *policy) Handle(ctx context.Context, t wire.Task) error {
 	e := entryOf(t)
 	if t.Header != nil {
 		if o, ok := occurrenceIn(t.ID, t.Header); ok {
@@ -366,13 +367,8 @@ func (p *policy) call(ctx context.Context, e Entry) (err error) {
 	return p.handler(ctx, e)
 }
 
-// entryOf returns a task as it is handed to a handler.
-func entryOf(t taskloop.Task) Entry {
-	return Entry{ID: t.ID, Payload: t.Payload, Header: t.Header, Score: t.Score, Attempt: t.Attempt, Due: timeOf(t.Due)}
-}
-
 // Decide says what a handler's error means for its task.
-func (p *policy) Decide(ctx context.Context, t taskloop.Task, err error) taskloop.Disposition {
+func (p *policy) Decide(ctx context.Context, t wire.Task, err error) wire.Disposition {
 	d := p.decide(t, err, context.Cause(ctx))
 	if t.Header != nil {
 		return p.periodics.conclude(t, err, d)
@@ -382,9 +378,9 @@ func (p *policy) Decide(ctx context.Context, t taskloop.Task, err error) taskloo
 
 // decide is Decide for a task that is not periodic. An error that panics when it is
 // asked for its text, or unwrapped, means a retry.
-func (p *policy) decide(t taskloop.Task, err error, ended error) (d taskloop.Disposition) {
+func (p *policy) decide(t wire.Task, err error, ended error) (d wire.Disposition) {
 	if err == nil {
-		return taskloop.Disposition{Action: taskloop.Complete}
+		return wire.Disposition{Action: wire.Finish}
 	}
 	defer func() {
 		if recover() != nil {
@@ -403,27 +399,27 @@ func (p *policy) decide(t taskloop.Task, err error, ended error) (d taskloop.Dis
 	switch {
 	case errors.Is(ended, ErrLost), errors.Is(ended, ErrCanceled): // nothing comes of it
 		p.log.Info("sluice: attempt failed", about...)
-		return taskloop.Disposition{Action: taskloop.Release}
+		return wire.Disposition{Action: wire.Release}
 	case again:
 		p.log.Info("sluice: task snoozed", append(about, slog.Duration("due_in", snooze))...)
-		return taskloop.Disposition{Action: taskloop.Snooze, Delay: snooze}
+		return wire.Disposition{Action: wire.Snooze, Delay: snooze}
 	case IsPermanent(err), lastAttempt && !interrupted: // logged when it is known what becomes of the task
-		return taskloop.Disposition{Action: taskloop.SetAside, Reason: reason}
+		return wire.Disposition{Action: wire.Bury, Reason: reason}
 	case interrupted:
-		return taskloop.Disposition{Action: taskloop.Release}
+		return wire.Disposition{Action: wire.Release}
 	}
 	delay := p.delay(t.Attempt, err)
 	p.log.Info("sluice: attempt failed", append(about, slog.Duration("retry_in", delay))...)
-	return taskloop.Disposition{Action: taskloop.Retry, Delay: delay}
+	return wire.Disposition{Action: wire.Retry, Delay: delay}
 }
 
 // Fallback is a retry after the default delay.
-func (p *policy) Fallback(t taskloop.Task) taskloop.Disposition {
-	return taskloop.Disposition{Action: taskloop.Retry, Delay: DefaultBackoff(t.Attempt, nil)}
+func (p *policy) Fallback(t wire.Task) wire.Disposition {
+	return wire.Disposition{Action: wire.Retry, Delay: DefaultBackoff(t.Attempt, nil)}
 }
 
 // Accepted forgets what was decided of a periodic task.
-func (p *policy) Accepted(t taskloop.Task) { p.periodics.accepted(t.ID) }
+func (p *policy) Accepted(t wire.Task) { p.periodics.accepted(t.ID) }
 
 // delay asks Backoff, and uses the default if that panics.
 func (p *policy) delay(attempt int, err error) (d time.Duration) {

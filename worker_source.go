@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/taskloop"
 	"github.com/sluice-go/sluice/internal/watch"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // source is a Queue as a worker's run loop sees it: a taskloop.Source. It builds the requests and
@@ -99,13 +100,13 @@ func (s *source) Exchange(shard int, reports []taskloop.Report, claim int) ([]ta
 // exchange is Exchange with a shard. It fills in the results.
 func (s *source) exchange(sh *shard, reports []taskloop.Report, claim int, results []taskloop.ReportResult) taskloop.ClaimResult {
 	requests := make([]redisexec.Request, 0, len(reports)+1)
-	var finish []taskloop.Item
-	joined := -1 // the report that the claim's script carries out
+	var finish []wire.Item // tasks that the claim's script finishes,
+	joined := -1           // which this report is of
 	for i, r := range reports {
-		if r.Operation == taskloop.Finish && claim > 0 {
+		if r.Script == wire.ByExchange && claim > 0 {
 			finish, joined = r.Items, i
 		} else {
-			requests = append(requests, sh.reportRequest(r))
+			requests = append(requests, sh.reportRequest(r.Items))
 		}
 	}
 	if claim > 0 {
@@ -115,79 +116,53 @@ func (s *source) exchange(sh *shard, reports []taskloop.Report, claim int, resul
 	mark, sent := sh.watcher.Mark(), time.Now()
 	answers := sh.executor.SendAll(context.Background(), requests)
 	claimed := answers[len(answers)-1]
-	if joined >= 0 {
-		finished := claimed
-		if claimed.Outcome == redisexec.Rejected {
-			apart := sh.executor.SendAll(context.Background(), []redisexec.Request{
-				sh.exchangeRequest(finish, 0, 0), sh.exchangeRequest(nil, claim, s.lease),
-			})
-			finished, claimed = apart[0], apart[1]
-		}
-		answers = slices.Insert(answers, joined, finished)
+	if finish != nil && claimed.Outcome == redisexec.Rejected {
+		apart := sh.executor.SendAll(context.Background(), []redisexec.Request{
+			sh.exchangeRequest(finish, 0, 0), sh.exchangeRequest(nil, claim, s.lease),
+		})
+		answers, claimed = slices.Insert(answers, joined, apart[0]), apart[1]
+		finish, joined = nil, -1
+	}
+	var x wire.Exchanged
+	result := taskloop.ClaimResult{Outcome: claimed.Outcome, Err: claimed.Err}
+	if claim > 0 && claimed.Outcome == redisexec.Done {
+		x, result.Err = wire.Exchange(claimed.Value, len(finish))
 	}
 	for i, r := range reports {
-		results[i] = decodeReport(answers[i], r)
-		if r.Operation == taskloop.Bury {
-			s.logDropped(decodeDropped(answers[i].Value, len(r.Items)))
+		if i == joined {
+			results[i] = taskloop.ReportResult{Outcome: result.Outcome, Answers: x.Answers, Err: result.Err}
+			answers = slices.Insert(answers, i, claimed)
+		} else {
+			results[i] = s.decodeReport(answers[i], r.Items)
 		}
 	}
-	if claim == 0 {
+	switch {
+	case claim == 0:
 		return taskloop.ClaimResult{}
+	case result.Err != nil:
+		result.Err = fmt.Errorf("claim: %w", result.Err)
+		return result
 	}
-	if claimed.Outcome != redisexec.Done {
-		return taskloop.ClaimResult{Outcome: claimed.Outcome, Err: claimed.Err}
-	}
-	x, err := decodeExchanged(claimed.Value, asTask)
-	if err != nil {
-		return taskloop.ClaimResult{Outcome: claimed.Outcome, Err: fmt.Errorf("claim: %w", err)}
-	}
-	sh.watcher.Claimed(mark, sent, watch.Head{Off: max(x.next, 0), Clients: x.waiting}, len(x.tasks) > 0)
-	s.queue.noteClaimedTasks(x.tasks)
-	s.logDropped(x.dropped)
-	return taskloop.ClaimResult{Outcome: claimed.Outcome, Tasks: x.tasks, More: x.read > 0, Receipt: x.receipt, Head: x.next}
+	sh.watcher.Claimed(mark, sent, watch.Head{Off: max(x.Next, 0), Clients: x.Waiting}, len(x.Tasks) > 0)
+	s.queue.noteClaimedTasks(x.Tasks)
+	s.logDropped(x.Dropped)
+	result.Tasks, result.More, result.Receipt, result.Head = x.Tasks, x.Read > 0, x.Receipt, x.Next
+	return result
 }
 
-// reportRequest returns the request of a report.
-func (s *shard) reportRequest(r taskloop.Report) redisexec.Request {
-	if r.Operation == taskloop.Finish {
-		return s.exchangeRequest(r.Items, 0, 0)
-	}
-	script := reportScripts[r.Operation]
-	keys, args := s.settleArgs(script, len(r.Items))
-	for i := range r.Items {
-		item := &r.Items[i]
-		switch d := &item.Disposition; {
-		case d.Next != nil:
-			args = appendNext(args, item.ID, item.Receipt, d.Next)
-		case d.Action == taskloop.Retry:
-			args = appendGiveBack(args, item.ID, item.Receipt, d.Delay, attemptCounts)
-		case d.Action == taskloop.Snooze:
-			args = appendGiveBack(args, item.ID, item.Receipt, d.Delay, attemptDoesNotCount)
-		case d.Action == taskloop.Release:
-			args = appendGiveBack(args, item.ID, item.Receipt, 0, attemptDoesNotCount)
-		case d.Action == taskloop.SetAside:
-			args = appendBury(args, item.ID, item.Receipt, d.Reason)
-		}
-	}
-	return script.Request(keys, args...)
-}
-
-var reportScripts = [...]*redisexec.Script{taskloop.GiveBack: scriptGiveBack, taskloop.Bury: scriptBury}
-
-func decodeReport(answer redisexec.Result, r taskloop.Report) taskloop.ReportResult {
+// decodeReport says what became of tasks whose leases were to end.
+func (s *source) decodeReport(answer redisexec.Result, items []wire.Item) taskloop.ReportResult {
 	result := taskloop.ReportResult{Outcome: answer.Outcome, Err: answer.Err}
 	if answer.Outcome == redisexec.Done {
-		decode := decodeAnswers
-		if r.Operation == taskloop.Finish {
-			decode = decodeFinished
-		}
-		result.Answers, result.Err = decode(answer.Value, len(r.Items))
+		var dropped wire.Dropped
+		result.Answers, dropped, result.Err = decodeSettled(answer.Value, items)
+		s.logDropped(dropped)
 	}
 	return result
 }
 
 // Extend extends leases by one script.
-func (s *source) Extend(ctx context.Context, shard int, items []taskloop.Item) taskloop.ReportResult {
+func (s *source) Extend(ctx context.Context, shard int, items []wire.Item) taskloop.ReportResult {
 	sh := s.queue.shards[shard]
 	r := sh.heartbeatRequest(s.lease, items...)
 	r.Bounded = true
@@ -196,7 +171,7 @@ func (s *source) Extend(ctx context.Context, shard int, items []taskloop.Item) t
 		return taskloop.ReportResult{Outcome: redisexec.Unknown, Err: err}
 	}
 	result := taskloop.ReportResult{Outcome: redisexec.Done}
-	result.Answers, result.Err = decodeDone(reply.Value, len(items))
+	result.Answers, result.Err = wire.Done(reply.Value, len(items))
 	return result
 }
 

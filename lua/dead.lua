@@ -2,7 +2,7 @@
 -- before. Stops early at a megabyte.
 -- KEYS[3] the dead letters
 -- ARGV[1] n, at most 250   ARGV[2] score and ARGV[3] id of that last one, or '' and ''
--- ARGV[4] the most bytes of a payload, as in payload.lua
+-- ARGV[5] the most bytes of a payload, as in payload.lua
 -- RETURNS { score and id of the last letter read if there may be more, else '' and '',
 --           then per letter: id, time of death, attempt, reason, payload }
 -- RETRY readOnly: changes nothing.
@@ -20,7 +20,7 @@ for i = 1, #found, 2 do
   local id = found[i]
   examined = examined + 1
   if not redis.call('ZSCORE', KEYS[1], id) then -- else a foreign producer has put the task back
-    local field, payload, read = redis.call('HGET', KEYS[4], id), payloadUpTo(ARGV[4], id)
+    local field, payload, read = redis.call('HGET', KEYS[4], id), payloadUpTo(ARGV[5], id)
     local task = decode(field) or { attempt = 0 }
     size = size + read + #id + #(field or '')
     reply[#reply + 1] = id

@@ -5,13 +5,15 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/lease"
+
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // delivery is a claimed task on its way through the loop. It belongs to the loop's
 // goroutine, except the disposition, which its runner writes before it passes the
 // delivery to the completions.
 type delivery struct {
-	task    Task
+	task    wire.Task
 	receipt string // as the server wrote it
 
 	until     time.Time // the task is ours until then, by our clock
@@ -23,7 +25,7 @@ type delivery struct {
 	ctx         context.Context // the handler's
 	cancel      context.CancelCauseFunc
 	hold        *lease.Hold // what the handler's context knows of the lease; nil before there is one
-	disposition Disposition
+	disposition wire.Disposition
 
 	state    state
 	reported reported
@@ -45,20 +47,20 @@ type observed struct {
 }
 
 // toReport returns what a Source needs to know to report deliveries.
-func toReport(deliveries []*delivery) []Item {
-	items := make([]Item, len(deliveries))
+func toReport(deliveries []*delivery) []wire.Item {
+	items := make([]wire.Item, len(deliveries))
 	for i, d := range deliveries {
-		items[i] = Item{ID: d.task.ID, Receipt: d.receipt, Disposition: d.disposition}
+		items[i] = wire.Item{ID: d.task.ID, Receipt: d.receipt, Disposition: d.disposition}
 	}
 	return items
 }
 
 // toExtend returns what a Source needs to know to extend leases. The dispositions are
 // still the runners'.
-func toExtend(deliveries []*delivery) []Item {
-	items := make([]Item, len(deliveries))
+func toExtend(deliveries []*delivery) []wire.Item {
+	items := make([]wire.Item, len(deliveries))
 	for i, d := range deliveries {
-		items[i] = Item{ID: d.task.ID, Receipt: d.receipt}
+		items[i] = wire.Item{ID: d.task.ID, Receipt: d.receipt}
 	}
 	return items
 }

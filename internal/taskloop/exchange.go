@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 const (
@@ -176,7 +177,7 @@ func (l *loop) takeReports(f *feed, now time.Time) (reports []Report, reported [
 	if len(f.pending) == 0 {
 		return nil, nil
 	}
-	var groups [operations][]*delivery
+	var groups [wire.Scripts][]*delivery
 	left, size := f.pending[:0], 0
 	for _, d := range f.pending {
 		if d.state != pending { // accepted by an answer that came late, or lost
@@ -186,22 +187,22 @@ func (l *loop) takeReports(f *feed, now time.Time) (reports []Report, reported [
 			l.lose(d)
 			continue
 		}
-		operation, more := d.disposition.operation(), d.disposition.size()
-		if len(groups[operation]) == MaxGroup || size > 0 && size+more > MaxGroupBytes {
+		script, more := d.disposition.Script(), d.disposition.Size()
+		if len(groups[script]) == MaxGroup || size > 0 && size+more > MaxGroupBytes {
 			left = append(left, d)
 			continue
 		}
 		size += more
 		d.on(exchangeSent)
 		d.reported = max(d.reported, sent)
-		groups[operation] = append(groups[operation], d)
+		groups[script] = append(groups[script], d)
 	}
 	l.setPending(f, left)
 	// Those of one claim, which have the same receipt, are finished together.
-	slices.SortStableFunc(groups[Finish], func(a, b *delivery) int { return strings.Compare(a.receipt, b.receipt) })
-	for operation, group := range groups {
+	slices.SortStableFunc(groups[wire.ByExchange], func(a, b *delivery) int { return strings.Compare(a.receipt, b.receipt) })
+	for script, group := range groups {
 		if len(group) > 0 {
-			reports = append(reports, Report{Operation(operation), toReport(group)})
+			reports = append(reports, Report{wire.Script(script), toReport(group)})
 			reported = append(reported, group)
 		}
 	}
@@ -328,20 +329,20 @@ func (l *loop) settleLate(deliveries []*delivery, r ReportResult) {
 	}
 }
 
-func (l *loop) settleDelivery(d *delivery, answer Answer) {
+func (l *loop) settleDelivery(d *delivery, answer wire.Answer) {
 	switch {
 	case d.state == settled: // by another copy
 	case answer.IsAccepted():
 		l.accept(d, answer)
-	case answer == Malformed:
+	case answer == wire.Malformed:
 		// Nothing else can be done with a task whose field is not the library's.
-		d.disposition = Disposition{Action: SetAside, Reason: "malformed"}
+		d.disposition = wire.Disposition{Action: wire.Bury, Reason: "malformed"}
 		l.putBack([]*delivery{d})
 		return
 	case d.reported == ambiguous && time.Now().Before(d.until):
 		// The receipt was used up while the lease was ours: by the copy of this
 		// disposition whose reply was lost. (Or by a Cancel, which cannot be told apart.)
-		l.accept(d, Accepted)
+		l.accept(d, wire.Accepted)
 	default:
 		l.stale(d, answer)
 	}
@@ -350,7 +351,7 @@ func (l *loop) settleDelivery(d *delivery, answer Answer) {
 
 // accept counts a disposition that was accepted. A task that was to be set aside, and has a
 // waiting version, is gone: that version will be handed out, as after a retry.
-func (l *loop) accept(d *delivery, answer Answer) {
+func (l *loop) accept(d *delivery, answer wire.Answer) {
 	if !d.on(dispositionTaken) {
 		return
 	}
@@ -359,7 +360,7 @@ func (l *loop) accept(d *delivery, answer Answer) {
 	about := []any{slog.String("task", d.task.ID), slog.Int("attempt", d.task.Attempt), slog.String("error", d.disposition.Reason)}
 	ending := endingOf[d.disposition.Action]
 	switch {
-	case ending == Buried && (answer == TookOver || d.disposition.Next != nil):
+	case ending == Buried && (answer == wire.TookOver || d.disposition.Next != nil):
 		ending = Retried
 		l.Log.Warn("sluice: task failed for good, its waiting version takes over", about...)
 	case ending == Buried:
@@ -370,7 +371,7 @@ func (l *loop) accept(d *delivery, answer Answer) {
 }
 
 // endingOf says what becomes of a task if an action is accepted.
-var endingOf = [...]Ending{Complete: Done, Retry: Retried, Release: Released, Snooze: Snoozed, SetAside: Buried}
+var endingOf = [...]Ending{wire.Finish: Done, wire.Retry: Retried, wire.Release: Released, wire.Snooze: Snoozed, wire.Bury: Buried}
 
 // settleClaim takes what a claim has brought. The answer may come so late that the leases
 // are over, or that the runners are taken: those tasks are given back. If another worker has

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // only returns an onExchange that has a fault in that exchange.
@@ -42,7 +43,7 @@ func TestExchange_IsRepeatedWithTheSameReceipt(t *testing.T) {
 		reports := reportedIn(exchanges)
 		require.Len(t, reports, 2)
 		for _, x := range reports {
-			require.Equal(t, map[Operation][]string{Finish: {"r1 a"}}, x.reports)
+			require.Equal(t, map[wire.Script][]string{wire.ByExchange: {"r1 a"}}, x.reports)
 		}
 		require.Empty(t, q.left())
 		require.Equal(t, [5]int64{1}, w.counts())
@@ -92,22 +93,22 @@ func TestExchange_AStaleReceiptWithoutAmbiguityIsALoss(t *testing.T) {
 func TestExchange_AnswersDecide(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		answer   Answer
+		answer   wire.Answer
 		reported reported
 		over     bool // the lease
 		want     state
 		canceled bool
 	}{
-		"accepted":               {answer: Accepted, reported: sent, want: settled},
-		"accepted, over":         {answer: Accepted, reported: sent, over: true, want: settled},
-		"stale":                  {answer: Stale, reported: sent, want: lost},
-		"stale, ambiguous":       {answer: Stale, reported: ambiguous, want: settled},
-		"stale, ambiguous, over": {answer: Stale, reported: ambiguous, over: true, want: lost},
-		"gone":                   {answer: Gone, reported: sent, want: lost, canceled: true},
-		"gone, over":             {answer: Gone, reported: sent, over: true, want: lost},
-		"gone, ambiguous":        {answer: Gone, reported: ambiguous, want: settled},
-		"a version took over":    {answer: TookOver, reported: sent, want: settled},
-		"malformed":              {answer: Malformed, reported: sent, want: pending},
+		"accepted":               {answer: wire.Accepted, reported: sent, want: settled},
+		"accepted, over":         {answer: wire.Accepted, reported: sent, over: true, want: settled},
+		"stale":                  {answer: wire.Stale, reported: sent, want: lost},
+		"stale, ambiguous":       {answer: wire.Stale, reported: ambiguous, want: settled},
+		"stale, ambiguous, over": {answer: wire.Stale, reported: ambiguous, over: true, want: lost},
+		"gone":                   {answer: wire.Gone, reported: sent, want: lost, canceled: true},
+		"gone, over":             {answer: wire.Gone, reported: sent, over: true, want: lost},
+		"gone, ambiguous":        {answer: wire.Gone, reported: ambiguous, want: settled},
+		"a version took over":    {answer: wire.TookOver, reported: sent, want: settled},
+		"malformed":              {answer: wire.Malformed, reported: sent, want: pending},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -124,12 +125,12 @@ func TestExchange_AnswersDecide(t *testing.T) {
 			require.EqualValues(t, btoi(test.want == lost && !test.canceled), w.Counters.Lost.Load())
 			require.EqualValues(t, btoi(test.canceled), w.Counters.Canceled.Load())
 			if test.want == pending {
-				require.Equal(t, Disposition{Action: SetAside, Reason: "malformed"}, d.disposition)
+				require.Equal(t, wire.Disposition{Action: wire.Bury, Reason: "malformed"}, d.disposition)
 				require.Equal(t, []*delivery{d}, l.feeds[0].pending)
 			} else {
 				require.Nil(t, d.task.Payload, "it is not kept")
 			}
-			l.settleDelivery(d, Accepted)
+			l.settleDelivery(d, wire.Accepted)
 			require.EqualValues(t, btoi(test.want == settled), w.Counters.Done.Load(), "nothing counts twice")
 		})
 	}
@@ -271,13 +272,13 @@ func TestExchange_AClaimIsNotDispatchedAfterItsLease(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorker(newQueue(3*time.Second), 5, 0)
 		l := newLoop(t.Context(), w.Config)
-		x := &exchange{feed: l.feeds[0], sent: time.Now(), claim: 5, claimed: ClaimResult{Receipt: "r1", Tasks: make([]Task, 2)}}
+		x := &exchange{feed: l.feeds[0], sent: time.Now(), claim: 5, claimed: ClaimResult{Receipt: "r1", Tasks: make([]wire.Task, 2)}}
 		time.Sleep(3*time.Second - 32*time.Millisecond) // the safe part of the lease
 		l.settle(x)
 		require.Empty(t, l.handling)
 		require.Empty(t, l.work)
 		require.Len(t, l.feeds[0].pending, 2, "they are given back")
-		require.Equal(t, Disposition{Action: Release}, l.feeds[0].pending[0].disposition)
+		require.Equal(t, wire.Disposition{Action: wire.Release}, l.feeds[0].pending[0].disposition)
 		require.Equal(t, 1, l.feeds[0].demand.most, "it counts as unanswered")
 		require.True(t, l.feeds[0].health.isOut(), "the next claim waits")
 		l.close()

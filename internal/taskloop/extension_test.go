@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/internal/lease"
+
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // TestLease_ManyAreExtendedInBatches, four at a time. One without an answer costs its own leases a try, and no
@@ -31,8 +33,8 @@ func TestLease_ManyAreExtendedInBatches(t *testing.T) {
 		require.Len(t, extensions, n/MaxGroup)
 		extended := map[string]bool{}
 		for i, x := range extensions {
-			require.LessOrEqual(t, len(x.reports[Finish]), MaxGroup)
-			for _, task := range x.reports[Finish] {
+			require.LessOrEqual(t, len(x.reports[wire.ByExchange]), MaxGroup)
+			for _, task := range x.reports[wire.ByExchange] {
 				require.False(t, extended[task])
 				extended[task] = true
 			}
@@ -61,12 +63,12 @@ func TestLease_TheMostPressingIsExtendedFirst(t *testing.T) {
 		l := newLoop(t.Context(), newWorker(q, 1, 0).Config)
 		now := time.Now()
 		for _, d := range []delivery{
-			{task: Task{ID: "late"}, receipt: "r2", until: now.Add(2 * time.Second)},
-			{task: Task{ID: "a"}, receipt: "r1", until: now.Add(time.Second)},
-			{task: Task{ID: "returned"}, until: now.Add(time.Millisecond), state: pending},
-			{task: Task{ID: "b"}, receipt: "r0", until: now.Add(time.Second)},
-			{task: Task{ID: "under way"}, until: now.Add(time.Second), extending: true},
-			{task: Task{ID: "later"}, until: now.Add(time.Minute), renewFrom: now.Add(time.Second), renewAt: now.Add(2 * time.Second)},
+			{task: wire.Task{ID: "late"}, receipt: "r2", until: now.Add(2 * time.Second)},
+			{task: wire.Task{ID: "a"}, receipt: "r1", until: now.Add(time.Second)},
+			{task: wire.Task{ID: "returned"}, until: now.Add(time.Millisecond), state: pending},
+			{task: wire.Task{ID: "b"}, receipt: "r0", until: now.Add(time.Second)},
+			{task: wire.Task{ID: "under way"}, until: now.Add(time.Second), extending: true},
+			{task: wire.Task{ID: "later"}, until: now.Add(time.Minute), renewFrom: now.Add(time.Second), renewAt: now.Add(2 * time.Second)},
 		} {
 			l.handling.add(&d)
 		}
@@ -77,7 +79,7 @@ func TestLease_TheMostPressingIsExtendedFirst(t *testing.T) {
 		require.Equal(t, now.Add(time.Millisecond), l.nextCheck)
 		l.handleExtension(<-l.extended)
 		_, extensions := q.sent()
-		require.Equal(t, []string{"r0 b", "r1 a", "r2 late"}, extensions[0].reports[Finish])
+		require.Equal(t, []string{"r0 b", "r1 a", "r2 late"}, extensions[0].reports[wire.ByExchange])
 		for _, d := range l.handling[:5] {
 			require.Equal(t, d.task.ID == "under way", d.extending)
 		}
@@ -104,7 +106,7 @@ func TestLease_IsKnownToTheHandlersContext(t *testing.T) {
 				q.onExtend = func(int) fault { return test.extend }
 				w := newWorker(q, 1, 0)
 				handlers := make(chan context.Context, 9)
-				w.handle = func(ctx context.Context, _ Task) error {
+				w.handle = func(ctx context.Context, _ wire.Task) error {
 					handlers <- ctx
 					time.Sleep(time.Minute) // whatever its context says
 					return nil
@@ -139,7 +141,7 @@ func TestLease_IsKnownToTheHandlersContext(t *testing.T) {
 func TestLease_ALoopThatStandsStillMakesNoneValid(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		l := newLoop(t.Context(), newWorker(newQueue(30*time.Second), 1, 0).Config)
-		d := &delivery{task: Task{ID: "a"}}
+		d := &delivery{task: wire.Task{ID: "a"}}
 		sent := time.Now()
 		d.leased(sent, l.Lease)
 		l.runners = 1 // there is none

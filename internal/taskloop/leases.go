@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/lease"
+
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // mostExtensions is how many extensions are under way for one shard at most.
@@ -149,7 +151,7 @@ func (l *loop) handleExtended(d *delivery, sent time.Time, r ReportResult, i int
 	case d.state == settled || d.state == lost:
 	case r.Err != nil:
 		d.retryExtension(time.Now(), l.Lease)
-	case r.Answers[i] == Accepted:
+	case r.Answers[i] == wire.Accepted:
 		d.leased(sent, l.Lease)
 		if d.announced.After(sent) {
 			d.renewNow() // the message came while the extension was under way
@@ -177,8 +179,8 @@ func (l *loop) checkCanceled(id string) {
 // stale gives up a delivery whose receipt is not good. It was cancelled if the task is not
 // there at all while the lease is ours, for no other worker can have finished it; or if a
 // message said so, for it may have been enqueued again since.
-func (l *loop) stale(d *delivery, answer Answer) {
-	if (answer == Gone || !d.announced.IsZero()) && time.Now().Before(d.until) {
+func (l *loop) stale(d *delivery, answer wire.Answer) {
+	if (answer == wire.Gone || !d.announced.IsZero()) && time.Now().Before(d.until) {
 		l.cancel(d)
 	} else {
 		l.lose(d)

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/lease"
+
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 const (
@@ -275,7 +277,7 @@ func (l *loop) conclude(d *delivery) {
 
 // giveBack has a delivery released that was not begun.
 func (l *loop) giveBack(d *delivery) {
-	d.disposition = Disposition{Action: Release}
+	d.disposition = wire.Disposition{Action: wire.Release}
 	l.conclude(d)
 }
 

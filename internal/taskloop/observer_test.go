@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // witness is the Observer of every worker in these tests. When a worker has ended, the test fails unless
@@ -31,14 +33,14 @@ type sighting struct {
 
 type sightingKey struct{}
 
-func (w *witness) Started(ctx context.Context, t Task) context.Context {
+func (w *witness) Started(ctx context.Context, t wire.Task) context.Context {
 	w.observed.Lock()
 	defer w.observed.Unlock()
 	w.started++
 	return context.WithValue(ctx, sightingKey{}, &sighting{id: t.ID})
 }
 
-func (w *witness) Finished(ctx context.Context, t Task, f Finished) {
+func (w *witness) Finished(ctx context.Context, t wire.Task, f Finished) {
 	w.observed.Lock()
 	defer w.observed.Unlock()
 	s, _ := ctx.Value(sightingKey{}).(*sighting)
@@ -89,15 +91,15 @@ func TestObserver_IsToldWhatBecomesOfATask(t *testing.T) {
 	failed := errors.New("failed")
 	for name, test := range map[string]struct {
 		handle func(ctx context.Context) error
-		decide Disposition
+		decide wire.Disposition
 		want   Finished
 	}{
-		"done":     {func(context.Context) error { return nil }, Disposition{Action: Complete}, Finished{Ending: Done}},
-		"retried":  {func(context.Context) error { return failed }, Disposition{Action: Retry, Delay: time.Hour}, Finished{Ending: Retried, Err: failed}},
-		"buried":   {func(context.Context) error { return failed }, Disposition{Action: SetAside}, Finished{Ending: Buried, Err: failed}},
-		"released": {func(context.Context) error { return failed }, Disposition{Action: Release}, Finished{Ending: Released, Err: failed}},
-		"snoozed":  {func(context.Context) error { return failed }, Disposition{Action: Snooze, Delay: time.Hour}, Finished{Ending: Snoozed, Err: failed}},
-		"exited": {func(context.Context) error { runtime.Goexit(); return nil }, Disposition{Action: SetAside},
+		"done":     {func(context.Context) error { return nil }, wire.Disposition{Action: wire.Finish}, Finished{Ending: Done}},
+		"retried":  {func(context.Context) error { return failed }, wire.Disposition{Action: wire.Retry, Delay: time.Hour}, Finished{Ending: Retried, Err: failed}},
+		"buried":   {func(context.Context) error { return failed }, wire.Disposition{Action: wire.Bury}, Finished{Ending: Buried, Err: failed}},
+		"released": {func(context.Context) error { return failed }, wire.Disposition{Action: wire.Release}, Finished{Ending: Released, Err: failed}},
+		"snoozed":  {func(context.Context) error { return failed }, wire.Disposition{Action: wire.Snooze, Delay: time.Hour}, Finished{Ending: Snoozed, Err: failed}},
+		"exited": {func(context.Context) error { runtime.Goexit(); return nil }, wire.Disposition{Action: wire.Bury},
 			Finished{Ending: Buried, Err: ErrExited}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -105,12 +107,12 @@ func TestObserver_IsToldWhatBecomesOfATask(t *testing.T) {
 				q := newQueue(time.Minute, "a")
 				w := newWorker(q, 1, 0)
 				q.latency = 2 * time.Second
-				w.handle = func(ctx context.Context, _ Task) error {
+				w.handle = func(ctx context.Context, _ wire.Task) error {
 					require.NotNil(t, ctx.Value(sightingKey{}), "the handler gets the context that Started returns")
 					time.Sleep(time.Second)
 					return test.handle(ctx)
 				}
-				w.decide = func(Task, error, error) Disposition { return test.decide }
+				w.decide = func(wire.Task, error, error) wire.Disposition { return test.decide }
 				w.run(t)
 				time.Sleep(4 * time.Second) // a claim, the handler, and half of an exchange
 				w.stop()
@@ -133,7 +135,7 @@ func TestObserver_IsToldOfALossWhenTheHandlerHasReturned(t *testing.T) {
 		q := newQueue(10*time.Second, "a")
 		q.onExtend = func(int) fault { return requestFails }
 		w := newWorker(q, 1, 0)
-		w.handle = func(ctx context.Context, _ Task) error {
+		w.handle = func(ctx context.Context, _ wire.Task) error {
 			<-ctx.Done()
 			require.Less(t, time.Since(w.start), 10*time.Second)
 			q.set(func() { q.items = nil }) // what comes next is of no interest
@@ -160,7 +162,7 @@ func TestObserver_IsToldAfterTheEnd(t *testing.T) {
 		q := newQueue(time.Hour, "a", "b", "c")
 		w := newWorker(q, 3, 0)
 		w.Grace = time.Second
-		w.handle = func(_ context.Context, task Task) error {
+		w.handle = func(_ context.Context, task wire.Task) error {
 			if task.ID == "c" {
 				time.Sleep(time.Minute)
 			}
@@ -213,10 +215,10 @@ func TestObserver_IsToldOnceOfASecondCopy(t *testing.T) {
 // TestObserver_ATakeoverIsARetry: what was to be buried, and has a waiting version, will be handed out.
 func TestObserver_ATakeoverIsARetry(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		for answer, want := range map[Answer]Ending{Accepted: Buried, TookOver: Retried} {
+		for answer, want := range map[wire.Answer]Ending{wire.Accepted: Buried, wire.TookOver: Retried} {
 			w := newWorker(newQueue(time.Minute), 1, 0)
 			l := newLoop(t.Context(), w.Config)
-			d := &delivery{task: Task{ID: "a", Payload: []byte("p")}, disposition: Disposition{Action: SetAside}, state: reporting}
+			d := &delivery{task: wire.Task{ID: "a", Payload: []byte("p")}, disposition: wire.Disposition{Action: wire.Bury}, state: reporting}
 			d.observed = &observed{ctx: w.Started(t.Context(), d.task)}
 			l.settleDelivery(d, answer)
 			n, _ := w.told(want)

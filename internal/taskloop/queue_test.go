@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // fault is what happens to an exchange or an extension. The zero value is nothing.
@@ -31,7 +32,7 @@ var (
 
 // item is a task in a queue.
 type item struct {
-	Task
+	wire.Task
 	number  int       // its shard is this, modulo their number
 	due     time.Time // or, if it has a receipt, when its lease ends
 	receipt string
@@ -41,7 +42,7 @@ type item struct {
 // exchanged is an exchange as the server was sent it.
 type exchanged struct {
 	at      time.Time
-	reports map[Operation][]string // the receipts and tasks
+	reports map[wire.Script][]string // the receipts and tasks
 	claim   int
 	shard   int
 }
@@ -92,7 +93,7 @@ func (q *queue) add(ids ...string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, id := range ids {
-		q.items = append(q.items, &item{Task: Task{ID: id, Payload: []byte(id)}, number: numberOf(id), due: time.Now()})
+		q.items = append(q.items, &item{Task: wire.Task{ID: id, Payload: []byte(id)}, number: numberOf(id), due: time.Now()})
 	}
 	q.notify()
 }
@@ -218,10 +219,10 @@ func (q *queue) Exchange(shard int, reports []Report, claim int) ([]ReportResult
 func (q *queue) beginExchange(shard int, reports []Report, claim int) (f fault) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	x := exchanged{at: time.Now(), reports: map[Operation][]string{}, claim: claim, shard: shard}
+	x := exchanged{at: time.Now(), reports: map[wire.Script][]string{}, claim: claim, shard: shard}
 	for _, r := range reports {
 		for _, d := range r.Items {
-			x.reports[r.Operation] = append(x.reports[r.Operation], d.Receipt+" "+d.ID)
+			x.reports[r.Script] = append(x.reports[r.Script], d.Receipt+" "+d.ID)
 		}
 	}
 	q.exchanges = append(q.exchanges, x)
@@ -239,7 +240,7 @@ func (q *queue) endExchange() {
 	q.underWay--
 }
 
-func (q *queue) settle(shard int, r Report) (answers []Answer) {
+func (q *queue) settle(shard int, r Report) (answers []wire.Answer) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, d := range r.Items {
@@ -248,27 +249,27 @@ func (q *queue) settle(shard int, r Report) (answers []Answer) {
 		case at < 0 || shardOf(d.ID, q.shards) != shard:
 			answers = append(answers, q.stale(d.ID))
 			continue
-		case q.malformed == d.ID && r.Operation != Bury:
-			answers = append(answers, Malformed)
+		case q.malformed == d.ID && r.Script != wire.ByBury:
+			answers = append(answers, wire.Malformed)
 			continue
 		}
 		i := q.items[at]
-		switch r.Operation {
-		case Finish:
+		switch r.Script {
+		case wire.ByExchange:
 			copy(q.items[1:at+1], q.items[:at]) // the oldest few, since the race detector looks at each that moves
 			q.items = q.items[1:]
-		case GiveBack:
+		case wire.ByGiveBack:
 			i.receipt, i.due = "", time.Now().Add(d.Disposition.Delay)
-			if d.Disposition.Action == Release {
+			if d.Disposition.Action == wire.Release {
 				i.Attempt--
 			}
 			if next := d.Disposition.Next; next != nil {
 				i.due, i.Attempt, i.Payload = next.At, 0, []byte(next.Payload)
 			}
-		case Bury:
+		case wire.ByBury:
 			i.receipt, i.buried = "", " buried: "+d.Disposition.Reason
 		}
-		answers = append(answers, Accepted)
+		answers = append(answers, wire.Accepted)
 	}
 	q.notify()
 	return answers
@@ -311,11 +312,11 @@ func (q *queue) latest(shard int) (late time.Duration) {
 	return late
 }
 
-func (q *queue) Extend(ctx context.Context, shard int, items []Item) ReportResult {
+func (q *queue) Extend(ctx context.Context, shard int, items []wire.Item) ReportResult {
 	q.mu.Lock()
-	x := exchanged{at: time.Now(), reports: map[Operation][]string{}, shard: shard}
+	x := exchanged{at: time.Now(), reports: map[wire.Script][]string{}, shard: shard}
 	for _, d := range items {
-		x.reports[Finish] = append(x.reports[Finish], d.Receipt+" "+d.ID)
+		x.reports[wire.ByExchange] = append(x.reports[wire.ByExchange], d.Receipt+" "+d.ID)
 	}
 	q.extensions = append(q.extensions, x)
 	until, _ := ctx.Deadline()
@@ -346,24 +347,24 @@ func (q *queue) Extend(ctx context.Context, shard int, items []Item) ReportResul
 	return r
 }
 
-func (q *queue) extend(d Item) Answer {
+func (q *queue) extend(d wire.Item) wire.Answer {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, i := range q.items {
 		if i.ID == d.ID && i.receipt == d.Receipt {
 			i.due = time.Now().Add(q.lease)
-			return Accepted
+			return wire.Accepted
 		}
 	}
 	return q.stale(d.ID)
 }
 
 // stale is the answer to a receipt that is not good. It is called with the mutex.
-func (q *queue) stale(id string) Answer {
+func (q *queue) stale(id string) wire.Answer {
 	if slices.ContainsFunc(q.items, func(i *item) bool { return i.ID == id }) {
-		return Stale
+		return wire.Stale
 	}
-	return Gone
+	return wire.Gone
 }
 
 // cancel removes a task.

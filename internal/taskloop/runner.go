@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/background"
+
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // runner is a goroutine that runs handlers, one after the other, until the loop ends. The
@@ -32,7 +34,7 @@ func (l *loop) runner() {
 		// The lease was lost, or the task cancelled, before the handler was called; or the process was
 		// stopped meanwhile, and the loop has not noticed.
 		if d.ctx.Err() != nil || !time.Now().Before(d.beginBy) {
-			d.disposition = Disposition{Action: Release}
+			d.disposition = wire.Disposition{Action: wire.Release}
 			l.deliver(d)
 			continue
 		}

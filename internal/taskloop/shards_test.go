@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // newShards returns a queue of n shards, with a round trip of a millisecond.
@@ -220,7 +222,7 @@ func TestShards_ExtensionsDoNotWaitForEachOther(t *testing.T) {
 		q := newShards(3*time.Second, 3, "0/1", "1/1", "2/1")
 		w := newWorker(q, 3, time.Minute)
 		lost := make(chan string, 3)
-		w.handle = func(ctx context.Context, task Task) error {
+		w.handle = func(ctx context.Context, task wire.Task) error {
 			if !sleep(ctx, time.Minute) {
 				lost <- task.ID
 			}
@@ -319,7 +321,7 @@ func TestShards_EachHasItsOwnBatchOfExtensions(t *testing.T) {
 		q := newShards(time.Minute, 2)
 		l := newLoop(t.Context(), newWorker(q, 2, 0).Config)
 		for _, id := range []string{"0/1", "1/1"} {
-			l.handling.add(&delivery{task: Task{ID: id}, until: time.Now().Add(time.Minute)})
+			l.handling.add(&delivery{task: wire.Task{ID: id}, until: time.Now().Add(time.Minute)})
 		}
 		l.feeds[0].extensions, l.extensions = 1, 1
 		l.checkLeases(time.Now())

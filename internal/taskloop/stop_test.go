@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // TestStop_TasksThatWereNotBegunAreReleased: those that a claim brings which was under way.
@@ -32,7 +34,7 @@ func TestStop_TakesBackWhatNoRunnerHasBegun(t *testing.T) {
 		l.runners = 3 // they are late
 		var all []*delivery
 		for _, id := range numbered(3) {
-			d := &delivery{task: Task{ID: id}}
+			d := &delivery{task: wire.Task{ID: id}}
 			all = append(all, d)
 			l.dispatch(d)
 		}
@@ -42,7 +44,7 @@ func TestStop_TakesBackWhatNoRunnerHasBegun(t *testing.T) {
 		require.Len(t, l.feeds[0].pending, 2)
 		for _, d := range l.feeds[0].pending {
 			require.NotSame(t, begun, d)
-			require.Equal(t, Disposition{Action: Release}, d.disposition)
+			require.Equal(t, wire.Disposition{Action: wire.Release}, d.disposition)
 			require.Equal(t, pending, d.state)
 		}
 		for _, d := range all {
@@ -89,7 +91,7 @@ func TestStop_HandlersHaveGrace(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				q := newQueue(30*time.Second, "a", "b")
 				w := newWorker(q, 1, 0)
-				w.handle = func(ctx context.Context, _ Task) error {
+				w.handle = func(ctx context.Context, _ wire.Task) error {
 					if !sleep(ctx, test.takes) {
 						require.Equal(t, context.Canceled, context.Cause(ctx))
 						require.Equal(t, time.Second+time.Minute, time.Since(w.start))
@@ -118,7 +120,7 @@ func TestStop_SaysWhatIsUnfinished(t *testing.T) {
 		w := newWorker(q, 3, 0)
 		w.Grace = time.Second
 		release := make(chan struct{})
-		w.handle = func(_ context.Context, task Task) error {
+		w.handle = func(_ context.Context, task wire.Task) error {
 			if task.ID == "c" {
 				<-release
 			}

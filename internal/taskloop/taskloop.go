@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 const (
@@ -25,16 +26,6 @@ const (
 	// MaxGroup does.
 	MaxGroupBytes = 1 << 20
 )
-
-// Task is a task as it was claimed.
-type Task struct {
-	ID      string
-	Payload []byte
-	Header  map[string]string
-	Score   float64
-	Due     float64 // the score before the claim: when it became due
-	Attempt int
-}
 
 // Source is the queue that a loop works on, in one or more shards, which are numbered from 0.
 // Its methods may be called from several goroutines at once.
@@ -49,7 +40,7 @@ type Source interface {
 	Exchange(shard int, reports []Report, claim int) ([]ReportResult, ClaimResult)
 	// Extend extends the leases of up to MaxGroup tasks of one shard, those in a row with the same
 	// receipt at the least cost. It returns when ctx ends.
-	Extend(ctx context.Context, shard int, items []Item) ReportResult
+	Extend(ctx context.Context, shard int, items []wire.Item) ReportResult
 	// Wait returns nil when a task of the shard may be due, or an error when it cannot tell or
 	// ctx has ended.
 	Wait(ctx context.Context, shard int) error
@@ -57,60 +48,24 @@ type Source interface {
 	Start(job redisexec.Job)
 }
 
-// Report says what is to become of tasks, all by the same operation.
-type Report struct {
-	Operation Operation
-	Items     []Item
-}
-
-// Item is what a Source needs to know of a task. It is a copy: the loop may change its own
+// Report says what is to become of tasks, all by the same script. The items are copies: the loop may change its own
 // while the Source still sends.
-type Item struct {
-	ID          string
-	Receipt     string
-	Disposition Disposition // in a report
+type Report struct {
+	Script wire.Script
+	Items  []wire.Item
 }
-
-// Operation is what a report asks for.
-type Operation int
-
-// The operations.
-const (
-	Finish   Operation = iota // the tasks are done
-	GiveBack                  // they are due again, or what comes next takes their place
-	Bury                      // they are set aside as dead letters
-	operations
-)
 
 // ReportResult is the result of a report, or of the extension of leases. If Err is nil, Answers has one for each task.
 type ReportResult struct {
 	Outcome redisexec.Outcome
-	Answers []Answer
+	Answers []wire.Answer
 	Err     error
 }
-
-// Answer is what the server says of one task in a report, or of its lease.
-type Answer int64
-
-// The answers.
-const (
-	Malformed Answer = iota - 1 // its field is not the library's
-	Stale                       // the receipt is not good
-	Accepted
-	Gone     // likewise stale, and the ID is not in the queue and no dead letter
-	TookOver // of a task to be set aside: the waiting version has taken over instead
-)
-
-// IsKnown reports whether it is one of the answers.
-func (a Answer) IsKnown() bool { return a >= Malformed && a <= TookOver }
-
-// IsAccepted reports whether the claim has ended as it was asked for, or by a waiting version.
-func (a Answer) IsAccepted() bool { return a == Accepted || a == TookOver }
 
 // ClaimResult is the result of a claim.
 type ClaimResult struct {
 	Outcome redisexec.Outcome
-	Tasks   []Task
+	Tasks   []wire.Task
 	Receipt string // of all of them
 	More    bool   // there may be more that are due
 	// Head is in what time the earliest of the other tasks is due, an hour at most; or negative,
@@ -123,26 +78,26 @@ type ClaimResult struct {
 // at once.
 type Policy interface {
 	// Handle does the task's work. A panic is an error; it may call runtime.Goexit.
-	Handle(ctx context.Context, t Task) error
+	Handle(ctx context.Context, t wire.Task) error
 	// Decide says what is to become of a task whose handler returned err, or ErrExited if it called
 	// runtime.Goexit. ctx is the one that the loop has made for the handler. If it has ended, its cause is
 	// context.Canceled if the worker is to stop; ErrLost of package lease or ErrCanceled if the disposition
 	// will have no effect. Decide may block: the lease is extended.
-	Decide(ctx context.Context, t Task, err error) Disposition
+	Decide(ctx context.Context, t wire.Task, err error) wire.Disposition
 	// Fallback decides if Decide called runtime.Goexit.
-	Fallback(t Task) Disposition
+	Fallback(t wire.Task) wire.Disposition
 	// Accepted is told that the server has carried out what was decided. It must be short: the loop waits for it.
-	Accepted(t Task)
+	Accepted(t wire.Task)
 }
 
 // Observer is told what the loop does with tasks. Its methods must be short: they are called by the
 // runners, and Finished also by the loop, which waits for them.
 type Observer interface {
 	// Started is told that a handler is about to be called, and returns the context for it.
-	Started(ctx context.Context, t Task) context.Context
+	Started(ctx context.Context, t wire.Task) context.Context
 	// Finished is told once for each Started, with the context that that has returned, when the
 	// handler has returned and it is decided what becomes of the task.
-	Finished(ctx context.Context, t Task, f Finished)
+	Finished(ctx context.Context, t wire.Task, f Finished)
 }
 
 // Finished is what an Observer is told of a handler that has returned.
@@ -171,51 +126,6 @@ var ErrExited = errors.New("the handler called runtime.Goexit")
 
 // ErrCanceled is the cause with which a handler's context ends when its task was cancelled.
 var ErrCanceled = errors.New("task canceled")
-
-// Disposition is what is to become of a task.
-type Disposition struct {
-	Action Action
-	Delay  time.Duration // of Retry and Snooze
-	Reason string        // of SetAside; for the log too
-	Next   *Next         // takes the task's place, whatever the action is; nil for none
-}
-
-// Next is what a task with that ID is from the end of this one on: the next occurrence of a periodic task.
-type Next struct {
-	At      time.Time // when it is due
-	Payload string    // as it is stored, not empty
-}
-
-// size returns how many bytes of payload are sent with the disposition.
-func (d *Disposition) size() int {
-	if d.Next == nil {
-		return 0
-	}
-	return len(d.Next.Payload)
-}
-
-// operation returns the operation that carries out the disposition.
-func (d *Disposition) operation() Operation {
-	if d.Next != nil {
-		return GiveBack
-	}
-	return operationOf[d.Action]
-}
-
-// Action is the kind of a disposition.
-type Action int
-
-// The actions.
-const (
-	Complete Action = iota // finish it
-	Retry                  // give it back, due after a delay; the attempt counts
-	Release                // give it back, due now; the attempt does not count
-	Snooze                 // give it back, due after a delay; the attempt does not count
-	SetAside               // bury it
-)
-
-// operationOf says which operation carries out an action, if nothing takes the task's place.
-var operationOf = [...]Operation{Complete: Finish, Retry: GiveBack, Release: GiveBack, Snooze: GiveBack, SetAside: Bury}
 
 // Counters are what a worker has done, over all of its runs.
 type Counters struct {

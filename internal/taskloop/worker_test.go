@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // worker is a run loop on a queue, and what its policy was called with.
@@ -19,8 +21,8 @@ type worker struct {
 	Config
 	queue *queue
 	*witness
-	handle func(ctx context.Context, t Task) error
-	decide func(t Task, err error, ended error) Disposition
+	handle func(ctx context.Context, t wire.Task) error
+	decide func(t wire.Task, err error, ended error) wire.Disposition
 	start  time.Time
 	stop   context.CancelFunc
 	ended  chan *Unfinished // cap 1
@@ -42,18 +44,18 @@ func newWorker(q *queue, concurrency int, takes time.Duration) *worker {
 	}
 	w.witness = &witness{}
 	w.Observer = w.witness
-	w.handle = func(context.Context, Task) error {
+	w.handle = func(context.Context, wire.Task) error {
 		time.Sleep(takes)
 		return nil
 	}
-	w.decide = func(_ Task, err error, ended error) Disposition {
+	w.decide = func(_ wire.Task, err error, ended error) wire.Disposition {
 		switch {
 		case err == nil:
-			return Disposition{Action: Complete}
+			return wire.Disposition{Action: wire.Finish}
 		case ended != nil:
-			return Disposition{Action: Release}
+			return wire.Disposition{Action: wire.Release}
 		}
-		return Disposition{Action: Retry, Delay: time.Second}
+		return wire.Disposition{Action: wire.Retry, Delay: time.Second}
 	}
 	return w
 }
@@ -90,7 +92,7 @@ func (w *worker) end() *Unfinished {
 	return <-w.ended
 }
 
-func (w *worker) Handle(ctx context.Context, t Task) error {
+func (w *worker) Handle(ctx context.Context, t wire.Task) error {
 	w.mu.Lock()
 	w.handled = append(w.handled, t.ID)
 	w.running++
@@ -104,13 +106,15 @@ func (w *worker) Handle(ctx context.Context, t Task) error {
 	return w.handle(ctx, t)
 }
 
-func (w *worker) Decide(ctx context.Context, t Task, err error) Disposition {
+func (w *worker) Decide(ctx context.Context, t wire.Task, err error) wire.Disposition {
 	return w.decide(t, err, context.Cause(ctx))
 }
 
-func (w *worker) Fallback(Task) Disposition { return Disposition{Action: SetAside, Reason: "fallback"} }
+func (w *worker) Fallback(wire.Task) wire.Disposition {
+	return wire.Disposition{Action: wire.Bury, Reason: "fallback"}
+}
 
-func (w *worker) Accepted(Task) {}
+func (w *worker) Accepted(wire.Task) {}
 
 func (w *worker) tasks() []string {
 	w.mu.Lock()
@@ -191,10 +195,10 @@ func TestRun_ReportsAndClaimsInOneExchange(t *testing.T) {
 		time.Sleep(time.Minute)
 		exchanges, _ := q.sent()
 		require.Equal(t, []exchanged{
-			{w.start, map[Operation][]string{}, 1, 0},
-			{w.start.Add(1010 * time.Millisecond), map[Operation][]string{Finish: {"r1 t1"}}, 1, 0},
-			{w.start.Add(2020 * time.Millisecond), map[Operation][]string{Finish: {"r2 t2"}}, 1, 0},
-			{w.start.Add(3030 * time.Millisecond), map[Operation][]string{Finish: {"r3 t3"}}, 1, 0},
+			{w.start, map[wire.Script][]string{}, 1, 0},
+			{w.start.Add(1010 * time.Millisecond), map[wire.Script][]string{wire.ByExchange: {"r1 t1"}}, 1, 0},
+			{w.start.Add(2020 * time.Millisecond), map[wire.Script][]string{wire.ByExchange: {"r2 t2"}}, 1, 0},
+			{w.start.Add(3030 * time.Millisecond), map[wire.Script][]string{wire.ByExchange: {"r3 t3"}}, 1, 0},
 		}, exchanges, "and nothing is sent while nothing is due")
 		q.add("t4")
 		synctest.Wait()
@@ -209,24 +213,24 @@ func TestRun_GroupsByOperation(t *testing.T) {
 		q := newQueue(time.Minute, "complete", "release", "retry", "set aside")
 		q.latency = 10 * time.Millisecond
 		w := newWorker(q, 4, time.Second)
-		w.decide = func(task Task, _ error, _ error) Disposition {
-			return map[string]Disposition{
-				"complete":  {Action: Complete},
-				"release":   {Action: Release, Delay: time.Hour},
-				"retry":     {Action: Retry, Delay: time.Hour},
-				"set aside": {Action: SetAside, Reason: "bad"},
+		w.decide = func(task wire.Task, _ error, _ error) wire.Disposition {
+			return map[string]wire.Disposition{
+				"complete":  {Action: wire.Finish},
+				"release":   {Action: wire.Release, Delay: time.Hour},
+				"retry":     {Action: wire.Retry, Delay: time.Hour},
+				"set aside": {Action: wire.Bury, Reason: "bad"},
 			}[task.ID]
 		}
 		w.run(t)
 		time.Sleep(1500 * time.Millisecond)
 		exchanges, _ := q.sent()
-		got := map[Operation]int{}
+		got := map[wire.Script]int{}
 		for _, x := range exchanges[1:] {
 			for operation, tasks := range x.reports {
 				got[operation] += len(tasks)
 			}
 		}
-		require.Equal(t, map[Operation]int{Finish: 1, GiveBack: 2, Bury: 1}, got)
+		require.Equal(t, map[wire.Script]int{wire.ByExchange: 1, wire.ByGiveBack: 2, wire.ByBury: 1}, got)
 		require.Equal(t, [5]int64{1, 1, 1, 1, 0}, w.counts())
 		require.Equal(t, []string{"release", "retry", "set aside buried: bad"}, q.left())
 		require.Nil(t, w.end())
@@ -239,25 +243,25 @@ func TestRun_WhatComesNextTakesTheTasksPlace(t *testing.T) {
 		q := newQueue(time.Minute, "done", "snoozed", "retried", "set aside", "large", "larger")
 		q.latency = 10 * time.Millisecond
 		w := newWorker(q, 6, time.Second)
-		actions := map[string]Action{"done": Complete, "snoozed": Snooze, "retried": Retry, "set aside": SetAside, "large": Complete, "larger": Complete}
+		actions := map[string]wire.Action{"done": wire.Finish, "snoozed": wire.Snooze, "retried": wire.Retry, "set aside": wire.Bury, "large": wire.Finish, "larger": wire.Finish}
 		sizes := map[string]int{"large": MaxGroupBytes/2 + 1, "larger": 2 * MaxGroupBytes}
 		at := time.Now().Add(time.Hour)
-		w.decide = func(task Task, _ error, _ error) Disposition {
+		w.decide = func(task wire.Task, _ error, _ error) wire.Disposition {
 			payload := strings.Repeat("p", max(1, sizes[task.ID]))
-			return Disposition{Action: actions[task.ID], Delay: time.Minute, Next: &Next{At: at, Payload: payload}}
+			return wire.Disposition{Action: actions[task.ID], Delay: time.Minute, Next: &wire.Next{At: at, Payload: payload}}
 		}
 		w.run(t)
 		time.Sleep(59 * time.Minute)
 		exchanges, _ := q.sent()
 		for _, x := range reportedIn(exchanges) {
 			size := 0
-			require.NotContains(t, x.reports, Finish)
-			require.NotContains(t, x.reports, Bury)
-			for _, sent := range x.reports[GiveBack] {
+			require.NotContains(t, x.reports, wire.ByExchange)
+			require.NotContains(t, x.reports, wire.ByBury)
+			for _, sent := range x.reports[wire.ByGiveBack] {
 				_, id, _ := strings.Cut(sent, " ")
 				size += max(1, sizes[id])
 			}
-			require.True(t, size <= MaxGroupBytes || len(x.reports[GiveBack]) == 1, "%d bytes: %v", size, x.reports)
+			require.True(t, size <= MaxGroupBytes || len(x.reports[wire.ByGiveBack]) == 1, "%d bytes: %v", size, x.reports)
 		}
 		require.Len(t, w.tasks(), 6, "once each")
 		require.Len(t, q.left(), 6)
@@ -281,7 +285,7 @@ func TestRun_NoGroupIsTooLarge(t *testing.T) {
 		q.latency = 10 * time.Millisecond
 		w := newWorker(q, 1000, time.Second)
 		gate := make(chan struct{})
-		w.handle = func(context.Context, Task) error {
+		w.handle = func(context.Context, wire.Task) error {
 			<-gate
 			return nil
 		}
@@ -293,7 +297,7 @@ func TestRun_NoGroupIsTooLarge(t *testing.T) {
 		exchanges, _ := q.sent()
 		for _, x := range exchanges {
 			require.LessOrEqual(t, x.claim, MaxGroup)
-			require.LessOrEqual(t, len(x.reports[Finish]), MaxGroup)
+			require.LessOrEqual(t, len(x.reports[wire.ByExchange]), MaxGroup)
 		}
 		require.Equal(t, [5]int64{1000}, w.counts())
 		require.Nil(t, w.end())
@@ -329,14 +333,14 @@ func TestRun_AnotherRunnerTakesOverAfterGoexit(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		q := newQueue(time.Minute, "a", "exits", "b", "policy exits", "c", "both exit", "d")
 		w := newWorker(q, 1, 0)
-		w.handle = func(_ context.Context, task Task) error {
+		w.handle = func(_ context.Context, task wire.Task) error {
 			if task.Attempt == 1 && task.ID == "exits" || task.ID == "both exit" {
 				runtime.Goexit()
 			}
 			return nil
 		}
 		decide := w.decide
-		w.decide = func(task Task, err error, ended error) Disposition {
+		w.decide = func(task wire.Task, err error, ended error) wire.Disposition {
 			if task.ID == "policy exits" && err == nil || task.ID == "both exit" {
 				runtime.Goexit() // of a handler that has returned it is not asked twice
 			}

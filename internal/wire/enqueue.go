@@ -25,19 +25,19 @@ func (d Due) Seconds() string { return Micros(d.us) }
 
 func (d Due) text() string { return string(appendMicros([]byte{d.sign}, d.us)) }
 
-// Task is a task as it is enqueued.
-type Task struct {
+// Enqueue is a task as it is enqueued.
+type Enqueue struct {
 	Due     Due
 	ID      string
 	Payload string // with the header: see Pack
 }
 
 // Size returns how many bytes it has, about.
-func (t Task) Size() int { return len(t.ID) + len(t.Payload) }
+func (t Enqueue) Size() int { return len(t.ID) + len(t.Payload) }
 
-// Tasks are arguments of enqueue.lua: groups of tasks, each due so many microseconds after the one before it in
+// Batch is the arguments of enqueue.lua: groups of tasks, each due so many microseconds after the one before it in
 // its group.
-type Tasks struct {
+type Batch struct {
 	args     []any
 	apart    int64
 	group    int   // the index in args of the group's number of IDs; 0 before the first group
@@ -46,14 +46,14 @@ type Tasks struct {
 	filled   bool  // whether one of them is not empty
 }
 
-// NewTasks returns the arguments for about so many tasks, none yet: the policy for duplicates, where waiters are told, from
+// NewBatch returns the arguments for about so many tasks, none yet: the policy for duplicates, where waiters are told, from
 // when on delays count at the earliest, and how many microseconds tasks of a group are apart.
-func NewTasks(n int, policy, announce, floor string, apart int64) *Tasks {
-	return &Tasks{args: append(make([]any, 0, 7+2*n), policy, announce, floor, apart), apart: apart}
+func NewBatch(n int, policy, announce, floor string, apart int64) *Batch {
+	return &Batch{args: append(make([]any, 0, 7+2*n), policy, announce, floor, apart), apart: apart}
 }
 
 // Add adds a task, to the last group if it is due right then.
-func (a *Tasks) Add(t Task) {
+func (a *Batch) Add(t Enqueue) {
 	if a.group == 0 || t.Due != a.next {
 		a.endGroup()
 		a.group = len(a.args) + 1
@@ -66,7 +66,7 @@ func (a *Tasks) Add(t Task) {
 }
 
 // endGroup writes the numbers of the last group, and its payloads.
-func (a *Tasks) endGroup() {
+func (a *Batch) endGroup() {
 	if a.group == 0 {
 		return
 	}
@@ -79,7 +79,7 @@ func (a *Tasks) endGroup() {
 }
 
 // Args returns the arguments, of all tasks that were added.
-func (a *Tasks) Args() []any {
+func (a *Batch) Args() []any {
 	a.endGroup()
 	return a.args
 }

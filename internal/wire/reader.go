@@ -1,0 +1,117 @@
+package wire
+
+import (
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/redisexec"
+)
+
+// Reader reads the parts of a script's reply, one after the other. Once a part is missing, or is not what is asked
+// for, all that is read is the zero value, and Err says so.
+type Reader struct {
+	value any // the reply
+	parts []any
+	bad   bool
+}
+
+// Read returns a reader of a reply, which is to be a list.
+func Read(value any) Reader {
+	parts, ok := value.([]any)
+	return Reader{value: value, parts: parts, bad: !ok}
+}
+
+// More reports whether there is another part.
+func (r *Reader) More() bool { return !r.bad && len(r.parts) > 0 }
+
+// Left returns how many parts are left.
+func (r *Reader) Left() int { return len(r.parts) }
+
+// Err is an ErrCorrupt if a part was not what was asked for, or parts are left.
+func (r *Reader) Err() error {
+	if r.bad || len(r.parts) > 0 {
+		return redisexec.Unexpected(r.value)
+	}
+	return nil
+}
+
+// part reads any part.
+func (r *Reader) part() any {
+	if !r.More() {
+		r.bad = true
+		return nil
+	}
+	part := r.parts[0]
+	r.parts = r.parts[1:]
+	return part
+}
+
+// read reads a part of that type.
+func read[T any](r *Reader) T {
+	part, ok := r.part().(T)
+	r.bad = r.bad || !ok
+	return part
+}
+
+// Int reads an integer.
+func (r *Reader) Int() int64 { return read[int64](r) }
+
+// Between reads an integer that is at least low and at most high.
+func (r *Reader) Between(low, high int64) int64 {
+	n := r.Int()
+	r.bad = r.bad || n < low || n > high
+	return n
+}
+
+// Text reads a text.
+func (r *Reader) Text() string { return read[string](r) }
+
+// Texts reads all parts that are left, each a text.
+func (r *Reader) Texts() (texts []string) {
+	for r.More() {
+		texts = append(texts, r.Text())
+	}
+	return texts
+}
+
+// list reads a part that is a list.
+func (r *Reader) list() []any { return read[[]any](r) }
+
+// Score reads a score of the library's.
+func (r *Reader) Score() float64 {
+	score := r.AnyScore()
+	r.bad = r.bad || math.IsInf(score, 0)
+	return score
+}
+
+// AnyScore reads a score that may be a foreign client's: it may be infinite.
+func (r *Reader) AnyScore() float64 {
+	score, ok := parseScore(r.Text())
+	r.bad = r.bad || !ok
+	return score
+}
+
+// Time reads a score as a time, or an empty text as the zero time.
+func (r *Reader) Time() time.Time {
+	if r.More() && r.parts[0] == "" {
+		r.parts = r.parts[1:]
+		return time.Time{}
+	}
+	return TimeOf(r.Score())
+}
+
+// parseScore parses a score, which may be infinite.
+func parseScore(text string) (score float64, ok bool) {
+	score, err := strconv.ParseFloat(text, 64)
+	return score, err == nil && !math.IsNaN(score)
+}
+
+// TimeOf returns a score as a time, to the microsecond.
+func TimeOf(score float64) time.Time {
+	seconds, fraction := math.Modf(min(max(score, -1e11), 1e11))
+	return time.Unix(int64(seconds), int64(math.Round(fraction*1e6))*1000)
+}
+
+// ScoreText writes a score as most servers print it: what is equal as text need not be compared as a number.
+func ScoreText(score float64) string { return strconv.FormatFloat(score, 'g', 17, 64) }

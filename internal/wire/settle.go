@@ -1,0 +1,108 @@
+package wire
+
+import "time"
+
+// Item is a claimed task, as a script is told of it.
+type Item struct {
+	ID          string
+	Receipt     string      // its score, as the server wrote it or as ScoreText does
+	Disposition Disposition // except where its lease is extended
+}
+
+// Disposition is what is to become of a claimed task.
+type Disposition struct {
+	Action Action
+	Delay  time.Duration // of Retry and Snooze
+	Reason string        // of Bury; for the log too
+	Next   *Next         // takes the task's place, whatever the action is; nil for none
+}
+
+// Next is what a task with that ID is from the end of this one on: the next occurrence of a periodic task.
+type Next struct {
+	At      time.Time // when it is due
+	Payload string    // as it is stored, not empty
+}
+
+// Action is the kind of a disposition.
+type Action int
+
+// The actions.
+const (
+	Finish  Action = iota // remove it
+	Retry                 // give it back, due after a delay; the attempt counts
+	Release               // give it back, due now; the attempt does not count
+	Snooze                // give it back, due after a delay; the attempt does not count
+	Bury                  // put it among the dead letters
+)
+
+// Script is which script carries a disposition out. Those of many tasks that have the same one are sent together.
+type Script int
+
+// The scripts.
+const (
+	ByExchange Script = iota
+	ByGiveBack
+	ByBury
+	Scripts // how many there are
+)
+
+// Script returns which script carries it out.
+func (d *Disposition) Script() Script {
+	switch {
+	case d.Next != nil:
+		return ByGiveBack
+	case d.Action == Finish:
+		return ByExchange
+	case d.Action == Bury:
+		return ByBury
+	}
+	return ByGiveBack
+}
+
+// Size returns how many bytes of payload are sent with the disposition.
+func (d *Disposition) Size() int {
+	if d.Next == nil {
+		return 0
+	}
+	return len(d.Next.Payload)
+}
+
+// AppendItem appends what giveback.lua and bury.lua take for a task.
+func AppendItem(args []any, item *Item) []any {
+	d := &item.Disposition
+	args = append(args, item.ID, item.Receipt)
+	switch {
+	case d.Next != nil:
+		return append(args, DueAt(d.Next.At).Seconds(), attemptCounts, d.Next.Payload)
+	case d.Action == Bury:
+		return append(args, d.Reason)
+	case d.Action == Retry:
+		return append(args, Duration(d.Delay), attemptCounts, "")
+	case d.Action == Snooze:
+		return append(args, Duration(d.Delay), attemptDoesNotCount, "")
+	}
+	return append(args, Duration(0), attemptDoesNotCount, "")
+}
+
+// How many attempts a task that is given back has to its name: all of them, or one less.
+const (
+	attemptCounts       = 0
+	attemptDoesNotCount = 1
+)
+
+// AppendByReceipt appends what exchange.lua and heartbeat.lua are given of claimed tasks: of those in a row
+// with the same receipt, that, their number and their IDs.
+func AppendByReceipt(args []any, items []Item) []any {
+	for len(items) > 0 {
+		receipt, size := items[0].Receipt, 1
+		for size < len(items) && items[size].Receipt == receipt {
+			size++
+		}
+		args = append(args, receipt, size)
+		for _, item := range items[:size] {
+			args = append(args, item.ID)
+		}
+		items = items[size:]
+	}
+	return args
+}

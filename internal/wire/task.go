@@ -1,0 +1,243 @@
+package wire
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/redisexec"
+)
+
+// Task is a task as a script hands it out.
+type Task struct {
+	ID      string
+	Payload []byte
+	Header  map[string]string
+	Omitted int       // the size of header and payload, if they were left out
+	Score   float64   // its receipt; of a dead letter, when it died
+	Due     time.Time // when it is due, or became due; zero if that is not known
+	Attempt int
+	Reason  string // of a dead letter
+	State   int    // the root's State; 0 if the script does not say it
+}
+
+// LeasedParts and DeadParts are how many parts Leased and Dead read.
+const LeasedParts, DeadParts = 4, 5
+
+// Leased reads id, score, attempt and payload of a task.
+func (r *Reader) Leased() Task {
+	id, score := r.Text(), r.Score()
+	t := r.task(id, r.part(), r.part())
+	t.Score = score
+	return t
+}
+
+// Waiting reads the same of a task that is due at its score.
+func (r *Reader) Waiting() Task {
+	t := r.Leased()
+	t.Due = TimeOf(t.Score)
+	return t
+}
+
+// Dead reads id, time of death, attempt, reason and payload of a dead letter.
+func (r *Reader) Dead() Task {
+	id, died, attempt, reason := r.Text(), r.AnyScore(), r.part(), r.Text()
+	t := r.task(id, attempt, r.part())
+	t.Score, t.Reason = died, reason
+	return t
+}
+
+// Standing reads score, attempt, payload, state and reason of the task with an ID. states is how many states there are.
+func (r *Reader) Standing(id string, states int64) Task {
+	score := r.Score()
+	t := r.task(id, r.part(), r.part())
+	t.Score, t.State, t.Reason = score, int(r.Between(0, states-1)), r.Text()
+	return t
+}
+
+// task returns a task. A payload that was left out is a number: see payload.lua.
+func (r *Reader) task(id string, attempt, payload any) (t Task) {
+	t.ID = id
+	switch n := attempt.(type) {
+	case int64:
+		t.Attempt = int(n)
+	case string:
+		var err error
+		t.Attempt, err = strconv.Atoi(n)
+		r.bad = r.bad || err != nil
+	default:
+		r.bad = true
+	}
+	switch p := payload.(type) {
+	case string:
+		t.Header, t.Payload = Unpack(p)
+	case int64:
+		t.Omitted = int(p)
+		r.bad = r.bad || p < 1
+	default:
+		r.bad = true
+	}
+	return t
+}
+
+// Answer is what a script says of one claimed task: of its lease, or of what was to become of it.
+type Answer int64
+
+// The answers.
+const (
+	Malformed Answer = iota - 1 // its field is not the library's
+	Stale                       // the receipt is not good
+	Accepted
+	Gone     // likewise stale, and the ID is not in the queue and no dead letter
+	TookOver // of a task to be set aside: the waiting version has taken over instead
+)
+
+// IsAccepted reports whether the claim has ended as it was asked for, or by a waiting version.
+func (a Answer) IsAccepted() bool { return a == Accepted || a == TookOver }
+
+// Answer reads one answer.
+func (r *Reader) Answer() Answer { return Answer(r.Between(int64(Malformed), int64(TookOver))) }
+
+// answers reads n answers.
+func (r *Reader) answers(n int) []Answer {
+	answers := make([]Answer, n)
+	for i := range answers {
+		answers[i] = r.Answer()
+	}
+	return answers
+}
+
+// Dropped is how many dead letters a script has dropped, and the IDs of some.
+type Dropped struct {
+	Count int64
+	IDs   []string
+}
+
+// Dropped reads what a script says behind the rest of its reply, if it has dropped any.
+func (r *Reader) Dropped() (d Dropped) {
+	if r.More() {
+		d = Dropped{r.Int(), r.Texts()}
+	}
+	return d
+}
+
+// Settled decodes what giveback.lua and bury.lua say of n tasks.
+func Settled(value any, n int) ([]Answer, Dropped, error) {
+	r := Read(value)
+	answers, dropped := r.answers(n), r.Dropped()
+	return answers, dropped, r.Err()
+}
+
+// Done decodes what a script says of n tasks that says nothing if all are accepted.
+func Done(value any, n int) ([]Answer, error) {
+	r := Read(value)
+	answers := r.done(n)
+	return answers, r.Err()
+}
+
+// done reads what says nothing if all of n tasks are accepted.
+func (r *Reader) done(n int) []Answer {
+	if r.bad || len(r.parts) > 0 {
+		return r.answers(n)
+	}
+	answers := make([]Answer, n)
+	for i := range answers {
+		answers[i] = Accepted
+	}
+	return answers
+}
+
+// Exchanged is the reply of exchange.lua.
+type Exchanged struct {
+	Answers []Answer // of the tasks that it was to finish
+	Read    int      // how many due tasks the claim has looked at: if any, there may be more
+	Receipt string   // of all tasks
+	Tasks   []Task
+	Next    time.Duration // until the earliest other task is due, an hour for later or never; negative, for how long it has been
+	Waiting int           // clients; 0 if the server has not counted them
+	Dropped Dropped
+}
+
+// longestDue is for how many microseconds a task is said to have been due at most.
+const longestDue = 9_000_000_000_000_000
+
+// Exchange decodes the reply of exchange.lua, which was to finish so many tasks: how many were read, the score of all, their
+// IDs, the attempts unless all are first ones, the payloads unless all are empty, when each was due, in one text, the answers,
+// the next due time, how many clients wait, and what was dropped.
+func Exchange(value any, finished int) (x Exchanged, err error) {
+	r := Read(value)
+	x.Read, x.Receipt = int(r.Int()), r.Text()
+	ids, attempts, payloads, dues := r.list(), r.list(), r.list(), r.Text()
+	answers := Read(r.part())
+	x.Next = time.Duration(min(max(r.Int(), -longestDue), time.Hour.Microseconds())) * time.Microsecond
+	x.Waiting, x.Dropped = int(r.Int()), r.Dropped()
+	x.Tasks = r.exchanged(x.Receipt, ids, attempts, payloads, dues)
+	if x.Answers = answers.done(finished); r.Err() != nil || answers.Err() != nil {
+		return Exchanged{}, redisexec.Unexpected(value)
+	}
+	return x, nil
+}
+
+// exchanged returns the tasks that an exchange has claimed.
+func (r *Reader) exchanged(receipt string, ids, attempts, payloads []any, dues string) []Task {
+	if len(ids) == 0 {
+		return nil
+	}
+	score, ok := parseScore(receipt)
+	if !ok || math.IsInf(score, 0) || len(attempts) > 0 && len(attempts) != len(ids) || len(payloads) > 0 && len(payloads) != len(ids) {
+		r.bad = true
+		return nil
+	}
+	tasks := make([]Task, len(ids))
+	for i := range tasks {
+		id, isText := ids[i].(string)
+		var attempt, payload any = int64(1), ""
+		if len(attempts) > 0 {
+			attempt = attempts[i]
+		}
+		if len(payloads) > 0 {
+			payload = payloads[i]
+		}
+		var word string
+		word, dues, _ = strings.Cut(dues, " ")
+		due, isScore := parseScore(word)
+		tasks[i] = r.task(id, attempt, payload)
+		tasks[i].Score, tasks[i].Due = score, TimeOf(due)
+		r.bad = r.bad || !isText || !isScore || math.IsInf(due, 0) || tasks[i].Omitted > 0
+	}
+	r.bad = r.bad || dues != ""
+	return tasks
+}
+
+// Cut returns the first n tasks at most, and leaves the others.
+func (x *Exchanged) Cut(n int) Exchanged {
+	first, n := *x, min(n, len(x.Tasks))
+	first.Tasks, x.Tasks = x.Tasks[:n:n], x.Tasks[n:]
+	return first
+}
+
+// The outcomes of an enqueued task, as enqueue.lua counts them.
+const firstOutcome, lastOutcome = 1, 4
+
+// AppendOutcomes decodes the time from which the delays of the batch's next script count at the earliest, and the
+// outcomes of n tasks: none if all were added.
+func AppendOutcomes[O ~int](to []O, value any, n int) (outcomes []O, floor string, err error) {
+	r := Read(value)
+	floor, outcomes = r.Text(), to
+	if score, ok := parseScore(floor); !ok || math.IsInf(score, 0) {
+		r.bad = true
+	}
+	allAdded := !r.More()
+	for range n {
+		outcome := O(firstOutcome)
+		if !allAdded {
+			outcome = O(r.Between(firstOutcome, lastOutcome))
+		}
+		outcomes = append(outcomes, outcome)
+	}
+	if err := r.Err(); err != nil {
+		return to, "", err
+	}
+	return outcomes, floor, nil
+}
