@@ -35,6 +35,8 @@ func (m *member) Deadline() time.Time { return m.lease.Deadline() }
 // shorter; if it asked for more than m's TTL, the key could outlive that by more than the
 // margin, because the token stays the same. The token also names the owner: both must have
 // the same label.
+//
+// It writes the grant and the fence of m with a mutex of the queues held; m's caller reads them after its turn.
 func (m *member) TakeOver(holder waitqueue.Holder) (deadline time.Time, ok bool) {
 	from, _ := holder.(*member)
 	deadline, covered, asked := from.lease.Bounds()

@@ -105,7 +105,8 @@ func (l *Locker) held() []*Lock {
 }
 
 // giveBackAll hands over or releases locks whose leases have just ended, and returns what Unlock says of each. closing says
-// that none is handed over. Those of different servers are released at the same time: one that hangs delays its own.
+// that none is handed over. Those of different servers are released at the same time: one that hangs delays its own. It waits for
+// these goroutines, which end with the answers, or at the end of the last of the locks.
 func (l *Locker) giveBackAll(ctx context.Context, locks []*Lock, closing bool) []error {
 	graced, cancel := withGrace(ctx, redisexec.ReplyGrace)
 	defer cancel()

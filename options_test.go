@@ -176,7 +176,7 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 }
 
 // everyOperation calls every method with a context. docs/architecture.md names the other
-// lists of all operations, under "A queue operation with a script".
+// lists of all operations, under "Where do I add …".
 func everyOperation(ctx context.Context, l *sluice.Locker, k *sluice.Lock, q *sluice.Queue, e sluice.Entry) map[string]func() error {
 	return map[string]func() error{
 		"Lock":         func() error { _, err := l.Lock(ctx, "a"); return err },

@@ -151,7 +151,7 @@ var (
 )
 
 // next returns the first occurrence after a time; context.Canceled once stop is closed. Schedule.Next is our user's: it may hang,
-// panic, or end its goroutine.
+// panic, or end its goroutine, for which next waits for schedulePatience.
 func (p *periodicTask) next(stop <-chan struct{}, after time.Time) (occurrence, error) {
 	if p.hanging.Load() > 0 {
 		return occurrence{}, errHangs
@@ -181,6 +181,7 @@ func (p *periodicTask) next(stop <-chan struct{}, after time.Time) (occurrence, 
 		}
 	}
 	p.hanging.Add(1)
+	// It ends when Schedule.Next has returned; nothing waits for it.
 	go func() {
 		<-done
 		p.hanging.Add(-1)

@@ -18,7 +18,7 @@ const (
 	keepRetry    = 2 * time.Second
 )
 
-// start begins to keep the tasks in the queue. What it returns ends that.
+// start begins to keep the tasks in the queue. What it returns ends that, and waits for the end.
 func (p *periodics) start(ctx context.Context) (stop func()) {
 	if len(p.tasks) == 0 {
 		return func() {}

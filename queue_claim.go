@@ -105,7 +105,7 @@ func (c *claiming) keepValid(ctx context.Context, giveBack func(ctx context.Cont
 }
 
 // giveBack has tasks released in the background, and returns a channel that is closed when
-// they were, or when that has failed.
+// they were, or when that has failed: the goroutine ends after giveBackFor at most. Its caller may wait for it.
 func (q *Queue) giveBack(ctx context.Context, es []Entry) <-chan struct{} {
 	released := make(chan struct{})
 	q.executor.Go(func() {

@@ -157,7 +157,8 @@ func (q *Queue) inShards(ctx context.Context, n int, hurry time.Duration, take f
 }
 
 // lookAtOthers looks at all shards but one, with one pipeline for each server, and returns those that are due, the
-// oldest head first. A server that says nothing for so long is left out.
+// oldest head first. A server that says nothing for so long is left out. It waits for its goroutines that long; those that
+// are left end when it returns.
 func (q *Queue) lookAtOthers(ctx context.Context, but *shard, patience, hurry time.Duration) (due []dueShard, err error) {
 	others := slices.DeleteFunc(slices.Clone(q.shards), func(s *shard) bool { return s == but })
 	found := make(chan looked, len(others))
@@ -212,6 +213,7 @@ func (q *Queue) claimShards(ctx context.Context, n int, lease time.Duration) ([]
 	}
 	if c.asking > 0 {
 		err = joinErrors([]error{err, fmt.Errorf("%w: a shard has not answered", ErrUnknown), ctx.Err()})
+		// It ends with the last answer and what that brings; nothing waits for it.
 		q.executor.Go(func() { c.leave(q.giveBack) })
 	}
 	valid := c.keepValid(ctx, q.giveBack)
@@ -243,7 +245,8 @@ type shardAnswer struct {
 	err         error
 }
 
-// ask has a shard claim up to n tasks, and reports whether there may be more.
+// ask has a shard claim up to n tasks, and reports whether there may be more. Its goroutine ends after giveBackFor at most;
+// ask waits for it, and then leave does.
 func (c *shardsClaim) ask(ctx context.Context, s *shard, n int) (more bool, err error) {
 	detached, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackFor) // its caller may leave
 	c.asking++

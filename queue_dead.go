@@ -211,7 +211,7 @@ func (q *Queue) trimBeforeClaim(ctx context.Context) {
 	})
 }
 
-// startTrimming has dead letters dropped as long as the worker runs. What it returns ends that.
+// startTrimming has dead letters dropped as long as the worker runs. What it returns ends that, and waits for the end.
 func (s *source) startTrimming(ctx context.Context) (stop func()) {
 	if !s.queue.options.trims() {
 		return func() {}

@@ -203,7 +203,7 @@ func split[T any](q *Queue, all []T, id func(t T) string) []shardPart[T] {
 
 // forEach calls f for each of n parts of an operation, of which shardOf returns the shard: those of
 // different servers at the same time, and perNode of those of one server. So a server that hangs
-// delays its own parts. forEach returns when all calls have. It joins their errors.
+// delays its own parts. forEach waits for the end of all calls. It joins their errors.
 func (q *Queue) forEach(n int, shardOf func(i int) *shard, f func(i int) error) error {
 	if n == 1 {
 		return f(0)

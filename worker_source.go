@@ -97,7 +97,7 @@ func (s *source) Exchange(shard int, reports []taskloop.Report, claim int) ([]ta
 	return results, claimed
 }
 
-// exchange is Exchange with a shard. It fills in the results.
+// exchange is Exchange with a shard. It fills in the results. Nothing bounds it here: the run loop gives up the wait for it.
 func (s *source) exchange(sh *shard, reports []taskloop.Report, claim int, results []taskloop.ReportResult) taskloop.ClaimResult {
 	requests := make([]redisexec.Request, 0, len(reports)+1)
 	var finish []wire.Item // tasks that the claim's script finishes,

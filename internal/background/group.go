@@ -35,7 +35,7 @@ func (g *Group) Done() {
 	}
 }
 
-// Go runs f in a goroutine and counts it until f returns.
+// Go runs f in a goroutine and counts it until f returns. It ends with f, and Wait waits for it.
 func (g *Group) Go(f func()) {
 	g.Add()
 	go func() {

@@ -23,8 +23,7 @@ type Inspectable interface {
 //
 // Each server has one pipeline at a time, so that one that hangs costs the other servers no time, and the
 // user's pool one connection every five seconds until go-redis gives them up. What gets no answer is not tried again: the
-// waiters ask for another inspection. The goroutine of a pipeline is started by Add, and
-// ends when nothing more is to be inspected on its server. The executor's Close waits for it.
+// waiters ask for another inspection.
 type Inspector struct {
 	executor *redisexec.Executor
 
@@ -50,6 +49,7 @@ func (i *Inspector) Add(m Inspectable) {
 		return
 	}
 	i.wanted[node] = map[Inspectable]bool{m: true}
+	// It ends when nothing more is to be inspected on its server. The executor's Close waits for it.
 	i.executor.Go(func() { i.inspect(node) })
 }
 

@@ -39,10 +39,9 @@ const (
 // server, and the janitor is only given a token that no handle holds, or that is on its way
 // back to Redis.
 //
-// One goroutine does it for all tokens (the loop: started by Add; it ends when nothing is
-// left, or in Close), with one pipeline at a time to each server, each from a goroutine
-// of its own. So a server that hangs costs the other servers no time, and the user's pool one
-// connection every five seconds until go-redis gives them up. The executor's Close waits for all of them.
+// One goroutine, the loop, does it for all tokens, with one pipeline at a time to each server, each
+// from a goroutine of its own. So a server that hangs costs the other servers no time, and the
+// user's pool one connection every five seconds until go-redis gives them up.
 type Janitor struct {
 	executor *redisexec.Executor
 	loop     *background.Loop
@@ -82,6 +81,7 @@ type pendingRelease struct {
 // NewJanitor returns a janitor that sends through executor. It starts nothing.
 func NewJanitor(executor *redisexec.Executor) *Janitor {
 	j := &Janitor{executor: executor, pending: map[any]*pendingRelease{}, backlogs: map[any]*backlog{}}
+	// Add wakes it. It ends when nothing is left, or in Close. The executor's Close waits for it.
 	j.loop = background.NewLoop(executor.Go, j.turn)
 	return j
 }
@@ -193,6 +193,7 @@ func (j *Janitor) sendOnce(releases []Release) {
 	}
 	for _, requests := range byServer {
 		for part := range slices.Chunk(requests, maxBatch) {
+			// It ends after MaxQuiet at most. The executor's Close waits for it.
 			j.executor.Go(func() { j.executor.BoundedPipeline(part) })
 		}
 	}
@@ -216,6 +217,7 @@ func (j *Janitor) turn() time.Duration {
 		default:
 			b.asked = true
 			due := b.due(now)
+			// It ends after MaxQuiet at most. The executor's Close waits for it.
 			j.executor.Go(func() { j.send(b, due) })
 		}
 	}

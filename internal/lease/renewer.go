@@ -49,9 +49,7 @@ type Renewable interface {
 // sent within a tenth of the shortest TTL, until that has passed. An error is tried again until the lease's
 // deadline; only the server's word that it does not hold any more ends it before.
 //
-// One goroutine does it for all leases (the loop: started by Add; it ends when no lease
-// is left, or in Close), and one for each batch under way. The executor's Close waits for
-// all of them.
+// One goroutine, the loop, does it for all leases, and one for each batch under way.
 type Renewer struct {
 	executor *redisexec.Executor
 	loop     *background.Loop
@@ -93,6 +91,7 @@ type batch struct {
 // NewRenewer returns a renewer that sends through executor. It starts nothing.
 func NewRenewer(executor *redisexec.Executor) *Renewer {
 	r := &Renewer{executor: executor, entries: map[Renewable]*entry{}, nodes: map[any]*node{}}
+	// Add wakes it. It ends when no lease is left and no batch under way, or in Close. The executor's Close waits for it.
 	r.loop = background.NewLoop(executor.Go, r.turn)
 	return r
 }
@@ -252,6 +251,8 @@ func (r *Renewer) turn() time.Duration {
 				break
 			}
 			if b := r.beginBatch(n, now); b != nil {
+				// It ends with the answer, or when go-redis gives up. Remove and RemoveAll wait for it until the batch is given
+				// up, and the executor's Close does.
 				r.executor.Go(func() { r.send(b) })
 			}
 		}

@@ -10,6 +10,9 @@ import (
 	"github.com/sluice-go/sluice/internal/shrink"
 )
 
+// A write is bounded by go-redis's WriteTimeout, an answer by silence, and the handshake of a new connection by go-redis's
+// ReadTimeout. Until then waiters poll.
+//
 // The loop has no state of its own besides the connection. Each turn looks at what is
 // subscribed, what the receiver has learnt and what the time is, decides (plan), and does it
 // (carryOut). Whatever changes one of these calls Wake, and nothing else has to be
@@ -165,6 +168,7 @@ func (r *route) carryOut(p plan) bool {
 		}
 		if !c.reading {
 			c.reading = true
+			// It ends when connection.close closes the connection, and that waits for it.
 			c.receiver.Go(func() { r.receive(c) })
 		}
 	}

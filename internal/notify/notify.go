@@ -35,9 +35,7 @@ const (
 // a channel with a listener: a route. A connection exists while there is a listener, and for a
 // short time after. It is safe for concurrent use.
 //
-// Two goroutines serve a route. Its loop writes to the connection: it is started by Join, and
-// ends when nothing is subscribed there any more, or in Close. The receiver reads from the
-// connection: the loop starts it, stops it by closing the connection, and waits for it.
+// Two goroutines serve a route. Its loop writes to the connection, and the receiver reads from it.
 //
 // On a Cluster channels are sharded (SSUBSCRIBE): a message on one goes to the servers of its
 // slot, and not to all. Where the server does not know that, or denies it, the same connection
@@ -54,7 +52,7 @@ type Notifier struct {
 	ctx     context.Context     // ends in Close, and with it what blocks in go-redis
 	cancel  context.CancelFunc
 
-	mu            sync.Mutex // guards what follows, and of each route what its comment says
+	mu            sync.Mutex // guards what follows, and of each route what its comment says; held while Listener.heard is called
 	subscriptions map[string]*subscription
 	peak          int            // the most of them so far, see shrink.Map
 	routes        map[any]*route // by server; those on which nothing is subscribed stay, unless they are many

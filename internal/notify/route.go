@@ -43,6 +43,7 @@ func (n *Notifier) routeOf(channel string) *route {
 			n.forgetRoutes()
 		}
 		r = &route{notifier: n, subscriptions: map[string]*subscription{}}
+		// Join wakes it. It ends when nothing is subscribed there any more, or in Close, which waits for it.
 		r.loop = background.NewLoop(n.group.Go, r.turn)
 		n.routes[server] = r
 	}

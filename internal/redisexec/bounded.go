@@ -8,7 +8,7 @@ import (
 // A connection may go quiet: what is sent on it is lost, and no error says so. Then go-redis waits for its
 // ReadTimeout, which may be long, or without end. A caller leaves when its context ends. A loop of the library
 // has none that ends, and others wait for what it does; so its requests are Bounded, its pipelines go through
-// BoundedPipeline, or it bounds the wait itself. The command that is left stays in its sender, and keeps its
+// BoundedPipeline, or it bounds the wait itself, and says there by what. The command that is left stays in its sender, and keeps its
 // connection, until go-redis gives up or the kernel ends the connection.
 
 const (

@@ -309,7 +309,7 @@ func pause(ctx context.Context, stop <-chan struct{}, try int) {
 	}
 }
 
-// Go runs f in a goroutine for which Close waits.
+// Go runs f in a goroutine. It ends with f, and Close waits for it.
 func (e *Executor) Go(f func()) { e.underWay.Go(f) }
 
 // Close waits for what is under way, and for the goroutines to end, or until ctx ends.

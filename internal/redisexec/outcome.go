@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Outcome is what became of an attempt.
+// Outcome is what became of an attempt. (The Outcome of the root package is what Enqueue did with a task.)
 type Outcome int
 
 // The outcomes.

@@ -239,7 +239,7 @@ func nodeAt(ctx context.Context, rdb redis.UniversalClient, addr string) (found 
 	}
 	var err error
 	defer Contain(&err)
-	var mu sync.Mutex // the function is called for all at once
+	var mu sync.Mutex // guards found: the function is called for all at once
 	_ = c.ForEachMaster(ctx, func(_ context.Context, node *redis.Client) error {
 		mu.Lock()
 		defer mu.Unlock()

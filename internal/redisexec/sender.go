@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Job is what a sender runs: an attempt or a pipeline that its caller can leave.
+// Job is what a sender runs: an attempt, a pipeline or a group of calls that its caller can leave, or a worker's exchange.
 type Job interface{ Run() }
 
 // senderIdle is how long a sender waits for another job before it ends.
@@ -16,6 +16,9 @@ const senderIdle = 200 * time.Millisecond
 // Start has a job run in a goroutine. That is a sender which is idle, if there is one:
 // the stack of a new goroutine has to grow each time to what go-redis needs, which costs
 // a fifth of the throughput of 64 goroutines.
+//
+// A sender ends when it has been idle for senderIdle, or in Close, which waits for it. The senders of a Queue, which has
+// no Close, end when they are idle.
 func (e *Executor) Start(job Job) {
 	select {
 	case e.jobs <- job:

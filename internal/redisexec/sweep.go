@@ -26,7 +26,7 @@ func (e *Executor) Suspect() (answered func()) {
 var swept sync.Map // *redis.Client to true
 
 // sweep starts to close the idle connections that are quiet. It knows those of go-redis's clients; what wraps one, and an
-// autopipeline, does not say.
+// autopipeline, does not say. Its goroutine ends after sweepPatience at most; Close waits for it.
 func (e *Executor) sweep() {
 	e.Go(func() {
 		var failed error
@@ -42,8 +42,8 @@ func (e *Executor) sweep() {
 	})
 }
 
-// sweepPools sends a PING on each idle connection of a client's pools, and waits for the answers, unless that is being
-// done.
+// sweepPools sends a PING on each idle connection of a client's pools, and waits for the answers, or for the end of
+// sweepPatience, unless that is being done.
 func sweepPools(ctx context.Context, client *redis.Client) error {
 	if _, isSwept := swept.LoadOrStore(client, true); isSwept {
 		return nil

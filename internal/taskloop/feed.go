@@ -158,7 +158,7 @@ func (l *loop) wait() {
 	}
 }
 
-// watch has a shard watched.
+// watch has a shard watched. The goroutine ends when Source.Wait returns: stop and close end that, and close waits for it.
 func (l *loop) watch(f *feed) {
 	ctx, stop := context.WithCancel(context.Background())
 	w := &waiting{feed: f, since: time.Now(), stop: stop}

@@ -79,7 +79,8 @@ func (l *loop) extend() {
 }
 
 // sendExtension sends the extensions of the most pressing leases, in a goroutine of its own. It is given half
-// of what is left of the first, so that there is always another try.
+// of what is left of the first, so that there is always another try. The goroutine ends by then; Run waits for it,
+// until lastWait is over.
 func (l *loop) sendExtension(f *feed) {
 	if f.unsorted {
 		f.unsorted = false

@@ -23,6 +23,7 @@ func (l *loop) runner() {
 		}
 		defer func() {
 			l.deliver(current)
+			// It ends as this one would have, and Run waits in the same way.
 			go l.runner()
 		}()
 		current.disposition = l.Policy.Fallback(current.task)

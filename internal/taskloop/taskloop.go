@@ -165,7 +165,7 @@ type Config struct {
 	Counters    *Counters
 	Observer    Observer // nil for none
 	// Canceled brings the IDs of tasks that were cancelled while they were leased, by this
-	// loop or another. It is a hint, and may be nil.
+	// loop or another. It is a hint, and may be nil: an extension finds out what it has missed.
 	Canceled <-chan string
 }
 

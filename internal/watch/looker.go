@@ -27,9 +27,7 @@ const (
 // looker looks at the queues of one client at which nothing happens. What is due within half a
 // poll interval is looked at with what is due now, so that all come to be looked at together.
 //
-// Its loop runs while a look is planned. Each look is a goroutine for itself, so that a server
-// that hangs holds up no other of a Cluster; it ends with the answer, or after a second.
-// Nothing waits for either.
+// Each look is a goroutine for itself, so that a server that hangs holds up no other of a Cluster.
 type looker struct {
 	executor *redisexec.Executor
 	scripts  Scripts
@@ -54,6 +52,7 @@ type lookResult struct {
 func (l *looker) init(executor *redisexec.Executor, scripts Scripts) {
 	l.executor, l.scripts = executor, scripts
 	l.planned, l.underWay = map[*watch]time.Time{}, map[*watch]bool{}
+	// plan wakes it. It ends when no look has been planned for lookerLinger; nothing waits for it.
 	l.loop = background.NewLoop(l.group.Go, l.turn)
 }
 
@@ -95,6 +94,7 @@ func (l *looker) turn() time.Duration {
 		for i, at := range which {
 			watches[i] = due[at]
 		}
+		// It ends after lookFor at most, for each script. Nothing waits for it, but the watches for what it finds.
 		l.group.Go(func() { l.look(watches, apart || node != nil) })
 	}
 	return pause

@@ -2,8 +2,9 @@
 // [Watcher], and all queues on one client of go-redis share a [Client]: a pub/sub connection, and the
 // looks at queues at which nothing happens.
 //
-// What a Watcher knows of its queue is a hint. A caller that is told of a task may find nothing, and waits
-// again.
+// What a Watcher knows of its queue is a hint. A caller that is told of a task (its [Wait] returns) may find nothing, and
+// waits again. To ask for a head is to claim because of it. To draw is to decide at random whether and when this client
+// asks.
 package watch
 
 import (
@@ -22,7 +23,8 @@ type watch struct {
 	found   chan lookResult // cap 1: by a planned look
 }
 
-// start starts a watch. The mutex is held.
+// start starts a watch. It ends when the last caller is told or has left, or when a look fails. Callers wait for what it
+// tells them, and not for its end. The mutex is held.
 func (w *Watcher) start() {
 	ctx, stop := context.WithCancel(context.Background())
 	w.current = &watch{

@@ -37,7 +37,7 @@ type Watcher struct {
 	client *Client
 	queue  Queue
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards what follows; the notifier, which calls heard with its own mutex held, is not called with it
 	current   *watch     // nil if no caller waits
 	waiters   []waiter   // in the order in which they came
 	outlook   outlook
