@@ -107,9 +107,6 @@ func (s *shard) commands(main string) []string {
 // ErrInvalid for a field that is out of range, or a nil Handler.
 func (w *Worker) Check(ctx context.Context) error {
 	const op = "check"
-	if w == nil {
-		return invalid(op, "nil Worker")
-	}
 	if err := w.Queue.check(op); err != nil {
 		return err
 	}

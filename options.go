@@ -47,9 +47,7 @@ var defaultLockOptions = lockOptions{prefix: "Lock:", ttl: 15 * time.Second, ret
 // released nor extended: how long a crash of the holder blocks the others. They wait
 // for up to 12ms more, or 202ms far from the server; see Locker.Lock. At
 // least 1ms. Defaults to 15s.
-func WithTTL(d time.Duration) LockOption {
-	return func(o *lockOptions) { o.ttl = d }
-}
+func WithTTL(d time.Duration) LockOption { return func(o *lockOptions) { o.ttl = d } }
 
 // WithRetryInterval sets the longest time between two polls of a lock that another caller
 // holds. Waiters are normally woken by a notification, and by the end of the holder's
@@ -57,18 +55,14 @@ func WithTTL(d time.Duration) LockOption {
 // wait for one name the first polls for all, at its own interval. Each pause is drawn
 // from [d/2, d]. While a lock of the same Locker is held, the first has it inspected once
 // in an interval: should its key be gone, the wait ends within two. At least 1ms. Defaults to 100ms.
-func WithRetryInterval(d time.Duration) LockOption {
-	return func(o *lockOptions) { o.retry = d }
-}
+func WithRetryInterval(d time.Duration) LockOption { return func(o *lockOptions) { o.retry = d } }
 
 // WithAutoRenew has a lock extended in the background, at a third of its TTL, for as long
 // as it is held and the process lives. The TTL is then how long a crash blocks others, and
 // no bound for the work. If the server does not answer in time, or says that the lock is
 // not the caller's any more, the lock is lost: see Lock.Context. Do always renews.
 // Defaults to off.
-func WithAutoRenew() LockOption {
-	return func(o *lockOptions) { o.renew = true }
-}
+func WithAutoRenew() LockOption { return func(o *lockOptions) { o.renew = true } }
 
 // WithMaxHold sets the longest time for which a lock is held, however it is extended. When
 // it is over the lock is lost (its Context ends with ErrLost), and the server frees it
@@ -103,9 +97,7 @@ func WithMaxWait(d time.Duration) LockOption {
 // It costs a second key per name, which expires after a day without use. Every caller that
 // locks a name should use it: one that doesn't has no fence, and hands the lock to one that
 // does by way of Redis only. Defaults to off.
-func WithFencing() LockOption {
-	return func(o *lockOptions) { o.fenced = true }
-}
+func WithFencing() LockOption { return func(o *lockOptions) { o.fenced = true } }
 
 // WithLockReplicas has an acquisition count once n replicas of the server have acknowledged it.
 // Replication is asynchronous: without this a failover may promote a replica that does not know
@@ -128,9 +120,7 @@ func WithFencing() LockOption {
 // prefer the one that has read most. And a primary that hangs, or is cut off, and goes on afterwards may
 // serve its old clients beside the new one: what that gives is counted in docs/guarantees.md. It is not
 // consensus; WithFencing holds where this does not. Defaults to 0, which waits for no replica.
-func WithLockReplicas(n int) LockOption {
-	return func(o *lockOptions) { o.replicas = n }
-}
+func WithLockReplicas(n int) LockOption { return func(o *lockOptions) { o.replicas = n } }
 
 // longestReplicaWait is how long replicas are waited for at the most.
 const longestReplicaWait = time.Second
@@ -139,9 +129,7 @@ const longestReplicaWait = time.Second
 func (o *lockOptions) replicaWait() time.Duration { return min(o.ttl/4, longestReplicaWait) }
 
 // WithLockPrefix sets what the key of a lock begins with. Defaults to "Lock:".
-func WithLockPrefix(p string) LockOption {
-	return func(o *lockOptions) { o.prefix = p }
-}
+func WithLockPrefix(p string) LockOption { return func(o *lockOptions) { o.prefix = p } }
 
 // maxPermits is the most that a name may have: ForceUnlock reads all their tokens at once.
 const maxPermits = 1000
@@ -265,9 +253,7 @@ func (d Duplicates) String() string {
 
 // WithDuplicates sets what happens to an ID that is already in the queue.
 // Defaults to Replace.
-func WithDuplicates(p Duplicates) QueueOption {
-	return func(o *queueOptions) { o.duplicates = p }
-}
+func WithDuplicates(p Duplicates) QueueOption { return func(o *queueOptions) { o.duplicates = p } }
 
 // WithMaxAttempts sets how often a task may be claimed. The claim after the n-th does not
 // hand the task out. It puts it among the dead letters, where Get and Stats show it. 0
@@ -279,21 +265,15 @@ func WithDuplicates(p Duplicates) QueueOption {
 //
 // The limit is that of the Queue that claims, and is not kept on the server: give it to the
 // queues of all workers alike. A Queue with a lower limit buries what others would try again.
-func WithMaxAttempts(n int) QueueOption {
-	return func(o *queueOptions) { o.maxAttempts = n }
-}
+func WithMaxAttempts(n int) QueueOption { return func(o *queueOptions) { o.maxAttempts = n } }
 
 // WithPollInterval sets the longest time between two polls of Wait, and so the longest
 // delay when a notification is lost. At least 1ms. Defaults to 1s.
-func WithPollInterval(d time.Duration) QueueOption {
-	return func(o *queueOptions) { o.poll = d }
-}
+func WithPollInterval(d time.Duration) QueueOption { return func(o *queueOptions) { o.poll = d } }
 
 // WithMaxPayload sets the most bytes that a task's payload, and the keys and values of its header, may have
 // together. Defaults to 1 MiB.
-func WithMaxPayload(n int) QueueOption {
-	return func(o *queueOptions) { o.maxPayload = n }
-}
+func WithMaxPayload(n int) QueueOption { return func(o *queueOptions) { o.maxPayload = n } }
 
 // WithDeadLimit bounds the number of dead letters to n: more are dropped for good, those first that died first.
 // Stats.Dropped counts what was dropped, and a Worker logs what it drops, with IDs. 0 means no limit. Defaults to 0.
@@ -307,16 +287,12 @@ func WithMaxPayload(n int) QueueOption {
 // workers alike. Letters beyond it that are there already, or that a Queue without it buries, are dropped up to fifty at
 // a time: beside each burial, before Stats, before a claim but not more than once in five seconds, and by each running
 // Worker as it starts and about once a minute, until there are none.
-func WithDeadLimit(n int) QueueOption {
-	return func(o *queueOptions) { o.deadLimit = n }
-}
+func WithDeadLimit(n int) QueueOption { return func(o *queueOptions) { o.deadLimit = n } }
 
 // WithDeadAge drops dead letters that died longer ago than d, by the server's clock, as WithDeadLimit does with those beyond its
 // limit: within seconds while a Worker with this option runs, be it idle, and logged and counted likewise. Without one, a
 // queue at which nothing happens keeps them for longer. At least 1ms; 0 means no limit. Defaults to 0.
-func WithDeadAge(d time.Duration) QueueOption {
-	return func(o *queueOptions) { o.deadAge = d }
-}
+func WithDeadAge(d time.Duration) QueueOption { return func(o *queueOptions) { o.deadAge = d } }
 
 // maxShards is the most shards that a queue may have. A client has a goroutine for each while it waits
 // for tasks, and each look at an idle queue costs a command for each.
@@ -331,9 +307,7 @@ const maxShards = 1024
 // All that use the queue must name the same n, which is kept beside it from the first operation on:
 // with another, every operation is ErrInvalid, and changes nothing. See docs/shards.md for how to come to another
 // number. A name with a hash tag, which stands for one slot, has one shard. Defaults to 1.
-func WithShards(n int) QueueOption {
-	return func(o *queueOptions) { o.shards = n }
-}
+func WithShards(n int) QueueOption { return func(o *queueOptions) { o.shards = n } }
 
 // checkShards says what is wrong with the number of shards of a queue with this main key.
 func checkShards(n int, key string) error {
@@ -366,14 +340,10 @@ func checkShards(n int, key string) error {
 // and extensions: no caller could do anything about it, tasks are handed out at least once in any case,
 // and the replicas get it no sooner. A Pop that finds nothing due needs no replica. It costs a round trip from the server to its
 // replicas, in which the connection is busy. Defaults to 0, which waits for no replica.
-func WithQueueReplicas(n int) QueueOption {
-	return func(o *queueOptions) { o.replicas = n }
-}
+func WithQueueReplicas(n int) QueueOption { return func(o *queueOptions) { o.replicas = n } }
 
 // WithQueuePrefix sets what the key of a queue begins with. Defaults to "Queue:".
-func WithQueuePrefix(p string) QueueOption {
-	return func(o *queueOptions) { o.prefix = p }
-}
+func WithQueuePrefix(p string) QueueOption { return func(o *queueOptions) { o.prefix = p } }
 
 // with returns o changed by opts, or says what is wrong with the result.
 func (o queueOptions) with(opts []QueueOption) (queueOptions, error) {

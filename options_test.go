@@ -226,7 +226,6 @@ func TestOptions_ZeroValuesAreSafe(t *testing.T) {
 		require.Empty(t, k.Token())
 	}
 	require.ErrorIs(t, (&sluice.Locker{}).Close(), sluice.ErrInvalid)
-	require.Zero(t, (*sluice.Queue)(nil).MaxAttempts())
 	require.Equal(t, "deferred", sluice.Deferred.String())
 	require.Equal(t, "unknown", sluice.Outcome(9).String())
 	require.Equal(t, time.Unix(1790000000, 123456000), sluice.Entry{Score: 1790000000.123456}.Time())

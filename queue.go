@@ -179,12 +179,7 @@ func NewQueue(rdb redis.UniversalClient, name string, opts ...QueueOption) (*Que
 }
 
 // Name returns the queue's name.
-func (q *Queue) Name() string {
-	if q == nil {
-		return ""
-	}
-	return q.name
-}
+func (q *Queue) Name() string { return q.name }
 
 // Cancel removes a task whatever its state, and returns the state in which it was. Absent
 // says that there was none.
@@ -256,12 +251,7 @@ func (q *Queue) byID(ctx context.Context, op, id string, request func(s *shard) 
 // MaxAttempts returns how often a task may be claimed, 0 for any number: see
 // WithMaxAttempts. A loop of one's own that buries a task after its last attempt, with the
 // error as the reason, asks it.
-func (q *Queue) MaxAttempts() int {
-	if q == nil {
-		return 0
-	}
-	return q.options.maxAttempts
-}
+func (q *Queue) MaxAttempts() int { return q.options.maxAttempts }
 
 // Get returns a task, whatever its state. Of a dead letter, Score is the time of its death;
 // of a leased task for which a new version waits, Payload is already the new one's. Opts say
@@ -308,13 +298,7 @@ func (q *Queue) Purge(ctx context.Context) error {
 
 // Format prints the queue's name, whatever the verb: the fields lead to the client's
 // password.
-func (q *Queue) Format(f fmt.State, _ rune) {
-	name := ""
-	if q != nil {
-		name = q.name
-	}
-	_, _ = fmt.Fprintf(f, "sluice.Queue(%q)", name)
-}
+func (q *Queue) Format(f fmt.State, _ rune) { _, _ = fmt.Fprintf(f, "sluice.Queue(%q)", q.name) }
 
 // check refuses a zero value, and the nil Queue of a Worker.
 func (q *Queue) check(op string) error {

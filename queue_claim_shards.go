@@ -1,7 +1,6 @@
 package sluice
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/watch"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // sighting is what this client knows of a shard's head.
@@ -34,28 +34,34 @@ const (
 
 // sight notes what a reply has said of the head: in what time it is due.
 func (s *shard) sight(off time.Duration) {
-	if s.isAlone {
-		return
-	}
-	now := time.Now()
-	this := &sighting{at: now}
+	due := time.Time{}
 	if off < farOff {
-		this.due = now.Add(off)
+		due = time.Now().Add(off)
 	}
-	s.sighted.Store(this)
+	s.note(sighting{due: due})
 }
 
-// oldest returns the shard to be asked first, or nil if nothing seems to be due. That is the one
+// fail notes that a shard could not be asked.
+func (s *shard) fail() { s.note(sighting{isFailed: true}) }
+
+func (s *shard) note(this sighting) {
+	if !s.isAlone {
+		this.at = time.Now()
+		s.sighted.Store(&this)
+	}
+}
+
+// oldest returns the shard to be asked first of those that were not asked, or nil if nothing seems to be due. That is the one
 // whose head has been due for longest; but one of which nothing was heard for a poll interval
 // comes before: so no shard is forgotten while another has always something that is due.
-func (q *Queue) oldest() *shard {
+func (q *Queue) oldest(asked map[*shard]bool) *shard {
 	var first *shard
 	var due time.Time
 	now, start := time.Now(), rand.N(len(q.shards))
 	for i := range q.shards {
 		s := q.shards[(start+i)%len(q.shards)]
 		switch seen := s.sighted.Load(); {
-		case seen != nil && seen.isFailed && now.Sub(seen.at) < shunFor:
+		case asked[s], seen != nil && seen.isFailed && now.Sub(seen.at) < shunFor:
 		case seen == nil || now.Sub(seen.at) >= q.options.poll:
 			return s
 		case !seen.due.IsZero() && !seen.due.After(now) && (first == nil || seen.due.Before(due)):
@@ -65,15 +71,81 @@ func (q *Queue) oldest() *shard {
 	return first
 }
 
-// dueShard is a shard that may have tasks that are due.
-type dueShard struct {
-	shard *shard
-	score float64 // of the head, or 0
+// inShards has shards hand out up to n tasks, one after the other: the one whose head is oldest, as far as is
+// known, then the others in the same order, which one look at them tells. take returns how many tasks a shard had; it is
+// not called again once there are n, or it says that it is over. A shard that fails keeps no caller from the tasks of the others:
+// once there are any, a look that hangs is not waited for for longer than hurry.
+func (q *Queue) inShards(ctx context.Context, n int, hurry time.Duration, take func(s *shard, n int) (taken int, over bool, err error)) error {
+	taken, over, errs, asked := 0, false, []error(nil), map[*shard]bool{}
+	askOldest := func() bool {
+		s := q.oldest(asked)
+		if s == nil || over || taken >= n {
+			return false
+		}
+		asked[s] = true
+		count, isOver, err := take(s, n-taken)
+		if err != nil {
+			s.fail()
+		}
+		taken, over, errs = taken+count, isOver, append(errs, err)
+		return true
+	}
+	askOldest()
+	if taken < n && !over {
+		patience := lookPatience
+		if taken > 0 {
+			patience = hurry
+		}
+		if err := q.lookAtOthers(ctx, asked, patience, hurry); taken == 0 {
+			errs = append(errs, err)
+		}
+		for askOldest() {
+		}
+	}
+	return joinErrors(errs)
 }
 
-// looked is what a look at some shards has found.
+// lookAtOthers looks at all shards that were not asked, with one pipeline for each server. One that says nothing for so long
+// has failed; once something is due, the look does not wait for the others for longer than hurry.
+func (q *Queue) lookAtOthers(ctx context.Context, asked map[*shard]bool, patience, hurry time.Duration) (err error) {
+	others := slices.DeleteFunc(slices.Clone(q.shards), func(s *shard) bool { return asked[s] })
+	bounded, cancel := context.WithTimeout(ctx, redisexec.MaxQuiet)
+	defer cancel()
+	byNode := q.executor.ByNode(len(others), func(i int) any { return others[i].keys[0] })
+	found, began := make(chan looked, len(byNode)), time.Now()
+	for _, at := range byNode {
+		some := make([]*shard, len(at))
+		for i, j := range at {
+			some[i] = others[j]
+		}
+		// It ends with the answers, or with bounded; lookAtOthers waits for that as long as it has patience.
+		q.executor.Go(func() { found <- q.lookAt(bounded, some) })
+	}
+	hangs := time.NewTimer(patience)
+	defer hangs.Stop()
+	for range byNode {
+		select {
+		case l := <-found:
+			if err = joinErrors([]error{err, l.err}); l.due {
+				hangs.Reset(hurry)
+			}
+		case <-hangs.C:
+			for _, s := range others {
+				if seen := s.sighted.Load(); seen == nil || seen.at.Before(began) {
+					s.fail()
+				}
+			}
+			return joinErrors([]error{err, fmt.Errorf("%w: a shard has not answered", ErrUnavailable)})
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return err
+}
+
+// looked says whether some shards have a task that is due, and what went wrong with others.
 type looked struct {
-	due []dueShard
+	due bool
 	err error
 }
 
@@ -82,24 +154,35 @@ type looked struct {
 func (q *Queue) lookAt(ctx context.Context, shards []*shard) (l looked) {
 	requests := make([]redisexec.Request, len(shards))
 	for i, s := range shards {
-		requests[i] = s.nextRequest()
+		requests[i] = s.watcher.Look()
 	}
 	errs := make([]error, len(shards))
 	for i, r := range q.executor.Pipeline(ctx, requests) {
 		var h watch.Head
-		if h, errs[i] = q.headOf(ctx, requests[i], r); errs[i] != nil {
+		h, errs[i] = q.headOf(ctx, requests[i], r)
+		switch {
+		case errs[i] != nil:
 			shards[i].fail()
-			continue
-		}
-		shards[i].sight(h.Off)
-		if h.Off == 0 {
-			score, _, _ := strings.Cut(h.ID, " ")
-			at, _ := strconv.ParseFloat(score, 64)
-			l.due = append(l.due, dueShard{shards[i], at})
+		case h.Off > 0:
+			shards[i].sight(h.Off)
+		default:
+			l.due = true
+			shards[i].note(sighting{due: dueSince(h)})
 		}
 	}
 	l.err = joinErrors(errs)
 	return l
+}
+
+// dueSince returns since when a head has been due, by the server's clock, which may be ahead.
+func dueSince(h watch.Head) time.Time {
+	text, _, _ := strings.Cut(h.ID, " ")
+	score, _ := strconv.ParseFloat(text, 64)
+	due, now := wire.TimeOf(score), time.Now()
+	if due.After(now) {
+		return now
+	}
+	return due
 }
 
 // headOf returns the head in the reply to a look, which is made again if that may help.
@@ -112,89 +195,7 @@ func (q *Queue) headOf(ctx context.Context, r redisexec.Request, first redisexec
 		}
 	}
 	heads, err := looks{}.Heads(reply.Value, 1)
-	if err != nil {
-		return watch.Head{}, err
-	}
-	return heads[0], nil
-}
-
-// fail notes that a shard could not be asked.
-func (s *shard) fail() { s.sighted.Store(&sighting{at: time.Now(), isFailed: true}) }
-
-// inShards has shards hand out up to n tasks, one after the other: first the one whose head is oldest, as far as is
-// known, then all others that are due, as one look at them says. take returns how many tasks a shard had; it is
-// not called again once there are n, or it says that it is over. A shard that fails keeps no caller from the tasks of the others:
-// once there are any, a look that hangs is not waited for for longer than hurry.
-func (q *Queue) inShards(ctx context.Context, n int, hurry time.Duration, take func(s *shard, n int) (taken int, over bool, err error)) error {
-	taken, over, errs := 0, false, []error(nil)
-	ask := func(s *shard) {
-		count, isOver, err := take(s, n-taken)
-		if err != nil {
-			s.fail()
-		}
-		taken, over, errs = taken+count, isOver, append(errs, err)
-	}
-	first := q.oldest()
-	if first != nil {
-		ask(first)
-	}
-	if taken < n && !over {
-		patience := lookPatience
-		if taken > 0 {
-			patience = hurry
-		}
-		due, err := q.lookAtOthers(ctx, first, patience, hurry)
-		for _, d := range due {
-			if taken < n && !over {
-				ask(d.shard)
-			}
-		}
-		if taken == 0 {
-			errs = append(errs, err)
-		}
-	}
-	return joinErrors(errs)
-}
-
-// lookAtOthers looks at all shards but one, with one pipeline for each server, and returns those that are due, the
-// oldest head first. A server that says nothing for so long is left out. It waits for its goroutines that long; those that
-// are left end when it returns.
-func (q *Queue) lookAtOthers(ctx context.Context, but *shard, patience, hurry time.Duration) (due []dueShard, err error) {
-	others := slices.DeleteFunc(slices.Clone(q.shards), func(s *shard) bool { return s == but })
-	found := make(chan looked, len(others))
-	bounded, cancel := context.WithCancel(ctx)
-	defer cancel()
-	byNode := q.executor.ByNode(len(others), func(i int) any { return others[i].keys[0] })
-	for _, which := range byNode {
-		some := make([]*shard, len(which))
-		for i, at := range which {
-			some[i] = others[at]
-		}
-		q.executor.Go(func() { found <- q.lookAt(bounded, some) })
-	}
-	due, err = gather(ctx, found, len(byNode), patience, hurry)
-	slices.SortFunc(due, func(a, b dueShard) int { return cmp.Compare(a.score, b.score) })
-	return due, err
-}
-
-// gather gathers n answers, for so long; once something is due, it does not wait for long for the others.
-func gather(ctx context.Context, found <-chan looked, n int, patience, hurry time.Duration) (due []dueShard, err error) {
-	hangs := time.NewTimer(patience)
-	defer hangs.Stop()
-	for range n {
-		select {
-		case l := <-found:
-			due, err = append(due, l.due...), joinErrors([]error{err, l.err})
-			if len(due) > 0 {
-				hangs.Reset(hurry)
-			}
-		case <-hangs.C:
-			return due, joinErrors([]error{err, fmt.Errorf("%w: a shard has not answered", ErrUnavailable)})
-		case <-ctx.Done():
-			return due, ctx.Err()
-		}
-	}
-	return due, err
+	return heads[0], err
 }
 
 // claimShards is Claim on several shards. What a shard has leased that does not answer in time is given back, once it does.

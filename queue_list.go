@@ -68,9 +68,7 @@ type readOptions struct {
 
 // WithoutPayloads leaves Payload and Header nil. They stay on the server, which does not read them either: a list of tasks with large
 // payloads is as cheap as one of tasks without.
-func WithoutPayloads() ReadOption {
-	return func(o *readOptions) { o.most = 0 }
-}
+func WithoutPayloads() ReadOption { return func(o *readOptions) { o.most = 0 } }
 
 // WithPayloadsUpTo leaves Payload and Header nil of a task whose payload and header are stored in more than n bytes. Entry.Omitted
 // says in how many. The server reads them, but does not send them. At least 1.

@@ -138,7 +138,6 @@ func TestQueue_NameIsTheOneItWasMadeWith(t *testing.T) {
 	q, err := sluice.NewQueue(redis.NewClient(&redis.Options{}), "{eu}:orders", sluice.WithQueuePrefix("Q:"))
 	require.NoError(t, err)
 	require.Equal(t, "{eu}:orders", q.Name())
-	require.Empty(t, (*sluice.Queue)(nil).Name())
 }
 
 // TestShards_ADamagedRecordIsCorrupt: no number of shards that a queue cannot have is believed.

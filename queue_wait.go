@@ -100,10 +100,5 @@ func (looks) Heads(reply any, n int) ([]watch.Head, error) {
 // headFailed is what next.lua says instead of when the head is due, of a queue that it could not look at.
 const headFailed = -2
 
-// nextRequest looks at one shard.
-func (s *shard) nextRequest() redisexec.Request {
-	return scriptNext.Request([]any{s.keys[0], s.pause()}, s.announce)
-}
-
 // farOff is what the scripts say of a head that is due later, or of none.
 const farOff = watch.FarOff

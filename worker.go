@@ -212,9 +212,6 @@ func IsPermanent(err error) bool {
 // that is running already is ErrInvalid at once, and so is a Queue that was made for another number of shards
 // than it has. Run may be called again when it has returned and so have all handlers.
 func (w *Worker) Run(ctx context.Context) error {
-	if w == nil {
-		return invalid("run", "nil Worker")
-	}
 	if err := w.Queue.check("run"); err != nil {
 		return err
 	}
@@ -258,10 +255,10 @@ func (w *Worker) Run(ctx context.Context) error {
 
 // Stats returns the worker's counters. They need not be of one moment.
 func (w *Worker) Stats() WorkerStats {
-	c := &w.counters
+	ended := func(how taskloop.Ending) int64 { return w.counters.Ended[how].Load() }
 	return WorkerStats{
-		Running: c.Running.Load(), Done: c.Done.Load(), Retried: c.Retried.Load(),
-		Buried: c.Buried.Load(), Released: c.Released.Load(), Snoozed: c.Snoozed.Load(), Lost: c.Lost.Load(), Canceled: c.Canceled.Load(),
+		Running: w.counters.Running.Load(), Done: ended(taskloop.Done), Retried: ended(taskloop.Retried), Buried: ended(taskloop.Buried),
+		Canceled: ended(taskloop.Canceled), Released: ended(taskloop.Released), Snoozed: ended(taskloop.Snoozed), Lost: ended(taskloop.Lost),
 	}
 }
 

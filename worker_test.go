@@ -192,7 +192,6 @@ func TestWorker_InvalidFieldsSendNothing(t *testing.T) {
 		q := systest.NewQueue(t, rdb)
 		handler := func(context.Context, sluice.Entry) error { return nil }
 		for name, w := range map[string]*sluice.Worker{
-			"nil":              nil,
 			"zero":             {},
 			"no queue":         {Handler: handler},
 			"zero queue":       {Queue: &sluice.Queue{}, Handler: handler},

@@ -121,9 +121,9 @@ func TestExchange_AnswersDecide(t *testing.T) {
 			}
 			l.settleDelivery(d, test.answer)
 			require.Equal(t, test.want, d.state)
-			require.EqualValues(t, btoi(test.want == settled), w.Counters.Done.Load())
-			require.EqualValues(t, btoi(test.want == lost && !test.canceled), w.Counters.Lost.Load())
-			require.EqualValues(t, btoi(test.canceled), w.Counters.Canceled.Load())
+			require.EqualValues(t, btoi(test.want == settled), w.Counters.Ended[Done].Load())
+			require.EqualValues(t, btoi(test.want == lost && !test.canceled), w.Counters.Ended[Lost].Load())
+			require.EqualValues(t, btoi(test.canceled), w.Counters.Ended[Canceled].Load())
 			if test.want == pending {
 				require.Equal(t, wire.Disposition{Action: wire.Bury, Reason: "malformed"}, d.disposition)
 				require.Equal(t, []*delivery{d}, l.feeds[0].pending)
@@ -131,7 +131,7 @@ func TestExchange_AnswersDecide(t *testing.T) {
 				require.Nil(t, d.task.Payload, "it is not kept")
 			}
 			l.settleDelivery(d, wire.Accepted)
-			require.EqualValues(t, btoi(test.want == settled), w.Counters.Done.Load(), "nothing counts twice")
+			require.EqualValues(t, btoi(test.want == settled), w.Counters.Ended[Done].Load(), "nothing counts twice")
 		})
 	}
 }
@@ -362,7 +362,7 @@ func TestExchange_TasksClaimedTooLateAreGivenBack(t *testing.T) {
 			q.onExchange = nil
 		})
 		time.Sleep(10 * time.Second)
-		require.EqualValues(t, 20, w.Counters.Done.Load())
+		require.EqualValues(t, 20, w.Counters.Ended[Done].Load())
 		require.Nil(t, w.end())
 	})
 }

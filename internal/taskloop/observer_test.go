@@ -68,8 +68,8 @@ func (w *witness) check(t *testing.T, of *worker) {
 	w.observed.Lock()
 	defer w.observed.Unlock()
 	c := of.Counters
-	counts := [...]int64{Done: c.Done.Load(), Retried: c.Retried.Load(), Buried: c.Buried.Load(),
-		Canceled: c.Canceled.Load(), Released: c.Released.Load(), Snoozed: c.Snoozed.Load(), Lost: c.Lost.Load()}
+	counts := [...]int64{Done: c.Ended[Done].Load(), Retried: c.Ended[Retried].Load(), Buried: c.Ended[Buried].Load(),
+		Canceled: c.Ended[Canceled].Load(), Released: c.Ended[Released].Load(), Snoozed: c.Ended[Snoozed].Load(), Lost: c.Ended[Lost].Load()}
 	unfinished := w.started
 	for e := Done; e <= Lost; e++ {
 		unfinished -= w.finished[e]
@@ -144,7 +144,7 @@ func TestObserver_IsToldOfALossWhenTheHandlerHasReturned(t *testing.T) {
 		}
 		w.run(t)
 		time.Sleep(30 * time.Second)
-		require.EqualValues(t, 1, w.Counters.Lost.Load())
+		require.EqualValues(t, 1, w.Counters.Ended[Lost].Load())
 		n, _ := w.told(Lost)
 		require.Zero(t, n)
 		time.Sleep(time.Hour)
@@ -182,7 +182,7 @@ func TestObserver_IsToldAfterTheEnd(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		n, _ = w.told(Lost)
 		require.EqualValues(t, 3, n)
-		require.EqualValues(t, 3, w.Counters.Lost.Load())
+		require.EqualValues(t, 3, w.Counters.Ended[Lost].Load())
 	})
 }
 

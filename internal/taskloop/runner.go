@@ -76,7 +76,7 @@ func (l *loop) deliver(d *delivery) {
 // decided notes and counts what has become of a task.
 func (l *loop) decided(d *delivery, e Ending) {
 	d.ending = e
-	l.Counters.count(e)
+	l.Counters.Ended[e].Add(1)
 }
 
 // leave gives up a delivery whose handler has returned, when the loop ends or has ended.

@@ -234,7 +234,7 @@ func TestShards_ExtensionsDoNotWaitForEachOther(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		require.Equal(t, "1/1", <-lost)
 		require.Empty(t, lost)
-		require.EqualValues(t, 1, w.Counters.Lost.Load())
+		require.EqualValues(t, 1, w.Counters.Ended[Lost].Load())
 		_, extensions := q.sent()
 		last := map[int]time.Duration{}
 		for _, x := range extensions {

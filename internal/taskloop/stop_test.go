@@ -139,7 +139,7 @@ func TestStop_SaysWhatIsUnfinished(t *testing.T) {
 		require.Equal(t, 6*time.Second+w.Grace+lastWait, time.Since(w.start))
 		close(release)
 		time.Sleep(2 * time.Minute) // the handler and the exchange go on, and end
-		require.EqualValues(t, 3, w.Counters.Lost.Load(), "nothing can be done for them any more")
+		require.EqualValues(t, 3, w.Counters.Ended[Lost].Load(), "nothing can be done for them any more")
 		require.Contains(t, q.left(), "c")
 	})
 }

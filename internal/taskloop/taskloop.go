@@ -107,7 +107,7 @@ type Finished struct {
 	Ending Ending
 }
 
-// Ending is what has become of a task. There is one for each of the Counters except Running.
+// Ending is what has become of a task. There is a counter for each.
 type Ending int
 
 // The endings, in the order of the root package's Disposition.
@@ -129,28 +129,8 @@ var ErrCanceled = errors.New("task canceled")
 
 // Counters are what a worker has done, over all of its runs.
 type Counters struct {
-	Running                                                  atomic.Int64
-	Done, Retried, Buried, Released, Snoozed, Lost, Canceled atomic.Int64
-}
-
-// count counts a task.
-func (c *Counters) count(e Ending) {
-	switch e {
-	case Done:
-		c.Done.Add(1)
-	case Retried:
-		c.Retried.Add(1)
-	case Buried:
-		c.Buried.Add(1)
-	case Canceled:
-		c.Canceled.Add(1)
-	case Released:
-		c.Released.Add(1)
-	case Snoozed:
-		c.Snoozed.Add(1)
-	case Lost:
-		c.Lost.Add(1)
-	}
+	Running atomic.Int64
+	Ended   [Lost + 1]atomic.Int64 // by Ending
 }
 
 // Config is what a loop is made of. All fields except Observer and Canceled are required.

@@ -132,7 +132,7 @@ func (w *worker) peak() int {
 // counts are the counters: done, retried, buried, released, lost.
 func (w *worker) counts() [5]int64 {
 	c := w.Counters
-	return [5]int64{c.Done.Load(), c.Retried.Load(), c.Buried.Load(), c.Released.Load(), c.Lost.Load()}
+	return [5]int64{c.Ended[Done].Load(), c.Ended[Retried].Load(), c.Ended[Buried].Load(), c.Ended[Released].Load(), c.Ended[Lost].Load()}
 }
 
 // logged is how often the log has a line with that text.
@@ -266,7 +266,7 @@ func TestRun_WhatComesNextTakesTheTasksPlace(t *testing.T) {
 		require.Len(t, w.tasks(), 6, "once each")
 		require.Len(t, q.left(), 6)
 		require.Equal(t, [5]int64{3, 2, 0, 0, 0}, w.counts(), "nothing is buried")
-		require.EqualValues(t, 1, w.Counters.Snoozed.Load())
+		require.EqualValues(t, 1, w.Counters.Ended[Snoozed].Load())
 		require.Equal(t, 1, w.logged("failed for good"))
 		q.set(func() {
 			for _, i := range q.items {

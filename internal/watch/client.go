@@ -40,6 +40,9 @@ func newClient(rdb redis.UniversalClient, scripts Scripts) *Client {
 // Watcher returns a watcher of a queue. It starts nothing.
 func (c *Client) Watcher(q Queue) *Watcher { return &Watcher{client: c, queue: q} }
 
+// Look returns a request that looks at the watcher's queue alone.
+func (w *Watcher) Look() redisexec.Request { return w.client.scripts.Look([]*Queue{&w.queue}) }
+
 // Registry finds the Client of a redis.UniversalClient, by its address. It keeps neither alive:
 // the watchers do. An address that is used again for another one is told by Client.rdb.
 type Registry struct {

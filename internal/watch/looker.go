@@ -147,7 +147,7 @@ func (l *looker) look(watches []*watch, apart bool) {
 func (l *looker) separately(watches []*watch, results []lookResult) {
 	requests := make([]redisexec.Request, len(watches))
 	for i, w := range watches {
-		requests[i] = l.scripts.Look([]*Queue{&w.watcher.queue})
+		requests[i] = w.watcher.Look()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lookFor)
 	defer cancel()

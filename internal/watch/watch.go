@@ -99,7 +99,7 @@ func (w *watch) lookAlone(ctx context.Context) error {
 	watcher := w.watcher
 	client := watcher.client
 	r := lookResult{mark: watcher.Mark(), sent: time.Now()}
-	request := client.scripts.Look([]*Queue{&watcher.queue})
+	request := watcher.Look()
 	request.Bounded = true
 	reply, err := client.looker.executor.Run(ctx, request)
 	if err != nil {
