@@ -1,8 +1,10 @@
 package sluice
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/lease"
@@ -140,7 +142,7 @@ func (c *claiming) mayGoOn(n int) bool {
 }
 
 // add adds what a step has claimed that was asked for and sent at these times. It may be sent
-// before it was asked for: see claims.commit.
+// before it was asked for: see commitClaims.
 func (c *claiming) add(asked, sent time.Time, entries []Entry) {
 	if sent.Before(asked) {
 		asked = sent
@@ -181,26 +183,17 @@ func (c *claiming) sort() (valid, late []Entry) {
 	return valid, late
 }
 
-// claims is the Claim calls of a shard that have the same lease.
-type claims struct {
-	shard *shard
+// claimArg is what a Claim asks a shard for.
+type claimArg struct {
+	n     int
 	lease time.Duration
-	calls *committer[int] // how many tasks each asks for
-}
-
-func newClaims(s *shard, lease time.Duration) *committer[int] {
-	c := &claims{shard: s, lease: lease}
-	c.calls = newCommitter(s, c.commit)
-	return c.calls
 }
 
 // claimStep claims up to n tasks, perhaps as a part of a group. sent is the time just before the
 // claim went out.
 func (s *shard) claimStep(ctx context.Context, n int, lease time.Duration) (read int, sent time.Time, entries []Entry, err error) {
-	calls := s.claims.Acquire(lease)
-	defer s.claims.Release(lease)
 	mark, asked := s.watcher.Mark(), time.Now()
-	reply, err := runMerged(ctx, s, calls, n, n, 0, func(n int) redisexec.Request { return s.claimRequest(n, lease) })
+	reply, err := runMerged(ctx, s, s.claims, claimArg{n, lease}, n, 0, s.claimRequest)
 	if err != nil {
 		return 0, time.Now(), nil, err
 	}
@@ -217,19 +210,31 @@ func (s *shard) claimStep(ctx context.Context, n int, lease time.Duration) (read
 	return x.Read, reply.Sent, entriesOf(x.Tasks), nil
 }
 
-// commit sends a group of Claim calls as one claim, and deals out what it returns in the order
-// of asking. What is left, because callers have left, is for those that wait: else it would be
-// leased to no caller until the lease ends. If none waits, it is given back.
-func (c *claims) commit(calls []*mergedCall[int]) {
-	n := 0
-	for _, call := range calls {
-		n += call.Arg
+// commitClaims sends a group of Claim calls, those with the same lease as one claim.
+func (s *shard) commitClaims(calls []*mergedCall[claimArg]) {
+	slices.SortStableFunc(calls, func(a, b *mergedCall[claimArg]) int { return cmp.Compare(a.Arg.lease, b.Arg.lease) })
+	for len(calls) > 0 {
+		arg := claimArg{lease: calls[0].Arg.lease}
+		end := slices.IndexFunc(calls, func(c *mergedCall[claimArg]) bool { return c.Arg.lease != arg.lease })
+		if end < 0 {
+			end = len(calls)
+		}
+		for _, call := range calls[:end] {
+			arg.n += call.Arg.n
+		}
+		s.commitClaim(calls[:end], arg)
+		calls = calls[end:]
 	}
-	commit(c.shard, calls, c.shard.claimRequest(n, c.lease), func(result redisexec.Result, sent time.Time) {
+}
+
+// commitClaim sends Claim calls as one, and deals out what it returns in the order of asking. What is left, because
+// callers have left, is given back: else it would be leased to no caller until the lease ends.
+func (s *shard) commitClaim(calls []*mergedCall[claimArg], all claimArg) {
+	commit(s, calls, s.claimRequest(all), func(result redisexec.Result, sent time.Time) {
 		x, err := wire.Exchange(result.Value, 0)
-		deal := func(call *mergedCall[int]) {
+		for _, call := range calls {
 			left := x
-			m := merged{redisexec.Result{Value: left.Cut(call.Arg)}, sent}
+			m := merged{redisexec.Result{Value: left.Cut(call.Arg.n)}, sent}
 			if err != nil {
 				m.Value = result.Value // for each to reject
 			}
@@ -237,22 +242,14 @@ func (c *claims) commit(calls []*mergedCall[int]) {
 				x = left
 			}
 		}
-		for _, call := range calls {
-			deal(call)
-		}
-		for len(x.Tasks) > 0 {
-			call := c.calls.Next()
-			if call == nil {
-				c.shard.queue.giveBack(calls[0].Ctx, entriesOf(x.Tasks))
-				return
-			}
-			deal(call)
+		if len(x.Tasks) > 0 {
+			s.queue.giveBack(calls[0].Ctx, entriesOf(x.Tasks))
 		}
 	})
 }
 
-func (s *shard) claimRequest(n int, lease time.Duration) redisexec.Request {
-	return s.exchangeRequest(nil, n, lease)
+func (s *shard) claimRequest(c claimArg) redisexec.Request {
+	return s.exchangeRequest(nil, c.n, c.lease)
 }
 
 // Pop takes up to n due tasks out of the queue, earliest first. A task is handed to one caller at most, and

@@ -79,7 +79,7 @@ func (w *twins) step() {
 		})
 	case 5, 6, 7:
 		got := w.both(func(ctx context.Context, q *Queue) any {
-			reply, err := q.executor.Run(ctx, q.shards[0].claimRequest(n, lease))
+			reply, err := q.executor.Run(ctx, q.shards[0].claimRequest(claimArg{n, lease}))
 			require.NoError(w, err)
 			x, err := wire.Exchange(reply.Value, 0)
 			require.NoError(w, err)

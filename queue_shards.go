@@ -8,9 +8,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
-	"github.com/sluice-go/sluice/internal/groupcommit"
 	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/watch"
@@ -36,7 +34,7 @@ type shard struct {
 	took        atomic.Int64             // how long the last claim has taken, in ns
 	enqueues    *committer[wire.Enqueue]
 	dequeues    *committer[[]wire.Item]
-	claims      *groupcommit.Keyed[time.Duration, int, merged]
+	claims      *committer[claimArg]
 }
 
 // replicated has a request that changes the queue wait for the replicas. If there is nothing to change, they are to have what
@@ -75,8 +73,7 @@ func newShard(q *Queue, key string) *shard {
 	s.isAlone = q.options.shards == 1
 	s.trimmer.bounds = q.options.deadBounds()
 	s.watcher = newWatcher(s)
-	s.enqueues, s.dequeues = newCommitter(s, s.commitEnqueues), newCommitter(s, s.commitDequeues)
-	s.claims = groupcommit.NewKeyed(func(lease time.Duration) *committer[int] { return newClaims(s, lease) })
+	s.enqueues, s.dequeues, s.claims = newCommitter(s, s.commitEnqueues), newCommitter(s, s.commitDequeues), newCommitter(s, s.commitClaims)
 	return s
 }
 

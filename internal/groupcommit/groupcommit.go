@@ -207,19 +207,6 @@ func (c *Committer[A, R]) removeFirst() bool {
 	return call.state.CompareAndSwap(waiting, sent)
 }
 
-// Next takes the call that has waited longest, as if it had been in the group that is
-// being committed: the goroutine that takes it settles it. It returns nil if none waits.
-func (c *Committer[A, R]) Next() *Call[A, R] {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for call := c.first; call != nil; call = c.first {
-		if c.removeFirst() {
-			return call
-		}
-	}
-	return nil
-}
-
 // watch sets the timer, if it is not set. The committer's mutex is held.
 func (c *Committer[A, R]) watch() {
 	if c.watching {

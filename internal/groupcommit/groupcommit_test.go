@@ -351,37 +351,6 @@ func TestCommitter_ACommitThatEndsItsGoroutineLosesItsGroupOnly(t *testing.T) {
 	})
 }
 
-func TestCommitter_NextTakesWhatWaits(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var s *server
-		s = newServer(1, func(calls []*call) {
-			time.Sleep(roundTrip)
-			for next := s.Next(); next != nil; next = s.Next() {
-				calls = append(calls, next)
-			}
-			for _, c := range calls {
-				c.Settle(100 + c.Arg)
-			}
-		})
-		release := s.occupy(t, 1)
-		results := s.wait(t, 1)
-		release()
-		synctest.Wait()
-		ctx, cancel := context.WithCancel(t.Context())
-		leaves := s.Enter(ctx, 2, 1, 1)
-		cancel()
-		_, err := leaves.Wait()
-		require.ErrorIs(t, err, groupcommit.ErrWithdrawn)
-		more := s.wait(t, 3, 4)
-		require.Equal(t, []int{101}, results())
-		require.Equal(t, []int{103, 104}, more())
-		require.Equal(t, [][]int{{1}}, s.received())
-		synctest.Wait()
-		s.occupy(t, 1)()
-	})
-}
-
 // TestCommitter_EachCallerHasItsOwnResult has many callers come, leave and come back.
 func TestCommitter_EachCallerHasItsOwnResult(t *testing.T) {
 	t.Parallel()
