@@ -281,6 +281,38 @@ func (q *Queue) get(ctx context.Context, id string, opts ...ReadOption) (e Entry
 	return e, now, wrap("get", q.name, err)
 }
 
+// decodeGet decodes the time, and a task of that ID if there is one.
+func decodeGet(id string, value any) (e Entry, now time.Time, err error) {
+	r := wire.Read(value)
+	now = wire.TimeOf(r.Score())
+	switch left := r.Left(); {
+	case left == 0 && r.Err() == nil:
+		return e, now, ErrNotFound
+	case left == 1:
+		return e, now, ErrCorrupt
+	}
+	e = entryOf(r.Standing(id, int64(len(states))))
+	if err := r.Err(); err != nil {
+		return Entry{}, now, err
+	}
+	if e.State == Scheduled || e.State == Due {
+		e.Due = e.Time()
+	}
+	return e, now, nil
+}
+
+// decodeState decodes the state of a task.
+func decodeState(value any) (State, error) {
+	state, err := redisexec.Int(value)
+	if err == nil && (state < int64(Absent) || state > int64(Dead)) {
+		err = redisexec.Unexpected(value)
+	}
+	if err != nil {
+		return Absent, err
+	}
+	return State(state), nil
+}
+
 // Purge removes every task and dead letter. The holders of leases learn of it by ErrStale. A pause stays:
 // Resume ends it. So does the count of dropped letters. After ErrUnknown it may be called again. With several
 // shards, those of which the error is not have been purged, and those of which it is are as they were, except

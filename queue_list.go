@@ -202,3 +202,32 @@ func (q *Queue) list(ctx context.Context, l listing, after Entry, n int, payload
 	}
 	return merged, err
 }
+
+// entryOf returns a task as it is handed out.
+func entryOf(t wire.Task) Entry {
+	return Entry{
+		ID: t.ID, Payload: t.Payload, Header: t.Header, Omitted: t.Omitted,
+		Score: t.Score, Attempt: t.Attempt, Due: t.Due, State: State(t.State), Reason: t.Reason,
+	}
+}
+
+// entriesOf returns tasks as they are handed out.
+func entriesOf(ts []wire.Task) []Entry {
+	es := make([]Entry, len(ts))
+	for i, t := range ts {
+		es[i] = entryOf(t)
+	}
+	return es
+}
+
+// readEntries reads the entries that are left of a reply, each of so many parts.
+func readEntries(r *wire.Reader, parts int, read func(r *wire.Reader) wire.Task) ([]Entry, error) {
+	es := make([]Entry, 0, r.Left()/parts)
+	for r.More() {
+		es = append(es, entryOf(read(r)))
+	}
+	if err := r.Err(); err != nil {
+		return nil, err
+	}
+	return es, nil
+}

@@ -153,6 +153,14 @@ func decodeSettled(value any, items []wire.Item) ([]wire.Answer, wire.Dropped, e
 	return x.Answers, x.Dropped, err
 }
 
+// exchangedFor decodes the reply to a call that was to finish so many tasks, or returns its part of a group's.
+func exchangedFor(value any, finished int) (wire.Exchanged, error) {
+	if x, ok := value.(wire.Exchanged); ok {
+		return x, nil
+	}
+	return wire.Exchange(value, finished)
+}
+
 // commitDequeues sends a group of Dequeue calls, those with the same receipt together.
 func (s *shard) commitDequeues(calls []*mergedCall[[]wire.Item]) {
 	slices.SortStableFunc(calls, func(a, b *mergedCall[[]wire.Item]) int {
