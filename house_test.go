@@ -2,10 +2,14 @@ package sluice_test
 
 import (
 	"go/ast"
+	"go/importer"
 	"go/parser"
 	"go/token"
+	"go/types"
+	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -59,7 +63,7 @@ func TestHouse_GuaranteesNameTests(t *testing.T) {
 	}
 }
 
-// TestHouse_NeitherHalfKnowsTheOther: the files of locks name nothing that a file of queues and workers declares, nor the
+// TestHouse_NeitherHalfKnowsTheOther: the files of locks name nothing, not a method or a field either, that a file of queues and workers declares, nor the
 // other way round. What both need stands in the files that are listed here, which know both.
 func TestHouse_NeitherHalfKnowsTheOther(t *testing.T) {
 	t.Parallel()
@@ -73,33 +77,49 @@ func TestHouse_NeitherHalfKnowsTheOther(t *testing.T) {
 		}
 		return "queues"
 	}
-	paths, err := filepath.Glob("*.go")
-	require.NoError(t, err)
-	parsed, declaredIn := map[string]*ast.File{}, map[string]string{}
-	for _, path := range paths {
-		if strings.HasSuffix(path, "_test.go") {
+	files, uses := usesOfTheRoot(t)
+	nameOf := func(at token.Pos) string { return filepath.Base(files.Position(at).Filename) }
+	found := map[string]int{}
+	for identifier, object := range uses {
+		from, half := nameOf(identifier.Pos()), halfOf(nameOf(identifier.Pos()))
+		if object.Pkg() == nil || object.Pkg().Path() != "." || half == "" {
 			continue
 		}
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
-		require.NoError(t, err)
-		parsed[path] = file
-		for name := range file.Scope.Objects {
-			declaredIn[name] = path
-		}
-	}
-	found := map[string]int{}
-	for path, file := range parsed {
-		half := halfOf(path)
 		found[half]++
-		for _, name := range file.Unresolved { // in the file itself
-			other := declaredIn[name.Name]
-			if half != "" && other != "" && halfOf(other) != "" && halfOf(other) != half {
-				t.Errorf("%s names %s, which %s declares", path, name.Name, other)
-			}
+		if other := halfOf(nameOf(object.Pos())); other != "" && other != half {
+			t.Errorf("%s names %s, which %s declares", from, object.Name(), nameOf(object.Pos()))
 		}
 	}
-	require.Greater(t, found["locks"], 10)
-	require.Greater(t, found["queues"], 10)
+	require.Greater(t, found["locks"], 1000)
+	require.Greater(t, found["queues"], 1000)
+}
+
+// usesOfTheRoot returns what each identifier in the root's files means: methods and fields, too.
+func usesOfTheRoot(t *testing.T) (*token.FileSet, map[*ast.Ident]types.Object) {
+	t.Helper()
+	listed, err := exec.CommandContext(t.Context(), "go", "list", "-export", "-deps", "-f", "{{.ImportPath}}={{.Export}}", ".").Output()
+	require.NoError(t, err)
+	compiled := map[string]string{}
+	for line := range strings.Lines(string(listed)) {
+		path, file, _ := strings.Cut(strings.TrimSpace(line), "=")
+		compiled[path] = file
+	}
+	files := token.NewFileSet()
+	importer := importer.ForCompiler(files, "gc", func(path string) (io.ReadCloser, error) { return os.Open(compiled[path]) })
+	paths, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	var parsed []*ast.File
+	for _, path := range paths {
+		if !strings.HasSuffix(path, "_test.go") {
+			file, err := parser.ParseFile(files, path, nil, 0)
+			require.NoError(t, err)
+			parsed = append(parsed, file)
+		}
+	}
+	info := &types.Info{Uses: map[*ast.Ident]types.Object{}}
+	_, err = (&types.Config{Importer: importer}).Check(".", files, parsed, info)
+	require.NoError(t, err)
+	return files, info.Uses
 }
 
 // TestHouse_LinksLead: each link of a document to a file of the repository leads there, and to a
