@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
@@ -118,83 +116,6 @@ func TestShards_ByID(t *testing.T) {
 			require.ErrorIs(b, err, sluice.ErrNotFound)
 		}
 	}, sluice.WithShards(3))
-}
-
-// TestShards_ClaimFindsWhatIsDue, wherever that is: what returns nothing has found that nothing is due.
-func TestShards_ClaimFindsWhatIsDue(t *testing.T) {
-	systest.EachQueue(t, func(b systest.QueueTest) {
-		ids := idsIn(8, 3)
-		for range 3 {
-			require.Empty(b, b.Claim(10, time.Minute))
-			for i := range 8 {
-				b.Enqueue(sluice.Added, sluice.Task{ID: ids[i][0]})
-				e := b.ClaimOne(time.Minute)
-				require.Equal(b, ids[i][0], e.ID)
-				require.NoError(b, b.Q.Dequeue(b.Context(), e))
-				require.Empty(b, b.Claim(1, time.Minute))
-			}
-		}
-		tasks := spread(8, 3)
-		_, err := b.Q.EnqueueBatch(b.Context(), tasks)
-		require.NoError(b, err)
-		some := b.Claim(10, time.Minute)
-		require.LessOrEqual(b, len(some), 10)
-		all := append(some, claimAll(b, len(tasks)-len(some))...)
-		require.Equal(b, len(tasks), systest.DifferentIDs(all))
-		for _, e := range all {
-			require.Equal(b, 1, e.Attempt)
-			require.Equal(b, "of "+e.ID, string(e.Payload))
-		}
-		require.NoError(b, b.Q.Dequeue(b.Context(), all...))
-		require.Zero(b, b.Stats())
-	}, sluice.WithShards(8))
-}
-
-// TestShards_ClaimAsksTheOldestFirst, as far as is known. On a fake clock no shard is slow.
-func TestShards_ClaimAsksTheOldestFirst(t *testing.T) {
-	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
-		b := systest.NewQueueTest(t, rdb, "q", sluice.WithShards(3), sluice.WithPollInterval(time.Hour))
-		ids, now := idsIn(3, 4), time.Now()
-		for i, of := range ids {
-			for j, id := range of {
-				b.Enqueue(sluice.Added, sluice.Task{ID: id, At: now.Add(-time.Duration(1+(i+1)%3*10+j) * time.Minute)})
-			}
-		}
-		require.Len(b, b.Claim(1, time.Minute), 1) // of any: then the heads are known
-		require.Len(b, b.Claim(1, time.Minute), 1)
-		require.Len(b, b.Claim(1, time.Minute), 1)
-		var order []int
-		for range 9 {
-			order = append(order, shardOf(b.ClaimOneOf(time.Minute).ID, 3))
-		}
-		require.Equal(b, []int{1, 1, 1, 0, 0, 0, 2, 2, 2}, order)
-		time.Sleep(time.Minute) // so that what lingers has ended
-	})
-}
-
-// TestShards_NoneIsForgotten: one shard always has older tasks than the others.
-func TestShards_NoneIsForgotten(t *testing.T) {
-	systest.EachQueue(t, func(b systest.QueueTest) {
-		ids := idsIn(3, 1)
-		old := func() {
-			b.Enqueue(sluice.Added, sluice.Task{ID: ids[0][0], At: time.Now().Add(-time.Hour)})
-		}
-		old()
-		require.NoError(b, b.Q.Dequeue(b.Context(), b.ClaimOne(time.Minute)))
-		b.Enqueue(sluice.Added, sluice.Task{ID: ids[1][0]})
-		b.Enqueue(sluice.Added, sluice.Task{ID: ids[2][0]})
-		seen := map[string]bool{}
-		b.Eventually(func() bool {
-			if !seen[""] {
-				old()
-			}
-			e := b.ClaimOneOf(time.Minute)
-			seen[e.ID] = true
-			require.NoError(b, b.Q.Dequeue(b.Context(), e))
-			seen[""] = e.ID != ids[0][0] // nothing was taken from the first
-			return seen[ids[1][0]] && seen[ids[2][0]]
-		})
-	}, sluice.WithShards(3), sluice.WithPollInterval(20*time.Millisecond))
 }
 
 // TestShards_SettleNamesAllThatAreStale.

@@ -1,0 +1,167 @@
+package sluice_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/systest"
+)
+
+// TestShards_ClaimFindsWhatIsDue, wherever that is: what returns nothing has found that nothing is due.
+func TestShards_ClaimFindsWhatIsDue(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ids := idsIn(8, 3)
+		for range 3 {
+			require.Empty(b, b.Claim(10, time.Minute))
+			for i := range 8 {
+				b.Enqueue(sluice.Added, sluice.Task{ID: ids[i][0]})
+				e := b.ClaimOne(time.Minute)
+				require.Equal(b, ids[i][0], e.ID)
+				require.NoError(b, b.Q.Dequeue(b.Context(), e))
+				require.Empty(b, b.Claim(1, time.Minute))
+			}
+		}
+		tasks := spread(8, 3)
+		_, err := b.Q.EnqueueBatch(b.Context(), tasks)
+		require.NoError(b, err)
+		some := b.Claim(10, time.Minute)
+		require.LessOrEqual(b, len(some), 10)
+		all := append(some, claimAll(b, len(tasks)-len(some))...)
+		require.Equal(b, len(tasks), systest.DifferentIDs(all))
+		for _, e := range all {
+			require.Equal(b, 1, e.Attempt)
+			require.Equal(b, "of "+e.ID, string(e.Payload))
+		}
+		require.NoError(b, b.Q.Dequeue(b.Context(), all...))
+		require.Zero(b, b.Stats())
+	}, sluice.WithShards(8))
+}
+
+// TestShards_ClaimAsksTheOldestFirst, as far as is known. On a fake clock no shard is slow.
+func TestShards_ClaimAsksTheOldestFirst(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+		b := systest.NewQueueTest(t, rdb, "q", sluice.WithShards(3), sluice.WithPollInterval(time.Hour))
+		ids, now := idsIn(3, 4), time.Now()
+		for i, of := range ids {
+			for j, id := range of {
+				b.Enqueue(sluice.Added, sluice.Task{ID: id, At: now.Add(-time.Duration(1+(i+1)%3*10+j) * time.Minute)})
+			}
+		}
+		require.Len(b, b.Claim(1, time.Minute), 1) // of any: then the heads are known
+		require.Len(b, b.Claim(1, time.Minute), 1)
+		require.Len(b, b.Claim(1, time.Minute), 1)
+		var order []int
+		for range 9 {
+			order = append(order, shardOf(b.ClaimOneOf(time.Minute).ID, 3))
+		}
+		require.Equal(b, []int{1, 1, 1, 0, 0, 0, 2, 2, 2}, order)
+		time.Sleep(time.Minute) // so that what lingers has ended
+	})
+}
+
+// TestShards_NoneIsForgotten: one shard always has older tasks than the others.
+func TestShards_NoneIsForgotten(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ids := idsIn(3, 1)
+		old := func() {
+			b.Enqueue(sluice.Added, sluice.Task{ID: ids[0][0], At: time.Now().Add(-time.Hour)})
+		}
+		old()
+		require.NoError(b, b.Q.Dequeue(b.Context(), b.ClaimOne(time.Minute)))
+		b.Enqueue(sluice.Added, sluice.Task{ID: ids[1][0]})
+		b.Enqueue(sluice.Added, sluice.Task{ID: ids[2][0]})
+		seen := map[string]bool{}
+		b.Eventually(func() bool {
+			if !seen[""] {
+				old()
+			}
+			e := b.ClaimOneOf(time.Minute)
+			seen[e.ID] = true
+			require.NoError(b, b.Q.Dequeue(b.Context(), e))
+			seen[""] = e.ID != ids[0][0] // nothing was taken from the first
+			return seen[ids[1][0]] && seen[ids[2][0]]
+		})
+	}, sluice.WithShards(3), sluice.WithPollInterval(20*time.Millisecond))
+}
+
+// lateReplies delays the replies to scripts that take tasks out, and to pipelines: what is left of the lists, one after the other.
+type lateReplies struct {
+	mu        sync.Mutex
+	scripts   []time.Duration
+	pipelines []time.Duration
+}
+
+func (h *lateReplies) delay(of *[]time.Duration) {
+	h.mu.Lock()
+	var d time.Duration
+	if len(*of) > 0 {
+		d, *of = (*of)[0], (*of)[1:]
+	}
+	h.mu.Unlock()
+	time.Sleep(d)
+}
+
+func (h *lateReplies) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *lateReplies) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if strings.HasPrefix(cmd.Name(), "eval") {
+			h.delay(&h.scripts)
+		}
+		return err
+	}
+}
+
+func (h *lateReplies) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		h.delay(&h.pipelines)
+		return err
+	}
+}
+
+// TestShards_WhatIsTooMuchIsGivenBack: a shard is given up after a second, and its reply comes while the next one is asked.
+func TestShards_WhatIsTooMuchIsGivenBack(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+		b := systest.NewQueueTest(t, rdb, "q", sluice.WithShards(2))
+		_, err := b.Q.EnqueueBatch(t.Context(), spread(2, 1))
+		require.NoError(t, err)
+		rdb.AddHook(&lateReplies{scripts: []time.Duration{1500 * time.Millisecond, 800 * time.Millisecond}})
+		first := b.Claim(1, time.Hour)
+		require.Len(t, first, 1)
+		time.Sleep(time.Second)
+		second := b.Claim(2, time.Hour)
+		require.Len(t, second, 1, "it is leased to no caller")
+		require.NotEqual(t, first[0].ID, second[0].ID)
+		require.Equal(t, 1, second[0].Attempt)
+		time.Sleep(time.Minute) // what waits for the end of its time ends
+	})
+}
+
+// TestShards_OneThatDoesNotAnswerALookIsNotAsked: a Claim waits a second for the first shard, a second for the look at the
+// others, and a second for what may yet come.
+func TestShards_OneThatDoesNotAnswerALookIsNotAsked(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+		b := systest.NewQueueTest(t, rdb, "q", sluice.WithShards(8))
+		_, err := b.Q.EnqueueBatch(t.Context(), spread(8, 1))
+		require.NoError(t, err)
+		slow := slices.Repeat([]time.Duration{4 * time.Second}, 20)
+		rdb.AddHook(&lateReplies{scripts: slow, pipelines: slow})
+		began := time.Now()
+		es, err := b.Q.Claim(t.Context(), 1, time.Hour)
+		require.ErrorIs(t, err, sluice.ErrUnknown)
+		require.Empty(t, es)
+		require.Equal(t, 3*time.Second, time.Since(began))
+		time.Sleep(time.Minute)
+	})
+}
