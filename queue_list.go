@@ -111,7 +111,7 @@ var listings = map[State]listing{
 	Scheduled: {scriptList, int(Scheduled), Scheduled},
 	Due:       {scriptPeek, "1", Due},
 	Leased:    {scriptList, int(Leased), Leased},
-	Dead:      {scriptDead, "", Dead},
+	Dead:      {scriptList, int(Dead), Dead},
 }
 
 // decode decodes where a page ends, and its entries.

@@ -39,7 +39,6 @@ var (
 	scriptHeartbeat  = newScript("heartbeat", redisexec.Idempotent, "prelude", "fields")
 	scriptGiveBack   = newScript("giveback", redisexec.Idempotent, "prelude", "publish", "waiters", "wake", "fields")
 	scriptBury       = newScript("bury", redisexec.Idempotent, "prelude", "publish", "waiters", "wake", "fields", "trim")
-	scriptDead       = newScript("dead", redisexec.ReadOnly, "prelude", "fields", "page", "payload")
 	scriptRevive     = newScript("revive", redisexec.Never, "prelude", "publish", "waiters", "wake", "fields")
 	scriptDrop       = newScript("drop", redisexec.Never, "prelude")
 	scriptTrim       = newScript("trim", redisexec.Never, "prelude", "trim")

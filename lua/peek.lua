@@ -6,18 +6,12 @@
 -- RETURNS { score and id of the last task read if there may be more, else '' and '',
 --           then per task: id, score, attempt, payload }
 -- RETRY readOnly: changes nothing.
-local function count(score) return redis.call('ZCOUNT', KEYS[1], '-inf', score) end
-local function entry(rank) return redis.call('ZRANGE', KEYS[1], rank, rank) end
-local ready, ids, more = due(tonumber(ARGV[1]), behind(ARGV[2], ARGV[3], count, entry))
-redis.call('HLEN', KEYS[2]) -- check the type, even if there are no tasks
+local ready, ids, more = due(tonumber(ARGV[1]), behind(ARGV[2], ARGV[3]))
 local reply, size = { more and ids.score or '', more and ids[#ids] or '' }, 0
 for i, task in ipairs(ready) do
   if not (task.elsewhere and ARGV[4] == '1') then
     local payload, read = payloadUpTo(ARGV[5], task.id)
-    reply[#reply + 1] = task.id
-    reply[#reply + 1] = task.score
-    reply[#reply + 1] = string.format('%.0f', task.attempt)
-    reply[#reply + 1] = payload
+    append(reply, task.id, task.score, string.format('%.0f', task.attempt), payload)
     size = size + read + #task.id
   end
   if size >= 1048576 and i < #ready then

@@ -12,10 +12,7 @@ more = payloads(ready) or more
 local reply, removed = { more and #ids or 0 }, {}
 for _, task in ipairs(ready) do
   removed[#removed + 1] = task.id
-  reply[#reply + 1] = task.id
-  reply[#reply + 1] = task.score
-  reply[#reply + 1] = string.format('%.0f', task.attempt)
-  reply[#reply + 1] = task.payload or ''
+  append(reply, task.id, task.score, string.format('%.0f', task.attempt), task.payload or '')
 end
 if #removed > 0 then
   need('HDEL', KEYS[2])

@@ -40,11 +40,11 @@ func (r *Reader) Waiting() Task {
 	return t
 }
 
-// Dead reads id, time of death, attempt, reason and payload of a dead letter.
+// Dead reads id, time of death, attempt, payload and reason of a dead letter.
 func (r *Reader) Dead() Task {
-	id, died, attempt, reason := r.Text(), r.AnyScore(), r.part(), r.Text()
-	t := r.task(id, attempt, r.part())
-	t.Score, t.Reason = died, reason
+	id, died := r.Text(), r.AnyScore()
+	t := r.task(id, r.part(), r.part())
+	t.Score, t.Reason = died, r.Text()
 	return t
 }
 

@@ -9,10 +9,18 @@ local function follows(a, b)
   return #a > #b
 end
 
--- Returns the rank in a zset of the first entry behind this score, as text, and ID. An empty
--- score is before all. The entry itself may be gone. The zset is read by count, how many
--- entries have a score up to this, and entry, the one of a rank.
-local function behind(score, id, count, entry)
+-- How the list is read: how many entries have a score up to this, as text; the one of a rank; those of some ranks, with
+-- their scores. This is for the queue; a script says how it reads another list.
+local function count(score) return redis.call('ZCOUNT', KEYS[1], '-inf', score) end
+local function entry(rank) return redis.call('ZRANGE', KEYS[1], rank, rank) end
+local function range(from, to) return redis.call('ZRANGE', KEYS[1], from, to, 'WITHSCORES') end
+redis.call('ZCARD', KEYS[1]) -- check the types, even if there is nothing to be listed
+redis.call('HLEN', KEYS[2])
+redis.call('HLEN', KEYS[4])
+
+-- Returns the rank of the first entry behind this score, as text, and ID. An empty
+-- score is before all. The entry itself may be gone.
+local function behind(score, id)
   if score == '' then return 0 end
   local low, high = count('(' .. score), count(score)
   while low < high do -- the entries with that score are sorted by ID

@@ -2,6 +2,11 @@
 
 local function fieldsOf(...) return redis.call('HMGET', KEYS[4], ...) end
 
+-- Appends what a script says of an entry to its reply.
+local function append(reply, ...)
+  for _, part in ipairs({ ... }) do reply[#reply + 1] = part end
+end
+
 -- Returns a function that reads what a hash has of the i-th of ids; it is called with i in
 -- ascending order. It reads ahead: n at first, then more at a time, of large ones no more
 -- than make a megabyte. read reads the hash.
