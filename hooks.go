@@ -131,14 +131,14 @@ const (
 	Lost
 )
 
-var dispositions = [...]string{"", "done", "retried", "buried", "canceled", "released", "snoozed", "lost"}
+var dispositionNames = [...]string{"", "done", "retried", "buried", "canceled", "released", "snoozed", "lost"}
 
 // String returns the disposition's name in lower case.
 func (d Disposition) String() string {
 	if d < Done || d > Lost {
 		return "unknown"
 	}
-	return dispositions[d]
+	return dispositionNames[d]
 }
 
 // WithLockHooks has h called for locks. Given several times, the hooks of all are called, in that order:

@@ -20,8 +20,8 @@ type contextKey string
 func every(ctx context.Context, all hookList) (sending, started context.Context) {
 	o := &observer{hooks: all}
 	o.begin(ctx, false)
-	o.end(released)
-	(&observer{hooks: all, reported: true}).end(lost)
+	o.end(lockReleased)
+	(&observer{hooks: all, reported: true}).end(lockLost)
 	q := &Queue{options: queueOptions{hooks: all}}
 	_, _ = q.sendTasks(ctx, []Task{{ID: "a"}}, func(ctx context.Context, _ []Task) ([]Outcome, error) {
 		sending = ctx
@@ -95,7 +95,7 @@ func TestHooks_NoneCostNothing(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		k.observe()
 		k.tellAcquired(t.Context(), true)
-		k.tellEnded(handedOver)
+		k.tellEnded(lockHandedOver)
 	}))
 	var q queueOptions
 	WithQueueHooks(Hooks{})(&q)

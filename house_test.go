@@ -77,10 +77,10 @@ func TestHouse_NeitherHalfKnowsTheOther(t *testing.T) {
 		}
 		return "queues"
 	}
-	files, uses := usesOfTheRoot(t)
+	files, _, info := checkedRoot(t)
 	nameOf := func(at token.Pos) string { return filepath.Base(files.Position(at).Filename) }
 	found := map[string]int{}
-	for identifier, object := range uses {
+	for identifier, object := range info.Uses {
 		from, half := nameOf(identifier.Pos()), halfOf(nameOf(identifier.Pos()))
 		if object.Pkg() == nil || object.Pkg().Path() != "." || half == "" {
 			continue
@@ -94,8 +94,21 @@ func TestHouse_NeitherHalfKnowsTheOther(t *testing.T) {
 	require.Greater(t, found["queues"], 1000)
 }
 
-// usesOfTheRoot returns what each identifier in the root's files means: methods and fields, too.
-func usesOfTheRoot(t *testing.T) (*token.FileSet, map[*ast.Ident]types.Object) {
+// TestHouse_NoLocalHasTheNameOfAnother: a name that a local variable shadows is too short for a whole package.
+func TestHouse_NoLocalHasTheNameOfAnother(t *testing.T) {
+	t.Parallel()
+	files, root, info := checkedRoot(t)
+	for identifier, object := range info.Defs {
+		v, isVariable := object.(*types.Var)
+		if isVariable && !v.IsField() && v.Parent() != root.Scope() && root.Scope().Lookup(v.Name()) != nil {
+			t.Errorf("%s: %s is the name of something else in the package", files.Position(identifier.Pos()), v.Name())
+		}
+	}
+	require.Greater(t, len(info.Defs), 1000)
+}
+
+// checkedRoot returns the root package as the type checker sees it.
+func checkedRoot(t *testing.T) (*token.FileSet, *types.Package, *types.Info) {
 	t.Helper()
 	listed, err := exec.CommandContext(t.Context(), "go", "list", "-export", "-deps", "-f", "{{.ImportPath}}={{.Export}}", ".").Output()
 	require.NoError(t, err)
@@ -116,10 +129,10 @@ func usesOfTheRoot(t *testing.T) (*token.FileSet, map[*ast.Ident]types.Object) {
 			parsed = append(parsed, file)
 		}
 	}
-	info := &types.Info{Uses: map[*ast.Ident]types.Object{}}
-	_, err = (&types.Config{Importer: importer}).Check(".", files, parsed, info)
+	info := &types.Info{Uses: map[*ast.Ident]types.Object{}, Defs: map[*ast.Ident]types.Object{}}
+	root, err := (&types.Config{Importer: importer}).Check(".", files, parsed, info)
 	require.NoError(t, err)
-	return files, info.Uses
+	return files, root, info
 }
 
 // TestHouse_LinksLead: each link of a document to a file of the repository leads there, and to a

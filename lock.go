@@ -61,7 +61,7 @@ func (k *Lock) Unlock(ctx context.Context) error {
 		l.renewer.Remove(ctx, k.member(), redisexec.ReplyGrace)
 	}
 	if k.handOver() {
-		k.tellEnded(handedOver)
+		k.tellEnded(lockHandedOver)
 		return nil
 	}
 	received := l.notifier.Received(k.address.channel)
@@ -166,7 +166,7 @@ func (k *Lock) lose() {
 	if k.lease.End(ErrLost) {
 		k.locker.renewer.Forget(k.member())
 		k.leave()
-		k.tellEnded(lost)
+		k.tellEnded(lockLost)
 	}
 }
 

@@ -144,9 +144,9 @@ func (k *Lock) Detach(ctx context.Context) (token string, err error) {
 	return k.Token(), nil
 }
 
-// apart is the locks of a Locker that are held outside of the queues of its callers, and so never handed over.
+// apartLocks are the locks of a Locker that are held outside of the queues of its callers, and so never handed over.
 // The zero value is ready.
-type apart struct {
+type apartLocks struct {
 	mu     sync.Mutex // guards what follows
 	locks  map[*Lock]struct{}
 	peak   int // the most locks so far, see shrink.Map
@@ -155,7 +155,7 @@ type apart struct {
 
 // add reports false if the Locker is closed. It drops some locks that have ended and were not released, so that
 // forgetting to leaks nothing.
-func (a *apart) add(k *Lock) bool {
+func (a *apartLocks) add(k *Lock) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.closed {
@@ -178,7 +178,7 @@ func (a *apart) add(k *Lock) bool {
 	return true
 }
 
-func (a *apart) remove(k *Lock) {
+func (a *apartLocks) remove(k *Lock) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.locks, k)
@@ -186,7 +186,7 @@ func (a *apart) remove(k *Lock) {
 }
 
 // all returns the locks, those with a key, or with any if it is empty.
-func (a *apart) all(key string) (locks []*Lock) {
+func (a *apartLocks) all(key string) (locks []*Lock) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for k := range a.locks {
@@ -197,7 +197,7 @@ func (a *apart) all(key string) (locks []*Lock) {
 	return locks
 }
 
-func (a *apart) close() {
+func (a *apartLocks) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true

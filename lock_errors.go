@@ -53,11 +53,11 @@ func (k *Lock) whyNotReleased(held, ambiguous bool, err error) error {
 
 // releasedOrLost returns how a lock ended that was given up in time or not, and whose release
 // has returned err. One whose release has no answer was given up in time.
-func (k *Lock) releasedOrLost(err error) ending {
+func (k *Lock) releasedOrLost(err error) lockEnding {
 	if errors.Is(err, ErrNotHeld) || errors.Is(k.lease.Cause(), ErrLost) {
-		return lost
+		return lockLost
 	}
-	return released
+	return lockReleased
 }
 
 // sectionError returns what became of a section whose lock was valid at its end, or not, and whose

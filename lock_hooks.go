@@ -25,13 +25,13 @@ type observer struct {
 	ended    bool
 }
 
-// ending is how a lock ended.
-type ending int
+// lockEnding is how a lock ended.
+type lockEnding int
 
 const (
-	released ending = iota
-	handedOver
-	lost
+	lockReleased lockEnding = iota
+	lockHandedOver
+	lockLost
 )
 
 // observe gives k an observer, if it has hooks. That is in its options, which are its own then: a field of Lock
@@ -53,12 +53,12 @@ func (k *Lock) tellAcquired(ctx context.Context, handedOver bool) {
 	}
 	o.begin(ctx, handedOver)
 	if o.hooks.have(func(h *Hooks) bool { return h.LockLost != nil }) {
-		k.lease.Watch(func() { o.end(lost) })
+		k.lease.Watch(func() { o.end(lockLost) })
 	}
 }
 
 // tellEnded tells how k ended. Only the first call does anything.
-func (k *Lock) tellEnded(how ending) {
+func (k *Lock) tellEnded(how lockEnding) {
 	if o := k.options.observer; o != nil {
 		o.end(how)
 	}
@@ -89,7 +89,7 @@ func (o *observer) setReported() (early func()) {
 	return early
 }
 
-func (o *observer) end(how ending) {
+func (o *observer) end(how lockEnding) {
 	if tell := o.ending(how, time.Now()); tell != nil {
 		tell()
 	}
@@ -97,7 +97,7 @@ func (o *observer) end(how ending) {
 
 // ending notes how the lock ended. It returns what tells the hooks, or nil if that has been done, or is to be done
 // later.
-func (o *observer) ending(how ending, now time.Time) (tell func()) {
+func (o *observer) ending(how lockEnding, now time.Time) (tell func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.ended {
@@ -112,12 +112,12 @@ func (o *observer) ending(how ending, now time.Time) (tell func()) {
 }
 
 // tell is called after LockAcquired: acquired does not change any more.
-func (o *observer) tell(how ending, at time.Time) {
+func (o *observer) tell(how lockEnding, at time.Time) {
 	held := max(at.Sub(o.acquired), 0) // it may have ended first
 	for _, h := range o.hooks {
-		callHook(how != lost && h.LockReleased != nil, func() {
-			h.LockReleased(LockReleased{Name: o.name, Held: held, HandedOver: how == handedOver})
+		callHook(how != lockLost && h.LockReleased != nil, func() {
+			h.LockReleased(LockReleased{Name: o.name, Held: held, HandedOver: how == lockHandedOver})
 		})
-		callHook(how == lost && h.LockLost != nil, func() { h.LockLost(LockLost{Name: o.name, Held: held}) })
+		callHook(how == lockLost && h.LockLost != nil, func() { h.LockLost(LockLost{Name: o.name, Held: held}) })
 	}
 }

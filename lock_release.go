@@ -145,7 +145,7 @@ func (l *Locker) giveBackSome(ctx context.Context, locks []*Lock, at []int, clos
 	for _, i := range at {
 		k := locks[i]
 		if !closing && k.handOver() {
-			k.tellEnded(handedOver)
+			k.tellEnded(lockHandedOver)
 			continue
 		}
 		requests, sent = append(requests, k.releaseRequest()), append(sent, i)

@@ -254,17 +254,22 @@ func TestLocker_DoAll(t *testing.T) {
 	})
 }
 
-// TestLockSet_UnlockHandsOver: the next caller of the Locker gets its lock without a command.
+// TestLockSet_UnlockHandsOver: the next caller of the Locker gets its lock without a command, and what is wrong with another lock is
+// said of that.
 func TestLockSet_UnlockHandsOver(t *testing.T) {
 	t.Parallel()
-	ctx, l := t.Context(), systest.NewLocker(t, redistest.Mini(t).Client(t), sluice.WithTTL(10*time.Second))
+	rdb := redistest.Mini(t).Client(t)
+	ctx, l := t.Context(), systest.NewLocker(t, rdb, sluice.WithTTL(10*time.Second))
 	base := redistest.Name(t)
 	for range 100 { // where the machine was too slow for the window
-		set, err := l.LockAll(ctx, []string{base + "a", base + "b"})
+		set, err := l.LockAll(ctx, []string{base + "a", base + "b", base + "c"})
 		require.NoError(t, err)
-		next := waitFor(t, l, base+"b")
-		token := set.Lock(base + "b").Token()
-		require.NoError(t, set.Unlock(ctx))
+		next := waitFor(t, l, base+"a")
+		token := set.Lock(base + "a").Token()
+		require.NoError(t, rdb.Del(ctx, "{Lock:"+base+"c}", "Lock:"+base+"c").Err())
+		err = set.Unlock(ctx)
+		require.ErrorIs(t, err, sluice.ErrNotHeld)
+		require.ErrorContains(t, err, base+"c")
 		k := <-next
 		handed := k.Token() == token
 		require.NoError(t, k.Unlock(ctx))
@@ -274,6 +279,21 @@ func TestLockSet_UnlockHandsOver(t *testing.T) {
 		}
 	}
 	t.Fatal("never handed over")
+}
+
+// TestLocker_UnlockAllHandsNoneOver: a lock goes back to the server, where other processes wait.
+func TestLocker_UnlockAllHandsNoneOver(t *testing.T) {
+	t.Parallel()
+	ctx, l, name := t.Context(), systest.NewLocker(t, redistest.Mini(t).Client(t)), redistest.Name(t)
+	for range 5 {
+		k, err := l.Lock(ctx, name)
+		require.NoError(t, err)
+		next := waitFor(t, l, name)
+		require.NoError(t, l.UnlockAll(ctx))
+		second := <-next
+		require.NotEqual(t, k.Token(), second.Token())
+		require.NoError(t, second.Unlock(ctx))
+	}
 }
 
 // TestLockSet_ReleasesInPipelines: of many names each costs the same, and a pipeline releases 250.

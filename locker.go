@@ -26,7 +26,7 @@ type Locker struct {
 	notifier  *notify.Notifier
 	queues    *waitqueue.Set[*address] // by key
 	permits   *waitqueue.Set[*address] // of those that wait for permits
-	apart     apart
+	apart     apartLocks
 	renewer   *lease.Renewer
 	janitor   *lease.Janitor
 	inspector *lease.Inspector

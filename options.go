@@ -245,10 +245,10 @@ const (
 
 // String returns the policy's name in lower case.
 func (d Duplicates) String() string {
-	if d < Replace || int(d) >= len(policies) {
+	if d < Replace || int(d) >= len(policyNames) {
 		return "unknown"
 	}
-	return policies[d]
+	return policyNames[d]
 }
 
 // WithDuplicates sets what happens to an ID that is already in the queue.
@@ -360,7 +360,7 @@ func (o queueOptions) with(opts []QueueOption) (queueOptions, error) {
 		return o, fmt.Errorf("%w: attempts must be 0 to %d", ErrInvalid, maxAttempt)
 	case o.deadLimit < 0:
 		return o, fmt.Errorf("%w: negative number of dead letters", ErrInvalid)
-	case o.deadAge != 0 && (o.deadAge < time.Millisecond || o.deadAge > longest):
+	case o.deadAge != 0 && (o.deadAge < time.Millisecond || o.deadAge > longestDuration):
 		return o, fmt.Errorf("%w: age of dead letters must be 1ms to 100 years", ErrInvalid)
 	case o.maxPayload < 0:
 		return o, fmt.Errorf("%w: negative payload size", ErrInvalid)
@@ -372,7 +372,7 @@ func (o queueOptions) with(opts []QueueOption) (queueOptions, error) {
 
 // checkDuration refuses a TTL, lease or interval that Redis could not hold.
 func checkDuration(what string, d time.Duration) error {
-	if d < time.Millisecond || d > longest {
+	if d < time.Millisecond || d > longestDuration {
 		return fmt.Errorf("%w: %s must be 1ms to 100 years", ErrInvalid, what)
 	}
 	return nil

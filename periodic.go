@@ -241,7 +241,7 @@ func (p *Periodic) check(q *Queue) error {
 	if p.Schedule == nil {
 		return fmt.Errorf("%w: a Periodic without a Schedule", ErrInvalid)
 	}
-	if d, ok := p.Schedule.(interval); ok && (time.Duration(d) < time.Millisecond || time.Duration(d) > longest) {
+	if d, ok := p.Schedule.(interval); ok && (time.Duration(d) < time.Millisecond || time.Duration(d) > longestDuration) {
 		return fmt.Errorf("%w: Every takes 1ms to 100 years", ErrInvalid)
 	}
 	for key := range p.Header {

@@ -114,14 +114,14 @@ const (
 	Dead
 )
 
-var states = [...]string{"absent", "scheduled", "due", "leased", "dead"}
+var stateNames = [...]string{"absent", "scheduled", "due", "leased", "dead"}
 
 // String returns the state's name in lower case.
 func (s State) String() string {
 	if s < Absent || s > Dead {
 		return "unknown"
 	}
-	return states[s]
+	return stateNames[s]
 }
 
 // Time returns Score as a time, to the microsecond.
@@ -145,14 +145,14 @@ const (
 	Deferred
 )
 
-var outcomes = [...]string{"", "added", "updated", "kept", "deferred"}
+var outcomeNames = [...]string{"", "added", "updated", "kept", "deferred"}
 
 // String returns the outcome's name in lower case; "unknown" for 0, the outcome of a task that was not sent.
 func (o Outcome) String() string {
 	if o < Added || o > Deferred {
 		return "unknown"
 	}
-	return outcomes[o]
+	return outcomeNames[o]
 }
 
 // NewQueue returns the named queue on rdb, which stays the caller's to close. It does no
@@ -291,7 +291,7 @@ func decodeGet(id string, value any) (e Entry, now time.Time, err error) {
 	case left == 1:
 		return e, now, ErrCorrupt
 	}
-	e = entryOf(r.Standing(id, int64(len(states))))
+	e = entryOf(r.Standing(id, int64(len(stateNames))))
 	if err := r.Err(); err != nil {
 		return Entry{}, now, err
 	}

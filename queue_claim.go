@@ -230,11 +230,11 @@ func (s *shard) commitClaims(calls []*mergedCall[claimArg]) {
 // commitClaim sends Claim calls as one, and deals out what it returns in the order of asking. What is left, because
 // callers have left, is given back: else it would be leased to no caller until the lease ends.
 func (s *shard) commitClaim(calls []*mergedCall[claimArg], all claimArg) {
-	commit(s, calls, s.claimRequest(all), func(result redisexec.Result, sent time.Time) {
+	commitGroup(s, calls, s.claimRequest(all), func(result redisexec.Result, sent time.Time) {
 		x, err := wire.Exchange(result.Value, 0)
 		for _, call := range calls {
 			left := x
-			m := merged{redisexec.Result{Value: left.Cut(call.Arg.n)}, sent}
+			m := mergedResult{redisexec.Result{Value: left.Cut(call.Arg.n)}, sent}
 			if err != nil {
 				m.Value = result.Value // for each to reject
 			}

@@ -194,7 +194,7 @@ func (q *Queue) headOf(ctx context.Context, r redisexec.Request, first redisexec
 			return watch.Head{}, err
 		}
 	}
-	heads, err := looks{}.Heads(reply.Value, 1)
+	heads, err := lookScripts{}.Heads(reply.Value, 1)
 	return heads[0], err
 }
 

@@ -212,7 +212,7 @@ func (q *Queue) trimBeforeClaim(ctx context.Context) {
 }
 
 // startTrimming has dead letters dropped as long as the worker runs. What it returns ends that, and waits for the end.
-func (s *source) startTrimming(ctx context.Context) (stop func()) {
+func (s *workerSource) startTrimming(ctx context.Context) (stop func()) {
 	if !s.queue.options.trims() {
 		return func() {}
 	}
@@ -226,7 +226,7 @@ func (s *source) startTrimming(ctx context.Context) (stop func()) {
 }
 
 // keepTrimming drops dead letters until ctx ends.
-func (s *source) keepTrimming(ctx context.Context) {
+func (s *workerSource) keepTrimming(ctx context.Context) {
 	for ctx.Err() == nil {
 		_ = s.queue.forShards(func(_ int, sh *shard) error {
 			for s.trimOnce(ctx, sh) {
@@ -239,7 +239,7 @@ func (s *source) keepTrimming(ctx context.Context) {
 }
 
 // trimOnce drops dead letters of a shard, and reports whether there are more.
-func (s *source) trimOnce(ctx context.Context, sh *shard) bool {
+func (s *workerSource) trimOnce(ctx context.Context, sh *shard) bool {
 	ctx, cancel := context.WithTimeout(ctx, trimInterval)
 	defer cancel()
 	more, d := sh.trim(ctx)
@@ -248,7 +248,7 @@ func (s *source) trimOnce(ctx context.Context, sh *shard) bool {
 }
 
 // logDropped logs what a script has dropped.
-func (s *source) logDropped(d wire.Dropped) {
+func (s *workerSource) logDropped(d wire.Dropped) {
 	if d.Count > 0 {
 		s.log.Warn("sluice: dead letters dropped", slog.Int64("dropped", d.Count), slog.Any("tasks", d.IDs))
 	}

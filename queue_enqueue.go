@@ -77,10 +77,10 @@ func (s *shard) commitEnqueues(calls []*mergedCall[wire.Enqueue]) {
 	for _, call := range calls {
 		args.Add(call.Arg)
 	}
-	commit(s, calls, s.enqueueRequest(args), func(result redisexec.Result, sent time.Time) {
+	commitGroup(s, calls, s.enqueueRequest(args), func(result redisexec.Result, sent time.Time) {
 		list, _ := result.Value.([]any)
 		for i, call := range calls {
-			m := merged{result, sent} // a reply of another form is for each to reject
+			m := mergedResult{result, sent} // a reply of another form is for each to reject
 			if len(list) == len(calls)+1 {
 				m.Value = []any{list[0], list[i+1]}
 			}
@@ -183,7 +183,7 @@ func (s *shard) pack(ts []Task, same map[wire.Due]int64, floor string) (n int, a
 // newTasks returns the arguments for this many tasks, none yet. Delays count from floor at
 // the earliest.
 func (s *shard) newTasks(duplicates Duplicates, n int, floor string, apart int64) *wire.Batch {
-	return wire.NewBatch(n, policies[duplicates], s.announce, floor, apart)
+	return wire.NewBatch(n, policyNames[duplicates], s.announce, floor, apart)
 }
 
 // enqueueRequest returns the request for all tasks that were added.
@@ -201,7 +201,7 @@ func (t *Task) due() wire.Due {
 // wire returns the task as it is sent. It is a copy.
 func (t *Task) wire() wire.Enqueue { return wire.Enqueue{Due: t.due(), ID: t.ID, Payload: t.packed()} }
 
-var policies = [...]string{Replace: "replace", Keep: "keep", Earliest: "earliest", Latest: "latest"}
+var policyNames = [...]string{Replace: "replace", Keep: "keep", Earliest: "earliest", Latest: "latest"}
 
 func (q *Queue) checkTask(t *Task) error {
 	switch {
@@ -223,7 +223,7 @@ func (q *Queue) checkTask(t *Task) error {
 }
 
 func checkDelay(d time.Duration) error {
-	if d < 0 || d > longest {
+	if d < 0 || d > longestDuration {
 		return fmt.Errorf("%w: delay must be 0 to 100 years", ErrInvalid)
 	}
 	return nil

@@ -159,7 +159,7 @@ func TestExchange_TellsOfTheHead(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		q, err := NewQueue(s.Client(t), redistest.Name(t))
 		require.NoError(t, err)
-		loop := &source{queue: q, lease: time.Minute, refused: func(error) {}}
+		loop := &workerSource{queue: q, lease: time.Minute, refused: func(error) {}}
 		head := func() time.Duration {
 			_, claimed := loop.Exchange(0, nil, 1)
 			require.NoError(t, claimed.Err)
@@ -326,10 +326,10 @@ func TestExtension_OfManyIsThatOfEach(t *testing.T) {
 			items[i] = wire.Item{ID: e.ID, Receipt: receiptOf(e)}
 		}
 		lease := w.delay() + time.Millisecond
-		got := (&source{queue: w.queues[0], lease: lease}).Extend(t.Context(), 0, items)
+		got := (&workerSource{queue: w.queues[0], lease: lease}).Extend(t.Context(), 0, items)
 		require.NoError(t, got.Err)
 		for i, item := range items {
-			want := (&source{queue: w.queues[1], lease: lease}).Extend(t.Context(), 0, []wire.Item{item})
+			want := (&workerSource{queue: w.queues[1], lease: lease}).Extend(t.Context(), 0, []wire.Item{item})
 			require.NoError(t, want.Err)
 			require.Equal(t, want.Answers[0], got.Answers[i], "seed %d, item %d", seed, i)
 			counts[got.Answers[i]]++
@@ -380,7 +380,7 @@ func TestExtension_OfAGroupAnswersForEachTask(t *testing.T) {
 		require.NoError(t, rdb.HSet(ctx, fields, "unclaimed field", "2::").Err())
 
 		before := s.Now(t, rdb)
-		r := (&source{queue: q, lease: lease}).Extend(ctx, 0, items)
+		r := (&workerSource{queue: q, lease: lease}).Extend(ctx, 0, items)
 		require.NoError(t, r.Err)
 		require.Equal(t, []wire.Answer{1, 1, 1, 0, 2, 0, -1, 1, 1, 1, 0, 0}, r.Answers)
 		for i, id := range states {

@@ -42,7 +42,7 @@ func (q *Queue) KeepAlive(ctx context.Context, e Entry, lease time.Duration, fn 
 	stop := context.AfterFunc(held, func() { cancel(context.Cause(held)) })
 	defer func() {
 		stop()
-		renewer.Remove(ended, k, 0)
+		renewer.Remove(endedContext, k, 0)
 		q.keeper.exit(renewer)
 		k.lease.End(nil)
 		cancel(nil)
@@ -53,8 +53,8 @@ func (q *Queue) KeepAlive(ctx context.Context, e Entry, lease time.Duration, fn 
 	return fn(fnCtx)
 }
 
-// ended is a context that has ended.
-var ended = func() context.Context {
+// endedContext is a context that has ended.
+var endedContext = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx

@@ -16,34 +16,34 @@ const callsAlone = 2
 // mergePatience is how long calls wait at least for what is under way.
 const mergePatience = 50 * time.Millisecond
 
-// merged is what a call gets: its part of the group's reply, in the form that the script
+// mergedResult is what a call gets: its part of the group's reply, in the form that the script
 // gives to a call that is sent alone, or what became of the group.
-type merged struct {
+type mergedResult struct {
 	redisexec.Result
 	sent time.Time // just before the group or the call was sent
 }
 
 // committer sends calls with arguments of type A, each alone or merged with others.
-type committer[A any] = groupcommit.Committer[A, merged]
+type committer[A any] = groupcommit.Committer[A, mergedResult]
 
 // mergedCall is a call in a group.
-type mergedCall[A any] = groupcommit.Call[A, merged]
+type mergedCall[A any] = groupcommit.Call[A, mergedResult]
 
 // newCommitter returns a committer of a shard's, which sends groups by commit.
 func newCommitter[A any](s *shard, commit func(calls []*mergedCall[A])) *committer[A] {
-	return groupcommit.New(groupcommit.Config[A, merged]{
+	return groupcommit.New(groupcommit.Config[A, mergedResult]{
 		Alone: callsAlone, Items: maxGroup, Bytes: maxGroupBytes, Patience: mergePatience, Grace: redisexec.ReplyGrace,
-		Start:  func(f func()) { s.executor.Start(job(f)) },
+		Start:  func(f func()) { s.executor.Start(jobFunc(f)) },
 		Commit: commit,
-		Lost:   merged{Result: redisexec.Result{Outcome: redisexec.Unknown, Err: redisexec.ErrPanicked}},
+		Lost:   mergedResult{Result: redisexec.Result{Outcome: redisexec.Unknown, Err: redisexec.ErrPanicked}},
 	})
 }
 
-// job is a function that a sender runs.
-type job func()
+// jobFunc is a function that a sender runs.
+type jobFunc func()
 
 // Run calls the function.
-func (j job) Run() { j() }
+func (j jobFunc) Run() { j() }
 
 // runMerged carries a request out like Executor.Run, except that its first attempt may be
 // made as a part of a group. Whatever comes of that attempt, the caller goes on alone: what may
@@ -52,7 +52,7 @@ func (j job) Run() { j() }
 func runMerged[A any](ctx context.Context, s *shard, c *committer[A], arg A, items, bytes int,
 	request func(arg A) redisexec.Request,
 ) (redisexec.Reply, error) {
-	var m merged
+	var m mergedResult
 	if call := c.Enter(ctx, arg, items, bytes); call != nil {
 		m = waitFor(call)
 	} else {
@@ -65,14 +65,14 @@ func runMerged[A any](ctx context.Context, s *shard, c *committer[A], arg A, ite
 }
 
 // sendAlone sends a request once, while it has a place among those that are under way.
-func sendAlone[A any](ctx context.Context, s *shard, c *committer[A], r redisexec.Request) merged {
+func sendAlone[A any](ctx context.Context, s *shard, c *committer[A], r redisexec.Request) mergedResult {
 	defer c.Exit()
 	sent := time.Now()
-	return merged{s.executor.Once(ctx, r), sent}
+	return mergedResult{s.executor.Once(ctx, r), sent}
 }
 
 // waitFor returns what became of a call that is sent in a group.
-func waitFor[A any](call *mergedCall[A]) merged {
+func waitFor[A any](call *mergedCall[A]) mergedResult {
 	m, err := call.Wait()
 	switch {
 	case err == nil:
@@ -88,12 +88,12 @@ func waitFor[A any](call *mergedCall[A]) merged {
 // callers ends: the others' tasks would count as under-replicated where a replica takes a moment.
 const leastGroupWait = 250 * time.Millisecond
 
-// commit sends a group once, as one request. The context is no caller's: it ends with none of
+// commitGroup sends a group once, as one request. The context is no caller's: it ends with none of
 // them. It has the values of the first one's, for the client's hooks.
 //
 // deal gives each call its part of the result, which has a reply. What became of a group without a reply is what
 // became of each call.
-func commit[A any](s *shard, calls []*mergedCall[A], r redisexec.Request, deal func(result redisexec.Result, sent time.Time)) {
+func commitGroup[A any](s *shard, calls []*mergedCall[A], r redisexec.Request, deal func(result redisexec.Result, sent time.Time)) {
 	for _, call := range calls {
 		if at, ok := call.Ctx.Deadline(); ok {
 			r = r.AnsweredBy(at, leastGroupWait)
@@ -106,6 +106,6 @@ func commit[A any](s *shard, calls []*mergedCall[A], r redisexec.Request, deal f
 		return
 	}
 	for _, call := range calls {
-		call.Settle(merged{result, sent})
+		call.Settle(mergedResult{result, sent})
 	}
 }

@@ -170,10 +170,10 @@ func (s *shard) commitDequeues(calls []*mergedCall[[]wire.Item]) {
 	for _, call := range calls {
 		items = append(items, call.Arg...)
 	}
-	commit(s, calls, s.settleRequest(items), func(result redisexec.Result, sent time.Time) {
+	commitGroup(s, calls, s.settleRequest(items), func(result redisexec.Result, sent time.Time) {
 		x, err := wire.Exchange(result.Value, len(items))
 		for _, call := range calls {
-			m := merged{result, sent} // a reply of another form is for each to reject
+			m := mergedResult{result, sent} // a reply of another form is for each to reject
 			if n := len(call.Arg); err == nil {
 				m.Value, x.Answers = wire.Exchanged{Answers: x.Answers[:n:n]}, x.Answers[n:]
 			}

@@ -121,7 +121,7 @@ const notPaused = -2
 // may yet return. With several shards, those of which the error is not are paused. After ErrUnknown it may be called
 // again. ErrInvalid: d is negative. Stats says whether a queue is paused, and until when.
 func (q *Queue) Pause(ctx context.Context, d time.Duration) error {
-	if d < 0 || d > longest {
+	if d < 0 || d > longestDuration {
 		return invalid("pause", fmt.Sprintf("pause of %v", d))
 	}
 	return q.onPauses(ctx, "pause", func(s *shard) redisexec.Request {

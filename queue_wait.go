@@ -60,7 +60,7 @@ func (q *Queue) waitForAny(ctx context.Context) error {
 }
 
 // clients finds what all Queues on one client share.
-var clients = watch.NewRegistry(looks{})
+var clients = watch.NewRegistry(lookScripts{})
 
 // newWatcher returns what waits for the tasks of a shard.
 func newWatcher(s *shard) *watch.Watcher {
@@ -69,11 +69,11 @@ func newWatcher(s *shard) *watch.Watcher {
 	})
 }
 
-// looks is how watchers look at queues.
-type looks struct{}
+// lookScripts are how watchers look at queues.
+type lookScripts struct{}
 
 // Look returns a request that looks at queues.
-func (looks) Look(queues []*watch.Queue) redisexec.Request {
+func (lookScripts) Look(queues []*watch.Queue) redisexec.Request {
 	script, keys, channels := scriptNext, make([]any, 0, 2*len(queues)), make([]any, 0, len(queues))
 	if len(queues) > 1 {
 		script = scriptNextMany
@@ -85,7 +85,7 @@ func (looks) Look(queues []*watch.Queue) redisexec.Request {
 }
 
 // Heads decodes the heads of n queues.
-func (looks) Heads(reply any, n int) ([]watch.Head, error) {
+func (lookScripts) Heads(reply any, n int) ([]watch.Head, error) {
 	r, heads := wire.Read(reply), make([]watch.Head, n)
 	for i := range heads {
 		us := r.Int()

@@ -107,9 +107,9 @@ func luaFile(name string) string {
 
 // Times and durations, as scripts are given them.
 
-// longest is the longest duration that any argument may be: with it no sum overflows and
+// longestDuration is the longest duration that any argument may be: with it no sum overflows and
 // no time passes the year 2200.
-const longest = 100 * 365 * 24 * time.Hour
+const longestDuration = 100 * 365 * 24 * time.Hour
 
 // millis rounds up, so that a key never lives shorter than its holder believes.
 func millis(d time.Duration) int64 {
@@ -119,5 +119,5 @@ func millis(d time.Duration) int64 {
 // duration is a TTL that the server answered, within what fits a time.Duration: a foreign key
 // may live for longer.
 func duration(ms int64) time.Duration {
-	return time.Duration(min(ms, int64(longest/time.Millisecond))) * time.Millisecond
+	return time.Duration(min(ms, int64(longestDuration/time.Millisecond))) * time.Millisecond
 }

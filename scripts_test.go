@@ -228,7 +228,7 @@ func TestScripts_NextManyHeedsEachPause(t *testing.T) {
 		}
 		reply, err := redisexec.New(rdb).Run(ctx, scriptNextMany.Request(keys, channels...))
 		require.NoError(t, err)
-		heads, err := looks{}.Heads(reply.Value, 4)
+		heads, err := lookScripts{}.Heads(reply.Value, 4)
 		require.NoError(t, err)
 		require.Zero(t, heads[0].Off)
 		require.InDelta(t, time.Minute, heads[1].Off, float64(30*time.Second))
@@ -322,12 +322,12 @@ func TestScripts_AnAcquisitionReplacesTheFormerOnes(t *testing.T) {
 // FuzzDurations: what is sent is never less than was asked for, nor a microsecond more;
 // and a deadline lies within its TTL.
 func FuzzDurations(f *testing.F) {
-	for _, d := range []time.Duration{0, 1, 999, time.Microsecond, time.Microsecond + 1, time.Second - 1, time.Hour, longest} {
+	for _, d := range []time.Duration{0, 1, 999, time.Microsecond, time.Microsecond + 1, time.Second - 1, time.Hour, longestDuration} {
 		f.Add(int64(d))
 	}
 	f.Fuzz(func(t *testing.T, ns int64) {
 		d := time.Duration(ns)
-		if d < 0 || d > longest {
+		if d < 0 || d > longestDuration {
 			return
 		}
 		us := wire.CeilMicros(d)
@@ -375,7 +375,7 @@ func FuzzReplies(f *testing.F) {
 		errs = append(errs, err)
 		_, err = decodeStats(reply)
 		errs = append(errs, err)
-		_, err = looks{}.Heads(reply, 1)
+		_, err = lookScripts{}.Heads(reply, 1)
 		errs = append(errs, err)
 		_, _, err = wire.Settled(reply, 1)
 		errs = append(errs, err)

@@ -228,7 +228,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	loop := &source{queue: w.Queue, lease: config.Lease, refused: stop, log: config.Log}
+	loop := &workerSource{queue: w.Queue, lease: config.Lease, refused: stop, log: config.Log}
 	config.Source = loop
 	if ctx.Err() == nil {
 		ready, cancel := context.WithTimeout(ctx, readyFor)
@@ -263,8 +263,8 @@ func (w *Worker) Stats() WorkerStats {
 }
 
 // config returns the loop's configuration and its policy, from the fields with their defaults filled in.
-func (w *Worker) config() (c taskloop.Config, p *policy, err error) {
-	p = &policy{handler: w.Handler, backoff: w.Backoff, timeout: w.Timeout, log: w.Logger}
+func (w *Worker) config() (c taskloop.Config, p *workerPolicy, err error) {
+	p = &workerPolicy{handler: w.Handler, backoff: w.Backoff, timeout: w.Timeout, log: w.Logger}
 	if p.backoff == nil {
 		p.backoff = DefaultBackoff
 	}
@@ -288,9 +288,9 @@ func (w *Worker) config() (c taskloop.Config, p *policy, err error) {
 		return c, p, fmt.Errorf("%w: nil Handler", ErrInvalid)
 	case c.Concurrency < 0 || c.Concurrency > maxConcurrency:
 		return c, p, fmt.Errorf("%w: Concurrency must be 0 to %d", ErrInvalid, maxConcurrency)
-	case p.timeout < 0 || p.timeout > longest:
+	case p.timeout < 0 || p.timeout > longestDuration:
 		return c, p, fmt.Errorf("%w: Timeout must be 0 to 100 years", ErrInvalid)
-	case c.Grace < 0 || c.Grace > longest:
+	case c.Grace < 0 || c.Grace > longestDuration:
 		return c, p, fmt.Errorf("%w: Grace must be 0 to 100 years", ErrInvalid)
 	}
 	p.maxAttempts = w.Queue.options.maxAttempts
@@ -316,8 +316,8 @@ func DefaultBackoff(attempt int, _ error) time.Duration {
 	return backoff.Full(backoff.Exponential(backoffFirst, backoffLast, max(attempt, 1)-1))
 }
 
-// policy is what a Worker makes of its tasks: a taskloop.Policy.
-type policy struct {
+// workerPolicy is what a Worker makes of its tasks: a taskloop.Policy.
+type workerPolicy struct {
 	handler     func(ctx context.Context, e Entry) error
 	backoff     func(attempt int, err error) time.Duration
 	timeout     time.Duration // 0 for none
@@ -335,7 +335,7 @@ type panicError struct {
 func (e *panicError) Error() string { return "panic: " + e.value }
 
 // Handle runs the handler, except for an occurrence of a periodic task that it is not to have.
-func (p *policy) Handle(ctx context.Context, t wire.Task) error {
+func (p *workerPolicy) Handle(ctx context.Context, t wire.Task) error {
 	e := entryOf(t)
 	if t.Header != nil {
 		if o, ok := occurrenceIn(t.ID, t.Header); ok {
@@ -350,7 +350,7 @@ func (p *policy) Handle(ctx context.Context, t wire.Task) error {
 }
 
 // call calls the handler, and makes a panic an error.
-func (p *policy) call(ctx context.Context, e Entry) (err error) {
+func (p *workerPolicy) call(ctx context.Context, e Entry) (err error) {
 	if p.timeout > 0 {
 		var stop context.CancelFunc
 		ctx, stop = context.WithTimeout(ctx, p.timeout)
@@ -365,7 +365,7 @@ func (p *policy) call(ctx context.Context, e Entry) (err error) {
 }
 
 // Decide says what a handler's error means for its task.
-func (p *policy) Decide(ctx context.Context, t wire.Task, err error) wire.Disposition {
+func (p *workerPolicy) Decide(ctx context.Context, t wire.Task, err error) wire.Disposition {
 	d := p.decide(t, err, context.Cause(ctx))
 	if t.Header != nil {
 		return p.periodics.conclude(t, err, d)
@@ -375,7 +375,7 @@ func (p *policy) Decide(ctx context.Context, t wire.Task, err error) wire.Dispos
 
 // decide is Decide for a task that is not periodic. An error that panics when it is
 // asked for its text, or unwrapped, means a retry.
-func (p *policy) decide(t wire.Task, err error, ended error) (d wire.Disposition) {
+func (p *workerPolicy) decide(t wire.Task, err error, ended error) (d wire.Disposition) {
 	if err == nil {
 		return wire.Disposition{Action: wire.Finish}
 	}
@@ -411,21 +411,21 @@ func (p *policy) decide(t wire.Task, err error, ended error) (d wire.Disposition
 }
 
 // Fallback is a retry after the default delay.
-func (p *policy) Fallback(t wire.Task) wire.Disposition {
+func (p *workerPolicy) Fallback(t wire.Task) wire.Disposition {
 	return wire.Disposition{Action: wire.Retry, Delay: DefaultBackoff(t.Attempt, nil)}
 }
 
 // Accepted forgets what was decided of a periodic task.
-func (p *policy) Accepted(t wire.Task) { p.periodics.accepted(t.ID) }
+func (p *workerPolicy) Accepted(t wire.Task) { p.periodics.accepted(t.ID) }
 
 // delay asks Backoff, and uses the default if that panics.
-func (p *policy) delay(attempt int, err error) (d time.Duration) {
+func (p *workerPolicy) delay(attempt int, err error) (d time.Duration) {
 	defer func() {
 		if recover() != nil {
 			d = DefaultBackoff(attempt, err)
 		}
 	}()
-	return min(max(p.backoff(attempt, err), 0), longest)
+	return min(max(p.backoff(attempt, err), 0), longestDuration)
 }
 
 // containedLog is a Logger's handler whose panics have no effect: in the run loop they
@@ -460,7 +460,7 @@ func (h containedLog) WithGroup(name string) slog.Handler {
 // own time. A negative d counts as 0, one longer than 100 years as that. The server adds d to its time when the
 // result arrives there.
 func Again(d time.Duration) error {
-	return &againError{min(max(d, 0), longest)}
+	return &againError{min(max(d, 0), longestDuration)}
 }
 
 // againError is what Again returns.

@@ -15,9 +15,9 @@ import (
 	"github.com/sluice-go/sluice/internal/wire"
 )
 
-// source is a Queue as a worker's run loop sees it: a taskloop.Source. It builds the requests and
+// workerSource is a Queue as a worker's run loop sees it: a taskloop.Source. It builds the requests and
 // decodes the replies.
-type source struct {
+type workerSource struct {
 	queue    *Queue
 	lease    time.Duration
 	refused  context.CancelCauseFunc // ends the run
@@ -45,16 +45,16 @@ func (c *cancellations) join(q *Queue) <-chan string {
 func (c *cancellations) leave(q *Queue) { q.client.Notifier.LeaveAll(c.channels, c.listener) }
 
 // Shards returns how many shards the queue has.
-func (s *source) Shards() int { return len(s.queue.shards) }
+func (s *workerSource) Shards() int { return len(s.queue.shards) }
 
 // ShardOf returns the shard of the task with an ID.
-func (s *source) ShardOf(id string) int { return s.queue.indexOf(id) }
+func (s *workerSource) ShardOf(id string) int { return s.queue.indexOf(id) }
 
 // readyFor is how long a source tries to find out how many shards the queue has.
 const readyFor = 5 * time.Second
 
 // ready is Queue.ready. What it finds out may end the run.
-func (s *source) ready() error {
+func (s *workerSource) ready() error {
 	if len(s.queue.shards) == 1 || s.queue.known.Load() {
 		return nil
 	}
@@ -64,7 +64,7 @@ func (s *source) ready() error {
 }
 
 // explain is Queue.explain. What it finds out may end the run.
-func (s *source) explain(err error) error {
+func (s *workerSource) explain(err error) error {
 	if !errors.Is(err, redisexec.ErrWrongType) {
 		return err
 	}
@@ -74,7 +74,7 @@ func (s *source) explain(err error) error {
 }
 
 // refuse ends the run if the queue has another number of shards.
-func (s *source) refuse(err error) error {
+func (s *workerSource) refuse(err error) error {
 	if errors.Is(err, ErrInvalid) {
 		s.refused(err)
 	}
@@ -84,7 +84,7 @@ func (s *source) refuse(err error) error {
 // Exchange sends reports and a claim in one pipeline. Tasks are finished by the script that
 // claims. If the server rejects that, there is one script for each: to be denied what claims is
 // no reason not to finish.
-func (s *source) Exchange(shard int, reports []taskloop.Report, claim int) ([]taskloop.ReportResult, taskloop.ClaimResult) {
+func (s *workerSource) Exchange(at int, reports []taskloop.Report, claim int) ([]taskloop.ReportResult, taskloop.ClaimResult) {
 	results := make([]taskloop.ReportResult, len(reports))
 	if err := s.ready(); err != nil {
 		for i := range results {
@@ -92,13 +92,13 @@ func (s *source) Exchange(shard int, reports []taskloop.Report, claim int) ([]ta
 		}
 		return results, taskloop.ClaimResult{Outcome: redisexec.NotSent, Err: err}
 	}
-	claimed := s.exchange(s.queue.shards[shard], reports, claim, results)
+	claimed := s.exchange(s.queue.shards[at], reports, claim, results)
 	claimed.Err = s.explain(claimed.Err)
 	return results, claimed
 }
 
 // exchange is Exchange with a shard. It fills in the results. Nothing bounds it here: the run loop gives up the wait for it.
-func (s *source) exchange(sh *shard, reports []taskloop.Report, claim int, results []taskloop.ReportResult) taskloop.ClaimResult {
+func (s *workerSource) exchange(sh *shard, reports []taskloop.Report, claim int, results []taskloop.ReportResult) taskloop.ClaimResult {
 	requests := make([]redisexec.Request, 0, len(reports)+1)
 	var finish []wire.Item // tasks that the claim's script finishes,
 	joined := -1           // which this report is of
@@ -151,7 +151,7 @@ func (s *source) exchange(sh *shard, reports []taskloop.Report, claim int, resul
 }
 
 // decodeReport says what became of tasks whose leases were to end.
-func (s *source) decodeReport(answer redisexec.Result, items []wire.Item) taskloop.ReportResult {
+func (s *workerSource) decodeReport(answer redisexec.Result, items []wire.Item) taskloop.ReportResult {
 	result := taskloop.ReportResult{Outcome: answer.Outcome, Err: answer.Err}
 	if answer.Outcome == redisexec.Done {
 		var dropped wire.Dropped
@@ -162,8 +162,8 @@ func (s *source) decodeReport(answer redisexec.Result, items []wire.Item) tasklo
 }
 
 // Extend extends leases by one script.
-func (s *source) Extend(ctx context.Context, shard int, items []wire.Item) taskloop.ReportResult {
-	sh := s.queue.shards[shard]
+func (s *workerSource) Extend(ctx context.Context, at int, items []wire.Item) taskloop.ReportResult {
+	sh := s.queue.shards[at]
 	r := sh.heartbeatRequest(s.lease, items...)
 	r.Bounded = true
 	reply, err := sh.executor.Run(ctx, r)
@@ -176,14 +176,14 @@ func (s *source) Extend(ctx context.Context, shard int, items []wire.Item) taskl
 }
 
 // Wait waits until a task of a shard may be due.
-func (s *source) Wait(ctx context.Context, shard int) error {
+func (s *workerSource) Wait(ctx context.Context, at int) error {
 	err := s.ready()
 	if err == nil {
-		_, errs := watch.Wait(ctx, s.queue.shards[shard].watcher)
+		_, errs := watch.Wait(ctx, s.queue.shards[at].watcher)
 		err = s.explain(joinErrors(errs))
 	}
 	return wrap("wait", s.queue.name, err)
 }
 
 // Start runs a job in a goroutine of the executor's.
-func (s *source) Start(job redisexec.Job) { s.queue.executor.Start(job) }
+func (s *workerSource) Start(job redisexec.Job) { s.queue.executor.Start(job) }

@@ -43,20 +43,20 @@ func NewInspector(executor *redisexec.Executor) *Inspector {
 func (i *Inspector) Add(m Inspectable) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	node := i.executor.NodeOf(m.Key())
-	if others, underWay := i.wanted[node]; underWay {
+	id := i.executor.NodeOf(m.Key())
+	if others, underWay := i.wanted[id]; underWay {
 		others[m] = true
 		return
 	}
-	i.wanted[node] = map[Inspectable]bool{m: true}
+	i.wanted[id] = map[Inspectable]bool{m: true}
 	// It ends when nothing more is to be inspected on its server. The executor's Close waits for it.
-	i.executor.Go(func() { i.inspect(node) })
+	i.executor.Go(func() { i.inspect(id) })
 }
 
 // inspect sends pipelines to one server until nothing is to be inspected on it.
-func (i *Inspector) inspect(node any) {
+func (i *Inspector) inspect(id any) {
 	for {
-		members := i.next(node)
+		members := i.next(id)
 		if len(members) == 0 {
 			return
 		}
@@ -71,18 +71,18 @@ func (i *Inspector) inspect(node any) {
 }
 
 // next takes what is to be inspected on a server, as much as one pipeline has.
-func (i *Inspector) next(node any) (members []Inspectable) {
+func (i *Inspector) next(id any) (members []Inspectable) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	for m := range i.wanted[node] {
+	for m := range i.wanted[id] {
 		if len(members) == maxBatch {
 			return members
 		}
 		members = append(members, m)
-		delete(i.wanted[node], m)
+		delete(i.wanted[id], m)
 	}
 	if len(members) == 0 {
-		delete(i.wanted, node)
+		delete(i.wanted, id)
 	}
 	return members
 }

@@ -61,7 +61,7 @@ func TestNotifier_ABriefSubscriptionEndsSoon(t *testing.T) {
 		time.Sleep(briefLinger)
 		require.False(t, notified(b))
 		require.Equal(t, []string{"a"}, s.m.PubSubChannels("*"))
-		time.Sleep(linger)
+		time.Sleep(longLinger)
 		require.True(t, s.isOver(t))
 	})
 }

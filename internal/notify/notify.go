@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// linger is how long a subscription outlives its last listener, so that a loop of
+	// longLinger is how long a subscription outlives its last listener, so that a loop of
 	// short waits subscribes once.
-	linger = 5 * time.Second
+	longLinger = 5 * time.Second
 	// briefLinger is that of JoinBriefly. It bounds how long a client counts as one that waits
 	// after its caller has gone to work, and is longer than a claim takes.
 	briefLinger = 50 * time.Millisecond
@@ -132,14 +132,14 @@ func (n *Notifier) Argument(channel string) string {
 // the subscription is confirmed: a message that was published before that is lost, so
 // the caller has to poll again then.
 func (n *Notifier) Join(channel string) *Listener {
-	return n.join(channel, linger, &Listener{C: make(chan struct{}, 1)})
+	return n.join(channel, longLinger, &Listener{C: make(chan struct{}, 1)})
 }
 
 // JoinHearing is Join for a listener that makes its own mind up about messages: heard is called
 // for each, and says whether the listener is to be notified. It spares a goroutine's being woken
 // for those that are not. It must not block, or call the notifier.
 func (n *Notifier) JoinHearing(channel string, heard func(Mark) bool) *Listener {
-	return n.join(channel, linger, &Listener{C: make(chan struct{}, 1), heard: heard})
+	return n.join(channel, longLinger, &Listener{C: make(chan struct{}, 1), heard: heard})
 }
 
 // JoinBriefly is Join on a channel that no listener needs for long after it has left: one whose
@@ -159,7 +159,7 @@ func (n *Notifier) JoinMessages(channels ...string) *Listener {
 // JoinAlso adds channels to those of a listener that JoinMessages has returned.
 func (n *Notifier) JoinAlso(l *Listener, channels ...string) {
 	for _, channel := range channels {
-		n.join(channel, linger, l)
+		n.join(channel, longLinger, l)
 	}
 }
 

@@ -119,7 +119,7 @@ func TestAttempt_DetachedIsSentAfterItsContextHasEnded(t *testing.T) {
 
 	quick := newServer(carriedOut.taking(ReplyGrace - time.Millisecond))
 	bubble(t, quick, func(t *testing.T, e *Executor) {
-		reply, err := e.Run(ended, r)
+		reply, err := e.Run(endedContext, r)
 		require.NoError(t, err)
 		require.Equal(t, int64(7), reply.Value)
 		require.Equal(t, []error{nil}, quick.record().contexts, "the client sees a context that goes on")
@@ -128,7 +128,7 @@ func TestAttempt_DetachedIsSentAfterItsContextHasEnded(t *testing.T) {
 	slow := newServer(carriedOut.taking(time.Minute))
 	bubble(t, slow, func(t *testing.T, e *Executor) {
 		start := time.Now()
-		_, err := e.Run(ended, r)
+		_, err := e.Run(endedContext, r)
 		require.ErrorIs(t, err, ErrUnknown)
 		require.ErrorIs(t, err, context.Canceled)
 		require.Equal(t, ReplyGrace, time.Since(start))
@@ -136,7 +136,7 @@ func TestAttempt_DetachedIsSentAfterItsContextHasEnded(t *testing.T) {
 
 	failing := newServer(noReply)
 	bubble(t, failing, func(t *testing.T, e *Executor) {
-		_, err := e.Run(ended, r)
+		_, err := e.Run(endedContext, r)
 		require.ErrorIs(t, err, ErrUnknown)
 		require.Len(t, failing.record().commands, 1, "nothing is repeated after the context has ended")
 	})

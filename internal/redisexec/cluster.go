@@ -48,7 +48,7 @@ func (e *Executor) NodeOf(key any) any {
 		return nil
 	}
 	name, _ := key.(string)
-	node, err := masterFor(ended, c, name)
+	node, err := masterFor(endedContext, c, name)
 	if err != nil {
 		return nil
 	}
@@ -70,8 +70,8 @@ func masterFor(ctx context.Context, c clusterClient, key string) (node *redis.Cl
 	return c.MasterForKey(ctx, key)
 }
 
-// ended is a context that has ended: what is called with it does not use the network.
-var ended = func() context.Context {
+// endedContext is a context that has ended: what is called with it does not use the network.
+var endedContext = func() context.Context {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	return ctx

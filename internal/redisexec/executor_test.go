@@ -298,7 +298,7 @@ func TestExecutor_AnEndedContextSendsNothing(t *testing.T) {
 		bubble(t, s, func(t *testing.T, e *Executor) {
 			r := plain(retry)
 			r.OnUnknown = notified
-			reply, err := e.Run(ended, r)
+			reply, err := e.Run(endedContext, r)
 			require.ErrorIs(t, err, context.Canceled)
 			require.NotErrorIs(t, err, ErrUnknown)
 			require.False(t, reply.Ambiguous)

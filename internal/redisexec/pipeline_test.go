@@ -181,7 +181,7 @@ func TestPipeline_SendsNothingWhenItsContextHasEnded(t *testing.T) {
 	t.Parallel()
 	s := newServer(carriedOut)
 	bubble(t, s, func(t *testing.T, e *Executor) {
-		results := e.Pipeline(ended, []Request{plain(Never), plain(Never)})
+		results := e.Pipeline(endedContext, []Request{plain(Never), plain(Never)})
 		require.Equal(t, []Outcome{Abandoned, Abandoned}, outcomes(results))
 		require.ErrorIs(t, results[1].Err, context.Canceled)
 		require.Empty(t, s.record().commands)

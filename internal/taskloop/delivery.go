@@ -28,7 +28,7 @@ type delivery struct {
 	disposition wire.Disposition
 
 	state    state
-	reported reported
+	reported reportState
 	ending   Ending    // once the state is settled or lost
 	observed *observed // the runner's until the handler has returned; nil if no Observer waits to be told
 	index    int       // in loop.handling
@@ -111,13 +111,13 @@ func (d *delivery) on(e event) bool {
 	return d.state != before
 }
 
-// reported is what is known of a disposition that was sent.
-type reported int
+// reportState is what is known of a disposition that was sent.
+type reportState int
 
 const (
-	never     reported = iota // it was not sent yet
-	sent                      // it was sent; if it is sent again, Redis refused it without carrying it out
-	ambiguous                 // it was sent and had no reply: Redis may have accepted it
+	never     reportState = iota // it was not sent yet
+	sentOnce                     // it was sent; if it is sent again, Redis refused it without carrying it out
+	ambiguous                    // it was sent and had no reply: Redis may have accepted it
 )
 
 // leased notes a lease that the server has given by a command sent then.

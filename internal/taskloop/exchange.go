@@ -194,7 +194,7 @@ func (l *loop) takeReports(f *feed, now time.Time) (reports []Report, reported [
 		}
 		size += more
 		d.on(exchangeSent)
-		d.reported = max(d.reported, sent)
+		d.reported = max(d.reported, sentOnce)
 		groups[script] = append(groups[script], d)
 	}
 	l.setPending(f, left)

@@ -94,21 +94,21 @@ func TestExchange_AnswersDecide(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		answer   wire.Answer
-		reported reported
+		reported reportState
 		over     bool // the lease
 		want     state
 		canceled bool
 	}{
-		"accepted":               {answer: wire.Accepted, reported: sent, want: settled},
-		"accepted, over":         {answer: wire.Accepted, reported: sent, over: true, want: settled},
-		"stale":                  {answer: wire.Stale, reported: sent, want: lost},
+		"accepted":               {answer: wire.Accepted, reported: sentOnce, want: settled},
+		"accepted, over":         {answer: wire.Accepted, reported: sentOnce, over: true, want: settled},
+		"stale":                  {answer: wire.Stale, reported: sentOnce, want: lost},
 		"stale, ambiguous":       {answer: wire.Stale, reported: ambiguous, want: settled},
 		"stale, ambiguous, over": {answer: wire.Stale, reported: ambiguous, over: true, want: lost},
-		"gone":                   {answer: wire.Gone, reported: sent, want: lost, canceled: true},
-		"gone, over":             {answer: wire.Gone, reported: sent, over: true, want: lost},
+		"gone":                   {answer: wire.Gone, reported: sentOnce, want: lost, canceled: true},
+		"gone, over":             {answer: wire.Gone, reported: sentOnce, over: true, want: lost},
 		"gone, ambiguous":        {answer: wire.Gone, reported: ambiguous, want: settled},
-		"a version took over":    {answer: wire.TookOver, reported: sent, want: settled},
-		"malformed":              {answer: wire.Malformed, reported: sent, want: pending},
+		"a version took over":    {answer: wire.TookOver, reported: sentOnce, want: settled},
+		"malformed":              {answer: wire.Malformed, reported: sentOnce, want: pending},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
