@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
+	"github.com/sluice-go/sluice/internal/systest/operations"
 )
 
 // embedsRing and embedsClient are what users make of a client to add to it; mute cannot
@@ -155,13 +156,13 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 			bad["queue "+kind] = func() error { _, err := sluice.NewQueue(rdb, "a"); return err }
 		}
 		bad["queue nil client"] = func() error { _, err := sluice.NewQueue(nil, "a"); return err }
-		for what, err := range everyOperation(ctx, &sluice.Locker{}, &sluice.Lock{}, &sluice.Queue{}, e) {
-			bad["zero value: "+what] = err
+		zero := &operations.Fixture{Locker: &sluice.Locker{}, Lock: &sluice.Lock{}, Set: &sluice.LockSet{}, Queue: &sluice.Queue{}, Name: "a", Entry: e}
+		for _, op := range operations.Table {
+			bad["zero value: "+op.Name] = func() error { _, err := op.Call(ctx, zero); return err }
+			if op.Type() == "Lock" {
+				bad["nil: "+op.Name] = func() error { _, err := op.Call(ctx, &operations.Fixture{}); return err }
+			}
 		}
-		bad["nil lock: Unlock"] = func() error { return (*sluice.Lock)(nil).Unlock(ctx) }
-		bad["nil lock: Extend"] = func() error { return (*sluice.Lock)(nil).Extend(ctx, time.Second) }
-		bad["nil lock: TTL"] = func() error { _, err := (*sluice.Lock)(nil).TTL(ctx); return err }
-		bad["nil lock: Detach"] = func() error { _, err := (*sluice.Lock)(nil).Detach(ctx); return err }
 
 		before := faults.Bytes()
 		for what, op := range bad {
@@ -173,46 +174,6 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 		require.Equal(t, before, faults.Bytes(), "something was sent")
 		require.True(t, k.Valid())
 	})
-}
-
-// everyOperation calls every method with a context. docs/architecture.md names the other
-// lists of all operations, under "A queue operation with a script".
-func everyOperation(ctx context.Context, l *sluice.Locker, k *sluice.Lock, q *sluice.Queue, e sluice.Entry) map[string]func() error {
-	return map[string]func() error{
-		"Lock":         func() error { _, err := l.Lock(ctx, "a"); return err },
-		"TryLock":      func() error { _, err := l.TryLock(ctx, "a"); return err },
-		"Do":           func() error { return l.Do(ctx, "a", func(context.Context) error { return nil }) },
-		"LockAll":      func() error { _, err := l.LockAll(ctx, []string{"a"}); return err },
-		"DoAll":        func() error { return l.DoAll(ctx, []string{"a"}, func(context.Context) error { return nil }) },
-		"Adopt":        func() error { _, err := l.Adopt(ctx, "a", strings.Repeat("A", 26)); return err },
-		"Detach":       func() error { _, err := k.Detach(ctx); return err },
-		"Inspect":      func() error { _, err := l.Inspect(ctx, "a"); return err },
-		"ForceUnlock":  func() error { _, err := l.ForceUnlock(ctx, "a"); return err },
-		"UnlockAll":    func() error { return l.UnlockAll(ctx) },
-		"Unlock":       func() error { return k.Unlock(ctx) },
-		"Extend":       func() error { return k.Extend(ctx, time.Second) },
-		"TTL":          func() error { _, err := k.TTL(ctx); return err },
-		"Enqueue":      func() error { _, err := q.Enqueue(ctx, sluice.Task{ID: "a"}); return err },
-		"EnqueueBatch": func() error { _, err := q.EnqueueBatch(ctx, []sluice.Task{{ID: "a"}}); return err },
-		"Dequeue":      func() error { return q.Dequeue(ctx, e) },
-		"Pop":          func() error { _, err := q.Pop(ctx, 1); return err },
-		"Peek":         func() error { _, err := q.Peek(ctx, 1); return err },
-		"Claim":        func() error { _, err := q.Claim(ctx, 1, time.Second); return err },
-		"KeepAlive":    func() error { return q.KeepAlive(ctx, e, time.Second, func(context.Context) error { return nil }) },
-		"ExtendTask":   func() error { return q.Extend(ctx, e, time.Second) },
-		"Retry":        func() error { return q.Retry(ctx, e, 0) },
-		"Release":      func() error { return q.Release(ctx, e) },
-		"Bury":         func() error { return q.Bury(ctx, e, "") },
-		"Dead":         func() error { _, err := q.Dead(ctx, sluice.Entry{}, 1); return err },
-		"Revive":       func() error { _, err := q.Revive(ctx, "a"); return err },
-		"Cancel":       func() error { _, err := q.Cancel(ctx, "a"); return err },
-		"Reschedule":   func() error { _, err := q.Reschedule(ctx, "a", 0); return err },
-		"Drop":         func() error { _, err := q.Drop(ctx, "a"); return err },
-		"Get":          func() error { _, err := q.Get(ctx, "a"); return err },
-		"Wait":         func() error { return q.Wait(ctx) },
-		"Stats":        func() error { _, err := q.Stats(ctx); return err },
-		"Purge":        func() error { return q.Purge(ctx) },
-	}
 }
 
 // TestOptions_ZeroValuesAreSafe: what returns no error has to do without one.

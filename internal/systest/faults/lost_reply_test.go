@@ -82,11 +82,12 @@ func TestLostReply_OfEveryOperation(t *testing.T) {
 		s.AutoPipeline = auto
 		y := lossy{T: t, rdb: s.Client(t)}
 		y.faulty, y.faults = s.Faulty(t)
-		for kind, options := range map[string][]sluice.LockOption{
-			"plain": nil, "fenced": {sluice.WithFencing()}, "permit": {sluice.WithPermits(2)},
+		for kind, table := range map[string][]operations.Operation{
+			"plain": operations.Table, "fenced": operations.OfLocks(), "permit": operations.OfLocks(),
 		} {
-			for _, op := range operations.Table {
-				if op.Lost == operations.GoesOn || op.Lost == operations.Local || kind != "plain" && !strings.HasPrefix(op.Name, "Lock") {
+			options := map[string][]sluice.LockOption{"fenced": {sluice.WithFencing()}, "permit": {sluice.WithPermits(2)}}[kind]
+			for _, op := range table {
+				if op.Lost == operations.GoesOn || op.Lost == operations.Local {
 					continue
 				}
 				well := func(int) {}

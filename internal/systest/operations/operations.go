@@ -5,6 +5,7 @@ package operations
 import (
 	"context"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -37,6 +38,21 @@ type Operation struct {
 
 // Type is the name of the type that has the method.
 func (o Operation) Type() string { return strings.Split(o.Name, ".")[0] }
+
+// OfLocks are the operations on locks.
+func OfLocks() []Operation { return of("Lock") }
+
+// OfQueues are the operations on queues, those of workers included.
+func OfQueues() []Operation { return of("Queue", "Worker") }
+
+func of(types ...string) (some []Operation) {
+	for _, op := range Table {
+		if slices.ContainsFunc(types, func(name string) bool { return strings.HasPrefix(op.Name, name) }) {
+			some = append(some, op)
+		}
+	}
+	return some
+}
 
 // Needs is what has to be there when an operation is called.
 type Needs int

@@ -44,7 +44,7 @@ var Table = []Operation{
 	{Name: "Lock.TTL", Needs: Held,
 		NoChaos: readsOnly,
 		Call:    func(ctx context.Context, f *Fixture) (any, error) { return f.Lock.TTL(ctx) }},
-	{Name: "Lock.Detach", Needs: Held, Lost: Local, Hooks: "LockReleased",
+	{Name: "Lock.Detach", Needs: Held, Lost: Local, Outlives: true, Hooks: "LockReleased",
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Lock.Detach(ctx) }},
 	{Name: "Lock.Unlock", Needs: Held, Outlives: true, Hooks: "LockReleased",
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Lock.Unlock(ctx) }},
@@ -117,7 +117,7 @@ var Table = []Operation{
 		NoChaos: "it would take all clients' tasks",
 		Call:    func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.Purge(ctx) }},
 
-	{Name: "Worker.Run", Needs: Due, Lost: GoesOn, Outlives: true, Hooks: "TasksClaimed TaskStarted TaskFinished",
+	{Name: "Worker.Run", Needs: Due, Lost: GoesOn, Hooks: "TasksClaimed TaskStarted TaskFinished",
 		NoModel: "what it sends at what time is chaos's",
 		Call: func(ctx context.Context, f *Fixture) (any, error) {
 			ctx, cancel := context.WithCancel(ctx)
