@@ -100,7 +100,7 @@ func TestOperations_OfAClosedLockerSayThatItIs(t *testing.T) {
 			op.Prepare(t, f)
 			require.NoError(t, f.Locker.Close())
 			_, err := op.Call(t.Context(), f)
-			if op.Type() == "Locker" && op.Outlives {
+			if op.EndsLocker() {
 				require.NoError(t, err, op.Name)
 				continue
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
+	"github.com/sluice-go/sluice/internal/systest/operations"
 )
 
 // TestAccess_OneGrantMissing takes one word after the other from the documented rule, and
@@ -28,8 +29,8 @@ func TestAccess_OneGrantMissing(t *testing.T) {
 		parts      []int
 		operations []operation
 	}{
-		{"locks", []int{grantsOfAll, grantsOfLocks, grantsOfFences, grantsOfPermits}, append(ofLocks(), ofPermits()...)},
-		{"queue", []int{grantsOfAll, grantsOfQueues}, ofQueues()},
+		{"locks", []int{grantsOfAll, grantsOfLocks, grantsOfFences, grantsOfPermits}, slices.Concat(ofTable(operations.OfLocks()), ofLocks(), ofPermits())},
+		{"queue", []int{grantsOfAll, grantsOfQueues}, slices.Concat(ofTable(operations.OfQueues()), ofQueues())},
 	} {
 		t.Run(half.name, func(t *testing.T) {
 			t.Parallel()
@@ -83,7 +84,7 @@ func (g *guarded) outcome(op operation, less string) string {
 
 	var server redis.Error
 	if decision(err) != "refused" {
-		return fmt.Sprint(decision(err), outline(after))
+		return fmt.Sprint(decision(err), operations.Outline(after))
 	}
 	require.NotEmpty(g, less, "%s: %v", at, err)
 	require.ErrorAs(g, err, &server, at)

@@ -3,7 +3,6 @@ package access
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"regexp"
 	"strings"
 	"testing"
@@ -15,6 +14,7 @@ import (
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
+	"github.com/sluice-go/sluice/internal/systest/operations"
 )
 
 // guarded is a server with a user of it whose rights are what the documented rule
@@ -27,8 +27,10 @@ type guarded struct {
 	user        redis.UniversalClient
 	locker      *sluice.Locker
 	queue       *sluice.Queue
+	paused      *sluice.Queue
 	now         float64 // Unix seconds, when the tasks were put in
 	held, fence *sluice.Lock
+	set         *sluice.LockSet
 	permit      *sluice.Lock // one of two; the other one of "permits" is free
 	oneOfTwo    *sluice.Lock // likewise; the other one of "two" is held
 }
@@ -80,6 +82,11 @@ func (g *guarded) prepare() {
 	require.NoError(g, err)
 	g.fence, err = g.locker.Lock(ctx, "fenced", sluice.WithFencing())
 	require.NoError(g, err)
+	g.set, err = g.locker.LockAll(ctx, []string{"one", "other"})
+	require.NoError(g, err)
+	g.paused, err = sluice.NewQueue(g.user, "paused")
+	require.NoError(g, err)
+	require.NoError(g, g.paused.Pause(ctx, time.Hour))
 
 	g.permit, err = g.locker.Lock(ctx, "permits", sluice.WithPermits(2))
 	require.NoError(g, err)
@@ -136,30 +143,30 @@ func (g *guarded) prepare() {
 	require.NoError(g, err)
 }
 
-// state is everything on the server, to the bit.
-func (g *guarded) state() map[string]string {
-	g.Helper()
-	ctx, state := g.Context(), map[string]string{}
-	for _, key := range g.admin.Keys(ctx, "*").Val() {
-		var content any
-		switch g.admin.Type(ctx, key).Val() {
-		case "string":
-			content = g.admin.Get(ctx, key).Val()
-		case "hash":
-			content = g.admin.HGetAll(ctx, key).Val()
-		case "zset":
-			content = g.admin.ZRangeWithScores(ctx, key, 0, -1).Val()
-		}
-		state[key] = fmt.Sprint(content, " until ", g.admin.PExpireTime(ctx, key).Val().Milliseconds())
+// fixture is what an operation of the table works on.
+func (g *guarded) fixture(needs operations.Needs) *operations.Fixture {
+	f := &operations.Fixture{Name: "free", Locker: g.locker, Lock: g.held, Set: g.set, Queue: g.queue, Entry: sluice.Entry{ID: "a"}}
+	switch needs {
+	case operations.Held:
+		f.Name = "held"
+	case operations.Due:
+		f.Entry.ID = "paid"
+	case operations.Leased:
+		f.Entry = g.task("mine")
+	case operations.Dead:
+		f.Entry.ID = "dead"
+	case operations.Paused:
+		f.Queue = g.paused
 	}
-	return state
+	return f
 }
 
+// state is everything on the server, to the bit.
+func (g *guarded) state() map[string]string { return operations.State(g.T, g.admin, "*") }
+
 var (
-	instants   = regexp.MustCompile(`1\.[0-9.]+e\+(09|12)|1[0-9]{9}(\.[0-9]+)?`)
 	lifetimes  = regexp.MustCompile(`until [0-9]+`)
 	tokenTexts = regexp.MustCompile(`[A-Z2-7]{26}`)
-	fenceTexts = regexp.MustCompile(`^1[0-9]{15}`)
 )
 
 // alike says whether a key is as before: to the bit, but for the life of a lock and of a name with permits. A script
@@ -172,18 +179,6 @@ func alike(before, after string) bool {
 	var from, to int64
 	_, _ = fmt.Sscanf(was+" "+is, "until %d until %d", &from, &to)
 	return max(from-to, to-from) <= 5 && strings.TrimSuffix(before, was) == strings.TrimSuffix(after, is)
-}
-
-// outline is a state without what differs from run to run: times and tokens.
-func outline(state map[string]string) map[string]string {
-	out := maps.Clone(state)
-	for key, text := range out {
-		text = fenceTexts.ReplaceAllString(text, "a fence")
-		text = lifetimes.ReplaceAllString(text, "until some time")
-		text = tokenTexts.ReplaceAllString(text, "a token")
-		out[key] = instants.ReplaceAllString(text, "some time")
-	}
-	return out
 }
 
 // decision is the sentinel that an error wraps; "refused" if it is an error of Redis's own.

@@ -23,7 +23,7 @@ import (
 func prepared(t *testing.T, rdb redis.UniversalClient, l *sluice.Locker) (fixtures []*operations.Fixture, table []operations.Operation) {
 	t.Helper()
 	for _, op := range operations.Table {
-		if op.Lost == operations.GoesOn || op.Lost == operations.Local || op.Outlives && op.Type() == "Locker" {
+		if op.Lost == operations.GoesOn || op.Lost == operations.Local || op.EndsLocker() {
 			continue
 		}
 		f := operations.New(t, rdb)

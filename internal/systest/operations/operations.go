@@ -39,6 +39,9 @@ type Operation struct {
 // Type is the name of the type that has the method.
 func (o Operation) Type() string { return strings.Split(o.Name, ".")[0] }
 
+// EndsLocker says whether the method gives up all locks of its Locker.
+func (o Operation) EndsLocker() bool { return o.Type() == "Locker" && o.Outlives }
+
 // OfLocks are the operations on locks.
 func OfLocks() []Operation { return of("Lock") }
 
@@ -161,7 +164,7 @@ func (f *Fixture) task() sluice.Task {
 
 // worker returns a worker that calls its handler once.
 func (f *Fixture) worker(handler func()) *sluice.Worker {
-	return &sluice.Worker{Queue: f.Queue, Handler: func(context.Context, sluice.Entry) error { handler(); return nil }}
+	return &sluice.Worker{Queue: f.Queue, Grace: time.Second, Handler: func(context.Context, sluice.Entry) error { handler(); return nil }}
 }
 
 // section is the function of Do and its like.
