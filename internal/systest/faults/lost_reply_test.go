@@ -82,23 +82,17 @@ func TestLostReply_OfEveryOperation(t *testing.T) {
 		s.AutoPipeline = auto
 		y := lossy{T: t, rdb: s.Client(t)}
 		y.faulty, y.faults = s.Faulty(t)
-		for kind, table := range map[string][]operations.Operation{
-			"plain": operations.Table, "fenced": operations.OfLocks(), "permit": operations.OfLocks(),
-		} {
-			options := map[string][]sluice.LockOption{"fenced": {sluice.WithFencing()}, "permit": {sluice.WithPermits(2)}}[kind]
-			for _, op := range table {
-				if op.Lost == operations.GoesOn || op.Lost == operations.Local {
-					continue
-				}
-				well := func(int) {}
-				y.call(op, well, options) // so that the server knows the scripts
-				usual := y.call(op, well, options)
-				require.NoError(t, usual.err, op.Name)
-				at := fmt.Sprintf("%s, %s, autopipeline %v", op.Name, kind, auto)
-				y.requireLost(op, usual, y.call(op, y.faults.DropReply, options), true, "reply of "+at)
-				y.requireLost(op, usual, y.call(op, y.faults.DropRequest, options), false, "request of "+at)
+		operations.EachKind(func(kind string, op operations.Operation, options ...sluice.LockOption) {
+			if op.Lost == operations.GoesOn || op.Lost == operations.Local {
+				return
 			}
-		}
+			well, at := func(int) {}, fmt.Sprintf("%s, autopipeline %v", kind, auto)
+			y.call(op, well, options) // so that the server knows the scripts
+			usual := y.call(op, well, options)
+			require.NoError(t, usual.err, at)
+			y.requireLost(op, usual, y.call(op, y.faults.DropReply, options), true, "reply of "+at)
+			y.requireLost(op, usual, y.call(op, y.faults.DropRequest, options), false, "request of "+at)
+		})
 	}
 }
 

@@ -28,6 +28,8 @@ type Operation struct {
 	Lost Lost
 	// Outlives says that the method does its work although its context has ended.
 	Outlives bool
+	// Adds says that the method puts something new there: a server whose memory is full refuses it, and nothing else.
+	Adds bool
 	// Hooks are the fields of sluice.Hooks that are called, in order.
 	Hooks string
 	// NoModel and NoChaos say why proof/model or proof/chaos does not call the method. Otherwise it has to.
@@ -55,6 +57,17 @@ func of(types ...string) (some []Operation) {
 		}
 	}
 	return some
+}
+
+// EachKind calls f with each operation, and those on locks with the options of each kind of lock.
+func EachKind(f func(kind string, op Operation, options ...sluice.LockOption)) {
+	for _, op := range Table {
+		f(op.Name, op)
+	}
+	for _, op := range OfLocks() {
+		f(op.Name+", fenced", op, sluice.WithFencing())
+		f(op.Name+", permit", op, sluice.WithPermits(2))
+	}
 }
 
 // Needs is what has to be there when an operation is called.

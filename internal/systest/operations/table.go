@@ -15,16 +15,16 @@ const (
 
 // Table has every operation. What ends the use of a Locker comes last, for tests in which operations share one.
 var Table = []Operation{
-	{Name: "Locker.Lock", Lost: Replaced, Hooks: "LockAcquired",
+	{Name: "Locker.Lock", Lost: Replaced, Adds: true, Hooks: "LockAcquired",
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Locker.Lock(ctx, f.Name) }},
-	{Name: "Locker.TryLock", Lost: Replaced, Hooks: "LockAcquired",
+	{Name: "Locker.TryLock", Lost: Replaced, Adds: true, Hooks: "LockAcquired",
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Locker.TryLock(ctx, f.Name) }},
-	{Name: "Locker.Do", Lost: Replaced, Hooks: "LockAcquired LockReleased",
+	{Name: "Locker.Do", Lost: Replaced, Adds: true, Hooks: "LockAcquired LockReleased",
 		NoModel: "it is Lock and Unlock",
 		Call:    func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Locker.Do(ctx, f.Name, section) }},
-	{Name: "Locker.LockAll", Lost: Replaced, Hooks: "LockAcquired LockAcquired",
+	{Name: "Locker.LockAll", Lost: Replaced, Adds: true, Hooks: "LockAcquired LockAcquired",
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Locker.LockAll(ctx, f.names()) }},
-	{Name: "Locker.DoAll", Lost: Replaced, Hooks: "LockAcquired LockAcquired LockReleased LockReleased",
+	{Name: "Locker.DoAll", Lost: Replaced, Adds: true, Hooks: "LockAcquired LockAcquired LockReleased LockReleased",
 		Call: func(ctx context.Context, f *Fixture) (any, error) {
 			return nil, f.Locker.DoAll(ctx, f.names(), section)
 		}},
@@ -51,9 +51,9 @@ var Table = []Operation{
 	{Name: "LockSet.Unlock", Needs: HeldSet, Outlives: true, Hooks: "LockReleased LockReleased",
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Set.Unlock(ctx) }},
 
-	{Name: "Queue.Enqueue", Lost: Unknown, Hooks: "TasksSending TasksSent",
+	{Name: "Queue.Enqueue", Lost: Unknown, Adds: true, Hooks: "TasksSending TasksSent",
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Enqueue(ctx, f.task()) }},
-	{Name: "Queue.EnqueueBatch", Lost: Unknown, Hooks: "TasksSending TasksSent",
+	{Name: "Queue.EnqueueBatch", Lost: Unknown, Adds: true, Hooks: "TasksSending TasksSent",
 		Call: func(ctx context.Context, f *Fixture) (any, error) {
 			return f.Queue.EnqueueBatch(ctx, []sluice.Task{f.task(), {ID: f.Entry.ID + "2"}})
 		}},
