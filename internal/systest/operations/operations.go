@@ -30,6 +30,8 @@ type Operation struct {
 	Outlives bool
 	// Adds says that the method puts something new there: a server whose memory is full refuses it, and nothing else.
 	Adds bool
+	// Replicated says that the method waits for the replicas of WithLockReplicas or WithQueueReplicas.
+	Replicated bool
 	// Hooks are the fields of sluice.Hooks that are called, in order.
 	Hooks string
 	// NoModel and NoChaos say why proof/model or proof/chaos does not call the method. Otherwise it has to.
