@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/systest"
 	"github.com/sluice-go/sluice/internal/systest/operations"
 )
@@ -20,7 +19,7 @@ func TestShards_AnotherNumberIsInvalid(t *testing.T) {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			systest.EachQueue(t, func(b systest.QueueTest) {
 				b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("p")})
-				before := contents(b, n)
+				before := operations.State(b.T, b.RDB, b.Key)
 				for _, wrong := range []int{1, 2, 8} {
 					if wrong == n {
 						continue
@@ -30,7 +29,7 @@ func TestShards_AnotherNumberIsInvalid(t *testing.T) {
 						require.ErrorIs(b, err, sluice.ErrInvalid, "%s with %d", op.Name, wrong)
 						require.NotErrorIs(b, err, sluice.ErrCorrupt, "%s with %d", op.Name, wrong)
 						require.ErrorContains(b, err, fmt.Sprintf("%d shards, not %d", n, wrong))
-						require.Equal(b, before, contents(b, n), "%s with %d has changed something", op.Name, wrong)
+						require.Equal(b, before, operations.State(b.T, b.RDB, b.Key), "%s with %d has changed something", op.Name, wrong)
 					}
 				}
 				b.ClaimOne(time.Minute)
@@ -42,20 +41,6 @@ func TestShards_AnotherNumberIsInvalid(t *testing.T) {
 // ofShards is the queue for an operation, as a new Queue with n shards.
 func ofShards(b systest.QueueTest, n int) *operations.Fixture {
 	return &operations.Fixture{Queue: b.On(b.RDB, sluice.WithShards(n)), Entry: sluice.Entry{ID: "a", Score: 1}}
-}
-
-// contents returns what a queue of n shards has.
-func contents(b systest.QueueTest, n int) (all []string) {
-	keys := []string{b.Key, "{" + b.Key + "}:dead", "{" + b.Key + "}:layout", "{" + b.Key + "}:tasks", "{" + b.Key + "}:state"}
-	for _, of := range []int{2, 3, 8} {
-		for i := range of {
-			keys = append(keys, shardKey(b, of, i), keyspace.Companion(shardKey(b, of, i), keyspace.Tasks))
-		}
-	}
-	for _, key := range keys {
-		all = append(all, b.RDB.Dump(b.Context(), key).Val())
-	}
-	return all
 }
 
 // TestShards_ForeignClientsAreRefused: a plain ZADD to the key of one shard is an error.

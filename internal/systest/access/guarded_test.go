@@ -162,7 +162,7 @@ func (g *guarded) fixture(needs operations.Needs) *operations.Fixture {
 }
 
 // state is everything on the server, to the bit.
-func (g *guarded) state() map[string]string { return operations.State(g.T, g.admin, "*") }
+func (g *guarded) state() map[string]string { return operations.State(g.T, g.admin, "") }
 
 var (
 	lifetimes  = regexp.MustCompile(`until [0-9]+`)

@@ -36,13 +36,13 @@ func TestFullServer_FinishesWhatIsThere(t *testing.T) {
 		operations.EachKind(func(kind string, op operations.Operation, options ...sluice.LockOption) {
 			f := operations.New(t, rdb, options...)
 			op.Prepare(t, f)
-			before := operations.State(t, rdb, "*"+f.Name+"*")
+			before := operations.State(t, rdb, f.Name)
 			full(1)
 			value, err := op.Call(ctx, f)
 			full(0)
 			if op.Adds {
 				requireRefused(err, kind)
-				require.Equal(t, before, operations.State(t, rdb, "*"+f.Name+"*"), kind)
+				require.Equal(t, before, operations.State(t, rdb, f.Name), kind)
 				return
 			}
 			require.NoError(t, err, kind)

@@ -1,9 +1,11 @@
 package operations
 
 import (
+	"context"
 	"fmt"
 	"regexp"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -11,13 +13,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// State is everything that one server holds at keys of a pattern, to the bit, and until when.
-func State(t *testing.T, rdb redis.UniversalClient, pattern string) map[string]string {
+// State is everything that the servers hold at keys that have a name in them, to the bit, and until when.
+func State(t *testing.T, rdb redis.UniversalClient, name string) map[string]string {
 	t.Helper()
 	ctx, state := t.Context(), map[string]string{}
-	keys, err := rdb.Keys(ctx, pattern).Result()
-	require.NoError(t, err)
-	for _, key := range keys {
+	for _, key := range keys(t, rdb, "*"+name+"*") {
 		var content any
 		switch rdb.Type(ctx, key).Val() {
 		case "string":
@@ -30,6 +30,25 @@ func State(t *testing.T, rdb redis.UniversalClient, pattern string) map[string]s
 		state[key] = fmt.Sprint(content, " until ", rdb.PExpireTime(ctx, key).Val().Milliseconds())
 	}
 	return state
+}
+
+func keys(t *testing.T, rdb redis.UniversalClient, pattern string) (all []string) {
+	var mu sync.Mutex
+	add := func(ctx context.Context, c redis.Cmdable) error {
+		found, err := c.Keys(ctx, pattern).Result()
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, found...)
+		return err
+	}
+	err := error(nil)
+	if cluster, ok := rdb.(*redis.ClusterClient); ok {
+		err = cluster.ForEachMaster(t.Context(), func(ctx context.Context, c *redis.Client) error { return add(ctx, c) })
+	} else {
+		err = add(t.Context(), rdb)
+	}
+	require.NoError(t, err)
+	return all
 }
 
 var (

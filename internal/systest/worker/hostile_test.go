@@ -89,24 +89,17 @@ func TestQueue_ReportsKeysOfAnotherType(t *testing.T) {
 					}
 					f := operations.New(t, rdb)
 					op.Prepare(t, f)
-					main := "Queue:" + f.Name
-					key := strings.ReplaceAll(form, "%s", main)
+					key := strings.ReplaceAll(form, "%s", "Queue:"+f.Name)
 					require.NoError(t, rdb.Del(ctx, key).Err())
 					require.NoError(t, rdb.Set(ctx, key, "foreign", 0).Err())
-					dump := func() (all []any) {
-						for _, k := range []string{main, "{" + main + "}:tasks", "{" + main + "}:state", "{" + main + "}:dead", "{" + main + "}:leased", "{" + main + "}:paused"} {
-							all = append(all, rdb.Dump(ctx, k).Val())
-						}
-						return all
-					}
-					before := dump()
+					before := operations.State(t, rdb, f.Name)
 					_, err := op.Call(ctx, f)
 					if slices.Contains(untouched(which), op.Name) {
 						require.NoError(t, err, op.Name)
 						continue
 					}
 					require.ErrorIs(t, err, sluice.ErrCorrupt, op.Name)
-					require.Equal(t, before, dump(), "%s left something half-written", op.Name)
+					require.Equal(t, before, operations.State(t, rdb, f.Name), "%s left something half-written", op.Name)
 				}
 			})
 		})
