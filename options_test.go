@@ -66,13 +66,11 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 		}
 		long, forever := strings.Repeat("x", 513), time.Duration(math.MaxInt64)
 		for _, name := range []string{"", long, "a{b", "a}b", "a{}b", "}{", "{}a{b}", "{a}:dead", "{a}b:tasks", "{a}:state", "{a}:wake", "{a}:canceled", "{a}:fence"} {
-			bad["lock name "+name] = func() error { _, err := l.Lock(ctx, name); return err }
-			bad["try lock name "+name] = func() error { _, err := l.TryLock(ctx, name); return err }
-			bad["do name "+name] = func() error { return l.Do(ctx, name, func(context.Context) error { return nil }) }
-			bad["lock all name "+name] = func() error { _, err := l.LockAll(ctx, []string{"a", name}); return err }
-			bad["adopt name "+name] = func() error { _, err := l.Adopt(ctx, name, strings.Repeat("A", 26)); return err }
-			bad["inspect name "+name] = func() error { _, err := l.Inspect(ctx, name); return err }
-			bad["force unlock name "+name] = func() error { _, err := l.ForceUnlock(ctx, name); return err }
+			for _, op := range operations.OfLocks() {
+				if op.Type() == "Locker" && op.Lost != operations.Unavailable && !op.EndsLocker() { // those that take a name
+					bad[op.Name+" name "+name] = func() error { _, err := op.Call(ctx, &operations.Fixture{Locker: l, Name: name}); return err }
+				}
+			}
 			bad["queue name "+name] = queue(name)
 		}
 		for _, label := range []string{"", long, strings.Repeat("x", 65), "a\nb", "\x00", "\x7f", "\xff", "a\u202eb", "a\u200bb", "\u2028", "\u00a0"} {
@@ -123,11 +121,12 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 		for what, entry := range map[string]sluice.Entry{
 			"zero": {}, "nan": {ID: "a", Score: math.NaN()}, "inf": {ID: "a", Score: math.Inf(1)},
 		} {
-			bad["dequeue "+what] = func() error { return q.Dequeue(ctx, e, entry) }
-			bad["retry "+what] = func() error { return q.Retry(ctx, entry, 0) }
-			bad["release "+what] = func() error { return q.Release(ctx, entry) }
-			bad["bury "+what] = func() error { return q.Bury(ctx, entry, "") }
-			bad["extend "+what] = func() error { return q.Extend(ctx, entry, time.Second) }
+			bad["dequeue beside "+what] = func() error { return q.Dequeue(ctx, e, entry) }
+			for _, op := range operations.OfQueues() {
+				if op.Needs == operations.Leased && op.Name != "Queue.List" { // those that take an entry
+					bad[op.Name+" "+what] = func() error { _, err := op.Call(ctx, &operations.Fixture{Queue: q, Entry: entry}); return err }
+				}
+			}
 		}
 		for what, option := range map[string]sluice.ReadOption{"nil": nil, "no bytes": sluice.WithPayloadsUpTo(0), "less": sluice.WithPayloadsUpTo(-1)} {
 			bad["get option "+what] = func() error { _, err := q.Get(ctx, "a", option); return err }

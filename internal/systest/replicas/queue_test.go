@@ -32,8 +32,14 @@ func TestQueue_NeedsReplicas(t *testing.T) {
 	defer g.Replicas[0].Resume(t)
 	for i, operation := range []func() (any, any, error){
 		func() (any, any, error) { o, err := q.Enqueue(ctx, sluice.Task{ID: "a"}); return sluice.Added, o, err },
-		func() (any, any, error) { o, err := q.Enqueue(ctx, sluice.Task{ID: "a"}); return sluice.Updated, o, err },
-		func() (any, any, error) { o, err := keep.Enqueue(ctx, sluice.Task{ID: "a"}); return sluice.Kept, o, err },
+		func() (any, any, error) {
+			o, err := q.Enqueue(ctx, sluice.Task{ID: "a"})
+			return sluice.Updated, o, err
+		},
+		func() (any, any, error) {
+			o, err := keep.Enqueue(ctx, sluice.Task{ID: "a"})
+			return sluice.Kept, o, err
+		},
 		func() (any, any, error) {
 			o, err := keep.EnqueueBatch(ctx, []sluice.Task{{ID: "a"}, {ID: "b"}})
 			return []sluice.Outcome{sluice.Kept, sluice.Added}, o, err
