@@ -53,16 +53,16 @@ func TestOperations_CallTheirHooks(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		var calls callsOf
 		rdb, all := s.Client(t), ""
-		for _, op := range operations.Table {
-			f := operations.New(t, rdb, sluice.WithLockHooks(calls.hooks()))
+		operations.EachKind(func(kind string, op operations.Operation, options ...sluice.LockOption) {
+			f := operations.New(t, rdb, append(options, sluice.WithLockHooks(calls.hooks()))...)
 			f.Queue = systest.NewQueue(t, rdb, sluice.WithQueueHooks(calls.hooks()))
 			op.Prepare(t, f)
 			calls.take()
 			_, err := op.Call(t.Context(), f)
-			require.NoError(t, err, op.Name)
-			require.Equal(t, op.Hooks, calls.take(), op.Name)
+			require.NoError(t, err, kind)
+			require.Equal(t, op.Hooks, calls.take(), kind)
 			all += op.Hooks
-		}
+		})
 		for _, hook := range reflect.VisibleFields(reflect.TypeFor[sluice.Hooks]()) {
 			require.Contains(t, all, hook.Name, "no operation calls this hook")
 		}
