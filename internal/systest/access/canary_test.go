@@ -267,18 +267,22 @@ func everything(t *testing.T, rdb redis.UniversalClient, strike func()) (failed 
 	q, err := sluice.NewQueue(rdb, "q")
 	require.NoError(t, err)
 	var k, fenced *sluice.Lock
-	fixtures := make([]*operations.Fixture, len(operations.Table))
-	for i, op := range operations.Table {
-		fixtures[i] = operations.New(t, rdb)
-		fixtures[i].Locker, fixtures[i].Entry.Payload = l, []byte(canaryPayload)
+	var table []operations.Ready
+	for _, op := range operations.Table {
+		f := operations.New(t, rdb)
+		f.Locker, f.Entry.Payload = l, []byte(canaryPayload)
 		if strike != nil {
-			op.Prepare(t, fixtures[i])
+			op.Prepare(t, f)
 		}
+		table = append(table, operations.Ready{Operation: op, On: f})
 	}
 	if strike != nil {
 		_, err := systest.NewLocker(t, rdb).Lock(t.Context(), "taken")
 		require.NoError(t, err)
-		k, fenced = before(t, l)
+		k, err = l.Lock(t.Context(), "held", sluice.WithAutoRenew())
+		require.NoError(t, err)
+		fenced, err = l.Lock(t.Context(), "fenced", sluice.WithFencing())
+		require.NoError(t, err)
 		strike()
 	}
 	call := func(name string, run func(ctx context.Context) error) {
@@ -294,22 +298,22 @@ func everything(t *testing.T, rdb redis.UniversalClient, strike func()) (failed 
 		call(name, run)
 	}
 	silent(t, "a Worker's log", failAll(t, q))
-	errs := make([]error, len(fixtures))
+	errs := make([]error, len(table))
 	var all sync.WaitGroup
-	for i, op := range operations.Table {
+	for i, op := range table {
 		if op.EndsLocker() {
 			all.Wait()
 		}
 		all.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 			defer cancel()
-			_, errs[i] = op.Call(ctx, fixtures[i])
+			_, errs[i] = op.Do(ctx)
 		})
 	}
 	all.Wait()
-	for i, op := range operations.Table {
+	for i, op := range table {
 		call(op.Name, func(context.Context) error { return errs[i] })
-		for _, handle := range []any{l, k, fenced, q, fixtures[i].Lock, fixtures[i].Set} {
+		for _, handle := range []any{l, k, fenced, q, op.On.Lock, op.On.Set} {
 			silent(t, "a handle", handle)
 		}
 	}
@@ -318,15 +322,6 @@ func everything(t *testing.T, rdb redis.UniversalClient, strike func()) (failed 
 	}
 	call("lock of a closed one", func(ctx context.Context) error { _, err := l.Lock(ctx, "a"); return err })
 	return failed
-}
-
-// before takes locks, while all is well.
-func before(t *testing.T, l *sluice.Locker) (k, fenced *sluice.Lock) {
-	k, err := l.Lock(t.Context(), "held", sluice.WithAutoRenew())
-	require.NoError(t, err)
-	fenced, err = l.Lock(t.Context(), "fenced", sluice.WithFencing())
-	require.NoError(t, err)
-	return k, fenced
 }
 
 // tokenOr is k's token, or one that no lock has.

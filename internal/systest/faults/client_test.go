@@ -115,7 +115,7 @@ func TestClient_ThatIsClosedIsADefiniteError(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			rdb, _ := connect()
 			l := systest.NewLocker(t, rdb)
-			fixtures, table := prepared(t, rdb, l)
+			table := prepared(t, rdb, l)
 			require.NoError(t, rdb.Close())
 			lag, start := systest.Lag(t), time.Now()
 			var all sync.WaitGroup
@@ -124,11 +124,11 @@ func TestClient_ThatIsClosedIsADefiniteError(t *testing.T) {
 				assert.NotErrorIs(t, err, sluice.ErrUnavailable, op)
 				assert.NotErrorIs(t, err, sluice.ErrUnknown, op)
 			}
-			for i, op := range table {
+			for _, op := range table {
 				if strings.Contains(name, "autopipeline") && op.Needs == operations.HeldSet {
 					continue // its client is open, and so are pipelines
 				}
-				all.Go(func() { _, err := op.Call(t.Context(), fixtures[i]); definite(op.Name, err) })
+				all.Go(func() { _, err := op.Do(t.Context()); definite(op.Name, err) })
 			}
 			all.Wait()
 			if !strings.Contains(name, "autopipeline") {

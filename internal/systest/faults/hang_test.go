@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-go/sluice/internal/systest/operations"
 )
 
-// prepared are fixtures of one Locker for the operations that their context bounds, in the order of the table.
-func prepared(t *testing.T, rdb redis.UniversalClient, l *sluice.Locker) (fixtures []*operations.Fixture, table []operations.Operation) {
+// prepared are the operations that their context bounds, with one Locker for all.
+func prepared(t *testing.T, rdb redis.UniversalClient, l *sluice.Locker) (table []operations.Ready) {
 	t.Helper()
 	for _, op := range operations.Table {
 		if op.Lost == operations.GoesOn || op.Lost == operations.Local || op.EndsLocker() {
@@ -28,18 +28,17 @@ func prepared(t *testing.T, rdb redis.UniversalClient, l *sluice.Locker) (fixtur
 		}
 		f := operations.New(t, rdb)
 		f.Locker, f.Queue = l, systest.NewQueue(t, rdb, sluice.WithDeadLimit(1))
-		op.Prepare(t, f)
-		fixtures, table = append(fixtures, f), append(table, op)
+		table = append(table, op.Ready(t, f))
 	}
-	return fixtures, table
+	return table
 }
 
 // hangs runs every operation with a context of 100ms while nothing is answered. Each must
 // return soon after that, and none may claim to know what it does not.
-func hangs(t *testing.T, l *sluice.Locker, fixtures []*operations.Fixture, table []operations.Operation) {
+func hangs(t *testing.T, l *sluice.Locker, table []operations.Ready) {
 	t.Helper()
 	lag := systest.Lag(t)
-	for i, op := range table {
+	for _, op := range table {
 		ctx, bound, want := systest.Within(t, 100*time.Millisecond), 150*time.Millisecond, context.DeadlineExceeded
 		if op.Outlives { // it goes on when its context has ended, and says so
 			ctx, bound, want = systest.Ended(), 50*time.Millisecond, sluice.ErrUnknown
@@ -48,7 +47,7 @@ func hangs(t *testing.T, l *sluice.Locker, fixtures []*operations.Fixture, table
 			want = sluice.ErrUnavailable
 		}
 		start := time.Now()
-		_, err := op.Call(ctx, fixtures[i])
+		_, err := op.Do(ctx)
 		require.Less(t, time.Since(start), bound+10*lag(), op.Name)
 		require.ErrorIs(t, err, want, op.Name)
 		for _, never := range []error{sluice.ErrLocked, sluice.ErrStale, sluice.ErrNotFound, sluice.ErrNotHeld} {
@@ -83,11 +82,11 @@ func TestHungServer_CallsEndAndNoLockStays(t *testing.T) {
 				if auto { // the other kind of lock
 					l = systest.NewLocker(t, rdb, sluice.WithTTL(time.Minute), sluice.WithPermits(3))
 				}
-				fixtures, table := prepared(t, rdb, l)
+				table := prepared(t, rdb, l)
 
 				s.Pause(t)
 				paused := time.Now()
-				hangs(t, l, fixtures, table)
+				hangs(t, l, table)
 				time.Sleep(time.Until(paused.Add(outage))) // the outage
 				s.Resume(t)
 				keys := systest.Dial(t, redis.Options{Addr: s.Addr})
@@ -126,17 +125,17 @@ func TestHungServer_RefusedConnectionIsADefiniteError(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := systest.Dial(t, redis.Options{Addr: s.Addr, DialerRetries: 1})
 	l := systest.NewLocker(t, rdb, sluice.WithTTL(time.Minute))
-	fixtures, table := prepared(t, rdb, l)
+	table := prepared(t, rdb, l)
 	s.Down()
 	require.Error(t, rdb.Ping(t.Context()).Err()) // what was connected
 	var all sync.WaitGroup                        // at once: each tries for about a second
-	for i, op := range table {
+	for _, op := range table {
 		all.Go(func() {
 			ctx, waits := t.Context(), op.Lost == operations.Replaced && op.Name != "Locker.TryLock"
 			if waits {
 				ctx = systest.Within(t, 200*time.Millisecond)
 			}
-			_, err := op.Call(ctx, fixtures[i])
+			_, err := op.Do(ctx)
 			assert.ErrorIs(t, err, sluice.ErrUnavailable, op.Name)
 			assert.Equal(t, waits, errors.Is(err, context.DeadlineExceeded), op.Name)
 			for _, never := range []error{sluice.ErrUnknown, sluice.ErrLocked, sluice.ErrNotHeld} {

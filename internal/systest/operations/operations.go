@@ -157,6 +157,22 @@ func (o Operation) Prepare(t *testing.T, f *Fixture) {
 	}
 }
 
+// Ready is an operation, and what it works on.
+type Ready struct {
+	Operation
+	On *Fixture
+}
+
+// Do calls the method.
+func (r Ready) Do(ctx context.Context) (any, error) { return r.Call(ctx, r.On) }
+
+// Ready prepares an operation on a fixture.
+func (o Operation) Ready(t *testing.T, f *Fixture) Ready {
+	t.Helper()
+	o.Prepare(t, f)
+	return Ready{o, f}
+}
+
 // FoundNothing says whether a method has returned a value that says so: false, no tasks, no outcome.
 func FoundNothing(value any) bool {
 	v := reflect.ValueOf(value)

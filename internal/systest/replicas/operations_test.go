@@ -18,13 +18,12 @@ func TestOperations_SayThatReplicasAreMissing(t *testing.T) {
 	g := redistest.StartReplicated(t, 1)
 	rdb := g.Client(t)
 	for _, hung := range []bool{false, true} {
-		fixtures := make([]*operations.Fixture, len(operations.Table))
-		values, errs := make([]any, len(fixtures)), make([]error, len(fixtures))
+		table := make([]operations.Ready, len(operations.Table))
+		values, errs := make([]any, len(table)), make([]error, len(table))
 		for i, op := range operations.Table {
 			var err error
-			fixtures[i] = operations.New(t, rdb, sluice.WithLockReplicas(1))
-			op.Prepare(t, fixtures[i])
-			fixtures[i].Queue, err = sluice.NewQueue(rdb, fixtures[i].Name, sluice.WithQueueReplicas(1))
+			table[i] = op.Ready(t, operations.New(t, rdb, sluice.WithLockReplicas(1)))
+			table[i].On.Queue, err = sluice.NewQueue(rdb, table[i].On.Name, sluice.WithQueueReplicas(1))
 			require.NoError(t, err)
 		}
 		if hung {
@@ -32,12 +31,12 @@ func TestOperations_SayThatReplicasAreMissing(t *testing.T) {
 			defer g.Replicas[0].Resume(t)
 		}
 		var all sync.WaitGroup
-		for i, op := range operations.Table {
-			all.Go(func() { values[i], errs[i] = op.Call(t.Context(), fixtures[i]) })
+		for i, op := range table {
+			all.Go(func() { values[i], errs[i] = op.Do(t.Context()) })
 		}
 		all.Wait()
 		acknowledged := 0
-		for i, op := range operations.Table {
+		for i, op := range table {
 			switch {
 			case !op.Replicated:
 				require.NoError(t, errs[i], op.Name)

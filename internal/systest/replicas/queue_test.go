@@ -87,23 +87,20 @@ func TestQueue_ARepeatSaysWhatTheReplicasHave(t *testing.T) {
 	t.Parallel()
 	g := redistest.StartReplicated(t, 1)
 	rdb := g.Client(t)
-	var table []operations.Operation
-	var fixtures []*operations.Fixture
+	var table []operations.Ready
 	for _, op := range operations.OfQueues() {
 		if !op.Replicated || slices.Contains([]string{"Queue.Pop", "Queue.Pause", "Queue.Reschedule"}, op.Name) { // a repeat is another change, or none
 			continue
 		}
-		f := operations.New(t, rdb)
-		op.Prepare(t, f)
-		table, fixtures = append(table, op), append(fixtures, f)
+		table = append(table, op.Ready(t, operations.New(t, rdb)))
 	}
 	each := func(check func(op operations.Operation, err error)) {
 		var all sync.WaitGroup
-		for i, op := range table {
-			f, err := *fixtures[i], error(nil)
+		for _, op := range table {
+			f, err := *op.On, error(nil)
 			f.Queue, err = sluice.NewQueue(g.Client(t), f.Name, sluice.WithQueueReplicas(1), sluice.WithDuplicates(sluice.Keep))
 			require.NoError(t, err)
-			all.Go(func() { _, err := op.Call(t.Context(), &f); check(op, err) })
+			all.Go(func() { _, err := op.Call(t.Context(), &f); check(op.Operation, err) })
 		}
 		all.Wait()
 	}
