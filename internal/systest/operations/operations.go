@@ -47,18 +47,13 @@ func (o Operation) Type() string { return strings.Split(o.Name, ".")[0] }
 func (o Operation) EndsLocker() bool { return o.Type() == "Locker" && o.Outlives }
 
 // OfLocks are the operations on locks.
-func OfLocks() []Operation { return of("Lock") }
+func OfLocks() []Operation { return of(true) }
 
-// OfQueues are the operations on queues, those of workers included.
-func OfQueues() []Operation { return of("Queue", "Worker") }
+// OfQueues are all others: those on queues, and of workers.
+func OfQueues() []Operation { return of(false) }
 
-func of(types ...string) (some []Operation) {
-	for _, op := range Table {
-		if slices.ContainsFunc(types, func(name string) bool { return strings.HasPrefix(op.Name, name) }) {
-			some = append(some, op)
-		}
-	}
-	return some
+func of(locks bool) []Operation {
+	return slices.DeleteFunc(slices.Clone(Table), func(op Operation) bool { return strings.HasPrefix(op.Name, "Lock") != locks })
 }
 
 // EachKind calls f with each operation, and those on locks with the options of each kind of lock.
