@@ -93,13 +93,10 @@ func TestCheck_SaysWhatIsWrongInWords(t *testing.T) {
 	}
 }
 
-// TestCheck_OfAClosedLockerAndBadWorkers is definite.
-func TestCheck_OfAClosedLockerAndBadWorkers(t *testing.T) {
+// TestCheck_OfABadWorkerIsInvalid, and a Check of a queue that is not there yet leaves nothing.
+func TestCheck_OfABadWorkerIsInvalid(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Redis(t).Client(t)
-	l := systest.NewLocker(t, rdb)
-	require.NoError(t, l.Close())
-	require.ErrorIs(t, l.Check(t.Context()), sluice.ErrClosed)
 	q := systest.NewQueue(t, rdb)
 	require.ErrorIs(t, (&sluice.Worker{Queue: q}).Check(t.Context()), sluice.ErrInvalid)
 	require.ErrorIs(t, (&sluice.Worker{}).Check(t.Context()), sluice.ErrInvalid)
@@ -108,15 +105,6 @@ func TestCheck_OfAClosedLockerAndBadWorkers(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, two.Check(t.Context()))
 	require.Empty(t, rdb.Keys(t.Context(), "*"+name+"*").Val(), "it has left something")
-	_, err = two.Enqueue(t.Context(), sluice.Task{ID: "a"})
-	require.NoError(t, err)
-	for _, shards := range []int{1, 3} {
-		other, err := sluice.NewQueue(rdb, name, sluice.WithShards(shards))
-		require.NoError(t, err)
-		err = other.Check(t.Context())
-		require.ErrorIs(t, err, sluice.ErrInvalid)
-		require.ErrorContains(t, err, "2 shards")
-	}
 }
 
 // TestWorker_LogsToTheDefaultLogger what keeps it from working, and each task that dies once.

@@ -87,10 +87,6 @@ func TestHooks_TellOfEachReleasedLockOnce(t *testing.T) {
 		require.ErrorIs(t, k.Extend(ctx, time.Second), sluice.ErrNotHeld)
 		require.Empty(t, w.told(), "the lock was released before")
 
-		k, err = l.TryLock(ctx, name, sluice.WithFencing(), sluice.WithAutoRenew())
-		require.NoError(t, err)
-		require.NoError(t, k.Unlock(ctx))
-		require.Equal(t, "acquired released", w.told())
 		require.NoError(t, l.Do(ctx, name, func(context.Context) error {
 			require.Equal(t, "acquired", w.told())
 			return nil
@@ -105,30 +101,25 @@ func TestHooks_TellOfEachReleasedLockOnce(t *testing.T) {
 
 		k, err = l.Lock(ctx, name)
 		require.NoError(t, err)
-		_, err = l.Lock(ctx, name+"2", sluice.WithAutoRenew())
-		require.NoError(t, err)
 		require.NoError(t, l.UnlockAll(ctx))
-		require.Equal(t, "acquired acquired released released", w.told())
 		require.ErrorIs(t, k.Unlock(ctx), sluice.ErrClosed)
-		_, err = l.Lock(ctx, name)
-		require.NoError(t, err)
-		require.NoError(t, l.Close())
 		require.Equal(t, "acquired released", w.told())
 		for _, i := range w.acquired {
 			require.Equal(t, "host 1", i.Owner)
-			require.Contains(t, []string{name, name + "2"}, i.Name)
+			require.Equal(t, name, i.Name)
 			require.False(t, i.HandedOver)
 			require.Positive(t, i.Waited)
 		}
 		for _, i := range w.released {
-			require.Contains(t, []string{name, name + "2"}, i.Name)
+			require.Equal(t, name, i.Name)
 			require.False(t, i.HandedOver)
 			require.Positive(t, i.Held)
 		}
 	})
 }
 
-// TestHooks_TellOfSetsPermitsAndAdoption: each lock of a set, each permit and each handle is one lock.
+// TestHooks_TellOfSetsPermitsAndAdoption: each lock of a set, each permit and each handle is one lock, and what fails
+// is none. (What tells of each operation that succeeds is in the table of operations.)
 func TestHooks_TellOfSetsPermitsAndAdoption(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, rdb, name := t.Context(), s.Client(t), redistest.Name(t)
@@ -136,11 +127,6 @@ func TestHooks_TellOfSetsPermitsAndAdoption(t *testing.T) {
 		l := systest.NewLocker(t, rdb, sluice.WithLockHooks(w.hooks()))
 		adopter := systest.NewLocker(t, rdb, sluice.WithLockHooks(other.hooks()))
 
-		set, err := l.LockAll(ctx, []string{name, name + "2", name})
-		require.NoError(t, err)
-		require.Equal(t, "acquired acquired", w.told())
-		require.NoError(t, set.Unlock(ctx))
-		require.Equal(t, "released released", w.told())
 		k, err := l.Lock(ctx, name+"2")
 		require.NoError(t, err)
 		_, err = l.LockAll(ctx, []string{name, name + "2"}, sluice.WithMaxWait(time.Second))
@@ -148,16 +134,11 @@ func TestHooks_TellOfSetsPermitsAndAdoption(t *testing.T) {
 		require.NoError(t, k.Unlock(ctx))
 		require.Equal(t, "acquired acquired released released", w.told(), "the set has taken one and given it back")
 
-		first, err := l.Lock(ctx, name, sluice.WithPermits(2))
+		permit, err := l.Lock(ctx, name, sluice.WithPermits(2))
 		require.NoError(t, err)
-		second, err := l.Lock(ctx, name, sluice.WithPermits(2))
+		token, err := permit.Detach(ctx)
 		require.NoError(t, err)
-		require.NoError(t, first.Unlock(ctx))
-		require.Equal(t, "acquired acquired released", w.told())
-
-		token, err := second.Detach(ctx)
-		require.NoError(t, err)
-		require.Equal(t, "released", w.told(), "by Detach")
+		require.Equal(t, "acquired released", w.told())
 		adopted, err := adopter.Adopt(ctx, name, token, sluice.WithPermits(2))
 		require.NoError(t, err)
 		require.Equal(t, "acquired", other.told())

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
+	"github.com/sluice-go/sluice/internal/systest/operations"
 )
 
 func TestLock_ComparesTokens(t *testing.T) {
@@ -199,15 +200,15 @@ func TestLock_ReleasedByItsLockerIsNotLost(t *testing.T) {
 				require.NoError(t, release(ctx, l))
 				require.ErrorIs(t, context.Cause(held), sluice.ErrClosed)
 				require.False(t, k.Valid())
-				for what, err := range map[string]error{
-					"unlock": k.Unlock(ctx), "extend": k.Extend(ctx, time.Minute), "do": <-over,
-				} {
-					require.ErrorIs(t, err, sluice.ErrClosed, what)
-					require.NotErrorIs(t, err, sluice.ErrNotHeld, what)
-					require.NotErrorIs(t, err, sluice.ErrLost, what)
+				require.ErrorIs(t, <-over, sluice.ErrClosed)
+				for _, op := range operations.OfLocks() {
+					if op.Type() == "Lock" {
+						_, err := op.Call(ctx, &operations.Fixture{Lock: k})
+						require.ErrorIs(t, err, sluice.ErrClosed, op.Name)
+						require.NotErrorIs(t, err, sluice.ErrNotHeld, op.Name)
+						require.NotErrorIs(t, err, sluice.ErrLost, op.Name)
+					}
 				}
-				_, err = k.TTL(ctx)
-				require.ErrorIs(t, err, sluice.ErrClosed)
 				require.ErrorIs(t, lost.Unlock(ctx), sluice.ErrNotHeld, "the server said that it was lost")
 			})
 		})

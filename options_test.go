@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
+	"github.com/sluice-go/sluice/internal/systest/operations"
 )
 
 // embedsRing and embedsClient are what users make of a client to add to it; mute cannot
@@ -65,13 +66,11 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 		}
 		long, forever := strings.Repeat("x", 513), time.Duration(math.MaxInt64)
 		for _, name := range []string{"", long, "a{b", "a}b", "a{}b", "}{", "{}a{b}", "{a}:dead", "{a}b:tasks", "{a}:state", "{a}:wake", "{a}:canceled", "{a}:fence"} {
-			bad["lock name "+name] = func() error { _, err := l.Lock(ctx, name); return err }
-			bad["try lock name "+name] = func() error { _, err := l.TryLock(ctx, name); return err }
-			bad["do name "+name] = func() error { return l.Do(ctx, name, func(context.Context) error { return nil }) }
-			bad["lock all name "+name] = func() error { _, err := l.LockAll(ctx, []string{"a", name}); return err }
-			bad["adopt name "+name] = func() error { _, err := l.Adopt(ctx, name, strings.Repeat("A", 26)); return err }
-			bad["inspect name "+name] = func() error { _, err := l.Inspect(ctx, name); return err }
-			bad["force unlock name "+name] = func() error { _, err := l.ForceUnlock(ctx, name); return err }
+			for _, op := range operations.OfLocks() {
+				if op.Type() == "Locker" && op.Lost != operations.Unavailable && !op.EndsLocker() { // those that take a name
+					bad[op.Name+" name "+name] = func() error { _, err := op.Call(ctx, &operations.Fixture{Locker: l, Name: name}); return err }
+				}
+			}
 			bad["queue name "+name] = queue(name)
 		}
 		for _, label := range []string{"", long, strings.Repeat("x", 65), "a\nb", "\x00", "\x7f", "\xff", "a\u202eb", "a\u200bb", "\u2028", "\u00a0"} {
@@ -122,11 +121,12 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 		for what, entry := range map[string]sluice.Entry{
 			"zero": {}, "nan": {ID: "a", Score: math.NaN()}, "inf": {ID: "a", Score: math.Inf(1)},
 		} {
-			bad["dequeue "+what] = func() error { return q.Dequeue(ctx, e, entry) }
-			bad["retry "+what] = func() error { return q.Retry(ctx, entry, 0) }
-			bad["release "+what] = func() error { return q.Release(ctx, entry) }
-			bad["bury "+what] = func() error { return q.Bury(ctx, entry, "") }
-			bad["extend "+what] = func() error { return q.Extend(ctx, entry, time.Second) }
+			bad["dequeue beside "+what] = func() error { return q.Dequeue(ctx, e, entry) }
+			for _, op := range operations.OfQueues() {
+				if op.Needs == operations.Leased && op.Name != "Queue.List" { // those that take an entry
+					bad[op.Name+" "+what] = func() error { _, err := op.Call(ctx, &operations.Fixture{Queue: q, Entry: entry}); return err }
+				}
+			}
 		}
 		for what, option := range map[string]sluice.ReadOption{"nil": nil, "no bytes": sluice.WithPayloadsUpTo(0), "less": sluice.WithPayloadsUpTo(-1)} {
 			bad["get option "+what] = func() error { _, err := q.Get(ctx, "a", option); return err }
@@ -155,13 +155,13 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 			bad["queue "+kind] = func() error { _, err := sluice.NewQueue(rdb, "a"); return err }
 		}
 		bad["queue nil client"] = func() error { _, err := sluice.NewQueue(nil, "a"); return err }
-		for what, err := range everyOperation(ctx, &sluice.Locker{}, &sluice.Lock{}, &sluice.Queue{}, e) {
-			bad["zero value: "+what] = err
+		zero := &operations.Fixture{Locker: &sluice.Locker{}, Lock: &sluice.Lock{}, Set: &sluice.LockSet{}, Queue: &sluice.Queue{}, Name: "a", Entry: e}
+		for _, op := range operations.Table {
+			bad["zero value: "+op.Name] = func() error { _, err := op.Call(ctx, zero); return err }
+			if op.Type() == "Lock" {
+				bad["nil: "+op.Name] = func() error { _, err := op.Call(ctx, &operations.Fixture{}); return err }
+			}
 		}
-		bad["nil lock: Unlock"] = func() error { return (*sluice.Lock)(nil).Unlock(ctx) }
-		bad["nil lock: Extend"] = func() error { return (*sluice.Lock)(nil).Extend(ctx, time.Second) }
-		bad["nil lock: TTL"] = func() error { _, err := (*sluice.Lock)(nil).TTL(ctx); return err }
-		bad["nil lock: Detach"] = func() error { _, err := (*sluice.Lock)(nil).Detach(ctx); return err }
 
 		before := faults.Bytes()
 		for what, op := range bad {
@@ -173,46 +173,6 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 		require.Equal(t, before, faults.Bytes(), "something was sent")
 		require.True(t, k.Valid())
 	})
-}
-
-// everyOperation calls every method with a context. docs/architecture.md names the other
-// lists of all operations, under "Where do I add …".
-func everyOperation(ctx context.Context, l *sluice.Locker, k *sluice.Lock, q *sluice.Queue, e sluice.Entry) map[string]func() error {
-	return map[string]func() error{
-		"Lock":         func() error { _, err := l.Lock(ctx, "a"); return err },
-		"TryLock":      func() error { _, err := l.TryLock(ctx, "a"); return err },
-		"Do":           func() error { return l.Do(ctx, "a", func(context.Context) error { return nil }) },
-		"LockAll":      func() error { _, err := l.LockAll(ctx, []string{"a"}); return err },
-		"DoAll":        func() error { return l.DoAll(ctx, []string{"a"}, func(context.Context) error { return nil }) },
-		"Adopt":        func() error { _, err := l.Adopt(ctx, "a", strings.Repeat("A", 26)); return err },
-		"Detach":       func() error { _, err := k.Detach(ctx); return err },
-		"Inspect":      func() error { _, err := l.Inspect(ctx, "a"); return err },
-		"ForceUnlock":  func() error { _, err := l.ForceUnlock(ctx, "a"); return err },
-		"UnlockAll":    func() error { return l.UnlockAll(ctx) },
-		"Unlock":       func() error { return k.Unlock(ctx) },
-		"Extend":       func() error { return k.Extend(ctx, time.Second) },
-		"TTL":          func() error { _, err := k.TTL(ctx); return err },
-		"Enqueue":      func() error { _, err := q.Enqueue(ctx, sluice.Task{ID: "a"}); return err },
-		"EnqueueBatch": func() error { _, err := q.EnqueueBatch(ctx, []sluice.Task{{ID: "a"}}); return err },
-		"Dequeue":      func() error { return q.Dequeue(ctx, e) },
-		"Pop":          func() error { _, err := q.Pop(ctx, 1); return err },
-		"Peek":         func() error { _, err := q.Peek(ctx, 1); return err },
-		"Claim":        func() error { _, err := q.Claim(ctx, 1, time.Second); return err },
-		"KeepAlive":    func() error { return q.KeepAlive(ctx, e, time.Second, func(context.Context) error { return nil }) },
-		"ExtendTask":   func() error { return q.Extend(ctx, e, time.Second) },
-		"Retry":        func() error { return q.Retry(ctx, e, 0) },
-		"Release":      func() error { return q.Release(ctx, e) },
-		"Bury":         func() error { return q.Bury(ctx, e, "") },
-		"Dead":         func() error { _, err := q.Dead(ctx, sluice.Entry{}, 1); return err },
-		"Revive":       func() error { _, err := q.Revive(ctx, "a"); return err },
-		"Cancel":       func() error { _, err := q.Cancel(ctx, "a"); return err },
-		"Reschedule":   func() error { _, err := q.Reschedule(ctx, "a", 0); return err },
-		"Drop":         func() error { _, err := q.Drop(ctx, "a"); return err },
-		"Get":          func() error { _, err := q.Get(ctx, "a"); return err },
-		"Wait":         func() error { return q.Wait(ctx) },
-		"Stats":        func() error { _, err := q.Stats(ctx); return err },
-		"Purge":        func() error { return q.Purge(ctx) },
-	}
 }
 
 // TestOptions_ZeroValuesAreSafe: what returns no error has to do without one.

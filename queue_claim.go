@@ -228,7 +228,8 @@ func (s *shard) commitClaims(calls []*mergedCall[claimArg]) {
 }
 
 // commitClaim sends Claim calls as one, and deals out what it returns in the order of asking. What is left, because
-// callers have left, is given back: else it would be leased to no caller until the lease ends.
+// callers have left, is given back before the calls that wait are sent: else it would be leased to no caller until the
+// lease ends.
 func (s *shard) commitClaim(calls []*mergedCall[claimArg], all claimArg) {
 	commitGroup(s, calls, s.claimRequest(all), func(result redisexec.Result, sent time.Time) {
 		x, err := wire.Exchange(result.Value, 0)
@@ -243,7 +244,7 @@ func (s *shard) commitClaim(calls []*mergedCall[claimArg], all claimArg) {
 			}
 		}
 		if len(x.Tasks) > 0 {
-			s.queue.giveBack(calls[0].Ctx, entriesOf(x.Tasks))
+			<-s.queue.giveBack(calls[0].Ctx, entriesOf(x.Tasks))
 		}
 	})
 }

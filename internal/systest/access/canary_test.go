@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
+	"github.com/sluice-go/sluice/internal/systest/operations"
 )
 
 // The canaries: what is printed must not hold them, nor text that looks like a lock's
@@ -198,8 +200,10 @@ func mishaps() []mishap {
 		{name: "foreign fields", fine: true, start: func(t *testing.T) (redis.UniversalClient, func()) {
 			rdb := redistest.Start(t).Client(t)
 			return rdb, func() {
-				for _, id := range rdb.ZRange(t.Context(), "Queue:q", 0, -1).Val() {
-					rdb.HSet(t.Context(), "{Queue:q}:state", id, canaryPayload)
+				for _, key := range rdb.Keys(t.Context(), "Queue:*").Val() {
+					for _, id := range rdb.ZRange(t.Context(), key, 0, -1).Val() {
+						rdb.HSet(t.Context(), "{"+key+"}:state", id, canaryPayload)
+					}
 				}
 			}
 		}},
@@ -263,14 +267,22 @@ func everything(t *testing.T, rdb redis.UniversalClient, strike func()) (failed 
 	q, err := sluice.NewQueue(rdb, "q")
 	require.NoError(t, err)
 	var k, fenced *sluice.Lock
-	es := make([]sluice.Entry, 4)
-	for i := range es {
-		es[i] = sluice.Entry{ID: "a", Score: 1, Payload: []byte(canaryPayload)}
+	var table []operations.Ready
+	for _, op := range operations.Table {
+		f := operations.New(t, rdb)
+		f.Locker, f.Entry.Payload = l, []byte(canaryPayload)
+		if strike != nil {
+			op.Prepare(t, f)
+		}
+		table = append(table, operations.Ready{Operation: op, On: f})
 	}
 	if strike != nil {
 		_, err := systest.NewLocker(t, rdb).Lock(t.Context(), "taken")
 		require.NoError(t, err)
-		k, fenced, es = before(t, l, q)
+		k, err = l.Lock(t.Context(), "held", sluice.WithAutoRenew())
+		require.NoError(t, err)
+		fenced, err = l.Lock(t.Context(), "fenced", sluice.WithFencing())
+		require.NoError(t, err)
 		strike()
 	}
 	call := func(name string, run func(ctx context.Context) error) {
@@ -282,37 +294,34 @@ func everything(t *testing.T, rdb redis.UniversalClient, strike func()) (failed 
 		}
 		silent(t, name, err)
 	}
-	for name, run := range operations(l, k, fenced, q, es) {
+	for name, run := range odd(l, k, fenced, q) {
 		call(name, run)
 	}
-	for _, handle := range []any{l, k, fenced, q} {
-		silent(t, "a handle", handle)
+	silent(t, "a Worker's log", failAll(t, q))
+	errs := make([]error, len(table))
+	var all sync.WaitGroup
+	for i, op := range table {
+		if op.EndsLocker() {
+			all.Wait()
+		}
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			_, errs[i] = op.Do(ctx)
+		})
+	}
+	all.Wait()
+	for i, op := range table {
+		call(op.Name, func(context.Context) error { return errs[i] })
+		for _, handle := range []any{l, k, fenced, q, op.On.Lock, op.On.Set} {
+			silent(t, "a handle", handle)
+		}
 	}
 	if k != nil {
 		silent(t, "the cause of a lock's context", context.Cause(k.Context()))
 	}
-	silent(t, "a Worker's log", failAll(t, q))
-	call("unlock all", l.UnlockAll)
-	call("close", func(context.Context) error { return l.Close() })
 	call("lock of a closed one", func(ctx context.Context) error { _, err := l.Lock(ctx, "a"); return err })
 	return failed
-}
-
-// before takes locks and tasks, while all is well.
-func before(t *testing.T, l *sluice.Locker, q *sluice.Queue) (k, fenced *sluice.Lock, es []sluice.Entry) {
-	ctx := t.Context()
-	k, err := l.Lock(ctx, "held", sluice.WithAutoRenew())
-	require.NoError(t, err)
-	fenced, err = l.Lock(ctx, "fenced", sluice.WithFencing())
-	require.NoError(t, err)
-	for i := range 9 {
-		_, err := q.Enqueue(ctx, sluice.Task{ID: strconv.Itoa(i), Payload: []byte(canaryPayload)})
-		require.NoError(t, err)
-	}
-	es, err = q.Claim(ctx, 5, time.Minute)
-	require.NoError(t, err)
-	require.NoError(t, q.Bury(ctx, es[4], "why"))
-	return k, fenced, es[:4]
 }
 
 // tokenOr is k's token, or one that no lock has.
@@ -323,21 +332,18 @@ func tokenOr(k *sluice.Lock) string {
 	return k.Token()
 }
 
-func operations(l *sluice.Locker, k, fenced *sluice.Lock, q *sluice.Queue, es []sluice.Entry) map[string]func(context.Context) error {
+// odd are calls beside those of the table.
+func odd(l *sluice.Locker, k, fenced *sluice.Lock, q *sluice.Queue) map[string]func(context.Context) error {
 	task := sluice.Task{ID: "new", Payload: []byte(canaryPayload)}
+	stale := sluice.Entry{ID: "stale", Score: 5, Payload: task.Payload}
 	return map[string]func(context.Context) error{
-		"lock":         func(ctx context.Context) error { _, err := l.Lock(ctx, "a"); return err },
 		"lock held":    func(ctx context.Context) error { _, err := l.Lock(ctx, "held"); return err },
 		"lock taken":   func(ctx context.Context) error { _, err := l.Lock(ctx, "taken"); return err },
-		"try lock":     func(ctx context.Context) error { _, err := l.TryLock(ctx, "b"); return err },
 		"fenced lock":  func(ctx context.Context) error { _, err := l.TryLock(ctx, "c", sluice.WithFencing()); return err },
-		"do":           func(ctx context.Context) error { return l.Do(ctx, "d", func(context.Context) error { return nil }) },
-		"lock all":     func(ctx context.Context) error { _, err := l.LockAll(ctx, []string{"a1", "a2"}); return err },
 		"lock all but": func(ctx context.Context) error { _, err := l.LockAll(ctx, []string{"a3", "taken"}); return err },
 		"do all": func(ctx context.Context) error {
 			return l.DoAll(ctx, []string{"d1", "d2"}, func(ctx context.Context) error { return fmt.Errorf("%+v", sluice.LockFromContext(ctx, "d1")) })
 		},
-		"adopt": func(ctx context.Context) error { _, err := l.Adopt(ctx, "held", tokenOr(k)); return err },
 		"adopt fenced": func(ctx context.Context) error {
 			_, err := l.Adopt(ctx, "held", tokenOr(k), sluice.WithFencing())
 			return err
@@ -347,14 +353,9 @@ func operations(l *sluice.Locker, k, fenced *sluice.Lock, q *sluice.Queue, es []
 		"permit":       func(ctx context.Context) error { _, err := l.Lock(ctx, "p", sluice.WithPermits(2)); return err },
 		"other permit": func(ctx context.Context) error { _, err := l.Lock(ctx, "held", sluice.WithPermits(2)); return err },
 		"force permit": func(ctx context.Context) error { _, err := l.ForceUnlock(ctx, "p"); return err },
-		"inspect":      func(ctx context.Context) error { _, err := l.Inspect(ctx, "held"); return err },
-		"force unlock": func(ctx context.Context) error { _, err := l.ForceUnlock(ctx, "e"); return err },
-		"extend lock":  func(ctx context.Context) error { return k.Extend(ctx, time.Minute) },
-		"ttl":          func(ctx context.Context) error { _, err := k.TTL(ctx); return err },
-		"unlock":       func(ctx context.Context) error { return errors.Join(k.Unlock(ctx), k.Unlock(ctx)) },
+		"unlock twice": func(ctx context.Context) error { return errors.Join(k.Unlock(ctx), k.Unlock(ctx)) },
 		"unlock fence": func(ctx context.Context) error { return fenced.Unlock(ctx) },
-		"enqueue":      func(ctx context.Context) error { _, err := q.Enqueue(ctx, task); return err },
-		"enqueue batch": func(ctx context.Context) error {
+		"enqueue twice": func(ctx context.Context) error {
 			_, err := q.EnqueueBatch(ctx, []sluice.Task{task, task})
 			return err
 		},
@@ -362,27 +363,9 @@ func operations(l *sluice.Locker, k, fenced *sluice.Lock, q *sluice.Queue, es []
 			_, err := q.Enqueue(ctx, sluice.Task{ID: "x", Payload: bytes.Repeat([]byte(canaryPayload), 100_000)})
 			return err
 		},
-		"claim":   func(ctx context.Context) error { _, err := q.Claim(ctx, 1, time.Minute); return err },
-		"pop":     func(ctx context.Context) error { _, err := q.Pop(ctx, 1); return err },
-		"peek":    func(ctx context.Context) error { _, err := q.Peek(ctx, 1); return err },
-		"dequeue": func(ctx context.Context) error { return q.Dequeue(ctx, es[0], sluice.Entry{ID: "stale", Score: 5}) },
-		"retry":   func(ctx context.Context) error { return q.Retry(ctx, es[1], time.Hour) },
-		"release": func(ctx context.Context) error { return q.Release(ctx, es[2]) },
-		"extend":  func(ctx context.Context) error { return q.Extend(ctx, es[3], time.Hour) },
-		"keep":    func(ctx context.Context) error { return q.KeepAlive(ctx, es[3], time.Hour, ctxErr) },
-		"bury":    func(ctx context.Context) error { return q.Bury(ctx, es[3], "why") },
-		"dead":    func(ctx context.Context) error { _, err := q.Dead(ctx, sluice.Entry{}, 9); return err },
-		"revive":  func(ctx context.Context) error { _, err := q.Revive(ctx, "4"); return err },
-		"cancel":  func(ctx context.Context) error { _, err := q.Cancel(ctx, "5"); return err },
-		"resched": func(ctx context.Context) error { _, err := q.Reschedule(ctx, "6", time.Hour); return err },
-		"drop":    func(ctx context.Context) error { _, err := q.Drop(ctx, "4"); return err },
-		"get":     func(ctx context.Context) error { _, err := q.Get(ctx, "7"); return err },
-		"stats":   func(ctx context.Context) error { _, err := q.Stats(ctx); return err },
-		"wait":    q.Wait,
+		"dequeue stale": func(ctx context.Context) error { return q.Dequeue(ctx, stale) },
 	}
 }
-
-func ctxErr(ctx context.Context) error { return ctx.Err() }
 
 // failAll runs a worker for a while, whose handlers fail in every way, and returns what it
 // logs and its error.

@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
+	"github.com/sluice-go/sluice/internal/systest/operations"
 )
 
 // TestAccess_OneGrantMissing takes one word after the other from the documented rule, and
@@ -25,27 +26,28 @@ func TestAccess_OneGrantMissing(t *testing.T) {
 	t.Parallel()
 	for _, half := range []struct {
 		name       string
+		locks      bool
 		parts      []int
 		operations []operation
 	}{
-		{"locks", []int{grantsOfAll, grantsOfLocks, grantsOfFences, grantsOfPermits}, append(ofLocks(), ofPermits()...)},
-		{"queue", []int{grantsOfAll, grantsOfQueues}, ofQueues()},
+		{"locks", true, []int{grantsOfAll, grantsOfLocks, grantsOfFences, grantsOfPermits}, append(ofTable(true), ofLocks()...)},
+		{"queue", false, []int{grantsOfAll, grantsOfQueues}, append(ofTable(false), ofQueues()...)},
 	} {
 		t.Run(half.name, func(t *testing.T) {
 			t.Parallel()
-			g := newGuarded(t, grantsOfAll, grantsOfLocks, grantsOfFences, grantsOfPermits, grantsOfQueues)
+			g := newGuarded(t, half.parts...)
 			var words []string
 			for _, part := range half.parts {
 				words = append(words, redistest.Rules(t)[part]...)
 			}
 			denials := map[string]int{}
 			for _, op := range half.operations {
-				always := g.outcome(op, "")
+				always := g.outcome(op, half.locks, "")
 				for _, word := range words {
 					if !strings.ContainsAny(word[:1], "+~&") {
 						continue
 					}
-					switch outcome := g.outcome(op, word); outcome {
+					switch outcome := g.outcome(op, half.locks, word); outcome {
 					case always:
 					case denied:
 						denials[word]++
@@ -68,22 +70,25 @@ func TestAccess_OneGrantMissing(t *testing.T) {
 
 // outcome carries an operation out with a word missing, and returns what came of it:
 // its decision and the state after, or that it was denied.
-func (g *guarded) outcome(op operation, less string) string {
+func (g *guarded) outcome(op operation, locks bool, less string) string {
 	g.Helper()
 	at := fmt.Sprintf("%s without %s", op.name, less)
-	g.prepare()
+	g.prepare(locks)
 	before := g.state()
 	g.grant(less)
 	start := time.Now()
-	err := op.run(g.Context(), g)
+	value, err := op.run(g.Context(), g)
 	took := time.Since(start)
 	after := g.state()
-	_ = g.locker.Close() // else it would go on trying to release what it may not
+	for _, l := range g.lockers {
+		_ = l.Close() // else it would go on trying to release what it may not
+	}
 	require.Less(g, took, 5*time.Second, at)
 
 	var server redis.Error
 	if decision(err) != "refused" {
-		return fmt.Sprint(decision(err), outline(after))
+		require.False(g, err == nil && operations.FoundNothing(value), "%s found nothing", at)
+		return fmt.Sprint(decision(err), operations.Outline(after))
 	}
 	require.NotEmpty(g, less, "%s: %v", at, err)
 	require.ErrorAs(g, err, &server, at)

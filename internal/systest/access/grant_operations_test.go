@@ -3,240 +3,125 @@ package access
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/systest/operations"
 )
 
 // operation is one of the library's, on what guarded.prepare has put there: it says which
-// locks and tasks there are, by names that tell their state.
+// locks and tasks there are, by names that tell their state. It returns what it has found, or nil.
 type operation struct {
 	name string
-	run  func(ctx context.Context, g *guarded) error
+	run  func(ctx context.Context, g *guarded) (any, error)
 }
 
-// found makes it an error that an operation has not found what is there.
-func found(there bool, err error) error {
-	if err == nil && !there {
-		return errors.New("found nothing")
-	}
-	return err
+// ofTable are the operations of the table, except Check, whose rights have a test of their own, Run, which goes on, and what
+// takes or gives up locks of which a part may be denied, or does not say that a release was.
+func ofTable(locks bool) (all []operation) {
+	operations.EachKind(func(kind string, op operations.Operation, _ ...sluice.LockOption) {
+		isPart := op.EndsLocker() || op.Name == "Locker.Do" || op.Name == "Locker.DoAll"
+		if strings.HasPrefix(op.Name, "Lock") != locks || op.Lost == operations.Unavailable || op.Lost == operations.GoesOn || isPart {
+			return
+		}
+		all = append(all, operation{kind, func(ctx context.Context, g *guarded) (any, error) {
+			_, ofLock, _ := strings.Cut(kind, ", ")
+			return op.Call(ctx, g.fixture(op.Needs, ofLock))
+		}})
+		for _, id := range further[op.Name] {
+			all = append(all, operation{op.Name + " of " + id, func(ctx context.Context, g *guarded) (any, error) {
+				f := g.fixture(op.Needs, "")
+				f.Entry = g.task(id)
+				return op.Call(ctx, f)
+			}})
+		}
+	})
+	return all
+}
+
+// further are other tasks for operations of the table.
+var further = map[string][]string{
+	"Queue.Enqueue":    {"later", "mine", "dead", "back"},
+	"Queue.Dequeue":    {"mine, deferred"},
+	"Queue.Retry":      {"mine, deferred, no payload"},
+	"Queue.Extend":     {"mine, back"},
+	"Queue.Bury":       {"mine, deferred, no payload", "mine, odd"},
+	"Queue.Revive":     {"dead, no payload"},
+	"Queue.Cancel":     {"dead", "later"},
+	"Queue.Reschedule": {"mine", "lapsed", "later"},
+	"Queue.Get":        {"dead", "later"},
 }
 
 func ofLocks() []operation {
+	two, fencing := sluice.WithPermits(2), sluice.WithFencing()
+	try := func(name string, opts ...sluice.LockOption) func(context.Context, *guarded) (any, error) {
+		return func(ctx context.Context, g *guarded) (any, error) { return g.lockers[""].TryLock(ctx, name, opts...) }
+	}
 	return []operation{
-		{"lock", func(ctx context.Context, g *guarded) error { _, err := g.locker.Lock(ctx, "free"); return err }},
-		{"lock a taken one", func(ctx context.Context, g *guarded) error {
+		{"lock a taken one", func(ctx context.Context, g *guarded) (any, error) {
 			ctx, cancel := context.WithTimeout(ctx, 30*time.Millisecond)
 			defer cancel()
-			_, err := g.locker.Lock(ctx, "taken")
-			return err
+			return g.lockers[""].Lock(ctx, "taken")
 		}},
-		{"try lock", func(ctx context.Context, g *guarded) error { _, err := g.locker.TryLock(ctx, "free"); return err }},
-		{"try lock a taken one", func(ctx context.Context, g *guarded) error { _, err := g.locker.TryLock(ctx, "taken"); return err }},
-		{"try lock one without TTL", func(ctx context.Context, g *guarded) error { _, err := g.locker.TryLock(ctx, "eternal"); return err }},
-		{"lock all", func(ctx context.Context, g *guarded) error {
-			_, err := g.locker.LockAll(ctx, []string{"free", "free2"})
-			return err
+		{"try lock a taken one", try("taken")},
+		{"try lock one without TTL", try("eternal")},
+		{"fenced lock of a taken one", try("taken", fencing)},
+		{"fenced lock of one without TTL", try("eternal", fencing)},
+		{"inspect a foreign one", func(ctx context.Context, g *guarded) (any, error) { return g.lockers[""].Inspect(ctx, "taken") }},
+		{"force unlock a foreign one", func(ctx context.Context, g *guarded) (any, error) { return g.lockers[""].ForceUnlock(ctx, "taken") }},
+		{"second permit", try("permits", two)},
+		{"fenced permit", try("free", two, fencing)},
+		{"adopt a fenced permit", func(ctx context.Context, g *guarded) (any, error) {
+			return g.lockers[""].Adopt(ctx, "permits", g.locks["permit"].Token(), two, fencing, sluice.WithTTL(time.Hour))
 		}},
-		{"extend a lock", func(ctx context.Context, g *guarded) error { return g.held.Extend(ctx, time.Hour) }},
-		{"ttl", func(ctx context.Context, g *guarded) error { _, err := g.held.TTL(ctx); return err }},
-		{"inspect", func(ctx context.Context, g *guarded) error {
-			info, err := g.locker.Inspect(ctx, "taken")
-			return found(info.Held, err)
-		}},
-		{"force unlock", func(ctx context.Context, g *guarded) error {
-			released, err := g.locker.ForceUnlock(ctx, "taken")
-			return found(released, err)
-		}},
-		{"unlock", func(ctx context.Context, g *guarded) error { return g.held.Unlock(ctx) }},
-		{"adopt a lock", func(ctx context.Context, g *guarded) error {
-			_, err := g.locker.Adopt(ctx, "held", g.held.Token(), sluice.WithTTL(time.Hour))
-			return err
-		}},
-		{"adopt a fenced lock", func(ctx context.Context, g *guarded) error {
-			_, err := g.locker.Adopt(ctx, "fenced", g.fence.Token(), sluice.WithFencing(), sluice.WithTTL(time.Hour))
-			return err
-		}},
-		{"fenced lock", func(ctx context.Context, g *guarded) error {
-			_, err := g.locker.Lock(ctx, "free", sluice.WithFencing())
-			return err
-		}},
-		{"fenced lock of a taken one", func(ctx context.Context, g *guarded) error {
-			_, err := g.locker.TryLock(ctx, "taken", sluice.WithFencing())
-			return err
-		}},
-		{"fenced lock of one without TTL", func(ctx context.Context, g *guarded) error {
-			_, err := g.locker.TryLock(ctx, "eternal", sluice.WithFencing())
-			return err
-		}},
-		{"unlock a fenced one", func(ctx context.Context, g *guarded) error { return g.fence.Unlock(ctx) }},
-	}
-}
-
-func ofPermits() []operation {
-	two := sluice.WithPermits(2)
-	return []operation{
-		{"permit", func(ctx context.Context, g *guarded) error { _, err := g.locker.Lock(ctx, "free", two); return err }},
-		{"second permit", func(ctx context.Context, g *guarded) error {
-			_, err := g.locker.TryLock(ctx, "permits", two)
-			return err
-		}},
-		{"fenced permit", func(ctx context.Context, g *guarded) error {
-			_, err := g.locker.Lock(ctx, "free", two, sluice.WithFencing())
-			return err
-		}},
-		{"extend a permit", func(ctx context.Context, g *guarded) error { return g.permit.Extend(ctx, time.Hour) }},
-		{"ttl of a permit", func(ctx context.Context, g *guarded) error { _, err := g.permit.TTL(ctx); return err }},
-		{"inspect permits", func(ctx context.Context, g *guarded) error {
-			info, err := g.locker.Inspect(ctx, "permits")
-			return found(info.Permits == 1, err)
-		}},
-		{"force permits", func(ctx context.Context, g *guarded) error {
-			released, err := g.locker.ForceUnlock(ctx, "permits")
-			return found(released, err)
-		}},
-		{"adopt a fenced permit", func(ctx context.Context, g *guarded) error {
-			_, err := g.locker.Adopt(ctx, "permits", g.permit.Token(), two, sluice.WithFencing(), sluice.WithTTL(time.Hour))
-			return err
-		}},
-		{"unlock a permit", func(ctx context.Context, g *guarded) error { return g.permit.Unlock(ctx) }},
-		{"unlock one of two permits", func(ctx context.Context, g *guarded) error { return g.oneOfTwo.Unlock(ctx) }},
+		{"unlock one of two permits", func(ctx context.Context, g *guarded) (any, error) { return nil, g.oneOfTwo.Unlock(ctx) }},
 	}
 }
 
 func ofQueues() []operation {
-	enqueue := func(tasks ...sluice.Task) func(context.Context, *guarded) error {
-		return func(ctx context.Context, g *guarded) error {
-			_, err := g.queue.EnqueueBatch(ctx, tasks)
-			return err
-		}
+	enqueue := func(tasks ...sluice.Task) func(context.Context, *guarded) (any, error) {
+		return func(ctx context.Context, g *guarded) (any, error) { return g.queue.EnqueueBatch(ctx, tasks) }
 	}
-	finish := func(finish func(context.Context, *guarded, ...sluice.Entry) error, ids ...string) func(context.Context, *guarded) error {
-		return func(ctx context.Context, g *guarded) error {
+	finish := func(finish func(*sluice.Queue, context.Context, ...sluice.Entry) error, ids ...string) func(context.Context, *guarded) (any, error) {
+		return func(ctx context.Context, g *guarded) (any, error) {
 			var es []sluice.Entry
 			for _, id := range ids {
 				es = append(es, g.task(id))
 			}
-			return finish(ctx, g, es...)
+			return nil, finish(g.queue, ctx, es...)
 		}
 	}
-	dequeue := func(ctx context.Context, g *guarded, es ...sluice.Entry) error { return g.queue.Dequeue(ctx, es...) }
-	release := func(ctx context.Context, g *guarded, es ...sluice.Entry) error { return g.queue.Release(ctx, es...) }
-	bury := func(ctx context.Context, g *guarded, es ...sluice.Entry) error {
-		return g.queue.Bury(ctx, es[0], "why")
-	}
-	extend := func(ctx context.Context, g *guarded, es ...sluice.Entry) error {
-		return g.queue.Extend(ctx, es[0], time.Hour)
-	}
-	retry := func(ctx context.Context, g *guarded, es ...sluice.Entry) error {
-		return g.queue.Retry(ctx, es[0], time.Hour)
-	}
-	reschedule := func(id string) func(context.Context, *guarded) error {
-		return func(ctx context.Context, g *guarded) error {
-			there, err := g.queue.Reschedule(ctx, id, time.Hour)
-			return found(there, err)
-		}
-	}
-	cancel := func(id string) func(context.Context, *guarded) error {
-		return func(ctx context.Context, g *guarded) error {
-			was, err := g.queue.Cancel(ctx, id)
-			return found(was != sluice.Absent, err)
-		}
-	}
-	list := func(s sluice.State) func(context.Context, *guarded) error {
-		return func(ctx context.Context, g *guarded) error {
-			es, err := g.queue.List(ctx, s, sluice.Entry{}, 99)
-			return found(len(es) > 0, err)
-		}
+	list := func(s sluice.State) func(context.Context, *guarded) (any, error) {
+		return func(ctx context.Context, g *guarded) (any, error) { return g.queue.List(ctx, s, sluice.Entry{}, 99) }
 	}
 	p, far := []byte("p"), 2*time.Hour
 	return []operation{
-		{"enqueue", enqueue(sluice.Task{ID: "a", Delay: far})},
+		{"enqueue without a payload", enqueue(sluice.Task{ID: "a", Delay: far})},
 		{"enqueue a new head", enqueue(sluice.Task{ID: "a", At: time.Unix(1, 0)})},
-		{"enqueue with a payload", enqueue(sluice.Task{ID: "a", Payload: p, Delay: far})},
-		{"enqueue several", enqueue(sluice.Task{ID: "a", Delay: far}, sluice.Task{ID: "b", Payload: p, Delay: far})},
 		{"enqueue several, some known", enqueue(sluice.Task{ID: "a", Payload: p, Delay: far}, sluice.Task{ID: "later", Delay: far},
 			sluice.Task{ID: "dead", Delay: far}, sluice.Task{ID: "mine", Delay: far}, sluice.Task{ID: "back", Delay: far})},
 		{"enqueue one twice", enqueue(sluice.Task{ID: "later", Payload: p, Delay: far}, sluice.Task{ID: "a", Delay: far}, sluice.Task{ID: "a", Delay: far})},
-		{"enqueue a known one", enqueue(sluice.Task{ID: "later", Payload: p, Delay: far})},
 		{"enqueue a known one, payload removed", enqueue(sluice.Task{ID: "later", Delay: far})},
-		{"enqueue a leased one", enqueue(sluice.Task{ID: "mine", Payload: p, Delay: far})},
-		{"enqueue a dead one", enqueue(sluice.Task{ID: "dead", Payload: p, Delay: far})},
 		{"enqueue a dead one, no payload", enqueue(sluice.Task{ID: "dead", Delay: far})},
-		{"enqueue one that was put back", enqueue(sluice.Task{ID: "back", Delay: far})},
-		{"claim one", func(ctx context.Context, g *guarded) error {
-			es, err := g.queue.Claim(ctx, 1, time.Hour)
-			return found(len(es) > 0, err)
-		}},
-		{"claim all", func(ctx context.Context, g *guarded) error {
-			es, err := g.queue.Claim(ctx, 99, time.Hour)
-			return found(len(es) > 0, err)
-		}},
-		{"pop one", func(ctx context.Context, g *guarded) error {
-			es, err := g.queue.Pop(ctx, 1)
-			return found(len(es) > 0, err)
-		}},
-		{"pop all", func(ctx context.Context, g *guarded) error {
-			es, err := g.queue.Pop(ctx, 99)
-			return found(len(es) > 0, err)
-		}},
-		{"peek", func(ctx context.Context, g *guarded) error {
-			es, err := g.queue.Peek(ctx, 99)
-			return found(len(es) > 0, err)
-		}},
-		{"dequeue", finish(dequeue, "mine")},
-		{"dequeue, deferred", finish(dequeue, "mine, deferred")},
-		{"dequeue several", finish(dequeue, "mine", "mine, back", "mine, deferred, no payload", "mine, odd", "mine, deferred")},
-		{"dequeue several, one of them stale", func(ctx context.Context, g *guarded) error {
+		{"enqueue one that was put back, no payload", enqueue(sluice.Task{ID: "back", Delay: far})},
+		{"claim all", func(ctx context.Context, g *guarded) (any, error) { return g.queue.Claim(ctx, 99, time.Hour) }},
+		{"pop all", func(ctx context.Context, g *guarded) (any, error) { return g.queue.Pop(ctx, 99) }},
+		{"peek at all", func(ctx context.Context, g *guarded) (any, error) { return g.queue.Peek(ctx, 99) }},
+		{"dequeue several", finish((*sluice.Queue).Dequeue, "mine", "mine, back", "mine, deferred, no payload", "mine, odd", "mine, deferred")},
+		{"dequeue several, one of them stale", func(ctx context.Context, g *guarded) (any, error) {
 			err := g.queue.Dequeue(ctx, g.task("mine, deferred"), sluice.Entry{ID: "mine", Score: 1})
 			if errors.Is(err, sluice.ErrStale) {
-				return nil
+				return nil, nil
 			}
-			return err
+			return nil, err
 		}},
-		{"release", finish(release, "mine")},
-		{"release several", finish(release, "mine", "mine, back", "mine, deferred, no payload", "mine, deferred")},
-		{"retry", finish(retry, "mine")},
-		{"retry, deferred", finish(retry, "mine, deferred, no payload")},
-		{"extend", finish(extend, "mine")},
-		{"extend, back", finish(extend, "mine, back")},
-		{"bury", finish(bury, "mine")},
-		{"bury, deferred", finish(bury, "mine, deferred, no payload")},
-		{"bury, odd", finish(bury, "mine, odd")},
-		{"dead", func(ctx context.Context, g *guarded) error {
-			es, err := g.queue.Dead(ctx, sluice.Entry{}, 99)
-			return found(len(es) > 0, err)
-		}},
+		{"release several", finish((*sluice.Queue).Release, "mine", "mine, back", "mine, deferred, no payload", "mine, deferred")},
+		{"dead, all", func(ctx context.Context, g *guarded) (any, error) { return g.queue.Dead(ctx, sluice.Entry{}, 99) }},
 		{"list scheduled", list(sluice.Scheduled)},
 		{"list due", list(sluice.Due)},
 		{"list leased", list(sluice.Leased)},
-		{"pause", func(ctx context.Context, g *guarded) error { return g.queue.Pause(ctx, time.Hour) }},
-		{"resume", func(ctx context.Context, g *guarded) error { return g.queue.Resume(ctx) }},
-		{"revive", func(ctx context.Context, g *guarded) error {
-			n, err := g.queue.Revive(ctx, "dead", "back")
-			return found(n > 0, err)
-		}},
-		{"revive one without payload", func(ctx context.Context, g *guarded) error {
-			n, err := g.queue.Revive(ctx, "dead, no payload")
-			return found(n > 0, err)
-		}},
-		{"cancel", cancel("later")},
-		{"cancel a dead one", cancel("dead")},
-		{"reschedule", reschedule("later")},
-		{"reschedule a leased one", reschedule("mine")},
-		{"reschedule a lapsed one", reschedule("lapsed")},
-		{"drop", func(ctx context.Context, g *guarded) error {
-			n, err := g.queue.Drop(ctx, "dead")
-			return found(n > 0, err)
-		}},
-		{"get", func(ctx context.Context, g *guarded) error { _, err := g.queue.Get(ctx, "later"); return err }},
-		{"get a dead one", func(ctx context.Context, g *guarded) error { _, err := g.queue.Get(ctx, "dead"); return err }},
-		{"stats", func(ctx context.Context, g *guarded) error {
-			s, err := g.queue.Stats(ctx)
-			return found(s.Due > 0, err)
-		}},
-		{"wait", func(ctx context.Context, g *guarded) error { return g.queue.Wait(ctx) }},
-		{"purge", func(ctx context.Context, g *guarded) error { return g.queue.Purge(ctx) }},
+		{"resume what goes on", func(ctx context.Context, g *guarded) (any, error) { return nil, g.queue.Resume(ctx) }},
+		{"revive two", func(ctx context.Context, g *guarded) (any, error) { return g.queue.Revive(ctx, "dead", "back") }},
 	}
 }

@@ -3,7 +3,6 @@ package access
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"regexp"
 	"strings"
 	"testing"
@@ -15,6 +14,7 @@ import (
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
+	"github.com/sluice-go/sluice/internal/systest/operations"
 )
 
 // guarded is a server with a user of it whose rights are what the documented rule
@@ -22,15 +22,16 @@ import (
 // a lock of each kind, and tasks in each state that a task can be in.
 type guarded struct {
 	*testing.T
-	rule        []string
-	admin       redis.UniversalClient
-	user        redis.UniversalClient
-	locker      *sluice.Locker
-	queue       *sluice.Queue
-	now         float64 // Unix seconds, when the tasks were put in
-	held, fence *sluice.Lock
-	permit      *sluice.Lock // one of two; the other one of "permits" is free
-	oneOfTwo    *sluice.Lock // likewise; the other one of "two" is held
+	rule     []string
+	admin    redis.UniversalClient
+	user     redis.UniversalClient
+	queue    *sluice.Queue
+	paused   *sluice.Queue
+	now      float64                   // Unix seconds, when the tasks were put in
+	lockers  map[string]*sluice.Locker // by the kind of their locks: "", "fenced" or "permit"
+	locks    map[string]*sluice.Lock   // likewise; of the permits, the other one is free
+	set      *sluice.LockSet
+	oneOfTwo *sluice.Lock // a permit; the other one of "two" is held
 }
 
 // newGuarded starts a server with the parts of the documented rule.
@@ -62,38 +63,31 @@ func (g *guarded) grant(less string) {
 // task is the entry that stands for a task of prepare.
 func (g *guarded) task(id string) sluice.Entry {
 	score, err := g.admin.ZScore(g.Context(), "Queue:q", id).Result()
-	require.NoError(g, err)
-	return sluice.Entry{ID: id, Score: score, Attempt: 1}
+	require.True(g, err == nil || errors.Is(err, redis.Nil), err) // a dead letter has none
+	return sluice.Entry{ID: id, Score: score, Attempt: 1, Payload: []byte("p")}
 }
 
-func (g *guarded) prepare() {
+// prepare empties the server, and puts there what operations on locks work on, or those on queues.
+func (g *guarded) prepare(locks bool) {
 	g.Helper()
 	ctx := g.Context()
 	g.grant("")
 	require.NoError(g, g.admin.FlushAll(ctx).Err())
 	require.NoError(g, g.admin.ScriptFlush(ctx).Err())
+	if locks {
+		g.prepareLocks()
+		return
+	}
 	var err error
-	g.locker = systest.NewLocker(g.T, g.user, sluice.WithTTL(time.Minute))
 	g.queue, err = sluice.NewQueue(g.user, "q")
 	require.NoError(g, err)
-	g.held, err = g.locker.Lock(ctx, "held")
+	g.paused, err = sluice.NewQueue(g.user, "paused")
 	require.NoError(g, err)
-	g.fence, err = g.locker.Lock(ctx, "fenced", sluice.WithFencing())
-	require.NoError(g, err)
-
-	g.permit, err = g.locker.Lock(ctx, "permits", sluice.WithPermits(2))
-	require.NoError(g, err)
-	require.NoError(g, g.admin.ZAdd(ctx, "Lock:permits", redis.Z{Score: 1, Member: "ended"}).Err())
-	g.oneOfTwo, err = g.locker.Lock(ctx, "two", sluice.WithPermits(2))
-	require.NoError(g, err)
-	require.NoError(g, g.admin.ZAdd(ctx, "Lock:two", redis.Z{Score: float64(time.Now().Add(time.Hour).UnixMilli()), Member: "other"}).Err())
-
+	require.NoError(g, g.paused.Pause(ctx, time.Hour))
 	now, err := g.admin.Time(ctx).Result()
 	require.NoError(g, err)
 	g.now = float64(now.Unix())
 	pipe := g.admin.Pipeline()
-	pipe.Set(ctx, "Lock:taken", "foreign", time.Minute)
-	pipe.Set(ctx, "Lock:eternal", "foreign", 0)
 	for _, task := range []struct {
 		id      string
 		score   float64
@@ -136,30 +130,55 @@ func (g *guarded) prepare() {
 	require.NoError(g, err)
 }
 
-// state is everything on the server, to the bit.
-func (g *guarded) state() map[string]string {
+func (g *guarded) prepareLocks() {
 	g.Helper()
-	ctx, state := g.Context(), map[string]string{}
-	for _, key := range g.admin.Keys(ctx, "*").Val() {
-		var content any
-		switch g.admin.Type(ctx, key).Val() {
-		case "string":
-			content = g.admin.Get(ctx, key).Val()
-		case "hash":
-			content = g.admin.HGetAll(ctx, key).Val()
-		case "zset":
-			content = g.admin.ZRangeWithScores(ctx, key, 0, -1).Val()
-		}
-		state[key] = fmt.Sprint(content, " until ", g.admin.PExpireTime(ctx, key).Val().Milliseconds())
+	var err error
+	ctx := g.Context()
+	g.lockers, g.locks = map[string]*sluice.Locker{}, map[string]*sluice.Lock{}
+	for kind, of := range map[string]struct {
+		name    string
+		options []sluice.LockOption
+	}{"": {"held", nil}, "fenced": {"fenced", []sluice.LockOption{sluice.WithFencing()}}, "permit": {"permits", []sluice.LockOption{sluice.WithPermits(2)}}} {
+		g.lockers[kind] = systest.NewLocker(g.T, g.user, append(of.options, sluice.WithTTL(time.Minute))...)
+		g.locks[kind], err = g.lockers[kind].Lock(ctx, of.name)
+		require.NoError(g, err)
 	}
-	return state
+	g.set, err = g.lockers[""].LockAll(ctx, []string{"one", "other"})
+	require.NoError(g, err)
+	g.oneOfTwo, err = g.lockers["permit"].Lock(ctx, "two")
+	require.NoError(g, err)
+	later := float64(time.Now().Add(time.Hour).UnixMilli())
+	require.NoError(g, g.admin.ZAdd(ctx, "Lock:permits", redis.Z{Score: 1, Member: "ended"}).Err())
+	require.NoError(g, g.admin.ZAdd(ctx, "Lock:two", redis.Z{Score: later, Member: "other"}).Err())
+	require.NoError(g, g.admin.Set(ctx, "Lock:taken", "foreign", time.Minute).Err())
+	require.NoError(g, g.admin.Set(ctx, "Lock:eternal", "foreign", 0).Err())
 }
 
+// fixture is what an operation of the table works on, with locks of a kind.
+func (g *guarded) fixture(needs operations.Needs, kind string) *operations.Fixture {
+	f := &operations.Fixture{Name: "free", Locker: g.lockers[kind], Lock: g.locks[kind], Set: g.set, Queue: g.queue,
+		Entry: sluice.Entry{ID: "a", Payload: []byte("p")}}
+	switch needs {
+	case operations.Held:
+		f.Name = f.Lock.Name()
+	case operations.Due:
+		f.Entry.ID = "paid"
+	case operations.Leased:
+		f.Entry = g.task("mine")
+	case operations.Dead:
+		f.Entry.ID = "dead"
+	case operations.Paused:
+		f.Queue = g.paused
+	}
+	return f
+}
+
+// state is everything on the server, to the bit.
+func (g *guarded) state() map[string]string { return operations.State(g.T, g.admin, "") }
+
 var (
-	instants   = regexp.MustCompile(`1\.[0-9.]+e\+(09|12)|1[0-9]{9}(\.[0-9]+)?`)
 	lifetimes  = regexp.MustCompile(`until [0-9]+`)
 	tokenTexts = regexp.MustCompile(`[A-Z2-7]{26}`)
-	fenceTexts = regexp.MustCompile(`^1[0-9]{15}`)
 )
 
 // alike says whether a key is as before: to the bit, but for the life of a lock and of a name with permits. A script
@@ -172,18 +191,6 @@ func alike(before, after string) bool {
 	var from, to int64
 	_, _ = fmt.Sscanf(was+" "+is, "until %d until %d", &from, &to)
 	return max(from-to, to-from) <= 5 && strings.TrimSuffix(before, was) == strings.TrimSuffix(after, is)
-}
-
-// outline is a state without what differs from run to run: times and tokens.
-func outline(state map[string]string) map[string]string {
-	out := maps.Clone(state)
-	for key, text := range out {
-		text = fenceTexts.ReplaceAllString(text, "a fence")
-		text = lifetimes.ReplaceAllString(text, "until some time")
-		text = tokenTexts.ReplaceAllString(text, "a token")
-		out[key] = instants.ReplaceAllString(text, "some time")
-	}
-	return out
 }
 
 // decision is the sentinel that an error wraps; "refused" if it is an error of Redis's own.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,11 +15,13 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	miniserver "github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
+	"github.com/sluice-go/sluice/internal/systest/operations"
 )
 
 // poolWait is how long the clients of this file wait for a connection.
@@ -111,22 +114,25 @@ func TestClient_ThatIsClosedIsADefiniteError(t *testing.T) {
 	for name, connect := range small(t) {
 		t.Run(name, func(t *testing.T) {
 			rdb, _ := connect()
-			l := systest.NewLocker(t, rdb, sluice.WithLockPrefix("{a}lock"+name))
-			q, err := sluice.NewQueue(rdb, "a", sluice.WithQueuePrefix("{a}queue"+name))
-			require.NoError(t, err)
-			held, err := l.Lock(t.Context(), "held")
-			require.NoError(t, err)
+			l := systest.NewLocker(t, rdb)
+			table := prepared(t, rdb, l)
 			require.NoError(t, rdb.Close())
 			lag, start := systest.Lag(t), time.Now()
-			errs := tries(t, l, q, held)
-			_, errs["lock"] = l.Lock(t.Context(), "a")
-			if !strings.Contains(name, "autopipeline") { // its client is open, and so are pipelines
-				errs["unlock all"] = l.UnlockAll(t.Context())
+			var all sync.WaitGroup
+			definite := func(op string, err error) {
+				assert.ErrorIs(t, err, redis.ErrClosed, op)
+				assert.NotErrorIs(t, err, sluice.ErrUnavailable, op)
+				assert.NotErrorIs(t, err, sluice.ErrUnknown, op)
 			}
-			for op, err := range errs {
-				require.ErrorIs(t, err, redis.ErrClosed, op)
-				require.NotErrorIs(t, err, sluice.ErrUnavailable, op)
-				require.NotErrorIs(t, err, sluice.ErrUnknown, op)
+			for _, op := range table {
+				if strings.Contains(name, "autopipeline") && op.Needs == operations.HeldSet {
+					continue // its client is open, and so are pipelines
+				}
+				all.Go(func() { _, err := op.Do(t.Context()); definite(op.Name, err) })
+			}
+			all.Wait()
+			if !strings.Contains(name, "autopipeline") {
+				definite("unlock all", l.UnlockAll(t.Context()))
 			}
 			require.Less(t, time.Since(start), 5*time.Second+10*lag(), "what the client itself repeats")
 		})

@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -15,91 +16,62 @@ import (
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
+	"github.com/sluice-go/sluice/internal/systest/operations"
 )
 
-// calls are all operations whose context bounds them.
-func calls(name string, k *sluice.Lock, l *sluice.Locker, q *sluice.Queue) map[string]func(ctx context.Context) error {
-	e := sluice.Entry{ID: "a", Score: 1}
-	return map[string]func(ctx context.Context) error{
-		"lock":     func(ctx context.Context) error { _, err := l.Lock(ctx, name); return err },
-		"try lock": func(ctx context.Context) error { _, err := l.TryLock(ctx, name); return err },
-		"do":       func(ctx context.Context) error { return l.Do(ctx, name, func(context.Context) error { return nil }) },
-		"lock all": func(ctx context.Context) error { _, err := l.LockAll(ctx, []string{name, "b"}); return err },
-		"do all": func(ctx context.Context) error {
-			return l.DoAll(ctx, []string{name}, func(context.Context) error { return nil })
-		},
-		"adopt":        func(ctx context.Context) error { _, err := l.Adopt(ctx, name, k.Token()); return err },
-		"permit":       func(ctx context.Context) error { _, err := l.Lock(ctx, "p", sluice.WithPermits(3)); return err },
-		"try permit":   func(ctx context.Context) error { _, err := l.TryLock(ctx, "p2", sluice.WithPermits(3)); return err },
-		"inspect":      func(ctx context.Context) error { _, err := l.Inspect(ctx, name); return err },
-		"force unlock": func(ctx context.Context) error { _, err := l.ForceUnlock(ctx, name); return err },
-		"extend lock":  func(ctx context.Context) error { return k.Extend(ctx, time.Minute) },
-		"ttl":          func(ctx context.Context) error { _, err := k.TTL(ctx); return err },
-		"enqueue":      func(ctx context.Context) error { _, err := q.Enqueue(ctx, sluice.Task{ID: "a"}); return err },
-		"claim":        func(ctx context.Context) error { _, err := q.Claim(ctx, 1, time.Second); return err },
-		"pop":          func(ctx context.Context) error { _, err := q.Pop(ctx, 1); return err },
-		"peek":         func(ctx context.Context) error { _, err := q.Peek(ctx, 1); return err },
-		"dequeue":      func(ctx context.Context) error { return q.Dequeue(ctx, e) },
-		"retry":        func(ctx context.Context) error { return q.Retry(ctx, e, 0) },
-		"release":      func(ctx context.Context) error { return q.Release(ctx, e) },
-		"bury":         func(ctx context.Context) error { return q.Bury(ctx, e, "") },
-		"dead":         func(ctx context.Context) error { _, err := q.Dead(ctx, sluice.Entry{}, 1); return err },
-		"revive":       func(ctx context.Context) error { _, err := q.Revive(ctx, "a"); return err },
-		"extend":       func(ctx context.Context) error { return q.Extend(ctx, e, time.Second) },
-		"keep alive":   func(ctx context.Context) error { return q.KeepAlive(ctx, e, time.Second, forever) },
-		"cancel":       func(ctx context.Context) error { _, err := q.Cancel(ctx, "a"); return err },
-		"reschedule":   func(ctx context.Context) error { _, err := q.Reschedule(ctx, "a", 0); return err },
-		"drop":         func(ctx context.Context) error { _, err := q.Drop(ctx, "a"); return err },
-		"get":          func(ctx context.Context) error { _, err := q.Get(ctx, "a"); return err },
-		"stats":        func(ctx context.Context) error { _, err := q.Stats(ctx); return err },
-		"purge":        func(ctx context.Context) error { return q.Purge(ctx) },
-		"wait":         q.Wait,
+// prepared are the operations that their context bounds, with one Locker for all.
+func prepared(t *testing.T, rdb redis.UniversalClient, l *sluice.Locker) (table []operations.Ready) {
+	t.Helper()
+	for _, op := range operations.Table {
+		if op.Lost == operations.GoesOn || op.Lost == operations.Local || op.EndsLocker() {
+			continue
+		}
+		f := operations.New(t, rdb)
+		f.Locker, f.Queue = l, systest.NewQueue(t, rdb, sluice.WithDeadLimit(1))
+		table = append(table, op.Ready(t, f))
 	}
-}
-
-// forever works until its context ends.
-func forever(ctx context.Context) error {
-	<-ctx.Done()
-	return context.Cause(ctx)
+	return table
 }
 
 // hangs runs every operation with a context of 100ms while nothing is answered. Each must
 // return soon after that, and none may claim to know what it does not.
-func hangs(t *testing.T, name string, k *sluice.Lock, l *sluice.Locker, q *sluice.Queue) {
+func hangs(t *testing.T, l *sluice.Locker, table []operations.Ready) {
 	t.Helper()
 	lag := systest.Lag(t)
-	for op, run := range calls(name, k, l, q) {
+	for _, op := range table {
+		ctx, bound, want := systest.Within(t, 100*time.Millisecond), 150*time.Millisecond, context.DeadlineExceeded
+		if op.Outlives { // it goes on when its context has ended, and says so
+			ctx, bound, want = systest.Ended(), 50*time.Millisecond, sluice.ErrUnknown
+		}
+		if op.Lost == operations.Unavailable {
+			want = sluice.ErrUnavailable
+		}
 		start := time.Now()
-		err := run(systest.Within(t, 100*time.Millisecond))
-		require.Less(t, time.Since(start), 150*time.Millisecond+10*lag(), op)
-		require.ErrorIs(t, err, context.DeadlineExceeded, op)
-		require.NotErrorIs(t, err, sluice.ErrLocked, op)
-		require.NotErrorIs(t, err, sluice.ErrStale, op)
-		require.NotErrorIs(t, err, sluice.ErrNotFound, op)
-		require.NotErrorIs(t, err, sluice.ErrNotHeld, op)
+		_, err := op.Do(ctx)
+		require.Less(t, time.Since(start), bound+10*lag(), op.Name)
+		require.ErrorIs(t, err, want, op.Name)
+		for _, never := range []error{sluice.ErrLocked, sluice.ErrStale, sluice.ErrNotFound, sluice.ErrNotHeld} {
+			require.NotErrorIs(t, err, never, op.Name)
+		}
 	}
-	// These two go on when their context has ended, and say so.
 	start := time.Now()
-	require.ErrorIs(t, k.Unlock(systest.Ended()), sluice.ErrUnknown)
-	require.Less(t, time.Since(start), 50*time.Millisecond+10*lag())
-	start = time.Now()
-	require.NoError(t, l.UnlockAll(systest.Ended())) // nothing is held any more
+	require.ErrorIs(t, l.UnlockAll(systest.Ended()), sluice.ErrUnknown)
 	require.Less(t, time.Since(start), 50*time.Millisecond+10*lag())
 }
 
-// TestHungServer_CallsEndAndNoLockStays stops a real server's process for three seconds: a
+// TestHungServer_CallsEndAndNoLockStays stops a real server's process for four seconds: a
 // time shorter than the client's read timeout, and one longer. What the server finds in its
 // sockets when it goes on, it carries out; no lock of the test's may stay for it.
 func TestHungServer_CallsEndAndNoLockStays(t *testing.T) {
 	t.Parallel()
-	const outage = 3 * time.Second
+	const outage = 4 * time.Second
 	for _, timeout := range []time.Duration{outage + 2*time.Second, outage / 3} {
 		for _, auto := range []bool{false, true} {
 			t.Run(fmt.Sprintf("timeout %v, autopipeline %v", timeout, auto), func(t *testing.T) {
 				t.Parallel()
 				s := redistest.Start(t)
 				single := systest.Dial(t, redis.Options{Addr: s.Addr, ReadTimeout: timeout})
-				rdb, name := redis.UniversalClient(single), redistest.Name(t)
+				rdb := redis.UniversalClient(single)
 				if auto {
 					pipeliner, err := single.AutoPipeline()
 					require.NoError(t, err)
@@ -107,13 +79,14 @@ func TestHungServer_CallsEndAndNoLockStays(t *testing.T) {
 					rdb = pipeliner
 				}
 				l := systest.NewLocker(t, rdb, sluice.WithTTL(time.Minute))
-				q := systest.NewQueue(t, rdb, sluice.WithDeadLimit(1))
-				k, err := l.Lock(t.Context(), name)
-				require.NoError(t, err)
+				if auto { // the other kind of lock
+					l = systest.NewLocker(t, rdb, sluice.WithTTL(time.Minute), sluice.WithPermits(3))
+				}
+				table := prepared(t, rdb, l)
 
 				s.Pause(t)
 				paused := time.Now()
-				hangs(t, "other", k, l, q)
+				hangs(t, l, table)
 				time.Sleep(time.Until(paused.Add(outage))) // the outage
 				s.Resume(t)
 				keys := systest.Dial(t, redis.Options{Addr: s.Addr})
@@ -151,33 +124,27 @@ func TestHungServer_RefusedConnectionIsADefiniteError(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
 	rdb := systest.Dial(t, redis.Options{Addr: s.Addr, DialerRetries: 1})
-	l, q := systest.NewLocker(t, rdb, sluice.WithTTL(time.Minute)), systest.NewQueue(t, rdb, sluice.WithDeadLimit(1))
-	k, err := l.Lock(t.Context(), "held")
-	require.NoError(t, err)
+	l := systest.NewLocker(t, rdb, sluice.WithTTL(time.Minute))
+	table := prepared(t, rdb, l)
 	s.Down()
 	require.Error(t, rdb.Ping(t.Context()).Err()) // what was connected
-	operations := calls("a", k, l, q)
-	for _, op := range []string{"lock", "do"} {
-		err := operations[op](systest.Within(t, 200*time.Millisecond))
-		require.ErrorIs(t, err, context.DeadlineExceeded, op)
-		require.ErrorIs(t, err, sluice.ErrUnavailable, op)
-		require.NotErrorIs(t, err, sluice.ErrUnknown, op)
-		require.NotErrorIs(t, err, sluice.ErrLocked, op)
-		delete(operations, op)
-	}
-	unavailable := func(op string, run func(context.Context) error) {
-		err := run(t.Context())
-		assert.ErrorIs(t, err, sluice.ErrUnavailable, op)
-		assert.NotErrorIs(t, err, sluice.ErrUnknown, op)
-		assert.NotErrorIs(t, err, sluice.ErrLocked, op)
-		assert.NotErrorIs(t, err, sluice.ErrNotHeld, op)
-	}
-	var all sync.WaitGroup // at once: each tries for about a second
-	for op, run := range operations {
-		all.Go(func() { unavailable(op, run) })
+	var all sync.WaitGroup                        // at once: each tries for about a second
+	for _, op := range table {
+		all.Go(func() {
+			ctx, waits := t.Context(), op.Lost == operations.Replaced && op.Name != "Locker.TryLock"
+			if waits {
+				ctx = systest.Within(t, 200*time.Millisecond)
+			}
+			_, err := op.Do(ctx)
+			assert.ErrorIs(t, err, sluice.ErrUnavailable, op.Name)
+			assert.Equal(t, waits, errors.Is(err, context.DeadlineExceeded), op.Name)
+			for _, never := range []error{sluice.ErrUnknown, sluice.ErrLocked, sluice.ErrNotHeld} {
+				assert.NotErrorIs(t, err, never, op.Name)
+			}
+		})
 	}
 	all.Wait()
-	unavailable("unlock all", l.UnlockAll) // after it, all that is asked about the lock is ErrClosed
+	require.ErrorIs(t, l.UnlockAll(t.Context()), sluice.ErrUnavailable)
 }
 
 // TestLocker_JanitorSparesThePool: cleaning up after one call on a server that hangs must

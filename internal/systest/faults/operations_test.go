@@ -15,83 +15,69 @@ import (
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
+	"github.com/sluice-go/sluice/internal/systest/operations"
 )
 
-// TestFullServer_FinishesWhatIsThere: at maxmemory what is there can still be finished.
+// TestFullServer_FinishesWhatIsThere: at maxmemory what is there can still be finished, and what is refused changes nothing.
 func TestFullServer_FinishesWhatIsThere(t *testing.T) {
 	t.Parallel()
 	for _, auto := range []bool{false, true} {
 		s := *redistest.Start(t)
 		s.AutoPipeline = auto
 		ctx, rdb := t.Context(), s.Client(t)
-		l, q := systest.NewLocker(t, rdb), systest.NewQueue(t, rdb)
-		k, err := l.Lock(ctx, "a")
-		require.NoError(t, err)
-		for i := range 6 {
-			_, err := q.Enqueue(ctx, sluice.Task{ID: fmt.Sprint(i), Payload: []byte("p")})
-			require.NoError(t, err)
+		full := func(maxmemory int) { require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", fmt.Sprint(maxmemory)).Err()) }
+		requireRefused := func(err error, op string) {
+			var server redis.Error
+			require.ErrorAs(t, err, &server, op)
+			require.ErrorContains(t, err, "OOM", op)
+			require.NotErrorIs(t, err, sluice.ErrUnknown, op)
+			require.NotErrorIs(t, err, sluice.ErrLocked, op)
 		}
-		permits := systest.NewLocker(t, s.Client(t), sluice.WithPermits(2), sluice.WithFencing())
-		permit, err := permits.Lock(ctx, "p")
-		require.NoError(t, err)
-		require.NoError(t, rdb.ZAdd(ctx, "Lock:p", redis.Z{Score: 1, Member: "ended"}).Err())
-		require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "1").Err())
-		require.ErrorContains(t, rdb.Set(ctx, "x", "y", 0).Err(), "OOM")
+		operations.EachKind(func(kind string, op operations.Operation, options ...sluice.LockOption) {
+			f := operations.New(t, rdb, options...)
+			op.Prepare(t, f)
+			before := operations.State(t, rdb, f.Name)
+			full(1)
+			value, err := op.Call(ctx, f)
+			full(0)
+			if op.Adds {
+				requireRefused(err, kind)
+				require.Equal(t, before, operations.State(t, rdb, f.Name), kind)
+				return
+			}
+			require.NoError(t, err, kind)
+			require.False(t, operations.FoundNothing(value), kind)
+		})
 
-		require.NoError(t, q.Pause(ctx, 0))
+		q := systest.NewQueue(t, rdb)
+		_, err := q.Enqueue(ctx, sluice.Task{ID: "a", Payload: []byte("p")})
+		require.NoError(t, err)
+		full(1)
 		require.NoError(t, q.Pause(ctx, time.Minute))
-		paused, err := q.Claim(ctx, 3, time.Minute)
+		paused, err := q.Claim(ctx, 1, time.Minute)
 		require.NoError(t, err)
 		require.Empty(t, paused)
 		require.NoError(t, q.Resume(ctx))
-		es, err := q.Claim(ctx, 3, time.Minute)
+		es, err := q.Claim(ctx, 1, time.Minute)
 		require.NoError(t, err)
-		require.Len(t, es, 3)
-		require.NoError(t, q.Extend(ctx, es[0], time.Minute))
-		require.NoError(t, q.Dequeue(ctx, es[0]))
-		require.NoError(t, q.Retry(ctx, es[1], 0))
-		require.NoError(t, q.Release(ctx, es[2]))
-		again, err := q.Claim(ctx, 1, time.Minute)
+		_, err = q.Enqueue(ctx, sluice.Task{ID: "a", Payload: []byte("p")})
+		requireRefused(err, "enqueue a leased one")
+		found, err := q.Reschedule(ctx, "a", time.Hour)
 		require.NoError(t, err)
-		for _, id := range []string{again[0].ID, es[1].ID} { // a leased and a due one
-			found, err := q.Reschedule(ctx, id, 0)
-			require.NoError(t, err)
-			require.True(t, found)
-		}
-		_, err = q.Pop(ctx, 1)
-		require.NoError(t, err)
-		buried, err := q.Claim(ctx, 1, time.Minute)
-		require.NoError(t, err)
-		require.NoError(t, q.Bury(ctx, buried[0], "why"))
-		revived, err := q.Revive(ctx, buried[0].ID)
-		require.NoError(t, err)
-		require.Equal(t, 1, revived)
-		require.NoError(t, k.Extend(ctx, time.Minute))
-		require.NoError(t, k.Unlock(ctx))
+		require.True(t, found)
+		require.NoError(t, q.Dequeue(ctx, es...))
 
-		var server redis.Error
+		full(0) // an ended permit does not keep another from being given up
+		permits := systest.NewLocker(t, rdb, sluice.WithPermits(2), sluice.WithFencing())
+		permit, err := permits.Lock(ctx, "p")
+		require.NoError(t, err)
+		require.NoError(t, rdb.ZAdd(ctx, "Lock:p", redis.Z{Score: 1, Member: "ended"}).Err())
+		full(1)
 		_, err = permits.TryLock(ctx, "p")
-		require.ErrorAs(t, err, &server)
-		require.NotErrorIs(t, err, sluice.ErrLocked)
+		requireRefused(err, "a second permit")
 		require.NoError(t, permit.Extend(ctx, time.Minute))
 		require.NoError(t, permit.Unlock(ctx))
 		require.Zero(t, rdb.ZScore(ctx, "Lock:p", permit.Token()).Val())
-
-		for _, id := range []string{"new", again[0].ID} {
-			_, err = q.Enqueue(ctx, sluice.Task{ID: id, Payload: []byte("p")})
-			require.ErrorAs(t, err, &server)
-			require.ErrorContains(t, err, "OOM")
-			require.NotErrorIs(t, err, sluice.ErrUnknown)
-		}
-		_, err = q.Get(ctx, "new")
-		require.ErrorIs(t, err, sluice.ErrNotFound)
-		_, err = l.TryLock(ctx, "b")
-		require.ErrorAs(t, err, &server)
-		require.NotErrorIs(t, err, sluice.ErrLocked)
-		was, err := q.Cancel(ctx, again[0].ID)
-		require.NoError(t, err)
-		require.Equal(t, sluice.Leased, was)
-		require.NoError(t, q.Purge(ctx))
 	}
 }
 

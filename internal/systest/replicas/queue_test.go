@@ -15,82 +15,49 @@ import (
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
+	"github.com/sluice-go/sluice/internal/systest/operations"
 )
 
 // TestQueue_NeedsReplicas: what changes the queue says if too few replicas have it, and is done
-// all the same. What it returns stands beside the error.
+// all the same. What it returns stands beside the error, also where nothing was changed.
 func TestQueue_NeedsReplicas(t *testing.T) {
 	t.Parallel()
 	g := redistest.StartReplicated(t, 1)
-	ctx, rdb := t.Context(), g.Client(t)
-	name := redistest.Name(t)
-	on := func(opts ...sluice.QueueOption) *sluice.Queue {
-		q, err := sluice.NewQueue(rdb, name, opts...)
-		require.NoError(t, err)
-		return q
+	ctx, b := t.Context(), systest.NewQueueTest(t, g.Client(t), "q")
+	q := b.On(b.RDB, sluice.WithQueueReplicas(1))
+	keep := b.On(b.RDB, sluice.WithQueueReplicas(1), sluice.WithDuplicates(sluice.Keep))
+	b.Enqueue(sluice.Added, sluice.Task{ID: "claimed"})
+	e := b.ClaimOne(time.Hour)
+	g.Replicas[0].Pause(t)
+	defer g.Replicas[0].Resume(t)
+	for i, operation := range []func() (any, any, error){
+		func() (any, any, error) { o, err := q.Enqueue(ctx, sluice.Task{ID: "a"}); return sluice.Added, o, err },
+		func() (any, any, error) {
+			o, err := q.Enqueue(ctx, sluice.Task{ID: "a"})
+			return sluice.Updated, o, err
+		},
+		func() (any, any, error) {
+			o, err := keep.Enqueue(ctx, sluice.Task{ID: "a"})
+			return sluice.Kept, o, err
+		},
+		func() (any, any, error) {
+			o, err := keep.EnqueueBatch(ctx, []sluice.Task{{ID: "a"}, {ID: "b"}})
+			return []sluice.Outcome{sluice.Kept, sluice.Added}, o, err
+		},
+		func() (any, any, error) { s, err := q.Cancel(ctx, "a"); return sluice.Due, s, err },
+		func() (any, any, error) { s, err := q.Cancel(ctx, "absent"); return sluice.Absent, s, err },
+		func() (any, any, error) { es, err := q.Pop(ctx, 4); return 1, len(es), err },
+		func() (any, any, error) { return nil, nil, q.Dequeue(ctx, e) },
+	} {
+		want, got, err := operation()
+		require.Equal(t, want, got, "%d", i)
+		require.ErrorIs(t, err, sluice.ErrUnderReplicated, "%d", i)
+		require.ErrorContains(t, err, "0 of 1", "%d", i)
 	}
-	plain := on()
-	q := on(sluice.WithQueueReplicas(1))
-	keep := on(sluice.WithQueueReplicas(1), sluice.WithDuplicates(sluice.Keep))
-	for i := range 8 {
-		_, err := plain.Enqueue(ctx, sluice.Task{ID: fmt.Sprint("t", i)})
-		require.NoError(t, err)
-	}
-	es, err := plain.Claim(ctx, 8, time.Hour)
+	require.ErrorIs(t, q.Dequeue(ctx, e), sluice.ErrStale)
+	es, err := q.Pop(ctx, 1) // what pops nothing needs no replica
 	require.NoError(t, err)
-	require.Len(t, es, 8)
-	for round, name := range []string{"hung", "well"} {
-		hung, acknowledged, took := name == "hung", 0, es[4*round:]
-		if hung {
-			g.Replicas[0].Pause(t)
-		} else {
-			g.Replicas[0].Resume(t)
-		}
-		for i, operation := range []func() (any, any, error){
-			func() (any, any, error) { o, err := q.Enqueue(ctx, sluice.Task{ID: name}); return sluice.Added, o, err },
-			func() (any, any, error) {
-				o, err := q.Enqueue(ctx, sluice.Task{ID: name})
-				return sluice.Updated, o, err
-			},
-			func() (any, any, error) {
-				o, err := keep.Enqueue(ctx, sluice.Task{ID: name})
-				return sluice.Kept, o, err
-			},
-			func() (any, any, error) {
-				o, err := q.EnqueueBatch(ctx, []sluice.Task{{ID: name + "1"}, {ID: name + "2"}})
-				return []sluice.Outcome{sluice.Added, sluice.Added}, o, err
-			},
-			func() (any, any, error) {
-				o, err := keep.EnqueueBatch(ctx, []sluice.Task{{ID: name + "1"}, {ID: name + "2"}})
-				return []sluice.Outcome{sluice.Kept, sluice.Kept}, o, err
-			},
-			func() (any, any, error) { ok, err := q.Reschedule(ctx, name, 0); return true, ok, err },
-			func() (any, any, error) { s, err := q.Cancel(ctx, name); return sluice.Due, s, err },
-			func() (any, any, error) { return nil, nil, q.Dequeue(ctx, took[0]) },
-			func() (any, any, error) { return nil, nil, q.Retry(ctx, took[1], time.Hour) },
-			func() (any, any, error) { return nil, nil, q.Release(ctx, took[2]) },
-			func() (any, any, error) { return nil, nil, q.Bury(ctx, took[3], "why") },
-			func() (any, any, error) { n, err := q.Revive(ctx, took[3].ID); return 1, n, err },
-			func() (any, any, error) { es, err := q.Pop(ctx, 4); return 4, len(es), err },
-		} {
-			want, got, err := operation()
-			require.Equal(t, want, got, "%s %d", name, i)
-			if err == nil {
-				acknowledged++
-				continue
-			}
-			require.ErrorIs(t, err, sluice.ErrUnderReplicated, "%s %d", name, i) // on a busy machine, also if it is well
-			require.ErrorContains(t, err, "0 of 1", "%s %d", name, i)
-		}
-		require.Equal(t, hung, acknowledged == 0, "%d acknowledged while the replica was %s", acknowledged, name)
-		// What is returned stands beside the error also where nothing was changed; what pops nothing needs no replica.
-		require.ErrorIs(t, q.Dequeue(ctx, took[0]), sluice.ErrStale)
-		state, err := q.Cancel(ctx, "absent")
-		require.Equal(t, sluice.Absent, state)
-		require.True(t, !hung && err == nil || errors.Is(err, sluice.ErrUnderReplicated), err)
-		_, err = q.Pop(ctx, 1)
-		require.NoError(t, err)
-	}
+	require.Empty(t, es)
 }
 
 // TestQueue_AKeptTaskIsOnTheReplicas: that a task is kept says that the replicas have it, though
@@ -114,80 +81,51 @@ func TestQueue_AKeptTaskIsOnTheReplicas(t *testing.T) {
 	})
 }
 
-// held returns everything that the server holds of a queue.
-func held(b systest.QueueTest) map[string]any {
-	all := map[string]any{}
-	for _, key := range b.RDB.Keys(b.Context(), "*").Val() {
-		all[key] = b.RDB.Dump(b.Context(), key).Val()
-		if b.RDB.Type(b.Context(), key).Val() == "zset" {
-			all[key] = b.RDB.ZRangeWithScores(b.Context(), key, 0, -1).Val()
-		}
-	}
-	return all
-}
-
 // TestQueue_ARepeatSaysWhatTheReplicasHave: whatever was ErrUnderReplicated stays so until the replica has it, though a repeat,
 // by a client that has written nothing, finds nothing to do. It changes nothing either.
 func TestQueue_ARepeatSaysWhatTheReplicasHave(t *testing.T) {
 	t.Parallel()
 	g := redistest.StartReplicated(t, 1)
-	ctx, rdb := t.Context(), g.Client(t)
-	b := systest.NewQueueTest(t, rdb, "q")
-	later := func(id string) sluice.Task { return sluice.Task{ID: id, Payload: []byte("p"), Delay: time.Hour} }
-	stale := []string{"dequeue", "retry", "release", "bury"}
-	for _, id := range append(stale, "revive", "drop") {
-		b.Enqueue(sluice.Added, sluice.Task{ID: id})
+	rdb := g.Client(t)
+	var table []operations.Ready
+	for _, op := range operations.OfQueues() {
+		if !op.Replicated || slices.Contains([]string{"Queue.Pop", "Queue.Pause", "Queue.Reschedule"}, op.Name) { // a repeat is another change, or none
+			continue
+		}
+		table = append(table, op.Ready(t, operations.New(t, rdb)))
 	}
-	claimed := map[string]sluice.Entry{}
-	for _, e := range b.Claim(10, time.Hour) {
-		claimed[e.ID] = e
-	}
-	b.Bury(claimed["revive"], "why")
-	b.Bury(claimed["drop"], "why")
-	b.Enqueue(sluice.Added, later("cancel"))
-	require.NoError(t, b.Q.Pause(ctx, time.Hour))
-	operations := map[string]func(q *sluice.Queue) error{
-		"enqueue":       func(q *sluice.Queue) error { _, err := q.Enqueue(ctx, later("enqueue")); return err },
-		"enqueue batch": func(q *sluice.Queue) error { _, err := q.EnqueueBatch(ctx, []sluice.Task{later("batch")}); return err },
-		"cancel":        func(q *sluice.Queue) error { _, err := q.Cancel(ctx, "cancel"); return err },
-		"dequeue":       func(q *sluice.Queue) error { return q.Dequeue(ctx, claimed["dequeue"]) },
-		"retry":         func(q *sluice.Queue) error { return q.Retry(ctx, claimed["retry"], time.Hour) },
-		"release":       func(q *sluice.Queue) error { return q.Release(ctx, claimed["release"]) },
-		"bury":          func(q *sluice.Queue) error { return q.Bury(ctx, claimed["bury"], "why") },
-		"revive":        func(q *sluice.Queue) error { _, err := q.Revive(ctx, "revive"); return err },
-		"drop":          func(q *sluice.Queue) error { _, err := q.Drop(ctx, "drop"); return err },
-		"reschedule":    func(q *sluice.Queue) error { _, err := q.Reschedule(ctx, "absent", 0); return err },
-		"resume":        func(q *sluice.Queue) error { return q.Resume(ctx) },
-	}
-	each := func(check func(name string, err error)) {
+	each := func(check func(op operations.Operation, err error)) {
 		var all sync.WaitGroup
-		for name, operation := range operations {
-			all.Go(func() {
-				check(name, operation(b.On(g.Client(t), sluice.WithQueueReplicas(1), sluice.WithDuplicates(sluice.Keep))))
-			})
+		for _, op := range table {
+			f, err := *op.On, error(nil)
+			f.Queue, err = sluice.NewQueue(g.Client(t), f.Name, sluice.WithQueueReplicas(1), sluice.WithDuplicates(sluice.Keep))
+			require.NoError(t, err)
+			all.Go(func() { _, err := op.Call(t.Context(), &f); check(op.Operation, err) })
 		}
 		all.Wait()
 	}
 	g.Replicas[0].Pause(t)
-	each(func(name string, err error) { assert.ErrorIs(t, err, sluice.ErrUnderReplicated, name) })
-	before := held(b)
-	each(func(name string, err error) { assert.ErrorIs(t, err, sluice.ErrUnderReplicated, "the repeat of "+name) })
+	each(func(op operations.Operation, err error) { assert.ErrorIs(t, err, sluice.ErrUnderReplicated, op.Name) })
+	before := operations.State(t, rdb, "")
+	each(func(op operations.Operation, err error) {
+		assert.ErrorIs(t, err, sluice.ErrUnderReplicated, "the repeat of "+op.Name)
+	})
 	g.Replicas[0].Resume(t)
 	require.Eventually(t, func() bool { // on a busy machine not the first time
 		short := false
-		each(func(name string, err error) {
+		each(func(op operations.Operation, err error) {
 			switch {
 			case errors.Is(err, sluice.ErrUnderReplicated):
 				short = true
-			case slices.Contains(stale, name):
-				assert.ErrorIs(t, err, sluice.ErrStale, name)
+			case op.Lost == operations.UsedUp:
+				assert.ErrorIs(t, err, sluice.ErrStale, op.Name)
 			default:
-				assert.NoError(t, err, name)
+				assert.NoError(t, err, op.Name)
 			}
 		})
 		return !short
 	}, 30*time.Second, time.Millisecond)
-	require.Equal(t, before, held(b))
+	require.Equal(t, before, operations.State(t, rdb, ""))
 }
 
 // TestQueue_AFullServerAcknowledgesTheLastTask: what finishes it is on the replicas, and so is what finds an empty queue.

@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
+	"github.com/sluice-go/sluice/internal/systest/operations"
 )
 
 // PHP producers put IDs into the sorted set, with scores of 14 digits.
@@ -63,57 +64,42 @@ func TestQueue_BuriesWhatCannotBeATask(t *testing.T) {
 	})
 }
 
+// untouched are the operations that do not read a key, and go through whatever is there.
+func untouched(which string) []string {
+	if which == "queue" {
+		return nil
+	}
+	return append([]string{"Queue.Check", "Worker.Check", "Queue.Pause", "Queue.Resume", "Queue.Purge", "Queue.Wait"}, map[string][]string{
+		"tasks":  {"Queue.Stats", "Queue.Retry", "Queue.Release", "Queue.Bury", "Queue.Extend", "Queue.KeepAlive", "Queue.Reschedule"},
+		"state":  {"Queue.Stats"},
+		"dead":   {"Queue.Enqueue", "Queue.Reschedule", "Queue.Get", "Queue.Peek", "Queue.List"},
+		"leased": {"Queue.Enqueue", "Queue.EnqueueBatch", "Queue.Dead", "Queue.Revive", "Queue.Drop", "Queue.Get", "Queue.Peek"},
+	}[which]...)
+}
+
 // A key of another type is an error, and nothing is written.
 func TestQueue_ReportsKeysOfAnotherType(t *testing.T) {
 	for which, form := range map[string]string{"queue": "%s", "tasks": "{%s}:tasks", "state": "{%s}:state", "dead": "{%s}:dead", "leased": "{%s}:leased"} {
 		t.Run(which, func(t *testing.T) {
-			systest.EachQueue(t, func(b systest.QueueTest) {
-				ctx := b.Context()
-				b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("p")})
-				key := strings.ReplaceAll(form, "%s", b.Key)
-				require.NoError(b, b.RDB.Del(ctx, key).Err())
-				require.NoError(b, b.RDB.Set(ctx, key, "foreign", 0).Err())
-				dump := func() (all []any) {
-					for _, k := range []string{b.Key, "{" + b.Key + "}:tasks", "{" + b.Key + "}:state", "{" + b.Key + "}:dead", "{" + b.Key + "}:leased"} {
-						all = append(all, b.RDB.Dump(ctx, k).Val())
-					}
-					return all
-				}
-				before := dump()
-				e := sluice.Entry{ID: "a", Score: b.RDB.ZScore(ctx, b.Key, "a").Val()}
-				for name, op := range map[string]func() error{
-					"enqueue":    func() error { _, err := b.Q.Enqueue(ctx, sluice.Task{ID: "b"}); return err },
-					"batch":      func() error { _, err := b.Q.EnqueueBatch(ctx, []sluice.Task{{ID: "c"}, {ID: "a"}}); return err },
-					"claim":      func() error { _, err := b.Q.Claim(ctx, 1, time.Second); return err },
-					"pop":        func() error { _, err := b.Q.Pop(ctx, 1); return err },
-					"stats":      func() error { _, err := b.Q.Stats(ctx); return err },
-					"cancel":     func() error { _, err := b.Q.Cancel(ctx, "a"); return err },
-					"dequeue":    func() error { return b.Q.Dequeue(ctx, e) },
-					"retry":      func() error { return b.Q.Retry(ctx, e, 0) },
-					"release":    func() error { return b.Q.Release(ctx, e) },
-					"bury":       func() error { return b.Q.Bury(ctx, e, "") },
-					"dead":       func() error { _, err := b.Q.Dead(ctx, sluice.Entry{}, 1); return err },
-					"revive":     func() error { _, err := b.Q.Revive(ctx, "a"); return err },
-					"extend":     func() error { return b.Q.Extend(ctx, e, time.Second) },
-					"reschedule": func() error { _, err := b.Q.Reschedule(ctx, "a", 0); return err },
-					"drop":       func() error { _, err := b.Q.Drop(ctx, "a"); return err },
-					"get":        func() error { _, err := b.Q.Get(ctx, "a"); return err },
-					"peek":       func() error { _, err := b.Q.Peek(ctx, 1); return err },
-					"scheduled":  func() error { _, err := b.Q.List(ctx, sluice.Scheduled, sluice.Entry{}, 1); return err },
-					"leased":     func() error { _, err := b.Q.List(ctx, sluice.Leased, sluice.Entry{}, 1); return err },
-				} {
-					// Those that do not touch the damaged key may go through.
-					untouched := map[string][]string{
-						"tasks":  {"stats", "retry", "release", "bury", "extend", "reschedule"},
-						"state":  {"stats"},
-						"dead":   {"enqueue", "dequeue", "retry", "release", "extend", "reschedule", "get", "peek", "scheduled", "leased"},
-						"leased": {"enqueue", "dead", "revive", "drop", "get", "peek", "scheduled"},
-					}
-					if slices.Contains(untouched[which], name) {
+			systest.Each(t, func(t *testing.T, s *redistest.Server) {
+				ctx, rdb := t.Context(), s.Client(t)
+				for _, op := range operations.OfQueues() {
+					if op.Lost == operations.GoesOn {
 						continue
 					}
-					require.ErrorIs(b, op(), sluice.ErrCorrupt, name)
-					require.Equal(b, before, dump(), "%s left something half-written", name)
+					f := operations.New(t, rdb)
+					op.Prepare(t, f)
+					key := strings.ReplaceAll(form, "%s", "Queue:"+f.Name)
+					require.NoError(t, rdb.Del(ctx, key).Err())
+					require.NoError(t, rdb.Set(ctx, key, "foreign", 0).Err())
+					before := operations.State(t, rdb, f.Name)
+					_, err := op.Call(ctx, f)
+					if slices.Contains(untouched(which), op.Name) {
+						require.NoError(t, err, op.Name)
+						continue
+					}
+					require.ErrorIs(t, err, sluice.ErrCorrupt, op.Name)
+					require.Equal(t, before, operations.State(t, rdb, f.Name), "%s left something half-written", op.Name)
 				}
 			})
 		})

@@ -1,0 +1,123 @@
+package operations
+
+import (
+	"context"
+	"time"
+
+	"github.com/sluice-go/sluice"
+)
+
+// Why proof/model or proof/chaos does not call several of the methods.
+const (
+	aboutTheServer = "it asks how the server is configured"
+	readsOnly      = "it changes nothing"
+)
+
+// Table has every operation. What ends the use of a Locker comes last, for tests in which operations share one.
+var Table = []Operation{
+	{Name: "Locker.Lock", Lost: Replaced, Adds: true, Replicated: true, Hooks: "LockAcquired",
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Locker.Lock(ctx, f.Name) }},
+	{Name: "Locker.TryLock", Lost: Replaced, Adds: true, Replicated: true, Hooks: "LockAcquired",
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Locker.TryLock(ctx, f.Name) }},
+	{Name: "Locker.Do", Lost: Replaced, Adds: true, Replicated: true, Hooks: "LockAcquired LockReleased", NoModel: "it is Lock and Unlock",
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Locker.Do(ctx, f.Name, section) }},
+	{Name: "Locker.LockAll", Lost: Replaced, Adds: true, Replicated: true, Hooks: "LockAcquired LockAcquired",
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Locker.LockAll(ctx, f.names()) }},
+	{Name: "Locker.DoAll", Lost: Replaced, Adds: true, Replicated: true, Hooks: "LockAcquired LockAcquired LockReleased LockReleased",
+		Call: func(ctx context.Context, f *Fixture) (any, error) {
+			return nil, f.Locker.DoAll(ctx, f.names(), section)
+		}},
+	{Name: "Locker.Adopt", Needs: Held, Replicated: true, Hooks: "LockAcquired",
+		Call: func(ctx context.Context, f *Fixture) (any, error) {
+			return f.Locker.Adopt(ctx, f.Name, f.token(), sluice.WithTTL(time.Hour))
+		}},
+	{Name: "Locker.Inspect", Needs: Held,
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Locker.Inspect(ctx, f.Name) }},
+	{Name: "Locker.ForceUnlock", Needs: Held, Lost: Unknown, Hooks: "LockLost",
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Locker.ForceUnlock(ctx, f.Name) }},
+	{Name: "Locker.Check", Lost: Unavailable, NoModel: aboutTheServer, NoChaos: readsOnly,
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Locker.Check(ctx) }},
+	{Name: "Lock.Extend", Needs: Held, Replicated: true,
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Lock.Extend(ctx, time.Hour) }},
+	{Name: "Lock.TTL", Needs: Held, NoChaos: readsOnly,
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Lock.TTL(ctx) }},
+	{Name: "Lock.Detach", Needs: Held, Lost: Local, Outlives: true, Hooks: "LockReleased",
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Lock.Detach(ctx) }},
+	{Name: "Lock.Unlock", Needs: Held, Outlives: true, Hooks: "LockReleased",
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Lock.Unlock(ctx) }},
+	{Name: "LockSet.Unlock", Needs: HeldSet, Outlives: true, Hooks: "LockReleased LockReleased",
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Set.Unlock(ctx) }},
+
+	{Name: "Queue.Enqueue", Lost: Unknown, Adds: true, Replicated: true, Hooks: "TasksSending TasksSent",
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Enqueue(ctx, f.task()) }},
+	{Name: "Queue.EnqueueBatch", Lost: Unknown, Adds: true, Replicated: true, Hooks: "TasksSending TasksSent",
+		Call: func(ctx context.Context, f *Fixture) (any, error) {
+			return f.Queue.EnqueueBatch(ctx, []sluice.Task{f.task(), {ID: f.Entry.ID + "2"}})
+		}},
+	{Name: "Queue.Claim", Needs: Due, Lost: Unknown, Hooks: "TasksClaimed",
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Claim(ctx, 1, time.Hour) }},
+	{Name: "Queue.Pop", Needs: Due, Lost: Unknown, Replicated: true, Hooks: "TasksClaimed",
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Pop(ctx, 1) }},
+	{Name: "Queue.Peek", Needs: Due,
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Peek(ctx, 1) }},
+	{Name: "Queue.Wait", Needs: Due, NoModel: "it returns a hint, at no fixed time",
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.Wait(ctx) }},
+	{Name: "Queue.Dequeue", Needs: Leased, Lost: UsedUp, Replicated: true,
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.Dequeue(ctx, f.Entry) }},
+	{Name: "Queue.Retry", Needs: Leased, Lost: UsedUp, Replicated: true,
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.Retry(ctx, f.Entry, time.Hour) }},
+	{Name: "Queue.Release", Needs: Leased, Lost: UsedUp, Replicated: true,
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.Release(ctx, f.Entry) }},
+	{Name: "Queue.Bury", Needs: Leased, Lost: UsedUp, Replicated: true,
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.Bury(ctx, f.Entry, "why") }},
+	{Name: "Queue.Extend", Needs: Leased,
+		Call: func(ctx context.Context, f *Fixture) (any, error) {
+			return nil, f.Queue.Extend(ctx, f.Entry, time.Hour)
+		}},
+	{Name: "Queue.KeepAlive", Needs: Leased, NoModel: "it is Extend, at times of its own", NoChaos: "a gap: no client keeps a task without a Worker",
+		Call: func(ctx context.Context, f *Fixture) (any, error) {
+			return nil, f.Queue.KeepAlive(ctx, f.Entry, time.Hour, section)
+		}},
+	{Name: "Queue.Get", Needs: Due, NoChaos: readsOnly,
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Get(ctx, f.Entry.ID) }},
+	{Name: "Queue.List", Needs: Leased,
+		Call: func(ctx context.Context, f *Fixture) (any, error) {
+			return f.Queue.List(ctx, sluice.Leased, sluice.Entry{}, 1)
+		}},
+	{Name: "Queue.Stats", Needs: Due, NoChaos: readsOnly,
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Stats(ctx) }},
+	{Name: "Queue.Check", Lost: Unavailable, NoModel: aboutTheServer, NoChaos: readsOnly,
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.Check(ctx) }},
+	{Name: "Queue.Cancel", Needs: Due, Lost: Unknown, Replicated: true,
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Cancel(ctx, f.Entry.ID) }},
+	{Name: "Queue.Reschedule", Needs: Due, Lost: Unknown, Replicated: true,
+		Call: func(ctx context.Context, f *Fixture) (any, error) {
+			return f.Queue.Reschedule(ctx, f.Entry.ID, time.Hour)
+		}},
+	{Name: "Queue.Dead", Needs: Dead,
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Dead(ctx, sluice.Entry{}, 1) }},
+	{Name: "Queue.Revive", Needs: Dead, Lost: Unknown, Replicated: true,
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Revive(ctx, f.Entry.ID) }},
+	{Name: "Queue.Drop", Needs: Dead, Lost: Unknown, Replicated: true, NoChaos: "a gap: no check knows that a dead letter may go",
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Drop(ctx, f.Entry.ID) }},
+	{Name: "Queue.Pause", Lost: Unknown, Replicated: true,
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.Pause(ctx, time.Hour) }},
+	{Name: "Queue.Resume", Needs: Paused, Lost: Unknown, Replicated: true,
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.Resume(ctx) }},
+	{Name: "Queue.Purge", Needs: Due, Lost: Unknown, NoChaos: "it would take the tasks of all clients",
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.Purge(ctx) }},
+
+	{Name: "Worker.Run", Needs: Due, Lost: GoesOn, Hooks: "TasksClaimed TaskStarted TaskFinished", NoModel: "what it sends depends on timing: chaos has it",
+		Call: func(ctx context.Context, f *Fixture) (any, error) {
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			return nil, f.worker(cancel).Run(ctx)
+		}},
+	{Name: "Worker.Check", Lost: Unavailable, NoModel: aboutTheServer, NoChaos: readsOnly,
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.worker(nil).Check(ctx) }},
+
+	{Name: "Locker.UnlockAll", Needs: Held, Outlives: true, Hooks: "LockReleased",
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Locker.UnlockAll(ctx) }},
+	{Name: "Locker.Close", Needs: Held, Outlives: true, Hooks: "LockReleased",
+		Call: func(_ context.Context, f *Fixture) (any, error) { return nil, f.Locker.Close() }},
+}
