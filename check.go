@@ -23,7 +23,7 @@ import (
 //     a user whose patterns are for other names only is told so. Redis 6 cannot be asked;
 //   - the server evicts locks when its memory is full, if the user may ask for that (CONFIG GET).
 //
-// It waits for 5s at most for each of two replies. No line has a password or a token.
+// It waits for 5s at most for each of its replies. No line has a password or a token.
 func (l *Locker) Check(ctx context.Context) error {
 	const op, name = "check", "check"
 	if err := l.check(op); err != nil {
@@ -79,7 +79,13 @@ func (q *Queue) Check(ctx context.Context) error {
 	}
 	for _, s := range q.shards {
 		main, _ := s.keys[0].(string)
-		if err := checkServer(ctx, q.executor, scriptCheckQueue, main, s.commands(main), "allkeys"); err != nil {
+		err := checkServer(ctx, q.executor, scriptCheckQueue, main, s.commands(main), "allkeys")
+		if err == nil {
+			nothing := s.exchangeRequest(nil, 0, 0) // reads each key
+			nothing.Until = time.Now().Add(redisexec.MaxQuiet)
+			err = q.executor.Once(ctx, nothing).Final()
+		}
+		if err != nil {
 			return q.wrap(ctx, op, err) // what is wrong with one shard is wrong with the others
 		}
 	}

@@ -17,6 +17,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/systest"
 )
 
 // filesOf returns the texts of the repository's files whose names end like this, by path.
@@ -203,3 +205,5 @@ func TestHouse_ReadmeNamesOptionsAndErrors(t *testing.T) {
 	require.Greater(t, options, 20)
 	require.Greater(t, failures, 13)
 }
+
+func TestMain(m *testing.M) { systest.Main(m) }

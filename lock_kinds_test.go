@@ -3,12 +3,15 @@ package sluice_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
@@ -202,4 +205,181 @@ func useOnce(ctx context.Context, l *sluice.Locker, name string, ttl time.Durati
 		}
 	}
 	return nil
+}
+
+const random26 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ" // as what is random in a token
+
+// labels are valid, and try to be taken for something else.
+var labels = []string{
+	"host-1/4711", "a", ":", "a:b", "a:", strings.Repeat("x", 64), strings.Repeat("é", 32), "世界", "a b", " ",
+	random26, "x:" + random26, ":" + random26, "%s", "%d:", `"\`, "{a}", "'; DEL", "-1", "0",
+}
+
+// TestLocker_InspectShowsTheOwner: the label of the holder, and of no other one.
+func TestLocker_InspectShowsTheOwner(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
+		ctx, rdb, name := t.Context(), s.Client(t), redistest.Name(t)
+		l := systest.NewLocker(t, rdb)
+		tokens := map[string]bool{}
+		for _, label := range labels {
+			for _, opts := range [][]sluice.LockOption{nil, {sluice.WithFencing()}, {sluice.WithAutoRenew()}} {
+				k, err := l.Lock(ctx, name, append(opts, sluice.WithOwner(label))...)
+				require.NoError(t, err)
+				require.NoError(t, k.Extend(ctx, time.Minute))
+				info, err := l.Inspect(ctx, name)
+				require.NoError(t, err)
+				require.True(t, info.Held)
+				require.Equal(t, label, info.Owner)
+				require.Greater(t, info.TTL, 50*time.Second)
+				require.True(t, strings.HasPrefix(k.Token(), label+":"))
+				require.False(t, tokens[k.Token()])
+				tokens[k.Token()] = true
+				ttl, err := k.TTL(ctx)
+				require.NoError(t, err)
+				require.Greater(t, ttl, 50*time.Second)
+				require.NotContains(t, fmt.Sprintf("%v %+v %#v", k, k, k), k.Token())
+				require.NoError(t, k.Unlock(ctx))
+			}
+		}
+		k, err := l.Lock(ctx, name)
+		require.NoError(t, err)
+		info, err := l.Inspect(ctx, name)
+		require.NoError(t, err)
+		require.Equal(t, "", info.Owner, "a lock without a label")
+		require.NoError(t, k.Unlock(ctx))
+		info, err = l.Inspect(ctx, name)
+		require.NoError(t, err)
+		require.Zero(t, info)
+		k, err = l.Lock(ctx, name, sluice.WithOwner("a"))
+		require.NoError(t, err)
+		forced, err := l.ForceUnlock(ctx, name)
+		require.NoError(t, err)
+		require.True(t, forced)
+		require.False(t, k.Valid(), "the holder with a label was not found")
+	})
+}
+
+// foreign are tokens of other libraries. No part of them is a label.
+var foreign = []string{
+	"", "1", "worker:1234", "worker-1", random26, ":" + random26, strings.Repeat("x", 65) + ":" + random26,
+	"a\n:" + random26, "\x00:" + random26, "\xff:" + random26, "a\u202e:" + random26, "a\u200b:" + random26,
+	"worker:" + strings.ToLower(random26), "worker:" + random26[1:], "worker:" + random26[1:] + "1", "worker:" + random26[1:] + "\n",
+	"worker;" + random26, "550e8400-e29b-41d4-a716-446655440000:1", `{"secret":"` + random26 + `"}`,
+	"worker:" + random26[1:] + " ", "worker:" + random26 + "\n", "worker:" + random26[13:] + ":" + random26[14:],
+	strings.Repeat("secret", 100_000) + ":" + random26,
+}
+
+// replies keeps what the server has answered.
+type replies struct {
+	mu   sync.Mutex // guards what follows
+	text strings.Builder
+}
+
+func (h *replies) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *replies) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		h.note(cmd)
+		return err
+	}
+}
+
+func (h *replies) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		for _, cmd := range cmds {
+			h.note(cmd)
+		}
+		return err
+	}
+}
+
+func (h *replies) note(cmd redis.Cmder) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if value, ok := cmd.(interface{ Val() any }); ok {
+		fmt.Fprintf(&h.text, "%v\n", value.Val())
+	}
+}
+
+// TestLocker_InspectShowsNoToken: what is random stays on the server, and so does all of a token that is not
+// label:random.
+func TestLocker_InspectShowsNoToken(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
+		ctx, rdb, name := t.Context(), s.Client(t), redistest.Name(t)
+		l := systest.NewLocker(t, rdb)
+		var h replies
+		rdb.AddHook(&h)
+		for _, token := range foreign {
+			require.NoError(t, rdb.Set(ctx, "Lock:"+name, token, time.Minute).Err())
+			info, err := l.Inspect(ctx, name)
+			require.NoError(t, err)
+			require.True(t, info.Held)
+			require.Greater(t, info.TTL, 50*time.Second)
+			require.Empty(t, info.Owner, "of %.100q", token)
+		}
+		require.NotContains(t, h.text.String(), "secret", "the script returned what cannot be a label")
+		require.NoError(t, rdb.Set(ctx, "Lock:"+name, "worker:1234", 0).Err())
+		info, err := l.Inspect(ctx, name)
+		require.NoError(t, err)
+		require.Equal(t, sluice.LockInfo{Held: true, TTL: -1 * time.Millisecond, Permits: 1}, info)
+		require.NoError(t, rdb.Del(ctx, "Lock:"+name).Err())
+
+		k, err := l.Lock(ctx, name, sluice.WithOwner("host 1"))
+		require.NoError(t, err)
+		info, err = l.Inspect(ctx, name)
+		require.NoError(t, err)
+		require.Equal(t, "host 1", info.Owner)
+		require.Contains(t, h.text.String(), "host 1", "the hook sees no replies")
+		require.NotContains(t, h.text.String(), k.Token()[len(k.Token())-26:])
+		require.NoError(t, k.Unlock(ctx))
+	})
+}
+
+// TestLock_HandsOverToTheSameOwnerOnly: the token, which the next holder takes over, says who that is.
+func TestLock_HandsOverToTheSameOwnerOnly(t *testing.T) {
+	for _, c := range []struct{ first, second string }{{"a", "a"}, {"a", "b"}, {"a", ""}, {"", "a"}} {
+		t.Run(fmt.Sprintf("%q to %q", c.first, c.second), func(t *testing.T) {
+			systest.Each(t, func(t *testing.T, s *redistest.Server) {
+				ctx, name := t.Context(), redistest.Name(t)
+				var w witness
+				lockAs := func(l *sluice.Locker, owner string) (*sluice.Lock, error) {
+					if owner == "" {
+						return l.Lock(ctx, name)
+					}
+					return l.Lock(ctx, name, sluice.WithOwner(owner))
+				}
+				l := systest.NewLocker(t, s.Client(t), sluice.WithLockHooks(w.hooks()))
+				systest.Warm(t, l, name)
+				for try := 0; ; try++ { // a slow machine may miss the time for a hand-over
+					first, err := lockAs(l, c.first)
+					require.NoError(t, err)
+					next := make(chan *sluice.Lock)
+					go func() {
+						k, err := lockAs(l, c.second)
+						if err != nil {
+							t.Error(err)
+						}
+						next <- k
+					}()
+					for sluice.Waiting(l) == 0 {
+						time.Sleep(50 * time.Microsecond) // until it waits
+					}
+					require.NoError(t, first.Unlock(ctx))
+					second := <-next
+					info, err := l.Inspect(ctx, name)
+					require.NoError(t, err)
+					require.Equal(t, c.second, info.Owner)
+					require.NoError(t, second.Unlock(ctx))
+					handed := w.acquired[len(w.acquired)-1].HandedOver
+					require.Equal(t, c.second, w.acquired[len(w.acquired)-1].Owner)
+					require.True(t, !handed || c.first == c.second)
+					if handed || c.first != c.second && try == 5 {
+						return
+					}
+				}
+			})
+		})
+	}
 }

@@ -180,7 +180,7 @@ func (s *LockSet) Format(f fmt.State, _ rune) {
 // If fn was not called, the error is the one that Lock would return. Otherwise it is
 // fn's own, joined with ErrLost if the lock was lost before fn had returned, or with
 // ErrClosed if UnlockAll or Close has released it before: what fn did then was not
-// protected to its end. A release that gets no answer is no error: it goes on in the
+// protected to its end. A release that gets no answer, or is refused, is no error: it goes on in the
 // background. Nor is one that the server carries out after the lock has expired.
 func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Context) error, opts ...LockOption) error {
 	if fn == nil {
