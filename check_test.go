@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
 )
@@ -141,17 +140,4 @@ func TestWorker_LogsToTheDefaultLogger(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, strings.Count(run(rdb, q, "task=dead"), "task=dead"))
 	require.Contains(t, log.String(), `error="no such order"`)
-}
-
-// TestCheck_SaysThatAKeyIsForeign, whichever of the queue's it is.
-func TestCheck_SaysThatAKeyIsForeign(t *testing.T) {
-	systest.EachQueue(t, func(b systest.QueueTest) {
-		for _, ending := range []string{keyspace.Tasks, keyspace.Dead, keyspace.State, keyspace.Leased} {
-			key := keyspace.Companion(b.Key, ending)
-			require.NoError(b, b.RDB.Set(b.Context(), key, "foreign", 0).Err())
-			require.ErrorIs(b, b.Q.Check(b.Context()), sluice.ErrCorrupt, ending)
-			require.NoError(b, b.RDB.Del(b.Context(), key).Err())
-		}
-		require.NoError(b, b.Q.Check(b.Context()))
-	})
 }

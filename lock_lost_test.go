@@ -201,6 +201,7 @@ func TestLocker_InspectsAtMostOncePerInterval(t *testing.T) {
 // TestLocker_InspectionWithoutAnAnswerChangesNothing: and it takes one connection of the
 // user's pool, however many names are waited for.
 func TestLocker_InspectionWithoutAnAnswerChangesNothing(t *testing.T) {
+	redistest.NotShort(t)
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, _ redis.UniversalClient) {
 		faults := redistest.NewFaults(systest.BubbleDialer(m))
 		rdb := systest.BubbleClient(t, faults.Dial)

@@ -204,6 +204,7 @@ func TestLock_IsNotRenewedAfterUnlock(t *testing.T) {
 // TestLocker_CloseEndsTheRenewer: the renewer has nothing to do for a long time, and does
 // not sleep until then.
 func TestLocker_CloseEndsTheRenewer(t *testing.T) {
+	redistest.NotShort(t)
 	// Not parallel: it counts the process's goroutines.
 	systest.RequireNoGoroutines(t) // of tests before
 	lag := systest.Lag(t)

@@ -406,6 +406,7 @@ func TestLocker_CloseReleasesWhatIsBeingAcquired(t *testing.T) {
 
 // TestLocker_CloseBesideOperations is for the race detector.
 func TestLocker_CloseBesideOperations(t *testing.T) {
+	redistest.NotShort(t)
 	t.Parallel()
 	rdb := redistest.Mini(t).Client(t)
 	for range 20 {

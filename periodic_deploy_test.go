@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
@@ -79,6 +80,7 @@ func TestPeriodic_AnOldWorkerCountsAnewForEachOccurrence(t *testing.T) {
 
 // TestPeriodic_AChangedScheduleTakesEffect, to a sooner and to a later one.
 func TestPeriodic_AChangedScheduleTakesEffect(t *testing.T) {
+	redistest.NotShort(t)
 	inPeriodicTest(t, func(b *periodicTest) {
 		_, stop := b.work("", nil, sluice.Periodic{ID: "a", Schedule: sluice.Every(24 * time.Hour)})
 		time.Sleep(90 * time.Minute)
@@ -102,6 +104,7 @@ func TestPeriodic_AChangedScheduleTakesEffect(t *testing.T) {
 // TestPeriodic_RollingDeployment: workers with two schedules at the same time. Each handles its own, none handles the other's, and
 // no storm of moves keeps them busy.
 func TestPeriodic_RollingDeployment(t *testing.T) {
+	redistest.NotShort(t)
 	for name, schedules := range map[string][2]sluice.Schedule{
 		"sooner":    {sluice.Every(time.Hour), sluice.Every(10 * time.Minute)},
 		"later":     {sluice.Every(10 * time.Minute), sluice.Every(time.Hour)},

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
@@ -159,6 +160,7 @@ func (b *periodicTest) requireRuns(id string, s sluice.Schedule, from, to time.T
 
 // TestPeriodic_AClockThatWasBehind for a second has nothing handled twice.
 func TestPeriodic_AClockThatWasBehind(t *testing.T) {
+	redistest.NotShort(t)
 	inPeriodicTest(t, func(b *periodicTest) {
 		ten := sluice.Every(10 * time.Second)
 		b.Q = b.On(b.RDB)

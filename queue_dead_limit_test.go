@@ -88,6 +88,7 @@ func TestQueue_DeadLimitDropsTheOldest(t *testing.T) {
 }
 
 func TestQueue_DeadAgeDropsWhatIsOld(t *testing.T) {
+	redistest.NotShort(t)
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ctx := b.Context()
 		plain := b.On(b.RDB)

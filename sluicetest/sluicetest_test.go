@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
 	"github.com/sluice-go/sluice/sluicetest"
 )
@@ -243,6 +244,7 @@ func TestRedis_ALongPipelineBlocksNoEnd(t *testing.T) {
 
 // TestRedis_LeavesNoGoroutine: it ends with its test. It runs alone: it looks at the whole process.
 func TestRedis_LeavesNoGoroutine(t *testing.T) {
+	redistest.NotShort(t)
 	use := func(t *testing.T) {
 		r := sluicetest.New(t)
 		queue, err := sluice.NewQueue(r.NewClient(), "q")

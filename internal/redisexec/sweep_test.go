@@ -11,6 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/redistest"
 )
 
 // quietConn loses what is sent on it, once it is quiet, and counts that.
@@ -30,6 +32,7 @@ func (c quietConn) Write(p []byte) (int, error) {
 
 // TestSweep_OfOneClientIsMadeOnce, however many executors share it: each would take the other's new connections.
 func TestSweep_OfOneClientIsMadeOnce(t *testing.T) {
+	redistest.NotShort(t)
 	t.Parallel()
 	const executors, idle = 50, 10
 	m := miniredis.RunT(t)

@@ -110,12 +110,12 @@ func Each(t *testing.T, test func(t *testing.T, s *Server)) {
 	}
 }
 
-// NotShort skips a test with -short. What starts several servers or processes calls it, so that
-// the tests which need them are left out.
+// NotShort skips a test with -short: one that waits for seconds or, called by what starts them, that needs several servers or
+// processes.
 func NotShort(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("left out with -short: it needs more than one plain server")
+		t.Skip("left out with -short: it takes long, or more than one plain server")
 	}
 }
 

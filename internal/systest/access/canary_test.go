@@ -237,6 +237,7 @@ func mishaps() []mishap {
 // tokens, payloads and passwords in all that can be printed of it: errors with all that
 // they wrap, what a Worker logs, what go-redis logs, and handles.
 func TestAccess_NothingPrintsASecret(t *testing.T) {
+	redistest.NotShort(t)
 	t.Parallel()
 	require.Regexp(t, canaries, aToken(t)) // else the pattern would find nothing
 	t.Run("mishaps", func(t *testing.T) {

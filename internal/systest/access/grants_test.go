@@ -44,6 +44,7 @@ func refusals(t *testing.T, admin redis.UniversalClient) (objects []string) {
 
 // TestAccess_DocumentedGrantsInACluster: two nodes, one of which is giving a slot away.
 func TestAccess_DocumentedGrantsInACluster(t *testing.T) {
+	redistest.NotShort(t)
 	t.Parallel()
 	ctx := t.Context()
 	servers, admins, ids := make([]*redistest.Server, 2), make([]redis.UniversalClient, 2), make([]string, 2)

@@ -22,6 +22,7 @@ import (
 // sent nothing. One without TLS sees a server that ends each connection: Lock waits that out,
 // as it does any outage.
 func TestAccess_TLS(t *testing.T) {
+	redistest.NotShort(t)
 	t.Parallel()
 	authority, err := redistest.NewAuthority()
 	require.NoError(t, err)

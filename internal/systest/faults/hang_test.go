@@ -121,6 +121,7 @@ func TestHungServer_ThatNeverAnswered(t *testing.T) {
 // TestHungServer_RefusedConnectionIsADefiniteError: every operation is ErrUnavailable on a
 // server that is down, at once; those that wait for a lock when their context ends.
 func TestHungServer_RefusedConnectionIsADefiniteError(t *testing.T) {
+	redistest.NotShort(t)
 	t.Parallel()
 	s := redistest.Start(t)
 	rdb := systest.Dial(t, redis.Options{Addr: s.Addr, DialerRetries: 1})

@@ -26,6 +26,7 @@ import (
 // goroutines and the connections that remain are those from before NewLocker, and
 // so are the keys. Once more on a server that has stopped to answer.
 func TestLocker_CloseLeavesNothing(t *testing.T) {
+	redistest.NotShort(t)
 	lag := systest.Lag(t)
 	// Not parallel: it counts the process's goroutines.
 	for _, auto := range []bool{false, true} {

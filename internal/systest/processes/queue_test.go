@@ -18,6 +18,7 @@ import (
 // TestQueue_ClaimsNothingEarly: 10,000 tasks with random delays, one loop of Wait and
 // Claim. The time of a claim is the server's own: its score less the lease.
 func TestQueue_ClaimsNothingEarly(t *testing.T) {
+	redistest.NotShort(t)
 	// Not parallel: it measures.
 	const n, lease = 10_000, time.Hour
 	ctx, s := t.Context(), redistest.Redis(t)
@@ -59,6 +60,7 @@ func TestQueue_ClaimsNothingEarly(t *testing.T) {
 // TestQueue_IdleProcessSendsACommandASecond counts what an idle process sends, as the
 // server sees it.
 func TestQueue_IdleProcessSendsACommandASecond(t *testing.T) {
+	redistest.NotShort(t)
 	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)

@@ -41,6 +41,7 @@ func inTime(t *testing.T, f func() error) {
 // TestLock_NeedsReplicas: without as many replicas as it asks for, no lock is acquired, and
 // none is left. With as many, it is.
 func TestLock_NeedsReplicas(t *testing.T) {
+	redistest.NotShort(t)
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb := s.Client(t)
 		// How many replicas each key has.

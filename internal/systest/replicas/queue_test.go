@@ -63,6 +63,7 @@ func TestQueue_NeedsReplicas(t *testing.T) {
 // TestQueue_AKeptTaskIsOnTheReplicas: that a task is kept says that the replicas have it, though
 // another call has written it; and it changes nothing about the task.
 func TestQueue_AKeptTaskIsOnTheReplicas(t *testing.T) {
+	redistest.NotShort(t)
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		for _, policy := range []sluice.Duplicates{sluice.Keep, sluice.Earliest, sluice.Latest} {
 			id := policy.String()

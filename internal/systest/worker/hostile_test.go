@@ -69,7 +69,7 @@ func untouched(which string) []string {
 	if which == "queue" {
 		return nil
 	}
-	return append([]string{"Queue.Check", "Worker.Check", "Queue.Pause", "Queue.Resume", "Queue.Purge", "Queue.Wait"}, map[string][]string{
+	return append([]string{"Queue.Pause", "Queue.Resume", "Queue.Purge", "Queue.Wait"}, map[string][]string{
 		"tasks":  {"Queue.Stats", "Queue.Retry", "Queue.Release", "Queue.Bury", "Queue.Extend", "Queue.KeepAlive", "Queue.Reschedule"},
 		"state":  {"Queue.Stats"},
 		"dead":   {"Queue.Enqueue", "Queue.Reschedule", "Queue.Get", "Queue.Peek", "Queue.List"},

@@ -19,6 +19,7 @@ import (
 // TestWorker_ExtendsManyLeasesAtLittleCost, also when the server has forgotten its scripts: five thousand
 // handlers run, and none loses its lease.
 func TestWorker_ExtendsManyLeasesAtLittleCost(t *testing.T) {
+	redistest.NotShort(t)
 	t.Parallel()
 	const n, bytesPerTask = 5000, 100
 	s := redistest.Start(t) // its own: others call scripts too

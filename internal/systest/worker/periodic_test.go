@@ -137,6 +137,7 @@ func TestPeriodic_OnAFullServer(t *testing.T) {
 // TestPeriodic_TheServerRestartsAsTheHandlerReturns: no occurrence is handled again, and the next one, whose time comes while
 // the server is away, is handled.
 func TestPeriodic_TheServerRestartsAsTheHandlerReturns(t *testing.T) {
+	redistest.NotShort(t)
 	t.Parallel()
 	const every = 3 * time.Second // a busy machine has so long from the claim to the handler's return
 	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")

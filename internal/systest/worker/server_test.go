@@ -24,6 +24,7 @@ import (
 // The server is killed and started again, with its append-only file. Every task is done,
 // one warning is logged, and the worker does not spin meanwhile.
 func TestWorker_SurvivesARestartOfTheServer(t *testing.T) {
+	redistest.NotShort(t)
 	// Not parallel: it measures the CPU time of the process.
 	surviveRestart(t, 2*time.Second)
 }
