@@ -311,7 +311,7 @@ func withoutTimes(hashes []any) (all []map[string]string) {
 // alone, on queues of every kind: what it answers, and what it leaves on the server.
 func TestExtension_OfManyIsThatOfEach(t *testing.T) {
 	t.Parallel()
-	const pairs = 60
+	const pairs = 30
 	m := miniredis.RunT(t)
 	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
 	t.Cleanup(func() { _ = rdb.Close() })

@@ -50,7 +50,7 @@ func (l *lazy) get(t testing.TB) *Server {
 
 // minParallel is the least number of tests that run at once, unless -parallel sets it:
 // more than a small machine has processors, because most tests mostly wait.
-const minParallel = 8
+const minParallel = 16
 
 // gcPercent is how much the heap may grow between two collections, unless GOGC is set. The
 // interpreter of miniredis makes much garbage, and the heap of a test is small.

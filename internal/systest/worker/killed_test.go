@@ -42,6 +42,7 @@ var _ = systest.Role("worker", func(settings string) {
 // Worker processes are killed by SIGKILL, one after the other. Every task is finished by
 // exactly one receipt, and none is handed out again before its lease has ended.
 func TestWorker_KilledProcessesLoseNothing(t *testing.T) {
+	t.Parallel()
 	killWorkers(t, 3, 1000*systest.Scale(), 300*time.Millisecond, 3*time.Second)
 }
 

@@ -64,7 +64,10 @@ var _ = systest.Role("periodic", func(settings string) {
 
 // TestPeriodic_ProcessesAreKilled by SIGKILL, at random, and started again. Each occurrence that was enqueued is handled once, or
 // again if its process was killed.
-func TestPeriodic_ProcessesAreKilled(t *testing.T) { killPeriodic(t, 3, 6, 6*time.Second) }
+func TestPeriodic_ProcessesAreKilled(t *testing.T) {
+	t.Parallel()
+	killPeriodic(t, 3, 6, 6*time.Second)
+}
 
 // killPeriodic runs worker processes on n periodic tasks, and kills some of them.
 func killPeriodic(t *testing.T, processes, n int, last time.Duration) {
