@@ -291,7 +291,7 @@ func decodeGet(id string, value any) (e Entry, now time.Time, err error) {
 	case left == 1:
 		return e, now, ErrCorrupt
 	}
-	e = entryOf(r.Standing(id, int64(len(stateNames))))
+	e = viewOf(r.Standing(id, int64(len(stateNames))))
 	if err := r.Err(); err != nil {
 		return Entry{}, now, err
 	}

@@ -207,7 +207,7 @@ func (s *shard) claimStep(ctx context.Context, n int, lease time.Duration) (read
 	} else {
 		s.watcher.Claimed(mark, reply.Sent, watch.Head{Off: max(x.Next, 0), Clients: x.Waiting}, len(x.Tasks) > 0)
 	}
-	return x.Read, reply.Sent, entriesOf(x.Tasks), nil
+	return x.Read, reply.Sent, x.Tasks, nil
 }
 
 // commitClaims sends a group of Claim calls, those with the same lease as one claim.
@@ -232,7 +232,7 @@ func (s *shard) commitClaims(calls []*mergedCall[claimArg]) {
 // lease ends.
 func (s *shard) commitClaim(calls []*mergedCall[claimArg], all claimArg) {
 	commitGroup(s, calls, s.claimRequest(all), func(result redisexec.Result, sent time.Time) {
-		x, err := wire.Exchange(result.Value, 0)
+		x, err := wire.Exchange(result.Value, 0, entryOf)
 		for _, call := range calls {
 			left := x
 			m := mergedResult{redisexec.Result{Value: left.Cut(call.Arg.n)}, sent}
@@ -244,7 +244,7 @@ func (s *shard) commitClaim(calls []*mergedCall[claimArg], all claimArg) {
 			}
 		}
 		if len(x.Tasks) > 0 {
-			<-s.queue.giveBack(calls[0].Ctx, entriesOf(x.Tasks))
+			<-s.queue.giveBack(calls[0].Ctx, x.Tasks)
 		}
 	})
 }

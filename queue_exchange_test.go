@@ -82,9 +82,9 @@ func (w *twins) step() {
 		got := w.both(func(ctx context.Context, q *Queue) any {
 			reply, err := q.executor.Run(ctx, q.shards[0].claimRequest(claimArg{n, lease}))
 			require.NoError(w, err)
-			x, err := wire.Exchange(reply.Value, 0)
+			x, err := wire.Exchange(reply.Value, 0, entryOf)
 			require.NoError(w, err)
-			return entriesOf(x.Tasks)
+			return x.Tasks
 		})
 		w.receipts = append(w.receipts, got.([]Entry)...)
 	case 8:
@@ -133,11 +133,11 @@ func compareExchanges(t *testing.T, pairs uint64) {
 		together := w.run(0, items, n, lease)
 		half, other := w.run(1, items, 0, 0), w.run(1, nil, n, lease)
 
-		got, err := wire.Exchange(together, len(items))
+		got, err := wire.Exchange(together, len(items), wire.AsTask)
 		require.NoError(t, err)
-		finish, err := wire.Exchange(half, len(items))
+		finish, err := wire.Exchange(half, len(items), wire.AsTask)
 		require.NoError(t, err)
-		claim, err := wire.Exchange(other, 0)
+		claim, err := wire.Exchange(other, 0, wire.AsTask)
 		require.NoError(t, err)
 		require.Equal(t, finish.Answers, got.Answers, "seed %d", seed)
 		require.Equal(t, claim.Tasks, got.Tasks, "seed %d", seed)

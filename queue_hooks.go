@@ -72,7 +72,11 @@ func (q *Queue) noteClaimedTasks(ts []wire.Task) {
 	if !q.options.hooks.have(func(h *Hooks) bool { return h.TasksClaimed != nil }) {
 		return
 	}
-	q.noteClaimed(entriesOf(ts))
+	es := make([]Entry, len(ts))
+	for i, t := range ts {
+		es[i] = entryOf(t)
+	}
+	q.noteClaimed(es)
 }
 
 // workObserver tells the hooks of a queue what a worker does: a taskloop.Observer.
@@ -117,8 +121,8 @@ func (o *workObserver) Finished(ctx context.Context, t wire.Task, f taskloop.Fin
 // lateness returns from when until when the task waited for its claim, which is a lease before the end of
 // that. Both are times of the server's.
 func (o *workObserver) lateness(t wire.Task) time.Duration {
-	if t.Due.Unix() == 0 { // a foreign producer's way to say "at once"
+	if t.Due == 0 { // a foreign producer's way to say "at once"
 		return 0
 	}
-	return max(0, wire.TimeOf(t.Score).Sub(t.Due)-o.lease)
+	return max(0, time.Duration((t.Score-t.Due)*1e6)*time.Microsecond-o.lease)
 }

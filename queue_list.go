@@ -5,6 +5,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/wire"
@@ -205,26 +206,24 @@ func (q *Queue) list(ctx context.Context, l listing, after Entry, n int, payload
 
 // entryOf returns a task as it is handed out.
 func entryOf(t wire.Task) Entry {
-	return Entry{
-		ID: t.ID, Payload: t.Payload, Header: t.Header, Omitted: t.Omitted,
-		Score: t.Score, Attempt: t.Attempt, Due: t.Due, State: State(t.State), Reason: t.Reason,
-	}
+	return Entry{ID: t.ID, Payload: t.Payload, Header: t.Header, Score: t.Score, Attempt: t.Attempt, Due: wire.TimeOf(t.Due)}
 }
 
-// entriesOf returns tasks as they are handed out.
-func entriesOf(ts []wire.Task) []Entry {
-	es := make([]Entry, len(ts))
-	for i, t := range ts {
-		es[i] = entryOf(t)
+// viewOf returns a task as it is shown.
+func viewOf(i wire.Info) Entry {
+	e := entryOf(i.Task)
+	e.Omitted, e.State, e.Reason = i.Omitted, State(i.State), i.Reason
+	if !i.DueKnown {
+		e.Due = time.Time{}
 	}
-	return es
+	return e
 }
 
 // readEntries reads the entries that are left of a reply, each of so many parts.
-func readEntries(r *wire.Reader, parts int, read func(r *wire.Reader) wire.Task) ([]Entry, error) {
+func readEntries(r *wire.Reader, parts int, read func(r *wire.Reader) wire.Info) ([]Entry, error) {
 	es := make([]Entry, 0, r.Left()/parts)
 	for r.More() {
-		es = append(es, entryOf(read(r)))
+		es = append(es, viewOf(read(r)))
 	}
 	if err := r.Err(); err != nil {
 		return nil, err

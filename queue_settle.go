@@ -129,12 +129,12 @@ func (s *shard) settleRequest(items []wire.Item) redisexec.Request {
 
 // reportRequest is settleRequest for a worker, which does not wait for replicas.
 func (s *shard) reportRequest(items []wire.Item) redisexec.Request {
-	script, keys := scriptGiveBack, s.keys
-	args := append(make([]any, 0, 3+5*len(items)), s.announce)
-	switch items[0].Disposition.Script() {
-	case wire.ByExchange:
+	by := items[0].Disposition.Script()
+	if by == wire.ByExchange {
 		return s.exchangeRequest(items, 0, 0)
-	case wire.ByBury:
+	}
+	script, keys, args := scriptGiveBack, s.keys, append(make([]any, 0, 3+5*len(items)), s.announce)
+	if by == wire.ByBury {
 		script, keys, args = scriptBury, s.buryKeys(), append(args, s.trimmer.bounds...)
 	}
 	for i := range items {
@@ -154,11 +154,11 @@ func decodeSettled(value any, items []wire.Item) ([]wire.Answer, wire.Dropped, e
 }
 
 // exchangedFor decodes the reply to a call that was to finish so many tasks, or returns its part of a group's.
-func exchangedFor(value any, finished int) (wire.Exchanged, error) {
-	if x, ok := value.(wire.Exchanged); ok {
+func exchangedFor(value any, finished int) (wire.Exchanged[Entry], error) {
+	if x, ok := value.(wire.Exchanged[Entry]); ok {
 		return x, nil
 	}
-	return wire.Exchange(value, finished)
+	return wire.Exchange(value, finished, entryOf)
 }
 
 // commitDequeues sends a group of Dequeue calls, those with the same receipt together.
@@ -171,11 +171,11 @@ func (s *shard) commitDequeues(calls []*mergedCall[[]wire.Item]) {
 		items = append(items, call.Arg...)
 	}
 	commitGroup(s, calls, s.settleRequest(items), func(result redisexec.Result, sent time.Time) {
-		x, err := wire.Exchange(result.Value, len(items))
+		x, err := wire.Exchange(result.Value, len(items), entryOf)
 		for _, call := range calls {
 			m := mergedResult{result, sent} // a reply of another form is for each to reject
 			if n := len(call.Arg); err == nil {
-				m.Value, x.Answers = wire.Exchanged{Answers: x.Answers[:n:n]}, x.Answers[n:]
+				m.Value, x.Answers = wire.Exchanged[Entry]{Answers: x.Answers[:n:n]}, x.Answers[n:]
 			}
 			call.Settle(m)
 		}

@@ -354,7 +354,7 @@ func FuzzReplies(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		reply := replyOf(text)
-		x, err := wire.Exchange(reply, 0)
+		x, err := wire.Exchange(reply, 0, entryOf)
 		errs := []error{err}
 		if err == nil {
 			require.True(t, len(x.Tasks) == 0 || x.Receipt != "")
@@ -362,7 +362,7 @@ func FuzzReplies(f *testing.F) {
 		}
 		_, entries, err := listings[Due].decode(reply)
 		errs = append(errs, err)
-		for _, e := range append(entriesOf(x.Tasks), entries...) {
+		for _, e := range append(x.Tasks, entries...) {
 			require.GreaterOrEqual(t, e.Omitted, 0)
 			require.False(t, math.IsNaN(e.Score) || math.IsInf(e.Score, 0))
 			_ = e.Time()
@@ -434,12 +434,12 @@ func TestClaimed_OneDueTimeForEachTask(t *testing.T) {
 		return []any{int64(0), "9.5", ids, []any{}, []any{}, dues, []any{}, int64(0), int64(0)}
 	}
 	for _, dues := range []any{"1.5 2.5", "1.5 2.5 3.5 4.5", "", " 1.5 2.5 3.5", "1.5  3.5", "1.5 inf 3.5", "1.5 nan 3.5", "1.5,2.5,3.5", []any{"1.5", "2.5", "3.5"}} {
-		_, err := wire.Exchange(reply(dues), 0)
+		_, err := wire.Exchange(reply(dues), 0, wire.AsTask)
 		require.ErrorIs(t, err, ErrCorrupt, "%q", dues)
 	}
 	for n := range 5 {
 		var got []wire.Task
-		rest, err := wire.Exchange(reply("1.5 2.5 3.5"), 0)
+		rest, err := wire.Exchange(reply("1.5 2.5 3.5"), 0, wire.AsTask)
 		require.NoError(t, err)
 		first := rest.Cut(n)
 		require.Len(t, first.Tasks, min(n, 3))
@@ -447,7 +447,7 @@ func TestClaimed_OneDueTimeForEachTask(t *testing.T) {
 		require.Len(t, got, 3)
 		for i, e := range got {
 			require.Equal(t, string(rune('a'+i)), e.ID)
-			require.Equal(t, wire.TimeOf(float64(i)+1.5), e.Due)
+			require.Equal(t, float64(i)+1.5, e.Due)
 		}
 	}
 }

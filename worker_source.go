@@ -123,10 +123,10 @@ func (s *workerSource) exchange(sh *shard, reports []taskloop.Report, claim int,
 		answers, claimed = slices.Insert(answers, joined, apart[0]), apart[1]
 		finish, joined = nil, -1
 	}
-	var x wire.Exchanged
+	var x wire.Exchanged[wire.Task]
 	result := taskloop.ClaimResult{Outcome: claimed.Outcome, Err: claimed.Err}
 	if claim > 0 && claimed.Outcome == redisexec.Done {
-		x, result.Err = wire.Exchange(claimed.Value, len(finish))
+		x, result.Err = wire.Exchange(claimed.Value, len(finish), wire.AsTask)
 	}
 	for i, r := range reports {
 		if i == joined {

@@ -55,13 +55,13 @@ func TestExchange_ReadsEachPart(t *testing.T) {
 		change(parts)
 		return parts
 	}
-	x, err := Exchange(append(reply(func([]any) {}), int64(1), "dead"), 2)
+	x, err := Exchange(append(reply(func([]any) {}), int64(1), "dead"), 2, AsTask)
 	require.NoError(t, err)
-	require.Equal(t, Exchanged{
+	require.Equal(t, Exchanged[Task]{
 		Answers: []Answer{Accepted, Stale}, Read: 2, Receipt: "9.5", Next: -7 * time.Microsecond, Waiting: 4, Dropped: Dropped{1, []string{"dead"}},
 		Tasks: []Task{
-			{ID: "a", Payload: []byte("p"), Score: 9.5, Due: TimeOf(1.5), Attempt: 1},
-			{ID: "b", Score: 9.5, Due: TimeOf(2.5), Attempt: 3},
+			{ID: "a", Payload: []byte("p"), Score: 9.5, Due: 1.5, Attempt: 1},
+			{ID: "b", Score: 9.5, Due: 2.5, Attempt: 3},
 		},
 	}, x)
 	for name, change := range map[string]func(parts []any){
@@ -73,10 +73,10 @@ func TestExchange_ReadsEachPart(t *testing.T) {
 		"an answer too few":         func(p []any) { p[6] = []any{int64(1)} },
 		"an answer too many":        func(p []any) { p[6] = []any{int64(1), int64(1), int64(1)} },
 	} {
-		_, err := Exchange(reply(change), 2)
+		_, err := Exchange(reply(change), 2, AsTask)
 		require.ErrorIs(t, err, redisexec.ErrCorrupt, name)
 	}
-	all, err := Exchange(reply(func(p []any) { p[2], p[3], p[4], p[5], p[6] = []any{}, []any{}, []any{}, "", []any{} }), 2)
+	all, err := Exchange(reply(func(p []any) { p[2], p[3], p[4], p[5], p[6] = []any{}, []any{}, []any{}, "", []any{} }), 2, AsTask)
 	require.NoError(t, err)
 	require.Equal(t, []Answer{Accepted, Accepted}, all.Answers, "nothing is said if all are accepted")
 }

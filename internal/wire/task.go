@@ -9,24 +9,30 @@ import (
 	"github.com/sluice-go/sluice/internal/redisexec"
 )
 
-// Task is a task as a script hands it out.
+// Task is a task as a claim hands it out.
 type Task struct {
 	ID      string
 	Payload []byte
 	Header  map[string]string
-	Omitted int       // the size of header and payload, if they were left out
-	Score   float64   // its receipt; of a dead letter, when it died
-	Due     time.Time // when it is due, or became due; zero if that is not known
+	Score   float64 // its receipt
+	Due     float64 // when it became due, in Unix seconds
 	Attempt int
-	Reason  string // of a dead letter
-	State   int    // the root's State; 0 if the script does not say it
+}
+
+// Info is a task as a script shows it, in any state. Its Score is its place in a list; of a dead letter, when it died.
+type Info struct {
+	Task
+	DueKnown bool   // Due is when it is due, or became due
+	Omitted  int    // the size of header and payload, if they were left out
+	Reason   string // of a dead letter
+	State    int    // the root's State; 0 if the script does not say it
 }
 
 // LeasedParts and DeadParts are how many parts Leased and Dead read.
 const LeasedParts, DeadParts = 4, 5
 
 // Leased reads id, score, attempt and payload of a task.
-func (r *Reader) Leased() Task {
+func (r *Reader) Leased() Info {
 	id, score := r.Text(), r.Score()
 	t := r.task(id, r.part(), r.part())
 	t.Score = score
@@ -34,14 +40,14 @@ func (r *Reader) Leased() Task {
 }
 
 // Waiting reads the same of a task that is due at its score.
-func (r *Reader) Waiting() Task {
+func (r *Reader) Waiting() Info {
 	t := r.Leased()
-	t.Due = TimeOf(t.Score)
+	t.Due, t.DueKnown = t.Score, true
 	return t
 }
 
 // Dead reads id, time of death, attempt, payload and reason of a dead letter.
-func (r *Reader) Dead() Task {
+func (r *Reader) Dead() Info {
 	id, died := r.Text(), r.AnyScore()
 	t := r.task(id, r.part(), r.part())
 	t.Score, t.Reason = died, r.Text()
@@ -49,7 +55,7 @@ func (r *Reader) Dead() Task {
 }
 
 // Standing reads score, attempt, payload, state and reason of the task with an ID. states is how many states there are.
-func (r *Reader) Standing(id string, states int64) Task {
+func (r *Reader) Standing(id string, states int64) Info {
 	score := r.Score()
 	t := r.task(id, r.part(), r.part())
 	t.Score, t.State, t.Reason = score, int(r.Between(0, states-1)), r.Text()
@@ -57,7 +63,7 @@ func (r *Reader) Standing(id string, states int64) Task {
 }
 
 // task returns a task. A payload that was left out is a number: see payload.lua.
-func (r *Reader) task(id string, attempt, payload any) (t Task) {
+func (r *Reader) task(id string, attempt, payload any) (t Info) {
 	t.ID = id
 	switch n := attempt.(type) {
 	case int64:
@@ -148,12 +154,12 @@ func (r *Reader) done(n int) []Answer {
 	return answers
 }
 
-// Exchanged is the reply of exchange.lua.
-type Exchanged struct {
+// Exchanged is the reply of exchange.lua. T is what its caller makes of a task.
+type Exchanged[T any] struct {
 	Answers []Answer // of the tasks that it was to finish
 	Read    int      // how many due tasks the claim has looked at: if any, there may be more
 	Receipt string   // of all tasks
-	Tasks   []Task
+	Tasks   []T
 	Next    time.Duration // until the earliest other task is due, an hour for later or never; negative, for how long it has been
 	Waiting int           // clients; 0 if the server has not counted them
 	Dropped Dropped
@@ -164,23 +170,23 @@ const longestDue = 9_000_000_000_000_000
 
 // Exchange decodes the reply of exchange.lua, which was to finish so many tasks: how many were read, the score of all, their
 // IDs, the attempts unless all are first ones, the payloads unless all are empty, when each was due, in one text, the answers,
-// the next due time, how many clients wait, and what was dropped.
-func Exchange(value any, finished int) (x Exchanged, err error) {
+// the next due time, how many clients wait, and what was dropped. as makes a T of each task.
+func Exchange[T any](value any, finished int, as func(Task) T) (x Exchanged[T], err error) {
 	r := Read(value)
 	x.Read, x.Receipt = int(r.Int()), r.Text()
 	ids, attempts, payloads, dues := r.list(), r.list(), r.list(), r.Text()
 	answers := Read(r.part())
 	x.Next = time.Duration(min(max(r.Int(), -longestDue), time.Hour.Microseconds())) * time.Microsecond
 	x.Waiting, x.Dropped = int(r.Int()), r.Dropped()
-	x.Tasks = r.exchanged(x.Receipt, ids, attempts, payloads, dues)
+	x.Tasks = exchanged(&r, x.Receipt, ids, attempts, payloads, dues, as)
 	if x.Answers = answers.done(finished); r.Err() != nil || answers.Err() != nil {
-		return Exchanged{}, redisexec.Unexpected(value)
+		return Exchanged[T]{}, redisexec.Unexpected(value)
 	}
 	return x, nil
 }
 
 // exchanged returns the tasks that an exchange has claimed.
-func (r *Reader) exchanged(receipt string, ids, attempts, payloads []any, dues string) []Task {
+func exchanged[T any](r *Reader, receipt string, ids, attempts, payloads []any, dues string, as func(Task) T) []T {
 	if len(ids) == 0 {
 		return nil
 	}
@@ -189,7 +195,7 @@ func (r *Reader) exchanged(receipt string, ids, attempts, payloads []any, dues s
 		r.bad = true
 		return nil
 	}
-	tasks := make([]Task, len(ids))
+	tasks := make([]T, len(ids))
 	for i := range tasks {
 		id, isText := ids[i].(string)
 		var attempt, payload any = int64(1), ""
@@ -202,16 +208,20 @@ func (r *Reader) exchanged(receipt string, ids, attempts, payloads []any, dues s
 		var word string
 		word, dues, _ = strings.Cut(dues, " ")
 		due, isScore := parseScore(word)
-		tasks[i] = r.task(id, attempt, payload)
-		tasks[i].Score, tasks[i].Due = score, TimeOf(due)
-		r.bad = r.bad || !isText || !isScore || math.IsInf(due, 0) || tasks[i].Omitted > 0
+		t := r.task(id, attempt, payload)
+		t.Score, t.Due = score, due
+		r.bad = r.bad || !isText || !isScore || math.IsInf(due, 0) || t.Omitted > 0
+		tasks[i] = as(t.Task)
 	}
 	r.bad = r.bad || dues != ""
 	return tasks
 }
 
+// AsTask leaves a task as it is.
+func AsTask(t Task) Task { return t }
+
 // Cut returns the first n tasks at most, and leaves the others.
-func (x *Exchanged) Cut(n int) Exchanged {
+func (x *Exchanged[T]) Cut(n int) Exchanged[T] {
 	first, n := *x, min(n, len(x.Tasks))
 	first.Tasks, x.Tasks = x.Tasks[:n:n], x.Tasks[n:]
 	return first
