@@ -5,11 +5,11 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: short
-short: ## run the tests on miniredis and plain servers: a minute and a half on two cores
+short: ## run the tests on miniredis and plain servers: 45 seconds on two cores
 	go test -short ./...
 
 .PHONY: test
-test: ## run the tests on every backend: about three minutes on two cores
+test: ## run the tests on every backend: two minutes on two cores
 	go test ./...
 
 .PHONY: test-all

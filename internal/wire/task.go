@@ -28,8 +28,11 @@ type Info struct {
 	State    int    // the root's State; 0 if the script does not say it
 }
 
-// LeasedParts and DeadParts are how many parts Leased and Dead read.
-const LeasedParts, DeadParts = 4, 5
+// How many parts a reader takes of each.
+const (
+	LeasedParts = 4 // Leased and Waiting
+	DeadParts   = 5 // Dead
+)
 
 // Leased reads id, score, attempt and payload of a task.
 func (r *Reader) Leased() Info {
