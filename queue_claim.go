@@ -9,7 +9,6 @@ import (
 
 	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/redisexec"
-	"github.com/sluice-go/sluice/internal/watch"
 	"github.com/sluice-go/sluice/internal/wire"
 )
 
@@ -205,7 +204,7 @@ func (s *shard) claimStep(ctx context.Context, n int, lease time.Duration) (read
 	if reply.Sent.Before(asked) { // the mark is too late for what it says of the next task
 		s.watcher.Popped(len(x.Tasks) > 0)
 	} else {
-		s.watcher.Claimed(mark, reply.Sent, watch.Head{Off: max(x.Next, 0), Clients: x.Waiting}, len(x.Tasks) > 0)
+		s.watcher.Claimed(mark, reply.Sent, headAfterClaim(x.Next, x.Waiting), len(x.Tasks) > 0)
 	}
 	return x.Read, reply.Sent, x.Tasks, nil
 }

@@ -97,6 +97,12 @@ func (lookScripts) Heads(reply any, n int) ([]watch.Head, error) {
 	return heads, r.Err()
 }
 
+// headAfterClaim is what the reply to a claim says of the head: in what time it is due, negative for how long it has been, and
+// how many clients wait.
+func headAfterClaim(next time.Duration, waiting int) watch.Head {
+	return watch.Head{Off: max(next, 0), Clients: waiting}
+}
+
 // headFailed is what next.lua says instead of when the head is due, of a queue that it could not look at.
 const headFailed = -2
 

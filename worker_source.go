@@ -131,10 +131,9 @@ func (s *workerSource) exchange(sh *shard, reports []taskloop.Report, claim int,
 	for i, r := range reports {
 		if i == joined {
 			results[i] = taskloop.ReportResult{Outcome: result.Outcome, Answers: x.Answers, Err: result.Err}
-			answers = slices.Insert(answers, i, claimed)
-		} else {
-			results[i] = s.decodeReport(answers[i], r.Items)
+			continue
 		}
+		results[i], answers = s.decodeReport(answers[0], r.Items), answers[1:]
 	}
 	switch {
 	case claim == 0:
@@ -143,7 +142,7 @@ func (s *workerSource) exchange(sh *shard, reports []taskloop.Report, claim int,
 		result.Err = fmt.Errorf("claim: %w", result.Err)
 		return result
 	}
-	sh.watcher.Claimed(mark, sent, watch.Head{Off: max(x.Next, 0), Clients: x.Waiting}, len(x.Tasks) > 0)
+	sh.watcher.Claimed(mark, sent, headAfterClaim(x.Next, x.Waiting), len(x.Tasks) > 0)
 	s.queue.noteClaimedTasks(x.Tasks)
 	s.logDropped(x.Dropped)
 	result.Tasks, result.More, result.Receipt, result.Head = x.Tasks, x.Read > 0, x.Receipt, x.Next
