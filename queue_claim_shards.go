@@ -53,8 +53,9 @@ func (s *shard) note(this sighting) {
 
 // oldest returns the shard to be asked first of those that were not asked, or nil if nothing seems to be due. That is the one
 // whose head has been due for longest; but one of which nothing was heard for a poll interval
-// comes before: so no shard is forgotten while another has always something that is due.
-func (q *Queue) oldest(asked map[*shard]bool) *shard {
+// comes before: so no shard is forgotten while another has always something that is due. After a look, which began then, only
+// those count of which something was heard since.
+func (q *Queue) oldest(asked map[*shard]bool, looked time.Time) *shard {
 	var first *shard
 	var due time.Time
 	now, start := time.Now(), rand.N(len(q.shards))
@@ -62,6 +63,7 @@ func (q *Queue) oldest(asked map[*shard]bool) *shard {
 		s := q.shards[(start+i)%len(q.shards)]
 		switch seen := s.sighted.Load(); {
 		case asked[s], seen != nil && seen.isFailed && now.Sub(seen.at) < shunFor:
+		case !looked.IsZero() && (seen == nil || seen.at.Before(looked)):
 		case seen == nil || now.Sub(seen.at) >= q.options.poll:
 			return s
 		case !seen.due.IsZero() && !seen.due.After(now) && (first == nil || seen.due.Before(due)):
@@ -77,8 +79,9 @@ func (q *Queue) oldest(asked map[*shard]bool) *shard {
 // once there are any, a look that hangs is not waited for for longer than hurry.
 func (q *Queue) inShards(ctx context.Context, n int, hurry time.Duration, take func(s *shard, n int) (taken int, over bool, err error)) error {
 	taken, over, errs, asked := 0, false, []error(nil), map[*shard]bool{}
+	var looked time.Time
 	askOldest := func() bool {
-		s := q.oldest(asked)
+		s := q.oldest(asked, looked)
 		if s == nil || over || taken >= n {
 			return false
 		}
@@ -96,6 +99,7 @@ func (q *Queue) inShards(ctx context.Context, n int, hurry time.Duration, take f
 		if taken > 0 {
 			patience = hurry
 		}
+		looked = time.Now()
 		if err := q.lookAtOthers(ctx, asked, patience, hurry); taken == 0 {
 			errs = append(errs, err)
 		}
@@ -105,14 +109,14 @@ func (q *Queue) inShards(ctx context.Context, n int, hurry time.Duration, take f
 	return joinErrors(errs)
 }
 
-// lookAtOthers looks at all shards that were not asked, with one pipeline for each server. One that says nothing for so long
-// has failed; once something is due, the look does not wait for the others for longer than hurry.
+// lookAtOthers looks at all shards that were not asked, with one pipeline for each server. It waits for so long and, once
+// something is due, for hurry at most. One that says nothing for lookPatience has failed.
 func (q *Queue) lookAtOthers(ctx context.Context, asked map[*shard]bool, patience, hurry time.Duration) (err error) {
 	others := slices.DeleteFunc(slices.Clone(q.shards), func(s *shard) bool { return asked[s] })
 	bounded, cancel := context.WithTimeout(ctx, redisexec.MaxQuiet)
 	defer cancel()
 	byNode := q.executor.ByNode(len(others), func(i int) any { return others[i].keys[0] })
-	found, began := make(chan looked, len(byNode)), time.Now()
+	found, began := make(chan seenAt, len(byNode)), time.Now()
 	for _, at := range byNode {
 		some := make([]*shard, len(at))
 		for i, j := range at {
@@ -131,7 +135,7 @@ func (q *Queue) lookAtOthers(ctx context.Context, asked map[*shard]bool, patienc
 			}
 		case <-hangs.C:
 			for _, s := range others {
-				if seen := s.sighted.Load(); seen == nil || seen.at.Before(began) {
+				if seen := s.sighted.Load(); time.Since(began) >= lookPatience && (seen == nil || seen.at.Before(began)) {
 					s.fail()
 				}
 			}
@@ -143,15 +147,15 @@ func (q *Queue) lookAtOthers(ctx context.Context, asked map[*shard]bool, patienc
 	return err
 }
 
-// looked says whether some shards have a task that is due, and what went wrong with others.
-type looked struct {
+// seenAt says whether some shards have a task that is due, and what went wrong with others.
+type seenAt struct {
 	due bool
 	err error
 }
 
 // lookAt looks at shards of one server. What is not answered by the pipeline is asked for again,
 // as far as that helps.
-func (q *Queue) lookAt(ctx context.Context, shards []*shard) (l looked) {
+func (q *Queue) lookAt(ctx context.Context, shards []*shard) (l seenAt) {
 	requests := make([]redisexec.Request, len(shards))
 	for i, s := range shards {
 		requests[i] = s.watcher.Look()
@@ -161,6 +165,7 @@ func (q *Queue) lookAt(ctx context.Context, shards []*shard) (l looked) {
 		var h watch.Head
 		h, errs[i] = q.headOf(ctx, requests[i], r)
 		switch {
+		case ctx.Err() != nil: // it has been left
 		case errs[i] != nil:
 			shards[i].fail()
 		case h.Off > 0:
