@@ -150,6 +150,22 @@ func TestShards_WhatIsTooMuchIsGivenBack(t *testing.T) {
 	})
 }
 
+// TestShards_ALookThatIsLateAsksNoOther: a Claim that has a task waits 100 ms for the look at the others, and asks those that it shows.
+func TestShards_ALookThatIsLateAsksNoOther(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+		b := systest.NewQueueTest(t, rdb, "q", sluice.WithShards(8))
+		_, err := b.Q.EnqueueBatch(t.Context(), spread(8, 1))
+		require.NoError(t, err)
+		slow := slices.Repeat([]time.Duration{4 * time.Second}, 20)
+		// The server does not know the script at first.
+		rdb.AddHook(&lateReplies{scripts: append([]time.Duration{0, 0}, slow...), pipelines: slow})
+		began := time.Now()
+		require.Len(t, b.Claim(8, time.Hour), 1)
+		require.Equal(t, 100*time.Millisecond, time.Since(began))
+		time.Sleep(time.Minute)
+	})
+}
+
 // TestShards_OneThatDoesNotAnswerALookIsNotAsked: a Claim waits a second for the first shard, a second for the look at the
 // others, and a second for what may yet come.
 func TestShards_OneThatDoesNotAnswerALookIsNotAsked(t *testing.T) {

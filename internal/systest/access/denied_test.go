@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"regexp"
 	"slices"
 	"strings"
@@ -270,4 +271,37 @@ func TestAccess_OneChannelDenied(t *testing.T) {
 		require.False(t, subscribed())
 		require.Eventually(t, subscribed, 5*time.Second, 10*time.Millisecond, "it was not subscribed again")
 	}
+}
+
+// TestWorker_FinishesWhatItMayNotClaim: a user that may claim no more finishes what it has claimed, though one script does both.
+func TestWorker_FinishesWhatItMayNotClaim(t *testing.T) {
+	t.Parallel()
+	ctx, s := t.Context(), redistest.Start(t)
+	admin := s.Client(t)
+	acl := func(rules ...any) {
+		require.NoError(t, admin.Do(ctx, append([]any{"acl", "setuser", "worker"}, rules...)...).Err())
+	}
+	acl("on", ">secret", "~*", "&*", "+@all")
+	rdb := redis.NewClient(&redis.Options{Addr: s.Addr, Username: "worker", Password: "secret"})
+	t.Cleanup(func() { _ = rdb.Close() })
+	b := systest.NewQueueTest(t, rdb, redistest.Name(t))
+	for _, id := range []string{"a", "b", "c"} {
+		b.Enqueue(sluice.Added, sluice.Task{ID: id})
+	}
+	began, finish := make(chan bool), make(chan bool)
+	w := &sluice.Worker{Queue: b.Q, Lease: time.Hour, Concurrency: 8, Logger: slog.New(slog.DiscardHandler), Handler: func(context.Context, sluice.Entry) error {
+		began <- true
+		<-finish
+		return nil
+	}}
+	stop := systest.StartWorker(t, w)
+	for range 3 {
+		<-began
+	}
+	acl("-zadd")
+	_, err := b.On(admin).Enqueue(ctx, sluice.Task{ID: "d"}) // so that there is something to be claimed
+	require.NoError(t, err)
+	close(finish)
+	b.Eventually(func() bool { return w.Stats().Done == 3 })
+	require.NoError(t, stop())
 }
