@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/lease"
@@ -209,20 +210,23 @@ func (s *shard) claimStep(ctx context.Context, n int, lease time.Duration) (read
 	return x.Read, reply.Sent, x.Tasks, nil
 }
 
-// commitClaims sends a group of Claim calls, those with the same lease as one claim.
+// commitClaims sends a group of Claim calls, those with the same lease as one claim, and all of these at the same time: one that
+// hangs keeps none of another lease waiting. It waits for them, which end with the replies.
 func (s *shard) commitClaims(calls []*mergedCall[claimArg]) {
 	slices.SortStableFunc(calls, func(a, b *mergedCall[claimArg]) int { return cmp.Compare(a.Arg.lease, b.Arg.lease) })
+	var all sync.WaitGroup
+	defer all.Wait()
 	for len(calls) > 0 {
-		arg := claimArg{lease: calls[0].Arg.lease}
-		end := slices.IndexFunc(calls, func(c *mergedCall[claimArg]) bool { return c.Arg.lease != arg.lease })
-		if end < 0 {
-			end = len(calls)
+		arg, end := claimArg{lease: calls[0].Arg.lease}, 0
+		for ; end < len(calls) && calls[end].Arg.lease == arg.lease; end++ {
+			arg.n += calls[end].Arg.n
 		}
-		for _, call := range calls[:end] {
-			arg.n += call.Arg.n
+		some := calls[:end]
+		if calls = calls[end:]; len(calls) == 0 {
+			s.commitClaim(some, arg)
+			return
 		}
-		s.commitClaim(calls[:end], arg)
-		calls = calls[end:]
+		all.Go(func() { s.commitClaim(some, arg) })
 	}
 }
 

@@ -1,6 +1,7 @@
 package sluice
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -11,7 +12,6 @@ import (
 
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/watch"
-	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // sighting is what this client knows of a shard's head.
@@ -34,11 +34,11 @@ const (
 
 // sight notes what a reply has said of the head: in what time it is due.
 func (s *shard) sight(off time.Duration) {
-	due := time.Time{}
+	this := sighting{}
 	if off < farOff {
-		due = time.Now().Add(off)
+		this.due = time.Now().Add(off)
 	}
-	s.note(sighting{due: due})
+	s.note(this)
 }
 
 // fail notes that a shard could not be asked.
@@ -51,19 +51,17 @@ func (s *shard) note(this sighting) {
 	}
 }
 
-// oldest returns the shard to be asked first of those that were not asked, or nil if nothing seems to be due. That is the one
+// oldest returns the shard to be asked first, or nil if nothing seems to be due. That is the one
 // whose head has been due for longest; but one of which nothing was heard for a poll interval
-// comes before: so no shard is forgotten while another has always something that is due. After a look, which began then, only
-// those count of which something was heard since.
-func (q *Queue) oldest(asked map[*shard]bool, looked time.Time) *shard {
+// comes before: so no shard is forgotten while another has always something that is due.
+func (q *Queue) oldest() *shard {
 	var first *shard
 	var due time.Time
 	now, start := time.Now(), rand.N(len(q.shards))
 	for i := range q.shards {
 		s := q.shards[(start+i)%len(q.shards)]
 		switch seen := s.sighted.Load(); {
-		case asked[s], seen != nil && seen.isFailed && now.Sub(seen.at) < shunFor:
-		case !looked.IsZero() && (seen == nil || seen.at.Before(looked)):
+		case seen != nil && seen.isFailed && now.Sub(seen.at) < shunFor:
 		case seen == nil || now.Sub(seen.at) >= q.options.poll:
 			return s
 		case !seen.due.IsZero() && !seen.due.After(now) && (first == nil || seen.due.Before(due)):
@@ -73,50 +71,50 @@ func (q *Queue) oldest(asked map[*shard]bool, looked time.Time) *shard {
 	return first
 }
 
-// inShards has shards hand out up to n tasks, one after the other: the one whose head is oldest, as far as is
-// known, then the others in the same order, which one look at them tells. take returns how many tasks a shard had; it is
+// inShards has shards hand out up to n tasks, one after the other: first the one whose head is oldest, as far as is
+// known, then all others that are due, as one look at them says. take returns how many tasks a shard had; it is
 // not called again once there are n, or it says that it is over. A shard that fails keeps no caller from the tasks of the others:
 // once there are any, a look that hangs is not waited for for longer than hurry.
 func (q *Queue) inShards(ctx context.Context, n int, hurry time.Duration, take func(s *shard, n int) (taken int, over bool, err error)) error {
-	taken, over, errs, asked := 0, false, []error(nil), map[*shard]bool{}
-	var looked time.Time
-	askOldest := func() bool {
-		s := q.oldest(asked, looked)
-		if s == nil || over || taken >= n {
-			return false
-		}
-		asked[s] = true
+	taken, over, errs := 0, false, []error(nil)
+	ask := func(s *shard) {
 		count, isOver, err := take(s, n-taken)
 		if err != nil {
 			s.fail()
 		}
 		taken, over, errs = taken+count, isOver, append(errs, err)
-		return true
 	}
-	askOldest()
+	first := q.oldest()
+	if first != nil {
+		ask(first)
+	}
 	if taken < n && !over {
 		patience := lookPatience
 		if taken > 0 {
 			patience = hurry
 		}
-		looked = time.Now()
-		if err := q.lookAtOthers(ctx, asked, patience, hurry); taken == 0 {
-			errs = append(errs, err)
+		due, err := q.lookAtOthers(ctx, first, patience, hurry)
+		for _, d := range due {
+			if taken < n && !over {
+				ask(d.shard)
+			}
 		}
-		for askOldest() {
+		if taken == 0 {
+			errs = append(errs, err)
 		}
 	}
 	return joinErrors(errs)
 }
 
-// lookAtOthers looks at all shards that were not asked, with one pipeline for each server. It waits for so long and, once
-// something is due, for hurry at most. One that says nothing for lookPatience has failed.
-func (q *Queue) lookAtOthers(ctx context.Context, asked map[*shard]bool, patience, hurry time.Duration) (err error) {
-	others := slices.DeleteFunc(slices.Clone(q.shards), func(s *shard) bool { return asked[s] })
-	bounded, cancel := context.WithTimeout(ctx, redisexec.MaxQuiet)
+// lookAtOthers looks at all shards but one, with one pipeline for each server, and returns those that are due, the oldest head
+// first: what a caller asks is what its own look says, whatever others note meanwhile. It waits for so long and, once something is
+// due, for hurry at most.
+func (q *Queue) lookAtOthers(ctx context.Context, but *shard, patience, hurry time.Duration) (due []dueShard, err error) {
+	others := slices.DeleteFunc(slices.Clone(q.shards), func(s *shard) bool { return s == but })
+	bounded, cancel := context.WithCancel(ctx)
 	defer cancel()
 	byNode := q.executor.ByNode(len(others), func(i int) any { return others[i].keys[0] })
-	found, began := make(chan seenAt, len(byNode)), time.Now()
+	found := make(chan looked, len(byNode))
 	for _, at := range byNode {
 		some := make([]*shard, len(at))
 		for i, j := range at {
@@ -130,32 +128,37 @@ func (q *Queue) lookAtOthers(ctx context.Context, asked map[*shard]bool, patienc
 	for range byNode {
 		select {
 		case l := <-found:
-			if err = joinErrors([]error{err, l.err}); l.due {
+			due, err = append(due, l.due...), joinErrors([]error{err, l.err})
+			if len(due) > 0 {
 				hangs.Reset(hurry)
 			}
+			continue
 		case <-hangs.C:
-			for _, s := range others {
-				if seen := s.sighted.Load(); time.Since(began) >= lookPatience && (seen == nil || seen.at.Before(began)) {
-					s.fail()
-				}
-			}
-			return joinErrors([]error{err, fmt.Errorf("%w: a shard has not answered", ErrUnavailable)})
+			err = joinErrors([]error{err, fmt.Errorf("%w: a shard has not answered", ErrUnavailable)})
 		case <-ctx.Done():
-			return ctx.Err()
+			err = ctx.Err()
 		}
+		break
 	}
-	return err
+	slices.SortFunc(due, func(a, b dueShard) int { return cmp.Compare(a.score, b.score) })
+	return due, err
 }
 
-// seenAt says whether some shards have a task that is due, and what went wrong with others.
-type seenAt struct {
-	due bool
+// dueShard is a shard that may have tasks that are due.
+type dueShard struct {
+	shard *shard
+	score float64 // of the head, or 0
+}
+
+// looked is what a look at some shards has found.
+type looked struct {
+	due []dueShard
 	err error
 }
 
 // lookAt looks at shards of one server. What is not answered by the pipeline is asked for again,
-// as far as that helps.
-func (q *Queue) lookAt(ctx context.Context, shards []*shard) (l seenAt) {
+// as far as that helps. A caller that has left says nothing about the shards.
+func (q *Queue) lookAt(ctx context.Context, shards []*shard) (l looked) {
 	requests := make([]redisexec.Request, len(shards))
 	for i, s := range shards {
 		requests[i] = s.watcher.Look()
@@ -165,29 +168,19 @@ func (q *Queue) lookAt(ctx context.Context, shards []*shard) (l seenAt) {
 		var h watch.Head
 		h, errs[i] = q.headOf(ctx, requests[i], r)
 		switch {
-		case ctx.Err() != nil: // it has been left
-		case errs[i] != nil:
+		case errs[i] != nil && ctx.Err() == nil:
 			shards[i].fail()
-		case h.Off > 0:
+		case errs[i] == nil:
 			shards[i].sight(h.Off)
-		default:
-			l.due = true
-			shards[i].note(sighting{due: dueSince(h)})
+			if h.Off == 0 {
+				score, _, _ := strings.Cut(h.ID, " ")
+				at, _ := strconv.ParseFloat(score, 64)
+				l.due = append(l.due, dueShard{shards[i], at})
+			}
 		}
 	}
 	l.err = joinErrors(errs)
 	return l
-}
-
-// dueSince returns since when a head has been due, by the server's clock, which may be ahead.
-func dueSince(h watch.Head) time.Time {
-	text, _, _ := strings.Cut(h.ID, " ")
-	score, _ := strconv.ParseFloat(text, 64)
-	due, now := wire.TimeOf(score), time.Now()
-	if due.After(now) {
-		return now
-	}
-	return due
 }
 
 // headOf returns the head in the reply to a look, which is made again if that may help.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -97,9 +98,10 @@ func TestShards_NoneIsForgotten(t *testing.T) {
 
 // lateReplies delays the replies to scripts that take tasks out, and to pipelines: what is left of the lists, one after the other.
 type lateReplies struct {
-	mu        sync.Mutex
+	mu        sync.Mutex // guards what follows
 	scripts   []time.Duration
 	pipelines []time.Duration
+	lease     string // of claims whose replies take five seconds; empty for none
 }
 
 func (h *lateReplies) delay(of *[]time.Duration) {
@@ -119,6 +121,9 @@ func (h *lateReplies) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		err := next(ctx, cmd)
 		if strings.HasPrefix(cmd.Name(), "eval") {
 			h.delay(&h.scripts)
+		}
+		if h.lease != "" && slices.Contains(cmd.Args(), any(h.lease)) {
+			time.Sleep(5 * time.Second)
 		}
 		return err
 	}
@@ -162,6 +167,55 @@ func TestShards_ALookThatIsLateAsksNoOther(t *testing.T) {
 		began := time.Now()
 		require.Len(t, b.Claim(8, time.Hour), 1)
 		require.Equal(t, 100*time.Millisecond, time.Since(began))
+		time.Sleep(time.Minute)
+	})
+}
+
+// TestShards_AClaimAsksWhatItsLookShows, the oldest head first, however long that takes and whatever the server's clock says.
+func TestShards_AClaimAsksWhatItsLookShows(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+		const shards, due = 64, 7
+		b := systest.NewQueueTest(t, rdb, "q", sluice.WithShards(shards), sluice.WithPollInterval(50*time.Millisecond))
+		m.SetTime(time.Now().Add(time.Hour))
+		ids := idsIn(shards, 1)
+		for i := range due + 1 {
+			b.Enqueue(sluice.Added, sluice.Task{ID: ids[i*7][0], At: time.Now().Add(time.Duration(i) * time.Minute)})
+		}
+		require.Len(t, b.Claim(1, time.Hour), 1)
+		time.Sleep(time.Second)
+		far := &lateReplies{scripts: slices.Repeat([]time.Duration{20 * time.Millisecond}, 1000)}
+		rdb.AddHook(far)
+		es := b.Claim(due, time.Hour)
+		require.Len(t, es, due)
+		require.GreaterOrEqual(t, len(far.scripts), 1000-due-1, "shards were asked that have nothing")
+		require.True(t, slices.IsSortedFunc(es[1:], func(a, b sluice.Entry) int { return a.Due.Compare(b.Due) }), "%v", es)
+	})
+}
+
+// TestClaim_ALeaseThatHangsHoldsNoOther: calls that wait for the same script to return are sent together, those of each lease apart.
+func TestClaim_ALeaseThatHangsHoldsNoOther(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+		b := systest.NewQueueTest(t, rdb, "q")
+		for i := range 5 {
+			b.Enqueue(sluice.Added, sluice.Task{ID: fmt.Sprint(i)})
+		}
+		b.Claim(1, time.Hour)
+		rdb.AddHook(&lateReplies{scripts: slices.Repeat([]time.Duration{20 * time.Millisecond}, 2), lease: "100.000000"})
+		var all sync.WaitGroup
+		claim := func(lease, longest time.Duration) {
+			all.Go(func() {
+				began := time.Now()
+				if es, err := b.Q.Claim(b.Context(), 1, lease); err != nil || len(es) != 1 || time.Since(began) > longest {
+					t.Errorf("%v: %v, %v after %v", lease, es, err, time.Since(began))
+				}
+			})
+		}
+		claim(50*time.Second, time.Second)
+		claim(50*time.Second, time.Second)
+		synctest.Wait()
+		claim(100*time.Second, time.Minute)
+		claim(200*time.Second, 100*time.Millisecond)
+		all.Wait()
 		time.Sleep(time.Minute)
 	})
 }

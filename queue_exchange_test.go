@@ -437,6 +437,23 @@ func TestQueue_ClaimReturnsTheLastReceiptOfAnID(t *testing.T) {
 	require.Equal(t, []Entry{{ID: "late", Score: 1}}, late)
 }
 
+// TestQueue_ACallerThatLeavesSaysNothingAboutAShard: it ends its look, which must not count as a failure of the shards.
+func TestQueue_ACallerThatLeavesSaysNothingAboutAShard(t *testing.T) {
+	t.Parallel()
+	m := miniredis.RunT(t)
+	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
+	t.Cleanup(func() { _ = rdb.Close() })
+	q, err := NewQueue(rdb, "q", WithShards(4))
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	q.lookAt(ctx, q.shards)
+	for _, s := range q.shards {
+		seen := s.sighted.Load()
+		require.True(t, seen == nil || !seen.isFailed)
+	}
+}
+
 // TestQueue_AsksEachShardOnce, though it goes on to have a task that is due, as one that no claim takes has.
 func TestQueue_AsksEachShardOnce(t *testing.T) {
 	t.Parallel()

@@ -198,7 +198,7 @@ func (q *Queue) list(ctx context.Context, l listing, after Entry, n int, payload
 		merged = append(merged, first.read[0])
 		first.read = first.read[1:]
 		if len(merged) < n {
-			err = first.fill(ctx, l, size, payloads)
+			err = first.fill(ctx, l, min(size, n-len(merged)), payloads)
 		}
 	}
 	return merged, err

@@ -91,17 +91,22 @@ func (s Stats) plus(o Stats) Stats {
 func decodeStats(value any) (s Stats, err error) {
 	r := wire.Read(value)
 	s.Due, s.Scheduled, s.Dead = r.Int(), r.Int(), r.Int()
-	oldest, next, now := r.Time(), r.Time(), wire.TimeOf(r.Score())
+	oldest, hasDue := r.MaybeScore()
+	next, hasNext := r.MaybeScore()
+	now := r.Score()
 	leased, pause, dropped := r.Int(), r.Int(), r.Int()
 	if err := r.Err(); err != nil {
 		return Stats{}, err
 	}
-	s.Leased, s.Dropped, s.NextDue, s.Paused = leased, dropped, next, pause != notPaused
+	s.Leased, s.Dropped, s.Paused = leased, dropped, pause != notPaused
 	if pause >= 0 {
-		s.PausedUntil = now.Add(duration(pause))
+		s.PausedUntil = wire.TimeOf(now).Add(duration(pause))
 	}
-	if !oldest.IsZero() {
-		s.OldestDue = now.Sub(oldest)
+	if hasDue {
+		s.OldestDue = time.Duration(min((now-oldest)*1e6, 9e15)) * time.Microsecond
+	}
+	if hasNext {
+		s.NextDue = wire.TimeOf(next)
 	}
 	return s, nil
 }

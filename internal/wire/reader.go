@@ -92,13 +92,13 @@ func (r *Reader) AnyScore() float64 {
 	return score
 }
 
-// Time reads a score as a time, or an empty text as the zero time.
-func (r *Reader) Time() time.Time {
+// MaybeScore reads a score, or an empty text, which is none.
+func (r *Reader) MaybeScore() (score float64, ok bool) {
 	if r.More() && r.parts[0] == "" {
 		r.parts = r.parts[1:]
-		return time.Time{}
+		return 0, false
 	}
-	return TimeOf(r.Score())
+	return r.Score(), true
 }
 
 // parseScore parses a score, which may be infinite.

@@ -29,7 +29,7 @@ func TestReader_TakesNothingElse(t *testing.T) {
 		"an infinite score":      {[]any{"-inf"}, func(r *Reader) { r.Score() }, false},
 		"any infinite score":     {[]any{"inf"}, func(r *Reader) { r.AnyScore() }, true},
 		"no number":              {[]any{"nan"}, func(r *Reader) { r.AnyScore() }, false},
-		"no time":                {[]any{""}, func(r *Reader) { r.Time() }, true},
+		"perhaps a score":        {[]any{"", "1.5"}, func(r *Reader) { r.MaybeScore(); r.MaybeScore() }, true},
 		"no score":               {[]any{""}, func(r *Reader) { r.Score() }, false},
 		"an answer":              {[]any{int64(-1), int64(3)}, func(r *Reader) { r.Answer(); r.Answer() }, true},
 		"no answer":              {[]any{int64(4)}, func(r *Reader) { r.Answer() }, false},
