@@ -189,6 +189,7 @@ func TestShards_AClaimAsksWhatItsLookShows(t *testing.T) {
 		require.Len(t, es, due)
 		require.GreaterOrEqual(t, len(far.scripts), 1000-due-1, "shards were asked that have nothing")
 		require.True(t, slices.IsSortedFunc(es[1:], func(a, b sluice.Entry) int { return a.Due.Compare(b.Due) }), "%v", es)
+		time.Sleep(time.Minute)
 	})
 }
 

@@ -16,7 +16,7 @@ import (
 )
 
 // Bubble runs a test on a fake clock (testing/synctest), with a miniredis that lives by
-// it. Timing is exact here: what a test measures is what the code waits.
+// it. Timing is exact here: what a test measures is what the code waits. It calls t.Parallel.
 func Bubble(t *testing.T, test func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient)) {
 	t.Helper()
 	t.Parallel()

@@ -101,7 +101,7 @@ func (b QueueTest) ClaimOneOf(lease time.Duration) sluice.Entry {
 	return entries[0]
 }
 
-// Get returns the task of that ID.
+// Get returns the task of that ID, as a claim would: without its State.
 func (b QueueTest) Get(id string) sluice.Entry {
 	b.Helper()
 	e, err := b.Q.Get(b.Context(), id)
