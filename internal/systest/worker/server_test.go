@@ -72,7 +72,7 @@ func cpu(t *testing.T) time.Duration {
 // what is there.
 func TestWorker_GoesOnOnAFullServer(t *testing.T) {
 	t.Parallel()
-	const lease = 3 * time.Second
+	const lease = 10 * time.Second
 	s := redistest.Start(t)
 	b := systest.NewQueueTest(t, s.Client(t), redistest.Name(t))
 	for i := range 30 {
