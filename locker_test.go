@@ -489,7 +489,7 @@ func TestLocker_UnlockAllBesideHandOvers(t *testing.T) {
 			}
 		}
 	})
-	require.Eventually(t, func() bool { return taken.Load() > 200 && all.Load() > 10 }, 2*time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return taken.Load() > 500 && all.Load() > 25 }, 2*time.Minute, 5*time.Millisecond)
 	cancel()
 	callers.Wait()
 }
