@@ -388,18 +388,22 @@ func TestLocker_CloseReleasesWhatIsBeingAcquired(t *testing.T) {
 			faulty, faults := s.Faulty(t)
 			l := systest.NewLocker(t, faulty, sluice.WithTTL(time.Minute))
 			systest.Warm(t, l, name)
-			faults.Delay(200 * time.Millisecond)
-			ctx, result := context.Background(), make(chan error, 1)
-			if bounded {
-				ctx = systest.Within(t, 60*time.Millisecond)
-			}
+			faults.Stall() // else the reply might come before Close
+			t.Cleanup(faults.Resume)
+			ctx, end := context.WithCancel(t.Context())
+			result := make(chan error, 1)
 			go func() { _, err := l.Lock(ctx, name); result <- err }()
 			require.Eventually(t, func() bool { return rdb.Exists(t.Context(), "Lock:"+name).Val() == 1 },
-				time.Second, time.Millisecond)
+				10*time.Second, time.Millisecond)
+			if bounded {
+				time.AfterFunc(50*time.Millisecond, end)
+			}
+			time.AfterFunc(200*time.Millisecond, faults.Resume)
 			require.NoError(t, l.Close())
 			require.Error(t, <-result)
 			require.Eventually(t, func() bool { return rdb.Exists(t.Context(), "Lock:"+name).Val() == 0 },
-				2*time.Second, 5*time.Millisecond)
+				10*time.Second, 5*time.Millisecond)
+			end()
 		}
 	})
 }
