@@ -187,7 +187,7 @@ func ExampleQueue_List() {
 	const size = 2
 	var last sluice.Entry // the zero Entry: from the beginning
 	for {
-		page, err := queue.List(ctx, sluice.Scheduled, last, size)
+		page, err := queue.List(ctx, sluice.StateScheduled, last, size)
 		if err != nil {
 			log.Fatal(err)
 		}

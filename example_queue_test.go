@@ -180,7 +180,7 @@ func ExampleWithDuplicates() {
 	rdb, done := connect()
 	defer done()
 	ctx := context.Background()
-	queue, err := sluice.NewQueue(rdb, "reindex", sluice.WithDuplicates(sluice.Latest))
+	queue, err := sluice.NewQueue(rdb, "reindex", sluice.WithDuplicates(sluice.DuplicatesLatest))
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -116,26 +116,26 @@ type Disposition int
 
 const (
 	// Done: the task is finished.
-	Done Disposition = iota + 1
+	DispositionDone Disposition = iota + 1
 	// Retried: the attempt failed, and the task is to be handed out again.
-	Retried
+	DispositionRetried
 	// Buried: the task is put among the dead letters.
-	Buried
+	DispositionBuried
 	// Canceled: the task was cancelled while it was worked on.
-	Canceled
+	DispositionCanceled
 	// Released: the task is given back, and the attempt does not count.
-	Released
+	DispositionReleased
 	// Snoozed: the handler has returned Again, and the task is to be handed out again; the attempt does not count.
-	Snoozed
+	DispositionSnoozed
 	// Lost: the lease was lost; the task may be worked on again.
-	Lost
+	DispositionLost
 )
 
 var dispositionNames = [...]string{"", "done", "retried", "buried", "canceled", "released", "snoozed", "lost"}
 
 // String returns the disposition's name in lower case.
 func (d Disposition) String() string {
-	if d < Done || d > Lost {
+	if d < DispositionDone || d > DispositionLost {
 		return "unknown"
 	}
 	return dispositionNames[d]

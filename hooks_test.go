@@ -110,8 +110,8 @@ func TestHooks_NoneCostNothing(t *testing.T) {
 func TestDisposition_HasANameForEach(t *testing.T) {
 	t.Parallel()
 	for d, name := range map[Disposition]string{
-		Done: "done", Retried: "retried", Buried: "buried", Canceled: "canceled", Released: "released", Snoozed: "snoozed", Lost: "lost",
-		0: "unknown", -1: "unknown", Lost + 1: "unknown",
+		DispositionDone: "done", DispositionRetried: "retried", DispositionBuried: "buried", DispositionCanceled: "canceled", DispositionReleased: "released", DispositionSnoozed: "snoozed", DispositionLost: "lost",
+		0: "unknown", -1: "unknown", DispositionLost + 1: "unknown",
 	} {
 		require.Equal(t, name, d.String())
 	}

@@ -231,21 +231,21 @@ type Duplicates int
 const (
 	// Replace gives the task the new due time and payload, so that the last one
 	// counts (debounce).
-	Replace Duplicates = iota
+	DuplicatesReplace Duplicates = iota
 	// Keep leaves the task unchanged, and drops the new one: also while the task is being
 	// worked on.
-	Keep
+	DuplicatesKeep
 	// Earliest replaces the task if the new due time is earlier. Less than 0.1ms earlier, the
 	// new version is due a microsecond after the task that it replaces, so that no receipt is
 	// good for both.
-	Earliest
+	DuplicatesEarliest
 	// Latest replaces the task if the new due time is later.
-	Latest
+	DuplicatesLatest
 )
 
 // String returns the policy's name in lower case.
 func (d Duplicates) String() string {
-	if d < Replace || int(d) >= len(policyNames) {
+	if d < DuplicatesReplace || int(d) >= len(policyNames) {
 		return "unknown"
 	}
 	return policyNames[d]
@@ -354,7 +354,7 @@ func (o queueOptions) with(opts []QueueOption) (queueOptions, error) {
 		opt(&o)
 	}
 	switch {
-	case o.duplicates < Replace || o.duplicates > Latest:
+	case o.duplicates < DuplicatesReplace || o.duplicates > DuplicatesLatest:
 		return o, fmt.Errorf("%w: unknown duplicate policy %d", ErrInvalid, o.duplicates)
 	case o.maxAttempts < 0 || o.maxAttempts > maxAttempt:
 		return o, fmt.Errorf("%w: attempts must be 0 to %d", ErrInvalid, maxAttempt)

@@ -130,7 +130,7 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 		}
 		for what, option := range map[string]sluice.ReadOption{"nil": nil, "no bytes": sluice.WithPayloadsUpTo(0), "less": sluice.WithPayloadsUpTo(-1)} {
 			bad["get option "+what] = func() error { _, err := q.Get(ctx, "a", option); return err }
-			bad["list option "+what] = func() error { _, err := q.List(ctx, sluice.Due, sluice.Entry{}, 1, option); return err }
+			bad["list option "+what] = func() error { _, err := q.List(ctx, sluice.StateDue, sluice.Entry{}, 1, option); return err }
 			bad["dead option "+what] = func() error { _, err := q.Dead(ctx, sluice.Entry{}, 1, option); return err }
 		}
 		bad["get id"] = func() error { _, err := q.Get(ctx, ""); return err }
@@ -186,7 +186,7 @@ func TestOptions_ZeroValuesAreSafe(t *testing.T) {
 		require.Empty(t, k.Token())
 	}
 	require.ErrorIs(t, (&sluice.Locker{}).Close(), sluice.ErrInvalid)
-	require.Equal(t, "deferred", sluice.Deferred.String())
+	require.Equal(t, "deferred", sluice.OutcomeDeferred.String())
 	require.Equal(t, "unknown", sluice.Outcome(9).String())
 	require.Equal(t, time.Unix(1790000000, 123456000), sluice.Entry{Score: 1790000000.123456}.Time())
 }
@@ -262,7 +262,7 @@ func TestOptions_ExtremesWorkOrAreInvalid(t *testing.T) {
 		}
 		fresh := func() sluice.Entry { // a claimed task
 			require.NoError(b, b.Q.Purge(ctx))
-			b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 			return b.ClaimOne(time.Hour)
 		}
 		for _, d := range durations {

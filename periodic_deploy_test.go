@@ -195,12 +195,12 @@ func TestPeriodic_ALateReportChangesNothing(t *testing.T) {
 			require.ErrorIs(b, putNext(of, -2*time.Minute), sluice.ErrStale)
 			require.ErrorIs(b, b.Q.Dequeue(b.Context(), of), sluice.ErrStale)
 		}
-		b.Enqueue(sluice.Added, b.at(-3*time.Minute))
+		b.Enqueue(sluice.OutcomeAdded, b.at(-3*time.Minute))
 		first := b.ClaimOne(lease)
 		require.NoError(b, putNext(first, -2*time.Minute))
-		b.requireIs(sluice.Due, -2*time.Minute)
+		b.requireIs(sluice.StateDue, -2*time.Minute)
 		late(first)
-		b.requireIs(sluice.Due, -2*time.Minute)
+		b.requireIs(sluice.StateDue, -2*time.Minute)
 
 		second := b.ClaimOne(lease)
 		require.Equal(b, 1, second.Attempt)
@@ -210,12 +210,12 @@ func TestPeriodic_ALateReportChangesNothing(t *testing.T) {
 		require.NoError(b, putNext(second, time.Hour)) // the receipt of the claim stays the holder's
 		late(first)                                    // it has been handled
 		late(second)
-		b.requireIs(sluice.Scheduled, time.Hour)
+		b.requireIs(sluice.StateScheduled, time.Hour)
 
 		seen := b.Get("a")
 		require.NoError(b, putNext(seen, time.Minute)) // a schedule has changed
 		require.ErrorIs(b, putNext(seen, 2*time.Hour), sluice.ErrStale)
-		b.requireIs(sluice.Scheduled, time.Minute)
+		b.requireIs(sluice.StateScheduled, time.Minute)
 
 		_, err := b.Q.Cancel(b.Context(), "a")
 		require.NoError(b, err)
@@ -229,14 +229,14 @@ func TestPeriodic_ALateReportChangesNothing(t *testing.T) {
 // long as no other has been handed the task, its report is accepted.
 func TestPeriodic_TheNextIsKeptWhenTheLeaseHasEnded(t *testing.T) {
 	eachNextTest(t, func(b nextTest) {
-		b.Enqueue(sluice.Added, b.at(-time.Minute))
+		b.Enqueue(sluice.OutcomeAdded, b.at(-time.Minute))
 		e := b.ClaimOne(500 * time.Millisecond)
 		b.Eventually(func() bool {
 			now, err := b.Q.Get(b.Context(), "a")
-			return err == nil && now.State == sluice.Due
+			return err == nil && now.State == sluice.StateDue
 		})
 		require.NoError(b, sluice.PutNext(b.Context(), b.Q, e, b.at(time.Hour)))
-		b.requireIs(sluice.Scheduled, time.Hour)
+		b.requireIs(sluice.StateScheduled, time.Hour)
 		require.Zero(b, b.Stats().Leased)
 	})
 }
@@ -244,10 +244,10 @@ func TestPeriodic_TheNextIsKeptWhenTheLeaseHasEnded(t *testing.T) {
 // TestPeriodic_AWaitingVersionComesBeforeTheNext, with its own payload.
 func TestPeriodic_AWaitingVersionComesBeforeTheNext(t *testing.T) {
 	eachNextTest(t, func(b nextTest) {
-		b.Enqueue(sluice.Added, b.at(-time.Minute))
+		b.Enqueue(sluice.OutcomeAdded, b.at(-time.Minute))
 		e := b.ClaimOne(time.Minute)
-		b.Enqueue(sluice.Deferred, b.at(2*time.Hour))
+		b.Enqueue(sluice.OutcomeDeferred, b.at(2*time.Hour))
 		require.NoError(b, sluice.PutNext(b.Context(), b.Q, e, b.at(time.Hour)))
-		b.requireIs(sluice.Scheduled, 2*time.Hour)
+		b.requireIs(sluice.StateScheduled, 2*time.Hour)
 	})
 }

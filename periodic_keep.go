@@ -74,13 +74,13 @@ func (p *periodics) ensure(ctx context.Context, task *periodicTask) error {
 		return p.add(ctx, task, now)
 	case err != nil:
 		return err
-	case e.State == Dead:
+	case e.State == StateDead:
 		if err := p.add(ctx, task, now); err != nil {
 			return err
 		}
 		p.log.Warn("sluice: periodic task was a dead letter, goes on with the next occurrence",
 			slog.String("task", task.ID), slog.String("reason", e.Reason))
-	case e.State == Scheduled:
+	case e.State == StateScheduled:
 		if o, ok := occurrenceIn(e.ID, e.Header); ok {
 			return p.advance(ctx, task, e, o, now)
 		}
@@ -97,7 +97,7 @@ func (p *periodics) add(ctx context.Context, task *periodicTask, now time.Time) 
 	}
 	t := task.task(next)
 	_, err = p.queue.byID(ctx, op, t.ID, func(s *shard) redisexec.Request {
-		args := s.newTasks(Keep, 1, "0", 0)
+		args := s.newTasks(DuplicatesKeep, 1, "0", 0)
 		args.Add(t.wire())
 		return s.enqueueRequest(args)
 	})

@@ -103,22 +103,22 @@ type State int
 
 const (
 	// Absent: there is no task of that ID.
-	Absent State = iota
+	StateAbsent State = iota
 	// Scheduled: it is due later.
-	Scheduled
+	StateScheduled
 	// Due: a Claim or Pop may take it.
-	Due
+	StateDue
 	// Leased: a caller of Claim, or a Worker, has it.
-	Leased
+	StateLeased
 	// Dead: it is among the dead letters.
-	Dead
+	StateDead
 )
 
 var stateNames = [...]string{"absent", "scheduled", "due", "leased", "dead"}
 
 // String returns the state's name in lower case.
 func (s State) String() string {
-	if s < Absent || s > Dead {
+	if s < StateAbsent || s > StateDead {
 		return "unknown"
 	}
 	return stateNames[s]
@@ -132,24 +132,24 @@ type Outcome int
 
 const (
 	// Added: the ID was not in the queue, or among the dead letters.
-	Added Outcome = iota + 1
+	OutcomeAdded Outcome = iota + 1
 	// Updated: the task has the new due time and payload, and no attempts.
-	Updated
+	OutcomeUpdated
 	// Kept: the task was left unchanged, as the duplicate policy says, and the new version
 	// was dropped. With the policy Keep, that is so while the task is leased too.
-	Kept
+	OutcomeKept
 	// Deferred: the task is leased. The new version waits, and takes the task's place
 	// when the lease's holder finishes or gives up, so that one ID is never worked on
 	// twice at once. If the lease runs out, the new version is what is handed out next.
 	// With the policy Keep there is no such version: see Kept.
-	Deferred
+	OutcomeDeferred
 )
 
 var outcomeNames = [...]string{"", "added", "updated", "kept", "deferred"}
 
 // String returns the outcome's name in lower case; "unknown" for 0, the outcome of a task that was not sent.
 func (o Outcome) String() string {
-	if o < Added || o > Deferred {
+	if o < OutcomeAdded || o > OutcomeDeferred {
 		return "unknown"
 	}
 	return outcomeNames[o]
@@ -195,7 +195,7 @@ func (q *Queue) Cancel(ctx context.Context, id string) (State, error) {
 		return s.replicated(scriptCancel.Request(s.keys, id, q.client.Notifier.Argument(s.canceled)))
 	})
 	if err != nil && !errors.Is(err, ErrUnderReplicated) {
-		return Absent, err
+		return StateAbsent, err
 	}
 	state, failed := decodeState(value)
 	if failed != nil {
@@ -295,7 +295,7 @@ func decodeGet(id string, value any) (e Entry, now time.Time, err error) {
 	if err := r.Err(); err != nil {
 		return Entry{}, now, err
 	}
-	if e.State == Scheduled || e.State == Due {
+	if e.State == StateScheduled || e.State == StateDue {
 		e.Due = e.Time()
 	}
 	return e, now, nil
@@ -304,11 +304,11 @@ func decodeGet(id string, value any) (e Entry, now time.Time, err error) {
 // decodeState decodes the state of a task.
 func decodeState(value any) (State, error) {
 	state, err := redisexec.Int(value)
-	if err == nil && (state < int64(Absent) || state > int64(Dead)) {
+	if err == nil && (state < int64(StateAbsent) || state > int64(StateDead)) {
 		err = redisexec.Unexpected(value)
 	}
 	if err != nil {
-		return Absent, err
+		return StateAbsent, err
 	}
 	return State(state), nil
 }

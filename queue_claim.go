@@ -319,7 +319,7 @@ func (q *Queue) Peek(ctx context.Context, n int) ([]Entry, error) {
 	if err := q.checkCount("peek", n); err != nil {
 		return nil, err
 	}
-	entries, err := q.list(ctx, listing{scriptPeek, "0", Absent}, Entry{}, n, "")
+	entries, err := q.list(ctx, listing{scriptPeek, "0", StateAbsent}, Entry{}, n, "")
 	return entries, q.wrap(ctx, "peek", err)
 }
 

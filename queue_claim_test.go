@@ -26,7 +26,7 @@ func TestShards_ClaimFindsWhatIsDue(t *testing.T) {
 		for range 3 {
 			require.Empty(b, b.Claim(10, time.Minute))
 			for i := range 8 {
-				b.Enqueue(sluice.Added, sluice.Task{ID: ids[i][0]})
+				b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: ids[i][0]})
 				e := b.ClaimOne(time.Minute)
 				require.Equal(b, ids[i][0], e.ID)
 				require.NoError(b, b.Q.Dequeue(b.Context(), e))
@@ -56,7 +56,7 @@ func TestShards_ClaimAsksTheOldestFirst(t *testing.T) {
 		ids, now := idsIn(3, 4), time.Now()
 		for i, of := range ids {
 			for j, id := range of {
-				b.Enqueue(sluice.Added, sluice.Task{ID: id, At: now.Add(-time.Duration(1+(i+1)%3*10+j) * time.Minute)})
+				b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: id, At: now.Add(-time.Duration(1+(i+1)%3*10+j) * time.Minute)})
 			}
 		}
 		require.Len(b, b.Claim(1, time.Minute), 1) // of any: then the heads are known
@@ -76,12 +76,12 @@ func TestShards_NoneIsForgotten(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ids := idsIn(3, 1)
 		old := func() {
-			b.Enqueue(sluice.Added, sluice.Task{ID: ids[0][0], At: time.Now().Add(-time.Hour)})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: ids[0][0], At: time.Now().Add(-time.Hour)})
 		}
 		old()
 		require.NoError(b, b.Q.Dequeue(b.Context(), b.ClaimOne(time.Minute)))
-		b.Enqueue(sluice.Added, sluice.Task{ID: ids[1][0]})
-		b.Enqueue(sluice.Added, sluice.Task{ID: ids[2][0]})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: ids[1][0]})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: ids[2][0]})
 		seen := map[string]bool{}
 		b.Eventually(func() bool {
 			if !seen[""] {
@@ -179,7 +179,7 @@ func TestShards_AClaimAsksWhatItsLookShows(t *testing.T) {
 		m.SetTime(time.Now().Add(time.Hour))
 		ids := idsIn(shards, 1)
 		for i := range due + 1 {
-			b.Enqueue(sluice.Added, sluice.Task{ID: ids[i*7][0], At: time.Now().Add(time.Duration(i) * time.Minute)})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: ids[i*7][0], At: time.Now().Add(time.Duration(i) * time.Minute)})
 		}
 		require.Len(t, b.Claim(1, time.Hour), 1)
 		time.Sleep(time.Second)
@@ -198,7 +198,7 @@ func TestClaim_ALeaseThatHangsHoldsNoOther(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
 		b := systest.NewQueueTest(t, rdb, "q")
 		for i := range 5 {
-			b.Enqueue(sluice.Added, sluice.Task{ID: fmt.Sprint(i)})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: fmt.Sprint(i)})
 		}
 		b.Claim(1, time.Hour)
 		rdb.AddHook(&lateReplies{scripts: slices.Repeat([]time.Duration{20 * time.Millisecond}, 2), lease: "100.000000"})
@@ -242,7 +242,7 @@ func TestShards_OneThatDoesNotAnswerALookIsNotAsked(t *testing.T) {
 func TestQueue_KeepAliveKeepsATaskWhileItsFunctionRuns(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		const lease = 1500 * time.Millisecond
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 		e := b.ClaimOne(time.Minute)
 		type key struct{}
 		err := b.Q.KeepAlive(context.WithValue(b.Context(), key{}, 1), e, lease, func(ctx context.Context) error {
@@ -267,7 +267,7 @@ func TestQueue_KeepAliveKeepsATaskWhileItsFunctionRuns(t *testing.T) {
 // The function's context ends with ErrCanceled when the task is cancelled.
 func TestQueue_KeepAliveEndsWhenTheTaskIsCancelled(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 		e := b.ClaimOne(time.Minute)
 		err := b.Q.KeepAlive(b.Context(), e, 3*time.Second, func(ctx context.Context) error {
 			require.NoError(b, b.Q.Purge(ctx))

@@ -22,7 +22,7 @@ import (
 func die(b systest.QueueTest, ids ...string) {
 	b.Helper()
 	for _, id := range ids {
-		b.Enqueue(sluice.Added, sluice.Task{ID: id, Payload: []byte("secret")})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: id, Payload: []byte("secret")})
 		b.Bury(b.ClaimOne(time.Minute), "hopeless")
 	}
 }
@@ -57,7 +57,7 @@ func TestQueue_DeadLimitDropsTheOldest(t *testing.T) {
 		require.NoError(b, err)
 		die(b, "d", "e")
 		require.Equal(b, []string{"c", "d", "e"}, idsOf(b.Dead(10)), "the burials have dropped the others, and nothing else had to")
-		rest, err := b.Q.List(ctx, sluice.Dead, page[0], 10)
+		rest, err := b.Q.List(ctx, sluice.StateDead, page[0], 10)
 		require.NoError(b, err)
 		require.Equal(b, []string{"c", "d", "e"}, idsOf(rest), "a cursor whose letter was dropped goes on")
 		require.Equal(b, sluice.Stats{Dead: 3, Dropped: 2}, b.Stats())
@@ -160,7 +160,7 @@ func TestWorker_LogsWhatItDrops(t *testing.T) {
 			Logger:  slog.New(slog.NewTextHandler(&log, nil)),
 		}
 		for i := range 5 {
-			b.Enqueue(sluice.Added, sluice.Task{ID: fmt.Sprint("id-", i), Payload: []byte("secret")})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: fmt.Sprint("id-", i), Payload: []byte("secret")})
 		}
 		ended := make(chan error, 1)
 		go func() { ended <- w.Run(ctx) }()
@@ -183,7 +183,7 @@ func TestQueue_DeadLimitWorksOnAFullServer(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	b := systest.NewQueueTest(t, rdb, "q", sluice.WithDeadLimit(1))
 	for _, id := range []string{"a", "b"} {
-		b.Enqueue(sluice.Added, sluice.Task{ID: id})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: id})
 	}
 	leased := b.Claim(2, time.Minute)
 	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())

@@ -19,7 +19,7 @@ func TestQueue_BuriesListsAndRevives(t *testing.T) {
 		ctx := b.Context()
 		require.Empty(b, b.Dead(10))
 		for i, payload := range []string{"x\x00:y", ""} {
-			b.Enqueue(sluice.Added, sluice.Task{ID: fmt.Sprint(i), Payload: []byte(payload)})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: fmt.Sprint(i), Payload: []byte(payload)})
 			e := b.ClaimOne(time.Minute)
 			b.Bury(e, "no:such\x00order")
 			require.ErrorIs(b, b.Q.Bury(ctx, e, "again"), sluice.ErrStale)
@@ -51,7 +51,7 @@ func TestQueue_BuriesListsAndRevives(t *testing.T) {
 		b.RequireClean()
 
 		// A foreign client's reason may be of any length.
-		b.Enqueue(sluice.Added, sluice.Task{ID: "long"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "long"})
 		b.Bury(b.ClaimOne(time.Minute), "")
 		require.NoError(b, b.RDB.HSet(ctx, "{"+b.Key+"}:state", "long", "1:dead:"+strings.Repeat("r", 5000)).Err())
 		for _, letter := range []sluice.Entry{b.Dead(1)[0], b.Get("long")} {
@@ -61,14 +61,14 @@ func TestQueue_BuriesListsAndRevives(t *testing.T) {
 		require.NoError(b, b.Q.Dequeue(ctx, b.ClaimOne(time.Minute)))
 
 		// One that was never claimed can be buried too, and cancelled then.
-		b.Enqueue(sluice.Added, sluice.Task{ID: "peeked"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "peeked"})
 		peeked, err := b.Q.Peek(ctx, 1)
 		require.NoError(b, err)
 		b.Bury(peeked[0], "")
 		require.Equal(b, "", b.Dead(1)[0].Reason)
 		was, err := b.Q.Cancel(ctx, "peeked")
 		require.NoError(b, err)
-		require.Equal(b, sluice.Dead, was)
+		require.Equal(b, sluice.StateDead, was)
 		b.RequireClean()
 	})
 }
@@ -83,7 +83,7 @@ func TestQueue_CutsReasonsAfterAWholeCharacter(t *testing.T) {
 			strings.Repeat("\x80", 600):          strings.Repeat("\x80", 512),
 			"é" + strings.Repeat("x", 510) + "x": "é" + strings.Repeat("x", 510),
 		} {
-			b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("payload")})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Payload: []byte("payload")})
 			b.Bury(b.ClaimOne(time.Minute), reason)
 			letter := b.Dead(1)[0]
 			require.Equal(b, want, letter.Reason)
@@ -96,9 +96,9 @@ func TestQueue_CutsReasonsAfterAWholeCharacter(t *testing.T) {
 func TestQueue_BuryLetsADeferredVersionTakeOver(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		for _, delay := range []time.Duration{0, time.Hour} {
-			b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("v1")})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Payload: []byte("v1")})
 			e := b.ClaimOne(time.Minute)
-			b.Enqueue(sluice.Deferred, sluice.Task{ID: "a", Payload: []byte("v2"), Delay: delay})
+			b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "a", Payload: []byte("v2"), Delay: delay})
 			b.Bury(e, "hopeless")
 			require.Empty(b, b.Dead(1))
 			next := b.Get("a")
@@ -115,11 +115,11 @@ func TestQueue_BuryLetsADeferredVersionTakeOver(t *testing.T) {
 func TestQueue_EnqueueStartsADeadLetterAnew(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		for _, batch := range [][]sluice.Task{{{ID: "a"}}, {{ID: "a"}, {ID: "b"}}} {
-			b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("p")})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Payload: []byte("p")})
 			b.Bury(b.ClaimOne(time.Minute), "hopeless")
 			outcomes, err := b.Q.EnqueueBatch(b.Context(), batch)
 			require.NoError(b, err)
-			require.Equal(b, sluice.Added, outcomes[0])
+			require.Equal(b, sluice.OutcomeAdded, outcomes[0])
 			require.Empty(b, b.Dead(1))
 			b.Eventually(func() bool { return b.Stats().Due == int64(len(batch)) })
 			es := b.Claim(10, time.Minute)
@@ -154,7 +154,7 @@ func TestQueue_DropRemovesDeadLettersOnly(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ctx := b.Context()
 		die := func(id string) {
-			b.Enqueue(sluice.Added, sluice.Task{ID: id, Payload: []byte("p")})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: id, Payload: []byte("p")})
 			b.Bury(b.ClaimOne(time.Minute), "hopeless")
 		}
 		die("dead")
@@ -162,7 +162,7 @@ func TestQueue_DropRemovesDeadLettersOnly(t *testing.T) {
 		die("anew")
 		b.Revive(1, "revived")
 		leased := b.ClaimOne(time.Minute)
-		b.Enqueue(sluice.Added, sluice.Task{ID: "anew", Payload: []byte("new"), Delay: time.Hour})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "anew", Payload: []byte("new"), Delay: time.Hour})
 		die("put back") // by a foreign producer's ZADD, beside the dead letter
 		require.NoError(b, b.RDB.ZAdd(ctx, b.Key, redis.Z{Score: b.Now() + 3600, Member: "put back"}).Err())
 
@@ -172,7 +172,7 @@ func TestQueue_DropRemovesDeadLettersOnly(t *testing.T) {
 		_, err = b.Q.Get(ctx, "dead")
 		require.ErrorIs(b, err, sluice.ErrNotFound)
 		require.Empty(b, b.Dead(10))
-		for id, want := range map[string]sluice.State{"revived": sluice.Leased, "anew": sluice.Scheduled, "put back": sluice.Scheduled} {
+		for id, want := range map[string]sluice.State{"revived": sluice.StateLeased, "anew": sluice.StateScheduled, "put back": sluice.StateScheduled} {
 			e, err := b.Q.Get(ctx, id)
 			require.NoError(b, err, id)
 			require.Equal(b, want, e.State, id)

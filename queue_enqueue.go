@@ -201,7 +201,7 @@ func (t *Task) due() wire.Due {
 // wire returns the task as it is sent. It is a copy.
 func (t *Task) wire() wire.Enqueue { return wire.Enqueue{Due: t.due(), ID: t.ID, Payload: t.packed()} }
 
-var policyNames = [...]string{Replace: "replace", Keep: "keep", Earliest: "earliest", Latest: "latest"}
+var policyNames = [...]string{DuplicatesReplace: "replace", DuplicatesKeep: "keep", DuplicatesEarliest: "earliest", DuplicatesLatest: "latest"}
 
 func (q *Queue) checkTask(t *Task) error {
 	switch {

@@ -253,7 +253,7 @@ func compareBatches(t *testing.T, pairs uint64) {
 		}
 		require.Equal(t, withoutTimes(want[3:]), withoutTimes(got[3:]), "seed %d", seed)
 	}
-	for _, outcome := range []Outcome{Added, Updated, Kept, Deferred} {
+	for _, outcome := range []Outcome{OutcomeAdded, OutcomeUpdated, OutcomeKept, OutcomeDeferred} {
 		require.Greater(t, counts[outcome], int(pairs/15), outcome)
 	}
 }
@@ -390,7 +390,7 @@ func TestExtension_OfAGroupAnswersForEachTask(t *testing.T) {
 			}
 			e, err := q.Get(ctx, id)
 			require.NoError(t, err)
-			require.Equal(t, Leased, e.State)
+			require.Equal(t, StateLeased, e.State)
 			require.False(t, e.Time().Before(before.Add(lease)), id)
 			require.NoError(t, rdb.ZScore(ctx, sh.keys[4].(string), id).Err())
 		}

@@ -38,7 +38,7 @@ func TestHeader_StaysWithItsTask(t *testing.T) {
 			require.Len(b, es, 1)
 			return is(es[0])
 		}
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a", Header: header, Payload: payload, Delay: time.Hour})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Header: header, Payload: payload, Delay: time.Hour})
 		is(b.Get("a"))
 		_, err := b.Q.Reschedule(ctx, "a", 0)
 		require.NoError(b, err)
@@ -56,7 +56,7 @@ func TestHeader_StaysWithItsTask(t *testing.T) {
 
 		// A version that waits has a header of its own.
 		header = map[string]string{"next": strings.Repeat("v", 300)}
-		b.Enqueue(sluice.Deferred, sluice.Task{ID: "a", Header: header, Payload: payload})
+		b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "a", Header: header, Payload: payload})
 		require.NoError(b, b.Q.Dequeue(ctx, e))
 		one(b.Q.Pop(ctx, 1))
 		b.RequireClean()
@@ -114,18 +114,18 @@ func TestHeader_NoBytesIfThereIsNone(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		const magic = "\xffSLU\x01"
 		frame := magic + "\x04\x01k\x01vp"
-		b.Enqueue(sluice.Added, sluice.Task{ID: "none", Payload: []byte("p")})
-		b.Enqueue(sluice.Added, sluice.Task{ID: "empty", Payload: []byte("p"), Header: map[string]string{}})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "none", Payload: []byte("p")})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "empty", Payload: []byte("p"), Header: map[string]string{}})
 		require.Equal(b, "p", storedPayload(b, "none"))
 		require.Equal(b, "p", storedPayload(b, "empty"))
 		require.Nil(b, b.Get("empty").Header)
-		b.Enqueue(sluice.Added, sluice.Task{ID: "header alone", Header: map[string]string{"k": "v"}})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "header alone", Header: map[string]string{"k": "v"}})
 		require.Equal(b, magic+"\x04\x01k\x01v", storedPayload(b, "header alone"), "the format that is promised to other versions")
 		require.Nil(b, b.Get("header alone").Payload)
 
 		// A payload that looks like a frame stays a payload.
 		for _, payload := range []string{magic, frame, magic + "\x00" + frame} {
-			b.Enqueue(sluice.Added, sluice.Task{ID: "like a frame", Payload: []byte(payload)})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "like a frame", Payload: []byte(payload)})
 			e := b.Get("like a frame")
 			require.Nil(b, e.Header)
 			require.Equal(b, payload, string(e.Payload))
@@ -170,7 +170,7 @@ func TestHeader_LimitsAreInvalid(t *testing.T) {
 			{ID: "b", Header: map[string]string{key: strings.Repeat("x", 1000-256)}},
 			{ID: "c", Header: map[string]string{"k": "v"}, Payload: make([]byte, 998)},
 		} {
-			b.Enqueue(sluice.Added, task)
+			b.Enqueue(sluice.OutcomeAdded, task)
 			require.Equal(b, task.Header, b.Get(task.ID).Header)
 		}
 	}, sluice.WithMaxPayload(1000))
@@ -246,7 +246,7 @@ func TestEntry_SaysWhenTheTaskBecameDue(t *testing.T) {
 		for _, e := range claimed {
 			require.True(b, e.Due.Equal(tasks[e.ID[0]-'0'].At), "%s: %s", e.ID, e.Due)
 		}
-		b.Enqueue(sluice.Added, sluice.Task{ID: "later", Delay: time.Hour})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "later", Delay: time.Hour})
 		later := b.Get("later")
 		require.Equal(b, later.Time(), later.Due)
 		b.Bury(claimed[0], "why")
@@ -260,7 +260,7 @@ func TestEntry_SaysWhenTheTaskBecameDue(t *testing.T) {
 // TestEntry_DueIsTheEndOfALeaseThatRanOut, for the one who claims the task next.
 func TestEntry_DueIsTheEndOfALeaseThatRanOut(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 		first := b.ClaimOne(2 * time.Second)
 		var next []sluice.Entry
 		require.Eventually(b, func() bool {
@@ -275,7 +275,7 @@ func TestEntry_DueIsTheEndOfALeaseThatRanOut(t *testing.T) {
 func TestWorker_HandlerLearnsWhenTheTaskBecameDue(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		at := time.UnixMicro(1_700_000_000_123_457)
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a", At: at})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", At: at})
 		ctx, stop := context.WithCancel(b.Context())
 		defer stop()
 		var due time.Time
@@ -307,7 +307,7 @@ func TestQueue_DeadIsListedInPages(t *testing.T) {
 				page, err := b.Q.Dead(ctx, after, size)
 				require.NoError(b, err)
 				for _, e := range page {
-					require.Equal(b, sluice.Dead, e.State)
+					require.Equal(b, sluice.StateDead, e.State)
 				}
 				all = append(all, systest.IDs(page)...)
 				require.LessOrEqual(b, len(all), len(want), all)

@@ -93,7 +93,7 @@ func TestQueueHooks_SeeWhatIsSent(t *testing.T) {
 		ctx, mine := b.Context(), map[string]string{"mine": "1"}
 		outcome, err := q.Enqueue(ctx, sluice.Task{ID: "a", Payload: []byte("p"), Header: mine})
 		require.NoError(b, err)
-		require.Equal(b, sluice.Added, outcome)
+		require.Equal(b, sluice.OutcomeAdded, outcome)
 		outcomes, err := q.EnqueueBatch(ctx, []sluice.Task{{ID: "b"}, {ID: "a", Header: mine}, {ID: "c", Delay: time.Hour}})
 		require.NoError(b, err)
 		require.Equal(b, map[string]string{"mine": "1"}, mine, "the caller's header")
@@ -108,8 +108,8 @@ func TestQueueHooks_SeeWhatIsSent(t *testing.T) {
 		require.ErrorIs(b, err, context.Canceled)
 
 		require.Len(b, tr.sent, 3)
-		require.Equal(b, []sluice.Outcome{sluice.Added}, tr.sent[0].Outcomes)
-		require.Equal(b, []sluice.Outcome{sluice.Added, sluice.Updated, sluice.Added}, outcomes)
+		require.Equal(b, []sluice.Outcome{sluice.OutcomeAdded}, tr.sent[0].Outcomes)
+		require.Equal(b, []sluice.Outcome{sluice.OutcomeAdded, sluice.OutcomeUpdated, sluice.OutcomeAdded}, outcomes)
 		require.Equal(b, outcomes, tr.sent[1].Outcomes)
 		require.Equal(b, []sluice.Outcome{0}, tr.sent[2].Outcomes)
 		require.Equal(b, err, tr.sent[2].Err)
@@ -244,7 +244,7 @@ func TestQueueHooks_SeeWhatBecomesOfTasks(t *testing.T) {
 			require.Equal(b, f.Entry.ID, string(f.Entry.Payload))
 			require.NotEmpty(b, f.Entry.Header["span"])
 			require.Positive(b, f.Took)
-			require.Equal(b, f.Disposition == sluice.Done || f.Disposition == sluice.Lost || f.Disposition == sluice.Canceled, f.Err == nil, f.Entry.ID)
+			require.Equal(b, f.Disposition == sluice.DispositionDone || f.Disposition == sluice.DispositionLost || f.Disposition == sluice.DispositionCanceled, f.Err == nil, f.Entry.ID)
 		}
 		require.Equal(b, wantEndings, got)
 		require.Equal(b, countsOf(w.Stats()), counted)
@@ -253,15 +253,15 @@ func TestQueueHooks_SeeWhatBecomesOfTasks(t *testing.T) {
 }
 
 var wantEndings = map[string]sluice.Disposition{
-	"done": sluice.Done, "retried": sluice.Retried, "panics": sluice.Retried, "buried": sluice.Buried,
-	"canceled": sluice.Canceled, "lost": sluice.Lost, "released": sluice.Released, "snoozed": sluice.Snoozed,
+	"done": sluice.DispositionDone, "retried": sluice.DispositionRetried, "panics": sluice.DispositionRetried, "buried": sluice.DispositionBuried,
+	"canceled": sluice.DispositionCanceled, "lost": sluice.DispositionLost, "released": sluice.DispositionReleased, "snoozed": sluice.DispositionSnoozed,
 }
 
 // countsOf returns the counts of a worker that are not zero.
 func countsOf(s sluice.WorkerStats) map[sluice.Disposition]int64 {
 	counts := map[sluice.Disposition]int64{
-		sluice.Done: s.Done, sluice.Retried: s.Retried, sluice.Buried: s.Buried,
-		sluice.Canceled: s.Canceled, sluice.Released: s.Released, sluice.Snoozed: s.Snoozed, sluice.Lost: s.Lost,
+		sluice.DispositionDone: s.Done, sluice.DispositionRetried: s.Retried, sluice.DispositionBuried: s.Buried,
+		sluice.DispositionCanceled: s.Canceled, sluice.DispositionReleased: s.Released, sluice.DispositionSnoozed: s.Snoozed, sluice.DispositionLost: s.Lost,
 	}
 	for d, n := range counts {
 		if n == 0 {
@@ -294,7 +294,7 @@ func TestQueueHooks_TellTimesExactly(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
 		tr := &traced{}
 		b := systest.NewQueueTest(t, rdb, redistest.Name(t), sluice.WithQueueHooks(tr.hooks()))
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a", Delay: time.Second})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Delay: time.Second})
 		time.Sleep(5 * time.Second)
 		stop := systest.StartWorker(t, &sluice.Worker{Queue: b.Q, Timeout: time.Minute, Handler: func(ctx context.Context, _ sluice.Entry) error {
 			time.Sleep(3 * time.Second)

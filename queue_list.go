@@ -45,7 +45,7 @@ func (q *Queue) Dead(ctx context.Context, after Entry, n int, opts ...ReadOption
 	if err != nil {
 		return nil, err
 	}
-	letters, err := q.list(ctx, listings[Dead], after, n, payloads)
+	letters, err := q.list(ctx, listings[StateDead], after, n, payloads)
 	return letters, q.wrap(ctx, "dead", err)
 }
 
@@ -109,10 +109,10 @@ type listing struct {
 // listings are those of List. Of the due ones, peek.lua leaves out versions that wait behind a lease that has run out: a
 // page cannot begin behind one.
 var listings = map[State]listing{
-	Scheduled: {scriptList, int(Scheduled), Scheduled},
-	Due:       {scriptPeek, "1", Due},
-	Leased:    {scriptList, int(Leased), Leased},
-	Dead:      {scriptList, int(Dead), Dead},
+	StateScheduled: {scriptList, int(StateScheduled), StateScheduled},
+	StateDue:       {scriptPeek, "1", StateDue},
+	StateLeased:    {scriptList, int(StateLeased), StateLeased},
+	StateDead:      {scriptList, int(StateDead), StateDead},
 }
 
 // decode decodes where a page ends, and its entries.
@@ -120,9 +120,9 @@ func (l listing) decode(value any) (end cursor, es []Entry, err error) {
 	r := wire.Read(value)
 	end = cursor{r.Text(), r.Text()}
 	switch l.state {
-	case Dead:
+	case StateDead:
 		es, err = readEntries(&r, wire.DeadParts, (*wire.Reader).Dead)
-	case Leased:
+	case StateLeased:
 		es, err = readEntries(&r, wire.LeasedParts, (*wire.Reader).Leased)
 	default:
 		es, err = readEntries(&r, wire.LeasedParts, (*wire.Reader).Waiting)

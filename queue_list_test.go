@@ -17,25 +17,25 @@ import (
 )
 
 // listed are the states that List lists.
-var listed = []sluice.State{sluice.Scheduled, sluice.Due, sluice.Leased, sluice.Dead}
+var listed = []sluice.State{sluice.StateScheduled, sluice.StateDue, sluice.StateLeased, sluice.StateDead}
 
 // TestQueue_ListsTasksByState, as Get sees them, and counts them by state.
 func TestQueue_ListsTasksByState(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ctx := b.Context()
 		for i := range 4 {
-			b.Enqueue(sluice.Added, sluice.Task{ID: fmt.Sprint("dead", i), Payload: []byte("p")})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: fmt.Sprint("dead", i), Payload: []byte("p")})
 			b.Bury(b.ClaimOne(time.Minute), "why")
 		}
 		for i := range 4 {
-			b.Enqueue(sluice.Added, sluice.Task{ID: fmt.Sprint("leased", i), Payload: []byte("p")})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: fmt.Sprint("leased", i), Payload: []byte("p")})
 			b.ClaimOne(time.Hour)
 		}
 		for i := range 4 {
-			b.Enqueue(sluice.Added, sluice.Task{ID: fmt.Sprint("scheduled", i), Delay: time.Hour, Payload: []byte("p")})
-			b.Enqueue(sluice.Added, sluice.Task{ID: fmt.Sprint("due", i), Payload: []byte("p")})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: fmt.Sprint("scheduled", i), Delay: time.Hour, Payload: []byte("p")})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: fmt.Sprint("due", i), Payload: []byte("p")})
 		}
-		b.Enqueue(sluice.Deferred, sluice.Task{ID: "leased1", Payload: []byte("p")})
+		b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "leased1", Payload: []byte("p")})
 		stats := b.Stats()
 		stats.OldestDue, stats.NextDue = 0, time.Time{}
 		require.Equal(b, sluice.Stats{Due: 4, Scheduled: 4, Leased: 4, Dead: 4}, stats)
@@ -53,7 +53,7 @@ func TestQueue_ListsTasksByState(t *testing.T) {
 			require.NoError(b, err)
 			require.Equal(b, es[2:], rest)
 		}
-		_, err := b.Q.List(ctx, sluice.Absent, sluice.Entry{}, 1)
+		_, err := b.Q.List(ctx, sluice.StateAbsent, sluice.Entry{}, 1)
 		require.ErrorIs(b, err, sluice.ErrInvalid)
 	})
 }
@@ -65,19 +65,19 @@ func TestQueue_LeavesOutPayloads(t *testing.T) {
 		ctx, header := b.Context(), map[string]string{"k": "v"}
 		tasks := []sluice.Task{{ID: "large", Payload: make([]byte, 100), Header: header}, {ID: "small", Payload: []byte("p"), Header: header}, {ID: "void"}}
 		const frame, pair = 6, 4 // bytes around a header, and of this one
-		for _, s := range []sluice.State{sluice.Dead, sluice.Leased, sluice.Due, sluice.Scheduled} {
+		for _, s := range []sluice.State{sluice.StateDead, sluice.StateLeased, sluice.StateDue, sluice.StateScheduled} {
 			for i := range tasks {
-				if tasks[i].ID += s.String(); s == sluice.Scheduled {
+				if tasks[i].ID += s.String(); s == sluice.StateScheduled {
 					tasks[i].Delay = time.Hour
 				}
 			}
 			_, err := b.Q.EnqueueBatch(ctx, tasks)
 			require.NoError(b, err)
-			if s == sluice.Dead || s == sluice.Leased {
+			if s == sluice.StateDead || s == sluice.StateLeased {
 				claimed := b.Claim(len(tasks), time.Hour)
 				require.Len(b, claimed, len(tasks))
 				for _, e := range claimed {
-					if s == sluice.Dead {
+					if s == sluice.StateDead {
 						b.Bury(e, "why")
 					}
 				}
@@ -104,7 +104,7 @@ func TestQueue_LeavesOutPayloads(t *testing.T) {
 				got, err := b.Q.List(ctx, s, sluice.Entry{}, 9, option)
 				require.NoError(b, err)
 				require.Equal(b, want, got, "%d", most)
-				if s == sluice.Dead {
+				if s == sluice.StateDead {
 					got, err := b.Q.Dead(ctx, sluice.Entry{}, 9, option)
 					require.NoError(b, err)
 					require.Equal(b, want, got, "%d", most)
@@ -134,15 +134,15 @@ func TestQueue_PagesWithoutPayloadsAreFull(t *testing.T) {
 			_, err := q.Enqueue(ctx, sluice.Task{ID: fmt.Sprint(i), Payload: make([]byte, size)})
 			require.NoError(t, err)
 		}
-		check(sluice.Due)
+		check(sluice.StateDue)
 		leased, err := q.Claim(ctx, n, time.Hour)
 		require.NoError(t, err)
 		require.Len(t, leased, n)
-		check(sluice.Leased)
+		check(sluice.StateLeased)
 		for _, e := range leased {
 			require.NoError(t, q.Bury(ctx, e, "why"))
 		}
-		check(sluice.Dead)
+		check(sluice.StateDead)
 	})
 }
 
@@ -230,15 +230,15 @@ func (w *walkers) stays(e sluice.Entry) bool {
 // enter brings a task into a state.
 func (w *walkers) enter(id string, s sluice.State) {
 	ctx, task := w.t.Context(), sluice.Task{ID: id, At: w.at.Add(time.Duration(w.rand.IntN(3)) * time.Second)}
-	if s != sluice.Scheduled {
+	if s != sluice.StateScheduled {
 		task.At = time.Unix(1_500_000_000+w.rand.Int64N(3), 123_456_000) // miniredis does not read 1e+09 as a number
 	}
-	if s == sluice.Leased || s == sluice.Dead {
+	if s == sluice.StateLeased || s == sluice.StateDead {
 		task.At = time.Unix(1, 0) // the first that is claimed
 	}
 	_, err := w.q.Enqueue(ctx, task)
 	require.NoError(w.t, err)
-	if s != sluice.Leased && s != sluice.Dead {
+	if s != sluice.StateLeased && s != sluice.StateDead {
 		return
 	}
 	for { // with several shards another one may come first
@@ -248,7 +248,7 @@ func (w *walkers) enter(id string, s sluice.State) {
 			continue // with several shards it may be on its way back from a claim that brought too many
 		}
 		if es[0].ID == id {
-			if s == sluice.Dead {
+			if s == sluice.StateDead {
 				require.NoError(w.t, w.q.Bury(ctx, es[0], ""))
 			}
 			return
@@ -298,15 +298,15 @@ func TestQueue_ListsWhatStandsBehindManyLeases(t *testing.T) {
 		_, err := b.Q.EnqueueBatch(ctx, tasks)
 		require.NoError(b, err)
 		require.Len(b, b.Claim(leased, time.Hour), leased)
-		b.Enqueue(sluice.Added, sluice.Task{ID: "before", Delay: time.Minute})
-		b.Enqueue(sluice.Added, sluice.Task{ID: "behind", Delay: 2 * time.Hour})
-		es, err := b.Q.List(ctx, sluice.Scheduled, sluice.Entry{}, 10)
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "before", Delay: time.Minute})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "behind", Delay: 2 * time.Hour})
+		es, err := b.Q.List(ctx, sluice.StateScheduled, sluice.Entry{}, 10)
 		require.NoError(b, err)
 		require.Equal(b, []string{"before", "behind"}, systest.IDs(es))
-		es, err = b.Q.List(ctx, sluice.Scheduled, es[0], 1)
+		es, err = b.Q.List(ctx, sluice.StateScheduled, es[0], 1)
 		require.NoError(b, err)
 		require.Equal(b, []string{"behind"}, systest.IDs(es))
-		es, err = b.Q.List(ctx, sluice.Leased, sluice.Entry{}, 5000)
+		es, err = b.Q.List(ctx, sluice.StateLeased, sluice.Entry{}, 5000)
 		require.NoError(b, err)
 		require.Len(b, es, leased)
 	})
@@ -317,11 +317,11 @@ func TestQueue_LeasedHealsAfterForeignClients(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ctx := b.Context()
 		for _, id := range []string{"removed", "other"} {
-			b.Enqueue(sluice.Added, sluice.Task{ID: id})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: id})
 		}
 		require.Len(b, b.Claim(2, 2*time.Second), 2)
 		require.NoError(b, b.RDB.ZRem(ctx, b.Key, "removed").Err())
-		es, err := b.Q.List(ctx, sluice.Leased, sluice.Entry{}, 10)
+		es, err := b.Q.List(ctx, sluice.StateLeased, sluice.Entry{}, 10)
 		require.NoError(b, err)
 		require.Equal(b, []string{"other"}, systest.IDs(es), "it is gone")
 		require.Eventually(b, func() bool { return b.Stats().Leased == 0 }, time.Minute, 10*time.Millisecond)
@@ -369,7 +369,7 @@ func TestQueue_LeasedIsExact(t *testing.T) {
 		all.Wait()
 		want := map[string]float64{}
 		for i := range 20 {
-			if e, err := b.Q.Get(ctx, fmt.Sprint(i)); err == nil && e.State == sluice.Leased {
+			if e, err := b.Q.Get(ctx, fmt.Sprint(i)); err == nil && e.State == sluice.StateLeased {
 				want[e.ID] = e.Score
 			}
 		}
@@ -412,7 +412,7 @@ return 1`
 		require.EqualValues(t, 1000, stats.Leased)
 		require.Greater(t, stats.Due, int64(50_000*systest.Scale()))
 		require.Greater(t, stats.Scheduled, int64(50_000*systest.Scale()))
-		for _, s := range []sluice.State{sluice.Scheduled, sluice.Due, sluice.Leased} {
+		for _, s := range []sluice.State{sluice.StateScheduled, sluice.StateDue, sluice.StateLeased} {
 			es, err := q.List(ctx, s, sluice.Entry{}, 100)
 			require.NoError(t, err)
 			require.Len(t, es, 100)
@@ -433,23 +433,23 @@ return 1`
 // is due earlier than that place says, it would be on each page again; if later, others would be left out.
 func TestQueue_ListLeavesOutWhatWaitsBehindAnEndedLease(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
-		b.Enqueue(sluice.Added, sluice.Task{ID: "earlier"})
-		b.Enqueue(sluice.Added, sluice.Task{ID: "later"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "earlier"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "later"})
 		leased := b.Claim(2, time.Hour)
 		require.Len(b, leased, 2)
-		b.Enqueue(sluice.Deferred, sluice.Task{ID: "earlier", At: time.Unix(1, 0)})
-		b.Enqueue(sluice.Deferred, sluice.Task{ID: "later"})
+		b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "earlier", At: time.Unix(1, 0)})
+		b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "later"})
 		for _, e := range leased {
 			b.EndLeaseUnseen(e)
 			e, err := b.Q.Get(b.Context(), e.ID)
 			require.NoError(b, err)
-			require.Equal(b, sluice.Due, e.State)
+			require.Equal(b, sluice.StateDue, e.State)
 		}
-		b.Enqueue(sluice.Added, sluice.Task{ID: "b", At: time.Now().Add(-time.Second / 2)})
-		b.Enqueue(sluice.Added, sluice.Task{ID: "c", At: time.Now().Add(-time.Second / 4)})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "b", At: time.Now().Add(-time.Second / 2)})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "c", At: time.Now().Add(-time.Second / 4)})
 		var listed []string
 		for after := (sluice.Entry{}); len(listed) < 10; {
-			page, err := b.Q.List(b.Context(), sluice.Due, after, 1)
+			page, err := b.Q.List(b.Context(), sluice.StateDue, after, 1)
 			require.NoError(b, err)
 			if len(page) == 0 {
 				break

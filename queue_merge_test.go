@@ -34,16 +34,16 @@ func inParallel(n int, f func(i int)) {
 func TestMerge_EachCallerHasItsOwnOutcome(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		for policy, second := range map[sluice.Duplicates]sluice.Outcome{
-			sluice.Replace: sluice.Updated, sluice.Keep: sluice.Kept, sluice.Earliest: sluice.Kept, sluice.Latest: sluice.Kept,
+			sluice.DuplicatesReplace: sluice.OutcomeUpdated, sluice.DuplicatesKeep: sluice.OutcomeKept, sluice.DuplicatesEarliest: sluice.OutcomeKept, sluice.DuplicatesLatest: sluice.OutcomeKept,
 		} {
 			n := b.Sized(300)
 			q := b.On(b.RDB, sluice.WithDuplicates(policy))
 			const same = 10 // callers with the same ID
-			var outcomes [sluice.Deferred + 1]atomic.Int64
+			var outcomes [sluice.OutcomeDeferred + 1]atomic.Int64
 			inParallel(n, func(i int) {
 				id := strconv.Itoa(i)
 				outcome, err := q.Enqueue(b.Context(), sluice.Task{ID: id, Payload: []byte(id), Delay: time.Hour})
-				if err != nil || outcome != sluice.Added {
+				if err != nil || outcome != sluice.OutcomeAdded {
 					b.Errorf("%s: %v, %v", id, outcome, err)
 				}
 				// All at one time, so that only the first counts, with three of the policies.
@@ -53,7 +53,7 @@ func TestMerge_EachCallerHasItsOwnOutcome(t *testing.T) {
 				}
 				outcomes[outcome].Add(1)
 			})
-			require.EqualValues(b, n/same, outcomes[sluice.Added].Load())
+			require.EqualValues(b, n/same, outcomes[sluice.OutcomeAdded].Load())
 			require.EqualValues(b, n-n/same, outcomes[second].Load())
 			require.EqualValues(b, n+n/same, b.Stats().Scheduled)
 			for i := range n {
@@ -64,7 +64,7 @@ func TestMerge_EachCallerHasItsOwnOutcome(t *testing.T) {
 				from, err := strconv.Atoi(string(e.Payload))
 				require.NoError(b, err)
 				require.Equal(b, i, from/same)
-				if policy != sluice.Replace { // which moves it by a microsecond, so that no two versions have one receipt
+				if policy != sluice.DuplicatesReplace { // which moves it by a microsecond, so that no two versions have one receipt
 					require.EqualValues(b, 4_000_000_001, e.Score, "it is due when its caller says, to the microsecond")
 				}
 			}
@@ -125,7 +125,7 @@ func TestMerge_OneOfTwoFinishes(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		n := b.Sized(500)
 		for i := range n {
-			b.Enqueue(sluice.Added, sluice.Task{ID: strconv.Itoa(i)})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: strconv.Itoa(i)})
 		}
 		es := b.Claim(n, time.Minute)
 		require.Len(b, es, n)
@@ -153,14 +153,14 @@ func TestMerge_AMixedGroupDefersAndAdds(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		n := b.Sized(200)
 		for i := range n {
-			b.Enqueue(sluice.Added, sluice.Task{ID: strconv.Itoa(i)})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: strconv.Itoa(i)})
 		}
 		es := b.Claim(n, time.Minute)
 		require.Len(b, es, n)
 		inParallel(2*n, func(i int) {
-			want := sluice.Deferred
+			want := sluice.OutcomeDeferred
 			if i >= n {
-				want = sluice.Added
+				want = sluice.OutcomeAdded
 			}
 			outcome, err := b.Q.Enqueue(b.Context(), sluice.Task{ID: strconv.Itoa(i), Payload: []byte("new")})
 			if err != nil || outcome != want {
@@ -185,7 +185,7 @@ func TestMerge_EachClaimHasTheLeaseThatItAsksFor(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		const n = 60
 		for i := range n {
-			b.Enqueue(sluice.Added, sluice.Task{ID: strconv.Itoa(i)})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: strconv.Itoa(i)})
 		}
 		began := b.Now()
 		scores := make([]float64, n)

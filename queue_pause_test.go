@@ -21,11 +21,11 @@ import (
 func TestPause_HandsNothingOut(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ctx := b.Context()
-		b.Enqueue(sluice.Added, sluice.Task{ID: "held"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "held"})
 		held := b.ClaimOne(time.Minute)
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 		require.NoError(b, b.Q.Pause(ctx, 0))
-		b.Enqueue(sluice.Added, sluice.Task{ID: "b"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "b"})
 		require.Empty(b, b.Claim(10, time.Minute))
 		popped, err := b.Q.Pop(ctx, 10)
 		require.NoError(b, err)
@@ -48,7 +48,7 @@ func TestPause_HandsNothingOut(t *testing.T) {
 		require.Empty(b, b.Claim(10, time.Minute))
 		require.NoError(b, b.Q.Purge(ctx))
 		require.True(b, b.Stats().Paused, "Purge keeps it")
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 		require.NoError(b, b.Q.Resume(ctx))
 		require.NoError(b, b.Q.Resume(ctx), "twice")
 		require.False(b, b.Stats().Paused)
@@ -61,7 +61,7 @@ func TestPause_HandsNothingOut(t *testing.T) {
 // TestPause_EndsByItself, also one of less than a millisecond.
 func TestPause_EndsByItself(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 		for _, d := range []time.Duration{1, 300 * time.Millisecond} {
 			began := b.Now()
 			require.NoError(b, b.Q.Pause(b.Context(), d))

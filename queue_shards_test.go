@@ -70,7 +70,7 @@ func TestShards_ATaskIsInTheShardOfItsID(t *testing.T) {
 		ctx, tasks := b.Context(), spread(3, 5)
 		outcomes, err := b.Q.EnqueueBatch(ctx, tasks)
 		require.NoError(b, err)
-		require.Equal(b, slices.Repeat([]sluice.Outcome{sluice.Added}, len(tasks)), outcomes)
+		require.Equal(b, slices.Repeat([]sluice.Outcome{sluice.OutcomeAdded}, len(tasks)), outcomes)
 		for i := range 3 {
 			ids := b.RDB.ZRange(ctx, shardKey(b, 3, i), 0, -1).Val()
 			require.Len(b, ids, 5)
@@ -79,7 +79,7 @@ func TestShards_ATaskIsInTheShardOfItsID(t *testing.T) {
 			}
 		}
 		for _, task := range tasks {
-			b.Enqueue(sluice.Updated, task)
+			b.Enqueue(sluice.OutcomeUpdated, task)
 		}
 		require.Equal(b, int64(len(tasks)), b.Stats().Due, "an ID is in the queue once")
 	}, sluice.WithShards(3))
@@ -91,7 +91,7 @@ func TestShards_ByID(t *testing.T) {
 		ctx := b.Context()
 		for _, of := range idsIn(3, 1) {
 			id := of[0]
-			b.Enqueue(sluice.Added, sluice.Task{ID: id, Payload: []byte(id), Delay: time.Hour})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: id, Payload: []byte(id), Delay: time.Hour})
 			require.Equal(b, id, string(b.Get(id).Payload))
 			found, err := b.Q.Reschedule(ctx, id, 0)
 			require.NoError(b, err)
@@ -110,10 +110,10 @@ func TestShards_ByID(t *testing.T) {
 			require.Equal(b, "why", b.Dead(10)[0].Reason)
 			b.Revive(1, id)
 			require.NoError(b, b.Q.Dequeue(ctx, b.ClaimOne(time.Minute)))
-			b.Enqueue(sluice.Added, sluice.Task{ID: id})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: id})
 			state, err := b.Q.Cancel(ctx, id)
 			require.NoError(b, err)
-			require.Equal(b, sluice.Due, state)
+			require.Equal(b, sluice.StateDue, state)
 			_, err = b.Q.Get(ctx, id)
 			require.ErrorIs(b, err, sluice.ErrNotFound)
 		}
@@ -156,8 +156,8 @@ func TestShards_CountAndList(t *testing.T) {
 		}
 		_, err := b.Q.EnqueueBatch(ctx, tasks)
 		require.NoError(b, err)
-		b.Enqueue(sluice.Added, sluice.Task{ID: "later", Delay: time.Hour})
-		b.Enqueue(sluice.Added, sluice.Task{ID: "latest", Delay: 2 * time.Hour})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "later", Delay: time.Hour})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "latest", Delay: 2 * time.Hour})
 		s := b.Stats()
 		require.Equal(b, int64(len(tasks)), s.Due)
 		require.Equal(b, int64(2), s.Scheduled)
@@ -295,7 +295,7 @@ func TestShards_AWorkerServesAll(t *testing.T) {
 		}})
 		b.RequireDrained()
 		for _, of := range idsIn(3, 1) {
-			b.Enqueue(sluice.Added, sluice.Task{ID: of[0]})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: of[0]})
 			id := <-begun
 			_, err := b.Q.Cancel(b.Context(), id)
 			require.NoError(b, err)
@@ -309,14 +309,14 @@ func TestShards_OutcomesOfABatchAreInItsOrder(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		tasks := spread(3, 200)
 		for i := 0; i < len(tasks); i += 7 {
-			b.Enqueue(sluice.Added, tasks[i])
+			b.Enqueue(sluice.OutcomeAdded, tasks[i])
 		}
 		outcomes, err := b.Q.EnqueueBatch(b.Context(), tasks)
 		require.NoError(b, err)
 		for i, outcome := range outcomes {
-			want := sluice.Added
+			want := sluice.OutcomeAdded
 			if i%7 == 0 {
-				want = sluice.Updated
+				want = sluice.OutcomeUpdated
 			}
 			require.Equal(b, want, outcome, i)
 		}
@@ -327,7 +327,7 @@ func TestShards_OutcomesOfABatchAreInItsOrder(t *testing.T) {
 		require.ErrorIs(b, err, sluice.ErrCorrupt)
 		require.Len(b, outcomes, len(tasks))
 		for i, task := range tasks {
-			want := sluice.Added
+			want := sluice.OutcomeAdded
 			if shardOf(task.ID, 3) == 1 {
 				want = 0
 			}
@@ -371,7 +371,7 @@ func TestShards_AnotherNumberIsInvalid(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			systest.EachQueue(t, func(b systest.QueueTest) {
-				b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("p")})
+				b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Payload: []byte("p")})
 				before := operations.State(b.T, b.RDB, b.Key)
 				for _, wrong := range []int{1, 2, 8} {
 					if wrong == n {
@@ -399,7 +399,7 @@ func ofShards(b systest.QueueTest, n int) *operations.Fixture {
 // TestShards_ForeignClientsAreRefused: a plain ZADD to the key of one shard is an error.
 func TestShards_ForeignClientsAreRefused(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 		require.ErrorContains(b, b.RDB.ZAdd(b.Context(), b.Key, redis.Z{Score: 1, Member: "php"}).Err(), "WRONGTYPE")
 		require.Equal(b, "sluice: this queue has 3 shards", b.RDB.Get(b.Context(), b.Key).Val())
 	}, sluice.WithShards(3))

@@ -16,7 +16,7 @@ import (
 func TestQueue_HandsOutATaskOnceWhenItIsDue(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ctx := b.Context()
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("x\x00:y"), Delay: time.Hour})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Payload: []byte("x\x00:y"), Delay: time.Hour})
 		require.Empty(b, b.Claim(1, time.Second), "early")
 		_, err := b.Q.Reschedule(ctx, "a", 100*time.Millisecond)
 		require.NoError(b, err)
@@ -47,7 +47,7 @@ func TestQueue_HandsOutATaskOnceWhenItIsDue(t *testing.T) {
 func TestQueue_HandsOutATaskAgainWhenItsLeaseHasEnded(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ctx := b.Context()
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 		first := b.ClaimOne(4 * time.Second)
 		require.NoError(b, b.Q.Wait(ctx))
 		second := b.ClaimOne(time.Minute)
@@ -89,7 +89,7 @@ func TestQueue_ClaimHandsOutATaskOnceACall(t *testing.T) {
 func TestQueue_ExtendRetryAndReleaseMoveATask(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ctx := b.Context()
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("p")})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Payload: []byte("p")})
 		e := b.ClaimOne(10 * time.Second)
 
 		require.NoError(b, b.Q.Extend(ctx, e, time.Minute))
@@ -112,7 +112,7 @@ func TestQueue_ExtendRetryAndReleaseMoveATask(t *testing.T) {
 		require.Equal(b, 2, released.Attempt, "a release is none")
 		require.NoError(b, b.Q.Dequeue(ctx, released))
 
-		b.Enqueue(sluice.Added, sluice.Task{ID: "plain"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "plain"})
 		require.NoError(b, b.Q.Release(ctx, b.ClaimOne(time.Minute)))
 		require.Zero(b, b.RDB.Exists(ctx, "{"+b.Key+"}:tasks", "{"+b.Key+"}:state").Val(), "a plain task that was never begun needs no field")
 	})
@@ -121,7 +121,7 @@ func TestQueue_ExtendRetryAndReleaseMoveATask(t *testing.T) {
 func TestQueue_PopRemovesWhatPeekShows(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ctx := b.Context()
-		b.Enqueue(sluice.Added, sluice.Task{ID: "later", Delay: time.Hour})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "later", Delay: time.Hour})
 		_, err := b.Q.EnqueueBatch(ctx, []sluice.Task{{ID: "z"}, {ID: "y", Payload: []byte("p")}, {ID: "x"}})
 		require.NoError(b, err)
 		require.NoError(b, b.Q.Wait(ctx))
@@ -152,30 +152,30 @@ func TestQueue_DuplicatesFollowThePolicy(t *testing.T) {
 		want      sluice.Outcome
 		wantDelay time.Duration
 	}{
-		{sluice.Replace, sooner, sluice.Updated, sooner},
-		{sluice.Replace, later, sluice.Updated, later},
-		{sluice.Keep, sooner, sluice.Kept, base},
-		{sluice.Keep, later, sluice.Kept, base},
-		{sluice.Earliest, sooner, sluice.Updated, sooner},
-		{sluice.Earliest, later, sluice.Kept, base},
-		{sluice.Latest, sooner, sluice.Kept, base},
-		{sluice.Latest, later, sluice.Updated, later},
+		{sluice.DuplicatesReplace, sooner, sluice.OutcomeUpdated, sooner},
+		{sluice.DuplicatesReplace, later, sluice.OutcomeUpdated, later},
+		{sluice.DuplicatesKeep, sooner, sluice.OutcomeKept, base},
+		{sluice.DuplicatesKeep, later, sluice.OutcomeKept, base},
+		{sluice.DuplicatesEarliest, sooner, sluice.OutcomeUpdated, sooner},
+		{sluice.DuplicatesEarliest, later, sluice.OutcomeKept, base},
+		{sluice.DuplicatesLatest, sooner, sluice.OutcomeKept, base},
+		{sluice.DuplicatesLatest, later, sluice.OutcomeUpdated, later},
 	} {
 		t.Run(fmt.Sprintf("%d/%v", test.policy, test.delay), func(t *testing.T) {
 			systest.EachQueue(t, func(b systest.QueueTest) {
 				now := time.Now()
-				b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("old"), Delay: base})
+				b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Payload: []byte("old"), Delay: base})
 				b.Enqueue(test.want, sluice.Task{ID: "a", Payload: []byte("new"), Delay: test.delay})
-				b.Enqueue(sluice.Added, sluice.Task{ID: "plain", Delay: base})
+				b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "plain", Delay: base})
 				b.Enqueue(test.want, sluice.Task{ID: "plain", Delay: test.delay})
 				outcomes, err := b.Q.EnqueueBatch(b.Context(), []sluice.Task{{ID: "both", Delay: base}, {ID: "both", Delay: test.delay}})
 				require.NoError(b, err)
-				require.Equal(b, []sluice.Outcome{sluice.Added, test.want}, outcomes)
+				require.Equal(b, []sluice.Outcome{sluice.OutcomeAdded, test.want}, outcomes)
 				for _, id := range []string{"a", "plain", "both"} {
 					require.WithinDuration(b, now.Add(test.wantDelay), b.Get(id).Time(), time.Minute, id)
 				}
 				want := "old"
-				if test.want == sluice.Updated {
+				if test.want == sluice.OutcomeUpdated {
 					want = "new"
 				}
 				require.Equal(b, want, string(b.Get("a").Payload))
@@ -187,9 +187,9 @@ func TestQueue_DuplicatesFollowThePolicy(t *testing.T) {
 // A new version starts with no attempts, whatever the old one had.
 func TestQueue_ReplaceStartsAnew(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("old")})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Payload: []byte("old")})
 		require.NoError(b, b.Q.Retry(b.Context(), b.ClaimOne(time.Minute), time.Hour))
-		b.Enqueue(sluice.Updated, sluice.Task{ID: "a"})
+		b.Enqueue(sluice.OutcomeUpdated, sluice.Task{ID: "a"})
 		e := b.ClaimOne(time.Minute)
 		require.Equal(b, 1, e.Attempt)
 		require.Empty(b, e.Payload)
@@ -212,10 +212,10 @@ func TestQueue_DeferredVersionTakesOver(t *testing.T) {
 	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
 			systest.EachQueue(t, func(b systest.QueueTest) {
-				b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("v1")})
+				b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Payload: []byte("v1")})
 				e := b.ClaimOne(time.Minute)
-				b.Enqueue(sluice.Deferred, sluice.Task{ID: "a", Payload: []byte("v2")})
-				b.Enqueue(sluice.Deferred, sluice.Task{ID: "a", Payload: []byte("v3")})
+				b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "a", Payload: []byte("v2")})
+				b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "a", Payload: []byte("v3")})
 				require.Empty(b, b.Claim(1, time.Minute), "worked on twice at once")
 
 				end(b, e)
@@ -238,9 +238,9 @@ func TestQueue_DeferredVersionKeepsItsOwnTime(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ctx := b.Context()
 		for _, id := range []string{"done", "crashed"} {
-			b.Enqueue(sluice.Added, sluice.Task{ID: id})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: id})
 			e := b.ClaimOne(time.Minute)
-			b.Enqueue(sluice.Deferred, sluice.Task{ID: id, Delay: time.Hour})
+			b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: id, Delay: time.Hour})
 			if id == "done" {
 				require.NoError(b, b.Q.Dequeue(ctx, e))
 			} else {
@@ -268,9 +268,9 @@ func TestQueue_PeekReturnsTheReceiptOfADeferredVersion(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			systest.EachQueue(t, func(b systest.QueueTest) {
-				b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+				b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 				e := b.ClaimOne(time.Minute)
-				b.Enqueue(sluice.Deferred, sluice.Task{ID: "a", Payload: []byte("v2")})
+				b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "a", Payload: []byte("v2")})
 				b.EndLeaseSoon(e)
 				var peeked []sluice.Entry
 				b.Eventually(func() bool {
@@ -291,14 +291,14 @@ func TestQueue_PeekReturnsTheReceiptOfADeferredVersion(t *testing.T) {
 // Deferred versions compete with each other as scheduled tasks do.
 func TestQueue_DeferredVersionsFollowThePolicy(t *testing.T) {
 	for policy, want := range map[sluice.Duplicates][]sluice.Outcome{
-		sluice.Keep:     {sluice.Kept, sluice.Kept, sluice.Kept},
-		sluice.Replace:  {sluice.Deferred, sluice.Deferred, sluice.Deferred},
-		sluice.Earliest: {sluice.Deferred, sluice.Kept, sluice.Deferred},
-		sluice.Latest:   {sluice.Deferred, sluice.Deferred, sluice.Kept},
+		sluice.DuplicatesKeep:     {sluice.OutcomeKept, sluice.OutcomeKept, sluice.OutcomeKept},
+		sluice.DuplicatesReplace:  {sluice.OutcomeDeferred, sluice.OutcomeDeferred, sluice.OutcomeDeferred},
+		sluice.DuplicatesEarliest: {sluice.OutcomeDeferred, sluice.OutcomeKept, sluice.OutcomeDeferred},
+		sluice.DuplicatesLatest:   {sluice.OutcomeDeferred, sluice.OutcomeDeferred, sluice.OutcomeKept},
 	} {
 		t.Run(fmt.Sprint(policy), func(t *testing.T) {
 			systest.EachQueue(t, func(b systest.QueueTest) {
-				b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+				b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 				b.ClaimOne(time.Minute)
 				for i, hours := range []time.Duration{2, 3, 1} {
 					b.Enqueue(want[i], sluice.Task{ID: "a", Delay: hours * time.Hour})
@@ -312,7 +312,7 @@ func TestQueue_CancelsAndReschedules(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ctx := b.Context()
 		for _, missing := range []func() (bool, error){
-			func() (bool, error) { was, err := b.Q.Cancel(ctx, "a"); return was != sluice.Absent, err },
+			func() (bool, error) { was, err := b.Q.Cancel(ctx, "a"); return was != sluice.StateAbsent, err },
 			func() (bool, error) { return b.Q.Reschedule(ctx, "a", 0) },
 		} {
 			found, err := missing()
@@ -326,7 +326,7 @@ func TestQueue_CancelsAndReschedules(t *testing.T) {
 			require.True(b, found)
 		}
 
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("p"), Delay: time.Hour})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Payload: []byte("p"), Delay: time.Hour})
 		reschedule(0)
 		e := b.ClaimOne(time.Minute)
 		require.Equal(b, "p", string(e.Payload))
@@ -340,7 +340,7 @@ func TestQueue_CancelsAndReschedules(t *testing.T) {
 
 		was, err := b.Q.Cancel(ctx, "a")
 		require.NoError(b, err)
-		require.Equal(b, sluice.Leased, was)
+		require.Equal(b, sluice.StateLeased, was)
 		require.ErrorIs(b, b.Q.Dequeue(ctx, again), sluice.ErrStale)
 		b.RequireClean()
 	})
@@ -349,13 +349,13 @@ func TestQueue_CancelsAndReschedules(t *testing.T) {
 func TestQueue_BuriesATaskWhoseAttemptsAreUsedUp(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ctx := b.Context()
-		b.Enqueue(sluice.Added, sluice.Task{ID: "killer", Payload: []byte("p")})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "killer", Payload: []byte("p")})
 		for attempt := 1; attempt <= 2; attempt++ {
 			e := b.ClaimOne(time.Minute)
 			require.Equal(b, attempt, e.Attempt)
 			require.NoError(b, b.Q.Retry(ctx, e, 0))
 		}
-		b.Enqueue(sluice.Added, sluice.Task{ID: "other"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "other"})
 		require.Equal(b, []string{"other"}, systest.IDs(b.Claim(1, time.Minute)), "a task that is used up stood in the way")
 
 		dead := b.Get("killer")
@@ -366,7 +366,7 @@ func TestQueue_BuriesATaskWhoseAttemptsAreUsedUp(t *testing.T) {
 		require.Zero(b, b.Stats().Due)
 
 		// Enqueued again it starts anew.
-		b.Enqueue(sluice.Added, sluice.Task{ID: "killer"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "killer"})
 		require.Zero(b, b.Stats().Dead)
 		require.Equal(b, 1, b.ClaimOne(time.Minute).Attempt)
 	}, sluice.WithMaxAttempts(2))
@@ -384,8 +384,8 @@ func TestQueue_BatchKeepsItsOrder(t *testing.T) {
 		outcomes, err := b.Q.EnqueueBatch(ctx, tasks)
 		require.NoError(b, err)
 		require.Len(b, outcomes, n)
-		require.Equal(b, sluice.Added, outcomes[3])
-		require.Equal(b, sluice.Updated, outcomes[n/2], "duplicates in a batch are applied in order")
+		require.Equal(b, sluice.OutcomeAdded, outcomes[3])
+		require.Equal(b, sluice.OutcomeUpdated, outcomes[n/2], "duplicates in a batch are applied in order")
 
 		b.Eventually(func() bool { return b.Stats().Due == int64(n-1) })
 		claimed := b.Claim(2*n, time.Minute)
@@ -432,9 +432,9 @@ func TestQueue_StatsCountDueAndScheduled(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		require.Equal(b, sluice.Stats{}, b.Stats())
 		ago, ahead := time.Now().Add(-time.Hour).Truncate(time.Microsecond), time.Now().Add(time.Hour).Truncate(time.Microsecond)
-		b.Enqueue(sluice.Added, sluice.Task{ID: "due", At: ago})
-		b.Enqueue(sluice.Added, sluice.Task{ID: "next", At: ahead})
-		b.Enqueue(sluice.Added, sluice.Task{ID: "later", At: ahead.Add(time.Hour)})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "due", At: ago})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "next", At: ahead})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "later", At: ahead.Add(time.Hour)})
 		s := b.Stats()
 		require.Equal(b, int64(1), s.Due)
 		require.Equal(b, int64(2), s.Scheduled)
@@ -445,7 +445,7 @@ func TestQueue_StatsCountDueAndScheduled(t *testing.T) {
 
 func TestQueue_ReceiptIsGoodOnceWithinACall(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 		e := b.ClaimOne(time.Minute)
 		var stale *sluice.StaleError
 		require.ErrorAs(b, b.Q.Dequeue(b.Context(), e, e), &stale)
@@ -482,9 +482,9 @@ func TestQueue_WaitEndsWhenANewHeadIsDue(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			systest.EachQueue(t, func(b systest.QueueTest) {
-				b.Enqueue(sluice.Added, sluice.Task{ID: "dead"})
+				b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "dead"})
 				b.Bury(b.ClaimOne(time.Minute), "")
-				b.Enqueue(sluice.Added, sluice.Task{ID: "later", Delay: 30 * time.Minute})
+				b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "later", Delay: 30 * time.Minute})
 				ctx, cancel := context.WithTimeout(b.Context(), 30*time.Second)
 				defer cancel()
 				woken := make(chan error, 1)

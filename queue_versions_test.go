@@ -28,7 +28,7 @@ func foreignAdd(b systest.QueueTest, id string, score float64) {
 func TestQueue_AForeignAddWaitsForTheHolder(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ctx := b.Context()
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("p")})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Payload: []byte("p")})
 		e := b.ClaimOne(time.Minute)
 		for range 2 { // before and after a claim has looked at it
 			foreignAdd(b, "a", b.Now()-5)
@@ -37,7 +37,7 @@ func TestQueue_AForeignAddWaitsForTheHolder(t *testing.T) {
 			require.Empty(b, peeked, "shown while it is leased")
 			read, err := b.Q.Get(ctx, "a")
 			require.NoError(b, err)
-			require.Equal(b, sluice.Leased, read.State)
+			require.Equal(b, sluice.StateLeased, read.State)
 			require.Equal(b, e.Score, read.Score)
 			popped, err := b.Q.Pop(ctx, 1)
 			require.NoError(b, err)
@@ -53,7 +53,7 @@ func TestQueue_AForeignAddWaitsForTheHolder(t *testing.T) {
 		require.Equal(b, "p", string(next.Payload))
 
 		foreignAdd(b, "a", b.Now()+3600)
-		b.Enqueue(sluice.Deferred, sluice.Task{ID: "a", Payload: []byte("ours")})
+		b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "a", Payload: []byte("ours")})
 		require.NoError(b, b.Q.Dequeue(ctx, next))
 		require.Equal(b, "ours", string(b.ClaimOne(time.Minute).Payload), "the last version counts")
 	})
@@ -61,7 +61,7 @@ func TestQueue_AForeignAddWaitsForTheHolder(t *testing.T) {
 
 func TestQueue_AForeignAddTakesOverWhenTheLeaseHasEnded(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 		e := b.ClaimOne(time.Minute)
 		b.EndLeaseSoon(e)
 		foreignAdd(b, "a", b.Now()+0.001)
@@ -76,13 +76,13 @@ func TestQueue_AForeignAddTakesOverWhenTheLeaseHasEnded(t *testing.T) {
 func TestQueue_NoVersionAtTheSameTimeHasAnEarlierReceipt(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		at := time.Unix(int64(b.Now())-10, 0)
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a", At: at})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", At: at})
 		var seen []sluice.Entry
 		for i := range 5 {
 			peeked, err := b.Q.Peek(b.Context(), 1)
 			require.NoError(b, err)
 			seen = append(seen, peeked...)
-			b.Enqueue(sluice.Updated, sluice.Task{ID: "a", At: at, Payload: []byte{byte(i)}})
+			b.Enqueue(sluice.OutcomeUpdated, sluice.Task{ID: "a", At: at, Payload: []byte{byte(i)}})
 			for _, e := range seen {
 				require.ErrorIs(b, b.Q.Dequeue(b.Context(), e), sluice.ErrStale)
 			}
@@ -112,14 +112,14 @@ func TestQueue_AForeignAddRevivesNoReceipt(t *testing.T) {
 func TestQueue_ExtendClaimsNothing(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ctx := b.Context()
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 		e := b.ClaimOne(time.Minute)
 		require.NoError(b, b.Q.Extend(ctx, e, 2*time.Minute))
 		require.NoError(b, b.Q.Extend(ctx, b.Get("a"), 3*time.Minute))
 		require.NoError(b, b.Q.Extend(ctx, e, 4*time.Minute), "its receipt is good for the whole attempt")
 		require.NoError(b, b.Q.Dequeue(ctx, e))
 
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a", Delay: time.Hour})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Delay: time.Hour})
 		scheduled := b.Get("a")
 		require.ErrorIs(b, b.Q.Extend(ctx, scheduled, time.Millisecond), sluice.ErrStale)
 		require.Equal(b, scheduled, b.Get("a"))
@@ -130,11 +130,11 @@ func TestQueue_ExtendClaimsNothing(t *testing.T) {
 func TestQueue_EnqueueStartsCleanAfterAForeignRemove(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ctx := b.Context()
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("old")})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Payload: []byte("old")})
 		e := b.ClaimOne(time.Minute)
 		require.NoError(b, b.RDB.ZRem(ctx, b.Key, "a").Err())
 		require.ErrorIs(b, b.Q.Extend(ctx, e, time.Hour), sluice.ErrStale)
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 		next := b.ClaimOne(time.Minute)
 		require.Equal(b, 1, next.Attempt)
 		require.Empty(b, next.Payload)
@@ -152,22 +152,22 @@ func TestQueue_CancelReturnsTheState(t *testing.T) {
 		_, err := pubsub.Receive(ctx)
 		require.NoError(b, err)
 		prepare := map[sluice.State]func(){
-			sluice.Absent:    func() {},
-			sluice.Scheduled: func() { b.Enqueue(sluice.Added, sluice.Task{ID: "a", Delay: time.Hour}) },
-			sluice.Due:       func() { b.Enqueue(sluice.Added, sluice.Task{ID: "a"}) },
-			sluice.Leased: func() {
-				b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+			sluice.StateAbsent:    func() {},
+			sluice.StateScheduled: func() { b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Delay: time.Hour}) },
+			sluice.StateDue:       func() { b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"}) },
+			sluice.StateLeased: func() {
+				b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 				b.ClaimOne(time.Minute)
 			},
-			sluice.Dead: func() {
-				b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+			sluice.StateDead: func() {
+				b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 				b.Bury(b.ClaimOne(time.Minute), "")
 			},
 		}
 		for want, prepare := range prepare {
 			prepare()
 			e, err := b.Q.Get(ctx, "a")
-			if want == sluice.Absent {
+			if want == sluice.StateAbsent {
 				require.ErrorIs(b, err, sluice.ErrNotFound)
 			}
 			require.Equal(b, want, e.State)
@@ -187,15 +187,15 @@ func TestQueue_AReplacedVersionHasAnotherReceipt(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ctx := b.Context()
 		at := time.Now().Add(-time.Hour).Truncate(time.Microsecond)
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a", At: at})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", At: at})
 		peeked, err := b.Q.Peek(ctx, 1)
 		require.NoError(b, err)
-		b.Enqueue(sluice.Updated, sluice.Task{ID: "a", At: at, Payload: []byte("v2")})
+		b.Enqueue(sluice.OutcomeUpdated, sluice.Task{ID: "a", At: at, Payload: []byte("v2")})
 		require.ErrorIs(b, b.Q.Dequeue(ctx, peeked...), sluice.ErrStale)
 
 		// A waiting version that is due when the lease ends.
 		e := b.ClaimOne(time.Minute)
-		b.Enqueue(sluice.Deferred, sluice.Task{ID: "a", At: e.Time(), Payload: []byte("v3")})
+		b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "a", At: e.Time(), Payload: []byte("v3")})
 		require.NoError(b, b.Q.Release(ctx, e))
 		require.ErrorIs(b, b.Q.Dequeue(ctx, e), sluice.ErrStale)
 		require.Equal(b, "v3", string(b.Get("a").Payload))
@@ -205,7 +205,7 @@ func TestQueue_AReplacedVersionHasAnotherReceipt(t *testing.T) {
 // Two deliveries that end with their leases, without a word from the holder, do not count.
 func TestQueue_UnseenDeliveriesDoNotCount(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("p")})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Payload: []byte("p")})
 		for _, attempt := range []int{1, 1, 1, 2} {
 			e := b.ClaimOne(time.Minute)
 			require.Equal(b, attempt, e.Attempt)
@@ -264,7 +264,7 @@ func TestQueue_SettlesWithoutThePayloads(t *testing.T) {
 		ctx, tasks := b.Context(), "{"+b.Key+"}:tasks"
 		payload := []byte(":::p")
 		for _, id := range []string{"a", "b", "c", "d"} {
-			b.Enqueue(sluice.Added, sluice.Task{ID: id, Payload: payload})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: id, Payload: payload})
 		}
 		es := b.Claim(10, time.Minute)
 		require.Len(b, es, 4)
@@ -298,7 +298,7 @@ func TestQueue_WritesAPayloadOnce(t *testing.T) {
 		return size
 	}
 	payload := make([]byte, 1<<20)
-	b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: payload})
+	b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Payload: payload})
 	before := logged()
 	require.Greater(t, before, len(payload))
 	for range 3 {
@@ -356,14 +356,14 @@ func TestQueue_EnqueueDropsALeftPayload(t *testing.T) {
 		ctx := b.Context()
 		for _, began := range []bool{false, true} {
 			for _, batch := range [][]sluice.Task{{{ID: "a"}}, {{ID: "a"}, {ID: "b"}}} {
-				b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("p")})
+				b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Payload: []byte("p")})
 				if began {
 					b.ClaimOne(time.Minute)
 				}
 				require.NoError(b, b.RDB.ZRem(ctx, b.Key, "a").Err())
 				outcomes, err := b.Q.EnqueueBatch(ctx, batch)
 				require.NoError(b, err)
-				require.Equal(b, sluice.Added, outcomes[0])
+				require.Equal(b, sluice.OutcomeAdded, outcomes[0])
 				b.Eventually(func() bool { return b.Stats().Due == int64(len(batch)) })
 				es := b.Claim(10, time.Minute)
 				require.Len(b, es, len(batch))
@@ -451,5 +451,5 @@ func (beforeScripts) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 func TestDuplicates_String(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "[replace keep earliest latest unknown unknown]",
-		fmt.Sprint([]sluice.Duplicates{sluice.Replace, sluice.Keep, sluice.Earliest, sluice.Latest, 4, -1}))
+		fmt.Sprint([]sluice.Duplicates{sluice.DuplicatesReplace, sluice.DuplicatesKeep, sluice.DuplicatesEarliest, sluice.DuplicatesLatest, 4, -1}))
 }

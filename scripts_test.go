@@ -360,14 +360,14 @@ func FuzzReplies(f *testing.F) {
 			require.True(t, len(x.Tasks) == 0 || x.Receipt != "")
 			require.True(t, x.Next <= time.Hour && x.Next > -time.Duration(math.MaxInt64), "no overflow")
 		}
-		_, entries, err := listings[Due].decode(reply)
+		_, entries, err := listings[StateDue].decode(reply)
 		errs = append(errs, err)
 		for _, e := range append(x.Tasks, entries...) {
 			require.GreaterOrEqual(t, e.Omitted, 0)
 			require.False(t, math.IsNaN(e.Score) || math.IsInf(e.Score, 0))
 			_ = e.Time()
 		}
-		_, _, err = listings[Dead].decode(reply)
+		_, _, err = listings[StateDead].decode(reply)
 		errs = append(errs, err)
 		_, err = decodeState(reply)
 		errs = append(errs, err)

@@ -47,13 +47,13 @@ func TestQueue_AnnouncesItsHead(t *testing.T) {
 			require.LessOrEqual(b, off, most, why)
 			require.Greater(b, off, most-60_000_000, why)
 		}
-		b.Enqueue(sluice.Added, sluice.Task{ID: "later", Delay: 20 * time.Minute})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "later", Delay: 20 * time.Minute})
 		require3(0, 1, 20*60_000_000, "a new head that is due later")
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 		require3(0, 1, 0, "one task")
 		for i := range 2 {
 			b.ClaimOne(time.Hour)
-			b.Enqueue(sluice.Added, sluice.Task{ID: fmt.Sprint("b", i), At: time.Unix(2, 0)})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: fmt.Sprint("b", i), At: time.Unix(2, 0)})
 			require3(0, 1, 0, "nothing was published by the claim")
 		}
 
@@ -72,7 +72,7 @@ func TestQueue_AnnouncesItsHead(t *testing.T) {
 		require.Equal(b, "c", claim())
 		require3(1, 1, 0, "the claim has left one")
 		require.Equal(b, "d", claim())
-		b.Enqueue(sluice.Added, sluice.Task{ID: "f"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "f"})
 		require3(1, 1, 0, "nothing was published by a claim that left no head for the next second")
 	})
 }

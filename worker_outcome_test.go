@@ -37,7 +37,7 @@ func TestWorker_LogsNameTheQueue(t *testing.T) {
 			}}
 		stop := systest.StartWorker(b.T, w)
 		for _, id := range []string{"panic", "permanent", "fails", "lost"} {
-			b.Enqueue(sluice.Added, sluice.Task{ID: id})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: id})
 			b.Eventually(func() bool { return log.Count("task="+id) > 0 })
 		}
 		require.NoError(b, b.RDB.Del(b.Context(), b.Key).Err())
@@ -70,7 +70,7 @@ func TestWorker_CancelledTaskIsNotLost(t *testing.T) {
 			return ctx.Err()
 		}}
 		stop := systest.StartWorker(b.T, w)
-		b.Enqueue(sluice.Added, sluice.Task{ID: "slow"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "slow"})
 		b.Eventually(func() bool { return w.Stats().Running == 1 })
 		b.Eventually(func() bool { // the worker has subscribed: a cluster's node knows its own subscribers only
 			return b.Publish("{"+b.Key+"}:canceled", "another") > 0
@@ -79,7 +79,7 @@ func TestWorker_CancelledTaskIsNotLost(t *testing.T) {
 		require.NoError(b, err)
 		b.Eventually(func() bool { return len(causes) > 0 })
 		require.Equal(b, sluice.ErrCanceled, <-causes, "at once: the next extension is 20 minutes away")
-		b.Enqueue(sluice.Added, sluice.Task{ID: "quick"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "quick"})
 		<-quick
 		b.Eventually(func() bool { return w.Stats().Canceled == 2 })
 		require.NoError(b, stop())
@@ -107,11 +107,11 @@ func TestWorker_CancelledAndEnqueuedAgainIsNotLost(t *testing.T) {
 		})
 		const rounds = 10
 		for range rounds {
-			b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("old")})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Payload: []byte("old")})
 			b.Eventually(func() bool { return w.Stats().Running == 1 })
 			_, err := b.Q.Cancel(b.Context(), "a")
 			require.NoError(b, err)
-			b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("new")})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Payload: []byte("new")})
 			b.Eventually(func() bool { return len(causes) > 0 })
 			require.Equal(b, sluice.ErrCanceled, <-causes)
 			b.Eventually(func() bool { return b.Stats() == sluice.Stats{} })
@@ -130,12 +130,12 @@ func TestWorker_PermanentFailureLeavesTheWaitingVersion(t *testing.T) {
 		log := &systest.Buffer{}
 		w := &sluice.Worker{Queue: b.Q, Logger: systest.LogTo(log), Handler: func(ctx context.Context, e sluice.Entry) error {
 			if string(e.Payload) == "old" {
-				b.Enqueue(sluice.Deferred, sluice.Task{ID: "a", Payload: []byte("new")})
+				b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "a", Payload: []byte("new")})
 				return sluice.Permanent(refusal{})
 			}
 			return nil
 		}}
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("old")})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Payload: []byte("old")})
 		stop := systest.StartWorker(b.T, w)
 		b.Eventually(func() bool { return w.Stats().Done == 1 })
 		require.NoError(b, stop())
@@ -184,7 +184,7 @@ func TestAgain_UsesNoAttempt(t *testing.T) {
 				w.Queue = b.On(b.RDB, sluice.WithMaxAttempts(2))
 			}
 			stop := systest.StartWorker(b.T, w)
-			b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("payload"), Header: map[string]string{"k": "v"}})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Payload: []byte("payload"), Header: map[string]string{"k": "v"}})
 			if attempts == 1 {
 				b.Eventually(func() bool { return w.Stats().Buried == 1 })
 				require.NoError(b, stop())
@@ -218,7 +218,7 @@ func TestAgain_PermanentWins(t *testing.T) {
 		w := &sluice.Worker{Queue: b.Q, Handler: func(_ context.Context, e sluice.Entry) error { return errs[e.ID] }}
 		stop := systest.StartWorker(b.T, w)
 		for id := range errs {
-			b.Enqueue(sluice.Added, sluice.Task{ID: id})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: id})
 		}
 		b.Eventually(func() bool { return w.Stats().Buried == int64(len(errs)) })
 		require.NoError(b, stop())
@@ -231,13 +231,13 @@ func TestAgain_AWaitingVersionTakesItsPlace(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		w := &sluice.Worker{Queue: b.Q, Handler: func(_ context.Context, e sluice.Entry) error {
 			if string(e.Payload) == "old" {
-				b.Enqueue(sluice.Deferred, sluice.Task{ID: "a", Payload: []byte("new")})
+				b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "a", Payload: []byte("new")})
 				return sluice.Again(time.Hour)
 			}
 			require.Equal(b, 1, e.Attempt)
 			return nil
 		}}
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("old")})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Payload: []byte("old")})
 		stop := systest.StartWorker(b.T, w)
 		b.Eventually(func() bool { return w.Stats().Done == 1 })
 		require.NoError(b, stop())
@@ -260,7 +260,7 @@ func TestAgain_IsDueExactlyThen(t *testing.T) {
 			return sluice.Again(delays[len(at)-1])
 		}}
 		stop := systest.StartWorker(t, w)
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 		time.Sleep(2 * time.Hour)
 		require.NoError(t, stop())
 		require.Len(t, at, 4)
@@ -282,7 +282,7 @@ func TestAgain_OfAStoppedWorker(t *testing.T) {
 			return errors.Join(ctx.Err(), sluice.Again(time.Hour))
 		}}
 		stop := systest.StartWorker(t, w)
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 		time.Sleep(time.Second)
 		require.NoError(t, stop())
 		require.Equal(t, sluice.WorkerStats{Snoozed: 1}, w.Stats())
@@ -298,7 +298,7 @@ func TestAgain_OfAStoppedWorker(t *testing.T) {
 func TestAgain_AfterUnseenDeliveries(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
 		b := systest.NewQueueTest(t, rdb, redistest.Name(t))
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 		require.NoError(t, b.Q.Retry(t.Context(), b.ClaimOne(time.Second), 0)) // one attempt that counts
 		for range 2 {
 			require.Equal(t, 2, b.ClaimOne(time.Second).Attempt)

@@ -129,10 +129,10 @@ func TestWorker_ErrorDecidesTheDisposition(t *testing.T) {
 				if w.Backoff == nil {
 					w.Backoff = systest.After(time.Hour)
 				}
-				b.Enqueue(sluice.Added, sluice.Task{ID: "bad", Payload: []byte("s3cret")})
+				b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "bad", Payload: []byte("s3cret")})
 				stop := systest.StartWorker(b.T, w)
 				b.Eventually(func() bool { s := w.Stats(); return s.Retried+s.Buried > 0 })
-				b.Enqueue(sluice.Added, sluice.Task{ID: "good"})
+				b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "good"})
 				b.Eventually(func() bool { return w.Stats().Done == 1 })
 				require.NoError(b, stop())
 				require.NotContains(b, log.String(), "s3cret")
@@ -155,7 +155,7 @@ func TestWorker_ErrorDecidesTheDisposition(t *testing.T) {
 // The error of the last attempt that is allowed buries the task, and is the reason.
 func TestWorker_LastErrorIsTheReason(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("p")})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Payload: []byte("p")})
 		var asked []int
 		w := &sluice.Worker{Queue: b.Q, Concurrency: 1,
 			Handler: func(_ context.Context, e sluice.Entry) error { return fmt.Errorf("attempt %d", e.Attempt) },
@@ -218,11 +218,11 @@ func TestWorker_RunsOnceAtATime(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		w := &sluice.Worker{Queue: b.Q, Handler: func(context.Context, sluice.Entry) error { return nil }}
 		stop := systest.StartWorker(b.T, w)
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 		b.Eventually(func() bool { return w.Stats().Done == 1 })
 		require.ErrorIs(b, w.Run(b.Context()), sluice.ErrInvalid)
 		require.NoError(b, stop())
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 		stop = systest.StartWorker(b.T, w)
 		b.Eventually(func() bool { return w.Stats().Done == 2 })
 		require.NoError(b, stop())
@@ -324,7 +324,7 @@ func TestWorker_DeferredVersionWaitsForTheHandler(t *testing.T) {
 // how soon, on the fake clock.
 func TestWorker_TakesANewHeadAtOnce(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
-		b.Enqueue(sluice.Added, sluice.Task{ID: "later", Delay: time.Hour})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "later", Delay: time.Hour})
 		begun := make(chan string, 1)
 		systest.StartWorker(b.T, &sluice.Worker{Queue: b.Q, Handler: func(_ context.Context, e sluice.Entry) error {
 			begun <- e.ID
@@ -332,7 +332,7 @@ func TestWorker_TakesANewHeadAtOnce(t *testing.T) {
 		}})
 		for i := range 30 {
 			time.Sleep(rand.N(5 * time.Millisecond)) // at no fixed point of the worker's loop
-			b.Enqueue(sluice.Added, sluice.Task{ID: fmt.Sprint(i)})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: fmt.Sprint(i)})
 			select {
 			case id := <-begun:
 				require.Equal(b, fmt.Sprint(i), id)
@@ -363,7 +363,7 @@ func TestWorker_ExtremesWorkOrAreInvalid(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		for field, set := range extremes {
 			for _, n := range []int64{math.MinInt64, -1, 0, 1, 1_000_000, 1_000_001, int64(century), int64(century) + 1, math.MaxInt64} {
-				b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+				b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 				w := &sluice.Worker{Queue: b.Q, Handler: func(context.Context, sluice.Entry) error {
 					if field == "Backoff" {
 						return errors.New("again")
@@ -432,7 +432,7 @@ func TestWorker_WorksOnAllShards(t *testing.T) {
 		for i := range n {
 			outcome, err := q.Enqueue(t.Context(), sluice.Task{ID: fmt.Sprint(i), Delay: rand.N(50 * time.Millisecond)})
 			require.NoError(t, err)
-			require.Equal(t, sluice.Added, outcome)
+			require.Equal(t, sluice.OutcomeAdded, outcome)
 		}
 		require.Eventually(t, func() bool { return w.Stats().Done+w.Stats().Buried == n }, time.Minute, time.Millisecond)
 		require.NoError(t, stop())

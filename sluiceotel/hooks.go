@@ -181,7 +181,7 @@ func (t *Telemetry) taskFinished(ctx context.Context, i sluice.TaskFinished) {
 	t.running.Add(ctx, -1, metric.WithAttributes(attributes...))
 	disposition := keyDisposition.String(i.Disposition.String())
 	t.outcomes.Add(ctx, 1, metric.WithAttributes(append(ofQueue(i.Queue, process), disposition)...))
-	if i.Disposition == sluice.Snoozed { // sluice.Again: nothing has failed
+	if i.Disposition == sluice.DispositionSnoozed { // sluice.Again: nothing has failed
 		i.Err = nil
 	}
 	if i.Err != nil {

@@ -41,7 +41,7 @@ func (t *Telemetry) Observe(queues ...*sluice.Queue) (metric.Registration, error
 	observe := func(ctx context.Context, o metric.Observer) error {
 		return forEach(ctx, queues, func(q *sluice.Queue, s sluice.Stats) {
 			of := []attribute.KeyValue{system, semconv.MessagingDestinationName(q.Name())}
-			for state, n := range map[sluice.State]int64{sluice.Due: s.Due, sluice.Scheduled: s.Scheduled, sluice.Leased: s.Leased, sluice.Dead: s.Dead} {
+			for state, n := range map[sluice.State]int64{sluice.StateDue: s.Due, sluice.StateScheduled: s.Scheduled, sluice.StateLeased: s.Leased, sluice.StateDead: s.Dead} {
 				o.ObserveInt64(tasks, n, metric.WithAttributes(append(of, keyState.String(state.String()))...))
 			}
 			o.ObserveFloat64(oldest, s.OldestDue.Seconds(), metric.WithAttributes(of...))

@@ -17,25 +17,25 @@ func (r *Redis) Prefix(prefix string) *Redis { return &Redis{server: r.server, p
 // queue is paused or not. Like all that follow it finds out by itself how many shards the queue has, and changes nothing.
 func (r *Redis) Due(queue string) []sluice.Entry {
 	r.t.Helper()
-	return r.list(queue, sluice.Due)
+	return r.list(queue, sluice.StateDue)
 }
 
 // Scheduled returns the tasks of a queue that are due later, in order.
 func (r *Redis) Scheduled(queue string) []sluice.Entry {
 	r.t.Helper()
-	return r.list(queue, sluice.Scheduled)
+	return r.list(queue, sluice.StateScheduled)
 }
 
 // Leased returns the tasks of a queue that a handler or a caller of Claim has, in the order of their leases' ends.
 func (r *Redis) Leased(queue string) []sluice.Entry {
 	r.t.Helper()
-	return r.list(queue, sluice.Leased)
+	return r.list(queue, sluice.StateLeased)
 }
 
 // Dead returns the dead letters of a queue, in the order of their deaths, with their reasons.
 func (r *Redis) Dead(queue string) []sluice.Entry {
 	r.t.Helper()
-	return r.list(queue, sluice.Dead)
+	return r.list(queue, sluice.StateDead)
 }
 
 // Stats returns the counts of a queue.
@@ -56,7 +56,7 @@ func (r *Redis) RequireEnqueued(queue, id string) sluice.Entry {
 	switch {
 	case !found:
 		r.t.Fatalf("sluicetest: no task %q in queue %q; it has %s", id, queue, r.summary(queue))
-	case e.State == sluice.Dead:
+	case e.State == sluice.StateDead:
 		r.t.Fatalf("sluicetest: task %q of queue %q is a dead letter: %s", id, queue, e.Reason)
 	}
 	return e
@@ -65,7 +65,7 @@ func (r *Redis) RequireEnqueued(queue, id string) sluice.Entry {
 // RequireNotEnqueued fails the test if a task is in a queue: due, scheduled or leased. It may be a dead letter.
 func (r *Redis) RequireNotEnqueued(queue, id string) {
 	r.t.Helper()
-	if e, found := r.get(queue, id); found && e.State != sluice.Dead {
+	if e, found := r.get(queue, id); found && e.State != sluice.StateDead {
 		r.t.Fatalf("sluicetest: task %q of queue %q is %v", id, queue, e.State)
 	}
 }
@@ -77,7 +77,7 @@ func (r *Redis) RequireDead(queue, id string) sluice.Entry {
 	switch {
 	case !found:
 		r.t.Fatalf("sluicetest: no dead letter %q in queue %q; it has %s", id, queue, r.summary(queue))
-	case e.State != sluice.Dead:
+	case e.State != sluice.StateDead:
 		r.t.Fatalf("sluicetest: task %q of queue %q is no dead letter: it is %v", id, queue, e.State)
 	}
 	return e
@@ -92,7 +92,7 @@ func (r *Redis) RequireEmpty(queue string) {
 	if left == 0 {
 		return
 	}
-	for _, state := range []sluice.State{sluice.Due, sluice.Scheduled, sluice.Leased} {
+	for _, state := range []sluice.State{sluice.StateDue, sluice.StateScheduled, sluice.StateLeased} {
 		for _, e := range r.list(queue, state) {
 			if e.Header["sluice-period-of"] == e.ID {
 				left--

@@ -64,8 +64,8 @@ func TestRedis_ShowsEveryState(t *testing.T) {
 				require.Equal(t, dead[0], r.RequireDead("orders", leased[0].ID))
 				r.RequireNotEnqueued("orders", leased[0].ID)
 				r.RequireNotEnqueued("orders", "no such")
-				require.Equal(t, sluice.Leased, r.RequireEnqueued("orders", leased[1].ID).State)
-				require.Equal(t, sluice.Due, r.RequireEnqueued("orders", "due-3").State)
+				require.Equal(t, sluice.StateLeased, r.RequireEnqueued("orders", leased[1].ID).State)
+				require.Equal(t, sluice.StateDue, r.RequireEnqueued("orders", "due-3").State)
 				require.True(t, r.Stats("orders").Paused)
 				require.EqualValues(t, 2500, r.Stats("orders").Scheduled)
 

@@ -13,7 +13,7 @@ import (
 func (a *app) cancelCommand() *cobra.Command {
 	act := action{name: "cancel", done: "cancelled", one: func(ctx context.Context, q *sluice.Queue, e sluice.Entry) (outcome, error) {
 		state, err := q.Cancel(ctx, e.ID)
-		if err != nil || state == sluice.Absent {
+		if err != nil || state == sluice.StateAbsent {
 			return outcomeMissing, err
 		}
 		return outcome("was " + state.String()), nil
@@ -40,7 +40,7 @@ func rescheduled(delay func() time.Duration) func(ctx context.Context, q *sluice
 
 func (a *app) runCommand() *cobra.Command {
 	act := action{
-		name: "run", done: "due now", states: []sluice.State{sluice.Scheduled, sluice.Due, sluice.Leased},
+		name: "run", done: "due now", states: []sluice.State{sluice.StateScheduled, sluice.StateDue, sluice.StateLeased},
 		one: rescheduled(func() time.Duration { return 0 }),
 	}
 	return a.changeCommand(&cobra.Command{
@@ -55,7 +55,7 @@ func (a *app) delayCommand() *cobra.Command {
 	var wait time.Duration
 	var start time.Time
 	act := action{
-		name: "delay", done: "delayed", states: []sluice.State{sluice.Due, sluice.Scheduled, sluice.Leased},
+		name: "delay", done: "delayed", states: []sluice.State{sluice.StateDue, sluice.StateScheduled, sluice.StateLeased},
 		// From the command's start on, so that all are due at one time, however long it takes.
 		one: rescheduled(func() time.Duration { return time.Until(start.Add(wait)) }),
 	}
@@ -80,7 +80,7 @@ time.`,
 
 func (a *app) buryCommand() *cobra.Command {
 	var reason string
-	act := action{name: "bury", done: "buried", states: []sluice.State{sluice.Due, sluice.Scheduled, sluice.Leased}, one: func(ctx context.Context, q *sluice.Queue, e sluice.Entry) (outcome, error) {
+	act := action{name: "bury", done: "buried", states: []sluice.State{sluice.StateDue, sluice.StateScheduled, sluice.StateLeased}, one: func(ctx context.Context, q *sluice.Queue, e sluice.Entry) (outcome, error) {
 		return bury(ctx, q, e, reason)
 	}}
 	c := a.changeCommand(&cobra.Command{
@@ -98,7 +98,7 @@ holder, which learns of it when it next reports or extends its lease.`,
 func bury(ctx context.Context, q *sluice.Queue, e sluice.Entry, reason string) (outcome, error) {
 	for range 5 {
 		now, err := q.Get(ctx, e.ID, sluice.WithoutPayloads())
-		if errors.Is(err, sluice.ErrNotFound) || err == nil && now.State == sluice.Dead {
+		if errors.Is(err, sluice.ErrNotFound) || err == nil && now.State == sluice.StateDead {
 			return outcomeMissing, nil
 		}
 		if err != nil {
@@ -119,7 +119,7 @@ func (a *app) reviveCommand() *cobra.Command {
 		Example: `  sluice revive orders order-17
   sluice revive orders --all --reason "connection refused" --dry-run`,
 	}, action{
-		name: "revive", done: "revived", states: []sluice.State{sluice.Dead},
+		name: "revive", done: "revived", states: []sluice.State{sluice.StateDead},
 		many: func(ctx context.Context, q *sluice.Queue, ids ...string) (int, error) { return q.Revive(ctx, ids...) },
 	}, &selection{})
 }
@@ -130,5 +130,5 @@ func (a *app) dropCommand() *cobra.Command {
 		Long: `Remove dead letters for good. A task that is in the queue again, because it was revived or enqueued anew, is
 left alone; cancel removes those.`,
 		Example: `  sluice drop orders --all --reason "no such customer"`,
-	}, action{name: "drop", done: "dropped", states: []sluice.State{sluice.Dead}, many: func(ctx context.Context, q *sluice.Queue, ids ...string) (int, error) { return q.Drop(ctx, ids...) }}, &selection{})
+	}, action{name: "drop", done: "dropped", states: []sluice.State{sluice.StateDead}, many: func(ctx context.Context, q *sluice.Queue, ids ...string) (int, error) { return q.Drop(ctx, ids...) }}, &selection{})
 }

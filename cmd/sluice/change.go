@@ -72,7 +72,7 @@ func (s *selection) addTo(f *pflag.FlagSet, states []sluice.State, withReason bo
 func (a *app) changeCommand(c *cobra.Command, act action, s *selection) *cobra.Command {
 	c.Use = act.name + " QUEUE [ID...|-]"
 	c.Args = usageArgs(cobra.MinimumNArgs(1))
-	s.addTo(c.Flags(), act.states, slices.Contains(act.states, sluice.Dead) || len(act.states) == 0)
+	s.addTo(c.Flags(), act.states, slices.Contains(act.states, sluice.StateDead) || len(act.states) == 0)
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.change(cmd.Context(), act, *s, args[0], args[1:])
 	}
@@ -265,7 +265,7 @@ func (a *app) changeAll(ctx context.Context, act action, s selection, queue stri
 	switch {
 	case len(act.states) > 0 && !slices.Contains(act.states, state):
 		return usagef("%s is not for tasks that are %s", act.name, state)
-	case s.filter.reason != "" && state != sluice.Dead:
+	case s.filter.reason != "" && state != sluice.StateDead:
 		return usagef("--reason is for --state dead: other tasks have none")
 	case s.limit < 1 || s.limit > 10_000_000:
 		return usagef("--limit is 1 to 10 million")
@@ -300,7 +300,7 @@ func (a *app) changeAll(ctx context.Context, act action, s selection, queue stri
 
 // noun names tasks in a state.
 func (act action) noun(state sluice.State) string {
-	if state == sluice.Dead {
+	if state == sluice.StateDead {
 		return "dead letter"
 	}
 	return state.String() + " task"

@@ -30,7 +30,7 @@ func TestChange_NamedTasks(t *testing.T) {
 		for _, id := range []string{"due-2", "leased-1", "later-1"} {
 			e, err := q.Get(t.Context(), id)
 			require.NoError(t, err)
-			require.Equal(t, sluice.Dead, e.State, id)
+			require.Equal(t, sluice.StateDead, e.State, id)
 			require.Equal(t, "poison", e.Reason)
 		}
 		s.input = "dead-1\n\ndead-2\n"
@@ -82,7 +82,7 @@ func TestChange_All(t *testing.T) {
 	result = resultJSON{}
 	s.json(exitOK, &result, "delay", "orders", "--all", "--state", "scheduled", "--for", "30m", "--yes")
 	require.Equal(t, 800, result.Done)
-	entries, err := q.List(ctx, sluice.Scheduled, sluice.Entry{}, 1000)
+	entries, err := q.List(ctx, sluice.StateScheduled, sluice.Entry{}, 1000)
 	require.NoError(t, err)
 	require.Len(t, entries, 800)
 	for _, e := range entries {

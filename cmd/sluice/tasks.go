@@ -38,9 +38,9 @@ func toTaskJSON(e sluice.Entry, o detail) taskJSON {
 	j := taskJSON{State: e.State.String(), Attempt: e.Attempt, Due: jsonTime(e.Due), Reason: strings.ToValidUTF8(e.Reason, "\uFFFD"), Header: e.Header}
 	j.ID, j.IDBase64 = bytesField(e.ID)
 	switch e.State {
-	case sluice.Leased:
+	case sluice.StateLeased:
 		j.LeaseEnds = jsonTime(e.Time())
-	case sluice.Dead:
+	case sluice.StateDead:
 		j.Died = jsonTime(e.Time())
 	}
 	if o.isRead() {
@@ -88,7 +88,7 @@ func headerOf(e sluice.Entry) string {
 }
 
 // The states in which a task can be listed.
-var listed = map[string]sluice.State{"due": sluice.Due, "scheduled": sluice.Scheduled, "leased": sluice.Leased, "dead": sluice.Dead}
+var listed = map[string]sluice.State{"due": sluice.StateDue, "scheduled": sluice.StateScheduled, "leased": sluice.StateLeased, "dead": sluice.StateDead}
 
 func stateNamed(name string) (sluice.State, error) {
 	state, ok := listed[name]
@@ -154,7 +154,7 @@ func (a *app) ls(ctx context.Context, queue string, o lsOptions) error {
 	if o.limit < 1 || o.limit > 10_000 {
 		return usagef("--limit is 1 to 10000; --after goes on behind")
 	}
-	if o.filter.reason != "" && state != sluice.Dead {
+	if o.filter.reason != "" && state != sluice.StateDead {
 		return usagef("--reason is for --state dead: other tasks have none")
 	}
 	after, err := readPlace(o.after)
@@ -250,11 +250,11 @@ func (a *app) printTasksJSON(queue string, o lsOptions, found []sluice.Entry, ne
 func (a *app) printTasks(state sluice.State, found []sluice.Entry, o lsOptions, now time.Time) {
 	header := []any{"id", "attempts"}
 	switch state {
-	case sluice.Due:
+	case sluice.StateDue:
 		header = append(header, "due", "for")
-	case sluice.Scheduled:
+	case sluice.StateScheduled:
 		header = append(header, "due", "in")
-	case sluice.Leased:
+	case sluice.StateLeased:
 		header = append(header, "lease ends", "in")
 	default:
 		header = append(header, "died", "ago", "reason")
@@ -270,11 +270,11 @@ func (a *app) printTasks(state sluice.State, found []sluice.Entry, o lsOptions, 
 	for _, e := range found {
 		at := e.Time()
 		away := at.Sub(now)
-		if state == sluice.Due || state == sluice.Dead {
+		if state == sluice.StateDue || state == sluice.StateDead {
 			away = -away
 		}
 		row := []any{show(e.ID), e.Attempt, moment(at), span(max(0, away))}
-		if state == sluice.Dead {
+		if state == sluice.StateDead {
 			row = append(row, cut(show(e.Reason), 80, o.wide))
 		}
 		if o.wide {
@@ -349,12 +349,12 @@ func (a *app) get(ctx context.Context, args []string, payload bool) error {
 	line("state", e.State.String())
 	line("attempts", strconv.Itoa(e.Attempt))
 	switch at := e.Time(); e.State {
-	case sluice.Leased:
+	case sluice.StateLeased:
 		line("lease ends", moment(at)+", in "+span(max(0, at.Sub(now))))
-	case sluice.Dead:
+	case sluice.StateDead:
 		line("died", moment(at)+", "+span(max(0, now.Sub(at)))+" ago")
 		line("reason", show(e.Reason))
-	case sluice.Due:
+	case sluice.StateDue:
 		line("due", moment(at)+", for "+span(max(0, now.Sub(at))))
 	default:
 		line("due", moment(at)+", in "+span(max(0, at.Sub(now))))

@@ -113,7 +113,7 @@ func run(ctx context.Context, out io.Writer) error {
 	}
 	defer done()
 	db, err := open(ctx, schema)
-	queue, err1 := sluice.NewQueue(rdb, "welcome", sluice.WithDuplicates(sluice.Keep))
+	queue, err1 := sluice.NewQueue(rdb, "welcome", sluice.WithDuplicates(sluice.DuplicatesKeep))
 	if err := errors.Join(err, err1); err != nil {
 		return err
 	}

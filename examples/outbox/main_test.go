@@ -27,7 +27,7 @@ func TestRelay_LosesNothing(t *testing.T) {
 	db, err := open(ctx, schema)
 	require.NoError(t, err)
 	defer db.Close()
-	queue, err := sluice.NewQueue(r.Client(), "welcome", sluice.WithDuplicates(sluice.Keep))
+	queue, err := sluice.NewQueue(r.Client(), "welcome", sluice.WithDuplicates(sluice.DuplicatesKeep))
 	require.NoError(t, err)
 	for i := range 150 {
 		require.NoError(t, SignUp(ctx, db, fmt.Sprint("customer-", i)))

@@ -32,7 +32,7 @@ func TestTasks_BuriesWhatIsNoPayload(t *testing.T) {
 		require.NoError(t, err)
 		outcome, err := mails.Enqueue(t.Context(), "good", Mail{To: "ann"}, time.Hour)
 		require.NoError(t, err)
-		require.Equal(t, sluice.Added, outcome)
+		require.Equal(t, sluice.OutcomeAdded, outcome)
 		_, err = Tasks[func()]{queue}.Enqueue(t.Context(), "x", nil, 0)
 		require.Error(t, err)
 

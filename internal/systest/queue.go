@@ -106,7 +106,7 @@ func (b QueueTest) Get(id string) sluice.Entry {
 	b.Helper()
 	e, err := b.Q.Get(b.Context(), id)
 	require.NoError(b, err)
-	e.State = sluice.Absent
+	e.State = sluice.StateAbsent
 	return e
 }
 

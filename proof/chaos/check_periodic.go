@@ -23,7 +23,7 @@ func (t *tasksCheck) checkTick(m *move) {
 		if m.was.leased() {
 			t.checkHandled(m)
 		} else {
-			t.checkPolicy(m, sluice.Earliest, m.is.score, m.was.score)
+			t.checkPolicy(m, sluice.DuplicatesEarliest, m.is.score, m.was.score)
 		}
 	case retried, released:
 		t.checkHandled(m)

@@ -271,7 +271,7 @@ func (t *tasksCheck) checkEnqueued(m *move) {
 		t.report("%v at %v is due at %v instead of %v after it was enqueued", m.taskKey, m.span, seconds(due), r.Delay)
 	}
 	policy := sluice.Duplicates(r.Policy)
-	if m.kind == replaced || m.kind == deferred && (m.was.due != 0 || policy == sluice.Keep) {
+	if m.kind == replaced || m.kind == deferred && (m.was.due != 0 || policy == sluice.DuplicatesKeep) {
 		t.checkPolicy(m, policy, due, m.was.afterLease().score)
 	}
 }
@@ -281,7 +281,7 @@ func (t *tasksCheck) checkEnqueued(m *move) {
 // differ.
 func (t *tasksCheck) checkPolicy(m *move, policy sluice.Duplicates, due, before float64) {
 	counted := due > before && due-before < 2e-6
-	if policy == sluice.Keep || policy == sluice.Earliest && due >= before && !counted || policy == sluice.Latest && due <= before {
+	if policy == sluice.DuplicatesKeep || policy == sluice.DuplicatesEarliest && due >= before && !counted || policy == sluice.DuplicatesLatest && due <= before {
 		t.report("%v at %v was %s against policy %d: %+v became %+v", m.taskKey, m.span, m.kind, policy, m.was, m.is)
 	}
 }
@@ -312,7 +312,7 @@ func (t *tasksCheck) checkEnqueues() {
 		t.counts["enqueues "+string(r.Result)]++
 		acknowledged := r.Result == done || r.Result == short
 		switch {
-		case acknowledged && r.Outcome == int(sluice.Kept):
+		case acknowledged && r.Outcome == int(sluice.OutcomeKept):
 			if written {
 				t.report("%s was reported as Kept by %s, and written", version, r.Name)
 			}

@@ -104,11 +104,11 @@ var taskCases = map[string]checkCase{
 	"a task that was not enqueued": {newScenario().
 		at(10).logs("ZADD Queue:loop @@20 t; HSET {Queue:loop}:tasks t v"), "no client requested it"},
 	"replaced by an earlier version": {newScenario().
-		at(10).enqueued("v", 50).at(20).replaced(sluice.Earliest, "w", 40, 40).claimed("w", 1, 60).at(70).logs(gone).settled(opDequeue, "", 460, 0, done), ""},
+		at(10).enqueued("v", 50).at(20).replaced(sluice.DuplicatesEarliest, "w", 40, 40).claimed("w", 1, 60).at(70).logs(gone).settled(opDequeue, "", 460, 0, done), ""},
 	"replaced by a later version with Earliest": {newScenario().
-		at(10).enqueued("v", 50).at(20).replaced(sluice.Earliest, "w", 55, 55).claimed("w", 1, 60).at(70).logs(gone).settled(opDequeue, "", 460, 0, done), "against policy"},
+		at(10).enqueued("v", 50).at(20).replaced(sluice.DuplicatesEarliest, "w", 55, 55).claimed("w", 1, 60).at(70).logs(gone).settled(opDequeue, "", 460, 0, done), "against policy"},
 	"replaced by an earlier version with Latest": {newScenario().
-		at(10).enqueued("v", 50).at(20).replaced(sluice.Latest, "w", 40, 40).claimed("w", 1, 60).at(70).logs(gone).settled(opDequeue, "", 460, 0, done), "against policy"},
+		at(10).enqueued("v", 50).at(20).replaced(sluice.DuplicatesLatest, "w", 40, 40).claimed("w", 1, 60).at(70).logs(gone).settled(opDequeue, "", 460, 0, done), "against policy"},
 	"a task that is left": {newScenario().at(10).enqueued("v", 20), "still there when everything is quiet"},
 	"a state that is left": {newScenario().
 		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs("ZREM Queue:loop t; HDEL {Queue:loop}:tasks t").settled(opDequeue, "", 430, 0, done), "half there"},
@@ -145,7 +145,7 @@ var taskCases = map[string]checkCase{
 		at(440).logs(gone).recorded(record{Op: opDequeue, Name: loopQueue, ID: "t", Call: 440, Return: 441, Score: 1700000000.430101, Result: done}), "no client requested it"},
 	"a version waits that was enqueued with Keep": {newScenario().
 		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs("HSET {Queue:loop}:tasks t w; HSET {Queue:loop}:state t 1:@@430:@@50").
-		recorded(record{Op: opEnqueue, Name: loopQueue, ID: "t", Version: "w", Call: 40, Return: 41, Delay: 10 * ms, Result: done, Outcome: 4, Policy: int(sluice.Keep)}).
+		recorded(record{Op: opEnqueue, Name: loopQueue, ID: "t", Version: "w", Call: 40, Return: 41, Delay: 10 * ms, Result: done, Outcome: 4, Policy: int(sluice.DuplicatesKeep)}).
 		at(45).logs("ZREM Queue:loop t; ZADD Queue:loop @@50 t; HDEL {Queue:loop}:state t").settled(opDequeue, "", 430, 0, done).
 		claimed("w", 1, 60).at(70).logs(gone).settled(opDequeue, "", 460, 0, done), "against policy"},
 	"a waiting version is claimed by the script that ends the lease": {newScenario().

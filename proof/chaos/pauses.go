@@ -20,7 +20,7 @@ func (c *client) pause(ctx context.Context, rng *rand.Rand, name string, q *slui
 
 // list reads the tasks of a state in pages. However they come and go, each page begins behind the one before.
 func (c *client) list(ctx context.Context, rng *rand.Rand, name string, q *sluice.Queue) {
-	state := []sluice.State{sluice.Scheduled, sluice.Due, sluice.Leased, sluice.Dead}[rng.IntN(4)]
+	state := []sluice.State{sluice.StateScheduled, sluice.StateDue, sluice.StateLeased, sluice.StateDead}[rng.IntN(4)]
 	rec := c.begin(record{Op: opList, Name: name})
 	var after sluice.Entry
 	for {

@@ -90,7 +90,7 @@ func (c *client) enqueueSafely(rng *rand.Rand) {
 	ctx, cancel := withShortContext(context.Background(), rng, 12)
 	defer cancel()
 	rec := c.begin(record{Op: opEnqueue, Name: safeQueue, ID: version, Version: version, Delay: task.Delay})
-	outcome, err := c.queue(safeQueue, sluice.Replace).Enqueue(ctx, task)
+	outcome, err := c.queue(safeQueue, sluice.DuplicatesReplace).Enqueue(ctx, task)
 	rec.Outcome = int(outcome)
 	c.endBy(ctx, rec, resultOf(err))
 }

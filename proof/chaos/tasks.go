@@ -145,7 +145,7 @@ func versionOf(id, payload string) string {
 func (c *client) operate(rng *rand.Rand) {
 	work(rng, 60*time.Millisecond)
 	name := queues[rng.IntN(4)]
-	q, id := c.queue(name, sluice.Replace), sharedID(rng)
+	q, id := c.queue(name, sluice.DuplicatesReplace), sharedID(rng)
 	ctx, cancel := withShortContext(context.Background(), rng, 12)
 	defer cancel()
 	switch rng.IntN(7) {
@@ -162,7 +162,7 @@ func (c *client) operate(rng *rand.Rand) {
 		}
 		rec := c.begin(record{Op: opCancel, Name: name, ID: id})
 		was, err := q.Cancel(ctx, id)
-		c.endBy(ctx, rec, resultOfCall(was != sluice.Absent, err))
+		c.endBy(ctx, rec, resultOfCall(was != sluice.StateAbsent, err))
 	case 2, 3:
 		delay := upTo(rng, 300*time.Millisecond)
 		rec := c.begin(record{Op: opReschedule, Name: name, ID: id, Delay: delay})
@@ -191,7 +191,7 @@ func (c *client) loop() {
 	rng := c.rng()
 	for c.consume.Err() == nil {
 		name := []string{loopQueue, loopQueue, plainQueue, shardQueue}[rng.IntN(4)]
-		q := c.queue(name, sluice.Replace)
+		q := c.queue(name, sluice.DuplicatesReplace)
 		if rng.IntN(2) == 0 {
 			short, cancel := context.WithTimeout(c.consume, 100*time.Millisecond)
 			_ = q.Wait(short)
@@ -308,7 +308,7 @@ func (c *client) extend(rng *rand.Rand, q *sluice.Queue, got record, e sluice.En
 // popLoop consumes tasks by Pop.
 func (c *client) popLoop() {
 	rng := c.rng()
-	q := c.queue(popQueue, sluice.Replace)
+	q := c.queue(popQueue, sluice.DuplicatesReplace)
 	for c.consume.Err() == nil {
 		rec := c.begin(record{Op: opPopping, Name: popQueue})
 		entries, err := q.Pop(c.consume, 1+rng.IntN(4))
@@ -323,7 +323,7 @@ func (c *client) popLoop() {
 // peekLoop consumes tasks by Peek and Dequeue, without a lease.
 func (c *client) peekLoop() {
 	rng := c.rng()
-	q := c.queue(loopQueue, sluice.Replace)
+	q := c.queue(loopQueue, sluice.DuplicatesReplace)
 	for c.consume.Err() == nil {
 		work(rng, 100*time.Millisecond)
 		entries, err := q.Peek(c.consume, 2)
@@ -340,7 +340,7 @@ var errFailed = errors.New("failed")
 // startWorker starts a Worker.
 func (c *client) startWorker(name string, periodic []sluice.Periodic) {
 	w := &sluice.Worker{
-		Queue: c.queue(name, sluice.Replace), Concurrency: 8, Lease: lease,
+		Queue: c.queue(name, sluice.DuplicatesReplace), Concurrency: 8, Lease: lease,
 		Backoff:  func(int, error) time.Duration { return rand.N(100 * time.Millisecond) },
 		Grace:    5 * time.Second,
 		Periodic: periodic,

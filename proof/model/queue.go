@@ -89,15 +89,15 @@ func (it Item) current(now float64) Item {
 func (it Item) state(now float64) sluice.State {
 	switch task := it.current(now); {
 	case !it.Queued && it.Listed:
-		return sluice.Dead
+		return sluice.StateDead
 	case !it.Queued:
-		return sluice.Absent
+		return sluice.StateAbsent
 	case task.leased(now):
-		return sluice.Leased
+		return sluice.StateLeased
 	case task.Score <= now:
-		return sluice.Due
+		return sluice.StateDue
 	}
-	return sluice.Scheduled
+	return sluice.StateScheduled
 }
 
 // match returns the task if the receipt is valid for it.
@@ -128,7 +128,7 @@ func (it Item) waiting() sluice.Entry {
 // letter returns the entry of a dead letter.
 func (it Item) letter() sluice.Entry {
 	e := it.entry()
-	e.Score, e.State, e.Reason = it.Died, sluice.Dead, it.Reason
+	e.Score, e.State, e.Reason = it.Died, sluice.StateDead, it.Reason
 	return e
 }
 
@@ -177,7 +177,7 @@ func (q *Queue) Enqueue(now float64, policy sluice.Duplicates, id string, due fl
 	fresh := Item{ID: id, Payload: payload, Queued: true, Score: due}
 	if !it.Queued {
 		*it = fresh
-		return sluice.Added
+		return sluice.OutcomeAdded
 	}
 	if it.Buried { // a task that is enqueued again is not dead
 		it.Listed, it.Died = false, 0
@@ -187,22 +187,22 @@ func (q *Queue) Enqueue(now float64, policy sluice.Duplicates, id string, due fl
 	case !task.leased(now) && supersedes(policy, due, task.Score):
 		fresh.Score = unlike(due, task.Score, it.unburied().Token)
 		*it = fresh
-		return sluice.Updated
-	case !task.leased(now), policy == sluice.Keep, task.Waiting && !supersedes(policy, due, task.Due):
-		return sluice.Kept
+		return sluice.OutcomeUpdated
+	case !task.leased(now), policy == sluice.DuplicatesKeep, task.Waiting && !supersedes(policy, due, task.Due):
+		return sluice.OutcomeKept
 	}
 	task.Waiting, task.Due, task.Payload = true, due, payload
 	*it = task
-	return sluice.Deferred
+	return sluice.OutcomeDeferred
 }
 
 func supersedes(policy sluice.Duplicates, due, other float64) bool {
 	switch policy {
-	case sluice.Replace:
+	case sluice.DuplicatesReplace:
 		return true
-	case sluice.Earliest:
+	case sluice.DuplicatesEarliest:
 		return due < other
-	case sluice.Latest:
+	case sluice.DuplicatesLatest:
 		return due > other
 	}
 	return false
@@ -263,17 +263,17 @@ func (q *Queue) Pop(now float64, n int) (popped []sluice.Entry) {
 
 // Peek returns up to n due tasks, earliest first.
 func (q *Queue) Peek(now float64, n int) (seen []sluice.Entry) {
-	return q.list(now, sluice.Due, sluice.Entry{}, n, func(it, _ Item) bool { return it.state(now) == sluice.Due })
+	return q.list(now, sluice.StateDue, sluice.Entry{}, n, func(it, _ Item) bool { return it.state(now) == sluice.StateDue })
 }
 
 // List returns up to n tasks in a state behind the one that is named, in the order of their scores.
 func (q *Queue) List(now float64, s sluice.State, after sluice.Entry, n int) (seen []sluice.Entry) {
-	if s == sluice.Dead {
+	if s == sluice.StateDead {
 		return q.Dead(after, n)
 	}
 	seen = q.list(now, s, after, n, func(it, task Item) bool {
 		// A version that waits behind a lease that has run out has no place of its own to go on from.
-		return it.state(now) == s && (s != sluice.Due || it.Score == task.Score)
+		return it.state(now) == s && (s != sluice.StateDue || it.Score == task.Score)
 	})
 	for i := range seen {
 		seen[i].State = s
@@ -284,16 +284,16 @@ func (q *Queue) List(now float64, s sluice.State, after sluice.Entry, n int) (se
 func (q *Queue) list(now float64, s sluice.State, after sluice.Entry, n int, wanted func(it, task Item) bool) (seen []sluice.Entry) {
 	// What is due stands before what is not: a waiting version whose lease has ended is nowhere.
 	ids := q.ids(func(it Item) (float64, bool) {
-		if s == sluice.Leased {
+		if s == sluice.StateLeased {
 			return it.Lease, it.Queued
 		}
-		return it.Score, it.Queued && (it.Score <= now) == (s == sluice.Due)
+		return it.Score, it.Queued && (it.Score <= now) == (s == sluice.StateDue)
 	})
 	for _, id := range ids {
 		it := q.Item(id)
 		task := it.current(now)
 		e := task.waiting()
-		if s == sluice.Leased {
+		if s == sluice.StateLeased {
 			e.Due = time.Time{}
 		}
 		if wanted(*it, task) && len(seen) < n && follows(e, after) {
@@ -432,10 +432,10 @@ func (q *Queue) Reschedule(now float64, id string, delay float64) bool {
 func (q *Queue) Get(now float64, id string) (e sluice.Entry, ok bool) {
 	it := *q.Item(id)
 	switch e.State = it.state(now); e.State {
-	case sluice.Absent:
-	case sluice.Dead:
+	case sluice.StateAbsent:
+	case sluice.StateDead:
 		e = it.letter()
-	case sluice.Leased:
+	case sluice.StateLeased:
 		e = it.current(now).entry()
 	default:
 		e = it.current(now).waiting()

@@ -179,7 +179,7 @@ func (m *queueMachine) payloads(t *rapid.T) (most int, options []sluice.ReadOpti
 // list walks through all tasks in a state, in pages.
 func (m *queueMachine) list(t *rapid.T) {
 	now := m.begin()
-	n, s := few.Draw(t, "n"), sluice.State(rapid.IntRange(int(sluice.Scheduled), int(sluice.Dead)).Draw(t, "state"))
+	n, s := few.Draw(t, "n"), sluice.State(rapid.IntRange(int(sluice.StateScheduled), int(sluice.StateDead)).Draw(t, "state"))
 	most, options := m.payloads(t)
 	want := model.LeaveOut(m.model.List(now, s, sluice.Entry{}, 100), most)
 	var all []sluice.Entry

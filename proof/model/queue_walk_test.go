@@ -19,9 +19,9 @@ func TestQueueWalk_HoldsTheInvariants(t *testing.T) {
 	}{
 		{"two workers", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 1, Leaps: 2}, false},
 		{"two workers, one fault", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 1, Leaps: 1, Faults: 1}, false},
-		{"keep", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 1, Leaps: 1, Policy: sluice.Keep}, false},
-		{"earliest", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 1, Leaps: 1, Policy: sluice.Earliest}, false},
-		{"latest", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 1, Leaps: 1, Policy: sluice.Latest}, false},
+		{"keep", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 1, Leaps: 1, Policy: sluice.DuplicatesKeep}, false},
+		{"earliest", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 1, Leaps: 1, Policy: sluice.DuplicatesEarliest}, false},
+		{"latest", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 1, Leaps: 1, Policy: sluice.DuplicatesLatest}, false},
 		{"two workers, a foreign producer", model.QueueWalk{Workers: 2, Enqueues: 1, Claims: 1, Leaps: 2, Foreign: 2}, false},
 		{"two workers, twice", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 2, Leaps: 2}, true},
 		{"two workers, two faults", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 1, Leaps: 1, Faults: 2}, true},

@@ -359,13 +359,13 @@ func (w QueueWalk) enqueue(s *queueState, q *Queue) {
 		q.Items[0].Lease = 0
 	}
 	switch q.Enqueue(s.now, w.Policy, theID, s.now, payload) {
-	case sluice.Kept:
+	case sluice.OutcomeKept:
 		return
-	case sluice.Updated:
+	case sluice.OutcomeUpdated:
 		if w.Mistake == NewVersionKeepsCount {
 			q.Items[0].Attempt = before.Attempt
 		}
-	case sluice.Deferred:
+	case sluice.OutcomeDeferred:
 		if w.Mistake == EarlyVersion {
 			q.Items[0] = Item{ID: theID, Payload: payload, Queued: true, Score: s.now}
 		}

@@ -89,7 +89,7 @@ func (v *visit) changed(s *series) {
 // Redis fails, what was done stays done, and the next press goes on behind.
 func (p *page) changeMatching(v *visit, s *series, q *sluice.Queue, do string) error {
 	l := newListing(v.r.PostForm)
-	l.State = sluice.Dead
+	l.State = sluice.StateDead
 	if do == "drop" && v.r.PostForm.Get("sure") != "1" {
 		url := p.queueURL(s.name)
 		return v.render(http.StatusOK, "confirm", "Are you sure?", "queues", confirmData{s.name, do, nil, l, url + l.Query(), url})
@@ -202,9 +202,9 @@ func (p *page) changeTask(v *visit) error {
 	v.changed(s)
 	v.audit(do, "queue", s.name, "tasks", n)
 	if do == "drop" || do == "cancel" {
-		l := listing{State: sluice.Due, N: perPage}
+		l := listing{State: sluice.StateDue, N: perPage}
 		if do == "drop" {
-			l.State = sluice.Dead
+			l.State = sluice.StateDead
 		}
 		url = p.queueURL(s.name) + l.Query()
 	}
@@ -235,11 +235,11 @@ func (p *page) apply(v *visit, q *sluice.Queue, do string, ids []string) (int, e
 		if isNotFound(err) {
 			return false, nil
 		}
-		if err != nil || e.State == sluice.Dead {
+		if err != nil || e.State == sluice.StateDead {
 			return false, err
 		}
 		was, err := q.Cancel(ctx, id)
-		return was != sluice.Absent, err
+		return was != sluice.StateAbsent, err
 	})
 }
 

@@ -67,11 +67,11 @@ func TestChange_IsOfTheLastMinute(t *testing.T) {
 // TestNote_TellsNothingThatIsNotSo: a paused queue does not drain, and what is leased is not scheduled.
 func TestNote_TellsNothingThatIsNotSo(t *testing.T) {
 	now := time.Now()
-	due := tab{State: sluice.Due, Change: change{Known: true, PerSecond: -10}}
+	due := tab{State: sluice.StateDue, Change: change{Known: true, PerSecond: -10}}
 	require.Equal(t, "oldest for 7s, gone in 10s", note(due, sluice.Stats{Due: 100, OldestDue: 7 * time.Second}, now))
 	require.Equal(t, "oldest for 7s", note(due, sluice.Stats{Due: 100, OldestDue: 7 * time.Second, Paused: true}, now))
 	require.Equal(t, "nothing waits", note(due, sluice.Stats{}, now))
-	scheduled := tab{State: sluice.Scheduled}
+	scheduled := tab{State: sluice.StateScheduled}
 	require.Equal(t, "next in 5s", note(scheduled, sluice.Stats{Scheduled: 1, NextDue: now.Add(5 * time.Second)}, now))
 	require.Equal(t, "none", note(scheduled, sluice.Stats{NextDue: now.Add(5 * time.Second)}, now))
 }

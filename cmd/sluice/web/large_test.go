@@ -40,17 +40,17 @@ func fillLarge(t *testing.T, q *sluice.Queue, n, size int) {
 			require.NoError(t, err)
 		}
 	}
-	add(sluice.Dead, 0)
+	add(sluice.StateDead, 0)
 	entries, err := q.Claim(ctx, n, time.Hour)
 	require.NoError(t, err)
 	for i, e := range entries {
 		require.NoError(t, q.Bury(ctx, e, []string{"503 from the partner", "cannot parse"}[i%2]))
 	}
-	add(sluice.Leased, 0)
+	add(sluice.StateLeased, 0)
 	_, err = q.Claim(ctx, n, time.Hour)
 	require.NoError(t, err)
-	add(sluice.Due, 0)
-	add(sluice.Scheduled, time.Hour)
+	add(sluice.StateDue, 0)
+	add(sluice.StateScheduled, time.Hour)
 }
 
 // TestPage_ReadsNoPayloads: whatever is done on the page, no payload leaves Redis, except the one that a visitor asks for.

@@ -145,7 +145,7 @@ func TestQueue_SelectionsChangeWhatIsSelected(t *testing.T) {
 	state := func(id string) sluice.State {
 		e, err := q.Get(t.Context(), id)
 		if isNotFound(err) {
-			return sluice.Absent
+			return sluice.StateAbsent
 		}
 		require.NoError(t, err)
 		return e.State
@@ -156,22 +156,22 @@ func TestQueue_SelectionsChangeWhatIsSelected(t *testing.T) {
 	tasks := "/queues/" + segment(name) + "/tasks"
 	s.post(tasks, "do", "revive", "state", "dead").has(t, "Nothing was selected", `class="notice bad"`)
 	s.post(tasks, "do", "revive", "state", "dead", "id", "d0000", "id", "s0000").has(t, "1 task revived", "1 other had changed meanwhile")
-	require.Equal(t, sluice.Due, state("d0000"))
+	require.Equal(t, sluice.StateDue, state("d0000"))
 	s.post(tasks, "do", "drop", "state", "dead", "id", "d0001").has(t, "Drop 1 dead letter?", "d0001", "Drop for good")
-	require.Equal(t, sluice.Dead, state("d0001"), "not before the visitor is sure")
+	require.Equal(t, sluice.StateDead, state("d0001"), "not before the visitor is sure")
 	// A letter that was revived meanwhile is no letter, a task that has died is no task: neither is removed.
 	s.post(tasks, "do", "drop", "sure", "1", "id", "d0001", "id", "d0000", "id", "s0003").has(t, "1 task dropped for good", "2 others had changed")
-	require.Equal(t, sluice.Absent, state("d0001"))
-	require.Equal(t, sluice.Due, state("d0000"))
-	require.Equal(t, sluice.Scheduled, state("s0003"))
+	require.Equal(t, sluice.StateAbsent, state("d0001"))
+	require.Equal(t, sluice.StateDue, state("d0000"))
+	require.Equal(t, sluice.StateScheduled, state("s0003"))
 	s.post(tasks, "do", "cancel", "sure", "1", "id", "d0002", "id", "s0003").has(t, "1 task cancelled", "1 other had changed")
-	require.Equal(t, sluice.Dead, state("d0002"))
-	require.Equal(t, sluice.Absent, state("s0003"))
+	require.Equal(t, sluice.StateDead, state("d0002"))
+	require.Equal(t, sluice.StateAbsent, state("s0003"))
 	s.post(tasks, "do", "run", "id", "s0000").has(t, "1 task due now")
-	require.Equal(t, sluice.Due, state("s0000"))
+	require.Equal(t, sluice.StateDue, state("s0000"))
 	s.post(tasks, "do", "delay", "for", "10m", "id", "s0000", "id", "d0000").has(t, "2 tasks put off")
-	require.Equal(t, sluice.Scheduled, state("s0000"))
-	require.Equal(t, sluice.Scheduled, state("d0000"))
+	require.Equal(t, sluice.StateScheduled, state("s0000"))
+	require.Equal(t, sluice.StateScheduled, state("d0000"))
 
 	for _, bad := range [][]string{{"do", "nothing", "id", "s0001"}, {"do", "delay", "for", "x", "id", "s0001"}, {"do", "delay", "for", "-1s", "id", "s0001"}, {"do", "delay", "id", "s0001"}, {"do", "run", "id", "%zz"}} {
 		require.Equal(t, http.StatusBadRequest, s.post(tasks, bad...).StatusCode, bad)
@@ -182,7 +182,7 @@ func TestQueue_SelectionsChangeWhatIsSelected(t *testing.T) {
 	}
 	require.Equal(t, http.StatusBadRequest, s.post(tasks, many...).StatusCode)
 	require.Equal(t, http.StatusBadRequest, s.post(tasks, "do", "run", "id", strings.Repeat("x", mostForm)).StatusCode)
-	require.Equal(t, sluice.Scheduled, state("s0001"))
+	require.Equal(t, sluice.StateScheduled, state("s0001"))
 	require.Contains(t, log.String(), "revive")
 	require.Contains(t, log.String(), name)
 	require.NotContains(t, log.String(), "canary")

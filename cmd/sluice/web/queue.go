@@ -20,7 +20,7 @@ const (
 )
 
 // states are those that can be listed, in the order of their tabs.
-var states = []sluice.State{sluice.Due, sluice.Scheduled, sluice.Leased, sluice.Dead}
+var states = []sluice.State{sluice.StateDue, sluice.StateScheduled, sluice.StateLeased, sluice.StateDead}
 
 // queueData is what the page of a queue shows.
 type queueData struct {
@@ -65,13 +65,13 @@ type listing struct {
 
 // newListing reads a listing from a query or a form. What is not understood is left out.
 func newListing(query url.Values) listing {
-	l := listing{State: sluice.Due, N: perPage}
+	l := listing{State: sluice.StateDue, N: perPage}
 	for _, s := range states {
 		if query.Get("state") == s.String() {
 			l.State = s
 		}
 	}
-	if l.State == sluice.Dead {
+	if l.State == sluice.StateDead {
 		l.Reason = query.Get("reason")
 	}
 	if n, err := strconv.Atoi(query.Get("n")); err == nil && n > 0 {
@@ -110,10 +110,10 @@ func (l listing) AfterText() string {
 }
 
 // IsDead reports whether dead letters are listed; the others say it of the other states.
-func (l listing) IsDead() bool      { return l.State == sluice.Dead }
-func (l listing) IsDue() bool       { return l.State == sluice.Due }
-func (l listing) IsLeased() bool    { return l.State == sluice.Leased }
-func (l listing) IsScheduled() bool { return l.State == sluice.Scheduled }
+func (l listing) IsDead() bool      { return l.State == sluice.StateDead }
+func (l listing) IsDue() bool       { return l.State == sluice.StateDue }
+func (l listing) IsLeased() bool    { return l.State == sluice.StateLeased }
+func (l listing) IsScheduled() bool { return l.State == sluice.StateScheduled }
 
 // showQueue shows a queue, and its tasks of one state. With ?id= it looks for a task.
 func (p *page) showQueue(v *visit) error {
@@ -200,19 +200,19 @@ func (p *page) tabs(s *series, stats sluice.Stats, l listing) []tab {
 // note is the line below a figure.
 func note(t tab, stats sluice.Stats, now time.Time) string {
 	switch {
-	case t.State == sluice.Due && stats.Due > 0:
+	case t.State == sluice.StateDue && stats.Due > 0:
 		text := "oldest for " + span(stats.OldestDue)
 		if left := t.Change.drained(stats.Due); left > 0 && !stats.Paused {
 			text += ", gone in " + span(left)
 		}
 		return text
-	case t.State == sluice.Due:
+	case t.State == sluice.StateDue:
 		return "nothing waits"
-	case t.State == sluice.Scheduled && stats.Scheduled > 0 && !stats.NextDue.IsZero():
+	case t.State == sluice.StateScheduled && stats.Scheduled > 0 && !stats.NextDue.IsZero():
 		return "next in " + span(max(0, stats.NextDue.Sub(now)))
-	case t.State == sluice.Leased && stats.Leased > 0:
+	case t.State == sluice.StateLeased && stats.Leased > 0:
 		return "handed out"
-	case t.State == sluice.Dead && stats.Dead > 0:
+	case t.State == sluice.StateDead && stats.Dead > 0:
 		return "set aside"
 	}
 	return "none"

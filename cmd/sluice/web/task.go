@@ -28,16 +28,16 @@ type header struct{ Key, Value string }
 // Due is when the task is or was due; zero if that is not known.
 func (d taskData) Due() time.Time {
 	switch d.Task.State {
-	case sluice.Scheduled, sluice.Due:
+	case sluice.StateScheduled, sluice.StateDue:
 		return d.Task.Time()
 	}
 	return d.Task.Due
 }
 
-func (d taskData) IsDead() bool      { return d.Task.State == sluice.Dead }
-func (d taskData) IsDue() bool       { return d.Task.State == sluice.Due }
-func (d taskData) IsLeased() bool    { return d.Task.State == sluice.Leased }
-func (d taskData) IsScheduled() bool { return d.Task.State == sluice.Scheduled }
+func (d taskData) IsDead() bool      { return d.Task.State == sluice.StateDead }
+func (d taskData) IsDue() bool       { return d.Task.State == sluice.StateDue }
+func (d taskData) IsLeased() bool    { return d.Task.State == sluice.StateLeased }
+func (d taskData) IsScheduled() bool { return d.Task.State == sluice.StateScheduled }
 
 const (
 	// mostStored is in how many bytes the payload and the header may be stored of which a page shows something.

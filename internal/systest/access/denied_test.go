@@ -286,7 +286,7 @@ func TestWorker_FinishesWhatItMayNotClaim(t *testing.T) {
 	t.Cleanup(func() { _ = rdb.Close() })
 	b := systest.NewQueueTest(t, rdb, redistest.Name(t))
 	for _, id := range []string{"a", "b", "c"} {
-		b.Enqueue(sluice.Added, sluice.Task{ID: id})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: id})
 	}
 	began, finish := make(chan bool), make(chan bool)
 	w := &sluice.Worker{Queue: b.Q, Lease: time.Hour, Concurrency: 8, Logger: slog.New(slog.DiscardHandler), Handler: func(context.Context, sluice.Entry) error {

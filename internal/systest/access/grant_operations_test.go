@@ -118,9 +118,9 @@ func ofQueues() []operation {
 		}},
 		{"release several", finish((*sluice.Queue).Release, "mine", "mine, back", "mine, deferred, no payload", "mine, deferred")},
 		{"dead, all", func(ctx context.Context, g *guarded) (any, error) { return g.queue.Dead(ctx, sluice.Entry{}, 99) }},
-		{"list scheduled", list(sluice.Scheduled)},
-		{"list due", list(sluice.Due)},
-		{"list leased", list(sluice.Leased)},
+		{"list scheduled", list(sluice.StateScheduled)},
+		{"list due", list(sluice.StateDue)},
+		{"list leased", list(sluice.StateLeased)},
 		{"resume what goes on", func(ctx context.Context, g *guarded) (any, error) { return nil, g.queue.Resume(ctx) }},
 		{"revive two", func(ctx context.Context, g *guarded) (any, error) { return g.queue.Revive(ctx, "dead", "back") }},
 	}

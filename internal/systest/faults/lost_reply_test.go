@@ -170,7 +170,7 @@ func TestLostReply_KeepsAStaleReceiptStale(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		faulty, faults := s.Faulty(t)
 		b := systest.NewQueueTest(t, faulty, redistest.Name(t))
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 		stale := b.ClaimOne(time.Minute)
 		b.EndLeaseSoon(stale)
 		require.NoError(t, b.Q.Wait(t.Context()))

@@ -82,7 +82,7 @@ var Table = []Operation{
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Get(ctx, f.Entry.ID) }},
 	{Name: "Queue.List", Needs: Leased,
 		Call: func(ctx context.Context, f *Fixture) (any, error) {
-			return f.Queue.List(ctx, sluice.Leased, sluice.Entry{}, 1)
+			return f.Queue.List(ctx, sluice.StateLeased, sluice.Entry{}, 1)
 		}},
 	{Name: "Queue.Stats", Needs: Due, NoChaos: readsOnly,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Stats(ctx) }},

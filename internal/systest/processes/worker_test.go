@@ -48,7 +48,7 @@ func TestLeaseValid_IsFalseInAStoppedProcess(t *testing.T) {
 	const lease = 4 * time.Second
 	s := redistest.Redis(t)
 	b := systest.NewQueueTest(t, s.Client(t), redistest.Name(t))
-	b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+	b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 	handler := systest.StartChild(t, "handler", s.Addr, b.Q.Name(), lease)
 	var valid bool
 	handler.Answer(&valid)

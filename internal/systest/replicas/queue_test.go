@@ -25,27 +25,27 @@ func TestQueue_NeedsReplicas(t *testing.T) {
 	g := redistest.StartReplicated(t, 1)
 	ctx, b := t.Context(), systest.NewQueueTest(t, g.Client(t), "q")
 	q := b.On(b.RDB, sluice.WithQueueReplicas(1))
-	keep := b.On(b.RDB, sluice.WithQueueReplicas(1), sluice.WithDuplicates(sluice.Keep))
-	b.Enqueue(sluice.Added, sluice.Task{ID: "claimed"})
+	keep := b.On(b.RDB, sluice.WithQueueReplicas(1), sluice.WithDuplicates(sluice.DuplicatesKeep))
+	b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "claimed"})
 	e := b.ClaimOne(time.Hour)
 	g.Replicas[0].Pause(t)
 	defer g.Replicas[0].Resume(t)
 	for i, operation := range []func() (any, any, error){
-		func() (any, any, error) { o, err := q.Enqueue(ctx, sluice.Task{ID: "a"}); return sluice.Added, o, err },
+		func() (any, any, error) { o, err := q.Enqueue(ctx, sluice.Task{ID: "a"}); return sluice.OutcomeAdded, o, err },
 		func() (any, any, error) {
 			o, err := q.Enqueue(ctx, sluice.Task{ID: "a"})
-			return sluice.Updated, o, err
+			return sluice.OutcomeUpdated, o, err
 		},
 		func() (any, any, error) {
 			o, err := keep.Enqueue(ctx, sluice.Task{ID: "a"})
-			return sluice.Kept, o, err
+			return sluice.OutcomeKept, o, err
 		},
 		func() (any, any, error) {
 			o, err := keep.EnqueueBatch(ctx, []sluice.Task{{ID: "a"}, {ID: "b"}})
-			return []sluice.Outcome{sluice.Kept, sluice.Added}, o, err
+			return []sluice.Outcome{sluice.OutcomeKept, sluice.OutcomeAdded}, o, err
 		},
-		func() (any, any, error) { s, err := q.Cancel(ctx, "a"); return sluice.Due, s, err },
-		func() (any, any, error) { s, err := q.Cancel(ctx, "absent"); return sluice.Absent, s, err },
+		func() (any, any, error) { s, err := q.Cancel(ctx, "a"); return sluice.StateDue, s, err },
+		func() (any, any, error) { s, err := q.Cancel(ctx, "absent"); return sluice.StateAbsent, s, err },
 		func() (any, any, error) { es, err := q.Pop(ctx, 4); return 1, len(es), err },
 		func() (any, any, error) { return nil, nil, q.Dequeue(ctx, e) },
 	} {
@@ -65,18 +65,18 @@ func TestQueue_NeedsReplicas(t *testing.T) {
 func TestQueue_AKeptTaskIsOnTheReplicas(t *testing.T) {
 	redistest.NotShort(t)
 	systest.EachQueue(t, func(b systest.QueueTest) {
-		for _, policy := range []sluice.Duplicates{sluice.Keep, sluice.Earliest, sluice.Latest} {
+		for _, policy := range []sluice.Duplicates{sluice.DuplicatesKeep, sluice.DuplicatesEarliest, sluice.DuplicatesLatest} {
 			id := policy.String()
 			q := b.On(b.RDB, sluice.WithDuplicates(policy), sluice.WithQueueReplicas(5))
 			at := time.Now().Add(time.Hour)
 			task := sluice.Task{ID: id, Payload: []byte("payload"), At: at}
 			outcome, err := q.Enqueue(b.Context(), task)
 			require.ErrorIs(b, err, sluice.ErrUnderReplicated)
-			require.Equal(b, sluice.Added, outcome)
+			require.Equal(b, sluice.OutcomeAdded, outcome)
 			before := b.Get(id)
 			outcome, err = q.Enqueue(b.Context(), task)
 			require.ErrorIs(b, err, sluice.ErrUnderReplicated)
-			require.Equal(b, sluice.Kept, outcome)
+			require.Equal(b, sluice.OutcomeKept, outcome)
 			require.Equal(b, before, b.Get(id))
 		}
 	})
@@ -99,7 +99,7 @@ func TestQueue_ARepeatSaysWhatTheReplicasHave(t *testing.T) {
 		var all sync.WaitGroup
 		for _, op := range table {
 			f, err := *op.On, error(nil)
-			f.Queue, err = sluice.NewQueue(g.Client(t), f.Name, sluice.WithQueueReplicas(1), sluice.WithDuplicates(sluice.Keep))
+			f.Queue, err = sluice.NewQueue(g.Client(t), f.Name, sluice.WithQueueReplicas(1), sluice.WithDuplicates(sluice.DuplicatesKeep))
 			require.NoError(t, err)
 			all.Go(func() { _, err := op.Call(t.Context(), &f); check(op.Operation, err) })
 		}
@@ -135,7 +135,7 @@ func TestQueue_AFullServerAcknowledgesTheLastTask(t *testing.T) {
 	g := redistest.StartReplicated(t, 1)
 	ctx, rdb := t.Context(), g.Client(t)
 	b := systest.NewQueueTest(t, rdb, "q")
-	b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+	b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 	e := b.ClaimOne(time.Hour)
 	require.NoError(t, b.Q.Pause(ctx, time.Hour))
 	require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "1").Err())
@@ -162,7 +162,7 @@ func TestQueue_MergedCallsShareAWait(t *testing.T) {
 			all.Go(func() {
 				for i := range rounds {
 					outcome, err := q.Enqueue(context.Background(), sluice.Task{ID: fmt.Sprint(prefix, c, ".", i)})
-					if outcome != sluice.Added {
+					if outcome != sluice.OutcomeAdded {
 						t.Error(outcome)
 					}
 					check(err)
@@ -197,7 +197,7 @@ func TestQueue_MergedCallsLearnOfTheShortfall(t *testing.T) {
 		ids[i] = fmt.Sprint(i)
 		all.Go(func() {
 			outcome, err := q.Enqueue(ctx, sluice.Task{ID: ids[i]})
-			if outcome != sluice.Added || !errors.Is(err, sluice.ErrUnderReplicated) {
+			if outcome != sluice.OutcomeAdded || !errors.Is(err, sluice.ErrUnderReplicated) {
 				t.Error(outcome, err)
 			}
 		})

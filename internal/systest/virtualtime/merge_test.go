@@ -38,11 +38,11 @@ var mergedKinds = []mergedKind{
 		func(g *merging, ctx context.Context, i int) error {
 			outcome, err := g.q.Enqueue(ctx, sluice.Task{ID: strconv.Itoa(i), Payload: []byte{byte(i)}})
 			if err == nil {
-				require.Equal(g, sluice.Added, outcome)
+				require.Equal(g, sluice.OutcomeAdded, outcome)
 			}
 			return err
 		},
-		func(g *merging, i int) bool { return g.state(i) != sluice.Absent },
+		func(g *merging, i int) bool { return g.state(i) != sluice.StateAbsent },
 		func(g *merging, _ bool, err error) { require.ErrorIs(g, err, sluice.ErrUnknown) },
 	},
 	{

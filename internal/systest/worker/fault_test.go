@@ -34,7 +34,7 @@ func TestWorker_CountsADispositionOnceWhenItsReplyIsLost(t *testing.T) {
 		} {
 			t.Run(name+"/"+what, func(t *testing.T) {
 				eachFaulty(t, func(b systest.QueueTest, q *sluice.Queue, faults *redistest.Faults) {
-					b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("p")})
+					b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Payload: []byte("p")})
 					w := &sluice.Worker{Queue: q, Concurrency: 1, Lease: time.Minute, Backoff: systest.After(time.Hour),
 						Handler: func(context.Context, sluice.Entry) error { strike(faults); return disposition.err }}
 					stop := systest.StartWorker(b.T, w)
@@ -217,7 +217,7 @@ func countingWorker(lease time.Duration) (*sluice.Worker, *atomic.Int64) {
 func randomFaults(b systest.QueueTest, faults *redistest.Faults, long time.Duration) {
 	b.Helper()
 	for i := range faultyTasks {
-		b.Enqueue(sluice.Added, sluice.Task{ID: fmt.Sprint(i), Delay: rand.N(long * 4 / 5)})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: fmt.Sprint(i), Delay: rand.N(long * 4 / 5)})
 	}
 	for end := time.Now().Add(long); time.Now().Before(end); {
 		if rand.N(2) == 0 {

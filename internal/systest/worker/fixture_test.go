@@ -68,7 +68,7 @@ func (f fixture) stop() error {
 func (f fixture) add(ids ...string) {
 	f.Helper()
 	for _, id := range ids {
-		f.Enqueue(sluice.Added, sluice.Task{ID: id, Payload: []byte("p")})
+		f.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: id, Payload: []byte("p")})
 	}
 }
 

@@ -74,12 +74,12 @@ func (l *ledger) requireBalanced(b systest.QueueTest, w *sluice.Worker) {
 		sum += n
 	}
 	require.Equal(b, l.started, sum, "once for each call")
-	require.Equal(b, s.Done, l.finished[sluice.Done])
-	require.Equal(b, s.Retried, l.finished[sluice.Retried])
-	require.Equal(b, s.Buried, l.finished[sluice.Buried])
-	require.LessOrEqual(b, l.finished[sluice.Canceled], s.Canceled)
-	require.LessOrEqual(b, l.finished[sluice.Released], s.Released)
-	require.LessOrEqual(b, l.finished[sluice.Lost], s.Lost)
+	require.Equal(b, s.Done, l.finished[sluice.DispositionDone])
+	require.Equal(b, s.Retried, l.finished[sluice.DispositionRetried])
+	require.Equal(b, s.Buried, l.finished[sluice.DispositionBuried])
+	require.LessOrEqual(b, l.finished[sluice.DispositionCanceled], s.Canceled)
+	require.LessOrEqual(b, l.finished[sluice.DispositionReleased], s.Released)
+	require.LessOrEqual(b, l.finished[sluice.DispositionLost], s.Lost)
 	require.Positive(b, s.Done*s.Retried*s.Buried, "this test shows too little")
 }
 

@@ -48,7 +48,7 @@ func TestQueue_BuriesWhatCannotBeATask(t *testing.T) {
 		}
 		require.NoError(b, b.RDB.Do(ctx, "ZADD", b.Key, "-inf", "-inf").Err())
 		require.NoError(b, b.RDB.Do(ctx, "ZADD", b.Key, "+inf", "+inf").Err())
-		b.Enqueue(sluice.Added, sluice.Task{ID: "good"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "good"})
 		require.NoError(b, b.Q.Wait(ctx))
 
 		_, err := b.Q.Get(ctx, "garbage")
@@ -59,7 +59,7 @@ func TestQueue_BuriesWhatCannotBeATask(t *testing.T) {
 		require.Equal(b, []string{"good"}, systest.IDs(b.Claim(1, time.Minute)))
 		require.Equal(b, int64(9), b.Stats().Dead)
 		require.Equal(b, "payload", string(b.Get("garbage").Payload), "the payload is kept")
-		b.Enqueue(sluice.Added, sluice.Task{ID: "+inf"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "+inf"})
 		require.Equal(b, "+inf", b.ClaimOne(time.Minute).ID)
 	})
 }
@@ -110,14 +110,14 @@ func TestQueue_ReportsKeysOfAnotherType(t *testing.T) {
 // It starts anew, and is no dead letter any more.
 func TestQueue_DeadLetterPutBackStartsAnew(t *testing.T) {
 	for name, end := range map[string]func(b systest.QueueTest){
-		"enqueue": func(b systest.QueueTest) { b.Enqueue(sluice.Updated, sluice.Task{ID: "a"}) },
+		"enqueue": func(b systest.QueueTest) { b.Enqueue(sluice.OutcomeUpdated, sluice.Task{ID: "a"}) },
 		"claim":   func(b systest.QueueTest) { require.Equal(b, 1, b.ClaimOne(time.Minute).Attempt) },
 		"dequeue": func(b systest.QueueTest) { require.NoError(b, b.Q.Dequeue(b.Context(), b.Get("a"))) },
 		"retry":   func(b systest.QueueTest) { require.NoError(b, b.Q.Retry(b.Context(), b.Get("a"), 0)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			systest.EachQueue(t, func(b systest.QueueTest) {
-				b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+				b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 				require.NoError(b, b.Q.Retry(b.Context(), b.ClaimOne(time.Minute), 0))
 				require.Empty(b, b.Claim(1, time.Minute))
 				require.Equal(b, int64(1), b.Stats().Dead)
@@ -161,7 +161,7 @@ func TestQueue_ShowsHostileDeadLettersAsTheyAre(t *testing.T) {
 		b.RequireClean()
 
 		// A field that is not ours does not keep its task from being buried.
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("p")})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Payload: []byte("p")})
 		require.NoError(b, b.RDB.HSet(ctx, states, "a", "garbage").Err())
 		b.Bury(sluice.Entry{ID: "a", Score: b.RDB.ZScore(ctx, b.Key, "a").Val()}, "poison")
 		require.Equal(b, "p", string(b.Dead(1)[0].Payload))
@@ -172,7 +172,7 @@ func TestQueue_ShowsHostileDeadLettersAsTheyAre(t *testing.T) {
 // PHP producers enqueue a dead letter again with a plain ZADD.
 func TestQueue_DeadLetterPutBackIsNotListed(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a", Payload: []byte("p")})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Payload: []byte("p")})
 		b.Bury(b.ClaimOne(time.Minute), "why")
 		require.NoError(b, b.RDB.ZAdd(b.Context(), b.Key, redis.Z{Score: 1, Member: "a"}).Err())
 		require.Empty(b, b.Dead(10))
@@ -195,7 +195,7 @@ func TestWorker_SetsPoisonAside(t *testing.T) {
 		require.NoError(b, b.RDB.HSet(ctx, states, "poison", "garbage").Err())
 		require.NoError(b, b.RDB.Do(ctx, "ZADD", b.Key, "-inf", "-inf").Err())
 		for _, id := range []string{"retried", "finished", "good"} {
-			b.Enqueue(sluice.Added, sluice.Task{ID: id})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: id})
 		}
 		w := &sluice.Worker{Queue: b.Q, Backoff: systest.After(0), Handler: func(_ context.Context, e sluice.Entry) error {
 			if e.ID != "good" {

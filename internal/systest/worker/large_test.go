@@ -28,7 +28,7 @@ func TestQueue_PeekReadsPastWhatItDoesNotShow(t *testing.T) {
 		}
 		_, err := pipe.Exec(ctx)
 		require.NoError(b, err)
-		b.Enqueue(sluice.Added, sluice.Task{ID: "good"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "good"})
 		require.NoError(b, b.Q.Wait(ctx))
 		peeked, err := b.Q.Peek(ctx, 1)
 		require.NoError(b, err)
@@ -153,11 +153,11 @@ func largeOperations(q *sluice.Queue, tasks []sluice.Task) []operation {
 		{"peek", func(ctx context.Context) error { _, err := q.Peek(ctx, len(tasks)); return err }},
 		claim,
 		{"list leased", func(ctx context.Context) error {
-			_, err := q.List(ctx, sluice.Leased, sluice.Entry{}, len(tasks))
+			_, err := q.List(ctx, sluice.StateLeased, sluice.Entry{}, len(tasks))
 			return err
 		}},
 		{"list scheduled", func(ctx context.Context) error {
-			_, err := q.List(ctx, sluice.Scheduled, sluice.Entry{}, 1)
+			_, err := q.List(ctx, sluice.StateScheduled, sluice.Entry{}, 1)
 			return err
 		}},
 		each("extend", func(ctx context.Context, e sluice.Entry) error { return q.Extend(ctx, e, time.Minute) }),
@@ -243,7 +243,7 @@ func TestQueue_ListsAndRevivesManyDeadLetters(t *testing.T) {
 		require.Len(b, letters, len(want))
 		for i, letter := range letters {
 			require.Equal(b, sluice.Entry{
-				ID: want[i], Payload: []byte("p"), Reason: "why", Attempt: 7, Score: float64(i), State: sluice.Dead,
+				ID: want[i], Payload: []byte("p"), Reason: "why", Attempt: 7, Score: float64(i), State: sluice.StateDead,
 			}, letter)
 		}
 		require.Len(b, b.Dead(len(want)/2), len(want)/2)

@@ -49,7 +49,7 @@ func TestWorker_HandlesAClaimAnsweredLate(t *testing.T) {
 // given it up.
 func TestWorker_HandlesAClaimAnsweredLateOnEveryBackend(t *testing.T) {
 	eachFaulty(t, func(b systest.QueueTest, q *sluice.Queue, faults *redistest.Faults) {
-		b.Enqueue(sluice.Added, sluice.Task{ID: "a"})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 		require.NoError(b, q.Wait(b.Context())) // has a connection
 		faults.Stall()
 		log := &systest.Buffer{}
@@ -134,7 +134,7 @@ func TestWorker_AsksForFewerAfterAClaimWithoutAnAnswer(t *testing.T) {
 	}}
 	onFakeClock(t, w, func(f fixture) {
 		for i := range tasks {
-			f.Enqueue(sluice.Added, sluice.Task{ID: strconv.Itoa(i), Payload: make([]byte, 100)})
+			f.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: strconv.Itoa(i), Payload: make([]byte, 100)})
 		}
 		f.faults.DropLargeReplies(1400)
 		f.start()
@@ -155,7 +155,7 @@ func TestWorker_ALastingLimitBuriesNothing(t *testing.T) {
 			w := &sluice.Worker{Concurrency: 32, Lease: shortLease, Handler: func(context.Context, sluice.Entry) error { return nil }}
 			onFakeClock(t, w, func(f fixture) {
 				for i := range tasks {
-					f.Enqueue(sluice.Added, sluice.Task{ID: strconv.Itoa(i), Payload: make([]byte, 200)})
+					f.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: strconv.Itoa(i), Payload: make([]byte, 200)})
 				}
 				f.faults.DropLargeReplies(1400)
 				f.start()
@@ -163,7 +163,7 @@ func TestWorker_ALastingLimitBuriesNothing(t *testing.T) {
 				require.Zero(f, f.Stats().Dead)
 				require.Equal(f, int64(tasks), f.w.Stats().Done)
 				for i := range 3 * tasks { // again, over some minutes
-					f.Enqueue(sluice.Added, sluice.Task{ID: strconv.Itoa(i), Payload: make([]byte, 200)})
+					f.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: strconv.Itoa(i), Payload: make([]byte, 200)})
 					if i%50 == 0 {
 						time.Sleep(30 * time.Second)
 					}

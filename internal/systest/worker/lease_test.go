@@ -207,7 +207,7 @@ func TestWorker_DefaultBackoffIsFullJitter(t *testing.T) {
 func TestWorker_IdleSendsACommandASecond(t *testing.T) {
 	onFakeClock(t, &sluice.Worker{Handler: func(context.Context, sluice.Entry) error { return nil }}, func(f fixture) {
 		f.start()
-		f.Enqueue(sluice.Added, sluice.Task{ID: "later", Delay: 30 * 24 * time.Hour})
+		f.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "later", Delay: 30 * 24 * time.Hour})
 		time.Sleep(time.Minute + time.Second/2) // between two polls
 		before := f.server.CommandCount()
 		time.Sleep(10 * time.Minute)
@@ -228,7 +228,7 @@ func TestWorker_BeginsANewHeadWithoutDelay(t *testing.T) {
 		return nil
 	}}, func(f fixture) {
 		f.start()
-		f.Enqueue(sluice.Added, sluice.Task{ID: "later", Delay: 30 * 24 * time.Hour})
+		f.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "later", Delay: 30 * 24 * time.Hour})
 		for i := range 100 {
 			time.Sleep(time.Duration(i) * 1234567) // at no fixed point between two polls
 			enqueued = time.Now()

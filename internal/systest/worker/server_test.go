@@ -76,7 +76,7 @@ func TestWorker_GoesOnOnAFullServer(t *testing.T) {
 	s := redistest.Start(t)
 	b := systest.NewQueueTest(t, s.Client(t), redistest.Name(t))
 	for i := range 30 {
-		b.Enqueue(sluice.Added, sluice.Task{ID: fmt.Sprint(i), Payload: []byte("p")})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: fmt.Sprint(i), Payload: []byte("p")})
 	}
 	require.NoError(t, b.RDB.ConfigSet(t.Context(), "maxmemory", "1").Err())
 	w := &sluice.Worker{Queue: b.Q, Concurrency: 4, Backoff: systest.After(0), Lease: lease,
@@ -139,7 +139,7 @@ func TestWorker_FinishesWhereClaimsAreDenied(t *testing.T) {
 	t.Parallel()
 	b, q, _ := restricted(t, "flushall")
 	for i := range 40 {
-		b.Enqueue(sluice.Added, sluice.Task{ID: fmt.Sprint(i)})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: fmt.Sprint(i)})
 	}
 	begun, end := make(chan struct{}, 40), make(chan struct{})
 	w := &sluice.Worker{Queue: q, Concurrency: 16, Handler: func(context.Context, sluice.Entry) error {
@@ -169,7 +169,7 @@ func TestWorker_WorksWhereOneCommandIsDenied(t *testing.T) {
 	w := &sluice.Worker{Queue: q, Logger: systest.LogTo(log), Handler: func(context.Context, sluice.Entry) error { return nil }}
 	systest.StartWorker(t, w)
 	for i := range 3 {
-		b.Enqueue(sluice.Added, sluice.Task{ID: fmt.Sprint(i)})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: fmt.Sprint(i)})
 		b.Eventually(func() bool { return w.Stats().Done == int64(i+1) })
 	}
 	time.Sleep(time.Second) // several tries
