@@ -115,19 +115,19 @@ type TaskFinished struct {
 type Disposition int
 
 const (
-	// Done: the task is finished.
+	// DispositionDone: the task is finished.
 	DispositionDone Disposition = iota + 1
-	// Retried: the attempt failed, and the task is to be handed out again.
+	// DispositionRetried: the attempt failed, and the task is to be handed out again.
 	DispositionRetried
-	// Buried: the task is put among the dead letters.
+	// DispositionBuried: the task is put among the dead letters.
 	DispositionBuried
-	// Canceled: the task was cancelled while it was worked on.
+	// DispositionCanceled: the task was cancelled while it was worked on.
 	DispositionCanceled
-	// Released: the task is given back, and the attempt does not count.
+	// DispositionReleased: the task is given back, and the attempt does not count.
 	DispositionReleased
-	// Snoozed: the handler has returned Again, and the task is to be handed out again; the attempt does not count.
+	// DispositionSnoozed: the handler has returned Again, and the task is to be handed out again; the attempt does not count.
 	DispositionSnoozed
-	// Lost: the lease was lost; the task may be worked on again.
+	// DispositionLost: the lease was lost; the task may be worked on again.
 	DispositionLost
 )
 

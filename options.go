@@ -222,24 +222,24 @@ var defaultQueueOptions = queueOptions{shards: 1, prefix: "Queue:", maxAttempts:
 // Duplicates says what Enqueue does with an ID that is already in the queue.
 //
 // A task that is leased at that moment, which a handler is working on, is never touched.
-// With Replace the new version waits for its turn (see Deferred), and so it does with
-// Earliest and Latest, unless one that counts more is waiting already. With Keep it is
-// dropped: what happens while a handler works on the ID leads to no further run. Where it
-// must, use one of the others, or another ID.
+// With DuplicatesReplace the new version waits for its turn (see OutcomeDeferred), and so it
+// does with DuplicatesEarliest and DuplicatesLatest, unless one that counts more is waiting
+// already. With DuplicatesKeep it is dropped: what happens while a handler works on the ID
+// leads to no further run. Where it must, use one of the others, or another ID.
 type Duplicates int
 
 const (
-	// Replace gives the task the new due time and payload, so that the last one
+	// DuplicatesReplace gives the task the new due time and payload, so that the last one
 	// counts (debounce).
 	DuplicatesReplace Duplicates = iota
-	// Keep leaves the task unchanged, and drops the new one: also while the task is being
+	// DuplicatesKeep leaves the task unchanged, and drops the new one: also while the task is being
 	// worked on.
 	DuplicatesKeep
-	// Earliest replaces the task if the new due time is earlier. Less than 0.1ms earlier, the
+	// DuplicatesEarliest replaces the task if the new due time is earlier. Less than 0.1ms earlier, the
 	// new version is due a microsecond after the task that it replaces, so that no receipt is
 	// good for both.
 	DuplicatesEarliest
-	// Latest replaces the task if the new due time is later.
+	// DuplicatesLatest replaces the task if the new due time is later.
 	DuplicatesLatest
 )
 
@@ -252,7 +252,7 @@ func (d Duplicates) String() string {
 }
 
 // WithDuplicates sets what happens to an ID that is already in the queue.
-// Defaults to Replace.
+// Defaults to DuplicatesReplace.
 func WithDuplicates(p Duplicates) QueueOption { return func(o *queueOptions) { o.duplicates = p } }
 
 // WithMaxAttempts sets how often a task may be claimed. The claim after the n-th does not
@@ -329,8 +329,8 @@ func checkShards(n int, key string) error {
 //
 //   - Accept that, or call again. A repeat says what is true of the replicas, though it may find nothing to do: without
 //     ErrUnderReplicated, n of them have all that was done to the shard before, by whichever call. It costs a small write.
-//   - A task that was to be enqueued is in the queue, and may be claimed. To enqueue it again with Keep changes
-//     nothing; with Replace it is a new version.
+//   - A task that was to be enqueued is in the queue, and may be claimed. To enqueue it again with DuplicatesKeep
+//     changes nothing; with DuplicatesReplace it is a new version.
 //   - A task that was to be finished is. After a failover that forgets it, it is handed out
 //     again, as after a crash: at least once. A further call is ErrStale, joined with ErrUnderReplicated until the replicas have it.
 //   - EnqueueBatch, Dequeue, Release and Revive end with the chunk that too few have acknowledged. The next ones

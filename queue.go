@@ -102,15 +102,15 @@ type Entry struct {
 type State int
 
 const (
-	// Absent: there is no task of that ID.
+	// StateAbsent: there is no task of that ID.
 	StateAbsent State = iota
-	// Scheduled: it is due later.
+	// StateScheduled: it is due later.
 	StateScheduled
-	// Due: a Claim or Pop may take it.
+	// StateDue: a Claim or Pop may take it.
 	StateDue
-	// Leased: a caller of Claim, or a Worker, has it.
+	// StateLeased: a caller of Claim, or a Worker, has it.
 	StateLeased
-	// Dead: it is among the dead letters.
+	// StateDead: it is among the dead letters.
 	StateDead
 )
 
@@ -131,17 +131,17 @@ func (e Entry) Time() time.Time { return wire.TimeOf(e.Score) }
 type Outcome int
 
 const (
-	// Added: the ID was not in the queue, or among the dead letters.
+	// OutcomeAdded: the ID was not in the queue, or among the dead letters.
 	OutcomeAdded Outcome = iota + 1
-	// Updated: the task has the new due time and payload, and no attempts.
+	// OutcomeUpdated: the task has the new due time and payload, and no attempts.
 	OutcomeUpdated
-	// Kept: the task was left unchanged, as the duplicate policy says, and the new version
-	// was dropped. With the policy Keep, that is so while the task is leased too.
+	// OutcomeKept: the task was left unchanged, as the duplicate policy says, and the new version
+	// was dropped. With DuplicatesKeep, that is so while the task is leased too.
 	OutcomeKept
-	// Deferred: the task is leased. The new version waits, and takes the task's place
+	// OutcomeDeferred: the task is leased. The new version waits, and takes the task's place
 	// when the lease's holder finishes or gives up, so that one ID is never worked on
 	// twice at once. If the lease runs out, the new version is what is handed out next.
-	// With the policy Keep there is no such version: see Kept.
+	// With DuplicatesKeep there is no such version: see OutcomeKept.
 	OutcomeDeferred
 )
 
@@ -181,10 +181,10 @@ func NewQueue(rdb redis.UniversalClient, name string, opts ...QueueOption) (*Que
 // Name returns the queue's name.
 func (q *Queue) Name() string { return q.name }
 
-// Cancel removes a task whatever its state, and returns the state in which it was. Absent
+// Cancel removes a task whatever its state, and returns the state in which it was. StateAbsent
 // says that there was none.
 //
-// Leased says that a holder may be working on the task at this moment, and may finish the
+// StateLeased says that a holder may be working on the task at this moment, and may finish the
 // work: Cancel does not undo that, and only a record that the holder writes too, in the
 // database say, decides which of the two came first. The holder learns of it by ErrStale.
 //
@@ -207,7 +207,7 @@ func (q *Queue) Cancel(ctx context.Context, id string) (State, error) {
 // Reschedule makes a task due after delay, and reports whether there was one; dead letters
 // don't count. The payload and the attempts stay. A leased task is not taken from its
 // holder: it will be due again at that time, as a new one, once the holder has finished
-// (see Deferred). After ErrUnknown it may be called again.
+// (see OutcomeDeferred). After ErrUnknown it may be called again.
 func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration) (bool, error) {
 	if err := checkDelay(delay); err != nil {
 		return false, fmt.Errorf("sluice: reschedule: %w", err)

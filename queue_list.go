@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-go/sluice/internal/wire"
 )
 
-// List lists up to n tasks in a state: Scheduled, Due, Leased or Dead. It changes nothing. Tasks come in the
+// List lists up to n tasks in a state: StateScheduled, StateDue, StateLeased or StateDead. It changes nothing. Tasks come in the
 // order of their Scores and, of those with the same, of their IDs. The zero Entry as after begins with
 // the first one; another one goes on behind it, by its Score and ID, and may be gone. So after a page that is
 // shorter than n there is nothing more, and a task that stays in the state, with its Score, is listed
@@ -103,7 +103,7 @@ func readPayloads(op string, opts []ReadOption) (string, error) {
 type listing struct {
 	script *redisexec.Script
 	which  any   // the script's argument; what it means says the script
-	state  State // of all that it lists, Absent if that is not to be said
+	state  State // of all that it lists, StateAbsent if that is not to be said
 }
 
 // listings are those of List. Of the due ones, peek.lua leaves out versions that wait behind a lease that has run out: a

@@ -15,7 +15,7 @@ import (
 )
 
 // Dequeue finishes tasks: it removes each whose receipt is still good. Where Enqueue has
-// Deferred a new version, that one takes the task's place.
+// deferred a new version, that one takes the task's place.
 //
 // A *StaleError (ErrStale) names the tasks whose receipt is not good: their lease ran out
 // and they were handed to another worker, or they were cancelled or moved. The others were
@@ -30,7 +30,7 @@ func (q *Queue) Dequeue(ctx context.Context, es ...Entry) error {
 }
 
 // Retry gives a task back, due again after delay; the attempt counts. Where a new version
-// was Deferred, that one takes its place instead, at its own time. ErrStale and ErrUnknown
+// was deferred, that one takes its place instead, at its own time. ErrStale and ErrUnknown
 // as for Dequeue.
 func (q *Queue) Retry(ctx context.Context, e Entry, delay time.Duration) error {
 	if err := checkDelay(delay); err != nil {
@@ -40,7 +40,7 @@ func (q *Queue) Retry(ctx context.Context, e Entry, delay time.Duration) error {
 }
 
 // Release gives tasks back that were not begun: they are due now, and the attempt does not
-// count. Where a new version was Deferred, that one takes its place. ErrStale and
+// count. Where a new version was deferred, that one takes its place. ErrStale and
 // ErrUnknown as for Dequeue.
 func (q *Queue) Release(ctx context.Context, es ...Entry) error {
 	return q.settle(ctx, "release", wire.Disposition{Action: wire.Release}, es...)
@@ -50,7 +50,7 @@ func (q *Queue) Release(ctx context.Context, es ...Entry) error {
 // or enqueued again: there is no expiry, and no limit to their number, except with WithDeadAge and
 // WithDeadLimit. Of the reason 512 bytes are kept; what is longer is cut at a character's end.
 //
-// Where Enqueue has Deferred a new version, that one takes the task's place at its own
+// Where Enqueue has deferred a new version, that one takes the task's place at its own
 // time, and the old one is gone: an ID is in a queue once. ErrStale and ErrUnknown as for
 // Dequeue. It works on a full server.
 func (q *Queue) Bury(ctx context.Context, e Entry, reason string) error {

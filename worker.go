@@ -75,8 +75,8 @@ type Worker struct {
 	//
 	// e is the task as it was claimed. The worker extends its lease, and says what becomes
 	// of it: the handler must not use it on the queue. Enqueue with the same ID is fine: the
-	// new version waits until the handler has returned; see Deferred. With
-	// WithDuplicates(Keep) it is dropped.
+	// new version waits until the handler has returned; see OutcomeDeferred. With
+	// DuplicatesKeep it is dropped.
 	Handler func(ctx context.Context, e Entry) error
 
 	// Concurrency is how many handlers may run at once. With 8 or more, tasks are
@@ -456,7 +456,7 @@ func (h containedLog) WithGroup(name string) slog.Handler {
 // passed (HTTP 429), a lock is free, or a result is there.
 //
 // An error that wraps it, or joins it with others, means the same, with its own text in the log; joined with a
-// Permanent one, Permanent wins. A version that was Deferred meanwhile takes the task's place instead, at its
+// Permanent one, Permanent wins. A version that was deferred meanwhile takes the task's place instead, at its
 // own time. A negative d counts as 0, one longer than 100 years as that. The server adds d to its time when the
 // result arrives there.
 func Again(d time.Duration) error {
