@@ -48,7 +48,7 @@ func ExampleLocker_LockAll() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(set.Valid(), set.Lock("phone").Fence() > 0, set.Context().Err())
+	fmt.Println(set.Valid(), set.Get("phone").Fence() > 0, set.Context().Err())
 	fmt.Println(set.Unlock(ctx))
 	// Output:
 	// true true <nil>
@@ -185,15 +185,15 @@ func ExampleQueue_List() {
 		}
 	}
 	const size = 2
-	var last sluice.Entry // the zero Entry: from the beginning
+	var last sluice.TaskInfo // the zero TaskInfo: from the beginning
 	for {
 		page, err := queue.List(ctx, sluice.StateScheduled, last, size)
 		if err != nil {
 			log.Fatal(err)
 		}
 		fmt.Println("page:")
-		for _, e := range page {
-			fmt.Println(e.ID, e.State)
+		for _, t := range page {
+			fmt.Println(t.ID, t.State)
 		}
 		if len(page) < size {
 			break
@@ -301,7 +301,7 @@ func ExampleWithQueueHooks() {
 	rdb, done := connect()
 	defer done()
 	type requestID struct{}
-	hooks := sluice.Hooks{
+	hooks := sluice.QueueHooks{
 		TasksSending: func(ctx context.Context, i sluice.TasksSending) context.Context {
 			if id, ok := ctx.Value(requestID{}).(string); ok {
 				for k := range i.Tasks {

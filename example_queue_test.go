@@ -141,7 +141,7 @@ func consumeOne(ctx context.Context, queue *sluice.Queue, e sluice.Entry, work f
 	case sluice.IsPermanent(failed), isLast:
 		err = queue.Bury(ctx, e, failed.Error())
 	default:
-		err = queue.Retry(ctx, e, sluice.DefaultBackoff(e.Attempt, failed))
+		err = queue.Retry(ctx, e, sluice.DefaultBackoff(e.Attempt, failed), "failed")
 	}
 	if err != nil {
 		// ErrStale: it is not ours any more, and others have it. ErrUnavailable, ErrUnknown:
@@ -313,7 +313,7 @@ func ExamplePermanent() {
 		log.Fatal(err)
 	}
 
-	letters, err := queue.Dead(context.Background(), sluice.Entry{}, 10)
+	letters, err := queue.List(context.Background(), sluice.StateDead, sluice.TaskInfo{}, 10)
 	for _, letter := range letters {
 		fmt.Printf("%s: %s (%d)\n", letter.ID, letter.Reason, letter.Attempt)
 	}
@@ -385,7 +385,7 @@ func ExampleQueue_Revive() {
 	}
 	fmt.Println(queue.Bury(ctx, entries[0], "the bank is unknown"))
 
-	letters, err := queue.Dead(ctx, sluice.Entry{}, 10)
+	letters, err := queue.List(ctx, sluice.StateDead, sluice.TaskInfo{}, 10)
 	fmt.Println(letters[0].ID, letters[0].Reason, err)
 	revived, err := queue.Revive(ctx, "refund-7") // the bank has been entered
 	fmt.Println(revived, err)

@@ -344,7 +344,7 @@ func ExampleWithLockHooks() {
 	defer done()
 	ctx := context.Background()
 	var held, waitedLong atomic.Int64
-	locker, err := sluice.NewLocker(rdb, sluice.WithLockHooks(sluice.Hooks{
+	locker, err := sluice.NewLocker(rdb, sluice.WithLockHooks(sluice.LockHooks{
 		LockAcquired: func(_ context.Context, i sluice.LockAcquired) {
 			held.Add(1)
 			if !i.HandedOver && i.Waited > time.Second {

@@ -18,7 +18,8 @@ import (
 )
 
 // exits are hooks of locks each of which ends its goroutine.
-var exits = sluice.Hooks{
+var exits = sluice.LockHooks{
+	WaitEnded:    func(context.Context, sluice.WaitEnded) { runtime.Goexit() },
 	LockAcquired: func(context.Context, sluice.LockAcquired) { runtime.Goexit() },
 	LockReleased: func(sluice.LockReleased) { runtime.Goexit() },
 	LockLost:     func(sluice.LockLost) { runtime.Goexit() },

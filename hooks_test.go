@@ -17,12 +17,13 @@ import (
 type contextKey string
 
 // every makes happen what each of the hooks is told, and returns the contexts of the two that return one.
-func every(ctx context.Context, all hookList) (sending, started context.Context) {
-	o := &observer{hooks: all}
+func every(ctx context.Context, locks hookList[LockHooks], tasks hookList[QueueHooks]) (sending, started context.Context) {
+	o := &observer{hooks: locks}
+	(&Lock{options: &lockOptions{observer: o}}).tellWaitEnded(ctx, ErrLocked)
 	o.begin(ctx, false)
 	o.end(lockReleased)
-	(&observer{hooks: all, reported: true}).end(lockLost)
-	q := &Queue{options: queueOptions{hooks: all}}
+	(&observer{hooks: locks, reported: true}).end(lockLost)
+	q := &Queue{options: queueOptions{hooks: tasks}}
 	_, _ = q.sendTasks(ctx, []Task{{ID: "a"}}, func(ctx context.Context, _ []Task) ([]Outcome, error) {
 		sending = ctx
 		return nil, nil
@@ -34,19 +35,27 @@ func every(ctx context.Context, all hookList) (sending, started context.Context)
 	return sending, started
 }
 
+// allHooks is hooks of both kinds.
+type allHooks struct {
+	locks LockHooks
+	tasks QueueHooks
+}
+
 // all returns hooks each of which calls do.
-func all(do func(ctx context.Context, name string) context.Context) Hooks {
+func all(do func(ctx context.Context, name string) context.Context) allHooks {
 	bg := context.Background()
-	return Hooks{
+	return allHooks{LockHooks{
+		WaitEnded:    func(ctx context.Context, _ WaitEnded) { do(ctx, "ended") },
 		LockAcquired: func(ctx context.Context, _ LockAcquired) { do(ctx, "acquired") },
 		LockReleased: func(LockReleased) { do(bg, "released") },
 		LockLost:     func(LockLost) { do(bg, "lost") },
+	}, QueueHooks{
 		TasksSending: func(ctx context.Context, _ TasksSending) context.Context { return do(ctx, "sending") },
 		TasksSent:    func(ctx context.Context, _ TasksSent) { do(ctx, "sent") },
 		TasksClaimed: func(TasksClaimed) { do(bg, "claimed") },
 		TaskStarted:  func(ctx context.Context, _ TaskStarted) context.Context { return do(ctx, "started") },
 		TaskFinished: func(ctx context.Context, _ TaskFinished) { do(ctx, "finished") },
-	}
+	}}
 }
 
 // TestHooks_SeveralAreCalledInOrder: each hook of the first, of one that panics, and of the second; what returns
@@ -54,7 +63,7 @@ func all(do func(ctx context.Context, name string) context.Context) Hooks {
 func TestHooks_SeveralAreCalledInOrder(t *testing.T) {
 	t.Parallel()
 	var calls []string
-	noting := func(of string) Hooks {
+	noting := func(of string) allHooks {
 		return all(func(ctx context.Context, name string) context.Context {
 			calls = append(calls, of+" "+name)
 			return context.WithValue(ctx, contextKey(of), name)
@@ -62,13 +71,15 @@ func TestHooks_SeveralAreCalledInOrder(t *testing.T) {
 	}
 	panicking := all(func(context.Context, string) context.Context { panic(errors.New("in a hook")) })
 	forgetting := all(func(context.Context, string) context.Context { return nil })
-	var o queueOptions
-	for _, h := range []Hooks{noting("1"), panicking, {}, forgetting, noting("2")} {
-		WithQueueHooks(h)(&o)
+	var l lockOptions
+	var q queueOptions
+	for _, h := range []allHooks{noting("1"), panicking, {}, forgetting, noting("2")} {
+		WithLockHooks(h.locks)(&l)
+		WithQueueHooks(h.tasks)(&q)
 	}
-	sending, started := every(t.Context(), o.hooks)
+	sending, started := every(t.Context(), l.hooks, q.hooks)
 	require.Equal(t, []string{
-		"1 acquired", "2 acquired", "1 released", "2 released", "1 lost", "2 lost", "1 sending", "2 sending",
+		"1 ended", "2 ended", "1 acquired", "2 acquired", "1 released", "2 released", "1 lost", "2 lost", "1 sending", "2 sending",
 		"1 sent", "2 sent", "1 claimed", "2 claimed", "1 started", "2 started", "1 finished", "2 finished",
 	}, calls)
 	for of, name := range map[context.Context]string{sending: "sending", started: "started"} {
@@ -76,9 +87,7 @@ func TestHooks_SeveralAreCalledInOrder(t *testing.T) {
 		require.Equal(t, name, of.Value(contextKey("2")))
 	}
 
-	var alone queueOptions
-	WithQueueHooks(panicking)(&alone)
-	sending, started = every(t.Context(), alone.hooks)
+	sending, started = every(t.Context(), hookList[LockHooks]{&panicking.locks}, hookList[QueueHooks]{&panicking.tasks})
 	require.Equal(t, []context.Context{t.Context(), t.Context()}, []context.Context{sending, started})
 }
 
@@ -86,20 +95,19 @@ func TestHooks_SeveralAreCalledInOrder(t *testing.T) {
 // It counts allocations, so that it runs alone.
 func TestHooks_NoneCostNothing(t *testing.T) {
 	var o lockOptions
-	WithLockHooks(Hooks{})(&o)
-	WithLockHooks(Hooks{TasksClaimed: func(TasksClaimed) {}})(&o)
+	WithLockHooks(LockHooks{})(&o)
 	require.Nil(t, o.hooks)
 	k := &Lock{options: &o}
 	k.observe()
 	require.Same(t, &o, k.options)
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		k.observe()
+		k.tellWaitEnded(t.Context(), ErrLocked)
 		k.tellAcquired(t.Context(), true)
 		k.tellEnded(lockHandedOver)
 	}))
 	var q queueOptions
-	WithQueueHooks(Hooks{})(&q)
-	WithQueueHooks(Hooks{LockLost: func(LockLost) {}})(&q)
+	WithQueueHooks(QueueHooks{})(&q)
 	require.Nil(t, q.hooks)
 	if unsafe.Sizeof(uintptr(0)) == 8 {
 		require.LessOrEqual(t, unsafe.Sizeof(Lock{}), uintptr(192), "each hand-over makes one, and 192 bytes are a size class")

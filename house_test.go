@@ -202,7 +202,7 @@ func TestHouse_ReadmeNamesOptionsAndErrors(t *testing.T) {
 			}
 		}
 	}
-	require.Greater(t, options, 20)
+	require.Greater(t, options, 19)
 	require.Greater(t, failures, 13)
 }
 

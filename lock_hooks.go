@@ -6,6 +6,67 @@ import (
 	"time"
 )
 
+// LockHooks are functions that are called when something has happened to a lock: for metrics, logs and traces. Each is
+// optional, and one that is nil costs nothing.
+//
+// The goroutine in which it happened waits for them, and they hold up what comes next there: the caller of Lock, the
+// renewals of other locks. So a hook must be short, and must not call the library. Each call has a goroutine of its own;
+// several may run at the same time. A hook that panics, or ends its goroutine by runtime.Goexit, is taken to have
+// returned; what it panicked with is dropped. No hook is given a token of a lock.
+type LockHooks struct {
+	// LockAcquired is called when Lock, TryLock, Do, LockAll, DoAll or Adopt has got a lock, before that returns
+	// or calls its function. ctx is the call's.
+	LockAcquired func(ctx context.Context, i LockAcquired)
+	// WaitEnded is called, instead, when Lock, Do, LockAll or DoAll has waited in vain: it returns without the lock. Of
+	// LockAll and DoAll it is told the name of the lock that they did not get; of those that they had got, and give
+	// back, LockReleased is called. It is not called for TryLock, nor for bad arguments. ctx is the call's, and may have
+	// ended.
+	WaitEnded func(ctx context.Context, i WaitEnded)
+	// LockReleased is called when a lock was given up that had not been lost: by Unlock, UnlockAll, Close, Detach
+	// or the end of Do. Of each lock for which LockAcquired was called (or would have been) either it or LockLost
+	// is called, once, and after LockAcquired has returned. The next holder's LockAcquired may come first.
+	LockReleased func(i LockReleased)
+	// LockLost is called when a lock is lost before it was released: at its deadline, or when the server says that
+	// the holder's token does not hold the lock. It costs a timer for each lock.
+	LockLost func(i LockLost)
+}
+
+// LockAcquired is what the hook LockAcquired is told.
+type LockAcquired struct {
+	Name       string        // as given to Lock
+	Waited     time.Duration // from the call until the lock was acquired
+	HandedOver bool          // by another caller of the Locker, without a command to the server
+	Owner      string        // the label that WithOwner gave; empty without it
+}
+
+// WaitEnded is what the hook WaitEnded is told.
+type WaitEnded struct {
+	Name   string        // as given to Lock
+	Waited time.Duration // from the call until its end
+	Owner  string        // the label that WithOwner gave; empty without it
+	Err    error         // why: ErrLocked together with the end of the wait, ErrUnavailable, ErrClosed, ...
+}
+
+// LockReleased is what the hook LockReleased is told.
+type LockReleased struct {
+	Name       string        // as given to Lock
+	Held       time.Duration // from the acquisition until now
+	HandedOver bool          // to the next caller of the Locker, without a command to the server
+}
+
+// LockLost is what the hook LockLost is told.
+type LockLost struct {
+	Name string        // as given to Lock
+	Held time.Duration // from the acquisition until the loss was noticed
+}
+
+// WithLockHooks has h called for locks. Given several times, the hooks of all are called, in that order:
+// those of the Locker before those of a call. Defaults to none.
+func WithLockHooks(h LockHooks) LockOption {
+	isSet := h.LockAcquired != nil || h.WaitEnded != nil || h.LockReleased != nil || h.LockLost != nil
+	return func(o *lockOptions) { o.hooks = o.hooks.with(&h, isSet) }
+}
+
 // observer tells the hooks what becomes of one lock: that it was acquired, and then once how it ended. A lock
 // without hooks has none.
 //
@@ -13,7 +74,7 @@ import (
 // of it when LockAcquired has returned. Its methods are called without a mutex of other parts: the hooks are
 // the user's code.
 type observer struct {
-	hooks  hookList
+	hooks  hookList[LockHooks]
 	name   string
 	owner  string
 	called time.Time // when the lock was asked for
@@ -52,8 +113,20 @@ func (k *Lock) tellAcquired(ctx context.Context, handedOver bool) {
 		return
 	}
 	o.begin(ctx, handedOver)
-	if o.hooks.have(func(h *Hooks) bool { return h.LockLost != nil }) {
+	if o.hooks.have(func(h *LockHooks) bool { return h.LockLost != nil }) {
 		k.lease.Watch(func() { o.end(lockLost) })
+	}
+}
+
+// tellWaitEnded tells that k was not acquired, and why. ctx is the caller's.
+func (k *Lock) tellWaitEnded(ctx context.Context, err error) {
+	o := k.options.observer
+	if o == nil {
+		return
+	}
+	ended := WaitEnded{Name: o.name, Waited: time.Since(o.called), Owner: o.owner, Err: err}
+	for _, h := range o.hooks {
+		callHook(h.WaitEnded != nil, func() { h.WaitEnded(ctx, ended) })
 	}
 }
 

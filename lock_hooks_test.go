@@ -29,8 +29,8 @@ type witness struct {
 	order    []string
 }
 
-func (w *witness) hooks() sluice.Hooks {
-	return sluice.Hooks{
+func (w *witness) hooks() sluice.LockHooks {
+	return sluice.LockHooks{
 		LockAcquired: func(_ context.Context, i sluice.LockAcquired) {
 			w.note("acquired", func() { w.acquired = append(w.acquired, i) })
 		},
@@ -374,7 +374,7 @@ func TestHooks_AnExpiredLockIsNotReleased(t *testing.T) {
 func TestHooks_PanicsAreContained(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
 		var w witness
-		bad := sluice.Hooks{
+		bad := sluice.LockHooks{
 			LockAcquired: func(context.Context, sluice.LockAcquired) { panic("acquired") },
 			LockReleased: func(sluice.LockReleased) { panic(error(nil)) },
 			LockLost:     func(sluice.LockLost) { panic(fmt.Errorf("lost")) },
@@ -403,7 +403,7 @@ func TestHooks_GetTheContextOfTheCall(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx := context.WithValue(t.Context(), lockHolder{}, "request 7")
 		var got []context.Context
-		l := systest.NewLocker(t, s.Client(t), sluice.WithMaxWait(time.Minute), sluice.WithLockHooks(sluice.Hooks{
+		l := systest.NewLocker(t, s.Client(t), sluice.WithMaxWait(time.Minute), sluice.WithLockHooks(sluice.LockHooks{
 			LockAcquired: func(ctx context.Context, _ sluice.LockAcquired) { got = append(got, ctx) },
 		}))
 		k, err := l.Lock(ctx, redistest.Name(t))
@@ -420,7 +420,7 @@ func TestHooks_CountEveryLockOnce(t *testing.T) {
 		ctx, name := t.Context(), redistest.Name(t)
 		var w witness
 		var held, got atomic.Int64
-		balance := sluice.Hooks{
+		balance := sluice.LockHooks{
 			LockAcquired: func(context.Context, sluice.LockAcquired) { held.Add(1) },
 			LockReleased: func(sluice.LockReleased) { held.Add(-1) },
 			LockLost:     func(sluice.LockLost) { held.Add(-1) },

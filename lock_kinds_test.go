@@ -125,7 +125,7 @@ func TestLock_TakenAsTheOtherKindIsLost(t *testing.T) {
 				t.Run(kind+", "+path, func(t *testing.T) {
 					t.Parallel()
 					o := &overtaken{T: t, name: redistest.Name(t), opts: kinds.opts, elsewhere: systest.NewLocker(t, s.Client(t))}
-					o.locker = systest.NewLocker(t, s.Client(t), sluice.WithLockHooks(sluice.Hooks{
+					o.locker = systest.NewLocker(t, s.Client(t), sluice.WithLockHooks(sluice.LockHooks{
 						LockLost:     func(sluice.LockLost) { o.lost.Add(1) },
 						LockReleased: func(sluice.LockReleased) { o.released.Add(1) },
 					}))

@@ -157,12 +157,10 @@ func (s *LockSet) Context() context.Context {
 	return s.ctx
 }
 
-// Lock returns the lock with that name, to read its Fence or to Extend it. It returns nil if the set has none, which is
+// Get returns the lock with that name, to read its Fence or to Extend it. It returns nil if the set has none, which is
 // not held: see LockFromContext. The lock is the set's to release: after an Unlock of it, the Unlock of the set is
 // ErrNotHeld.
-func (s *LockSet) Lock(name string) *Lock {
-	return s.byName[name]
-}
+func (s *LockSet) Get(name string) *Lock { return s.byName[name] }
 
 // Format prints how many locks the set has, whatever the verb: its fields lead to tokens.
 func (s *LockSet) Format(f fmt.State, _ rune) {
@@ -213,7 +211,7 @@ func (l *Locker) DoAll(ctx context.Context, names []string, fn func(ctx context.
 	if err != nil {
 		return err
 	}
-	return inSection(ctx, s.ctx, s.Lock, fn, func() error { return s.endSection(ctx) })
+	return inSection(ctx, s.ctx, s.Get, fn, func() error { return s.endSection(ctx) })
 }
 
 // inSection calls fn with a context that ends with ctx and with held, in which find finds the locks. When fn has returned or

@@ -2,6 +2,7 @@ package sluice
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -128,6 +129,9 @@ func (k *Lock) acquire(ctx, bounded context.Context, try bool) error {
 	k.observe()
 	handedOver, err := k.acquireInOrder(bounded, try)
 	if err != nil {
+		if !try && !errors.Is(err, ErrInvalid) {
+			k.tellWaitEnded(ctx, err)
+		}
 		return err
 	}
 	if k.options.renew {

@@ -22,9 +22,9 @@ type callsOf struct {
 	names []string
 }
 
-// hooks are all that there are. Those that return a context return nil, for the one that they got.
-func (c *callsOf) hooks() (hooks sluice.Hooks) {
-	all := reflect.ValueOf(&hooks).Elem()
+// note has all that hooks points to note their calls. Those that return a context return nil, for the one that they got.
+func (c *callsOf) note(hooks any) {
+	all := reflect.ValueOf(hooks).Elem()
 	for i := range all.NumField() {
 		name, hook := all.Type().Field(i).Name, all.Field(i)
 		hook.Set(reflect.MakeFunc(hook.Type(), func([]reflect.Value) (results []reflect.Value) {
@@ -37,7 +37,6 @@ func (c *callsOf) hooks() (hooks sluice.Hooks) {
 			return results
 		}))
 	}
-	return hooks
 }
 
 // take returns the calls since the last one.
@@ -52,10 +51,14 @@ func (c *callsOf) take() string {
 func TestOperations_CallTheirHooks(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		var calls callsOf
-		rdb, all := s.Client(t), ""
+		rdb, all := s.Client(t), "WaitEnded" // which is called for no operation of the table: each does what it is to
+		var ofLocks sluice.LockHooks
+		var ofTasks sluice.QueueHooks
+		calls.note(&ofLocks)
+		calls.note(&ofTasks)
 		operations.EachKind(func(kind string, op operations.Operation, options ...sluice.LockOption) {
-			f := operations.New(t, rdb, append(options, sluice.WithLockHooks(calls.hooks()))...)
-			f.Queue = systest.NewQueue(t, rdb, sluice.WithQueueHooks(calls.hooks()))
+			f := operations.New(t, rdb, append(options, sluice.WithLockHooks(ofLocks))...)
+			f.Queue = systest.NewQueue(t, rdb, sluice.WithQueueHooks(ofTasks))
 			op.Prepare(t, f)
 			calls.take()
 			_, err := op.Call(t.Context(), f)
@@ -63,7 +66,7 @@ func TestOperations_CallTheirHooks(t *testing.T) {
 			require.Equal(t, op.Hooks, calls.take(), kind)
 			all += op.Hooks
 		})
-		for _, hook := range reflect.VisibleFields(reflect.TypeFor[sluice.Hooks]()) {
+		for _, hook := range append(reflect.VisibleFields(reflect.TypeFor[sluice.LockHooks]()), reflect.VisibleFields(reflect.TypeFor[sluice.QueueHooks]())...) {
 			require.Contains(t, all, hook.Name, "no operation calls this hook")
 		}
 	})

@@ -35,7 +35,7 @@ type lockOptions struct {
 
 	owner string // stands in front of tokens; "" for none
 
-	hooks    hookList
+	hooks    hookList[LockHooks]
 	observer *observer // of one lock that has hooks, whose options are its own; else nil
 
 	px any // the TTL that a key is taken with for the shortest window, in ms, as an argument of scripts
@@ -209,15 +209,14 @@ type queueOptions struct {
 	duplicates  Duplicates
 	maxAttempts int
 	poll        time.Duration
-	maxPayload  int
 	shards      int
 	deadLimit   int           // dead letters that may stay; 0 for any number
 	deadAge     time.Duration // for how long; 0 for ever
 	replicas    int           // that are to acknowledge a change; 0 for none
-	hooks       hookList
+	hooks       hookList[QueueHooks]
 }
 
-var defaultQueueOptions = queueOptions{shards: 1, prefix: "Queue:", maxAttempts: 25, poll: time.Second, maxPayload: 1 << 20}
+var defaultQueueOptions = queueOptions{shards: 1, prefix: "Queue:", maxAttempts: 25, poll: time.Second}
 
 // Duplicates says what Enqueue does with an ID that is already in the queue.
 //
@@ -270,10 +269,6 @@ func WithMaxAttempts(n int) QueueOption { return func(o *queueOptions) { o.maxAt
 // WithPollInterval sets the longest time between two polls of Wait, and so the longest
 // delay when a notification is lost. At least 1ms. Defaults to 1s.
 func WithPollInterval(d time.Duration) QueueOption { return func(o *queueOptions) { o.poll = d } }
-
-// WithMaxPayload sets the most bytes that a task's payload, and the keys and values of its header, may have
-// together. Defaults to 1 MiB.
-func WithMaxPayload(n int) QueueOption { return func(o *queueOptions) { o.maxPayload = n } }
 
 // WithDeadLimit bounds the number of dead letters to n: more are dropped for good, those first that died first.
 // Stats.Dropped counts what was dropped, and a Worker logs what it drops, with IDs. 0 means no limit. Defaults to 0.
@@ -362,8 +357,6 @@ func (o queueOptions) with(opts []QueueOption) (queueOptions, error) {
 		return o, fmt.Errorf("%w: negative number of dead letters", ErrInvalid)
 	case o.deadAge != 0 && (o.deadAge < time.Millisecond || o.deadAge > longestDuration):
 		return o, fmt.Errorf("%w: age of dead letters must be 1ms to 100 years", ErrInvalid)
-	case o.maxPayload < 0:
-		return o, fmt.Errorf("%w: negative payload size", ErrInvalid)
 	case o.replicas < 0:
 		return o, errNegativeReplicas
 	}

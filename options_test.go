@@ -3,6 +3,7 @@ package sluice_test
 import (
 	"context"
 	"errors"
+	"iter"
 	"math"
 	"strconv"
 	"strings"
@@ -51,11 +52,12 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 		l := systest.NewLocker(t, rdb)
 		k, err := l.Lock(ctx, redistest.Name(t))
 		require.NoError(t, err)
-		q := systest.NewQueue(t, rdb, sluice.WithMaxPayload(10))
-		_, err = q.Enqueue(ctx, sluice.Task{ID: "a", Payload: make([]byte, 10), Delay: time.Hour})
+		q := systest.NewQueue(t, rdb)
+		_, err = q.Enqueue(ctx, sluice.Task{ID: "a", Payload: make([]byte, 1<<20), Delay: time.Hour})
 		require.NoError(t, err)
-		e, err := q.Get(ctx, "a")
+		shown, err := q.Get(ctx, "a")
 		require.NoError(t, err)
+		e := shown.Entry
 
 		bad := map[string]func() error{}
 		locker := func(opts ...sluice.LockOption) func() error {
@@ -98,13 +100,13 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 		}
 		for _, d := range []time.Duration{-1, forever} {
 			bad["delay "+d.String()] = func() error { _, err := q.Enqueue(ctx, sluice.Task{ID: "b", Delay: d}); return err }
-			bad["retry "+d.String()] = func() error { return q.Retry(ctx, e, d) }
+			bad["retry "+d.String()] = func() error { return q.Retry(ctx, e, d, "failed") }
 			bad["reschedule "+d.String()] = func() error { _, err := q.Reschedule(ctx, "a", d); return err }
 		}
 		for what, task := range map[string]sluice.Task{
 			"no id":          {},
 			"long id":        {ID: long},
-			"payload":        {ID: "b", Payload: make([]byte, 11)},
+			"payload":        {ID: "b", Payload: make([]byte, 1<<20+1)},
 			"delay and at":   {ID: "b", Delay: 1, At: time.Now()},
 			"at before 1970": {ID: "b", At: time.Date(1969, 12, 31, 0, 0, 0, 0, time.UTC)},
 			"at after 2200":  {ID: "b", At: time.Date(2200, 1, 2, 0, 0, 0, 0, time.UTC)},
@@ -116,10 +118,10 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 			bad["claim n"] = func() error { _, err := q.Claim(ctx, n, time.Second); return err }
 			bad["pop n"] = func() error { _, err := q.Pop(ctx, n); return err }
 			bad["peek n"] = func() error { _, err := q.Peek(ctx, n); return err }
-			bad["dead n"] = func() error { _, err := q.Dead(ctx, sluice.Entry{}, n); return err }
+			bad["list n"] = func() error { _, err := q.List(ctx, sluice.StateDead, sluice.TaskInfo{}, n); return err }
 		}
 		for what, entry := range map[string]sluice.Entry{
-			"zero": {}, "nan": {ID: "a", Score: math.NaN()}, "inf": {ID: "a", Score: math.Inf(1)},
+			"zero": {}, "nan": {ID: "a", Score: math.NaN()}, "inf": {ID: "a", Score: math.Inf(1)}, "a handler's": {ID: "a", Attempt: 1},
 		} {
 			bad["dequeue beside "+what] = func() error { return q.Dequeue(ctx, e, entry) }
 			for _, op := range operations.OfQueues() {
@@ -130,8 +132,15 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 		}
 		for what, option := range map[string]sluice.ReadOption{"nil": nil, "no bytes": sluice.WithPayloadsUpTo(0), "less": sluice.WithPayloadsUpTo(-1)} {
 			bad["get option "+what] = func() error { _, err := q.Get(ctx, "a", option); return err }
-			bad["list option "+what] = func() error { _, err := q.List(ctx, sluice.StateDue, sluice.Entry{}, 1, option); return err }
-			bad["dead option "+what] = func() error { _, err := q.Dead(ctx, sluice.Entry{}, 1, option); return err }
+			bad["list option "+what] = func() error { _, err := q.List(ctx, sluice.StateDue, sluice.TaskInfo{}, 1, option); return err }
+			bad["all option "+what] = func() error { return errorOf(q.All(ctx, sluice.StateDead, option)) }
+		}
+		for what, after := range map[string]sluice.TaskInfo{"nan": {Entry: sluice.Entry{ID: "a", Score: math.NaN()}}, "of another list": shown} {
+			bad["list after "+what] = func() error { _, err := q.List(ctx, sluice.StateLeased, after, 1); return err }
+		}
+		for _, s := range []sluice.State{sluice.StateAbsent, -1, sluice.StateDead + 1} {
+			bad["list state "+s.String()] = func() error { _, err := q.List(ctx, s, sluice.TaskInfo{}, 1); return err }
+			bad["all state "+s.String()] = func() error { return errorOf(q.All(ctx, s)) }
 		}
 		bad["get id"] = func() error { _, err := q.Get(ctx, ""); return err }
 		bad["revive id"] = func() error { _, err := q.Revive(ctx, "a", ""); return err }
@@ -143,7 +152,6 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 		bad["nil queue option"] = queue("a", nil)
 		bad["policy"] = queue("a", sluice.WithDuplicates(9))
 		bad["max attempts"] = queue("a", sluice.WithMaxAttempts(-1))
-		bad["max payload"] = queue("a", sluice.WithMaxPayload(-1))
 		bad["dead limit"] = queue("a", sluice.WithDeadLimit(-1))
 		bad["dead age"] = queue("a", sluice.WithDeadAge(time.Microsecond))
 		bad["negative dead age"] = queue("a", sluice.WithDeadAge(-time.Hour))
@@ -188,7 +196,6 @@ func TestOptions_ZeroValuesAreSafe(t *testing.T) {
 	require.ErrorIs(t, (&sluice.Locker{}).Close(), sluice.ErrInvalid)
 	require.Equal(t, "deferred", sluice.OutcomeDeferred.String())
 	require.Equal(t, "unknown", sluice.Outcome(9).String())
-	require.Equal(t, time.Unix(1790000000, 123456000), sluice.Entry{Score: 1790000000.123456}.Time())
 }
 
 // TestOptions_AnyNameWorks: any bytes will do, and a companion key lives in the main key's
@@ -274,7 +281,7 @@ func TestOptions_ExtremesWorkOrAreInvalid(t *testing.T) {
 			check("poll interval "+at, span, queue(sluice.WithPollInterval(d)))
 			check("lease "+at, span, func() error { _, err := b.Q.Claim(ctx, 1, d); return err })
 			e := fresh()
-			check("retry "+at, delay, func() error { return b.Q.Retry(ctx, e, d) })
+			check("retry "+at, delay, func() error { return b.Q.Retry(ctx, e, d, "failed") })
 			check("reschedule "+at, delay, func() error { _, err := b.Q.Reschedule(ctx, "a", d); return err })
 			check("delay "+at, delay, func() error { _, err := b.Q.Enqueue(ctx, sluice.Task{ID: "a", Delay: d}); return err })
 			if delay {
@@ -283,23 +290,20 @@ func TestOptions_ExtremesWorkOrAreInvalid(t *testing.T) {
 			e = fresh()
 			check("extend "+at, span, func() error { return b.Q.Extend(ctx, e, d) })
 			if span && d > time.Second {
-				require.InDelta(b, b.Now()+d.Seconds(), b.Get("a").Score, 60, at)
+				require.InDelta(b, b.Now()+d.Seconds(), float64(b.Get("a").LeaseEnds.Unix()), 60, at)
 			}
 		}
 		for _, n := range numbers {
 			at := strconv.Itoa(n)
 			check("max attempts "+at, n >= 0 && n <= 999_999_999, queue(sluice.WithMaxAttempts(n)))
 			check("duplicates "+at, n == 0 || n == 1, queue(sluice.WithDuplicates(sluice.Duplicates(n))))
-			if n != 0 {
-				check("max payload "+at, n > 0, queue(sluice.WithMaxPayload(n)))
-			}
 			e := fresh()
 			check("claim "+at, n > 0, func() error { _, err := b.Q.Claim(ctx, n, time.Minute); return err })
 			check("pop "+at, n > 0, func() error { _, err := b.Q.Pop(ctx, n); return err })
 			check("peek "+at, n > 0, func() error { _, err := b.Q.Peek(ctx, n); return err })
 			b.Bury(e, "")
 			check("dead "+at, n > 0, func() error {
-				letters, err := b.Q.Dead(ctx, sluice.Entry{}, n)
+				letters, err := b.Q.List(ctx, sluice.StateDead, sluice.TaskInfo{}, n)
 				if err == nil {
 					require.Len(b, letters, 1)
 				}
@@ -317,4 +321,12 @@ func TestOptions_ExtremesWorkOrAreInvalid(t *testing.T) {
 			})
 		}
 	})
+}
+
+// errorOf returns the error with which the range over tasks ends.
+func errorOf(tasks iter.Seq2[sluice.TaskInfo, error]) (failed error) {
+	for _, err := range tasks {
+		failed = err
+	}
+	return failed
 }

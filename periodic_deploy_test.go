@@ -213,14 +213,14 @@ func TestPeriodic_ALateReportChangesNothing(t *testing.T) {
 		b.requireIs(sluice.StateScheduled, time.Hour)
 
 		seen := b.Get("a")
-		require.NoError(b, putNext(seen, time.Minute)) // a schedule has changed
-		require.ErrorIs(b, putNext(seen, 2*time.Hour), sluice.ErrStale)
+		require.NoError(b, putNext(seen.Entry, time.Minute)) // a schedule has changed
+		require.ErrorIs(b, putNext(seen.Entry, 2*time.Hour), sluice.ErrStale)
 		b.requireIs(sluice.StateScheduled, time.Minute)
 
 		_, err := b.Q.Cancel(b.Context(), "a")
 		require.NoError(b, err)
 		late(second)
-		require.ErrorIs(b, putNext(seen, time.Minute), sluice.ErrStale)
+		require.ErrorIs(b, putNext(seen.Entry, time.Minute), sluice.ErrStale)
 		b.RequireClean()
 	})
 }

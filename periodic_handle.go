@@ -113,7 +113,7 @@ func (p *periodics) admit(t wire.Task, o occurrence) (e Entry, call bool, err er
 		delay := max(claimed.Sub(o.due), backoff.Half(putBackFor))
 		return e, false, notHandledError{fmt.Errorf("not an occurrence of the schedule: %w", Again(min(delay, early)))}
 	}
-	return task.entry(entryOf(t), due), true, nil
+	return task.entry(withoutReceipt(t), due), true, nil
 }
 
 // putBack returns the result of an occurrence of a task that this worker does not know. Others may: a program that has it is

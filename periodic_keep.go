@@ -68,21 +68,21 @@ const ensureFor = redisexec.MaxQuiet
 func (p *periodics) ensure(ctx context.Context, task *periodicTask) error {
 	ctx, cancel := context.WithTimeout(ctx, ensureFor)
 	defer cancel()
-	e, now, err := p.queue.get(ctx, task.ID)
+	t, now, err := p.queue.get(ctx, task.ID)
 	switch {
 	case errors.Is(err, ErrNotFound):
 		return p.add(ctx, task, now)
 	case err != nil:
 		return err
-	case e.State == StateDead:
+	case t.State == StateDead:
 		if err := p.add(ctx, task, now); err != nil {
 			return err
 		}
 		p.log.Warn("sluice: periodic task was a dead letter, goes on with the next occurrence",
-			slog.String("task", task.ID), slog.String("reason", e.Reason))
-	case e.State == StateScheduled:
-		if o, ok := occurrenceIn(e.ID, e.Header); ok {
-			return p.advance(ctx, task, e, o, now)
+			slog.String("task", task.ID), slog.String("reason", t.Reason))
+	case t.State == StateScheduled:
+		if o, ok := occurrenceIn(t.ID, t.Header); ok {
+			return p.advance(ctx, task, t.Entry, o, now)
 		}
 	}
 	return nil

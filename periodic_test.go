@@ -178,7 +178,7 @@ func TestEvery_IsTheMultiplesSinceTheEpoch(t *testing.T) {
 func TestWorker_PeriodicIsChecked(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer func() { require.NoError(t, rdb.Close()) }()
-	q, err := sluice.NewQueue(rdb, "q", sluice.WithMaxPayload(200))
+	q, err := sluice.NewQueue(rdb, "q")
 	require.NoError(t, err)
 	good := sluice.Every(time.Hour)
 	for name, tasks := range map[string][]sluice.Periodic{
@@ -187,7 +187,7 @@ func TestWorker_PeriodicIsChecked(t *testing.T) {
 		"too often":    {{ID: "a", Schedule: sluice.Every(time.Microsecond)}},
 		"never":        {{ID: "a", Schedule: sluice.Every(0)}},
 		"ID twice":     {{ID: "a", Schedule: good}, {ID: "b", Schedule: good}, {ID: "a", Schedule: good}},
-		"large":        {{ID: "a", Schedule: good, Payload: make([]byte, 190)}},
+		"large":        {{ID: "a", Schedule: good, Payload: make([]byte, 1<<20-10)}},
 		"bad header":   {{ID: "a", Schedule: good, Header: map[string]string{"": "v"}}},
 		"reserved key": {{ID: "a", Schedule: good, Header: map[string]string{"sluice-period": "v"}}},
 	} {
@@ -346,7 +346,7 @@ func TestPeriodic_ComesBack(t *testing.T) {
 		for i, lose := range []func(){
 			func() { _, _ = b.Q.Cancel(b.Context(), "a") },
 			func() { require.NoError(b, b.Q.Purge(b.Context())) },
-			func() { b.Bury(b.Get("a"), "by hand") },
+			func() { b.Bury(b.Get("a").Entry, "by hand") },
 		} {
 			time.Sleep(time.Until(b.hour(i).Add(5 * time.Minute)))
 			lose()

@@ -21,6 +21,8 @@ const (
 	maxGroup = taskloop.MaxGroup
 	// maxGroupBytes is the most payload that one script is given, unless a single one is larger.
 	maxGroupBytes = taskloop.MaxGroupBytes
+	// maxPayload is the most bytes that a task's payload and header have together.
+	maxPayload = 1 << 20
 )
 
 // lastTime is the latest due time that is accepted.
@@ -58,7 +60,8 @@ type Queue struct {
 type Task struct {
 	// ID names the task within its queue: 1 to 512 bytes.
 	ID string
-	// Payload is handed to the worker that gets the task. Optional.
+	// Payload is handed to the worker that gets the task. Optional. Together with the keys and values of Header it may
+	// have 1 MiB: keep what is larger elsewhere, and its name here.
 	Payload []byte
 	// Header goes along with the payload, for what is not the worker's business: the context of a
 	// trace, say. Up to 64 pairs; a key has 1 to 256 bytes. Optional; without it the task
@@ -71,31 +74,41 @@ type Task struct {
 	At time.Time
 }
 
-// Entry is a task as it stands in the queue.
+// Entry is a task as Claim, Pop, Peek and a Worker hand it out.
 type Entry struct {
 	ID      string
 	Payload []byte
 	// Header is the task's, nil for none.
 	Header map[string]string
-	// Omitted is in how many bytes payload and header are stored, if WithPayloadsUpTo has left them out; else 0.
-	Omitted int
-	// Score is when the task is due or, once claimed, when its lease ends, in Unix
-	// seconds by the server's clock. It is the receipt. Of a dead letter, it is when it died.
-	Score float64
 	// Attempt is how many times the task has been claimed. Up to two deliveries do not
 	// count that ended with their lease, without an Extend or anything else from their
 	// holder: perhaps the reply to that claim was lost, and no handler ever saw the task.
 	Attempt int
 	// Due is when the task became due, or will be, by the server's clock, to the microsecond. Of a
-	// task that is claimed again because its lease ran out, that is when the lease ended. It is
-	// zero for a dead letter, and for a leased task that Get returns: that is not known.
+	// task that is claimed again because its lease ran out, that is when the lease ended.
 	Due time.Time
-	// State is the task's state when Get or Dead read it. Nothing else sets it.
+	// Score is the receipt, for Dequeue, Retry, Release, Bury, Extend and KeepAlive: when the task is due or, once
+	// claimed, when its lease ends, in Unix seconds by the server's clock. It is 0 in a Worker's handler, since the
+	// Worker settles the task: with that, these operations are ErrInvalid.
+	Score float64
+}
+
+// TaskInfo is a task as Get, List and All show it, in whatever state it is.
+type TaskInfo struct {
+	// Entry is the task. Its Score is a good receipt only if State is StateScheduled or StateDue. It is 0 for a
+	// leased task, which is its holder's, so that Dequeue and the like are ErrInvalid; of a dead letter it is
+	// the place in the list. Due is zero for a leased task, and for a dead letter: that is not known.
+	Entry
 	State State
-	// Reason says why a dead letter is one. Get and Dead set it: to the reason that Bury was
-	// given; "attempts used up" for a task that was claimed as often as WithMaxAttempts allows;
-	// "malformed" for what is not the library's.
+	// LeaseEnds is when the lease of a leased task ends, unless it is extended, by the server's clock. Else zero.
+	LeaseEnds time.Time
+	// DiedAt is when a dead letter died, by the server's clock, to the microsecond. Else zero.
+	DiedAt time.Time
+	// Reason says why a dead letter is one: the reason that Bury was given; "attempts used up" for a task that was
+	// claimed as often as WithMaxAttempts allows; "malformed" for what is not the library's.
 	Reason string
+	// Omitted is in how many bytes payload and header are stored, if WithPayloadsUpTo has left them out; else 0.
+	Omitted int
 }
 
 // State is where a task stands.
@@ -123,9 +136,6 @@ func (s State) String() string {
 	}
 	return stateNames[s]
 }
-
-// Time returns Score as a time, to the microsecond.
-func (e Entry) Time() time.Time { return wire.TimeOf(e.Score) }
 
 // Outcome is what Enqueue did with a task.
 type Outcome int
@@ -253,52 +263,44 @@ func (q *Queue) byID(ctx context.Context, op, id string, request func(s *shard) 
 // error as the reason, asks it.
 func (q *Queue) MaxAttempts() int { return q.options.maxAttempts }
 
-// Get returns a task, whatever its state. Of a dead letter, Score is the time of its death;
-// of a leased task for which a new version waits, Payload is already the new one's. Opts say
-// whether the payload is read. The error is ErrNotFound if there is no such task.
-//
-// The Score of a leased task is a good receipt, as its holder's is: a Dequeue, Retry,
-// Release or Bury of the entry takes the task from its holder, and an Extend gives the holder
-// more time. Look at State first.
-func (q *Queue) Get(ctx context.Context, id string, opts ...ReadOption) (Entry, error) {
-	e, _, err := q.get(ctx, id, opts...)
-	return e, err
+// Get returns a task, whatever its state. Of a leased task for which a new version waits, Payload is already the
+// new one's. Opts say whether the payload is read. The error is ErrNotFound if there is no such task.
+func (q *Queue) Get(ctx context.Context, id string, opts ...ReadOption) (TaskInfo, error) {
+	t, _, err := q.get(ctx, id, opts...)
+	return t, err
 }
 
 // get is Get. With ErrNotFound too, it returns the server's time.
-func (q *Queue) get(ctx context.Context, id string, opts ...ReadOption) (e Entry, now time.Time, err error) {
+func (q *Queue) get(ctx context.Context, id string, opts ...ReadOption) (t TaskInfo, now time.Time, err error) {
 	payloads, err := readPayloads("get", opts)
 	if err != nil {
-		return Entry{}, now, err
+		return t, now, err
 	}
 	value, err := q.byID(ctx, "get", id, func(s *shard) redisexec.Request {
 		return scriptGet.Request(s.keys, id, payloads)
 	})
 	if err != nil {
-		return Entry{}, now, err
+		return t, now, err
 	}
-	e, now, err = decodeGet(id, value)
-	return e, now, wrap("get", q.name, err)
+	t, now, err = decodeGet(id, value)
+	return t, now, wrap("get", q.name, err)
 }
 
 // decodeGet decodes the time, and a task of that ID if there is one.
-func decodeGet(id string, value any) (e Entry, now time.Time, err error) {
+func decodeGet(id string, value any) (t TaskInfo, now time.Time, err error) {
 	r := wire.Read(value)
 	now = wire.TimeOf(r.Score())
 	switch left := r.Left(); {
 	case left == 0 && r.Err() == nil:
-		return e, now, ErrNotFound
+		return t, now, ErrNotFound
 	case left == 1:
-		return e, now, ErrCorrupt
+		return t, now, ErrCorrupt
 	}
-	e = viewOf(r.Standing(id, int64(len(stateNames))))
+	i := r.Standing(id, int64(len(stateNames)))
 	if err := r.Err(); err != nil {
-		return Entry{}, now, err
+		return t, now, err
 	}
-	if e.State == StateScheduled || e.State == StateDue {
-		e.Due = e.Time()
-	}
-	return e, now, nil
+	return infoOf(i), now, nil
 }
 
 // decodeState decodes the state of a task.

@@ -300,11 +300,14 @@ func (s *shard) popStep(ctx context.Context, n int) (more bool, entries []Entry,
 	}
 	r := wire.Read(reply.Value)
 	more = r.Int() > 0
-	if entries, err = readEntries(&r, wire.LeasedParts, (*wire.Reader).Waiting); len(entries) > 0 {
+	if entries, err = readEach(&r, wire.ListedParts, (*wire.Reader).Listed, asEntry); len(entries) > 0 {
 		err = reply.Shortfall
 	}
 	return more, entries, err
 }
+
+// asEntry returns a task that a script shows as it is handed out.
+func asEntry(i wire.Info) Entry { return entryOf(i.Task) }
 
 // Peek reads up to n due tasks, earliest first. It changes nothing, and nothing keeps
 // other callers from taking them: Dequeue reports whether one did. It reads on past what
@@ -315,12 +318,17 @@ func (s *shard) popStep(ctx context.Context, n int) (more bool, entries []Entry,
 // behind the last task of the one before, whatever has come or gone meanwhile: no task that
 // stays is missed or returned twice. If a step fails, the tasks read before are returned
 // beside the error.
-func (q *Queue) Peek(ctx context.Context, n int) ([]Entry, error) {
+func (q *Queue) Peek(ctx context.Context, n int) (entries []Entry, err error) {
 	if err := q.checkCount("peek", n); err != nil {
 		return nil, err
 	}
-	entries, err := q.list(ctx, listing{scriptPeek, "0", StateAbsent}, Entry{}, n, "")
-	return entries, q.wrap(ctx, "peek", err)
+	for i, failed := range q.list(ctx, listing{scriptPeek, "0", StateDue}, cursor{}, n, "") {
+		if failed != nil {
+			return entries, q.wrap(ctx, "peek", failed)
+		}
+		entries = append(entries, asEntry(i))
+	}
+	return entries, nil
 }
 
 func (q *Queue) checkCount(op string, n int) error {

@@ -41,25 +41,18 @@ func plantOld(b systest.QueueTest, n int) {
 	require.NoError(b, err)
 }
 
-func idsOf(entries []sluice.Entry) (ids []string) {
-	for _, e := range entries {
-		ids = append(ids, e.ID)
-	}
-	return ids
-}
-
 func TestQueue_DeadLimitDropsTheOldest(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ctx := b.Context()
 		die(b, "a", "b", "c")
-		require.Equal(b, []string{"a", "b", "c"}, idsOf(b.Dead(10)))
-		page, err := b.Q.Dead(ctx, sluice.Entry{}, 1)
+		require.Equal(b, []string{"a", "b", "c"}, systest.IDs(b.Dead(10)))
+		page, err := b.Q.List(ctx, sluice.StateDead, sluice.TaskInfo{}, 1)
 		require.NoError(b, err)
 		die(b, "d", "e")
-		require.Equal(b, []string{"c", "d", "e"}, idsOf(b.Dead(10)), "the burials have dropped the others, and nothing else had to")
+		require.Equal(b, []string{"c", "d", "e"}, systest.IDs(b.Dead(10)), "the burials have dropped the others, and nothing else had to")
 		rest, err := b.Q.List(ctx, sluice.StateDead, page[0], 10)
 		require.NoError(b, err)
-		require.Equal(b, []string{"c", "d", "e"}, idsOf(rest), "a cursor whose letter was dropped goes on")
+		require.Equal(b, []string{"c", "d", "e"}, systest.IDs(rest), "a cursor whose letter was dropped goes on")
 		require.Equal(b, sluice.Stats{Dead: 3, Dropped: 2}, b.Stats())
 		_, err = b.Q.Get(ctx, "a")
 		require.ErrorIs(b, err, sluice.ErrNotFound)
@@ -97,7 +90,7 @@ func TestQueue_DeadAgeDropsWhatIsOld(t *testing.T) {
 		for _, dropped := range []int64{50, 100, 120, 120} { // a script drops no more
 			require.Equal(b, sluice.Stats{Dead: 121 - dropped, Dropped: dropped}, b.Stats())
 		}
-		require.Equal(b, []string{"new"}, idsOf(b.Dead(10)))
+		require.Equal(b, []string{"new"}, systest.IDs(b.Dead(10)))
 
 		plantOld(b, 60)
 		stats, err := plain.Stats(ctx)
@@ -126,7 +119,7 @@ func TestQueue_DeadLimitIsSharedByShards(t *testing.T) {
 			die(b, fmt.Sprint(i))
 		}
 		require.Equal(b, sluice.Stats{Dead: 6, Dropped: 14}, b.Stats())
-		require.Equal(b, []string{"13", "15", "16", "17", "18", "19"}, idsOf(b.Dead(10)), "the last three of each shard")
+		require.Equal(b, []string{"13", "15", "16", "17", "18", "19"}, systest.IDs(b.Dead(10)), "the last three of each shard")
 	}, sluice.WithDeadLimit(5), sluice.WithShards(2))
 }
 
@@ -191,7 +184,7 @@ func TestQueue_DeadLimitWorksOnAFullServer(t *testing.T) {
 		b.Bury(e, "hopeless")
 	}
 	require.Equal(t, sluice.Stats{Dead: 1, Dropped: 1}, b.Stats())
-	require.Equal(t, []string{"b"}, idsOf(b.Dead(10)))
+	require.Equal(t, []string{"b"}, systest.IDs(b.Dead(10)))
 }
 
 // TestQueue_TrimChangesNothingOfForeignKeys: a key of another type is no error of the burial, and is left.

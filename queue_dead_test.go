@@ -32,7 +32,7 @@ func TestQueue_BuriesListsAndRevives(t *testing.T) {
 			require.Equal(b, fmt.Sprint(i), letter.ID, "dead letters are listed in the order of their deaths")
 			require.Equal(b, "no:such\x00order", letter.Reason)
 			require.Equal(b, 1, letter.Attempt)
-			require.WithinDuration(b, time.Now(), letter.Time(), time.Minute)
+			require.WithinDuration(b, time.Now(), letter.DiedAt, time.Minute)
 		}
 		require.Equal(b, "x\x00:y", string(letters[0].Payload))
 		require.Empty(b, letters[1].Payload)
@@ -54,7 +54,7 @@ func TestQueue_BuriesListsAndRevives(t *testing.T) {
 		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "long"})
 		b.Bury(b.ClaimOne(time.Minute), "")
 		require.NoError(b, b.RDB.HSet(ctx, "{"+b.Key+"}:state", "long", "1:dead:"+strings.Repeat("r", 5000)).Err())
-		for _, letter := range []sluice.Entry{b.Dead(1)[0], b.Get("long")} {
+		for _, letter := range []sluice.TaskInfo{b.Dead(1)[0], b.Get("long")} {
 			require.Equal(b, strings.Repeat("r", 512), letter.Reason)
 		}
 		b.Revive(1, "long")

@@ -216,7 +216,7 @@ func (q *Queue) checkTask(t *Task) error {
 	if err := checkHeader(t.Header); err != nil {
 		return err
 	}
-	if err := t.checkSize(q.options.maxPayload); err != nil {
+	if err := t.checkSize(); err != nil {
 		return err
 	}
 	return checkDelay(t.Delay)
@@ -245,19 +245,18 @@ func checkHeader(header map[string]string) error {
 	return nil
 }
 
-// checkSize says whether the task's header and payload are too large for a queue that allows so
-// many bytes.
-func (t *Task) checkSize(allowed int) error {
+// checkSize says whether the task's header and payload are too large.
+func (t *Task) checkSize() error {
 	size := len(t.Payload)
 	for key, value := range t.Header {
 		size += len(key) + len(value)
 	}
 	switch {
-	case size <= allowed:
+	case size <= maxPayload:
 		return nil
 	case len(t.Header) == 0:
-		return fmt.Errorf("%w: payload of %d bytes, %d are allowed", ErrInvalid, size, allowed)
+		return fmt.Errorf("%w: payload of %d bytes, %d are allowed", ErrInvalid, size, maxPayload)
 	default:
-		return fmt.Errorf("%w: header and payload of %d bytes, %d are allowed", ErrInvalid, size, allowed)
+		return fmt.Errorf("%w: header and payload of %d bytes, %d are allowed", ErrInvalid, size, maxPayload)
 	}
 }

@@ -88,7 +88,7 @@ func (w *twins) step() {
 		})
 		w.receipts = append(w.receipts, got.([]Entry)...)
 	case 8:
-		w.both(func(ctx context.Context, q *Queue) any { return q.Retry(ctx, e, delay) == nil })
+		w.both(func(ctx context.Context, q *Queue) any { return q.Retry(ctx, e, delay, "failed") == nil })
 	case 9:
 		w.both(func(ctx context.Context, q *Queue) any { return q.Extend(ctx, e, lease) == nil })
 	case 10:
@@ -365,9 +365,9 @@ func TestExtension_OfAGroupAnswersForEachTask(t *testing.T) {
 			items = append(items, wire.Item{ID: e.ID, Receipt: receiptOf(e)})
 		}
 		for _, id := range states[10:] {
-			e, err := q.Get(ctx, id)
+			shown, err := q.Get(ctx, id)
 			require.NoError(t, err)
-			items = append(items, wire.Item{ID: id, Receipt: receiptOf(e)})
+			items = append(items, wire.Item{ID: id, Receipt: receiptOf(shown.Entry)})
 		}
 		require.NoError(t, q.Extend(ctx, es[1], 2*time.Minute))
 		_, err = q.Enqueue(ctx, Task{ID: "waits", Payload: []byte("new")})
@@ -391,7 +391,7 @@ func TestExtension_OfAGroupAnswersForEachTask(t *testing.T) {
 			e, err := q.Get(ctx, id)
 			require.NoError(t, err)
 			require.Equal(t, StateLeased, e.State)
-			require.False(t, e.Time().Before(before.Add(lease)), id)
+			require.False(t, e.LeaseEnds.Before(before.Add(lease)), id)
 			require.NoError(t, rdb.ZScore(ctx, sh.keys[4].(string), id).Err())
 		}
 		require.NoError(t, q.Dequeue(ctx, es[0], es[1], es[2], es[7], es[8], es[9]), "the receipts stay as they are")

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/systest"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 func storedPayload(b systest.QueueTest, id string) string {
@@ -39,17 +40,17 @@ func TestHeader_StaysWithItsTask(t *testing.T) {
 			return is(es[0])
 		}
 		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Header: header, Payload: payload, Delay: time.Hour})
-		is(b.Get("a"))
+		is(b.Get("a").Entry)
 		_, err := b.Q.Reschedule(ctx, "a", 0)
 		require.NoError(b, err)
 		one(b.Q.Peek(ctx, 1))
 		e := is(b.ClaimOne(time.Minute))
 		require.NoError(b, b.Q.Extend(ctx, e, time.Hour))
-		is(b.Get("a"))
-		require.NoError(b, b.Q.Retry(ctx, e, 0))
+		is(b.Get("a").Entry)
+		require.NoError(b, b.Q.Retry(ctx, e, 0, "failed"))
 		require.NoError(b, b.Q.Release(ctx, is(b.ClaimOne(time.Minute))))
 		b.Bury(is(b.ClaimOne(time.Minute)), "reason")
-		is(b.Get("a"))
+		is(b.Get("a").Entry)
 		b.Revive(1, "a")
 		b.EndLeaseUnseen(is(b.ClaimOne(time.Minute)))
 		e = is(b.ClaimOne(time.Minute))
@@ -154,8 +155,8 @@ func TestHeader_LimitsAreInvalid(t *testing.T) {
 			"65 pairs":                     {Header: pairs(65)},
 			"empty key":                    {Header: map[string]string{"": "s3cret"}},
 			"long key":                     {Header: map[string]string{key + "k": "s3cret"}},
-			"value of more than a payload": {Header: map[string]string{"k": strings.Repeat("s3cret", 200)}},
-			"together more than a payload": {Header: map[string]string{"k": strings.Repeat("x", 500)}, Payload: make([]byte, 500)},
+			"value of more than a payload": {Header: map[string]string{"k": strings.Repeat("s3cret", 1<<18)}},
+			"together more than a payload": {Header: map[string]string{"k": strings.Repeat("x", 1<<19)}, Payload: make([]byte, 1<<19)},
 		} {
 			task.ID = "bad"
 			_, err := b.Q.Enqueue(b.Context(), task)
@@ -167,13 +168,13 @@ func TestHeader_LimitsAreInvalid(t *testing.T) {
 		b.RequireClean()
 		for _, task := range []sluice.Task{
 			{ID: "a", Header: pairs(64)},
-			{ID: "b", Header: map[string]string{key: strings.Repeat("x", 1000-256)}},
-			{ID: "c", Header: map[string]string{"k": "v"}, Payload: make([]byte, 998)},
+			{ID: "b", Header: map[string]string{key: strings.Repeat("x", 1<<20-256)}},
+			{ID: "c", Header: map[string]string{"k": "v"}, Payload: make([]byte, 1<<20-2)},
 		} {
 			b.Enqueue(sluice.OutcomeAdded, task)
 			require.Equal(b, task.Header, b.Get(task.ID).Header)
 		}
-	}, sluice.WithMaxPayload(1000))
+	})
 }
 
 // TestPeriodic_ATaskWithAnOccurrencesHeaderIsNone: a handler that hands its header on, to continue a trace, has enqueued a task
@@ -231,7 +232,7 @@ func TestEntry_SaysWhenTheTaskBecameDue(t *testing.T) {
 		require.NoError(b, err)
 		require.Len(b, peeked, 6)
 		due(peeked, 0)
-		due([]sluice.Entry{b.Get("5")}, 5)
+		due([]sluice.Entry{b.Get("5").Entry}, 5)
 		popped, err := b.Q.Pop(ctx, 1)
 		require.NoError(b, err)
 		require.Len(b, popped, 1)
@@ -248,7 +249,7 @@ func TestEntry_SaysWhenTheTaskBecameDue(t *testing.T) {
 		}
 		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "later", Delay: time.Hour})
 		later := b.Get("later")
-		require.Equal(b, later.Time(), later.Due)
+		require.Equal(b, wire.TimeOf(later.Score), later.Due)
 		b.Bury(claimed[0], "why")
 		letter := b.Get(claimed[0].ID)
 		require.Zero(b, letter.Due)
@@ -267,7 +268,7 @@ func TestEntry_DueIsTheEndOfALeaseThatRanOut(t *testing.T) {
 			next = b.Claim(1, time.Minute)
 			return len(next) > 0
 		}, time.Minute, 5*time.Millisecond)
-		require.Equal(b, first.Time(), next[0].Due)
+		require.Equal(b, wire.TimeOf(first.Score), next[0].Due)
 	})
 }
 
@@ -303,8 +304,8 @@ func TestQueue_DeadIsListedInPages(t *testing.T) {
 		want = append(append([]string{"before"}, want...), "behind", "behind2")
 		for size := 1; size < 5; size++ {
 			var all []string
-			for after, left := (sluice.Entry{}), true; left; {
-				page, err := b.Q.Dead(ctx, after, size)
+			for after, left := (sluice.TaskInfo{}), true; left; {
+				page, err := b.Q.List(ctx, sluice.StateDead, after, size)
 				require.NoError(b, err)
 				for _, e := range page {
 					require.Equal(b, sluice.StateDead, e.State)
@@ -318,7 +319,7 @@ func TestQueue_DeadIsListedInPages(t *testing.T) {
 			require.Equal(b, want, all)
 		}
 		require.NoError(b, b.RDB.ZRem(ctx, dead, "l5").Err())
-		rest, err := b.Q.Dead(ctx, sluice.Entry{ID: "l5", Score: 1_700_000_000.1234567}, 2)
+		rest, err := b.Q.List(ctx, sluice.StateDead, sluice.TaskInfo{Entry: sluice.Entry{ID: "l5", Score: 1_700_000_000.1234567}}, 2)
 		require.NoError(b, err)
 		require.Equal(b, []string{"l6", "l7"}, systest.IDs(rest))
 	})

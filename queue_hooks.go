@@ -10,12 +10,114 @@ import (
 	"github.com/sluice-go/sluice/internal/wire"
 )
 
+// QueueHooks are functions that are called when something has happened to the tasks of a queue: for metrics, logs and
+// traces. Each is optional, and one that is nil costs nothing. What LockHooks says of a hook's calls holds for these too.
+type QueueHooks struct {
+	// TasksSending is called before Enqueue or EnqueueBatch sends tasks, with the call's ctx. The context that it
+	// returns is the one that they are sent with, and that TasksSent gets; with nil, that is ctx. It may set the
+	// Header of i.Tasks, which are a copy of the caller's; other changes have no effect. A task whose new Header
+	// breaks a limit (see Task) is sent with the one that its caller gave. Of tasks that
+	// are not valid, so that nothing is sent, no hook is told.
+	TasksSending func(ctx context.Context, i TasksSending) context.Context
+	// TasksSent is called after that, when the outcome is known.
+	TasksSent func(ctx context.Context, i TasksSent)
+	// TasksClaimed is called when Claim, Pop, or a Worker's claim has brought tasks. A Worker gives some of them back
+	// without calling its handler: when it stops, and those that came too late.
+	TasksClaimed func(i TasksClaimed)
+	// TaskStarted is called when a Worker is about to call its handler, which gets the context that TaskStarted
+	// returns; with nil, that is ctx. It must be made from ctx: that is how a handler learns that its lease is lost.
+	// It is also called, and TaskFinished then, for an occurrence of a Periodic that the worker puts back without
+	// calling its handler, since its list does not have it.
+	TaskStarted func(ctx context.Context, i TaskStarted) context.Context
+	// TaskFinished is called when a Worker's handler has returned and it is decided what becomes of the task:
+	// Redis has accepted the result, or the lease is lost. ctx is the one that TaskStarted returned, and has
+	// ended. It is called once for each call of the handler. What Run leaves behind is Lost: that is told
+	// when Run gives up, or once the handler has returned, after Run.
+	TaskFinished func(ctx context.Context, i TaskFinished)
+}
+
+// TasksSending is what the hook TasksSending is told.
+type TasksSending struct {
+	Queue string // the queue's name
+	Tasks []Task // a copy; the hook may change their Header
+}
+
+// TasksSent is what the hook TasksSent is told. It must not change the tasks.
+type TasksSent struct {
+	Queue    string
+	Tasks    []Task
+	Outcomes []Outcome     // what the call returns
+	Err      error         // what the call returns
+	Took     time.Duration // from before the sending
+}
+
+// TasksClaimed is what the hook TasksClaimed is told. It must not change the entries.
+type TasksClaimed struct {
+	Queue   string
+	Entries []Entry
+}
+
+// TaskStarted is what the hook TaskStarted is told.
+type TaskStarted struct {
+	Queue    string
+	Entry    Entry
+	Lateness time.Duration // from when the task was due until it was claimed, by the server's clock; not negative
+}
+
+// TaskFinished is what the hook TaskFinished is told.
+type TaskFinished struct {
+	Queue       string
+	Entry       Entry
+	Lateness    time.Duration // as TaskStarted was told
+	Took        time.Duration // how long the handler ran
+	Disposition Disposition
+	Err         error // the handler's
+}
+
+// Disposition is what becomes of a task when a Worker's handler has returned. There is one for each count
+// of WorkerStats.
+type Disposition int
+
+const (
+	// DispositionDone: the task is finished.
+	DispositionDone Disposition = iota + 1
+	// DispositionRetried: the attempt failed, and the task is to be handed out again.
+	DispositionRetried
+	// DispositionBuried: the task is put among the dead letters.
+	DispositionBuried
+	// DispositionCanceled: the task was cancelled while it was worked on.
+	DispositionCanceled
+	// DispositionReleased: the task is given back, and the attempt does not count.
+	DispositionReleased
+	// DispositionSnoozed: the handler has returned Again, and the task is to be handed out again; the attempt does not count.
+	DispositionSnoozed
+	// DispositionLost: the lease was lost; the task may be worked on again.
+	DispositionLost
+)
+
+var dispositionNames = [...]string{"", "done", "retried", "buried", "canceled", "released", "snoozed", "lost"}
+
+// String returns the disposition's name in lower case.
+func (d Disposition) String() string {
+	if d < DispositionDone || d > DispositionLost {
+		return "unknown"
+	}
+	return dispositionNames[d]
+}
+
+// WithQueueHooks has h called for tasks. Given several times, the hooks of all are called, in that order; each of
+// TasksSending and TaskStarted is given the context that the one before it returned. Defaults to none.
+func WithQueueHooks(h QueueHooks) QueueOption {
+	isSet := h.TasksSending != nil || h.TasksSent != nil || h.TasksClaimed != nil || h.TaskStarted != nil || h.TaskFinished != nil
+	return func(o *queueOptions) { o.hooks = o.hooks.with(&h, isSet) }
+}
+
 // sendTasks has send enqueue tasks, and tells the hooks.
 func (q *Queue) sendTasks(ctx context.Context, ts []Task, send func(ctx context.Context, ts []Task) ([]Outcome, error)) ([]Outcome, error) {
 	if len(ts) == 0 {
 		return send(ctx, ts)
 	}
-	if q.options.hooks.have(func(h *Hooks) bool { return h.TasksSending != nil }) {
+	if q.options.hooks.have(func(h *QueueHooks) bool { return h.TasksSending != nil }) {
 		ctx, ts = q.sending(ctx, ts)
 	}
 	began := time.Now()
@@ -29,7 +131,7 @@ func (q *Queue) sendTasks(ctx context.Context, ts []Task, send func(ctx context.
 
 // hooksSend reports whether there is a hook for tasks that are enqueued.
 func (q *Queue) hooksSend() bool {
-	return q.options.hooks.have(func(h *Hooks) bool { return h.TasksSending != nil || h.TasksSent != nil })
+	return q.options.hooks.have(func(h *QueueHooks) bool { return h.TasksSending != nil || h.TasksSent != nil })
 }
 
 // sending calls the hook TasksSending, and returns the context that it returns, and the tasks with the headers that
@@ -50,7 +152,7 @@ func (q *Queue) sending(ctx context.Context, ts []Task) (context.Context, []Task
 		header := given[i].Header
 		given[i] = ts[i]
 		given[i].Header = header
-		if checkHeader(header) != nil || given[i].checkSize(q.options.maxPayload) != nil {
+		if checkHeader(header) != nil || given[i].checkSize() != nil {
 			given[i].Header = ts[i].Header
 		}
 	}
@@ -69,19 +171,19 @@ func (q *Queue) noteClaimed(es []Entry) {
 
 // noteClaimedTasks is noteClaimed for a worker.
 func (q *Queue) noteClaimedTasks(ts []wire.Task) {
-	if !q.options.hooks.have(func(h *Hooks) bool { return h.TasksClaimed != nil }) {
+	if !q.options.hooks.have(func(h *QueueHooks) bool { return h.TasksClaimed != nil }) {
 		return
 	}
 	es := make([]Entry, len(ts))
 	for i, t := range ts {
-		es[i] = entryOf(t)
+		es[i] = withoutReceipt(t)
 	}
 	q.noteClaimed(es)
 }
 
 // workObserver tells the hooks of a queue what a worker does: a taskloop.Observer.
 type workObserver struct {
-	hooks hookList
+	hooks hookList[QueueHooks]
 	queue string
 	lease time.Duration
 }
@@ -89,7 +191,7 @@ type workObserver struct {
 // newWorkObserver returns the observer of a worker that claims with this lease, or nil if no hook
 // wants to know.
 func (q *Queue) newWorkObserver(lease time.Duration) taskloop.Observer {
-	if !q.options.hooks.have(func(h *Hooks) bool { return h.TaskStarted != nil || h.TaskFinished != nil }) {
+	if !q.options.hooks.have(func(h *QueueHooks) bool { return h.TaskStarted != nil || h.TaskFinished != nil }) {
 		return nil
 	}
 	return &workObserver{hooks: q.options.hooks, queue: q.name, lease: lease}
@@ -97,7 +199,7 @@ func (q *Queue) newWorkObserver(lease time.Duration) taskloop.Observer {
 
 // Started calls the hook TaskStarted.
 func (o *workObserver) Started(ctx context.Context, t wire.Task) context.Context {
-	started := TaskStarted{Queue: o.queue, Entry: entryOf(t), Lateness: o.lateness(t)}
+	started := TaskStarted{Queue: o.queue, Entry: withoutReceipt(t), Lateness: o.lateness(t)}
 	for _, h := range o.hooks {
 		callHook(h.TaskStarted != nil, func() {
 			if made := h.TaskStarted(ctx, started); made != nil {
@@ -111,7 +213,7 @@ func (o *workObserver) Started(ctx context.Context, t wire.Task) context.Context
 // Finished calls the hook TaskFinished.
 func (o *workObserver) Finished(ctx context.Context, t wire.Task, f taskloop.Finished) {
 	finished := TaskFinished{
-		Queue: o.queue, Entry: entryOf(t), Lateness: o.lateness(t), Took: f.Took, Disposition: Disposition(f.Ending), Err: f.Err,
+		Queue: o.queue, Entry: withoutReceipt(t), Lateness: o.lateness(t), Took: f.Took, Disposition: Disposition(f.Ending), Err: f.Err,
 	}
 	for _, h := range o.hooks {
 		callHook(h.TaskFinished != nil, func() { h.TaskFinished(ctx, finished) })

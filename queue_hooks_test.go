@@ -38,8 +38,8 @@ func (tr *traced) span(ctx context.Context) context.Context {
 	return context.WithValue(ctx, spanKey{}, tr.spans)
 }
 
-func (tr *traced) hooks() sluice.Hooks {
-	return sluice.Hooks{
+func (tr *traced) hooks() sluice.QueueHooks {
+	return sluice.QueueHooks{
 		TasksSending: func(ctx context.Context, i sluice.TasksSending) context.Context {
 			tr.mu.Lock()
 			defer tr.mu.Unlock()
@@ -135,18 +135,18 @@ func TestQueueHooks_MakeNoEnqueueFail(t *testing.T) {
 			return ctx
 		},
 		"too large": func(ctx context.Context, i sluice.TasksSending) context.Context {
-			i.Tasks[0].Header["k"] = string(make([]byte, 100))
+			i.Tasks[0].Header["k"] = string(make([]byte, 1<<20))
 			return ctx
 		},
 		"other changes": func(ctx context.Context, i sluice.TasksSending) context.Context {
-			i.Tasks[0].ID, i.Tasks[0].Delay, i.Tasks[0].Payload = "", -1, make([]byte, 1000)
+			i.Tasks[0].ID, i.Tasks[0].Delay, i.Tasks[0].Payload = "", -1, make([]byte, 1<<20+1)
 			return ctx
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			systest.EachQueue(t, func(b systest.QueueTest) {
 				task := sluice.Task{ID: "a", Payload: []byte("p"), Header: map[string]string{"mine": "1"}}
-				q := b.On(b.RDB, sluice.WithMaxPayload(100), sluice.WithQueueHooks(sluice.Hooks{
+				q := b.On(b.RDB, sluice.WithQueueHooks(sluice.QueueHooks{
 					TasksSending: hook, TasksSent: func(context.Context, sluice.TasksSent) { panic("no") },
 				}))
 				_, err := q.Enqueue(b.Context(), task)
@@ -216,9 +216,8 @@ func TestQueueHooks_SeeWhatBecomesOfTasks(t *testing.T) {
 				<-ctx.Done()
 				require.ErrorIs(b, context.Cause(ctx), sluice.ErrCanceled)
 			case "lost": // taken from its holder
-				taken, err := b.Q.Get(ctx, e.ID)
-				require.NoError(b, err)
-				require.NoError(b, b.Q.Retry(ctx, taken, time.Hour))
+				taken := sluice.Entry{ID: e.ID, Score: b.RDB.ZScore(ctx, b.Key, e.ID).Val()}
+				require.NoError(b, b.Q.Retry(ctx, taken, time.Hour, "failed"))
 			case "released":
 				close(interrupted)
 				<-ctx.Done()
@@ -274,7 +273,7 @@ func countsOf(s sluice.WorkerStats) map[sluice.Disposition]int64 {
 // TestQueueHooks_HarmNoWorker: what they panic with is dropped.
 func TestQueueHooks_HarmNoWorker(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
-		q := b.On(b.RDB, sluice.WithQueueHooks(sluice.Hooks{
+		q := b.On(b.RDB, sluice.WithQueueHooks(sluice.QueueHooks{
 			TasksClaimed: func(sluice.TasksClaimed) { panic("no") },
 			TaskStarted:  func(context.Context, sluice.TaskStarted) context.Context { panic("no") },
 			TaskFinished: func(context.Context, sluice.TaskFinished) { panic("no") },

@@ -2,6 +2,7 @@ package sluice
 
 import (
 	"context"
+	"iter"
 	"math"
 	"strconv"
 	"strings"
@@ -11,56 +12,77 @@ import (
 	"github.com/sluice-go/sluice/internal/wire"
 )
 
-// List lists up to n tasks in a state: StateScheduled, StateDue, StateLeased or StateDead. It changes nothing. Tasks come in the
-// order of their Scores and, of those with the same, of their IDs. The zero Entry as after begins with
-// the first one; another one goes on behind it, by its Score and ID, and may be gone. So after a page that is
-// shorter than n there is nothing more, and a task that stays in the state, with its Score, is listed
-// once, whatever comes or goes between two pages. One whose lease is extended meanwhile may be listed
-// again.
+// List lists up to n tasks in a state: StateScheduled, StateDue, StateLeased or StateDead. It changes nothing. Tasks
+// come in the order of their due times, ends of leases or deaths and, of those with the same, of their IDs. The zero
+// TaskInfo as after begins with the first one; one that an earlier List of that state has returned goes on behind it,
+// and may be gone. So after a page that is shorter than n there is nothing more, and a task that stays in the state,
+// with its time, is listed once, whatever comes or goes between two pages. One whose lease is extended meanwhile may be
+// listed again.
 //
-// What the library has not written is left out, except of the dead letters, as is a version that waits
-// behind a lease that has run out: the next Claim puts it where it belongs. Entries have their State
-// and, if it is known, Due.
+// What the library has not written is left out, except of the dead letters, as is a version that waits behind a lease
+// that has run out: the next Claim puts it where it belongs.
 //
-// Opts say which payloads are read. More than 250, or a megabyte of what is read, take several steps, and of the scheduled ones each
-// thousand leased ones that are due between them are a step. If one fails, the tasks read before are
-// returned beside the error. ErrInvalid: n is less than 1, or the state is none of these.
-func (q *Queue) List(ctx context.Context, s State, after Entry, n int, opts ...ReadOption) ([]Entry, error) {
-	const op = "list"
-	payloads, err := q.checkList(op, after, n, opts)
-	if err != nil {
+// Opts say which payloads are read. More than 250, or a megabyte of what is read, take several steps, and of the
+// scheduled ones each thousand leased ones that are due between them are a step. If one fails, the tasks read before are
+// returned beside the error. ErrInvalid: n is less than 1, the state is none of these, or after is not of its list.
+func (q *Queue) List(ctx context.Context, s State, after TaskInfo, n int, opts ...ReadOption) (listed []TaskInfo, err error) {
+	if err := q.checkCount("list", n); err != nil {
 		return nil, err
+	}
+	for t, failed := range q.listed(ctx, "list", s, after, n, opts) {
+		if failed != nil {
+			return listed, failed
+		}
+		listed = append(listed, t)
+	}
+	return listed, nil
+}
+
+// All returns the tasks in a state, in the order of List, to range over. It reads them as the loop goes on, some at a
+// time, until ctx ends. If that fails, the loop gets the error beside a zero TaskInfo, and ends: ErrInvalid for a state
+// that List does not list.
+func (q *Queue) All(ctx context.Context, s State, opts ...ReadOption) iter.Seq2[TaskInfo, error] {
+	return q.listed(ctx, "all", s, TaskInfo{}, math.MaxInt, opts)
+}
+
+// listed returns the first n tasks in a state behind one, and the error that ends them.
+func (q *Queue) listed(ctx context.Context, op string, s State, after TaskInfo, n int, opts []ReadOption) iter.Seq2[TaskInfo, error] {
+	return func(yield func(TaskInfo, error) bool) {
+		l, payloads, err := q.checkList(op, s, after, opts)
+		if err == nil {
+			for i, failed := range q.list(ctx, l, cursorOf(s, after), n, payloads) {
+				if failed != nil {
+					err = q.wrap(ctx, op, failed)
+					break
+				}
+				if !yield(infoOf(i), nil) {
+					return
+				}
+			}
+		}
+		if err != nil {
+			yield(TaskInfo{}, err)
+		}
+	}
+}
+
+// checkList checks the arguments of an operation that lists. It returns how it does, and what readPayloads does.
+func (q *Queue) checkList(op string, s State, after TaskInfo, opts []ReadOption) (l listing, payloads string, err error) {
+	if err := q.check(op); err != nil {
+		return l, "", err
 	}
 	l, ok := listings[s]
 	if !ok {
-		return nil, invalid(op, "no state to list")
+		return l, "", invalid(op, "no state to list")
 	}
-	entries, err := q.list(ctx, l, after, n, payloads)
-	return entries, q.wrap(ctx, op, err)
+	if math.IsNaN(after.Score) || s == StateLeased && after.ID != "" && after.LeaseEnds.IsZero() {
+		return l, "", invalid(op, "after is not a task of the list")
+	}
+	payloads, err = readPayloads(op, opts)
+	return l, payloads, err
 }
 
-// Dead lists up to n dead letters behind one: it is List of that state.
-func (q *Queue) Dead(ctx context.Context, after Entry, n int, opts ...ReadOption) ([]Entry, error) {
-	payloads, err := q.checkList("dead", after, n, opts)
-	if err != nil {
-		return nil, err
-	}
-	letters, err := q.list(ctx, listings[StateDead], after, n, payloads)
-	return letters, q.wrap(ctx, "dead", err)
-}
-
-// checkList checks the arguments of an operation that lists. It returns what readPayloads does.
-func (q *Queue) checkList(op string, after Entry, n int, opts []ReadOption) (payloads string, err error) {
-	if err := q.checkCount(op, n); err != nil {
-		return "", err
-	}
-	if math.IsNaN(after.Score) {
-		return "", invalid(op, "not an entry from the queue")
-	}
-	return readPayloads(op, opts)
-}
-
-// ReadOption says what Get, List and Dead read of a task's payload and header. Defaults to all.
+// ReadOption says what Get, List and All read of a task's payload and header. Defaults to all.
 type ReadOption func(*readOptions)
 
 type readOptions struct {
@@ -71,7 +93,7 @@ type readOptions struct {
 // payloads is as cheap as one of tasks without.
 func WithoutPayloads() ReadOption { return func(o *readOptions) { o.most = 0 } }
 
-// WithPayloadsUpTo leaves Payload and Header nil of a task whose payload and header are stored in more than n bytes. Entry.Omitted
+// WithPayloadsUpTo leaves Payload and Header nil of a task whose payload and header are stored in more than n bytes. TaskInfo.Omitted
 // says in how many. The server reads them, but does not send them. At least 1.
 func WithPayloadsUpTo(n int) ReadOption {
 	return func(o *readOptions) {
@@ -115,43 +137,44 @@ var listings = map[State]listing{
 	StateDead:      {scriptList, int(StateDead), StateDead},
 }
 
-// decode decodes where a page ends, and its entries.
-func (l listing) decode(value any) (end cursor, es []Entry, err error) {
+// decode decodes where a page ends, and its tasks.
+func (l listing) decode(value any) (end cursor, ts []wire.Info, err error) {
 	r := wire.Read(value)
 	end = cursor{r.Text(), r.Text()}
-	switch l.state {
-	case StateDead:
-		es, err = readEntries(&r, wire.DeadParts, (*wire.Reader).Dead)
-	case StateLeased:
-		es, err = readEntries(&r, wire.LeasedParts, (*wire.Reader).Leased)
-	default:
-		es, err = readEntries(&r, wire.LeasedParts, (*wire.Reader).Waiting)
+	parts, read := wire.ListedParts, (*wire.Reader).Listed
+	if l.state == StateDead {
+		parts, read = wire.DeadParts, (*wire.Reader).Dead
 	}
-	for i := range es {
-		es[i].State = l.state
-	}
-	return end, es, err
+	ts, err = readEach(&r, parts, read, func(i wire.Info) wire.Info {
+		i.State = int(l.state)
+		return i
+	})
+	return end, ts, err
 }
 
 // cursor is where a page of a list ends: the score, as text, and the ID of its last entry.
 // The zero value is the beginning, and the end: there is nothing more.
 type cursor struct{ score, id string }
 
-// cursorOf returns where a list goes on behind e. The zero Entry is its beginning.
-func cursorOf(e Entry) cursor {
-	switch {
-	case e.ID == "" && e.Score == 0:
-		return cursor{}
-	case math.IsInf(e.Score, 0): // a foreign client's
-		return cursor{strings.TrimPrefix(strings.ToLower(receiptOf(e)), "+"), e.ID} // as servers print it
+// cursorOf returns where a list of tasks in a state goes on behind t. The zero TaskInfo is its beginning.
+func cursorOf(s State, t TaskInfo) cursor {
+	score := t.Score
+	if s == StateLeased && t.ID != "" {
+		score = wire.ScoreOf(t.LeaseEnds)
 	}
-	return cursor{receiptOf(e), e.ID}
+	switch {
+	case t.ID == "" && score == 0:
+		return cursor{}
+	case math.IsInf(score, 0): // a foreign client's
+		return cursor{strings.TrimPrefix(strings.ToLower(wire.ScoreText(score)), "+"), t.ID} // as servers print it
+	}
+	return cursor{wire.ScoreText(score), t.ID}
 }
 
 // pages is a list of a shard that is read in pages.
 type pages struct {
 	shard  *shard
-	read   []Entry
+	read   []wire.Info
 	after  cursor
 	isOver bool
 }
@@ -174,34 +197,45 @@ func (p *pages) fill(ctx context.Context, l listing, size int, payloads string) 
 // smallestPage is how many entries a page of several lists has at least.
 const smallestPage = 16
 
-// comesBefore compares two entries as lists are sorted.
-func comesBefore(a, b Entry) bool { return a.Score < b.Score || a.Score == b.Score && a.ID < b.ID }
+// comesBefore compares two tasks as lists are sorted.
+func comesBefore(a, b wire.Info) bool { return a.Score < b.Score || a.Score == b.Score && a.ID < b.ID }
 
-// list reads the first n entries behind one of the lists of all shards, in their order.
-func (q *Queue) list(ctx context.Context, l listing, after Entry, n int, payloads string) (merged []Entry, err error) {
-	size := min(max(smallestPage, 2*n/len(q.shards)), n, maxGroup)
-	lists := make([]pages, len(q.shards))
-	err = q.onShards(ctx, func(i int, s *shard) error {
-		lists[i] = pages{shard: s, after: cursorOf(after)}
-		return lists[i].fill(ctx, l, size, payloads)
-	})
-	for err == nil && len(merged) < n {
-		var first *pages
-		for i := range lists {
-			if this := &lists[i]; len(this.read) > 0 && (first == nil || comesBefore(this.read[0], first.read[0])) {
-				first = this
+// list returns the first n tasks behind one of the lists of all shards, in their order, and the error that ends them. It
+// reads them as they are taken.
+func (q *Queue) list(ctx context.Context, l listing, after cursor, n int, payloads string) iter.Seq2[wire.Info, error] {
+	return func(yield func(wire.Info, error) bool) {
+		size := min(max(smallestPage, 2*min(n, maxGroup*len(q.shards))/len(q.shards)), n, maxGroup)
+		lists := make([]pages, len(q.shards))
+		err := q.onShards(ctx, func(i int, s *shard) error {
+			lists[i] = pages{shard: s, after: after}
+			return lists[i].fill(ctx, l, size, payloads)
+		})
+		for left := n; err == nil && left > 0; {
+			first := firstOf(lists)
+			if first == nil {
+				return
+			}
+			if !yield(first.read[0], nil) {
+				return
+			}
+			if first.read, left = first.read[1:], left-1; left > 0 {
+				err = first.fill(ctx, l, min(size, left), payloads)
 			}
 		}
-		if first == nil {
-			break
-		}
-		merged = append(merged, first.read[0])
-		first.read = first.read[1:]
-		if len(merged) < n {
-			err = first.fill(ctx, l, min(size, n-len(merged)), payloads)
+		if err != nil {
+			yield(wire.Info{}, err)
 		}
 	}
-	return merged, err
+}
+
+// firstOf returns the list whose next task comes first, nil if there is none.
+func firstOf(lists []pages) (first *pages) {
+	for i := range lists {
+		if this := &lists[i]; len(this.read) > 0 && (first == nil || comesBefore(this.read[0], first.read[0])) {
+			first = this
+		}
+	}
+	return first
 }
 
 // entryOf returns a task as it is handed out.
@@ -209,24 +243,35 @@ func entryOf(t wire.Task) Entry {
 	return Entry{ID: t.ID, Payload: t.Payload, Header: t.Header, Score: t.Score, Attempt: t.Attempt, Due: wire.TimeOf(t.Due)}
 }
 
-// viewOf returns a task as it is shown.
-func viewOf(i wire.Info) Entry {
-	e := entryOf(i.Task)
-	e.Omitted, e.State, e.Reason = i.Omitted, State(i.State), i.Reason
-	if !i.DueKnown {
-		e.Due = time.Time{}
-	}
+// withoutReceipt returns a task as a handler and its hooks get it, which do not settle it.
+func withoutReceipt(t wire.Task) Entry {
+	e := entryOf(t)
+	e.Score = 0
 	return e
 }
 
-// readEntries reads the entries that are left of a reply, each of so many parts.
-func readEntries(r *wire.Reader, parts int, read func(r *wire.Reader) wire.Info) ([]Entry, error) {
-	es := make([]Entry, 0, r.Left()/parts)
+// infoOf returns a task as it is shown.
+func infoOf(i wire.Info) TaskInfo {
+	t := TaskInfo{Entry: entryOf(i.Task), State: State(i.State), Reason: i.Reason, Omitted: i.Omitted}
+	switch t.Due = (time.Time{}); t.State {
+	case StateLeased:
+		t.LeaseEnds, t.Score = wire.ExactTimeOf(i.Score), 0
+	case StateDead:
+		t.DiedAt = wire.TimeOf(i.Score)
+	default:
+		t.Due = wire.TimeOf(i.Score)
+	}
+	return t
+}
+
+// readEach reads the tasks that are left of a reply, each of so many parts, and returns what as makes of them.
+func readEach[T any](r *wire.Reader, parts int, read func(r *wire.Reader) wire.Info, as func(i wire.Info) T) ([]T, error) {
+	ts := make([]T, 0, r.Left()/parts)
 	for r.More() {
-		es = append(es, viewOf(read(r)))
+		ts = append(ts, as(read(r)))
 	}
 	if err := r.Err(); err != nil {
 		return nil, err
 	}
-	return es, nil
+	return ts, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // listed are the states that List lists.
@@ -40,7 +41,7 @@ func TestQueue_ListsTasksByState(t *testing.T) {
 		stats.OldestDue, stats.NextDue = 0, time.Time{}
 		require.Equal(b, sluice.Stats{Due: 4, Scheduled: 4, Leased: 4, Dead: 4}, stats)
 		for _, s := range listed {
-			es, err := b.Q.List(ctx, s, sluice.Entry{}, 10)
+			es, err := b.Q.List(ctx, s, sluice.TaskInfo{}, 10)
 			require.NoError(b, err)
 			require.Len(b, es, 4, s)
 			for i, e := range es {
@@ -53,12 +54,12 @@ func TestQueue_ListsTasksByState(t *testing.T) {
 			require.NoError(b, err)
 			require.Equal(b, es[2:], rest)
 		}
-		_, err := b.Q.List(ctx, sluice.StateAbsent, sluice.Entry{}, 1)
+		_, err := b.Q.List(ctx, sluice.StateAbsent, sluice.TaskInfo{}, 1)
 		require.ErrorIs(b, err, sluice.ErrInvalid)
 	})
 }
 
-// TestQueue_LeavesOutPayloads: Get, List and Dead leave out all of them, or those that are too large, if they are told to. The rest of
+// TestQueue_LeavesOutPayloads: Get, List and All leave out all of them, or those that are too large, if they are told to. The rest of
 // the entries is as ever.
 func TestQueue_LeavesOutPayloads(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
@@ -82,7 +83,7 @@ func TestQueue_LeavesOutPayloads(t *testing.T) {
 					}
 				}
 			}
-			whole, err := b.Q.List(ctx, s, sluice.Entry{}, 9)
+			whole, err := b.Q.List(ctx, s, sluice.TaskInfo{}, 9)
 			require.NoError(b, err)
 			require.Len(b, whole, len(tasks))
 			for most, omitted := range map[int]map[string]int{
@@ -101,14 +102,15 @@ func TestQueue_LeavesOutPayloads(t *testing.T) {
 					require.NoError(b, err)
 					require.Equal(b, want[i], got, "%d", most)
 				}
-				got, err := b.Q.List(ctx, s, sluice.Entry{}, 9, option)
+				got, err := b.Q.List(ctx, s, sluice.TaskInfo{}, 9, option)
 				require.NoError(b, err)
 				require.Equal(b, want, got, "%d", most)
-				if s == sluice.StateDead {
-					got, err := b.Q.Dead(ctx, sluice.Entry{}, 9, option)
+				got = nil
+				for task, err := range b.Q.All(ctx, s, option) {
 					require.NoError(b, err)
-					require.Equal(b, want, got, "%d", most)
+					got = append(got, task)
 				}
+				require.Equal(b, want, got, "%d", most)
 			}
 		}
 	})
@@ -124,7 +126,7 @@ func TestQueue_PagesWithoutPayloadsAreFull(t *testing.T) {
 			t.Helper()
 			before := faults.Scripts()
 			for _, option := range []sluice.ReadOption{sluice.WithoutPayloads(), sluice.WithPayloadsUpTo(1000)} {
-				es, err := q.List(ctx, s, sluice.Entry{}, 250, option)
+				es, err := q.List(ctx, s, sluice.TaskInfo{}, 250, option)
 				require.NoError(t, err)
 				require.Len(t, es, n)
 			}
@@ -147,10 +149,10 @@ func TestQueue_PagesWithoutPayloadsAreFull(t *testing.T) {
 }
 
 // pages walks through a state in pages of n, with something done before each.
-func pages(t testing.TB, q *sluice.Queue, s sluice.State, n int, between func()) (all []sluice.Entry) {
+func pages(t testing.TB, q *sluice.Queue, s sluice.State, n int, between func()) (all []sluice.TaskInfo) {
 	t.Helper()
 	for {
-		var after sluice.Entry
+		var after sluice.TaskInfo
 		if len(all) > 0 {
 			after = all[len(all)-1]
 		}
@@ -174,8 +176,8 @@ func TestQueue_ListsOnceWhatStays(t *testing.T) {
 			w.fill(24)
 			for _, state := range listed {
 				before := pages(t, q, state, 50, func() {})
-				require.True(t, slices.IsSortedFunc(before, func(a, b sluice.Entry) int {
-					return cmp.Or(cmp.Compare(a.Score, b.Score), cmp.Compare(a.ID, b.ID))
+				require.True(t, slices.IsSortedFunc(before, func(a, b sluice.TaskInfo) int {
+					return cmp.Or(cmp.Compare(a.Score, b.Score), a.LeaseEnds.Compare(b.LeaseEnds), cmp.Compare(a.ID, b.ID))
 				}))
 				require.NotEmpty(t, before, state)
 				for size := 1; size < 12; size += 5 {
@@ -183,7 +185,7 @@ func TestQueue_ListsOnceWhatStays(t *testing.T) {
 					for _, e := range pages(t, q, state, size, w.disturb) {
 						found[e.ID]++
 					}
-					before = slices.DeleteFunc(before, func(e sluice.Entry) bool {
+					before = slices.DeleteFunc(before, func(e sluice.TaskInfo) bool {
 						if w.stays(e) {
 							require.Equal(t, 1, found[e.ID], "%s %s (%v) in pages of %d, %d shards, %v", state, e.ID, e.Score, size, shards, found)
 							return false
@@ -219,12 +221,12 @@ func (w *walkers) fill(n int) {
 	}
 }
 
-// stays says whether a task has kept its Score. With several shards, a claim on a busy machine may bring too many, and
+// stays says whether a task has kept its place. With several shards, a claim on a busy machine may bring too many, and
 // those that it gives back are due anew.
-func (w *walkers) stays(e sluice.Entry) bool {
-	now, err := w.q.Get(w.t.Context(), e.ID)
+func (w *walkers) stays(before sluice.TaskInfo) bool {
+	now, err := w.q.Get(w.t.Context(), before.ID)
 	require.NoError(w.t, err)
-	return now.Score == e.Score
+	return now.Score == before.Score && now.LeaseEnds.Equal(before.LeaseEnds)
 }
 
 // enter brings a task into a state.
@@ -300,13 +302,13 @@ func TestQueue_ListsWhatStandsBehindManyLeases(t *testing.T) {
 		require.Len(b, b.Claim(leased, time.Hour), leased)
 		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "before", Delay: time.Minute})
 		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "behind", Delay: 2 * time.Hour})
-		es, err := b.Q.List(ctx, sluice.StateScheduled, sluice.Entry{}, 10)
+		es, err := b.Q.List(ctx, sluice.StateScheduled, sluice.TaskInfo{}, 10)
 		require.NoError(b, err)
 		require.Equal(b, []string{"before", "behind"}, systest.IDs(es))
 		es, err = b.Q.List(ctx, sluice.StateScheduled, es[0], 1)
 		require.NoError(b, err)
 		require.Equal(b, []string{"behind"}, systest.IDs(es))
-		es, err = b.Q.List(ctx, sluice.StateLeased, sluice.Entry{}, 5000)
+		es, err = b.Q.List(ctx, sluice.StateLeased, sluice.TaskInfo{}, 5000)
 		require.NoError(b, err)
 		require.Len(b, es, leased)
 	})
@@ -321,7 +323,7 @@ func TestQueue_LeasedHealsAfterForeignClients(t *testing.T) {
 		}
 		require.Len(b, b.Claim(2, 2*time.Second), 2)
 		require.NoError(b, b.RDB.ZRem(ctx, b.Key, "removed").Err())
-		es, err := b.Q.List(ctx, sluice.StateLeased, sluice.Entry{}, 10)
+		es, err := b.Q.List(ctx, sluice.StateLeased, sluice.TaskInfo{}, 10)
 		require.NoError(b, err)
 		require.Equal(b, []string{"other"}, systest.IDs(es), "it is gone")
 		require.Eventually(b, func() bool { return b.Stats().Leased == 0 }, time.Minute, 10*time.Millisecond)
@@ -350,7 +352,7 @@ func TestQueue_LeasedIsExact(t *testing.T) {
 						case 0, 1:
 							_ = b.Q.Dequeue(ctx, e)
 						case 2:
-							_ = b.Q.Retry(ctx, e, 0)
+							_ = b.Q.Retry(ctx, e, 0, "failed")
 						case 3:
 							_ = b.Q.Bury(ctx, e, "")
 						case 4:
@@ -370,7 +372,7 @@ func TestQueue_LeasedIsExact(t *testing.T) {
 		want := map[string]float64{}
 		for i := range 20 {
 			if e, err := b.Q.Get(ctx, fmt.Sprint(i)); err == nil && e.State == sluice.StateLeased {
-				want[e.ID] = e.Score
+				want[e.ID] = wire.ScoreOf(e.LeaseEnds)
 			}
 		}
 		is := map[string]float64{}
@@ -413,7 +415,7 @@ return 1`
 		require.Greater(t, stats.Due, int64(50_000*systest.Scale()))
 		require.Greater(t, stats.Scheduled, int64(50_000*systest.Scale()))
 		for _, s := range []sluice.State{sluice.StateScheduled, sluice.StateDue, sluice.StateLeased} {
-			es, err := q.List(ctx, s, sluice.Entry{}, 100)
+			es, err := q.List(ctx, s, sluice.TaskInfo{}, 100)
 			require.NoError(t, err)
 			require.Len(t, es, 100)
 			more, err := q.List(ctx, s, es[99], 100)
@@ -448,7 +450,7 @@ func TestQueue_ListLeavesOutWhatWaitsBehindAnEndedLease(t *testing.T) {
 		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "b", At: time.Now().Add(-time.Second / 2)})
 		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "c", At: time.Now().Add(-time.Second / 4)})
 		var listed []string
-		for after := (sluice.Entry{}); len(listed) < 10; {
+		for after := (sluice.TaskInfo{}); len(listed) < 10; {
 			page, err := b.Q.List(b.Context(), sluice.StateDue, after, 1)
 			require.NoError(b, err)
 			if len(page) == 0 {

@@ -17,6 +17,9 @@ import (
 // Dequeue finishes tasks: it removes each whose receipt is still good. Where Enqueue has
 // deferred a new version, that one takes the task's place.
 //
+// An entry without a receipt is ErrInvalid: that of a Worker's handler, which finishes its task by returning nil, and
+// that of a TaskInfo whose State is StateLeased. Nothing is sent then.
+//
 // A *StaleError (ErrStale) names the tasks whose receipt is not good: their lease ran out
 // and they were handed to another worker, or they were cancelled or moved. The others were
 // finished. ErrUnknown: each may or may not have been; calling again is safe, and a task
@@ -29,10 +32,10 @@ func (q *Queue) Dequeue(ctx context.Context, es ...Entry) error {
 	return q.settle(ctx, "dequeue", wire.Disposition{Action: wire.Finish}, es...)
 }
 
-// Retry gives a task back, due again after delay; the attempt counts. Where a new version
-// was deferred, that one takes its place instead, at its own time. ErrStale and ErrUnknown
-// as for Dequeue.
-func (q *Queue) Retry(ctx context.Context, e Entry, delay time.Duration) error {
+// Retry gives a task back whose attempt has failed, due again after delay; the attempt counts. The reason says why, in
+// the words of an error: it is for whoever asks why the task is tried again, and is not kept yet. Where a new version
+// was deferred, that one takes its place instead, at its own time. ErrStale and ErrUnknown as for Dequeue.
+func (q *Queue) Retry(ctx context.Context, e Entry, delay time.Duration, _ string) error {
 	if err := checkDelay(delay); err != nil {
 		return fmt.Errorf("sluice: retry: %w", err)
 	}
@@ -255,8 +258,11 @@ func (s *shard) heartbeatRequest(lease time.Duration, items ...wire.Item) redise
 }
 
 func checkReceipt(e Entry) error {
-	if e.ID == "" || math.IsNaN(e.Score) || math.IsInf(e.Score, 0) {
+	switch {
+	case e.ID == "" || math.IsNaN(e.Score) || math.IsInf(e.Score, 0):
 		return fmt.Errorf("%w: not an entry from the queue", ErrInvalid)
+	case e.Score == 0 && e.Attempt > 0: // a task that was never claimed may be due at time 0
+		return fmt.Errorf("%w: no receipt: a Worker settles what its handler gets, and a task that is shown as leased is its holder's", ErrInvalid)
 	}
 	return nil
 }

@@ -1,7 +1,6 @@
 package sluice_test
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"hash/crc32"
@@ -99,7 +98,7 @@ func TestShards_ByID(t *testing.T) {
 			e := b.ClaimOne(time.Minute)
 			require.Equal(b, id, e.ID)
 			require.NoError(b, b.Q.Extend(ctx, e, time.Hour))
-			require.NoError(b, b.Q.Retry(ctx, e, 0))
+			require.NoError(b, b.Q.Retry(ctx, e, 0, "failed"))
 			e = b.ClaimOne(time.Minute)
 			require.Equal(b, 2, e.Attempt)
 			require.NoError(b, b.Q.Release(ctx, e))
@@ -180,7 +179,7 @@ func TestShards_CountAndList(t *testing.T) {
 		}
 		letters := b.Dead(10_000)
 		require.Len(b, letters, len(tasks))
-		require.True(b, slices.IsSortedFunc(letters, func(x, y sluice.Entry) int { return cmp.Compare(x.Score, y.Score) }))
+		require.True(b, slices.IsSortedFunc(letters, func(x, y sluice.TaskInfo) int { return x.DiedAt.Compare(y.DiedAt) }))
 		require.Equal(b, letters[:30], b.Dead(30))
 		ids := []string{"none"}
 		for _, letter := range letters {

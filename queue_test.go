@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/systest"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 func TestQueue_HandsOutATaskOnceWhenItIsDue(t *testing.T) {
@@ -33,8 +34,7 @@ func TestQueue_HandsOutATaskOnceWhenItIsDue(t *testing.T) {
 		require.LessOrEqual(b, claimed.Score-60, b.Now())
 		require.Empty(b, b.Claim(1, time.Second), "handed out twice")
 		require.Equal(b, e.Due, claimed.Due)
-		claimed.Due = time.Time{} // Get does not know it
-		require.Equal(b, claimed, b.Get("a"))
+		require.Equal(b, systest.LeasedInfo(claimed), b.Get("a"))
 
 		require.NoError(b, b.Q.Dequeue(ctx, claimed))
 		require.ErrorIs(b, b.Q.Dequeue(ctx, claimed), sluice.ErrStale)
@@ -56,11 +56,10 @@ func TestQueue_HandsOutATaskAgainWhenItsLeaseHasEnded(t *testing.T) {
 
 		// Whatever the first holder says now changes nothing.
 		require.ErrorIs(b, b.Q.Dequeue(ctx, first), sluice.ErrStale)
-		require.ErrorIs(b, b.Q.Retry(ctx, first, 0), sluice.ErrStale)
+		require.ErrorIs(b, b.Q.Retry(ctx, first, 0, "failed"), sluice.ErrStale)
 		require.ErrorIs(b, b.Q.Release(ctx, first), sluice.ErrStale)
 		require.ErrorIs(b, b.Q.Extend(ctx, first, time.Second), sluice.ErrStale)
-		second.Due = time.Time{} // Get does not know it
-		require.Equal(b, second, b.Get("a"))
+		require.Equal(b, systest.LeasedInfo(second), b.Get("a"))
 	})
 }
 
@@ -93,13 +92,13 @@ func TestQueue_ExtendRetryAndReleaseMoveATask(t *testing.T) {
 		e := b.ClaimOne(10 * time.Second)
 
 		require.NoError(b, b.Q.Extend(ctx, e, time.Minute))
-		extended := b.Get("a")
-		require.GreaterOrEqual(b, extended.Score, e.Score+50, "the new lease counts from the extension")
-		require.LessOrEqual(b, extended.Score, b.Now()+60)
+		extended := wire.ScoreOf(b.Get("a").LeaseEnds)
+		require.GreaterOrEqual(b, extended, e.Score+50, "the new lease counts from the extension")
+		require.LessOrEqual(b, extended, b.Now()+60)
 
-		require.NoError(b, b.Q.Retry(ctx, e, 50*time.Millisecond), "the receipt is good for the whole attempt")
+		require.NoError(b, b.Q.Retry(ctx, e, 50*time.Millisecond, "failed"), "the receipt is good for the whole attempt")
 		require.ErrorIs(b, b.Q.Extend(ctx, e, time.Hour), sluice.ErrStale, "it is used up")
-		require.ErrorIs(b, b.Q.Retry(ctx, e, 0), sluice.ErrStale)
+		require.ErrorIs(b, b.Q.Retry(ctx, e, 0, "failed"), sluice.ErrStale)
 		due := b.Get("a").Score
 		require.NoError(b, b.Q.Wait(ctx))
 		again := b.ClaimOne(time.Minute)
@@ -172,7 +171,7 @@ func TestQueue_DuplicatesFollowThePolicy(t *testing.T) {
 				require.NoError(b, err)
 				require.Equal(b, []sluice.Outcome{sluice.OutcomeAdded, test.want}, outcomes)
 				for _, id := range []string{"a", "plain", "both"} {
-					require.WithinDuration(b, now.Add(test.wantDelay), b.Get(id).Time(), time.Minute, id)
+					require.WithinDuration(b, now.Add(test.wantDelay), b.Get(id).Due, time.Minute, id)
 				}
 				want := "old"
 				if test.want == sluice.OutcomeUpdated {
@@ -188,7 +187,7 @@ func TestQueue_DuplicatesFollowThePolicy(t *testing.T) {
 func TestQueue_ReplaceStartsAnew(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Payload: []byte("old")})
-		require.NoError(b, b.Q.Retry(b.Context(), b.ClaimOne(time.Minute), time.Hour))
+		require.NoError(b, b.Q.Retry(b.Context(), b.ClaimOne(time.Minute), time.Hour, "failed"))
 		b.Enqueue(sluice.OutcomeUpdated, sluice.Task{ID: "a"})
 		e := b.ClaimOne(time.Minute)
 		require.Equal(b, 1, e.Attempt)
@@ -200,7 +199,9 @@ func TestQueue_DeferredVersionTakesOver(t *testing.T) {
 	// How the holder of the old version ends.
 	ends := map[string]func(b systest.QueueTest, e sluice.Entry){
 		"dequeue": func(b systest.QueueTest, e sluice.Entry) { require.NoError(b, b.Q.Dequeue(b.Context(), e)) },
-		"retry":   func(b systest.QueueTest, e sluice.Entry) { require.NoError(b, b.Q.Retry(b.Context(), e, time.Hour)) },
+		"retry": func(b systest.QueueTest, e sluice.Entry) {
+			require.NoError(b, b.Q.Retry(b.Context(), e, time.Hour, "failed"))
+		},
 		"release": func(b systest.QueueTest, e sluice.Entry) { require.NoError(b, b.Q.Release(b.Context(), e)) },
 		"bury":    func(b systest.QueueTest, e sluice.Entry) { require.NoError(b, b.Q.Bury(b.Context(), e, "")) },
 		"crash":   systest.QueueTest.EndLeaseSoon,
@@ -245,7 +246,7 @@ func TestQueue_DeferredVersionKeepsItsOwnTime(t *testing.T) {
 				require.NoError(b, b.Q.Dequeue(ctx, e))
 			} else {
 				b.EndLeaseSoon(e)
-				b.Eventually(func() bool { return b.Get(id).Time().After(e.Time().Add(time.Minute)) })
+				b.Eventually(func() bool { return b.Get(id).Due.After(wire.TimeOf(e.Score).Add(time.Minute)) })
 			}
 			require.Empty(b, b.Claim(1, time.Minute))
 			popped, err := b.Q.Pop(ctx, 9)
@@ -262,7 +263,7 @@ func TestQueue_DeferredVersionKeepsItsOwnTime(t *testing.T) {
 func TestQueue_PeekReturnsTheReceiptOfADeferredVersion(t *testing.T) {
 	for name, end := range map[string]func(b systest.QueueTest, e sluice.Entry) error{
 		"dequeue": func(b systest.QueueTest, e sluice.Entry) error { return b.Q.Dequeue(b.Context(), e) },
-		"retry":   func(b systest.QueueTest, e sluice.Entry) error { return b.Q.Retry(b.Context(), e, time.Hour) },
+		"retry":   func(b systest.QueueTest, e sluice.Entry) error { return b.Q.Retry(b.Context(), e, time.Hour, "failed") },
 		"release": func(b systest.QueueTest, e sluice.Entry) error { return b.Q.Release(b.Context(), e) },
 		"bury":    func(b systest.QueueTest, e sluice.Entry) error { return b.Q.Bury(b.Context(), e, "") },
 	} {
@@ -279,7 +280,7 @@ func TestQueue_PeekReturnsTheReceiptOfADeferredVersion(t *testing.T) {
 					require.NoError(b, err)
 					return len(peeked) == 1
 				})
-				require.Equal(b, peeked[0], b.Get("a"))
+				require.Equal(b, peeked[0], b.Get("a").Entry)
 				require.Equal(b, "v2", string(peeked[0].Payload))
 				require.NoError(b, end(b, peeked[0]))
 				require.ErrorIs(b, end(b, peeked[0]), sluice.ErrStale)
@@ -353,7 +354,7 @@ func TestQueue_BuriesATaskWhoseAttemptsAreUsedUp(t *testing.T) {
 		for attempt := 1; attempt <= 2; attempt++ {
 			e := b.ClaimOne(time.Minute)
 			require.Equal(b, attempt, e.Attempt)
-			require.NoError(b, b.Q.Retry(ctx, e, 0))
+			require.NoError(b, b.Q.Retry(ctx, e, 0, "failed"))
 		}
 		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "other"})
 		require.Equal(b, []string{"other"}, systest.IDs(b.Claim(1, time.Minute)), "a task that is used up stood in the way")
@@ -361,7 +362,7 @@ func TestQueue_BuriesATaskWhoseAttemptsAreUsedUp(t *testing.T) {
 		dead := b.Get("killer")
 		require.Equal(b, 2, dead.Attempt)
 		require.Equal(b, "p", string(dead.Payload))
-		require.WithinDuration(b, time.Now(), dead.Time(), time.Minute)
+		require.WithinDuration(b, time.Now(), dead.DiedAt, time.Minute)
 		require.Equal(b, int64(1), b.Stats().Dead)
 		require.Zero(b, b.Stats().Due)
 

@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // foreignAdd adds a task as a producer in another language does: by a bare ZADD.
@@ -38,7 +39,7 @@ func TestQueue_AForeignAddWaitsForTheHolder(t *testing.T) {
 			read, err := b.Q.Get(ctx, "a")
 			require.NoError(b, err)
 			require.Equal(b, sluice.StateLeased, read.State)
-			require.Equal(b, e.Score, read.Score)
+			require.Equal(b, systest.LeasedInfo(e), read)
 			popped, err := b.Q.Pop(ctx, 1)
 			require.NoError(b, err)
 			require.Empty(b, popped, "handed out twice at once")
@@ -115,13 +116,12 @@ func TestQueue_ExtendClaimsNothing(t *testing.T) {
 		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 		e := b.ClaimOne(time.Minute)
 		require.NoError(b, b.Q.Extend(ctx, e, 2*time.Minute))
-		require.NoError(b, b.Q.Extend(ctx, b.Get("a"), 3*time.Minute))
 		require.NoError(b, b.Q.Extend(ctx, e, 4*time.Minute), "its receipt is good for the whole attempt")
 		require.NoError(b, b.Q.Dequeue(ctx, e))
 
 		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Delay: time.Hour})
 		scheduled := b.Get("a")
-		require.ErrorIs(b, b.Q.Extend(ctx, scheduled, time.Millisecond), sluice.ErrStale)
+		require.ErrorIs(b, b.Q.Extend(ctx, scheduled.Entry, time.Millisecond), sluice.ErrStale)
 		require.Equal(b, scheduled, b.Get("a"))
 	})
 }
@@ -195,7 +195,7 @@ func TestQueue_AReplacedVersionHasAnotherReceipt(t *testing.T) {
 
 		// A waiting version that is due when the lease ends.
 		e := b.ClaimOne(time.Minute)
-		b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "a", At: e.Time(), Payload: []byte("v3")})
+		b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "a", At: wire.TimeOf(e.Score), Payload: []byte("v3")})
 		require.NoError(b, b.Q.Release(ctx, e))
 		require.ErrorIs(b, b.Q.Dequeue(ctx, e), sluice.ErrStale)
 		require.Equal(b, "v3", string(b.Get("a").Payload))
@@ -250,7 +250,7 @@ func TestQueue_ReadsPastManyBadHeads(t *testing.T) {
 			require.LessOrEqual(t, scripts(func() ([]sluice.Entry, error) { return q.Peek(t.Context(), 1) }), 25)
 		}
 		require.LessOrEqual(t, scripts(func() ([]sluice.Entry, error) { return q.Claim(t.Context(), 1, time.Minute) }), 25)
-		letters, err := q.Dead(t.Context(), sluice.Entry{}, bad+1)
+		letters, err := q.List(t.Context(), sluice.StateDead, sluice.TaskInfo{}, bad+1)
 		require.NoError(t, err)
 		require.Len(t, letters, bad)
 		require.Equal(t, name, letters[0].Reason)
@@ -271,7 +271,7 @@ func TestQueue_SettlesWithoutThePayloads(t *testing.T) {
 		require.NoError(b, b.RDB.Rename(ctx, tasks, tasks+":aside").Err())
 		require.NoError(b, b.RDB.Set(ctx, tasks, "foreign", 0).Err())
 		require.NoError(b, b.Q.Extend(ctx, es[0], time.Hour))
-		require.NoError(b, b.Q.Retry(ctx, es[1], 0))
+		require.NoError(b, b.Q.Retry(ctx, es[1], 0, "failed"))
 		require.NoError(b, b.Q.Release(ctx, es[2]))
 		b.Bury(es[3], "why")
 		require.NoError(b, b.RDB.Rename(ctx, tasks+":aside", tasks).Err())
@@ -304,7 +304,7 @@ func TestQueue_WritesAPayloadOnce(t *testing.T) {
 	for range 3 {
 		e := b.ClaimOne(time.Minute)
 		require.NoError(t, b.Q.Extend(t.Context(), e, time.Hour))
-		require.NoError(t, b.Q.Retry(t.Context(), e, 0))
+		require.NoError(t, b.Q.Retry(t.Context(), e, 0, "failed"))
 		e = b.ClaimOne(time.Minute)
 		_, err := b.Q.Reschedule(t.Context(), "a", 0)
 		require.NoError(t, err)

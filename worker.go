@@ -73,11 +73,15 @@ type Worker struct {
 	// Calls with this ctx then fail with context.Canceled, or with what their package makes
 	// of that; only context.Cause(ctx) says why. After a long pause, LeaseValid(ctx) knows before ctx does.
 	//
-	// e is the task as it was claimed. The worker extends its lease, and says what becomes
-	// of it: the handler must not use it on the queue. Enqueue with the same ID is fine: the
+	// e is the task as it was claimed, without a receipt: the worker extends its lease, and says what becomes
+	// of it. So Dequeue(ctx, e) and the like are ErrInvalid. Enqueue with the same ID is fine: the
 	// new version waits until the handler has returned; see OutcomeDeferred. With
 	// DuplicatesKeep it is dropped.
-	Handler func(ctx context.Context, e Entry) error
+	Handler Handler
+
+	// Use is called around Handler, for each task: the first one is outermost, and each may do something before and after
+	// the next. What the first one returns is what counts. Defaults to none.
+	Use []Middleware
 
 	// Concurrency is how many handlers may run at once. With 8 or more, tasks are
 	// claimed in two halves. At most 1,000,000. Defaults to 16.
@@ -176,28 +180,6 @@ func (e *UnfinishedError) Error() string {
 // machine may have stopped. So check at the resource, too, if that matters: see docs/database.md.
 func LeaseValid(ctx context.Context) bool { return ctx != nil && lease.IsHeld(ctx) }
 
-// Permanent marks an error as one that a further attempt will not mend. If a handler
-// returns it, or an error that wraps it, its task is put among the dead letters at once.
-// errors.Is and errors.As see through it. Permanent(nil) is nil.
-func Permanent(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &permanentError{err}
-}
-
-type permanentError struct{ err error }
-
-func (e *permanentError) Error() string { return e.err.Error() }
-func (e *permanentError) Unwrap() error { return e.err }
-
-// IsPermanent reports whether err was marked by Permanent, or wraps an error that was. A
-// loop of one's own asks it before it gives a task back.
-func IsPermanent(err error) bool {
-	var permanent *permanentError
-	return errors.As(err, &permanent)
-}
-
 // Run works until ctx ends, and then stops: it claims nothing more; it gives back what was
 // claimed and not begun, and the attempt does not count; handlers that run have Grace to
 // return, then their contexts end, and they have a second more.
@@ -264,7 +246,7 @@ func (w *Worker) Stats() WorkerStats {
 
 // config returns the loop's configuration and its policy, from the fields with their defaults filled in.
 func (w *Worker) config() (c taskloop.Config, p *workerPolicy, err error) {
-	p = &workerPolicy{handler: w.Handler, backoff: w.Backoff, timeout: w.Timeout, log: w.Logger}
+	p = &workerPolicy{backoff: w.Backoff, timeout: w.Timeout, log: w.Logger}
 	if p.backoff == nil {
 		p.backoff = DefaultBackoff
 	}
@@ -284,8 +266,6 @@ func (w *Worker) config() (c taskloop.Config, p *workerPolicy, err error) {
 		Counters:    &w.counters,
 	}
 	switch {
-	case p.handler == nil:
-		return c, p, fmt.Errorf("%w: nil Handler", ErrInvalid)
 	case c.Concurrency < 0 || c.Concurrency > maxConcurrency:
 		return c, p, fmt.Errorf("%w: Concurrency must be 0 to %d", ErrInvalid, maxConcurrency)
 	case p.timeout < 0 || p.timeout > longestDuration:
@@ -295,6 +275,9 @@ func (w *Worker) config() (c taskloop.Config, p *workerPolicy, err error) {
 	}
 	p.maxAttempts = w.Queue.options.maxAttempts
 	if err := checkDuration("Lease", c.Lease); err != nil {
+		return c, p, err
+	}
+	if p.handler, err = w.handler(); err != nil {
 		return c, p, err
 	}
 	p.periodics, err = w.newPeriodics(lease, p.log)
@@ -318,7 +301,7 @@ func DefaultBackoff(attempt int, _ error) time.Duration {
 
 // workerPolicy is what a Worker makes of its tasks: a taskloop.Policy.
 type workerPolicy struct {
-	handler     func(ctx context.Context, e Entry) error
+	handler     Handler
 	backoff     func(attempt int, err error) time.Duration
 	timeout     time.Duration // 0 for none
 	maxAttempts int           // 0 for no limit
@@ -336,7 +319,7 @@ func (e *panicError) Error() string { return "panic: " + e.value }
 
 // Handle runs the handler, except for an occurrence of a periodic task that it is not to have.
 func (p *workerPolicy) Handle(ctx context.Context, t wire.Task) error {
-	e := entryOf(t)
+	e := withoutReceipt(t)
 	if t.Header != nil {
 		if o, ok := occurrenceIn(t.ID, t.Header); ok {
 			var call bool
@@ -448,31 +431,4 @@ func (h containedLog) WithAttrs(attrs []slog.Attr) slog.Handler {
 
 func (h containedLog) WithGroup(name string) slog.Handler {
 	return containedLog{h.handler.WithGroup(name)}
-}
-
-// Again returns what a handler returns for a task that has not failed and is not done either: it is due again
-// in d, by the server's clock, with its header and payload, and no attempt is used up. So a task may be put
-// off any number of times, also on the last attempt that the queue allows: until a limit of requests has
-// passed (HTTP 429), a lock is free, or a result is there.
-//
-// An error that wraps it, or joins it with others, means the same, with its own text in the log; joined with a
-// Permanent one, Permanent wins. A version that was deferred meanwhile takes the task's place instead, at its
-// own time. A negative d counts as 0, one longer than 100 years as that. The server adds d to its time when the
-// result arrives there.
-func Again(d time.Duration) error {
-	return &againError{min(max(d, 0), longestDuration)}
-}
-
-// againError is what Again returns.
-type againError struct{ delay time.Duration }
-
-func (e *againError) Error() string { return fmt.Sprintf("due again in %v", e.delay) }
-
-// againIn returns after how long a task is due again whose handler has returned err, and whether that says so.
-func againIn(err error) (d time.Duration, ok bool) {
-	var again *againError
-	if !errors.As(err, &again) || IsPermanent(err) {
-		return 0, false
-	}
-	return again.delay, true
 }

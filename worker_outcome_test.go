@@ -299,7 +299,7 @@ func TestAgain_AfterUnseenDeliveries(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
 		b := systest.NewQueueTest(t, rdb, redistest.Name(t))
 		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
-		require.NoError(t, b.Q.Retry(t.Context(), b.ClaimOne(time.Second), 0)) // one attempt that counts
+		require.NoError(t, b.Q.Retry(t.Context(), b.ClaimOne(time.Second), 0, "failed")) // one attempt that counts
 		for range 2 {
 			require.Equal(t, 2, b.ClaimOne(time.Second).Attempt)
 			time.Sleep(2 * time.Second)

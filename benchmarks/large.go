@@ -155,11 +155,11 @@ func (q largeTasks) steps(tasks []sluice.Task) []largeStep {
 		}},
 		claim,
 		{"extend", each(func(ctx context.Context, e sluice.Entry) error { return q.Extend(ctx, e, time.Hour) })},
-		{"retry", each(func(ctx context.Context, e sluice.Entry) error { return q.Retry(ctx, e, 0) })},
+		{"retry", each(func(ctx context.Context, e sluice.Entry) error { return q.Retry(ctx, e, 0, "failed") })},
 		claim,
 		{"bury", each(func(ctx context.Context, e sluice.Entry) error { return q.Bury(ctx, e, "no") })},
 		{"dead", func(ctx context.Context) error {
-			letters, err := q.Dead(ctx, sluice.Entry{}, len(tasks))
+			letters, err := q.List(ctx, sluice.StateDead, sluice.TaskInfo{}, len(tasks))
 			return allOf(tasks, len(letters), err)
 		}},
 		{"revive", func(ctx context.Context) error { return q.reviveAll(ctx, tasks) }},

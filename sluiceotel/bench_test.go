@@ -15,10 +15,16 @@ import (
 	"github.com/sluice-go/sluice/sluiceotel"
 )
 
+// hooks are those of both kinds.
+type hooks struct {
+	locks sluice.LockHooks
+	tasks sluice.QueueHooks
+}
+
 // The cost of hooks: none, some that do nothing, and OpenTelemetry's, with all spans recorded and none exported.
 //
 //	go test -C sluiceotel -run '^$' -bench . -benchmem -count 10
-func hooked(b *testing.B, run func(b *testing.B, rdb redis.UniversalClient, h *sluice.Hooks)) {
+func hooked(b *testing.B, run func(b *testing.B, rdb redis.UniversalClient, h *hooks)) {
 	rdb := redis.NewClient(&redis.Options{Addr: redistest.Start(b).Addr})
 	defer func() { _ = rdb.Close() }()
 	telemetry, err := sluiceotel.New(sluiceotel.WithTracerProvider(trace.NewTracerProvider()),
@@ -26,17 +32,18 @@ func hooked(b *testing.B, run func(b *testing.B, rdb redis.UniversalClient, h *s
 	if err != nil {
 		b.Fatal(err)
 	}
-	otel := telemetry.Hooks()
-	empty := sluice.Hooks{
+	otel := hooks{telemetry.LockHooks(), telemetry.QueueHooks()}
+	empty := hooks{sluice.LockHooks{
 		LockAcquired: func(context.Context, sluice.LockAcquired) {}, LockReleased: func(sluice.LockReleased) {},
+	}, sluice.QueueHooks{
 		TasksSending: func(ctx context.Context, _ sluice.TasksSending) context.Context { return ctx },
 		TasksSent:    func(context.Context, sluice.TasksSent) {}, TasksClaimed: func(sluice.TasksClaimed) {},
 		TaskStarted:  func(ctx context.Context, _ sluice.TaskStarted) context.Context { return ctx },
 		TaskFinished: func(context.Context, sluice.TaskFinished) {},
-	}
+	}}
 	for _, c := range []struct {
 		name  string
-		hooks *sluice.Hooks
+		hooks *hooks
 	}{{"none", nil}, {"empty", &empty}, {"otel", &otel}} {
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()
@@ -45,10 +52,10 @@ func hooked(b *testing.B, run func(b *testing.B, rdb redis.UniversalClient, h *s
 	}
 }
 
-func lockers(b *testing.B, rdb redis.UniversalClient, h *sluice.Hooks) *sluice.Locker {
+func lockers(b *testing.B, rdb redis.UniversalClient, h *hooks) *sluice.Locker {
 	var opts []sluice.LockOption
 	if h != nil {
-		opts = append(opts, sluice.WithLockHooks(*h))
+		opts = append(opts, sluice.WithLockHooks(h.locks))
 	}
 	l, err := sluice.NewLocker(rdb, opts...)
 	if err != nil {
@@ -69,7 +76,7 @@ func section(b *testing.B, l *sluice.Locker, name string) {
 }
 
 func BenchmarkUncontended(b *testing.B) {
-	hooked(b, func(b *testing.B, rdb redis.UniversalClient, h *sluice.Hooks) {
+	hooked(b, func(b *testing.B, rdb redis.UniversalClient, h *hooks) {
 		l := lockers(b, rdb, h)
 		for b.Loop() {
 			section(b, l, "uncontended")
@@ -78,7 +85,7 @@ func BenchmarkUncontended(b *testing.B) {
 }
 
 func BenchmarkHandOver(b *testing.B) {
-	hooked(b, func(b *testing.B, rdb redis.UniversalClient, h *sluice.Hooks) {
+	hooked(b, func(b *testing.B, rdb redis.UniversalClient, h *hooks) {
 		l := lockers(b, rdb, h)
 		var all sync.WaitGroup
 		b.ResetTimer()
@@ -94,10 +101,10 @@ func BenchmarkHandOver(b *testing.B) {
 }
 
 func BenchmarkWorker(b *testing.B) {
-	hooked(b, func(b *testing.B, rdb redis.UniversalClient, h *sluice.Hooks) {
+	hooked(b, func(b *testing.B, rdb redis.UniversalClient, h *hooks) {
 		var opts []sluice.QueueOption
 		if h != nil {
-			opts = append(opts, sluice.WithQueueHooks(*h))
+			opts = append(opts, sluice.WithQueueHooks(h.tasks))
 		}
 		q, err := sluice.NewQueue(rdb, redistest.Name(b), opts...)
 		if err != nil {

@@ -26,7 +26,19 @@ const (
 	maxError = 512
 )
 
-// Hooks returns what reports to OpenTelemetry, for sluice.WithLockHooks and sluice.WithQueueHooks.
+// LockHooks returns what reports locks to OpenTelemetry, for sluice.WithLockHooks. Metrics:
+//
+//	sluice.lock.wait.duration  of acquisitions, by sluice.lock.handed_over
+//	sluice.lock.wait.failures  calls that have waited in vain, by error.type
+//	sluice.lock.hold.duration  of locks that were released
+//	sluice.lock.lost           locks that were lost
+func (t *Telemetry) LockHooks() sluice.LockHooks {
+	return sluice.LockHooks{
+		LockAcquired: t.lockAcquired, WaitEnded: t.waitEnded, LockReleased: t.lockReleased, LockLost: t.lockWasLost,
+	}
+}
+
+// QueueHooks returns what reports tasks to OpenTelemetry, for sluice.WithQueueHooks.
 //
 // Spans: "send <queue>" of a producer, for each Enqueue or EnqueueBatch, a child of the span in its ctx;
 // "process <queue>" of a consumer, for each call of a Worker's handler, the root of a trace of its own and linked
@@ -42,12 +54,8 @@ const (
 //	sluice.task.lateness                 how long after it was due a task was claimed
 //	sluice.task.outcomes                 by sluice.task.disposition: done, retried, buried, canceled, released, snoozed, lost
 //	sluice.worker.running                handlers that are running
-//	sluice.lock.wait.duration            of acquisitions, by sluice.lock.handed_over
-//	sluice.lock.hold.duration            of locks that were released
-//	sluice.lock.lost                     locks that were lost
-func (t *Telemetry) Hooks() sluice.Hooks {
-	return sluice.Hooks{
-		LockAcquired: t.lockAcquired, LockReleased: t.lockReleased, LockLost: t.lockWasLost,
+func (t *Telemetry) QueueHooks() sluice.QueueHooks {
+	return sluice.QueueHooks{
 		TasksSending: t.tasksSending, TasksSent: t.tasksSent, TasksClaimed: t.tasksClaimed,
 		TaskStarted: t.taskStarted, TaskFinished: t.taskFinished,
 	}
@@ -55,6 +63,10 @@ func (t *Telemetry) Hooks() sluice.Hooks {
 
 func (t *Telemetry) lockAcquired(ctx context.Context, i sluice.LockAcquired) {
 	t.lockWait.Record(ctx, i.Waited.Seconds(), t.ofLock(i.Name, keyHandedOver.Bool(i.HandedOver)))
+}
+
+func (t *Telemetry) waitEnded(ctx context.Context, i sluice.WaitEnded) {
+	t.lockFailed.Add(ctx, 1, t.ofLock(i.Name, errorType(i.Err)))
 }
 
 func (t *Telemetry) lockReleased(i sluice.LockReleased) {
@@ -202,6 +214,7 @@ var known = []struct {
 	name string
 }{
 	{sluice.ErrUnknown, "unknown"}, {sluice.ErrUnavailable, "unavailable"}, {sluice.ErrUnderReplicated, "under_replicated"}, {sluice.ErrInvalid, "invalid"},
+	{sluice.ErrLocked, "locked"}, {sluice.ErrClosed, "closed"},
 	{context.DeadlineExceeded, "deadline_exceeded"}, {context.Canceled, "canceled"}, {sluice.ErrLost, "lost"}, {sluice.ErrCanceled, "task_canceled"},
 }
 

@@ -34,6 +34,7 @@ var (
 type instruments struct {
 	lockWait, lockHold metric.Float64Histogram
 	lockLost           metric.Int64Counter
+	lockFailed         metric.Int64Counter
 	sent               messagingconv.ClientSentMessages
 	operation          messagingconv.ClientOperationDuration
 	consumed           messagingconv.ClientConsumedMessages
@@ -44,13 +45,15 @@ type instruments struct {
 }
 
 func newInstruments(m metric.Meter) (i instruments, err error) {
-	var errs [10]error
+	var errs [11]error
 	i.lockWait, errs[0] = m.Float64Histogram("sluice.lock.wait.duration", metric.WithUnit("s"),
 		metric.WithDescription("How long callers have waited for locks that they got."), metric.WithExplicitBucketBoundaries(shortBounds...))
 	i.lockHold, errs[1] = m.Float64Histogram("sluice.lock.hold.duration", metric.WithUnit("s"),
 		metric.WithDescription("How long locks were held."), metric.WithExplicitBucketBoundaries(shortBounds...))
 	i.lockLost, errs[2] = m.Int64Counter("sluice.lock.lost", metric.WithUnit("{lock}"),
 		metric.WithDescription("Locks that were lost before they were released."))
+	i.lockFailed, errs[10] = m.Int64Counter("sluice.lock.wait.failures", metric.WithUnit("{call}"),
+		metric.WithDescription("Calls that have waited for a lock in vain."))
 	i.lateness, errs[3] = m.Float64Histogram("sluice.task.lateness", metric.WithUnit("s"),
 		metric.WithDescription("How long after they were due tasks were begun."), metric.WithExplicitBucketBoundaries(longBounds...))
 	i.outcomes, errs[4] = m.Int64Counter("sluice.task.outcomes", metric.WithUnit("{task}"),

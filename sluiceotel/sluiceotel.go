@@ -3,13 +3,13 @@
 // metrics.
 //
 //	telemetry, err := sluiceotel.New()
-//	locker, err := sluice.NewLocker(rdb, sluice.WithLockHooks(telemetry.Hooks()))
-//	queue, err := sluice.NewQueue(rdb, "mail", sluice.WithQueueHooks(telemetry.Hooks()))
+//	locker, err := sluice.NewLocker(rdb, sluice.WithLockHooks(telemetry.LockHooks()))
+//	queue, err := sluice.NewQueue(rdb, "mail", sluice.WithQueueHooks(telemetry.QueueHooks()))
 //	registration, err := telemetry.Observe(queue)
 //
 // Names follow OpenTelemetry's semantic conventions for messaging, which are still in
 // development: they may change with a version of this package. What has no place there is
-// named sluice.*: see [Telemetry.Hooks] and [Telemetry.Observe].
+// named sluice.*: see [Telemetry.LockHooks], [Telemetry.QueueHooks] and [Telemetry.Observe].
 //
 // IDs of tasks are in spans, not in metrics. Names of locks are in metrics only if WithLockName
 // says how. Payloads, headers and tokens are in neither. The text of a handler's error is in

@@ -106,7 +106,7 @@ func attributes(s trace.ReadOnlySpan) map[string]string {
 
 func (r telemetry) queue(t *testing.T, rdb redis.UniversalClient, opts ...sluice.QueueOption) *sluice.Queue {
 	t.Helper()
-	q, err := sluice.NewQueue(rdb, redistest.Name(t), append(opts, sluice.WithQueueHooks(r.Hooks()))...)
+	q, err := sluice.NewQueue(rdb, redistest.Name(t), append(opts, sluice.WithQueueHooks(r.QueueHooks()))...)
 	require.NoError(t, err)
 	return q
 }
@@ -223,7 +223,7 @@ func TestTelemetry_AHeaderThatIsThereStays(t *testing.T) {
 	r := newTelemetry(t)
 	mine := map[string]string{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
 	tasks := []sluice.Task{{ID: "a", Header: mine}, {ID: "b"}}
-	r.Hooks().TasksSending(t.Context(), sluice.TasksSending{Queue: "q", Tasks: tasks})
+	r.QueueHooks().TasksSending(t.Context(), sluice.TasksSending{Queue: "q", Tasks: tasks})
 	require.Equal(t, mine, tasks[0].Header)
 	require.Contains(t, tasks[1].Header, "traceparent")
 	require.NotEqual(t, mine["traceparent"], tasks[1].Header["traceparent"])
@@ -233,7 +233,7 @@ func TestTelemetry_TheCallersMapStaysAsItIs(t *testing.T) {
 	r := newTelemetry(t)
 	header := map[string]string{"tenant": "7"}
 	tasks := []sluice.Task{{ID: "a", Header: header}}
-	r.Hooks().TasksSending(t.Context(), sluice.TasksSending{Queue: "q", Tasks: tasks})
+	r.QueueHooks().TasksSending(t.Context(), sluice.TasksSending{Queue: "q", Tasks: tasks})
 	require.Equal(t, map[string]string{"tenant": "7"}, header)
 	require.Equal(t, "7", tasks[0].Header["tenant"])
 	require.Contains(t, tasks[0].Header, "traceparent")
@@ -339,7 +339,7 @@ func TestTelemetry_AQueueThatDoesNotAnswerHasNoNumbers(t *testing.T) {
 func TestTelemetry_MeasuresLocks(t *testing.T) {
 	r := newTelemetry(t, sluiceotel.WithLockName(func(name string) string { kind, _, _ := strings.Cut(name, ":"); return kind }))
 	rdb := redistest.Start(t).Client(t)
-	locker, err := sluice.NewLocker(rdb, sluice.WithLockHooks(r.Hooks()), sluice.WithLockPrefix(redistest.Name(t)+":"))
+	locker, err := sluice.NewLocker(rdb, sluice.WithLockHooks(r.LockHooks()), sluice.WithLockPrefix(redistest.Name(t)+":"))
 	require.NoError(t, err)
 	defer func() { require.NoError(t, locker.Close()) }()
 	require.NoError(t, locker.Do(t.Context(), "stock:1", func(context.Context) error { return nil }))
@@ -351,6 +351,12 @@ func TestTelemetry_MeasuresLocks(t *testing.T) {
 	got := r.points(t)
 	require.Equal(t, 1.0, got["sluice.lock.hold.duration{sluice.lock.name=stock}"])
 	require.Equal(t, 2.0, got["sluice.lock.wait.duration{sluice.lock.handed_over=false,sluice.lock.name=stock}"])
+	require.NoError(t, locker.Do(t.Context(), "stock:3", func(context.Context) error {
+		_, err := locker.Lock(t.Context(), "stock:3", sluice.WithMaxWait(50*time.Millisecond))
+		require.ErrorIs(t, err, sluice.ErrLocked)
+		return nil
+	}))
+	require.Equal(t, 1.0, r.points(t)["sluice.lock.wait.failures{error.type=locked,sluice.lock.name=stock}"])
 }
 
 // TestTelemetry_HoldsNoSecret: no token, payload or header's value is in a span or a metric, whatever happens.
@@ -360,7 +366,7 @@ func TestTelemetry_HoldsNoSecret(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	q := r.queue(t, rdb)
-	locker, err := sluice.NewLocker(rdb, sluice.WithLockHooks(r.Hooks()))
+	locker, err := sluice.NewLocker(rdb, sluice.WithLockHooks(r.LockHooks()))
 	require.NoError(t, err)
 	k, err := locker.Lock(t.Context(), redistest.Name(t))
 	require.NoError(t, err)
@@ -395,7 +401,7 @@ func TestTelemetry_AnErrorIsOneOfFew(t *testing.T) {
 	for _, err := range []error{
 		fmt.Errorf("a: %w", sluice.ErrUnknown), fmt.Errorf("b: %w", sluice.ErrUnavailable), errors.New("c"), fmt.Errorf("d: %w", os.ErrNotExist), sluice.Permanent(errors.New("e")),
 	} {
-		r.Hooks().TasksSent(t.Context(), sluice.TasksSent{Queue: "q", Tasks: make([]sluice.Task, 2), Err: err})
+		r.QueueHooks().TasksSent(t.Context(), sluice.TasksSent{Queue: "q", Tasks: make([]sluice.Task, 2), Err: err})
 	}
 	got := r.points(t)
 	for name, n := range map[string]float64{"unknown": 2, "unavailable": 2, "*errors.errorString": 2, "*fmt.wrapError": 2, "*sluice.permanentError": 2} {

@@ -15,25 +15,25 @@ func (r *Redis) Prefix(prefix string) *Redis { return &Redis{server: r.server, p
 
 // Due returns the tasks of a queue that are due: all of them, in order, with payloads and headers, whether the
 // queue is paused or not. Like all that follow it finds out by itself how many shards the queue has, and changes nothing.
-func (r *Redis) Due(queue string) []sluice.Entry {
+func (r *Redis) Due(queue string) []sluice.TaskInfo {
 	r.t.Helper()
 	return r.list(queue, sluice.StateDue)
 }
 
 // Scheduled returns the tasks of a queue that are due later, in order.
-func (r *Redis) Scheduled(queue string) []sluice.Entry {
+func (r *Redis) Scheduled(queue string) []sluice.TaskInfo {
 	r.t.Helper()
 	return r.list(queue, sluice.StateScheduled)
 }
 
 // Leased returns the tasks of a queue that a handler or a caller of Claim has, in the order of their leases' ends.
-func (r *Redis) Leased(queue string) []sluice.Entry {
+func (r *Redis) Leased(queue string) []sluice.TaskInfo {
 	r.t.Helper()
 	return r.list(queue, sluice.StateLeased)
 }
 
 // Dead returns the dead letters of a queue, in the order of their deaths, with their reasons.
-func (r *Redis) Dead(queue string) []sluice.Entry {
+func (r *Redis) Dead(queue string) []sluice.TaskInfo {
 	r.t.Helper()
 	return r.list(queue, sluice.StateDead)
 }
@@ -50,37 +50,37 @@ func (r *Redis) Stats(queue string) sluice.Stats {
 
 // RequireEnqueued fails the test unless a task is in a queue: due, scheduled or leased, and not a dead
 // letter. It returns the task.
-func (r *Redis) RequireEnqueued(queue, id string) sluice.Entry {
+func (r *Redis) RequireEnqueued(queue, id string) sluice.TaskInfo {
 	r.t.Helper()
-	e, found := r.get(queue, id)
+	t, found := r.get(queue, id)
 	switch {
 	case !found:
 		r.t.Fatalf("sluicetest: no task %q in queue %q; it has %s", id, queue, r.summary(queue))
-	case e.State == sluice.StateDead:
-		r.t.Fatalf("sluicetest: task %q of queue %q is a dead letter: %s", id, queue, e.Reason)
+	case t.State == sluice.StateDead:
+		r.t.Fatalf("sluicetest: task %q of queue %q is a dead letter: %s", id, queue, t.Reason)
 	}
-	return e
+	return t
 }
 
 // RequireNotEnqueued fails the test if a task is in a queue: due, scheduled or leased. It may be a dead letter.
 func (r *Redis) RequireNotEnqueued(queue, id string) {
 	r.t.Helper()
-	if e, found := r.get(queue, id); found && e.State != sluice.StateDead {
-		r.t.Fatalf("sluicetest: task %q of queue %q is %v", id, queue, e.State)
+	if t, found := r.get(queue, id); found && t.State != sluice.StateDead {
+		r.t.Fatalf("sluicetest: task %q of queue %q is %v", id, queue, t.State)
 	}
 }
 
-// RequireDead fails the test unless a task is among the dead letters of a queue. It returns the letter.
-func (r *Redis) RequireDead(queue, id string) sluice.Entry {
+// RequireDead fails the test unless a task is among the dead letters of a queue. It returns it.
+func (r *Redis) RequireDead(queue, id string) sluice.TaskInfo {
 	r.t.Helper()
-	e, found := r.get(queue, id)
+	t, found := r.get(queue, id)
 	switch {
 	case !found:
 		r.t.Fatalf("sluicetest: no dead letter %q in queue %q; it has %s", id, queue, r.summary(queue))
-	case e.State != sluice.StateDead:
-		r.t.Fatalf("sluicetest: task %q of queue %q is no dead letter: it is %v", id, queue, e.State)
+	case t.State != sluice.StateDead:
+		r.t.Fatalf("sluicetest: task %q of queue %q is no dead letter: it is %v", id, queue, t.State)
 	}
-	return e
+	return t
 }
 
 // RequireEmpty fails the test if a queue has tasks: due, scheduled or leased. Dead letters do not count, nor
@@ -93,8 +93,8 @@ func (r *Redis) RequireEmpty(queue string) {
 		return
 	}
 	for _, state := range []sluice.State{sluice.StateDue, sluice.StateScheduled, sluice.StateLeased} {
-		for _, e := range r.list(queue, state) {
-			if e.Header["sluice-period-of"] == e.ID {
+		for _, t := range r.list(queue, state) {
+			if t.Header["sluice-period-of"] == t.ID {
 				left--
 			}
 		}
@@ -107,35 +107,27 @@ func (r *Redis) RequireEmpty(queue string) {
 // patience bounds an assertion, in case that the server hangs.
 const patience = 30 * time.Second
 
-// page is how many entries are read at a time.
-const page = 1000
-
-func (r *Redis) list(queue string, state sluice.State) (all []sluice.Entry) {
+func (r *Redis) list(queue string, state sluice.State) (all []sluice.TaskInfo) {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	q, last := r.queue(queue), sluice.Entry{}
-	for {
-		entries, err := q.List(ctx, state, last, page)
+	for t, err := range r.queue(queue).All(ctx, state) {
 		r.requireNoError(err)
-		all = append(all, entries...)
-		if len(entries) < page {
-			return all
-		}
-		last = entries[page-1]
+		all = append(all, t)
 	}
+	return all
 }
 
-func (r *Redis) get(queue, id string) (e sluice.Entry, found bool) {
+func (r *Redis) get(queue, id string) (t sluice.TaskInfo, found bool) {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	e, err := r.queue(queue).Get(ctx, id)
+	t, err := r.queue(queue).Get(ctx, id)
 	if errors.Is(err, sluice.ErrNotFound) {
-		return sluice.Entry{}, false
+		return sluice.TaskInfo{}, false
 	}
 	r.requireNoError(err)
-	return e, true
+	return t, true
 }
 
 // summary says what a queue has.

@@ -101,7 +101,7 @@ func TestRedis_FailsTheTest(t *testing.T) {
 	}
 	dead, err := queue.Get(t.Context(), "dead")
 	require.NoError(t, err)
-	require.NoError(t, queue.Bury(t.Context(), dead, "hopeless"))
+	require.NoError(t, queue.Bury(t.Context(), dead.Entry, "hopeless"))
 	require.NoError(t, r.Client().Set(t.Context(), "Queue:text", "x", 0).Err())
 	for want, do := range map[string]func(){
 		`no task "b" in queue "q"; it has 1 due, 0 scheduled, 0 leased, 1 dead`:        func() { r.RequireEnqueued("q", "b") },

@@ -8,11 +8,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/cmd/sluice/inspect"
 )
 
 func (a *app) cancelCommand() *cobra.Command {
-	act := action{name: "cancel", done: "cancelled", one: func(ctx context.Context, q *sluice.Queue, e sluice.Entry) (outcome, error) {
-		state, err := q.Cancel(ctx, e.ID)
+	act := action{name: "cancel", done: "cancelled", one: func(ctx context.Context, q *sluice.Queue, t sluice.TaskInfo) (outcome, error) {
+		state, err := q.Cancel(ctx, t.ID)
 		if err != nil || state == sluice.StateAbsent {
 			return outcomeMissing, err
 		}
@@ -28,9 +29,9 @@ ends, and what it has done is not undone.`,
 }
 
 // rescheduled makes a task due after delay.
-func rescheduled(delay func() time.Duration) func(ctx context.Context, q *sluice.Queue, e sluice.Entry) (outcome, error) {
-	return func(ctx context.Context, q *sluice.Queue, e sluice.Entry) (outcome, error) {
-		ok, err := q.Reschedule(ctx, e.ID, max(0, delay()))
+func rescheduled(delay func() time.Duration) func(ctx context.Context, q *sluice.Queue, t sluice.TaskInfo) (outcome, error) {
+	return func(ctx context.Context, q *sluice.Queue, t sluice.TaskInfo) (outcome, error) {
+		ok, err := q.Reschedule(ctx, t.ID, max(0, delay()))
 		if err != nil || !ok {
 			return outcomeMissing, err
 		}
@@ -80,8 +81,8 @@ time.`,
 
 func (a *app) buryCommand() *cobra.Command {
 	var reason string
-	act := action{name: "bury", done: "buried", states: []sluice.State{sluice.StateDue, sluice.StateScheduled, sluice.StateLeased}, one: func(ctx context.Context, q *sluice.Queue, e sluice.Entry) (outcome, error) {
-		return bury(ctx, q, e, reason)
+	act := action{name: "bury", done: "buried", states: []sluice.State{sluice.StateDue, sluice.StateScheduled, sluice.StateLeased}, one: func(ctx context.Context, q *sluice.Queue, t sluice.TaskInfo) (outcome, error) {
+		return bury(ctx, q, t.ID, reason)
 	}}
 	c := a.changeCommand(&cobra.Command{
 		Short: "Put tasks among the dead letters",
@@ -95,16 +96,16 @@ holder, which learns of it when it next reports or extends its lease.`,
 
 // bury reads the task's receipt and uses it. If it has moved meanwhile (it was claimed, or its lease was extended), it
 // tries again.
-func bury(ctx context.Context, q *sluice.Queue, e sluice.Entry, reason string) (outcome, error) {
+func bury(ctx context.Context, q *sluice.Queue, id, reason string) (outcome, error) {
 	for range 5 {
-		now, err := q.Get(ctx, e.ID, sluice.WithoutPayloads())
+		now, err := q.Get(ctx, id, sluice.WithoutPayloads())
 		if errors.Is(err, sluice.ErrNotFound) || err == nil && now.State == sluice.StateDead {
 			return outcomeMissing, nil
 		}
 		if err != nil {
 			return "", err
 		}
-		err = q.Bury(ctx, now, reason)
+		err = q.Bury(ctx, inspect.Take(now), reason)
 		if errors.Is(err, sluice.ErrStale) {
 			continue
 		}

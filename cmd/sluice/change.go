@@ -34,8 +34,8 @@ type selection struct {
 type action struct {
 	name, done string         // "cancel", "cancelled"
 	states     []sluice.State // in which tasks have to be; the first is the default, none if it must be said
-	// one carries it out on a task, and returns what became of it. An Entry that was named has its ID alone.
-	one func(ctx context.Context, q *sluice.Queue, e sluice.Entry) (outcome, error)
+	// one carries it out on a task, and returns what became of it. A task that was named has its ID alone.
+	one func(ctx context.Context, q *sluice.Queue, t sluice.TaskInfo) (outcome, error)
 	// many carries it out on some hundred IDs, instead of one, and returns on how many.
 	many func(ctx context.Context, q *sluice.Queue, ids ...string) (int, error)
 }
@@ -223,7 +223,7 @@ func (a *app) changeOne(ctx context.Context, act action, dryRun bool, q *sluice.
 		return outcome("was " + e.State.String()), err
 	}
 	if act.many == nil {
-		return act.one(ctx, q, sluice.Entry{ID: id})
+		return act.one(ctx, q, named(sluice.StateAbsent, id))
 	}
 	n, err := act.many(ctx, q, id)
 	if n == 0 {
@@ -322,32 +322,32 @@ func (t *tally) details() string {
 
 // choose reads which tasks are meant; only these are touched, and what comes later is not. It keeps what identifies them
 // and no payload.
-func (a *app) choose(ctx context.Context, q *sluice.Queue, state sluice.State, s selection) (chosen []sluice.Entry, limited bool, err error) {
+func (a *app) choose(ctx context.Context, q *sluice.Queue, state sluice.State, s selection) (chosen []sluice.TaskInfo, limited bool, err error) {
 	p := a.newProgress("looking", -1)
 	defer p.end()
-	for after := (sluice.Entry{}); ; {
-		page, err := q.List(ctx, state, after, pageSize, sluice.WithoutPayloads())
+	for t, err := range q.All(ctx, state, sluice.WithoutPayloads()) {
 		if err != nil {
 			return nil, false, err
 		}
-		p.add(len(page))
-		for _, e := range page {
-			if after = e; !s.filter.matches(e) {
-				continue
-			}
-			if len(chosen) == s.limit {
-				return chosen, true, nil
-			}
-			chosen = append(chosen, sluice.Entry{ID: e.ID, Score: e.Score, Attempt: e.Attempt, State: state})
+		p.add(1)
+		if !s.filter.matches(t) {
+			continue
 		}
-		if len(page) < pageSize {
-			return chosen, false, nil
+		if len(chosen) == s.limit {
+			return chosen, true, nil
 		}
+		chosen = append(chosen, named(state, t.ID))
 	}
+	return chosen, false, nil
+}
+
+// named returns a task of which no more is known than its ID and its state.
+func named(s sluice.State, id string) sluice.TaskInfo {
+	return sluice.TaskInfo{Entry: sluice.Entry{ID: id}, State: s}
 }
 
 // sayDry says what would be done.
-func (a *app) sayDry(act action, what string, chosen []sluice.Entry) {
+func (a *app) sayDry(act action, what string, chosen []sluice.TaskInfo) {
 	if a.json {
 		return
 	}
@@ -383,7 +383,7 @@ func (a *app) ask(verb, what string, n int64, s selection) error {
 }
 
 // carryOut does it, some tasks at a time. The first error ends it; what was done before is in the tally.
-func (a *app) carryOut(ctx context.Context, act action, q *sluice.Queue, chosen []sluice.Entry, t *tally) error {
+func (a *app) carryOut(ctx context.Context, act action, q *sluice.Queue, chosen []sluice.TaskInfo, t *tally) error {
 	p := a.newProgress(act.name, len(chosen))
 	defer p.end()
 	if act.many != nil {

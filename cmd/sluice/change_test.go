@@ -24,7 +24,7 @@ func TestChange_NamedTasks(t *testing.T) {
 		require.Equal(t, "scheduled", s.stateOf(q, "due-1"))
 		e, err := q.Get(t.Context(), "later-1")
 		require.NoError(t, err)
-		require.WithinDuration(t, time.Now().Add(10*time.Minute), e.Time(), 30*time.Second)
+		require.WithinDuration(t, time.Now().Add(10*time.Minute), e.Due, 30*time.Second)
 
 		s.ok("bury", name, "due-2", "leased-1", "later-1", "--why", "poison")
 		for _, id := range []string{"due-2", "leased-1", "later-1"} {
@@ -82,11 +82,11 @@ func TestChange_All(t *testing.T) {
 	result = resultJSON{}
 	s.json(exitOK, &result, "delay", "orders", "--all", "--state", "scheduled", "--for", "30m", "--yes")
 	require.Equal(t, 800, result.Done)
-	entries, err := q.List(ctx, sluice.StateScheduled, sluice.Entry{}, 1000)
+	entries, err := q.List(ctx, sluice.StateScheduled, sluice.TaskInfo{}, 1000)
 	require.NoError(t, err)
 	require.Len(t, entries, 800)
 	for _, e := range entries {
-		require.WithinDuration(t, time.Now().Add(30*time.Minute), e.Time(), time.Minute)
+		require.WithinDuration(t, time.Now().Add(30*time.Minute), e.Due, time.Minute)
 	}
 	result = resultJSON{}
 	s.json(exitOK, &result, "cancel", "orders", "--all", "--state", "scheduled", "--yes")

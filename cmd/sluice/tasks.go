@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/cmd/sluice/inspect"
 )
 
 // taskJSON is a task in JSON. What is nil or empty does not apply to its state, or was not asked for.
@@ -34,14 +35,14 @@ type taskJSON struct {
 }
 
 // toTaskJSON returns a task that was read in such detail.
-func toTaskJSON(e sluice.Entry, o detail) taskJSON {
+func toTaskJSON(e sluice.TaskInfo, o detail) taskJSON {
 	j := taskJSON{State: e.State.String(), Attempt: e.Attempt, Due: jsonTime(e.Due), Reason: strings.ToValidUTF8(e.Reason, "\uFFFD"), Header: e.Header}
 	j.ID, j.IDBase64 = bytesField(e.ID)
 	switch e.State {
 	case sluice.StateLeased:
-		j.LeaseEnds = jsonTime(e.Time())
+		j.LeaseEnds = jsonTime(e.LeaseEnds)
 	case sluice.StateDead:
-		j.Died = jsonTime(e.Time())
+		j.Died = jsonTime(e.DiedAt)
 	}
 	if o.isRead() {
 		size := len(e.Payload) + e.Omitted
@@ -80,7 +81,7 @@ func (d detail) options() []sluice.ReadOption {
 }
 
 // headerOf prints a task's header, or how large it is.
-func headerOf(e sluice.Entry) string {
+func headerOf(e sluice.TaskInfo) string {
 	if e.Omitted > 0 {
 		return plural(int64(e.Omitted), "byte") + " with the payload, shown with --payload"
 	}
@@ -103,7 +104,7 @@ type filter struct {
 	reason, id string
 }
 
-func (f filter) matches(e sluice.Entry) bool {
+func (f filter) matches(e sluice.TaskInfo) bool {
 	return strings.Contains(e.Reason, f.reason) && strings.Contains(e.ID, f.id)
 }
 
@@ -157,7 +158,7 @@ func (a *app) ls(ctx context.Context, queue string, o lsOptions) error {
 	if o.filter.reason != "" && state != sluice.StateDead {
 		return usagef("--reason is for --state dead: other tasks have none")
 	}
-	after, err := readPlace(o.after)
+	after, err := readPlace(state, o.after)
 	if err != nil {
 		return err
 	}
@@ -180,7 +181,7 @@ func (a *app) ls(ctx context.Context, queue string, o lsOptions) error {
 }
 
 // find reads the tasks that match, o.limit at the most, and looks at o.maxLook or a page more. next is where to go on, "" at the end.
-func find(ctx context.Context, q *sluice.Queue, state sluice.State, after sluice.Entry, o lsOptions, p progress) (found []sluice.Entry, next string, err error) {
+func find(ctx context.Context, q *sluice.Queue, state sluice.State, after sluice.TaskInfo, o lsOptions, p progress) (found []sluice.TaskInfo, next string, err error) {
 	defer p.end()
 	for looked := 0; ; {
 		n := pageSize
@@ -210,23 +211,24 @@ func find(ctx context.Context, q *sluice.Queue, state sluice.State, after sluice
 }
 
 // place names a task in a list, for --after.
-func place(e sluice.Entry) string {
-	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatFloat(e.Score, 'g', -1, 64) + ":" + e.ID))
+func place(e sluice.TaskInfo) string {
+	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatFloat(inspect.Place(e), 'g', -1, 64) + ":" + e.ID))
 }
 
-func readPlace(text string) (e sluice.Entry, err error) {
+func readPlace(s sluice.State, text string) (t sluice.TaskInfo, err error) {
 	if text == "" {
-		return sluice.Entry{}, nil
+		return t, nil
 	}
 	data, err := base64.RawURLEncoding.DecodeString(text)
-	score, id, found := strings.Cut(string(data), ":")
+	text, id, found := strings.Cut(string(data), ":")
+	var score float64
 	if err == nil {
-		e.Score, err = strconv.ParseFloat(score, 64)
+		score, err = strconv.ParseFloat(text, 64)
 	}
-	if e.ID = id; err != nil || !found || id == "" {
-		return sluice.Entry{}, usagef("--after is not what a list has named as its end")
+	if err != nil || !found || id == "" {
+		return t, usagef("--after is not what a list has named as its end")
 	}
-	return e, nil
+	return inspect.At(s, score, id), nil
 }
 
 type tasksJSON struct {
@@ -237,7 +239,7 @@ type tasksJSON struct {
 	After       string     `json:"after"` // where to go on; empty at the end
 }
 
-func (a *app) printTasksJSON(queue string, o lsOptions, found []sluice.Entry, next string) error {
+func (a *app) printTasksJSON(queue string, o lsOptions, found []sluice.TaskInfo, next string) error {
 	j := tasksJSON{State: o.state, Tasks: []taskJSON{}, After: next}
 	j.Queue, j.QueueBase64 = bytesField(queue)
 	for _, e := range found {
@@ -247,7 +249,7 @@ func (a *app) printTasksJSON(queue string, o lsOptions, found []sluice.Entry, ne
 }
 
 // printTasks prints a table of tasks in one state.
-func (a *app) printTasks(state sluice.State, found []sluice.Entry, o lsOptions, now time.Time) {
+func (a *app) printTasks(state sluice.State, found []sluice.TaskInfo, o lsOptions, now time.Time) {
 	header := []any{"id", "attempts"}
 	switch state {
 	case sluice.StateDue:
@@ -268,7 +270,7 @@ func (a *app) printTasks(state sluice.State, found []sluice.Entry, o lsOptions, 
 	t := a.newTable(header...)
 	rightAligned(t, 2, 4)
 	for _, e := range found {
-		at := e.Time()
+		at := inspect.TimeOf(e)
 		away := at.Sub(now)
 		if state == sluice.StateDue || state == sluice.StateDead {
 			away = -away
@@ -348,7 +350,7 @@ func (a *app) get(ctx context.Context, args []string, payload bool) error {
 	line("id", show(e.ID))
 	line("state", e.State.String())
 	line("attempts", strconv.Itoa(e.Attempt))
-	switch at := e.Time(); e.State {
+	switch at := inspect.TimeOf(e); e.State {
 	case sluice.StateLeased:
 		line("lease ends", moment(at)+", in "+span(max(0, at.Sub(now))))
 	case sluice.StateDead:

@@ -165,7 +165,7 @@ func report(out io.Writer, queue *sluice.Queue, done sluice.WorkerStats) error {
 	}
 	fmt.Fprintf(out, "sent %d, failed attempts %d, given up %d, given back %d; still in the queue: %d\n",
 		done.Done, done.Retried, done.Buried, done.Released, stats.Due+stats.Scheduled+stats.Leased)
-	letters, err := queue.Dead(ctx, sluice.Entry{}, 100)
+	letters, err := queue.List(ctx, sluice.StateDead, sluice.TaskInfo{}, 100)
 	for _, letter := range letters {
 		fmt.Fprintf(out, "dead letter %s to %s after attempt %d: %s\n", letter.ID, letter.Payload, letter.Attempt, letter.Reason)
 	}

@@ -28,9 +28,20 @@ func IsHeld(ctx context.Context) bool {
 // Hold is a Holding of which one goroutine says until when it lasts. Unlike a Lease it may be valid again: the answer
 // to an extension may come after the time until which it was known to last. The zero value is not held.
 type Hold struct {
+	Receipt float64 // of what is held; it does not change
+
 	mu    sync.Mutex // guards what follows
 	until time.Time
 	over  bool
+}
+
+// ReceiptIn returns the receipt of the Hold that a context is for, 0 if it has none. A program that compares what handlers
+// have seen with the server's log needs it.
+func ReceiptIn(ctx context.Context) float64 {
+	if h, ok := ctx.Value(holdingKey{}).(*Hold); ok {
+		return h.Receipt
+	}
+	return 0
 }
 
 // Last notes until when it lasts.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // eventTimeout is how long tests wait for an event that has to come. It bounds what a
@@ -101,13 +102,12 @@ func (b QueueTest) ClaimOneOf(lease time.Duration) sluice.Entry {
 	return entries[0]
 }
 
-// Get returns the task of that ID, as a claim would: without its State.
-func (b QueueTest) Get(id string) sluice.Entry {
+// Get returns the task of that ID.
+func (b QueueTest) Get(id string) sluice.TaskInfo {
 	b.Helper()
-	e, err := b.Q.Get(b.Context(), id)
+	t, err := b.Q.Get(b.Context(), id)
 	require.NoError(b, err)
-	e.State = sluice.StateAbsent
-	return e
+	return t
 }
 
 // Stats returns the queue's counts.
@@ -119,9 +119,9 @@ func (b QueueTest) Stats() sluice.Stats {
 }
 
 // Dead returns up to n dead letters.
-func (b QueueTest) Dead(n int) []sluice.Entry {
+func (b QueueTest) Dead(n int) []sluice.TaskInfo {
 	b.Helper()
-	letters, err := b.Q.Dead(b.Context(), sluice.Entry{}, n)
+	letters, err := b.Q.List(b.Context(), sluice.StateDead, sluice.TaskInfo{}, n)
 	require.NoError(b, err)
 	return letters
 }
@@ -199,10 +199,22 @@ func (b QueueTest) RequireClean() {
 	require.Zero(b, b.RDB.Exists(b.Context(), b.Key, "{"+b.Key+"}:tasks", "{"+b.Key+"}:state", "{"+b.Key+"}:dead", "{"+b.Key+"}:leased", "{"+b.Key+"}:paused").Val())
 }
 
-// IDs returns the IDs of entries, in their order.
-func IDs(entries []sluice.Entry) (ids []string) {
-	for _, e := range entries {
-		ids = append(ids, e.ID)
+// LeasedInfo is a claimed task as Get shows it.
+func LeasedInfo(e sluice.Entry) sluice.TaskInfo {
+	ends := wire.ExactTimeOf(e.Score)
+	e.Score, e.Due = 0, time.Time{}
+	return sluice.TaskInfo{Entry: e, State: sluice.StateLeased, LeaseEnds: ends}
+}
+
+// IDs returns the IDs of tasks, in their order.
+func IDs[T sluice.Entry | sluice.TaskInfo](tasks []T) (ids []string) {
+	for _, t := range tasks {
+		switch t := any(t).(type) {
+		case sluice.Entry:
+			ids = append(ids, t.ID)
+		case sluice.TaskInfo:
+			ids = append(ids, t.ID)
+		}
 	}
 	return ids
 }
@@ -228,7 +240,7 @@ func WarmQueue(t *testing.T, q *sluice.Queue) {
 	_, err := q.Enqueue(ctx, sluice.Task{ID: "a"})
 	require.NoError(t, err)
 	require.NoError(t, q.Wait(ctx))
-	require.NoError(t, q.Retry(ctx, claim(), 0))
+	require.NoError(t, q.Retry(ctx, claim(), 0, "failed"))
 	e := claim()
 	require.NoError(t, q.Extend(ctx, e, time.Minute))
 	require.NoError(t, q.Bury(ctx, e, ""))

@@ -233,7 +233,7 @@ func (l *loop) dispatch(d *delivery) {
 	l.handling.add(d)
 	l.feedOf(d).handling++
 	l.remember(d)
-	d.hold = &lease.Hold{}
+	d.hold = &lease.Hold{Receipt: d.task.Score}
 	d.hold.Last(d.until)
 	d.ctx, d.cancel = context.WithCancelCause(lease.WithHolding(l.handlers, d.hold))
 	d.beginBy = d.until

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"fmt"
 	"math"
 	"strconv"
 	"time"
@@ -111,6 +112,19 @@ func parseScore(text string) (score float64, ok bool) {
 func TimeOf(score float64) time.Time {
 	seconds, fraction := math.Modf(min(max(score, -1e11), 1e11))
 	return time.Unix(int64(seconds), int64(math.Round(fraction*1e6))*1000)
+}
+
+// ExactTimeOf returns a score from 0 on as a time of which ScoreOf returns that score again: to 100 ns, since the
+// scores of our time lie 240 ns apart.
+func ExactTimeOf(score float64) time.Time {
+	seconds, fraction := math.Modf(min(score, 1e11))
+	return time.Unix(int64(seconds), int64(math.Round(fraction*1e7))*100)
+}
+
+// ScoreOf returns a time from 1970 on as the nearest score.
+func ScoreOf(t time.Time) float64 {
+	score, _ := strconv.ParseFloat(fmt.Sprintf("%d.%09d", t.Unix(), t.Nanosecond()), 64)
+	return score
 }
 
 // ScoreText writes a score as most servers print it: what is equal as text need not be compared as a number.

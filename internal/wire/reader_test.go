@@ -34,9 +34,9 @@ func TestReader_TakesNothingElse(t *testing.T) {
 		"an answer":              {[]any{int64(-1), int64(3)}, func(r *Reader) { r.Answer(); r.Answer() }, true},
 		"no answer":              {[]any{int64(4)}, func(r *Reader) { r.Answer() }, false},
 		"IDs of what is dropped": {[]any{int64(2), "a", "b"}, func(r *Reader) { r.Dropped() }, true},
-		"an attempt that is bad": {[]any{"id", "1", "x", ""}, func(r *Reader) { r.Leased() }, false},
-		"what was left out":      {[]any{"id", "1", "1", int64(5)}, func(r *Reader) { r.Leased() }, true},
-		"nothing was left out":   {[]any{"id", "1", "1", int64(0)}, func(r *Reader) { r.Leased() }, false},
+		"an attempt that is bad": {[]any{"id", "1", "x", ""}, func(r *Reader) { r.Listed() }, false},
+		"what was left out":      {[]any{"id", "1", "1", int64(5)}, func(r *Reader) { r.Listed() }, true},
+		"nothing was left out":   {[]any{"id", "1", "1", int64(0)}, func(r *Reader) { r.Listed() }, false},
 	} {
 		r := Read(read.reply)
 		read.read(&r)

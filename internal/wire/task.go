@@ -19,33 +19,26 @@ type Task struct {
 	Attempt int
 }
 
-// Info is a task as a script shows it, in any state. Its Score is its place in a list; of a dead letter, when it died.
+// Info is a task as a script shows it, in any state. Its Score is its place in a list: when it is due, when its lease
+// ends, or when it died.
 type Info struct {
 	Task
-	DueKnown bool   // Due is when it is due, or became due
-	Omitted  int    // the size of header and payload, if they were left out
-	Reason   string // of a dead letter
-	State    int    // the root's State; 0 if the script does not say it
+	Omitted int    // the size of header and payload, if they were left out
+	Reason  string // of a dead letter
+	State   int    // the root's State; 0 if the script does not say it
 }
 
 // How many parts a reader takes of each.
 const (
-	LeasedParts = 4 // Leased and Waiting
-	DeadParts   = 5 // Dead
+	ListedParts = 4
+	DeadParts   = 5
 )
 
-// Leased reads id, score, attempt and payload of a task.
-func (r *Reader) Leased() Info {
+// Listed reads id, score, attempt and payload of a task in the queue.
+func (r *Reader) Listed() Info {
 	id, score := r.Text(), r.Score()
 	t := r.task(id, r.part(), r.part())
-	t.Score = score
-	return t
-}
-
-// Waiting reads the same of a task that is due at its score.
-func (r *Reader) Waiting() Info {
-	t := r.Leased()
-	t.Due, t.DueKnown = t.Score, true
+	t.Score, t.Due = score, score
 	return t
 }
 

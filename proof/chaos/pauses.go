@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"time"
@@ -22,15 +23,16 @@ func (c *client) pause(ctx context.Context, rng *rand.Rand, name string, q *slui
 func (c *client) list(ctx context.Context, rng *rand.Rand, name string, q *sluice.Queue) {
 	state := []sluice.State{sluice.StateScheduled, sluice.StateDue, sluice.StateLeased, sluice.StateDead}[rng.IntN(4)]
 	rec := c.begin(record{Op: opList, Name: name})
-	var after sluice.Entry
+	var after sluice.TaskInfo
 	for {
 		page, err := q.List(ctx, state, after, 20)
-		for _, e := range page {
-			if e.State != state || e.Score < after.Score || e.Score == after.Score && e.ID <= after.ID {
+		for _, t := range page {
+			apart := cmp.Or(cmp.Compare(t.Score, after.Score), t.LeaseEnds.Compare(after.LeaseEnds), cmp.Compare(t.ID, after.ID))
+			if t.State != state || apart <= 0 && after.ID != "" {
 				c.end(rec, outOfOrder)
 				return
 			}
-			after = e
+			after = t
 		}
 		if err != nil || len(page) < 20 {
 			c.endBy(ctx, rec, resultOf(err))

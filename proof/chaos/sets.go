@@ -118,7 +118,7 @@ func (c *client) lockAll(ctx context.Context, s *setAttempt, options []sluice.Lo
 		s.failed(ctx, c, err)
 		return
 	}
-	s.acquired(c, set.Lock)
+	s.acquired(c, set.Get)
 	s.hold()
 	ctx, cancel := withShortContext(context.Background(), s.rng, 10)
 	defer cancel()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice"
+	leases "github.com/sluice-go/sluice/internal/lease"
 )
 
 // Queues, by how their tasks are consumed. All claims have the same lease, so that a lease's
@@ -169,7 +170,7 @@ func (c *client) operate(rng *rand.Rand) {
 		was, err := q.Reschedule(ctx, id, delay)
 		c.endBy(ctx, rec, resultOfCall(was, err))
 	case 4:
-		dead, err := q.Dead(ctx, sluice.Entry{}, 5)
+		dead, err := q.List(ctx, sluice.StateDead, sluice.TaskInfo{}, 5)
 		if err != nil || len(dead) == 0 {
 			return
 		}
@@ -240,7 +241,7 @@ func (c *client) handleEntry(rng *rand.Rand, q *sluice.Queue, got record, e slui
 	case way < 8:
 		delay := upTo(rng, 100*time.Millisecond)
 		rec := c.begin(about(opRetry, got, e))
-		c.endBy(ctx, rec, resultOf(q.Retry(ctx, e, delay)))
+		c.endBy(ctx, rec, resultOf(q.Retry(ctx, e, delay, "failed")))
 	case way < 13:
 		rec := c.begin(about(opRelease, got, e))
 		c.endBy(ctx, rec, resultOf(q.Release(ctx, e)))
@@ -346,8 +347,9 @@ func (c *client) startWorker(name string, periodic []sluice.Periodic) {
 		Periodic: periodic,
 	}
 	w.Handler = func(ctx context.Context, e sluice.Entry) error {
+		receipt := leases.ReceiptIn(ctx)
 		rec := record{Op: opHandle, Name: name, ID: e.ID, Version: versionOf(e.ID, string(e.Payload)),
-			Score: e.Score, Delivery: e.Score, Attempt: e.Attempt}
+			Score: receipt, Delivery: receipt, Attempt: e.Attempt}
 		if name == tickQueue {
 			rec.Version = occurrenceOf(e.Due)
 		}

@@ -104,8 +104,8 @@ func (m *lockMachine) lockAll(t *rapid.T) {
 func (m *lockMachine) holdSet(t *rapid.T, c setCall, set *sluice.LockSet) {
 	for _, n := range c.of {
 		n.holders[c.locker] = nil
-		require.Equal(t, set.Lock(n.name).Token(), m.rdb.Get(context.Background(), "Lock:"+n.name).Val())
-		m.sameFence(t, set.Lock(n.name), &n.fence, m.at, c.fenced)
+		require.Equal(t, set.Get(n.name).Token(), m.rdb.Get(context.Background(), "Lock:"+n.name).Val())
+		m.sameFence(t, set.Get(n.name), &n.fence, m.at, c.fenced)
 	}
 	if m.virtual && rapid.Bool().Draw(t, "renewed") {
 		time.Sleep(2 * c.ttl) // the bubble's clock
@@ -154,9 +154,9 @@ func (m *lockMachine) baskets(t *rapid.T) {
 	if swapped {
 		first, second = second, first
 	}
-	require.NoError(t, set.Lock(first.name).Unlock(context.Background()))
+	require.NoError(t, set.Get(first.name).Unlock(context.Background()))
 	m.letWait()
-	require.NoError(t, set.Lock(second.name).Unlock(context.Background()))
+	require.NoError(t, set.Get(second.name).Unlock(context.Background()))
 	waiters.Wait()
 	require.Empty(t, w.failures)
 	require.Equal(t, len(crowd), w.taken)

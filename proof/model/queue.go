@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // Queue is what the server holds of one queue. Times are Unix seconds, like scores, and now
@@ -121,15 +122,20 @@ func (it Item) entry() sluice.Entry {
 // waiting returns the entry of a task that is not leased: it is due at its score.
 func (it Item) waiting() sluice.Entry {
 	e := it.entry()
-	e.Due = e.Time()
+	e.Due = wire.TimeOf(e.Score)
 	return e
 }
 
-// letter returns the entry of a dead letter.
-func (it Item) letter() sluice.Entry {
-	e := it.entry()
-	e.Score, e.State, e.Reason = it.Died, sluice.StateDead, it.Reason
-	return e
+// info returns a task in a state as it is shown. That of a leased one has no receipt.
+func (it Item) info(s sluice.State) sluice.TaskInfo {
+	t := sluice.TaskInfo{Entry: it.waiting(), State: s}
+	switch s {
+	case sluice.StateLeased:
+		t.LeaseEnds, t.Score, t.Due = wire.ExactTimeOf(it.Score), 0, time.Time{}
+	case sluice.StateDead:
+		t.DiedAt, t.Score, t.Due, t.Reason = wire.TimeOf(it.Died), it.Died, time.Time{}, it.Reason
+	}
+	return t
 }
 
 // giveBack ends a claim: the waiting version takes over, or the task is due again at due.
@@ -244,7 +250,7 @@ func (q *Queue) Claim(now float64, n int, lease float64, maxAttempts int) (claim
 		*it = Item{ID: task.ID, Payload: task.Payload, Attempt: counted + 1, Unseen: unseen,
 			Queued: true, Score: now + lease, Lease: now + lease, Token: now + lease}
 		e := it.entry()
-		e.Due = sluice.Entry{Score: task.Score}.Time()
+		e.Due = wire.TimeOf(task.Score)
 		claimed = append(claimed, e)
 		return true
 	})
@@ -263,25 +269,24 @@ func (q *Queue) Pop(now float64, n int) (popped []sluice.Entry) {
 
 // Peek returns up to n due tasks, earliest first.
 func (q *Queue) Peek(now float64, n int) (seen []sluice.Entry) {
-	return q.list(now, sluice.StateDue, sluice.Entry{}, n, func(it, _ Item) bool { return it.state(now) == sluice.StateDue })
-}
-
-// List returns up to n tasks in a state behind the one that is named, in the order of their scores.
-func (q *Queue) List(now float64, s sluice.State, after sluice.Entry, n int) (seen []sluice.Entry) {
-	if s == sluice.StateDead {
-		return q.Dead(after, n)
-	}
-	seen = q.list(now, s, after, n, func(it, task Item) bool {
-		// A version that waits behind a lease that has run out has no place of its own to go on from.
-		return it.state(now) == s && (s != sluice.StateDue || it.Score == task.Score)
-	})
-	for i := range seen {
-		seen[i].State = s
+	for _, t := range q.list(now, sluice.StateDue, sluice.TaskInfo{}, n, func(it, _ Item) bool { return it.state(now) == sluice.StateDue }) {
+		seen = append(seen, t.Entry)
 	}
 	return seen
 }
 
-func (q *Queue) list(now float64, s sluice.State, after sluice.Entry, n int, wanted func(it, task Item) bool) (seen []sluice.Entry) {
+// List returns up to n tasks in a state behind the one that is named, in the order of their scores.
+func (q *Queue) List(now float64, s sluice.State, after sluice.TaskInfo, n int) []sluice.TaskInfo {
+	if s == sluice.StateDead {
+		return q.Dead(after, n)
+	}
+	return q.list(now, s, after, n, func(it, task Item) bool {
+		// A version that waits behind a lease that has run out has no place of its own to go on from.
+		return it.state(now) == s && (s != sluice.StateDue || it.Score == task.Score)
+	})
+}
+
+func (q *Queue) list(now float64, s sluice.State, after sluice.TaskInfo, n int, wanted func(it, task Item) bool) (seen []sluice.TaskInfo) {
 	// What is due stands before what is not: a waiting version whose lease has ended is nowhere.
 	ids := q.ids(func(it Item) (float64, bool) {
 		if s == sluice.StateLeased {
@@ -292,12 +297,9 @@ func (q *Queue) list(now float64, s sluice.State, after sluice.Entry, n int, wan
 	for _, id := range ids {
 		it := q.Item(id)
 		task := it.current(now)
-		e := task.waiting()
-		if s == sluice.StateLeased {
-			e.Due = time.Time{}
-		}
-		if wanted(*it, task) && len(seen) < n && follows(e, after) {
-			seen = append(seen, e)
+		t := task.info(s)
+		if wanted(*it, task) && len(seen) < n && follows(t, after) {
+			seen = append(seen, t)
 		}
 	}
 	return seen
@@ -305,7 +307,7 @@ func (q *Queue) list(now float64, s sluice.State, after sluice.Entry, n int, wan
 
 // LeaveOut leaves out those payloads of more than most bytes and, if most is 0, without a word of their sizes. A negative most leaves
 // out none.
-func LeaveOut(seen []sluice.Entry, most int) []sluice.Entry {
+func LeaveOut(seen []sluice.TaskInfo, most int) []sluice.TaskInfo {
 	seen = slices.Clone(seen)
 	for i := range seen {
 		if e := &seen[i]; most >= 0 && len(e.Payload) > most {
@@ -429,19 +431,16 @@ func (q *Queue) Reschedule(now float64, id string, delay float64) bool {
 }
 
 // Get returns a task or dead letter.
-func (q *Queue) Get(now float64, id string) (e sluice.Entry, ok bool) {
+func (q *Queue) Get(now float64, id string) (t sluice.TaskInfo, ok bool) {
 	it := *q.Item(id)
-	switch e.State = it.state(now); e.State {
+	switch s := it.state(now); s {
 	case sluice.StateAbsent:
 	case sluice.StateDead:
-		e = it.letter()
-	case sluice.StateLeased:
-		e = it.current(now).entry()
+		t = it.info(s)
 	default:
-		e = it.current(now).waiting()
+		t = it.current(now).info(s)
 	}
-	e.State = it.state(now)
-	return e, it.Queued || it.Listed
+	return t, it.Queued || it.Listed
 }
 
 // Stats counts tasks and dead letters.
@@ -466,7 +465,7 @@ func (q *Queue) Stats(now float64) (s sluice.Stats) {
 	s.Paused, s.Dropped = q.Paused, q.Dropped
 	s.OldestDue = time.Duration((now-oldest)*1e6) * time.Microsecond
 	if ahead {
-		s.NextDue = sluice.Entry{Score: next}.Time()
+		s.NextDue = wire.TimeOf(next)
 	}
 	return s
 }

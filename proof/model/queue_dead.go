@@ -1,12 +1,16 @@
 package model
 
-import "github.com/sluice-go/sluice"
+import (
+	"cmp"
+
+	"github.com/sluice-go/sluice"
+)
 
 // Dead returns up to n dead letters behind the one that is named, in the order of their deaths.
-func (q *Queue) Dead(after sluice.Entry, n int) (letters []sluice.Entry) {
+func (q *Queue) Dead(after sluice.TaskInfo, n int) (letters []sluice.TaskInfo) {
 	for _, id := range q.ids(func(it Item) (float64, bool) { return it.Died, it.Listed && !it.Queued }) {
-		if e := q.Item(id).letter(); len(letters) < n && follows(e, after) {
-			letters = append(letters, e)
+		if t := q.Item(id).info(sluice.StateDead); len(letters) < n && follows(t, after) {
+			letters = append(letters, t)
 		}
 	}
 	return letters
@@ -31,9 +35,9 @@ func (q *Queue) Trim(now float64, limit int, age float64) {
 	}
 }
 
-// follows says whether e stands behind another entry in a list.
-func follows(e, after sluice.Entry) bool {
-	return after.ID == "" || e.Score > after.Score || e.Score == after.Score && e.ID > after.ID
+// follows says whether t stands behind another task in the list of their state.
+func follows(t, after sluice.TaskInfo) bool {
+	return after.ID == "" || cmp.Or(cmp.Compare(t.Score, after.Score), t.LeaseEnds.Compare(after.LeaseEnds), cmp.Compare(t.ID, after.ID)) > 0
 }
 
 // Revive moves dead letters back into the queue. One that a foreign producer has put back

@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
-	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/wire"
 	"github.com/sluice-go/sluice/proof/model"
 )
 
@@ -55,7 +55,7 @@ func (*virtualClock) offsets() []time.Duration {
 func (c *virtualClock) advance(t *rapid.T, q *model.Queue) {
 	ahead := []time.Duration{time.Microsecond, time.Millisecond, time.Second, 2 * time.Hour}
 	for _, it := range q.Items {
-		if at := (sluice.Entry{Score: it.Score}).Time(); at.After(c.now) {
+		if at := wire.TimeOf(it.Score); at.After(c.now) {
 			ahead = append(ahead, at.Sub(c.now)-time.Microsecond, at.Sub(c.now), at.Sub(c.now)+time.Microsecond)
 		}
 	}

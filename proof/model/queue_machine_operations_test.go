@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/wire"
 	"github.com/sluice-go/sluice/proof/model"
 )
 
@@ -148,16 +149,16 @@ func (m *queueMachine) dead(t *rapid.T) {
 	m.begin()
 	n := few.Draw(t, "n")
 	most, options := m.payloads(t)
-	var after sluice.Entry
+	var after sluice.TaskInfo
 	for page, left := n, true; left; { // all pages
-		letters, err := m.queues[0].Dead(context.Background(), after, page, options...)
+		letters, err := m.queues[0].List(context.Background(), sluice.StateDead, after, page, options...)
 		require.NoError(t, err)
 		require.Equal(t, model.LeaveOut(m.model.Dead(after, page), most), letters)
 		if left = len(letters) == page; left {
 			after = letters[page-1]
 		}
 	}
-	letters := m.model.Dead(sluice.Entry{}, n)
+	letters := m.model.Dead(sluice.TaskInfo{}, n)
 	m.counts.add("dead: " + either(len(letters) > 0, "some", "none"))
 	m.end(t)
 }
@@ -181,10 +182,10 @@ func (m *queueMachine) list(t *rapid.T) {
 	now := m.begin()
 	n, s := few.Draw(t, "n"), sluice.State(rapid.IntRange(int(sluice.StateScheduled), int(sluice.StateDead)).Draw(t, "state"))
 	most, options := m.payloads(t)
-	want := model.LeaveOut(m.model.List(now, s, sluice.Entry{}, 100), most)
-	var all []sluice.Entry
+	want := model.LeaveOut(m.model.List(now, s, sluice.TaskInfo{}, 100), most)
+	var all []sluice.TaskInfo
 	for left := true; left; {
-		var after sluice.Entry
+		var after sluice.TaskInfo
 		if len(all) > 0 {
 			after = all[len(all)-1]
 		}
@@ -192,6 +193,12 @@ func (m *queueMachine) list(t *rapid.T) {
 		require.NoError(t, err)
 		all, left = append(all, page...), len(page) == n
 		require.LessOrEqual(t, len(all), len(want))
+	}
+	require.Equal(t, want, all)
+	all = nil
+	for task, err := range m.queues[0].All(context.Background(), s, options...) {
+		require.NoError(t, err)
+		all = append(all, task)
 	}
 	require.Equal(t, want, all)
 	if len(all) > 0 {
@@ -250,7 +257,15 @@ func (m *queueMachine) get(t *rapid.T) {
 	want, ok := m.model.Get(now, id)
 	if ok {
 		require.NoError(t, err)
-		m.same(t, model.LeaveOut([]sluice.Entry{want}, most), []sluice.Entry{e})
+		want = model.LeaveOut([]sluice.TaskInfo{want}, most)[0]
+		ended := m.clock.end()
+		m.near(t, ended, want.Score, e.Score)
+		m.near(t, ended, wire.ScoreOf(want.LeaseEnds), wire.ScoreOf(e.LeaseEnds))
+		want.Score, want.LeaseEnds = e.Score, e.LeaseEnds
+		require.Equal(t, want, e)
+		if e.State != sluice.StateLeased { // whose receipt is its holder's
+			m.receipts = append(m.receipts, e.Entry)
+		}
 	} else {
 		require.ErrorIs(t, err, sluice.ErrNotFound)
 	}
@@ -403,14 +418,15 @@ func (m *queueMachine) invalid(t *rapid.T) {
 			return err, sluice.ErrInvalid
 		},
 		func() (error, error) {
-			_, err := q.Enqueue(ctx, sluice.Task{ID: id, Payload: make([]byte, 1001)})
+			_, err := q.Enqueue(ctx, sluice.Task{ID: id, Payload: make([]byte, 1<<20+1)})
 			return err, sluice.ErrInvalid
 		},
 		func() (error, error) { _, err := q.Claim(ctx, 0, time.Hour); return err, sluice.ErrInvalid },
 		func() (error, error) { _, err := q.Claim(ctx, 1, time.Microsecond); return err, sluice.ErrInvalid },
 		func() (error, error) { _, err := q.Pop(ctx, 0); return err, sluice.ErrInvalid },
 		func() (error, error) { return q.Dequeue(ctx, e, sluice.Entry{}), sluice.ErrInvalid },
-		func() (error, error) { return q.Retry(ctx, e, -1), sluice.ErrInvalid },
+		func() (error, error) { return q.Dequeue(ctx, e, sluice.Entry{ID: id, Attempt: 1}), sluice.ErrInvalid },
+		func() (error, error) { return q.Retry(ctx, e, -1, ""), sluice.ErrInvalid },
 		func() (error, error) { _, err := q.Cancel(ctx, ""); return err, sluice.ErrInvalid },
 		func() (error, error) { _, err := q.Revive(ctx, id, ""); return err, sluice.ErrInvalid },
 		func() (error, error) { _, err := q.Enqueue(ended, sluice.Task{ID: id}); return err, context.Canceled },

@@ -83,7 +83,7 @@ func newQueueMachine(t *rapid.T, rdb redis.UniversalClient, name string, c clock
 	for policy := range m.queues {
 		var err error
 		m.queues[policy], err = sluice.NewQueue(rdb, name, sluice.WithMaxAttempts(m.maxAttempts),
-			sluice.WithDuplicates(sluice.Duplicates(policy)), sluice.WithMaxPayload(1000))
+			sluice.WithDuplicates(sluice.Duplicates(policy)))
 		require.NoError(t, err)
 	}
 	require.NoError(t, rdb.Del(context.Background(), m.key, "{"+m.key+"}:tasks", "{"+m.key+"}:state", "{"+m.key+"}:dead", "{"+m.key+"}:leased", "{"+m.key+"}:paused", "{"+m.key+"}:dropped").Err())

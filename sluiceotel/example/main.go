@@ -66,13 +66,13 @@ func run(ctx context.Context, args []string) error {
 	rdb := redis.NewClient(&redis.Options{Addr: *addr})
 	defer func() { _ = rdb.Close() }()
 	s := shop{telemetry: telemetry}
-	if s.orders, err = sluice.NewQueue(rdb, "orders", sluice.WithQueueHooks(telemetry.Hooks())); err != nil {
+	if s.orders, err = sluice.NewQueue(rdb, "orders", sluice.WithQueueHooks(telemetry.QueueHooks())); err != nil {
 		return err
 	}
 	if args[0] == "sell" {
 		return s.sell(ctx, flags.Args())
 	}
-	if s.locker, err = sluice.NewLocker(rdb, sluice.WithLockHooks(telemetry.Hooks())); err != nil {
+	if s.locker, err = sluice.NewLocker(rdb, sluice.WithLockHooks(telemetry.LockHooks())); err != nil {
 		return err
 	}
 	defer func() { _ = s.locker.Close() }()

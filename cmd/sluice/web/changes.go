@@ -121,7 +121,7 @@ func (p *page) changeMatching(v *visit, s *series, q *sluice.Queue, do string) e
 // is time. It moves the listing on behind each page, and to the beginning at the end.
 func (p *page) eachPage(ctx context.Context, q *sluice.Queue, l *listing, change func(context.Context, ...string) (int, error)) (n int, more bool, err error) {
 	for until := time.Now().Add(p.busy); ; {
-		part, err := q.Dead(ctx, l.After, mostPerPage, sluice.WithoutPayloads())
+		part, err := q.List(ctx, sluice.StateDead, l.After, mostPerPage, sluice.WithoutPayloads())
 		if err != nil {
 			return n, true, err
 		}
@@ -137,7 +137,7 @@ func (p *page) eachPage(ctx context.Context, q *sluice.Queue, l *listing, change
 			return n, true, err
 		}
 		if len(part) < mostPerPage {
-			l.After = sluice.Entry{}
+			l.After = sluice.TaskInfo{}
 			return n, false, nil
 		}
 		if l.After = part[len(part)-1]; time.Now().After(until) {

@@ -6,12 +6,14 @@ import (
 	"math"
 	"strconv"
 	"time"
+
+	"github.com/sluice-go/sluice/cmd/sluice/inspect"
 )
 
 // functions are what pages call.
 var functions = template.FuncMap{
 	"text": text, "short": short, "shown": shown, "value": formValue,
-	"count": count, "span": span, "bytes": size, "rate": rate, "clock": clock, "stamp": stamp, "plural": plural,
+	"count": count, "span": span, "bytes": size, "rate": rate, "clock": clock, "timeOf": inspect.TimeOf, "stamp": stamp, "plural": plural,
 	"len64":  func(n int) int64 { return int64(n) },
 	"linked": func(id string) bool { return id != "" && len(id) <= longestID }, // longer than the library's own: a foreign producer's
 }

@@ -179,7 +179,7 @@ func TestQueue_AChangeThatFailsKeepsWhatItHasDone(t *testing.T) {
 	fillDead(t, rdb, "orders", 1000)
 	s := newSite(t, rdb, Options{Write: true})
 	s.token()
-	_, err := q.Dead(t.Context(), sluice.Entry{}, 1)
+	_, err := q.List(t.Context(), sluice.StateDead, sluice.TaskInfo{}, 1)
 	require.NoError(t, err)
 	_, err = q.Revive(t.Context(), "a00999") // the server knows the scripts now
 	require.NoError(t, err)
@@ -214,16 +214,20 @@ func TestQueue_AFilterGoesOn(t *testing.T) {
 func TestTask_LargeOnesAreNotRead(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
-	q, err := sluice.NewQueue(rdb, "orders", sluice.WithMaxPayload(64<<20))
+	q, err := sluice.NewQueue(rdb, "orders")
 	require.NoError(t, err)
 	large := strings.Repeat("x", mostHeader)
 	for _, task := range []sluice.Task{
-		{ID: "payload", Payload: make([]byte, mostStored), Header: map[string]string{"a": "b"}},
+		{ID: "payload", Payload: []byte("small"), Header: map[string]string{"a": "b"}},
 		{ID: "header", Payload: []byte("canary"), Header: map[string]string{"a": "b", "l": large}},
 	} {
 		_, err := q.Enqueue(t.Context(), task)
 		require.NoError(t, err)
 	}
+	stored, err := rdb.HGet(t.Context(), "{Queue:orders}:tasks", "payload").Result()
+	require.NoError(t, err)
+	stored += strings.Repeat("x", mostStored) // by another client, which has no limit
+	require.NoError(t, rdb.HSet(t.Context(), "{Queue:orders}:tasks", "payload", stored).Err())
 	s := newSite(t, rdb, Options{})
 	for _, query := range []string{"", "?payload=1"} {
 		s.get("/queues/orders/tasks/payload"+query).has(t, "The header is not shown", "Payload and header have 4.2 MB")

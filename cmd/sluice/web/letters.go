@@ -18,10 +18,10 @@ func matches(reason, wanted string) bool {
 
 // letters calls each with the dead letters of a listing that have its reason, until each returns false, no letter is
 // left, or it has gone on for so long. last is the letter behind which it goes on, nil at the end.
-func letters(ctx context.Context, q *sluice.Queue, l listing, long time.Duration, each func(sluice.Entry) bool) (last *sluice.Entry, searched int, err error) {
+func letters(ctx context.Context, q *sluice.Queue, l listing, long time.Duration, each func(sluice.TaskInfo) bool) (last *sluice.TaskInfo, searched int, err error) {
 	after := l.After
 	for until := time.Now().Add(long); searched == 0 || time.Now().Before(until); {
-		part, err := q.Dead(ctx, after, mostPerPage, sluice.WithoutPayloads())
+		part, err := q.List(ctx, sluice.StateDead, after, mostPerPage, sluice.WithoutPayloads())
 		if err != nil {
 			return nil, searched, err
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/cmd/sluice/inspect"
 )
 
 const (
@@ -38,9 +39,9 @@ type queueData struct {
 
 // queueList is a page of a queue's tasks.
 type queueList struct {
-	Tasks    []sluice.Entry // without their payloads
-	Next     string         // URL of the next page
-	Searched int            // how many letters were looked through for the reason, if not all
+	Tasks    []sluice.TaskInfo // without their payloads
+	Next     string            // URL of the next page
+	Searched int               // how many letters were looked through for the reason, if not all
 }
 
 // tab is a state with its figure.
@@ -59,7 +60,7 @@ type tab struct {
 type listing struct {
 	State  sluice.State
 	Reason string // what the reason of dead letters has to contain
-	After  sluice.Entry
+	After  sluice.TaskInfo
 	N      int
 }
 
@@ -80,7 +81,7 @@ func newListing(query url.Values) listing {
 	score, id, _ := strings.Cut(query.Get("after"), "_")
 	if s, err := strconv.ParseFloat(score, 64); err == nil {
 		if id, err := fromFormValue(id); err == nil {
-			l.After = sluice.Entry{Score: s, ID: id}
+			l.After = inspect.At(l.State, s, id)
 		}
 	}
 	return l
@@ -103,10 +104,10 @@ func (l listing) Query() string {
 
 // AfterText writes the entry behind which the listing begins; empty if that is the first.
 func (l listing) AfterText() string {
-	if l.After.Score == 0 && l.After.ID == "" {
+	if inspect.Place(l.After) == 0 && l.After.ID == "" {
 		return ""
 	}
-	return strconv.FormatFloat(l.After.Score, 'g', -1, 64) + "_" + formValue(l.After.ID)
+	return strconv.FormatFloat(inspect.Place(l.After), 'g', -1, 64) + "_" + formValue(l.After.ID)
 }
 
 // IsDead reports whether dead letters are listed; the others say it of the other states.
@@ -224,14 +225,14 @@ func (p *page) list(ctx context.Context, s *series, l listing) (list queueList, 
 	if err != nil {
 		return list, err
 	}
-	var last *sluice.Entry
+	var last *sluice.TaskInfo
 	if l.Reason == "" {
 		list.Tasks, err = q.List(ctx, l.State, l.After, l.N, sluice.WithoutPayloads())
 		if len(list.Tasks) == l.N {
 			last = &list.Tasks[l.N-1]
 		}
 	} else {
-		last, list.Searched, err = letters(ctx, q, l, p.busy, func(e sluice.Entry) bool {
+		last, list.Searched, err = letters(ctx, q, l, p.busy, func(e sluice.TaskInfo) bool {
 			list.Tasks = append(list.Tasks, e)
 			return len(list.Tasks) < l.N
 		})
@@ -248,7 +249,7 @@ func (p *page) list(ctx context.Context, s *series, l listing) (list queueList, 
 // FirstURL is that of the first page of the same listing, SelfURL that of this page.
 func (d queueData) FirstURL(v view) string {
 	l := d.List
-	l.After = sluice.Entry{}
+	l.After = sluice.TaskInfo{}
 	return v.queueURL(d.Name) + l.Query()
 }
 

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/sluice-go/sluice"
 )
@@ -15,7 +14,7 @@ import (
 // taskData is what the page of a task shows.
 type taskData struct {
 	Queue     string
-	Task      sluice.Entry
+	Task      sluice.TaskInfo
 	Gone      bool // it was here when the page was opened
 	Headers   []header
 	HeaderCut bool // there is more of it than is shown
@@ -24,15 +23,6 @@ type taskData struct {
 }
 
 type header struct{ Key, Value string }
-
-// Due is when the task is or was due; zero if that is not known.
-func (d taskData) Due() time.Time {
-	switch d.Task.State {
-	case sluice.StateScheduled, sluice.StateDue:
-		return d.Task.Time()
-	}
-	return d.Task.Due
-}
 
 func (d taskData) IsDead() bool      { return d.Task.State == sluice.StateDead }
 func (d taskData) IsDue() bool       { return d.Task.State == sluice.StateDue }
@@ -63,7 +53,7 @@ func (p *page) showTask(v *visit) error {
 		return p.task(ctx, s, id, asked, sluice.WithPayloadsUpTo(mostStored))
 	})
 	if isNotFound(err) && v.isLive() {
-		data, err = taskData{Queue: s.name, URL: p.taskURL(s.name, id), Task: sluice.Entry{ID: id}, Gone: true}, nil
+		data, err = taskData{Queue: s.name, URL: p.taskURL(s.name, id), Task: sluice.TaskInfo{Entry: sluice.Entry{ID: id}}, Gone: true}, nil
 	}
 	if err != nil {
 		return err

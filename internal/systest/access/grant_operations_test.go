@@ -93,7 +93,7 @@ func ofQueues() []operation {
 		}
 	}
 	list := func(s sluice.State) func(context.Context, *guarded) (any, error) {
-		return func(ctx context.Context, g *guarded) (any, error) { return g.queue.List(ctx, s, sluice.Entry{}, 99) }
+		return func(ctx context.Context, g *guarded) (any, error) { return g.queue.List(ctx, s, sluice.TaskInfo{}, 99) }
 	}
 	p, far := []byte("p"), 2*time.Hour
 	return []operation{
@@ -117,7 +117,9 @@ func ofQueues() []operation {
 			return nil, err
 		}},
 		{"release several", finish((*sluice.Queue).Release, "mine", "mine, back", "mine, deferred, no payload", "mine, deferred")},
-		{"dead, all", func(ctx context.Context, g *guarded) (any, error) { return g.queue.Dead(ctx, sluice.Entry{}, 99) }},
+		{"dead, all", func(ctx context.Context, g *guarded) (any, error) {
+			return g.queue.List(ctx, sluice.StateDead, sluice.TaskInfo{}, 99)
+		}},
 		{"list scheduled", list(sluice.StateScheduled)},
 		{"list due", list(sluice.StateDue)},
 		{"list leased", list(sluice.StateLeased)},

@@ -168,7 +168,7 @@ func everything(t *testing.T, l *sluice.Locker, q *sluice.Queue, log *slog.Logge
 	_, _ = q.Peek(systest.Within(t, 50*time.Millisecond), 1)
 	_, _ = q.Get(systest.Within(t, 50*time.Millisecond), "a")
 	_, _ = q.Stats(systest.Within(t, 50*time.Millisecond))
-	_, _ = q.Dead(systest.Within(t, 50*time.Millisecond), sluice.Entry{}, 1)
+	_, _ = q.List(systest.Within(t, 50*time.Millisecond), sluice.StateDead, sluice.TaskInfo{}, 1)
 	_, _ = q.EnqueueBatch(systest.Within(t, 50*time.Millisecond), []sluice.Task{{ID: "a"}, {ID: "b"}})
 	w := &sluice.Worker{
 		Queue: q, Lease: 50 * time.Millisecond, Grace: time.Millisecond, Logger: log,

@@ -32,7 +32,7 @@ type Operation struct {
 	Adds bool
 	// Replicated says that the method waits for the replicas of WithLockReplicas or WithQueueReplicas.
 	Replicated bool
-	// Hooks are the fields of sluice.Hooks that are called, in order.
+	// Hooks are the fields of sluice.LockHooks and sluice.QueueHooks that are called, in order.
 	Hooks string
 	// NoModel and NoChaos say why proof/model or proof/chaos does not call the method. Otherwise it has to.
 	NoModel, NoChaos string

@@ -65,7 +65,9 @@ var Table = []Operation{
 	{Name: "Queue.Dequeue", Needs: Leased, Lost: UsedUp, Replicated: true,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.Dequeue(ctx, f.Entry) }},
 	{Name: "Queue.Retry", Needs: Leased, Lost: UsedUp, Replicated: true,
-		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.Retry(ctx, f.Entry, time.Hour) }},
+		Call: func(ctx context.Context, f *Fixture) (any, error) {
+			return nil, f.Queue.Retry(ctx, f.Entry, time.Hour, "failed")
+		}},
 	{Name: "Queue.Release", Needs: Leased, Lost: UsedUp, Replicated: true,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.Release(ctx, f.Entry) }},
 	{Name: "Queue.Bury", Needs: Leased, Lost: UsedUp, Replicated: true,
@@ -82,7 +84,7 @@ var Table = []Operation{
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Get(ctx, f.Entry.ID) }},
 	{Name: "Queue.List", Needs: Leased,
 		Call: func(ctx context.Context, f *Fixture) (any, error) {
-			return f.Queue.List(ctx, sluice.StateLeased, sluice.Entry{}, 1)
+			return f.Queue.List(ctx, sluice.StateLeased, sluice.TaskInfo{}, 1)
 		}},
 	{Name: "Queue.Stats", Needs: Due, NoChaos: readsOnly,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Stats(ctx) }},
@@ -94,8 +96,13 @@ var Table = []Operation{
 		Call: func(ctx context.Context, f *Fixture) (any, error) {
 			return f.Queue.Reschedule(ctx, f.Entry.ID, time.Hour)
 		}},
-	{Name: "Queue.Dead", Needs: Dead,
-		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Dead(ctx, sluice.Entry{}, 1) }},
+	{Name: "Queue.All", Needs: Dead,
+		Call: func(ctx context.Context, f *Fixture) (any, error) {
+			for t, err := range f.Queue.All(ctx, sluice.StateDead) {
+				return t, err
+			}
+			return nil, nil
+		}},
 	{Name: "Queue.Revive", Needs: Dead, Lost: Unknown, Replicated: true,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Revive(ctx, f.Entry.ID) }},
 	{Name: "Queue.Drop", Needs: Dead, Lost: Unknown, Replicated: true, NoChaos: "a gap: no check knows that a dead letter may go",

@@ -31,7 +31,10 @@ func TestQueue_NeedsReplicas(t *testing.T) {
 	g.Replicas[0].Pause(t)
 	defer g.Replicas[0].Resume(t)
 	for i, operation := range []func() (any, any, error){
-		func() (any, any, error) { o, err := q.Enqueue(ctx, sluice.Task{ID: "a"}); return sluice.OutcomeAdded, o, err },
+		func() (any, any, error) {
+			o, err := q.Enqueue(ctx, sluice.Task{ID: "a"})
+			return sluice.OutcomeAdded, o, err
+		},
 		func() (any, any, error) {
 			o, err := q.Enqueue(ctx, sluice.Task{ID: "a"})
 			return sluice.OutcomeUpdated, o, err

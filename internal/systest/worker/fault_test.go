@@ -147,7 +147,7 @@ func TestWorker_LeaseMayEndDuringItsExtension(t *testing.T) {
 // can end on the server, and the worker goes on afterwards.
 func TestWorker_HandlerLearnsBeforeTheLeaseEnds(t *testing.T) {
 	onGatedWorker(t, time.Second, func(f gated) {
-		ends := f.Get("a").Time()
+		ends := f.Get("a").LeaseEnds
 		f.faults.Stall()
 		require.ErrorIs(f, <-f.causes, sluice.ErrLost)
 		require.InDelta(f, 12*time.Millisecond, time.Until(ends), float64(time.Millisecond), "1% and 2ms before")

@@ -54,7 +54,7 @@ func FuzzQueue_HostileKeys(f *testing.F) {
 		typed(err)
 		_, err = q.Peek(ctx, 10)
 		typed(err)
-		_, err = q.Dead(ctx, sluice.Entry{}, 10)
+		_, err = q.List(ctx, sluice.StateDead, sluice.TaskInfo{}, 10)
 		typed(err)
 		for range 5 {
 			es, err := q.Claim(ctx, 10, time.Minute)
@@ -63,7 +63,7 @@ func FuzzQueue_HostileKeys(f *testing.F) {
 				_, err := q.Enqueue(ctx, sluice.Task{ID: e.ID, Payload: []byte("new")})
 				typed(err)
 				typed(q.Extend(ctx, e, time.Minute))
-				typed(q.Retry(ctx, e, 0))
+				typed(q.Retry(ctx, e, 0, "failed"))
 			}
 		}
 		_, err = q.Revive(ctx, id)

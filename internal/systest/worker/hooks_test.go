@@ -27,8 +27,8 @@ type ledger struct {
 
 type callKey struct{}
 
-func (l *ledger) hooks() sluice.Hooks {
-	return sluice.Hooks{
+func (l *ledger) hooks() sluice.QueueHooks {
+	return sluice.QueueHooks{
 		TaskStarted: func(ctx context.Context, _ sluice.TaskStarted) context.Context {
 			l.mu.Lock()
 			defer l.mu.Unlock()

@@ -24,7 +24,7 @@ func TestQueue_HandsOutTasksOfForeignProducers(t *testing.T) {
 		ctx := b.Context()
 		require.NoError(b, b.RDB.Do(ctx, "ZADD", b.Key, "1790000000.1234", "php").Err())
 		require.NoError(b, b.RDB.Do(ctx, "ZADD", b.Key, fmt.Sprintf("%.4f", float64(time.Now().UnixMicro())/1e6-1), "php2").Err())
-		if e := b.Get("php"); e.Time().After(time.Now()) {
+		if b.Get("php").Due.After(time.Now()) {
 			require.NoError(b, b.RDB.ZRem(ctx, b.Key, "php").Err()) // the test machine's clock is before 2026-09
 		}
 		claimed := b.Claim(10, time.Minute)
@@ -112,13 +112,13 @@ func TestQueue_DeadLetterPutBackStartsAnew(t *testing.T) {
 	for name, end := range map[string]func(b systest.QueueTest){
 		"enqueue": func(b systest.QueueTest) { b.Enqueue(sluice.OutcomeUpdated, sluice.Task{ID: "a"}) },
 		"claim":   func(b systest.QueueTest) { require.Equal(b, 1, b.ClaimOne(time.Minute).Attempt) },
-		"dequeue": func(b systest.QueueTest) { require.NoError(b, b.Q.Dequeue(b.Context(), b.Get("a"))) },
-		"retry":   func(b systest.QueueTest) { require.NoError(b, b.Q.Retry(b.Context(), b.Get("a"), 0)) },
+		"dequeue": func(b systest.QueueTest) { require.NoError(b, b.Q.Dequeue(b.Context(), b.Get("a").Entry)) },
+		"retry":   func(b systest.QueueTest) { require.NoError(b, b.Q.Retry(b.Context(), b.Get("a").Entry, 0, "failed")) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			systest.EachQueue(t, func(b systest.QueueTest) {
 				b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
-				require.NoError(b, b.Q.Retry(b.Context(), b.ClaimOne(time.Minute), 0))
+				require.NoError(b, b.Q.Retry(b.Context(), b.ClaimOne(time.Minute), 0, "failed"))
 				require.Empty(b, b.Claim(1, time.Minute))
 				require.Equal(b, int64(1), b.Stats().Dead)
 				require.NoError(b, b.RDB.ZAdd(b.Context(), b.Key, redis.Z{Score: 1, Member: "a"}).Err())

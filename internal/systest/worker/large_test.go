@@ -61,7 +61,7 @@ func TestQueue_ClaimsLargePayloadsInSteps(t *testing.T) {
 		require.GreaterOrEqual(t, faults.Scripts()-before, 4, "3 tasks make more than a megabyte")
 
 		for _, e := range claimed {
-			require.NoError(t, q.Retry(t.Context(), e, 0))
+			require.NoError(t, q.Retry(t.Context(), e, 0, "failed"))
 		}
 		again, err := q.Claim(t.Context(), 100, time.Minute)
 		require.NoError(t, err)
@@ -153,21 +153,24 @@ func largeOperations(q *sluice.Queue, tasks []sluice.Task) []operation {
 		{"peek", func(ctx context.Context) error { _, err := q.Peek(ctx, len(tasks)); return err }},
 		claim,
 		{"list leased", func(ctx context.Context) error {
-			_, err := q.List(ctx, sluice.StateLeased, sluice.Entry{}, len(tasks))
+			_, err := q.List(ctx, sluice.StateLeased, sluice.TaskInfo{}, len(tasks))
 			return err
 		}},
 		{"list scheduled", func(ctx context.Context) error {
-			_, err := q.List(ctx, sluice.StateScheduled, sluice.Entry{}, 1)
+			_, err := q.List(ctx, sluice.StateScheduled, sluice.TaskInfo{}, 1)
 			return err
 		}},
 		each("extend", func(ctx context.Context, e sluice.Entry) error { return q.Extend(ctx, e, time.Minute) }),
 		{"defer", func(ctx context.Context) error { _, err := q.EnqueueBatch(ctx, tasks); return err }},
-		each("retry", func(ctx context.Context, e sluice.Entry) error { return q.Retry(ctx, e, 0) }),
+		each("retry", func(ctx context.Context, e sluice.Entry) error { return q.Retry(ctx, e, 0, "failed") }),
 		claim,
 		{"release", func(ctx context.Context) error { return q.Release(ctx, es...) }},
 		claim,
 		each("bury", func(ctx context.Context, e sluice.Entry) error { return q.Bury(ctx, e, "why") }),
-		{"dead", func(ctx context.Context) error { _, err := q.Dead(ctx, sluice.Entry{}, len(tasks)); return err }},
+		{"dead", func(ctx context.Context) error {
+			_, err := q.List(ctx, sluice.StateDead, sluice.TaskInfo{}, len(tasks))
+			return err
+		}},
 		{"revive", func(ctx context.Context) error {
 			ids := make([]string, len(tasks))
 			for i := range tasks {
@@ -242,8 +245,9 @@ func TestQueue_ListsAndRevivesManyDeadLetters(t *testing.T) {
 		letters := b.Dead(5000)
 		require.Len(b, letters, len(want))
 		for i, letter := range letters {
-			require.Equal(b, sluice.Entry{
-				ID: want[i], Payload: []byte("p"), Reason: "why", Attempt: 7, Score: float64(i), State: sluice.StateDead,
+			require.Equal(b, sluice.TaskInfo{
+				Entry: sluice.Entry{ID: want[i], Payload: []byte("p"), Attempt: 7, Score: float64(i)},
+				State: sluice.StateDead, DiedAt: time.Unix(int64(i), 0), Reason: "why",
 			}, letter)
 		}
 		require.Len(b, b.Dead(len(want)/2), len(want)/2)
@@ -269,7 +273,7 @@ func TestQueue_ListsAndRevivesLargeDeadLettersInSteps(t *testing.T) {
 			require.NoError(t, q.Bury(t.Context(), es[0], ""))
 		}
 		before := faults.Scripts()
-		letters, err := q.Dead(t.Context(), sluice.Entry{}, 100)
+		letters, err := q.List(t.Context(), sluice.StateDead, sluice.TaskInfo{}, 100)
 		require.NoError(t, err)
 		require.Len(t, letters, 12)
 		require.GreaterOrEqual(t, faults.Scripts()-before, 4, "3 letters make more than a megabyte")

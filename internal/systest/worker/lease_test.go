@@ -39,7 +39,7 @@ func extendLeases(t *testing.T, long time.Duration) {
 		least := lease
 		for range long/step - 1 {
 			time.Sleep(step)
-			least = min(least, time.Until(f.Get("3").Time()))
+			least = min(least, time.Until(f.Get("3").LeaseEnds))
 			require.Empty(f, f.Claim(10, time.Second), "a task that a handler works on was handed out")
 		}
 		require.GreaterOrEqual(f, least, lease*2/3-time.Second)
@@ -68,7 +68,7 @@ func TestWorker_HandlerLearnsOfALostLease(t *testing.T) {
 		f.start()
 		f.add("a")
 		time.Sleep(15 * time.Second) // it has been extended once
-		ends := f.Get("a").Time()
+		ends := f.Get("a").LeaseEnds
 		require.Greater(f, time.Until(ends), 20*time.Second)
 		f.server.SetError("LOADING for long")
 		at := <-lost

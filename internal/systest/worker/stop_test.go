@@ -64,7 +64,7 @@ func TestWorker_HandlersHaveAllOfGrace(t *testing.T) {
 		require.Equal(f, sluice.WorkerStats{Done: 1, Released: 1, Retried: 1, Buried: 1}, f.w.Stats())
 		e := f.Get("long")
 		require.Zero(f, e.Attempt)
-		require.LessOrEqual(f, time.Until(e.Time()), time.Duration(0))
+		require.LessOrEqual(f, time.Until(e.Due), time.Duration(0))
 	})
 }
 

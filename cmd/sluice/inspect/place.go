@@ -1,0 +1,43 @@
+package inspect
+
+import (
+	"time"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/wire"
+)
+
+// TimeOf returns the time by which lists of its state sort a task: when it is due, when its lease ends, or when it died.
+func TimeOf(t sluice.TaskInfo) time.Time {
+	switch t.State {
+	case sluice.StateLeased:
+		return t.LeaseEnds
+	case sluice.StateDead:
+		return t.DiedAt
+	}
+	return t.Due
+}
+
+// Place returns the score by which lists of its state sort a task.
+func Place(t sluice.TaskInfo) float64 {
+	if t.State == sluice.StateLeased {
+		return wire.ScoreOf(t.LeaseEnds)
+	}
+	return t.Score
+}
+
+// At returns a task for List to go on behind: that of an ID, at its Place in the lists of a state.
+func At(s sluice.State, place float64, id string) sluice.TaskInfo {
+	t := sluice.TaskInfo{Entry: sluice.Entry{ID: id, Score: place}, State: s}
+	if s == sluice.StateLeased {
+		t.LeaseEnds, t.Score = wire.ExactTimeOf(place), 0
+	}
+	return t
+}
+
+// Take returns a task with a receipt, also if it is leased: what is done with that takes it from its holder.
+func Take(t sluice.TaskInfo) sluice.Entry {
+	e := t.Entry
+	e.Score = Place(t)
+	return e
+}

@@ -1,0 +1,81 @@
+package sluice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Handler does the work of a task: see Worker.Handler.
+type Handler func(ctx context.Context, e Entry) error
+
+// Middleware returns a Handler that calls next, and does something before or after that: see Worker.Use.
+type Middleware func(next Handler) Handler
+
+// handler returns Handler with Use around it.
+func (w *Worker) handler() (Handler, error) {
+	handler := w.Handler
+	if handler == nil {
+		return nil, fmt.Errorf("%w: nil Handler", ErrInvalid)
+	}
+	for _, middleware := range slices.Backward(w.Use) {
+		if middleware == nil {
+			return nil, fmt.Errorf("%w: nil Middleware", ErrInvalid)
+		}
+		if handler = middleware(handler); handler == nil {
+			return nil, fmt.Errorf("%w: a Middleware that returns no Handler", ErrInvalid)
+		}
+	}
+	return handler, nil
+}
+
+// Permanent marks an error as one that a further attempt will not mend. If a handler
+// returns it, or an error that wraps it, its task is put among the dead letters at once.
+// errors.Is and errors.As see through it. Permanent(nil) is nil.
+func Permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &permanentError{err}
+}
+
+type permanentError struct{ err error }
+
+func (e *permanentError) Error() string { return e.err.Error() }
+func (e *permanentError) Unwrap() error { return e.err }
+
+// IsPermanent reports whether err was marked by Permanent, or wraps an error that was. A
+// loop of one's own asks it before it gives a task back.
+func IsPermanent(err error) bool {
+	var permanent *permanentError
+	return errors.As(err, &permanent)
+}
+
+// Again returns what a handler returns for a task that has not failed and is not done either: it is due again
+// in d, by the server's clock, with its header and payload, and no attempt is used up. So a task may be put
+// off any number of times, also on the last attempt that the queue allows: until a limit of requests has
+// passed (HTTP 429), a lock is free, or a result is there.
+//
+// An error that wraps it, or joins it with others, means the same, with its own text in the log; joined with a
+// Permanent one, Permanent wins. A version that was deferred meanwhile takes the task's place instead, at its
+// own time. A negative d counts as 0, one longer than 100 years as that. The server adds d to its time when the
+// result arrives there.
+func Again(d time.Duration) error {
+	return &againError{min(max(d, 0), longestDuration)}
+}
+
+// againError is what Again returns.
+type againError struct{ delay time.Duration }
+
+func (e *againError) Error() string { return fmt.Sprintf("due again in %v", e.delay) }
+
+// againIn returns after how long a task is due again whose handler has returned err, and whether that says so.
+func againIn(err error) (d time.Duration, ok bool) {
+	var again *againError
+	if !errors.As(err, &again) || IsPermanent(err) {
+		return 0, false
+	}
+	return again.delay, true
+}
