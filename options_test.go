@@ -67,7 +67,7 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 			return func() error { _, err := sluice.NewQueue(rdb, name, opts...); return err }
 		}
 		long, forever := strings.Repeat("x", 513), time.Duration(math.MaxInt64)
-		for _, name := range []string{"", long, "a{b", "a}b", "a{}b", "}{", "{}a{b}", "{a}:dead", "{a}b:tasks", "{a}:state", "{a}:wake", "{a}:canceled", "{a}:fence"} {
+		for _, name := range []string{"", long, "a{b", "a}b", "a{}b", "}{", "{}a{b}", "{a}:dead", "{a}b:tasks", "{a}:state", "{a}:wake", "{a}:canceled", "{a}:fence", "{a}:line", "{a}b:errors", "{a}:results"} {
 			for _, op := range operations.OfLocks() {
 				if op.Type() == "Locker" && op.Lost != operations.Unavailable && !op.EndsLocker() { // those that take a name
 					bad[op.Name+" name "+name] = func() error { _, err := op.Call(ctx, &operations.Fixture{Locker: l, Name: name}); return err }

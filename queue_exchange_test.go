@@ -29,6 +29,7 @@ type twins struct {
 	now      time.Time
 	queues   [2]*Queue
 	receipts []Entry
+	steps    int
 }
 
 func newTwins(t *testing.T, m *miniredis.Miniredis, rdb *redis.Client, seed uint64) *twins {
@@ -71,6 +72,9 @@ func (w *twins) step() {
 	task := Task{ID: id, Payload: []byte("payload")[:7*w.rand.IntN(2)], Delay: delay}
 	lease, n := max(delay, time.Millisecond), 1+w.rand.IntN(4)
 	score := float64(w.now.Add(delay - time.Second).Unix())
+	if w.steps++; w.steps%4 == 0 {
+		w.note(id, fmt.Sprint(":note-", w.steps%3))
+	}
 	switch kind := w.rand.IntN(14); kind {
 	default:
 		w.both(func(ctx context.Context, q *Queue) any {
@@ -104,6 +108,16 @@ func (w *twins) step() {
 	case 13:
 		w.now = w.now.Add(lease)
 		w.server.SetTime(w.now)
+	}
+}
+
+// note writes a fourth part into the state field of a task, as a later version may.
+func (w *twins) note(id, note string) {
+	for _, q := range w.queues {
+		states := q.shards[0].keys[3].(string)
+		if field := w.rdb.HGet(w.Context(), states, id).Val(); strings.Count(field, ":") == 2 && !strings.Contains(field, "dead") {
+			require.NoError(w, w.rdb.HSet(w.Context(), states, id, field+note).Err())
+		}
 	}
 }
 

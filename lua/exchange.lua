@@ -20,7 +20,7 @@ end
 local answers, first = {}, nil
 if #ids > 0 then answers, first = finishAll() end
 
-local claimed, attempts, unseen, payloadList, dues, more, dropped = {}, {}, {}, {}, {}, 0, {}
+local claimed, attempts, unseen, notes, payloadList, dues, more, dropped = {}, {}, {}, {}, {}, {}, 0, {}
 if n > 0 then
   local ready, read, further, cleanUp = due(n, nil, limit)
   further = payloads(ready) or further
@@ -29,10 +29,10 @@ if n > 0 then
     redis.call('ZREM', KEYS[1], read[1]) -- it gets a new score in any case; after this ZREM a full server accepts the ZADD
   end
   for i, task in ipairs(ready) do
-    claimed[i], payloadList[i], dues[i] = task.id, task.payload, task.score
+    claimed[i], payloadList[i], dues[i], notes[i] = task.id, task.payload, task.score, task.note
     attempts[i], unseen[i] = nextAttempt(task)
   end
-  if #claimed > 0 then lease(claimed, attempts, unseen) end
+  if #claimed > 0 then lease(claimed, attempts, unseen, notes) end
   local buried = cleanUp()
   if buried > 0 then dropped = trim(buried, 5) end
   more = further and #read or 0

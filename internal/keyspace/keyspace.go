@@ -33,6 +33,13 @@ const (
 	Fence    = ":fence"    // of a lock: its last fence
 )
 
+// Endings are those of all companions, and behind them those that are reserved: a later version may have companions that
+// end so, and a name that it has to refuse must not be in use by then.
+var Endings = []string{
+	Tasks, State, Dead, Leased, Paused, Dropped, Wake, Idle, Canceled, Layout, Fence,
+	":line", ":watch", ":limits", ":errors", ":workers", ":done", ":results",
+}
+
 var (
 	errLength   = fmt.Errorf("a name has 1 to %d bytes and a prefix at most as many", MaxLength)
 	errBraces   = errors.New("braces that are not a hash tag")
@@ -48,8 +55,8 @@ var (
 //     closing brace, could not hash to the same slot;
 //   - it is a hash tag and nothing else: its companions would be those of the key that
 //     is named within the braces;
-//   - it has a hash tag and ends as a companion does: it might be the companion of
-//     another queue;
+//   - it has a hash tag and one of the [Endings]: it might be the companion of another
+//     lock or queue, today or with a later version;
 //   - it is the key of a [Shard] of another queue.
 func Key(prefix, name string) (string, error) {
 	if err := CheckLengths(prefix, name); err != nil {
@@ -68,7 +75,7 @@ func Key(prefix, name string) (string, error) {
 	if strings.HasPrefix(key, "{") && strings.Index(key, "}") == len(key)-1 {
 		return "", errOnlyATag
 	}
-	for _, ending := range []string{Tasks, State, Dead, Leased, Paused, Dropped, Wake, Idle, Canceled, Layout, Fence} {
+	for _, ending := range Endings {
 		if strings.HasSuffix(key, ending) {
 			return "", fmt.Errorf("a hash tag, and the ending %s of a companion key", ending)
 		}

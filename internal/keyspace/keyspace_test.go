@@ -13,12 +13,10 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-var endings = []string{keyspace.Tasks, keyspace.State, keyspace.Dead, keyspace.Leased, keyspace.Paused, keyspace.Dropped, keyspace.Wake, keyspace.Idle, keyspace.Canceled, keyspace.Fence, keyspace.Layout}
-
 // FuzzKeys: all keys of a name are in one Cluster slot, as Redis itself says, and no two
-// names share a key.
+// names share a key, nor will with the keys that a later version may have.
 func FuzzKeys(f *testing.F) {
-	for _, name := range []string{"stock", "{eu}:stock", "a}b", "{}", "{}x", "{a}{b}", "x{a}", "{a", "a}", "{{a}}", "\x00{\xff}", "{a}:dead", "a:dead", "{a}:x:tasks", "{a}:state", "{0}", "{{0}"} {
+	for _, name := range []string{"stock", "{eu}:stock", "a}b", "{}", "{}x", "{a}{b}", "x{a}", "{a", "a}", "{{a}}", "\x00{\xff}", "{a}:dead", "a:dead", "{a}:x:tasks", "{a}:state", "{a}:line", "{a}:x:errors", "{a}:errors:dead", "a:done", "{0}", "{{0}"} {
 		f.Add("Queue:", name)
 		f.Add("", name)
 		f.Add("{p}", name)
@@ -32,13 +30,13 @@ func FuzzKeys(f *testing.F) {
 		slots := []*redis.IntCmd{}
 		_, err = rdb.Pipelined(t.Context(), func(p redis.Pipeliner) error {
 			slots = append(slots, p.ClusterKeySlot(t.Context(), key))
-			for _, ending := range endings {
+			for _, ending := range keyspace.Endings {
 				slots = append(slots, p.ClusterKeySlot(t.Context(), keyspace.Companion(key, ending)))
 			}
 			return nil
 		})
 		require.NoError(t, err)
-		for i, ending := range endings {
+		for i, ending := range keyspace.Endings {
 			other := keyspace.Companion(key, ending)
 			require.Equal(t, slots[0].Val(), slots[i+1].Val(), "%q", other)
 			// Back from the companion: there is one key that it can be of, and no name
@@ -48,6 +46,27 @@ func FuzzKeys(f *testing.F) {
 			require.Error(t, err, "%q is a name, too", other)
 		}
 	})
+}
+
+// TestKey_EndingsAreRefusedWithAHashTag: those of companions, and those that are reserved.
+func TestKey_EndingsAreRefusedWithAHashTag(t *testing.T) {
+	t.Parallel()
+	for _, ending := range []string{
+		":tasks", ":state", ":dead", ":leased", ":paused", ":dropped", ":wake", ":idle", ":canceled", ":layout", ":fence",
+		":line", ":watch", ":limits", ":errors", ":workers", ":done", ":results",
+	} {
+		for _, name := range []string{"{eu}" + ending, "{eu}:orders" + ending, "orders:{eu}" + ending, "{Queue:orders}" + ending} {
+			for _, prefix := range []string{"", "Lock:", "Queue:"} {
+				_, err := keyspace.Key(prefix, name)
+				require.ErrorContains(t, err, "the ending "+ending, "%q %q", prefix, name)
+			}
+		}
+		for _, name := range []string{"orders" + ending, "{eu}" + ending + "s", "{eu}" + ending + ":x", "{eu" + ending + "}:orders"} {
+			_, err := keyspace.Key("Queue:", name)
+			require.NoError(t, err, name)
+		}
+	}
+	require.Len(t, keyspace.Endings, 18, "each is above")
 }
 
 // ownerOf returns the key whose companions begin like this.

@@ -1,37 +1,12 @@
--- Second prelude, of the scripts that read or write state fields.
+-- Prelude of the scripts that read or write state fields, after state.lua.
 --   KEYS[5] the leased tasks: zset, id -> lease end, the one in the state field. What has passed does not
 --   count. A foreign client that writes only KEYS[1] leaves an entry here, which counts until then.
--- A state field is '<attempt>:<lease>:<deferred>'; each part may be empty.
---   attempt   how often the task was claimed; '<attempt>+<unseen>' if claims were not counted
---             because the delivery before was perhaps never seen
---   lease     its end; '<end>/<token>' once it has been extended. The token is the score with
---             which the task was claimed: the receipt of the whole attempt
---   deferred  when the waiting version is due
--- A dead letter's state field is '<attempt>:dead:<reason>'.
--- A task that was never claimed has none. The payload stands apart, so that nothing except
--- an enqueue writes it, and only what hands a task out reads it.
 
 -- Checks the commands that a change of a task may need after the ZREM that it begins with.
 local function needAll()
   need('ZADD', KEYS[1])
   need('HSET', KEYS[4])
   need('HDEL', KEYS[4])
-end
-
--- Decodes a state field; nil for one not written by this library.
-local function decode(field)
-  if not field then return { attempt = 0, unseen = 0 } end
-  local _, last, attempt, unseen, lease, token, due = string.find(field, '^(%d*)%+?(%d?):([%d.e+-]*)/?([%d.e+-]*):([%d.e+-]*)$')
-  if not last then
-    _, last, attempt = string.find(field, '^(%d+):dead:')
-    if not last or #attempt > 9 then return nil end
-    return { attempt = tonumber(attempt), dead = true, reason = string.sub(field, last + 1, last + 512) }
-  end
-  local task = { attempt = tonumber(attempt) or 0, unseen = tonumber(unseen) or 0 }
-  task.lease, task.due = finite(lease), finite(due)
-  task.token = finite(token) or task.lease
-  if #attempt > 9 or (lease ~= '' and not task.lease) or (due ~= '' and not task.due) then return nil end
-  return task
 end
 
 -- Decodes the state field of a task that is in the queue. If it is a dead letter's, a foreign
@@ -45,16 +20,14 @@ local function live(field)
 end
 
 -- Returns the state field of a task with the given attempts and waiting version, nil if it has none. Other
--- fields of task: lease and token, which are written if keep is true, and unseen.
+-- fields of task: lease and token, which are written if keep is true; unseen; and note.
 local function fieldOf(task, attempt, due, keep)
-  local lease, unseen = keep and task.lease, task.unseen or 0
-  if attempt == 0 and unseen == 0 and not lease and not due then return nil end
-  local count = attempt > 0 and string.format('%.0f', attempt) or ''
-  if unseen > 0 then count = count .. '+' .. unseen end
+  local lease = keep and task.lease
+  if attempt == 0 and (task.unseen or 0) == 0 and not lease and not due and (task.note or '') == '' then return nil end
   if lease then
     lease = text(lease) .. (task.token ~= lease and '/' .. text(task.token) or '')
   end
-  return count .. ':' .. (lease or '') .. ':' .. (due and text(due) or '')
+  return encode(attempt, task.unseen or 0, lease or '', due and text(due) or '', task.note or '')
 end
 
 -- Writes the state field of a task, with what fieldOf takes.
@@ -154,7 +127,7 @@ local function buryAll(buried)
       local task = buried[i]
       ids[#ids + 1] = task.id
       scores[#scores + 1], scores[#scores + 2] = died, task.id
-      fields[#fields + 1], fields[#fields + 2] = task.id, string.format('%.0f:dead:', task.attempt) .. task.reason
+      fields[#fields + 1], fields[#fields + 2] = task.id, encodeDead(task.attempt, task.reason)
     end
     redis.call('ZREM', KEYS[1], unpack(ids))
     redis.call('ZADD', KEYS[3], unpack(scores))
@@ -172,7 +145,7 @@ end
 -- its new score.
 local function giveback(id, task, attempt, score)
   if task.due then
-    attempt, score, task.unseen = 0, task.due, 0
+    attempt, score, task.unseen, task.note = 0, task.due, 0, nil
   end
   score = unlike(score, task.lease, task.token)
   move(id, score)

@@ -1,6 +1,7 @@
 -- Prelude of exchange, with its arguments; it runs before fields.lua. It deals with plain
 -- tasks: leased without an extension and without a waiting version, or due and not claimed
--- since they were enqueued or given back. These are most of a busy worker's. To return here
+-- since they were enqueued or given back, and without a note. These are most of a busy worker's. Its two
+-- patterns only tell plain fields from others. To return here
 -- saves the server the functions that follow, texts of scores that are only compared, and the
 -- tables of tasks: half of its time.
 local n, limit = tonumber(ARGV[2]), tonumber(ARGV[4])
@@ -100,19 +101,17 @@ local function needLease()
 end
 
 -- Writes the leases of claimed tasks, after a ZREM: after that a full server accepts it. unseen
--- may be nil. Redis keeps a small hash or sorted set as a list, which it would search from its beginning
+-- and notes may be nil. Redis keeps a small hash or sorted set as a list, which it would search from its beginning
 -- for each of many tasks: a long value, here for a moment, prevents that. No ID is so long.
 local noID = string.rep('.', 513)
-local function lease(claimed, attempts, unseen)
+local function lease(claimed, attempts, unseen, notes)
   local scores, fields, built, before = {}, {}, {}, math.max(stateCount - #ids, 0)
   for i, id in ipairs(claimed) do
     local attempt, more = attempts[i], unseen and unseen[i] or 0
     local kind = attempt * 3 + more
-    if not built[kind] then
-      built[kind] = string.format('%.0f', attempt) .. (more > 0 and '+' .. more or '') .. ':' .. leaseEnd .. ':'
-    end
+    if not built[kind] then built[kind] = encode(attempt, more, leaseEnd, '', '') end
     scores[2 * i - 1], scores[2 * i] = leaseEnd, id
-    fields[2 * i - 1], fields[2 * i] = id, built[kind]
+    fields[2 * i - 1], fields[2 * i] = id, notes and notes[i] and built[kind] .. notes[i] or built[kind]
   end
   redis.call('ZADD', KEYS[1], unpack(scores))
   if #over > 0 then redis.call('ZREM', KEYS[5], unpack(over)) end

@@ -1,7 +1,7 @@
 -- Prelude of all scripts of a queue, after rights.lua.
 --   KEYS[1] the queue: zset, id -> score in Unix seconds
 --   KEYS[2] its tasks: hash, id -> payload; nothing for an empty payload
---   KEYS[4] their states: hash, id -> state field, see fields.lua
+--   KEYS[4] their states: hash, id -> state field, see state.lua
 -- Each redis.call names its key there, as KEYS[n]: there are proxies that reject a variable.
 local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1000000

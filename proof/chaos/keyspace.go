@@ -46,6 +46,7 @@ type field struct {
 	lease   float64 // 0 for none
 	token   float64 // the receipt of the claim; 0 for none
 	due     float64 // of the waiting version; 0 for none
+	note    string  // a later version's; "" for none
 	buried  bool
 	broken  bool
 }
@@ -67,7 +68,7 @@ func (t task) there() bool { return t.queued || t.dead || t.stored || t.kept }
 // afterLease returns the task after its lease has ended: a waiting version has taken over.
 func (t task) afterLease() task {
 	if t.due != 0 {
-		t.score, t.attempt, t.unseen, t.lease, t.token, t.due = t.due, 0, 0, 0, 0, 0
+		t.score, t.attempt, t.unseen, t.lease, t.token, t.due, t.note = t.due, 0, 0, 0, 0, 0, ""
 	}
 	return t
 }
@@ -215,8 +216,8 @@ func scored(args []string) func(yield func(float64, string) bool) {
 	}
 }
 
-// decodeField reads "<attempt>+<unseen>:<lease>/<token>:<due>" or, of a dead letter,
-// "<attempt>:dead:<reason>".
+// decodeField reads "<attempt>+<unseen>:<lease>/<token>:<due>", perhaps with ":<note>" behind it, or, of a
+// dead letter, "<attempt>:dead:<reason>".
 func decodeField(text string) (f field) {
 	parts := strings.SplitN(text, ":", 3)
 	if len(parts) < 3 {
@@ -237,7 +238,8 @@ func decodeField(text string) (f field) {
 		return f
 	}
 	end, token, extended := strings.Cut(parts[1], "/")
-	f.lease, f.token, f.due = number(end), number(end), number(parts[2])
+	due, note, _ := strings.Cut(parts[2], ":")
+	f.lease, f.token, f.due, f.note = number(end), number(end), number(due), note
 	if extended {
 		f.token = number(token)
 	}

@@ -25,6 +25,9 @@ type Item struct {
 	Payload string
 	Attempt int
 	Unseen  int // deliveries that were not counted as attempts
+	// Note is what a later version of the library has noted of the task. It goes with the attempts, where the
+	// task starts anew or ends.
+	Note string
 
 	Queued bool // the task is in the sorted set, with this score
 	Score  float64
@@ -141,10 +144,10 @@ func (it Item) info(s sluice.State) sluice.TaskInfo {
 // giveBack ends a claim: the waiting version takes over, or the task is due again at due.
 func (it *Item) giveBack(task Item, attempt int, due float64) {
 	if task.Waiting {
-		attempt, due, task.Unseen = 0, task.Due, 0
+		attempt, due, task.Unseen, task.Note = 0, task.Due, 0, ""
 	}
 	*it = Item{ID: task.ID, Payload: task.Payload, Queued: true, Score: unlike(due, task.Lease, task.Token),
-		Attempt: attempt, Unseen: task.Unseen}
+		Attempt: attempt, Unseen: task.Unseen, Note: task.Note}
 }
 
 func (it *Item) bury(now float64, task Item, reason string) {
@@ -247,7 +250,7 @@ func (q *Queue) Claim(now float64, n int, lease float64, maxAttempts int) (claim
 			it.bury(now, task, "attempts used up")
 			return false
 		}
-		*it = Item{ID: task.ID, Payload: task.Payload, Attempt: counted + 1, Unseen: unseen,
+		*it = Item{ID: task.ID, Payload: task.Payload, Attempt: counted + 1, Unseen: unseen, Note: task.Note,
 			Queued: true, Score: now + lease, Lease: now + lease, Token: now + lease}
 		e := it.entry()
 		e.Due = wire.TimeOf(task.Score)
@@ -423,7 +426,7 @@ func (q *Queue) Reschedule(now float64, id string, delay float64) bool {
 		task.Waiting, task.Due = true, now+delay
 		*it = task
 	case it.Lease != 0 || it.Waiting:
-		*it = Item{ID: id, Payload: it.Payload, Attempt: task.Attempt, Unseen: task.Unseen, Queued: true, Score: due}
+		*it = Item{ID: id, Payload: it.Payload, Attempt: task.Attempt, Unseen: task.Unseen, Note: task.Note, Queued: true, Score: due}
 	default:
 		it.Score = due
 	}
@@ -483,6 +486,16 @@ func (q *Queue) ForeignAdd(id string, score float64) {
 func (q *Queue) ForeignRemove(id string) {
 	it := q.Item(id)
 	it.Queued, it.Score = false, 0
+}
+
+// LaterVersion has a later version of the library note something of a task, and says whether it is in the queue.
+func (q *Queue) LaterVersion(id, note string) bool {
+	it := q.Item(id)
+	if !it.Queued || it.Buried {
+		return false
+	}
+	it.Note = note
+	return true
 }
 
 // Clone returns a copy.

@@ -395,6 +395,18 @@ func (m *queueMachine) foreignRemove(t *rapid.T) {
 	m.end(t)
 }
 
+// laterVersion writes the fourth part of a task's state field.
+func (m *queueMachine) laterVersion(t *rapid.T) {
+	m.begin()
+	id, note, states := someID.Draw(t, "id"), rapid.SampledFrom([]string{"x", "1e5", "w=7/+3", strings.Repeat("~", 128)}).Draw(t, "note"), "{"+m.key+"}:state"
+	if m.model.LaterVersion(id, note) {
+		parts := append(strings.Split(m.rdb.HGet(context.Background(), states, id).Val(), ":"), "", "", "")
+		require.NoError(t, m.rdb.HSet(context.Background(), states, id, strings.Join(append(parts[:3], note), ":")).Err())
+		m.counts.add("noted")
+	}
+	m.end(t)
+}
+
 func (m *queueMachine) advance(t *rapid.T) {
 	m.clock.advance(t, m.model)
 	m.counts.add("advance")

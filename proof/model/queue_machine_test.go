@@ -22,7 +22,7 @@ import (
 // queueResults are the results that a long run must have seen.
 const queueResults = `advance; bury: done; bury: stale; cancel: absent; cancel: dead; cancel: due; cancel: leased; cancel: scheduled; claim: none; claim: some;
 dead: none; dead: some; list: scheduled; list: due; list: leased; list: dead; pause; resume; dequeue: done; dequeue: stale; enqueue: added; enqueue: deferred; enqueue: kept; enqueue: updated;
-enqueue batch; extend: done; extend: stale; foreign add; foreign remove; get: found; get: not found; payloads: none; payloads: small; invalid; peek: none;
+enqueue batch; extend: done; extend: stale; foreign add; foreign remove; noted; get: found; get: not found; payloads: none; payloads: small; invalid; peek: none;
 peek: some; pop: none; pop: some; purge; release: done; release: stale; reschedule: done; reschedule: none; retry: done;
 retry: stale; revive: none; revive: some; stats; drop: none; drop: some; trim: some; trim: none; trimmed before; trimmed by a claim; trimmed behind a burial; version taken over; moved during a lease; delivery not counted; attempts used up; put back by a foreign producer; ended context; lease ended`
 
@@ -57,7 +57,7 @@ func runQueueMachine(t *testing.T, rdb redis.UniversalClient, c clock) {
 			"Dequeue": m.dequeue, "Extend": m.extend, "Retry": m.retry, "Release": m.release, "Bury": m.bury,
 			"Dead": m.dead, "List": m.list, "Pause": m.pause, "Resume": m.resume, "Resume2": m.resume, "Revive": m.revive, "Cancel": m.cancel, "Reschedule": m.reschedule,
 			"Get": m.get, "Stats": m.stats, "Trim": m.trim, "Drop": m.drop, "Purge": m.purge,
-			"ForeignAdd": m.foreignAdd, "ForeignRemove": m.foreignRemove,
+			"ForeignAdd": m.foreignAdd, "ForeignRemove": m.foreignRemove, "LaterVersion": m.laterVersion,
 			"EndLease": m.endLease, "Advance": m.advance, "Invalid": m.invalid,
 		})
 	})
@@ -244,7 +244,8 @@ func readField(it *model.Item, field string) error {
 	if extended {
 		it.Token, _ = strconv.ParseFloat(token, 64)
 	}
-	it.Waiting = parts[2] != ""
-	it.Due, _ = strconv.ParseFloat(parts[2], 64)
+	due, note, _ := strings.Cut(parts[2], ":")
+	it.Waiting, it.Note = due != "", note
+	it.Due, _ = strconv.ParseFloat(due, 64)
 	return nil
 }

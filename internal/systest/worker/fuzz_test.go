@@ -16,7 +16,7 @@ import (
 // Whatever is stored at a queue's keys, every operation ends with its promised result or
 // a typed error. What cannot be a task is buried, and does not come back.
 func FuzzQueue_HostileKeys(f *testing.F) {
-	for _, field := range []string{"", "::", "1::", "1:1.5:", "1:1e308:1e308", "9999999999::", "1:dead:foo", "1:dead", "x", "1:nan:inf", ":::", "\x00"} {
+	for _, field := range []string{"", "::", "1::", "1:1.5:", "1:1e308:1e308", "9999999999::", "1:dead:foo", "1:dead", "x", "1:nan:inf", ":::", ":::n", "1:1.5:2:n", "1:::n:m", "\x00"} {
 		f.Add("id", 1.0, field, false)
 		f.Add("\xff", -1e300, field, true)
 		f.Add("", 1e300, field, true)
