@@ -251,13 +251,12 @@ func TestWorker_StopUnderLoadLosesNothing(t *testing.T) {
 					panic("an attempt that was not begun was counted")
 				}
 				mu.Unlock()
-				time.Sleep(rand.N(3 * time.Millisecond)) // the work
+				time.Sleep(rand.N(3 * time.Millisecond)) // the work, in the midst of which the end comes
 				return nil
 			}}
 			stop := systest.StartWorker(b.T, w)
 			some := rand.N(int64(n / 10)) // so that a busy machine gets on, too
 			b.Eventually(func() bool { s := b.Stats(); return w.Stats().Done >= some || s.Due+s.Scheduled+s.Leased == 0 })
-			time.Sleep(rand.N(3 * time.Millisecond)) // the end may come at any time
 			require.NoError(b, stop(), "it did not come to rest within Grace")
 			s := w.Stats()
 			total.Done += s.Done
