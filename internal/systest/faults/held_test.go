@@ -52,7 +52,7 @@ func hold(t *testing.T, n int, ttl, heldFor time.Duration) {
 	pipelines.Reset()
 	start, most := time.Now(), 0
 	for time.Since(start) < heldFor {
-		time.Sleep(10 * time.Millisecond)             // they are held
+		time.Sleep(10 * time.Millisecond)             // between two counts: the most of them is what is wanted
 		if time.Since(start) > 500*time.Millisecond { // those that took them stay for a moment
 			most = max(most, len(systest.Goroutines())-before)
 		}
