@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -195,7 +196,7 @@ func TestPermits_WakeOneWaiterEach(t *testing.T) {
 				got <- k
 			}()
 		}
-		time.Sleep(time.Second)
+		synctest.Wait() // they wait
 		for i := range 10 {
 			require.Empty(t, got)
 			require.NoError(t, held[i].Unlock(t.Context()))
