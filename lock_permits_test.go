@@ -2,7 +2,6 @@ package sluice_test
 
 import (
 	"context"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -265,7 +264,8 @@ func TestPermits_NeverOneMore(t *testing.T) {
 		var shares [lockers]atomic.Int32
 		var group sync.WaitGroup
 		for i := range lockers {
-			l := systest.NewLocker(t, s.Client(t), sluice.WithPermits(permits))
+			rdb := s.Client(t)
+			l := systest.NewLocker(t, rdb, sluice.WithPermits(permits))
 			for range callers {
 				group.Go(func() {
 					for int(done.Load()) < sections {
@@ -276,11 +276,11 @@ func TestPermits_NeverOneMore(t *testing.T) {
 									break
 								}
 							}
-							time.Sleep(rand.N(500 * time.Microsecond)) // the section
+							err := rdb.Ping(t.Context()).Err() // the section
 							shares[i].Add(1)
 							done.Add(1)
 							inside.Add(-1)
-							return nil
+							return err
 						})
 						if err != nil {
 							t.Error(err)

@@ -43,7 +43,8 @@ func TestCluster_AHungShardDelaysItsOwnReleases(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no", "--cluster-node-timeout", "30000")
 	rdb, tags := c.Client(t), tagsOf(t, c)
-	lag := systest.Lag(t)
+	lag, renewals := systest.Lag(t), systest.NewRenewals(t)
+	rdb.AddHook(renewals)
 	const ttl = 9 * time.Second
 	for name, unlock := range map[string]func(l *sluice.Locker, set *sluice.LockSet) error{
 		"Unlock":    func(_ *sluice.Locker, set *sluice.LockSet) error { return set.Unlock(context.Background()) },
@@ -59,7 +60,8 @@ func TestCluster_AHungShardDelaysItsOwnReleases(t *testing.T) {
 		require.NoError(t, err)
 		hung := c.Primary(tags[1])
 		hung.Pause(t)
-		time.Sleep(ttl/3 + 500*time.Millisecond) // a renewal is under way
+		before, _ := renewals.Counts()
+		require.Eventually(t, func() bool { sent, _ := renewals.Counts(); return sent > before }, 20*time.Second, time.Millisecond, "no renewal is under way")
 		ended := make(chan error, 1)
 		start := time.Now()
 		go func() { ended <- unlock(l, set) }()

@@ -112,8 +112,8 @@ func workout(t *testing.T, l, other *sluice.Locker, faults *redistest.Faults) (s
 		switch i % 5 {
 		case 0:
 			_ = l.Do(bounded, name, func(context.Context) error {
-				time.Sleep(rand.N(5 * time.Millisecond)) // work
-				return nil
+				_, err := l.Inspect(bounded, name) // the work
+				return err
 			}, ttl)
 		case 1:
 			if k, err := l.TryLock(ctx, fmt.Sprint("forgotten ", rand.Int()), ttl); err == nil {
@@ -128,7 +128,7 @@ func workout(t *testing.T, l, other *sluice.Locker, faults *redistest.Faults) (s
 			time.Sleep(5 * time.Millisecond) // so that the others have their turn
 		default:
 			if k, err := l.Lock(bounded, name, ttl); err == nil {
-				time.Sleep(rand.N(time.Millisecond)) // work
+				_, _ = k.TTL(bounded) // the work
 				_ = k.Unlock(bounded)
 			}
 		}
