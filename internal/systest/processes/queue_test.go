@@ -85,7 +85,7 @@ func TestQueue_IdleProcessSendsACommandASecond(t *testing.T) {
 	}
 	time.Sleep(time.Second) // until all have subscribed and looked, once each: then there are only polls
 	before, begun := calls(), time.Now()
-	require.Never(t, func() bool { return calls()-before > int(time.Since(begun).Seconds())+1 }, 4*time.Second, 20*time.Millisecond) // it polls
+	time.Sleep(4 * time.Second) // it polls, at a rate by the real clock of a real process
 	sent, seconds := calls()-before, int(time.Since(begun).Seconds())
 	t.Logf("%d commands in %d s", sent, seconds)
 	require.LessOrEqual(t, sent, seconds+1) // one at each end

@@ -47,7 +47,7 @@ func surviveRestart(t *testing.T, outage time.Duration) {
 	b.Eventually(func() bool { return w.Stats().Done > n/20 })
 	s.Down()
 	before := cpu(t)
-	time.Sleep(outage)
+	time.Sleep(outage) // in which the CPU time is measured
 	used := cpu(t) - before
 	s.Up(t)
 	up := time.Now()
