@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -275,7 +276,13 @@ func ExamplePermanent() {
 	defer done()
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	queue, err := sluice.NewQueue(rdb, "mail", sluice.WithMaxAttempts(3))
+	var finished atomic.Int32
+	hooks := sluice.Hooks{TaskFinished: func(_ context.Context, i sluice.TaskFinished) {
+		if i.Disposition != sluice.DispositionRetried && finished.Add(1) == 3 {
+			stop() // the example is over
+		}
+	}}
+	queue, err := sluice.NewQueue(rdb, "mail", sluice.WithMaxAttempts(3), sluice.WithQueueHooks(hooks))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -303,12 +310,6 @@ func ExamplePermanent() {
 			return time.Duration(attempt) * 10 * time.Millisecond // by default 1s and more, at random
 		},
 	}
-	go func() {
-		for s := worker.Stats(); s.Done+s.Buried < 3; s = worker.Stats() {
-			time.Sleep(time.Millisecond)
-		}
-		stop() // the example is over
-	}()
 	if err := worker.Run(ctx); err != nil {
 		log.Fatal(err)
 	}
@@ -349,7 +350,7 @@ func ExampleWorker_Run() {
 		Handler: func(ctx context.Context, e sluice.Entry) error {
 			begun.Done()
 			if e.ID == "short" {
-				time.Sleep(10 * time.Millisecond)
+				time.Sleep(10 * time.Millisecond) // the work, which goes on after stop
 				return nil
 			}
 			<-ctx.Done() // Grace is over

@@ -75,7 +75,7 @@ func ExampleLocker_Lock() {
 		defer func() { _ = lock.Unlock(ctx) }()
 
 		if left := stock; left > 0 {
-			time.Sleep(time.Millisecond) // think
+			time.Sleep(time.Millisecond) // think: time for another buyer, if there were no lock
 			stock = left - 1
 			sold++
 		}

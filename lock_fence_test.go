@@ -153,7 +153,7 @@ func TestLock_FenceOfAHandOverIsItsTime(t *testing.T) {
 				requireNoError(t, err)
 				next <- k
 			}()
-			time.Sleep(held) // work
+			time.Sleep(held) // the lock is held for so long: fences are the server's real time
 			require.NoError(t, first.Unlock(t.Context()))
 			second := <-next
 			require.GreaterOrEqual(t, second.Fence()-first.Fence(), held.Microseconds())

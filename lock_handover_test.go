@@ -32,9 +32,7 @@ func TestLock_HandsOverWithoutACommand(t *testing.T) {
 				}
 				next <- k
 			}()
-			for sluice.Waiting(l) == 0 {
-				time.Sleep(50 * time.Microsecond) // until it waits
-			}
+			require.Eventually(t, func() bool { return sluice.Waiting(l) > 0 }, 20*time.Second, time.Millisecond)
 			scripts := faults.Scripts()
 			before := time.Now()
 			require.NoError(t, first.Unlock(ctx))
@@ -78,20 +76,21 @@ func TestLock_KeepsTheNextHolderFromALateExtension(t *testing.T) {
 			}
 			next <- k
 		}()
-		for sluice.Waiting(l) == 0 {
-			time.Sleep(50 * time.Microsecond) // until it waits
-		}
+		require.Eventually(t, func() bool { return sluice.Waiting(l) > 0 }, 20*time.Second, time.Millisecond)
 		faults.Delay(100 * time.Millisecond)
+		sent := faults.Scripts()
 		extended := make(chan error, 1)
 		go func() { extended <- first.Extend(ctx, time.Minute) }()
-		time.Sleep(time.Millisecond) // on its way, and still in time for a hand-over
+		// On its way, and still in time for a hand-over.
+		require.Eventually(t, func() bool { return faults.Scripts() > sent }, 20*time.Second, time.Millisecond)
 		require.NoError(t, first.Unlock(ctx))
 		second := <-next
 		if err := <-extended; err != nil {
 			require.ErrorIs(t, err, sluice.ErrNotHeld)
 		}
 		faults.Delay(0)
-		time.Sleep(50 * time.Millisecond) // for a release in the background, if there is one
+		// For a release in the background, if there is one.
+		require.Never(t, func() bool { return rdb.Get(ctx, "Lock:"+name).Val() != second.Token() }, 50*time.Millisecond, 5*time.Millisecond)
 		require.True(t, second.Valid())
 		_, err = second.TTL(ctx)
 		require.NoError(t, err, "the next holder's lock was released")
@@ -120,21 +119,16 @@ func TestLock_ExtensionUnderWayIsNotForTheSuccessor(t *testing.T) {
 				}
 				next <- k
 			}()
-			for sluice.Waiting(l) == 0 {
-				time.Sleep(50 * time.Microsecond) // until it waits
-			}
+			require.Eventually(t, func() bool { return sluice.Waiting(l) > 0 }, 20*time.Second, time.Millisecond)
 			faults.StallRequests()
 			sent := faults.Scripts()
 			extended, released := make(chan error, 1), make(chan error, 1)
 			go func() { extended <- first.Extend(ctx, time.Hour) }()
-			for faults.Scripts() == sent {
-				time.Sleep(50 * time.Microsecond) // until it is on its way
-			}
+			require.Eventually(t, func() bool { return faults.Scripts() > sent }, 20*time.Second, time.Millisecond, "not on its way")
 			go func() { released <- first.Unlock(ctx) }()
-			for first.Valid() {
-				time.Sleep(50 * time.Microsecond) // until Unlock has begun
-			}
-			time.Sleep(2 * time.Millisecond) // in which it could hand the lock over, and can do nothing else
+			require.Eventually(t, func() bool { return !first.Valid() }, 20*time.Second, time.Millisecond, "Unlock has not begun")
+			// It could hand the lock over, and can do nothing else.
+			require.Never(t, func() bool { return len(next) > 0 }, 2*time.Millisecond, 200*time.Microsecond)
 			faults.Resume()
 			require.NoError(t, <-released)
 			if err := <-extended; err != nil {

@@ -363,9 +363,7 @@ func TestLock_HandsOverToTheSameOwnerOnly(t *testing.T) {
 						}
 						next <- k
 					}()
-					for sluice.Waiting(l) == 0 {
-						time.Sleep(50 * time.Microsecond) // until it waits
-					}
+					require.Eventually(t, func() bool { return sluice.Waiting(l) > 0 }, 20*time.Second, time.Millisecond)
 					require.NoError(t, first.Unlock(ctx))
 					second := <-next
 					info, err := l.Inspect(ctx, name)

@@ -33,9 +33,7 @@ func waitFor(t *testing.T, l *sluice.Locker, name string) <-chan *sluice.Lock {
 		}
 		next <- k
 	}()
-	for sluice.Waiting(l) == waiting {
-		time.Sleep(50 * time.Microsecond) // until it waits
-	}
+	require.Eventually(t, func() bool { return sluice.Waiting(l) > waiting }, 20*time.Second, time.Millisecond)
 	return next
 }
 

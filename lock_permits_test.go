@@ -2,10 +2,10 @@ package sluice_test
 
 import (
 	"context"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -195,7 +195,7 @@ func TestPermits_WakeOneWaiterEach(t *testing.T) {
 				got <- k
 			}()
 		}
-		time.Sleep(time.Second)
+		synctest.Wait() // they wait
 		for i := range 10 {
 			require.Empty(t, got)
 			require.NoError(t, held[i].Unlock(t.Context()))
@@ -264,7 +264,8 @@ func TestPermits_NeverOneMore(t *testing.T) {
 		var shares [lockers]atomic.Int32
 		var group sync.WaitGroup
 		for i := range lockers {
-			l := systest.NewLocker(t, s.Client(t), sluice.WithPermits(permits))
+			rdb := s.Client(t)
+			l := systest.NewLocker(t, rdb, sluice.WithPermits(permits))
 			for range callers {
 				group.Go(func() {
 					for int(done.Load()) < sections {
@@ -275,11 +276,11 @@ func TestPermits_NeverOneMore(t *testing.T) {
 									break
 								}
 							}
-							time.Sleep(rand.N(500 * time.Microsecond)) // the section
+							err := rdb.Ping(t.Context()).Err() // the section
 							shares[i].Add(1)
 							done.Add(1)
 							inside.Add(-1)
-							return nil
+							return err
 						})
 						if err != nil {
 							t.Error(err)

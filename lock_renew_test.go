@@ -131,10 +131,10 @@ func renewed(t *testing.T, l *sluice.Locker, name string) *sluice.Lock {
 			require.ErrorIs(t, err, sluice.ErrLost)
 			continue
 		}
-		for first := k.Deadline(); k.Valid(); time.Sleep(5 * time.Millisecond) {
-			if k.Deadline().After(first) {
-				return k
-			}
+		first := k.Deadline()
+		require.Eventually(t, func() bool { return !k.Valid() || k.Deadline().After(first) }, 20*time.Second, 5*time.Millisecond)
+		if k.Valid() {
+			return k
 		}
 	}
 	require.FailNow(t, "no lock was ever renewed")
@@ -151,13 +151,13 @@ func TestLock_ContextEndsBeforeTheKeyOnAStalledConnection(t *testing.T) {
 		k := renewed(t, l, name)
 		faults.Stall()
 		var keyUntil time.Time // at the earliest
-		for k.Context().Err() == nil {
+		require.Eventually(t, func() bool {
 			now := time.Now()
 			if left := clean.PTTL(t.Context(), "Lock:"+name).Val(); left > 0 && now.Add(left).After(keyUntil) {
 				keyUntil = now.Add(left)
 			}
-			time.Sleep(time.Millisecond) // between two questions
-		}
+			return k.Context().Err() != nil
+		}, 20*time.Second, time.Millisecond)
 		late := time.Since(k.Deadline())
 		faults.Resume()
 		require.ErrorIs(t, context.Cause(k.Context()), sluice.ErrLost)
@@ -184,14 +184,14 @@ func TestLock_IsNotRenewedAfterUnlock(t *testing.T) {
 				continue
 			}
 			require.NoError(t, err)
-			time.Sleep(time.Duration(18+i%5) * time.Millisecond) // into the first renewal
+			time.Sleep(time.Duration(18+i%5) * time.Millisecond) // into the first renewal, at another moment of it each time
 			released := k.Unlock(t.Context())
 			if released != nil || time.Since(begun) > 35*time.Millisecond {
 				late++
 				continue
 			}
 			r.Released(k.Token())
-			time.Sleep(25 * time.Millisecond) // the next would be due
+			require.Never(t, func() bool { _, after := r.Counts(); return after > 0 }, 25*time.Millisecond, 5*time.Millisecond) // the next would be due
 			clean++
 		}
 		sent, after := r.Counts()

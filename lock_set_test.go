@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -181,7 +182,7 @@ func TestLockSet_LossWhileItWaits(t *testing.T) {
 		time.AfterFunc(10*time.Second, func() { _ = l.UnlockAll(context.Background()) })
 		_, err = l.LockAll(t.Context(), []string{"a", "b", "c"})
 		require.ErrorIs(t, err, sluice.ErrClosed)
-		time.Sleep(time.Second) // until UnlockAll, whose releases were under way, has returned
+		synctest.Wait() // UnlockAll, whose releases were under way, has returned
 		requireFree(t, other, "a", "b")
 	})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
@@ -83,11 +84,10 @@ func TestLocker_ReportsAHeldLockWheneverTheContextEnds(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			sent := faults.Scripts()
 			go func() {
-				for faults.Scripts() < sent+2 && ctx.Err() == nil {
-					time.Sleep(100 * time.Microsecond) // until the first answer has come, and a second command is sent
-				}
-				time.Sleep(rand.N(5 * time.Millisecond)) // at any moment after that
-				cancel()
+				defer cancel()
+				// The first answer has come, and a second command is sent.
+				assert.Eventually(t, func() bool { return faults.Scripts() >= sent+2 || ctx.Err() != nil }, 20*time.Second, time.Millisecond)
+				time.Sleep(rand.N(5 * time.Millisecond)) // at any moment after that: there is no event that it would miss
 			}()
 			_, err := l.Lock(ctx, name)
 			cancel()
@@ -326,9 +326,7 @@ func TestLocker_CloseEndsWaitersAndLocks(t *testing.T) {
 			_, err := l.Lock(context.Background(), name)
 			waiting <- err
 		}()
-		for sluice.Waiting(l) == 0 {
-			time.Sleep(50 * time.Microsecond) // until it waits
-		}
+		require.Eventually(t, func() bool { return sluice.Waiting(l) > 0 }, 20*time.Second, time.Millisecond)
 		if err := l.Close(); err != nil { // it waits for a second at most
 			require.ErrorIs(t, err, sluice.ErrUnknown)
 		}

@@ -3,6 +3,7 @@ package sluice_test
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -17,7 +18,7 @@ func TestPeriodic_WhatIsRemovedEnds(t *testing.T) {
 	inPeriodicTest(t, func(b *periodicTest) {
 		old := sluice.Periodic{ID: "old", Schedule: sluice.Every(time.Hour)}
 		_, stop := b.work("first", nil, old)
-		time.Sleep(time.Minute)
+		synctest.Wait() // it has put it there
 		stop()
 		_, stop = b.work("second", nil)
 		time.Sleep(time.Until(b.hour(1).Add(9 * time.Minute)))
@@ -41,7 +42,7 @@ func TestPeriodic_AnOldWorkerForgetsNothing(t *testing.T) {
 	inPeriodicTest(t, func(b *periodicTest) {
 		task := sluice.Periodic{ID: "a", Schedule: sluice.Every(24 * time.Hour)}
 		_, stop := b.work("first", nil, task)
-		time.Sleep(time.Minute)
+		synctest.Wait() // it has put it there
 		stop()
 		time.Sleep(25 * time.Hour) // no worker
 		_, stop = b.work("unknowing", nil)

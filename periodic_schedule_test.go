@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -207,7 +208,7 @@ func TestPeriodic_AScheduleThatFailsOnce(t *testing.T) {
 			return sluice.Every(24 * time.Hour).Next(t)
 		})
 		_, stop := b.work("", nil, sluice.Periodic{ID: "a", Schedule: daily})
-		time.Sleep(time.Minute)
+		synctest.Wait() // it has put it there
 		stop()
 		due := b.Get("a").Due
 		time.Sleep(time.Until(due.Add(10 * time.Hour))) // no worker runs
@@ -247,7 +248,7 @@ func TestPeriodic_IsNotMovedByLessThanAMicrosecond(t *testing.T) {
 	inPeriodicTest(t, func(b *periodicTest) {
 		odd := sluice.Periodic{ID: "a", Schedule: sluice.Every(time.Hour + 646*time.Nanosecond)}
 		_, stop := b.work("", nil, odd)
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) // the first occurrence comes and goes
 		before := b.Get("a").Header
 		_, stopOther := b.work("", nil, odd)
 		time.Sleep(5 * time.Minute)

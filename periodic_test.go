@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -363,7 +364,7 @@ func TestPeriodic_KeepsToTheServersClock(t *testing.T) {
 	inPeriodicTest(t, func(b *periodicTest) {
 		b.server.SetTime(time.Now().Add(85 * time.Minute)) // it stands still there
 		_, stop := b.work("", nil, sluice.Periodic{ID: "a", Schedule: sluice.Every(time.Hour)})
-		time.Sleep(2 * time.Minute)
+		synctest.Wait() // it has put it there
 		require.Equal(b, b.hour(2).UTC(), b.Get("a").Due.UTC())
 		b.server.SetTime(b.hour(30).Add(3 * time.Minute))
 		time.Sleep(12 * time.Minute) // a poll

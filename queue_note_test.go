@@ -133,7 +133,9 @@ func TestQueue_KeepsWhatALaterVersionNotes(t *testing.T) {
 	}
 	cancel := func(ctx context.Context, b noted, _ sluice.Entry) error { _, err := b.Q.Cancel(ctx, "a"); return err }
 	dequeue := func(ctx context.Context, b noted, e sluice.Entry) error { return b.Q.Dequeue(ctx, e) }
-	retry := func(ctx context.Context, b noted, e sluice.Entry) error { return b.Q.Retry(ctx, e, time.Hour, "failed") }
+	retry := func(ctx context.Context, b noted, e sluice.Entry) error {
+		return b.Q.Retry(ctx, e, time.Hour, "failed")
+	}
 	release := func(ctx context.Context, b noted, e sluice.Entry) error { return b.Q.Release(ctx, e) }
 	extend := func(ctx context.Context, b noted, e sluice.Entry) error { return b.Q.Extend(ctx, e, 2*time.Hour) }
 	bury := func(ctx context.Context, b noted, e sluice.Entry) error { return b.Q.Bury(ctx, e, "why") }

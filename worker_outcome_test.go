@@ -7,6 +7,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -283,7 +284,7 @@ func TestAgain_OfAStoppedWorker(t *testing.T) {
 		}}
 		stop := systest.StartWorker(t, w)
 		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
-		time.Sleep(time.Second)
+		synctest.Wait() // its handler runs
 		require.NoError(t, stop())
 		require.Equal(t, sluice.WorkerStats{Snoozed: 1}, w.Stats())
 		e := b.Get("a")

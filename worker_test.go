@@ -251,13 +251,12 @@ func TestWorker_StopUnderLoadLosesNothing(t *testing.T) {
 					panic("an attempt that was not begun was counted")
 				}
 				mu.Unlock()
-				time.Sleep(rand.N(3 * time.Millisecond)) // the work
+				time.Sleep(rand.N(3 * time.Millisecond)) // the work, in the midst of which the end comes
 				return nil
 			}}
 			stop := systest.StartWorker(b.T, w)
 			some := rand.N(int64(n / 10)) // so that a busy machine gets on, too
 			b.Eventually(func() bool { s := b.Stats(); return w.Stats().Done >= some || s.Due+s.Scheduled+s.Leased == 0 })
-			time.Sleep(rand.N(3 * time.Millisecond)) // the end may come at any time
 			require.NoError(b, stop(), "it did not come to rest within Grace")
 			s := w.Stats()
 			total.Done += s.Done
@@ -279,12 +278,12 @@ func TestWorker_DeferredVersionWaitsForTheHandler(t *testing.T) {
 		var busy atomic.Int64
 		var mu sync.Mutex
 		last := map[string]string{}
-		handler := func(_ context.Context, e sluice.Entry) error {
+		handler := func(ctx context.Context, e sluice.Entry) error {
 			if busy.Add(1) != 1 {
 				panic("twice at once")
 			}
 			defer busy.Add(-1)
-			time.Sleep(rand.N(300 * time.Microsecond)) // the work
+			_ = b.RDB.Ping(ctx).Err() // the work
 			mu.Lock()
 			defer mu.Unlock()
 			last[e.ID] = string(e.Payload)

@@ -150,7 +150,6 @@ func TestNotifier_AServerWithoutShardedChannels(t *testing.T) {
 	}
 	inBubbleWith(t, cluster, func(t *testing.T, s *setup) {
 		a, b := s.Join("a"), s.Join("b")
-		time.Sleep(time.Second)
 		require.True(t, notified(a), "it is not subscribed")
 		require.True(t, notified(b), "it is not subscribed")
 		s.m.Publish("a", "")

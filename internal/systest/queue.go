@@ -179,7 +179,8 @@ func (b QueueTest) Publish(channel, message string) int64 {
 	return b.RDB.SPublish(b.Context(), channel, message).Val() + b.RDB.Publish(b.Context(), channel, message).Val()
 }
 
-// Eventually calls f until it says yes, for an event that has to come.
+// Eventually calls f until it says yes, for an event that has to come. Unlike require.Eventually it calls f in
+// the goroutine of the test, which f may fail.
 func (b QueueTest) Eventually(f func() bool) {
 	b.Helper()
 	for deadline := time.Now().Add(eventTimeout); !f(); time.Sleep(2 * time.Millisecond) {

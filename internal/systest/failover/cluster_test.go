@@ -34,11 +34,7 @@ func TestCluster_HungShardCostsItsOwnLocks(t *testing.T) {
 	defer hung.Resume(t)
 	<-held[tags[1]].Context().Done()
 	require.ErrorIs(t, context.Cause(held[tags[1]].Context()), sluice.ErrLost)
-	for range 20 {
-		time.Sleep(ttl / 10) // twice the TTL, in all
-		require.True(t, held[tags[0]].Valid(), "lost")
-		require.True(t, held[tags[2]].Valid(), "lost")
-	}
+	require.Never(t, func() bool { return !held[tags[0]].Valid() || !held[tags[2]].Valid() }, 2*ttl, ttl/100, "lost")
 }
 
 // TestCluster_AHungShardDelaysItsOwnReleases: the locks of a set that other servers keep are released at once, also where
@@ -47,7 +43,8 @@ func TestCluster_AHungShardDelaysItsOwnReleases(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no", "--cluster-node-timeout", "30000")
 	rdb, tags := c.Client(t), tagsOf(t, c)
-	lag := systest.Lag(t)
+	lag, renewals := systest.Lag(t), systest.NewRenewals(t)
+	rdb.AddHook(renewals)
 	const ttl = 9 * time.Second
 	for name, unlock := range map[string]func(l *sluice.Locker, set *sluice.LockSet) error{
 		"Unlock":    func(_ *sluice.Locker, set *sluice.LockSet) error { return set.Unlock(context.Background()) },
@@ -63,7 +60,8 @@ func TestCluster_AHungShardDelaysItsOwnReleases(t *testing.T) {
 		require.NoError(t, err)
 		hung := c.Primary(tags[1])
 		hung.Pause(t)
-		time.Sleep(ttl/3 + 500*time.Millisecond) // a renewal is under way
+		before, _ := renewals.Counts()
+		require.Eventually(t, func() bool { sent, _ := renewals.Counts(); return sent > before }, 20*time.Second, time.Millisecond, "no renewal is under way")
 		ended := make(chan error, 1)
 		start := time.Now()
 		go func() { ended <- unlock(l, set) }()
@@ -98,14 +96,15 @@ func TestCluster_CleansUpBesideAHungShard(t *testing.T) {
 	hung := c.Primary(tags[1])
 	hung.Pause(t)
 	defer hung.Resume(t)
+	sent := faults.Scripts()
 	// A release that goes on in the background, for as long as the server hangs. Then
 	// an abandoned acquisition on another server.
 	require.ErrorIs(t, held.Unlock(systest.Ended()), sluice.ErrUnknown)
-	time.Sleep(100 * time.Millisecond) // until it has begun
+	require.Eventually(t, func() bool { return faults.Scripts() > sent }, 20*time.Second, time.Millisecond, "it has not begun")
 	faults.Delay(200 * time.Millisecond)
 	_, err = l.Lock(systest.Within(t, 50*time.Millisecond), tags[0]+"left")
 	require.ErrorIs(t, err, sluice.ErrUnknown)
-	time.Sleep(250 * time.Millisecond) // until it has landed
+	time.Sleep(250 * time.Millisecond) // until its reply has come: no other client can see that
 	faults.Delay(0)
 	abandoned := time.Now()
 	require.Eventually(t, func() bool {

@@ -222,13 +222,10 @@ func (c *crew) left() int64 {
 // awaitDrained waits until all tasks have been finished.
 func (c *crew) awaitDrained() {
 	c.Helper()
-	for last, since := c.left(), time.Now(); last > 0; {
-		time.Sleep(20 * time.Millisecond) // processes
-		left := c.left()
-		if left < last {
-			last, since = left, time.Now()
-		}
-		require.Less(c, time.Since(since), time.Minute, "nothing is done about %d tasks", left)
+	for last := c.left(); last > 0; {
+		left := last
+		require.Eventually(c, func() bool { left = c.left(); return left < last }, time.Minute, 20*time.Millisecond, "nothing is done about %d tasks", last)
+		last = left
 	}
 }
 

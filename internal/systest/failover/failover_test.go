@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
@@ -79,15 +80,15 @@ func (l *load) fail(kind, tag string) time.Duration {
 	}
 	var again time.Time
 	var refused error
-	for now := old; now == nil || now.Addr == old.Addr; now = l.primary(tag) {
-		require.Less(l, time.Since(begun), time.Minute, "no replica was promoted: %s, %v", kind, refused)
+	require.EventuallyWithT(l, func(c *assert.CollectT) {
 		if kind == asked && time.Now().After(again) {
 			refused, again = l.promote(old), time.Now().Add(5*time.Second)
 		}
-		time.Sleep(10 * time.Millisecond) // processes
-	}
+		now := l.primary(tag)
+		assert.True(c, now != nil && now.Addr != old.Addr, "no replica was promoted: %s, %v", kind, refused)
+	}, time.Minute, 10*time.Millisecond)
 	if kind == hung {
-		time.Sleep(rand.N(300 * time.Millisecond)) // the longer, the more of its clients have left it
+		time.Sleep(rand.N(300 * time.Millisecond)) // the outage: the longer, the more of its clients have left it
 		old.Resume(l)
 	}
 	early := l.replicas > l.remaining

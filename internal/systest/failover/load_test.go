@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
@@ -202,7 +203,7 @@ func (l *load) contend(locker *sluice.Locker, name string, fenced bool) bool {
 		g.sent = called
 	}
 	g = l.taken(name, k, g, fenced)
-	time.Sleep(hold) // work
+	time.Sleep(hold) // the work, for longer than the TTL at times
 	if fenced {
 		l.write(name, g)
 	}
@@ -416,28 +417,23 @@ func (l *load) wrongText(text string) {
 // awaitSteps waits until every caller has gone on.
 func (l *load) awaitSteps() {
 	l.Helper()
-	begun := time.Now()
 	l.mu.Lock()
 	before := map[string]int{}
 	for who, n := range l.steps {
 		before[who] = n
 	}
 	l.mu.Unlock()
-	for {
+	require.EventuallyWithT(l, func(c *assert.CollectT) {
 		var stuck []string
 		l.mu.Lock()
+		defer l.mu.Unlock()
 		for who, n := range before {
 			if l.steps[who] == n {
 				stuck = append(stuck, who)
 			}
 		}
-		l.mu.Unlock()
-		if len(stuck) == 0 {
-			return
-		}
-		require.Less(l, time.Since(begun), 30*time.Second, "stuck: %q", stuck)
-		time.Sleep(5 * time.Millisecond) // they work
-	}
+		assert.Empty(c, stuck, "stuck")
+	}, 30*time.Second, 5*time.Millisecond)
 }
 
 // finish ends the callers that make work, waits until the rest is done, and ends the

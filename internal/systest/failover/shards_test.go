@@ -117,7 +117,7 @@ func TestCluster_HungShardCostsItsOwnTasks(t *testing.T) {
 	before, _ := late.take(others...)
 	from := time.Now().Add(time.Second + 2*took) // a busy machine takes long to enqueue the next
 	enqueueAt(t, q, "during", phase, from, apart)
-	time.Sleep(time.Until(from))
+	late.await(t, 1, others...) // their time has come
 	hung := c.Primary(keyspace.Shard("Queue:"+name, sixShards, 2))
 	hung.Pause(t)
 	defer hung.Resume(t)
@@ -207,7 +207,7 @@ func TestCluster_SkewedShardsStarveNoOther(t *testing.T) {
 	all.Wait()
 	var late lateness
 	w := &sluice.Worker{Queue: q, Concurrency: 8, Handler: func(ctx context.Context, e sluice.Entry) error {
-		time.Sleep(5 * time.Millisecond) // so that the backlog lasts
+		time.Sleep(5 * time.Millisecond) // the work: the backlog lasts for a while
 		return late.handle(ctx, e)
 	}}
 	from := time.Now().Add(500 * time.Millisecond)

@@ -173,7 +173,7 @@ func everything(t *testing.T, l *sluice.Locker, q *sluice.Queue, log *slog.Logge
 	w := &sluice.Worker{
 		Queue: q, Lease: 50 * time.Millisecond, Grace: time.Millisecond, Logger: log,
 		Handler: func(context.Context, sluice.Entry) error {
-			time.Sleep(20 * time.Millisecond)
+			time.Sleep(20 * time.Millisecond) // the work, for which the lease is extended
 			return errors.New("again")
 		},
 		Backoff: func(int, error) time.Duration { panic("backoff") },

@@ -64,7 +64,7 @@ func TestLocker_CloseLeavesNothing(t *testing.T) {
 				// What was under way comes to its end in the background.
 				left := func() bool { return runtime.NumGoroutine() > before || len(systest.Goroutines()) > 0 }
 				for left() && time.Since(start) < 20*time.Second {
-					time.Sleep(10 * time.Millisecond)
+					time.Sleep(10 * time.Millisecond) // not require.Eventually: its own goroutine would be counted
 				}
 				if left() {
 					_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
@@ -112,23 +112,23 @@ func workout(t *testing.T, l, other *sluice.Locker, faults *redistest.Faults) (s
 		switch i % 5 {
 		case 0:
 			_ = l.Do(bounded, name, func(context.Context) error {
-				time.Sleep(rand.N(5 * time.Millisecond)) // work
-				return nil
+				_, err := l.Inspect(bounded, name) // the work
+				return err
 			}, ttl)
 		case 1:
 			if k, err := l.TryLock(ctx, fmt.Sprint("forgotten ", rand.Int()), ttl); err == nil {
 				_ = k.Context()
 			}
 			faults.DropReply(1 + rand.IntN(20))
-			time.Sleep(time.Millisecond) // not only that
+			time.Sleep(time.Millisecond) // so that the others have their turn
 		case 2:
 			if k, err := l.Lock(ctx, fmt.Sprint("renewed ", rand.Int()), ttl, sluice.WithAutoRenew()); err == nil {
 				_ = k.Context()
 			}
-			time.Sleep(5 * time.Millisecond) // not only that
+			time.Sleep(5 * time.Millisecond) // so that the others have their turn
 		default:
 			if k, err := l.Lock(bounded, name, ttl); err == nil {
-				time.Sleep(rand.N(time.Millisecond)) // work
+				_, _ = k.TTL(bounded) // the work
 				_ = k.Unlock(bounded)
 			}
 		}
@@ -145,7 +145,7 @@ func workout(t *testing.T, l, other *sluice.Locker, faults *redistest.Faults) (s
 			}
 		})
 	}
-	time.Sleep(400 * time.Millisecond) // the workout
+	time.Sleep(400 * time.Millisecond) // the workout: every kind of goroutine has its turn
 	require.Eventually(t, func() bool { return done.Load() > 200 }, 20*time.Second, 10*time.Millisecond)
 	return all.Wait
 }

@@ -167,7 +167,7 @@ func TestLock_IsLostByAStoppedProcess(t *testing.T) {
 		holder := systest.StartChild(t, "holder", s.Addr, name, ttl)
 		var first int64
 		holder.Answer(&first)
-		time.Sleep(ttl) // renewals
+		require.Never(t, func() bool { return rdb.Exists(t.Context(), "Lock:"+name).Val() == 0 }, ttl, 10*time.Millisecond, "not renewed")
 		var valid, lost, accepted, refused bool
 		holder.Tell("before")
 		holder.Answer(&valid, &lost, &accepted, &refused)
@@ -185,7 +185,7 @@ func TestLock_IsLostByAStoppedProcess(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, written)
 		holder.Tell("after") // what it finds when it goes on
-		time.Sleep(time.Until(stopped.Add(2 * ttl)))
+		require.Never(t, func() bool { return !k.Valid() }, time.Until(stopped.Add(2*ttl)), 10*time.Millisecond)
 		require.NoError(t, holder.Process.Signal(syscall.SIGCONT))
 
 		holder.Answer(&valid, &lost, &accepted, &refused)

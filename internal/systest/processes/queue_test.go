@@ -83,9 +83,9 @@ func TestQueue_IdleProcessSendsACommandASecond(t *testing.T) {
 		}
 		return n
 	}
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // until all have subscribed and looked, once each: then there are only polls
 	before, begun := calls(), time.Now()
-	time.Sleep(4 * time.Second) // it polls
+	time.Sleep(4 * time.Second) // it polls, at a rate by the real clock of a real process
 	sent, seconds := calls()-before, int(time.Since(begun).Seconds())
 	t.Logf("%d commands in %d s", sent, seconds)
 	require.LessOrEqual(t, sent, seconds+1) // one at each end

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -129,7 +130,7 @@ func TestLock_DetachDuringARenewal(t *testing.T) {
 					require.NoError(n, k.Unlock(n.Context()))
 				}
 				n.faults.Resume()
-				time.Sleep(time.Millisecond)
+				synctest.Wait() // what was held back is carried out
 				require.Equal(n, !adopted, n.m.Exists("Lock:a"))
 				require.True(n, adopted || n.m.TTL("Lock:a") > before, "the fault did not strike")
 				time.Sleep(3012 * time.Millisecond)

@@ -3,6 +3,7 @@ package virtualtime
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -120,14 +121,14 @@ func TestLocker_UnusedWakeUpIsPassedOn(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			gaveUp := make(chan outcome)
 			go func() { k, err := l.Lock(ctx, "a"); gaveUp <- outcome{k, err} }()
-			time.Sleep(time.Second)
+			synctest.Wait() // it waits
 			next := make(chan *sluice.Lock)
 			go func() {
 				k, err := l.Lock(t.Context(), "a")
 				require.NoError(t, err)
 				next <- k
 			}()
-			time.Sleep(time.Second)
+			synctest.Wait() // it waits too
 			released := time.Now()
 			go cancel()
 			require.NoError(t, k.Unlock(t.Context()))

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -337,7 +338,7 @@ func TestLocker_TryLockDoesNotWaitOutAnOutage(t *testing.T) {
 				require.ErrorIs(o, err, sluice.ErrUnavailable)
 			})
 		}
-		time.Sleep(time.Millisecond)
+		synctest.Wait() // they wait
 		o.tryLocks(l, time.Second, 20*time.Second)
 		all.Wait()
 		o.down.Store(false)
@@ -361,7 +362,7 @@ func TestLocker_TryLockWaitsForOneAttemptAtMost(t *testing.T) {
 			_, err := l.Lock(o.Context(), "a")
 			require.ErrorIs(o, err, sluice.ErrUnknown)
 		})
-		time.Sleep(time.Millisecond)
+		synctest.Wait() // it has sent its request
 		o.tryLocks(l, 5*time.Second+20*time.Millisecond, 10*time.Second)
 		all.Wait()
 		o.faults.Resume()
@@ -382,7 +383,7 @@ func TestLocker_TryLockIsNotHeldUpByALineThatGivesUp(t *testing.T) {
 				_, err := l.Lock(o.within(time.Duration(i+1)*2*time.Second), "a")
 				require.ErrorIs(o, err, context.DeadlineExceeded)
 			})
-			time.Sleep(time.Millisecond)
+			synctest.Wait() // it waits: they do so in this order
 		}
 		start := time.Now()
 		_, err := l.TryLock(context.Background(), "a")

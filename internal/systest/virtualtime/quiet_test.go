@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -290,7 +291,7 @@ func (n network) quietForPipelines() {
 	for range 5 {
 		go n.faulty.Ping(context.Background())
 	}
-	time.Sleep(time.Millisecond)
+	synctest.Wait() // they have taken connections that are quiet
 }
 
 func (n network) within(d time.Duration) context.Context { return systest.Within(n.T, d) }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
@@ -52,7 +53,10 @@ func TestQueue_ClaimsLargePayloadsInSteps(t *testing.T) {
 		_, err := q.EnqueueBatch(t.Context(), tasks)
 		require.NoError(t, err)
 		require.NoError(t, q.Wait(t.Context()))
-		time.Sleep(time.Millisecond) // the last of the batch is due 12 microseconds after the first
+		require.Eventually(t, func() bool { // the last of the batch is due 12 microseconds after the first
+			s, err := q.Stats(t.Context())
+			return err == nil && s.Due == n
+		}, 20*time.Second, time.Millisecond)
 		before := faults.Scripts()
 		claimed, err := q.Claim(t.Context(), 100, time.Minute)
 		require.NoError(t, err)
@@ -215,10 +219,8 @@ func TestQueue_DequeueReportsStaleReceiptsBesideAnError(t *testing.T) {
 		faults.StallFrom(2)
 		defer faults.Resume()
 		go func() { // ends ctx when the second step is under way, to which no reply comes
-			for faults.Scripts() < second && ctx.Err() == nil {
-				time.Sleep(time.Millisecond)
-			}
-			cancel()
+			defer cancel()
+			assert.Eventually(t, func() bool { return faults.Scripts() >= second || ctx.Err() != nil }, 20*time.Second, time.Millisecond)
 		}()
 		err = q.Dequeue(ctx, es...)
 		require.ErrorIs(t, err, context.Canceled)

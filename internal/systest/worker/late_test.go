@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -90,7 +91,7 @@ func TestWorker_CountsADispositionSentTwiceOnce(t *testing.T) {
 		f.gate <- nil
 		time.Sleep(givenUp + 500*time.Millisecond)
 		f.faults.Resume()
-		time.Sleep(time.Second)
+		synctest.Wait() // the replies have come
 		require.NoError(f, f.stop())
 		require.Equal(f, sluice.WorkerStats{Done: 1}, f.w.Stats())
 		f.RequireClean()

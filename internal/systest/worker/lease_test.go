@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -34,7 +35,7 @@ func extendLeases(t *testing.T, long time.Duration) {
 	}}, func(f fixture) {
 		f.start()
 		f.add("0", "1", "2", "3", "4")
-		time.Sleep(time.Second)
+		synctest.Wait() // their handlers run
 		require.Equal(f, int64(5), f.w.Stats().Running)
 		least := lease
 		for range long/step - 1 {
@@ -85,7 +86,7 @@ func TestWorker_HandlerLearnsOfALostLease(t *testing.T) {
 		require.NoError(f, err)
 		cancelled := time.Now()
 		require.LessOrEqual(f, (<-lost).Sub(cancelled), lease/3)
-		time.Sleep(time.Second)
+		synctest.Wait() // it is counted
 		require.Equal(f, sluice.WorkerStats{Lost: 1, Canceled: 1}, f.w.Stats())
 		require.NoError(f, f.stop())
 		require.Equal(f, 1, log.Count("lease lost"), log)
@@ -107,7 +108,7 @@ func TestWorker_OutageShorterThanTheLeaseCostsNothing(t *testing.T) {
 		for i := range 8 {
 			f.add(fmt.Sprint(i))
 		}
-		time.Sleep(time.Second)
+		synctest.Wait() // the first handlers run
 		f.server.SetError("LOADING for a while")
 		before := f.server.CommandCount()
 		time.Sleep(20 * time.Second)

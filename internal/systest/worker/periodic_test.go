@@ -153,7 +153,8 @@ func TestPeriodic_TheServerRestartsAsTheHandlerReturns(t *testing.T) {
 	<-begun
 	s.Down()
 	close(down)
-	time.Sleep(4 * time.Second) // a server that is away for longer than a period
+	// The server is away for longer than a period.
+	require.Never(t, func() bool { return len(handled) > 1 }, 4*time.Second, 10*time.Millisecond)
 	s.Up(t)
 	first, second, third := <-handled, <-handled, <-handled
 	require.Equal(t, first.Add(every).UTC(), second.UTC())
