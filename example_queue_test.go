@@ -277,7 +277,7 @@ func ExamplePermanent() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	var finished atomic.Int32
-	hooks := sluice.Hooks{TaskFinished: func(_ context.Context, i sluice.TaskFinished) {
+	hooks := sluice.QueueHooks{TaskFinished: func(_ context.Context, i sluice.TaskFinished) {
 		if i.Disposition != sluice.DispositionRetried && finished.Add(1) == 3 {
 			stop() // the example is over
 		}
