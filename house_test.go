@@ -206,4 +206,16 @@ func TestHouse_ReadmeNamesOptionsAndErrors(t *testing.T) {
 	require.Greater(t, failures, 13)
 }
 
+// TestHouse_ReadmeNamesTheFloors: the oldest Go and go-redis that go.mod and sluiceotel's go.mod name.
+func TestHouse_ReadmeNamesTheFloors(t *testing.T) {
+	t.Parallel()
+	floors := regexp.MustCompile(`from Go (\d+\.\d+) and go-redis (v9\.\d+) on`).FindStringSubmatch(filesOf(t, "README.md")["README.md"])
+	require.NotNil(t, floors)
+	modules := filesOf(t, "go.mod")
+	for _, path := range []string{"go.mod", "sluiceotel/go.mod"} {
+		require.Contains(t, modules[path], "\ngo "+floors[1]+".0\n", path)
+		require.Contains(t, modules[path], "\tgithub.com/redis/go-redis/v9 "+floors[2]+".0\n", path)
+	}
+}
+
 func TestMain(m *testing.M) { systest.Main(m) }

@@ -131,14 +131,18 @@ func (c *command) classify(err error) Result {
 // "Written" is no proof on a Cluster and behind an autopipeline, which read the arguments
 // beforehand: to find the node, and to know the size.
 func isBeforeTheSend(err error) bool {
-	for _, before := range []error{redis.ErrPoolTimeout, redis.ErrPoolExhausted, redis.ErrClosed, redis.ErrAutoPipelineQueueFull} {
+	for _, before := range []error{redis.ErrPoolTimeout, redis.ErrPoolExhausted, redis.ErrClosed} {
 		if errors.Is(err, before) {
 			return true
 		}
 	}
 	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "dial"
+	return errors.As(err, &op) && op.Op == "dial" || strings.HasSuffix(err.Error(), queueFull)
 }
+
+// queueFull is the text of redis.ErrAutoPipelineQueueFull: an autopipeline with a MaxQueuedCommands takes no
+// more. Go-redis has both from 9.23 on, and this library does without them, as it supports 9.22.
+const queueFull = "redis: autopipeline: queue full (MaxQueuedCommands reached)"
 
 // dialPanicked is how go-redis says that a dialer or a DialHook has panicked in a goroutine
 // of its pool.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"reflect"
 	"runtime"
 	"strconv"
 	"testing"
@@ -73,7 +74,8 @@ func TestOutcome_OfEachKindOfError(t *testing.T) {
 		{redis.ErrPoolTimeout, true, NotSent},
 		{redis.ErrPoolExhausted, true, NotSent},
 		{redis.ErrClosed, true, NotSent},
-		{redis.ErrAutoPipelineQueueFull, true, NotSent},
+		{errors.New(queueFull), true, NotSent},
+		{fmt.Errorf("node: %w", errors.New(queueFull)), true, NotSent},
 		{fmt.Errorf("node: %w", redis.ErrPoolTimeout), true, NotSent},
 		{dial, false, NotSent},
 		{dial, true, NotSent},
@@ -88,6 +90,37 @@ func TestOutcome_OfEachKindOfError(t *testing.T) {
 			require.Nil(t, result.Value)
 		}
 	}
+}
+
+// TestOutcome_NothingIsSentByAFullAutopipeline: the text is that of the go-redis with which this is compiled, if it has the limit.
+func TestOutcome_NothingIsSentByAFullAutopipeline(t *testing.T) {
+	t.Parallel()
+	options := new(redis.AutoPipelineOptions)
+	limit := reflect.ValueOf(options).Elem().FieldByName("MaxQueuedCommands") // from go-redis 9.23 on
+	if !limit.IsValid() {
+		return
+	}
+	limit.SetInt(1)
+	over := make(chan struct{})
+	rdb := redis.NewClient(&redis.Options{AutoPipelineOptions: options, DialerRetries: 1, Dialer: func(context.Context, string, string) (net.Conn, error) {
+		<-over
+		return nil, io.EOF
+	}})
+	defer func() { _ = rdb.Close() }()
+	defer close(over)
+	auto, err := rdb.AutoPipeline()
+	require.NoError(t, err)
+	results := make(chan Result, 2)
+	for range cap(results) { // one is queued, and the other refused: that one returns first
+		go func() { // ends when the dial is over, and Close of the client waits for it
+			c := &command{Cmd: redis.NewCmd(t.Context(), "get", "key")}
+			results <- c.classify(auto.Process(t.Context(), c))
+		}()
+	}
+	result := <-results
+	require.ErrorContains(t, result.Err, "queue full")
+	require.Equal(t, NotSent, result.Outcome)
+	require.ErrorIs(t, result.Final(), ErrUnavailable)
 }
 
 // TestOutcome_UnavailableIsWhatMayPass: nothing was carried out, and trying later may help.
