@@ -58,7 +58,7 @@ type Queue struct {
 
 // Task is what a producer enqueues.
 type Task struct {
-	// ID names the task within its queue: 1 to 512 bytes.
+	// ID names the task within its queue: 1 to 512 bytes. Required; see NewID.
 	ID string
 	// Payload is handed to the worker that gets the task. Optional. Together with the keys and values of Header it may
 	// have 1 MiB: keep what is larger elsewhere, and its name here.
@@ -96,7 +96,7 @@ type Entry struct {
 // TaskInfo is a task as Get, List and All show it, in whatever state it is.
 type TaskInfo struct {
 	// Entry is the task. Its Score is a good receipt only if State is StateScheduled or StateDue. It is 0 for a
-	// leased task, which is its holder's, so that Dequeue and the like are ErrInvalid; of a dead letter it is
+	// leased task, which is its holder's, so that Dequeue and the like are ErrInvalid (Cancel removes it); of a dead letter it is
 	// the place in the list. Due is zero for a leased task, and for a dead letter: that is not known.
 	Entry
 	State State
@@ -111,7 +111,7 @@ type TaskInfo struct {
 	Omitted int
 }
 
-// State is where a task stands.
+// State is where a task stands: StateScheduled, StateDue, StateLeased, StateDead, or StateAbsent.
 type State int
 
 const (
@@ -137,7 +137,8 @@ func (s State) String() string {
 	return stateNames[s]
 }
 
-// Outcome is what Enqueue did with a task.
+// Outcome is what Enqueue did with a task: OutcomeAdded, OutcomeUpdated, OutcomeKept or OutcomeDeferred. What becomes of
+// it in a Worker is a Disposition.
 type Outcome int
 
 const (

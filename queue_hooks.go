@@ -74,8 +74,8 @@ type TaskFinished struct {
 	Err         error // the handler's
 }
 
-// Disposition is what becomes of a task when a Worker's handler has returned. There is one for each count
-// of WorkerStats.
+// Disposition is what becomes of a task when a Worker's handler has returned: DispositionDone, DispositionRetried and so
+// on, one for each count of WorkerStats. What Enqueue did is an Outcome.
 type Disposition int
 
 const (

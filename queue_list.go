@@ -38,9 +38,13 @@ func (q *Queue) List(ctx context.Context, s State, after TaskInfo, n int, opts .
 	return listed, nil
 }
 
-// All returns the tasks in a state, in the order of List, to range over. It reads them as the loop goes on, some at a
-// time, until ctx ends. If that fails, the loop gets the error beside a zero TaskInfo, and ends: ErrInvalid for a state
-// that List does not list.
+// All returns the tasks in a state, in the order of List, to range over with both variables:
+//
+//	for task, err := range queue.All(ctx, sluice.StateDead) {
+//
+// It reads them as the loop goes on, some at a time, until ctx ends. The loop may change the queue, also the tasks that it
+// gets. If reading fails, the loop gets the error beside a zero TaskInfo, and ends: ErrInvalid for a state that List does not
+// list.
 func (q *Queue) All(ctx context.Context, s State, opts ...ReadOption) iter.Seq2[TaskInfo, error] {
 	return q.listed(ctx, "all", s, TaskInfo{}, math.MaxInt, opts)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-go/sluice/internal/wire"
 )
 
-// Dequeue finishes tasks: it removes each whose receipt is still good. Where Enqueue has
+// Dequeue finishes (acknowledges) tasks: it removes each whose receipt is still good. Where Enqueue has
 // deferred a new version, that one takes the task's place.
 //
 // An entry without a receipt is ErrInvalid: that of a Worker's handler, which finishes its task by returning nil, and
@@ -33,13 +33,16 @@ func (q *Queue) Dequeue(ctx context.Context, es ...Entry) error {
 }
 
 // Retry gives a task back whose attempt has failed, due again after delay; the attempt counts. The reason says why, in
-// the words of an error: it is for whoever asks why the task is tried again, and is not kept yet. Where a new version
-// was deferred, that one takes its place instead, at its own time. ErrStale and ErrUnknown as for Dequeue.
-func (q *Queue) Retry(ctx context.Context, e Entry, delay time.Duration, _ string) error {
+// the words of an error; this version does not keep it. Where a new version was deferred, that one takes its place
+// instead, at its own time. ErrStale and ErrUnknown as for Dequeue.
+//
+// A task that has used up its attempts (see MaxAttempts) is put back too, and the next claim buries it, as "attempts used
+// up": Bury it instead, with the reason.
+func (q *Queue) Retry(ctx context.Context, e Entry, delay time.Duration, reason string) error {
 	if err := checkDelay(delay); err != nil {
 		return fmt.Errorf("sluice: retry: %w", err)
 	}
-	return q.settle(ctx, "retry", wire.Disposition{Action: wire.Retry, Delay: delay}, e)
+	return q.settle(ctx, "retry", wire.Disposition{Action: wire.Retry, Delay: delay, Reason: cut(reason, maxReason)}, e)
 }
 
 // Release gives tasks back that were not begun: they are due now, and the attempt does not
@@ -262,7 +265,7 @@ func checkReceipt(e Entry) error {
 	case e.ID == "" || math.IsNaN(e.Score) || math.IsInf(e.Score, 0):
 		return fmt.Errorf("%w: not an entry from the queue", ErrInvalid)
 	case e.Score == 0 && e.Attempt > 0: // a task that was never claimed may be due at time 0
-		return fmt.Errorf("%w: no receipt: a Worker settles what its handler gets, and a task that is shown as leased is its holder's", ErrInvalid)
+		return fmt.Errorf("%w: no receipt: a Worker settles what its handler gets, and a task that is shown as leased is its holder's (Cancel removes it)", ErrInvalid)
 	}
 	return nil
 }

@@ -80,7 +80,8 @@ type Worker struct {
 	Handler Handler
 
 	// Use is called around Handler, for each task: the first one is outermost, and each may do something before and after
-	// the next. What the first one returns is what counts. Defaults to none.
+	// the next. What the first one returns is what counts. A panic of one, or of Handler, that none recovers is an error.
+	// It is called for a Periodic too. Defaults to none.
 	Use []Middleware
 
 	// Concurrency is how many handlers may run at once. With 8 or more, tasks are
