@@ -19,8 +19,8 @@ type LockHooks struct {
 	LockAcquired func(ctx context.Context, i LockAcquired)
 	// WaitEnded is called, instead, when Lock, Do, LockAll or DoAll has waited in vain: it returns without the lock. Of
 	// LockAll and DoAll it is told the name of the lock that they did not get; of those that they had got, and give
-	// back, LockReleased is called. It is not called for TryLock, nor for bad arguments. ctx is the call's, and may have
-	// ended.
+	// back, LockReleased is called. It is not called for TryLock, nor where there was nothing to wait for: with bad
+	// arguments, or a Locker that was closed before. ctx is the call's, and may have ended.
 	WaitEnded func(ctx context.Context, i WaitEnded)
 	// LockReleased is called when a lock was given up that had not been lost: by Unlock, UnlockAll, Close, Detach
 	// or the end of Do. Of each lock for which LockAcquired was called (or would have been) either it or LockLost
@@ -44,7 +44,7 @@ type WaitEnded struct {
 	Name   string        // as given to Lock
 	Waited time.Duration // from the call until its end
 	Owner  string        // the label that WithOwner gave; empty without it
-	Err    error         // why: ErrLocked together with the end of the wait, ErrUnavailable, ErrClosed, ...
+	Err    error         // why the wait ended: ErrLocked with the end of ctx, or of the wait of a LockAll that has lost a lock; ErrUnavailable, ErrClosed, ...
 }
 
 // LockReleased is what the hook LockReleased is told.

@@ -138,6 +138,9 @@ func TestOptions_InvalidArgumentsAreRejectedUnsent(t *testing.T) {
 		for what, after := range map[string]sluice.TaskInfo{"nan": {Entry: sluice.Entry{ID: "a", Score: math.NaN()}}, "of another list": shown} {
 			bad["list after "+what] = func() error { _, err := q.List(ctx, sluice.StateLeased, after, 1); return err }
 		}
+		for _, s := range []sluice.State{sluice.StateDue, sluice.StateDead} {
+			bad["list behind one of another state: "+s.String()] = func() error { _, err := q.List(ctx, s, shown, 1); return err }
+		}
 		for _, s := range []sluice.State{sluice.StateAbsent, -1, sluice.StateDead + 1} {
 			bad["list state "+s.String()] = func() error { _, err := q.List(ctx, s, sluice.TaskInfo{}, 1); return err }
 			bad["all state "+s.String()] = func() error { return errorOf(q.All(ctx, s)) }

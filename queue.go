@@ -89,13 +89,14 @@ type Entry struct {
 	Due time.Time
 	// Score is the receipt, for Dequeue, Retry, Release, Bury, Extend and KeepAlive: when the task is due or, once
 	// claimed, when its lease ends, in Unix seconds by the server's clock. It is 0 in a Worker's handler, since the
-	// Worker settles the task: with that, these operations are ErrInvalid.
+	// Worker settles the task: with 0 and an Attempt, these operations are ErrInvalid.
 	Score float64
 }
 
 // TaskInfo is a task as Get, List and All show it, in whatever state it is.
 type TaskInfo struct {
-	// Entry is the task. Its Score is a good receipt only if State is StateScheduled or StateDue. It is 0 for a
+	// Entry is the task. Its Score is a good receipt only if State is StateScheduled or StateDue; after a lease that ran
+	// out, it is that of the last holder too. It is 0 for a
 	// leased task, which is its holder's, so that Dequeue and the like are ErrInvalid (Cancel removes it); of a dead letter it is
 	// the place in the list. Due is zero for a leased task, and for a dead letter: that is not known.
 	Entry

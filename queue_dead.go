@@ -17,17 +17,17 @@ import (
 // maxReason is the most bytes of a reason that are kept.
 const maxReason = 512
 
-// cut shortens s to n bytes, and to the end of a character.
-func cut(s string, n int) string {
-	if len(s) <= n {
+// cutReason shortens s to maxReason bytes, and to the end of a character.
+func cutReason(s string) string {
+	if len(s) <= maxReason {
 		return s
 	}
-	end := n
-	for end > n-utf8.UTFMax && !utf8.RuneStart(s[end]) {
+	end := maxReason
+	for end > maxReason-utf8.UTFMax && !utf8.RuneStart(s[end]) {
 		end--
 	}
 	if !utf8.RuneStart(s[end]) {
-		end = n // not text
+		end = maxReason // not text
 	}
 	return s[:end]
 }

@@ -42,7 +42,7 @@ func (q *Queue) List(ctx context.Context, s State, after TaskInfo, n int, opts .
 //
 //	for task, err := range queue.All(ctx, sluice.StateDead) {
 //
-// It reads them as the loop goes on, some at a time, until ctx ends. The loop may change the queue, also the tasks that it
+// It reads them as the loop goes on, some at a time, until ctx ends; what it has read before still comes. The loop may change the queue, also the tasks that it
 // gets. If reading fails, the loop gets the error beside a zero TaskInfo, and ends: ErrInvalid for a state that List does not
 // list.
 func (q *Queue) All(ctx context.Context, s State, opts ...ReadOption) iter.Seq2[TaskInfo, error] {
@@ -79,7 +79,8 @@ func (q *Queue) checkList(op string, s State, after TaskInfo, opts []ReadOption)
 	if !ok {
 		return l, "", invalid(op, "no state to list")
 	}
-	if math.IsNaN(after.Score) || s == StateLeased && after.ID != "" && after.LeaseEnds.IsZero() {
+	isOfAnother := after.State != StateAbsent && after.State != s
+	if isOfAnother || math.IsNaN(after.Score) || s == StateLeased && after.ID != "" && after.LeaseEnds.IsZero() {
 		return l, "", invalid(op, "after is not a task of the list")
 	}
 	payloads, err = readPayloads(op, opts)
@@ -208,7 +209,11 @@ func comesBefore(a, b wire.Info) bool { return a.Score < b.Score || a.Score == b
 // reads them as they are taken.
 func (q *Queue) list(ctx context.Context, l listing, after cursor, n int, payloads string) iter.Seq2[wire.Info, error] {
 	return func(yield func(wire.Info, error) bool) {
-		size := min(max(smallestPage, 2*min(n, maxGroup*len(q.shards))/len(q.shards)), n, maxGroup)
+		wanted := min(n, maxGroup*len(q.shards))
+		if n == math.MaxInt { // by a loop that may end at any time
+			wanted = maxGroup
+		}
+		size := min(max(smallestPage, 2*wanted/len(q.shards)), n, maxGroup)
 		lists := make([]pages, len(q.shards))
 		err := q.onShards(ctx, func(i int, s *shard) error {
 			lists[i] = pages{shard: s, after: after}

@@ -42,7 +42,7 @@ func (q *Queue) Retry(ctx context.Context, e Entry, delay time.Duration, reason 
 	if err := checkDelay(delay); err != nil {
 		return fmt.Errorf("sluice: retry: %w", err)
 	}
-	return q.settle(ctx, "retry", wire.Disposition{Action: wire.Retry, Delay: delay, Reason: cut(reason, maxReason)}, e)
+	return q.settle(ctx, "retry", wire.Disposition{Action: wire.Retry, Delay: delay, Reason: cutReason(reason)}, e)
 }
 
 // Release gives tasks back that were not begun: they are due now, and the attempt does not
@@ -60,7 +60,7 @@ func (q *Queue) Release(ctx context.Context, es ...Entry) error {
 // time, and the old one is gone: an ID is in a queue once. ErrStale and ErrUnknown as for
 // Dequeue. It works on a full server.
 func (q *Queue) Bury(ctx context.Context, e Entry, reason string) error {
-	return q.settle(ctx, "bury", wire.Disposition{Action: wire.Bury, Reason: cut(reason, maxReason)}, e)
+	return q.settle(ctx, "bury", wire.Disposition{Action: wire.Bury, Reason: cutReason(reason)}, e)
 }
 
 // settle ends leases: d says how.

@@ -342,7 +342,7 @@ func (p *workerPolicy) call(ctx context.Context, e Entry) (err error) {
 	}
 	defer func() {
 		if v := recover(); v != nil {
-			err = &panicError{value: cut(fmt.Sprint(v), maxReason), stack: debug.Stack()}
+			err = &panicError{value: cutReason(fmt.Sprint(v)), stack: debug.Stack()}
 		}
 	}()
 	return p.handler(ctx, e)
@@ -368,7 +368,7 @@ func (p *workerPolicy) decide(t wire.Task, err error, ended error) (d wire.Dispo
 			d = p.Fallback(t)
 		}
 	}()
-	reason := cut(fmt.Sprint(err), maxReason)
+	reason := cutReason(fmt.Sprint(err))
 	about := []any{slog.String("task", t.ID), slog.Int("attempt", t.Attempt), slog.String("error", reason)}
 	panicked, isPanic := err.(*panicError) //nolint:errorlint // ours is never wrapped
 	if isPanic {

@@ -117,7 +117,7 @@ func TimeOf(score float64) time.Time {
 // ExactTimeOf returns a score from 0 on as a time of which ScoreOf returns that score again: to 100 ns, since the
 // scores of our time lie 240 ns apart.
 func ExactTimeOf(score float64) time.Time {
-	seconds, fraction := math.Modf(min(score, 1e11))
+	seconds, fraction := math.Modf(min(score, 1e17))
 	return time.Unix(int64(seconds), int64(math.Round(fraction*1e7))*100)
 }
 
