@@ -192,7 +192,7 @@ func TestLocker_GivesBackFencesOfAbandonedAcquisitions(t *testing.T) {
 		}
 		before := last()
 		faults.Delay(300 * time.Millisecond)
-		_, err = l.Lock(systest.Within(t, 10*time.Millisecond), name)
+		_, err = l.Lock(systest.Within(t, 100*time.Millisecond), name)
 		require.ErrorIs(t, err, sluice.ErrUnknown)
 		require.Eventually(t, func() bool { return last() > before && rdb.Exists(t.Context(), "Lock:"+name).Val() == 0 },
 			10*time.Second, time.Millisecond, "it never came, or was not released")

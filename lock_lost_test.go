@@ -427,7 +427,7 @@ func TestLocker_AHookThatEndsItsGoroutineEndsNoOtherWork(t *testing.T) {
 
 		faults.Delay(300 * time.Millisecond)
 		hook.left.Store(1)
-		_, err = l.Lock(systest.Within(t, 10*time.Millisecond), name)
+		_, err = l.Lock(systest.Within(t, 100*time.Millisecond), name)
 		require.ErrorIs(t, err, sluice.ErrUnknown)
 		faults.Delay(0)
 		require.Eventually(t, func() bool { return hook.left.Load() < 0 && rdb.Exists(ctx, "Lock:"+name).Val() == 0 },
