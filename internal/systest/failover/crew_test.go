@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
 )
@@ -65,16 +66,16 @@ func work(settings string) {
 	if _, err := os.Stdin.Read(make([]byte, 1)); err != nil {
 		return
 	}
-	w := &sluice.Worker{Queue: q, Concurrency: 64, Lease: journalLease, Handler: func(_ context.Context, e sluice.Entry) error {
+	w := &sluice.Worker{Queue: q, Concurrency: 64, Lease: journalLease, Handler: func(ctx context.Context, e sluice.Entry) error {
 		task, err := strconv.ParseInt(e.ID, 10, 64)
 		if err != nil {
 			return err
 		}
-		j.add(begun, task, e.Score)
+		j.add(begun, task, lease.ReceiptIn(ctx))
 		if nap > 0 {
 			time.Sleep(rand.N(nap)) // the work: kills come in the midst of some
 		}
-		j.add(done, task, e.Score)
+		j.add(done, task, lease.ReceiptIn(ctx))
 		return nil
 	}}
 	if err := w.Run(untilStdinEnds()); err != nil {

@@ -74,7 +74,7 @@ func untouched(which string) []string {
 		"tasks":  {"Queue.Stats", "Queue.Retry", "Queue.Release", "Queue.Bury", "Queue.Extend", "Queue.KeepAlive", "Queue.Reschedule"},
 		"state":  {"Queue.Stats"},
 		"dead":   {"Queue.Enqueue", "Queue.Reschedule", "Queue.Get", "Queue.Peek", "Queue.List"},
-		"leased": {"Queue.Enqueue", "Queue.EnqueueBatch", "Queue.Dead", "Queue.Revive", "Queue.Drop", "Queue.Get", "Queue.Peek"},
+		"leased": {"Queue.Enqueue", "Queue.EnqueueBatch", "Queue.All", "Queue.Revive", "Queue.Drop", "Queue.Get", "Queue.Peek"},
 	}[which]...)
 }
 

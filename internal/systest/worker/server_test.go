@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	leases "github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
 )
@@ -87,7 +88,8 @@ func TestWorker_GoesOnOnAFullServer(t *testing.T) {
 			case e.Attempt == 1:
 				return errors.New("again")
 			case e.ID == "5":
-				b.Eventually(func() bool { return b.Get("5").Score != e.Score }) // it has been extended
+				ends := b.Get("5").LeaseEnds
+				b.Eventually(func() bool { return b.Get("5").LeaseEnds.After(ends) }) // it has been extended
 			}
 			return ctx.Err()
 		}}
@@ -205,8 +207,8 @@ func measureLateness(t *testing.T, n int, spread time.Duration) {
 		due[z.Member.(string)] = z.Score
 	}
 	times := make(chan float64, n)
-	systest.StartWorker(t, &sluice.Worker{Queue: b.Q, Lease: lease, Handler: func(_ context.Context, e sluice.Entry) error {
-		times <- e.Score - lease.Seconds() - due[e.ID]
+	systest.StartWorker(t, &sluice.Worker{Queue: b.Q, Lease: lease, Handler: func(ctx context.Context, e sluice.Entry) error {
+		times <- leases.ReceiptIn(ctx) - lease.Seconds() - due[e.ID]
 		return nil
 	}})
 	var late []float64
