@@ -19,20 +19,38 @@ func (c *client) pause(ctx context.Context, rng *rand.Rand, name string, q *slui
 	}
 }
 
-// list reads the tasks of a state in pages. However they come and go, each page begins behind the one before.
+// list reads the tasks of a state, in pages or in one loop. However they come and go, each stands behind the one before.
 func (c *client) list(ctx context.Context, rng *rand.Rand, name string, q *sluice.Queue) {
 	state := []sluice.State{sluice.StateScheduled, sluice.StateDue, sluice.StateLeased, sluice.StateDead}[rng.IntN(4)]
 	rec := c.begin(record{Op: opList, Name: name})
 	var after sluice.TaskInfo
-	for {
-		page, err := q.List(ctx, state, after, 20)
-		for _, t := range page {
-			apart := cmp.Or(cmp.Compare(t.Score, after.Score), t.LeaseEnds.Compare(after.LeaseEnds), cmp.Compare(t.ID, after.ID))
-			if t.State != state || apart <= 0 && after.ID != "" {
+	isBehind := func(t sluice.TaskInfo) bool {
+		apart := cmp.Or(cmp.Compare(t.Score, after.Score), t.LeaseEnds.Compare(after.LeaseEnds), cmp.Compare(t.ID, after.ID))
+		isFirst := after.ID == ""
+		after = t
+		return t.State == state && (apart > 0 || isFirst)
+	}
+	if rng.IntN(2) == 0 {
+		for t, err := range q.All(ctx, state) {
+			if err != nil {
+				c.endBy(ctx, rec, resultOf(err))
+				return
+			}
+			if !isBehind(t) {
 				c.end(rec, outOfOrder)
 				return
 			}
-			after = t
+		}
+		c.endBy(ctx, rec, done)
+		return
+	}
+	for {
+		page, err := q.List(ctx, state, after, 20)
+		for _, t := range page {
+			if !isBehind(t) {
+				c.end(rec, outOfOrder)
+				return
+			}
 		}
 		if err != nil || len(page) < 20 {
 			c.endBy(ctx, rec, resultOf(err))
