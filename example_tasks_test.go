@@ -49,7 +49,7 @@ func ExampleQueue_All() {
 	// refused died today: true because: no such address
 }
 
-// A task that has no name of its own, such as a mail to whoever asks for one.
+// A task that has no name of its own, such as a mail that a customer asks for.
 func ExampleNewID() {
 	first, second := sluice.NewID(), sluice.NewID()
 	fmt.Println(len(first), first < second)

@@ -42,9 +42,9 @@ func (q *Queue) List(ctx context.Context, s State, after TaskInfo, n int, opts .
 //
 //	for task, err := range queue.All(ctx, sluice.StateDead) {
 //
-// It reads them as the loop goes on, some at a time, until ctx ends; what it has read before still comes. The loop may change the queue, also the tasks that it
-// gets. If reading fails, the loop gets the error beside a zero TaskInfo, and ends: ErrInvalid for a state that List does not
-// list.
+// It reads them as the loop goes on, about 250 at a time, and at least 16 of each shard, until ctx ends; what it has read
+// before still comes. The loop may change the queue, also the tasks that it gets. If reading fails, the loop gets the error
+// beside a zero TaskInfo, and ends: ErrInvalid for a state that List does not list.
 func (q *Queue) All(ctx context.Context, s State, opts ...ReadOption) iter.Seq2[TaskInfo, error] {
 	return q.listed(ctx, "all", s, TaskInfo{}, math.MaxInt, opts)
 }
@@ -205,15 +205,21 @@ const smallestPage = 16
 // comesBefore compares two tasks as lists are sorted.
 func comesBefore(a, b wire.Info) bool { return a.Score < b.Score || a.Score == b.Score && a.ID < b.ID }
 
+// pageSize returns how many tasks are read of each shard at a time where n are wanted: math.MaxInt by a loop that may end at
+// any time.
+func pageSize(n, shards int) int {
+	wanted := min(n, maxGroup*shards)
+	if n == math.MaxInt {
+		wanted = maxGroup
+	}
+	return min(max(smallestPage, 2*wanted/shards), n, maxGroup)
+}
+
 // list returns the first n tasks behind one of the lists of all shards, in their order, and the error that ends them. It
 // reads them as they are taken.
 func (q *Queue) list(ctx context.Context, l listing, after cursor, n int, payloads string) iter.Seq2[wire.Info, error] {
 	return func(yield func(wire.Info, error) bool) {
-		wanted := min(n, maxGroup*len(q.shards))
-		if n == math.MaxInt { // by a loop that may end at any time
-			wanted = maxGroup
-		}
-		size := min(max(smallestPage, 2*wanted/len(q.shards)), n, maxGroup)
+		size := pageSize(n, len(q.shards))
 		lists := make([]pages, len(q.shards))
 		err := q.onShards(ctx, func(i int, s *shard) error {
 			lists[i] = pages{shard: s, after: after}

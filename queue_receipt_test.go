@@ -71,7 +71,7 @@ func TestEntry_OfAHandlerHasNoReceipt(t *testing.T) {
 	})
 }
 
-// TestTaskInfo_OfALeasedTaskHasNoReceipt: whoever looks at it does not take it from its holder. That of a task which is not leased
+// TestTaskInfo_OfALeasedTaskHasNoReceipt: to look at it does not take it from its holder. That of a task which is not leased
 // is good as long as the task stays as it is.
 func TestTaskInfo_OfALeasedTaskHasNoReceipt(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {

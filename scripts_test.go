@@ -454,3 +454,13 @@ func TestClaimed_OneDueTimeForEachTask(t *testing.T) {
 		}
 	}
 }
+
+// TestQueue_PagesOfALoopAreSmall: a loop that may end at once reads no more of many shards in advance than of one.
+func TestQueue_PagesOfALoopAreSmall(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ n, shards, want int }{
+		{math.MaxInt, 1, 250}, {math.MaxInt, 4, 125}, {math.MaxInt, 64, 16}, {math.MaxInt, 1024, 16}, {10_000, 64, 250}, {1, 64, 1}, {20, 1, 20},
+	} {
+		require.Equal(t, test.want, pageSize(test.n, test.shards), "%d of %d shards", test.n, test.shards)
+	}
+}

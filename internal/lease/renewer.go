@@ -219,7 +219,7 @@ func (r *Renewer) drop(e *entry) {
 }
 
 // Close ends all extensions, except those under way, and the loop. It does not wait, and nor does who waits for what is
-// under way in Remove: nobody is left to give that up.
+// under way in Remove: no caller is left to give that up.
 func (r *Renewer) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

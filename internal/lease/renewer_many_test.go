@@ -362,7 +362,7 @@ func TestRenewer_CloseDuringABatch(t *testing.T) {
 	})
 }
 
-// TestRenewer_CloseEndsTheWaitForABatch that the server may never answer: nobody is left to give it up.
+// TestRenewer_CloseEndsTheWaitForABatch that the server may never answer: no caller is left to give it up.
 func TestRenewer_CloseEndsTheWaitForABatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

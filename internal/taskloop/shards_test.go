@@ -270,7 +270,7 @@ func TestShards_StopWithAHungOne(t *testing.T) {
 	})
 }
 
-// TestShards_ExtensionsThatComeAfterTheEnd have nobody to wait for: what runs them ends, too. (Else the bubble finds it.)
+// TestShards_ExtensionsThatComeAfterTheEnd have no caller to wait for: what runs them ends, too. (Else the bubble finds it.)
 func TestShards_ExtensionsThatComeAfterTheEnd(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		q := newShards(time.Minute, 4)

@@ -451,7 +451,7 @@ func (t *tasksCheck) checkLeftovers() {
 	for key, left := range t.end.tasks {
 		switch {
 		case key.queue == tickQueue: // see checkTicks
-		case key.queue == safeQueue && left.queued && left.stored: // nobody consumes it
+		case key.queue == safeQueue && left.queued && left.stored: // no client consumes it
 		case left.queued:
 			t.report("%v is still there when everything is quiet: %+v", key, left)
 		case !left.dead || !left.kept || !left.buried || left.stored != (key.queue != plainQueue):

@@ -308,21 +308,6 @@ func (q *Queue) list(now float64, s sluice.State, after sluice.TaskInfo, n int, 
 	return seen
 }
 
-// LeaveOut leaves out those payloads of more than most bytes and, if most is 0, without a word of their sizes. A negative most leaves
-// out none.
-func LeaveOut(seen []sluice.TaskInfo, most int) []sluice.TaskInfo {
-	seen = slices.Clone(seen)
-	for i := range seen {
-		if e := &seen[i]; most >= 0 && len(e.Payload) > most {
-			if most > 0 {
-				e.Omitted = len(e.Payload)
-			}
-			e.Payload = nil
-		}
-	}
-	return seen
-}
-
 // Index returns the leased tasks as the server lists them beside the queue: with the ends of their
 // leases. One that a foreign consumer has removed stays there until then.
 func (q *Queue) Index(now float64) map[string]float64 {

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// requestLimit is how long a customer waits for an answer. Nobody should ever have to.
+	// requestLimit is how long a customer waits for an answer. No customer should ever have to.
 	requestLimit = 15 * time.Second
 	// reportEvery is how often a process of the load generator reports.
 	reportEvery = 100 * time.Millisecond

@@ -94,7 +94,7 @@ func TestService_AnswersFromMemoryOnceTheStockIsGone(t *testing.T) {
 	require.Equal(t, before, s.store.transactions.Load())
 }
 
-// closed is a guard that nobody may ask.
+// closed is a guard that no caller may ask.
 type closed struct{ t *testing.T }
 
 func (c closed) Do(context.Context, func(ctx context.Context, fence uint64) error) error {

@@ -2,6 +2,7 @@ package model
 
 import (
 	"cmp"
+	"slices"
 
 	"github.com/sluice-go/sluice"
 )
@@ -69,4 +70,19 @@ func (q *Queue) Drop(ids ...string) (removed int) {
 		}
 	}
 	return removed
+}
+
+// LeaveOut leaves out those payloads of more than most bytes and, if most is 0, without a word of their sizes. A negative most leaves
+// out none.
+func LeaveOut(seen []sluice.TaskInfo, most int) []sluice.TaskInfo {
+	seen = slices.Clone(seen)
+	for i := range seen {
+		if e := &seen[i]; most >= 0 && len(e.Payload) > most {
+			if most > 0 {
+				e.Omitted = len(e.Payload)
+			}
+			e.Payload = nil
+		}
+	}
+	return seen
 }
