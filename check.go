@@ -49,14 +49,17 @@ func (l *Locker) Check(ctx context.Context) error {
 
 // commands are those that the Locker's locks need.
 func (l *Locker) commands(main string) []string {
-	fence, wake := keyspace.Companion(main, keyspace.Fence), keyspace.Companion(main, keyspace.Wake)
+	fence, wake := keyspace.Companion(main, keyspace.Fence), keyspace.Companion(main, keyspace.Wake)+":check"
 	all := append(commandsOfAll(wake), on(main, "SET key v PX 1 NX", "GET key", "PTTL key", "PEXPIRE key 1", "DEL key")...)
+	all = append(all, on(keyspace.Companion(main, keyspace.Line), "ZADD key 1 m", "ZREM key m", "ZCARD key", "ZCOUNT key 0 1",
+		"ZRANGE key 0 0", "ZSCORE key m", "PTTL key", "PEXPIRE key 1", "TIME")...)
+	all = append(all, on(wake, "PUBSUB NUMSUB key")...)
 	if l.options.fenced {
-		all = append(all, on(fence, "GET key", "SET key 1 PX 1", "DECRBY key 1", "TIME")...)
+		all = append(all, on(fence, "GET key", "SET key 1 PX 1", "DECRBY key 1")...)
 	}
 	if l.options.permits > 0 {
 		all = append(all, on(main, "ZADD key 1 m", "ZREM key m", "ZCARD key", "ZCOUNT key 0 1", "ZRANGE key 0 0",
-			"ZRANGEBYSCORE key 0 1", "ZSCORE key m", "ZREMRANGEBYSCORE key 0 1", "TIME")...)
+			"ZRANGEBYSCORE key 0 1", "ZSCORE key m", "ZREMRANGEBYSCORE key 0 1")...)
 	}
 	return withReplicas(all, l.options.replicas)
 }

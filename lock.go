@@ -64,11 +64,10 @@ func (k *Lock) Unlock(ctx context.Context) error {
 		k.tellEnded(lockHandedOver)
 		return nil
 	}
-	received := l.notifier.Received(k.address.channel)
 	request := k.releaseRequest()
 	request.Detached, request.Small, request.Until = true, true, k.lease.Over()
 	reply, err := l.executor.Run(ctx, request)
-	return wrap("unlock", k.name, k.handleRelease(received, reply.Value, reply.Ambiguous, err))
+	return wrap("unlock", k.name, k.handleRelease(reply.Value, reply.Ambiguous, err))
 }
 
 // Extend gives the lock a TTL of at least ttl from now. It never makes a TTL shorter, so
@@ -92,7 +91,7 @@ func (k *Lock) extend(ctx context.Context, ttl time.Duration) error {
 	if !k.lease.Ask(ttl) {
 		return k.whyEnded()
 	}
-	request := k.extendRequest(k.address.keys, ttl)
+	request := k.extendRequest(k.address.keys[:1], ttl)
 	request.Until, request.Small = k.lease.Deadline(), true
 	reply, err := k.locker.executor.Run(ctx, request)
 	if err != nil {
@@ -117,14 +116,13 @@ func (k *Lock) extend(ctx context.Context, ttl time.Duration) error {
 	return nil
 }
 
-// extendRequest gives the lock a TTL of at least ttl. keys has that of the fence if a new holder is to get one; life is for how
-// long that is remembered.
-func (k *Lock) extendRequest(keys []any, ttl time.Duration, life ...any) redisexec.Request {
+// extendRequest gives the lock a TTL of at least ttl. keys has that of the fence if a new holder is to get one.
+func (k *Lock) extendRequest(keys []any, ttl time.Duration) redisexec.Request {
 	script := scriptExtend
 	if k.isPermit() {
 		script = scriptPermitExtend
 	}
-	r := script.Request(keys, append([]any{k.grant.token, millis(ttl + k.grant.window.margin())}, life...)...)
+	r := script.Request(keys, k.grant.token, millis(ttl+k.grant.window.margin()))
 	r.Replicas, r.ReplicaWait = k.options.replicas, k.options.replicaWait()
 	return r
 }

@@ -4,26 +4,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/lease"
-	"github.com/sluice-go/sluice/internal/notify"
+	"github.com/sluice-go/sluice/internal/line"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/waitqueue"
 )
 
-// yieldFor is how long a Locker that has given a lock back lets the processes that were
-// notified of it go first.
-const yieldFor = 2 * time.Millisecond
-
 // Taking a lock has two stages. First the caller waits for its turn among the callers of its Locker, who send
 // nothing to Redis for that: it may be handed the lock then. (Where they wait behind a holder for a retry
 // interval, the Locker has its key inspected, once for all of them; see waitqueue.) Otherwise it is the head
-// of its queue, and acquires the lock from Redis, where it competes with the heads of other processes.
+// of its queue, and acquires the lock from Redis. If another process holds the lock, the head joins the line of
+// processes that wait for it, for all callers behind it; see line.Place.
 // However it ends, the next waiter learns of it: by Hold, or by PromoteNext. A path without either would
 // leave a name's waiters asleep.
 
@@ -56,11 +54,11 @@ func (k *Lock) acquireInOrder(ctx context.Context, try bool) (handedOver bool, e
 		return false, ErrClosed
 	case turn == waitqueue.Unserved:
 		return false, fmt.Errorf("%w: it has not answered the caller before this one", ErrUnavailable)
-	case turn == waitqueue.YieldThenAcquire:
-		backoff.Sleep(ctx, yieldFor)
 	}
 	if err := a.run(ctx); err != nil {
-		if errors.Is(err, ErrUnknown) {
+		unanswered := errors.Is(err, ErrUnknown)
+		k.leaveLine(unanswered)
+		if unanswered {
 			k.queues().LeaveUnanswered(&k.waiter)
 		} else {
 			k.queues().PromoteNext(&k.waiter)
@@ -95,7 +93,8 @@ func (k *Lock) awaitTurn(ctx context.Context) (turn waitqueue.Turn, err error) {
 	// is taken: to give it back would cost as much as the caller's own Unlock does. A turn
 	// to acquire is passed on.
 	turn = <-k.waiter.Turn()
-	if turn == waitqueue.Acquire || turn == waitqueue.YieldThenAcquire {
+	if turn == waitqueue.Acquire {
+		k.leaveLine(false)
 		queues.PromoteNext(&k.waiter)
 		return 0, err
 	}
@@ -109,89 +108,99 @@ type acquisition struct {
 	arrived  time.Time // if in an outage, see redisexec.Outage
 	waited   bool      // in line, or was told at the last poll that another one holds the lock
 	doubtful bool      // an acquisition stayed without a reply: the key may be taken for a moment
+	yields   bool      // it is to join the line before it tries
 	lost     []any     // the tokens of the last requests, if they had no reply: the next one replaces them
 }
 
-// run takes the lock. It polls for all who wait behind it, whenever there is reason to.
+// headStart is how long a process that has just woken another one lets it go first, if it finds the lock free: the other
+// one's attempt arrives at about the same time, or it has had the lock already.
+const headStart = 2 * time.Millisecond
+
+// How an acquisition by script goes about the line, as acquire.lua is told it.
+const (
+	onlyTry  = ""      // it does not join
+	tryFirst = "join"  // it joins if the lock is not taken
+	onlyJoin = "yield" // it joins, and does not take the lock
+)
+
+// run takes the lock. It acts for all who wait behind it, whenever there is reason to.
 func (a *acquisition) run(ctx context.Context) error {
 	k := a.lock
 	k.grant = new(grant)
-	queues := k.queues()
+	queues, place := k.queues(), &k.address.place
 	queues.Observed(&k.waiter, waitqueue.Nothing)
-	taken, held, err := a.bySet(ctx)
-	if taken || err != nil {
-		return err
-	}
-	if held {
-		a.waited = true
-		queues.Observed(&k.waiter, waitqueue.HeldElsewhere)
-	}
-	next := poll{lock: k}
-	defer next.end()
-	for {
-		taken, left, err := a.byScript(ctx)
-		switch {
-		case err != nil:
+	if yields := place.Yields(); a.try || !yields && !place.Waits() {
+		taken, held, err := a.first(ctx)
+		if taken || err != nil {
 			return err
-		case taken:
-			next.succeeded()
-			return nil
 		}
-		queues.Observed(&k.waiter, waitqueue.HeldElsewhere)
-		if a.waited = true; a.try {
+		if held {
+			a.waited = true
+			queues.Observed(&k.waiter, waitqueue.HeldElsewhere)
+		}
+		if held && a.try {
 			return ErrLocked
 		}
-		if err := next.wait(ctx, left); err != nil {
+	} else {
+		a.yields = yields
+	}
+	for {
+		place.Listen(k.address.wake())
+		taken, left, err := a.next(ctx)
+		if taken || err != nil {
+			return err
+		}
+		queues.Observed(&k.waiter, waitqueue.HeldElsewhere)
+		a.waited = true
+		switch err := place.Wait(ctx, k.locker.closed, left, k.options.retry); {
+		case errors.Is(err, line.ErrStopped):
+			return ErrClosed
+		case err != nil:
 			return err
 		}
 		queues.Observed(&k.waiter, waitqueue.Nothing)
 	}
 }
 
-// poll decides when the head of a queue polls Redis again.
-type poll struct {
-	lock     *Lock
-	listener *notify.Listener // nil until the first wait
-	timedOut bool             // the last wait ended without a notification
+// first is the first try, without the line: what is free costs no more.
+func (a *acquisition) first(ctx context.Context) (taken, held bool, err error) {
+	if !a.try && !a.lock.options.fenced && !a.lock.isPermit() {
+		return a.bySet(ctx)
+	}
+	taken, _, err = a.byScript(ctx, onlyTry)
+	return taken, !taken, err
 }
 
-// wait waits until there is reason to poll: a notification, the end of the holder's TTL,
-// or the retry interval. left is for how long the holder may keep the lock.
-func (p *poll) wait(ctx context.Context, left time.Duration) error {
-	k := p.lock
-	l, channel := k.locker, k.address.channel
-	if p.listener == nil {
-		// It is notified when the subscription is confirmed, so that a release between
-		// the last poll and the subscription is not missed.
-		p.listener = l.notifier.Join(channel)
+// next is every further try. It joins the line, or finds out where the process stands.
+func (a *acquisition) next(ctx context.Context) (taken bool, left time.Duration, err error) {
+	k := a.lock
+	if a.yields {
+		a.yields = false
+		_, left, err = a.byScript(ctx, onlyJoin)
+		return false, max(left, headStart), err
 	}
-	timer := time.NewTimer(min(left+time.Millisecond, backoff.Half(k.options.retry)))
-	defer timer.Stop()
-	select {
-	case <-p.listener.C:
-		p.timedOut = false
-		backoff.Sleep(ctx, k.queues().HeadStart(&k.waiter, l.notifier.Received(channel)))
-	case <-timer.C:
-		p.timedOut = true
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-l.closed:
-		return ErrClosed
+	if k.options.replicas == 0 {
+		return a.byScript(ctx, tryFirst)
 	}
-	return nil
+	// To join is a write, but no replica has to acknowledge it.
+	if taken, left, err = a.byScript(ctx, onlyTry); taken || err != nil {
+		return taken, left, err
+	}
+	return a.byScript(ctx, onlyJoin)
 }
 
-// succeeded notes that the lock was free. If no notification said so, then either it has
-// expired, or the connection for notifications is dead.
-func (p *poll) succeeded() {
-	if p.timedOut {
-		p.lock.locker.notifier.RequestPing(p.lock.address.channel)
+// leaveLine ends the process's wait in the name's line, if k is the last of its callers. Otherwise the next one goes
+// on at its place. unanswered says that the janitor will take the entry out: at any time, so that it is not used further.
+func (k *Lock) leaveLine(unanswered bool) {
+	place := &k.address.place
+	if !k.queues().IsAlone(&k.waiter) {
+		if unanswered {
+			place.Renumber()
+		}
+		return
 	}
-}
-
-func (p *poll) end() {
-	if p.listener != nil {
-		p.lock.locker.notifier.Leave(p.lock.address.channel, p.listener)
+	if entry := place.Leave(); entry != "" && !unanswered {
+		k.locker.janitor.Add(lease.Release{Token: entry, Request: k.leaveRequest(entry)})
 	}
 }
 
@@ -200,13 +209,10 @@ func (p *poll) end() {
 // script tries.
 func (a *acquisition) bySet(ctx context.Context) (taken, held bool, err error) {
 	k := a.lock
-	if a.try || k.options.fenced || k.isPermit() {
-		return false, false, nil
-	}
 	k.grant.token = newToken(k.options.owner)
 	k.chooseWindow()
 	reply, err := k.locker.executor.Run(ctx, a.request(redisexec.Request{
-		Args: []any{"set", k.address.keys[0], k.grant.token, "px", k.grant.window.px(k.options), "nx"},
+		Args: []any{"set", k.address.key(), k.grant.token, "px", k.grant.window.px(k.options), "nx"},
 	}))
 	if err == nil {
 		k.address.trips.note(reply.Sent)
@@ -224,19 +230,22 @@ func (a *acquisition) bySet(ctx context.Context) (taken, held bool, err error) {
 	return true, false, k.take(reply, 0)
 }
 
-// byScript tries once. If the lock is not taken, left is for how long its holder may keep
-// it at most.
-func (a *acquisition) byScript(ctx context.Context) (taken bool, left time.Duration, err error) {
+// byScript sends the script once. If the lock is not taken, left is for how long its holder may keep it at most.
+func (a *acquisition) byScript(ctx context.Context, how string) (taken bool, left time.Duration, err error) {
 	k := a.lock
+	place := &k.address.place
 	if k.grant.token == nil {
 		k.grant.token = newToken(k.options.owner)
 	}
 	k.chooseWindow() // once for all of a.lost: they have reserved as many fences each, which the script takes back
-	r := a.request(a.script())
+	r := a.request(a.script(how))
+	if how == onlyJoin {
+		r.Replicas = 0
+	}
 	r.Repeat = func() []any {
 		k.member().OutcomeUnknown(false)
 		a.changeToken()
-		return a.script().Args
+		return a.script(how).Args
 	}
 	reply, err := k.locker.executor.Run(ctx, r)
 	if err == nil {
@@ -251,40 +260,58 @@ func (a *acquisition) byScript(ctx context.Context) (taken bool, left time.Durat
 		return false, 0, err
 	}
 	k.address.trips.note(reply.Sent)
-	left, fence, err := decodeAcquired(reply.Value)
-	if err != nil {
+	answer, err := decodeAcquired(reply.Value)
+	switch {
+	case err != nil:
 		return false, 0, a.unexpected(err)
+	case !answer.taken:
+		if how != onlyTry {
+			place.Stands(answer.ahead, answer.score)
+		}
+		return false, answer.left, nil
 	}
-	if left > 0 {
-		return false, left, nil
-	}
-	return true, 0, k.take(reply, fence)
+	place.Served()
+	k.grant.entry = ""
+	return true, 0, k.take(reply, answer.fence)
 }
 
 // changeToken gives the next request a token of its own, after a lost reply. So a token that a
 // handle has is in no request that may yet be carried out: what comes late takes the lock for a
-// token of which only the janitor knows, whatever has become of the handle's meanwhile.
+// token of which only the janitor knows, whatever has become of the handle's meanwhile. The same goes for the entry in line.
 func (a *acquisition) changeToken() {
 	g := a.lock.grant
 	a.lost, g.token = append(a.lost, g.token), newToken(a.lock.options.owner)
+	a.lock.address.place.Renumber()
 }
 
 // script is the script that acquires. Its last arguments are the tokens that it replaces.
-func (a *acquisition) script() (r redisexec.Request) {
+func (a *acquisition) script(how string) redisexec.Request {
 	k := a.lock
-	keys, px := k.address.keys, k.grant.window.px(k.options)
+	place, script, keys := &k.address.place, scriptAcquire, k.address.keys[:1]
+	var score string
+	if k.grant.entry = place.Entry(); how != onlyTry {
+		k.grant.entry, score = place.Ask()
+	}
+	var more any = "" // fences, or permits
+	switch {
+	case k.isPermit():
+		script, more = scriptPermitAcquire, k.options.permits
+	case k.options.fenced:
+		more = k.grant.window.fences()
+	}
+	values := []any{k.grant.token, k.grant.window.px(k.options), more}
+	switch {
+	case k.grant.entry != "" || len(a.lost) > 0:
+		keys = k.address.keys[:2]
+		values = append(append(values, k.grant.entry, score, how), a.lost...)
+	case more == "":
+		values = values[:2]
+	}
 	if k.options.fenced {
 		keys = k.address.fencedKeys()
 	}
-	switch {
-	case k.isPermit():
-		r = scriptPermitAcquire.Request(keys, k.grant.token, px, k.options.permits, fenceLife.Milliseconds())
-	case k.options.fenced:
-		r = scriptAcquire.Request(keys, k.grant.token, px, k.grant.window.fences(), fenceLife.Milliseconds())
-	default:
-		r = scriptAcquire.Request(keys, k.grant.token, px)
-	}
-	r.Args = append(r.Args, a.lost...)
+	r := script.Request(keys, values...)
+	r.OneKeyDoes = !k.options.fenced
 	return r
 }
 
@@ -308,21 +335,50 @@ func (a *acquisition) request(r redisexec.Request) redisexec.Request {
 	return r
 }
 
-// decodeAcquired decodes the reply to an acquisition: how long another holder may still
-// keep the lock, or 0 and the fence, if one was asked for.
-func decodeAcquired(value any) (left time.Duration, fence int64, err error) {
+// acquireReply is the reply to an acquisition.
+type acquireReply struct {
+	taken bool
+	fence int64         // if it is taken, and a fence was asked for
+	left  time.Duration // for how long another holder may still keep it, otherwise
+	ahead int           // how many processes are before this one in line; -1 if it is not in line
+	score string        // of its place in line
+}
+
+func decodeAcquired(value any) (a acquireReply, err error) {
+	list, ok := value.([]any)
+	if !ok {
+		a.fence, err = decodeFence(value)
+		a.taken = err == nil
+		return a, err
+	}
+	if len(list) != 3 {
+		return a, redisexec.Unexpected(value)
+	}
+	left, isLeft := list[0].(int64)
+	ahead, isAhead := list[1].(int64)
+	score, isScore := list[2].(string)
+	if !isLeft || !isAhead || !isScore || left < 0 || ahead < -1 {
+		return a, redisexec.Unexpected(value)
+	}
+	return acquireReply{left: duration(left), ahead: int(min(ahead, math.MaxInt32)), score: score}, nil
+}
+
+// decodeFence decodes a fence, or the 0 that stands for none.
+func decodeFence(value any) (fence int64, err error) {
 	switch v := value.(type) {
 	case int64:
-		if v < 0 {
-			return 0, 0, fmt.Errorf("%w: the last fence", ErrCorrupt)
+		switch {
+		case v == 0:
+			return 0, nil
+		case v < 0:
+			return 0, fmt.Errorf("%w: the last fence", ErrCorrupt)
 		}
-		return duration(v), 0, nil
 	case string:
 		if fence, err = strconv.ParseInt(v, 10, 64); err == nil && fence > 0 {
-			return 0, fence, nil
+			return fence, nil
 		}
 	}
-	return 0, 0, redisexec.Unexpected(value)
+	return 0, redisexec.Unexpected(value)
 }
 
 // unexpected has the lock released after a reply of a kind that the server does not give:
@@ -362,31 +418,38 @@ func (k *Lock) take(reply redisexec.Reply, fence int64) error {
 // address is where a lock is on Redis. It is made once per name and shared by the handles
 // of that name.
 type address struct {
-	key     string
-	channel string // on which its release is announced
-	keys    []any  // the key, as the arguments of scripts
-	wake    any    // the channel, as scripts are given it
-	outage  redisexec.Outage
-	trips   roundTrips
-	fenced  atomic.Pointer[[]any]
+	keys   []any // that of the lock, and that of its line, as the arguments of scripts
+	place  line.Place
+	outage redisexec.Outage
+	trips  roundTrips
+	fenced atomic.Pointer[[]any]
 }
 
-func newAddress(n *notify.Notifier, prefix, name string) (*address, error) {
+func newAddress(p *line.Process, prefix, name string) (*address, error) {
 	key, err := mainKey(prefix, name)
 	if err != nil {
 		return nil, err
 	}
-	channel := keyspace.Companion(key, keyspace.Wake)
-	return &address{key: key, channel: channel, keys: []any{key}, wake: n.Argument(channel)}, nil
+	a := &address{keys: []any{key, keyspace.Companion(key, keyspace.Line)}}
+	a.place.Init(p)
+	return a, nil
 }
 
-// fencedKeys returns the lock's key and that of its last fence. They are made when they
+func (a *address) key() string {
+	key, _ := a.keys[0].(string)
+	return key
+}
+
+// wake is the channel after which those of the processes are named that wait for the lock.
+func (a *address) wake() string { return keyspace.Companion(a.key(), keyspace.Wake) }
+
+// fencedKeys returns the lock's keys and that of its last fence. They are made when they
 // are first needed: most locks have no fences.
 func (a *address) fencedKeys() []any {
 	if keys := a.fenced.Load(); keys != nil {
 		return *keys
 	}
-	keys := []any{a.key, keyspace.Companion(a.key, keyspace.Fence)}
+	keys := append(slices.Clone(a.keys), keyspace.Companion(a.key(), keyspace.Fence))
 	a.fenced.Store(&keys)
 	return keys
 }

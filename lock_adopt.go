@@ -65,9 +65,9 @@ func (l *Locker) Adopt(ctx context.Context, name, token string, opts ...LockOpti
 func (k *Lock) adopt(ctx context.Context, token string) error {
 	g := &grant{token: token, window: shortestWindow, apart: true}
 	k.grant = g
-	request := k.extendRequest(k.address.keys, k.options.ttl)
+	request := k.extendRequest(k.address.keys[:1], k.options.ttl)
 	if k.options.fenced {
-		request = k.extendRequest(k.address.fencedKeys(), k.options.ttl, fenceLife.Milliseconds())
+		request = k.extendRequest(k.address.fencedKeys(), k.options.ttl)
 	}
 	request.Small = true
 	reply, err := k.locker.executor.Run(ctx, request)
@@ -102,10 +102,7 @@ func decodeAdopted(value any) (held bool, fence int64, err error) {
 	if value == int64(1) {
 		return true, 0, nil
 	}
-	_, fence, err = decodeAcquired(value)
-	if left, ok := value.(int64); ok && left > 0 {
-		err = redisexec.Unexpected(value)
-	}
+	fence, err = decodeFence(value)
 	return fence > 0, fence, err
 }
 
@@ -190,7 +187,7 @@ func (a *apartLocks) all(key string) (locks []*Lock) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for k := range a.locks {
-		if key == "" || k.address.key == key {
+		if key == "" || k.address.key() == key {
 			locks = append(locks, k)
 		}
 	}

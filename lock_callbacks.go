@@ -101,7 +101,7 @@ func (m *member) Key() any { return m.address.keys[0] }
 
 // Extension returns the request that renews the lock, or false if it has ended.
 func (m *member) Extension() (redisexec.Request, bool) {
-	return m.lock().extendRequest(m.address.keys, m.options.ttl), m.lease.Ask(m.options.ttl)
+	return m.lock().extendRequest(m.address.keys[:1], m.options.ttl), m.lease.Ask(m.options.ttl)
 }
 
 // HandleExtension takes the result of a renewal, and reports whether it succeeded.

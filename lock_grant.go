@@ -14,6 +14,7 @@ import (
 // changed after the acquisition: the locks that had it share it.
 type grant struct {
 	token    any       // a string, as scripts are given it
+	entry    string    // the entry in line that the acquisition may have made; "" once it is answered
 	window   window    // chosen before the acquisition was sent
 	sent     time.Time // when that was: a window later the lock goes back to Redis
 	fences   fences
@@ -123,10 +124,6 @@ func (r *roundTrips) shortest() time.Duration {
 	known := r.last[:min(int(r.count), len(r.last))]
 	return time.Duration(slices.Min(known)) * time.Microsecond
 }
-
-// fenceLife is how long a name's last fence is remembered. After that the server's clock
-// alone makes the next one higher.
-const fenceLife = 24 * time.Hour
 
 // fences are those that were reserved with an acquisition. The first is at least the
 // server's time in microseconds. Each hand-over takes the fence of its own time, and what

@@ -2,6 +2,7 @@ package sluice
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
@@ -20,6 +21,9 @@ type LockInfo struct {
 	// Permits is how many callers hold it: 1 without WithPermits. With them, TTL is that of the last one to
 	// end, and Owner is empty.
 	Permits int
+	// Waiting is how many processes stand in line for it. Callers that wait within one process count once. A process that
+	// has died may be counted until its turn comes, or for a minute.
+	Waiting int
 }
 
 // Inspect reports whether the named lock is held, for how long at most, and with which label
@@ -29,7 +33,9 @@ func (l *Locker) Inspect(ctx context.Context, name string) (LockInfo, error) {
 	if err != nil {
 		return LockInfo{}, err
 	}
-	reply, err := l.executor.Run(ctx, scriptInspect.Request(k.address.keys, ""))
+	request := scriptInspect.Request(k.address.keys, "")
+	request.OneKeyDoes = true
+	reply, err := l.executor.Run(ctx, request)
 	if err != nil {
 		return LockInfo{}, wrap("inspect", name, err)
 	}
@@ -40,23 +46,24 @@ func (l *Locker) Inspect(ctx context.Context, name string) (LockInfo, error) {
 // decodeInspected decodes what inspect.lua says of whichever client holds the lock. A label that could not
 // have been WithOwner's is not shown: it is a part of a token that is not the library's.
 func decodeInspected(value any) (LockInfo, error) {
-	if value == int64(-2) {
-		return LockInfo{}, nil
-	}
 	parts, ok := value.([]any)
-	if !ok || len(parts) != 3 {
+	if !ok || len(parts) != 4 {
 		return LockInfo{}, redisexec.Unexpected(value)
 	}
 	ms, isTTL := parts[0].(int64)
 	owner, isLabel := parts[1].(string)
 	n, isNumber := parts[2].(int64)
-	if !isTTL || !isLabel || !isNumber || ms < -1 || n < 1 || n > maxPermits {
+	waiting, isCount := parts[3].(int64)
+	if !isTTL || !isLabel || !isNumber || !isCount || ms < -2 || n < 0 || n > maxPermits || waiting < 0 {
 		return LockInfo{}, redisexec.Unexpected(value)
+	}
+	if n == 0 {
+		return LockInfo{Waiting: int(min(waiting, math.MaxInt32))}, nil
 	}
 	if !isOwner(owner) {
 		owner = ""
 	}
-	return LockInfo{Held: true, TTL: duration(ms), Owner: owner, Permits: int(n)}, nil
+	return LockInfo{Held: true, TTL: duration(ms), Owner: owner, Permits: int(n), Waiting: int(min(waiting, math.MaxInt32))}, nil
 }
 
 // ForceUnlock releases the named lock, whichever client holds it, and reports whether it was held. The holder
@@ -74,9 +81,11 @@ func (l *Locker) ForceUnlock(ctx context.Context, name string) (bool, error) {
 	}
 	// Before, so that it is not handed over meanwhile; and after, for a lock whose
 	// acquisition is answered only now.
-	l.queues.ForbidHandOver(k.address.key)
-	reply, err := l.executor.Run(ctx, scriptForce.Request(k.address.keys, k.address.wake))
-	l.queues.ForbidHandOver(k.address.key)
+	l.queues.ForbidHandOver(k.address.key())
+	request := scriptForce.Request(k.address.keys)
+	request.OneKeyDoes = true
+	reply, err := l.executor.Run(ctx, request)
+	l.queues.ForbidHandOver(k.address.key())
 	var tokens map[string]bool
 	if err == nil {
 		tokens, err = decodeForced(reply.Value)
@@ -85,10 +94,10 @@ func (l *Locker) ForceUnlock(ctx context.Context, name string) (bool, error) {
 		return false, wrap("force unlock", name, err)
 	}
 	// A holder with another token has acquired the lock after it was forced open.
-	if holder, _ := l.queues.Holder(k.address.key).(*member); holder != nil && tokens[holder.lock().Token()] {
+	if holder, _ := l.queues.Holder(k.address.key()).(*member); holder != nil && tokens[holder.lock().Token()] {
 		holder.lock().lose()
 	}
-	for _, k := range l.apart.all(k.address.key) {
+	for _, k := range l.apart.all(k.address.key()) {
 		if tokens[k.Token()] {
 			k.lose()
 		}

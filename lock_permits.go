@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sluice-go/sluice/internal/notify"
+	"github.com/sluice-go/sluice/internal/line"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/waitqueue"
 )
@@ -15,10 +15,10 @@ func (k *Lock) isPermit() bool { return k.options.permits > 1 }
 
 // newPermitQueues returns the queues of callers that wait for permits, by their number and the key. The head
 // of one acquires; it never holds, but promotes the next waiter, for whom there may be a permit too.
-func newPermitQueues(n *notify.Notifier) *waitqueue.Set[*address] {
+func newPermitQueues(p *line.Process) *waitqueue.Set[*address] {
 	return waitqueue.New(func(prefix, name string) (*address, error) {
 		_, prefix, _ = strings.Cut(prefix, ":") // see Lock.queuePrefix
-		return newAddress(n, prefix, name)
+		return newAddress(p, prefix, name)
 	})
 }
 
@@ -57,7 +57,7 @@ func (k *Lock) inspectRequest() redisexec.Request {
 	if k.isPermit() {
 		script = scriptPermitInspect
 	}
-	return script.Request(k.address.keys, k.grant.token)
+	return script.Request(k.address.keys[:1], k.grant.token)
 }
 
 // otherKind returns the ErrInvalid of a name that is held with another number of permits than k's, if the reply to an

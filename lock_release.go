@@ -17,48 +17,53 @@ const (
 	maxReleases = 250
 )
 
+// releaseRequest releases what the token holds, and takes the entry out of the line that the acquisition may have made.
 func (k *Lock) releaseRequest() redisexec.Request {
+	token, entry := k.grant.token, k.grant.entry
+	switch {
+	case !k.isPermit() && (k.options.fenced || k.grant.fences.first != 0):
+		return scriptRelease.Request(k.address.fencedKeys(), token, entry, k.unusedFences(), k.grant.fences.last())
+	case entry != "":
+		return k.releaseUnfenced(token, entry)
+	}
+	return k.releaseUnfenced(token)
+}
+
+// leaveRequest takes an entry out of the line. It is no lock's token, so that nothing is released.
+func (k *Lock) leaveRequest(entry string) redisexec.Request {
+	return k.releaseUnfenced(entry, entry)
+}
+
+// releaseUnfenced releases what a token holds that has no fences. Without the line no other process is woken.
+func (k *Lock) releaseUnfenced(values ...any) redisexec.Request {
+	script := scriptRelease
 	if k.isPermit() {
-		return scriptPermitRelease.Request(k.address.keys, k.grant.token, k.address.wake)
+		script = scriptPermitRelease
 	}
-	if k.options.fenced || k.grant.fences.first != 0 {
-		return scriptRelease.Request(k.address.fencedKeys(), k.grant.token, k.address.wake, k.unusedFences(), k.grant.fences.last())
-	}
-	return scriptRelease.Request(k.address.keys, k.grant.token, k.address.wake)
+	r := script.Request(k.address.keys, values...)
+	r.OneKeyDoes = true
+	return r
 }
 
 // handOver hands the lock over to the next caller of its Locker, if that is possible.
 func (k *Lock) handOver() bool { return !k.grant.apart && k.locker.queues.HandOver(&k.waiter) }
 
 // handleRelease takes the reply to a release, or its error, and lets the next waiter acquire. It returns what Unlock does.
-// ambiguous says that an earlier attempt of it has no reply, received how many notifications had come before it was sent.
-func (k *Lock) handleRelease(received int, value any, ambiguous bool, err error) error {
-	var answer int64 // 0 if the token did not hold the lock, else how many subscribers were notified, and one more
+// ambiguous says that an earlier attempt of it has no reply.
+func (k *Lock) handleRelease(value any, ambiguous bool, err error) error {
+	var answer int64 // 0 if the token did not hold the lock, else how many processes were woken, and one more
 	if err != nil {
 		k.releaseInBackground()
 	} else {
 		answer, err = redisexec.Int(value)
 	}
 	err = k.whyNotReleased(answer > 0, ambiguous, err)
-	notified := 0 // other processes
-	if answer > 0 {
-		notified = max(int(answer)-1-k.locker.notifier.Subscribers(k.address.channel), 0)
+	if answer > 1 {
+		k.address.place.Yield(k.options.retry)
 	}
-	k.givenBack(notified, received+1)
+	k.leave()
 	k.tellEnded(k.releasedOrLost(err))
 	return err
-}
-
-// givenBack lets the next waiter acquire what k has given back, of which so many other processes were notified.
-func (k *Lock) givenBack(notified, received int) {
-	if k.grant.apart {
-		k.locker.apart.remove(k)
-	}
-	if k.isPermit() {
-		k.locker.permits.NoteGivenBack(&k.waiter, notified, received)
-		return
-	}
-	k.locker.queues.GivenBack(&k.waiter, notified, received)
 }
 
 // leave ends what k is to the Locker that held it: the next waiter acquires.
@@ -141,7 +146,7 @@ func (l *Locker) stopRenewals(ctx context.Context, locks []*Lock, at []int) {
 // must be. The error of each goes to its place in errs.
 func (l *Locker) giveBackSome(ctx context.Context, locks []*Lock, at []int, closing bool, errs []error) {
 	var requests []redisexec.Request
-	var sent, received []int // which of the locks go back to Redis, and the notifications before that
+	var sent []int // which of the locks go back to Redis
 	for _, i := range at {
 		k := locks[i]
 		if !closing && k.handOver() {
@@ -149,11 +154,10 @@ func (l *Locker) giveBackSome(ctx context.Context, locks []*Lock, at []int, clos
 			continue
 		}
 		requests, sent = append(requests, k.releaseRequest()), append(sent, i)
-		received = append(received, l.notifier.Received(k.address.channel))
 	}
 	results, repeated := l.pipelineTwice(ctx, requests)
 	for j, i := range sent {
-		errs[i] = locks[i].handleRelease(received[j], results[j].Value, repeated[j], results[j].Final())
+		errs[i] = locks[i].handleRelease(results[j].Value, repeated[j], results[j].Final())
 	}
 }
 

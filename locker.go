@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-go/sluice/internal/background"
 	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/lease"
+	"github.com/sluice-go/sluice/internal/line"
 	"github.com/sluice-go/sluice/internal/notify"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/waitqueue"
@@ -25,6 +26,7 @@ type Locker struct {
 	options   lockOptions
 	executor  *redisexec.Executor
 	notifier  *notify.Notifier
+	process   *line.Process
 	queues    *waitqueue.Set[*address] // by key
 	permits   *waitqueue.Set[*address] // of those that wait for permits
 	apart     apartLocks
@@ -52,12 +54,14 @@ func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
 		return nil, fmt.Errorf("sluice: new locker: %w: prefix too long", ErrInvalidName)
 	}
 	executor, notifier := redisexec.New(rdb), notify.New(rdb)
+	process := line.NewProcess(notifier)
 	return &Locker{
 		options:   *options,
 		executor:  executor,
 		notifier:  notifier,
-		queues:    waitqueue.New(func(prefix, name string) (*address, error) { return newAddress(notifier, prefix, name) }),
-		permits:   newPermitQueues(notifier),
+		process:   process,
+		queues:    waitqueue.New(func(prefix, name string) (*address, error) { return newAddress(process, prefix, name) }),
+		permits:   newPermitQueues(process),
 		renewer:   lease.NewRenewer(executor),
 		janitor:   lease.NewJanitor(executor),
 		inspector: lease.NewInspector(executor),
@@ -226,7 +230,7 @@ func (l *Locker) anyLock(op, name string, opts []LockOption) (*Lock, error) {
 	if err != nil {
 		return nil, err
 	}
-	if k.address, err = newAddress(l.notifier, k.options.prefix, name); err != nil {
+	if k.address, err = newAddress(l.process, k.options.prefix, name); err != nil {
 		return nil, fmt.Errorf("sluice: %s: %w", op, err)
 	}
 	return k, nil

@@ -17,19 +17,19 @@ import (
 //go:embed lua
 var lua embed.FS
 
-// The lock's scripts use no other preludes than publish, kinds and fence, and one key or, with fences, two. The
+// The lock's scripts use no other preludes than kinds, fence, permits, line and join, and one key, with the line two or, with fences, three. The
 // queue's, except purge, begin with what they share: the files of lua/shared that are named behind the
 // policy, in this order, and before prelude and publish rights. The policy is what RETRY says in the script's header.
 var (
-	scriptAcquire       = newScript("acquire", redisexec.Never, "kinds", "fence")
-	scriptRelease       = newScript("release", redisexec.Idempotent, "kinds", "publish")
+	scriptAcquire       = newScript("acquire", redisexec.Never, "kinds", "fence", "line", "join")
+	scriptRelease       = newScript("release", redisexec.Idempotent, "kinds", "fence", "line")
 	scriptExtend        = newScript("extend", redisexec.Idempotent, "kinds", "fence")
-	scriptPermitAcquire = newScript("permit_acquire", redisexec.Never, "kinds", "fence")
+	scriptPermitAcquire = newScript("permit_acquire", redisexec.Never, "kinds", "fence", "permits", "line", "join")
 	scriptPermitExtend  = newScript("permit_extend", redisexec.Idempotent, "kinds", "fence")
-	scriptPermitRelease = newScript("permit_release", redisexec.Idempotent, "kinds", "fence", "publish")
+	scriptPermitRelease = newScript("permit_release", redisexec.Idempotent, "kinds", "fence", "permits", "line")
 	scriptPermitInspect = newScript("permit_inspect", redisexec.ReadOnly, "kinds", "fence")
 	scriptInspect       = newScript("inspect", redisexec.ReadOnly, "kinds", "fence")
-	scriptForce         = newScript("force", redisexec.Never, "kinds", "fence", "publish")
+	scriptForce         = newScript("force", redisexec.Never, "kinds", "fence", "line")
 	scriptCheckLock     = newScript("check_lock", redisexec.ReadOnly, "check")
 
 	scriptEnqueue    = newScript("enqueue", redisexec.Never, "prelude", "publish", "waiters", "new", "wake", "batch", "read", "state", "fields", "put")

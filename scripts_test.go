@@ -259,9 +259,9 @@ func TestScripts_ATokenHoldsNothingAtAKeyOfAnotherType(t *testing.T) {
 			for _, name := range c.scripts {
 				keys := []any{key}
 				if strings.HasSuffix(name, " with fences") {
-					keys = append(keys, "{"+key+"}:fence")
+					keys = append(keys, "{"+key+"}:line", "{"+key+"}:fence")
 				}
-				reply, err := executor.Run(ctx, scripts[strings.TrimSuffix(name, " with fences")].Request(keys, "token", 60_000, 1, ""))
+				reply, err := executor.Run(ctx, scripts[strings.TrimSuffix(name, " with fences")].Request(keys, "token", 60_000, "", ""))
 				require.NoError(t, err, "%s of %s", name, kind)
 				require.Equal(t, strings.HasSuffix(name, "inspect"), reply.Value == int64(-2), "%s of %s", name, kind)
 				require.Equal(t, !strings.HasSuffix(name, "inspect"), reply.Value == int64(0), "%s of %s", name, kind)
@@ -286,16 +286,16 @@ func TestScripts_AnAcquisitionReplacesTheFormerOnes(t *testing.T) {
 			return reply
 		}
 		require.Zero(t, run(scriptAcquire, []string{lock}, "a", 60000))
-		require.NotZero(t, run(scriptAcquire, []string{lock}, "b", 60000, "x"))
-		require.Zero(t, run(scriptAcquire, []string{lock}, "b", 60000, "x", "a"))
+		require.NotZero(t, run(scriptAcquire, []string{lock}, "b", 60000, "", "", "", "", "x"))
+		require.Zero(t, run(scriptAcquire, []string{lock}, "b", 60000, "", "", "", "", "x", "a"))
 		require.NotZero(t, run(scriptAcquire, []string{lock}, "a", 60000))
 		require.Equal(t, "b", rdb.Get(ctx, lock).Val())
 		require.NoError(t, rdb.Del(ctx, lock).Err())
 
 		const block = int64(time.Hour / time.Microsecond)
-		keys, last := []string{lock, fence}, int64(0)
+		keys, last := []string{lock, "{" + lock + "}:line", fence}, int64(0)
 		last = time.Now().Add(-time.Minute).UnixMicro()
-		for _, args := range [][]any{{"a", 60000, block, 60000}, {"b", 60000, block, 60000, "a"}} {
+		for _, args := range [][]any{{"a", 60000, block}, {"b", 60000, block, "", "", "", "a"}} {
 			text, _ := run(scriptAcquire, keys, args...).(string)
 			first, err := strconv.ParseInt(text, 10, 64)
 			require.NoError(t, err)
@@ -303,18 +303,18 @@ func TestScripts_AnAcquisitionReplacesTheFormerOnes(t *testing.T) {
 			require.Less(t, first-last, block, "ahead of the clock")
 			require.Equal(t, fmt.Sprint(first+block-1), rdb.Get(ctx, fence).Val())
 			if last = first; args[0] == "a" {
-				require.IsType(t, int64(0), run(scriptAcquire, keys, "b", 60000, block, 60000, "x"), "held")
+				require.IsType(t, []any{}, run(scriptAcquire, keys, "b", 60000, block, "", "", "", "x"), "held")
 			}
 		}
-		require.IsType(t, int64(0), run(scriptAcquire, keys, "a", 60000, block, 60000), "held")
+		require.IsType(t, []any{}, run(scriptAcquire, keys, "a", 60000, block), "held")
 		require.Equal(t, "b", rdb.Get(ctx, lock).Val())
 
 		for _, token := range []string{"a", "other"} {
-			require.Zero(t, run(scriptPermitAcquire, []string{permits}, token, 60000, 2, 60000))
+			require.Zero(t, run(scriptPermitAcquire, []string{permits}, token, 60000, 2))
 		}
-		require.NotZero(t, run(scriptPermitAcquire, []string{permits}, "b", 60000, 2, 60000, "x"))
-		require.Zero(t, run(scriptPermitAcquire, []string{permits}, "b", 60000, 2, 60000, "x", "a"))
-		require.NotZero(t, run(scriptPermitAcquire, []string{permits}, "a", 60000, 2, 60000))
+		require.NotZero(t, run(scriptPermitAcquire, []string{permits}, "b", 60000, 2, "", "", "", "x"))
+		require.Zero(t, run(scriptPermitAcquire, []string{permits}, "b", 60000, 2, "", "", "", "x", "a"))
+		require.NotZero(t, run(scriptPermitAcquire, []string{permits}, "a", 60000, 2))
 		require.ElementsMatch(t, []string{"", "b", "other"}, rdb.ZRange(ctx, permits, 0, -1).Val())
 	})
 }
@@ -384,7 +384,7 @@ func FuzzReplies(f *testing.F) {
 		errs = append(errs, err)
 		_, err = wire.Done(reply, 1)
 		errs = append(errs, err)
-		_, _, err = decodeAcquired(reply)
+		_, err = decodeAcquired(reply)
 		errs = append(errs, err)
 		_, _, err = decodeAdopted(reply)
 		errs = append(errs, err)

@@ -1,32 +1,30 @@
--- Takes one of the permits of a name, or returns how much longer all of them may be held.
--- KEYS[1] the permits   KEYS[2] the last fence, if one is wanted
--- ARGV[1] token   ARGV[2] TTL in ms   ARGV[3] how many permits there are   ARGV[4] TTL of KEYS[2] in ms
--- ARGV[5...] tokens of the same call's last requests, which had no reply
+-- Takes one of the permits of a name, or joins the line of those that wait for one.
+-- KEYS[1] the permits   KEYS[2] their line, if ARGV[4] or a fence is given   KEYS[3] the last fence, if one is wanted
+-- ARGV[1] token   ARGV[2] TTL in ms   ARGV[3] how many permits there are   ARGV[4] to ARGV[7...] as of acquire.lua
 -- RETURNS 0, or the fence, as text: the token holds a permit now, for the whole TTL
---         n > 0 all are held, the first that ends for n ms at most
+--         {ms until the first ends, at most, 0 if one is free; place in line, from 0, -1 for none; score}: not acquired
 --         -1 a key was not written by this library   -1-n there are n permits, -2 it is a plain lock; of these, nothing changed
--- RETRY never: the next request has another token, and replaces this one.
-local token, ttl, permits = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+-- RETRY never: the next request has another token and member, and replaces this one.
+local token, ttl, permits, member, how = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] or '', ARGV[6] or ''
 local now, number = clock(), redis.pcall('ZSCORE', KEYS[1], '')
 -- The GET fails if it is not a plain lock either.
 if type(number) == 'table' then return denied(number) or redis.call('GET', KEYS[1]) and -2 end
 local known = tonumber(number or 0)
 local members = redis.call('ZCARD', KEYS[1]) -- with '', and with what has ended
 if members > 0 and not (known <= -2 and known == math.floor(known)) then return -1 end
-local held = redis.call('ZCOUNT', KEYS[1], '(' .. text(now), '+inf')
-local replaced = {}
-for i = 5, #ARGV do
+local held, replaced = redis.call('ZCOUNT', KEYS[1], '(' .. text(now), '+inf'), {}
+for i = 7, #ARGV do
   if tonumber(redis.call('ZSCORE', KEYS[1], ARGV[i]) or 0) > now then replaced[#replaced + 1] = ARGV[i] end
 end
 if held > 0 and known ~= -permits then return known - 1 end
-if held - #replaced >= permits then
-  local first = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. text(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-  return math.max(tonumber(first[2]) - now, 1)
+local free = permits - held + #replaced
+if how == 'yield' or free < 1 then
+  return waits(free < 1 and math.max(firstEnd(now) - now, 1) or 0, how ~= '' and member or '', ARGV[5])
 end
 local fence = nextFence(0)
 if not fence then return -1 end
 
-local left = redis.call('PTTL', KEYS[1])
+local left, soonest = redis.call('PTTL', KEYS[1]), free == 1 and firstEnd(now) - now or 0
 -- One ms more: the present one has begun.
 redis.call('ZADD', KEYS[1], -permits, '', text(now + ttl + 1), token)
 local done = redis.pcall('PEXPIRE', KEYS[1], text(math.max(left, ttl + 1)))
@@ -34,11 +32,13 @@ if members - 1 > held and type(done) == 'number' then -- not before: after that 
   done = redis.pcall('ZREMRANGEBYSCORE', KEYS[1], 0, text(now))
 end
 if replaced[1] and type(done) == 'number' then done = redis.pcall('ZREM', KEYS[1], unpack(replaced)) end
-if KEYS[2] and type(done) == 'number' then done = redis.pcall('SET', KEYS[2], fence, 'PX', ARGV[4]) end
+if KEYS[3] and type(done) == 'number' then done = redis.pcall('SET', KEYS[3], fence, 'PX', fenceLife) end
 if type(done) == 'table' and done.err then -- denied
   redis.call('ZREM', KEYS[1], token)
   if left >= 0 then redis.pcall('PEXPIRE', KEYS[1], left) end
   if members == 0 then redis.call('DEL', KEYS[1]) end
   return done
 end
+leave(member)
+if free == 1 then tellFirst(math.min(soonest, ttl)) else wake() end
 return fence

@@ -26,7 +26,7 @@ func TestNotifier_ADeadConnectionIsReplaced(t *testing.T) {
 		require.Equal(t, []time.Duration{time.Hour}, s.at("PING "))
 		time.Sleep(time.Millisecond + 9*time.Millisecond) // and the first pause
 		require.True(t, notified(l))
-		require.Equal(t, 1, s.Subscribers("a"))
+		require.True(t, s.Mark("a").Confirmed)
 		require.Len(t, s.dialled(), 2)
 		s.m.Publish("a", "")
 		require.True(t, notified(l))
@@ -74,7 +74,7 @@ func TestNotifier_AClosedConnectionIsReplacedSoon(t *testing.T) {
 			s.RequestPing("a")
 			time.Sleep(9 * time.Millisecond)
 			require.True(t, notified(l), "of the new subscription")
-			require.Equal(t, 1, s.Subscribers("a"))
+			require.True(t, s.Mark("a").Confirmed)
 		}
 	})
 }
@@ -111,7 +111,7 @@ func TestNotifier_AForbiddenChannelIsTriedEveryTenSeconds(t *testing.T) {
 		require.True(t, notified(b))
 		time.Sleep(35 * time.Second)
 		require.False(t, notified(a))
-		require.Zero(t, s.Subscribers("a"))
+		require.False(t, s.Mark("a").Confirmed)
 		require.Equal(t, []time.Duration{0, 10 * time.Second, 20 * time.Second, 30 * time.Second}, s.at("SUBSCRIBE a"))
 		s.m.Publish("b", "")
 		require.True(t, notified(b))

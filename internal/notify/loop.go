@@ -220,7 +220,7 @@ func (r *route) handle(message any) {
 		case s.state != wanted && (m.Kind == "subscribe" || m.Kind == "ssubscribe"):
 			s.state = confirmed
 			n.subscribed++
-			s.mark.subscribed = n.subscribed
+			s.mark.subscribed, s.mark.Sharded = n.subscribed, m.Kind == "ssubscribe"
 			s.notify()
 		}
 	case *redis.Message:

@@ -85,6 +85,7 @@ type subscription struct {
 // Confirmed, nothing that was published was lost, and nothing has come.
 type Mark struct {
 	Confirmed bool
+	Sharded   bool      // subscribed by SSUBSCRIBE or, if it is not confirmed, to be
 	Message   string    // the last one
 	At        time.Time // when it came
 
@@ -175,7 +176,7 @@ func (n *Notifier) join(channel string, linger time.Duration, l *Listener) *List
 	defer n.mu.Unlock()
 	s := n.subscriptions[channel]
 	if s == nil {
-		s = &subscription{linger: linger}
+		s = &subscription{linger: linger, mark: Mark{Sharded: n.cluster != nil}}
 		n.subscriptions[channel] = s
 	}
 	n.bind(channel, s)
@@ -206,27 +207,6 @@ func (n *Notifier) Leave(channel string, l *Listener) {
 			s.route.loop.Wake()
 		}
 	}
-}
-
-// Subscribers returns how many of a channel's subscribers are this notifier: 0 or 1.
-func (n *Notifier) Subscribers(channel string) int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if s := n.subscriptions[channel]; s != nil && s.state == confirmed {
-		return 1
-	}
-	return 0
-}
-
-// Received returns how many messages have come on a channel since its subscription was
-// made. The count starts anew after the subscription has ended.
-func (n *Notifier) Received(channel string) int {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if s := n.subscriptions[channel]; s != nil {
-		return s.mark.received
-	}
-	return 0
 }
 
 // Mark returns what has come on a channel so far.

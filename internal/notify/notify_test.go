@@ -202,24 +202,24 @@ func (s *setup) isOver(t *testing.T) bool {
 func TestNotifier_NotifiesOnceItIsSubscribedAndThenPerMessage(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *setup) {
 		l := s.Join("a")
-		require.Zero(t, s.Subscribers("a"), "it is not confirmed yet")
+		require.False(t, s.Mark("a").Confirmed, "it is not confirmed yet")
 		require.True(t, notified(l), "of the confirmation")
 		require.False(t, notified(l), "once")
-		require.Equal(t, 1, s.Subscribers("a"))
-		require.Zero(t, s.Subscribers("b"))
+		require.True(t, s.Mark("a").Confirmed)
+		require.False(t, s.Mark("b").Confirmed)
 		for i := range 3 {
 			s.m.Publish("a", "")
 			require.True(t, notified(l))
 			require.False(t, notified(l))
-			require.Equal(t, i+1, s.Received("a"))
+			require.Equal(t, i+1, s.Mark("a").received)
 		}
 		s.m.Publish("a", "")
 		s.m.Publish("a", "")
 		s.m.Publish("b", "")
 		require.True(t, notified(l))
 		require.False(t, notified(l), "one notification may stand for several messages")
-		require.Equal(t, 5, s.Received("a"))
-		require.Zero(t, s.Received("b"))
+		require.Equal(t, 5, s.Mark("a").received)
+		require.Zero(t, s.Mark("b").received)
 	})
 }
 
@@ -242,7 +242,7 @@ func TestNotifier_AListenerOfAConfirmedChannelIsNotifiedAtOnce(t *testing.T) {
 		require.False(t, notified(first))
 		s.Leave("b", first) // which it never joined
 		time.Sleep(time.Minute)
-		require.Equal(t, 1, s.Subscribers("a"), "the other one still listens")
+		require.True(t, s.Mark("a").Confirmed, "the other one still listens")
 	})
 }
 
@@ -270,7 +270,7 @@ func TestNotifier_LingersFiveSecondsAndEnds(t *testing.T) {
 			require.True(t, notified(l))
 		}
 		require.Len(t, s.at("SUBSCRIBE a"), 1)
-		require.Equal(t, 1, s.Received("a"))
+		require.Equal(t, 1, s.Mark("a").received)
 
 		s.Leave("a", l)
 		time.Sleep(5*time.Second - time.Millisecond)
@@ -280,14 +280,14 @@ func TestNotifier_LingersFiveSecondsAndEnds(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		require.True(t, s.isOver(t))
 		require.Empty(t, s.m.PubSubChannels("*"))
-		require.Zero(t, s.Subscribers("a"))
-		require.Zero(t, s.Received("a"))
+		require.False(t, s.Mark("a").Confirmed)
+		require.Zero(t, s.Mark("a").received)
 
 		l = s.Join("a") // and begins again
 		require.True(t, notified(l))
 		s.m.Publish("a", "")
 		require.True(t, notified(l))
-		require.Equal(t, 1, s.Received("a"), "counted anew")
+		require.Equal(t, 1, s.Mark("a").received, "counted anew")
 		require.Len(t, s.dialled(), 2)
 	})
 }

@@ -162,20 +162,29 @@ func (a *attempt) answersInTime() bool {
 	}
 }
 
-// send sends the request: a script by its digest and, if the server doesn't know that,
-// in full.
+// send sends the request.
 func (a *attempt) send() Result {
 	if a.request.isReplicated() {
 		return a.executor.SendAll(a.ctx, []Request{a.request})[0]
 	}
 	sent := time.Now()
-	err := a.process(a.request.Args)
-	if a.request.isUnknown(err) {
-		err = a.sendUnknown()
+	err := a.sendScript()
+	if a.request.isSplit(err) {
+		a.request = a.request.withOneKey()
+		err = a.sendScript()
 	}
 	r := a.executor.refreshTopology(a.command.classify(err))
 	r.Sent = sent
 	return r
+}
+
+// sendScript sends the request by the digest of its script, or else in full.
+func (a *attempt) sendScript() error {
+	err := a.process(a.request.Args)
+	if a.request.isUnknown(err) {
+		err = a.sendUnknown()
+	}
+	return err
 }
 
 // process sends the command. The error is read from the command, which waits for it

@@ -69,6 +69,24 @@ func unanswered(n int) []Result {
 // acknowledge one of the requests, it blocks for the request's ReplicaWait longer at most, and
 // the requests for each server of a Cluster go out one server after the other.
 func (e *Executor) SendAll(ctx context.Context, requests []Request) []Result {
+	results := e.sendAll(ctx, requests)
+	var split []Request
+	var of []int
+	for i, r := range requests {
+		if r.isSplit(results[i].Err) {
+			split, of = append(split, r.withOneKey()), append(of, i)
+		}
+	}
+	if len(split) > 0 {
+		for i, r := range e.sendAll(ctx, split) {
+			results[of[i]] = r
+		}
+	}
+	return results
+}
+
+// sendAll is SendAll for requests of which each has the keys that it needs.
+func (e *Executor) sendAll(ctx context.Context, requests []Request) []Result {
 	if slices.ContainsFunc(requests, Request.isReplicated) {
 		return e.sendReplicated(ctx, requests)
 	}

@@ -3,6 +3,8 @@ package redisexec
 import (
 	"fmt"
 	"slices"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // Script is a Lua script that the server caches under its digest.
@@ -40,6 +42,17 @@ func (r Request) Key() any {
 		return r.Args[1]
 	}
 	return r.Args[firstKey]
+}
+
+// isSplit reports whether the error says that the keys of the request are on two servers, and the first does.
+func (r Request) isSplit(err error) bool { return r.OneKeyDoes && redis.HasErrorPrefix(err, "TRYAGAIN") }
+
+// withOneKey is the request without its KEYS but the first.
+func (r Request) withOneKey() Request {
+	n, _ := r.Args[firstKey-1].(int)
+	r.Args = slices.Concat(r.Args[:firstKey-1], []any{1, r.Args[firstKey]}, r.Args[firstKey+n:])
+	r.OneKeyDoes = false
+	return r
 }
 
 // inFull is the command with the script itself, which the server then caches.

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/redistest"
 )
 
@@ -163,4 +164,15 @@ func Subscribers(ctx context.Context, rdb redis.UniversalClient, channel string)
 		return nil
 	})
 	return n
+}
+
+// InLine returns how many processes wait in the line of the lock with a key.
+func InLine(ctx context.Context, rdb redis.UniversalClient, key string) int64 {
+	return rdb.ZCard(ctx, keyspace.Companion(key, keyspace.Line)).Val()
+}
+
+// LockSubscribers returns how many processes are subscribed on one server to be woken for the lock with a key.
+func LockSubscribers(ctx context.Context, rdb redis.UniversalClient, key string) int {
+	pattern := keyspace.Companion(key, keyspace.Wake) + ":*"
+	return len(rdb.PubSubChannels(ctx, pattern).Val()) + len(rdb.PubSubShardChannels(ctx, pattern).Val())
 }

@@ -17,7 +17,7 @@ func (q *queue[V]) lock() *sync.Mutex {
 func (q *queue[V]) join(w *Waiter[V]) Turn {
 	// An alarm that is set looks after the head itself, and spares most callers the clock.
 	if q.held && (w.impatient || q.alarm == nil) && expired(q.head) {
-		q.promoteNext(Acquire) // without the head, which has forgotten what it held
+		q.promoteNext() // without the head, which has forgotten what it held
 	}
 	switch {
 	case q.head == nil:
@@ -72,25 +72,24 @@ func (q *queue[V]) handOver(w *Waiter[V]) *Waiter[V] {
 }
 
 // promoteNext makes the next waiter the head. A queue without one is idle.
-func (q *queue[V]) promoteNext(t Turn) {
+func (q *queue[V]) promoteNext() {
 	q.held, q.observed = false, Nothing
 	q.head = q.waiting.first
 	if q.head != nil {
 		q.waiting.remove(q.head)
-		q.head.turn <- t
+		q.head.turn <- Acquire
 		return
 	}
-	q.fairness = fairness{} // the notifications may be counted anew before the name is wanted again
 	q.stopWatching()
 	q.stripe.busy--
 }
 
 // promoteNextAfter is promoteNext if w is the head. It reports whether w was.
-func (q *queue[V]) promoteNextAfter(w *Waiter[V], t Turn) bool {
+func (q *queue[V]) promoteNextAfter(w *Waiter[V]) bool {
 	if q.head != w {
 		return false
 	}
-	q.promoteNext(t)
+	q.promoteNext()
 	q.stripe.makeRoom()
 	return true
 }
@@ -159,7 +158,7 @@ func (q *queue[V]) checkHead() {
 	case expired(q.head):
 		q.watched = nil
 		if first != nil {
-			q.promoteNext(Acquire)
+			q.promoteNext()
 		}
 		return
 	case q.head == q.watched && !time.Now().Before(q.inspectAt):

@@ -13,10 +13,10 @@
 // The life of a waiter w:
 //
 //	Join      → Acquire, Refused, Unserved, Closed, or Queued
-//	Queued    → a turn comes through w.Turn(): Granted, Acquire, YieldThenAcquire, Refused,
-//	            Unserved or Closed; or the caller gives up: Leave
+//	Queued    → a turn comes through w.Turn(): Granted, Acquire, Refused, Unserved or Closed;
+//	            or the caller gives up: Leave
 //	Acquire…  → Hold (acquired), PromoteNext (failed), or LeaveUnanswered
-//	Hold      → HandOver, or else, once it is given back, GivenBack; or PromoteNext (lost)
+//	Hold      → HandOver, or else, once it is given back or lost, PromoteNext
 package waitqueue
 
 import (
@@ -47,13 +47,12 @@ type Turn int
 
 // The turns.
 const (
-	Queued           Turn = iota // wait for the turn
-	Granted                      // it is the holder: a hand-over
-	Acquire                      // it is the head, and is to acquire
-	YieldThenAcquire             // likewise; other processes were notified before, and are to go first
-	Refused                      // another one holds, or is before it in line, and it would not wait
-	Unserved                     // the head's last attempt got no answer, and it would not wait
-	Closed                       // the set is closed
+	Queued   Turn = iota // wait for the turn
+	Granted              // it is the holder: a hand-over
+	Acquire              // it is the head, and is to acquire
+	Refused              // another one holds, or is before it in line, and it would not wait
+	Unserved             // the head's last attempt got no answer, and it would not wait
+	Closed               // the set is closed
 )
 
 // Observation is what the head has learnt last.
@@ -89,7 +88,6 @@ type queue[V any] struct {
 	held     bool // the head holds, and has not begun to give back
 	observed Observation
 	waiting  list[V]
-	fairness fairness
 
 	alarm     *time.Timer // checks whether the head has lost what it holds; nil if none is set
 	alarmAt   time.Time
@@ -205,7 +203,7 @@ func (s *Set[V]) Hold(w *Waiter[V]) bool {
 
 // HandOver hands what the head has just given up over to the next waiter, and reports
 // whether it did: it does where that is safe, and the set is not closed. If it did not,
-// the head stays until GivenBack, so that nothing overtakes the way back: it is no holder
+// the head stays until PromoteNext, so that nothing overtakes the way back: it is no holder
 // any more, but what it held is not free either.
 func (s *Set[V]) HandOver(w *Waiter[V]) bool {
 	next := w.queue.handOver(w)
@@ -223,7 +221,7 @@ func (s *Set[V]) HandOver(w *Waiter[V]) bool {
 func (s *Set[V]) PromoteNext(w *Waiter[V]) {
 	if q := w.queue; q != nil {
 		defer q.lock().Unlock()
-		q.promoteNextAfter(w, Acquire)
+		q.promoteNextAfter(w)
 	}
 }
 
@@ -234,49 +232,17 @@ func (s *Set[V]) PromoteNext(w *Waiter[V]) {
 func (s *Set[V]) LeaveUnanswered(w *Waiter[V]) {
 	if q := w.queue; q != nil {
 		defer q.lock().Unlock()
-		if q.promoteNextAfter(w, Acquire) {
+		if q.promoteNextAfter(w) {
 			q.refuseImpatient(Unserved)
 		}
 	}
 }
 
-// GivenBack is PromoteNext once what the head held has been given back, and that many
-// other processes were notified: they are to go first. received is how many notifications
-// have come until now, this one included; see [Set.HeadStart].
-func (s *Set[V]) GivenBack(w *Waiter[V], notified, received int) {
-	q := w.queue
-	if q == nil {
-		return
-	}
-	defer q.lock().Unlock()
-	if q.head == w {
-		q.fairness = fairness{notified: notified, received: received}
-	}
-	turn := Acquire
-	if notified > 0 {
-		turn = YieldThenAcquire
-	}
-	q.promoteNextAfter(w, turn)
-}
-
-// NoteGivenBack is GivenBack for one that is not the head any more: what it held is one of several of that name.
-func (s *Set[V]) NoteGivenBack(w *Waiter[V], notified, received int) {
-	q := w.queue
-	if q == nil {
-		return
-	}
-	defer q.lock().Unlock()
-	if q.head != nil {
-		q.fairness = fairness{notified: notified, received: received}
-	}
-}
-
-// HeadStart returns how long the head lets other processes go first, when the received-th
-// notification has come.
-func (s *Set[V]) HeadStart(w *Waiter[V], received int) time.Duration {
+// IsAlone reports whether w is the head, and no other waiter is queued behind it.
+func (s *Set[V]) IsAlone(w *Waiter[V]) bool {
 	q := w.queue
 	defer q.lock().Unlock()
-	return q.fairness.headStart(received)
+	return q.head == w && q.waiting.first == nil
 }
 
 // ForbidHandOver keeps what the head of a name holds, or is about to, from being handed

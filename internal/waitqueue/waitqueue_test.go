@@ -207,26 +207,23 @@ func TestSet_HandsOverInTheOrderOfComing(t *testing.T) {
 
 // TestSet_NothingOvertakesTheWayBack: while what the head held is being given back, a
 // caller that comes waits behind it, an impatient one is refused, and the next one is to
-// acquire once it is there, after those of other processes.
+// acquire once it is there.
 func TestSet_NothingOvertakesTheWayBack(t *testing.T) {
 	t.Parallel()
-	for name, test := range map[string]struct {
-		notified int
-		want     Turn
-	}{"others wait": {3, YieldThenAcquire}, "no others wait": {0, Acquire}} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := New(valueOf)
-			first, next, impatient := newCaller(), newCaller(), newCaller()
-			require.Equal(t, Acquire, first.join(t, s, false))
-			require.True(t, s.Hold(&first.Waiter))
-			require.False(t, s.HandOver(&first.Waiter))
-			require.Equal(t, Queued, next.join(t, s, false))
-			require.Equal(t, Refused, impatient.join(t, s, true))
-			s.GivenBack(&first.Waiter, test.notified, 0)
-			require.Equal(t, test.want, <-next.Turn())
-		})
-	}
+	s := New(valueOf)
+	first, next, impatient := newCaller(), newCaller(), newCaller()
+	require.Equal(t, Acquire, first.join(t, s, false))
+	require.True(t, s.IsAlone(&first.Waiter))
+	require.True(t, s.Hold(&first.Waiter))
+	require.False(t, s.HandOver(&first.Waiter))
+	require.Equal(t, Queued, next.join(t, s, false))
+	require.False(t, s.IsAlone(&first.Waiter))
+	require.False(t, s.IsAlone(&next.Waiter), "it is not the head")
+	require.Equal(t, Refused, impatient.join(t, s, true))
+	s.PromoteNext(&first.Waiter)
+	require.Equal(t, Acquire, <-next.Turn())
+	require.True(t, s.IsAlone(&next.Waiter))
+	require.False(t, s.IsAlone(&first.Waiter))
 }
 
 func TestSet_HandOverThatIsNotSafeGoesTheLongWay(t *testing.T) {
@@ -312,7 +309,7 @@ func TestSet_ForgottenHolderKeepsNoCallerWaiting(t *testing.T) {
 		mu.Unlock()
 		require.Equal(t, Acquire, <-next.Turn())
 		require.Equal(t, 2*time.Minute, time.Since(start))
-		s.GivenBack(&first.Waiter, 0, 0) // too late: next is the head
+		s.PromoteNext(&first.Waiter) // too late: next is the head
 		last := newCaller()
 		require.Equal(t, Queued, last.join(t, s, false))
 		s.PromoteNext(&next.Waiter)
@@ -340,7 +337,7 @@ func TestSet_DroppedHolderTakesNothingFromALaterOne(t *testing.T) {
 	later := newCaller()
 	require.Equal(t, Acquire, later.join(t, s, false))
 	require.True(t, s.Hold(&later.Waiter))
-	s.GivenBack(&old.Waiter, 0, 0)
+	s.PromoteNext(&old.Waiter)
 	require.Equal(t, []Holder{&later.thing}, s.Holders())
 }
 
@@ -379,7 +376,7 @@ func TestSet_GivesMemoryBackAfterAPeak(t *testing.T) {
 			}
 			peak := heap() - before
 			for i := range n - 100 {
-				s.GivenBack(&callers[at(i)].Waiter, 0, 0)
+				s.PromoteNext(&callers[at(i)].Waiter)
 				callers[at(i)] = nil
 			}
 			names, busy, _ := s.Len()
@@ -426,23 +423,4 @@ func TestSet_ForbidHandOverReachesTheHead(t *testing.T) {
 	s.ForbidHandOver("a")
 	require.True(t, head.forbidden)
 	require.False(t, next.forbidden)
-}
-
-// TestSet_HeadStartIsForThoseThatWaitedLonger: a process that comes back to a name owes
-// nothing for what was before, nor when the notifications are counted anew.
-func TestSet_HeadStartIsForThoseThatWaitedLonger(t *testing.T) {
-	t.Parallel()
-	s := New(valueOf)
-	first, next := newCaller(), newCaller()
-	require.Equal(t, Acquire, first.join(t, s, false))
-	require.Equal(t, Queued, next.join(t, s, false))
-	s.GivenBack(&first.Waiter, 3, 5000)
-	require.Equal(t, 3*stepBack, s.HeadStart(&next.Waiter, 5000))
-	require.Equal(t, stepBack, s.HeadStart(&next.Waiter, 5002))
-	require.Zero(t, s.HeadStart(&next.Waiter, 6000))
-	require.Zero(t, s.HeadStart(&next.Waiter, 1), "the notifications are counted anew")
-	require.Equal(t, longestStepBack, fairness{notified: 1000}.headStart(0))
-	s.PromoteNext(&next.Waiter)
-	require.Equal(t, Acquire, first.join(t, s, false))
-	require.Zero(t, s.HeadStart(&first.Waiter, 5000), "the queue was idle")
 }

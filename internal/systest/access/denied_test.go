@@ -113,7 +113,7 @@ const denied = "denied"
 // waiter polls within its interval, and does not storm the server with connections.
 func TestAccess_WorksWithoutPubSub(t *testing.T) {
 	t.Parallel()
-	for _, less := range []string{"", "+publish", "+subscribe", "+unsubscribe", "+ping", "+pubsub|numsub", "&{Lock:*}:wake", "&{Queue:*}:wake", "&{Queue:*}:idle"} {
+	for _, less := range []string{"", "+publish", "+subscribe", "+unsubscribe", "+ping", "+pubsub|numsub", "&{Lock:*}:wake:*", "&{Queue:*}:wake", "&{Queue:*}:idle"} {
 		t.Run(less, func(t *testing.T) {
 			t.Parallel()
 			g := newGuarded(t, grantsOfAll, grantsOfLocks, grantsOfQueues)
@@ -123,7 +123,7 @@ func TestAccess_WorksWithoutPubSub(t *testing.T) {
 			q, err := sluice.NewQueue(g.user, "q", sluice.WithPollInterval(200*time.Millisecond))
 			require.NoError(t, err)
 			require.NoError(t, g.admin.Set(ctx, "Lock:a", "foreign", time.Minute).Err())
-			before, name := systest.Connections(t, g.admin), "{Lock:a}:wake"
+			before := systest.Connections(t, g.admin)
 
 			ended := make(chan error, 2)
 			go func() { _, err := l.Lock(ctx, "a"); ended <- err }()
@@ -133,7 +133,7 @@ func TestAccess_WorksWithoutPubSub(t *testing.T) {
 			require.LessOrEqual(t, systest.Connections(t, g.admin)-before, 6)
 			if less == "+subscribe" {
 				g.grant("") // and they subscribe, though not at once
-				require.Eventually(t, func() bool { return g.admin.PubSubNumSub(ctx, name).Val()[name] == 1 }, 15*time.Second, 10*time.Millisecond)
+				require.Eventually(t, func() bool { return systest.InLine(ctx, g.admin, "Lock:a") == 1 }, 15*time.Second, 10*time.Millisecond)
 			}
 
 			other, err := sluice.NewQueue(g.user, "q")
@@ -163,7 +163,9 @@ func TestAccess_DocumentedPatterns(t *testing.T) {
 		{"locks", []int{grantsOfAll, grantsOfLocks}, useLocks(), useQueues()},
 		{"queues", []int{grantsOfAll, grantsOfQueues}, useQueues(), useLocks()},
 		{"fences", []int{grantsOfAll, grantsOfLocks, grantsOfFences}, useLocks(sluice.WithFencing()), useQueues()},
-		{"no fences", []int{grantsOfAll, grantsOfLocks}, useLocks(), useLocks(sluice.WithFencing())},
+		{"no fences", []int{grantsOfAll, grantsOfLocks}, useLocks(), func(g *guarded) []error {
+			return useLocks(sluice.WithFencing())(g)[:1] // those with a hash tag have all their keys under ~Lock:*
+		}},
 		{"other prefixes", []int{grantsOfAll, grantsOfLocks, grantsOfFences, grantsOfQueues}, useQueues(), func(g *guarded) []error {
 			return append(useLocks(sluice.WithLockPrefix("L:"))(g), useQueues(sluice.WithQueuePrefix("Q:"))(g)...)
 		}},
@@ -255,8 +257,8 @@ func beyond(g *guarded) (errs []error) {
 func TestAccess_OneChannelDenied(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, grantsOfAll, grantsOfLocks)
-	g.rule = append(g.rule, "&{Lock:b}:wake")
-	g.grant("&{Lock:*}:wake")
+	g.rule = append(g.rule, "&{Lock:b}:wake:*")
+	g.grant("&{Lock:*}:wake:*")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	l := systest.NewLocker(t, g.user, sluice.WithRetryInterval(100*time.Millisecond))
@@ -264,7 +266,7 @@ func TestAccess_OneChannelDenied(t *testing.T) {
 		require.NoError(t, g.admin.Set(ctx, "Lock:"+name, "foreign", time.Hour).Err())
 		go func() { _, _ = l.Lock(ctx, name) }()
 	}
-	subscribed := func() bool { return g.admin.PubSubNumSub(ctx, "{Lock:b}:wake").Val()["{Lock:b}:wake"] == 1 }
+	subscribed := func() bool { return systest.LockSubscribers(ctx, g.admin, "Lock:b") == 1 }
 	require.Eventually(t, subscribed, 5*time.Second, 10*time.Millisecond)
 	for range 3 {
 		require.NoError(t, g.admin.ClientKillByFilter(ctx, "TYPE", "pubsub").Err())

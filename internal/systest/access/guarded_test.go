@@ -3,6 +3,7 @@ package access
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
 	"github.com/sluice-go/sluice/internal/systest/operations"
@@ -173,8 +175,12 @@ func (g *guarded) fixture(needs operations.Needs, kind string) *operations.Fixtu
 	return f
 }
 
-// state is everything on the server, to the bit.
-func (g *guarded) state() map[string]string { return operations.State(g.T, g.admin, "") }
+// state is everything on the server, to the bit, except the lines of locks, which are hints: processes leave them in the background.
+func (g *guarded) state() map[string]string {
+	state := operations.State(g.T, g.admin, "")
+	maps.DeleteFunc(state, func(key, _ string) bool { return strings.HasSuffix(key, keyspace.Line) })
+	return state
+}
 
 var (
 	lifetimes  = regexp.MustCompile(`until [0-9]+`)
@@ -209,13 +215,12 @@ func decision(err error) string {
 	return "refused"
 }
 
-// subscribed waits until a client is subscribed to the channel of a key.
+// subscribed waits until a client waits for the lock, or is subscribed to the channel of the queue, with a key.
 func (g *guarded) subscribed(key string) {
-	channel := "{" + key + "}:wake"
-	if strings.Contains(key, "{") {
-		channel = key + ":wake"
-	}
 	require.Eventually(g, func() bool {
-		return systest.Subscribers(g.Context(), g.admin, channel) > 0
-	}, 5*time.Second, time.Millisecond, channel)
+		if strings.HasPrefix(key, "Lock:") {
+			return systest.InLine(g.Context(), g.admin, key) > 0
+		}
+		return systest.Subscribers(g.Context(), g.admin, keyspace.Companion(key, keyspace.Wake)) > 0
+	}, 5*time.Second, time.Millisecond, key)
 }

@@ -2,7 +2,6 @@ package failover
 
 import (
 	"context"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -35,10 +34,9 @@ func waitFor(t *testing.T, waiting, acting redis.UniversalClient, name string) (
 	ended := make(chan error, 2)
 	go func() { _, err := ours.Lock(ctx, name); ended <- err }()
 	go func() { ended <- q.Wait(ctx) }()
-	for _, key := range []string{"Lock:", "Queue:"} {
-		channel := key + name + ":wake" // the names have hash tags
-		require.Eventually(t, func() bool { return systest.Subscribers(ctx, waiting, channel) == 1 }, 20*time.Second, 5*time.Millisecond)
-	}
+	require.Eventually(t, func() bool {
+		return systest.InLine(ctx, waiting, "Lock:"+name) == 1 && systest.Subscribers(ctx, waiting, "Queue:"+name+":wake") == 1 // the names have hash tags
+	}, 20*time.Second, 5*time.Millisecond)
 	return func() {
 		t.Helper()
 		require.NoError(t, k.Unlock(ctx))
@@ -127,10 +125,9 @@ func TestCluster_SubscriptionsFollowTheirSlot(t *testing.T) {
 	wakeOther := waitFor(t, rdb, c.Client(t), tags[1]+"stays")
 	from, to := c.Primary(tags[0]), c.Primary(tags[1])
 	c.Migrate(t, c.Slot(t, name), from, to, func() {})
-	channels := []string{"Lock:" + name + ":wake", "Queue:" + name + ":wake"}
 	admin := to.Client(t)
 	require.Eventually(t, func() bool {
-		return !slices.ContainsFunc(channels, func(channel string) bool { return systest.Subscribers(t.Context(), admin, channel) != 1 })
+		return systest.LockSubscribers(t.Context(), admin, "Lock:"+name) == 1 && systest.Subscribers(t.Context(), admin, "Queue:"+name+":wake") == 1
 	}, 20*time.Second, 5*time.Millisecond)
 	wake()
 	wakeOther()
