@@ -25,8 +25,11 @@ type assignment struct {
 	Guard   string // the file of the shared guard
 	// Unguarded says that sections may overlap.
 	Unguarded bool
-	Size      int // the size of its team; 0 for a single waiter
-	Length    time.Duration
+	// Clients share the team evenly; 0 for a single client.
+	Clients    int
+	Size       int // of the team; 0 for a single waiter
+	Lead, Hold time.Duration
+	Length     time.Duration
 }
 
 // A child process reads orders, one per line, and answers each with a line of JSON. Its first
@@ -121,12 +124,9 @@ func carryOut(ctx context.Context, spec string, orders <-chan order, answers *js
 	if err != nil {
 		return err
 	}
-	c, err := enter(e.Entrant)[0].open(e.Setup)
+	clients, err := e.open(ctx)
+	defer func() { err = errors.Join(err, closeAll(clients)) }()
 	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, c.Close()) }()
-	if err := warmUp(ctx, c); err != nil {
 		return err
 	}
 	if err := answers.Encode(answer{}); err != nil {
@@ -135,9 +135,9 @@ func carryOut(ctx context.Context, spec string, orders <-chan order, answers *js
 	for o := range orders {
 		var a answer
 		if e.Size > 0 {
-			a = workAsChild(ctx, e, c, g, o)
+			a = e.work(ctx, clients, g, o)
 		} else {
-			a = waitAsChild(ctx, e, c)
+			a = waitAsChild(ctx, e, clients[0])
 		}
 		if err := answers.Encode(a); err != nil {
 			return err

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -32,10 +35,16 @@ type setup struct {
 	Addr string
 	// Retry is the pause between two attempts of a contender that polls.
 	Retry time.Duration
+	// Pool is the size of a client's pool; 0 for poolSize.
+	Pool int
 	// Queue is the name of a contender's queue. No other turn uses it.
 	Queue string
 
-	postgres *postgres // for contenders that are not on Redis
+	// Etcd is for contenders on it. A child process connects to its parent's server.
+	Etcd *etcd
+
+	postgres *postgres     // for contenders on it
+	sent     *atomic.Int64 // counts the commands that the clients send; nil for no counting
 }
 
 // An entrant opens a contender, or a queue.
@@ -69,6 +78,7 @@ func entrants() []entrant {
 		{name: "redsync on AutoPipeline", settings: redsyncSettings, open: pipelined(newRedsync)},
 		{name: "redislock on AutoPipeline", settings: redislockSettings, open: pipelined(newRedislock)},
 		{name: "rueidislock", settings: rueidislockSettings, open: newRueidislock},
+		{name: etcdName, settings: etcdSettings, open: newEtcdLocks},
 		{name: fifoName, settings: "a mutex and a list of channels, first come first served: no Redis at all", open: func(setup) (contender, error) { return &fifo{}, nil }},
 		{name: "local mutex", settings: "a sync.Mutex: no Redis at all", open: func(setup) (contender, error) { return &local{}, nil }},
 	}...)
@@ -102,7 +112,7 @@ type onRedis func(redis.UniversalClient, setup) (contender, error)
 // plain opens a contender on a client of its own.
 func plain(open onRedis) func(setup) (contender, error) {
 	return func(s setup) (contender, error) {
-		rdb := newClient(s.Addr)
+		rdb := s.newClient()
 		return own(open, rdb, s, rdb.Close)
 	}
 }
@@ -110,7 +120,7 @@ func plain(open onRedis) func(setup) (contender, error) {
 // pipelined opens a contender on a client that batches the commands of all goroutines.
 func pipelined(open onRedis) func(setup) (contender, error) {
 	return func(s setup) (contender, error) {
-		rdb := newClient(s.Addr)
+		rdb := s.newClient()
 		auto, err := rdb.AutoPipeline()
 		if err != nil {
 			return nil, errors.Join(err, rdb.Close())
@@ -119,8 +129,14 @@ func pipelined(open onRedis) func(setup) (contender, error) {
 	}
 }
 
-func newClient(addr string) *redis.Client {
-	return redis.NewClient(&redis.Options{Addr: addr, PoolSize: poolSize})
+func newClient(addr string) *redis.Client { return setup{Addr: addr}.newClient() }
+
+func (s setup) newClient() *redis.Client {
+	options := &redis.Options{Addr: s.Addr, PoolSize: cmp.Or(s.Pool, poolSize)}
+	if s.sent != nil {
+		options.Dialer = func(ctx context.Context, _, addr string) (net.Conn, error) { return dialCounted(ctx, addr, s.sent) }
+	}
+	return redis.NewClient(options)
 }
 
 // owned is a contender with its client.

@@ -9,20 +9,24 @@ import (
 	"unsafe"
 )
 
-// guard checks that sections never overlap. It holds no pointers, so that it can lie in memory
+// guard checks that sections never overlap, or no more of them than there are permits. It holds no pointers, so that it can lie in memory
 // that processes share.
 type guard struct {
 	inside   atomic.Int64
 	overlaps atomic.Int64
 	entries  atomic.Int64
-	plain    int64 // counts entries too, without being atomic
+	permits  atomic.Int64 // how many sections may overlap; 0 for one at a time
+	plain    int64        // counts entries too, without being atomic; not used if sections may overlap
 }
 
 func (g *guard) enter() {
-	if g.inside.Add(1) != 1 {
+	permits := max(g.permits.Load(), 1)
+	if g.inside.Add(1) > permits {
 		g.overlaps.Add(1)
 	}
-	g.plain++
+	if permits == 1 {
+		g.plain++
+	}
 	g.entries.Add(1)
 }
 
@@ -33,7 +37,7 @@ func (g *guard) check() error {
 	if n := g.overlaps.Load(); n > 0 {
 		return fmt.Errorf("NOT EXCLUSIVE: %d of %d sections overlapped", n, g.entries.Load())
 	}
-	if n := g.entries.Load(); g.plain != n {
+	if n := g.entries.Load(); g.permits.Load() <= 1 && g.plain != n {
 		return fmt.Errorf("NOT EXCLUSIVE: a plain counter is %d after %d sections", g.plain, n)
 	}
 	return nil

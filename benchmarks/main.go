@@ -60,6 +60,7 @@ type config struct {
 	scenarios []scenario
 
 	postgres *postgres // started if a contender needs it
+	etcd     *etcd     // likewise
 }
 
 func parse(args []string, log io.Writer) (config, error) {

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -65,7 +66,7 @@ func runScenarios(t *testing.T, seconds string, names []string) (without []strin
 	status := parentMain(append([]string{"-quick", "-seconds", seconds, "-json", file, "-plot", folder}, names...), &out, &log)
 	require.Zero(t, status, "%s\n%s", &out, &log)
 	if os.Getenv("CI") == "true" {
-		require.NotContains(t, out.String(), errNotHere.Error(), "install PostgreSQL, Node and BullMQ")
+		require.NotContains(t, out.String(), errNotHere.Error(), "install PostgreSQL, etcd, Node and BullMQ")
 	}
 	for _, name := range names {
 		require.Contains(t, out.String(), "\n"+name+": ")
@@ -310,6 +311,71 @@ func TestGuard_FindsOverlaps(t *testing.T) {
 	require.NoError(t, same.check())
 	g.enter()
 	require.ErrorContains(t, same.check(), "NOT EXCLUSIVE: 1 of 3")
+}
+
+// TestGuard_LetsPermitsOverlap: so many sections may overlap, and no more.
+func TestGuard_LetsPermitsOverlap(t *testing.T) {
+	t.Parallel()
+	var g guard
+	g.permits.Store(2)
+	g.enter()
+	g.enter()
+	require.NoError(t, g.check())
+	g.enter()
+	require.ErrorContains(t, g.check(), "NOT EXCLUSIVE: 1 of 3")
+}
+
+// TestCommandCounter_CountsHoweverWritesAreCut counts commands with an argument that looks like one.
+func TestCommandCounter_CountsHoweverWritesAreCut(t *testing.T) {
+	t.Parallel()
+	sent := []byte("*1\r\n$4\r\nPING\r\n" + "*2\r\n$3\r\nGET\r\n$6\r\n*1\r\n$0\r\n" + "*2\r\n$3\r\nGET\r\n$0\r\n\r\n")
+	for size := 1; size <= len(sent); size++ {
+		var c commandCounter
+		var commands int64
+		for part := range slices.Chunk(sent, size) {
+			commands += c.count(part)
+		}
+		require.Equal(t, int64(3), commands, "in parts of %d", size)
+	}
+}
+
+// TestSetup_CountsWhatClientsSend: a script is one command, whatever it runs.
+func TestSetup_CountsWhatClientsSend(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	var sent atomic.Int64
+	rdb := setup{Addr: s.Addr, Pool: 1, sent: &sent}.newClient()
+	t.Cleanup(func() { _ = rdb.Close() })
+	require.NoError(t, rdb.Ping(t.Context()).Err()) // connects
+	before := sent.Load()
+	require.NoError(t, rdb.Eval(t.Context(), `for i = 1, 10 do redis.call('TIME') end return 1`, nil).Err())
+	require.Equal(t, int64(1), sent.Load()-before)
+}
+
+// TestFleet_SumsUpClients: 3 clients of 2 goroutines had 9 sections in 3 s, so a caller behind all others waits 2 s.
+func TestFleet_SumsUpClients(t *testing.T) {
+	t.Parallel()
+	waits := waitsOf([]time.Duration{3 * time.Second}).Export()
+	r := fleet{clients: 3, waiters: 2}.result([]answer{
+		{Tally: tally{Turns: []int64{1, 2}, Sent: 10}, Waits: waits},
+		{Tally: tally{Turns: []int64{6}, Sent: 17}, Waits: waits},
+	}, 3*time.Second)
+	require.Equal(t, 3.0, r.value)
+	require.InDelta(t, 1.5, r.extra[p99ToIdeal], 0.02)
+	delete(r.extra, p99ToIdeal)
+	require.Equal(t, map[string]float64{
+		sentPerSection: 3, idealTurn: float64(2 * time.Second), leastToMean: 1.0 / 3, mostToMean: 2,
+	}, r.extra)
+	require.Empty(t, fleet{clients: 3, waiters: 2}.result([]answer{{Tally: tally{Turns: []int64{0}}, Waits: waits}}, time.Second).extra)
+}
+
+// TestFleet_IsNotMeasuredWithoutRoom: what a machine cannot hold is no failure of the contender.
+func TestFleet_IsNotMeasuredWithoutRoom(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t, "--maxclients", "50")
+	require.ErrorIs(t, fleet{clients: 4}.fits(t.Context(), s.Addr), errNotHere)
+	require.ErrorIs(t, fleet{clients: 1 << 40}.fits(t.Context(), s.Addr), errNotHere)
+	require.NoError(t, fleet{clients: 4}.fits(t.Context(), redistest.Start(t).Addr))
 }
 
 func TestOvertaken_CountsPairs(t *testing.T) {

@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"encoding/base64"
 	"errors"
+	"net"
 	"time"
 
 	"github.com/bsm/redislock"
@@ -16,9 +18,9 @@ import (
 )
 
 const (
-	redislockSettings   = "v0.9.4, TTL 15s, LinearBackoff of the retry delay"
+	redislockSettings   = "v0.10.0, TTL 15s, LinearBackoff of the retry delay"
 	redsyncSettings     = "v4.18.0, expiry 15s, the retry delay, unlimited tries"
-	rueidislockSettings = "rueidis v1.0.78, KeyMajority 1, NoLoopTracking as its README has it, TryNextAfter 1s, KeyValidity 5s (its default); one multiplexed connection"
+	rueidislockSettings = "rueidis v1.0.78, KeyMajority 1, NoLoopTracking as its README has it, TryNextAfter 1s, KeyValidity 5s (its default); one multiplexed connection; in fleets buffers of 4 KiB instead of 512"
 )
 
 // The retry delays of the peers that poll, redislock and redsync, are the best for each
@@ -29,6 +31,7 @@ const (
 	retryForThroughput = 20 * time.Millisecond
 	retryForCrowds     = 10 * time.Millisecond
 	retryForLatency    = time.Millisecond
+	retryForFleets     = 100 * time.Millisecond
 )
 
 // key returns the key that Sluice uses for a lock, so that no contender sends shorter keys.
@@ -96,9 +99,21 @@ func (l redsyncLock) Close() error { return nil }
 // longer timeout costs nothing.
 type rueidisLock struct{ rueidislocks.Locker }
 
+// smallBuffer is the size of the buffers of a client in a fleet, in bytes.
+const smallBuffer = 4 << 10
+
 func newRueidislock(s setup) (contender, error) {
+	client := rueidis.ClientOption{InitAddress: []string{s.Addr}}
+	if s.Pool > 0 { // its client has no pool; hundreds of them need small buffers
+		client.ReadBufferEachConn, client.WriteBufferEachConn, client.PipelineMultiplex = smallBuffer, smallBuffer, -1
+	}
+	if s.sent != nil {
+		client.DialCtxFn = func(ctx context.Context, addr string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			return dialCounted(ctx, addr, s.sent)
+		}
+	}
 	l, err := rueidislocks.NewLocker(rueidislocks.LockerOption{
-		ClientOption:   rueidis.ClientOption{InitAddress: []string{s.Addr}},
+		ClientOption:   client,
 		KeyPrefix:      "Lock",
 		KeyMajority:    1,
 		NoLoopTracking: true,

@@ -51,6 +51,16 @@ func (c crowds) turn(ctx context.Context, t turn) (r result, err error) {
 		Setup: t.setup, Entrant: t.entrant.name, Lock: uniqueName("procs"),
 		Guard: file, Unguarded: c.unguarded, Size: c.size, Length: t.length,
 	}
+	answers, err := workInProcesses(ctx, slices.Repeat([]assignment{e}, c.processes), t.meter.start)
+	if err != nil {
+		return result{}, err
+	}
+	return sumUp(answers, t.length), g.check()
+}
+
+// workInProcesses carries out each assignment in a child process, all at the same time. It
+// calls ready when the children have warmed up.
+func workInProcesses(ctx context.Context, work []assignment, ready func(context.Context) error) (answers []answer, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var children []*child
@@ -62,22 +72,20 @@ func (c crowds) turn(ctx context.Context, t turn) (r result, err error) {
 			err = errors.Join(err, c.Close())
 		}
 	}()
-	for range c.processes {
+	for _, e := range work {
 		child, err := spawn(ctx, e)
 		if err != nil {
-			return result{}, err
+			return nil, err
 		}
 		children = append(children, child)
 	}
-	if err := t.meter.start(ctx); err != nil { // the children have warmed up
-		return result{}, err
+	if err := ready(ctx); err != nil {
+		return nil, err
 	}
-	answers, err := workTogether(children)
-	if err != nil {
+	if answers, err = workTogether(children); err != nil {
 		cancel()
-		return result{}, err
 	}
-	return sumUp(answers, t.length), g.check()
+	return answers, err
 }
 
 // workTogether makes all children begin at the same moment, and returns their answers.
@@ -119,18 +127,4 @@ func sumUp(answers []answer, length time.Duration) result {
 		r.extra[leastShare] = float64(slices.Min(shares)) * float64(len(shares)) / float64(total)
 	}
 	return r
-}
-
-// workAsChild is workTogether's part in a child.
-func workAsChild(ctx context.Context, e assignment, c contender, g *guard, o order) answer {
-	if e.Unguarded {
-		g = nil
-	}
-	work := team{
-		contender: c, size: e.Size, length: e.Length,
-		guard: func(int) *guard { return g },
-		start: time.Unix(0, o.Start),
-		name:  func(int) string { return e.Lock },
-	}.work(ctx)
-	return answer{Tally: work, Waits: work.waits.Export()}
 }

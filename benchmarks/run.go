@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -42,7 +43,7 @@ func scenarios() []scenario {
 		idle(), manyQueues(100), herd(1, 0), herd(30, 0), herd(100, 0), herd(300, 0), herd(300, 200*time.Millisecond),
 		memory(0), memory(100), large("large-64k", 64<<10), large("large-1m", 1<<20), largeLog(),
 		depth(10_000), depth(10_000_000)}
-	return append(all, far()...)
+	return slices.Concat(all, fleets(), far())
 }
 
 // turn is one contender's turn in one round.
@@ -89,8 +90,9 @@ func compare(ctx context.Context, c config, out, log io.Writer) (err error) {
 	if err := c.checkOutputs(); err != nil {
 		return err
 	}
-	c.postgres = &postgres{}
+	c.postgres, c.etcd = &postgres{}, &etcd{}
 	defer c.postgres.stop()
+	defer c.etcd.stop()
 	addr := c.redis
 	if addr == "" {
 		var stop func()
@@ -144,7 +146,8 @@ func (s scenario) run(ctx context.Context, c config, addr string, log io.Writer)
 	for round := range c.rounds {
 		for i, e := range s.entries {
 			began := time.Now()
-			r := s.oneTurn(ctx, turn{setup: setup{addr, s.retry, uniqueName("queue"), c.postgres}, entrant: e, length: s.lengthFor(c), quick: c.quick})
+			opening := setup{Addr: addr, Retry: s.retry, Queue: uniqueName("queue"), Etcd: c.etcd, postgres: c.postgres}
+			r := s.oneTurn(ctx, turn{setup: opening, entrant: e, length: s.lengthFor(c), quick: c.quick})
 			if err := ctx.Err(); err != nil {
 				return nil, err
 			}
@@ -195,6 +198,9 @@ func (s scenario) oneTurn(ctx context.Context, t turn) (r result) {
 			r.failures.add(fmt.Errorf("close: %w", closing))
 		}
 	}
+	if errors.Is(err, errNotHere) { // a turn finds out what it needs
+		return result{notes: err.Error()}
+	}
 	r.failures.add(err)
 	return r
 }
@@ -227,5 +233,5 @@ func (t *turn) open(ctx context.Context) (shut func() error, err error) {
 	if t.contender, err = t.entrant.open(t.setup); err != nil {
 		return nil, err
 	}
-	return t.contender.Close, warmUp(ctx, t.contender)
+	return t.contender.Close, warmUp(ctx, t.contender, poolSize)
 }

@@ -12,9 +12,9 @@ import (
 )
 
 // startServer runs a redis-server on a free port, in a folder of its own and without
-// persistence. stop ends it and removes the folder.
+// persistence, for as many connections as a fleet has. stop ends it and removes the folder.
 func startServer() (addr string, stop func(), err error) {
-	s, err := redistest.StartIn("", nil)
+	s, err := redistest.StartIn("", nil, "--maxclients", "20000")
 	if errors.Is(err, exec.ErrNotFound) {
 		return "", nil, errors.New("there is no redis-server program on this machine: install Redis, or name a server with -redis")
 	}
