@@ -177,7 +177,7 @@ func (f fleet) fits(ctx context.Context, addr string) error {
 		return err
 	}
 	here := needed / max(f.processes, 1)
-	if files.Cur < uint64(here) { //nolint:gosec // it is positive
+	if files.Cur < uint64(here) {
 		return fmt.Errorf("%w: %d files may be open, and %d connections are needed (ulimit -n)", errNotHere, files.Cur, here)
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
