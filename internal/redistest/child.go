@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Child is another process that runs this same program.
+// Child is another process: this same program, or one that StartProgram was given.
 type Child struct {
 	// Stdin is the child's standard input. The child must end when its input ends:
 	// the kernel closes it when this process dies, even by SIGKILL, so no child
@@ -46,6 +46,15 @@ func StartChild(ctx context.Context, stderr io.Writer, env ...string) (*Child, e
 	}
 	cmd := exec.CommandContext(ctx, path)
 	cmd.Env = append(append(os.Environ(), nested+"=1"), env...)
+	return startChild(cmd, stderr)
+}
+
+// StartProgram is StartChild for another program, which must end when its input ends.
+func StartProgram(ctx context.Context, stderr io.Writer, path string, args ...string) (*Child, error) {
+	return startChild(exec.CommandContext(ctx, path, args...), stderr)
+}
+
+func startChild(cmd *exec.Cmd, stderr io.Writer) (*Child, error) {
 	cmd.Stderr = stderr
 	ignoreTerminal(cmd)
 	stdin, err := cmd.StdinPipe()

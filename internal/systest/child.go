@@ -59,6 +59,20 @@ func StartChild(t *testing.T, role string, settings ...any) *Child {
 	require.Contains(t, roles, role)
 	spec := childEnv + "=" + strings.TrimSuffix(fmt.Sprintln(append([]any{role}, settings...)...), "\n")
 	started, err := redistest.StartChild(context.WithoutCancel(t.Context()), os.Stderr, spec)
+	return newChild(t, started, err)
+}
+
+// StartProgram starts another program, which has to end when its standard input does. It is killed at the latest when the
+// test ends.
+func StartProgram(t *testing.T, path string, args ...string) *Child {
+	t.Helper()
+	redistest.NotShort(t)
+	started, err := redistest.StartProgram(context.WithoutCancel(t.Context()), os.Stderr, path, args...)
+	return newChild(t, started, err)
+}
+
+func newChild(t *testing.T, started *redistest.Child, err error) *Child {
+	t.Helper()
 	require.NoError(t, err)
 	c := &Child{Child: started, t: t}
 	t.Cleanup(c.Kill)

@@ -8,7 +8,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -237,25 +236,10 @@ func (a *sectionsTold) count() int {
 }
 
 // atOnce returns how many of the sections ran at the same time, at most.
-func atOnce(sections []section) (most int) {
-	type edge struct {
-		at    time.Duration
-		delta int
-	}
-	var edges []edge
+func atOnce(sections []section) int {
+	var spans []systest.Span
 	for _, s := range sections {
-		edges = append(edges, edge{s.from, 1}, edge{s.until, -1})
+		spans = append(spans, systest.Span{From: int64(s.from), Until: int64(s.until)})
 	}
-	slices.SortFunc(edges, func(a, b edge) int {
-		if a.at != b.at {
-			return int(a.at - b.at)
-		}
-		return a.delta - b.delta // what ends at a time, before what begins then
-	})
-	now := 0
-	for _, e := range edges {
-		now += e.delta
-		most = max(most, now)
-	}
-	return most
+	return systest.AtOnce(spans)
 }

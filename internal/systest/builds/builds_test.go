@@ -1,0 +1,248 @@
+package builds
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/systest"
+)
+
+const (
+	// turns is how many each process has to have in a phase, beside three others.
+	turns = 25
+	// phaseLimit is the most that a phase may take. If no message at all comes through, each process looks once in a retry
+	// interval of 100 ms, and finds the lock free about every fourth time: 10 s, and as much again on a busy machine.
+	phaseLimit = 20 * time.Second
+	// longestWait is the most that a caller waits: for the TTL of a killed holder, and for its turn.
+	longestWait = 3 * time.Second
+)
+
+// kinds are the client's, with what they promise.
+var kinds = []struct {
+	kind   string
+	atOnce int // how many turns may overlap on one name
+	fences fences
+}{
+	{"plain", 1, noFences},
+	{"fenced", 1, fencesRise},
+	{"permits", 2, fencesDiffer},
+	{"lockall", 1, noFences},
+}
+
+type fences int
+
+const (
+	noFences     fences = iota
+	fencesDiffer        // turns overlap, so the order of their beginnings is not that of their grants
+	fencesRise
+)
+
+// TestBuilds_ShareALock has two processes of the build before and two of now contend for the same names. In the middle, one of each
+// build kills itself while it holds what it has taken, and is started again. No turns overlap that exclude each other, fences
+// rise over both builds, each process has its turns, and none waits for long.
+//
+// Turns also have to follow each other across the builds, in both directions: so each build lets go what the other one waits for.
+func TestBuilds_ShareALock(t *testing.T) {
+	redistest.NotShort(t)
+	s := redistest.Redis(t)
+	programs := map[string]string{"before": compile(t, sourceBefore(t)), "now": compile(t, systest.Root(t))}
+	for _, k := range kinds {
+		t.Run(k.kind, func(t *testing.T) {
+			t.Parallel()
+			lag := systest.Lag(t)
+			c := &crew{t: t, addr: s.Addr, kind: k.kind, name: redistest.Name(t), programs: programs, turns: map[int64]report{}}
+			for _, build := range []string{"before", "now", "before", "now"} {
+				c.running = append(c.running, c.start(build))
+			}
+			c.work()
+			for place := range 2 { // one of each build
+				c.restart(place)
+				c.work()
+			}
+			c.end()
+			c.check(k.atOnce, k.fences)
+			require.Less(t, c.longest, longestWait+20*lag(), "a caller waited for so long")
+		})
+	}
+}
+
+// report is what the client prints; see there.
+type report struct {
+	Names       []string
+	From, Until int64
+	Fence       int64
+	Wait        time.Duration
+
+	build string
+}
+
+// process is a running client.
+type process struct {
+	*systest.Child
+	build string
+	turns int           // guarded by crew.mu
+	ended chan struct{} // closed when all that it printed was read
+}
+
+// crew is the processes that share a name, and what they reported.
+type crew struct {
+	t                *testing.T
+	addr, kind, name string
+	programs         map[string]string // by build
+	running          []*process
+
+	mu      sync.Mutex       // guards what follows, and the turns of each process
+	turns   map[int64]report // the last report of each turn, by From
+	longest time.Duration
+}
+
+// start starts a process of a build.
+func (c *crew) start(build string) *process {
+	p := &process{
+		Child: systest.StartProgram(c.t, c.programs[build], "-addr", c.addr, "-kind", c.kind, "-name", c.name, "-for", "10m"),
+		build: build, ended: make(chan struct{}),
+	}
+	go c.read(p) // it ends with the process, which is killed at the latest when the test ends; end and restart wait for it
+	return p
+}
+
+// read notes what a process reports, until that has ended.
+func (c *crew) read(p *process) {
+	defer close(p.ended)
+	for lines := json.NewDecoder(p.Stdout); ; {
+		r := report{build: p.build}
+		if lines.Decode(&r) != nil {
+			return
+		}
+		c.mu.Lock()
+		c.longest = max(c.longest, r.Wait)
+		if len(r.Names) > 0 {
+			if _, known := c.turns[r.From]; !known {
+				p.turns++
+			}
+			c.turns[r.From] = r
+		}
+		c.mu.Unlock()
+	}
+}
+
+// work waits until each process has had its turns, from now on.
+func (c *crew) work() {
+	c.t.Helper()
+	begun, before := time.Now(), c.count()
+	defer func() {
+		c.t.Logf("turns of each process: %v, and %v after %v", before, c.count(), time.Since(begun).Round(time.Millisecond))
+	}()
+	enough := func() bool {
+		now := c.count()
+		for i := range now {
+			if now[i]-before[i] < turns {
+				return c.hasEnded()
+			}
+		}
+		return true
+	}
+	require.Eventually(c.t, enough, phaseLimit, 10*time.Millisecond, "a process was left out")
+	require.False(c.t, c.hasEnded(), "a process has failed")
+}
+
+// count returns how many turns each of the running processes has had.
+func (c *crew) count() (turns []int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.running {
+		turns = append(turns, p.turns)
+	}
+	return turns
+}
+
+// hasEnded reports whether a process has, which should be running.
+func (c *crew) hasEnded() bool {
+	return slices.ContainsFunc(c.running, func(p *process) bool {
+		select {
+		case <-p.ended:
+			return true
+		default:
+			return false
+		}
+	})
+}
+
+// restart has a process kill itself in a turn, and starts another one of its build.
+func (c *crew) restart(place int) {
+	c.t.Helper()
+	p := c.running[place]
+	p.Tell("die")
+	select {
+	case <-p.ended:
+	case <-time.After(phaseLimit):
+		c.t.Fatal("it had no turn in which to kill itself")
+	}
+	require.EqualError(c.t, p.Wait(), "signal: killed")
+	c.running[place] = c.start(p.build)
+}
+
+// end ends all processes, in order.
+func (c *crew) end() {
+	c.t.Helper()
+	for _, p := range c.running {
+		require.NoError(c.t, p.Stdin.Close())
+	}
+	for _, p := range c.running {
+		<-p.ended
+		require.NoError(c.t, p.Wait(), "a process of the build %s", p.build)
+	}
+}
+
+// check checks the turns of all processes. These have ended.
+func (c *crew) check(atOnce int, f fences) {
+	c.t.Helper()
+	byName := map[string][]report{}
+	for _, r := range c.turns {
+		for _, name := range r.Names {
+			byName[name] = append(byName[name], r)
+		}
+	}
+	followed := map[[2]string]int{} // how often a turn of the one build was followed by one of the other
+	for name, turns := range byName {
+		slices.SortFunc(turns, func(a, b report) int { return cmp.Compare(a.From, b.From) })
+		var spans []systest.Span
+		for i, r := range turns {
+			spans = append(spans, systest.Span{From: r.From, Until: r.Until + 1}) // it was valid at Until, too
+			if i > 0 {
+				followed[[2]string{turns[i-1].build, r.build}]++
+			}
+		}
+		require.LessOrEqual(c.t, systest.AtOnce(spans), atOnce, "turns on %s", name)
+		requireFences(c.t, turns, f)
+	}
+	c.t.Logf("%d turns, which followed each other as %v, longest wait %v", len(c.turns), followed, c.longest)
+	require.GreaterOrEqual(c.t, followed[[2]string{"before", "now"}], turns)
+	require.GreaterOrEqual(c.t, followed[[2]string{"now", "before"}], turns)
+}
+
+// requireFences checks the fences of turns on one name, in the order of their beginnings.
+func requireFences(t *testing.T, turns []report, f fences) {
+	t.Helper()
+	seen, last := map[int64]bool{}, int64(0)
+	for _, r := range turns {
+		if f == noFences {
+			require.Zero(t, r.Fence)
+			continue
+		}
+		require.Positive(t, r.Fence)
+		require.False(t, seen[r.Fence], "fence %d twice", r.Fence)
+		seen[r.Fence] = true
+		if f == fencesRise {
+			require.Greater(t, r.Fence, last, "a fence of the build %s", r.build)
+			last = r.Fence
+		}
+	}
+}
