@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/line"
@@ -112,8 +113,7 @@ type acquisition struct {
 	lost     []any     // the tokens of the last requests, if they had no reply: the next one replaces them
 }
 
-// headStart is how long a process that has just woken another one lets it go first, if it finds the lock free: the other
-// one's attempt arrives at about the same time, or it has had the lock already.
+// headStart is how long a process that has just woken another one lets it go first, beside the way to the server and back.
 const headStart = 2 * time.Millisecond
 
 // How an acquisition by script goes about the line, as acquire.lua is told it.
@@ -177,7 +177,10 @@ func (a *acquisition) next(ctx context.Context) (taken bool, left time.Duration,
 	if a.yields {
 		a.yields = false
 		_, left, err = a.byScript(ctx, onlyJoin)
-		return false, max(left, headStart), err
+		if err != nil || k.address.place.InLine() {
+			return false, max(left, headStart), err
+		}
+		backoff.Sleep(ctx, headStart) // it is about to subscribe
 	}
 	if k.options.replicas == 0 {
 		return a.byScript(ctx, tryFirst)

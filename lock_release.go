@@ -59,11 +59,20 @@ func (k *Lock) handleRelease(value any, ambiguous bool, err error) error {
 	}
 	err = k.whyNotReleased(answer > 0, ambiguous, err)
 	if answer > 1 {
-		k.address.place.Yield(k.options.retry)
+		k.yield()
 	}
 	k.leave()
 	k.tellEnded(k.releasedOrLost(err))
 	return err
+}
+
+// yield lets another process go first that was woken by k's release.
+func (k *Lock) yield() {
+	first := headStart
+	if !k.isPermit() { // of permits, a head may be noting a round trip
+		first += k.address.trips.shortest()
+	}
+	k.address.place.Yield(first)
 }
 
 // leave ends what k is to the Locker that held it: the next waiter acquires.

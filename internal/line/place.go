@@ -25,6 +25,10 @@ import (
 // longestPoll is the longest time between two polls of one that is not the first in line, unless its retry interval is longer.
 const longestPoll = 10 * time.Second
 
+// nearest is how many of those that are first in line poll once in a retry interval. The others poll the more rarely, the more
+// are before them: of a thousand, some 25 do in each interval. More would find sooner what every message about was lost.
+const nearest = 4
+
 // ErrStopped is the error of a wait whose stop was closed.
 var ErrStopped = errors.New("stopped")
 
@@ -77,6 +81,9 @@ func (p *Place) Listen(wake string) {
 
 // Waits reports whether the process listens, and may be in line.
 func (p *Place) Waits() bool { return p.listener != nil }
+
+// InLine reports whether it was in line when the server was last asked.
+func (p *Place) InLine() bool { return p.ahead >= 0 }
 
 // Ask begins a request that may join the line, and returns its entry and the entry's score.
 func (p *Place) Ask() (entry, score string) {
@@ -167,12 +174,12 @@ func (p *Place) Wait(ctx context.Context, stop <-chan struct{}, left, retry time
 	}
 }
 
-// pause returns when the process is to poll. Of a thousand in line, about ten do in a retry interval: each at its own time.
+// pause returns when the process is to poll.
 func (p *Place) pause(left, retry time.Duration) time.Duration {
 	if p.ahead <= 0 {
 		return max(min(left+time.Millisecond, backoff.Half(retry)), 0)
 	}
-	every := max(retry, min(retry*time.Duration(p.ahead)/2, longestPoll))
+	every := max(retry, min(retry*time.Duration(p.ahead)/nearest, longestPoll))
 	if p.drawn {
 		return every
 	}

