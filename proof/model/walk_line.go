@@ -9,17 +9,17 @@ package model
 // counts for how many ticks a lock is free while a live process waits. Until a fault strikes that is none at all. Copies
 // that are held up in the network, callers and faults come at any time, between ticks too.
 type LineWalk struct {
-	Calls      [3]int    // how many calls each process makes; 0 for no such process
-	Together   bool      // the calls of a process are made at once: all except the head wait in the process
-	GiveUps    int       // how many callers give up waiting
-	Faults     int       // how many faults strike
-	Kinds      LineFault // of faults
-	TTL        int8      // of the lock in ticks; 0 for no ticks at all
-	Extends    bool      // holders extend
-	Forgets    bool      // a process without callers ends its subscription
-	Subscribed bool      // processes are subscribed when they start, which saves states
-	Polls      [3]int8   // for each place in line, how many ticks pass until a waiter polls; place 0 also polls at the end of the TTL
-	Bound      int8      // after a fault, for how many ticks a lock may be free while a live process waits
+	Calls      [lineProcesses]int  // how many calls each process makes; 0 for no such process
+	Together   bool                // the calls of a process are made at once: all except the head wait in the process
+	GiveUps    int                 // how many callers give up waiting
+	Faults     int                 // how many faults strike
+	Kinds      LineFault           // of faults
+	TTL        int8                // of the lock in ticks; 0 for no ticks at all
+	Extends    bool                // holders extend
+	Forgets    bool                // a process without callers ends its subscription
+	Subscribed bool                // processes are subscribed when they start, which saves states
+	Polls      [lineProcesses]int8 // for each place in line, how many ticks pass until a waiter polls; place 0 also polls at the end of the TTL
+	Bound      int8                // after a fault, for how many ticks a lock may be free while a live process waits
 	// Ordered leaves out who takes the lock without having joined while another process waits in line. Then turns are in the order
 	// of joining. With ticks or callers that give up, a process may overtake another once: by a poll, or woken by a leave.
 	Ordered bool

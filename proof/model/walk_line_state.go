@@ -29,7 +29,7 @@ const (
 )
 
 // notInLine is the place of a process that is not in line.
-const notInLine int8 = 3
+const notInLine int8 = lineProcesses
 
 // lineCommand is a command in the network, or replied to.
 type lineCommand struct {
@@ -88,19 +88,22 @@ type lineProcess struct {
 
 	pending, tried uint8 // waits that the janitor leaves; those that it has left once: a bit for each
 
-	arrival   int8    // the score of the entry with which the wait has joined first
-	overtaken [3]int8 // in this wait by each process
-	owes      int8    // the process that its release has woken, and that has not taken the lock since; from 1
+	arrival   int8                // the score of the entry with which the wait has joined first
+	overtaken [lineProcesses]int8 // in this wait by each process
+	owes      int8                // the process that its release has woken, and that has not taken the lock since; from 1
 }
 
 type lineEntry struct{ process, wait, score int8 }
 
-const lineCopies = 2
+const (
+	lineProcesses = 4 // at most
+	lineCopies    = 2
+)
 
 type lineState struct {
 	token, left int8         // the key
 	line        [6]lineEntry // by scores
-	processes   [3]lineProcess
+	processes   [lineProcesses]lineProcess
 	copies      [lineCopies]lineCommand // held up in the network; no caller waits for the reply
 	faults      int8                    // that may still strike
 	giveUps     int8
@@ -148,7 +151,7 @@ func (w LineWalk) normalizeLine(s *lineState) {
 		}
 		if p.phase != waiting && p.phase != acquiring {
 			p.signal, p.again, p.first, p.score = false, false, 0, 0
-			p.arrival, p.overtaken = 0, [3]int8{}
+			p.arrival, p.overtaken = 0, [lineProcesses]int8{}
 		}
 		if p.phase != holding {
 			p.left = 0
