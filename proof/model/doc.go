@@ -8,6 +8,7 @@
 //	                     holds, is compared with the model
 //	walk.go              a walk visits every state that a protocol can reach
 //	walk_lock*.go        the protocol of the lock's clients
+//	walk_line*.go        the protocol of processes that wait in line for a lock
 //	walk_permits.go      the protocol of those that want one of several permits
 //	walk_queue*.go       the protocol of a queue's producers and workers
 //	*_walk_test.go       the walks of all, and of protocols with a mistake, which the
@@ -16,8 +17,8 @@
 // A walk uses the model in place of the server. The machines justify that: a script is one
 // atomic step, and they have compared the reply of each script, and everything that it
 // wrote, with the model's. Of fences they compare that they rise, and not the counter.
-// The walks of locks and queues leave out fences. All leave out what the machines leave
-// out: malformed data, a full server, failovers.
+// The walks of locks, lines and queues leave out fences. All leave out what the machines
+// leave out: malformed data, a full server, failovers; the walk of the line loses the line.
 //
 //	go test -race ./model                # a minute or so: 1,000 cases for each machine
 //	make model                           # 100,000 cases each, and the larger walks (-full)

@@ -5,7 +5,8 @@ import "slices"
 // LockWalk is the protocol of callers that want the same lock, in one process or in
 // several. The server carries out a command in one step, at any time after it was sent.
 // Before and after that step, other callers take steps, time passes, and faults strike.
-// The library's pauses (head start, backoff) are left out: any step may come late.
+// Backoff is left out: any step may come late. So is the line: a release notifies every
+// process that is subscribed, and [LineWalk] has which one is woken, and when the others poll.
 //
 // Time passes in ticks, at any moment. The retry interval is endless unless a notification
 // was lost; so the walk finds a waiter that needs to poll although no notification was lost.
