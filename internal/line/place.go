@@ -50,7 +50,6 @@ type Place struct {
 	process  *Process
 	channel  string           // on which the process is woken; made when it first waits
 	listener *notify.Listener // nil unless it waits
-	entry    string           // which may be in line; "" for none
 	score    string           // of the entry, or of one before it; "" for none
 	ahead    int              // how many were before it when the server was last asked; -1 if it was not in line
 	drawn    bool             // the time of its first poll was drawn
@@ -59,8 +58,9 @@ type Place struct {
 
 	yieldUntil atomic.Int64 // in ns of Unix time
 
-	mu    sync.Mutex // guards what follows: what messages have said since the server was last asked
-	woken bool
+	mu    sync.Mutex // guards what follows; the owner reads entry without it
+	entry string     // which may be in line; "" for none
+	woken bool      // since the server was last asked, as what follows
 	first time.Time // when the holder's TTL ends; zero unless a message said that it is the first in line
 }
 
@@ -88,14 +88,14 @@ func (p *Place) InLine() bool { return p.ahead >= 0 }
 // Ask begins a request that may join the line, and returns its entry and the entry's score.
 func (p *Place) Ask() (entry, score string) {
 	p.asked = p.process.notifier.Mark(p.channel)
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.entry == "" || strings.HasPrefix(p.entry, "*") != p.asked.Sharded {
 		p.entry = p.process.id + ":" + strconv.FormatUint(p.process.waits.Add(1), 10)
 		if p.asked.Sharded {
 			p.entry = "*" + p.entry
 		}
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.woken, p.first = false, time.Time{}
 	return p.entry, p.score
 }
@@ -115,7 +115,11 @@ func (p *Place) Stands(ahead int, score string) {
 
 // Renumber has the next request join with an entry of its own, with the same score. Call it when the present one is left to
 // the janitor, which takes it out of the line: at any time later.
-func (p *Place) Renumber() { p.entry = "" }
+func (p *Place) Renumber() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.entry = ""
+}
 
 // Served ends the wait: the lock was acquired, and the entry is gone. If no message said that the lock was free, then either its
 // holder's TTL has ended, or the connection is dead.
@@ -133,7 +137,8 @@ func (p *Place) Leave() (entry string) {
 	}
 	p.process.notifier.Leave(p.channel, p.listener)
 	entry = p.entry
-	p.listener, p.entry, p.score, p.ahead, p.drawn, p.timedOut = nil, "", "", -1, false, false
+	p.Renumber()
+	p.listener, p.score, p.ahead, p.drawn, p.timedOut = nil, "", -1, false, false
 	return entry
 }
 
@@ -187,14 +192,15 @@ func (p *Place) pause(left, retry time.Duration) time.Duration {
 	return backoff.Full(every)
 }
 
-// hear takes a message. The notifier calls it.
+// hear takes a message. The notifier calls it. One that wakes an earlier entry is late: that wait has had the lock, or its
+// leave wakes the next.
 func (p *Place) hear(m notify.Mark) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	left, err := strconv.ParseInt(m.Message, 10, 64)
 	if err != nil {
-		p.woken = true
-		return true
+		p.woken = p.woken || m.Message == p.entry
+		return p.woken
 	}
 	p.first = time.Now().Add(time.Duration(min(left, int64(time.Hour/time.Millisecond))) * time.Millisecond)
 	return true

@@ -6,7 +6,7 @@ local function channelOf(member)
   return string.sub(KEYS[2], 1, -5) .. 'wake:' .. (string.match(member, '^%*?([^:]*):') or '')
 end
 
--- Publishes a message for a member: '' that it is woken, or how many ms the holder has left, to the first in line. Returns how
+-- Publishes a message for a member: itself if it is woken, or how many ms the holder has left, to the first in line. Returns how
 -- many clients were notified, nil if that is denied.
 local function tell(member, message)
   local sharded, channel = string.byte(member) == 42, channelOf(member)
@@ -25,7 +25,7 @@ end
 local function wake()
   for _ = 1, 16 do
     local first = firstInLine()
-    local notified = first and tell(first, '')
+    local notified = first and tell(first, first)
     if not notified then return 0 end -- where it is denied, those in line keep their places
     redis.pcall('ZREM', KEYS[2], first)
     if notified > 0 then return 1 end
