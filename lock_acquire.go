@@ -57,13 +57,7 @@ func (k *Lock) acquireInOrder(ctx context.Context, try bool) (handedOver bool, e
 		return false, fmt.Errorf("%w: it has not answered the caller before this one", ErrUnavailable)
 	}
 	if err := a.run(ctx); err != nil {
-		unanswered := errors.Is(err, ErrUnknown)
-		k.leaveLine(unanswered)
-		if unanswered {
-			k.queues().LeaveUnanswered(&k.waiter)
-		} else {
-			k.queues().PromoteNext(&k.waiter)
-		}
+		k.giveUp(errors.Is(err, ErrUnknown))
 		return false, a.failure(ctx, err)
 	}
 	return false, nil
@@ -95,8 +89,7 @@ func (k *Lock) awaitTurn(ctx context.Context) (turn waitqueue.Turn, err error) {
 	// to acquire is passed on.
 	turn = <-k.waiter.Turn()
 	if turn == waitqueue.Acquire {
-		k.leaveLine(false)
-		queues.PromoteNext(&k.waiter)
+		k.giveUp(false)
 		return 0, err
 	}
 	return turn, nil
@@ -114,7 +107,7 @@ type acquisition struct {
 }
 
 // headStart is how long a process that has just woken another one lets it go first, beside the way to the server and back.
-const headStart = 2 * time.Millisecond
+const headStart = time.Millisecond
 
 // How an acquisition by script goes about the line, as acquire.lua is told it.
 const (
@@ -185,24 +178,27 @@ func (a *acquisition) next(ctx context.Context) (taken bool, left time.Duration,
 	if k.options.replicas == 0 {
 		return a.byScript(ctx, tryFirst)
 	}
-	// To join is a write, but no replica has to acknowledge it.
-	if taken, left, err = a.byScript(ctx, onlyTry); taken || err != nil {
-		return taken, left, err
+	// No replica has to acknowledge that it joins. So it tries only once it knows that the lock is free.
+	if _, left, err = a.byScript(ctx, onlyJoin); left > 0 || err != nil {
+		return false, left, err
 	}
-	return a.byScript(ctx, onlyJoin)
+	return a.byScript(ctx, onlyTry)
 }
 
-// leaveLine ends the process's wait in the name's line, if k is the last of its callers. Otherwise the next one goes
-// on at its place. unanswered says that the janitor will take the entry out: at any time, so that it is not used further.
-func (k *Lock) leaveLine(unanswered bool) {
+// giveUp lets the next caller of the process acquire, which goes on at its place in line. Without one the place is given up.
+// unanswered says that the janitor will take the entry out: at any time, so that it is not used further.
+func (k *Lock) giveUp(unanswered bool) {
+	var entry string
 	place := &k.address.place
-	if !k.queues().IsAlone(&k.waiter) {
-		if unanswered {
+	k.queues().GiveUp(&k.waiter, unanswered, func(last bool) {
+		switch {
+		case last:
+			entry = place.Leave()
+		case unanswered:
 			place.Renumber()
 		}
-		return
-	}
-	if entry := place.Leave(); entry != "" && !unanswered {
+	})
+	if entry != "" && !unanswered {
 		k.locker.janitor.Add(lease.Release{Token: entry, Request: k.leaveRequest(entry)})
 	}
 }
@@ -215,7 +211,7 @@ func (a *acquisition) bySet(ctx context.Context) (taken, held bool, err error) {
 	k.grant.token = newToken(k.options.owner)
 	k.chooseWindow()
 	reply, err := k.locker.executor.Run(ctx, a.request(redisexec.Request{
-		Args: []any{"set", k.address.key(), k.grant.token, "px", k.grant.window.px(k.options), "nx"},
+		Args: []any{"set", k.address.keys[0], k.grant.token, "px", k.grant.window.px(k.options), "nx"},
 	}))
 	if err == nil {
 		k.address.trips.note(reply.Sent)
@@ -295,20 +291,18 @@ func (a *acquisition) script(how string) redisexec.Request {
 	if k.grant.entry = place.Entry(); how != onlyTry {
 		k.grant.entry, score = place.Ask()
 	}
-	var more any = "" // fences, or permits
+	values := []any{k.grant.token, k.grant.window.px(k.options)}
+	waits := k.grant.entry != "" || len(a.lost) > 0
 	switch {
 	case k.isPermit():
-		script, more = scriptPermitAcquire, k.options.permits
+		script, values = scriptPermitAcquire, append(values, k.options.permits)
 	case k.options.fenced:
-		more = k.grant.window.fences()
+		values = append(values, k.grant.window.fences())
+	case waits:
+		values = append(values, "")
 	}
-	values := []any{k.grant.token, k.grant.window.px(k.options), more}
-	switch {
-	case k.grant.entry != "" || len(a.lost) > 0:
-		keys = k.address.keys[:2]
-		values = append(append(values, k.grant.entry, score, how), a.lost...)
-	case more == "":
-		values = values[:2]
+	if waits {
+		keys, values = k.address.keys[:2], append(append(values, k.grant.entry, score, how), a.lost...)
 	}
 	if k.options.fenced {
 		keys = k.address.fencedKeys()
@@ -348,6 +342,9 @@ type acquireReply struct {
 }
 
 func decodeAcquired(value any) (a acquireReply, err error) {
+	if left, ok := value.(int64); ok && left > 0 {
+		return acquireReply{left: duration(left), ahead: -1}, nil
+	}
 	list, ok := value.([]any)
 	if !ok {
 		a.fence, err = decodeFence(value)

@@ -31,7 +31,9 @@ func (k *Lock) releaseRequest() redisexec.Request {
 
 // leaveRequest takes an entry out of the line. It is no lock's token, so that nothing is released.
 func (k *Lock) leaveRequest(entry string) redisexec.Request {
-	return k.releaseUnfenced(entry, entry)
+	r := k.releaseUnfenced(entry, entry)
+	r.OneKeyDoes = false
+	return r
 }
 
 // releaseUnfenced releases what a token holds that has no fences. Without the line no other process is woken.

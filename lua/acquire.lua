@@ -4,7 +4,8 @@
 -- ARGV[5] the member's score, '' for a new one   ARGV[6] '' to acquire only, 'join' to join the line if it is not acquired,
 -- 'yield' to join and not to acquire   ARGV[7...] tokens of the same call's last requests, which had no reply
 -- RETURNS 0, or the first fence of the block, as text: the token holds the lock now, for the whole TTL
---         {ms that another token holds it at most, 0 if it is free; place in line, from 0, -1 for none; score}: not acquired
+--         {ms that another token holds it at most, 0 if it is free; place in line, from 0, -1 for none; score}, or the
+--         first of these where ARGV[6] is '': not acquired
 --         -1 KEYS[3] was not written by this library   -1-n it is held with n permits; of these two, nothing changed
 -- RETRY never: the next request has another token, member and block, and replaces this one.
 local token, ttl, member, how = ARGV[1], ARGV[2], ARGV[4] or '', ARGV[6] or ''
@@ -25,7 +26,7 @@ if how == 'yield' or not free then
     redis.call('PEXPIRE', KEYS[1], ttl)
     left = tonumber(ttl)
   end
-  return waits(free and 0 or math.max(left, 1), how ~= '' and member or '', ARGV[5])
+  return waits(free and 0 or math.max(left, 1), how, member, ARGV[5])
 end
 
 local first = nextFence(replaced and tonumber(ARGV[3]) or 0) -- no caller has those; only the lock's holder reserves fences

@@ -8,7 +8,8 @@
 -- RETRY readOnly: changes nothing.
 local left, holder = redis.call('PTTL', KEYS[1]), redis.pcall('GET', KEYS[1])
 if ARGV[1] ~= '' then return denied(holder) or holder == ARGV[1] and left or -2 end
-local waiting = KEYS[2] and redis.pcall('ZCARD', KEYS[2])
+local waiting
+if KEYS[2] then waiting = redis.pcall('ZCARD', KEYS[2]) end
 if type(waiting) ~= 'number' then waiting = 0 end -- it is denied, or another program's key
 local free = { -2, '', 0, waiting }
 if not holder then return free end

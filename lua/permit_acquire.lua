@@ -2,7 +2,8 @@
 -- KEYS[1] the permits   KEYS[2] their line, if ARGV[4] or a fence is given   KEYS[3] the last fence, if one is wanted
 -- ARGV[1] token   ARGV[2] TTL in ms   ARGV[3] how many permits there are   ARGV[4] to ARGV[7...] as of acquire.lua
 -- RETURNS 0, or the fence, as text: the token holds a permit now, for the whole TTL
---         {ms until the first ends, at most, 0 if one is free; place in line, from 0, -1 for none; score}: not acquired
+--         {ms until the first ends, at most, 0 if one is free; place in line, from 0, -1 for none; score}, or the
+--         first of these where ARGV[6] is '': not acquired
 --         -1 a key was not written by this library   -1-n there are n permits, -2 it is a plain lock; of these, nothing changed
 -- RETRY never: the next request has another token and member, and replaces this one.
 local token, ttl, permits, member, how = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] or '', ARGV[6] or ''
@@ -19,7 +20,7 @@ end
 if held > 0 and known ~= -permits then return known - 1 end
 local free = permits - held + #replaced
 if how == 'yield' or free < 1 then
-  return waits(free < 1 and math.max(firstEnd(now) - now, 1) or 0, how ~= '' and member or '', ARGV[5])
+  return waits(free < 1 and math.max(firstEnd(now) - now, 1) or 0, how, member, ARGV[5])
 end
 local fence = nextFence(0)
 if not fence then return -1 end

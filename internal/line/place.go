@@ -25,6 +25,10 @@ import (
 // longestPoll is the longest time between two polls of one that is not the first in line, unless its retry interval is longer.
 const longestPoll = 10 * time.Second
 
+// renewal is the longest time between two polls of one that is in line: a poll renews the line's TTL of a minute when half of it
+// is over.
+const renewal = 25 * time.Second
+
 // nearest is how many of those that are first in line poll once in a retry interval. The others poll the more rarely, the more
 // are before them: of a thousand, some 25 do in each interval. More would find sooner what every message about was lost.
 const nearest = 4
@@ -60,8 +64,8 @@ type Place struct {
 
 	mu    sync.Mutex // guards what follows; the owner reads entry without it
 	entry string     // which may be in line; "" for none
-	woken bool      // since the server was last asked, as what follows
-	first time.Time // when the holder's TTL ends; zero unless a message said that it is the first in line
+	woken bool       // since the server was last asked, as what follows
+	first time.Time  // when the holder's TTL ends; zero unless a message said that it is the first in line
 }
 
 // Init makes p a place of a process.
@@ -181,6 +185,9 @@ func (p *Place) Wait(ctx context.Context, stop <-chan struct{}, left, retry time
 
 // pause returns when the process is to poll.
 func (p *Place) pause(left, retry time.Duration) time.Duration {
+	if p.ahead >= 0 {
+		retry = min(retry, renewal)
+	}
 	if p.ahead <= 0 {
 		return max(min(left+time.Millisecond, backoff.Half(retry)), 0)
 	}
@@ -221,5 +228,5 @@ func (p *Place) missed() bool {
 		return false
 	}
 	p.asked = now
-	return before.Confirmed || p.ahead < 0
+	return !before.IsFirst() || p.ahead < 0
 }

@@ -93,6 +93,9 @@ type Mark struct {
 	received   int // messages since the subscription was made
 }
 
+// IsFirst reports whether the subscription has not been confirmed so far.
+func (m Mark) IsFirst() bool { return m.subscribed == 0 }
+
 // Follows reports whether a mark is of the same subscription as an earlier one, with no
 // messages lost between.
 func (m Mark) Follows(earlier Mark) bool {

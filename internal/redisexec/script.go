@@ -46,7 +46,7 @@ func (r Request) Key() any {
 
 // isSplit reports whether the error says that the keys of the request are on two servers, and the first does.
 func (r Request) isSplit(err error) bool {
-	return r.OneKeyDoes && redis.HasErrorPrefix(err, "TRYAGAIN")
+	return err != nil && r.OneKeyDoes && redis.HasErrorPrefix(err, "TRYAGAIN")
 }
 
 // withOneKey is the request without its KEYS but the first.

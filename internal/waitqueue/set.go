@@ -15,7 +15,7 @@
 //	Join      → Acquire, Refused, Unserved, Closed, or Queued
 //	Queued    → a turn comes through w.Turn(): Granted, Acquire, Refused, Unserved or Closed;
 //	            or the caller gives up: Leave
-//	Acquire…  → Hold (acquired), PromoteNext (failed), or LeaveUnanswered
+//	Acquire…  → Hold (acquired), or GiveUp
 //	Hold      → HandOver, or else, once it is given back or lost, PromoteNext
 package waitqueue
 
@@ -225,24 +225,17 @@ func (s *Set[V]) PromoteNext(w *Waiter[V]) {
 	}
 }
 
-// LeaveUnanswered is PromoteNext for a head that leaves while an attempt of its is under
-// way. The next waiter acquires, also if it is impatient. Other impatient ones behind it are
-// Unserved: they have waited for one attempt, and there may be as many more as there are
-// waiters before them.
-func (s *Set[V]) LeaveUnanswered(w *Waiter[V]) {
-	if q := w.queue; q != nil {
-		defer q.lock().Unlock()
-		if q.promoteNextAfter(w) {
-			q.refuseImpatient(Unserved)
-		}
-	}
-}
-
-// IsAlone reports whether w is the head, and no other waiter is queued behind it.
-func (s *Set[V]) IsAlone(w *Waiter[V]) bool {
+// GiveUp is PromoteNext for a head that has not acquired. Before another waiter is the head, end is called with the mutex held,
+// and told whether w is the last one. unanswered says that an attempt of w is under way. Then the next waiter acquires, also if
+// it is impatient. Other impatient ones behind it are Unserved: they have waited for one attempt, and there may be as many more
+// as there are waiters before them.
+func (s *Set[V]) GiveUp(w *Waiter[V], unanswered bool, end func(last bool)) {
 	q := w.queue
 	defer q.lock().Unlock()
-	return q.head == w && q.waiting.first == nil
+	end(q.head == w && q.waiting.first == nil)
+	if q.promoteNextAfter(w) && unanswered {
+		q.refuseImpatient(Unserved)
+	}
 }
 
 // ForbidHandOver keeps what the head of a name holds, or is about to, from being handed

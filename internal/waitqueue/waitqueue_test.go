@@ -213,17 +213,12 @@ func TestSet_NothingOvertakesTheWayBack(t *testing.T) {
 	s := New(valueOf)
 	first, next, impatient := newCaller(), newCaller(), newCaller()
 	require.Equal(t, Acquire, first.join(t, s, false))
-	require.True(t, s.IsAlone(&first.Waiter))
 	require.True(t, s.Hold(&first.Waiter))
 	require.False(t, s.HandOver(&first.Waiter))
 	require.Equal(t, Queued, next.join(t, s, false))
-	require.False(t, s.IsAlone(&first.Waiter))
-	require.False(t, s.IsAlone(&next.Waiter), "it is not the head")
 	require.Equal(t, Refused, impatient.join(t, s, true))
 	s.PromoteNext(&first.Waiter)
 	require.Equal(t, Acquire, <-next.Turn())
-	require.True(t, s.IsAlone(&next.Waiter))
-	require.False(t, s.IsAlone(&first.Waiter))
 }
 
 func TestSet_HandOverThatIsNotSafeGoesTheLongWay(t *testing.T) {
@@ -285,9 +280,9 @@ func TestSet_ImpatientWaitersDoNotWaitForAnotherAttempt(t *testing.T) {
 	require.Equal(t, Queued, next.join(t, s, true), "nothing is known of the new head's attempt")
 	require.Equal(t, Queued, later.join(t, s, true))
 	s.Observed(&head.Waiter, NoAnswer)
-	s.LeaveUnanswered(&head.Waiter)
+	s.GiveUp(&head.Waiter, true, func(bool) {})
 	require.Empty(t, next.Turn(), "it is not the head any more")
-	s.LeaveUnanswered(&patient.Waiter)
+	s.GiveUp(&patient.Waiter, true, func(bool) {})
 	require.Equal(t, Acquire, <-next.Turn(), "it may ask itself")
 	require.Equal(t, Unserved, <-later.Turn())
 	require.True(t, s.Hold(&next.Waiter))
@@ -423,4 +418,20 @@ func TestSet_ForbidHandOverReachesTheHead(t *testing.T) {
 	s.ForbidHandOver("a")
 	require.True(t, head.forbidden)
 	require.False(t, next.forbidden)
+}
+
+// TestSet_TheLastToGiveUpIsTold that it is, before another waiter can be the head.
+func TestSet_TheLastToGiveUpIsTold(t *testing.T) {
+	t.Parallel()
+	s := New(valueOf)
+	first, next := newCaller(), newCaller()
+	var told []bool
+	end := func(last bool) { told = append(told, last); require.Empty(t, next.Turn()) }
+	require.Equal(t, Acquire, first.join(t, s, false))
+	require.Equal(t, Queued, next.join(t, s, false))
+	s.GiveUp(&first.Waiter, false, end)
+	require.Equal(t, Acquire, <-next.Turn())
+	s.GiveUp(&next.Waiter, true, end)
+	s.GiveUp(&next.Waiter, true, end) // it is not the head any more
+	require.Equal(t, []bool{false, true, false}, told)
 }

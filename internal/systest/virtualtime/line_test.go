@@ -454,3 +454,51 @@ func TestLine_EndsByItself(t *testing.T) {
 		synctest.Wait()
 	})
 }
+
+// TestLine_LastsAsLongAsItIsWaitedFor: with a retry interval that is longer than the line's TTL, and a holder that is slow.
+func TestLine_LastsAsLongAsItIsWaitedFor(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, _ redis.UniversalClient) {
+		f, end := newFleet(t, m, 3, sluice.WithRetryInterval(time.Hour), sluice.WithTTL(24*time.Hour))
+		defer end()
+		k := f.hold(0)
+		got := f.enter(t.Context(), 1, 3)
+		for range 2 {
+			time.Sleep(10 * time.Minute)
+			released := f.release(k)
+			next := <-got
+			require.Equal(t, released, next.at, "it was not woken")
+			k = next.lock
+		}
+	})
+}
+
+// TestLine_ComesAndGoes: processes that come back after a while find the lock as free as if no line had been.
+func TestLine_ComesAndGoes(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, _ redis.UniversalClient) {
+		const pause = 10 * time.Millisecond
+		f, end := newFleet(t, m, 2)
+		defer end()
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		var all sync.WaitGroup
+		turns := make([]int, 2)
+		for i, l := range f.lockers {
+			all.Go(func() {
+				for ctx.Err() == nil {
+					k, err := l.Lock(ctx, "a")
+					if err != nil {
+						return
+					}
+					turns[i]++
+					time.Sleep(time.Millisecond)
+					require.NoError(t, k.Unlock(context.Background()))
+					time.Sleep(pause/2 + rand.N(pause/2))
+				}
+			})
+		}
+		all.Wait()
+		for _, n := range turns {
+			require.Greater(t, n, 1000, "a turn takes 8.5ms, and what one waits for the other")
+		}
+	})
+}
