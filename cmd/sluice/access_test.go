@@ -62,6 +62,14 @@ func (s stage) takePermits(name string, n int) {
 	s.Cleanup(func() { _ = locker.Close() })
 }
 
+// line puts processes into a lock's line that do not listen: a release takes them out, and wakes none.
+func (s stage) line(name string, processes int) {
+	s.Helper()
+	for i := range processes {
+		require.NoError(s, s.rdb.ZAdd(s.Context(), "{Lock:"+name+"}:line", redis.Z{Score: float64(i), Member: fmt.Sprint("DEAD", i, ":1")}).Err())
+	}
+}
+
 func (s shell) ruleOf(args ...string) []string {
 	s.t.Helper()
 	var rule aclJSON

@@ -22,7 +22,7 @@ var (
 // aclRule returns the words of the access rule behind the user's name, but for its password.
 func aclRule(o inspect.Options, write, cluster bool) []string {
 	lock, queue := inspect.Literal(o.LockKeys()), inspect.Literal(o.QueueKeys())
-	words := []string{"reset", "on", "resetchannels", "~" + queue + "*", "~{" + queue + "*}:*", "~" + lock + "*"}
+	words := []string{"reset", "on", "resetchannels", "~" + queue + "*", "~{" + queue + "*}:*", "~" + lock + "*", "~{" + lock + "*}:line"}
 	if write {
 		words = append(words, "&"+queue+"*", "&{"+queue+"*}:*", "&"+lock+"*", "&{"+lock+"*}:*")
 	}

@@ -20,6 +20,7 @@ type lockJSON struct {
 	TTLSeconds *float64 `json:"ttl_seconds"` // null: it has none
 	Owner      string   `json:"owner"`       // empty: its holder has not named itself
 	Permits    int      `json:"permits"`     // how many hold it
+	Waiting    int      `json:"waiting"`     // how many processes wait in line for it
 }
 
 type locksJSON struct {
@@ -28,7 +29,7 @@ type locksJSON struct {
 }
 
 func toLockJSON(i inspect.LockInfo, held bool) lockJSON {
-	j := lockJSON{Held: held, Owner: i.Owner, Permits: i.Permits}
+	j := lockJSON{Held: held, Owner: i.Owner, Permits: i.Permits, Waiting: i.Waiting}
 	j.Name, j.NameBase64 = bytesField(i.Name)
 	if seconds := i.TTL.Seconds(); held && i.TTL >= 0 {
 		j.TTLSeconds = &seconds
@@ -62,13 +63,24 @@ func holders(i inspect.LockInfo) string {
 	return "owner " + ownerText(i)
 }
 
+// waiters is how many processes wait in line, at the end of a sentence.
+func waiters(i inspect.LockInfo) string {
+	switch i.Waiting {
+	case 0:
+		return ""
+	case 1:
+		return ", 1 process waits"
+	}
+	return fmt.Sprintf(", %s processes wait", count(int64(i.Waiting)))
+}
+
 func (a *app) locksCommand() *cobra.Command {
 	var match string
 	var limit int
 	c := &cobra.Command{
 		Use: "locks", Short: "List the locks that are held",
-		Long: `List the locks that are held, with the time after which they are free at the latest (TTL), and what their holders
-call themselves (WithOwner), or how many permits are held (WithPermits). They are found by SCAN, a thousand keys at a time, on each primary.`,
+		Long: `List the locks that are held, with the time after which they are free at the latest (TTL), what their holders call
+themselves (WithOwner), or how many permits are held (WithPermits), and how many processes wait in line. They are found by SCAN, a thousand keys at a time, on each primary.`,
 		Example: `  sluice locks --match 'stock:*'`,
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -104,10 +116,10 @@ func (a *app) locks(ctx context.Context, match string, limit int) error {
 		}
 		return incomplete
 	}
-	t := a.newTable("name", "ttl", "owner")
-	rightAligned(t, 2)
+	t := a.newTable("name", "ttl", "owner", "waiting")
+	rightAligned(t, 2, 4)
 	for _, i := range infos {
-		t.AppendRow([]any{show(i.Name), ttlText(i.TTL), ownerText(i)})
+		t.AppendRow([]any{show(i.Name), ttlText(i.TTL), ownerText(i), i.Waiting})
 	}
 	if len(infos) > 0 {
 		t.Render()
@@ -136,9 +148,9 @@ func (a *app) withLocker(do func(l *sluice.Locker) error) error {
 
 func (a *app) lockCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "lock NAME", Short: "Say whether a lock is held, for how long and by whom",
-		Long: `Say whether a lock is held, for how long at the most, and what its holder calls itself, or how many permits of it
-are held. A lock that is free is exit code 3.`,
+		Use: "lock NAME", Short: "Say whether a lock is held, for how long and by whom, and how many processes wait",
+		Long: `Say whether a lock is held, for how long at the most, what its holder calls itself, or how many permits of it
+are held, and how many processes wait in line for it. A lock that is free is exit code 3.`,
 		Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			lock, err := a.argument(args[0])
@@ -155,10 +167,10 @@ are held. A lock that is free is exit code 3.`,
 						return err
 					}
 				} else if held {
-					_, _ = fmt.Fprintf(a.out, "%s: held, ttl %s, %s\n", show(lock), ttlText(info.TTL), holders(info))
+					_, _ = fmt.Fprintf(a.out, "%s: held, ttl %s, %s%s\n", show(lock), ttlText(info.TTL), holders(info), waiters(info))
 				}
 				if !held {
-					return fmt.Errorf("%w: the lock %s is free", errNotFound, show(lock))
+					return fmt.Errorf("%w: the lock %s is free%s", errNotFound, show(lock), waiters(info))
 				}
 				return nil
 			})

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -129,6 +130,17 @@ func TestLocks_FindsWhatIsHeld(t *testing.T) {
 		}
 		require.NoError(t, rdb.Set(ctx, o.LockPrefix+"php", "1", 0).Err())
 		require.NoError(t, rdb.HSet(ctx, o.LockPrefix+"no-lock", "a", "b").Err())
+		other, err := sluice.NewLocker(rdb, sluice.WithLockPrefix(o.LockPrefix))
+		require.NoError(t, err)
+		var waiting sync.WaitGroup
+		defer waiting.Wait()
+		defer func() { _ = other.Close() }()
+		waiting.Go(func() { _, _ = other.Lock(ctx, "fenced") })
+		require.Eventually(t, func() bool {
+			info, _, err := inspect.Lock(ctx, locker, "fenced")
+			require.NoError(t, err)
+			return info.Waiting == 1
+		}, 10*time.Second, time.Millisecond)
 
 		infos, err := inspect.Locks(ctx, rdb, o, "", 100)
 		require.NoError(t, err)
@@ -137,6 +149,7 @@ func TestLocks_FindsWhatIsHeld(t *testing.T) {
 			found = append(found, info.Name)
 			require.Equal(t, info.Name == "php", info.TTL < 0, info.Name)
 			require.LessOrEqual(t, info.TTL, time.Minute+time.Second)
+			require.Equal(t, info.Name == "fenced", info.Waiting == 1, info.Name)
 		}
 		require.Equal(t, slices.Sorted(slices.Values(append(names, "php"))), found)
 

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
@@ -256,17 +257,22 @@ func TestLocks_ShowOwnersAndNoToken(t *testing.T) {
 		_, err = locker.TryLock(t.Context(), "gate", sluice.WithPermits(3))
 		require.NoError(t, err)
 	}
+	line := make([]redis.Z, 1234) // of processes that do not listen
+	for i := range line {
+		line[i] = redis.Z{Score: float64(i), Member: fmt.Sprint("DEAD", i, ":1")}
+	}
+	require.NoError(t, rdb.ZAdd(t.Context(), "{Lock:nightly}:line", line...).Err())
 	s.later()
 	for _, path := range []string{"/locks", "/locks/nightly", "/locks/foreign", "/locks?match=nightly"} {
 		got := s.get(path)
 		got.lacks(t, lock.Token(), lock.Token()[len(lock.Token())-8:], "c0ffee-77f19e3a", "secret")
 	}
 	all := s.get("/locks")
-	all.has(t, "3 locks held", "2 permits", "cron &lt;1&gt;", "no label", "never by itself")
+	all.has(t, "3 locks held", "2 permits", "cron &lt;1&gt;", "no label", "never by itself", `data-label="Processes in line">1,234<`, `zero" data-label="Processes in line">0<`)
 	require.Regexp(t, `59m 5\ds|1h 00m`, all.body)
 	s.get("/locks?match=night*").has(t, "1 lock held with such names", "nightly")
 	s.get("/locks?match=other*").has(t, "No lock is held whose whole name matches")
-	s.get("/locks/nightly").has(t, ">Held<", "cron &lt;1&gt;")
+	s.get("/locks/nightly").has(t, ">Held<", "cron &lt;1&gt;", "<dt>Processes in line</dt><dd>1,234</dd>")
 	s.get("/locks/gate").has(t, ">Held<", "2 permits")
 	s.post("/locks/nightly", "do", "force", "name", "other").has(t, "left alone", ">Held<")
 	s.post("/locks/nightly", "do", "force").has(t, "left alone", ">Held<")
