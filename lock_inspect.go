@@ -21,13 +21,13 @@ type LockInfo struct {
 	// Permits is how many callers hold it: 1 without WithPermits. With them, TTL is that of the last one to
 	// end, and Owner is empty.
 	Permits int
-	// Waiting is how many processes stand in line for it. Callers that wait within one process count once. A process that
-	// has died may be counted until its turn comes, or for a minute.
+	// Waiting is how many processes (Lockers) wait in line for it. The callers of one process count once. A process that
+	// has died counts until its turn comes, or until the line ends: a minute after the last process has joined it or polled.
 	Waiting int
 }
 
-// Inspect reports whether the named lock is held, for how long at most, and with which label
-// (see WithOwner). It changes nothing, and what it reports may be over when it returns.
+// Inspect reports whether the named lock is held, for how long at most, with which label
+// (see WithOwner), and how many processes wait for it. It changes nothing, and what it reports may be over when it returns.
 func (l *Locker) Inspect(ctx context.Context, name string) (LockInfo, error) {
 	k, err := l.anyLock("inspect", name, nil)
 	if err != nil {

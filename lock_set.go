@@ -25,7 +25,7 @@ type LockSet struct {
 // not covered by that; it should bound its wait by WithMaxWait.
 //
 // The locks are renewed from the moment at which each is taken (WithAutoRenew is implied), also while LockAll
-// waits for the next. Meanwhile they keep other callers waiting, each of which waits for as long as the
+// waits for the next, in a line for each name. Meanwhile they keep other callers waiting, each of which waits for as long as the
 // slowest of its names takes. Bound that by WithMaxWait, which holds for all the names together, and let a
 // section name the locks that it needs, and not more. WithMaxHold counts for each lock from when it was
 // taken, so that the first one's ends the set.

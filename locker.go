@@ -70,15 +70,17 @@ func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
 }
 
 // Lock takes the named lock, and waits until it is free or ctx ends, or for as long as
-// WithMaxWait says. It is not reentrant: within a Do or DoAll of this Locker that holds the name it would wait for its own
+// WithMaxWait says. Callers of one Locker wait in a queue, first come, first served. Processes (a process is one Locker) wait in
+// a line on the server, in the order in which they began to wait: a release wakes the first of them. A lock that is free when
+// Lock first asks is taken, even if a process waits.
+//
+// Lock is not reentrant: within a Do or DoAll of this Locker that holds the name it would wait for its own
 // caller, and is ErrInvalid at once, as long as that lock is valid and no permit. That is known by ctx, so a goroutine
 // that is to wait for the end of such a function needs a context which is not made of the function's.
 //
-// Callers of one Locker wait in a queue for a name, first come, first served. The head of
-// the queue asks Redis: it waits for a notification, but polls again at least once in a
-// retry interval, and when the holder's TTL ends. For a while a lock is handed over
-// within the queue without a command; then it is given back to Redis, where other
-// processes wait. This window is 10ms or, on a server that is far away, three of the name's
+// The head of the queue waits in the line for all callers behind it, and polls in case a message is lost: see
+// WithRetryInterval. For a while a lock is handed over within the queue without a command; then it is given back to
+// Redis, where other processes wait. This window is 10ms or, on a server that is far away, three of the name's
 // round trips: a tenth of the TTL and 200ms at most. To cover that, a key lives longer than its
 // TTL says, by up to the window and 2ms.
 //
@@ -99,9 +101,9 @@ func (l *Locker) Lock(ctx context.Context, name string, opts ...LockOption) (*Lo
 }
 
 // TryLock takes the named lock if it is free now. It is Lock without the waiting:
-// ErrLocked means that another caller holds it, or a Do around this call, or is before this one in line. It does not
-// overtake those who wait, and behind one that asks the server it waits for the answer to
-// that one request at most: if there is none, it is ErrUnavailable. When no server can
+// ErrLocked means that another caller holds it, or a Do around this call, or a caller of this Locker waits for it. TryLock takes
+// a lock that is free on the server even if other processes wait in line. Behind a caller of this Locker that asks the server
+// it waits for the answer to that one request at most: if there is none, it is ErrUnavailable. When no server can
 // be reached, it is ErrUnavailable at once, which is after go-redis's own attempts to
 // connect: about 400ms by default.
 func (l *Locker) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
