@@ -54,7 +54,7 @@ func WithTTL(d time.Duration) LockOption { return func(o *lockOptions) { o.ttl =
 //
 // Of the callers of one Locker that wait for a name the first polls for all, at its own interval. If its process
 // is the first in line, or in no line, each pause is drawn from [d/2, d]. With n processes before it, it
-// polls every d*n/2: at least d, and at most 10s or d, whichever is longer. While a lock of the same Locker is held, the first
+// polls every d*n/4: at least d, and at most 10s or d, whichever is longer. While a lock of the same Locker is held, the first
 // has it inspected once in an interval: should its key be gone, the wait ends within two.
 func WithRetryInterval(d time.Duration) LockOption { return func(o *lockOptions) { o.retry = d } }
 
@@ -142,7 +142,7 @@ const maxPermits = 1000
 // All callers of a name must say the same n. As long as a permit is held, an acquisition with another n, or without
 // WithPermits, gets ErrInvalid; so does one with permits of a name that is held without. Callers of one process wait in one queue for each n. A permit is not handed
 // over within the process, but always goes back to Redis: the first process in line is woken, and wakes the next if it
-// leaves a permit free. A section costs about two scripts when many wait, where a
+// leaves a permit free. A section costs about three scripts when many wait, where a
 // lock that is handed over costs far fewer. Inspect says how many permits are held, and shows no owner;
 // ForceUnlock frees all of them. Defaults to 1: a plain lock.
 func WithPermits(n int) LockOption {
