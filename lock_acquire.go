@@ -308,7 +308,7 @@ func (a *acquisition) script(how string) redisexec.Request {
 		keys = k.address.fencedKeys()
 	}
 	r := script.Request(keys, values...)
-	r.OneKeyDoes = !k.options.fenced
+	r.SecondIsSpare = true
 	return r
 }
 

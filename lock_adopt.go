@@ -69,7 +69,7 @@ func (k *Lock) adopt(ctx context.Context, token string) error {
 	if k.options.fenced {
 		request = k.extendRequest(k.address.fencedKeys(), k.options.ttl)
 	}
-	request.Small = true
+	request.Small, request.SecondIsSpare = true, true
 	reply, err := k.locker.executor.Run(ctx, request)
 	if err != nil {
 		return err

@@ -3,8 +3,8 @@ package sluice
 import (
 	"crypto/rand"
 	"math"
-	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -97,18 +97,19 @@ func (w window) px(o *lockOptions) any {
 	return millis(o.ttl + w.margin())
 }
 
-// roundTrips are those of a name's last acquisitions that were answered. They belong to the
-// head of the name's queue. Those of other names say less: where many locks are taken at
+// roundTrips are those of a name's last acquisitions that were answered. The head of the name's queue notes them, and whoever
+// releases reads them. Those of other names say less: where many locks are taken at
 // once, each waits for a connection. The zero value is ready.
 type roundTrips struct {
-	count uint32
-	last  [7]uint32 // in microseconds; a ring
+	count atomic.Uint32
+	last  [7]atomic.Uint32 // in microseconds; a ring
 }
 
 // note notes how long the reply to a command took that was sent then.
 func (r *roundTrips) note(sent time.Time) {
-	r.last[int(r.count)%len(r.last)] = uint32(min(time.Since(sent).Microseconds(), math.MaxUint32))
-	r.count++
+	n := int(r.count.Load())
+	r.last[n%len(r.last)].Store(uint32(min(time.Since(sent).Microseconds(), math.MaxUint32)))
+	r.count.Add(1)
 }
 
 // shortest returns the shortest of the last ones, or 0 as long as fewer than two are known:
@@ -118,11 +119,15 @@ func (r *roundTrips) note(sent time.Time) {
 // the window: other processes would wait for longer. Seven slow ones in a row widen it, and
 // the first quick one makes it narrow again. An average would do neither.
 func (r *roundTrips) shortest() time.Duration {
-	if r.count < 2 {
+	n := min(int(r.count.Load()), len(r.last))
+	if n < 2 {
 		return 0
 	}
-	known := r.last[:min(int(r.count), len(r.last))]
-	return time.Duration(slices.Min(known)) * time.Microsecond
+	least := r.last[0].Load()
+	for i := 1; i < n; i++ {
+		least = min(least, r.last[i].Load())
+	}
+	return time.Duration(least) * time.Microsecond
 }
 
 // fences are those that were reserved with an acquisition. The first is at least the

@@ -34,7 +34,7 @@ func (l *Locker) Inspect(ctx context.Context, name string) (LockInfo, error) {
 		return LockInfo{}, err
 	}
 	request := scriptInspect.Request(k.address.keys, "")
-	request.OneKeyDoes = true
+	request.SecondIsSpare = true
 	reply, err := l.executor.Run(ctx, request)
 	if err != nil {
 		return LockInfo{}, wrap("inspect", name, err)
@@ -83,7 +83,7 @@ func (l *Locker) ForceUnlock(ctx context.Context, name string) (bool, error) {
 	// acquisition is answered only now.
 	l.queues.ForbidHandOver(k.address.key())
 	request := scriptForce.Request(k.address.keys)
-	request.OneKeyDoes = true
+	request.SecondIsSpare = true
 	reply, err := l.executor.Run(ctx, request)
 	l.queues.ForbidHandOver(k.address.key())
 	var tokens map[string]bool

@@ -22,7 +22,9 @@ func (k *Lock) releaseRequest() redisexec.Request {
 	token, entry := k.grant.token, k.grant.entry
 	switch {
 	case !k.isPermit() && (k.options.fenced || k.grant.fences.first != 0):
-		return scriptRelease.Request(k.address.fencedKeys(), token, entry, k.unusedFences(), k.grant.fences.last())
+		r := scriptRelease.Request(k.address.fencedKeys(), token, entry, k.unusedFences(), k.grant.fences.last())
+		r.SecondIsSpare = true
+		return r
 	case entry != "":
 		return k.releaseUnfenced(token, entry)
 	}
@@ -32,7 +34,7 @@ func (k *Lock) releaseRequest() redisexec.Request {
 // leaveRequest takes an entry out of the line. It is no lock's token, so that nothing is released.
 func (k *Lock) leaveRequest(entry string) redisexec.Request {
 	r := k.releaseUnfenced(entry, entry)
-	r.OneKeyDoes = false
+	r.SecondIsSpare = false
 	return r
 }
 
@@ -43,7 +45,7 @@ func (k *Lock) releaseUnfenced(values ...any) redisexec.Request {
 		script = scriptPermitRelease
 	}
 	r := script.Request(k.address.keys, values...)
-	r.OneKeyDoes = true
+	r.SecondIsSpare = true
 	return r
 }
 
@@ -69,13 +71,7 @@ func (k *Lock) handleRelease(value any, ambiguous bool, err error) error {
 }
 
 // yield lets another process go first that was woken by k's release.
-func (k *Lock) yield() {
-	first := headStart
-	if !k.isPermit() { // of permits, a head may be noting a round trip
-		first += k.address.trips.shortest()
-	}
-	k.address.place.Yield(first)
-}
+func (k *Lock) yield() { k.address.place.Yield(headStart + k.address.trips.shortest()) }
 
 // leave ends what k is to the Locker that held it: the next waiter acquires.
 func (k *Lock) leave() {

@@ -170,7 +170,7 @@ func (a *attempt) send() Result {
 	sent := time.Now()
 	err := a.sendScript()
 	if a.request.isSplit(err) {
-		a.request = a.request.withOneKey()
+		a.request = a.request.withoutSecond()
 		err = a.sendScript()
 	}
 	r := a.executor.refreshTopology(a.command.classify(err))

@@ -77,9 +77,9 @@ type Request struct {
 	// Repeat, if set, returns the arguments with which the request is sent again after its reply
 	// was lost, whatever Retry says: others, so that what is carried out late is told from it.
 	Repeat func() []any
-	// OneKeyDoes says that the script can do without its KEYS but the first: where a slot of a Cluster is on its way to
-	// another server, which may not have all keys yet (TRYAGAIN), the request is sent again with that one.
-	OneKeyDoes bool
+	// SecondIsSpare says that the script can do without its second key: where a slot of a Cluster is on its way to another
+	// server, and each has some of the keys (TRYAGAIN), the request is sent again without it. A third key then has its place, too.
+	SecondIsSpare bool
 	// Small says that the request may share a pipeline with others: it and its reply are short,
 	// and it takes the server microseconds.
 	Small bool

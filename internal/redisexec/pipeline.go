@@ -74,7 +74,7 @@ func (e *Executor) SendAll(ctx context.Context, requests []Request) []Result {
 	var of []int
 	for i, r := range requests {
 		if r.isSplit(results[i].Err) {
-			split, of = append(split, r.withOneKey()), append(of, i)
+			split, of = append(split, r.withoutSecond()), append(of, i)
 		}
 	}
 	if len(split) > 0 {

@@ -296,3 +296,36 @@ func TestExecutor_RefreshesTheTopologyWhenThereWasNoReply(t *testing.T) {
 		require.Equal(t, 2*test.reloads, c.reloads, name)
 	}
 }
+
+// TestRun_LeavesOutTheSecondKeyOfASplitSlot: it is spare, and each of two servers has some of the others.
+func TestRun_LeavesOutTheSecondKeyOfASplitSlot(t *testing.T) {
+	t.Parallel()
+	split := answer{err: serverError("TRYAGAIN Multiple keys request during rehashing of slot")}
+	for name, keys := range map[string][2][]any{
+		"two":   {{"lock", "line"}, {"lock"}},
+		"three": {{"lock", "line", "fence"}, {"lock", "fence", "fence"}},
+	} {
+		request := script.Request(keys[0], "token")
+		args, fewer := slices.Clone(request.Args), script.Request(keys[1], "token").Args
+		request.SecondIsSpare = true
+
+		s := newServer(split, carriedOut, split, split, carriedOut)
+		bubble(t, s, func(t *testing.T, e *Executor) {
+			for range 2 {
+				reply, err := e.Run(t.Context(), request)
+				require.NoError(t, err, name)
+				require.Equal(t, int64(7), reply.Value, name)
+			}
+			require.Equal(t, [][]any{args, fewer, args, fewer, args}, s.record().commands, name)
+			require.Equal(t, args, request.Args, name)
+		})
+
+		s = newServer(carriedOut, split, split, carriedOut)
+		bubble(t, s, func(t *testing.T, e *Executor) {
+			needed := script.Request(keys[0], "token")
+			results := e.SendAll(t.Context(), []Request{request, request, needed})
+			require.Equal(t, []Outcome{Done, Done, Unavailable}, outcomes(results), name)
+			require.Equal(t, [][]any{args, args, args, fewer}, s.record().commands, name)
+		})
+	}
+}

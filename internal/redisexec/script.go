@@ -44,16 +44,22 @@ func (r Request) Key() any {
 	return r.Args[firstKey]
 }
 
-// isSplit reports whether the error says that the keys of the request are on two servers, and the first does.
+// isSplit reports whether the error says that the keys of the request are on two servers, of which the second is spare.
 func (r Request) isSplit(err error) bool {
-	return err != nil && r.OneKeyDoes && redis.HasErrorPrefix(err, "TRYAGAIN")
+	return err != nil && r.SecondIsSpare && redis.HasErrorPrefix(err, "TRYAGAIN")
 }
 
-// withOneKey is the request without its KEYS but the first.
-func (r Request) withOneKey() Request {
-	n, _ := r.Args[firstKey-1].(int)
-	r.Args = slices.Concat(r.Args[:firstKey-1], []any{1, r.Args[firstKey]}, r.Args[firstKey+n:])
-	r.OneKeyDoes = false
+// withoutSecond is the request without its second key.
+func (r Request) withoutSecond() Request {
+	r.SecondIsSpare = false
+	r.Args = slices.Clone(r.Args)
+	switch n, _ := r.Args[firstKey-1].(int); n {
+	case 2:
+		r.Args[firstKey-1] = 1
+		r.Args = slices.Delete(r.Args, firstKey+1, firstKey+2)
+	case 3:
+		r.Args[firstKey+1] = r.Args[firstKey+2]
+	}
 	return r
 }
 
