@@ -159,7 +159,6 @@ func (l *lineScripts) put(member string, score float64) {
 }
 
 func (l *lineScripts) number(score string) float64 {
-	l.Helper()
 	n, err := strconv.ParseFloat(score, 64)
 	require.NoError(l, err)
 	return n
@@ -333,6 +332,27 @@ func TestScripts_AReleaseWakesTheFirst(t *testing.T) {
 		require.Nil(t, l.ask(k, "a:1", "", "join"))
 		require.Equal(t, 0, l.release(k, "a:1"))
 		require.Empty(t, l.inLine())
+	})
+}
+
+// TestScripts_WhoIsServedIsOutOfTheLine, be it woken or not: its poll has found the lock free, or the message was lost.
+func TestScripts_WhoIsServedIsOutOfTheLine(t *testing.T) {
+	eachKind(t, func(t *testing.T, l *lineScripts, k lineKind) {
+		l.listen("a:1")
+		b := l.listen("b:1")
+		l.hold(k)
+		l.ask(k, "a:1", "", "join")
+		l.ask(k, "b:1", "", "join")
+		if k.acquire == scriptPermitAcquire { // the holder's TTL ends
+			require.NoError(t, l.rdb.ZAddXX(t.Context(), l.key, redis.Z{Score: 1, Member: "token of "}).Err())
+		} else {
+			require.NoError(t, l.rdb.Del(t.Context(), l.key).Err())
+		}
+		require.Nil(t, l.ask(k, "a:1", "", "join"))
+		require.Equal(t, []string{"b:1"}, l.inLine())
+		left, err := strconv.Atoi(l.hears(b))
+		require.NoError(t, err, "it is told that it is the first")
+		require.InDelta(t, 60_000, left, 30_000)
 	})
 }
 
