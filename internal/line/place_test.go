@@ -349,12 +349,12 @@ func TestPlace_LeavesItsChannel(t *testing.T) {
 			if served {
 				s.Served()
 			} else {
-				require.Equal(t, entry, s.Place.Leave())
+				require.Equal(t, entry, s.Leave())
 			}
 			require.False(t, s.Waits())
 			require.False(t, s.InLine())
 			require.Empty(t, s.Entry())
-			require.Empty(t, s.Place.Leave())
+			require.Empty(t, s.Leave())
 			time.Sleep(6 * time.Second)
 			require.Empty(t, s.m.PubSubChannels("*"))
 		}
@@ -396,7 +396,7 @@ func TestPlace_YieldsForAWhile(t *testing.T) {
 		s.Yield(2 * time.Millisecond)
 		time.Sleep(2*time.Millisecond - 1)
 		require.True(t, s.Yields())
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		require.False(t, s.Yields())
 	})
 }
