@@ -1,0 +1,479 @@
+package line_test
+
+import (
+	"context"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/line"
+	"github.com/sluice-go/sluice/internal/notify"
+	"github.com/sluice-go/sluice/internal/systest"
+)
+
+const wake = "{Lock:a}:wake"
+
+// standing is a process with a place in the line of one lock, on a server that a test speaks for.
+type standing struct {
+	*testing.T
+	*line.Place
+	m       *miniredis.Miniredis
+	process *line.Process
+
+	mu    sync.Mutex // guards what follows
+	conns []net.Conn
+	pings int
+	peer  *server.Peer // that has subscribed by SSUBSCRIBE
+}
+
+// stand runs a test of a place in a bubble.
+func stand(t *testing.T, test func(t *testing.T, s *standing)) {
+	t.Helper()
+	client := func(_ *testing.T, dial dialer) redis.UniversalClient { return systest.BubbleClient(t, dial) }
+	standWith(t, client, func(*server.Peer, string, ...string) bool { return false }, test)
+}
+
+type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// standWith is stand with a client of another kind, and a server that answers some commands otherwise.
+func standWith(t *testing.T, client func(*testing.T, dialer) redis.UniversalClient, answers server.Hook, test func(t *testing.T, s *standing)) {
+	t.Helper()
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, _ redis.UniversalClient) {
+		s := &standing{T: t, Place: new(line.Place), m: m}
+		dial := systest.BubbleDialer(m)
+		rdb := client(t, func(ctx context.Context, network, addr string) (net.Conn, error) {
+			c, err := dial(ctx, network, addr)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.conns = append(s.conns, c)
+			return c, err
+		})
+		defer func() { require.NoError(t, rdb.Close()) }()
+		first, err := m.Dial() // which starts the server
+		require.NoError(t, err)
+		require.NoError(t, first.Close())
+		m.Server().SetPreHook(func(c *server.Peer, command string, args ...string) bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if command == "PING" {
+				s.pings++
+			}
+			if command == "SSUBSCRIBE" {
+				s.peer = c
+			}
+			return answers(c, command, args...)
+		})
+		n := notify.New(rdb)
+		defer n.Close(context.Background())
+		s.process = line.NewProcess(n)
+		s.Init(s.process)
+		test(t, s)
+	})
+}
+
+// cut ends all connections.
+func (s *standing) cut() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.conns {
+		_ = c.Close()
+	}
+}
+
+func (s *standing) pinged() int {
+	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pings
+}
+
+// ask has the server asked, which answers that so many are before the process.
+func (s *standing) ask(ahead int, score string) (entry string) {
+	s.Helper()
+	s.Listen(wake)
+	entry, _ = s.Ask()
+	synctest.Wait() // it is subscribed
+	s.Stands(ahead, score)
+	return entry
+}
+
+// channel is that on which the process of an entry is woken.
+func channel(entry string) string {
+	process, _, _ := strings.Cut(strings.TrimPrefix(entry, "*"), ":")
+	return wake + ":" + process
+}
+
+// tell publishes a message for the process of an entry.
+func (s *standing) tell(entry, message string) {
+	s.Helper()
+	require.Equal(s, 1, s.m.Publish(channel(entry), message), "it does not listen")
+	synctest.Wait()
+}
+
+// wait waits behind a holder that has the lock for left, and returns how long that took.
+func (s *standing) wait(left, retry time.Duration) time.Duration {
+	s.Helper()
+	start := time.Now()
+	require.NoError(s, s.Wait(s.Context(), nil, left, retry))
+	return time.Since(start)
+}
+
+// TestPlace_TheFurtherBehindTheRarerItPolls: the time of its first poll is drawn, so that those who join at the same time do not
+// poll at the same time. From then on it keeps the interval.
+func TestPlace_TheFurtherBehindTheRarerItPolls(t *testing.T) {
+	for name, test := range map[string]struct {
+		ahead           int
+		retry, interval time.Duration
+	}{
+		"second":              {1, 100 * time.Millisecond, 100 * time.Millisecond},
+		"fifth":               {4, 100 * time.Millisecond, 100 * time.Millisecond},
+		"sixth":               {5, 100 * time.Millisecond, 125 * time.Millisecond},
+		"hundredth":           {100, 100 * time.Millisecond, 2500 * time.Millisecond},
+		"thousandth":          {1000, 100 * time.Millisecond, 10 * time.Second},
+		"polls rarely anyway": {3, 20 * time.Second, 20 * time.Second},
+		"keeps the line":      {3, time.Hour, 25 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stand(t, func(t *testing.T, s *standing) {
+				const n = 500
+				var quarters [4]int
+				for range n {
+					s.ask(test.ahead, "1")
+					first := s.wait(time.Hour, test.retry)
+					require.LessOrEqual(t, first, test.interval)
+					quarters[min(4*first/test.interval, 3)]++
+					s.ask(test.ahead, "1")
+					require.Equal(t, test.interval, s.wait(time.Millisecond, test.retry), "also when the holder's TTL ends")
+					s.Leave()
+				}
+				for _, n := range quarters { // of 125 give or take 10
+					require.Greater(t, n, 60, quarters)
+				}
+			})
+		})
+	}
+}
+
+// TestPlace_TheFirstPollsWhenTheHoldersTTLEnds, and not before: unless that is later than its retry interval.
+func TestPlace_TheFirstPollsWhenTheHoldersTTLEnds(t *testing.T) {
+	stand(t, func(t *testing.T, s *standing) {
+		s.ask(0, "1")
+		require.Equal(t, 301*time.Millisecond, s.wait(300*time.Millisecond, time.Hour))
+		require.Equal(t, time.Millisecond, s.wait(0, time.Hour))
+		require.Zero(t, s.wait(-time.Second, time.Hour))
+		for range 100 {
+			took := s.wait(time.Hour, time.Second)
+			require.GreaterOrEqual(t, took, time.Second/2)
+			require.LessOrEqual(t, took, time.Second)
+		}
+		require.LessOrEqual(t, s.wait(time.Hour, time.Hour), 25*time.Second, "the line would end")
+	})
+}
+
+// TestPlace_WithoutOneItPolls as the first does, and has no line to keep. It asks again as soon as it is subscribed: what came
+// before that is lost, and it may join now.
+func TestPlace_WithoutOneItPolls(t *testing.T) {
+	stand(t, func(t *testing.T, s *standing) {
+		s.Listen(wake)
+		s.Ask()
+		s.Stands(-1, "")
+		require.Zero(t, s.wait(time.Hour, time.Hour), "it is subscribed now")
+		s.ask(-1, "")
+		require.False(t, s.InLine())
+		require.GreaterOrEqual(t, s.wait(2*time.Hour, time.Hour), time.Hour/2)
+		require.Equal(t, 301*time.Millisecond, s.wait(300*time.Millisecond, time.Hour))
+	})
+}
+
+// TestPlace_IsSubscribedInLine: its subscription may be confirmed only after the reply that says that it is in line. It is no
+// reason to ask again.
+func TestPlace_IsSubscribedInLine(t *testing.T) {
+	stand(t, func(t *testing.T, s *standing) {
+		s.Listen(wake)
+		s.Ask()
+		s.Stands(0, "1")
+		require.True(t, s.InLine())
+		require.Equal(t, 10*time.Second+time.Millisecond, s.wait(10*time.Second, time.Hour))
+	})
+}
+
+// TestPlace_IsWoken at once, be it before the reply to its request comes, before it waits or while it does; not by what came
+// before the request, which finds out by itself.
+func TestPlace_IsWoken(t *testing.T) {
+	stand(t, func(t *testing.T, s *standing) {
+		entry := s.ask(0, "1")
+		time.AfterFunc(time.Second, func() { s.m.Publish(channel(entry), entry) })
+		require.Equal(t, time.Second, s.wait(time.Hour, time.Hour))
+
+		s.Ask()
+		s.tell(entry, entry)
+		s.Stands(3, "1")
+		require.Zero(t, s.wait(time.Hour, 20*time.Second), "before the reply")
+
+		s.ask(3, "1")
+		s.tell(entry, entry)
+		require.Zero(t, s.wait(time.Hour, 20*time.Second), "before it waits")
+
+		s.tell(entry, entry)
+		s.ask(0, "1")
+		require.GreaterOrEqual(t, s.wait(time.Hour, time.Hour), 12*time.Second, "before the request")
+	})
+}
+
+// TestPlace_IsNotWokenByOthers: by a message for an earlier entry of its own, or by what this library does not publish.
+func TestPlace_IsNotWokenByOthers(t *testing.T) {
+	stand(t, func(t *testing.T, s *standing) {
+		earlier := s.ask(0, "1")
+		s.Renumber()
+		entry := s.ask(0, "1")
+		require.NotEqual(t, earlier, entry)
+		for _, message := range []string{earlier, "", "foreign", entry + "0", "1e3", "99999999999999999999"} {
+			time.AfterFunc(time.Second, func() { s.m.Publish(channel(entry), message) })
+			require.GreaterOrEqual(t, s.wait(time.Hour, time.Hour), 12*time.Second, message)
+			s.ask(0, "1")
+		}
+		time.AfterFunc(time.Second, func() { s.m.Publish(channel(entry), earlier) })
+		time.AfterFunc(2*time.Second, func() { s.m.Publish(channel(entry), entry) })
+		require.Equal(t, 2*time.Second, s.wait(time.Hour, time.Hour), "an earlier one's takes nothing from it")
+	})
+}
+
+// TestPlace_IsToldThatItIsFirst, and when the holder's TTL ends: before the reply to its request, which knows of others before it,
+// or later. What came before the request is over: it may not be the first any more.
+func TestPlace_IsToldThatItIsFirst(t *testing.T) {
+	stand(t, func(t *testing.T, s *standing) {
+		const retry = 20 * time.Second
+		entry := s.ask(3, "1")
+		s.wait(time.Hour, retry) // the first poll, whose time is drawn
+
+		s.Ask()
+		s.tell(entry, "5000")
+		time.Sleep(time.Second)
+		s.Stands(3, "1")
+		require.Equal(t, 4001*time.Millisecond, s.wait(time.Hour, retry), "before the reply")
+
+		s.ask(3, "1")
+		time.AfterFunc(time.Second, func() { s.m.Publish(channel(entry), "5000") })
+		require.Equal(t, 6001*time.Millisecond, s.wait(time.Hour, retry), "while it waits")
+
+		s.ask(3, "1")
+		time.AfterFunc(time.Second, func() { s.m.Publish(channel(entry), "5000") })
+		time.AfterFunc(2*time.Second, func() { s.m.Publish(channel(entry), "0") })
+		require.Equal(t, 2001*time.Millisecond, s.wait(time.Hour, retry), "twice")
+
+		s.ask(3, "1")
+		time.AfterFunc(time.Second, func() { s.m.Publish(channel(entry), "9000000000000000000") })
+		took := s.wait(time.Hour, retry)
+		require.GreaterOrEqual(t, took, time.Second+retry/2, "as the first polls")
+		require.LessOrEqual(t, took, time.Second+retry)
+
+		s.tell(entry, "5000")
+		s.ask(3, "1")
+		require.Equal(t, retry, s.wait(time.Hour, retry), "before the request")
+	})
+}
+
+// TestPlace_AnotherEntryKeepsTheScore: after a request that may be carried out late, or whose entry the janitor takes out of the line.
+func TestPlace_AnotherEntryKeepsTheScore(t *testing.T) {
+	stand(t, func(t *testing.T, s *standing) {
+		s.Listen(wake)
+		require.Empty(t, s.Entry())
+		seen := map[string]bool{}
+		for i := range 3 {
+			entry, score := s.Ask()
+			require.Equal(t, entry, s.Entry())
+			require.False(t, seen[entry], entry)
+			seen[entry] = true
+			require.Equal(t, []string{"", "7", "7"}[i], score)
+			again, _ := s.Ask()
+			require.Equal(t, entry, again, "without a reason")
+			s.Stands(5, "7")
+			s.Stands(-1, "") // it was lost, and the process joins at its old place
+			require.False(t, s.InLine())
+			s.Renumber()
+			require.Empty(t, s.Entry())
+		}
+		s.Leave()
+		s.Listen(wake)
+		entry, score := s.Ask()
+		require.Empty(t, score, "a new wait")
+		require.False(t, seen[entry], "a late leave would take it out")
+
+		other := new(line.Place)
+		other.Init(s.process)
+		other.Listen("{Lock:b}:wake")
+		defer other.Leave()
+		entry, _ = other.Ask()
+		require.False(t, seen[entry])
+		require.NotEqual(t, s.Entry(), entry)
+	})
+}
+
+// TestPlace_AsksAgainAfterAReconnect, once: what woke it may have been lost.
+func TestPlace_AsksAgainAfterAReconnect(t *testing.T) {
+	stand(t, func(t *testing.T, s *standing) {
+		for _, ahead := range []int{0, 3, -1} {
+			s.ask(ahead, "1")
+			s.wait(time.Hour, time.Hour) // the first poll, whose time is drawn
+			s.ask(ahead, "1")
+			time.AfterFunc(5*time.Second, s.cut)
+			took := s.wait(time.Hour, time.Hour)
+			require.GreaterOrEqual(t, took, 5*time.Second)
+			require.Less(t, took, 6*time.Second)
+			s.ask(ahead, "1")
+			require.GreaterOrEqual(t, s.wait(time.Hour, time.Hour), 12*time.Second)
+			s.Leave()
+		}
+	})
+}
+
+// TestPlace_LeavesItsChannel when its wait ends: five seconds later, so that a loop of short waits subscribes once.
+func TestPlace_LeavesItsChannel(t *testing.T) {
+	stand(t, func(t *testing.T, s *standing) {
+		require.Empty(t, s.Leave(), "it has none")
+		require.False(t, s.Waits())
+		for _, served := range []bool{false, true} {
+			entry := s.ask(3, "1")
+			s.Listen(wake) // it does so already
+			require.True(t, s.Waits())
+			require.Equal(t, []string{channel(entry)}, s.m.PubSubChannels("*"))
+			if served {
+				s.Served()
+			} else {
+				require.Equal(t, entry, s.Leave())
+			}
+			require.False(t, s.Waits())
+			require.False(t, s.InLine())
+			require.Empty(t, s.Entry())
+			require.Empty(t, s.Leave())
+			time.Sleep(6 * time.Second)
+			require.Empty(t, s.m.PubSubChannels("*"))
+		}
+	})
+}
+
+// TestPlace_TestsItsConnection where it finds by a poll what it should have been told of: that the lock is free, or that it is the first.
+func TestPlace_TestsItsConnection(t *testing.T) {
+	stand(t, func(t *testing.T, s *standing) {
+		entry := s.ask(3, "1")
+		time.AfterFunc(time.Millisecond, func() { s.m.Publish(channel(entry), entry) })
+		s.wait(time.Hour, time.Hour)
+		s.ask(0, "1")
+		time.AfterFunc(time.Millisecond, func() { s.m.Publish(channel(entry), entry) })
+		s.wait(time.Hour, time.Hour)
+		s.Served()
+		require.Zero(t, s.pinged(), "it was told")
+
+		s.ask(3, "1")
+		s.wait(time.Hour, time.Second)
+		s.ask(2, "1")
+		s.wait(time.Hour, time.Second)
+		require.Zero(t, s.pinged(), "there was nothing to tell")
+		s.ask(0, "1")
+		require.Equal(t, 1, s.pinged(), "it is the first")
+		s.wait(time.Hour, time.Second)
+		s.ask(0, "1")
+		require.Equal(t, 1, s.pinged(), "it knew")
+		s.wait(time.Hour, time.Second)
+		s.Served()
+		require.Equal(t, 2, s.pinged(), "the lock was free")
+	})
+}
+
+// TestPlace_YieldsForAWhile, and not to the next release.
+func TestPlace_YieldsForAWhile(t *testing.T) {
+	stand(t, func(t *testing.T, s *standing) {
+		require.False(t, s.Yields())
+		s.Yield(2 * time.Millisecond)
+		time.Sleep(2*time.Millisecond - 1)
+		require.True(t, s.Yields())
+		time.Sleep(time.Nanosecond)
+		require.False(t, s.Yields())
+	})
+}
+
+// TestPlace_WaitEndsWithItsContext, and when the process stops. It keeps its place: the next caller goes on there.
+func TestPlace_WaitEndsWithItsContext(t *testing.T) {
+	stand(t, func(t *testing.T, s *standing) {
+		entry := s.ask(3, "1")
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, s.Wait(ctx, nil, time.Hour, time.Hour), context.Canceled)
+		stop := make(chan struct{})
+		close(stop)
+		require.ErrorIs(t, s.Wait(t.Context(), stop, time.Hour, time.Hour), line.ErrStopped)
+		require.True(t, s.InLine())
+		require.Equal(t, entry, s.Entry())
+		s.Leave()
+	})
+}
+
+// clusterClient returns a client that subscribes by SSUBSCRIBE first.
+func clusterClient(_ *testing.T, dial dialer) redis.UniversalClient {
+	return redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: []string{"127.0.0.1:6379"}, Dialer: dial,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+}
+
+// TestPlace_SaysHowItListens: an entry begins with '*' where the channel is a sharded one. If the server does not know those, as
+// miniredis, the process joins with another entry, at its old place.
+func TestPlace_SaysHowItListens(t *testing.T) {
+	standWith(t, clusterClient, func(*server.Peer, string, ...string) bool { return false }, func(t *testing.T, s *standing) {
+		sharded := s.ask(3, "7")
+		require.Regexp(t, `^\*[A-Z2-7]{12}:1$`, sharded)
+		entry, score := s.Ask()
+		require.Regexp(t, `^[A-Z2-7]{12}:2$`, entry)
+		require.Equal(t, "7", score)
+		require.Equal(t, channel(sharded), channel(entry))
+		s.Stands(0, "7")
+		time.AfterFunc(time.Second, func() { s.m.Publish(channel(entry), entry) })
+		require.Equal(t, time.Second, s.wait(time.Hour, time.Hour))
+		s.Leave()
+	})
+}
+
+// TestPlace_IsWokenOnAShardedChannel, on which the server of the test, unlike miniredis, lets it subscribe.
+func TestPlace_IsWokenOnAShardedChannel(t *testing.T) {
+	confirm := func(c *server.Peer, command string, args ...string) bool {
+		if command != "SSUBSCRIBE" {
+			return command == "SUNSUBSCRIBE"
+		}
+		c.Block(func(w *server.Writer) {
+			w.WritePushLen(3)
+			w.WriteBulk("ssubscribe")
+			w.WriteBulk(args[0])
+			w.WriteInt(1)
+		})
+		return true
+	}
+	standWith(t, clusterClient, confirm, func(t *testing.T, s *standing) {
+		entry := s.ask(0, "7")
+		again, _ := s.Ask()
+		require.Equal(t, entry, again)
+		require.Regexp(t, `^\*[A-Z2-7]{12}:1$`, entry)
+		s.Stands(0, "7")
+		time.AfterFunc(time.Second, func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.peer.Block(func(w *server.Writer) {
+				w.WritePushLen(3)
+				w.WriteBulk("smessage")
+				w.WriteBulk(channel(entry))
+				w.WriteBulk(entry)
+			})
+			s.peer.Flush()
+		})
+		require.Equal(t, time.Second, s.wait(time.Hour, time.Hour))
+		s.Leave()
+	})
+}
