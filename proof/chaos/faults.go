@@ -104,11 +104,11 @@ func loseAllMessages(r *round, p *proxy) {
 	r.during(1500 * time.Millisecond)
 }
 
-// deafenSubscriptions leaves the connections that are subscribed half open: what the server sends on them is lost from now on,
-// and it is not told.
+// deafenSubscriptions leaves the connections that are subscribed meanwhile half open: what the server sends on them is lost
+// from then on, and no side is told.
 func deafenSubscriptions(r *round, p *proxy) {
 	p.replies.set(condition{deaf: true})
-	r.during(20 * time.Millisecond)
+	r.during(500 * time.Millisecond) // on a busy machine a connection may take long to notice
 }
 
 func addLatency(r *round, p *proxy) {
