@@ -108,8 +108,13 @@ func (p *Place) Ask() (entry, score string) {
 func (p *Place) Entry() string { return p.entry }
 
 // Stands notes the reply: how many are before the entry, -1 if it is not in line, and its score.
+//
+// If it is not in line although the process is subscribed, the server does not know of the subscription: its connection is dead,
+// or goes to another server of a Cluster. Nothing else would find that out while others have the lock by turns: this process would
+// be out of line until a poll found the lock free by chance.
 func (p *Place) Stands(ahead int, score string) {
-	if p.timedOut && ahead == 0 && p.ahead > 0 { // it should have been told
+	missing := ahead < 0 && p.asked.Confirmed
+	if missing || p.timedOut && ahead == 0 && p.ahead > 0 { // the latter should have been told
 		p.process.notifier.RequestPing(p.channel)
 	}
 	if p.ahead = ahead; ahead >= 0 {

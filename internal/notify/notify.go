@@ -224,7 +224,9 @@ func (n *Notifier) Mark(channel string) Mark {
 }
 
 // RequestPing has a channel's connection tested. Call it when a listener has found by polling
-// what it should have been notified of.
+// what it should have been notified of, or that the server does not know of its subscription. On a
+// Cluster the connection may be well, and to the wrong server: a replica accepts SSUBSCRIBE without MOVED, and so does
+// a primary that has just become one.
 func (n *Notifier) RequestPing(channel string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -232,6 +234,7 @@ func (n *Notifier) RequestPing(channel string) {
 	if s == nil {
 		return
 	}
+	n.bind(channel, s)
 	s.route.pingWanted = true
 	if !n.closed {
 		s.route.loop.Wake()

@@ -63,6 +63,7 @@ func check(e *evidence) ([]string, tally) {
 	c.checkLockExtensions()
 	c.checkLocked()
 	c.checkWaits()
+	c.checkLines()
 	c.checkTasks()
 	c.checkEnded()
 	began := time.Now()

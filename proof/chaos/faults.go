@@ -30,6 +30,8 @@ var faults = []fault{
 	{name: "stall-requests", strike: strikeLinks(stallRequests, &applied.held), parallel: true},
 	{name: "stall-replies", strike: strikeLinks(stallReplies, &applied.held), parallel: true},
 	{name: "quiet-links", strike: strikeLinks(silenceConnections, &applied.quiet), parallel: true},
+	{name: "lose-messages", strike: strikeLinks(loseAllMessages, &applied.muted), parallel: true},
+	{name: "deaf-links", strike: strikeLinks(deafenSubscriptions, &applied.deaf), parallel: true},
 	{name: "latency", strike: strikeLinks(addLatency, &applied.delayed), parallel: true},
 	{name: "script-flush", strike: flushScripts},
 	{name: "kill-pubsub", strike: killPubSub},
@@ -94,6 +96,19 @@ func silenceConnections(r *round, p *proxy) {
 	p.requests.set(condition{quiet: true})
 	p.replies.set(condition{quiet: true})
 	r.during(20 * time.Millisecond)
+}
+
+// loseAllMessages has no message of Pub/Sub arrive. Everything else does, on the same connections, too.
+func loseAllMessages(r *round, p *proxy) {
+	p.replies.set(condition{mute: true})
+	r.during(1500 * time.Millisecond)
+}
+
+// deafenSubscriptions leaves the connections that are subscribed meanwhile half open: what the server sends on them is lost
+// from then on, and no side is told.
+func deafenSubscriptions(r *round, p *proxy) {
+	p.replies.set(condition{deaf: true})
+	r.during(500 * time.Millisecond) // on a busy machine a connection may take long to notice
 }
 
 func addLatency(r *round, p *proxy) {

@@ -15,6 +15,7 @@ type keyspace struct {
 	tasks  map[taskKey]task
 	leases map[taskKey]float64      // the list of leased tasks
 	paused map[string]time.Duration // by queue: until when, by the server's clock
+	lines  lines
 }
 
 type lockKey struct {
@@ -52,11 +53,11 @@ type field struct {
 }
 
 func newKeyspace() keyspace {
-	return keyspace{map[string]lockKey{}, map[string]int64{}, map[taskKey]task{}, map[taskKey]float64{}, map[string]time.Duration{}}
+	return keyspace{map[string]lockKey{}, map[string]int64{}, map[taskKey]task{}, map[taskKey]float64{}, map[string]time.Duration{}, newLines()}
 }
 
 func (k keyspace) clone() keyspace {
-	return keyspace{maps.Clone(k.locks), maps.Clone(k.fences), maps.Clone(k.tasks), maps.Clone(k.leases), maps.Clone(k.paused)}
+	return keyspace{maps.Clone(k.locks), maps.Clone(k.fences), maps.Clone(k.tasks), maps.Clone(k.leases), maps.Clone(k.paused), k.lines.clone()}
 }
 
 // leased says whether the task has a lease, which may have ended.

@@ -2,12 +2,14 @@ package main
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	toxiproxy "github.com/Shopify/toxiproxy/v2"
+	"github.com/Shopify/toxiproxy/v2/stream"
 	"github.com/Shopify/toxiproxy/v2/toxics"
 	"github.com/rs/zerolog"
 )
@@ -30,10 +32,12 @@ type condition struct {
 	hold  bool          // data is held back
 	quiet bool          // the connections that are open then carry nothing any more, and stay open
 	delay time.Duration // data arrives this much later
+	mute  bool          // messages of Pub/Sub are lost, and nothing else
+	deaf  bool          // as quiet, for the connections that are subscribed
 }
 
 // applied counts what happened on all links.
-var applied struct{ lost, resets, held, delayed, quiet atomic.Int64 }
+var applied struct{ lost, resets, held, delayed, quiet, muted, deaf atomic.Int64 }
 
 // links has all links, by the number that a toxic gets.
 var links sync.Map
@@ -71,6 +75,7 @@ func init() { toxics.Register("fault", new(faultToxic)) }
 func (t *faultToxic) Pipe(stub *toxics.ToxicStub) {
 	found, _ := links.Load(t.Link)
 	w := found.(*link)
+	subscribed := false
 	for {
 		now, changed := w.current()
 		switch {
@@ -85,6 +90,10 @@ func (t *faultToxic) Pipe(stub *toxics.ToxicStub) {
 			continue
 		case now.quiet:
 			applied.quiet.Add(1)
+			swallow(stub)
+			return
+		case now.deaf && subscribed:
+			applied.deaf.Add(1)
 			swallow(stub)
 			return
 		}
@@ -103,6 +112,10 @@ func (t *faultToxic) Pipe(stub *toxics.ToxicStub) {
 				stub.Close()
 				return
 			}
+			subscribed = subscribed || subscription.Match(chunk.Data)
+			if now.mute && subscribed {
+				applied.muted.Add(loseMessages(chunk))
+			}
 			if late := now.delay - time.Since(chunk.Timestamp); late > 0 {
 				applied.delayed.Add(1)
 				time.Sleep(late) // the network
@@ -110,6 +123,21 @@ func (t *faultToxic) Pipe(stub *toxics.ToxicStub) {
 			stub.Output <- chunk
 		}
 	}
+}
+
+// What the server sends to its subscribers. A message that comes in two pieces is not found, and arrives.
+var (
+	subscription = regexp.MustCompile(`[*>]3\r\n\$\d+\r\ns?subscribe\r\n`)
+	message      = regexp.MustCompile(`[*>]3\r\n\$\d+\r\ns?message\r\n\$\d+\r\n[^\r]*\r\n\$\d+\r\n[^\r]*\r\n`)
+)
+
+// loseMessages takes the messages out of data, and returns how many there were.
+func loseMessages(chunk *stream.StreamChunk) (n int64) {
+	n = int64(len(message.FindAllIndex(chunk.Data, -1)))
+	if n > 0 {
+		chunk.Data = message.ReplaceAll(chunk.Data, nil)
+	}
+	return n
 }
 
 // swallow loses all data of a connection until one of its sides closes it.

@@ -95,6 +95,7 @@ func (r *round) leftKeys() (violations []string) {
 			violations = append(violations, fmt.Sprintf("%s is held when everything is quiet, for %v", key, r.server.rdb.PTTL(ctx, key).Val()))
 		}
 	}
+	violations = append(violations, r.lastingLines(ctx)...)
 	for _, name := range queues {
 		members := func(ending string, of func(key string) []string) (all []string) {
 			for _, key := range r.server.rdb.Keys(ctx, "{Queue:"+name+"*}:"+ending).Val() { // of each shard
@@ -108,6 +109,17 @@ func (r *round) leftKeys() (violations []string) {
 		states, payloads := members("state", fields), members("tasks", fields)
 		if !slices.Equal(dead, states) || name != plainQueue && !slices.Equal(dead, payloads) || name == plainQueue && len(payloads) > 0 {
 			violations = append(violations, fmt.Sprintf("%s: %d dead letters, %d states and %d payloads", name, len(dead), len(states), len(payloads)))
+		}
+	}
+	return violations
+}
+
+// lastingLines finds the lines that do not end by themselves. See checkLines for whom they have.
+func (r *round) lastingLines(ctx context.Context) (violations []string) {
+	for _, key := range r.server.rdb.Keys(ctx, "{Lock:*}:line").Val() {
+		left, err := r.server.rdb.PTTL(ctx, key).Result()
+		if err != nil || left == -1 || left > lineLife { // -2 if it has just ended
+			violations = append(violations, fmt.Sprintf("%s ends in %v when everything is quiet, %v", key, left, err))
 		}
 	}
 	return violations

@@ -64,6 +64,7 @@ type replayed struct {
 	versions  map[string]bool // every version that was written; true if at least one write was not lost
 	expiries  []expiry
 	pauses    []pauseBegun
+	lineLog   lineLog
 	lost      int // the number of entries that were cut off
 	end       keyspace
 }
@@ -97,7 +98,7 @@ type replayer struct {
 
 // replay replays the log of a round.
 func replay(e *evidence) *replayed {
-	r := &replayer{replayed: &replayed{versions: map[string]bool{}}, keyspace: newKeyspace(), clock: e.clock}
+	r := &replayer{replayed: &replayed{versions: map[string]bool{}, lineLog: newLineLog()}, keyspace: newKeyspace(), clock: e.clock}
 	for i := range e.log {
 		at := &e.log[i]
 		switch {
@@ -127,6 +128,7 @@ func (r *replayer) rewind(at span) {
 	}
 	was, is := r.keyspace, *r.mark
 	r.keyspace, r.mark = is, nil
+	r.rewound(was.lines, is.lines)
 	for name, key := range was.locks {
 		now, kept := is.locks[name]
 		if now == key {
@@ -170,6 +172,7 @@ func (r *replayer) entry(at *entry) {
 			r.note(command, at)
 		}
 	}
+	r.standing(at)
 	for key, was := range before {
 		r.moved(key, was, at)
 	}

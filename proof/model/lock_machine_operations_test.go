@@ -101,6 +101,9 @@ func (m *lockMachine) inspect(t *rapid.T) {
 	require.NoError(t, err)
 	m.elapse()
 	require.Equal(t, n.key.Token != 0, info.Held)
+	if m.inLine(t, n, nil); m.virtual {
+		require.Zero(t, info.Waiting)
+	}
 	if info.Held {
 		m.sameTTL(t, n.key.Left, info.TTL)
 	}

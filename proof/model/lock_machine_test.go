@@ -19,6 +19,7 @@ const lockResults = `adopt: done; adopt: held twice; adopt: not held; baskets; d
 context ended; inspect: held; inspect: not held; inspect: without TTL; lock: ended; lock: locked; lock: max wait; lock: acquired; handed over;
 lock all: acquired; lock all: locked; lock all: one was lost;
 released to the next; try lock: locked; try lock: acquired; try lock: acquired, fenced; ttl: held; ttl: not held; unlock: done;
+waiting: behind their own holder; waiting: one process; waiting: several processes;
 unlock: not held; unlock: closed; unlock all; foreign key given a TTL`
 
 // virtualResults are those that need time to pass, besides lockResults.
@@ -77,7 +78,7 @@ func newLockMachine(t *rapid.T, s *setting, name string) *lockMachine {
 
 func (m *lockMachine) actions() map[string]func(*rapid.T) {
 	actions := map[string]func(*rapid.T){
-		"TryLock": m.tryLock, "TryLock2": m.tryLock, "Lock": m.lock, "LockEnded": m.lockEnded, "HandOver": m.handOver,
+		"TryLock": m.tryLock, "TryLock2": m.tryLock, "Lock": m.lock, "LockEnded": m.lockEnded, "HandOver": m.handOver, "Waiting": m.waiting,
 		"Unlock": m.unlock, "Extend": m.extend, "TTL": m.ttl, "Inspect": m.inspect,
 		"Detach": m.detach, "Adopt": m.adopt, "LockAll": m.lockAll, "Baskets": m.baskets,
 		"ForceUnlock": m.forceUnlock, "UnlockAll": m.unlockAll, "Foreign": m.foreign, "Lose": m.lose,

@@ -58,3 +58,14 @@ func TestFailover_OrderlyAgainAndAgain(t *testing.T) {
 	t.Parallel()
 	orderly(t, failovers())
 }
+
+// TestFailover_TheLineGoesOnAgainAndAgain is TestFailover_TheLineGoesOn with twenty failovers of each kind of group.
+func TestFailover_TheLineGoesOnAgainAndAgain(t *testing.T) {
+	// Not parallel: it measures.
+	for kind, start := range map[string]func(t *testing.T) failing{
+		"sentinel": behindSentinel,
+		"cluster":  func(t *testing.T) failing { f, _ := onCluster(t); return f },
+	} {
+		t.Run(kind, func(t *testing.T) { lineGoesOn(t, start(t), 20*systest.Scale(), killed, hung, asked) })
+	}
+}
