@@ -337,7 +337,7 @@ func TestExampleQueue_Claim_PausesWhenClaimFails(t *testing.T) {
 		work := func(context.Context, sluice.Entry) error { worked++; return nil }
 		consume(ctx, q, work)
 		require.Zero(t, worked)
-		require.LessOrEqual(t, m.CommandCount()-before, 20*5*10, "five rounds a second of ten commands at most")
+		require.LessOrEqual(t, m.CommandCount()-before, 20*5*15, "five rounds a second of fifteen commands at most")
 		m.Del("{Queue:q}:dead")
 		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
