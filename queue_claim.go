@@ -279,6 +279,7 @@ func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
 
 // pop takes up to n tasks out, in steps.
 func (s *shard) pop(ctx context.Context, n int) (popped []Entry, err error) {
+	s.watcher.Pops()
 	for more := true; more && err == nil && len(popped) < n; {
 		var entries []Entry
 		more, entries, err = s.popStep(ctx, min(n-len(popped), maxGroup))

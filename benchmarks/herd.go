@@ -13,6 +13,7 @@ import (
 const (
 	herdRate    = 40 // tasks per second
 	herdAtOnce  = 4000
+	herdIdle    = 6 * time.Second // of many clients each looks once in three seconds
 	idleScripts = "idle scripts/s"
 	flatOutRate = "enqueues/s"
 	flatOutP50  = "p50 flat out"
@@ -55,7 +56,7 @@ func herdTurn(ctx context.Context, t turn, workers int, delay time.Duration) (r 
 	})
 	defer func() { err = errors.Join(err, stop()) }()
 	sleep(ctx, settling) // the herd has subscribed
-	idle, _, err := t.meter.during(ctx, max(t.length, minIdle))
+	idle, _, err := t.meter.during(ctx, max(t.length, herdIdle))
 	if err != nil {
 		return result{}, err
 	}

@@ -11,7 +11,7 @@ local function append(head, pauseLeft, waiting, score, ms, renew)
   if not head.err then off, id = offAndHead(head[1], head[2], pauseLeft) end
   if type(score) == 'string' then
     place = tonumber(score) < 0 and off > 0 and 2 or 1
-    renew(place == 2 and text(us + ms * 1000 - 1e16), math.max(60000, 4 * ms))
+    renew(tonumber(score) < 0 and text(place == 2 and us + ms * 1000 - 1e16 or us), math.max(60000, 4 * ms))
   end
   reply[#reply + 1], reply[#reply + 2], reply[#reply + 3], reply[#reply + 4] = off, id, type(waiting) == 'number' and waiting or 0, place
   return #reply == 2 * #ARGV

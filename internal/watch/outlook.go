@@ -125,12 +125,11 @@ func (w *Watcher) hear(mark notify.Mark) {
 		us, callers = 0, 1
 	}
 	off := time.Duration(min(us, FarOff.Microseconds())) * time.Microsecond
-	switch w.place = Watchman; {
-	case off > 0:
-	case len(w.waiters) > 0:
-		w.place = Out
-	default: // others are told at once
-		w.place, w.told, w.aloneSince = Out, true, time.Time{}
+	if w.place = Watchman; off == 0 {
+		w.place, w.told = Out, true
+		if len(w.waiters) == 0 {
+			w.aloneSince = w.askedAt // others are told at once, unless a claim may be under way
+		}
 	}
 	due := dueIn(off, mark.At)
 	w.outlook = outlook{known: true, mark: mark, due: due, askAt: due, callers: max(callers, 1), lookAt: w.outlook.lookAt}
@@ -139,7 +138,15 @@ func (w *Watcher) hear(mark notify.Mark) {
 // stand notes what a reply says of the client's place in line. The mutex is held.
 func (w *Watcher) stand(h Head) {
 	if h.Place != NotAsked {
-		w.place, w.waiting = h.Place, h.Waiting
+		w.place, w.waiting, w.unsure = h.Place, h.Waiting, false
+	}
+}
+
+// makeSure has the queue looked at if no caller is about to be told, and the client is not in line, or may not be. The mutex is held.
+func (w *Watcher) makeSure() {
+	o := &w.outlook
+	if o.known && (w.unsure || !w.place.isIn()) && (o.askAt.IsZero() || o.askAt.After(time.Now())) {
+		w.forget()
 	}
 }
 
@@ -197,7 +204,6 @@ func (w *Watcher) Popped(brought bool) {
 
 // popped is Popped. The mutex is held.
 func (w *Watcher) popped(brought bool) {
-	w.told = false
 	if brought {
 		w.toldLast = telling{}
 	}
@@ -211,8 +217,13 @@ func (w *Watcher) Claimed(mark notify.Mark, sent time.Time, h Head, brought bool
 	w.popped(brought)
 	w.claimedAt = sent
 	now, newer := time.Now(), w.isNewer(mark)
-	if !newer && mark.Confirmed {
+	switch {
+	case !mark.Confirmed:
+	case !newer:
 		w.stand(h)
+		w.unsure = w.unsure || w.place.isIn() && sent.Before(w.leftAt)
+	case h.Place.isIn(): // before the message, or after
+		w.place, w.unsure = InLine, true
 	}
 	before, o := w.outlook, outlook{known: true, mark: mark, due: dueIn(h.Off, now), lookAt: sent.Add(w.every())}
 	switch {
@@ -222,7 +233,8 @@ func (w *Watcher) Claimed(mark notify.Mark, sent time.Time, h Head, brought bool
 			o.mark = before.mark
 		}
 		w.outlook = o
-	case !mark.Confirmed || newer:
+	case newer:
+	case !mark.Confirmed:
 		return
 	case before.known && before.mark.Follows(mark) && before.due.After(now) && before.due.Before(o.due):
 		w.outlook.lookAt = o.lookAt // a claim that was carried out later has seen another head, perhaps
@@ -231,6 +243,9 @@ func (w *Watcher) Claimed(mark notify.Mark, sent time.Time, h Head, brought bool
 		w.forget()
 	default:
 		w.expect(o, h.Off)
+	}
+	if len(w.waiters) > 0 {
+		w.makeSure()
 	}
 	if w.current == nil && w.place.isIn() {
 		w.start() // while it is in line, messages are heard

@@ -118,5 +118,6 @@ func (w *watch) leaveLine() error {
 	request := client.scripts.Look([]Looking{{Queue: &w.watcher.queue, Client: w.watcher.name(w.watcher.Mark()), Leaves: true}})
 	request.Bounded = true
 	_, err := client.looker.executor.Run(context.Background(), request)
+	w.watcher.left()
 	return err
 }

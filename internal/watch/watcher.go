@@ -47,9 +47,12 @@ type Watcher struct {
 	told       bool       // a caller was told of a task, and none has claimed since
 	outlook    outlook
 	place      Place
-	waiting    int // clients in line, as far as is known
+	unsure     bool // whether it has this place: what is sent at the same time is carried out in any order
+	waiting    int  // clients in line, as far as is known
 	toldLast   telling
 	claimedAt  time.Time // when the last claim was sent that was carried out
+	askedAt    time.Time // when the last claim was about to be sent
+	leftAt     time.Time // when the client left the line, of its own
 }
 
 // telling is the head of which callers were told.
@@ -120,9 +123,8 @@ func (w *Watcher) enter(caller waiter) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.waiters = append(w.waiters, caller)
-	o := &w.outlook
-	if !o.known && len(w.waiters) == 1 || o.known && !w.place.isIn() && (o.askAt.IsZero() || o.askAt.After(time.Now())) {
-		w.forget() // it joins the line
+	if w.makeSure(); !w.outlook.known && len(w.waiters) == 1 {
+		w.forget()
 	}
 	if w.current == nil {
 		w.start()
@@ -236,6 +238,16 @@ func (w *Watcher) alone(asks bool, now time.Time) (outlook, action) {
 	return outlook{lookAt: until}, waitForCaller
 }
 
+// left notes that the client has left the line, before or after a claim that has joined it meanwhile.
+func (w *Watcher) left() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.leftAt = time.Now()
+	if w.unsure = w.place.isIn(); len(w.waiters) > 0 {
+		w.makeSure()
+	}
+}
+
 // name returns the client's name in line, "" if it cannot be told of tasks.
 func (w *Watcher) name(mark notify.Mark) string {
 	switch {
@@ -268,12 +280,19 @@ type Asking struct {
 	Watch  time.Duration
 }
 
+// Pops notes that a Pop is sent: callers that were told make something of it.
+func (w *Watcher) Pops() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.told = false
+}
+
 // Ask returns what a claim of n tasks is to say. keepsRoom says that its caller has room for more if it brings fewer.
 func (w *Watcher) Ask(n int, keepsRoom bool) Asking {
 	mark := w.Mark()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.told = false
+	w.told, w.askedAt = false, time.Now()
 	a := Asking{Client: w.name(mark), Below: 1, Watch: 2 * w.every()}
 	switch {
 	case len(w.waiters) > 0:
@@ -281,7 +300,7 @@ func (w *Watcher) Ask(n int, keepsRoom bool) Asking {
 	case keepsRoom:
 		a.Below = n
 	}
-	if a.Client == "" || w.place.isIn() && a.Below > n {
+	if a.Client == "" || w.place.isIn() && !w.unsure && a.Below > n {
 		return Asking{} // nothing changes
 	}
 	if w.place.isIn() {

@@ -39,8 +39,12 @@ local function seeTo(off, tasks)
     end
   elseif off <= 3600000000 then
     local client, ends = watchman()
-    if client and ends > us and tell(client, off, 1) ~= 0 then return end
-    if client then redis.pcall('ZREM', KEYS[6], client) end
+    if client and ends > us then
+      if tell(client, off, 1) ~= 0 then return end
+      redis.pcall('ZREM', KEYS[6], client)
+    elseif client then
+      redis.pcall('ZADD', KEYS[6], '0', client) -- its watch is over, and it is like the others, and behind them
+    end
     tellLast(off, 1)
   end
 end
