@@ -8,5 +8,5 @@ redis.call('ZCARD', KEYS[1]) -- a queue with several shards has a string there
 need('SET', KEYS[7])
 local was = redis.call('DEL', KEYS[7]) -- after this write a full server accepts the next one
 if ARGV[1] == '0' then redis.call('SET', KEYS[7], '1') else redis.call('SET', KEYS[7], '1', 'PX', ARGV[1]) end
-if was == 1 then seeTo(headOff(), 1) end
+if was == 1 then seeTo((headOff()), 1) end
 return 1

@@ -4,5 +4,5 @@
 -- RETRY never: between two runs the queue may have been paused again.
 redis.call('ZCARD', KEYS[1]) -- a queue with several shards has a string there
 local was = redis.call('DEL', KEYS[7])
-if was == 1 then seeTo(headOff(), 4) end
+if was == 1 then seeTo((headOff()), 4) end
 return was

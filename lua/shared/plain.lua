@@ -134,7 +134,8 @@ end
 -- Nothing is due before the end of a pause. The claimant has perhaps no room for more: others see to what is due now.
 local function lookOut(claimed)
   if ARGV[2] == '0' then return 3600000001, 0, -1 end
-  local off, place, below = headOff(), -1, tonumber(ARGV[5])
+  local off, head = headOff()
+  local place, below = -1, tonumber(ARGV[5])
   if pause then off = math.max(off, pause) end
   if ARGV[1] ~= '' and claimed < math.abs(below) then
     place = join(ARGV[1], off, tonumber(ARGV[6]))
@@ -142,8 +143,8 @@ local function lookOut(claimed)
     leave(ARGV[1], off)
     place = 0
   end
-  -- A head that is due before these leases end may have been added behind what was claimed: no watchman knows of it.
-  if claimed > 0 and off < tonumber(ARGV[3]) * 1000000 - 1000 then seeTo(off, 2) end
+  -- A head that is due later may have been added behind what was claimed, so that no watchman knows of it. Of a lease it knows by its looks.
+  if claimed > 0 and (off <= 0 or off < tonumber(ARGV[3]) * 1000000 - 1000 and not redis.pcall('ZSCORE', KEYS[5], head)) then seeTo(off, 2) end
   return off, place < 0 and 0 or idle(), place
 end
 

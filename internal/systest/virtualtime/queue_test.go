@@ -103,10 +103,11 @@ func TestQueue_UnusedSubscriptionsEnd(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		require.ErrorIs(t, q.Wait(ctx), context.DeadlineExceeded)
-		time.Sleep(4 * time.Second)
+		time.Sleep(9 * time.Second) // it is in line for five seconds, and listens for five more
 		require.Len(t, m.PubSubChannels("*"), 1)
 		time.Sleep(2 * time.Second)
 		require.Empty(t, m.PubSubChannels("*"))
+		time.Sleep(time.Minute)
 	})
 }
 
