@@ -144,7 +144,7 @@ local function lookOut(claimed)
     place = 0
   end
   -- A head that is due later may have been added behind what was claimed, so that no watchman knows of it. Of a lease it knows by its looks.
-  if claimed > 0 and (off <= 0 or off < tonumber(ARGV[3]) * 1000000 - 1000 and not redis.pcall('ZSCORE', KEYS[5], head)) then seeTo(off, 2) end
+  if claimed > 0 and (off <= 0 or head and off < tonumber(ARGV[3]) * 1000000 - 1000 and not redis.pcall('ZSCORE', KEYS[5], head)) then seeTo(off, 2) end
   return off, place < 0 and 0 or idle(), place
 end
 
