@@ -97,9 +97,8 @@ func (w window) px(o *lockOptions) any {
 	return millis(o.ttl + w.margin())
 }
 
-// roundTrips are those of a name's last acquisitions that were answered. The head of the name's queue notes them, and whoever
-// releases reads them. Those of other names say less: where many locks are taken at
-// once, each waits for a connection. The zero value is ready.
+// roundTrips are those of a name's last acquisitions that were answered. The head of the name's queue notes them, and a release
+// reads them. Those of other names say less: where many locks are taken at once, each waits for a connection. The zero value is ready.
 type roundTrips struct {
 	count atomic.Uint32
 	last  [7]atomic.Uint32 // in microseconds; a ring

@@ -152,7 +152,7 @@ func (l *lineScripts) hears(messages <-chan *redis.Message) string {
 // inLine returns the members of the line in order.
 func (l *lineScripts) inLine() []string { return l.rdb.ZRange(l.Context(), l.line, 0, -1).Val() }
 
-// put puts a member that nobody listens for into the line.
+// put puts a member that none listens for into the line.
 func (l *lineScripts) put(member string, score float64) {
 	l.Helper()
 	require.NoError(l, l.rdb.ZAdd(l.Context(), l.line, redis.Z{Score: score, Member: member}).Err())
@@ -460,7 +460,7 @@ func TestScripts_ALineOfAnotherTypeCostsNoLock(t *testing.T) {
 	})
 }
 
-// TestScripts_OnAFullServerLinesMoveOn: none joins, and whoever asks is told how long the lock is held; a release works, and wakes
+// TestScripts_OnAFullServerLinesMoveOn: none joins, and one that asks is told how long the lock is held; a release works, and wakes
 // those that were in line before. A plain acquisition is refused, also of a lock that is held: the server refuses its SET.
 func TestScripts_OnAFullServerLinesMoveOn(t *testing.T) {
 	t.Parallel()

@@ -2,6 +2,8 @@ package virtualtime
 
 import (
 	"context"
+	"math/rand/v2"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -142,6 +144,37 @@ func TestLocker_UnusedWakeUpIsPassedOn(t *testing.T) {
 			require.NoError(t, k.Unlock(t.Context()))
 			k, err = holder.Lock(t.Context(), "a")
 			require.NoError(t, err)
+		}
+	})
+}
+
+// TestLine_ComesAndGoes: processes that come back after a while find the lock as free as if no line had been.
+func TestLine_ComesAndGoes(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, _ redis.UniversalClient) {
+		const pause = 10 * time.Millisecond
+		f, end := newFleet(t, m, 2)
+		defer end()
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		var all sync.WaitGroup
+		turns := make([]int, 2)
+		for i, l := range f.lockers {
+			all.Go(func() {
+				for ctx.Err() == nil {
+					k, err := l.Lock(ctx, "a")
+					if err != nil {
+						return
+					}
+					turns[i]++
+					time.Sleep(time.Millisecond)
+					require.NoError(t, k.Unlock(context.Background()))
+					time.Sleep(pause/2 + rand.N(pause/2))
+				}
+			})
+		}
+		all.Wait()
+		for _, n := range turns {
+			require.Greater(t, n, 1000, "a turn takes 8.5ms, and what one waits for the other")
 		}
 	})
 }
