@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/watch"
 	"github.com/sluice-go/sluice/internal/wire"
@@ -16,12 +15,12 @@ import (
 // due, and once in each poll interval. All callers on one Queue share these polls, and all Queues
 // on one client share those that find nothing.
 //
-// It is a hint: another one may take the task first, so that Claim or Pop may find nothing, and
+// It is a hint: others wait for the same task, so that Claim or Pop may find nothing, and
 // the caller comes back. Of the callers on one Queue, as many return as there are tasks due, as
-// far as is known, in the order in which they came. Of the clients that wait for one task the server tells one: it stands in
-// line with the others, and Stats.Waiting counts them. A caller that returns and does not claim within 20ms
-// has the next one told. If the client that was told has died, another one finds the task within a
-// poll interval; within three if more than 100 clients wait, and most of them have died.
+// far as is known, in the order in which they came. Of the clients that wait for one task, about
+// four return at once, and the one whose last Claim or Pop has brought a task; the others return
+// later, one by one and ever more seldom, in case the first do not take it, and the last after a
+// poll interval. A client that finds tasks late in this way asks more often from then on.
 //
 // If the earliest task is still the one that Wait has returned for before, because Claim fails for instance,
 // Wait pauses before it returns for it again: for 1ms the first time, then twice as long each time, up to
@@ -66,7 +65,7 @@ var clients = watch.NewRegistry(lookScripts{})
 // newWatcher returns what waits for the tasks of a shard.
 func newWatcher(s *shard) *watch.Watcher {
 	return s.queue.client.Watcher(watch.Queue{
-		Keys: s.allKeys, Channel: s.companion(keyspace.Wake), Poll: s.options.poll,
+		Key: s.keys[0], Pause: s.pause(), Channel: s.channel, Argument: s.announce, Idle: s.idle, Poll: s.options.poll,
 	})
 }
 
@@ -74,19 +73,15 @@ func newWatcher(s *shard) *watch.Watcher {
 type lookScripts struct{}
 
 // Look returns a request that looks at queues.
-func (lookScripts) Look(queues []watch.Looking) redisexec.Request {
-	if len(queues) == 1 {
-		q := queues[0]
-		if q.Leaves {
-			q.Client = ">" + q.Client
-		}
-		return scriptNext.Request(q.Keys, q.Client, millis(q.Watch))
+func (lookScripts) Look(queues []*watch.Queue) redisexec.Request {
+	script, keys, channels := scriptNext, make([]any, 0, 2*len(queues)), make([]any, 0, len(queues))
+	if len(queues) > 1 {
+		script = scriptNextMany
 	}
-	keys, args := make([]any, 0, 3*len(queues)), make([]any, 0, 2*len(queues))
 	for _, q := range queues {
-		keys, args = append(keys, q.Keys[0], q.Keys[pauseKey], q.Keys[lineKey]), append(args, q.Client, millis(q.Watch))
+		keys, channels = append(keys, q.Key, q.Pause), append(channels, q.Argument)
 	}
-	return scriptHeads.Request(keys, args...)
+	return script.Request(keys, channels...)
 }
 
 // Heads decodes the heads of n queues.
@@ -94,9 +89,7 @@ func (lookScripts) Heads(reply any, n int) ([]watch.Head, error) {
 	r, heads := wire.Read(reply), make([]watch.Head, n)
 	for i := range heads {
 		us := r.Int()
-		heads[i] = watch.Head{
-			Off: farOff, ID: r.Text(), Waiting: int(r.Int()), Place: watch.Place(r.Int()), Failed: us == headFailed,
-		}
+		heads[i] = watch.Head{Off: farOff, ID: r.Text(), Clients: int(r.Int()), Failed: us == headFailed}
 		if us >= 0 && us < farOff.Microseconds() {
 			heads[i].Off = time.Duration(us) * time.Microsecond
 		}
@@ -105,12 +98,12 @@ func (lookScripts) Heads(reply any, n int) ([]watch.Head, error) {
 }
 
 // headAfterClaim is what the reply to a claim says of the head: in what time it is due, negative for how long it has been, and
-// of the line.
-func headAfterClaim(next time.Duration, waiting, place int) watch.Head {
-	return watch.Head{Off: max(next, 0), Waiting: waiting, Place: watch.Place(place)}
+// how many clients wait.
+func headAfterClaim(next time.Duration, waiting int) watch.Head {
+	return watch.Head{Off: max(next, 0), Clients: waiting}
 }
 
-// headFailed is what heads.lua says instead of when the head is due, of a queue that it could not look at.
+// headFailed is what next.lua says instead of when the head is due, of a queue that it could not look at.
 const headFailed = -2
 
 // farOff is what the scripts say of a head that is due later, or of none.

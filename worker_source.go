@@ -110,7 +110,7 @@ func (s *workerSource) exchange(sh *shard, reports []taskloop.Report, claim int,
 		}
 	}
 	if claim > 0 {
-		requests = append(requests, sh.exchangeRequest(finish, claim, s.lease, true))
+		requests = append(requests, sh.exchangeRequest(finish, claim, s.lease))
 	}
 	defer sh.executor.Suspect()()
 	mark, sent := sh.watcher.Mark(), time.Now()
@@ -118,7 +118,7 @@ func (s *workerSource) exchange(sh *shard, reports []taskloop.Report, claim int,
 	claimed := answers[len(answers)-1]
 	if finish != nil && claimed.Outcome == redisexec.Rejected {
 		apart := sh.executor.SendAll(context.Background(), []redisexec.Request{
-			sh.exchangeRequest(finish, 0, 0, false), sh.exchangeRequest(nil, claim, s.lease, true),
+			sh.exchangeRequest(finish, 0, 0), sh.exchangeRequest(nil, claim, s.lease),
 		})
 		answers, claimed = slices.Insert(answers, joined, apart[0]), apart[1]
 		finish, joined = nil, -1
@@ -142,7 +142,7 @@ func (s *workerSource) exchange(sh *shard, reports []taskloop.Report, claim int,
 		result.Err = fmt.Errorf("claim: %w", result.Err)
 		return result
 	}
-	sh.watcher.Claimed(mark, sent, headAfterClaim(x.Next, x.Waiting, x.Place), len(x.Tasks) > 0)
+	sh.watcher.Claimed(mark, sent, headAfterClaim(x.Next, x.Waiting), len(x.Tasks) > 0)
 	s.queue.noteClaimedTasks(x.Tasks)
 	s.logDropped(x.Dropped)
 	result.Tasks, result.More, result.Receipt, result.Head = x.Tasks, x.Read > 0, x.Receipt, x.Next

@@ -13,10 +13,10 @@ import (
 // is that in which the rule is printed.
 var (
 	readCommands  = []string{"+evalsha", "+eval", "+ping", "+time", "+scan", "+type", "+exists", "+get", "+pttl", "+hget", "+hmget", "+hlen", "+zcard", "+zcount", "+zrange", "+zrangebyscore", "+zscore", "+zmscore"}
-	writeCommands = []string{"+zadd", "+zrem", "+hset", "+hdel", "+set", "+del", "+unlink", "+rename", "+publish"}
+	writeCommands = []string{"+zadd", "+zrem", "+hset", "+hdel", "+set", "+del", "+unlink", "+rename", "+publish", "+pubsub|numsub"}
 	// On a Cluster also these.
 	clusterCommands      = []string{"+cluster|slots", "+command", "+asking"}
-	clusterWriteCommands = []string{"+spublish", "+pubsub|numsub"}
+	clusterWriteCommands = []string{"+spublish", "+pubsub|shardnumsub"}
 )
 
 // aclRule returns the words of the access rule behind the user's name, but for its password.
