@@ -113,6 +113,7 @@ func (m *permitMachine) inspect(t *rapid.T) {
 		m.sameEnd(t, m.permits.Held[held-1].Ends, m.now()+info.TTL.Milliseconds())
 		m.counts.add("inspect: held")
 	default:
+		info.Waiting = 0 // on a real server who has left may be in line for a moment
 		require.Equal(t, sluice.LockInfo{}, info)
 		m.counts.add("inspect: not held")
 	}
