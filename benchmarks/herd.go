@@ -44,9 +44,9 @@ func herd(workers int, delay time.Duration) scenario {
 }
 
 func herdTurn(ctx context.Context, t turn, workers int, delay time.Duration) (r result, err error) {
-	atOnce := herdAtOnce
+	atOnce, idling := herdAtOnce, max(t.length, herdIdle)
 	if t.quick {
-		workers, atOnce = max(workers/10, 1), atOnce/100
+		workers, atOnce, idling = max(workers/10, 1), atOnce/100, minIdle
 	}
 	steady := newArrivals(0, int(herdRate*t.length.Seconds()), delay)
 	flatOut := newArrivals(steady.n, atOnce, delay)
@@ -56,7 +56,7 @@ func herdTurn(ctx context.Context, t turn, workers int, delay time.Duration) (r 
 	})
 	defer func() { err = errors.Join(err, stop()) }()
 	sleep(ctx, settling) // the herd has subscribed
-	idle, _, err := t.meter.during(ctx, max(t.length, herdIdle))
+	idle, _, err := t.meter.during(ctx, idling)
 	if err != nil {
 		return result{}, err
 	}
