@@ -44,7 +44,7 @@ func (r Request) Key() any {
 	return r.Args[firstKey]
 }
 
-// isSplit reports whether the error says that the keys of the request are on two servers, of which the second is spare.
+// isSplit reports whether a server has some of the request's keys and not others, and the request can do without its second one.
 func (r Request) isSplit(err error) bool {
 	return err != nil && r.SecondIsSpare && redis.HasErrorPrefix(err, "TRYAGAIN")
 }
