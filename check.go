@@ -84,7 +84,7 @@ func (q *Queue) Check(ctx context.Context) error {
 		main, _ := s.keys[0].(string)
 		err := checkServer(ctx, q.executor, scriptCheckQueue, main, s.commands(main), "allkeys")
 		if err == nil {
-			nothing := s.exchangeRequest(nil, 0, 0) // reads each key
+			nothing := s.exchangeRequest(nil, 0, 0, false) // reads each key
 			nothing.Until = time.Now().Add(redisexec.MaxQuiet)
 			err = q.executor.Once(ctx, nothing).Final()
 		}
@@ -97,8 +97,9 @@ func (q *Queue) Check(ctx context.Context) error {
 
 // commands are those that a shard needs.
 func (s *shard) commands(main string) []string {
-	all := append(commandsOfAll(s.channel), on(s.canceled, "PUBLISH key m", "SUBSCRIBE key")...)
-	all = append(all, on(s.idle, "SUBSCRIBE key", "PUBSUB NUMSUB key", "TIME")...)
+	all := append(commandsOfAll(s.companion(keyspace.Wake)+":check"), on(s.canceled, "PUBLISH key m", "SUBSCRIBE key")...)
+	all = append(all, on(s.companion(keyspace.Line), "ZADD key 1 m", "ZREM key m", "ZCARD key", "ZRANGE key 0 0", "ZSCORE key m",
+		"PTTL key", "PEXPIRE key 1", "TIME")...)
 	all = append(all, on(main, "ZADD key 1 m", "ZREM key m", "ZCARD key", "ZCOUNT key 0 1", "ZRANGE key 0 0",
 		"ZRANGEBYSCORE key 0 1", "ZSCORE key m", "ZMSCORE key m")...)
 	for _, hash := range []string{keyspace.Tasks, keyspace.State} {

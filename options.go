@@ -268,7 +268,7 @@ func WithDuplicates(p Duplicates) QueueOption { return func(o *queueOptions) { o
 func WithMaxAttempts(n int) QueueOption { return func(o *queueOptions) { o.maxAttempts = n } }
 
 // WithPollInterval sets the longest time between two polls of Wait, and so the longest
-// delay when a notification is lost. At least 1ms. Defaults to 1s.
+// delay when a notification is lost. If more than 100 clients wait, each polls more rarely, once in 3d at least. At least 1ms. Defaults to 1s.
 func WithPollInterval(d time.Duration) QueueOption { return func(o *queueOptions) { o.poll = d } }
 
 // WithDeadLimit bounds the number of dead letters to n: more are dropped for good, those first that died first.

@@ -225,7 +225,7 @@ func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration) 
 		return false, fmt.Errorf("sluice: reschedule: %w", err)
 	}
 	value, err := q.byID(ctx, "reschedule", id, func(s *shard) redisexec.Request {
-		return s.replicated(scriptReschedule.Request(s.keys, id, wire.Duration(delay), s.announce))
+		return s.replicated(scriptReschedule.Request(s.lineKeys, id, wire.Duration(delay)))
 	})
 	if err != nil && !errors.Is(err, ErrUnderReplicated) {
 		return false, err

@@ -205,7 +205,7 @@ func (s *shard) claimStep(ctx context.Context, n int, lease time.Duration) (read
 	if reply.Sent.Before(asked) { // the mark is too late for what it says of the next task
 		s.watcher.Popped(len(x.Tasks) > 0)
 	} else {
-		s.watcher.Claimed(mark, reply.Sent, headAfterClaim(x.Next, x.Waiting), len(x.Tasks) > 0)
+		s.watcher.Claimed(mark, reply.Sent, headAfterClaim(x.Next, x.Waiting, x.Place), len(x.Tasks) > 0)
 	}
 	return x.Read, reply.Sent, x.Tasks, nil
 }
@@ -253,7 +253,7 @@ func (s *shard) commitClaim(calls []*mergedCall[claimArg], all claimArg) {
 }
 
 func (s *shard) claimRequest(c claimArg) redisexec.Request {
-	return s.exchangeRequest(nil, c.n, c.lease)
+	return s.exchangeRequest(nil, c.n, c.lease, false)
 }
 
 // Pop takes up to n due tasks out of the queue, earliest first. A task is handed to one caller at most, and
@@ -279,6 +279,7 @@ func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
 
 // pop takes up to n tasks out, in steps.
 func (s *shard) pop(ctx context.Context, n int) (popped []Entry, err error) {
+	s.watcher.Pops()
 	for more := true; more && err == nil && len(popped) < n; {
 		var entries []Entry
 		more, entries, err = s.popStep(ctx, min(n-len(popped), maxGroup))

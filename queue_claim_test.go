@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
@@ -337,7 +339,7 @@ func TestExampleQueue_Claim_PausesWhenClaimFails(t *testing.T) {
 		work := func(context.Context, sluice.Entry) error { worked++; return nil }
 		consume(ctx, q, work)
 		require.Zero(t, worked)
-		require.LessOrEqual(t, m.CommandCount()-before, 20*5*10, "five rounds a second of ten commands at most")
+		require.LessOrEqual(t, m.CommandCount()-before, 20*5*15, "five rounds a second of fifteen commands at most")
 		m.Del("{Queue:q}:dead")
 		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -345,4 +347,27 @@ func TestExampleQueue_Claim_PausesWhenClaimFails(t *testing.T) {
 		require.Equal(t, 1, worked)
 		time.Sleep(time.Minute)
 	})
+}
+
+// TestWorker_ALoneOneKeepsUpWithAProducer: it leaves and joins the line while tasks come, and what it is told crosses what it asks. No
+// task waits for its next look.
+func TestWorker_ALoneOneKeepsUpWithAProducer(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	name := redistest.Name(t)
+	q, err := sluice.NewQueue(s.Client(t), name, sluice.WithPollInterval(time.Hour))
+	require.NoError(t, err)
+	producer, err := sluice.NewQueue(s.Client(t), name)
+	require.NoError(t, err)
+	const tasks = 4000
+	var handled atomic.Int64
+	systest.StartWorker(t, &sluice.Worker{Queue: q, Concurrency: 16, Handler: func(context.Context, sluice.Entry) error {
+		handled.Add(1)
+		return nil
+	}})
+	for i := range tasks {
+		_, err := producer.Enqueue(t.Context(), sluice.Task{ID: fmt.Sprint(i)})
+		require.NoError(t, err)
+	}
+	require.Eventually(t, func() bool { return handled.Load() == tasks }, time.Minute, time.Millisecond)
 }

@@ -48,7 +48,7 @@ func (q *Queue) Revive(ctx context.Context, ids ...string) (int, error) {
 		return 0, invalid("revive", "empty task ID")
 	}
 	revived, err := q.eachLetter(ctx, ids, func(s *shard, args []any) redisexec.Request {
-		return scriptRevive.Request(s.keys, append([]any{s.announce}, args...)...)
+		return scriptRevive.Request(s.lineKeys, args...)
 	})
 	return revived, q.wrap(ctx, "revive", err)
 }

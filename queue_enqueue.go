@@ -183,12 +183,12 @@ func (s *shard) pack(ts []Task, same map[wire.Due]int64, floor string) (n int, a
 // newTasks returns the arguments for this many tasks, none yet. Delays count from floor at
 // the earliest.
 func (s *shard) newTasks(duplicates Duplicates, n int, floor string, apart int64) *wire.Batch {
-	return wire.NewBatch(n, policyNames[duplicates], s.announce, floor, apart)
+	return wire.NewBatch(n, policyNames[duplicates], floor, apart)
 }
 
 // enqueueRequest returns the request for all tasks that were added.
 func (s *shard) enqueueRequest(tasks *wire.Batch) redisexec.Request {
-	return s.replicated(scriptEnqueue.Request(s.keys, tasks.Args()...))
+	return s.replicated(scriptEnqueue.Request(s.lineKeys, tasks.Args()...))
 }
 
 func (t *Task) due() wire.Due {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/watch"
 	"github.com/sluice-go/sluice/internal/wire"
 )
 
@@ -137,9 +138,9 @@ func (s *shard) settleRequest(items []wire.Item) redisexec.Request {
 func (s *shard) reportRequest(items []wire.Item) redisexec.Request {
 	by := items[0].Disposition.Script()
 	if by == wire.ByExchange {
-		return s.exchangeRequest(items, 0, 0)
+		return s.exchangeRequest(items, 0, 0, false)
 	}
-	script, keys, args := scriptGiveBack, s.keys, append(make([]any, 0, 3+5*len(items)), s.announce)
+	script, keys, args := scriptGiveBack, s.lineKeys, make([]any, 0, 2+5*len(items))
 	if by == wire.ByBury {
 		script, keys, args = scriptBury, s.buryKeys(), append(args, s.trimmer.bounds...)
 	}
@@ -190,10 +191,14 @@ func (s *shard) commitDequeues(calls []*mergedCall[[]wire.Item]) {
 
 // exchangeRequest returns a request that finishes tasks, and then claims up to n. Only what claims nothing
 // may be repeated.
-func (s *shard) exchangeRequest(finish []wire.Item, n int, lease time.Duration) redisexec.Request {
-	keys, args := s.allKeys, make([]any, 0, 8+2*len(finish))
-	args = append(args, s.announce, n, wire.Duration(lease), s.options.maxAttempts)
+func (s *shard) exchangeRequest(finish []wire.Item, n int, lease time.Duration, keepsRoom bool) redisexec.Request {
+	keys, args, ask := s.allKeys, make([]any, 0, 10+2*len(finish)), watch.Asking{}
 	if n > 0 {
+		ask = s.watcher.Ask(n, keepsRoom)
+	}
+	args = append(args, ask.Client, n, wire.Duration(lease), s.options.maxAttempts)
+	if n > 0 {
+		args = append(args, ask.Below, millis(ask.Watch))
 		keys, args = s.buryKeys(), append(args, s.trimmer.bounds...)
 	}
 	r := scriptExchange.Request(keys, wire.AppendByReceipt(args, finish)...)

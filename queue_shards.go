@@ -21,12 +21,10 @@ type shard struct {
 	executor    *redisexec.Executor
 	options     *queueOptions
 	keys        []any  // queue, tasks, dead letters, states, leased tasks
+	lineKeys    []any  // and the line of idle clients
 	allKeys     []any  // and the pause
 	countedKeys []any  // and the count of dropped dead letters
-	channel     string // on which waiters are notified of an earlier task
-	idle        string // whose subscribers are counted as clients that wait
 	canceled    string // on which the IDs of tasks are published that were cancelled while leased
-	announce    string // channel, as scripts are given it
 	isAlone     bool   // the queue's only one
 	watcher     *watch.Watcher
 	trimmer     trimmer
@@ -36,6 +34,12 @@ type shard struct {
 	dequeues    *committer[[]wire.Item]
 	claims      *committer[claimArg]
 }
+
+// Which of the shard's keys are these.
+const (
+	lineKey  = 5
+	pauseKey = 6
+)
 
 // replicated has a request that changes the queue wait for the replicas. If there is nothing to change, they are to have what
 // has been changed before: perhaps by a call that too few have acknowledged, and this one is its repeat.
@@ -66,10 +70,10 @@ func newShard(q *Queue, key string) *shard {
 		keys: []any{key, keyspace.Companion(key, keyspace.Tasks), keyspace.Companion(key, keyspace.Dead), keyspace.Companion(key, keyspace.State)},
 	}
 	s.keys = append(s.keys, s.companion(keyspace.Leased))
-	s.allKeys = append(slices.Clip(s.keys), s.companion(keyspace.Paused))
+	s.lineKeys = append(slices.Clip(s.keys), s.companion(keyspace.Line))
+	s.allKeys = append(slices.Clip(s.lineKeys), s.companion(keyspace.Paused))
 	s.countedKeys = append(slices.Clip(s.allKeys), s.companion(keyspace.Dropped))
-	s.channel, s.idle, s.canceled = s.companion(keyspace.Wake), s.companion(keyspace.Idle), s.companion(keyspace.Canceled)
-	s.announce = q.client.Notifier.Argument(s.channel)
+	s.canceled = s.companion(keyspace.Canceled)
 	s.isAlone = q.options.shards == 1
 	s.trimmer.bounds = q.options.deadBounds()
 	s.watcher = newWatcher(s)

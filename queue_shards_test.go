@@ -231,9 +231,14 @@ func TestShards_WaitEndsForATaskOfAnyShard(t *testing.T) {
 			}
 			require.NoError(b, b.Q.Dequeue(b.Context(), b.ClaimOne(time.Minute)))
 		}
-		ctx, cancel := context.WithTimeout(b.Context(), 20*time.Millisecond)
+		ctx, cancel := context.WithTimeout(b.Context(), 100*time.Millisecond)
 		defer cancel()
-		require.ErrorIs(b, b.Q.Wait(ctx), context.DeadlineExceeded)
+		ends := 0
+		for b.Q.Wait(ctx) == nil { // for what it was told of a task that it has claimed by then
+			ends++
+		}
+		require.ErrorIs(b, ctx.Err(), context.DeadlineExceeded)
+		require.LessOrEqual(b, ends, 3)
 	}, sluice.WithShards(3), sluice.WithPollInterval(time.Hour))
 }
 

@@ -34,6 +34,10 @@ type Stats struct {
 	// PausedUntil is when the pause ends by itself, by the server's clock: the last one, if shards
 	// differ. Zero if it lasts until Resume.
 	PausedUntil time.Time
+	// Waiting is how many clients of go-redis wait in line for tasks, for Workers that have room and callers of Wait. One that waits
+	// at several shards counts at each. A client that has died counts until it is told of a task, or until the line ends: a minute,
+	// or some poll intervals, after the last one has looked. One that may not subscribe is not in line.
+	Waiting int
 }
 
 // Stats counts the queue's tasks. With several shards it adds up what each has at about the same
@@ -69,6 +73,7 @@ func (s Stats) plus(o Stats) Stats {
 	s.Leased += o.Leased
 	s.Dead += o.Dead
 	s.Dropped += o.Dropped
+	s.Waiting += o.Waiting
 	switch {
 	case !o.Paused:
 	case !s.Paused:
@@ -87,18 +92,18 @@ func (s Stats) plus(o Stats) Stats {
 
 // decodeStats decodes how many are due, scheduled and dead, then the scores, or nothing, of
 // the oldest due and the next scheduled or leased task, the time, how many are leased, how
-// long the pause lasts, and how many dead letters were dropped.
+// long the pause lasts, how many dead letters were dropped, and how many clients are in line.
 func decodeStats(value any) (s Stats, err error) {
 	r := wire.Read(value)
 	s.Due, s.Scheduled, s.Dead = r.Int(), r.Int(), r.Int()
 	oldest, hasDue := r.MaybeScore()
 	next, hasNext := r.MaybeScore()
 	now := r.Score()
-	leased, pause, dropped := r.Int(), r.Int(), r.Int()
+	leased, pause, dropped, waiting := r.Int(), r.Int(), r.Int(), r.Int()
 	if err := r.Err(); err != nil {
 		return Stats{}, err
 	}
-	s.Leased, s.Dropped, s.Paused = leased, dropped, pause != notPaused
+	s.Leased, s.Dropped, s.Waiting, s.Paused = leased, dropped, int(waiting), pause != notPaused
 	if pause >= 0 {
 		s.PausedUntil = wire.TimeOf(now).Add(duration(pause))
 	}
@@ -130,7 +135,7 @@ func (q *Queue) Pause(ctx context.Context, d time.Duration) error {
 		return invalid("pause", fmt.Sprintf("pause of %v", d))
 	}
 	return q.onPauses(ctx, "pause", func(s *shard) redisexec.Request {
-		return s.replicated(scriptPause.Request(s.allKeys, s.announce, millis(d)))
+		return s.replicated(scriptPause.Request(s.allKeys, millis(d)))
 	})
 }
 
@@ -138,12 +143,9 @@ func (q *Queue) Pause(ctx context.Context, d time.Duration) error {
 // as it is. With several shards, those of which the error is not are resumed. After ErrUnknown it may be called again.
 func (q *Queue) Resume(ctx context.Context) error {
 	return q.onPauses(ctx, "resume", func(s *shard) redisexec.Request {
-		return s.replicated(scriptResume.Request(s.allKeys, s.announce))
+		return s.replicated(scriptResume.Request(s.allKeys))
 	})
 }
-
-// pause returns the key of the shard's pause.
-func (s *shard) pause() any { return s.allKeys[len(s.allKeys)-1] }
 
 // onPauses changes the pauses of all shards.
 func (q *Queue) onPauses(ctx context.Context, op string, request func(s *shard) redisexec.Request) error {

@@ -490,8 +490,7 @@ func TestQueue_WaitEndsWhenANewHeadIsDue(t *testing.T) {
 				defer cancel()
 				woken := make(chan error, 1)
 				go func() { woken <- b.Q.Wait(ctx) }()
-				wake := "{" + b.Key + "}:wake"
-				b.Eventually(func() bool { return systest.Subscribers(ctx, b.RDB, wake) == 1 })
+				b.Eventually(func() bool { return systest.InLine(ctx, b.RDB, b.Key) == 1 })
 				require.NoError(b, put(b))
 				require.NoError(b, <-woken)
 			}, sluice.WithPollInterval(time.Minute))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/watch"
 	"github.com/sluice-go/sluice/internal/wire"
@@ -12,15 +13,15 @@ import (
 // Wait sleeps until a task may be due, and returns nil then. It ends when the queue's earliest
 // task is due, when it is notified of an earlier one, and when a poll has found one. Redis is
 // polled when a caller begins to wait, unless a Claim has just said when the earliest task is
-// due, and once in each poll interval. All callers on one Queue share these polls, and all Queues
-// on one client share those that find nothing.
+// due, and once in each poll interval. All callers on one client and queue share these polls, of which there are as many
+// as the one wants that wants most, and all queues on one client share those that find nothing.
 //
-// It is a hint: others wait for the same task, so that Claim or Pop may find nothing, and
+// It is a hint: another one may take the task first, so that Claim or Pop may find nothing, and
 // the caller comes back. Of the callers on one Queue, as many return as there are tasks due, as
-// far as is known, in the order in which they came. Of the clients that wait for one task, about
-// four return at once, and the one whose last Claim or Pop has brought a task; the others return
-// later, one by one and ever more seldom, in case the first do not take it, and the last after a
-// poll interval. A client that finds tasks late in this way asks more often from then on.
+// far as is known, in the order in which they came. Of the clients that wait for one task the server tells one: it stands in
+// line with the others, and Stats.Waiting counts them. A caller that returns and does not claim within 20ms
+// has the next one told. If the client that was told has died, another one finds the task within a
+// poll interval; within three if more than 100 clients wait, and most of them have died.
 //
 // If the earliest task is still the one that Wait has returned for before, because Claim fails for instance,
 // Wait pauses before it returns for it again: for 1ms the first time, then twice as long each time, up to
@@ -52,7 +53,7 @@ func (q *Queue) waitForAny(ctx context.Context) error {
 	for i, s := range q.shards {
 		watchers[i] = s.watcher
 	}
-	which, errs := watch.Wait(ctx, watchers...)
+	which, errs := watch.Wait(ctx, q.options.poll, watchers...)
 	if len(errs) == 0 {
 		q.shards[which].sight(0)
 	}
@@ -64,24 +65,26 @@ var clients = watch.NewRegistry(lookScripts{})
 
 // newWatcher returns what waits for the tasks of a shard.
 func newWatcher(s *shard) *watch.Watcher {
-	return s.queue.client.Watcher(watch.Queue{
-		Key: s.keys[0], Pause: s.pause(), Channel: s.channel, Argument: s.announce, Idle: s.idle, Poll: s.options.poll,
-	})
+	return s.queue.client.Watcher(watch.Queue{Keys: s.allKeys, Channel: s.companion(keyspace.Wake)}, s.options.poll)
 }
 
 // lookScripts are how watchers look at queues.
 type lookScripts struct{}
 
 // Look returns a request that looks at queues.
-func (lookScripts) Look(queues []*watch.Queue) redisexec.Request {
-	script, keys, channels := scriptNext, make([]any, 0, 2*len(queues)), make([]any, 0, len(queues))
-	if len(queues) > 1 {
-		script = scriptNextMany
+func (lookScripts) Look(queues []watch.Looking) redisexec.Request {
+	if len(queues) == 1 {
+		q := queues[0]
+		if q.Leaves {
+			q.Client = ">" + q.Client
+		}
+		return scriptNext.Request(q.Keys, q.Client, millis(q.Watch))
 	}
+	keys, args := make([]any, 0, 3*len(queues)), make([]any, 0, 2*len(queues))
 	for _, q := range queues {
-		keys, channels = append(keys, q.Key, q.Pause), append(channels, q.Argument)
+		keys, args = append(keys, q.Keys[0], q.Keys[pauseKey], q.Keys[lineKey]), append(args, q.Client, millis(q.Watch))
 	}
-	return script.Request(keys, channels...)
+	return scriptHeads.Request(keys, args...)
 }
 
 // Heads decodes the heads of n queues.
@@ -89,7 +92,9 @@ func (lookScripts) Heads(reply any, n int) ([]watch.Head, error) {
 	r, heads := wire.Read(reply), make([]watch.Head, n)
 	for i := range heads {
 		us := r.Int()
-		heads[i] = watch.Head{Off: farOff, ID: r.Text(), Clients: int(r.Int()), Failed: us == headFailed}
+		heads[i] = watch.Head{
+			Off: farOff, ID: r.Text(), Waiting: int(r.Int()), Place: watch.Place(r.Int()), Failed: us == headFailed,
+		}
 		if us >= 0 && us < farOff.Microseconds() {
 			heads[i].Off = time.Duration(us) * time.Microsecond
 		}
@@ -98,12 +103,12 @@ func (lookScripts) Heads(reply any, n int) ([]watch.Head, error) {
 }
 
 // headAfterClaim is what the reply to a claim says of the head: in what time it is due, negative for how long it has been, and
-// how many clients wait.
-func headAfterClaim(next time.Duration, waiting int) watch.Head {
-	return watch.Head{Off: max(next, 0), Clients: waiting}
+// of the line.
+func headAfterClaim(next time.Duration, waiting, place int) watch.Head {
+	return watch.Head{Off: max(next, 0), Waiting: waiting, Place: watch.Place(place)}
 }
 
-// headFailed is what next.lua says instead of when the head is due, of a queue that it could not look at.
+// headFailed is what heads.lua says instead of when the head is due, of a queue that it could not look at.
 const headFailed = -2
 
 // farOff is what the scripts say of a head that is due later, or of none.

@@ -32,25 +32,25 @@ var (
 	scriptForce         = newScript("force", redisexec.Never, "kinds", "fence", "line")
 	scriptCheckLock     = newScript("check_lock", redisexec.ReadOnly, "check")
 
-	scriptEnqueue    = newScript("enqueue", redisexec.Never, "prelude", "publish", "waiters", "new", "wake", "batch", "read", "state", "fields", "put")
-	scriptExchange   = newScript("exchange", redisexec.Never, "prelude", "publish", "waiters", "wake", "read", "pause", "state", "plain", "fields", "trim", "due", "finish")
-	scriptPop        = newScript("pop", redisexec.Never, "prelude", "read", "state", "fields", "trim", "due")
+	scriptEnqueue    = newScript("enqueue", redisexec.Never, "prelude", "idle", "new", "wake", "batch", "read", "state", "fields", "put")
+	scriptExchange   = newScript("exchange", redisexec.Never, "prelude", "idle", "wake", "place", "read", "pause", "state", "plain", "fields", "trim", "due", "finish")
+	scriptPop        = newScript("pop", redisexec.Never, "prelude", "idle", "wake", "read", "state", "fields", "trim", "due")
 	scriptPeek       = newScript("peek", redisexec.ReadOnly, "prelude", "read", "state", "fields", "page", "payload", "due")
 	scriptHeartbeat  = newScript("heartbeat", redisexec.Idempotent, "prelude", "state", "fields")
-	scriptGiveBack   = newScript("giveback", redisexec.Idempotent, "prelude", "publish", "waiters", "wake", "state", "fields")
-	scriptBury       = newScript("bury", redisexec.Idempotent, "prelude", "publish", "waiters", "wake", "state", "fields", "trim")
-	scriptRevive     = newScript("revive", redisexec.Never, "prelude", "publish", "waiters", "wake", "state", "fields")
+	scriptGiveBack   = newScript("giveback", redisexec.Idempotent, "prelude", "idle", "wake", "state", "fields")
+	scriptBury       = newScript("bury", redisexec.Idempotent, "prelude", "idle", "wake", "state", "fields", "trim")
+	scriptRevive     = newScript("revive", redisexec.Never, "prelude", "idle", "wake", "state", "fields")
 	scriptDrop       = newScript("drop", redisexec.Never, "prelude")
 	scriptTrim       = newScript("trim", redisexec.Never, "prelude", "trim")
 	scriptCancel     = newScript("cancel", redisexec.Never, "prelude", "publish", "state", "fields")
-	scriptReschedule = newScript("reschedule", redisexec.Never, "prelude", "publish", "waiters", "wake", "state", "fields")
+	scriptReschedule = newScript("reschedule", redisexec.Never, "prelude", "idle", "wake", "state", "fields")
 	scriptGet        = newScript("get", redisexec.ReadOnly, "prelude", "state", "fields", "payload")
-	scriptNext       = newScript("next", redisexec.ReadOnly, "prelude", "waiters", "pause")
-	scriptNextMany   = addScript("next_many", nextMany(scriptNext.Source()), redisexec.ReadOnly)
+	scriptNext       = newScript("next", redisexec.Idempotent, "prelude", "idle", "place", "pause", "head")
+	scriptHeads      = newHeads()
 	scriptStats      = newScript("stats", redisexec.ReadOnly, "prelude")
 	scriptList       = newScript("list", redisexec.ReadOnly, "prelude", "read", "state", "fields", "page", "payload")
-	scriptPause      = newScript("pause", redisexec.Never, "prelude", "publish", "waiters", "wake")
-	scriptResume     = newScript("resume", redisexec.Never, "prelude", "publish", "waiters", "wake")
+	scriptPause      = newScript("pause", redisexec.Never, "prelude", "idle", "wake")
+	scriptResume     = newScript("resume", redisexec.Never, "prelude", "idle", "wake")
 	scriptPurge      = newScript("purge", redisexec.Never)
 	scriptCheckQueue = newScript("check_queue", redisexec.ReadOnly, "check")
 	scriptMark       = newScript("mark", redisexec.Idempotent, "rights")
@@ -64,11 +64,14 @@ func newScript(name string, retry redisexec.RetryPolicy, preludes ...string) *re
 	if slices.Contains(preludes, "prelude") || slices.Contains(preludes, "publish") {
 		preludes = slices.Insert(preludes, 0, "rights")
 	}
-	var source string
+	return addScript(name, sourceOf(name, preludes...), retry)
+}
+
+func sourceOf(name string, preludes ...string) (source string) {
 	for _, part := range preludes {
 		source += luaFile("shared/" + part + ".lua")
 	}
-	return addScript(name, source+luaFile(name+".lua"), retry)
+	return source + luaFile(name+".lua")
 }
 
 func addScript(name, source string, retry redisexec.RetryPolicy) *redisexec.Script {
@@ -76,16 +79,23 @@ func addScript(name, source string, retry redisexec.RetryPolicy) *redisexec.Scri
 	return scripts[name]
 }
 
-// nextMany makes the script that looks at up to watch.MaxLook queues of the one that looks at one: its
-// last line is repeated, so that each call names its key literally, as in all scripts.
-func nextMany(source string) string {
+// newHeads makes the script that looks at up to watch.MaxLook queues: the last line of heads.lua, which is for one, is
+// repeated, so that each call names its keys literally, as in all scripts.
+func newHeads() *redisexec.Script {
+	source := sourceOf("heads", "rights", "prelude", "pause", "head")
 	body := strings.TrimSuffix(source, "\n")
 	last := body[strings.LastIndexByte(body, '\n')+1:] + "\n"
-	for i := 2; i <= watch.MaxLook; i++ {
-		numbers := strings.NewReplacer("KEYS[1]", fmt.Sprintf("KEYS[%d]", 2*i-1), "KEYS[2]", fmt.Sprintf("KEYS[%d]", 2*i), "ARGV[1]", fmt.Sprintf("ARGV[%d]", i))
-		source += numbers.Replace(last)
+	for i := 1; i < watch.MaxLook; i++ {
+		var numbers []string
+		for n := 1; n <= 3; n++ {
+			numbers = append(numbers, fmt.Sprintf("KEYS[%d]", n), fmt.Sprintf("KEYS[%d]", 3*i+n))
+		}
+		for n := 1; n <= 2; n++ {
+			numbers = append(numbers, fmt.Sprintf("ARGV[%d]", n), fmt.Sprintf("ARGV[%d]", 2*i+n))
+		}
+		source += strings.NewReplacer(numbers...).Replace(last)
 	}
-	return source
+	return addScript("heads", source, redisexec.Idempotent)
 }
 
 func digestOf(name string) string {

@@ -23,6 +23,7 @@ import (
 	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/watch"
 	"github.com/sluice-go/sluice/internal/wire"
 )
 
@@ -184,7 +185,7 @@ local redis = setmetatable({ call = bounded(real.call), pcall = bounded(real.pca
 	t.Parallel()
 	rdb, ctx := redistest.Redis(t).Client(t), t.Context()
 	for field, left := range map[string]string{"malformed": "malformed", "1:dead:reason": "back"} {
-		for name, args := range map[string][]any{"exchange": {"channel", "250", "30", "0", "10", "0"}, "pop": {"250", "10", "0"}} {
+		for name, args := range map[string][]any{"exchange": {"", "250", "30", "0", "0", "0", "10", "0"}, "pop": {"250", "10", "0"}} {
 			q, err := NewQueue(rdb, redistest.Name(t)+name+left)
 			require.NoError(t, err)
 			var keys []string
@@ -209,12 +210,12 @@ var retries = map[redisexec.RetryPolicy]string{
 	redisexec.Never: "never", redisexec.Idempotent: "idempotent", redisexec.ReadOnly: "readOnly",
 }
 
-// TestScripts_NextManyHeedsEachPause: of several queues of which one is paused for a minute, another for ever.
-func TestScripts_NextManyHeedsEachPause(t *testing.T) {
+// TestScripts_HeadsHeedEachPause: of several queues of which one is paused for a minute, another for ever.
+func TestScripts_HeadsHeedEachPause(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb, ctx := s.Client(t), t.Context()
 		name := redistest.Name(t)
-		var keys, channels []any
+		var queues []watch.Looking
 		for i, pause := range []time.Duration{-1, time.Minute, 0, -1} {
 			q, err := NewQueue(rdb, "{"+name+"}:"+strconv.Itoa(i))
 			require.NoError(t, err)
@@ -223,10 +224,9 @@ func TestScripts_NextManyHeedsEachPause(t *testing.T) {
 			if pause >= 0 {
 				require.NoError(t, q.Pause(ctx, pause))
 			}
-			shard := q.shards[0]
-			keys, channels = append(keys, shard.keys[0], shard.pause()), append(channels, shard.announce)
+			queues = append(queues, watch.Looking{Queue: &watch.Queue{Keys: q.shards[0].allKeys}})
 		}
-		reply, err := redisexec.New(rdb).Run(ctx, scriptNextMany.Request(keys, channels...))
+		reply, err := redisexec.New(rdb).Run(ctx, lookScripts{}.Look(queues))
 		require.NoError(t, err)
 		heads, err := lookScripts{}.Heads(reply.Value, 4)
 		require.NoError(t, err)
@@ -434,7 +434,7 @@ func replyOf(text string) any {
 func TestClaimed_OneDueTimeForEachTask(t *testing.T) {
 	reply := func(dues any) []any {
 		ids := []any{"a", "b", "c"}
-		return []any{int64(0), "9.5", ids, []any{}, []any{}, dues, []any{}, int64(0), int64(0)}
+		return []any{int64(0), "9.5", ids, []any{}, []any{}, dues, []any{}, int64(0), int64(0), int64(-1)}
 	}
 	for _, dues := range []any{"1.5 2.5", "1.5 2.5 3.5 4.5", "", " 1.5 2.5 3.5", "1.5  3.5", "1.5 inf 3.5", "1.5 nan 3.5", "1.5,2.5,3.5", []any{"1.5", "2.5", "3.5"}} {
 		_, err := wire.Exchange(reply(dues), 0, wire.AsTask)

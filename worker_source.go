@@ -110,7 +110,7 @@ func (s *workerSource) exchange(sh *shard, reports []taskloop.Report, claim int,
 		}
 	}
 	if claim > 0 {
-		requests = append(requests, sh.exchangeRequest(finish, claim, s.lease))
+		requests = append(requests, sh.exchangeRequest(finish, claim, s.lease, true))
 	}
 	defer sh.executor.Suspect()()
 	mark, sent := sh.watcher.Mark(), time.Now()
@@ -118,7 +118,7 @@ func (s *workerSource) exchange(sh *shard, reports []taskloop.Report, claim int,
 	claimed := answers[len(answers)-1]
 	if finish != nil && claimed.Outcome == redisexec.Rejected {
 		apart := sh.executor.SendAll(context.Background(), []redisexec.Request{
-			sh.exchangeRequest(finish, 0, 0), sh.exchangeRequest(nil, claim, s.lease),
+			sh.exchangeRequest(finish, 0, 0, false), sh.exchangeRequest(nil, claim, s.lease, true),
 		})
 		answers, claimed = slices.Insert(answers, joined, apart[0]), apart[1]
 		finish, joined = nil, -1
@@ -142,7 +142,7 @@ func (s *workerSource) exchange(sh *shard, reports []taskloop.Report, claim int,
 		result.Err = fmt.Errorf("claim: %w", result.Err)
 		return result
 	}
-	sh.watcher.Claimed(mark, sent, headAfterClaim(x.Next, x.Waiting), len(x.Tasks) > 0)
+	sh.watcher.Claimed(mark, sent, headAfterClaim(x.Next, x.Waiting, x.Place), len(x.Tasks) > 0)
 	s.queue.noteClaimedTasks(x.Tasks)
 	s.logDropped(x.Dropped)
 	result.Tasks, result.More, result.Receipt, result.Head = x.Tasks, x.Read > 0, x.Receipt, x.Next
@@ -178,7 +178,7 @@ func (s *workerSource) Extend(ctx context.Context, at int, items []wire.Item) ta
 func (s *workerSource) Wait(ctx context.Context, at int) error {
 	err := s.ready()
 	if err == nil {
-		_, errs := watch.Wait(ctx, s.queue.shards[at].watcher)
+		_, errs := watch.Wait(ctx, s.queue.options.poll, s.queue.shards[at].watcher)
 		err = s.explain(joinErrors(errs))
 	}
 	return wrap("wait", s.queue.name, err)

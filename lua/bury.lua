@@ -1,7 +1,7 @@
 -- Moves tasks to the dead letters. If a task has a waiting version, that version takes
 -- over at its own due time instead.
 -- KEYS[3] the dead letters
--- ARGV[1] wake channel; with KEYS[7] the two bounds that trim reads; then three per task: id, score, reason
+-- ARGV with KEYS[8] the two bounds that trim reads; then three per task: id, score, reason
 -- RETURNS one number per task: 1 buried   3 the waiting version has taken over instead
 --         0 stale   2 gone; 0 and 2: nothing changed. Then what trim has dropped
 -- RETRY idempotent: the first run uses up the receipt, so a second run changes nothing.
@@ -11,7 +11,7 @@ redis.call('ZCARD', KEYS[3])
 redis.call('ZCARD', KEYS[5])
 needAll()
 
-for i = #KEYS < 7 and 2 or 4, #ARGV, 3 do
+for i = #KEYS < 8 and 1 or 3, #ARGV, 3 do
   local id, reason = ARGV[i], ARGV[i + 2]
   local task = held(id, tonumber(ARGV[i + 1]))
   local answer = 1
@@ -29,7 +29,7 @@ for i = #KEYS < 7 and 2 or 4, #ARGV, 3 do
   reply[#reply + 1] = answer
 end
 if buried > 0 then
-  for _, item in ipairs((trim(buried, 2))) do reply[#reply + 1] = item end
+  for _, item in ipairs((trim(buried, 1))) do reply[#reply + 1] = item end
 end
-wake(ARGV[1], first)
+wake(first)
 return reply

@@ -1,11 +1,11 @@
 -- Adds tasks, in the order given. May return before: one new task in new.lua, a batch of new ones in batch.lua.
 -- KEYS[3] the dead letters
--- ARGV[1] policy: replace, keep, earliest or latest   ARGV[2] wake channel
--- ARGV[3] when delays begin at the earliest, in Unix seconds
--- ARGV[4] how many microseconds after the one before a task of a group is due
+-- ARGV[1] policy: replace, keep, earliest or latest
+-- ARGV[2] when delays begin at the earliest, in Unix seconds
+-- ARGV[3] how many microseconds after the one before a task of a group is due
 -- then groups of tasks: when the first is due ('+' seconds from that time or '@' Unix seconds), the number
 -- of IDs, the number of payloads (0 if all are empty, else one per ID), the IDs, the payloads
--- RETURNS { ARGV[3] for the next script of the batch, one number per task: 1 added   2 updated   3 kept
+-- RETURNS { ARGV[2] for the next script of the batch, one number per task: 1 added   2 updated   3 kept
 --           4 deferred. No numbers if all are added }
 -- RETRY never: between two runs a worker may have claimed and finished the task, and the
 -- second run would add it again.
@@ -46,5 +46,5 @@ for i, id in ipairs(ids) do
   known[id] = true
 end
 flush()
-wake(ARGV[2], first)
+wake(first)
 return outcomes

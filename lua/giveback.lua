@@ -1,7 +1,7 @@
 -- Gives tasks back to the queue, each due after its own delay; or gives each of them the payload and the due time of what comes next, as if
 -- it were new: the next occurrence of a periodic task. If a task has a waiting version, that version takes over at its own due time instead.
 -- KEYS[3] the dead letters
--- ARGV[1] wake channel, then five per task: id, score, delay in seconds, attempts to take off, ''
+-- ARGV five per task: id, score, delay in seconds, attempts to take off, ''
 --         or: id, score, Unix seconds, 0, payload of what comes next
 -- RETURNS one number per task: 1 done   0 stale   2 gone   -1 a state field not written by this library; of these three, nothing changed
 -- RETRY idempotent: the first run uses up the receipt, so a second run changes nothing.
@@ -10,14 +10,14 @@ redis.call('HLEN', KEYS[4]) -- check the types before the first write
 redis.call('ZCARD', KEYS[3])
 redis.call('ZCARD', KEYS[5])
 needAll()
-for i = 6, #ARGV, 5 do
+for i = 5, #ARGV, 5 do
   if ARGV[i] ~= '' then
     redis.call('HLEN', KEYS[2])
     need('HSET', KEYS[2])
   end
 end
 
-for i = 2, #ARGV, 5 do
+for i = 1, #ARGV, 5 do
   local id, at, off, payload = ARGV[i], tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]), ARGV[i + 4]
   local task = held(id, tonumber(ARGV[i + 1]))
   if task then
@@ -29,5 +29,5 @@ for i = 2, #ARGV, 5 do
   end
   reply[#reply + 1] = task and 1 or task == nil and staleOrGone(id) or -1
 end
-wake(ARGV[1], first)
+wake(first, #reply)
 return reply

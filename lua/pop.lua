@@ -1,12 +1,12 @@
 -- Removes due tasks from the queue and returns them, earliest first.
--- KEYS[3] the dead letters   KEYS[5] the leased tasks   KEYS[6] the queue's pause: then nothing is due
--- ARGV[1] n, at most 250   with KEYS[7], ARGV[2] and ARGV[3] the bounds that trim reads
+-- KEYS[3] the dead letters   KEYS[5] the leased tasks   KEYS[7] the queue's pause: then nothing is due
+-- ARGV[1] n, at most 250   with KEYS[8], ARGV[2] and ARGV[3] the bounds that trim reads
 -- RETURNS { tasks read if there may be more, else 0, then per task: id, score, attempt, payload }
 -- RETRY never: if the script runs twice, the second run removes other tasks.
 redis.call('ZCARD', KEYS[3]) -- check the types before the first write
 local leases = redis.call('ZCARD', KEYS[5])
 redis.call('ZCARD', KEYS[1]) -- a queue with several shards has a string there
-if redis.call('PTTL', KEYS[6]) ~= -2 then return { 0 } end
+if redis.call('PTTL', KEYS[7]) ~= -2 then return { 0 } end
 local ready, ids, more, cleanUp = due(tonumber(ARGV[1]))
 more = payloads(ready) or more
 local reply, removed = { more and #ids or 0 }, {}
@@ -21,6 +21,7 @@ if #removed > 0 then
   redis.call('HDEL', KEYS[4], unpack(removed))
   if leases > 0 then redis.call('ZREM', KEYS[5], unpack(removed)) end -- those that have run out
 end
+if #removed > 0 and more and headOff() <= 0 then seeTo(0, 1) end
 local buried = cleanUp()
 if buried > 0 then trim(buried, 2) end
 return reply

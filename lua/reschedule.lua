@@ -1,6 +1,6 @@
 -- Gives a task a new due time. A leased task gets it as a waiting version: once its holder
 -- has finished, the task is due again at that time.
--- ARGV[1] id   ARGV[2] delay in seconds   ARGV[3] wake channel
+-- ARGV[1] id   ARGV[2] delay in seconds
 -- RETURNS 1 done   0 no such task   -1 a state field not written by this library
 -- RETRY never: the task may have changed its state between two runs.
 local id, due = ARGV[1], now + tonumber(ARGV[2])
@@ -26,5 +26,5 @@ if hadLease then
   redis.call('ZREM', KEYS[5], id)
   store(id, task, task.attempt)
 end
-wake(ARGV[3], due)
+wake(due)
 return 1

@@ -1,7 +1,7 @@
 -- Moves dead letters back into the queue: due now, with no attempts. A dead letter with an
 -- empty ID, which only a foreign client can have written, is removed: no operation can name it.
 -- KEYS[3] the dead letters
--- ARGV[1] wake channel, then the ids
+-- ARGV the ids
 -- RETURNS the number of letters moved back
 -- RETRY never: a task may have died again between two runs.
 local revived = 0
@@ -15,7 +15,7 @@ if redis.call('ZREM', KEYS[3], '') == 1 and not queued then
   redis.call('HDEL', KEYS[2], '')
   redis.call('HDEL', KEYS[4], '')
 end
-for i = 2, #ARGV do
+for i = 1, #ARGV do
   local id = ARGV[i]
   local score = redis.call('ZSCORE', KEYS[1], id)
   -- If a foreign producer has put the task back, its ID only leaves the list of dead letters.
@@ -25,5 +25,5 @@ for i = 2, #ARGV do
     revived = revived + 1
   end
 end
-wake(ARGV[1], revived > 0 and now)
+wake(revived > 0 and now, revived)
 return revived

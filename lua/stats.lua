@@ -1,14 +1,15 @@
--- Counts a queue's tasks and dead letters.
--- KEYS[3] the dead letters   KEYS[5] the leased tasks   KEYS[6] the queue's pause
--- KEYS[7] how many dead letters were dropped: hash with 'own'
+-- Counts a queue's tasks, its dead letters and the clients that wait.
+-- KEYS[3] the dead letters   KEYS[5] the leased tasks   KEYS[6] the queue's line   KEYS[7] its pause
+-- KEYS[8] how many dead letters were dropped: hash with 'own'
 -- RETURNS { due, scheduled, dead, score of the oldest due or '', score of the next scheduled or leased or '', now,
---           leased, for how many ms it is paused, -1 for no end, -2 if it is not; how many were dropped }
+--           leased, for how many ms it is paused, -1 for no end, -2 if it is not; how many were dropped; clients in line }
 -- RETRY readOnly: changes nothing.
 local due = redis.call('ZCOUNT', KEYS[1], '-inf', text(now))
 local leased = redis.call('ZCOUNT', KEYS[5], '(' .. text(now), '+inf')
 local oldest = redis.call('ZRANGEBYSCORE', KEYS[1], '-1e300', text(now), 'WITHSCORES', 'LIMIT', 0, 1)[2]
 local scheduled = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. text(now), '1e300', 'WITHSCORES', 'LIMIT', 0, 1)[2]
-local dropped = redis.call('HGET', KEYS[7], 'own')
+local dropped = redis.call('HGET', KEYS[8], 'own')
+local waiting = redis.pcall('ZCARD', KEYS[6])
 return { due, math.max(redis.call('ZCARD', KEYS[1]) - due - leased, 0), redis.call('ZCARD', KEYS[3]),
   finite(oldest) and text(tonumber(oldest)) or '', finite(scheduled) and text(tonumber(scheduled)) or '', text(now),
-  leased, redis.call('PTTL', KEYS[6]), finite(dropped) or 0 }
+  leased, redis.call('PTTL', KEYS[7]), finite(dropped) or 0, type(waiting) == 'number' and waiting or 0 }

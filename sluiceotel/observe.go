@@ -25,6 +25,7 @@ const observeFor = 2 * time.Second
 //	sluice.queue.oldest_due  for how long the first due task has been due, in seconds
 //	sluice.queue.dropped     dead letters that WithDeadLimit and WithDeadAge have dropped, a counter
 //	sluice.queue.paused      1 while the queue is paused, else 0
+//	sluice.queue.waiting     clients that wait for tasks, see sluice.Stats
 //
 // A queue whose server does not answer has no values in that collection, and its error goes to OpenTelemetry's
 // error handler.
@@ -35,7 +36,9 @@ func (t *Telemetry) Observe(queues ...*sluice.Queue) (metric.Registration, error
 	paused, err3 := t.meter.Int64ObservableGauge("sluice.queue.paused", metric.WithDescription("1 while the queue is paused."))
 	dropped, err4 := t.meter.Int64ObservableCounter("sluice.queue.dropped", metric.WithUnit("{task}"),
 		metric.WithDescription("Dead letters that were dropped by a limit."))
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
+	waiting, err5 := t.meter.Int64ObservableGauge("sluice.queue.waiting", metric.WithUnit("{client}"),
+		metric.WithDescription("Clients that wait for tasks."))
+	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		return nil, fmt.Errorf("sluiceotel: %w", err)
 	}
 	observe := func(ctx context.Context, o metric.Observer) error {
@@ -46,6 +49,7 @@ func (t *Telemetry) Observe(queues ...*sluice.Queue) (metric.Registration, error
 			}
 			o.ObserveFloat64(oldest, s.OldestDue.Seconds(), metric.WithAttributes(of...))
 			o.ObserveInt64(dropped, s.Dropped, metric.WithAttributes(of...))
+			o.ObserveInt64(waiting, int64(s.Waiting), metric.WithAttributes(of...))
 			var isPaused int64
 			if s.Paused {
 				isPaused = 1
@@ -53,7 +57,7 @@ func (t *Telemetry) Observe(queues ...*sluice.Queue) (metric.Registration, error
 			o.ObserveInt64(paused, isPaused, metric.WithAttributes(of...))
 		})
 	}
-	registration, err := t.meter.RegisterCallback(observe, tasks, oldest, paused, dropped)
+	registration, err := t.meter.RegisterCallback(observe, tasks, oldest, paused, dropped, waiting)
 	if err != nil {
 		return nil, fmt.Errorf("sluiceotel: %w", err)
 	}

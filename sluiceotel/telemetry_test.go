@@ -299,6 +299,7 @@ func TestTelemetry_CountsWhatBecomesOfTasks(t *testing.T) {
 		"sluice.queue.oldest_due{" + queue + ",messaging.system=sluice}":                                                                         0,
 		"sluice.queue.dropped{" + queue + ",messaging.system=sluice}":                                                                            1,
 		"sluice.queue.paused{" + queue + ",messaging.system=sluice}":                                                                             0,
+		"sluice.queue.waiting{" + queue + ",messaging.system=sluice}":                                                                            0,
 	} {
 		value, found := got[point]
 		require.True(t, found, "%s is missing in %v", point, got)

@@ -41,7 +41,7 @@ type server struct {
 const connections = 1000
 
 // idle is for how long goroutines of the library stay when they have nothing to do.
-const idle = 10 * time.Second
+const idle = 30 * time.Second
 
 // New starts a Redis that is empty. It ends, and its clients are closed, when the test and its subtests have
 // ended. In a bubble, call it with the bubble's t. New takes no port, and does no I/O.
@@ -124,7 +124,7 @@ func (r *Redis) Advance(d time.Duration) {
 	r.ahead += d
 	r.redis.SetTime(r.now())
 	r.mu.Unlock()
-	for _, channel := range r.redis.PubSubChannels("*" + keyspace.Wake) {
+	for _, channel := range r.redis.PubSubChannels("*" + keyspace.Wake + ":*") {
 		r.redis.Publish(channel, "") // means: something may be due or free, look at once
 	}
 }

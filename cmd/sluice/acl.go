@@ -13,10 +13,10 @@ import (
 // is that in which the rule is printed.
 var (
 	readCommands  = []string{"+evalsha", "+eval", "+ping", "+time", "+scan", "+type", "+exists", "+get", "+pttl", "+hget", "+hmget", "+hlen", "+zcard", "+zcount", "+zrange", "+zrangebyscore", "+zscore", "+zmscore"}
-	writeCommands = []string{"+zadd", "+zrem", "+hset", "+hdel", "+set", "+del", "+unlink", "+rename", "+publish", "+pubsub|numsub"}
+	writeCommands = []string{"+zadd", "+zrem", "+hset", "+hdel", "+set", "+del", "+unlink", "+rename", "+publish"}
 	// On a Cluster also these.
 	clusterCommands      = []string{"+cluster|slots", "+command", "+asking"}
-	clusterWriteCommands = []string{"+spublish", "+pubsub|shardnumsub"}
+	clusterWriteCommands = []string{"+spublish", "+pubsub|numsub"}
 )
 
 // aclRule returns the words of the access rule behind the user's name, but for its password.

@@ -169,8 +169,9 @@ func TestGolden(t *testing.T) {
 	_, err = locker.Lock(t.Context(), "stock:phone", sluice.WithTTL(time.Minute), sluice.WithOwner("till-7"))
 	require.NoError(t, err)
 	s.takePermits("gate", 2)
-	s.line("stock:phone", 1)
-	s.line("gate", 2)
+	s.line("Lock:stock:phone", 1)
+	s.line("Lock:gate", 2)
+	s.line("Queue:orders", 3)
 
 	var text strings.Builder
 	for _, line := range []string{
@@ -200,7 +201,8 @@ func TestGolden_JSON(t *testing.T) {
 	_, err = locker.Lock(t.Context(), "stock:phone", sluice.WithTTL(time.Minute), sluice.WithOwner("till-7"))
 	require.NoError(t, err)
 	s.takePermits("gate", 2)
-	s.line("gate", 2)
+	s.line("Lock:gate", 2)
+	s.line("Queue:orders", 3)
 	var text strings.Builder
 	for _, line := range []string{
 		"queues", "top --frames 1", "ls orders --state due --payload", "ls orders --state leased", "ls orders --state dead", "get orders dead-1", "get orders due-1 --payload",

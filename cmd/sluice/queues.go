@@ -37,6 +37,7 @@ type queueJSON struct {
 	NextDue          *string `json:"next_due"`
 	Paused           bool    `json:"paused"`
 	PausedUntil      *string `json:"paused_until"`
+	Waiting          int     `json:"waiting"` // how many clients wait for tasks
 	Error            string  `json:"error,omitempty"`
 }
 
@@ -49,6 +50,7 @@ func (r queueRow) json() queueJSON {
 	j := queueJSON{
 		Shards: r.Shards, Due: r.stats.Due, Scheduled: r.stats.Scheduled, Leased: r.stats.Leased, Dead: r.stats.Dead, Dropped: r.stats.Dropped,
 		OldestDueSeconds: r.stats.OldestDue.Seconds(), NextDue: jsonTime(r.stats.NextDue), Paused: r.stats.Paused, PausedUntil: jsonTime(r.stats.PausedUntil),
+		Waiting: r.stats.Waiting,
 	}
 	j.Name, j.NameBase64 = bytesField(r.Name)
 	if r.err != nil {
@@ -98,8 +100,8 @@ func (a *app) queuesCommand() *cobra.Command {
 
 They are found by SCAN, a thousand keys at a time, on each primary. A queue that is empty leaves no key
 (unless it has several shards), so that it is not listed. LEASED are tasks that workers have, or had and did not
-finish before their leases ended. OLDEST DUE is for how long the first due task waits. "5 dropped" are dead
-letters that were dropped because of WithDeadLimit or WithDeadAge since there is the queue.`,
+finish before their leases ended. OLDEST DUE is for how long the first due task waits. WAITING is how many clients
+wait for tasks: those of workers that have room, once for each shard. "5 dropped" are dead letters that were dropped because of WithDeadLimit or WithDeadAge since there is the queue.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			rdb, err := a.connect()
@@ -134,8 +136,8 @@ func (a *app) printQueues(rows []queueRow, complete bool) error {
 		_, err := fmt.Fprintf(a.errOut, "No queue has a key that begins with %s at %s. A queue that is empty has none.\n", show(a.queuePrefix), a.where())
 		return err
 	}
-	t := a.newTable("name", "shards", "due", "scheduled", "leased", "dead", "oldest due", "next due", "")
-	rightAligned(t, 2, 3, 4, 5, 6, 7)
+	t := a.newTable("name", "shards", "due", "scheduled", "leased", "dead", "oldest due", "next due", "waiting", "")
+	rightAligned(t, 2, 3, 4, 5, 6, 7, 9)
 	for _, r := range rows {
 		t.AppendRow(r.cells(time.Now()))
 	}
@@ -146,7 +148,7 @@ func (a *app) printQueues(rows []queueRow, complete bool) error {
 // cells are what a table shows of a queue.
 func (r queueRow) cells(now time.Time) []any {
 	if r.err != nil {
-		return []any{show(r.Name), r.Shards, "", "", "", "", "", "", "ERROR " + short(escape(r.err.Error()), 90)}
+		return []any{show(r.Name), r.Shards, "", "", "", "", "", "", "", "ERROR " + short(escape(r.err.Error()), 90)}
 	}
 	oldest, next, notes := "-", "-", ""
 	if r.stats.Due > 0 {
@@ -165,7 +167,7 @@ func (r queueRow) cells(now time.Time) []any {
 		notes += " " + count(r.stats.Dropped) + " dropped"
 	}
 	notes = strings.TrimSpace(notes)
-	return []any{show(r.Name), r.Shards, count(r.stats.Due), count(r.stats.Scheduled), count(r.stats.Leased), count(r.stats.Dead), oldest, next, notes}
+	return []any{show(r.Name), r.Shards, count(r.stats.Due), count(r.stats.Scheduled), count(r.stats.Leased), count(r.stats.Dead), oldest, next, r.stats.Waiting, notes}
 }
 
 // open returns the named queue. If it has no keys it says so: the name may be wrong.

@@ -180,9 +180,9 @@ func (m *topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 func (m *topModel) View() string {
 	rows := slices.Clone(m.now.rows)
 	slices.SortStableFunc(rows, sortings[m.sortBy].less)
-	t := m.watch.a.newTable("name", "shards", "due", "due/s", "scheduled", "leased", "dead", "oldest due", "next due", "")
+	t := m.watch.a.newTable("name", "shards", "due", "due/s", "scheduled", "leased", "dead", "oldest due", "next due", "waiting", "")
 	t.SetOutputMirror(nil)
-	rightAligned(t, 2, 3, 4, 5, 6, 7, 8)
+	rightAligned(t, 2, 3, 4, 5, 6, 7, 8, 10)
 	var due, dead int64
 	for _, r := range rows {
 		due, dead = due+r.stats.Due, dead+r.stats.Dead

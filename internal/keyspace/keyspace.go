@@ -26,19 +26,18 @@ const (
 	Leased   = ":leased"   // of a queue: its leased tasks, with the ends of their leases
 	Paused   = ":paused"   // of a queue: its pause, as long as that lasts
 	Dropped  = ":dropped"  // of a queue: how many dead letters were dropped
-	Wake     = ":wake"     // the channel on which waiters are notified; a lock has one for each process, see line.lua
-	Idle     = ":idle"     // of a queue: the channel whose subscribers wait for tasks; the scripts count them
+	Wake     = ":wake"     // what the channels begin with on which waiters are notified, see line.lua and idle.lua
 	Canceled = ":canceled" // of a queue: the channel on which the IDs of cancelled tasks are published
 	Layout   = ":layout"   // of a queue: how many shards it has
 	Fence    = ":fence"    // of a lock: its last fence
-	Line     = ":line"     // of a lock: the processes that wait for it
+	Line     = ":line"     // the processes that wait for a lock, or the clients that wait for a queue's tasks
 )
 
-// Endings are those of all companions, and behind them those that are reserved: a later version may have companions that
-// end so, and a name that it has to refuse must not be in use by then.
+// Endings are those of all companions, and behind them those that are reserved: an earlier version had companions that end so, or a
+// later one may, and a name that it has to refuse must not be in use by then.
 var Endings = []string{
-	Tasks, State, Dead, Leased, Paused, Dropped, Wake, Idle, Canceled, Layout, Fence, Line,
-	":watch", ":limits", ":errors", ":workers", ":done", ":results",
+	Tasks, State, Dead, Leased, Paused, Dropped, Wake, Canceled, Layout, Fence, Line,
+	":idle", ":watch", ":limits", ":errors", ":workers", ":done", ":results",
 }
 
 var (

@@ -121,8 +121,8 @@ func (r *route) dropUnused(now time.Time, p *plan) {
 		if len(s.listeners) > 0 {
 			continue
 		}
-		if now.Sub(s.idleSince) < s.linger {
-			p.dueAt(s.idleSince.Add(s.linger), now)
+		if now.Sub(s.idleSince) < linger {
+			p.dueAt(s.idleSince.Add(linger), now)
 			continue
 		}
 		delete(n.subscriptions, channel)

@@ -41,27 +41,3 @@ func TestNotifier_AMarkSaysWhetherAnythingWasMissed(t *testing.T) {
 		require.False(t, s.Mark("a").Follows(third), "another subscription")
 	})
 }
-
-// TestNotifier_ABriefSubscriptionEndsSoon, beside one that lingers.
-func TestNotifier_ABriefSubscriptionEndsSoon(t *testing.T) {
-	inBubble(t, func(t *testing.T, s *setup) {
-		a, b := s.Join("a"), s.JoinBriefly("b")
-		require.True(t, notified(a))
-		require.True(t, notified(b))
-		for range 3 {
-			s.Leave("a", a)
-			s.Leave("b", b)
-			time.Sleep(briefLinger - time.Millisecond)
-			a, b = s.Join("a"), s.JoinBriefly("b")
-			require.True(t, notified(b))
-		}
-		require.Len(t, s.at("SUBSCRIBE b"), 1)
-		s.Leave("a", a)
-		s.Leave("b", b)
-		time.Sleep(briefLinger)
-		require.False(t, notified(b))
-		require.Equal(t, []string{"a"}, s.m.PubSubChannels("*"))
-		time.Sleep(longLinger)
-		require.True(t, s.isOver(t))
-	})
-}

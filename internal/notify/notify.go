@@ -18,12 +18,9 @@ import (
 )
 
 const (
-	// longLinger is how long a subscription outlives its last listener, so that a loop of
+	// linger is how long a subscription outlives its last listener, so that a loop of
 	// short waits subscribes once.
-	longLinger = 5 * time.Second
-	// briefLinger is that of JoinBriefly. It bounds how long a client counts as one that waits
-	// after its caller has gone to work, and is longer than a claim takes.
-	briefLinger = 50 * time.Millisecond
+	linger = 5 * time.Second
 	// silence is how long the connection may owe an answer before it is taken for dead.
 	silence = 2 * time.Second
 	// retryDeniedAfter is when a subscription that access rules forbid is tried again: an
@@ -76,7 +73,6 @@ type subscription struct {
 	route     *route
 	state     subscriptionState
 	listeners []*Listener
-	linger    time.Duration
 	mark      Mark      // but for whether it is confirmed
 	idleSince time.Time // when the last listener left
 }
@@ -136,20 +132,14 @@ func (n *Notifier) Argument(channel string) string {
 // the subscription is confirmed: a message that was published before that is lost, so
 // the caller has to poll again then.
 func (n *Notifier) Join(channel string) *Listener {
-	return n.join(channel, longLinger, &Listener{C: make(chan struct{}, 1)})
+	return n.join(channel, &Listener{C: make(chan struct{}, 1)})
 }
 
 // JoinHearing is Join for a listener that makes its own mind up about messages: heard is called
 // for each, and says whether the listener is to be notified. It spares a goroutine's being woken
 // for those that are not. It must not block, or call the notifier.
 func (n *Notifier) JoinHearing(channel string, heard func(Mark) bool) *Listener {
-	return n.join(channel, longLinger, &Listener{C: make(chan struct{}, 1), heard: heard})
-}
-
-// JoinBriefly is Join on a channel that no listener needs for long after it has left: one whose
-// subscribers are counted.
-func (n *Notifier) JoinBriefly(channel string) *Listener {
-	return n.join(channel, briefLinger, &Listener{C: make(chan struct{}, 1)})
+	return n.join(channel, &Listener{C: make(chan struct{}, 1), heard: heard})
 }
 
 // JoinMessages is Join, of several channels, for a listener that is given the messages too, as
@@ -163,7 +153,7 @@ func (n *Notifier) JoinMessages(channels ...string) *Listener {
 // JoinAlso adds channels to those of a listener that JoinMessages has returned.
 func (n *Notifier) JoinAlso(l *Listener, channels ...string) {
 	for _, channel := range channels {
-		n.join(channel, longLinger, l)
+		n.join(channel, l)
 	}
 }
 
@@ -174,12 +164,12 @@ func (n *Notifier) LeaveAll(channels []string, l *Listener) {
 	}
 }
 
-func (n *Notifier) join(channel string, linger time.Duration, l *Listener) *Listener {
+func (n *Notifier) join(channel string, l *Listener) *Listener {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s := n.subscriptions[channel]
 	if s == nil {
-		s = &subscription{linger: linger, mark: Mark{Sharded: n.cluster != nil}}
+		s = &subscription{mark: Mark{Sharded: n.cluster != nil}}
 		n.subscriptions[channel] = s
 	}
 	n.bind(channel, s)
@@ -206,7 +196,7 @@ func (n *Notifier) Leave(channel string, l *Listener) {
 	s.listeners = slices.DeleteFunc(s.listeners, func(other *Listener) bool { return other == l })
 	if len(s.listeners) == 0 {
 		s.idleSince = time.Now()
-		if !n.closed && s.idleSince.Add(s.linger).Before(s.route.nextTurn) {
+		if !n.closed && s.idleSince.Add(linger).Before(s.route.nextTurn) {
 			s.route.loop.Wake()
 		}
 	}

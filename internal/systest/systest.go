@@ -166,13 +166,13 @@ func Subscribers(ctx context.Context, rdb redis.UniversalClient, channel string)
 	return n
 }
 
-// InLine returns how many processes wait in the line of the lock with a key.
+// InLine returns how many processes wait in the line of the lock or queue with a key.
 func InLine(ctx context.Context, rdb redis.UniversalClient, key string) int64 {
 	return rdb.ZCard(ctx, keyspace.Companion(key, keyspace.Line)).Val()
 }
 
-// LockSubscribers returns how many processes are subscribed on one server to be woken for the lock with a key.
-func LockSubscribers(ctx context.Context, rdb redis.UniversalClient, key string) int {
+// Listeners returns how many clients are subscribed on one server to be told of the lock or queue with a key.
+func Listeners(ctx context.Context, rdb redis.UniversalClient, key string) int {
 	pattern := keyspace.Companion(key, keyspace.Wake) + ":*"
 	return len(rdb.PubSubChannels(ctx, pattern).Val()) + len(rdb.PubSubShardChannels(ctx, pattern).Val())
 }

@@ -1,9 +1,11 @@
 package watch
 
 import (
+	"crypto/rand"
 	"reflect"
 	"runtime"
 	"sync"
+	"time"
 	"weak"
 
 	"github.com/redis/go-redis/v9"
@@ -15,10 +17,18 @@ import (
 // Scripts look at queues.
 type Scripts interface {
 	// Look returns a request that looks at queues of one slot, [MaxLook] at most. Only of several
-	// queues may one fail without the others.
-	Look(queues []*Queue) redisexec.Request
+	// queues may one fail without the others, and only at one queue does a client join the line that is not in it.
+	Look(queues []Looking) redisexec.Request
 	// Heads decodes the reply of a look at n queues.
 	Heads(reply any, n int) ([]Head, error)
+}
+
+// Looking is a look at a queue.
+type Looking struct {
+	*Queue
+	Client string        // which takes a place in line; "" for none
+	Watch  time.Duration // for how long it is the watchman, if it is
+	Leaves bool          // it leaves the line instead, and others see to the head
 }
 
 // Client is what all queues on one redis.UniversalClient share.
@@ -29,19 +39,47 @@ type Client struct {
 	rdb     redis.UniversalClient
 	scripts Scripts
 	looker  looker
+	id      string // in lines
+
+	mu       sync.Mutex // guards what follows
+	watchers map[any]weak.Pointer[Watcher]
 }
 
 func newClient(rdb redis.UniversalClient, scripts Scripts) *Client {
-	c := &Client{rdb: rdb, Notifier: notify.New(rdb), scripts: scripts}
+	c := &Client{
+		rdb: rdb, Notifier: notify.New(rdb), scripts: scripts, id: rand.Text()[:12], watchers: map[any]weak.Pointer[Watcher]{},
+	}
 	c.looker.init(redisexec.New(rdb), scripts)
 	return c
 }
 
-// Watcher returns a watcher of a queue. It starts nothing.
-func (c *Client) Watcher(q Queue) *Watcher { return &Watcher{client: c, queue: q} }
+// Watcher returns the watcher of a queue, which all share that wait for it on this client. It starts nothing. Until a caller
+// of [Wait] says otherwise, it is looked at once per poll interval.
+func (c *Client) Watcher(q Queue, poll time.Duration) *Watcher {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if w := c.watchers[q.Keys[0]].Value(); w != nil {
+		return w
+	}
+	w := &Watcher{client: c, queue: q, channel: q.Channel + ":" + c.id, interval: poll}
+	c.watchers[q.Keys[0]] = weak.Make(w)
+	runtime.AddCleanup(w, c.forgetWatcher, q.Keys[0])
+	return w
+}
 
-// Look returns a request that looks at the watcher's queue alone.
-func (w *Watcher) Look() redisexec.Request { return w.client.scripts.Look([]*Queue{&w.queue}) }
+// forgetWatcher forgets a watcher that was collected.
+func (c *Client) forgetWatcher(key any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.watchers[key].Value() == nil {
+		delete(c.watchers, key)
+	}
+}
+
+// Look returns a request that looks at the watcher's queue alone, and takes no place in line.
+func (w *Watcher) Look() redisexec.Request {
+	return w.client.scripts.Look([]Looking{{Queue: &w.queue}})
+}
 
 // Registry finds the Client of a redis.UniversalClient, by its address. It keeps neither alive:
 // the watchers do. An address that is used again for another one is told by Client.rdb.

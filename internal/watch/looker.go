@@ -13,7 +13,7 @@ import (
 
 const (
 	// MaxLook is the most queues that one script looks at.
-	MaxLook = 250
+	MaxLook = 100
 	// lookerLinger is how long the looker's loop outlives the last planned look.
 	lookerLinger = time.Second
 	// lookFor is how long a look at several queues may take: after that each queue looks for
@@ -89,7 +89,7 @@ func (l *looker) wakeBy(at time.Time) {
 // turn looks at what is due, and returns when something will be.
 func (l *looker) turn() time.Duration {
 	due, apart, pause := l.due(time.Now())
-	for node, which := range l.executor.ByNode(len(due), func(i int) any { return due[i].watcher.queue.Key }) {
+	for node, which := range l.executor.ByNode(len(due), func(i int) any { return due[i].watcher.queue.Keys[0] }) {
 		watches := make([]*watch, len(which))
 		for i, at := range which {
 			watches[i] = due[at]
@@ -120,7 +120,7 @@ func (l *looker) due(now time.Time) (due []*watch, apart bool, pause time.Durati
 		return nil, false, background.Idle
 	}
 	for w, at := range l.planned {
-		if at.Sub(now) <= w.watcher.queue.Poll/2 {
+		if at.Sub(now) <= w.watcher.poll()/2 {
 			due = append(due, w)
 			l.underWay[w] = true
 			delete(l.planned, w)
@@ -147,7 +147,7 @@ func (l *looker) look(watches []*watch, apart bool) {
 func (l *looker) separately(watches []*watch, results []lookResult) {
 	requests := make([]redisexec.Request, len(watches))
 	for i, w := range watches {
-		requests[i] = w.watcher.Look()
+		requests[i] = l.scripts.Look([]Looking{w.watcher.looking(results[i].mark)})
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lookFor)
 	defer cancel()
@@ -159,9 +159,9 @@ func (l *looker) separately(watches []*watch, results []lookResult) {
 // together looks at queues with one script. If it reports that it did not, the server has
 // refused that: access rules forbid one of the keys, or they are in several slots.
 func (l *looker) together(watches []*watch, results []lookResult) bool {
-	queues := make([]*Queue, len(watches))
+	queues := make([]Looking, len(watches))
 	for i, w := range watches {
-		queues[i] = &w.watcher.queue
+		queues[i] = w.watcher.looking(results[i].mark)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lookFor)
 	defer cancel()

@@ -14,10 +14,10 @@ import (
 // empty looks at queues as if there were no task in them.
 type empty struct{}
 
-func (empty) Look(queues []*Queue) redisexec.Request {
+func (empty) Look(queues []Looking) redisexec.Request {
 	args := []any{"exists"}
 	for _, q := range queues {
-		args = append(args, q.Key)
+		args = append(args, q.Keys[0])
 	}
 	return redisexec.Request{Args: args, Retry: redisexec.ReadOnly}
 }
@@ -29,7 +29,7 @@ func (empty) Heads(_ any, n int) ([]Head, error) { return slices.Repeat([]Head{{
 func TestLooker_AResultThatIsNotReadBlocksNothing(t *testing.T) {
 	t.Parallel()
 	client := newClient(redistest.Mini(t).Client(t), empty{})
-	l, w := &client.looker, &watch{watcher: client.Watcher(Queue{Key: "q"}), found: make(chan lookResult, 1)}
+	l, w := &client.looker, &watch{watcher: client.Watcher(Queue{Keys: []any{"q"}}, time.Second), found: make(chan lookResult, 1)}
 	for range 3 {
 		l.plan(w, time.Now())
 		require.Eventually(t, func() bool {

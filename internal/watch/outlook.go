@@ -1,20 +1,17 @@
 package watch
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/background"
-	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/notify"
 )
 
 const (
 	// FarOff is what Redis says of a head that is due later, or of none.
 	FarOff = time.Hour
-	// lookAgain is when a client looks again that has heard of a task and did not ask for it,
-	// or a poll interval if that is shorter.
-	lookAgain = time.Second
 	// clockMargin is added to when a head is due, for what a double of the server's loses.
 	clockMargin = time.Microsecond
 )
@@ -23,18 +20,36 @@ const (
 type Head struct {
 	Off     time.Duration // until it is due, at most FarOff
 	ID      string        // tells it from others; empty if that is not known
-	Clients int           // that wait, or 0 for not counted
+	Waiting int           // clients that are in line
+	Place   Place         // of this client
 	Failed  bool          // it could not be read beside others
 }
 
+// Place is what a script says of this client's place in line.
+type Place int
+
+// The places. A watchman is in line, too.
+const (
+	NotAsked Place = iota - 1
+	Out
+	InLine
+	Watchman
+	Joined // in line, and was not before
+	JoinedAsWatchman
+)
+
+func (p Place) isIn() bool       { return p > Out }
+func (p Place) isNew() bool      { return p >= Joined }
+func (p Place) isWatchman() bool { return p == Watchman || p == JoinedAsWatchman }
+
 // outlook is what is known of a queue's head, and what this client makes of it. It is good as
-// long as nothing has come on the queue's channel since mark.
+// long as nothing has come on the client's channel since mark.
 type outlook struct {
 	known   bool // else the queue has to be looked at
 	mark    notify.Mark
 	due     time.Time // when the head is
 	head    string    // tells it from others; empty if that is not known
-	askAt   time.Time // when callers are told to ask for it; zero for never
+	askAt   time.Time // when callers are told to ask for it; zero for never: others see to it
 	callers int       // how many are
 	lookAt  time.Time // when the queue is looked at, whatever happens
 }
@@ -46,6 +61,14 @@ func dueIn(off time.Duration, at time.Time) time.Time {
 	}
 	return at.Add(off)
 }
+
+// every returns how often the client looks: the more rarely, the more are in line. The mutex is held.
+func (w *Watcher) every() time.Duration {
+	return w.interval * time.Duration(min(3*manyClients, max(manyClients, w.waiting))) / manyClients
+}
+
+// manyClients are so many that they look more rarely than once in a poll interval.
+const manyClients = 100
 
 // isNewer reports whether the outlook rests on messages that came after the mark. The mutex is held.
 func (w *Watcher) isNewer(mark notify.Mark) bool {
@@ -67,18 +90,14 @@ func (w *Watcher) resume() {
 	}
 }
 
-// heard takes an announcement, and reports whether the watch has something to do for it. It is
-// called by the notifier's receiver: most clients that hear of a task do nothing about it.
+// heard takes a message. The notifier's receiver calls it.
 func (w *Watcher) heard(mark notify.Mark) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	o := &w.outlook
-	if !mark.Follows(o.mark) {
-		return true
+	if mark.Follows(w.outlook.mark) {
+		w.hear(mark)
 	}
-	lookAt := o.lookAt
-	w.hear(mark)
-	return !o.askAt.IsZero() || o.lookAt.Before(lookAt)
+	return true
 }
 
 // notified deals with a notification.
@@ -94,70 +113,85 @@ func (w *Watcher) notified() {
 	}
 }
 
-// hear takes what was announced since the outlook's mark, if anything was. The mutex is held.
+// hear takes what was published since the outlook's mark, if anything was: this client is to see to the head. It has left the
+// line if the head is due, and else it is the watchman. A message that it does not know is a task that is due. The mutex is held.
 func (w *Watcher) hear(mark notify.Mark) {
 	if mark.Since(w.outlook.mark) <= 0 {
 		return
 	}
-	a := parseAnnouncement(mark.Message)
-	w.draw(outlook{known: true, mark: mark, due: dueIn(a.off, mark.At), lookAt: w.outlook.lookAt}, a)
+	var us int64
+	callers := 1
+	if n, err := fmt.Sscanf(mark.Message, "%d %d", &us, &callers); n != 2 || err != nil || us < 0 {
+		us, callers = 0, 1
+	}
+	off := time.Duration(min(us, FarOff.Microseconds())) * time.Microsecond
+	if w.place = Watchman; off == 0 {
+		w.place, w.told = Out, true
+		if len(w.waiters) == 0 {
+			w.aloneSince = w.askedAt // others are told at once, unless a claim may be under way
+		}
+	}
+	due := dueIn(off, mark.At)
+	w.outlook = outlook{known: true, mark: mark, due: due, askAt: due, callers: max(callers, 1), lookAt: w.outlook.lookAt}
 }
 
-// draw decides whether and when this client asks for a head, and notes that. The mutex is held.
-func (w *Watcher) draw(o outlook, a announcement) {
-	a = w.share.of(a)
-	within := min(lookAgain, w.queue.Poll)
-	after, asks := a.ask(rand.Float64(), within)
-	o.callers = a.callers()
-	again := o.lookAt
-	switch {
-	case a.off >= FarOff:
-		again = o.due
-	case asks:
-		o.askAt = o.due.Add(after)
-	default:
-		again = o.due.Add(backoff.Half(within))
+// stand notes what a reply says of the client's place in line. The mutex is held.
+func (w *Watcher) stand(h Head) {
+	if h.Place != NotAsked {
+		w.place, w.waiting, w.unsure = h.Place, h.Waiting, false
 	}
-	if again.Before(o.lookAt) {
-		o.lookAt = again
+}
+
+// makeSure has the queue looked at if no caller is about to be told, and the client is not in line, or may not be. The mutex is held.
+func (w *Watcher) makeSure() {
+	o := &w.outlook
+	if o.known && (w.unsure || !w.place.isIn()) && (o.askAt.IsZero() || o.askAt.After(time.Now())) {
+		w.forget()
+	}
+}
+
+// expect has callers told when the head is due, if this client sees to that. The mutex is held.
+func (w *Watcher) expect(o outlook, off time.Duration) {
+	if off < FarOff && (w.place.isWatchman() || !w.place.isIn()) {
+		o.askAt, o.callers = o.due, 1
 	}
 	w.outlook = o
 }
 
-// looked takes what a look has found. If that should have been announced, the connection is tested.
+// looked takes what a look has found. If a message should have told of it, the connection is tested.
 func (w *Watcher) looked(r lookResult) {
 	if w.takeLook(r) {
-		w.client.Notifier.RequestPing(w.queue.Channel)
+		w.client.Notifier.RequestPing(w.channel)
 	}
 }
 
-// takeLook is looked, and reports whether what the look has found should have been announced.
+// takeLook is looked, and reports whether a message was lost: the client is not in line where it was.
 func (w *Watcher) takeLook(r lookResult) (missed bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	before, now, h := w.outlook, time.Now(), r.head
-	lookAt := r.sent.Add(w.queue.Poll)
+	now, h := time.Now(), r.head
 	if w.isNewer(r.mark) {
-		if before.known { // else it is looked at soon, in case that the caller which was told does nothing
-			w.outlook.lookAt = lookAt
+		if w.outlook.known { // else it is looked at soon, in case that the caller which was told does nothing
+			w.outlook.lookAt = r.sent.Add(w.every())
 		}
 		return false
 	}
-	o := outlook{known: true, mark: r.mark, due: dueIn(h.Off, now), head: h.ID, lookAt: lookAt, callers: 1}
-	if h.Off > 0 {
-		w.draw(o, announcement{clients: h.Clients, off: h.Off})
-		return false
+	missed = w.place.isIn() && h.Place.isNew()
+	w.stand(h)
+	o := outlook{known: true, mark: r.mark, due: dueIn(h.Off, now), head: h.ID, lookAt: r.sent.Add(w.every()), callers: 1}
+	if h.Place.isNew() { // so that many that join together do not look together
+		o.lookAt = r.sent.Add(rand.N(w.every()) + 1)
 	}
-	expected := before.known && before.mark.Confirmed
-	if expected && before.due.Before(now) {
-		o.due = before.due // it was announced, and none of those who drew a place before has taken it
+	if h.Off > 0 {
+		w.expect(o, h.Off)
+		return missed
 	}
 	o.askAt = now
 	if again := w.toldLast.at.Add(w.pause()); h.ID == w.toldLast.head && again.After(now) {
 		o.known, o.askAt, o.lookAt = false, time.Time{}, again // perhaps another one is the head by then
 	}
 	w.outlook = o
-	return expected && before.due.After(now)
+	return missed
 }
 
 // Popped takes whether a Pop has brought tasks. If it has, the next head is told at once,
@@ -170,45 +204,51 @@ func (w *Watcher) Popped(brought bool) {
 
 // popped is Popped. The mutex is held.
 func (w *Watcher) popped(brought bool) {
-	w.share.claimed(brought)
 	if brought {
 		w.toldLast = telling{}
 	}
 }
 
 // Claimed takes what the reply to a claim says of the head, and whether the claim has brought tasks. The mark
-// was taken before it was sent.
-//
-// A client that got a task asks for the next one, whatever was announced meanwhile. Of those that
-// did not, each second one does: else those that have looked for one task would all look for
-// each that follows. The others hear of it as if it had been announced.
+// was taken before it was sent. A client that got tasks and knows of more asks for them.
 func (w *Watcher) Claimed(mark notify.Mark, sent time.Time, h Head, brought bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.popped(brought)
 	w.claimedAt = sent
-	now := time.Now()
-	o := outlook{known: true, mark: mark, due: dueIn(h.Off, now), lookAt: sent.Add(w.queue.Poll)}
-	switch before := w.outlook; {
+	now, newer := time.Now(), w.isNewer(mark)
+	switch {
+	case !mark.Confirmed:
+	case !newer:
+		w.stand(h)
+		w.unsure = w.unsure || w.place.isIn() && sent.Before(w.leftAt)
+	case h.Place.isIn(): // before the message, or after
+		w.place, w.unsure = InLine, true
+	}
+	before, o := w.outlook, outlook{known: true, mark: mark, due: dueIn(h.Off, now), lookAt: sent.Add(w.every())}
+	switch {
 	case brought && h.Off == 0:
 		o.askAt, o.callers = now, 1
-		if w.isNewer(mark) {
+		if newer {
 			o.mark = before.mark
 		}
 		w.outlook = o
-	case !mark.Confirmed || w.isNewer(mark):
+	case newer:
+	case !mark.Confirmed:
 		return
 	case before.known && before.mark.Follows(mark) && before.due.After(now) && before.due.Before(o.due):
-		w.outlook.lookAt = o.lookAt
-		return // a claim that was carried out later has seen another head, perhaps
+		w.outlook.lookAt = o.lookAt // a claim that was carried out later has seen another head, perhaps
 	case h.Off == 0: // it says that a task is due, and has brought none
 		w.outlook = o
 		w.forget()
 	default:
-		if rand.N(2) == 0 {
-			h.Clients = 0 // as if it were alone
-		}
-		w.draw(o, announcement{clients: h.Clients, off: h.Off})
+		w.expect(o, h.Off)
+	}
+	if len(w.waiters) > 0 {
+		w.makeSure()
+	}
+	if w.current == nil && w.place.isIn() {
+		w.start() // while it is in line, messages are heard
 	}
 	if w.current != nil {
 		background.Signal(w.current.changed)

@@ -2,9 +2,9 @@
 // [Watcher], and all queues on one client of go-redis share a [Client]: a pub/sub connection, and the
 // looks at queues at which nothing happens.
 //
+// Clients that have room for tasks stand in a line on the server, and scripts tell one of them of a task: see lua/shared/idle.lua.
 // What a Watcher knows of its queue is a hint. A caller that is told of a task (its [Wait] returns) may find nothing, and
-// waits again. To ask for a head is to claim because of it. To draw is to decide at random whether and when this client
-// asks.
+// waits again. To ask for a head is to claim because of it.
 package watch
 
 import (
@@ -14,62 +14,58 @@ import (
 	"github.com/sluice-go/sluice/internal/notify"
 )
 
-// watch is the goroutine of a Watcher. It runs from the first caller to the last.
+// watch is the goroutine of a Watcher. It runs while callers wait, and a little longer.
 type watch struct {
 	watcher *Watcher
-	began   time.Time
-	stop    context.CancelFunc
 	changed chan struct{}   // cap 1: a claim has changed the outlook
 	found   chan lookResult // cap 1: by a planned look
 }
 
-// start starts a watch. It ends when the last caller is told or has left, or when a look fails. Callers wait for what it
-// tells them, and not for its end. The mutex is held.
+// start starts a watch. It ends passOnAfter after the last caller has left, or when a look fails. Callers wait for
+// what it tells them, and not for its end. The mutex is held.
 func (w *Watcher) start() {
-	ctx, stop := context.WithCancel(context.Background())
-	w.current = &watch{
-		watcher: w, began: time.Now(), stop: stop,
-		changed: make(chan struct{}, 1), found: make(chan lookResult, 1),
+	if len(w.waiters) == 0 {
+		w.aloneSince = time.Now()
 	}
-	go w.current.run(ctx)
+	w.current = &watch{watcher: w, changed: make(chan struct{}, 1), found: make(chan lookResult, 1)}
+	go w.current.run()
 }
 
-// run subscribes, and takes turns until the watch is stopped or a look fails.
-func (w *watch) run(ctx context.Context) {
-	defer w.stop()
+// run subscribes, and takes turns until it is over or a look fails.
+func (w *watch) run() {
 	watcher := w.watcher
-	n, q := watcher.client.Notifier, &watcher.queue
-	listener := n.JoinHearing(q.Channel, watcher.heard)
-	defer n.Leave(q.Channel, listener)
-	counted := n.JoinBriefly(q.Idle)
-	defer n.Leave(q.Idle, counted)
+	n := watcher.client.Notifier
+	listener := n.JoinHearing(watcher.channel, watcher.heard)
+	defer n.Leave(watcher.channel, listener)
 	defer watcher.client.looker.cancel(w)
 	select {
 	case <-listener.C: // the mark that resume takes has it
 	default:
 	}
 	watcher.resume()
-	for err := error(nil); err == nil; {
-		err = w.turn(ctx, listener)
-		if err != nil && ctx.Err() == nil {
+	for {
+		o, act := watcher.next(w)
+		if act == end {
+			return
+		}
+		if err := w.turn(o, act, listener); err != nil {
 			watcher.fail(w, err)
 		}
 	}
 }
 
-// turn does what is due, and waits for one event. The error is that of a look, or ctx's.
-func (w *watch) turn(ctx context.Context, listener *notify.Listener) error {
-	watcher := w.watcher
-	o, isCurrent := watcher.next(w)
-	if !isCurrent {
-		return context.Canceled
-	}
-	alarm := o.askAt
+// turn does what is due, and waits for one event. The error is that of a look.
+func (w *watch) turn(o outlook, act action, listener *notify.Listener) error {
+	watcher, alarm := w.watcher, o.askAt
 	switch {
+	case act == passOn:
+		return w.leaveLine()
+	case act == waitForCaller:
+		alarm = o.lookAt
 	case o.known: // nothing else is expected: others' queues may be looked at at the same time
 		watcher.client.looker.plan(w, o.lookAt)
 	case !o.lookAt.After(time.Now()):
-		return w.lookAlone(ctx)
+		return w.lookAlone()
 	default:
 		alarm = o.lookAt
 	}
@@ -85,23 +81,22 @@ func (w *watch) turn(ctx context.Context, listener *notify.Listener) error {
 	case <-w.changed:
 	case <-due:
 	case r := <-w.found:
-		if r.head.Failed {
-			return w.lookAlone(ctx)
+		if r.head.Failed || r.head.Place == Out {
+			return w.lookAlone()
 		}
 		watcher.looked(r)
-	case <-ctx.Done():
 	}
-	return ctx.Err()
+	return nil
 }
 
 // lookAlone looks at the queue, and tries again where that may help.
-func (w *watch) lookAlone(ctx context.Context) error {
+func (w *watch) lookAlone() error {
 	watcher := w.watcher
 	client := watcher.client
 	r := lookResult{mark: watcher.Mark(), sent: time.Now()}
-	request := watcher.Look()
+	request := client.scripts.Look([]Looking{watcher.looking(r.mark)})
 	request.Bounded = true
-	reply, err := client.looker.executor.Run(ctx, request)
+	reply, err := client.looker.executor.Run(context.Background(), request)
 	if err != nil {
 		if watcher.claimsWork(err) {
 			return nil
@@ -115,4 +110,14 @@ func (w *watch) lookAlone(ctx context.Context) error {
 	r.head = heads[0]
 	watcher.looked(r)
 	return nil
+}
+
+// leaveLine takes the client out of the line, for which no caller waits any more. Others see to the head.
+func (w *watch) leaveLine() error {
+	client := w.watcher.client
+	request := client.scripts.Look([]Looking{{Queue: &w.watcher.queue, Client: w.watcher.name(w.watcher.Mark()), Leaves: true}})
+	request.Bounded = true
+	_, err := client.looker.executor.Run(context.Background(), request)
+	w.watcher.left()
+	return err
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/sluice-go/sluice/internal/background"
 	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/notify"
 )
@@ -20,30 +21,38 @@ const (
 	// passOnAfter is when the next caller is told of a task, if the one that was told before
 	// says nothing. It is longer than a claim takes.
 	passOnAfter = 20 * time.Millisecond
+	// leaveAfter is when a client leaves the line after its last caller: that may come back, and if it is told of a task
+	// before, it passes that on.
+	leaveAfter = 5 * time.Second
 )
 
 // Queue is a queue, or a shard of one, whose tasks are waited for.
 type Queue struct {
-	Key, Pause any           // its main key, and that of its pause
-	Channel    string        // on which scripts announce its head
-	Argument   string        // the channel, as scripts are given it
-	Idle       string        // the channel whose subscribers are counted as clients that wait
-	Poll       time.Duration // how often it is looked at, whatever is announced
+	Keys    []any  // of scripts that look at it. The first is its main key
+	Channel string // after which those are named on which clients are told of its head
 }
 
 // Watcher waits for the tasks of a queue, for all callers of [Wait]. It has one goroutine, that of the
-// current watch. The first caller starts it. It ends with the last one.
+// current watch.
 type Watcher struct {
-	client *Client
-	queue  Queue
+	client  *Client
+	queue   Queue
+	channel string // on which this client is told of the head
 
-	mu        sync.Mutex // guards what follows; the notifier, which calls heard with its own mutex held, is not called with it
-	current   *watch     // nil if no caller waits
-	waiters   []waiter   // in the order in which they came
-	outlook   outlook
-	toldLast  telling
-	share     share
-	claimedAt time.Time // when the last claim was sent that was carried out
+	mu         sync.Mutex    // guards what follows; the notifier, which calls heard with its own mutex held, is not called with it
+	current    *watch        // nil if no caller has waited for a while
+	waiters    []waiter      // in the order in which they came
+	interval   time.Duration // the least that one of them wants
+	aloneSince time.Time     // when the last of them left
+	told       bool          // a caller was told of a task, and none has claimed since
+	outlook    outlook
+	place      Place
+	unsure     bool // whether it has this place: what is sent at the same time is carried out in any order
+	waiting    int  // clients in line, as far as is known
+	toldLast   telling
+	claimedAt  time.Time // when the last claim was sent that was carried out
+	askedAt    time.Time // when the last claim was about to be sent
+	leftAt     time.Time // when the client left the line, of its own
 }
 
 // telling is the head of which callers were told.
@@ -62,13 +71,14 @@ type notice struct {
 	err  error
 }
 
-// Wait waits until a task may be due at the queue of any watcher, and returns which. If one fails, tasks of the
+// Wait waits until a task may be due at the queue of any watcher, and returns which. The queues are looked at once per poll interval,
+// and more often if another caller wants that. If one fails, tasks of the
 // others still count: their errors are returned if all fail, or if no task has come a poll interval after
 // the first. If ctx ends, the only error is ctx.Err().
-func Wait(ctx context.Context, watchers ...*Watcher) (which int, errs []error) {
+func Wait(ctx context.Context, poll time.Duration, watchers ...*Watcher) (which int, errs []error) {
 	caller := make(waiter, len(watchers))
 	for _, w := range watchers {
-		w.enter(caller)
+		w.enter(caller, poll)
 	}
 	return caller.wait(ctx, watchers)
 }
@@ -84,7 +94,7 @@ func (caller waiter) wait(ctx context.Context, watchers []*Watcher) (which int, 
 			}
 			errs = append(errs, n.err)
 			if late == nil {
-				timer := time.NewTimer(n.from.queue.Poll)
+				timer := time.NewTimer(n.from.poll())
 				defer timer.Stop()
 				late = timer.C
 			}
@@ -110,12 +120,20 @@ func (caller waiter) leave(watchers []*Watcher) {
 }
 
 // enter adds a caller, and starts a watch if there is none.
-func (w *Watcher) enter(caller waiter) {
+func (w *Watcher) enter(caller waiter, poll time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if len(w.waiters) == 0 || poll < w.interval {
+		w.interval = poll
+	}
 	w.waiters = append(w.waiters, caller)
+	if w.makeSure(); !w.outlook.known && len(w.waiters) == 1 {
+		w.forget()
+	}
 	if w.current == nil {
 		w.start()
+	} else {
+		background.Signal(w.current.changed)
 	}
 }
 
@@ -125,15 +143,15 @@ func (w *Watcher) exit(caller waiter) {
 	defer w.mu.Unlock()
 	if i := slices.Index(w.waiters, caller); i >= 0 {
 		w.waiters = slices.Delete(w.waiters, i, i+1)
-		w.stopIfDone()
+		w.noteAlone()
 	}
 }
 
-// stopIfDone stops the watch if there is no caller left. The mutex is held.
-func (w *Watcher) stopIfDone() {
+// noteAlone notes when the last caller has left. The mutex is held.
+func (w *Watcher) noteAlone() {
 	if len(w.waiters) == 0 && w.current != nil {
-		w.current.stop()
-		w.current = nil
+		w.aloneSince = time.Now()
+		background.Signal(w.current.changed)
 	}
 }
 
@@ -144,7 +162,8 @@ func (w *Watcher) tell(n int, err error) {
 		caller <- notice{w, err}
 	}
 	w.waiters = slices.Delete(w.waiters, 0, n)
-	w.stopIfDone()
+	w.told = w.told || n > 0 && err == nil
+	w.noteAlone()
 }
 
 // tellNext passes on what a caller was told and makes no use of.
@@ -159,31 +178,139 @@ func (w *Watcher) fail(this *watch, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.current == this {
-		w.outlook.known = false
+		w.outlook.known, w.place, w.current = false, Out, nil
 		w.tell(len(w.waiters), err)
 	}
 }
 
-// next tells as many callers to ask as the outlook says, if it is time, and returns the outlook.
-// It reports whether the watch is the current one. Until a caller that was told has asked, the head is not
-// known.
-func (w *Watcher) next(this *watch) (outlook, bool) {
+// action is what a watch is to do next.
+type action int
+
+const (
+	waitForTasks  action = iota
+	waitForCaller        // until lookAt
+	passOn               // it leaves the line, in which no caller waits, and others see to the head
+	end
+)
+
+// next tells as many callers to ask as the outlook says, if it is time, and returns the outlook and what is to be done.
+// Until a caller that was told has asked, the head is not known.
+func (w *Watcher) next(this *watch) (outlook, action) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	o := &w.outlook
 	now := time.Now()
-	if w.current == this && o.known && !o.askAt.IsZero() && !now.Before(o.askAt) {
+	asks := o.known && !o.askAt.IsZero() && !now.Before(o.askAt)
+	switch {
+	case w.current != this:
+		return *o, end
+	case len(w.waiters) == 0:
+		return w.alone(asks, now)
+	case asks:
 		if o.head == "" || o.head != w.toldLast.head {
 			w.toldLast = telling{head: o.head}
 		}
 		w.toldLast.times++
 		w.toldLast.at = now
-		w.share.late = o.due.After(this.began) && now.Sub(o.due) > lateAfter
 		o.known, o.askAt = false, time.Time{}
-		o.lookAt = now.Add(min(max(passOnAfter, w.pause()), w.queue.Poll))
-		w.tell(o.callers, nil)
+		o.lookAt = now.Add(min(max(passOnAfter, w.pause()), w.interval))
+		if w.tell(o.callers, nil); len(w.waiters) == 0 {
+			return w.alone(false, now)
+		}
 	}
-	return *o, w.current == this
+	return *o, waitForTasks
+}
+
+// alone says what a watch does for which no caller waits: one may come back soon. The mutex is held.
+func (w *Watcher) alone(asks bool, now time.Time) (outlook, action) {
+	until := w.aloneSince.Add(passOnAfter)
+	if w.place.isIn() && !w.told {
+		until = w.aloneSince.Add(leaveAfter)
+	}
+	isOver := !until.After(now)
+	switch {
+	case isOver && (w.place.isIn() || w.told), asks && w.place.isIn():
+		w.told, w.place = false, Out
+		w.forget()
+		return outlook{}, passOn
+	case isOver:
+		w.current = nil
+		return outlook{}, end
+	case w.place.isIn() && !w.outlook.askAt.IsZero() && w.outlook.askAt.Before(until):
+		until = w.outlook.askAt
+	}
+	return outlook{lookAt: until}, waitForCaller
+}
+
+// left notes that the client has left the line, before or after a claim that has joined it meanwhile.
+func (w *Watcher) left() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.leftAt = time.Now()
+	if w.unsure = w.place.isIn(); len(w.waiters) > 0 {
+		w.makeSure()
+	}
+}
+
+// name returns the client's name in line, "" if it cannot be told of tasks.
+func (w *Watcher) name(mark notify.Mark) string {
+	switch {
+	case !mark.Confirmed:
+		return ""
+	case mark.Sharded:
+		return "*" + w.client.id
+	}
+	return w.client.id
+}
+
+// looking returns a look that gives the client a place in line.
+func (w *Watcher) looking(mark notify.Mark) Looking {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return Looking{Queue: &w.queue, Client: w.name(mark), Watch: 2 * w.every()}
+}
+
+// poll returns the poll interval.
+func (w *Watcher) poll() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.interval
+}
+
+// Asking is what a claim says of the client's place in line, as exchange.lua is told it.
+type Asking struct {
+	Client string
+	Below  int // it joins if it claims fewer tasks than that. Negative: it is in line, and leaves it otherwise
+	Watch  time.Duration
+}
+
+// Pops notes that a Pop is sent: callers that were told make something of it.
+func (w *Watcher) Pops() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.told = false
+}
+
+// Ask returns what a claim of n tasks is to say. keepsRoom says that its caller has room for more if it brings fewer.
+func (w *Watcher) Ask(n int, keepsRoom bool) Asking {
+	mark := w.Mark()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.told, w.askedAt = false, time.Now()
+	a := Asking{Client: w.name(mark), Below: 1, Watch: 2 * w.every()}
+	switch {
+	case len(w.waiters) > 0:
+		a.Below = n + 1
+	case keepsRoom:
+		a.Below = n
+	}
+	if a.Client == "" || w.place.isIn() && !w.unsure && a.Below > n {
+		return Asking{} // nothing changes
+	}
+	if w.place.isIn() {
+		a.Below = -a.Below
+	}
+	return a
 }
 
 // pause returns the pause before the head that was told last is told again. The mutex is held.
@@ -191,7 +318,7 @@ func (w *Watcher) pause() time.Duration {
 	if w.toldLast.head == "" {
 		return 0
 	}
-	return backoff.Exponential(firstPause, min(lastPause, w.queue.Poll), w.toldLast.times-1)
+	return backoff.Exponential(firstPause, min(lastPause, w.interval), w.toldLast.times-1)
 }
 
 // claimsWork reports whether a look was refused where claims are not, as access rules may have
@@ -201,13 +328,13 @@ func (w *Watcher) claimsWork(err error) bool {
 	defer w.mu.Unlock()
 	now := time.Now()
 	var refusal redis.Error
-	if !errors.As(err, &refusal) || now.Sub(w.claimedAt) > 2*w.queue.Poll {
+	if !errors.As(err, &refusal) || now.Sub(w.claimedAt) > 2*w.interval {
 		return false
 	}
-	w.outlook.known, w.outlook.lookAt = false, now.Add(w.queue.Poll)
+	w.outlook.known, w.outlook.lookAt = false, now.Add(w.interval)
 	w.tell(1, nil)
 	return true
 }
 
 // Mark returns what was published so far. It is taken before a claim or a look is sent.
-func (w *Watcher) Mark() notify.Mark { return w.client.Notifier.Mark(w.queue.Channel) }
+func (w *Watcher) Mark() notify.Mark { return w.client.Notifier.Mark(w.channel) }

@@ -3,6 +3,8 @@ package watch
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,8 +18,8 @@ import (
 // unwatched returns a watcher that has a watch which does nothing: only its callers are of interest.
 func unwatched() *Watcher {
 	return &Watcher{
-		queue:   Queue{Poll: time.Second},
-		current: &watch{began: time.Now(), stop: func() {}, changed: make(chan struct{}, 1)},
+		interval: time.Second,
+		current:  &watch{changed: make(chan struct{}, 1)},
 	}
 }
 
@@ -51,7 +53,7 @@ func TestWait_AFailureIsToldOfIfNothingElseComes(t *testing.T) {
 				defer cancel()
 				first, second, start := unwatched(), unwatched(), time.Now().Add(time.Millisecond)
 				time.AfterFunc(time.Millisecond, func() { c.happens(first, second) }) // when the caller waits
-				which, errs := Wait(ctx, first, second)
+				which, errs := Wait(ctx, time.Second, first, second)
 				require.Equal(t, c.which, which)
 				require.Equal(t, c.errs, errs)
 				require.Equal(t, c.after, time.Since(start))
@@ -71,8 +73,8 @@ func TestWatcher_PassesOnWhatACallerMakesNoUseOf(t *testing.T) {
 	for range 200 {
 		w := unwatched()
 		first, second := make(waiter, 1), make(waiter, 1)
-		w.enter(first)
-		w.enter(second)
+		w.enter(first, time.Second)
+		w.enter(second, time.Second)
 		w.tellNext()
 		require.Len(t, first, 1)
 		require.Empty(t, second)
@@ -87,139 +89,273 @@ func TestWatcher_PassesOnWhatACallerMakesNoUseOf(t *testing.T) {
 	require.Positive(t, passed)
 }
 
-// Clients that have looked for one task in vain do not all look for the next: each second one
-// does, and the others as if it had been announced.
-func TestWatcher_EachSecondOfThoseThatClaimedNothingAsks(t *testing.T) {
+// TestWatcher_WhoSeesToTheHead: the watchman, and a client that is in no line. Others are told.
+func TestWatcher_WhoSeesToTheHead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const tries, off = 1000, 100 * time.Millisecond
-		asks := 0
-		for range tries {
-			w := &Watcher{queue: Queue{Poll: time.Second}}
-			w.Claimed(notify.Mark{Confirmed: true}, time.Now(), Head{Off: off, Clients: 1_000_000}, false)
-			require.True(t, w.outlook.known)
-			if w.outlook.askAt.Equal(time.Now().Add(off + clockMargin)) {
-				asks++
-			}
-			require.WithinDuration(t, time.Now().Add(time.Second), w.outlook.lookAt, time.Second/2+off, "and all look again")
-		}
-		require.InDelta(t, tries/2, asks, tries/10)
-		fed := &Watcher{queue: Queue{Poll: time.Second}}
-		for range 20 {
-			fed.Claimed(notify.Mark{Confirmed: true}, time.Now(), Head{Off: off, Clients: 1_000_000}, true)
-			require.Equal(t, time.Now().Add(off+clockMargin), fed.outlook.askAt, "one that has brought a task asks for the next")
-			fed.Claimed(notify.Mark{Confirmed: true}, time.Now(), Head{Clients: 1_000_000}, true)
-			require.Equal(t, time.Now(), fed.outlook.askAt)
-		}
-	})
-}
-
-// A look that finds a task due which should have been announced has the connection checked.
-func TestWatcher_ALookSaysWhetherAnAnnouncementWasMissed(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		now, confirmed := time.Now(), notify.Mark{Confirmed: true}
-		due, later := Head{ID: "1 a"}, Head{ID: "1 a", Off: time.Minute}
-		for name, c := range map[string]struct {
-			before outlook
-			found  Head
-			missed bool
-		}{
-			"it was said to be due later":   {outlook{known: true, mark: confirmed, due: now.Add(time.Hour)}, due, true},
-			"it was expected":               {outlook{known: true, mark: confirmed, due: now.Add(-time.Millisecond)}, due, false},
-			"it is not due":                 {outlook{known: true, mark: confirmed, due: now.Add(time.Hour)}, later, false},
-			"nothing was known":             {outlook{mark: confirmed, due: now.Add(time.Hour)}, due, false},
-			"there was no subscription yet": {outlook{known: true, due: now.Add(time.Hour)}, due, false},
+		const off = 100 * time.Millisecond
+		now, mark := time.Now(), notify.Mark{Confirmed: true}
+		due := now.Add(off + clockMargin)
+		for place, askAt := range map[Place]time.Time{
+			NotAsked: due, Out: due, InLine: {}, Joined: {}, Watchman: due, JoinedAsWatchman: due,
 		} {
-			w := &Watcher{queue: Queue{Poll: time.Second}, outlook: c.before}
-			require.Equal(t, c.missed, w.takeLook(lookResult{c.found, confirmed, now}), name)
-			want := now
-			if name == "it was expected" { // since then another client should have asked: see share.late
-				want = c.before.due
+			claimed, looked := unwatched(), unwatched()
+			claimed.Claimed(mark, now, Head{Off: off, Place: place}, false)
+			require.False(t, looked.takeLook(lookResult{Head{Off: off, Place: place}, mark, now}))
+			for _, w := range []*Watcher{claimed, looked} {
+				require.True(t, w.outlook.known, place)
+				require.Equal(t, askAt, w.outlook.askAt, place)
+				require.Equal(t, max(place, Out), w.place)
 			}
-			if c.found == due {
-				require.Equal(t, want, w.outlook.due, name)
-				require.Equal(t, now, w.outlook.askAt, name)
-			}
-			require.False(t, w.outlook.lookAt.After(now.Add(time.Second)), name)
+			far := unwatched()
+			far.Claimed(mark, now, Head{Off: FarOff, Place: place}, false)
+			require.Zero(t, far.outlook.askAt, place)
+			claimed.Claimed(mark, now, Head{Place: place}, true)
+			require.Equal(t, now, claimed.outlook.askAt, "it has got a task, and there are more")
+			claimed.Claimed(mark, now, Head{Place: place}, false)
+			require.False(t, claimed.outlook.known, "the claim has brought none, and says that one is due")
+			require.Equal(t, now, claimed.outlook.lookAt)
 		}
 	})
 }
 
-// What was announced after a claim or a look was sent is newer than their replies; and what came
-// over another subscription is not known to be complete.
-func TestWatcher_WhatWasAnnouncedMeanwhileCounts(t *testing.T) {
+// TestWatcher_AMessageSaysWhatToDo: a client that is told of a due task has left the line, and else it is the watchman.
+func TestWatcher_AMessageSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for message, want := range map[string]struct {
+		off     time.Duration
+		callers int
+		place   Place
+	}{
+		"0 1":                {0, 1, Out},
+		"0 250":              {0, 250, Out},
+		"1500 1":             {1500*time.Microsecond + clockMargin, 1, Watchman},
+		"999999999999999 1":  {FarOff + clockMargin, 1, Watchman},
+		"":                   {0, 1, Out},
+		"x":                  {0, 1, Out},
+		"-3 1":               {0, 1, Out},
+		"0 -5":               {0, 1, Out},
+		"0 1 and what comes": {0, 1, Out},
+	} {
+		rdb := redistest.Mini(t).Client(t)
+		client, q := newClient(rdb, empty{}), Queue{Keys: []any{"q"}, Channel: redistest.Name(t)}
+		w := client.Watcher(q, time.Minute)
+		listener := client.Notifier.JoinHearing(w.channel, w.heard)
+		require.Eventually(t, func() bool { return w.Mark().Confirmed }, time.Minute, time.Millisecond)
+		w.Claimed(w.Mark(), now, Head{Off: FarOff, Place: NotAsked}, false)
+		w.mu.Lock()
+		w.place = InLine
+		w.mu.Unlock()
+		require.NoError(t, rdb.Publish(t.Context(), w.channel, message).Err())
+		require.Eventually(t, func() bool {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.place == want.place && !w.outlook.askAt.IsZero()
+		}, time.Minute, time.Millisecond, message)
+		require.Equal(t, w.outlook.mark.At.Add(want.off), w.outlook.askAt, message)
+		require.Equal(t, want.callers, w.outlook.callers, message)
+		client.Notifier.Leave(w.channel, listener)
+	}
+}
+
+// TestWatcher_ALookSaysWhetherAMessageWasLost: the client is not in line where it was. Then its connection is checked.
+func TestWatcher_ALookSaysWhetherAMessageWasLost(t *testing.T) {
+	t.Parallel()
+	mark := notify.Mark{Confirmed: true}
+	for before, found := range map[Place]map[Place]bool{
+		Out:      {Joined: false, JoinedAsWatchman: false, Out: false, InLine: false},
+		InLine:   {Joined: true, JoinedAsWatchman: true, Out: false, InLine: false, Watchman: false},
+		Watchman: {Joined: true, InLine: false, Watchman: false, NotAsked: false},
+	} {
+		for now, missed := range found {
+			w := unwatched()
+			w.place = before
+			require.Equal(t, missed, w.takeLook(lookResult{Head{Off: FarOff, Place: now}, mark, time.Now()}), "%d, then %d", before, now)
+		}
+	}
+}
+
+// TestWatcher_LooksMoreRarelyAmongMany clients, and at another time than those with which it joins.
+func TestWatcher_LooksMoreRarelyAmongMany(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for clients, every := range map[int]time.Duration{
+			0: time.Second, 1: time.Second, 100: time.Second, 150: 1500 * time.Millisecond, 300: 3 * time.Second, 100_000: 3 * time.Second,
+		} {
+			at := map[time.Duration]int{}
+			for range 1000 {
+				w := unwatched()
+				w.takeLook(lookResult{Head{Off: FarOff, Waiting: clients, Place: Joined}, notify.Mark{}, time.Now()})
+				at[time.Until(w.outlook.lookAt)*4/(every+1)]++
+				w.takeLook(lookResult{Head{Off: FarOff, Waiting: clients, Place: InLine}, notify.Mark{}, time.Now()})
+				require.Equal(t, every, time.Until(w.outlook.lookAt), clients)
+			}
+			for quarter := range time.Duration(4) {
+				require.InDelta(t, 250, at[quarter], 75, "%d clients, quarter %d", clients, quarter)
+			}
+		}
+	})
+}
+
+// TestWatcher_AsksForAPlace in its claims: if it has room when they are answered, or callers that wait.
+func TestWatcher_AsksForAPlace(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Mini(t).Client(t)
-	client, q := newClient(rdb, empty{}), Queue{Channel: redistest.Name(t), Poll: time.Minute}
-	mark := client.Watcher(q).Mark
-	defer client.Notifier.Leave(q.Channel, client.Notifier.Join(q.Channel))
-	require.Eventually(t, func() bool { return mark().Confirmed }, time.Minute, time.Millisecond)
-	before := mark()
-	require.NoError(t, rdb.Publish(t.Context(), q.Channel, "0 1 0").Err())
-	require.Eventually(t, func() bool { return mark().Since(before) == 1 }, time.Minute, time.Millisecond)
-	after, sent := mark(), time.Now()
-	// heard returns a watcher that knows of the announcement.
-	heard := func() *Watcher {
-		w := client.Watcher(q)
-		w.outlook.mark = before
+	client := newClient(rdb, empty{})
+	w := client.Watcher(Queue{Keys: []any{"q"}, Channel: redistest.Name(t)}, time.Second)
+	require.Equal(t, Asking{Below: 0}, w.Ask(5, true), "it is not subscribed: nothing could tell it")
+	defer client.Notifier.Leave(w.channel, client.Notifier.Join(w.channel))
+	require.Eventually(t, func() bool { return w.Mark().Confirmed }, time.Minute, time.Millisecond)
+	ask := func(place Place, waiters int, keepsRoom bool) int {
+		w.place, w.waiters = place, make([]waiter, waiters)
+		a := w.Ask(5, keepsRoom)
+		require.Equal(t, a.Below != 0, a.Client != "")
+		require.Equal(t, a.Below != 0, a.Watch == 2*time.Second)
+		return a.Below
+	}
+	require.Equal(t, 1, ask(Out, 0, false), "if it claims nothing")
+	require.Equal(t, 5, ask(Out, 0, true), "if it claims fewer than it has room for")
+	require.Equal(t, 6, ask(Out, 1, false), "in any case")
+	require.Equal(t, -1, ask(InLine, 0, false), "else it leaves the line")
+	require.Equal(t, -5, ask(Watchman, 0, true))
+	require.Equal(t, 0, ask(InLine, 1, true), "it stays where it is")
+}
+
+// TestWatcher_IsAloneForAWhile: a watch outlives its last caller by passOnAfter. If it is in line then, or a caller was told that has
+// claimed nothing, others see to the head.
+func TestWatcher_IsAloneForAWhile(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			place Place
+			told  bool
+			asks  bool
+			soon  action
+			later action
+		}{
+			{Out, false, false, waitForCaller, end},
+			{Out, true, false, waitForCaller, passOn},
+			{InLine, true, false, waitForCaller, passOn},
+			{Watchman, false, true, passOn, end},
+		} {
+			w := unwatched()
+			w.place, w.told, w.aloneSince = c.place, c.told, time.Now()
+			if c.asks {
+				w.outlook = outlook{known: true, askAt: time.Now()}
+			}
+			at := fmt.Sprintf("%+v", c)
+			o, act := w.next(w.current)
+			require.Equal(t, c.soon, act, at)
+			if act == waitForCaller {
+				require.Equal(t, w.aloneSince.Add(passOnAfter), o.lookAt, at)
+			}
+			time.Sleep(passOnAfter)
+			_, act = w.next(w.current)
+			require.Equal(t, c.later, act, at)
+			require.Equal(t, Out, w.place)
+			require.False(t, w.told)
+		}
+		w := unwatched()
+		w.place, w.aloneSince = InLine, time.Now()
+		time.Sleep(leaveAfter - 1)
+		_, act := w.next(w.current)
+		require.Equal(t, waitForCaller, act)
+		time.Sleep(time.Nanosecond)
+		_, act = w.next(w.current)
+		require.Equal(t, passOn, act)
+	})
+}
+
+// TestClient_SharesWatchers: one for a queue, as long as it is in use.
+func TestClient_SharesWatchers(t *testing.T) {
+	t.Parallel()
+	client := newClient(redistest.Mini(t).Client(t), empty{})
+	w := client.Watcher(Queue{Keys: []any{"a"}}, time.Minute)
+	require.Same(t, w, client.Watcher(Queue{Keys: []any{"a"}}, time.Second))
+	require.NotSame(t, w, client.Watcher(Queue{Keys: []any{"b"}}, time.Second))
+	require.Eventually(t, func() bool {
+		runtime.GC()
+		client.mu.Lock()
+		defer client.mu.Unlock()
+		return len(client.watchers) == 1
+	}, time.Minute, time.Millisecond)
+	runtime.KeepAlive(w)
+}
+
+// What was told after a claim or a look was sent is newer than their replies; and what came
+// over another subscription is not known to be complete.
+func TestWatcher_WhatWasToldMeanwhileCounts(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Mini(t).Client(t)
+	client := newClient(rdb, empty{})
+	w := client.Watcher(Queue{Keys: []any{"q"}, Channel: redistest.Name(t)}, time.Minute)
+	defer client.Notifier.Leave(w.channel, client.Notifier.Join(w.channel))
+	require.Eventually(t, func() bool { return w.Mark().Confirmed }, time.Minute, time.Millisecond)
+	before := w.Mark()
+	require.NoError(t, rdb.Publish(t.Context(), w.channel, "0 1").Err())
+	require.Eventually(t, func() bool { return w.Mark().Since(before) == 1 }, time.Minute, time.Millisecond)
+	after, sent := w.Mark(), time.Now()
+	far := Head{Off: FarOff, Place: InLine}
+	w.current = &watch{changed: make(chan struct{}, 1)} // which does nothing
+	told := func() (o outlook) {
+		w.outlook, w.place, w.unsure = outlook{mark: before}, InLine, false
 		require.True(t, w.heard(after))
 		require.True(t, w.outlook.known)
-		return w
+		require.Equal(t, Out, w.place)
+		return w.outlook
 	}
-	far := Head{Off: FarOff}
 
-	w := heard()
+	o := told()
 	w.Claimed(before, sent, far, false)
-	require.Equal(t, heard().outlook, w.outlook, "a claim")
+	require.Equal(t, o, w.outlook, "a claim")
+	require.True(t, w.unsure, "it may have joined before it was told, or after")
 	w.Claimed(after, sent, far, false)
+	require.False(t, w.unsure)
 	require.True(t, w.outlook.askAt.IsZero(), "a claim that was sent later")
+	require.Equal(t, InLine, w.place)
 
-	w = heard()
+	o = told()
 	w.Claimed(notify.Mark{}, sent, far, false)
-	require.Equal(t, heard().outlook, w.outlook, "a claim before there was a subscription")
+	require.Equal(t, o, w.outlook, "a claim before there was a subscription")
 
-	w = heard()
-	w.Claimed(before, sent, Head{}, true)
+	told()
+	w.Claimed(before, sent, Head{Place: Out}, true)
 	require.Equal(t, after, w.outlook.mark, "it is not heard twice")
 
-	w = heard()
-	require.False(t, w.takeLook(lookResult{Head{Off: FarOff}, before, sent}))
-	want := heard().outlook
-	want.lookAt = sent.Add(q.Poll)
-	require.Equal(t, want, w.outlook, "a look")
+	o = told()
+	require.False(t, w.takeLook(lookResult{far, before, sent}))
+	o.lookAt = sent.Add(time.Minute)
+	require.Equal(t, o, w.outlook, "a look")
 
-	w = heard() // and told a caller of it
+	told() // and it has told a caller
 	w.outlook.known, w.outlook.lookAt = false, sent.Add(passOnAfter)
-	want = w.outlook
-	require.False(t, w.takeLook(lookResult{Head{Off: FarOff}, before, sent}))
-	require.Equal(t, want, w.outlook, "it is looked for again soon, in case that this caller does nothing")
+	o = w.outlook
+	require.False(t, w.takeLook(lookResult{far, before, sent}))
+	require.Equal(t, o, w.outlook, "it is looked for again soon, in case that this caller does nothing")
 
-	w = heard()
+	told()
 	w.outlook.mark, w.outlook.askAt = before, time.Time{}
 	w.resume()
 	require.False(t, w.outlook.askAt.IsZero(), "a new watch")
 
-	w = heard()
+	told()
 	w.outlook.mark = notify.Mark{}
 	w.resume()
 	require.False(t, w.outlook.known, "a new watch that had another subscription")
 }
 
-// What was due before a watch began is late for other reasons than clients that never claim.
-func TestWatcher_OnlyWhatItHasWaitedForIsLate(t *testing.T) {
+// TestWatcher_PollsAsThoseWhoWaitWant: a Queue that only enqueues, or has ended its wait, does not count.
+func TestWatcher_PollsAsThoseWhoWaitWant(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		for ago, late := range map[time.Duration]bool{
-			lateAfter / 2: false, 2 * lateAfter: true, time.Minute: false,
-		} {
-			w := unwatched()
-			w.current.began = time.Now().Add(-time.Second)
-			w.enter(make(waiter, 1))
-			w.outlook = outlook{known: true, due: time.Now().Add(-ago), askAt: time.Now(), callers: 1}
-			w.next(w.current)
-			require.Empty(t, w.waiters)
-			require.Equal(t, late, w.share.late, ago)
-		}
-	})
+	w := unwatched()
+	first, second, third := make(waiter, 1), make(waiter, 1), make(waiter, 1)
+	w.enter(first, time.Hour)
+	require.Equal(t, time.Hour, w.poll())
+	w.enter(second, time.Minute)
+	w.enter(third, 2*time.Minute)
+	require.Equal(t, time.Minute, w.poll())
+	w.tell(3, nil)
+	w.enter(first, time.Hour)
+	require.Equal(t, time.Hour, w.poll())
 }

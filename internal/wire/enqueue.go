@@ -46,10 +46,10 @@ type Batch struct {
 	filled   bool  // whether one of them is not empty
 }
 
-// NewBatch returns the arguments for about so many tasks, none yet: the policy for duplicates, where waiters are told, from
+// NewBatch returns the arguments for about so many tasks, none yet: the policy for duplicates, from
 // when on delays count at the earliest, and how many microseconds tasks of a group are apart.
-func NewBatch(n int, policy, announce, floor string, apart int64) *Batch {
-	return &Batch{args: append(make([]any, 0, 7+2*n), policy, announce, floor, apart), apart: apart}
+func NewBatch(n int, policy, floor string, apart int64) *Batch {
+	return &Batch{args: append(make([]any, 0, 6+2*n), policy, floor, apart), apart: apart}
 }
 
 // Add adds a task, to the last group if it is due right then.

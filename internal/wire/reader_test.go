@@ -51,14 +51,14 @@ func TestReader_TakesNothingElse(t *testing.T) {
 // TestExchange_ReadsEachPart of a reply to a script that was to finish two tasks and to claim others.
 func TestExchange_ReadsEachPart(t *testing.T) {
 	reply := func(change func(parts []any)) []any {
-		parts := []any{int64(2), "9.5", []any{"a", "b"}, []any{int64(1), int64(3)}, []any{"p", ""}, "1.5 2.5", []any{int64(1), int64(0)}, int64(-7), int64(4)}
+		parts := []any{int64(2), "9.5", []any{"a", "b"}, []any{int64(1), int64(3)}, []any{"p", ""}, "1.5 2.5", []any{int64(1), int64(0)}, int64(-7), int64(4), int64(2)}
 		change(parts)
 		return parts
 	}
 	x, err := Exchange(append(reply(func([]any) {}), int64(1), "dead"), 2, AsTask)
 	require.NoError(t, err)
 	require.Equal(t, Exchanged[Task]{
-		Answers: []Answer{Accepted, Stale}, Read: 2, Receipt: "9.5", Next: -7 * time.Microsecond, Waiting: 4, Dropped: Dropped{1, []string{"dead"}},
+		Answers: []Answer{Accepted, Stale}, Read: 2, Receipt: "9.5", Next: -7 * time.Microsecond, Waiting: 4, Place: 2, Dropped: Dropped{1, []string{"dead"}},
 		Tasks: []Task{
 			{ID: "a", Payload: []byte("p"), Score: 9.5, Due: 1.5, Attempt: 1},
 			{ID: "b", Score: 9.5, Due: 2.5, Attempt: 3},

@@ -157,7 +157,8 @@ type Exchanged[T any] struct {
 	Receipt string   // of all tasks
 	Tasks   []T
 	Next    time.Duration // until the earliest other task is due, an hour for later or never; negative, for how long it has been
-	Waiting int           // clients; 0 if the server has not counted them
+	Waiting int           // clients that are in line
+	Place   int           // of this client, as exchange.lua says
 	Dropped Dropped
 }
 
@@ -166,14 +167,14 @@ const longestDue = 9_000_000_000_000_000
 
 // Exchange decodes the reply of exchange.lua, which was to finish so many tasks: how many were read, the score of all, their
 // IDs, the attempts unless all are first ones, the payloads unless all are empty, when each was due, in one text, the answers,
-// the next due time, how many clients wait, and what was dropped. as makes a T of each task.
+// the next due time, how many clients are in line, this one's place, and what was dropped. as makes a T of each task.
 func Exchange[T any](value any, finished int, as func(Task) T) (x Exchanged[T], err error) {
 	r := Read(value)
 	x.Read, x.Receipt = int(r.Int()), r.Text()
 	ids, attempts, payloads, dues := r.list(), r.list(), r.list(), r.Text()
 	answers := Read(r.part())
 	x.Next = time.Duration(min(max(r.Int(), -longestDue), time.Hour.Microseconds())) * time.Microsecond
-	x.Waiting, x.Dropped = int(r.Int()), r.Dropped()
+	x.Waiting, x.Place, x.Dropped = int(r.Int()), int(r.Int()), r.Dropped()
 	x.Tasks = exchanged(&r, x.Receipt, ids, attempts, payloads, dues, as)
 	if x.Answers = answers.done(finished); r.Err() != nil || answers.Err() != nil {
 		return Exchanged[T]{}, redisexec.Unexpected(value)

@@ -24,10 +24,10 @@ local function append(due, from, to, apart)
   end
 end
 
-local at, filled = 5, false
+local at, filled = 4, false
 while ARGV[at] do
   local due, count, payloadCount, before = dueAt(ARGV[at]), tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), #ids
-  append(due, at + 3, at + 2 + count, tonumber(ARGV[4]))
+  append(due, at + 3, at + 2 + count, tonumber(ARGV[3]))
   at = at + 3 + count
   for i = 1, payloadCount do payloads[before + i] = ARGV[at + i - 1] end
   at, filled = at + payloadCount, filled or payloadCount > 0
@@ -64,7 +64,7 @@ local function batch()
   end
   if #stored > 0 then redis.call('HSET', KEYS[2], unpack(stored)) end
   if #empty > 0 and left then redis.call('HDEL', KEYS[2], unpack(empty)) end
-  wake(ARGV[2], earliest)
+  wake(earliest, #ids)
   return true
 end
 

@@ -2,7 +2,7 @@
 
 -- The time from which delays count. A batch of several scripts keeps its order: each one
 -- begins where the one before has ended.
-local base = math.max(now, tonumber(ARGV[3]))
+local base = math.max(now, tonumber(ARGV[2]))
 
 -- Reads a due time as the client writes it: '+' seconds from base, or '@' Unix seconds.
 local function dueAt(spec)
@@ -13,8 +13,8 @@ end
 
 -- One new task is the most common case. To return here saves the server the definition of
 -- the functions that follow, a quarter of the script's time.
-if ARGV[6] == '1' and #ARGV < 10 and not redis.call('HGET', KEYS[4], ARGV[8]) then
-  local id, due, payload = ARGV[8], dueAt(ARGV[5]), ARGV[9] or ''
+if ARGV[5] == '1' and #ARGV < 9 and not redis.call('HGET', KEYS[4], ARGV[7]) then
+  local id, due, payload = ARGV[7], dueAt(ARGV[4]), ARGV[8] or ''
   if redis.call('ZADD', KEYS[1], 'NX', text(due), id) == 1 then
     local stored -- or removed: a foreign consumer's ZREM may have left a payload
     if payload ~= '' then stored = redis.pcall('HSET', KEYS[2], id, payload) else stored = redis.pcall('HDEL', KEYS[2], id) end
@@ -23,8 +23,7 @@ if ARGV[6] == '1' and #ARGV < 10 and not redis.call('HGET', KEYS[4], ARGV[8]) th
       return stored
     end
     if redis.pcall('ZRANGE', KEYS[1], 0, 0)[1] == id then -- as wake does in fields.lua
-      local clients = waiters(ARGV[2])
-      publish(ARGV[2], string.format('%.0f 1 %.0f', clients, math.max(math.ceil((due - now) * 1000000), 0)))
+      seeTo(math.ceil((due - now) * 1000000), 1)
     end
     return { text(base + 0.000001) }
   end

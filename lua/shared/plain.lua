@@ -9,7 +9,7 @@ local n, limit = tonumber(ARGV[2]), tonumber(ARGV[4])
 local leaseEnd = n > 0 and text(now + tonumber(ARGV[3])) or ''
 
 -- In how many microseconds the queue's pause ends; nil if it has none, or nothing is to be claimed.
-local pause = n > 0 and pauseEnds(redis.call('PTTL', KEYS[6])) or nil
+local pause = n > 0 and pauseEnds(redis.call('PTTL', KEYS[7])) or nil
 if pause then
   n = 0
   redis.call('ZCARD', KEYS[1]) -- a queue with several shards has a string there
@@ -24,7 +24,7 @@ local over = {}
 if n > 0 then over = redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', text(now), 'LIMIT', '0', '250') else redis.call('ZCARD', KEYS[5]) end
 
 -- The tasks that are to be finished, and for each group of them its receipt.
-local ids, groups, at = {}, {}, #KEYS < 7 and 5 or 7
+local ids, groups, at = {}, {}, ARGV[2] == '0' and 5 or #KEYS < 8 and 7 or 9
 while ARGV[at] do
   local first, count = #ids + 1, tonumber(ARGV[at + 1])
   for i = at + 2, at + 1 + count do ids[#ids + 1] = ARGV[i] end
@@ -130,14 +130,22 @@ local function lease(claimed, attempts, unseen, notes)
   end
 end
 
--- Returns what outlook says after a claim; nothing is due before the end of a pause. The claimant has perhaps no room for more, and others
--- may not know of the new head.
-local function lookOut(more)
-  if ARGV[2] == '0' then return 3600000001, 0 end
-  local off, clients = outlook(ARGV[1])
-  if pause then return math.max(off, pause), 0 end
-  if more > 0 and clients > 0 then announce(ARGV[1], math.max(off, 0), clients) end
-  return off, clients
+-- Returns what headOff says after a claim, how many clients are in line, and the claimant's place there, -1 if it did not ask for one (and 0 for those).
+-- Nothing is due before the end of a pause. The claimant has perhaps no room for more: others see to what is due now.
+local function lookOut(claimed)
+  if ARGV[2] == '0' then return 3600000001, 0, -1 end
+  local off, head = headOff()
+  local place, below = -1, tonumber(ARGV[5])
+  if pause then off = math.max(off, pause) end
+  if ARGV[1] ~= '' and claimed < math.abs(below) then
+    place = join(ARGV[1], off, tonumber(ARGV[6]))
+  elseif below < 0 then
+    leave(ARGV[1], off)
+    place = 0
+  end
+  -- A head that is due later may have been added behind what was claimed, so that no watchman knows of it. Of a lease it knows by its looks.
+  if claimed > 0 and (off <= 0 or head and off < tonumber(ARGV[3]) * 1000000 - 1000 and not redis.pcall('ZSCORE', KEYS[5], head)) then seeTo(off, 2) end
+  return off, place < 0 and 0 or idle(), place
 end
 
 -- Checks what the script may need, before its first write.
@@ -158,6 +166,6 @@ if #ids == 0 or plainHeld() then
     if #ids > 0 then remove(ids) elseif read > 0 then redis.call('ZREM', KEYS[1], ready[1]) end
     if read > 0 then lease(ready, attempts) end
     local more = n > 0 and (cut or read == n) and read or 0
-    return { more, leaseEnd, ready, first and {} or attempts, payloads, table.concat(dues, ' '), {}, lookOut(more) }
+    return { more, leaseEnd, ready, first and {} or attempts, payloads, table.concat(dues, ' '), {}, lookOut(read) }
   end
 end

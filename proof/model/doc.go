@@ -9,6 +9,7 @@
 //	walk.go              a walk visits every state that a protocol can reach
 //	walk_lock*.go        the protocol of the lock's clients
 //	walk_line*.go        the protocol of processes that wait in line for a lock
+//	walk_idle*.go        the protocol of clients that wait in line for a queue's tasks
 //	walk_permits.go      the protocol of those that want one of several permits
 //	walk_queue*.go       the protocol of a queue's producers and workers
 //	*_walk_test.go       the walks of all, and of protocols with a mistake, which the

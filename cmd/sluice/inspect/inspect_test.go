@@ -57,7 +57,10 @@ func TestQueues_FindsEachOnceAndNothingElse(t *testing.T) {
 		bury(t, newQueue(t, rdb, o, "only-dead"), "x")
 		bury(t, newQueue(t, rdb, o, "{eu}:only-dead"), "x")
 		require.NoError(t, rdb.Set(ctx, o.QueuePrefix+"foreign", "a string", 0).Err())
-		for _, key := range []string{o.QueuePrefix + "{eu}:orders:line", "{" + o.QueuePrefix + "plain}:done"} { // a later version's
+		for _, key := range []string{
+			o.QueuePrefix + "{eu}:orders:line", "{" + o.QueuePrefix + "awaited}:line", // the line of a queue that is empty
+			"{" + o.QueuePrefix + "plain}:done", // a later version's
+		} {
 			require.NoError(t, rdb.ZAdd(ctx, key, redis.Z{Score: 1, Member: "m"}).Err())
 		}
 		require.NoError(t, rdb.HSet(ctx, o.QueuePrefix+"a-hash", "a", "b").Err())

@@ -294,9 +294,10 @@ func TestQueue_PauseResumePurge(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, entries)
 	resumed := s.post(url, "do", "resume")
-	resumed.has(t, "The queue goes on", ">Not paused<", "does not know whether a worker runs", `value="pause"`)
+	resumed.has(t, "The queue goes on", ">Not paused<", "no client waits for tasks", `value="pause"`)
 	resumed.lacks(t, "Running")
-	s.post(url, "do", "pause", "for", "0s").has(t, ">Paused<", "until it is resumed")
+	require.NoError(t, rdb.ZAdd(t.Context(), "{Queue:"+name+"}:line", redis.Z{Score: 1, Member: "client"}).Err())
+	s.post(url, "do", "pause", "for", "0s").has(t, ">Paused<", "until it is resumed", "1 client waits for tasks")
 	for _, bad := range []string{"", "x", "-1s", "1000000h"} {
 		require.Equal(t, http.StatusBadRequest, s.post(url, "do", "pause", "for", bad).StatusCode, bad)
 	}

@@ -34,7 +34,7 @@ func TestAccess_CheckNamesWhatIsMissing(t *testing.T) {
 			require.NoError(t, err)
 			w := &sluice.Worker{Queue: q, Handler: func(context.Context, sluice.Entry) error { return nil }}
 			return w.Check
-		}, []string{"&Queue:*:wake", "&Queue:*:idle", "&Queue:*:canceled", "+set", "+del", "+unlink"}},
+		}, []string{"&Queue:*:wake:*", "&Queue:*:canceled", "+set", "+del", "+unlink"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

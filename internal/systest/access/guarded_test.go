@@ -175,7 +175,7 @@ func (g *guarded) fixture(needs operations.Needs, kind string) *operations.Fixtu
 	return f
 }
 
-// state is everything on the server, to the bit, except the lines of locks, which are hints: processes leave them in the background.
+// state is everything on the server, to the bit, except lines, which are hints: clients leave them in the background.
 func (g *guarded) state() map[string]string {
 	state := operations.State(g.T, g.admin, "")
 	maps.DeleteFunc(state, func(key, _ string) bool { return strings.HasSuffix(key, keyspace.Line) })
@@ -215,12 +215,7 @@ func decision(err error) string {
 	return "refused"
 }
 
-// subscribed waits until a client waits for the lock, or is subscribed to the channel of the queue, with a key.
-func (g *guarded) subscribed(key string) {
-	require.Eventually(g, func() bool {
-		if strings.HasPrefix(key, "Lock:") {
-			return systest.InLine(g.Context(), g.admin, key) > 0
-		}
-		return systest.Subscribers(g.Context(), g.admin, keyspace.Companion(key, keyspace.Wake)) > 0
-	}, 5*time.Second, time.Millisecond, key)
+// inLine waits until a client waits for the lock or queue with a key.
+func (g *guarded) inLine(key string) {
+	require.Eventually(g, func() bool { return systest.InLine(g.Context(), g.admin, key) > 0 }, 5*time.Second, time.Millisecond, key)
 }

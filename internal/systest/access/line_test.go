@@ -27,7 +27,7 @@ func (g *guarded) crowded(ctx context.Context, retry time.Duration) (k *sluice.L
 			}
 		}()
 	}
-	require.Eventually(g, func() bool { return systest.LockSubscribers(ctx, g.admin, "Lock:a") == cap(locks) }, 10*time.Second, time.Millisecond)
+	require.Eventually(g, func() bool { return systest.Listeners(ctx, g.admin, "Lock:a") == cap(locks) }, 10*time.Second, time.Millisecond)
 	return k, locks
 }
 

@@ -86,8 +86,8 @@ func overTLS(t *testing.T, rdb redis.UniversalClient) {
 	ended := make(chan error, 2)
 	go func() { _, err := other.Lock(ctx, "a", sluice.WithRetryInterval(time.Hour)); ended <- err }()
 	go func() { ended <- q.Wait(ctx) }()
-	g.subscribed("Lock:a")
-	g.subscribed("Queue:q")
+	g.inLine("Lock:a")
+	g.inLine("Queue:q")
 	start, lag := time.Now(), systest.Lag(t)
 	require.NoError(t, k.Unlock(ctx))
 	_, err = q.Enqueue(ctx, sluice.Task{ID: "a"})
@@ -95,8 +95,7 @@ func overTLS(t *testing.T, rdb redis.UniversalClient) {
 	require.NoError(t, <-ended)
 	require.NoError(t, <-ended)
 	require.Less(t, time.Since(start), time.Second+10*lag())
-	const idle = "{Queue:q}:idle" // the client is no longer counted as one that waits
-	require.Eventually(t, func() bool { return rdb.PubSubNumSub(ctx, idle).Val()[idle] == 0 }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(rdb.PubSubChannels(ctx, "{Queue:q}:wake:*").Val()) == 0 }, 10*time.Second, 10*time.Millisecond)
 }
 
 // commandsRun is how many commands a server has carried out, this one not counted.

@@ -20,7 +20,7 @@ const (
 	// phaseLimit is the most that a phase may take. If no message at all comes through, each process looks once in a retry
 	// interval of 100 ms, and finds the lock free about every fourth time: 10 s, and as much again on a busy machine.
 	phaseLimit = 20 * time.Second
-	// longestWait is the most that a caller waits: for the TTL of a killed holder, and for its turn.
+	// longestWait is the most that a caller or a task waits: for the TTL of a killed holder, and for its turn or a poll.
 	longestWait = 3 * time.Second
 )
 
@@ -34,6 +34,7 @@ var kinds = []struct {
 	{"fenced", 1, fencesRise},
 	{"permits", 2, fencesDiffer},
 	{"lockall", 1, noFences},
+	{"tasks", 1, noFences}, // of one ID
 }
 
 type fences int
@@ -44,12 +45,12 @@ const (
 	fencesRise
 )
 
-// TestBuilds_ShareALock has two processes of the build before and two of now contend for the same names. In the middle, one of each
+// TestBuilds_ShareLocksAndAQueue has two processes of the build before and two of now contend for the same names, or handle the tasks of one queue. In the middle, one of each
 // build kills itself while it holds what it has taken, and is started again. No turns overlap that exclude each other, fences
 // rise over both builds, each process has its turns, and none waits for long.
 //
 // Turns also have to follow each other across the builds, in both directions: so each build lets go what the other one waits for.
-func TestBuilds_ShareALock(t *testing.T) {
+func TestBuilds_ShareLocksAndAQueue(t *testing.T) {
 	redistest.NotShort(t)
 	s := redistest.Redis(t)
 	programs := map[string]string{"before": compile(t, sourceBefore(t)), "now": compile(t, systest.Root(t))}

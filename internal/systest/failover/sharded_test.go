@@ -35,7 +35,7 @@ func waitFor(t *testing.T, waiting, acting redis.UniversalClient, name string) (
 	go func() { _, err := ours.Lock(ctx, name); ended <- err }()
 	go func() { ended <- q.Wait(ctx) }()
 	require.Eventually(t, func() bool {
-		return systest.InLine(ctx, waiting, "Lock:"+name) == 1 && systest.Subscribers(ctx, waiting, "Queue:"+name+":wake") == 1 // the names have hash tags
+		return systest.InLine(ctx, waiting, "Lock:"+name) == 1 && systest.InLine(ctx, waiting, "Queue:"+name) == 1 // the names have hash tags
 	}, 20*time.Second, 5*time.Millisecond)
 	return func() {
 		t.Helper()
@@ -127,24 +127,21 @@ func TestCluster_SubscriptionsFollowTheirSlot(t *testing.T) {
 	c.Migrate(t, c.Slot(t, name), from, to, func() {})
 	admin := to.Client(t)
 	require.Eventually(t, func() bool {
-		return systest.LockSubscribers(t.Context(), admin, "Lock:"+name) == 1 && systest.Subscribers(t.Context(), admin, "Queue:"+name+":wake") == 1
+		return systest.Listeners(t.Context(), admin, "Lock:"+name) == 1 && systest.Listeners(t.Context(), admin, "Queue:"+name) == 1
 	}, 20*time.Second, 5*time.Millisecond)
 	wake()
 	wakeOther()
 }
 
-// TestCluster_MessagesBetweenServers counts them, of locks without contention and of tasks that are
-// enqueued while no client waits. A classic message goes from a server to the five others, and a
-// sharded one to its replica. The figures: go test -v -run MessagesBetween ./internal/systest/failover.
-func TestCluster_MessagesBetweenServers(t *testing.T) {
+// TestCluster_NoMessagesBetweenServers of locks without contention, and of tasks that are enqueued while no client waits.
+func TestCluster_NoMessagesBetweenServers(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)
 	full, ok := c.Client(t).(*redis.ClusterClient)
 	require.True(t, ok)
 	classic := classicUser(t, full)
 	const n = 1000
-	for name, perTask := range map[string]float64{"sharded": 1, "classic": 5} {
-		rdb := map[string]*redis.ClusterClient{"sharded": full, "classic": classic}[name]
+	for name, rdb := range map[string]*redis.ClusterClient{"sharded": full, "classic": classic} {
 		l := systest.NewLocker(t, rdb)
 		q, err := sluice.NewQueue(rdb, name)
 		require.NoError(t, err)
@@ -166,9 +163,7 @@ func TestCluster_MessagesBetweenServers(t *testing.T) {
 			for i := range n {
 				operation(i)
 			}
-			got := float64(messagesBetween(t, c)-before) / n
-			t.Logf("%s: %.2f messages between servers per %s", name, got, what)
-			require.InDelta(t, map[string]float64{"task": perTask, "release": 0}[what], got, 0.1, "%s %s", name, what)
+			require.Less(t, messagesBetween(t, c)-before, n/10, "%s %s", name, what)
 		}
 	}
 }

@@ -97,7 +97,7 @@ const (
 	Unknown
 	// Unavailable: it is not sent again. It would have changed nothing, and the caller is told ErrUnavailable.
 	Unavailable
-	// GoesOn: the method does not return for an error of the server. Its own tests lose replies.
+	// GoesOn: the method does not return for such an error of the server, or goes on in the background. Its own tests lose replies.
 	GoesOn
 	// Local: the method sends nothing.
 	Local

@@ -60,7 +60,7 @@ var Table = []Operation{
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Pop(ctx, 1) }},
 	{Name: "Queue.Peek", Needs: Due,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Peek(ctx, 1) }},
-	{Name: "Queue.Wait", Needs: Due, NoModel: "it returns a hint, at no fixed time",
+	{Name: "Queue.Wait", Needs: Due, Lost: GoesOn, NoModel: "it returns a hint, at no fixed time",
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.Wait(ctx) }},
 	{Name: "Queue.Dequeue", Needs: Leased, Lost: UsedUp, Replicated: true,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.Dequeue(ctx, f.Entry) }},

@@ -171,7 +171,7 @@ func TestPeriodic_AnotherProcessMayRepeatAfterTheLease(t *testing.T) {
 				stop := o.work(o.q, 0, func() error {
 					o.faults.StallRequests()
 					time.AfterFunc(last, o.faults.Resume)
-					other, err := sluice.NewQueue(o.clean, name, sluice.WithPollInterval(10*time.Minute))
+					other, err := sluice.NewQueue(o.clean, name, sluice.WithPollInterval(4*time.Second)) // the first is the watchman
 					require.NoError(o, err)
 					stopOther = o.work(other, 0, nil)
 					return nil

@@ -1,4 +1,4 @@
-// Command client is the process that TestBuilds_ShareALock starts. The test compiles it with the build of now and with the
+// Command client is the process that TestBuilds_ShareLocksAndAQueue starts. The test compiles it with the build of now and with the
 // build before, whose source it is copied into: it uses only what the public API of both has.
 //
 // It takes turns at what -kind names until its standard input ends or -for is over, and prints a JSON line about each. A line
@@ -56,6 +56,7 @@ var jobs = map[string]func(ctx context.Context, c *client) error{
 		set, err := l.LockAll(ctx, names)
 		return held{handle: set, names: names}, err
 	}),
+	"tasks": tasks,
 }
 
 // client is what a job needs.
@@ -130,6 +131,57 @@ func sections(take func(ctx context.Context, l *sluice.Locker, name string) (hel
 		}
 		return errors.Join(failed...)
 	}
+}
+
+// taskIDs is how many tasks are enqueued again and again.
+const taskIDs = 20
+
+// tasks is a job that enqueues tasks, and of several callers, each of which waits for one and handles it. A turn is a handler's.
+func tasks(ctx context.Context, c *client) error {
+	q, err := sluice.NewQueue(c.rdb, c.name)
+	if err != nil {
+		return err
+	}
+	failed := make([]error, c.callers+1)
+	var all sync.WaitGroup
+	all.Go(func() {
+		for ctx.Err() == nil && failed[c.callers] == nil {
+			if _, err := q.Enqueue(ctx, sluice.Task{ID: fmt.Sprint(rand.N(taskIDs))}); ctx.Err() == nil && !errors.Is(err, sluice.ErrUnknown) {
+				failed[c.callers] = err
+			}
+			time.Sleep(rand.N(2*c.pause) / 2)
+		}
+	})
+	for i := range c.callers {
+		all.Go(func() {
+			for ctx.Err() == nil && failed[i] == nil {
+				failed[i] = c.task(ctx, q)
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(failed...)
+}
+
+// task waits for a task and handles it.
+func (c *client) task(ctx context.Context, q *sluice.Queue) error {
+	err := q.Wait(ctx)
+	began := time.Now()
+	var entries []sluice.Entry
+	if err == nil {
+		entries, err = q.Claim(ctx, 1, ttl)
+	}
+	if ctx.Err() != nil || errors.Is(err, sluice.ErrUnknown) || errors.Is(err, sluice.ErrLost) {
+		return nil
+	}
+	for _, e := range entries {
+		r := report{Names: []string{c.name + "." + e.ID}, Wait: time.Since(e.Due)}
+		err = errors.Join(c.turn(&r, func() bool { return time.Since(began) < ttl }), q.Dequeue(context.Background(), e))
+	}
+	if errors.Is(err, sluice.ErrStale) || errors.Is(err, sluice.ErrUnknown) { // it was slower than the lease
+		return nil
+	}
+	return err
 }
 
 // section has one section.

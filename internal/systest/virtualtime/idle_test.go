@@ -1,0 +1,126 @@
+package virtualtime
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/systest"
+)
+
+// idlers is clients of one queue, of which one waits and others do something before it.
+type idlers struct {
+	*testing.T
+	m    *miniredis.Miniredis
+	wait *sluice.Queue // of the client that waits
+	act  *sluice.Queue // of another one
+	told chan time.Time
+}
+
+// onIdlers runs a test on the fake clock.
+func onIdlers(t *testing.T, test func(w *idlers, rdb redis.UniversalClient), opts ...sluice.QueueOption) {
+	t.Helper()
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+		w := &idlers{T: t, m: m, told: make(chan time.Time, 1)}
+		other := systest.BubbleClient(t, systest.BubbleDialer(m))
+		w.wait, w.act = w.open(rdb, "q", opts...), w.open(other, "q")
+		test(w, rdb)
+		time.Sleep(time.Minute) // what lingers
+		require.NoError(t, other.Close())
+		time.Sleep(time.Minute)
+	})
+}
+
+func (w *idlers) open(rdb redis.UniversalClient, name string, opts ...sluice.QueueOption) *sluice.Queue {
+	q, err := sluice.NewQueue(rdb, name, opts...)
+	require.NoError(w, err)
+	return q
+}
+
+// begin has the client wait.
+func (w *idlers) begin() {
+	go func() { // until it is told, which each test waits for
+		_ = w.wait.Wait(w.Context())
+		w.told <- time.Now()
+	}()
+	time.Sleep(300 * time.Millisecond)
+}
+
+// enqueue enqueues a task, and returns when it is due.
+func (w *idlers) enqueue(id string, delay time.Duration) time.Time {
+	_, err := w.act.Enqueue(w.Context(), sluice.Task{ID: id, Delay: delay})
+	require.NoError(w, err)
+	return time.Now().Add(delay)
+}
+
+func (w *idlers) requireTold(due time.Time) {
+	w.Helper()
+	require.WithinDuration(w, due, <-w.told, 10*time.Microsecond)
+}
+
+// TestIdle_AClientWhoseCallerHasGonePassesOn what it is told, in whatever moment.
+func TestIdle_AClientWhoseCallerHasGonePassesOn(t *testing.T) {
+	for _, gone := range []time.Duration{0, 5 * time.Millisecond, 100 * time.Millisecond, 4 * time.Second, 6 * time.Second} {
+		t.Run(gone.String(), func(t *testing.T) {
+			onIdlers(t, func(w *idlers, _ redis.UniversalClient) {
+				w.begin()
+				last := systest.BubbleClient(w.T, systest.BubbleDialer(w.m))
+				ctx, leave := context.WithTimeout(w.Context(), 100*time.Millisecond)
+				defer leave()
+				require.ErrorIs(w, w.open(last, "q").Wait(ctx), context.DeadlineExceeded)
+				time.Sleep(gone)
+				w.requireTold(w.enqueue("a", 0))
+				time.Sleep(time.Minute)
+				require.NoError(w, last.Close())
+			})
+		})
+	}
+}
+
+// TestIdle_AWatchThatIsOverCostsNothing: the watchman looks more rarely than the watch lasts that it was told of.
+func TestIdle_AWatchThatIsOverCostsNothing(t *testing.T) {
+	onIdlers(t, func(w *idlers, _ redis.UniversalClient) {
+		w.begin()
+		w.enqueue("late", 30*time.Second)
+		time.Sleep(3 * time.Second)
+		w.requireTold(w.enqueue("early", 5*time.Second))
+	}, sluice.WithPollInterval(time.Minute))
+}
+
+// TestIdle_AWatchmanWithoutAHeadIsLikeTheOthers: its queue, which is looked at together with another one, is empty for longer than
+// its watch.
+func TestIdle_AWatchmanWithoutAHeadIsLikeTheOthers(t *testing.T) {
+	onIdlers(t, func(w *idlers, rdb redis.UniversalClient) {
+		w.enqueue("a", 0)
+		entries, err := w.act.Claim(w.Context(), 1, time.Minute)
+		require.NoError(w, err)
+		ctx, leave := context.WithCancel(w.Context())
+		defer leave()
+		go func() { _ = w.open(rdb, "another").Wait(ctx) }() // it ends with ctx
+		w.begin()
+		time.Sleep(3 * time.Second)
+		require.NoError(w, w.act.Dequeue(w.Context(), entries...))
+		time.Sleep(8 * time.Second)
+		w.requireTold(w.enqueue("b", 100*time.Millisecond))
+	})
+}
+
+// TestIdle_ATaskBehindADueOneIsOnTime: it was no head when it was enqueued, and is one when the other is claimed.
+func TestIdle_ATaskBehindADueOneIsOnTime(t *testing.T) {
+	onIdlers(t, func(w *idlers, _ redis.UniversalClient) {
+		w.begin()
+		time.Sleep(5 * time.Second)
+		_, err := w.m.ZAdd("Queue:q", float64(time.Now().Unix()), "foreign") // of which none is told
+		require.NoError(w, err)
+		due := w.enqueue("later", 100*time.Millisecond)
+		entries, err := w.act.Claim(w.Context(), 1, time.Minute)
+		require.NoError(w, err)
+		require.Len(w, entries, 1)
+		w.requireTold(due)
+	})
+}

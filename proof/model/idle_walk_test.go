@@ -1,0 +1,132 @@
+package model_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/proof/model"
+)
+
+// idleWalk returns w with a look interval of two ticks, in which whatever is struck by a fault is over, and tasks that are due one tick
+// later, unless it has others.
+func idleWalk(w model.IdleWalk) model.IdleWalk {
+	if w.Look == 0 {
+		w.Look = 2
+	}
+	if w.Later == 0 {
+		w.Later = 1
+	}
+	w.Bound = w.Look
+	return w
+}
+
+type idleWalkTest struct {
+	name string
+	walk model.IdleWalk
+	full bool
+}
+
+const idleDeaths = model.IdleDeath | model.IdleHalfOpen
+
+var idleWalksWithoutFaults = []idleWalkTest{
+	{"two tasks", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2}, false},
+	{"three tasks", model.IdleWalk{Clients: 2, Calls: 3, Adds: 3, Batch: true}, false},
+	{"three tasks, four calls", model.IdleWalk{Clients: 2, Calls: 4, Adds: 3, Batch: true}, true},
+	{"three clients", model.IdleWalk{Clients: 3, Calls: 3, Adds: 1}, false},
+	{"tasks that are due much later", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Later: 3}, false},
+	{"a task that is never due", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Later: model.NotDueYet}, false},
+	{"a task that is never due, three clients", model.IdleWalk{Clients: 3, Calls: 3, Adds: 1, Later: model.NotDueYet}, true},
+	{"leases end", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Later: 2, Lease: 2}, false},
+	{"a head is cancelled", model.IdleWalk{Clients: 2, Calls: 2, Adds: 2, Cancels: 1}, false},
+	{"a head is cancelled, three calls", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Cancels: 1}, true},
+	{"callers give up", model.IdleWalk{Clients: 2, Calls: 3, Adds: 1, GiveUps: true, Directly: true}, false},
+	{"callers give up, two tasks", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, GiveUps: true, Directly: true}, true},
+	{"looks at several queues", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Together: true}, false},
+	{"looks at several queues, callers give up", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Together: true, GiveUps: true}, true},
+}
+
+var idleWalksWithFaults = []idleWalkTest{
+	{"a foreign producer", model.IdleWalk{Clients: 2, Calls: 3, Adds: 1, Foreign: 1}, false},
+	{"a foreign producer, two tasks", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Foreign: 1}, true},
+	{"a message is lost", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Faults: 1, Kinds: model.IdleMessageLost}, false},
+	{"every message is lost", model.IdleWalk{Clients: 2, Calls: 2, Adds: 2, Faults: 7, Kinds: model.IdleMessageLost}, false},
+	{"a client dies", model.IdleWalk{Clients: 2, Calls: 2, Adds: 2, Faults: 1, Kinds: idleDeaths}, false},
+	{"one of three dies", model.IdleWalk{Clients: 3, Calls: 3, Adds: 1, Faults: 1, Kinds: model.IdleHalfOpen}, true},
+	{"two of three die", model.IdleWalk{Clients: 3, Calls: 3, Adds: 1, Faults: 2, Kinds: model.IdleHalfOpen}, true},
+	{"the line is lost, or PUBLISH denied", model.IdleWalk{Clients: 2, Calls: 2, Adds: 2, Faults: 1, Kinds: model.IdleLineLost | model.IdleDenied}, false},
+	{"any two faults", model.IdleWalk{Clients: 2, Calls: 2, Adds: 1, Faults: 2, Kinds: model.AnyIdleFault}, false},
+	{"any fault, looks at several queues", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Together: true, Faults: 1, Kinds: model.AnyIdleFault}, true},
+	{"any fault, a task that is never due", model.IdleWalk{Clients: 2, Calls: 3, Adds: 1, Later: model.NotDueYet, Together: true, Faults: 1, Kinds: model.AnyIdleFault}, false},
+	{"an order is mistaken, a task that is never due", model.IdleWalk{Clients: 2, Calls: 3, Adds: 1, Later: model.NotDueYet, Together: true, Races: 1}, false},
+	{"an order is mistaken", model.IdleWalk{Clients: 2, Calls: 2, Adds: 2, Races: 1}, false},
+	{"orders are mistaken, callers give up", model.IdleWalk{Clients: 2, Calls: 3, Adds: 1, Races: 2, GiveUps: true, Directly: true}, true},
+}
+
+func TestIdleWalk_HoldsTheInvariants(t *testing.T) {
+	t.Parallel()
+	for _, test := range slices.Concat(idleWalksWithoutFaults, idleWalksWithFaults) {
+		if test.full && !*full {
+			continue
+		}
+		t.Run(test.name, func(t *testing.T) {
+			start := time.Now()
+			report := idleWalk(test.walk).Walk()
+			t.Log(report, time.Since(start).Round(time.Millisecond))
+			require.Empty(t, report.Violation)
+		})
+	}
+}
+
+const (
+	tooLate    = "a task is due for longer than the bound, and a live client waits"
+	unaware    = "a live client is in line for longer than an interval, and does not know it"
+	twice      = "a task is handed out twice at the same time"
+	tooEarly   = "a task is handed out before it is due"
+	twoWatches = "two watches run"
+	deadWatch  = "the watch of a dead client runs for longer than one takes"
+	dropped    = "an entry is removed, and its client neither told nor dead"
+)
+
+// TestIdleWalk_FindsEveryMistake breaks the protocol in one place each time.
+func TestIdleWalk_FindsEveryMistake(t *testing.T) {
+	t.Parallel()
+	two := model.IdleWalk{Clients: 2, Calls: 3, Adds: 2}
+	givesUp := model.IdleWalk{Clients: 2, Calls: 3, Adds: 1, GiveUps: true}
+	later := model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Look: 3, Later: 2}
+	for _, test := range []struct {
+		mistake   string
+		walk      model.IdleWalk
+		violation string
+	}{
+		{model.NewHeadTellsNobody, two, tooLate},
+		{model.EarlierHeadTellsNobody, later, tooLate},
+		{model.ToldStaysInLine, two, unaware},
+		{model.DeniedTakesOut, model.IdleWalk{Clients: 2, Calls: 2, Adds: 1, Faults: 1, Kinds: model.IdleDenied}, dropped},
+		{model.ClaimTellsNobody, two, tooLate},
+		{model.ClaimTakesWhatIsNotDue, two, twice},
+		{model.ClaimTakesWhatIsNotDue, model.IdleWalk{Clients: 1, Calls: 1, Adds: 1, Directly: true}, tooEarly},
+		{model.BusyStaysInLine, two, unaware},
+		{model.BusyHandsNothingOn, later, tooLate},
+		{model.EveryoneWatches, two, twoWatches},
+		{model.WatchNeverEnds, model.IdleWalk{Clients: 2, Calls: 2, Adds: 2, Faults: 1, Kinds: model.IdleHalfOpen}, deadWatch},
+		{model.ToldPassesNothingOn, givesUp, tooLate},
+		{model.AlonePassesNothingOn, givesUp, tooLate},
+		{model.LeaveTellsNobody, givesUp, tooLate},
+		{model.LookDoesNotJoin, two, tooLate},
+		{model.LooksOnce, model.IdleWalk{Clients: 2, Calls: 2, Foreign: 1}, tooLate},
+		{model.OldReplyOverwrites, two, tooLate},
+		{model.WatchmanWithoutHead, model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Together: true}, dropped},
+		{model.ToldWatchIsShort, later, dropped},
+	} {
+		t.Run(test.mistake, func(t *testing.T) {
+			w := idleWalk(test.walk)
+			w.Mistake = test.mistake
+			report := w.Walk()
+			t.Log(report)
+			require.Equal(t, test.violation, report.Violation)
+		})
+	}
+}
