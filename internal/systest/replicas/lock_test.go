@@ -136,8 +136,8 @@ func TestLock_ARepeatIsAcknowledgedToo(t *testing.T) {
 	require.ErrorIs(t, err, sluice.ErrUnderReplicated)
 	require.GreaterOrEqual(t, faults.Scripts()-before, 2, "it was not repeated")
 	g.Replicas[0].Resume(t)
-	free(t, rdb, "Lock:name")
 	inTime(t, func() error {
+		free(t, rdb, "Lock:name")
 		faults.DropReply(1)
 		k, err = l.TryLock(t.Context(), "name")
 		return err
