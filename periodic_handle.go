@@ -91,7 +91,7 @@ func (p *periodics) accepted(id string) {
 // admit returns what the handler is to be called with for an occurrence, and whether it is to be
 // called. If not, err is the result.
 func (p *periodics) admit(t wire.Task, o occurrence) (e Entry, call bool, err error) {
-	claimed := wire.TimeOf(t.Score).Add(-time.Duration(wire.CeilMicros(p.lease)) * time.Microsecond) // by the server's clock
+	claimed := p.claimed(t)
 	task := p.tasks[t.ID]
 	if task == nil {
 		return e, false, p.putBack(t.ID, o, claimed)
@@ -114,6 +114,11 @@ func (p *periodics) admit(t wire.Task, o occurrence) (e Entry, call bool, err er
 		return e, false, notHandledError{fmt.Errorf("not an occurrence of the schedule: %w", Again(min(delay, early)))}
 	}
 	return task.entry(withoutReceipt(t), due), true, nil
+}
+
+// claimed returns when a task was claimed, by the server's clock.
+func (p *periodics) claimed(t wire.Task) time.Time {
+	return wire.TimeOf(t.Score).Add(-time.Duration(wire.CeilMicros(p.lease)) * time.Microsecond)
 }
 
 // putBack returns the result of an occurrence of a task that this worker does not know. Others may: a program that has it is
@@ -145,6 +150,9 @@ func (p *periodics) conclude(t wire.Task, err error, d wire.Disposition) wire.Di
 		return before
 	}
 	now := task.clock.now()
+	if claimed := p.claimed(t); now.Before(claimed) { // by an earlier claim of this process, which was admitted after this one
+		now = claimed
+	}
 	due, err := task.dueFor(o)
 	if err != nil {
 		due = o.due

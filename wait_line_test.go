@@ -348,3 +348,44 @@ func TestQueue_WorkersOfOneClientShareAPlace(t *testing.T) {
 		})
 	}
 }
+
+// TestWorker_WithRoomSendsItsClaimsOnly: that knows of the next task by the last claim. It is not told of it, does not look, and does
+// not leave the line.
+func TestWorker_WithRoomSendsItsClaimsOnly(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+		scripts := countScripts(t, m)
+		q, err := sluice.NewQueue(rdb, "q")
+		require.NoError(t, err)
+		const n = 2000
+		tasks := make([]sluice.Task, n)
+		for i := range tasks {
+			tasks[i] = sluice.Task{ID: fmt.Sprint(i), Delay: time.Second + time.Duration(i)*100*time.Microsecond}
+		}
+		_, err = q.EnqueueBatch(t.Context(), tasks)
+		require.NoError(t, err)
+		messages := rdb.PSubscribe(t.Context(), "{Queue:q}:wake:*")
+		_, err = messages.Receive(t.Context())
+		require.NoError(t, err)
+		ctx, stop := context.WithCancel(t.Context())
+		var late, handled atomic.Int64
+		w := &sluice.Worker{Queue: q, Concurrency: 64, Handler: func(_ context.Context, e sluice.Entry) error {
+			late.Add(int64(time.Since(e.Due)))
+			time.Sleep(time.Millisecond)
+			handled.Add(1)
+			return nil
+		}}
+		ended := make(chan error, 1)
+		go func() { ended <- w.Run(ctx) }()
+		time.Sleep(999 * time.Millisecond)
+		scripts.Store(0)
+		time.Sleep(time.Second)
+		require.EqualValues(t, n, handled.Load())
+		require.LessOrEqual(t, scripts.Load(), int64(2*n+n/100), "a claim and a finish for each")
+		require.Less(t, late.Load()/n, int64(10*time.Microsecond))
+		require.Empty(t, messages.Channel())
+		require.NoError(t, messages.Close())
+		stop()
+		require.NoError(t, <-ended)
+		time.Sleep(time.Minute)
+	})
+}

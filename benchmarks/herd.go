@@ -18,6 +18,7 @@ const (
 	flatOutRate = "enqueues/s"
 	flatOutP50  = "p50 flat out"
 	flatOutP99  = "p99 flat out"
+	fillTime    = "all enqueued"
 )
 
 var scriptsPerTask = measure{"scripts/task", less, threeDigits}
@@ -50,7 +51,7 @@ func herdTurn(ctx context.Context, t turn, workers int, delay time.Duration) (r 
 	}
 	steady := newArrivals(0, int(herdRate*t.length.Seconds()), delay)
 	flatOut := newArrivals(steady.n, atOnce, delay)
-	stop := startHerd(ctx, t, workers, func(id int) {
+	stop := startHerd(ctx, t, workers, 16, func(id int) {
 		steady.arrive(id)
 		flatOut.arrive(id)
 	})
@@ -82,8 +83,55 @@ func herdTurn(ctx context.Context, t turn, workers int, delay time.Duration) (r 
 	return r, nil
 }
 
+// burst measures how soon many idle workers are busy when there is much to do.
+func burst(workers int) scenario {
+	const places, tasks = 4, 10_000
+	return scenario{
+		name: fmt.Sprint("burst-", workers),
+		about: fmt.Sprintf("%d idle workers of %d handlers, each with a client of its own, and %d tasks at once: time until all handlers are busy",
+			workers, places, tasks),
+		measure: duration,
+		entries: enterQueues(sluiceName, asynqName),
+		turn: func(ctx context.Context, t turn) (r result, err error) {
+			workers, tasks := workers, tasks
+			if t.quick {
+				workers, tasks = max(workers/10, 1), tasks/10
+			}
+			var busy atomic.Int64
+			allBusy := make(chan struct{})
+			stop := startHerd(ctx, t, workers, places, func(int) {
+				if busy.Add(1) == int64(workers*places) {
+					close(allBusy)
+				}
+				select {
+				case <-allBusy:
+				case <-ctx.Done():
+				}
+			})
+			defer func() { err = errors.Join(err, stop()) }()
+			sleep(ctx, settling+time.Second)
+			began := time.Now()
+			if err := t.queue.Fill(ctx, tasks, nil, atOnce); err != nil {
+				return r, err
+			}
+			filled := time.Since(began)
+			select {
+			case <-allBusy:
+			case <-time.After(time.Minute):
+				return r, fmt.Errorf("%d handlers were busy after a minute", busy.Load())
+			case <-ctx.Done():
+				return r, ctx.Err()
+			}
+			r.value = float64(time.Since(began))
+			r.extra = map[string]float64{fillTime: float64(filled)}
+			return r, nil
+		},
+		columns: []column{{fillTime, median, inTime}},
+	}
+}
+
 // startHerd starts workers, each on a client of its own, on the turn's queue. stop ends them.
-func startHerd(ctx context.Context, t turn, workers int, handler func(id int)) (stop func() error) {
+func startHerd(ctx context.Context, t turn, workers, concurrency int, handler func(id int)) (stop func() error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var all errgroup.Group
 	for range workers {
@@ -92,7 +140,7 @@ func startHerd(ctx context.Context, t turn, workers int, handler func(id int)) (
 			if err != nil {
 				return err
 			}
-			return errors.Join(q.Work(ctx, 16, handler), q.Close())
+			return errors.Join(q.Work(ctx, concurrency, handler), q.Close())
 		})
 	}
 	return func() error {

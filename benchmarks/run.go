@@ -41,6 +41,7 @@ func scenarios() []scenario {
 		late("late-idle", func(entrant) int { return 1000 }, 5*time.Second),
 		late("late-busy", halfRate, 3*time.Second),
 		idle(), manyQueues(100), herd(1, 0), herd(30, 0), herd(100, 0), herd(300, 0), herd(1000, 0), herd(300, 200*time.Millisecond),
+		burst(300),
 		memory(0), memory(100), large("large-64k", 64<<10), large("large-1m", 1<<20), largeLog(),
 		depth(10_000), depth(10_000_000)}
 	return slices.Concat(all, fleets(), far())

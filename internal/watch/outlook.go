@@ -142,10 +142,11 @@ func (w *Watcher) stand(h Head) {
 	}
 }
 
-// makeSure has the queue looked at if no caller is about to be told, and the client is not in line, or may not be. The mutex is held.
+// makeSure has the queue looked at if the client is not in line, or may not be, and no caller is told soon: its claim joins the
+// line. The mutex is held.
 func (w *Watcher) makeSure() {
 	o := &w.outlook
-	if o.known && (w.unsure || !w.place.isIn()) && (o.askAt.IsZero() || o.askAt.After(time.Now())) {
+	if o.known && (w.unsure || !w.place.isIn()) && (o.askAt.IsZero() || time.Until(o.askAt) > firstPause) {
 		w.forget()
 	}
 }

@@ -205,7 +205,7 @@ func (w *Watcher) next(this *watch) (outlook, action) {
 	case w.current != this:
 		return *o, end
 	case len(w.waiters) == 0:
-		return w.alone(asks, now)
+		return w.alone(now)
 	case asks:
 		if o.head == "" || o.head != w.toldLast.head {
 			w.toldLast = telling{head: o.head}
@@ -215,31 +215,35 @@ func (w *Watcher) next(this *watch) (outlook, action) {
 		o.known, o.askAt = false, time.Time{}
 		o.lookAt = now.Add(min(max(passOnAfter, w.pause()), w.interval))
 		if w.tell(o.callers, nil); len(w.waiters) == 0 {
-			return w.alone(false, now)
+			return w.alone(now)
 		}
 	}
 	return *o, waitForTasks
 }
 
-// alone says what a watch does for which no caller waits: one may come back soon. The mutex is held.
-func (w *Watcher) alone(asks bool, now time.Time) (outlook, action) {
-	until := w.aloneSince.Add(passOnAfter)
-	if w.place.isIn() && !w.told {
+// alone says what a watch does for which no caller waits. One that has just been told, or has claimed and has room for more, comes back
+// soon. The mutex is held.
+func (w *Watcher) alone(now time.Time) (outlook, action) {
+	until, o := w.aloneSince.Add(passOnAfter), &w.outlook
+	switch soon := until; {
+	case !w.place.isIn() || w.told:
+	case o.known && !o.askAt.IsZero() && o.askAt.Before(w.aloneSince.Add(leaveAfter)):
+		if o.askAt.After(soon) {
+			until = o.askAt
+		}
+	default:
 		until = w.aloneSince.Add(leaveAfter)
 	}
-	isOver := !until.After(now)
 	switch {
-	case isOver && (w.place.isIn() || w.told), asks && w.place.isIn():
+	case until.After(now):
+		return outlook{lookAt: until}, waitForCaller
+	case w.place.isIn() || w.told:
 		w.told, w.place = false, Out
 		w.forget()
 		return outlook{}, passOn
-	case isOver:
-		w.current = nil
-		return outlook{}, end
-	case w.place.isIn() && !w.outlook.askAt.IsZero() && w.outlook.askAt.Before(until):
-		until = w.outlook.askAt
 	}
-	return outlook{lookAt: until}, waitForCaller
+	w.current = nil
+	return outlook{}, end
 }
 
 // left notes that the client has left the line, before or after a claim that has joined it meanwhile.
@@ -304,8 +308,8 @@ func (w *Watcher) Ask(n int, keepsRoom bool) Asking {
 	case keepsRoom:
 		a.Below = n
 	}
-	if a.Client == "" || w.place.isIn() && !w.unsure && a.Below > n {
-		return Asking{} // nothing changes
+	if a.Client == "" {
+		return Asking{}
 	}
 	if w.place.isIn() {
 		a.Below = -a.Below

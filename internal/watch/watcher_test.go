@@ -219,7 +219,7 @@ func TestWatcher_AsksForAPlace(t *testing.T) {
 	require.Equal(t, 6, ask(Out, 1, false), "in any case")
 	require.Equal(t, -1, ask(InLine, 0, false), "else it leaves the line")
 	require.Equal(t, -5, ask(Watchman, 0, true))
-	require.Equal(t, 0, ask(InLine, 1, true), "it stays where it is")
+	require.Equal(t, -6, ask(InLine, 1, true), "it stays where it is")
 }
 
 // TestWatcher_IsAloneForAWhile: a watch outlives its last caller by passOnAfter. If it is in line then, or a caller was told that has
@@ -237,7 +237,7 @@ func TestWatcher_IsAloneForAWhile(t *testing.T) {
 			{Out, false, false, waitForCaller, end},
 			{Out, true, false, waitForCaller, passOn},
 			{InLine, true, false, waitForCaller, passOn},
-			{Watchman, false, true, passOn, end},
+			{Watchman, false, true, waitForCaller, passOn}, // it may have claimed just now, and have room for more
 		} {
 			w := unwatched()
 			w.place, w.told, w.aloneSince = c.place, c.told, time.Now()
@@ -256,14 +256,19 @@ func TestWatcher_IsAloneForAWhile(t *testing.T) {
 			require.Equal(t, Out, w.place)
 			require.False(t, w.told)
 		}
-		w := unwatched()
-		w.place, w.aloneSince = InLine, time.Now()
-		time.Sleep(leaveAfter - 1)
-		_, act := w.next(w.current)
-		require.Equal(t, waitForCaller, act)
-		time.Sleep(time.Nanosecond)
-		_, act = w.next(w.current)
-		require.Equal(t, passOn, act)
+		for askAt, leaves := range map[time.Duration]time.Duration{0: leaveAfter, time.Second: time.Second, 2 * leaveAfter: leaveAfter} {
+			w := unwatched()
+			w.place, w.aloneSince = InLine, time.Now()
+			if askAt > 0 {
+				w.place, w.outlook = Watchman, outlook{known: true, askAt: time.Now().Add(askAt)}
+			}
+			time.Sleep(leaves - 1)
+			_, act := w.next(w.current)
+			require.Equal(t, waitForCaller, act)
+			time.Sleep(time.Nanosecond)
+			_, act = w.next(w.current)
+			require.Equal(t, passOn, act)
+		}
 	})
 }
 

@@ -131,7 +131,7 @@ local function lease(claimed, attempts, unseen, notes)
 end
 
 -- Returns what headOff says after a claim, how many clients are in line, and the claimant's place there, -1 if it did not ask for one (and 0 for those).
--- Nothing is due before the end of a pause. The claimant has perhaps no room for more: others see to what is due now.
+-- Nothing is due before the end of a pause. Others see to the head, unless the claimant does, which has room and reads this.
 local function lookOut(claimed)
   if ARGV[2] == '0' then return 3600000001, 0, -1 end
   local off, head = headOff()
@@ -144,7 +144,8 @@ local function lookOut(claimed)
     place = 0
   end
   -- A head that is due later may have been added behind what was claimed, so that no watchman knows of it. Of a lease it knows by its looks.
-  if claimed > 0 and (off <= 0 or head and off < tonumber(ARGV[3]) * 1000000 - 1000 and not redis.pcall('ZSCORE', KEYS[5], head)) then seeTo(off, 2) end
+  local sees = place == 2 or place == 4 or place > 0 and off <= 0
+  if claimed > 0 and not sees and (off <= 0 or head and off < tonumber(ARGV[3]) * 1000000 - 1000 and not redis.pcall('ZSCORE', KEYS[5], head)) then seeTo(off, 2) end
   return off, place < 0 and 0 or idle(), place
 end
 
