@@ -23,7 +23,7 @@ func TestPeriodic_AnEarlierClaimThatIsAdmittedLater(t *testing.T) {
 	w := &Worker{Queue: q, Periodic: []Periodic{{ID: "tick", Schedule: Every(50 * time.Millisecond)}}}
 	p, err := w.newPeriodics(lease, slog.Default())
 	require.NoError(t, err)
-	first := time.Unix(1_700_000_000, 0)
+	first := time.Unix(1_700_000_000, 0).UTC()
 	claim := func(due, at time.Time) (wire.Task, occurrence) {
 		o := occurrence{after: due.Add(-50 * time.Millisecond), due: due}
 		return wire.Task{ID: "tick", Attempt: 1, Header: o.header("tick", nil), Score: float64(at.Add(lease).UnixMicro()) / 1e6}, o
