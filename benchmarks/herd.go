@@ -98,9 +98,11 @@ func burst(workers int) scenario {
 				workers, tasks = max(workers/10, 1), tasks/10
 			}
 			var busy atomic.Int64
+			var busyAt time.Time
 			allBusy := make(chan struct{})
 			stop := startHerd(ctx, t, workers, places, func(int) {
 				if busy.Add(1) == int64(workers*places) {
+					busyAt = time.Now()
 					close(allBusy)
 				}
 				select {
@@ -122,7 +124,7 @@ func burst(workers int) scenario {
 			case <-ctx.Done():
 				return r, ctx.Err()
 			}
-			r.value = float64(time.Since(began))
+			r.value = float64(busyAt.Sub(began))
 			r.extra = map[string]float64{fillTime: float64(filled)}
 			return r, nil
 		},
