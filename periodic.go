@@ -41,6 +41,8 @@ import (
 type Periodic struct {
 	// ID is the task's: 1 to 512 bytes. Required, and different for each Periodic of a Worker.
 	ID string
+	// Kind is the handler's Entry.Kind, for a Mux: up to 256 bytes. Optional.
+	Kind string
 	// Payload is the handler's Entry.Payload: that of the worker that handles the occurrence.
 	Payload []byte
 	// Header is added to the handler's Entry.Header. Keys that begin with "sluice-" are the library's:
@@ -204,7 +206,7 @@ func (p *periodicTask) dueFor(o occurrence) (time.Time, error) {
 
 // task returns the task that is enqueued for an occurrence.
 func (p *periodicTask) task(o occurrence) Task {
-	return Task{ID: p.ID, Payload: p.Payload, Header: o.header(p.ID, p.Header), At: o.due}
+	return Task{ID: p.ID, Kind: p.Kind, Payload: p.Payload, Header: o.header(p.ID, p.Header), At: o.due}
 }
 
 // nextOf returns what takes a task's place for an occurrence.
@@ -215,7 +217,7 @@ func (p *periodicTask) nextOf(o occurrence) *wire.Next {
 
 // entry returns what the handler is given of a task that was claimed for the occurrence at due.
 func (p *periodicTask) entry(e Entry, due time.Time) Entry {
-	e.Payload = bytes.Clone(p.Payload)
+	e.Kind, e.Payload = p.Kind, bytes.Clone(p.Payload)
 	e.Header = maps.Clone(e.Header)
 	maps.Copy(e.Header, p.Header)
 	e.Due = due
@@ -250,6 +252,6 @@ func (p *Periodic) check(q *Queue) error {
 		}
 	}
 	longestTime := time.Date(2000, 1, 1, 0, 0, 0, 1, time.UTC)
-	task := Task{ID: p.ID, Payload: p.Payload, Header: occurrence{longestTime, longestTime, longestTime}.header(p.ID, p.Header)}
+	task := Task{ID: p.ID, Kind: p.Kind, Payload: p.Payload, Header: occurrence{longestTime, longestTime, longestTime}.header(p.ID, p.Header)}
 	return q.checkTask(&task)
 }

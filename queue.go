@@ -60,12 +60,14 @@ type Queue struct {
 type Task struct {
 	// ID names the task within its queue: 1 to 512 bytes. Required; see NewID.
 	ID string
-	// Payload is handed to the worker that gets the task. Optional. Together with the keys and values of Header it may
+	// Kind says which handler of a Mux the task is for: up to 256 bytes. Optional; without it and Header, the
+	// task is stored as if there were neither.
+	Kind string
+	// Payload is handed to the worker that gets the task. Optional. Together with Kind and the keys and values of Header it may
 	// have 1 MiB: keep what is larger elsewhere, and its name here.
 	Payload []byte
 	// Header goes along with the payload, for what is not the worker's business: the context of a
-	// trace, say. Up to 64 pairs; a key has 1 to 256 bytes. Optional; without it the task
-	// is stored as if there were no headers.
+	// trace, say. Up to 64 pairs, 63 beside a Kind; a key has 1 to 256 bytes, and is not "sluice-kind". Optional.
 	Header map[string]string
 	// Delay is the time from now, by the server's clock, until the task is due.
 	Delay time.Duration
@@ -77,6 +79,7 @@ type Task struct {
 // Entry is a task as Claim, Pop, Peek and a Worker hand it out.
 type Entry struct {
 	ID      string
+	Kind    string // the task's, "" for none
 	Payload []byte
 	// Header is the task's, nil for none.
 	Header map[string]string
@@ -108,7 +111,7 @@ type TaskInfo struct {
 	// Reason says why a dead letter is one: the reason that Bury was given; "attempts used up" for a task that was
 	// claimed as often as WithMaxAttempts allows; "malformed" for what is not the library's.
 	Reason string
-	// Omitted is in how many bytes payload and header are stored, if WithPayloadsUpTo has left them out; else 0.
+	// Omitted is in how many bytes kind, header and payload are stored, if WithPayloadsUpTo has left them out; else 0.
 	Omitted int
 }
 

@@ -166,9 +166,9 @@ func (s *shard) pack(ts []Task, same map[wire.Due]int64, floor string) (n int, a
 	args = s.newTasks(s.options.duplicates, min(len(ts), maxGroup), floor, 1)
 	size := 0
 	maps.DeleteFunc(same, func(due wire.Due, _ int64) bool { return due.IsDelay() })
-	for n < len(ts) && n < maxGroup && (n == 0 || size+wire.Size(ts[n].Header, ts[n].Payload) <= maxGroupBytes) {
+	for n < len(ts) && n < maxGroup && (n == 0 || size+ts[n].packedSize() <= maxGroupBytes) {
 		t := &ts[n]
-		size += wire.Size(t.Header, t.Payload)
+		size += t.packedSize()
 		due := t.due()
 		after := same[due]
 		same[due]++
@@ -213,7 +213,10 @@ func (q *Queue) checkTask(t *Task) error {
 	case !t.At.IsZero() && (t.At.Unix() < 0 || t.At.Unix() > lastTime.Unix() || t.At.After(lastTime)):
 		return fmt.Errorf("%w: At before 1970 or after %d", ErrInvalid, lastTime.Year())
 	}
-	if err := checkHeader(t.Header); err != nil {
+	if len(t.Kind) > wire.MaxHeaderKey {
+		return fmt.Errorf("%w: a kind has at most %d bytes", ErrInvalid, wire.MaxHeaderKey)
+	}
+	if err := t.checkHeader(); err != nil {
 		return err
 	}
 	if err := t.checkSize(); err != nil {
@@ -229,34 +232,44 @@ func checkDelay(d time.Duration) error {
 	return nil
 }
 
-// packed returns the header and the payload as they are stored. It is a copy.
-func (t *Task) packed() string { return wire.Pack(t.Header, t.Payload) }
+// packed returns the kind, the header and the payload as they are stored. It is a copy.
+func (t *Task) packed() string { return wire.Pack(t.Kind, t.Header, t.Payload) }
 
-// checkHeader says what is wrong with a header. The error names no key and no value.
-func checkHeader(header map[string]string) error {
-	if len(header) > wire.MaxHeaders {
-		return fmt.Errorf("%w: a header of %d pairs, %d are allowed", ErrInvalid, len(header), wire.MaxHeaders)
+// packedSize returns how many bytes packed returns.
+func (t *Task) packedSize() int { return wire.Size(t.Kind, t.Header, t.Payload) }
+
+// checkHeader says what is wrong with the header. The error names no key and no value.
+func (t *Task) checkHeader() error {
+	most := wire.MaxHeaders
+	if t.Kind != "" { // which is kept among the pairs
+		most--
 	}
-	for key := range header {
-		if len(key) == 0 || len(key) > wire.MaxHeaderKey {
+	if len(t.Header) > most {
+		return fmt.Errorf("%w: a header of %d pairs, %d are allowed", ErrInvalid, len(t.Header), most)
+	}
+	for key := range t.Header {
+		switch {
+		case len(key) == 0 || len(key) > wire.MaxHeaderKey:
 			return fmt.Errorf("%w: a key of a header has 1 to %d bytes", ErrInvalid, wire.MaxHeaderKey)
+		case key == wire.KindKey:
+			return fmt.Errorf("%w: a header has no %s: set Kind", ErrInvalid, wire.KindKey)
 		}
 	}
 	return nil
 }
 
-// checkSize says whether the task's header and payload are too large.
+// checkSize says whether the task's kind, header and payload are too large.
 func (t *Task) checkSize() error {
-	size := len(t.Payload)
+	size := len(t.Kind) + len(t.Payload)
 	for key, value := range t.Header {
 		size += len(key) + len(value)
 	}
 	switch {
 	case size <= maxPayload:
 		return nil
-	case len(t.Header) == 0:
+	case len(t.Header) == 0 && t.Kind == "":
 		return fmt.Errorf("%w: payload of %d bytes, %d are allowed", ErrInvalid, size, maxPayload)
 	default:
-		return fmt.Errorf("%w: header and payload of %d bytes, %d are allowed", ErrInvalid, size, maxPayload)
+		return fmt.Errorf("%w: kind, header and payload of %d bytes, %d are allowed", ErrInvalid, size, maxPayload)
 	}
 }

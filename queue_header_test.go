@@ -21,14 +21,15 @@ func storedPayload(b systest.QueueTest, id string) string {
 	return b.RDB.HGet(b.Context(), "{"+b.Key+"}:tasks", id).Val()
 }
 
-// TestHeader_StaysWithItsTask, whatever is done to that.
+// TestHeader_StaysWithItsTask, and so does the kind, whatever is done to that.
 func TestHeader_StaysWithItsTask(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ctx := b.Context()
-		header, payload := map[string]string{"traceparent": "00-ab-cd-01", "\x00": ""}, []byte("p\xff")
+		kind, header, payload := "email", map[string]string{"traceparent": "00-ab-cd-01", "\x00": ""}, []byte("p\xff")
 		is := func(e sluice.Entry) sluice.Entry {
 			b.Helper()
 			require.Equal(b, "a", e.ID)
+			require.Equal(b, kind, e.Kind)
 			require.Equal(b, header, e.Header)
 			require.Equal(b, payload, e.Payload)
 			return e
@@ -39,7 +40,7 @@ func TestHeader_StaysWithItsTask(t *testing.T) {
 			require.Len(b, es, 1)
 			return is(es[0])
 		}
-		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Header: header, Payload: payload, Delay: time.Hour})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Kind: kind, Header: header, Payload: payload, Delay: time.Hour})
 		is(b.Get("a").Entry)
 		_, err := b.Q.Reschedule(ctx, "a", 0)
 		require.NoError(b, err)
@@ -55,9 +56,9 @@ func TestHeader_StaysWithItsTask(t *testing.T) {
 		b.EndLeaseUnseen(is(b.ClaimOne(time.Minute)))
 		e = is(b.ClaimOne(time.Minute))
 
-		// A version that waits has a header of its own.
-		header = map[string]string{"next": strings.Repeat("v", 300)}
-		b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "a", Header: header, Payload: payload})
+		// A version that waits has a kind and a header of its own.
+		kind, header = strings.Repeat("k", 256), map[string]string{"next": strings.Repeat("v", 300)}
+		b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "a", Kind: kind, Header: header, Payload: payload})
 		require.NoError(b, b.Q.Dequeue(ctx, e))
 		one(b.Q.Pop(ctx, 1))
 		b.RequireClean()
@@ -124,6 +125,11 @@ func TestHeader_NoBytesIfThereIsNone(t *testing.T) {
 		require.Equal(b, magic+"\x04\x01k\x01v", storedPayload(b, "header alone"), "the format that is promised to other versions")
 		require.Nil(b, b.Get("header alone").Payload)
 
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "kind alone", Kind: "email", Payload: []byte("p")})
+		require.Equal(b, magic+"\x12\x0bsluice-kind\x05emailp", storedPayload(b, "kind alone"), "likewise")
+		require.Nil(b, b.Get("kind alone").Header)
+		require.Equal(b, "email", b.Get("kind alone").Kind)
+
 		// A payload that looks like a frame stays a payload.
 		for _, payload := range []string{magic, frame, magic + "\x00" + frame} {
 			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "like a frame", Payload: []byte(payload)})
@@ -155,6 +161,10 @@ func TestHeader_LimitsAreInvalid(t *testing.T) {
 			"65 pairs":                     {Header: pairs(65)},
 			"empty key":                    {Header: map[string]string{"": "s3cret"}},
 			"long key":                     {Header: map[string]string{key + "k": "s3cret"}},
+			"a kind as a header":           {Header: map[string]string{"sluice-kind": "s3cret"}},
+			"long kind":                    {Kind: key + "k"},
+			"64 pairs and a kind":          {Header: pairs(64), Kind: "k"},
+			"kind and payload, too large":  {Kind: "k", Payload: make([]byte, 1<<20)},
 			"value of more than a payload": {Header: map[string]string{"k": strings.Repeat("s3cret", 1<<18)}},
 			"together more than a payload": {Header: map[string]string{"k": strings.Repeat("x", 1<<19)}, Payload: make([]byte, 1<<19)},
 		} {
@@ -168,11 +178,14 @@ func TestHeader_LimitsAreInvalid(t *testing.T) {
 		b.RequireClean()
 		for _, task := range []sluice.Task{
 			{ID: "a", Header: pairs(64)},
+			{ID: "d", Header: pairs(63), Kind: key},
+			{ID: "e", Kind: key, Payload: make([]byte, 1<<20-256)},
 			{ID: "b", Header: map[string]string{key: strings.Repeat("x", 1<<20-256)}},
 			{ID: "c", Header: map[string]string{"k": "v"}, Payload: make([]byte, 1<<20-2)},
 		} {
 			b.Enqueue(sluice.OutcomeAdded, task)
 			require.Equal(b, task.Header, b.Get(task.ID).Header)
+			require.Equal(b, task.Kind, b.Get(task.ID).Kind)
 		}
 	})
 }

@@ -152,7 +152,7 @@ func (q *Queue) sending(ctx context.Context, ts []Task) (context.Context, []Task
 		header := given[i].Header
 		given[i] = ts[i]
 		given[i].Header = header
-		if checkHeader(header) != nil || given[i].checkSize() != nil {
+		if given[i].checkHeader() != nil || given[i].checkSize() != nil {
 			given[i].Header = ts[i].Header
 		}
 	}

@@ -94,11 +94,11 @@ type readOptions struct {
 	most int // how many bytes of them, as they are stored; -1 for any number
 }
 
-// WithoutPayloads leaves Payload and Header nil. They stay on the server, which does not read them either: a list of tasks with large
+// WithoutPayloads leaves Payload, Header and Kind empty. They stay on the server, which does not read them either: a list of tasks with large
 // payloads is as cheap as one of tasks without.
 func WithoutPayloads() ReadOption { return func(o *readOptions) { o.most = 0 } }
 
-// WithPayloadsUpTo leaves Payload and Header nil of a task whose payload and header are stored in more than n bytes. TaskInfo.Omitted
+// WithPayloadsUpTo leaves Payload, Header and Kind empty of a task for which they are stored in more than n bytes. TaskInfo.Omitted
 // says in how many. The server reads them, but does not send them. At least 1.
 func WithPayloadsUpTo(n int) ReadOption {
 	return func(o *readOptions) {
@@ -255,7 +255,7 @@ func firstOf(lists []pages) (first *pages) {
 
 // entryOf returns a task as it is handed out.
 func entryOf(t wire.Task) Entry {
-	return Entry{ID: t.ID, Payload: t.Payload, Header: t.Header, Score: t.Score, Attempt: t.Attempt, Due: wire.TimeOf(t.Due)}
+	return Entry{ID: t.ID, Kind: t.Kind, Payload: t.Payload, Header: t.Header, Score: t.Score, Attempt: t.Attempt, Due: wire.TimeOf(t.Due)}
 }
 
 // withoutReceipt returns a task as a handler and its hooks get it, which do not settle it.

@@ -278,7 +278,7 @@ func (w *Worker) config() (c taskloop.Config, p *workerPolicy, err error) {
 	if err := checkDuration("Lease", c.Lease); err != nil {
 		return c, p, err
 	}
-	if p.handler, err = w.handler(); err != nil {
+	if p.handler, err = around(w.Handler, w.Use); err != nil {
 		return c, p, err
 	}
 	p.periodics, err = w.newPeriodics(lease, p.log)
@@ -308,6 +308,7 @@ type workerPolicy struct {
 	maxAttempts int           // 0 for no limit
 	log         *slog.Logger
 	periodics   *periodics
+	toldUnknown atomic.Int64 // when the log was told of an unknown kind, in Unix nanoseconds
 }
 
 // panicError is a handler's panic.
@@ -350,7 +351,7 @@ func (p *workerPolicy) call(ctx context.Context, e Entry) (err error) {
 
 // Decide says what a handler's error means for its task.
 func (p *workerPolicy) Decide(ctx context.Context, t wire.Task, err error) wire.Disposition {
-	d := p.decide(t, err, context.Cause(ctx))
+	d := p.decide(ctx, t, err)
 	if t.Header != nil {
 		return p.periodics.conclude(t, err, d)
 	}
@@ -359,7 +360,7 @@ func (p *workerPolicy) Decide(ctx context.Context, t wire.Task, err error) wire.
 
 // decide is Decide for a task that is not periodic. An error that panics when it is
 // asked for its text, or unwrapped, means a retry.
-func (p *workerPolicy) decide(t wire.Task, err error, ended error) (d wire.Disposition) {
+func (p *workerPolicy) decide(ctx context.Context, t wire.Task, err error) (d wire.Disposition) {
 	if err == nil {
 		return wire.Disposition{Action: wire.Finish}
 	}
@@ -374,13 +375,17 @@ func (p *workerPolicy) decide(t wire.Task, err error, ended error) (d wire.Dispo
 	if isPanic {
 		p.log.Error("sluice: handler panicked", append(about, slog.String("stack", string(panicked.stack)))...)
 	}
+	ended := context.Cause(ctx)
 	interrupted := ended == context.Canceled && !isPanic //nolint:errorlint // compared, not tested
 	snooze, again := againIn(err)
-	lastAttempt := p.maxAttempts > 0 && t.Attempt >= p.maxAttempts
+	maxAttempts, backoff := p.rules(ctx)
+	lastAttempt := maxAttempts > 0 && t.Attempt >= maxAttempts
 	switch {
 	case errors.Is(ended, ErrLost), errors.Is(ended, ErrCanceled): // nothing comes of it
 		p.log.Info("sluice: attempt failed", about...)
 		return wire.Disposition{Action: wire.Release}
+	case again && p.isOfUnknownKind(err):
+		return wire.Disposition{Action: wire.Snooze, Delay: snooze}
 	case again:
 		p.log.Info("sluice: task snoozed", append(about, slog.Duration("due_in", snooze))...)
 		return wire.Disposition{Action: wire.Snooze, Delay: snooze}
@@ -389,7 +394,7 @@ func (p *workerPolicy) decide(t wire.Task, err error, ended error) (d wire.Dispo
 	case interrupted:
 		return wire.Disposition{Action: wire.Release}
 	}
-	delay := p.delay(t.Attempt, err)
+	delay := delayAfter(t.Attempt, err, backoff)
 	p.log.Info("sluice: attempt failed", append(about, slog.Duration("retry_in", delay))...)
 	return wire.Disposition{Action: wire.Retry, Delay: delay}
 }
@@ -402,14 +407,45 @@ func (p *workerPolicy) Fallback(t wire.Task) wire.Disposition {
 // Accepted forgets what was decided of a periodic task.
 func (p *workerPolicy) Accepted(t wire.Task) { p.periodics.accepted(t.ID) }
 
-// delay asks Backoff, and uses the default if that panics.
-func (p *workerPolicy) delay(attempt int, err error) (d time.Duration) {
+// rules returns how many attempts a task has, 0 for no limit, and its backoff: those of its kind, or the Worker's.
+func (p *workerPolicy) rules(ctx context.Context) (maxAttempts int, backoff func(int, error) time.Duration) {
+	maxAttempts, backoff = p.maxAttempts, p.backoff
+	if k, ok := lease.Noted(ctx).(*kind); ok {
+		if k.maxAttempts > 0 && (maxAttempts == 0 || k.maxAttempts < maxAttempts) {
+			maxAttempts = k.maxAttempts
+		}
+		if k.backoff != nil {
+			backoff = k.backoff
+		}
+	}
+	return maxAttempts, backoff
+}
+
+// isOfUnknownKind reports whether an error says that a task's kind is not known. The log does, once a minute.
+func (p *workerPolicy) isOfUnknownKind(err error) bool {
+	var unknown *unknownKindError
+	if !errors.As(err, &unknown) {
+		return false
+	}
+	now := time.Now().UnixNano()
+	if last := p.toldUnknown.Load(); (last == 0 || now-last >= int64(time.Minute)) && p.toldUnknown.CompareAndSwap(last, now) {
+		p.log.Warn("sluice: no handler of a kind of tasks, which are put off", slog.String("kind", unknown.kind))
+	}
+	return true
+}
+
+// delayAfter returns what RetryIn says or, if it does not, asks a backoff, and uses the default if that panics.
+func delayAfter(attempt int, err error, backoff func(int, error) time.Duration) (d time.Duration) {
+	var retry *retryInError
+	if errors.As(err, &retry) {
+		return retry.delay
+	}
 	defer func() {
 		if recover() != nil {
 			d = DefaultBackoff(attempt, err)
 		}
 	}()
-	return min(max(p.backoff(attempt, err), 0), longestDuration)
+	return min(max(backoff(attempt, err), 0), longestDuration)
 }
 
 // containedLog is a Logger's handler whose panics have no effect: in the run loop they

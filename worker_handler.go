@@ -14,13 +14,12 @@ type Handler func(ctx context.Context, e Entry) error
 // Middleware returns a Handler that calls next, and does something before or after that: see Worker.Use.
 type Middleware func(next Handler) Handler
 
-// handler returns Handler with Use around it.
-func (w *Worker) handler() (Handler, error) {
-	handler := w.Handler
+// around returns a handler with middleware around it, of which the first is outermost.
+func around(handler Handler, use []Middleware) (Handler, error) {
 	if handler == nil {
 		return nil, fmt.Errorf("%w: nil Handler", ErrInvalid)
 	}
-	for _, middleware := range slices.Backward(w.Use) {
+	for _, middleware := range slices.Backward(use) {
 		if middleware == nil {
 			return nil, fmt.Errorf("%w: nil Middleware", ErrInvalid)
 		}
@@ -79,3 +78,22 @@ func againIn(err error) (d time.Duration, ok bool) {
 	}
 	return again.delay, true
 }
+
+// RetryIn returns what a handler returns for a task that has failed with err, and is to be tried again in d, whatever
+// Backoff says: what the header Retry-After of HTTP asks for, say. A negative d counts as 0, one longer than 100 years as that. On the
+// last attempt, and joined with Permanent, the task is put among the dead letters; joined with Again, that counts. errors.Is and errors.As
+// see through it. RetryIn(d, nil) is nil.
+func RetryIn(d time.Duration, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &retryInError{err, min(max(d, 0), longestDuration)}
+}
+
+type retryInError struct {
+	err   error
+	delay time.Duration
+}
+
+func (e *retryInError) Error() string { return e.err.Error() }
+func (e *retryInError) Unwrap() error { return e.err }

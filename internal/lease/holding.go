@@ -33,6 +33,27 @@ type Hold struct {
 	mu    sync.Mutex // guards what follows
 	until time.Time
 	over  bool
+	note  any // of who works on it, for who decides what becomes of it
+}
+
+// Note notes something in the Hold that a context is for, if it has one.
+func Note(ctx context.Context, v any) {
+	if h, ok := ctx.Value(holdingKey{}).(*Hold); ok {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.note = v
+	}
+}
+
+// Noted returns what was noted last in the Hold that a context is for.
+func Noted(ctx context.Context) any {
+	h, ok := ctx.Value(holdingKey{}).(*Hold)
+	if !ok {
+		return nil
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.note
 }
 
 // ReceiptIn returns the receipt of the Hold that a context is for, 0 if it has none. A program that compares what handlers

@@ -29,7 +29,7 @@ func (d Due) text() string { return string(appendMicros([]byte{d.sign}, d.us)) }
 type Enqueue struct {
 	Due     Due
 	ID      string
-	Payload string // with the header: see Pack
+	Payload string // with kind and header: see Pack
 }
 
 // Size returns how many bytes it has, about.

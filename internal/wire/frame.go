@@ -7,30 +7,32 @@ import (
 )
 
 const (
-	// MaxHeaders is the most pairs that a task's header may have.
+	// MaxHeaders is the most pairs that a task's header may have, with its kind.
 	MaxHeaders = 64
-	// MaxHeaderKey is the most bytes that a key of a header may have.
+	// MaxHeaderKey is the most bytes that a key of a header may have, and a kind.
 	MaxHeaderKey = 256
+	// KindKey is the key in a frame of the task's kind. No header has it. A client that knows no kinds reads it as one.
+	KindKey = "sluice-kind"
 	// frameMagic is what a frame begins with, with the number of its format. No UTF-8 text begins with
 	// its first byte.
 	frameMagic = "\xffSLU\x01"
 )
 
-// A task's header is kept in front of its payload, in a frame, so that it stays with the
-// payload whatever becomes of the task, and no script knows of it:
+// A task's kind and header are kept in front of its payload, in a frame, so that they stay with the
+// payload whatever becomes of the task, and no script knows of them:
 //
 //	frameMagic, the size of the pairs, the pairs, the payload
 //
 // A pair is a key and a value, each after its size; the keys ascend. A size is a uvarint of the
-// fewest bytes. A payload without a header is stored as it is, except one that begins with
+// fewest bytes. The kind is a pair, too, if there is one. A payload with neither is stored as it is, except one that begins with
 // frameMagic: that gets a frame without pairs.
 //
-// So there is one frame for each header and payload. What begins like a frame and is not exactly what
+// So there is one frame for each kind, header and payload. What begins like a frame and is not exactly what
 // Pack would have written is a payload, from a foreign producer.
 
-// Pack returns a header of MaxHeaders at most, and a payload, as they are stored. It is a copy.
-func Pack(header map[string]string, payload []byte) string {
-	if !isFramed(header, payload) {
+// Pack returns a kind, "" for none, a header, and a payload, as they are stored: MaxHeaders pairs at most. It is a copy.
+func Pack(kind string, header map[string]string, payload []byte) string {
+	if !isFramed(kind, header, payload) {
 		return string(payload)
 	}
 	var room [MaxHeaders]string
@@ -38,13 +40,19 @@ func Pack(header map[string]string, payload []byte) string {
 	for key := range header {
 		keys = append(keys, key)
 	}
+	if kind != "" {
+		keys = append(keys, KindKey)
+	}
 	slices.Sort(keys)
 	var frame strings.Builder
-	frame.Grow(Size(header, payload))
+	frame.Grow(Size(kind, header, payload))
 	frame.WriteString(frameMagic)
-	writeSize(&frame, pairsSize(header))
+	writeSize(&frame, pairsSize(kind, header))
 	for _, key := range keys {
 		value := header[key]
+		if key == KindKey {
+			value = kind
+		}
 		writeSize(&frame, len(key))
 		frame.WriteString(key)
 		writeSize(&frame, len(value))
@@ -55,25 +63,32 @@ func Pack(header map[string]string, payload []byte) string {
 }
 
 // isFramed reports whether they are stored with a frame.
-func isFramed(header map[string]string, payload []byte) bool {
-	return len(header) > 0 || len(payload) >= len(frameMagic) && string(payload[:len(frameMagic)]) == frameMagic
+func isFramed(kind string, header map[string]string, payload []byte) bool {
+	return kind != "" || len(header) > 0 || len(payload) >= len(frameMagic) && string(payload[:len(frameMagic)]) == frameMagic
 }
 
 // Size returns how many bytes Pack returns.
-func Size(header map[string]string, payload []byte) int {
-	if !isFramed(header, payload) {
+func Size(kind string, header map[string]string, payload []byte) int {
+	if !isFramed(kind, header, payload) {
 		return len(payload)
 	}
-	pairs := pairsSize(header)
+	pairs := pairsSize(kind, header)
 	return len(frameMagic) + sizeOfSize(pairs) + pairs + len(payload)
 }
 
-// pairsSize returns how many bytes the pairs of a header have in a frame.
-func pairsSize(header map[string]string) (n int) {
+// pairsSize returns how many bytes the pairs have in a frame.
+func pairsSize(kind string, header map[string]string) (n int) {
+	if kind != "" {
+		n = pairSize(KindKey, kind)
+	}
 	for key, value := range header {
-		n += sizeOfSize(len(key)) + len(key) + sizeOfSize(len(value)) + len(value)
+		n += pairSize(key, value)
 	}
 	return n
+}
+
+func pairSize(key, value string) int {
+	return sizeOfSize(len(key)) + len(key) + sizeOfSize(len(value)) + len(value)
 }
 
 func sizeOfSize(n int) int {
@@ -86,43 +101,53 @@ func writeSize(frame *strings.Builder, n int) {
 	frame.Write(to[:binary.PutUvarint(to[:], uint64(n))])
 }
 
-// Unpack returns the header and the payload of what is stored; nil for those that are empty.
+// Unpack returns the kind, the header and the payload of what is stored; nil for those that are empty.
 // The result shares no memory with what is stored.
-func Unpack(stored string) (header map[string]string, payload []byte) {
-	header, rest, ok := cutFrame(stored)
+func Unpack(stored string) (kind string, header map[string]string, payload []byte) {
+	kind, header, rest, ok := cutFrame(stored)
 	if !ok {
-		header, rest = nil, stored
+		kind, header, rest = "", nil, stored
 	}
 	if rest != "" {
 		payload = []byte(rest)
 	}
-	return header, payload
+	return kind, header, payload
 }
 
 // cutFrame is Unpack for a frame. It reports whether there is one.
-func cutFrame(stored string) (header map[string]string, payload string, ok bool) {
+func cutFrame(stored string) (kind string, header map[string]string, payload string, ok bool) {
 	rest, ok := strings.CutPrefix(stored, frameMagic)
 	if !ok {
-		return nil, "", false
+		return "", nil, "", false
 	}
 	pairs, payload, ok := cutSized(rest)
 	if !ok || pairs == "" {
-		return nil, payload, ok && strings.HasPrefix(payload, frameMagic)
+		return "", nil, payload, ok && strings.HasPrefix(payload, frameMagic)
 	}
 	pairs = strings.Clone(pairs) // else the header would keep the payload in memory
-	header = map[string]string{}
-	for last := ""; pairs != ""; {
+	last := ""
+	for n := 0; pairs != ""; n++ {
 		var key, value string
 		key, pairs, ok = cutSized(pairs)
-		if !ok || key <= last || len(key) > MaxHeaderKey || len(header) == MaxHeaders {
-			return nil, "", false
+		if !ok || key <= last || len(key) > MaxHeaderKey || n == MaxHeaders {
+			return "", nil, "", false
 		}
 		if value, pairs, ok = cutSized(pairs); !ok {
-			return nil, "", false
+			return "", nil, "", false
 		}
-		header[key], last = value, key
+		switch last = key; {
+		case key != KindKey:
+			if header == nil {
+				header = map[string]string{}
+			}
+			header[key] = value
+		case value == "" || len(value) > MaxHeaderKey:
+			return "", nil, "", false
+		default:
+			kind = value
+		}
 	}
-	return header, payload, true
+	return kind, header, payload, true
 }
 
 // cutSized cuts off the size at the beginning of s, and as many bytes. It reports whether they are

@@ -11,30 +11,34 @@ import (
 
 // FuzzHeader_RoundTrip: what a producer gives comes back, whatever it is.
 func FuzzHeader_RoundTrip(f *testing.F) {
-	f.Add("", "", "", "", "")
-	f.Add("k", "v", "", "", "payload")
-	f.Add("b", "", "a", strings.Repeat("x", 200), "\x00\xff")
-	f.Add("", "", "", "", frameMagic)
-	f.Add("", "", "", "", frameMagic+"\x00"+frameMagic)
-	f.Add(frameMagic, frameMagic, "", "", frameMagic+"\x04\x01k\x01v")
-	f.Fuzz(func(t *testing.T, key1, value1, key2, value2, payload string) {
+	f.Add("", "", "", "", "", "")
+	f.Add("", "k", "v", "", "", "payload")
+	f.Add("kind", "", "", "", "", "payload")
+	f.Add("kind", "a", "", "z", "", "payload")
+	f.Add("", "b", "", "a", strings.Repeat("x", 200), "\x00\xff")
+	f.Add("", "", "", "", "", frameMagic)
+	f.Add("", "", "", "", "", frameMagic+"\x00"+frameMagic)
+	f.Add("", frameMagic, frameMagic, "", "", frameMagic+"\x04\x01k\x01v")
+	f.Fuzz(func(t *testing.T, kind, key1, value1, key2, value2, payload string) {
 		given := map[string]string{}
 		for key, value := range map[string]string{key1: value1, key2: value2} {
-			if key != "" && len(key) <= MaxHeaderKey {
+			if key != "" && key != KindKey && len(key) <= MaxHeaderKey {
 				given[key] = value
 			}
 		}
-		stored := Pack(given, []byte(payload))
-		require.Len(t, stored, Size(given, []byte(payload)))
-		header, got := Unpack(stored)
+		kind = kind[:min(len(kind), MaxHeaderKey)]
+		stored := Pack(kind, given, []byte(payload))
+		require.Len(t, stored, Size(kind, given, []byte(payload)))
+		gotKind, header, got := Unpack(stored)
+		require.Equal(t, kind, gotKind)
 		require.Equal(t, payload, string(got))
 		require.Len(t, header, len(given))
 		for key, value := range given {
 			require.Equal(t, value, header[key])
 		}
-		if len(given) == 0 {
+		if len(given) == 0 && kind == "" {
 			require.Nil(t, header)
-			require.Equal(t, strings.HasPrefix(payload, frameMagic), stored != payload, "no bytes if there is no header")
+			require.Equal(t, strings.HasPrefix(payload, frameMagic), stored != payload, "no bytes if there is neither")
 		}
 	})
 }
@@ -42,7 +46,7 @@ func FuzzHeader_RoundTrip(f *testing.F) {
 // FuzzHeader_AnyBytes: any bytes are read without a panic. They are a plain payload, unless they are
 // exactly what is written for a header and a payload.
 func FuzzHeader_AnyBytes(f *testing.F) {
-	true1 := Pack(map[string]string{"a": "1", "b": ""}, []byte("p"))
+	true1 := Pack("", map[string]string{"a": "1", "b": ""}, []byte("p"))
 	f.Add(true1)
 	f.Add(true1[:len(true1)-2])
 	f.Add("")
@@ -52,12 +56,12 @@ func FuzzHeader_AnyBytes(f *testing.F) {
 		f.Add(hostile)
 	}
 	f.Fuzz(func(t *testing.T, stored string) {
-		header, payload := Unpack(stored)
-		if header == nil && string(payload) == stored {
+		kind, header, payload := Unpack(stored)
+		if kind == "" && header == nil && string(payload) == stored {
 			return
 		}
 		require.LessOrEqual(t, len(header), MaxHeaders)
-		require.Equal(t, stored, Pack(header, payload), "there is one frame for each header and payload")
+		require.Equal(t, stored, Pack(kind, header, payload), "there is one frame for each kind, header and payload")
 	})
 }
 
@@ -93,13 +97,17 @@ func hostileFrames() map[string]string {
 		"a key that is too long":  frame(pair(strings.Repeat("k", MaxHeaderKey+1), "v")),
 		"too many pairs":          frame(many.String()),
 		"bytes behind the pairs":  frame(pair("k", "v") + "\x80"),
+		"a kind of no bytes":      frame(pair(KindKey, "")),
+		"a kind that is too long": frame(pair(KindKey, strings.Repeat("k", MaxHeaderKey+1))),
+		"a kind twice":            frame(pair(KindKey, "a") + pair(KindKey, "b")),
 		"pairs of a frame of one": frameMagic + sized(pair("k", "v"))[:3],
 	}
 }
 
 func TestHeader_HostileFramesArePayloads(t *testing.T) {
 	for name, hostile := range hostileFrames() {
-		header, payload := Unpack(hostile)
+		kind, header, payload := Unpack(hostile)
+		require.Empty(t, kind, name)
 		require.Nil(t, header, name)
 		require.Equal(t, hostile, string(payload), name)
 	}
@@ -107,20 +115,26 @@ func TestHeader_HostileFramesArePayloads(t *testing.T) {
 	for i := range MaxHeaders - 1 {
 		longest[fmt.Sprint(i)] = ""
 	}
-	header, payload := Unpack(Pack(longest, nil))
+	kind, header, payload := Unpack(Pack("", longest, nil))
+	require.Empty(t, kind)
 	require.Equal(t, longest, header)
 	require.Nil(t, payload)
 }
 
-// A task without a header costs the copy of its payload, and no more.
+// A task without a header costs the copy of its payload, and no more; a kind costs its bytes.
 func TestHeader_CostsNothingUnused(t *testing.T) {
 	given := []byte(strings.Repeat("x", 100))
-	stored := Pack(nil, given)
+	stored := Pack("", nil, given)
 	require.Equal(t, string(given), stored)
 	var header map[string]string
 	var payload []byte
-	require.EqualValues(t, 1, testing.AllocsPerRun(100, func() { stored = Pack(nil, given) }))
-	require.EqualValues(t, 1, testing.AllocsPerRun(100, func() { header, payload = Unpack(stored) }))
+	require.EqualValues(t, 1, testing.AllocsPerRun(100, func() { stored = Pack("", nil, given) }))
+	require.EqualValues(t, 1, testing.AllocsPerRun(100, func() { _, header, payload = Unpack(stored) }))
 	require.Nil(t, header)
 	require.Equal(t, given, payload)
+	kind := "email"
+	require.EqualValues(t, 1, testing.AllocsPerRun(100, func() { stored = Pack(kind, nil, given) }))
+	require.EqualValues(t, 2, testing.AllocsPerRun(100, func() { kind, header, payload = Unpack(stored) }), "the kind needs no map")
+	require.Equal(t, "email", kind)
+	require.Nil(t, header)
 }

@@ -12,6 +12,7 @@ import (
 // Task is a task as a claim hands it out.
 type Task struct {
 	ID      string
+	Kind    string
 	Payload []byte
 	Header  map[string]string
 	Score   float64 // its receipt
@@ -73,7 +74,7 @@ func (r *Reader) task(id string, attempt, payload any) (t Info) {
 	}
 	switch p := payload.(type) {
 	case string:
-		t.Header, t.Payload = Unpack(p)
+		t.Kind, t.Header, t.Payload = Unpack(p)
 	case int64:
 		t.Omitted = int(p)
 		r.bad = r.bad || p < 1
