@@ -45,7 +45,7 @@ func (t *Telemetry) LockHooks() sluice.LockHooks {
 // to the producer's span, which the task's header names. The handler's ctx carries it. A task that has a header
 // of the propagator already keeps it.
 //
-// Metrics, with the attributes that the conventions name:
+// Metrics, with the attributes that the conventions name and, where a handler is called, the task's sluice.task.kind if it has one:
 //
 //	messaging.client.sent.messages       tasks that were to be enqueued, by sluice.task.outcome or error.type
 //	messaging.client.operation.duration  of Enqueue and EnqueueBatch
@@ -105,6 +105,9 @@ func (t *Telemetry) tasksSending(ctx context.Context, i sluice.TasksSending) con
 	attributes := append(ofQueue(i.Queue, send), semconv.MessagingOperationTypeSend)
 	if len(i.Tasks) == 1 {
 		attributes = append(attributes, semconv.MessagingMessageID(i.Tasks[0].ID))
+		if kind := i.Tasks[0].Kind; kind != "" {
+			attributes = append(attributes, keyKind.String(strings.ToValidUTF8(kind, "\uFFFD")))
+		}
 	} else {
 		attributes = append(attributes, semconv.MessagingBatchMessageCount(len(i.Tasks)))
 	}
@@ -172,12 +175,12 @@ func (t *Telemetry) tasksClaimed(i sluice.TasksClaimed) {
 }
 
 func (t *Telemetry) taskStarted(ctx context.Context, i sluice.TaskStarted) context.Context {
-	of := metric.WithAttributes(ofQueue(i.Queue, process)...)
+	of := metric.WithAttributes(ofTask(i.Queue, i.Entry)...)
 	t.running.Add(ctx, 1, of)
 	t.lateness.Record(ctx, i.Lateness.Seconds(), of)
 	options := []trace.SpanStartOption{
 		trace.WithNewRoot(), trace.WithSpanKind(trace.SpanKindConsumer),
-		trace.WithAttributes(append(ofQueue(i.Queue, process), semconv.MessagingOperationTypeProcess,
+		trace.WithAttributes(append(ofTask(i.Queue, i.Entry), semconv.MessagingOperationTypeProcess,
 			semconv.MessagingMessageID(i.Entry.ID), keyAttempt.Int(i.Entry.Attempt), keyLateness.Float64(i.Lateness.Seconds()))...),
 	}
 	producer := t.propagator.Extract(context.Background(), propagation.MapCarrier(i.Entry.Header))
@@ -189,10 +192,10 @@ func (t *Telemetry) taskStarted(ctx context.Context, i sluice.TaskStarted) conte
 }
 
 func (t *Telemetry) taskFinished(ctx context.Context, i sluice.TaskFinished) {
-	attributes := ofQueue(i.Queue, process)
+	attributes := ofTask(i.Queue, i.Entry)
 	t.running.Add(ctx, -1, metric.WithAttributes(attributes...))
 	disposition := keyDisposition.String(i.Disposition.String())
-	t.outcomes.Add(ctx, 1, metric.WithAttributes(append(ofQueue(i.Queue, process), disposition)...))
+	t.outcomes.Add(ctx, 1, metric.WithAttributes(append(ofTask(i.Queue, i.Entry), disposition)...))
 	if i.Disposition == sluice.DispositionSnoozed { // sluice.Again: nothing has failed
 		i.Err = nil
 	}
@@ -201,6 +204,15 @@ func (t *Telemetry) taskFinished(ctx context.Context, i sluice.TaskFinished) {
 	}
 	t.process.Inst().Record(ctx, i.Took.Seconds(), metric.WithAttributes(attributes...))
 	end(ctx, i.Err, disposition)
+}
+
+// ofTask returns the attributes of work on a task, with room for more.
+func ofTask(queue string, e sluice.Entry) []attribute.KeyValue {
+	attributes := ofQueue(queue, process)
+	if e.Kind != "" {
+		attributes = append(attributes, keyKind.String(strings.ToValidUTF8(e.Kind, "\uFFFD")))
+	}
+	return attributes
 }
 
 // ofQueue returns the attributes of an operation on a queue, with room for more.

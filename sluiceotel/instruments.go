@@ -14,6 +14,7 @@ const (
 	keyLockName    = attribute.Key("sluice.lock.name")
 	keyHandedOver  = attribute.Key("sluice.lock.handed_over")
 	keyDisposition = attribute.Key("sluice.task.disposition")
+	keyKind        = attribute.Key("sluice.task.kind")
 	keyAttempt     = attribute.Key("sluice.task.attempt")
 	keyLateness    = attribute.Key("sluice.task.lateness")
 	keyOutcome     = attribute.Key("sluice.task.outcome")

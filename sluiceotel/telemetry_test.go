@@ -133,7 +133,7 @@ func TestTelemetry_WorkIsLinkedToWhatHasSentIt(t *testing.T) {
 		ctx, request := r.tracers.Tracer("test").Start(t.Context(), "POST /orders")
 		_, err := q.EnqueueBatch(ctx, []sluice.Task{{ID: "one", Header: map[string]string{"tenant": "7"}}, {ID: "two"}})
 		require.NoError(t, err)
-		_, err = q.Enqueue(ctx, sluice.Task{ID: "three"})
+		_, err = q.Enqueue(ctx, sluice.Task{ID: "three", Kind: "email"})
 		require.NoError(t, err)
 		request.End()
 
@@ -163,19 +163,21 @@ func TestTelemetry_WorkIsLinkedToWhatHasSentIt(t *testing.T) {
 		}
 		require.Equal(t, "2", attributes(batch)["messaging.batch.message_count"])
 		require.Equal(t, "three", attributes(single)["messaging.message.id"])
+		require.Equal(t, "email", attributes(single)["sluice.task.kind"])
 		for _, p := range processed {
 			of := attributes(p)
 			require.Equal(t, api.SpanKindConsumer, p.SpanKind())
 			require.False(t, p.Parent().IsValid())
-			require.Equal(t, map[string]string{
+			want := map[string]string{
 				"messaging.system": "sluice", "messaging.destination.name": q.Name(), "messaging.operation.name": "process",
 				"messaging.operation.type": "process", "messaging.message.id": of["messaging.message.id"],
 				"sluice.task.attempt": "1", "sluice.task.lateness": of["sluice.task.lateness"], "sluice.task.disposition": "done",
-			}, of)
+			}
 			producer := batch
 			if of["messaging.message.id"] == "three" {
-				producer = single
+				producer, want["sluice.task.kind"] = single, "email"
 			}
+			require.Equal(t, want, of)
 			require.Len(t, p.Links(), 1)
 			require.Equal(t, producer.SpanContext().TraceID(), p.Links()[0].SpanContext.TraceID())
 			require.Equal(t, producer.SpanContext().SpanID(), p.Links()[0].SpanContext.SpanID())
@@ -259,7 +261,7 @@ func TestTelemetry_CountsWhatBecomesOfTasks(t *testing.T) {
 	registration, err := r.Observe(q)
 	require.NoError(t, err)
 	outcomes := map[string]bool{}
-	for _, task := range []sluice.Task{{ID: "done"}, {ID: "done"}, {ID: "again"}, {ID: "bad"}, {ID: "snoozed"}, {ID: "later", Delay: time.Hour}} {
+	for _, task := range []sluice.Task{{ID: "done", Kind: "k"}, {ID: "done", Kind: "k"}, {ID: "again"}, {ID: "bad"}, {ID: "snoozed"}, {ID: "later", Delay: time.Hour}} {
 		outcome, err := q.Enqueue(t.Context(), task)
 		require.NoError(t, err)
 		outcomes[outcome.String()] = true
@@ -280,26 +282,30 @@ func TestTelemetry_CountsWhatBecomesOfTasks(t *testing.T) {
 	queue := "messaging.destination.name=" + q.Name()
 	got := r.points(t)
 	for point, want := range map[string]float64{
-		"messaging.client.sent.messages{" + queue + ",messaging.operation.name=send,messaging.system=sluice,sluice.task.outcome=added}":          5,
-		"messaging.client.sent.messages{" + queue + ",messaging.operation.name=send,messaging.system=sluice,sluice.task.outcome=updated}":        1,
-		"messaging.client.operation.duration{" + queue + ",messaging.operation.name=send,messaging.operation.type=send,messaging.system=sluice}": 6,
-		"messaging.client.consumed.messages{" + queue + ",messaging.operation.name=receive,messaging.system=sluice}":                             5,
-		"messaging.process.duration{" + queue + ",messaging.operation.name=process,messaging.system=sluice}":                                     3,
-		"messaging.process.duration{error.type=deadline_exceeded," + queue + ",messaging.operation.name=process,messaging.system=sluice}":        1,
-		"sluice.task.lateness{" + queue + ",messaging.operation.name=process,messaging.system=sluice}":                                           5,
-		"sluice.task.outcomes{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.disposition=done}":              2,
-		"sluice.task.outcomes{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.disposition=retried}":           1,
-		"sluice.task.outcomes{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.disposition=snoozed}":           1,
-		"sluice.task.outcomes{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.disposition=buried}":            1,
-		"sluice.worker.running{" + queue + ",messaging.operation.name=process,messaging.system=sluice}":                                          0,
-		"sluice.queue.tasks{" + queue + ",messaging.system=sluice,sluice.task.state=due}":                                                        0,
-		"sluice.queue.tasks{" + queue + ",messaging.system=sluice,sluice.task.state=scheduled}":                                                  2,
-		"sluice.queue.tasks{" + queue + ",messaging.system=sluice,sluice.task.state=leased}":                                                     0,
-		"sluice.queue.tasks{" + queue + ",messaging.system=sluice,sluice.task.state=dead}":                                                       1,
-		"sluice.queue.oldest_due{" + queue + ",messaging.system=sluice}":                                                                         0,
-		"sluice.queue.dropped{" + queue + ",messaging.system=sluice}":                                                                            1,
-		"sluice.queue.paused{" + queue + ",messaging.system=sluice}":                                                                             0,
-		"sluice.queue.waiting{" + queue + ",messaging.system=sluice}":                                                                            0,
+		"messaging.client.sent.messages{" + queue + ",messaging.operation.name=send,messaging.system=sluice,sluice.task.outcome=added}":                5,
+		"messaging.client.sent.messages{" + queue + ",messaging.operation.name=send,messaging.system=sluice,sluice.task.outcome=updated}":              1,
+		"messaging.client.operation.duration{" + queue + ",messaging.operation.name=send,messaging.operation.type=send,messaging.system=sluice}":       6,
+		"messaging.client.consumed.messages{" + queue + ",messaging.operation.name=receive,messaging.system=sluice}":                                   5,
+		"messaging.process.duration{" + queue + ",messaging.operation.name=process,messaging.system=sluice}":                                           2,
+		"messaging.process.duration{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.kind=k}":                        1,
+		"messaging.process.duration{error.type=deadline_exceeded," + queue + ",messaging.operation.name=process,messaging.system=sluice}":              1,
+		"sluice.task.lateness{" + queue + ",messaging.operation.name=process,messaging.system=sluice}":                                                 4,
+		"sluice.task.lateness{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.kind=k}":                              1,
+		"sluice.task.outcomes{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.disposition=done}":                    1,
+		"sluice.task.outcomes{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.disposition=done,sluice.task.kind=k}": 1,
+		"sluice.task.outcomes{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.disposition=retried}":                 1,
+		"sluice.task.outcomes{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.disposition=snoozed}":                 1,
+		"sluice.task.outcomes{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.disposition=buried}":                  1,
+		"sluice.worker.running{" + queue + ",messaging.operation.name=process,messaging.system=sluice}":                                                0,
+		"sluice.worker.running{" + queue + ",messaging.operation.name=process,messaging.system=sluice,sluice.task.kind=k}":                             0,
+		"sluice.queue.tasks{" + queue + ",messaging.system=sluice,sluice.task.state=due}":                                                              0,
+		"sluice.queue.tasks{" + queue + ",messaging.system=sluice,sluice.task.state=scheduled}":                                                        2,
+		"sluice.queue.tasks{" + queue + ",messaging.system=sluice,sluice.task.state=leased}":                                                           0,
+		"sluice.queue.tasks{" + queue + ",messaging.system=sluice,sluice.task.state=dead}":                                                             1,
+		"sluice.queue.oldest_due{" + queue + ",messaging.system=sluice}":                                                                               0,
+		"sluice.queue.dropped{" + queue + ",messaging.system=sluice}":                                                                                  1,
+		"sluice.queue.paused{" + queue + ",messaging.system=sluice}":                                                                                   0,
+		"sluice.queue.waiting{" + queue + ",messaging.system=sluice}":                                                                                  0,
 	} {
 		value, found := got[point]
 		require.True(t, found, "%s is missing in %v", point, got)

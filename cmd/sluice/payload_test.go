@@ -34,7 +34,7 @@ func TestTasks_ReadNoPayloads(t *testing.T) {
 			}
 		}
 	}
-	_, err := q.Enqueue(ctx, sluice.Task{ID: "small", Payload: []byte("p"), Header: map[string]string{"tenant": "south"}})
+	_, err := q.Enqueue(ctx, sluice.Task{ID: "small", Kind: "email\n", Payload: []byte("p"), Header: map[string]string{"tenant": "south"}})
 	require.NoError(t, err)
 	sent := func() (bytes int) {
 		info, err := s.rdb.InfoMap(ctx, "stats").Result()
@@ -54,6 +54,12 @@ func TestTasks_ReadNoPayloads(t *testing.T) {
 	}
 	require.Contains(t, s.ok("ls", "orders", "--wide"), "tenant=south")
 	require.Contains(t, s.ok("get", "orders", "small"), "tenant=south")
+	require.Regexp(t, `kind +"email\\n"\n`, s.ok("get", "orders", "small"))
+	require.Contains(t, s.ok("get", "orders", "small", "--json"), `"kind": "email\n"`)
+	require.NotContains(t, s.ok("get", "orders", "due3", "--payload"), "kind")
+	for _, flag := range []string{"--wide", "--payload"} {
+		require.Contains(t, s.ok("ls", "orders", flag), `email\n`)
+	}
 	require.Contains(t, s.ok("get", "orders", "due3"), "300,019 bytes with the header, shown with --payload")
 	require.Contains(t, s.ok("get", "orders", "due3", "--payload"), "tenant=north")
 	var page tasksJSON

@@ -22,6 +22,8 @@ import (
 type taskJSON struct {
 	ID            string            `json:"id"`
 	IDBase64      string            `json:"id_base64,omitempty"`
+	Kind          string            `json:"kind,omitempty"` // as header
+	KindBase64    string            `json:"kind_base64,omitempty"`
 	State         string            `json:"state"`
 	Attempt       int               `json:"attempt"`
 	Due           *string           `json:"due"`
@@ -38,6 +40,7 @@ type taskJSON struct {
 func toTaskJSON(e sluice.TaskInfo, o detail) taskJSON {
 	j := taskJSON{State: e.State.String(), Attempt: e.Attempt, Due: jsonTime(e.Due), Reason: strings.ToValidUTF8(e.Reason, "\uFFFD"), Header: e.Header}
 	j.ID, j.IDBase64 = bytesField(e.ID)
+	j.Kind, j.KindBase64 = bytesField(e.Kind)
 	switch e.State {
 	case sluice.StateLeased:
 		j.LeaseEnds = jsonTime(e.LeaseEnds)
@@ -142,8 +145,8 @@ in which they are due, their leases end, or they have died. --after goes on wher
 	f.IntVar(&o.limit, "limit", 100, "how many tasks to show, 1 to 10000")
 	f.IntVar(&o.maxLook, "max-look", 1_000_000, "how many tasks to look at for those that match, at the most")
 	f.StringVar(&o.after, "after", "", "go on behind this place, which the list before has named")
-	f.BoolVar(&o.payload, "payload", false, "show payloads; in JSON, headers too")
-	f.BoolVar(&o.wide, "wide", false, "cut nothing off, and show headers")
+	f.BoolVar(&o.payload, "payload", false, "show payloads and kinds; in JSON, headers too")
+	f.BoolVar(&o.wide, "wide", false, "cut nothing off, and show kinds and headers")
 	return c
 }
 
@@ -261,6 +264,9 @@ func (a *app) printTasks(state sluice.State, found []sluice.TaskInfo, o lsOption
 	default:
 		header = append(header, "died", "ago", "reason")
 	}
+	if o.detail().isRead() {
+		header = append(header, "kind")
+	}
 	if o.wide {
 		header = append(header, "header")
 	}
@@ -278,6 +284,9 @@ func (a *app) printTasks(state sluice.State, found []sluice.TaskInfo, o lsOption
 		row := []any{show(e.ID), e.Attempt, moment(at), span(max(0, away))}
 		if state == sluice.StateDead {
 			row = append(row, cut(show(e.Reason), 80, o.wide))
+		}
+		if o.detail().isRead() {
+			row = append(row, show(e.Kind))
 		}
 		if o.wide {
 			row = append(row, headerOf(e))
@@ -348,6 +357,9 @@ func (a *app) get(ctx context.Context, args []string, payload bool) error {
 	now := a.now(ctx)
 	line := func(what, value string) { _, _ = fmt.Fprintf(a.out, "%-11s %s\n", what, value) }
 	line("id", show(e.ID))
+	if e.Kind != "" {
+		line("kind", show(e.Kind))
+	}
 	line("state", e.State.String())
 	line("attempts", strconv.Itoa(e.Attempt))
 	switch at := inspect.TimeOf(e); e.State {

@@ -101,7 +101,7 @@ func TestPage_HostileTasks(t *testing.T) {
 	ids := append(hostile, binary())
 	var tasks []sluice.Task
 	for _, id := range ids {
-		tasks = append(tasks, sluice.Task{ID: id, Payload: []byte(id), Header: map[string]string{id[:min(len(id), 256)]: id}})
+		tasks = append(tasks, sluice.Task{ID: id, Kind: id[:min(len(id), 256)], Payload: []byte(id), Header: map[string]string{id[:min(len(id), 256)]: id}})
 	}
 	_, err := q.EnqueueBatch(t.Context(), tasks)
 	require.NoError(t, err)

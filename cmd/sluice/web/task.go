@@ -81,6 +81,6 @@ func (p *page) task(ctx context.Context, s *series, id string, asked bool, optio
 		data.Headers = append(data.Headers, header{strings.Clone(key), strings.Clone(value)})
 	}
 	data.Payload = newPayload(data.Task.Payload, asked)
-	data.Task.Payload, data.Task.Header = nil, nil
+	data.Task.Payload, data.Task.Header, data.Task.Kind = nil, nil, strings.Clone(data.Task.Kind)
 	return data, nil
 }

@@ -160,7 +160,7 @@ func TestBrowser_AnyWidthAndScheme(t *testing.T) {
 	for _, name := range []string{"orders", long, "a/b%2F?c=../<script>alert(1)</script>"} {
 		q := newQueue(t, rdb, name)
 		_, err := q.EnqueueBatch(t.Context(), []sluice.Task{
-			{ID: long, Payload: []byte(long), Header: map[string]string{long[:256]: long}}, {ID: binary(), Payload: []byte(binary())},
+			{ID: long, Kind: long[:256], Payload: []byte(long), Header: map[string]string{long[:256]: long}}, {ID: binary(), Payload: []byte(binary())},
 			{ID: `"><img src=x onerror=alert(1)>`, Payload: []byte("<script>alert(1)</script>")},
 		})
 		require.NoError(t, err)
