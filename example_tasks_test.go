@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/sluice-go/sluice"
@@ -54,6 +56,57 @@ func ExampleNewID() {
 	first, second := sluice.NewID(), sluice.NewID()
 	fmt.Println(len(first), first < second)
 	// Output: 26 true
+}
+
+// Two kinds of tasks in one worker. The payload of one is a Go value.
+func ExampleMux() {
+	rdb, done := connect()
+	defer done()
+	queue, err := sluice.NewQueue(rdb, "tasks")
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	type email struct{ To string }
+	emails := sluice.Typed[email]{Queue: queue, Kind: "email"}
+
+	var mux sluice.Mux
+	mux.Handle("email", emails.Handler(func(_ context.Context, e sluice.Entry, v email) error {
+		fmt.Println(e.ID, "to", v.To)
+		return nil
+	}), sluice.KindTimeout(10*time.Second))
+	mux.Handle("report", func(_ context.Context, e sluice.Entry) error {
+		fmt.Println(e.ID)
+		stop() // the example is over
+		return nil
+	}, sluice.KindMaxAttempts(3))
+
+	if _, err := emails.Enqueue(ctx, sluice.Task{ID: "welcome"}, email{To: "ann@example.com"}); err != nil {
+		log.Fatal(err)
+	}
+	if _, err := queue.Enqueue(ctx, sluice.Task{ID: "monthly", Kind: "report"}); err != nil {
+		log.Fatal(err)
+	}
+	worker := &sluice.Worker{Queue: queue, Handler: mux.Serve, Concurrency: 1}
+	fmt.Println(worker.Run(ctx))
+	// Output:
+	// welcome to ann@example.com
+	// monthly
+	// <nil>
+}
+
+// A partner that says when to try again.
+func ExampleRetryIn() {
+	post := func(_ context.Context, _ sluice.Entry) error {
+		reply := &http.Response{StatusCode: http.StatusTooManyRequests, Header: http.Header{"Retry-After": {"30"}}} // of a request
+		if seconds, err := strconv.Atoi(reply.Header.Get("Retry-After")); err == nil {
+			return sluice.RetryIn(time.Duration(seconds)*time.Second, errors.New("the partner is busy"))
+		}
+		return nil
+	}
+	fmt.Println(post(context.Background(), sluice.Entry{ID: "webhook"}))
+	// Output: the partner is busy
 }
 
 // What is to be done around the handlers of all kinds of tasks.
