@@ -36,8 +36,7 @@ func (c *cancellations) join(q *Queue) <-chan string {
 	for _, s := range q.shards {
 		c.channels = append(c.channels, s.canceled)
 	}
-	c.listener = q.client.Notifier.JoinMessages()
-	q.client.Notifier.JoinAlso(c.listener, c.channels...)
+	c.listener = q.client.Notifier.JoinMessages(c.channels...)
 	return c.listener.Messages
 }
 

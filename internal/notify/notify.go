@@ -146,15 +146,10 @@ func (n *Notifier) JoinHearing(channel string, heard func(Mark) bool) *Listener 
 // far as it reads them.
 func (n *Notifier) JoinMessages(channels ...string) *Listener {
 	l := &Listener{C: make(chan struct{}, 1), Messages: make(chan string, messagesKept)}
-	n.JoinAlso(l, channels...)
-	return l
-}
-
-// JoinAlso adds channels to those of a listener that JoinMessages has returned.
-func (n *Notifier) JoinAlso(l *Listener, channels ...string) {
 	for _, channel := range channels {
 		n.join(channel, l)
 	}
+	return l
 }
 
 // LeaveAll removes a listener of several channels.
