@@ -81,7 +81,7 @@ func (w *watch) turn(o outlook, act action, listener *notify.Listener) error {
 	case <-w.changed:
 	case <-due:
 	case r := <-w.found:
-		if r.head.Failed || r.head.Place == Out {
+		if r.head.Failed || r.head.Place == Out && r.mark.Confirmed { // where it is not subscribed, it has asked for no place
 			return w.lookAlone()
 		}
 		watcher.looked(r)
