@@ -21,7 +21,10 @@ if #removed > 0 then
   redis.call('HDEL', KEYS[4], unpack(removed))
   if leases > 0 then redis.call('ZREM', KEYS[5], unpack(removed)) end -- those that have run out
 end
-if #removed > 0 and more and headOff() <= 0 then seeTo(0, 1) end
+-- Others see to the next head, which may have been added behind what was removed, so that no watchman knows of it. Of a lease it knows by its looks.
+local off, head = 3600000001, nil
+if #removed > 0 then off, head = headOff() end
+if off <= 0 and more or off > 0 and head and not redis.pcall('ZSCORE', KEYS[5], head) then seeTo(off, 1) end
 local buried = cleanUp()
 if buried > 0 then trim(buried, 2) end
 return reply

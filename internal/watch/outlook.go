@@ -172,6 +172,9 @@ func (w *Watcher) takeLook(r lookResult) (missed bool) {
 	defer w.mu.Unlock()
 	now, h := time.Now(), r.head
 	if w.isNewer(r.mark) {
+		if h.Place.isIn() && !w.place.isIn() { // before the message, or after
+			w.place, w.unsure = InLine, true
+		}
 		if w.outlook.known { // else it is looked at soon, in case that the caller which was told does nothing
 			w.outlook.lookAt = r.sent.Add(w.every())
 		}

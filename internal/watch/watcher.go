@@ -288,11 +288,12 @@ type Asking struct {
 	Watch  time.Duration
 }
 
-// Pops notes that a Pop is sent: callers that were told make something of it.
+// Pops notes that a Pop is sent: callers that were told make something of it. Unlike a claim it does not take the client out of
+// the line, which it leaves soon if none of them comes back.
 func (w *Watcher) Pops() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.told = false
+	w.told = w.place.isIn()
 }
 
 // Ask returns what a claim of n tasks is to say. keepsRoom says that its caller has room for more if it brings fewer.

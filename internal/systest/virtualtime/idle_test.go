@@ -124,3 +124,27 @@ func TestIdle_ATaskBehindADueOneIsOnTime(t *testing.T) {
 		w.requireTold(due)
 	})
 }
+
+// TestIdle_ATaskBehindAPoppedOneIsOnTime: likewise, and the watchman, which pops the other, does not come back soon.
+func TestIdle_ATaskBehindAPoppedOneIsOnTime(t *testing.T) {
+	onIdlers(t, func(w *idlers, rdb redis.UniversalClient) {
+		w.enqueue("first", 3*time.Second)
+		last := systest.BubbleClient(w.T, systest.BubbleDialer(w.m))
+		q := w.open(last, "q")
+		popped := make(chan error, 1)
+		go func() { // the watchman, until the first task is due
+			_ = q.Wait(w.Context())
+			_, err := q.Pop(w.Context(), 1)
+			popped <- err
+		}()
+		time.Sleep(500 * time.Millisecond)
+		w.begin()
+		due := w.enqueue("second", 2*time.Second+550*time.Millisecond)
+		require.NoError(w, <-popped)
+		told := <-w.told
+		require.False(w, told.Before(due))
+		require.WithinDuration(w, due, told, time.Millisecond)
+		time.Sleep(time.Minute)
+		require.NoError(w, last.Close())
+	})
+}
