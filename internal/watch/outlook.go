@@ -240,7 +240,8 @@ func (w *Watcher) Claimed(mark notify.Mark, sent time.Time, h Head, brought bool
 	case newer:
 	case !mark.Confirmed:
 		return
-	case before.known && before.mark.Follows(mark) && before.due.After(now) && before.due.Before(o.due):
+	case before.known && before.mark.Follows(mark) && before.due.After(now) && before.due.Before(o.due) &&
+		(!before.askAt.IsZero() || !w.place.isWatchman()): // else others saw to that one, and now this client does
 		w.outlook.lookAt = o.lookAt // a claim that was carried out later has seen another head, perhaps
 	case h.Off == 0: // it says that a task is due, and has brought none
 		w.outlook = o

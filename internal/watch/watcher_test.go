@@ -119,6 +119,22 @@ func TestWatcher_WhoSeesToTheHead(t *testing.T) {
 	})
 }
 
+// TestWatcher_ANewWatchmanSeesToTheHead that others saw to before: its claim was slower to say that the same head is due, or another one is.
+func TestWatcher_ANewWatchmanSeesToTheHead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, mark := unwatched(), notify.Mark{Confirmed: true}
+		w.Claimed(mark, time.Now(), Head{Off: time.Second, Place: InLine}, true)
+		require.Zero(t, w.outlook.askAt)
+		w.Claimed(mark, time.Now(), Head{Off: 2 * time.Second, Place: InLine}, true)
+		require.Equal(t, dueIn(time.Second, time.Now()), w.outlook.due, "a claim that was carried out later has seen another head, perhaps")
+		w.Claimed(mark, time.Now(), Head{Off: 2 * time.Second, Place: Watchman}, true)
+		require.Equal(t, dueIn(2*time.Second, time.Now()), w.outlook.askAt)
+		w.Claimed(mark, time.Now(), Head{Off: 3 * time.Second, Place: Watchman}, true)
+		require.Equal(t, dueIn(2*time.Second, time.Now()), w.outlook.askAt)
+	})
+}
+
 // TestWatcher_AMessageSaysWhatToDo: a client that is told of a due task has left the line, and else it is the watchman.
 func TestWatcher_AMessageSaysWhatToDo(t *testing.T) {
 	t.Parallel()

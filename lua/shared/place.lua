@@ -9,7 +9,7 @@ local function join(client, off, ms)
   if off > 0 and off <= 3600000000 then
     local other, ends = watchman()
     if not other or other == client or ends <= us then
-      if other and other ~= client then redis.pcall('ZREM', KEYS[6], other) end
+      if other and other ~= client then redis.pcall('ZADD', KEYS[6], '0', other) end -- as in seeTo
       place = 2
       if not score or score >= 0 or score + 1e16 - us < ms * 600 then wanted = us + ms * 1000 - 1e16 end
     end

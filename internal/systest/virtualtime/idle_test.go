@@ -92,6 +92,20 @@ func TestIdle_AWatchThatIsOverCostsNothing(t *testing.T) {
 	}, sluice.WithPollInterval(time.Minute))
 }
 
+// TestIdle_AWatchThatIsOverCostsNoPlace: another client looks, is the watchman then, and leaves.
+func TestIdle_AWatchThatIsOverCostsNoPlace(t *testing.T) {
+	onIdlers(t, func(w *idlers, _ redis.UniversalClient) {
+		w.begin()
+		w.enqueue("late", 30*time.Second)
+		time.Sleep(3 * time.Second)
+		ctx, leave := context.WithTimeout(w.Context(), 100*time.Millisecond)
+		defer leave()
+		require.ErrorIs(w, w.act.Wait(ctx), context.DeadlineExceeded)
+		time.Sleep(10 * time.Second)
+		w.requireTold(w.enqueue("now", 0))
+	}, sluice.WithPollInterval(time.Minute))
+}
+
 // TestIdle_AWatchmanWithoutAHeadIsLikeTheOthers: its queue, which is looked at together with another one, is empty for longer than
 // its watch.
 func TestIdle_AWatchmanWithoutAHeadIsLikeTheOthers(t *testing.T) {
