@@ -44,6 +44,13 @@ var idleWalksWithoutFaults = []idleWalkTest{
 	{"a head is cancelled, three calls", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Cancels: 1}, true},
 	{"callers give up", model.IdleWalk{Clients: 2, Calls: 3, Adds: 1, GiveUps: true, Directly: true}, false},
 	{"callers give up, two tasks", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, GiveUps: true, Directly: true}, true},
+	{"a caller has room", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Room: true}, false},
+	{"callers have room, three tasks", model.IdleWalk{Clients: 2, Calls: 3, Adds: 3, Room: true}, true},
+	{"callers have room and claim directly", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Room: true, Directly: true}, true},
+	{"callers have room and give up", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Later: 2, Room: true, GiveUps: true}, true},
+	{"callers have room, three clients", model.IdleWalk{Clients: 3, Calls: 3, Adds: 2, Room: true}, true},
+	{"a short watch", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Look: 3, Later: 3, Told: 1}, false},
+	{"a short watch, three clients", model.IdleWalk{Clients: 3, Calls: 3, Adds: 2, Look: 3, Later: 3, Told: 1}, true},
 	{"looks at several queues", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Together: true}, false},
 	{"looks at several queues, callers give up", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Together: true, GiveUps: true}, true},
 }
@@ -96,6 +103,8 @@ func TestIdleWalk_FindsEveryMistake(t *testing.T) {
 	two := model.IdleWalk{Clients: 2, Calls: 3, Adds: 2}
 	givesUp := model.IdleWalk{Clients: 2, Calls: 3, Adds: 1, GiveUps: true}
 	later := model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Look: 3, Later: 2}
+	room := model.IdleWalk{Clients: 2, Calls: 3, Adds: 3, Look: 3, Later: 2, Room: true}
+	shortWatch := model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Look: 3, Later: 3, Told: 1}
 	for _, test := range []struct {
 		mistake   string
 		walk      model.IdleWalk
@@ -109,7 +118,7 @@ func TestIdleWalk_FindsEveryMistake(t *testing.T) {
 		{model.ClaimTakesWhatIsNotDue, two, twice},
 		{model.ClaimTakesWhatIsNotDue, model.IdleWalk{Clients: 1, Calls: 1, Adds: 1, Directly: true}, tooEarly},
 		{model.BusyStaysInLine, two, unaware},
-		{model.BusyHandsNothingOn, later, tooLate},
+		{model.BusyHandsNothingOn, model.IdleWalk{Clients: 2, Calls: 4, Adds: 2, Look: 3, Later: 2, Lease: 2}, tooLate},
 		{model.EveryoneWatches, two, twoWatches},
 		{model.WatchNeverEnds, model.IdleWalk{Clients: 2, Calls: 2, Adds: 2, Faults: 1, Kinds: model.IdleHalfOpen}, deadWatch},
 		{model.ToldPassesNothingOn, givesUp, tooLate},
@@ -118,8 +127,14 @@ func TestIdleWalk_FindsEveryMistake(t *testing.T) {
 		{model.LookDoesNotJoin, two, tooLate},
 		{model.LooksOnce, model.IdleWalk{Clients: 2, Calls: 2, Foreign: 1}, tooLate},
 		{model.OldReplyOverwrites, two, tooLate},
-		{model.WatchmanWithoutHead, model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Together: true}, dropped},
-		{model.ToldWatchIsShort, later, dropped},
+		{model.AloneNeverPassesOn, givesUp, unaware},
+		{model.LapsedIsTakenOut, shortWatch, dropped},
+		{model.LookTakesOutTheLapsed, shortWatch, dropped},
+		{model.ClaimHidesTheNext, two, tooLate},
+		{model.RoomHidesTheNext, room, tooLate},
+		{model.RoomSeesToNothing, room, tooLate},
+		{model.RoomSeesToNothingLater, room, tooLate},
+		{model.NeverUnsure, model.IdleWalk{Clients: 1, Calls: 4, Adds: 3, Room: true, Directly: true}, unaware},
 	} {
 		t.Run(test.mistake, func(t *testing.T) {
 			w := idleWalk(test.walk)

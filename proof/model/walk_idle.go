@@ -8,12 +8,13 @@ import (
 // IdleWalk is the protocol of clients that stand in a queue's line while they are idle. The server carries out a command in one step,
 // at any time after it was sent. A client's messages are read in order, replies at any time after they were sent. QueueWalk has
 // receipts and versions, which this walk takes for granted. A client has one caller, which comes and goes, waits for tasks, claims one at a
-// time, waited or not, and finishes it. A client has one look under way at most.
+// time, waited or not, and finishes it. If it has room for more, it may wait again as soon as it has a task: that stands for other
+// callers of the client, too. A client has one look under way at most.
 //
 // Time passes in ticks, and a tick passes only if nothing is under way: commands, messages, a caller that was told and a watch without
 // callers are quicker than a tick. So the walk counts for how many ticks a task is due while a live client waits. Until something has
-// struck that is none at all: a fault, a race, a task of a foreign producer, or one that is due later and was added while another was due, which
-// is not the head then.
+// struck that is none at all: a fault, a race, a task of a foreign producer, or a head that is due and is cancelled, which tells nobody of the next
+// one.
 type IdleWalk struct {
 	Clients  int  // three at most
 	Calls    int  // how often a caller begins to wait, or claims
@@ -22,10 +23,12 @@ type IdleWalk struct {
 	Batch    bool // it adds two at once, too
 	Foreign  int  // how many tasks a foreign producer adds, which tells nobody
 	Cancels  int  // how many heads are cancelled
-	Look     int8 // in how many ticks an idle client looks once. A watch is twice as long
+	Look     int8 // in how many ticks an idle client looks once. A watch is twice as long, except that
+	Told     int8 // of a client that is told of a later head takes so many; 0 for twice as long, too
 	Together bool // clients look by heads.lua, which gives no places
 	GiveUps  bool // callers leave that wait, or were told
 	Directly bool // callers claim that have not waited
+	Room     bool // callers claim that have room for more
 	Lease    int8 // of a claimed task in ticks; 0 if it outlasts the walk. Where it ends is the task's score, so that it may be the head
 	Faults   int  // how many faults strike
 	Kinds    IdleFault
@@ -59,14 +62,20 @@ const (
 	ToldStaysInLine        = "a client that is told of a due head is not taken out"
 	DeniedTakesOut         = "a client is taken out although its message is denied"
 	ClaimTellsNobody       = "a claim that leaves due tasks tells nobody"
-	WatchmanWithoutHead    = "a look at several queues leaves the watch of a client to lapse, and the client in its place, where no head is due later"
 	ClaimTakesWhatIsNotDue = "a claim takes the head, due or not"
 	BusyStaysInLine        = "a claimant stays in line, and forgets it"
 	BusyHandsNothingOn     = "a watchman that gets busy does not hand on"
 	WatchNeverEnds         = "a watch never ends"
 	ToldPassesNothingOn    = "a client that was told, and whose caller is gone, does not pass on"
 	AlonePassesNothingOn   = "a client that is told while it has no caller does not pass on"
-	ToldWatchIsShort       = "the watch of a client that is told of a head ends before it looks"
+	AloneNeverPassesOn     = "a watch without a caller never leaves the line"
+	LapsedIsTakenOut       = "a client whose watch is over is taken out when another one is told"
+	LookTakesOutTheLapsed  = "a client whose watch is over is taken out when another one looks"
+	ClaimHidesTheNext      = "a claim tells nobody of a later head that was behind what it has brought"
+	RoomHidesTheNext       = "a claimant that stays in line tells no watchman of a later head"
+	RoomSeesToNothing      = "a claimant that stays in line does not ask for what is due"
+	RoomSeesToNothingLater = "a claimant that becomes the watchman does not see to the head"
+	NeverUnsure            = "a claimant does not note that it may be in line, if a message came before the reply"
 	LeaveTellsNobody       = "a leave tells nobody"
 	LooksOnce              = "a client looks only when it begins to wait"
 	EveryoneWatches        = "a look makes a client the watchman beside another one"
@@ -133,7 +142,7 @@ func (w IdleWalk) next(s idleState, emit func(step, idleState)) {
 	if s.faults > 0 {
 		w.serverFaults(&s, do)
 	}
-	if !s.busy() {
+	if !w.busy(&s) {
 		do("a tick", "passes", w.tick)
 	}
 }
@@ -162,6 +171,7 @@ func (w IdleWalk) producers(s *idleState, do idleEmitter) {
 	if s.cancels > 0 && s.head() >= 0 {
 		do("operator", "cancels the head", func(s *idleState) {
 			s.cancels--
+			s.struck = s.struck || s.off() == 0
 			s.drop(s.head())
 		})
 	}

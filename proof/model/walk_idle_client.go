@@ -15,13 +15,23 @@ func (w IdleWalk) caller(s *idleState, c int8, do idleEmitter) {
 			do(actor, "has a caller that claims", func(s *idleState) {
 				s.calls--
 				w.finish(s, c)
-				s.clients[c].send()
+				s.clients[c].send(claim)
+			})
+		}
+		if w.Directly && w.Room {
+			do(actor, "has a caller that claims and has room", func(s *idleState) {
+				s.calls--
+				w.finish(s, c)
+				s.clients[c].send(roomyClaim)
 			})
 		}
 	}
 	switch k.caller {
 	case callerTold:
-		do(actor, "claims", func(s *idleState) { s.clients[c].send() })
+		do(actor, "claims", func(s *idleState) { s.clients[c].send(claim) })
+		if w.Room {
+			do(actor, "claims and has room", func(s *idleState) { s.clients[c].send(roomyClaim) })
+		}
 	case atWork:
 		do(actor, "finishes", func(s *idleState) { w.finish(s, c) })
 	}
@@ -40,20 +50,25 @@ func (w IdleWalk) finish(s *idleState, c int8) {
 }
 
 // send sends a claim.
-func (k *idleClient) send() {
-	k.caller, k.told, k.claim = inClaim, false, idleCommand{kind: claim, beside: k.look.kind != noIdleCommand}
+func (k *idleClient) send(kind idleKind) {
+	k.caller, k.told, k.claim = inClaim, false, idleCommand{kind: kind, beside: k.look.kind != noIdleCommand}
 	if k.place != outOfLine {
-		k.claim.kind = claimInLine
+		k.claim.kind++ // in line
 	}
 }
 
 // enter adds a caller that waits, and starts a watch if there is none.
 func (w IdleWalk) enter(k *idleClient) {
 	k.caller = inWait
-	if k.place == outOfLine && k.askAt > 0 {
+	k.makeSure()
+	w.startWatch(k)
+}
+
+// makeSure has the queue looked at if the client is not in line, or may not be, and its caller is not told now.
+func (k *idleClient) makeSure() {
+	if (k.unsure || k.place == outOfLine) && k.askAt > 0 {
 		k.known = false
 	}
-	w.startWatch(k)
 }
 
 // start starts a watch, if there is none. It takes what was said meanwhile, unless it looks first.
@@ -113,6 +128,9 @@ func (w IdleWalk) watch(s *idleState, c int8, do idleEmitter) {
 // alone emits the step of a watch for which no caller waits. It may end while a look is under way: then that gives a place that the
 // client does not know of, perhaps.
 func (w IdleWalk) alone(s *idleState, c int8, do idleEmitter) {
+	if w.Mistake == AloneNeverPassesOn {
+		return
+	}
 	if k := &s.clients[c]; k.place == outOfLine && !k.told {
 		do(idleActor(c), "ends its watch", func(s *idleState) {
 			k := &s.clients[c]
@@ -157,7 +175,15 @@ func (w IdleWalk) replies(s *idleState, c int8, do idleEmitter) {
 		do(actor, "reads the reply to its "+k.look.kind.String(), func(s *idleState) { w.looked(s, &s.clients[c]) })
 	}
 	if k.claim.answered {
-		do(actor, "reads the reply to its "+k.claim.kind.String(), func(s *idleState) { w.claimed(s, &s.clients[c]) })
+		what := "reads the reply to its " + k.claim.kind.String()
+		do(actor, what, func(s *idleState) { w.claimed(s, &s.clients[c]) })
+		if k.claim.kind.keepsRoom() && k.claim.brought {
+			do(actor, what+", and has a caller that waits", func(s *idleState) {
+				w.claimed(s, &s.clients[c])
+				s.clients[c].task = 0 // whoever works at it does not claim
+				w.enter(&s.clients[c])
+			})
+		}
 	}
 }
 
@@ -170,13 +196,17 @@ func (w IdleWalk) looked(s *idleState, k *idleClient) {
 		s.race()
 	}
 	switch {
-	case m.kind == leaveLine || m.old:
+	case m.kind == leaveLine:
+		if k.unsure = k.place != outOfLine; k.caller == inWait {
+			k.makeSure()
+		}
+	case m.old:
 	case m.newer && w.Mistake != OldReplyOverwrites:
 		k.lookAt = w.interval()
 	case m.kind == lookTogether && m.place == outOfLine:
 		k.look.kind = look
 	default:
-		k.place = m.place
+		k.place, k.unsure = m.place, false
 		w.expect(k, m.off)
 	}
 }
@@ -193,21 +223,32 @@ func (w IdleWalk) claimed(s *idleState, k *idleClient) {
 	if m.behind > 0 || m.beside || newer && m.late && (!m.brought || m.off > 0) {
 		s.race()
 	}
-	if !newer && m.place != notAsked {
-		k.place = m.place
+	switch {
+	case m.place == notAsked:
+	case !newer:
+		k.place, k.unsure = m.place, false
+	case m.place != outOfLine && w.Mistake != NeverUnsure: // before the message, or after
+		k.place, k.unsure = inLine, true
 	}
+	knewBetter := k.known && k.due > 0 && k.due <= m.off // if it is the same head, a quicker reply has said that it is due earlier
 	switch {
 	case m.brought && m.off == 0:
 		k.known, k.due, k.askAt, k.lookAt = true, 0, 0, w.interval()
+		if w.Mistake == RoomSeesToNothing {
+			k.askAt = noHead
+		}
 		k.cover(m)
 	case newer:
-	case k.known && k.due > 0 && k.due < m.off:
+	case knewBetter && (k.askAt != noHead || k.place != asWatchman):
 		k.lookAt = w.interval()
 	case m.off == 0:
 		k.known = false
 		k.cover(m)
 	default:
 		w.expect(k, m.off)
+		if w.Mistake == RoomSeesToNothingLater && m.brought {
+			k.askAt = noHead
+		}
 		k.cover(m)
 	}
 	if k.place != outOfLine && !newer {

@@ -51,14 +51,14 @@ func (w IdleWalk) serveClaim(s *idleState, c int8, m idleCommand) idleCommand {
 		if s.tasks[head].due > 0 {
 			s.twice, s.early = owned, !owned
 		}
-		s.tasks[head].due = long
+		s.tasks[head].due, s.tasks[head].leased = long, true
 		if w.Lease > 0 {
 			s.tasks[head].due = w.Lease
 		}
 	}
 	m.off = s.off()
 	switch {
-	case !m.brought:
+	case !m.brought || m.kind.keepsRoom():
 		m.place = w.join(s, c, m.off)
 	case m.kind == claimInLine && w.Mistake != BusyStaysInLine:
 		w.leave(s, c, m.off)
@@ -66,10 +66,20 @@ func (w IdleWalk) serveClaim(s *idleState, c int8, m idleCommand) idleCommand {
 	case m.kind == claimInLine:
 		m.place = outOfLine
 	}
-	if m.brought && m.off == 0 && w.Mistake != ClaimTellsNobody {
-		w.seeTo(s, 0, 2)
+	if m.brought {
+		w.lookOut(s, m)
 	}
 	return m
+}
+
+// lookOut has others see to the head after a claim, unless the claimant does.
+func (w IdleWalk) lookOut(s *idleState, m idleCommand) {
+	isIn := m.place == inLine || m.place == asWatchman
+	switch {
+	case m.off == noHead || m.place == asWatchman || isIn && (m.off == 0 || w.Mistake == RoomHidesTheNext):
+	case m.off == 0 && w.Mistake != ClaimTellsNobody, m.off > 0 && !s.tasks[s.head()].leased && w.Mistake != ClaimHidesTheNext:
+		w.seeTo(s, m.off, 2)
+	}
 }
 
 // add adds n tasks. The head is told of, if it is one of these: what is due in the same tick was due before.
@@ -78,9 +88,6 @@ func (w IdleWalk) add(s *idleState, due int8, n int) {
 	for range n {
 		s.adds--
 		s.put(due)
-	}
-	if before == 0 && due > 0 {
-		s.struck = true // clients in line are not told, now or when that head is claimed
 	}
 	if before > due && (due > 0 || w.Mistake != NewHeadTellsNobody) {
 		w.seeTo(s, due, n)
@@ -125,6 +132,9 @@ func (w IdleWalk) tellLast(s *idleState, off int8) bool {
 			return false
 		case told > 0 && off > 0:
 			s.insert(last, w.toldWatch())
+			if s.clients[last].life != alive {
+				s.deadWatch = 0 // a new one
+			}
 		case told == 0 || w.Mistake != ToldStaysInLine:
 			s.remove(last)
 		}
@@ -137,8 +147,8 @@ func (w IdleWalk) tellLast(s *idleState, off int8) bool {
 
 // toldWatch is how long the watch of a client takes that was told.
 func (w IdleWalk) toldWatch() int8 {
-	if w.Mistake == ToldWatchIsShort {
-		return 1
+	if w.Told > 0 {
+		return w.Told
 	}
 	return 2 * w.Look
 }
@@ -165,9 +175,23 @@ func (w IdleWalk) seeTo(s *idleState, off int8, tasks int) {
 				return
 			}
 		}
-		s.discard(e.client - 1)
+		w.lapse(s, e.client-1, e.watch > lapsed || w.Mistake == LapsedIsTakenOut)
 	}
 	w.tellLast(s, off)
+}
+
+// lapse ends a client's watch: it is one like the others, and the last to be told, unless it is taken out.
+func (w IdleWalk) lapse(s *idleState, c int8, takesOut bool) {
+	if takesOut {
+		s.discard(c)
+		return
+	}
+	s.remove(c)
+	at := 0
+	for s.line[at].watch > 0 {
+		at++
+	}
+	s.insertAt(at, idleEntry{client: c + 1})
 }
 
 // join gives a client a place in line.
@@ -186,7 +210,7 @@ func (w IdleWalk) join(s *idleState, c, off int8) (place idlePlace) {
 		other, ok := s.watchman()
 		if own := other.client == c+1; !ok || own || other.watch <= lapsed || w.Mistake == EveryoneWatches {
 			if ok && !own && w.Mistake != EveryoneWatches {
-				s.discard(other.client - 1)
+				w.lapse(s, other.client-1, w.Mistake == LookTakesOutTheLapsed)
 			}
 			place = asWatchman
 			if e.watch == 0 || 10*(e.watch-lapsed) < 12*w.Look {
@@ -211,7 +235,7 @@ func (w IdleWalk) renew(s *idleState, c int8) idlePlace {
 	case s.line[at].watch > 0 && off > 0 && off != noHead:
 		s.insert(c, 2*w.Look)
 		return asWatchman
-	case s.line[at].watch > 0 && w.Mistake != WatchmanWithoutHead:
+	case s.line[at].watch > 0:
 		s.insert(c, 0)
 	}
 	return inLine

@@ -53,10 +53,14 @@ const (
 	leaveLine    // and others see to the head
 	claim
 	claimInLine // by a client that is in line, as far as it knows
+	roomyClaim  // by a caller that has room for more: it stays in line, or joins
+	roomyClaimInLine
 )
 
+func (k idleKind) keepsRoom() bool { return k >= roomyClaim }
+
 func (k idleKind) String() string {
-	return [...]string{"nothing", "look", "look at several queues", "leave", "claim", "claim in line"}[k]
+	return [...]string{"nothing", "look", "look at several queues", "leave", "claim", "claim in line", "claim with room", "claim with room in line"}[k]
 }
 
 // idleCommand is a command in the network, or replied to.
@@ -84,6 +88,7 @@ type idleClient struct {
 
 	// What it knows, as in outlook.go.
 	known, told        bool
+	unsure             bool // whether it has this place
 	place              idlePlace
 	due, askAt, lookAt int8
 
@@ -93,6 +98,7 @@ type idleClient struct {
 // idleTask is a task in the queue. Its score is when it is due, or when its lease ends.
 type idleTask struct {
 	queued bool
+	leased bool
 	due    int8
 }
 
@@ -137,7 +143,7 @@ func (s *idleState) off() int8 {
 
 func (s *idleState) put(due int8) {
 	i := slices.IndexFunc(s.tasks[:], func(t idleTask) bool { return !t.queued })
-	s.tasks[i] = idleTask{true, due}
+	s.tasks[i] = idleTask{queued: true, due: due}
 }
 
 // drop removes a task, in whatever state it is.
@@ -156,6 +162,14 @@ func (s *idleState) disown(task int8) (had bool) {
 		}
 	}
 	return had
+}
+
+// number tells tasks from others.
+func (t idleTask) number() int8 {
+	if t.leased && t.due > 0 {
+		return t.due + 8 // 14 at most
+	}
+	return t.due + 1
 }
 
 // entry returns the place of a client's entry, or -1.
@@ -189,6 +203,10 @@ func (s *idleState) insert(c, watch int8) {
 	for s.line[at].client != 0 && (e.watch == 0 || s.line[at].watch != 0 && s.line[at].watch <= e.watch) {
 		at++
 	}
+	s.insertAt(at, e)
+}
+
+func (s *idleState) insertAt(at int, e idleEntry) {
 	copy(s.line[at+1:], s.line[at:])
 	s.line[at] = e
 }
@@ -214,13 +232,14 @@ func (k *idleClient) die(life idleLife) {
 }
 
 // busy says whether something is under way.
-func (s *idleState) busy() bool {
+func (w IdleWalk) busy(s *idleState) bool {
 	for i := range s.clients {
 		k := &s.clients[i]
 		waits := k.caller == inWait
 		asks := waits && k.known && k.askAt == 0
 		looks := waits && (!k.known || k.lookAt == 0)
-		if k.life == alive && (asks || looks || k.watching && !waits || k.caller == callerTold || k.inbox[0] != 0 ||
+		ends := k.watching && !waits && w.Mistake != AloneNeverPassesOn
+		if k.life == alive && (asks || looks || ends || k.caller == callerTold || k.inbox[0] != 0 ||
 			k.look.kind != noIdleCommand || k.claim.kind != noIdleCommand) {
 			return true
 		}
@@ -270,16 +289,16 @@ func (w IdleWalk) key(s idleState) (key idleKey) {
 	var dues []int8
 	for i, t := range s.tasks {
 		if t.queued && !owned[i] {
-			dues = append(dues, t.due+1)
+			dues = append(dues, t.number())
 		}
 	}
 	slices.Sort(dues)
 	var p packer
 	for i := range idleTasks {
 		if i < len(dues) {
-			p.put(dues[i], 8)
+			p.put(dues[i], 15)
 		} else {
-			p.put(0, 8)
+			p.put(0, 15)
 		}
 	}
 	for _, n := range []int8{s.adds, s.foreign, s.cancels, s.calls, s.faults, s.races} {
@@ -322,13 +341,12 @@ func (s *idleState) pack(c int8) uint64 {
 	p.put(int8(k.life), 3)
 	p.put(int8(k.place), 3)
 	p.put(k.due, 8)
-	p.put(k.askAt, 8)
 	p.put(k.lookAt, 7)
 	p.put(k.unheard, 8)
 	for _, m := range k.inbox {
 		p.put(m, 8)
 	}
-	p.flags(k.watching, k.known, k.told)
+	p.flags(k.watching, k.known, k.told, k.unsure, k.askAt != k.due) // else it is never
 	p.put(int8(at+1), idleClients+1)
 	watch := int8(0)
 	if at >= 0 {
@@ -336,10 +354,11 @@ func (s *idleState) pack(c int8) uint64 {
 	}
 	p.put(watch, 10)
 	p.put(int8(k.look.kind), 4)
-	p.put(max(0, int8(k.claim.kind)-3), 3)
+	p.put(max(0, int8(k.claim.kind)-3), 5)
+	p.flags(k.look.old, k.claim.brought)
 	task := k.task
 	for _, m := range []idleCommand{k.look, k.claim} {
-		p.flags(m.answered, m.newer, m.old, m.brought, m.beside, m.late)
+		p.flags(m.answered, m.newer, m.beside, m.late)
 		p.put(m.behind, idleInbox+1)
 		p.put(m.off, 8)
 		p.put(int8(m.place), 4)
@@ -347,8 +366,8 @@ func (s *idleState) pack(c int8) uint64 {
 	}
 	due := int8(0)
 	if task > 0 {
-		due = s.tasks[task-1].due + 1
+		due = s.tasks[task-1].number()
 	}
-	p.put(due, 8)
+	p.put(due, 15)
 	return uint64(p)
 }
