@@ -64,6 +64,7 @@ func check(e *evidence) ([]string, tally) {
 	c.checkLocked()
 	c.checkWaits()
 	c.checkLines()
+	c.checkQueueLines()
 	c.checkTasks()
 	c.checkEnded()
 	began := time.Now()

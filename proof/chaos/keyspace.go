@@ -16,6 +16,7 @@ type keyspace struct {
 	leases map[taskKey]float64      // the list of leased tasks
 	paused map[string]time.Duration // by queue: until when, by the server's clock
 	lines  lines
+	idlers queueLines
 }
 
 type lockKey struct {
@@ -53,11 +54,11 @@ type field struct {
 }
 
 func newKeyspace() keyspace {
-	return keyspace{map[string]lockKey{}, map[string]int64{}, map[taskKey]task{}, map[taskKey]float64{}, map[string]time.Duration{}, newLines()}
+	return keyspace{map[string]lockKey{}, map[string]int64{}, map[taskKey]task{}, map[taskKey]float64{}, map[string]time.Duration{}, newLines(), newQueueLines()}
 }
 
 func (k keyspace) clone() keyspace {
-	return keyspace{maps.Clone(k.locks), maps.Clone(k.fences), maps.Clone(k.tasks), maps.Clone(k.leases), maps.Clone(k.paused), k.lines.clone()}
+	return keyspace{maps.Clone(k.locks), maps.Clone(k.fences), maps.Clone(k.tasks), maps.Clone(k.leases), maps.Clone(k.paused), k.lines.clone(), k.idlers.clone()}
 }
 
 // leased says whether the task has a lease, which may have ended.
@@ -114,6 +115,7 @@ func (k keyspace) change(command []string, touch func(taskKey)) {
 	switch {
 	case which == "leased":
 		k.list(name, verb, args, touch)
+	case which == "line": // see idling
 	case which == "paused":
 		k.pause(name, verb, args)
 	case which == "layout", which == "queue" && verb == "SET": // how many shards there are

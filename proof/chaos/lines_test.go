@@ -54,6 +54,25 @@ var lineCases = map[string]checkCase{
 		at(40).logs("ZREM {Lock:n}:line " + one + ":1").at(41).logs(oneJoins).logs(oneLives), "does not wait"},
 }
 
+// queueLineCases are about the lines of queues.
+var queueLineCases = map[string]checkCase{
+	"clients join and leave, and the tasks stay": {newScenario().
+		at(10).enqueued("v", 20).logs(clientJoins).logs("ZADD {Queue:loop}:line -9000 "+two).claimed("v", 1, 30).
+		at(31).logs("ZREM {Queue:loop}:line "+two).logs("ZADD {Queue:loop}:line XX 5 "+one).logs("ZREM {Queue:loop}:line "+one).
+		at(40).logs(gone).settled(opDequeue, "", 430, 0, done), ""},
+	"an entry that is no client's": {newScenario().at(10).logs("ZADD {Queue:loop}:line 1000 x; PEXPIREAT {Queue:loop}:line @60010"), "has a new entry"},
+	"two watchmen": {newScenario().
+		at(10).logs(clientJoins).logs("ZADD {Queue:loop}:line -9000 " + one).logs("ZADD {Queue:loop}:line -8000 " + two), "has 2 watchmen"},
+	"a client leaves that is not in line": {newScenario().at(10).logs(clientJoins).logs("ZREM {Queue:loop}:line " + two), "had no entry"},
+	"a queue's line without a TTL":        {newScenario().at(10).logs("ZADD {Queue:loop}:line 1000 " + one), "no TTL"},
+	"a queue's line with a long TTL":      {newScenario().at(10).logs("ZADD {Queue:loop}:line 1000 " + one + "; PEXPIREAT {Queue:loop}:line @90000"), "too late"},
+	"a queue's line that is deleted":      {newScenario().at(10).logs(clientJoins).logs("DEL {Queue:loop}:line"), "before its end"},
+	"a queue's line that ends":            {lasting(70_000).at(10).logs(clientJoins).at(60_020).logs("DEL {Queue:loop}:line"), ""},
+	"a queue's line of another type":      {newScenario().at(10).logs("HSET {Queue:loop}:line a b"), "changed by HSET"},
+}
+
+const clientJoins = "ZADD {Queue:loop}:line 1000 " + one + "; PEXPIREAT {Queue:loop}:line @60010"
+
 func TestFirst_IsThatOfTheLeastScore(t *testing.T) {
 	t.Parallel()
 	require.Empty(t, first(nil))

@@ -10,8 +10,8 @@
 //	sets.go, adopt.go, pauses.go, periodic.go, replicas.go   more of that
 //	faults.go, server.go, proxy.go, shim.go   the faults
 //	round.go, quiet.go, process.go   a round, from its start until everything is quiet
-//	log.go, replay.go, keyspace.go, lines.go, classify.go   the server's log: which token held
-//	    each lock, which processes stood in its line, and how each task changed, between which
+//	log.go, replay.go, keyspace.go, lines.go, queue_lines.go, classify.go   the server's log: which token held
+//	    each lock, which processes stood in its line, which clients in that of a queue, and how each task changed, between which
 //	    two readings of the clock
 //	check*.go, history.go   the comparison of both
 //
@@ -22,6 +22,7 @@
 //   - Fences rise in real-time order, and the state that they protect never goes back.
 //   - Processes join a lock's line at its end, or at the place that they had. A release takes out
 //     those that are first. A line has a TTL, and at the end no entry of a process that lives.
+//   - Clients stand in a queue's line, which has a TTL, and one of them is the watchman at most.
 //   - An acknowledged task is finished, cancelled, dead or still there. A receipt is valid
 //     once. No task is claimed before it is due, or before its lease has ended, by the
 //     server's clock. A task's attempts are the number of its claims.

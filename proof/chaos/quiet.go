@@ -116,7 +116,7 @@ func (r *round) leftKeys() (violations []string) {
 
 // lastingLines finds the lines that do not end by themselves. See checkLines for whom they have.
 func (r *round) lastingLines(ctx context.Context) (violations []string) {
-	for _, key := range r.server.rdb.Keys(ctx, "{Lock:*}:line").Val() {
+	for _, key := range slices.Concat(r.server.rdb.Keys(ctx, "{Lock:*}:line").Val(), r.server.rdb.Keys(ctx, "{Queue:*}:line").Val()) {
 		left, err := r.server.rdb.PTTL(ctx, key).Result()
 		if err != nil || left == -1 || left > lineLife { // -2 if it has just ended
 			violations = append(violations, fmt.Sprintf("%s ends in %v when everything is quiet, %v", key, left, err))

@@ -65,6 +65,7 @@ type replayed struct {
 	expiries  []expiry
 	pauses    []pauseBegun
 	lineLog   lineLog
+	idleLog   queueLineLog
 	lost      int // the number of entries that were cut off
 	end       keyspace
 }
@@ -173,6 +174,7 @@ func (r *replayer) entry(at *entry) {
 		}
 	}
 	r.standing(at)
+	r.idling(at)
 	for key, was := range before {
 		r.moved(key, was, at)
 	}
