@@ -51,8 +51,8 @@ func (t *tasksCheck) checkNext(m *move) {
 	is, _ := time.Parse(time.RFC3339Nano, m.is.version) // see checkScheduled
 	_, latest := t.clock.at(m.span)
 	next := latest + periods[m.id] + time.Millisecond
-	if was.Equal(is) && m.was.lease == 0 && m.was.attempt > 0 {
-		return // a retry, of which the time has not come: the clock was set back
+	if was.Equal(is) && m.was.lease == 0 && (m.was.attempt > 0 || m.is.score < m.was.score) {
+		return // a retry, or one that was put back, of which the time has not come: the clock was set back
 	}
 	if err == nil && !is.After(was) && time.Duration(was.UnixNano()) <= next {
 		t.report("the periodic task %s was %s at %v: %s took the place of %s", m.id, m.kind, m.span, m.is.version, m.was.version)

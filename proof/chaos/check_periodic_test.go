@@ -64,6 +64,10 @@ var tickCases = map[string]checkCase{
 		at(10).ticked(50, 50).at(50).tookTick(50, 50).at(58).placed(100, 450), "was deferred"},
 	"an occurrence is handled again": {newScenario().
 		at(10).ticked(50, 50).at(50).tookTick(50, 50).at(60).concluded(50), "as no operation does"},
+	"an occurrence that was put back is enqueued again": {newScenario().
+		at(10).ticked(50, 50).at(50).tookTick(50, 0).at(60).
+		logs("ZREM Queue:ticks tick50; ZADD Queue:ticks @@160 tick50; ZREM {Queue:ticks}:leased tick50; HDEL {Queue:ticks}:state tick50").
+		at(70).ticked(50, 50), ""},
 	"a periodic task is removed": {newScenario().
 		at(10).ticked(50, 50).at(50).tookTick(50, 50).at(60).logs(tickGone), "was removed"},
 	"an occurrence is followed, as the clock had ended its lease": {newScenario().

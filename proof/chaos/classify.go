@@ -6,8 +6,9 @@ func classify(was, is task) moveKind {
 	written := is.writes - was.writes
 	was.writes, is.writes = 0, 0
 	kind := classifyChange(was, is)
-	again := kind == unexplained && was.queued && is.queued && was.lease == 0 && !is.kept && was.attempt > 0 && is.version == was.version
-	if written > 0 && again { // an occurrence that was to be retried
+	waited := kind == unexplained && was.attempt > 0 || kind == rescheduled && !was.kept // to be retried, or put back as if not claimed
+	again := waited && was.queued && is.queued && was.lease == 0 && !is.kept && is.version == was.version
+	if written > 0 && again { // an occurrence is enqueued again
 		return replaced
 	}
 	if written > 0 && kind != added && kind != replaced && kind != deferred {

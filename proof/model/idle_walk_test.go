@@ -48,9 +48,9 @@ var idleWalksWithoutFaults = []idleWalkTest{
 	{"callers have room, three tasks", model.IdleWalk{Clients: 2, Calls: 3, Adds: 3, Room: true}, true},
 	{"callers have room and claim directly", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Room: true, Directly: true}, true},
 	{"callers have room and give up", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Later: 2, Room: true, GiveUps: true}, true},
-	{"callers have room, three clients", model.IdleWalk{Clients: 3, Calls: 3, Adds: 2, Room: true}, true},
+	{"callers have room, three clients", model.IdleWalk{Clients: 3, Calls: 3, Adds: 1, Room: true}, true},
 	{"a short watch", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Look: 3, Later: 3, Told: 1}, false},
-	{"a short watch, three clients", model.IdleWalk{Clients: 3, Calls: 3, Adds: 2, Look: 3, Later: 3, Told: 1}, true},
+	{"a short watch, three clients", model.IdleWalk{Clients: 3, Calls: 3, Adds: 1, Look: 3, Later: 3, Told: 1}, true},
 	{"looks at several queues", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Together: true}, false},
 	{"looks at several queues, callers give up", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Together: true, GiveUps: true}, true},
 }
