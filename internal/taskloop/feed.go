@@ -140,8 +140,11 @@ func (w *waiting) end() {
 	w.stop()
 }
 
-// wait has those shards watched in which nothing is due, while a runner is free.
+// wait has those shards watched in which nothing is due, while a runner is free. While all are busy, others are told of tasks.
 func (l *loop) wait() {
+	if l.waits > 0 && len(l.handling) >= l.Concurrency {
+		l.endWaits()
+	}
 	if len(l.lists[idle]) == 0 || l.free() == 0 {
 		return
 	}

@@ -183,8 +183,8 @@ func (w *Watcher) takeLook(r lookResult) (missed bool) {
 	missed = w.place.isIn() && h.Place.isNew()
 	w.stand(h)
 	o := outlook{known: true, mark: r.mark, due: dueIn(h.Off, now), head: h.ID, lookAt: r.sent.Add(w.every()), callers: 1}
-	if h.Place.isNew() { // so that many that join together do not look together
-		o.lookAt = r.sent.Add(rand.N(w.every()) + 1)
+	if w.failed || h.Place.isNew() || now.Sub(r.sent) > w.interval/2 { // many that join together, or were held up, do not look together
+		w.failed, o.lookAt = false, now.Add(rand.N(w.every())+1)
 	}
 	if h.Off > 0 {
 		w.expect(o, h.Off)

@@ -53,6 +53,7 @@ type Watcher struct {
 	claimedAt  time.Time // when the last claim was sent that was carried out
 	askedAt    time.Time // when the last claim was about to be sent
 	leftAt     time.Time // when the client left the line, of its own
+	failed     bool      // the last look
 }
 
 // telling is the head of which callers were told.
@@ -178,7 +179,7 @@ func (w *Watcher) fail(this *watch, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.current == this {
-		w.outlook.known, w.place, w.current = false, Out, nil
+		w.outlook.known, w.place, w.current, w.failed = false, Out, nil, true
 		w.tell(len(w.waiters), err)
 	}
 }

@@ -192,23 +192,30 @@ func TestWatcher_ALookSaysWhetherAMessageWasLost(t *testing.T) {
 	}
 }
 
-// TestWatcher_LooksMoreRarelyAmongMany clients, and at another time than those with which it joins.
+// TestWatcher_LooksMoreRarelyAmongMany clients, and at another time than those with which it joins, or was held up by the server.
 func TestWatcher_LooksMoreRarelyAmongMany(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for clients, every := range map[int]time.Duration{
 			0: time.Second, 1: time.Second, 100: time.Second, 150: 1500 * time.Millisecond, 300: 3 * time.Second, 100_000: 3 * time.Second,
 		} {
-			at := map[time.Duration]int{}
-			for range 1000 {
-				w := unwatched()
-				w.takeLook(lookResult{Head{Off: FarOff, Waiting: clients, Place: Joined}, notify.Mark{}, time.Now()})
-				at[time.Until(w.outlook.lookAt)*4/(every+1)]++
-				w.takeLook(lookResult{Head{Off: FarOff, Waiting: clients, Place: InLine}, notify.Mark{}, time.Now()})
-				require.Equal(t, every, time.Until(w.outlook.lookAt), clients)
-			}
-			for quarter := range time.Duration(4) {
-				require.InDelta(t, 250, at[quarter], 75, "%d clients, quarter %d", clients, quarter)
+			for what, first := range map[string]struct {
+				failed bool
+				place  Place
+				took   time.Duration
+			}{"joined": {place: Joined}, "slow": {place: InLine, took: 501 * time.Millisecond}, "failed": {true, InLine, 0}} {
+				at := map[time.Duration]int{}
+				for range 1000 {
+					w := unwatched()
+					w.failed = first.failed
+					w.takeLook(lookResult{Head{Off: FarOff, Waiting: clients, Place: first.place}, notify.Mark{}, time.Now().Add(-first.took)})
+					at[time.Until(w.outlook.lookAt)*4/(every+1)]++
+					w.takeLook(lookResult{Head{Off: FarOff, Waiting: clients, Place: InLine}, notify.Mark{}, time.Now()})
+					require.Equal(t, every, time.Until(w.outlook.lookAt), clients)
+				}
+				for quarter := range time.Duration(4) {
+					require.InDelta(t, 250, at[quarter], 75, "%s, %d clients, quarter %d", what, clients, quarter)
+				}
 			}
 		}
 	})

@@ -162,3 +162,37 @@ func TestIdle_ATaskBehindAPoppedOneIsOnTime(t *testing.T) {
 		require.NoError(w, last.Close())
 	})
 }
+
+// TestIdle_AFullWorkerIsNotWaitedFor: it is in the lines of its other shards, and what it is told there another one does at once.
+func TestIdle_AFullWorkerIsNotWaitedFor(t *testing.T) {
+	onIdlers(t, func(w *idlers, rdb redis.UniversalClient) {
+		ctx, stop := context.WithCancel(w.Context())
+		handled, ended := make(chan time.Duration, 10), make(chan error, 2)
+		work := func(q *sluice.Queue) {
+			worker := &sluice.Worker{Queue: q, Concurrency: 1, Handler: func(ctx context.Context, e sluice.Entry) error {
+				handled <- time.Since(e.Due)
+				if e.ID == "long" {
+					time.Sleep(3 * time.Second)
+				}
+				return nil
+			}}
+			go func() { ended <- worker.Run(ctx) }()
+			time.Sleep(300 * time.Millisecond)
+		}
+		work(w.wait)
+		last := systest.BubbleClient(w.T, systest.BubbleDialer(w.m))
+		work(w.open(last, "q", sluice.WithShards(4)))
+		producer := w.open(last, "q", sluice.WithShards(4))
+		for _, id := range []string{"long", "a", "b", "c", "d", "e", "f", "g"} {
+			_, err := producer.Enqueue(w.Context(), sluice.Task{ID: id})
+			require.NoError(w, err)
+			time.Sleep(40 * time.Millisecond)
+			require.Less(w, <-handled, time.Millisecond, id)
+		}
+		stop()
+		require.NoError(w, <-ended)
+		require.NoError(w, <-ended)
+		time.Sleep(time.Minute)
+		require.NoError(w, last.Close())
+	}, sluice.WithShards(4))
+}
