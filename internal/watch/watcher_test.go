@@ -387,3 +387,69 @@ func TestWatcher_PollsAsThoseWhoWaitWant(t *testing.T) {
 	w.enter(first, time.Hour)
 	require.Equal(t, time.Hour, w.poll())
 }
+
+// TestWatcher_MakesSureOfItsPlace while callers wait, and as soon as one does: it may have left the line after a claim has joined it.
+func TestWatcher_MakesSureOfItsPlace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mark := notify.Mark{Confirmed: true}
+		trusts := func(place Place, askIn time.Duration) *Watcher {
+			w := unwatched()
+			w.place, w.outlook = place, outlook{known: true, due: time.Now().Add(askIn)}
+			if askIn > 0 {
+				w.outlook.askAt = w.outlook.due
+			}
+			return w
+		}
+		for place, unsure := range map[Place]bool{Out: false, InLine: true, Watchman: true} {
+			w := trusts(place, 0)
+			w.left()
+			require.Equal(t, unsure, w.unsure)
+			require.True(t, w.outlook.known, "no caller waits")
+			w.enter(make(waiter, 1), time.Second)
+			require.False(t, w.outlook.known)
+			w = trusts(place, 0)
+			w.enter(make(waiter, 1), time.Second)
+			require.Equal(t, unsure, w.outlook.known)
+			w.outlook.known = true
+			w.left()
+			require.False(t, w.outlook.known)
+		}
+		for askIn, known := range map[time.Duration]bool{firstPause: true, 2 * firstPause: false} {
+			w := trusts(Out, askIn)
+			w.enter(make(waiter, 1), time.Second)
+			require.Equal(t, known, w.outlook.known, askIn)
+		}
+
+		w := trusts(Out, 0)
+		w.waiters = make([]waiter, 1)
+		w.Claimed(mark, time.Now(), Head{Off: FarOff, Place: InLine}, false)
+		require.True(t, w.outlook.known)
+		w.Claimed(mark, time.Now(), Head{Off: FarOff, Place: Out}, false)
+		require.False(t, w.outlook.known, "the claim has left the line")
+		w.waiters, w.leftAt = nil, time.Now()
+		w.Claimed(mark, time.Now().Add(-1), Head{Off: FarOff, Place: InLine}, false)
+		require.True(t, w.unsure, "it may have joined before the client left")
+		w.Claimed(mark, time.Now(), Head{Off: FarOff, Place: InLine}, false)
+		require.False(t, w.unsure)
+	})
+}
+
+// TestWatcher_NotesWhetherACallerMakesUseOfWhatItWasTold: else others are told.
+func TestWatcher_NotesWhetherACallerMakesUseOfWhatItWasTold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newClient(redistest.Mini(t).Client(t), empty{}).Watcher(Queue{Keys: []any{"q"}}, time.Second)
+		for _, use := range []func(){w.Pops, func() { w.Ask(1, false) }} {
+			w.waiters = []waiter{make(waiter, 1)}
+			w.tell(1, errors.New("broken"))
+			require.False(t, w.told)
+			w.waiters = []waiter{make(waiter, 1)}
+			w.tell(1, nil)
+			require.True(t, w.told)
+			use()
+			require.False(t, w.told)
+		}
+		require.Equal(t, time.Now(), w.askedAt)
+	})
+}

@@ -58,6 +58,26 @@ func (w *idlers) enqueue(id string, delay time.Duration) time.Time {
 	return time.Now().Add(delay)
 }
 
+// foreign adds a task that is due as a foreign producer does, of which none is told.
+func (w *idlers) foreign() {
+	_, err := w.m.ZAdd("Queue:q", float64(time.Now().Unix()), "foreign")
+	require.NoError(w, err)
+}
+
+// claim claims one task.
+func (w *idlers) claim(q *sluice.Queue) {
+	entries, err := q.Claim(w.Context(), 1, time.Minute)
+	require.NoError(w, err)
+	require.Len(w, entries, 1)
+}
+
+// line returns the clients in line, with their scores.
+func (w *idlers) line() map[string]float64 {
+	line, err := w.m.SortedSet("{Queue:q}:line")
+	require.NoError(w, err)
+	return line
+}
+
 func (w *idlers) requireTold(due time.Time) {
 	w.Helper()
 	require.WithinDuration(w, due, <-w.told, 10*time.Microsecond)
@@ -129,12 +149,9 @@ func TestIdle_ATaskBehindADueOneIsOnTime(t *testing.T) {
 	onIdlers(t, func(w *idlers, _ redis.UniversalClient) {
 		w.begin()
 		time.Sleep(5 * time.Second)
-		_, err := w.m.ZAdd("Queue:q", float64(time.Now().Unix()), "foreign") // of which none is told
-		require.NoError(w, err)
+		w.foreign()
 		due := w.enqueue("later", 100*time.Millisecond)
-		entries, err := w.act.Claim(w.Context(), 1, time.Minute)
-		require.NoError(w, err)
-		require.Len(w, entries, 1)
+		w.claim(w.act)
 		w.requireTold(due)
 	})
 }
@@ -195,4 +212,80 @@ func TestIdle_AFullWorkerIsNotWaitedFor(t *testing.T) {
 		time.Sleep(time.Minute)
 		require.NoError(w, last.Close())
 	}, sluice.WithShards(4))
+}
+
+// TestIdle_AClaimantThatGetsBusyHandsItsWatchOn, and leaves the line. The head is a lease, of which others are not told else.
+func TestIdle_AClaimantThatGetsBusyHandsItsWatchOn(t *testing.T) {
+	onIdlers(t, func(w *idlers, _ redis.UniversalClient) {
+		w.enqueue("leased", 0)
+		_, err := w.act.Claim(w.Context(), 1, 3*time.Second)
+		require.NoError(w, err)
+		due := time.Now().Add(3 * time.Second)
+		ctx, leave := context.WithTimeout(w.Context(), 100*time.Millisecond)
+		defer leave()
+		require.ErrorIs(w, w.act.Wait(ctx), context.DeadlineExceeded)
+		w.begin()
+		w.foreign()
+		w.claim(w.act)
+		require.Len(w, w.line(), 1)
+		w.requireTold(due)
+	}, sluice.WithPollInterval(time.Minute))
+}
+
+// TestIdle_AClaimantThatStaysInLineTellsTheWatchman of what is due later, and was behind what it has got.
+func TestIdle_AClaimantThatStaysInLineTellsTheWatchman(t *testing.T) {
+	onIdlers(t, func(w *idlers, _ redis.UniversalClient) {
+		w.enqueue("late", 30*time.Second)
+		w.begin()
+		ctx, leave := context.WithCancel(w.Context())
+		defer leave()
+		go func() { _ = w.act.Wait(ctx) }() // it ends with ctx
+		time.Sleep(1500 * time.Millisecond)
+		w.foreign()
+		due := w.enqueue("later", 100*time.Millisecond)
+		w.claim(w.act)
+		require.Len(w, w.line(), 2)
+		w.requireTold(due)
+	}, sluice.WithPollInterval(time.Minute))
+}
+
+// TestIdle_AClaimThatJoinsHearsMessages, although its client has had no caller for a while.
+func TestIdle_AClaimThatJoinsHearsMessages(t *testing.T) {
+	onIdlers(t, func(w *idlers, _ redis.UniversalClient) {
+		w.begin()
+		ctx, leave := context.WithTimeout(w.Context(), 100*time.Millisecond)
+		defer leave()
+		require.ErrorIs(w, w.act.Wait(ctx), context.DeadlineExceeded)
+		time.Sleep(7 * time.Second)
+		require.Len(w, w.line(), 1)
+		entries, err := w.act.Claim(w.Context(), 1, time.Minute)
+		require.NoError(w, err)
+		require.Empty(w, entries)
+		require.Len(w, w.line(), 2)
+		time.Sleep(100 * time.Millisecond)
+		w.requireTold(w.enqueue("a", 0))
+	}, sluice.WithPollInterval(time.Minute))
+}
+
+// TestIdle_ThereIsOneWatchman: the one whose watch is over is like the others, and the dead one is out of the line.
+func TestIdle_ThereIsOneWatchman(t *testing.T) {
+	for ends, score := range map[time.Duration]float64{-time.Millisecond: 0, time.Minute: -1} {
+		t.Run(ends.String(), func(t *testing.T) {
+			onIdlers(t, func(w *idlers, _ redis.UniversalClient) {
+				w.begin()
+				_, err := w.m.ZAdd("{Queue:q}:line", float64(time.Now().Add(ends).UnixMicro())-1e16, "other") // which does not listen
+				require.NoError(w, err)
+				due := w.enqueue("a", time.Second)
+				line := w.line()
+				other, there := line["other"]
+				require.Equal(w, score == 0, there)
+				require.Zero(w, other)
+				delete(line, "other")
+				for _, score := range line {
+					require.Negative(w, score)
+				}
+				w.requireTold(due)
+			}, sluice.WithPollInterval(time.Minute))
+		})
+	}
 }
