@@ -20,13 +20,14 @@ type idlers struct {
 	wait *sluice.Queue // of the client that waits
 	act  *sluice.Queue // of another one
 	told chan time.Time
+	rdb  redis.UniversalClient
 }
 
 // onIdlers runs a test on the fake clock.
 func onIdlers(t *testing.T, test func(w *idlers, rdb redis.UniversalClient), opts ...sluice.QueueOption) {
 	t.Helper()
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
-		w := &idlers{T: t, m: m, told: make(chan time.Time, 1)}
+		w := &idlers{T: t, m: m, told: make(chan time.Time, 1), rdb: rdb}
 		other := systest.BubbleClient(t, systest.BubbleDialer(m))
 		w.wait, w.act = w.open(rdb, "q", opts...), w.open(other, "q")
 		test(w, rdb)
@@ -73,8 +74,10 @@ func (w *idlers) claim(q *sluice.Queue) {
 
 // line returns the clients in line, with their scores.
 func (w *idlers) line() map[string]float64 {
-	line, err := w.m.SortedSet("{Queue:q}:line")
-	require.NoError(w, err)
+	line := map[string]float64{}
+	for _, z := range w.rdb.ZRangeWithScores(w.Context(), "{Queue:q}:line", 0, -1).Val() {
+		line[z.Member.(string)] = z.Score
+	}
 	return line
 }
 
