@@ -19,7 +19,6 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"syscall"
 	"time"
 
@@ -47,6 +46,8 @@ type Config struct {
 	Crash   time.Duration // for how long a process that died holds up its lock and its tasks
 	Partner string        // the URL of the webhook
 }
+
+// feature: kinds and worker
 
 // Worker returns the worker of all kinds. The transaction is within the lock, so that it is committed when the lock is released.
 func (s *Service) Worker() *sluice.Worker {
@@ -228,7 +229,6 @@ func (s *Service) Pay(ctx context.Context, order, to string) error {
 
 // feature: web server
 
-// ServeHTTP enqueues and sells.
 func (s *Service) routes() http.Handler {
 	mux := http.NewServeMux()
 	post := func(path string, do func(r *http.Request, id string) error) {
@@ -278,6 +278,8 @@ func (s *Service) Run(ctx context.Context, listener net.Listener) error {
 	return all.Wait()
 }
 
+// feature: flags and connections
+
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -310,21 +312,13 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		m.ClockTTL(true)
 		*addr = m.Addr()
 	}
-	if *file == "" {
-		dir, err := os.MkdirTemp("", "service")
-		if err != nil {
-			return err
-		}
-		defer os.RemoveAll(dir)
-		*file = filepath.Join(dir, "shop.db")
-	}
 	rdb := redis.NewClient(&redis.Options{Addr: *addr})
 	defer rdb.Close()
 	db, err := shop.Open(ctx, *file, 50)
 	if err != nil {
 		return err
 	}
-	defer db.DB.Close()
+	defer db.Close()
 	s, err := NewService(db, rdb, c)
 	if err != nil {
 		return err

@@ -51,7 +51,7 @@ func start(t *testing.T, partner http.HandlerFunc) *service {
 	t.Cleanup(func() { _ = rdb.Close() })
 	db, err := shop.Open(t.Context(), filepath.Join(t.TempDir(), "shop.db"), 2)
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = db.DB.Close() })
+	t.Cleanup(func() { _ = db.Close() })
 	web := httptest.NewServer(partner)
 	t.Cleanup(web.Close)
 	s, err := NewService(db, rdb, Config{PayIn: time.Second, Sweep: 200 * time.Millisecond, Crash: 5 * time.Second, Partner: web.URL})
@@ -164,9 +164,10 @@ func TestService_RollsBack(t *testing.T) {
 	s := start(t, nil)
 	handler := s.inTx(func(ctx context.Context, e sluice.Entry) error {
 		require.NoError(t, s.Shop.Record(ctx, e.ID, nil))
-		if e.ID == "panics" {
+		switch e.ID {
+		case "panics":
 			panic("on purpose")
-		} else if e.ID == "fails" {
+		case "fails":
 			return io.EOF
 		}
 		return nil

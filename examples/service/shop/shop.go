@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -19,31 +21,54 @@ CREATE TABLE IF NOT EXISTS orders (id TEXT PRIMARY KEY, state TEXT NOT NULL, at 
 CREATE TABLE IF NOT EXISTS done (id TEXT PRIMARY KEY, result BLOB);
 INSERT INTO item SELECT ? WHERE NOT EXISTS (SELECT * FROM item);`
 
-// ErrSoldOut says that there is no phone left, ErrNotUnpaid that the order was cancelled or never was.
-var ErrSoldOut, ErrNotUnpaid = errors.New("sold out"), errors.New("no such unpaid order")
+var (
+	// ErrSoldOut says that there is no phone left.
+	ErrSoldOut = errors.New("sold out")
+	// ErrNotUnpaid says that the order was cancelled, or never was.
+	ErrNotUnpaid = errors.New("no such unpaid order")
+)
 
 // Shop is the database, which several processes share.
-type Shop struct{ DB *sql.DB }
+type Shop struct {
+	DB   *sql.DB
+	temp string // the folder that Close removes
+}
 
-// Open opens the database. A new one has this stock.
+// Open opens the database, which without a name is a temporary one. A new one has this stock.
 func Open(ctx context.Context, file string, stock int) (*Shop, error) {
+	s := &Shop{}
+	if file == "" {
+		var err error
+		if s.temp, err = os.MkdirTemp("", "shop"); err != nil {
+			return nil, err
+		}
+		file = filepath.Join(s.temp, "shop.db")
+	}
 	options := url.Values{
 		"_pragma": {"busy_timeout(10000)", "journal_mode(WAL)", "synchronous(NORMAL)"},
 		"_txlock": {"immediate"}, // a transaction that begins by reading could not write after another one has
 	}
-	db, err := sql.Open("sqlite", (&url.URL{Scheme: "file", Opaque: file, RawQuery: options.Encode()}).String())
-	if err != nil {
+	var err error
+	if s.DB, err = sql.Open("sqlite", (&url.URL{Scheme: "file", Opaque: file, RawQuery: options.Encode()}).String()); err != nil {
 		return nil, err
 	}
-	s := &Shop{db}
 	err = s.Tx(ctx, func(ctx context.Context) error {
 		_, err := s.db(ctx).ExecContext(ctx, schema, stock)
 		return err
 	})
 	if err != nil {
-		return nil, errors.Join(err, db.Close())
+		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
+}
+
+// Close closes the database.
+func (s *Shop) Close() error {
+	err := s.DB.Close()
+	if s.temp != "" {
+		err = errors.Join(err, os.RemoveAll(s.temp))
+	}
+	return err
 }
 
 type txKey struct{}
