@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"image"
 	"image/png"
 	"io"
@@ -39,6 +40,7 @@ func TestRun(t *testing.T) {
 type service struct {
 	*Service
 	t    *testing.T
+	rdb  *redis.Client
 	url  string
 	stop func() error // ends it, and returns Run's result
 }
@@ -54,7 +56,7 @@ func start(t *testing.T, partner http.HandlerFunc) *service {
 	t.Cleanup(func() { _ = db.Close() })
 	web := httptest.NewServer(partner)
 	t.Cleanup(web.Close)
-	s, err := NewService(db, rdb, Config{PayIn: time.Second, Sweep: 200 * time.Millisecond, Crash: 5 * time.Second, Partner: web.URL})
+	s, err := NewService(db, rdb, Config{PayIn: 5 * time.Second, Sweep: 200 * time.Millisecond, Crash: 5 * time.Second, Partner: web.URL})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = s.Locker.Close() })
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -62,7 +64,7 @@ func start(t *testing.T, partner http.HandlerFunc) *service {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx, listener) }()
-	return &service{s, t, "http://" + listener.Addr().String(), func() error { cancel(); return <-ended }}
+	return &service{s, t, rdb, "http://" + listener.Addr().String(), func() error { cancel(); return <-ended }}
 }
 
 func (s *service) post(path string, body []byte) int {
@@ -132,10 +134,8 @@ func TestService_DoesEachKind(t *testing.T) {
 		s.requireDone(task)
 	}
 	require.Equal(t, int32(2), asked.Load())
-	require.Eventually(t, func() bool {
-		return s.post("/pay?id=unpaid", nil) == 409 || number(t, s.Shop, "SELECT stock FROM item") == 1
-	},
-		20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return number(t, s.Shop, "SELECT stock FROM item") == 1 }, 20*time.Second, 10*time.Millisecond)
+	require.Equal(t, 409, s.post("/pay?id=unpaid", nil), "too late")
 	dead, err := s.Queue.Get(t.Context(), "thumbnail:bad")
 	require.NoError(t, err)
 	require.Equal(t, sluice.StateDead, dead.State)
@@ -196,4 +196,55 @@ func TestService_CancelBearsNoOrder(t *testing.T) {
 	require.NoError(t, s.stop())
 	require.Equal(t, 2, number(t, s.Shop, "SELECT stock FROM item"))
 	require.Zero(t, number(t, s.Shop, "SELECT count(*) FROM done WHERE id LIKE '%:x'"))
+}
+
+// TestService_LooksUnderTheLock: a task that is worked on before its row is committed waits for that.
+func TestService_LooksUnderTheLock(t *testing.T) {
+	t.Parallel()
+	s := start(t, func(http.ResponseWriter, *http.Request) {})
+	require.Equal(t, 200, s.post("/buy?id=1", nil))
+	require.NoError(t, s.change(t.Context(), func(ctx context.Context) error {
+		_, err1 := s.Receipts.Enqueue(ctx, sluice.Task{ID: "receipt:1"}, Email{Order: "1"})
+		_, err2 := s.Queue.Enqueue(ctx, sluice.Task{ID: "webhook:1", Kind: "webhook", Payload: []byte("1")})
+		require.NoError(t, errors.Join(err1, err2))
+		for _, task := range []string{"receipt:1", "webhook:1"} { // a handler that does not wait is done with it
+			require.Eventually(t, func() bool {
+				info, err := s.Queue.Get(ctx, task)
+				return errors.Is(err, sluice.ErrNotFound) || info.State == sluice.StateLeased
+			}, 20*time.Second, time.Millisecond)
+		}
+		return s.Shop.Pay(ctx, "1")
+	}))
+	s.requireDone("receipt:1")
+	s.requireDone("webhook:1")
+	require.NoError(t, s.stop())
+}
+
+// TestService_EnqueuesBeforeTheCommit: what cannot be enqueued is not sold, and not paid.
+func TestService_EnqueuesBeforeTheCommit(t *testing.T) {
+	t.Parallel()
+	s := start(t, nil)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	var away atomic.Bool
+	queue, err := sluice.NewQueue(s.rdb, "shop", sluice.WithQueueHooks(sluice.QueueHooks{
+		TasksSending: func(ctx context.Context, _ sluice.TasksSending) context.Context {
+			if away.Load() {
+				return ended
+			}
+			return ctx
+		},
+	}))
+	require.NoError(t, err)
+	other := &Service{s.Shop, s.Locker, queue, sluice.Typed[Email]{Queue: queue, Kind: "receipt"}, s.Config}
+	require.NoError(t, other.Buy(t.Context(), "old"))
+	away.Store(true)
+	require.Error(t, other.Buy(t.Context(), "new"))
+	require.Error(t, other.Pay(t.Context(), "old", "ann"))
+	for order, want := range map[string]string{"old": "unpaid", "new": ""} {
+		state, err := s.Shop.State(t.Context(), order)
+		require.NoError(t, err)
+		require.Equal(t, want, state)
+	}
+	require.NoError(t, s.stop())
 }

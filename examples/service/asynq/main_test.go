@@ -45,7 +45,7 @@ func TestRun(t *testing.T) {
 	out, in := io.Pipe()
 	ended := make(chan error, 1)
 	go func() {
-		ended <- run(ctx, []string{"-redis", server.Addr, "-db", file, "-web", "127.0.0.1:0", "-partner", partner.URL, "-pay-in", "2s", "-sweep", "@every 1s"}, in)
+		ended <- run(ctx, []string{"-redis", server.Addr, "-db", file, "-web", "127.0.0.1:0", "-partner", partner.URL, "-pay-in", "4s", "-sweep", "@every 1s"}, in)
 		_ = in.Close()
 	}()
 	url, err := bufio.NewReader(out).ReadString('\n')
