@@ -8,6 +8,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"expvar"
@@ -249,6 +250,7 @@ func (s *Service) routes() http.Handler {
 		_, err := s.Queue.Enqueue(r.Context(), sluice.Task{ID: "export:" + id, Kind: "export"})
 		return err
 	})
+	post("/partner", func(*http.Request, string) error { return nil }) // stands for another firm's
 	mux.Handle("GET /debug/vars", expvar.Handler())
 	return mux
 }
@@ -296,7 +298,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	addr := flags.String("redis", "", "`address` of Redis (default: a miniredis within the process)")
 	file := flags.String("db", "", "`file` of the database, which all processes share (default: a temporary one)")
 	web := flags.String("web", "127.0.0.1:8081", "`address` of the web server")
-	flags.StringVar(&c.Partner, "partner", "http://127.0.0.1:8082/", "`URL` of the partner")
+	flags.StringVar(&c.Partner, "partner", "", "`URL` of the partner (default: one within the process)")
 	flags.DurationVar(&c.PayIn, "pay-in", 15*time.Minute, "how `long` a buyer has to pay")
 	flags.DurationVar(&c.Sweep, "sweep", time.Hour, "how `long` from a sweep to the next")
 	flags.DurationVar(&c.Crash, "crash", 5*time.Second, "how `long` a process that died holds up the others")
@@ -328,7 +330,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(out, "http://"+listener.Addr().String())
+	url := "http://" + listener.Addr().String()
+	s.Partner = cmp.Or(c.Partner, url+"/partner")
+	fmt.Fprintln(out, url)
 	return s.Run(ctx, listener)
 }
 

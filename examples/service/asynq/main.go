@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -355,6 +356,7 @@ func (s *Service) routes() http.Handler {
 		return err
 	})
 	post("/export", func(r *http.Request, id string) error { return s.enqueue(r.Context(), "export", id, nil) })
+	post("/partner", func(*http.Request, string) error { return nil }) // stands for another firm's
 	mux.Handle("GET /debug/vars", expvar.Handler())
 	return mux
 }
@@ -409,7 +411,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	addr := flags.String("redis", "127.0.0.1:6379", "`address` of Redis")
 	file := flags.String("db", "", "`file` of the database, which all processes share (default: a temporary one)")
 	web := flags.String("web", "127.0.0.1:8081", "`address` of the web server")
-	flags.StringVar(&c.Partner, "partner", "http://127.0.0.1:8082/", "`URL` of the partner")
+	flags.StringVar(&c.Partner, "partner", "", "`URL` of the partner (default: one within the process)")
 	flags.DurationVar(&c.PayIn, "pay-in", 15*time.Minute, "how `long` a buyer has to pay")
 	flags.StringVar(&c.Sweep, "sweep", "0 * * * *", "when to sweep, as a `line` of cron")
 	flags.DurationVar(&c.Crash, "crash", 5*time.Second, "how `long` a process that died holds up the others")
@@ -428,6 +430,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(out, "http://"+listener.Addr().String())
+	url := "http://" + listener.Addr().String()
+	s.Partner = cmp.Or(c.Partner, url+"/partner")
+	fmt.Fprintln(out, url)
 	return s.Run(ctx, rdb, listener)
 }
