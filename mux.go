@@ -29,12 +29,12 @@ type Mux struct {
 	serves atomic.Pointer[Handler] // nil before the first task; from then on nothing changes
 
 	mu    sync.Mutex // guards what follows, while handlers are registered
-	kinds map[string]*kind
+	kinds map[string]*kindRule
 	use   []Middleware
 }
 
-// kind is a kind of tasks.
-type kind struct {
+// kindRule is what is registered for a kind of tasks.
+type kindRule struct {
 	handler     Handler
 	timeout     time.Duration // 0 for none
 	maxAttempts int           // 0 for no limit
@@ -42,24 +42,24 @@ type kind struct {
 }
 
 // KindOption is an option of Mux.Handle.
-type KindOption func(*kind)
+type KindOption func(*kindRule)
 
 // KindTimeout bounds the work on a task of the kind: its ctx ends then, or after the Worker's Timeout, whichever is sooner. 0 is none.
-func KindTimeout(d time.Duration) KindOption { return func(k *kind) { k.timeout = d } }
+func KindTimeout(d time.Duration) KindOption { return func(k *kindRule) { k.timeout = d } }
 
 // KindMaxAttempts is how many attempts a task of the kind has before a Worker puts it among the dead letters, if WithMaxAttempts does not
 // allow fewer. One that was claimed more often, since processes have died over it, is not handed out. 0 is no limit.
-func KindMaxAttempts(n int) KindOption { return func(k *kind) { k.maxAttempts = n } }
+func KindMaxAttempts(n int) KindOption { return func(k *kindRule) { k.maxAttempts = n } }
 
 // KindBackoff is what a Worker uses for the kind instead of its Backoff; nil is that.
 func KindBackoff(f func(attempt int, err error) time.Duration) KindOption {
-	return func(k *kind) { k.backoff = f }
+	return func(k *kindRule) { k.backoff = f }
 }
 
-// Handle registers the handler of a kind. It panics, since the program is wrong, if the kind has not 1 to 256 bytes or is there
+// Handle registers the handler of a kind. What is to be around it alone is called here: Handle("order", inTransaction(sell)). It panics, since the program is wrong, if the kind has not 1 to 256 bytes or is there
 // already, if the handler is nil or an option nil or negative, and once the Mux serves.
 func (m *Mux) Handle(name string, h Handler, opts ...KindOption) {
-	k := &kind{handler: h}
+	k := &kindRule{handler: h}
 	for _, opt := range opts {
 		if opt == nil {
 			panic("sluice: Mux.Handle: nil option")
@@ -80,7 +80,7 @@ func (m *Mux) Handle(name string, h Handler, opts ...KindOption) {
 	case k.timeout < 0 || k.maxAttempts < 0:
 		panic(fmt.Sprintf("sluice: Mux.Handle: a negative option of kind %q", name))
 	case m.kinds == nil:
-		m.kinds = map[string]*kind{}
+		m.kinds = map[string]*kindRule{}
 	}
 	m.kinds[name] = k
 }

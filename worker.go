@@ -381,7 +381,9 @@ func (p *workerPolicy) decide(ctx context.Context, t wire.Task, err error) (d wi
 	maxAttempts, backoff := p.rules(ctx)
 	lastAttempt := maxAttempts > 0 && t.Attempt >= maxAttempts
 	switch {
-	case errors.Is(ended, ErrLost), errors.Is(ended, ErrCanceled): // nothing comes of it
+	case errors.Is(ended, ErrCanceled): // nothing comes of it, and the log has it
+		return wire.Disposition{Action: wire.Release}
+	case errors.Is(ended, ErrLost): // likewise
 		p.log.Info("sluice: attempt failed", about...)
 		return wire.Disposition{Action: wire.Release}
 	case again && p.isOfUnknownKind(err):
@@ -410,7 +412,7 @@ func (p *workerPolicy) Accepted(t wire.Task) { p.periodics.accepted(t.ID) }
 // rules returns how many attempts a task has, 0 for no limit, and its backoff: those of its kind, or the Worker's.
 func (p *workerPolicy) rules(ctx context.Context) (maxAttempts int, backoff func(int, error) time.Duration) {
 	maxAttempts, backoff = p.maxAttempts, p.backoff
-	if k, ok := lease.Noted(ctx).(*kind); ok {
+	if k, ok := lease.Noted(ctx).(*kindRule); ok {
 		if k.maxAttempts > 0 && (maxAttempts == 0 || k.maxAttempts < maxAttempts) {
 			maxAttempts = k.maxAttempts
 		}

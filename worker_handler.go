@@ -11,7 +11,8 @@ import (
 // Handler does the work of a task: see Worker.Handler.
 type Handler func(ctx context.Context, e Entry) error
 
-// Middleware returns a Handler that calls next, and does something before or after that: see Worker.Use.
+// Middleware returns a Handler that calls next, and does something before or after that: see Worker.Use. What becomes of a task
+// is told by the hook TaskFinished; an error may also put it off, as Again does.
 type Middleware func(next Handler) Handler
 
 // around returns a handler with middleware around it, of which the first is outermost.

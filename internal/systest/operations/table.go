@@ -11,6 +11,7 @@ import (
 const (
 	aboutTheServer = "it asks how the server is configured"
 	readsOnly      = "it changes nothing"
+	encodes        = "it encodes a payload, and calls the Queue's method"
 )
 
 // Table has every operation. What ends the use of a Locker comes last, for tests in which operations share one.
@@ -53,6 +54,18 @@ var Table = []Operation{
 	{Name: "Queue.EnqueueBatch", Lost: Unknown, Adds: true, Replicated: true, Hooks: "TasksSending TasksSent",
 		Call: func(ctx context.Context, f *Fixture) (any, error) {
 			return f.Queue.EnqueueBatch(ctx, []sluice.Task{f.task(), {ID: f.Entry.ID + "2"}})
+		}},
+	{Name: "Typed.Enqueue", Lost: Unknown, Adds: true, Replicated: true, Hooks: "TasksSending TasksSent", NoModel: encodes, NoChaos: encodes,
+		Call: func(ctx context.Context, f *Fixture) (any, error) {
+			t := f.task()
+			t.Payload = nil
+			return f.typed().Enqueue(ctx, t, "")
+		}},
+	{Name: "Typed.EnqueueBatch", Lost: Unknown, Adds: true, Replicated: true, Hooks: "TasksSending TasksSent", NoModel: encodes, NoChaos: encodes,
+		Call: func(ctx context.Context, f *Fixture) (any, error) {
+			t := f.task()
+			t.Payload = nil
+			return f.typed().EnqueueBatch(ctx, []sluice.Task{t, {ID: f.Entry.ID + "2"}}, []string{"", ""})
 		}},
 	{Name: "Queue.Claim", Needs: Due, Lost: Unknown, Hooks: "TasksClaimed",
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Claim(ctx, 1, time.Hour) }},
@@ -127,4 +140,8 @@ var Table = []Operation{
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Locker.UnlockAll(ctx) }},
 	{Name: "Locker.Close", Needs: Held, Outlives: true, Hooks: "LockReleased",
 		Call: func(_ context.Context, f *Fixture) (any, error) { return nil, f.Locker.Close() }},
+}
+
+func (f *Fixture) typed() sluice.Typed[string] {
+	return sluice.Typed[string]{Queue: f.Queue, Kind: "k"}
 }
