@@ -240,12 +240,8 @@ func (t *Task) packedSize() int { return wire.Size(t.Kind, t.Header, t.Payload) 
 
 // checkHeader says what is wrong with the header. The error names no key and no value.
 func (t *Task) checkHeader() error {
-	most := wire.MaxHeaders
-	if t.Kind != "" { // which is kept among the pairs
-		most--
-	}
-	if len(t.Header) > most {
-		return fmt.Errorf("%w: a header of %d pairs, %d are allowed", ErrInvalid, len(t.Header), most)
+	if n := len(t.Header); n > wire.MaxHeaders || n == wire.MaxHeaders && t.Kind != "" { // which is kept among the pairs
+		return fmt.Errorf("%w: a header of %d pairs, %d are allowed, with a kind", ErrInvalid, n, wire.MaxHeaders)
 	}
 	for key := range t.Header {
 		switch {

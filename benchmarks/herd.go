@@ -97,7 +97,7 @@ func burst(workers int) scenario {
 			if t.quick {
 				workers, tasks = max(workers/10, 1), tasks/10
 			}
-			var busy atomic.Int64
+			var busy, done atomic.Int64
 			var busyAt time.Time
 			allBusy := make(chan struct{})
 			stop := startHerd(ctx, t, workers, places, func(int) {
@@ -109,6 +109,7 @@ func burst(workers int) scenario {
 				case <-allBusy:
 				case <-ctx.Done():
 				}
+				done.Add(1)
 			})
 			defer func() { err = errors.Join(err, stop()) }()
 			sleep(ctx, settling+time.Second)
@@ -123,6 +124,9 @@ func burst(workers int) scenario {
 				return r, fmt.Errorf("%d handlers were busy after a minute", busy.Load())
 			case <-ctx.Done():
 				return r, ctx.Err()
+			}
+			for ctx.Err() == nil && done.Load() < int64(tasks) {
+				sleep(ctx, 10*time.Millisecond)
 			}
 			r.value = float64(busyAt.Sub(began))
 			r.extra = map[string]float64{fillTime: float64(filled)}
