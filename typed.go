@@ -97,7 +97,7 @@ func (t Typed[T]) decode(payload []byte) (v T, err error) {
 	}()
 	v, err = decode(payload)
 	if err != nil {
-		err = fmt.Errorf("the payload is no %T: %T", v, err) //nolint:errorlint // its text may quote the payload
+		err = fmt.Errorf("the payload is no %T: %T", v, err) // its text may quote the payload
 	}
 	return v, err
 }
