@@ -73,8 +73,8 @@ func untouched(which string) []string {
 	return append([]string{"Queue.Pause", "Queue.Resume", "Queue.Purge", "Queue.Wait"}, map[string][]string{
 		"tasks":  {"Queue.Stats", "Queue.Retry", "Queue.Release", "Queue.Bury", "Queue.Extend", "Queue.KeepAlive", "Queue.Reschedule"},
 		"state":  {"Queue.Stats"},
-		"dead":   {"Queue.Enqueue", "Queue.Reschedule", "Queue.Get", "Queue.Peek", "Queue.List"},
-		"leased": {"Queue.Enqueue", "Queue.EnqueueBatch", "Queue.All", "Queue.Revive", "Queue.Drop", "Queue.Get", "Queue.Peek"},
+		"dead":   {"Queue.Enqueue", "Typed.Enqueue", "Queue.Reschedule", "Queue.Get", "Queue.Peek", "Queue.List"},
+		"leased": {"Queue.Enqueue", "Queue.EnqueueBatch", "Typed.Enqueue", "Typed.EnqueueBatch", "Queue.All", "Queue.Revive", "Queue.Drop", "Queue.Get", "Queue.Peek"},
 	}[which]...)
 }
 
