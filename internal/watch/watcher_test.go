@@ -438,8 +438,9 @@ func TestWatcher_MakesSureOfItsPlace(t *testing.T) {
 // TestWatcher_NotesWhetherACallerMakesUseOfWhatItWasTold: else others are told.
 func TestWatcher_NotesWhetherACallerMakesUseOfWhatItWasTold(t *testing.T) {
 	t.Parallel()
+	client := newClient(redistest.Mini(t).Client(t), empty{})
 	synctest.Test(t, func(t *testing.T) {
-		w := newClient(redistest.Mini(t).Client(t), empty{}).Watcher(Queue{Keys: []any{"q"}}, time.Second)
+		w := client.Watcher(Queue{Keys: []any{"q"}}, time.Second)
 		for _, use := range []func(){w.Pops, func() { w.Ask(1, false) }} {
 			w.waiters = []waiter{make(waiter, 1)}
 			w.tell(1, errors.New("broken"))
