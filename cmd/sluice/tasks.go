@@ -264,7 +264,8 @@ func (a *app) printTasks(state sluice.State, found []sluice.TaskInfo, o lsOption
 	default:
 		header = append(header, "died", "ago", "reason")
 	}
-	if o.detail().isRead() {
+	kinds := slices.ContainsFunc(found, func(e sluice.TaskInfo) bool { return e.Kind != "" })
+	if kinds {
 		header = append(header, "kind")
 	}
 	if o.wide {
@@ -285,7 +286,7 @@ func (a *app) printTasks(state sluice.State, found []sluice.TaskInfo, o lsOption
 		if state == sluice.StateDead {
 			row = append(row, cut(show(e.Reason), 80, o.wide))
 		}
-		if o.detail().isRead() {
+		if kinds {
 			row = append(row, show(e.Kind))
 		}
 		if o.wide {
