@@ -44,6 +44,10 @@ func TestRun_HandlesEachTaskOnce(t *testing.T) {
 
 			next := fmt.Sprintf("mail-%d", shards[1])
 			for _, key := range m.Keys() {
+				if strings.HasSuffix(key, ":line") && !strings.Contains(key, prefix+next) {
+					require.Positive(t, m.TTL(key), "a look that was under way may leave it, for a minute at most")
+					continue
+				}
 				require.Contains(t, key, prefix+next)
 			}
 			rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
