@@ -136,7 +136,7 @@ func TestMux_TellsOfUnknownKindsOnceAMinute(t *testing.T) {
 	})
 }
 
-// TestMux_KindsHaveTheirOwnRules: their timeout, attempts and backoff count in a Worker, if they are stricter.
+// TestMux_KindsHaveTheirOwnRules in a Worker: timeout and attempts if they are stricter, backoff instead of its own.
 func TestMux_KindsHaveTheirOwnRules(t *testing.T) {
 	onMux(t, func(m muxTest) {
 		fails := func(context.Context, sluice.Entry) error { return errFailed }
@@ -189,7 +189,7 @@ func TestMux_TheQueuesLimitCounts(t *testing.T) {
 		m.Handle("b", func(context.Context, sluice.Entry) error { calls++; return errFailed }, sluice.KindMaxAttempts(1))
 		m.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "b", Kind: "b"})
 		e := m.ClaimOne(time.Hour)
-		require.NoError(m, m.Q.Extend(m.Context(), e, time.Hour)) // else it counts as one that nobody saw
+		require.NoError(m, m.Q.Extend(m.Context(), e, time.Hour)) // else it counts as one that no handler saw
 		m.EndLeaseSoon(m.Get("b").Entry)
 		ended := m.run(sluice.Task{ID: "a", Kind: "a"})
 		require.Equal(m, sluice.DispositionBuried, ended["a"].Disposition)

@@ -381,9 +381,9 @@ func (p *workerPolicy) decide(ctx context.Context, t wire.Task, err error) (d wi
 	maxAttempts, backoff := p.rules(ctx)
 	lastAttempt := maxAttempts > 0 && t.Attempt >= maxAttempts
 	switch {
-	case errors.Is(ended, ErrCanceled): // nothing comes of it, and the log has it
+	case errors.Is(ended, ErrCanceled): // nothing comes of it; the log says that it was cancelled
 		return wire.Disposition{Action: wire.Release}
-	case errors.Is(ended, ErrLost): // likewise
+	case errors.Is(ended, ErrLost): // nothing comes of it
 		p.log.Info("sluice: attempt failed", about...)
 		return wire.Disposition{Action: wire.Release}
 	case again && p.isOfUnknownKind(err):

@@ -13,7 +13,7 @@ import (
 //
 // Time passes in ticks, and a tick passes only if nothing is under way: commands, messages, a caller that was told and a watch without
 // callers are quicker than a tick. So the walk counts for how many ticks a task is due while a live client waits. Until something has
-// struck that is none at all: a fault, a race, a task of a foreign producer, or a head that is due and is cancelled, which tells nobody of the next
+// struck that is none at all: a fault, a race, a task of a foreign producer, or a head that is due and is cancelled, which tells no client of the next
 // one.
 type IdleWalk struct {
 	Clients  int  // three at most
@@ -21,7 +21,7 @@ type IdleWalk struct {
 	Adds     int  // how many tasks a producer adds, due at once, after one tick or after:
 	Later    int8 // ticks
 	Batch    bool // it adds two at once, too
-	Foreign  int  // how many tasks a foreign producer adds, which tells nobody
+	Foreign  int  // how many tasks a foreign producer adds, which tells no client
 	Cancels  int  // how many heads are cancelled
 	Look     int8 // in how many ticks an idle client looks once. A watch is twice as long, except that
 	Told     int8 // of a client that is told of a later head takes so many; 0 for twice as long, too
@@ -57,11 +57,11 @@ const (
 
 // Mistakes of the line of idle clients.
 const (
-	NewHeadTellsNobody     = "a new head that is due tells nobody"
+	NewHeadTellsNobody     = "a new head that is due tells no client"
 	EarlierHeadTellsNobody = "a new head that is due later does not reach the watchman"
 	ToldStaysInLine        = "a client that is told of a due head is not taken out"
 	DeniedTakesOut         = "a client is taken out although its message is denied"
-	ClaimTellsNobody       = "a claim that leaves due tasks tells nobody"
+	ClaimTellsNobody       = "a claim that leaves due tasks tells no client"
 	ClaimTakesWhatIsNotDue = "a claim takes the head, due or not"
 	BusyStaysInLine        = "a claimant stays in line, and forgets it"
 	BusyHandsNothingOn     = "a watchman that gets busy does not hand on"
@@ -71,12 +71,12 @@ const (
 	AloneNeverPassesOn     = "a watch without a caller never leaves the line"
 	LapsedIsTakenOut       = "a client whose watch is over is taken out when another one is told"
 	LookTakesOutTheLapsed  = "a client whose watch is over is taken out when another one looks"
-	ClaimHidesTheNext      = "a claim tells nobody of a later head that was behind what it has brought"
+	ClaimHidesTheNext      = "a claim tells no client of a later head that was behind what it has brought"
 	RoomHidesTheNext       = "a claimant that stays in line tells no watchman of a later head"
 	RoomSeesToNothing      = "a claimant that stays in line does not ask for what is due"
 	RoomSeesToNothingLater = "a claimant that becomes the watchman does not see to the head"
 	NeverUnsure            = "a claimant does not note that it may be in line, if a message came before the reply"
-	LeaveTellsNobody       = "a leave tells nobody"
+	LeaveTellsNobody       = "a leave tells no client"
 	LooksOnce              = "a client looks only when it begins to wait"
 	EveryoneWatches        = "a look makes a client the watchman beside another one"
 	LookDoesNotJoin        = "a look does not join"

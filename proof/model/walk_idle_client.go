@@ -180,7 +180,7 @@ func (w IdleWalk) replies(s *idleState, c int8, do idleEmitter) {
 		if k.claim.kind.keepsRoom() && k.claim.brought {
 			do(actor, what+", and has a caller that waits", func(s *idleState) {
 				w.claimed(s, &s.clients[c])
-				s.clients[c].task = 0 // whoever works at it does not claim
+				s.clients[c].task = 0 // the caller that works at it does not claim
 				w.enter(&s.clients[c])
 			})
 		}
