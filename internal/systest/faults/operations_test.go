@@ -42,7 +42,7 @@ func TestFullServer_FinishesWhatIsThere(t *testing.T) {
 			full(0)
 			if op.Adds {
 				requireRefused(err, kind)
-				require.Equal(t, before, operations.State(t, rdb, f.Name), kind)
+				operations.Same(t, before, operations.State(t, rdb, f.Name), kind)
 				return
 			}
 			require.NoError(t, err, kind)

@@ -3,8 +3,10 @@ package operations
 import (
 	"context"
 	"fmt"
+	"maps"
 	"regexp"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -12,6 +14,9 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 )
+
+// until stands before the end of a key's life.
+const until = " until "
 
 // State is everything that the servers hold at keys that have a name in them, to the bit, and until when.
 func State(t *testing.T, rdb redis.UniversalClient, name string) map[string]string {
@@ -27,9 +32,26 @@ func State(t *testing.T, rdb redis.UniversalClient, name string) map[string]stri
 		case "zset":
 			content = rdb.ZRangeWithScores(ctx, key, 0, -1).Val()
 		}
-		state[key] = fmt.Sprint(content, " until ", rdb.PExpireTime(ctx, key).Val().Milliseconds())
+		state[key] = fmt.Sprint(content, until, rdb.PExpireTime(ctx, key).Val().Milliseconds())
 	}
 	return state
+}
+
+// Same fails the test if a state has changed. Keys may end up to 5 ms earlier or later: miniredis notes what is left of
+// a life, and the end is that and the present, each to the millisecond.
+func Same(t testing.TB, before, after map[string]string, msgAndArgs ...any) {
+	t.Helper()
+	after = maps.Clone(after)
+	for key, now := range after {
+		content, end, _ := strings.Cut(now, until)
+		contentBefore, endBefore, _ := strings.Cut(before[key], until)
+		from, _ := strconv.ParseInt(endBefore, 10, 64)
+		to, _ := strconv.ParseInt(end, 10, 64)
+		if content == contentBefore && max(from-to, to-from) <= 5 {
+			after[key] = before[key]
+		}
+	}
+	require.Equal(t, before, after, msgAndArgs...)
 }
 
 func keys(t *testing.T, rdb redis.UniversalClient, pattern string) (all []string) {
