@@ -207,7 +207,7 @@ func (q *Queue) Name() string { return q.name }
 // the first call has removed it.
 func (q *Queue) Cancel(ctx context.Context, id string) (State, error) {
 	value, err := q.byID(ctx, "cancel", id, func(s *shard) redisexec.Request {
-		return s.replicated(scriptCancel.Request(s.keys, id, q.client.Notifier.Argument(s.canceled)))
+		return s.replicated(scriptCancel.Request(s.allKeys, id, q.client.Notifier.Argument(s.canceled)))
 	})
 	if err != nil && !errors.Is(err, ErrUnderReplicated) {
 		return StateAbsent, err

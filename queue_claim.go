@@ -61,12 +61,12 @@ func (s *shard) claim(ctx context.Context, n int, lease time.Duration) ([]Entry,
 	c := claiming{lease: lease, began: time.Now()}
 	for more := true; more && c.mayGoOn(n); {
 		asked := time.Now()
-		read, sent, entries, err := s.claimStep(ctx, min(n-c.count, maxGroup), lease)
+		again, sent, entries, err := s.claimStep(ctx, min(n-c.count, maxGroup), lease)
 		c.add(asked, sent, entries)
 		if err != nil {
 			return c.keepValid(ctx, s.queue.giveBack), err
 		}
-		more = read > 0
+		more = again
 	}
 	entries := c.keepValid(ctx, s.queue.giveBack)
 	if len(entries) == 0 && c.count > 0 {
@@ -189,17 +189,17 @@ type claimArg struct {
 	lease time.Duration
 }
 
-// claimStep claims up to n tasks, perhaps as a part of a group. sent is the time just before the
+// claimStep claims up to n tasks, perhaps as a part of a group, and reports whether there may be more. sent is the time just before the
 // claim went out.
-func (s *shard) claimStep(ctx context.Context, n int, lease time.Duration) (read int, sent time.Time, entries []Entry, err error) {
+func (s *shard) claimStep(ctx context.Context, n int, lease time.Duration) (more bool, sent time.Time, entries []Entry, err error) {
 	mark, asked := s.watcher.Mark(), time.Now()
 	reply, err := runMerged(ctx, s, s.claims, claimArg{n, lease}, n, 0, s.claimRequest)
 	if err != nil {
-		return 0, time.Now(), nil, err
+		return false, time.Now(), nil, err
 	}
 	x, err := exchangedFor(reply.Value, 0)
 	if err != nil {
-		return 0, reply.Sent, nil, err
+		return false, reply.Sent, nil, err
 	}
 	s.sight(x.Next)
 	if reply.Sent.Before(asked) { // the mark is too late for what it says of the next task
@@ -207,7 +207,7 @@ func (s *shard) claimStep(ctx context.Context, n int, lease time.Duration) (read
 	} else {
 		s.watcher.Claimed(mark, reply.Sent, headAfterClaim(x.Next, x.Waiting, x.Place), len(x.Tasks) > 0)
 	}
-	return x.Read, reply.Sent, x.Tasks, nil
+	return x.More, reply.Sent, x.Tasks, nil
 }
 
 // commitClaims sends a group of Claim calls, those with the same lease as one claim, and all of these at the same time: one that

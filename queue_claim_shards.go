@@ -252,9 +252,7 @@ func (c *shardsClaim) ask(ctx context.Context, s *shard, n int) (more bool, err 
 	s.executor.Go(func() {
 		defer cancel()
 		a := shardAnswer{shard: s, asked: time.Now()}
-		var read int
-		read, a.sent, a.entries, a.err = s.claimStep(detached, n, c.lease)
-		a.more = read > 0
+		a.more, a.sent, a.entries, a.err = s.claimStep(detached, n, c.lease)
 		s.took.Store(int64(time.Since(a.asked)))
 		c.answers <- a
 	})

@@ -155,7 +155,7 @@ func compareExchanges(t *testing.T, pairs uint64) {
 		require.NoError(t, err)
 		require.Equal(t, finish.Answers, got.Answers, "seed %d", seed)
 		require.Equal(t, claim.Tasks, got.Tasks, "seed %d", seed)
-		require.Equal(t, claim.Read, got.Read, "seed %d", seed)
+		require.Equal(t, claim.More, got.More, "seed %d", seed)
 		require.Equal(t, dump(t, rdb, w.queues[1]), dump(t, rdb, w.queues[0]), "seed %d", seed)
 		for _, answer := range got.Answers {
 			if answer == wire.Accepted {

@@ -140,7 +140,7 @@ func (s *shard) reportRequest(items []wire.Item) redisexec.Request {
 	if by == wire.ByExchange {
 		return s.exchangeRequest(items, 0, 0, false)
 	}
-	script, keys, args := scriptGiveBack, s.lineKeys, make([]any, 0, 2+5*len(items))
+	script, keys, args := scriptGiveBack, s.allKeys, make([]any, 0, 2+5*len(items))
 	if by == wire.ByBury {
 		script, keys, args = scriptBury, s.buryKeys(), append(args, s.trimmer.bounds...)
 	}

@@ -38,13 +38,20 @@ type Stats struct {
 	// at several shards counts at each. A client that has died counts until it is told of a task, or until the line ends: a minute,
 	// or some poll intervals, after the last one has looked. One that may not subscribe is not in line.
 	Waiting int
+	// Limits are what SetLimits has set; zero for none.
+	Limits Limits
 }
 
 // Stats counts the queue's tasks. With several shards it adds up what each has at about the same
 // time; the error is that of any of them. With WithDeadLimit or WithDeadAge it drops first what
 // those say.
 func (q *Queue) Stats(ctx context.Context) (Stats, error) {
-	if err := q.check("stats"); err != nil {
+	return q.stats(ctx, "stats")
+}
+
+// stats is Stats, as a part of an operation.
+func (q *Queue) stats(ctx context.Context, op string) (Stats, error) {
+	if err := q.check(op); err != nil {
 		return Stats{}, err
 	}
 	q.trim(ctx)
@@ -57,7 +64,7 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 		return err
 	})
 	if err != nil {
-		return Stats{}, q.wrap(ctx, "stats", err)
+		return Stats{}, q.wrap(ctx, op, err)
 	}
 	sum := all[0]
 	for _, s := range all[1:] {
@@ -92,7 +99,7 @@ func (s Stats) plus(o Stats) Stats {
 
 // decodeStats decodes how many are due, scheduled and dead, then the scores, or nothing, of
 // the oldest due and the next scheduled or leased task, the time, how many are leased, how
-// long the pause lasts, how many dead letters were dropped, and how many clients are in line.
+// long the pause lasts, how many dead letters were dropped, how many clients are in line, and the limits.
 func decodeStats(value any) (s Stats, err error) {
 	r := wire.Read(value)
 	s.Due, s.Scheduled, s.Dead = r.Int(), r.Int(), r.Int()
@@ -100,6 +107,7 @@ func decodeStats(value any) (s Stats, err error) {
 	next, hasNext := r.MaybeScore()
 	now := r.Score()
 	leased, pause, dropped, waiting := r.Int(), r.Int(), r.Int(), r.Int()
+	s.Limits = readLimits(&r)
 	if err := r.Err(); err != nil {
 		return Stats{}, err
 	}

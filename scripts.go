@@ -33,24 +33,25 @@ var (
 	scriptCheckLock     = newScript("check_lock", redisexec.ReadOnly, "check")
 
 	scriptEnqueue    = newScript("enqueue", redisexec.Never, "prelude", "idle", "new", "wake", "batch", "read", "state", "fields", "put")
-	scriptExchange   = newScript("exchange", redisexec.Never, "prelude", "idle", "wake", "place", "read", "pause", "state", "plain", "fields", "trim", "due", "finish")
-	scriptPop        = newScript("pop", redisexec.Never, "prelude", "idle", "wake", "read", "state", "fields", "trim", "due")
+	scriptExchange   = newScript("exchange", redisexec.Never, "prelude", "idle", "wake", "place", "read", "limits", "freed", "state", "plain", "fields", "trim", "due", "finish")
+	scriptPop        = newScript("pop", redisexec.Never, "prelude", "idle", "wake", "limits", "read", "state", "fields", "trim", "due")
 	scriptPeek       = newScript("peek", redisexec.ReadOnly, "prelude", "read", "state", "fields", "page", "payload", "due")
 	scriptHeartbeat  = newScript("heartbeat", redisexec.Idempotent, "prelude", "state", "fields")
-	scriptGiveBack   = newScript("giveback", redisexec.Idempotent, "prelude", "idle", "wake", "state", "fields")
-	scriptBury       = newScript("bury", redisexec.Idempotent, "prelude", "idle", "wake", "state", "fields", "trim")
+	scriptGiveBack   = newScript("giveback", redisexec.Idempotent, "prelude", "idle", "wake", "limits", "freed", "state", "fields")
+	scriptBury       = newScript("bury", redisexec.Idempotent, "prelude", "idle", "wake", "limits", "freed", "state", "fields", "trim")
 	scriptRevive     = newScript("revive", redisexec.Never, "prelude", "idle", "wake", "state", "fields")
 	scriptDrop       = newScript("drop", redisexec.Never, "prelude")
 	scriptTrim       = newScript("trim", redisexec.Never, "prelude", "trim")
-	scriptCancel     = newScript("cancel", redisexec.Never, "prelude", "publish", "state", "fields")
+	scriptCancel     = newScript("cancel", redisexec.Never, "prelude", "publish", "idle", "wake", "limits", "freed", "state", "fields")
 	scriptReschedule = newScript("reschedule", redisexec.Never, "prelude", "idle", "wake", "state", "fields")
 	scriptGet        = newScript("get", redisexec.ReadOnly, "prelude", "state", "fields", "payload")
-	scriptNext       = newScript("next", redisexec.Idempotent, "prelude", "idle", "place", "pause", "head")
+	scriptNext       = newScript("next", redisexec.Idempotent, "prelude", "idle", "place", "limits", "head")
 	scriptHeads      = newHeads()
-	scriptStats      = newScript("stats", redisexec.ReadOnly, "prelude")
+	scriptStats      = newScript("stats", redisexec.ReadOnly, "prelude", "limits")
 	scriptList       = newScript("list", redisexec.ReadOnly, "prelude", "read", "state", "fields", "page", "payload")
-	scriptPause      = newScript("pause", redisexec.Never, "prelude", "idle", "wake")
-	scriptResume     = newScript("resume", redisexec.Never, "prelude", "idle", "wake")
+	scriptPause      = newScript("pause", redisexec.Never, "prelude", "idle", "wake", "limits", "change")
+	scriptResume     = newScript("resume", redisexec.Never, "prelude", "idle", "wake", "limits", "change")
+	scriptLimit      = newScript("limit", redisexec.Never, "prelude", "idle", "wake", "limits", "change")
 	scriptPurge      = newScript("purge", redisexec.Never)
 	scriptCheckQueue = newScript("check_queue", redisexec.ReadOnly, "check")
 	scriptMark       = newScript("mark", redisexec.Idempotent, "rights")
@@ -82,7 +83,7 @@ func addScript(name, source string, retry redisexec.RetryPolicy) *redisexec.Scri
 // newHeads makes the script that looks at up to watch.MaxLook queues: the last line of heads.lua, which is for one, is
 // repeated, so that each call names its keys literally, as in all scripts.
 func newHeads() *redisexec.Script {
-	source := sourceOf("heads", "rights", "prelude", "pause", "head")
+	source := sourceOf("heads", "rights", "prelude", "head")
 	body := strings.TrimSuffix(source, "\n")
 	last := body[strings.LastIndexByte(body, '\n')+1:] + "\n"
 	for i := 1; i < watch.MaxLook; i++ {

@@ -144,7 +144,7 @@ func (s *workerSource) exchange(sh *shard, reports []taskloop.Report, claim int,
 	sh.watcher.Claimed(mark, sent, headAfterClaim(x.Next, x.Waiting, x.Place), len(x.Tasks) > 0)
 	s.queue.noteClaimedTasks(x.Tasks)
 	s.logDropped(x.Dropped)
-	result.Tasks, result.More, result.Receipt, result.Head = x.Tasks, x.Read > 0, x.Receipt, x.Next
+	result.Tasks, result.More, result.Limited, result.Receipt, result.Head = x.Tasks, x.More, x.Limited, x.Receipt, x.Next
 	return result
 }
 

@@ -1,6 +1,6 @@
 -- Moves tasks to the dead letters. If a task has a waiting version, that version takes
 -- over at its own due time instead.
--- KEYS[3] the dead letters
+-- KEYS[3] the dead letters   KEYS[7] the queue's pause and limits
 -- ARGV with KEYS[8] the two bounds that trim reads; then three per task: id, score, reason
 -- RETURNS one number per task: 1 buried   3 the waiting version has taken over instead
 --         0 stale   2 gone; 0 and 2: nothing changed. Then what trim has dropped
@@ -28,8 +28,10 @@ for i = #KEYS < 8 and 1 or 3, #ARGV, 3 do
   end
   reply[#reply + 1] = answer
 end
+local answered = #reply
 if buried > 0 then
   for _, item in ipairs((trim(buried, 1))) do reply[#reply + 1] = item end
 end
 wake(first)
+freed(answered)
 return reply

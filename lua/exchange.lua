@@ -2,12 +2,12 @@
 -- Finishes tasks: removes each task whose receipt is still valid, or lets its waiting version
 -- take over. Then claims due tasks, earliest first: each gets a lease and one more attempt.
 -- Either may be left out.
--- KEYS[3] the dead letters   KEYS[6] the queue's line   KEYS[7] its pause: then nothing is claimed
+-- KEYS[3] the dead letters   KEYS[6] the queue's line   KEYS[7] its pause and limits
 -- ARGV[1] the client, '' if it wants no place in line   ARGV[2] how many tasks to claim, at most 250   ARGV[3] lease in seconds
 -- ARGV[4] attempts allowed, 0 for any number   if any are to be claimed: ARGV[5] the client joins the line if it claims fewer
 -- than that; negative if it is in line, and leaves it otherwise   ARGV[6] its watch in ms
 -- then, with KEYS[8], the two bounds that trim reads; then, for tasks to be finished that have the same receipt: it, their number, their IDs
--- RETURNS { tasks read if there may be more, else 0; lease end; IDs claimed; the attempt of each, none if all
+-- RETURNS { 1 if there may be more, -1 if pause or limits keep more from being handed out, else 0; lease end; IDs claimed; the attempt of each, none if all
 --           are first ones; the payload of each, none if all are empty; when each was due, in one text; one number per task
 --           to be finished: 1 done   0 stale   2 gone; 0 and 2: nothing changed. None if all are done; microseconds
 --           until the head is due, or since it is, as headOff says; clients in line; the place as lookOut says; then what trim has dropped }
@@ -18,12 +18,13 @@ if n > 0 and #ids > 0 then -- nothing that claims may be denied once tasks are f
   need('ZRANGEBYSCORE', KEYS[1])
   need('ZRANGE', KEYS[1])
 end
+redis.call('ZCARD', KEYS[3]) -- check the type before the first write
 local answers, first = {}, nil
 if #ids > 0 then answers, first = finishAll() end
 
-local claimed, attempts, unseen, notes, payloadList, dues, more, dropped = {}, {}, {}, {}, {}, {}, 0, {}
-if n > 0 then
-  local ready, read, further, cleanUp = due(n, nil, limit)
+local claimed, attempts, unseen, notes, payloadList, dues, dropped, most, cut = {}, {}, {}, {}, {}, {}, {}, allowed(n), false
+if most > 0 then
+  local ready, read, further, cleanUp = due(most, nil, limit)
   further = payloads(ready) or further
   if #read > 0 then
     needLease()
@@ -36,8 +37,9 @@ if n > 0 then
   if #claimed > 0 then lease(claimed, attempts, unseen, notes) end
   local buried = cleanUp()
   if buried > 0 then dropped = trim(buried, 7) end
-  more = further and #read or 0
+  cut = further and #claimed < most
 end
+spend(#claimed, #claimed)
 wake(first)
 local off, waiting, place = lookOut(#claimed)
-return { more, leaseEnd, claimed, attempts, payloadList, table.concat(dues, ' '), answers, off, waiting, place, unpack(dropped) }
+return { moreThan(#claimed, most, cut), leaseEnd, claimed, attempts, payloadList, table.concat(dues, ' '), answers, off, waiting, place, unpack(dropped) }

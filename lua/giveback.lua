@@ -1,6 +1,6 @@
 -- Gives tasks back to the queue, each due after its own delay; or gives each of them the payload and the due time of what comes next, as if
 -- it were new: the next occurrence of a periodic task. If a task has a waiting version, that version takes over at its own due time instead.
--- KEYS[3] the dead letters
+-- KEYS[3] the dead letters   KEYS[7] the queue's pause and limits
 -- ARGV five per task: id, score, delay in seconds, attempts to take off, ''
 --         or: id, score, Unix seconds, 0, payload of what comes next
 -- RETURNS one number per task: 1 done   0 stale   2 gone   -1 a state field not written by this library; of these three, nothing changed
@@ -30,4 +30,5 @@ for i = 1, #ARGV, 5 do
   reply[#reply + 1] = task and 1 or task == nil and staleOrGone(id) or -1
 end
 wake(first, #reply)
+freed(#reply)
 return reply

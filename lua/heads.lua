@@ -1,15 +1,19 @@
 -- Returns what next.lua does, of several queues in whose lines the client is: at most 100, see heads in scripts.go.
 -- KEYS for each queue: it, its pause, its line   ARGV for each: the client, its watch in ms
--- RETURNS per queue: what next.lua does. Microseconds are -2 for an error, and the place 0 if the client is not in line, as it is then
+-- RETURNS per queue: what next.lua does. The place is 0 if the client is not in line. Microseconds are -2, and it is 0, for an error, and if a task is due
+--         and the queue has limits, or a pause without an end: next.lua knows of them
 -- RETRY idempotent: it renews a watch, and the TTL of a line.
 local reply = {}
-local us = tonumber(time[1]) * 1000000 + tonumber(time[2])
 
 -- Appends what is known of a queue by its head and by the client's score in line. Says whether it was the last one.
 local function append(head, pauseLeft, waiting, score, ms, renew)
   local off, id, place = -2, '', 0
-  if not head.err then off, id = offAndHead(head[1], head[2], pauseLeft) end
-  if type(score) == 'string' then
+  local function hold()
+    local left = pauseLeft()
+    return type(left) ~= 'number' and 0 or left >= 0 and (left + 1) * 1000 or left == -1 and -2 or 0
+  end
+  if not head.err then off, id = offAndHead(head[1], head[2], hold) end
+  if type(score) == 'string' and off ~= -2 then
     place = tonumber(score) < 0 and off > 0 and 2 or 1
     renew(tonumber(score) < 0 and text(place == 2 and us + ms * 1000 - 1e16 or us), math.max(60000, 4 * ms))
   end

@@ -1,13 +1,17 @@
 -- Removes due tasks from the queue and returns them, earliest first.
--- KEYS[3] the dead letters   KEYS[5] the leased tasks   KEYS[7] the queue's pause: then nothing is due
+-- KEYS[3] the dead letters   KEYS[5] the leased tasks   KEYS[7] the queue's pause and limits
 -- ARGV[1] n, at most 250   with KEYS[8], ARGV[2] and ARGV[3] the bounds that trim reads
 -- RETURNS { tasks read if there may be more, else 0, then per task: id, score, attempt, payload }
 -- RETRY never: if the script runs twice, the second run removes other tasks.
 redis.call('ZCARD', KEYS[3]) -- check the types before the first write
 local leases = redis.call('ZCARD', KEYS[5])
 redis.call('ZCARD', KEYS[1]) -- a queue with several shards has a string there
-if redis.call('PTTL', KEYS[7]) ~= -2 then return { 0 } end
-local ready, ids, more, cleanUp = due(tonumber(ARGV[1]))
+readLimits()
+local n = tonumber(ARGV[1])
+local most = allowed(n)
+if most < n and limits.places and limits.places > 0 then most = math.min(n, limits.tokens or n) end -- what it takes is not leased
+if most <= 0 then return { 0 } end
+local ready, ids, more, cleanUp = due(most)
 more = payloads(ready) or more
 local reply, removed = { more and #ids or 0 }, {}
 for _, task in ipairs(ready) do
@@ -16,11 +20,13 @@ for _, task in ipairs(ready) do
 end
 if #removed > 0 then
   need('HDEL', KEYS[2])
+  if limits and limits.rate then need('HSET', KEYS[7]) end
   redis.call('ZREM', KEYS[1], unpack(removed))
   redis.call('HDEL', KEYS[2], unpack(removed))
   redis.call('HDEL', KEYS[4], unpack(removed))
   if leases > 0 then redis.call('ZREM', KEYS[5], unpack(removed)) end -- those that have run out
 end
+spend(#removed, 0)
 -- Others see to the next head, which may have been added behind what was removed, so that no watchman knows of it. Of a lease it knows by its looks.
 local off, head = 3600000001, nil
 if #removed > 0 then off, head = headOff() end

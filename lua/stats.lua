@@ -1,8 +1,9 @@
 -- Counts a queue's tasks, its dead letters and the clients that wait.
--- KEYS[3] the dead letters   KEYS[5] the leased tasks   KEYS[6] the queue's line   KEYS[7] its pause
+-- KEYS[3] the dead letters   KEYS[5] the leased tasks   KEYS[6] the queue's line   KEYS[7] its pause and limits
 -- KEYS[8] how many dead letters were dropped: hash with 'own'
 -- RETURNS { due, scheduled, dead, score of the oldest due or '', score of the next scheduled or leased or '', now,
---           leased, for how many ms it is paused, -1 for no end, -2 if it is not; how many were dropped; clients in line }
+--           leased, for how many ms it is paused, -1 for no end, -2 if it is not; how many were dropped; clients in line;
+--           of its limits: running, rate, per in microseconds, burst, 0 for none }
 -- RETRY readOnly: changes nothing.
 local due = redis.call('ZCOUNT', KEYS[1], '-inf', text(now))
 local leased = redis.call('ZCOUNT', KEYS[5], '(' .. text(now), '+inf')
@@ -10,6 +11,10 @@ local oldest = redis.call('ZRANGEBYSCORE', KEYS[1], '-1e300', text(now), 'WITHSC
 local scheduled = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. text(now), '1e300', 'WITHSCORES', 'LIMIT', 0, 1)[2]
 local dropped = redis.call('HGET', KEYS[8], 'own')
 local waiting = redis.pcall('ZCARD', KEYS[6])
+readLimits()
+limits = limits or {}
+local pause = limits.ends and (limits.ends == 0 and -1 or math.floor((limits.ends - us) / 1000)) or -2
 return { due, math.max(redis.call('ZCARD', KEYS[1]) - due - leased, 0), redis.call('ZCARD', KEYS[3]),
   finite(oldest) and text(tonumber(oldest)) or '', finite(scheduled) and text(tonumber(scheduled)) or '', text(now),
-  leased, redis.call('PTTL', KEYS[7]), finite(dropped) or 0, type(waiting) == 'number' and waiting or 0 }
+  leased, pause, finite(dropped) or 0, type(waiting) == 'number' and waiting or 0, limits.running or 0,
+  limits.rate or 0, limits.rate and limits.per or 0, limits.rate and limits.burst or 0 }

@@ -17,6 +17,7 @@ type demand struct {
 	claimWanted   bool // a claim may bring something
 	dueEpoch      int  // how often it was learnt that one may
 	backlogLikely bool // the last claim brought all that it asked for
+	limited       bool // pause or limits have kept it from that: the end of a lease of this loop may let the next task go
 
 	most    int       // that a claim may ask for; 0 for any number
 	proven  int       // the most tasks that an answer has brought, since as many have failed

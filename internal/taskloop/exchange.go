@@ -405,6 +405,7 @@ func (l *loop) settleClaim(x *exchange) error {
 		f.head, f.brought = now.Add(x.claimed.Head), len(tasks)
 	}
 	f.demand.noteClaimed(more, x.dueEpoch)
+	f.demand.limited = x.claimed.Limited
 	l.hand(x, tooLate)
 	if tooLate && len(tasks) > 0 {
 		f.demand.noteDue()

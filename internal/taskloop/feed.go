@@ -116,6 +116,10 @@ func (l *loop) addPending(d *delivery) {
 	f.pending = append(f.pending, d)
 	l.pending++
 	l.list(f, reporters)
+	if f.demand.limited {
+		f.demand.noteDue()
+		l.consider(f)
+	}
 }
 
 // setPending replaces what is pending by some of it.

@@ -68,6 +68,7 @@ type ClaimResult struct {
 	Tasks   []wire.Task
 	Receipt string // of all of them
 	More    bool   // there may be more that are due
+	Limited bool   // others were due, and the queue's pause or limits have kept them
 	// Head is in what time the earliest of the other tasks is due, an hour at most; or negative,
 	// for how long it has been.
 	Head time.Duration

@@ -58,7 +58,7 @@ func TestExchange_ReadsEachPart(t *testing.T) {
 	x, err := Exchange(append(reply(func([]any) {}), int64(1), "dead"), 2, AsTask)
 	require.NoError(t, err)
 	require.Equal(t, Exchanged[Task]{
-		Answers: []Answer{Accepted, Stale}, Read: 2, Receipt: "9.5", Next: -7 * time.Microsecond, Waiting: 4, Place: 2, Dropped: Dropped{1, []string{"dead"}},
+		Answers: []Answer{Accepted, Stale}, More: true, Receipt: "9.5", Next: -7 * time.Microsecond, Waiting: 4, Place: 2, Dropped: Dropped{1, []string{"dead"}},
 		Tasks: []Task{
 			{ID: "a", Payload: []byte("p"), Score: 9.5, Due: 1.5, Attempt: 1},
 			{ID: "b", Score: 9.5, Due: 2.5, Attempt: 3},

@@ -154,7 +154,8 @@ func (r *Reader) done(n int) []Answer {
 // Exchanged is the reply of exchange.lua. T is what its caller makes of a task.
 type Exchanged[T any] struct {
 	Answers []Answer // of the tasks that it was to finish
-	Read    int      // how many due tasks the claim has looked at: if any, there may be more
+	More    bool     // there may be more that are due
+	Limited bool     // pause or limits have kept some from being handed out
 	Receipt string   // of all tasks
 	Tasks   []T
 	Next    time.Duration // until the earliest other task is due, an hour for later or never; negative, for how long it has been
@@ -166,12 +167,13 @@ type Exchanged[T any] struct {
 // longestDue is for how many microseconds a task is said to have been due at most.
 const longestDue = 9_000_000_000_000_000
 
-// Exchange decodes the reply of exchange.lua, which was to finish so many tasks: how many were read, the score of all, their
+// Exchange decodes the reply of exchange.lua, which was to finish so many tasks: whether there are more, the score of all, their
 // IDs, the attempts unless all are first ones, the payloads unless all are empty, when each was due, in one text, the answers,
 // the next due time, how many clients are in line, this one's place, and what was dropped. as makes a T of each task.
 func Exchange[T any](value any, finished int, as func(Task) T) (x Exchanged[T], err error) {
 	r := Read(value)
-	x.Read, x.Receipt = int(r.Int()), r.Text()
+	more := r.Int()
+	x.More, x.Limited, x.Receipt = more > 0, more < 0, r.Text()
 	ids, attempts, payloads, dues := r.list(), r.list(), r.list(), r.Text()
 	answers := Read(r.part())
 	x.Next = time.Duration(min(max(r.Int(), -longestDue), time.Hour.Microseconds())) * time.Microsecond

@@ -2,7 +2,6 @@
 -- room for tasks '<client>', or '*<client>' if it listens by SSUBSCRIBE, with the server's time in microseconds of Unix time at
 -- which it joined. The watchman among them sees to a head that is due later: its score is the end of its watch, less 1e16.
 -- The line is a hint: whatever fails on it, clients look.
-local us = tonumber(time[1]) * 1000000 + tonumber(time[2])
 
 -- Tells a client in how many microseconds the head is due, and how many tasks are. Returns how many clients were told, nil if that is
 -- denied.

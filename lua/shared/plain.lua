@@ -8,16 +8,11 @@ local n, limit = tonumber(ARGV[2]), tonumber(ARGV[4])
 
 local leaseEnd = n > 0 and text(now + tonumber(ARGV[3])) or ''
 
--- In how many microseconds the queue's pause ends; nil if it has none, or nothing is to be claimed.
-local pause = n > 0 and pauseEnds(redis.call('PTTL', KEYS[7])) or nil
-if pause then
-  n = 0
-  redis.call('ZCARD', KEYS[1]) -- a queue with several shards has a string there
-end
+if n > 0 then readLimits() end
 
 -- What the hashes have. This checks the types of keys, before the first write.
 local payloadCount, stateCount = redis.call('HLEN', KEYS[2]), redis.call('HLEN', KEYS[4])
-redis.call('ZCARD', KEYS[3])
+if n > 0 or not ARGV[5] then redis.call('ZCARD', KEYS[3]) end -- else no plain task is read from there
 
 -- Leases that have run out. The tasks are claimed again, or gone: a foreign consumer has removed them.
 local over = {}
@@ -67,8 +62,8 @@ end
 
 -- Returns due tasks to be claimed, the attempt of each, whether all are first attempts, and when
 -- each was due. nil unless all are plain.
-local function plainDue()
-  local found = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', text(now), 'WITHSCORES', 'LIMIT', '0', ARGV[2])
+local function plainDue(most)
+  local found = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', text(now), 'WITHSCORES', 'LIMIT', '0', string.format('%d', most))
   local ready, dues, fields, attempts, first = {}, {}, {}, {}, true
   if found[2] and string.byte(found[2]) == 45 then return nil end -- a negative score: they come first
   for i = 1, #found / 2 do ready[i], dues[i] = found[2 * i - 1], found[2 * i] end
@@ -98,6 +93,7 @@ end
 local function needLease()
   need('ZADD', KEYS[1])
   need('HSET', KEYS[4])
+  if limits and limits.rate then need('HSET', KEYS[7]) end
 end
 
 -- Writes the leases of claimed tasks, after a ZREM: after that a full server accepts it. unseen
@@ -130,13 +126,23 @@ local function lease(claimed, attempts, unseen, notes)
   end
 end
 
+-- Returns what the reply says of more tasks, if most were allowed and so many were found. cut says that there was no room for all.
+local function moreThan(found, most, cut)
+  if cut or found == most and most == n and n > 0 then return 1 end
+  return most < n and found == most and -1 or 0
+end
+
 -- Returns what headOff says after a claim, how many clients are in line, and the claimant's place there, -1 if it did not ask for one (and 0 for those).
--- Nothing is due before the end of a pause. Others see to the head, unless the claimant does, which has room and reads this.
+-- Nothing is due before a pause and limits let it go. Others see to the head, unless the claimant does, which has room and reads this.
 local function lookOut(claimed)
-  if ARGV[2] == '0' then return 3600000001, 0, -1 end
+  if ARGV[2] == '0' then
+    freed(#ids)
+    return 3600000001, 0, -1
+  end
   local off, head = headOff()
+  local hold, isFull = held()
+  if hold > 0 then off = math.max(off, hold) end
   local place, below = -1, tonumber(ARGV[5])
-  if pause then off = math.max(off, pause) end
   if ARGV[1] ~= '' and claimed < math.abs(below) then
     place = join(ARGV[1], off, tonumber(ARGV[6]))
   elseif below < 0 then
@@ -145,7 +151,7 @@ local function lookOut(claimed)
   end
   -- A head that is due later may have been added behind what was claimed, so that no watchman knows of it. Of a lease it knows by its looks.
   local sees = place == 2 or place == 4 or place > 0 and off <= 0
-  if claimed > 0 and not sees and (off <= 0 or head and off < tonumber(ARGV[3]) * 1000000 - 1000 and not redis.pcall('ZSCORE', KEYS[5], head)) then seeTo(off, 2) end
+  if (claimed > 0 or hold > 0) and not isFull and not sees and (off <= 0 or head and (hold > 0 or off < tonumber(ARGV[3]) * 1000000 - 1000) and not redis.pcall('ZSCORE', KEYS[5], head)) then seeTo(off, 2) end
   return off, place < 0 and 0 or idle(), place
 end
 
@@ -156,8 +162,8 @@ if #ids > 0 then
 end
 
 if #ids == 0 or plainHeld() then
-  local ready, attempts, first, dues = {}, {}, true, {}
-  if n > 0 then ready, attempts, first, dues = plainDue() end
+  local ready, attempts, first, dues, most = {}, {}, true, {}, allowed(n, ids)
+  if most > 0 then ready, attempts, first, dues = plainDue(most) elseif n > 0 then redis.call('ZCARD', KEYS[1]) end -- a queue with several shards has a string there
   if ready then
     local read = #ready
     local payloads, cut = {}, false
@@ -166,7 +172,7 @@ if #ids == 0 or plainHeld() then
     if read > 0 then needLease() end
     if #ids > 0 then remove(ids) elseif read > 0 then redis.call('ZREM', KEYS[1], ready[1]) end
     if read > 0 then lease(ready, attempts) end
-    local more = n > 0 and (cut or read == n) and read or 0
-    return { more, leaseEnd, ready, first and {} or attempts, payloads, table.concat(dues, ' '), {}, lookOut(read) }
+    spend(read, read)
+    return { moreThan(read, most, cut), leaseEnd, ready, first and {} or attempts, payloads, table.concat(dues, ' '), {}, lookOut(read) }
   end
 end

@@ -5,6 +5,7 @@
 -- Each redis.call names its key there, as KEYS[n]: there are proxies that reject a variable.
 local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+local us = tonumber(time[1]) * 1000000 + tonumber(time[2])
 
 -- Writes a number so that reading it gives the same double. Redis's own conversion loses digits.
 -- Between 2004 and 2106 the doubles of Unix seconds are further apart than what seven decimals

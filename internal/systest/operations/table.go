@@ -124,6 +124,15 @@ var Table = []Operation{
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.Pause(ctx, time.Hour) }},
 	{Name: "Queue.Resume", Needs: Paused, Lost: Unknown, Replicated: true,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.Resume(ctx) }},
+	{Name: "Queue.SetLimits", Lost: Unknown, Replicated: true, NoModel: "not yet", NoChaos: "not yet",
+		Call: func(ctx context.Context, f *Fixture) (any, error) {
+			return nil, f.Queue.SetLimits(ctx, sluice.Limits{Running: 100, Rate: 1000})
+		}},
+	{Name: "Queue.Limits", Needs: Due, NoChaos: readsOnly, NoModel: "not yet",
+		Call: func(ctx context.Context, f *Fixture) (any, error) {
+			limits, err := f.Queue.Limits(ctx)
+			return &limits, err // none is an answer, too
+		}},
 	{Name: "Queue.Purge", Needs: Due, Lost: Unknown, NoChaos: "it would take the tasks of all clients",
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.Purge(ctx) }},
 

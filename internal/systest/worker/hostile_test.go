@@ -70,10 +70,10 @@ func untouched(which string) []string {
 	if which == "queue" {
 		return nil
 	}
-	return append([]string{"Queue.Pause", "Queue.Resume", "Queue.Purge", "Queue.Wait"}, map[string][]string{
-		"tasks":  {"Queue.Stats", "Queue.Retry", "Queue.Release", "Queue.Bury", "Queue.Extend", "Queue.KeepAlive", "Queue.Reschedule"},
-		"state":  {"Queue.Stats"},
-		"dead":   {"Queue.Enqueue", "Typed.Enqueue", "Queue.Reschedule", "Queue.Get", "Queue.Peek", "Queue.List"},
+	return append([]string{"Queue.Pause", "Queue.Resume", "Queue.SetLimits", "Queue.Purge", "Queue.Wait"}, map[string][]string{
+		"tasks":  {"Queue.Stats", "Queue.Limits", "Queue.Retry", "Queue.Release", "Queue.Bury", "Queue.Extend", "Queue.KeepAlive", "Queue.Reschedule"},
+		"state":  {"Queue.Stats", "Queue.Limits"},
+		"dead":   {"Queue.Dequeue", "Queue.Enqueue", "Typed.Enqueue", "Queue.Reschedule", "Queue.Get", "Queue.Peek", "Queue.List"},
 		"leased": {"Queue.Enqueue", "Queue.EnqueueBatch", "Typed.Enqueue", "Typed.EnqueueBatch", "Queue.All", "Queue.Revive", "Queue.Drop", "Queue.Get", "Queue.Peek"},
 	}[which]...)
 }

@@ -1,0 +1,96 @@
+package sluice
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/wire"
+)
+
+// Limits are how many tasks of a queue may be worked on at a time, and how many handed out in which time, over all
+// processes. Each zero value is no limit.
+type Limits struct {
+	// Running is how many tasks may be leased at a time. A lease that has run out does not count, and so a
+	// handler which goes on without its lease, as one does that ignores its context, does not either.
+	Running int
+	// Rate is how many tasks may be handed out in Per. What was handed out counts, whatever becomes of it: a task that is tried again
+	// counts again, and so does one of Again or Release.
+	Rate int
+	// Per is a second if it is 0, and whole microseconds. Without Rate it is ErrInvalid.
+	Per time.Duration
+	// Burst is how many tasks may be handed out at once if none was for a while, and 1 if it is 0. In any time of Per at
+	// most Rate and Burst together are. The next task goes as soon as a worker asks for it, some milliseconds late: so a Rate is
+	// reached with a Burst of as many as it lets go in those. Without Rate it is ErrInvalid.
+	Burst int
+}
+
+// mostLimit is the most that each number of Limits may be.
+const mostLimit = 1_000_000_000
+
+// checked returns the limits with what is meant by 0, or what is wrong with them.
+func (l Limits) checked() (Limits, error) {
+	wrong := func(what string) (Limits, error) { return Limits{}, fmt.Errorf("%w: %s", ErrInvalid, what) }
+	for name, n := range map[string]int{"Running": l.Running, "Rate": l.Rate, "Burst": l.Burst} {
+		if n < 0 || n > mostLimit {
+			return wrong(fmt.Sprintf("%s of %d", name, n))
+		}
+	}
+	switch {
+	case l.Per < 0 || l.Per > longestDuration:
+		return wrong(fmt.Sprintf("Per of %v", l.Per))
+	case l.Rate == 0 && (l.Per > 0 || l.Burst > 0):
+		return wrong("Per or Burst without Rate")
+	case l.Rate == 0:
+		return l, nil
+	case l.Per == 0:
+		l.Per = time.Second
+	}
+	l.Per, l.Burst = time.Duration(micros(l.Per))*time.Microsecond, max(l.Burst, 1)
+	if int64(l.Rate) > micros(l.Per) {
+		return wrong("Rate of more than one in a microsecond")
+	}
+	return l, nil
+}
+
+// micros rounds up.
+func micros(d time.Duration) int64 { return int64((d + time.Microsecond - 1) / time.Microsecond) }
+
+// SetLimits limits the queue, in place of the limits that it has; the zero value takes them away. They are kept with the queue,
+// as a pause is: Claim, Pop, Wait and Workers of all processes heed them at once, by the server's clock. What is leased goes on.
+// What may not be handed out yet waits in the queue, is not leased, and uses no attempt; whoever waits for it is told when it may be.
+//
+// Pop takes nothing while as many tasks as Running are leased. What it takes counts for Rate, and not for
+// Running. A rate that was used up stays used up when limits change, as far as Burst goes. Over a failover that loses writes, as many
+// more may be handed out as were lost. Workers of a build without limits get nothing while there are any.
+//
+// ErrInvalid: a negative number, one above a billion, or a queue with several shards. After ErrUnknown it may be called again. Permits limit code
+// that is no task: see WithPermits.
+func (q *Queue) SetLimits(ctx context.Context, l Limits) error {
+	l, err := l.checked()
+	if err == nil && q.options.shards > 1 {
+		if err = q.ready(ctx); err == nil { // else it may have another number
+			err = fmt.Errorf("%w: limits of a queue with several shards", ErrInvalid)
+		}
+	}
+	if err != nil {
+		return wrap("set limits", q.name, err)
+	}
+	return q.onPauses(ctx, "set limits", func(s *shard) redisexec.Request {
+		return s.replicated(scriptLimit.Request(s.allKeys, l.Running, l.Rate, micros(l.Per), l.Burst))
+	})
+}
+
+// Limits returns the queue's limits: zero for none, and what is meant where SetLimits was given 0 for Per or Burst.
+func (q *Queue) Limits(ctx context.Context) (Limits, error) {
+	s, err := q.stats(ctx, "limits")
+	return s.Limits, err
+}
+
+// readLimits reads what stats.lua says of limits.
+func readLimits(r *wire.Reader) Limits {
+	return Limits{
+		Running: int(r.Int()), Rate: int(r.Int()), Per: time.Duration(r.Int()) * time.Microsecond, Burst: int(r.Int()),
+	}
+}

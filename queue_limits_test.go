@@ -1,0 +1,254 @@
+package sluice_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/systest"
+)
+
+func enqueueMany(b systest.QueueTest, from, to int) {
+	for i := from; i < to; i++ {
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: fmt.Sprint(i)})
+	}
+}
+
+func pop(b systest.QueueTest, n int) []string {
+	es, err := b.Q.Pop(b.Context(), n)
+	require.NoError(b, err)
+	return systest.IDs(es)
+}
+
+// TestLimits_Running: live leases count, whatever ends them.
+func TestLimits_Running(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx := b.Context()
+		limits := sluice.Limits{Running: 3}
+		require.NoError(b, b.Q.SetLimits(ctx, limits))
+		enqueueMany(b, 0, 9)
+		es := b.Claim(10, time.Hour)
+		require.Equal(b, []string{"0", "1", "2"}, systest.IDs(es))
+		require.Empty(b, b.Claim(10, time.Hour))
+		require.Empty(b, pop(b, 1))
+		stats := b.Stats()
+		require.Equal(b, limits, stats.Limits)
+		require.EqualValues(b, 6, stats.Due)
+		require.False(b, stats.Paused)
+
+		ends := []func() error{
+			func() error { return b.Q.Dequeue(ctx, es[0]) },
+			func() error { return b.Q.Retry(ctx, es[0], time.Hour, "busy") },
+			func() error { return b.Q.Bury(ctx, es[0], "broken") },
+			func() error { _, err := b.Q.Cancel(ctx, es[0].ID); return err },
+		}
+		for _, end := range ends {
+			require.NoError(b, end())
+			more := b.Claim(10, time.Hour)
+			require.Len(b, more, 1)
+			es = append(es[1:], more...)
+		}
+		b.EndLeaseSoon(es[0])
+		b.Eventually(func() bool { return len(b.Claim(10, time.Hour)) == 1 }) // the same one or another
+		require.Empty(b, b.Claim(1, time.Hour))
+
+		require.NoError(b, b.Q.SetLimits(ctx, sluice.Limits{Running: 1}))
+		require.NoError(b, b.Q.Release(ctx, es[1]))
+		require.Empty(b, b.Claim(10, time.Hour), "there are two")
+		require.NoError(b, b.Q.SetLimits(ctx, sluice.Limits{Running: 4}))
+		require.Len(b, b.Claim(10, time.Hour), 2)
+		require.NoError(b, b.Q.SetLimits(ctx, sluice.Limits{}))
+		require.NotEmpty(b, b.Claim(10, time.Hour))
+		require.NoError(b, b.Q.Purge(ctx))
+		b.RequireClean()
+	})
+}
+
+// TestLimits_Rate: what was handed out counts, whatever becomes of it.
+func TestLimits_Rate(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx := b.Context()
+		require.NoError(b, b.Q.SetLimits(ctx, sluice.Limits{Rate: 10, Per: time.Hour, Burst: 3}))
+		enqueueMany(b, 0, 9)
+		es := b.Claim(2, time.Hour)
+		require.Len(b, es, 2)
+		require.NoError(b, b.Q.Release(ctx, es...))
+		require.Equal(b, []string{"2"}, pop(b, 5))
+		require.Empty(b, pop(b, 5))
+		require.Empty(b, b.Claim(5, time.Hour))
+
+		require.NoError(b, b.Q.SetLimits(ctx, sluice.Limits{Rate: 20, Per: time.Hour, Burst: 4}))
+		require.Len(b, b.Claim(5, time.Hour), 1, "three tokens are spent")
+		require.NoError(b, b.Q.SetLimits(ctx, sluice.Limits{Rate: 1, Per: 24 * time.Hour, Burst: 2}))
+		require.Empty(b, b.Claim(5, time.Hour))
+
+		// A token each tenth of a second. A pause accrues the burst at most.
+		limits := sluice.Limits{Rate: 10, Per: time.Second, Burst: 2}
+		require.NoError(b, b.Q.SetLimits(ctx, limits))
+		b.Eventually(func() bool { return len(b.Claim(1, time.Hour)) == 1 })
+		require.NoError(b, b.Q.Pause(ctx, 500*time.Millisecond))
+		require.Empty(b, b.Claim(1, time.Hour))
+		require.True(b, b.Stats().Paused)
+		require.Equal(b, limits, b.Stats().Limits)
+		began := b.Now()
+		var some []sluice.Entry
+		b.Eventually(func() bool { some = b.Claim(9, time.Hour); return len(some) > 0 })
+		require.Len(b, some, 2)
+		require.InDelta(b, 0.5, b.Now()-began, 0.4)
+		require.Empty(b, b.Claim(9, time.Hour))
+		require.NoError(b, b.Q.Pause(ctx, 0))
+		require.NoError(b, b.Q.SetLimits(ctx, sluice.Limits{}))
+		require.Empty(b, b.Claim(1, time.Hour), "the pause stays")
+		require.NoError(b, b.Q.Resume(ctx))
+		require.NotEmpty(b, b.Claim(9, time.Hour))
+		got, err := b.Q.Limits(ctx)
+		require.NoError(b, err)
+		require.Zero(b, got)
+	})
+}
+
+// TestLimits_APauseAndLimitsKeepEachOther, in either order.
+func TestLimits_APauseAndLimitsKeepEachOther(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx, limits := b.Context(), sluice.Limits{Running: 2, Rate: 7, Per: time.Minute, Burst: 5}
+		require.NoError(b, b.Q.Pause(ctx, time.Hour))
+		until := b.Stats().PausedUntil
+		require.NoError(b, b.Q.SetLimits(ctx, limits))
+		require.WithinDuration(b, until, b.Stats().PausedUntil, 5*time.Millisecond)
+		require.Equal(b, limits, b.Stats().Limits)
+		require.NoError(b, b.Q.Pause(ctx, 0))
+		require.True(b, b.Stats().Paused)
+		require.Zero(b, b.Stats().PausedUntil)
+		require.NoError(b, b.Q.SetLimits(ctx, sluice.Limits{}))
+		require.True(b, b.Stats().Paused)
+		require.NoError(b, b.Q.Pause(ctx, 2*time.Hour))
+		require.NoError(b, b.Q.SetLimits(ctx, limits))
+		require.NoError(b, b.Q.SetLimits(ctx, sluice.Limits{}))
+		require.WithinDuration(b, until.Add(time.Hour), b.Stats().PausedUntil, time.Minute)
+		require.NoError(b, b.Q.SetLimits(ctx, limits))
+		require.NoError(b, b.Q.Resume(ctx))
+		require.Equal(b, limits, b.Stats().Limits)
+		enqueueMany(b, 0, 3)
+		require.Len(b, b.Claim(3, time.Hour), 2)
+	})
+}
+
+// limited is a fleet of workers in a bubble, each a client for itself.
+type limited struct {
+	mu      sync.Mutex
+	starts  []time.Time
+	running int
+	most    int
+}
+
+func (l *limited) handle(took time.Duration) sluice.Handler {
+	return func(context.Context, sluice.Entry) error {
+		l.mu.Lock()
+		l.starts = append(l.starts, time.Now())
+		l.running++
+		l.most = max(l.most, l.running)
+		l.mu.Unlock()
+		time.Sleep(took)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.running--
+		return nil
+	}
+}
+
+func runLimited(t *testing.T, limits sluice.Limits, workers, concurrency, tasks int, took time.Duration) (starts []time.Time, most int, scripts int) {
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+		q, err := sluice.NewQueue(rdb, "q", sluice.WithPollInterval(time.Hour))
+		require.NoError(t, err)
+		require.NoError(t, q.SetLimits(t.Context(), limits))
+		var l limited
+		ctx, stop := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		for range workers {
+			own := systest.BubbleClient(t, systest.BubbleDialer(m))
+			q, err := sluice.NewQueue(own, "q", sluice.WithPollInterval(time.Hour))
+			require.NoError(t, err)
+			w := &sluice.Worker{Queue: q, Concurrency: concurrency, Handler: l.handle(took)}
+			all.Go(func() { require.NoError(t, w.Run(ctx)) })
+		}
+		time.Sleep(time.Second)
+		batch := make([]sluice.Task, tasks)
+		for i := range batch {
+			batch[i].ID = fmt.Sprint(i)
+		}
+		before := m.CommandCount()
+		_, err = q.EnqueueBatch(t.Context(), batch)
+		require.NoError(t, err)
+		for {
+			time.Sleep(time.Second)
+			s, err := q.Stats(t.Context())
+			require.NoError(t, err)
+			if s.Due+s.Leased == 0 {
+				break
+			}
+		}
+		scripts = m.CommandCount() - before
+		stop()
+		all.Wait()
+		starts, most = l.starts, l.most
+		time.Sleep(time.Minute)
+	})
+	return starts, most, scripts
+}
+
+// TestLimits_WorkersAreToldWhenTheNextMayGo, without a poll: a poll interval is an hour here.
+func TestLimits_WorkersAreToldWhenTheNextMayGo(t *testing.T) {
+	for _, workers := range []int{1, 5} {
+		t.Run(fmt.Sprint("rate", workers), func(t *testing.T) {
+			starts, _, _ := runLimited(t, sluice.Limits{Rate: 10, Burst: 2}, workers, 2, 42, time.Millisecond)
+			require.Len(t, starts, 42)
+			for i := range starts {
+				if i >= 12 {
+					require.GreaterOrEqual(t, starts[i].Sub(starts[i-12]), time.Second-time.Millisecond)
+				}
+			}
+			require.InDelta(t, 4*time.Second, starts[41].Sub(starts[0]), float64(200*time.Millisecond), "two at once, and forty in four seconds")
+		})
+		t.Run(fmt.Sprint("running", workers), func(t *testing.T) {
+			starts, most, _ := runLimited(t, sluice.Limits{Running: 3}, workers, 4, 30, time.Second)
+			require.Len(t, starts, 30)
+			require.Equal(t, 3, most)
+			require.InDelta(t, 9*time.Second, starts[29].Sub(starts[0]), float64(100*time.Millisecond))
+		})
+		t.Run(fmt.Sprint("both", workers), func(t *testing.T) {
+			starts, most, _ := runLimited(t, sluice.Limits{Running: 3, Rate: 2}, workers, 4, 10, time.Second)
+			require.LessOrEqual(t, most, 3)
+			require.InDelta(t, 4500*time.Millisecond, starts[9].Sub(starts[0]), float64(100*time.Millisecond))
+		})
+	}
+}
+
+// Bad input is refused, and nothing is sent.
+func TestLimits_BadInput(t *testing.T) {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	q, err := sluice.NewQueue(rdb, "q")
+	require.NoError(t, err)
+	for _, l := range []sluice.Limits{
+		{Running: -1}, {Rate: -1}, {Rate: 1, Per: -1}, {Rate: 1, Burst: -1}, {Per: 1}, {Burst: 1}, {Running: 1 << 40},
+		{Rate: 1, Per: 200 * 365 * 24 * time.Hour}, {Rate: 2_000_000},
+	} {
+		require.ErrorIs(t, q.SetLimits(t.Context(), l), sluice.ErrInvalid, "%+v", l)
+	}
+	require.NoError(t, rdb.Close())
+}
+
+func TestLimits_OfSeveralShardsAreInvalid(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		require.ErrorIs(b, b.Q.SetLimits(b.Context(), sluice.Limits{Running: 1}), sluice.ErrInvalid)
+		got, err := b.Q.Limits(b.Context())
+		require.NoError(b, err)
+		require.Zero(b, got)
+	}, sluice.WithShards(2))
+}
