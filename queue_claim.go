@@ -203,7 +203,7 @@ func (s *shard) claimStep(ctx context.Context, n int, lease time.Duration) (more
 	}
 	s.sight(x.Next)
 	if reply.Sent.Before(asked) { // the mark is too late for what it says of the next task
-		s.watcher.Popped(len(x.Tasks) > 0)
+		s.watcher.Popped(len(x.Tasks) > 0, false)
 	} else {
 		s.watcher.Claimed(mark, reply.Sent, headAfterClaim(x.Next, x.Waiting, x.Place), len(x.Tasks) > 0)
 	}
@@ -280,31 +280,32 @@ func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
 // pop takes up to n tasks out, in steps.
 func (s *shard) pop(ctx context.Context, n int) (popped []Entry, err error) {
 	s.watcher.Pops()
+	isLimited := false
 	for more := true; more && err == nil && len(popped) < n; {
 		var entries []Entry
-		more, entries, err = s.popStep(ctx, min(n-len(popped), maxGroup))
+		more, isLimited, entries, err = s.popStep(ctx, min(n-len(popped), maxGroup))
 		popped = append(popped, entries...)
 	}
 	if err == nil || len(popped) > 0 {
-		s.watcher.Popped(len(popped) > 0)
+		s.watcher.Popped(len(popped) > 0, isLimited)
 	}
 	return popped, err
 }
 
-// popStep takes up to n tasks out by one script, and reports whether there may be more.
-func (s *shard) popStep(ctx context.Context, n int) (more bool, entries []Entry, err error) {
+// popStep takes up to n tasks out by one script, and reports whether there may be more, and whether a pause or limits keep those.
+func (s *shard) popStep(ctx context.Context, n int) (more, isLimited bool, entries []Entry, err error) {
 	request := s.replicated(scriptPop.Request(s.buryKeys(), append([]any{n}, s.trimmer.bounds...)...))
 	request.Mark = nil // where nothing is due, nothing was to be acknowledged
 	reply, err := s.executor.Run(ctx, request)
 	if err != nil {
-		return false, nil, err
+		return false, false, nil, err
 	}
 	r := wire.Read(reply.Value)
-	more = r.Int() > 0
+	left := r.Int()
 	if entries, err = readEach(&r, wire.ListedParts, (*wire.Reader).Listed, asEntry); len(entries) > 0 {
 		err = reply.Shortfall
 	}
-	return more, entries, err
+	return left > 0, left < 0, entries, err
 }
 
 // asEntry returns a task that a script shows as it is handed out.

@@ -126,6 +126,9 @@ func TestLimits_APauseAndLimitsKeepEachOther(t *testing.T) {
 		require.NoError(b, b.Q.Pause(ctx, 0))
 		require.True(b, b.Stats().Paused)
 		require.Zero(b, b.Stats().PausedUntil)
+		enqueueMany(b, 3, 4)
+		require.Empty(b, pop(b, 1))
+		require.Empty(b, b.Claim(1, time.Hour))
 		require.NoError(b, b.Q.SetLimits(ctx, sluice.Limits{}))
 		require.True(b, b.Stats().Paused)
 		require.NoError(b, b.Q.Pause(ctx, 2*time.Hour))
@@ -137,6 +140,20 @@ func TestLimits_APauseAndLimitsKeepEachOther(t *testing.T) {
 		require.Equal(b, limits, b.Stats().Limits)
 		enqueueMany(b, 0, 3)
 		require.Len(b, b.Claim(3, time.Hour), 2)
+	})
+}
+
+// TestLimits_WhatHasNoRoomInAReplyIsNotCounted: payloads of more than a megabyte come in two steps.
+func TestLimits_WhatHasNoRoomInAReplyIsNotCounted(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		require.NoError(b, b.Q.SetLimits(b.Context(), sluice.Limits{Rate: 1, Per: time.Hour, Burst: 4}))
+		for i := range 5 {
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: fmt.Sprint(i), Payload: make([]byte, 700_000)})
+		}
+		require.Len(b, b.Claim(4, time.Hour), 4)
+		require.NoError(b, b.Q.SetLimits(b.Context(), sluice.Limits{}))
+		require.NoError(b, b.Q.SetLimits(b.Context(), sluice.Limits{Rate: 1, Per: time.Hour, Burst: 1}))
+		require.Len(b, pop(b, 4), 1)
 	})
 }
 
@@ -228,6 +245,31 @@ func TestLimits_WorkersAreToldWhenTheNextMayGo(t *testing.T) {
 			require.InDelta(t, 4500*time.Millisecond, starts[9].Sub(starts[0]), float64(100*time.Millisecond))
 		})
 	}
+}
+
+// TestLimits_APopLoopIsOnTime: it is told when the next may go, too.
+func TestLimits_APopLoopIsOnTime(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+		q, err := sluice.NewQueue(rdb, "q", sluice.WithPollInterval(time.Hour))
+		require.NoError(t, err)
+		require.NoError(t, q.SetLimits(t.Context(), sluice.Limits{Rate: 100, Burst: 2}))
+		batch := make([]sluice.Task, 100)
+		for i := range batch {
+			batch[i].ID = fmt.Sprint(i)
+		}
+		_, err = q.EnqueueBatch(t.Context(), batch)
+		require.NoError(t, err)
+		began, popped, rounds := time.Now(), 0, 0
+		for ; popped < len(batch); rounds++ {
+			require.NoError(t, q.Wait(t.Context()))
+			es, err := q.Pop(t.Context(), 10)
+			require.NoError(t, err)
+			popped += len(es)
+		}
+		require.InDelta(t, 980*time.Millisecond, time.Since(began), float64(20*time.Millisecond))
+		require.LessOrEqual(t, rounds, 105)
+		time.Sleep(time.Minute)
+	})
 }
 
 // Bad input is refused, and nothing is sent.

@@ -9,7 +9,7 @@ local off, id = offAndHead(head[1], head[2], function()
   local isKnown, wait = pcall(function() -- an error is none: then what hands tasks out fails
     readLimits()
     allowed(0)
-    return (held())
+    return (heldBack())
   end)
   return isKnown and wait or 0
 end)

@@ -1,19 +1,18 @@
 -- Removes due tasks from the queue and returns them, earliest first.
 -- KEYS[3] the dead letters   KEYS[5] the leased tasks   KEYS[7] the queue's pause and limits
 -- ARGV[1] n, at most 250   with KEYS[8], ARGV[2] and ARGV[3] the bounds that trim reads
--- RETURNS { tasks read if there may be more, else 0, then per task: id, score, attempt, payload }
+-- RETURNS { 1 if there may be more, -1 if a pause or limits keep more from being handed out, else 0; then per task: id, score, attempt, payload }
 -- RETRY never: if the script runs twice, the second run removes other tasks.
 redis.call('ZCARD', KEYS[3]) -- check the types before the first write
 local leases = redis.call('ZCARD', KEYS[5])
 redis.call('ZCARD', KEYS[1]) -- a queue with several shards has a string there
 readLimits()
 local n = tonumber(ARGV[1])
-local most = allowed(n)
-if most < n and limits.places and limits.places > 0 then most = math.min(n, limits.tokens or n) end -- what it takes is not leased
-if most <= 0 then return { 0 } end
+local most = allowed(n, nil, true)
+if most <= 0 then return { -1 } end
 local ready, ids, more, cleanUp = due(most)
 more = payloads(ready) or more
-local reply, removed = { more and #ids or 0 }, {}
+local reply, removed = { most < n and #ready == most and -1 or more and 1 or 0 }, {}
 for _, task in ipairs(ready) do
   removed[#removed + 1] = task.id
   append(reply, task.id, task.score, string.format('%.0f', task.attempt), task.payload or '')
@@ -29,7 +28,11 @@ end
 spend(#removed, 0)
 -- Others see to the next head, which may have been added behind what was removed, so that no watchman knows of it. Of a lease it knows by its looks.
 local off, head = 3600000001, nil
-if #removed > 0 then off, head = headOff() end
+if #removed > 0 then
+  local hold = heldBack()
+  off, head = headOff()
+  if hold > 0 then off = math.max(off, hold) end
+end
 if off <= 0 and more or off > 0 and head and not redis.pcall('ZSCORE', KEYS[5], head) then seeTo(off, 1) end
 local buried = cleanUp()
 if buried > 0 then trim(buried, 2) end

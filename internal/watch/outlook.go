@@ -198,12 +198,15 @@ func (w *Watcher) takeLook(r lookResult) (missed bool) {
 	return missed
 }
 
-// Popped takes whether a Pop has brought tasks. If it has, the next head is told at once,
-// whichever it is: the same ID at the same time is a new one.
-func (w *Watcher) Popped(brought bool) {
+// Popped takes whether a Pop has brought tasks, and whether a pause or limits have kept others from it. If it has, the next head is told at once,
+// whichever it is: the same ID at the same time is a new one. If others were kept, a look says until when.
+func (w *Watcher) Popped(brought, isLimited bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.popped(brought)
+	if isLimited {
+		w.forget()
+	}
 }
 
 // popped is Popped. The mutex is held.

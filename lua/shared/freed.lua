@@ -6,6 +6,6 @@ local function freed(n)
     readLimits()
     if not limits or not limits.running or limits.ends then return end
     allowed(0)
-    if limits.places > 0 and limits.places <= n then seeTo(math.max(headOff(), (held())), n) end
+    if limits.places > 0 and limits.places <= n then seeTo(math.max(headOff(), (heldBack())), n) end
   end)
 end

@@ -17,8 +17,8 @@ local function readLimits()
   if limits.rate then limits.every = limits.per / limits.rate end
 end
 
--- Returns how many of n tasks may be handed out. The leases of those with ids end before, if they have any.
-local function allowed(n, ids)
+-- Returns how many of n tasks may be handed out, to be leased unless pops is true. The leases of those with ids end before, if they have any.
+local function allowed(n, ids, pops)
   if not limits then return n end
   if limits.running then
     limits.places = limits.running - redis.call('ZCOUNT', KEYS[5], '(' .. text(now), '+inf')
@@ -29,7 +29,9 @@ local function allowed(n, ids)
   end
   if limits.rate then limits.tokens = math.floor(limits.burst - math.max(limits.spent - us, 0) / limits.every) end
   if limits.ends then return 0 end
-  return math.max(math.min(n, limits.places or n, limits.tokens or n), 0)
+  local places = limits.places or n
+  if pops and places > 0 then places = n end
+  return math.max(math.min(n, places, limits.tokens or n), 0)
 end
 
 -- Notes that tasks were handed out, and how many of them are leased. After another write a full server accepts it.
@@ -43,7 +45,7 @@ end
 
 -- Returns in how many microseconds the next task may be handed out, 0 if one may be now; and whether that is when a lease ends, or before:
 -- then what ends it tells of that.
-local function held()
+local function heldBack()
   if not limits then return 0, false end
   local off, isFull = limits.ends and (limits.ends == 0 and 3600000001 or limits.ends - us) or 0, (limits.places or 1) < 1
   if limits.tokens and limits.tokens < 1 then off = math.max(off, math.ceil(limits.spent - us - (limits.burst - 1) * limits.every), 1) end

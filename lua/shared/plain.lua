@@ -140,7 +140,7 @@ local function lookOut(claimed)
     return 3600000001, 0, -1
   end
   local off, head = headOff()
-  local hold, isFull = held()
+  local hold, isFull = heldBack()
   if hold > 0 then off = math.max(off, hold) end
   local place, below = -1, tonumber(ARGV[5])
   if ARGV[1] ~= '' and claimed < math.abs(below) then
@@ -172,7 +172,7 @@ if #ids == 0 or plainHeld() then
     if read > 0 then needLease() end
     if #ids > 0 then remove(ids) elseif read > 0 then redis.call('ZREM', KEYS[1], ready[1]) end
     if read > 0 then lease(ready, attempts) end
-    spend(read, read)
+    spend(#ready, #ready)
     return { moreThan(read, most, cut), leaseEnd, ready, first and {} or attempts, payloads, table.concat(dues, ' '), {}, lookOut(read) }
   end
 end
