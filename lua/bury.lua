@@ -6,8 +6,7 @@
 --         0 stale   2 gone; 0 and 2: nothing changed. Then what trim has dropped
 -- RETRY idempotent: the first run uses up the receipt, so a second run changes nothing.
 local reply, first, buried = {}, nil, 0
-redis.call('HLEN', KEYS[4]) -- check the types before the first write
-redis.call('ZCARD', KEYS[3])
+redis.call('ZCARD', KEYS[3]) -- check the types before the first write
 redis.call('ZCARD', KEYS[5])
 needAll()
 

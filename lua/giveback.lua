@@ -6,8 +6,7 @@
 -- RETURNS one number per task: 1 done   0 stale   2 gone   -1 a state field not written by this library; of these three, nothing changed
 -- RETRY idempotent: the first run uses up the receipt, so a second run changes nothing.
 local reply, first = {}, nil
-redis.call('HLEN', KEYS[4]) -- check the types before the first write
-redis.call('ZCARD', KEYS[3])
+redis.call('ZCARD', KEYS[3]) -- check the types before the first write
 redis.call('ZCARD', KEYS[5])
 needAll()
 for i = 5, #ARGV, 5 do

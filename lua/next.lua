@@ -8,7 +8,8 @@ local head = redis.call('ZRANGE', KEYS[1], '0', '0', 'WITHSCORES')
 local off, id = offAndHead(head[1], head[2], function()
   local isKnown, wait = pcall(function() -- an error is none: then what hands tasks out fails
     readLimits()
-    allowed(0)
+    if not limits then return 0 end
+    allowed(0, 0)
     return (heldBack())
   end)
   return isKnown and wait or 0

@@ -27,10 +27,10 @@ while ARGV[at] do
   at = at + 2 + count
 end
 
--- Says whether all tasks that are to be finished are plain, and leased for longer. What has a
+-- Says whether all tasks that are to be finished are plain, and leased for longer; and how many are leased. What has a
 -- score is looked up by it, as far as that pays: to print a score costs more than to find it.
 local function plainHeld()
-  local found, others, wanted = {}, {}, {}
+  local found, others, wanted, ending = {}, {}, {}, 0
   local fields = redis.call('HMGET', KEYS[4], unpack(ids))
   for _, group in ipairs(groups) do
     local receipt, count, known = tonumber(group.receipt), group.last - group.first + 1, {}
@@ -49,15 +49,16 @@ local function plainHeld()
       if field and not known[field] then
         local lease = string.match(field, '^%d*%+?%d?:([%d.]*):$')
         if not lease or lease ~= '' and tonumber(lease) ~= receipt then return false end
-        known[field] = true
+        known[field] = lease == '' and 0 or 1
       end
+      if field then ending = ending + known[field] end
     end
   end
   local scores = #others > 0 and redis.call('ZMSCORE', KEYS[1], unpack(others))
   for i = 1, #others do
     if finite(scores[i]) ~= wanted[i] then return false end
   end
-  return true
+  return true, ending
 end
 
 -- Returns due tasks to be claimed, the attempt of each, whether all are first attempts, and when
@@ -140,7 +141,8 @@ local function lookOut(claimed)
     return 3600000001, 0, -1
   end
   local off, head = headOff()
-  local hold, isFull = heldBack()
+  local hold, isFull = 0, false
+  if limits then hold, isFull = heldBack() end
   if hold > 0 then off = math.max(off, hold) end
   local place, below = -1, tonumber(ARGV[5])
   if ARGV[1] ~= '' and claimed < math.abs(below) then
@@ -161,8 +163,11 @@ if #ids > 0 then
   need('HDEL', KEYS[4])
 end
 
-if #ids == 0 or plainHeld() then
-  local ready, attempts, first, dues, most = {}, {}, true, {}, allowed(n, ids)
+local isPlain, ending = true, 0
+if #ids > 0 then isPlain, ending = plainHeld() end
+if isPlain then
+  local ready, attempts, first, dues, most = {}, {}, true, {}, n
+  if limits then most = allowed(n, ending) end
   if most > 0 then ready, attempts, first, dues = plainDue(most) elseif n > 0 then redis.call('ZCARD', KEYS[1]) end -- a queue with several shards has a string there
   if ready then
     local read = #ready
@@ -172,7 +177,7 @@ if #ids == 0 or plainHeld() then
     if read > 0 then needLease() end
     if #ids > 0 then remove(ids) elseif read > 0 then redis.call('ZREM', KEYS[1], ready[1]) end
     if read > 0 then lease(ready, attempts) end
-    spend(#ready, #ready)
+    if limits then spend(#ready, #ready) end
     return { moreThan(read, most, cut), leaseEnd, ready, first and {} or attempts, payloads, table.concat(dues, ' '), {}, lookOut(read) }
   end
 end
