@@ -6,7 +6,7 @@
 local spent = limits.rate and math.max(limits.spent - us, 0) * limits.rate / limits.per or 0
 local function positive(n) return n ~= '0' and tonumber(n) or nil end
 limits = { ends = limits.ends, running = positive(ARGV[1]), rate = positive(ARGV[2]), per = tonumber(ARGV[3]), burst = tonumber(ARGV[4]) }
-if limits.rate and spent > 0 then limits.spent = us + math.min(spent, limits.burst) * limits.per / limits.rate end
+if limits.rate and spent > 0 then limits.spent = math.ceil(us + math.min(spent, limits.burst) * limits.per / limits.rate) end
 writeLimits()
 seeTo((headOff()), 4)
 return 1

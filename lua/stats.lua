@@ -11,7 +11,8 @@ local oldest = redis.call('ZRANGEBYSCORE', KEYS[1], '-1e300', text(now), 'WITHSC
 local scheduled = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. text(now), '1e300', 'WITHSCORES', 'LIMIT', 0, 1)[2]
 local dropped = redis.call('HGET', KEYS[8], 'own')
 local waiting = redis.pcall('ZCARD', KEYS[6])
-readLimits()
+local wrong = readLimits()
+if wrong then error(wrong) end
 limits = limits or {}
 local pause = limits.ends and (limits.ends == 0 and -1 or math.floor((limits.ends - us) / 1000)) or -2
 return { due, math.max(redis.call('ZCARD', KEYS[1]) - due - leased, 0), redis.call('ZCARD', KEYS[3]),

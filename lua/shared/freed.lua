@@ -2,8 +2,7 @@
 
 -- Has idle clients see to the head if so many leases have ended, at most, of a queue that had as many as it may.
 local function freed(n)
-  local known = pcall(readLimits) -- an error is none: clients look
-  if not known or not limits or not limits.running or limits.ends then return end
-  allowed(0, 0)
+  readLimits() -- an error is none: clients look
+  if not limits or not limits.running or limits.ends or not pcall(allowed, 0, 0) then return end
   if limits.places > 0 and limits.places <= n then seeTo(math.max(headOff(), (heldBack())), n) end
 end

@@ -1,18 +1,22 @@
 -- Prelude of the scripts that heed a queue's pause and its limits. KEYS[7] has them, and there is none where there is neither: a string that
--- lives as long as a pause or, once there are limits, a hash: 'until', when a pause ends, 0 for never; 'running'; 'rate', 'per' and 'burst';
--- 'spent', until when tokens of the rate are spent, by the generic cell rate algorithm (ITU-T I.371). Times are in microseconds.
+-- lives as long as a pause or, once there are limits, a hash: 'until', when a pause ends, 0 for never; 'running'; 'rate', which is
+-- '<rate> <per> <burst>'; 'spent', until when tokens of the rate are spent, by the generic cell rate algorithm (ITU-T I.371). Times are in
+-- microseconds.
 local limits, allowed, spend, heldBack
 
--- Reads them, and makes the functions, which are nil as limits is where there are none. What is not a hash is a pause.
+-- Reads them, and makes the functions, which are nil as limits is where there are none. What is not a hash is a pause. Returns an error, if there is one.
 local function readLimits()
-  local left = redis.call('PTTL', KEYS[7])
+  local left = redis.pcall('PTTL', KEYS[7])
   if left == -2 then return end
+  if type(left) ~= 'number' then return left end
   limits = { ends = left < 0 and 0 or us + (left + 1) * 1000 } -- the key is gone when that time has passed
-  local has = redis.pcall('HMGET', KEYS[7], 'running', 'rate', 'until', 'per', 'burst', 'spent')
+  local has = redis.pcall('HMGET', KEYS[7], 'running', 'until', 'rate', 'spent')
   if not has.err then
-    limits = { running = finite(has[1]), rate = finite(has[2]), ends = finite(has[3]), per = finite(has[4]) or 1000000, burst = finite(has[5]) or 1, spent = finite(has[6]) or 0 }
+    limits = { running = finite(has[1]), ends = finite(has[2]) }
+    local rate, per, burst = string.match(has[3] or '', '^([1-9]%d*) ([1-9]%d*) ([1-9]%d*)$')
+    if rate then limits.rate, limits.per, limits.burst, limits.spent = tonumber(rate), tonumber(per), tonumber(burst), finite(has[4]) or 0 end
   elseif not string.find(has.err, 'WRONGTYPE', 1, true) then
-    error(has)
+    return has
   end
   if limits.ends and limits.ends ~= 0 and limits.ends <= us then limits.ends = nil end
 
@@ -34,8 +38,8 @@ local function readLimits()
   function spend(n, leases)
     if limits.running then limits.places = limits.places - leases end
     if not limits.rate or n == 0 then return end
-    limits.spent, limits.tokens = math.max(limits.spent, us) + n * limits.per / limits.rate, limits.tokens - n
-    redis.call('HSET', KEYS[7], 'spent', string.format('%.2f', limits.spent))
+    limits.spent, limits.tokens = math.ceil(math.max(limits.spent, us) + n * limits.per / limits.rate), limits.tokens - n
+    redis.call('HSET', KEYS[7], 'spent', string.format('%.0f', limits.spent))
   end
 
   -- Returns in how many microseconds the next task may be handed out, 0 if one may be now; and whether that is when a lease ends, or

@@ -7,8 +7,10 @@
 local n, limit = tonumber(ARGV[2]), tonumber(ARGV[4])
 
 local leaseEnd = n > 0 and text(now + tonumber(ARGV[3])) or ''
+local present = n > 0 and text(now)
 
-if n > 0 then readLimits() end
+local wrong = n > 0 and readLimits()
+if wrong then error(wrong) end
 
 -- What the hashes have. This checks the types of keys, before the first write.
 local payloadCount, stateCount = redis.call('HLEN', KEYS[2]), redis.call('HLEN', KEYS[4])
@@ -16,7 +18,7 @@ if n > 0 or not ARGV[5] then redis.call('ZCARD', KEYS[3]) end -- else no plain t
 
 -- Leases that have run out. The tasks are claimed again, or gone: a foreign consumer has removed them.
 local over = {}
-if n > 0 then over = redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', text(now), 'LIMIT', '0', '250') else redis.call('ZCARD', KEYS[5]) end
+if n > 0 then over = redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', present, 'LIMIT', '0', '250') else redis.call('ZCARD', KEYS[5]) end
 
 -- The tasks that are to be finished, and for each group of them its receipt.
 local ids, groups, at = {}, {}, ARGV[2] == '0' and 5 or #KEYS < 8 and 7 or 9
@@ -64,7 +66,7 @@ end
 -- Returns due tasks to be claimed, the attempt of each, whether all are first attempts, and when
 -- each was due. nil unless all are plain.
 local function plainDue(most)
-  local found = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', text(now), 'WITHSCORES', 'LIMIT', '0', string.format('%d', most))
+  local found = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', present, 'WITHSCORES', 'LIMIT', '0', string.format('%d', most))
   local ready, dues, fields, attempts, first = {}, {}, {}, {}, true
   if found[2] and string.byte(found[2]) == 45 then return nil end -- a negative score: they come first
   for i = 1, #found / 2 do ready[i], dues[i] = found[2 * i - 1], found[2 * i] end
