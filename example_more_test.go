@@ -339,3 +339,27 @@ func ExampleWithQueueHooks() {
 	// order-1 is done for r-42
 	// <nil>
 }
+
+// An upstream takes three calls at a time, and ten in a second.
+func ExampleQueue_SetLimits() {
+	rdb, done := connect()
+	defer done()
+	ctx := context.Background()
+	queue, err := sluice.NewQueue(rdb, "calls")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(queue.SetLimits(ctx, sluice.Limits{Running: 3, Rate: 10, Burst: 5}))
+	if _, err := queue.EnqueueBatch(ctx, []sluice.Task{{ID: "a"}, {ID: "b"}, {ID: "c"}, {ID: "d"}}); err != nil {
+		log.Fatal(err)
+	}
+	claimed, err := queue.Claim(ctx, 10, time.Minute)
+	if err != nil {
+		log.Fatal(err)
+	}
+	stats, err := queue.Stats(ctx)
+	fmt.Println(len(claimed), "of", stats.Limits.Running, "are worked on, and", stats.Due, "waits", err)
+	// Output:
+	// <nil>
+	// 3 of 3 are worked on, and 1 waits <nil>
+}

@@ -11,7 +11,7 @@ import (
 
 // Stats is the state of a queue.
 type Stats struct {
-	// Due is how many tasks a worker may take now, or would set aside. A leased task that
+	// Due is how many tasks a worker may take now, unless pause or limits keep it from that, or would set aside. A leased task that
 	// a foreign producer has moved to the past counts here until the next Claim.
 	Due int64
 	// Scheduled is how many are due later, without those that are leased.
@@ -128,7 +128,7 @@ func decodeStats(value any) (s Stats, err error) {
 const notPaused = -2
 
 // Pause keeps the queue's tasks from being handed out for d, by the server's clock, or until Resume
-// if d is 0: no Claim, Pop or Worker of any process gets one. It replaces a pause that the queue has.
+// if d is 0: no Claim, Pop or Worker of any process gets one. It replaces a pause that the queue has; limits stay.
 // A d of less than a millisecond is a millisecond.
 //
 // Tasks that are leased go on: they are extended, finished, retried and buried as ever. What
