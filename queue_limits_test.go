@@ -157,6 +157,22 @@ func TestLimits_WhatHasNoRoomInAReplyIsNotCounted(t *testing.T) {
 	})
 }
 
+// TestLimits_PopHeedsAPauseAndTheRate, with places and without.
+func TestLimits_PopHeedsAPauseAndTheRate(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx := b.Context()
+		enqueueMany(b, 0, 9)
+		require.NoError(b, b.Q.SetLimits(ctx, sluice.Limits{Running: 2, Rate: 1, Per: time.Hour, Burst: 4}))
+		require.NoError(b, b.Q.Pause(ctx, 0))
+		require.Empty(b, pop(b, 3))
+		require.Empty(b, b.Claim(3, time.Hour))
+		require.NoError(b, b.Q.Resume(ctx))
+		require.Equal(b, []string{"0", "1", "2"}, pop(b, 3), "more than places, which it does not take")
+		require.Equal(b, []string{"3"}, pop(b, 3))
+		require.Empty(b, pop(b, 3))
+	})
+}
+
 // limited is a fleet of workers in a bubble, each a client for itself.
 type limited struct {
 	mu      sync.Mutex
