@@ -15,8 +15,11 @@ import (
 // is always the server's time.
 type Queue struct {
 	Items   []Item // sorted by ID
+	Dropped int64  // dead letters that a limit has dropped
 	Paused  bool
-	Dropped int64 // dead letters that a limit has dropped
+	Until   float64 // when a pause ends by itself, in microseconds, and 0 for never
+	Limits  sluice.Limits
+	Spent   float64 // until when tokens of the rate are spent, in microseconds
 }
 
 // Item is what the server holds under one ID.
@@ -221,9 +224,6 @@ func supersedes(policy sluice.Duplicates, due, other float64) bool {
 // A waiting version whose lease has ended moves to its own due time instead, and a leased
 // task that a foreign producer has moved back to the end of its lease.
 func (q *Queue) take(now float64, n int, accept func(it *Item, task Item) bool) {
-	if q.Paused {
-		return
-	}
 	for _, id := range q.due(now) {
 		it := q.Item(id)
 		task := it.current(now)
@@ -241,7 +241,7 @@ func (q *Queue) take(now float64, n int, accept func(it *Item, task Item) bool) 
 // Claim claims up to n due tasks. A task that was claimed maxAttempts times (0: no limit)
 // becomes a dead letter.
 func (q *Queue) Claim(now float64, n int, lease float64, maxAttempts int) (claimed []sluice.Entry) {
-	q.take(now, n, func(it *Item, task Item) bool {
+	q.take(now, q.allowed(now, n, q.places(now)), func(it *Item, task Item) bool {
 		counted, unseen := task.Attempt, task.Unseen
 		if counted > 0 && unseen < 2 && task.Lease != 0 && task.Lease == task.Token {
 			counted, unseen = counted-1, unseen+1 // no handler has shown that it saw the task
@@ -257,16 +257,22 @@ func (q *Queue) Claim(now float64, n int, lease float64, maxAttempts int) (claim
 		claimed = append(claimed, e)
 		return true
 	})
+	q.spend(now, len(claimed))
 	return claimed
 }
 
 // Pop removes up to n due tasks and returns them.
 func (q *Queue) Pop(now float64, n int) (popped []sluice.Entry) {
-	q.take(now, n, func(it *Item, task Item) bool {
+	places := q.places(now)
+	if places > 0 { // what is popped takes none
+		places = n
+	}
+	q.take(now, q.allowed(now, n, places), func(it *Item, task Item) bool {
 		popped = append(popped, task.waiting())
 		*it = Item{ID: task.ID}
 		return true
 	})
+	q.spend(now, len(popped))
 	return popped
 }
 
@@ -450,7 +456,7 @@ func (q *Queue) Stats(now float64) (s sluice.Stats) {
 	ahead := s.Scheduled > 0
 	s.Leased = int64(len(q.Index(now)))
 	s.Scheduled = max(s.Scheduled-s.Leased, 0)
-	s.Paused, s.Dropped = q.Paused, q.Dropped
+	s.Paused, s.Dropped, s.Limits = q.IsPaused(now), q.Dropped, q.Limits
 	s.OldestDue = time.Duration((now-oldest)*1e6) * time.Microsecond
 	if ahead {
 		s.NextDue = wire.TimeOf(next)
@@ -461,30 +467,12 @@ func (q *Queue) Stats(now float64) (s sluice.Stats) {
 // Purge removes everything.
 func (q *Queue) Purge() { q.Items = nil }
 
-// ForeignAdd adds a task as a foreign producer does, which writes only the sorted set.
-func (q *Queue) ForeignAdd(id string, score float64) {
-	it := q.Item(id)
-	it.Queued, it.Score = true, score
-}
-
-// ForeignRemove removes a task as a foreign consumer does, which writes only the sorted set.
-func (q *Queue) ForeignRemove(id string) {
-	it := q.Item(id)
-	it.Queued, it.Score = false, 0
-}
-
-// LaterVersion has a later version of the library note something of a task, and says whether it is in the queue.
-func (q *Queue) LaterVersion(id, note string) bool {
-	it := q.Item(id)
-	if !it.Queued || it.Buried {
-		return false
-	}
-	it.Note = note
-	return true
-}
-
 // Clone returns a copy.
-func (q *Queue) Clone() *Queue { return &Queue{slices.Clone(q.Items), q.Paused, q.Dropped} }
+func (q *Queue) Clone() *Queue {
+	c := *q
+	c.Items = slices.Clone(q.Items)
+	return &c
+}
 
 // Tidy removes the items that hold nothing.
 func (q *Queue) Tidy() {

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"pgregory.net/rapid"
 
+	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/wire"
 	"github.com/sluice-go/sluice/proof/model"
 )
@@ -25,6 +26,10 @@ type clock interface {
 	// times from now.
 	spans() []time.Duration
 	offsets() []time.Duration
+	// left returns the TTL of a key.
+	left(key string) time.Duration
+	// limits returns the limits to draw from.
+	limits() []sluice.Limits
 	// advance lets time pass.
 	advance(t *rapid.T, q *model.Queue)
 }
@@ -37,11 +42,23 @@ type virtualClock struct {
 func (c *virtualClock) begin(*model.Queue) time.Time { return c.now }
 
 func (c *virtualClock) set(now time.Time) {
+	if !c.now.IsZero() {
+		c.server.FastForward(now.Sub(c.now))
+	}
 	c.now = now
 	c.server.SetTime(now)
 }
 
 func (c *virtualClock) end() time.Time { return c.now }
+
+func (c *virtualClock) left(key string) time.Duration { return c.server.TTL(key) }
+
+func (*virtualClock) limits() []sluice.Limits {
+	return []sluice.Limits{
+		{Rate: 1}, {Rate: 2, Burst: 3}, {Rate: 3, Per: time.Second, Burst: 2}, {Rate: 7, Per: time.Millisecond, Burst: 4},
+		{Rate: 1, Per: time.Microsecond}, {Rate: 1000, Per: time.Hour, Burst: 5}, {Rate: 13, Per: 101 * time.Microsecond},
+	}
+}
 
 func (*virtualClock) spans() []time.Duration {
 	return []time.Duration{0, 1, time.Microsecond, time.Millisecond, 1500 * time.Microsecond, time.Second, time.Hour}
@@ -59,6 +76,14 @@ func (c *virtualClock) advance(t *rapid.T, q *model.Queue) {
 			ahead = append(ahead, at.Sub(c.now)-time.Microsecond, at.Sub(c.now), at.Sub(c.now)+time.Microsecond)
 		}
 	}
+	for _, at := range q.Changes() {
+		off := time.Duration(at-float64(c.now.UnixMicro())) * time.Microsecond
+		for _, off := range []time.Duration{off - time.Microsecond, off, off + time.Microsecond} {
+			if off > 0 {
+				ahead = append(ahead, off)
+			}
+		}
+	}
 	c.set(c.now.Add(rapid.SampledFrom(ahead).Draw(t, "by")))
 }
 
@@ -73,7 +98,7 @@ func (c *realClock) begin(q *model.Queue) time.Time {
 			return off >= 0 && off < 60
 		}
 		for _, it := range q.Items {
-			wait = wait || it.Queued && soon(it.Score) || it.Waiting && soon(it.Due)
+			wait = wait || it.Queued && soon(it.Score) || it.Waiting && soon(it.Due) || soon(it.Lease)
 		}
 		if !wait {
 			return now
@@ -88,6 +113,15 @@ func (c *realClock) end() time.Time {
 		panic(err)
 	}
 	return now
+}
+
+func (c *realClock) left(key string) time.Duration {
+	return c.rdb.PTTL(context.Background(), key).Val()
+}
+
+// limits let no token come back while a test runs.
+func (*realClock) limits() []sluice.Limits {
+	return []sluice.Limits{{Rate: 1, Per: 24 * time.Hour, Burst: 3}, {Rate: 2, Per: 24 * time.Hour, Burst: 2}, {Rate: 1, Per: 48 * time.Hour, Burst: 5}}
 }
 
 func (*realClock) spans() []time.Duration {

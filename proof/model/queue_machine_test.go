@@ -21,7 +21,7 @@ import (
 
 // queueResults are the results that a long run must have seen.
 const queueResults = `advance; bury: done; bury: stale; cancel: absent; cancel: dead; cancel: due; cancel: leased; cancel: scheduled; claim: none; claim: some;
-dead: none; dead: some; list: scheduled; list: due; list: leased; list: dead; pause; resume; dequeue: done; dequeue: stale; enqueue: added; enqueue: deferred; enqueue: kept; enqueue: updated;
+dead: none; dead: some; list: scheduled; list: due; list: leased; list: dead; pause: without an end; pause: with an end; resume; limits: none; limits: running; limits: rate; limits: both; limited by running; limited by rate; limited after a change; dequeue: done; dequeue: stale; enqueue: added; enqueue: deferred; enqueue: kept; enqueue: updated;
 enqueue batch; extend: done; extend: stale; foreign add; foreign remove; noted; get: found; get: not found; payloads: none; payloads: small; invalid; peek: none;
 peek: some; pop: none; pop: some; purge; release: done; release: stale; reschedule: done; reschedule: none; retry: done;
 retry: stale; revive: none; revive: some; stats; drop: none; drop: some; trim: some; trim: none; trimmed before; trimmed by a claim; trimmed behind a burial; version taken over; moved during a lease; delivery not counted; attempts used up; put back by a foreign producer; ended context; lease ended`
@@ -35,7 +35,7 @@ func TestQueueMachine_VirtualTime(t *testing.T) {
 	t.Cleanup(func() { _ = rdb.Close() })
 	c := &virtualClock{server: m}
 	c.set(time.Date(2026, 5, 6, 7, 8, 9, 123457000, time.UTC))
-	runQueueMachine(t, rdb, c)
+	runQueueMachine(t, rdb, c, "pause ended")
 }
 
 // TestQueueMachine_RealServer runs the machine on a real server. When an operation begins,
@@ -46,22 +46,22 @@ func TestQueueMachine_RealServer(t *testing.T) {
 	runQueueMachine(t, rdb, &realClock{rdb: rdb})
 }
 
-func runQueueMachine(t *testing.T, rdb redis.UniversalClient, c clock) {
+func runQueueMachine(t *testing.T, rdb redis.UniversalClient, c clock, wanted ...string) {
 	name := redistest.Name(t)
 	var counts tally
 	rapid.Check(t, func(rt *rapid.T) {
 		m := newQueueMachine(rt, rdb, name, c, &counts)
 		rt.Repeat(map[string]func(*rapid.T){
-			"Enqueue": m.enqueue, "Enqueue2": m.enqueue, "Enqueue3": m.enqueue, "EnqueueBatch": m.enqueueBatch,
-			"Claim": m.claim, "Claim2": m.claim, "Claim3": m.claim, "Claim4": m.claim, "Pop": m.pop, "Peek": m.peek,
+			"Enqueue": m.enqueue, "Enqueue2": m.enqueue, "Enqueue3": m.enqueue, "EnqueueBatch": m.enqueueBatch, "EnqueueBatch2": m.enqueueBatch,
+			"Claim": m.claim, "Claim2": m.claim, "Claim3": m.claim, "Claim4": m.claim, "Claim5": m.claim, "Claim6": m.claim, "Claim7": m.claim, "Pop": m.pop, "Peek": m.peek,
 			"Dequeue": m.dequeue, "Extend": m.extend, "Retry": m.retry, "Release": m.release, "Bury": m.bury,
-			"Dead": m.dead, "List": m.list, "Pause": m.pause, "Resume": m.resume, "Resume2": m.resume, "Revive": m.revive, "Cancel": m.cancel, "Reschedule": m.reschedule,
+			"Dead": m.dead, "List": m.list, "Pause": m.pause, "SetLimits": m.setLimits, "Limits": m.limits, "Resume": m.resume, "Resume2": m.resume, "Revive": m.revive, "Cancel": m.cancel, "Reschedule": m.reschedule,
 			"Get": m.get, "Stats": m.stats, "Trim": m.trim, "Drop": m.drop, "Purge": m.purge,
 			"ForeignAdd": m.foreignAdd, "ForeignRemove": m.foreignRemove, "LaterVersion": m.laterVersion,
 			"EndLease": m.endLease, "Advance": m.advance, "Invalid": m.invalid,
 		})
 	})
-	counts.report(t, list(queueResults))
+	counts.report(t, append(list(queueResults), wanted...))
 }
 
 // queueMachine performs an operation on the queue and on the model, and compares the results.
@@ -74,12 +74,13 @@ type queueMachine struct {
 	model       *model.Queue
 	receipts    []sluice.Entry // all so far
 	counts      *tally
-	started     time.Time // when the current operation began
+	handed      []time.Time // tasks, since limits were set
+	started     time.Time   // when the current operation began
 }
 
 func newQueueMachine(t *rapid.T, rdb redis.UniversalClient, name string, c clock, counts *tally) *queueMachine {
 	m := &queueMachine{rdb: rdb, key: "Queue:" + name, clock: c, model: &model.Queue{}, counts: counts,
-		maxAttempts: rapid.SampledFrom([]int{0, 1, 2, 25}).Draw(t, "max attempts")}
+		maxAttempts: rapid.SampledFrom([]int{0, 1, 1, 1, 2, 25}).Draw(t, "max attempts")}
 	for policy := range m.queues {
 		var err error
 		m.queues[policy], err = sluice.NewQueue(rdb, name, sluice.WithMaxAttempts(m.maxAttempts),
@@ -104,6 +105,7 @@ func (m *queueMachine) end(t *rapid.T) {
 	held := readQueue(t, m.rdb, m.key)
 	m.model.Tidy()
 	m.requireIndex(t, held, seconds(ended))
+	m.requireLimits(t, ended)
 	require.Equal(t, m.model.Dropped, held.Dropped, "the count of dropped letters")
 	require.Len(t, held.Items, len(m.model.Items), "%+v\nmodel: %+v", held.Items, m.model.Items)
 	for i, is := range held.Items {

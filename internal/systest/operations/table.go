@@ -124,11 +124,11 @@ var Table = []Operation{
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.Pause(ctx, time.Hour) }},
 	{Name: "Queue.Resume", Needs: Paused, Lost: Unknown, Replicated: true,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.Resume(ctx) }},
-	{Name: "Queue.SetLimits", Lost: Unknown, Replicated: true, NoModel: "not yet", NoChaos: "not yet",
+	{Name: "Queue.SetLimits", Lost: Unknown, Replicated: true, NoChaos: "not yet",
 		Call: func(ctx context.Context, f *Fixture) (any, error) {
 			return nil, f.Queue.SetLimits(ctx, sluice.Limits{Running: 100, Rate: 1000})
 		}},
-	{Name: "Queue.Limits", Needs: Due, NoChaos: readsOnly, NoModel: "not yet",
+	{Name: "Queue.Limits", Needs: Due, NoChaos: readsOnly,
 		Call: func(ctx context.Context, f *Fixture) (any, error) {
 			limits, err := f.Queue.Limits(ctx)
 			return &limits, err // none is an answer, too
