@@ -288,6 +288,39 @@ func TestLimits_APopLoopIsOnTime(t *testing.T) {
 	})
 }
 
+// TestLimits_AFinishThatClaimsTellsOfTheHead: an idle client, refused by a full queue, expects the end of a lease, and a worker finishes
+// its task with a claim that brings none, before another task is due. A poll interval is an hour here.
+func TestLimits_AFinishThatClaimsTellsOfTheHead(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, _ redis.UniversalClient) {
+		var l limited
+		ctx, stop := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		worker := func(took time.Duration) *sluice.Queue {
+			q, err := sluice.NewQueue(systest.BubbleClient(t, systest.BubbleDialer(m)), "q", sluice.WithPollInterval(time.Hour))
+			require.NoError(t, err)
+			w := &sluice.Worker{Queue: q, Concurrency: 1, Handler: l.handle(took)}
+			all.Go(func() { require.NoError(t, w.Run(ctx)) })
+			time.Sleep(time.Second)
+			return q
+		}
+		q := worker(10 * time.Second)
+		require.NoError(t, q.SetLimits(ctx, sluice.Limits{Running: 1}))
+		_, err := q.Enqueue(ctx, sluice.Task{ID: "a"})
+		require.NoError(t, err)
+		began := time.Now()
+		time.Sleep(time.Second)
+		_, err = q.Enqueue(ctx, sluice.Task{ID: "b", Delay: 14 * time.Second})
+		require.NoError(t, err)
+		worker(time.Second)
+		time.Sleep(time.Minute)
+		stop()
+		all.Wait()
+		require.Len(t, l.starts, 2)
+		require.InDelta(t, 15, l.starts[1].Sub(began).Seconds(), 0.1)
+		time.Sleep(time.Minute)
+	})
+}
+
 // Bad input is refused, and nothing is sent.
 func TestLimits_BadInput(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})

@@ -153,9 +153,12 @@ local function lookOut(claimed)
     leave(ARGV[1], off)
     place = 0
   end
-  -- A head that is due later may have been added behind what was claimed, so that no watchman knows of it. Of a lease it knows by its looks.
+  -- Others do not know of a head that is due later and was added behind what was claimed, of when limits let it go, or that a place is free in
+  -- a queue that was full. Of a lease they know by their looks.
   local sees = place == 2 or place == 4 or place > 0 and off <= 0
-  if (claimed > 0 or hold > 0) and not isFull and not sees and (off <= 0 or head and (hold > 0 or off < tonumber(ARGV[3]) * 1000000 - 1000) and not redis.pcall('ZSCORE', KEYS[5], head)) then seeTo(off, 2) end
+  local held = hold > 0 or limits and limits.places and #ids > 0 and limits.places + claimed <= #ids
+  local isNear = held or off < tonumber(ARGV[3]) * 1000000 - 1000
+  if not sees and not isFull and (claimed > 0 or held) and (off <= 0 or head and isNear and not redis.pcall('ZSCORE', KEYS[5], head)) then seeTo(off, 2) end
   return off, place < 0 and 0 or idle(), place
 end
 

@@ -73,9 +73,19 @@ var idleWalksWithFaults = []idleWalkTest{
 	{"orders are mistaken, callers give up", model.IdleWalk{Clients: 2, Calls: 3, Adds: 1, Races: 2, GiveUps: true, Directly: true}, true},
 }
 
+var idleWalksWithLimits = []idleWalkTest{
+	{"one is leased at a time", model.IdleWalk{Clients: 2, Calls: 3, Adds: 3, Limits: model.IdleLimits{Running: 1}}, false},
+	{"one is leased at a time, and finished by a claim", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Directly: true, Later: 2, Look: 3, Limits: model.IdleLimits{Running: 1}}, false},
+	{"one is leased at a time, leases end", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Lease: 2, Limits: model.IdleLimits{Running: 1}}, false},
+	{"one is leased at a time, limits change", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Limits: model.IdleLimits{Running: 1, Changes: 2}}, false},
+	{"one is handed out in a tick", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Limits: model.IdleLimits{Every: 1}}, false},
+	{"one is handed out in three ticks, limits change", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Limits: model.IdleLimits{Every: 3, Changes: 1}}, false},
+	{"both, pauses", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Limits: model.IdleLimits{Running: 1, Every: 1, Pauses: 1}}, false},
+}
+
 func TestIdleWalk_HoldsTheInvariants(t *testing.T) {
 	t.Parallel()
-	for _, test := range slices.Concat(idleWalksWithoutFaults, idleWalksWithFaults) {
+	for _, test := range slices.Concat(idleWalksWithoutFaults, idleWalksWithFaults, idleWalksWithLimits) {
 		if test.full && !*full {
 			continue
 		}
@@ -140,6 +150,45 @@ func TestIdleWalk_FindsEveryMistake(t *testing.T) {
 		if test.mistake == model.RoomSeesToNothingLater && !*full { // it takes as long as all others
 			continue
 		}
+		t.Run(test.mistake, func(t *testing.T) {
+			w := idleWalk(test.walk)
+			w.Mistake = test.mistake
+			report := w.Walk()
+			t.Log(report)
+			require.Equal(t, test.violation, report.Violation)
+		})
+	}
+}
+
+const (
+	beyondLimits = "a task is handed out beyond a limit"
+	inPause      = "a task is handed out in a pause"
+)
+
+// TestIdleWalk_FindsEveryMistakeOfLimits breaks limits in one place each time.
+func TestIdleWalk_FindsEveryMistakeOfLimits(t *testing.T) {
+	t.Parallel()
+	running := model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Limits: model.IdleLimits{Running: 1}}
+	rate := model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Limits: model.IdleLimits{Every: 1}}
+	both := model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Limits: model.IdleLimits{Running: 1, Every: 1, Changes: 1, Pauses: 1}}
+	ends := model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Lease: 1, Limits: model.IdleLimits{Running: 1}}
+	claims := model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Later: 2, Look: 3, Directly: true, Limits: model.IdleLimits{Running: 1}}
+	for _, test := range []struct {
+		mistake   string
+		walk      model.IdleWalk
+		violation string
+	}{
+		{model.FinishWakesNobody, running, tooLate},
+		{model.FinishAndClaimWakes, claims, tooLate},
+		{model.RateWithoutWatchman, rate, tooLate},
+		{model.FullWithoutWatchman, ends, tooLate},
+		{model.OneMoreIsLeased, running, beyondLimits},
+		{model.FinishGivesTokensBack, rate, beyondLimits},
+		{model.LimitsLoseThePause, both, inPause},
+		{model.PauseLosesTheLimits, both, beyondLimits},
+		{model.LimitsTellNobody, both, tooLate},
+		{model.ResumeTellsNobody, both, tooLate},
+	} {
 		t.Run(test.mistake, func(t *testing.T) {
 			w := idleWalk(test.walk)
 			w.Mistake = test.mistake

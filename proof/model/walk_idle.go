@@ -36,6 +36,7 @@ type IdleWalk struct {
 	// Races is how often a client takes what was said to it in another order than the server has said it. A client has its messages by
 	// one connection and its replies by others, so that it cannot always tell. This counts as a fault.
 	Races   int
+	Limits  IdleLimits
 	Mistake string
 }
 
@@ -89,6 +90,7 @@ func (w IdleWalk) Walk() Report { return walk[idleState, idleKey](w) }
 func (w IdleWalk) start() (s idleState) {
 	s.adds, s.foreign, s.cancels, s.faults = int8(w.Adds), int8(w.Foreign), int8(w.Cancels), int8(w.Faults)
 	s.calls, s.races = int8(w.Calls), int8(w.Races)
+	s.limits = idleLimits{kept: true, changes: int8(w.Limits.Changes), pauses: int8(w.Limits.Pauses)}
 	return s
 }
 
@@ -101,6 +103,10 @@ func (w IdleWalk) violation(s idleState) string {
 	switch {
 	case s.twice:
 		return "a task is handed out twice at the same time"
+	case s.limits.broken:
+		return "a task is handed out beyond a limit"
+	case s.limits.atPause:
+		return "a task is handed out in a pause"
 	case s.early:
 		return "a task is handed out before it is due"
 	case s.overdue > bound:
@@ -139,6 +145,7 @@ func (w IdleWalk) next(s idleState, emit func(step, idleState)) {
 		}
 	}
 	w.producers(&s, do)
+	w.limiting(&s, do)
 	if s.faults > 0 {
 		w.serverFaults(&s, do)
 	}
@@ -172,7 +179,10 @@ func (w IdleWalk) producers(s *idleState, do idleEmitter) {
 		do("operator", "cancels the head", func(s *idleState) {
 			s.cancels--
 			s.struck = s.struck || s.off() == 0
-			s.drop(s.head())
+			leased := s.tasks[s.head()].leased && s.off() > 0
+			if s.drop(s.head()); leased {
+				w.freed(s)
+			}
 		})
 	}
 }
@@ -234,9 +244,11 @@ func (w IdleWalk) tick(s *idleState) {
 			}
 		}
 	}
-	count(&s.overdue, waits && s.off() == 0)
+	count(&s.overdue, waits && w.mayGo(s))
 	count(&s.unaware, unaware && !s.struck)
 	count(&s.deadWatch, dead)
+	pass(&s.limits.spent)
+	pass(&s.limits.rest)
 	for i := range s.tasks {
 		if s.tasks[i].queued {
 			pass(&s.tasks[i].due)

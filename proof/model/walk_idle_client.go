@@ -14,14 +14,14 @@ func (w IdleWalk) caller(s *idleState, c int8, do idleEmitter) {
 		if w.Directly {
 			do(actor, "has a caller that claims", func(s *idleState) {
 				s.calls--
-				w.finish(s, c)
+				w.leaveTask(s, c)
 				s.clients[c].send(claim)
 			})
 		}
 		if w.Directly && w.Room {
 			do(actor, "has a caller that claims and has room", func(s *idleState) {
 				s.calls--
-				w.finish(s, c)
+				w.leaveTask(s, c)
 				s.clients[c].send(roomyClaim)
 			})
 		}
@@ -45,8 +45,16 @@ func (w IdleWalk) finish(s *idleState, c int8) {
 	k := &s.clients[c]
 	if k.caller == atWork && k.task > 0 {
 		s.drop(int(k.task - 1))
+		w.freed(s)
 	}
 	k.caller = noCaller
+}
+
+// leaveTask leaves a client's task to its next claim, which finishes it, if there are limits: else that is as good as before.
+func (w IdleWalk) leaveTask(s *idleState, c int8) {
+	if w.Limits == (IdleLimits{}) {
+		w.finish(s, c)
+	}
 }
 
 // send sends a claim.

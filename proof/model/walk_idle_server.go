@@ -14,17 +14,17 @@ func (w IdleWalk) serving(s *idleState, c int8, do idleEmitter) {
 	if m := k.look; m.kind != noIdleCommand && !m.answered {
 		do("server", "carries out "+idleActor(c)+"'s "+m.kind.String(), func(s *idleState) {
 			m := m
-			m.answered, m.off, m.behind, m.late = true, s.off(), behind, m.newer || behind > 0
+			m.answered, m.off, m.behind, m.late = true, w.visible(s), behind, m.newer || behind > 0
 			switch m.kind {
 			case look:
-				m.place = w.join(s, c, s.off())
+				m.place = w.join(s, c, m.off)
 			case lookTogether:
 				m.place = w.renew(s, c)
 			case leaveLine:
-				m.off, m.place = 0, outOfLine
 				if w.leave(s, c, 0); w.Mistake != LeaveTellsNobody {
-					w.seeTo(s, s.off(), 1)
+					w.seeTo(s, m.off, 1)
 				}
+				m.off, m.place = 0, outOfLine
 			}
 			if s.clients[c].look = m; s.clients[c].life != alive {
 				s.deadWatch = 0 // a new one
@@ -45,7 +45,14 @@ func (w IdleWalk) serving(s *idleState, c int8, do idleEmitter) {
 // serveClaim is exchange.lua.
 func (w IdleWalk) serveClaim(s *idleState, c int8, m idleCommand) idleCommand {
 	m.answered, m.place = true, notAsked
-	if head := s.head(); head >= 0 && (s.tasks[head].due == 0 || w.Mistake == ClaimTakesWhatIsNotDue) {
+	_, hasFreed := w.held(s)
+	if hasFreed = hasFreed && s.clients[c].task > 0; s.clients[c].task > 0 {
+		s.drop(int(s.clients[c].task - 1))
+		if w.Mistake == FinishGivesTokensBack {
+			s.limits.spent = 0
+		}
+	}
+	if head := s.head(); head >= 0 && w.allows(s) && (s.tasks[head].due == 0 || w.Mistake == ClaimTakesWhatIsNotDue) {
 		m.brought, m.task, s.overdue = true, int8(head+1), 0
 		owned := s.disown(m.task)
 		if s.tasks[head].due > 0 {
@@ -55,8 +62,9 @@ func (w IdleWalk) serveClaim(s *idleState, c int8, m idleCommand) idleCommand {
 		if w.Lease > 0 {
 			s.tasks[head].due = w.Lease
 		}
+		w.handOut(s)
 	}
-	m.off = s.off()
+	m.off = w.visible(s)
 	switch {
 	case !m.brought || m.kind.keepsRoom():
 		m.place = w.join(s, c, m.off)
@@ -66,7 +74,8 @@ func (w IdleWalk) serveClaim(s *idleState, c int8, m idleCommand) idleCommand {
 	case m.kind == claimInLine:
 		m.place = outOfLine
 	}
-	if m.brought {
+	hold, isFull := w.held(s)
+	if (m.brought || hold > 0 || hasFreed && w.Mistake != FinishAndClaimWakes) && !isFull {
 		w.lookOut(s, m)
 	}
 	return m
@@ -230,7 +239,7 @@ func (w IdleWalk) join(s *idleState, c, off int8) (place idlePlace) {
 func (w IdleWalk) renew(s *idleState, c int8) idlePlace {
 	at, off := s.entry(c), s.off()
 	switch {
-	case at < 0:
+	case at < 0, off != noHead && w.isLimited(s):
 		return outOfLine
 	case s.line[at].watch > 0 && off > 0 && off != noHead:
 		s.insert(c, 2*w.Look)

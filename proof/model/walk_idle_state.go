@@ -116,6 +116,7 @@ type idleState struct {
 	faults, races                 int8
 	struck                        bool // see IdleWalk
 	denied                        bool // PUBLISH
+	limits                        idleLimits
 	// For how many ticks a task was due, a client in line unawares, and the watch of a dead client running.
 	overdue, unaware, deadWatch int8
 	cut                         bool // more messages to a client are under way than the walk visits
@@ -223,6 +224,9 @@ func (k *idleClient) takeMessage() (message int8) {
 func (k *idleClient) die(life idleLife) {
 	before := *k
 	*k = idleClient{life: life}
+	if before.claim.kind != noIdleCommand && !before.claim.answered {
+		k.task = before.task // which the claim finishes
+	}
 	if !before.look.answered {
 		k.look = before.look
 	}
@@ -271,6 +275,7 @@ func (s *idleState) normalize(w IdleWalk) {
 type idleKey struct {
 	clients [idleClients]uint64
 	server  uint64
+	limits  uint64
 }
 
 // key tells states from each other, except by which client is which.
@@ -308,7 +313,7 @@ func (w IdleWalk) key(s idleState) (key idleKey) {
 		p.put(n, 16)
 	}
 	p.flags(s.struck, s.denied, s.twice, s.early, s.dropped)
-	key.server = uint64(p)
+	key.server, key.limits = uint64(p), s.limits.pack()
 	return key
 }
 
