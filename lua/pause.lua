@@ -4,8 +4,8 @@
 -- ARGV[1] for how long, in ms, or 0 for no end
 -- RETURNS 1
 -- RETRY never: between two runs the queue may have been resumed.
-local was = limits.ends
-limits.ends = ARGV[1] == '0' and 0 or us + tonumber(ARGV[1]) * 1000
+local wasPaused = limits.ends > us
+limits.ends = ARGV[1] == '0' and never or us + tonumber(ARGV[1]) * 1000
 writeLimits()
-if was then seeTo((headOff()), 1) end
+if wasPaused then seeTo((headOff()), 1) end
 return 1

@@ -2,8 +2,8 @@
 -- KEYS[7] the queue's pause and limits
 -- RETURNS 1, or 0 if it was not paused
 -- RETRY never: between two runs the queue may have been paused again.
-if not limits.ends then return 0 end
-limits.ends = nil
+if limits.ends <= us then return 0 end
+limits.ends = 0
 writeLimits()
 seeTo((headOff()), 4)
 return 1

@@ -11,11 +11,10 @@ local oldest = redis.call('ZRANGEBYSCORE', KEYS[1], '-1e300', text(now), 'WITHSC
 local scheduled = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. text(now), '1e300', 'WITHSCORES', 'LIMIT', 0, 1)[2]
 local dropped = redis.call('HGET', KEYS[8], 'own')
 local waiting = redis.pcall('ZCARD', KEYS[6])
-local wrong = readLimits()
-if wrong then error(wrong) end
-limits = limits or {}
-local pause = limits.ends and (limits.ends == 0 and -1 or math.floor((limits.ends - us) / 1000)) or -2
+readLimits()
+limits = limits or { ends = 0, running = 0, rate = 0, per = 0, burst = 0 }
+local pause = limits.ends <= us and -2 or limits.ends < never and math.floor((limits.ends - us) / 1000) or -1
 return { due, math.max(redis.call('ZCARD', KEYS[1]) - due - leased, 0), redis.call('ZCARD', KEYS[3]),
   finite(oldest) and text(tonumber(oldest)) or '', finite(scheduled) and text(tonumber(scheduled)) or '', text(now),
-  leased, pause, finite(dropped) or 0, type(waiting) == 'number' and waiting or 0, limits.running or 0,
-  limits.rate or 0, limits.rate and limits.per or 0, limits.rate and limits.burst or 0 }
+  leased, pause, finite(dropped) or 0, type(waiting) == 'number' and waiting or 0, limits.running,
+  limits.rate, limits.rate > 0 and limits.per or 0, limits.rate > 0 and limits.burst or 0 }

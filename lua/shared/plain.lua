@@ -9,8 +9,7 @@ local n, limit = tonumber(ARGV[2]), tonumber(ARGV[4])
 local leaseEnd = n > 0 and text(now + tonumber(ARGV[3])) or ''
 local present = n > 0 and text(now)
 
-local wrong = n > 0 and readLimits()
-if wrong then error(wrong) end
+if n > 0 then readLimits() end
 
 -- What the hashes have. This checks the types of keys, before the first write.
 local payloadCount, stateCount = redis.call('HLEN', KEYS[2]), redis.call('HLEN', KEYS[4])
