@@ -106,7 +106,7 @@ func (s *shard) commands(main string) []string {
 		all = append(all, on(s.companion(hash), "HSET key f v", "HGET key f", "HMGET key f", "HDEL key f", "HLEN key")...)
 	}
 	for ending, command := range map[string]string{
-		keyspace.Dead: "ZADD key 1 m", keyspace.Leased: "ZADD key 1 m", keyspace.Paused: "PTTL key", keyspace.Dropped: "HSET key f v",
+		keyspace.Dead: "ZADD key 1 m", keyspace.Leased: "ZADD key 1 m", keyspace.Paused: "GET key", keyspace.Dropped: "HSET key f v",
 	} {
 		all = append(all, on(s.companion(ending), command)...)
 	}

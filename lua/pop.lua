@@ -20,7 +20,7 @@ for _, task in ipairs(ready) do
 end
 if #removed > 0 then
   need('HDEL', KEYS[2])
-  if limits and limits.rate then need('HSET', KEYS[7]) end
+  if limits and limits.rate > 0 then need('SET', KEYS[7]) end
   redis.call('ZREM', KEYS[1], unpack(removed))
   redis.call('HDEL', KEYS[2], unpack(removed))
   redis.call('HDEL', KEYS[4], unpack(removed))

@@ -95,7 +95,7 @@ end
 local function needLease()
   need('ZADD', KEYS[1])
   need('HSET', KEYS[4])
-  if limits and limits.rate then need('HSET', KEYS[7]) end
+  if limits and limits.rate > 0 then need('SET', KEYS[7]) end
 end
 
 -- Writes the leases of claimed tasks, after a ZREM: after that a full server accepts it. unseen
