@@ -75,12 +75,23 @@ var idleWalksWithFaults = []idleWalkTest{
 
 var idleWalksWithLimits = []idleWalkTest{
 	{"one is leased at a time", model.IdleWalk{Clients: 2, Calls: 3, Adds: 3, Limits: model.IdleLimits{Running: 1}}, false},
-	{"one is leased at a time, and finished by a claim", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Directly: true, Later: 2, Look: 3, Limits: model.IdleLimits{Running: 1}}, false},
+	{"two are leased at a time", model.IdleWalk{Clients: 2, Calls: 4, Adds: 3, Directly: true, Limits: model.IdleLimits{Running: 2}}, true},
+	{"a claim finishes a task of a full queue", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Directly: true, Later: 2, Look: 3, Limits: model.IdleLimits{Running: 1}}, false},
+	{"a claim finishes a task of a full queue, three tasks", model.IdleWalk{Clients: 2, Calls: 4, Adds: 3, Directly: true, Later: 2, Look: 3, Limits: model.IdleLimits{Running: 1}}, true},
 	{"one is leased at a time, leases end", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Lease: 2, Limits: model.IdleLimits{Running: 1}}, false},
-	{"one is leased at a time, limits change", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Limits: model.IdleLimits{Running: 1, Changes: 2}}, false},
+	{"one is leased at a time, a head is cancelled", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Cancels: 1, Lease: 3, Look: 3, Limits: model.IdleLimits{Running: 1}}, false},
+	{"one is leased at a time, callers give up", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, GiveUps: true, Directly: true, Limits: model.IdleLimits{Running: 1}}, true},
+	{"one is leased at a time, callers have room", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Room: true, Lease: 3, Look: 3, Limits: model.IdleLimits{Running: 1}}, true},
+	{"one is leased at a time, limits change", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Limits: model.IdleLimits{Running: 1, Changes: 2}}, true},
 	{"one is handed out in a tick", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Limits: model.IdleLimits{Every: 1}}, false},
+	{"one is handed out in two ticks, callers give up", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, GiveUps: true, Directly: true, Limits: model.IdleLimits{Every: 2}}, true},
 	{"one is handed out in three ticks, limits change", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Limits: model.IdleLimits{Every: 3, Changes: 1}}, false},
+	{"one is handed out in a tick, callers have room", model.IdleWalk{Clients: 2, Calls: 3, Adds: 3, Room: true, Later: 2, Look: 3, Limits: model.IdleLimits{Every: 1}}, true},
+	{"one is handed out in two ticks, limits change, looks at several queues", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Together: true, Limits: model.IdleLimits{Every: 2, Changes: 1, Pauses: 1}}, true},
+	{"both, leases end", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Lease: 3, Look: 3, Later: 2, Limits: model.IdleLimits{Running: 1, Every: 2}}, false},
 	{"both, pauses", model.IdleWalk{Clients: 2, Calls: 3, Adds: 2, Limits: model.IdleLimits{Running: 1, Every: 1, Pauses: 1}}, false},
+	{"both, three clients", model.IdleWalk{Clients: 3, Calls: 3, Adds: 1, Limits: model.IdleLimits{Running: 1, Every: 1, Changes: 1}}, true},
+	{"both, any fault", model.IdleWalk{Clients: 2, Calls: 2, Adds: 2, Faults: 1, Kinds: model.AnyIdleFault, Limits: model.IdleLimits{Running: 1, Every: 1}}, false},
 }
 
 func TestIdleWalk_HoldsTheInvariants(t *testing.T) {
