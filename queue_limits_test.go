@@ -173,6 +173,28 @@ func TestLimits_PopHeedsAPauseAndTheRate(t *testing.T) {
 	})
 }
 
+// TestLimits_AClockThatWasAhead: tasks are handed out at the rate again, not only when that time comes.
+func TestLimits_AClockThatWasAhead(t *testing.T) {
+	m := miniredis.RunT(t)
+	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
+	q, err := sluice.NewQueue(rdb, "q")
+	require.NoError(t, err)
+	b := systest.QueueTest{T: t, Q: q, RDB: rdb}
+	now := time.Now()
+	at := func(off time.Duration) { m.SetTime(now.Add(off)) }
+	at(0)
+	enqueueMany(b, 0, 9)
+	require.NoError(t, q.SetLimits(t.Context(), sluice.Limits{Rate: 10, Burst: 3}))
+	at(time.Hour)
+	require.Len(t, pop(b, 5), 3)
+	at(time.Second)
+	require.Len(t, pop(b, 5), 1)
+	require.Empty(t, pop(b, 5))
+	at(time.Second + 200*time.Millisecond)
+	require.Len(t, pop(b, 5), 2)
+	require.NoError(t, rdb.Close())
+}
+
 // limited is a fleet of workers in a bubble, each a client for itself.
 type limited struct {
 	mu      sync.Mutex

@@ -10,6 +10,7 @@ local function readLimits()
   if not has then return end
   local kept, ends, running, rate, per, burst, spent = string.match(has, '^((%d+) (%d+) (%d+) (%d+) (%d+) )(%d+)$')
   limits = { ends = tonumber(ends or never), running = tonumber(running or 0), rate = tonumber(rate or 0), per = tonumber(per or 0), burst = tonumber(burst or 0), spent = tonumber(spent or 0) }
+  if limits.rate > 0 and limits.spent > us + limits.burst * limits.per / limits.rate + 1 then limits.spent = us + (limits.burst - 1) * limits.per / limits.rate end -- the clock was ahead
 
   -- Returns how many of n tasks may be handed out, to be leased unless pops is true. So many leases end before.
   function allowed(n, ending, pops)
