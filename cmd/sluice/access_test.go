@@ -20,10 +20,10 @@ var (
 	looking = []string{
 		"queues", "top --frames 1 --json", "ls orders", "ls orders --state scheduled", "ls orders --state leased", "ls mails --state dead --payload",
 		"get orders due-1 --payload", "get mails dead-1", "locks", "lock stock", "lock gate", "cancel orders due-1 --dry-run", "purge orders --dry-run",
-		"drop orders --all --dry-run", "unlock stock --dry-run", "pause orders --dry-run",
+		"drop orders --all --dry-run", "unlock stock --dry-run", "pause orders --dry-run", "limit orders", "limit limited", "limit orders --running 3 --dry-run",
 	}
 	changing = []string{
-		"pause mails", "resume mails", "run orders later-1", "delay mails due-1 --for 1m", "bury orders due-1", "bury mails leased-1", "revive orders dead-1",
+		"pause mails", "resume mails", "limit orders --running 3 --rate 10/s", "limit limited --off", "run orders later-1", "delay mails due-1 --for 1m", "bury orders due-1", "bury mails leased-1", "revive orders dead-1",
 		"drop mails dead-2", "cancel orders leased-1", "cancel mails later-1", "unlock stock --force", "unlock gate --force", "purge orders --confirm orders",
 	}
 )
@@ -46,6 +46,7 @@ func (s stage) reset() {
 	s.fill(s.queue("orders"))
 	s.fill(s.queue("mails", sluice.WithShards(2)))
 	require.NoError(s, s.rdb.ZAdd(s.Context(), "Queue:bare", redis.Z{Score: 4e9, Member: "a foreign producer's"}).Err())
+	require.NoError(s, s.queue("limited").SetLimits(s.Context(), sluice.Limits{Running: 2, Rate: 10}))
 	require.NoError(s, s.rdb.Set(s.Context(), "Lock:stock", "token", time.Hour).Err())
 	s.takePermits("gate", 2)
 }
@@ -208,7 +209,7 @@ func TestHostile_NothingReachesTheTerminal(t *testing.T) {
 		name, id := show("q"+text), show(text)
 		for _, line := range [][]string{
 			{"ls", name, "--state", "dead", "--payload", "--wide"}, {"get", name, "--payload", "--", id}, {"lock", show("l" + text)},
-			{"drop", name, "--dry-run", "--", id}, {"revive", name, "--all", "--dry-run"}, {"revive", name, "--", id}, {"cancel", name, "--", id}, {"cancel", name, "--", id}, {"pause", name}, {"purge", name},
+			{"drop", name, "--dry-run", "--", id}, {"revive", name, "--all", "--dry-run"}, {"revive", name, "--", id}, {"cancel", name, "--", id}, {"cancel", name, "--", id}, {"pause", name}, {"limit", name, "--running", "3"}, {"purge", name},
 		} {
 			for _, more := range [][]string{{"--quoted"}, {"--quoted", "--json"}} {
 				got := s.run(slices.Concat(more, line)...)
@@ -216,7 +217,7 @@ func TestHostile_NothingReachesTheTerminal(t *testing.T) {
 				if len(more) == 2 && got.out != "" {
 					require.True(t, json.Valid([]byte(got.out)))
 				}
-				if line[0] == "ls" || line[0] == "lock" || line[0] == "pause" {
+				if line[0] == "ls" || line[0] == "lock" || line[0] == "pause" || line[0] == "limit" {
 					require.Zero(t, got.code, "%q: %s", line, got.err)
 				}
 			}
@@ -229,7 +230,7 @@ func TestHostile_NothingReachesTheTerminal(t *testing.T) {
 		requirePlain(t, got.out+got.err, fmt.Sprint(args))
 	}
 	for _, text := range hostile { // as arguments, prefixes and addresses that are wrong
-		for _, args := range [][]string{{text}, {"get", text, text}, {"queues", "--queue-prefix", text}, {"queues", "--url", text}, {"queues", "--url", "redis://" + text + ":1"}, {"acl", "--queue-prefix", text, "--user", text}, {"ls", "q", "--state", text}, {"queues", "--" + text}} {
+		for _, args := range [][]string{{text}, {"get", text, text}, {"queues", "--queue-prefix", text}, {"queues", "--url", text}, {"queues", "--url", "redis://" + text + ":1"}, {"acl", "--queue-prefix", text, "--user", text}, {"ls", "q", "--state", text}, {"limit", "q", "--rate", text}, {"limit", "q", "--running", text}, {"queues", "--" + text}} {
 			got := s.run(args...)
 			requirePlain(t, got.out+got.err, fmt.Sprintf("%q", args))
 		}

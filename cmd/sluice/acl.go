@@ -50,7 +50,7 @@ func (a *app) aclCommand() *cobra.Command {
 	user := ""
 	c := &cobra.Command{
 		Use: "acl", Short: "Print the access rule that an operator's user needs",
-		Long: `Print the access rule that an operator's user needs: for all commands that look (top, queues, ls, get, locks, lock, serve),
+		Long: `Print the access rule that an operator's user needs: for all commands that look (top, queues, ls, get, locks, lock, serve, and limit without flags),
 or with --write for all commands. It is for the prefixes that are set, and with --cluster for a Cluster. An
 administrator sets it on each server, with another password. It sends nothing.
 

@@ -149,3 +149,66 @@ func TestPause_NothingIsClaimed(t *testing.T) {
 	s.ok("pause", "orders", "nowhere", "--for", "1h") // one that has no keys yet is found by its pause
 	require.Equal(t, 2, strings.Count(s.ok("queues"), "PAUSED for 59m"))
 }
+
+// TestLimit_IsHeededAndReplacesAll: what is handed out, what is shown, and that a limit which is not given is taken away.
+func TestLimit_IsHeededAndReplacesAll(t *testing.T) {
+	s := newStage(t)
+	ctx, q := t.Context(), s.queue("orders")
+	s.fill(q) // one is leased
+	limits := func() sluice.Limits {
+		l, err := q.Limits(ctx)
+		require.NoError(t, err)
+		return l
+	}
+	require.Equal(t, "orders: no limits (due 2, scheduled 1, leased 1, dead 2)\n", s.ok("limit", "orders"))
+	s.ok("limit", "orders", "--running", "2", "--rate", "10/500ms", "--burst", "5", "--dry-run")
+	require.Zero(t, limits())
+	s.ok("limit", "orders", "--running", "2", "--rate", "10/500ms", "--burst", "5")
+	require.Equal(t, sluice.Limits{Running: 2, Rate: 10, Per: 500 * time.Millisecond, Burst: 5}, limits())
+	require.Contains(t, s.ok("queues"), "limits: 2 running, 10/500ms, burst 5")
+	entries, err := q.Claim(ctx, 9, time.Minute)
+	require.NoError(t, err)
+	require.Len(t, entries, 1)
+	s.ok("pause", "orders")
+	for _, line := range [][]string{{"queues"}, {"top", "--frames", "1"}, {"limit", "orders"}} {
+		require.Contains(t, s.ok(line...), "at its limit: 2 of 2 running; 10/500ms, burst 5", line)
+	}
+	require.Contains(t, s.ok("queues"), "PAUSED; at its limit")
+	s.ok("resume", "orders")
+	var shown limitJSON
+	s.json(exitOK, &shown, "limit", "orders")
+	require.Equal(t, limitJSON{Queue: "orders", Leased: 2, Limits: &limitsJSON{Running: 2, Rate: 10, PerSeconds: .5, Burst: 5, AtLimit: true}}, shown)
+
+	s.ok("limit", "orders", "--running", "3")
+	require.Equal(t, sluice.Limits{Running: 3}, limits(), "the rate is taken away")
+	for _, wrong := range [][]string{{"--running", "-1"}, {"--rate", "0.5/s"}, {"--burst", "2"}, {"--off", "--running", "1"}, {"--running", "2", "--rate", ""}, {"--rate", "10/us"}} {
+		got := s.run(append([]string{"limit", "orders"}, wrong...)...)
+		require.Equal(t, exitUsage, got.code, wrong)
+		require.Equal(t, sluice.Limits{Running: 3}, limits(), wrong)
+	}
+	s.ok("limit", "orders", "--off", "--dry-run")
+	require.Equal(t, sluice.Limits{Running: 3}, limits())
+	s.ok("limit", "orders", "--off")
+	require.Zero(t, limits())
+	require.NotContains(t, s.ok("queues"), "limit")
+
+	s.fill(s.queue("spread", sluice.WithShards(3)))
+	for _, more := range []string{"", "--dry-run"} {
+		got := s.run(strings.Fields("limit spread --running 3 " + more)...)
+		require.Equal(t, exitUsage, got.code, got.err)
+		require.Contains(t, got.err, "spread has 3 shards")
+	}
+	require.Contains(t, s.ok("limit", "spread"), "no limits")
+	require.Contains(t, s.ok("limit", "nowhere", "--rate", "3/d"), "nowhere: limits: 3/d, burst 1") // one that has no keys yet is found by its limits
+	require.Contains(t, s.ok("queues"), "limits: 3/d, burst 1")
+}
+
+// TestCompletion_OffersCommandsAndFlags of a command that is not typed to its end.
+func TestCompletion_OffersCommandsAndFlags(t *testing.T) {
+	s := shell{t: t}
+	require.Contains(t, s.ok("__complete", "lim"), "limit\t")
+	flags := s.ok("__complete", "limit", "orders", "--")
+	for _, flag := range []string{"--running", "--rate", "--burst", "--off", "--dry-run"} {
+		require.Contains(t, flags, flag+"\t")
+	}
+}

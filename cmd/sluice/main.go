@@ -119,7 +119,7 @@ func (a *app) command() *cobra.Command {
 	}
 	add("look", a.topCommand(), a.queuesCommand(), a.lsCommand(), a.getCommand())
 	add("tasks", a.cancelCommand(), a.runCommand(), a.delayCommand(), a.buryCommand(), a.reviveCommand(), a.dropCommand())
-	add("queues", a.pauseCommand(), a.resumeCommand(), a.purgeCommand())
+	add("queues", a.pauseCommand(), a.resumeCommand(), a.limitCommand(), a.purgeCommand())
 	add("locks", a.locksCommand(), a.lockCommand(), a.unlockCommand())
 	root.AddCommand(a.serveCommand(), a.aclCommand(), versionCommand())
 	return root

@@ -180,7 +180,10 @@ func TestGolden(t *testing.T) {
 		"locks", "lock stock:phone", "lock gate", "lock none",
 		"cancel orders due-1 none --dry-run", "run orders later-1", "delay orders later-1 --for 30m", "bury orders later-1 --why poison",
 		"revive orders --all --reason connection --dry-run", "revive orders --all", "revive orders --all --confirm 2", "revive orders --all --confirm 3",
-		"drop orders --all --yes", "drop orders --all --yes", "pause orders --for 1h", "queues", "resume orders", "purge orders", "purge orders --confirm wrong", "purge orders --dry-run",
+		"drop orders --all --yes", "drop orders --all --yes", "pause orders --for 1h", "queues", "resume orders",
+		"limit orders", "limit orders --running 1 --rate 10/s --burst 5 --dry-run", "limit orders --running 1 --rate 10/s --burst 5", "limit orders", "queues",
+		"limit orders --rate 100/m", "limit orders --running 0", "limit orders --rate 10", "limit mails --running 3", "limit mails", "limit orders --off --dry-run", "limit orders --off", "limit typo",
+		"purge orders", "purge orders --confirm wrong", "purge orders --dry-run",
 		"unlock stock:phone", "unlock stock:phone --force --dry-run", "unlock stock:phone --force", "unlock stock:phone --force", "unlock gate --force", "lock gate", "acl", "acl --write --cluster --queue-prefix eu-", "purge orders --confirm orders", "queues",
 	} {
 		got := s.run(strings.Fields(line)...)
@@ -207,7 +210,7 @@ func TestGolden_JSON(t *testing.T) {
 	for _, line := range []string{
 		"queues", "top --frames 1", "ls orders --state due --payload", "ls orders --state leased", "ls orders --state dead", "get orders dead-1", "get orders due-1 --payload",
 		"locks", "lock stock:phone", "lock gate", "cancel orders due-1 none", "revive orders --all --dry-run", "revive orders --all --yes", "bury orders due-2",
-		"pause orders", "resume orders", "purge orders --dry-run", "unlock stock:phone --force", "acl",
+		"pause orders", "resume orders", "limit orders", "limit orders --running 1 --rate 10/500ms", "queues", "limit orders --off", "purge orders --dry-run", "unlock stock:phone --force", "acl",
 	} {
 		got := s.run(append(strings.Fields(line), "--json")...)
 		require.True(t, json.Valid([]byte(got.out)), "%s: %s%s", line, got.out, got.err)
@@ -251,6 +254,17 @@ func TestExitCodes(t *testing.T) {
 		{"queues --url http://x", exitUsage},
 		{"queues --password-file /no/such", exitUsage},
 		{"top --interval 1ms", exitUsage},
+		{"limit", exitUsage},
+		{"limit orders mails --off", exitUsage},
+		{"limit orders --running 0", exitUsage},
+		{"limit orders --running x", exitUsage},
+		{"limit orders --rate 10", exitUsage},
+		{"limit orders --rate=", exitUsage},
+		{"limit orders --burst 5", exitUsage},
+		{"limit orders --running 3 --burst 5", exitUsage},
+		{"limit orders --off --rate 10/s", exitUsage},
+		{"limit orders --dry-run", exitUsage},
+		{"limit orders --running 3 --dry-run", exitOK},
 		{"serve --addr nonsense", exitUsage},
 		{"get orders none", exitNotFound},
 		{"run orders dead-1", exitNotFound},

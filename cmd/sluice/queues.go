@@ -25,20 +25,21 @@ type queueRow struct {
 
 // queueJSON is a queue in JSON.
 type queueJSON struct {
-	Name             string  `json:"name"`
-	NameBase64       string  `json:"name_base64,omitempty"`
-	Shards           int     `json:"shards"`
-	Due              int64   `json:"due"`
-	Scheduled        int64   `json:"scheduled"`
-	Leased           int64   `json:"leased"`
-	Dead             int64   `json:"dead"`
-	Dropped          int64   `json:"dropped"`
-	OldestDueSeconds float64 `json:"oldest_due_seconds"`
-	NextDue          *string `json:"next_due"`
-	Paused           bool    `json:"paused"`
-	PausedUntil      *string `json:"paused_until"`
-	Waiting          int     `json:"waiting"` // how many clients wait for tasks
-	Error            string  `json:"error,omitempty"`
+	Name             string      `json:"name"`
+	NameBase64       string      `json:"name_base64,omitempty"`
+	Shards           int         `json:"shards"`
+	Due              int64       `json:"due"`
+	Scheduled        int64       `json:"scheduled"`
+	Leased           int64       `json:"leased"`
+	Dead             int64       `json:"dead"`
+	Dropped          int64       `json:"dropped"`
+	OldestDueSeconds float64     `json:"oldest_due_seconds"`
+	NextDue          *string     `json:"next_due"`
+	Paused           bool        `json:"paused"`
+	PausedUntil      *string     `json:"paused_until"`
+	Limits           *limitsJSON `json:"limits"`
+	Waiting          int         `json:"waiting"` // how many clients wait for tasks
+	Error            string      `json:"error,omitempty"`
 }
 
 type queuesJSON struct {
@@ -50,7 +51,7 @@ func (r queueRow) json() queueJSON {
 	j := queueJSON{
 		Shards: r.Shards, Due: r.stats.Due, Scheduled: r.stats.Scheduled, Leased: r.stats.Leased, Dead: r.stats.Dead, Dropped: r.stats.Dropped,
 		OldestDueSeconds: r.stats.OldestDue.Seconds(), NextDue: jsonTime(r.stats.NextDue), Paused: r.stats.Paused, PausedUntil: jsonTime(r.stats.PausedUntil),
-		Waiting: r.stats.Waiting,
+		Limits: toLimitsJSON(r.stats), Waiting: r.stats.Waiting,
 	}
 	j.Name, j.NameBase64 = bytesField(r.Name)
 	if r.err != nil {
@@ -101,7 +102,8 @@ func (a *app) queuesCommand() *cobra.Command {
 They are found by SCAN, a thousand keys at a time, on each primary. A queue that is empty leaves no key
 (unless it has several shards), so that it is not listed. LEASED are tasks that workers have, or had and did not
 finish before their leases ended. OLDEST DUE is for how long the first due task waits. WAITING is how many clients
-wait for tasks: those of workers that have room, once for each shard. "5 dropped" are dead letters that were dropped because of WithDeadLimit or WithDeadAge since there is the queue.`,
+wait for tasks: those of workers that have room, once for each shard. Behind them stand a pause and the limits of a queue:
+at its limit, as many tasks are leased as may be. "5 dropped" are dead letters that were dropped because of WithDeadLimit or WithDeadAge since there is the queue.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			rdb, err := a.connect()
@@ -150,45 +152,60 @@ func (r queueRow) cells(now time.Time) []any {
 	if r.err != nil {
 		return []any{show(r.Name), r.Shards, "", "", "", "", "", "", "", "ERROR " + short(escape(r.err.Error()), 90)}
 	}
-	oldest, next, notes := "-", "-", ""
+	oldest, next := "-", "-"
 	if r.stats.Due > 0 {
 		oldest = span(r.stats.OldestDue)
 	}
 	if !r.stats.NextDue.IsZero() {
 		next = "in " + span(max(0, r.stats.NextDue.Sub(now)))
 	}
+	return []any{show(r.Name), r.Shards, count(r.stats.Due), count(r.stats.Scheduled), count(r.stats.Leased), count(r.stats.Dead), oldest, next, r.stats.Waiting, r.notes(now)}
+}
+
+// notes are what stands behind a queue's figures: its pause, its limits, and what was dropped.
+func (r queueRow) notes(now time.Time) string {
+	var notes []string
 	if r.stats.Paused {
-		notes = "PAUSED"
+		pause := "PAUSED"
 		if !r.stats.PausedUntil.IsZero() {
-			notes += " for " + span(max(0, r.stats.PausedUntil.Sub(now)))
+			pause += " for " + span(max(0, r.stats.PausedUntil.Sub(now)))
 		}
+		notes = append(notes, pause)
+	}
+	if limits := inspect.LimitsNote(r.stats); limits != "" {
+		notes = append(notes, limits)
 	}
 	if r.stats.Dropped > 0 {
-		notes += " " + count(r.stats.Dropped) + " dropped"
+		notes = append(notes, count(r.stats.Dropped)+" dropped")
 	}
-	notes = strings.TrimSpace(notes)
-	return []any{show(r.Name), r.Shards, count(r.stats.Due), count(r.stats.Scheduled), count(r.stats.Leased), count(r.stats.Dead), oldest, next, r.stats.Waiting, notes}
+	return strings.Join(notes, "; ")
 }
 
 // open returns the named queue. If it has no keys it says so: the name may be wrong.
 func (a *app) open(ctx context.Context, argument string) (*sluice.Queue, string, error) {
+	q, info, err := a.openInfo(ctx, argument)
+	return q, info.Name, err
+}
+
+// openInfo is open, and returns what was found.
+func (a *app) openInfo(ctx context.Context, argument string) (*sluice.Queue, inspect.QueueInfo, error) {
 	name, err := a.argument(argument)
 	if err != nil {
-		return nil, "", err
+		return nil, inspect.QueueInfo{}, err
 	}
 	rdb, err := a.connect()
 	if err != nil {
-		return nil, "", err
+		return nil, inspect.QueueInfo{}, err
 	}
 	info, exists, err := inspect.Find(ctx, rdb, name, a.options)
 	if err != nil {
-		return nil, "", err
+		return nil, info, err
 	}
 	if !exists {
 		_, _ = fmt.Fprintf(a.errOut, "Note: there is no key of a queue %s: it is empty, or this is not its name (sluice queues lists those that exist).\n", show(name))
 	}
 	q, err := inspect.OpenAs(rdb, info, a.options)
-	return q, name, err
+	return q, info, err
 }
 
 // argument returns a name or an ID of the command line.

@@ -43,9 +43,14 @@ func TestTop_Model(t *testing.T) {
 		require.LessOrEqual(t, len([]rune(line)), 20)
 	}
 	m.Update(tea.WindowSizeMsg{Width: 100, Height: 20})
+	limited := row("a", 300, 5, time.Second)
+	limited.stats.Leased, limited.stats.Limits = 3, sluice.Limits{Running: 3}
+	m.Update(tea.WindowSizeMsg{Width: 130, Height: 20})
+	m.Update(frame{at: at.Add(4 * time.Second), rows: []queueRow{limited}, complete: true})
+	require.Contains(t, m.View(), "at its limit: 3 of 3 running")
 	m.Update(frame{at: at, err: sluice.ErrUnavailable})
 	require.Contains(t, m.View(), "NO ANSWER")
-	require.Contains(t, m.View(), "+100", "the last figures stay")
+	require.Contains(t, m.View(), "due 300", "the last figures stay")
 	_, quit := m.Update(tea.KeyMsg{Type: tea.KeyRunes, Runes: []rune("q")})
 	require.Equal(t, tea.QuitMsg{}, quit())
 }

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/cmd/sluice/inspect"
+)
+
+// limitsJSON is a queue's limits in JSON. What is 0 is not limited.
+type limitsJSON struct {
+	Running    int     `json:"running"`
+	Rate       int     `json:"rate"` // in so many seconds
+	PerSeconds float64 `json:"per_seconds"`
+	Burst      int     `json:"burst"`
+	AtLimit    bool    `json:"at_limit"` // as many are leased as may run
+}
+
+// toLimitsJSON returns the limits in the state of a queue; nil for none.
+func toLimitsJSON(s sluice.Stats) *limitsJSON {
+	if s.Limits == (sluice.Limits{}) {
+		return nil
+	}
+	l := s.Limits
+	return &limitsJSON{l.Running, l.Rate, l.Per.Seconds(), l.Burst, inspect.AtLimit(s)}
+}
+
+// limitJSON is what limit has found or done, in JSON.
+type limitJSON struct {
+	Queue       string      `json:"queue"`
+	QueueBase64 string      `json:"queue_base64,omitempty"`
+	Changed     bool        `json:"changed"` // it was told to set them or to take them away
+	DryRun      bool        `json:"dry_run"`
+	Limits      *limitsJSON `json:"limits"` // what they are now, or would be
+	Leased      int64       `json:"leased"`
+}
+
+// limitOptions are the flags of limit.
+type limitOptions struct {
+	running, burst int
+	rate           string
+	off, dryRun    bool
+}
+
+func (a *app) limitCommand() *cobra.Command {
+	var o limitOptions
+	c := &cobra.Command{
+		Use: "limit QUEUE", Short: "Show or set how many tasks of a queue run, and at which rate they are handed out",
+		Long: `Show the limits of a queue, or set them, over all processes together: how many tasks are leased at a time
+(--running), and how many are handed out in a time (--rate), how many of them at once (--burst). What may not be handed out yet waits in
+the queue. What is leased goes on.
+
+What is given replaces all limits that the queue has: one that is not given is taken away. --off takes all away.
+A queue of several shards can have none. Limits outlive purge, as a pause does.`,
+		Example: `  sluice limit mails
+  sluice limit mails --running 3 --rate 10/s --burst 5
+  sluice limit mails --rate 100/m
+  sluice limit mails --off`,
+		Args: usageArgs(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			limits, change, err := o.read(cmd.Flags())
+			if err != nil {
+				return err
+			}
+			return a.limit(cmd.Context(), args[0], limits, change, o.dryRun)
+		},
+	}
+	f := c.Flags()
+	f.IntVar(&o.running, "running", 0, "how many tasks may be leased at a time")
+	f.StringVar(&o.rate, "rate", "", "how many tasks may be handed out in a time: 10/s, 100/m, 5/h, 3/d, 10/500ms")
+	f.IntVar(&o.burst, "burst", 0, "with --rate: how many at once, if none was for a while (1 if not given)")
+	f.BoolVar(&o.off, "off", false, "take all limits away")
+	f.BoolVar(&o.dryRun, "dry-run", false, "say what would be done, and do nothing")
+	return c
+}
+
+// read returns the limits that the flags say, and whether they are to be set.
+func (o limitOptions) read(f *pflag.FlagSet) (limits sluice.Limits, change bool, err error) {
+	text := func(name string) string {
+		if !f.Changed(name) {
+			return ""
+		}
+		change = true
+		return cmp.Or(f.Lookup(name).Value.String(), " ") // one that is empty is wrong, and not as if it were not there
+	}
+	running, rate, burst := text("running"), text("rate"), text("burst")
+	switch {
+	case change && o.off:
+		return limits, true, usagef("--off takes all limits away: it goes without --running, --rate and --burst")
+	case o.off:
+		return limits, true, nil
+	case !change && o.dryRun:
+		return limits, false, usagef("--dry-run is for limits that are set or taken away")
+	case !change:
+		return limits, false, nil
+	}
+	if limits, err = inspect.ReadLimits(running, rate, burst); err != nil {
+		return limits, true, usagef("%w\nlimit --off takes limits away, pause has nothing handed out", err)
+	}
+	return limits, true, nil
+}
+
+// limit shows a queue's limits, or sets them.
+func (a *app) limit(ctx context.Context, argument string, limits sluice.Limits, change, dryRun bool) error {
+	q, info, err := a.openInfo(ctx, argument)
+	if err != nil {
+		return err
+	}
+	if change && info.Shards > 1 {
+		return fmt.Errorf("%w: %s has %d shards, and only a queue of one can have limits", sluice.ErrInvalid, show(info.Name), info.Shards)
+	}
+	s, err := q.Stats(ctx)
+	if err != nil {
+		return err
+	}
+	if change && !dryRun {
+		if err := q.SetLimits(ctx, limits); err != nil {
+			return err
+		}
+	}
+	if change {
+		s.Limits = limits
+	}
+	if a.json {
+		j := limitJSON{Changed: change, DryRun: dryRun, Limits: toLimitsJSON(s), Leased: s.Leased}
+		j.Queue, j.QueueBase64 = bytesField(info.Name)
+		return printJSON(a.out, j)
+	}
+	said := cmp.Or(inspect.LimitsNote(s), "no limits")
+	if dryRun {
+		said = "would have " + cmp.Or(inspect.LimitsNote(sluice.Stats{Limits: limits}), "no limits")
+	}
+	_, err = fmt.Fprintf(a.out, "%s: %s (%s)\n", show(info.Name), said, statsText(s))
+	return err
+}
