@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/cmd/sluice/inspect"
 )
 
 // mostDelay is how far a visitor may put a task off or pause a queue.
@@ -37,7 +39,13 @@ func (v *visit) delay(field string) (time.Duration, error) {
 	return d, nil
 }
 
-// changeQueue pauses or resumes a queue, revives its dead letters, or purges it.
+// limits reads a form's limits.
+func (v *visit) limits() (sluice.Limits, error) {
+	text := func(field string) string { return strings.TrimSpace(v.r.PostForm.Get(field)) }
+	return inspect.ReadLimits(text("running"), text("rate"), text("burst"))
+}
+
+// changeQueue pauses or resumes a queue, sets or takes away its limits, revives its dead letters, or purges it.
 func (p *page) changeQueue(v *visit) error {
 	s := p.watch.of(v.queue())
 	q, err := s.open(v.ctx)
@@ -56,6 +64,14 @@ func (p *page) changeQueue(v *visit) error {
 		return v.end(s, url, do, err, "The queue is paused: nothing is handed out. Tasks that are being worked on go on.")
 	case "resume":
 		return v.end(s, url, do, q.Resume(v.ctx), "The queue goes on.")
+	case "limit":
+		l, err := v.limits()
+		if err != nil {
+			return err
+		}
+		return v.end(s, url, do, q.SetLimits(v.ctx, l), "The queue has limits: "+inspect.LimitsText(l)+". Tasks that are being worked on go on.")
+	case "unlimit":
+		return v.end(s, url, do, q.SetLimits(v.ctx, sluice.Limits{}), "The queue has no limits.")
 	case "purge":
 		if !isTyped(v.r.PostForm.Get("name"), s.name) {
 			return v.done(url, notice{"Nothing was purged: the name that was typed is not the queue's.", true})

@@ -5,8 +5,10 @@ import (
 	"html/template"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
+	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/cmd/sluice/inspect"
 )
 
@@ -14,6 +16,7 @@ import (
 var functions = template.FuncMap{
 	"text": text, "short": short, "shown": shown, "value": formValue,
 	"count": count, "span": span, "bytes": size, "rate": rate, "clock": clock, "timeOf": inspect.TimeOf, "stamp": stamp, "plural": plural,
+	"limits": limits, "atLimit": inspect.AtLimit, "limitRate": inspect.RateText,
 	"len64":  func(n int) int64 { return int64(n) },
 	"linked": func(id string) bool { return id != "" && len(id) <= longestID }, // longer than the library's own: a foreign producer's
 }
@@ -54,6 +57,12 @@ func span(d time.Duration) string {
 		return fmt.Sprintf("%dd %02dh", d/day, d%day/time.Hour)
 	}
 	return count(int64(d/day)) + "d"
+}
+
+// limits says what a queue's limits are, with how many are leased if it is at the limit of these; empty for none.
+func limits(s sluice.Stats) string {
+	_, text, _ := strings.Cut(inspect.LimitsNote(s), ": ")
+	return text
 }
 
 // size writes a number of bytes.

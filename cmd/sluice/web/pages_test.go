@@ -289,7 +289,9 @@ func TestQueue_PauseResumePurge(t *testing.T) {
 	fill(t, q, 3, 0, "a")
 	s := newSite(t, rdb, Options{Write: true})
 	url := "/queues/" + segment(name)
-	s.post(url, "do", "pause", "for", "30m").has(t, "The queue is paused", ">Paused<", "29m 59s", `value="resume"`)
+	paused := s.post(url, "do", "pause", "for", "30m")
+	paused.has(t, "The queue is paused", ">Paused<", `value="resume"`)
+	require.Regexp(t, `29m 59s|30m 00s`, paused.body) // the server rounds the end up
 	entries, err := q.Claim(t.Context(), 1, time.Minute)
 	require.NoError(t, err)
 	require.Empty(t, entries)
@@ -312,6 +314,81 @@ func TestQueue_PauseResumePurge(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, stats.Due)
 	require.Equal(t, http.StatusBadRequest, s.post(url, "do", "drain").StatusCode)
+}
+
+// TestQueue_LimitsAreShownAndSet beside the pause, with what is wrong in a form said; and every change is told to the logger.
+func TestQueue_LimitsAreShownAndSet(t *testing.T) {
+	rdb := redistest.Start(t).Client(t)
+	q := newQueue(t, rdb, "mails")
+	fill(t, q, 5, 0, "a")
+	var log bytes.Buffer
+	s := newSite(t, rdb, Options{Write: true, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	limits := func() sluice.Limits {
+		l, err := q.Limits(t.Context())
+		require.NoError(t, err)
+		return l
+	}
+	s.get("/").lacks(t, "3 running", ">Limits<")
+	got := s.get("/queues/mails")
+	got.has(t, `value="limit"`, "workers that ask ·")
+	got.lacks(t, `value="unlimit"`, ">Limits<")
+	s.post("/queues/mails", "do", "limit", "running", " 2 ", "rate", "10/500ms", "burst", "5").has(t, "The queue has limits: 2 running, 10/500ms, burst 5.",
+		">Limits<", `class="soft">2 running, 10/500ms, burst 5<`, "within the limits", `name="running" inputmode="numeric" value="2"`, `name="rate" value="10/500ms"`, `value="unlimit"`)
+	require.Equal(t, sluice.Limits{Running: 2, Rate: 10, Per: 500 * time.Millisecond, Burst: 5}, limits())
+	entries, err := q.Claim(t.Context(), 9, time.Minute)
+	require.NoError(t, err)
+	require.Len(t, entries, 2)
+	s.later()
+	for _, path := range []string{"/", "/queues/mails"} {
+		s.get(path).has(t, `class="chip full">At its limit<`, "2 of 2 running; 10/500ms, burst 5")
+	}
+	s.post("/queues/mails", "do", "pause", "for", "0s").has(t, ">Paused<", ">At its limit<")
+
+	for _, bad := range [][]string{{}, {"running", "0"}, {"running", "x"}, {"rate", "10"}, {"rate", "<b>/s"}, {"burst", "5"}, {"running", "1", "burst", "5"}} {
+		got := s.post("/queues/mails", append(bad, "do", "limit")...)
+		require.Equal(t, http.StatusBadRequest, got.StatusCode, bad)
+		got.lacks(t, "<b>/s")
+	}
+	require.Equal(t, 2, limits().Running)
+	s.post("/queues/mails", "do", "limit", "running", "3").has(t, ">Limits<", `>3 running<`)
+	require.Equal(t, sluice.Limits{Running: 3}, limits(), "the rate is taken away")
+	s.post("/queues/mails", "do", "unlimit").has(t, "The queue has no limits", ">Paused<")
+	require.Zero(t, limits())
+	require.Equal(t, 2, strings.Count(log.String(), `msg="sluice: page: limit" queue=mails`), log.String())
+	require.Equal(t, 1, strings.Count(log.String(), `msg="sluice: page: unlimit" queue=mails`))
+
+	s.post("/queues/empty", "do", "limit", "rate", "3/d").has(t, ">Not paused<", "3/d, burst 1")
+	spread, err := sluice.NewQueue(rdb, "spread", sluice.WithShards(3))
+	require.NoError(t, err)
+	fill(t, spread, 5, 0, "a")
+	got = s.get("/queues/spread")
+	got.has(t, `value="pause"`)
+	got.lacks(t, `value="limit"`)
+	require.Equal(t, http.StatusBadRequest, s.post("/queues/spread", "do", "limit", "running", "3").StatusCode)
+}
+
+// TestQueue_LimitsAreForThoseWhoMayWrite: others see them.
+func TestQueue_LimitsAreForThoseWhoMayWrite(t *testing.T) {
+	rdb := redistest.Redis(t).Client(t)
+	name := redistest.Name(t)
+	q := newQueue(t, rdb, name)
+	require.NoError(t, q.SetLimits(t.Context(), sluice.Limits{Running: 3}))
+	s := newSite(t, rdb, Options{})
+	url := "/queues/" + segment(name)
+	got := s.get(url)
+	got.has(t, ">Limits<", ">3 running<")
+	got.lacks(t, `value="limit"`, `name="running"`)
+	for _, do := range []string{"limit", "unlimit"} {
+		require.Equal(t, http.StatusForbidden, s.post(url, "do", do, "running", "5").StatusCode)
+	}
+	s = newSite(t, rdb, Options{Write: true})
+	for _, do := range []string{"limit", "unlimit"} {
+		require.Equal(t, http.StatusForbidden, s.send(s.form(url, map[string][]string{"do": {do}, "running": {"5"}})).StatusCode, "without the token")
+	}
+	l, err := q.Limits(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, sluice.Limits{Running: 3}, l)
+	require.NoError(t, q.SetLimits(t.Context(), sluice.Limits{}))
 }
 
 // TestVisit_NoticeIsShownOnce, and by a page, not by what its script asks for.

@@ -28,7 +28,8 @@ type queueData struct {
 	Name      string
 	Err       string
 	Stats     sluice.Stats
-	Exists    bool // it has tasks, or is paused
+	Exists    bool // it has tasks or limits, or is paused
+	IsSharded bool // and so it can have no limits
 	Tabs      []tab
 	List      listing
 	GoesOn    bool   // a change of all letters goes on where List begins
@@ -135,8 +136,9 @@ func (p *page) showQueue(v *visit) error {
 	}
 	data := queueData{
 		Name: s.name, Stats: stats, List: newListing(v.r.URL.Query()), ShowTasks: !v.isLive(),
-		NotFound: v.r.URL.Query().Get("id"),
-		Exists:   stats.Due+stats.Scheduled+stats.Leased+stats.Dead > 0 || stats.Paused,
+		NotFound:  v.r.URL.Query().Get("id"),
+		Exists:    stats.Due+stats.Scheduled+stats.Leased+stats.Dead > 0 || stats.Paused || stats.Limits != (sluice.Limits{}),
+		IsSharded: s.isSharded(),
 	}
 	data.Tabs = p.tabs(s, stats, data.List)
 	data.GoesOn = v.r.URL.Query().Has("goes-on") && data.List.AfterText() != ""

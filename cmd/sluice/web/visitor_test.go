@@ -60,6 +60,19 @@ func TestBrowser_ByKeyboard(t *testing.T) {
 	require.Equal(t, []string{"|Sluice", "|Queues", "|Locks", "live|Live", "q|"}, way[1:6])
 	b.press(kb.Enter)
 	b.eventually(`location.pathname === '/queues/orders' && document.readyState === 'complete'`)
+	b.tabTo("|Limits")
+	b.press(kb.Enter)
+	b.tabTo("running|")
+	b.press("3")
+	require.Equal(t, []string{"rate|"}, b.tabTo("rate|"))
+	b.press("1", "0", "/", "m", kb.Enter)
+	b.eventually(`document.querySelector('.notice')?.textContent.includes('limits: 3 running, 10/m, burst 1') && document.readyState === 'complete'`)
+	require.Contains(t, eval[string](b, `document.getElementById('state').textContent`), "Limits 3 running, 10/m, burst 1")
+	b.tabTo("|Limits")
+	b.press(kb.Enter)
+	b.tabTo("do|Take them away")
+	b.press(kb.Enter)
+	b.eventually(`document.querySelector('.notice')?.textContent.includes('has no limits') && document.readyState === 'complete'`)
 	b.press(kb.Tab, kb.Enter) // skip to the content
 	require.Equal(t, "main", eval[string](b, `document.activeElement.id`))
 	b.tabTo("|Dead")
@@ -117,6 +130,7 @@ func TestBrowser_AccessibilityTree(t *testing.T) {
 	fill(t, q, 2, 0, "a")
 	kill(t, q, 2, "broken")
 	fill(t, q, 1, time.Hour, "b")
+	require.NoError(t, q.SetLimits(t.Context(), sluice.Limits{Running: 3}))
 	s := newSite(t, rdb, Options{Write: true})
 	for _, width := range []int{1100, 375} {
 		b := newBrowser(t, width, 800)
@@ -129,7 +143,7 @@ func TestBrowser_AccessibilityTree(t *testing.T) {
 		require.Contains(t, names["heading"], "Queues")
 		require.Contains(t, names["table"], "Queues")
 		require.Subset(t, names["columnheader"], []string{"Queue", "Due", "Oldest due", "Scheduled", "Leased", "Dead", "Change"})
-		require.Contains(t, names["rowheader"], "orders")
+		require.Contains(t, names["rowheader"], "orders Limits 3 running")
 		require.Contains(t, names["button"], "Live")
 		require.Contains(t, names["searchbox"], "Filter by name")
 
@@ -148,6 +162,11 @@ func TestBrowser_AccessibilityTree(t *testing.T) {
 				require.NotContains(t, all, "", "a %s without a name", role)
 			}
 		}
+		b.do(chromedp.Click(`.limits summary`), chromedp.WaitVisible(`#running`))
+		names = b.names()
+		require.Subset(t, names["textbox"], []string{"Leased at a time", "Handed out", "Of these at once"})
+		require.Subset(t, names["button"], []string{"Set limits", "Take them away"})
+		require.Contains(t, names["form"], "Limits")
 		b.requireQuiet(s.url)
 	}
 }
@@ -165,7 +184,11 @@ func TestBrowser_AnyWidthAndScheme(t *testing.T) {
 		})
 		require.NoError(t, err)
 		kill(t, q, 2, long)
+		require.NoError(t, q.SetLimits(t.Context(), sluice.Limits{Running: 1_000_000_000, Rate: 1_000_000_000, Per: 8759*time.Hour + 59*time.Minute, Burst: 1_000_000_000}))
 	}
+	_, err := newQueue(t, rdb, "orders").Claim(t.Context(), 1, time.Hour)
+	require.NoError(t, err)
+	require.NoError(t, newQueue(t, rdb, "orders").SetLimits(t.Context(), sluice.Limits{Running: 1, Rate: 10})) // it is at its limit
 	locker, err := sluice.NewLocker(rdb, sluice.WithTTL(time.Hour), sluice.WithOwner(strings.Repeat("o", 64)))
 	require.NoError(t, err)
 	_, err = locker.TryLock(t.Context(), long)
@@ -184,6 +207,7 @@ func TestBrowser_AnyWidthAndScheme(t *testing.T) {
 			b.resize(width, 800)
 			for _, path := range paths {
 				b.open(s.url + path)
+				eval[bool](b, `document.querySelectorAll('details').forEach((d) => { d.open = true; }) === undefined`)
 				require.LessOrEqual(t, eval[int64](b, `document.documentElement.scrollWidth`), width, "%s scrolls sideways at %d", path, width)
 				require.Empty(t, eval[[]string](b, lowContrast), "%s, %s", path, scheme)
 				require.Zero(t, eval[int](b, `document.querySelectorAll('main img, main script').length`))

@@ -109,6 +109,7 @@ type series struct {
 
 	mu     sync.Mutex // guards what follows
 	queue  *sluice.Queue
+	shards int // of the queue
 	points []point
 }
 
@@ -149,14 +150,25 @@ func (s *series) open(ctx context.Context) (*sluice.Queue, error) {
 	if q != nil {
 		return q, nil
 	}
-	q, err := inspect.Open(ctx, s.page.rdb, s.name, s.page.keys)
+	info, _, err := inspect.Find(ctx, s.page.rdb, s.name, s.page.keys)
+	if err != nil {
+		return nil, err
+	}
+	q, err = inspect.OpenAs(s.page.rdb, info, s.page.keys)
 	if err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.queue = q
+	s.queue, s.shards = q, info.Shards
 	return q, nil
+}
+
+// isSharded reports whether the queue has several shards, as far as it is known.
+func (s *series) isSharded() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.shards > 1
 }
 
 // history returns the figures of the last minutes, the oldest first.

@@ -37,7 +37,7 @@ type Options struct {
 	// resolved to this server, and read the page in a visitor's browser. "*" is for any name: then something in
 	// front of the handler has to check. Defaults to none.
 	Hosts []string
-	// Write allows visitors to pause queues, to change tasks and to force locks open. The handler does not ask who
+	// Write allows visitors to pause and limit queues, to change tasks and to force locks open. The handler does not ask who
 	// a visitor is: put it behind what does. Defaults to false.
 	Write bool
 	// Logger is told of each change that a visitor makes. Defaults to none.
