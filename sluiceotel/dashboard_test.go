@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/redistest"
 )
 
@@ -25,7 +26,11 @@ func TestExample_TwoProcesses(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "example")
 	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./example").CombinedOutput()
 	require.NoError(t, err, string(out))
-	addr := redistest.Start(t).Addr
+	server := redistest.Start(t)
+	addr := server.Addr
+	orders, err := sluice.NewQueue(server.Client(t), "orders") // which the example works on
+	require.NoError(t, err)
+	require.NoError(t, orders.SetLimits(t.Context(), sluice.Limits{Running: 100, Rate: 1000, Burst: 100}))
 
 	sell := exec.CommandContext(t.Context(), program, "sell", "-redis", addr, "order-1", "order-refused")
 	var sold bytes.Buffer

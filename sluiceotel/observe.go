@@ -21,11 +21,13 @@ const observeFor = 2 * time.Second
 // once, for two seconds at most. It ends with Unregister. Observe a queue in one process, or all
 // of them report the same numbers.
 //
-//	sluice.queue.tasks       tasks by sluice.task.state: due, scheduled, leased, dead
-//	sluice.queue.oldest_due  for how long the first due task has been due, in seconds
-//	sluice.queue.dropped     dead letters that WithDeadLimit and WithDeadAge have dropped, a counter
-//	sluice.queue.paused      1 while the queue is paused, else 0
-//	sluice.queue.waiting     clients that wait for tasks, see sluice.Stats
+//	sluice.queue.tasks          tasks by sluice.task.state: due, scheduled, leased, dead
+//	sluice.queue.oldest_due     for how long the first due task has been due, in seconds
+//	sluice.queue.dropped        dead letters that WithDeadLimit and WithDeadAge have dropped, a counter
+//	sluice.queue.paused         1 while the queue is paused, else 0
+//	sluice.queue.waiting        clients that wait for tasks, see sluice.Stats
+//	sluice.queue.limit.running  how many tasks may be leased at a time; only of a queue with this limit
+//	sluice.queue.limit.rate     how many tasks may be handed out in a second; only of a queue with this limit
 //
 // A queue whose server does not answer has no values in that collection, and its error goes to OpenTelemetry's
 // error handler.
@@ -38,7 +40,11 @@ func (t *Telemetry) Observe(queues ...*sluice.Queue) (metric.Registration, error
 		metric.WithDescription("Dead letters that were dropped by a limit."))
 	waiting, err5 := t.meter.Int64ObservableGauge("sluice.queue.waiting", metric.WithUnit("{client}"),
 		metric.WithDescription("Clients that wait for tasks."))
-	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
+	limitRunning, err6 := t.meter.Int64ObservableGauge("sluice.queue.limit.running", metric.WithUnit("{task}"),
+		metric.WithDescription("How many tasks may be leased at a time."))
+	limitRate, err7 := t.meter.Float64ObservableGauge("sluice.queue.limit.rate", metric.WithUnit("{task}/s"),
+		metric.WithDescription("How many tasks may be handed out in a second."))
+	if err := errors.Join(err1, err2, err3, err4, err5, err6, err7); err != nil {
 		return nil, fmt.Errorf("sluiceotel: %w", err)
 	}
 	observe := func(ctx context.Context, o metric.Observer) error {
@@ -55,9 +61,15 @@ func (t *Telemetry) Observe(queues ...*sluice.Queue) (metric.Registration, error
 				isPaused = 1
 			}
 			o.ObserveInt64(paused, isPaused, metric.WithAttributes(of...))
+			if l := s.Limits; l.Running > 0 {
+				o.ObserveInt64(limitRunning, int64(l.Running), metric.WithAttributes(of...))
+			}
+			if l := s.Limits; l.Rate > 0 {
+				o.ObserveFloat64(limitRate, float64(l.Rate)/l.Per.Seconds(), metric.WithAttributes(of...))
+			}
 		})
 	}
-	registration, err := t.meter.RegisterCallback(observe, tasks, oldest, paused, dropped, waiting)
+	registration, err := t.meter.RegisterCallback(observe, tasks, oldest, paused, dropped, waiting, limitRunning, limitRate)
 	if err != nil {
 		return nil, fmt.Errorf("sluiceotel: %w", err)
 	}

@@ -326,6 +326,32 @@ func TestTelemetry_CountsWhatBecomesOfTasks(t *testing.T) {
 	}
 }
 
+// TestTelemetry_LimitsAreReportedWhereThereAreAny: a rate by the second, and none as no value, not as 0.
+func TestTelemetry_LimitsAreReportedWhereThereAreAny(t *testing.T) {
+	r := newTelemetry(t)
+	q := r.queue(t, redistest.Start(t).Client(t))
+	_, err := r.Observe(q)
+	require.NoError(t, err)
+	limits := func() map[string]float64 {
+		found := map[string]float64{}
+		for point, value := range r.points(t) {
+			if name, ok := strings.CutSuffix(point, "{messaging.destination.name="+q.Name()+",messaging.system=sluice}"); ok && strings.Contains(name, "limit") {
+				found[name] = value
+			}
+		}
+		return found
+	}
+	require.Empty(t, limits())
+	require.NoError(t, q.SetLimits(t.Context(), sluice.Limits{Running: 3}))
+	require.Equal(t, map[string]float64{"sluice.queue.limit.running": 3}, limits())
+	require.NoError(t, q.SetLimits(t.Context(), sluice.Limits{Running: 4, Rate: 90, Per: time.Minute}))
+	require.Equal(t, map[string]float64{"sluice.queue.limit.running": 4, "sluice.queue.limit.rate": 1.5}, limits())
+	require.NoError(t, q.SetLimits(t.Context(), sluice.Limits{Rate: 10, Per: 500 * time.Millisecond}))
+	require.Equal(t, map[string]float64{"sluice.queue.limit.rate": 20}, limits())
+	require.NoError(t, q.SetLimits(t.Context(), sluice.Limits{}))
+	require.Empty(t, limits())
+}
+
 func TestTelemetry_AQueueThatDoesNotAnswerHasNoNumbers(t *testing.T) {
 	r := newTelemetry(t)
 	s := redistest.Start(t)
