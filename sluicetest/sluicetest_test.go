@@ -3,6 +3,7 @@ package sluicetest_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -289,6 +290,45 @@ func TestRedis_ParallelTestsShareNothing(t *testing.T) {
 			synctest.Test(t, use)
 		})
 	}
+}
+
+// TestRedis_ALimitFollowsTheClock: a Worker gets as many tasks as the rate lets go by then, and no more run than may.
+func TestRedis_ALimitFollowsTheClock(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := sluicetest.New(t)
+		q, err := sluice.NewQueue(r.Client(), "mails", sluice.WithPollInterval(time.Hour))
+		require.NoError(t, err)
+		limits := sluice.Limits{Running: 2, Rate: 10, Per: time.Hour, Burst: 3}
+		require.NoError(t, q.SetLimits(t.Context(), limits))
+		require.Equal(t, limits, r.Stats("mails").Limits)
+		for i := range 9 {
+			_, err := q.Enqueue(t.Context(), sluice.Task{ID: fmt.Sprint(i)})
+			require.NoError(t, err)
+		}
+		var handled, running atomic.Int64
+		stop := start(t, &sluice.Worker{Queue: q, Concurrency: 5, Handler: func(context.Context, sluice.Entry) error {
+			if running.Add(1) > 2 {
+				t.Error("more than two run")
+			}
+			time.Sleep(time.Second)
+			running.Add(-1)
+			handled.Add(1)
+			return nil
+		}})
+		r.Advance(3 * time.Second)
+		require.EqualValues(t, 3, handled.Load(), "the burst")
+		r.Advance(6*time.Minute - 3*time.Second - time.Millisecond)
+		require.Len(t, r.Due("mails"), 6, "the next one may go six minutes after the first")
+		r.Advance(2 * time.Second)
+		require.EqualValues(t, 4, handled.Load())
+		r.Advance(12 * time.Minute)
+		require.EqualValues(t, 6, handled.Load())
+		require.NoError(t, q.SetLimits(t.Context(), sluice.Limits{Running: 2})) // and no rate any more
+		r.Advance(3 * time.Second)
+		r.RequireEmpty("mails")
+		stop()
+	})
 }
 
 // TestRedis_PeriodicTasksAreNoneOfTheTests: a queue is empty beside what its worker's list keeps in it.

@@ -96,7 +96,7 @@ func ofQueues() []operation {
 		return func(ctx context.Context, g *guarded) (any, error) { return g.queue.List(ctx, s, sluice.TaskInfo{}, 99) }
 	}
 	p, far := []byte("p"), 2*time.Hour
-	return []operation{
+	return append(ofLimits(), []operation{
 		{"enqueue without a payload", enqueue(sluice.Task{ID: "a", Delay: far})},
 		{"enqueue a new head", enqueue(sluice.Task{ID: "a", At: time.Unix(1, 0)})},
 		{"enqueue several, some known", enqueue(sluice.Task{ID: "a", Payload: p, Delay: far}, sluice.Task{ID: "later", Delay: far},
@@ -125,5 +125,30 @@ func ofQueues() []operation {
 		{"list leased", list(sluice.StateLeased)},
 		{"resume what goes on", func(ctx context.Context, g *guarded) (any, error) { return nil, g.queue.Resume(ctx) }},
 		{"revive two", func(ctx context.Context, g *guarded) (any, error) { return g.queue.Revive(ctx, "dead", "back") }},
+	}...)
+}
+
+// ofLimits are operations on a queue that has limits: what takes tasks writes down that the rate was used, and what ends a lease
+// looks whether another one may go.
+func ofLimits() []operation {
+	mine := func(g *guarded) sluice.Entry { return sluice.Entry{ID: "mine", Score: g.now + 900, Attempt: 1} }
+	return []operation{
+		{"claim with limits", func(ctx context.Context, g *guarded) (any, error) { return g.limited.Claim(ctx, 99, time.Hour) }},
+		{"pop with limits", func(ctx context.Context, g *guarded) (any, error) { return g.limited.Pop(ctx, 99) }},
+		{"dequeue with limits", func(ctx context.Context, g *guarded) (any, error) { return nil, g.limited.Dequeue(ctx, mine(g)) }},
+		{"release with limits", func(ctx context.Context, g *guarded) (any, error) { return nil, g.limited.Release(ctx, mine(g)) }},
+		{"bury with limits", func(ctx context.Context, g *guarded) (any, error) { return nil, g.limited.Bury(ctx, mine(g), "why") }},
+		{"cancel with limits", func(ctx context.Context, g *guarded) (any, error) { return g.limited.Cancel(ctx, "mine") }},
+		{"pause with limits", func(ctx context.Context, g *guarded) (any, error) { return nil, g.limited.Pause(ctx, time.Hour) }},
+		{"limit what is limited", func(ctx context.Context, g *guarded) (any, error) {
+			return nil, g.limited.SetLimits(ctx, sluice.Limits{Running: 1, Rate: 10})
+		}},
+		{"limit no more", func(ctx context.Context, g *guarded) (any, error) {
+			return nil, g.limited.SetLimits(ctx, sluice.Limits{})
+		}},
+		{"limit what is paused", func(ctx context.Context, g *guarded) (any, error) {
+			return nil, g.paused.SetLimits(ctx, sluice.Limits{Running: 1})
+		}},
+		{"read limits", func(ctx context.Context, g *guarded) (any, error) { return g.limited.Stats(ctx) }},
 	}
 }

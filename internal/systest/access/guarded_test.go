@@ -29,6 +29,7 @@ type guarded struct {
 	user     redis.UniversalClient
 	queue    *sluice.Queue
 	paused   *sluice.Queue
+	limited  *sluice.Queue             // it is at its limit by one task less
 	now      float64                   // Unix seconds, when the tasks were put in
 	lockers  map[string]*sluice.Locker // by the kind of their locks: "", "fenced" or "permit"
 	locks    map[string]*sluice.Lock   // likewise; of the permits, the other one is free
@@ -86,6 +87,9 @@ func (g *guarded) prepare(locks bool) {
 	g.paused, err = sluice.NewQueue(g.user, "paused")
 	require.NoError(g, err)
 	require.NoError(g, g.paused.Pause(ctx, time.Hour))
+	g.limited, err = sluice.NewQueue(g.user, "limited")
+	require.NoError(g, err)
+	require.NoError(g, g.limited.SetLimits(ctx, sluice.Limits{Running: 2, Rate: 1000, Burst: 10}))
 	now, err := g.admin.Time(ctx).Result()
 	require.NoError(g, err)
 	g.now = float64(now.Unix())
@@ -123,6 +127,10 @@ func (g *guarded) prepare(locks bool) {
 			pipe.HSet(ctx, "{Queue:q}:tasks", task.id, task.payload)
 		}
 	}
+	pipe.ZAdd(ctx, "Queue:limited", redis.Z{Score: g.now - 2, Member: "plain"}, redis.Z{Score: g.now - 1, Member: "next"}, redis.Z{Score: g.now + 900, Member: "mine"})
+	pipe.ZAdd(ctx, "{Queue:limited}:leased", redis.Z{Score: g.now + 900, Member: "mine"})
+	pipe.HSet(ctx, "{Queue:limited}:state", "mine", fmt.Sprintf("1:%.0f:", g.now+900))
+	pipe.HSet(ctx, "{Queue:limited}:tasks", "plain", "p", "mine", "p")
 	for _, id := range []string{"dead", "dead, no payload", "back", "mine, back", ""} {
 		pipe.ZAdd(ctx, "{Queue:q}:dead", redis.Z{Score: g.now, Member: id})
 	}
