@@ -18,15 +18,19 @@ func (k keyspace) pause(queue, verb string, args []string) {
 		if len(args) == 3 {
 			k.paused[queue] = milliseconds(args[2])
 		}
+	case "HSET":
+		k.limit(queue, args)
 	default: // DEL, UNLINK
 		delete(k.paused, queue)
+		delete(k.limits, queue)
 	}
 }
 
 // isPause says whether a command begins a pause, and of which queue.
 func isPause(command []string) (queue string, ok bool) {
 	queue, which := queueName(command[1])
-	return queue, which == "paused" && strings.EqualFold(command[0], "SET")
+	isWith := len(command) > 3 && strings.EqualFold(command[0], "HSET") && command[2] == "until" // of a queue with limits
+	return queue, which == "paused" && (isWith || strings.EqualFold(command[0], "SET"))
 }
 
 // checkPauses checks that the log has each pause that was acknowledged, and that each page of a list began behind

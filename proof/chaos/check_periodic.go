@@ -7,7 +7,9 @@ import (
 )
 
 // checkTick checks a change of a periodic task: it is due when its schedule says, is claimed no earlier, and is never
-// removed or buried, nor waits behind a lease.
+// removed, nor waits behind a lease. It is buried only if its attempts are used up by claims of which no worker has told the
+// end, as those of killed workers: a Worker puts the next occurrence in the place of one that fails for the last time. Then it
+// comes back with the next occurrence.
 func (t *tasksCheck) checkTick(m *move) {
 	t.counts["periodic tasks "+string(m.kind)]++
 	switch m.kind {
@@ -27,6 +29,12 @@ func (t *tasksCheck) checkTick(m *move) {
 		}
 	case retried, released:
 		t.checkHandled(m)
+	case buried:
+		if m.was.attempt < maxAttempts || !m.was.leased() || t.early(m) {
+			t.unscheduled(m)
+		}
+	case revived: // as it is enqueued: the clock was set back
+		t.checkScheduled(m, m.is.score)
 	default:
 		t.unscheduled(m)
 	}
@@ -69,14 +77,16 @@ func (t *tasksCheck) checkScheduled(m *move, due float64) {
 	}
 }
 
-// checkTicks checks that at the end each periodic task is there, whole. One whose first occurrence was lost comes back
-// within a minute and a half, which may be after the end.
+// checkTicks checks that at the end each periodic task is there, whole. One whose first occurrence was lost, or that was buried, comes
+// back within a minute and a half, which may be after the end.
 func (t *tasksCheck) checkTicks() {
 	for id := range periods {
 		key := taskKey{tickQueue, id}
 		left := t.end.tasks[key]
 		switch {
 		case left.queued && left.stored && !left.dead:
+		case left.buried && left.stored && left.dead && !left.queued:
+			t.counts["periodic tasks buried at the end, excused"]++
 		case left.there():
 			t.report("the periodic task %s is half there when everything is quiet: %+v", id, left)
 		case len(t.losses) > 0:

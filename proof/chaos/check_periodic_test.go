@@ -42,6 +42,15 @@ func (s *scenario) occurrence(at int) string {
 
 const tickGone = "ZREM {Queue:ticks}:leased tick50; ZREM Queue:ticks tick50; HDEL {Queue:ticks}:state tick50; HDEL {Queue:ticks}:tasks tick50"
 
+// buriedTick buries an occurrence after so many claims, of which no worker has told the end.
+func buriedTick(claims int) *scenario {
+	s := lasting(5000).at(10).ticked(50, 50)
+	for i, field := range []string{"1", "1+1", "1+2", "2+2", "3+2", "4+2", "5+2"}[:claims] {
+		s.at(time.Duration(50 + 410*i)).logs(fmt.Sprintf("ZADD {Queue:ticks}:leased @@%[1]d tick50; ZREM Queue:ticks tick50; ZADD Queue:ticks @@%[1]d tick50; HSET {Queue:ticks}:state tick50 %[2]s:@@%[1]d:", 450+410*i, field))
+	}
+	return s.at(3500).logs("ZREM {Queue:ticks}:leased tick50; ZREM Queue:ticks tick50; ZADD {Queue:ticks}:dead @@3500 tick50; HSET {Queue:ticks}:state tick50 5:dead:used")
+}
+
 // tickCases are about periodic tasks.
 var tickCases = map[string]checkCase{
 	"a handler is told of another occurrence": {newScenario().
@@ -80,6 +89,10 @@ var tickCases = map[string]checkCase{
 	"an occurrence is followed by an earlier one, as the clock was set back": {newScenario().
 		at(5).jump(3600*1000*ms).at(10).ticked(3600_050, 3600_050).at(50).tookTick(3600_050, 3600_050).at(55).jump(0).
 		at(60).concluded(100), ""},
+	"a periodic task is buried, and enqueued again": {buriedTick(7).at(3600).logs("ZREM {Queue:ticks}:dead tick50; HDEL {Queue:ticks}:state tick50; " +
+		"ZADD Queue:ticks @@3650 tick50; HSET {Queue:ticks}:tasks tick50 " + newScenario().occurrence(3650)), ""},
+	"a periodic task is buried, and is not back yet":            {buriedTick(7), ""},
+	"a periodic task is buried before its attempts are used up": {buriedTick(6), "was buried"},
 	"a periodic task is half there": {newScenario().
 		at(10).ticked(50, 50).at(20).logs("HDEL {Queue:ticks}:tasks tick50"), "half there"},
 }

@@ -18,6 +18,7 @@ type tasksCheck struct {
 	claims     map[receipt][]*move
 	handlers   map[receipt]*record
 	enqueued   map[string]*record // by version
+	popped     map[*move]bool     // those of which a client has a record
 	late       map[string][]span  // see lateClaims; nil before it was called
 }
 
@@ -29,7 +30,7 @@ type receipt struct {
 
 func (c *checker) checkTasks() {
 	t := &tasksCheck{checker: c, ops: map[taskKey][]*record{}, moved: map[taskKey][]*move{}, used: map[receipt][]*move{}, extensions: map[receipt][]*move{},
-		claims: map[receipt][]*move{}, handlers: map[receipt]*record{}, enqueued: map[string]*record{}}
+		claims: map[receipt][]*move{}, handlers: map[receipt]*record{}, enqueued: map[string]*record{}, popped: map[*move]bool{}}
 	t.index()
 	for i := range c.moves {
 		t.checkMove(&c.moves[i])
@@ -48,6 +49,7 @@ func (c *checker) checkTasks() {
 	t.checkHandlers()
 	t.checkLeftovers()
 	t.checkTicks()
+	t.checkLimits()
 	t.checkReplicas()
 }
 
@@ -375,6 +377,7 @@ func (t *tasksCheck) checkDelivery(r *record, moves []*move) {
 		if r.Op == opPop {
 			popped := m.kind == removed && m.was.version == r.Version && m.was.afterLease().attempt == r.Attempt && m.meets(r.Call, r.Return)
 			if popped {
+				t.popped[m] = true
 				t.checkPaused(m)
 			}
 			return popped

@@ -15,6 +15,7 @@ type keyspace struct {
 	tasks  map[taskKey]task
 	leases map[taskKey]float64      // the list of leased tasks
 	paused map[string]time.Duration // by queue: until when, by the server's clock
+	limits map[string]*reign        // by queue
 	lines  lines
 	idlers queueLines
 }
@@ -54,11 +55,11 @@ type field struct {
 }
 
 func newKeyspace() keyspace {
-	return keyspace{map[string]lockKey{}, map[string]int64{}, map[taskKey]task{}, map[taskKey]float64{}, map[string]time.Duration{}, newLines(), newQueueLines()}
+	return keyspace{map[string]lockKey{}, map[string]int64{}, map[taskKey]task{}, map[taskKey]float64{}, map[string]time.Duration{}, map[string]*reign{}, newLines(), newQueueLines()}
 }
 
 func (k keyspace) clone() keyspace {
-	return keyspace{maps.Clone(k.locks), maps.Clone(k.fences), maps.Clone(k.tasks), maps.Clone(k.leases), maps.Clone(k.paused), k.lines.clone(), k.idlers.clone()}
+	return keyspace{maps.Clone(k.locks), maps.Clone(k.fences), maps.Clone(k.tasks), maps.Clone(k.leases), maps.Clone(k.paused), maps.Clone(k.limits), k.lines.clone(), k.idlers.clone()}
 }
 
 // leased says whether the task has a lease, which may have ended.

@@ -18,6 +18,7 @@ type evidence struct {
 	gaps     []span                   // see findGaps
 	restarts []restart
 	ended    time.Duration
+	cleared  time.Duration // when the limits of all queues were taken away; 0 if they were not
 }
 
 // entry is a transaction, or a single command, of the log.

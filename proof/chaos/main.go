@@ -7,7 +7,7 @@
 // Each round of about a minute has servers, proxies and clients of its own:
 //
 //	client.go, locks.go, tasks.go   what a client process does, and records (record.go)
-//	sets.go, adopt.go, pauses.go, periodic.go, replicas.go   more of that
+//	sets.go, adopt.go, pauses.go, limits.go, periodic.go, replicas.go   more of that
 //	faults.go, server.go, proxy.go, shim.go   the faults
 //	round.go, quiet.go, process.go   a round, from its start until everything is quiet
 //	log.go, replay.go, keyspace.go, lines.go, queue_lines.go, classify.go   the server's log: which token held
@@ -28,8 +28,10 @@
 //     server's clock. A task's attempts are the number of its claims.
 //   - Every change has a client's request as its cause. After nil the change was made, and
 //     after a definite error it was not.
-//   - A periodic task is due when its schedule says, is never removed or buried, and goes on
-//     when everything is quiet.
+//   - In a queue with limits no more tasks are handed out in a time, by the server's clock, nor leased
+//     after a claim, than they allow. The limits are those that a client has set.
+//   - A periodic task is due when its schedule says, is never removed, nor buried before its
+//     attempts are used up, and goes on when everything is quiet.
 //   - Whenever the server is killed, its replica has what was acknowledged with a replica.
 //   - Calls return when their context ends. When everything is quiet, nothing is stuck, held
 //     or half there.

@@ -54,6 +54,9 @@ func (r *round) awaitTicks() (violations []string) {
 	for id, every := range periods {
 		begin := r.server.time()
 		due := func() (time.Duration, bool) {
+			if r.server.rdb.ZScore(context.Background(), "{Queue:"+tickQueue+"}:dead", id).Err() == nil {
+				return 0, false // it comes back, perhaps after the end
+			}
 			payload, err := r.server.rdb.HGet(context.Background(), "{Queue:"+tickQueue+"}:tasks", id).Result()
 			occurrence, _ := occurrenceIn(payload)
 			at, _ := time.Parse(time.RFC3339Nano, occurrence)

@@ -26,6 +26,9 @@ func (r *round) quiet() (violations []string, err error) {
 	if violations = r.sendAll("quiet", "quiet", 3*calmLimit); violations != nil {
 		return violations, nil
 	}
+	if err := r.clearLimits(); err != nil {
+		return nil, err
+	}
 	if left := r.drain(); left != "" {
 		violations = append(violations, "not drained: "+left)
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/sluice-go/sluice"
 )
 
 // record is what a client records of one operation. It is written when the operation begins,
@@ -50,6 +52,7 @@ type record struct {
 	Delay    time.Duration `json:"dl,omitempty"`
 	Policy   int           `json:"p,omitempty"`
 	Outcome  int           `json:"o,omitempty"`
+	Limits   sluice.Limits `json:"lim,omitzero"` // of a queue
 }
 
 type op string
@@ -71,6 +74,7 @@ const (
 	opReschedule op = "reschedule"
 	opRevive     op = "revive"
 	opPause      op = "pause"
+	opSetLimits  op = "set limits"
 	opList       op = "list"
 	opClaiming   op = "claiming" // a call of Claim
 	opDelivery   op = "delivery" // an entry that it returned

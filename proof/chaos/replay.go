@@ -32,6 +32,8 @@ type move struct {
 	is   task
 	// paused is until when its queue was paused, by the server's clock.
 	paused time.Duration
+	limits *reign // of its queue; nil for none
+	leased int    // how many tasks are leased, if the queue has limits and it was claimed
 }
 
 type moveKind string
@@ -64,6 +66,7 @@ type replayed struct {
 	versions  map[string]bool // every version that was written; true if at least one write was not lost
 	expiries  []expiry
 	pauses    []pauseBegun
+	limitsSet []limitsSet
 	lineLog   lineLog
 	idleLog   queueLineLog
 	lost      int // the number of entries that were cut off
@@ -129,6 +132,7 @@ func (r *replayer) rewind(at span) {
 	}
 	was, is := r.keyspace, *r.mark
 	r.keyspace, r.mark = is, nil
+	r.newReigns()
 	r.rewound(was.lines, is.lines)
 	for name, key := range was.locks {
 		now, kept := is.locks[name]
@@ -161,7 +165,7 @@ const (
 
 // entry replays one entry.
 func (r *replayer) entry(at *entry) {
-	before := map[taskKey]task{}
+	before, limits := map[taskKey]task{}, map[string]*reign{}
 	touch := func(key taskKey) {
 		if _, known := before[key]; !known {
 			before[key] = r.tasks[key]
@@ -169,10 +173,16 @@ func (r *replayer) entry(at *entry) {
 	}
 	for _, command := range at.commands {
 		if len(command) > 1 && !r.lock(command, at.span) {
+			if queue, ok := changesLimits(command); ok {
+				if _, known := limits[queue]; !known {
+					limits[queue] = r.limits[queue]
+				}
+			}
 			r.change(command, touch)
 			r.note(command, at)
 		}
 	}
+	r.limiting(at, limits)
 	r.standing(at)
 	r.idling(at)
 	for key, was := range before {
@@ -353,5 +363,5 @@ func (r *replayer) moved(key taskKey, was task, at *entry) {
 	if is.there() {
 		r.tasks[key] = is
 	}
-	r.moves = append(r.moves, move{span: at.span, taskKey: key, kind: kind, was: was, is: is, paused: r.paused[key.queue]})
+	r.moves = append(r.moves, move{span: at.span, taskKey: key, kind: kind, was: was, is: is, paused: r.paused[key.queue]}.limitedBy(r.keyspace))
 }

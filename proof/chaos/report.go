@@ -107,7 +107,7 @@ func (t *report) seen(f fault) string {
 var wantedCounts = []string{"locks handed over", "places in line", "places in lines of queues", "watches of queues", "locks adopted", "names forced open", "plain holds of mixed names", "permits of mixed names", "locks of sets", "permits", "locks extended", "fences", "fenced writes", "unlocks", "porcupine operations", "receipts used",
 	"refusals: stale", "refusals: locked", "handlers", "tasks snoozed", "tasks claimed or popped", "tasks deferred", "tasks taken over by the waiting version",
 	"tasks extended", "tasks given back", "tasks buried", "tasks revived", "tasks rescheduled", "periodic tasks replaced",
-	"tasks in shards claimed", "tasks in shards removed", "tasks looked for on a replica"}
+	"windows of a rate", "tasks claimed that were the last that may be leased", "tasks in shards claimed", "tasks in shards removed", "tasks looked for on a replica"}
 
 // maxParts limits some counts to a percentage of others, far above what is usual: what is
 // excused must stay the exception.

@@ -23,6 +23,7 @@ type round struct {
 	began     time.Duration
 	struckFor time.Duration
 	checkTook time.Duration
+	cleared   time.Duration // when the limits were taken away
 
 	mu      sync.Mutex // guards what follows
 	rng     *rand.Rand
@@ -216,7 +217,7 @@ func (r *round) check(ended time.Duration) (violations []string, counts tally, e
 		return nil, nil, err
 	}
 	e := &evidence{
-		log: log, records: records, clock: r.server.times, ended: ended,
+		log: log, records: records, clock: r.server.times, ended: ended, cleared: r.cleared,
 		gaps: findGaps(r.server.ticks, seen, r.server.restarts), restarts: r.server.restarts,
 		deaths: map[string]time.Duration{}, stops: map[string][]span{},
 	}

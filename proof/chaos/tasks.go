@@ -151,7 +151,10 @@ func (c *client) operate(rng *rand.Rand) {
 	defer cancel()
 	switch rng.IntN(7) {
 	case 5:
-		if rng.IntN(5) == 0 && name != shardQueue { // its shards are paused one after the other
+		switch way := rng.IntN(40); {
+		case way < 8:
+			c.setLimits(ctx, rng)
+		case way < 16 && name != shardQueue: // its shards are paused one after the other
 			c.pause(ctx, rng, name, q)
 		}
 	case 6:

@@ -124,7 +124,7 @@ var Table = []Operation{
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.Pause(ctx, time.Hour) }},
 	{Name: "Queue.Resume", Needs: Paused, Lost: Unknown, Replicated: true,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.Resume(ctx) }},
-	{Name: "Queue.SetLimits", Lost: Unknown, Replicated: true, NoChaos: "not yet",
+	{Name: "Queue.SetLimits", Lost: Unknown, Replicated: true,
 		Call: func(ctx context.Context, f *Fixture) (any, error) {
 			return nil, f.Queue.SetLimits(ctx, sluice.Limits{Running: 100, Rate: 1000})
 		}},
