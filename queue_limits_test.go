@@ -310,6 +310,57 @@ func TestLimits_APopLoopIsOnTime(t *testing.T) {
 	})
 }
 
+// TestLimits_WhatLetsTheNextGoTellsAWorker that was refused by a full queue. A poll interval is an hour here, and a lease longer.
+func TestLimits_WhatLetsTheNextGoTellsAWorker(t *testing.T) {
+	for name, end := range map[string]func(ctx context.Context, q *sluice.Queue, e sluice.Entry) error{
+		"Dequeue": func(ctx context.Context, q *sluice.Queue, e sluice.Entry) error { return q.Dequeue(ctx, e) },
+		"Retry": func(ctx context.Context, q *sluice.Queue, e sluice.Entry) error {
+			return q.Retry(ctx, e, time.Hour, "")
+		},
+		"Release": func(ctx context.Context, q *sluice.Queue, e sluice.Entry) error { return q.Release(ctx, e) },
+		"Bury":    func(ctx context.Context, q *sluice.Queue, e sluice.Entry) error { return q.Bury(ctx, e, "") },
+		"Cancel": func(ctx context.Context, q *sluice.Queue, e sluice.Entry) error {
+			_, err := q.Cancel(ctx, e.ID)
+			return err
+		},
+		"more running": func(ctx context.Context, q *sluice.Queue, _ sluice.Entry) error {
+			return q.SetLimits(ctx, sluice.Limits{Running: 2})
+		},
+		"no limits": func(ctx context.Context, q *sluice.Queue, _ sluice.Entry) error {
+			return q.SetLimits(ctx, sluice.Limits{})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+				q, err := sluice.NewQueue(rdb, "q", sluice.WithPollInterval(time.Hour))
+				require.NoError(t, err)
+				enqueueMany(systest.QueueTest{T: t, Q: q, RDB: rdb}, 0, 2)
+				require.NoError(t, q.SetLimits(t.Context(), sluice.Limits{Running: 1}))
+				es, err := q.Claim(t.Context(), 2, 2*time.Hour)
+				require.NoError(t, err)
+				require.Len(t, es, 1)
+				own, err := sluice.NewQueue(systest.BubbleClient(t, systest.BubbleDialer(m)), "q", sluice.WithPollInterval(time.Hour))
+				require.NoError(t, err)
+				var l limited
+				ctx, stop := context.WithCancel(t.Context())
+				var all sync.WaitGroup
+				w := &sluice.Worker{Queue: own, Handler: l.handle(time.Millisecond)}
+				all.Go(func() { require.NoError(t, w.Run(ctx)) })
+				time.Sleep(time.Minute)
+				require.Empty(t, l.starts)
+				began := time.Now()
+				require.NoError(t, end(ctx, q, es[0]))
+				time.Sleep(10 * time.Millisecond)
+				require.NotEmpty(t, l.starts)
+				require.Less(t, l.starts[0].Sub(began), 5*time.Millisecond)
+				stop()
+				all.Wait()
+				time.Sleep(time.Minute)
+			})
+		})
+	}
+}
+
 // TestLimits_AFinishThatClaimsTellsOfTheHead: an idle client, refused by a full queue, expects the end of a lease, and a worker finishes
 // its task with a claim that brings none, before another task is due. A poll interval is an hour here.
 func TestLimits_AFinishThatClaimsTellsOfTheHead(t *testing.T) {

@@ -69,7 +69,7 @@ func (r *replayer) limiting(at *entry, before map[string]*reign) {
 func (m move) limitedBy(k keyspace) move {
 	if m.limits = k.limits[m.queue]; m.limits != nil && m.kind == claimed {
 		now := m.is.score - lease.Seconds() + 2e-6 // a double is exact to a quarter of a microsecond
-		for key, end := range k.leases { // see listed: what is off the list, since the clock was ahead, does not count
+		for key, end := range k.leases {           // see listed: what is off the list, since the clock was ahead, does not count
 			if key.queue == m.queue && end > now {
 				m.leased++
 			}
