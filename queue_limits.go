@@ -13,7 +13,8 @@ import (
 // processes. Each zero value is no limit.
 type Limits struct {
 	// Running is how many tasks may be leased at a time. A lease that has run out does not count, and so a
-	// handler which goes on without its lease, as one does that ignores its context, does not either.
+	// handler which goes on without its lease, as one does that ignores its context, does not either. Such a lease
+	// is extended only while there is a place.
 	Running int
 	// Rate is how many tasks may be handed out in Per. What was handed out counts, whatever becomes of it: a task that is tried again
 	// counts again, and so does one of Again or Release.

@@ -71,6 +71,25 @@ func TestLimits_Running(t *testing.T) {
 	})
 }
 
+// TestLimits_RunningHoldsWhenALeaseIsExtendedLate: its place has another task by then. The one that ran out may be extended while there is a place.
+func TestLimits_RunningHoldsWhenALeaseIsExtendedLate(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx := b.Context()
+		require.NoError(b, b.Q.SetLimits(ctx, sluice.Limits{Running: 2}))
+		enqueueMany(b, 0, 3)
+		es := b.Claim(2, time.Hour)
+		b.EndLeaseSoon(es[0])
+		b.Eventually(func() bool { return b.Stats().Leased == 1 })
+		require.NoError(b, b.Q.Extend(ctx, es[0], 20*time.Millisecond), "its place is free")
+		b.Eventually(func() bool { return b.Stats().Leased == 1 })
+		require.Equal(b, "2", b.ClaimOne(time.Hour).ID)
+		require.ErrorIs(b, b.Q.Extend(ctx, es[0], time.Hour), sluice.ErrStale)
+		require.NoError(b, b.Q.Extend(ctx, es[1], time.Hour), "it has its place")
+		require.EqualValues(b, 2, b.Stats().Leased)
+		require.NoError(b, b.Q.Dequeue(ctx, es[0]), "nothing has claimed it since")
+	})
+}
+
 // TestLimits_Rate: what was handed out counts, whatever becomes of it.
 func TestLimits_Rate(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {

@@ -224,8 +224,8 @@ func settleError(op, name string, failed error, stale []string) error {
 // receipt stays as it is, so that e is good for the whole attempt, whatever becomes of an
 // extension and of its reply.
 //
-// ErrStale: the task isn't the caller's any more, or it was never claimed; stop working on
-// it. ErrUnknown: the lease may have been extended; calling again is safe.
+// ErrStale: the task isn't the caller's any more, or it was never claimed, or its lease has run out and its place among
+// Limits.Running is another's; stop working on it. ErrUnknown: the lease may have been extended; calling again is safe.
 func (q *Queue) Extend(ctx context.Context, e Entry, lease time.Duration) error {
 	return q.extend(ctx, "extend", e, lease)
 }
@@ -262,7 +262,7 @@ func (q *Queue) extend(ctx context.Context, op string, e Entry, lease time.Durat
 // heartbeatRequest returns a request that extends the leases of up to maxGroup tasks.
 func (s *shard) heartbeatRequest(lease time.Duration, items ...wire.Item) redisexec.Request {
 	args := append(make([]any, 0, 3+2*len(items)), wire.Duration(lease))
-	return scriptHeartbeat.Request(s.keys, wire.AppendByReceipt(args, items)...)
+	return scriptHeartbeat.Request(s.allKeys, wire.AppendByReceipt(args, items)...)
 }
 
 func checkReceipt(e Entry) error {

@@ -36,7 +36,7 @@ var (
 	scriptExchange   = newScript("exchange", redisexec.Never, "prelude", "idle", "wake", "place", "read", "limits", "freed", "state", "plain", "fields", "trim", "due", "finish")
 	scriptPop        = newScript("pop", redisexec.Never, "prelude", "idle", "wake", "limits", "read", "state", "fields", "trim", "due")
 	scriptPeek       = newScript("peek", redisexec.ReadOnly, "prelude", "read", "state", "fields", "page", "payload", "due")
-	scriptHeartbeat  = newScript("heartbeat", redisexec.Idempotent, "prelude", "state", "fields")
+	scriptHeartbeat  = newScript("heartbeat", redisexec.Idempotent, "prelude", "limits", "renew", "state", "fields")
 	scriptGiveBack   = newScript("giveback", redisexec.Idempotent, "prelude", "idle", "wake", "limits", "freed", "state", "fields")
 	scriptBury       = newScript("bury", redisexec.Idempotent, "prelude", "idle", "wake", "limits", "freed", "state", "fields", "trim")
 	scriptRevive     = newScript("revive", redisexec.Never, "prelude", "idle", "wake", "state", "fields")

@@ -1,5 +1,5 @@
 -- Extends claims: each task is leased for at least ARGV[1] from now. The receipts stay as they are.
--- KEYS[3] the dead letters
+-- KEYS[3] the dead letters   KEYS[7] the queue's pause and limits: a lease that has run out has its place no more, and needs another one
 -- ARGV[1] lease in seconds, then, for tasks that have the same receipt: it, their number, their IDs; at most 250 tasks
 -- RETURNS one number per task: 1 done   0 stale   2 gone   -1 a state field not written by this library; of these
 --         three, nothing changed. None if all are done
@@ -15,24 +15,24 @@ while ARGV[at] do
   at = last + 1
 end
 
--- Returns the score and the field of a task that is extended; false if its receipt is stale; or another answer.
+-- Returns the score and the field of a task that is extended, and whether its lease has run out; false if its receipt is stale; or another answer.
 local function extended(score, field, receipt)
   local task = match(score, field, receipt)
   if not task then return task == false and -1 end
   if not task.lease then return 0 end -- it was never claimed
-  -- Never shorten a lease. This run may be a late copy: the client has extended it since.
-  task.lease = math.max(lease, task.lease)
-  return { text(task.lease), fieldOf(task, task.attempt, task.due, true) }
+  local ranOut = task.lease <= now
+  task.lease = math.max(lease, task.lease) -- this run may be a late copy, and the client has extended it since
+  return { text(task.lease), fieldOf(task, task.attempt, task.due, true), ranOut }
 end
 
-local scores, fields = redis.call('ZMSCORE', KEYS[1], unpack(ids)), redis.call('HMGET', KEYS[4], unpack(ids))
-local answers, failed, moved, written = {}, false, {}, {}
+local scores, fields, answers, failed, moved, written = redis.call('ZMSCORE', KEYS[1], unpack(ids)), redis.call('HMGET', KEYS[4], unpack(ids)), {}, false, {}, {}
 for _, group in ipairs(groups) do
   local known = {} -- what tasks of one claim have is mostly equal: it is worked out once
   for i = group.first, group.last do
     local id, has = ids[i], scores[i] and scores[i] .. (fields[i] and ' ' .. fields[i] or '') or ''
     if known[has] == nil then known[has] = extended(scores[i], fields[i], group.receipt) end
     local to = known[has]
+    if type(to) == 'table' and to[3] and not takePlace() then to = 0 end
     if type(to) == 'table' then
       answers[i], moved[#moved + 1], moved[#moved + 2], written[#written + 1], written[#written + 2] = 1, to[1], id, id, to[2]
     else
