@@ -360,7 +360,8 @@ func (q *Queue) Dequeue(now float64, es ...sluice.Entry) (stale []string) {
 func (q *Queue) Extend(now float64, e sluice.Entry, lease float64) bool {
 	claimed := false
 	q.withReceipt(now, e, func(it *Item, task Item) {
-		if claimed = task.Lease != 0; claimed {
+		claimed = task.Lease > now || task.Lease != 0 && q.places(now) > 0 // a lease that has run out needs a place again
+		if claimed {
 			task.Lease = max(now+lease, task.Lease)
 			task.Score = task.Lease
 			*it = task

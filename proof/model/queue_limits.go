@@ -1,9 +1,7 @@
 package model
 
 import (
-	"fmt"
 	"math"
-	"strconv"
 	"time"
 
 	"github.com/sluice-go/sluice"
@@ -40,7 +38,7 @@ func (q *Queue) SetLimits(now float64, l sluice.Limits) {
 	q.Limits, q.Spent = l, 0
 	if l.Rate > 0 && used > 0 {
 		tokens := min(used, float64(l.Burst)) * float64(l.Per.Microseconds())
-		q.Spent = hundredths(inMicros(now) + tokens/float64(l.Rate))
+		q.Spent = math.Ceil(inMicros(now) + tokens/float64(l.Rate))
 	}
 }
 
@@ -52,7 +50,7 @@ func (q *Queue) used(now float64) float64 {
 	if q.Limits.Rate == 0 {
 		return 0
 	}
-	return max(q.Spent-inMicros(now), 0) / q.every()
+	return max(q.Spent-inMicros(now), 0) * float64(q.Limits.Rate) / float64(q.Limits.Per.Microseconds())
 }
 
 // places returns how many more tasks may be leased.
@@ -82,7 +80,7 @@ func (q *Queue) allowed(now float64, n, places int) int {
 // spend notes that n tasks were handed out.
 func (q *Queue) spend(now float64, n int) {
 	if q.Limits.Rate > 0 && n > 0 {
-		q.Spent = hundredths(max(q.Spent, inMicros(now)) + float64(n)*q.every())
+		q.Spent = math.Ceil(max(q.Spent, inMicros(now)) + float64(n)*float64(q.Limits.Per.Microseconds())/float64(q.Limits.Rate))
 	}
 }
 
@@ -97,10 +95,4 @@ func (q *Queue) Changes() (at []float64) {
 		}
 	}
 	return at
-}
-
-// hundredths is how the server keeps a time.
-func hundredths(x float64) float64 {
-	x, _ = strconv.ParseFloat(fmt.Sprintf("%.2f", x), 64)
-	return x
 }
