@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/sluice-go/sluice"
 )
 
 // A scenario is a measurement that every contender runs in turn.
@@ -41,6 +43,7 @@ func scenarios() []scenario {
 		late("late-idle", func(entrant) int { return 1000 }, 5*time.Second),
 		late("late-busy", halfRate, 3*time.Second),
 		idle(), manyQueues(100), herd(1, 0), herd(30, 0), herd(100, 0), herd(300, 0), herd(1000, 0), herd(300, 200*time.Millisecond),
+		herdLimited(300, sluice.Limits{Running: 10}), herdLimited(300, sluice.Limits{Rate: 40, Burst: 4}),
 		burst(300),
 		memory(0), memory(100), large("large-64k", 64<<10), large("large-1m", 1<<20), largeLog(),
 		depth(10_000), depth(10_000_000)}
