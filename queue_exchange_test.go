@@ -36,10 +36,12 @@ func newTwins(t *testing.T, m *miniredis.Miniredis, rdb *redis.Client, seed uint
 	w := &twins{T: t, server: m, rdb: rdb, rand: rand.New(rand.NewPCG(seed, 1)), now: time.Date(2026, 5, 6, 7, 8, 9, 123457000, time.UTC)}
 	m.FlushAll()
 	m.SetTime(w.now)
+	limits := []Limits{{}, {}, {Running: 2}, {Running: 3}, {Rate: 1, Burst: 6}, {Running: 4, Rate: 2, Burst: 5}}[seed%6]
 	opts := []QueueOption{WithMaxAttempts([]int{0, 1, 3}[w.rand.IntN(3)]), WithDuplicates(Duplicates(w.rand.IntN(4)))}
 	for i := range w.queues {
 		q, err := NewQueue(rdb, fmt.Sprint("q", i), opts...)
 		require.NoError(t, err)
+		require.NoError(t, q.SetLimits(t.Context(), limits))
 		w.queues[i] = q
 	}
 	return w
@@ -219,8 +221,8 @@ func dump(t *testing.T, rdb *redis.Client, q *Queue) (all []any) {
 		require.NoError(t, err)
 		all = append(all, z)
 	}
-	for _, i := range []int{1, 3} {
-		h, err := rdb.HGetAll(t.Context(), q.shards[0].keys[i].(string)).Result()
+	for _, i := range []int{1, 3, 6} {
+		h, err := rdb.HGetAll(t.Context(), q.shards[0].allKeys[i].(string)).Result()
 		require.NoError(t, err)
 		all = append(all, h)
 	}

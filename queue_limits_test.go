@@ -414,6 +414,36 @@ func TestLimits_ARefusedClaimTellsTheWatchman(t *testing.T) {
 	})
 }
 
+// TestLimits_WaitReturnsWhenATaskMayGo, not while limits keep it: a queue that is looked at alone, or together with others of the client.
+func TestLimits_WaitReturnsWhenATaskMayGo(t *testing.T) {
+	for _, poll := range []time.Duration{time.Hour, time.Second} {
+		t.Run(poll.String(), func(t *testing.T) {
+			systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+				ctx, stop := context.WithCancel(t.Context())
+				var all sync.WaitGroup
+				for _, name := range []string{"b", "c"} {
+					q, err := sluice.NewQueue(rdb, name, sluice.WithPollInterval(poll))
+					require.NoError(t, err)
+					all.Go(func() { _ = q.Wait(ctx) })
+				}
+				q, err := sluice.NewQueue(rdb, "q", sluice.WithPollInterval(poll))
+				require.NoError(t, err)
+				b := systest.QueueTest{T: t, Q: q, RDB: rdb}
+				enqueueMany(b, 0, 2)
+				require.NoError(t, q.SetLimits(ctx, sluice.Limits{Rate: 1, Per: time.Minute}))
+				require.Len(t, pop(b, 2), 1)
+				began := time.Now()
+				require.NoError(t, q.Wait(ctx))
+				require.InDelta(t, 60, time.Since(began).Seconds(), 0.1)
+				require.Len(t, pop(b, 2), 1)
+				stop()
+				all.Wait()
+				time.Sleep(time.Minute)
+			})
+		})
+	}
+}
+
 // TestLimits_AFinishThatClaimsTellsOfTheHead: an idle client, refused by a full queue, expects the end of a lease, and a worker finishes
 // its task with a claim that brings none, before another task is due. A poll interval is an hour here.
 func TestLimits_AFinishThatClaimsTellsOfTheHead(t *testing.T) {
