@@ -23,7 +23,7 @@ local answers, first = {}, nil
 if #ids > 0 then answers, first = finishAll() end
 
 local claimed, attempts, unseen, notes, payloadList, dues, dropped, most, cut = {}, {}, {}, {}, {}, {}, {}, n, false
-if limits then most = allowed(n, 0) end
+if limits then most = limits.allowed(n, 0) end
 if most > 0 then
   local ready, read, further, cleanUp = due(most, nil, limit)
   further = payloads(ready) or further
@@ -40,7 +40,7 @@ if most > 0 then
   if buried > 0 then dropped = trim(buried, 7) end
   cut = further and #claimed < most
 end
-if limits then spend(#claimed, #claimed) end
+if limits then limits.spend(#claimed, #claimed) end
 wake(first)
 local off, waiting, place = lookOut(#claimed)
 return { moreThan(#claimed, most, cut), leaseEnd, claimed, attempts, payloadList, table.concat(dues, ' '), answers, off, waiting, place, unpack(dropped) }

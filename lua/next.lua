@@ -9,8 +9,8 @@ local off, id = offAndHead(head[1], head[2], function()
   local isKnown, wait = pcall(function() -- an error is none: then what hands tasks out fails
     readLimits()
     if not limits then return 0 end
-    allowed(0, 0)
-    return (heldBack())
+    limits.allowed(0, 0)
+    return (limits.heldBack())
   end)
   return isKnown and wait or 0
 end)

@@ -5,7 +5,7 @@
 -- RETURNS 1
 -- RETRY never: between two runs the queue may have been resumed.
 local wasPaused = limits.ends > us
-limits.ends = ARGV[1] == '0' and never or us + tonumber(ARGV[1]) * 1000
+limits.ends = ARGV[1] == '0' and 9e15 or us + tonumber(ARGV[1]) * 1000
 writeLimits()
 if wasPaused then seeTo((headOff()), 1) end
 return 1

@@ -9,7 +9,7 @@ redis.call('ZCARD', KEYS[1]) -- a queue with several shards has a string there
 readLimits()
 local n = tonumber(ARGV[1])
 local most = n
-if limits then most = allowed(n, 0, true) end
+if limits then most = limits.allowed(n, 0, true) end
 if most <= 0 then return { -1 } end
 local ready, ids, more, cleanUp = due(most)
 more = payloads(ready) or more
@@ -26,11 +26,11 @@ if #removed > 0 then
   redis.call('HDEL', KEYS[4], unpack(removed))
   if leases > 0 then redis.call('ZREM', KEYS[5], unpack(removed)) end -- those that have run out
 end
-if limits then spend(#removed, 0) end
+if limits then limits.spend(#removed, 0) end
 -- Others see to the next head, which may have been added behind what was removed, so that no watchman knows of it. Of a lease it knows by its looks.
 local off, head = 3600000001, nil
 if #removed > 0 then
-  local hold = limits and heldBack() or 0
+  local hold = limits and limits.heldBack() or 0
   off, head = headOff()
   if hold > 0 then off = math.max(off, hold) end
 end

@@ -13,7 +13,7 @@ local dropped = redis.call('HGET', KEYS[8], 'own')
 local waiting = redis.pcall('ZCARD', KEYS[6])
 readLimits()
 limits = limits or { ends = 0, running = 0, rate = 0, per = 0, burst = 0 }
-local pause = limits.ends <= us and -2 or limits.ends < never and math.floor((limits.ends - us) / 1000) or -1
+local pause = limits.ends <= us and -2 or limits.ends < 9e15 and math.floor((limits.ends - us) / 1000) or -1
 return { due, math.max(redis.call('ZCARD', KEYS[1]) - due - leased, 0), redis.call('ZCARD', KEYS[3]),
   finite(oldest) and text(tonumber(oldest)) or '', finite(scheduled) and text(tonumber(scheduled)) or '', text(now),
   leased, pause, finite(dropped) or 0, type(waiting) == 'number' and waiting or 0, limits.running,

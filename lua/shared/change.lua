@@ -9,7 +9,7 @@ local function writeLimits()
   local isLimited, expires = limits.running + limits.rate > 0, {}
   redis.call('DEL', KEYS[7]) -- after this write a full server accepts the next one
   if not isLimited and limits.ends <= us then return end
-  if not isLimited and limits.ends < never then expires = { 'PX', string.format('%.0f', math.ceil((limits.ends - us) / 1000)) } end
+  if not isLimited and limits.ends < 9e15 then expires = { 'PX', string.format('%.0f', math.ceil((limits.ends - us) / 1000)) } end
   local form = '%.0f %.0f %.0f %.0f %.0f %.0f'
   redis.call('SET', KEYS[7], string.format(form, limits.ends, limits.running, limits.rate, limits.per, limits.burst, limits.spent), unpack(expires))
 end

@@ -1,19 +1,18 @@
 -- Prelude of the scripts that heed a queue's pause and its limits. KEYS[7] has them, and is missing where there is neither:
 -- '<until> <running> <rate> <per> <burst> <spent>', each 0 for none. until is when a pause ends, and spent until when tokens of the rate are,
--- by the generic cell rate algorithm (ITU-T I.371); times are in microseconds. Any other text is a pause.
-local never = 9000000000000000
-local limits, allowed, spend, heldBack
+-- by the generic cell rate algorithm (ITU-T I.371); times are in microseconds, and 9e15 is never. Any other text is a pause.
+local limits
 
--- Reads them, and makes the functions, which are nil as limits is where there are none.
+-- Reads them, if there are any, and makes their functions.
 local function readLimits()
   local has = redis.call('GET', KEYS[7])
   if not has then return end
   local kept, ends, running, rate, per, burst, spent = string.match(has, '^((%d+) (%d+) (%d+) (%d+) (%d+) )(%d+)$')
-  limits = { ends = tonumber(ends or never), running = tonumber(running or 0), rate = tonumber(rate or 0), per = tonumber(per or 0), burst = tonumber(burst or 0), spent = tonumber(spent or 0) }
+  limits = { ends = tonumber(ends or 9e15), running = tonumber(running or 0), rate = tonumber(rate or 0), per = tonumber(per or 0), burst = tonumber(burst or 0), spent = tonumber(spent or 0) }
   if limits.rate > 0 and limits.spent > us + limits.burst * limits.per / limits.rate + 1 then limits.spent = us + (limits.burst - 1) * limits.per / limits.rate end -- the clock was ahead
 
   -- Returns how many of n tasks may be handed out, to be leased unless pops is true. So many leases end before.
-  function allowed(n, ending, pops)
+  function limits.allowed(n, ending, pops)
     local most = n
     if limits.running > 0 then
       limits.places = limits.running - redis.call('ZCOUNT', KEYS[5], '(' .. text(now), '+inf') + ending
@@ -27,7 +26,7 @@ local function readLimits()
   end
 
   -- Notes that tasks were handed out, and how many of them are leased. After another write a full server accepts it.
-  function spend(n, leases)
+  function limits.spend(n, leases)
     if limits.places then limits.places = limits.places - leases end
     if limits.rate == 0 or n == 0 then return end
     limits.spent, limits.tokens = math.ceil(math.max(limits.spent, us) + n * limits.per / limits.rate), limits.tokens - n
@@ -36,12 +35,12 @@ local function readLimits()
 
   -- Returns in how many microseconds the next task may be handed out, 0 if one may be now; and whether that is when a lease ends, or
   -- before: then what ends it tells of that. After allowed.
-  function heldBack()
+  function limits.heldBack()
     local off, isFull = limits.ends - us, limits.places and limits.places < 1
     if limits.tokens and limits.tokens < 1 then off = math.max(off, math.ceil(limits.spent - us - (limits.burst - 1) * limits.per / limits.rate), 1) end
     if isFull then
       local ends = redis.call('ZRANGEBYSCORE', KEYS[5], '(' .. text(now), '+inf', 'WITHSCORES', 'LIMIT', string.format('%.0f', 0 - limits.places), '1')[2]
-      off = math.max(off, ends and math.ceil((tonumber(ends) - now) * 1000000) or never, 1)
+      off = math.max(off, ends and math.ceil((tonumber(ends) - now) * 1000000) or 9e15, 1)
     end
     return math.min(math.max(off, 0), 3600000001), isFull
   end

@@ -143,7 +143,7 @@ local function lookOut(claimed)
   end
   local off, head = headOff()
   local hold, isFull = 0, false
-  if limits then hold, isFull = heldBack() end
+  if limits then hold, isFull = limits.heldBack() end
   if hold > 0 then off = math.max(off, hold) end
   local place, below = -1, tonumber(ARGV[5])
   if ARGV[1] ~= '' and claimed < math.abs(below) then
@@ -171,7 +171,7 @@ local isPlain, ending = true, 0
 if #ids > 0 then isPlain, ending = plainHeld() end
 if isPlain then
   local ready, attempts, first, dues, most = {}, {}, true, {}, n
-  if limits then most = allowed(n, ending) end
+  if limits then most = limits.allowed(n, ending) end
   if most > 0 then ready, attempts, first, dues = plainDue(most) elseif n > 0 then redis.call('ZCARD', KEYS[1]) end -- a queue with several shards has a string there
   if ready then
     local read = #ready
@@ -181,7 +181,7 @@ if isPlain then
     if read > 0 then needLease() end
     if #ids > 0 then remove(ids) elseif read > 0 then redis.call('ZREM', KEYS[1], ready[1]) end
     if read > 0 then lease(ready, attempts) end
-    if limits then spend(#ready, #ready) end
+    if limits then limits.spend(#ready, #ready) end
     return { moreThan(read, most, cut), leaseEnd, ready, first and {} or attempts, payloads, table.concat(dues, ' '), {}, lookOut(read) }
   end
 end

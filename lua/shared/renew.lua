@@ -5,7 +5,7 @@ local places
 local function takePlace()
   if not places then
     readLimits()
-    if limits then allowed(0, 0) end
+    if limits then limits.allowed(0, 0) end
     places = limits and limits.places or math.huge
   end
   places = places - 1
