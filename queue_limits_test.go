@@ -112,11 +112,11 @@ func TestLimits_Rate(t *testing.T) {
 		limits := sluice.Limits{Rate: 10, Per: time.Second, Burst: 2}
 		require.NoError(b, b.Q.SetLimits(ctx, limits))
 		b.Eventually(func() bool { return len(b.Claim(1, time.Hour)) == 1 })
+		began := b.Now()
 		require.NoError(b, b.Q.Pause(ctx, 500*time.Millisecond))
 		require.Empty(b, b.Claim(1, time.Hour))
 		require.True(b, b.Stats().Paused)
 		require.Equal(b, limits, b.Stats().Limits)
-		began := b.Now()
 		var some []sluice.Entry
 		b.Eventually(func() bool { some = b.Claim(9, time.Hour); return len(some) > 0 })
 		require.Len(b, some, 2)

@@ -1,0 +1,44 @@
+package sluice
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/wire"
+)
+
+// TestLimits_AStaleFinishFreesNoPlace to the claim that goes with it: another one has the task.
+func TestLimits_AStaleFinishFreesNoPlace(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		ctx, rdb := t.Context(), s.Client(t)
+		q, err := NewQueue(rdb, redistest.Name(t))
+		require.NoError(t, err)
+		require.NoError(t, q.SetLimits(ctx, Limits{Running: 2}))
+		_, err = q.Enqueue(ctx, Task{ID: "a"})
+		require.NoError(t, err)
+		old, err := q.Claim(ctx, 1, 500*time.Millisecond)
+		require.NoError(t, err)
+		require.Len(t, old, 1)
+		require.Eventually(t, func() bool {
+			stats, err := q.Stats(ctx)
+			require.NoError(t, err)
+			return stats.Leased == 0
+		}, time.Minute, 20*time.Millisecond)
+		_, err = q.EnqueueBatch(ctx, []Task{{ID: "b"}, {ID: "c"}})
+		require.NoError(t, err)
+		now, err := q.Claim(ctx, 3, time.Hour)
+		require.NoError(t, err)
+		require.Len(t, now, 2)
+		stale := wire.Item{ID: old[0].ID, Receipt: receiptOf(old[0])}
+		reply, err := q.executor.Run(ctx, q.shards[0].exchangeRequest([]wire.Item{stale}, 1, time.Hour, false))
+		require.NoError(t, err)
+		x, err := wire.Exchange(reply.Value, 1, wire.AsTask)
+		require.NoError(t, err)
+		require.Equal(t, []wire.Answer{wire.Stale}, x.Answers)
+		require.Empty(t, x.Tasks)
+		require.True(t, x.Limited)
+	})
+}
