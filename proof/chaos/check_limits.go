@@ -2,8 +2,6 @@ package main
 
 import (
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/sluice-go/sluice"
@@ -20,31 +18,6 @@ type limitsSet struct {
 	span
 	queue  string
 	limits sluice.Limits
-}
-
-// limit carries out a HSET on a queue's limits: of all that they have or, by a task that is handed out, of tokens spent.
-func (k keyspace) limit(queue string, args []string) {
-	is := reign{queue: queue}
-	for i := 0; i+1 < len(args); i += 2 {
-		x, _ := strconv.ParseFloat(args[i+1], 64)
-		switch args[i] {
-		case "until":
-			if k.paused[queue] = time.Duration(x) * time.Microsecond; x == 0 {
-				k.paused[queue] = forever
-			}
-		case "running":
-			is.Running = int(x)
-		case "rate":
-			is.Rate = int(x)
-		case "per":
-			is.Per = time.Duration(x) * time.Microsecond
-		case "burst":
-			is.Burst = int(x)
-		}
-	}
-	if is.Limits != (sluice.Limits{}) {
-		k.limits[queue] = &is
-	}
 }
 
 // limiting notes what an entry has changed of limits. A pause that is changed leaves the limits as they were.
@@ -84,13 +57,6 @@ func (k keyspace) newReigns() {
 		is := *was
 		k.limits[queue] = &is
 	}
-}
-
-// changesLimits says whether a command changes more of a queue's limits than what is spent.
-func changesLimits(command []string) (queue string, ok bool) {
-	queue, which := queueName(command[1])
-	isSpent := len(command) == 4 && strings.EqualFold(command[0], "HSET") && command[2] == "spent"
-	return queue, which == "paused" && !isSpent
 }
 
 // handedOut is when a task was handed out, by the server's clock, in a reign.
@@ -143,7 +109,7 @@ func (t *tasksCheck) checkRate(of *reign, tasks []handedOut) {
 	}
 }
 
-// checkRunning checks that no more tasks are leased after a claim than may be. Extensions of leases that had ended may lease more.
+// checkRunning checks that no more tasks are leased after a claim than may be.
 func (t *tasksCheck) checkRunning(m *move) {
 	if m.limits == nil || m.limits.Running == 0 {
 		return

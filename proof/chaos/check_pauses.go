@@ -1,10 +1,13 @@
 package main
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sluice-go/sluice"
 )
 
 // forever is the end of a pause without one.
@@ -14,23 +17,43 @@ const forever = time.Duration(math.MaxInt64)
 func (k keyspace) pause(queue, verb string, args []string) {
 	switch verb {
 	case "SET":
-		k.paused[queue] = forever
-		if len(args) == 3 {
-			k.paused[queue] = milliseconds(args[2])
+		until, limits := heldBack(args)
+		k.paused[queue] = until
+		if delete(k.limits, queue); limits != (sluice.Limits{}) {
+			k.limits[queue] = &reign{queue, limits}
 		}
-	case "HSET":
-		k.limit(queue, args)
 	default: // DEL, UNLINK
 		delete(k.paused, queue)
 		delete(k.limits, queue)
 	}
 }
 
-// isPause says whether a command begins a pause, and of which queue.
+// heldBack returns until when a queue is paused, and its limits, by what its key is set to: see limits.lua.
+func heldBack(args []string) (until time.Duration, l sluice.Limits) {
+	var us, per int64
+	if _, err := fmt.Sscanf(args[0], "%d %d %d %d %d ", &us, &l.Running, &l.Rate, &per, &l.Burst); err != nil {
+		if len(args) == 3 {
+			return milliseconds(args[2]), sluice.Limits{}
+		}
+		return forever, sluice.Limits{}
+	}
+	if l.Per = time.Duration(per) * time.Microsecond; l.Rate == 0 {
+		l.Per, l.Burst = 0, 0
+	}
+	if us == 9e15 {
+		return forever, l
+	}
+	return time.Duration(us) * time.Microsecond, l
+}
+
+// isPause says whether a command begins a pause, or may, and of which queue.
 func isPause(command []string) (queue string, ok bool) {
 	queue, which := queueName(command[1])
-	isWith := len(command) > 3 && strings.EqualFold(command[0], "HSET") && command[2] == "until" // of a queue with limits
-	return queue, which == "paused" && (isWith || strings.EqualFold(command[0], "SET"))
+	if which != "paused" || !strings.EqualFold(command[0], "SET") {
+		return queue, false
+	}
+	until, _ := heldBack(command[2:])
+	return queue, until > 0
 }
 
 // checkPauses checks that the log has each pause that was acknowledged, and that each page of a list began behind

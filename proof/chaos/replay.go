@@ -173,7 +173,7 @@ func (r *replayer) entry(at *entry) {
 	}
 	for _, command := range at.commands {
 		if len(command) > 1 && !r.lock(command, at.span) {
-			if queue, ok := changesLimits(command); ok {
+			if queue, which := queueName(command[1]); which == "paused" {
 				if _, known := limits[queue]; !known {
 					limits[queue] = r.limits[queue]
 				}

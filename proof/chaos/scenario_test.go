@@ -51,6 +51,9 @@ func (s *scenario) logs(transaction string) *scenario {
 		words := strings.Fields(command)
 		for i, word := range words {
 			words[i] = s.times(word)
+			if strings.HasSuffix(words[max(i-1, 0)], ":paused") {
+				words[i] = strings.ReplaceAll(words[i], "_", " ") // a text of several words
+			}
 		}
 		e.commands = append(e.commands, words)
 	}
