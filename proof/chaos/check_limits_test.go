@@ -49,6 +49,12 @@ var limitCases = map[string]checkCase{
 		"no client requested them"},
 	"limits that are not in the log": {newScenario().recorded(record{Op: opSetLimits, Name: loopQueue, Limits: sluice.Limits{Running: 3}, Call: 5, Return: 6, Result: done}),
 		"the log does not have it"},
+	"an extension that came too late for its place": {newScenario().at(0).limited(sluice.Limits{Running: 2}).many(10).
+		recorded(record{Op: opExtend, Name: loopQueue, ID: "t0", Call: 450, Return: 452, Score: newScenario().score(410), Delivery: newScenario().score(410), Result: stale}), ""},
+	"an extension that was refused in time": {newScenario().at(0).limited(sluice.Limits{Running: 2}).many(10).
+		recorded(record{Op: opExtend, Name: loopQueue, ID: "t0", Call: 100, Return: 102, Score: newScenario().score(410), Delivery: newScenario().score(410), Result: stale}), "was stale at"},
+	"an extension that was refused where nothing limits": {newScenario().many(10).
+		recorded(record{Op: opExtend, Name: loopQueue, ID: "t0", Call: 450, Return: 452, Score: newScenario().score(410), Delivery: newScenario().score(410), Result: stale}), "was stale at"},
 	"a pause of a queue with limits": {newScenario().at(5).limited(sluice.Limits{Running: 3}).at(8).
 		logs("DEL {Queue:loop}:paused; SET {Queue:loop}:paused 1700000000100000_3_0_0_0_0").many(20), "while its queue was paused"},
 }

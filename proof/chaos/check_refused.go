@@ -45,10 +45,27 @@ func (t *tasksCheck) checkStale() {
 		}
 		since := t.moved[at.taskKey][made].after
 		used := slices.ContainsFunc(t.used[at], func(m *move) bool { return m.meets(since, r.Return) })
-		if !used && !t.unreliable(since, r.Return) {
+		if !used && !t.unreliable(since, r.Return) && !t.mayHaveLostItsPlace(r) {
 			t.report("%s of %s on %s by %s was stale at %v, and the log has its receipt %.6f", r.Op, r.ID, r.Name, r.Process, r.Return, r.Score)
 		}
 	}
+}
+
+// mayHaveLostItsPlace says whether an extension came when the lease may have run out, in a queue that limits how many are leased: then the
+// place may be another's.
+func (t *tasksCheck) mayHaveLostItsPlace(r *record) bool {
+	limits := func(s limitsSet) bool { return s.queue == r.Name && s.limits.Running > 0 && s.after <= r.Return }
+	if r.Op != opExtend || !slices.ContainsFunc(t.limitsSet, limits) {
+		return false
+	}
+	end := r.Score
+	for _, m := range t.moved[taskKey{r.Name, r.ID}] {
+		if m.kind == extended && m.is.delivery == r.Score && m.after <= r.Return {
+			end = max(end, m.is.score)
+		}
+	}
+	_, latest := t.clock.at(span{r.Call, r.Return})
+	return latest+clockError >= seconds(end)
 }
 
 // slowToCancel is how much later than its lease a handler's context may end on a busy
