@@ -63,9 +63,9 @@ func micros(d time.Duration) int64 { return int64((d + time.Microsecond - 1) / t
 // What may not be handed out yet waits in the queue, is not leased, and uses no attempt; whoever waits for it is told when it may be.
 //
 // Pop takes nothing while as many tasks as Running are leased. What it takes counts for Rate, and not for
-// Running. Each change begins a new count: of what was handed out before, as much as the new Burst stays spent, and nothing if there was no
-// Rate in between. Over a failover that loses writes, as many
-// more may be handed out as were lost. Workers of a build without limits get nothing while there are any.
+// Running. Each change begins a new count: of what was handed out before, at most the new Burst stays spent, and nothing if the
+// limits before had no Rate. Over a failover that loses writes, as many more may be handed out as were lost. Workers of a build without
+// limits get nothing while there are any.
 //
 // ErrInvalid: a negative number, one above a billion, or a queue with several shards. After ErrUnknown it may be called again. Permits limit code
 // that is no task: see WithPermits.
