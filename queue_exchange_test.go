@@ -221,12 +221,16 @@ func dump(t *testing.T, rdb *redis.Client, q *Queue) (all []any) {
 		require.NoError(t, err)
 		all = append(all, z)
 	}
-	for _, i := range []int{1, 3, 6} {
-		h, err := rdb.HGetAll(t.Context(), q.shards[0].allKeys[i].(string)).Result()
+	for _, i := range []int{1, 3} {
+		h, err := rdb.HGetAll(t.Context(), q.shards[0].keys[i].(string)).Result()
 		require.NoError(t, err)
 		all = append(all, h)
 	}
-	return all
+	limits, err := rdb.Get(t.Context(), q.shards[0].allKeys[pauseKey].(string)).Result()
+	if err != nil {
+		require.ErrorIs(t, err, redis.Nil)
+	}
+	return append(all, map[string]string{"limits": limits})
 }
 
 // TestEnqueueBatch_IsWhatItsTasksAre compares a batch with the same tasks enqueued one by one, on

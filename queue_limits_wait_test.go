@@ -3,6 +3,7 @@ package sluice_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -21,6 +22,13 @@ type limited struct {
 	starts  []time.Time
 	running int
 	most    int
+}
+
+// begun returns when tasks began so far.
+func (l *limited) begun() []time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.starts)
 }
 
 func (l *limited) handle(took time.Duration) sluice.Handler {
@@ -167,12 +175,12 @@ func TestLimits_WhatLetsTheNextGoTellsAWorker(t *testing.T) {
 				w := &sluice.Worker{Queue: own, Handler: l.handle(time.Millisecond)}
 				all.Go(func() { require.NoError(t, w.Run(ctx)) })
 				time.Sleep(time.Minute)
-				require.Empty(t, l.starts)
+				require.Empty(t, l.begun())
 				began := time.Now()
 				require.NoError(t, end(ctx, q, es[0]))
 				time.Sleep(10 * time.Millisecond)
-				require.NotEmpty(t, l.starts)
-				require.Less(t, l.starts[0].Sub(began), 5*time.Millisecond)
+				require.NotEmpty(t, l.begun())
+				require.Less(t, l.begun()[0].Sub(began), 5*time.Millisecond)
 				stop()
 				all.Wait()
 				time.Sleep(time.Minute)
