@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -57,7 +58,7 @@ func TestOperations_CallTheirHooks(t *testing.T) {
 		calls.note(&ofLocks)
 		calls.note(&ofTasks)
 		operations.EachKind(func(kind string, op operations.Operation, options ...sluice.LockOption) {
-			f := operations.New(t, rdb, append(options, sluice.WithLockHooks(ofLocks))...)
+			f := operations.New(t, rdb, append(options, sluice.WithLockHooks(ofLocks), sluice.WithTTL(time.Hour))...) // no lock of an earlier operation is lost meanwhile
 			f.Queue = systest.NewQueue(t, rdb, sluice.WithQueueHooks(ofTasks))
 			op.Prepare(t, f)
 			calls.take()
