@@ -119,6 +119,17 @@ const (
 	dropped    = "an entry is removed, and its client neither told nor dead"
 )
 
+// findsMistake requires that a walk with a mistake ends in this violation.
+func findsMistake(t *testing.T, walk model.IdleWalk, mistake, violation string) {
+	t.Run(mistake, func(t *testing.T) {
+		w := idleWalk(walk)
+		w.Mistake = mistake
+		report := w.Walk()
+		t.Log(report)
+		require.Equal(t, violation, report.Violation)
+	})
+}
+
 // TestIdleWalk_FindsEveryMistake breaks the protocol in one place each time.
 func TestIdleWalk_FindsEveryMistake(t *testing.T) {
 	t.Parallel()
@@ -161,13 +172,7 @@ func TestIdleWalk_FindsEveryMistake(t *testing.T) {
 		if test.mistake == model.RoomSeesToNothingLater && !*full { // it takes as long as all others
 			continue
 		}
-		t.Run(test.mistake, func(t *testing.T) {
-			w := idleWalk(test.walk)
-			w.Mistake = test.mistake
-			report := w.Walk()
-			t.Log(report)
-			require.Equal(t, test.violation, report.Violation)
-		})
+		findsMistake(t, test.walk, test.mistake, test.violation)
 	}
 }
 
@@ -200,12 +205,6 @@ func TestIdleWalk_FindsEveryMistakeOfLimits(t *testing.T) {
 		{model.LimitsTellNobody, both, tooLate},
 		{model.ResumeTellsNobody, both, tooLate},
 	} {
-		t.Run(test.mistake, func(t *testing.T) {
-			w := idleWalk(test.walk)
-			w.Mistake = test.mistake
-			report := w.Walk()
-			t.Log(report)
-			require.Equal(t, test.violation, report.Violation)
-		})
+		findsMistake(t, test.walk, test.mistake, test.violation)
 	}
 }
