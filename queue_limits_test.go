@@ -139,6 +139,10 @@ func TestLimits_APauseAndLimitsKeepEachOther(t *testing.T) {
 		until := b.Stats().PausedUntil
 		require.NoError(b, b.Q.SetLimits(ctx, limits))
 		require.WithinDuration(b, until, b.Stats().PausedUntil, 5*time.Millisecond)
+		forOlder := func() { // a build without limits hands nothing out as long as the key has no TTL: for it, that is a pause without an end
+			require.EqualValues(b, -1, b.RDB.PTTL(ctx, "{"+b.Key+"}:paused").Val())
+		}
+		forOlder()
 		require.Equal(b, limits, b.Stats().Limits)
 		require.NoError(b, b.Q.Pause(ctx, 0))
 		require.True(b, b.Stats().Paused)
@@ -157,6 +161,7 @@ func TestLimits_APauseAndLimitsKeepEachOther(t *testing.T) {
 		require.Equal(b, limits, b.Stats().Limits)
 		enqueueMany(b, 0, 3)
 		require.Len(b, b.Claim(3, time.Hour), 2)
+		forOlder()
 	})
 }
 
