@@ -198,8 +198,8 @@ func (w *Watcher) takeLook(r lookResult) (missed bool) {
 	return missed
 }
 
-// Popped takes whether a Pop has brought tasks, and whether a pause or limits have kept others from it. If it has, the next head is told at once,
-// whichever it is: the same ID at the same time is a new one. If others were kept, a look says until when.
+// Popped takes whether a Pop has brought tasks, and whether a pause or limits have kept others from it. After one that has brought some, the
+// next head is told at once, whichever it is: the same ID at the same time is a new one. How long others are kept, a look says.
 func (w *Watcher) Popped(brought, isLimited bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
