@@ -74,7 +74,7 @@ func TestLock_ExtendsAndNeverShortens(t *testing.T) {
 func TestLock_ContextEndsWithTheDeadline(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, rdb, name := t.Context(), s.Client(t), redistest.Name(t)
-		l := systest.NewLocker(t, rdb, sluice.WithTTL(time.Second))
+		l := systest.NewLocker(t, rdb, sluice.WithTTL(4*time.Second)) // longer than the reply takes on a busy machine
 		k, err := l.Lock(ctx, name)
 		require.NoError(t, err)
 		<-k.Context().Done()

@@ -311,7 +311,7 @@ func TestQueue_WorkersOfOneClientShareAPlace(t *testing.T) {
 		t.Run(fmt.Sprint(concurrency), func(t *testing.T) {
 			systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
 				scripts := countScripts(t, m)
-				shared := systest.BubbleClientOf(t, systest.BubbleDialer(m), 100) // none waits for a connection
+				shared := systest.BubbleClient(t, systest.BubbleDialer(m))
 				var handled atomic.Int64
 				var stops []func() error
 				for range 30 {

@@ -31,19 +31,12 @@ func Bubble(t *testing.T, test func(t *testing.T, m *miniredis.Miniredis, rdb re
 }
 
 // BubbleClient returns a client for use in a bubble. The caller closes it before the
-// bubble ends.
+// bubble ends. No call waits for a connection: go-redis takes a timer for that which all bubbles of a process share, and that ends
+// the process.
 func BubbleClient(t *testing.T, dial redistest.Dialer) redis.UniversalClient {
 	t.Helper()
-	return BubbleClientOf(t, dial, 0)
-}
-
-// BubbleClientOf is BubbleClient for a client of so many connections, 0 for go-redis's default. A call that
-// waits for one takes a timer that all bubbles of a process share, which ends it: tests with many calls at
-// once need many.
-func BubbleClientOf(t *testing.T, dial redistest.Dialer, connections int) redis.UniversalClient {
-	t.Helper()
 	return redis.NewClient(&redis.Options{
-		PoolSize:                 connections,
+		PoolSize:                 10_000,
 		Addr:                     "127.0.0.1:6379", // a literal IP: looking up a name does not work in a bubble
 		Dialer:                   dial,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
