@@ -132,6 +132,49 @@ func BenchmarkWorker(b *testing.B) {
 	reportTasks(b, len(tasks))
 }
 
+// BenchmarkPoolToWorker takes turns between a backlog in one queue, of a Worker of 64 handlers, and as large a one in 6 and in 50
+// queues, of a Pool of as many, and reports how many times as long each takes per task. The handlers take no time.
+func BenchmarkPoolToWorker(b *testing.B) {
+	const tasks = 20_000
+	ctx, counts, rdb := cancellable(b), []int{1, 6, 50}, redistest.Redis(b).Client(b)
+	spent := make([]time.Duration, len(counts))
+	turn := func(queues int) time.Duration {
+		var left atomic.Int64
+		working, stop := context.WithCancel(ctx)
+		defer stop()
+		p := &sluice.Pool{Concurrency: 64}
+		for range queues {
+			q, err := sluice.NewQueue(rdb, redistest.Name(b))
+			require.NoError(b, err)
+			require.NoError(b, enqueueing(ctx, q, dueTasks(tasks/queues))())
+			left.Add(int64(tasks / queues))
+			p.Workers = append(p.Workers, &sluice.Worker{Queue: q, Handler: func(context.Context, sluice.Entry) error {
+				if left.Add(-1) == 0 {
+					stop()
+				}
+				return nil
+			}})
+		}
+		began := time.Now()
+		if queues == 1 {
+			p.Workers[0].Concurrency = p.Concurrency
+			require.NoError(b, p.Workers[0].Run(working))
+		} else {
+			require.NoError(b, p.Run(working))
+		}
+		return time.Since(began)
+	}
+	for n := 0; b.Loop(); n++ {
+		for i := range counts {
+			i = (n + i) % len(counts)
+			spent[i] += turn(counts[i])
+		}
+	}
+	for i, queues := range counts {
+		b.ReportMetric(float64(b.N*(tasks/queues*queues))/spent[i].Seconds(), fmt.Sprintf("tasks/s/%d-queues", queues))
+	}
+}
+
 // measure repeats do. What prepare does before each, if it is not nil, is not
 // timed.
 func measure(b *testing.B, prepare, do func() error) {

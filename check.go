@@ -120,10 +120,21 @@ func (w *Worker) Check(ctx context.Context) error {
 	if err := w.Queue.check(op); err != nil {
 		return err
 	}
-	if _, _, err := w.config(); err != nil {
-		return errors.Join(fmt.Errorf("sluice: %s: %w", op, err), w.Queue.Check(ctx))
+	_, err := w.alone(op)
+	return errors.Join(err, w.Queue.Check(ctx))
+}
+
+// Check says what would keep the pool from working, and changes nothing: what Queue.Check says of each queue, and ErrInvalid for what Run
+// refuses.
+func (p *Pool) Check(ctx context.Context) error {
+	if _, err := p.newCrew("check"); err != nil {
+		return err
 	}
-	return w.Queue.Check(ctx)
+	var errs []error
+	for _, w := range p.Workers {
+		errs = append(errs, w.Queue.Check(ctx))
+	}
+	return errors.Join(errs...)
 }
 
 // configCommand asks whether the server evicts keys. It is the first in each list: to be denied it is no fault.

@@ -85,8 +85,11 @@ type Worker struct {
 	Use []Middleware
 
 	// Concurrency is how many handlers may run at once. With 8 or more, tasks are
-	// claimed in two halves. At most 1,000,000. Defaults to 16.
+	// claimed in two halves. At most 1,000,000. Defaults to 16; in a Pool, to the Pool's.
 	Concurrency int
+
+	// Weight is the queue's share of the handlers of a Pool, beside the other queues that have work. At most 1,000,000. Defaults to 1.
+	Weight int
 
 	// Lease is for how long a task is claimed. It is extended at a third of it while the
 	// handler runs, so it bounds how long a crash delays a task, not how long the work
@@ -119,7 +122,7 @@ type Worker struct {
 	// slog.DiscardHandler is silent. Defaults to slog.Default().
 	Logger *slog.Logger
 
-	running  atomic.Bool
+	place    atomic.Pointer[place] // in what runs it; nil if nothing does
 	counters taskloop.Counters
 }
 
@@ -195,45 +198,46 @@ func LeaseValid(ctx context.Context) bool { return ctx != nil && lease.IsHeld(ct
 // that is running already is ErrInvalid at once, and so is a Queue that was made for another number of shards
 // than it has. Run may be called again when it has returned and so have all handlers.
 func (w *Worker) Run(ctx context.Context) error {
-	if err := w.Queue.check("run"); err != nil {
+	c, err := w.alone("run")
+	if err != nil {
 		return err
 	}
-	config, p, err := w.config()
-	if err != nil {
-		return fmt.Errorf("sluice: run: %w", err)
+	if err := w.enter(c.place(wholeCrew)); err != nil {
+		return err
 	}
-	if !w.running.CompareAndSwap(false, true) {
+	defer w.place.Store(nil)
+	left, err := c.run(ctx)
+	if left != nil {
+		return wrap("run", w.Queue.name, left)
+	}
+	return err
+}
+
+// alone returns a crew of this worker alone.
+func (w *Worker) alone(op string) (*crew, error) {
+	c, err := newCrew(op, []*Worker{w}, w.Concurrency, w.Grace, w.Logger)
+	if err == nil {
+		c.loop.Queues[0].Concurrency = maxConcurrency // there is no other bound than the crew's
+	}
+	return c, err
+}
+
+// enter gives the worker a place in a crew.
+func (w *Worker) enter(p *place) error {
+	if !w.place.CompareAndSwap(nil, p) {
 		return invalid("run", "the worker is running already")
 	}
-	defer w.running.Store(false)
 	if w.counters.Running.Load() > 0 {
+		w.place.Store(nil)
 		return invalid("run", "handlers of an earlier Run have not returned")
 	}
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	loop := &workerSource{queue: w.Queue, lease: config.Lease, refused: stop, log: config.Log}
-	config.Source = loop
-	if ctx.Err() == nil {
-		ready, cancel := context.WithTimeout(ctx, readyFor)
-		err := w.Queue.ready(ready)
-		cancel()
-		if errors.Is(err, ErrInvalid) {
-			return wrap("run", w.Queue.name, err)
-		}
-		config.Canceled = loop.canceled.join(w.Queue)
-		defer loop.canceled.leave(w.Queue)
-	}
-	stopTrimming := loop.startTrimming(ctx)
-	defer stopTrimming()
-	stopKeeping := p.periodics.start(ctx)
-	defer stopKeeping()
-	if left := taskloop.Run(ctx, config); left != nil {
-		return wrap("run", w.Queue.name, (*UnfinishedError)(left))
-	}
-	if cause := context.Cause(ctx); errors.Is(cause, ErrInvalid) {
-		return wrap("run", w.Queue.name, cause)
-	}
 	return nil
+}
+
+// SetConcurrency changes how many handlers may run at once, while Run runs: soon, and without a command. Those that are too many go on until they
+// return. In a Pool, it is the Worker's own bound. ErrInvalid if n is not 1 to 1,000,000, or the worker does not run.
+func (w *Worker) SetConcurrency(n int) error {
+	return w.place.Load().resize(n)
 }
 
 // Stats returns the worker's counters. They need not be of one moment.
@@ -245,43 +249,38 @@ func (w *Worker) Stats() WorkerStats {
 	}
 }
 
-// config returns the loop's configuration and its policy, from the fields with their defaults filled in.
-func (w *Worker) config() (c taskloop.Config, p *workerPolicy, err error) {
-	p = &workerPolicy{backoff: w.Backoff, timeout: w.Timeout, log: w.Logger}
+// config returns the queue as the loop is given it, and its policy, from the fields with their defaults filled in.
+func (w *Worker) config(log *slog.Logger) (c taskloop.Queue, p *workerPolicy, err error) {
+	log = slog.New(containedLog{log.Handler()}).With(slog.String("queue", w.Queue.name))
+	p = &workerPolicy{backoff: w.Backoff, timeout: w.Timeout, log: log, maxAttempts: w.Queue.options.maxAttempts}
 	if p.backoff == nil {
 		p.backoff = DefaultBackoff
 	}
-	if p.log == nil {
-		p.log = slog.Default()
-	}
-	p.log = slog.New(containedLog{p.log.Handler()}).With(slog.String("queue", w.Queue.name))
 	lease := orDefault(w.Lease, defaultLease)
-	c = taskloop.Config{
+	c = taskloop.Queue{
 		Observer:    w.Queue.newWorkObserver(lease),
 		Policy:      p,
-		Concurrency: orDefault(w.Concurrency, defaultConcurrency),
+		Weight:      orDefault(w.Weight, 1),
+		Concurrency: orDefault(w.Concurrency, maxConcurrency),
 		Lease:       lease,
-		Grace:       orDefault(w.Grace, defaultGrace),
 		Poll:        w.Queue.options.poll,
-		Log:         p.log,
+		Log:         log,
 		Counters:    &w.counters,
 	}
 	switch {
 	case c.Concurrency < 0 || c.Concurrency > maxConcurrency:
 		return c, p, fmt.Errorf("%w: Concurrency must be 0 to %d", ErrInvalid, maxConcurrency)
+	case c.Weight < 0 || c.Weight > maxConcurrency:
+		return c, p, fmt.Errorf("%w: Weight must be 0 to %d", ErrInvalid, maxConcurrency)
 	case p.timeout < 0 || p.timeout > longestDuration:
 		return c, p, fmt.Errorf("%w: Timeout must be 0 to 100 years", ErrInvalid)
-	case c.Grace < 0 || c.Grace > longestDuration:
-		return c, p, fmt.Errorf("%w: Grace must be 0 to 100 years", ErrInvalid)
 	}
-	p.maxAttempts = w.Queue.options.maxAttempts
-	if err := checkDuration("Lease", c.Lease); err != nil {
-		return c, p, err
+	if err = checkDuration("Lease", c.Lease); err == nil {
+		p.handler, err = around(w.Handler, w.Use)
 	}
-	if p.handler, err = around(w.Handler, w.Use); err != nil {
-		return c, p, err
+	if err == nil {
+		p.periodics, err = w.newPeriodics(lease, p.log)
 	}
-	p.periodics, err = w.newPeriodics(lease, p.log)
 	return c, p, err
 }
 

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/notify"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/taskloop"
 	"github.com/sluice-go/sluice/internal/watch"
@@ -18,30 +17,21 @@ import (
 // workerSource is a Queue as a worker's run loop sees it: a taskloop.Source. It builds the requests and
 // decodes the replies.
 type workerSource struct {
-	queue    *Queue
-	lease    time.Duration
-	refused  context.CancelCauseFunc // ends the run
-	log      *slog.Logger
-	canceled cancellations
+	queue   *Queue
+	lease   time.Duration
+	refused context.CancelCauseFunc // ends the run
+	log     *slog.Logger
 }
 
-// cancellations brings the IDs of tasks that are cancelled while they are leased, in any shard.
-type cancellations struct {
-	listener *notify.Listener
-	channels []string
-}
-
-// join begins to listen, and returns where the IDs come.
-func (c *cancellations) join(q *Queue) <-chan string {
-	for _, s := range q.shards {
-		c.channels = append(c.channels, s.canceled)
+// tellCanceled has the IDs of tasks told that are cancelled while they are leased, in any shard, and returns what ends that.
+func (q *Queue) tellCanceled(to chan string) (end func()) {
+	channels := make([]string, len(q.shards))
+	for i, s := range q.shards {
+		channels[i] = s.canceled
 	}
-	c.listener = q.client.Notifier.JoinMessages(c.channels...)
-	return c.listener.Messages
+	listener := q.client.Notifier.JoinMessages(to, channels...)
+	return func() { q.client.Notifier.LeaveAll(channels, listener) }
 }
-
-// leave ends the listening.
-func (c *cancellations) leave(q *Queue) { q.client.Notifier.LeaveAll(c.channels, c.listener) }
 
 // Shards returns how many shards the queue has.
 func (s *workerSource) Shards() int { return len(s.queue.shards) }
@@ -75,7 +65,7 @@ func (s *workerSource) explain(err error) error {
 // refuse ends the run if the queue has another number of shards.
 func (s *workerSource) refuse(err error) error {
 	if errors.Is(err, ErrInvalid) {
-		s.refused(err)
+		s.refused(wrap("run", s.queue.name, err))
 	}
 	return err
 }

@@ -142,10 +142,13 @@ func (n *Notifier) JoinHearing(channel string, heard func(Mark) bool) *Listener 
 	return n.join(channel, &Listener{C: make(chan struct{}, 1), heard: heard})
 }
 
+// NewMessages returns a channel for JoinMessages.
+func NewMessages() chan string { return make(chan string, messagesKept) }
+
 // JoinMessages is Join, of several channels, for a listener that is given the messages too, as
-// far as it reads them.
-func (n *Notifier) JoinMessages(channels ...string) *Listener {
-	l := &Listener{C: make(chan struct{}, 1), Messages: make(chan string, messagesKept)}
+// far as it reads them. Several listeners may have the same.
+func (n *Notifier) JoinMessages(messages chan string, channels ...string) *Listener {
+	l := &Listener{C: make(chan struct{}, 1), Messages: messages}
 	for _, channel := range channels {
 		n.join(channel, l)
 	}

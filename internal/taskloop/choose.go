@@ -5,13 +5,14 @@ import "time"
 // choose returns the shard with which the next exchange is, and for how many tasks its claim.
 // nil if none may go out now.
 //
-// Claims go to the shard whose head is oldest, as far as is known: its last reply says so. But
+// Claims go to the queue whose turn it is (see isBefore), and there to the shard whose head is oldest, as far as is known: its last reply says so. But
 // tasks are finished by the script that claims, so a claim goes along with dispositions if the
 // head of their shard is not much younger. And in each poll interval, each shard has a turn at
 // which it counts as the oldest: what is known may be wrong, and one that is never asked would
 // starve.
 func (l *loop) choose(now time.Time) (f *feed, claim int) {
 	l.nextTry = time.Time{}
+	l.weigh(now)
 	beside := l.holdBack(now)
 	if beside == l.slots() {
 		return nil, 0
@@ -48,12 +49,11 @@ func (l *loop) holdBack(now time.Time) (n int) {
 	}
 	for i := len(l.exchanges) - 1; i >= 0; i-- {
 		x := l.exchanges[i]
-		if now.Sub(x.sent) >= patience {
-			break
-		}
-		if !x.feed.health.isOut() {
+		if until := x.sent.Add(l.patienceWith(x.feed)); now.Before(until) && !x.feed.health.isOut() {
 			n++
-			l.nextTry = x.sent.Add(patience)
+			l.nextTry = sooner(l.nextTry, until)
+		} else if now.Sub(x.sent) >= mostPatience {
+			break
 		}
 	}
 	if n > 0 && l.pending+len(l.lists[wanted]) == 0 {
@@ -100,7 +100,7 @@ func (l *loop) oldest(now time.Time) (oldest *feed) {
 			continue
 		case now.Before(f.health.retryAt):
 			l.nextTry = sooner(l.nextTry, f.health.retryAt)
-		case oldest != nil && !f.isOlder(oldest):
+		case oldest != nil && !l.isBefore(f, oldest):
 		case l.claimable(f, now) > 0 && l.mayExchange(f, now):
 			oldest = f
 		}
@@ -118,10 +118,13 @@ func (f *feed) isOlder(other *feed) bool {
 }
 
 // goesAlong reports whether a claim goes along with the dispositions of r, though the head of
-// another shard is older.
+// another shard is older, or it is another queue's turn.
 func (l *loop) goesAlong(r, oldest *feed, now time.Time) bool {
 	if !r.demand.claimWanted || oldest.overlooked {
 		return false
+	}
+	if r.queue != oldest.queue {
+		return l.isNearly(r.queue, oldest.queue)
 	}
 	return r.head.Sub(oldest.head) <= max(minSlack, now.Sub(oldest.head)/8)
 }
@@ -135,26 +138,27 @@ func (l *loop) mayExchange(f *feed, now time.Time) bool {
 	switch {
 	case f.underWay == 0:
 		return true
-	case f.underWay > 1 || f.overdue > 0 || l.Concurrency < halvesFrom || f.health.isOut():
+	case f.underWay > 1 || f.overdue > 0 || l.most(f.queue) < halvesFrom || f.health.isOut():
 		return false
 	}
-	enough := l.Concurrency / 4
+	enough := l.most(f.queue) / 4
 	return len(f.pending) >= enough || f.demand.backlogLikely && l.claimable(f, now) >= f.demand.worthAsking(enough)
 }
 
 // claimable is how many tasks the next claim of a shard is for: the free runners, but with many
-// not more than half of them, so that two exchanges can take turns. One of several shards is
+// not more than half of them, so that two exchanges can take turns, nor more than its queue's turn allows. One of several shards is
 // asked for about as many as it had the last time, unless it had more, and for few in an outage:
 // runners are not kept for tasks that are not there.
 func (l *loop) claimable(f *feed, now time.Time) int {
 	if l.stopping != nil {
 		return 0
 	}
-	most := l.Concurrency
+	most := l.most(f.queue)
+	few := max(1, most/16)
 	if most >= halvesFrom {
 		most -= most / 2
 	}
-	few := max(1, l.Concurrency/16)
+	most = min(most, l.turn(f.queue))
 	switch {
 	case len(l.feeds) == 1:
 	case f.health.isOut():
@@ -168,34 +172,42 @@ func (l *loop) claimable(f *feed, now time.Time) int {
 // free is how many runners have nothing to do, and are not kept for what a claim may bring.
 func (l *loop) free() int { return max(l.Concurrency-len(l.handling)-l.reserved, 0) }
 
+// freeOf is how many of them a queue may have.
+func (l *loop) freeOf(q *queue) int { return max(min(l.free(), l.most(q)-q.held()), 0) }
+
 // freeFor is how many tasks of a shard may be claimed. While it fails, dispositions that it has
 // not taken keep runners from its own tasks, so that there is a bound to their number.
 func (l *loop) freeFor(f *feed) int {
-	n := l.Concurrency - len(l.handling) - l.reserved
+	n := l.freeOf(f.queue)
 	if f.health.isOut() {
 		n -= len(f.pending) + f.sending
 	}
 	return max(n, 0)
 }
 
-// lookAround gives each shard its turn, once in a poll interval, except those that are watched.
+// lookAround gives each shard of a queue its turn, once in a poll interval, except those that are watched.
 func (l *loop) lookAround(now time.Time) {
-	if len(l.feeds) == 1 || now.Before(l.nextLook) || l.free() == 0 {
-		return
+	for _, q := range l.sharded {
+		if !now.Before(q.nextLook) && l.freeOf(q) > 0 {
+			l.lookAroundIn(q, now)
+		}
 	}
-	apart := l.Poll / time.Duration(len(l.feeds))
-	for range len(l.feeds) {
-		if now.Before(l.nextLook) {
+}
+
+func (l *loop) lookAroundIn(q *queue, now time.Time) {
+	apart := q.Poll / time.Duration(len(q.feeds))
+	for range len(q.feeds) {
+		if now.Before(q.nextLook) {
 			return
 		}
-		l.nextLook = l.nextLook.Add(apart)
-		l.turn = (l.turn + 1) % len(l.feeds)
-		f := l.feeds[l.turn]
+		q.nextLook = q.nextLook.Add(apart)
+		q.looked = (q.looked + 1) % len(q.feeds)
+		f := q.feeds[q.looked]
 		if f.underWay == 0 && f.waiting == nil {
 			f.overlooked = true
 			f.demand.noteDue()
 			l.consider(f)
 		}
 	}
-	l.nextLook = now.Add(apart)
+	q.nextLook = now.Add(apart)
 }

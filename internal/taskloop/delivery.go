@@ -21,6 +21,7 @@ type delivery struct {
 	renewFrom time.Time // from when it may be, along with another one's
 	extending bool      // that waits to be sent, or is under way
 
+	began       time.Time       // when a runner was found
 	beginBy     time.Time       // from then on the handler is not called: until, when a runner was found
 	ctx         context.Context // the handler's
 	cancel      context.CancelCauseFunc
@@ -33,7 +34,7 @@ type delivery struct {
 	observed *observed // the runner's until the handler has returned; nil if no Observer waits to be told
 	index    int       // in loop.handling
 
-	feed *feed // of its shard; see loop.feedOf
+	feed *feed // of its shard; see queue.feedOf
 
 	announced time.Time // when a message said that the task was cancelled; zero if none did
 	older     *delivery // of the same ID, which is not over either; see loop.byID

@@ -92,8 +92,8 @@ func (l *loop) exchange(now time.Time) bool {
 		return len(f.pending) < before // some were dropped: their runners are free now
 	}
 	l.send(&exchange{
-		source: l.Source, feed: f, shard: f.shard, answered: l.exchanged, over: l.over,
-		sent: now, giveUp: now.Add(min(max(l.Lease/3, minExchangeWait), maxExchangeWait)),
+		source: f.queue.Source, feed: f, shard: f.shard, answered: l.exchanged, over: l.over,
+		sent: now, giveUp: now.Add(min(max(f.queue.Lease/3, minExchangeWait), maxExchangeWait)),
 		reports: reports, reported: reported, claim: claim, dueEpoch: f.demand.dueEpoch,
 	})
 	return true
@@ -110,14 +110,15 @@ func (l *loop) send(x *exchange) {
 		f.demand.noteAsked(x.claim, x.sent)
 		f.overlooked = false
 		x.reserved = x.claim
-		l.reserved += x.claim
+		l.reserve(f.queue, x.claim)
+		l.deal(f.queue, x.claim)
 		if len(l.feeds) > 1 {
 			x.lapse = x.sent.Add(f.lapsesAfter())
 			l.nextLapse = sooner(l.nextLapse, x.lapse)
 		}
 	}
 	l.exchanges = append(l.exchanges, x)
-	l.Source.Start(x)
+	x.source.Start(x)
 }
 
 // lapsesAfter is for how long an exchange keeps runners: for several times as long as one takes.
@@ -126,6 +127,18 @@ func (f *feed) lapsesAfter() time.Duration {
 		return firstLapse
 	}
 	return max(4*f.usual, minLapse)
+}
+
+// patienceWith is for how long an exchange holds back others: with several queues for twice as long as one takes, so that these do not
+// use as many connections as they are.
+func (l *loop) patienceWith(f *feed) time.Duration {
+	switch {
+	case len(l.queues) == 1:
+		return leastPatience
+	case f.usual == 0: // that is not known
+		return mostPatience
+	}
+	return min(max(2*f.usual, leastPatience), mostPatience)
 }
 
 // lapse takes the runners back from exchanges that have not been answered for long, and dates
@@ -138,12 +151,15 @@ func (l *loop) lapse(now time.Time) {
 		case now.Before(x.lapse):
 			l.nextLapse = sooner(l.nextLapse, x.lapse)
 		default:
-			l.reserved -= x.reserved
+			l.reserve(x.feed.queue, -x.reserved)
 			x.reserved = 0
 			x.feed.overdue++
 		}
 	}
 }
+
+// leaseEnds is when what its claim has leased is due again.
+func (x *exchange) leaseEnds() time.Time { return x.sent.Add(x.feed.queue.Lease) }
 
 // isOverdue reports whether the exchange keeps no runners any more for what its claim may bring.
 func (x *exchange) isOverdue() bool { return x.claim > 0 && x.reserved == 0 }
@@ -156,7 +172,7 @@ func (l *loop) stopWaiting(x *exchange) {
 	if x.isOverdue() {
 		f.overdue--
 	}
-	l.reserved -= x.reserved
+	l.reserve(f.queue, -x.reserved)
 	l.exchanges = without(l.exchanges, x)
 }
 
@@ -322,7 +338,7 @@ func (l *loop) settleLate(deliveries []*delivery, r ReportResult) {
 	}
 	var last *feed
 	for _, d := range deliveries {
-		if f := l.feedOf(d); f != last {
+		if f := d.feed; f != last {
 			l.setPending(f, slices.DeleteFunc(slices.Clone(f.pending), func(d *delivery) bool { return d.state == settled }))
 			last = f
 		}
@@ -356,15 +372,15 @@ func (l *loop) accept(d *delivery, answer wire.Answer) {
 		return
 	}
 	l.forget(d)
-	l.Policy.Accepted(d.task)
+	d.feed.queue.Policy.Accepted(d.task)
 	about := []any{slog.String("task", d.task.ID), slog.Int("attempt", d.task.Attempt), slog.String("error", d.disposition.Reason)}
-	ending := endingOf[d.disposition.Action]
+	ending, log := endingOf[d.disposition.Action], d.feed.queue.Log
 	switch {
 	case ending == Buried && (answer == wire.TookOver || d.disposition.Next != nil):
 		ending = Retried
-		l.Log.Warn("sluice: task failed for good, its waiting version takes over", about...)
+		log.Warn("sluice: task failed for good, its waiting version takes over", about...)
 	case ending == Buried:
-		l.Log.Warn("sluice: task buried", about...)
+		log.Warn("sluice: task buried", about...)
 	}
 	l.decided(d, ending)
 	l.tell(d)
@@ -386,7 +402,8 @@ func (l *loop) settleClaim(x *exchange) error {
 		return x.claimed.Err
 	}
 	tasks := x.claimed.Tasks
-	tooLate := !now.Before(lease.SafeUntil(x.sent, l.Lease))
+	l.deal(f.queue, len(tasks)-x.claim)
+	tooLate := !now.Before(lease.SafeUntil(x.sent, f.queue.Lease))
 	switch {
 	case x.givenUp:
 	case tooLate && len(tasks) == 0:
@@ -422,19 +439,20 @@ func (l *loop) hand(x *exchange, tooLate bool) {
 	if len(x.claimed.Tasks) == 0 {
 		return
 	}
+	l.dispatchedAt = time.Now()
 	deliveries := make([]delivery, len(x.claimed.Tasks))
 	for i := range deliveries {
 		d := &deliveries[i]
 		d.task = x.claimed.Tasks[i]
 		d.receipt = x.claimed.Receipt
-		d.leased(x.sent, l.Lease)
+		d.feed = x.feed.queue.feedOf(d.task.ID)
+		d.leased(x.sent, x.feed.queue.Lease)
 		if tooLate || l.stopping != nil || !l.hasRunner(x) || !time.Now().Before(d.until) {
 			l.giveBack(d)
 		} else {
 			l.dispatch(d)
 		}
 	}
-	l.dispatchedAt = time.Now()
 	l.scheduleCheck(deliveries[0].renewAt)
 	l.scheduleCheck(deliveries[0].until)
 }
@@ -442,8 +460,9 @@ func (l *loop) hand(x *exchange, tooLate bool) {
 // hasRunner reports whether there is a runner for a task that an exchange has brought. Others may
 // have got those that were kept for it.
 func (l *loop) hasRunner(x *exchange) bool {
+	q := x.feed.queue
 	if x.isOverdue() {
-		return l.free() > 0
+		return l.freeOf(q) > 0
 	}
-	return len(l.handling) < l.Concurrency
+	return len(l.handling) < l.Concurrency && q.handling < l.most(q)
 }

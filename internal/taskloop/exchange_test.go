@@ -113,8 +113,8 @@ func TestExchange_AnswersDecide(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorker(newQueue(time.Minute), 1, 0)
-			l := newLoop(t.Context(), w.Config)
-			d := &delivery{state: reporting, reported: test.reported, until: time.Now().Add(time.Hour)}
+			l := newLoop(t.Context(), w.config())
+			d := &delivery{feed: l.feeds[0], state: reporting, reported: test.reported, until: time.Now().Add(time.Hour)}
 			d.task.Payload = []byte("payload")
 			if test.over {
 				d.until = time.Now()
@@ -271,7 +271,7 @@ func TestExchange_TasksClaimedTooLateAreNotBegun(t *testing.T) {
 func TestExchange_AClaimIsNotDispatchedAfterItsLease(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorker(newQueue(3*time.Second), 5, 0)
-		l := newLoop(t.Context(), w.Config)
+		l := newLoop(t.Context(), w.config())
 		x := &exchange{feed: l.feeds[0], sent: time.Now(), claim: 5, claimed: ClaimResult{Receipt: "r1", Tasks: make([]wire.Task, 2)}}
 		time.Sleep(3*time.Second - 32*time.Millisecond) // the safe part of the lease
 		l.settle(x)
@@ -307,7 +307,7 @@ func TestExchange_ADueNoticeDuringAClaimLeadsToAnother(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			q := newQueue(time.Minute)
 			w := newWorker(q, 1, 0)
-			l := newLoop(t.Context(), w.Config)
+			l := newLoop(t.Context(), w.config())
 			require.True(t, l.exchange(time.Now()))
 			if notice {
 				l.woken(&waiting{feed: l.feeds[0], since: time.Now(), stop: func() {}})

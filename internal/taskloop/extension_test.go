@@ -60,7 +60,7 @@ func TestLease_ManyAreExtendedInBatches(t *testing.T) {
 func TestLease_TheMostPressingIsExtendedFirst(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		q := newQueue(time.Minute)
-		l := newLoop(t.Context(), newWorker(q, 1, 0).Config)
+		l := newLoop(t.Context(), newWorker(q, 1, 0).config())
 		now := time.Now()
 		for _, d := range []delivery{
 			{task: wire.Task{ID: "late"}, receipt: "r2", until: now.Add(2 * time.Second)},
@@ -70,6 +70,7 @@ func TestLease_TheMostPressingIsExtendedFirst(t *testing.T) {
 			{task: wire.Task{ID: "under way"}, until: now.Add(time.Second), extending: true},
 			{task: wire.Task{ID: "later"}, until: now.Add(time.Minute), renewFrom: now.Add(time.Second), renewAt: now.Add(2 * time.Second)},
 		} {
+			d.feed = l.feeds[0]
 			l.handling.add(&d)
 		}
 		l.checkLeases(now)
@@ -90,15 +91,15 @@ func TestLease_TheMostPressingIsExtendedFirst(t *testing.T) {
 func TestLease_IsKnownToTheHandlersContext(t *testing.T) {
 	for name, test := range map[string]struct {
 		extend fault
-		happen func(q *queue)
+		happen func(q *fakeQueue)
 		until  time.Duration // when it ends; 0 if it does when the handler returns
 	}{
-		"extended":       {fault{}, func(*queue) {}, 0},
-		"not extended":   {unconnected, func(*queue) {}, safeFor},
-		"cancelled":      {fault{}, func(q *queue) { q.cancel("a") }, 10 * time.Second},
-		"taken over":     {fault{}, func(q *queue) { q.steal("a") }, 10 * time.Second},
-		"a late answer":  {fault{reply: 2 * time.Second}, func(*queue) {}, 0},
-		"and it returns": {fault{}, func(*queue) {}, 0},
+		"extended":       {fault{}, func(*fakeQueue) {}, 0},
+		"not extended":   {unconnected, func(*fakeQueue) {}, safeFor},
+		"cancelled":      {fault{}, func(q *fakeQueue) { q.cancel("a") }, 10 * time.Second},
+		"taken over":     {fault{}, func(q *fakeQueue) { q.steal("a") }, 10 * time.Second},
+		"a late answer":  {fault{reply: 2 * time.Second}, func(*fakeQueue) {}, 0},
+		"and it returns": {fault{}, func(*fakeQueue) {}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
@@ -140,20 +141,20 @@ func TestLease_IsKnownToTheHandlersContext(t *testing.T) {
 // TestLease_ALoopThatStandsStillMakesNoneValid: a process was stopped, and the loop has noticed nothing yet.
 func TestLease_ALoopThatStandsStillMakesNoneValid(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		l := newLoop(t.Context(), newWorker(newQueue(30*time.Second), 1, 0).Config)
-		d := &delivery{task: wire.Task{ID: "a"}}
+		l := newLoop(t.Context(), newWorker(newQueue(30*time.Second), 1, 0).config())
+		d := &delivery{feed: l.feeds[0], task: wire.Task{ID: "a"}}
 		sent := time.Now()
-		d.leased(sent, l.Lease)
+		d.leased(sent, l.queues[0].Lease)
 		l.runners = 1 // there is none
 		l.dispatch(d)
 		require.True(t, lease.IsHeld(d.ctx))
 		time.Sleep(safeFor)
 		require.False(t, lease.IsHeld(d.ctx))
 		require.NoError(t, d.ctx.Err())
-		d.leased(sent.Add(10*time.Second), l.Lease)
+		d.leased(sent.Add(10*time.Second), l.queues[0].Lease)
 		require.True(t, lease.IsHeld(d.ctx), "an answer that was on its way says that it goes on")
 		d.hold.End()
-		d.leased(time.Now(), l.Lease)
+		d.leased(time.Now(), l.queues[0].Lease)
 		require.False(t, lease.IsHeld(d.ctx))
 		require.False(t, lease.IsHeld(t.Context()))
 		l.close()

@@ -8,9 +8,10 @@ import (
 )
 
 const (
-	// patience is for how long an exchange holds back those of other shards, so that groups
-	// form meanwhile. One that takes longer has a server that is far, or hangs.
-	patience = time.Millisecond
+	// leastPatience and mostPatience bound for how long an exchange holds back those of other shards, so that groups
+	// form meanwhile. One that takes longer has a server that hangs.
+	leastPatience = time.Millisecond
+	mostPatience  = 20 * time.Millisecond
 	// minLapse and firstLapse are how long an exchange keeps runners for what it may bring, while
 	// others need them: at least, and before the shard has answered any.
 	minLapse   = 20 * time.Millisecond
@@ -22,9 +23,10 @@ const (
 	runnersPerSlot = 256
 )
 
-// feed is what the loop knows of one shard of the queue. Nothing in the loop looks at all
+// feed is what the loop knows of one shard of a queue. Nothing in the loop looks at all
 // feeds in a turn: those that have something to do are in its lists.
 type feed struct {
+	queue   *queue
 	shard   int
 	listed  [lists]bool // which of the loop's lists it is in
 	demand  demand
@@ -86,33 +88,37 @@ func (l *loop) consider(f *feed) {
 	}
 }
 
-// open makes a feed for each shard. All are asked first, in any order.
+// open makes a feed for each shard of each queue. All are asked first, in any order.
 func (l *loop) open() {
-	l.feeds = make([]*feed, max(l.Source.Shards(), 1))
-	l.outages.shards = len(l.feeds)
+	for _, config := range l.Queues {
+		q := &queue{Queue: config, outages: outages{log: config.Log}}
+		l.queues = append(l.queues, q)
+		for i := range max(q.Source.Shards(), 1) {
+			f := &feed{queue: q, shard: i, health: health{outages: &q.outages, shard: i}}
+			f.demand.noteDue()
+			q.feeds = append(q.feeds, f)
+		}
+		if q.outages.shards = len(q.feeds); len(q.feeds) > 1 {
+			l.sharded = append(l.sharded, q)
+		}
+		l.feeds = append(l.feeds, q.feeds...)
+	}
 	for _, i := range rand.Perm(len(l.feeds)) {
-		f := &feed{shard: i}
-		l.feeds[i] = f
-		f.health = health{outages: &l.outages, shard: i}
-		f.demand.noteDue()
-		l.consider(f)
+		l.consider(l.feeds[i])
 	}
 }
 
-// feedOf returns the feed to which a delivery belongs: its disposition and its extensions go there.
-func (l *loop) feedOf(d *delivery) *feed {
-	if d.feed == nil {
-		d.feed = l.feeds[0]
-		if len(l.feeds) > 1 {
-			d.feed = l.feeds[l.Source.ShardOf(d.task.ID)]
-		}
+// feedOf returns the feed to which a task of a queue belongs: its disposition and its extensions go there.
+func (q *queue) feedOf(id string) *feed {
+	if len(q.feeds) == 1 {
+		return q.feeds[0]
 	}
-	return d.feed
+	return q.feeds[q.Source.ShardOf(id)]
 }
 
 // addPending has a delivery's disposition sent.
 func (l *loop) addPending(d *delivery) {
-	f := l.feedOf(d)
+	f := d.feed
 	f.pending = append(f.pending, d)
 	l.pending++
 	l.list(f, reporters)
@@ -146,7 +152,7 @@ func (w *waiting) end() {
 
 // wait has those shards watched in which nothing is due, while a runner is free. While all are busy, others are told of tasks.
 func (l *loop) wait() {
-	if l.waits > 0 && len(l.handling) >= l.Concurrency {
+	if l.waits > 0 && l.isFullForLong() {
 		l.endWaits()
 	}
 	if len(l.lists[idle]) == 0 || l.free() == 0 {
@@ -173,7 +179,7 @@ func (l *loop) watch(f *feed) {
 	l.waits++
 	go func() {
 		defer stop()
-		w.err = l.Source.Wait(ctx, f.shard)
+		w.err = f.queue.Source.Wait(ctx, f.shard)
 		l.waited <- w
 	}()
 }

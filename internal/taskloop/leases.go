@@ -15,6 +15,9 @@ import (
 // mostExtensions is how many extensions are under way for one shard at most.
 const mostExtensions = 4
 
+// extensionPause is the pause between extensions beyond so many.
+const extensionPause = time.Millisecond
+
 // extension is a batch of lease extensions of one shard, sent as one script.
 type extension struct {
 	feed       *feed
@@ -56,7 +59,7 @@ func (l *loop) checkLeases(now time.Time) {
 // extendSoon has the lease extended as soon as there is a slot.
 func (l *loop) extendSoon(d *delivery) {
 	d.extending = true
-	f := l.feedOf(d)
+	f := d.feed
 	if len(f.toExtend) == 0 {
 		l.extendable = append(l.extendable, f)
 	}
@@ -66,8 +69,9 @@ func (l *loop) extendSoon(d *delivery) {
 // extend sends extensions, as many as may be under way.
 func (l *loop) extend() {
 	left := l.extendable[:0]
+	l.nextExtension = time.Time{}
 	for _, f := range l.extendable {
-		for len(f.toExtend) > 0 && f.extensions < l.extensionSlots() {
+		for len(f.toExtend) > 0 && f.extensions < l.extensionSlots() && l.mayExtend() {
 			l.sendExtension(f)
 		}
 		if len(f.toExtend) > 0 {
@@ -76,6 +80,16 @@ func (l *loop) extend() {
 	}
 	clear(l.extendable[len(left):])
 	l.extendable = left
+}
+
+// mayExtend reports whether an extension may go out beside those under way: more than a few go one by one, so that a loop with many shards
+// or queues does not use as many connections at once.
+func (l *loop) mayExtend() bool {
+	if next := l.extendedAt.Add(extensionPause); l.extensions >= mostExtensions && time.Now().Before(next) {
+		l.nextExtension = next
+		return false
+	}
+	return true
 }
 
 // sendExtension sends the extensions of the most pressing leases, in a goroutine of its own. It is given half
@@ -89,6 +103,7 @@ func (l *loop) sendExtension(f *feed) {
 		})
 	}
 	x := &extension{feed: f, sent: time.Now()}
+	l.extendedAt = x.sent
 	taken := 0
 	for taken < len(f.toExtend) && len(x.deliveries) < MaxGroup {
 		d := f.toExtend[taken]
@@ -112,7 +127,7 @@ func (l *loop) sendExtension(f *feed) {
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), budget)
 		defer cancel()
-		x.result = l.Source.Extend(ctx, f.shard, items)
+		x.result = f.queue.Source.Extend(ctx, f.shard, items)
 		select {
 		case l.extended <- x:
 		case <-l.over:
@@ -151,9 +166,9 @@ func (l *loop) handleExtended(d *delivery, sent time.Time, r ReportResult, i int
 	switch {
 	case d.state == settled || d.state == lost:
 	case r.Err != nil:
-		d.retryExtension(time.Now(), l.Lease)
+		d.retryExtension(time.Now(), d.feed.queue.Lease)
 	case r.Answers[i] == wire.Accepted:
-		d.leased(sent, l.Lease)
+		d.leased(sent, d.feed.queue.Lease)
 		if d.announced.After(sent) {
 			d.renewNow() // the message came while the extension was under way
 		} else {

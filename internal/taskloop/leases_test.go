@@ -285,10 +285,10 @@ func TestLoop_ForgetsDeliveriesByTheirID(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		for _, order := range [][3]int{{0, 1, 2}, {2, 1, 0}, {1, 0, 2}, {1, 2, 0}} {
 			w := newWorker(newQueue(time.Minute), 3, time.Second)
-			l := newLoop(t.Context(), w.Config)
+			l := newLoop(t.Context(), w.config())
 			var all [3]*delivery
 			for i := range all {
-				all[i] = &delivery{task: wire.Task{ID: "a"}}
+				all[i] = &delivery{feed: l.feeds[0], task: wire.Task{ID: "a"}}
 				l.dispatch(all[i])
 			}
 			for n, i := range order {
@@ -311,8 +311,8 @@ func TestLoop_ForgetsDeliveriesByTheirID(t *testing.T) {
 func TestLease_ALostTaskIsNotBegun(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorker(newQueue(time.Minute), 1, 0)
-		l := newLoop(t.Context(), w.Config)
-		d := &delivery{task: wire.Task{ID: "a"}}
+		l := newLoop(t.Context(), w.config())
+		d := &delivery{feed: l.feeds[0], task: wire.Task{ID: "a"}}
 		l.runners = 1 // it begins late
 		l.dispatch(d)
 		l.lose(d)
@@ -333,8 +333,8 @@ func TestLease_ATaskIsNotBegunAfterIt(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		for _, late := range []time.Duration{-time.Nanosecond, 0} {
 			w := newWorker(newQueue(time.Minute), 1, 0)
-			l := newLoop(t.Context(), w.Config)
-			d := &delivery{task: wire.Task{ID: "a"}, until: time.Now().Add(time.Minute)}
+			l := newLoop(t.Context(), w.config())
+			d := &delivery{feed: l.feeds[0], task: wire.Task{ID: "a"}, until: time.Now().Add(time.Minute)}
 			l.runners = 1 // it begins late
 			l.dispatch(d)
 			time.Sleep(time.Minute + late)
@@ -401,9 +401,9 @@ func TestHealth_ATaskThatIsDueIsNoSignOfTheServer(t *testing.T) {
 // TestHealth_APersistentFailureDoesNotFloodTheLog: one activity is denied, and the others
 // work.
 func TestHealth_APersistentFailureDoesNotFloodTheLog(t *testing.T) {
-	for name, spoil := range map[string]func(q *queue){
-		"watching": func(q *queue) { q.waitErr = errFault },
-		"renewing": func(q *queue) {
+	for name, spoil := range map[string]func(q *fakeQueue){
+		"watching": func(q *fakeQueue) { q.waitErr = errFault },
+		"renewing": func(q *fakeQueue) {
 			q.add(numbered(200)...)
 			q.onExtend = func(int) fault { return fault{outcome: redisexec.Rejected} }
 		},

@@ -37,6 +37,7 @@ const (
 //	waited             Source.Wait has returned. It runs for each shard in which nothing is
 //	                   due while a runner is free
 //	Canceled           a task was cancelled, perhaps one of those that are handled here
+//	Resized            there may be more handlers, or fewer
 //	alarm              a lease needs an extension or is lost, a try after a failure is due,
 //	                   an exchange has had no answer in time, or Grace is over
 //	end                Run's ctx has ended
@@ -63,23 +64,28 @@ type loop struct {
 	spare        []*delivery          // a slice to be used again
 	dispatchedAt time.Time            // when deliveries were last given to the runners
 
-	feeds     []*feed // by shard
+	queues    []*queue
+	sharded   []*queue // those with several shards
+	feeds     []*feed  // of all queues
 	lists     [lists][]*feed
 	claimNext bool      // of dispositions and a claim that cannot go together, the claim had its turn
-	turn      int       // the shard that was asked last because it was its turn
-	nextLook  time.Time // when it is the next one's
+	weights   int       // of the queues that are busy
+	wanting   int       // queues that may be asked for tasks now
+	level     float64   // what the queue that was asked last had been dealt
+	fullSince time.Time // no handler is free; zero if one is
 
-	exchanges  []*exchange // that are waited for, in the order in which they were sent
-	late       []*exchange // that were given up, and may yet bring tasks: until their leases would end
-	reserved   int         // runners that are kept for what claims may bring
-	extensions int         // under way
-	extendable []*feed     // with leases that are to be extended
-	waits      int         // likewise, of Source.Wait
-	nextCheck  time.Time   // when a lease has to be checked; zero for never
-	nextLapse  time.Time   // when an exchange may have to give back its runners; zero for never
-	nextTry    time.Time   // when something may be sent that had to wait; zero for never
-	outages    outages
-	stopping   *stopping // nil until ctx has ended
+	exchanges     []*exchange // that are waited for, in the order in which they were sent
+	late          []*exchange // that were given up, and may yet bring tasks: until their leases would end
+	reserved      int         // runners that are kept for what claims may bring
+	extensions    int         // under way
+	extendable    []*feed     // with leases that are to be extended
+	waits         int         // likewise, of Source.Wait
+	nextCheck     time.Time   // when a lease has to be checked; zero for never
+	nextLapse     time.Time   // when an exchange may have to give back its runners; zero for never
+	nextTry       time.Time   // when something may be sent that had to wait; zero for never
+	extendedAt    time.Time   // when an extension was last sent
+	nextExtension time.Time   // when one may be that had to wait; zero for never
+	stopping      *stopping   // nil until ctx has ended
 }
 
 // stopping is the end of a loop.
@@ -99,7 +105,6 @@ func newLoop(ctx context.Context, c Config) *loop {
 		over:        make(chan struct{}),
 		alarm:       newAlarm(),
 		byID:        map[string]*delivery{},
-		outages:     outages{log: c.Log},
 	}
 	l.open()
 	if ctx.Err() != nil {
@@ -143,6 +148,8 @@ func (l *loop) awaitEvent() {
 		l.woken(w)
 	case id := <-l.Canceled:
 		l.checkCanceled(id)
+	case r := <-l.Resized:
+		l.resize(r)
 	case <-l.alarm.timer.C:
 		l.alarm.at = time.Time{}
 	case <-l.end:
@@ -161,7 +168,7 @@ func (l *loop) doWhatIsDue(now time.Time) {
 	for len(l.exchanges) > 0 && !now.Before(l.exchanges[0].giveUp) {
 		l.giveUp(l.exchanges[0])
 	}
-	for len(l.late) > 0 && !now.Before(l.late[0].sent.Add(l.Lease)) {
+	for len(l.late) > 0 && !now.Before(l.late[0].leaseEnds()) {
 		l.late = slices.Delete(l.late, 0, 1) // what it leased is due again
 	}
 	if !l.nextLapse.IsZero() && !now.Before(l.nextLapse) {
@@ -186,9 +193,12 @@ func (l *loop) nextWake() time.Time {
 		at = sooner(at, l.exchanges[0].giveUp)
 	}
 	if len(l.late) > 0 {
-		at = sooner(at, l.late[0].sent.Add(l.Lease))
+		at = sooner(at, l.late[0].leaseEnds())
 	}
-	for _, other := range []time.Time{l.nextTry, l.nextLapse} {
+	if l.waits > 0 && !l.fullSince.IsZero() {
+		at = sooner(at, l.fullSince.Add(fullFor))
+	}
+	for _, other := range []time.Time{l.nextTry, l.nextLapse, l.nextExtension} {
 		if !other.IsZero() {
 			at = sooner(at, other)
 		}
@@ -231,12 +241,13 @@ func (a *alarm) set(at time.Time) {
 // dispatch gives a delivery to a runner. There is always one free, or on its way.
 func (l *loop) dispatch(d *delivery) {
 	l.handling.add(d)
-	l.feedOf(d).handling++
+	d.feed.handling++
+	d.feed.queue.handling++
 	l.remember(d)
 	d.hold = &lease.Hold{Receipt: d.task.Score}
 	d.hold.Last(d.until)
 	d.ctx, d.cancel = context.WithCancelCause(lease.WithHolding(l.handlers, d.hold))
-	d.beginBy = d.until
+	d.began, d.beginBy = l.dispatchedAt, d.until
 	if l.runners < len(l.handling) {
 		l.runners++
 		// It ends when close closes work and its handler has returned. Run waits for handlers, for Grace and lastWait.
@@ -252,8 +263,10 @@ func (l *loop) gather() {
 		runtime.Gosched()
 	}
 	l.spare = l.completions.take(l.spare)
+	now := time.Now()
 	for i, d := range l.spare {
 		l.spare[i] = nil
+		d.feed.queue.noteTook(now.Sub(d.began))
 		l.handled(d)
 		l.conclude(d)
 		if d.state == lost { // while its handler ran
@@ -265,7 +278,8 @@ func (l *loop) gather() {
 // handled notes that no runner has a delivery any more.
 func (l *loop) handled(d *delivery) {
 	l.handling.remove(d)
-	l.feedOf(d).handling--
+	d.feed.handling--
+	d.feed.queue.handling--
 }
 
 // conclude has a delivery's disposition sent.
@@ -288,14 +302,14 @@ func (l *loop) lose(d *delivery) {
 		about = append(about, slog.String("error", d.disposition.Reason))
 	}
 	if l.abandon(d, Lost, lease.ErrLost) {
-		l.Log.Warn("sluice: lease lost", about...)
+		d.feed.queue.Log.Warn("sluice: lease lost", about...)
 	}
 }
 
 // cancel gives up a delivery whose task was cancelled.
 func (l *loop) cancel(d *delivery) {
 	if l.abandon(d, Canceled, ErrCanceled) {
-		l.Log.Info("sluice: task canceled", slog.String("task", d.task.ID), slog.Int("attempt", d.task.Attempt))
+		d.feed.queue.Log.Info("sluice: task canceled", slog.String("task", d.task.ID), slog.Int("attempt", d.task.Attempt))
 	}
 }
 

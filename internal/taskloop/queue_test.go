@@ -47,9 +47,9 @@ type exchanged struct {
 	shard   int
 }
 
-// queue is a Source in memory. Its time is that of the bubble. The shard of a task is the number
+// fakeQueue is a Source in memory. Its time is that of the bubble. The shard of a task is the number
 // that its ID begins with, modulo their number; 0 if there is none.
-type queue struct {
+type fakeQueue struct {
 	lease     time.Duration
 	latency   time.Duration // of each exchange and extension, half of it each way
 	malformed string        // the task whose field is not the library's
@@ -73,8 +73,8 @@ type queue struct {
 	waitErr    error
 }
 
-func newQueue(lease time.Duration, ids ...string) *queue {
-	q := &queue{
+func newQueue(lease time.Duration, ids ...string) *fakeQueue {
+	q := &fakeQueue{
 		lease: lease, changed: make(chan struct{}), shards: 1,
 		hung: map[int]bool{}, late: map[string]time.Duration{},
 	}
@@ -89,7 +89,7 @@ func numbered(n int) (ids []string) {
 	return ids
 }
 
-func (q *queue) add(ids ...string) {
+func (q *fakeQueue) add(ids ...string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, id := range ids {
@@ -99,13 +99,13 @@ func (q *queue) add(ids ...string) {
 }
 
 // notify is called with the mutex.
-func (q *queue) notify() {
+func (q *fakeQueue) notify() {
 	close(q.changed)
 	q.changed = make(chan struct{})
 }
 
 // steal has another worker claim a task, whatever its lease.
-func (q *queue) steal(id string) {
+func (q *fakeQueue) steal(id string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, i := range q.items {
@@ -116,14 +116,14 @@ func (q *queue) steal(id string) {
 }
 
 // set changes the queue's behaviour.
-func (q *queue) set(change func()) {
+func (q *fakeQueue) set(change func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	change()
 }
 
 // left returns the IDs of the tasks in the queue, those that are buried with the reason.
-func (q *queue) left() (ids []string) {
+func (q *fakeQueue) left() (ids []string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, i := range q.items {
@@ -133,14 +133,14 @@ func (q *queue) left() (ids []string) {
 }
 
 // sent returns the exchanges and extensions so far.
-func (q *queue) sent() (exchanges, extensions []exchanged) {
+func (q *fakeQueue) sent() (exchanges, extensions []exchanged) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return slices.Clone(q.exchanges), slices.Clone(q.extensions)
 }
 
 // atOnce is how many exchanges were under way at once.
-func (q *queue) atOnce() int {
+func (q *fakeQueue) atOnce() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.most
@@ -154,15 +154,15 @@ func times(all []exchanged, start time.Time) (at []time.Duration) {
 	return at
 }
 
-func (q *queue) Start(job redisexec.Job) { go job.Run() }
+func (q *fakeQueue) Start(job redisexec.Job) { go job.Run() }
 
-func (q *queue) Shards() int {
+func (q *fakeQueue) Shards() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.shards
 }
 
-func (q *queue) ShardOf(id string) int { return shardOf(id, q.Shards()) }
+func (q *fakeQueue) ShardOf(id string) int { return shardOf(id, q.Shards()) }
 
 func shardOf(id string, shards int) int { return numberOf(id) % shards }
 
@@ -181,7 +181,7 @@ func of(shard, n int) (ids []string) {
 }
 
 // hangs is how long the client waits for a shard that does not answer; 0 if it does.
-func (q *queue) hangs(shard int) time.Duration {
+func (q *fakeQueue) hangs(shard int) time.Duration {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.hung[shard] {
@@ -190,7 +190,7 @@ func (q *queue) hangs(shard int) time.Duration {
 	return 0
 }
 
-func (q *queue) Exchange(shard int, reports []Report, claim int) ([]ReportResult, ClaimResult) {
+func (q *fakeQueue) Exchange(shard int, reports []Report, claim int) ([]ReportResult, ClaimResult) {
 	f := q.beginExchange(shard, reports, claim)
 	if hangs := q.hangs(shard); hangs > 0 {
 		f = fault{request: hangs, outcome: redisexec.Unknown}
@@ -216,7 +216,7 @@ func (q *queue) Exchange(shard int, reports []Report, claim int) ([]ReportResult
 	return results, claimed
 }
 
-func (q *queue) beginExchange(shard int, reports []Report, claim int) (f fault) {
+func (q *fakeQueue) beginExchange(shard int, reports []Report, claim int) (f fault) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	x := exchanged{at: time.Now(), reports: map[wire.Script][]string{}, claim: claim, shard: shard}
@@ -234,13 +234,13 @@ func (q *queue) beginExchange(shard int, reports []Report, claim int) (f fault) 
 	return f
 }
 
-func (q *queue) endExchange() {
+func (q *fakeQueue) endExchange() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.underWay--
 }
 
-func (q *queue) settle(shard int, r Report) (answers []wire.Answer) {
+func (q *fakeQueue) settle(shard int, r Report) (answers []wire.Answer) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, d := range r.Items {
@@ -275,7 +275,7 @@ func (q *queue) settle(shard int, r Report) (answers []wire.Answer) {
 	return answers
 }
 
-func (q *queue) claim(shard, n int) (c ClaimResult) {
+func (q *fakeQueue) claim(shard, n int) (c ClaimResult) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.receipts++
@@ -301,7 +301,7 @@ func (q *queue) claim(shard, n int) (c ClaimResult) {
 }
 
 // latest returns for how long tasks of a shard had been due, at most, that were claimed.
-func (q *queue) latest(shard int) (late time.Duration) {
+func (q *fakeQueue) latest(shard int) (late time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for id, d := range q.late {
@@ -312,7 +312,7 @@ func (q *queue) latest(shard int) (late time.Duration) {
 	return late
 }
 
-func (q *queue) Extend(ctx context.Context, shard int, items []wire.Item) ReportResult {
+func (q *fakeQueue) Extend(ctx context.Context, shard int, items []wire.Item) ReportResult {
 	q.mu.Lock()
 	x := exchanged{at: time.Now(), reports: map[wire.Script][]string{}, shard: shard}
 	for _, d := range items {
@@ -347,7 +347,7 @@ func (q *queue) Extend(ctx context.Context, shard int, items []wire.Item) Report
 	return r
 }
 
-func (q *queue) extend(d wire.Item) wire.Answer {
+func (q *fakeQueue) extend(d wire.Item) wire.Answer {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, i := range q.items {
@@ -360,7 +360,7 @@ func (q *queue) extend(d wire.Item) wire.Answer {
 }
 
 // stale is the answer to a receipt that is not good. It is called with the mutex.
-func (q *queue) stale(id string) wire.Answer {
+func (q *fakeQueue) stale(id string) wire.Answer {
 	if slices.ContainsFunc(q.items, func(i *item) bool { return i.ID == id }) {
 		return wire.Stale
 	}
@@ -368,7 +368,7 @@ func (q *queue) stale(id string) wire.Answer {
 }
 
 // cancel removes a task.
-func (q *queue) cancel(id string) {
+func (q *fakeQueue) cancel(id string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.items = slices.DeleteFunc(q.items, func(i *item) bool { return i.ID == id })
@@ -386,7 +386,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-func (q *queue) Wait(ctx context.Context, shard int) error {
+func (q *fakeQueue) Wait(ctx context.Context, shard int) error {
 	q.mu.Lock()
 	q.waits++
 	q.mu.Unlock()
@@ -412,7 +412,7 @@ func (q *queue) Wait(ctx context.Context, shard int) error {
 }
 
 // next returns when something is due.
-func (q *queue) next(shard int) (due time.Duration, changed chan struct{}, err error) {
+func (q *fakeQueue) next(shard int) (due time.Duration, changed chan struct{}, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	due = time.Hour

@@ -26,9 +26,10 @@ func (l *loop) runner() {
 			// It ends as this one would have, and Run waits in the same way.
 			go l.runner()
 		}()
-		current.disposition = l.Policy.Fallback(current.task)
+		policy := current.feed.queue.Policy
+		current.disposition = policy.Fallback(current.task)
 		if !handled {
-			current.disposition = l.Policy.Decide(current.ctx, current.task, ErrExited)
+			current.disposition = policy.Decide(current.ctx, current.task, ErrExited)
 		}
 	}()
 	for d := range l.work {
@@ -40,26 +41,26 @@ func (l *loop) runner() {
 			continue
 		}
 		current, handled = d, false
-		err := l.handle(d)
+		err := d.feed.queue.handle(d)
 		handled = true
-		d.disposition = l.Policy.Decide(d.ctx, d.task, err)
+		d.disposition = d.feed.queue.Policy.Decide(d.ctx, d.task, err)
 		current = nil
 		l.deliver(d)
 	}
 }
 
-func (l *loop) handle(d *delivery) error {
-	l.Counters.Running.Add(1)
-	defer l.Counters.Running.Add(-1)
-	if l.Observer == nil {
-		return l.Policy.Handle(d.ctx, d.task)
+func (q *queue) handle(d *delivery) error {
+	q.Counters.Running.Add(1)
+	defer q.Counters.Running.Add(-1)
+	if q.Observer == nil {
+		return q.Policy.Handle(d.ctx, d.task)
 	}
 	o := &observed{ctx: d.ctx, err: ErrExited}
 	d.observed = o
-	o.ctx = l.Observer.Started(d.ctx, d.task)
+	o.ctx = q.Observer.Started(d.ctx, d.task)
 	began := time.Now()
 	defer func() { o.took = time.Since(began) }()
-	o.err = l.Policy.Handle(o.ctx, d.task)
+	o.err = q.Policy.Handle(o.ctx, d.task)
 	return o.err
 }
 
@@ -76,7 +77,7 @@ func (l *loop) deliver(d *delivery) {
 // decided notes and counts what has become of a task.
 func (l *loop) decided(d *delivery, e Ending) {
 	d.ending = e
-	l.Counters.Ended[e].Add(1)
+	d.feed.queue.Counters.Ended[e].Add(1)
 }
 
 // leave gives up a delivery whose handler has returned, when the loop ends or has ended.
@@ -92,7 +93,7 @@ func (l *loop) leave(d *delivery) {
 func (l *loop) tell(d *delivery) {
 	if o := d.observed; o != nil {
 		d.observed = nil
-		l.Observer.Finished(o.ctx, d.task, Finished{o.took, o.err, d.ending})
+		d.feed.queue.Observer.Finished(o.ctx, d.task, Finished{o.took, o.err, d.ending})
 	}
 }
 

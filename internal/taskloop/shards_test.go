@@ -13,14 +13,14 @@ import (
 )
 
 // newShards returns a queue of n shards, with a round trip of a millisecond.
-func newShards(lease time.Duration, n int, ids ...string) *queue {
+func newShards(lease time.Duration, n int, ids ...string) *fakeQueue {
 	q := newQueue(lease, ids...)
 	q.shards, q.latency = n, time.Millisecond
 	return q
 }
 
 // feed adds a task to each of these shards, every so often, until ctx ends.
-func (q *queue) feed(ctx context.Context, every time.Duration, shards ...int) {
+func (q *fakeQueue) feed(ctx context.Context, every time.Duration, shards ...int) {
 	for n := 1; sleep(ctx, every); n++ {
 		for _, shard := range shards {
 			q.add(fmt.Sprintf("%d/%d", shard, n))
@@ -319,9 +319,9 @@ func TestShards_EachIsWatched(t *testing.T) {
 func TestShards_EachHasItsOwnBatchOfExtensions(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		q := newShards(time.Minute, 2)
-		l := newLoop(t.Context(), newWorker(q, 2, 0).Config)
+		l := newLoop(t.Context(), newWorker(q, 2, 0).config())
 		for _, id := range []string{"0/1", "1/1"} {
-			l.handling.add(&delivery{task: wire.Task{ID: id}, until: time.Now().Add(time.Minute)})
+			l.handling.add(&delivery{feed: l.queues[0].feedOf(id), task: wire.Task{ID: id}, until: time.Now().Add(time.Minute)})
 		}
 		l.feeds[0].extensions, l.extensions = 1, 1
 		l.checkLeases(time.Now())

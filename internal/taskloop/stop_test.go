@@ -31,11 +31,11 @@ func TestStop_TasksThatWereNotBegunAreReleased(t *testing.T) {
 func TestStop_TakesBackWhatNoRunnerHasBegun(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorker(newQueue(time.Minute), 3, 0)
-		l := newLoop(t.Context(), w.Config)
+		l := newLoop(t.Context(), w.config())
 		l.runners = 3 // they are late
 		var all []*delivery
 		for _, id := range numbered(3) {
-			d := &delivery{task: wire.Task{ID: id}}
+			d := &delivery{feed: l.feeds[0], task: wire.Task{ID: id}}
 			all = append(all, d)
 			l.dispatch(d)
 		}
@@ -61,7 +61,7 @@ func TestStop_AnEndedContextClaimsNothing(t *testing.T) {
 		w := newWorker(q, 1, 0)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		require.Nil(t, Run(ctx, w.Config))
+		require.Nil(t, Run(ctx, w.config()))
 		exchanges, _ := q.sent()
 		require.Empty(t, exchanges)
 		require.Zero(t, q.waits)

@@ -1,5 +1,5 @@
-// Package taskloop is a worker's run loop: it claims tasks, hands them out to runners,
-// extends their leases, and reports what became of them. It knows a queue only as a
+// Package taskloop is a worker's run loop, or that of several which share their handlers: it claims tasks, hands
+// them out to runners, extends their leases, and reports what became of them. It knows a queue only as a
 // [Source], and a handler only as a [Policy].
 //
 // One goroutine, the caller of [Run], owns all of the loop's state. It never waits for
@@ -134,20 +134,34 @@ type Counters struct {
 	Ended   [Lost + 1]atomic.Int64 // by Ending
 }
 
-// Config is what a loop is made of. All fields except Observer and Canceled are required.
+// Config is what a loop is made of. All fields except Canceled and Resized are required.
 type Config struct {
+	Queues      []Queue
+	Concurrency int           // handlers at once, of all queues
+	Grace       time.Duration // for which handlers may go on after the end
+	// Canceled brings the IDs of tasks that were cancelled while they were leased, by this
+	// loop or another. It is a hint, and may be nil: an extension finds out what it has missed.
+	Canceled <-chan string
+	Resized  <-chan Resize
+}
+
+// Queue is one of the queues of a loop. All fields except Observer are required.
+type Queue struct {
 	Source      Source
 	Policy      Policy
-	Concurrency int           // handlers at once
+	Weight      int           // its share of the handlers, beside other queues
+	Concurrency int           // handlers at once, of this queue
 	Lease       time.Duration // for which a task is claimed
-	Grace       time.Duration // for which handlers may go on after the end
 	Poll        time.Duration // within which each of several shards is asked
 	Log         *slog.Logger
 	Counters    *Counters
 	Observer    Observer // nil for none
-	// Canceled brings the IDs of tasks that were cancelled while they were leased, by this
-	// loop or another. It is a hint, and may be nil: an extension finds out what it has missed.
-	Canceled <-chan string
+}
+
+// Resize changes how many handlers there may be at once. Those that are too many go on until they return.
+type Resize struct {
+	Queue       int // its place in Config.Queues; negative: of all queues
+	Concurrency int
 }
 
 // Unfinished is what is left when a loop gives up waiting.

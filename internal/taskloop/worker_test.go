@@ -18,8 +18,10 @@ import (
 
 // worker is a run loop on a queue, and what its policy was called with.
 type worker struct {
-	Config
-	queue *queue
+	Queue
+	Grace    time.Duration
+	Canceled <-chan string
+	queue    *fakeQueue
 	*witness
 	handle func(ctx context.Context, t wire.Task) error
 	decide func(t wire.Task, err error, ended error) wire.Disposition
@@ -36,10 +38,11 @@ type worker struct {
 
 // newWorker returns a worker that is not running yet. Its handler takes takes, and its
 // policy is that of most workers.
-func newWorker(q *queue, concurrency int, takes time.Duration) *worker {
+func newWorker(q *fakeQueue, concurrency int, takes time.Duration) *worker {
 	w := &worker{queue: q, ended: make(chan *Unfinished, 1)}
-	w.Config = Config{
-		Source: q, Policy: w, Concurrency: concurrency, Lease: q.lease, Grace: time.Minute, Poll: time.Second,
+	w.Grace = time.Minute
+	w.Queue = Queue{
+		Source: q, Policy: w, Weight: 1, Concurrency: concurrency, Lease: q.lease, Poll: time.Second,
 		Log: slog.New(logger{w}), Counters: new(Counters),
 	}
 	w.witness = &witness{}
@@ -60,6 +63,11 @@ func newWorker(q *queue, concurrency int, takes time.Duration) *worker {
 	return w
 }
 
+// config is that of a loop with this queue alone.
+func (w *worker) config() Config {
+	return Config{Queues: []Queue{w.Queue}, Concurrency: w.Concurrency, Grace: w.Grace, Canceled: w.Canceled}
+}
+
 // inBubble runs a test of a worker on a fake clock.
 func inBubble(t *testing.T, test func(t *testing.T)) {
 	t.Helper()
@@ -75,7 +83,7 @@ func (w *worker) run(t *testing.T) *worker {
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
-		w.ended <- Run(ctx, w.Config)
+		w.ended <- Run(ctx, w.config())
 	}()
 	t.Cleanup(func() {
 		cancel()

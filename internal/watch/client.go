@@ -39,7 +39,8 @@ type Client struct {
 	rdb     redis.UniversalClient
 	scripts Scripts
 	looker  looker
-	id      string // in lines
+	alone   chan struct{} // has a value for each look at one queue that is under way
+	id      string        // in lines
 
 	mu       sync.Mutex // guards what follows
 	watchers map[any]weak.Pointer[Watcher]
@@ -48,9 +49,34 @@ type Client struct {
 func newClient(rdb redis.UniversalClient, scripts Scripts) *Client {
 	c := &Client{
 		rdb: rdb, Notifier: notify.New(rdb), scripts: scripts, id: rand.Text()[:12], watchers: map[any]weak.Pointer[Watcher]{},
+		alone: make(chan struct{}, looksAtOnce),
 	}
 	c.looker.init(redisexec.New(rdb), scripts)
 	return c
+}
+
+const (
+	// looksAtOnce is how many queues are looked at alone at a time: many begin to be waited for together, when the client begins or
+	// has a new connection for pub/sub.
+	looksAtOnce = 2
+	// holdsUp is for how long they hold up another one. One that takes longer has a server that hangs.
+	holdsUp = 20 * time.Millisecond
+)
+
+// lookingAlone waits until a queue may be looked at alone. What it returns says that it was.
+func (c *Client) lookingAlone() (done func()) {
+	select {
+	case c.alone <- struct{}{}:
+	default:
+		timer := time.NewTimer(holdsUp)
+		defer timer.Stop()
+		select {
+		case c.alone <- struct{}{}:
+		case <-timer.C:
+			return func() {}
+		}
+	}
+	return func() { <-c.alone }
 }
 
 // Watcher returns the watcher of a queue, which all share that wait for it on this client. It starts nothing. Until a caller

@@ -93,6 +93,7 @@ func (w *watch) turn(o outlook, act action, listener *notify.Listener) error {
 func (w *watch) lookAlone() error {
 	watcher := w.watcher
 	client := watcher.client
+	defer client.lookingAlone()()
 	r := lookResult{mark: watcher.Mark(), sent: time.Now()}
 	request := client.scripts.Look([]Looking{watcher.looking(r.mark)})
 	request.Bounded = true

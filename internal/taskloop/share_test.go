@@ -1,0 +1,409 @@
+package taskloop
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/wire"
+)
+
+// team is a loop on several queues, and what its handlers saw.
+type team struct {
+	workers []*worker
+	resize  chan Resize
+	unseen  bool // it is not looked whether runners idle
+	stop    context.CancelFunc
+	ended   chan *Unfinished
+
+	mu       sync.Mutex // guards what follows
+	wanted   int        // handlers at once
+	bound    int        // the same, but for those that began when there might be more
+	running  int
+	tooMany  int           // handlers that began beyond the bound
+	idle     time.Duration // for how long a runner had nothing to do lately, though there were tasks
+	mostIdle time.Duration
+}
+
+// newTeam returns a loop that is not running yet: a queue for each weight, which is half a millisecond away.
+func newTeam(concurrency int, takes func(queue int) time.Duration, weights ...int) *team {
+	m := &team{wanted: concurrency, bound: concurrency, resize: make(chan Resize), ended: make(chan *Unfinished, 1)}
+	for i, weight := range weights {
+		q := newQueue(time.Minute)
+		q.latency = 500 * time.Microsecond
+		w := newWorker(q, 1_000_000, 0)
+		w.Weight = weight
+		w.handle = func(context.Context, wire.Task) error {
+			m.begin()
+			defer m.end()
+			time.Sleep(takes(i))
+			return nil
+		}
+		m.workers = append(m.workers, w)
+	}
+	return m
+}
+
+func (m *team) begin() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.running++; m.running > m.bound {
+		m.tooMany++
+	}
+}
+
+func (m *team) end() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.running--
+	m.bound = max(m.wanted, m.running)
+}
+
+// set changes how many handlers there may be.
+func (m *team) set(n int) {
+	m.mu.Lock()
+	m.wanted, m.bound = max(m.wanted, n), max(m.bound, n)
+	m.mu.Unlock()
+	m.resize <- Resize{Queue: -1, Concurrency: n}
+	synctest.Wait()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.wanted, m.bound = n, max(n, m.running)
+}
+
+// fill gives a queue more tasks than will be done.
+func (m *team) fill(queue, n int) {
+	m.workers[queue].queue.add(numbered(n)...)
+}
+
+// run starts the loop, and sees to it that it ends with the test. Each millisecond it looks for runners that idle.
+func (m *team) run(t *testing.T) {
+	ctx, stop := context.WithCancel(context.Background())
+	m.stop = stop
+	c := Config{Concurrency: m.wanted, Grace: time.Minute, Resized: m.resize}
+	for _, w := range m.workers {
+		c.Queues = append(c.Queues, w.Queue)
+	}
+	var running sync.WaitGroup
+	running.Go(func() { m.ended <- Run(ctx, c) })
+	running.Go(func() {
+		for ctx.Err() == nil && !m.unseen {
+			time.Sleep(time.Millisecond)
+			m.look()
+		}
+	})
+	t.Cleanup(func() {
+		stop()
+		running.Wait()
+		synctest.Wait()
+		for _, w := range m.workers {
+			w.check(t, w)
+		}
+		require.Zero(t, m.tooMany, "handlers beyond the bound")
+	})
+}
+
+// look notes whether a runner idles that might work.
+func (m *team) look() {
+	work := false
+	for _, w := range m.workers {
+		work = work || w.queue.isDue()
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.idle += time.Millisecond; !work || m.running >= m.wanted {
+		m.idle = 0
+	}
+	m.mostIdle = max(m.mostIdle, m.idle)
+}
+
+// requireBusy fails the test if a runner has idled for long.
+func (m *team) requireBusy(t *testing.T) {
+	t.Helper()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	require.LessOrEqual(t, m.mostIdle, 10*time.Millisecond)
+}
+
+// isDue reports whether a task may be claimed.
+func (q *fakeQueue) isDue() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.hung[0] {
+		return false
+	}
+	for _, i := range q.items {
+		if i.receipt == "" && i.buried == "" {
+			return true
+		}
+	}
+	return false
+}
+
+// done returns how many tasks of each queue were handed out.
+func (m *team) done() (n []int) {
+	for _, w := range m.workers {
+		n = append(n, len(w.tasks()))
+	}
+	return n
+}
+
+func always(d time.Duration) func(int) time.Duration { return func(int) time.Duration { return d } }
+
+// TestShare_FollowsTheWeights, whether runners are scarce or exchanges are, and also if they are fewer than the weights.
+func TestShare_FollowsTheWeights(t *testing.T) {
+	for name, test := range map[string]struct {
+		concurrency int
+		takes       time.Duration
+		weights     []int
+	}{
+		"few":       {64, 50 * time.Millisecond, []int{6, 3, 1, 6, 3, 1}},
+		"quick":     {64, 0, []int{6, 3, 1, 6, 3, 1}},
+		"brief":     {64, 3 * time.Millisecond, []int{6, 3, 1, 6, 3, 1}},
+		"one":       {1, 5 * time.Millisecond, []int{6, 3, 1}},
+		"five":      {5, 20 * time.Millisecond, []int{6, 3, 1, 6, 3, 1}},
+		"heavy":     {32, 20 * time.Millisecond, []int{100, 1}},
+		"as many":   {8, 20 * time.Millisecond, []int{1, 1, 1, 1, 1, 1, 1, 1}},
+		"too many":  {8, 5 * time.Millisecond, []int{2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1}},
+		"unlimited": {1000, 500 * time.Millisecond, []int{6, 3, 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				m := newTeam(test.concurrency, always(test.takes), test.weights...)
+				weights, all := 0, 0
+				for i, weight := range test.weights {
+					m.fill(i, 4000)
+					weights += weight
+				}
+				m.run(t)
+				before := m.done()
+				for all < 3000 && time.Since(m.workers[0].start) < 100*time.Hour {
+					time.Sleep(10 * time.Millisecond)
+					all = 0
+					for i, n := range m.done() {
+						all += n - before[i]
+					}
+				}
+				for i, n := range m.done() {
+					want := float64(all) * float64(test.weights[i]) / float64(weights)
+					require.InDelta(t, want, n-before[i], max(want/10, 3), "queue %d of %v: %v", i, test.weights, m.done())
+				}
+				m.requireBusy(t)
+				m.stop()
+			})
+		})
+	}
+}
+
+// TestShare_IsOfRunnersWhereHandlersDiffer: one queue's handlers take a thousand times as long as the other's, and do not get more of the
+// runners than their weight says.
+func TestShare_IsOfRunnersWhereHandlersDiffer(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		m := newTeam(20, func(queue int) time.Duration {
+			if queue == 0 {
+				return 20 * time.Second
+			}
+			return 20 * time.Millisecond
+		}, 1, 3)
+		m.fill(0, 200)
+		m.fill(1, 6000)
+		m.run(t)
+		time.Sleep(5 * time.Second)
+		done := m.done()
+		require.LessOrEqual(t, done[0], 6, "five runners are its share")
+		require.GreaterOrEqual(t, done[1], 13*5*50*9/10)
+		m.requireBusy(t)
+		m.stop()
+	})
+}
+
+// TestShare_WhatOneDoesNotUseTheOthersHave, and one that had no tasks gets the next runner.
+func TestShare_WhatOneDoesNotUseTheOthersHave(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		m := newTeam(10, always(100*time.Millisecond), 1, 9, 1)
+		m.fill(0, 2000)
+		m.run(t)
+		time.Sleep(3*time.Second + 37*time.Millisecond)
+		require.InDelta(t, 300, m.done()[0], 20, "it has all runners")
+		m.fill(2, 1)
+		time.Sleep(101 * time.Millisecond)
+		require.Equal(t, 1, m.done()[2], "it has waited for no more than a handler")
+		m.fill(1, 500)
+		before := m.done()
+		time.Sleep(time.Second)
+		now := m.done()
+		require.InDelta(t, 80, now[1]-before[1], 15)
+		require.InDelta(t, 10, now[0]-before[0], 7, "weight 1 is not starved")
+		m.requireBusy(t)
+		m.stop()
+	})
+}
+
+// TestShare_ManyAreServedInTurn: with more queues than runners, none waits for longer than the others' turns, whatever its weight.
+func TestShare_ManyAreServedInTurn(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		weights := make([]int, 50)
+		for i := range weights {
+			weights[i] = 1
+		}
+		m := newTeam(10, always(time.Second), weights...)
+		for i := range weights {
+			m.fill(i, 100)
+		}
+		m.run(t)
+		time.Sleep(6 * time.Second)
+		for i, n := range m.done() {
+			require.GreaterOrEqual(t, n, 1, i)
+			require.LessOrEqual(t, n, 2, i)
+		}
+		m.stop()
+	})
+}
+
+// TestShare_AHungServerKeepsNoRunners: the others have them all, soon.
+func TestShare_AHungServerKeepsNoRunners(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		m := newTeam(10, always(50*time.Millisecond), 1, 1, 1)
+		m.unseen = true
+		for i := range m.workers {
+			m.fill(i, 2_500)
+		}
+		m.run(t)
+		time.Sleep(time.Second)
+		m.workers[0].queue.set(func() { m.workers[0].queue.hung[0] = true })
+		time.Sleep(time.Second)
+		before := m.done()
+		time.Sleep(5 * time.Second)
+		now := m.done()
+		require.Equal(t, before[0], now[0])
+		require.GreaterOrEqual(t, now[1]-before[1]+now[2]-before[2], 10*20*5*9/10, "of what ten runners can do")
+		m.workers[0].queue.set(func() { m.workers[0].queue.hung[0] = false })
+		time.Sleep(10 * time.Second)
+		require.Greater(t, m.done()[0], now[0]+100)
+		m.stop()
+	})
+}
+
+// TestShare_ClaimsStayInGroups if handlers are quick: as with one queue.
+func TestShare_ClaimsStayInGroups(t *testing.T) {
+	for _, queues := range []int{6, 50} {
+		t.Run(fmt.Sprint(queues), func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				weights := make([]int, queues)
+				for i := range weights {
+					weights[i] = 1
+				}
+				m := newTeam(64, always(0), weights...)
+				for i := range weights {
+					m.fill(i, 24_000/queues)
+				}
+				m.run(t)
+				time.Sleep(300 * time.Millisecond)
+				exchanges, tasks := 0, 0
+				for _, w := range m.workers {
+					sent, _ := w.queue.sent()
+					exchanges += len(sent)
+					require.LessOrEqual(t, w.queue.atOnce(), 2)
+				}
+				for _, n := range m.done() {
+					tasks += n
+				}
+				require.GreaterOrEqual(t, tasks, 10_000)
+				require.GreaterOrEqual(t, float64(tasks)/float64(exchanges), 10.0, "%d tasks, %d exchanges", tasks, exchanges)
+				m.stop()
+			})
+		})
+	}
+}
+
+// TestShare_Walk: queues fill and empty, hang and go on, handlers take any time or exit their goroutines, and the numbers of handlers
+// change. There are never too many handlers, never more tasks are leased than there are places, no runner is lost, and each task is done.
+func TestShare_Walk(t *testing.T) {
+	for range 30 {
+		seed := rand.Uint64()
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			inBubble(t, func(t *testing.T) { walk(t, rand.New(rand.NewPCG(seed, 0))) })
+		})
+	}
+}
+
+func walk(t *testing.T, r *rand.Rand) {
+	weights := make([]int, 1+r.IntN(8))
+	for i := range weights {
+		weights[i] = 1 + r.IntN(10)
+	}
+	var mu sync.Mutex
+	draw := func(n int) int {
+		mu.Lock()
+		defer mu.Unlock()
+		return r.IntN(n)
+	}
+	m := newTeam(1+r.IntN(40), nil, weights...)
+	m.unseen = true
+	added, forever := make([]int, len(weights)), false
+	for _, w := range m.workers {
+		w.decide = func(_ wire.Task, err error, _ error) wire.Disposition { return wire.Disposition{Action: wire.Finish} }
+		w.handle = func(ctx context.Context, _ wire.Task) error {
+			m.begin()
+			defer m.end()
+			if forever {
+				sleep(ctx, time.Hour)
+				return nil
+			}
+			time.Sleep(time.Duration(draw(3)*draw(200)) * time.Millisecond)
+			if draw(20) == 0 {
+				runtime.Goexit()
+			}
+			return nil
+		}
+	}
+	m.run(t)
+	for range 200 {
+		i := draw(len(weights))
+		q := m.workers[i].queue
+		switch draw(8) {
+		case 0, 1, 2:
+			for n := draw(60); n > 0; n-- {
+				added[i]++
+				q.add(fmt.Sprint("t", added[i]))
+			}
+		case 3:
+			q.set(func() { q.hung[0] = !q.hung[0] && draw(3) == 0 })
+		case 4:
+			m.set(1 + draw(40))
+		case 5:
+			m.resize <- Resize{Queue: i, Concurrency: 1 + draw(40)}
+		default:
+			time.Sleep(time.Duration(draw(100)) * time.Millisecond)
+		}
+	}
+	for _, w := range m.workers {
+		w.queue.set(func() { w.queue.hung[0] = false })
+	}
+	time.Sleep(10 * time.Minute)
+	for i, w := range m.workers {
+		require.Empty(t, w.queue.left(), "queue %d of %d", i, len(weights))
+	}
+	// As many as may run, do.
+	m.set(7)
+	for i := range weights {
+		m.resize <- Resize{Queue: i, Concurrency: 100}
+	}
+	forever = true
+	for i := range m.workers {
+		m.fill(i, 10)
+	}
+	time.Sleep(time.Minute)
+	m.mu.Lock()
+	require.Equal(t, 7, m.running)
+	m.mu.Unlock()
+	m.stop()
+	time.Sleep(2 * time.Minute)
+}

@@ -1,0 +1,204 @@
+package sluice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/notify"
+	"github.com/sluice-go/sluice/internal/taskloop"
+)
+
+// Pool runs Workers that share one number of handlers, each with its own queue, on one server or several. Fill in the fields, and Run. It must
+// not be copied. A change of a field while it runs has no effect.
+//
+// While several queues have work, each has the handlers that are its share by Weight, and where handlers are too few or too quick
+// for that, as many tasks. What one queue does not use, the others have: no handler idles while there is work, except until a claim that is
+// under way has been answered. A queue that had no work gets the next handler that returns, or one at once if one is free. Nothing is claimed
+// for which there is no handler. Handlers are not interrupted: one queue's long ones may have all, if the others had no work.
+//
+// A queue whose server does not answer keeps handlers for tenths of a second. It has one goroutine or two, beside the handlers', and one more
+// each for Periodic tasks and for a limit of dead letters (see WithDeadLimit); the queues of one client use about as many
+// connections as one Worker does, unless a round trip takes more than 20ms.
+type Pool struct {
+	// Workers are the queues and their handlers. Each has its own fields, but not Grace and Logger, which must not be
+	// set; its Concurrency bounds its handlers within the Pool's. Its Stats say what becomes of its queue's tasks. Required.
+	Workers []*Worker
+
+	// Concurrency is how many handlers may run at once, of all Workers. At most 1,000,000. Defaults to 16.
+	Concurrency int
+
+	// Grace is how long handlers may go on when Run's ctx has ended, before theirs does. Defaults to 10s.
+	Grace time.Duration
+
+	// Logger gets what the Workers' would. Defaults to slog.Default().
+	Logger *slog.Logger
+
+	place atomic.Pointer[place] // nil if it does not run
+}
+
+// Run works until ctx ends, and then stops as Worker.Run does, with one Grace for all, and one *UnfinishedError that counts
+// what is left of all Workers.
+//
+// A field that is out of range, no Worker or a nil one, one whose Grace or Logger is set or which runs already, here or elsewhere, and a Pool
+// that runs already is ErrInvalid at once. A Worker that ends with an error, since its queue has another number of shards,
+// ends the others as if ctx had ended; the error tells which.
+func (p *Pool) Run(ctx context.Context) error {
+	c, err := p.newCrew("run")
+	if err != nil {
+		return err
+	}
+	if !p.place.CompareAndSwap(nil, c.place(wholeCrew)) {
+		return invalid("run", "the pool is running already")
+	}
+	defer p.place.Store(nil)
+	for i, w := range p.Workers {
+		if err := w.enter(c.place(i)); err != nil {
+			return err
+		}
+		defer w.place.Store(nil)
+	}
+	left, err := c.run(ctx)
+	if left != nil {
+		return fmt.Errorf("sluice: run: %w", left)
+	}
+	return err
+}
+
+// newCrew returns the pool's crew, for an operation.
+func (p *Pool) newCrew(op string) (*crew, error) {
+	if len(p.Workers) == 0 {
+		return nil, invalid(op, "a Pool without Workers")
+	}
+	for _, w := range p.Workers {
+		if w == nil || w.Grace != 0 || w.Logger != nil {
+			return nil, invalid(op, "a Worker of a Pool must not be nil, and has no Grace and no Logger")
+		}
+	}
+	return newCrew(op, p.Workers, p.Concurrency, p.Grace, p.Logger)
+}
+
+// SetConcurrency changes how many handlers may run at once, while Run runs: soon, and without I/O. Those that are too many go on until
+// they return. ErrInvalid if n is not 1 to 1,000,000, or the Pool does not run.
+func (p *Pool) SetConcurrency(n int) error { return p.place.Load().resize(n) }
+
+// place is where something that runs is in its crew, and how that is told of another number of handlers.
+type place struct {
+	of      int // the worker, or wholeCrew
+	resized chan<- taskloop.Resize
+	over    <-chan struct{}
+}
+
+// wholeCrew are all workers of a crew.
+const wholeCrew = -1
+
+// resize has a number of handlers changed.
+func (p *place) resize(n int) error {
+	if n < 1 || n > maxConcurrency {
+		return invalid("set concurrency", fmt.Sprintf("must be 1 to %d", maxConcurrency))
+	}
+	if p != nil {
+		select {
+		case <-p.over:
+		case p.resized <- taskloop.Resize{Queue: p.of, Concurrency: n}:
+			return nil
+		}
+	}
+	return invalid("set concurrency", "nothing runs")
+}
+
+// crew is a Run of workers that share one number of handlers.
+type crew struct {
+	workers  []*Worker
+	policies []*workerPolicy
+	loop     taskloop.Config
+	resized  chan taskloop.Resize
+	over     chan struct{} // closed when the loop has ended
+	ending   []func()      // what is to be ended after the loop, the last first
+}
+
+// newCrew returns the crew of workers, whose fields it checks.
+func newCrew(op string, workers []*Worker, concurrency int, grace time.Duration, log *slog.Logger) (*crew, error) {
+	c := &crew{workers: workers, resized: make(chan taskloop.Resize, 1), over: make(chan struct{})}
+	c.loop = taskloop.Config{Concurrency: orDefault(concurrency, defaultConcurrency), Grace: orDefault(grace, defaultGrace), Resized: c.resized}
+	switch {
+	case c.loop.Concurrency < 0 || c.loop.Concurrency > maxConcurrency:
+		return nil, invalid(op, fmt.Sprintf("Concurrency must be 0 to %d", maxConcurrency))
+	case c.loop.Grace < 0 || c.loop.Grace > longestDuration:
+		return nil, invalid(op, "Grace must be 0 to 100 years")
+	}
+	if log == nil {
+		log = slog.Default()
+	}
+	for _, w := range workers {
+		if err := w.Queue.check(op); err != nil {
+			return nil, err
+		}
+		q, p, err := w.config(log)
+		if err != nil {
+			return nil, fmt.Errorf("sluice: %s: %w", op, err)
+		}
+		c.loop.Queues, c.policies = append(c.loop.Queues, q), append(c.policies, p)
+	}
+	return c, nil
+}
+
+// place returns the place of a worker, or of all.
+func (c *crew) place(of int) *place { return &place{of, c.resized, c.over} }
+
+// run returns when the loop has ended, and what it leaves, or why it did.
+func (c *crew) run(ctx context.Context) (*UnfinishedError, error) {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	defer func() {
+		for _, end := range slices.Backward(c.ending) {
+			end()
+		}
+	}()
+	defer close(c.over)
+	if ctx.Err() == nil {
+		if err := c.ready(ctx); err != nil {
+			return nil, err
+		}
+	}
+	canceled := notify.NewMessages()
+	c.loop.Canceled = canceled
+	for i, w := range c.workers {
+		q := &c.loop.Queues[i]
+		source := &workerSource{queue: w.Queue, lease: q.Lease, refused: stop, log: q.Log}
+		q.Source = source
+		if ctx.Err() == nil {
+			c.ending = append(c.ending, w.Queue.tellCanceled(canceled))
+		}
+		c.ending = append(c.ending, source.startTrimming(ctx), c.policies[i].periodics.start(ctx))
+	}
+	if left := taskloop.Run(ctx, c.loop); left != nil {
+		return (*UnfinishedError)(left), nil
+	}
+	if cause := context.Cause(ctx); errors.Is(cause, ErrInvalid) {
+		return nil, cause
+	}
+	return nil, nil
+}
+
+// ready finds out whether each queue has as many shards as its Queue was made for, as far as that is known soon.
+func (c *crew) ready(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, readyFor)
+	defer cancel()
+	errs := make([]error, len(c.workers))
+	var asking sync.WaitGroup
+	for i, w := range c.workers {
+		asking.Go(func() {
+			if err := w.Queue.ready(ctx); errors.Is(err, ErrInvalid) {
+				errs[i] = wrap("run", w.Queue.name, err)
+			}
+		})
+	}
+	asking.Wait()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,390 @@
+package sluice_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/systest"
+)
+
+// runPool starts a pool. What it returns ends it, and returns what Run has returned; so does the end of the test.
+func runPool(t *testing.T, p *sluice.Pool) (stop func() error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	result := make(chan error, 1)
+	go func() { result <- p.Run(ctx) }()
+	stop = sync.OnceValue(func() error { cancel(); return <-result })
+	t.Cleanup(func() { _ = stop() })
+	return stop
+}
+
+// poolQueues makes queues of a test's own, each with n tasks that are due.
+func poolQueues(t *testing.T, rdb redis.UniversalClient, queues, n int) []*sluice.Queue {
+	t.Helper()
+	made := make([]*sluice.Queue, queues)
+	for i := range made {
+		b := systest.NewQueueTest(t, rdb, fmt.Sprint(redistest.Name(t), "-", i))
+		enqueueMany(b, 0, n)
+		made[i] = b.Q
+	}
+	return made
+}
+
+// TestPool_EachQueueHasItsShare, and there are never more handlers than there may be, nor more leased tasks.
+func TestPool_EachQueueHasItsShare(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
+		const places = 10
+		weights := []int{6, 3, 1}
+		queues := poolQueues(t, s.Client(t), len(weights), 60)
+		var running, most atomic.Int64
+		var order []int
+		var mu sync.Mutex
+		p := &sluice.Pool{Concurrency: places}
+		enough := make(chan struct{})
+		for i, weight := range weights {
+			p.Workers = append(p.Workers, &sluice.Worker{Queue: queues[i], Weight: weight, Handler: func(context.Context, sluice.Entry) error {
+				n := running.Add(1)
+				defer running.Add(-1)
+				mu.Lock()
+				most.Store(max(most.Load(), n))
+				if order = append(order, i); len(order) == 80 {
+					close(enough)
+				}
+				mu.Unlock()
+				time.Sleep(30 * time.Millisecond)
+				return nil
+			}})
+		}
+		stop := runPool(t, p)
+		<-enough
+		leased := 0
+		for _, q := range queues {
+			stats, err := q.Stats(t.Context())
+			require.NoError(t, err)
+			leased += int(stats.Leased)
+		}
+		require.LessOrEqual(t, leased, 2*places, "those that run, and those of which the server does not know yet that they are done")
+		require.NoError(t, stop())
+		require.LessOrEqual(t, most.Load(), int64(places))
+		counts := make([]int, len(weights))
+		for _, i := range order[:80] {
+			counts[i]++
+		}
+		for i, weight := range weights {
+			require.InDelta(t, 80*weight/10, counts[i], 8, "%v", counts)
+		}
+		for i, w := range p.Workers {
+			done := int(w.Stats().Done)
+			require.GreaterOrEqual(t, done, counts[i], "each counts its own queue's tasks")
+			stats, err := queues[i].Stats(t.Context())
+			require.NoError(t, err)
+			require.EqualValues(t, 60-done, stats.Due+stats.Leased)
+		}
+	})
+}
+
+// TestPool_SetConcurrency of the pool and of a worker, up and down, while they run.
+func TestPool_SetConcurrency(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+		queues := poolQueues(t, rdb, 2, 300)
+		var running [2]atomic.Int64
+		p := &sluice.Pool{Concurrency: 4}
+		for i, q := range queues {
+			p.Workers = append(p.Workers, &sluice.Worker{Queue: q, Handler: func(context.Context, sluice.Entry) error {
+				running[i].Add(1)
+				defer running[i].Add(-1)
+				time.Sleep(time.Second)
+				return nil
+			}})
+		}
+		invalid := func(err error) {
+			t.Helper()
+			require.ErrorIs(t, err, sluice.ErrInvalid)
+		}
+		invalid(p.SetConcurrency(4))
+		invalid(p.Workers[0].SetConcurrency(4))
+		stop := runPool(t, p)
+		requireRunning := func(of0, of1 int64) {
+			t.Helper()
+			time.Sleep(2 * time.Second)
+			const looks = 200
+			var sum, most [3]int64
+			for range looks { // all return at the same time, and others begin a moment later
+				time.Sleep(17 * time.Millisecond)
+				now := [3]int64{running[0].Load(), running[1].Load()}
+				now[2] = now[0] + now[1]
+				for i, n := range now {
+					sum[i] += n
+					most[i] = max(most[i], n)
+				}
+			}
+			require.Equal(t, of0+of1, most[2])
+			require.InDelta(t, of0, float64(sum[0])/looks, max(float64(of0)/4, 1))
+			require.InDelta(t, of1, float64(sum[1])/looks, max(float64(of1)/4, 1))
+		}
+		requireRunning(2, 2)
+		require.NoError(t, p.SetConcurrency(20))
+		requireRunning(10, 10)
+		require.NoError(t, p.Workers[0].SetConcurrency(3))
+		requireRunning(3, 17)
+		require.NoError(t, p.SetConcurrency(1))
+		time.Sleep(2 * time.Second)
+		for range 100 {
+			time.Sleep(17 * time.Millisecond)
+			require.LessOrEqual(t, running[0].Load()+running[1].Load(), int64(1))
+		}
+		require.NoError(t, p.SetConcurrency(6))
+		requireRunning(3, 3)
+		invalid(p.SetConcurrency(0))
+		invalid(p.SetConcurrency(-1))
+		invalid(p.SetConcurrency(1_000_001))
+		invalid(p.Workers[0].SetConcurrency(0))
+		require.NoError(t, stop())
+		invalid(p.SetConcurrency(4))
+
+		w := &sluice.Worker{Queue: queues[0], Concurrency: 2, Handler: p.Workers[0].Handler}
+		ctx, cancel := context.WithCancel(t.Context())
+		result := make(chan error)
+		go func() { result <- w.Run(ctx) }()
+		time.Sleep(1500 * time.Millisecond)
+		require.EqualValues(t, 2, running[0].Load())
+		require.NoError(t, w.SetConcurrency(9))
+		requireRunning(9, 0)
+		require.NoError(t, w.SetConcurrency(1))
+		requireRunning(1, 0)
+		cancel()
+		require.NoError(t, <-result)
+		invalid(w.SetConcurrency(4))
+		time.Sleep(time.Minute)
+	})
+}
+
+// TestPool_BadFields are refused, and nothing is sent.
+func TestPool_BadFields(t *testing.T) {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer func() { require.NoError(t, rdb.Close()) }()
+	q, err := sluice.NewQueue(rdb, "q")
+	require.NoError(t, err)
+	handler := func(context.Context, sluice.Entry) error { return nil }
+	worker := func(change func(*sluice.Worker)) *sluice.Worker {
+		w := &sluice.Worker{Queue: q, Handler: handler}
+		change(w)
+		return w
+	}
+	fine := worker(func(*sluice.Worker) {})
+	for name, p := range map[string]*sluice.Pool{
+		"no worker":   {},
+		"nil worker":  {Workers: []*sluice.Worker{fine, nil}},
+		"grace":       {Workers: []*sluice.Worker{worker(func(w *sluice.Worker) { w.Grace = time.Second })}},
+		"logger":      {Workers: []*sluice.Worker{worker(func(w *sluice.Worker) { w.Logger = slog.Default() })}},
+		"nil queue":   {Workers: []*sluice.Worker{worker(func(w *sluice.Worker) { w.Queue = nil })}},
+		"nil handler": {Workers: []*sluice.Worker{worker(func(w *sluice.Worker) { w.Handler = nil })}},
+		"weight":      {Workers: []*sluice.Worker{worker(func(w *sluice.Worker) { w.Weight = -1 })}},
+		"heavy":       {Workers: []*sluice.Worker{worker(func(w *sluice.Worker) { w.Weight = 1_000_001 })}},
+		"concurrency": {Workers: []*sluice.Worker{fine}, Concurrency: -1},
+		"of a worker": {Workers: []*sluice.Worker{worker(func(w *sluice.Worker) { w.Concurrency = -1 })}},
+		"no patience": {Workers: []*sluice.Worker{fine}, Grace: -1},
+		"the same":    {Workers: []*sluice.Worker{fine, fine}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.ErrorIs(t, p.Run(t.Context()), sluice.ErrInvalid)
+			if name != "the same" {
+				require.ErrorIs(t, p.Check(t.Context()), sluice.ErrInvalid)
+			}
+			require.ErrorIs(t, fine.SetConcurrency(1), sluice.ErrInvalid, "it does not run")
+		})
+	}
+}
+
+// TestPool_RunsWhatRunsNowhereElse: a worker has one place, and a pool too; both may run again.
+func TestPool_RunsWhatRunsNowhereElse(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+		queues := poolQueues(t, rdb, 2, 1)
+		w := &sluice.Worker{Queue: queues[0], Handler: func(context.Context, sluice.Entry) error { return nil }}
+		p, other := &sluice.Pool{Workers: []*sluice.Worker{w}}, &sluice.Pool{Workers: []*sluice.Worker{{Queue: queues[1], Handler: w.Handler}, w}}
+		for range 2 {
+			stop := runPool(t, p)
+			time.Sleep(time.Second)
+			require.ErrorIs(t, p.Run(t.Context()), sluice.ErrInvalid)
+			require.ErrorIs(t, w.Run(t.Context()), sluice.ErrInvalid)
+			require.ErrorIs(t, other.Run(t.Context()), sluice.ErrInvalid)
+			require.NoError(t, p.SetConcurrency(3), "it runs on")
+			require.NoError(t, stop())
+		}
+		stop := runPool(t, other)
+		time.Sleep(time.Second)
+		require.NoError(t, stop())
+		require.EqualValues(t, 1, w.Stats().Done)
+		require.EqualValues(t, 1, other.Workers[0].Stats().Done)
+		time.Sleep(time.Minute)
+	})
+}
+
+// TestPool_StopsAsOne: one Grace, and one error that counts what is left of all.
+func TestPool_StopsAsOne(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+		queues := poolQueues(t, rdb, 3, 2)
+		p := &sluice.Pool{Grace: 5 * time.Second}
+		release := make(chan struct{})
+		for i, q := range queues {
+			p.Workers = append(p.Workers, &sluice.Worker{Queue: q, Handler: func(ctx context.Context, _ sluice.Entry) error {
+				if i == 0 {
+					<-ctx.Done()
+					return context.Cause(ctx)
+				}
+				<-release
+				return nil
+			}})
+		}
+		stop := runPool(t, p)
+		time.Sleep(time.Second)
+		began := time.Now()
+		var unfinished *sluice.UnfinishedError
+		require.ErrorAs(t, stop(), &unfinished)
+		require.Equal(t, 6*time.Second, time.Since(began))
+		require.Equal(t, sluice.UnfinishedError{Running: 4}, *unfinished)
+		require.EqualValues(t, 2, p.Workers[0].Stats().Released, "that one's handlers heeded the end of Grace")
+		require.ErrorIs(t, p.Run(t.Context()), sluice.ErrInvalid, "some have not returned")
+		close(release)
+		time.Sleep(time.Minute)
+	})
+}
+
+// TestPool_AWorkersErrorEndsIt, and the error says whose.
+func TestPool_AWorkersErrorEndsIt(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		enqueueMany(b, 0, 1)
+		other := systest.NewQueueTest(b.T, b.RDB, redistest.Name(b.T)+"-other")
+		wrong := b.On(b.RDB, sluice.WithShards(4))
+		var runs atomic.Int64
+		handler := func(context.Context, sluice.Entry) error { runs.Add(1); return nil }
+		p := &sluice.Pool{Workers: []*sluice.Worker{{Queue: other.Q, Handler: handler}, {Queue: wrong, Handler: handler}}}
+		err := p.Run(b.Context())
+		require.ErrorIs(b, err, sluice.ErrInvalid)
+		require.ErrorContains(b, err, "run "+b.Key[len("Queue:"):]+":")
+		require.Zero(b, runs.Load())
+		require.ErrorIs(b, p.Check(b.Context()), sluice.ErrInvalid)
+		require.NoError(b, (&sluice.Pool{Workers: p.Workers[:1]}).Check(b.Context()))
+	})
+}
+
+// TestPool_IsOfAnyQueues: of several servers and prefixes, with limits, a pause, and periodic tasks.
+func TestPool_IsOfAnyQueues(t *testing.T) {
+	a, b := redistest.Redis(t).Client(t), redistest.Start(t).Client(t)
+	var most, running atomic.Int64
+	counted := func(ctx context.Context, _ sluice.Entry) error {
+		n := running.Add(1)
+		defer running.Add(-1)
+		most.Store(max(most.Load(), n))
+		time.Sleep(5 * time.Millisecond)
+		return nil
+	}
+	new := func(rdb redis.UniversalClient, opts ...sluice.QueueOption) *sluice.Queue {
+		q, err := sluice.NewQueue(rdb, redistest.Name(t), append(opts, sluice.WithPollInterval(50*time.Millisecond))...)
+		require.NoError(t, err)
+		return q
+	}
+	limited, paused, periodic := new(a, sluice.WithQueuePrefix("limited")), new(b, sluice.WithQueuePrefix("paused")), new(b)
+	sharded := new(a, sluice.WithShards(3))
+	plain := new(b, sluice.WithQueuePrefix("plain"))
+	require.NoError(t, limited.SetLimits(t.Context(), sluice.Limits{Running: 1}))
+	require.NoError(t, paused.Pause(t.Context(), time.Hour))
+	var ticks atomic.Int64
+	p := &sluice.Pool{Concurrency: 32, Workers: []*sluice.Worker{
+		{Queue: limited, Handler: counted},
+		{Queue: paused, Handler: func(context.Context, sluice.Entry) error { return nil }},
+		{Queue: periodic, Handler: func(context.Context, sluice.Entry) error { ticks.Add(1); return nil }, Periodic: []sluice.Periodic{{
+			ID: "tick", Schedule: sluice.Every(100 * time.Millisecond),
+		}}},
+		{Queue: sharded, Handler: func(context.Context, sluice.Entry) error { return nil }},
+		{Queue: plain, Handler: func(_ context.Context, e sluice.Entry) error {
+			if e.Attempt == 1 {
+				return errors.New("no")
+			}
+			return nil
+		}, Backoff: systest.After(0)},
+	}}
+	for _, w := range p.Workers {
+		if w.Queue != periodic {
+			_, err := w.Queue.EnqueueBatch(t.Context(), dueTasks(40))
+			require.NoError(t, err)
+		}
+	}
+	stop := runPool(t, p)
+	done := func(i int) int64 { return p.Workers[i].Stats().Done }
+	require.Eventually(t, func() bool { return done(0) == 40 && done(3) == 40 && done(4) == 40 && ticks.Load() >= 2 }, 30*time.Second, 5*time.Millisecond)
+	require.EqualValues(t, 1, most.Load())
+	require.EqualValues(t, 40, p.Workers[4].Stats().Retried)
+	require.Zero(t, done(1))
+	require.NoError(t, paused.Resume(t.Context()))
+	require.Eventually(t, func() bool { return done(1) == 40 }, 30*time.Second, 5*time.Millisecond)
+	require.NoError(t, paused.Pause(t.Context(), 0))
+	_, err := paused.Enqueue(t.Context(), sluice.Task{ID: "late"})
+	require.NoError(t, err)
+	require.NoError(t, stop())
+	require.EqualValues(t, 40, done(1))
+}
+
+// TestPool_IdleCostsWhatOneWorkerDoes beside a goroutine or two a queue. It runs alone: it counts what the process has.
+func TestPool_IdleCostsWhatOneWorkerDoes(t *testing.T) {
+	redistest.NotShort(t)
+	const queues, watched = 50, 4 * time.Second
+	type cost struct{ goroutines, connections, scripts int64 }
+	measure := func(n int) (c cost) {
+		systest.RequireNoGoroutines(t)
+		s := redistest.Start(t)
+		rdb, control := s.Client(t), redis.NewClient(&redis.Options{Addr: s.Addr})
+		defer func() { require.NoError(t, control.Close()) }()
+		p := &sluice.Pool{Concurrency: 64}
+		var handled atomic.Int64
+		for _, q := range poolQueues(t, rdb, n, 0) {
+			p.Workers = append(p.Workers, &sluice.Worker{Queue: q, Handler: func(context.Context, sluice.Entry) error { handled.Add(1); return nil }})
+		}
+		stop := runPool(t, p)
+		time.Sleep(3 * time.Second)
+		sent := scriptsOn(t, control)
+		time.Sleep(watched)
+		c.scripts = scriptsOn(t, control) - sent
+		c.goroutines = int64(len(systest.Goroutines()))
+		c.connections = int64(rdb.PoolStats().TotalConns)
+		for _, w := range p.Workers { // all at once
+			_, err := w.Queue.Enqueue(t.Context(), sluice.Task{ID: "a"})
+			require.NoError(t, err)
+		}
+		require.Eventually(t, func() bool { return handled.Load() == int64(n) }, 20*time.Second, time.Millisecond)
+		require.NoError(t, stop())
+		return c
+	}
+	one, many := measure(1), measure(queues)
+	t.Logf("a Worker: %+v; a Pool of %d queues: %+v", one, queues, many)
+	require.LessOrEqual(t, many.goroutines-one.goroutines, int64(2*queues))
+	require.LessOrEqual(t, many.connections, one.connections+7, "go-redis dials one too many now and then")
+	require.LessOrEqual(t, many.scripts, 2*one.scripts+2, "idle looks are shared")
+}
+
+// scriptsOn returns how many scripts the server has run.
+func scriptsOn(t *testing.T, rdb *redis.Client) (n int64) {
+	t.Helper()
+	stats := rdb.InfoMap(t.Context(), "commandstats").Val()["Commandstats"]
+	for _, command := range []string{"eval", "evalsha"} {
+		var calls int64
+		if text := stats["cmdstat_"+command]; text != "" {
+			_, err := fmt.Sscanf(text, "calls=%d", &calls)
+			require.NoError(t, err)
+		}
+		n += calls
+	}
+	return n
+}
