@@ -39,7 +39,7 @@ type Pool struct {
 	// Logger gets what the Workers' would. Defaults to slog.Default().
 	Logger *slog.Logger
 
-	place atomic.Pointer[place] // nil if it does not run
+	seat atomic.Pointer[seat] // nil if it does not run
 }
 
 // Run works until ctx ends, and then stops as Worker.Run does, with one Grace for all, and one *UnfinishedError that counts
@@ -53,15 +53,15 @@ func (p *Pool) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if !p.place.CompareAndSwap(nil, c.place(wholeCrew)) {
+	if !p.seat.CompareAndSwap(nil, c.seat(wholeCrew)) {
 		return invalid("run", "the pool is running already")
 	}
-	defer p.place.Store(nil)
+	defer p.seat.Store(nil)
 	for i, w := range p.Workers {
-		if err := w.enter(c.place(i)); err != nil {
+		if err := w.enter(c.seat(i)); err != nil {
 			return err
 		}
-		defer w.place.Store(nil)
+		defer w.seat.Store(nil)
 	}
 	left, err := c.run(ctx)
 	if left != nil {
@@ -85,10 +85,10 @@ func (p *Pool) newCrew(op string) (*crew, error) {
 
 // SetConcurrency changes how many handlers may run at once, while Run runs: soon, and without I/O. Those that are too many go on until
 // they return. ErrInvalid if n is not 1 to 1,000,000, or the Pool does not run.
-func (p *Pool) SetConcurrency(n int) error { return p.place.Load().resize(n) }
+func (p *Pool) SetConcurrency(n int) error { return p.seat.Load().resize(n) }
 
-// place is where something that runs is in its crew, and how that is told of another number of handlers.
-type place struct {
+// seat is where something that runs sits in its crew, and how that is told of another number of handlers.
+type seat struct {
 	of      int // the worker, or wholeCrew
 	resized chan<- taskloop.Resize
 	over    <-chan struct{}
@@ -98,7 +98,7 @@ type place struct {
 const wholeCrew = -1
 
 // resize has a number of handlers changed.
-func (p *place) resize(n int) error {
+func (p *seat) resize(n int) error {
 	if n < 1 || n > maxConcurrency {
 		return invalid("set concurrency", fmt.Sprintf("must be 1 to %d", maxConcurrency))
 	}
@@ -148,8 +148,8 @@ func newCrew(op string, workers []*Worker, concurrency int, grace time.Duration,
 	return c, nil
 }
 
-// place returns the place of a worker, or of all.
-func (c *crew) place(of int) *place { return &place{of, c.resized, c.over} }
+// seat returns the seat of a worker, or of all.
+func (c *crew) seat(of int) *seat { return &seat{of, c.resized, c.over} }
 
 // run returns when the loop has ended, and what it leaves, or why it did.
 func (c *crew) run(ctx context.Context) (*UnfinishedError, error) {

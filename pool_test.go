@@ -291,14 +291,14 @@ func TestPool_IsOfAnyQueues(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 		return nil
 	}
-	new := func(rdb redis.UniversalClient, opts ...sluice.QueueOption) *sluice.Queue {
+	newQueue := func(rdb redis.UniversalClient, opts ...sluice.QueueOption) *sluice.Queue {
 		q, err := sluice.NewQueue(rdb, redistest.Name(t), append(opts, sluice.WithPollInterval(50*time.Millisecond))...)
 		require.NoError(t, err)
 		return q
 	}
-	limited, paused, periodic := new(a, sluice.WithQueuePrefix("limited")), new(b, sluice.WithQueuePrefix("paused")), new(b)
-	sharded := new(a, sluice.WithShards(3))
-	plain := new(b, sluice.WithQueuePrefix("plain"))
+	limited, paused, periodic := newQueue(a, sluice.WithQueuePrefix("limited")), newQueue(b, sluice.WithQueuePrefix("paused")), newQueue(b)
+	sharded := newQueue(a, sluice.WithShards(3))
+	plain := newQueue(b, sluice.WithQueuePrefix("plain"))
 	require.NoError(t, limited.SetLimits(t.Context(), sluice.Limits{Running: 1}))
 	require.NoError(t, paused.Pause(t.Context(), time.Hour))
 	var ticks atomic.Int64

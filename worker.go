@@ -122,7 +122,7 @@ type Worker struct {
 	// slog.DiscardHandler is silent. Defaults to slog.Default().
 	Logger *slog.Logger
 
-	place    atomic.Pointer[place] // in what runs it; nil if nothing does
+	seat     atomic.Pointer[seat] // in what runs it; nil if nothing does
 	counters taskloop.Counters
 }
 
@@ -202,10 +202,10 @@ func (w *Worker) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := w.enter(c.place(wholeCrew)); err != nil {
+	if err := w.enter(c.seat(wholeCrew)); err != nil {
 		return err
 	}
-	defer w.place.Store(nil)
+	defer w.seat.Store(nil)
 	left, err := c.run(ctx)
 	if left != nil {
 		return wrap("run", w.Queue.name, left)
@@ -222,13 +222,13 @@ func (w *Worker) alone(op string) (*crew, error) {
 	return c, err
 }
 
-// enter gives the worker a place in a crew.
-func (w *Worker) enter(p *place) error {
-	if !w.place.CompareAndSwap(nil, p) {
+// enter gives the worker a seat in a crew.
+func (w *Worker) enter(s *seat) error {
+	if !w.seat.CompareAndSwap(nil, s) {
 		return invalid("run", "the worker is running already")
 	}
 	if w.counters.Running.Load() > 0 {
-		w.place.Store(nil)
+		w.seat.Store(nil)
 		return invalid("run", "handlers of an earlier Run have not returned")
 	}
 	return nil
@@ -237,7 +237,7 @@ func (w *Worker) enter(p *place) error {
 // SetConcurrency changes how many handlers may run at once, while Run runs: soon, and without a command. Those that are too many go on until they
 // return. In a Pool, it is the Worker's own bound. ErrInvalid if n is not 1 to 1,000,000, or the worker does not run.
 func (w *Worker) SetConcurrency(n int) error {
-	return w.place.Load().resize(n)
+	return w.seat.Load().resize(n)
 }
 
 // Stats returns the worker's counters. They need not be of one moment.
