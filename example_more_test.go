@@ -2,8 +2,10 @@ package sluice_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-go/sluice"
@@ -362,4 +364,37 @@ func ExampleQueue_SetLimits() {
 	// Output:
 	// <nil>
 	// 3 of 3 are worked on, and 1 waits <nil>
+}
+
+// Two queues share four handlers. While both have work, one has three of them.
+func ExamplePool() {
+	rdb, done := connect()
+	defer done()
+	ctx := context.Background()
+	urgent, err1 := sluice.NewQueue(rdb, "urgent")
+	bulk, err2 := sluice.NewQueue(rdb, "bulk")
+	_, err3 := urgent.Enqueue(ctx, sluice.Task{ID: "order:7"})
+	_, err4 := bulk.Enqueue(ctx, sluice.Task{ID: "report"})
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		log.Fatal(err)
+	}
+
+	working, end := context.WithCancel(ctx)
+	var left atomic.Int32
+	left.Store(2)
+	handler := func(context.Context, sluice.Entry) error {
+		if left.Add(-1) == 0 {
+			end() // in real life a signal ends it
+		}
+		return nil
+	}
+	pool := &sluice.Pool{Concurrency: 4, Workers: []*sluice.Worker{
+		{Queue: urgent, Weight: 3, Handler: handler},
+		{Queue: bulk, Weight: 1, Handler: handler},
+	}}
+	fmt.Println(pool.Run(working))
+	fmt.Println(pool.Workers[0].Stats().Done, pool.Workers[1].Stats().Done)
+	// Output:
+	// <nil>
+	// 1 1
 }

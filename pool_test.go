@@ -337,6 +337,54 @@ func TestPool_IsOfAnyQueues(t *testing.T) {
 	require.EqualValues(t, 40, done(1))
 }
 
+// TestPool_AFullOnePassesTasksOn: what it is told of while all its handlers are busy, another process has soon.
+func TestPool_AFullOnePassesTasksOn(t *testing.T) {
+	for _, fullFor := range []time.Duration{0, time.Second} {
+		t.Run(fullFor.String(), func(t *testing.T) {
+			systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+				busy := systest.NewQueueTest(t, rdb, "busy", sluice.WithPollInterval(time.Hour))
+				clients := [2]redis.UniversalClient{systest.BubbleClient(t, systest.BubbleDialer(m)), systest.BubbleClient(t, systest.BubbleDialer(m))}
+				var quiet [2]*sluice.Queue
+				for i, client := range clients {
+					q, err := sluice.NewQueue(client, "quiet", sluice.WithPollInterval(time.Hour))
+					require.NoError(t, err)
+					quiet[i] = q
+				}
+				handled := make(chan int, 1)
+				handler := func(i int) sluice.Handler {
+					return func(context.Context, sluice.Entry) error { handled <- i; return nil }
+				}
+				stopOther := runPool(t, &sluice.Pool{Workers: []*sluice.Worker{{Queue: quiet[1], Handler: handler(1)}}})
+				time.Sleep(time.Second)
+				full := &sluice.Pool{Concurrency: 1, Workers: []*sluice.Worker{
+					{Queue: busy.On(clients[0], sluice.WithPollInterval(time.Hour)), Handler: func(context.Context, sluice.Entry) error { time.Sleep(time.Minute); return nil }},
+					{Queue: quiet[0], Handler: handler(0)}, // the last in line: it is told first
+				}}
+				stop := runPool(t, full)
+				time.Sleep(time.Second)
+				busy.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
+				time.Sleep(fullFor + time.Millisecond)
+				began := time.Now()
+				_, err := quiet[1].Enqueue(t.Context(), sluice.Task{ID: "b"})
+				require.NoError(t, err)
+				require.Equal(t, 1, <-handled)
+				bound := 45 * time.Millisecond
+				if fullFor > 0 {
+					bound = 5 * time.Millisecond
+				}
+				require.LessOrEqual(t, time.Since(began), bound)
+				time.Sleep(2 * time.Minute)
+				require.NoError(t, stop())
+				require.NoError(t, stopOther())
+				time.Sleep(time.Minute)
+				for _, client := range clients {
+					require.NoError(t, client.Close())
+				}
+			})
+		})
+	}
+}
+
 // TestPool_IdleCostsWhatOneWorkerDoes beside a goroutine or two a queue. It runs alone: it counts what the process has.
 func TestPool_IdleCostsWhatOneWorkerDoes(t *testing.T) {
 	redistest.NotShort(t)

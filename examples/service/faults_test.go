@@ -191,10 +191,11 @@ func TestService_UnderFaults(t *testing.T) {
 	// All that is due is done, by processes that live now.
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr})
 	t.Cleanup(func() { _ = rdb.Close() })
-	queue, err := sluice.NewQueue(rdb, "shop")
+	s, err := NewService(db, rdb, Config{Crash: time.Second})
 	require.NoError(t, err)
+	t.Cleanup(func() { _ = s.Locker.Close() })
 	var stats sluice.Stats
-	for stats, err = queue.Stats(ctx); ctx.Err() == nil && (err != nil || stats.Due+stats.Leased > 0 || stats.Scheduled != 1); stats, err = queue.Stats(ctx) {
+	for stats, err = s.stats(ctx); ctx.Err() == nil && (err != nil || stats.Due+stats.Leased > 0 || stats.Scheduled != 1); stats, err = s.stats(ctx) {
 		pause(ctx, 20*time.Millisecond)
 	}
 	require.NoError(t, err)
@@ -207,10 +208,10 @@ func TestService_UnderFaults(t *testing.T) {
 	}
 
 	require.Equal(t, int64(1), stats.Dead)
-	dead, err := queue.Get(t.Context(), "thumbnail:bad")
+	dead, err := s.Low.Get(t.Context(), "thumbnail:bad")
 	require.NoError(t, err)
 	require.Equal(t, sluice.StateDead, dead.State)
-	_, err = queue.Get(t.Context(), "sweep")
+	_, err = s.Default.Get(t.Context(), "sweep")
 	require.NoError(t, err, "the one that is scheduled")
 	paid := requireOrders(t, db, all, told)
 	stock := number(t, db, "SELECT stock FROM item")
@@ -221,6 +222,18 @@ func TestService_UnderFaults(t *testing.T) {
 		number(t, db, "SELECT count(*) FROM orders"), paid, number(t, db, "SELECT count(*) FROM orders WHERE state = 'canceled'"), stock, phones)
 	t.Logf("%d buyers asked %d times; webhooks: %d, of which %d were refused and %d repeated; all answered in %v, all done in %v", buyers,
 		asked.Load(), total(told.asked), told.refused, total(told.told)-paid, tookToSell.Round(time.Millisecond), tookInAll.Round(time.Millisecond))
+}
+
+// stats returns the sums of the three queues.
+func (s *Service) stats(ctx context.Context) (sum sluice.Stats, err error) {
+	for _, q := range []*sluice.Queue{s.Critical, s.Default, s.Low} {
+		stats, err := q.Stats(ctx)
+		if err != nil {
+			return sum, err
+		}
+		sum.Due, sum.Leased, sum.Scheduled, sum.Dead = sum.Due+stats.Due, sum.Leased+stats.Leased, sum.Scheduled+stats.Scheduled, sum.Dead+stats.Dead
+	}
+	return sum, nil
 }
 
 func total(counts map[string]int) (n int) {

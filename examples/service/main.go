@@ -1,5 +1,5 @@
-// Service is a shop as a typical application has it: one queue with six kinds of tasks and one Worker, a web server that sells and
-// enqueues, and a stop that loses nothing. What it sells, and how, is in package shop. Folder asynq has the same
+// Service is a shop as a typical application has it: six kinds of tasks on three queues, critical, default and low, whose Pool shares
+// one number of handlers; a web server that sells and enqueues, and a stop that loses nothing. What it sells, and how, is in package shop. Folder asynq has the same
 // service by asynq and redislock.
 //
 //	go run -C examples ./service
@@ -33,10 +33,10 @@ import (
 
 // Service sells phones.
 type Service struct {
-	Shop     *shop.Shop
-	Locker   *sluice.Locker
-	Queue    *sluice.Queue
-	Receipts sluice.Typed[Email]
+	Shop                   *shop.Shop
+	Locker                 *sluice.Locker
+	Critical, Default, Low *sluice.Queue
+	Receipts               sluice.Typed[Email]
 	Config
 }
 
@@ -48,10 +48,10 @@ type Config struct {
 	Partner string        // the URL of the webhook
 }
 
-// feature: kinds and worker
+// feature: kinds, queues and worker
 
-// Worker returns the worker of all kinds. The transaction is within the lock, so that it is committed when the lock is released.
-func (s *Service) Worker() *sluice.Worker {
+// Pool works on all kinds. The transaction is within the lock, so that it is committed when the lock is released.
+func (s *Service) Pool() *sluice.Pool {
 	mux := &sluice.Mux{}
 	mux.Use(logged, counted)
 	mux.Handle("receipt", s.locked(s.inTx(s.Receipts.Handler(s.receipt))), sluice.KindTimeout(10*time.Second))
@@ -61,7 +61,11 @@ func (s *Service) Worker() *sluice.Worker {
 	mux.Handle("export", s.export, sluice.KindTimeout(10*time.Minute))
 	mux.Handle("sweep", s.inTx(s.sweep))
 	sweep := sluice.Periodic{ID: "sweep", Kind: "sweep", Schedule: sluice.Every(s.Sweep)}
-	return &sluice.Worker{Queue: s.Queue, Handler: mux.Serve, Lease: s.Crash, Grace: 5 * time.Second, Periodic: []sluice.Periodic{sweep}}
+	return &sluice.Pool{Concurrency: 16, Grace: 5 * time.Second, Workers: []*sluice.Worker{
+		{Queue: s.Critical, Weight: 6, Handler: mux.Serve, Lease: s.Crash},
+		{Queue: s.Default, Weight: 3, Handler: mux.Serve, Lease: s.Crash, Periodic: []sluice.Periodic{sweep}},
+		{Queue: s.Low, Weight: 1, Handler: mux.Serve, Lease: s.Crash},
+	}}
 }
 
 // feature: receipt
@@ -204,7 +208,7 @@ func (s *Service) Buy(ctx context.Context, order string) error {
 		if err := s.Shop.Sell(ctx, order); err != nil {
 			return err
 		}
-		_, err := s.Queue.Enqueue(ctx, sluice.Task{ID: "cancel:" + order, Kind: "cancel", Payload: []byte(order), Delay: s.PayIn})
+		_, err := s.Critical.Enqueue(ctx, sluice.Task{ID: "cancel:" + order, Kind: "cancel", Payload: []byte(order), Delay: s.PayIn})
 		return err
 	})
 }
@@ -219,11 +223,11 @@ func (s *Service) Pay(ctx context.Context, order, to string) error {
 			return err
 		}
 		_, err1 := s.Receipts.Enqueue(ctx, sluice.Task{ID: "receipt:" + order}, Email{Order: order, To: to})
-		_, err2 := s.Queue.Enqueue(ctx, sluice.Task{ID: "webhook:" + order, Kind: "webhook", Payload: []byte(order)})
+		_, err2 := s.Default.Enqueue(ctx, sluice.Task{ID: "webhook:" + order, Kind: "webhook", Payload: []byte(order)})
 		return errors.Join(err1, err2)
 	})
 	if err == nil {
-		_, _ = s.Queue.Cancel(ctx, "cancel:"+order) // only tidies up: the row decides
+		_, _ = s.Critical.Cancel(ctx, "cancel:"+order) // only tidies up: the row decides
 	}
 	return err
 }
@@ -242,12 +246,12 @@ func (s *Service) routes() http.Handler {
 	post("/thumbnail", func(r *http.Request, id string) error {
 		data, err := io.ReadAll(io.LimitReader(r.Body, 2<<20)) // more than a task may have
 		if err == nil {
-			_, err = s.Queue.Enqueue(r.Context(), sluice.Task{ID: "thumbnail:" + id, Kind: "thumbnail", Payload: data})
+			_, err = s.Low.Enqueue(r.Context(), sluice.Task{ID: "thumbnail:" + id, Kind: "thumbnail", Payload: data})
 		}
 		return err
 	})
 	post("/export", func(r *http.Request, id string) error {
-		_, err := s.Queue.Enqueue(r.Context(), sluice.Task{ID: "export:" + id, Kind: "export"})
+		_, err := s.Low.Enqueue(r.Context(), sluice.Task{ID: "export:" + id, Kind: "export"})
 		return err
 	})
 	post("/partner", func(*http.Request, string) error { return nil }) // stands for another firm's
@@ -258,12 +262,12 @@ func (s *Service) routes() http.Handler {
 // feature: start and stop
 
 // Run serves and works until ctx ends, or one of the two fails. Then it stops in this order: no request comes any more; the
-// worker gives back what it has not begun, and waits for its handlers. The caller closes the Locker and the client after that.
+// pool gives back what it has not begun, and waits for its handlers. The caller closes the Locker and the client after that.
 func (s *Service) Run(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{Handler: s.routes(), ReadHeaderTimeout: 5 * time.Second}
 	working, endWork := context.WithCancel(context.WithoutCancel(ctx))
 	all, ctx := errgroup.WithContext(ctx)
-	all.Go(func() error { return s.Worker().Run(working) }) // ends early only for what no retry mends
+	all.Go(func() error { return s.Pool().Run(working) }) // ends early only for what no retry mends
 	all.Go(func() error {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			return err
@@ -339,6 +343,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 // NewService returns a service. The caller closes its Locker.
 func NewService(db *shop.Shop, rdb redis.UniversalClient, c Config) (*Service, error) {
 	locker, err1 := sluice.NewLocker(rdb, sluice.WithTTL(c.Crash))
-	queue, err2 := sluice.NewQueue(rdb, "shop")
-	return &Service{db, locker, queue, sluice.Typed[Email]{Queue: queue, Kind: "receipt"}, c}, errors.Join(err1, err2)
+	critical, err2 := sluice.NewQueue(rdb, "critical")
+	normal, err3 := sluice.NewQueue(rdb, "default")
+	low, err4 := sluice.NewQueue(rdb, "low")
+	receipts := sluice.Typed[Email]{Queue: critical, Kind: "receipt"}
+	return &Service{db, locker, critical, normal, low, receipts, c}, errors.Join(err1, err2, err3, err4)
 }

@@ -136,7 +136,7 @@ func TestService_DoesEachKind(t *testing.T) {
 	require.Equal(t, int32(2), asked.Load())
 	require.Eventually(t, func() bool { return number(t, s.Shop, "SELECT stock FROM item") == 1 }, 20*time.Second, 10*time.Millisecond)
 	require.Equal(t, 409, s.post("/pay?id=unpaid", nil), "too late")
-	dead, err := s.Queue.Get(t.Context(), "thumbnail:bad")
+	dead, err := s.Low.Get(t.Context(), "thumbnail:bad")
 	require.NoError(t, err)
 	require.Equal(t, sluice.StateDead, dead.State)
 	require.NoError(t, s.stop())
@@ -153,7 +153,7 @@ func TestService_StopsGracefully(t *testing.T) {
 	time.AfterFunc(50*time.Millisecond, func() { close(release) })
 	require.NoError(t, s.stop())
 	s.requireDone("webhook:1")
-	stats, err := s.Queue.Stats(t.Context())
+	stats, err := s.Default.Stats(t.Context())
 	require.NoError(t, err)
 	require.Zero(t, stats.Leased)
 }
@@ -184,14 +184,15 @@ func TestService_CancelBearsNoOrder(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)
 	for _, task := range []sluice.Task{{ID: "cancel:x", Kind: "cancel", Payload: []byte("x")}, {ID: "webhook:x", Kind: "webhook", Payload: []byte("x")}} {
-		_, err := s.Queue.Enqueue(t.Context(), task)
+		_, err := s.Default.Enqueue(t.Context(), task)
 		require.NoError(t, err)
 	}
 	_, err := s.Receipts.Enqueue(t.Context(), sluice.Task{ID: "receipt:x"}, Email{Order: "x"})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
-		stats, err := s.Queue.Stats(t.Context())
-		return err == nil && stats.Due+stats.Leased == 0 && stats.Scheduled == 1 // the sweep
+		stats, err1 := s.Default.Stats(t.Context())
+		critical, err2 := s.Critical.Stats(t.Context())
+		return errors.Join(err1, err2) == nil && stats.Due+stats.Leased+critical.Due+critical.Leased == 0 && stats.Scheduled == 1 // the sweep
 	}, 20*time.Second, 10*time.Millisecond)
 	require.NoError(t, s.stop())
 	require.Equal(t, 2, number(t, s.Shop, "SELECT stock FROM item"))
@@ -205,11 +206,11 @@ func TestService_LooksUnderTheLock(t *testing.T) {
 	require.Equal(t, 200, s.post("/buy?id=1", nil))
 	require.NoError(t, s.change(t.Context(), func(ctx context.Context) error {
 		_, err1 := s.Receipts.Enqueue(ctx, sluice.Task{ID: "receipt:1"}, Email{Order: "1"})
-		_, err2 := s.Queue.Enqueue(ctx, sluice.Task{ID: "webhook:1", Kind: "webhook", Payload: []byte("1")})
+		_, err2 := s.Default.Enqueue(ctx, sluice.Task{ID: "webhook:1", Kind: "webhook", Payload: []byte("1")})
 		require.NoError(t, errors.Join(err1, err2))
-		for _, task := range []string{"receipt:1", "webhook:1"} { // a handler that does not wait is done with it
+		for task, queue := range map[string]*sluice.Queue{"receipt:1": s.Critical, "webhook:1": s.Default} { // a handler that does not wait is done with it
 			require.Eventually(t, func() bool {
-				info, err := s.Queue.Get(ctx, task)
+				info, err := queue.Get(ctx, task)
 				return errors.Is(err, sluice.ErrNotFound) || info.State == sluice.StateLeased
 			}, 20*time.Second, time.Millisecond)
 		}
@@ -227,7 +228,7 @@ func TestService_EnqueuesBeforeTheCommit(t *testing.T) {
 	ended, end := context.WithCancel(t.Context())
 	end()
 	var away atomic.Bool
-	queue, err := sluice.NewQueue(s.rdb, "shop", sluice.WithQueueHooks(sluice.QueueHooks{
+	queue, err := sluice.NewQueue(s.rdb, "critical", sluice.WithQueueHooks(sluice.QueueHooks{
 		TasksSending: func(ctx context.Context, _ sluice.TasksSending) context.Context {
 			if away.Load() {
 				return ended
@@ -236,7 +237,7 @@ func TestService_EnqueuesBeforeTheCommit(t *testing.T) {
 		},
 	}))
 	require.NoError(t, err)
-	other := &Service{s.Shop, s.Locker, queue, sluice.Typed[Email]{Queue: queue, Kind: "receipt"}, s.Config}
+	other := &Service{s.Shop, s.Locker, queue, queue, queue, sluice.Typed[Email]{Queue: queue, Kind: "receipt"}, s.Config}
 	require.NoError(t, other.Buy(t.Context(), "old"))
 	away.Store(true)
 	require.Error(t, other.Buy(t.Context(), "new"))

@@ -45,7 +45,13 @@ type Config struct {
 	Partner string        // the URL of the webhook
 }
 
-// feature: kinds and worker
+// feature: kinds, queues and worker
+
+// queues are those of each kind, and their weights.
+var (
+	queues  = map[string]string{"receipt": "critical", "cancel": "critical", "webhook": "default", "sweep": "default", "thumbnail": "low", "export": "low"}
+	weights = map[string]int{"critical": 6, "default": 3, "low": 1}
+)
 
 // options are those of each kind: they are kept with the task. The sweep has an ID, and is kept after it is done, so that the
 // schedulers of several processes do not enqueue it several times.
@@ -74,21 +80,19 @@ func (s *Service) handlers() asynq.Handler {
 // workers returns the server of asynq. It looks each second for what is due later.
 func workers(rdb redis.UniversalClient) *asynq.Server {
 	return asynq.NewServerFromRedisClient(rdb, asynq.Config{
-		Concurrency: 16, RetryDelayFunc: retryDelay, DelayedTaskCheckInterval: time.Second, ShutdownTimeout: 5 * time.Second, LogLevel: asynq.ErrorLevel,
+		Concurrency: 16, Queues: weights, RetryDelayFunc: retryDelay, DelayedTaskCheckInterval: time.Second, ShutdownTimeout: 5 * time.Second, LogLevel: asynq.ErrorLevel,
 	})
 }
 
 // feature: enqueue again, ID of a task
 
-const queue = "default"
-
 // enqueue puts a task into the queue, in place of one that has the same ID. One that is being worked on cannot be replaced, and may have
 // looked before the caller's commit: that is an error, and the buyer asks again.
 func (s *Service) enqueue(ctx context.Context, kind, id string, payload []byte, more ...asynq.Option) error {
-	task := asynq.NewTask(kind, payload, slices.Concat(options[kind], []asynq.Option{asynq.TaskID(kind + ":" + id)})...)
+	task := asynq.NewTask(kind, payload, slices.Concat(options[kind], []asynq.Option{asynq.Queue(queues[kind]), asynq.TaskID(kind + ":" + id)})...)
 	_, err := s.Client.EnqueueContext(ctx, task, more...)
 	if errors.Is(err, asynq.ErrTaskIDConflict) {
-		if err := s.Inspector.DeleteTask(queue, kind+":"+id); err != nil && !errors.Is(err, asynq.ErrTaskNotFound) {
+		if err := s.Inspector.DeleteTask(queues[kind], kind+":"+id); err != nil && !errors.Is(err, asynq.ErrTaskNotFound) {
 			return err
 		}
 		_, err = s.Client.EnqueueContext(ctx, task, more...)
@@ -332,7 +336,7 @@ func (s *Service) Pay(ctx context.Context, order, to string) error {
 		return errors.Join(s.enqueueReceipt(ctx, Email{Order: order, To: to}), s.enqueue(ctx, "webhook", order, []byte(order)))
 	})
 	if err == nil {
-		_ = s.Inspector.DeleteTask(queue, "cancel:"+order) // only tidies up: the row decides
+		_ = s.Inspector.DeleteTask(queues["cancel"], "cancel:"+order) // only tidies up: the row decides
 	}
 	return err
 }

@@ -82,7 +82,7 @@ func TestRun(t *testing.T) {
 
 	rdb := redis.NewClient(&redis.Options{Addr: server.Addr})
 	t.Cleanup(func() { _ = rdb.Close() })
-	dead, err := asynq.NewInspectorFromRedisClient(rdb).ListArchivedTasks(queue)
+	dead, err := asynq.NewInspectorFromRedisClient(rdb).ListArchivedTasks("low")
 	require.NoError(t, err)
 	require.Len(t, dead, 1)
 	require.Equal(t, "thumbnail:bad", dead[0].ID)
