@@ -111,7 +111,7 @@ func (l *loop) send(x *exchange) {
 		f.overlooked = false
 		x.reserved = x.claim
 		l.reserve(f.queue, x.claim)
-		l.deal(f.queue, x.claim)
+		f.queue.deal(x.claim)
 		if len(l.feeds) > 1 {
 			x.lapse = x.sent.Add(f.lapsesAfter())
 			l.nextLapse = sooner(l.nextLapse, x.lapse)
@@ -402,7 +402,7 @@ func (l *loop) settleClaim(x *exchange) error {
 		return x.claimed.Err
 	}
 	tasks := x.claimed.Tasks
-	l.deal(f.queue, len(tasks)-x.claim)
+	f.queue.deal(len(tasks) - x.claim)
 	tooLate := !now.Before(lease.SafeUntil(x.sent, f.queue.Lease))
 	switch {
 	case x.givenUp:

@@ -71,7 +71,6 @@ type loop struct {
 	claimNext bool      // of dispositions and a claim that cannot go together, the claim had its turn
 	weights   int       // of the queues that are busy
 	wanting   int       // queues that may be asked for tasks now
-	level     float64   // what the queue that was asked last had been dealt
 	fullSince time.Time // no handler is free; zero if one is
 
 	exchanges     []*exchange // that are waited for, in the order in which they were sent

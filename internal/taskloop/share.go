@@ -41,8 +41,8 @@ func (l *loop) reserve(q *queue, n int) {
 	l.reserved += n
 }
 
-// weigh notes which queues are to share the runners: those that want tasks, or have some. One that becomes busy has no claim to what
-// it has not had before.
+// weigh notes which queues are to share the runners: those that want tasks, or have some. One that becomes busy has a task before the
+// others, and no claim to what it has not had before.
 func (l *loop) weigh(now time.Time) {
 	if len(l.queues) == 1 {
 		return
@@ -57,24 +57,26 @@ func (l *loop) weigh(now time.Time) {
 			l.wanting++
 		}
 	}
+	least := math.Inf(1)
+	for _, q := range l.queues {
+		if q.busy {
+			least = min(least, q.dealt)
+		}
+	}
 	for _, q := range l.queues {
 		was := q.busy
-		if q.busy = q.wanting || q.held() > 0; q.busy {
-			l.weights += q.Weight
-			if !was {
-				q.dealt = max(q.dealt, l.level)
-			}
+		if q.busy = q.wanting || q.held() > 0; !q.busy {
+			continue
+		}
+		l.weights += q.Weight
+		if !was && !math.IsInf(least, 1) {
+			q.dealt = max(q.dealt, least-1/float64(q.Weight))
 		}
 	}
 }
 
 // deal notes that a queue is to be handed tasks.
-func (l *loop) deal(q *queue, n int) {
-	if n > 0 {
-		l.level = max(l.level, q.dealt)
-	}
-	q.dealt += float64(n) / float64(q.Weight)
-}
+func (q *queue) deal(n int) { q.dealt += float64(n) / float64(q.Weight) }
 
 // share is how many runners are a queue's by its weight, as long as others want them. It has more, up to a half, if its handlers are quick.
 func (l *loop) share(q *queue) int {

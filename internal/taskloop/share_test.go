@@ -249,20 +249,25 @@ func TestShare_WhatOneDoesNotUseTheOthersHave(t *testing.T) {
 // TestShare_ManyAreServedInTurn: with more queues than runners, none waits for longer than the others' turns, whatever its weight.
 func TestShare_ManyAreServedInTurn(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		weights := make([]int, 50)
+		weights := make([]int, 51)
 		for i := range weights {
 			weights[i] = 1
 		}
 		m := newTeam(10, always(time.Second), weights...)
-		for i := range weights {
+		for i := range 50 {
 			m.fill(i, 100)
 		}
 		m.run(t)
-		time.Sleep(6 * time.Second)
-		for i, n := range m.done() {
+		time.Sleep(6*time.Second + 500*time.Millisecond)
+		for i, n := range m.done()[:50] {
 			require.GreaterOrEqual(t, n, 1, i)
 			require.LessOrEqual(t, n, 2, i)
 		}
+		m.fill(50, 100)
+		time.Sleep(time.Second)
+		require.Equal(t, 1, m.done()[50], "one that had no tasks has not waited for the others' turns")
+		time.Sleep(10 * time.Second)
+		require.LessOrEqual(t, m.done()[50], 4, "and has no more than they")
 		m.stop()
 	})
 }
