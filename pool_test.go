@@ -45,25 +45,34 @@ func poolQueues(t *testing.T, rdb redis.UniversalClient, queues, n int) []*sluic
 // TestPool_EachQueueHasItsShare, and there are never more handlers than there may be, nor more leased tasks.
 func TestPool_EachQueueHasItsShare(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
-		const places = 10
-		weights := []int{6, 3, 1}
+		const places, all = 10, 160
+		weights := []int{6, 3, 1, 6, 3, 1}
 		queues := poolQueues(t, s.Client(t), len(weights), 60)
 		var running, most atomic.Int64
 		var order []int
 		var mu sync.Mutex
+		var began time.Time
+		var idle, longest time.Duration // a handler less than there may be
 		p := &sluice.Pool{Concurrency: places}
 		enough := make(chan struct{})
 		for i, weight := range weights {
 			p.Workers = append(p.Workers, &sluice.Worker{Queue: queues[i], Weight: weight, Handler: func(context.Context, sluice.Entry) error {
 				n := running.Add(1)
-				defer running.Add(-1)
 				mu.Lock()
 				most.Store(max(most.Load(), n))
-				if order = append(order, i); len(order) == 80 {
+				if order = append(order, i); len(order) == all {
 					close(enough)
+				}
+				if n == places && !began.IsZero() {
+					longest, idle, began = max(longest, time.Since(began)), idle+time.Since(began), time.Time{}
 				}
 				mu.Unlock()
 				time.Sleep(30 * time.Millisecond)
+				mu.Lock()
+				defer mu.Unlock()
+				if running.Add(-1) == places-1 {
+					began = time.Now()
+				}
 				return nil
 			}})
 		}
@@ -79,12 +88,13 @@ func TestPool_EachQueueHasItsShare(t *testing.T) {
 		require.NoError(t, stop())
 		require.LessOrEqual(t, most.Load(), int64(places))
 		counts := make([]int, len(weights))
-		for _, i := range order[:80] {
+		for _, i := range order[:all] {
 			counts[i]++
 		}
 		for i, weight := range weights {
-			require.InDelta(t, 80*weight/10, counts[i], 8, "%v", counts)
+			require.InDelta(t, all*weight/20, counts[i], 6, "%v", counts)
 		}
+		t.Logf("%v tasks; less than all handlers ran for %v in all, for %v at once", counts, idle, longest)
 		for i, w := range p.Workers {
 			done := int(w.Stats().Done)
 			require.GreaterOrEqual(t, done, counts[i], "each counts its own queue's tasks")
@@ -383,6 +393,43 @@ func TestPool_AFullOnePassesTasksOn(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestPool_AHungServerHoldsUpNoOther: the others' queues have its handlers, and it has them again when it answers.
+func TestPool_AHungServerHoldsUpNoOther(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+		other := miniredis.NewMiniRedis()
+		defer other.Close()
+		other.ClockTTL(true)
+		faults := redistest.NewFaults(systest.BubbleDialer(other))
+		hanging := systest.BubbleClient(t, faults.Dial)
+		queues := append(poolQueues(t, rdb, 2, 900), poolQueues(t, hanging, 1, 900)...)
+		p := &sluice.Pool{Concurrency: 10}
+		for _, q := range queues {
+			p.Workers = append(p.Workers, &sluice.Worker{Queue: q, Handler: func(context.Context, sluice.Entry) error { time.Sleep(100 * time.Millisecond); return nil }})
+		}
+		stop := runPool(t, p)
+		done := func() (n [3]int64) {
+			for i, w := range p.Workers {
+				n[i] = w.Stats().Done
+			}
+			return n
+		}
+		time.Sleep(2 * time.Second)
+		faults.Stall()
+		time.Sleep(time.Second)
+		before := done()
+		time.Sleep(5 * time.Second)
+		now := done()
+		require.Equal(t, before[2], now[2])
+		require.GreaterOrEqual(t, now[0]-before[0]+now[1]-before[1], int64(450), "of 500 that ten handlers can do")
+		faults.Resume()
+		time.Sleep(5 * time.Second)
+		require.Greater(t, done()[2], now[2]+100)
+		require.NoError(t, stop())
+		time.Sleep(time.Minute)
+		require.NoError(t, hanging.Close())
+	})
 }
 
 // TestPool_IdleCostsWhatOneWorkerDoes beside a goroutine or two a queue. It runs alone: it counts what the process has.
