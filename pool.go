@@ -53,6 +53,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	defer close(c.over)
 	if !p.seat.CompareAndSwap(nil, c.seat(wholeCrew)) {
 		return invalid("run", "the pool is running already")
 	}
@@ -118,7 +119,7 @@ type crew struct {
 	policies []*workerPolicy
 	loop     taskloop.Config
 	resized  chan taskloop.Resize
-	over     chan struct{} // closed when the loop has ended
+	over     chan struct{} // closed when Run returns
 	ending   []func()      // what is to be ended after the loop, the last first
 }
 
@@ -160,7 +161,6 @@ func (c *crew) run(ctx context.Context) (*UnfinishedError, error) {
 			end()
 		}
 	}()
-	defer close(c.over)
 	if ctx.Err() == nil {
 		if err := c.ready(ctx); err != nil {
 			return nil, err

@@ -202,6 +202,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	defer close(c.over)
 	if err := w.enter(c.seat(wholeCrew)); err != nil {
 		return err
 	}
