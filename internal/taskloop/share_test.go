@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -19,7 +20,6 @@ import (
 type team struct {
 	workers []*worker
 	resize  chan Resize
-	unseen  bool // it is not looked whether runners idle
 	stop    context.CancelFunc
 	ended   chan *Unfinished
 
@@ -27,8 +27,9 @@ type team struct {
 	wanted   int        // handlers at once
 	bound    int        // the same, but for those that began when there might be more
 	running  int
-	tooMany  int           // handlers that began beyond the bound
-	idle     time.Duration // for how long a runner had nothing to do lately, though there were tasks
+	tooMany  int         // handlers that began beyond the bound
+	free     []time.Time // since when each runner has nothing to do; the first is the next that begins
+	work     time.Time   // since when there are tasks for them
 	mostIdle time.Duration
 }
 
@@ -57,12 +58,25 @@ func (m *team) begin() {
 	if m.running++; m.running > m.bound {
 		m.tooMany++
 	}
+	if len(m.free) > 0 {
+		m.mostIdle = max(m.mostIdle, m.idleSince(m.free[0]))
+		m.free = m.free[1:]
+	}
+}
+
+// idleSince returns for how long a runner had nothing to do, though there were tasks, that has been free since a time. The mutex is held.
+func (m *team) idleSince(free time.Time) time.Duration {
+	if m.work.After(free) {
+		free = m.work
+	}
+	return time.Since(free)
 }
 
 func (m *team) end() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.running--
+	m.free = append(m.free, time.Now())
 	m.bound = max(m.wanted, m.running)
 }
 
@@ -80,10 +94,15 @@ func (m *team) set(n int) {
 
 // fill gives a queue more tasks than will be done.
 func (m *team) fill(queue, n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.hasWork() {
+		m.work = time.Now()
+	}
 	m.workers[queue].queue.add(numbered(n)...)
 }
 
-// run starts the loop, and sees to it that it ends with the test. Each millisecond it looks for runners that idle.
+// run starts the loop, and sees to it that it ends with the test.
 func (m *team) run(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	m.stop = stop
@@ -91,14 +110,11 @@ func (m *team) run(t *testing.T) {
 	for _, w := range m.workers {
 		c.Queues = append(c.Queues, w.Queue)
 	}
+	for range m.wanted {
+		m.free = append(m.free, time.Now())
+	}
 	var running sync.WaitGroup
 	running.Go(func() { m.ended <- Run(ctx, c) })
-	running.Go(func() {
-		for ctx.Err() == nil && !m.unseen {
-			time.Sleep(time.Millisecond)
-			m.look()
-		}
-	})
 	t.Cleanup(func() {
 		stop()
 		running.Wait()
@@ -110,25 +126,19 @@ func (m *team) run(t *testing.T) {
 	})
 }
 
-// look notes whether a runner idles that might work.
-func (m *team) look() {
-	work := false
-	for _, w := range m.workers {
-		work = work || w.queue.isDue()
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.idle += time.Millisecond; !work || m.running >= m.wanted {
-		m.idle = 0
-	}
-	m.mostIdle = max(m.mostIdle, m.idle)
+// hasWork reports whether a task may be claimed.
+func (m *team) hasWork() bool {
+	return slices.ContainsFunc(m.workers, func(w *worker) bool { return w.queue.isDue() })
 }
 
-// requireBusy fails the test if a runner has idled for long.
+// requireBusy fails the test if a runner has idled for long, though there were tasks.
 func (m *team) requireBusy(t *testing.T) {
 	t.Helper()
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if len(m.free) > 0 && m.hasWork() {
+		m.mostIdle = max(m.mostIdle, m.idleSince(m.free[0]))
+	}
 	require.LessOrEqual(t, m.mostIdle, 10*time.Millisecond)
 }
 
@@ -179,12 +189,16 @@ func TestShare_FollowsTheWeights(t *testing.T) {
 				m := newTeam(test.concurrency, always(test.takes), test.weights...)
 				weights, all := 0, 0
 				for i, weight := range test.weights {
-					m.fill(i, 4000)
+					m.fill(i, 5000)
 					weights += weight
 				}
 				m.run(t)
 				before := m.done()
-				for all < 3000 && time.Since(m.workers[0].start) < 100*time.Hour {
+				enough := 3000
+				if test.takes == 0 {
+					enough = 12_000 // a turn is for many tasks
+				}
+				for all < enough {
 					time.Sleep(10 * time.Millisecond)
 					all = 0
 					for i, n := range m.done() {
@@ -246,6 +260,28 @@ func TestShare_WhatOneDoesNotUseTheOthersHave(t *testing.T) {
 	})
 }
 
+// TestShare_NoRunnerIdlesWhileWorkComesAndGoes, in any queue and number.
+func TestShare_NoRunnerIdlesWhileWorkComesAndGoes(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		var mu sync.Mutex
+		draw := func(n int) int {
+			mu.Lock()
+			defer mu.Unlock()
+			return rand.IntN(n)
+		}
+		m := newTeam(16, func(queue int) time.Duration { return time.Duration(draw(30*queue+2)) * time.Millisecond }, 6, 3, 1, 6, 3, 1)
+		m.run(t)
+		for range 400 {
+			m.fill(draw(6), draw(40))
+			time.Sleep(time.Duration(draw(60)) * time.Millisecond)
+		}
+		m.requireBusy(t)
+		time.Sleep(time.Minute)
+		require.False(t, m.hasWork())
+		m.stop()
+	})
+}
+
 // TestShare_ManyAreServedInTurn: with more queues than runners, none waits for longer than the others' turns, whatever its weight.
 func TestShare_ManyAreServedInTurn(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
@@ -276,7 +312,6 @@ func TestShare_ManyAreServedInTurn(t *testing.T) {
 func TestShare_AHungServerKeepsNoRunners(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		m := newTeam(10, always(50*time.Millisecond), 1, 1, 1)
-		m.unseen = true
 		for i := range m.workers {
 			m.fill(i, 2_500)
 		}
@@ -351,7 +386,6 @@ func walk(t *testing.T, r *rand.Rand) {
 		return r.IntN(n)
 	}
 	m := newTeam(1+r.IntN(40), nil, weights...)
-	m.unseen = true
 	added, forever := make([]int, len(weights)), false
 	for _, w := range m.workers {
 		w.decide = func(_ wire.Task, err error, _ error) wire.Disposition { return wire.Disposition{Action: wire.Finish} }
