@@ -20,7 +20,8 @@ import (
 // While several queues have work, each has the handlers that are its share by Weight, and where handlers are too few or too quick
 // for that, as many tasks. What one queue does not use, the others have: no handler idles while there is work, except until a claim that is
 // under way has been answered. A queue that had no work gets the next handler that returns, or one at once if one is free. Nothing is claimed
-// for which there is no handler. Handlers are not interrupted: one queue's long ones may have all, if the others had no work.
+// for which there is no handler. Handlers are not interrupted: one queue's long ones may have all, if the others had no work, or half, if
+// they took less than 10ms before.
 //
 // A queue whose server does not answer keeps handlers for tenths of a second. It has one goroutine or two, beside the handlers', and one more
 // each for Periodic tasks and for a limit of dead letters (see WithDeadLimit); the queues of one client use about as many

@@ -120,7 +120,12 @@ func (l *loop) isNearly(p, other *queue) bool {
 }
 
 // noteTook notes how long a handler has taken.
-func (q *queue) noteTook(took time.Duration) { q.takes = max(q.takes+(took-q.takes)/8, 1) }
+func (q *queue) noteTook(took time.Duration) {
+	if q.takes == 0 {
+		q.takes = took
+	}
+	q.takes = max(q.takes+(took-q.takes)/8, 1)
+}
 
 // resize takes a change of how many handlers there may be.
 func (l *loop) resize(r Resize) {
