@@ -82,7 +82,7 @@ func (q *queue) deal(n int) { q.dealt += float64(n) / float64(q.Weight) }
 func (l *loop) share(q *queue) int {
 	share := float64(l.Concurrency*q.Weight) / float64(max(l.weights, q.Weight))
 	n := int(math.Ceil(share))
-	if q.isQuick() {
+	if q.takes > 0 {
 		n = max(n, min(int(share*float64(quickly)/float64(q.takes)), l.Concurrency/2))
 	}
 	return n

@@ -27,11 +27,15 @@ type team struct {
 	wanted   int        // handlers at once
 	bound    int        // the same, but for those that began when there might be more
 	running  int
-	tooMany  int         // handlers that began beyond the bound
+	tooMany  int         // handlers that began beyond the bound, or that of their queue
+	of       []places    // the same, of each queue
 	free     []time.Time // since when each runner has nothing to do; the first is the next that begins
 	work     time.Time   // since when there are tasks for them
 	mostIdle time.Duration
 }
+
+// places are how many handlers a queue may have at once.
+type places struct{ wanted, bound, running int }
 
 // newTeam returns a loop that is not running yet: a queue for each weight, which is half a millisecond away.
 func newTeam(concurrency int, takes func(queue int) time.Duration, weights ...int) *team {
@@ -42,20 +46,24 @@ func newTeam(concurrency int, takes func(queue int) time.Duration, weights ...in
 		w := newWorker(q, 1_000_000, 0)
 		w.Weight = weight
 		w.handle = func(context.Context, wire.Task) error {
-			m.begin()
-			defer m.end()
+			m.begin(i)
+			defer m.end(i)
 			time.Sleep(takes(i))
 			return nil
 		}
 		m.workers = append(m.workers, w)
+		m.of = append(m.of, places{wanted: w.Concurrency, bound: w.Concurrency})
 	}
 	return m
 }
 
-func (m *team) begin() {
+func (m *team) begin(queue int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.running++; m.running > m.bound {
+	of := &m.of[queue]
+	m.running++
+	of.running++
+	if m.running > m.bound || of.running > of.bound {
 		m.tooMany++
 	}
 	if len(m.free) > 0 {
@@ -72,9 +80,12 @@ func (m *team) idleSince(free time.Time) time.Duration {
 	return time.Since(free)
 }
 
-func (m *team) end() {
+func (m *team) end(queue int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	of := &m.of[queue]
+	of.running--
+	of.bound = max(of.wanted, of.running)
 	m.running--
 	m.free = append(m.free, time.Now())
 	m.bound = max(m.wanted, m.running)
@@ -90,6 +101,19 @@ func (m *team) set(n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.wanted, m.bound = n, max(n, m.running)
+}
+
+// setOf changes how many handlers a queue may have.
+func (m *team) setOf(queue, n int) {
+	of := &m.of[queue]
+	m.mu.Lock()
+	of.wanted, of.bound = max(of.wanted, n), max(of.bound, n)
+	m.mu.Unlock()
+	m.resize <- Resize{Queue: queue, Concurrency: n}
+	synctest.Wait()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	of.wanted, of.bound = n, max(n, of.running)
 }
 
 // fill gives a queue more tasks than will be done.
@@ -294,10 +318,10 @@ func TestShare_ManyAreServedInTurn(t *testing.T) {
 			m.fill(i, 100)
 		}
 		m.run(t)
-		time.Sleep(6*time.Second + 500*time.Millisecond)
+		time.Sleep(61*time.Second + 500*time.Millisecond)
 		for i, n := range m.done()[:50] {
-			require.GreaterOrEqual(t, n, 1, i)
-			require.LessOrEqual(t, n, 2, i)
+			require.GreaterOrEqual(t, n, 11, i)
+			require.LessOrEqual(t, n, 14, i)
 		}
 		m.fill(50, 100)
 		time.Sleep(time.Second)
@@ -363,6 +387,73 @@ func TestShare_ClaimsStayInGroups(t *testing.T) {
 	}
 }
 
+// TestShare_UsesFewConnections, however many queues there are: few exchanges and extensions are under way at once, also where the server is far.
+func TestShare_UsesFewConnections(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		const queues, latency = 50, 5 * time.Millisecond
+		weights := make([]int, queues)
+		for i := range weights {
+			weights[i] = 1
+		}
+		long := false
+		m := newTeam(64, func(int) time.Duration {
+			if long {
+				return 12 * time.Second
+			}
+			return 30 * time.Millisecond
+		}, weights...)
+		for i, w := range m.workers {
+			w.queue.latency, w.queue.lease, w.Lease = latency, 30*time.Second, 30*time.Second
+			m.fill(i, 40)
+		}
+		atOnce := func(sent func(*fakeQueue) []exchanged, since time.Time) (most int) {
+			var at []time.Time
+			for _, w := range m.workers {
+				for _, x := range sent(w.queue) {
+					if x.at.After(since) {
+						at = append(at, x.at)
+					}
+				}
+			}
+			slices.SortFunc(at, time.Time.Compare)
+			for i, j := 0, 0; j < len(at); j++ {
+				for at[j].Sub(at[i]) >= latency {
+					i++
+				}
+				most = max(most, j-i+1)
+			}
+			return most
+		}
+		m.run(t)
+		time.Sleep(time.Second)
+		require.LessOrEqual(t, atOnce(func(q *fakeQueue) []exchanged { x, _ := q.sent(); return x }, time.Now().Add(-time.Second/2)), 3)
+		time.Sleep(time.Minute)
+		long = true
+		for i := range m.workers {
+			m.fill(i, 1)
+		}
+		time.Sleep(11 * time.Second)
+		_, extended := m.workers[0].queue.sent()
+		require.NotEmpty(t, extended)
+		require.LessOrEqual(t, atOnce(func(q *fakeQueue) []exchanged { _, x := q.sent(); return x }, time.Time{}), 10)
+		m.stop()
+	})
+}
+
+// TestShare_IdleQueuesAreWatchedOn while a busy one has all runners now and then.
+func TestShare_IdleQueuesAreWatchedOn(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		m := newTeam(4, always(3*time.Millisecond), 1, 1, 1)
+		m.fill(0, 2_000)
+		m.run(t)
+		time.Sleep(time.Second)
+		for _, w := range m.workers[1:] {
+			w.queue.set(func() { require.LessOrEqual(t, w.queue.waits, 2) })
+		}
+		m.stop()
+	})
+}
+
 // TestShare_Walk: queues fill and empty, hang and go on, handlers take any time or exit their goroutines, and the numbers of handlers
 // change. There are never too many handlers, never more tasks are leased than there are places, no runner is lost, and each task is done.
 func TestShare_Walk(t *testing.T) {
@@ -387,11 +478,11 @@ func walk(t *testing.T, r *rand.Rand) {
 	}
 	m := newTeam(1+r.IntN(40), nil, weights...)
 	added, forever := make([]int, len(weights)), false
-	for _, w := range m.workers {
+	for i, w := range m.workers {
 		w.decide = func(_ wire.Task, err error, _ error) wire.Disposition { return wire.Disposition{Action: wire.Finish} }
 		w.handle = func(ctx context.Context, _ wire.Task) error {
-			m.begin()
-			defer m.end()
+			m.begin(i)
+			defer m.end(i)
 			if forever {
 				sleep(ctx, time.Hour)
 				return nil
@@ -418,7 +509,7 @@ func walk(t *testing.T, r *rand.Rand) {
 		case 4:
 			m.set(1 + draw(40))
 		case 5:
-			m.resize <- Resize{Queue: i, Concurrency: 1 + draw(40)}
+			m.setOf(i, 1+draw(40))
 		default:
 			time.Sleep(time.Duration(draw(100)) * time.Millisecond)
 		}
@@ -433,7 +524,7 @@ func walk(t *testing.T, r *rand.Rand) {
 	// As many as may run, do.
 	m.set(7)
 	for i := range weights {
-		m.resize <- Resize{Queue: i, Concurrency: 100}
+		m.setOf(i, 100)
 	}
 	forever = true
 	for i := range m.workers {
