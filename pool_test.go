@@ -52,8 +52,8 @@ func TestPool_EachQueueHasItsShare(t *testing.T) {
 		var running, most atomic.Int64
 		var order []int
 		var mu sync.Mutex
-		var began time.Time
-		var idle, longest time.Duration // a handler less than there may be
+		var free []time.Time // since when places are, the first is the next that is used
+		var idle, longest time.Duration
 		p := &sluice.Pool{Concurrency: places}
 		enough := make(chan struct{})
 		for i, weight := range weights {
@@ -64,16 +64,15 @@ func TestPool_EachQueueHasItsShare(t *testing.T) {
 				if order = append(order, i); len(order) == all {
 					close(enough)
 				}
-				if n == places && !began.IsZero() {
-					longest, idle, began = max(longest, time.Since(began)), idle+time.Since(began), time.Time{}
+				if len(free) > 0 {
+					longest, idle, free = max(longest, time.Since(free[0])), idle+time.Since(free[0]), free[1:]
 				}
 				mu.Unlock()
 				time.Sleep(30 * time.Millisecond)
 				mu.Lock()
 				defer mu.Unlock()
-				if running.Add(-1) == places-1 {
-					began = time.Now()
-				}
+				running.Add(-1)
+				free = append(free, time.Now())
 				return nil
 			}})
 		}
@@ -98,7 +97,7 @@ func TestPool_EachQueueHasItsShare(t *testing.T) {
 		require.Greater(t, of(6), of(3), "%v", counts) // how exactly, the run loop's tests say
 		require.Greater(t, of(3), of(1), "%v", counts)
 		require.NotContains(t, counts, 0)
-		t.Logf("%v tasks; less than all handlers ran for %v in all, for %v at once", counts, idle, longest)
+		t.Logf("%v tasks; a place was free for %v, at most for %v", counts, (idle / all).Round(time.Microsecond), longest.Round(time.Microsecond))
 		for i, w := range p.Workers {
 			done := int(w.Stats().Done)
 			require.GreaterOrEqual(t, done, counts[i], "each counts its own queue's tasks")
