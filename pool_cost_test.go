@@ -3,6 +3,7 @@ package sluice_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -65,15 +66,15 @@ func TestPool_UsesFewConnections(t *testing.T) {
 		faults.Delay(time.Millisecond)
 		stop := runPool(t, p)
 		time.Sleep(5 * time.Second)
-		t.Logf("%d at once at the start", sent.most.Load())
-		require.LessOrEqual(t, sent.most.Load(), int64(6))
+		t.Logf("%d at once at the start", sent.atOnce())
+		require.LessOrEqual(t, sent.atOnce(), 6)
 		for _, q := range queues {
 			_, err := q.Enqueue(t.Context(), sluice.Task{ID: "a"})
 			require.NoError(t, err)
 		}
 		time.Sleep(5 * time.Second)
-		t.Logf("%d at once with tasks", sent.most.Load())
-		require.LessOrEqual(t, sent.most.Load(), int64(6))
+		t.Logf("%d at once with tasks", sent.atOnce())
+		require.LessOrEqual(t, sent.atOnce(), 6)
 		require.NoError(t, stop())
 		time.Sleep(time.Minute)
 		require.NoError(t, client.Close())
@@ -81,12 +82,28 @@ func TestPool_UsesFewConnections(t *testing.T) {
 }
 
 // inFlight counts what a client has sent that was not answered yet: as many connections are in use.
-type inFlight struct{ now, most atomic.Int64 }
+type inFlight struct {
+	mu        sync.Mutex
+	now, most int
+}
 
 func (f *inFlight) count() (done func()) {
-	for n, most := f.now.Add(1), f.most.Load(); n > most && !f.most.CompareAndSwap(most, n); most = f.most.Load() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.now++
+	f.most = max(f.most, f.now)
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.now--
 	}
-	return func() { f.now.Add(-1) }
+}
+
+// atOnce returns how many there were at most.
+func (f *inFlight) atOnce() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.most
 }
 
 func (f *inFlight) DialHook(next redis.DialHook) redis.DialHook { return next }
