@@ -20,10 +20,10 @@ import (
 // While several queues have work, each has the handlers that are its share by Weight, and where handlers are too few or too quick
 // for that, as many tasks. What one queue does not use, the others have: no handler idles while there is work, except until a claim that is
 // under way has been answered. A queue that had no work gets the next handler that returns, or one at once if one is free. Nothing is claimed
-// for which there is no handler. Handlers are not interrupted: one queue's long ones may have all, if the others had no work, or half, if
+// for which there is no handler, but for one task of a server that did not answer before. Handlers are not interrupted: one queue's long ones may have all, if the others had no work, or half, if
 // they took less than 10ms before.
 //
-// A queue whose server does not answer keeps handlers for tenths of a second. It has one goroutine or two, beside the handlers', and one more
+// A queue whose server does not answer keeps handlers for about a tenth of a second. Each has one goroutine or two, beside the handlers', and one more
 // each for Periodic tasks and for a limit of dead letters (see WithDeadLimit); the queues of one client use about as many
 // connections as one Worker does, unless a round trip takes more than 20ms.
 type Pool struct {
@@ -54,8 +54,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer close(c.over)
-	if !p.seat.CompareAndSwap(nil, c.seat(wholeCrew)) {
+	if !p.seat.CompareAndSwap(nil, c.seat(taskloop.AllQueues)) {
 		return invalid("run", "the pool is running already")
 	}
 	defer p.seat.Store(nil)
@@ -85,33 +84,26 @@ func (p *Pool) newCrew(op string) (*crew, error) {
 	return newCrew(op, p.Workers, p.Concurrency, p.Grace, p.Logger)
 }
 
-// SetConcurrency changes how many handlers may run at once, while Run runs: soon, and without I/O. Those that are too many go on until
+// SetConcurrency changes how many handlers may run at once, while Run runs: soon. It never blocks. Those that are too many go on until
 // they return. ErrInvalid if n is not 1 to 1,000,000, or the Pool does not run.
 func (p *Pool) SetConcurrency(n int) error { return p.seat.Load().resize(n) }
 
-// seat is where something that runs sits in its crew, and how that is told of another number of handlers.
+// seat is where something that runs sits in its crew.
 type seat struct {
-	of      int // the worker, or wholeCrew
-	resized chan<- taskloop.Resize
-	over    <-chan struct{}
+	of    int // the worker, or taskloop.AllQueues
+	sizes *taskloop.Sizes
 }
 
-// wholeCrew are all workers of a crew.
-const wholeCrew = -1
-
-// resize has a number of handlers changed.
-func (p *seat) resize(n int) error {
-	if n < 1 || n > maxConcurrency {
+// resize changes a number of handlers.
+func (s *seat) resize(n int) error {
+	switch {
+	case n < 1 || n > maxConcurrency:
 		return invalid("set concurrency", fmt.Sprintf("must be 1 to %d", maxConcurrency))
+	case s == nil:
+		return invalid("set concurrency", "nothing runs")
 	}
-	if p != nil {
-		select {
-		case <-p.over:
-		case p.resized <- taskloop.Resize{Queue: p.of, Concurrency: n}:
-			return nil
-		}
-	}
-	return invalid("set concurrency", "nothing runs")
+	s.sizes.Set(s.of, n)
+	return nil
 }
 
 // crew is a Run of workers that share one number of handlers.
@@ -119,15 +111,13 @@ type crew struct {
 	workers  []*Worker
 	policies []*workerPolicy
 	loop     taskloop.Config
-	resized  chan taskloop.Resize
-	over     chan struct{} // closed when Run returns
-	ending   []func()      // what is to be ended after the loop, the last first
+	ending   []func() // what is to be ended after the loop, the last first
 }
 
 // newCrew returns the crew of workers, whose fields it checks.
 func newCrew(op string, workers []*Worker, concurrency int, grace time.Duration, log *slog.Logger) (*crew, error) {
-	c := &crew{workers: workers, resized: make(chan taskloop.Resize, 1), over: make(chan struct{})}
-	c.loop = taskloop.Config{Concurrency: orDefault(concurrency, defaultConcurrency), Grace: orDefault(grace, defaultGrace), Resized: c.resized}
+	c := &crew{workers: workers}
+	c.loop = taskloop.Config{Concurrency: orDefault(concurrency, defaultConcurrency), Grace: orDefault(grace, defaultGrace), Sizes: taskloop.NewSizes()}
 	switch {
 	case c.loop.Concurrency < 0 || c.loop.Concurrency > maxConcurrency:
 		return nil, invalid(op, fmt.Sprintf("Concurrency must be 0 to %d", maxConcurrency))
@@ -150,8 +140,8 @@ func newCrew(op string, workers []*Worker, concurrency int, grace time.Duration,
 	return c, nil
 }
 
-// seat returns the seat of a worker, or of all.
-func (c *crew) seat(of int) *seat { return &seat{of, c.resized, c.over} }
+// seat returns the seat of a worker, or of taskloop.AllQueues.
+func (c *crew) seat(of int) *seat { return &seat{of, c.loop.Sizes} }
 
 // run returns when the loop has ended, and what it leaves, or why it did.
 func (c *crew) run(ctx context.Context) (*UnfinishedError, error) {
@@ -187,9 +177,12 @@ func (c *crew) run(ctx context.Context) (*UnfinishedError, error) {
 	return nil, nil
 }
 
+// startsIn is for how long a Run waits to know that its queues have as many shards as they should. Those that answer later end it.
+const startsIn = time.Second
+
 // ready finds out whether each queue has as many shards as its Queue was made for, as far as that is known soon.
 func (c *crew) ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, readyFor)
+	ctx, cancel := context.WithTimeout(ctx, startsIn)
 	defer cancel()
 	errs := make([]error, len(c.workers))
 	var asking sync.WaitGroup

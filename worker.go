@@ -202,8 +202,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer close(c.over)
-	if err := w.enter(c.seat(wholeCrew)); err != nil {
+	if err := w.enter(c.seat(taskloop.AllQueues)); err != nil {
 		return err
 	}
 	defer w.seat.Store(nil)
@@ -235,7 +234,7 @@ func (w *Worker) enter(s *seat) error {
 	return nil
 }
 
-// SetConcurrency changes how many handlers may run at once, while Run runs: soon, and without a command. Those that are too many go on until they
+// SetConcurrency changes how many handlers may run at once, while Run runs: soon. It never blocks. Those that are too many go on until they
 // return. In a Pool, it is the Worker's own bound. ErrInvalid if n is not 1 to 1,000,000, or the worker does not run.
 func (w *Worker) SetConcurrency(n int) error {
 	return w.seat.Load().resize(n)
@@ -259,6 +258,7 @@ func (w *Worker) config(log *slog.Logger) (c taskloop.Queue, p *workerPolicy, er
 	}
 	lease := orDefault(w.Lease, defaultLease)
 	c = taskloop.Queue{
+		Client:      w.Queue.client,
 		Observer:    w.Queue.newWorkObserver(lease),
 		Policy:      p,
 		Weight:      orDefault(w.Weight, 1),

@@ -1,6 +1,9 @@
 package taskloop
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // choose returns the shard with which the next exchange is, and for how many tasks its claim.
 // nil if none may go out now.
@@ -12,14 +15,17 @@ import "time"
 // starve.
 func (l *loop) choose(now time.Time) (f *feed, claim int) {
 	l.nextTry = time.Time{}
-	l.weigh(now)
-	beside := l.holdBack(now)
-	if beside == l.slots() {
+	l.holdBack(now)
+	if !l.mayGo() {
 		return nil, 0
 	}
+	l.weigh()
+	if f := l.probe(now); f != nil {
+		return f, 1
+	}
 	r, o := l.reporter(now), l.oldest(now)
-	if beside > 0 && !l.isMuch(r, o) {
-		return nil, 0
+	if !l.isMuch(r, o) {
+		r, o = r.unlessBeside(), o.unlessBeside()
 	}
 	switch {
 	case r == nil:
@@ -37,20 +43,25 @@ func (l *loop) choose(now time.Time) (f *feed, claim int) {
 	return r, 0
 }
 
-// slots is how many exchanges go out at a time, of all shards. More would only make the groups
+// slots is how many exchanges go out at a time by a client, of all shards. More would only make the groups
 // smaller. One shard has its own rule, see mayExchange.
 func (l *loop) slots() int { return 2 + l.Concurrency/runnersPerSlot }
 
-// holdBack returns how many exchanges are under way that hold back others, and notes until when.
-// Those of one shard alone do not: see mayExchange.
-func (l *loop) holdBack(now time.Time) (n int) {
-	if len(l.feeds) == 1 {
-		return 0
+// holdBack counts the exchanges under way that hold back others of their client, and notes until when. Those with shards that have never
+// answered hold back others of which that is true. Those of one shard alone do not: see mayExchange.
+func (l *loop) holdBack(now time.Time) {
+	for _, c := range l.clients {
+		c.beside = [2]int{}
 	}
+	if len(l.feeds) == 1 {
+		return
+	}
+	n := 0
 	for i := len(l.exchanges) - 1; i >= 0; i-- {
 		x := l.exchanges[i]
 		if until := x.sent.Add(l.patienceWith(x.feed)); now.Before(until) && !x.feed.health.isOut() {
 			n++
+			*x.feed.beside()++
 			l.nextTry = sooner(l.nextTry, until)
 		} else if now.Sub(x.sent) >= mostPatience {
 			break
@@ -59,7 +70,31 @@ func (l *loop) holdBack(now time.Time) (n int) {
 	if n > 0 && l.pending+len(l.lists[wanted]) == 0 {
 		l.nextTry = time.Time{} // there is nothing to be sent then
 	}
-	return min(n, l.slots())
+}
+
+// mayGo reports whether an exchange of any of several queues may go out, as far as is known without looking at each.
+func (l *loop) mayGo() bool {
+	enough := max(l.Concurrency/4, 1)
+	isMuch := l.pending >= enough || l.free() >= enough
+	return len(l.queues) == 1 || slices.ContainsFunc(l.clients, func(c *client) bool {
+		return c.beside[0] == 0 || isMuch && c.beside[0] < l.slots() || c.unknown > 0 && c.beside[1] == 0
+	})
+}
+
+// beside is how many exchanges are under way that hold back one with this shard.
+func (f *feed) beside() *int {
+	if f.usual == 0 && f.queue.client.queues > 1 {
+		return &f.queue.client.beside[1]
+	}
+	return &f.queue.client.beside[0]
+}
+
+// unlessBeside returns the shard if no exchange holds back one with it.
+func (f *feed) unlessBeside() *feed {
+	if f == nil || *f.beside() > 0 {
+		return nil
+	}
+	return f
 }
 
 // isMuch reports whether there is enough to do for an exchange beside another one.
@@ -79,7 +114,7 @@ func (l *loop) reporter(now time.Time) *feed {
 			continue
 		case now.Before(f.health.retryAt):
 			l.nextTry = sooner(l.nextTry, f.health.retryAt)
-		case l.mayExchange(f, now):
+		case *f.beside() < l.slots() && l.mayExchange(f, now):
 			return f
 		}
 		i++
@@ -101,7 +136,7 @@ func (l *loop) oldest(now time.Time) (oldest *feed) {
 		case now.Before(f.health.retryAt):
 			l.nextTry = sooner(l.nextTry, f.health.retryAt)
 		case oldest != nil && !l.isBefore(f, oldest):
-		case l.claimable(f, now) > 0 && l.mayExchange(f, now):
+		case *f.beside() < l.slots() && l.claimable(f, now) > 0 && l.mayExchange(f, now):
 			oldest = f
 		}
 		i++
@@ -150,7 +185,7 @@ func (l *loop) mayExchange(f *feed, now time.Time) bool {
 // asked for about as many as it had the last time, unless it had more, and for few in an outage:
 // runners are not kept for tasks that are not there.
 func (l *loop) claimable(f *feed, now time.Time) int {
-	if l.stopping != nil {
+	if l.stopping != nil || len(l.queues) > 1 && f.health.isOut() { // see probe
 		return 0
 	}
 	most := l.most(f.queue)

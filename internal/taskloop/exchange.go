@@ -50,6 +50,7 @@ type exchange struct {
 	reported [][]*delivery // of each report
 	claim    int           // how many tasks it asks for; 0 for no claim
 	reserved int           // how many runners are kept for them
+	isProbe  bool          // it finds out whether an outage is over
 	lapse    time.Time     // until then, if the queue has several shards
 	dueEpoch int           // what was known of the queue, see demand
 
@@ -106,24 +107,33 @@ func (l *loop) send(x *exchange) {
 	f := x.feed
 	f.underWay++
 	f.sending += x.dispositions()
-	if x.claim > 0 {
+	switch {
+	case x.claim == 0:
+	case len(l.queues) > 1 && f.health.isOut(): // what a probe brings is handed out if a runner is free
+		x.isProbe = true
+		f.queue.client.probes++
+		f.overdue++
+	default:
 		f.demand.noteAsked(x.claim, x.sent)
 		f.overlooked = false
 		x.reserved = x.claim
 		l.reserve(f.queue, x.claim)
-		f.queue.deal(x.claim)
 		if len(l.feeds) > 1 {
-			x.lapse = x.sent.Add(f.lapsesAfter())
+			x.lapse = x.sent.Add(l.lapsesAfter(f))
 			l.nextLapse = sooner(l.nextLapse, x.lapse)
 		}
 	}
+	f.queue.deal(x.claim)
 	l.exchanges = append(l.exchanges, x)
 	x.source.Start(x)
 }
 
 // lapsesAfter is for how long an exchange keeps runners: for several times as long as one takes.
-func (f *feed) lapsesAfter() time.Duration {
-	if f.usual == 0 {
+func (l *loop) lapsesAfter(f *feed) time.Duration {
+	switch {
+	case f.usual == 0 && len(l.queues) > 1:
+		return minLapse // many that hang would have all runners in turn
+	case f.usual == 0:
 		return firstLapse
 	}
 	return max(4*f.usual, minLapse)
@@ -171,6 +181,9 @@ func (l *loop) stopWaiting(x *exchange) {
 	f.sending -= x.dispositions()
 	if x.isOverdue() {
 		f.overdue--
+	}
+	if x.isProbe {
+		f.queue.client.probes--
 	}
 	l.reserve(f.queue, -x.reserved)
 	l.exchanges = without(l.exchanges, x)
@@ -307,6 +320,7 @@ func (l *loop) settle(x *exchange) {
 func (f *feed) noteTook(took time.Duration) {
 	if f.usual == 0 {
 		f.usual = max(took, 1)
+		f.queue.client.unknown--
 		return
 	}
 	f.usual += (min(took, 2*f.usual+time.Millisecond) - f.usual) / 8

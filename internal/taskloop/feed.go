@@ -16,6 +16,8 @@ const (
 	// others need them: at least, and before the shard has answered any.
 	minLapse   = 20 * time.Millisecond
 	firstLapse = 100 * time.Millisecond
+	// fullFor is for how long no runner is free before others are told of tasks, if the queue has several shards.
+	fullFor = 20 * time.Millisecond
 	// minSlack is by how much the head of a shard may be younger than the oldest one, for a claim
 	// to go along with its dispositions: at least.
 	minSlack = 2 * time.Millisecond
@@ -90,12 +92,20 @@ func (l *loop) consider(f *feed) {
 
 // open makes a feed for each shard of each queue. All are asked first, in any order.
 func (l *loop) open() {
+	clients := map[any]*client{}
 	for _, config := range l.Queues {
-		q := &queue{Queue: config, outages: outages{log: config.Log}}
+		c := clients[config.Client]
+		if c == nil {
+			c = new(client)
+			clients[config.Client], l.clients = c, append(l.clients, c)
+		}
+		c.queues++
+		q := &queue{Queue: config, outages: outages{log: config.Log}, client: c}
 		l.queues = append(l.queues, q)
 		for i := range max(q.Source.Shards(), 1) {
 			f := &feed{queue: q, shard: i, health: health{outages: &q.outages, shard: i}}
 			f.demand.noteDue()
+			c.unknown++
 			q.feeds = append(q.feeds, f)
 		}
 		if q.outages.shards = len(q.feeds); len(q.feeds) > 1 {
@@ -150,18 +160,19 @@ func (w *waiting) end() {
 	w.stop()
 }
 
-// wait has those shards watched in which nothing is due, while a runner is free. While all are busy, others are told of tasks.
+// wait has those shards watched in which nothing is due, while a runner is free. While all are busy, others are told of tasks. With several
+// queues they are always watched: one that has a task is to have the next runner.
 func (l *loop) wait() {
-	if l.waits > 0 && l.isFullForLong() {
+	if len(l.queues) == 1 && l.isFullForLong() && l.waits > 0 {
 		l.endWaits()
 	}
-	if len(l.lists[idle]) == 0 || l.free() == 0 {
+	if len(l.lists[idle]) == 0 || len(l.queues) == 1 && l.free() == 0 {
 		return
 	}
 	for i := 0; i < len(l.lists[idle]); {
 		f := l.lists[idle][i]
 		if f.underWay == 0 && f.waiting == nil && !f.demand.claimWanted && l.stopping == nil {
-			if l.freeFor(f) == 0 {
+			if len(l.queues) == 1 && l.freeFor(f) == 0 {
 				i++
 				continue
 			}
@@ -169,6 +180,16 @@ func (l *loop) wait() {
 		}
 		l.drop(idle, i)
 	}
+}
+
+// isFullForLong reports whether no runner is free. With several shards one is likely to be free soon, and those that are watched stay so.
+func (l *loop) isFullForLong() bool {
+	if len(l.handling) < l.Concurrency {
+		l.fullSince = time.Time{}
+	} else if l.fullSince.IsZero() {
+		l.fullSince = time.Now()
+	}
+	return !l.fullSince.IsZero() && (len(l.feeds) == 1 || time.Since(l.fullSince) >= fullFor)
 }
 
 // watch has a shard watched. The goroutine ends when Source.Wait returns: stop and close end that, and close waits for it.

@@ -37,7 +37,7 @@ const (
 //	waited             Source.Wait has returned. It runs for each shard in which nothing is
 //	                   due while a runner is free
 //	Canceled           a task was cancelled, perhaps one of those that are handled here
-//	Resized            there may be more handlers, or fewer
+//	Sizes.changed      there may be more handlers, or fewer
 //	alarm              a lease needs an extension or is lost, a try after a failure is due,
 //	                   an exchange has had no answer in time, or Grace is over
 //	end                Run's ctx has ended
@@ -68,10 +68,11 @@ type loop struct {
 	sharded   []*queue // those with several shards
 	feeds     []*feed  // of all queues
 	lists     [lists][]*feed
-	claimNext bool      // of dispositions and a claim that cannot go together, the claim had its turn
-	weights   int       // of the queues that are busy
-	wanting   int       // queues that may be asked for tasks now
-	fullSince time.Time // no handler is free; zero if one is
+	claimNext bool // of dispositions and a claim that cannot go together, the claim had its turn
+	clients   []*client
+	available float64 // runners that the queues share which may be asked for tasks now
+	weights   float64 // of these queues
+	wanting   int     // as many are they
 
 	exchanges     []*exchange // that are waited for, in the order in which they were sent
 	late          []*exchange // that were given up, and may yet bring tasks: until their leases would end
@@ -84,6 +85,7 @@ type loop struct {
 	nextTry       time.Time   // when something may be sent that had to wait; zero for never
 	extendedAt    time.Time   // when an extension was last sent
 	nextExtension time.Time   // when one may be that had to wait; zero for never
+	fullSince     time.Time   // no runner is free; zero if one is
 	stopping      *stopping   // nil until ctx has ended
 }
 
@@ -147,8 +149,8 @@ func (l *loop) awaitEvent() {
 		l.woken(w)
 	case id := <-l.Canceled:
 		l.checkCanceled(id)
-	case r := <-l.Resized:
-		l.resize(r)
+	case <-l.Sizes.changed:
+		l.resize()
 	case <-l.alarm.timer.C:
 		l.alarm.at = time.Time{}
 	case <-l.end:
@@ -194,7 +196,7 @@ func (l *loop) nextWake() time.Time {
 	if len(l.late) > 0 {
 		at = sooner(at, l.late[0].leaseEnds())
 	}
-	if l.waits > 0 && !l.fullSince.IsZero() {
+	if l.waits > 0 && len(l.queues) == 1 && !l.fullSince.IsZero() {
 		at = sooner(at, l.fullSince.Add(fullFor))
 	}
 	for _, other := range []time.Time{l.nextTry, l.nextLapse, l.nextExtension} {

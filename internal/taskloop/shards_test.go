@@ -336,13 +336,13 @@ func TestShards_EachHasItsOwnBatchOfExtensions(t *testing.T) {
 // TestFeed_AnOutageIsNotUsual: runners are not kept for longer because one exchange has hung.
 func TestFeed_AnOutageIsNotUsual(t *testing.T) {
 	t.Parallel()
-	f := &feed{}
-	require.Equal(t, firstLapse, f.lapsesAfter())
+	f, l := &feed{queue: &queue{client: new(client)}}, &loop{queues: make([]*queue, 1)}
+	require.Equal(t, firstLapse, l.lapsesAfter(f))
 	f.noteTook(time.Millisecond)
 	f.noteTook(3 * time.Second)
-	require.Equal(t, minLapse, f.lapsesAfter())
+	require.Equal(t, minLapse, l.lapsesAfter(f))
 	for range 100 {
 		f.noteTook(40 * time.Millisecond)
 	}
-	require.InDelta(t, 160*time.Millisecond, f.lapsesAfter(), float64(5*time.Millisecond))
+	require.InDelta(t, 160*time.Millisecond, l.lapsesAfter(f), float64(5*time.Millisecond))
 }

@@ -2,28 +2,39 @@ package taskloop
 
 import (
 	"math"
+	"sync"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/background"
 )
 
 const (
 	// quickly is the time within which a queue may be handed more tasks than it has a share of the runners: those give
 	// them back before others miss them, and to claim a few tasks costs as much as to claim many.
 	quickly = 10 * time.Millisecond
-	// fullFor is for how long no runner is free before others are told of tasks, if the loop has several shards or queues.
-	fullFor = 20 * time.Millisecond
 )
+
+// client is what the loop knows of a client of Redis, by which it reaches some of its queues.
+type client struct {
+	queues  int
+	unknown int    // shards that have never answered
+	beside  [2]int // exchanges under way that hold back others; see feed.beside
+	probes  int    // exchanges under way that find out whether an outage is over
+}
 
 // queue is what the loop knows of one of its queues, which share its runners.
 type queue struct {
 	Queue
+	client   *client
 	feeds    []*feed // by shard
 	outages  outages
 	looked   int       // the shard that was asked last because it was its turn
 	nextLook time.Time // when it is the next one's
 
-	handling int // deliveries whose handlers have not returned
-	reserved int // runners that are kept for what claims may bring
-	wanting  bool
+	handling int           // deliveries whose handlers have not returned
+	reserved int           // runners that are kept for what claims may bring
+	wanting  bool          // it may be asked for tasks now
+	capped   bool          // what it may have at most is less than its share
 	busy     bool          // it is wanting, or has handlers
 	dealt    float64       // how many tasks it was handed, for its weight
 	takes    time.Duration // how long a handler takes, lately; 0 if that is not known
@@ -41,46 +52,76 @@ func (l *loop) reserve(q *queue, n int) {
 	l.reserved += n
 }
 
-// weigh notes which queues are to share the runners: those that want tasks, or have some. One that becomes busy has a task before the
-// others, and no claim to what it has not had before.
-func (l *loop) weigh(now time.Time) {
+// weigh notes which queues share which runners: those that may be asked for tasks share what the others do not have. One that becomes busy has a
+// task before the others.
+func (l *loop) weigh() {
 	if len(l.queues) == 1 {
 		return
 	}
 	for _, q := range l.queues {
 		q.wanting = false
 	}
-	l.weights, l.wanting = 0, 0
 	for _, f := range l.lists[wanted] {
-		if q := f.queue; f.demand.claimWanted && !q.wanting && !now.Before(f.health.retryAt) && q.held() < l.most(q) {
-			q.wanting = true
-			l.wanting++
-		}
+		q := f.queue
+		q.wanting = q.wanting || f.demand.claimWanted && !f.health.isOut() && f.overdue == 0 && q.held() < l.most(q)
 	}
+	l.available, l.weights, l.wanting = float64(l.Concurrency), 0, 0
 	least := math.Inf(1)
 	for _, q := range l.queues {
 		if q.busy {
 			least = min(least, q.dealt)
 		}
+		if q.capped = false; q.wanting {
+			l.wanting++
+			l.weights += float64(q.Weight)
+		} else {
+			l.available -= float64(q.held())
+		}
 	}
 	for _, q := range l.queues {
 		was := q.busy
-		if q.busy = q.wanting || q.held() > 0; !q.busy {
-			continue
+		if q.busy = q.wanting || q.held() > 0; q.busy && !was && !math.IsInf(least, 1) {
+			q.dealt = least - 1/float64(q.Weight)
 		}
-		l.weights += q.Weight
-		if !was && !math.IsInf(least, 1) {
-			q.dealt = max(q.dealt, least-1/float64(q.Weight))
+		if most := float64(l.most(q)); q.wanting && l.proportion(q) > most {
+			q.capped = true
+			l.available -= most
+			l.weights -= float64(q.Weight)
 		}
 	}
+}
+
+// proportion is how many runners are a queue's by its weight.
+func (l *loop) proportion(q *queue) float64 {
+	if q.capped {
+		return float64(l.most(q))
+	}
+	return max(l.available, 0) * float64(q.Weight) / max(l.weights, float64(q.Weight))
+}
+
+// probe returns a shard whose outage may be over: it is asked for a task, whether a runner is free or not. One at a time for a client.
+func (l *loop) probe(now time.Time) *feed {
+	if len(l.queues) == 1 || l.stopping != nil {
+		return nil
+	}
+	for _, f := range l.lists[wanted] {
+		switch {
+		case !f.demand.claimWanted || !f.health.isOut() || f.underWay > 0 || f.queue.client.probes > 0:
+		case now.Before(f.health.retryAt):
+			l.nextTry = sooner(l.nextTry, f.health.retryAt)
+		default:
+			return f
+		}
+	}
+	return nil
 }
 
 // deal notes that a queue is to be handed tasks.
 func (q *queue) deal(n int) { q.dealt += float64(n) / float64(q.Weight) }
 
-// share is how many runners are a queue's by its weight, as long as others want them. It has more, up to a half, if its handlers are quick.
+// share is how many runners a queue may have, as long as others want them: more, up to a half, if its handlers are quick.
 func (l *loop) share(q *queue) int {
-	share := float64(l.Concurrency*q.Weight) / float64(max(l.weights, q.Weight))
+	share := l.proportion(q)
 	n := int(math.Ceil(share))
 	if q.takes > 0 {
 		n = max(n, min(int(share*float64(quickly)/float64(q.takes)), l.Concurrency/2))
@@ -127,27 +168,38 @@ func (q *queue) noteTook(took time.Duration) {
 	q.takes = max(q.takes+(took-q.takes)/8, 1)
 }
 
-// resize takes a change of how many handlers there may be.
-func (l *loop) resize(r Resize) {
-	if r.Queue < 0 {
-		l.Concurrency = r.Concurrency
-	} else {
-		l.queues[r.Queue].Concurrency = r.Concurrency
-	}
+// Sizes are how many handlers there may be at once. Those that are too many go on until they return.
+type Sizes struct {
+	changed chan struct{} // cap 1
+
+	mu  sync.Mutex  // guards what follows
+	new map[int]int // by queue
 }
 
-// isFullForLong reports whether no runner is free, and others are to be told of tasks. With several queues or shards one is likely to be
-// free soon, and those that are watched stay so.
-func (l *loop) isFullForLong() bool {
-	if len(l.handling) < l.Concurrency {
-		l.fullSince = time.Time{}
-		return false
+// AllQueues stands for all queues of a loop together.
+const AllQueues = -1
+
+// NewSizes returns the Sizes of a loop that is to run.
+func NewSizes() *Sizes { return &Sizes{changed: make(chan struct{}, 1), new: map[int]int{}} }
+
+// Set changes the number of a queue, by its place in Config.Queues, or of AllQueues. It never blocks.
+func (s *Sizes) Set(queue, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.new[queue] = n
+	background.Signal(s.changed)
+}
+
+// resize takes what was changed.
+func (l *loop) resize() {
+	l.Sizes.mu.Lock()
+	defer l.Sizes.mu.Unlock()
+	for queue, n := range l.Sizes.new {
+		if queue == AllQueues {
+			l.Concurrency = n
+		} else {
+			l.queues[queue].Concurrency = n
+		}
 	}
-	if len(l.feeds) == 1 {
-		return true
-	}
-	if l.fullSince.IsZero() {
-		l.fullSince = time.Now()
-	}
-	return time.Since(l.fullSince) >= fullFor
+	clear(l.Sizes.new)
 }

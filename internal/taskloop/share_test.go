@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,7 +19,7 @@ import (
 // team is a loop on several queues, and what its handlers saw.
 type team struct {
 	workers []*worker
-	resize  chan Resize
+	sizes   *Sizes
 	stop    context.CancelFunc
 	ended   chan *Unfinished
 
@@ -39,7 +39,7 @@ type places struct{ wanted, bound, running int }
 
 // newTeam returns a loop that is not running yet: a queue for each weight, which is half a millisecond away.
 func newTeam(concurrency int, takes func(queue int) time.Duration, weights ...int) *team {
-	m := &team{wanted: concurrency, bound: concurrency, resize: make(chan Resize), ended: make(chan *Unfinished, 1)}
+	m := &team{wanted: concurrency, bound: concurrency, sizes: NewSizes(), ended: make(chan *Unfinished, 1)}
 	for i, weight := range weights {
 		q := newQueue(time.Minute)
 		q.latency = 500 * time.Microsecond
@@ -96,7 +96,7 @@ func (m *team) set(n int) {
 	m.mu.Lock()
 	m.wanted, m.bound = max(m.wanted, n), max(m.bound, n)
 	m.mu.Unlock()
-	m.resize <- Resize{Queue: -1, Concurrency: n}
+	m.sizes.Set(AllQueues, n)
 	synctest.Wait()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -109,7 +109,7 @@ func (m *team) setOf(queue, n int) {
 	m.mu.Lock()
 	of.wanted, of.bound = max(of.wanted, n), max(of.bound, n)
 	m.mu.Unlock()
-	m.resize <- Resize{Queue: queue, Concurrency: n}
+	m.sizes.Set(queue, n)
 	synctest.Wait()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -130,7 +130,7 @@ func (m *team) fill(queue, n int) {
 func (m *team) run(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	m.stop = stop
-	c := Config{Concurrency: m.wanted, Grace: time.Minute, Resized: m.resize}
+	c := Config{Concurrency: m.wanted, Grace: time.Minute, Sizes: m.sizes}
 	for _, w := range m.workers {
 		c.Queues = append(c.Queues, w.Queue)
 	}
@@ -387,153 +387,84 @@ func TestShare_ClaimsStayInGroups(t *testing.T) {
 	}
 }
 
-// TestShare_UsesFewConnections, however many queues there are: few exchanges and extensions are under way at once, also where the server is far.
-func TestShare_UsesFewConnections(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		const queues, latency = 50, 5 * time.Millisecond
-		weights := make([]int, queues)
-		for i := range weights {
-			weights[i] = 1
-		}
-		long := false
-		m := newTeam(64, func(int) time.Duration {
-			if long {
-				return 12 * time.Second
-			}
-			return 30 * time.Millisecond
-		}, weights...)
-		for i, w := range m.workers {
-			w.queue.latency, w.queue.lease, w.Lease = latency, 30*time.Second, 30*time.Second
-			m.fill(i, 40)
-		}
-		atOnce := func(sent func(*fakeQueue) []exchanged, since time.Time) (most int) {
-			var at []time.Time
-			for _, w := range m.workers {
-				for _, x := range sent(w.queue) {
-					if x.at.After(since) {
-						at = append(at, x.at)
-					}
+// TestShare_OneThatHadNoTasksHasTheNextRunner, though another one has a backlog for all of them, whatever the weights are.
+func TestShare_OneThatHadNoTasksHasTheNextRunner(t *testing.T) {
+	for _, test := range []struct{ concurrency, weight int }{{1, 1}, {1, 1000}, {8, 1}, {8, 10}, {8, 1000}, {16, 100}} {
+		t.Run(fmt.Sprint(test), func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				var n atomic.Int64
+				m := newTeam(test.concurrency, func(int) time.Duration { return time.Second + time.Duration(n.Add(1)%7)*30*time.Millisecond }, test.weight, 1)
+				m.fill(0, 1000)
+				m.run(t)
+				time.Sleep(10 * time.Second)
+				for k := range 5 {
+					m.workers[1].queue.add(fmt.Sprint("late", k))
+					time.Sleep(1300 * time.Millisecond) // longer than a handler takes
+					require.Equal(t, k+1, m.done()[1])
+					time.Sleep(2 * time.Second)
 				}
-			}
-			slices.SortFunc(at, time.Time.Compare)
-			for i, j := 0, 0; j < len(at); j++ {
-				for at[j].Sub(at[i]) >= latency {
-					i++
-				}
-				most = max(most, j-i+1)
-			}
-			return most
-		}
-		m.run(t)
-		time.Sleep(time.Second)
-		require.LessOrEqual(t, atOnce(func(q *fakeQueue) []exchanged { x, _ := q.sent(); return x }, time.Now().Add(-time.Second/2)), 3)
-		time.Sleep(time.Minute)
-		long = true
-		for i := range m.workers {
-			m.fill(i, 1)
-		}
-		time.Sleep(11 * time.Second)
-		_, extended := m.workers[0].queue.sent()
-		require.NotEmpty(t, extended)
-		require.LessOrEqual(t, atOnce(func(q *fakeQueue) []exchanged { _, x := q.sent(); return x }, time.Time{}), 10)
-		m.stop()
-	})
-}
-
-// TestShare_IdleQueuesAreWatchedOn while a busy one has all runners now and then.
-func TestShare_IdleQueuesAreWatchedOn(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		m := newTeam(4, always(3*time.Millisecond), 1, 1, 1)
-		m.fill(0, 2_000)
-		m.run(t)
-		time.Sleep(time.Second)
-		for _, w := range m.workers[1:] {
-			w.queue.set(func() { require.LessOrEqual(t, w.queue.waits, 2) })
-		}
-		m.stop()
-	})
-}
-
-// TestShare_Walk: queues fill and empty, hang and go on, handlers take any time or exit their goroutines, and the numbers of handlers
-// change. There are never too many handlers, never more tasks are leased than there are places, no runner is lost, and each task is done.
-func TestShare_Walk(t *testing.T) {
-	for range 30 {
-		seed := rand.Uint64()
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			inBubble(t, func(t *testing.T) { walk(t, rand.New(rand.NewPCG(seed, 0))) })
+				m.stop()
+			})
 		})
 	}
 }
 
-func walk(t *testing.T, r *rand.Rand) {
-	weights := make([]int, 1+r.IntN(8))
-	for i := range weights {
-		weights[i] = 1 + r.IntN(10)
+// TestShare_WhatAQueueCannotUseTheOthersShare: its weight is large, and it hangs, has no more tasks, or may have few runners.
+func TestShare_WhatAQueueCannotUseTheOthersShare(t *testing.T) {
+	for name, prepare := range map[string]func(m *team){
+		"hangs": func(m *team) {
+			m.workers[0].queue.hung[0] = true
+			m.fill(0, 100)
+		},
+		"has one long task": func(m *team) { m.fill(0, 1) },
+		"may have one": func(m *team) {
+			m.workers[0].Concurrency = 1
+			m.fill(0, 10)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				m := newTeam(100, func(queue int) time.Duration {
+					if queue == 0 {
+						return 10 * time.Second
+					}
+					return 50 * time.Millisecond
+				}, 1000, 1, 1)
+				prepare(m)
+				m.fill(1, 4_000)
+				m.fill(2, 4_000)
+				m.run(t)
+				time.Sleep(time.Second)
+				before := m.done()
+				time.Sleep(2 * time.Second)
+				now := m.done()
+				for i := range 2 {
+					require.InDelta(t, 2_000, now[i+1]-before[i+1], 200, i)
+				}
+				m.stop()
+				time.Sleep(time.Minute)
+			})
+		})
 	}
-	var mu sync.Mutex
-	draw := func(n int) int {
-		mu.Lock()
-		defer mu.Unlock()
-		return r.IntN(n)
-	}
-	m := newTeam(1+r.IntN(40), nil, weights...)
-	added, forever := make([]int, len(weights)), false
-	for i, w := range m.workers {
-		w.decide = func(_ wire.Task, err error, _ error) wire.Disposition { return wire.Disposition{Action: wire.Finish} }
-		w.handle = func(ctx context.Context, _ wire.Task) error {
-			m.begin(i)
-			defer m.end(i)
-			if forever {
-				sleep(ctx, time.Hour)
-				return nil
+}
+
+// TestShare_AFarServerHoldsBackNoNearOne that is reached by another client.
+func TestShare_AFarServerHoldsBackNoNearOne(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		m := newTeam(64, always(50*time.Millisecond), 1, 1, 1, 1)
+		for i, w := range m.workers {
+			if w.Client = "far"; i == 0 {
+				w.Client = "near"
+			} else {
+				w.queue.latency = 50 * time.Millisecond
 			}
-			time.Sleep(time.Duration(draw(3)*draw(200)) * time.Millisecond)
-			if draw(20) == 0 {
-				runtime.Goexit()
-			}
-			return nil
+			m.fill(i, 4_000)
 		}
-	}
-	m.run(t)
-	for range 200 {
-		i := draw(len(weights))
-		q := m.workers[i].queue
-		switch draw(8) {
-		case 0, 1, 2:
-			for n := draw(60); n > 0; n-- {
-				added[i]++
-				q.add(fmt.Sprint("t", added[i]))
-			}
-		case 3:
-			q.set(func() { q.hung[0] = !q.hung[0] && draw(3) == 0 })
-		case 4:
-			m.set(1 + draw(40))
-		case 5:
-			m.setOf(i, 1+draw(40))
-		default:
-			time.Sleep(time.Duration(draw(100)) * time.Millisecond)
-		}
-	}
-	for _, w := range m.workers {
-		w.queue.set(func() { w.queue.hung[0] = false })
-	}
-	time.Sleep(10 * time.Minute)
-	for i, w := range m.workers {
-		require.Empty(t, w.queue.left(), "queue %d of %d", i, len(weights))
-	}
-	// As many as may run, do.
-	m.set(7)
-	for i := range weights {
-		m.setOf(i, 100)
-	}
-	forever = true
-	for i := range m.workers {
-		m.fill(i, 10)
-	}
-	time.Sleep(time.Minute)
-	m.mu.Lock()
-	require.Equal(t, 7, m.running)
-	m.mu.Unlock()
-	m.stop()
-	time.Sleep(2 * time.Minute)
+		m.run(t)
+		time.Sleep(time.Second)
+		before := m.done()[0]
+		time.Sleep(2 * time.Second)
+		require.GreaterOrEqual(t, m.done()[0]-before, 2*16*20*9/10, "its share")
+		m.stop()
+	})
 }

@@ -134,7 +134,7 @@ type Counters struct {
 	Ended   [Lost + 1]atomic.Int64 // by Ending
 }
 
-// Config is what a loop is made of. All fields except Canceled and Resized are required.
+// Config is what a loop is made of. All fields except Canceled are required.
 type Config struct {
 	Queues      []Queue
 	Concurrency int           // handlers at once, of all queues
@@ -142,11 +142,12 @@ type Config struct {
 	// Canceled brings the IDs of tasks that were cancelled while they were leased, by this
 	// loop or another. It is a hint, and may be nil: an extension finds out what it has missed.
 	Canceled <-chan string
-	Resized  <-chan Resize
+	Sizes    *Sizes
 }
 
-// Queue is one of the queues of a loop. All fields except Observer are required.
+// Queue is one of the queues of a loop. All fields except Observer are required; Client too, if there are several.
 type Queue struct {
+	Client      any // by which it is reached: those of one client share its connections
 	Source      Source
 	Policy      Policy
 	Weight      int           // its share of the handlers, beside other queues
@@ -156,12 +157,6 @@ type Queue struct {
 	Log         *slog.Logger
 	Counters    *Counters
 	Observer    Observer // nil for none
-}
-
-// Resize changes how many handlers there may be at once. Those that are too many go on until they return.
-type Resize struct {
-	Queue       int // its place in Config.Queues; negative: of all queues
-	Concurrency int
 }
 
 // Unfinished is what is left when a loop gives up waiting.

@@ -65,7 +65,7 @@ func newWorker(q *fakeQueue, concurrency int, takes time.Duration) *worker {
 
 // config is that of a loop with this queue alone.
 func (w *worker) config() Config {
-	return Config{Queues: []Queue{w.Queue}, Concurrency: w.Concurrency, Grace: w.Grace, Canceled: w.Canceled}
+	return Config{Queues: []Queue{w.Queue}, Concurrency: w.Concurrency, Grace: w.Grace, Canceled: w.Canceled, Sizes: NewSizes()}
 }
 
 // inBubble runs a test of a worker on a fake clock.
