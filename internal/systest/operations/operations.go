@@ -193,5 +193,12 @@ func (f *Fixture) worker(handler func()) *sluice.Worker {
 	return &sluice.Worker{Queue: f.Queue, Grace: time.Second, Handler: func(context.Context, sluice.Entry) error { handler(); return nil }}
 }
 
+// pool returns a pool that calls its handler once.
+func (f *Fixture) pool(handler func()) *sluice.Pool {
+	w := f.worker(handler)
+	w.Grace = 0
+	return &sluice.Pool{Workers: []*sluice.Worker{w}, Grace: time.Second}
+}
+
 // section is the function of Do and its like.
 func section(ctx context.Context) error { return ctx.Err() }

@@ -145,6 +145,16 @@ var Table = []Operation{
 	{Name: "Worker.Check", Lost: Unavailable, NoModel: aboutTheServer, NoChaos: readsOnly,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.worker(nil).Check(ctx) }},
 
+	{Name: "Pool.Run", Needs: Due, Lost: GoesOn, Hooks: "TasksClaimed TaskStarted TaskFinished", NoModel: "what it sends depends on timing",
+		NoChaos: "it is Worker.Run of several Workers, by the same loop",
+		Call: func(ctx context.Context, f *Fixture) (any, error) {
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			return nil, f.pool(cancel).Run(ctx)
+		}},
+	{Name: "Pool.Check", Lost: Unavailable, NoModel: aboutTheServer, NoChaos: readsOnly,
+		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.pool(nil).Check(ctx) }},
+
 	{Name: "Locker.UnlockAll", Needs: Held, Outlives: true, Hooks: "LockReleased",
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Locker.UnlockAll(ctx) }},
 	{Name: "Locker.Close", Needs: Held, Outlives: true, Hooks: "LockReleased",
