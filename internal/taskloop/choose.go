@@ -153,13 +153,10 @@ func (f *feed) isOlder(other *feed) bool {
 }
 
 // goesAlong reports whether a claim goes along with the dispositions of r, though the head of
-// another shard is older, or it is another queue's turn.
+// another shard of the queue is older.
 func (l *loop) goesAlong(r, oldest *feed, now time.Time) bool {
-	if !r.demand.claimWanted || oldest.overlooked {
+	if !r.demand.claimWanted || oldest.overlooked || r.queue != oldest.queue {
 		return false
-	}
-	if r.queue != oldest.queue {
-		return l.isNearly(r.queue, oldest.queue)
 	}
 	return r.head.Sub(oldest.head) <= max(minSlack, now.Sub(oldest.head)/8)
 }

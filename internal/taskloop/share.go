@@ -8,11 +8,9 @@ import (
 	"github.com/sluice-go/sluice/internal/background"
 )
 
-const (
-	// quickly is the time within which a queue may be handed more tasks than it has a share of the runners: those give
-	// them back before others miss them, and to claim a few tasks costs as much as to claim many.
-	quickly = 10 * time.Millisecond
-)
+// quickly is the time within which a queue may be handed more tasks than it has a share of the runners: those give
+// them back before others miss them, and to claim a few tasks costs as much as to claim many.
+const quickly = 10 * time.Millisecond
 
 // client is what the loop knows of a client of Redis, by which it reaches some of its queues.
 type client struct {
@@ -148,16 +146,6 @@ func (l *loop) isBefore(f, other *feed) bool {
 		return qHas
 	}
 	return p.dealt < q.dealt
-}
-
-// isQuick reports whether the queue's handlers give runners back before others miss them.
-func (q *queue) isQuick() bool { return q.takes > 0 && q.takes < quickly }
-
-// isNearly reports whether a queue whose dispositions are to be sent may claim along, though it is the turn of another one: it has not
-// had a turn more than that, which are short.
-func (l *loop) isNearly(p, other *queue) bool {
-	share := l.share(p)
-	return p.isQuick() && p.held() < share && p.dealt-other.dealt <= float64(share)/float64(p.Weight)
 }
 
 // noteTook notes how long a handler has taken.
