@@ -218,4 +218,7 @@ func TestHouse_ReadmeNamesTheFloors(t *testing.T) {
 	}
 }
 
-func TestMain(m *testing.M) { systest.Main(m) }
+func TestMain(m *testing.M) {
+	systest.BubbleConnections = 10_000
+	systest.Main(m)
+}

@@ -30,13 +30,23 @@ func Bubble(t *testing.T, test func(t *testing.T, m *miniredis.Miniredis, rdb re
 	})
 }
 
+// BubbleConnections is how many connections a client in a bubble has, 0 for go-redis's default. A call that waits for one takes a timer
+// that is kept for the next, in another bubble or in none: that ends the process. But a client of many takes an outage for
+// one only after as many failures. So a package where some tests make many calls at once has many, in its TestMain.
+var BubbleConnections int
+
 // BubbleClient returns a client for use in a bubble. The caller closes it before the
-// bubble ends. No call waits for a connection: go-redis takes a timer for that which all bubbles of a process share, and that ends
-// the process.
+// bubble ends.
 func BubbleClient(t *testing.T, dial redistest.Dialer) redis.UniversalClient {
 	t.Helper()
+	return BubbleClientOf(t, dial, BubbleConnections)
+}
+
+// BubbleClientOf is BubbleClient for a client of so many connections.
+func BubbleClientOf(t *testing.T, dial redistest.Dialer, connections int) redis.UniversalClient {
+	t.Helper()
 	return redis.NewClient(&redis.Options{
-		PoolSize:                 10_000,
+		PoolSize:                 connections,
 		Addr:                     "127.0.0.1:6379", // a literal IP: looking up a name does not work in a bubble
 		Dialer:                   dial,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},

@@ -41,7 +41,7 @@ func newFleet(t *testing.T, m *miniredis.Miniredis, n int, opts ...sluice.LockOp
 	for range n {
 		alive, die := context.WithCancel(context.Background())
 		faults := redistest.NewFaults(mortal(alive, systest.BubbleDialer(m)))
-		rdb := systest.BubbleClient(t, faults.Dial)
+		rdb := systest.BubbleClientOf(t, faults.Dial, 20)
 		l, err := sluice.NewLocker(rdb, opts...)
 		require.NoError(t, err)
 		f.lockers, f.clients = append(f.lockers, l), append(f.clients, rdb)

@@ -31,7 +31,7 @@ func faultyBubble(t *testing.T, test func(n network)) {
 	t.Helper()
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, clean redis.UniversalClient) {
 		faults := redistest.NewFaults(systest.BubbleDialer(m))
-		n := network{t, m, clean, systest.BubbleClient(t, faults.Dial), faults, &sendLog{start: time.Now()}}
+		n := network{t, m, clean, systest.BubbleClientOf(t, faults.Dial, 200), faults, &sendLog{start: time.Now()}}
 		n.faulty.AddHook(n.log)
 		defer func() { require.NoError(t, n.faulty.Close()) }()
 		test(n)
