@@ -187,7 +187,7 @@ func (c *crew) ready(ctx context.Context) error {
 	errs := make([]error, len(c.workers))
 	var asking sync.WaitGroup
 	for i, w := range c.workers {
-		// It ends when ctx does, at the latest, and is waited for below.
+		// It ends when ctx does, at the latest; what follows waits for it.
 		asking.Go(func() {
 			if err := w.Queue.ready(ctx); errors.Is(err, ErrInvalid) {
 				errs[i] = wrap("run", w.Queue.name, err)
