@@ -66,7 +66,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	}
 	left, err := c.run(ctx)
 	if left != nil {
-		return fmt.Errorf("sluice: run: %w", left)
+		return errors.Join(err, fmt.Errorf("sluice: run: %w", left))
 	}
 	return err
 }
@@ -143,7 +143,7 @@ func newCrew(op string, workers []*Worker, concurrency int, grace time.Duration,
 // seat returns the seat of a worker, or of taskloop.AllQueues.
 func (c *crew) seat(of int) *seat { return &seat{of, c.loop.Sizes} }
 
-// run returns when the loop has ended, and what it leaves, or why it did.
+// run returns when the loop has ended, what it leaves, and why it did if ctx has not.
 func (c *crew) run(ctx context.Context) (*UnfinishedError, error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -168,13 +168,11 @@ func (c *crew) run(ctx context.Context) (*UnfinishedError, error) {
 		}
 		c.ending = append(c.ending, source.startTrimming(ctx), c.policies[i].periodics.start(ctx))
 	}
-	if left := taskloop.Run(ctx, c.loop); left != nil {
-		return (*UnfinishedError)(left), nil
-	}
+	left := (*UnfinishedError)(taskloop.Run(ctx, c.loop))
 	if cause := context.Cause(ctx); errors.Is(cause, ErrInvalid) {
-		return nil, cause
+		return left, cause
 	}
-	return nil, nil
+	return left, nil
 }
 
 // startsIn is for how long a Run waits to know that its queues have as many shards as they should. Those that answer later end it.

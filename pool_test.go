@@ -275,36 +275,6 @@ func TestPool_StopsAsOne(t *testing.T) {
 	})
 }
 
-// TestPool_AWorkersErrorEndsIt, and the error says whose.
-func TestPool_AWorkersErrorEndsIt(t *testing.T) {
-	systest.EachQueue(t, func(b systest.QueueTest) {
-		enqueueMany(b, 0, 1)
-		other := systest.NewQueueTest(b.T, b.RDB, redistest.Name(b.T)+"-other")
-		wrong := b.On(b.RDB, sluice.WithShards(4))
-		var runs atomic.Int64
-		handler := func(context.Context, sluice.Entry) error { runs.Add(1); return nil }
-		p := &sluice.Pool{Workers: []*sluice.Worker{{Queue: other.Q, Handler: handler}, {Queue: wrong, Handler: handler}}}
-		err := p.Run(b.Context())
-		require.ErrorIs(b, err, sluice.ErrInvalid)
-		require.ErrorContains(b, err, "run "+b.Key[len("Queue:"):]+":")
-		require.Zero(b, runs.Load())
-		require.ErrorIs(b, p.Check(b.Context()), sluice.ErrInvalid)
-		require.NoError(b, (&sluice.Pool{Workers: p.Workers[:1]}).Check(b.Context()))
-
-		// And while it runs: a queue that is idle gets another number.
-		soon := systest.NewQueueTest(b.T, b.RDB, redistest.Name(b.T)+"-soon", sluice.WithPollInterval(20*time.Millisecond))
-		p.Workers[1] = &sluice.Worker{Queue: soon.Q, Handler: handler}
-		ended := make(chan error, 1)
-		go func() { ended <- p.Run(b.Context()) }()
-		b.Eventually(func() bool { return soon.Stats().Waiting > 0 })
-		_, err = soon.On(b.RDB, sluice.WithShards(4)).Enqueue(b.Context(), sluice.Task{ID: "a"})
-		require.NoError(b, err)
-		err = <-ended
-		require.ErrorIs(b, err, sluice.ErrInvalid)
-		require.ErrorContains(b, err, "run "+soon.Key[len("Queue:"):]+":")
-	})
-}
-
 // TestPool_IsOfAnyQueues: of several servers and prefixes, with limits, a pause, and periodic tasks.
 func TestPool_IsOfAnyQueues(t *testing.T) {
 	a, b := redistest.Redis(t).Client(t), redistest.Start(t).Client(t)

@@ -208,7 +208,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	defer w.seat.Store(nil)
 	left, err := c.run(ctx)
 	if left != nil {
-		return wrap("run", w.Queue.name, left)
+		return errors.Join(err, wrap("run", w.Queue.name, left))
 	}
 	return err
 }
