@@ -84,7 +84,7 @@ func (q *Queue) Check(ctx context.Context) error {
 		main, _ := s.keys[0].(string)
 		err := checkServer(ctx, q.executor, scriptCheckQueue, main, s.commands(main), "allkeys")
 		if err == nil {
-			nothing := s.exchangeRequest(nil, 0, 0, false) // reads each key
+			nothing := s.exchangeRequest(nil, 0, 0, "") // reads each key
 			nothing.Until = time.Now().Add(redisexec.MaxQuiet)
 			err = q.executor.Once(ctx, nothing).Final()
 		}
@@ -106,7 +106,8 @@ func (s *shard) commands(main string) []string {
 		all = append(all, on(s.companion(hash), "HSET key f v", "HGET key f", "HMGET key f", "HDEL key f", "HLEN key")...)
 	}
 	for ending, command := range map[string]string{
-		keyspace.Dead: "ZADD key 1 m", keyspace.Leased: "ZADD key 1 m", keyspace.Paused: "GET key", keyspace.Dropped: "HSET key f v",
+		keyspace.Dead: "ZADD key 1 m", keyspace.Leased: "ZADD key 1 m", keyspace.Paused: "GET key",
+		keyspace.Errors: "HSET key f v", keyspace.Counts: "HINCRBY key f 1", keyspace.Workers: "ZREMRANGEBYSCORE key 0 1",
 	} {
 		all = append(all, on(s.companion(ending), command)...)
 	}

@@ -3,6 +3,8 @@ package sluice
 import (
 	"context"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/sluice-go/sluice/internal/wire"
 )
 
@@ -28,4 +30,10 @@ func Apart(l *Locker) int { return len(l.apart.all("")) }
 // PutNext has a task take the place of another one, as the next occurrence of a periodic task does.
 func PutNext(ctx context.Context, q *Queue, e Entry, next Task) error {
 	return q.putNext(ctx, e, &wire.Next{At: next.At, Payload: next.packed()})
+}
+
+// SaysThatAWorkerLives reports whether a command is the one that a Worker sends every 15 seconds.
+func SaysThatAWorkerLives(cmd redis.Cmder) bool {
+	args := cmd.Args()
+	return len(args) > 1 && args[1] == digestOf("seen")
 }

@@ -138,29 +138,31 @@ func TestToken_IsWhatTheScriptTakesForOne(t *testing.T) {
 // TestDecodeInspected_ShowsLabelsOnly: what is none is left out, and what the script does not give is refused.
 func TestDecodeInspected_ShowsLabelsOnly(t *testing.T) {
 	t.Parallel()
+	labels := func(all ...any) []any { return all }
 	for _, c := range []struct {
 		value any
 		want  LockInfo
 		ok    bool
 	}{
-		{[]any{int64(-2), "", int64(0), int64(0)}, LockInfo{}, true},
-		{[]any{int64(-2), "", int64(0), int64(3)}, LockInfo{Waiting: 3}, true},
-		{[]any{int64(-1), "", int64(1), int64(2)}, LockInfo{true, -time.Millisecond, "", 1, 2}, true},
-		{[]any{int64(7), "host 1", int64(1), int64(2)}, LockInfo{true, 7 * time.Millisecond, "host 1", 1, 2}, true},
-		{[]any{int64(7), "", int64(1000), int64(2)}, LockInfo{true, 7 * time.Millisecond, "", 1000, 2}, true},
-		{[]any{int64(7), "a\nb", int64(1), int64(2)}, LockInfo{true, 7 * time.Millisecond, "", 1, 2}, true},
-		{[]any{int64(7), "\xff", int64(1), int64(2)}, LockInfo{true, 7 * time.Millisecond, "", 1, 2}, true},
-		{[]any{int64(7), string(make([]byte, 65)), int64(1), int64(2)}, LockInfo{true, 7 * time.Millisecond, "", 1, 2}, true},
+		{[]any{int64(-2), labels(), int64(0), int64(0)}, LockInfo{}, true},
+		{[]any{int64(-2), labels(), int64(0), int64(3)}, LockInfo{Waiting: 3}, true},
+		{[]any{int64(-1), labels(), int64(1), int64(2)}, LockInfo{Held: true, TTL: -time.Millisecond, Permits: 1, Waiting: 2}, true},
+		{[]any{int64(7), labels("host 1"), int64(1), int64(2)}, LockInfo{Held: true, TTL: 7 * time.Millisecond, Owner: "host 1", Owners: []string{"host 1"}, Permits: 1, Waiting: 2}, true},
+		{[]any{int64(7), labels(), int64(1000), int64(2)}, LockInfo{Held: true, TTL: 7 * time.Millisecond, Permits: 1000, Waiting: 2}, true},
+		{[]any{int64(7), labels("a\nb"), int64(1), int64(2)}, LockInfo{Held: true, TTL: 7 * time.Millisecond, Permits: 1, Waiting: 2}, true},
+		{[]any{int64(7), labels("\xff"), int64(1), int64(2)}, LockInfo{Held: true, TTL: 7 * time.Millisecond, Permits: 1, Waiting: 2}, true},
+		{[]any{int64(7), labels(string(make([]byte, 65))), int64(1), int64(2)}, LockInfo{Held: true, TTL: 7 * time.Millisecond, Permits: 1, Waiting: 2}, true},
+		{[]any{int64(7), labels("a", "b\n", "c"), int64(4), int64(2)}, LockInfo{Held: true, TTL: 7 * time.Millisecond, Owners: []string{"a", "c"}, Permits: 4, Waiting: 2}, true},
 		{int64(5), LockInfo{}, false},
 		{int64(-2), LockInfo{}, false},
-		{[]any{int64(-3), "", int64(1), int64(0)}, LockInfo{}, false},
-		{[]any{int64(7), "", int64(-1), int64(0)}, LockInfo{}, false},
-		{[]any{int64(7), "", int64(1), int64(-1)}, LockInfo{}, false},
-		{[]any{int64(7), "", int64(1001), int64(0)}, LockInfo{}, false},
-		{[]any{int64(7), ""}, LockInfo{}, false},
-		{[]any{int64(7), "a", "1", int64(0)}, LockInfo{}, false},
-		{[]any{int64(7), "a", int64(1), "1"}, LockInfo{}, false},
-		{[]any{"7", "a", int64(1), int64(0)}, LockInfo{}, false},
+		{[]any{int64(-3), labels(), int64(1), int64(0)}, LockInfo{}, false},
+		{[]any{int64(7), labels(), int64(-1), int64(0)}, LockInfo{}, false},
+		{[]any{int64(7), labels(), int64(1), int64(-1)}, LockInfo{}, false},
+		{[]any{int64(7), labels(), int64(1001), int64(0)}, LockInfo{}, false},
+		{[]any{int64(7), labels()}, LockInfo{}, false},
+		{[]any{int64(7), labels("a"), "1", int64(0)}, LockInfo{}, false},
+		{[]any{int64(7), labels("a"), int64(1), "1"}, LockInfo{}, false},
+		{[]any{"7", labels("a"), int64(1), int64(0)}, LockInfo{}, false},
 		{[]any{int64(7), int64(7), int64(1), int64(0)}, LockInfo{}, false},
 		{"secret", LockInfo{}, false},
 		{nil, LockInfo{}, false},

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-	"unicode"
-	"unicode/utf8"
 )
 
 // grant is what the server gave when the lock was acquired. A hand-over passes it on. It is not
@@ -23,17 +21,8 @@ type grant struct {
 	asked    time.Duration // the longest TTL for which an earlier holder's extension may yet be carried out
 }
 
-const (
-	// maxOwner is the most bytes of a label.
-	maxOwner = 64
-	// randomLength is how many characters of a token are random: 5 bits each. inspect.lua has it too.
-	randomLength = 26
-)
-
-func isOwner(label string) bool {
-	unprintable := func(r rune) bool { return !unicode.IsPrint(r) }
-	return label != "" && len(label) <= maxOwner && utf8.ValidString(label) && !strings.ContainsFunc(label, unprintable)
-}
+// randomLength is how many characters of a token are random: 5 bits each. inspect.lua has it too.
+const randomLength = 26
 
 // newToken returns a token that no other acquisition has: label:random, or only what is random.
 func newToken(owner string) string {
@@ -54,7 +43,7 @@ func ownerIn(token string) (owner string, ok bool) {
 		return "", true
 	}
 	owner, ok = strings.CutSuffix(token[:label], ":")
-	return owner, ok && isOwner(owner)
+	return owner, ok && isLabel(owner)
 }
 
 // A window is how long a Locker hands a lock over among its own callers, from the moment at

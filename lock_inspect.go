@@ -15,11 +15,13 @@ type LockInfo struct {
 	// TTL is when the lock is freed at the latest, unless its holder extends it. It is
 	// negative for a key without TTL, which only clients of other libraries make.
 	TTL time.Duration
-	// Owner is the label that its holder gave with WithOwner. It is empty without one, and for a lock of another
-	// library.
+	// Owner is the label that its holder gave with WithOwner. It is empty without one, for a lock of another
+	// library, and if several hold it.
 	Owner string
+	// Owners are the labels of those that hold it, of permits in the order in which they end. One without a label is left out.
+	Owners []string
 	// Permits is how many callers hold it: 1 without WithPermits. With them, TTL is that of the last one to
-	// end, and Owner is empty.
+	// end.
 	Permits int
 	// Waiting is how many processes (Lockers) wait in line for it. The callers of one process count once. A process that
 	// has died counts until its turn comes, or until the line ends: a minute after the last process has joined it or polled.
@@ -51,19 +53,25 @@ func decodeInspected(value any) (LockInfo, error) {
 		return LockInfo{}, redisexec.Unexpected(value)
 	}
 	ms, isTTL := parts[0].(int64)
-	owner, isLabel := parts[1].(string)
+	owners, isLabels := parts[1].([]any)
 	n, isNumber := parts[2].(int64)
 	waiting, isCount := parts[3].(int64)
-	if !isTTL || !isLabel || !isNumber || !isCount || ms < -2 || n < 0 || n > maxPermits || waiting < 0 {
+	if !isTTL || !isLabels || !isNumber || !isCount || ms < -2 || n < 0 || n > maxPermits || waiting < 0 {
 		return LockInfo{}, redisexec.Unexpected(value)
 	}
 	if n == 0 {
 		return LockInfo{Waiting: int(min(waiting, math.MaxInt32))}, nil
 	}
-	if !isOwner(owner) {
-		owner = ""
+	info := LockInfo{Held: true, TTL: duration(ms), Permits: int(n), Waiting: int(min(waiting, math.MaxInt32))}
+	for _, label := range owners {
+		if owner, isText := label.(string); isText && isLabel(owner) {
+			info.Owners = append(info.Owners, owner)
+		}
 	}
-	return LockInfo{Held: true, TTL: duration(ms), Owner: owner, Permits: int(n), Waiting: int(min(waiting, math.MaxInt32))}, nil
+	if n == 1 && len(info.Owners) == 1 {
+		info.Owner = info.Owners[0]
+	}
+	return info, nil
 }
 
 // ForceUnlock releases the named lock, whichever client holds it, and reports whether it was held. The holder

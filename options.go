@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/redis/go-redis/v9"
 
@@ -193,14 +196,22 @@ func (o lockOptions) with(opts []LockOption) (*lockOptions, error) {
 		return &o, fmt.Errorf("%w: a name has 1 to %d permits", ErrInvalid, maxPermits)
 	case o.replicas < 0:
 		return &o, errNegativeReplicas
-	case o.owner != "" && !isOwner(o.owner):
-		return &o, fmt.Errorf("%w: a label of an owner has 1 to %d bytes of printable UTF-8", ErrInvalid, maxOwner)
+	case o.owner != "" && !isLabel(o.owner):
+		return &o, fmt.Errorf("%w: a label has 1 to %d bytes of printable UTF-8", ErrInvalid, maxLabel)
 	}
 	o.px = millis(o.ttl + shortestWindow.margin())
 	return &o, checkDuration("retry interval", o.retry)
 }
 
 var errNegativeReplicas = fmt.Errorf("%w: negative number of replicas", ErrInvalid)
+
+// maxLabel is the most bytes of a label, of an owner or a Worker.
+const maxLabel = 64
+
+func isLabel(label string) bool {
+	unprintable := func(r rune) bool { return !unicode.IsPrint(r) }
+	return label != "" && len(label) <= maxLabel && utf8.ValidString(label) && !strings.ContainsFunc(label, unprintable)
+}
 
 // QueueOption sets something about a Queue.
 type QueueOption func(*queueOptions)

@@ -2,6 +2,7 @@ package sluice
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -157,16 +158,20 @@ func (c *crew) run(ctx context.Context) (*UnfinishedError, error) {
 			return nil, err
 		}
 	}
-	canceled := notify.NewMessages()
+	canceled, present := notify.NewMessages(), make([]*presence, len(c.workers))
 	c.loop.Canceled = canceled
 	for i, w := range c.workers {
 		q := &c.loop.Queues[i]
-		source := &workerSource{queue: w.Queue, lease: q.Lease, refused: stop, log: q.Log}
+		source := &workerSource{queue: w.Queue, lease: q.Lease, id: rand.Text()[:workerIDLength], refused: stop, log: q.Log}
+		present[i] = newPresence(w, source.id)
 		q.Source = source
 		if ctx.Err() == nil {
 			c.ending = append(c.ending, w.Queue.tellCanceled(canceled))
 		}
 		c.ending = append(c.ending, source.startTrimming(ctx), c.policies[i].periodics.start(ctx))
+	}
+	if ctx.Err() == nil {
+		c.ending = append(c.ending, startPresence(ctx, present))
 	}
 	left := (*UnfinishedError)(taskloop.Run(ctx, c.loop))
 	if cause := context.Cause(ctx); errors.Is(cause, ErrInvalid) {

@@ -106,11 +106,18 @@ type TaskInfo struct {
 	State State
 	// LeaseEnds is when the lease of a leased task ends, unless it is extended, by the server's clock. Else zero.
 	LeaseEnds time.Time
+	// LeasedSince is when a leased task was claimed, by the server's clock. Else zero.
+	LeasedSince time.Time
+	// Worker is the WorkerInfo.ID of the Worker that has a leased task. It is empty for one that a caller of Claim has, and in other states.
+	Worker string
 	// DiedAt is when a dead letter died, by the server's clock, to the microsecond. Else zero.
 	DiedAt time.Time
 	// Reason says why a dead letter is one: the reason that Bury was given; "attempts used up" for a task that was
-	// claimed as often as WithMaxAttempts allows; "malformed" for what is not the library's.
+	// claimed as often as WithMaxAttempts allows; "malformed" for what is not the library's. Of a task that is to be tried again, or is,
+	// it is the last error: what a Worker's handler returned, or Retry was given. Else it is empty.
 	Reason string
+	// FailedAt is when the attempt ended that had that last error, by the server's clock. Else zero.
+	FailedAt time.Time
 	// Omitted is in how many bytes kind, header and payload are stored, if WithPayloadsUpTo has left them out; else 0.
 	Omitted int
 }
@@ -228,7 +235,7 @@ func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration) 
 		return false, fmt.Errorf("sluice: reschedule: %w", err)
 	}
 	value, err := q.byID(ctx, "reschedule", id, func(s *shard) redisexec.Request {
-		return s.replicated(scriptReschedule.Request(s.lineKeys, id, wire.Duration(delay)))
+		return s.replicated(scriptReschedule.Request(s.errorKeys, id, wire.Duration(delay)))
 	})
 	if err != nil && !errors.Is(err, ErrUnderReplicated) {
 		return false, err
@@ -282,7 +289,7 @@ func (q *Queue) get(ctx context.Context, id string, opts ...ReadOption) (t TaskI
 		return t, now, err
 	}
 	value, err := q.byID(ctx, "get", id, func(s *shard) redisexec.Request {
-		return scriptGet.Request(s.keys, id, payloads)
+		return scriptGet.Request(s.errorKeys, id, payloads)
 	})
 	if err != nil {
 		return t, now, err
@@ -330,7 +337,7 @@ func (q *Queue) Purge(ctx context.Context) error {
 		return err
 	}
 	return q.wrap(ctx, op, q.onShards(ctx, func(_ int, s *shard) error {
-		_, err := s.executor.Run(ctx, scriptPurge.Request(s.keys))
+		_, err := s.executor.Run(ctx, scriptPurge.Request(s.errorKeys))
 		return err
 	}))
 }

@@ -253,7 +253,7 @@ func (s *shard) commitClaim(calls []*mergedCall[claimArg], all claimArg) {
 }
 
 func (s *shard) claimRequest(c claimArg) redisexec.Request {
-	return s.exchangeRequest(nil, c.n, c.lease, false)
+	return s.exchangeRequest(nil, c.n, c.lease, "")
 }
 
 // Pop takes up to n due tasks out of the queue, earliest first. A task is handed to one caller at most, and
@@ -294,7 +294,7 @@ func (s *shard) pop(ctx context.Context, n int) (popped []Entry, err error) {
 
 // popStep takes up to n tasks out by one script, and reports whether there may be more, and whether a pause or limits keep those.
 func (s *shard) popStep(ctx context.Context, n int) (more, isLimited bool, entries []Entry, err error) {
-	request := s.replicated(scriptPop.Request(s.buryKeys(), append([]any{n}, s.trimmer.bounds...)...))
+	request := s.replicated(scriptPop.Request(s.allKeys, append([]any{n}, s.trimmer.bounds...)...))
 	request.Mark = nil // where nothing is due, nothing was to be acknowledged
 	reply, err := s.executor.Run(ctx, request)
 	if err != nil {
@@ -324,7 +324,7 @@ func (q *Queue) Peek(ctx context.Context, n int) (entries []Entry, err error) {
 	if err := q.checkCount("peek", n); err != nil {
 		return nil, err
 	}
-	for i, failed := range q.list(ctx, listing{scriptPeek, "0", StateDue}, cursor{}, n, "") {
+	for i, failed := range q.list(ctx, listing{scriptPeek, "0", StateAbsent}, cursor{}, n, "") {
 		if failed != nil {
 			return entries, q.wrap(ctx, "peek", failed)
 		}

@@ -48,7 +48,7 @@ func (q *Queue) Revive(ctx context.Context, ids ...string) (int, error) {
 		return 0, invalid("revive", "empty task ID")
 	}
 	revived, err := q.eachLetter(ctx, ids, func(s *shard, args []any) redisexec.Request {
-		return scriptRevive.Request(s.lineKeys, args...)
+		return scriptRevive.Request(s.errorKeys, args...)
 	})
 	return revived, q.wrap(ctx, "revive", err)
 }
@@ -126,7 +126,7 @@ const (
 
 // trimmer says which of a shard's dead letters are to be dropped, and when they are to be looked at.
 type trimmer struct {
-	bounds []any // as the scripts read them: how many may stay in the shard, and for how many seconds; nil for no bound
+	bounds []any // as the scripts read them: how many may stay in the shard, and for how many seconds; 0 for no bound
 	next   atomic.Pointer[time.Time]
 }
 
@@ -135,22 +135,11 @@ func (o *queueOptions) trims() bool { return o.deadLimit > 0 || o.deadAge > 0 }
 
 // deadBounds returns the bounds of one of the shards.
 func (o *queueOptions) deadBounds() []any {
-	if !o.trims() {
-		return nil
-	}
 	return []any{(o.deadLimit + o.shards - 1) / o.shards, wire.Duration(o.deadAge)}
 }
 
-// buryKeys returns the keys of a script that may bury. Its bounds are trimmer.bounds.
-func (s *shard) buryKeys() []any {
-	if s.trimmer.bounds == nil {
-		return s.allKeys
-	}
-	return s.countedKeys
-}
-
 func (s *shard) trimRequest() redisexec.Request {
-	return scriptTrim.Request(s.countedKeys, s.trimmer.bounds...)
+	return scriptTrim.Request(s.allKeys, s.trimmer.bounds...)
 }
 
 // trimIsDue reports whether the shard's dead letters are to be looked at, and that they are until the interval is

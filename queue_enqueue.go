@@ -188,7 +188,7 @@ func (s *shard) newTasks(duplicates Duplicates, n int, floor string, apart int64
 
 // enqueueRequest returns the request for all tasks that were added.
 func (s *shard) enqueueRequest(tasks *wire.Batch) redisexec.Request {
-	return s.replicated(scriptEnqueue.Request(s.lineKeys, tasks.Args()...))
+	return s.replicated(scriptEnqueue.Request(s.errorKeys, tasks.Args()...))
 }
 
 func (t *Task) due() wire.Due {

@@ -209,7 +209,7 @@ func TestExchange_TellsOfTheHead(t *testing.T) {
 // run runs the script on one of the queues.
 func (w *twins) run(on int, items []wire.Item, n int, lease time.Duration) any {
 	q := w.queues[on]
-	reply, err := q.executor.Run(w.Context(), q.shards[0].exchangeRequest(items, n, lease, false))
+	reply, err := q.executor.Run(w.Context(), q.shards[0].exchangeRequest(items, n, lease, ""))
 	require.NoError(w, err)
 	return reply.Value
 }

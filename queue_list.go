@@ -147,8 +147,8 @@ func (l listing) decode(value any) (end cursor, ts []wire.Info, err error) {
 	r := wire.Read(value)
 	end = cursor{r.Text(), r.Text()}
 	parts, read := wire.ListedParts, (*wire.Reader).Listed
-	if l.state == StateDead {
-		parts, read = wire.DeadParts, (*wire.Reader).Dead
+	if l.state != StateAbsent {
+		parts, read = wire.ShownParts, (*wire.Reader).Shown
 	}
 	ts, err = readEach(&r, parts, read, func(i wire.Info) wire.Info {
 		i.State = int(l.state)
@@ -187,7 +187,7 @@ type pages struct {
 // fill reads pages of so many entries until there is an entry, or no more.
 func (p *pages) fill(ctx context.Context, l listing, size int, payloads string) error {
 	for len(p.read) == 0 && !p.isOver {
-		reply, err := p.shard.executor.Run(ctx, l.script.Request(p.shard.keys, size, p.after.score, p.after.id, l.which, payloads))
+		reply, err := p.shard.executor.Run(ctx, l.script.Request(p.shard.errorKeys, size, p.after.score, p.after.id, l.which, payloads))
 		if err == nil {
 			p.after, p.read, err = l.decode(reply.Value)
 		}
@@ -267,7 +267,13 @@ func withoutReceipt(t wire.Task) Entry {
 
 // infoOf returns a task as it is shown.
 func infoOf(i wire.Info) TaskInfo {
-	t := TaskInfo{Entry: entryOf(i.Task), State: State(i.State), Reason: i.Reason, Omitted: i.Omitted}
+	t := TaskInfo{Entry: entryOf(i.Task), State: State(i.State), Reason: i.Reason, Worker: i.Worker, Omitted: i.Omitted}
+	if i.FailedAt != 0 {
+		t.FailedAt = wire.TimeOf(i.FailedAt)
+	}
+	if i.LeasedSince != 0 {
+		t.LeasedSince = wire.TimeOf(i.LeasedSince)
+	}
 	switch t.Due = (time.Time{}); t.State {
 	case StateLeased:
 		t.LeaseEnds, t.Score = wire.ExactTimeOf(i.Score), 0

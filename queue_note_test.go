@@ -111,8 +111,8 @@ func (b noted) dead() sluice.Entry {
 	return e
 }
 
-// TestQueue_KeepsWhatALaterVersionNotes has each script that reads or writes state fields meet one with a fourth part: it is
-// accepted and, as long as the task does not start anew or end, kept as it is.
+// TestQueue_KeepsWhatALaterVersionNotes has each script that reads or writes state fields meet one with a fourth part that is not this
+// version's: it is accepted and, until the lease ends or another one begins, kept as it is.
 func TestQueue_KeepsWhatALaterVersionNotes(t *testing.T) {
 	type act = func(ctx context.Context, b noted, e sluice.Entry) error
 	enqueue := func(policy sluice.Duplicates, want sluice.Outcome, delay time.Duration, others ...string) act {
@@ -163,10 +163,10 @@ func TestQueue_KeepsWhatALaterVersionNotes(t *testing.T) {
 		"list: leased":    {noted.deferred, list(sluice.StateLeased), kept},
 		"peek: due":       {noted.retried, list(sluice.StateDue), kept},
 
-		"claim: never claimed":       {noted.due, claim(1), kept},
-		"claim: retried":             {noted.retried, claim(2), kept},
-		"claim: lease ran out":       {noted.expired, claim(2), kept},
-		"claim: delivery not seen":   {noted.unseen, claim(1), kept},
+		"claim: never claimed":       {noted.due, claim(1), gone},
+		"claim: retried":             {noted.retried, claim(2), gone},
+		"claim: lease ran out":       {noted.expired, claim(2), gone},
+		"claim: delivery not seen":   {noted.unseen, claim(1), gone},
 		"claim: a version took over": {noted.overtaken, claim(1), gone},
 		"claim: a lease that a foreign producer moved": {noted.claimed, func(_ context.Context, b noted, _ sluice.Entry) error {
 			b.foreignAdd(1)
@@ -191,10 +191,10 @@ func TestQueue_KeepsWhatALaterVersionNotes(t *testing.T) {
 		"dequeue":                    {noted.claimed, dequeue, gone},
 		"dequeue: a version waits":   {noted.deferred, dequeue, gone},
 		"dequeue: lease ran out":     {noted.expired, dequeue, gone},
-		"retry":                      {noted.claimed, retry, kept},
+		"retry":                      {noted.claimed, retry, gone},
 		"retry: a version waits":     {noted.deferred, retry, gone},
-		"release: first attempt":     {noted.claimed, release, kept},
-		"release: second attempt":    {noted.claimedAgain, release, kept},
+		"release: first attempt":     {noted.claimed, release, gone},
+		"release: second attempt":    {noted.claimedAgain, release, gone},
 		"release: a version waits":   {noted.deferred, release, gone},
 		"next occurrence":            {noted.claimed, putNext, gone},
 		"bury":                       {noted.claimed, bury, gone},
@@ -202,7 +202,7 @@ func TestQueue_KeepsWhatALaterVersionNotes(t *testing.T) {
 		"reschedule: scheduled":      {noted.scheduled, reschedule, kept},
 		"reschedule: leased":         {noted.claimed, reschedule, kept},
 		"reschedule: retried":        {noted.retried, reschedule, kept},
-		"reschedule: lease ran out":  {noted.expired, reschedule, kept},
+		"reschedule: lease ran out":  {noted.expired, reschedule, gone},
 		"reschedule: version waits":  {noted.deferred, reschedule, kept},
 		"reschedule: it took over":   {noted.overtaken, reschedule, gone},
 		"cancel: due":                {noted.retried, cancel, gone},
@@ -220,7 +220,7 @@ func TestQueue_KeepsWhatALaterVersionNotes(t *testing.T) {
 		"revive":                     {noted.dead, func(_ context.Context, b noted, _ sluice.Entry) error { b.Revive(1, "a"); return nil }, gone},
 		"drop":                       {noted.dead, func(ctx context.Context, b noted, _ sluice.Entry) error { _, err := b.Q.Drop(ctx, "a"); return err }, gone},
 		"purge":                      {noted.claimed, func(ctx context.Context, b noted, _ sluice.Entry) error { return b.Q.Purge(ctx) }, gone},
-		"a foreign producer's ZADD":  {noted.retried, func(_ context.Context, b noted, _ sluice.Entry) error { b.foreignAdd(1); b.claim(2); return nil }, kept},
+		"a foreign producer's ZADD":  {noted.retried, func(_ context.Context, b noted, _ sluice.Entry) error { b.foreignAdd(1); b.claim(2); return nil }, gone},
 		"back from the dead letters": {noted.dead, func(_ context.Context, b noted, _ sluice.Entry) error { b.foreignAdd(1); b.claim(1); return nil }, gone},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -243,34 +243,6 @@ func TestQueue_KeepsWhatALaterVersionNotes(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestQueue_NotesOfOneClaimStayApart: some of the tasks have one, of the same attempt, and one has none.
-func TestQueue_NotesOfOneClaimStayApart(t *testing.T) {
-	systest.EachQueue(t, func(b systest.QueueTest) {
-		ctx, states, want := b.Context(), "{"+b.Key+"}:state", map[string]string{"a": "", "b": ":x", "c": ":y", "d": ":x", "e": ""}
-		for id, text := range want {
-			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: id})
-			require.NoError(b, b.RDB.HSet(ctx, states, id, "4::"+text).Err())
-		}
-		claimed := b.Claim(10, time.Hour)
-		require.Len(b, claimed, len(want))
-		require.NoError(b, b.Q.KeepAlive(ctx, claimed[0], time.Hour, func(ctx context.Context) error {
-			for _, e := range claimed {
-				require.NoError(b, b.Q.Extend(ctx, e, 2*time.Hour))
-			}
-			return nil
-		}))
-		for id, field := range b.RDB.HGetAll(ctx, states).Val() {
-			require.Regexp(b, `^5:[0-9./]+:`+want[id]+`$`, field, id)
-		}
-		require.NoError(b, b.Q.Release(ctx, claimed...))
-		for id, field := range b.RDB.HGetAll(ctx, states).Val() {
-			require.Equal(b, "4::"+want[id], field, id)
-		}
-		require.NoError(b, b.Q.Dequeue(ctx, b.Claim(10, time.Hour)...))
-		b.RequireClean()
-	})
 }
 
 // TestQueue_ANoteHasALimitedForm: 1 to 128 printable ASCII characters, no space and no colon. What has another is

@@ -160,7 +160,11 @@ func (c counting) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 
 func (c counting) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		c.sent.Add(int64(len(cmds)))
+		for _, cmd := range cmds {
+			if !sluice.SaysThatAWorkerLives(cmd) {
+				c.sent.Add(1)
+			}
+		}
 		return next(ctx, cmds)
 	}
 }

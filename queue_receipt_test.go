@@ -83,7 +83,7 @@ func TestTaskInfo_OfALeasedTaskHasNoReceipt(t *testing.T) {
 		for what, settle := range settlements {
 			require.ErrorIs(b, settle(b.Context(), b.Q, listed[0].Entry), sluice.ErrInvalid, what)
 		}
-		require.Equal(b, systest.LeasedInfo(held), b.Get("a"))
+		require.Equal(b, systest.LeasedInfo(held, time.Minute), b.Get("a"))
 		b.Bury(held, "why")
 		for what, settle := range settlements {
 			require.ErrorIs(b, settle(b.Context(), b.Q, b.Get("a").Entry), sluice.ErrStale, what)

@@ -34,7 +34,7 @@ func (q *Queue) Dequeue(ctx context.Context, es ...Entry) error {
 }
 
 // Retry gives a task back whose attempt has failed, due again after delay; the attempt counts. The reason says why, in
-// the words of an error; this version does not keep it. Where a new version was deferred, that one takes its place
+// the words of an error: Get and List show the first 512 bytes of the last one, until the task has ended. Where a new version was deferred, that one takes its place
 // instead, at its own time. ErrStale and ErrUnknown as for Dequeue.
 //
 // A task that has used up its attempts (see MaxAttempts) is put back too, and the next claim buries it, as "attempts used
@@ -138,16 +138,16 @@ func (s *shard) settleRequest(items []wire.Item) redisexec.Request {
 func (s *shard) reportRequest(items []wire.Item) redisexec.Request {
 	by := items[0].Disposition.Script()
 	if by == wire.ByExchange {
-		return s.exchangeRequest(items, 0, 0, false)
+		return s.exchangeRequest(items, 0, 0, "")
 	}
-	script, keys, args := scriptGiveBack, s.allKeys, make([]any, 0, 2+5*len(items))
+	script, args := scriptGiveBack, make([]any, 0, 2+6*len(items))
 	if by == wire.ByBury {
-		script, keys, args = scriptBury, s.buryKeys(), append(args, s.trimmer.bounds...)
+		script, args = scriptBury, append(args, s.trimmer.bounds...)
 	}
 	for i := range items {
 		args = wire.AppendItem(args, &items[i])
 	}
-	return script.Request(keys, args...)
+	return script.Request(s.allKeys, args...)
 }
 
 // decodeSettled decodes what a script says of the tasks whose leases it was to end, and what it has dropped; or returns a
@@ -189,19 +189,19 @@ func (s *shard) commitDequeues(calls []*mergedCall[[]wire.Item]) {
 	})
 }
 
-// exchangeRequest returns a request that finishes tasks, and then claims up to n. Only what claims nothing
-// may be repeated.
-func (s *shard) exchangeRequest(finish []wire.Item, n int, lease time.Duration, keepsRoom bool) redisexec.Request {
-	keys, args, ask := s.allKeys, make([]any, 0, 10+2*len(finish)), watch.Asking{}
+// exchangeRequest returns a request that finishes tasks, and then claims up to n, for a worker or, if that is "", for a Claim. Only
+// what claims nothing may be repeated.
+func (s *shard) exchangeRequest(finish []wire.Item, n int, lease time.Duration, worker string) redisexec.Request {
+	args, ask := make([]any, 0, 13+2*len(finish)), watch.Asking{}
 	if n > 0 {
-		ask = s.watcher.Ask(n, keepsRoom)
+		ask = s.watcher.Ask(n, worker != "")
 	}
 	args = append(args, ask.Client, n, wire.Duration(lease), s.options.maxAttempts)
 	if n > 0 {
-		args = append(args, ask.Below, millis(ask.Watch))
-		keys, args = s.buryKeys(), append(args, s.trimmer.bounds...)
+		args = append(append(args, ask.Below, millis(ask.Watch)), s.trimmer.bounds...)
+		args = append(args, wire.Claimant(lease, worker))
 	}
-	r := scriptExchange.Request(keys, wire.AppendByReceipt(args, finish)...)
+	r := scriptExchange.Request(s.allKeys, wire.AppendByReceipt(args, finish)...)
 	if n == 0 {
 		r.Retry = redisexec.Idempotent
 	}

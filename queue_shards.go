@@ -17,28 +17,27 @@ import (
 
 // shard is one of the parts of a queue: a queue for itself, in one slot of a Cluster.
 type shard struct {
-	queue       *Queue
-	executor    *redisexec.Executor
-	options     *queueOptions
-	keys        []any  // queue, tasks, dead letters, states, leased tasks
-	lineKeys    []any  // and the line of idle clients
-	allKeys     []any  // and the pause
-	countedKeys []any  // and the count of dropped dead letters
-	canceled    string // on which the IDs of tasks are published that were cancelled while leased
-	isAlone     bool   // the queue's only one
-	watcher     *watch.Watcher
-	trimmer     trimmer
-	sighted     atomic.Pointer[sighting] // of several shards: the head
-	took        atomic.Int64             // how long the last claim has taken, in ns
-	enqueues    *committer[wire.Enqueue]
-	dequeues    *committer[[]wire.Item]
-	claims      *committer[claimArg]
+	queue     *Queue
+	executor  *redisexec.Executor
+	options   *queueOptions
+	keys      []any  // queue, tasks, dead letters, states, leased tasks
+	errorKeys []any  // and the line of idle clients, the last errors
+	allKeys   []any  // and the pause, the counts
+	canceled  string // on which the IDs of tasks are published that were cancelled while leased
+	isAlone   bool   // the queue's only one
+	watcher   *watch.Watcher
+	trimmer   trimmer
+	sighted   atomic.Pointer[sighting] // of several shards: the head
+	took      atomic.Int64             // how long the last claim has taken, in ns
+	enqueues  *committer[wire.Enqueue]
+	dequeues  *committer[[]wire.Item]
+	claims    *committer[claimArg]
 }
 
 // Which of the shard's keys are these.
 const (
 	lineKey  = 5
-	pauseKey = 6
+	pauseKey = 7
 )
 
 // replicated has a request that changes the queue wait for the replicas. If there is nothing to change, they are to have what
@@ -49,6 +48,11 @@ func (s *shard) replicated(r redisexec.Request) redisexec.Request {
 		r.Replicas, r.ReplicaWait, r.Mark = s.options.replicas, longestReplicaWait, &mark
 	}
 	return r
+}
+
+// workerKeys are all keys, and behind them the workers.
+func (s *shard) workerKeys() []any {
+	return append(slices.Clip(s.allKeys), s.companion(keyspace.Workers))
 }
 
 // newShards returns the shards of q. If there is one, it has the queue's main key.
@@ -70,9 +74,8 @@ func newShard(q *Queue, key string) *shard {
 		keys: []any{key, keyspace.Companion(key, keyspace.Tasks), keyspace.Companion(key, keyspace.Dead), keyspace.Companion(key, keyspace.State)},
 	}
 	s.keys = append(s.keys, s.companion(keyspace.Leased))
-	s.lineKeys = append(slices.Clip(s.keys), s.companion(keyspace.Line))
-	s.allKeys = append(slices.Clip(s.lineKeys), s.companion(keyspace.Paused))
-	s.countedKeys = append(slices.Clip(s.allKeys), s.companion(keyspace.Dropped))
+	s.errorKeys = append(slices.Clip(s.keys), s.companion(keyspace.Line), s.companion(keyspace.Errors))
+	s.allKeys = append(slices.Clip(s.errorKeys), s.companion(keyspace.Paused), s.companion(keyspace.Counts))
 	s.canceled = s.companion(keyspace.Canceled)
 	s.isAlone = q.options.shards == 1
 	s.trimmer.bounds = q.options.deadBounds()

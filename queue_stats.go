@@ -21,9 +21,15 @@ type Stats struct {
 	Leased int64
 	// Dead is how many are among the dead letters.
 	Dead int64
-	// Dropped is how many dead letters were dropped because of WithDeadLimit or WithDeadAge since there is the
-	// queue, by any process. It never falls: Drop, Revive and Purge leave it.
-	Dropped int64
+	// What became of tasks, in any process: Done were finished by a Worker or Dequeue, or taken by Pop; Retried failed, and are to be tried
+	// again; Buried were put among the dead letters; Lost are leases that ran out, so that the task was handed out again, or
+	// buried; Dropped are dead letters that went because of WithDeadLimit or WithDeadAge. They begin at 0 when nothing was counted,
+	// and no Worker ran, for a day; nothing else makes them fall. A server that denies HINCRBY counts nothing.
+	Done, Retried, Buried, Lost, Dropped int64
+	// Workers is how many Workers run, of all processes: see Queue.Workers.
+	Workers int
+	// Worked is when a Worker was last seen, by the server's clock. Zero if none was for a day.
+	Worked time.Time
 	// OldestDue is for how long the first due task has been due.
 	OldestDue time.Duration
 	// NextDue is when the first task is due that is scheduled or, because its lease ends,
@@ -57,7 +63,7 @@ func (q *Queue) stats(ctx context.Context, op string) (Stats, error) {
 	q.trim(ctx)
 	all := make([]Stats, len(q.shards))
 	err := q.onShards(ctx, func(i int, s *shard) error {
-		reply, err := s.executor.Run(ctx, scriptStats.Request(s.countedKeys))
+		reply, err := s.executor.Run(ctx, scriptStats.Request(s.workerKeys()))
 		if err == nil {
 			all[i], err = decodeStats(reply.Value)
 		}
@@ -79,7 +85,8 @@ func (s Stats) plus(o Stats) Stats {
 	s.Scheduled += o.Scheduled
 	s.Leased += o.Leased
 	s.Dead += o.Dead
-	s.Dropped += o.Dropped
+	s.Done, s.Retried, s.Buried = s.Done+o.Done, s.Retried+o.Retried, s.Buried+o.Buried
+	s.Lost, s.Dropped = s.Lost+o.Lost, s.Dropped+o.Dropped
 	s.Waiting += o.Waiting
 	switch {
 	case !o.Paused:
@@ -99,19 +106,26 @@ func (s Stats) plus(o Stats) Stats {
 
 // decodeStats decodes how many are due, scheduled and dead, then the scores, or nothing, of
 // the oldest due and the next scheduled or leased task, the time, how many are leased, how
-// long the pause lasts, how many dead letters were dropped, how many clients are in line, and the limits.
+// long the pause lasts, the counts, how many workers there are and when one was seen, how many clients are in line, and the limits.
 func decodeStats(value any) (s Stats, err error) {
 	r := wire.Read(value)
 	s.Due, s.Scheduled, s.Dead = r.Int(), r.Int(), r.Int()
 	oldest, hasDue := r.MaybeScore()
 	next, hasNext := r.MaybeScore()
 	now := r.Score()
-	leased, pause, dropped, waiting := r.Int(), r.Int(), r.Int(), r.Int()
+	leased, pause := r.Int(), r.Int()
+	s.Done, s.Retried, s.Buried, s.Lost, s.Dropped = r.Int(), r.Int(), r.Int(), r.Int(), r.Int()
+	workers := r.Int()
+	worked, hasWorked := r.MaybeScore()
+	waiting := r.Int()
 	s.Limits = readLimits(&r)
 	if err := r.Err(); err != nil {
 		return Stats{}, err
 	}
-	s.Leased, s.Dropped, s.Waiting, s.Paused = leased, dropped, int(waiting), pause != notPaused
+	s.Leased, s.Workers, s.Waiting, s.Paused = leased, int(workers), int(waiting), pause != notPaused
+	if hasWorked {
+		s.Worked = wire.TimeOf(worked)
+	}
 	if pause >= 0 {
 		s.PausedUntil = wire.TimeOf(now).Add(duration(pause))
 	}

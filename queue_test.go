@@ -34,7 +34,7 @@ func TestQueue_HandsOutATaskOnceWhenItIsDue(t *testing.T) {
 		require.LessOrEqual(b, claimed.Score-60, b.Now())
 		require.Empty(b, b.Claim(1, time.Second), "handed out twice")
 		require.Equal(b, e.Due, claimed.Due)
-		require.Equal(b, systest.LeasedInfo(claimed), b.Get("a"))
+		require.Equal(b, systest.LeasedInfo(claimed, time.Minute), b.Get("a"))
 
 		require.NoError(b, b.Q.Dequeue(ctx, claimed))
 		require.ErrorIs(b, b.Q.Dequeue(ctx, claimed), sluice.ErrStale)
@@ -59,7 +59,7 @@ func TestQueue_HandsOutATaskAgainWhenItsLeaseHasEnded(t *testing.T) {
 		require.ErrorIs(b, b.Q.Retry(ctx, first, 0, "failed"), sluice.ErrStale)
 		require.ErrorIs(b, b.Q.Release(ctx, first), sluice.ErrStale)
 		require.ErrorIs(b, b.Q.Extend(ctx, first, time.Second), sluice.ErrStale)
-		require.Equal(b, systest.LeasedInfo(second), b.Get("a"))
+		require.Equal(b, systest.LeasedInfo(second, time.Minute), b.Get("a"))
 	})
 }
 

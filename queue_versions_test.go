@@ -39,7 +39,7 @@ func TestQueue_AForeignAddWaitsForTheHolder(t *testing.T) {
 			read, err := b.Q.Get(ctx, "a")
 			require.NoError(b, err)
 			require.Equal(b, sluice.StateLeased, read.State)
-			require.Equal(b, systest.LeasedInfo(e), read)
+			require.Equal(b, systest.LeasedInfo(e, time.Minute), read)
 			popped, err := b.Q.Pop(ctx, 1)
 			require.NoError(b, err)
 			require.Empty(b, popped, "handed out twice at once")

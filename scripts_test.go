@@ -185,11 +185,11 @@ local redis = setmetatable({ call = bounded(real.call), pcall = bounded(real.pca
 	t.Parallel()
 	rdb, ctx := redistest.Redis(t).Client(t), t.Context()
 	for field, left := range map[string]string{"malformed": "malformed", "1:dead:reason": "back"} {
-		for name, args := range map[string][]any{"exchange": {"", "250", "30", "0", "0", "0", "10", "0"}, "pop": {"250", "10", "0"}} {
+		for name, args := range map[string][]any{"exchange": {"", "250", "30", "0", "0", "0", "10", "0", "30/"}, "pop": {"250", "10", "0"}} {
 			q, err := NewQueue(rdb, redistest.Name(t)+name+left)
 			require.NoError(t, err)
 			var keys []string
-			for _, key := range q.shards[0].countedKeys {
+			for _, key := range q.shards[0].allKeys {
 				keys = append(keys, key.(string))
 			}
 			pipeline := rdb.Pipeline()

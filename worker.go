@@ -110,6 +110,9 @@ type Worker struct {
 	// Defaults to 10s.
 	Grace time.Duration
 
+	// Label names the worker for Queue.Workers: 1 to 64 bytes of printable UTF-8. Defaults to none.
+	Label string
+
 	// Periodic is what is due again and again: see Periodic. Handler is called for it, with the ID that it
 	// has there. Defaults to none.
 	Periodic []Periodic
@@ -273,6 +276,8 @@ func (w *Worker) config(log *slog.Logger) (c taskloop.Queue, p *workerPolicy, er
 		return c, p, fmt.Errorf("%w: Concurrency must be 0 to %d", ErrInvalid, maxConcurrency)
 	case c.Weight < 0 || c.Weight > maxConcurrency:
 		return c, p, fmt.Errorf("%w: Weight must be 0 to %d", ErrInvalid, maxConcurrency)
+	case w.Label != "" && !isLabel(w.Label):
+		return c, p, fmt.Errorf("%w: a Label has 1 to %d bytes of printable UTF-8", ErrInvalid, maxLabel)
 	case p.timeout < 0 || p.timeout > longestDuration:
 		return c, p, fmt.Errorf("%w: Timeout must be 0 to 100 years", ErrInvalid)
 	}
@@ -398,7 +403,7 @@ func (p *workerPolicy) decide(ctx context.Context, t wire.Task, err error) (d wi
 	}
 	delay := delayAfter(t.Attempt, err, backoff)
 	p.log.Info("sluice: attempt failed", append(about, slog.Duration("retry_in", delay))...)
-	return wire.Disposition{Action: wire.Retry, Delay: delay}
+	return wire.Disposition{Action: wire.Retry, Delay: delay, Reason: reason}
 }
 
 // Fallback is a retry after the default delay.

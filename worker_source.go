@@ -19,6 +19,7 @@ import (
 type workerSource struct {
 	queue   *Queue
 	lease   time.Duration
+	id      string                  // of the worker
 	refused context.CancelCauseFunc // ends the run
 	log     *slog.Logger
 }
@@ -99,7 +100,7 @@ func (s *workerSource) exchange(sh *shard, reports []taskloop.Report, claim int,
 		}
 	}
 	if claim > 0 {
-		requests = append(requests, sh.exchangeRequest(finish, claim, s.lease, true))
+		requests = append(requests, sh.exchangeRequest(finish, claim, s.lease, s.id))
 	}
 	defer sh.executor.Suspect()()
 	mark, sent := sh.watcher.Mark(), time.Now()
@@ -107,7 +108,7 @@ func (s *workerSource) exchange(sh *shard, reports []taskloop.Report, claim int,
 	claimed := answers[len(answers)-1]
 	if finish != nil && claimed.Outcome == redisexec.Rejected {
 		apart := sh.executor.SendAll(context.Background(), []redisexec.Request{
-			sh.exchangeRequest(finish, 0, 0, false), sh.exchangeRequest(nil, claim, s.lease, true),
+			sh.exchangeRequest(finish, 0, 0, ""), sh.exchangeRequest(nil, claim, s.lease, s.id),
 		})
 		answers, claimed = slices.Insert(answers, joined, apart[0]), apart[1]
 		finish, joined = nil, -1

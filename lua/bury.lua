@@ -1,21 +1,21 @@
 -- Moves tasks to the dead letters. If a task has a waiting version, that version takes
 -- over at its own due time instead.
--- KEYS[3] the dead letters   KEYS[7] the queue's pause and limits
--- ARGV with KEYS[8] the two bounds that trim reads; then three per task: id, score, reason
+-- KEYS[3] the dead letters   KEYS[8] the queue's pause and limits
+-- ARGV[1] and ARGV[2] the two bounds that trim reads; then three per task: id, score, reason
 -- RETURNS one number per task: 1 buried   3 the waiting version has taken over instead
 --         0 stale   2 gone; 0 and 2: nothing changed. Then what trim has dropped
 -- RETRY idempotent: the first run uses up the receipt, so a second run changes nothing.
-local reply, first, buried = {}, nil, 0
+local reply, first, buried, retried = {}, nil, 0, 0
 redis.call('ZCARD', KEYS[3]) -- check the types before the first write
 redis.call('ZCARD', KEYS[5])
 needAll()
 
-for i = #KEYS < 8 and 1 or 3, #ARGV, 3 do
+for i = 3, #ARGV, 3 do
   local id, reason = ARGV[i], ARGV[i + 2]
   local task = held(id, tonumber(ARGV[i + 1]))
   local answer = 1
   if task and task.due then
-    answer = 3
+    answer, retried = 3, retried + 1
     local due = giveback(id, task, 0, task.due)
     if not first or due < first then first = due end
   elseif task then
@@ -28,6 +28,8 @@ for i = #KEYS < 8 and 1 or 3, #ARGV, 3 do
   reply[#reply + 1] = answer
 end
 local answered = #reply
+tally('buried', buried)
+tally('retried', retried)
 if buried > 0 then
   for _, item in ipairs((trim(buried, 1))) do reply[#reply + 1] = item end
 end

@@ -1,6 +1,6 @@
 -- Removes a task in whatever state it is. If it is leased, publishes its ID, so that its
 -- holder can stop at once.
--- KEYS[3] the dead letters   KEYS[6] the queue's line   KEYS[7] its pause and limits
+-- KEYS[3] the dead letters   KEYS[6] the queue's line   KEYS[8] its pause and limits
 -- ARGV[1] id   ARGV[2] the channel of cancelled tasks
 -- RETURNS the state in which it was: 0 absent   1 scheduled   2 due   3 leased   4 dead
 -- RETRY never: if the script runs twice, the second run may remove a task enqueued since.
@@ -16,6 +16,7 @@ redis.call('ZREM', KEYS[3], id)
 redis.call('ZREM', KEYS[5], id)
 redis.call('HDEL', KEYS[2], id)
 redis.call('HDEL', KEYS[4], id)
+forget({ id })
 -- If the server denies that, the holder learns of it by its next extension.
 if state == 3 then
   publish(ARGV[2], id)

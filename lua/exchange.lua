@@ -2,11 +2,11 @@
 -- Finishes tasks: removes each task whose receipt is still valid, or lets its waiting version
 -- take over. Then claims due tasks, earliest first: each gets a lease and one more attempt.
 -- Either may be left out.
--- KEYS[3] the dead letters   KEYS[6] the queue's line   KEYS[7] its pause and limits
+-- KEYS[3] the dead letters   KEYS[6] the queue's line   KEYS[7] the last errors   KEYS[8] its pause and limits   KEYS[9] its counts
 -- ARGV[1] the client, '' if it wants no place in line   ARGV[2] how many tasks to claim, at most 250   ARGV[3] lease in seconds
 -- ARGV[4] attempts allowed, 0 for any number   if any are to be claimed: ARGV[5] the client joins the line if it claims fewer
--- than that; negative if it is in line, and leaves it otherwise   ARGV[6] its watch in ms
--- then, with KEYS[8], the two bounds that trim reads; then, for tasks to be finished that have the same receipt: it, their number, their IDs
+-- than that; negative if it is in line, and leaves it otherwise   ARGV[6] its watch in ms   ARGV[7] and ARGV[8] the two bounds that trim reads
+-- ARGV[9] the claimant: '<lease in seconds>/<worker>'; then, for tasks to be finished that have the same receipt: it, their number, their IDs
 -- RETURNS { 1 if there may be more, -1 if pause or limits keep more from being handed out, else 0; lease end; IDs claimed; the attempt of each, none if all
 --           are first ones; the payload of each, none if all are empty; when each was due, in one text; one number per task
 --           to be finished: 1 done   0 stale   2 gone; 0 and 2: nothing changed. None if all are done; microseconds
@@ -22,7 +22,7 @@ redis.call('ZCARD', KEYS[3]) -- check the type before the first write
 local answers, first = {}, nil
 if #ids > 0 then answers, first = finishAll() end
 
-local claimed, attempts, unseen, notes, payloadList, dues, dropped, most, cut = {}, {}, {}, {}, {}, {}, {}, n, false
+local claimed, attempts, unseen, payloadList, dues, dropped, most, cut = {}, {}, {}, {}, {}, {}, n, false
 if limits then most = limits.allowed(n, 0) end
 if most > 0 then
   local ready, read, further, cleanUp = due(most, nil, limit)
@@ -32,10 +32,10 @@ if most > 0 then
     redis.call('ZREM', KEYS[1], read[1]) -- it gets a new score in any case; after this ZREM a full server accepts the ZADD
   end
   for i, task in ipairs(ready) do
-    claimed[i], payloadList[i], dues[i], notes[i] = task.id, task.payload, task.score, task.note
+    claimed[i], payloadList[i], dues[i] = task.id, task.payload, task.score
     attempts[i], unseen[i] = nextAttempt(task)
   end
-  if #claimed > 0 then lease(claimed, attempts, unseen, notes) end
+  if #claimed > 0 then lease(claimed, attempts, unseen) end
   local buried = cleanUp()
   if buried > 0 then dropped = trim(buried, 7) end
   cut = further and #claimed < most

@@ -1,7 +1,7 @@
 -- Returns one task, in whatever state it is, and the time.
--- KEYS[3] the dead letters
+-- KEYS[3] the dead letters   KEYS[7] the last errors
 -- ARGV[1] id   ARGV[2] the most bytes of payload, as in payload.lua
--- RETURNS { now, score, attempt, payload, state as in cancel.lua, reason of a dead letter or '' }
+-- RETURNS { now, score, attempt, payload, state as in cancel.lua, and what story says }
 --         { now } no such task   { now, '' } a score or state field not written by this library
 -- RETRY readOnly: changes nothing.
 local score = redis.call('ZSCORE', KEYS[1], ARGV[1])
@@ -13,4 +13,4 @@ if not task or not score then return { text(now), '' } end
 local state = dead and 4 or stateOf(task, score)
 if not dead then task, score = resolve(task, score) end
 local payload = payloadUpTo(ARGV[2], ARGV[1])
-return { text(now), text(score), string.format('%.0f', task.attempt), payload, state, dead and (task.reason or 'malformed') or '' }
+return { text(now), text(score), string.format('%.0f', task.attempt), payload, state, story(ARGV[1], task, state) }

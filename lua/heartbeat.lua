@@ -1,5 +1,5 @@
 -- Extends claims: each task is leased for at least ARGV[1] from now. The receipts stay as they are.
--- KEYS[3] the dead letters   KEYS[7] the queue's pause and limits: a lease that has run out has its place no more, and needs another one
+-- KEYS[3] the dead letters   KEYS[8] the queue's pause and limits: a lease that has run out has its place no more, and needs another one
 -- ARGV[1] lease in seconds, then, for tasks that have the same receipt: it, their number, their IDs; at most 250 tasks
 -- RETURNS one number per task: 1 done   0 stale   2 gone   -1 a state field not written by this library; of these
 --         three, nothing changed. None if all are done

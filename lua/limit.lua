@@ -1,5 +1,5 @@
 -- Gives a queue other limits, or none, and has idle clients see to the head. Tokens that were spent stay spent, as many as there are now.
--- KEYS[7] the queue's pause and limits
+-- KEYS[8] the queue's pause and limits
 -- ARGV[1] how many leases, 0 for any number   ARGV[2] how many hand-outs in ARGV[3] microseconds, 0 for any number   ARGV[4] how many at once
 -- RETURNS 1
 -- RETRY never: between two runs others may have changed them.

@@ -1,10 +1,10 @@
 -- Lists scheduled or leased tasks, or dead letters, in the order of their scores, behind the last one of the page before: it reads
 -- a thousand or so at most, and stops early at a megabyte.
--- KEYS[3] the dead letters   KEYS[5] the leased tasks   ARGV[1] n, at most 250
+-- KEYS[3] the dead letters   KEYS[5] the leased tasks   KEYS[7] the last errors   ARGV[1] n, at most 250
 -- ARGV[2] score and ARGV[3] id of that last one, or '' and ''   ARGV[4] the state: 1 scheduled   3 leased   4 dead
 -- ARGV[5] the most bytes of a payload, as in payload.lua
 -- RETURNS { score and id of the last one read if there may be more, else '' and ''; then of each: id, score (time of death),
---           attempt, payload, and of a dead letter the reason }
+--           attempt, payload, and what story says }
 -- RETRY readOnly: changes nothing.
 local n, wanted, reply, listed, examined, size, more = tonumber(ARGV[1]), tonumber(ARGV[4]), { '', '' }, 0, 0, 0, true
 
@@ -40,8 +40,8 @@ repeat
     local task, score = fitting(id, field(i), scores[i], found[2 * i])
     if task then
       local payload, read = payloadUpTo(ARGV[5], id)
-      append(reply, id, score, string.format('%.0f', task.attempt), payload, wanted == 4 and (task.reason or 'malformed') or nil)
-      listed, size = listed + 1, size + read + #id + #(field(i) or '')
+      append(reply, id, score, string.format('%.0f', task.attempt), payload, story(id, task, wanted))
+      listed, size = listed + 1, size + read + #id + #(field(i) or '') + #reply[#reply - 3]
     end
   end
   more = #ids == wants or from + #ids > first + examined

@@ -1,5 +1,5 @@
 -- Returns how long it is until a queue's earliest task is due, and which task that is, and gives the client a place in line.
--- KEYS[6] the queue's line   KEYS[7] its pause and limits
+-- KEYS[6] the queue's line   KEYS[8] its pause and limits
 -- ARGV[1] the client, '' for none; '>' and the client if it is to leave the line: then others see to the head   ARGV[2] its watch in ms
 -- RETURNS { microseconds, 0 if it is due, -1 if there is none within an hour; its score and ID, or '', how many clients are in line; the
 --         client's place, as join says, -1 if it did not want one }

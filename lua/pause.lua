@@ -1,6 +1,6 @@
 -- Pauses a queue, or what has been paused for another time. That may be shorter: then a client is told of the head, and
 -- learns of the new end when it claims.
--- KEYS[7] the queue's pause and limits
+-- KEYS[8] the queue's pause and limits
 -- ARGV[1] for how long, in ms, or 0 for no end
 -- RETURNS 1
 -- RETRY never: between two runs the queue may have been resumed.

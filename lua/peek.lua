@@ -4,7 +4,7 @@
 --         page that ends with one says nothing about where the next one begins
 -- ARGV[5] the most bytes of a payload, as in payload.lua
 -- RETURNS { score and id of the last task read if there may be more, else '' and '',
---           then per task: id, score, attempt, payload }
+--           then per task: id, score, attempt, payload; and with '1' what story says }
 -- RETRY readOnly: changes nothing.
 local ready, ids, more = due(tonumber(ARGV[1]), behind(ARGV[2], ARGV[3]))
 local reply, size = { more and ids.score or '', more and ids[#ids] or '' }, 0
@@ -12,6 +12,7 @@ for i, task in ipairs(ready) do
   if not (task.elsewhere and ARGV[4] == '1') then
     local payload, read = payloadUpTo(ARGV[5], task.id)
     append(reply, task.id, task.score, string.format('%.0f', task.attempt), payload)
+    if ARGV[4] == '1' then append(reply, story(task.id, task)) end
     size = size + read + #task.id
   end
   if size >= 1048576 and i < #ready then

@@ -1,6 +1,6 @@
 -- Removes due tasks from the queue and returns them, earliest first.
--- KEYS[3] the dead letters   KEYS[5] the leased tasks   KEYS[7] the queue's pause and limits
--- ARGV[1] n, at most 250   with KEYS[8], ARGV[2] and ARGV[3] the bounds that trim reads
+-- KEYS[3] the dead letters   KEYS[5] the leased tasks   KEYS[8] the queue's pause and limits
+-- ARGV[1] n, at most 250   ARGV[2] and ARGV[3] the bounds that trim reads
 -- RETURNS { 1 if there may be more, -1 if a pause or limits keep more from being handed out, else 0; then per task: id, score, attempt, payload }
 -- RETRY never: if the script runs twice, the second run removes other tasks.
 redis.call('ZCARD', KEYS[3]) -- check the types before the first write
@@ -14,17 +14,21 @@ if most <= 0 then return { -1 } end
 local ready, ids, more, cleanUp = due(most)
 more = payloads(ready) or more
 local reply, removed = { most < n and #ready == most and -1 or more and 1 or 0 }, {}
+local again = {}
 for _, task in ipairs(ready) do
   removed[#removed + 1] = task.id
+  if task.attempt > 0 then again[#again + 1] = task.id end
   append(reply, task.id, task.score, string.format('%.0f', task.attempt), task.payload or '')
 end
 if #removed > 0 then
   need('HDEL', KEYS[2])
-  if limits and limits.rate > 0 then need('SET', KEYS[7]) end
+  if limits and limits.rate > 0 then need('SET', KEYS[8]) end
   redis.call('ZREM', KEYS[1], unpack(removed))
   redis.call('HDEL', KEYS[2], unpack(removed))
   redis.call('HDEL', KEYS[4], unpack(removed))
   if leases > 0 then redis.call('ZREM', KEYS[5], unpack(removed)) end -- those that have run out
+  forget(again)
+  tally('done', #removed)
 end
 if limits then limits.spend(#removed, 0) end
 -- Others see to the next head, which may have been added behind what was removed, so that no watchman knows of it. Of a lease it knows by its looks.

@@ -1,5 +1,5 @@
 -- Ends a queue's pause, and has idle clients see to the head.
--- KEYS[7] the queue's pause and limits
+-- KEYS[8] the queue's pause and limits
 -- RETURNS 1, or 0 if it was not paused
 -- RETRY never: between two runs the queue may have been paused again.
 if limits.ends <= us then return 0 end

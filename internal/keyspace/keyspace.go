@@ -25,7 +25,9 @@ const (
 	Dead     = ":dead"     // of a queue: its dead letters
 	Leased   = ":leased"   // of a queue: its leased tasks, with the ends of their leases
 	Paused   = ":paused"   // of a queue: its pause, as long as that lasts
-	Dropped  = ":dropped"  // of a queue: how many dead letters were dropped
+	Errors   = ":errors"   // of a queue: the last error of each task that is to be tried again
+	Counts   = ":counts"   // of a queue: how many tasks were done, retried and so on
+	Workers  = ":workers"  // of a queue: the workers that live
 	Wake     = ":wake"     // what the channels begin with on which waiters are notified, see line.lua and idle.lua
 	Canceled = ":canceled" // of a queue: the channel on which the IDs of cancelled tasks are published
 	Layout   = ":layout"   // of a queue: how many shards it has
@@ -36,8 +38,8 @@ const (
 // Endings are those of all companions, and behind them those that are reserved: an earlier version had companions that end so, or a
 // later one may, and a name that it has to refuse must not be in use by then.
 var Endings = []string{
-	Tasks, State, Dead, Leased, Paused, Dropped, Wake, Canceled, Layout, Fence, Line,
-	":idle", ":watch", ":limits", ":errors", ":workers", ":done", ":results",
+	Tasks, State, Dead, Leased, Paused, Errors, Counts, Workers, Wake, Canceled, Layout, Fence, Line,
+	":idle", ":dropped", ":watch", ":limits", ":done", ":results",
 }
 
 var (

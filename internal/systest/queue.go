@@ -115,6 +115,12 @@ func (b QueueTest) Stats() sluice.Stats {
 	b.Helper()
 	s, err := b.Q.Stats(b.Context())
 	require.NoError(b, err)
+	return Standing(s)
+}
+
+// Standing returns what Stats says of what is in a queue: not of what became of other tasks, except Dropped, nor of Workers.
+func Standing(s sluice.Stats) sluice.Stats {
+	s.Done, s.Retried, s.Buried, s.Lost, s.Workers, s.Worked = 0, 0, 0, 0, 0, time.Time{}
 	return s
 }
 
@@ -197,14 +203,14 @@ func (b QueueTest) RequireDrained() {
 // RequireClean checks that no key of the queue is left.
 func (b QueueTest) RequireClean() {
 	b.Helper()
-	require.Zero(b, b.RDB.Exists(b.Context(), b.Key, "{"+b.Key+"}:tasks", "{"+b.Key+"}:state", "{"+b.Key+"}:dead", "{"+b.Key+"}:leased", "{"+b.Key+"}:paused").Val())
+	require.Zero(b, b.RDB.Exists(b.Context(), b.Key, "{"+b.Key+"}:tasks", "{"+b.Key+"}:state", "{"+b.Key+"}:dead", "{"+b.Key+"}:leased", "{"+b.Key+"}:paused", "{"+b.Key+"}:errors").Val())
 }
 
-// LeasedInfo is a claimed task as Get shows it.
-func LeasedInfo(e sluice.Entry) sluice.TaskInfo {
-	ends := wire.ExactTimeOf(e.Score)
+// LeasedInfo is a task that was claimed for so long as Get shows it.
+func LeasedInfo(e sluice.Entry, lease time.Duration) sluice.TaskInfo {
+	ends, since := wire.ExactTimeOf(e.Score), wire.TimeOf(e.Score-lease.Seconds())
 	e.Score, e.Due = 0, time.Time{}
-	return sluice.TaskInfo{Entry: e, State: sluice.StateLeased, LeaseEnds: ends}
+	return sluice.TaskInfo{Entry: e, State: sluice.StateLeased, LeaseEnds: ends, LeasedSince: since}
 }
 
 // IDs returns the IDs of tasks, in their order.

@@ -113,6 +113,7 @@ func (l *loop) open() {
 		}
 		l.feeds = append(l.feeds, q.feeds...)
 	}
+	l.noteMost()
 	for _, i := range rand.Perm(len(l.feeds)) {
 		l.consider(l.feeds[i])
 	}

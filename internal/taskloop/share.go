@@ -190,4 +190,12 @@ func (l *loop) resize() {
 		}
 	}
 	clear(l.Sizes.new)
+	l.noteMost()
+}
+
+// noteMost notes how many handlers each queue may have.
+func (l *loop) noteMost() {
+	for _, q := range l.queues {
+		q.Counters.Most.Store(int64(l.most(q)))
+	}
 }

@@ -131,6 +131,7 @@ var ErrCanceled = errors.New("task canceled")
 // Counters are what a worker has done, over all of its runs.
 type Counters struct {
 	Running atomic.Int64
+	Most    atomic.Int64           // handlers at once, while a loop runs
 	Ended   [Lost + 1]atomic.Int64 // by Ending
 }
 

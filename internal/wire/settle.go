@@ -1,6 +1,9 @@
 package wire
 
-import "time"
+import (
+	"strconv"
+	"time"
+)
 
 // Item is a claimed task, as a script is told of it.
 type Item struct {
@@ -13,7 +16,7 @@ type Item struct {
 type Disposition struct {
 	Action Action
 	Delay  time.Duration // of Retry and Snooze
-	Reason string        // of Bury; for the log too
+	Reason string        // of Bury, and of Retry, "" for none; for the log too
 	Next   *Next         // takes the task's place, whatever the action is; nil for none
 }
 
@@ -72,23 +75,29 @@ func AppendItem(args []any, item *Item) []any {
 	d := &item.Disposition
 	args = append(args, item.ID, item.Receipt)
 	switch {
+	case d.Next != nil && d.Action == Finish:
+		return append(args, DueAt(d.Next.At).Seconds(), asDone, d.Next.Payload, "")
 	case d.Next != nil:
-		return append(args, DueAt(d.Next.At).Seconds(), attemptCounts, d.Next.Payload)
+		return append(args, DueAt(d.Next.At).Seconds(), asRetried, d.Next.Payload, "")
 	case d.Action == Bury:
 		return append(args, d.Reason)
 	case d.Action == Retry:
-		return append(args, Duration(d.Delay), attemptCounts, "")
-	case d.Action == Snooze:
-		return append(args, Duration(d.Delay), attemptDoesNotCount, "")
+		return append(args, Duration(d.Delay), asRetried, "", d.Reason)
 	}
-	return append(args, Duration(0), attemptDoesNotCount, "")
+	return append(args, Duration(d.Delay), asNotCounted, "", "") // Snooze, or Release without a delay
 }
 
-// How many attempts a task that is given back has to its name: all of them, or one less.
+// What a task that is given back counts as. One that is not counted has an attempt less.
 const (
-	attemptCounts       = 0
-	attemptDoesNotCount = 1
+	asDone       = "done"
+	asRetried    = "retried"
+	asNotCounted = ""
 )
+
+// Claimant says who claims tasks, and for how long, as exchange.lua is told.
+func Claimant(lease time.Duration, worker string) string {
+	return strconv.FormatFloat(lease.Seconds(), 'f', -1, 64) + "/" + worker
+}
 
 // AppendByReceipt appends what exchange.lua and heartbeat.lua are given of claimed tasks: of those in a row
 // with the same receipt, that, their number and their IDs.

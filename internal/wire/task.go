@@ -25,14 +25,17 @@ type Task struct {
 type Info struct {
 	Task
 	Omitted int    // the size of header and payload, if they were left out
-	Reason  string // of a dead letter
+	Reason  string // of a dead letter, or the last error
 	State   int    // the root's State; 0 if the script does not say it
+
+	FailedAt, LeasedSince float64 // 0 if it has no last error, or is not leased
+	Worker                string  // that has it
 }
 
 // How many parts a reader takes of each.
 const (
 	ListedParts = 4
-	DeadParts   = 5
+	ShownParts  = 8
 )
 
 // Listed reads id, score, attempt and payload of a task in the queue.
@@ -43,20 +46,30 @@ func (r *Reader) Listed() Info {
 	return t
 }
 
-// Dead reads id, time of death, attempt, payload and reason of a dead letter.
-func (r *Reader) Dead() Info {
-	id, died := r.Text(), r.AnyScore()
+// Shown reads id, score, attempt, payload and story of a task. The score of a dead letter may be any.
+func (r *Reader) Shown() Info {
+	id, score := r.Text(), r.AnyScore()
 	t := r.task(id, r.part(), r.part())
-	t.Score, t.Reason = died, r.Text()
+	t.Score, t.Due = score, score
+	r.story(&t)
 	return t
 }
 
-// Standing reads score, attempt, payload, state and reason of the task with an ID. states is how many states there are.
+// Standing reads score, attempt, payload, state and story of the task with an ID. states is how many states there are.
 func (r *Reader) Standing(id string, states int64) Info {
 	score := r.Score()
 	t := r.task(id, r.part(), r.part())
-	t.Score, t.State, t.Reason = score, int(r.Between(0, states-1)), r.Text()
+	t.Score, t.State = score, int(r.Between(0, states-1))
+	r.story(&t)
 	return t
+}
+
+// story reads what payload.lua says of a task: why it is dead or its last error, when that was, since when it is leased, and by which worker.
+func (r *Reader) story(t *Info) {
+	t.Reason = r.Text()
+	t.FailedAt, _ = r.MaybeScore()
+	t.LeasedSince, _ = r.MaybeScore()
+	t.Worker = r.Text()
 }
 
 // task returns a task. A payload that was left out is a number: see payload.lua.

@@ -1,15 +1,15 @@
 -- Prelude of the scripts that change a queue's pause or its limits, behind limits.lua.
 redis.call('ZCARD', KEYS[1]) -- a queue with several shards has a string there
-need('SET', KEYS[7])
+need('SET', KEYS[8])
 readLimits()
 limits = limits or { ends = 0, running = 0, rate = 0, per = 0, burst = 0, spent = 0 }
 
 -- Writes them, if there are any. What has a pause only, expires with it.
 local function writeLimits()
   local isLimited, expires = limits.running + limits.rate > 0, {}
-  redis.call('DEL', KEYS[7]) -- after this write a full server accepts the next one
+  redis.call('DEL', KEYS[8]) -- after this write a full server accepts the next one
   if not isLimited and limits.ends <= us then return end
   if not isLimited and limits.ends < 9e15 then expires = { 'PX', string.format('%.0f', math.ceil((limits.ends - us) / 1000)) } end
   local form = '%.0f %.0f %.0f %.0f %.0f %.0f'
-  redis.call('SET', KEYS[7], string.format(form, limits.ends, limits.running, limits.rate, limits.per, limits.burst, limits.spent), unpack(expires))
+  redis.call('SET', KEYS[8], string.format(form, limits.ends, limits.running, limits.rate, limits.per, limits.burst, limits.spent), unpack(expires))
 end

@@ -34,8 +34,8 @@ end
 --   4. a function that cleans up what it read besides: a leased task that a foreign producer
 --      has moved gets its score back, and the new version waits; a waiting version, whose
 --      lease has run out, moves to its own due time; a malformed entry, and a task whose
---      attempts are used up, moves to the dead letters. The caller calls it after its own
---      first write; it returns how many it has buried.
+--      attempts are used up, moves to the dead letters. It counts the leases that were lost. The caller
+--      calls it after its own first write; it returns how many it has buried.
 local function due(n, from, limit)
   local ready, moved, buried, revived, ids, size = {}, {}, {}, {}, {}, 0
 
@@ -46,9 +46,9 @@ local function due(n, from, limit)
       return
     end
     if task.revived then revived[#revived + 1] = id end
-    local place = score
+    local place, isLost, attempts = score, task.lease and task.lease <= now, task.attempt
     task, score = resolve(task, score)
-    task.id, task.score, task.elsewhere = id, text(score), score ~= place
+    task.id, task.score, task.elsewhere, task.isLost, task.isAnew = id, text(score), score ~= place, isLost, task.attempt < attempts
     local list = score > now and moved or ready
     if list == ready and limit and limit > 0 and nextAttempt(task) > limit then
       task.reason, list = 'attempts used up', buried
@@ -82,10 +82,20 @@ local function due(n, from, limit)
   if not from and #ids > #ready then needAll() end -- for the clean-up
   return ready, ids, more, function()
     for i = 1, #revived, 250 do redis.call('ZREM', KEYS[3], unpack(revived, i, math.min(i + 249, #revived))) end
+    local lost, anew = 0, {}
+    for _, list in ipairs({ ready, moved, buried }) do
+      for _, task in ipairs(list) do
+        if task.isLost then lost = lost + 1 end
+        if task.isAnew then anew[#anew + 1] = task.id end
+      end
+    end
+    tally('lost', lost)
+    forget(anew)
     for _, task in ipairs(moved) do
       move(task.id, tonumber(task.score))
       store(task.id, task, task.attempt, task.due, true)
     end
+    tally('buried', #buried)
     return buryAll(buried)
   end
 end

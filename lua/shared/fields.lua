@@ -20,14 +20,14 @@ local function live(field)
 end
 
 -- Returns the state field of a task with the given attempts and waiting version, nil if it has none. Other
--- fields of task: lease and token, which are written if keep is true; unseen; and note.
+-- fields of task: lease, token and claimant, which are written if keep is true; and unseen.
 local function fieldOf(task, attempt, due, keep)
   local lease = keep and task.lease
-  if attempt == 0 and (task.unseen or 0) == 0 and not lease and not due and (task.note or '') == '' then return nil end
+  if attempt == 0 and (task.unseen or 0) == 0 and not lease and not due then return nil end
   if lease then
     lease = text(lease) .. (task.token ~= lease and '/' .. text(task.token) or '')
   end
-  return encode(attempt, task.unseen or 0, lease or '', due and text(due) or '', task.note or '')
+  return encode(attempt, task.unseen or 0, lease or '', due and text(due) or '', keep and task.claimant or '')
 end
 
 -- Writes the state field of a task, with what fieldOf takes.
@@ -133,6 +133,7 @@ local function buryAll(buried)
     redis.call('ZADD', KEYS[3], unpack(scores))
     redis.call('ZREM', KEYS[5], unpack(ids))
     redis.call('HSET', KEYS[4], unpack(fields))
+    forget(ids)
   end
   return #buried
 end
@@ -145,7 +146,8 @@ end
 -- its new score.
 local function giveback(id, task, attempt, score)
   if task.due then
-    attempt, score, task.unseen, task.note = 0, task.due, 0, nil
+    attempt, score, task.unseen = 0, task.due, 0
+    forget({ id })
   end
   score = unlike(score, task.lease, task.token)
   move(id, score)

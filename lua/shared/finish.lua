@@ -3,7 +3,7 @@
 -- Finishes the tasks of all groups: removes each whose receipt is valid, or lets its waiting
 -- version take over. Returns what became of each, and the earliest score of those that took over.
 local function finishAll()
-  local reply, finished, known, first = {}, {}, {}, nil
+  local reply, finished, again, known, first, done = {}, {}, {}, {}, nil, 0
   local scores, field = redis.call('ZMSCORE', KEYS[1], unpack(ids)), reader(fieldsOf, ids, 16)
   for _, group in ipairs(groups) do
     local receipt = tonumber(group.receipt)
@@ -20,12 +20,15 @@ local function finishAll()
         if not first or due < first then first = due end
       elseif task ~= nil then -- also a state field not written by this library: finishing the task removes it
         finished[#finished + 1] = id
+        if task and task.attempt > 0 then again[#again + 1] = id end
         unbury(id, task)
       end
-      if task ~= nil then known[id] = true end
+      if task ~= nil then known[id], done = true, done + 1 end
       reply[i] = task ~= nil and 1 or known[id] and 0 or staleOrGone(id)
     end
   end
   if #finished > 0 then remove(finished) end
+  forget(again)
+  tally('done', done)
   return reply, first
 end

@@ -1,11 +1,11 @@
--- Prelude of the scripts that heed a queue's pause and its limits. KEYS[7] has them, and is missing where there is neither:
+-- Prelude of the scripts that heed a queue's pause and its limits. KEYS[8] has them, and is missing where there is neither:
 -- '<until> <running> <rate> <per> <burst> <spent>', each 0 for none. until is when a pause ends, and spent until when tokens of the rate are,
 -- by the generic cell rate algorithm (ITU-T I.371); times are in microseconds, and 9e15 is never. Any other text is a pause.
 local limits
 
 -- Reads them, if there are any, and makes their functions.
 local function readLimits()
-  local has = redis.call('GET', KEYS[7])
+  local has = redis.call('GET', KEYS[8])
   if not has then return end
   local kept, ends, running, rate, per, burst, spent = string.match(has, '^((%d+) (%d+) (%d+) (%d+) (%d+) )(%d+)$')
   if tonumber(rate or 0) > 0 and tonumber(per) == 0 then ends, running, rate = nil, nil, nil end
@@ -31,7 +31,7 @@ local function readLimits()
     if limits.places then limits.places = limits.places - leases end
     if limits.rate == 0 or n == 0 then return end
     limits.spent, limits.tokens = math.ceil(math.max(limits.spent, us) + n * limits.per / limits.rate), limits.tokens - n
-    redis.call('SET', KEYS[7], kept .. string.format('%.0f', limits.spent))
+    redis.call('SET', KEYS[8], kept .. string.format('%.0f', limits.spent))
   end
 
   -- Returns in how many microseconds the next task may be handed out, 0 if one may be now; and whether that is when a lease ends, or

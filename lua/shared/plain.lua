@@ -1,6 +1,6 @@
 -- Prelude of exchange, with its arguments; it runs before fields.lua. It deals with plain
 -- tasks: leased without an extension and without a waiting version, or due and not claimed
--- since they were enqueued or given back, and without a note. These are most of a busy worker's. Its two
+-- since they were enqueued or given back. These are most of a busy worker's. Its two
 -- patterns only tell plain fields from others. To return here
 -- saves the server the functions that follow, texts of scores that are only compared, and the
 -- tables of tasks: half of its time.
@@ -20,7 +20,7 @@ local over = {}
 if n > 0 then over = redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', present, 'LIMIT', '0', '250') else redis.call('ZCARD', KEYS[5]) end
 
 -- The tasks that are to be finished, and for each group of them its receipt.
-local ids, groups, at = {}, {}, ARGV[2] == '0' and 5 or #KEYS < 8 and 7 or 9
+local ids, groups, at = {}, {}, ARGV[2] == '0' and 5 or 10
 while ARGV[at] do
   local first, count = #ids + 1, tonumber(ARGV[at + 1])
   for i = at + 2, at + 1 + count do ids[#ids + 1] = ARGV[i] end
@@ -28,10 +28,10 @@ while ARGV[at] do
   at = at + 2 + count
 end
 
--- Says whether all tasks that are to be finished are plain, and leased for longer; and how many are leased. What has a
+-- Says whether all tasks that are to be finished are plain, and leased for longer; how many are leased; and which may have a last error. What has a
 -- score is looked up by it, as far as that pays: to print a score costs more than to find it.
 local function plainHeld()
-  local found, others, wanted, ending = {}, {}, {}, 0
+  local found, others, wanted, ending, again = {}, {}, {}, 0, {}
   local fields = redis.call('HMGET', KEYS[4], unpack(ids))
   for _, group in ipairs(groups) do
     local receipt, count, known = tonumber(group.receipt), group.last - group.first + 1, {}
@@ -48,18 +48,21 @@ local function plainHeld()
       if not found[id] then others[#others + 1], wanted[#wanted + 1] = id, receipt end
       found[id] = false
       if field and not known[field] then
-        local lease = string.match(field, '^%d*%+?%d?:([%d.]*):$')
-        if not lease or lease ~= '' and tonumber(lease) ~= receipt then return false end
-        known[field] = lease == '' and 0 or 1
+        local attempt, lease, colon, by = string.match(field, '^(%d*)%+?%d?:([%d.]*):(:?)([!-9;-~]*)$')
+        if not lease or lease ~= '' and tonumber(lease) ~= receipt or colon == '' and by ~= '' then return false end
+        local leases = lease == '' and 0 or 1
+        known[field] = leases + (attempt ~= '' and tonumber(attempt) > leases and 2 or 0)
       end
-      if field then ending = ending + known[field] end
+      local has = field and known[field] or 0
+      ending = ending + has % 2
+      if has > 1 then again[#again + 1] = id end
     end
   end
   local scores = #others > 0 and redis.call('ZMSCORE', KEYS[1], unpack(others))
   for i = 1, #others do
     if finite(scores[i]) ~= wanted[i] then return false end
   end
-  return true, ending
+  return true, ending, again
 end
 
 -- Returns due tasks to be claimed, the attempt of each, whether all are first attempts, and when
@@ -95,21 +98,21 @@ end
 local function needLease()
   need('ZADD', KEYS[1])
   need('HSET', KEYS[4])
-  if limits and limits.rate > 0 then need('SET', KEYS[7]) end
+  if limits and limits.rate > 0 then need('SET', KEYS[8]) end
 end
 
 -- Writes the leases of claimed tasks, after a ZREM: after that a full server accepts it. unseen
--- and notes may be nil. Redis keeps a small hash or sorted set as a list, which it would search from its beginning
+-- may be nil. Redis keeps a small hash or sorted set as a list, which it would search from its beginning
 -- for each of many tasks: a long value, here for a moment, prevents that. No ID is so long.
 local noID = string.rep('.', 513)
-local function lease(claimed, attempts, unseen, notes)
+local function lease(claimed, attempts, unseen)
   local scores, fields, built, before = {}, {}, {}, math.max(stateCount - #ids, 0)
   for i, id in ipairs(claimed) do
     local attempt, more = attempts[i], unseen and unseen[i] or 0
     local kind = attempt * 3 + more
-    if not built[kind] then built[kind] = encode(attempt, more, leaseEnd, '', '') end
+    if not built[kind] then built[kind] = encode(attempt, more, leaseEnd, '', ':' .. ARGV[9]) end
     scores[2 * i - 1], scores[2 * i] = leaseEnd, id
-    fields[2 * i - 1], fields[2 * i] = id, notes and notes[i] and built[kind] .. notes[i] or built[kind]
+    fields[2 * i - 1], fields[2 * i] = id, built[kind]
   end
   redis.call('ZADD', KEYS[1], unpack(scores))
   if #over > 0 then redis.call('ZREM', KEYS[5], unpack(over)) end
@@ -167,8 +170,8 @@ if #ids > 0 then
   need('HDEL', KEYS[4])
 end
 
-local isPlain, ending = true, 0
-if #ids > 0 then isPlain, ending = plainHeld() end
+local isPlain, ending, again = true, 0, {}
+if #ids > 0 then isPlain, ending, again = plainHeld() end
 if isPlain then
   local ready, attempts, first, dues, most = {}, {}, true, {}, n
   if limits then most = limits.allowed(n, ending) end
@@ -180,6 +183,8 @@ if isPlain then
     for i = read, #ready + 1, -1 do attempts[i], dues[i] = nil, nil end
     if read > 0 then needLease() end
     if #ids > 0 then remove(ids) elseif read > 0 then redis.call('ZREM', KEYS[1], ready[1]) end
+    forget(again)
+    tally('done', #ids)
     if read > 0 then lease(ready, attempts) end
     if limits then limits.spend(#ready, #ready) end
     return { moreThan(read, most, cut), leaseEnd, ready, first and {} or attempts, payloads, table.concat(dues, ' '), {}, lookOut(read) }

@@ -1,5 +1,4 @@
 -- Prelude of the scripts that drop dead letters: those that bury, and trim.
---   KEYS[8] how many were dropped: hash, see stats.lua. Given if the number or the age of dead letters is bounded
 -- No script has to check beforehand what this needs: where a command is denied, or a key has another type, nothing is
 -- dropped, and the burial is done all the same.
 
@@ -10,19 +9,17 @@ local function dropOldest(n, limit, age)
   local over = limit > 0 and redis.call('ZCARD', KEYS[3]) - limit or 0
   local old = age > 0 and redis.call('ZCOUNT', KEYS[3], '-inf', text(now - age)) or 0
   local left, count, named = math.min(math.max(over, old), n), 0, {}
-  local before = left > 0 and tonumber(redis.call('HGET', KEYS[8], 'own') or '0')
   if left > 0 then
     redis.call('ZCARD', KEYS[1]) -- check the types before the first write
     redis.call('HLEN', KEYS[2])
     redis.call('HLEN', KEYS[4])
     need('HDEL', KEYS[2])
     need('HDEL', KEYS[4])
-    need('HSET', KEYS[8])
   end
   for from = 1, left, 250 do
     local ids, dropped = redis.call('ZRANGE', KEYS[3], '0', string.format('%d', math.min(left - from, 249))), {}
     local queued = redis.call('ZMSCORE', KEYS[1], unpack(ids))
-    redis.call('ZREM', KEYS[3], unpack(ids)) -- first: after it a full server accepts the count
+    redis.call('ZREM', KEYS[3], unpack(ids))
     for i, id in ipairs(ids) do
       if not queued[i] then dropped[#dropped + 1] = id end
     end
@@ -33,7 +30,7 @@ local function dropOldest(n, limit, age)
     end
     count = count + #dropped
   end
-  if count > 0 then redis.call('HSET', KEYS[8], 'own', string.format('%.0f', before + count)) end
+  tally('dropped', count)
   return count, named, math.max(over, old) > n
 end
 
@@ -41,7 +38,7 @@ end
 -- were buried, so that a limit that is new is reached. Returns how many were dropped and up to ten IDs, or nothing; then
 -- whether there are more.
 local function trim(buried, at)
-  if #KEYS < 8 then return {} end
+  if tonumber(ARGV[at]) == 0 and tonumber(ARGV[at + 1]) == 0 then return {} end -- no bounds
   local done, count, named, more = pcall(dropOldest, buried + 50, tonumber(ARGV[at]), tonumber(ARGV[at + 1]))
   if not done or count == 0 then return {}, done and more end
   return { count, unpack(named) }, more

@@ -87,7 +87,7 @@ func newQueueMachine(t *rapid.T, rdb redis.UniversalClient, name string, c clock
 			sluice.WithDuplicates(sluice.Duplicates(policy)))
 		require.NoError(t, err)
 	}
-	require.NoError(t, rdb.Del(context.Background(), m.key, "{"+m.key+"}:tasks", "{"+m.key+"}:state", "{"+m.key+"}:dead", "{"+m.key+"}:leased", "{"+m.key+"}:paused", "{"+m.key+"}:dropped").Err())
+	require.NoError(t, rdb.Del(context.Background(), m.key, "{"+m.key+"}:tasks", "{"+m.key+"}:state", "{"+m.key+"}:dead", "{"+m.key+"}:leased", "{"+m.key+"}:paused", "{"+m.key+"}:errors", "{"+m.key+"}:counts").Err())
 	return m
 }
 
@@ -201,7 +201,7 @@ func readQueue(t *rapid.T, rdb redis.UniversalClient, key string) *model.Queue {
 	payloads := pipe.HGetAll(ctx, "{"+key+"}:tasks")
 	fields := pipe.HGetAll(ctx, "{"+key+"}:state")
 	dead := pipe.ZRangeWithScores(ctx, "{"+key+"}:dead", 0, -1)
-	dropped := pipe.HMGet(ctx, "{"+key+"}:dropped", "own")
+	dropped := pipe.HMGet(ctx, "{"+key+"}:counts", "dropped")
 	_, err := pipe.Exec(ctx)
 	require.NoError(t, err)
 	q := &model.Queue{}

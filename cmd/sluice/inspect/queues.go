@@ -62,7 +62,7 @@ func Queues(ctx context.Context, rdb redis.UniversalClient, o Options) ([]QueueI
 
 // endings of the keys beside a queue's main key.
 var endings = []string{
-	keyspace.Tasks, keyspace.State, keyspace.Dead, keyspace.Leased, keyspace.Paused, keyspace.Dropped, keyspace.Layout,
+	keyspace.Tasks, keyspace.State, keyspace.Dead, keyspace.Leased, keyspace.Paused, keyspace.Errors, keyspace.Counts, keyspace.Workers, keyspace.Layout,
 }
 
 // ownerOf returns the main key of the queue that has a key, and whether it is another than that: a companion,

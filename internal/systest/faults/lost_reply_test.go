@@ -186,7 +186,7 @@ func TestLostReply_KeepsAStaleReceiptStale(t *testing.T) {
 			faults.DropReply(1)
 			_, err := op.Call(t.Context(), &operations.Fixture{Queue: b.Q, Entry: stale})
 			require.ErrorIs(t, err, want, op.Name)
-			require.Equal(t, systest.LeasedInfo(newer), b.Get("a"), op.Name)
+			require.Equal(t, systest.LeasedInfo(newer, time.Minute), b.Get("a"), op.Name)
 		}
 	})
 }

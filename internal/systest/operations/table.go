@@ -101,6 +101,11 @@ var Table = []Operation{
 		}},
 	{Name: "Queue.Stats", Needs: Due, NoChaos: readsOnly,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Stats(ctx) }},
+	{Name: "Queue.Workers", Needs: Due, NoModel: "it tells of Workers that run", NoChaos: readsOnly,
+		Call: func(ctx context.Context, f *Fixture) (any, error) {
+			workers, err := f.Queue.Workers(ctx)
+			return &workers, err // none is an answer, too
+		}},
 	{Name: "Queue.Check", Lost: Unavailable, NoModel: aboutTheServer, NoChaos: readsOnly,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.Queue.Check(ctx) }},
 	{Name: "Queue.Cancel", Needs: Due, Lost: Unknown, Replicated: true,

@@ -1,0 +1,5 @@
+-- Returns the workers that live.
+-- KEYS[10] the workers, see seen.lua
+-- RETURNS of each what it says of itself, and when it has, in Unix seconds; the newest last
+-- RETRY readOnly: changes nothing.
+return redis.call('ZRANGEBYSCORE', KEYS[10], text(now - 45), '+inf', 'WITHSCORES')
