@@ -187,7 +187,9 @@ func (g *guarded) fixture(needs operations.Needs, kind string) *operations.Fixtu
 // no operation needs.
 func (g *guarded) state() map[string]string {
 	state := operations.State(g.T, g.admin, "")
-	maps.DeleteFunc(state, func(key, _ string) bool { return strings.HasSuffix(key, keyspace.Line) || strings.HasSuffix(key, keyspace.Counts) })
+	maps.DeleteFunc(state, func(key, _ string) bool {
+		return strings.HasSuffix(key, keyspace.Line) || strings.HasSuffix(key, keyspace.Counts)
+	})
 	return state
 }
 
