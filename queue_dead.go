@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,17 +18,15 @@ import (
 // maxReason is the most bytes of a reason that are kept.
 const maxReason = 512
 
-// cutReason shortens s to maxReason bytes, and to the end of a character.
+// cutReason shortens s to maxReason bytes, and to the end of a character. What is no UTF-8 is replaced.
 func cutReason(s string) string {
+	s = strings.ToValidUTF8(s[:min(len(s), maxReason+utf8.UTFMax)], "\ufffd")
 	if len(s) <= maxReason {
 		return s
 	}
 	end := maxReason
-	for end > maxReason-utf8.UTFMax && !utf8.RuneStart(s[end]) {
+	for !utf8.RuneStart(s[end]) {
 		end--
-	}
-	if !utf8.RuneStart(s[end]) {
-		end = maxReason // not text
 	}
 	return s[:end]
 }

@@ -80,7 +80,8 @@ func TestQueue_CutsReasonsAfterAWholeCharacter(t *testing.T) {
 			strings.Repeat("x", 513):             strings.Repeat("x", 512),
 			strings.Repeat("x", 511) + "é":       strings.Repeat("x", 511),
 			strings.Repeat("x", 510) + "日本":      strings.Repeat("x", 510),
-			strings.Repeat("\x80", 600):          strings.Repeat("\x80", 512),
+			strings.Repeat("\x80", 600) + "x":    "\ufffd",
+			"x\x80\x81y":                         "x\ufffdy",
 			"é" + strings.Repeat("x", 510) + "x": "é" + strings.Repeat("x", 510),
 		} {
 			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Payload: []byte("payload")})

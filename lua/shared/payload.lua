@@ -17,5 +17,5 @@ local function story(id, task, state)
   if type(last) == 'string' then at, reason = string.match(last, '^(%S+) (.*)$') end
   if state == 3 then lasts, worker = string.match(task.claimant or '', '^:([%d.]+)/(%w*)$') end
   local isKnown = finite(at) and reason
-  return isKnown and reason or '', isKnown and at or '', finite(lasts) and text(task.token - tonumber(lasts)) or '', worker or ''
+  return isKnown and reason or '', isKnown and at or '', finite(lasts) and text(task.token - tonumber(lasts)) or '', finite(lasts) and worker or ''
 end

@@ -1,0 +1,347 @@
+package sluice_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/systest"
+)
+
+// A storied is a queue with a task "a" whose first attempt has failed with "no route".
+type storied struct{ systest.QueueTest }
+
+// errs returns how many last errors the server has.
+func (b storied) errs() int64 { return b.RDB.HLen(b.Context(), "{"+b.Key+"}:errors").Val() }
+
+// failed has the first attempt fail.
+func (b storied) failed() {
+	b.Helper()
+	b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
+	require.NoError(b, b.Q.Retry(b.Context(), b.ClaimOne(time.Minute), 0, "no route"))
+}
+
+// requireError has Get, and the List of its state, show the last error.
+func (b storied) requireError(s sluice.State, reason string) {
+	b.Helper()
+	t := b.Get("a")
+	require.Equal(b, s, t.State)
+	require.Equal(b, reason, t.Reason)
+	if reason == "" {
+		require.Zero(b, t.FailedAt)
+	} else {
+		require.WithinDuration(b, time.Now(), t.FailedAt, time.Minute)
+	}
+	listed, err := b.Q.List(b.Context(), s, sluice.TaskInfo{}, 10)
+	require.NoError(b, err)
+	require.Equal(b, []sluice.TaskInfo{t}, listed)
+}
+
+// TestTaskInfo_HasTheLastError: from Retry on, in each state, until the next one.
+func TestTaskInfo_HasTheLastError(t *testing.T) {
+	systest.EachQueue(t, func(q systest.QueueTest) {
+		b, ctx := storied{q}, q.Context()
+		b.failed()
+		b.requireError(sluice.StateDue, "no route")
+		e := b.ClaimOne(time.Minute)
+		b.requireError(sluice.StateLeased, "no route")
+		require.NoError(b, b.Q.Extend(ctx, e, time.Hour))
+		require.NoError(b, b.Q.Release(ctx, e))
+		b.requireError(sluice.StateDue, "no route")
+		require.NoError(b, b.Q.Retry(ctx, b.ClaimOne(time.Minute), time.Hour, "no\nroute: \x00 \xff "+strings.Repeat("é", 300)))
+		b.requireError(sluice.StateScheduled, "no\nroute: \x00 \ufffd "+strings.Repeat("é", 248))
+		require.Len(b, b.Get("a").Reason, 512)
+		found, err := b.Q.Reschedule(ctx, "a", 0)
+		require.NoError(b, err)
+		require.True(b, found)
+		require.NoError(b, b.Q.Retry(ctx, b.ClaimOne(time.Minute), 0, ""))
+		b.requireError(sluice.StateDue, "no\nroute: \x00 \ufffd "+strings.Repeat("é", 248))
+		b.Bury(b.ClaimOne(time.Minute), "hopeless")
+		require.Equal(b, "hopeless", b.Dead(1)[0].Reason)
+		require.Zero(b, b.errs())
+		b.Revive(1, "a")
+		b.requireError(sluice.StateDue, "")
+	})
+}
+
+// TestQueue_ALastErrorGoesWithItsTask: where a task ends, or its attempts begin anew, nothing of it is left.
+func TestQueue_ALastErrorGoesWithItsTask(t *testing.T) {
+	later := sluice.Task{ID: "a", Payload: []byte("next"), Delay: time.Hour}
+	dequeue := func(b storied, es ...sluice.Entry) { require.NoError(b, b.Q.Dequeue(b.Context(), es...)) }
+	deferred := func(b storied) sluice.Entry {
+		e := b.ClaimOne(time.Minute)
+		b.Enqueue(sluice.OutcomeDeferred, later)
+		return e
+	}
+	ways := map[string]func(b storied){
+		"dequeue": func(b storied) { dequeue(b, b.ClaimOne(time.Minute)) },
+		"dequeue after an extension": func(b storied) {
+			e := b.ClaimOne(time.Minute)
+			require.NoError(b, b.Q.Extend(b.Context(), e, time.Hour))
+			dequeue(b, e)
+		},
+		"dequeue what was peeked at": func(b storied) {
+			es, err := b.Q.Peek(b.Context(), 1)
+			require.NoError(b, err)
+			dequeue(b, es...)
+		},
+		"dequeue among others": func(b storied) {
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "b"})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "c"})
+			dequeue(b, b.Claim(3, time.Minute)...)
+		},
+		"dequeue behind which a version waits": func(b storied) { dequeue(b, deferred(b)) },
+		"retry behind which a version waits":   func(b storied) { require.NoError(b, b.Q.Retry(b.Context(), deferred(b), 0, "again")) },
+		"bury behind which a version waits":    func(b storied) { b.Bury(deferred(b), "why") },
+		"bury":                                 func(b storied) { b.Bury(b.ClaimOne(time.Minute), "why") },
+		"a version took over, and is claimed": func(b storied) {
+			e := b.ClaimOne(time.Minute)
+			b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "a"})
+			b.EndLeaseUnseen(e)
+			require.Equal(b, 1, b.ClaimOne(time.Minute).Attempt)
+		},
+		"a version took over, and is due later": func(b storied) {
+			b.EndLeaseUnseen(deferred(b))
+			require.Empty(b, b.Claim(1, time.Minute))
+		},
+		"a version took over, and is rescheduled": func(b storied) {
+			b.EndLeaseUnseen(deferred(b))
+			_, err := b.Q.Reschedule(b.Context(), "a", time.Minute)
+			require.NoError(b, err)
+		},
+		"a version took over, and is popped": func(b storied) {
+			e := b.ClaimOne(time.Minute)
+			b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "a"})
+			b.EndLeaseUnseen(e)
+			es, err := b.Q.Pop(b.Context(), 1)
+			require.NoError(b, err)
+			require.Len(b, es, 1)
+		},
+		"attempts used up": func(b storied) {
+			es, err := b.On(b.RDB, sluice.WithMaxAttempts(1)).Claim(b.Context(), 1, time.Minute)
+			require.NoError(b, err)
+			require.Empty(b, es)
+			require.Len(b, b.Dead(1), 1)
+		},
+		"pop": func(b storied) {
+			es, err := b.Q.Pop(b.Context(), 1)
+			require.NoError(b, err)
+			require.Len(b, es, 1)
+		},
+		"enqueue":            func(b storied) { b.Enqueue(sluice.OutcomeUpdated, later) },
+		"enqueue in a batch": func(b storied) { _, err := b.Q.EnqueueBatch(b.Context(), []sluice.Task{{ID: "b"}, later}); require.NoError(b, err) },
+		"cancel":             func(b storied) { _, err := b.Q.Cancel(b.Context(), "a"); require.NoError(b, err) },
+		"cancel while leased": func(b storied) {
+			b.ClaimOne(time.Minute)
+			_, err := b.Q.Cancel(b.Context(), "a")
+			require.NoError(b, err)
+		},
+		"purge": func(b storied) { require.NoError(b, b.Q.Purge(b.Context())) },
+		"next occurrence": func(b storied) {
+			next := sluice.Task{ID: "a", At: time.Now().Add(time.Hour), Payload: []byte("next")}
+			require.NoError(b, sluice.PutNext(b.Context(), b.Q, b.ClaimOne(time.Minute), next))
+		},
+	}
+	for name, way := range ways {
+		t.Run(name, func(t *testing.T) {
+			systest.EachQueue(t, func(q systest.QueueTest) {
+				b := storied{q}
+				b.failed()
+				require.EqualValues(b, 1, b.errs())
+				way(b)
+				require.Zero(b, b.errs())
+			})
+		})
+	}
+}
+
+// TestQueue_WhatIsToldOfATaskIsNotNeeded: where the keys of last errors and of counts are another program's, tasks go their way.
+func TestQueue_WhatIsToldOfATaskIsNotNeeded(t *testing.T) {
+	systest.EachQueue(t, func(q systest.QueueTest) {
+		b := storied{q}
+		for _, ending := range []string{":errors", ":counts"} {
+			require.NoError(b, b.RDB.Set(b.Context(), "{"+b.Key+"}"+ending, "another's", 0).Err())
+		}
+		b.failed()
+		b.requireError(sluice.StateDue, "")
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "b"})
+		es := b.Claim(2, time.Minute)
+		b.Bury(es[0], "why")
+		require.NoError(b, b.Q.Dequeue(b.Context(), es[1]))
+		b.Revive(1, es[0].ID)
+		es, err := b.Q.Pop(b.Context(), 1)
+		require.NoError(b, err)
+		require.Len(b, es, 1)
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "c"})
+		_, err = b.Q.Cancel(b.Context(), "c")
+		require.NoError(b, err)
+		require.NoError(b, b.RDB.Del(b.Context(), "{"+b.Key+"}:errors").Err())
+		b.RequireClean()
+	})
+}
+
+// TestTaskInfo_SaysSinceWhenItIsLeased: since the claim, whatever was extended since.
+func TestTaskInfo_SaysSinceWhenItIsLeased(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		for _, lease := range []time.Duration{1500 * time.Millisecond, 90 * time.Second, 30 * 24 * time.Hour} {
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
+			before := b.Now()
+			e := b.ClaimOne(lease)
+			leased := b.Get("a")
+			since := float64(leased.LeasedSince.UnixMicro()) / 1e6
+			require.GreaterOrEqual(b, since, before-1e-6)
+			require.LessOrEqual(b, since, b.Now()+1e-6)
+			require.Empty(b, leased.Worker)
+			require.NoError(b, b.Q.Extend(b.Context(), e, time.Hour))
+			b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "a", Delay: time.Hour})
+			require.NoError(b, b.Q.Extend(b.Context(), e, 2*time.Hour))
+			require.Equal(b, leased.LeasedSince, b.Get("a").LeasedSince)
+			listed, err := b.Q.List(b.Context(), sluice.StateLeased, sluice.TaskInfo{}, 10)
+			require.NoError(b, err)
+			require.Equal(b, leased.LeasedSince, listed[0].LeasedSince)
+			require.NoError(b, b.Q.Dequeue(b.Context(), e))
+			require.Zero(b, b.Get("a").LeasedSince)
+			_, err = b.Q.Cancel(b.Context(), "a")
+			require.NoError(b, err)
+		}
+	})
+}
+
+// TestTaskInfo_OfALaterVersionsClaim: what it says of its claimant is not taken for a Worker, and its lease is known all the same.
+func TestTaskInfo_OfALaterVersionsClaim(t *testing.T) {
+	systest.EachQueue(t, func(q systest.QueueTest) {
+		b := noted{q}
+		b.claimed()
+		for _, claimant := range []string{laterNote, "30/a,b", "30", "/a", "-1/a", "1.2.3/a", "30/a/b"} {
+			b.write(claimant)
+			leased := b.Get("a")
+			require.Equal(b, sluice.StateLeased, leased.State, claimant)
+			require.Empty(b, leased.Worker, claimant)
+			require.Zero(b, leased.LeasedSince, claimant)
+		}
+	})
+}
+
+// TestStats_CountsWhatBecomesOfTasks: each once, whichever operation it was.
+func TestStats_CountsWhatBecomesOfTasks(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx := b.Context()
+		counts := func(done, retried, buried, lost int64) {
+			b.Helper()
+			s, err := b.Q.Stats(ctx)
+			require.NoError(b, err)
+			require.Equal(b, []int64{done, retried, buried, lost}, []int64{s.Done, s.Retried, s.Buried, s.Lost})
+		}
+		counts(0, 0, 0, 0)
+		for _, id := range []string{"a", "b", "c", "d", "e", "f"} {
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: id})
+		}
+		es := b.Claim(6, time.Minute)
+		require.NoError(b, b.Q.Dequeue(ctx, es[0], es[1]))
+		counts(2, 0, 0, 0)
+		require.ErrorIs(b, b.Q.Dequeue(ctx, es[0], es[2]), sluice.ErrStale)
+		counts(3, 0, 0, 0)
+		require.NoError(b, b.Q.Release(ctx, es[3]))
+		require.NoError(b, b.Q.Extend(ctx, es[4], time.Hour))
+		require.NoError(b, b.Q.Dequeue(ctx, es[4]))
+		counts(4, 0, 0, 0)
+		require.NoError(b, b.Q.Retry(ctx, es[5], time.Hour, "failed"))
+		counts(4, 1, 0, 0)
+		b.Bury(b.ClaimOne(time.Minute), "why")
+		counts(4, 1, 1, 0)
+		require.ErrorIs(b, b.Q.Bury(ctx, es[5], "why"), sluice.ErrStale)
+		require.ErrorIs(b, b.Q.Retry(ctx, es[5], 0, "why"), sluice.ErrStale)
+		b.Revive(1, "d")
+		popped, err := b.Q.Pop(ctx, 1)
+		require.NoError(b, err)
+		require.Len(b, popped, 1)
+		counts(5, 1, 1, 0)
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "g"})
+		b.EndLeaseUnseen(b.ClaimOne(time.Minute))
+		counts(5, 1, 1, 0)
+		lost := b.ClaimOne(time.Minute)
+		counts(5, 1, 1, 1)
+		b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "g"})
+		require.NoError(b, b.Q.Retry(ctx, lost, 0, "the version takes over"))
+		counts(5, 2, 1, 1)
+		again := b.ClaimOne(time.Minute)
+		b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "g"})
+		b.Bury(again, "the version takes over")
+		counts(5, 3, 1, 1)
+		again = b.ClaimOne(time.Minute)
+		b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "g"})
+		require.NoError(b, b.Q.Dequeue(ctx, again))
+		counts(6, 3, 1, 1)
+		b.EndLeaseUnseen(b.ClaimOne(time.Minute))
+		popped, err = b.Q.Pop(ctx, 1)
+		require.NoError(b, err)
+		require.Len(b, popped, 1)
+		counts(7, 3, 1, 2)
+		next := sluice.Task{ID: "h", At: time.Now().Add(time.Hour), Payload: []byte("next")}
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "h"})
+		require.NoError(b, sluice.PutNext(ctx, b.Q, b.ClaimOne(time.Minute), next))
+		counts(8, 3, 1, 2)
+		_, err = b.Q.Cancel(ctx, "h")
+		require.NoError(b, err)
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "i"})
+		b.EndLeaseSoon(b.ClaimOne(time.Minute)) // extended, and used up
+		b.Eventually(func() bool { return b.Stats().Leased == 0 })
+		es, err = b.On(b.RDB, sluice.WithMaxAttempts(1)).Claim(ctx, 1, time.Minute)
+		require.NoError(b, err)
+		require.Empty(b, es)
+		counts(8, 3, 2, 3)
+		require.NoError(b, b.Q.Purge(ctx))
+		counts(8, 3, 2, 3)
+		ttl := b.RDB.PTTL(ctx, "{"+b.Key+"}:counts").Val()
+		require.InDelta(b, 24*time.Hour, ttl, float64(time.Minute))
+	})
+}
+
+// TestStats_AddsUpTheCountsOfShards: each shard has its own.
+func TestStats_AddsUpTheCountsOfShards(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		var tasks []sluice.Task
+		for i := range 30 {
+			tasks = append(tasks, sluice.Task{ID: strings.Repeat("x", i+1)})
+		}
+		_, err := b.Q.EnqueueBatch(b.Context(), tasks)
+		require.NoError(b, err)
+		es := b.Claim(30, time.Minute)
+		require.Len(b, es, 30)
+		require.NoError(b, b.Q.Dequeue(b.Context(), es[:20]...))
+		for _, e := range es[20:] {
+			require.NoError(b, b.Q.Retry(b.Context(), e, 0, "failed"))
+		}
+		s, err := b.Q.Stats(b.Context())
+		require.NoError(b, err)
+		require.Equal(b, []int64{20, 10}, []int64{s.Done, s.Retried})
+	}, sluice.WithShards(3))
+}
+
+// TestWorker_KeepsTheLastError: the error of a handler is the last one of its task.
+func TestWorker_KeepsTheLastError(t *testing.T) {
+	systest.EachQueue(t, func(q systest.QueueTest) {
+		b := storied{q}
+		attempts := make(chan int, 100)
+		stop := working(q, &sluice.Worker{
+			Queue: b.Q, Backoff: func(int, error) time.Duration { return time.Millisecond },
+			Handler: func(_ context.Context, e sluice.Entry) error {
+				attempts <- e.Attempt
+				if e.Attempt < 3 {
+					return errors.New("no route")
+				}
+				return sluice.Again(time.Hour)
+			},
+		})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
+		b.Eventually(func() bool { return b.Stats().Scheduled == 1 && len(attempts) == 3 })
+		b.requireError(sluice.StateScheduled, "no route")
+		stop()
+		require.Equal(b, 2, b.Get("a").Attempt)
+	})
+}
