@@ -90,6 +90,12 @@ func TestQueue_ALastErrorGoesWithItsTask(t *testing.T) {
 			require.NoError(b, err)
 			dequeue(b, es...)
 		},
+		"release what was peeked at": func(b storied) {
+			es, err := b.Q.Peek(b.Context(), 1)
+			require.NoError(b, err)
+			require.NoError(b, b.Q.Release(b.Context(), es...))
+			dequeue(b, b.ClaimOne(time.Minute))
+		},
 		"dequeue among others": func(b storied) {
 			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "b"})
 			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "c"})
@@ -158,6 +164,18 @@ func TestQueue_ALastErrorGoesWithItsTask(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestQueue_ATaskThatWasNeverClaimedHasNoError: it would be left behind, since what ends a first attempt does not look for one.
+func TestQueue_ATaskThatWasNeverClaimedHasNoError(t *testing.T) {
+	systest.EachQueue(t, func(q systest.QueueTest) {
+		b := storied{q}
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
+		es, err := b.Q.Peek(b.Context(), 1)
+		require.NoError(b, err)
+		require.NoError(b, b.Q.Retry(b.Context(), es[0], 0, "no route"))
+		require.Zero(b, b.errs())
+	})
 }
 
 // TestQueue_WhatIsToldOfATaskIsNotNeeded: where the keys of last errors and of counts are another program's, tasks go their way.

@@ -147,8 +147,8 @@ end
 local function giveback(id, task, attempt, score)
   if task.due then
     attempt, score, task.unseen = 0, task.due, 0
-    forget({ id })
   end
+  if attempt == 0 and task.attempt > (task.lease and 1 or 0) then forget({ id }) end
   score = unlike(score, task.lease, task.token)
   move(id, score)
   redis.call('ZREM', KEYS[5], id)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,6 +17,9 @@ import (
 type Queue struct {
 	Items   []Item // sorted by ID
 	Dropped int64  // dead letters that a limit has dropped
+
+	Done, Retried, Buried, Lost int64
+
 	Paused  bool
 	Until   float64 // when a pause ends by itself, in microseconds, and 0 for never
 	Limits  sluice.Limits
@@ -28,9 +32,11 @@ type Item struct {
 	Payload string
 	Attempt int
 	Unseen  int // deliveries that were not counted as attempts
-	// Note is what a later version of the library has noted of the task. It goes with the attempts, where the
-	// task starts anew or ends.
-	Note string
+	// Claimant is for how many seconds the task is leased, and to whom; or what a later version says instead.
+	Claimant string
+	// Error is the last error of a task that is to be tried again, since FailedAt.
+	Error    string
+	FailedAt float64
 
 	Queued bool // the task is in the sorted set, with this score
 	Score  float64
@@ -134,9 +140,16 @@ func (it Item) waiting() sluice.Entry {
 
 // info returns a task in a state as it is shown. That of a leased one has no receipt.
 func (it Item) info(s sluice.State) sluice.TaskInfo {
-	t := sluice.TaskInfo{Entry: it.waiting(), State: s}
+	t := sluice.TaskInfo{Entry: it.waiting(), State: s, Reason: it.Error}
+	if it.Error != "" {
+		t.FailedAt = wire.TimeOf(it.FailedAt)
+	}
 	switch s {
 	case sluice.StateLeased:
+		if lasts, ok := strings.CutSuffix(it.Claimant, "/"); ok {
+			seconds, _ := strconv.ParseFloat(lasts, 64)
+			t.LeasedSince = wire.TimeOf(it.Token - seconds)
+		}
 		t.LeaseEnds, t.Score, t.Due = wire.ExactTimeOf(it.Score), 0, time.Time{}
 	case sluice.StateDead:
 		t.DiedAt, t.Score, t.Due, t.Reason = wire.TimeOf(it.Died), it.Died, time.Time{}, it.Reason
@@ -147,10 +160,13 @@ func (it Item) info(s sluice.State) sluice.TaskInfo {
 // giveBack ends a claim: the waiting version takes over, or the task is due again at due.
 func (it *Item) giveBack(task Item, attempt int, due float64) {
 	if task.Waiting {
-		attempt, due, task.Unseen, task.Note = 0, task.Due, 0, ""
+		attempt, due, task.Unseen = 0, task.Due, 0
 	}
 	*it = Item{ID: task.ID, Payload: task.Payload, Queued: true, Score: unlike(due, task.Lease, task.Token),
-		Attempt: attempt, Unseen: task.Unseen, Note: task.Note}
+		Attempt: attempt, Unseen: task.Unseen}
+	if attempt > 0 {
+		it.Error, it.FailedAt = task.Error, task.FailedAt
+	}
 }
 
 func (it *Item) bury(now float64, task Item, reason string) {
@@ -230,6 +246,9 @@ func (q *Queue) take(now float64, n int, accept func(it *Item, task Item) bool) 
 		if n == 0 {
 			return
 		}
+		if last := it.unburied().Lease; last != 0 && last <= now {
+			q.Lost++
+		}
 		if task.Score > now {
 			*it = task
 		} else if accept(it, task) {
@@ -248,10 +267,11 @@ func (q *Queue) Claim(now float64, n int, lease float64, maxAttempts int) (claim
 		}
 		if maxAttempts > 0 && counted >= maxAttempts {
 			it.bury(now, task, "attempts used up")
+			q.Buried++
 			return false
 		}
-		*it = Item{ID: task.ID, Payload: task.Payload, Attempt: counted + 1, Unseen: unseen, Note: task.Note,
-			Queued: true, Score: now + lease, Lease: now + lease, Token: now + lease}
+		*it = Item{ID: task.ID, Payload: task.Payload, Attempt: counted + 1, Unseen: unseen, Error: task.Error, FailedAt: task.FailedAt,
+			Claimant: strconv.FormatFloat(lease, 'f', -1, 64) + "/", Queued: true, Score: now + lease, Lease: now + lease, Token: now + lease}
 		e := it.entry()
 		e.Due = wire.TimeOf(task.Score)
 		claimed = append(claimed, e)
@@ -269,6 +289,7 @@ func (q *Queue) Pop(now float64, n int) (popped []sluice.Entry) {
 	}
 	q.take(now, q.allowed(now, n, places), func(it *Item, task Item) bool {
 		popped = append(popped, task.waiting())
+		q.Done++
 		*it = Item{ID: task.ID}
 		return true
 	})
@@ -342,6 +363,7 @@ func (q *Queue) Dequeue(now float64, es ...sluice.Entry) (stale []string) {
 	finished := map[string]bool{}
 	for _, e := range es {
 		ok := !finished[e.ID] && q.withReceipt(now, e, func(it *Item, task Item) {
+			q.Done++
 			if task.Waiting {
 				it.giveBack(task, 0, 0)
 			} else {
@@ -371,8 +393,14 @@ func (q *Queue) Extend(now float64, e sluice.Entry, lease float64) bool {
 }
 
 // Retry gives a task back, due after delay.
-func (q *Queue) Retry(now float64, e sluice.Entry, delay float64) bool {
-	return q.withReceipt(now, e, func(it *Item, task Item) { it.giveBack(task, task.Attempt, now+delay) })
+func (q *Queue) Retry(now float64, e sluice.Entry, delay float64, reason string) bool {
+	return q.withReceipt(now, e, func(it *Item, task Item) {
+		q.Retried++
+		it.giveBack(task, task.Attempt, now+delay)
+		if !task.Waiting && task.Attempt > 0 && reason != "" {
+			it.Error, it.FailedAt = reason, now
+		}
+	})
 }
 
 // Release gives back tasks whose handler was not called, and returns the IDs of those whose
@@ -390,8 +418,10 @@ func (q *Queue) Release(now float64, es ...sluice.Entry) (stale []string) {
 func (q *Queue) Bury(now float64, e sluice.Entry, reason string) bool {
 	return q.withReceipt(now, e, func(it *Item, task Item) {
 		if task.Waiting {
+			q.Retried++
 			it.giveBack(task, 0, 0)
 		} else {
+			q.Buried++
 			it.bury(now, task, reason)
 		}
 	})
@@ -418,7 +448,7 @@ func (q *Queue) Reschedule(now float64, id string, delay float64) bool {
 		task.Waiting, task.Due = true, now+delay
 		*it = task
 	case it.Lease != 0 || it.Waiting:
-		*it = Item{ID: id, Payload: it.Payload, Attempt: task.Attempt, Unseen: task.Unseen, Note: task.Note, Queued: true, Score: due}
+		*it = Item{ID: id, Payload: it.Payload, Attempt: task.Attempt, Unseen: task.Unseen, Error: task.Error, FailedAt: task.FailedAt, Queued: true, Score: due}
 	default:
 		it.Score = due
 	}
@@ -458,6 +488,7 @@ func (q *Queue) Stats(now float64) (s sluice.Stats) {
 	s.Leased = int64(len(q.Index(now)))
 	s.Scheduled = max(s.Scheduled-s.Leased, 0)
 	s.Paused, s.Dropped, s.Limits = q.IsPaused(now), q.Dropped, q.Limits
+	s.Done, s.Retried, s.Buried, s.Lost = q.Done, q.Retried, q.Buried, q.Lost
 	s.OldestDue = time.Duration((now-oldest)*1e6) * time.Microsecond
 	if ahead {
 		s.NextDue = wire.TimeOf(next)

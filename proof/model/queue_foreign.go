@@ -20,6 +20,6 @@ func (q *Queue) LaterVersion(id, note string) bool {
 	if !it.Queued || it.Buried {
 		return false
 	}
-	it.Note = note
+	it.Claimant = note
 	return true
 }

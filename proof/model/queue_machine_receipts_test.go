@@ -68,7 +68,7 @@ func (m *queueMachine) release(t *rapid.T) {
 func (m *queueMachine) retry(t *rapid.T) {
 	e, now, delay := m.receipt(t), m.begin(), m.span(t, "delay")
 	err := m.queues[0].Retry(context.Background(), e, delay, "failed")
-	m.stale(t, "retry", staleID(e, m.model.Retry(now, e, decimal(micros(delay)))), err)
+	m.stale(t, "retry", staleID(e, m.model.Retry(now, e, decimal(micros(delay)), "failed")), err)
 }
 
 func (m *queueMachine) bury(t *rapid.T) {

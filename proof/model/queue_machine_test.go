@@ -106,7 +106,8 @@ func (m *queueMachine) end(t *rapid.T) {
 	m.model.Tidy()
 	m.requireIndex(t, held, seconds(ended))
 	m.requireLimits(t, ended)
-	require.Equal(t, m.model.Dropped, held.Dropped, "the count of dropped letters")
+	counts := func(q *model.Queue) []int64 { return []int64{q.Done, q.Retried, q.Buried, q.Lost, q.Dropped} }
+	require.Equal(t, counts(m.model), counts(held), "done, retried, buried, lost, dropped")
 	require.Len(t, held.Items, len(m.model.Items), "%+v\nmodel: %+v", held.Items, m.model.Items)
 	for i, is := range held.Items {
 		want := &m.model.Items[i]
@@ -115,6 +116,7 @@ func (m *queueMachine) end(t *rapid.T) {
 		m.adopt(t, ended, &want.Token, is.Token)
 		m.adopt(t, ended, &want.Due, is.Due)
 		m.adopt(t, ended, &want.Died, is.Died)
+		m.adopt(t, ended, &want.FailedAt, is.FailedAt)
 		require.Equal(t, *want, is)
 	}
 }
@@ -201,12 +203,18 @@ func readQueue(t *rapid.T, rdb redis.UniversalClient, key string) *model.Queue {
 	payloads := pipe.HGetAll(ctx, "{"+key+"}:tasks")
 	fields := pipe.HGetAll(ctx, "{"+key+"}:state")
 	dead := pipe.ZRangeWithScores(ctx, "{"+key+"}:dead", 0, -1)
-	dropped := pipe.HMGet(ctx, "{"+key+"}:counts", "dropped")
+	counts, failures := pipe.HGetAll(ctx, "{"+key+"}:counts"), pipe.HGetAll(ctx, "{"+key+"}:errors")
 	_, err := pipe.Exec(ctx)
 	require.NoError(t, err)
 	q := &model.Queue{}
-	if count, ok := dropped.Val()[0].(string); ok {
-		q.Dropped, _ = strconv.ParseInt(count, 10, 64)
+	for what, n := range map[string]*int64{"done": &q.Done, "retried": &q.Retried, "buried": &q.Buried, "lost": &q.Lost, "dropped": &q.Dropped} {
+		*n, _ = strconv.ParseInt(counts.Val()[what], 10, 64)
+	}
+	for id, text := range failures.Val() {
+		at, reason, _ := strings.Cut(text, " ")
+		it := q.Item(id)
+		it.Error = reason
+		it.FailedAt, _ = strconv.ParseFloat(at, 64)
 	}
 	for _, z := range scores.Val() {
 		it := q.Item(z.Member.(string))
@@ -247,7 +255,7 @@ func readField(it *model.Item, field string) error {
 		it.Token, _ = strconv.ParseFloat(token, 64)
 	}
 	due, note, _ := strings.Cut(parts[2], ":")
-	it.Waiting, it.Note = due != "", note
+	it.Waiting, it.Claimant = due != "", note
 	it.Due, _ = strconv.ParseFloat(due, 64)
 	return nil
 }

@@ -335,7 +335,7 @@ func (w QueueWalk) carryOut(s *queueState, m *queueCommand) {
 			}
 		}
 	case retryIt:
-		if m.done = q.Retry(s.now, e, 0); m.done && w.Mistake == DroppedByRetry && before.Waiting {
+		if m.done = q.Retry(s.now, e, 0, ""); m.done && w.Mistake == DroppedByRetry && before.Waiting {
 			q.Items[0].Payload = strconv.Itoa(int(m.with.version))
 		}
 	case releaseIt:
