@@ -139,9 +139,12 @@ func TestQueue_ALastErrorGoesWithItsTask(t *testing.T) {
 			require.NoError(b, err)
 			require.Len(b, es, 1)
 		},
-		"enqueue":            func(b storied) { b.Enqueue(sluice.OutcomeUpdated, later) },
-		"enqueue in a batch": func(b storied) { _, err := b.Q.EnqueueBatch(b.Context(), []sluice.Task{{ID: "b"}, later}); require.NoError(b, err) },
-		"cancel":             func(b storied) { _, err := b.Q.Cancel(b.Context(), "a"); require.NoError(b, err) },
+		"enqueue": func(b storied) { b.Enqueue(sluice.OutcomeUpdated, later) },
+		"enqueue in a batch": func(b storied) {
+			_, err := b.Q.EnqueueBatch(b.Context(), []sluice.Task{{ID: "b"}, later})
+			require.NoError(b, err)
+		},
+		"cancel": func(b storied) { _, err := b.Q.Cancel(b.Context(), "a"); require.NoError(b, err) },
 		"cancel while leased": func(b storied) {
 			b.ClaimOne(time.Minute)
 			_, err := b.Q.Cancel(b.Context(), "a")

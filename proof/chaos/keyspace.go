@@ -117,6 +117,8 @@ func (k keyspace) change(command []string, touch func(taskKey)) {
 	case which == "leased":
 		k.list(name, verb, args, touch)
 	case which == "line": // see idling
+	case which == "counts", which == "workers": // they are of no task
+	case which == "errors": // see quiet
 	case which == "paused":
 		k.pause(name, verb, args)
 	case which == "layout", which == "queue" && verb == "SET": // how many shards there are

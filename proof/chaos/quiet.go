@@ -113,6 +113,9 @@ func (r *round) leftKeys() (violations []string) {
 		if !slices.Equal(dead, states) || name != plainQueue && !slices.Equal(dead, payloads) || name == plainQueue && len(payloads) > 0 {
 			violations = append(violations, fmt.Sprintf("%s: %d dead letters, %d states and %d payloads", name, len(dead), len(states), len(payloads)))
 		}
+		if left := members("errors", fields); len(left) > 0 {
+			violations = append(violations, fmt.Sprintf("%s: the last errors of %v, which have ended", name, left))
+		}
 	}
 	return violations
 }

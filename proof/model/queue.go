@@ -20,10 +20,10 @@ type Queue struct {
 
 	Done, Retried, Buried, Lost int64
 
-	Paused  bool
-	Until   float64 // when a pause ends by itself, in microseconds, and 0 for never
-	Limits  sluice.Limits
-	Spent   float64 // until when tokens of the rate are spent, in microseconds
+	Paused bool
+	Until  float64 // when a pause ends by itself, in microseconds, and 0 for never
+	Limits sluice.Limits
+	Spent  float64 // until when tokens of the rate are spent, in microseconds
 }
 
 // Item is what the server holds under one ID.
