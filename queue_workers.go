@@ -47,7 +47,11 @@ func (q *Queue) Workers(ctx context.Context) ([]WorkerInfo, error) {
 	if err := q.check(op); err != nil {
 		return nil, err
 	}
-	reply, err := q.executor.Run(ctx, scriptWorkers.Request(q.shards[0].workerKeys()))
+	err := q.ready(ctx)
+	var reply redisexec.Reply
+	if err == nil {
+		reply, err = q.executor.Run(ctx, scriptWorkers.Request(q.shards[0].workerKeys()))
+	}
 	if err != nil {
 		return nil, q.wrap(ctx, op, err)
 	}

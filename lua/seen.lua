@@ -3,6 +3,7 @@
 -- ARGV[1] what it says of itself, '' if it has ended; then what it may have said before
 -- RETURNS 1
 -- RETRY idempotent.
+redis.call('ZCARD', KEYS[1]) -- a queue with several shards has a string there
 redis.call('ZREMRANGEBYSCORE', KEYS[10], '-inf', text(now - 45)) -- after this a full server accepts the rest
 if #ARGV > 1 then redis.call('ZREM', KEYS[10], unpack(ARGV, 2)) end
 if ARGV[1] ~= '' then redis.call('ZADD', KEYS[10], text(now), ARGV[1]) end

@@ -2,4 +2,5 @@
 -- KEYS[10] the workers, see seen.lua
 -- RETURNS of each what it says of itself, and when it has, in Unix seconds; the newest last
 -- RETRY readOnly: changes nothing.
+redis.call('ZCARD', KEYS[1]) -- a queue with several shards has a string there
 return redis.call('ZRANGEBYSCORE', KEYS[10], text(now - 45), '+inf', 'WITHSCORES')
