@@ -186,8 +186,8 @@ func (e *UnfinishedError) Error() string {
 // worker has the task.
 //
 // ctx is the handler's, or one that descends from it; so is that of the function of KeepAlive. It is false in other
-// contexts, when the lease is lost or the task is known to be cancelled, and when the handler has returned. That ctx
-// has ended, after Timeout or Grace, does not matter.
+// contexts, when the lease is lost or the task is known to be cancelled, and when the handler has returned or is stuck.
+// That ctx has ended, after Timeout or Grace, does not matter.
 //
 // A write may still come after the end of a lease that was valid a moment before; and the clock of a suspended
 // machine may have stopped. So check at the resource, too, if that matters: see docs/database.md.
