@@ -335,6 +335,8 @@ func TestStuck_PlacesChange(t *testing.T) {
 		m.run(t)
 		requireCalled(4, 4)
 		m.set(3)
+		time.Sleep(time.Second)
+		require.EqualValues(t, 6, called[0].Load(), "at once")
 		requireCalled(6, 6)
 		release[0] <- struct{}{}
 		requireCalled(7, 6)
