@@ -203,6 +203,25 @@ func TestStuck_IsOneThatHasNotReturned(t *testing.T) {
 	}
 }
 
+// TestStuck_IsNoneThatHasReturned, though the loop has not noticed: what it has returned counts.
+func TestStuck_IsNoneThatHasReturned(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		l := newLoop(t.Context(), newWorker(newQueue(time.Hour), 1, 0).config())
+		l.runners = 1 // there is none
+		d := &delivery{feed: l.feeds[0], task: wire.Task{ID: "a"}}
+		d.leased(time.Now(), time.Hour)
+		l.dispatch(d)
+		(<-l.work).begin(time.Second)
+		time.Sleep(l.Grace + time.Second)
+		l.deliver(d)
+		l.checkLeases(time.Now())
+		require.False(t, d.stuck)
+		l.gather()
+		require.Equal(t, pending, d.state)
+		l.close()
+	})
+}
+
 // TestStuck_APartOfTheWorkHasItsOwnTimeout, as a kind of tasks has, as long as it takes; what is sooner counts.
 func TestStuck_APartOfTheWorkHasItsOwnTimeout(t *testing.T) {
 	for name, test := range map[string]struct {
