@@ -222,6 +222,34 @@ func TestStuck_IsNoneThatHasReturned(t *testing.T) {
 	})
 }
 
+// TestStuck_LeavesNothingToExtend: a shard that has but stuck ones has no extension that could fail, and what others extend stays counted.
+func TestStuck_LeavesNothingToExtend(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		l := newLoop(t.Context(), newWorker(newQueue(time.Hour), 2, 0).config())
+		l.runners = 2 // there is none
+		dispatch := func(id string) *delivery {
+			d := &delivery{feed: l.feeds[0], task: wire.Task{ID: id}}
+			d.leased(time.Now(), time.Hour)
+			l.dispatch(d)
+			(<-l.work).begin(time.Second)
+			return d
+		}
+		d := dispatch("a")
+		time.Sleep(l.Grace + time.Second)
+		l.checkLeases(time.Now())
+		require.True(t, d.stuck)
+		require.Zero(t, l.feeds[0].handling)
+		other := dispatch("b")
+		l.deliver(d)
+		l.gather()
+		require.Equal(t, 1, l.feeds[0].handling)
+		l.deliver(other)
+		l.gather()
+		require.Zero(t, l.feeds[0].handling)
+		l.close()
+	})
+}
+
 // TestStuck_APartOfTheWorkHasItsOwnTimeout, as a kind of tasks has, as long as it takes; what is sooner counts.
 func TestStuck_APartOfTheWorkHasItsOwnTimeout(t *testing.T) {
 	for name, test := range map[string]struct {
