@@ -52,8 +52,8 @@ func TestWorker_StuckHandlerLosesItsTask(t *testing.T) {
 		result                      error
 	}{
 		"default":         {after: 30*time.Minute + 10*time.Second},
-		"permanent":       {timeout: time.Hour, after: time.Hour + 10*time.Second, result: sluice.Permanent(errors.New("no"))},
-		"again":           {timeout: time.Minute, grace: time.Hour, after: 61 * time.Minute, result: sluice.Again(time.Hour)},
+		"permanent":       {timeout: 5 * time.Minute, after: 5*time.Minute + 10*time.Second, result: sluice.Permanent(errors.New("no"))},
+		"again":           {timeout: time.Minute, grace: 10 * time.Minute, after: 11 * time.Minute, result: sluice.Again(time.Hour)},
 		"of its kind":     {kind: time.Minute, after: 70 * time.Second},
 		"kind is longer":  {timeout: time.Minute, kind: time.Hour, after: 70 * time.Second},
 		"kind alone":      {timeout: -1, kind: 20 * time.Second, grace: time.Second, after: 21 * time.Second, result: errors.New("failed")},
@@ -63,7 +63,7 @@ func TestWorker_StuckHandlerLosesItsTask(t *testing.T) {
 			systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
 				told, log := &stuckTold{}, &systest.Buffer{}
 				harmful := sluice.QueueHooks{TaskStuck: func(context.Context, sluice.TaskStuck) { panic("no") }}
-				b := systest.NewQueueTest(t, rdb, redistest.Name(t), sluice.WithQueueHooks(harmful), sluice.WithQueueHooks(told.hooks()))
+				b := systest.NewQueueTest(t, rdb, redistest.Name(t), sluice.WithQueueHooks(harmful), sluice.WithQueueHooks(told.hooks()), sluice.WithPollInterval(time.Minute))
 				contexts, release := make(chan context.Context, 9), make(chan struct{})
 				free := sync.OnceFunc(func() { close(release) })
 				defer free()
@@ -80,10 +80,11 @@ func TestWorker_StuckHandlerLosesItsTask(t *testing.T) {
 				time.Sleep(test.after - 1)
 				require.Equal(t, sluice.WorkerStats{Running: 1}, w.Stats())
 				require.True(t, sluice.LeaseValid(ctx))
+				synctest.Wait()
 				require.Empty(t, told.stuck)
 				stopped := make(chan error)
 				go func() { stopped <- stop() }() // so that it does not have the task again
-				time.Sleep(1)
+				time.Sleep(time.Nanosecond)
 				synctest.Wait()
 				require.Equal(t, sluice.WorkerStats{Running: 1, Stuck: 1, Lost: 1}, w.Stats())
 				require.ErrorIs(t, context.Cause(ctx), context.DeadlineExceeded)
@@ -99,8 +100,9 @@ func TestWorker_StuckHandlerLosesItsTask(t *testing.T) {
 				other := &sluice.Worker{Queue: b.Q, Handler: func(context.Context, sluice.Entry) error { return nil }}
 				stopOther := systest.StartWorker(t, other)
 				time.Sleep(31 * time.Second)
+				synctest.Wait()
 				require.EqualValues(t, 1, other.Stats().Done)
-				if test.grace < time.Hour {
+				if test.grace < 10*time.Minute {
 					var unfinished *sluice.UnfinishedError
 					require.ErrorAs(t, <-stopped, &unfinished)
 					require.Equal(t, sluice.UnfinishedError{Running: 1}, *unfinished)
@@ -108,9 +110,10 @@ func TestWorker_StuckHandlerLosesItsTask(t *testing.T) {
 				require.Empty(t, told.finished[1:])
 				free()
 				time.Sleep(time.Minute)
-				if test.grace == time.Hour {
+				if test.grace == 10*time.Minute {
 					require.NoError(t, <-stopped)
 				}
+				synctest.Wait()
 				require.Equal(t, sluice.WorkerStats{Lost: 1}, w.Stats())
 				require.Len(t, told.stuck, 1)
 				require.Len(t, told.finished, 2)
