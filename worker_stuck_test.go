@@ -82,7 +82,7 @@ func TestWorker_StuckHandlerLosesItsTask(t *testing.T) {
 				require.True(t, sluice.LeaseValid(ctx))
 				synctest.Wait()
 				require.Empty(t, told.stuck)
-				stopped := make(chan error)
+				stopped := make(chan error, 1)
 				go func() { stopped <- stop() }() // so that it does not have the task again
 				time.Sleep(time.Nanosecond)
 				synctest.Wait()
