@@ -44,7 +44,9 @@ type kindRule struct {
 // KindOption is an option of Mux.Handle.
 type KindOption func(*kindRule)
 
-// KindTimeout bounds the work on a task of the kind: its ctx ends then, or after the Worker's Timeout, whichever is sooner. 0 is none.
+// KindTimeout bounds the work on a task of the kind: its ctx ends then, or after the Worker's Timeout, whichever is sooner. 0 is none of
+// its own. A handler that has not returned the Worker's Grace after that is stuck, see Worker.Timeout; if this is sooner than a third of the
+// Lease, that is when the Worker notices it.
 func KindTimeout(d time.Duration) KindOption { return func(k *kindRule) { k.timeout = d } }
 
 // KindMaxAttempts is how many attempts a task of the kind has before a Worker puts it among the dead letters, if WithMaxAttempts does not
@@ -134,7 +136,7 @@ func (m *Mux) dispatch(ctx context.Context, e Entry) error {
 	}
 	if k.timeout > 0 {
 		var stop context.CancelFunc
-		ctx, stop = context.WithTimeout(ctx, k.timeout)
+		ctx, stop = lease.WithTimeout(ctx, k.timeout)
 		defer stop()
 	}
 	return k.handler(ctx, e)

@@ -35,7 +35,8 @@ type Pool struct {
 	// Concurrency is how many handlers may run at once, of all Workers. At most 1,000,000. Defaults to 16.
 	Concurrency int
 
-	// Grace is how long handlers may go on when Run's ctx has ended, before theirs does. Defaults to 10s.
+	// Grace is how long handlers may go on when Run's ctx has ended, before theirs does, and after their Timeout before
+	// they are stuck: see Worker.Timeout. Defaults to 10s.
 	Grace time.Duration
 
 	// Logger gets what the Workers' would. Defaults to slog.Default().

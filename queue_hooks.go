@@ -34,6 +34,9 @@ type QueueHooks struct {
 	// ended. It is called once for each call of the handler. What Run leaves behind is Lost: that is told
 	// when Run gives up, or once the handler has returned, after Run.
 	TaskFinished func(ctx context.Context, i TaskFinished)
+	// TaskStuck is called once when a Worker's handler is stuck: it has not returned for Grace after its ctx has ended by
+	// Timeout, see Worker.Timeout. ctx is the one that TaskStarted returned. TaskFinished is called when the handler returns, if ever.
+	TaskStuck func(ctx context.Context, i TaskStuck)
 }
 
 // TasksSending is what the hook TasksSending is told.
@@ -74,6 +77,13 @@ type TaskFinished struct {
 	Err         error // the handler's
 }
 
+// TaskStuck is what the hook TaskStuck is told.
+type TaskStuck struct {
+	Queue   string
+	Entry   Entry
+	Running time.Duration // since the handler was called
+}
+
 // Disposition is what becomes of a task when a Worker's handler has returned: DispositionDone, DispositionRetried and so
 // on, one for each count of WorkerStats. What Enqueue did is an Outcome.
 type Disposition int
@@ -108,8 +118,13 @@ func (d Disposition) String() string {
 // WithQueueHooks has h called for tasks. Given several times, the hooks of all are called, in that order; each of
 // TasksSending and TaskStarted is given the context that the one before it returned. Defaults to none.
 func WithQueueHooks(h QueueHooks) QueueOption {
-	isSet := h.TasksSending != nil || h.TasksSent != nil || h.TasksClaimed != nil || h.TaskStarted != nil || h.TaskFinished != nil
+	isSet := h.TasksSending != nil || h.TasksSent != nil || h.TasksClaimed != nil || h.tellsOfHandlers()
 	return func(o *queueOptions) { o.hooks = o.hooks.with(&h, isSet) }
+}
+
+// tellsOfHandlers reports whether one of the hooks is for what a worker does.
+func (h *QueueHooks) tellsOfHandlers() bool {
+	return h.TaskStarted != nil || h.TaskFinished != nil || h.TaskStuck != nil
 }
 
 // sendTasks has send enqueue tasks, and tells the hooks.
@@ -191,7 +206,7 @@ type workObserver struct {
 // newWorkObserver returns the observer of a worker that claims with this lease, or nil if no hook
 // wants to know.
 func (q *Queue) newWorkObserver(lease time.Duration) taskloop.Observer {
-	if !q.options.hooks.have(func(h *QueueHooks) bool { return h.TaskStarted != nil || h.TaskFinished != nil }) {
+	if !q.options.hooks.have((*QueueHooks).tellsOfHandlers) {
 		return nil
 	}
 	return &workObserver{hooks: q.options.hooks, queue: q.name, lease: lease}
@@ -217,6 +232,14 @@ func (o *workObserver) Finished(ctx context.Context, t wire.Task, f taskloop.Fin
 	}
 	for _, h := range o.hooks {
 		callHook(h.TaskFinished != nil, func() { h.TaskFinished(ctx, finished) })
+	}
+}
+
+// Stuck calls the hook TaskStuck.
+func (o *workObserver) Stuck(ctx context.Context, t wire.Task, running time.Duration) {
+	stuck := TaskStuck{Queue: o.queue, Entry: withoutReceipt(t), Running: running}
+	for _, h := range o.hooks {
+		callHook(h.TaskStuck != nil, func() { h.TaskStuck(ctx, stuck) })
 	}
 }
 

@@ -118,7 +118,7 @@ func (p *presence) request(hasEnded bool) redisexec.Request {
 	said := ""
 	if !hasEnded {
 		stats := p.worker.Stats()
-		p.saying.Concurrency, p.saying.Running = int(p.worker.counters.Most.Load()), int(stats.Running)
+		p.saying.Concurrency, p.saying.Running, p.saying.Stuck = int(p.worker.counters.Most.Load()), int(stats.Running), int(stats.Stuck)
 		text, _ := json.Marshal(p.saying) // of strings and numbers: it never fails
 		said = string(text)
 	}

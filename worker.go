@@ -20,6 +20,7 @@ const (
 	maxConcurrency     = 1_000_000 // goroutines of some kilobytes each
 	defaultLease       = 30 * time.Second
 	defaultGrace       = 10 * time.Second
+	defaultTimeout     = 30 * time.Minute
 
 	backoffFirst = time.Second
 	backoffLast  = time.Hour
@@ -96,8 +97,14 @@ type Worker struct {
 	// takes. Results are reported to Redis until it ends. At least 1ms. Defaults to 30s.
 	Lease time.Duration
 
-	// Timeout bounds the work on one task: its ctx ends then. Defaults to 0: no limit, so
-	// that a handler which hangs keeps its task for ever.
+	// Timeout bounds the work on one task: its ctx ends then. At most 100 years; negative is no limit, so
+	// that a handler which hangs keeps its task for ever. Defaults to 30 minutes.
+	//
+	// A handler that has not returned Grace after that is stuck, and so is one whose Backoff has not: a warning,
+	// the hook TaskStuck and WorkerStats.Stuck tell. Its lease is extended no more, so the task is handed out again when
+	// that ends; LeaseValid(ctx) is false; whatever it returns at last, the task is Lost. Its place is given to another
+	// handler, so that up to twice Concurrency may run. As many stuck ones as Concurrency are replaced, in a Pool
+	// that of the Worker and that of the Pool; more keep their places.
 	Timeout time.Duration
 
 	// Backoff is how long a task waits after its attempt-th attempt (1 for the first) has
@@ -106,8 +113,8 @@ type Worker struct {
 	// used. Defaults to DefaultBackoff.
 	Backoff func(attempt int, err error) time.Duration
 
-	// Grace is how long handlers may go on when Run's ctx has ended, before theirs does.
-	// Defaults to 10s.
+	// Grace is how long handlers may go on when Run's ctx has ended, before theirs does; and how long
+	// when theirs has ended by Timeout, before they are stuck. Defaults to 10s.
 	Grace time.Duration
 
 	// Label names the worker for Queue.Workers: 1 to 64 bytes of printable UTF-8. Defaults to none.
@@ -118,7 +125,7 @@ type Worker struct {
 	Periodic []Periodic
 
 	// Logger gets a warning when Redis fails and a message when it works again, once per
-	// outage; a warning for each task buried, lost, or failed for good with a waiting
+	// outage; a warning for each handler that is stuck, and for each task buried, lost, or failed for good with a waiting
 	// version; a message for each other failed attempt, each task cancelled and each Again; an error with
 	// the stack for each panic. They hold the queue's name, task IDs and the first 512
 	// bytes of errors, and no payloads. A panic of its handler is ignored. A logger of
@@ -131,8 +138,10 @@ type Worker struct {
 
 // WorkerStats is what a worker has done since it was made, and is doing.
 type WorkerStats struct {
-	// Running is how many handlers are running.
+	// Running is how many handlers are running, with those that are stuck.
 	Running int64
+	// Stuck is how many handlers are stuck, see Worker.Timeout.
+	Stuck int64
 	// Done is how many tasks were finished.
 	Done int64
 	// Retried is how many attempts failed, after which the task is to be handed out again:
@@ -152,14 +161,14 @@ type WorkerStats struct {
 	// it. (A version that was waiting may have taken a task's place.)
 	Snoozed int64
 	// Lost is how many leases were lost before the handler's result was accepted, or were left
-	// to run out by a Run that gave up waiting for that: the work may be done twice.
+	// to run out, because the handler was stuck or by a Run that gave up waiting for it: the work may be done twice.
 	Lost int64
 }
 
 // UnfinishedError is what Run returns when it gave up waiting. What it counts is due again
 // when its lease ends.
 type UnfinishedError struct {
-	// Running is how many handlers had not returned.
+	// Running is how many handlers had not returned, with those that were stuck.
 	Running int
 	// Unacknowledged is how many results Redis had not acknowledged.
 	Unacknowledged int
@@ -180,8 +189,8 @@ func (e *UnfinishedError) Error() string {
 // worker has the task.
 //
 // ctx is the handler's, or one that descends from it; so is that of the function of KeepAlive. It is false in other
-// contexts, when the lease is lost or the task is known to be cancelled, and when the handler has returned. That ctx
-// has ended, after Timeout or Grace, does not matter.
+// contexts, when the lease is lost or the task is known to be cancelled, and when the handler has returned or is stuck.
+// That ctx has ended, after Timeout or Grace, does not matter.
 //
 // A write may still come after the end of a lease that was valid a moment before; and the clock of a suspended
 // machine may have stopped. So check at the resource, too, if that matters: see docs/database.md.
@@ -247,7 +256,7 @@ func (w *Worker) SetConcurrency(n int) error {
 func (w *Worker) Stats() WorkerStats {
 	ended := func(how taskloop.Ending) int64 { return w.counters.Ended[how].Load() }
 	return WorkerStats{
-		Running: w.counters.Running.Load(), Done: ended(taskloop.Done), Retried: ended(taskloop.Retried), Buried: ended(taskloop.Buried),
+		Running: w.counters.Running.Load(), Stuck: w.counters.Stuck.Load(), Done: ended(taskloop.Done), Retried: ended(taskloop.Retried), Buried: ended(taskloop.Buried),
 		Canceled: ended(taskloop.Canceled), Released: ended(taskloop.Released), Snoozed: ended(taskloop.Snoozed), Lost: ended(taskloop.Lost),
 	}
 }
@@ -255,7 +264,7 @@ func (w *Worker) Stats() WorkerStats {
 // config returns the queue as the loop is given it, and its policy, from the fields with their defaults filled in.
 func (w *Worker) config(log *slog.Logger) (c taskloop.Queue, p *workerPolicy, err error) {
 	log = slog.New(containedLog{log.Handler()}).With(slog.String("queue", w.Queue.name))
-	p = &workerPolicy{backoff: w.Backoff, timeout: w.Timeout, log: log, maxAttempts: w.Queue.options.maxAttempts}
+	p = &workerPolicy{backoff: w.Backoff, timeout: max(orDefault(w.Timeout, defaultTimeout), 0), log: log, maxAttempts: w.Queue.options.maxAttempts}
 	if p.backoff == nil {
 		p.backoff = DefaultBackoff
 	}
@@ -267,6 +276,7 @@ func (w *Worker) config(log *slog.Logger) (c taskloop.Queue, p *workerPolicy, er
 		Weight:      orDefault(w.Weight, 1),
 		Concurrency: orDefault(w.Concurrency, maxConcurrency),
 		Lease:       lease,
+		Timeout:     p.timeout,
 		Poll:        w.Queue.options.poll,
 		Log:         log,
 		Counters:    &w.counters,
@@ -278,8 +288,8 @@ func (w *Worker) config(log *slog.Logger) (c taskloop.Queue, p *workerPolicy, er
 		return c, p, fmt.Errorf("%w: Weight must be 0 to %d", ErrInvalid, maxConcurrency)
 	case w.Label != "" && !isLabel(w.Label):
 		return c, p, fmt.Errorf("%w: a Label has 1 to %d bytes of printable UTF-8", ErrInvalid, maxLabel)
-	case p.timeout < 0 || p.timeout > longestDuration:
-		return c, p, fmt.Errorf("%w: Timeout must be 0 to 100 years", ErrInvalid)
+	case p.timeout > longestDuration:
+		return c, p, fmt.Errorf("%w: Timeout must be 100 years at most", ErrInvalid)
 	}
 	if err = checkDuration("Lease", c.Lease); err == nil {
 		p.handler, err = around(w.Handler, w.Use)

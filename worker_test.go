@@ -192,18 +192,17 @@ func TestWorker_InvalidFieldsSendNothing(t *testing.T) {
 		q := systest.NewQueue(t, rdb)
 		handler := func(context.Context, sluice.Entry) error { return nil }
 		for name, w := range map[string]*sluice.Worker{
-			"zero":             {},
-			"no queue":         {Handler: handler},
-			"zero queue":       {Queue: &sluice.Queue{}, Handler: handler},
-			"no handler":       {Queue: q},
-			"concurrency":      {Queue: q, Handler: handler, Concurrency: -1},
-			"lease":            {Queue: q, Handler: handler, Lease: -1},
-			"short lease":      {Queue: q, Handler: handler, Lease: time.Millisecond - 1},
-			"long lease":       {Queue: q, Handler: handler, Lease: math.MaxInt64},
-			"negative timeout": {Queue: q, Handler: handler, Timeout: -1},
-			"long timeout":     {Queue: q, Handler: handler, Timeout: math.MaxInt64},
-			"negative grace":   {Queue: q, Handler: handler, Grace: -1},
-			"long grace":       {Queue: q, Handler: handler, Grace: math.MaxInt64},
+			"zero":           {},
+			"no queue":       {Handler: handler},
+			"zero queue":     {Queue: &sluice.Queue{}, Handler: handler},
+			"no handler":     {Queue: q},
+			"concurrency":    {Queue: q, Handler: handler, Concurrency: -1},
+			"lease":          {Queue: q, Handler: handler, Lease: -1},
+			"short lease":    {Queue: q, Handler: handler, Lease: time.Millisecond - 1},
+			"long lease":     {Queue: q, Handler: handler, Lease: math.MaxInt64},
+			"long timeout":   {Queue: q, Handler: handler, Timeout: math.MaxInt64},
+			"negative grace": {Queue: q, Handler: handler, Grace: -1},
+			"long grace":     {Queue: q, Handler: handler, Grace: math.MaxInt64},
 		} {
 			require.ErrorIs(t, w.Run(t.Context()), sluice.ErrInvalid, name)
 		}
@@ -354,7 +353,7 @@ func TestWorker_ExtremesWorkOrAreInvalid(t *testing.T) {
 		},
 		"Timeout": func(w *sluice.Worker, n int64) bool {
 			w.Timeout = time.Duration(n)
-			return n >= 0 && n <= int64(century)
+			return n <= int64(century)
 		},
 		"Grace":   func(w *sluice.Worker, n int64) bool { w.Grace = time.Duration(n); return n >= 0 && n <= int64(century) },
 		"Backoff": func(w *sluice.Worker, n int64) bool { w.Backoff = systest.After(time.Duration(n)); return true },

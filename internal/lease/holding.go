@@ -33,7 +33,8 @@ type Hold struct {
 	mu    sync.Mutex // guards what follows
 	until time.Time
 	over  bool
-	note  any // of who works on it, for who decides what becomes of it
+	due   time.Time // when the work is to be done; zero for never
+	note  any       // of who works on it, for who decides what becomes of it
 }
 
 // Note notes something in the Hold that a context is for, if it has one.
@@ -70,6 +71,39 @@ func (h *Hold) Last(until time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.until = until
+}
+
+// SetDue notes when the work on it is to be done; zero for never.
+func (h *Hold) SetDue(at time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.due = at
+}
+
+// Due returns what was noted last. What happened before that has happened for the caller.
+func (h *Hold) Due() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.due
+}
+
+// WithTimeout is context.WithTimeout for a part of the work on what a context is for. The Hold, if there is one, notes that the work is to be
+// done then, unless it knows of a sooner time, until the part is over: stop is called.
+func WithTimeout(ctx context.Context, d time.Duration) (part context.Context, stop context.CancelFunc) {
+	at := time.Now().Add(d)
+	part, cancel := context.WithDeadline(ctx, at)
+	h, ok := ctx.Value(holdingKey{}).(*Hold)
+	if !ok {
+		return part, cancel
+	}
+	before := h.Due()
+	if before.IsZero() || at.Before(before) {
+		h.SetDue(at)
+	}
+	return part, func() {
+		cancel()
+		h.SetDue(before)
+	}
 }
 
 // End ends it for good.

@@ -202,7 +202,7 @@ func (l *loop) claimable(f *feed, now time.Time) int {
 }
 
 // free is how many runners have nothing to do, and are not kept for what a claim may bring.
-func (l *loop) free() int { return max(l.Concurrency-len(l.handling)-l.reserved, 0) }
+func (l *loop) free() int { return max(l.Concurrency-l.occupied()-l.reserved, 0) }
 
 // freeOf is how many of them a queue may have.
 func (l *loop) freeOf(q *queue) int { return max(min(l.free(), l.most(q)-q.held()), 0) }

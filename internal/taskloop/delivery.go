@@ -25,14 +25,17 @@ type delivery struct {
 	beginBy     time.Time       // from then on the handler is not called: until, when a runner was found
 	ctx         context.Context // the handler's
 	cancel      context.CancelCauseFunc
+	called      time.Time   // when the handler was; the runner's until the hold has a time at which it is due
 	hold        *lease.Hold // what the handler's context knows of the lease; nil before there is one
 	disposition wire.Disposition
 
 	state    state
 	reported reportState
 	ending   Ending    // once the state is settled or lost
-	observed *observed // the runner's until the handler has returned; nil if no Observer waits to be told
+	observed *observed // the runner's until the handler has returned, except ctx, as called; nil if no Observer waits to be told
 	index    int       // in loop.handling
+	stuck    bool      // its handler is; see checkStuck
+	replaced bool      // another one has its place
 
 	feed *feed // of its shard; see queue.feedOf
 

@@ -469,6 +469,7 @@ func (l *loop) hand(x *exchange, tooLate bool) {
 	}
 	l.scheduleCheck(deliveries[0].renewAt)
 	l.scheduleCheck(deliveries[0].until)
+	l.scheduleStuck(x.feed.queue)
 }
 
 // hasRunner reports whether there is a runner for a task that an exchange has brought. Others may
@@ -478,5 +479,5 @@ func (l *loop) hasRunner(x *exchange) bool {
 	if x.isOverdue() {
 		return l.freeOf(q) > 0
 	}
-	return len(l.handling) < l.Concurrency && q.handling < l.most(q)
+	return l.occupied() < l.Concurrency && q.occupied() < l.most(q)
 }

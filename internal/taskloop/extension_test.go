@@ -70,7 +70,7 @@ func TestLease_TheMostPressingIsExtendedFirst(t *testing.T) {
 			{task: wire.Task{ID: "under way"}, until: now.Add(time.Second), extending: true},
 			{task: wire.Task{ID: "later"}, until: now.Add(time.Minute), renewFrom: now.Add(time.Second), renewAt: now.Add(2 * time.Second)},
 		} {
-			d.feed = l.feeds[0]
+			d.feed, d.hold = l.feeds[0], new(lease.Hold)
 			l.handling.add(&d)
 		}
 		l.checkLeases(now)

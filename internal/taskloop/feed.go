@@ -36,7 +36,7 @@ type feed struct {
 	waiting *waiting // for something to be due; nil if the loop is not
 
 	pending  []*delivery // their dispositions are to be sent to this shard
-	handling int         // deliveries whose handlers have not returned
+	handling int         // deliveries whose handlers have not returned, except stuck ones
 
 	toExtend   []*delivery // their leases are to be extended
 	unsorted   bool        // some of these were added at the end
@@ -185,7 +185,7 @@ func (l *loop) wait() {
 
 // isFullForLong reports whether no runner is free. With several shards one is likely to be free soon, and those that are watched stay so.
 func (l *loop) isFullForLong() bool {
-	if len(l.handling) < l.Concurrency {
+	if l.occupied() < l.Concurrency {
 		l.fullSince = time.Time{}
 	} else if l.fullSince.IsZero() {
 		l.fullSince = time.Now()

@@ -35,11 +35,12 @@ func (l *loop) extensionSlots() int {
 // scheduleCheck has the leases checked, at the latest then.
 func (l *loop) scheduleCheck(at time.Time) { l.nextCheck = sooner(l.nextCheck, at) }
 
-// checkLeases finds the leases that are to be extended, gives up those that have ended, and
-// schedules the next check.
+// checkLeases finds the leases that are to be extended, gives up those that have ended and those of handlers that
+// are stuck, and schedules the next check.
 func (l *loop) checkLeases(now time.Time) {
 	l.nextCheck = time.Time{}
 	for _, d := range l.handling {
+		l.checkStuck(d, now)
 		switch {
 		case d.state == lost:
 			continue

@@ -59,6 +59,7 @@ type loop struct {
 
 	runners      int                  // goroutines
 	handling     bag                  // deliveries whose handlers have not returned
+	replaced     int                  // those of them whose places others have, see replace
 	byID         map[string]*delivery // the newest that was dispatched and is not settled or lost, by the task's ID
 	pending      int                  // deliveries whose dispositions are to be sent, of all shards
 	spare        []*delivery          // a slice to be used again
@@ -279,8 +280,11 @@ func (l *loop) gather() {
 // handled notes that no runner has a delivery any more.
 func (l *loop) handled(d *delivery) {
 	l.handling.remove(d)
-	d.feed.handling--
 	d.feed.queue.handling--
+	if !d.stuck {
+		d.feed.handling--
+	}
+	l.unstick(d)
 }
 
 // conclude has a delivery's disposition sent.

@@ -22,6 +22,7 @@ type witness struct {
 	started  int64
 	finished [Lost + 1]int64
 	last     Finished
+	stuck    []time.Duration // how long each handler has run that is stuck
 	faults   []string
 }
 
@@ -29,6 +30,7 @@ type witness struct {
 type sighting struct {
 	id       string
 	finished atomic.Bool
+	stuck    bool
 }
 
 type sightingKey struct{}
@@ -54,6 +56,17 @@ func (w *witness) Finished(ctx context.Context, t wire.Task, f Finished) {
 	}
 	w.finished[f.Ending]++
 	w.last = f
+}
+
+func (w *witness) Stuck(ctx context.Context, t wire.Task, running time.Duration) {
+	w.observed.Lock()
+	defer w.observed.Unlock()
+	if s, _ := ctx.Value(sightingKey{}).(*sighting); s == nil || s.id != t.ID || s.finished.Load() || s.stuck {
+		w.faults = append(w.faults, t.ID+" was told as stuck twice, too late or as another one")
+	} else {
+		s.stuck = true
+	}
+	w.stuck = append(w.stuck, running)
 }
 
 // told returns how many handlers a witness was told of that have ended like that, and the last.

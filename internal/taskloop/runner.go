@@ -53,13 +53,14 @@ func (q *queue) handle(d *delivery) error {
 	q.Counters.Running.Add(1)
 	defer q.Counters.Running.Add(-1)
 	if q.Observer == nil {
+		d.begin(q.Timeout)
 		return q.Policy.Handle(d.ctx, d.task)
 	}
 	o := &observed{ctx: d.ctx, err: ErrExited}
 	d.observed = o
 	o.ctx = q.Observer.Started(d.ctx, d.task)
-	began := time.Now()
-	defer func() { o.took = time.Since(began) }()
+	d.begin(q.Timeout)
+	defer func() { o.took = time.Since(d.called) }()
 	o.err = q.Policy.Handle(o.ctx, d.task)
 	return o.err
 }
@@ -68,6 +69,7 @@ func (q *queue) handle(d *delivery) error {
 // more can be done for the task.
 func (l *loop) deliver(d *delivery) {
 	d.hold.End()
+	d.hold.SetDue(time.Time{}) // it has returned, and is not stuck
 	d.cancel(nil)
 	if !l.completions.put(d) {
 		l.leave(d)
@@ -85,6 +87,7 @@ func (l *loop) leave(d *delivery) {
 	if d.on(leaseLost) {
 		l.decided(d, Lost)
 	}
+	d.unstick()
 	l.tell(d)
 }
 

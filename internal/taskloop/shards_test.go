@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/wire"
 )
 
@@ -321,7 +322,7 @@ func TestShards_EachHasItsOwnBatchOfExtensions(t *testing.T) {
 		q := newShards(time.Minute, 2)
 		l := newLoop(t.Context(), newWorker(q, 2, 0).config())
 		for _, id := range []string{"0/1", "1/1"} {
-			l.handling.add(&delivery{feed: l.queues[0].feedOf(id), task: wire.Task{ID: id}, until: time.Now().Add(time.Minute)})
+			l.handling.add(&delivery{feed: l.queues[0].feedOf(id), task: wire.Task{ID: id}, until: time.Now().Add(time.Minute), hold: new(lease.Hold)})
 		}
 		l.feeds[0].extensions, l.extensions = 1, 1
 		l.checkLeases(time.Now())

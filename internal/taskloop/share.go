@@ -30,6 +30,7 @@ type queue struct {
 	nextLook time.Time // when it is the next one's
 
 	handling int           // deliveries whose handlers have not returned
+	replaced int           // those of them whose places others have, see replace
 	reserved int           // runners that are kept for what claims may bring
 	wanting  bool          // it may be asked for tasks now
 	capped   bool          // what it may have at most is less than its share
@@ -39,7 +40,7 @@ type queue struct {
 }
 
 // held is how many runners the queue has.
-func (q *queue) held() int { return q.handling + q.reserved }
+func (q *queue) held() int { return q.occupied() + q.reserved }
 
 // most is how many runners a queue may have.
 func (l *loop) most(q *queue) int { return min(q.Concurrency, l.Concurrency) }
@@ -190,6 +191,7 @@ func (l *loop) resize() {
 		}
 	}
 	clear(l.Sizes.new)
+	l.scheduleCheck(time.Now()) // more stuck handlers may be replaced
 	l.noteMost()
 }
 

@@ -20,6 +20,7 @@ import (
 type team struct {
 	workers []*worker
 	sizes   *Sizes
+	grace   time.Duration
 	stop    context.CancelFunc
 	ended   chan *Unfinished
 
@@ -39,7 +40,7 @@ type places struct{ wanted, bound, running int }
 
 // newTeam returns a loop that is not running yet: a queue for each weight, which is half a millisecond away.
 func newTeam(concurrency int, takes func(queue int) time.Duration, weights ...int) *team {
-	m := &team{wanted: concurrency, bound: concurrency, sizes: NewSizes(), ended: make(chan *Unfinished, 1)}
+	m := &team{grace: time.Minute, wanted: concurrency, bound: concurrency, sizes: NewSizes(), ended: make(chan *Unfinished, 1)}
 	for i, weight := range weights {
 		q := newQueue(time.Minute)
 		q.latency = 500 * time.Microsecond
@@ -130,7 +131,7 @@ func (m *team) fill(queue, n int) {
 func (m *team) run(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	m.stop = stop
-	c := Config{Concurrency: m.wanted, Grace: time.Minute, Sizes: m.sizes}
+	c := Config{Concurrency: m.wanted, Grace: m.grace, Sizes: m.sizes}
 	for _, w := range m.workers {
 		c.Queues = append(c.Queues, w.Queue)
 	}

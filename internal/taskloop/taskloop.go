@@ -83,7 +83,7 @@ type Policy interface {
 	// Decide says what is to become of a task whose handler returned err, or ErrExited if it called
 	// runtime.Goexit. ctx is the one that the loop has made for the handler. If it has ended, its cause is
 	// context.Canceled if the worker is to stop; ErrLost of package lease or ErrCanceled if the disposition
-	// will have no effect. Decide may block: the lease is extended.
+	// will have no effect. Decide may block: the lease is extended, until it counts as a stuck handler.
 	Decide(ctx context.Context, t wire.Task, err error) wire.Disposition
 	// Fallback decides if Decide called runtime.Goexit.
 	Fallback(t wire.Task) wire.Disposition
@@ -92,13 +92,15 @@ type Policy interface {
 }
 
 // Observer is told what the loop does with tasks. Its methods must be short: they are called by the
-// runners, and Finished also by the loop, which waits for them.
+// runners, Finished also by the loop, which waits for them, and Stuck by the loop.
 type Observer interface {
 	// Started is told that a handler is about to be called, and returns the context for it.
 	Started(ctx context.Context, t wire.Task) context.Context
 	// Finished is told once for each Started, with the context that that has returned, when the
 	// handler has returned and it is decided what becomes of the task.
 	Finished(ctx context.Context, t wire.Task, f Finished)
+	// Stuck is told between the two that a handler is stuck, with the context of Finished, and since when it runs.
+	Stuck(ctx context.Context, t wire.Task, running time.Duration)
 }
 
 // Finished is what an Observer is told of a handler that has returned.
@@ -132,6 +134,7 @@ var ErrCanceled = errors.New("task canceled")
 type Counters struct {
 	Running atomic.Int64
 	Most    atomic.Int64           // handlers at once, while a loop runs
+	Stuck   atomic.Int64           // handlers that are, at present
 	Ended   [Lost + 1]atomic.Int64 // by Ending
 }
 
@@ -139,14 +142,14 @@ type Counters struct {
 type Config struct {
 	Queues      []Queue
 	Concurrency int           // handlers at once, of all queues
-	Grace       time.Duration // for which handlers may go on after the end
+	Grace       time.Duration // for which handlers may go on after the end, and after Timeout before they are stuck
 	// Canceled brings the IDs of tasks that were cancelled while they were leased, by this
 	// loop or another. It is a hint, and may be nil: an extension finds out what it has missed.
 	Canceled <-chan string
 	Sizes    *Sizes
 }
 
-// Queue is one of the queues of a loop. All fields except Observer are required; Client too, if there are several.
+// Queue is one of the queues of a loop. All fields except Timeout and Observer are required; Client too, if there are several.
 type Queue struct {
 	Client      any // by which it is reached: those of one client share its connections
 	Source      Source
@@ -154,6 +157,7 @@ type Queue struct {
 	Weight      int           // its share of the handlers, beside other queues
 	Concurrency int           // handlers at once, of this queue
 	Lease       time.Duration // for which a task is claimed
+	Timeout     time.Duration // within which a handler is to return; 0 for any time
 	Poll        time.Duration // within which each of several shards is asked
 	Log         *slog.Logger
 	Counters    *Counters

@@ -286,7 +286,7 @@ func TestWorker_DoesNotDependOnTheServersClock(t *testing.T) {
 func TestLeaseValid_IsTrueWhileTheHandlerRuns(t *testing.T) {
 	type key struct{}
 	var handlers sync.Map
-	onFakeClock(t, &sluice.Worker{Lease: 30 * time.Second, Timeout: 10 * time.Second, Handler: func(ctx context.Context, e sluice.Entry) error {
+	onFakeClock(t, &sluice.Worker{Lease: 30 * time.Second, Timeout: 10 * time.Second, Grace: time.Minute, Handler: func(ctx context.Context, e sluice.Entry) error {
 		derived, cancel := context.WithTimeout(context.WithValue(ctx, key{}, 1), time.Hour)
 		cancel()
 		handlers.Store(e.ID, derived)
