@@ -126,7 +126,7 @@ func inPeriodicTest(t *testing.T, test func(b *periodicTest), opts ...sluice.Que
 
 // work starts a worker. handle may be nil.
 func (b *periodicTest) work(name string, handle func(ctx context.Context, e sluice.Entry) error, tasks ...sluice.Periodic) (w *sluice.Worker, stop func()) {
-	w = &sluice.Worker{Queue: b.Q, Periodic: tasks, Logger: systest.LogTo(&b.log), Backoff: systest.After(time.Second),
+	w = &sluice.Worker{Timeout: -1, Queue: b.Q, Periodic: tasks, Logger: systest.LogTo(&b.log), Backoff: systest.After(time.Second),
 		Handler: func(ctx context.Context, e sluice.Entry) error {
 			b.note(name, e)
 			if handle == nil {
