@@ -40,7 +40,7 @@ const (
 // worker sends a fraction of a command per task, and an idle one polls once per poll interval (see
 // WithPollInterval). After a claim without an answer, which has leased tasks that no handler sees, it asks
 // for one task, then for two, four and so on, up to half of a size that had no answer; once a minute it tries
-// more. It uses up to four connections of the queue's client at once (two exchanges, extensions, a poll), with
+// more. It uses up to five connections of the queue's client at once (two exchanges, extensions, a poll, and, each 15 seconds, that it lives), with
 // hundreds of handlers up to three more for extensions, one for pub/sub and, when Redis does not answer, one
 // for each exchange that it has given up, until the client's own timeout.
 //
