@@ -20,8 +20,9 @@ type LockInfo struct {
 	// TTL is when it is freed at the latest, unless its holder extends it. It is negative for one without, which
 	// only clients of other libraries make.
 	TTL time.Duration
-	// Owner is the label that its holder has given itself, "" for none.
-	Owner string
+	// Owner is the label that its holder has given itself, "" for none. Owners are those of all who hold it: see sluice.LockInfo.
+	Owner  string
+	Owners []string
 	// Permits is how many hold it, and Waiting how many processes wait in line for it: see sluice.LockInfo.
 	Permits, Waiting int
 }
@@ -56,7 +57,7 @@ func Locks(ctx context.Context, rdb redis.UniversalClient, o Options, match stri
 // Lock looks at one lock, and reports whether it is held.
 func Lock(ctx context.Context, locker *sluice.Locker, name string) (info LockInfo, held bool, err error) {
 	found, err := locker.Inspect(ctx, name)
-	return LockInfo{Name: name, TTL: found.TTL, Owner: found.Owner, Permits: found.Permits, Waiting: found.Waiting}, found.Held, err
+	return LockInfo{Name: name, TTL: found.TTL, Owner: found.Owner, Owners: found.Owners, Permits: found.Permits, Waiting: found.Waiting}, found.Held, err
 }
 
 // lockNames finds the names of up to limit locks.
