@@ -17,7 +17,7 @@ var functions = template.FuncMap{
 	"text": text, "short": short, "shown": shown, "value": formValue,
 	"count": count, "span": span, "bytes": size, "clock": clock, "hour": hour, "timeOf": inspect.TimeOf, "stamp": stamp, "plural": plural,
 	"limits": limits, "atLimit": inspect.AtLimit, "limitRate": inspect.RateText,
-	"unattended": isUnattended, "place": place, "heldBy": heldBy,
+	"unattended": isUnattended, "processOf": processOf, "heldBy": heldBy,
 	"len64":  func(n int) int64 { return int64(n) },
 	"linked": func(id string) bool { return id != "" && len(id) <= longestID }, // longer than the library's own: a foreign producer's
 }

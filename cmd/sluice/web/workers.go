@@ -21,8 +21,8 @@ const (
 // isUnattended reports whether no worker would take the queue's tasks. A pause is told first: then none would either.
 func isUnattended(s sluice.Stats) bool { return s.Workers == 0 && !s.Paused }
 
-// place writes where a worker runs.
-func place(w sluice.WorkerInfo) string { return w.Host + ":" + strconv.Itoa(w.PID) }
+// processOf writes where a worker runs: its host and process.
+func processOf(w sluice.WorkerInfo) string { return w.Host + ":" + strconv.Itoa(w.PID) }
 
 // crew is who works on a queue.
 type crew struct {

@@ -185,8 +185,7 @@ func TestQueue_Rates(t *testing.T) {
 	fill(t, q, 1, 0, "a")
 	s := newSite(t, rdb, Options{})
 	s.get("/queues/"+segment(name)).has(t, "<dt>Done</dt><dd>…</dd>")
-	series := s.page.watch.of(name)
-	series.points[0].at = time.Now().Add(-10 * time.Second) // as if it had been watched for so long
+	s.page.watch.of(name).points[0].at = time.Now().Add(-10 * time.Second) // as if it had been watched for so long
 	require.NoError(t, rdb.HSet(t.Context(), "{Queue:"+name+"}:counts", "done", 20, "retried", 2, "dropped", 1234).Err())
 	s.later()
 	got := s.get("/queues/" + segment(name))
