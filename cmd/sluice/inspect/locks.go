@@ -20,8 +20,9 @@ type LockInfo struct {
 	// TTL is when it is freed at the latest, unless its holder extends it. It is negative for one without, which
 	// only clients of other libraries make.
 	TTL time.Duration
-	// Owner is the label that its holder has given itself, "" for none. Owners are those of all who hold it: see sluice.LockInfo.
-	Owner  string
+	// Owner is the label that its holder has given itself, "" for none.
+	Owner string
+	// Owners are the labels of all holders that have one.
 	Owners []string
 	// Permits is how many hold it, and Waiting how many processes wait in line for it: see sluice.LockInfo.
 	Permits, Waiting int
