@@ -84,24 +84,46 @@ type change struct {
 	PerSecond float64
 }
 
+// lately returns the points of the last minute that have no gap between them, and over how long they reach: 0 if that is too short
+// for a rate.
+func lately(points []point) (run []point, took time.Duration) {
+	if len(points) < 2 {
+		return nil, 0
+	}
+	last, start := points[len(points)-1], len(points)-1
+	for start > 0 && last.at.Sub(points[start-1].at) <= rateOver && points[start].at.Sub(points[start-1].at) <= longestGap {
+		start--
+	}
+	if took = last.at.Sub(points[start].at); took < rateLeast {
+		return nil, 0
+	}
+	return points[start:], took
+}
+
 // newChange returns how fast a figure has changed over the last minute: what came less what went.
 func newChange(points []point, of func(point) int64) change {
-	if len(points) < 2 {
+	run, took := lately(points)
+	if took == 0 {
 		return change{}
 	}
-	last := points[len(points)-1]
-	first := last
-	for i := len(points) - 2; i >= 0; i-- {
-		if last.at.Sub(points[i].at) > rateOver || first.at.Sub(points[i].at) > longestGap {
-			break
+	return change{Known: true, PerSecond: float64(of(run[len(run)-1])-of(run[0])) / took.Seconds()}
+}
+
+// newRate returns how fast a count has grown over the last minute. One that has fallen began anew at 0.
+func newRate(points []point, of func(point) int64) change {
+	run, took := lately(points)
+	if took == 0 {
+		return change{}
+	}
+	var came int64
+	for i, p := range run[1:] {
+		if before := of(run[i]); of(p) >= before {
+			came += of(p) - before
+		} else {
+			came += of(p)
 		}
-		first = points[i]
 	}
-	took := last.at.Sub(first.at)
-	if took < rateLeast {
-		return change{}
-	}
-	return change{Known: true, PerSecond: float64(of(last)-of(first)) / took.Seconds()}
+	return change{Known: true, PerSecond: float64(came) / took.Seconds()}
 }
 
 // Text writes the rate, or that it is not known yet.
@@ -111,6 +133,17 @@ func (c change) Text() string {
 	}
 	return rate(c.PerSecond)
 }
+
+// Often writes the rate of what only comes, or that it is not known yet.
+func (c change) Often() string {
+	if !c.Known {
+		return "…"
+	}
+	return often(c.PerSecond)
+}
+
+// IsSome reports whether any came.
+func (c change) IsSome() bool { return c.PerSecond > 0 }
 
 // drained returns in how long n tasks are gone at this rate, 0 if never.
 func (c change) drained(n int64) time.Duration {

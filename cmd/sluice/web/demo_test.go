@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -40,7 +41,15 @@ func demo(t *testing.T, rdb redis.UniversalClient, took time.Duration) {
 	locks(t, rdb)
 	end, stop := context.WithTimeout(ctx, took)
 	defer stop()
+	started := time.Now().Add(-7 * time.Hour).UnixMilli()
 	for n := 0; end.Err() == nil; n++ {
+		for i, name := range []string{"mail", "mail", "mail", "thumbnails", "webhooks", "webhooks", "search-index", "search-index", "orders:cancel-unpaid", "reports:nightly"} {
+			label, _, _ := strings.Cut(name, ":")
+			says(t, rdb, name, map[string]any{
+				"id": fmt.Sprint("W", i), "label": fmt.Sprintf("%s-%d", label, i), "host": fmt.Sprintf("%s-5c77-%d", label, i), "pid": 1,
+				"concurrency": 8, "running": len(name) - i/2, "started": started,
+			})
+		}
 		work(t, mail, 30+rand.IntN(22), true)
 		work(t, thumbs, 8+rand.IntN(10), true)
 		work(t, hooks, 3, false)

@@ -15,8 +15,9 @@ import (
 // functions are what pages call.
 var functions = template.FuncMap{
 	"text": text, "short": short, "shown": shown, "value": formValue,
-	"count": count, "span": span, "bytes": size, "rate": rate, "clock": clock, "timeOf": inspect.TimeOf, "stamp": stamp, "plural": plural,
+	"count": count, "span": span, "bytes": size, "clock": clock, "hour": hour, "timeOf": inspect.TimeOf, "stamp": stamp, "plural": plural,
 	"limits": limits, "atLimit": inspect.AtLimit, "limitRate": inspect.RateText,
+	"unattended": isUnattended, "processOf": processOf, "heldBy": heldBy,
 	"len64":  func(n int) int64 { return int64(n) },
 	"linked": func(id string) bool { return id != "" && len(id) <= longestID }, // longer than the library's own: a foreign producer's
 }
@@ -90,6 +91,25 @@ func rate(perSecond float64) string {
 	}
 	return sign + count(int64(math.Round(n))) + "/s"
 }
+
+// often writes how often something happens: a second or, if that is seldom, a minute.
+func often(perSecond float64) string {
+	perMinute := perSecond * 60
+	switch {
+	case perMinute <= 0:
+		return "none"
+	case perMinute < 10:
+		return fmt.Sprintf("%.1f/min", perMinute)
+	case perSecond < 1:
+		return fmt.Sprintf("%.0f/min", perMinute)
+	case perSecond < 10:
+		return fmt.Sprintf("%.1f/s", perSecond)
+	}
+	return count(int64(math.Round(perSecond))) + "/s"
+}
+
+// hour writes the time of a day.
+func hour(t time.Time) string { return t.UTC().Format("15:04") }
 
 // clock writes a time for people, stamp for machines.
 func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.000 UTC") }

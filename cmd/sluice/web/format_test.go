@@ -22,6 +22,9 @@ func TestFormat(t *testing.T) {
 	for f, want := range map[float64]string{0: "steady", 0.04: "steady", -0.04: "steady", 0.06: "+0.1/s", -4.25: "−4.2/s", 12.6: "+13/s", -12345.6: "−12,346/s"} {
 		require.Equal(t, want, rate(f))
 	}
+	for f, want := range map[float64]string{0: "none", -1: "none", 0.05: "3.0/min", 0.5: "30/min", 4.25: "4.2/s", 1234.6: "1,235/s"} {
+		require.Equal(t, want, often(f))
+	}
 	require.Equal(t, "1 byte", size(1))
 	require.Equal(t, "999 bytes", size(999))
 	require.Equal(t, "1.5 kB", size(1500))
@@ -62,6 +65,17 @@ func TestChange_IsOfTheLastMinute(t *testing.T) {
 	require.Equal(t, 25*time.Second, change{Known: true, PerSecond: -4}.drained(100))
 	require.Zero(t, change{Known: true, PerSecond: 4}.drained(100))
 	require.Zero(t, change{}.drained(100))
+}
+
+// TestRate_ACountThatFellBeganAnew: what it has since is added to what came before.
+func TestRate_ACountThatFellBeganAnew(t *testing.T) {
+	now := time.Now()
+	var points []point
+	for i, n := range []int64{100, 110, 130, 5, 5, 15} {
+		points = append(points, point{at: now.Add(time.Duration(i) * 2 * time.Second), done: n})
+	}
+	require.InDelta(t, (10+20+5+10)/10.0, newRate(points, point.succeeded).PerSecond, 1e-9)
+	require.Equal(t, "…", newRate(points[:1], point.succeeded).Often())
 }
 
 // TestNote_TellsNothingThatIsNotSo: a paused queue does not drain, and what is leased is not scheduled.

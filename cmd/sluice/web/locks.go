@@ -3,7 +3,10 @@ package web
 import (
 	"context"
 	"errors"
+	"fmt"
+	"html/template"
 	"net/http"
+	"strings"
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/cmd/sluice/inspect"
@@ -62,4 +65,42 @@ func (p *page) showLock(v *visit) error {
 		return err
 	}
 	return v.render(http.StatusOK, "lock", shown(v.lock()), "locks", lockData{v.lock(), info})
+}
+
+// mostOwners is how many owners of one lock a page names.
+const mostOwners = 8
+
+// heldBy says who holds a lock, by their labels.
+func heldBy(permits int, owners []string) template.HTML {
+	const none = `<span class="none">no label</span>`
+	switch {
+	case permits <= 1 && len(owners) == 0:
+		return none
+	case permits <= 1:
+		return short(owners[0])
+	case len(owners) == 0:
+		return template.HTML(fmt.Sprintf("%d permits, %s", permits, none))
+	}
+	names, times := []string{}, map[string]int{}
+	for _, owner := range owners {
+		if times[owner]++; times[owner] == 1 {
+			names = append(names, owner)
+		}
+	}
+	named, parts := 0, []string{}
+	for _, name := range names[:min(len(names), mostOwners)] {
+		part := string(short(name))
+		if times[name] > 1 {
+			part += fmt.Sprintf(" (%d)", times[name])
+		}
+		named += times[name]
+		parts = append(parts, part)
+	}
+	if n := len(owners) - named; n > 0 {
+		parts = append(parts, plural(int64(n), "other"))
+	}
+	if n := permits - len(owners); n > 0 {
+		parts = append(parts, fmt.Sprintf(`<span class="none">%d without a label</span>`, n))
+	}
+	return template.HTML(fmt.Sprintf("%d held by %s", permits, strings.Join(parts, ", ")))
 }

@@ -57,6 +57,7 @@ func (s *site) later() {
 	defer s.page.watch.mu.Unlock()
 	for name, series := range s.page.watch.series {
 		series.stats.expire()
+		series.workers.expire()
 		s.page.lists.forget(name)
 		s.page.tasks.forget(name)
 	}

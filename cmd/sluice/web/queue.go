@@ -28,9 +28,11 @@ type queueData struct {
 	Name      string
 	Err       string
 	Stats     sluice.Stats
-	Exists    bool // it has tasks or limits, or is paused
+	Exists    bool // it has tasks, limits or workers, or is paused
 	IsSharded bool // and so it can have no limits
 	Tabs      []tab
+	Fates     []fate
+	Crew      crew
 	List      listing
 	GoesOn    bool   // a change of all letters goes on where List begins
 	NotFound  string // the ID that was searched for
@@ -43,6 +45,11 @@ type queueList struct {
 	Tasks    []sluice.TaskInfo // without their payloads
 	Next     string            // URL of the next page
 	Searched int               // how many letters were looked through for the reason, if not all
+}
+
+// HasErrors reports whether any of the tasks has failed before.
+func (l queueList) HasErrors() bool {
+	return slices.ContainsFunc(l.Tasks, func(t sluice.TaskInfo) bool { return t.Reason != "" })
 }
 
 // tab is a state with its figure.
@@ -137,10 +144,13 @@ func (p *page) showQueue(v *visit) error {
 	data := queueData{
 		Name: s.name, Stats: stats, List: newListing(v.r.URL.Query()), ShowTasks: !v.isLive(),
 		NotFound:  v.r.URL.Query().Get("id"),
-		Exists:    stats.Due+stats.Scheduled+stats.Leased+stats.Dead > 0 || stats.Paused || stats.Limits != (sluice.Limits{}),
+		Exists:    stats.Due+stats.Scheduled+stats.Leased+stats.Dead > 0 || stats.Paused || stats.Limits != (sluice.Limits{}) || stats.Workers > 0,
 		IsSharded: s.isSharded(),
 	}
-	data.Tabs = p.tabs(s, stats, data.List)
+	data.Tabs, data.Fates = p.tabs(s, stats, data.List), fates(s.history(), stats)
+	if stats.Workers > 0 {
+		data.Crew = s.crew(v.ctx)
+	}
 	data.GoesOn = v.r.URL.Query().Has("goes-on") && data.List.AfterText() != ""
 	if data.ShowTasks {
 		data.queueList, err = p.lists.get(v.ctx, lookKey{s.name, data.List.Query()}, func(ctx context.Context) (queueList, error) {

@@ -24,6 +24,7 @@ type queuesData struct {
 	Incomplete bool // not all keys were looked at
 	Totals     sluice.Stats
 	Paused     int
+	Unattended int // how many have due tasks and no worker
 }
 
 // queueRow is a queue in the list.
@@ -31,6 +32,8 @@ type queueRow struct {
 	Name   string
 	Stats  sluice.Stats
 	Err    string
+	Done   change
+	Failed change
 	Change change
 	Chart  chart
 }
@@ -40,6 +43,7 @@ type column struct {
 	Name, Title string
 	URL         string
 	IsSorted    bool
+	IsUp        bool // it is sorted upwards
 	IsNumber    bool
 }
 
@@ -54,6 +58,20 @@ var columns = []struct {
 	{"scheduled", "Scheduled", func(a, b queueRow) int { return cmp.Compare(b.Stats.Scheduled, a.Stats.Scheduled) }},
 	{"leased", "Leased", func(a, b queueRow) int { return cmp.Compare(b.Stats.Leased, a.Stats.Leased) }},
 	{"dead", "Dead", func(a, b queueRow) int { return cmp.Compare(b.Stats.Dead, a.Stats.Dead) }},
+	{"workers", "Workers", byWorkers},
+	{"done", "Done", func(a, b queueRow) int { return cmp.Compare(b.Done.PerSecond, a.Done.PerSecond) }},
+	{"failed", "Failed", func(a, b queueRow) int { return cmp.Compare(b.Failed.PerSecond, a.Failed.PerSecond) }},
+}
+
+// byWorkers has the queues come first that have due tasks and no worker, then the others with the fewest workers.
+func byWorkers(a, b queueRow) int {
+	urgent := func(r queueRow) int {
+		if r.Err == "" && isUnattended(r.Stats) && r.Stats.Due > 0 {
+			return 0
+		}
+		return 1
+	}
+	return cmp.Or(cmp.Compare(urgent(a), urgent(b)), cmp.Compare(a.Stats.Workers, b.Stats.Workers), cmp.Compare(b.Stats.Due, a.Stats.Due))
 }
 
 // showQueues shows all queues.
@@ -119,6 +137,7 @@ func (p *page) row(ctx context.Context, name string) queueRow {
 		row.Err = why.What + ": " + why.Detail
 	}
 	points := s.history()
+	row.Done, row.Failed = newRate(points, point.succeeded), newRate(points, point.failed)
 	row.Change = newChange(points, point.sum)
 	row.Chart = newChart("Due", points, time.Now(), func(p point) int64 { return p.due })
 	return row
@@ -133,6 +152,9 @@ func (d *queuesData) add(row queueRow) {
 	if row.Stats.Paused {
 		d.Paused++
 	}
+	if row.Err == "" && isUnattended(row.Stats) && row.Stats.Due > 0 {
+		d.Unattended++
+	}
 }
 
 // sort sorts the list as the visitor asks.
@@ -145,7 +167,10 @@ func (d *queuesData) sort(p *page) {
 		if d.Filter != "" {
 			query.Set("q", d.Filter)
 		}
-		d.Columns = append(d.Columns, column{Name: c.name, Title: c.title, URL: p.options.Prefix + "/?" + query.Encode(), IsSorted: c.name == d.Sort, IsNumber: c.compare != nil})
+		d.Columns = append(d.Columns, column{
+			Name: c.name, Title: c.title, URL: p.options.Prefix + "/?" + query.Encode(),
+			IsSorted: c.name == d.Sort, IsUp: c.compare == nil || c.name == "workers", IsNumber: c.compare != nil,
+		})
 		if c.name == d.Sort && c.compare != nil {
 			slices.SortStableFunc(d.Rows, c.compare)
 		}

@@ -20,6 +20,7 @@ type taskData struct {
 	HeaderCut bool // there is more of it than is shown
 	Payload   payload
 	URL       string
+	Crew      crew // if a worker has it
 }
 
 type header struct{ Key, Value string }
@@ -57,6 +58,9 @@ func (p *page) showTask(v *visit) error {
 	}
 	if err != nil {
 		return err
+	}
+	if data.Task.Worker != "" {
+		data.Crew = s.crew(v.ctx)
 	}
 	return v.render(http.StatusOK, "task", shown(id), "queues", data)
 }

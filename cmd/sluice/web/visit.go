@@ -60,6 +60,12 @@ func (v view) Until(t time.Time) string       { return span(t.Sub(v.Now)) }
 func (v view) IsPast(t time.Time) bool        { return !t.After(v.Now) }
 func (v view) Soon(d time.Duration) time.Time { return v.Now.Add(d) }
 
+// With returns the view with the data of a part of the page.
+func (v view) With(data any) view {
+	v.Data = data
+	return v
+}
+
 // newVisit returns the visit that a request is. The function that it returns ends its context.
 func (p *page) newVisit(w http.ResponseWriter, r *http.Request) (*visit, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(r.Context(), patience)

@@ -131,8 +131,10 @@ func TestBrowser_AccessibilityTree(t *testing.T) {
 	kill(t, q, 2, "broken")
 	fill(t, q, 1, time.Hour, "b")
 	require.NoError(t, q.SetLimits(t.Context(), sluice.Limits{Running: 3}))
+	fill(t, newQueue(t, rdb, "mails"), 2, 0, "a")
+	says(t, rdb, "orders", map[string]any{"label": "mailer-1", "running": 3, "stuck": 1})
 	s := newSite(t, rdb, Options{Write: true})
-	for _, width := range []int{1100, 375} {
+	for _, width := range []int{1100, 360} {
 		b := newBrowser(t, width, 800)
 		b.open(s.url + "/")
 		names := b.names()
@@ -142,7 +144,8 @@ func TestBrowser_AccessibilityTree(t *testing.T) {
 		require.Len(t, names["contentinfo"], 1)
 		require.Contains(t, names["heading"], "Queues")
 		require.Contains(t, names["table"], "Queues")
-		require.Subset(t, names["columnheader"], []string{"Queue", "Due", "Oldest due", "Scheduled", "Leased", "Dead", "Change"})
+		require.Subset(t, names["columnheader"], []string{"Queue", "Due", "Oldest due", "Scheduled", "Leased", "Dead", "Workers", "Done", "Failed", "Change"})
+		require.Contains(t, strings.Join(names["cell"], "|"), "No worker none seen for a day")
 		require.Contains(t, names["rowheader"], "orders Limits 3 running")
 		require.Contains(t, names["button"], "Live")
 		require.Contains(t, names["searchbox"], "Filter by name")
@@ -150,7 +153,13 @@ func TestBrowser_AccessibilityTree(t *testing.T) {
 		b.open(s.url + "/queues/orders?state=dead")
 		names = b.names()
 		require.Contains(t, names["table"], "Dead letters")
-		require.Subset(t, names["columnheader"], []string{"ID", "Died", "Attempts", "Reason"})
+		require.Subset(t, names["columnheader"], []string{"ID", "Died", "Attempts", "Reason", "Worker", "Running", "Stuck", "Started", "Last seen"})
+		require.Contains(t, names["table"], "Workers")
+		require.Contains(t, names["rowheader"], "mailer-1 node-1:7")
+		for _, text := range []string{"3 of 4", "1 stuck"} { // on a phone a row's cells are one
+			require.Contains(t, strings.Join(names["cell"], "|"), text)
+		}
+		require.Contains(t, names["link"], "1 worker")
 		require.Subset(t, names["button"], []string{"Pause", "Find", "Revive", "Drop…", "Revive all dead letters"})
 		require.Subset(t, names["checkbox"], []string{"Select all on this page", "Select a0000", "Select a0001"})
 		require.Subset(t, names["navigation"], []string{"Main", "Breadcrumb", "States"})
@@ -184,6 +193,15 @@ func TestBrowser_AnyWidthAndScheme(t *testing.T) {
 		})
 		require.NoError(t, err)
 		kill(t, q, 2, long)
+		fill(t, q, 3, 0, "b")
+		entries, err := q.Claim(t.Context(), 2, time.Hour)
+		require.NoError(t, err)
+		require.NoError(t, q.Retry(t.Context(), entries[0], time.Hour, long))
+		if name != "orders" {
+			lease(t, rdb, name, entries[1].ID, "3600/AAAAAAAA")
+			says(t, rdb, name, map[string]any{"label": long, "host": long, "version": long, "running": 1000, "concurrency": 1000, "stuck": 1000})
+			says(t, rdb, name, map[string]any{"id": "B", "label": "b"})
+		}
 		require.NoError(t, q.SetLimits(t.Context(), sluice.Limits{Running: 1_000_000_000, Rate: 1_000_000_000, Per: 8759*time.Hour + 59*time.Minute, Burst: 1_000_000_000}))
 	}
 	_, err := newQueue(t, rdb, "orders").Claim(t.Context(), 1, time.Hour)
@@ -193,22 +211,25 @@ func TestBrowser_AnyWidthAndScheme(t *testing.T) {
 	require.NoError(t, err)
 	_, err = locker.TryLock(t.Context(), long)
 	require.NoError(t, err)
+	_, err = locker.TryLock(t.Context(), "gate", sluice.WithPermits(3))
+	require.NoError(t, err)
 	s := newSite(t, rdb, Options{Write: true})
 	b := newBrowser(t, 375, 800)
 	paths := []string{"/", "/locks", "/locks/" + long, "/nowhere"}
 	for _, name := range []string{"orders", long, "a/b%2F?c=../<script>alert(1)</script>"} {
 		queue := "/queues/" + segment(name)
-		paths = append(paths, queue, queue+"?state=dead", queue+"/tasks/"+long+"?payload=1", queue+"/tasks/"+segment(binary())+"?payload=1")
+		paths = append(paths, queue, queue+"?state=dead", queue+"?state=leased", queue+"?state=scheduled", queue+"/tasks/b0000", queue+"/tasks/b0001", queue+"/tasks/"+long+"?payload=1", queue+"/tasks/"+segment(binary())+"?payload=1")
 	}
 	backgrounds := map[string]bool{}
 	for _, scheme := range []string{"light", "dark"} {
 		b.scheme(scheme)
-		for _, width := range []int64{375, 760, 1280} {
+		for _, width := range []int64{360, 900, 1280} {
 			b.resize(width, 800)
 			for _, path := range paths {
 				b.open(s.url + path)
 				eval[bool](b, `document.querySelectorAll('details').forEach((d) => { d.open = true; }) === undefined`)
 				require.LessOrEqual(t, eval[int64](b, `document.documentElement.scrollWidth`), width, "%s scrolls sideways at %d", path, width)
+				require.Empty(t, eval[[]string](b, cutOff), "%s at %d", path, width)
 				require.Empty(t, eval[[]string](b, lowContrast), "%s, %s", path, scheme)
 				require.Zero(t, eval[int](b, `document.querySelectorAll('main img, main script').length`))
 			}
@@ -221,6 +242,19 @@ func TestBrowser_AnyWidthAndScheme(t *testing.T) {
 	b.mu.Unlock()
 	b.requireQuiet(s.url)
 }
+
+// cutOff lists the texts that stick out of a table, a tab or a story, which hide what does.
+const cutOff = `(() => {
+	const bad = new Set(), range = document.createRange();
+	for (const box of document.querySelectorAll('.list, .tab, .story > div')) {
+		const edge = box.getBoundingClientRect().right + 1, texts = document.createTreeWalker(box, NodeFilter.SHOW_TEXT);
+		while (texts.nextNode()) {
+			range.selectNodeContents(texts.currentNode);
+			if (texts.currentNode.nodeValue.trim() && !(innerWidth <= 760 && texts.currentNode.parentElement.closest('thead')) && range.getBoundingClientRect().right > edge) bad.add(texts.currentNode.nodeValue.slice(0, 30));
+		}
+	}
+	return [...bad];
+})()`
 
 // lowContrast lists the texts of a page whose contrast is less than 4.5, as WCAG has it.
 const lowContrast = `(() => {

@@ -83,6 +83,7 @@ func (w *watch) of(name string) *series {
 		}
 		s = &series{page: w.page, name: name}
 		s.stats = &shared[sluice.Stats]{every: time.Second, look: s.look}
+		s.workers = &shared[[]sluice.WorkerInfo]{every: time.Second, look: s.lookAtWorkers}
 		w.series[name] = s
 	}
 	s.asked = time.Now()
@@ -102,10 +103,11 @@ func (w *watch) forgetOne() {
 
 // series has the figures of one queue over the last minutes.
 type series struct {
-	page  *page
-	name  string
-	stats *shared[sluice.Stats]
-	asked time.Time // guarded by watch.mu
+	page    *page
+	name    string
+	stats   *shared[sluice.Stats]
+	workers *shared[[]sluice.WorkerInfo]
+	asked   time.Time // guarded by watch.mu
 
 	mu     sync.Mutex // guards what follows
 	queue  *sluice.Queue
@@ -117,9 +119,15 @@ type series struct {
 type point struct {
 	at                           time.Time
 	due, scheduled, leased, dead int64
+	// Since the counts began.
+	done, retried, buried, lost, dropped int64
 }
 
 func (p point) sum() int64 { return p.due + p.scheduled + p.leased + p.dead }
+
+// failed counts the attempts that were no success, and succeeded those that were.
+func (p point) failed() int64    { return p.retried + p.buried + p.lost }
+func (p point) succeeded() int64 { return p.done }
 
 // look asks for the queue's figures and notes them.
 func (s *series) look(ctx context.Context) (sluice.Stats, error) {
@@ -138,7 +146,7 @@ func (s *series) look(ctx context.Context) (sluice.Stats, error) {
 	}
 	now := time.Now()
 	s.points = slices.DeleteFunc(s.points, func(p point) bool { return now.Sub(p.at) > remembered })
-	s.points = append(s.points, point{now, stats.Due, stats.Scheduled, stats.Leased, stats.Dead})
+	s.points = append(s.points, point{now, stats.Due, stats.Scheduled, stats.Leased, stats.Dead, stats.Done, stats.Retried, stats.Buried, stats.Lost, stats.Dropped})
 	return stats, nil
 }
 
