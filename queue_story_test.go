@@ -90,6 +90,12 @@ func TestQueue_ALastErrorGoesWithItsTask(t *testing.T) {
 			require.NoError(b, err)
 			dequeue(b, es...)
 		},
+		"dequeue what is scheduled": func(b storied) {
+			found, err := b.Q.Reschedule(b.Context(), "a", time.Hour)
+			require.NoError(b, err)
+			require.True(b, found)
+			dequeue(b, b.Get("a").Entry)
+		},
 		"release what was peeked at": func(b storied) {
 			es, err := b.Q.Peek(b.Context(), 1)
 			require.NoError(b, err)
