@@ -23,10 +23,9 @@ for i = 1, #ARGV, 6 do
   if task then
     local hasNext = payload ~= '' and not task.due
     if hasNext then task.due = at end -- it takes over as a waiting version does
-    local hasFailed = failure ~= '' and not task.due and task.attempt > 0
     local due = giveback(id, task, math.max(task.attempt - (as == '' and 1 or 0), 0), now + at)
     if hasNext then redis.call('HSET', KEYS[2], id, payload) end
-    if hasFailed then keepError(id, failure) end
+    if failure ~= '' and not task.due and task.attempt > 0 then keepError(id, failure) end
     if not first or due < first then first = due end
     counts[as] = counts[as] + 1
   end

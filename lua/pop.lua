@@ -13,8 +13,7 @@ if limits then most = limits.allowed(n, 0, true) end
 if most <= 0 then return { -1 } end
 local ready, ids, more, cleanUp = due(most)
 more = payloads(ready) or more
-local reply, removed = { most < n and #ready == most and -1 or more and 1 or 0 }, {}
-local again = {}
+local reply, removed, again = { most < n and #ready == most and -1 or more and 1 or 0 }, {}, {}
 for _, task in ipairs(ready) do
   removed[#removed + 1] = task.id
   if task.attempt > 0 then again[#again + 1] = task.id end

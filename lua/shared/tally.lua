@@ -3,6 +3,5 @@
 
 -- Adds n to a number. Where that fails, nothing else does.
 local function tally(what, n)
-  if n < 1 or type(redis.pcall('HINCRBY', KEYS[9], what, string.format('%d', n))) ~= 'number' then return end
-  redis.pcall('PEXPIRE', KEYS[9], '86400000')
+  if n > 0 and type(redis.pcall('HINCRBY', KEYS[9], what, string.format('%d', n))) == 'number' then redis.pcall('PEXPIRE', KEYS[9], '86400000') end
 end
