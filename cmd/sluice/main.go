@@ -101,7 +101,7 @@ what was done; 7 the server denies it.`
 func (a *app) command() *cobra.Command {
 	root := &cobra.Command{
 		Use: "sluice", Short: "Look into the queues and locks of a Redis, and mend them", Long: about,
-		SilenceUsage: true, SilenceErrors: true, Args: usageArgs(cobra.NoArgs),
+		SilenceUsage: true, SilenceErrors: true, Args: noSuchCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
@@ -117,7 +117,7 @@ func (a *app) command() *cobra.Command {
 			root.AddCommand(c)
 		}
 	}
-	add("look", a.topCommand(), a.queuesCommand(), a.lsCommand(), a.getCommand())
+	add("look", a.topCommand(), a.queuesCommand(), a.workersCommand(), a.lsCommand(), a.getCommand())
 	add("tasks", a.cancelCommand(), a.runCommand(), a.delayCommand(), a.buryCommand(), a.reviveCommand(), a.dropCommand())
 	add("queues", a.pauseCommand(), a.resumeCommand(), a.limitCommand(), a.purgeCommand())
 	add("locks", a.locksCommand(), a.lockCommand(), a.unlockCommand())
