@@ -63,14 +63,14 @@ func labels(i inspect.LockInfo) string {
 	for _, label := range i.Owners {
 		all = append(all, show(label))
 	}
-	named, n := strings.Join(all, ", "), i.Permits-len(i.Owners)
+	said, n := strings.Join(all, ", "), i.Permits-len(i.Owners)
 	switch {
 	case n <= 0:
-		return named
-	case named == "":
+		return said
+	case said == "":
 		return fmt.Sprintf("%d without a label", n)
 	}
-	return fmt.Sprintf("%s and %d without a label", named, n)
+	return fmt.Sprintf("%s and %d without a label", said, n)
 }
 
 // holders is ownerText within a sentence.

@@ -168,7 +168,7 @@ func (a *app) lsCommand() *cobra.Command {
 		Long: `List the tasks of a queue that are in one state: due, scheduled, leased or dead. They come in the order
 in which they are due, their leases end, or they have died. --after goes on where a list has ended.
 
-Scheduled are also those that have failed and are tried again: FAILED is how long ago they did, LAST ERROR why. A leased one is with a Worker (its
+Scheduled are also those that have failed and are tried again: FAILED AGO is when they did, LAST ERROR why. A leased one is with a Worker (its
 label, host and process), or with "a Claim" of a loop of one's own. "A worker that is gone" has not said for 45 seconds that it
 lives: its tasks are handed out again when their leases end.
 
@@ -328,7 +328,7 @@ func (a *app) printTasks(state sluice.State, found []sluice.TaskInfo, o lsOption
 	if state == sluice.StateDead {
 		add("reason", func(e sluice.TaskInfo) any { return cut(show(e.Reason), 80, o.wide) })
 	} else if has(func(e sluice.TaskInfo) bool { return !e.FailedAt.IsZero() }) {
-		add("failed", func(e sluice.TaskInfo) any { return spanSince(e.FailedAt, now) })
+		add("failed ago", func(e sluice.TaskInfo) any { return spanSince(e.FailedAt, now) })
 		add("last error", func(e sluice.TaskInfo) any { return cut(lastError(e), 80, o.wide) })
 	}
 	if has(func(e sluice.TaskInfo) bool { return e.Kind != "" }) {

@@ -246,15 +246,13 @@ func (w *watch) rated(f frame) frame {
 		if !found || old.err != nil || r.err != nil || seconds <= 0 {
 			continue
 		}
-		grown := func(from, to int64) float64 {
-			if to < from { // it began anew
-				from = 0
-			}
-			return float64(to-from) / seconds
-		}
-		f.rows[i].rates = &rates{
-			Due: float64(r.stats.Due-old.stats.Due) / seconds, Done: grown(old.stats.Done, r.stats.Done), Retried: grown(old.stats.Retried, r.stats.Retried),
+		grown := func(from, to int64) float64 { return float64(to-from) / seconds }
+		now := rates{
+			Due: grown(old.stats.Due, r.stats.Due), Done: grown(old.stats.Done, r.stats.Done), Retried: grown(old.stats.Retried, r.stats.Retried),
 			Buried: grown(old.stats.Buried, r.stats.Buried), Lost: grown(old.stats.Lost, r.stats.Lost),
+		}
+		if min(now.Done, now.Retried, now.Buried, now.Lost) >= 0 { // else they began anew, or a failover has lost some: nobody knows
+			f.rows[i].rates = &now
 		}
 	}
 	w.last = f

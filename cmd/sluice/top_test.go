@@ -59,20 +59,22 @@ func TestTop_Model(t *testing.T) {
 	require.Equal(t, tea.QuitMsg{}, quit())
 }
 
-// TestTop_Rates has what ended between two looks: a count that fell began anew, and a queue that is new has no rates.
+// TestTop_Rates has what ended between two looks. A queue that is new has no rates, and one of which a count fell: it began anew, or a failover
+// has lost some.
 func TestTop_Rates(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	row := func(name string, s sluice.Stats) queueRow {
 		return queueRow{QueueInfo: inspect.QueueInfo{Name: name, Shards: 1}, stats: s}
 	}
 	w := &watch{}
-	f := w.rated(frame{at: at, rows: []queueRow{row("a", sluice.Stats{Done: 100, Retried: 10, Buried: 50, Lost: 1})}})
+	f := w.rated(frame{at: at, rows: []queueRow{row("a", sluice.Stats{Done: 100, Retried: 10, Buried: 50, Lost: 1}), row("fell", sluice.Stats{Done: 5, Lost: 1})}})
 	require.Nil(t, f.rows[0].rates)
 	f = w.rated(frame{at: at.Add(2 * time.Second), rows: []queueRow{
-		row("a", sluice.Stats{Due: 4, Done: 107, Retried: 4, Buried: 50, Lost: 3}), row("b", sluice.Stats{Done: 100}), {err: sluice.ErrCorrupt},
+		row("a", sluice.Stats{Due: 4, Done: 107, Retried: 14, Buried: 50, Lost: 3}), row("b", sluice.Stats{Done: 100}), row("fell", sluice.Stats{Done: 4}), {err: sluice.ErrCorrupt},
 	}})
 	require.Equal(t, &rates{Due: 2, Done: 3.5, Retried: 2, Lost: 1}, f.rows[0].rates)
 	require.Nil(t, f.rows[1].rates)
+	require.Nil(t, f.rows[2].rates)
 	text := tableOf(queueColumns(at, false, true), f.rows)
 	require.Regexp(t, `a +4 +\+2 +3\.5 +2\.0 +0\.0 +1\.0 +0 +0 +0 .* NO WORKER\n`, text)
 	require.Contains(t, text, "ERROR")

@@ -233,7 +233,7 @@ func (r workersRow) noWorker(now time.Time) string {
 	if r.err != nil {
 		return r.notes(now)
 	}
-	text := "no Worker is running, and none was seen for a day"
+	text := "no Worker is running, and none has in the last 24 hours"
 	if !r.stats.Worked.IsZero() {
 		text = "no Worker is running; the last one was seen " + ago(r.stats.Worked, now)
 	}
