@@ -17,17 +17,53 @@ import (
 // observeFor bounds how long a collection waits for a queue's numbers.
 const observeFor = 2 * time.Second
 
+// queueCounters are what has become of tasks in all processes, as the server counts them.
+var queueCounters = []struct {
+	name, description string
+	of                func(s sluice.Stats) int64
+}{
+	{"sluice.queue.done", "Tasks that were done, in any process.", func(s sluice.Stats) int64 { return s.Done }},
+	{"sluice.queue.retried", "Tasks that failed and are to be tried again, in any process.", func(s sluice.Stats) int64 { return s.Retried }},
+	{"sluice.queue.buried", "Tasks that were put among the dead letters, by any process.", func(s sluice.Stats) int64 { return s.Buried }},
+	{"sluice.queue.lost", "Leases that ran out, in any process.", func(s sluice.Stats) int64 { return s.Lost }},
+	{"sluice.queue.dropped", "Dead letters that were dropped by a limit.", func(s sluice.Stats) int64 { return s.Dropped }},
+}
+
+// queueGauges are whole numbers of a queue's state.
+var queueGauges = []struct {
+	name, unit, description string
+	of                      func(s sluice.Stats) int64
+}{
+	{"sluice.queue.workers", "{worker}", "Workers that run, in any process.", func(s sluice.Stats) int64 { return int64(s.Workers) }},
+	{"sluice.queue.waiting", "{client}", "Clients that wait for tasks.", func(s sluice.Stats) int64 { return int64(s.Waiting) }},
+	{"sluice.queue.paused", "", "1 while the queue is paused.", func(s sluice.Stats) int64 {
+		if s.Paused {
+			return 1
+		}
+		return 0
+	}},
+}
+
 // Observe reports the state of queues whenever metrics are collected: one Stats of each queue, all at
 // once, for two seconds at most. It ends with Unregister. Observe a queue in one process, or all
 // of them report the same numbers.
 //
 //	sluice.queue.tasks          tasks by sluice.task.state: due, scheduled, leased, dead
 //	sluice.queue.oldest_due     for how long the first due task has been due, in seconds
-//	sluice.queue.dropped        dead letters that WithDeadLimit and WithDeadAge have dropped, a counter
-//	sluice.queue.paused         1 while the queue is paused, else 0
+//	sluice.queue.done           tasks that were done, a counter, as are the next four
+//	sluice.queue.retried        tasks that failed and are to be tried again
+//	sluice.queue.buried         tasks that were put among the dead letters
+//	sluice.queue.lost           leases that ran out
+//	sluice.queue.dropped        dead letters that WithDeadLimit and WithDeadAge have dropped
+//	sluice.queue.workers        Workers that run
 //	sluice.queue.waiting        clients that wait for tasks, see sluice.Stats
+//	sluice.queue.paused         1 while the queue is paused, else 0
 //	sluice.queue.limit.running  how many tasks may be leased at a time; only of a queue with this limit
 //	sluice.queue.limit.rate     how many tasks may be handed out in a second; only of a queue with this limit
+//
+// The counters are the server's, for all processes: also for those that have no hooks or were killed, of which sluice.task.outcomes does
+// not tell. They begin at 0 after a day without work, and may fall a little in a failover, which rate() takes for a beginning at 0: deriv()
+// does not.
 //
 // A queue whose server does not answer has no values in that collection, and its error goes to OpenTelemetry's
 // error handler.
@@ -35,16 +71,12 @@ func (t *Telemetry) Observe(queues ...*sluice.Queue) (metric.Registration, error
 	tasks, err1 := t.meter.Int64ObservableGauge("sluice.queue.tasks", metric.WithUnit("{task}"), metric.WithDescription("Tasks in a queue."))
 	oldest, err2 := t.meter.Float64ObservableGauge("sluice.queue.oldest_due", metric.WithUnit("s"),
 		metric.WithDescription("For how long the first due task has been due."))
-	paused, err3 := t.meter.Int64ObservableGauge("sluice.queue.paused", metric.WithDescription("1 while the queue is paused."))
-	dropped, err4 := t.meter.Int64ObservableCounter("sluice.queue.dropped", metric.WithUnit("{task}"),
-		metric.WithDescription("Dead letters that were dropped by a limit."))
-	waiting, err5 := t.meter.Int64ObservableGauge("sluice.queue.waiting", metric.WithUnit("{client}"),
-		metric.WithDescription("Clients that wait for tasks."))
-	limitRunning, err6 := t.meter.Int64ObservableGauge("sluice.queue.limit.running", metric.WithUnit("{task}"),
+	limitRunning, err3 := t.meter.Int64ObservableGauge("sluice.queue.limit.running", metric.WithUnit("{task}"),
 		metric.WithDescription("How many tasks may be leased at a time."))
-	limitRate, err7 := t.meter.Float64ObservableGauge("sluice.queue.limit.rate", metric.WithUnit("{task}/s"),
+	limitRate, err4 := t.meter.Float64ObservableGauge("sluice.queue.limit.rate", metric.WithUnit("{task}/s"),
 		metric.WithDescription("How many tasks may be handed out in a second."))
-	if err := errors.Join(err1, err2, err3, err4, err5, err6, err7); err != nil {
+	numbers, err5 := t.queueNumbers()
+	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		return nil, fmt.Errorf("sluiceotel: %w", err)
 	}
 	observe := func(ctx context.Context, o metric.Observer) error {
@@ -54,13 +86,9 @@ func (t *Telemetry) Observe(queues ...*sluice.Queue) (metric.Registration, error
 				o.ObserveInt64(tasks, n, metric.WithAttributes(append(of, keyState.String(state.String()))...))
 			}
 			o.ObserveFloat64(oldest, s.OldestDue.Seconds(), metric.WithAttributes(of...))
-			o.ObserveInt64(dropped, s.Dropped, metric.WithAttributes(of...))
-			o.ObserveInt64(waiting, int64(s.Waiting), metric.WithAttributes(of...))
-			var isPaused int64
-			if s.Paused {
-				isPaused = 1
+			for _, n := range numbers {
+				o.ObserveInt64(n.Int64Observable, n.of(s), metric.WithAttributes(of...))
 			}
-			o.ObserveInt64(paused, isPaused, metric.WithAttributes(of...))
 			if l := s.Limits; l.Running > 0 {
 				o.ObserveInt64(limitRunning, int64(l.Running), metric.WithAttributes(of...))
 			}
@@ -69,11 +97,34 @@ func (t *Telemetry) Observe(queues ...*sluice.Queue) (metric.Registration, error
 			}
 		})
 	}
-	registration, err := t.meter.RegisterCallback(observe, tasks, oldest, paused, dropped, waiting, limitRunning, limitRate)
+	observed := []metric.Observable{tasks, oldest, limitRunning, limitRate}
+	for _, n := range numbers {
+		observed = append(observed, n.Int64Observable)
+	}
+	registration, err := t.meter.RegisterCallback(observe, observed...)
 	if err != nil {
 		return nil, fmt.Errorf("sluiceotel: %w", err)
 	}
 	return registration, nil
+}
+
+// queueNumber is the instrument of a whole number of a queue's state.
+type queueNumber struct {
+	metric.Int64Observable
+	of func(s sluice.Stats) int64
+}
+
+// queueNumbers returns those of queueCounters and queueGauges.
+func (t *Telemetry) queueNumbers() (all []queueNumber, err error) {
+	for _, c := range queueCounters {
+		instrument, failed := t.meter.Int64ObservableCounter(c.name, metric.WithUnit("{task}"), metric.WithDescription(c.description))
+		all, err = append(all, queueNumber{instrument, c.of}), errors.Join(err, failed)
+	}
+	for _, g := range queueGauges {
+		instrument, failed := t.meter.Int64ObservableGauge(g.name, metric.WithUnit(g.unit), metric.WithDescription(g.description))
+		all, err = append(all, queueNumber{instrument, g.of}), errors.Join(err, failed)
+	}
+	return all, err
 }
 
 // forEach reads the state of all queues at once, and calls f for each, one after the other.

@@ -304,6 +304,11 @@ func TestTelemetry_CountsWhatBecomesOfTasks(t *testing.T) {
 		"sluice.queue.tasks{" + queue + ",messaging.system=sluice,sluice.task.state=dead}":                                                             1,
 		"sluice.queue.oldest_due{" + queue + ",messaging.system=sluice}":                                                                               0,
 		"sluice.queue.dropped{" + queue + ",messaging.system=sluice}":                                                                                  1,
+		"sluice.queue.done{" + queue + ",messaging.system=sluice}":                                                                                     2,
+		"sluice.queue.retried{" + queue + ",messaging.system=sluice}":                                                                                  1,
+		"sluice.queue.buried{" + queue + ",messaging.system=sluice}":                                                                                   2, // dropOne has, too
+		"sluice.queue.lost{" + queue + ",messaging.system=sluice}":                                                                                     0,
+		"sluice.queue.workers{" + queue + ",messaging.system=sluice}":                                                                                  0,
 		"sluice.queue.paused{" + queue + ",messaging.system=sluice}":                                                                                   0,
 		"sluice.queue.waiting{" + queue + ",messaging.system=sluice}":                                                                                  0,
 	} {

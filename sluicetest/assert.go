@@ -3,6 +3,7 @@ package sluicetest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -14,19 +15,20 @@ import (
 func (r *Redis) Prefix(prefix string) *Redis { return &Redis{server: r.server, prefix: prefix} }
 
 // Due returns the tasks of a queue that are due: all of them, in order, with payloads and headers, whether the
-// queue is paused or not. Like all that follow it finds out by itself how many shards the queue has, and changes nothing.
+// queue is paused or not. TaskInfo.Reason is the last error of one that has failed. Like all that follow it finds out by itself how many shards the queue has, and changes nothing.
 func (r *Redis) Due(queue string) []sluice.TaskInfo {
 	r.t.Helper()
 	return r.list(queue, sluice.StateDue)
 }
 
-// Scheduled returns the tasks of a queue that are due later, in order.
+// Scheduled returns the tasks of a queue that are due later, in order: also those that have failed and are to be tried again, with their
+// last errors.
 func (r *Redis) Scheduled(queue string) []sluice.TaskInfo {
 	r.t.Helper()
 	return r.list(queue, sluice.StateScheduled)
 }
 
-// Leased returns the tasks of a queue that a handler or a caller of Claim has, in the order of their leases' ends.
+// Leased returns the tasks of a queue that a handler or a caller of Claim has, in the order of their leases' ends, with who has them and since when.
 func (r *Redis) Leased(queue string) []sluice.TaskInfo {
 	r.t.Helper()
 	return r.list(queue, sluice.StateLeased)
@@ -38,7 +40,8 @@ func (r *Redis) Dead(queue string) []sluice.TaskInfo {
 	return r.list(queue, sluice.StateDead)
 }
 
-// Stats returns the counts of a queue.
+// Stats returns the counts of a queue: also what became of tasks, until a day goes by without any, and how many Workers run. A Worker is
+// among them a second after it has started.
 func (r *Redis) Stats(queue string) sluice.Stats {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -66,8 +69,16 @@ func (r *Redis) RequireEnqueued(queue, id string) sluice.TaskInfo {
 func (r *Redis) RequireNotEnqueued(queue, id string) {
 	r.t.Helper()
 	if t, found := r.get(queue, id); found && t.State != sluice.StateDead {
-		r.t.Fatalf("sluicetest: task %q of queue %q is %v", id, queue, t.State)
+		r.t.Fatalf("sluicetest: task %q of queue %q is %v%s", id, queue, t.State, lastError(t))
 	}
+}
+
+// lastError says why a task has failed, at the end of a sentence.
+func lastError(t sluice.TaskInfo) string {
+	if t.FailedAt.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf(", after attempt %d failed: %s", t.Attempt, t.Reason)
 }
 
 // RequireDead fails the test unless a task is among the dead letters of a queue. It returns it.
@@ -78,7 +89,7 @@ func (r *Redis) RequireDead(queue, id string) sluice.TaskInfo {
 	case !found:
 		r.t.Fatalf("sluicetest: no dead letter %q in queue %q; it has %s", id, queue, r.summary(queue))
 	case t.State != sluice.StateDead:
-		r.t.Fatalf("sluicetest: task %q of queue %q is no dead letter: it is %v", id, queue, t.State)
+		r.t.Fatalf("sluicetest: task %q of queue %q is no dead letter: it is %v%s", id, queue, t.State, lastError(t))
 	}
 	return t
 }

@@ -1,6 +1,8 @@
 package sluicetest_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"testing"
@@ -124,4 +126,49 @@ func TestRedis_FailsTheTest(t *testing.T) {
 		require.Contains(t, f.message, want)
 		require.NotContains(t, f.message, "secret")
 	}
+}
+
+// TestRedis_TellsOfRetriesAndWorkers: the last error, what became of tasks, and who works.
+func TestRedis_TellsOfRetriesAndWorkers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := sluicetest.New(t)
+		queue, err := sluice.NewQueue(r.Client(), "orders")
+		require.NoError(t, err)
+		worker := &sluice.Worker{
+			Queue: queue, Label: "packer", Backoff: func(int, error) time.Duration { return time.Hour },
+			Handler: func(_ context.Context, e sluice.Entry) error {
+				if e.Attempt == 1 {
+					return errors.New("no paper")
+				}
+				return nil
+			},
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		// It ends with ctx; the test waits for it.
+		go func() { ended <- worker.Run(ctx) }()
+		_, err = queue.Enqueue(t.Context(), sluice.Task{ID: "order-1"})
+		require.NoError(t, err)
+		begun := r.Now()
+		r.Advance(2 * time.Second)
+		task := r.RequireEnqueued("orders", "order-1")
+		require.Equal(t, "no paper", task.Reason)
+		require.WithinDuration(t, begun, task.FailedAt, time.Second)
+		require.Equal(t, task, r.Scheduled("orders")[0])
+		stats := r.Stats("orders")
+		require.Equal(t, []int64{0, 1, 1}, []int64{stats.Done, stats.Retried, int64(stats.Workers)})
+		workers, err := queue.Workers(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, "packer", workers[0].Label)
+
+		r.Advance(time.Hour)
+		r.RequireNotEnqueued("orders", "order-1")
+		require.EqualValues(t, 1, r.Stats("orders").Done)
+		stop()
+		require.NoError(t, <-ended)
+		require.Zero(t, r.Stats("orders").Workers)
+		r.Advance(25 * time.Hour)
+		require.Equal(t, sluice.Stats{}, r.Stats("orders"))
+	})
 }

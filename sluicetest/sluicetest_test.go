@@ -189,7 +189,7 @@ func TestRedis_AdvanceWakesThoseWhoWaitOutsideABubble(t *testing.T) {
 	require.Eventually(t, func() bool { return len(r.Scheduled("orders")) == 1 }, eventTimeout, time.Millisecond)
 	r.Advance(10*time.Hour + time.Second)
 	handles()
-	require.Eventually(t, func() bool { return r.Stats("orders") == sluice.Stats{Waiting: 3} }, eventTimeout, time.Millisecond, "the Worker waits at each shard")
+	require.Eventually(t, func() bool { return r.Stats("orders").Waiting == 3 }, eventTimeout, time.Millisecond, "the Worker waits at each shard")
 	r.RequireEmpty("orders")
 	stop()
 }

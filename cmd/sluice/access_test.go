@@ -18,7 +18,7 @@ import (
 // looking is the commands that look, and changing those that change something, each once. fill has made what they need.
 var (
 	looking = []string{
-		"queues", "top --frames 1 --json", "ls orders", "ls orders --state scheduled", "ls orders --state leased", "ls mails --state dead --payload",
+		"queues", "queues --wide", "workers", "workers orders", "ls orders --state scheduled --reason timeout", "get orders leased-2", "top --frames 1 --json", "ls orders", "ls orders --state scheduled", "ls orders --state leased", "ls mails --state dead --payload",
 		"get orders due-1 --payload", "get mails dead-1", "locks", "lock stock", "lock gate", "cancel orders due-1 --dry-run", "purge orders --dry-run",
 		"drop orders --all --dry-run", "unlock stock --dry-run", "pause orders --dry-run", "limit limited", "limit limited --running 3 --dry-run",
 	}
@@ -45,19 +45,24 @@ func (s stage) reset() {
 	require.NoError(s, s.rdb.FlushAll(s.Context()).Err())
 	s.fill(s.queue("orders"))
 	s.fill(s.queue("mails", sluice.WithShards(2)))
+	s.staff(s.queue("orders"))
 	require.NoError(s, s.rdb.ZAdd(s.Context(), "Queue:bare", redis.Z{Score: 4e9, Member: "a foreign producer's"}).Err())
 	require.NoError(s, s.queue("limited").SetLimits(s.Context(), sluice.Limits{Running: 2, Rate: 10}))
 	require.NoError(s, s.rdb.Set(s.Context(), "Lock:stock", "token", time.Hour).Err())
 	s.takePermits("gate", 2)
 }
 
-// takePermits takes permits of a name that has three.
+// takePermits takes permits of a name that has three, the first one without a label.
 func (s stage) takePermits(name string, n int) {
 	s.Helper()
 	locker, err := sluice.NewLocker(s.rdb, sluice.WithTTL(time.Hour))
 	require.NoError(s, err)
-	for range n {
-		_, err = locker.Lock(s.Context(), name, sluice.WithPermits(3))
+	for i := range n {
+		options := []sluice.LockOption{sluice.WithPermits(3)}
+		if i > 0 {
+			options = append(options, sluice.WithOwner(fmt.Sprint("door-", i)))
+		}
+		_, err = locker.Lock(s.Context(), name, options...)
 		require.NoError(s, err)
 	}
 	s.Cleanup(func() { _ = locker.Close() })
@@ -106,8 +111,8 @@ func TestACL_AnOperatorChanges(t *testing.T) {
 // TestACL_EachWordIsNeeded takes one word after the other away.
 func TestACL_EachWordIsNeeded(t *testing.T) {
 	s := newStage(t)
-	// Nothing that a user notices: wake-ups that polls make up for; PING is go-redis's own.
-	spare := []string{"resetchannels", "+ping", "+eval", "+publish", "+rename", "&Queue:*", "&{Queue:*}:*", "&Lock:*", "&{Lock:*}:*"}
+	// Nothing that a user notices: wake-ups that polls make up for, counts; PING is go-redis's own.
+	spare := []string{"resetchannels", "+hincrby", "+pexpire", "+ping", "+eval", "+publish", "+rename", "&Queue:*", "&{Queue:*}:*", "&Lock:*", "&{Lock:*}:*"}
 	rule := s.ruleOf("--write")
 	for i, word := range rule {
 		if slices.Contains(spare, word) {
@@ -150,6 +155,8 @@ func TestCluster(t *testing.T) {
 	st := stage{T: t, shell: s, rdb: rdb}
 	st.fill(st.queue("orders", sluice.WithShards(6)))
 	st.fill(st.queue("mails"))
+	_, err := st.queue("orders", sluice.WithShards(6)).Enqueue(t.Context(), sluice.Task{ID: "leased-2"})
+	require.NoError(t, err)
 	require.NoError(t, rdb.Set(t.Context(), "Lock:stock", "token", time.Hour).Err())
 	st.takePermits("gate", 2)
 	for _, node := range c.Nodes {
@@ -205,10 +212,12 @@ func TestHostile_NothingReachesTheTerminal(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, q.Bury(ctx, entries[0], text))
 		}
+		s.staffBy(q, "WORKER"+text, text)
 		require.NoError(t, s.rdb.Set(ctx, "Lock:l"+text, "token", time.Hour).Err())
 		name, id := show("q"+text), show(text)
 		for _, line := range [][]string{
-			{"ls", name, "--state", "dead", "--payload", "--wide"}, {"get", name, "--payload", "--", id}, {"lock", show("l" + text)},
+			{"ls", name, "--state", "dead", "--payload", "--wide"}, {"workers", name}, {"ls", name, "--state", "scheduled"}, {"ls", name, "--state", "leased"},
+			{"get", name, "leased-2"}, {"get", name, "retried-1"}, {"cancel", name, "retried-1"}, {"get", name, "--payload", "--", id}, {"lock", show("l" + text)},
 			{"drop", name, "--dry-run", "--", id}, {"revive", name, "--all", "--dry-run"}, {"revive", name, "--", id}, {"cancel", name, "--", id}, {"cancel", name, "--", id}, {"pause", name}, {"limit", name, "--running", "3"}, {"purge", name},
 		} {
 			for _, more := range [][]string{{"--quoted"}, {"--quoted", "--json"}} {
@@ -217,14 +226,14 @@ func TestHostile_NothingReachesTheTerminal(t *testing.T) {
 				if len(more) == 2 && got.out != "" {
 					require.True(t, json.Valid([]byte(got.out)))
 				}
-				if line[0] == "ls" || line[0] == "lock" || line[0] == "pause" || line[0] == "limit" {
+				if line[0] == "ls" || line[0] == "workers" || line[0] == "lock" || line[0] == "pause" || line[0] == "limit" {
 					require.Zero(t, got.code, "%q: %s", line, got.err)
 				}
 			}
 		}
 		require.Equal(t, "absent", s.stateOf(q, text), "%d: it was not found by what was printed", i)
 	}
-	for _, args := range [][]string{{"queues"}, {"locks"}, {"top", "--frames", "1"}, {"queues", "--json"}, {"locks", "--json"}} {
+	for _, args := range [][]string{{"queues"}, {"workers"}, {"workers", "--json"}, {"locks"}, {"top", "--frames", "1"}, {"queues", "--json"}, {"locks", "--json"}} {
 		got := s.run(args...)
 		require.Zero(t, got.code)
 		requirePlain(t, got.out+got.err, fmt.Sprint(args))

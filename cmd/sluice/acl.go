@@ -13,7 +13,7 @@ import (
 // is that in which the rule is printed.
 var (
 	readCommands  = []string{"+evalsha", "+eval", "+ping", "+time", "+scan", "+type", "+exists", "+get", "+pttl", "+hget", "+hmget", "+hlen", "+zcard", "+zcount", "+zrange", "+zrangebyscore", "+zscore", "+zmscore"}
-	writeCommands = []string{"+zadd", "+zrem", "+hset", "+hdel", "+set", "+del", "+unlink", "+rename", "+publish"}
+	writeCommands = []string{"+zadd", "+zrem", "+hset", "+hdel", "+set", "+del", "+unlink", "+rename", "+publish", "+hincrby", "+pexpire"}
 	// On a Cluster also these.
 	clusterCommands      = []string{"+cluster|slots", "+command", "+asking"}
 	clusterWriteCommands = []string{"+spublish", "+pubsub|numsub"}
@@ -50,7 +50,7 @@ func (a *app) aclCommand() *cobra.Command {
 	user := ""
 	c := &cobra.Command{
 		Use: "acl", Short: "Print the access rule that an operator's user needs",
-		Long: `Print the access rule that an operator's user needs: for all commands that look (top, queues, ls, get, locks, lock, serve, and limit without flags),
+		Long: `Print the access rule that an operator's user needs: for all commands that look (top, queues, workers, ls, get, locks, lock, serve, and limit without flags),
 or with --write for all commands. It is for the prefixes that are set, and with --cluster for a Cluster. An
 administrator sets it on each server, with another password. It sends nothing.
 

@@ -20,7 +20,7 @@ func (a *app) cancelCommand() *cobra.Command {
 		return outcome("was " + state.String()), nil
 	}}
 	return a.changeCommand(&cobra.Command{
-		Short: "Remove tasks, whatever their state",
+		Aliases: []string{"delete"}, Short: "Remove tasks, whatever their state",
 		Long: `Remove tasks, whatever their state. Where a task was leased, a handler may be at work on it at this moment: its context
 ends, and what it has done is not undone.`,
 		Example: `  sluice cancel orders order-17 order-18
@@ -85,7 +85,7 @@ func (a *app) buryCommand() *cobra.Command {
 		return bury(ctx, q, t.ID, reason)
 	}}
 	c := a.changeCommand(&cobra.Command{
-		Short: "Put tasks among the dead letters",
+		Aliases: []string{"archive"}, Short: "Put tasks among the dead letters",
 		Long: `Put tasks among the dead letters, where no worker takes them, with a reason. A task that is leased is taken from its
 holder, which learns of it when it next reports or extends its lease.`,
 		Example: `  sluice bury orders order-17 --why "poison: crashes the worker, see INC-42"`,
@@ -116,7 +116,7 @@ func bury(ctx context.Context, q *sluice.Queue, id, reason string) (outcome, err
 
 func (a *app) reviveCommand() *cobra.Command {
 	return a.changeCommand(&cobra.Command{
-		Short: "Put dead letters back: due now, with no attempts",
+		Aliases: []string{"retry"}, Short: "Put dead letters back: due now, with no attempts",
 		Example: `  sluice revive orders order-17
   sluice revive orders --all --reason "connection refused" --dry-run`,
 	}, action{

@@ -49,7 +49,7 @@ const (
 	outcomeMissing outcome = "not found"
 )
 
-func (s *selection) addTo(f *pflag.FlagSet, states []sluice.State, withReason bool) {
+func (s *selection) addTo(f *pflag.FlagSet, states []sluice.State) {
 	f.BoolVar(&s.all, "all", false, "all tasks that are in the state and match, instead of IDs; their number is asked back")
 	if len(states) != 1 {
 		usage := "with --all: due, scheduled, leased or dead"
@@ -58,9 +58,7 @@ func (s *selection) addTo(f *pflag.FlagSet, states []sluice.State, withReason bo
 		}
 		f.StringVar(&s.state, "state", "", usage)
 	}
-	if withReason {
-		f.StringVar(&s.filter.reason, "reason", "", "with --all: only dead letters whose reason contains this text")
-	}
+	f.StringVar(&s.filter.reason, "reason", "", "with --all: only tasks whose reason or last error contains this text")
 	f.StringVar(&s.filter.id, "id", "", "with --all: only tasks whose ID contains this text")
 	f.IntVar(&s.limit, "limit", 1_000_000, "with --all: only the first so many")
 	f.BoolVar(&s.dryRun, "dry-run", false, "say what would be done, and do nothing")
@@ -72,7 +70,7 @@ func (s *selection) addTo(f *pflag.FlagSet, states []sluice.State, withReason bo
 func (a *app) changeCommand(c *cobra.Command, act action, s *selection) *cobra.Command {
 	c.Use = act.name + " QUEUE [ID...|-]"
 	c.Args = usageArgs(cobra.MinimumNArgs(1))
-	s.addTo(c.Flags(), act.states, slices.Contains(act.states, sluice.StateDead) || len(act.states) == 0)
+	s.addTo(c.Flags(), act.states)
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.change(cmd.Context(), act, *s, args[0], args[1:])
 	}
@@ -265,8 +263,6 @@ func (a *app) changeAll(ctx context.Context, act action, s selection, queue stri
 	switch {
 	case len(act.states) > 0 && !slices.Contains(act.states, state):
 		return usagef("%s is not for tasks that are %s", act.name, state)
-	case s.filter.reason != "" && state != sluice.StateDead:
-		return usagef("--reason is for --state dead: other tasks have none")
 	case s.limit < 1 || s.limit > 10_000_000:
 		return usagef("--limit is 1 to 10 million")
 	}

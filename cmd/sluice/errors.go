@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -43,6 +44,24 @@ func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 		}
 		return nil
 	}
+}
+
+// noSuchCommand is for the program itself, which is called with commands alone.
+func noSuchCommand(root *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return usagef("unknown command %s%s", show(args[0]), didYouMean(root, args[0]))
+}
+
+// didYouMean names the commands below c that are like a word, at the end of a sentence.
+func didYouMean(c *cobra.Command, word string) string {
+	c.SuggestionsMinimumDistance = 2
+	likely := c.SuggestionsFor(word)
+	if word == "" || len(likely) == 0 {
+		return ""
+	}
+	return ": did you mean " + strings.Join(slices.Compact(likely), " or ") + "?"
 }
 
 var (

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,7 +19,8 @@ type lockJSON struct {
 	NameBase64 string   `json:"name_base64,omitempty"`
 	Held       bool     `json:"held"`
 	TTLSeconds *float64 `json:"ttl_seconds"` // null: it has none
-	Owner      string   `json:"owner"`       // empty: its holder has not named itself
+	Owner      string   `json:"owner"`       // empty: its holder has not named itself, or several hold it
+	Owners     []string `json:"owners"`      // of those that have named themselves
 	Permits    int      `json:"permits"`     // how many hold it
 	Waiting    int      `json:"waiting"`     // how many processes wait in line for it
 }
@@ -29,7 +31,7 @@ type locksJSON struct {
 }
 
 func toLockJSON(i inspect.LockInfo, held bool) lockJSON {
-	j := lockJSON{Held: held, Owner: i.Owner, Permits: i.Permits, Waiting: i.Waiting}
+	j := lockJSON{Held: held, Owner: i.Owner, Owners: append([]string{}, i.Owners...), Permits: i.Permits, Waiting: i.Waiting}
 	j.Name, j.NameBase64 = bytesField(i.Name)
 	if seconds := i.TTL.Seconds(); held && i.TTL >= 0 {
 		j.TTLSeconds = &seconds
@@ -48,17 +50,33 @@ func ttlText(ttl time.Duration) string {
 func ownerText(i inspect.LockInfo) string {
 	switch {
 	case i.Permits > 1:
-		return fmt.Sprintf("(%d permits)", i.Permits)
+		return fmt.Sprintf("(%d permits) %s", i.Permits, labels(i))
 	case i.Owner == "":
 		return "-"
 	}
 	return show(i.Owner)
 }
 
+// labels are what the holders of permits call themselves, and how many have not said.
+func labels(i inspect.LockInfo) string {
+	var all []string
+	for _, label := range i.Owners {
+		all = append(all, show(label))
+	}
+	said, n := strings.Join(all, ", "), i.Permits-len(i.Owners)
+	switch {
+	case n <= 0:
+		return said
+	case said == "":
+		return fmt.Sprintf("%d without a label", n)
+	}
+	return fmt.Sprintf("%s and %d without a label", said, n)
+}
+
 // holders is ownerText within a sentence.
 func holders(i inspect.LockInfo) string {
 	if i.Permits > 1 {
-		return fmt.Sprintf("%d permits", i.Permits)
+		return fmt.Sprintf("%d permits held by %s", i.Permits, labels(i))
 	}
 	return "owner " + ownerText(i)
 }
@@ -80,7 +98,7 @@ func (a *app) locksCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "locks", Short: "List the locks that are held",
 		Long: `List the locks that are held, with the time after which they are free at the latest (TTL), what their holders call
-themselves (WithOwner), or how many permits are held (WithPermits), and how many processes wait in line. They are found by SCAN, a thousand keys at a time, on each primary.`,
+themselves (WithOwner), how many permits are held (WithPermits), and how many processes wait in line. They are found by SCAN, a thousand keys at a time, on each primary.`,
 		Example: `  sluice locks --match 'stock:*'`,
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -116,13 +134,13 @@ func (a *app) locks(ctx context.Context, match string, limit int) error {
 		}
 		return incomplete
 	}
-	t := a.newTable("name", "ttl", "owner", "waiting")
-	rightAligned(t, 2, 4)
-	for _, i := range infos {
-		t.AppendRow([]any{show(i.Name), ttlText(i.TTL), ownerText(i), i.Waiting})
-	}
 	if len(infos) > 0 {
-		t.Render()
+		_, _ = fmt.Fprintln(a.out, tableOf([]column[inspect.LockInfo]{
+			{"name", false, func(i inspect.LockInfo) any { return show(i.Name) }},
+			{"ttl", true, func(i inspect.LockInfo) any { return ttlText(i.TTL) }},
+			{"owner", false, func(i inspect.LockInfo) any { return short(ownerText(i), 80) }},
+			{"waiting", true, func(i inspect.LockInfo) any { return i.Waiting }},
+		}, infos))
 	} else {
 		_, _ = fmt.Fprintf(a.errOut, "No lock is held whose key begins with %s at %s.\n", show(a.lockPrefix), a.where())
 	}
@@ -150,7 +168,7 @@ func (a *app) lockCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "lock NAME", Short: "Say whether a lock is held, for how long and by whom, and how many processes wait",
 		Long: `Say whether a lock is held, for how long at the most, what its holder calls itself, or how many permits of it
-are held, and how many processes wait in line for it. A lock that is free is exit code 3.`,
+are held and by whom, and how many processes wait in line for it. How many permits it has at most is not stored: the programs know. A lock that is free is exit code 3.`,
 		Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			lock, err := a.argument(args[0])

@@ -64,7 +64,7 @@ type app struct {
 
 // run carries out a command line, and returns the program's exit code.
 func (a *app) run(ctx context.Context, args []string) int {
-	root := a.command()
+	root := a.command(args)
 	root.SetArgs(args)
 	root.SetIn(a.in)
 	root.SetOut(a.out)
@@ -97,14 +97,19 @@ Exit codes: 0 done; 1 failed; 2 wrong usage; 3 not found; 4 not confirmed, nothi
 5 the server cannot be reached, nothing done; 6 a reply was lost, so that it is not known
 what was done; 7 the server denies it.`
 
-// command returns all commands.
-func (a *app) command() *cobra.Command {
+// command returns all commands, for a command line.
+func (a *app) command(args []string) *cobra.Command {
 	root := &cobra.Command{
 		Use: "sluice", Short: "Look into the queues and locks of a Redis, and mend them", Long: about,
-		SilenceUsage: true, SilenceErrors: true, Args: usageArgs(cobra.NoArgs),
+		SilenceUsage: true, SilenceErrors: true, Args: noSuchCommand,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		if c == root && len(args) > 0 && !strings.HasPrefix(args[0], "-") { // task ls --queue=orders: the first word is wrong, not the flag
+			return noSuchCommand(root, args)
+		}
+		return usageError{err}
+	})
 	root.CompletionOptions.DisableDefaultCmd = false
 	a.addSettings(root.PersistentFlags())
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return a.readSettings(cmd) }
@@ -117,7 +122,7 @@ func (a *app) command() *cobra.Command {
 			root.AddCommand(c)
 		}
 	}
-	add("look", a.topCommand(), a.queuesCommand(), a.lsCommand(), a.getCommand())
+	add("look", a.topCommand(), a.queuesCommand(), a.workersCommand(), a.lsCommand(), a.getCommand())
 	add("tasks", a.cancelCommand(), a.runCommand(), a.delayCommand(), a.buryCommand(), a.reviveCommand(), a.dropCommand())
 	add("queues", a.pauseCommand(), a.resumeCommand(), a.limitCommand(), a.purgeCommand())
 	add("locks", a.locksCommand(), a.lockCommand(), a.unlockCommand())

@@ -120,6 +120,37 @@ func (s stage) fill(q *sluice.Queue) {
 	add("later-1", time.Hour)
 }
 
+// staff has a Worker that is not there say that it lives and has one task of a queue, another one that is gone have a second, and
+// a third task fail.
+func (s stage) staff(q *sluice.Queue) {
+	s.Helper()
+	s.staffBy(q, "WORKER01", "packer")
+}
+
+// staffBy is staff, with what the Worker says of itself; its error is the text, too.
+func (s stage) staffBy(q *sluice.Queue, worker, text string) {
+	s.Helper()
+	ctx, key := s.Context(), "{Queue:"+q.Name()+"}"
+	now := s.rdb.Time(ctx).Val()
+	said, err := json.Marshal(map[string]any{
+		"id": worker, "label": text, "host": "host of " + text, "version": "v0.3.0 " + text, "pid": 4711, "concurrency": 16, "running": 2, "stuck": 1, "started": 1767323045000,
+	})
+	require.NoError(s, err)
+	require.NoError(s, s.rdb.ZAdd(ctx, key+":workers", redis.Z{Score: float64(now.Unix()), Member: string(said)}).Err())
+	for i, id := range []string{"leased-2", "leased-3", "retried-1"} {
+		_, err := q.Enqueue(ctx, sluice.Task{ID: id, At: now.Add(-time.Hour)})
+		require.NoError(s, err)
+		entries, err := q.Claim(ctx, 1, 2*time.Hour)
+		require.NoError(s, err)
+		if id == "retried-1" {
+			require.NoError(s, q.Retry(ctx, entries[0], time.Hour, "dial tcp: i/o timeout of "+text))
+			continue
+		}
+		claimed := s.rdb.HGet(ctx, key+":state", id).Val()
+		require.NoError(s, s.rdb.HSet(ctx, key+":state", id, claimed+fmt.Sprint("WORKER0", i+1)).Err())
+	}
+}
+
 // stateOf returns the state of a task.
 func (s stage) stateOf(q *sluice.Queue, id string) string {
 	s.Helper()
@@ -171,12 +202,13 @@ func TestGolden(t *testing.T) {
 	s.takePermits("gate", 2)
 	s.line("Lock:stock:phone", 1)
 	s.line("Lock:gate", 2)
+	s.staff(q)
 	s.line("Queue:orders", 3)
 
 	var text strings.Builder
 	for _, line := range []string{
-		"queues", "ls orders", "ls orders --state scheduled", "ls orders --state leased", "ls orders --state dead", "ls orders --state dead --reason nothing",
-		"ls mails --state dead --reason dead-2 --payload", "get orders dead-1", "get orders due-1 --payload", "get orders leased-1", "get orders none", "ls typo",
+		"queues", "queues --wide", "workers", "workers orders", "ls orders", "ls orders --state scheduled", "ls orders --state leased", "ls orders --state leased --older 1h", "ls orders --state active", "ls orders --state dead", "ls orders --state dead --reason nothing",
+		"ls mails --state dead --reason dead-2 --payload", "get orders dead-1", "get orders due-1 --payload", "get orders leased-1", "get orders leased-2", "get orders retried-1", "get orders none", "ls typo", "worker", "queue ls",
 		"locks", "lock stock:phone", "lock gate", "lock none",
 		"cancel orders due-1 none --dry-run", "run orders later-1", "delay orders later-1 --for 30m", "bury orders later-1 --why poison",
 		"revive orders --all --reason connection --dry-run", "revive orders --all", "revive orders --all --confirm 2", "revive orders --all --confirm 3",
@@ -205,10 +237,11 @@ func TestGolden_JSON(t *testing.T) {
 	require.NoError(t, err)
 	s.takePermits("gate", 2)
 	s.line("Lock:gate", 2)
+	s.staff(s.queue("orders"))
 	s.line("Queue:orders", 3)
 	var text strings.Builder
 	for _, line := range []string{
-		"queues", "top --frames 1", "ls orders --state due --payload", "ls orders --state leased", "ls orders --state dead", "get orders dead-1", "get orders due-1 --payload",
+		"queues", "top --frames 1", "workers", "ls orders --state due --payload", "ls orders --state scheduled", "ls orders --state leased", "ls orders --state dead", "get orders dead-1", "get orders due-1 --payload",
 		"locks", "lock stock:phone", "lock gate", "cancel orders due-1 none", "revive orders --all --dry-run", "revive orders --all --yes", "bury orders due-2",
 		"pause orders", "resume orders", "limit orders", "limit orders --running 1 --rate 10/500ms", "queues", "limit orders --off", "purge orders --dry-run", "unlock stock:phone --force", "acl",
 	} {
@@ -238,7 +271,11 @@ func TestExitCodes(t *testing.T) {
 		{"ls", exitUsage},
 		{"ls orders --state asleep", exitUsage},
 		{"ls orders --limit 0", exitUsage},
-		{"ls orders --reason x", exitUsage},
+		{"ls orders --reason x", exitOK},
+		{"ls orders --older -5m", exitUsage},
+		{"ls orders --older soon", exitUsage},
+		{"workers orders mails", exitUsage},
+		{"workers", exitOK},
 		{"ls orders --after nonsense", exitUsage},
 		{"ls {bad", exitUsage},
 		{"get orders \"x --quoted", exitUsage},

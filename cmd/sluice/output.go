@@ -109,27 +109,40 @@ func plainJSON(data []byte) []byte {
 	return out
 }
 
-// newTable returns a table without lines, for a terminal and for tools that cut columns.
-func (a *app) newTable(header ...any) table.Writer {
+// column is one of a table: its name, whether it stands at the right, as numbers do, and what it shows of each row.
+type column[T any] struct {
+	name  string
+	right bool
+	cell  func(row T) any
+}
+
+// tableOf returns a table without lines, for a terminal and for tools that cut columns.
+func tableOf[T any](columns []column[T], rows []T) string {
 	t := table.NewWriter()
-	t.SetOutputMirror(a.out)
 	style := table.StyleDefault
 	style.Box = table.BoxStyle{PaddingRight: "  ", MiddleHorizontal: " "}
 	style.Options = table.Options{}
 	style.Format.Header = text.FormatUpper
 	t.SetStyle(style)
-	t.AppendHeader(table.Row(header))
 	t.SuppressTrailingSpaces()
-	return t
-}
-
-// rightAligned has columns, counted from 1, aligned to the right.
-func rightAligned(t table.Writer, columns ...int) {
+	var header table.Row
 	var configs []table.ColumnConfig
-	for _, n := range columns {
-		configs = append(configs, table.ColumnConfig{Number: n, Align: text.AlignRight, AlignHeader: text.AlignRight})
+	for i, c := range columns {
+		header = append(header, c.name)
+		if c.right {
+			configs = append(configs, table.ColumnConfig{Number: i + 1, Align: text.AlignRight, AlignHeader: text.AlignRight})
+		}
 	}
+	t.AppendHeader(header)
 	t.SetColumnConfigs(configs)
+	for _, row := range rows {
+		cells := make(table.Row, len(columns))
+		for i, c := range columns {
+			cells[i] = c.cell(row)
+		}
+		t.AppendRow(cells)
+	}
+	return t.Render()
 }
 
 // count prints a number with commas.
@@ -181,4 +194,20 @@ func plural(n int64, one string) string {
 		return "1 " + one
 	}
 	return count(n) + " " + one + "s"
+}
+
+// ago prints how long before now a time was, with the time; "-" for none.
+func ago(t, now time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return moment(t) + ", " + span(max(0, now.Sub(t))) + " ago"
+}
+
+// spanSince prints for how long a time has passed; "-" for none.
+func spanSince(t, now time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return span(max(0, now.Sub(t)))
 }

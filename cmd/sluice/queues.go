@@ -20,7 +20,8 @@ import (
 type queueRow struct {
 	inspect.QueueInfo
 	stats sluice.Stats
-	err   error // why there are no counts
+	rates *rates // since the look before, if there was one
+	err   error  // why there are no counts
 }
 
 // queueJSON is a queue in JSON.
@@ -32,7 +33,14 @@ type queueJSON struct {
 	Scheduled        int64       `json:"scheduled"`
 	Leased           int64       `json:"leased"`
 	Dead             int64       `json:"dead"`
+	Done             int64       `json:"done"` // this and the next four begin at 0 after a day without work
+	Retried          int64       `json:"retried"`
+	Buried           int64       `json:"buried"`
+	Lost             int64       `json:"lost"`
 	Dropped          int64       `json:"dropped"`
+	Rates            *rates      `json:"rates,omitempty"` // from top's second frame on
+	Workers          int         `json:"workers"`
+	Worked           *string     `json:"worked"` // when a worker was last seen; null if none was for a day
 	OldestDueSeconds float64     `json:"oldest_due_seconds"`
 	NextDue          *string     `json:"next_due"`
 	Paused           bool        `json:"paused"`
@@ -49,7 +57,9 @@ type queuesJSON struct {
 
 func (r queueRow) json() queueJSON {
 	j := queueJSON{
-		Shards: r.Shards, Due: r.stats.Due, Scheduled: r.stats.Scheduled, Leased: r.stats.Leased, Dead: r.stats.Dead, Dropped: r.stats.Dropped,
+		Shards: r.Shards, Due: r.stats.Due, Scheduled: r.stats.Scheduled, Leased: r.stats.Leased, Dead: r.stats.Dead,
+		Done: r.stats.Done, Retried: r.stats.Retried, Buried: r.stats.Buried, Lost: r.stats.Lost, Dropped: r.stats.Dropped, Rates: r.rates,
+		Workers: r.stats.Workers, Worked: jsonTime(r.stats.Worked),
 		OldestDueSeconds: r.stats.OldestDue.Seconds(), NextDue: jsonTime(r.stats.NextDue), Paused: r.stats.Paused, PausedUntil: jsonTime(r.stats.PausedUntil),
 		Limits: toLimitsJSON(r.stats), Waiting: r.stats.Waiting,
 	}
@@ -95,15 +105,20 @@ func (a *app) rows(ctx context.Context, rdb redis.UniversalClient, infos []inspe
 }
 
 func (a *app) queuesCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "queues", Short: "List the queues that exist, with their counts",
+	var wide bool
+	c := &cobra.Command{
+		Use: "queues", Aliases: []string{"stats"}, SuggestFor: []string{"queue"}, Short: "List the queues that exist, with their counts",
 		Long: `List the queues that exist, with their counts.
 
-They are found by SCAN, a thousand keys at a time, on each primary. A queue that is empty leaves no key
-(unless it has several shards), so that it is not listed. LEASED are tasks that workers have, or had and did not
-finish before their leases ended. OLDEST DUE is for how long the first due task waits. WAITING is how many clients
-wait for tasks: those of workers that have room, once for each shard. Behind them stand a pause and the limits of a queue:
-at its limit, as many tasks are leased as may be. "5 dropped" are dead letters that were dropped because of WithDeadLimit or WithDeadAge since there is the queue.`,
+They are found by SCAN, a thousand keys at a time, on each primary. A queue that is empty leaves no key a day after the last
+task or worker (unless it has several shards), so that it is not listed. LEASED are tasks that workers have, or had and did not
+finish before their leases ended. OLDEST DUE is for how long the first due task waits. WORKERS is how many Workers
+run: sluice workers lists them. WAITING is how many clients wait for tasks: those of workers that have room, once for each shard. Behind them
+stands NO WORKER, if tasks are due and none runs (loops of one's own, which call Claim or Pop, do not count); behind that stand a pause and the limits of a queue:
+at its limit, as many tasks are leased as may be. "5 dropped" are dead letters that were dropped because of WithDeadLimit or WithDeadAge.
+
+--wide shows what became of tasks, too: how many were DONE, RETRIED (failed, and are to be tried again), BURIED, or LOST: leases that ran
+out. These counts begin at 0 after a day without work. Rates are in sluice top.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			rdb, err := a.connect()
@@ -118,15 +133,17 @@ at its limit, as many tasks are leased as may be. "5 dropped" are dead letters t
 			if err != nil {
 				return err
 			}
-			if err := a.printQueues(rows, incomplete == nil); err != nil {
+			if err := a.printQueues(rows, incomplete == nil, queueColumns(time.Now(), wide, false)); err != nil {
 				return err
 			}
 			return incomplete
 		},
 	}
+	c.Flags().BoolVar(&wide, "wide", false, "show what became of tasks, too")
+	return c
 }
 
-func (a *app) printQueues(rows []queueRow, complete bool) error {
+func (a *app) printQueues(rows []queueRow, complete bool, columns []column[queueRow]) error {
 	if a.json {
 		j := queuesJSON{Queues: []queueJSON{}, Complete: complete}
 		for _, r := range rows {
@@ -135,36 +152,70 @@ func (a *app) printQueues(rows []queueRow, complete bool) error {
 		return printJSON(a.out, j)
 	}
 	if len(rows) == 0 {
-		_, err := fmt.Fprintf(a.errOut, "No queue has a key that begins with %s at %s. A queue that is empty has none.\n", show(a.queuePrefix), a.where())
+		_, err := fmt.Fprintf(a.errOut, "No queue has a key that begins with %s at %s. A queue that is empty has none a day later.\n", show(a.queuePrefix), a.where())
 		return err
 	}
-	t := a.newTable("name", "shards", "due", "scheduled", "leased", "dead", "oldest due", "next due", "waiting", "")
-	rightAligned(t, 2, 3, 4, 5, 6, 7, 9)
-	for _, r := range rows {
-		t.AppendRow(r.cells(time.Now()))
-	}
-	t.Render()
-	return nil
+	_, err := fmt.Fprintln(a.out, tableOf(columns, rows))
+	return err
 }
 
-// cells are what a table shows of a queue.
-func (r queueRow) cells(now time.Time) []any {
-	if r.err != nil {
-		return []any{show(r.Name), r.Shards, "", "", "", "", "", "", "", "ERROR " + short(escape(r.err.Error()), 90)}
+// queueColumns are what a table shows of queues: with their counts, if it is wide, or with rates, for top.
+func queueColumns(now time.Time, wide, rated bool) []column[queueRow] {
+	all := []column[queueRow]{{"name", false, func(r queueRow) any { return show(r.Name) }}}
+	add := func(name string, cell func(s sluice.Stats) any) {
+		all = append(all, column[queueRow]{name, true, func(r queueRow) any {
+			if r.err != nil {
+				return ""
+			}
+			return cell(r.stats)
+		}})
 	}
-	oldest, next := "-", "-"
-	if r.stats.Due > 0 {
-		oldest = span(r.stats.OldestDue)
+	if !rated {
+		all = append(all, column[queueRow]{"shards", true, func(r queueRow) any { return r.Shards }})
 	}
-	if !r.stats.NextDue.IsZero() {
-		next = "in " + span(max(0, r.stats.NextDue.Sub(now)))
+	add("due", func(s sluice.Stats) any { return count(s.Due) })
+	if rated {
+		all = append(all, rateColumns...)
 	}
-	return []any{show(r.Name), r.Shards, count(r.stats.Due), count(r.stats.Scheduled), count(r.stats.Leased), count(r.stats.Dead), oldest, next, r.stats.Waiting, r.notes(now)}
+	add("scheduled", func(s sluice.Stats) any { return count(s.Scheduled) })
+	add("leased", func(s sluice.Stats) any { return count(s.Leased) })
+	add("dead", func(s sluice.Stats) any { return count(s.Dead) })
+	if wide {
+		add("done", func(s sluice.Stats) any { return count(s.Done) })
+		add("retried", func(s sluice.Stats) any { return count(s.Retried) })
+		add("buried", func(s sluice.Stats) any { return count(s.Buried) })
+		add("lost", func(s sluice.Stats) any { return count(s.Lost) })
+	}
+	add("oldest due", func(s sluice.Stats) any {
+		if s.Due == 0 {
+			return "-"
+		}
+		return span(s.OldestDue)
+	})
+	add("next due", func(s sluice.Stats) any {
+		if s.NextDue.IsZero() {
+			return "-"
+		}
+		return "in " + span(max(0, s.NextDue.Sub(now)))
+	})
+	add("workers", func(s sluice.Stats) any { return count(int64(s.Workers)) })
+	add("waiting", func(s sluice.Stats) any { return count(int64(s.Waiting)) })
+	return append(all, column[queueRow]{"", false, func(r queueRow) any { return r.notes(now) }})
 }
 
-// notes are what stands behind a queue's figures: its pause, its limits, and what was dropped.
+// notes are what stands behind a queue's figures: what is wrong, its pause, its limits, and what was dropped.
 func (r queueRow) notes(now time.Time) string {
+	if r.err != nil {
+		return "ERROR " + short(escape(r.err.Error()), 90)
+	}
 	var notes []string
+	if r.stats.Due > 0 && r.stats.Workers == 0 {
+		none := "NO WORKER"
+		if !r.stats.Worked.IsZero() {
+			none += " for " + span(max(0, now.Sub(r.stats.Worked)))
+		}
+		notes = append(notes, none)
+	}
 	if r.stats.Paused {
 		pause := "PAUSED"
 		if !r.stats.PausedUntil.IsZero() {

@@ -28,8 +28,11 @@ type taskJSON struct {
 	Attempt       int               `json:"attempt"`
 	Due           *string           `json:"due"`
 	LeaseEnds     *string           `json:"lease_ends,omitempty"`
+	LeasedSince   *string           `json:"leased_since,omitempty"`
+	LeasedBy      *holderJSON       `json:"leased_by,omitempty"` // a Worker; without it a leased task is with a caller of Claim
 	Died          *string           `json:"died,omitempty"`
-	Reason        string            `json:"reason,omitempty"`
+	Failed        *string           `json:"failed,omitempty"` // when it last did, of one that is to be tried again
+	Reason        string            `json:"reason,omitempty"` // why it is dead, or the last error
 	Header        map[string]string `json:"header,omitempty"`
 	PayloadBytes  *int              `json:"payload_bytes,omitempty"` // with the header, if they are large and --payload was not given
 	Payload       *string           `json:"payload,omitempty"`
@@ -37,13 +40,13 @@ type taskJSON struct {
 }
 
 // toTaskJSON returns a task that was read in such detail.
-func toTaskJSON(e sluice.TaskInfo, o detail) taskJSON {
-	j := taskJSON{State: e.State.String(), Attempt: e.Attempt, Due: jsonTime(e.Due), Reason: strings.ToValidUTF8(e.Reason, "\uFFFD"), Header: e.Header}
+func toTaskJSON(e sluice.TaskInfo, o detail, staff crew) taskJSON {
+	j := taskJSON{State: e.State.String(), Attempt: e.Attempt, Due: jsonTime(e.Due), Failed: jsonTime(e.FailedAt), Reason: strings.ToValidUTF8(e.Reason, "\uFFFD"), Header: e.Header}
 	j.ID, j.IDBase64 = bytesField(e.ID)
 	j.Kind, j.KindBase64 = bytesField(e.Kind)
 	switch e.State {
 	case sluice.StateLeased:
-		j.LeaseEnds = jsonTime(e.LeaseEnds)
+		j.LeaseEnds, j.LeasedSince, j.LeasedBy = jsonTime(e.LeaseEnds), jsonTime(e.LeasedSince), staff.holderJSON(e)
 	case sluice.StateDead:
 		j.Died = jsonTime(e.DiedAt)
 	}
@@ -94,24 +97,54 @@ func headerOf(e sluice.TaskInfo) string {
 // The states in which a task can be listed.
 var listed = map[string]sluice.State{"due": sluice.StateDue, "scheduled": sluice.StateScheduled, "leased": sluice.StateLeased, "dead": sluice.StateDead}
 
+// otherWords are what other queues, such as asynq, call these states.
+var otherWords = map[string][]string{
+	"due": {"pending", "ready", "waiting"}, "scheduled": {"retry", "delayed"}, "leased": {"active", "running"}, "dead": {"archived", "failed", "buried"},
+}
+
 func stateNamed(name string) (sluice.State, error) {
 	state, ok := listed[name]
-	if !ok {
-		return state, usagef("--state is due, scheduled, leased or dead")
+	if ok {
+		return state, nil
 	}
-	return state, nil
+	states := &cobra.Command{} // as if they were commands: cobra finds what is like a word
+	for state := range listed {
+		states.AddCommand(&cobra.Command{Use: state, SuggestFor: otherWords[state], Run: func(*cobra.Command, []string) {}})
+	}
+	return state, usagef("--state is due, scheduled, leased or dead%s", didYouMean(states, name))
 }
 
 // filter says which tasks are meant.
 type filter struct {
 	reason, id string
+	before     time.Time // when what since says was, at the latest; zero for any time
 }
 
 func (f filter) matches(e sluice.TaskInfo) bool {
-	return strings.Contains(e.Reason, f.reason) && strings.Contains(e.ID, f.id)
+	return strings.Contains(e.Reason, f.reason) && strings.Contains(e.ID, f.id) &&
+		(f.before.IsZero() || !since(e).IsZero() && !since(e).After(f.before))
+}
+
+// isPast reports whether neither a task nor any behind it in its list matches, because they are too new. Leased and scheduled
+// tasks are not listed in the order of since.
+func (f filter) isPast(e sluice.TaskInfo) bool {
+	return !f.before.IsZero() && (e.State == sluice.StateDue || e.State == sluice.StateDead) && since(e).After(f.before)
 }
 
 func (f filter) isSet() bool { return f != filter{} }
+
+// since returns since when a task is due, leased or dead, or when one that is due later has failed. Zero if it has not, or that is not known.
+func since(e sluice.TaskInfo) time.Time {
+	switch e.State {
+	case sluice.StateDue:
+		return e.Due
+	case sluice.StateLeased:
+		return e.LeasedSince
+	case sluice.StateDead:
+		return e.DiedAt
+	}
+	return e.FailedAt
+}
 
 // pageSize is how many tasks are read at a time.
 const pageSize = 250
@@ -122,6 +155,7 @@ type lsOptions struct {
 	filter         filter
 	limit, maxLook int
 	after          string
+	older          time.Duration
 	payload, wide  bool
 }
 
@@ -130,17 +164,25 @@ func (o lsOptions) detail() detail { return detail{payload: o.payload, header: o
 func (a *app) lsCommand() *cobra.Command {
 	var o lsOptions
 	c := &cobra.Command{
-		Use: "ls QUEUE", Short: "List the tasks of a queue that are in one state",
+		Use: "ls QUEUE", Aliases: []string{"list", "tasks"}, SuggestFor: []string{"task"}, Short: "List the tasks of a queue that are in one state",
 		Long: `List the tasks of a queue that are in one state: due, scheduled, leased or dead. They come in the order
-in which they are due, their leases end, or they have died. --after goes on where a list has ended.`,
+in which they are due, their leases end, or they have died. --after goes on where a list has ended.
+
+Scheduled are also those that have failed and are tried again: FAILED AGO is when they did, LAST ERROR why. A leased one is with a Worker (its
+label, host and process), or with "a Claim" of a loop of one's own. "A worker that is gone" has not said for 45 seconds that it
+lives: its tasks are handed out again when their leases end.
+
+--older 5m lists only tasks that are due, leased or dead for longer than five minutes; of scheduled ones, those that failed longer ago than that.`,
 		Example: `  sluice ls orders --state dead --reason "connection refused"
-  sluice ls orders --state leased --json`,
+  sluice ls orders --state leased --older 5m
+  sluice ls orders --state scheduled --reason timeout --json`,
 		Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.ls(cmd.Context(), args[0], o) },
 	}
 	f := c.Flags()
 	f.StringVar(&o.state, "state", "due", "due, scheduled, leased or dead")
-	f.StringVar(&o.filter.reason, "reason", "", "only dead letters whose reason contains this text")
+	f.StringVar(&o.filter.reason, "reason", "", "only tasks whose reason or last error contains this text")
+	f.DurationVar(&o.older, "older", 0, "only tasks that are due, leased or dead for longer, or failed longer ago")
 	f.StringVar(&o.filter.id, "id", "", "only tasks whose ID contains this text")
 	f.IntVar(&o.limit, "limit", 100, "how many tasks to show, 1 to 10000")
 	f.IntVar(&o.maxLook, "max-look", 1_000_000, "how many tasks to look at for those that match, at the most")
@@ -158,8 +200,8 @@ func (a *app) ls(ctx context.Context, queue string, o lsOptions) error {
 	if o.limit < 1 || o.limit > 10_000 {
 		return usagef("--limit is 1 to 10000; --after goes on behind")
 	}
-	if o.filter.reason != "" && state != sluice.StateDead {
-		return usagef("--reason is for --state dead: other tasks have none")
+	if o.older < 0 {
+		return usagef("--older is a length of time: 90s, 5m, 24h")
 	}
 	after, err := readPlace(state, o.after)
 	if err != nil {
@@ -169,14 +211,22 @@ func (a *app) ls(ctx context.Context, queue string, o lsOptions) error {
 	if err != nil {
 		return err
 	}
+	now := a.now(ctx)
+	if o.older > 0 {
+		o.filter.before = now.Add(-o.older)
+	}
 	found, next, err := find(ctx, q, state, after, o, a.newProgress("looking", -1))
 	if err != nil {
 		return err
 	}
-	if a.json {
-		return a.printTasksJSON(name, o, found, next)
+	staff, err := crewOf(ctx, q, found...)
+	if err != nil {
+		return err
 	}
-	a.printTasks(state, found, o, a.now(ctx))
+	if a.json {
+		return a.printTasksJSON(name, o, found, staff, next)
+	}
+	a.printTasks(state, found, o, staff, now)
 	if next != "" {
 		_, err = fmt.Fprintf(a.errOut, "There may be more: --after %s\n", next)
 	}
@@ -198,6 +248,9 @@ func find(ctx context.Context, q *sluice.Queue, state sluice.State, after sluice
 		looked += len(page)
 		p.add(len(page))
 		for _, e := range page {
+			if o.filter.isPast(e) {
+				return found, "", nil
+			}
 			if after = e; o.filter.matches(e) {
 				if found = append(found, e); len(found) == o.limit {
 					return found, place(e), nil
@@ -242,62 +295,60 @@ type tasksJSON struct {
 	After       string     `json:"after"` // where to go on; empty at the end
 }
 
-func (a *app) printTasksJSON(queue string, o lsOptions, found []sluice.TaskInfo, next string) error {
+func (a *app) printTasksJSON(queue string, o lsOptions, found []sluice.TaskInfo, staff crew, next string) error {
 	j := tasksJSON{State: o.state, Tasks: []taskJSON{}, After: next}
 	j.Queue, j.QueueBase64 = bytesField(queue)
 	for _, e := range found {
-		j.Tasks = append(j.Tasks, toTaskJSON(e, o.detail()))
+		j.Tasks = append(j.Tasks, toTaskJSON(e, o.detail(), staff))
 	}
 	return printJSON(a.out, j)
 }
 
 // printTasks prints a table of tasks in one state.
-func (a *app) printTasks(state sluice.State, found []sluice.TaskInfo, o lsOptions, now time.Time) {
-	header := []any{"id", "attempts"}
-	switch state {
-	case sluice.StateDue:
-		header = append(header, "due", "for")
-	case sluice.StateScheduled:
-		header = append(header, "due", "in")
-	case sluice.StateLeased:
-		header = append(header, "lease ends", "in")
-	default:
-		header = append(header, "died", "ago", "reason")
+func (a *app) printTasks(state sluice.State, found []sluice.TaskInfo, o lsOptions, staff crew, now time.Time) {
+	has := func(what func(e sluice.TaskInfo) bool) bool { return slices.ContainsFunc(found, what) }
+	columns := []column[sluice.TaskInfo]{
+		{"id", false, func(e sluice.TaskInfo) any { return show(e.ID) }},
+		{"attempts", true, func(e sluice.TaskInfo) any { return e.Attempt }},
 	}
-	kinds := slices.ContainsFunc(found, func(e sluice.TaskInfo) bool { return e.Kind != "" })
-	if kinds {
-		header = append(header, "kind")
+	add := func(name string, cell func(e sluice.TaskInfo) any) {
+		columns = append(columns, column[sluice.TaskInfo]{name, false, cell})
+	}
+	titles := map[sluice.State][2]string{
+		sluice.StateDue: {"due", "for"}, sluice.StateScheduled: {"due", "in"}, sluice.StateLeased: {"lease ends", "in"}, sluice.StateDead: {"died", "ago"},
+	}[state]
+	add(titles[0], func(e sluice.TaskInfo) any { return moment(inspect.TimeOf(e)) })
+	columns = append(columns, column[sluice.TaskInfo]{titles[1], true, func(e sluice.TaskInfo) any {
+		return span(max(0, inspect.TimeOf(e).Sub(now), now.Sub(inspect.TimeOf(e))))
+	}})
+	if state == sluice.StateLeased {
+		add("leased for", func(e sluice.TaskInfo) any { return spanSince(e.LeasedSince, now) })
+		add("by", func(e sluice.TaskInfo) any { return cut(staff.holder(e), 60, o.wide) })
+	}
+	if state == sluice.StateDead {
+		add("reason", func(e sluice.TaskInfo) any { return cut(show(e.Reason), 80, o.wide) })
+	} else if has(func(e sluice.TaskInfo) bool { return !e.FailedAt.IsZero() }) {
+		add("failed ago", func(e sluice.TaskInfo) any { return spanSince(e.FailedAt, now) })
+		add("last error", func(e sluice.TaskInfo) any { return cut(lastError(e), 80, o.wide) })
+	}
+	if has(func(e sluice.TaskInfo) bool { return e.Kind != "" }) {
+		add("kind", func(e sluice.TaskInfo) any { return show(e.Kind) })
 	}
 	if o.wide {
-		header = append(header, "header")
+		add("header", func(e sluice.TaskInfo) any { return headerOf(e) })
 	}
 	if o.payload {
-		header = append(header, "payload")
+		add("payload", func(e sluice.TaskInfo) any { return cut(show(string(e.Payload)), 120, o.wide) })
 	}
-	t := a.newTable(header...)
-	rightAligned(t, 2, 4)
-	for _, e := range found {
-		at := inspect.TimeOf(e)
-		away := at.Sub(now)
-		if state == sluice.StateDue || state == sluice.StateDead {
-			away = -away
-		}
-		row := []any{show(e.ID), e.Attempt, moment(at), span(max(0, away))}
-		if state == sluice.StateDead {
-			row = append(row, cut(show(e.Reason), 80, o.wide))
-		}
-		if kinds {
-			row = append(row, show(e.Kind))
-		}
-		if o.wide {
-			row = append(row, headerOf(e))
-		}
-		if o.payload {
-			row = append(row, cut(show(string(e.Payload)), 120, o.wide))
-		}
-		t.AppendRow(row)
+	_, _ = fmt.Fprintln(a.out, tableOf(columns, found))
+}
+
+// lastError is why a task failed, "-" if it has not.
+func lastError(e sluice.TaskInfo) string {
+	if e.FailedAt.IsZero() {
+		return "-"
 	}
-	t.Render()
+	return show(e.Reason)
 }
 
 func cut(shown string, n int, wide bool) string {
@@ -330,7 +381,7 @@ func (a *app) now(ctx context.Context) time.Time {
 func (a *app) getCommand() *cobra.Command {
 	var payload bool
 	c := &cobra.Command{
-		Use: "get QUEUE ID", Short: "Show one task",
+		Use: "get QUEUE ID", Aliases: []string{"inspect"}, Short: "Show one task",
 		Args: usageArgs(cobra.ExactArgs(2)),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.get(cmd.Context(), args, payload) },
 	}
@@ -352,10 +403,19 @@ func (a *app) get(ctx context.Context, args []string, payload bool) error {
 	if err != nil {
 		return err
 	}
-	if a.json {
-		return printJSON(a.out, toTaskJSON(e, o))
+	staff, err := crewOf(ctx, q, e)
+	if err != nil {
+		return err
 	}
-	now := a.now(ctx)
+	if a.json {
+		return printJSON(a.out, toTaskJSON(e, o, staff))
+	}
+	a.printTask(e, staff, payload, a.now(ctx))
+	return nil
+}
+
+// printTask prints one task, a line for each thing.
+func (a *app) printTask(e sluice.TaskInfo, staff crew, payload bool, now time.Time) {
 	line := func(what, value string) { _, _ = fmt.Fprintf(a.out, "%-11s %s\n", what, value) }
 	line("id", show(e.ID))
 	if e.Kind != "" {
@@ -365,14 +425,20 @@ func (a *app) get(ctx context.Context, args []string, payload bool) error {
 	line("attempts", strconv.Itoa(e.Attempt))
 	switch at := inspect.TimeOf(e); e.State {
 	case sluice.StateLeased:
+		line("leased", moment(e.LeasedSince)+", for "+spanSince(e.LeasedSince, now))
+		line("by", staff.holder(e))
 		line("lease ends", moment(at)+", in "+span(max(0, at.Sub(now))))
 	case sluice.StateDead:
-		line("died", moment(at)+", "+span(max(0, now.Sub(at)))+" ago")
+		line("died", ago(at, now))
 		line("reason", show(e.Reason))
 	case sluice.StateDue:
 		line("due", moment(at)+", for "+span(max(0, now.Sub(at))))
 	default:
 		line("due", moment(at)+", in "+span(max(0, at.Sub(now))))
+	}
+	if !e.FailedAt.IsZero() {
+		line("failed", ago(e.FailedAt, now))
+		line("last error", lastError(e))
 	}
 	if len(e.Header) > 0 {
 		line("header", headerText(e.Header))
@@ -385,5 +451,4 @@ func (a *app) get(ctx context.Context, args []string, payload bool) error {
 	default:
 		line("payload", plural(int64(len(e.Payload)), "byte")+", shown with --payload")
 	}
-	return nil
 }

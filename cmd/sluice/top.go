@@ -28,8 +28,11 @@ func (a *app) topCommand() *cobra.Command {
 	var interval time.Duration
 	var frames int
 	c := &cobra.Command{
-		Use: "top", Short: "Watch the queues",
-		Long: `Watch the queues. Keys: q quits, s sorts by the next column.
+		Use: "top", Aliases: []string{"dash"}, Short: "Watch the queues, and how many tasks end in a second",
+		Long: `Watch the queues. Keys: q quits, s sorts by the next column. The other columns are those of sluice queues.
+
+DUE/S is by how many a second the due tasks have grown since the look before. DONE/S, RETRIED/S, BURIED/S and LOST/S are how many tasks a second,
+in all processes, were done, failed and are to be tried again, were put among the dead letters, or were lost: their leases ran out.
 
 Each interval costs one small script for each queue (and shard); every ten seconds, or twenty times as long as that takes, the queues are searched for, by SCAN.
 Where standard output is no terminal, or with --frames or --json, it prints one table, or one line of JSON, for each interval.`,
@@ -61,6 +64,7 @@ type watch struct {
 	infos    []inspect.QueueInfo
 	next     time.Time // of the next search
 	complete bool
+	last     frame // that was seen
 }
 
 // frame is what was seen at one time.
@@ -81,7 +85,10 @@ func (w *watch) look(ctx context.Context) frame {
 		w.infos, w.next, w.complete = infos, time.Now().Add(pauseBehind(time.Since(from))), err == nil
 	}
 	rows, err := w.a.rows(ctx, w.rdb, w.infos)
-	return frame{time.Now(), rows, w.complete, err}
+	if err != nil {
+		return frame{at: time.Now(), err: err}
+	}
+	return w.rated(frame{time.Now(), rows, w.complete, nil})
 }
 
 // pauseBehind returns for how long no search follows one that took so long.
@@ -94,7 +101,7 @@ func (w *watch) print(ctx context.Context, interval time.Duration, frames int) e
 		if f.err != nil {
 			return f.err
 		}
-		if err := w.a.printQueues(f.rows, f.complete); err != nil {
+		if err := w.a.printQueues(f.rows, f.complete, queueColumns(f.at, false, true)); err != nil {
 			return err
 		}
 		if i == frames {
@@ -126,7 +133,7 @@ type topModel struct {
 	interval      time.Duration
 	where         string
 	width, height int
-	now, before   frame
+	now           frame
 	failed        error
 	sortBy        int
 }
@@ -167,7 +174,7 @@ func (m *topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		m.width, m.height = msg.Width, msg.Height
 	case frame:
 		if m.failed = msg.err; msg.err == nil {
-			m.before, m.now = m.now, msg
+			m.now = msg
 		}
 		return m, tea.Tick(m.interval, func(time.Time) tea.Msg { return tick{} })
 	case tick:
@@ -180,14 +187,9 @@ func (m *topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 func (m *topModel) View() string {
 	rows := slices.Clone(m.now.rows)
 	slices.SortStableFunc(rows, sortings[m.sortBy].less)
-	t := m.watch.a.newTable("name", "shards", "due", "due/s", "scheduled", "leased", "dead", "oldest due", "next due", "waiting", "")
-	t.SetOutputMirror(nil)
-	rightAligned(t, 2, 3, 4, 5, 6, 7, 8, 10)
 	var due, dead int64
 	for _, r := range rows {
 		due, dead = due+r.stats.Due, dead+r.stats.Dead
-		cells := r.cells(m.now.at)
-		t.AppendRow(slices.Insert(cells, 3, any(m.rate(r))))
 	}
 	head := fmt.Sprintf("sluice top  %s  %s  %s, due %s, dead %s  every %s, by %s", m.where, m.now.at.UTC().Format("15:04:05Z"), plural(int64(len(rows)), "queue"), count(due), count(dead), m.interval, sortings[m.sortBy].name)
 	lines := []string{head, "q quits, s sorts"}
@@ -197,7 +199,7 @@ func (m *topModel) View() string {
 		lines[1] = "NOT ALL KEYS WERE LOOKED AT: see --max-keys"
 	}
 	lines = append(lines, "")
-	lines = append(lines, strings.Split(t.Render(), "\n")...)
+	lines = append(lines, strings.Split(tableOf(queueColumns(m.now.at, false, true), rows), "\n")...)
 	lines = lines[:min(len(lines), max(1, m.height-1))]
 	for i, line := range lines {
 		lines[i] = ansi.Truncate(strings.ReplaceAll(line, "\n", " "), m.width, "…")
@@ -205,12 +207,54 @@ func (m *topModel) View() string {
 	return strings.Join(lines, "\n")
 }
 
-// rate returns how the number of due tasks has changed since the look before.
-func (m *topModel) rate(r queueRow) string {
-	for _, old := range m.before.rows {
-		if seconds := m.now.at.Sub(m.before.at).Seconds(); old.Name == r.Name && old.err == nil && seconds > 0 {
-			return fmt.Sprintf("%+.0f", float64(r.stats.Due-old.stats.Due)/seconds)
+// rates are how many tasks ended in a second, between two looks at a queue, and by how many those that are due have grown.
+type rates struct {
+	Due     float64 `json:"due"`
+	Done    float64 `json:"done"`
+	Retried float64 `json:"retried"`
+	Buried  float64 `json:"buried"`
+	Lost    float64 `json:"lost"`
+}
+
+// rateColumns are what a table shows of rates.
+var rateColumns = []column[queueRow]{
+	rateColumn("due/s", "%+.0f", func(r *rates) float64 { return r.Due }),
+	rateColumn("done/s", "%.1f", func(r *rates) float64 { return r.Done }),
+	rateColumn("retried/s", "%.1f", func(r *rates) float64 { return r.Retried }),
+	rateColumn("buried/s", "%.1f", func(r *rates) float64 { return r.Buried }),
+	rateColumn("lost/s", "%.1f", func(r *rates) float64 { return r.Lost }),
+}
+
+func rateColumn(name, format string, of func(r *rates) float64) column[queueRow] {
+	return column[queueRow]{name, true, func(r queueRow) any {
+		if r.rates == nil || r.err != nil {
+			return ""
+		}
+		return fmt.Sprintf(format, of(r.rates))
+	}}
+}
+
+// rated gives the queues of a frame their rates since the one before, and keeps it.
+func (w *watch) rated(f frame) frame {
+	seconds := f.at.Sub(w.last.at).Seconds()
+	before := map[string]queueRow{}
+	for _, r := range w.last.rows {
+		before[r.Name] = r
+	}
+	for i, r := range f.rows {
+		old, found := before[r.Name]
+		if !found || old.err != nil || r.err != nil || seconds <= 0 {
+			continue
+		}
+		grown := func(from, to int64) float64 { return float64(to-from) / seconds }
+		now := rates{
+			Due: grown(old.stats.Due, r.stats.Due), Done: grown(old.stats.Done, r.stats.Done), Retried: grown(old.stats.Retried, r.stats.Retried),
+			Buried: grown(old.stats.Buried, r.stats.Buried), Lost: grown(old.stats.Lost, r.stats.Lost),
+		}
+		if min(now.Done, now.Retried, now.Buried, now.Lost) >= 0 { // else they began anew, or a failover has lost some: nobody knows
+			f.rows[i].rates = &now
 		}
 	}
-	return ""
+	w.last = f
+	return f
 }

@@ -25,8 +25,12 @@ func TestTop_Model(t *testing.T) {
 		return queueRow{QueueInfo: inspect.QueueInfo{Name: name, Shards: 1}, stats: sluice.Stats{Due: due, Dead: dead, OldestDue: oldest}}
 	}
 	m := &topModel{watch: &watch{a: &app{}}, interval: time.Second, where: "host", width: 100, height: 20}
-	m.Update(frame{at: at, rows: []queueRow{row("a", 100, 5, time.Second), row("b\x1b[2J", 10, 0, time.Minute)}, complete: true})
-	_, next := m.Update(frame{at: at.Add(2 * time.Second), rows: []queueRow{row("a", 300, 5, time.Second), row("b\x1b[2J", 4, 0, time.Minute)}, complete: true})
+	see := func(f frame) tea.Cmd {
+		_, next := m.Update(m.watch.rated(f))
+		return next
+	}
+	see(frame{at: at, rows: []queueRow{row("a", 100, 5, time.Second), row("b\x1b[2J", 10, 0, time.Minute)}, complete: true})
+	next := see(frame{at: at.Add(2 * time.Second), rows: []queueRow{row("a", 300, 5, time.Second), row("b\x1b[2J", 4, 0, time.Minute)}, complete: true})
 	require.NotNil(t, next, "there is a next look")
 	lines := strings.Split(m.View(), "\n")
 	require.Contains(t, lines[0], "03:04:07Z  2 queues, due 304, dead 5")
@@ -45,12 +49,48 @@ func TestTop_Model(t *testing.T) {
 	m.Update(tea.WindowSizeMsg{Width: 100, Height: 20})
 	limited := row("a", 300, 5, time.Second)
 	limited.stats.Leased, limited.stats.Limits = 3, sluice.Limits{Running: 3}
-	m.Update(tea.WindowSizeMsg{Width: 130, Height: 20})
-	m.Update(frame{at: at.Add(4 * time.Second), rows: []queueRow{limited}, complete: true})
+	m.Update(tea.WindowSizeMsg{Width: 180, Height: 20})
+	see(frame{at: at.Add(4 * time.Second), rows: []queueRow{limited}, complete: true})
 	require.Contains(t, m.View(), "at its limit: 3 of 3 running")
 	m.Update(frame{at: at, err: sluice.ErrUnavailable})
 	require.Contains(t, m.View(), "NO ANSWER")
 	require.Contains(t, m.View(), "due 300", "the last figures stay")
 	_, quit := m.Update(tea.KeyMsg{Type: tea.KeyRunes, Runes: []rune("q")})
 	require.Equal(t, tea.QuitMsg{}, quit())
+}
+
+// TestTop_Rates has what ended between two looks. A queue that is new has no rates, and one of which a count fell: it began anew, or a failover
+// has lost some.
+func TestTop_Rates(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	row := func(name string, s sluice.Stats) queueRow {
+		return queueRow{QueueInfo: inspect.QueueInfo{Name: name, Shards: 1}, stats: s}
+	}
+	w := &watch{}
+	f := w.rated(frame{at: at, rows: []queueRow{row("a", sluice.Stats{Done: 100, Retried: 10, Buried: 50, Lost: 1}), row("fell", sluice.Stats{Done: 5, Lost: 1})}})
+	require.Nil(t, f.rows[0].rates)
+	f = w.rated(frame{at: at.Add(2 * time.Second), rows: []queueRow{
+		row("a", sluice.Stats{Due: 4, Done: 107, Retried: 14, Buried: 50, Lost: 3}), row("b", sluice.Stats{Done: 100}), row("fell", sluice.Stats{Done: 4}), {err: sluice.ErrCorrupt},
+	}})
+	require.Equal(t, &rates{Due: 2, Done: 3.5, Retried: 2, Lost: 1}, f.rows[0].rates)
+	require.Nil(t, f.rows[1].rates)
+	require.Nil(t, f.rows[2].rates)
+	text := tableOf(queueColumns(at, false, true), f.rows)
+	require.Regexp(t, `a +4 +\+2 +3\.5 +2\.0 +0\.0 +1\.0 +0 +0 +0 .* NO WORKER\n`, text)
+	require.Contains(t, text, "ERROR")
+	f = w.rated(frame{at: at.Add(2 * time.Second), rows: f.rows})
+	require.NotNil(t, f.rows, "two looks at one time have no rates, and do not divide by zero")
+}
+
+// TestTop_SaysNoWorker in words, where tasks are due, and since when.
+func TestTop_SaysNoWorker(t *testing.T) {
+	now := time.Now()
+	for want, s := range map[string]sluice.Stats{
+		"":                            {Leased: 1},
+		"5 dropped":                   {Due: 1, Workers: 1, Dropped: 5},
+		"NO WORKER":                   {Due: 1},
+		"NO WORKER for 1m30s; PAUSED": {Due: 1, Worked: now.Add(-90 * time.Second), Paused: true},
+	} {
+		require.Equal(t, want, queueRow{stats: s}.notes(now))
+	}
 }

@@ -24,8 +24,8 @@ type QueueInfo struct {
 }
 
 // Queues finds the queues, in the order of their names. A queue is found if there is any key of it: one whose tasks
-// have all died, or one that is empty and paused or has limits, too. A queue that is empty otherwise leaves no key, unless it has
-// several shards. What stands beside ErrIncomplete was found before the search was ended.
+// have all died, or one that is empty and paused or has limits, too. One that is empty otherwise has no key a day after the last
+// task or Worker, unless it has several shards. What stands beside ErrIncomplete was found before the search was ended.
 //
 // It takes a SCAN for each thousand keys of a primary, whatever they are.
 func Queues(ctx context.Context, rdb redis.UniversalClient, o Options) ([]QueueInfo, error) {
