@@ -14,8 +14,10 @@ import (
 )
 
 const (
-	// sayEvery is how often a worker says that it lives, at least. The scripts take one that has not for three times as long for dead.
-	sayEvery = 15 * time.Second
+	// sayEvery is how often a worker says that it lives, at least, unless it polls less often. Its word counts for sayLasts times as long.
+	sayEvery  = 15 * time.Second
+	sayRarest = 8 * time.Hour
+	sayLasts  = 3
 	// sayFor bounds each try, and partFor the last one, for which Run waits.
 	sayFor  = 5 * time.Second
 	partFor = 250 * time.Millisecond
@@ -39,9 +41,9 @@ type WorkerInfo struct {
 	Started, Seen time.Time
 }
 
-// Workers returns the Workers of the queue that run, of all processes, those seen last at the end. It changes nothing. Each says every
-// 15 seconds that it lives; one that has died is left out 45 seconds after that. Loops of one's own, with Claim or Pop, are not
-// among them.
+// Workers returns the Workers of the queue that run, of all processes. It changes nothing. Each says every 15 seconds that it lives, or once
+// in a poll interval if that is longer (see WithPollInterval); one that has died is left out when it has been silent for three times as
+// long. Loops of one's own, with Claim or Pop, are not among them.
 func (q *Queue) Workers(ctx context.Context) ([]WorkerInfo, error) {
 	const op = "workers"
 	if err := q.check(op); err != nil {
@@ -83,17 +85,18 @@ type saying struct {
 	Running     int    `json:"running"`
 	Stuck       int    `json:"stuck"`
 	Started     int64  `json:"started"` // Unix milliseconds
+	Counts      int64  `json:"counts"`  // for how many seconds
 }
 
-// sayingOf returns the worker that has said this then, and whether it is one.
-func sayingOf(text string, seen float64) (w WorkerInfo, ok bool) {
+// sayingOf returns the worker that has said this, which counts until then, and whether it is one.
+func sayingOf(text string, until float64) (w WorkerInfo, ok bool) {
 	var s saying
 	if json.Unmarshal([]byte(text), &s) != nil || s.ID == "" {
 		return w, false
 	}
 	return WorkerInfo{
 		ID: s.ID, Label: s.Label, Host: s.Host, Version: s.Version, PID: s.PID, Concurrency: s.Concurrency,
-		Running: s.Running, Stuck: s.Stuck, Started: time.UnixMilli(s.Started), Seen: wire.TimeOf(seen),
+		Running: s.Running, Stuck: s.Stuck, Started: time.UnixMilli(s.Started), Seen: wire.TimeOf(until - float64(s.Counts)),
 	}, true
 }
 
@@ -122,7 +125,7 @@ func (p *presence) request(hasEnded bool) redisexec.Request {
 		text, _ := json.Marshal(p.saying) // of strings and numbers: it never fails
 		said = string(text)
 	}
-	r := scriptSeen.Request(p.shard.workerKeys(), append([]any{said}, p.before...)...)
+	r := scriptSeen.Request(p.shard.workerKeys(), append([]any{p.saying.Counts, said}, p.before...)...)
 	if !hasEnded {
 		p.before = append(p.before, said)
 	}
@@ -144,13 +147,20 @@ type presences []*presence
 
 // keep has the workers seen until ctx ends, and then takes them off the list.
 func (ps presences) keep(ctx context.Context) {
+	every := sayRarest
+	for _, p := range ps {
+		every = min(every, max(sayEvery, min(p.shard.options.poll, sayRarest)))
+	}
+	for _, p := range ps {
+		p.saying.Counts = int64(sayLasts * every / time.Second)
+	}
 	backoff.Sleep(ctx, backoff.Half(time.Second)) // a start has enough to do
 	if ctx.Err() != nil {
 		return
 	}
 	for ctx.Err() == nil {
 		ps.say(ctx, sayFor, false)
-		backoff.Sleep(ctx, sayEvery-backoff.Half(sayEvery/4)) // those of a fleet that has started at once come apart
+		backoff.Sleep(ctx, every-backoff.Half(every/4)) // those of a fleet that has started at once come apart
 	}
 	ps.say(context.WithoutCancel(ctx), partFor, true)
 }

@@ -198,6 +198,41 @@ func TestQueue_WorkersSayHowManyHandlersRun(t *testing.T) {
 	})
 }
 
+// TestQueue_WorkersThatPollSeldomSaySeldomThatTheyLive: where each command costs money, say. They count for as long.
+func TestQueue_WorkersThatPollSeldomSaySeldomThatTheyLive(t *testing.T) {
+	for _, poll := range []time.Duration{10 * time.Minute, 100 * 365 * 24 * time.Hour} {
+		t.Run(poll.String(), func(t *testing.T) {
+			systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+				var said atomic.Int64
+				rdb.AddHook(sayings{&said})
+				q, err := sluice.NewQueue(rdb, "q", sluice.WithPollInterval(poll))
+				require.NoError(t, err)
+				ctx, stop := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- (&sluice.Worker{Queue: q, Handler: nothing}).Run(ctx) }()
+				every := min(poll, 8*time.Hour)
+				time.Sleep(2 * time.Second)
+				began := time.Now()
+				for range 30 {
+					time.Sleep(every / 3)
+					workers, err := q.Workers(t.Context())
+					require.NoError(t, err)
+					require.Len(t, workers, 1)
+					require.LessOrEqual(t, time.Since(workers[0].Seen), every+time.Second)
+					require.False(t, workers[0].Seen.After(time.Now()))
+					ttl := m.TTL("{Queue:q}:workers")
+					require.Greater(t, ttl, 2*every-time.Second)
+					require.LessOrEqual(t, ttl, 3*every)
+				}
+				require.LessOrEqual(t, said.Load(), int64(time.Since(began)*4/every/3)+2)
+				stop()
+				require.NoError(t, <-ended)
+				time.Sleep(time.Minute) // the library's goroutines end
+			})
+		})
+	}
+}
+
 // TestPool_SaysWhichWorkersRun: each of its Workers is one of its queue, and the queues of one client share a pipeline.
 func TestPool_SaysWhichWorkersRun(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
@@ -260,7 +295,7 @@ func TestQueue_WorkersOfAnyText(t *testing.T) {
 			"", "x", "{}", `{"id":""}`, `{"id":"a","running":1}`, `{"id":"b","label":"` + strings.Repeat("l", 2000) + `\u001b"}`, `{"id":"a","running":2}`,
 			`{"id":7}`, `[1]`, "\xff", `{"id":"c","pid":"x"}`,
 		} {
-			require.NoError(b, b.RDB.ZAdd(b.Context(), key, redis.Z{Score: now + float64(i)/1e3, Member: text}).Err())
+			require.NoError(b, b.RDB.ZAdd(b.Context(), key, redis.Z{Score: now + 60 + float64(i)/1e3, Member: text}).Err())
 		}
 		workers := workersOf(b)
 		require.Len(b, workers, 2)

@@ -12,7 +12,7 @@ local oldest = redis.call('ZRANGEBYSCORE', KEYS[1], '-1e300', text(now), 'WITHSC
 local scheduled = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. text(now), '1e300', 'WITHSCORES', 'LIMIT', 0, 1)[2]
 local counts = redis.call('HMGET', KEYS[9], 'done', 'retried', 'buried', 'lost', 'dropped', 'worked')
 for i = 1, 5 do counts[i] = finite(counts[i]) or 0 end
-local workers = redis.call('ZCOUNT', KEYS[10], text(now - 45), '+inf')
+local workers = redis.call('ZCOUNT', KEYS[10], '(' .. text(now), '+inf')
 local waiting = redis.pcall('ZCARD', KEYS[6])
 readLimits()
 limits = limits or { ends = 0, running = 0, rate = 0, per = 0, burst = 0 }

@@ -43,7 +43,7 @@ func TestRedis_AWeekTakesMilliseconds(t *testing.T) {
 		require.NoError(t, err)
 		start0, runs, long := r.Now(), map[time.Duration]int{}, make(chan error, 1)
 		stop := start(t, &sluice.Worker{
-			Queue: queue, Lease: time.Hour,
+			Queue: queue, Lease: time.Hour, Timeout: -1,
 			Backoff: func(int, error) time.Duration { return 12 * time.Hour },
 			Handler: func(ctx context.Context, e sluice.Entry) error {
 				switch e.ID {
