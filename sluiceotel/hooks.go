@@ -53,11 +53,12 @@ func (t *Telemetry) LockHooks() sluice.LockHooks {
 //	messaging.process.duration           of handlers
 //	sluice.task.lateness                 how long after it was due a task was claimed
 //	sluice.task.outcomes                 by sluice.task.disposition: done, retried, buried, canceled, released, snoozed, lost
+//	sluice.task.stuck                    handlers that got stuck: see sluice.Worker.Timeout
 //	sluice.worker.running                handlers that are running
 func (t *Telemetry) QueueHooks() sluice.QueueHooks {
 	return sluice.QueueHooks{
 		TasksSending: t.tasksSending, TasksSent: t.tasksSent, TasksClaimed: t.tasksClaimed,
-		TaskStarted: t.taskStarted, TaskFinished: t.taskFinished,
+		TaskStarted: t.taskStarted, TaskStuck: t.taskStuck, TaskFinished: t.taskFinished,
 	}
 }
 
@@ -189,6 +190,12 @@ func (t *Telemetry) taskStarted(ctx context.Context, i sluice.TaskStarted) conte
 	}
 	ctx, span := t.tracer.Start(ctx, process+" "+i.Queue, options...)
 	return context.WithValue(ctx, spanKey{}, span)
+}
+
+// taskStuck is told with the context of the task's span.
+func (t *Telemetry) taskStuck(ctx context.Context, i sluice.TaskStuck) {
+	t.stuck.Add(ctx, 1, metric.WithAttributes(ofTask(i.Queue, i.Entry)...))
+	trace.SpanFromContext(ctx).AddEvent("stuck")
 }
 
 func (t *Telemetry) taskFinished(ctx context.Context, i sluice.TaskFinished) {

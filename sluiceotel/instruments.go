@@ -42,11 +42,12 @@ type instruments struct {
 	process            messagingconv.ProcessDuration
 	lateness           metric.Float64Histogram
 	outcomes           metric.Int64Counter
+	stuck              metric.Int64Counter
 	running            metric.Int64UpDownCounter
 }
 
 func newInstruments(m metric.Meter) (i instruments, err error) {
-	var errs [11]error
+	var errs [12]error
 	i.lockWait, errs[0] = m.Float64Histogram("sluice.lock.wait.duration", metric.WithUnit("s"),
 		metric.WithDescription("How long callers have waited for locks that they got."), metric.WithExplicitBucketBoundaries(shortBounds...))
 	i.lockHold, errs[1] = m.Float64Histogram("sluice.lock.hold.duration", metric.WithUnit("s"),
@@ -59,6 +60,8 @@ func newInstruments(m metric.Meter) (i instruments, err error) {
 		metric.WithDescription("How long after they were due tasks were begun."), metric.WithExplicitBucketBoundaries(longBounds...))
 	i.outcomes, errs[4] = m.Int64Counter("sluice.task.outcomes", metric.WithUnit("{task}"),
 		metric.WithDescription("What became of tasks that a handler was given."))
+	i.stuck, errs[11] = m.Int64Counter("sluice.task.stuck", metric.WithUnit("{task}"),
+		metric.WithDescription("Handlers that have not returned long after their timeout."))
 	i.running, errs[5] = m.Int64UpDownCounter("sluice.worker.running", metric.WithUnit("{task}"),
 		metric.WithDescription("Handlers that are running."))
 	i.sent, errs[6] = messagingconv.NewClientSentMessages(m)

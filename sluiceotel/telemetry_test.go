@@ -332,6 +332,20 @@ func TestTelemetry_CountsWhatBecomesOfTasks(t *testing.T) {
 }
 
 // TestTelemetry_LimitsAreReportedWhereThereAreAny: a rate by the second, and none as no value, not as 0.
+// TestTelemetry_CountsStuckHandlers: once, and their spans say when.
+func TestTelemetry_CountsStuckHandlers(t *testing.T) {
+	r := newTelemetry(t)
+	hooks := r.QueueHooks()
+	entry := sluice.Entry{ID: "a", Kind: "k", Attempt: 1}
+	ctx := hooks.TaskStarted(t.Context(), sluice.TaskStarted{Queue: "q", Entry: entry})
+	hooks.TaskStuck(ctx, sluice.TaskStuck{Queue: "q", Entry: entry, Running: time.Hour})
+	hooks.TaskFinished(ctx, sluice.TaskFinished{Queue: "q", Entry: entry, Disposition: sluice.DispositionLost})
+	require.EqualValues(t, 1, r.points(t)["sluice.task.stuck{messaging.destination.name=q,messaging.operation.name=process,messaging.system=sluice,sluice.task.kind=k}"])
+	spans := r.named("process q")
+	require.Len(t, spans, 1)
+	require.Equal(t, "stuck", spans[0].Events()[0].Name)
+}
+
 func TestTelemetry_LimitsAreReportedWhereThereAreAny(t *testing.T) {
 	r := newTelemetry(t)
 	q := r.queue(t, redistest.Start(t).Client(t))
