@@ -119,6 +119,48 @@ func TestQueue_WorkersThatHaveDiedAreLeftOut(t *testing.T) {
 	})
 }
 
+// TestQueue_WorkersThatHaveDiedAreSweptByOthers: what they have said is of no use to anyone, and does not pile up.
+func TestQueue_WorkersThatHaveDiedAreSweptByOthers(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+		own := systest.BubbleClient(t, systest.BubbleDialer(m))
+		defer func() { require.NoError(t, own.Close()) }()
+		var dead atomic.Bool
+		own.AddHook(dropping(&dead))
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 2)
+		for _, client := range []redis.UniversalClient{own, rdb} {
+			q, err := sluice.NewQueue(client, "q")
+			require.NoError(t, err)
+			go func() { ended <- (&sluice.Worker{Queue: q, Handler: nothing}).Run(ctx) }()
+		}
+		q, err := sluice.NewQueue(rdb, "q")
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		dead.Store(true)
+		least := 2
+		for range 70 {
+			time.Sleep(time.Second)
+			workers, err := q.Workers(t.Context())
+			require.NoError(t, err)
+			stats, err := q.Stats(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, len(workers), stats.Workers)
+			least = min(least, len(workers))
+			for _, w := range workers {
+				require.Less(t, time.Since(w.Seen), 45*time.Second)
+			}
+		}
+		require.Equal(t, 1, least)
+		members, err := m.ZMembers("{Queue:q}:workers")
+		require.NoError(t, err)
+		require.Len(t, members, 1)
+		stop()
+		require.NoError(t, <-ended)
+		require.NoError(t, <-ended)
+		time.Sleep(time.Minute) // the library's goroutines end
+	})
+}
+
 // dropping is a hook that does not send what Workers say of themselves while it drops.
 type dropper struct{ drops *atomic.Bool }
 
