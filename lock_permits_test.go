@@ -2,6 +2,7 @@ package sluice_test
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -298,5 +299,27 @@ func TestPermits_NeverOneMore(t *testing.T) {
 			require.Greater(t, int(shares[i].Load()), sections/30, "locker %d of %v", i, &shares)
 		}
 		requireFree(t, systest.NewLocker(t, s.Client(t)), name)
+	})
+}
+
+// TestLocker_InspectNamesTheOwnersOfPermits: of those that are held, in the order in which they end; one that gave no label has none.
+func TestLocker_InspectNamesTheOwnersOfPermits(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
+		ctx, rdb, name := t.Context(), s.Client(t), redistest.Name(t)
+		for i, label := range []string{"third", "", "second", "first"} {
+			opts := []sluice.LockOption{sluice.WithPermits(5), sluice.WithTTL(time.Duration(4-i) * time.Minute)}
+			if label != "" {
+				opts = append(opts, sluice.WithOwner(label))
+			}
+			_, err := systest.NewLocker(t, rdb).Lock(ctx, name, opts...)
+			require.NoError(t, err)
+		}
+		ended := redis.Z{Score: float64(time.Now().Add(-time.Second).UnixMilli()), Member: "ended:" + strings.Repeat("A", 26)}
+		require.NoError(t, rdb.ZAdd(ctx, "Lock:"+name, ended).Err())
+		info, err := systest.NewLocker(t, rdb).Inspect(ctx, name)
+		require.NoError(t, err)
+		require.Equal(t, []string{"first", "second", "third"}, info.Owners)
+		require.Equal(t, 4, info.Permits)
+		require.Empty(t, info.Owner)
 	})
 }
