@@ -191,8 +191,13 @@ func (l *loop) resize() {
 		}
 	}
 	clear(l.Sizes.new)
-	l.scheduleCheck(time.Now()) // more stuck handlers may be replaced
 	l.noteMost()
+	for _, q := range l.queues {
+		if q.Counters.Stuck.Load() > int64(q.replaced) {
+			l.scheduleCheck(time.Now()) // more stuck handlers may be replaced
+			return
+		}
+	}
 }
 
 // noteMost notes how many handlers each queue may have.

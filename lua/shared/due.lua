@@ -46,9 +46,9 @@ local function due(n, from, limit)
       return
     end
     if task.revived then revived[#revived + 1] = id end
-    local place, isLost, attempts = score, task.lease and task.lease <= now, task.attempt
+    local place, isLost = score, task.lease and task.lease <= now
     task, score = resolve(task, score)
-    task.id, task.score, task.elsewhere, task.isLost, task.isAnew = id, text(score), score ~= place, isLost, task.attempt < attempts
+    task.id, task.score, task.elsewhere, task.isLost = id, text(score), score ~= place, isLost
     local list = score > now and moved or ready
     if list == ready and limit and limit > 0 and nextAttempt(task) > limit then
       task.reason, list = 'attempts used up', buried

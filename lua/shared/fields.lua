@@ -63,7 +63,7 @@ local function resolve(task, score)
     task.due = due
     return task, task.lease
   end
-  return { attempt = 0, unseen = 0 }, unlike(due, task.lease, task.token)
+  return { attempt = 0, unseen = 0, isAnew = true }, unlike(due, task.lease, task.token)
 end
 
 -- Returns the state of a task that is in the queue: 1 scheduled   2 due   3 leased. For a
@@ -148,7 +148,7 @@ local function giveback(id, task, attempt, score)
   if task.due then
     attempt, score, task.unseen = 0, task.due, 0
   end
-  if attempt == 0 and task.attempt > (task.lease and 1 or 0) then forget({ id }) end
+  if attempt == 0 and (task.isAnew or task.attempt > (task.lease and 1 or 0)) then forget({ id }) end
   score = unlike(score, task.lease, task.token)
   move(id, score)
   redis.call('ZREM', KEYS[5], id)

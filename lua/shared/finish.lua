@@ -20,7 +20,7 @@ local function finishAll()
         if not first or due < first then first = due end
       elseif task ~= nil then -- also a state field not written by this library: finishing the task removes it
         finished[#finished + 1] = id
-        if task and task.attempt > 0 then again[#again + 1] = id end
+        if task and (task.isAnew or task.attempt > 0) then again[#again + 1] = id end
         unbury(id, task)
       end
       if task ~= nil then known[id], done = true, done + 1 end

@@ -101,7 +101,7 @@ func (l *leaseLog) add(queue string, command []string, at float64) {
 		}
 	case name == "HSET" && command[1] == "{Queue:"+queue+"}:state":
 		for i := 2; i < len(command); i += 2 {
-			if field := strings.Split(command[i+1], ":"); len(field) == 3 {
+			if field := strings.Split(command[i+1], ":"); len(field) >= 3 {
 				l.lease(command[i], field[1])
 			}
 		}
