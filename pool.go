@@ -25,7 +25,7 @@ import (
 // they took less than 10ms before.
 //
 // A queue whose server does not answer keeps handlers for about a tenth of a second. Each has one goroutine or two, beside the handlers', and one more
-// each for Periodic tasks and for a limit of dead letters (see WithDeadLimit); the queues of one client use about as many
+// each for Periodic tasks and for a limit of dead letters (see WithDeadLimit); and each client has one that says who works. The queues of one client use about as many
 // connections as one Worker does, unless a round trip takes more than 20ms.
 type Pool struct {
 	// Workers are the queues and their handlers. Each has its own fields, but not Grace and Logger, which must not be
