@@ -159,12 +159,12 @@ func (c *crew) run(ctx context.Context) (*UnfinishedError, error) {
 			return nil, err
 		}
 	}
-	canceled, present := notify.NewMessages(), make([]*presence, len(c.workers))
+	canceled, present := notify.NewMessages(), presences{}
 	c.loop.Canceled = canceled
 	for i, w := range c.workers {
 		q := &c.loop.Queues[i]
 		source := &workerSource{queue: w.Queue, lease: q.Lease, id: rand.Text()[:workerIDLength], refused: stop, log: q.Log}
-		present[i] = newPresence(w, source.id)
+		present = append(present, newPresences(w, source.id)...)
 		q.Source = source
 		if ctx.Err() == nil {
 			c.ending = append(c.ending, w.Queue.tellCanceled(canceled))

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
@@ -386,5 +388,55 @@ func TestWorker_KeepsTheLastError(t *testing.T) {
 		b.requireError(sluice.StateScheduled, "no route")
 		stop()
 		require.Equal(b, 2, b.Get("a").Attempt)
+	})
+}
+
+// TestStats_APeriodicTaskThatIsPutOffCountsAsNothing, also past its next occurrence.
+func TestStats_APeriodicTaskThatIsPutOffCountsAsNothing(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+		q, err := sluice.NewQueue(rdb, "q")
+		require.NoError(t, err)
+		w := &sluice.Worker{
+			Queue: q, Periodic: []sluice.Periodic{{ID: "p", Schedule: sluice.Every(time.Hour)}},
+			Handler: func(context.Context, sluice.Entry) error { return sluice.Again(2 * time.Hour) },
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- w.Run(ctx) }()
+		time.Sleep(3*time.Hour + time.Minute)
+		require.EqualValues(t, 3, w.Stats().Snoozed)
+		stats, err := q.Stats(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, []int64{0, 0, 0, 0}, []int64{stats.Done, stats.Retried, stats.Buried, stats.Lost})
+		stop()
+		require.NoError(t, <-ended)
+		time.Sleep(time.Minute) // the library's goroutines end
+	})
+}
+
+// TestStats_AWorkerKeepsTheCountsOfEachShard: also of one in which nothing was counted for a day.
+func TestStats_AWorkerKeepsTheCountsOfEachShard(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+		q, err := sluice.NewQueue(rdb, "q", sluice.WithShards(3))
+		require.NoError(t, err)
+		for i := range 30 {
+			_, err := q.Enqueue(t.Context(), sluice.Task{ID: strings.Repeat("x", i+1)})
+			require.NoError(t, err)
+			es, err := q.Pop(t.Context(), 1)
+			require.NoError(t, err)
+			require.Len(t, es, 1)
+		}
+		time.Sleep(24*time.Hour - 5*time.Second)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- (&sluice.Worker{Queue: q, Handler: nothing}).Run(ctx) }()
+		time.Sleep(time.Minute)
+		stats, err := q.Stats(t.Context())
+		require.NoError(t, err)
+		require.EqualValues(t, 30, stats.Done)
+		require.Equal(t, 1, stats.Workers)
+		stop()
+		require.NoError(t, <-ended)
+		time.Sleep(time.Minute) // the library's goroutines end
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -100,33 +101,37 @@ func sayingOf(text string, until float64) (w WorkerInfo, ok bool) {
 	}, true
 }
 
-// presence has a worker that runs seen.
+// presence has a worker that runs seen in the first shard of its queue, and keeps the counts of each.
 type presence struct {
 	shard  *shard
-	worker *Worker
+	worker *Worker // nil in the other shards
 	saying saying
 	before []any // what it may have said before
 }
 
-// newPresence returns that of a worker that begins to run with this ID.
-func newPresence(w *Worker, id string) *presence {
+// newPresences returns those of a worker that begins to run with this ID.
+func newPresences(w *Worker, id string) presences {
 	host, _ := os.Hostname()
-	return &presence{shard: w.Queue.shards[0], worker: w, saying: saying{
+	ps := presences{{shard: w.Queue.shards[0], worker: w, saying: saying{
 		ID: id, Label: w.Label, Host: host, Version: libraryVersion(), PID: os.Getpid(), Started: time.Now().UnixMilli(),
-	}}
+	}}}
+	for _, s := range w.Queue.shards[1:] {
+		ps = append(ps, &presence{shard: s})
+	}
+	return ps
 }
 
 // request says how the worker is, or that it has ended.
 func (p *presence) request(hasEnded bool) redisexec.Request {
 	said := ""
-	if !hasEnded {
+	if !hasEnded && p.worker != nil {
 		stats := p.worker.Stats()
 		p.saying.Concurrency, p.saying.Running, p.saying.Stuck = int(p.worker.counters.Most.Load()), int(stats.Running), int(stats.Stuck)
 		text, _ := json.Marshal(p.saying) // of strings and numbers: it never fails
 		said = string(text)
 	}
 	r := scriptSeen.Request(p.shard.workerKeys(), append([]any{p.saying.Counts, said}, p.before...)...)
-	if !hasEnded {
+	if said != "" {
 		p.before = append(p.before, said)
 	}
 	return r
@@ -135,7 +140,7 @@ func (p *presence) request(hasEnded bool) redisexec.Request {
 // noted notes whether the server has what was said last.
 func (p *presence) noted(r redisexec.Result) {
 	const most = 4 // what was said before is over
-	if last := len(p.before) - 1; r.Outcome == redisexec.Done {
+	if last := len(p.before) - 1; last >= 0 && r.Outcome == redisexec.Done {
 		p.before = p.before[last:]
 	} else if last >= most {
 		p.before = p.before[1:]
@@ -169,6 +174,11 @@ func (ps presences) keep(ctx context.Context) {
 func (ps presences) say(ctx context.Context, within time.Duration, haveEnded bool) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
+	// A queue that may have another number of shards is left alone.
+	ps = slices.DeleteFunc(slices.Clone(ps), func(p *presence) bool { q := p.shard.queue; return len(q.shards) > 1 && !q.known.Load() })
+	if len(ps) == 0 {
+		return
+	}
 	requests := make([]redisexec.Request, len(ps))
 	for i, p := range ps {
 		requests[i] = p.request(haveEnded)
@@ -181,7 +191,7 @@ func (ps presences) say(ctx context.Context, within time.Duration, haveEnded boo
 }
 
 // startPresence has the workers of a crew seen: one goroutine for each client. What it returns ends them, and waits for that.
-func startPresence(ctx context.Context, all []*presence) (stop func()) {
+func startPresence(ctx context.Context, all presences) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	byClient := map[any]presences{}
 	for _, p := range all {

@@ -366,6 +366,9 @@ func (p *workerPolicy) call(ctx context.Context, e Entry) (err error) {
 
 // Decide says what a handler's error means for its task.
 func (p *workerPolicy) Decide(ctx context.Context, t wire.Task, err error) wire.Disposition {
+	if errors.Is(context.Cause(ctx), taskloop.ErrStuck) { // whatever it returns at last: another attempt has begun, perhaps
+		return wire.Disposition{Action: wire.Release}
+	}
 	d := p.decide(ctx, t, err)
 	if t.Header != nil {
 		return p.periodics.conclude(t, err, d)

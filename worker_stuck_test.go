@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -184,4 +185,43 @@ func TestPool_StuckHandlersTakeNoPlaces(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		require.Equal(t, sluice.WorkerStats{Lost: 6}, hanging.Stats())
 	})
+}
+
+// TestWorker_WhatAStuckPeriodicReturnsAtLastDecidesNothing: neither before the occurrence is handed out again nor after.
+func TestWorker_WhatAStuckPeriodicReturnsAtLastDecidesNothing(t *testing.T) {
+	for name, first := range map[string]time.Duration{"before": 35 * time.Second, "after": 46 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+				q, err := sluice.NewQueue(rdb, "q")
+				require.NoError(t, err)
+				var calls atomic.Int64
+				w := &sluice.Worker{
+					Queue: q, Timeout: 10 * time.Second, Grace: time.Second, Lease: 30 * time.Second, Backoff: systest.After(20 * time.Minute),
+					Periodic: []sluice.Periodic{{ID: "p", Schedule: sluice.Every(time.Hour)}},
+					Handler: func(context.Context, sluice.Entry) error {
+						if calls.Add(1) == 1 {
+							time.Sleep(first)
+							return nil
+						}
+						time.Sleep(9 * time.Second)
+						return errors.New("the second has failed")
+					},
+				}
+				ctx, stop := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				go func() { ended <- w.Run(ctx) }()
+				time.Sleep(time.Hour + 2*time.Minute)
+				require.EqualValues(t, 2, calls.Load())
+				stats, err := q.Stats(t.Context())
+				require.NoError(t, err)
+				require.Equal(t, []int64{0, 1, 1}, []int64{stats.Done, stats.Retried, stats.Lost})
+				task, err := q.Get(t.Context(), "p")
+				require.NoError(t, err)
+				require.Equal(t, "the second has failed", task.Reason)
+				stop()
+				require.NoError(t, <-ended)
+				time.Sleep(time.Minute) // the library's goroutines end
+			})
+		})
+	}
 }

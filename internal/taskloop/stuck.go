@@ -1,6 +1,7 @@
 package taskloop
 
 import (
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -11,6 +12,9 @@ import (
 // has called lease.WithTimeout. Its task is given up, as one whose lease is lost, and its place is given to another one
 // as long as no more are replaced than may run: there are twice as many handlers as Concurrency at most. Those that were
 // replaced when there were more places stay so.
+
+// ErrStuck is the cause with which a handler's context ends when it is stuck, if it has not ended before.
+var ErrStuck = fmt.Errorf("%w: the handler is stuck", lease.ErrLost)
 
 // begin notes that the handler is called, and when it is due. The loop knows of called once there is such a time.
 func (d *delivery) begin(timeout time.Duration) {
@@ -55,7 +59,7 @@ func (l *loop) stick(d *delivery, now time.Time) {
 	d.feed.handling--
 	q, running := d.feed.queue, now.Sub(d.called)
 	q.Counters.Stuck.Add(1)
-	l.abandon(d, Lost, lease.ErrLost)
+	l.abandon(d, Lost, ErrStuck)
 	q.Log.Warn("sluice: handler is stuck", slog.String("task", d.task.ID), slog.Int("attempt", d.task.Attempt), slog.Duration("running", running))
 	if d.observed != nil {
 		q.Observer.Stuck(d.observed.ctx, d.task, running)

@@ -75,24 +75,18 @@ func AppendItem(args []any, item *Item) []any {
 	d := &item.Disposition
 	args = append(args, item.ID, item.Receipt)
 	switch {
-	case d.Next != nil && d.Action == Finish:
-		return append(args, DueAt(d.Next.At).Seconds(), asDone, d.Next.Payload, "")
 	case d.Next != nil:
-		return append(args, DueAt(d.Next.At).Seconds(), asRetried, d.Next.Payload, "")
+		return append(args, DueAt(d.Next.At).Seconds(), countsAs[d.Action], d.Next.Payload, "")
 	case d.Action == Bury:
 		return append(args, d.Reason)
 	case d.Action == Retry:
-		return append(args, Duration(d.Delay), asRetried, "", d.Reason)
+		return append(args, Duration(d.Delay), countsAs[Retry], "", d.Reason)
 	}
-	return append(args, Duration(d.Delay), asNotCounted, "", "") // Snooze, or Release without a delay
+	return append(args, Duration(d.Delay), countsAs[Snooze], "", "") // or Release, without a delay
 }
 
-// What a task that is given back counts as. One that is not counted has an attempt less.
-const (
-	asDone       = "done"
-	asRetried    = "retried"
-	asNotCounted = ""
-)
+// countsAs is what a task that is given back counts as. One that is not counted has an attempt less.
+var countsAs = [...]string{Finish: "done", Retry: "retried", Release: "", Snooze: "", Bury: "retried"}
 
 // Claimant says who claims tasks, and for how long, as exchange.lua is told.
 func Claimant(lease time.Duration, worker string) string {
