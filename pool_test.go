@@ -440,7 +440,7 @@ func TestPool_SetConcurrencyNeverBlocks(t *testing.T) {
 						return
 					default:
 						_, _ = p.SetConcurrency(3), w.SetConcurrency(2)
-						time.Sleep(20 * time.Microsecond)
+						time.Sleep(100 * time.Microsecond)
 					}
 				}
 			})

@@ -394,7 +394,7 @@ func TestWorker_KeepsTheLastError(t *testing.T) {
 // TestStats_APeriodicTaskThatIsPutOffCountsAsNothing, also past its next occurrence.
 func TestStats_APeriodicTaskThatIsPutOffCountsAsNothing(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
-		q, err := sluice.NewQueue(rdb, "q")
+		q, err := sluice.NewQueue(rdb, "q", sluice.WithPollInterval(time.Minute))
 		require.NoError(t, err)
 		w := &sluice.Worker{
 			Queue: q, Periodic: []sluice.Periodic{{ID: "p", Schedule: sluice.Every(time.Hour)}},

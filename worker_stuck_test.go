@@ -134,7 +134,7 @@ func TestWorker_StuckHandlerLosesItsTask(t *testing.T) {
 // TestWorker_WithoutTimeoutNoHandlerIsStuck.
 func TestWorker_WithoutTimeoutNoHandlerIsStuck(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
-		b := systest.NewQueueTest(t, rdb, redistest.Name(t))
+		b := systest.NewQueueTest(t, rdb, redistest.Name(t), sluice.WithPollInterval(time.Minute))
 		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
 		w := &sluice.Worker{Queue: b.Q, Timeout: -1, Handler: func(ctx context.Context, _ sluice.Entry) error {
 			_, ok := ctx.Deadline()
@@ -192,7 +192,7 @@ func TestWorker_WhatAStuckPeriodicReturnsAtLastDecidesNothing(t *testing.T) {
 	for name, first := range map[string]time.Duration{"before": 35 * time.Second, "after": 46 * time.Second} {
 		t.Run(name, func(t *testing.T) {
 			systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
-				q, err := sluice.NewQueue(rdb, "q")
+				q, err := sluice.NewQueue(rdb, "q", sluice.WithPollInterval(time.Minute))
 				require.NoError(t, err)
 				var calls atomic.Int64
 				w := &sluice.Worker{
