@@ -24,7 +24,7 @@ type Stats struct {
 	// What became of tasks, in any process: Done were finished by a Worker or Dequeue, or taken by Pop; Retried failed, and are to be tried
 	// again; Buried were put among the dead letters; Lost are leases that ran out, so that the task was handed out again, or
 	// buried; Dropped are dead letters that went because of WithDeadLimit or WithDeadAge. They begin at 0 when nothing was counted,
-	// and no Worker ran, for a day; nothing else makes them fall. A server that denies HINCRBY counts nothing.
+	// or fewer than 16, and no Worker ran, for a day; nothing else makes them fall. A server that denies HINCRBY counts nothing.
 	Done, Retried, Buried, Lost, Dropped int64
 	// Workers is how many Workers run, of all processes: see Queue.Workers.
 	Workers int
