@@ -133,10 +133,10 @@ func (s stage) staffBy(q *sluice.Queue, worker, text string) {
 	ctx, key := s.Context(), "{Queue:"+q.Name()+"}"
 	now := s.rdb.Time(ctx).Val()
 	said, err := json.Marshal(map[string]any{
-		"id": worker, "label": text, "host": "host of " + text, "version": "v0.3.0 " + text, "pid": 4711, "concurrency": 16, "running": 2, "stuck": 1, "started": 1767323045000,
+		"id": worker, "label": text, "host": "host of " + text, "version": "v0.3.0 " + text, "pid": 4711, "concurrency": 16, "running": 2, "stuck": 1, "started": 1767323045000, "counts": 45,
 	})
 	require.NoError(s, err)
-	require.NoError(s, s.rdb.ZAdd(ctx, key+":workers", redis.Z{Score: float64(now.Unix()), Member: string(said)}).Err())
+	require.NoError(s, s.rdb.ZAdd(ctx, key+":workers", redis.Z{Score: float64(now.Unix()) + 45, Member: string(said)}).Err())
 	for i, id := range []string{"leased-2", "leased-3", "retried-1"} {
 		_, err := q.Enqueue(ctx, sluice.Task{ID: id, At: now.Add(-time.Hour)})
 		require.NoError(s, err)

@@ -18,16 +18,16 @@ import (
 	"github.com/sluice-go/sluice/internal/redistest"
 )
 
-// says has a worker say of itself what it would as it runs, now.
+// says has a worker say of itself what it would as it runs, now: it counts for 45 s.
 func says(t *testing.T, rdb redis.UniversalClient, queue string, what map[string]any) {
 	t.Helper()
-	all := map[string]any{"id": "AAAAAAAA", "host": "node-1", "pid": 7, "concurrency": 4, "version": "v1.0.0", "started": time.Now().Add(-time.Hour).UnixMilli()}
+	all := map[string]any{"id": "AAAAAAAA", "host": "node-1", "pid": 7, "concurrency": 4, "version": "v1.0.0", "counts": 45, "started": time.Now().Add(-time.Hour).UnixMilli()}
 	maps.Copy(all, what)
 	text, err := json.Marshal(all)
 	require.NoError(t, err)
 	now, err := rdb.Time(t.Context()).Result()
 	require.NoError(t, err)
-	require.NoError(t, rdb.ZAdd(t.Context(), "{Queue:"+queue+"}:workers", redis.Z{Score: float64(now.UnixMilli()) / 1e3, Member: text}).Err())
+	require.NoError(t, rdb.ZAdd(t.Context(), "{Queue:"+queue+"}:workers", redis.Z{Score: float64(now.UnixMilli())/1e3 + 45, Member: text}).Err())
 }
 
 // TestQueue_NeverRunsWithoutAWorker: where none lives, both pages say so, and since when; a pause is told first.
