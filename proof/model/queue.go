@@ -123,40 +123,6 @@ func (it Item) match(now, receipt float64) (task Item, ok bool) {
 	return task, it.Queued && good()
 }
 
-func (it Item) entry() sluice.Entry {
-	e := sluice.Entry{ID: it.ID, Score: it.Score, Attempt: it.Attempt}
-	if it.Payload != "" {
-		e.Payload = []byte(it.Payload)
-	}
-	return e
-}
-
-// waiting returns the entry of a task that is not leased: it is due at its score.
-func (it Item) waiting() sluice.Entry {
-	e := it.entry()
-	e.Due = wire.TimeOf(e.Score)
-	return e
-}
-
-// info returns a task in a state as it is shown. That of a leased one has no receipt.
-func (it Item) info(s sluice.State) sluice.TaskInfo {
-	t := sluice.TaskInfo{Entry: it.waiting(), State: s, Reason: it.Error}
-	if it.Error != "" {
-		t.FailedAt = wire.TimeOf(it.FailedAt)
-	}
-	switch s {
-	case sluice.StateLeased:
-		if lasts, ok := strings.CutSuffix(it.Claimant, "/"); ok {
-			seconds, _ := strconv.ParseFloat(lasts, 64)
-			t.LeasedSince = wire.TimeOf(it.Token - seconds)
-		}
-		t.LeaseEnds, t.Score, t.Due = wire.ExactTimeOf(it.Score), 0, time.Time{}
-	case sluice.StateDead:
-		t.DiedAt, t.Score, t.Due, t.Reason = wire.TimeOf(it.Died), it.Died, time.Time{}, it.Reason
-	}
-	return t
-}
-
 // giveBack ends a claim: the waiting version takes over, or the task is due again at due.
 func (it *Item) giveBack(task Item, attempt int, due float64) {
 	if task.Waiting {
