@@ -3,10 +3,12 @@ package sluice_test
 import (
 	"context"
 	"errors"
+	"net"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
@@ -80,16 +82,19 @@ func TestLockHooks_TellOfEachWaitInVain(t *testing.T) {
 
 // TestLockHooks_TellOfAWaitForAServer that cannot be reached.
 func TestLockHooks_TellOfAWaitForAServer(t *testing.T) {
-	t.Parallel()
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
-	defer func() { require.NoError(t, rdb.Close()) }()
-	var ended []sluice.WaitEnded
-	l := systest.NewLocker(t, rdb, sluice.WithMaxWait(2*time.Second), sluice.WithLockHooks(sluice.LockHooks{
-		WaitEnded: func(_ context.Context, i sluice.WaitEnded) { ended = append(ended, i) },
-	}))
-	_, err := l.Lock(t.Context(), "a")
-	require.ErrorIs(t, err, sluice.ErrUnavailable)
-	require.Len(t, ended, 1)
-	require.ErrorIs(t, ended[0].Err, sluice.ErrUnavailable)
-	require.GreaterOrEqual(t, ended[0].Waited, 2*time.Second)
+	synctest.Test(t, func(t *testing.T) {
+		rdb := systest.BubbleClient(t, func(context.Context, string, string) (net.Conn, error) { return nil, syscall.ECONNREFUSED })
+		defer func() { require.NoError(t, rdb.Close()) }()
+		var ended []sluice.WaitEnded
+		l, closeLocker := systest.BubbleLocker(t, rdb, sluice.WithMaxWait(2*time.Second), sluice.WithLockHooks(sluice.LockHooks{
+			WaitEnded: func(_ context.Context, i sluice.WaitEnded) { ended = append(ended, i) },
+		}))
+		_, err := l.Lock(t.Context(), "a")
+		require.ErrorIs(t, err, sluice.ErrUnavailable)
+		require.Len(t, ended, 1)
+		require.ErrorIs(t, ended[0].Err, sluice.ErrUnavailable)
+		require.Equal(t, 2*time.Second, ended[0].Waited)
+		closeLocker()
+		time.Sleep(time.Minute) // until what lingers has ended
+	})
 }

@@ -213,7 +213,7 @@ func TestPeriodic_RunsOncePerOccurrence(t *testing.T) {
 				tasks := []sluice.Periodic{
 					{ID: "nightly", Schedule: daily{2, 30, berlin}},
 					{ID: "morning", Schedule: daily{3, 30, berlin}, Payload: []byte("p"), Header: map[string]string{"k": "v"}},
-					{ID: "minutes", Schedule: sluice.Every(7 * time.Minute)},
+					{ID: "minutes", Schedule: sluice.Every(29 * time.Minute)},
 					{ID: "relative", Schedule: fromThen(90 * time.Minute)},
 				}
 				handle := func(_ context.Context, e sluice.Entry) error {

@@ -162,7 +162,7 @@ func TestQueue_OneClientAsksForATask(t *testing.T) {
 				time.Sleep(10 * time.Second)
 				idle := scripts.Swap(0) / 10
 				require.InDelta(t, 60, idle, 3, "a look in each poll interval")
-				const tasks = 400
+				const tasks = 100
 				for i := range tasks {
 					due := time.Now().Add(delay)
 					_, err := q.Enqueue(t.Context(), sluice.Task{ID: fmt.Sprint(i), Delay: delay})
@@ -356,7 +356,7 @@ func TestWorker_WithRoomSendsItsClaimsOnly(t *testing.T) {
 		scripts := countScripts(t, m)
 		q, err := sluice.NewQueue(rdb, "q")
 		require.NoError(t, err)
-		const n = 2000
+		const n = 1000
 		tasks := make([]sluice.Task, n)
 		for i := range tasks {
 			tasks[i] = sluice.Task{ID: fmt.Sprint(i), Delay: time.Second + time.Duration(i)*100*time.Microsecond}

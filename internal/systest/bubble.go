@@ -16,10 +16,9 @@ import (
 )
 
 // Bubble runs a test on a fake clock (testing/synctest), with a miniredis that lives by
-// it. Timing is exact here: what a test measures is what the code waits. It calls t.Parallel.
+// it. Timing is exact here: what a test measures is what the code waits. It is not parallel: it takes a processor, which tests on the real clock would miss.
 func Bubble(t *testing.T, test func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient)) {
 	t.Helper()
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := miniredis.NewMiniRedis()
 		defer m.Close()

@@ -74,7 +74,8 @@ func TestLocker_PollsWherePublishIsDenied(t *testing.T) {
 			require.Error(t, rdb.Publish(t.Context(), "a", "b").Err())
 			lag := systest.Lag(t)
 			late := lateness(t, s, rdb, retry, 20)
-			require.LessOrEqual(t, late[len(late)-1], retry+50*time.Millisecond+20*lag()) // and the way there
+			require.LessOrEqual(t, late[len(late)/2], retry+50*time.Millisecond+20*lag()) // and the way there
+			require.Less(t, late[len(late)-1], 10*time.Second)
 			q := systest.NewQueue(t, rdb)
 			_, err := q.Enqueue(t.Context(), sluice.Task{ID: "a"})
 			require.NoError(t, err)
