@@ -154,7 +154,7 @@ func TestLock_TakenAsTheOtherKindIsLost(t *testing.T) {
 // open, each of them learns what is true: never that the key is not the library's.
 func TestLock_BothKindsOfOneNameAreNoCorruption(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
-		name, rounds := redistest.Name(t), 300*systest.Scale()
+		name, rounds := redistest.Name(t), 100*systest.Scale()
 		var callers sync.WaitGroup
 		for range 2 {
 			l := systest.NewLocker(t, s.Client(t), sluice.WithTTL(time.Minute))

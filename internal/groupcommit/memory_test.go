@@ -15,7 +15,7 @@ func TestCommitter_KeepsNothingOfAPeak(t *testing.T) {
 	t.Parallel()
 	type large = [1 << 10]byte
 	c := groupcommit.New(groupcommit.Config[*large, int]{
-		Patience: 50 * time.Millisecond,
+		Patience: time.Minute,
 		Alone:    1, Items: 250, Bytes: 1 << 20, Grace: grace, Start: func(f func()) { go f() },
 		Commit: func(calls []*groupcommit.Call[*large, int]) {
 			for _, call := range calls {
@@ -55,7 +55,7 @@ func TestCommitter_KeepsNoCallWhileItGoesOn(t *testing.T) {
 	type large = [1 << 10]byte
 	hold := make(chan struct{})
 	c := groupcommit.New(groupcommit.Config[*large, int]{
-		Patience: 50 * time.Millisecond,
+		Patience: time.Second, // in which all calls come
 		Alone:    1, Items: 250, Bytes: 1 << 20, Grace: grace, Start: func(f func()) { go f() },
 		Commit: func(calls []*groupcommit.Call[*large, int]) {
 			if calls[0].Arg == nil {

@@ -118,9 +118,9 @@ func (b QueueTest) Stats() sluice.Stats {
 	return Standing(s)
 }
 
-// Standing returns what Stats says of what is in a queue: not of what became of other tasks, except Dropped, nor of Workers.
+// Standing returns what Stats says of what is in a queue: not of what became of other tasks, except Dropped, nor of who waits.
 func Standing(s sluice.Stats) sluice.Stats {
-	s.Done, s.Retried, s.Buried, s.Lost, s.Workers, s.Worked = 0, 0, 0, 0, 0, time.Time{}
+	s.Done, s.Retried, s.Buried, s.Lost, s.Workers, s.Waiting, s.Worked = 0, 0, 0, 0, 0, 0, time.Time{}
 	return s
 }
 
