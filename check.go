@@ -108,6 +108,7 @@ func (s *shard) commands(main string) []string {
 	for ending, command := range map[string]string{
 		keyspace.Dead: "ZADD key 1 m", keyspace.Leased: "ZADD key 1 m", keyspace.Paused: "GET key",
 		keyspace.Errors: "HSET key f v", keyspace.Counts: "HINCRBY key f 1", keyspace.Workers: "ZREMRANGEBYSCORE key 0 1",
+		keyspace.Done: "ZADD key 1 m", keyspace.Results: "HSET key f v",
 	} {
 		all = append(all, on(s.companion(ending), command)...)
 	}

@@ -224,6 +224,7 @@ type queueOptions struct {
 	shards      int
 	deadLimit   int           // dead letters that may stay; 0 for any number
 	deadAge     time.Duration // for how long; 0 for ever
+	retention   time.Duration // for how long finished tasks are remembered; 0 for none
 	replicas    int           // that are to acknowledge a change; 0 for none
 	hooks       hookList[QueueHooks]
 }
@@ -252,6 +253,15 @@ const (
 	DuplicatesEarliest
 	// DuplicatesLatest replaces the task if the new due time is later.
 	DuplicatesLatest
+	// DuplicatesKeepDue gives the task the new payload, and the earlier of the two due times: what changes all the time is worked on when its first
+	// change said, with its last payload. Where that is the present one, each change puts it off by a microsecond, as with DuplicatesEarliest.
+	DuplicatesKeepDue
+	// DuplicatesOnce makes the ID an idempotency key: what was finished within WithRetention is not enqueued again (OutcomeDone), nor is what waits or is
+	// leased (OutcomeKept). A dead letter is, and what was cancelled. NewQueue without WithRetention is ErrInvalid then.
+	//
+	// It is as good as the memory of the server, and of what finishes the tasks: see WithRetention. The work itself is done at least once, as ever: a
+	// handler whose lease runs out, or whose result is lost with the server's data, runs again.
+	DuplicatesOnce
 )
 
 // String returns the policy's name in lower case.
@@ -300,6 +310,17 @@ func WithDeadLimit(n int) QueueOption { return func(o *queueOptions) { o.deadLim
 // limit: within seconds while a Worker with this option runs, be it idle, and logged and counted likewise. Without one, a
 // queue at which nothing happens keeps them for longer. At least 1ms; 0 means no limit. Defaults to 0.
 func WithDeadAge(d time.Duration) QueueOption { return func(o *queueOptions) { o.deadAge = d } }
+
+// WithRetention has finished tasks remembered for d, by the server's clock: Get, List and All show them as StateDone, with DoneAt, Attempt, and what
+// RecordResult has recorded. What a Worker or Dequeue finishes is remembered, and what Pop takes is not; nor is a version, or an occurrence of
+// a Periodic, that another one takes the place of. A remembered ID can be enqueued again, except with DuplicatesOnce. Cancel and Purge forget.
+//
+// The d is that of the Queue that finishes, and is not kept on the server: give it to the queues of all workers and producers alike; the
+// shortest one counts. What is over is forgotten by what finishes tasks, a thousand at a time; by each running Worker within a minute; beside Claim, every five
+// seconds at most; and in any case when nothing was finished for twice d and a minute. A task takes about 100 bytes of Redis, and one with a
+// result or with another Attempt than 1 about 100 more, and the result. No finish fails for want of room: a full server gets the ID without the
+// result, and the Worker logs that. At least 1ms; 0 means that nothing is remembered. Defaults to 0.
+func WithRetention(d time.Duration) QueueOption { return func(o *queueOptions) { o.retention = d } }
 
 // maxShards is the most shards that a queue may have. A client has a goroutine for each while it waits
 // for tasks, and each look at an idle queue costs a command for each.
@@ -361,7 +382,7 @@ func (o queueOptions) with(opts []QueueOption) (queueOptions, error) {
 		opt(&o)
 	}
 	switch {
-	case o.duplicates < DuplicatesReplace || o.duplicates > DuplicatesLatest:
+	case o.duplicates < DuplicatesReplace || o.duplicates > DuplicatesOnce:
 		return o, fmt.Errorf("%w: unknown duplicate policy %d", ErrInvalid, o.duplicates)
 	case o.maxAttempts < 0 || o.maxAttempts > maxAttempt:
 		return o, fmt.Errorf("%w: attempts must be 0 to %d", ErrInvalid, maxAttempt)
@@ -369,6 +390,10 @@ func (o queueOptions) with(opts []QueueOption) (queueOptions, error) {
 		return o, fmt.Errorf("%w: negative number of dead letters", ErrInvalid)
 	case o.deadAge != 0 && (o.deadAge < time.Millisecond || o.deadAge > longestDuration):
 		return o, fmt.Errorf("%w: age of dead letters must be 1ms to 100 years", ErrInvalid)
+	case o.retention != 0 && (o.retention < time.Millisecond || o.retention > longestDuration):
+		return o, fmt.Errorf("%w: retention must be 1ms to 100 years", ErrInvalid)
+	case o.duplicates == DuplicatesOnce && o.retention == 0:
+		return o, fmt.Errorf("%w: DuplicatesOnce without WithRetention", ErrInvalid)
 	case o.replicas < 0:
 		return o, errNegativeReplicas
 	}

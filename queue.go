@@ -100,8 +100,8 @@ type Entry struct {
 type TaskInfo struct {
 	// Entry is the task. Its Score is a good receipt only if State is StateScheduled or StateDue; after a lease that ran
 	// out, it is that of the last holder too. It is 0 for a
-	// leased task, which is its holder's, so that Dequeue and the like are ErrInvalid (Cancel removes it); of a dead letter it is
-	// the place in the list. Due is zero for a leased task, and for a dead letter: that is not known.
+	// leased task, which is its holder's, so that Dequeue and the like are ErrInvalid (Cancel removes it); of a dead letter, and of one that
+	// is done, it is the place in the list. Due is zero for a leased task, a dead letter, and one that is done: that is not known.
 	Entry
 	State State
 	// LeaseEnds is when the lease of a leased task ends, unless it is extended, by the server's clock. Else zero.
@@ -118,11 +118,15 @@ type TaskInfo struct {
 	Reason string
 	// FailedAt is when the attempt ended that had that last error, by the server's clock. Else zero.
 	FailedAt time.Time
-	// Omitted is in how many bytes kind, header and payload are stored, if WithPayloadsUpTo has left them out; else 0.
+	// DoneAt is when a task that is done was finished, by the server's clock. Else zero.
+	DoneAt time.Time
+	// Result is what its handler has recorded, see RecordResult. A task that is done has no Payload, Header and Kind.
+	Result []byte
+	// Omitted is in how many bytes kind, header and payload, or the result, are stored, if WithPayloadsUpTo has left them out; else 0.
 	Omitted int
 }
 
-// State is where a task stands: StateScheduled, StateDue, StateLeased, StateDead, or StateAbsent.
+// State is where a task stands: StateScheduled, StateDue, StateLeased, StateDead, StateDone, or StateAbsent.
 type State int
 
 const (
@@ -136,13 +140,15 @@ const (
 	StateLeased
 	// StateDead: it is among the dead letters.
 	StateDead
+	// StateDone: it is finished, and remembered: see WithRetention.
+	StateDone
 )
 
-var stateNames = [...]string{"absent", "scheduled", "due", "leased", "dead"}
+var stateNames = [...]string{"absent", "scheduled", "due", "leased", "dead", "done"}
 
 // String returns the state's name in lower case.
 func (s State) String() string {
-	if s < StateAbsent || s > StateDead {
+	if s < StateAbsent || s > StateDone {
 		return "unknown"
 	}
 	return stateNames[s]
@@ -165,13 +171,15 @@ const (
 	// twice at once. If the lease runs out, the new version is what is handed out next.
 	// With DuplicatesKeep there is no such version: see OutcomeKept.
 	OutcomeDeferred
+	// OutcomeDone: a task of that ID was finished not long ago, so that the new one was dropped: see DuplicatesOnce.
+	OutcomeDone
 )
 
-var outcomeNames = [...]string{"", "added", "updated", "kept", "deferred"}
+var outcomeNames = [...]string{"", "added", "updated", "kept", "deferred", "done"}
 
 // String returns the outcome's name in lower case; "unknown" for 0, the outcome of a task that was not sent.
 func (o Outcome) String() string {
-	if o < OutcomeAdded || o > OutcomeDeferred {
+	if o < OutcomeAdded || o > OutcomeDone {
 		return "unknown"
 	}
 	return outcomeNames[o]
@@ -214,7 +222,7 @@ func (q *Queue) Name() string { return q.name }
 // the first call has removed it.
 func (q *Queue) Cancel(ctx context.Context, id string) (State, error) {
 	value, err := q.byID(ctx, "cancel", id, func(s *shard) redisexec.Request {
-		return s.replicated(scriptCancel.Request(s.allKeys, id, q.client.Notifier.Argument(s.canceled)))
+		return s.replicated(scriptCancel.Request(s.doneKeys, id, q.client.Notifier.Argument(s.canceled)))
 	})
 	if err != nil && !errors.Is(err, ErrUnderReplicated) {
 		return StateAbsent, err
@@ -289,7 +297,7 @@ func (q *Queue) get(ctx context.Context, id string, opts ...ReadOption) (t TaskI
 		return t, now, err
 	}
 	value, err := q.byID(ctx, "get", id, func(s *shard) redisexec.Request {
-		return scriptGet.Request(s.errorKeys, id, payloads)
+		return scriptGet.Request(s.doneKeys, id, payloads)
 	})
 	if err != nil {
 		return t, now, err
@@ -318,7 +326,7 @@ func decodeGet(id string, value any) (t TaskInfo, now time.Time, err error) {
 // decodeState decodes the state of a task.
 func decodeState(value any) (State, error) {
 	state, err := redisexec.Int(value)
-	if err == nil && (state < int64(StateAbsent) || state > int64(StateDead)) {
+	if err == nil && (state < int64(StateAbsent) || state > int64(StateDone)) {
 		err = redisexec.Unexpected(value)
 	}
 	if err != nil {
@@ -337,7 +345,7 @@ func (q *Queue) Purge(ctx context.Context) error {
 		return err
 	}
 	return q.wrap(ctx, op, q.onShards(ctx, func(_ int, s *shard) error {
-		_, err := s.executor.Run(ctx, scriptPurge.Request(s.errorKeys))
+		_, err := s.executor.Run(ctx, scriptPurge.Request(s.doneKeys))
 		return err
 	}))
 }

@@ -129,8 +129,8 @@ type trimmer struct {
 	next   atomic.Pointer[time.Time]
 }
 
-// trims reports whether there is a limit.
-func (o *queueOptions) trims() bool { return o.deadLimit > 0 || o.deadAge > 0 }
+// trims reports whether there is a limit, or something to be forgotten.
+func (o *queueOptions) trims() bool { return o.deadLimit > 0 || o.deadAge > 0 || o.retention > 0 }
 
 // deadBounds returns the bounds of one of the shards.
 func (o *queueOptions) deadBounds() []any {
@@ -138,7 +138,11 @@ func (o *queueOptions) deadBounds() []any {
 }
 
 func (s *shard) trimRequest() redisexec.Request {
-	return scriptTrim.Request(s.allKeys, s.trimmer.bounds...)
+	retention := ""
+	if s.options.retention > 0 {
+		retention = wire.Duration(s.options.retention)
+	}
+	return scriptTrim.Request(s.doneKeys, append(slices.Clip(s.trimmer.bounds), retention)...)
 }
 
 // trimIsDue reports whether the shard's dead letters are to be looked at, and that they are until the interval is

@@ -183,12 +183,20 @@ func (s *shard) pack(ts []Task, same map[wire.Due]int64, floor string) (n int, a
 // newTasks returns the arguments for this many tasks, none yet. Delays count from floor at
 // the earliest.
 func (s *shard) newTasks(duplicates Duplicates, n int, floor string, apart int64) *wire.Batch {
-	return wire.NewBatch(n, policyNames[duplicates], floor, apart)
+	policy := policyNames[duplicates]
+	if duplicates == DuplicatesOnce {
+		policy += ":" + wire.Duration(s.options.retention)
+	}
+	return wire.NewBatch(n, policy, floor, apart)
 }
 
 // enqueueRequest returns the request for all tasks that were added.
 func (s *shard) enqueueRequest(tasks *wire.Batch) redisexec.Request {
-	return s.replicated(scriptEnqueue.Request(s.errorKeys, tasks.Args()...))
+	keys := s.errorKeys
+	if s.options.duplicates == DuplicatesOnce {
+		keys = s.doneKeys
+	}
+	return s.replicated(scriptEnqueue.Request(keys, tasks.Args()...))
 }
 
 func (t *Task) due() wire.Due {
@@ -201,7 +209,7 @@ func (t *Task) due() wire.Due {
 // wire returns the task as it is sent. It is a copy.
 func (t *Task) wire() wire.Enqueue { return wire.Enqueue{Due: t.due(), ID: t.ID, Payload: t.packed()} }
 
-var policyNames = [...]string{DuplicatesReplace: "replace", DuplicatesKeep: "keep", DuplicatesEarliest: "earliest", DuplicatesLatest: "latest"}
+var policyNames = [...]string{DuplicatesReplace: "replace", DuplicatesKeep: "keep", DuplicatesEarliest: "earliest", DuplicatesLatest: "latest", DuplicatesKeepDue: "keepdue", DuplicatesOnce: "once"}
 
 func (q *Queue) checkTask(t *Task) error {
 	switch {

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-go/sluice/internal/wire"
 )
 
-// List lists up to n tasks in a state: StateScheduled, StateDue, StateLeased or StateDead. It changes nothing. Tasks
-// come in the order of their due times, ends of leases or deaths and, of those with the same, of their IDs. The zero
+// List lists up to n tasks in a state: StateScheduled, StateDue, StateLeased, StateDead or StateDone. It changes nothing. Tasks
+// come in the order of their due times, ends of leases, deaths or ends and, of those with the same, of their IDs. The zero
 // TaskInfo as after begins with the first one; one that an earlier List of that state has returned goes on behind it,
 // and may be gone. So after a page that is shorter than n there is nothing more, and a task that stays in the state,
 // with its time, is listed once, whatever comes or goes between two pages. One whose lease is extended meanwhile may be
@@ -140,6 +140,7 @@ var listings = map[State]listing{
 	StateDue:       {scriptPeek, "1", StateDue},
 	StateLeased:    {scriptList, int(StateLeased), StateLeased},
 	StateDead:      {scriptList, int(StateDead), StateDead},
+	StateDone:      {scriptList, int(StateDone), StateDone},
 }
 
 // decode decodes where a page ends, and its tasks.
@@ -148,12 +149,9 @@ func (l listing) decode(value any) (end cursor, ts []wire.Info, err error) {
 	end = cursor{r.Text(), r.Text()}
 	parts, read := wire.ListedParts, (*wire.Reader).Listed
 	if l.state != StateAbsent {
-		parts, read = wire.ShownParts, (*wire.Reader).Shown
+		parts, read = wire.ShownParts, func(r *wire.Reader) wire.Info { return r.Shown(int(l.state)) }
 	}
-	ts, err = readEach(&r, parts, read, func(i wire.Info) wire.Info {
-		i.State = int(l.state)
-		return i
-	})
+	ts, err = readEach(&r, parts, read, func(i wire.Info) wire.Info { return i })
 	return end, ts, err
 }
 
@@ -187,7 +185,7 @@ type pages struct {
 // fill reads pages of so many entries until there is an entry, or no more.
 func (p *pages) fill(ctx context.Context, l listing, size int, payloads string) error {
 	for len(p.read) == 0 && !p.isOver {
-		reply, err := p.shard.executor.Run(ctx, l.script.Request(p.shard.errorKeys, size, p.after.score, p.after.id, l.which, payloads))
+		reply, err := p.shard.executor.Run(ctx, l.script.Request(p.shard.doneKeys, size, p.after.score, p.after.id, l.which, payloads))
 		if err == nil {
 			p.after, p.read, err = l.decode(reply.Value)
 		}
@@ -279,6 +277,8 @@ func infoOf(i wire.Info) TaskInfo {
 		t.LeaseEnds, t.Score = wire.ExactTimeOf(i.Score), 0
 	case StateDead:
 		t.DiedAt = wire.TimeOf(i.Score)
+	case StateDone:
+		t.DoneAt, t.Result = wire.TimeOf(i.Score), i.Result
 	default:
 		t.Due = wire.TimeOf(i.Score)
 	}

@@ -201,7 +201,11 @@ func (s *shard) exchangeRequest(finish []wire.Item, n int, lease time.Duration, 
 		args = append(append(args, ask.Below, millis(ask.Watch)), s.trimmer.bounds...)
 		args = append(args, wire.Claimant(lease, worker))
 	}
-	r := scriptExchange.Request(s.allKeys, wire.AppendByReceipt(args, finish)...)
+	keys, args := s.allKeys, wire.AppendByReceipt(args, finish)
+	if len(finish) > 0 && s.options.retention > 0 {
+		keys, args = s.doneKeys, wire.AppendRetention(args, finish, s.options.retention)
+	}
+	r := scriptExchange.Request(keys, args...)
 	if n == 0 {
 		r.Retry = redisexec.Idempotent
 	}

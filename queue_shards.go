@@ -23,6 +23,7 @@ type shard struct {
 	keys      []any  // queue, tasks, dead letters, states, leased tasks
 	errorKeys []any  // and the line of idle clients, the last errors
 	allKeys   []any  // and the pause, the counts
+	doneKeys  []any  // and what is done, with its results
 	canceled  string // on which the IDs of tasks are published that were cancelled while leased
 	isAlone   bool   // the queue's only one
 	watcher   *watch.Watcher
@@ -52,7 +53,7 @@ func (s *shard) replicated(r redisexec.Request) redisexec.Request {
 
 // workerKeys are all keys, and behind them the workers.
 func (s *shard) workerKeys() []any {
-	return append(slices.Clip(s.allKeys), s.companion(keyspace.Workers))
+	return append(slices.Clip(s.doneKeys), s.companion(keyspace.Workers))
 }
 
 // newShards returns the shards of q. If there is one, it has the queue's main key.
@@ -76,6 +77,7 @@ func newShard(q *Queue, key string) *shard {
 	s.keys = append(s.keys, s.companion(keyspace.Leased))
 	s.errorKeys = append(slices.Clip(s.keys), s.companion(keyspace.Line), s.companion(keyspace.Errors))
 	s.allKeys = append(slices.Clip(s.errorKeys), s.companion(keyspace.Paused), s.companion(keyspace.Counts))
+	s.doneKeys = append(slices.Clip(s.allKeys), s.companion(keyspace.Done), s.companion(keyspace.Results))
 	s.canceled = s.companion(keyspace.Canceled)
 	s.isAlone = q.options.shards == 1
 	s.trimmer.bounds = q.options.deadBounds()

@@ -26,6 +26,8 @@ type Stats struct {
 	// buried; Dropped are dead letters that went because of WithDeadLimit or WithDeadAge. They begin at 0 when nothing was counted,
 	// or fewer than 16, and no Worker ran, for a day; nothing else makes them fall. A server that denies HINCRBY counts nothing.
 	Done, Retried, Buried, Lost, Dropped int64
+	// Retained is how many finished tasks are remembered, see WithRetention, with those that are over and not forgotten yet.
+	Retained int64
 	// Workers is how many Workers run, of all processes: see Queue.Workers.
 	Workers int
 	// Worked is when a Worker was last seen, by the server's clock. Zero if none was for a day.
@@ -88,6 +90,7 @@ func (s Stats) plus(o Stats) Stats {
 	s.Done, s.Retried, s.Buried = s.Done+o.Done, s.Retried+o.Retried, s.Buried+o.Buried
 	s.Lost, s.Dropped = s.Lost+o.Lost, s.Dropped+o.Dropped
 	s.Waiting += o.Waiting
+	s.Retained += o.Retained
 	switch {
 	case !o.Paused:
 	case !s.Paused:
@@ -106,7 +109,8 @@ func (s Stats) plus(o Stats) Stats {
 
 // decodeStats decodes how many are due, scheduled and dead, then the scores, or nothing, of
 // the oldest due and the next scheduled or leased task, the time, how many are leased, how
-// long the pause lasts, the counts, how many workers there are and when one was seen, how many clients are in line, and the limits.
+// long the pause lasts, the counts, how many workers there are and when one was seen, how many clients are in line, how many tasks are remembered,
+// and the limits.
 func decodeStats(value any) (s Stats, err error) {
 	r := wire.Read(value)
 	s.Due, s.Scheduled, s.Dead = r.Int(), r.Int(), r.Int()
@@ -117,12 +121,12 @@ func decodeStats(value any) (s Stats, err error) {
 	s.Done, s.Retried, s.Buried, s.Lost, s.Dropped = r.Int(), r.Int(), r.Int(), r.Int(), r.Int()
 	workers := r.Int()
 	worked, hasWorked := r.MaybeScore()
-	waiting := r.Int()
+	waiting, retained := r.Int(), r.Int()
 	s.Limits = readLimits(&r)
 	if err := r.Err(); err != nil {
 		return Stats{}, err
 	}
-	s.Leased, s.Workers, s.Waiting, s.Paused = leased, int(workers), int(waiting), pause != notPaused
+	s.Leased, s.Retained, s.Workers, s.Waiting, s.Paused = leased, retained, int(workers), int(waiting), pause != notPaused
 	if hasWorked {
 		s.Worked = wire.TimeOf(worked)
 	}

@@ -264,7 +264,7 @@ func (w *Worker) Stats() WorkerStats {
 // config returns the queue as the loop is given it, and its policy, from the fields with their defaults filled in.
 func (w *Worker) config(log *slog.Logger) (c taskloop.Queue, p *workerPolicy, err error) {
 	log = slog.New(containedLog{log.Handler()}).With(slog.String("queue", w.Queue.name))
-	p = &workerPolicy{backoff: w.Backoff, timeout: max(orDefault(w.Timeout, defaultTimeout), 0), log: log, maxAttempts: w.Queue.options.maxAttempts}
+	p = &workerPolicy{backoff: w.Backoff, timeout: max(orDefault(w.Timeout, defaultTimeout), 0), log: log, maxAttempts: w.Queue.options.maxAttempts, remembers: w.Queue.options.retention > 0}
 	if p.backoff == nil {
 		p.backoff = DefaultBackoff
 	}
@@ -321,6 +321,7 @@ type workerPolicy struct {
 	backoff     func(attempt int, err error) time.Duration
 	timeout     time.Duration // 0 for none
 	maxAttempts int           // 0 for no limit
+	remembers   bool          // the queue has a retention
 	log         *slog.Logger
 	periodics   *periodics
 	toldUnknown atomic.Int64 // when the log was told of an unknown kind, in Unix nanoseconds
@@ -380,7 +381,11 @@ func (p *workerPolicy) Decide(ctx context.Context, t wire.Task, err error) wire.
 // asked for its text, or unwrapped, means a retry.
 func (p *workerPolicy) decide(ctx context.Context, t wire.Task, err error) (d wire.Disposition) {
 	if err == nil {
-		return wire.Disposition{Action: wire.Finish}
+		d = wire.Disposition{Action: wire.Finish}
+		if p.remembers {
+			d.Result = lease.Recorded(ctx)
+		}
+		return d
 	}
 	defer func() {
 		if recover() != nil {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/lease"
 )
 
 // Handler does the work of a task: see Worker.Handler.
@@ -29,6 +31,23 @@ func around(handler Handler, use []Middleware) (Handler, error) {
 		}
 	}
 	return handler, nil
+}
+
+// maxResult is the most bytes of a result.
+const maxResult = 64 << 10
+
+// RecordResult has data remembered as the result of the task that a Worker's handler works on, if it is finished, for the queue's WithRetention: TaskInfo.Result
+// shows it. Of several calls the last counts. Without a retention data is dropped. It sends nothing by itself, and keeps a copy.
+//
+// ctx is the handler's, or one that descends from it, but not that of a KeepAlive in it. ErrInvalid: ctx is another, or the handler has returned; or data has more than 64 KiB.
+func RecordResult(ctx context.Context, data []byte) error {
+	switch {
+	case len(data) > maxResult:
+		return invalid("record result", fmt.Sprintf("a result of %d bytes, %d are allowed", len(data), maxResult))
+	case ctx == nil || !lease.Record(ctx, string(data)):
+		return invalid("record result", "no context of a handler that runs")
+	}
+	return nil
 }
 
 // Permanent marks an error as one that a further attempt will not mend. If a handler

@@ -1,18 +1,19 @@
 -- Adds tasks, in the order given. May return before: one new task in new.lua, a batch of new ones in batch.lua.
--- KEYS[3] the dead letters
--- ARGV[1] policy: replace, keep, earliest or latest
+-- KEYS[3] the dead letters   KEYS[10] what is done, if the policy is once
+-- ARGV[1] policy: replace, keep, earliest, latest, keepdue, or 'once:' and for how many seconds what is done keeps its ID
 -- ARGV[2] when delays begin at the earliest, in Unix seconds
 -- ARGV[3] how many microseconds after the one before a task of a group is due
 -- then groups of tasks: when the first is due ('+' seconds from that time or '@' Unix seconds), the number
 -- of IDs, the number of payloads (0 if all are empty, else one per ID), the IDs, the payloads
 -- RETURNS { ARGV[2] for the next script of the batch, one number per task: 1 added   2 updated   3 kept
---           4 deferred. No numbers if all are added }
+--           4 deferred   5 done. No numbers if all are added }
 -- RETRY never: between two runs a worker may have claimed and finished the task, and the
 -- second run would add it again.
 redis.call('HLEN', KEYS[2]) -- check the types before the first write
 redis.call('ZCARD', KEYS[3])
 local outcomes, known = { nextBase }, {}
 local scores, field = redis.call('ZMSCORE', KEYS[1], unpack(ids)), reader(fieldsOf, ids, 16)
+local done = within and redis.call('ZMSCORE', KEYS[10], unpack(ids)) or {}
 
 needAll()
 need('ZREM', KEYS[1])
@@ -29,7 +30,9 @@ end
 
 for i, id in ipairs(ids) do
   local due, payload = tonumber(entries[2 * i - 1]), payloads[i] or ''
-  if known[id] then -- the same ID for the second time
+  if within and not scores[i] and not field(i) and (finite(done[i]) or -math.huge) > now - within then
+    outcomes[i + 1] = 5
+  elseif known[id] then -- the same ID for the second time
     flush()
     outcomes[i + 1] = enqueue(id, due, payload, redis.call('ZMSCORE', KEYS[1], id)[1], reader(fieldsOf, { id }, 1)(1))
   elseif scores[i] or field(i) then

@@ -1,33 +1,32 @@
--- Lists scheduled or leased tasks, or dead letters, in the order of their scores, behind the last one of the page before: it reads
+-- Lists scheduled or leased tasks, dead letters, or what is done, in the order of their scores, behind the last one of the page before: it reads
 -- a thousand or so at most, and stops early at a megabyte.
--- KEYS[3] the dead letters   KEYS[5] the leased tasks   KEYS[7] the last errors   ARGV[1] n, at most 250
--- ARGV[2] score and ARGV[3] id of that last one, or '' and ''   ARGV[4] the state: 1 scheduled   3 leased   4 dead
+-- KEYS[3] the dead letters   KEYS[5] the leased tasks   KEYS[7] the last errors   KEYS[10] and KEYS[11] see done.lua
+-- ARGV[1] n, at most 250
+-- ARGV[2] score and ARGV[3] id of that last one, or '' and ''   ARGV[4] the state: 1 scheduled   3 leased   4 dead   5 done
 -- ARGV[5] the most bytes of a payload, as in payload.lua
--- RETURNS { score and id of the last one read if there may be more, else '' and ''; then of each: id, score (time of death),
+-- RETURNS { score and id of the last one read if there may be more, else '' and ''; then of each: id, score (time of death, or when it was finished),
 --           attempt, payload, and what story says }
 -- RETRY readOnly: changes nothing.
-local n, wanted, reply, listed, examined, size, more = tonumber(ARGV[1]), tonumber(ARGV[4]), { '', '' }, 0, 0, 0, true
+local n, reply, listed, examined, size, more = tonumber(ARGV[1]), { '', '' }, 0, 0, 0, true
 
--- What is scheduled is in the queue beside what is leased; what is leased, or dead, has a list of its own.
-if wanted == 3 then
-  function count(score) return redis.call('ZCOUNT', KEYS[5], '-inf', score) end
-  function entry(rank) return redis.call('ZRANGE', KEYS[5], rank, rank) end
-  function range(from, to) return redis.call('ZRANGE', KEYS[5], from, to, 'WITHSCORES') end
-elseif wanted == 4 then
-  function count(score) return redis.call('ZCOUNT', KEYS[3], '-inf', score) end
-  function entry(rank) return redis.call('ZRANGE', KEYS[3], rank, rank) end
-  function range(from, to) return redis.call('ZRANGE', KEYS[3], from, to, 'WITHSCORES') end
-end
 local first = math.max(behind(ARGV[2], ARGV[3]), wanted < 4 and count(text(now)) or 0)
 
--- Returns an entry if it is to be listed, with its score. A dead letter whose task a foreign producer has put back is not.
+-- Returns an entry if it is to be listed, with its score. A dead letter whose task a foreign producer has put back is not, and nothing that
+-- is done and has been enqueued again.
 local function fitting(id, field, score, place)
   if wanted == 4 then return not score and (decode(field) or { attempt = 0 }), place end
+  if wanted == 5 then return not score and not field and { attempt = 0 }, place end
   local task = live(field)
   score = finite(score)
   if not task or not score or id == '' or stateOf(task, score) ~= wanted then return end
   task, score = resolve(task, score)
   return task, text(score)
+end
+
+-- Returns the attempt of a task, and what upTo does.
+local function shown(id, task)
+  if wanted == 5 then return doneOf(ARGV[5], id) end
+  return string.format('%.0f', task.attempt), payloadUpTo(ARGV[5], id)
 end
 repeat
   local from, wants = first + examined, examined == 0 and n or 250
@@ -39,8 +38,8 @@ repeat
     examined, reply[1], reply[2] = examined + 1, found[2 * i], id
     local task, score = fitting(id, field(i), scores[i], found[2 * i])
     if task then
-      local payload, read = payloadUpTo(ARGV[5], id)
-      append(reply, id, score, string.format('%.0f', task.attempt), payload, story(id, task, wanted))
+      local attempt, payload, read = shown(id, task)
+      append(reply, id, score, attempt, payload, story(id, task, wanted))
       listed, size = listed + 1, size + read + #id + #(field(i) or '') + #reply[#reply - 3]
     end
   end

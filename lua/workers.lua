@@ -1,6 +1,6 @@
 -- Returns the workers that live.
--- KEYS[10] the workers, see seen.lua
+-- KEYS[12] the workers, see seen.lua
 -- RETURNS of each what it says of itself, and until when that counts, in Unix seconds
 -- RETRY readOnly: changes nothing.
 redis.call('ZCARD', KEYS[1]) -- a queue with several shards has a string there
-return redis.call('ZRANGEBYSCORE', KEYS[10], '(' .. text(now), '+inf', 'WITHSCORES')
+return redis.call('ZRANGEBYSCORE', KEYS[12], '(' .. text(now), '+inf', 'WITHSCORES')

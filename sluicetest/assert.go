@@ -40,6 +40,12 @@ func (r *Redis) Dead(queue string) []sluice.TaskInfo {
 	return r.list(queue, sluice.StateDead)
 }
 
+// Done returns the tasks of a queue that are done and remembered, see sluice.WithRetention, in the order of their ends, with their results.
+func (r *Redis) Done(queue string) []sluice.TaskInfo {
+	r.t.Helper()
+	return r.list(queue, sluice.StateDone)
+}
+
 // Stats returns the counts of a queue: also what became of tasks, until a day goes by without any, and how many Workers run. A Worker is
 // among them a second after it has started.
 func (r *Redis) Stats(queue string) sluice.Stats {
@@ -61,14 +67,16 @@ func (r *Redis) RequireEnqueued(queue, id string) sluice.TaskInfo {
 		r.t.Fatalf("sluicetest: no task %q in queue %q; it has %s", id, queue, r.summary(queue))
 	case t.State == sluice.StateDead:
 		r.t.Fatalf("sluicetest: task %q of queue %q is a dead letter: %s", id, queue, t.Reason)
+	case t.State == sluice.StateDone:
+		r.t.Fatalf("sluicetest: task %q of queue %q is done", id, queue)
 	}
 	return t
 }
 
-// RequireNotEnqueued fails the test if a task is in a queue: due, scheduled or leased. It may be a dead letter.
+// RequireNotEnqueued fails the test if a task is in a queue: due, scheduled or leased. It may be a dead letter, or done.
 func (r *Redis) RequireNotEnqueued(queue, id string) {
 	r.t.Helper()
-	if t, found := r.get(queue, id); found && t.State != sluice.StateDead {
+	if t, found := r.get(queue, id); found && t.State != sluice.StateDead && t.State != sluice.StateDone {
 		r.t.Fatalf("sluicetest: task %q of queue %q is %v%s", id, queue, t.State, lastError(t))
 	}
 }
@@ -90,6 +98,19 @@ func (r *Redis) RequireDead(queue, id string) sluice.TaskInfo {
 		r.t.Fatalf("sluicetest: no dead letter %q in queue %q; it has %s", id, queue, r.summary(queue))
 	case t.State != sluice.StateDead:
 		r.t.Fatalf("sluicetest: task %q of queue %q is no dead letter: it is %v%s", id, queue, t.State, lastError(t))
+	}
+	return t
+}
+
+// RequireDone fails the test unless a task is done and remembered. It returns the task.
+func (r *Redis) RequireDone(queue, id string) sluice.TaskInfo {
+	r.t.Helper()
+	t, found := r.get(queue, id)
+	switch {
+	case !found:
+		r.t.Fatalf("sluicetest: nothing is remembered of task %q of queue %q; it has %s", id, queue, r.summary(queue))
+	case t.State != sluice.StateDone:
+		r.t.Fatalf("sluicetest: task %q of queue %q is not done: it is %v%s", id, queue, t.State, lastError(t))
 	}
 	return t
 }

@@ -104,6 +104,15 @@ func TestRedis_FailsTheTest(t *testing.T) {
 	dead, err := queue.Get(t.Context(), "dead")
 	require.NoError(t, err)
 	require.NoError(t, queue.Bury(t.Context(), dead.Entry, "hopeless"))
+	remembering, err := sluice.NewQueue(r.Client(), "q", sluice.WithRetention(time.Hour))
+	require.NoError(t, err)
+	_, err = remembering.Enqueue(t.Context(), sluice.Task{ID: "done"})
+	require.NoError(t, err)
+	done, err := remembering.Get(t.Context(), "done")
+	require.NoError(t, err)
+	require.NoError(t, remembering.Dequeue(t.Context(), done.Entry))
+	r.RequireNotEnqueued("q", "done")
+	require.Equal(t, []sluice.TaskInfo{r.RequireDone("q", "done")}, r.Done("q"))
 	require.NoError(t, r.Client().Set(t.Context(), "Queue:text", "x", 0).Err())
 	for want, do := range map[string]func(){
 		`no task "b" in queue "q"; it has 1 due, 0 scheduled, 0 leased, 1 dead`:        func() { r.RequireEnqueued("q", "b") },
@@ -111,6 +120,9 @@ func TestRedis_FailsTheTest(t *testing.T) {
 		`task "a" of queue "q" is due`:                                                 func() { r.RequireNotEnqueued("q", "a") },
 		`no dead letter "b" in queue "q"; it has 1 due, 0 scheduled, 0 leased, 1 dead`: func() { r.RequireDead("q", "b") },
 		`task "a" of queue "q" is no dead letter: it is due`:                           func() { r.RequireDead("q", "a") },
+		`task "done" of queue "q" is done`:                                             func() { r.RequireEnqueued("q", "done") },
+		`nothing is remembered of task "b" of queue "q"; it has 1 due`:                 func() { r.RequireDone("q", "b") },
+		`task "a" of queue "q" is not done: it is due`:                                 func() { r.RequireDone("q", "a") },
 		`queue "q" is not empty: it has 1 due, 0 scheduled, 0 leased, 1 dead`:          func() { r.RequireEmpty("q") },
 		`Advance(-1s): time does not go back`:                                          func() { r.Advance(-time.Second) },
 		`invalid argument`:                                                             func() { r.Due("") },

@@ -27,6 +27,8 @@ const (
 	Paused   = ":paused"   // of a queue: its pause, as long as that lasts
 	Errors   = ":errors"   // of a queue: the last error of each task that is to be tried again
 	Counts   = ":counts"   // of a queue: how many tasks were done, retried and so on
+	Done     = ":done"     // of a queue: the finished tasks that are remembered
+	Results  = ":results"  // of a queue: the results of these, and their attempts
 	Workers  = ":workers"  // of a queue: the workers that live
 	Wake     = ":wake"     // what the channels begin with on which waiters are notified, see line.lua and idle.lua
 	Canceled = ":canceled" // of a queue: the channel on which the IDs of cancelled tasks are published
@@ -38,8 +40,8 @@ const (
 // Endings are those of all companions, and behind them those that are reserved: an earlier version had companions that end so, or a
 // later one may, and a name that it has to refuse must not be in use by then.
 var Endings = []string{
-	Tasks, State, Dead, Leased, Paused, Errors, Counts, Workers, Wake, Canceled, Layout, Fence, Line,
-	":idle", ":dropped", ":watch", ":limits", ":done", ":results",
+	Tasks, State, Dead, Leased, Paused, Errors, Counts, Done, Results, Workers, Wake, Canceled, Layout, Fence, Line,
+	":idle", ":dropped", ":watch", ":limits",
 }
 
 var (

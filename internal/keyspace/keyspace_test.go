@@ -52,8 +52,8 @@ func FuzzKeys(f *testing.F) {
 func TestKey_EndingsAreRefusedWithAHashTag(t *testing.T) {
 	t.Parallel()
 	for _, ending := range []string{
-		":tasks", ":state", ":dead", ":leased", ":paused", ":errors", ":counts", ":workers", ":dropped", ":wake", ":idle", ":canceled", ":layout", ":fence",
-		":line", ":watch", ":limits", ":errors", ":workers", ":done", ":results",
+		":tasks", ":state", ":dead", ":leased", ":paused", ":errors", ":counts", ":done", ":results", ":workers", ":dropped", ":wake", ":idle", ":canceled", ":layout", ":fence",
+		":line", ":watch", ":limits",
 	} {
 		for _, name := range []string{"{eu}" + ending, "{eu}:orders" + ending, "orders:{eu}" + ending, "{Queue:orders}" + ending} {
 			for _, prefix := range []string{"", "Lock:", "Queue:"} {

@@ -35,6 +35,32 @@ type Hold struct {
 	over  bool
 	due   time.Time // when the work is to be done; zero for never
 	note  any       // of who works on it, for who decides what becomes of it
+	found string    // the result of the work
+}
+
+// Record notes the result of the work in the Hold that a context is for. Reports whether it has one that has not ended.
+func Record(ctx context.Context, result string) bool {
+	h, ok := ctx.Value(holdingKey{}).(*Hold)
+	if !ok {
+		return false
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.over {
+		h.found = result
+	}
+	return !h.over
+}
+
+// Recorded returns the result that was recorded last in the Hold that a context is for.
+func Recorded(ctx context.Context) string {
+	h, ok := ctx.Value(holdingKey{}).(*Hold)
+	if !ok {
+		return ""
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.found
 }
 
 // Note notes something in the Hold that a context is for, if it has one.

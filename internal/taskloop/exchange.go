@@ -376,7 +376,7 @@ func (l *loop) settleDelivery(d *delivery, answer wire.Answer) {
 	default:
 		l.stale(d, answer)
 	}
-	d.task.Payload, d.task.Header = nil, nil // the deliveries of one claim are one array: don't keep the payloads of all
+	d.task.Payload, d.task.Header, d.disposition.Result = nil, nil, "" // the deliveries of one claim are one array: don't keep the payloads of all
 }
 
 // accept counts a disposition that was accepted. A task that was to be set aside, and has a
@@ -395,6 +395,9 @@ func (l *loop) accept(d *delivery, answer wire.Answer) {
 		log.Warn("sluice: task failed for good, its waiting version takes over", about...)
 	case ending == Buried:
 		log.Warn("sluice: task buried", about...)
+	}
+	if answer == wire.Resultless {
+		log.Warn("sluice: the server refused the task's result", about[:2]...)
 	}
 	l.decided(d, ending)
 	l.tell(d)

@@ -17,6 +17,7 @@ type Disposition struct {
 	Action Action
 	Delay  time.Duration // of Retry and Snooze
 	Reason string        // of Bury, and of Retry, "" for none; for the log too
+	Result string        // of Finish, "" for none
 	Next   *Next         // takes the task's place, whatever the action is; nil for none
 }
 
@@ -62,10 +63,10 @@ func (d *Disposition) Script() Script {
 	return ByGiveBack
 }
 
-// Size returns how many bytes of payload are sent with the disposition.
+// Size returns how many bytes of payload or result are sent with the disposition.
 func (d *Disposition) Size() int {
 	if d.Next == nil {
-		return 0
+		return len(d.Result)
 	}
 	return len(d.Next.Payload)
 }
@@ -91,6 +92,17 @@ var countsAs = [...]string{Finish: "done", Retry: "retried", Release: "", Snooze
 // Claimant says who claims tasks, and for how long, as exchange.lua is told.
 func Claimant(lease time.Duration, worker string) string {
 	return strconv.FormatFloat(lease.Seconds(), 'f', -1, 64) + "/" + worker
+}
+
+// AppendRetention appends for how long exchange.lua is to remember tasks that are to be finished, and the results that they have.
+func AppendRetention(args []any, items []Item, d time.Duration) []any {
+	args = append(args, "", Duration(d))
+	for i := range items {
+		if result := items[i].Disposition.Result; result != "" {
+			args = append(args, i+1, result)
+		}
+	}
+	return args
 }
 
 // AppendByReceipt appends what exchange.lua and heartbeat.lua are given of claimed tasks: of those in a row

@@ -24,7 +24,8 @@ type Task struct {
 // ends, or when it died.
 type Info struct {
 	Task
-	Omitted int    // the size of header and payload, if they were left out
+	Omitted int    // the size of header and payload, or of the result, if they were left out
+	Result  []byte // of one that is done, which has no payload
 	Reason  string // of a dead letter, or the last error
 	State   int    // the root's State; 0 if the script does not say it
 
@@ -46,10 +47,13 @@ func (r *Reader) Listed() Info {
 	return t
 }
 
-// Shown reads id, score, attempt, payload and story of a task. The score of a dead letter may be any.
-func (r *Reader) Shown() Info {
+// done is the root's StateDone: what stands where others have a payload is a result.
+const done = 5
+
+// Shown reads id, score, attempt, payload and story of a task in a state. The score of a dead letter may be any.
+func (r *Reader) Shown(state int) Info {
 	id, score := r.Text(), r.AnyScore()
-	t := r.task(id, r.part(), r.part())
+	t := r.standing(id, r.part(), r.part(), state)
 	t.Score, t.Due = score, score
 	r.story(&t)
 	return t
@@ -58,9 +62,23 @@ func (r *Reader) Shown() Info {
 // Standing reads score, attempt, payload, state and story of the task with an ID. states is how many states there are.
 func (r *Reader) Standing(id string, states int64) Info {
 	score := r.Score()
-	t := r.task(id, r.part(), r.part())
-	t.Score, t.State = score, int(r.Between(0, states-1))
+	attempt, payload := r.part(), r.part()
+	t := r.standing(id, attempt, payload, int(r.Between(0, states-1)))
+	t.Score = score
 	r.story(&t)
+	return t
+}
+
+// standing returns a task in a state.
+func (r *Reader) standing(id string, attempt, payload any, state int) (t Info) {
+	if result, ok := payload.(string); ok && state == done {
+		if t = r.task(id, attempt, ""); result != "" {
+			t.Result = []byte(result)
+		}
+	} else {
+		t = r.task(id, attempt, payload)
+	}
+	t.State = state
 	return t
 }
 
@@ -105,15 +123,16 @@ const (
 	Malformed Answer = iota - 1 // its field is not the library's
 	Stale                       // the receipt is not good
 	Accepted
-	Gone     // likewise stale, and the ID is not in the queue and no dead letter
-	TookOver // of a task to be set aside: the waiting version has taken over instead
+	Gone       // likewise stale, and the ID is not in the queue and no dead letter
+	TookOver   // of a task to be set aside: the waiting version has taken over instead
+	Resultless // accepted, and the result was dropped
 )
 
 // IsAccepted reports whether the claim has ended as it was asked for, or by a waiting version.
-func (a Answer) IsAccepted() bool { return a == Accepted || a == TookOver }
+func (a Answer) IsAccepted() bool { return a == Accepted || a >= TookOver }
 
 // Answer reads one answer.
-func (r *Reader) Answer() Answer { return Answer(r.Between(int64(Malformed), int64(TookOver))) }
+func (r *Reader) Answer() Answer { return Answer(r.Between(int64(Malformed), int64(Resultless))) }
 
 // answers reads n answers.
 func (r *Reader) answers(n int) []Answer {
@@ -241,7 +260,7 @@ func (x *Exchanged[T]) Cut(n int) Exchanged[T] {
 }
 
 // The outcomes of an enqueued task, as enqueue.lua counts them.
-const firstOutcome, lastOutcome = 1, 4
+const firstOutcome, lastOutcome = 1, 5
 
 // AppendOutcomes decodes the time from which the delays of the batch's next script count at the earliest, and the
 // outcomes of n tasks: none if all were added.

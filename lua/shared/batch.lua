@@ -69,4 +69,4 @@ local function batch()
 end
 
 local nextBase = text(base + #ids * 0.000001)
-if #ids > 1 and batch() then return { nextBase } end
+if #ids > 1 and not KEYS[10] and batch() then return { nextBase } end

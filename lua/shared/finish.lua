@@ -3,7 +3,7 @@
 -- Finishes the tasks of all groups: removes each whose receipt is valid, or lets its waiting
 -- version take over. Returns what became of each, and the earliest score of those that took over.
 local function finishAll()
-  local reply, finished, again, known, first, done = {}, {}, {}, {}, nil, 0
+  local reply, finished, counted, place, again, known, first, done = {}, {}, {}, {}, {}, {}, nil, 0
   local scores, field = redis.call('ZMSCORE', KEYS[1], unpack(ids)), reader(fieldsOf, ids, 16)
   for _, group in ipairs(groups) do
     local receipt = tonumber(group.receipt)
@@ -19,7 +19,8 @@ local function finishAll()
         local due = giveback(id, task, 0, task.due)
         if not first or due < first then first = due end
       elseif task ~= nil then -- also a state field not written by this library: finishing the task removes it
-        finished[#finished + 1] = id
+        finished[#finished + 1], place[#finished + 1] = id, i
+        counted[#finished] = string.format('%.0f', task and task.attempt or 0)
         if task and (task.isAnew or task.attempt > 0) then again[#again + 1] = id end
         unbury(id, task)
       end
@@ -27,7 +28,7 @@ local function finishAll()
       reply[i] = task ~= nil and 1 or known[id] and 0 or staleOrGone(id)
     end
   end
-  if #finished > 0 then remove(finished) end
+  for j, answer in ipairs(#finished > 0 and finish(finished, place, function(j) return counted[j] end) or {}) do reply[place[j]] = answer end
   forget(again)
   tally('done', done)
   return reply, first

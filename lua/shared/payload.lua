@@ -1,12 +1,23 @@
 -- Prelude of the scripts that read tasks and leave them as they are.
 
--- Reads a task's payload. Returns it, '' for an empty one; or, if it has more than most bytes, how many it
--- has. An empty most is for any number; for '0' nothing is read. Returns how many bytes were read, too.
+-- Returns what is shown of a payload or a result: '' for an empty one; or, if it has more than most bytes, how many it has. An empty most
+-- is for any number. Returns how many bytes there are, too.
+local function upTo(most, data)
+  if most ~= '' and #data > tonumber(most) then return #data, #data end
+  return data, #data
+end
+
+-- Reads a task's payload, nothing if most is '0', and returns what upTo does.
 local function payloadUpTo(most, id)
   if most == '0' then return '', 0 end
-  local payload = redis.call('HGET', KEYS[2], id) or ''
-  if most ~= '' and #payload > tonumber(most) then return #payload, #payload end
-  return payload, #payload
+  return upTo(most, redis.call('HGET', KEYS[2], id) or '')
+end
+
+-- Returns the attempt of a task that is done, and what upTo does of its result.
+local function doneOf(most, id)
+  local attempt, result = string.match(redis.call('HGET', KEYS[11], id) or '', '^(%d+) (.*)$')
+  if not attempt or #attempt > 9 then attempt, result = '1', '' end
+  return attempt, upTo(most, most == '0' and '' or result)
 end
 
 -- Returns why a task is dead, or its last error, and when that was; since when it is leased, and which worker has it. Each is '' if there

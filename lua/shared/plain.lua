@@ -21,15 +21,19 @@ if n > 0 then over = redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', present, 'LIMI
 
 -- The tasks that are to be finished, and for each group of them its receipt.
 local ids, groups, at = {}, {}, ARGV[2] == '0' and 5 or 10
-while ARGV[at] do
+while ARGV[at] and ARGV[at] ~= '' do
   local first, count = #ids + 1, tonumber(ARGV[at + 1])
   for i = at + 2, at + 1 + count do ids[#ids + 1] = ARGV[i] end
   groups[#groups + 1] = { receipt = ARGV[at], first = first, last = #ids }
   at = at + 2 + count
 end
 
--- Says whether all tasks that are to be finished are plain, and leased for longer; how many are leased; and which may have a last error. What has a
--- score is looked up by it, as far as that pays: to print a score costs more than to find it.
+-- For how many seconds they are remembered, and the results of some. Nothing of this is defined where none are.
+local age, results = ARGV[at] and tonumber(ARGV[at + 1]), {}
+for i = at + 2, #ARGV, 2 do results[tonumber(ARGV[i])] = ARGV[i + 1] end
+
+-- Says whether all tasks that are to be finished are plain, and leased for longer; how many are leased; which may have a last error; and the
+-- fields of all. What has a score is looked up by it, as far as that pays: to print a score costs more than to find it.
 local function plainHeld()
   local found, others, wanted, ending, again = {}, {}, {}, 0, {}
   local fields = redis.call('HMGET', KEYS[4], unpack(ids))
@@ -62,7 +66,7 @@ local function plainHeld()
   for i = 1, #others do
     if finite(scores[i]) ~= wanted[i] then return false end
   end
-  return true, ending, again
+  return true, ending, again, fields
 end
 
 -- Returns due tasks to be claimed, the attempt of each, whether all are first attempts, and when
@@ -93,6 +97,21 @@ local function remove(finished)
   if payloadCount > 0 then redis.call('HDEL', KEYS[2], unpack(finished)) end
   redis.call('HDEL', KEYS[4], unpack(finished))
   redis.call('ZREM', KEYS[5], unpack(finished))
+end
+
+-- Removes tasks that are finished, and remembers them if that is wanted: then attempt returns that of the i-th, as text. place has which of ids
+-- each is. Returns what the script answers of each, nothing if all are 1.
+local function finish(finished, place, attempt)
+  if not age then
+    remove(finished)
+    return {}
+  end
+  local kept, answers = {}, {}
+  for i, id in ipairs(finished) do
+    local result = results[place and place[i] or i]
+    kept[i], answers[i] = { id = id, attempt = attempt(i), result = result }, result and 4 or 1
+  end
+  return remember(kept, age, function() remove(finished) end) and answers or {}
 end
 
 local function needLease()
@@ -170,23 +189,25 @@ if #ids > 0 then
   need('HDEL', KEYS[4])
 end
 
-local isPlain, ending, again = true, 0, {}
-if #ids > 0 then isPlain, ending, again = plainHeld() end
+local isPlain, ending, again, fields = true, 0, {}, nil
+if #ids > 0 then isPlain, ending, again, fields = plainHeld() end
 if isPlain then
   local ready, attempts, first, dues, most = {}, {}, true, {}, n
   if limits then most = limits.allowed(n, ending) end
   if most > 0 then ready, attempts, first, dues = plainDue(most) elseif n > 0 then redis.call('ZCARD', KEYS[1]) end -- a queue with several shards has a string there
   if ready then
-    local read = #ready
+    local read, answers = #ready, {}
     local payloads, cut = {}, false
     if payloadCount > 0 then payloads, cut = payloadsOf(ready) end
     for i = read, #ready + 1, -1 do attempts[i], dues[i] = nil, nil end
     if read > 0 then needLease() end
-    if #ids > 0 then remove(ids) elseif read > 0 then redis.call('ZREM', KEYS[1], ready[1]) end
+    if #ids > 0 then
+      answers = finish(ids, nil, function(i) return string.match(fields[i] or '', '^%d+') or '0' end)
+    elseif read > 0 then redis.call('ZREM', KEYS[1], ready[1]) end
     forget(again)
     tally('done', #ids)
     if read > 0 then lease(ready, attempts) end
     if limits then limits.spend(#ready, #ready) end
-    return { moreThan(read, most, cut), leaseEnd, ready, first and {} or attempts, payloads, table.concat(dues, ' '), {}, lookOut(read) }
+    return { moreThan(read, most, cut), leaseEnd, ready, first and {} or attempts, payloads, table.concat(dues, ' '), answers, lookOut(read) }
   end
 end

@@ -1,10 +1,11 @@
 -- Last prelude of enqueue, with its arguments.
-local policy = ARGV[1]
+local within = KEYS[10] and tonumber(string.sub(ARGV[1], 6)) -- of once: for how many seconds what is done keeps its ID
+local policy = within and 'once' or ARGV[1]
 redis.call('ZCARD', KEYS[5]) -- check its type before the first write
 local first
 
 local function supersedes(due, other)
-  return policy == 'replace' or (policy == 'earliest' and due < other) or (policy == 'latest' and due > other)
+  return policy == 'replace' or policy == 'keepdue' or (policy == 'earliest' and due < other) or (policy == 'latest' and due > other)
 end
 
 local function setPayload(id, payload)
@@ -39,13 +40,15 @@ local function enqueue(id, due, payload, score, field)
   local token = task.token
   task, score = resolve(task, score)
   if leased(task, score) then
-    if policy == 'keep' or (task.due and not supersedes(due, task.due)) then return 3 end
+    if policy == 'keep' or within or (task.due and not supersedes(due, task.due)) then return 3 end
+    if policy == 'keepdue' and task.due then due = math.min(due, task.due) end
     if task.moved then redis.call('ZADD', KEYS[1], text(score), id) end
     store(id, task, task.attempt, due, true)
     setPayload(id, payload)
     return 4
   end
   if not supersedes(due, score) then return 3 end
+  if policy == 'keepdue' then due = math.min(due, score) end
   put(id, unlike(due, score, token), payload, field)
   return 2
 end
