@@ -21,10 +21,11 @@ var (
 		"queues", "queues --wide", "workers", "workers orders", "ls orders --state scheduled --reason timeout", "get orders leased-2", "top --frames 1 --json", "ls orders", "ls orders --state scheduled", "ls orders --state leased", "ls mails --state dead --payload",
 		"get orders due-1 --payload", "get mails dead-1", "locks", "lock stock", "lock gate", "cancel orders due-1 --dry-run", "purge orders --dry-run",
 		"drop orders --all --dry-run", "unlock stock --dry-run", "pause orders --dry-run", "limit limited", "limit limited --running 3 --dry-run",
+		"ls orders --state done --payload", "ls orders --state done --wide", "get orders done-1 --payload",
 	}
 	changing = []string{
 		"pause mails", "resume mails", "limit limited --running 3 --rate 10/s", "limit limited --off", "run orders later-1", "delay mails due-1 --for 1m", "bury orders due-1", "bury mails leased-1", "revive orders dead-1",
-		"drop mails dead-2", "cancel orders leased-1", "cancel mails later-1", "unlock stock --force", "unlock gate --force", "purge orders --confirm orders",
+		"drop mails dead-2", "cancel orders leased-1", "cancel mails later-1", "cancel orders done-1", "unlock stock --force", "unlock gate --force", "purge orders --confirm orders",
 	}
 )
 
@@ -46,6 +47,7 @@ func (s stage) reset() {
 	s.fill(s.queue("orders"))
 	s.fill(s.queue("mails", sluice.WithShards(2)))
 	s.staff(s.queue("orders"))
+	s.finish(s.queue("orders", sluice.WithRetention(time.Hour)), "done-1", "result")
 	require.NoError(s, s.rdb.ZAdd(s.Context(), "Queue:bare", redis.Z{Score: 4e9, Member: "a foreign producer's"}).Err())
 	require.NoError(s, s.queue("limited").SetLimits(s.Context(), sluice.Limits{Running: 2, Rate: 10}))
 	require.NoError(s, s.rdb.Set(s.Context(), "Lock:stock", "token", time.Hour).Err())
@@ -153,6 +155,7 @@ func TestCluster(t *testing.T) {
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{c.Nodes[0].Addr}})
 	defer func() { _ = rdb.Close() }()
 	st := stage{T: t, shell: s, rdb: rdb}
+	st.finish(st.queue("orders", sluice.WithShards(6), sluice.WithRetention(time.Hour)), "done-1", "")
 	st.fill(st.queue("orders", sluice.WithShards(6)))
 	st.fill(st.queue("mails"))
 	_, err := st.queue("orders", sluice.WithShards(6)).Enqueue(t.Context(), sluice.Task{ID: "leased-2"})
@@ -213,10 +216,12 @@ func TestHostile_NothingReachesTheTerminal(t *testing.T) {
 			require.NoError(t, q.Bury(ctx, entries[0], text))
 		}
 		s.staffBy(q, "WORKER"+text, text)
+		s.finish(s.queue("q"+text, sluice.WithRetention(time.Hour)), "done"+text, text)
 		require.NoError(t, s.rdb.Set(ctx, "Lock:l"+text, "token", time.Hour).Err())
-		name, id := show("q"+text), show(text)
+		name, id, done := show("q"+text), show(text), show("done"+text)
 		for _, line := range [][]string{
 			{"ls", name, "--state", "dead", "--payload", "--wide"}, {"workers", name}, {"ls", name, "--state", "scheduled"}, {"ls", name, "--state", "leased"},
+			{"ls", name, "--state", "done", "--payload"}, {"ls", name, "--state", "done", "--wide"}, {"get", name, done}, {"get", name, done, "--payload"}, {"cancel", name, done},
 			{"get", name, "leased-2"}, {"get", name, "retried-1"}, {"cancel", name, "retried-1"}, {"get", name, "--payload", "--", id}, {"lock", show("l" + text)},
 			{"drop", name, "--dry-run", "--", id}, {"revive", name, "--all", "--dry-run"}, {"revive", name, "--", id}, {"cancel", name, "--", id}, {"cancel", name, "--", id}, {"pause", name}, {"limit", name, "--running", "3"}, {"purge", name},
 		} {
@@ -264,6 +269,7 @@ func TestCanary_NoSecretIsPrinted(t *testing.T) {
 	fill := func() {
 		s.reset()
 		require.NoError(t, s.rdb.Set(ctx, "Lock:stock", token, time.Hour).Err())
+		require.NoError(t, s.rdb.HSet(ctx, "{Queue:orders}:results", "done-1", "1 "+payload).Err())
 		for _, name := range []string{"orders", "mails"} {
 			q := s.queue(name, sluice.WithShards(map[string]int{"orders": 1, "mails": 2}[name]))
 			for _, id := range []string{"due-1", "later-1", "dead-2", "leased-1"} {
@@ -303,4 +309,5 @@ func TestCanary_NoSecretIsPrinted(t *testing.T) {
 	fill()
 	s.env = map[string]string{"SLUICE_URL": "redis://" + host}
 	require.Contains(t, s.ok("get", "orders", "due-1", "--payload"), payload, "the canary is there")
+	require.Contains(t, s.ok("get", "orders", "done-1", "--payload"), payload, "the canary is there")
 }

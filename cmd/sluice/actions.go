@@ -22,7 +22,8 @@ func (a *app) cancelCommand() *cobra.Command {
 	return a.changeCommand(&cobra.Command{
 		Aliases: []string{"delete"}, Short: "Remove tasks, whatever their state",
 		Long: `Remove tasks, whatever their state. Where a task was leased, a handler may be at work on it at this moment: its context
-ends, and what it has done is not undone.`,
+ends, and what it has done is not undone. One that is done is forgotten, with its result: its ID can be enqueued again, also with
+DuplicatesOnce.`,
 		Example: `  sluice cancel orders order-17 order-18
   sluice cancel orders --all --state scheduled --id test-`,
 	}, act, &selection{})
@@ -99,7 +100,7 @@ holder, which learns of it when it next reports or extends its lease.`,
 func bury(ctx context.Context, q *sluice.Queue, id, reason string) (outcome, error) {
 	for range 5 {
 		now, err := q.Get(ctx, id, sluice.WithoutPayloads())
-		if errors.Is(err, sluice.ErrNotFound) || err == nil && now.State == sluice.StateDead {
+		if errors.Is(err, sluice.ErrNotFound) || err == nil && (now.State == sluice.StateDead || now.State == sluice.StateDone) {
 			return outcomeMissing, nil
 		}
 		if err != nil {

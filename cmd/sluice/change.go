@@ -47,14 +47,16 @@ const (
 	outcomeDone outcome = "done"
 	// outcomeMissing says that there is no such task, or that it is not in a state for the command.
 	outcomeMissing outcome = "not found"
+	// outcomeForgotten is that of a cancelled task that was finished, and remembered.
+	outcomeForgotten outcome = "was done"
 )
 
 func (s *selection) addTo(f *pflag.FlagSet, states []sluice.State) {
 	f.BoolVar(&s.all, "all", false, "all tasks that are in the state and match, instead of IDs; their number is asked back")
 	if len(states) != 1 {
-		usage := "with --all: due, scheduled, leased or dead"
+		usage := "with --all: due, scheduled, leased, dead or done"
 		if len(states) > 0 {
-			usage += fmt.Sprintf(" (%s if not given)", states[0])
+			usage = fmt.Sprintf("with --all: due, scheduled or leased (%s if not given)", states[0])
 		}
 		f.StringVar(&s.state, "state", "", usage)
 	}
@@ -184,11 +186,7 @@ func (a *app) changeNamed(ctx context.Context, act action, s selection, q *sluic
 		r.ID, r.IDBase64 = bytesField(id)
 		result.Tasks = append(result.Tasks, r)
 		if !a.json {
-			verb := act.done
-			if s.dryRun {
-				verb = "would be " + verb
-			}
-			_, _ = fmt.Fprintf(a.out, "%s: %s\n", show(id), o.text(verb))
+			_, _ = fmt.Fprintf(a.out, "%s: %s\n", show(id), o.text(act.done, s.dryRun))
 		}
 	}
 	if err := a.finish(result, queue, &t, failed); err != nil {
@@ -201,11 +199,17 @@ func (a *app) changeNamed(ctx context.Context, act action, s selection, q *sluic
 }
 
 // text says what became of one task.
-func (o outcome) text(verb string) string {
+func (o outcome) text(verb string, dryRun bool) string {
 	switch o {
 	case outcomeMissing:
 		return "not found"
-	case outcomeDone:
+	case outcomeForgotten:
+		verb = "forgotten"
+	}
+	if dryRun {
+		verb = "would be " + verb
+	}
+	if o == outcomeDone {
 		return verb
 	}
 	return fmt.Sprintf("%s (%s)", verb, o)
@@ -263,6 +267,8 @@ func (a *app) changeAll(ctx context.Context, act action, s selection, queue stri
 	switch {
 	case len(act.states) > 0 && !slices.Contains(act.states, state):
 		return usagef("%s is not for tasks that are %s", act.name, state)
+	case s.filter.check(state) != nil:
+		return s.filter.check(state)
 	case s.limit < 1 || s.limit > 10_000_000:
 		return usagef("--limit is 1 to 10 million")
 	}
@@ -276,6 +282,9 @@ func (a *app) changeAll(ctx context.Context, act action, s selection, queue stri
 	}
 	result := resultJSON{Action: act.name, DryRun: s.dryRun, Matched: len(chosen), Limited: limited}
 	t := &tally{by: map[outcome]int{}}
+	if state == sluice.StateDone {
+		act.name, act.done = "forget", "forgotten"
+	}
 	what := fmt.Sprintf("%s of %s", plural(int64(len(chosen)), act.noun(state)), show(name))
 	if limited {
 		what = "the first " + what

@@ -22,6 +22,7 @@ type queueResultJSON struct {
 	Scheduled   int64  `json:"scheduled"`
 	Leased      int64  `json:"leased"`
 	Dead        int64  `json:"dead"`
+	Retained    int64  `json:"retained"`
 }
 
 // control carries something out on whole queues, one after the other, and says what they held.
@@ -42,7 +43,7 @@ func (a *app) control(ctx context.Context, names []string, verb, done string, dr
 		} else if err := do(q, name, s); err != nil {
 			return err
 		}
-		r := queueResultJSON{Action: verb, DryRun: dryRun, Due: s.Due, Scheduled: s.Scheduled, Leased: s.Leased, Dead: s.Dead}
+		r := queueResultJSON{Action: verb, DryRun: dryRun, Due: s.Due, Scheduled: s.Scheduled, Leased: s.Leased, Dead: s.Dead, Retained: s.Retained}
 		r.Queue, r.QueueBase64 = bytesField(name)
 		results = append(results, r)
 		if !a.json {
@@ -56,7 +57,11 @@ func (a *app) control(ctx context.Context, names []string, verb, done string, dr
 }
 
 func statsText(s sluice.Stats) string {
-	return fmt.Sprintf("due %s, scheduled %s, leased %s, dead %s", count(s.Due), count(s.Scheduled), count(s.Leased), count(s.Dead))
+	text := fmt.Sprintf("due %s, scheduled %s, leased %s, dead %s", count(s.Due), count(s.Scheduled), count(s.Leased), count(s.Dead))
+	if s.Retained > 0 {
+		text += ", remembered " + count(s.Retained)
+	}
+	return text
 }
 
 func (a *app) pauseCommand() *cobra.Command {
@@ -105,8 +110,8 @@ func (a *app) purgeCommand() *cobra.Command {
 	var confirm string
 	c := &cobra.Command{
 		Use: "purge QUEUE", Short: "Remove a queue: every task and every dead letter",
-		Long: `Remove a queue: every task and every dead letter. There is no way back. The queue's name is asked back, or is
-given by --confirm.`,
+		Long: `Remove a queue: every task and every dead letter, and what is remembered of finished ones. There is no way back. The queue's
+name is asked back, or is given by --confirm.`,
 		Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.control(cmd.Context(), args, "purge", "purged", dryRun, func(q *sluice.Queue, name string, s sluice.Stats) error {

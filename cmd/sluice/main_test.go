@@ -120,6 +120,23 @@ func (s stage) fill(q *sluice.Queue) {
 	add("later-1", time.Hour)
 }
 
+// finish has a task of a queue done, with the result that a handler has recorded. With several shards it can have none, and no other task
+// may be due.
+func (s stage) finish(q *sluice.Queue, id, result string) {
+	s.Helper()
+	ctx := s.Context()
+	_, err := q.Enqueue(ctx, sluice.Task{ID: id, Payload: []byte("payload-of-" + id), At: s.rdb.Time(ctx).Val().Add(-2 * time.Hour)})
+	require.NoError(s, err)
+	entries, err := q.Claim(ctx, 1, time.Hour)
+	require.NoError(s, err)
+	require.Len(s, entries, 1)
+	require.Equal(s, id, entries[0].ID)
+	require.NoError(s, q.Dequeue(ctx, entries[0]))
+	if result != "" {
+		require.NoError(s, s.rdb.HSet(ctx, "{Queue:"+q.Name()+"}:results", id, "1 "+result).Err())
+	}
+}
+
 // staff has a Worker that is not there say that it lives and has one task of a queue, another one that is gone have a second, and
 // a third task fail.
 func (s stage) staff(q *sluice.Queue) {
@@ -191,8 +208,10 @@ func golden(t *testing.T, name, text string) {
 // TestGolden has what the commands print, as text and as JSON. A change of the JSON breaks scripts.
 func TestGolden(t *testing.T) {
 	s := newStage(t)
-	q := s.queue("orders")
+	q := s.queue("orders", sluice.WithRetention(time.Hour))
 	s.fill(q)
+	s.finish(q, "done-1", "result-of-done-1")
+	s.finish(q, "done-2", "")
 	s.fill(s.queue("mails", sluice.WithShards(4)))
 	locker, err := sluice.NewLocker(s.rdb)
 	require.NoError(t, err)
@@ -208,9 +227,10 @@ func TestGolden(t *testing.T) {
 	var text strings.Builder
 	for _, line := range []string{
 		"queues", "queues --wide", "workers", "workers orders", "ls orders", "ls orders --state scheduled", "ls orders --state leased", "ls orders --state leased --older 1h", "ls orders --state active", "ls orders --state dead", "ls orders --state dead --reason nothing",
-		"ls mails --state dead --reason dead-2 --payload", "get orders dead-1", "get orders due-1 --payload", "get orders leased-1", "get orders leased-2", "get orders retried-1", "get orders none", "ls typo", "worker", "queue ls",
+		"ls orders --state done", "ls orders --state done --payload", "ls orders --state done --wide --id 1", "ls orders --state done --older 1h", "ls orders --state completed", "ls orders --state done --reason timeout", "ls mails --state done",
+		"ls mails --state dead --reason dead-2 --payload", "get orders dead-1", "get orders due-1 --payload", "get orders leased-1", "get orders leased-2", "get orders retried-1", "get orders done-1", "get orders done-1 --payload", "get orders done-2 --payload", "get orders none", "ls typo", "worker", "queue ls",
 		"locks", "lock stock:phone", "lock gate", "lock none",
-		"cancel orders due-1 none --dry-run", "run orders later-1", "delay orders later-1 --for 30m", "bury orders later-1 --why poison",
+		"cancel orders due-1 none done-2 --dry-run", "cancel orders done-2", "run orders --all --state done", "run orders done-1", "run orders later-1", "delay orders later-1 --for 30m", "bury orders later-1 --why poison",
 		"revive orders --all --reason connection --dry-run", "revive orders --all", "revive orders --all --confirm 2", "revive orders --all --confirm 3",
 		"drop orders --all --yes", "drop orders --all --yes", "pause orders --for 1h", "queues", "resume orders",
 		"limit orders", "limit orders --running 1 --rate 10/s --burst 5 --dry-run", "limit orders --running 1 --rate 10/s --burst 5", "limit orders", "queues",
@@ -230,6 +250,7 @@ func TestGolden(t *testing.T) {
 func TestGolden_JSON(t *testing.T) {
 	s := newStage(t)
 	s.fill(s.queue("orders"))
+	s.finish(s.queue("orders", sluice.WithRetention(time.Hour)), "done-1", "result-of-done-1")
 	locker, err := sluice.NewLocker(s.rdb)
 	require.NoError(t, err)
 	defer func() { _ = locker.Close() }()
@@ -241,9 +262,9 @@ func TestGolden_JSON(t *testing.T) {
 	s.line("Queue:orders", 3)
 	var text strings.Builder
 	for _, line := range []string{
-		"queues", "top --frames 1", "workers", "ls orders --state due --payload", "ls orders --state scheduled", "ls orders --state leased", "ls orders --state dead", "get orders dead-1", "get orders due-1 --payload",
+		"queues", "top --frames 1", "workers", "ls orders --state due --payload", "ls orders --state scheduled", "ls orders --state leased", "ls orders --state dead", "ls orders --state done", "ls orders --state done --payload", "get orders done-1", "get orders dead-1", "get orders due-1 --payload",
 		"locks", "lock stock:phone", "lock gate", "cancel orders due-1 none", "revive orders --all --dry-run", "revive orders --all --yes", "bury orders due-2",
-		"pause orders", "resume orders", "limit orders", "limit orders --running 1 --rate 10/500ms", "queues", "limit orders --off", "purge orders --dry-run", "unlock stock:phone --force", "acl",
+		"cancel orders done-1", "pause orders", "resume orders", "limit orders", "limit orders --running 1 --rate 10/500ms", "queues", "limit orders --off", "purge orders --dry-run", "unlock stock:phone --force", "acl",
 	} {
 		got := s.run(append(strings.Fields(line), "--json")...)
 		require.True(t, json.Valid([]byte(got.out)), "%s: %s%s", line, got.out, got.err)
@@ -257,6 +278,7 @@ func TestExitCodes(t *testing.T) {
 	s := newStage(t)
 	q := s.queue("orders")
 	s.fill(q)
+	s.finish(s.queue("orders", sluice.WithRetention(time.Hour)), "done-1", "")
 	require.NoError(t, s.rdb.Set(t.Context(), "Queue:foreign", "a string", 0).Err())
 	require.NoError(t, s.rdb.Do(t.Context(), "ACL", "SETUSER", "nobody", "on", ">pw", "+ping").Err())
 	for _, c := range []struct {
@@ -269,7 +291,12 @@ func TestExitCodes(t *testing.T) {
 		{"queues --frobnicate", exitUsage},
 		{"frobnicate", exitUsage},
 		{"ls", exitUsage},
+		{"ls orders --state done", exitOK},
 		{"ls orders --state asleep", exitUsage},
+		{"ls orders --state done --reason x", exitUsage},
+		{"cancel orders --all --state done --reason x", exitUsage},
+		{"run orders --all --state done", exitUsage},
+		{"revive orders --all --state done", exitUsage},
 		{"ls orders --limit 0", exitUsage},
 		{"ls orders --reason x", exitOK},
 		{"ls orders --older -5m", exitUsage},
@@ -308,6 +335,11 @@ func TestExitCodes(t *testing.T) {
 		{"revive orders due-1", exitNotFound},
 		{"drop orders due-1", exitNotFound},
 		{"bury orders dead-1", exitNotFound},
+		{"bury orders done-1", exitNotFound},
+		{"run orders done-1", exitNotFound},
+		{"revive orders done-1", exitNotFound},
+		{"drop orders done-1", exitNotFound},
+		{"cancel orders --all --state done", exitNotConfirmed},
 		{"lock none", exitNotFound},
 		{"unlock none --force", exitNotFound},
 		{"drop orders --all", exitNotConfirmed},
@@ -319,6 +351,7 @@ func TestExitCodes(t *testing.T) {
 		{"queues --username nobody --password-file testdata/password", exitDenied},
 		{"drop orders --all --confirm 2", exitOK},
 		{"cancel orders --all --state leased --yes", exitOK},
+		{"cancel orders --all --state done --confirm 1", exitOK},
 	} {
 		line, want := c.line, c.code
 		got := s.run(strings.Fields(line)...)

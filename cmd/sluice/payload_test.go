@@ -34,6 +34,9 @@ func TestTasks_ReadNoPayloads(t *testing.T) {
 			}
 		}
 	}
+	for i := range n {
+		s.finish(s.queue("orders", sluice.WithRetention(time.Hour)), "done"+strconv.Itoa(i), strings.Repeat("r", 60_000))
+	}
 	_, err := q.Enqueue(ctx, sluice.Task{ID: "small", Kind: "email\n", Payload: []byte("p"), Header: map[string]string{"tenant": "south"}})
 	require.NoError(t, err)
 	sent := func() (bytes int) {
@@ -45,6 +48,7 @@ func TestTasks_ReadNoPayloads(t *testing.T) {
 	}
 	for _, line := range []string{
 		"ls orders", "ls orders --state dead --reason broken", "ls orders --state scheduled --json", "ls orders --wide", "get orders due3", "get orders due3 --json",
+		"ls orders --state done", "ls orders --state done --wide --json", "get orders done3", "cancel orders done0", "cancel orders --all --state done --id done1 --yes",
 		"cancel orders due0 --dry-run", "bury orders due0", "bury orders --all --id due1 --yes", "run orders --all --state scheduled --yes",
 		"drop orders dead0", "revive orders --all --reason broken --yes", "cancel orders --all --state due --id scheduled1 --yes",
 	} {
@@ -62,6 +66,9 @@ func TestTasks_ReadNoPayloads(t *testing.T) {
 	}
 	require.Contains(t, s.ok("get", "orders", "due3"), "300,019 bytes with the header, shown with --payload")
 	require.Contains(t, s.ok("get", "orders", "due3", "--payload"), "tenant=north")
+	require.Regexp(t, `result +60,000 bytes, shown with --payload\n`, s.ok("get", "orders", "done3"))
+	require.Regexp(t, `done3 .* 60,000 bytes\n`, s.ok("ls", "orders", "--state", "done", "--wide"))
+	require.Contains(t, s.ok("get", "orders", "done3", "--payload"), "rrrr")
 	var page tasksJSON
 	s.json(exitOK, &page, "ls", "orders", "--limit", "1", "--payload")
 	require.Equal(t, size, *page.Tasks[0].PayloadBytes)

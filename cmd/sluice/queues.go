@@ -33,7 +33,8 @@ type queueJSON struct {
 	Scheduled        int64       `json:"scheduled"`
 	Leased           int64       `json:"leased"`
 	Dead             int64       `json:"dead"`
-	Done             int64       `json:"done"` // this and the next four begin at 0 after a day without work
+	Retained         int64       `json:"retained"` // finished tasks that are remembered
+	Done             int64       `json:"done"`     // this and the next four begin at 0 after a day without work
 	Retried          int64       `json:"retried"`
 	Buried           int64       `json:"buried"`
 	Lost             int64       `json:"lost"`
@@ -57,7 +58,7 @@ type queuesJSON struct {
 
 func (r queueRow) json() queueJSON {
 	j := queueJSON{
-		Shards: r.Shards, Due: r.stats.Due, Scheduled: r.stats.Scheduled, Leased: r.stats.Leased, Dead: r.stats.Dead,
+		Shards: r.Shards, Due: r.stats.Due, Scheduled: r.stats.Scheduled, Leased: r.stats.Leased, Dead: r.stats.Dead, Retained: r.stats.Retained,
 		Done: r.stats.Done, Retried: r.stats.Retried, Buried: r.stats.Buried, Lost: r.stats.Lost, Dropped: r.stats.Dropped, Rates: r.rates,
 		Workers: r.stats.Workers, Worked: jsonTime(r.stats.Worked),
 		OldestDueSeconds: r.stats.OldestDue.Seconds(), NextDue: jsonTime(r.stats.NextDue), Paused: r.stats.Paused, PausedUntil: jsonTime(r.stats.PausedUntil),
@@ -115,7 +116,8 @@ task or worker (unless it has several shards), so that it is not listed. LEASED 
 finish before their leases ended. OLDEST DUE is for how long the first due task waits. WORKERS is how many Workers
 run: sluice workers lists them. WAITING is how many clients wait for tasks: those of workers that have room, once for each shard. Behind them
 stands NO WORKER, if tasks are due and none runs (loops of one's own, which call Claim or Pop, do not count); behind that stand a pause and the limits of a queue:
-at its limit, as many tasks are leased as may be. "5 dropped" are dead letters that were dropped because of WithDeadLimit or WithDeadAge.
+at its limit, as many tasks are leased as may be. "5 dropped" are dead letters that were dropped because of WithDeadLimit or WithDeadAge,
+"5 remembered" finished tasks that are remembered because of WithRetention: ls --state done lists them.
 
 --wide shows what became of tasks, too: how many were DONE, RETRIED (failed, and are to be tried again), BURIED, or LOST: leases that ran
 out. These counts begin at 0 after a day without work. Rates are in sluice top.`,
@@ -203,7 +205,7 @@ func queueColumns(now time.Time, wide, rated bool) []column[queueRow] {
 	return append(all, column[queueRow]{"", false, func(r queueRow) any { return r.notes(now) }})
 }
 
-// notes are what stands behind a queue's figures: what is wrong, its pause, its limits, and what was dropped.
+// notes are what stands behind a queue's figures: what is wrong, its pause, its limits, what was dropped, and what is remembered.
 func (r queueRow) notes(now time.Time) string {
 	if r.err != nil {
 		return "ERROR " + short(escape(r.err.Error()), 90)
@@ -228,6 +230,9 @@ func (r queueRow) notes(now time.Time) string {
 	}
 	if r.stats.Dropped > 0 {
 		notes = append(notes, count(r.stats.Dropped)+" dropped")
+	}
+	if r.stats.Retained > 0 {
+		notes = append(notes, count(r.stats.Retained)+" remembered")
 	}
 	return strings.Join(notes, "; ")
 }

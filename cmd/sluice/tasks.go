@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/base64"
 	"fmt"
@@ -31,12 +30,16 @@ type taskJSON struct {
 	LeasedSince   *string           `json:"leased_since,omitempty"`
 	LeasedBy      *holderJSON       `json:"leased_by,omitempty"` // a Worker; without it a leased task is with a caller of Claim
 	Died          *string           `json:"died,omitempty"`
+	Done          *string           `json:"done,omitempty"`   // when it was finished
 	Failed        *string           `json:"failed,omitempty"` // when it last did, of one that is to be tried again
 	Reason        string            `json:"reason,omitempty"` // why it is dead, or the last error
 	Header        map[string]string `json:"header,omitempty"`
 	PayloadBytes  *int              `json:"payload_bytes,omitempty"` // with the header, if they are large and --payload was not given
 	Payload       *string           `json:"payload,omitempty"`
 	PayloadBase64 *string           `json:"payload_base64,omitempty"`
+	ResultBytes   *int              `json:"result_bytes,omitempty"` // of one that is done, which has no payload
+	Result        *string           `json:"result,omitempty"`
+	ResultBase64  *string           `json:"result_base64,omitempty"`
 }
 
 // toTaskJSON returns a task that was read in such detail.
@@ -49,21 +52,30 @@ func toTaskJSON(e sluice.TaskInfo, o detail, staff crew) taskJSON {
 		j.LeaseEnds, j.LeasedSince, j.LeasedBy = jsonTime(e.LeaseEnds), jsonTime(e.LeasedSince), staff.holderJSON(e)
 	case sluice.StateDead:
 		j.Died = jsonTime(e.DiedAt)
-	}
-	if o.isRead() {
-		size := len(e.Payload) + e.Omitted
-		j.PayloadBytes = &size
-	}
-	if !o.payload {
+	case sluice.StateDone:
+		j.Done = jsonTime(e.DoneAt)
+		j.ResultBytes, j.Result, j.ResultBase64 = dataJSON(e.Result, e.Omitted, o)
 		return j
 	}
-	if text := string(e.Payload); utf8.ValidString(text) {
-		j.Payload = &text
-	} else {
-		encoded := base64.StdEncoding.EncodeToString(e.Payload)
-		j.PayloadBase64 = &encoded
-	}
+	j.PayloadBytes, j.Payload, j.PayloadBase64 = dataJSON(e.Payload, e.Omitted, o)
 	return j
+}
+
+// dataJSON returns a payload or a result that was read in such detail: its size, and it as text or in base64. Each is nil if it was not asked for.
+func dataJSON(data []byte, omitted int, o detail) (size *int, text, encoded *string) {
+	if o.isRead() {
+		n := len(data) + omitted
+		size = &n
+	}
+	plain := string(data)
+	switch {
+	case !o.payload:
+		return size, nil, nil
+	case utf8.ValidString(plain):
+		return size, &plain, nil
+	}
+	plain = base64.StdEncoding.EncodeToString(data)
+	return size, nil, &plain
 }
 
 // mostUnasked is in how many bytes the payload and the header are stored that are read for the header alone.
@@ -95,11 +107,12 @@ func headerOf(e sluice.TaskInfo) string {
 }
 
 // The states in which a task can be listed.
-var listed = map[string]sluice.State{"due": sluice.StateDue, "scheduled": sluice.StateScheduled, "leased": sluice.StateLeased, "dead": sluice.StateDead}
+var listed = map[string]sluice.State{"due": sluice.StateDue, "scheduled": sluice.StateScheduled, "leased": sluice.StateLeased, "dead": sluice.StateDead, "done": sluice.StateDone}
 
 // otherWords are what other queues, such as asynq, call these states.
 var otherWords = map[string][]string{
 	"due": {"pending", "ready", "waiting"}, "scheduled": {"retry", "delayed"}, "leased": {"active", "running"}, "dead": {"archived", "failed", "buried"},
+	"done": {"completed", "finished", "succeeded"},
 }
 
 func stateNamed(name string) (sluice.State, error) {
@@ -111,7 +124,7 @@ func stateNamed(name string) (sluice.State, error) {
 	for state := range listed {
 		states.AddCommand(&cobra.Command{Use: state, SuggestFor: otherWords[state], Run: func(*cobra.Command, []string) {}})
 	}
-	return state, usagef("--state is due, scheduled, leased or dead%s", didYouMean(states, name))
+	return state, usagef("--state is due, scheduled, leased, dead or done%s", didYouMean(states, name))
 }
 
 // filter says which tasks are meant.
@@ -128,12 +141,20 @@ func (f filter) matches(e sluice.TaskInfo) bool {
 // isPast reports whether neither a task nor any behind it in its list matches, because they are too new. Leased and scheduled
 // tasks are not listed in the order of since.
 func (f filter) isPast(e sluice.TaskInfo) bool {
-	return !f.before.IsZero() && (e.State == sluice.StateDue || e.State == sluice.StateDead) && since(e).After(f.before)
+	return !f.before.IsZero() && slices.Contains([]sluice.State{sluice.StateDue, sluice.StateDead, sluice.StateDone}, e.State) && since(e).After(f.before)
+}
+
+// check reports what cannot be asked of tasks in a state.
+func (f filter) check(s sluice.State) error {
+	if s == sluice.StateDone && f.reason != "" {
+		return usagef("--reason is not for tasks that are done: why they failed before is not kept")
+	}
+	return nil
 }
 
 func (f filter) isSet() bool { return f != filter{} }
 
-// since returns since when a task is due, leased or dead, or when one that is due later has failed. Zero if it has not, or that is not known.
+// since returns since when a task is due, leased, dead or done, or when one that is due later has failed. Zero if it has not, or that is not known.
 func since(e sluice.TaskInfo) time.Time {
 	switch e.State {
 	case sluice.StateDue:
@@ -142,6 +163,8 @@ func since(e sluice.TaskInfo) time.Time {
 		return e.LeasedSince
 	case sluice.StateDead:
 		return e.DiedAt
+	case sluice.StateDone:
+		return e.DoneAt
 	}
 	return e.FailedAt
 }
@@ -165,29 +188,33 @@ func (a *app) lsCommand() *cobra.Command {
 	var o lsOptions
 	c := &cobra.Command{
 		Use: "ls QUEUE", Aliases: []string{"list", "tasks"}, SuggestFor: []string{"task"}, Short: "List the tasks of a queue that are in one state",
-		Long: `List the tasks of a queue that are in one state: due, scheduled, leased or dead. They come in the order
-in which they are due, their leases end, or they have died. --after goes on where a list has ended.
+		Long: `List the tasks of a queue that are in one state: due, scheduled, leased, dead or done. They come in the order
+in which they are due, their leases end, they have died or were finished. --after goes on where a list has ended.
 
 Scheduled are also those that have failed and are tried again: FAILED AGO is when they did, LAST ERROR why. A leased one is with a Worker (its
 label, host and process), or with "a Claim" of a loop of one's own. "A worker that is gone" has not said for 45 seconds that it
 lives: its tasks are handed out again when their leases end.
 
---older 5m lists only tasks that are due, leased or dead for longer than five minutes; of scheduled ones, those that failed longer ago than that.`,
+Done are those that were finished and are remembered, where the queue has a retention (WithRetention). What their handlers have recorded
+as their results is shown with --payload alone.
+
+--older 5m lists only tasks that are due, leased, dead or done for longer than five minutes; of scheduled ones, those that failed longer ago than that.`,
 		Example: `  sluice ls orders --state dead --reason "connection refused"
   sluice ls orders --state leased --older 5m
-  sluice ls orders --state scheduled --reason timeout --json`,
+  sluice ls orders --state scheduled --reason timeout --json
+  sluice ls orders --state done --id order-17 --payload`,
 		Args: usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.ls(cmd.Context(), args[0], o) },
 	}
 	f := c.Flags()
-	f.StringVar(&o.state, "state", "due", "due, scheduled, leased or dead")
+	f.StringVar(&o.state, "state", "due", "due, scheduled, leased, dead or done")
 	f.StringVar(&o.filter.reason, "reason", "", "only tasks whose reason or last error contains this text")
-	f.DurationVar(&o.older, "older", 0, "only tasks that are due, leased or dead for longer, or failed longer ago")
+	f.DurationVar(&o.older, "older", 0, "only tasks that are due, leased, dead or done for longer, or failed longer ago")
 	f.StringVar(&o.filter.id, "id", "", "only tasks whose ID contains this text")
 	f.IntVar(&o.limit, "limit", 100, "how many tasks to show, 1 to 10000")
 	f.IntVar(&o.maxLook, "max-look", 1_000_000, "how many tasks to look at for those that match, at the most")
 	f.StringVar(&o.after, "after", "", "go on behind this place, which the list before has named")
-	f.BoolVar(&o.payload, "payload", false, "show payloads and kinds; in JSON, headers too")
+	f.BoolVar(&o.payload, "payload", false, "show payloads and kinds, or results; in JSON, headers too")
 	f.BoolVar(&o.wide, "wide", false, "cut nothing off, and show kinds and headers")
 	return c
 }
@@ -195,6 +222,9 @@ lives: its tasks are handed out again when their leases end.
 func (a *app) ls(ctx context.Context, queue string, o lsOptions) error {
 	state, err := stateNamed(o.state)
 	if err != nil {
+		return err
+	}
+	if err := o.filter.check(state); err != nil {
 		return err
 	}
 	if o.limit < 1 || o.limit > 10_000 {
@@ -316,6 +346,7 @@ func (a *app) printTasks(state sluice.State, found []sluice.TaskInfo, o lsOption
 	}
 	titles := map[sluice.State][2]string{
 		sluice.StateDue: {"due", "for"}, sluice.StateScheduled: {"due", "in"}, sluice.StateLeased: {"lease ends", "in"}, sluice.StateDead: {"died", "ago"},
+		sluice.StateDone: {"done", "ago"},
 	}[state]
 	add(titles[0], func(e sluice.TaskInfo) any { return moment(inspect.TimeOf(e)) })
 	columns = append(columns, column[sluice.TaskInfo]{titles[1], true, func(e sluice.TaskInfo) any {
@@ -334,10 +365,16 @@ func (a *app) printTasks(state sluice.State, found []sluice.TaskInfo, o lsOption
 	if has(func(e sluice.TaskInfo) bool { return e.Kind != "" }) {
 		add("kind", func(e sluice.TaskInfo) any { return show(e.Kind) })
 	}
-	if o.wide {
+	isDone := state == sluice.StateDone
+	if o.wide && !isDone {
 		add("header", func(e sluice.TaskInfo) any { return headerOf(e) })
 	}
-	if o.payload {
+	switch {
+	case isDone && o.payload:
+		add("result", func(e sluice.TaskInfo) any { return cut(show(string(e.Result)), 120, o.wide) })
+	case isDone && o.wide:
+		add("result", func(e sluice.TaskInfo) any { return plural(int64(len(e.Result)+e.Omitted), "byte") })
+	case o.payload:
 		add("payload", func(e sluice.TaskInfo) any { return cut(show(string(e.Payload)), 120, o.wide) })
 	}
 	_, _ = fmt.Fprintln(a.out, tableOf(columns, found))
@@ -376,79 +413,4 @@ func (a *app) now(ctx context.Context) time.Time {
 		}
 	}
 	return time.Now()
-}
-
-func (a *app) getCommand() *cobra.Command {
-	var payload bool
-	c := &cobra.Command{
-		Use: "get QUEUE ID", Aliases: []string{"inspect"}, Short: "Show one task",
-		Args: usageArgs(cobra.ExactArgs(2)),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.get(cmd.Context(), args, payload) },
-	}
-	c.Flags().BoolVar(&payload, "payload", false, "show the payload")
-	return c
-}
-
-func (a *app) get(ctx context.Context, args []string, payload bool) error {
-	id, err := a.argument(args[1])
-	if err != nil {
-		return err
-	}
-	q, _, err := a.open(ctx, args[0])
-	if err != nil {
-		return err
-	}
-	o := detail{payload: payload, header: true}
-	e, err := q.Get(ctx, id, o.options()...)
-	if err != nil {
-		return err
-	}
-	staff, err := crewOf(ctx, q, e)
-	if err != nil {
-		return err
-	}
-	if a.json {
-		return printJSON(a.out, toTaskJSON(e, o, staff))
-	}
-	a.printTask(e, staff, payload, a.now(ctx))
-	return nil
-}
-
-// printTask prints one task, a line for each thing.
-func (a *app) printTask(e sluice.TaskInfo, staff crew, payload bool, now time.Time) {
-	line := func(what, value string) { _, _ = fmt.Fprintf(a.out, "%-11s %s\n", what, value) }
-	line("id", show(e.ID))
-	if e.Kind != "" {
-		line("kind", show(e.Kind))
-	}
-	line("state", e.State.String())
-	line("attempts", strconv.Itoa(e.Attempt))
-	switch at := inspect.TimeOf(e); e.State {
-	case sluice.StateLeased:
-		line("leased", moment(e.LeasedSince)+", for "+spanSince(e.LeasedSince, now))
-		line("by", staff.holder(e))
-		line("lease ends", moment(at)+", in "+span(max(0, at.Sub(now))))
-	case sluice.StateDead:
-		line("died", ago(at, now))
-		line("reason", show(e.Reason))
-	case sluice.StateDue:
-		line("due", moment(at)+", for "+span(max(0, now.Sub(at))))
-	default:
-		line("due", moment(at)+", in "+span(max(0, at.Sub(now))))
-	}
-	if !e.FailedAt.IsZero() {
-		line("failed", ago(e.FailedAt, now))
-		line("last error", lastError(e))
-	}
-	if len(e.Header) > 0 {
-		line("header", headerText(e.Header))
-	}
-	switch {
-	case payload:
-		line("payload", cmp.Or(show(string(e.Payload)), `""`))
-	case e.Omitted > 0:
-		line("payload", plural(int64(e.Omitted), "byte")+" with the header, shown with --payload")
-	default:
-		line("payload", plural(int64(len(e.Payload)), "byte")+", shown with --payload")
-	}
 }

@@ -56,11 +56,17 @@ func TestQueues_FindsEachOnceAndNothingElse(t *testing.T) {
 		enqueue(t, sharded, "a", "b", "c", "d", "e")
 		bury(t, newQueue(t, rdb, o, "only-dead"), "x")
 		bury(t, newQueue(t, rdb, o, "{eu}:only-dead"), "x")
+		remembers := newQueue(t, rdb, o, "only-done", sluice.WithRetention(time.Hour))
+		enqueue(t, remembers, "x")
+		entries, err := remembers.Claim(ctx, 1, time.Minute)
+		require.NoError(t, err)
+		require.NoError(t, remembers.Dequeue(ctx, entries...))
+		require.NoError(t, rdb.Del(ctx, "{"+o.QueuePrefix+"only-done}:counts").Err()) // a day later
 		require.NoError(t, newQueue(t, rdb, o, "limited").SetLimits(ctx, sluice.Limits{Running: 1}))
 		require.NoError(t, rdb.Set(ctx, o.QueuePrefix+"foreign", "a string", 0).Err())
 		for _, key := range []string{
 			o.QueuePrefix + "{eu}:orders:line", "{" + o.QueuePrefix + "awaited}:line", // the line of a queue that is empty
-			"{" + o.QueuePrefix + "plain}:done", // a later version's
+			"{" + o.QueuePrefix + "plain}:watch", // a later version's
 		} {
 			require.NoError(t, rdb.ZAdd(ctx, key, redis.Z{Score: 1, Member: "m"}).Err())
 		}
@@ -70,7 +76,7 @@ func TestQueues_FindsEachOnceAndNothingElse(t *testing.T) {
 		found, err := inspect.Queues(ctx, rdb, o)
 		require.NoError(t, err)
 		require.Equal(t, []inspect.QueueInfo{
-			{Name: "esc\x1b[31m\n订单", Shards: 1}, {Name: "limited", Shards: 1}, {Name: "only-dead", Shards: 1},
+			{Name: "esc\x1b[31m\n订单", Shards: 1}, {Name: "limited", Shards: 1}, {Name: "only-dead", Shards: 1}, {Name: "only-done", Shards: 1},
 			{Name: "orders:dead", Shards: 1}, {Name: "plain", Shards: 1}, {Name: "sharded", Shards: 4},
 			{Name: "{eu}:only-dead", Shards: 1}, {Name: "{eu}:orders", Shards: 1},
 		}, found)
@@ -80,7 +86,7 @@ func TestQueues_FindsEachOnceAndNothingElse(t *testing.T) {
 			require.NoError(t, err)
 			stats, err := q.Stats(ctx)
 			require.NoError(t, err, info.Name)
-			require.Equal(t, info.Name == "limited", stats.Due+stats.Scheduled+stats.Leased+stats.Dead == 0, info.Name)
+			require.Equal(t, info.Name == "limited", stats.Due+stats.Scheduled+stats.Leased+stats.Dead+stats.Retained == 0, info.Name)
 			same, exists, err := inspect.Find(ctx, rdb, info.Name, o)
 			require.NoError(t, err)
 			require.True(t, exists)

@@ -7,13 +7,15 @@ import (
 	"github.com/sluice-go/sluice/internal/wire"
 )
 
-// TimeOf returns the time by which lists of its state sort a task: when it is due, when its lease ends, or when it died.
+// TimeOf returns the time by which lists of its state sort a task: when it is due, when its lease ends, when it died, or when it was finished.
 func TimeOf(t sluice.TaskInfo) time.Time {
 	switch t.State {
 	case sluice.StateLeased:
 		return t.LeaseEnds
 	case sluice.StateDead:
 		return t.DiedAt
+	case sluice.StateDone:
+		return t.DoneAt
 	}
 	return t.Due
 }

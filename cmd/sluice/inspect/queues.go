@@ -24,7 +24,7 @@ type QueueInfo struct {
 }
 
 // Queues finds the queues, in the order of their names. A queue is found if there is any key of it: one whose tasks
-// have all died, or one that is empty and paused or has limits, too. One that is empty otherwise has no key a day after the last
+// have all died or are finished and remembered, or one that is empty and paused or has limits, too. One that is empty otherwise has no key a day after the last
 // task or Worker, unless it has several shards. What stands beside ErrIncomplete was found before the search was ended.
 //
 // It takes a SCAN for each thousand keys of a primary, whatever they are.
@@ -63,6 +63,7 @@ func Queues(ctx context.Context, rdb redis.UniversalClient, o Options) ([]QueueI
 // endings of the keys beside a queue's main key.
 var endings = []string{
 	keyspace.Tasks, keyspace.State, keyspace.Dead, keyspace.Leased, keyspace.Paused, keyspace.Errors, keyspace.Counts, keyspace.Workers, keyspace.Layout,
+	keyspace.Done, keyspace.Results,
 }
 
 // ownerOf returns the main key of the queue that has a key, and whether it is another than that: a companion,
