@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,6 +24,12 @@ type confirmData struct {
 	List      listing
 	Back      string
 	To        string // where the form goes
+}
+
+// taskChanges are what can be done with tasks. What removes one for good is asked back; of that it has the list that is shown behind it.
+var taskChanges = map[string]sluice.State{
+	"revive": sluice.StateAbsent, "run": sluice.StateAbsent, "delay": sluice.StateAbsent,
+	"drop": sluice.StateDead, "cancel": sluice.StateDue, "forget": sluice.StateDone,
 }
 
 // isTyped reports whether a visitor has typed a name, as it is or as it is shown.
@@ -176,12 +181,13 @@ func (p *page) changeTasks(v *visit) error {
 		ids = append(ids, id)
 	}
 	do := v.r.PostForm.Get("do")
+	list, known := taskChanges[do]
 	switch {
-	case !slices.Contains([]string{"revive", "run", "delay", "drop", "cancel"}, do):
+	case !known:
 		return errForm
 	case len(ids) == 0:
 		return v.done(back, notice{"Nothing was selected.", true})
-	case (do == "drop" || do == "cancel") && v.r.PostForm.Get("sure") != "1":
+	case list != sluice.StateAbsent && v.r.PostForm.Get("sure") != "1":
 		return v.render(http.StatusOK, "confirm", "Are you sure?", "queues", confirmData{s.name, do, ids, l, back, p.tasksURL(s.name)})
 	}
 	q, err := s.open(v.ctx)
@@ -201,10 +207,11 @@ func (p *page) changeTasks(v *visit) error {
 func (p *page) changeTask(v *visit) error {
 	s := p.watch.of(v.queue())
 	do, id, url := v.r.PostForm.Get("do"), v.task(), p.taskURL(v.queue(), v.task())
+	list, known := taskChanges[do]
 	switch {
-	case !slices.Contains([]string{"revive", "run", "delay", "drop", "cancel"}, do):
+	case !known:
 		return errForm
-	case (do == "drop" || do == "cancel") && v.r.PostForm.Get("sure") != "1":
+	case list != sluice.StateAbsent && v.r.PostForm.Get("sure") != "1":
 		return v.render(http.StatusOK, "confirm", "Are you sure?", "queues", confirmData{s.name, do, []string{id}, newListing(nil), url, url})
 	}
 	q, err := s.open(v.ctx)
@@ -217,11 +224,8 @@ func (p *page) changeTask(v *visit) error {
 	}
 	v.changed(s)
 	v.audit(do, "queue", s.name, "tasks", n)
-	if do == "drop" || do == "cancel" {
-		l := listing{State: sluice.StateDue, N: perPage}
-		if do == "drop" {
-			l.State = sluice.StateDead
-		}
+	if list != sluice.StateAbsent {
+		l := listing{State: list, N: perPage}
 		url = p.queueURL(s.name) + l.Query()
 	}
 	return v.done(url, outcome(do, n, 1, nil))
@@ -243,15 +247,15 @@ func (p *page) apply(v *visit, q *sluice.Queue, do string, ids []string) (int, e
 		}
 	}
 	return each(v.ctx, ids, func(ctx context.Context, id string) (bool, error) {
-		if do != "cancel" {
+		if do != "cancel" && do != "forget" {
 			return q.Reschedule(ctx, id, delay)
 		}
-		// Looked at just before: a task may have died since it was listed, and its letter may be wanted.
+		// Looked at just before: a task may have died since it was listed, or was finished, and is to be remembered.
 		e, err := q.Get(ctx, id, sluice.WithoutPayloads())
 		if isNotFound(err) {
 			return false, nil
 		}
-		if err != nil || e.State == sluice.StateDead {
+		if err != nil || e.State == sluice.StateDead || (e.State == sluice.StateDone) != (do == "forget") {
 			return false, err
 		}
 		was, err := q.Cancel(ctx, id)
@@ -287,7 +291,7 @@ func each(ctx context.Context, ids []string, f func(context.Context, string) (bo
 
 // outcome says with how many tasks something was done.
 func outcome(do string, n, of int, err error) notice {
-	verb := map[string]string{"revive": "revived: due now, with no attempts", "run": "due now", "delay": "put off", "drop": "dropped for good", "cancel": "cancelled"}[do]
+	verb := map[string]string{"revive": "revived: due now, with no attempts", "run": "due now", "delay": "put off", "drop": "dropped for good", "cancel": "cancelled", "forget": "forgotten"}[do]
 	text := plural(int64(n), "task") + " " + verb + "."
 	if n < of {
 		text += " " + plural(int64(of-n), "other") + " had changed meanwhile, and were left alone."

@@ -16,8 +16,9 @@ import (
 func TestCluster_AQueueOfSeveralShards(t *testing.T) {
 	rdb := redistest.StartCluster(t).Client(t)
 	ctx := t.Context()
-	q, err := sluice.NewQueue(rdb, "invoices", sluice.WithShards(6))
-	require.NoError(t, err)
+	q := newQueue(t, rdb, "invoices", sluice.WithShards(6), sluice.WithRetention(time.Hour))
+	fill(t, q, 45, 0, "done")
+	finishAll(t, q, 45, "result")
 	fill(t, q, 45, 0, "dead")
 	kill(t, q, 45, "broken")
 	fill(t, q, 45, 0, "leased")
@@ -35,7 +36,7 @@ func TestCluster_AQueueOfSeveralShards(t *testing.T) {
 	}
 
 	s := newSite(t, rdb, Options{Write: true})
-	s.get("/").has(t, "1 queue · 45 due · 45 scheduled · 45 leased · 45 dead")
+	s.get("/").has(t, "1 queue · 45 due · 45 scheduled · 45 leased · 45 dead · 45 done and remembered")
 	s.requireEachOnce("invoices", 45)
 	locks := s.get("/locks")
 	for i := range 20 {
@@ -52,5 +53,5 @@ func TestCluster_AQueueOfSeveralShards(t *testing.T) {
 	s.post("/queues/invoices", "do", "purge", "name", "invoices").has(t, "The queue is purged")
 	stats, err := q.Stats(ctx)
 	require.NoError(t, err)
-	require.Zero(t, stats.Due+stats.Scheduled+stats.Leased+stats.Dead)
+	require.Zero(t, stats.Due+stats.Scheduled+stats.Leased+stats.Dead+stats.Retained)
 }

@@ -30,7 +30,7 @@ func sent(t testing.TB, rdb redis.UniversalClient) (size, scripts int) {
 	return size, scripts
 }
 
-// fillLarge makes n tasks in each state, with payloads of so many bytes.
+// fillLarge makes n tasks in each state, with payloads of so many bytes, and results of a third of that.
 func fillLarge(t *testing.T, q *sluice.Queue, n, size int) {
 	t.Helper()
 	ctx, payload := t.Context(), bytes.Repeat([]byte("x"), size)
@@ -40,6 +40,8 @@ func fillLarge(t *testing.T, q *sluice.Queue, n, size int) {
 			require.NoError(t, err)
 		}
 	}
+	add(sluice.StateDone, 0)
+	finishAll(t, q, int64(n), string(payload[:size/3]))
 	add(sluice.StateDead, 0)
 	entries, err := q.Claim(ctx, n, time.Hour)
 	require.NoError(t, err)
@@ -57,8 +59,8 @@ func fillLarge(t *testing.T, q *sluice.Queue, n, size int) {
 func TestPage_ReadsNoPayloads(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
-	q := newQueue(t, rdb, "orders")
-	const n, size = 60, 200_000
+	q := newQueue(t, rdb, "orders", sluice.WithRetention(time.Hour))
+	const n, size = 60, 192_000
 	fillLarge(t, q, n, size)
 	s := newSite(t, rdb, Options{Write: true})
 	reads := func(what string, most int, do func() answer) {
@@ -80,6 +82,8 @@ func TestPage_ReadsNoPayloads(t *testing.T) {
 	post := func(pairs ...string) func() answer {
 		return func() answer { return s.post("/queues/orders"+pairs[0], pairs[1:]...) }
 	}
+	reads("a result", 2*size, page("/queues/orders/tasks/done0003?payload=1"))
+	reads("forgetting", size/2, post("/tasks", "do", "forget", "sure", "1", "id", "done0003", "id", "done0004"))
 	reads("cancelling", size/2, post("/tasks", "do", "cancel", "sure", "1", "id", "due0003", "id", "due0004"))
 	reads("reviving those selected", size/2, post("/tasks", "do", "revive", "state", "dead", "id", "dead0000"))
 	reads("reviving all with a reason", size/2, post("", "do", "revive", "state", "dead", "reason", "partner"))

@@ -145,9 +145,9 @@ func (s *site) token() string {
 }
 
 // newQueue returns a queue whose keys are removed at the end.
-func newQueue(t *testing.T, rdb redis.UniversalClient, name string) *sluice.Queue {
+func newQueue(t *testing.T, rdb redis.UniversalClient, name string, opts ...sluice.QueueOption) *sluice.Queue {
 	t.Helper()
-	q, err := sluice.NewQueue(rdb, name)
+	q, err := sluice.NewQueue(rdb, name, opts...)
 	require.NoError(t, err)
 	return q
 }

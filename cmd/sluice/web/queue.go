@@ -21,14 +21,14 @@ const (
 )
 
 // states are those that can be listed, in the order of their tabs.
-var states = []sluice.State{sluice.StateDue, sluice.StateScheduled, sluice.StateLeased, sluice.StateDead}
+var states = []sluice.State{sluice.StateDue, sluice.StateScheduled, sluice.StateLeased, sluice.StateDead, sluice.StateDone}
 
 // queueData is what the page of a queue shows.
 type queueData struct {
 	Name      string
 	Err       string
 	Stats     sluice.Stats
-	Exists    bool // it has tasks, limits or workers, or is paused
+	Exists    bool // it has tasks, limits or workers, remembers finished tasks, or is paused
 	IsSharded bool // and so it can have no limits
 	Tabs      []tab
 	Fates     []fate
@@ -120,6 +120,7 @@ func (l listing) AfterText() string {
 
 // IsDead reports whether dead letters are listed; the others say it of the other states.
 func (l listing) IsDead() bool      { return l.State == sluice.StateDead }
+func (l listing) IsDone() bool      { return l.State == sluice.StateDone }
 func (l listing) IsDue() bool       { return l.State == sluice.StateDue }
 func (l listing) IsLeased() bool    { return l.State == sluice.StateLeased }
 func (l listing) IsScheduled() bool { return l.State == sluice.StateScheduled }
@@ -144,7 +145,7 @@ func (p *page) showQueue(v *visit) error {
 	data := queueData{
 		Name: s.name, Stats: stats, List: newListing(v.r.URL.Query()), ShowTasks: !v.isLive(),
 		NotFound:  v.r.URL.Query().Get("id"),
-		Exists:    stats.Due+stats.Scheduled+stats.Leased+stats.Dead > 0 || stats.Paused || stats.Limits != (sluice.Limits{}) || stats.Workers > 0,
+		Exists:    stats.Due+stats.Scheduled+stats.Leased+stats.Dead+stats.Retained > 0 || stats.Paused || stats.Limits != (sluice.Limits{}) || stats.Workers > 0,
 		IsSharded: s.isSharded(),
 	}
 	data.Tabs, data.Fates = p.tabs(s, stats, data.List), fates(s.history(), stats)
@@ -185,7 +186,7 @@ func (p *page) find(v *visit, s *series, wanted string) (string, error) {
 	return "", nil
 }
 
-// tabs returns the four states of a queue.
+// tabs returns the states of a queue: what is done only where anything is remembered, or listed.
 func (p *page) tabs(s *series, stats sluice.Stats, l listing) []tab {
 	points, now := s.history(), time.Now()
 	var tabs []tab
@@ -197,8 +198,12 @@ func (p *page) tabs(s *series, stats sluice.Stats, l listing) []tab {
 		{stats.Scheduled, func(p point) int64 { return p.scheduled }},
 		{stats.Leased, func(p point) int64 { return p.leased }},
 		{stats.Dead, func(p point) int64 { return p.dead }},
+		{stats.Retained, func(p point) int64 { return p.retained }},
 	} {
-		title := [...]string{"Due", "Scheduled", "Leased", "Dead"}[i]
+		if states[i] == sluice.StateDone && figure.n == 0 && !l.IsDone() {
+			continue
+		}
+		title := [...]string{"Due", "Scheduled", "Leased", "Dead", "Done"}[i]
 		t := tab{
 			State: states[i], Title: title, Count: figure.n, Selected: l.State == states[i],
 			Change: newChange(points, figure.of), Chart: newChart(title, points, now, figure.of),
@@ -227,6 +232,8 @@ func note(t tab, stats sluice.Stats, now time.Time) string {
 		return "handed out"
 	case t.State == sluice.StateDead && stats.Dead > 0:
 		return "set aside"
+	case t.State == sluice.StateDone && stats.Retained > 0:
+		return "remembered"
 	}
 	return "none"
 }

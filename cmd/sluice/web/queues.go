@@ -149,6 +149,7 @@ func (d *queuesData) add(row queueRow) {
 	d.Totals.Scheduled += row.Stats.Scheduled
 	d.Totals.Leased += row.Stats.Leased
 	d.Totals.Dead += row.Stats.Dead
+	d.Totals.Retained += row.Stats.Retained
 	if row.Stats.Paused {
 		d.Paused++
 	}

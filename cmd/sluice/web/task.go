@@ -17,15 +17,24 @@ type taskData struct {
 	Task      sluice.TaskInfo
 	Gone      bool // it was here when the page was opened
 	Headers   []header
-	HeaderCut bool // there is more of it than is shown
-	Payload   payload
+	HeaderCut bool    // there is more of it than is shown
+	Payload   payload // or the result, if it is done
 	URL       string
 	Crew      crew // if a worker has it
 }
 
 type header struct{ Key, Value string }
 
+// What names what Payload is.
+func (d taskData) What() string {
+	if d.IsDone() {
+		return "result"
+	}
+	return "payload"
+}
+
 func (d taskData) IsDead() bool      { return d.Task.State == sluice.StateDead }
+func (d taskData) IsDone() bool      { return d.Task.State == sluice.StateDone }
 func (d taskData) IsDue() bool       { return d.Task.State == sluice.StateDue }
 func (d taskData) IsLeased() bool    { return d.Task.State == sluice.StateLeased }
 func (d taskData) IsScheduled() bool { return d.Task.State == sluice.StateScheduled }
@@ -37,7 +46,7 @@ const (
 	mostHeader = 64 << 10
 )
 
-// showTask shows a task. With ?payload=1 it shows the payload too.
+// showTask shows a task. With ?payload=1 it shows the payload, or the result, too.
 func (p *page) showTask(v *visit) error {
 	s, id, asked := p.watch.of(v.queue()), v.task(), v.r.URL.Query().Get("payload") == "1"
 	key := lookKey{s.name, fmt.Sprint(v.isLive(), asked, id)}
@@ -65,7 +74,7 @@ func (p *page) showTask(v *visit) error {
 	return v.render(http.StatusOK, "task", shown(id), "queues", data)
 }
 
-// task looks at a task, and keeps no more of its payload and header than is shown.
+// task looks at a task, and keeps no more of its payload, result and header than is shown.
 func (p *page) task(ctx context.Context, s *series, id string, asked bool, option sluice.ReadOption) (data taskData, err error) {
 	q, err := s.open(ctx)
 	if err != nil {
@@ -85,6 +94,10 @@ func (p *page) task(ctx context.Context, s *series, id string, asked bool, optio
 		data.Headers = append(data.Headers, header{strings.Clone(key), strings.Clone(value)})
 	}
 	data.Payload = newPayload(data.Task.Payload, asked)
-	data.Task.Payload, data.Task.Header, data.Task.Kind = nil, nil, strings.Clone(data.Task.Kind)
+	if data.IsDone() {
+		data.Payload = newPayload(data.Task.Result, asked)
+	}
+	data.Task.Payload, data.Task.Result = nil, nil
+	data.Task.Header, data.Task.Kind = nil, strings.Clone(data.Task.Kind)
 	return data, nil
 }

@@ -186,8 +186,11 @@ func TestBrowser_AnyWidthAndScheme(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	long := strings.Repeat("W", 512)
 	for _, name := range []string{"orders", long, "a/b%2F?c=../<script>alert(1)</script>"} {
-		q := newQueue(t, rdb, name)
-		_, err := q.EnqueueBatch(t.Context(), []sluice.Task{
+		q := newQueue(t, rdb, name, sluice.WithRetention(time.Hour))
+		_, err := q.EnqueueBatch(t.Context(), []sluice.Task{{ID: "done" + long[4:]}, {ID: "done"}})
+		require.NoError(t, err)
+		finishAll(t, q, 2, long)
+		_, err = q.EnqueueBatch(t.Context(), []sluice.Task{
 			{ID: long, Kind: long[:256], Payload: []byte(long), Header: map[string]string{long[:256]: long}}, {ID: binary(), Payload: []byte(binary())},
 			{ID: `"><img src=x onerror=alert(1)>`, Payload: []byte("<script>alert(1)</script>")},
 		})
@@ -218,7 +221,7 @@ func TestBrowser_AnyWidthAndScheme(t *testing.T) {
 	paths := []string{"/", "/locks", "/locks/" + long, "/nowhere"}
 	for _, name := range []string{"orders", long, "a/b%2F?c=../<script>alert(1)</script>"} {
 		queue := "/queues/" + segment(name)
-		paths = append(paths, queue, queue+"?state=dead", queue+"?state=leased", queue+"?state=scheduled", queue+"/tasks/b0000", queue+"/tasks/b0001", queue+"/tasks/"+long+"?payload=1", queue+"/tasks/"+segment(binary())+"?payload=1")
+		paths = append(paths, queue, queue+"?state=dead", queue+"?state=leased", queue+"?state=scheduled", queue+"?state=done", queue+"/tasks/done", queue+"/tasks/done"+long[4:]+"?payload=1", queue+"/tasks/b0000", queue+"/tasks/b0001", queue+"/tasks/"+long+"?payload=1", queue+"/tasks/"+segment(binary())+"?payload=1")
 	}
 	backgrounds := map[string]bool{}
 	for _, scheme := range []string{"light", "dark"} {

@@ -117,12 +117,13 @@ type series struct {
 
 // point is what a queue was at a time.
 type point struct {
-	at                           time.Time
-	due, scheduled, leased, dead int64
+	at                                     time.Time
+	due, scheduled, leased, dead, retained int64
 	// Since the counts began.
 	done, retried, buried, lost, dropped int64
 }
 
+// sum counts what is in the queue, without what is only remembered.
 func (p point) sum() int64 { return p.due + p.scheduled + p.leased + p.dead }
 
 // failed counts the attempts that were no success, and succeeded those that were.
@@ -146,7 +147,7 @@ func (s *series) look(ctx context.Context) (sluice.Stats, error) {
 	}
 	now := time.Now()
 	s.points = slices.DeleteFunc(s.points, func(p point) bool { return now.Sub(p.at) > remembered })
-	s.points = append(s.points, point{now, stats.Due, stats.Scheduled, stats.Leased, stats.Dead, stats.Done, stats.Retried, stats.Buried, stats.Lost, stats.Dropped})
+	s.points = append(s.points, point{now, stats.Due, stats.Scheduled, stats.Leased, stats.Dead, stats.Retained, stats.Done, stats.Retried, stats.Buried, stats.Lost, stats.Dropped})
 	return stats, nil
 }
 
