@@ -48,7 +48,7 @@ var queueGauges = []struct {
 // once, for two seconds at most. It ends with Unregister. Observe a queue in one process, or all
 // of them report the same numbers.
 //
-//	sluice.queue.tasks          tasks by sluice.task.state: due, scheduled, leased, dead
+//	sluice.queue.tasks          tasks by sluice.task.state: due, scheduled, leased, dead, and done: finished ones that are remembered
 //	sluice.queue.oldest_due     for how long the first due task has been due, in seconds
 //	sluice.queue.done           tasks that were done, a counter, as are the next four
 //	sluice.queue.retried        tasks that failed and are to be tried again
@@ -82,7 +82,9 @@ func (t *Telemetry) Observe(queues ...*sluice.Queue) (metric.Registration, error
 	observe := func(ctx context.Context, o metric.Observer) error {
 		return forEach(ctx, queues, func(q *sluice.Queue, s sluice.Stats) {
 			of := []attribute.KeyValue{system, semconv.MessagingDestinationName(q.Name())}
-			for state, n := range map[sluice.State]int64{sluice.StateDue: s.Due, sluice.StateScheduled: s.Scheduled, sluice.StateLeased: s.Leased, sluice.StateDead: s.Dead} {
+			for state, n := range map[sluice.State]int64{
+				sluice.StateDue: s.Due, sluice.StateScheduled: s.Scheduled, sluice.StateLeased: s.Leased, sluice.StateDead: s.Dead, sluice.StateDone: s.Retained,
+			} {
 				o.ObserveInt64(tasks, n, metric.WithAttributes(append(of, keyState.String(state.String()))...))
 			}
 			o.ObserveFloat64(oldest, s.OldestDue.Seconds(), metric.WithAttributes(of...))

@@ -257,7 +257,7 @@ func dropOne(t *testing.T, rdb redis.UniversalClient, name string) {
 func TestTelemetry_CountsWhatBecomesOfTasks(t *testing.T) {
 	r := newTelemetry(t)
 	rdb := redistest.Start(t).Client(t)
-	q := r.queue(t, rdb)
+	q := r.queue(t, rdb, sluice.WithRetention(time.Hour))
 	registration, err := r.Observe(q)
 	require.NoError(t, err)
 	outcomes := map[string]bool{}
@@ -279,6 +279,9 @@ func TestTelemetry_CountsWhatBecomesOfTasks(t *testing.T) {
 		return nil
 	})
 	dropOne(t, rdb, q.Name())
+	was, err := q.Cancel(t.Context(), "again")
+	require.NoError(t, err)
+	require.Equal(t, sluice.StateDone, was)
 	queue := "messaging.destination.name=" + q.Name()
 	got := r.points(t)
 	for point, want := range map[string]float64{
@@ -302,6 +305,7 @@ func TestTelemetry_CountsWhatBecomesOfTasks(t *testing.T) {
 		"sluice.queue.tasks{" + queue + ",messaging.system=sluice,sluice.task.state=scheduled}":                                                        2,
 		"sluice.queue.tasks{" + queue + ",messaging.system=sluice,sluice.task.state=leased}":                                                           0,
 		"sluice.queue.tasks{" + queue + ",messaging.system=sluice,sluice.task.state=dead}":                                                             1,
+		"sluice.queue.tasks{" + queue + ",messaging.system=sluice,sluice.task.state=done}":                                                             1, // of two, one was forgotten
 		"sluice.queue.oldest_due{" + queue + ",messaging.system=sluice}":                                                                               0,
 		"sluice.queue.dropped{" + queue + ",messaging.system=sluice}":                                                                                  1,
 		"sluice.queue.done{" + queue + ",messaging.system=sluice}":                                                                                     2,
