@@ -18,6 +18,9 @@ type Queue struct {
 	Items   []Item // sorted by ID
 	Dropped int64  // dead letters that a limit has dropped
 
+	Records   []Record // sorted by ID
+	KeptUntil float64  // when all records go, in microseconds
+
 	Done, Retried, Buried, Lost int64
 
 	Paused bool
@@ -177,13 +180,16 @@ func (q *Queue) Enqueue(now float64, policy sluice.Duplicates, id string, due fl
 		it.Listed, it.Died = false, 0
 	}
 	task := it.current(now)
+	mayWait := policy != sluice.DuplicatesKeep && policy != sluice.DuplicatesOnce // behind a lease
 	switch {
 	case !task.leased(now) && supersedes(policy, due, task.Score):
-		fresh.Score = unlike(due, task.Score, it.unburied().Token)
+		fresh.Score = unlike(dueBy(policy, due, task.Score), task.Score, it.unburied().Token)
 		*it = fresh
 		return sluice.OutcomeUpdated
-	case !task.leased(now), policy == sluice.DuplicatesKeep, task.Waiting && !supersedes(policy, due, task.Due):
+	case !task.leased(now), !mayWait, task.Waiting && !supersedes(policy, due, task.Due):
 		return sluice.OutcomeKept
+	case task.Waiting:
+		due = dueBy(policy, due, task.Due)
 	}
 	task.Waiting, task.Due, task.Payload = true, due, payload
 	*it = task
@@ -192,7 +198,7 @@ func (q *Queue) Enqueue(now float64, policy sluice.Duplicates, id string, due fl
 
 func supersedes(policy sluice.Duplicates, due, other float64) bool {
 	switch policy {
-	case sluice.DuplicatesReplace:
+	case sluice.DuplicatesReplace, sluice.DuplicatesKeepDue:
 		return true
 	case sluice.DuplicatesEarliest:
 		return due < other
@@ -200,6 +206,14 @@ func supersedes(policy sluice.Duplicates, due, other float64) bool {
 		return due > other
 	}
 	return false
+}
+
+// dueBy returns when a version is due that takes the place of another one.
+func dueBy(policy sluice.Duplicates, due, other float64) float64 {
+	if policy == sluice.DuplicatesKeepDue {
+		return min(due, other)
+	}
+	return due
 }
 
 // take calls accept with due tasks, earliest first, until accept has returned true n times.
@@ -273,8 +287,11 @@ func (q *Queue) Peek(now float64, n int) (seen []sluice.Entry) {
 
 // List returns up to n tasks in a state behind the one that is named, in the order of their scores.
 func (q *Queue) List(now float64, s sluice.State, after sluice.TaskInfo, n int) []sluice.TaskInfo {
-	if s == sluice.StateDead {
+	switch s {
+	case sluice.StateDead:
 		return q.Dead(after, n)
+	case sluice.StateDone:
+		return q.ListDone(after, n)
 	}
 	return q.list(now, s, after, n, func(it, task Item) bool {
 		// A version that waits behind a lease that has run out has no place of its own to go on from.
@@ -326,22 +343,7 @@ func (q *Queue) withReceipt(now float64, e sluice.Entry, do func(it *Item, task 
 // Dequeue finishes tasks, and returns the IDs of those whose receipt is stale. One call
 // finishes a task once.
 func (q *Queue) Dequeue(now float64, es ...sluice.Entry) (stale []string) {
-	finished := map[string]bool{}
-	for _, e := range es {
-		ok := !finished[e.ID] && q.withReceipt(now, e, func(it *Item, task Item) {
-			q.Done++
-			if task.Waiting {
-				it.giveBack(task, 0, 0)
-			} else {
-				*it = Item{ID: task.ID}
-			}
-		})
-		if !ok {
-			stale = append(stale, e.ID)
-		}
-		finished[e.ID] = finished[e.ID] || ok
-	}
-	return stale
+	return q.Finish(now, 0, nil, es...)
 }
 
 // Extend gives a claimed task a new lease, no shorter than the one before. The receipt stays.
@@ -393,10 +395,14 @@ func (q *Queue) Bury(now float64, e sluice.Entry, reason string) bool {
 	})
 }
 
-// Cancel removes a task, and returns the state in which it was.
+// Cancel removes a task, forgets its ID, and returns the state in which it was.
 func (q *Queue) Cancel(now float64, id string) sluice.State {
 	it := q.Item(id)
 	was := it.state(now)
+	if _, found := q.record(id); found && was == sluice.StateAbsent {
+		was = sluice.StateDone
+	}
+	q.forgetID(id)
 	*it = Item{ID: id}
 	return was
 }
@@ -421,17 +427,19 @@ func (q *Queue) Reschedule(now float64, id string, delay float64) bool {
 	return true
 }
 
-// Get returns a task or dead letter.
+// Get returns a task, a dead letter, or a record.
 func (q *Queue) Get(now float64, id string) (t sluice.TaskInfo, ok bool) {
 	it := *q.Item(id)
 	switch s := it.state(now); s {
 	case sluice.StateAbsent:
+		r, done := q.shown(id)
+		return r.info(), done
 	case sluice.StateDead:
 		t = it.info(s)
 	default:
 		t = it.current(now).info(s)
 	}
-	return t, it.Queued || it.Listed
+	return t, true
 }
 
 // Stats counts tasks and dead letters.
@@ -455,6 +463,7 @@ func (q *Queue) Stats(now float64) (s sluice.Stats) {
 	s.Scheduled = max(s.Scheduled-s.Leased, 0)
 	s.Paused, s.Dropped, s.Limits = q.IsPaused(now), q.Dropped, q.Limits
 	s.Done, s.Retried, s.Buried, s.Lost = q.Done, q.Retried, q.Buried, q.Lost
+	s.Retained = int64(len(q.Records))
 	s.OldestDue = time.Duration((now-oldest)*1e6) * time.Microsecond
 	if ahead {
 		s.NextDue = wire.TimeOf(next)
@@ -463,12 +472,12 @@ func (q *Queue) Stats(now float64) (s sluice.Stats) {
 }
 
 // Purge removes everything.
-func (q *Queue) Purge() { q.Items = nil }
+func (q *Queue) Purge() { q.Items, q.Records = nil, nil }
 
 // Clone returns a copy.
 func (q *Queue) Clone() *Queue {
 	c := *q
-	c.Items = slices.Clone(q.Items)
+	c.Items, c.Records = slices.Clone(q.Items), slices.Clone(q.Records)
 	return &c
 }
 

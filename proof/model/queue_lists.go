@@ -72,7 +72,7 @@ func (q *Queue) Drop(ids ...string) (removed int) {
 	return removed
 }
 
-// LeaveOut leaves out those payloads of more than most bytes and, if most is 0, without a word of their sizes. A negative most leaves
+// LeaveOut leaves out those payloads and results of more than most bytes and, if most is 0, without a word of their sizes. A negative most leaves
 // out none.
 func LeaveOut(seen []sluice.TaskInfo, most int) []sluice.TaskInfo {
 	seen = slices.Clone(seen)
@@ -82,6 +82,12 @@ func LeaveOut(seen []sluice.TaskInfo, most int) []sluice.TaskInfo {
 				e.Omitted = len(e.Payload)
 			}
 			e.Payload = nil
+		}
+		if e := &seen[i]; most >= 0 && len(e.Result) > most {
+			if most > 0 {
+				e.Omitted = len(e.Result)
+			}
+			e.Result = nil
 		}
 	}
 	return seen

@@ -26,6 +26,8 @@ type clock interface {
 	// times from now.
 	spans() []time.Duration
 	offsets() []time.Duration
+	// retentions returns for how long finished tasks are remembered, to draw from. Of a real server they do not end by themselves.
+	retentions() []time.Duration
 	// left returns the TTL of a key.
 	left(key string) time.Duration
 	// limits returns the limits to draw from.
@@ -68,6 +70,10 @@ func (*virtualClock) offsets() []time.Duration {
 	return []time.Duration{-time.Hour, -time.Microsecond, 0, 1, time.Microsecond, time.Millisecond, time.Second, time.Hour}
 }
 
+func (*virtualClock) retentions() []time.Duration {
+	return []time.Duration{time.Hour, time.Second, time.Millisecond, 1500 * time.Microsecond}
+}
+
 // advance sets the clock forward: by a fixed amount, to a score, or next to a score.
 func (c *virtualClock) advance(t *rapid.T, q *model.Queue) {
 	ahead := []time.Duration{time.Microsecond, time.Millisecond, time.Second, 2 * time.Hour}
@@ -83,6 +89,16 @@ func (c *virtualClock) advance(t *rapid.T, q *model.Queue) {
 				ahead = append(ahead, off)
 			}
 		}
+	}
+	for _, r := range q.Records {
+		for _, retention := range c.retentions() {
+			if over := wire.TimeOf(r.At).Add(retention); over.After(c.now) {
+				ahead = append(ahead, over.Sub(c.now)-time.Microsecond, over.Sub(c.now))
+			}
+		}
+	}
+	if end := time.UnixMicro(int64(q.KeptUntil)); len(q.Records) > 0 && end.After(c.now) {
+		ahead = append(ahead, end.Sub(c.now)-time.Microsecond, end.Sub(c.now))
 	}
 	c.set(c.now.Add(rapid.SampledFrom(ahead).Draw(t, "by")))
 }
@@ -131,6 +147,8 @@ func (*realClock) spans() []time.Duration {
 func (*realClock) offsets() []time.Duration {
 	return []time.Duration{-time.Hour, -time.Second - time.Microsecond, -time.Second - 1, -time.Millisecond, 61 * time.Minute, 100 * time.Minute}
 }
+
+func (*realClock) retentions() []time.Duration { return []time.Duration{time.Hour, 3 * time.Hour} }
 
 func (*realClock) advance(*rapid.T, *model.Queue) {}
 

@@ -21,11 +21,11 @@ import (
 func (m *queueMachine) enqueue(t *rapid.T) {
 	now := m.begin()
 	task, due := m.task(t, now)
-	policy := sluice.Duplicates(rapid.IntRange(0, 3).Draw(t, "policy"))
-	outcome, err := m.queues[policy].Enqueue(context.Background(), task)
+	q, enqueue := m.enqueuer(t, now)
+	outcome, err := q.Enqueue(context.Background(), task)
 	require.NoError(t, err)
 	m.enqueued(t, []sluice.Outcome{outcome}, func(_ int, nudge float64) sluice.Outcome {
-		return m.model.Enqueue(now, policy, task.ID, due(0)+nudge, string(task.Payload))
+		return enqueue(task.ID, due(0)+nudge, string(task.Payload))
 	})
 	m.counts.add("enqueue: " + outcome.String())
 	m.end(t)
@@ -35,7 +35,7 @@ func (m *queueMachine) enqueueBatch(t *rapid.T) {
 	now := m.begin()
 	tasks := make([]sluice.Task, rapid.IntRange(0, 5).Draw(t, "tasks"))
 	dues := make([]float64, len(tasks))
-	policy := sluice.Duplicates(rapid.IntRange(0, 3).Draw(t, "policy"))
+	q, enqueue := m.enqueuer(t, now)
 	same := map[any]int{}
 	for i := range tasks {
 		task, due := m.task(t, now)
@@ -47,11 +47,11 @@ func (m *queueMachine) enqueueBatch(t *rapid.T) {
 		dues[i] = due(same[when])
 		same[when]++
 	}
-	outcomes, err := m.queues[policy].EnqueueBatch(context.Background(), tasks)
+	outcomes, err := q.EnqueueBatch(context.Background(), tasks)
 	require.NoError(t, err)
 	require.Len(t, outcomes, len(tasks))
 	m.enqueued(t, outcomes, func(i int, nudge float64) sluice.Outcome {
-		return m.model.Enqueue(now, policy, tasks[i].ID, dues[i]+nudge, string(tasks[i].Payload))
+		return enqueue(tasks[i].ID, dues[i]+nudge, string(tasks[i].Payload))
 	})
 	m.counts.add("enqueue batch")
 	m.end(t)
@@ -182,7 +182,7 @@ func (m *queueMachine) payloads(t *rapid.T) (most int, options []sluice.ReadOpti
 // list walks through all tasks in a state, in pages.
 func (m *queueMachine) list(t *rapid.T) {
 	now := m.begin()
-	n, s := few.Draw(t, "n"), sluice.State(rapid.IntRange(int(sluice.StateScheduled), int(sluice.StateDead)).Draw(t, "state"))
+	n, s := few.Draw(t, "n"), sluice.State(rapid.IntRange(int(sluice.StateScheduled), int(sluice.StateDone)).Draw(t, "state"))
 	most, options := m.payloads(t)
 	want := model.LeaveOut(m.model.List(now, s, sluice.TaskInfo{}, 100), most)
 	var all []sluice.TaskInfo
@@ -222,7 +222,11 @@ func (m *queueMachine) cancel(t *rapid.T) {
 	now, id := m.begin(), someID.Draw(t, "id")
 	was, err := m.queues[0].Cancel(context.Background(), id)
 	require.NoError(t, err)
+	before := len(m.model.Records)
 	require.Equal(t, m.model.Cancel(now, id), was)
+	if len(m.model.Records) < before && was != sluice.StateDone {
+		m.counts.add("cancel: shadowed")
+	}
 	m.counts.add("cancel: " + was.String())
 	m.end(t)
 }
@@ -255,7 +259,7 @@ func (m *queueMachine) get(t *rapid.T) {
 	} else {
 		require.ErrorIs(t, err, sluice.ErrNotFound)
 	}
-	m.counts.add("get: " + either(ok, "found", "not found"))
+	m.counts.add("get: " + either(ok, either(e.State == sluice.StateDone, "done", "found"), "not found"))
 	m.end(t)
 }
 
@@ -276,34 +280,45 @@ func (m *queueMachine) stats(t *rapid.T) {
 	m.end(t)
 }
 
-// limited returns a queue with a limit on its dead letters that was drawn, perhaps none, and that limit. It
-// has not looked at the dead letters yet, so that it does before its first claim.
-func (m *queueMachine) limited(t *rapid.T) (q *sluice.Queue, limit int, age float64) {
-	limit = rapid.SampledFrom([]int{0, 1, 1, 2}).Draw(t, "dead limit")
+// bounds are a queue's limits on its dead letters, and its retention, as the model has them; 0 for none.
+type bounds struct {
+	limit     int
+	age       float64
+	retention float64
+}
+
+// limited returns a queue with a limit on its dead letters and a retention that were drawn, perhaps none. It
+// has not looked at them yet, so that it does before its first claim.
+func (m *queueMachine) limited(t *rapid.T) (q *sluice.Queue, b bounds) {
+	limit := rapid.SampledFrom([]int{0, 1, 1, 2}).Draw(t, "dead limit")
 	old := rapid.SampledFrom([]time.Duration{0, 0, time.Second, time.Hour}).Draw(t, "dead age")
 	if _, isReal := m.clock.(*realClock); isReal && old == time.Second {
 		old = 0 // it may be over between the model's time and the server's
 	}
-	if limit == 0 && old == 0 {
-		return m.queues[0], 0, 0
+	retention := rapid.SampledFrom(append([]time.Duration{0, 0, 0}, m.retentions...)).Draw(t, "retention")
+	if limit == 0 && old == 0 && retention == 0 {
+		return m.queues[0], bounds{}
 	}
 	q, err := sluice.NewQueue(m.rdb, strings.TrimPrefix(m.key, "Queue:"), sluice.WithMaxAttempts(m.maxAttempts),
-		sluice.WithDeadLimit(limit), sluice.WithDeadAge(old))
+		sluice.WithDeadLimit(limit), sluice.WithDeadAge(old), sluice.WithRetention(retention))
 	require.NoError(t, err)
-	return q, limit, decimal(micros(old))
+	return q, bounds{limit, decimal(micros(old)), decimal(micros(retention))}
 }
 
 // trimFirst returns a queue with a limit on its dead letters, for an operation that drops what is too much before it
 // does anything else, and a function that drops what the operation has buried too much.
 func (m *queueMachine) trimFirst(t *rapid.T, now float64) (q *sluice.Queue, trim func(result string)) {
-	q, limit, age := m.limited(t)
+	q, b := m.limited(t)
 	trim = func(result string) {
 		before := m.model.Dropped
-		if m.model.Trim(now, limit, age); m.model.Dropped > before {
+		if m.model.Trim(now, b.limit, b.age); m.model.Dropped > before {
 			m.counts.add(result)
 		}
 	}
 	trim("trimmed before")
+	if b.retention > 0 && m.model.Forget(now, b.retention) > 0 {
+		m.counts.add("forgotten by a trim")
+	}
 	return q, trim
 }
 

@@ -74,11 +74,11 @@ func (m *queueMachine) retry(t *rapid.T) {
 func (m *queueMachine) bury(t *rapid.T) {
 	e, now := m.receipt(t), m.begin()
 	reason := rapid.SampledFrom([]string{"", "no", "1:dead:2:", strings.Repeat("ö", 300)}).Draw(t, "reason")
-	q, limit, age := m.limited(t)
+	q, b := m.limited(t)
 	err := q.Bury(context.Background(), e, reason)
 	ok := m.model.Bury(now, e, reason[:min(len(reason), 512)])
 	if before := m.model.Dropped; ok && m.model.Item(e.ID).Listed { // else a waiting version has taken over
-		if m.model.Trim(now, limit, age); m.model.Dropped > before {
+		if m.model.Trim(now, b.limit, b.age); m.model.Dropped > before {
 			m.counts.add("trimmed behind a burial")
 		}
 	}

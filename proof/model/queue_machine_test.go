@@ -21,7 +21,9 @@ import (
 
 // queueResults are the results that a long run must have seen.
 const queueResults = `advance; bury: done; bury: stale; cancel: absent; cancel: dead; cancel: due; cancel: leased; cancel: scheduled; claim: none; claim: some;
-dead: none; dead: some; list: scheduled; list: due; list: leased; list: dead; pause: without an end; pause: with an end; resume; limits: none; limits: running; limits: rate; limits: both; limited by running; limited by rate; limited after a change; dequeue: done; dequeue: stale; enqueue: added; enqueue: deferred; enqueue: kept; enqueue: updated;
+dead: none; dead: some; list: scheduled; list: due; list: leased; list: dead; pause: without an end; pause: with an end; resume; limits: none; limits: running; limits: rate; limits: both; limited by running; limited by rate; limited after a change; dequeue: done; dequeue: stale; enqueue: added; enqueue: deferred; enqueue: kept; enqueue: updated; enqueue: done;
+dequeue and remember: done; dequeue and remember: stale; finish: done; finish: stale; finish: with a result; remembered again; forgotten by a finish; forgotten by a trim;
+list: done; get: done; cancel: done; cancel: shadowed; once: dead; once: over; kept due: updated; kept due: deferred;
 enqueue batch; extend: done; extend: stale; foreign add; foreign remove; noted; get: found; get: not found; payloads: none; payloads: small; invalid; peek: none;
 peek: some; pop: none; pop: some; purge; release: done; release: stale; reschedule: done; reschedule: none; retry: done;
 retry: stale; revive: none; revive: some; stats; drop: none; drop: some; trim: some; trim: none; trimmed before; trimmed by a claim; trimmed behind a burial; version taken over; moved during a lease; delivery not counted; attempts used up; put back by a foreign producer; ended context; lease ended`
@@ -35,7 +37,7 @@ func TestQueueMachine_VirtualTime(t *testing.T) {
 	t.Cleanup(func() { _ = rdb.Close() })
 	c := &virtualClock{server: m}
 	c.set(time.Date(2026, 5, 6, 7, 8, 9, 123457000, time.UTC))
-	runQueueMachine(t, rdb, c, "pause ended")
+	runQueueMachine(t, rdb, c, "pause ended", "retention ended")
 }
 
 // TestQueueMachine_RealServer runs the machine on a real server. When an operation begins,
@@ -54,7 +56,7 @@ func runQueueMachine(t *testing.T, rdb redis.UniversalClient, c clock, wanted ..
 		rt.Repeat(map[string]func(*rapid.T){
 			"Enqueue": m.enqueue, "Enqueue2": m.enqueue, "Enqueue3": m.enqueue, "EnqueueBatch": m.enqueueBatch, "EnqueueBatch2": m.enqueueBatch,
 			"Claim": m.claim, "Claim2": m.claim, "Claim3": m.claim, "Claim4": m.claim, "Claim5": m.claim, "Claim6": m.claim, "Claim7": m.claim, "Pop": m.pop, "Peek": m.peek,
-			"Dequeue": m.dequeue, "Extend": m.extend, "Retry": m.retry, "Release": m.release, "Bury": m.bury,
+			"Dequeue": m.dequeue, "DequeueAndRemember": m.dequeueAndRemember, "Finish": m.finish, "Finish2": m.finish, "EndRetention": m.endRetention, "Extend": m.extend, "Retry": m.retry, "Release": m.release, "Bury": m.bury,
 			"Dead": m.dead, "List": m.list, "Pause": m.pause, "SetLimits": m.setLimits, "Limits": m.limits, "Resume": m.resume, "Resume2": m.resume, "Revive": m.revive, "Cancel": m.cancel, "Reschedule": m.reschedule,
 			"Get": m.get, "Stats": m.stats, "Trim": m.trim, "Drop": m.drop, "Purge": m.purge,
 			"ForeignAdd": m.foreignAdd, "ForeignRemove": m.foreignRemove, "LaterVersion": m.laterVersion,
@@ -68,7 +70,9 @@ func runQueueMachine(t *testing.T, rdb redis.UniversalClient, c clock, wanted ..
 type queueMachine struct {
 	rdb         redis.UniversalClient
 	key         string
-	queues      [4]*sluice.Queue // by duplicate policy
+	queues      [5]*sluice.Queue // by duplicate policy, except DuplicatesOnce
+	retaining   map[time.Duration]*sluice.Queue // by their retention, to finish tasks, and to enqueue with DuplicatesOnce
+	retentions  []time.Duration
 	maxAttempts int
 	clock       clock
 	model       *model.Queue
@@ -81,19 +85,28 @@ type queueMachine struct {
 func newQueueMachine(t *rapid.T, rdb redis.UniversalClient, name string, c clock, counts *tally) *queueMachine {
 	m := &queueMachine{rdb: rdb, key: "Queue:" + name, clock: c, model: &model.Queue{}, counts: counts,
 		maxAttempts: rapid.SampledFrom([]int{0, 1, 1, 1, 2, 25}).Draw(t, "max attempts")}
-	for policy := range m.queues {
-		var err error
-		m.queues[policy], err = sluice.NewQueue(rdb, name, sluice.WithMaxAttempts(m.maxAttempts),
-			sluice.WithDuplicates(sluice.Duplicates(policy)))
+	newQueue := func(policy sluice.Duplicates, retention time.Duration) *sluice.Queue {
+		q, err := sluice.NewQueue(rdb, name, sluice.WithMaxAttempts(m.maxAttempts), sluice.WithDuplicates(policy), sluice.WithRetention(retention))
 		require.NoError(t, err)
+		return q
 	}
-	require.NoError(t, rdb.Del(context.Background(), m.key, "{"+m.key+"}:tasks", "{"+m.key+"}:state", "{"+m.key+"}:dead", "{"+m.key+"}:leased", "{"+m.key+"}:paused", "{"+m.key+"}:errors", "{"+m.key+"}:counts").Err())
+	for policy := range sluice.DuplicatesOnce {
+		m.queues[policy] = newQueue(policy, 0)
+	}
+	m.retentions, m.retaining = rapid.SampledFrom([][]time.Duration{c.retentions(), c.retentions()[:1]}).Draw(t, "retentions"), map[time.Duration]*sluice.Queue{}
+	for _, retention := range m.retentions {
+		m.retaining[retention] = newQueue(sluice.DuplicatesOnce, retention)
+	}
+	require.NoError(t, rdb.Del(context.Background(), append(m.companions(), m.key)...).Err())
 	return m
 }
 
 // begin begins an operation, and returns the model's time.
 func (m *queueMachine) begin() float64 {
 	m.started = m.clock.begin(m.model)
+	if m.model.Expire(seconds(m.started)) {
+		m.counts.add("retention ended")
+	}
 	return seconds(m.started)
 }
 
@@ -106,6 +119,7 @@ func (m *queueMachine) end(t *rapid.T) {
 	m.model.Tidy()
 	m.requireIndex(t, held, seconds(ended))
 	m.requireLimits(t, ended)
+	m.requireRecords(t, held.Records, ended)
 	counts := func(q *model.Queue) []int64 { return []int64{q.Done, q.Retried, q.Buried, q.Lost, q.Dropped} }
 	require.Equal(t, counts(m.model), counts(held), "done, retried, buried, lost, dropped")
 	require.Len(t, held.Items, len(m.model.Items), "%+v\nmodel: %+v", held.Items, m.model.Items)
@@ -204,9 +218,10 @@ func readQueue(t *rapid.T, rdb redis.UniversalClient, key string) *model.Queue {
 	fields := pipe.HGetAll(ctx, "{"+key+"}:state")
 	dead := pipe.ZRangeWithScores(ctx, "{"+key+"}:dead", 0, -1)
 	counts, failures := pipe.HGetAll(ctx, "{"+key+"}:counts"), pipe.HGetAll(ctx, "{"+key+"}:errors")
+	done, results := pipe.ZRangeWithScores(ctx, "{"+key+"}:done", 0, -1), pipe.HGetAll(ctx, "{"+key+"}:results")
 	_, err := pipe.Exec(ctx)
 	require.NoError(t, err)
-	q := &model.Queue{}
+	q := &model.Queue{Records: readRecords(t, done.Val(), results.Val())}
 	for what, n := range map[string]*int64{"done": &q.Done, "retried": &q.Retried, "buried": &q.Buried, "lost": &q.Lost, "dropped": &q.Dropped} {
 		*n, _ = strconv.ParseInt(counts.Val()[what], 10, 64)
 	}

@@ -44,3 +44,12 @@ func (it Item) info(s sluice.State) sluice.TaskInfo {
 	}
 	return t
 }
+
+// info returns a record as it is shown.
+func (r Record) info() sluice.TaskInfo {
+	t := sluice.TaskInfo{Entry: sluice.Entry{ID: r.ID, Score: r.At, Attempt: r.Attempt}, State: sluice.StateDone, DoneAt: wire.TimeOf(r.At)}
+	if r.Result != "" {
+		t.Result = []byte(r.Result)
+	}
+	return t
+}

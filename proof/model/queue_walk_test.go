@@ -22,6 +22,10 @@ func TestQueueWalk_HoldsTheInvariants(t *testing.T) {
 		{"keep", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 1, Leaps: 1, Policy: sluice.DuplicatesKeep}, false},
 		{"earliest", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 1, Leaps: 1, Policy: sluice.DuplicatesEarliest}, false},
 		{"latest", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 1, Leaps: 1, Policy: sluice.DuplicatesLatest}, false},
+		{"keep the due time", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 1, Leaps: 1, Policy: sluice.DuplicatesKeepDue}, false},
+		{"once", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 1, Leaps: 2, Policy: sluice.DuplicatesOnce}, false},
+		{"once, one fault", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 1, Leaps: 1, Faults: 1, Policy: sluice.DuplicatesOnce}, false},
+		{"once, two faults", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 1, Leaps: 1, Faults: 2, Policy: sluice.DuplicatesOnce}, true},
 		{"two workers, a foreign producer", model.QueueWalk{Workers: 2, Enqueues: 1, Claims: 1, Leaps: 2, Foreign: 2}, false},
 		{"two workers, twice", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 2, Leaps: 2}, true},
 		{"two workers, two faults", model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 1, Leaps: 1, Faults: 2}, true},
@@ -46,12 +50,15 @@ func TestQueueWalk_FindsEveryMistake(t *testing.T) {
 		model.FinishWithoutReceipt, model.ExtendWithoutReceipt, model.DroppedVersion, model.DroppedByRetry,
 		model.DroppedByExtend, model.ReplacesWhatIsLeased, model.ClaimTwice, model.LeaseFromTheReply,
 		model.CountsReleases, model.NewVersionKeepsCount, model.EarlyVersion, model.ClaimIgnoresTheLease,
-		model.ForeignAddEndsTheLease,
+		model.ForeignAddEndsTheLease, model.ForgetsWhatIsDone, model.OnceWaitsBehindTheLease,
 	} {
 		t.Run(mistake, func(t *testing.T) {
 			walk := model.QueueWalk{Workers: 2, Enqueues: 2, Claims: 2, Leaps: 2, Faults: 1, Mistake: mistake}
-			if mistake == model.ForeignAddEndsTheLease {
+			switch mistake {
+			case model.ForeignAddEndsTheLease:
 				walk.Foreign, walk.Faults = 1, 0
+			case model.ForgetsWhatIsDone, model.OnceWaitsBehindTheLease:
+				walk.Policy = sluice.DuplicatesOnce
 			}
 			report := walk.Walk()
 			t.Log(report)

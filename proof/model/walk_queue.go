@@ -11,6 +11,9 @@ import (
 // workers that claim, extend and settle it. As in LockWalk, the server carries out a command
 // at any time after it was sent, and faults strike.
 //
+// With DuplicatesOnce, what is finished is remembered for good, and the producer sends an enqueue again that had no reply: the ID is finished once
+// all the same.
+//
 // Each script runs at a time of its own. Leases are longer than everything that happens
 // meanwhile; they end when the clock leaps.
 type QueueWalk struct {
@@ -39,6 +42,8 @@ const (
 	EarlyVersion                   = "a deferred version is due before its holder has finished"
 	ClaimIgnoresTheLease           = "a claim claims a leased task"
 	ForeignAddEndsTheLease         = "a foreign ZADD ends the lease"
+	ForgetsWhatIsDone              = "what is finished is not remembered"
+	OnceWaitsBehindTheLease        = "an enqueue of once waits behind a lease"
 	lease                          = 1000
 	theID                          = "id"
 	never                  float64 = 1e9
@@ -106,6 +111,7 @@ type queueState struct {
 	foreign  int8
 	versions [5]version // from index 1
 	latest   int8
+	ended    int8 // finishes in all, if they are remembered
 	violated string
 }
 
@@ -125,6 +131,9 @@ func (w QueueWalk) start() (s queueState) {
 func (w QueueWalk) violation(s queueState) string {
 	if s.violated != "" {
 		return s.violated
+	}
+	if s.ended > 1 {
+		return "an ID was finished twice"
 	}
 	busy := 0
 	for _, k := range s.workers {
@@ -268,7 +277,7 @@ func (s *queueState) leaveInNetwork(m queueCommand) {
 }
 
 // command emits what may happen to a command. If its reply is lost, a command with a receipt
-// is retried; a claim and an enqueue are not.
+// is retried; a claim and an enqueue are not, except with DuplicatesOnce.
 func (w QueueWalk) command(s queueState, i int, actor string, do queueEmitter) {
 	m := s.workers[i].command
 	if m.answered {
@@ -295,13 +304,14 @@ func (w QueueWalk) command(s queueState, i int, actor string, do queueEmitter) {
 			}
 		})
 	}
-	retried := m.kind != enqueueIt && (m.kind != claimIt || w.Mistake == ClaimTwice)
+	once := w.Policy == sluice.DuplicatesOnce
+	retried := (m.kind != enqueueIt || once) && (m.kind != claimIt || w.Mistake == ClaimTwice)
 	if m.answered {
 		lose("loses the reply", false, retried)
 	} else {
 		lose("loses the request", false, retried)
 	}
-	if i == producer { // a late copy of an enqueue may replace a newer version: that is documented
+	if i == producer && !once { // a late copy of an enqueue may replace a newer version: that is documented
 		return
 	}
 	if !m.answered {
@@ -314,6 +324,9 @@ func (w QueueWalk) command(s queueState, i int, actor string, do queueEmitter) {
 func (w QueueWalk) carryOut(s *queueState, m *queueCommand) {
 	s.now++
 	q := Queue{Items: []Item{s.item}}
+	if s.ended > 0 && w.Mistake != ForgetsWhatIsDone {
+		q.Records = []Record{{ID: theID}}
+	}
 	e := sluice.Entry{ID: theID, Score: m.with.score}
 	before := q.Items[0]
 	v := &s.versions[m.with.version]
@@ -330,6 +343,9 @@ func (w QueueWalk) carryOut(s *queueState, m *queueCommand) {
 		}
 		if m.done = len(q.Dequeue(s.now, e)) == 0; m.done {
 			v.finished++
+			if w.Policy == sluice.DuplicatesOnce {
+				s.ended++
+			}
 			if w.Mistake == DroppedVersion {
 				q.Items[0] = Item{ID: theID}
 			}
@@ -358,8 +374,17 @@ func (w QueueWalk) enqueue(s *queueState, q *Queue) {
 	if w.Mistake == ReplacesWhatIsLeased {
 		q.Items[0].Lease = 0
 	}
-	switch q.Enqueue(s.now, w.Policy, theID, s.now, payload) {
-	case sluice.OutcomeKept:
+	var outcome sluice.Outcome
+	switch {
+	case w.Mistake == OnceWaitsBehindTheLease && before.current(s.now).leased(s.now):
+		outcome = q.Enqueue(s.now, sluice.DuplicatesReplace, theID, s.now, payload)
+	case w.Policy == sluice.DuplicatesOnce:
+		outcome = q.EnqueueOnce(s.now, never, theID, s.now, payload)
+	default:
+		outcome = q.Enqueue(s.now, w.Policy, theID, s.now, payload)
+	}
+	switch outcome {
+	case sluice.OutcomeKept, sluice.OutcomeDone:
 		return
 	case sluice.OutcomeUpdated:
 		if w.Mistake == NewVersionKeepsCount {

@@ -122,6 +122,7 @@ func (s *queueState) encode(put func(int8), time func(float64)) {
 		flags(v.buried)
 	}
 	put(s.latest)
+	put(s.ended)
 	put(s.leaps)
 	put(s.faults)
 	put(s.foreign)

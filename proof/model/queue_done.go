@@ -1,0 +1,117 @@
+package model
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/sluice-go/sluice"
+)
+
+// Record is a finished task that is remembered. It is shown unless a task of its ID is in the queue, or dead.
+type Record struct {
+	ID      string
+	At      float64 // when it was finished
+	Attempt int
+	Result  string
+}
+
+// record returns where the record of an ID is, or belongs.
+func (q *Queue) record(id string) (i int, found bool) {
+	return slices.BinarySearchFunc(q.Records, id, func(r Record, id string) int { return strings.Compare(r.ID, id) })
+}
+
+// remember remembers tasks for age seconds, and forgets others. What is remembered goes at last when nothing was finished for twice that and a
+// minute.
+func (q *Queue) remember(now, age float64, finished []Record) {
+	for _, r := range finished {
+		if i, found := q.record(r.ID); found {
+			q.Records[i] = r
+		} else {
+			q.Records = slices.Insert(q.Records, i, r)
+		}
+	}
+	if len(finished) > 0 {
+		q.KeptUntil = inMicros(now) + math.Round(2e6*age) + 60e6
+		q.Forget(now, age)
+	}
+}
+
+// Forget forgets what was finished age seconds ago or before.
+func (q *Queue) Forget(now, age float64) (forgotten int) {
+	before := len(q.Records)
+	q.Records = slices.DeleteFunc(q.Records, func(r Record) bool { return r.At <= now-age })
+	return before - len(q.Records)
+}
+
+// Expire drops what is remembered if nothing was finished for long, and says whether there was anything.
+func (q *Queue) Expire(now float64) bool {
+	if len(q.Records) == 0 || inMicros(now) < q.KeptUntil {
+		return false
+	}
+	q.Records = nil
+	return true
+}
+
+// shown returns the record of an ID, if it is shown.
+func (q *Queue) shown(id string) (r Record, ok bool) {
+	i, found := q.record(id)
+	if it := q.Item(id); !found || it.Queued || it.Listed {
+		return Record{}, false
+	}
+	return q.Records[i], true
+}
+
+// forgetID forgets an ID.
+func (q *Queue) forgetID(id string) {
+	if i, found := q.record(id); found {
+		q.Records = slices.Delete(q.Records, i, i+1)
+	}
+}
+
+// EnqueueOnce is Enqueue with DuplicatesOnce: what was finished less than within seconds ago keeps its ID.
+func (q *Queue) EnqueueOnce(now, within float64, id string, due float64, payload string) sluice.Outcome {
+	if r, ok := q.shown(id); ok && r.At > now-within {
+		return sluice.OutcomeDone
+	}
+	return q.Enqueue(now, sluice.DuplicatesOnce, id, due, payload)
+}
+
+// ListDone returns up to n finished tasks behind the one that is named, in the order of their ends.
+func (q *Queue) ListDone(after sluice.TaskInfo, n int) (seen []sluice.TaskInfo) {
+	records := slices.Clone(q.Records)
+	slices.SortStableFunc(records, func(a, b Record) int { return cmp.Compare(a.At, b.At) })
+	for _, r := range records {
+		if _, ok := q.shown(r.ID); ok && len(seen) < n && follows(r.info(), after) {
+			seen = append(seen, r.info())
+		}
+	}
+	return seen
+}
+
+// Finish is Dequeue, and remembers for age seconds what it removes for good; nothing if age is 0. results are those of some tasks, by their
+// places among es.
+func (q *Queue) Finish(now, age float64, results map[int]string, es ...sluice.Entry) (stale []string) {
+	done := map[string]bool{}
+	var finished []Record
+	for i, e := range es {
+		ok := !done[e.ID] && q.withReceipt(now, e, func(it *Item, task Item) {
+			q.Done++
+			if task.Waiting {
+				it.giveBack(task, 0, 0)
+			} else {
+				*it = Item{ID: task.ID}
+				finished = append(finished, Record{task.ID, now, task.Attempt, results[i]})
+			}
+		})
+		if !ok {
+			stale = append(stale, e.ID)
+		}
+		done[e.ID] = done[e.ID] || ok
+	}
+	if age > 0 {
+		q.remember(now, age, finished)
+	}
+	return stale
+}

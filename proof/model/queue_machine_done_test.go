@@ -1,0 +1,195 @@
+package model_test
+
+import (
+	"context"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/proof/model"
+)
+
+// companions are the keys beside the queue's own, in the order in which scripts take them.
+func (m *queueMachine) companions() (keys []string) {
+	for _, ending := range []string{"tasks", "dead", "state", "leased", "line", "errors", "paused", "counts", "done", "results"} {
+		keys = append(keys, "{"+m.key+"}:"+ending)
+	}
+	return keys
+}
+
+// enqueuer draws a duplicate policy. It returns a queue with that policy, and what the model does.
+func (m *queueMachine) enqueuer(t *rapid.T, now float64) (q *sluice.Queue, enqueue func(id string, due float64, payload string) sluice.Outcome) {
+	policy := sluice.Duplicates(rapid.IntRange(0, int(sluice.DuplicatesOnce)).Draw(t, "policy"))
+	if policy != sluice.DuplicatesOnce {
+		return m.queues[policy], func(id string, due float64, payload string) sluice.Outcome {
+			outcome := m.model.Enqueue(now, policy, id, due, payload)
+			if policy == sluice.DuplicatesKeepDue {
+				m.counts.add("kept due: " + outcome.String())
+			}
+			return outcome
+		}
+	}
+	within := rapid.SampledFrom(m.retentions).Draw(t, "retention")
+	return m.retaining[within], func(id string, due float64, payload string) sluice.Outcome {
+		isDead, before := m.model.Item(id).Buried, slices.Clone(m.model.Records)
+		outcome := m.model.EnqueueOnce(now, decimal(micros(within)), id, due, payload)
+		isDone := slices.ContainsFunc(before, func(r model.Record) bool { return r.ID == id })
+		switch {
+		case outcome != sluice.OutcomeAdded:
+		case isDead:
+			m.counts.add("once: dead")
+		case isDone:
+			m.counts.add("once: over")
+		}
+		return outcome
+	}
+}
+
+// remembering draws a queue with a retention, which the model takes in seconds.
+func (m *queueMachine) remembering(t *rapid.T) (q *sluice.Queue, retention time.Duration, age float64) {
+	retention = rapid.SampledFrom(m.retentions).Draw(t, "retention")
+	return m.retaining[retention], retention, decimal(micros(retention))
+}
+
+// finished has the model finish tasks.
+func (m *queueMachine) finished(now, age float64, results map[int]string, es []sluice.Entry) (stale []string) {
+	before := map[string]bool{}
+	for _, r := range m.model.Records {
+		before[r.ID] = true
+	}
+	stale = m.model.Finish(now, age, results, es...)
+	for _, r := range m.model.Records {
+		if r.At == now && before[r.ID] {
+			m.counts.add("remembered again")
+		}
+		delete(before, r.ID)
+	}
+	if len(before) > 0 {
+		m.counts.add("forgotten by a finish")
+	}
+	return stale
+}
+
+// dequeueAndRemember is dequeue on a queue with a retention.
+func (m *queueMachine) dequeueAndRemember(t *rapid.T) {
+	es := m.someReceipts(t)
+	q, _, age := m.remembering(t)
+	now := m.begin()
+	err := q.Dequeue(context.Background(), es...)
+	m.stale(t, "dequeue and remember", m.finished(now, age, nil, es), err)
+}
+
+var someResult = rapid.SampledFrom([]string{"", "", "r", "12 ss", "\n\x00\xff ", "7"})
+
+// finish finishes tasks with results, as a Worker's loop does: only a handler can record one.
+func (m *queueMachine) finish(t *rapid.T) {
+	es := m.someReceipts(t)
+	_, retention, age := m.remembering(t)
+	items, results := make([]wire.Item, len(es)), map[int]string{}
+	for i, e := range es {
+		results[i] = someResult.Draw(t, "result")
+		items[i] = wire.Item{ID: e.ID, Receipt: wire.ScoreText(e.Score), Disposition: wire.Disposition{Action: wire.Finish, Result: results[i]}}
+	}
+	now := m.begin()
+	args := wire.AppendRetention(wire.AppendByReceipt([]any{"", 0, "0", m.maxAttempts}, items), items, retention)
+	reply, err := m.rdb.EvalSha(context.Background(), digestOf(t, "exchange"), append([]string{m.key}, m.companions()...), args...).Result()
+	if redis.HasErrorPrefix(err, "NOSCRIPT") { // no task was finished so far
+		require.ErrorIs(t, m.queues[0].Dequeue(context.Background(), sluice.Entry{ID: "none", Score: 1}), sluice.ErrStale)
+		now = m.begin()
+		reply, err = m.rdb.EvalSha(context.Background(), digestOf(t, "exchange"), append([]string{m.key}, m.companions()...), args...).Result()
+	}
+	require.NoError(t, err)
+	x, err := wire.Exchange(reply, len(es), wire.AsTask)
+	require.NoError(t, err)
+	var stale []string
+	for i, answer := range x.Answers {
+		switch {
+		case !answer.IsAccepted():
+			stale = append(stale, es[i].ID)
+		case results[i] != "":
+			m.counts.add("finish: with a result")
+		}
+		require.NotEqual(t, wire.Resultless, answer)
+	}
+	require.Equal(t, m.finished(now, age, results, es), stale)
+	m.counts.add("finish: " + either(len(stale) == 0, "done", "stale"))
+	m.end(t)
+}
+
+// digestOf returns by which name the server has a script.
+func digestOf(t require.TestingT, script string) string {
+	digests, err := os.ReadFile("../../lua/digests.txt")
+	require.NoError(t, err)
+	for line := range strings.Lines(string(digests)) {
+		if digest, name, _ := strings.Cut(strings.TrimSpace(line), "  "); name == script {
+			return digest
+		}
+	}
+	require.Fail(t, "no digest")
+	return ""
+}
+
+// endRetention has a task finished earlier, as if that time had come.
+func (m *queueMachine) endRetention(t *rapid.T) {
+	if len(m.model.Records) == 0 {
+		t.Skip("nothing is remembered")
+	}
+	now, i := m.begin(), rapid.IntRange(0, 3).Draw(t, "record")
+	if len(m.model.Records) > 0 {
+		r := &m.model.Records[i%len(m.model.Records)]
+		r.At = float64(int64(now) - rapid.SampledFrom([]int64{600, 7200, 14400}).Draw(t, "by"))
+		require.NoError(t, m.rdb.ZAdd(context.Background(), "{"+m.key+"}:done", redis.Z{Score: r.At, Member: r.ID}).Err())
+	}
+	m.end(t)
+}
+
+// readRecords reads what the server remembers.
+func readRecords(t require.TestingT, done []redis.Z, results map[string]string) (records []model.Record) {
+	for _, z := range done {
+		r := model.Record{ID: z.Member.(string), At: z.Score, Attempt: 1}
+		if text, ok := results[r.ID]; ok {
+			attempt, result, _ := strings.Cut(text, " ")
+			n, err := strconv.Atoi(attempt)
+			require.NoError(t, err)
+			require.False(t, n == 1 && result == "", "more than is needed")
+			r.Attempt, r.Result = n, result
+			delete(results, r.ID)
+		}
+		records = append(records, r)
+	}
+	require.Empty(t, results, "of tasks that are not remembered")
+	slices.SortFunc(records, func(a, b model.Record) int { return strings.Compare(a.ID, b.ID) })
+	return records
+}
+
+// requireRecords compares what the server remembers with the model, and until when.
+func (m *queueMachine) requireRecords(t *rapid.T, held []model.Record, ended time.Time) {
+	require.Len(t, held, len(m.model.Records), "%+v\nmodel: %+v", held, m.model.Records)
+	hasMore := false
+	for i, is := range held {
+		m.adopt(t, ended, &m.model.Records[i].At, is.At)
+		require.Equal(t, m.model.Records[i], is)
+		hasMore = hasMore || is.Attempt != 1 || is.Result != ""
+	}
+	keys := m.companions()[8:]
+	if !hasMore {
+		keys = keys[:1]
+	}
+	for _, key := range keys {
+		if len(held) > 0 {
+			left := time.Duration(m.model.KeptUntil-inMicros(ended)) * time.Microsecond
+			require.InDelta(t, left.Seconds(), m.clock.left(key).Seconds(), 2*ended.Sub(m.started).Seconds()+0.002, key)
+		}
+	}
+}
+
+func inMicros(t time.Time) float64 { return float64(t.UnixMicro()) }
+
