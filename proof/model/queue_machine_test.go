@@ -70,7 +70,7 @@ func runQueueMachine(t *testing.T, rdb redis.UniversalClient, c clock, wanted ..
 type queueMachine struct {
 	rdb         redis.UniversalClient
 	key         string
-	queues      [5]*sluice.Queue // by duplicate policy, except DuplicatesOnce
+	queues      [5]*sluice.Queue                // by duplicate policy, except DuplicatesOnce
 	retaining   map[time.Duration]*sluice.Queue // by their retention, to finish tasks, and to enqueue with DuplicatesOnce
 	retentions  []time.Duration
 	maxAttempts int

@@ -29,24 +29,24 @@ type QueueWalk struct {
 
 // Mistakes break the protocol in one place each. A walk must find every one of them.
 const (
-	FinishWithoutReceipt           = "finish without receipt"
-	ExtendWithoutReceipt           = "extension without receipt"
-	DroppedVersion                 = "a finish drops the deferred version"
-	DroppedByRetry                 = "a retry drops the deferred version"
-	DroppedByExtend                = "an extension drops the deferred version"
-	ReplacesWhatIsLeased           = "an enqueue replaces a leased task"
-	ClaimTwice                     = "a claim is retried after a lost reply"
-	LeaseFromTheReply              = "a lease that counts from the reply"
-	CountsReleases                 = "a released attempt counts"
-	NewVersionKeepsCount           = "a new version inherits the attempts"
-	EarlyVersion                   = "a deferred version is due before its holder has finished"
-	ClaimIgnoresTheLease           = "a claim claims a leased task"
-	ForeignAddEndsTheLease         = "a foreign ZADD ends the lease"
-	ForgetsWhatIsDone              = "what is finished is not remembered"
-	OnceWaitsBehindTheLease        = "an enqueue of once waits behind a lease"
-	lease                          = 1000
-	theID                          = "id"
-	never                  float64 = 1e9
+	FinishWithoutReceipt            = "finish without receipt"
+	ExtendWithoutReceipt            = "extension without receipt"
+	DroppedVersion                  = "a finish drops the deferred version"
+	DroppedByRetry                  = "a retry drops the deferred version"
+	DroppedByExtend                 = "an extension drops the deferred version"
+	ReplacesWhatIsLeased            = "an enqueue replaces a leased task"
+	ClaimTwice                      = "a claim is retried after a lost reply"
+	LeaseFromTheReply               = "a lease that counts from the reply"
+	CountsReleases                  = "a released attempt counts"
+	NewVersionKeepsCount            = "a new version inherits the attempts"
+	EarlyVersion                    = "a deferred version is due before its holder has finished"
+	ClaimIgnoresTheLease            = "a claim claims a leased task"
+	ForeignAddEndsTheLease          = "a foreign ZADD ends the lease"
+	ForgetsWhatIsDone               = "what is finished is not remembered"
+	OnceWaitsBehindTheLease         = "an enqueue of once waits behind a lease"
+	lease                           = 1000
+	theID                           = "id"
+	never                   float64 = 1e9
 )
 
 // Walk visits every state.
