@@ -14,6 +14,7 @@ type checker struct {
 	losses     []span            // restarts that lost data
 	forces     map[string][]span // when a name may have been forced open
 	stalls     map[string][]span // when a process did not run
+	finishesOf map[string][]int  // the indexes of those of an ID that is enqueued once
 	counts     tally
 	violations []string
 }
@@ -49,6 +50,10 @@ func check(e *evidence) ([]string, tally) {
 	}
 	for _, h := range c.holds {
 		c.tokenHolds[h.token] = append(c.tokenHolds[h.token], h)
+	}
+	c.finishesOf = map[string][]int{}
+	for i, f := range c.finishes {
+		c.finishesOf[f.id] = append(c.finishesOf[f.id], i)
 	}
 	c.findLosses()
 	c.findForces()

@@ -48,6 +48,7 @@ func (c *checker) checkTasks() {
 	t.checkOverlaps()
 	t.checkHandlers()
 	t.checkLeftovers()
+	t.checkOnce()
 	t.checkTicks()
 	t.checkLimits()
 	t.checkReplicas()
@@ -268,13 +269,24 @@ func (t *tasksCheck) checkEnqueued(m *move) {
 	if m.kind == deferred {
 		due = m.is.due
 	}
+	policy, before := sluice.Duplicates(r.Policy), m.was.afterLease().score
+	takesPlace := m.kind == replaced || m.kind == deferred && m.was.due != 0
 	earliest, latest := t.clock.at(m.span)
-	if at := seconds(due) - r.Delay; at < earliest-settle || at > latest+settle {
+	at := seconds(due) - r.Delay
+	if policy == sluice.DuplicatesKeepDue && takesPlace {
+		if due >= before && due-before < 1e-5 && at <= latest+settle { // it has the due time of the version before
+			t.counts["tasks that kept an earlier due time"]++
+			return
+		}
+		if due > before {
+			t.report("%v at %v is due at %f with KeepDue, after %f", m.taskKey, m.span, due, before)
+		}
+	}
+	if at < earliest-settle || at > latest+settle {
 		t.report("%v at %v is due at %v instead of %v after it was enqueued", m.taskKey, m.span, seconds(due), r.Delay)
 	}
-	policy := sluice.Duplicates(r.Policy)
-	if m.kind == replaced || m.kind == deferred && (m.was.due != 0 || policy == sluice.DuplicatesKeep) {
-		t.checkPolicy(m, policy, due, m.was.afterLease().score)
+	if takesPlace || m.kind == deferred && (policy == sluice.DuplicatesKeep || policy == sluice.DuplicatesOnce) {
+		t.checkPolicy(m, policy, due, before)
 	}
 }
 
@@ -283,7 +295,7 @@ func (t *tasksCheck) checkEnqueued(m *move) {
 // differ.
 func (t *tasksCheck) checkPolicy(m *move, policy sluice.Duplicates, due, before float64) {
 	counted := due > before && due-before < 2e-6
-	if policy == sluice.DuplicatesKeep || policy == sluice.DuplicatesEarliest && due >= before && !counted || policy == sluice.DuplicatesLatest && due <= before {
+	if policy == sluice.DuplicatesKeep || policy == sluice.DuplicatesOnce || policy == sluice.DuplicatesEarliest && due >= before && !counted || policy == sluice.DuplicatesLatest && due <= before {
 		t.report("%v at %v was %s against policy %d: %+v became %+v", m.taskKey, m.span, m.kind, policy, m.was, m.is)
 	}
 }
@@ -314,9 +326,9 @@ func (t *tasksCheck) checkEnqueues() {
 		t.counts["enqueues "+string(r.Result)]++
 		acknowledged := r.Result == done || r.Result == short
 		switch {
-		case acknowledged && r.Outcome == int(sluice.OutcomeKept):
+		case acknowledged && (r.Outcome == int(sluice.OutcomeKept) || r.Outcome == int(sluice.OutcomeDone)):
 			if written {
-				t.report("%s was reported as Kept by %s, and written", version, r.Name)
+				t.report("%s was reported as %v by %s, and written", version, sluice.Outcome(r.Outcome), r.Name)
 			}
 		case acknowledged && !written:
 			if t.inGap(r.Call, r.Return) {

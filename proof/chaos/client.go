@@ -137,12 +137,14 @@ func (c *client) start() {
 	c.producers.Go(c.repeat(c.adopt))
 	c.producers.Go(c.repeat(c.force))
 	c.producers.Go(c.repeat(c.operate))
+	c.producers.Go(c.repeat(c.enqueueOnce))
 	c.producers.Go(c.repeat(c.enqueueSafely))
 	c.producers.Go(c.repeat(c.contendSafe))
 	c.consumers.Go(c.popLoop)
 	c.consumers.Go(c.peekLoop)
 	c.startWorker(workQueue, nil)
 	c.startWorker(shardQueue, nil)
+	c.startWorker(onceQueue, nil)
 	c.startWorker(tickQueue, ticks())
 }
 

@@ -10,14 +10,15 @@ import (
 
 // keyspace is what the server holds of the library's keys, replayed from the log.
 type keyspace struct {
-	locks  map[string]lockKey // by name, and those of permits by name and token
-	fences map[string]int64
-	tasks  map[taskKey]task
-	leases map[taskKey]float64      // the list of leased tasks
-	paused map[string]time.Duration // by queue: until when, by the server's clock
-	limits map[string]*reign        // by queue
-	lines  lines
-	idlers queueLines
+	locks    map[string]lockKey // by name, and those of permits by name and token
+	fences   map[string]int64
+	tasks    map[taskKey]task
+	leases   map[taskKey]float64      // the list of leased tasks
+	memories map[taskKey]memory       // of what is done
+	paused   map[string]time.Duration // by queue: until when, by the server's clock
+	limits   map[string]*reign        // by queue
+	lines    lines
+	idlers   queueLines
 }
 
 type lockKey struct {
@@ -55,11 +56,11 @@ type field struct {
 }
 
 func newKeyspace() keyspace {
-	return keyspace{map[string]lockKey{}, map[string]int64{}, map[taskKey]task{}, map[taskKey]float64{}, map[string]time.Duration{}, map[string]*reign{}, newLines(), newQueueLines()}
+	return keyspace{map[string]lockKey{}, map[string]int64{}, map[taskKey]task{}, map[taskKey]float64{}, map[taskKey]memory{}, map[string]time.Duration{}, map[string]*reign{}, newLines(), newQueueLines()}
 }
 
 func (k keyspace) clone() keyspace {
-	return keyspace{maps.Clone(k.locks), maps.Clone(k.fences), maps.Clone(k.tasks), maps.Clone(k.leases), maps.Clone(k.paused), maps.Clone(k.limits), k.lines.clone(), k.idlers.clone()}
+	return keyspace{maps.Clone(k.locks), maps.Clone(k.fences), maps.Clone(k.tasks), maps.Clone(k.leases), maps.Clone(k.memories), maps.Clone(k.paused), maps.Clone(k.limits), k.lines.clone(), k.idlers.clone()}
 }
 
 // leased says whether the task has a lease, which may have ended.
@@ -116,6 +117,8 @@ func (k keyspace) change(command []string, touch func(taskKey)) {
 	switch {
 	case which == "leased":
 		k.list(name, verb, args, touch)
+	case which == "done", which == "results":
+		k.remember(name, which, verb, args, touch)
 	case which == "line": // see idling
 	case which == "counts", which == "workers": // they are of no task
 	case which == "errors": // see quiet

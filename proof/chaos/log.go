@@ -18,7 +18,9 @@ type evidence struct {
 	gaps     []span                   // see findGaps
 	restarts []restart
 	ended    time.Duration
-	cleared  time.Duration // when the limits of all queues were taken away; 0 if they were not
+	// listedDone is what the library says is done when everything is quiet; nil in some tests.
+	listedDone map[string]doneTask
+	cleared    time.Duration // when the limits of all queues were taken away; 0 if they were not
 }
 
 // entry is a transaction, or a single command, of the log.

@@ -21,6 +21,14 @@ const (
 	onceRecent = 60
 )
 
+// policyOf returns the policy of a handle by which a queue is consumed.
+func policyOf(name string) sluice.Duplicates {
+	if name == onceQueue {
+		return sluice.DuplicatesOnce
+	}
+	return sluice.DuplicatesReplace
+}
+
 // onceID returns an ID that other clients enqueue at the same time, or one of any time before.
 func (c *client) onceID(rng *rand.Rand) string {
 	n := int((monotonic() - c.Began) / onceEvery)

@@ -21,7 +21,7 @@ func (c *client) pause(ctx context.Context, rng *rand.Rand, name string, q *slui
 
 // list reads the tasks of a state, in pages or in one loop. However they come and go, each stands behind the one before.
 func (c *client) list(ctx context.Context, rng *rand.Rand, name string, q *sluice.Queue) {
-	state := []sluice.State{sluice.StateScheduled, sluice.StateDue, sluice.StateLeased, sluice.StateDead}[rng.IntN(4)]
+	state := []sluice.State{sluice.StateScheduled, sluice.StateDue, sluice.StateLeased, sluice.StateDead, sluice.StateDone}[rng.IntN(5)]
 	rec := c.begin(record{Op: opList, Name: name})
 	var after sluice.TaskInfo
 	isBehind := func(t sluice.TaskInfo) bool {

@@ -41,6 +41,9 @@ func (r *round) quiet() (violations []string, err error) {
 			violations = append(violations, fmt.Sprintf("%s: %v (see its .err file)", p.Process, p.err))
 		}
 	}
+	if err := r.readDone(); err != nil {
+		violations = append(violations, err.Error())
+	}
 	return append(violations, r.leftKeys()...), nil
 }
 
@@ -99,6 +102,7 @@ func (r *round) leftKeys() (violations []string) {
 		}
 	}
 	violations = append(violations, r.lastingLines(ctx)...)
+	violations = append(violations, r.lastingRecords(ctx)...)
 	for _, name := range queues {
 		members := func(ending string, of func(key string) []string) (all []string) {
 			for _, key := range r.server.rdb.Keys(ctx, "{Queue:"+name+"*}:"+ending).Val() { // of each shard
@@ -113,6 +117,11 @@ func (r *round) leftKeys() (violations []string) {
 		if !slices.Equal(dead, states) || name != plainQueue && !slices.Equal(dead, payloads) || name == plainQueue && len(payloads) > 0 {
 			violations = append(violations, fmt.Sprintf("%s: %d dead letters, %d states and %d payloads", name, len(dead), len(states), len(payloads)))
 		}
+		finished, results := members("done", func(key string) []string { return r.server.rdb.ZRange(ctx, key, 0, -1).Val() }), members("results", fields)
+		isKnown := func(id string) bool { _, found := slices.BinarySearch(finished, id); return found }
+		if name != onceQueue && len(finished) > 0 || slices.ContainsFunc(results, func(id string) bool { return !isKnown(id) }) {
+			violations = append(violations, fmt.Sprintf("%s: %d tasks are done, and %d have a result", name, len(finished), len(results)))
+		}
 		if left := members("errors", fields); len(left) > 0 {
 			violations = append(violations, fmt.Sprintf("%s: the last errors of %v, which have ended", name, left))
 		}
@@ -125,6 +134,17 @@ func (r *round) lastingLines(ctx context.Context) (violations []string) {
 	for _, key := range slices.Concat(r.server.rdb.Keys(ctx, "{Lock:*}:line").Val(), r.server.rdb.Keys(ctx, "{Queue:*}:line").Val()) {
 		left, err := r.server.rdb.PTTL(ctx, key).Result()
 		if err != nil || left == -1 || left > lineLife { // -2 if it has just ended
+			violations = append(violations, fmt.Sprintf("%s ends in %v when everything is quiet, %v", key, left, err))
+		}
+	}
+	return violations
+}
+
+// lastingRecords finds what is remembered without an end: the clock may have been set back by some hours since it was set.
+func (r *round) lastingRecords(ctx context.Context) (violations []string) {
+	for _, key := range slices.Concat(r.server.rdb.Keys(ctx, "{Queue:*}:done").Val(), r.server.rdb.Keys(ctx, "{Queue:*}:results").Val()) {
+		left, err := r.server.rdb.PTTL(ctx, key).Result()
+		if err != nil || left <= 0 || left > 2*retention+5*time.Hour {
 			violations = append(violations, fmt.Sprintf("%s ends in %v when everything is quiet, %v", key, left, err))
 		}
 	}

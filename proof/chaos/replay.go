@@ -60,6 +60,7 @@ const (
 type replayed struct {
 	holds     []hold
 	moves     []move
+	finishes  []finish
 	misListed []move // after them the list of leased tasks did not show the task's lease
 	setBacks  []setBack
 	overtaken []hold          // ended by another token's SET
@@ -165,10 +166,10 @@ const (
 
 // entry replays one entry.
 func (r *replayer) entry(at *entry) {
-	before, limits := map[taskKey]task{}, map[string]*reign{}
+	before, limits, memories := map[taskKey]task{}, map[string]*reign{}, map[taskKey]memory{}
 	touch := func(key taskKey) {
 		if _, known := before[key]; !known {
-			before[key] = r.tasks[key]
+			before[key], memories[key] = r.tasks[key], r.memories[key]
 		}
 	}
 	for _, command := range at.commands {
@@ -186,6 +187,7 @@ func (r *replayer) entry(at *entry) {
 	r.standing(at)
 	r.idling(at)
 	for key, was := range before {
+		r.finished(key, memories[key], was, at)
 		r.moved(key, was, at)
 	}
 }

@@ -23,7 +23,8 @@ type round struct {
 	began     time.Duration
 	struckFor time.Duration
 	checkTook time.Duration
-	cleared   time.Duration // when the limits were taken away
+	cleared   time.Duration       // when the limits were taken away
+	done      map[string]doneTask // when everything is quiet
 
 	mu      sync.Mutex // guards what follows
 	rng     *rand.Rand
@@ -217,7 +218,7 @@ func (r *round) check(ended time.Duration) (violations []string, counts tally, e
 		return nil, nil, err
 	}
 	e := &evidence{
-		log: log, records: records, clock: r.server.times, ended: ended, cleared: r.cleared,
+		log: log, records: records, clock: r.server.times, ended: ended, cleared: r.cleared, listedDone: r.done,
 		gaps: findGaps(r.server.ticks, seen, r.server.restarts), restarts: r.server.restarts,
 		deaths: map[string]time.Duration{}, stops: map[string][]span{},
 	}

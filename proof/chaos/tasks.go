@@ -29,7 +29,10 @@ const (
 	sharedIDs   = 40 // IDs that all clients enqueue again and again
 )
 
-var queues = []string{loopQueue, workQueue, popQueue, shardQueue, plainQueue}
+var (
+	commonQueues = []string{loopQueue, workQueue, popQueue, shardQueue, plainQueue}
+	queues       = append(slices.Clip(commonQueues), onceQueue)
+)
 
 // queueHandle is what the goroutines share that want the same.
 type queueHandle struct {
@@ -45,6 +48,8 @@ func (c *client) queue(name string, policy sluice.Duplicates) *sluice.Queue {
 	}
 	opts := []sluice.QueueOption{sluice.WithDuplicates(policy), sluice.WithMaxAttempts(maxAttempts), sluice.WithPollInterval(200 * time.Millisecond)}
 	switch name {
+	case onceQueue:
+		opts = append(opts, sluice.WithRetention(retention), sluice.WithMaxAttempts(0))
 	case safeQueue:
 		opts = append(opts, sluice.WithQueueReplicas(1))
 	case shardQueue:
@@ -61,8 +66,8 @@ func (c *client) queue(name string, policy sluice.Duplicates) *sluice.Queue {
 // enqueue enqueues one task, a batch, or several tasks from as many goroutines.
 func (c *client) enqueue(rng *rand.Rand) {
 	work(rng, 60*time.Millisecond)
-	name := queues[rng.IntN(len(queues))]
-	policy := sluice.Duplicates(rng.IntN(4))
+	name := commonQueues[rng.IntN(len(commonQueues))]
+	policy := sluice.Duplicates(rng.IntN(int(sluice.DuplicatesOnce)))
 	if rng.IntN(20) > 0 {
 		c.enqueueOn(rng, name, policy)
 		return
@@ -145,7 +150,7 @@ func versionOf(id, payload string) string {
 // operate calls what operators, and users who change a task, call.
 func (c *client) operate(rng *rand.Rand) {
 	work(rng, 60*time.Millisecond)
-	name := queues[rng.IntN(4)]
+	name := commonQueues[rng.IntN(4)]
 	q, id := c.queue(name, sluice.DuplicatesReplace), sharedID(rng)
 	ctx, cancel := withShortContext(context.Background(), rng, 12)
 	defer cancel()
@@ -194,8 +199,8 @@ func resultOfCall(was bool, err error) result {
 func (c *client) loop() {
 	rng := c.rng()
 	for c.consume.Err() == nil {
-		name := []string{loopQueue, loopQueue, plainQueue, shardQueue}[rng.IntN(4)]
-		q := c.queue(name, sluice.DuplicatesReplace)
+		name := []string{loopQueue, loopQueue, plainQueue, shardQueue, onceQueue}[rng.IntN(5)]
+		q := c.queue(name, policyOf(name))
 		if rng.IntN(2) == 0 {
 			short, cancel := context.WithTimeout(c.consume, 100*time.Millisecond)
 			_ = q.Wait(short)
@@ -248,7 +253,7 @@ func (c *client) handleEntry(rng *rand.Rand, q *sluice.Queue, got record, e slui
 	case way < 13:
 		rec := c.begin(about(opRelease, got, e))
 		c.endBy(ctx, rec, resultOf(q.Release(ctx, e)))
-	case way < 15:
+	case way < 15 && got.Name != onceQueue:
 		rec := c.begin(about(opBury, got, e))
 		c.endBy(ctx, rec, resultOf(q.Bury(ctx, e, "no use")))
 	case way < 17: // not settled
@@ -344,7 +349,7 @@ var errFailed = errors.New("failed")
 // startWorker starts a Worker.
 func (c *client) startWorker(name string, periodic []sluice.Periodic) {
 	w := &sluice.Worker{
-		Queue: c.queue(name, sluice.DuplicatesReplace), Concurrency: 8, Lease: lease,
+		Queue: c.queue(name, policyOf(name)), Concurrency: 8, Lease: lease,
 		Backoff:  func(int, error) time.Duration { return rand.N(100 * time.Millisecond) },
 		Grace:    5 * time.Second,
 		Periodic: periodic,
@@ -356,7 +361,11 @@ func (c *client) startWorker(name string, periodic []sluice.Periodic) {
 		if name == tickQueue {
 			rec.Version = occurrenceOf(e.Due)
 		}
-		return c.handle(ctx, c.begin(rec))
+		rec = c.begin(rec)
+		if name == onceQueue {
+			c.recordResult(ctx, rec)
+		}
+		return c.handle(ctx, rec)
 	}
 	c.consumers.Go(func() {
 		if err := w.Run(c.consume); err != nil {
@@ -385,7 +394,7 @@ func (c *client) handle(ctx context.Context, rec record) error {
 	case way < 10:
 		c.end(rec, no)
 		return errFailed
-	case way < 12:
+	case way < 12 && rec.Name != onceQueue:
 		c.end(rec, refused)
 		return sluice.Permanent(errFailed)
 	case way < 13:
