@@ -36,7 +36,7 @@ func TestPool_AWorkersErrorEndsIt(t *testing.T) {
 		p.Workers[1] = &sluice.Worker{Queue: soon.Q, Handler: handler}
 		ended := make(chan error, 1)
 		go func() { ended <- p.Run(b.Context()) }()
-		b.Eventually(func() bool { return soon.Stats().Waiting > 0 })
+		b.Eventually(func() bool { return waitingFor(soon) > 0 })
 		_, err = soon.On(b.RDB, sluice.WithShards(4)).Enqueue(b.Context(), sluice.Task{ID: "a"})
 		require.NoError(b, err)
 		err = <-ended

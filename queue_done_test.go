@@ -156,6 +156,25 @@ func TestRetention_RemembersWhatEndsByItself(t *testing.T) {
 	})
 }
 
+// TestRetention_BesideAStateFieldThatIsLeft: a foreign consumer has removed a leased task from the queue alone. An earlier one of that ID is done,
+// for Get, List and DuplicatesOnce alike.
+func TestRetention_BesideAStateFieldThatIsLeft(t *testing.T) {
+	eachRemembering(t, func(b remembering) {
+		b.finish("a")
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
+		b.ClaimOne(time.Minute)
+		require.NoError(b, b.RDB.ZRem(b.Context(), b.Key, "a").Err())
+		require.Equal(b, sluice.StateDone, b.Get("a").State)
+		listed, err := b.Q.List(b.Context(), sluice.StateDone, sluice.TaskInfo{}, 10)
+		require.NoError(b, err)
+		require.Equal(b, []string{"a"}, systest.IDs(listed))
+		once := b.On(b.RDB, sluice.WithRetention(time.Hour), sluice.WithDuplicates(sluice.DuplicatesOnce))
+		outcome, err := once.Enqueue(b.Context(), sluice.Task{ID: "a"})
+		require.NoError(b, err)
+		require.Equal(b, sluice.OutcomeDone, outcome)
+	})
+}
+
 // TestRetention_UnusedTouchesNothing: neither keys nor results, and a handler may record one all the same.
 func TestRetention_UnusedTouchesNothing(t *testing.T) {
 	systest.EachQueue(t, func(q systest.QueueTest) {

@@ -450,6 +450,8 @@ func (beforeScripts) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 
 func TestDuplicates_String(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, "[replace keep earliest latest unknown unknown]",
-		fmt.Sprint([]sluice.Duplicates{sluice.DuplicatesReplace, sluice.DuplicatesKeep, sluice.DuplicatesEarliest, sluice.DuplicatesLatest, 4, -1}))
+	require.Equal(t, "[replace keep earliest latest keepdue once unknown unknown]",
+		fmt.Sprint([]sluice.Duplicates{
+			sluice.DuplicatesReplace, sluice.DuplicatesKeep, sluice.DuplicatesEarliest, sluice.DuplicatesLatest, sluice.DuplicatesKeepDue, sluice.DuplicatesOnce, 6, -1,
+		}))
 }

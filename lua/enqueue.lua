@@ -2,8 +2,7 @@
 -- KEYS[3] the dead letters   KEYS[10] what is done, if the policy is once
 -- ARGV[1] policy: replace, keep, earliest, latest, keepdue, or 'once:' and for how many seconds what is done keeps its ID
 -- ARGV[2] when delays begin at the earliest, in Unix seconds
--- ARGV[3] how many microseconds after the one before a task of a group is due
--- then groups of tasks: when the first is due ('+' seconds from that time or '@' Unix seconds), the number
+-- ARGV[3] how many microseconds after the one before a task of a group is due; then groups of tasks: when the first is due ('+' seconds from that time or '@' Unix seconds), the number
 -- of IDs, the number of payloads (0 if all are empty, else one per ID), the IDs, the payloads
 -- RETURNS { ARGV[2] for the next script of the batch, one number per task: 1 added   2 updated   3 kept
 --           4 deferred   5 done. No numbers if all are added }
@@ -30,7 +29,7 @@ end
 
 for i, id in ipairs(ids) do
   local due, payload = tonumber(entries[2 * i - 1]), payloads[i] or ''
-  if within and not scores[i] and not field(i) and (finite(done[i]) or -math.huge) > now - within then
+  if isDone(scores[i], field(i), done[i]) then
     outcomes[i + 1] = 5
   elseif known[id] then -- the same ID for the second time
     flush()
@@ -38,11 +37,9 @@ for i, id in ipairs(ids) do
   elseif scores[i] or field(i) then
     outcomes[i + 1] = enqueue(id, due, payload, scores[i], field(i))
   else
-    new[#new + 1] = entries[2 * i - 1]
-    new[#new + 1] = id
+    new[#new + 1], new[#new + 2] = entries[2 * i - 1], id
     local list = payload == '' and empty or stored
-    list[#list + 1] = id
-    if payload ~= '' then list[#list + 1] = payload end
+    list[#list + 1], list[#list + 2] = id, payload ~= '' and payload or nil
     if not first or due < first then first = due end
     outcomes[i + 1] = 1
   end

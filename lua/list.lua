@@ -15,7 +15,7 @@ local first = math.max(behind(ARGV[2], ARGV[3]), wanted < 4 and count(text(now))
 -- is done and has been enqueued again.
 local function fitting(id, field, score, place)
   if wanted == 4 then return not score and (decode(field) or { attempt = 0 }), place end
-  if wanted == 5 then return not score and not field and { attempt = 0 }, place end
+  if wanted == 5 then return not score and not (decode(field) or {}).dead and { attempt = 0 }, place end
   local task = live(field)
   score = finite(score)
   if not task or not score or id == '' or stateOf(task, score) ~= wanted then return end

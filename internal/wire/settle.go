@@ -96,7 +96,8 @@ func Claimant(lease time.Duration, worker string) string {
 
 // AppendRetention appends for how long exchange.lua is to remember tasks that are to be finished, and the results that they have.
 func AppendRetention(args []any, items []Item, d time.Duration) []any {
-	args = append(args, "", Duration(d))
+	const noReceipt = ""
+	args = append(args, noReceipt, Duration(d))
 	for i := range items {
 		if result := items[i].Disposition.Result; result != "" {
 			args = append(args, i+1, result)

@@ -1,8 +1,16 @@
 -- Last prelude of enqueue, with its arguments.
-local within = KEYS[10] and tonumber(string.sub(ARGV[1], 6)) -- of once: for how many seconds what is done keeps its ID
-local policy = within and 'once' or ARGV[1]
+local policy, within = ARGV[1], nil
+if KEYS[10] then
+  within = tonumber(string.sub(policy, 6)) -- for how many seconds what is done keeps its ID
+  policy = 'once'
+end
 redis.call('ZCARD', KEYS[5]) -- check its type before the first write
 local first
+
+-- Says whether an ID is not to be enqueued since it is done.
+local function isDone(score, field, done)
+  return within and not score and (finite(done) or -math.huge) > now - within and not (decode(field) or {}).dead
+end
 
 local function supersedes(due, other)
   return policy == 'replace' or policy == 'keepdue' or (policy == 'earliest' and due < other) or (policy == 'latest' and due > other)

@@ -112,8 +112,10 @@ func (t *tasksCheck) checkOnce() {
 	for _, r := range t.enqueued {
 		t.checkAnswer(r, written)
 	}
-	for id := range wanted {
-		t.checkDone(id, ends)
+	for id, isKept := range wanted {
+		if isKept {
+			t.checkDone(id, ends)
+		}
 	}
 	for id := range t.listedDone {
 		if !t.end.memories[taskKey{onceQueue, id}].known() {
@@ -233,4 +235,17 @@ func (t *tasksCheck) countHandlers() {
 		t.counts["once: handlers"] += n
 		t.counts["once: handlers of an ID that had one"] += n - 1
 	}
+}
+
+// keptFromBatch says whether a version has the due time of one before it in the same batch, which the log does not show.
+func (t *tasksCheck) keptFromBatch(m *move, r *record, due float64) bool {
+	earliest, latest := t.clock.at(m.span)
+	for _, o := range t.ops[m.taskKey] {
+		at := seconds(due) - o.Delay
+		isOfBatch := o != r && o.Op == opEnqueue && o.Process == r.Process && o.Policy == r.Policy && o.Seq < r.Seq && o.Call <= m.before && (o.Return == 0 || o.Return >= r.Call)
+		if isOfBatch && o.Delay < r.Delay && at >= earliest-settle && at <= latest+settle {
+			return true
+		}
+	}
+	return false
 }

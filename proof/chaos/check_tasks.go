@@ -282,6 +282,9 @@ func (t *tasksCheck) checkEnqueued(m *move) {
 			t.report("%v at %v is due at %f with KeepDue, after %f", m.taskKey, m.span, due, before)
 		}
 	}
+	if policy == sluice.DuplicatesKeepDue && t.keptFromBatch(m, r, due) {
+		return
+	}
 	if at < earliest-settle || at > latest+settle {
 		t.report("%v at %v is due at %v instead of %v after it was enqueued", m.taskKey, m.span, seconds(due), r.Delay)
 	}

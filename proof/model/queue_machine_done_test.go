@@ -96,9 +96,6 @@ func (m *queueMachine) finish(t *rapid.T) {
 	items, results := make([]wire.Item, len(es)), map[int]string{}
 	for i, e := range es {
 		results[i] = someResult.Draw(t, "result")
-		if first := slices.IndexFunc(es, func(other sluice.Entry) bool { return other.ID == e.ID }); first < i {
-			results[i] = results[first] // the script does not tell the results of one ID apart
-		}
 		items[i] = wire.Item{ID: e.ID, Receipt: wire.ScoreText(e.Score), Disposition: wire.Disposition{Action: wire.Finish, Result: results[i]}}
 	}
 	now := m.begin()
@@ -138,16 +135,6 @@ func digestOf(t require.TestingT, script string) string {
 	}
 	require.Fail(t, "no digest")
 	return ""
-}
-
-// withoutEmpty returns tasks as they are shown, without results that are there and empty.
-func withoutEmpty(tasks []sluice.TaskInfo) []sluice.TaskInfo {
-	for i := range tasks {
-		if len(tasks[i].Result) == 0 {
-			tasks[i].Result = nil
-		}
-	}
-	return tasks
 }
 
 // endRetention has a task finished earlier, as if that time had come.

@@ -56,9 +56,9 @@ func runQueueMachine(t *testing.T, rdb redis.UniversalClient, c clock, wanted ..
 		rt.Repeat(map[string]func(*rapid.T){
 			"Enqueue": m.enqueue, "Enqueue2": m.enqueue, "Enqueue3": m.enqueue, "EnqueueBatch": m.enqueueBatch, "EnqueueBatch2": m.enqueueBatch,
 			"Claim": m.claim, "Claim2": m.claim, "Claim3": m.claim, "Claim4": m.claim, "Claim5": m.claim, "Claim6": m.claim, "Claim7": m.claim, "Pop": m.pop, "Peek": m.peek,
-			"Dequeue": m.dequeue, "DequeueAndRemember": m.dequeueAndRemember, "Finish": m.finish, "Finish2": m.finish, "EndRetention": m.endRetention, "Extend": m.extend, "Retry": m.retry, "Release": m.release, "Bury": m.bury,
+			"Dequeue": m.dequeue, "DequeueAndRemember": m.dequeueAndRemember, "DequeueAndRemember2": m.dequeueAndRemember, "Finish": m.finish, "Finish2": m.finish, "EndRetention": m.endRetention, "Extend": m.extend, "Retry": m.retry, "Release": m.release, "Bury": m.bury,
 			"Dead": m.dead, "List": m.list, "Pause": m.pause, "SetLimits": m.setLimits, "Limits": m.limits, "Resume": m.resume, "Resume2": m.resume, "Revive": m.revive, "Cancel": m.cancel, "Reschedule": m.reschedule,
-			"Get": m.get, "Stats": m.stats, "Trim": m.trim, "Drop": m.drop, "Purge": m.purge,
+			"Get": m.get, "Get2": m.get, "Get3": m.get, "Stats": m.stats, "Trim": m.trim, "Drop": m.drop, "Purge": m.purge,
 			"ForeignAdd": m.foreignAdd, "ForeignRemove": m.foreignRemove, "LaterVersion": m.laterVersion,
 			"EndLease": m.endLease, "Advance": m.advance, "Invalid": m.invalid,
 		})

@@ -158,6 +158,10 @@ func (all *stalls) run(t *testing.T, round int) {
 	paused := newStall("the server's", 2*(round/3), all.ttl)
 	var begun, ended sync.WaitGroup // of the server's stall
 	stopped := make(chan struct{})  // the server is
+	if round%3 == 1 {
+		begun.Add(len(out))
+		ended.Add(len(out))
+	}
 	for i := range out {
 		name := fmt.Sprintf("%s.%d", redistest.Name(t), i)
 		rdb, faults := s.Faulty(t)
@@ -165,8 +169,6 @@ func (all *stalls) run(t *testing.T, round int) {
 		systest.Warm(t, l, name)
 		st, begin, end := newStall(name, i, all.ttl), func() {}, faults.Resume
 		if round%3 == 1 {
-			begun.Add(1)
-			ended.Add(1)
 			st.lose, st.keep, st.length = paused.lose, paused.keep, paused.length
 			st.ttl, st.paused = paused.ttl, true
 			begin, end = func() { begun.Done(); <-stopped }, func() { ended.Done(); ended.Wait() }
