@@ -68,7 +68,7 @@ func TestLateCopy_OfARefusedAcquisitionIsReleased(t *testing.T) {
 					_, err = l.TryLock(t.Context(), name)
 					require.ErrorIs(t, err, sluice.ErrLocked)
 				} else {
-					_, err = l.Lock(systest.Within(t, 150*time.Millisecond), name)
+					_, err = l.Lock(systest.Within(t, 1500*time.Millisecond), name)
 					require.ErrorIs(t, err, sluice.ErrLocked)
 				}
 				require.NoError(t, k.Unlock(t.Context()))
