@@ -259,7 +259,7 @@ const (
 	// DuplicatesOnce makes the ID an idempotency key: what was finished within WithRetention is not enqueued again (OutcomeDone), nor is what waits or is
 	// leased (OutcomeKept). A dead letter is, and what was cancelled. NewQueue without WithRetention is ErrInvalid then.
 	//
-	// It is as good as the memory of the server, and of what finishes the tasks: see WithRetention. The work itself is done at least once, as ever: a
+	// Reschedule of a leased task has it run again, as ever. It is as good as the memory of the server, and of what finishes the tasks: see WithRetention. The work itself is done at least once, as ever: a
 	// handler whose lease runs out, or whose result is lost with the server's data, runs again.
 	DuplicatesOnce
 )
@@ -316,8 +316,8 @@ func WithDeadAge(d time.Duration) QueueOption { return func(o *queueOptions) { o
 // a Periodic, that another one takes the place of. A remembered ID can be enqueued again, except with DuplicatesOnce. Cancel and Purge forget.
 //
 // The d is that of the Queue that finishes, and is not kept on the server: give it to the queues of all workers and producers alike; the
-// shortest one counts. What is over is forgotten by what finishes tasks, a thousand at a time; by each running Worker within a minute; beside Claim, every five
-// seconds at most; and in any case when nothing was finished for twice d and a minute. A task takes about 100 bytes of Redis, and one with a
+// shortest one counts. What is over is forgotten by what finishes tasks, a thousand at a time, 250 where there are results; by each running Worker within a minute; beside Claim, every five
+// seconds at most; and beside Stats. Where none of these happens, it stays. A task takes about 100 bytes of Redis, and one with a
 // result or with another Attempt than 1 about 100 more, and the result. No finish fails for want of room: a full server gets the ID without the
 // result, and the Worker logs that. At least 1ms; 0 means that nothing is remembered. Defaults to 0.
 func WithRetention(d time.Duration) QueueOption { return func(o *queueOptions) { o.retention = d } }

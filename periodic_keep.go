@@ -74,6 +74,8 @@ func (p *periodics) ensure(ctx context.Context, task *periodicTask) error {
 		return p.add(ctx, task, now)
 	case err != nil:
 		return err
+	case t.State == StateDone: // its schedule had ended, or no worker had it
+		return p.add(ctx, task, now)
 	case t.State == StateDead:
 		if err := p.add(ctx, task, now); err != nil {
 			return err
@@ -99,7 +101,7 @@ func (p *periodics) add(ctx context.Context, task *periodicTask, now time.Time) 
 	_, err = p.queue.byID(ctx, op, t.ID, func(s *shard) redisexec.Request {
 		args := s.newTasks(DuplicatesKeep, 1, "0", 0)
 		args.Add(t.wire())
-		return s.enqueueRequest(args)
+		return s.enqueueRequest(DuplicatesKeep, args)
 	})
 	if errors.Is(err, ErrUnderReplicated) {
 		return nil

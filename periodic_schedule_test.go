@@ -257,3 +257,21 @@ func TestPeriodic_IsNotMovedByLessThanAMicrosecond(t *testing.T) {
 		stopOther()
 	})
 }
+
+// TestPeriodic_GoesOnWhereItIsDone: its ID was finished and is remembered, of an earlier schedule or a task of that name. It is enqueued all the
+// same, whatever the queue does with duplicates.
+func TestPeriodic_GoesOnWhereItIsDone(t *testing.T) {
+	for _, policy := range []sluice.Duplicates{sluice.DuplicatesReplace, sluice.DuplicatesOnce} {
+		inPeriodicTest(t, func(b *periodicTest) {
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "hourly"})
+			require.NoError(b, b.Q.Dequeue(b.Context(), b.ClaimOne(time.Minute)))
+			require.Equal(b, sluice.StateDone, b.Get("hourly").State)
+			b.start = time.Now()
+			_, stop := b.work("", nil, sluice.Periodic{ID: "hourly", Schedule: sluice.Every(time.Hour)})
+			time.Sleep(5*time.Hour + time.Minute)
+			stop()
+			b.requireOn(b.T, "hourly", sluice.Every(time.Hour), b.start, time.Now(), soon)
+			require.Equal(b, sluice.StateScheduled, b.Get("hourly").State)
+		}, sluice.WithRetention(24*time.Hour), sluice.WithDuplicates(policy))
+	}
+}

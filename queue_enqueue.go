@@ -58,7 +58,7 @@ func (s *shard) enqueue(ctx context.Context, task wire.Enqueue) (Outcome, error)
 	reply, err := runMerged(ctx, s, s.enqueues, task, 1, task.Size(), func(task wire.Enqueue) redisexec.Request {
 		args := s.newTasks(s.options.duplicates, 1, "0", 0)
 		args.Add(task)
-		return s.enqueueRequest(args)
+		return s.enqueueRequest(s.options.duplicates, args)
 	})
 	if err != nil {
 		return 0, err
@@ -77,7 +77,7 @@ func (s *shard) commitEnqueues(calls []*mergedCall[wire.Enqueue]) {
 	for _, call := range calls {
 		args.Add(call.Arg)
 	}
-	commitGroup(s, calls, s.enqueueRequest(args), func(result redisexec.Result, sent time.Time) {
+	commitGroup(s, calls, s.enqueueRequest(s.options.duplicates, args), func(result redisexec.Result, sent time.Time) {
 		list, _ := result.Value.([]any)
 		for i, call := range calls {
 			m := mergedResult{result, sent} // a reply of another form is for each to reject
@@ -143,7 +143,7 @@ func (s *shard) enqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) 
 	same, floor := map[wire.Due]int64{}, "0"
 	for len(ts) > 0 {
 		n, args := s.pack(ts, same, floor)
-		reply, err := s.executor.Run(ctx, s.enqueueRequest(args))
+		reply, err := s.executor.Run(ctx, s.enqueueRequest(s.options.duplicates, args))
 		if err == nil {
 			done, floor, err = wire.AppendOutcomes(done, reply.Value, n)
 		}
@@ -190,10 +190,10 @@ func (s *shard) newTasks(duplicates Duplicates, n int, floor string, apart int64
 	return wire.NewBatch(n, policy, floor, apart)
 }
 
-// enqueueRequest returns the request for all tasks that were added.
-func (s *shard) enqueueRequest(tasks *wire.Batch) redisexec.Request {
+// enqueueRequest returns the request for all tasks that were added, with the policy that newTasks was given.
+func (s *shard) enqueueRequest(duplicates Duplicates, tasks *wire.Batch) redisexec.Request {
 	keys := s.errorKeys
-	if s.options.duplicates == DuplicatesOnce {
+	if duplicates == DuplicatesOnce {
 		keys = s.doneKeys
 	}
 	return s.replicated(scriptEnqueue.Request(keys, tasks.Args()...))

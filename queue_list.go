@@ -95,7 +95,7 @@ type readOptions struct {
 }
 
 // WithoutPayloads leaves Payload, Header and Kind empty. They stay on the server, which does not read them either: a list of tasks with large
-// payloads is as cheap as one of tasks without.
+// payloads is as cheap as one of tasks without. The results of tasks that are done are left out, too, but read.
 func WithoutPayloads() ReadOption { return func(o *readOptions) { o.most = 0 } }
 
 // WithPayloadsUpTo leaves Payload, Header and Kind empty of a task for which they are stored in more than n bytes. TaskInfo.Omitted

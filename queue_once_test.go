@@ -43,9 +43,12 @@ func TestOnce_IsAnIdempotencyKey(t *testing.T) {
 		require.NoError(b, err)
 		const added, kept, done = sluice.OutcomeAdded, sluice.OutcomeKept, sluice.OutcomeDone
 		require.Equal(b, []sluice.Outcome{added, done, done, added, kept, done}, outcomes)
+		outcomes, err = b.Q.EnqueueBatch(ctx, []sluice.Task{{ID: "d"}, task}) // no ID twice, none in the queue
+		require.NoError(b, err)
+		require.Equal(b, []sluice.Outcome{added, done}, outcomes)
 		es, err := b.Q.Pop(ctx, 10)
 		require.NoError(b, err)
-		require.Len(b, es, 2)
+		require.Len(b, es, 3)
 		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "b"}) // Pop remembers nothing
 		_, err = b.Q.Pop(ctx, 10)
 		require.NoError(b, err)

@@ -39,7 +39,9 @@ const maxResult = 64 << 10
 // RecordResult has data remembered as the result of the task that a Worker's handler works on, if it is finished, for the queue's WithRetention: TaskInfo.Result
 // shows it. Of several calls the last counts. Without a retention data is dropped. It sends nothing by itself, and keeps a copy.
 //
-// ctx is the handler's, or one that descends from it, but not that of a KeepAlive in it. ErrInvalid: ctx is another, or the handler has returned; or data has more than 64 KiB.
+// ctx is the handler's, or one that descends from it, but not that of a KeepAlive in it. ErrInvalid: ctx is another, or the
+// handler has returned, or the task is not its own any more (it was cancelled, or its lease is lost); or data has more than 64 KiB. A result is sent within
+// a third of the lease, or again: over a slow link, keep results small and leases long.
 func RecordResult(ctx context.Context, data []byte) error {
 	switch {
 	case len(data) > maxResult:

@@ -2,18 +2,20 @@
 --   KEYS[10] what is done: zset, id -> when it was finished, in Unix seconds
 --   KEYS[11] what else is known of it: hash, id -> '<attempt> <result>'; nothing of a first attempt without a result
 
--- Forgets what was finished more than age seconds ago, a thousand at most. Returns whether there may be more.
+-- Forgets what was finished more than age seconds ago: a thousand at most, or 250 where there are results, since to free many large ones takes
+-- long. Returns whether there may be more.
 local function forgetDone(age)
-  local over = redis.pcall('ZRANGEBYSCORE', KEYS[10], '-inf', text(now - age), 'LIMIT', '0', '1000')
+  local most = redis.pcall('HLEN', KEYS[11]) == 0 and 1000 or 250
+  local over = redis.pcall('ZRANGEBYSCORE', KEYS[10], '-inf', text(now - age), 'LIMIT', '0', tostring(most))
   for from = 1, #over, 250 do
     redis.pcall('ZREM', KEYS[10], unpack(over, from, math.min(from + 249, #over)))
     redis.pcall('HDEL', KEYS[11], unpack(over, from, math.min(from + 249, #over)))
   end
-  return #over == 1000
+  return #over == most
 end
 
 -- Remembers tasks for age seconds, as finish removes them; and forgets others. Each has an id, an attempt, as text, and perhaps a result.
--- Before its first write a full server refuses results: they are dropped. Returns whether any were.
+-- Before the first write of the script a full server refuses results: they are dropped. Returns whether any were.
 local function remember(tasks, age, finish)
   local at, scores, kept, short, plain, hasResults = text(now), {}, {}, {}, {}, false
   for i, task in ipairs(tasks) do
@@ -31,9 +33,6 @@ local function remember(tasks, age, finish)
   redis.pcall('ZADD', KEYS[10], unpack(scores))
   if refused then redis.pcall('HSET', KEYS[11], unpack(short)) end
   if #plain > 0 and redis.pcall('HLEN', KEYS[11]) ~= 0 then redis.pcall('HDEL', KEYS[11], unpack(plain)) end -- of an earlier time
-  local life = string.format('%.0f', 2000 * age + 60000)
-  redis.pcall('PEXPIRE', KEYS[10], life)
-  redis.pcall('PEXPIRE', KEYS[11], life)
   forgetDone(age)
   return refused and hasResults
 end

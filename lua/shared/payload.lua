@@ -13,11 +13,13 @@ local function payloadUpTo(most, id)
   return upTo(most, redis.call('HGET', KEYS[2], id) or '')
 end
 
--- Returns the attempt of a task that is done, and what upTo does of its result.
+-- Returns the attempt of a task that is done, and what upTo does of its result, which is read even if most is '0'.
 local function doneOf(most, id)
-  local attempt, result = string.match(redis.call('HGET', KEYS[11], id) or '', '^(%d+) (.*)$')
-  if not attempt or #attempt > 9 then attempt, result = '1', '' end
-  return attempt, upTo(most, most == '0' and '' or result)
+  local kept = redis.call('HGET', KEYS[11], id) or '1 '
+  local _, last, attempt = string.find(kept, '^(%d+) ')
+  if not attempt or #attempt > 9 then return '1', '', #kept end
+  if most == '0' then return attempt, '', #kept end
+  return attempt, upTo(most, string.sub(kept, last + 1))
 end
 
 -- Returns why a task is dead, or its last error, and when that was; since when it is leased, and which worker has it. Each is '' if there

@@ -18,8 +18,7 @@ type Queue struct {
 	Items   []Item // sorted by ID
 	Dropped int64  // dead letters that a limit has dropped
 
-	Records   []Record // sorted by ID
-	KeptUntil float64  // when all records go, in microseconds
+	Records []Record // sorted by ID
 
 	Done, Retried, Buried, Lost int64
 

@@ -2,7 +2,6 @@ package model
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"strings"
 
@@ -22,8 +21,7 @@ func (q *Queue) record(id string) (i int, found bool) {
 	return slices.BinarySearchFunc(q.Records, id, func(r Record, id string) int { return strings.Compare(r.ID, id) })
 }
 
-// remember remembers tasks for age seconds, and forgets others. What is remembered goes at last when nothing was finished for twice that and a
-// minute.
+// remember remembers tasks for age seconds, and forgets others.
 func (q *Queue) remember(now, age float64, finished []Record) {
 	for _, r := range finished {
 		if i, found := q.record(r.ID); found {
@@ -33,7 +31,6 @@ func (q *Queue) remember(now, age float64, finished []Record) {
 		}
 	}
 	if len(finished) > 0 {
-		q.KeptUntil = inMicros(now) + math.Round(2e6*age) + 60e6
 		q.Forget(now, age)
 	}
 }
@@ -43,15 +40,6 @@ func (q *Queue) Forget(now, age float64) (forgotten int) {
 	before := len(q.Records)
 	q.Records = slices.DeleteFunc(q.Records, func(r Record) bool { return r.At <= now-age })
 	return before - len(q.Records)
-}
-
-// Expire drops what is remembered if nothing was finished for long, and says whether there was anything.
-func (q *Queue) Expire(now float64) bool {
-	if len(q.Records) == 0 || inMicros(now) < q.KeptUntil {
-		return false
-	}
-	q.Records = nil
-	return true
 }
 
 // shown returns the record of an ID, if it is shown.

@@ -28,8 +28,6 @@ type clock interface {
 	offsets() []time.Duration
 	// retentions returns for how long finished tasks are remembered, to draw from. Of a real server they do not end by themselves.
 	retentions() []time.Duration
-	// left returns the TTL of a key.
-	left(key string) time.Duration
 	// limits returns the limits to draw from.
 	limits() []sluice.Limits
 	// advance lets time pass.
@@ -52,8 +50,6 @@ func (c *virtualClock) set(now time.Time) {
 }
 
 func (c *virtualClock) end() time.Time { return c.now }
-
-func (c *virtualClock) left(key string) time.Duration { return c.server.TTL(key) }
 
 func (*virtualClock) limits() []sluice.Limits {
 	return []sluice.Limits{
@@ -97,9 +93,6 @@ func (c *virtualClock) advance(t *rapid.T, q *model.Queue) {
 			}
 		}
 	}
-	if end := time.UnixMicro(int64(q.KeptUntil)); len(q.Records) > 0 && end.After(c.now) {
-		ahead = append(ahead, end.Sub(c.now)-time.Microsecond, end.Sub(c.now))
-	}
 	c.set(c.now.Add(rapid.SampledFrom(ahead).Draw(t, "by")))
 }
 
@@ -129,10 +122,6 @@ func (c *realClock) end() time.Time {
 		panic(err)
 	}
 	return now
-}
-
-func (c *realClock) left(key string) time.Duration {
-	return c.rdb.PTTL(context.Background(), key).Val()
 }
 
 // limits let no token come back while a test runs.

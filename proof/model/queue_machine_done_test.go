@@ -170,29 +170,11 @@ func readRecords(t require.TestingT, done []redis.Z, results map[string]string) 
 	return records
 }
 
-// requireRecords compares what the server remembers with the model, and until when.
+// requireRecords compares what the server remembers with the model.
 func (m *queueMachine) requireRecords(t *rapid.T, held []model.Record, ended time.Time) {
 	require.Len(t, held, len(m.model.Records), "%+v\nmodel: %+v", held, m.model.Records)
-	hasMore := false
 	for i, is := range held {
 		m.adopt(t, ended, &m.model.Records[i].At, is.At)
 		require.Equal(t, m.model.Records[i], is)
-		hasMore = hasMore || is.Attempt != 1 || is.Result != ""
-	}
-	keys := m.companions()[8:]
-	if !hasMore {
-		keys = keys[:1]
-	}
-	for _, key := range keys {
-		if len(held) > 0 {
-			left := time.Duration(m.model.KeptUntil-inMicros(ended)) * time.Microsecond
-			within := 0.002
-			if _, isReal := m.clock.(*realClock); isReal { // whose time is not exactly the model's
-				within = 30
-			}
-			require.InDelta(t, left.Seconds(), m.clock.left(key).Seconds(), within, key)
-		}
 	}
 }
-
-func inMicros(t time.Time) float64 { return float64(t.UnixMicro()) }

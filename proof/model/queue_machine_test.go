@@ -37,7 +37,7 @@ func TestQueueMachine_VirtualTime(t *testing.T) {
 	t.Cleanup(func() { _ = rdb.Close() })
 	c := &virtualClock{server: m}
 	c.set(time.Date(2026, 5, 6, 7, 8, 9, 123457000, time.UTC))
-	runQueueMachine(t, rdb, c, "pause ended", "retention ended")
+	runQueueMachine(t, rdb, c, "pause ended")
 }
 
 // TestQueueMachine_RealServer runs the machine on a real server. When an operation begins,
@@ -104,9 +104,6 @@ func newQueueMachine(t *rapid.T, rdb redis.UniversalClient, name string, c clock
 // begin begins an operation, and returns the model's time.
 func (m *queueMachine) begin() float64 {
 	m.started = m.clock.begin(m.model)
-	if m.model.Expire(seconds(m.started)) {
-		m.counts.add("retention ended")
-	}
 	return seconds(m.started)
 }
 
