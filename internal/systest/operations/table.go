@@ -99,7 +99,7 @@ var Table = []Operation{
 		Call: func(ctx context.Context, f *Fixture) (any, error) {
 			return f.Queue.List(ctx, sluice.StateLeased, sluice.TaskInfo{}, 1)
 		}},
-	{Name: "Queue.Stats", Needs: Due, NoChaos: readsOnly,
+	{Name: "Queue.Stats", Needs: Due,
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Queue.Stats(ctx) }},
 	{Name: "Queue.Workers", Needs: Due, NoModel: "it tells of Workers that run", NoChaos: readsOnly,
 		Call: func(ctx context.Context, f *Fixture) (any, error) {
