@@ -28,7 +28,7 @@ while ARGV[at] and ARGV[at] ~= '' do
   at = at + 2 + count
 end
 
--- For how many seconds they are remembered, and the results of some. Nothing of this is defined where none are.
+-- For how many seconds they are remembered, and the results of some. age is nil where none are remembered.
 local age, results = ARGV[at] and tonumber(ARGV[at + 1]), {}
 for i = at + 2, #ARGV, 2 do results[tonumber(ARGV[i])] = ARGV[i + 1] end
 
