@@ -23,7 +23,6 @@ func TestRun(t *testing.T) {
 
 // TestWorker_ReportsOnceANight, however many processes there are.
 func TestWorker_ReportsOnceANight(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := sluicetest.New(t)
 		var sessions Sessions
@@ -44,7 +43,7 @@ func TestWorker_ReportsOnceANight(t *testing.T) {
 			})
 			go func() { ended <- w.Run(ctx) }()
 		}
-		r.Advance(49 * time.Hour)
+		r.Advance(28 * time.Hour)
 		stop()
 		require.NoError(t, <-ended)
 		require.NoError(t, <-ended)

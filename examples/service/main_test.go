@@ -56,7 +56,7 @@ func start(t *testing.T, partner http.HandlerFunc) *service {
 	t.Cleanup(func() { _ = db.Close() })
 	web := httptest.NewServer(partner)
 	t.Cleanup(web.Close)
-	s, err := NewService(db, rdb, Config{PayIn: 5 * time.Second, Sweep: 200 * time.Millisecond, Crash: 5 * time.Second, Partner: web.URL})
+	s, err := NewService(db, rdb, Config{PayIn: 10 * time.Second, Sweep: 200 * time.Millisecond, Crash: 5 * time.Second, Partner: web.URL})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = s.Locker.Close() })
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -67,10 +67,15 @@ func start(t *testing.T, partner http.HandlerFunc) *service {
 	return &service{s, t, rdb, "http://" + listener.Addr().String(), func() error { cancel(); return <-ended }}
 }
 
+// post repeats what the service asks to try again.
 func (s *service) post(path string, body []byte) int {
-	status, _, err := post(s.t.Context(), s.url+path, body)
-	require.NoError(s.t, err)
-	return status
+	for began := time.Now(); ; {
+		status, _, err := post(s.t.Context(), s.url+path, body)
+		require.NoError(s.t, err)
+		if status != http.StatusServiceUnavailable || time.Since(began) > 20*time.Second {
+			return status
+		}
+	}
 }
 
 func post(ctx context.Context, url string, body []byte) (status int, text string, err error) {
