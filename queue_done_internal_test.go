@@ -1,0 +1,58 @@
+package sluice
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/wire"
+)
+
+// TestRetention_ADroppedResultIsSaidOfItsTask: a full server refuses the result of a task among others that are stale, gone, done without a result,
+// or extended. Each has its own answer, in either of the ways in which the script finishes tasks.
+func TestRetention_ADroppedResultIsSaidOfItsTask(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	for _, ids := range [][]string{{"stale", "without", "gone", "with", "without2"}, {"stale", "extended", "without", "gone", "with", "without2"}} {
+		q, err := NewQueue(rdb, "q", WithRetention(time.Hour))
+		require.NoError(t, err)
+		require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
+		require.NoError(t, rdb.FlushAll(t.Context()).Err())
+		for _, id := range ids {
+			_, err := q.Enqueue(t.Context(), Task{ID: id})
+			require.NoError(t, err)
+		}
+		claimed, err := q.Claim(t.Context(), len(ids), time.Hour)
+		require.NoError(t, err)
+		receipts := map[string]string{}
+		for _, e := range claimed {
+			receipts[e.ID] = wire.ScoreText(e.Score)
+		}
+		receipts["stale"] = wire.ScoreText(claimed[0].Score + 1)
+		_, err = q.Cancel(t.Context(), "gone")
+		require.NoError(t, err)
+		items, want := make([]wire.Item, len(ids)), make([]wire.Answer, len(ids))
+		for i, id := range ids {
+			items[i], want[i] = wire.Item{ID: id, Receipt: receipts[id], Disposition: wire.Disposition{Action: wire.Finish}}, wire.Accepted
+			switch id {
+			case "stale":
+				want[i] = wire.Stale
+			case "gone":
+				want[i] = wire.Gone
+			case "with":
+				items[i].Disposition.Result, want[i] = "result", wire.Resultless
+			case "extended": // not plain
+				require.NoError(t, q.Extend(t.Context(), claimed[i], 2*time.Hour))
+			}
+		}
+		require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
+		reply, err := q.executor.Run(t.Context(), q.shards[0].exchangeRequest(items, 0, 0, ""))
+		require.NoError(t, err)
+		x, err := wire.Exchange(reply.Value, len(items), wire.AsTask)
+		require.NoError(t, err)
+		require.Equal(t, want, x.Answers)
+	}
+}
