@@ -95,7 +95,7 @@ func TestPeriodic_AChangedScheduleTakesEffect(t *testing.T) {
 		w, stop := b.work("", nil, sluice.Periodic{ID: "a", Schedule: daily{12, 3, time.UTC}})
 		b.forget()
 		from = time.Now()
-		time.Sleep(72 * time.Hour)
+		time.Sleep(50 * time.Hour)
 		stop()
 		b.requireOn(b.T, "a", daily{12, 3, time.UTC}, from, time.Now(), soon)
 		require.Less(b, w.Stats().Snoozed, int64(40), "the occurrence of the former schedule is put back less and less often")
@@ -124,7 +124,7 @@ func TestPeriodic_RollingDeployment(t *testing.T) {
 					w, stop := b.work(fmt.Sprint(i), nil, tasks...)
 					workers, stops = append(workers, w), append(stops, stop)
 				}
-				day := 3 * time.Hour
+				day := 2 * time.Hour
 				if name == "other" {
 					day = 26 * time.Hour
 				}

@@ -227,8 +227,8 @@ func TestPeriodic_RunsOncePerOccurrence(t *testing.T) {
 				for i := range stops {
 					_, stops[i] = b.work(fmt.Sprint(i), handle, tasks...)
 				}
-				for time.Since(evening) < 12*time.Hour {
-					time.Sleep(11*time.Hour + 7*time.Minute)
+				for time.Since(evening) < 6*time.Hour {
+					time.Sleep(5*time.Hour + 7*time.Minute)
 					for i := range stops { // one after the other
 						stops[i]()
 						_, stops[i] = b.work(fmt.Sprint(i), handle, tasks...)

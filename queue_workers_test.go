@@ -94,7 +94,7 @@ func TestQueue_WorkersThatHaveDiedAreLeftOut(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- (&sluice.Worker{Queue: q, Handler: nothing}).Run(ctx) }()
-		for range 600 { // ten minutes
+		for range 150 { // longer than a worker is known without a word of it
 			time.Sleep(time.Second)
 			require.Equal(t, 1, count())
 		}
@@ -186,7 +186,7 @@ func TestQueue_WorkersAfterManyRestarts(t *testing.T) {
 		q, err := sluice.NewQueue(rdb, "q")
 		require.NoError(t, err)
 		w, most := &sluice.Worker{Queue: q, Handler: nothing}, 0
-		for range 1000 {
+		for range 250 {
 			ctx, stop := context.WithTimeout(t.Context(), 1100*time.Millisecond)
 			require.NoError(t, w.Run(ctx))
 			stop()

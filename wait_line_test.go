@@ -162,7 +162,7 @@ func TestQueue_OneClientAsksForATask(t *testing.T) {
 				time.Sleep(10 * time.Second)
 				idle := scripts.Swap(0) / 10
 				require.InDelta(t, 60, idle, 3, "a look in each poll interval")
-				const tasks = 100
+				const tasks = 40
 				for i := range tasks {
 					due := time.Now().Add(delay)
 					_, err := q.Enqueue(t.Context(), sluice.Task{ID: fmt.Sprint(i), Delay: delay})
@@ -329,7 +329,7 @@ func TestQueue_WorkersOfOneClientShareAPlace(t *testing.T) {
 				members, err := m.ZMembers("{Queue:q}:line")
 				require.NoError(t, err)
 				require.Len(t, members, 1)
-				const tasks = 400
+				const tasks = 150
 				before := scripts.Load()
 				for i := range tasks {
 					_, err := q.Enqueue(t.Context(), sluice.Task{ID: fmt.Sprint(i)})

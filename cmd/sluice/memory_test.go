@@ -40,7 +40,7 @@ func runServe(url string) {
 func viewers(t *testing.T) (n, less int) {
 	text, ok := os.LookupEnv("SLUICE_TEST_VIEWERS")
 	if !ok {
-		return 12, 4
+		return 12, 12
 	}
 	n, err := strconv.Atoi(text)
 	require.NoError(t, err)

@@ -94,9 +94,9 @@ var prefixes = map[string]*strings.Replacer{
 // connectAsUser returns a client of the guarded server.
 func (s *Server) connectAsUser(dial Dialer) client {
 	rdb := redis.NewClient(&redis.Options{
-		Addr: s.tlsAddr, TLSConfig: s.tls, Dialer: dial, Username: "sluice", Password: "CHANGE-ME",
+		Addr: s.tlsAddr, TLSConfig: s.tls, Dialer: dial, Username: "sluice", Password: "CHANGE-ME", ReadBufferSize: Buffers, WriteBufferSize: Buffers,
 	})
-	rdb.AddHook(splitHook{redis.NewClient(&redis.Options{Addr: s.Addr})})
+	rdb.AddHook(splitHook{redis.NewClient(&redis.Options{Addr: s.Addr, ReadBufferSize: Buffers, WriteBufferSize: Buffers})})
 	return rdb
 }
 

@@ -169,7 +169,7 @@ func (s *Server) agrees(ids []string) (bool, error) {
 
 // dial returns a client of the Cluster that connects through dial.
 func (c *Cluster) dial(dial Dialer) client {
-	options := &redis.ClusterOptions{Dialer: dial}
+	options := &redis.ClusterOptions{Dialer: dial, ReadBufferSize: Buffers, WriteBufferSize: Buffers}
 	for _, node := range c.Nodes {
 		options.Addrs = append(options.Addrs, node.Addr)
 	}

@@ -2,10 +2,13 @@ package redistest
 
 import _ "unsafe" // for linkname
 
-// What each script of a miniredis allocates for its Lua: 16 KB instead of 80 KB, in which the race detector spent a third of
-// the processor's time of all tests. A script that needs more fails.
-//
-//go:linkname luaRegistrySize github.com/yuin/gopher-lua.RegistrySize
-var luaRegistrySize int
+// What each script of a miniredis allocates for its Lua: 16 KB and 5 KB, instead of 80 KB and 20 KB in which the race
+// detector spent a third of the processor's time. A script that needs more fails.
+var (
+	//go:linkname luaRegistrySize github.com/yuin/gopher-lua.RegistrySize
+	luaRegistrySize int
+	//go:linkname luaCallStackSize github.com/yuin/gopher-lua.CallStackSize
+	luaCallStackSize int
+)
 
-func init() { luaRegistrySize = 1024 }
+func init() { luaRegistrySize, luaCallStackSize = 1024, 64 }

@@ -141,7 +141,7 @@ func (s *Server) watch(primary *Server, downAfter time.Duration) error {
 // dial returns a client that connects to the current primary through dial. Connections to
 // sentinels do not use dial: faults concern the data nodes only.
 func (s *Sentinel) dial(dial Dialer) client {
-	options := &redis.FailoverOptions{MasterName: MasterName}
+	options := &redis.FailoverOptions{MasterName: MasterName, ReadBufferSize: Buffers, WriteBufferSize: Buffers}
 	isSentinel := map[string]bool{}
 	for _, sentinel := range s.sentinels {
 		options.SentinelAddrs = append(options.SentinelAddrs, sentinel.Addr)

@@ -160,6 +160,10 @@ func (s *Server) Faulty(t testing.TB) (redis.UniversalClient, *Faults) {
 	return s.client(t, f.Dial), f
 }
 
+// Buffers is the size of the buffers of a connection in tests. Those of go-redis, 32 KB each, are most of what tests
+// allocate, and the race detector clears its memory for each.
+const Buffers = 4 << 10
+
 // client returns a client that connects through dial or, if dial is nil, as go-redis
 // does by default.
 func (s *Server) client(t testing.TB, dial Dialer) redis.UniversalClient {
@@ -168,7 +172,7 @@ func (s *Server) client(t testing.TB, dial Dialer) redis.UniversalClient {
 	if s.connect != nil {
 		rdb = s.connect(dial)
 	} else {
-		options := redis.Options{Addr: s.Addr, Dialer: dial, TLSConfig: s.tls}
+		options := redis.Options{Addr: s.Addr, Dialer: dial, TLSConfig: s.tls, ReadBufferSize: Buffers, WriteBufferSize: Buffers}
 		if s.Name == "miniredis" && dial == nil {
 			options.ReadTimeout = 30 * time.Second // it shares a busy machine's processors with the tests
 		}

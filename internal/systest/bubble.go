@@ -46,6 +46,8 @@ func BubbleClientOf(t *testing.T, dial redistest.Dialer, connections int) redis.
 	t.Helper()
 	return redis.NewClient(&redis.Options{
 		PoolSize:                 connections,
+		ReadBufferSize:           redistest.Buffers,
+		WriteBufferSize:          redistest.Buffers,
 		Addr:                     "127.0.0.1:6379", // a literal IP: looking up a name does not work in a bubble
 		Dialer:                   dial,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
