@@ -162,7 +162,7 @@ func TestQueue_OneClientAsksForATask(t *testing.T) {
 				time.Sleep(10 * time.Second)
 				idle := scripts.Swap(0) / 10
 				require.InDelta(t, 60, idle, 3, "a look in each poll interval")
-				const tasks = 40
+				const tasks = 100
 				for i := range tasks {
 					due := time.Now().Add(delay)
 					_, err := q.Enqueue(t.Context(), sluice.Task{ID: fmt.Sprint(i), Delay: delay})

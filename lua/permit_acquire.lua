@@ -32,6 +32,7 @@ local done = redis.pcall('PEXPIRE', KEYS[1], text(math.max(left, ttl + 1)))
 if members - 1 > held and type(done) == 'number' then -- not before: after that a full server would accept a new permit
   done = redis.pcall('ZREMRANGEBYSCORE', KEYS[1], 0, text(now))
 end
+local unpack = table.unpack or unpack -- as Lua 5.4 calls it, and 5.1
 if replaced[1] and type(done) == 'number' then done = redis.pcall('ZREM', KEYS[1], unpack(replaced)) end
 if KEYS[3] and type(done) == 'number' then done = redis.pcall('SET', KEYS[3], fence, 'PX', fenceLife) end
 if type(done) == 'table' and done.err then -- denied

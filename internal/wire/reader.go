@@ -88,9 +88,19 @@ func (r *Reader) Score() float64 {
 
 // AnyScore reads a score that may be a foreign client's: it may be infinite.
 func (r *Reader) AnyScore() float64 {
-	score, ok := parseScore(r.Text())
-	r.bad = r.bad || !ok
-	return score
+	switch part := r.part().(type) { // a text, but of servers that have scripts read scores as numbers
+	case string:
+		score, ok := parseScore(part)
+		r.bad = r.bad || !ok
+		return score
+	case int64:
+		return float64(part)
+	case float64:
+		r.bad = r.bad || math.IsNaN(part)
+		return part
+	}
+	r.bad = true
+	return 0
 }
 
 // MaybeScore reads a score, or an empty text, which is none.

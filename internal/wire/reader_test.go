@@ -28,6 +28,8 @@ func TestReader_TakesNothingElse(t *testing.T) {
 		"a score":                {[]any{"1.5"}, func(r *Reader) { r.Score() }, true},
 		"an infinite score":      {[]any{"-inf"}, func(r *Reader) { r.Score() }, false},
 		"any infinite score":     {[]any{"inf"}, func(r *Reader) { r.AnyScore() }, true},
+		"scores as numbers":      {[]any{int64(3), 1.5}, func(r *Reader) { r.Score(); r.Score() }, true},
+		"a score that is a list": {[]any{[]any{}}, func(r *Reader) { r.Score() }, false},
 		"no number":              {[]any{"nan"}, func(r *Reader) { r.AnyScore() }, false},
 		"perhaps a score":        {[]any{"", "1.5"}, func(r *Reader) { r.MaybeScore(); r.MaybeScore() }, true},
 		"no score":               {[]any{""}, func(r *Reader) { r.Score() }, false},
