@@ -214,14 +214,14 @@ func TestShare_FollowsTheWeights(t *testing.T) {
 				m := newTeam(test.concurrency, always(test.takes), test.weights...)
 				weights, all := 0, 0
 				for i, weight := range test.weights {
-					m.fill(i, 5000)
+					m.fill(i, 4000)
 					weights += weight
 				}
 				m.run(t)
 				before := m.done()
-				enough := 3000
+				enough := 2000
 				if test.takes == 0 {
-					enough = 12_000 // a turn is for many tasks
+					enough = 6_000 // a turn is for many tasks
 				}
 				for all < enough {
 					time.Sleep(10 * time.Millisecond)

@@ -86,7 +86,7 @@ func TestShare_IdleQueuesAreWatchedOn(t *testing.T) {
 // TestShare_Walk: queues fill and empty, hang and go on, handlers take any time or exit their goroutines, and the numbers of handlers
 // change. There are never too many handlers, never more tasks are leased than there are places, no runner is lost, and each task is done.
 func TestShare_Walk(t *testing.T) {
-	for range 30 {
+	for range 15 {
 		seed := rand.Uint64()
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			inBubble(t, func(t *testing.T) { walk(t, rand.New(rand.NewPCG(seed, 0))) })

@@ -57,7 +57,7 @@ func (c *crowd) leave(m *member) {
 // TestStuck_Walk is TestShare_Walk with handlers that are stuck. Those that are not are never more than there are places, no more stuck ones are
 // replaced than that, no place is lost, and each task is done.
 func TestStuck_Walk(t *testing.T) {
-	for range 20 {
+	for range 10 {
 		seed := rand.Uint64()
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			inBubble(t, func(t *testing.T) { stuckWalk(t, rand.New(rand.NewPCG(seed, 0))) })
