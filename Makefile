@@ -25,6 +25,10 @@ test-long: ## run the long tests too: failovers, hours of faults, many processes
 ci: ## run all that a change has to pass; installs redis-server, gcc and chromium with apt if missing
 	.ci/run
 
+.PHONY: servers
+servers: ## run the core on each Redis and Valkey that Debian has: five minutes for each
+	.ci/matrix
+
 .PHONY: lint
 lint: ## run the linters
 	$(tool) golangci-lint run ./...

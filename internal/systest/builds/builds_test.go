@@ -4,12 +4,15 @@ import (
 	"cmp"
 	"encoding/json"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
 )
@@ -35,6 +38,8 @@ var kinds = []struct {
 	{"permits", 2, fencesDiffer},
 	{"lockall", 1, noFences},
 	{"tasks", 1, noFences}, // of one ID
+	{"work", 1, noFences},  // likewise
+	{"limits", 2, noFences},
 }
 
 type fences int
@@ -58,17 +63,21 @@ func TestBuilds_ShareLocksAndAQueue(t *testing.T) {
 		t.Run(k.kind, func(t *testing.T) {
 			t.Parallel()
 			lag := systest.Lag(t)
-			c := &crew{t: t, addr: s.Addr, kind: k.kind, name: redistest.Name(t), programs: programs, turns: map[int64]report{}}
+			c := &crew{t: t, addr: s.Addr, kind: k.kind, name: redistest.Name(t), programs: programs, turns: map[int64]report{}, enqueued: map[string]bool{}}
 			for _, build := range []string{"before", "now", "before", "now"} {
 				c.running = append(c.running, c.start(build))
 			}
 			c.work()
-			for place := range 2 { // one of each build
-				c.restart(place)
+			for _, build := range []string{"before", "now"} {
+				c.restart(build)
 				c.work()
 			}
+			c.rest(s.Client(t))
 			c.end()
 			c.check(k.atOnce, k.fences)
+			if k.kind == "work" {
+				c.checkTasks()
+			}
 			require.Less(t, c.longest, longestWait+20*lag(), "a caller waited for so long")
 		})
 	}
@@ -76,6 +85,8 @@ func TestBuilds_ShareLocksAndAQueue(t *testing.T) {
 
 // report is what the client prints; see there.
 type report struct {
+	Enqueued    string
+	IsSure      bool
 	Names       []string
 	From, Until int64
 	Fence       int64
@@ -99,9 +110,10 @@ type crew struct {
 	programs         map[string]string // by build
 	running          []*process
 
-	mu      sync.Mutex       // guards what follows, and the turns of each process
-	turns   map[int64]report // the last report of each turn, by From
-	longest time.Duration
+	mu       sync.Mutex       // guards what follows, and the turns of each process
+	turns    map[int64]report // the last report of each turn, by From
+	enqueued map[string]bool  // the IDs of tasks, and whether an enqueue has succeeded
+	longest  time.Duration
 }
 
 // start starts a process of a build.
@@ -124,6 +136,9 @@ func (c *crew) read(p *process) {
 		}
 		c.mu.Lock()
 		c.longest = max(c.longest, r.Wait)
+		if r.Enqueued != "" {
+			c.enqueued[r.Enqueued] = c.enqueued[r.Enqueued] || r.IsSure
+		}
 		if len(r.Names) > 0 {
 			if _, known := c.turns[r.From]; !known {
 				p.turns++
@@ -142,13 +157,14 @@ func (c *crew) work() {
 		c.t.Logf("turns of each process: %v, and %v after %v", before, c.count(), time.Since(begun).Round(time.Millisecond))
 	}()
 	enough := func() bool {
-		now := c.count()
+		now, all := c.count(), 0
 		for i := range now {
-			if now[i]-before[i] < turns {
+			all += now[i] - before[i]
+			if now[i]-before[i] < turns && c.kind != "limits" && c.kind != "work" {
 				return c.hasEnded()
 			}
 		}
-		return true
+		return all >= turns*len(now) || c.hasEnded() // of workers those that had the last tasks have the next
 	}
 	require.Eventually(c.t, enough, phaseLimit, 10*time.Millisecond, "a process was left out")
 	require.False(c.t, c.hasEnded(), "a process has failed")
@@ -176,9 +192,15 @@ func (c *crew) hasEnded() bool {
 	})
 }
 
-// restart has a process kill itself in a turn, and starts another one of its build.
-func (c *crew) restart(place int) {
+// restart has that process of a build kill itself in a turn which has had the most, and starts another one.
+func (c *crew) restart(build string) {
 	c.t.Helper()
+	place, counts := -1, c.count()
+	for i, p := range c.running {
+		if p.build == build && (place < 0 || counts[i] > counts[place]) {
+			place = i
+		}
+	}
 	p := c.running[place]
 	p.Tell("die")
 	select {
@@ -188,6 +210,47 @@ func (c *crew) restart(place int) {
 	}
 	require.EqualError(c.t, p.Wait(), "signal: killed")
 	c.running[place] = c.start(p.build)
+}
+
+// rest has the processes enqueue no more, and waits until the queue is empty.
+func (c *crew) rest(rdb redis.UniversalClient) {
+	c.t.Helper()
+	for _, p := range c.running {
+		p.Tell("rest")
+	}
+	q, err := sluice.NewQueue(rdb, c.name)
+	require.NoError(c.t, err)
+	require.Eventually(c.t, func() bool {
+		stats, err := q.Stats(c.t.Context())
+		require.NoError(c.t, err)
+		return stats.Due+stats.Scheduled+stats.Leased == 0 || c.kind == "tasks" || c.hasEnded()
+	}, phaseLimit, 10*time.Millisecond, "a task is left")
+	require.False(c.t, c.hasEnded(), "a process has failed")
+}
+
+// checkTasks checks that each task was handled, and that few were twice: those of the killed processes, and of leases that a busy
+// machine was too slow for.
+func (c *crew) checkTasks() {
+	c.t.Helper()
+	handled, again, builds := map[string]int{}, 0, map[string]int{}
+	for _, r := range c.turns {
+		builds[r.build]++
+		if handled[r.Names[0]]++; handled[r.Names[0]] > 1 {
+			again++
+		}
+	}
+	for id, isSure := range c.enqueued {
+		if isSure {
+			require.Positive(c.t, handled[c.name+"."+id], "%s was lost", id)
+		}
+	}
+	for name := range handled {
+		require.Contains(c.t, c.enqueued, strings.TrimPrefix(name, c.name+"."))
+	}
+	c.t.Logf("%d tasks, handled by %v, %d again", len(c.enqueued), builds, again)
+	require.Greater(c.t, min(builds["before"], builds["now"]), 2*turns)
+	require.Greater(c.t, len(c.enqueued), 4*turns)
+	require.Less(c.t, again, 10)
 }
 
 // end ends all processes, in order.
@@ -225,9 +288,16 @@ func (c *crew) check(atOnce int, f fences) {
 		requireFences(c.t, turns, f)
 	}
 	c.t.Logf("%d turns, which followed each other as %v, longest wait %v", len(c.turns), followed, c.longest)
+	if c.kind == "work" { // each name has one turn
+		return
+	}
 	// Neither wakes the other: one that polls finds the lock free between two turns of the other build's.
-	require.GreaterOrEqual(c.t, followed[[2]string{"before", "now"}], turns/5)
-	require.GreaterOrEqual(c.t, followed[[2]string{"now", "before"}], turns/5)
+	least := turns / 5
+	if c.kind == "limits" {
+		least = 1
+	}
+	require.GreaterOrEqual(c.t, followed[[2]string{"before", "now"}], least)
+	require.GreaterOrEqual(c.t, followed[[2]string{"now", "before"}], least)
 }
 
 // requireFences checks the fences of turns on one name, in the order of their beginnings.

@@ -161,7 +161,7 @@ func TestPermits_BetweenProcesses(t *testing.T) {
 	}
 	t.Logf("sections of each place %v, %.1f commands a section", of, float64(commands)/float64(len(sections)))
 	for place := range 3 {
-		require.Greater(t, of[place], len(sections)/30, of)
+		require.Greater(t, of[place], 10, "%v: a busy machine starts a process late", of)
 	}
 }
 

@@ -46,7 +46,7 @@ func TestLock_NeedsReplicas(t *testing.T) {
 		rdb := s.Client(t)
 		// How many replicas each key has.
 		have := map[string]int{"sentinel": 2, "cluster": 1}[s.Name]
-		l := systest.NewLocker(t, rdb, sluice.WithTTL(4*time.Second))
+		l := systest.NewLocker(t, rdb, sluice.WithTTL(30*time.Second))
 		for _, fenced := range []bool{false, true} {
 			name := fmt.Sprint(redistest.Name(t), fenced)
 			opts := []sluice.LockOption{sluice.WithLockReplicas(have)}
@@ -57,7 +57,7 @@ func TestLock_NeedsReplicas(t *testing.T) {
 				var k *sluice.Lock
 				var err error
 				inTime(t, func() error { k, err = lock(t.Context(), name, opts...); return err })
-				inTime(t, func() error { return k.Extend(t.Context(), 5*time.Second) })
+				inTime(t, func() error { return k.Extend(t.Context(), time.Minute) })
 				require.NoError(t, k.Unlock(t.Context()))
 				_, err = lock(t.Context(), name, append(opts, sluice.WithLockReplicas(have+1))...)
 				require.ErrorIs(t, err, sluice.ErrUnderReplicated)

@@ -2,7 +2,7 @@
 // build before, whose source it is copied into: it uses only what the public API of both has.
 //
 // It takes turns at what -kind names until its standard input ends or -for is over, and prints a JSON line about each. A line
-// "die" of its standard input makes it kill itself in its next turn.
+// "die" of its standard input makes it kill itself in its next turn, and "rest" has it enqueue no more.
 //
 // It exits with 0 if it ended in order, and with 1 after an error that it has no use for. Whether turns overlapped is told by the
 // lines of all processes together.
@@ -15,6 +15,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -56,7 +57,9 @@ var jobs = map[string]func(ctx context.Context, c *client) error{
 		set, err := l.LockAll(ctx, names)
 		return held{handle: set, names: names}, err
 	}),
-	"tasks": tasks,
+	"tasks":  tasks,
+	"work":   work(sluice.Limits{}, func(c *client, e sluice.Entry) string { return c.name + "." + e.ID }),
+	"limits": work(sluice.Limits{Running: permits}, func(c *client, _ sluice.Entry) string { return c.name }),
 }
 
 // client is what a job needs.
@@ -67,6 +70,7 @@ type client struct {
 	hold    time.Duration // the mean
 	pause   time.Duration // the mean
 	die     atomic.Bool
+	rest    atomic.Bool // it enqueues no more
 }
 
 // report is a line of the standard output. A turn has one when it begins and one when it has ended, which is missing if the process
@@ -75,7 +79,11 @@ type client struct {
 // From and Until are numbers of one counter on the server, so they have an order over all processes, whatever their clocks say. The
 // handle was valid after each of them was drawn, so two turns that exclude each other and overlap by these numbers are two handles
 // that were valid at the same time. A process that was stopped beyond its TTL proves nothing of the kind.
+//
+// Each task that is enqueued has a report without names: before, and again when that is known.
 type report struct {
+	Enqueued    string // its ID
+	IsSure      bool
 	Names       []string
 	From, Until int64
 	Fence       int64
@@ -163,6 +171,54 @@ func tasks(ctx context.Context, c *client) error {
 	return errors.Join(failed...)
 }
 
+// work returns a job that enqueues tasks, each once, and handles them by a Worker whose queue has limits. A turn is a handler's, on what named returns.
+// One task in ten fails at first.
+func work(limits sluice.Limits, named func(c *client, e sluice.Entry) string) func(context.Context, *client) error {
+	return func(ctx context.Context, c *client) error {
+		q, err := sluice.NewQueue(c.rdb, c.name)
+		if err != nil {
+			return err
+		}
+		if err := q.SetLimits(ctx, limits); err != nil && !errors.Is(err, sluice.ErrUnknown) {
+			return err
+		}
+		var failed error
+		var all sync.WaitGroup
+		all.Go(func() {
+			for n := 0; ctx.Err() == nil && failed == nil && !c.rest.Load(); n++ {
+				failed = c.enqueue(ctx, q, fmt.Sprintf("%d-%d", os.Getpid(), n))
+				time.Sleep(rand.N(2 * c.pause))
+			}
+		})
+		w := &sluice.Worker{Queue: q, Concurrency: c.callers, Lease: ttl, Logger: slog.New(slog.DiscardHandler), Handler: func(ctx context.Context, e sluice.Entry) error {
+			if e.Attempt == 1 && rand.N(10) == 0 {
+				return sluice.RetryIn(time.Millisecond, errors.New("at first"))
+			}
+			r := report{Names: []string{named(c, e)}, Wait: time.Since(e.Due)}
+			return c.turn(&r, func() bool { return sluice.LeaseValid(ctx) })
+		}}
+		err = w.Run(ctx)
+		all.Wait()
+		return errors.Join(err, failed)
+	}
+}
+
+// enqueue enqueues a task, and reports it.
+func (c *client) enqueue(ctx context.Context, q *sluice.Queue, id string) error {
+	r := report{Enqueued: id}
+	if err := r.print(); err != nil {
+		return err
+	}
+	_, err := q.Enqueue(ctx, sluice.Task{ID: id, Delay: rand.N(time.Millisecond)})
+	if ctx.Err() != nil || errors.Is(err, sluice.ErrUnknown) {
+		return nil
+	}
+	if r.IsSure = err == nil; !r.IsSure {
+		return err
+	}
+	return r.print()
+}
+
 // task waits for a task and handles it.
 func (c *client) task(ctx context.Context, q *sluice.Queue) error {
 	err := q.Wait(ctx)
@@ -241,8 +297,11 @@ func (c *client) draw() (int64, error) {
 // obey ends ctx when the standard input ends, as it does when the test dies in whatever way.
 func (c *client) obey(cancel func()) {
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-		if lines.Text() == "die" {
+		switch lines.Text() {
+		case "die":
 			c.die.Store(true)
+		case "rest":
+			c.rest.Store(true)
 		}
 	}
 	cancel()
