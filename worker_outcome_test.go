@@ -23,7 +23,7 @@ import (
 func TestWorker_LogsNameTheQueue(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		log := &systest.Buffer{}
-		w := &sluice.Worker{Queue: b.Q, Lease: time.Second, Logger: systest.LogTo(log), Backoff: systest.After(time.Hour),
+		w := &sluice.Worker{Queue: b.Q, Lease: 3 * time.Second, Logger: systest.LogTo(log), Backoff: systest.After(time.Hour),
 			Handler: func(ctx context.Context, e sluice.Entry) error {
 				switch e.ID {
 				case "panic":
