@@ -65,3 +65,7 @@ fmt: ## format the Go files
 .PHONY: tidy
 tidy: ## tidy every module
 	find . -name go.mod -execdir go mod tidy \;
+
+.PHONY: release
+release: ## try a release, and leave nothing: make release VERSION=v0.1.0; .ci/release tags one
+	.ci/release $(VERSION) -n

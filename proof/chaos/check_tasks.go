@@ -283,6 +283,7 @@ func (t *tasksCheck) checkEnqueued(m *move) {
 		}
 	}
 	if policy == sluice.DuplicatesKeepDue && t.keptFromBatch(m, r, due) {
+		t.counts["tasks that kept the due time of one in their batch"]++
 		return
 	}
 	if at < earliest-settle || at > latest+settle {
