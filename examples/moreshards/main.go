@@ -47,13 +47,15 @@ func (t *Target) Switch(queue *sluice.Queue) {
 
 // waitUntilEmpty waits until nothing is left in a queue. If no producer uses it any more, it stays so.
 func waitUntilEmpty(ctx context.Context, queue *sluice.Queue) error {
+	var s sluice.Stats // the last that were had
 	for {
-		s, err := queue.Stats(ctx)
-		if err != nil {
+		switch now, err := queue.Stats(ctx); {
+		case err != nil && ctx.Err() == nil:
 			return err
-		}
-		if s.Due+s.Scheduled+s.Leased+s.Dead == 0 {
+		case err == nil && now.Due+now.Scheduled+now.Leased+now.Dead == 0:
 			return nil
+		case err == nil:
+			s = now
 		}
 		select {
 		case <-time.After(100 * time.Millisecond):

@@ -116,7 +116,7 @@ func TestWaitUntilEmpty_SaysWhatIsLeft(t *testing.T) {
 	entries, err := queue.Claim(t.Context(), 1, time.Minute)
 	require.NoError(t, err)
 	require.NoError(t, queue.Bury(t.Context(), entries[0], "test"))
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	require.ErrorContains(t, waitUntilEmpty(ctx, queue), "due 0, scheduled 0, leased 0, dead 1")
 	_, err = queue.Drop(t.Context(), "a")
