@@ -25,7 +25,7 @@ func TestWorker_ExtendsLeasesWhileHandlersRun(t *testing.T) {
 // extendLeases runs five handlers for that long, with leases of 30s.
 func extendLeases(t *testing.T, long time.Duration) {
 	const lease, step = 30 * time.Second, 5*time.Second + 7*time.Millisecond
-	onFakeClock(t, &sluice.Worker{Lease: lease, Handler: func(ctx context.Context, e sluice.Entry) error {
+	onFakeClock(t, &sluice.Worker{Lease: lease, Timeout: -1, Handler: func(ctx context.Context, e sluice.Entry) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
