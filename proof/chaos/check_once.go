@@ -52,7 +52,6 @@ func (k keyspace) remember(queue, which, verb string, args []string, touch func(
 		for _, id := range args {
 			edit(id, func(m *memory) { m.forget(which) })
 		}
-	case strings.HasPrefix(verb, "PEXPIRE"):
 	default: // DEL, UNLINK, and commands that are not expected here
 		for key := range k.memories {
 			if key.queue == queue {

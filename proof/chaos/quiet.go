@@ -102,7 +102,6 @@ func (r *round) leftKeys() (violations []string) {
 		}
 	}
 	violations = append(violations, r.lastingLines(ctx)...)
-	violations = append(violations, r.lastingRecords(ctx)...)
 	for _, name := range queues {
 		members := func(ending string, of func(key string) []string) (all []string) {
 			for _, key := range r.server.rdb.Keys(ctx, "{Queue:"+name+"*}:"+ending).Val() { // of each shard
@@ -134,17 +133,6 @@ func (r *round) lastingLines(ctx context.Context) (violations []string) {
 	for _, key := range slices.Concat(r.server.rdb.Keys(ctx, "{Lock:*}:line").Val(), r.server.rdb.Keys(ctx, "{Queue:*}:line").Val()) {
 		left, err := r.server.rdb.PTTL(ctx, key).Result()
 		if err != nil || left == -1 || left > lineLife { // -2 if it has just ended
-			violations = append(violations, fmt.Sprintf("%s ends in %v when everything is quiet, %v", key, left, err))
-		}
-	}
-	return violations
-}
-
-// lastingRecords finds what is remembered without an end: the clock may have been set back by some hours since it was set.
-func (r *round) lastingRecords(ctx context.Context) (violations []string) {
-	for _, key := range slices.Concat(r.server.rdb.Keys(ctx, "{Queue:*}:done").Val(), r.server.rdb.Keys(ctx, "{Queue:*}:results").Val()) {
-		left, err := r.server.rdb.PTTL(ctx, key).Result()
-		if err != nil || left <= 0 || left > 2*retention+5*time.Hour {
 			violations = append(violations, fmt.Sprintf("%s ends in %v when everything is quiet, %v", key, left, err))
 		}
 	}
