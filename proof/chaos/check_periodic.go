@@ -57,7 +57,7 @@ func (t *tasksCheck) unscheduled(m *move) {
 func (t *tasksCheck) checkNext(m *move) {
 	was, err := time.Parse(time.RFC3339Nano, m.was.version)
 	is, _ := time.Parse(time.RFC3339Nano, m.is.version) // see checkScheduled
-	earliest, _ := t.clock.at(m.span) // it may have been set back just then
+	earliest, _ := t.clock.at(m.span)                   // it may have been set back just then
 	next := earliest + periods[m.id] + time.Millisecond
 	if was.Equal(is) && m.was.lease == 0 && (m.was.attempt > 0 || m.is.score < m.was.score) {
 		return // a retry, or one that was put back, of which the time has not come: the clock was set back
