@@ -39,16 +39,16 @@ func (k keyspace) remember(queue, which, verb string, args []string, touch func(
 			k.memories[key] = m
 		}
 	}
-	switch {
-	case verb == "ZADD":
+	switch verb {
+	case "ZADD":
 		for at, id := range scored(args) {
 			edit(id, func(m *memory) { m.at = at })
 		}
-	case verb == "HSET":
+	case "HSET":
 		for i := 0; i+1 < len(args); i += 2 {
 			edit(args[i], func(m *memory) { m.text, m.isLong = args[i+1], true })
 		}
-	case verb == "ZREM", verb == "HDEL":
+	case "ZREM", "HDEL":
 		for _, id := range args {
 			edit(id, func(m *memory) { m.forget(which) })
 		}
