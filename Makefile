@@ -26,7 +26,7 @@ ci: ## run all that a change has to pass; installs redis-server, gcc and chromiu
 	.ci/run
 
 .PHONY: servers
-servers: ## run the core on each Redis and Valkey that Debian has: five minutes for each
+servers: ## run the core on each Redis and Valkey that Debian has
 	.ci/matrix
 
 .PHONY: lint
