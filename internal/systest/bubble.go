@@ -5,6 +5,7 @@ import (
 	"net"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
@@ -16,12 +17,16 @@ import (
 )
 
 // Bubble runs a test on a fake clock (testing/synctest), with a miniredis that lives by
-// it. Timing is exact here: what a test measures is what the code waits. It is not parallel: it takes a processor, which tests on the real clock would miss.
+// it. Timing is exact here: what a test measures is what the code waits. It is not
+// parallel: it takes a processor, which tests on the real clock would miss.
 func Bubble(t *testing.T, test func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		m := miniredis.NewMiniRedis()
-		defer m.Close()
+		defer func() {
+			m.Close()
+			time.Sleep(2 * unread)
+		}()
 		m.ClockTTL(true)
 		rdb := BubbleClient(t, BubbleDialer(m))
 		defer func() { require.NoError(t, rdb.Close()) }()
@@ -79,6 +84,10 @@ func BubbleDialer(m *miniredis.Miniredis) redistest.Dialer {
 	}
 }
 
+// unread is how long what was sent by an end that has closed waits to be read. go-redis
+// 9.22 neither reads nor closes a connection whose handshake it has given up.
+const unread = time.Minute
+
 // carry copies what is written at one end to the other, until either is closed.
 func carry(from, to net.Conn) {
 	packets := make(chan []byte, 1000)
@@ -95,6 +104,7 @@ func carry(from, to net.Conn) {
 		p := make([]byte, 4096)
 		n, err := from.Read(p)
 		if err != nil {
+			_ = to.SetWriteDeadline(time.Now().Add(unread))
 			return
 		}
 		packets <- p[:n]
