@@ -19,7 +19,7 @@ import (
 // journalLease is how long the processes lease tasks that keep a journal: long enough that a busy machine
 // does not let one end, and, in larger tests, that the move of a large key does not. Parent and children have
 // the same environment.
-var journalLease = min(3*time.Second*time.Duration(systest.Scale()), 20*time.Second)
+var journalLease = min(10*time.Second*time.Duration(systest.Scale()), 20*time.Second)
 
 // note is what a process wrote down of a task.
 type note struct {
