@@ -74,9 +74,11 @@ func notPortable(source string) (found []string) {
 	for _, name := range regexp.MustCompile(`(?:^|[^.:\w]|\.\.\s*)([A-Za-z_]\w*)`).FindAllStringSubmatch(code, -1) {
 		names[name[1]] = true
 	}
+	for _, field := range regexp.MustCompile(`[{,]\s*(\w+)\s*=[^=]`).FindAllStringSubmatch(code, -1) { // of a table that is written down
+		own[field[1]] = true
+	}
 	for name := range names {
-		isField := regexp.MustCompile(`[{,]\s*` + name + `\s*=[^=]`).MatchString(code) // of a table that is written down
-		if !own[name] && !isField && !slices.Contains(luaWords, name) && !slices.Contains(luaGlobals, name) {
+		if !own[name] && !slices.Contains(luaWords, name) && !slices.Contains(luaGlobals, name) {
 			note("the global " + name)
 		}
 	}
