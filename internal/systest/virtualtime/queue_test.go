@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -235,6 +236,7 @@ func TestQueue_WaitPausesOverTheSameHead(t *testing.T) {
 			_, err = q.Pop(ctx, 1)
 			require.NoError(t, err)
 		}
+		synctest.Wait() // a look that was under way says what it saw
 		// Or taken by another process, which this one finds out.
 		for i := range 10 {
 			time.AfterFunc(time.Second+time.Second/2, func() {
