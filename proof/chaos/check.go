@@ -11,6 +11,7 @@ type checker struct {
 	*evidence
 	*replayed
 	tokenHolds map[uint64][]hold // in the log, by token
+	lostFences map[string]bool   // by name and fence: those that went back, excused
 	losses     []span            // restarts that lost data
 	forces     map[string][]span // when a name may have been forced open
 	stalls     map[string][]span // when a process did not run
@@ -42,7 +43,7 @@ func (c *checker) report(format string, args ...any) {
 // check checks a round. It returns the violations, a line each, and the numbers of what it
 // has checked.
 func check(e *evidence) ([]string, tally) {
-	c := &checker{evidence: e, replayed: replay(e), tokenHolds: map[uint64][]hold{}, stalls: map[string][]span{}, counts: tally{}}
+	c := &checker{evidence: e, replayed: replay(e), tokenHolds: map[uint64][]hold{}, lostFences: map[string]bool{}, stalls: map[string][]span{}, counts: tally{}}
 	for _, r := range c.records {
 		if r.Op == opStall {
 			c.stalls[r.Process] = append(c.stalls[r.Process], span{r.Call, r.Return})

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 )
@@ -203,10 +204,13 @@ func (c *checker) checkUnique(list []record) {
 }
 
 // fenceWentBack reports an acquisition whose fence is not higher than an earlier one's,
-// unless that is excused.
+// unless that is excused. A fence that was lost counts once, however many come after it.
 func (c *checker) fenceWentBack(a, b record) {
 	if c.forgotten(a, b) || c.handedOverLate(a, b) {
-		c.counts["fences that went back, excused"]++
+		if lost := fmt.Sprint(a.Name, " ", a.Fence); !c.lostFences[lost] {
+			c.lostFences[lost] = true
+			c.counts["fences that went back, excused"]++
+		}
 		return
 	}
 	c.report("%s: fence %d for %s (seq %d) at %v, then %d for %s (seq %d) at %v", a.Name,

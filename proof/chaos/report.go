@@ -11,6 +11,9 @@ import (
 const (
 	// leastRate is how many operations a second the clients must do in spite of the faults.
 	leastRate = 200
+	// tellingStrikes is how often a fault strikes before it must have had an effect: a kill or a stop may hit a client
+	// that holds nothing.
+	tellingStrikes = 5
 	// leastStrikes is how often each fault must strike in a run of two rounds or more. In
 	// a shorter run it must strike once.
 	leastStrikes = 2
@@ -146,7 +149,7 @@ func (t *report) checkRun() {
 		if t.strikes[f.name] < least {
 			t.violations = append(t.violations, fmt.Sprintf("%s struck %d times (and %d times without effect): at least %d", f.name, t.strikes[f.name], t.misses[f.name], least))
 		}
-		if f.effects != "" && t.counts[f.effects] == 0 && t.rounds > 1 { // a single kill may hit a client that holds nothing
+		if f.effects != "" && t.counts[f.effects] == 0 && t.strikes[f.name] >= tellingStrikes {
 			t.violations = append(t.violations, fmt.Sprintf("%s had no effect: no %s", f.name, f.effects))
 		}
 	}
