@@ -126,12 +126,12 @@ func TestSale_CancelsOnceAfterAWorkerDied(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, s.shop.place(t.Context(), order{id: id, customer: i}, 2-i))
 	}
-	tasks, err := s.queue.Claim(t.Context(), batch, 500*time.Millisecond)
+	tasks, err := s.queue.Claim(t.Context(), batch, 2*time.Second)
 	require.NoError(t, err)
 	require.Len(t, tasks, 2)
 	require.NoError(t, s.shop.cancel(t.Context(), "after"))
 
-	require.NoError(t, s.queue.Wait(within(t, 5*time.Second)))
+	require.NoError(t, s.queue.Wait(within(t, 10*time.Second)))
 	tasks, err = s.queue.Claim(t.Context(), batch, lease)
 	require.NoError(t, err)
 	require.Len(t, tasks, 2)

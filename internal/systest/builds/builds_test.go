@@ -40,6 +40,7 @@ var kinds = []struct {
 	{"tasks", 1, noFences}, // of one ID
 	{"work", 1, noFences},  // likewise
 	{"limits", 2, noFences},
+	{"retention", 1, noFences}, // like work
 }
 
 type fences int
@@ -50,37 +51,46 @@ const (
 	fencesRise
 )
 
-// TestBuilds_ShareLocksAndAQueue has two processes of the build before and two of now contend for the same names, or handle the tasks of one queue. In the middle, one of each
-// build kills itself while it holds what it has taken, and is started again. No turns overlap that exclude each other, fences
-// rise over both builds, each process has its turns, and none waits for long.
+// TestBuilds_ShareLocksAndAQueue has two processes of the build before and two of now contend for the same names, or handle the tasks
+// of one queue. In the middle, one of each build kills itself while it holds what it has taken, and is started again; and so on,
+// SLUICE_TEST_SCALE times. No turns overlap that exclude each other, fences rise over both builds, each process has its turns, none
+// waits for long, and no task is lost.
 //
 // Turns also have to follow each other across the builds, in both directions: so each build lets go what the other one waits for.
 func TestBuilds_ShareLocksAndAQueue(t *testing.T) {
 	redistest.NotShort(t)
 	s := redistest.Redis(t)
-	programs := map[string]string{"before": compile(t, sourceBefore(t)), "now": compile(t, systest.Root(t))}
+	programs := clients(t, sourceBefore(t))
 	for _, k := range kinds {
 		t.Run(k.kind, func(t *testing.T) {
 			t.Parallel()
 			lag := systest.Lag(t)
-			c := &crew{t: t, addr: s.Addr, kind: k.kind, name: redistest.Name(t), programs: programs, turns: map[int64]report{}, enqueued: map[string]bool{}}
-			for _, build := range []string{"before", "now", "before", "now"} {
-				c.running = append(c.running, c.start(build))
-			}
+			c := newCrew(t, s.Addr, k.kind, programs)
 			c.work()
-			for _, build := range []string{"before", "now"} {
-				c.restart(build)
-				c.work()
+			for range systest.Scale() {
+				for _, build := range []string{"before", "now"} {
+					c.restart(build)
+					c.work()
+				}
 			}
 			c.rest(s.Client(t))
 			c.end()
 			c.check(k.atOnce, k.fences)
-			if k.kind == "work" {
+			if c.handlesOnce() {
 				c.checkTasks()
+			}
+			if k.kind == "retention" {
+				c.checkRetention(s.Client(t))
 			}
 			require.Less(t, c.longest, longestWait+20*lag(), "a caller waited for so long")
 		})
 	}
+}
+
+// clients compiles the client of both builds, whose names are the keys.
+func clients(t *testing.T, sourceBefore string) map[string]string {
+	t.Helper()
+	return map[string]string{"before": compile(t, sourceBefore, client), "now": compile(t, systest.Root(t), client, "-tags", "now")}
 }
 
 // report is what the client prints; see there.
@@ -116,10 +126,23 @@ type crew struct {
 	longest  time.Duration
 }
 
+// newCrew returns two processes of each build.
+func newCrew(t *testing.T, addr, kind string, programs map[string]string) *crew {
+	t.Helper()
+	c := &crew{t: t, addr: addr, kind: kind, name: redistest.Name(t), programs: programs, turns: map[int64]report{}, enqueued: map[string]bool{}}
+	for _, build := range []string{"before", "now", "before", "now"} {
+		c.running = append(c.running, c.start(build))
+	}
+	return c
+}
+
+// handlesOnce says whether its processes are Workers, on tasks each of which is enqueued once.
+func (c *crew) handlesOnce() bool { return c.kind == "work" || c.kind == "retention" }
+
 // start starts a process of a build.
 func (c *crew) start(build string) *process {
 	p := &process{
-		Child: systest.StartProgram(c.t, c.programs[build], "-addr", c.addr, "-kind", c.kind, "-name", c.name, "-for", "10m"),
+		Child: systest.StartProgram(c.t, c.programs[build], "-addr", c.addr, "-kind", c.kind, "-name", c.name, "-for", "1h"),
 		build: build, ended: make(chan struct{}),
 	}
 	go c.read(p) // it ends with the process, which is killed at the latest when the test ends; end and restart wait for it
@@ -160,7 +183,7 @@ func (c *crew) work() {
 		now, all := c.count(), 0
 		for i := range now {
 			all += now[i] - before[i]
-			if now[i]-before[i] < turns && c.kind != "limits" && c.kind != "work" {
+			if now[i]-before[i] < turns && c.kind != "limits" && !c.handlesOnce() {
 				return c.hasEnded()
 			}
 		}
@@ -250,7 +273,33 @@ func (c *crew) checkTasks() {
 	c.t.Logf("%d tasks, handled by %v, %d again", len(c.enqueued), builds, again)
 	require.Greater(c.t, min(builds["before"], builds["now"]), 2*turns)
 	require.Greater(c.t, len(c.enqueued), 4*turns)
-	require.Less(c.t, again, 10)
+	require.Less(c.t, again, 10*systest.Scale())
+}
+
+// checkRetention checks that what the build of now has finished is remembered, and what the one before has, is not.
+func (c *crew) checkRetention(rdb redis.UniversalClient) {
+	c.t.Helper()
+	q, err := sluice.NewQueue(rdb, c.name)
+	require.NoError(c.t, err)
+	by := map[string][]string{} // the builds that a task was handled by
+	for _, r := range c.turns {
+		by[r.Names[0]] = append(by[r.Names[0]], r.build)
+	}
+	kept := 0
+	for name, builds := range by {
+		info, err := q.Get(c.t.Context(), strings.TrimPrefix(name, c.name+"."))
+		if len(builds) > 1 {
+			continue // killed, or too slow: either may have finished it
+		}
+		if builds[0] == "before" {
+			require.ErrorIs(c.t, err, sluice.ErrNotFound, name)
+			continue
+		}
+		require.NoError(c.t, err, name)
+		require.Equal(c.t, sluice.StateDone, info.State)
+		kept++
+	}
+	require.Greater(c.t, kept, turns)
 }
 
 // end ends all processes, in order.
@@ -288,7 +337,7 @@ func (c *crew) check(atOnce int, f fences) {
 		requireFences(c.t, turns, f)
 	}
 	c.t.Logf("%d turns, which followed each other as %v, longest wait %v", len(c.turns), followed, c.longest)
-	if c.kind == "work" { // each name has one turn
+	if c.handlesOnce() { // each name has one turn
 		return
 	}
 	// Neither wakes the other: one that polls finds the lock free between two turns of the other build's.

@@ -18,8 +18,11 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// program is the folder of the client, in the module.
-const program = "internal/systest/builds/client"
+// The folders of the client and of the operator's tool, in the module.
+const (
+	client = "internal/systest/builds/client"
+	tool   = "cmd/sluice"
+)
 
 // before is the commit of the build before.
 //
@@ -38,13 +41,13 @@ func commitBefore(t *testing.T) string {
 	return ""
 }
 
-// compile compiles the client with the module in a folder, and returns the path of the program. It has no race detector: one
+// compile compiles a program of the module in a folder, and returns its path. It has no race detector: one
 // program is to be compiled in a moment, from the cache, and what it is for is what the server is told.
-func compile(t *testing.T, module string) string {
+func compile(t *testing.T, module, program string, flags ...string) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "client")
+	path := filepath.Join(t.TempDir(), filepath.Base(program))
 	// With "trimpath" what was compiled in another temporary folder is used again. With "vcs" the folder had to be a repository.
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-o", path, "./"+program)
+	build := exec.CommandContext(t.Context(), "go", append([]string{"build", "-C", program, "-trimpath", "-buildvcs=false", "-o", path}, flags...)...)
 	build.Dir = module
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)
@@ -65,9 +68,8 @@ func sourceBefore(t *testing.T) string {
 	files, err := zip.NewReader(bytes.NewReader(source), int64(len(source)))
 	require.NoError(t, err)
 	require.NoError(t, os.CopyFS(module, files))
-	client := filepath.Join(module, program)
-	require.NoError(t, os.RemoveAll(client))
-	require.NoError(t, os.CopyFS(client, os.DirFS(filepath.Join(here, program))))
+	require.NoError(t, os.RemoveAll(filepath.Join(module, client)))
+	require.NoError(t, os.CopyFS(filepath.Join(module, client), os.DirFS(filepath.Join(here, client))))
 	return module
 }
 

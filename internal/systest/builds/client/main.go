@@ -57,10 +57,14 @@ var jobs = map[string]func(ctx context.Context, c *client) error{
 		set, err := l.LockAll(ctx, names)
 		return held{handle: set, names: names}, err
 	}),
-	"tasks":  tasks,
-	"work":   work(sluice.Limits{}, func(c *client, e sluice.Entry) string { return c.name + "." + e.ID }),
-	"limits": work(sluice.Limits{Running: permits}, func(c *client, _ sluice.Entry) string { return c.name }),
+	"tasks":     tasks,
+	"work":      work(sluice.Limits{}, ofEach),
+	"limits":    work(sluice.Limits{Running: permits}, func(c *client, _ sluice.Entry) string { return c.name }),
+	"retention": work(sluice.Limits{}, ofEach, retention...), // in the build of now only
 }
+
+// ofEach gives the turns of each task a name of their own.
+func ofEach(c *client, e sluice.Entry) string { return c.name + "." + e.ID }
 
 // client is what a job needs.
 type client struct {
@@ -173,9 +177,9 @@ func tasks(ctx context.Context, c *client) error {
 
 // work returns a job that enqueues tasks, each once, and handles them by a Worker whose queue has limits. A turn is a handler's, on what named returns.
 // One task in ten fails at first.
-func work(limits sluice.Limits, named func(c *client, e sluice.Entry) string) func(context.Context, *client) error {
+func work(limits sluice.Limits, named func(c *client, e sluice.Entry) string, opts ...sluice.QueueOption) func(context.Context, *client) error {
 	return func(ctx context.Context, c *client) error {
-		q, err := sluice.NewQueue(c.rdb, c.name)
+		q, err := sluice.NewQueue(c.rdb, c.name, opts...)
 		if err != nil {
 			return err
 		}
