@@ -90,10 +90,10 @@ func (c *client) tryOnce(rng *rand.Rand, ids []string) (left []string) {
 // resultMark is the result that a handler of the queue records.
 func resultMark(handler record) string { return fmt.Sprintf("%s#%d", handler.Process, handler.Seq) }
 
-// recordResult records the result of a handler. That must be possible as long as the handler runs.
+// recordResult records the result of a handler. That must be possible as long as the handler runs and its task is its own.
 func (c *client) recordResult(ctx context.Context, rec record) {
 	rec.Process = c.Process // it is not in what is written
-	if err := sluice.RecordResult(ctx, []byte(resultMark(rec))); err != nil {
+	if err := sluice.RecordResult(ctx, []byte(resultMark(rec))); err != nil && sluice.LeaseValid(ctx) {
 		c.end(c.begin(record{Op: opStuck, Name: "RecordResult"}), resultOf(err))
 	}
 }

@@ -13,7 +13,7 @@ const (
 	leastRate = 200
 	// tellingStrikes is how often a fault strikes before it must have had an effect: a kill or a stop may hit a client
 	// that holds nothing.
-	tellingStrikes = 5
+	tellingStrikes = 20
 	// leastStrikes is how often each fault must strike in a run of two rounds or more. In
 	// a shorter run it must strike once.
 	leastStrikes = 2
