@@ -51,6 +51,11 @@ loopback, put it behind what does. Without --write it changes nothing.`,
 	return c
 }
 
+// newServer returns a server that waits for no visitor for long: not for its request, nor until it reads the answer.
+func newServer(page http.Handler) *http.Server {
+	return &http.Server{Handler: page, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: time.Minute, IdleTimeout: time.Minute}
+}
+
 // serve serves a page until ctx ends.
 func (a *app) serve(ctx context.Context, addr string, page http.Handler) error {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
@@ -58,7 +63,7 @@ func (a *app) serve(ctx context.Context, addr string, page http.Handler) error {
 		return err
 	}
 	_, _ = fmt.Fprintf(a.errOut, "Serving http://%s/\n", listener.Addr())
-	server := &http.Server{Handler: page, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: time.Minute, IdleTimeout: time.Minute}
+	server := newServer(page)
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(listener) }()
 	select {

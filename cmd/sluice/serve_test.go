@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"regexp"
 	"strings"
@@ -59,4 +60,41 @@ func TestServe_UntilInterrupted(t *testing.T) {
 	require.NotContains(t, errOut.String(), "can be reached from other machines")
 	interrupt()
 	require.Equal(t, exitOK, <-ended)
+}
+
+// TestServe_SlowVisitorsAreNotWaitedFor: a crowd of visitors that send their requests slowly, or read no answer, holds up no other, and
+// each of them is left. The times are a hundredth of those of the program.
+func TestServe_SlowVisitorsAreNotWaitedFor(t *testing.T) {
+	page := make([]byte, 16<<20) // more than what the kernel takes for one that does not read
+	server := newServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = r.ParseForm()
+		if r.Method == http.MethodGet && r.URL.Path == "/large" {
+			_, _ = w.Write(page)
+		}
+	}))
+	for _, timeout := range []*time.Duration{&server.ReadHeaderTimeout, &server.ReadTimeout, &server.WriteTimeout, &server.IdleTimeout} {
+		*timeout /= 100
+	}
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(listener) }()
+	form := "POST / HTTP/1.1\r\nHost: a\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 100\r\n\r\na="
+	for i := range 300 {
+		c, err := new(net.Dialer).DialContext(t.Context(), "tcp", listener.Addr().String())
+		require.NoError(t, err)
+		defer func() { require.NoError(t, c.Close()) }()
+		_, err = io.WriteString(c, []string{"GET / HTTP/1.1\r\nHost:", form, "GET /large HTTP/1.1\r\nHost: a\r\n\r\n"}[i%3])
+		require.NoError(t, err)
+	}
+	client := http.Client{Timeout: 10 * time.Second}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+listener.Addr().String(), nil)
+	require.NoError(t, err)
+	response, err := client.Do(request)
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	patience, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	require.NoError(t, server.Shutdown(patience), "a visitor is waited for")
+	require.ErrorIs(t, <-ended, http.ErrServerClosed)
 }
