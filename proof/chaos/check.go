@@ -15,7 +15,8 @@ type checker struct {
 	losses     []span            // restarts that lost data
 	forces     map[string][]span // when a name may have been forced open
 	stalls     map[string][]span // when a process did not run
-	finishesOf map[string][]int  // the indexes of those of an ID that is enqueued once
+
+	finishesOf map[string][]int // the indexes of those of an ID that is enqueued once
 	counts     tally
 	violations []string
 }
@@ -73,6 +74,9 @@ func check(e *evidence) ([]string, tally) {
 	c.checkQueueLines()
 	c.checkTasks()
 	c.checkEnded()
+	if c.waits != nil {
+		c.checkLiveness()
+	}
 	began := time.Now()
 	c.linearize()
 	c.counts["porcupine ms"] = int(time.Since(began).Milliseconds())

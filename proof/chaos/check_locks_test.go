@@ -19,7 +19,7 @@ var lockCases = map[string]checkCase{
 		recorded(record{Process: "b", Op: opHold, Name: "n", Call: 1, From: 15, Until: 30, Unlock: 30, Return: 31, Result: done}), "two held n"},
 	"two hold a lock, by porcupine": {newScenario().
 		recorded(record{Op: opHold, Name: "n", Call: 1, From: 10, Until: 20, Unlock: 20, Return: 21, Result: done}).
-		recorded(record{Process: "b", Op: opHold, Name: "n", Call: 1, From: 15, Until: 30, Unlock: 30, Return: 31, Result: done}), "not one of a lock"},
+		recorded(record{Process: "b", Op: opHold, Name: "n", Call: 1, From: 15, Until: 30, Unlock: 30, Return: 31, Result: done}), "not those of a lock"},
 	"a belief after the release": {newScenario().
 		at(10).logs("SET Lock:n T PXAT @110").at(20).logs("DEL Lock:n").
 		recorded(held("a", "T", 9, 11, 30, 0)), "the log says"},

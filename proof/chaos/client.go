@@ -10,7 +10,9 @@ import (
 	"os"
 	"runtime"
 	"runtime/pprof"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -35,6 +37,7 @@ type settings struct {
 	Timeout  time.Duration // of reads and writes
 	Began    time.Duration // when the round began
 	Seed     uint64
+	Calm     time.Duration // it pauses for up to this long between two operations: see liveness.go
 }
 
 // client is a process that uses the library in every way, and records each operation.
@@ -45,6 +48,7 @@ type client struct {
 	register *redis.Client
 	locker   *sluice.Locker
 
+	wanted    atomic.Value    // the moment at which it is to be struck; "" for none
 	produce   context.Context // ends when producers must stop
 	consume   context.Context // ends when all tasks are done
 	handles   sync.Map        // queueHandle to *sluice.Queue: calls of several goroutines on one are merged
@@ -65,7 +69,8 @@ func runClient(env string) {
 		panic(err)
 	}
 	words := make(chan string)
-	go listen(lines, words)
+	c.wanted.Store("")
+	go c.listen(lines, words)
 	idle := runtime.NumGoroutine()
 	c.connect()
 	produce, quiet := context.WithCancel(context.Background())
@@ -87,11 +92,15 @@ func runClient(env string) {
 	fmt.Println("ended")
 }
 
-// listen forwards the orchestrator's words. When the orchestrator has died, listen ends the
+// listen forwards the orchestrator's words, except moments. When the orchestrator has died, listen ends the
 // process.
-func listen(lines *bufio.Scanner, words chan<- string) {
+func (c *client) listen(lines *bufio.Scanner, words chan<- string) {
 	for lines.Scan() {
-		words <- lines.Text()
+		if word := lines.Text(); slices.Contains(moments, word) {
+			c.wanted.Store(word)
+		} else {
+			words <- word
+		}
 	}
 	os.Exit(1)
 }
@@ -119,7 +128,7 @@ func (c *client) connect() {
 // of them would wait.
 func (c *client) start() {
 	contenders := 6
-	if c.Pool == 1 {
+	if c.Pool == 1 || c.Calm != 0 {
 		contenders = 2
 	}
 	for i := range contenders {
@@ -131,7 +140,14 @@ func (c *client) start() {
 			c.producers.Go(c.repeat(c.contendMixed))
 			c.producers.Go(c.repeat(c.contendSet))
 			c.producers.Go(c.repeat(c.enqueue))
-			c.consumers.Go(c.loop)
+			if c.Calm == 0 {
+				c.consumers.Go(func() { c.loop(loopQueue, loopQueue, plainQueue, shardQueue, onceQueue) })
+			}
+		}
+	}
+	if c.Calm != 0 { // at each queue one waits, always
+		for _, name := range []string{loopQueue, plainQueue, shardQueue, onceQueue} {
+			c.consumers.Go(func() { c.loop(name) })
 		}
 	}
 	c.producers.Go(c.repeat(c.adopt))
@@ -154,6 +170,9 @@ func (c *client) repeat(do func(rng *rand.Rand)) func() {
 	return func() {
 		for c.produce.Err() == nil {
 			do(rng)
+			if c.Calm != 0 {
+				work(rng, c.Calm)
+			}
 		}
 	}
 }
@@ -164,27 +183,31 @@ func (c *client) rng() *rand.Rand { return rand.New(rand.NewPCG(c.Seed, c.seq.Ad
 // pulse records the times when the process did not run, because it was stopped or because
 // the machine was busy.
 func (c *client) pulse() {
-	const every, tooLong = 10 * time.Millisecond, 50 * time.Millisecond
+	const every = 10 * time.Millisecond
+	tooLong := 50 * time.Millisecond
+	if c.Calm != 0 {
+		tooLong = unseenLag
+	}
 	for last := monotonic(); c.consume.Err() == nil; {
 		time.Sleep(every)
 		if now := monotonic(); now-last > every+tooLong {
-			rec := record{Op: opStall, Call: last, Seq: c.seq.Add(1)}
+			rec := record{Op: opStall, Call: last + every, Seq: c.seq.Add(1)}
 			c.end(rec, done)
 		}
 		last = monotonic()
 	}
 }
 
-// close closes the library, and records goroutines of it that do not end.
+// close closes the library, and records goroutines of it that do not end. That takes seconds: a calm client has no time for it.
 func (c *client) close(idle int) {
 	rec := c.begin(record{Op: opFinal, Name: "close"})
 	err := c.locker.Close()
 	_ = c.rdb.Close()
 	_ = c.register.Close()
-	for deadline := time.Now().Add(calmLimit); runtime.NumGoroutine() > idle && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(calmLimit); c.Calm == 0 && runtime.NumGoroutine() > idle && time.Now().Before(deadline); {
 		time.Sleep(10 * time.Millisecond) // they end one after the other
 	}
-	if n := runtime.NumGoroutine(); n > idle {
+	if n := runtime.NumGoroutine(); c.Calm == 0 && n > idle {
 		_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
 		c.end(c.begin(record{Op: opStuck, Name: fmt.Sprint(n-idle, " goroutines")}), refused)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -65,6 +66,9 @@ func (c *checker) histories() map[string][]porcupine.Operation {
 // free.
 func pieces(history []porcupine.Operation) (all [][]porcupine.Operation) {
 	slices.SortFunc(history, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
+	if len(history) == 0 {
+		return nil
+	}
 	begin, owned, last := 0, 0, int64(0)
 	for i, o := range history {
 		if i-begin > maxPiece/2 && owned == 0 && o.Call > last {
@@ -83,17 +87,25 @@ func pieces(history []porcupine.Operation) (all [][]porcupine.Operation) {
 
 // linearize checks the histories of all names with porcupine.
 func (c *checker) linearize() {
-	for name, history := range c.histories() {
+	c.locks = c.histories()
+	for name, history := range c.locks {
 		c.counts["porcupine histories"]++
 		c.counts["porcupine operations"] += len(history)
-		for _, piece := range pieces(history) {
-			if len(piece) > maxPiece {
-				c.report("the history of %s has a piece of %d operations: too long for the checker", name, len(piece))
-				continue
-			}
-			if result := porcupine.CheckOperationsTimeout(ownership, piece, maxCheckTime); result != porcupine.Ok {
-				c.report("the history of %s (%d operations from %v) is not one of a lock: %s", name, len(piece), time.Duration(piece[0].Call), result)
-			}
+		if err := legal(history); err != nil {
+			c.report("the history of %s: %v", name, err)
 		}
 	}
+}
+
+// legal checks that a history is one of a lock.
+func legal(history []porcupine.Operation) error {
+	for _, piece := range pieces(history) {
+		if len(piece) > maxPiece {
+			return fmt.Errorf("a piece of %d operations is too long for the checker", len(piece))
+		}
+		if result := porcupine.CheckOperationsTimeout(ownership, piece, maxCheckTime); result != porcupine.Ok {
+			return fmt.Errorf("%d operations from %v are not those of a lock: %s", len(piece), time.Duration(piece[0].Call), result)
+		}
+	}
+	return nil
 }

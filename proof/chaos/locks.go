@@ -29,6 +29,9 @@ type attempt struct {
 }
 
 func (c *client) lockName(rng *rand.Rand, kind string, names int, life time.Duration) (name string, fenced bool) {
+	if c.Calm != 0 && kind != "set" {
+		names = 1 // so that all want the same
+	}
 	n := rng.IntN(names)
 	return fmt.Sprintf("%s%d.%d", kind, n, (monotonic()-c.Began)/life), n%2 == 0 || kind == "long" || rng.IntN(100) == 0
 }
@@ -101,12 +104,14 @@ func (c *client) contend(rng *rand.Rand, rec record, fenced, long bool, options 
 		}
 	}
 	a.rec = c.begin(a.rec)
+	c.soon(waiting)
 	k, err := lock(ctx, name, options...)
 	if err != nil {
 		c.notAcquired(ctx, a, err)
 		return
 	}
 	c.acquired(a, k)
+	c.at(holding)
 	hold(a)
 }
 

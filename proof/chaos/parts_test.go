@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -154,7 +153,7 @@ func TestShim_SetsTheClockOfALiveServer(t *testing.T) {
 		require.NoError(t, err)
 		require.WithinDuration(t, time.Now().Add(offset), now, time.Minute)
 	}
-	_, err := s.kill(randomCut(rand.New(rand.NewPCG(1, 2))))
+	_, err := s.kill(randomCut(0.4))
 	require.NoError(t, err)
 	require.NoError(t, s.up("always"))
 	require.NoError(t, s.rdb.Ping(t.Context()).Err())
@@ -205,9 +204,9 @@ func killUnderSync(t *testing.T, s *server, after time.Duration) (lost int) {
 
 func TestChosen_FindsFaultsByName(t *testing.T) {
 	t.Parallel()
-	some, err := chosen("reset,full")
+	some, err := chosen(faults, "reset,full")
 	require.NoError(t, err)
 	require.Len(t, some, 2)
-	_, err = chosen("rest")
+	_, err = chosen(faults, "rest")
 	require.Error(t, err)
 }

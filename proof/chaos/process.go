@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -25,6 +26,7 @@ type process struct {
 
 	mu    sync.Mutex // guards what follows
 	death time.Duration
+	gone  time.Duration // since when it does nothing any more, to the others; 0 if it goes on
 	stops []span
 }
 
@@ -65,7 +67,7 @@ func (p *process) kill() {
 	<-p.ended
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.death = monotonic()
+	p.death = cmp.Or(p.death, monotonic())
 }
 
 // stop stops the process for a while.

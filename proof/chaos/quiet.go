@@ -16,7 +16,9 @@ func (r *round) quiet() (violations []string, err error) {
 	}
 	r.server.replica.link.clear()
 	for _, p := range r.proxies {
-		p.clear()
+		if !r.liveness { // those faults do not end
+			p.clear()
+		}
 	}
 	if r.server.offset < r.highest { // otherwise tasks leased at that time would wait for hours
 		if err := r.server.setClock(r.highest); err != nil {

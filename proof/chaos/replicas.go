@@ -111,12 +111,12 @@ func (r *replica) stop() {
 
 // cutReplica has nothing reach the replica for a while, in which what needs it fails. At the end the server may be killed: what
 // was on its way is lost.
-func cutReplica(r *round) (int, error) {
+func cutReplica(r *round, s strike) (int, error) {
 	link := r.server.replica.link
 	defer link.clear()
 	link.replies.set(condition{hold: true})
-	r.during(2 * time.Second)
-	if r.newRNG().IntN(2) == 0 {
+	s.during(2 * time.Second)
+	if s.pick < 0.5 {
 		return 1, nil
 	}
 	if _, err := r.server.kill(0); err != nil {

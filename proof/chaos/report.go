@@ -30,12 +30,13 @@ type report struct {
 	misses     tally
 	effects    tally
 	counts     tally
+	waits      waits
 	violations []string
 	where      string
 }
 
 func newReport(c *config) *report {
-	return &report{config: c, strikes: tally{}, misses: tally{}, effects: tally{}, counts: tally{}}
+	return &report{config: c, strikes: tally{}, misses: tally{}, effects: tally{}, counts: tally{}, waits: waits{}}
 }
 
 func (t *report) add(r *round, took time.Duration, violations []string, counts tally) {
@@ -47,6 +48,7 @@ func (t *report) add(r *round, took time.Duration, violations []string, counts t
 	t.misses.add(r.misses)
 	t.effects.add(r.effects)
 	t.counts.add(counts)
+	t.waits.add(r.waits)
 	if len(violations) > 0 {
 		t.violations, t.where = violations, r.dir
 	}
@@ -84,7 +86,11 @@ func (t *report) print() bool {
 	for _, name := range slices.Sorted(maps.Keys(t.counts)) {
 		fmt.Printf("  %-52s %9d\n", name, t.counts[name])
 	}
-	fmt.Printf("  %-52s %9d\n\n", "operations in all", operations(t.counts))
+	fmt.Printf("  %-52s %9d\n", "operations in all", operations(t.counts))
+	if t.liveness {
+		t.waits.print()
+	}
+	fmt.Println("\nThe same strikes:", t.command())
 	for _, line := range t.violations {
 		fmt.Println("VIOLATION:", line)
 	}
@@ -145,6 +151,9 @@ func (t *report) checkCoverage() {
 // checkRun reports what a run lacks to be meaningful.
 func (t *report) checkRun() {
 	least := min(leastStrikes, t.rounds)
+	if t.liveness {
+		least = min(least, t.rounds*(t.clients/2)/len(t.faults))
+	}
 	for _, f := range t.faults {
 		if t.strikes[f.name] < least {
 			t.violations = append(t.violations, fmt.Sprintf("%s struck %d times (and %d times without effect): at least %d", f.name, t.strikes[f.name], t.misses[f.name], least))
@@ -153,8 +162,11 @@ func (t *report) checkRun() {
 			t.violations = append(t.violations, fmt.Sprintf("%s had no effect: no %s", f.name, f.effects))
 		}
 	}
-	if t.clients >= 3 && t.effects[poolOfOne] == 0 {
+	if t.clients >= 3 && !t.liveness && t.effects[poolOfOne] == 0 {
 		t.violations = append(t.violations, "the client with a pool of one has done nothing")
+	}
+	if t.liveness { // few operations a second, and not all kinds
+		return
 	}
 	if t.rounds > 1 {
 		t.checkCoverage()

@@ -16,15 +16,18 @@ import (
 // log deleted, so that a long run needs no more memory and disk than one round.
 type round struct {
 	config
-	dir       string
-	server    *server
-	register  *redistest.Server // holds the state that fences protect; no fault strikes it
-	proxies   []*proxy
-	began     time.Duration
-	struckFor time.Duration
-	checkTook time.Duration
-	cleared   time.Duration       // when the limits were taken away
-	done      map[string]doneTask // when everything is quiet
+	number      int // from 0
+	dir         string
+	server      *server
+	register    *redistest.Server // holds the state that fences protect; no fault strikes it
+	proxies     []*proxy
+	began       time.Duration
+	struckFor   time.Duration
+	checkTook   time.Duration
+	cleared     time.Duration       // when the limits were taken away
+	done        map[string]doneTask // when everything is quiet
+	firstStrike time.Duration
+	waits       waits
 
 	mu      sync.Mutex // guards what follows
 	rng     *rand.Rand
@@ -46,7 +49,11 @@ func (r *round) run(strikeFor time.Duration) (violations []string, counts tally,
 	var ticking sync.WaitGroup
 	ticking.Go(func() { r.server.tick(ctx) })
 	began := time.Now()
-	err = r.strikeAll(strikeFor)
+	if r.liveness {
+		err = r.strikeForGood()
+	} else {
+		err = r.strikeAll(strikeFor)
+	}
 	r.struckFor = time.Since(began)
 	if err == nil {
 		violations, err = r.quiet()
@@ -117,6 +124,9 @@ func (r *round) startClient(slot int) error {
 	case 3:
 		s.Timeout = 5 * time.Second
 	}
+	if r.liveness {
+		s.Calm, s.Pool = calmPause, 0 // calls that wait for a connection are not the subject
+	}
 	p, err := startProcess(r.dir, slot, s)
 	if err != nil {
 		return err
@@ -126,61 +136,42 @@ func (r *round) startClient(slot int) error {
 	return nil
 }
 
-// newRNG returns a new source of random numbers, seeded by the round's.
-func (r *round) newRNG() *rand.Rand {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return rand.New(rand.NewPCG(r.rng.Uint64(), 0))
-}
-
-func (r *round) anyProcess() *process {
-	rng := r.newRNG()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.running[rng.IntN(len(r.running))]
-}
-
-// strikeAll makes each fault strike, in random order, again and again.
+// strikeAll carries out the plan until the time is over.
 func (r *round) strikeAll(d time.Duration) error {
 	var parallel sync.WaitGroup
 	defer parallel.Wait()
-	rng := r.newRNG()
-	var next []fault
+	p := r.newPlan(r.number)
 	for end := time.Now().Add(d); time.Now().Before(end); {
-		time.Sleep(upTo(rng, 300*time.Millisecond)) // a pause between strikes
-		if len(next) == 0 {
-			next = append(next, r.faults...)
-			rng.Shuffle(len(next), func(i, j int) { next[i], next[j] = next[j], next[i] })
-		}
-		f := next[0]
-		next = next[1:]
-		if f.parallel && rng.IntN(2) == 0 {
-			parallel.Go(func() { _ = r.strike(f) }) // a fault that may strike in parallel returns no error
+		s := p.draw()
+		time.Sleep(s.pause) // between strikes
+		if s.beside {
+			parallel.Go(func() { _ = r.strike(s) }) // a fault that may strike in parallel returns no error
 			continue
 		}
-		if rng.IntN(2) == 0 {
+		if s.alone {
 			parallel.Wait()
 		}
-		if err := r.strike(f); err != nil {
-			return fmt.Errorf("%s: %w", f.name, err)
+		if err := r.strike(s); err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
 		}
 	}
 	return nil
 }
 
-func (r *round) strike(f fault) error {
+func (r *round) strike(s strike) error {
+	r.logf("%v", s)
 	began := monotonic()
-	effect, err := f.strike(r)
+	effect, err := s.do(r, s)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.highest = max(r.highest, r.server.offset)
 	if effect == 0 {
-		r.misses[f.name]++
+		r.misses[s.name]++
 	} else {
-		r.strikes[f.name]++
-		r.effects[f.name] += effect
+		r.strikes[s.name]++
+		r.effects[s.name] += effect
 	}
-	r.logf("%v %-16s %6.3fs effect %d", began, f.name, (monotonic() - began).Seconds(), effect)
+	r.logf("  %d: from %v, %.3fs, effect %d", s.number, began, (monotonic() - began).Seconds(), effect)
 	return err
 }
 
@@ -221,13 +212,21 @@ func (r *round) check(ended time.Duration) (violations []string, counts tally, e
 		log: log, records: records, clock: r.server.times, ended: ended, cleared: r.cleared, listedDone: r.done,
 		gaps: findGaps(r.server.ticks, seen, r.server.restarts), restarts: r.server.restarts,
 		deaths: map[string]time.Duration{}, stops: map[string][]span{},
+		clients: r.clients, since: r.firstStrike, gone: map[string]time.Duration{},
 	}
 	if len(e.gaps) > 0 {
 		r.logf("a kill lost acknowledged writes: %v", e.gaps)
 	}
 	r.noteProcesses(e)
+	if r.liveness {
+		e.waits = waits{}
+	}
 	violations, counts = check(e)
-	return violations, counts, nil
+	r.waits = e.waits
+	if r.histories != "" {
+		err = writeHistories(r.histories, fmt.Sprintf("round-%d-", r.number+1), e.locks)
+	}
+	return violations, counts, err
 }
 
 // noteProcesses adds the processes' deaths and stops to the evidence.
@@ -236,6 +235,9 @@ func (r *round) noteProcesses(e *evidence) {
 	for _, p := range r.all {
 		if p.death != 0 {
 			e.deaths[p.Process] = p.death
+		}
+		if p.gone != 0 {
+			e.gone[p.Process] = p.gone
 		}
 		e.stops[p.Process] = p.stops
 		if p.Pool == 1 {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -195,6 +195,6 @@ func (s *server) clear(ctx context.Context) error {
 	return errors.Join(s.Signal(syscall.SIGCONT), s.rdb.ConfigSet(ctx, "maxmemory", "0").Err())
 }
 
-// randomCut returns how many bytes a power cut loses: a part of the last record, some records,
-// or up to 128 kB.
-func randomCut(rng *rand.Rand) int { return 1 + rng.IntN(1<<(5+rng.IntN(13))) }
+// randomCut returns how many bytes a power cut loses, for a number from 0 to 1: a part of the last record, some records,
+// or up to 256 kB.
+func randomCut(pick float64) int { return 1 + int(math.Exp2(5+13*pick)) }

@@ -119,6 +119,7 @@ func (c *client) lockAll(ctx context.Context, s *setAttempt, options []sluice.Lo
 		return
 	}
 	s.acquired(c, set.Get)
+	c.at(holding)
 	s.hold()
 	ctx, cancel := withShortContext(context.Background(), s.rng, 10)
 	defer cancel()

@@ -23,10 +23,11 @@ const (
 	plainQueue = "plain" // by Claim; tasks have no payload, and are enqueued once
 	shardQueue = "shard" // by Claim and by Workers; it has several shards
 
-	shardCount  = 3
-	lease       = 400 * time.Millisecond
-	maxAttempts = 5
-	sharedIDs   = 40 // IDs that all clients enqueue again and again
+	shardCount   = 3
+	lease        = 400 * time.Millisecond
+	maxAttempts  = 5
+	pollInterval = 200 * time.Millisecond
+	sharedIDs    = 40 // IDs that all clients enqueue again and again
 )
 
 var (
@@ -46,7 +47,7 @@ func (c *client) queue(name string, policy sluice.Duplicates) *sluice.Queue {
 	if q, ok := c.handles.Load(handle); ok {
 		return q.(*sluice.Queue)
 	}
-	opts := []sluice.QueueOption{sluice.WithDuplicates(policy), sluice.WithMaxAttempts(maxAttempts), sluice.WithPollInterval(200 * time.Millisecond)}
+	opts := []sluice.QueueOption{sluice.WithDuplicates(policy), sluice.WithMaxAttempts(maxAttempts), sluice.WithPollInterval(pollInterval)}
 	switch name {
 	case onceQueue:
 		opts = append(opts, sluice.WithRetention(retention), sluice.WithMaxAttempts(0))
@@ -65,7 +66,7 @@ func (c *client) queue(name string, policy sluice.Duplicates) *sluice.Queue {
 
 // enqueue enqueues one task, a batch, or several tasks from as many goroutines.
 func (c *client) enqueue(rng *rand.Rand) {
-	work(rng, 60*time.Millisecond)
+	work(rng, 60*time.Millisecond+seldom*c.Calm)
 	name := commonQueues[rng.IntN(len(commonQueues))]
 	policy := sluice.Duplicates(rng.IntN(int(sluice.DuplicatesOnce)))
 	if rng.IntN(20) > 0 {
@@ -154,7 +155,11 @@ func (c *client) operate(rng *rand.Rand) {
 	q, id := c.queue(name, sluice.DuplicatesReplace), sharedID(rng)
 	ctx, cancel := withShortContext(context.Background(), rng, 12)
 	defer cancel()
-	switch rng.IntN(7) {
+	way := rng.IntN(7)
+	if c.Calm != 0 && way == 5 {
+		return // a queue that is limited or paused keeps tasks waiting
+	}
+	switch way {
 	case 5:
 		switch way := rng.IntN(40); {
 		case way < 8:
@@ -195,13 +200,18 @@ func resultOfCall(was bool, err error) result {
 	return resultOf(err)
 }
 
-// loop claims tasks by Claim, and settles them in every way.
-func (c *client) loop() {
+// loop claims tasks of one of these queues, and another, by Claim, and settles them in every way.
+func (c *client) loop(names ...string) {
 	rng := c.rng()
 	for c.consume.Err() == nil {
-		name := []string{loopQueue, loopQueue, plainQueue, shardQueue, onceQueue}[rng.IntN(5)]
+		name := names[rng.IntN(len(names))]
 		q := c.queue(name, policyOf(name))
-		if rng.IntN(2) == 0 {
+		if c.Calm != 0 { // only one that is told claims
+			if q.Wait(c.consume) != nil {
+				continue
+			}
+			c.at(told)
+		} else if rng.IntN(2) == 0 {
 			short, cancel := context.WithTimeout(c.consume, 100*time.Millisecond)
 			_ = q.Wait(short)
 			cancel()
@@ -211,7 +221,9 @@ func (c *client) loop() {
 		entries, err := q.Claim(ctx, 1+rng.IntN(6), lease)
 		cancel()
 		got := c.delivered(opDelivery, name, rec.Call, entries)
-		c.end(rec, resultOf(err))
+		if c.end(rec, resultOf(err)); len(entries) > 0 {
+			c.at(withTask)
+		}
 		switch {
 		case err != nil || len(entries) == 0:
 			work(rng, 10*time.Millisecond)
@@ -362,6 +374,7 @@ func (c *client) startWorker(name string, periodic []sluice.Periodic) {
 			rec.Version = occurrenceOf(e.Due)
 		}
 		rec = c.begin(rec)
+		c.at(withTask)
 		if name == onceQueue {
 			c.recordResult(ctx, rec)
 		}
