@@ -3,6 +3,7 @@ package redistest
 import (
 	"context"
 	"errors"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,7 +27,7 @@ type Cluster struct{ group }
 func StartCluster(t testing.TB, settings ...string) *Cluster {
 	t.Helper()
 	NotShort(t)
-	c, err := startCluster(fastFailover, settings...)
+	c, err := startCluster(nil, fastFailover, settings...)
 	if err != nil {
 		require(t, nil, err)
 	}
@@ -34,9 +35,53 @@ func StartCluster(t testing.TB, settings ...string) *Cluster {
 	return c
 }
 
+// StartClusterApart is StartCluster with a network between all nodes, which are hosts 0 to 5 of it in the order of Nodes, as in
+// StartSentinelApart.
+func StartClusterApart(t testing.TB, settings ...string) (*Cluster, *Network) {
+	t.Helper()
+	NotShort(t)
+	n := newNetwork()
+	c, err := startCluster(n, 2*fastFailover, append(quickTimeout, settings...)...)
+	if err != nil {
+		_ = n.close()
+		require(t, nil, err)
+	}
+	t.Cleanup(func() {
+		c.stop()
+		if err := n.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c, n
+}
+
+// ClientAt is as that of Sentinel.
+func (c *Cluster) ClientAt(t testing.TB, n *Network, host int) redis.UniversalClient {
+	t.Helper()
+	options := &redis.ClusterOptions{
+		Dialer: n.Dialer(host), ReadTimeout: time.Second, PoolSize: 40,
+		ReadBufferSize: Buffers, WriteBufferSize: Buffers,
+	}
+	for _, node := range c.Nodes {
+		options.Addrs = append(options.Addrs, node.knownAddr())
+	}
+	rdb := redis.NewClusterClient(options)
+	t.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+// Epoch rises with each failover, and with some that fail.
+func (c *Cluster) Epoch() (highest int) {
+	for _, node := range c.Nodes {
+		epoch, _ := node.epoch()
+		highest = max(highest, epoch)
+	}
+	return highest
+}
+
 // NewCluster starts a Cluster outside of tests. stop ends it.
 func NewCluster() (c *Cluster, stop func(), err error) {
-	if c, err = startCluster(slowFailover); err != nil {
+	if c, err = startCluster(nil, slowFailover); err != nil {
 		return nil, nil, err
 	}
 	return c, c.stop, nil
@@ -60,16 +105,23 @@ func (s *Server) hasJoined() error {
 	return rdb.ConfigSet(context.Background(), nodeTimeout[2:], s.settings[last]).Err()
 }
 
-func startCluster(downAfter time.Duration, settings ...string) (*Cluster, error) {
+func startCluster(n *Network, downAfter time.Duration, settings ...string) (*Cluster, error) {
+	var taken error // a port
 	dir, servers, err := startGroup(2*shards, func(ports []int) (plan []member) {
-		for _, port := range ports {
-			plan = append(plan, member{port: port, settings: slices.Concat([]string{
+		taken = nil
+		for host, port := range ports {
+			taken = errors.Join(taken, n.listen(host, port), n.listen(host, port+busPort))
+			plan = append(plan, member{host: n.own(host), port: port, settings: slices.Concat([]string{
 				"--cluster-enabled", "yes", "--cluster-replica-validity-factor", "0",
 				nodeTimeout, fmtMillis(downAfter), "--repl-diskless-sync-delay", "0",
-			}, settings, whileJoining)})
+			}, n.settings(host, "--cluster-announce-ip", n.public(host)), settings, whileJoining)})
 		}
 		return plan
 	}, func(servers []*Server) error {
+		if taken != nil {
+			return taken
+		}
+		n.introduce(servers)
 		if err := joinCluster(servers); err != nil {
 			return err
 		}
@@ -137,7 +189,8 @@ func meet(servers []*Server) (ids []string, err error) {
 		rdb := s.direct()
 		defer func() { _ = rdb.Close() }()
 		for _, other := range servers[:i] { // faster by a second than gossip alone
-			if err := rdb.ClusterMeet(ctx, "127.0.0.1", other.port()).Err(); err != nil {
+			host, port, _ := net.SplitHostPort(other.knownAddr())
+			if err := rdb.ClusterMeet(ctx, host, port).Err(); err != nil {
 				return err
 			}
 		}
@@ -322,7 +375,8 @@ func (c *Cluster) Migrate(t testing.TB, slot int, from, to *Server, pause func()
 		if len(keys) == 0 {
 			break
 		}
-		must(from, "migrate", "127.0.0.1", to.port(), keys[0], 0, time.Minute.Milliseconds()) // the reply is NOKEY if the key was deleted meanwhile
+		host, port, _ := net.SplitHostPort(to.knownAddr())
+		must(from, "migrate", host, port, keys[0], 0, time.Minute.Milliseconds()) // the reply is NOKEY if the key was deleted meanwhile
 		pause()
 	}
 	// The new owner's epoch must become the highest of all. Wait until the new owner knows

@@ -63,6 +63,7 @@ func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.It
 
 // member describes one server of a group before its start.
 type member struct {
+	host     string // "" for 127.0.0.1
 	port     int
 	settings []string
 	files    map[string]string // to write into its folder
@@ -86,6 +87,9 @@ func (g *group) AwaitWhole(t testing.TB) {
 		t.Fatal(err)
 	}
 }
+
+// IsWhole says whether the group is as AwaitWhole has it, for a test with more patience.
+func (g *group) IsWhole() (bool, error) { return g.isWhole() }
 
 // startGroup starts n servers at once, each in a folder of its own and on a free port, and
 // then calls join to connect them. It tries a few times, since another process may take a
@@ -153,7 +157,7 @@ func (m member) start(dir string) (*Server, error) {
 			return nil, err
 		}
 	}
-	return startAt(loopback(m.port), dir, m.settings)
+	return startAt(net.JoinHostPort(cmp.Or(m.host, "127.0.0.1"), strconv.Itoa(m.port)), dir, m.settings)
 }
 
 // eventually calls done again and again until it returns true. A server sends no event

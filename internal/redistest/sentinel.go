@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -33,7 +34,7 @@ type Sentinel struct {
 func StartSentinel(t testing.TB, settings ...string) *Sentinel {
 	t.Helper()
 	NotShort(t)
-	s, err := startSentinel(fastFailover, settings...)
+	s, err := startSentinel(nil, fastFailover, settings...)
 	if err != nil {
 		require(t, nil, err)
 	}
@@ -41,10 +42,46 @@ func StartSentinel(t testing.TB, settings ...string) *Sentinel {
 	return s
 }
 
-func startSentinel(downAfter time.Duration, settings ...string) (*Sentinel, error) {
+// StartSentinelApart is StartSentinel with a network between all servers, each of which is a host of its own: the data nodes are
+// hosts 0 to 2, in the order of Nodes, and the sentinels 3 to 5. Clients may be any hosts from 6 to 99. A connection that is silent for two
+// seconds ends replication on it. A server that is silent for a second is taken for dead.
+func StartSentinelApart(t testing.TB, settings ...string) (*Sentinel, *Network) {
+	t.Helper()
+	NotShort(t)
+	n := newNetwork()
+	s, err := startSentinel(n, 2*fastFailover, append(quickTimeout, settings...)...)
+	if err != nil {
+		_ = n.close()
+		require(t, nil, err)
+	}
+	t.Cleanup(func() {
+		s.stop()
+		if err := n.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s, n
+}
+
+// quickTimeout ends replication on a connection that is silent.
+var quickTimeout = []string{"--repl-timeout", "2", "--repl-ping-replica-period", "1"}
+
+// startSentinel starts the servers on hosts of a network or, if that is nil, on one.
+func startSentinel(n *Network, downAfter time.Duration, settings ...string) (*Sentinel, error) {
+	var taken error // a port
 	dir, servers, err := startGroup(6, func(ports []int) []member {
-		return planSentinel(ports, settings)
-	}, func(servers []*Server) error { return joinSentinel(servers, downAfter) })
+		taken = nil
+		for host, port := range ports {
+			taken = errors.Join(taken, n.listen(host, port))
+		}
+		return planSentinel(n, ports, settings)
+	}, func(servers []*Server) error {
+		if taken != nil {
+			return taken
+		}
+		n.introduce(servers)
+		return joinSentinel(servers, downAfter)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -61,14 +98,17 @@ func startSentinel(downAfter time.Duration, settings ...string) (*Sentinel, erro
 
 // planSentinel makes the first server the primary, the next two its replicas, and
 // the others sentinels.
-func planSentinel(ports []int, settings []string) (plan []member) {
+func planSentinel(n *Network, ports []int, settings []string) (plan []member) {
 	for i, port := range ports {
-		m := member{port: port, settings: append([]string{"--repl-diskless-sync-delay", "0"}, settings...)}
+		m := member{host: n.own(i), port: port, settings: append([]string{"--repl-diskless-sync-delay", "0"}, settings...)}
 		switch {
 		case i >= 3:
-			m = sentinelAt(port)
+			m = sentinelAt(n, i, port)
 		case i > 0:
-			m.settings = append(m.settings, "--replicaof", "127.0.0.1", strconv.Itoa(ports[0]))
+			m.settings = append(m.settings, "--replicaof", n.public(0), strconv.Itoa(ports[0]))
+		}
+		if i < 3 {
+			m.settings = append(m.settings, n.settings(i, "--replica-announce-ip", n.public(i))...)
 		}
 		plan = append(plan, m)
 	}
@@ -76,12 +116,13 @@ func planSentinel(ports []int, settings []string) (plan []member) {
 }
 
 // sentinelAt describes a sentinel that watches nothing yet.
-func sentinelAt(port int) member {
-	return member{
-		port:     port,
-		settings: []string{sentinelConf, "--sentinel"},
-		files:    map[string]string{sentinelConf: fmt.Sprintf("port %d\nbind 127.0.0.1\n%s\n", port, strings.Join(OpenChannels, " ")[2:])},
+func sentinelAt(n *Network, host, port int) member {
+	own := n.own(host)
+	conf := fmt.Sprintf("port %d\nbind %s\n%s\n", port, own, strings.Join(OpenChannels, " ")[2:])
+	if n != nil {
+		conf += fmt.Sprintf("bind-source-addr %s\nsentinel announce-ip %s\nsentinel announce-port %d\n", own, n.public(host), port)
 	}
+	return member{host: own, port: port, settings: []string{sentinelConf, "--sentinel"}, files: map[string]string{sentinelConf: conf}}
 }
 
 // StartSentinelFor starts one sentinel for one test, with OpenChannels. The sentinel watches a
@@ -92,7 +133,7 @@ func StartSentinelFor(t testing.TB, primary *Server) *Server {
 	t.Helper()
 	NotShort(t)
 	dir, servers, err := startGroup(1, func(ports []int) []member {
-		m := sentinelAt(ports[0])
+		m := sentinelAt(nil, 0, ports[0])
 		m.settings = append(m.settings, OpenChannels...)
 		return []member{m}
 	}, func(servers []*Server) error { return servers[0].watch(primary, slowFailover) })
@@ -117,7 +158,7 @@ func joinSentinel(servers []*Server, downAfter time.Duration) error {
 		}
 		return eventually("sentinel", func() (bool, error) {
 			state, err := s.field("master0")
-			return strings.HasSuffix(state, "status=ok,address="+servers[0].Addr+",slaves=2,sentinels=3"), err
+			return strings.HasSuffix(state, "status=ok,address="+servers[0].knownAddr()+",slaves=2,sentinels=3"), err
 		})
 	})
 }
@@ -129,7 +170,8 @@ func (s *Server) watch(primary *Server, downAfter time.Duration) error {
 	// By default, a sentinel polls the servers every ten seconds, and publishes what it
 	// knows every two. Redis 7.0 and later can do that more often.
 	_ = rdb.Process(ctx, redis.NewCmd(ctx, "sentinel", "debug", "info-period", 200, "publish-period", 200, "ping-period", 100))
-	if err := rdb.Monitor(ctx, MasterName, "127.0.0.1", primary.port(), strconv.Itoa(quorum)).Err(); err != nil {
+	host, port, _ := net.SplitHostPort(primary.knownAddr())
+	if err := rdb.Monitor(ctx, MasterName, host, port, strconv.Itoa(quorum)).Err(); err != nil {
 		return err
 	}
 	if err := rdb.Set(ctx, MasterName, "down-after-milliseconds", fmtMillis(downAfter)).Err(); err != nil {
@@ -144,8 +186,8 @@ func (s *Sentinel) dial(dial Dialer) client {
 	options := &redis.FailoverOptions{MasterName: MasterName, ReadBufferSize: Buffers, WriteBufferSize: Buffers}
 	isSentinel := map[string]bool{}
 	for _, sentinel := range s.sentinels {
-		options.SentinelAddrs = append(options.SentinelAddrs, sentinel.Addr)
-		isSentinel[sentinel.Addr] = true
+		options.SentinelAddrs = append(options.SentinelAddrs, sentinel.knownAddr())
+		isSentinel[sentinel.knownAddr()] = true
 	}
 	if dial != nil {
 		options.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -170,7 +212,7 @@ func (s *Sentinel) Primary() *Server {
 		}
 	}
 	for _, node := range s.Nodes {
-		if votes[node.Addr] < quorum {
+		if votes[node.knownAddr()] < quorum {
 			continue
 		}
 		if role, err := node.field("role"); err == nil && role == "master" {
@@ -194,7 +236,7 @@ func (s *Sentinel) whole() (bool, error) {
 		if ok, err := node.inSync(); !ok {
 			return false, err
 		}
-		if port, err := node.field("master_port"); err != nil || "127.0.0.1:"+port != primary.Addr {
+		if port, err := node.field("master_port"); err != nil || port != primary.port() {
 			return false, err
 		}
 	}
@@ -212,6 +254,33 @@ func (s *Sentinel) whole() (bool, error) {
 		}
 	}
 	return true, nil
+}
+
+// ClientAt returns a client at a host of a network, closed when the test ends. It waits a second for a server, and for a reply.
+func (s *Sentinel) ClientAt(t testing.TB, n *Network, host int) redis.UniversalClient {
+	t.Helper()
+	options := &redis.FailoverOptions{
+		MasterName: MasterName, Dialer: n.Dialer(host), ReadTimeout: time.Second, PoolSize: 40,
+		ReadBufferSize: Buffers, WriteBufferSize: Buffers,
+	}
+	for _, sentinel := range s.sentinels {
+		options.SentinelAddrs = append(options.SentinelAddrs, sentinel.knownAddr())
+	}
+	rdb := redis.NewFailoverClient(options)
+	t.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+// Epoch counts the failovers that the sentinels have agreed on so far.
+func (s *Sentinel) Epoch() (highest int) {
+	for _, sentinel := range s.sentinels {
+		rdb := sentinel.sentinel()
+		state := rdb.Master(context.Background(), MasterName).Val()
+		_ = rdb.Close()
+		epoch, _ := strconv.Atoi(state["config-epoch"])
+		highest = max(highest, epoch)
+	}
+	return highest
 }
 
 // sentinel returns a client for the commands of a sentinel.

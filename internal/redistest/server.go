@@ -4,6 +4,7 @@
 package redistest
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -31,6 +32,7 @@ type Server struct {
 	// AutoPipeline.
 	AutoPipeline bool
 
+	known    string // the address that others know; "" if it is Addr
 	dir      string
 	temp     string   // the folder that stop removes; "" if the caller owns the folder
 	env      []string // added to this process's environment
@@ -81,6 +83,8 @@ func require(t testing.TB, s *Server, err error) *Server {
 	}
 	return s
 }
+
+func (s *Server) knownAddr() string { return cmp.Or(s.known, s.Addr) }
 
 // Dir returns the folder in which a real server keeps its files.
 func (s *Server) Dir() string { return s.dir }

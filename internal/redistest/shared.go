@@ -19,14 +19,14 @@ var shared = struct{ mini, redis, guarded, sentinel, cluster lazy }{
 	lazy{start: func() (*Server, error) { return start("", nil) }},
 	lazy{start: startGuarded},
 	lazy{start: func() (*Server, error) {
-		s, err := startSentinel(slowFailover)
+		s, err := startSentinel(nil, slowFailover)
 		if err != nil {
 			return nil, err
 		}
 		return &s.Server, nil
 	}},
 	lazy{start: func() (*Server, error) {
-		c, err := startCluster(slowFailover)
+		c, err := startCluster(nil, slowFailover)
 		if err != nil {
 			return nil, err
 		}
