@@ -252,6 +252,28 @@ func (c *crew) dismiss() (cpu time.Duration) {
 	return cpu
 }
 
+// struckAtWork says whether a process that was killed had begun a task which it has not done.
+func (c *crew) struckAtWork() bool {
+	c.Helper()
+	for _, m := range c.members {
+		if m.killed.IsZero() {
+			continue
+		}
+		content, err := os.ReadFile(m.path)
+		require.NoError(c, err)
+		notes, err := decodeNotes(content)
+		require.NoError(c, err)
+		open := 0
+		for _, n := range notes {
+			open += map[int64]int{begun: 1, done: -1}[n.Kind]
+		}
+		if open > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // check reads all journals. It requires that each task was done, none handed out again before its lease had
 // ended, and none of a process that lived.
 func (c *crew) check() verdict {

@@ -17,7 +17,7 @@ import (
 // primaries is how many of a Cluster's nodes are primaries, the first ones. In these tests none fails.
 const primaries = 3
 
-// leastKills is how many workers are killed at least: one of them has a task then.
+// leastKills is how many workers are killed at least, and until one of them had a task.
 const leastKills = 3
 
 // leisure are settings of a Cluster in which no primary is to be taken for dead while it moves a large key.
@@ -41,8 +41,8 @@ func workUnderKills(t *testing.T, cluster *redistest.Cluster, n int) {
 	requireEven(t, since(before, c.nodes()))
 	c.begin()
 	begun, moves := time.Now(), 0
-	for shard := 0; c.kills < leastKills || c.left() > int64(n/20); shard = (shard + 1) % sixShards {
-		if c.left() < int64(n/4) && c.kills < leastKills { // a busy machine moves few slots in the time of the others
+	for shard := 0; c.kills < leastKills || !c.struckAtWork() || c.left() > int64(n/20); shard = (shard + 1) % sixShards {
+		if c.left() < int64(n/4) && (c.kills < leastKills || !c.struckAtWork()) { // a busy machine moves few slots in the time of the others
 			c.fill(n/4, 0, time.Second)
 		}
 		key := c.shard(shard)
