@@ -3,6 +3,7 @@ package access
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"regexp"
 	"strconv"
 	"testing"
@@ -61,7 +62,9 @@ func TestAccess_TLS(t *testing.T) {
 				start := time.Now()
 				err := run()
 				require.Less(t, time.Since(start), 20*time.Second, name) // a busy machine shakes hands slowly
-				require.Equal(t, "refused", decision(err), "%s: %v", name, err)
+				if name != "wait" || !errors.Is(err, sluice.ErrUnknown) { // a look is given up after a second, whatever has come of it
+					require.Equal(t, "refused", decision(err), "%s: %v", name, err)
+				}
 				if wrong.reason == nil {
 					require.ErrorIs(t, err, sluice.ErrUnavailable, name)
 				} else {
