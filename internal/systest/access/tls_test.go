@@ -61,7 +61,7 @@ func TestAccess_TLS(t *testing.T) {
 			} {
 				start := time.Now()
 				err := run()
-				require.Less(t, time.Since(start), 20*time.Second, name) // a busy machine shakes hands slowly
+				require.Less(t, time.Since(start), 20*time.Second, name)  // a busy machine shakes hands slowly
 				if name != "wait" || !errors.Is(err, sluice.ErrUnknown) { // a look is given up after a second, whatever has come of it
 					require.Equal(t, "refused", decision(err), "%s: %v", name, err)
 				}
