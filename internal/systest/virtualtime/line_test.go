@@ -302,7 +302,7 @@ func TestLine_EveryMessageIsLost(t *testing.T) {
 func TestLine_ACrashCostsTheTTL(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, _ redis.UniversalClient) {
 		const n, ttl = 300, 10 * time.Second
-		f, end := newFleet(t, m, n+2, sluice.WithRetryInterval(time.Minute), sluice.WithTTL(ttl))
+		f, end := newFleet(t, m, n+2, sluice.WithRetryInterval(time.Hour), sluice.WithTTL(ttl)) // no poll meets the end of the TTL
 		defer end()
 		k := f.hold(0)
 		got := f.enter(t.Context(), 1, n+2)
