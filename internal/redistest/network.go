@@ -19,7 +19,7 @@ import (
 // addresses: its own, to which its servers bind and from which all that it does comes, and one that the others know, where a proxy
 // stands. A proxy tells by the address of its client between which hosts a connection is. It is safe for concurrent use.
 //
-// A link that is cut loses nothing and tells nobody: what was sent arrives after Heal, as what TCP sends again, also if the sender has
+// A link that is cut loses nothing and tells neither end: what was sent arrives after Heal, as what TCP sends again, also if the sender has
 // closed the connection by then. A connection that is made meanwhile waits. What is on its way at the cut may still arrive. A link that
 // refuses resets its connections. Unlike a real network, one that is cut in one direction carries all of the other, where the
 // acknowledgements of TCP would be missing after a while.

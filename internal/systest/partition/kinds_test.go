@@ -29,36 +29,36 @@ func some(r *rand.Rand, first, n, without int) []int {
 	return all[:1+r.IntN(len(all))]
 }
 
-// nobody is no host.
-const nobody = -1
+// noHost is the number of none.
+const noHost = -1
 
 var (
 	clientPrimary = kind{"client-primary", func(r *rand.Rand, primary int) (one, other []int) {
-		return some(r, firstClient, clients, nobody), []int{primary}
+		return some(r, firstClient, clients, noHost), []int{primary}
 	}, 2 * time.Second}
 	primaryReplica = kind{"primary-replica", func(r *rand.Rand, primary int) (one, other []int) {
 		return []int{primary}, some(r, 0, nodes, primary)
 	}, 3 * time.Second}
 	primarySentinels = kind{"primary-sentinels", func(r *rand.Rand, primary int) (one, other []int) {
-		return []int{primary}, some(r, firstSentinel, sentinels, nobody)
+		return []int{primary}, some(r, firstSentinel, sentinels, noHost)
 	}, 4 * time.Second}
 	sentinelSentinel = kind{"sentinel-sentinel", func(r *rand.Rand, _ int) (one, other []int) {
 		alone := firstSentinel + r.IntN(sentinels)
 		return []int{alone}, some(r, firstSentinel, sentinels, alone)
 	}, 2 * time.Second}
 	clientSentinel = kind{"client-sentinel", func(r *rand.Rand, _ int) (one, other []int) {
-		return some(r, firstClient, clients, nobody), some(r, firstSentinel, sentinels, nobody)
+		return some(r, firstClient, clients, noHost), some(r, firstSentinel, sentinels, noHost)
 	}, time.Second}
 	// island has a primary and clients on one side, and on the other all that make another primary.
 	island = kind{"island", func(r *rand.Rand, primary int) (one, other []int) {
-		one = append(some(r, firstClient, clients-1, nobody), primary)
+		one = append(some(r, firstClient, clients-1, noHost), primary)
 		return one, theRest(one)
 	}, 4 * time.Second}
 	primaryNodes = kind{"primary-nodes", func(r *rand.Rand, primary int) (one, other []int) {
 		return []int{primary}, some(r, 0, clusterNodes, primary)
 	}, 4 * time.Second}
 	anywhere = kind{"anywhere", func(r *rand.Rand, _ int) (one, other []int) {
-		one = some(r, 0, hosts-1, nobody)
+		one = some(r, 0, hosts-1, noHost)
 		return one, theRest(one)
 	}, 4 * time.Second}
 )
@@ -75,7 +75,7 @@ func theRest(of []int) (all []int) {
 // primaryHost returns the primary's host, once there is one.
 func (l *load) primaryHost() int {
 	l.Helper()
-	host := nobody
+	host := noHost
 	require.Eventually(l, func() bool {
 		now := l.primary()
 		host = slices.Index(l.nodes, now)

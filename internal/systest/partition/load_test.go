@@ -129,7 +129,7 @@ func (l *load) startCrew(c *crew, host int, rdb redis.UniversalClient, name stri
 		l.goOn(kind+who, func() bool { return l.hold(c, locker, host, name+kind, kind == "fenced") })
 	}
 	l.goOn("producer"+who, func() bool { return l.produce(c, q, host) })
-	if host > 0 { // so that the first may make tasks which nobody there takes
+	if host > 0 { // so that the first may make tasks that no worker there takes
 		l.step("worker"+who, 0)
 		w := &sluice.Worker{Queue: q, Concurrency: 4, Lease: 3 * time.Second, Handler: func(_ context.Context, e sluice.Entry) error {
 			l.handled(c, e)
