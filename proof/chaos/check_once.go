@@ -236,12 +236,13 @@ func (t *tasksCheck) countHandlers() {
 	}
 }
 
-// keptFromBatch says whether a version has the due time of one before it in the same batch, which the log does not show.
+// keptFromBatch says whether a version has the due time of one before it in the same batch, which the log does not
+// show. Calls are merged in any order, but the version that the log shows was the last of its batch.
 func (t *tasksCheck) keptFromBatch(m *move, r *record, due float64) bool {
 	earliest, latest := t.clock.at(m.span)
 	for _, o := range t.ops[m.taskKey] {
 		at := seconds(due) - o.Delay
-		isOfBatch := o != r && o.Op == opEnqueue && o.Process == r.Process && o.Policy == r.Policy && o.Seq < r.Seq && o.Call <= m.before && (o.Return == 0 || o.Return >= r.Call)
+		isOfBatch := o != r && o.Op == opEnqueue && o.Process == r.Process && o.Policy == r.Policy && o.Call <= m.before && (o.Return == 0 || o.Return >= r.Call)
 		if isOfBatch && o.Delay < r.Delay && at >= earliest-settle && at <= latest+settle {
 			return true
 		}

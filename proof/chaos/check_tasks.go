@@ -282,11 +282,11 @@ func (t *tasksCheck) checkEnqueued(m *move) {
 			t.report("%v at %v is due at %f with KeepDue, after %f", m.taskKey, m.span, due, before)
 		}
 	}
-	if policy == sluice.DuplicatesKeepDue && t.keptFromBatch(m, r, due) {
-		t.counts["tasks that kept the due time of one in their batch"]++
-		return
-	}
 	if at < earliest-settle || at > latest+settle {
+		if policy == sluice.DuplicatesKeepDue && t.keptFromBatch(m, r, due) {
+			t.counts["tasks that kept the due time of one in their batch"]++
+			return
+		}
 		t.report("%v at %v is due at %v instead of %v after it was enqueued", m.taskKey, m.span, seconds(due), r.Delay)
 	}
 	if takesPlace || m.kind == deferred && (policy == sluice.DuplicatesKeep || policy == sluice.DuplicatesOnce) {

@@ -148,6 +148,15 @@ var taskCases = map[string]checkCase{
 		recorded(record{Op: opEnqueue, Name: loopQueue, ID: "t", Version: "w", Call: 40, Return: 41, Delay: 10 * ms, Result: done, Outcome: 4, Policy: int(sluice.DuplicatesKeep)}).
 		at(45).logs("ZREM Queue:loop t; ZADD Queue:loop @@50 t; HDEL {Queue:loop}:state t").settled(opDequeue, "", 430, 0, done).
 		claimed("w", 1, 60).at(70).logs(gone).settled(opDequeue, "", 460, 0, done), "against policy"},
+	"a version of a merged call has the due time of the call before": {newScenario().
+		at(10).logs("ZADD Queue:loop @@20 t; HSET {Queue:loop}:tasks t u; HSET {Queue:loop}:tasks t v").
+		recorded(record{Op: opEnqueue, Name: loopQueue, ID: "t", Version: "v", Call: 9, Return: 12, Delay: 230 * ms, Result: done, Outcome: 2, Policy: int(sluice.DuplicatesKeepDue)}).
+		recorded(record{Op: opEnqueue, Name: loopQueue, ID: "t", Version: "u", Call: 9, Return: 12, Delay: 10 * ms, Result: done, Outcome: 1, Policy: int(sluice.DuplicatesKeepDue)}).
+		claimed("v", 1, 30).at(70).logs(gone).settled(opDequeue, "", 430, 0, done), ""},
+	"a version has a due time that no call before explains": {newScenario().
+		at(10).logs("ZADD Queue:loop @@20 t; HSET {Queue:loop}:tasks t v").
+		recorded(record{Op: opEnqueue, Name: loopQueue, ID: "t", Version: "v", Call: 9, Return: 12, Delay: 230 * ms, Result: done, Outcome: 1, Policy: int(sluice.DuplicatesKeepDue)}).
+		claimed("v", 1, 30).at(70).logs(gone).settled(opDequeue, "", 430, 0, done), "after it was enqueued"},
 	"a waiting version is claimed by the script that ends the lease": {newScenario().
 		at(10).added(workQueue, "v", 10).at(20).leased(workQueue, 1, 420).handled("a", 420, 1, 21, 100).
 		at(40).logs("HSET {Queue:work}:tasks t w; HSET {Queue:work}:state t 1:@@420:@@50").
