@@ -16,7 +16,7 @@ import (
 )
 
 // scale is how many tasks are on the server; a tenth as many locks. SLUICE_TEST_TASKS has more: the figures
-// of docs/operator.md are of a million and of ten million.
+// of docs/operator.md are of a million.
 func scale(t *testing.T) int {
 	text, ok := os.LookupEnv("SLUICE_TEST_TASKS")
 	if !ok {

@@ -1,0 +1,191 @@
+// This file checks what users read first: its Go compiles, and the two READMEs say the same.
+
+package systest_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// given is what the snippets of the pages take as given.
+const given = `package snippets
+
+import (
+	"context"
+	"errors"
+	"os/signal"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/sluicetest"
+)
+
+var (
+	_ = errors.Is
+	_ = signal.NotifyContext
+	_ = syscall.SIGTERM
+	_ = synctest.Test
+	_ = sluicetest.New
+	_ = time.Second
+
+	rdb               *redis.Client
+	locker, elsewhere *sluice.Locker
+	lock              *sluice.Lock
+	queue             *sluice.Queue
+	urgent, bulk      *sluice.Queue
+	worker            *sluice.Worker
+	mux               sluice.Mux
+	e                 sluice.Entry
+	err, errBusy      error
+	basket            []string
+)
+
+func sell(context.Context) error                                     { return nil }
+func work(context.Context) error                                     { return nil }
+func sellAll(context.Context, []string) error                        { return nil }
+func cancelUnpaid(context.Context, string) error                     { return nil }
+func sendReceipt(context.Context, sluice.Entry) error                { return nil }
+func makeReport(context.Context, sluice.Entry) error                 { return nil }
+func sendEmail[T any](context.Context, sluice.Entry, T) error        { return nil }
+func logged(next sluice.Handler) sluice.Handler                      { return next }
+`
+
+var codeBlock = regexp.MustCompile("(?ms)^```(\\w*)\n(.*?)^```$")
+
+// TestReadme_SnippetsCompile: each piece of Go of the pages for users compiles, if what they take as given is there. A name that a
+// snippet declares may be left unused.
+func TestReadme_SnippetsCompile(t *testing.T) {
+	t.Parallel()
+	text, found := given, 0
+	for _, page := range []string{"README.md", "README.zh-CN.md", "docs/locks.md", "docs/tasks.md", "docs/testing.md", "docs/database.md"} {
+		for _, block := range codeBlock.FindAllStringSubmatch(document(t, page), -1) {
+			if block[1] != "go" {
+				continue
+			}
+			found++
+			text += fmt.Sprintf("\n// of %s\nfunc snippet%d(ctx context.Context, t *testing.T) error {\n%s\n\treturn nil\n}\n", page, found, block[2])
+		}
+	}
+	require.Greater(t, found, 10)
+	dir := t.TempDir()
+	source, overlay := filepath.Join(dir, "snippets.go"), filepath.Join(dir, "overlay.json")
+	require.NoError(t, os.WriteFile(source, []byte(used(t, text)), 0o600))
+	virtual := filepath.Join(root(t), "internal/systest/snippets/snippets.go")
+	replace, err := json.Marshal(map[string]map[string]string{"Replace": {virtual: source}})
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(overlay, replace, 0o600))
+	build := exec.CommandContext(t.Context(), "go", "build", "-overlay", overlay, "./internal/systest/snippets")
+	build.Dir = root(t)
+	output, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", output)
+}
+
+// used has each variable that a snippet declares used, so that the compiler does not mind it.
+func used(t *testing.T, text string) string {
+	t.Helper()
+	files := token.NewFileSet()
+	file, err := parser.ParseFile(files, "snippets.go", text, 0)
+	require.NoError(t, err)
+	uses := map[int]string{}
+	ast.Inspect(file, func(n ast.Node) bool {
+		block, ok := n.(*ast.BlockStmt)
+		if !ok {
+			return true
+		}
+		for _, s := range block.List {
+			if declared, ok := s.(*ast.AssignStmt); ok && declared.Tok == token.DEFINE {
+				for _, name := range declared.Lhs {
+					if id := name.(*ast.Ident); id.Name != "_" {
+						uses[files.Position(s.End()).Offset] += "; _ = " + id.Name
+					}
+				}
+			}
+		}
+		return true
+	})
+	offsets := make([]int, 0, len(uses))
+	for at := range uses {
+		offsets = append(offsets, at)
+	}
+	slices.Sort(offsets)
+	for _, at := range slices.Backward(offsets) {
+		text = text[:at] + uses[at] + text[at:]
+	}
+	return text
+}
+
+// outline is what two languages of one page have in common.
+type outline struct {
+	headings []int // their levels
+	code     []string
+	links    []string
+	names    []string // in backquotes, in alphabetical order, since languages have their own
+	columns  []int    // of each row of a table
+}
+
+func outlineOf(text string) (o outline) {
+	comment := regexp.MustCompile(`\s*//.*`)
+	for _, block := range codeBlock.FindAllStringSubmatch(text, -1) {
+		code := comment.ReplaceAllString(block[2], "")
+		if block[1] == "mermaid" { // its labels are in the page's language
+			code = regexp.MustCompile(`"[^"]*"|\|[^|]*\|`).ReplaceAllString(code, "")
+			code = strings.ReplaceAll(code, "<br/>", "")
+		}
+		o.code = append(o.code, code)
+	}
+	text = codeBlock.ReplaceAllString(text, "")
+	for line := range strings.Lines(text) {
+		if level := len(line) - len(strings.TrimLeft(line, "#")); level > 0 {
+			o.headings = append(o.headings, level)
+		}
+		if strings.HasPrefix(line, "|") {
+			o.columns = append(o.columns, strings.Count(line, "|"))
+		}
+	}
+	for _, link := range regexp.MustCompile(`\]\(([^()\s]+)\)`).FindAllStringSubmatch(text, -1) {
+		if !strings.HasPrefix(link[1], "README") { // to the other language
+			o.links = append(o.links, link[1])
+		}
+	}
+	for _, name := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(text, -1) {
+		o.names = append(o.names, name[1])
+	}
+	slices.Sort(o.names)
+	return o
+}
+
+// TestReadme_LanguagesSayTheSame: the Chinese page has the code, tables, links and names of the English one.
+func TestReadme_LanguagesSayTheSame(t *testing.T) {
+	t.Parallel()
+	english, chinese := outlineOf(document(t, "README.md")), outlineOf(document(t, "README.zh-CN.md"))
+	require.NotEmpty(t, english.code)
+	require.NotEmpty(t, english.columns)
+	require.Equal(t, english.code, chinese.code)
+	require.Equal(t, english.headings, chinese.headings)
+	require.Equal(t, english.columns, chinese.columns)
+	require.Equal(t, english.links, chinese.links)
+	require.Equal(t, english.names, chinese.names)
+}
+
+// TestReadme_IsShort: the front door is read in ten minutes.
+func TestReadme_IsShort(t *testing.T) {
+	t.Parallel()
+	require.LessOrEqual(t, len(strings.Fields(document(t, "README.md"))), 1500, "words in README.md")
+}
