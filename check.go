@@ -64,10 +64,11 @@ func (l *Locker) commands(main string) []string {
 	return withReplicas(all, l.options.replicas)
 }
 
-// Check says what would keep the queue from working, and changes nothing, as Locker.Check does. It asks for all that
-// producers, workers and operators need except Pause, Resume and Purge, and for the queue's own name. A server
-// that is older than 6.2 is an error, a queue that has another number of shards is ErrInvalid, and keys that the
-// library did not write are ErrCorrupt.
+// Check says what would keep the queue from working, and changes nothing, as Locker.Check does. It asks for all
+// that producers, workers and operators need except Pause, Resume and Purge, and for the queue's own name.
+//
+// A server that is older than 6.2 is an error, a queue that has another number of shards is ErrInvalid, and keys
+// that the library did not write are ErrCorrupt.
 func (q *Queue) Check(ctx context.Context) error {
 	const op = "check"
 	if err := q.check(op); err != nil {

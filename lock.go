@@ -36,9 +36,11 @@ func (k *Lock) begin(now, deadline, covered time.Time) time.Time {
 	return k.lease.Begin(now, deadline, covered, k.options.maxHold)
 }
 
-// Unlock releases the lock and ends its Context. It waits for an answer until ctx ends, or the lock's own end
-// has come, or the limit of WithMaxHold: there is nothing to wait for then. It works with a context that has
-// ended, and for a lock that is over: it then waits 15ms for an answer. In every case the handle is used up.
+// Unlock releases the lock and ends its Context. It waits for an answer until ctx ends, or the lock's own end has
+// come, or the limit of WithMaxHold: there is nothing to wait for then.
+//
+// It works with a context that has ended, and for a lock that is over: it then waits 15ms for an answer. In every
+// case the handle is used up.
 //
 // It returns nil if the lock was still the caller's; it is then free, or the next waiting
 // caller's. (If Context had ended before, the lock was lost all the same, though no other
@@ -218,11 +220,11 @@ func (k *Lock) Deadline() time.Time {
 	return k.lease.Deadline()
 }
 
-// Context returns a context that ends when the lock does: with the cause ErrLost at its
-// deadline, or when the server says that it is gone; with ErrClosed in UnlockAll and Close;
-// with context.Canceled in Unlock. It does not descend from the context given to Lock, which
-// bounds the waiting and nothing else. It costs a timer, from the first call on, and no
-// goroutine.
+// Context returns a context that ends when the lock does: with the cause ErrLost at its deadline, or when the
+// server says that it is gone; with ErrClosed in UnlockAll and Close; with context.Canceled in Unlock.
+//
+// It does not descend from the context given to Lock, which bounds the waiting and nothing else. It costs a timer,
+// from the first call on, and no goroutine.
 func (k *Lock) Context() context.Context {
 	if k == nil || k.locker == nil {
 		ctx, cancel := context.WithCancelCause(context.Background())
@@ -240,10 +242,11 @@ func (k *Lock) Name() string {
 	return k.name
 }
 
-// Fence returns a number that is higher than that of every earlier holder of the name
-// with WithFencing, in any process: over a lock that expired, was handed over or forced
-// open, a server that restarted without its data, a FLUSHALL. Write it beside what the
-// lock guards, before you read that, and have reads and writes refused where a higher one
+// Fence returns a number that is higher than that of every earlier holder of the name with WithFencing, in any
+// process: over a lock that expired, was handed over or forced open, a server that restarted without its data, a
+// FLUSHALL.
+//
+// Write it beside what the lock guards, before you read that, and have reads and writes refused where a higher one
 // stands. It is 0 without WithFencing.
 //
 // It is the server's time in microseconds, or one more than the last fence where that is

@@ -11,10 +11,11 @@ import (
 	"github.com/sluice-go/sluice/internal/shrink"
 )
 
-// Adopt returns a handle for a lock that was taken elsewhere, in another process for example, and whose token
-// the caller has been told: so that one process begins a section, and another one ends it. The process that
-// has taken the lock lets go of its own handle with Lock.Detach, which returns the token. The token is a
-// secret: see Lock.Token.
+// Adopt returns a handle for a lock that was taken elsewhere, in another process for example, and whose token the
+// caller has been told: so that one process begins a section, and another one ends it.
+//
+// The process that has taken the lock lets go of its own handle with Lock.Detach, which returns the token. The
+// token is a secret: see Lock.Token.
 //
 // Adopt asks the server whether the token holds the lock, and gives it the TTL of this Locker, or that of
 // opts, if that is longer than what is left. Name, WithLockPrefix and WithPermits must be the ones that the
@@ -106,9 +107,11 @@ func decodeAdopted(value any) (held bool, fence int64, err error) {
 	return fence > 0, fence, err
 }
 
-// Detach ends the handle, and leaves the lock held: for the process that is told the token, which it returns,
-// and which calls Adopt. The Context ends with context.Canceled. This process sends nothing for the lock after
-// that, and no request of it that is carried out later can take or release the lock.
+// Detach ends the handle, and leaves the lock held: for the process that is told the token, which it returns, and
+// which calls Adopt. The Context ends with context.Canceled.
+//
+// This process sends nothing for the lock after that, and no request of it that is carried out later can take or
+// release the lock.
 //
 // The lock's TTL goes on: it is free at what was the Deadline, soon after, unless it is adopted before. Call
 // Extend before Detach to give the other process more time. If WithAutoRenew extends the lock at this moment,

@@ -74,14 +74,15 @@ func decodeInspected(value any) (LockInfo, error) {
 	return info, nil
 }
 
-// ForceUnlock releases the named lock, whichever client holds it, and reports whether it was held. The holder
-// is not asked. If that is a lock of this Locker, it is lost at once: its Context ends with ErrLost, and the
-// next waiter acquires. In another process the holder learns of it when it next extends or releases the lock
-// (unless the reply to that is lost), or within two retry intervals if a caller waits behind it there; it
-// believes in its lock until then, and may hand it over until the window ends of which Lock tells.
-// The holder of a permit learns of it when it next extends or releases it, also one of this Locker whose Lock was about to return.
-// ForceUnlock is a tool for operators. After ErrUnknown it may be called again; a holder of this Locker is
-// then as one of another process.
+// ForceUnlock releases the named lock, whichever client holds it, and reports whether it was held. The holder is
+// not asked. If that is a lock of this Locker, it is lost at once: its Context ends with ErrLost, and the next
+// waiter acquires.
+//
+// In another process the holder learns of it when it next extends or releases the lock (unless the reply to that is
+// lost), or within two retry intervals if a caller waits behind it there; it believes in its lock until then, and
+// may hand it over until the window ends of which Lock tells. The holder of a permit learns of it when it next
+// extends or releases it, also one of this Locker whose Lock was about to return. ForceUnlock is a tool for
+// operators. After ErrUnknown it may be called again; a holder of this Locker is then as one of another process.
 func (l *Locker) ForceUnlock(ctx context.Context, name string) (bool, error) {
 	k, err := l.anyLock("force unlock", name, nil)
 	if err != nil {

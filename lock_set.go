@@ -105,10 +105,11 @@ func (s *LockSet) add(k *Lock) {
 	context.AfterFunc(held, func() { s.cancel(context.Cause(held)) })
 }
 
-// Unlock releases all the locks and ends the Context. Each is handed over or released as Lock.Unlock says.
-// Those that go back to Redis are released in pipelines. It waits until ctx ends, or until the last lock's
-// own end, or a second if that is later; it works with a context that has ended. In every case the set is
-// used up.
+// Unlock releases all the locks and ends the Context. Each is handed over or released as Lock.Unlock says. Those
+// that go back to Redis are released in pipelines.
+//
+// It waits until ctx ends, or until the last lock's own end, or a second if that is later; it works with a context
+// that has ended. In every case the set is used up.
 //
 // The error joins those of the locks, see Lock.Unlock: one of each kind, which names a lock and says
 // how many others have it too.
@@ -157,9 +158,10 @@ func (s *LockSet) Context() context.Context {
 	return s.ctx
 }
 
-// Get returns the lock with that name, to read its Fence or to Extend it. It returns nil if the set has none, which is
-// not held: see LockFromContext. The lock is the set's to release: after an Unlock of it, the Unlock of the set is
-// ErrNotHeld.
+// Get returns the lock with that name, to read its Fence or to Extend it. It returns nil if the set has none, which
+// is not held: see LockFromContext.
+//
+// The lock is the set's to release: after an Unlock of it, the Unlock of the set is ErrNotHeld.
 func (s *LockSet) Get(name string) *Lock { return s.byName[name] }
 
 // Format prints how many locks the set has, whatever the verb: its fields lead to tokens.
@@ -167,13 +169,13 @@ func (s *LockSet) Format(f fmt.State, _ rune) {
 	_, _ = fmt.Fprintf(f, "sluice.LockSet(%d)", len(s.locks))
 }
 
-// Do calls fn while it holds the named lock. It waits for the lock as Lock does
-// (WithMaxWait bounds that alone), and renews it for as long as fn runs (WithAutoRenew;
-// WithMaxHold bounds it). LockFromContext returns the lock within fn; a Lock, Do, LockAll or DoAll of the name
-// within fn is ErrInvalid (see Lock). The context that fn
-// gets ends with ctx, with the cause ErrLost when the lock is lost, and with the cause
-// ErrClosed in UnlockAll and Close; fn has to return then. The lock is released when fn
-// returns or panics, even if ctx has ended.
+// Do calls fn while it holds the named lock. It waits for the lock as Lock does (WithMaxWait bounds that alone),
+// and renews it for as long as fn runs (WithAutoRenew; WithMaxHold bounds it).
+//
+// LockFromContext returns the lock within fn; a Lock, Do, LockAll or DoAll of the name within fn is ErrInvalid (see
+// Lock). The context that fn gets ends with ctx, with the cause ErrLost when the lock is lost, and with the cause
+// ErrClosed in UnlockAll and Close; fn has to return then. The lock is released when fn returns or panics, even if
+// ctx has ended.
 //
 // If fn was not called, the error is the one that Lock would return. Otherwise it is
 // fn's own, joined with ErrLost if the lock was lost before fn had returned, or with
@@ -200,9 +202,11 @@ func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Contex
 	})
 }
 
-// DoAll calls fn while it holds all the named locks. It takes them as LockAll does, and is otherwise Do for
-// several locks: the context that fn gets ends when the first of them is lost, the errors are the
-// same, and LockFromContext returns each of the locks by its name. They are released when fn returns or panics.
+// DoAll calls fn while it holds all the named locks.
+//
+// It takes them as LockAll does, and is otherwise Do for several locks: the context that fn gets ends when the
+// first of them is lost, the errors are the same, and LockFromContext returns each of the locks by its name. They
+// are released when fn returns or panics.
 func (l *Locker) DoAll(ctx context.Context, names []string, fn func(ctx context.Context) error, opts ...LockOption) error {
 	if fn == nil {
 		return invalid("do all", "nil function")
@@ -275,11 +279,11 @@ func (c sectionContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// LockFromContext returns the lock that Do or DoAll holds for the function which got ctx, or a
-// context made of it: to write its Fence beside what the lock guards, or to ask Valid before
-// a step that cannot be undone. Calls of Do may be nested: each of their locks is found by
-// the name that its Do was given. If several are of the same name, which takes Lockers with
-// different servers or prefixes, it is the innermost.
+// LockFromContext returns the lock that Do or DoAll holds for the function which got ctx, or a context made of it:
+// to write its Fence beside what the lock guards, or to ask Valid before a step that cannot be undone.
+//
+// Calls of Do may be nested: each of their locks is found by the name that its Do was given. If several are of the
+// same name, which takes Lockers with different servers or prefixes, it is the innermost.
 //
 // It returns nil if ctx does not come from a Do of that name. A nil *Lock is not held: Valid is
 // false and its Context has ended; Unlock, Extend and TTL return ErrInvalid. A ctx that

@@ -17,11 +17,12 @@ import (
 	"github.com/sluice-go/sluice/internal/waitqueue"
 )
 
-// Locker makes locks of one Redis. It is safe for concurrent use. However many locks there are, it has at
-// most one goroutine that renews them, one that releases what was acquired for no caller, one for each server
-// that inspects what others wait for, and two for a pub/sub connection. Each is started when it is needed,
-// and ends when it is not needed any more, or in Close. Beside them there is one for each command or pipeline
-// under way; those of commands stay for 200ms to send others.
+// Locker makes locks of one Redis. It is safe for concurrent use.
+//
+// However many locks there are, it has at most one goroutine that renews them, one that releases what was acquired
+// for no caller, one for each server that inspects what others wait for, and two for a pub/sub connection. Each is
+// started when it is needed, and ends when it is not needed any more, or in Close. Beside them there is one for
+// each command or pipeline under way; those of commands stay for 200ms to send others.
 type Locker struct {
 	options   lockOptions
 	executor  *redisexec.Executor
@@ -37,11 +38,11 @@ type Locker struct {
 	closeOnce sync.Once
 }
 
-// NewLocker returns a Locker on rdb, which stays the caller's to close. It does no I/O. A
-// redis.Ring, or what embeds one, is refused: it moves names between its shards. (A Ring
-// behind a wrapper with a Subscribe of its own cannot be recognised: don't use one.)
-// The options are the defaults for every lock; a call may override them. The error is
-// ErrInvalid.
+// NewLocker returns a Locker on rdb, which stays the caller's to close. It does no I/O.
+//
+// A redis.Ring, or what embeds one, is refused: it moves names between its shards. (A Ring behind a wrapper with a
+// Subscribe of its own cannot be recognised: don't use one.) The options are the defaults for every lock; a call
+// may override them. The error is ErrInvalid.
 func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
 	if err := checkClient(rdb); err != nil {
 		return nil, fmt.Errorf("sluice: new locker: %w", err)
@@ -69,10 +70,11 @@ func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
 	}, nil
 }
 
-// Lock takes the named lock, and waits until it is free or ctx ends, or for as long as
-// WithMaxWait says. Callers of one Locker wait in a queue, first come, first served. Processes (a process is one Locker) wait in
-// a line on the server, in the order in which they began to wait: a release wakes the first of them. A lock that is free when
-// Lock first asks is taken, even if a process waits.
+// Lock takes the named lock, and waits until it is free or ctx ends, or for as long as WithMaxWait says. Callers of
+// one Locker wait in a queue, first come, first served.
+//
+// Processes (a process is one Locker) wait in a line on the server, in the order in which they began to wait: a
+// release wakes the first of them. A lock that is free when Lock first asks is taken, even if a process waits.
 //
 // Lock is not reentrant: within a Do or DoAll of this Locker that holds the name it would wait for its own
 // caller, and is ErrInvalid at once, as long as that lock is valid and no permit. That is known by ctx, so a goroutine
@@ -100,12 +102,13 @@ func (l *Locker) Lock(ctx context.Context, name string, opts ...LockOption) (*Lo
 	return l.lock("lock", ctx, name, opts, false)
 }
 
-// TryLock takes the named lock if it is free now. It is Lock without the waiting:
-// ErrLocked means that another caller holds it, or a Do around this call, or a caller of this Locker waits for it. TryLock takes
-// a lock that is free on the server even if other processes wait in line. Behind a caller of this Locker that asks the server
-// it waits for the answer to that one request at most: if there is none, it is ErrUnavailable. When no server can
-// be reached, it is ErrUnavailable at once, which is after go-redis's own attempts to
-// connect: about 400ms by default.
+// TryLock takes the named lock if it is free now. It is Lock without the waiting: ErrLocked means that another
+// caller holds it, or a Do around this call, or a caller of this Locker waits for it.
+//
+// TryLock takes a lock that is free on the server even if other processes wait in line. Behind a caller of this
+// Locker that asks the server it waits for the answer to that one request at most: if there is none, it is
+// ErrUnavailable. When no server can be reached, it is ErrUnavailable at once, which is after go-redis's own
+// attempts to connect: about 400ms by default.
 func (l *Locker) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return l.lock("try lock", ctx, name, opts, true)
 }
@@ -147,14 +150,15 @@ func (k *Lock) acquire(ctx, bounded context.Context, try bool) error {
 	return nil
 }
 
-// UnlockAll releases every lock that this Locker holds, in pipelines. Their contexts end
-// with the cause ErrClosed, and an Unlock or Extend of one of them returns ErrClosed after
-// that, or ErrNotHeld if the server says that the lock had been lost. Like Unlock it works
-// with a context that has ended. It waits for a second, or until the last lock's own end if
-// that is later, at the most, however many locks there are; and for 15ms if all of them are
-// over. A release that gets no answer goes on in the background, and the error is
-// ErrUnknown. So does one that the server refuses or that cannot be sent (ErrUnavailable).
-// The error joins those of the locks, as that of LockSet.Unlock does: one of each kind.
+// UnlockAll releases every lock that this Locker holds, in pipelines. Their contexts end with the cause ErrClosed,
+// and an Unlock or Extend of one of them returns ErrClosed after that, or ErrNotHeld if the server says that the
+// lock had been lost.
+//
+// Like Unlock it works with a context that has ended. It waits for a second, or until the last lock's own end if
+// that is later, at the most, however many locks there are; and for 15ms if all of them are over. A release that
+// gets no answer goes on in the background, and the error is ErrUnknown. So does one that the server refuses or
+// that cannot be sent (ErrUnavailable). The error joins those of the locks, as that of LockSet.Unlock does: one of
+// each kind.
 func (l *Locker) UnlockAll(ctx context.Context) error {
 	if err := l.check("unlock all"); err != nil {
 		return err
@@ -162,12 +166,13 @@ func (l *Locker) UnlockAll(ctx context.Context) error {
 	return l.closeAll(ctx, "unlock all")
 }
 
-// Close releases every lock as UnlockAll does, lets every waiting Lock return ErrClosed, and ends every
-// goroutine and connection that the Locker started. It waits a second at most, and some microseconds for each
-// lock. What an acquisition or release that had no answer may have left is released once more in the
-// background; what comes later, and what gets no answer then either, ends with its TTL. The client stays open. The error is
-// UnlockAll's. To take a lock from a closed Locker is ErrClosed; its locks are not held any more. Close may
-// be called twice.
+// Close releases every lock as UnlockAll does, lets every waiting Lock return ErrClosed, and ends every goroutine
+// and connection that the Locker started. It waits a second at most, and some microseconds for each lock.
+//
+// What an acquisition or release that had no answer may have left is released once more in the background; what
+// comes later, and what gets no answer then either, ends with its TTL. The client stays open. The error is
+// UnlockAll's. To take a lock from a closed Locker is ErrClosed; its locks are not held any more. Close may be
+// called twice.
 func (l *Locker) Close() error {
 	if err := l.check("close"); err != nil {
 		return err

@@ -44,9 +44,11 @@ type kindRule struct {
 // KindOption is an option of Mux.Handle.
 type KindOption func(*kindRule)
 
-// KindTimeout bounds the work on a task of the kind: its ctx ends then, or after the Worker's Timeout, whichever is sooner. 0 is none of
-// its own. A handler that has not returned the Worker's Grace after that is stuck, see Worker.Timeout; if this is sooner than a third of the
-// Lease, that is when the Worker notices it.
+// KindTimeout bounds the work on a task of the kind: its ctx ends then, or after the Worker's Timeout, whichever is
+// sooner. 0 is none of its own.
+//
+// A handler that has not returned the Worker's Grace after that is stuck, see Worker.Timeout; if this is sooner
+// than a third of the Lease, that is when the Worker notices it.
 func KindTimeout(d time.Duration) KindOption { return func(k *kindRule) { k.timeout = d } }
 
 // KindMaxAttempts is how many attempts a task of the kind has before a Worker puts it among the dead letters, if WithMaxAttempts does not
@@ -58,8 +60,11 @@ func KindBackoff(f func(attempt int, err error) time.Duration) KindOption {
 	return func(k *kindRule) { k.backoff = f }
 }
 
-// Handle registers the handler of a kind. What is to be around it alone is called here: Handle("order", inTransaction(sell)). It panics, since the program is wrong, if the kind has not 1 to 256 bytes or is there
-// already, if the handler is nil or an option nil or negative, and once the Mux serves.
+// Handle registers the handler of a kind. What is to be around it alone is called here: Handle("order",
+// inTransaction(sell)).
+//
+// It panics, since the program is wrong, if the kind has not 1 to 256 bytes or is there already, if the handler is
+// nil or an option nil or negative, and once the Mux serves.
 func (m *Mux) Handle(name string, h Handler, opts ...KindOption) {
 	k := &kindRule{handler: h}
 	for _, opt := range opts {

@@ -61,17 +61,17 @@ func WithTTL(d time.Duration) LockOption { return func(o *lockOptions) { o.ttl =
 // has it inspected once in an interval: should its key be gone, the wait ends within two.
 func WithRetryInterval(d time.Duration) LockOption { return func(o *lockOptions) { o.retry = d } }
 
-// WithAutoRenew has a lock extended in the background, at a third of its TTL, for as long
-// as it is held and the process lives. The TTL is then how long a crash blocks others, and
-// no bound for the work. If the server does not answer in time, or says that the lock is
-// not the caller's any more, the lock is lost: see Lock.Context. Do always renews.
-// Defaults to off.
+// WithAutoRenew has a lock extended in the background, at a third of its TTL, for as long as it is held and the
+// process lives. The TTL is then how long a crash blocks others, and no bound for the work.
+//
+// If the server does not answer in time, or says that the lock is not the caller's any more, the lock is lost: see
+// Lock.Context. Do always renews. Defaults to off.
 func WithAutoRenew() LockOption { return func(o *lockOptions) { o.renew = true } }
 
-// WithMaxHold sets the longest time for which a lock is held, however it is extended. When
-// it is over the lock is lost (its Context ends with ErrLost), and the server frees it
-// when its TTL runs out. So a function that hangs does not hold a lock for ever by
-// auto-renewal. At least 1ms. Defaults to any time.
+// WithMaxHold sets the longest time for which a lock is held, however it is extended. When it is over the lock is
+// lost (its Context ends with ErrLost), and the server frees it when its TTL runs out.
+//
+// So a function that hangs does not hold a lock for ever by auto-renewal. At least 1ms. Defaults to any time.
 func WithMaxHold(d time.Duration) LockOption {
 	return func(o *lockOptions) {
 		if o.maxHold = d; d == 0 {
@@ -80,10 +80,11 @@ func WithMaxHold(d time.Duration) LockOption {
 	}
 }
 
-// WithMaxWait sets the longest time for which Lock and Do wait for the lock. When it is
-// over they return the error that they return when their context ends: ErrLocked joined
-// with context.DeadlineExceeded, if another caller held the lock. The context that Do's
-// function gets, and the lock, are not bounded by it. TryLock does not wait, and ignores it.
+// WithMaxWait sets the longest time for which Lock and Do wait for the lock. When it is over they return the error
+// that they return when their context ends: ErrLocked joined with context.DeadlineExceeded, if another caller held
+// the lock.
+//
+// The context that Do's function gets, and the lock, are not bounded by it. TryLock does not wait, and ignores it.
 // At least 1ms. Defaults to any time.
 func WithMaxWait(d time.Duration) LockOption {
 	return func(o *lockOptions) {
@@ -93,24 +94,25 @@ func WithMaxWait(d time.Duration) LockOption {
 	}
 }
 
-// WithFencing gives each holder of the lock a number, see Lock.Fence, that is higher than
-// that of every holder before it. Store it with what the lock guards, and refuse a lower
-// one there, for the case that a holder has lost its lock without knowing: its process was
-// stopped, or a failover gave the lock away. A holder that reads before it writes stores its
-// fence before it reads; a check in the write alone lets an earlier holder write in between.
-// It costs a second key per name, which expires after a day without use. Every caller that
-// locks a name should use it: one that doesn't has no fence, and hands the lock to one that
-// does by way of Redis only. Defaults to off.
+// WithFencing gives each holder of the lock a number, see Lock.Fence, that is higher than that of every holder
+// before it.
+//
+// Store it with what the lock guards, and refuse a lower one there, for the case that a holder has lost its lock
+// without knowing: its process was stopped, or a failover gave the lock away. A holder that reads before it writes
+// stores its fence before it reads; a check in the write alone lets an earlier holder write in between. It costs a
+// second key per name, which expires after a day without use. Every caller that locks a name should use it: one
+// that doesn't has no fence, and hands the lock to one that does by way of Redis only. Defaults to off.
 func WithFencing() LockOption { return func(o *lockOptions) { o.fenced = true } }
 
-// WithLockReplicas has an acquisition count once n replicas of the server have acknowledged it.
-// Replication is asynchronous: without this a failover may promote a replica that does not know
-// the lock, which is then given to a second caller. Where fewer acknowledge it in time, the
-// error is ErrUnderReplicated, at once, also from Lock, which waits for other holders and not for
-// replicas; the lock is released in the background. They have a quarter of the TTL, a second
-// at the most, and less if go-redis's ReadTimeout is shorter than that (with one of 300ms, half
-// of it) or the caller's context ends sooner (of a second, half). The server counts that in steps of 100ms; the
-// lock's deadline counts from before all of it. Under a context of less than 200ms it may still be ErrUnknown.
+// WithLockReplicas has an acquisition count once n replicas of the server have acknowledged it. Replication is
+// asynchronous: without this a failover may promote a replica that does not know the lock, which is then given to a
+// second caller.
+//
+// Where fewer acknowledge it in time, the error is ErrUnderReplicated, at once, also from Lock, which waits for
+// other holders and not for replicas; the lock is released in the background. They have a quarter of the TTL, a
+// second at the most, and less if go-redis's ReadTimeout is shorter than that (with one of 300ms, half of it) or
+// the caller's context ends sooner (of a second, half). The server counts that in steps of 100ms; the lock's
+// deadline counts from before all of it. Under a context of less than 200ms it may still be ErrUnknown.
 //
 // Extend and the renewals of WithAutoRenew count once n replicas have them, too: else a replica
 // would end the lock earlier than its holder. So while too few replicas answer, no lock is
@@ -138,9 +140,11 @@ func WithLockPrefix(p string) LockOption { return func(o *lockOptions) { o.prefi
 // maxPermits is the most that a name may have: ForceUnlock reads all their tokens at once.
 const maxPermits = 1000
 
-// WithPermits lets up to n callers hold the name at a time, in all processes: 1 to 1000. Each holds a permit, which is a
-// Lock with a TTL, renewal, a Context and, with WithFencing, a fence of its own: fences are unique, and
-// rise in the order of acquisition. Of a crashed holder only the permit is gone, for its TTL.
+// WithPermits lets up to n callers hold the name at a time, in all processes: 1 to 1000.
+//
+// Each holds a permit, which is a Lock with a TTL, renewal, a Context and, with WithFencing, a fence of its own:
+// fences are unique, and rise in the order of acquisition. Of a crashed holder only the permit is gone, for its
+// TTL.
 //
 // All callers of a name must say the same n. As long as a permit is held, an acquisition with another n, or without
 // WithPermits, gets ErrInvalid; so does one with permits of a name that is held without. Callers of one process wait in one queue for each n. A permit is not handed
@@ -156,9 +160,11 @@ func WithPermits(n int) LockOption {
 	}
 }
 
-// WithOwner sets a label that says which program or host holds the lock: Locker.Inspect shows it, to every client of
-// the server, so it must hold no secret. It has 1 to 64 bytes of printable UTF-8; otherwise the
-// error is ErrInvalid. It identifies no holder: any number of them may have the same label.
+// WithOwner sets a label that says which program or host holds the lock: Locker.Inspect shows it, to every client
+// of the server, so it must hold no secret. It has 1 to 64 bytes of printable UTF-8; otherwise the error is
+// ErrInvalid.
+//
+// It identifies no holder: any number of them may have the same label.
 //
 // It is kept in the lock's key, in front of the random token. So a lock is handed over within the process only
 // between callers with the same label; to one with another it goes by way of Redis. Defaults to no label.
@@ -306,14 +312,20 @@ func WithPollInterval(d time.Duration) QueueOption { return func(o *queueOptions
 // Worker as it starts and about once a minute, until there are none.
 func WithDeadLimit(n int) QueueOption { return func(o *queueOptions) { o.deadLimit = n } }
 
-// WithDeadAge drops dead letters that died longer ago than d, by the server's clock, as WithDeadLimit does with those beyond its
-// limit: within seconds while a Worker with this option runs, be it idle, and logged and counted likewise. Without one, a
-// queue at which nothing happens keeps them for longer. At least 1ms; 0 means no limit. Defaults to 0.
+// WithDeadAge drops dead letters that died longer ago than d, by the server's clock, as WithDeadLimit does with
+// those beyond its limit: within seconds while a Worker with this option runs, be it idle, and logged and counted
+// likewise.
+//
+// Without one, a queue at which nothing happens keeps them for longer. At least 1ms; 0 means no limit. Defaults to
+// 0.
 func WithDeadAge(d time.Duration) QueueOption { return func(o *queueOptions) { o.deadAge = d } }
 
-// WithRetention has finished tasks remembered for d, by the server's clock: Get, List and All show them as StateDone, with DoneAt, Attempt, and what
-// RecordResult has recorded. What a Worker or Dequeue finishes is remembered, and what Pop takes is not; nor is a version, or an occurrence of
-// a Periodic, that another one takes the place of. A remembered ID can be enqueued again, except with DuplicatesOnce. Cancel and Purge forget.
+// WithRetention has finished tasks remembered for d, by the server's clock: Get, List and All show them as
+// StateDone, with DoneAt, Attempt, and what RecordResult has recorded.
+//
+// What a Worker or Dequeue finishes is remembered, and what Pop takes is not; nor is a version, or an occurrence of
+// a Periodic, that another one takes the place of. A remembered ID can be enqueued again, except with
+// DuplicatesOnce. Cancel and Purge forget.
 //
 // The d is that of the Queue that finishes, and is not kept on the server: give it to the queues of all workers and producers alike; the
 // shortest one counts. What is over is forgotten by what finishes tasks, a thousand at a time, 250 where there are results; by each running Worker within a minute; beside Claim, every five
@@ -326,11 +338,12 @@ func WithRetention(d time.Duration) QueueOption { return func(o *queueOptions) {
 // for tasks, and each look at an idle queue costs a command for each.
 const maxShards = 1024
 
-// WithShards spreads the queue over n shards, 1 to 1024, and on a Cluster over that many slots,
-// which lie at equal distances. Each shard is a queue of its own on the server; the ID of a task
-// says in which one it is (its CRC-32, modulo n), so that an ID is in the queue once as ever. The
-// order of tasks is that of their due times within a shard; between shards it is so about, and not
-// exactly.
+// WithShards spreads the queue over n shards, 1 to 1024, and on a Cluster over that many slots, which lie at equal
+// distances.
+//
+// Each shard is a queue of its own on the server; the ID of a task says in which one it is (its CRC-32, modulo n),
+// so that an ID is in the queue once as ever. The order of tasks is that of their due times within a shard; between
+// shards it is so about, and not exactly.
 //
 // All that use the queue must name the same n, which is kept beside it from the first operation on:
 // with another, every operation is ErrInvalid, and changes nothing. See docs/shards.md for how to come to another

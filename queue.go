@@ -28,11 +28,12 @@ const (
 // lastTime is the latest due time that is accepted.
 var lastTime = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// Queue is a delayed task queue. It is safe for concurrent use, by any number of
-// processes. It is not closed: it holds no resources, except a goroutine while a caller is in
-// Wait and, with all Queues on the same client (a pointer), a pub/sub connection and up to four
-// goroutines while one of them has a caller in Wait or a running Worker, and for five seconds after;
-// and a goroutine for each command under way, which stays for 200ms to send others.
+// Queue is a delayed task queue. It is safe for concurrent use, by any number of processes.
+//
+// It is not closed: it holds no resources, except a goroutine while a caller is in Wait and, with all Queues on the
+// same client (a pointer), a pub/sub connection and up to four goroutines while one of them has a caller in Wait or
+// a running Worker, and for five seconds after; and a goroutine for each command under way, which stays for 200ms
+// to send others.
 //
 // A task is scheduled until its due time has come by the server's clock, then due. A
 // claimed task is leased: it is due again by itself when the lease ends. The score of an
@@ -234,10 +235,11 @@ func (q *Queue) Cancel(ctx context.Context, id string) (State, error) {
 	return state, err
 }
 
-// Reschedule makes a task due after delay, and reports whether there was one; dead letters
-// don't count. The payload and the attempts stay. A leased task is not taken from its
-// holder: it will be due again at that time, as a new one, once the holder has finished
-// (see OutcomeDeferred). After ErrUnknown it may be called again.
+// Reschedule makes a task due after delay, and reports whether there was one; dead letters don't count. The payload
+// and the attempts stay.
+//
+// A leased task is not taken from its holder: it will be due again at that time, as a new one, once the holder has
+// finished (see OutcomeDeferred). After ErrUnknown it may be called again.
 func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration) (bool, error) {
 	if err := checkDelay(delay); err != nil {
 		return false, fmt.Errorf("sluice: reschedule: %w", err)
@@ -335,10 +337,11 @@ func decodeState(value any) (State, error) {
 	return State(state), nil
 }
 
-// Purge removes every task and dead letter. The holders of leases learn of it by ErrStale. A pause stays:
-// Resume ends it. So does the count of dropped letters. After ErrUnknown it may be called again. With several
-// shards, those of which the error is not have been purged, and those of which it is are as they were, except
-// after ErrUnknown.
+// Purge removes every task and dead letter. The holders of leases learn of it by ErrStale. A pause stays: Resume
+// ends it. So does the count of dropped letters. After ErrUnknown it may be called again.
+//
+// With several shards, those of which the error is not have been purged, and those of which it is are as they were,
+// except after ErrUnknown.
 func (q *Queue) Purge(ctx context.Context) error {
 	const op = "purge"
 	if err := q.check(op); err != nil {

@@ -13,10 +13,11 @@ import (
 	"github.com/sluice-go/sluice/internal/wire"
 )
 
-// Claim leases up to n due tasks, earliest first: they are the caller's until the lease
-// ends. The caller then says what becomes of each with Dequeue, Retry, Release or Bury. A
-// task of which it says nothing is due again when its lease ends. To find nothing due is
-// no error. KeepAlive keeps the lease while the caller works.
+// Claim leases up to n due tasks, earliest first: they are the caller's until the lease ends. The caller then says
+// what becomes of each with Dequeue, Retry, Release or Bury. A task of which it says nothing is due again when its
+// lease ends.
+//
+// To find nothing due is no error. KeepAlive keeps the lease while the caller works.
 //
 // Tasks that were claimed as often as WithMaxAttempts allows go to the dead letters
 // instead, as do entries that are not the library's; fewer than n may be returned then.
@@ -256,11 +257,12 @@ func (s *shard) claimRequest(c claimArg) redisexec.Request {
 	return s.exchangeRequest(nil, c.n, c.lease, "")
 }
 
-// Pop takes up to n due tasks out of the queue, earliest first. A task is handed to one caller at most, and
-// lost if that caller dies: use Claim where that matters. More than 250, or a megabyte of payload, are taken
-// in several steps; if one fails, the tasks taken before are returned beside the error. With several shards
-// the order is that of each. An ID that is enqueued between two steps may be returned again: it is a new
-// task. After ErrUnknown up to n tasks may be lost.
+// Pop takes up to n due tasks out of the queue, earliest first. A task is handed to one caller at most, and lost if
+// that caller dies: use Claim where that matters.
+//
+// More than 250, or a megabyte of payload, are taken in several steps; if one fails, the tasks taken before are
+// returned beside the error. With several shards the order is that of each. An ID that is enqueued between two
+// steps may be returned again: it is a new task. After ErrUnknown up to n tasks may be lost.
 func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
 	if err := q.checkCount("pop", n); err != nil {
 		return nil, err
@@ -311,10 +313,11 @@ func (s *shard) popStep(ctx context.Context, n int) (more, isLimited bool, entri
 // asEntry returns a task that a script shows as it is handed out.
 func asEntry(i wire.Info) Entry { return entryOf(i.Task) }
 
-// Peek reads up to n due tasks, earliest first. It changes nothing, and nothing keeps
-// other callers from taking them: Dequeue reports whether one did. It reads on past what
-// Claim and Pop would set aside, so a queue that is only ever peeked at needs a Claim now
-// and then.
+// Peek reads up to n due tasks, earliest first. It changes nothing, and nothing keeps other callers from taking
+// them: Dequeue reports whether one did.
+//
+// It reads on past what Claim and Pop would set aside, so a queue that is only ever peeked at needs a Claim now and
+// then.
 //
 // More than 250 tasks, or a megabyte of payload, are read in several steps. Each goes on
 // behind the last task of the one before, whatever has come or gone meanwhile: no task that

@@ -31,10 +31,11 @@ func cutReason(s string) string {
 	return s[:end]
 }
 
-// Revive puts dead letters back into the queue, due now and with no attempts, and returns
-// how many of these IDs were dead letters; the others are left unchanged. It works on a
-// full server. A dead letter with an empty ID, which only a foreign client can have
-// written, is removed for good: no operation can name it.
+// Revive puts dead letters back into the queue, due now and with no attempts, and returns how many of these IDs
+// were dead letters; the others are left unchanged. It works on a full server.
+//
+// A dead letter with an empty ID, which only a foreign client can have written, is removed for good: no operation
+// can name it.
 //
 // More than 250 are revived in several steps. If one fails, the number of those revived
 // before is returned beside the error. After ErrUnknown it may be called again: what has
@@ -52,9 +53,11 @@ func (q *Queue) Revive(ctx context.Context, ids ...string) (int, error) {
 	return revived, q.wrap(ctx, "revive", err)
 }
 
-// Drop removes dead letters for good, and returns how many of these IDs were dead letters; the
-// others are left unchanged. So a task that was revived, or enqueued anew, after its letter was read, is
-// not lost; Cancel removes a task in any state. It works on a full server.
+// Drop removes dead letters for good, and returns how many of these IDs were dead letters; the others are left
+// unchanged. So a task that was revived, or enqueued anew, after its letter was read, is not lost; Cancel removes a
+// task in any state.
+//
+// It works on a full server.
 //
 // More than 250 are removed in several steps. If one fails, the number of those removed
 // before is returned beside the error. After ErrUnknown it may be called again: what was

@@ -89,10 +89,10 @@ func (s *shard) commitEnqueues(calls []*mergedCall[wire.Enqueue]) {
 	})
 }
 
-// EnqueueBatch puts tasks into the queue, in the order given; those with the same Delay or
-// At keep that order, by microseconds: the n-th of those with the same At is due n
-// microseconds after it. An ID may occur more than once. With several shards the order, and
-// the n, are those of each shard.
+// EnqueueBatch puts tasks into the queue, in the order given; those with the same Delay or At keep that order, by
+// microseconds: the n-th of those with the same At is due n microseconds after it. An ID may occur more than once.
+//
+// With several shards the order, and the n, are those of each shard.
 //
 // There may be any number of tasks: up to 250, or a megabyte of payload, are enqueued atomically at a time,
 // and only tasks of one shard. There is an outcome for each task, in the order given. After an error, 0 is

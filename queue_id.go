@@ -8,10 +8,12 @@ import (
 	"time"
 )
 
-// NewID returns an ID for a task that has no name of its own: 26 digits and lower-case letters, 72 bits of which are
-// random beside the time, so that no other process makes the same. IDs sort by the time at which they were made, by the local clock; those of one process sort
-// in the order of the calls, also when that clock is set back. Where a task has a name, such as that of an order, use it:
-// then the task is in the queue once, however often it is enqueued.
+// NewID returns an ID for a task that has no name of its own: 26 digits and lower-case letters, 72 bits of which
+// are random beside the time, so that no other process makes the same.
+//
+// IDs sort by the time at which they were made, by the local clock; those of one process sort in the order of the
+// calls, also when that clock is set back. Where a task has a name, such as that of an order, use it: then the task
+// is in the queue once, however often it is enqueued.
 func NewID() string {
 	var id [16]byte                                           // microseconds of Unix time, which take seven bytes until the year 4253, and random ones
 	binary.BigEndian.PutUint64(id[:], uint64(nextMicro())<<8) //nolint:gosec // not negative

@@ -12,11 +12,11 @@ import (
 	"github.com/sluice-go/sluice/internal/wire"
 )
 
-// KeepAlive runs fn, the work on a claimed task, and keeps the task the caller's meanwhile:
-// it extends the lease at once, and then at a third of it until fn returns, together with
-// the leases of other callers on this Queue. It is what a Worker does for its handlers. The
-// caller then says what became of the task, with Dequeue, Retry, Release or Bury; fn must
-// not.
+// KeepAlive runs fn, the work on a claimed task, and keeps the task the caller's meanwhile: it extends the lease at
+// once, and then at a third of it until fn returns, together with the leases of other callers on this Queue.
+//
+// It is what a Worker does for its handlers. The caller then says what became of the task, with Dequeue, Retry,
+// Release or Bury; fn must not.
 //
 // The context that fn gets ends with ctx, and by itself when the task is not the caller's
 // any more: with the cause ErrLost before the lease can end on the server, or with

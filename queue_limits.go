@@ -58,9 +58,12 @@ func (l Limits) checked() (Limits, error) {
 // micros rounds up.
 func micros(d time.Duration) int64 { return int64((d + time.Microsecond - 1) / time.Microsecond) }
 
-// SetLimits limits the queue, in place of the limits that it has; the zero value takes them away. They are kept with the queue,
-// as a pause is: Claim, Pop, Wait and Workers of all processes heed them at once, by the server's clock. What is leased goes on.
-// What may not be handed out yet waits in the queue, is not leased, and uses no attempt; whoever waits for it is told when it may be.
+// SetLimits limits the queue, in place of the limits that it has; the zero value takes them away. They are kept
+// with the queue, as a pause is: Claim, Pop, Wait and Workers of all processes heed them at once, by the server's
+// clock.
+//
+// What is leased goes on. What may not be handed out yet waits in the queue, is not leased, and uses no attempt;
+// whoever waits for it is told when it may be.
 //
 // Pop takes nothing while as many tasks as Running are leased. What it takes counts for Rate, and not for
 // Running. Each change begins a new count: of what was handed out before, at most the new Burst stays spent, and nothing if the

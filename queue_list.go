@@ -12,12 +12,14 @@ import (
 	"github.com/sluice-go/sluice/internal/wire"
 )
 
-// List lists up to n tasks in a state: StateScheduled, StateDue, StateLeased, StateDead or StateDone. It changes nothing. Tasks
-// come in the order of their due times, ends of leases, deaths or ends and, of those with the same, of their IDs. The zero
-// TaskInfo as after begins with the first one; one that an earlier List of that state has returned goes on behind it,
-// and may be gone. So after a page that is shorter than n there is nothing more, and a task that stays in the state,
-// with its time, is listed once, whatever comes or goes between two pages. One whose lease is extended meanwhile may be
-// listed again.
+// List lists up to n tasks in a state: StateScheduled, StateDue, StateLeased, StateDead or StateDone. It changes
+// nothing. Tasks come in the order of their due times, ends of leases, deaths or ends and, of those with the same,
+// of their IDs.
+//
+// The zero TaskInfo as after begins with the first one; one that an earlier List of that state has returned goes on
+// behind it, and may be gone. So after a page that is shorter than n there is nothing more, and a task that stays
+// in the state, with its time, is listed once, whatever comes or goes between two pages. One whose lease is
+// extended meanwhile may be listed again.
 //
 // What the library has not written is left out, except of the dead letters, as is a version that waits behind a lease
 // that has run out: the next Claim puts it where it belongs.
@@ -94,8 +96,10 @@ type readOptions struct {
 	most int // how many bytes of them, as they are stored; -1 for any number
 }
 
-// WithoutPayloads leaves Payload, Header and Kind empty. They stay on the server, which does not read them either: a list of tasks with large
-// payloads is as cheap as one of tasks without. The results of tasks that are done are left out, too, but read.
+// WithoutPayloads leaves Payload, Header and Kind empty. They stay on the server, which does not read them either:
+// a list of tasks with large payloads is as cheap as one of tasks without.
+//
+// The results of tasks that are done are left out, too, but read.
 func WithoutPayloads() ReadOption { return func(o *readOptions) { o.most = 0 } }
 
 // WithPayloadsUpTo leaves Payload, Header and Kind empty of a task for which they are stored in more than n bytes. TaskInfo.Omitted

@@ -33,9 +33,11 @@ func (q *Queue) Dequeue(ctx context.Context, es ...Entry) error {
 	return q.settle(ctx, "dequeue", wire.Disposition{Action: wire.Finish}, es...)
 }
 
-// Retry gives a task back whose attempt has failed, due again after delay; the attempt counts. The reason says why, in
-// the words of an error: Get and List show the first 512 bytes of the last one, until the task has ended. Where a new version was deferred, that one takes its place
-// instead, at its own time. ErrStale and ErrUnknown as for Dequeue.
+// Retry gives a task back whose attempt has failed, due again after delay; the attempt counts. The reason says why,
+// in the words of an error: Get and List show the first 512 bytes of the last one, until the task has ended.
+//
+// Where a new version was deferred, that one takes its place instead, at its own time. ErrStale and ErrUnknown as
+// for Dequeue.
 //
 // A task that has used up its attempts (see MaxAttempts) is put back too, and the next claim buries it, as "attempts used
 // up": Bury it instead, with the reason.
@@ -53,9 +55,10 @@ func (q *Queue) Release(ctx context.Context, es ...Entry) error {
 	return q.settle(ctx, "release", wire.Disposition{Action: wire.Release}, es...)
 }
 
-// Bury puts a task among the dead letters, where it stays until it is Revived, Cancelled
-// or enqueued again: there is no expiry, and no limit to their number, except with WithDeadAge and
-// WithDeadLimit. Of the reason 512 bytes are kept; what is longer is cut at a character's end.
+// Bury puts a task among the dead letters, where it stays until it is Revived, Cancelled or enqueued again: there
+// is no expiry, and no limit to their number, except with WithDeadAge and WithDeadLimit.
+//
+// Of the reason 512 bytes are kept; what is longer is cut at a character's end.
 //
 // Where Enqueue has deferred a new version, that one takes the task's place at its own
 // time, and the old one is gone: an ID is in a queue once. ErrStale and ErrUnknown as for

@@ -145,8 +145,9 @@ func decodeStats(value any) (s Stats, err error) {
 // notPaused is what scripts say instead of for how many milliseconds a queue is paused.
 const notPaused = -2
 
-// Pause keeps the queue's tasks from being handed out for d, by the server's clock, or until Resume
-// if d is 0: no Claim, Pop or Worker of any process gets one. It replaces a pause that the queue has; limits stay.
+// Pause keeps the queue's tasks from being handed out for d, by the server's clock, or until Resume if d is 0: no
+// Claim, Pop or Worker of any process gets one. It replaces a pause that the queue has; limits stay.
+//
 // A d of less than a millisecond is a millisecond.
 //
 // Tasks that are leased go on: they are extended, finished, retried and buried as ever. What

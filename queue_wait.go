@@ -10,11 +10,12 @@ import (
 	"github.com/sluice-go/sluice/internal/wire"
 )
 
-// Wait sleeps until a task may be due, and returns nil then. It ends when the queue's earliest
-// task is due, when it is notified of an earlier one, and when a poll has found one. Redis is
-// polled when a caller begins to wait, unless a Claim has just said when the earliest task is
-// due, and once in each poll interval. All callers on one client and queue share these polls, of which there are as many
-// as the one wants that wants most, and all queues on one client share those that find nothing.
+// Wait sleeps until a task may be due, and returns nil then. It ends when the queue's earliest task is due, when it
+// is notified of an earlier one, and when a poll has found one.
+//
+// Redis is polled when a caller begins to wait, unless a Claim has just said when the earliest task is due, and
+// once in each poll interval. All callers on one client and queue share these polls, of which there are as many as
+// the one wants that wants most, and all queues on one client share those that find nothing.
 //
 // It is a hint: another one may take the task first, so that Claim or Pop may find nothing, and
 // the caller comes back. Of the callers on one Queue, as many return as there are tasks due, as

@@ -42,9 +42,11 @@ type WorkerInfo struct {
 	Started, Seen time.Time
 }
 
-// Workers returns the Workers of the queue that run, of all processes. It changes nothing. Each says every 15 seconds that it lives, or once
-// in a poll interval if that is longer (see WithPollInterval); one that has died is left out when it has been silent for three times as
-// long. Loops of one's own, with Claim or Pop, are not among them.
+// Workers returns the Workers of the queue that run, of all processes. It changes nothing.
+//
+// Each says every 15 seconds that it lives, or once in a poll interval if that is longer (see WithPollInterval);
+// one that has died is left out when it has been silent for three times as long. Loops of one's own, with Claim or
+// Pop, are not among them.
 func (q *Queue) Workers(ctx context.Context) ([]WorkerInfo, error) {
 	const op = "workers"
 	if err := q.check(op); err != nil {

@@ -69,8 +69,10 @@ func (t Typed[T]) fill(task Task, v T) (Task, error) {
 	return task, nil
 }
 
-// Handler returns a Handler that calls fn with the value of the payload. A task whose payload has none is put among the dead letters
-// at once; the reason names the types of the value and of the error, and nothing of the payload. It panics if fn is nil.
+// Handler returns a Handler that calls fn with the value of the payload. A task whose payload has none is put among
+// the dead letters at once; the reason names the types of the value and of the error, and nothing of the payload.
+//
+// It panics if fn is nil.
 func (t Typed[T]) Handler(fn func(ctx context.Context, e Entry, v T) error) Handler {
 	if fn == nil {
 		panic("sluice: Typed.Handler: nil function")

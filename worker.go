@@ -183,10 +183,11 @@ func (e *UnfinishedError) Error() string {
 		e.Running, e.Unacknowledged, e.Claims)
 }
 
-// LeaseValid reports whether the task that a handler works on is still its worker's: whether its lease lasts, by the
-// local clock and without I/O, as Lock.Valid does for a lock. Ask it before the write that counts, above all after a
-// long pause: a process that was stopped, or had no CPU, may go on before the handler's ctx has ended, while another
-// worker has the task.
+// LeaseValid reports whether the task that a handler works on is still its worker's: whether its lease lasts, by
+// the local clock and without I/O, as Lock.Valid does for a lock.
+//
+// Ask it before the write that counts, above all after a long pause: a process that was stopped, or had no CPU, may
+// go on before the handler's ctx has ended, while another worker has the task.
 //
 // ctx is the handler's, or one that descends from it; so is that of the function of KeepAlive. It is false in other
 // contexts, when the lease is lost or the task is known to be cancelled, and when the handler has returned or is stuck.
@@ -246,8 +247,10 @@ func (w *Worker) enter(s *seat) error {
 	return nil
 }
 
-// SetConcurrency changes how many handlers may run at once, while Run runs: soon. It never blocks. Those that are too many go on until they
-// return. In a Pool, it is the Worker's own bound. ErrInvalid if n is not 1 to 1,000,000, or the worker does not run.
+// SetConcurrency changes how many handlers may run at once, while Run runs: soon. It never blocks. Those that are
+// too many go on until they return. In a Pool, it is the Worker's own bound.
+//
+// ErrInvalid if n is not 1 to 1,000,000, or the worker does not run.
 func (w *Worker) SetConcurrency(n int) error {
 	return w.seat.Load().resize(n)
 }
@@ -308,9 +311,9 @@ func orDefault[T comparable](v, def T) T {
 	return v
 }
 
-// DefaultBackoff is a Worker's Backoff by default: a random time up to 1s after the first
-// attempt, 2s after the second and so on, doubling, up to 1h. It is random from 0 on, so
-// that tasks which failed together do not come back together. The error does not matter.
+// DefaultBackoff is a Worker's Backoff by default: a random time up to 1s after the first attempt, 2s after the
+// second and so on, doubling, up to 1h, whatever the error. It is random from 0 on, so that tasks which failed
+// together do not come back together.
 func DefaultBackoff(attempt int, _ error) time.Duration {
 	return backoff.Full(backoff.Exponential(backoffFirst, backoffLast, max(attempt, 1)-1))
 }

@@ -36,8 +36,11 @@ func around(handler Handler, use []Middleware) (Handler, error) {
 // maxResult is the most bytes of a result.
 const maxResult = 64 << 10
 
-// RecordResult has data remembered as the result of the task that a Worker's handler works on, if it is finished, for the queue's WithRetention: TaskInfo.Result
-// shows it. Of several calls the last counts. Without a retention data is dropped. It sends nothing by itself, and keeps a copy.
+// RecordResult has data remembered as the result of the task that a Worker's handler works on, if it is finished,
+// for the queue's WithRetention: TaskInfo.Result shows it. Of several calls the last counts. Without a retention
+// data is dropped.
+//
+// It sends nothing by itself, and keeps a copy.
 //
 // ctx is the handler's, or one that descends from it, but not that of a KeepAlive in it. ErrInvalid: ctx is another, or the
 // handler has returned, or the task is not its own any more (it was cancelled, or its lease is lost); or data has more than 64 KiB. A result is sent within
@@ -74,10 +77,11 @@ func IsPermanent(err error) bool {
 	return errors.As(err, &permanent)
 }
 
-// Again returns what a handler returns for a task that has not failed and is not done either: it is due again
-// in d, by the server's clock, with its header and payload, and no attempt is used up. So a task may be put
-// off any number of times, also on the last attempt that the queue allows: until a limit of requests has
-// passed (HTTP 429), a lock is free, or a result is there.
+// Again returns what a handler returns for a task that has not failed and is not done either: it is due again in d,
+// by the server's clock, with its header and payload, and no attempt is used up.
+//
+// So a task may be put off any number of times, also on the last attempt that the queue allows: until a limit of
+// requests has passed (HTTP 429), a lock is free, or a result is there.
 //
 // An error that wraps it, or joins it with others, means the same, with its own text in the log; joined with a
 // Permanent one, Permanent wins. A version that was deferred meanwhile takes the task's place instead, at its
@@ -101,10 +105,12 @@ func againIn(err error) (d time.Duration, ok bool) {
 	return again.delay, true
 }
 
-// RetryIn returns what a handler returns for a task that has failed with err, and is to be tried again in d, whatever
-// Backoff says: what the header Retry-After of HTTP asks for, say. A negative d counts as 0, one longer than 100 years as that. On the
-// last attempt, and joined with Permanent, the task is put among the dead letters; joined with Again, that counts. errors.Is and errors.As
-// see through it. RetryIn(d, nil) is nil.
+// RetryIn returns what a handler returns for a task that has failed with err, and is to be tried again in d,
+// whatever Backoff says: what the header Retry-After of HTTP asks for, say.
+//
+// A negative d counts as 0, one longer than 100 years as that. On the last attempt, and joined with Permanent, the
+// task is put among the dead letters; joined with Again, that counts. errors.Is and errors.As see through it.
+// RetryIn(d, nil) is nil.
 func RetryIn(d time.Duration, err error) error {
 	if err == nil {
 		return nil
