@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -13,7 +14,7 @@ func (c *checker) checkNotHeld() {
 	released := map[string][]span{}
 	for _, r := range c.records {
 		if r.Op == opUnlockAll || r.Op == opFinal {
-			released[r.Process] = append(released[r.Process], span{r.Call, r.Return})
+			released[r.Process] = append(released[r.Process], span{r.Call, cmp.Or(r.Return, c.ended)}) // 0 if it was killed meanwhile
 		}
 	}
 	for _, r := range c.records {

@@ -211,6 +211,10 @@ var taskCases = map[string]checkCase{
 		at(10).logs("SET Lock:n T PXAT @110").at(60).logs("DEL Lock:n").
 		recorded(record{Op: opUnlockAll, Name: "all", Call: 15, Return: 70, Result: unknown}).
 		recorded(withResult(notHeld, held("a", "T", 9, 11, 19, 0))), ""},
+	"not held, as all were released by a call that a kill ended": {lasting(1000).
+		at(10).logs("SET Lock:n T PXAT @110").at(60).logs("DEL Lock:n").
+		recorded(record{Op: opUnlockAll, Name: "all", Call: 15}).dies("a", 30).
+		recorded(withResult(notHeld, held("a", "T", 9, 11, 19, 0))), ""},
 	"a handler that goes on": {newScenario().
 		at(10).added(workQueue, "v", 10).at(20).leased(workQueue, 1, 420).handled("a", 420, 1, 21, 890).
 		at(895).leased(workQueue, 2, 1295).handled("b", 1295, 2, 896, 900).

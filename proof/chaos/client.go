@@ -190,11 +190,12 @@ func (c *client) pulse() {
 	}
 	for last := monotonic(); c.consume.Err() == nil; {
 		time.Sleep(every)
-		if now := monotonic(); now-last > every+tooLong {
+		now := monotonic()
+		if now-last > every+tooLong {
 			rec := record{Op: opStall, Call: last + every, Seq: c.seq.Add(1)}
 			c.end(rec, done)
 		}
-		last = monotonic()
+		last = now // and not later: the process may be stopped while it writes the record
 	}
 }
 

@@ -55,7 +55,7 @@ func TestCommand_LeadsToTheSameStrikes(t *testing.T) {
 // lively has the scenario check that clients go on, of whom the one called "gone" is gone since then.
 func (s *scenario) lively(gone time.Duration) *scenario {
 	s.waits, s.clients, s.gone = waits{}, 2, map[string]time.Duration{"gone": gone * ms}
-	s.deaths["gone"] = gone * ms
+	s.dies("gone", gone)
 	return s
 }
 

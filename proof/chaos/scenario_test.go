@@ -33,6 +33,12 @@ func lasting(end time.Duration) *scenario {
 	return s
 }
 
+// dies has a process killed.
+func (s *scenario) dies(process string, at time.Duration) *scenario {
+	s.deaths[process] = at * ms
+	return s
+}
+
 // at sets the time of what follows.
 func (s *scenario) at(now time.Duration) *scenario {
 	s.now = now * ms
