@@ -3,9 +3,10 @@ package failover
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/systest"
 )
 
 // lostTasks is how many acknowledged tasks were lost, by what had failed last.
@@ -68,7 +69,7 @@ func sum(counts map[string]int) (all int) {
 func (l *load) check() {
 	l.wrongText(l.log.String())
 	for name, gs := range l.fenced {
-		l.wrong = append(l.wrong, wrongFences(name, gs)...)
+		l.wrong = append(l.wrong, systest.WrongFences(name, gs)...)
 	}
 	for id, task := range l.tasks {
 		if task.refused && task.handled > 0 {
@@ -89,27 +90,4 @@ func (l *load) check() {
 	}
 	require.Empty(l, l.wrong[:min(len(l.wrong), 20)], "%d in all", len(l.wrong))
 	require.NotZero(l, l.grants)
-}
-
-// wrongFences returns which fences were given twice, and which do not rise in the order
-// in which they were given.
-func wrongFences(name string, gs []grant) (wrong []string) {
-	known := slices.Clone(gs)
-	slices.SortFunc(gs, func(a, b grant) int { return a.sent.Compare(b.sent) })
-	slices.SortFunc(known, func(a, b grant) int { return a.known.Compare(b.known) })
-	seen := map[int64]bool{}
-	highest := int64(0) // of those that were known before this one was asked for
-	for _, g := range gs {
-		for len(known) > 0 && known[0].known.Before(g.sent) {
-			highest, known = max(highest, known[0].fence), known[1:]
-		}
-		if seen[g.fence] {
-			wrong = append(wrong, fmt.Sprintf("%s: fence %d was given twice", name, g.fence))
-		}
-		if g.fence <= highest {
-			wrong = append(wrong, fmt.Sprintf("%s: fence %d was given after %d", name, g.fence, highest))
-		}
-		seen[g.fence] = true
-	}
-	return wrong
 }

@@ -40,7 +40,7 @@ type load struct {
 	mu        sync.Mutex // guards what follows
 	steps     map[string]int
 	holders   map[string][]*sluice.Lock
-	fenced    map[string][]grant
+	fenced    map[string][]systest.Grant
 	registers map[string]*register
 	tasks     map[string]*taskRecord
 	errors    map[string]int
@@ -52,16 +52,10 @@ type load struct {
 	closing   bool
 }
 
-// grant is a lock that was taken, at some time between sent and known.
-type grant struct {
-	fence       int64
-	sent, known time.Time
-}
-
 // register is what a fenced lock guards: it takes what has a fence no lower than all
 // before.
 type register struct {
-	last           grant // of those that were let in the latest
+	last           systest.Grant // of those that were let in the latest
 	fence          int64
 	taken, refused int
 }
@@ -105,7 +99,7 @@ func newLoad(t *testing.T, f failing, replicas int) *load {
 	l := &load{
 		replicas: replicas,
 		T:        t, failing: f, bound: time.Second, queues: map[string]*sluice.Queue{}, probes: map[string]*probe{}, steps: map[string]int{}, holders: map[string][]*sluice.Lock{},
-		fenced: map[string][]grant{}, registers: map[string]*register{}, tasks: map[string]*taskRecord{},
+		fenced: map[string][]systest.Grant{}, registers: map[string]*register{}, tasks: map[string]*taskRecord{},
 		errors: map[string]int{}, tokens: map[string]bool{}, double: map[string]int{},
 	}
 	l.ctx, l.stop = context.WithCancel(context.Background())
@@ -198,9 +192,9 @@ func (l *load) contend(locker *sluice.Locker, name string, fenced bool) bool {
 		l.failed("lock", called, err, sluice.ErrLocked)
 		return false
 	}
-	g := grant{fence: k.Fence(), sent: k.Deadline().Add(-ttl + ttl/100 + 2*time.Millisecond), known: time.Now()}
-	if time.Since(g.sent) < 0 || time.Since(g.sent) > ttl/4 { // renewed meanwhile
-		g.sent = called
+	g := systest.Grant{Fence: k.Fence(), Sent: k.Deadline().Add(-ttl + ttl/100 + 2*time.Millisecond), Known: time.Now()}
+	if time.Since(g.Sent) < 0 || time.Since(g.Sent) > ttl/4 { // renewed meanwhile
+		g.Sent = called
 	}
 	g = l.taken(name, k, g, fenced)
 	time.Sleep(hold) // the work, for longer than the TTL at times
@@ -221,12 +215,12 @@ func (l *load) contend(locker *sluice.Locker, name string, fenced bool) bool {
 const handed = 80 * time.Millisecond
 
 // taken notes a grant, and whether another handle of the lock is valid too.
-func (l *load) taken(name string, k *sluice.Lock, g grant, fenced bool) grant {
+func (l *load) taken(name string, k *sluice.Lock, g systest.Grant, fenced bool) systest.Grant {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.grants++
 	if l.tokens[k.Token()] {
-		g.sent = g.sent.Add(-handed)
+		g.Sent = g.Sent.Add(-handed)
 	}
 	l.tokens[k.Token()] = true
 	for _, other := range l.holders[name] {
@@ -250,7 +244,7 @@ func (l *load) left(name string, k *sluice.Lock) {
 
 // write writes to what a fenced lock guards, without asking whether the lock is
 // still held. What is let in must not be older than what was let in before.
-func (l *load) write(name string, g grant) {
+func (l *load) write(name string, g systest.Grant) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r := l.registers[name]
@@ -258,16 +252,16 @@ func (l *load) write(name string, g grant) {
 		r = &register{}
 		l.registers[name] = r
 	}
-	if g.fence < r.fence {
+	if g.Fence < r.fence {
 		r.refused++
 		return
 	}
-	if g.known.Before(r.last.sent) {
-		l.wrong = append(l.wrong, fmt.Sprintf("%s: a stale write was let in: fence %d after %d", name, g.fence, r.fence))
+	if g.Known.Before(r.last.Sent) {
+		l.wrong = append(l.wrong, fmt.Sprintf("%s: a stale write was let in: fence %d after %d", name, g.Fence, r.fence))
 	}
 	r.taken++
-	r.fence = g.fence
-	if r.last.sent.Before(g.sent) {
+	r.fence = g.Fence
+	if r.last.Sent.Before(g.Sent) {
 		r.last = g
 	}
 }

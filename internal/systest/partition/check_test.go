@@ -1,7 +1,6 @@
 package partition
 
 import (
-	"fmt"
 	"regexp"
 	"slices"
 	"time"
@@ -18,9 +17,9 @@ var (
 
 // grant is a lock that was taken at some time between sent and known, and held until its release, its end or its loss.
 type grant struct {
-	period             int
-	fence              int64
-	sent, known, until time.Time
+	systest.Grant
+	period int
+	until  time.Time
 }
 
 // counts is what became of what a crew did.
@@ -51,17 +50,17 @@ func (c *crew) count(mayLose func(period int) bool) (n counts) {
 	}
 	for _, gs := range c.grants {
 		n.grants += len(gs)
-		slices.SortFunc(gs, func(a, b grant) int { return a.known.Compare(b.known) })
+		slices.SortFunc(gs, func(a, b grant) int { return a.Known.Compare(b.Known) })
 		var until time.Time
 		for _, g := range gs {
-			if g.known.Before(until) && g.known.Before(g.until) {
+			if g.Known.Before(until) && g.Known.Before(g.until) {
 				n.double++
 				n.excuse(mayLose(g.period))
 			}
 			if g.until.After(until) {
 				until = g.until
 			}
-			if g.fence != 0 {
+			if g.Fence != 0 {
 				n.fences++
 			}
 		}
@@ -80,8 +79,8 @@ func (c *crew) atOnce() (most int) {
 	for _, gs := range c.grants {
 		var spans []systest.Span
 		for _, g := range gs {
-			if g.known.Before(g.until) {
-				spans = append(spans, systest.Span{From: g.known.Sub(began).Nanoseconds(), Until: g.until.Sub(began).Nanoseconds()})
+			if g.Known.Before(g.until) {
+				spans = append(spans, systest.Span{From: g.Known.Sub(began).Nanoseconds(), Until: g.until.Sub(began).Nanoseconds()})
 			}
 		}
 		most = max(most, systest.AtOnce(spans))
@@ -104,8 +103,12 @@ func (l *load) check() {
 		l.Logf("%d replicas asked: %d tasks acknowledged, %d lost, %d unknown, %d refused, %d handled again; %d locks granted, %d twice (%d at once), %d fences",
 			c.replicas, n.acknowledged, n.lost, n.unknown, n.refused, n.again, n.grants, n.double, c.atOnce(), n.fences)
 		for name, gs := range c.grants {
-			if gs[0].fence != 0 {
-				l.wrong = append(l.wrong, wrongFences(name, gs)...)
+			if gs[0].Fence != 0 {
+				var fences []systest.Grant
+				for _, g := range gs {
+					fences = append(fences, g.Grant)
+				}
+				l.wrong = append(l.wrong, systest.WrongFences(name, fences)...)
 			}
 		}
 		for id, made := range c.tasks {
@@ -123,26 +126,4 @@ func (l *load) check() {
 		require.NotZero(l, n.acknowledged)
 	}
 	require.Empty(l, l.wrong[:min(len(l.wrong), 20)], "%d in all", len(l.wrong))
-}
-
-// wrongFences returns which fences were given twice, and which do not rise in the order in which they were given.
-func wrongFences(name string, gs []grant) (wrong []string) {
-	sent, known := slices.Clone(gs), slices.Clone(gs)
-	slices.SortFunc(sent, func(a, b grant) int { return a.sent.Compare(b.sent) })
-	slices.SortFunc(known, func(a, b grant) int { return a.known.Compare(b.known) })
-	seen := map[int64]bool{}
-	highest := int64(0) // of those that were known before this one was asked for
-	for _, g := range sent {
-		for len(known) > 0 && known[0].known.Before(g.sent) {
-			highest, known = max(highest, known[0].fence), known[1:]
-		}
-		if seen[g.fence] {
-			wrong = append(wrong, fmt.Sprintf("%s: fence %d was given twice", name, g.fence))
-		}
-		if g.fence <= highest {
-			wrong = append(wrong, fmt.Sprintf("%s: fence %d was given after %d", name, g.fence, highest))
-		}
-		seen[g.fence] = true
-	}
-	return wrong
 }

@@ -185,10 +185,10 @@ func (l *load) hold(c *crew, locker *sluice.Locker, host int, name string, fence
 		l.failed("lock", err, sluice.ErrLocked)
 		return false
 	}
-	g := grant{fence: k.Fence(), sent: called, known: time.Now()}
+	g := grant{Grant: systest.Grant{Fence: k.Fence(), Sent: called, Known: time.Now()}}
 	// The lock's own time counts from when it was asked for, at the latest; a caller may have waited in line before.
-	if sent := k.Deadline().Add(-ttl + ttl/100 + 2*time.Millisecond); sent.After(called) && sent.Before(g.known) && g.known.Sub(sent) < ttl/4 {
-		g.sent = sent
+	if sent := k.Deadline().Add(-ttl + ttl/100 + 2*time.Millisecond); sent.After(called) && sent.Before(g.Known) && g.Known.Sub(sent) < ttl/4 {
+		g.Sent = sent
 	}
 	l.mu.Lock()
 	c.acked[host]++
