@@ -12,7 +12,7 @@ import (
 )
 
 // An order of several items: all of them are locked, or none. The names may be in any order: no two orders wait for each
-// other in a circle. README, "Several locks".
+// other in a circle. docs/locks.md, "Several locks".
 func ExampleLocker_DoAll() {
 	rdb, done := connect()
 	defer done()

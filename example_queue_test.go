@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-go/sluice/sluicetest"
 )
 
-// A task for later, and a worker for it: README, first screen.
+// A task for later, and a worker for it: as in the README.
 func Example_worker() {
 	rdb, done := connect()
 	defer done()
@@ -400,7 +400,7 @@ func ExampleQueue_Revive() {
 }
 
 // TestInABubble shows how to test code that uses a Queue and a Locker: on a fake clock, where
-// fifteen minutes take milliseconds. README, "Test your code".
+// fifteen minutes take milliseconds. docs/testing.md.
 func TestInABubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := sluicetest.New(t)

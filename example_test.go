@@ -26,7 +26,7 @@ func connect() (rdb *redis.Client, done func()) {
 	return rdb, func() { _ = rdb.Close(); m.Close() }
 }
 
-// A lock around a function: README, first screen.
+// A lock around a function: as in the README.
 func Example_lock() {
 	rdb, done := connect()
 	defer done()
@@ -49,7 +49,7 @@ func Example_lock() {
 }
 
 // Ten phones, thirty buyers, and a stock that is read, looked at and written
-// back: under the lock, ten are sold. README, "Locks".
+// back: under the lock, ten are sold. docs/locks.md.
 func ExampleLocker_Lock() {
 	rdb, done := connect()
 	defer done()

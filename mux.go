@@ -133,7 +133,7 @@ func (m *Mux) build() *Handler {
 func (m *Mux) dispatch(ctx context.Context, e Entry) error {
 	k := m.kinds[e.Kind]
 	if k == nil {
-		return &unknownKindError{kind: e.Kind, later: Again(backoff.Half(unknownKindPause))}
+		return &unknownKindError{kind: e.Kind, id: e.ID, later: Again(backoff.Half(unknownKindPause))}
 	}
 	lease.Note(ctx, k)
 	if k.maxAttempts > 0 && e.Attempt > k.maxAttempts {
@@ -152,8 +152,8 @@ const unknownKindPause = 30 * time.Second
 
 // unknownKindError is the result of a task whose kind is not known.
 type unknownKindError struct {
-	kind  string
-	later error
+	kind, id string
+	later    error
 }
 
 func (e *unknownKindError) Error() string { return fmt.Sprintf("no handler of kind %q", e.kind) }

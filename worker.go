@@ -457,7 +457,7 @@ func (p *workerPolicy) isOfUnknownKind(err error) bool {
 	}
 	now := time.Now().UnixNano()
 	if last := p.toldUnknown.Load(); (last == 0 || now-last >= int64(time.Minute)) && p.toldUnknown.CompareAndSwap(last, now) {
-		p.log.Warn("sluice: no handler of a kind of tasks, which are put off", slog.String("kind", unknown.kind))
+		p.log.Warn("sluice: no handler of a kind of tasks, which are put off", slog.String("kind", unknown.kind), slog.String("task", unknown.id))
 	}
 	return true
 }

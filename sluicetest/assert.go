@@ -124,15 +124,18 @@ func (r *Redis) RequireEmpty(queue string) {
 	if left == 0 {
 		return
 	}
+	var ids []string
 	for _, state := range []sluice.State{sluice.StateDue, sluice.StateScheduled, sluice.StateLeased} {
 		for _, t := range r.list(queue, state) {
 			if t.Header["sluice-period-of"] == t.ID {
 				left--
+			} else if len(ids) < 10 {
+				ids = append(ids, t.ID+" ("+state.String()+")")
 			}
 		}
 	}
 	if left > 0 {
-		r.t.Fatalf("sluicetest: queue %q is not empty: it has %s", queue, r.summary(queue))
+		r.t.Fatalf("sluicetest: queue %q is not empty: it has %d tasks, %q among them", queue, left, ids)
 	}
 }
 

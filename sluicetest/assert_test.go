@@ -123,7 +123,7 @@ func TestRedis_FailsTheTest(t *testing.T) {
 		`task "done" of queue "q" is done`:                                             func() { r.RequireEnqueued("q", "done") },
 		`nothing is remembered of task "b" of queue "q"; it has 1 due`:                 func() { r.RequireDone("q", "b") },
 		`task "a" of queue "q" is not done: it is due`:                                 func() { r.RequireDone("q", "a") },
-		`queue "q" is not empty: it has 1 due, 0 scheduled, 0 leased, 1 dead`:          func() { r.RequireEmpty("q") },
+		`queue "q" is not empty: it has 1 tasks, ["a (due)"] among them`:               func() { r.RequireEmpty("q") },
 		`Advance(-1s): time does not go back`:                                          func() { r.Advance(-time.Second) },
 		`invalid argument`:                                                             func() { r.Due("") },
 		`foreign or damaged data`:                                                      func() { r.Due("text") },

@@ -25,6 +25,7 @@ const given = `package snippets
 import (
 	"context"
 	"errors"
+	"net/http"
 	"os/signal"
 	"syscall"
 	"testing"
@@ -39,6 +40,7 @@ import (
 
 var (
 	_ = errors.Is
+	_ = http.StatusOK
 	_ = signal.NotifyContext
 	_ = syscall.SIGTERM
 	_ = synctest.Test
@@ -55,6 +57,7 @@ var (
 	e                 sluice.Entry
 	err, errBusy      error
 	basket            []string
+	w                 http.ResponseWriter
 )
 
 func sell(context.Context) error                                     { return nil }
@@ -62,6 +65,7 @@ func work(context.Context) error                                     { return ni
 func sellAll(context.Context, []string) error                        { return nil }
 func cancelUnpaid(context.Context, string) error                     { return nil }
 func sendReceipt(context.Context, sluice.Entry) error                { return nil }
+func sweep(context.Context, sluice.Entry) error                      { return nil }
 func makeReport(context.Context, sluice.Entry) error                 { return nil }
 func sendEmail[T any](context.Context, sluice.Entry, T) error        { return nil }
 func logged(next sluice.Handler) sluice.Handler                      { return next }
@@ -74,7 +78,7 @@ var codeBlock = regexp.MustCompile("(?ms)^```(\\w*)\n(.*?)^```$")
 func TestReadme_SnippetsCompile(t *testing.T) {
 	t.Parallel()
 	text, found := given, 0
-	for _, page := range []string{"README.md", "README.zh-CN.md", "docs/locks.md", "docs/tasks.md", "docs/testing.md", "docs/database.md"} {
+	for _, page := range []string{"README.md", "README.zh-CN.md", "docs/locks.md", "docs/tasks.md", "docs/errors.md", "docs/testing.md", "docs/database.md"} {
 		for _, block := range codeBlock.FindAllStringSubmatch(document(t, page), -1) {
 			if block[1] != "go" {
 				continue
