@@ -60,10 +60,10 @@ func KindBackoff(f func(attempt int, err error) time.Duration) KindOption {
 	return func(k *kindRule) { k.backoff = f }
 }
 
-// Handle registers the handler of a kind. What is to be around it alone is called here: Handle("order",
-// inTransaction(sell)).
+// Handle registers the handler of a kind; "" is that of tasks without one, such as a foreign producer's. What is to be
+// around it alone is called here: Handle("order", inTransaction(sell)).
 //
-// It panics, since the program is wrong, if the kind has not 1 to 256 bytes or is there already, if the handler is
+// It panics, since the program is wrong, if the kind has more than 256 bytes or is there already, if the handler is
 // nil or an option nil or negative, and once the Mux serves.
 func (m *Mux) Handle(name string, h Handler, opts ...KindOption) {
 	k := &kindRule{handler: h}
@@ -78,8 +78,8 @@ func (m *Mux) Handle(name string, h Handler, opts ...KindOption) {
 	switch {
 	case m.serves.Load() != nil:
 		panic("sluice: Mux.Handle: it serves already")
-	case len(name) == 0 || len(name) > wire.MaxHeaderKey:
-		panic(fmt.Sprintf("sluice: Mux.Handle: a kind has 1 to %d bytes", wire.MaxHeaderKey))
+	case len(name) > wire.MaxHeaderKey:
+		panic(fmt.Sprintf("sluice: Mux.Handle: a kind has %d bytes at most", wire.MaxHeaderKey))
 	case m.kinds[name] != nil:
 		panic(fmt.Sprintf("sluice: Mux.Handle: kind %q is there already", name))
 	case h == nil:

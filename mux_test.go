@@ -236,14 +236,24 @@ func TestRetryIn_SaysWhenAFailedTaskIsDue(t *testing.T) {
 	require.ErrorIs(t, sluice.RetryIn(time.Second, errFailed), errFailed)
 }
 
+// TestMux_HandlesTasksWithoutAKind, such as those of a foreign producer.
+func TestMux_HandlesTasksWithoutAKind(t *testing.T) {
+	onMux(t, func(m muxTest) {
+		m.Handle("", func(context.Context, sluice.Entry) error { return nil })
+		m.Handle("mail", func(context.Context, sluice.Entry) error { return errFailed })
+		ended := m.run(sluice.Task{ID: "mail", Kind: "mail"}, sluice.Task{ID: "plain"})
+		require.NoError(m, ended["plain"].Err)
+		require.ErrorIs(m, ended["mail"].Err, errFailed)
+	})
+}
+
 // TestMux_PanicsIfItIsMisused, since the program is wrong.
 func TestMux_PanicsIfItIsMisused(t *testing.T) {
 	t.Parallel()
 	h := func(context.Context, sluice.Entry) error { return nil }
 	mw := func(next sluice.Handler) sluice.Handler { return next }
 	for text, misuse := range map[string]func(m *sluice.Mux){
-		"1 to 256 bytes":              func(m *sluice.Mux) { m.Handle("", h) },
-		"kind has 1 to 256 bytes":     func(m *sluice.Mux) { m.Handle(strings.Repeat("k", 257), h) },
+		"kind has 256 bytes at most":  func(m *sluice.Mux) { m.Handle(strings.Repeat("k", 257), h) },
 		`kind "there" is there`:       func(m *sluice.Mux) { m.Handle("there", h) },
 		`nil handler of kind "k"`:     func(m *sluice.Mux) { m.Handle("k", nil) },
 		"nil option":                  func(m *sluice.Mux) { m.Handle("k", h, nil) },
