@@ -8,7 +8,7 @@ local function readLimits()
   local has = redis.call('GET', KEYS[8])
   if not has then return end
   local kept, ends, running, rate, per, burst, spent = string.match(has, '^((%d+) (%d+) (%d+) (%d+) (%d+) )(%d+)$')
-  if tonumber(rate or 0) > 0 and tonumber(per) == 0 then ends, running, rate = nil, nil, nil end
+  if tonumber(rate or 0) > 0 and (tonumber(per) == 0 or tonumber(burst) == 0) then ends, running, rate = nil, nil, nil end
   limits = { ends = tonumber(ends or 9e15), running = tonumber(running or 0), rate = tonumber(rate or 0), per = tonumber(per or 0), burst = tonumber(burst or 0), spent = tonumber(spent or 0) }
   if limits.rate > 0 and limits.spent > us + limits.burst * limits.per / limits.rate + 1 then limits.spent = us + (limits.burst - 1) * limits.per / limits.rate end -- the clock was ahead
 
