@@ -44,11 +44,11 @@ func run(ctx context.Context, rdb *redis.Client) error {
 	}
 
 	var mux sluice.Mux
-	mux.Handle("cancel", func(ctx context.Context, e sluice.Entry) error {
+	mux.Handle("cancel", func(_ context.Context, e sluice.Entry) error {
 		fmt.Println("canceled unless it was paid:", e.ID) // an error is retried, after a growing pause
 		return nil
 	})
-	mux.Handle("receipt", func(ctx context.Context, e sluice.Entry) error {
+	mux.Handle("receipt", func(_ context.Context, e sluice.Entry) error {
 		fmt.Println("receipt for", e.ID)
 		return nil
 	}, sluice.KindTimeout(10*time.Second))
