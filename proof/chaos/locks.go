@@ -235,6 +235,9 @@ func (c *client) do(ctx context.Context, a *attempt, long bool, options []sluice
 	err := c.locker.Do(ctx, a.rec.Name, func(context.Context) error {
 		a.rec.From = monotonic()
 		if long {
+			held := a.rec // in case that this process is killed, or stopped for good, meanwhile
+			held.Op, held.Until = opHold, held.From
+			c.write(held)
 			work(a.rng, 2*a.ttl)
 		} else {
 			work(a.rng, 4*time.Millisecond)
