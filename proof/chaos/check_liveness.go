@@ -158,12 +158,12 @@ func (l *liveness) checkGrants() {
 		case "mix":
 			polls = 3 // a holder's process learns of a key that was forced open within two
 		}
-		bound := s.ttl + handOverTime(s.ttl) + polls*poll
 		slices.SortFunc(s.turns, func(a, b turn) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(b.held, a.held)) })
 		since, waiting, held := time.Duration(0), 0, 0
 		for _, e := range s.turns {
 			waiting, held = waiting+e.waiting, held+e.held
 			if since != 0 && (e.held > 0 || waiting == 0 || held >= permits) {
+				bound := l.lostHolds(name, since, e.at)*(s.ttl+handOverTime(s.ttl)) + polls*poll
 				l.waited("lock: "+kind, name, since, e.at, bound)
 				since = 0
 			}
@@ -172,6 +172,18 @@ func (l *liveness) checkGrants() {
 			}
 		}
 	}
+}
+
+// lostHolds returns how many holds ended while no live caller had the lock. Of several clients that are gone each may have been granted
+// it, by what it had sent before, one after the other.
+func (l *liveness) lostHolds(name string, from, to time.Duration) time.Duration {
+	n := 0
+	for _, h := range l.holds {
+		if h.name == name && h.ended.after > from && h.ended.before <= to {
+			n++
+		}
+	}
+	return time.Duration(max(1, min(n, len(l.gone))))
 }
 
 // sought returns who sought and held what, as long as they were not gone.

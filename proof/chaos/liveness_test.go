@@ -67,6 +67,17 @@ func leftBehind(granted time.Duration) *scenario {
 	return s.recorded(left).recorded(next).at(granted + 6).logs("DEL Lock:n")
 }
 
+// leftBehindTwice has a second client be gone, which is granted the lock at 120, before another is.
+func leftBehindTwice(granted time.Duration) *scenario {
+	s := lasting(5000).lively(20).at(10).logs("SET Lock:n T PXAT @110").at(120).logs("DEL Lock:n; SET Lock:n V PXAT @220")
+	s.at(granted - 1).logs("DEL Lock:n; SET Lock:n U PXAT @" + fmt.Sprint(int(granted)+100))
+	s.gone["other"] = 30 * ms
+	s.dies("other", 30)
+	left, next := heldFor(100, held("gone", "T", 9, 11, 19, 0)), heldFor(100, held("a", "U", 15, granted, granted+5, 0))
+	left.Unlock, left.Return, left.Result = 0, 0, pending
+	return s.recorded(left).recorded(next).at(granted + 6).logs("DEL Lock:n")
+}
+
 // dueUntil has a task be due at 20 and claimed then.
 func dueUntil(claim int) *scenario {
 	return lasting(5000).lively(20).at(10).enqueued("v", 20).claimed("v", 1, claim).at(time.Duration(claim)+10).logs(gone).settled(opDequeue, "", claim+400, 0, done)
@@ -76,6 +87,8 @@ func dueUntil(claim int) *scenario {
 var livenessCases = map[string]checkCase{
 	"a lock whose holder is gone is taken in time": {leftBehind(230), ""},
 	"a lock whose holder is gone is taken late":    {leftBehind(700), "was waited for"},
+	"a lock whose holder, and the next, are gone":  {leftBehindTwice(430), ""},
+	"a lock of two that are gone is taken late":    {leftBehindTwice(700), "was waited for"},
 	"a task is handed out in time":                 {dueUntil(600), ""},
 	"a task is handed out late":                    {dueUntil(1500), "task that is due"},
 	"the machine was busy":                         {leftBehind(700).recorded(record{Op: opStall, Call: 200, Return: 690, Result: done}), ""},
