@@ -58,6 +58,7 @@ var (
 	err, errBusy      error
 	basket            []string
 	w                 http.ResponseWriter
+	ordered           bool
 )
 
 func sell(context.Context) error                                     { return nil }
