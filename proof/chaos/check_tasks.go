@@ -418,8 +418,7 @@ var receiptKinds = map[op][]moveKind{
 // once.
 func (t *tasksCheck) checkReceipts() {
 	used := map[*move]bool{}
-	for i := range t.records {
-		r := &t.records[i]
+	for _, r := range t.byReturn() {
 		kinds, hasReceipt := receiptKinds[r.Op]
 		if !hasReceipt || r.Result != done {
 			continue
@@ -438,6 +437,17 @@ func (t *tasksCheck) checkReceipts() {
 			t.report("%s of %s on %s by %s (receipt %.6f) returned nil at %v: the log has no such change, or another operation made it", r.Op, r.ID, r.Name, r.Process, r.Score, r.Return)
 		}
 	}
+}
+
+// byReturn returns the records in the order of their returns. If each takes the first change that it may have made, none takes what
+// only one that returned earlier can have made: where a power cut undid a change, two callers may have made the same.
+func (t *tasksCheck) byReturn() []*record {
+	sorted := make([]*record, len(t.records))
+	for i := range t.records {
+		sorted[i] = &t.records[i]
+	}
+	slices.SortStableFunc(sorted, func(a, b *record) int { return cmp.Compare(a.Return, b.Return) })
+	return sorted
 }
 
 // idKinds has the changes that an operation by ID makes, if it returns true.

@@ -14,6 +14,15 @@ var taskCases = map[string]checkCase{
 		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs(gone).settled(opDequeue, "", 430, 0, stale), "no client requested it"},
 	"a receipt is valid twice": {newScenario().
 		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs(gone).settled(opDequeue, "", 430, 0, done).settled(opDequeue, "", 430, 0, done), "or another operation made it"},
+	// Each entry of the log is one caller's, whichever caller's records are read first.
+	"done, cut off, and done by another who asked before": {newScenario().
+		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs(gone).at(45).lost(2).at(70).logs(gone).
+		recorded(record{Process: "a", Op: opDequeue, Name: loopQueue, ID: "t", Call: 40, Return: 71, Score: newScenario().score(430), Result: done}).
+		recorded(record{Process: "b", Op: opDequeue, Name: loopQueue, ID: "t", Call: 40, Return: 41, Score: newScenario().score(430), Result: done}), ""},
+	"done, cut off, and done by none": {newScenario().
+		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs(gone).at(45).lost(2).
+		recorded(record{Process: "a", Op: opDequeue, Name: loopQueue, ID: "t", Call: 40, Return: 71, Score: newScenario().score(430), Result: done}).
+		recorded(record{Process: "b", Op: opDequeue, Name: loopQueue, ID: "t", Call: 40, Return: 41, Score: newScenario().score(430), Result: done}), "or another operation made it"},
 	"done, and still there": {newScenario().
 		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).settled(opDequeue, "", 430, 0, done), "or another operation made it"},
 	"extended, the reply lost, and then stale": {newScenario().
