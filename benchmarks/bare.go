@@ -135,6 +135,11 @@ func (q bareQueue) serve(ctx context.Context, handler func(id int)) error {
 	return q.finish(context.WithoutCancel(ctx), q, ids)
 }
 
+func (q bareQueue) count(ctx context.Context) (int, error) {
+	n, err := q.rdb.ZCard(ctx, q.key).Result()
+	return int(n), err
+}
+
 func (q bareQueue) Close() error {
 	err := q.rdb.Unlink(context.Background(), q.key).Err()
 	if closing := q.rdb.Close(); err == nil {

@@ -42,6 +42,7 @@ type bullAnswer struct {
 	Done    bool      `json:"done"`
 	Error   string    `json:"error"`
 	Handled []int     `json:"handled"`
+	Jobs    int       `json:"jobs"`
 	Took    float64   `json:"took"`  // in ms, as Times
 	Times   []float64 `json:"times"` // of calls
 }
@@ -169,6 +170,11 @@ func (q *bullQueue) Work(ctx context.Context, concurrency int, handler func(id i
 			return <-stopped
 		}
 	}
+}
+
+func (q *bullQueue) count(context.Context) (int, error) {
+	a, err := q.order(bullOrder{Do: "count"})
+	return a.Jobs, err
 }
 
 func (q *bullQueue) Close() error {

@@ -9,26 +9,17 @@ import (
 	"time"
 )
 
-// roundTrips are those of the scenarios with a server that is far away, in milliseconds.
-var roundTrips = []int{0, 4, 8, 12, 20, 50}
-
-// far returns the scenarios of one name on a server that is far away: 64 goroutines of one
+// far returns the scenarios of one name on a server that is 20 ms away: 64 goroutines of one
 // process, and of two.
-func far() (all []scenario) {
-	for _, ms := range roundTrips {
-		away := fmt.Sprintf(", %d ms of round trip", ms)
-		s := hot(1)
-		s.name, s.about = fmt.Sprintf("far-%d", ms), s.about+away
-		s.entries, s.roundTrip = enter(sluiceName, "rueidislock"), time.Duration(ms)*time.Millisecond
-		all = append(all, s)
-	}
-	for _, ms := range roundTrips {
-		away := fmt.Sprintf(", %d ms of round trip", ms)
-		s := procs()
-		s.name, s.about = fmt.Sprintf("far-pair-%d", ms), "2 processes of 32 goroutines on one name"+away
-		s.entries, s.roundTrip = enter(sluiceName, "rueidislock"), time.Duration(ms)*time.Millisecond
-		s.turn = crowds{processes: 2, size: 32}.turn
-		all = append(all, s)
+func far() []scenario {
+	one, pair := hot(1), procs()
+	one.name, pair.name = "far-20", "far-pair-20"
+	pair.about = "2 processes of 32 goroutines on one name"
+	pair.turn = crowds{processes: 2, size: 32}.turn
+	all := []scenario{one, pair}
+	for i := range all {
+		all[i].about += ", 20 ms of round trip"
+		all[i].entries, all[i].roundTrip = enter(sluiceName, "rueidislock"), 20*time.Millisecond
 	}
 	return all
 }

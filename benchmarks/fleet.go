@@ -37,19 +37,13 @@ type fleet struct {
 
 // fleets returns the scenarios of one name that the callers of many clients want.
 func fleets() (all []scenario) {
-	for _, clients := range []int{4, 30, 300, 1000} {
+	for _, clients := range []int{4, 300, 1000} {
 		all = append(all, fleet{clients: clients, waiters: 1}.scenario("fleet-%d"))
 	}
-	for _, clients := range []int{300, 1000} {
-		all = append(all, fleet{clients: clients, waiters: 1, processes: fleetProcesses}.scenario("fleet-procs-%d"))
-	}
-	for _, clients := range []int{4, 300} {
-		all = append(all, fleet{clients: clients, waiters: 4}.scenario("fleet-%dx4"))
-	}
-	for _, clients := range []int{4, 300, 1000} {
-		all = append(all, fleet{clients: clients, waiters: 1, permits: permitsOfName}.scenario("fleet-permits-%d"))
-	}
-	return all
+	return append(all,
+		fleet{clients: 300, waiters: 1, processes: fleetProcesses}.scenario("fleet-procs-%d"),
+		fleet{clients: 300, waiters: 4}.scenario("fleet-%dx4"),
+		fleet{clients: 300, waiters: 1, permits: permitsOfName}.scenario("fleet-permits-%d"))
 }
 
 func (f fleet) scenario(name string) scenario {

@@ -8,9 +8,14 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/sluice-go/sluice"
 )
 
 const (
+	settling = time.Second
+	minIdle  = 1500 * time.Millisecond // long enough for each contender to poll
+
 	herdRate    = 40 // tasks per second
 	herdAtOnce  = 4000
 	herdIdle    = 6 * time.Second // of many clients each looks once in three seconds
@@ -22,6 +27,14 @@ const (
 )
 
 var scriptsPerTask = measure{"scripts/task", less, threeDigits}
+
+// herds returns the scenarios of many workers on one queue.
+func herds() []scenario {
+	return []scenario{
+		herd(300, 0), herd(1000, 0), herd(300, 200*time.Millisecond), burst(300),
+		herdLimited(300, sluice.Limits{Running: 10}), herdLimited(300, sluice.Limits{Rate: 40, Burst: 4}),
+	}
+}
 
 // herd measures what many idle workers do about each task, which only one of them gets.
 func herd(workers int, delay time.Duration) scenario {
@@ -97,10 +110,10 @@ func burst(workers int) scenario {
 			if t.quick {
 				workers, tasks = max(workers/10, 1), tasks/10
 			}
-			var busy, done atomic.Int64
+			var busy atomic.Int64
 			var busyAt time.Time
-			allBusy := make(chan struct{})
-			stop := startHerd(ctx, t, workers, places, func(int) {
+			allBusy, l := make(chan struct{}), newLedger(tasks)
+			stop := startHerd(ctx, t, workers, places, func(id int) {
 				if busy.Add(1) == int64(workers*places) {
 					busyAt = time.Now()
 					close(allBusy)
@@ -109,7 +122,7 @@ func burst(workers int) scenario {
 				case <-allBusy:
 				case <-ctx.Done():
 				}
-				done.Add(1)
+				l.enter(id)
 			})
 			defer func() { err = errors.Join(err, stop()) }()
 			sleep(ctx, settling+time.Second)
@@ -125,12 +138,14 @@ func burst(workers int) scenario {
 			case <-ctx.Done():
 				return r, ctx.Err()
 			}
-			for ctx.Err() == nil && done.Load() < int64(tasks) {
-				sleep(ctx, 10*time.Millisecond)
+			select {
+			case <-l.complete:
+			case <-ctx.Done():
+				return r, ctx.Err()
 			}
 			r.value = float64(busyAt.Sub(began))
 			r.extra = map[string]float64{fillTime: float64(filled)}
-			return r, nil
+			return r, l.twice()
 		},
 		columns: []column{{fillTime, median, inTime}},
 	}
@@ -162,6 +177,7 @@ type arrivals struct {
 	due      []atomic.Int64 // in Unix nanoseconds
 	began    []atomic.Int64 // likewise; 0 for not yet
 	arrived  atomic.Int64
+	again    atomic.Int64 // handlers that were called for a task that had arrived
 	sent     int
 	took     time.Duration // the enqueueing
 }
@@ -198,14 +214,21 @@ func (a *arrivals) produce(ctx context.Context, q queue, pause, limit time.Durat
 			return fmt.Errorf("TASKS LOST: a handler was called for %d of %d", a.arrived.Load(), a.sent)
 		}
 	}
+	if n := a.again.Load(); n > 0 {
+		return fmt.Errorf("RUN TWICE: %d of %d", n, a.sent)
+	}
 	return nil
 }
 
 // arrive records that a handler began, if the task is one of these.
 func (a *arrivals) arrive(id int) {
 	i := id - a.first
-	if i >= 0 && i < a.n && a.began[i].CompareAndSwap(0, time.Now().UnixNano()) {
+	switch {
+	case i < 0 || i >= a.n:
+	case a.began[i].CompareAndSwap(0, time.Now().UnixNano()):
 		a.arrived.Add(1)
+	default:
+		a.again.Add(1)
 	}
 }
 

@@ -49,14 +49,16 @@ func herdLimitedTurn(ctx context.Context, t turn, workers int, limits sluice.Lim
 		return r, err
 	}
 	var tasks atomic.Int64
-	stop := startHerd(ctx, t, workers, limitedPlaces, func(int) {
+	l := newLedger(backlog)
+	stop := startHerd(ctx, t, workers, limitedPlaces, func(id int) {
 		tasks.Add(1)
+		l.enter(id)
 		time.Sleep(limitedHandler)
 	})
 	defer func() {
 		err = errors.Join(err, q.Pause(ctx, time.Minute))
 		sleep(ctx, 100*time.Millisecond) // the last handlers have returned: the first worker that ends removes all tasks
-		err = errors.Join(err, stop())
+		err = errors.Join(err, stop(), l.twice())
 	}()
 	sleep(ctx, settling) // the herd has subscribed
 	idle, _, err := t.meter.during(ctx, idling)

@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -56,6 +57,7 @@ type config struct {
 	length    time.Duration // of a contender's turn; 0 for the scenario's own
 	json      string        // file to write; empty for none
 	plot      string        // folder to write charts into; empty for none
+	only      string        // contenders that take part; empty for all
 	from      string        // report of an earlier run to show instead of measuring; empty for none
 	scenarios []scenario
 
@@ -74,6 +76,7 @@ func parse(args []string, log io.Writer) (config, error) {
 	f.Float64Var(&seconds, "seconds", 0, "length of a turn in scenarios of a fixed time (default 2 to 10; 0.3 with -quick)")
 	f.StringVar(&c.json, "json", "", "`file` to write all results to, as JSON")
 	f.StringVar(&c.plot, "plot", "", "`folder` to draw a chart per scenario into, as SVG, and one of its waits; it is made if missing")
+	f.StringVar(&c.only, "contenders", "", "the `names` of those that take part, or how they begin, with commas; by default all")
 	f.StringVar(&c.from, "from", "", "`file` that -json wrote: show its results again, and measure nothing")
 	f.Usage = func() {
 		fmt.Fprintf(log, "Usage: benchmarks [flags] [SCENARIO...]\n\nLocks and queues, side by side. Scenarios, by default all:\n")
@@ -97,8 +100,26 @@ func parse(args []string, log io.Writer) (config, error) {
 		}
 	}
 	var err error
-	c.scenarios, err = choose(f.Args())
+	if c.scenarios, err = choose(f.Args()); err == nil && c.only != "" {
+		c.scenarios, err = only(c.scenarios, strings.Split(c.only, ","))
+	}
 	return c, err
+}
+
+// only returns the scenarios with those contenders alone whose names are these or begin so, and without the scenarios that have none.
+func only(scenarios []scenario, names []string) (left []scenario, err error) {
+	for _, s := range scenarios {
+		s.entries = slices.DeleteFunc(s.entries, func(e entrant) bool {
+			return !slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(e.name, name) })
+		})
+		if len(s.entries) > 0 {
+			left = append(left, s)
+		}
+	}
+	if len(left) == 0 {
+		err = fmt.Errorf("no scenario has any of the contenders %q", names)
+	}
+	return left, err
 }
 
 // choose returns the scenarios with these names or, without names, all. A name that no scenario

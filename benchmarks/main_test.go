@@ -160,6 +160,35 @@ func TestArrivals_MeasureFromDueToHandler(t *testing.T) {
 	require.GreaterOrEqual(t, a.lateness()[0], time.Hour)
 }
 
+// TestLedger_TellsOfEachTask: one that is not run, or run again, is a failure of its contender.
+func TestLedger_TellsOfEachTask(t *testing.T) {
+	t.Parallel()
+	l := newLedger(2)
+	l.enter(0)
+	require.NoError(t, l.twice())
+	l.enter(0)
+	require.EqualError(t, l.twice(), "RUN TWICE: 1 of 2")
+	a := newArrivals(0, 1, 0)
+	a.arrive(0)
+	a.arrive(0)
+	a.sent = 1
+	require.EqualError(t, a.produce(t.Context(), nil, 0, 0), "RUN TWICE: 1 of 1")
+}
+
+// TestQueues_TellOfLostTasks: each contender's queue knows what it has; a task that is missing is a failure.
+func TestQueues_TellOfLostTasks(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for _, e := range enterQueues(sluiceName, asynqName, batchesName, floorName) {
+		q, err := e.openQueue(setup{Addr: s.Addr, Queue: uniqueName("queue")})
+		require.NoError(t, err, e.name)
+		require.NoError(t, q.Fill(t.Context(), 3, nil, atOnce), e.name)
+		require.NoError(t, requireAll(t.Context(), q, 3), e.name)
+		require.EqualError(t, requireAll(t.Context(), q, 4), "TASKS LOST: 3 of 4 are in the queue", e.name)
+		require.NoError(t, q.Close(), e.name)
+	}
+}
+
 func readReport(t *testing.T, file string) (r report) {
 	t.Helper()
 	b, err := os.ReadFile(file)
@@ -242,6 +271,11 @@ func TestReport_IsShownAgain(t *testing.T) {
 	require.Contains(t, out.String(), "some processor")
 	require.Contains(t, out.String(), "rounds: 7")
 	require.Regexp(t, `Sluice +│ +100/s`, out.String())
+	require.Contains(t, out.String(), "rueidislock")
+	out.Reset()
+	require.Zero(t, parentMain([]string{"-from", file, "-contenders", "Sluice,reds", "hot"}, &out, &log), log.String())
+	require.Contains(t, out.String(), "redsync")
+	require.NotContains(t, out.String(), "rueidislock")
 	requireXML(t, filepath.Join(dir, "hot.svg"))
 	require.NoFileExists(t, filepath.Join(dir, "single.svg"))
 	require.Equal(t, 1, parentMain([]string{"-from", filepath.Join(dir, "missing")}, &out, &log))
@@ -279,12 +313,13 @@ func TestReport_ChecksOutputsFirst(t *testing.T) {
 func TestParse_RejectsBadArguments(t *testing.T) {
 	t.Parallel()
 	for args, status := range map[string]int{
-		"-h":            0,
-		"-no-such":      2,
-		"no-such":       2,
-		"-rounds -1":    2,
-		"-seconds -1":   2,
-		"storms -quick": 2,
+		"-h":                 0,
+		"-no-such":           2,
+		"no-such":            2,
+		"-rounds -1":         2,
+		"-seconds -1":        2,
+		"storms -quick":      2,
+		"-contenders sluice": 2,
 	} {
 		var out, log bytes.Buffer
 		require.Equal(t, status, parentMain(strings.Fields(args), &out, &log), args)
@@ -295,13 +330,13 @@ func TestParse_RejectsBadArguments(t *testing.T) {
 
 func TestChoose_AcceptsPrefixes(t *testing.T) {
 	t.Parallel()
-	chosen, err := choose([]string{"storm", "hot", "names-1000"})
+	chosen, err := choose([]string{"unlock-all", "hot", "names-1000"})
 	require.NoError(t, err)
 	var names []string
 	for _, s := range chosen {
 		names = append(names, s.name)
 	}
-	require.Equal(t, []string{"storm-2ms", "storm-20ms", "hot", "names-1000"}, names)
+	require.Equal(t, []string{"unlock-all-50000", "unlock-all-50000-hung", "hot", "names-1000"}, names)
 }
 
 func TestGuard_FindsOverlaps(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 
 const (
 	redislockSettings   = "v0.10.0, TTL 15s, LinearBackoff of the retry delay"
-	redsyncSettings     = "v4.18.0, expiry 15s, the retry delay, unlimited tries"
+	redsyncSettings     = "v4.18.1, expiry 15s, the retry delay, unlimited tries"
 	rueidislockSettings = "rueidis v1.0.79, KeyMajority 1, NoLoopTracking as its README has it, TryNextAfter 1s, KeyValidity 5s (its default); one multiplexed connection; in fleets buffers of 4 KiB instead of 512"
 )
 

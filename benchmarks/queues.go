@@ -115,6 +115,11 @@ func (q taskQueue) Work(ctx context.Context, concurrency int, handler func(id in
 	return w.Run(ctx)
 }
 
+func (q taskQueue) count(ctx context.Context) (int, error) {
+	s, err := q.Stats(ctx)
+	return int(s.Due + s.Scheduled), err
+}
+
 func (q taskQueue) Close() error {
 	return errors.Join(q.Purge(context.Background()), q.closeClient())
 }
@@ -193,6 +198,16 @@ func (q asynqQueue) workOn(ctx context.Context, concurrency int, queues map[stri
 	return nil
 }
 
+func (q asynqQueue) count(context.Context) (int, error) {
+	inspector := asynq.NewInspector(q.options)
+	defer func() { _ = inspector.Close() }()
+	info, err := inspector.GetQueueInfo(q.name)
+	if err != nil {
+		return 0, err
+	}
+	return info.Size, nil
+}
+
 func (q asynqQueue) Close() error {
 	inspector := asynq.NewInspector(q.options)
 	err := inspector.DeleteQueue(q.name, true)
@@ -242,6 +257,20 @@ func newLedger(n int) *ledger {
 	return l
 }
 
+// twice returns an error if a handler was called for a task again.
+func (l *ledger) twice() error {
+	n := 0
+	for i := range l.times {
+		if l.times[i].Load() > 1 {
+			n++
+		}
+	}
+	if n > 0 {
+		return fmt.Errorf("RUN TWICE: %d of %d", n, len(l.times))
+	}
+	return nil
+}
+
 // enter records that a handler was called.
 func (l *ledger) enter(id int) {
 	if id >= 0 && id < len(l.times) && l.times[id].Add(1) == 1 && l.left.Add(-1) == 0 {
@@ -269,7 +298,25 @@ func (l *ledger) workThrough(ctx context.Context, q queue, concurrency int, hand
 	if n := l.left.Load(); n > 0 {
 		return 0, fmt.Errorf("TASKS LOST: no handler was called for %d of %d", n, len(l.times))
 	}
-	return took, nil
+	return took, l.twice()
+}
+
+// counts is a queue that tells how many tasks it has.
+type counts interface {
+	count(ctx context.Context) (int, error)
+}
+
+// requireAll returns an error unless the queue has so many tasks.
+func requireAll(ctx context.Context, q queue, tasks int) error {
+	c, ok := q.(counts)
+	if !ok {
+		return errors.New("this queue does not tell how many tasks it has")
+	}
+	n, err := c.count(ctx)
+	if err == nil && n != tasks {
+		err = fmt.Errorf("TASKS LOST: %d of %d are in the queue", n, tasks)
+	}
+	return err
 }
 
 // info returns a section of the server's INFO.

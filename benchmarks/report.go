@@ -66,6 +66,9 @@ func again(_ context.Context, c config, out, _ io.Writer) error {
 				continue
 			}
 			o.scenario = s
+			o.Contenders = slices.DeleteFunc(o.Contenders, func(st standing) bool {
+				return !slices.ContainsFunc(s.entries, func(e entrant) bool { return e.name == st.Name })
+			})
 			o.print(out)
 			found.Scenarios = append(found.Scenarios, o)
 		}

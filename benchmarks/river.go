@@ -118,6 +118,11 @@ func (q riverQueue) used(ctx context.Context) (bytes float64, err error) {
 	return bytes, err
 }
 
+func (q riverQueue) count(ctx context.Context) (tasks int, err error) {
+	err = q.pool.QueryRow(ctx, "SELECT count(*) FROM river_job").Scan(&tasks)
+	return tasks, err
+}
+
 func (q riverQueue) Close() error {
 	_, err := q.pool.Exec(context.Background(), "TRUNCATE river_job")
 	q.pool.Close()

@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
-
-	"github.com/sluice-go/sluice"
 )
 
 // A scenario is a measurement that every contender runs in turn.
@@ -31,23 +29,21 @@ type scenario struct {
 	turn      func(ctx context.Context, t turn) (result, error)
 }
 
-// scenarios returns all scenarios, in the order in which they run.
+// scenarios returns all scenarios, in the order in which they run: fleets first.
 func scenarios() []scenario {
-	all := []scenario{single(), hot(1), hot(64), procs(), baskets(), permits(), storm(2 * time.Millisecond), storm(20 * time.Millisecond),
+	return slices.Concat(fleets(), herds(), []scenario{
+		single(), hot(1), hot(64), procs(), baskets(), permits(), storm(2 * time.Millisecond),
 		names(), manyNames(), clusterNames(), wake(), held(), heldMany(40_000, 3*time.Second), heldMany(100_000, 15*time.Second),
-		unlockAll(5000, false), unlockAll(5000, true), unlockAll(50_000, false), unlockAll(50_000, true),
-		unlockAll(100_000, false), unlockAll(100_000, true),
+		unlockAll(50_000, false), unlockAll(50_000, true),
 		work(64, 200_000), work(1, 20_000), shards(), shardsIdle(100), loop(), serverTime(),
 		enqueue("enqueue-now", 64, 50_000, "due at once", atOnce), enqueue("enqueue-later", 64, 50_000, "due in 15 minutes", in15Minutes),
 		enqueue("enqueue-one", 1, 20_000, "due at once", atOnce), enqueueBatch(), batch(),
 		late("late-idle", func(entrant) int { return 1000 }, 5*time.Second),
 		late("late-busy", halfRate, 3*time.Second),
-		idle(), manyQueues(100), herd(1, 0), herd(30, 0), herd(100, 0), herd(300, 0), herd(1000, 0), herd(300, 200*time.Millisecond),
-		herdLimited(300, sluice.Limits{Running: 10}), herdLimited(300, sluice.Limits{Rate: 40, Burst: 4}),
-		burst(300),
+		manyQueues(100),
 		memory(0), memory(100), large("large-64k", 64<<10), large("large-1m", 1<<20), largeLog(),
-		depth(10_000), depth(10_000_000)}
-	return slices.Concat(all, fleets(), far())
+		depth(10_000), depth(10_000_000),
+	}, far())
 }
 
 // turn is one contender's turn in one round.
@@ -82,6 +78,7 @@ type result struct {
 	ops      float64            // the number of operations; 0 if they are not counted
 	extra    map[string]float64 // by the title of the scenario's column
 	waits    *hdrhistogram.Histogram
+	held     int // how many tasks the queue must have at the end; 0 if that is not asked
 	failures failures
 	notes    string
 }
@@ -209,7 +206,7 @@ func (s scenario) oneTurn(ctx context.Context, t turn) (r result) {
 	return r
 }
 
-// metered runs the turn, and adds to its result what each operation used.
+// metered runs the turn, and adds to its result what each operation used. What the turn has left in its queue is counted then.
 func (s scenario) metered(ctx context.Context, t turn) (result, error) {
 	t.meter = &meter{addr: t.setup.Addr}
 	if err := t.meter.start(ctx); err != nil {
@@ -218,6 +215,9 @@ func (s scenario) metered(ctx context.Context, t turn) (result, error) {
 	r, err := s.turn(ctx, t)
 	if err == nil {
 		err = t.meter.perOp(ctx, &r)
+	}
+	if err == nil && r.held > 0 {
+		err = requireAll(ctx, t.queue, r.held)
 	}
 	for _, title := range t.entrant.unmetered {
 		delete(r.extra, title)

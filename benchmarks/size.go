@@ -52,7 +52,7 @@ func memoryTurn(ctx context.Context, t turn, payload []byte) (result, error) {
 		return result{}, err
 	}
 	after, err := used(ctx)
-	return result{value: (after - before) / float64(tasks), notes: notes}, err
+	return result{value: (after - before) / float64(tasks), held: tasks, notes: notes}, err
 }
 
 // usedMemory returns a function that asks a server how much memory it uses.

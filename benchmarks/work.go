@@ -14,7 +14,7 @@ func work(concurrency, tasks int) scenario {
 	return scenario{
 		name:     fmt.Sprint("work-", concurrency),
 		about:    fmt.Sprintf("%d tasks due, %d handlers at once that do nothing", tasks, concurrency),
-		headline: fmt.Sprintf("A backlog of tasks, %d at once, that do nothing: how many are done in a second", concurrency),
+		headline: fmt.Sprintf("How many tasks a worker does in a second, if they do nothing, %d at once", concurrency),
 		measure:  tasksPerSecond,
 		entries:  enterQueues(sluiceName, asynqName, riverFastName, bullName),
 		columns:  []column{scriptsColumn, commandsColumn},
@@ -82,6 +82,7 @@ func callsTurn(ctx context.Context, t turn, goroutines, tasks int, due func(id i
 		})
 	})
 	r.waits = waitsOf(times)
+	r.held = tasks + goroutines*size
 	return r, err
 }
 
@@ -94,7 +95,7 @@ func selfTimedTurn(ctx context.Context, t turn, q selfTimed, callers, tasks int,
 		return result{}, err
 	}
 	took, times, err := q.EnqueueTimed(callers, 0, tasks, due)
-	return result{value: float64(tasks) / took.Seconds(), ops: float64(tasks), waits: waitsOf(times)}, err
+	return result{value: float64(tasks) / took.Seconds(), ops: float64(tasks), waits: waitsOf(times), held: tasks + callers}, err
 }
 
 // in15Minutes is the due time of an order that must be paid within 15 minutes.
@@ -118,7 +119,7 @@ func enqueueTurn(tasks int, fill func(n int) error) (result, error) {
 	if err := fill(tasks); err != nil {
 		return result{}, err
 	}
-	return result{value: float64(tasks) / time.Since(began).Seconds(), ops: float64(tasks)}, nil
+	return result{value: float64(tasks) / time.Since(began).Seconds(), ops: float64(tasks), held: tasks}, nil
 }
 
 const earliest = "earliest"

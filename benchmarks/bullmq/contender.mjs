@@ -67,6 +67,7 @@ const orders = {
   fill,
   add,
   work,
+  count: async () => ({ jobs: await queue.getJobCountByTypes('waiting', 'delayed') }),
   stop: () => worker.close(),
   clear: () => queue.obliterate({ force: true }),
 };
