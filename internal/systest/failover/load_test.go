@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
@@ -411,23 +410,7 @@ func (l *load) wrongText(text string) {
 // awaitSteps waits until every caller has gone on.
 func (l *load) awaitSteps() {
 	l.Helper()
-	l.mu.Lock()
-	before := map[string]int{}
-	for who, n := range l.steps {
-		before[who] = n
-	}
-	l.mu.Unlock()
-	require.EventuallyWithT(l, func(c *assert.CollectT) {
-		var stuck []string
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		for who, n := range before {
-			if l.steps[who] == n {
-				stuck = append(stuck, who)
-			}
-		}
-		assert.Empty(c, stuck, "stuck")
-	}, 30*time.Second, 5*time.Millisecond)
+	systest.AwaitSteps(l, &l.mu, l.steps, 30*time.Second)
 }
 
 // finish ends the callers that make work, waits until the rest is done, and ends the

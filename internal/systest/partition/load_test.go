@@ -260,25 +260,7 @@ func (l *load) failed(op string, err error, allowed error) {
 // awaitSteps waits until every caller has gone on, and returns for how long.
 func (l *load) awaitSteps() time.Duration {
 	l.Helper()
-	begun := time.Now()
-	l.mu.Lock()
-	before := map[string]int{}
-	for who, n := range l.steps {
-		before[who] = n
-	}
-	l.mu.Unlock()
-	require.EventuallyWithT(l, func(t *assert.CollectT) {
-		var stuck []string
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		for who, n := range before {
-			if l.steps[who] == n {
-				stuck = append(stuck, who)
-			}
-		}
-		assert.Empty(t, stuck, "stuck")
-	}, patience, 5*time.Millisecond)
-	return time.Since(begun)
+	return systest.AwaitSteps(l, &l.mu, l.steps, patience)
 }
 
 // patience is how long a test waits for what has to come, and may be late on a busy machine: sentinels there give up a failover and try
