@@ -44,6 +44,7 @@ type setup struct {
 	Etcd *etcd
 
 	postgres *postgres     // for contenders on it
+	cluster  *cluster      // likewise
 	sent     *atomic.Int64 // counts the commands that the clients send; nil for no counting
 }
 

@@ -13,8 +13,7 @@ import (
 )
 
 const (
-	settling = time.Second
-	minIdle  = 1500 * time.Millisecond // long enough for each contender to poll
+	minIdle = 1500 * time.Millisecond // long enough for each contender to poll
 
 	herdRate    = 40 // tasks per second
 	herdAtOnce  = 4000
@@ -69,7 +68,7 @@ func herdTurn(ctx context.Context, t turn, workers int, delay time.Duration) (r 
 		flatOut.arrive(id)
 	})
 	defer func() { err = errors.Join(err, stop()) }()
-	sleep(ctx, settling) // the herd has subscribed
+	sleep(ctx, t.settling()) // the herd has subscribed
 	idle, _, err := t.meter.during(ctx, idling)
 	if err != nil {
 		return result{}, err
@@ -125,7 +124,7 @@ func burst(workers int) scenario {
 				l.enter(id)
 			})
 			defer func() { err = errors.Join(err, stop()) }()
-			sleep(ctx, settling+time.Second)
+			sleep(ctx, 2*t.settling())
 			began := time.Now()
 			if err := t.queue.Fill(ctx, tasks, nil, atOnce); err != nil {
 				return r, err

@@ -34,7 +34,7 @@ func herdLimited(workers int, limits sluice.Limits) scenario {
 		length:  6 * time.Second,
 		columns: []column{{beyondIdling, median, threeDigits}, {idleScripts, median, threeDigits}, {handedOutRate, median, whole}},
 		turn: func(ctx context.Context, t turn) (result, error) {
-			return herdLimitedTurn(ctx, t, workers, limits, int(atMost*(t.length+settling).Seconds())*2)
+			return herdLimitedTurn(ctx, t, workers, limits, int(atMost*(max(t.length, minIdle)+t.settling()).Seconds())*2)
 		},
 	}
 }
@@ -60,7 +60,7 @@ func herdLimitedTurn(ctx context.Context, t turn, workers int, limits sluice.Lim
 		sleep(ctx, 100*time.Millisecond) // the last handlers have returned: the first worker that ends removes all tasks
 		err = errors.Join(err, stop(), l.twice())
 	}()
-	sleep(ctx, settling) // the herd has subscribed
+	sleep(ctx, t.settling()) // the herd has subscribed
 	idle, _, err := t.meter.during(ctx, idling)
 	if err != nil {
 		return r, err
@@ -68,7 +68,7 @@ func herdLimitedTurn(ctx context.Context, t turn, workers int, limits sluice.Lim
 	if err := q.Fill(ctx, backlog, nil, atOnce); err != nil {
 		return r, err
 	}
-	sleep(ctx, min(settling, t.length)) // what goes at once has gone
+	sleep(ctx, t.settling()) // what goes at once has gone
 	before := tasks.Load()
 	scripts, _, err := t.meter.during(ctx, max(t.length, minIdle))
 	if err != nil {

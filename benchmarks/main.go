@@ -63,6 +63,7 @@ type config struct {
 
 	postgres *postgres // started if a contender needs it
 	etcd     *etcd     // likewise
+	cluster  *cluster  // likewise
 }
 
 func parse(args []string, log io.Writer) (config, error) {

@@ -52,7 +52,7 @@ func manyQueuesTurn(ctx context.Context, t turn) (r result, err error) {
 		err = errors.Join(err, all.Wait())
 	}()
 	all.Go(func() error { return t.queue.Work(working, 16, func(int) {}) })
-	sleep(ctx, min(settling, t.length))
+	sleep(ctx, t.settling())
 	scripts, commands, err := t.meter.during(ctx, max(t.length, minIdle))
 	if err != nil {
 		return result{}, err

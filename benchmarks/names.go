@@ -2,12 +2,7 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"time"
-
-	"github.com/redis/go-redis/v9"
-
-	"github.com/sluice-go/sluice/internal/redistest"
 )
 
 // names measures many locks, each wanted by one goroutine only.
@@ -41,7 +36,7 @@ func manyNames() scenario {
 func clusterNames() scenario {
 	return scenario{
 		name:    "names-cluster",
-		about:   "64 goroutines, each on a name of its own, on a Cluster of 3 primaries with a replica each, started for each turn",
+		about:   "64 goroutines, each on a name of its own, on a Cluster of 3 primaries with a replica each",
 		measure: perSecond,
 		entries: []entrant{
 			{name: sluiceName, settings: "defaults", open: onCluster(newSluice)},
@@ -53,22 +48,14 @@ func clusterNames() scenario {
 	}
 }
 
-// onCluster opens a contender on a Cluster of its own.
+// onCluster opens a contender on the Cluster.
 func onCluster(open onRedis) func(setup) (contender, error) {
 	return func(s setup) (contender, error) {
-		cluster, stop, err := redistest.NewCluster()
+		rdb, _, err := s.cluster.client()
 		if err != nil {
-			return nil, fmt.Errorf("cluster: %w", err)
+			return nil, err
 		}
-		addrs := make([]string, len(cluster.Nodes))
-		for i, node := range cluster.Nodes {
-			addrs[i] = node.Addr
-		}
-		rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, PoolSize: poolSize})
-		return own(open, rdb, s, func() error {
-			defer stop()
-			return rdb.Close()
-		})
+		return own(open, rdb, s, rdb.Close)
 	}
 }
 

@@ -72,6 +72,14 @@ func (t turn) tasks(n int) int {
 	return n
 }
 
+// settling is how long clients are given to connect and subscribe.
+func (t turn) settling() time.Duration {
+	if t.quick {
+		return quickLength
+	}
+	return time.Second
+}
+
 // result is the result of a turn.
 type result struct {
 	value    float64            // in the scenario's measure
@@ -91,9 +99,10 @@ func compare(ctx context.Context, c config, out, log io.Writer) (err error) {
 	if err := c.checkOutputs(); err != nil {
 		return err
 	}
-	c.postgres, c.etcd = &postgres{}, &etcd{}
+	c.postgres, c.etcd, c.cluster = &postgres{}, &etcd{}, &cluster{}
 	defer c.postgres.stop()
 	defer c.etcd.stop()
+	defer c.cluster.stop()
 	addr := c.redis
 	if addr == "" {
 		var stop func()
@@ -147,7 +156,7 @@ func (s scenario) run(ctx context.Context, c config, addr string, log io.Writer)
 	for round := range c.rounds {
 		for i, e := range s.entries {
 			began := time.Now()
-			opening := setup{Addr: addr, Retry: s.retry, Queue: uniqueName("queue"), Etcd: c.etcd, postgres: c.postgres}
+			opening := setup{Addr: addr, Retry: s.retry, Queue: uniqueName("queue"), Etcd: c.etcd, postgres: c.postgres, cluster: c.cluster}
 			r := s.oneTurn(ctx, turn{setup: opening, entrant: e, length: s.lengthFor(c), quick: c.quick})
 			if err := ctx.Err(); err != nil {
 				return nil, err

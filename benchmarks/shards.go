@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/internal/redistest"
 )
 
 // busiestNode is a column of scenarios with several servers: the server CPU per task of the one
@@ -48,25 +46,13 @@ func shardsOnServer(n int) entrant {
 }
 
 func shardsOnCluster(n int) entrant {
-	return entrant{name: nameOfShards(n) + ", Cluster", settings: fmt.Sprintf("WithShards(%d), a Cluster for each turn", n), openQueue: func(s setup) (queue, error) {
-		cluster, stop, err := redistest.NewCluster()
+	return entrant{name: nameOfShards(n) + ", Cluster", settings: fmt.Sprintf("WithShards(%d)", n), openQueue: func(s setup) (queue, error) {
+		rdb, addrs, err := s.cluster.client()
 		if err != nil {
-			return nil, fmt.Errorf("cluster: %w", err)
-		}
-		addrs := make([]string, len(cluster.Nodes))
-		for i, node := range cluster.Nodes {
-			addrs[i] = node.Addr
-		}
-		rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs, PoolSize: poolSize})
-		shut := func() error {
-			defer stop()
-			return rdb.Close()
+			return nil, err
 		}
 		q, err := sluice.NewQueue(rdb, s.Queue, sluice.WithShards(n))
-		if err != nil {
-			return nil, errors.Join(err, shut())
-		}
-		return shardedQueue{taskQueue{q, rdb, shut}, addrs}, nil
+		return shardedQueue{taskQueue{q, rdb, rdb.Close}, addrs}, err
 	}}
 }
 
@@ -174,7 +160,7 @@ func shardsIdleTurn(ctx context.Context, t turn) (r result, err error) {
 		err = errors.Join(err, all.Wait())
 	}()
 	all.Go(func() error { return t.queue.Work(working, 16, func(int) {}) })
-	sleep(ctx, max(settling, min(4*settling, t.length)))
+	sleep(ctx, 4*t.settling())
 	length := max(t.length, minIdle)
 	scripts, commands, err := t.meter.during(ctx, length)
 	if err != nil {
