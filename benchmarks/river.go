@@ -16,7 +16,7 @@ const (
 	riverName     = "River"
 	riverFastName = "River at 1ms"
 
-	riverSettings = "v0.51.1 on PostgreSQL with synchronous_commit=off and shared_buffers=512MB, a pool of 64 connections; a tenth of the tasks where a rate is measured"
+	riverSettings = "v0.51.2 on PostgreSQL with synchronous_commit=off and shared_buffers=512MB, a pool of 64 connections; a tenth of the tasks where a rate is measured"
 )
 
 // riverQueue is github.com/riverqueue/river. Its jobs have no IDs of their caller's: the task's
