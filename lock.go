@@ -252,7 +252,7 @@ func (k *Lock) Name() string {
 // It is the server's time in microseconds, or one more than the last fence where that is
 // higher. So it can go back only where the server (or, in a failover, another one) has
 // lost the last fence *and* its clock is behind that: because it was set back, or by up to
-// the hand-over window (see Locker.Lock) for each time that the lock had just been forced open.
+// the hand-over window (see Locker.Lock) for each Detach, and each time that the lock had just been forced open.
 // Within a process whose lock another process has forced open, or whose key the server has lost (by
 // FLUSHALL or a restart without its data, say), it may be handed over until that window ends, with
 // fences that are lower than the new holder's.

@@ -2,6 +2,7 @@ package sluice_test
 
 import (
 	"context"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -119,6 +120,12 @@ func TestPermits_AllSayTheSameNumber(t *testing.T) {
 			require.ErrorIs(t, err, sluice.ErrCorrupt, count)
 			require.NotErrorIs(t, err, sluice.ErrInvalid, count)
 		}
+		require.NoError(t, rdb.Del(ctx, "Lock:"+name).Err())
+		without := math.Inf(1) // an end
+		require.NoError(t, rdb.ZAdd(ctx, "Lock:"+name, redis.Z{Score: -2}, redis.Z{Score: without, Member: "a"}, redis.Z{Score: without, Member: "b"}).Err())
+		_, err := l.TryLock(ctx, name, sluice.WithPermits(2))
+		require.ErrorIs(t, err, sluice.ErrLocked)
+		require.NotErrorIs(t, err, sluice.ErrInvalid)
 		require.NoError(t, rdb.Del(ctx, "Lock:"+name).Err())
 	})
 }

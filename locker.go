@@ -108,7 +108,7 @@ func (l *Locker) Lock(ctx context.Context, name string, opts ...LockOption) (*Lo
 // TryLock takes a lock that is free on the server even if other processes wait in line. Behind a caller of this
 // Locker that asks the server it waits for the answer to that one request at most: if there is none, it is
 // ErrUnavailable. When no server can be reached, it is ErrUnavailable at once, which is after go-redis's own
-// attempts to connect: about 400ms by default.
+// attempts to connect. By default those take about 400ms where the host refuses them, and half a minute where it does not answer.
 func (l *Locker) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return l.lock("try lock", ctx, name, opts, true)
 }

@@ -150,7 +150,7 @@ const maxPermits = 1000
 // WithPermits, gets ErrInvalid; so does one with permits of a name that is held without. Callers of one process wait in one queue for each n. A permit is not handed
 // over within the process, but always goes back to Redis: the first process in line is woken, and wakes the next if it
 // leaves a permit free. A section costs about three scripts when many wait, where a
-// lock that is handed over costs far fewer. Inspect says how many permits are held, and shows no owner;
+// lock that is handed over costs far fewer. Inspect says how many permits are held, and by which owners;
 // ForceUnlock frees all of them. Defaults to 1: a plain lock.
 func WithPermits(n int) LockOption {
 	return func(o *lockOptions) {
@@ -295,7 +295,8 @@ func WithDuplicates(p Duplicates) QueueOption { return func(o *queueOptions) { o
 func WithMaxAttempts(n int) QueueOption { return func(o *queueOptions) { o.maxAttempts = n } }
 
 // WithPollInterval sets the longest time between two polls of Wait, and so the longest
-// delay when a notification is lost. If more than 100 clients wait, each polls more rarely, once in 3d at least. At least 1ms. Defaults to 1s.
+// delay when a notification is lost. If more than 100 clients wait, each polls more rarely, once in 3d at least; and once
+// an hour at least. At least 1ms. Defaults to 1s.
 func WithPollInterval(d time.Duration) QueueOption { return func(o *queueOptions) { o.poll = d } }
 
 // WithDeadLimit bounds the number of dead letters to n: more are dropped for good, those first that died first.

@@ -106,7 +106,11 @@ func (q *Queue) EnqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) 
 		return nil, err
 	}
 	for i := range ts {
-		if err := q.checkTask(&ts[i]); err != nil {
+		err := q.checkTask(&ts[i])
+		if err == nil && i%looksAt == looksAt-1 {
+			err = ctx.Err()
+		}
+		if err != nil {
 			return nil, fmt.Errorf("sluice: %s: %w", op, err)
 		}
 	}

@@ -186,15 +186,23 @@ func inParts[T any](ctx context.Context, q *Queue, all []T, id func(t T) string,
 	if len(q.shards) == 1 || len(all) == 1 {
 		return f(shardPart[T]{shard: q.shardOf(id(all[0])), tasks: all})
 	}
-	parts := split(q, all, id)
+	parts, err := split(ctx, q, all, id)
+	if err != nil {
+		return err
+	}
 	return q.forEach(len(parts), func(i int) *shard { return parts[i].shard }, func(i int) error { return f(parts[i]) })
 }
 
+// looksAt is after how many tasks of a call its context is looked at, before anything is sent. A million take half a second.
+const looksAt = 1000
+
 // split divides an operation on tasks by their shards.
-func split[T any](q *Queue, all []T, id func(t T) string) []shardPart[T] {
-	var parts []shardPart[T]
+func split[T any](ctx context.Context, q *Queue, all []T, id func(t T) string) (parts []shardPart[T], err error) {
 	of := make(map[*shard]int, len(q.shards)) // the index of a shard's part
 	for i, t := range all {
+		if i%looksAt == looksAt-1 && ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
 		s := q.shardOf(id(t))
 		p, found := of[s]
 		if !found {
@@ -204,7 +212,7 @@ func split[T any](q *Queue, all []T, id func(t T) string) []shardPart[T] {
 		}
 		parts[p].tasks, parts[p].at = append(parts[p].tasks, t), append(parts[p].at, i)
 	}
-	return parts
+	return parts, nil
 }
 
 // forEach calls f for each of n parts of an operation, of which shardOf returns the shard: those of

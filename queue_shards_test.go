@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"hash/crc32"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/keyspace"
+	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
 	"github.com/sluice-go/sluice/internal/systest/operations"
 )
@@ -338,6 +341,30 @@ func TestShards_OutcomesOfABatchAreInItsOrder(t *testing.T) {
 			require.Equal(b, want, outcomes[i])
 		}
 	}, sluice.WithShards(3))
+}
+
+// TestShards_ALargeBatchEndsWithItsContext, before all of it is sorted by shards: by the memory that this takes, as the time depends
+// on the machine.
+func TestShards_ALargeBatchEndsWithItsContext(t *testing.T) {
+	s := redistest.Mini(t)
+	q, err := sluice.NewQueue(s.Client(t), redistest.Name(t), sluice.WithShards(4))
+	require.NoError(t, err)
+	tasks := make([]sluice.Task, 100_000)
+	for i := range tasks {
+		tasks[i].ID = strconv.Itoa(i)
+	}
+	_, err = q.EnqueueBatch(t.Context(), tasks[:9]) // the number of shards is known now
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	outcomes, err := q.EnqueueBatch(ctx, tasks)
+	runtime.ReadMemStats(&after)
+	require.ErrorIs(t, err, context.Canceled)
+	require.Empty(t, outcomes)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(len(tasks)*10))
+	require.ErrorIs(t, q.Dequeue(ctx, make([]sluice.Entry, 1)...), sluice.ErrInvalid, "what is wrong is said all the same")
 }
 
 // TestShards_IDsAreSpreadEvenly over the shards, within what chance explains, for IDs as people use them.

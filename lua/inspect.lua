@@ -28,7 +28,7 @@ if type(holder) == 'table' then
   if type(known) == 'table' then return denied(known) or free end -- another library's sorted set
   local now = clock()
   local held, last = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. text(now), '+inf'), redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')
-  local ends = tonumber(last[2] or 0)
+  local ends = math.min(tonumber(last[2] or 0) or 9e15, 9e15) -- a foreign program may have written 'inf'
   if ends <= now then return free end
   return { ends - now, labels(held), #held, waiting }
 end

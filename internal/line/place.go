@@ -164,7 +164,8 @@ func (p *Place) Yields() bool {
 // long the holder has the lock at most. It returns the error of ctx, or ErrStopped if stop is closed.
 func (p *Place) Wait(ctx context.Context, stop <-chan struct{}, left, retry time.Duration) error {
 	p.timedOut = false
-	timer := time.NewTimer(p.pause(left, retry))
+	pause := p.pause(left, retry)
+	polls, timer := time.Now().Add(pause), time.NewTimer(pause)
 	defer timer.Stop()
 	for {
 		select {
@@ -175,7 +176,8 @@ func (p *Place) Wait(ctx context.Context, stop <-chan struct{}, left, retry time
 			}
 			if !first.IsZero() {
 				p.ahead = 0
-				timer.Reset(p.pause(time.Until(first), retry))
+				polls = earlier(polls, time.Now().Add(p.pause(time.Until(first), retry))) // whatever comes, and however often
+				timer.Reset(time.Until(polls))
 			}
 		case <-timer.C:
 			p.timedOut = true
@@ -186,6 +188,13 @@ func (p *Place) Wait(ctx context.Context, stop <-chan struct{}, left, retry time
 			return ErrStopped
 		}
 	}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
 }
 
 // pause returns when the process is to poll.

@@ -199,6 +199,8 @@ func (e *Executor) run(ctx context.Context, r Request, first *Result) (Reply, er
 			result = *first
 		} else if err := r.overBefore(ctx, try); err != nil {
 			return reply, fail(r, &reply, join(err, transient), transient != nil)
+		} else if err := r.Outage.over(r.Arrived); err != nil && try == 0 {
+			return reply, fail(r, &reply, err, true)
 		} else {
 			result = e.attempt(ctx, r, try)
 			reply.Sent = result.Sent

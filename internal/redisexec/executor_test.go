@@ -221,11 +221,16 @@ func TestExecutor_APersistentRequestWaitsOutAnOutage(t *testing.T) {
 		require.NotZero(t, r.Arrived)
 		run(4*time.Second-backoffLast-backoffLeast, 4*time.Second) // it came four seconds after the first
 		r.Arrived = before
+		sent := len(s.record().commands)
 		run(0, 0)
+		require.Len(t, s.record().commands, sent, "one has just failed")
+		time.Sleep(backoffLast + time.Millisecond)
+		run(0, 0)
+		require.Len(t, s.record().commands, sent+1)
 		r.Arrived = r.Outage.Arrival()
 		run(10*time.Second, 10*time.Second)
 
-		s.answers = []answer{carriedOut, unwritten}
+		s.answers, r.Arrived = []answer{carriedOut, unwritten}, r.Outage.Arrival()
 		_, err := e.Run(t.Context(), r)
 		require.NoError(t, err)
 		require.Zero(t, r.Outage.Arrival(), "it is over")

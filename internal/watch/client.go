@@ -87,7 +87,7 @@ func (c *Client) Watcher(q Queue, poll time.Duration) *Watcher {
 	if w := c.watchers[q.Keys[0]].Value(); w != nil {
 		return w
 	}
-	w := &Watcher{client: c, queue: q, channel: q.Channel + ":" + c.id, interval: poll}
+	w := &Watcher{client: c, queue: q, channel: q.Channel + ":" + c.id, interval: min(poll, FarOff)}
 	c.watchers[q.Keys[0]] = weak.Make(w)
 	runtime.AddCleanup(w, c.forgetWatcher, q.Keys[0])
 	return w

@@ -62,9 +62,10 @@ func dueIn(off time.Duration, at time.Time) time.Time {
 	return at.Add(off)
 }
 
-// every returns how often the client looks: the more rarely, the more are in line. The mutex is held.
+// every returns how often the client looks: the more rarely, the more are in line, and once in FarOff at least, since Redis does
+// not say when a head is due that is further off. The mutex is held.
 func (w *Watcher) every() time.Duration {
-	return w.interval * time.Duration(min(3*manyClients, max(manyClients, w.waiting))) / manyClients
+	return min(w.interval*time.Duration(min(3*manyClients, max(manyClients, w.waiting)))/manyClients, FarOff)
 }
 
 // manyClients are so many that they look more rarely than once in a poll interval.

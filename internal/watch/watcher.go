@@ -42,7 +42,7 @@ type Watcher struct {
 	mu         sync.Mutex    // guards what follows; the notifier, which calls heard with its own mutex held, is not called with it
 	current    *watch        // nil if no caller has waited for a while
 	waiters    []waiter      // in the order in which they came
-	interval   time.Duration // the least that one of them wants
+	interval   time.Duration // the least that one of them wants, FarOff at most
 	aloneSince time.Time     // when the last of them left
 	told       bool          // a caller was told of a task, and none has claimed since
 	outlook    outlook
@@ -125,7 +125,7 @@ func (w *Watcher) enter(caller waiter, poll time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.waiters) == 0 || poll < w.interval {
-		w.interval = poll
+		w.interval = min(poll, FarOff)
 	}
 	w.waiters = append(w.waiters, caller)
 	if w.makeSure(); !w.outlook.known && len(w.waiters) == 1 {

@@ -6,8 +6,8 @@ local function channelOf(member)
   return string.sub(KEYS[2], 1, -5) .. 'wake:' .. (string.match(member, '^%*?([^:]*):') or '')
 end
 
--- Publishes a message for a member: itself if it is woken, or how many ms the holder has left, to the first in line. Returns how
--- many clients were notified, nil if that is denied.
+-- Publishes a message for a member: itself if it is woken, or how many ms the lock may be another's, to the first in line. Returns
+-- how many clients were notified, nil if that is denied.
 local function tell(member, message)
   local sharded, channel = string.byte(member) == 42, channelOf(member)
   local notified = sharded and redis.pcall('SPUBLISH', channel, message) or not sharded and redis.pcall('PUBLISH', channel, message)
@@ -21,14 +21,18 @@ local function tellFirst(left)
   if first then tell(first, text(left)) end
 end
 
--- Wakes the first in line whose process listens, and takes it out. Returns how many were woken: 1 or 0.
+-- Wakes the first in line whose process listens, and takes it out. The next one learns that it is the first: the woken process may
+-- be stopped. Returns how many were woken: 1 or 0.
 local function wake()
   for _ = 1, 16 do
     local first = firstInLine()
     local notified = first and tell(first, first)
     if not notified then return 0 end -- where it is denied, those in line keep their places
     redis.pcall('ZREM', KEYS[2], first)
-    if notified > 0 then return 1 end
+    if notified > 0 then
+      tellFirst(60000)
+      return 1
+    end
   end
   return 0
 end

@@ -166,6 +166,14 @@ func TestLocks_FindsWhatIsHeld(t *testing.T) {
 		infos, err = inspect.Locks(ctx, rdb, o, "stock:*", 100)
 		require.NoError(t, err)
 		require.Len(t, infos, 2)
+		foreign := []redis.Z{{Score: -3}} // more holders than there can be
+		for i := range 1001 {
+			foreign = append(foreign, redis.Z{Score: 9e15, Member: fmt.Sprint(i)})
+		}
+		require.NoError(t, rdb.ZAdd(ctx, o.LockPrefix+"stock:foreign", foreign...).Err())
+		infos, err = inspect.Locks(ctx, rdb, o, "stock:*", 100)
+		require.NoError(t, err, "one key of another program hides no lock")
+		require.Len(t, infos, 2)
 		infos, err = inspect.Locks(ctx, rdb, o, "", 3)
 		require.NoError(t, err)
 		require.Len(t, infos, 3)

@@ -3,6 +3,7 @@ package inspect
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -92,7 +93,7 @@ func lockNames(ctx context.Context, rdb redis.UniversalClient, o Options, match 
 	return names, nil
 }
 
-// inspectAll asks for each lock, and leaves out those that are free by now.
+// inspectAll asks for each lock, and leaves out those that are free by now, or hold what this library did not write.
 func inspectAll(ctx context.Context, locker *sluice.Locker, names []string) ([]LockInfo, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -103,7 +104,7 @@ func inspectAll(ctx context.Context, locker *sluice.Locker, names []string) ([]L
 		workers.Go(func() {
 			for i := range next {
 				var err error
-				if all[i], held[i], err = Lock(ctx, locker, names[i]); err != nil {
+				if all[i], held[i], err = Lock(ctx, locker, names[i]); err != nil && !errors.Is(err, sluice.ErrCorrupt) {
 					cancel(err)
 				}
 			}

@@ -29,6 +29,7 @@ type outage struct {
 	rdb    redis.UniversalClient
 	faults *redistest.Faults
 	down   atomic.Bool
+	silent atomic.Bool  // connections are not refused, but have no answer
 	dials  atomic.Int64 // that were refused
 }
 
@@ -40,6 +41,10 @@ func outages(t *testing.T, test func(o *outage)) {
 		o.faults = redistest.NewFaults(func(ctx context.Context, network, addr string) (net.Conn, error) {
 			if o.down.Load() {
 				o.dials.Add(1)
+				if o.silent.Load() {
+					<-ctx.Done()
+					return nil, &net.OpError{Op: "dial", Net: "tcp", Err: ctx.Err()}
+				}
 				return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 			}
 			return dial(ctx, network, addr)
@@ -133,6 +138,31 @@ func TestLocker_ALineDoesNotWaitOutAnOutageOneByOne(t *testing.T) {
 		}
 		all.Wait()
 		require.Less(o, time.Since(start), 22*time.Second)
+	})
+}
+
+// TestLocker_ALineWaitsForOneSlowAttempt: to connect to a host that drops what it gets takes go-redis half a minute. Those behind the one
+// that has tried do not do so one after the other.
+func TestLocker_ALineWaitsForOneSlowAttempt(t *testing.T) {
+	outages(t, func(o *outage) {
+		l, done := systest.BubbleLocker(o.T, o.rdb)
+		defer done()
+		o.silent.Store(true)
+		o.begin()
+		start := time.Now()
+		var all sync.WaitGroup
+		for range 100 {
+			all.Go(func() {
+				_, err := l.Lock(o.Context(), "a")
+				require.ErrorIs(o, err, sluice.ErrUnavailable)
+				require.Greater(o, time.Since(start), 10*time.Second)
+			})
+		}
+		all.Wait()
+		require.Less(o, time.Since(start), 40*time.Second)
+		o.down.Store(false)
+		_, err := l.Lock(o.Context(), "a")
+		require.NoError(o, err, "the next one tries")
 	})
 }
 

@@ -74,6 +74,38 @@ func TestQueue_WaitEndsOnTime(t *testing.T) {
 	})
 }
 
+// TestQueue_ALongPollIntervalDelaysNothing: Redis says of a head that is due within the hour only, so that a client has to look once
+// an hour at least. What clients wait for grows with their number, and stays a time.
+func TestQueue_ALongPollIntervalDelaysNothing(t *testing.T) {
+	for _, poll := range []time.Duration{90 * time.Minute, 24 * time.Hour, 3 * 365 * 24 * time.Hour, 100 * 365 * 24 * time.Hour} {
+		for _, delay := range []time.Duration{30 * time.Minute, 2 * time.Hour, 5 * time.Hour} {
+			for _, pause := range []time.Duration{0, 2 * time.Hour} {
+				onIdlers(t, func(w *idlers, _ redis.UniversalClient) {
+					go func() {
+						for len(popOne(w)) == 0 {
+							_ = w.wait.Wait(w.Context())
+						}
+						w.told <- time.Now()
+					}()
+					time.Sleep(time.Second)
+					ready := time.Now().Add(max(delay, pause))
+					if pause > 0 {
+						require.NoError(w, w.act.Pause(w.Context(), pause))
+					}
+					w.enqueue("a", delay)
+					require.InDelta(w, 0, (<-w.told).Sub(ready), float64(10*time.Millisecond), "poll interval %v, due in %v, paused for %v", poll, delay, pause)
+				}, sluice.WithPollInterval(poll))
+			}
+		}
+	}
+}
+
+func popOne(w *idlers) []sluice.Entry {
+	entries, err := w.wait.Pop(w.Context(), 1)
+	require.NoError(w, err)
+	return entries
+}
+
 // TestQueue_IdleWaitersSendACommandASecond: processes that wait for nothing send a command
 // a second, however many goroutines wait.
 func TestQueue_IdleWaitersSendACommandASecond(t *testing.T) {
