@@ -38,8 +38,9 @@ func scenarios() []scenario {
 		work(64, 200_000), work(1, 20_000), shards(), shardsIdle(100), loop(), serverTime(),
 		enqueue("enqueue-now", 64, 50_000, "due at once", atOnce), enqueue("enqueue-later", 64, 50_000, "due in 15 minutes", in15Minutes),
 		enqueue("enqueue-one", 1, 20_000, "due at once", atOnce), enqueueBatch(), batch(),
-		late("late-idle", func(entrant) int { return 1000 }, 5*time.Second),
-		late("late-busy", halfRate, 3*time.Second),
+		late("late-idle", func(entrant) int { return 1000 }, 5*time.Second,
+			sluiceName, asynqName, asynqName+" at 50ms", riverName, riverFastName, bullName),
+		late("late-busy", halfRate, 3*time.Second, sluiceName, asynqName+" at 50ms", riverFastName, bullName),
 		manyQueues(100),
 		memory(0), memory(100), large("large-64k", 64<<10), large("large-1m", 1<<20), largeLog(),
 		depth(10_000), depth(10_000_000),
@@ -75,7 +76,7 @@ func (t turn) tasks(n int) int {
 // settling is how long clients are given to connect and subscribe.
 func (t turn) settling() time.Duration {
 	if t.quick {
-		return quickLength
+		return quickLength / 2
 	}
 	return time.Second
 }

@@ -127,13 +127,13 @@ const earliest = "earliest"
 func inTime(v float64) string { return short(time.Duration(v)) }
 
 // late measures how late tasks start that are due at random times.
-func late(name string, rate func(e entrant) int, length time.Duration) scenario {
+func late(name string, rate func(e entrant) int, length time.Duration, contenders ...string) scenario {
 	return scenario{
 		name:     name,
 		about:    fmt.Sprintf("tasks due at random over %v, 64 handlers: how late they start (99%%); rates below", length),
 		headline: "Tasks that are due at random times: how late 99 of 100 start at the most",
 		measure:  duration,
-		entries:  enterQueues(sluiceName, asynqName, asynqName+" at 50ms", riverName, riverFastName, bullName),
+		entries:  enterQueues(contenders...),
 		length:   length,
 		columns:  []column{{earliest, slices.Min[[]float64], inTime}, {"rate", median, whole}},
 		turn: func(ctx context.Context, t turn) (result, error) {
