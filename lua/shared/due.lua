@@ -78,7 +78,7 @@ local function due(n, from, limit)
     local found, before = dueFrom(first, count), #ids
     examine(found)
     more = #found > 0 and (#found == 2 * count or #found > 2 * (#ids - before))
-  until not more or #ready == n or #ids >= 250 or size >= 1048576
+  until not more or #ready == n or #ids >= 1000 or size >= 1048576
   if not from and #ids > #ready then needAll() end -- for the clean-up
   return ready, ids, more, function()
     for i = 1, #revived, 250 do redis.call('ZREM', KEYS[3], unpack(revived, i, math.min(i + 249, #revived))) end
