@@ -339,8 +339,7 @@ func TestScripts_AReleaseWakesTheFirst(t *testing.T) {
 // TestScripts_WhoIsServedIsOutOfTheLine, be it woken or not: its poll has found the lock free, or the message was lost.
 func TestScripts_WhoIsServedIsOutOfTheLine(t *testing.T) {
 	eachKind(t, func(t *testing.T, l *lineScripts, k lineKind) {
-		l.listen("a:1")
-		b := l.listen("b:1")
+		_, b := l.listen("a:1"), l.listen("b:1")
 		l.hold(k)
 		l.ask(k, "a:1", "", "join")
 		l.ask(k, "b:1", "", "join")
@@ -361,8 +360,7 @@ func TestScripts_WhoIsServedIsOutOfTheLine(t *testing.T) {
 // else told when the holder's TTL ends.
 func TestScripts_WhoLeavesPassesItsPlaceOn(t *testing.T) {
 	eachKind(t, func(t *testing.T, l *lineScripts, k lineKind) {
-		b, c := l.listen("b:1"), l.listen("c:1")
-		l.listen("a:1")
+		_, b, c := l.listen("a:1"), l.listen("b:1"), l.listen("c:1")
 		l.hold(k)
 		for _, member := range []string{"a:1", "b:1", "c:1"} {
 			l.ask(k, member, "", "join")
@@ -472,8 +470,7 @@ func TestScripts_OnAFullServerLinesMoveOn(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	kindsOn(t, rdb, func(t *testing.T, l *lineScripts, k lineKind) {
 		ctx := t.Context()
-		a, b := l.listen("a:1"), l.listen("b:1")
-		l.listen("c:1")
+		a, b, _ := l.listen("a:1"), l.listen("b:1"), l.listen("c:1")
 		l.hold(k)
 		first := l.ask(k, "a:1", "", "join")
 		l.ask(k, "b:1", "", "join")
