@@ -364,6 +364,14 @@ func TestShards_ALargeBatchEndsWithItsContext(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(len(tasks)*10))
 	require.Nil(t, outcomes)
+	entries := make([]sluice.Entry, len(tasks))
+	for i := range entries {
+		entries[i] = sluice.Entry{ID: tasks[i].ID, Attempt: 1, Score: 1}
+	}
+	runtime.ReadMemStats(&before)
+	require.ErrorIs(t, q.Dequeue(ctx, entries...), context.Canceled)
+	runtime.ReadMemStats(&after)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(len(tasks)*200), "544 bytes a task where all are sorted")
 	require.ErrorIs(t, q.Dequeue(ctx, make([]sluice.Entry, 1)...), sluice.ErrInvalid, "what is wrong is said all the same")
 }
 
