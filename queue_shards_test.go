@@ -346,12 +346,12 @@ func TestShards_OutcomesOfABatchAreInItsOrder(t *testing.T) {
 // TestShards_ALargeBatchEndsWithItsContext, before all of it is sorted by shards: by the memory that this takes, as the time depends
 // on the machine.
 func TestShards_ALargeBatchEndsWithItsContext(t *testing.T) {
-	s := redistest.Mini(t)
-	q, err := sluice.NewQueue(s.Client(t), redistest.Name(t), sluice.WithShards(4))
+	q, err := sluice.NewQueue(redistest.Mini(t).Client(t), redistest.Name(t), sluice.WithShards(4))
 	require.NoError(t, err)
-	tasks := make([]sluice.Task, 100_000)
+	tasks, entries := make([]sluice.Task, 100_000), make([]sluice.Entry, 100_000)
 	for i := range tasks {
 		tasks[i].ID = strconv.Itoa(i)
+		entries[i] = sluice.Entry{ID: tasks[i].ID, Attempt: 1, Score: 1}
 	}
 	_, err = q.EnqueueBatch(t.Context(), tasks[:9]) // the number of shards is known now
 	require.NoError(t, err)
@@ -364,10 +364,6 @@ func TestShards_ALargeBatchEndsWithItsContext(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(len(tasks)*10))
 	require.Nil(t, outcomes)
-	entries := make([]sluice.Entry, len(tasks))
-	for i := range entries {
-		entries[i] = sluice.Entry{ID: tasks[i].ID, Attempt: 1, Score: 1}
-	}
 	runtime.ReadMemStats(&before)
 	require.ErrorIs(t, q.Dequeue(ctx, entries...), context.Canceled)
 	runtime.ReadMemStats(&after)
