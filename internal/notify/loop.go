@@ -13,10 +13,11 @@ import (
 // A write is bounded by go-redis's WriteTimeout, an answer by silence, and the handshake of a new connection by go-redis's
 // ReadTimeout. Until then waiters poll.
 //
-// The loop has no state of its own besides the connection. Each turn looks at what is
-// subscribed, what the receiver has learnt and what the time is, decides (plan), and does it
-// (carryOut). Whatever changes one of these calls Wake, and nothing else has to be
-// remembered: a turn too many does nothing.
+// The loop has no state of its own besides the connection. Each turn looks at what has
+// changed of the subscriptions, what the receiver has learnt and what the time is, decides (plan),
+// and does it (carryOut). Whatever changes one of these calls Wake, and nothing else has to be
+// remembered: a turn too many does nothing. A turn does not look at all subscriptions, of which there
+// may be a hundred thousand: a route has lists of those that may be wanted, or idle.
 //
 // Three things are subtle:
 //   - plan notes a channel as requested before SUBSCRIBE is written. If the write fails, the
@@ -93,6 +94,7 @@ func (r *route) plan(now time.Time) plan {
 	r.nextTurn = time.Time{}
 	r.dropUnused(now, &p)
 	if n.closed || len(r.subscriptions) == 0 {
+		r.wanted, r.idle = nil, nil
 		return plan{end: true}
 	}
 	if r.conn == nil {
@@ -114,25 +116,33 @@ func (r *route) plan(now time.Time) plan {
 	return p
 }
 
-// dropUnused forgets the subscriptions that have had no listener for a while.
+// dropUnused forgets the subscriptions that have had no listener for a while. One that had one meanwhile lingers once more.
 func (r *route) dropUnused(now time.Time, p *plan) {
 	n := r.notifier
-	for channel, s := range r.subscriptions {
-		if len(s.listeners) > 0 {
+	for ; len(r.idle) > 0; r.idle = r.idle[1:] {
+		first := r.idle[0]
+		if now.Sub(first.at) < linger {
+			p.dueAt(first.at.Add(linger), now)
+			return
+		}
+		s := r.subscriptions[first.name]
+		if s == nil { // it belongs to another route now
 			continue
 		}
-		if now.Sub(s.idleSince) < linger {
-			p.dueAt(s.idleSince.Add(linger), now)
+		s.queued = false
+		if len(s.listeners) > 0 || now.Sub(s.idleSince) < linger {
+			r.queueIdle(first.name, s)
 			continue
 		}
-		delete(n.subscriptions, channel)
-		delete(r.subscriptions, channel)
+		delete(n.subscriptions, first.name)
+		delete(r.subscriptions, first.name)
 		if s.state != wanted {
-			p.unsubscribe = append(p.unsubscribe, channel)
+			p.unsubscribe = append(p.unsubscribe, first.name)
 		}
+		n.subscriptions = shrink.Map(n.subscriptions, &n.peak)
+		r.subscriptions = shrink.Map(r.subscriptions, &r.peak)
 	}
-	n.subscriptions = shrink.Map(n.subscriptions, &n.peak)
-	r.subscriptions = shrink.Map(r.subscriptions, &r.peak)
+	r.idle = nil
 }
 
 // requestWanted collects the channels that are not asked for yet and, now and then,
@@ -142,15 +152,16 @@ func (r *route) requestWanted(now time.Time, p *plan) {
 	if !at.IsZero() {
 		p.dueAt(at, now)
 	}
-	for channel, s := range r.subscriptions {
-		if s.state == requested && retry {
-			s.state = wanted
-		}
-		if s.state == wanted {
+	if retry {
+		r.wantUnanswered()
+	}
+	for _, channel := range r.wanted {
+		if s := r.subscriptions[channel]; s != nil && s.state == wanted {
 			s.state = requested
 			p.subscribe = append(p.subscribe, channel)
 		}
 	}
+	r.wanted = nil
 }
 
 func (p *plan) dueAt(at, now time.Time) { p.pause = min(p.pause, max(at.Sub(now), time.Millisecond)) }

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// linger is how long a subscription outlives its last listener, so that a loop of
-	// short waits subscribes once.
+	// linger is how long a subscription outlives its last listener at least, so that a loop of
+	// short waits subscribes once. It is twice as long at most.
 	linger = 5 * time.Second
 	// silence is how long the connection may owe an answer before it is taken for dead.
 	silence = 2 * time.Second
@@ -75,6 +75,7 @@ type subscription struct {
 	listeners []*Listener
 	mark      Mark      // but for whether it is confirmed
 	idleSince time.Time // when the last listener left
+	queued    bool      // it is in its route's idle
 }
 
 // Mark is what has come on a channel by a certain time. Between two marks that are equal and
@@ -170,8 +171,8 @@ func (n *Notifier) join(channel string, l *Listener) *Listener {
 		s = &subscription{mark: Mark{Sharded: n.cluster != nil}}
 		n.subscriptions[channel] = s
 	}
-	n.bind(channel, s)
 	s.listeners = append(s.listeners, l)
+	n.bind(channel, s)
 	if s.state == confirmed {
 		background.Signal(l.C)
 	}
@@ -194,6 +195,7 @@ func (n *Notifier) Leave(channel string, l *Listener) {
 	s.listeners = slices.DeleteFunc(s.listeners, func(other *Listener) bool { return other == l })
 	if len(s.listeners) == 0 {
 		s.idleSince = time.Now()
+		s.route.queueIdle(channel, s)
 		if !n.closed && s.idleSince.Add(linger).Before(s.route.nextTurn) {
 			s.route.loop.Wake()
 		}

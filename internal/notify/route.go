@@ -22,10 +22,34 @@ type route struct {
 
 	// What follows is the notifier's, and its mutex guards it.
 	subscriptions map[string]*subscription
-	peak          int       // the most of them so far, see shrink.Map
-	nextTurn      time.Time // when the loop's next turn comes by itself; zero for at once
+	peak          int           // the most of them so far, see shrink.Map
+	wanted        []string      // channels that may be in the state wanted: all that are, and maybe others
+	idle          []idleChannel // those that may have no listener: all that have none, and maybe others
+	nextTurn      time.Time     // when the loop's next turn comes by itself; zero for at once
 	pingWanted    bool
 	moved         bool // a channel belongs to another route
+}
+
+// idleChannel is a channel that had no listener at a time.
+type idleChannel struct {
+	name string
+	at   time.Time
+}
+
+// add gives a subscription, which is not asked for there, to the route. The mutex is held, as for the next one.
+func (r *route) add(channel string, s *subscription) {
+	s.route, s.state, s.queued = r, wanted, false
+	r.subscriptions[channel] = s
+	r.wanted = append(r.wanted, channel)
+	r.queueIdle(channel, s)
+}
+
+// queueIdle has the loop look at a channel again, when it has lingered, if it has no listener.
+func (r *route) queueIdle(channel string, s *subscription) {
+	if len(s.listeners) == 0 && !s.queued {
+		s.queued = true
+		r.idle = append(r.idle, idleChannel{channel, time.Now()})
+	}
 }
 
 // maxRoutes bounds how many servers are remembered on which nothing is subscribed any more.
@@ -69,8 +93,7 @@ func (n *Notifier) bind(channel string, s *subscription) {
 	r := n.routeOf(channel)
 	switch {
 	case s.route == nil:
-		s.route = r
-		r.subscriptions[channel] = s
+		r.add(channel, s)
 	case s.route != r && !s.route.moved && n.cluster.NodeOf(channel) != nil:
 		s.route.moved = true
 		s.route.loop.Wake()
@@ -93,17 +116,18 @@ func (r *route) forgetConnection() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	r.pingWanted, r.moved = false, false
+	r.wanted = nil
 	for channel, s := range r.subscriptions {
+		if n.cluster != nil {
+			if to := n.routeOf(channel); to != r {
+				delete(r.subscriptions, channel)
+				to.add(channel, s)
+				to.loop.Wake()
+				continue
+			}
+		}
 		s.state = wanted
-		if n.cluster == nil {
-			continue
-		}
-		if to := n.routeOf(channel); to != r {
-			delete(r.subscriptions, channel)
-			s.route = to
-			to.subscriptions[channel] = s
-			to.loop.Wake()
-		}
+		r.wanted = append(r.wanted, channel)
 	}
 }
 
@@ -111,9 +135,15 @@ func (r *route) forgetConnection() {
 func (r *route) requestAgain() {
 	r.notifier.mu.Lock()
 	defer r.notifier.mu.Unlock()
-	for _, s := range r.subscriptions {
+	r.wantUnanswered()
+}
+
+// wantUnanswered has what was requested, and not confirmed, requested again. The mutex is held.
+func (r *route) wantUnanswered() {
+	for channel, s := range r.subscriptions {
 		if s.state == requested {
 			s.state = wanted
+			r.wanted = append(r.wanted, channel)
 		}
 	}
 }
