@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/backoff"
+	"github.com/sluice-go/sluice/internal/background"
 	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/line"
@@ -58,6 +58,9 @@ func (k *Lock) acquireInOrder(ctx context.Context, try bool) (handedOver bool, e
 	}
 	if err := a.run(ctx); err != nil {
 		k.giveUp(errors.Is(err, ErrUnknown))
+		if errors.Is(err, errTooShort) {
+			err = k.awaitEnd(ctx)
+		}
 		return false, a.failure(ctx, err)
 	}
 	return false, nil
@@ -95,6 +98,16 @@ func (k *Lock) awaitTurn(ctx context.Context) (turn waitqueue.Turn, err error) {
 	return turn, nil
 }
 
+// awaitEnd waits until ctx ends, or the Locker is closed, and returns the error.
+func (k *Lock) awaitEnd(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-k.locker.closed:
+		return ErrClosed
+	}
+}
+
 // acquisition is a lock on its way from Redis. Its lock is the head of its queue.
 type acquisition struct {
 	lock     *Lock
@@ -102,19 +115,18 @@ type acquisition struct {
 	arrived  time.Time // if in an outage, see redisexec.Outage
 	waited   bool      // in line, or was told at the last poll that another one holds the lock
 	doubtful bool      // an acquisition stayed without a reply: the key may be taken for a moment
-	yields   bool      // it is to join the line before it tries
 	lost     []any     // the tokens of the last requests, if they had no reply: the next one replaces them
 }
 
-// headStart is how long a process that has just woken another one lets it go first, beside the way to the server and back.
-const headStart = time.Millisecond
-
-// How an acquisition by script goes about the line, as acquire.lua is told it.
+// What an acquisition by script does if the lock is not taken, as acquire.lua is told it.
 const (
-	onlyTry  = ""      // it does not join
-	tryFirst = "join"  // it joins if the lock is not taken
-	onlyJoin = "yield" // it joins, and does not take the lock
+	onlyTry   = ""
+	tryOrJoin = "join" // the process joins the line
 )
+
+// errTooShort is the error of an acquisition that was not sent: its context would have ended before the reply, so that the lock
+// would have been taken for no caller.
+var errTooShort = errors.New("the context ends sooner than a reply can come")
 
 // run takes the lock. It acts for all who wait behind it, whenever there is reason to.
 func (a *acquisition) run(ctx context.Context) error {
@@ -122,7 +134,8 @@ func (a *acquisition) run(ctx context.Context) error {
 	k.grant = new(grant)
 	queues, place := k.queues(), &k.address.place
 	queues.Observed(&k.waiter, waitqueue.Nothing)
-	if yields := place.Yields(); a.try || !yields && !place.Waits() {
+	// If the lock was just passed on to another process, the first try is in vain.
+	if waits, passedOn := place.Resume(), k.address.passedOn.Swap(false); a.try || !passedOn && !waits {
 		taken, held, err := a.first(ctx)
 		if taken || err != nil {
 			return err
@@ -134,29 +147,56 @@ func (a *acquisition) run(ctx context.Context) error {
 		if held && a.try {
 			return ErrLocked
 		}
-	} else {
-		a.yields = yields
 	}
-	for {
-		place.Listen(k.address.wake())
-		taken, left, err := a.next(ctx)
-		if taken || err != nil {
-			return err
+	for inLine := place.InLine(); ; inLine = false {
+		var left time.Duration
+		if !inLine { // else the caller before has just asked
+			var taken bool
+			var err error
+			place.Listen(k.address.wake())
+			if taken, left, err = a.next(ctx); taken || err != nil {
+				return err
+			}
 		}
 		queues.Observed(&k.waiter, waitqueue.HeldElsewhere)
 		a.waited = true
-		switch err := place.Wait(ctx, k.locker.closed, left, k.options.retry); {
-		case errors.Is(err, line.ErrStopped):
-			return ErrClosed
-		case err != nil:
+		if err := a.wait(ctx, left); err != nil {
 			return err
 		}
 		queues.Observed(&k.waiter, waitqueue.Nothing)
 	}
 }
 
+// wait waits in line, for as long as a reply can still come in time once the process is woken.
+func (a *acquisition) wait(ctx context.Context, left time.Duration) error {
+	k := a.lock
+	until, ok := ctx.Deadline()
+	if ok {
+		until = until.Add(-k.address.trips.expected())
+	}
+	err := k.address.place.Wait(ctx, k.locker.closed, until, left, k.options.retry)
+	switch {
+	case errors.Is(err, line.ErrStopped):
+		return ErrClosed
+	case errors.Is(err, line.ErrTooLate):
+		return errTooShort
+	}
+	return err
+}
+
+// hasTime returns errTooShort if ctx ends before so many replies can come.
+func (a *acquisition) hasTime(ctx context.Context, replies int) error {
+	if end, ok := ctx.Deadline(); ok && time.Until(end) < time.Duration(replies)*a.lock.address.trips.expected() {
+		return errTooShort
+	}
+	return nil
+}
+
 // first is the first try, without the line: what is free costs no more.
 func (a *acquisition) first(ctx context.Context) (taken, held bool, err error) {
+	if err := a.hasTime(ctx, 1); err != nil {
+		return false, false, err
+	}
 	if !a.try && !a.lock.options.fenced && !a.lock.isPermit() {
 		return a.bySet(ctx)
 	}
@@ -165,40 +205,50 @@ func (a *acquisition) first(ctx context.Context) (taken, held bool, err error) {
 }
 
 // next is every further try. It joins the line, or finds out where the process stands.
+//
+// A process that was woken tries first without joining. If the lock is another's nevertheless, it has come too late: it joins where it
+// stood, with an entry that has the lock reserved for as long as it takes this process to come, by what it has just seen.
 func (a *acquisition) next(ctx context.Context) (taken bool, left time.Duration, err error) {
 	k := a.lock
-	if a.yields {
-		a.yields = false
-		_, left, err = a.byScript(ctx, onlyJoin)
-		if err != nil || k.address.place.InLine() {
-			return false, max(left, headStart), err
+	if err := a.hasTime(ctx, 1); err != nil {
+		return false, 0, err
+	}
+	if woken := k.address.place.Woken(); !woken.IsZero() {
+		if taken, left, err = a.byScript(ctx, onlyTry); err == nil {
+			k.address.trips.note(woken)
 		}
-		backoff.Sleep(ctx, headStart) // it is about to subscribe
+		if taken || err != nil {
+			return taken, left, err
+		}
+		k.leaveLine(k.address.place.Renumber()) // a poll may have joined with it again, before the message came
 	}
-	if k.options.replicas == 0 {
-		return a.byScript(ctx, tryFirst)
+	if !k.address.place.InLine() { // to join takes a reply, and so does to be served
+		if err := a.hasTime(ctx, 2); err != nil {
+			return false, 0, err
+		}
 	}
-	// No replica has to acknowledge that it joins. So it tries only once it knows that the lock is free.
-	if _, left, err = a.byScript(ctx, onlyJoin); left > 0 || err != nil {
-		return false, left, err
-	}
-	return a.byScript(ctx, onlyTry)
+	return a.byScript(ctx, tryOrJoin)
 }
 
 // giveUp lets the next caller of the process acquire, which goes on at its place in line. Without one the place is given up.
 // unanswered says that the janitor will take the entry out: at any time, so that it is not used further.
 func (k *Lock) giveUp(unanswered bool) {
-	var entry string
 	place := &k.address.place
 	k.queues().GiveUp(&k.waiter, unanswered, func(last bool) {
 		switch {
+		case last && unanswered:
+			place.Leave()
 		case last:
-			entry = place.Leave()
+			place.Linger(k.leaveLine)
 		case unanswered:
 			place.Renumber()
 		}
 	})
-	if entry != "" && !unanswered {
+}
+
+// leaveLine takes an entry out of the line. In a Locker that is closed it is an entry of a process that does not listen any more.
+func (k *Lock) leaveLine(entry string) {
+	if entry != "" && !background.IsClosed(k.locker.closed) {
 		k.locker.janitor.Add(lease.Release{Token: entry, Request: k.leaveRequest(entry)})
 	}
 }
@@ -210,12 +260,11 @@ func (a *acquisition) bySet(ctx context.Context) (taken, held bool, err error) {
 	k := a.lock
 	k.grant.token = newToken(k.options.owner)
 	k.chooseWindow()
+	began := time.Now()
 	reply, err := k.locker.executor.Run(ctx, a.request(redisexec.Request{
 		Args: []any{"set", k.address.keys[0], k.grant.token, "px", k.grant.window.px(k.options), "nx"},
 	}))
-	if err == nil {
-		k.address.trips.note(reply.Sent)
-	}
+	k.noteTrip(ctx, began, reply, err)
 	switch {
 	case errors.Is(err, ErrUnknown) && ctx.Err() == nil && !errors.Is(err, redisexec.ErrStopped):
 		a.doubtful = true
@@ -238,15 +287,14 @@ func (a *acquisition) byScript(ctx context.Context, how string) (taken bool, lef
 	}
 	k.chooseWindow() // once for all of a.lost: they have reserved as many fences each, which the script takes back
 	r := a.request(a.script(how))
-	if how == onlyJoin {
-		r.Replicas = 0
-	}
 	r.Repeat = func() []any {
 		k.member().OutcomeUnknown(false)
 		a.changeToken()
 		return a.script(how).Args
 	}
+	began := time.Now()
 	reply, err := k.locker.executor.Run(ctx, r)
+	k.noteTrip(ctx, began, reply, err)
 	if err == nil {
 		k.address.outage.End() // also for a TryLock, which waits out none
 		a.lost = nil
@@ -258,7 +306,6 @@ func (a *acquisition) byScript(ctx context.Context, how string) (taken bool, lef
 	if err != nil {
 		return false, 0, err
 	}
-	k.address.trips.note(reply.Sent)
 	answer, err := decodeAcquired(reply.Value)
 	switch {
 	case err != nil:
@@ -272,6 +319,16 @@ func (a *acquisition) byScript(ctx context.Context, how string) (taken bool, lef
 	place.Served()
 	k.grant.entry = ""
 	return true, 0, k.take(reply, answer.fence)
+}
+
+// noteTrip notes how long the reply to a request took that was begun then, or that ctx has ended before.
+func (k *Lock) noteTrip(ctx context.Context, began time.Time, reply redisexec.Reply, err error) {
+	switch {
+	case err == nil:
+		k.address.trips.note(reply.Sent)
+	case errors.Is(err, ErrUnknown) && ctx.Err() != nil:
+		k.address.trips.noteNone(began)
+	}
 }
 
 // changeToken gives the next request a token of its own, after a lost reply. So a token that a
@@ -289,7 +346,7 @@ func (a *acquisition) script(how string) redisexec.Request {
 	place, script, keys := &k.address.place, scriptAcquire, k.address.keys[:1]
 	var score string
 	if k.grant.entry = place.Entry(); how != onlyTry {
-		k.grant.entry, score = place.Ask()
+		k.grant.entry, score = place.Ask(k.address.trips.longest())
 	}
 	values := []any{k.grant.token, k.grant.window.px(k.options)}
 	waits := k.grant.entry != "" || len(a.lost) > 0
@@ -423,6 +480,8 @@ type address struct {
 	outage redisexec.Outage
 	trips  roundTrips
 	fenced atomic.Pointer[[]any]
+	// passedOn says that the last release of this process has passed the lock on to another one.
+	passedOn atomic.Bool
 }
 
 func newAddress(p *line.Process, prefix, name string) (*address, error) {

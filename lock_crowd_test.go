@@ -2,6 +2,7 @@ package sluice_test
 
 import (
 	"context"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -27,12 +28,12 @@ type mixedCrowd struct {
 	kinds  []string
 }
 
-// add has a client take turns until ctx ends. take waits for the lock, and returns the function that gives it back.
-func (c *mixedCrowd) add(ctx context.Context, kind string, take func() (giveBack func())) {
+// add has a client take so many turns, unless ctx ends before. take waits for the lock, and returns the function that gives it back.
+func (c *mixedCrowd) add(ctx context.Context, kind string, most int32, take func() (giveBack func())) {
 	turns := new(atomic.Int32)
 	c.turns, c.kinds = append(c.turns, turns), append(c.kinds, kind)
 	c.all.Go(func() { // it ends with ctx, and the test waits for it
-		for ctx.Err() == nil {
+		for ctx.Err() == nil && turns.Load() < most {
 			giveBack := take()
 			if giveBack == nil {
 				return
@@ -47,11 +48,11 @@ func (c *mixedCrowd) add(ctx context.Context, kind string, take func() (giveBack
 	})
 }
 
-// addSluice adds a process with so many callers.
+// addSluice adds a process with so many callers. They end after some turns: clients without a line have the lock then.
 func (c *mixedCrowd) addSluice(ctx context.Context, kind string, rdb redis.UniversalClient, callers int, opts ...sluice.LockOption) {
 	l := systest.NewLocker(c.T, rdb, append(opts, sluice.WithTTL(time.Minute))...)
 	for range callers {
-		c.add(ctx, kind, func() func() {
+		c.add(ctx, kind, 50, func() func() {
 			k, err := l.Lock(ctx, c.name)
 			if err != nil {
 				require.ErrorIs(c, err, context.Canceled)
@@ -68,7 +69,7 @@ func (c *mixedCrowd) addSluice(ctx context.Context, kind string, rdb redis.Unive
 // addForeign adds a client without this library, which polls until try has the lock.
 func (c *mixedCrowd) addForeign(ctx context.Context, kind string, rdb redis.UniversalClient, try func(key, token string) bool) {
 	key, token, unbounded := "Lock:"+c.name, redistest.Name(c), context.WithoutCancel(ctx)
-	c.add(ctx, kind, func() func() {
+	c.add(ctx, kind, math.MaxInt32, func() func() {
 		for !try(key, token) {
 			if ctx.Err() != nil {
 				return nil
@@ -83,7 +84,7 @@ func (c *mixedCrowd) addForeign(ctx context.Context, kind string, rdb redis.Univ
 }
 
 // TestLocker_SharesANameWithClientsOfAllKinds: processes that merge their commands or do not, with fences or without, and clients that
-// know of no line and poll. One at a time has the lock, and each of them again and again.
+// know of no line and poll. One at a time has the lock, and each of them again and again: those that poll when the line is empty at last.
 func TestLocker_SharesANameWithClientsOfAllKinds(t *testing.T) {
 	t.Parallel()
 	plain := *redistest.Redis(t)

@@ -89,15 +89,41 @@ func (w window) px(o *lockOptions) any {
 // roundTrips are those of a name's last acquisitions that were answered. The head of the name's queue notes them, and a release
 // reads them. Those of other names say less: where many locks are taken at once, each waits for a connection. The zero value is ready.
 type roundTrips struct {
-	count atomic.Uint32
-	last  [7]atomic.Uint32 // in microseconds; a ring
+	count  atomic.Uint32
+	last   [7]atomic.Uint32 // in microseconds; a ring
+	inVain atomic.Uint32    // the longest time without a reply since the last one, in microseconds
+	noted  atomic.Int64     // when something was noted last, in ns of Unix time
 }
+
+// expectedFor is for how long it counts what was noted: after that one caller tries, however short its time is.
+const expectedFor = time.Second
 
 // note notes how long the reply to a command took that was sent then.
 func (r *roundTrips) note(sent time.Time) {
-	n := int(r.count.Load())
-	r.last[n%len(r.last)].Store(uint32(min(time.Since(sent).Microseconds(), math.MaxUint32)))
+	n, now := int(r.count.Load()), time.Now()
+	r.last[n%len(r.last)].Store(microseconds(now.Sub(sent)))
 	r.count.Add(1)
+	r.inVain.Store(0)
+	r.noted.Store(now.UnixNano())
+}
+
+// noteNone notes that no reply has come to a command that was sent then.
+func (r *roundTrips) noteNone(sent time.Time) {
+	now := time.Now()
+	r.inVain.Store(max(r.inVain.Load(), microseconds(now.Sub(sent))))
+	r.noted.Store(now.UnixNano())
+}
+
+func microseconds(d time.Duration) uint32 {
+	return uint32(max(0, min(d.Microseconds(), math.MaxUint32)))
+}
+
+// expected returns how long a reply takes at the least, by what was noted lately, or 0.
+func (r *roundTrips) expected() time.Duration {
+	if time.Now().UnixNano()-r.noted.Load() > int64(expectedFor) {
+		return 0
+	}
+	return max(r.shortest(), time.Duration(r.inVain.Load())*time.Microsecond)
 }
 
 // shortest returns the shortest of the last ones, or 0 as long as fewer than two are known:
@@ -116,6 +142,15 @@ func (r *roundTrips) shortest() time.Duration {
 		least = min(least, r.last[i].Load())
 	}
 	return time.Duration(least) * time.Microsecond
+}
+
+// longest returns the longest of the last ones, 0 if none is known.
+func (r *roundTrips) longest() time.Duration {
+	var most uint32
+	for i := range r.last {
+		most = max(most, r.last[i].Load())
+	}
+	return time.Duration(most) * time.Microsecond
 }
 
 // fences are those that were reserved with an acquisition. The first is at least the

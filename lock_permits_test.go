@@ -43,6 +43,10 @@ func TestPermits_AsManyAsThereAre(t *testing.T) {
 		require.ErrorIs(t, err, sluice.ErrLocked)
 		_, err = l.Lock(ctx, name, sluice.WithMaxWait(time.Second))
 		require.ErrorIs(t, err, sluice.ErrLocked)
+		require.Eventually(t, func() bool {
+			info, err := l.Inspect(ctx, name)
+			return err == nil && info.Waiting == 0
+		}, 10*time.Second, time.Millisecond, "it leaves the line, for which a permit would be reserved")
 		left, err := held[1].TTL(ctx)
 		require.NoError(t, err)
 		require.InDelta(t, 15, left.Seconds(), 8)

@@ -62,16 +62,11 @@ func (k *Lock) handleRelease(value any, ambiguous bool, err error) error {
 		answer, err = redisexec.Int(value)
 	}
 	err = k.whyNotReleased(answer > 0, ambiguous, err)
-	if answer > 1 {
-		k.yield()
-	}
+	k.address.passedOn.Store(answer > 1)
 	k.leave()
 	k.tellEnded(k.releasedOrLost(err))
 	return err
 }
-
-// yield lets another process go first that was woken by k's release.
-func (k *Lock) yield() { k.address.place.Yield(headStart + k.address.trips.shortest()) }
 
 // leave ends what k is to the Locker that held it: the next waiter acquires.
 func (k *Lock) leave() {

@@ -227,7 +227,7 @@ func TestLocker_ATimeoutIsErrLocked(t *testing.T) {
 		require.NoError(t, err)
 		first := make(chan error, 1) // it makes sure that it is known
 		go func() {
-			_, err := l.Lock(systest.Within(t, time.Second), name)
+			_, err := l.Lock(systest.Within(t, 3*time.Second), name) // longer than the others take to begin, on a busy machine
 			first <- err
 		}()
 		require.Eventually(t, func() bool { _, busy := sluice.Names(l); return busy > 0 }, time.Second, time.Millisecond)

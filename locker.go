@@ -73,8 +73,14 @@ func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
 // Lock takes the named lock, and waits until it is free or ctx ends, or for as long as WithMaxWait says. Callers of
 // one Locker wait in a queue, first come, first served.
 //
-// Processes (a process is one Locker) wait in a line on the server, in the order in which they began to wait: a
-// release wakes the first of them. A lock that is free when Lock first asks is taken, even if a process waits.
+// Processes (a process is one Locker) wait in a line on the server and are served in the order in which they joined
+// it. A release reserves the lock for the first process in line, so that no later caller takes it before that process
+// has come. The reservation lasts for three of that process's round trips, between 50ms and 500ms: if the process has
+// stopped, the others wait for so long. A process keeps its place for 10ms after its last caller has given up, so that
+// a caller which tries again goes on from there.
+//
+// Lock sends no request when ctx ends sooner than a reply can come, by the round trips of the last second. It
+// returns when ctx ends all the same.
 //
 // Lock is not reentrant: within a Do or DoAll of this Locker that holds the name it would wait for its own
 // caller, and is ErrInvalid at once, as long as that lock is valid and no permit. That is known by ctx, so a goroutine
@@ -105,7 +111,7 @@ func (l *Locker) Lock(ctx context.Context, name string, opts ...LockOption) (*Lo
 // TryLock takes the named lock if it is free now. It is Lock without the waiting: ErrLocked means that another
 // caller holds it, or a Do around this call, or a caller of this Locker waits for it.
 //
-// TryLock takes a lock that is free on the server even if other processes wait in line. Behind a caller of this
+// A lock that is reserved for a process in line is ErrLocked. Behind a caller of this
 // Locker that asks the server it waits for the answer to that one request at most: if there is none, it is
 // ErrUnavailable. When no server can be reached, it is ErrUnavailable at once, which is after go-redis's own
 // attempts to connect. By default those take about 400ms where the host refuses them, and half a minute where it does not answer.

@@ -148,7 +148,7 @@ const maxPermits = 1000
 //
 // All callers of a name must say the same n. As long as a permit is held, an acquisition with another n, or without
 // WithPermits, gets ErrInvalid; so does one with permits of a name that is held without. Callers of one process wait in one queue for each n. A permit is not handed
-// over within the process, but always goes back to Redis: the first process in line is woken, and wakes the next if it
+// over within the process, but always goes back to Redis: it is reserved for the first process in line, which wakes the next if it
 // leaves a permit free. A section costs about three scripts when many wait, where a
 // lock that is handed over costs far fewer. Inspect says how many permits are held, and by which owners;
 // ForceUnlock frees all of them. Defaults to 1: a plain lock.

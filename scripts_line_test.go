@@ -82,7 +82,7 @@ type placed struct {
 	score string
 }
 
-// ask has a member try for a minute or, if how is "yield", only join. It returns nil if it has the lock.
+// ask has a member try for a minute or, if how is "join", only join. It returns nil if it has the lock.
 func (l *lineScripts) ask(k lineKind, member, score, how string) *placed {
 	l.Helper()
 	reply, err := l.rdb.Eval(l.Context(), k.acquire.Source(), k.keys(l), "token of "+member, 60_000, k.third, member, score, how).Result()
@@ -117,9 +117,51 @@ func (l *lineScripts) leave(k lineKind, member string) int {
 
 func (l *lineScripts) end(k lineKind, token, member string) int {
 	l.Helper()
-	n, err := l.rdb.Eval(l.Context(), k.release.Source(), k.keys(l), token, member, 0, "").Int()
+	var reply *redis.Cmd
+	_, err := l.rdb.Pipelined(l.Context(), func(p redis.Pipeliner) error {
+		reply = p.Eval(l.Context(), k.release.Source(), k.keys(l), token, member, 0, "")
+		p.Eval(l.Context(), keepReservations, []string{l.key})
+		return nil
+	})
+	require.NoError(l, err)
+	n, err := reply.Int()
 	require.NoError(l, err)
 	return n - 1
+}
+
+// keepReservations has what a release reserves last for a minute, whatever it says and however busy the machine is. It
+// returns for how many ms, at the most, something was reserved.
+const keepReservations = `
+local kind, left, time = redis.call('TYPE', KEYS[1]), 0, redis.call('TIME')
+kind = kind.ok or kind -- as miniredis answers
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+if kind == 'string' and string.byte(redis.call('GET', KEYS[1])) == 62 then
+  left = redis.call('PTTL', KEYS[1])
+  redis.call('PEXPIRE', KEYS[1], 60000)
+elseif kind == 'zset' then
+  for _, member in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+    if string.byte(member) == 62 then
+      left = math.max(left, tonumber(redis.call('ZSCORE', KEYS[1], member)) - now)
+      redis.call('PEXPIRE', KEYS[1], 61000) -- first: so a full server accepts the next write
+      redis.call('ZADD', KEYS[1], string.format('%.0f', now + 60000), member)
+    end
+  end
+end
+return left`
+
+// reserved returns the members for which the lock, or a permit, is reserved.
+func (l *lineScripts) reserved() (members []string) {
+	l.Helper()
+	held := []string{l.rdb.Get(l.Context(), l.key).Val()}
+	if held[0] == "" {
+		held = l.rdb.ZRange(l.Context(), l.key, 0, -1).Val()
+	}
+	for _, token := range held {
+		if member, ok := strings.CutPrefix(token, ">"); ok {
+			members = append(members, member)
+		}
+	}
+	return members
 }
 
 // listen has a process listen, and returns where it hears.
@@ -170,28 +212,28 @@ const day = 864e8 // in microseconds, as scores are
 // further ahead is foreign, and ignored.
 func TestScripts_ScoresOfALineRise(t *testing.T) {
 	eachKind(t, func(t *testing.T, l *lineScripts, k lineKind) {
-		for _, process := range []string{"a:1", "b:1", "c:1", "d:1"} {
+		for _, process := range []string{"a:1:500", "b:1:500", "c:1:500", "d:1:500"} {
 			l.listen(process)
 		}
 		l.hold(k)
 		now, err := l.rdb.Time(t.Context()).Result()
 		require.NoError(t, err)
-		first := l.ask(k, "a:1", "", "join")
+		first := l.ask(k, "a:1:500", "", "join")
 		require.Zero(t, first.ahead)
 		require.InDelta(t, float64(now.UnixMicro()), l.number(first.score), 60e6)
 		ahead := float64(now.UnixMicro()) + day - 60e6
 		l.put("later:1", ahead)
-		second := l.ask(k, "b:1", "", "yield")
+		second := l.ask(k, "b:1:500", "", "join")
 		require.Equal(t, ahead+1, l.number(second.score))
 		require.EqualValues(t, 2, second.ahead)
-		require.Equal(t, ahead+2, l.number(l.ask(k, "c:1", "", "join").score))
-		require.NoError(t, l.rdb.ZRem(t.Context(), l.line, "later:1", "b:1", "c:1").Err())
+		require.Equal(t, ahead+2, l.number(l.ask(k, "c:1:500", "", "join").score))
+		require.NoError(t, l.rdb.ZRem(t.Context(), l.line, "later:1", "b:1:500", "c:1:500").Err())
 
 		l.put("foreign", ahead+day)
-		third := l.ask(k, "d:1", "", "join")
+		third := l.ask(k, "d:1:500", "", "join")
 		require.EqualValues(t, 1, third.ahead)
 		require.InDelta(t, float64(now.UnixMicro()), l.number(third.score), 60e6)
-		require.Equal(t, []string{"a:1", "d:1", "foreign"}, l.inLine())
+		require.Equal(t, []string{"a:1:500", "d:1:500", "foreign"}, l.inLine())
 	})
 }
 
@@ -206,49 +248,49 @@ func TestScripts_AClockThatIsSetBack(t *testing.T) {
 	m.SetTime(start)
 	l.hold(k)
 	for i := range 5 {
-		member := fmt.Sprintf("%c:1", 'e'-i) // by name they would stand the other way round
+		member := fmt.Sprintf("%c:1:500", 'e'-i) // by name they would stand the other way round
 		l.listen(member)
 		require.EqualValues(t, i, l.ask(k, member, "", "join").ahead)
 		m.SetTime(start.Add(-time.Duration(i) * time.Hour))
 	}
-	require.Equal(t, []string{"e:1", "d:1", "c:1", "b:1", "a:1"}, l.inLine())
+	require.Equal(t, []string{"e:1:500", "d:1:500", "c:1:500", "b:1:500", "a:1:500"}, l.inLine())
 }
 
 // TestScripts_AProcessStandsInLineOnce: with its first score, however often it asks. Out of the line it comes back to its old place.
 func TestScripts_AProcessStandsInLineOnce(t *testing.T) {
 	eachKind(t, func(t *testing.T, l *lineScripts, k lineKind) {
-		l.listen("b:1")
-		l.listen("a:1")
+		l.listen("b:1:500")
+		l.listen("a:1:500")
 		l.hold(k)
-		first := l.ask(k, "b:1", "", "join")
-		second := l.ask(k, "a:1", "", "join")
+		first := l.ask(k, "b:1:500", "", "join")
+		second := l.ask(k, "a:1:500", "", "join")
 		require.Zero(t, first.ahead)
 		require.EqualValues(t, 1, second.ahead)
 		for _, again := range []string{"", first.score, "1"} {
-			got := l.ask(k, "b:1", again, "join")
+			got := l.ask(k, "b:1:500", again, "join")
 			require.Equal(t, l.number(first.score), l.number(got.score))
 			require.Zero(t, got.ahead)
 		}
-		require.Equal(t, []string{"b:1", "a:1"}, l.inLine())
+		require.Equal(t, []string{"b:1:500", "a:1:500"}, l.inLine())
 		require.NoError(t, l.rdb.Del(t.Context(), l.line).Err())
-		l.ask(k, "a:1", second.score, "join")
-		require.Zero(t, l.ask(k, "b:2", first.score, "join").ahead)
-		require.Equal(t, []string{"b:2", "a:1"}, l.inLine())
+		l.ask(k, "a:1:500", second.score, "join")
+		require.Zero(t, l.ask(k, "b:2:500", first.score, "join").ahead)
+		require.Equal(t, []string{"b:2:500", "a:1:500"}, l.inLine())
 	})
 }
 
 // TestScripts_AnOldLeaveTakesNoNewEntry out of the line: it is late, or comes twice, and the process waits again.
 func TestScripts_AnOldLeaveTakesNoNewEntry(t *testing.T) {
 	eachKind(t, func(t *testing.T, l *lineScripts, k lineKind) {
-		l.listen("a:1")
+		l.listen("a:1:500")
 		l.hold(k)
-		l.ask(k, "a:1", "", "join")
-		require.Equal(t, -1, l.leave(k, "a:1"))
+		l.ask(k, "a:1:500", "", "join")
+		require.Equal(t, -1, l.leave(k, "a:1:500"))
 		require.Empty(t, l.inLine())
-		l.ask(k, "a:2", "", "join")
-		l.leave(k, "a:1")
-		l.leave(k, "a:1")
-		require.Equal(t, []string{"a:2"}, l.inLine())
+		l.ask(k, "a:2:500", "", "join")
+		l.leave(k, "a:1:500")
+		l.leave(k, "a:1:500")
+		require.Equal(t, []string{"a:2:500"}, l.inLine())
 		require.EqualValues(t, 1, l.rdb.Exists(t.Context(), l.key).Val(), "it releases nothing")
 	})
 }
@@ -257,12 +299,10 @@ func TestScripts_AnOldLeaveTakesNoNewEntry(t *testing.T) {
 func TestScripts_OnlyWhoListensJoins(t *testing.T) {
 	eachKind(t, func(t *testing.T, l *lineScripts, k lineKind) {
 		l.hold(k)
-		for _, member := range []string{"a:1", "*a:1", "foreign"} {
-			for _, how := range []string{"join", "yield"} {
-				got := l.ask(k, member, "", how)
-				require.EqualValues(t, -1, got.ahead, member)
-				require.InDelta(t, time.Minute, got.left, float64(50*time.Second))
-			}
+		for _, member := range []string{"a:1:500", "*a:1:500", "foreign"} {
+			got := l.ask(k, member, "", "join")
+			require.EqualValues(t, -1, got.ahead, member)
+			require.InDelta(t, time.Minute, got.left, float64(50*time.Second))
 		}
 		require.Empty(t, l.inLine())
 	})
@@ -273,16 +313,16 @@ func TestScripts_OnlyWhoListensJoins(t *testing.T) {
 func TestScripts_AShardedChannelIsAnother(t *testing.T) {
 	t.Parallel()
 	kindsOn(t, redistest.Redis(t).Client(t), func(t *testing.T, l *lineScripts, k lineKind) {
-		messages := l.listen("*a:1")
-		l.listen("b:1")
+		messages := l.listen("*a:1:500")
+		l.listen("b:1:500")
 		l.hold(k)
-		require.EqualValues(t, -1, l.ask(k, "a:1", "", "join").ahead)
-		require.EqualValues(t, -1, l.ask(k, "*b:1", "", "join").ahead)
-		require.Zero(t, l.ask(k, "*a:1", "", "join").ahead)
-		require.EqualValues(t, 1, l.ask(k, "b:1", "", "join").ahead)
+		require.EqualValues(t, -1, l.ask(k, "a:1:500", "", "join").ahead)
+		require.EqualValues(t, -1, l.ask(k, "*b:1:500", "", "join").ahead)
+		require.Zero(t, l.ask(k, "*a:1:500", "", "join").ahead)
+		require.EqualValues(t, 1, l.ask(k, "b:1:500", "", "join").ahead)
 		require.Equal(t, 1, l.release(k, ""))
-		require.Equal(t, "*a:1", l.hears(messages))
-		require.Equal(t, []string{"b:1"}, l.inLine())
+		require.Equal(t, "*a:1:500", l.hears(messages))
+		require.Equal(t, []string{"b:1:500"}, l.inLine())
 	})
 }
 
@@ -290,13 +330,13 @@ func TestScripts_AShardedChannelIsAnother(t *testing.T) {
 func TestScripts_ALineExpires(t *testing.T) {
 	eachKind(t, func(t *testing.T, l *lineScripts, k lineKind) {
 		ctx := t.Context()
-		l.listen("a:1")
+		l.listen("a:1:500")
 		l.hold(k)
 		for _, before := range []time.Duration{0, 20 * time.Second, 45 * time.Second} {
 			if before > 0 {
 				require.NoError(t, l.rdb.PExpire(ctx, l.line, before).Err())
 			}
-			l.ask(k, "a:1", "", "join")
+			l.ask(k, "a:1:500", "", "join")
 			left := l.rdb.PTTL(ctx, l.line).Val()
 			if before < 30*time.Second {
 				require.Greater(t, left, 50*time.Second)
@@ -306,131 +346,235 @@ func TestScripts_ALineExpires(t *testing.T) {
 			}
 		}
 		require.NoError(t, l.rdb.Persist(ctx, l.line).Err())
-		l.ask(k, "a:1", "", "yield")
+		l.ask(k, "a:1:500", "", "join")
 		require.Positive(t, l.rdb.PTTL(ctx, l.line).Val())
 	})
 }
 
-// TestScripts_AReleaseWakesTheFirst, which is out of the line then, and no other one.
-func TestScripts_AReleaseWakesTheFirst(t *testing.T) {
+// TestScripts_AReleaseReservesForTheFirst, which is out of the line then: for as long as its member says, whoever comes first.
+func TestScripts_AReleaseReservesForTheFirst(t *testing.T) {
 	eachKind(t, func(t *testing.T, l *lineScripts, k lineKind) {
-		a, b := l.listen("a:1"), l.listen("b:1")
+		a, b := l.listen("a:1:500"), l.listen("b:1:321")
 		l.hold(k)
-		l.ask(k, "b:1", "", "join")
-		l.ask(k, "a:1", "", "join")
+		l.ask(k, "b:1:321", "", "join")
+		l.ask(k, "a:1:500", "", "join")
 		require.Equal(t, -1, l.release(k, "unknown"))
-		require.Equal(t, []string{"b:1", "a:1"}, l.inLine())
+		require.Equal(t, []string{"b:1:321", "a:1:500"}, l.inLine())
 		require.Equal(t, 1, l.release(k, ""))
-		require.Equal(t, "b:1", l.hears(b))
-		require.Equal(t, "60000", l.hears(a), "it is told that it is the first: b may be stopped")
-		require.Equal(t, []string{"a:1"}, l.inLine())
-		require.Nil(t, l.ask(k, "b:1", "", "join"))
-		left, err := strconv.Atoi(l.hears(a))
-		require.NoError(t, err, "and when b's TTL ends")
-		require.InDelta(t, 60_000, left, 30_000)
-		require.Equal(t, 1, l.release(k, "b:1"))
-		require.Equal(t, "a:1", l.hears(a))
-		require.Nil(t, l.ask(k, "a:1", "", "join"))
-		require.Equal(t, 0, l.release(k, "a:1"))
+		require.Equal(t, "b:1:321", l.hears(b))
+		require.Equal(t, "321", l.hears(a), "it is told that it is the first: b may be stopped")
+		require.Equal(t, []string{"a:1:500"}, l.inLine())
+		require.Equal(t, []string{"b:1:321"}, l.reserved())
+		for _, other := range []string{"", "b:2:321", "b:1:320"} {
+			left, err := l.rdb.Eval(t.Context(), k.acquire.Source(), k.keys(l), "token", 60_000, k.third, other, "", "").Int()
+			require.NoError(t, err)
+			require.Positive(t, left, other)
+		}
+		require.Positive(t, l.ask(k, "a:1:500", "", "join").left)
+		if k.acquire == scriptAcquire {
+			require.False(t, l.rdb.SetNX(t.Context(), l.key, "foreign", time.Minute).Val())
+		}
+		require.Nil(t, l.ask(k, "b:1:321", "", ""))
+		require.Empty(t, l.reserved())
+		require.Equal(t, 1, l.release(k, "b:1:321"))
+		require.Equal(t, "a:1:500", l.hears(a), "and nothing before")
+		require.Nil(t, l.ask(k, "a:1:500", "", "join"))
+		require.Equal(t, 0, l.release(k, "a:1:500"))
 		require.Empty(t, l.inLine())
+		require.Empty(t, l.reserved())
+	})
+}
+
+// TestScripts_AReservationEnds: by what its member says, half a second at most, so that no other program's member takes a lock.
+func TestScripts_AReservationEnds(t *testing.T) {
+	eachKind(t, func(t *testing.T, l *lineScripts, k lineKind) {
+		l.listen("a:1")
+		for ms, most := range map[string]int{"20": 20, "321": 321, "501": 500, "3600000": 500, "0": 1} {
+			l.hold(k)
+			member := "a:1:" + ms
+			l.ask(k, member, "", "join")
+			var left *redis.Cmd
+			_, err := l.rdb.Pipelined(t.Context(), func(p redis.Pipeliner) error {
+				p.Eval(t.Context(), k.release.Source(), k.keys(l), "token of ", "", 0, "")
+				left = p.Eval(t.Context(), keepReservations, []string{l.key})
+				return nil
+			})
+			require.NoError(t, err)
+			n, err := left.Int()
+			require.NoError(t, err)
+			require.LessOrEqual(t, n, most+1)
+			if most > 100 {
+				require.Positive(t, n)
+				require.Nil(t, l.ask(k, member, "", ""))
+				require.Zero(t, l.release(k, member))
+			}
+			if k.acquire == scriptAcquire {
+				require.NoError(t, l.rdb.Del(t.Context(), l.key).Err())
+			} else {
+				require.NoError(t, l.rdb.ZRem(t.Context(), l.key, ">"+member).Err())
+			}
+		}
+	})
+}
+
+// TestScripts_AnOlderBuildIsWokenOnly: its member has no ms, and it knows of no reservations.
+func TestScripts_AnOlderBuildIsWokenOnly(t *testing.T) {
+	eachKind(t, func(t *testing.T, l *lineScripts, k lineKind) {
+		a, b := l.listen("a:1"), l.listen("b:1:500")
+		l.hold(k)
+		l.put("a:1", 1)
+		l.ask(k, "b:1:500", "", "join")
+		require.Equal(t, 1, l.release(k, ""))
+		require.Equal(t, "a:1", l.hears(a))
+		require.Equal(t, "60000", l.hears(b))
+		require.Empty(t, l.reserved())
+		require.Equal(t, []string{"b:1:500"}, l.inLine())
+		l.hold(k)
 	})
 }
 
 // TestScripts_WhoIsServedIsOutOfTheLine, be it woken or not: its poll has found the lock free, or the message was lost.
 func TestScripts_WhoIsServedIsOutOfTheLine(t *testing.T) {
 	eachKind(t, func(t *testing.T, l *lineScripts, k lineKind) {
-		_, b := l.listen("a:1"), l.listen("b:1")
+		_, b := l.listen("a:1:500"), l.listen("b:1:500")
 		l.hold(k)
-		l.ask(k, "a:1", "", "join")
-		l.ask(k, "b:1", "", "join")
+		l.ask(k, "a:1:500", "", "join")
+		l.ask(k, "b:1:500", "", "join")
 		if k.acquire == scriptPermitAcquire { // the holder's TTL ends
 			require.NoError(t, l.rdb.ZAddXX(t.Context(), l.key, redis.Z{Score: 1, Member: "token of "}).Err())
 		} else {
 			require.NoError(t, l.rdb.Del(t.Context(), l.key).Err())
 		}
-		require.Nil(t, l.ask(k, "a:1", "", "join"))
-		require.Equal(t, []string{"b:1"}, l.inLine())
+		require.Nil(t, l.ask(k, "a:1:500", "", "join"))
+		require.Equal(t, []string{"b:1:500"}, l.inLine())
 		left, err := strconv.Atoi(l.hears(b))
 		require.NoError(t, err, "it is told that it is the first")
 		require.InDelta(t, 60_000, left, 30_000)
 	})
 }
 
-// TestScripts_WhoLeavesPassesItsPlaceOn: the next one is woken if the lock is free, since the one that leaves may have been, and is
-// else told when the holder's TTL ends.
+// TestScripts_WhoLeavesPassesItsPlaceOn: the lock goes to the next one if it is free, or reserved for the one that leaves; else
+// the next one is told when the holder's TTL ends.
 func TestScripts_WhoLeavesPassesItsPlaceOn(t *testing.T) {
 	eachKind(t, func(t *testing.T, l *lineScripts, k lineKind) {
-		_, b, c := l.listen("a:1"), l.listen("b:1"), l.listen("c:1")
+		_, b, c := l.listen("a:1:500"), l.listen("b:1:500"), l.listen("c:1:500")
 		l.hold(k)
-		for _, member := range []string{"a:1", "b:1", "c:1"} {
+		for _, member := range []string{"a:1:500", "b:1:500", "c:1:500"} {
 			l.ask(k, member, "", "join")
 		}
-		l.leave(k, "a:1")
+		l.leave(k, "a:1:500")
 		left, err := strconv.Atoi(l.hears(b))
 		require.NoError(t, err)
 		require.InDelta(t, 60_000, left, 30_000)
-		l.leave(k, "a:1") // it is not the first any more
+		l.leave(k, "a:1:500") // it is not the first any more
 		l.release(k, "unknown")
 
 		require.Equal(t, 1, l.release(k, ""))
-		require.Equal(t, "b:1", l.hears(b), "and nothing before")
-		require.Equal(t, "60000", l.hears(c))
-		l.leave(k, "b:1") // and does not try
-		require.Equal(t, "c:1", l.hears(c))
+		require.Equal(t, "b:1:500", l.hears(b), "and nothing before")
+		require.Equal(t, "500", l.hears(c))
+		l.leave(k, "b:2:500") // of another wait
+		require.Equal(t, []string{"b:1:500"}, l.reserved())
+		require.Equal(t, -1, l.leave(k, "b:1:500"), "its token held nothing")
+		require.Equal(t, "c:1:500", l.hears(c))
+		require.Equal(t, []string{"c:1:500"}, l.reserved())
 		require.Empty(t, l.inLine())
+		l.leave(k, "b:1:500") // twice
+		require.Equal(t, []string{"c:1:500"}, l.reserved())
+		l.leave(k, "c:1:500")
+		require.Empty(t, l.reserved())
+		l.hold(k)
 	})
 }
 
-// TestScripts_PermitsThatAreFreeAreAllTaken: more end at a time than processes are woken, and each that takes one wakes the next.
-// One that takes the last says when the first of them ends.
+// TestScripts_PermitsThatAreFreeAreAllTaken: more end at a time than processes are woken, and each that takes one has the next
+// reserved. One that takes the last by itself says when the first of them ends.
 func TestScripts_PermitsThatAreFreeAreAllTaken(t *testing.T) {
 	eachLine(t, func(t *testing.T, l *lineScripts) {
 		ctx, k := t.Context(), lineKind{scriptPermitAcquire, scriptPermitRelease, "3"}
-		a, b, c, d := l.listen("a:1"), l.listen("b:1"), l.listen("c:1"), l.listen("d:1")
+		keep := func() { require.NoError(t, l.rdb.Eval(ctx, keepReservations, []string{l.key}).Err()) }
+		a, b, c, d := l.listen("a:1:500"), l.listen("b:1:400"), l.listen("c:1:300"), l.listen("d:1:500")
 		for _, holder := range []string{"x", "y", "z"} {
 			require.Nil(t, l.ask(k, holder, "", ""))
 		}
-		for _, member := range []string{"a:1", "b:1", "c:1", "d:1"} {
+		for _, member := range []string{"a:1:500", "b:1:400", "c:1:300", "d:1:500"} {
 			require.NotNil(t, l.ask(k, member, "", "join"))
 		}
 		require.NoError(t, l.rdb.ZAdd(ctx, l.key, redis.Z{Score: 1, Member: "token of x"}, redis.Z{Score: 1, Member: "token of y"}).Err())
 		require.Equal(t, 1, l.release(k, "z"))
-		require.Equal(t, "a:1", l.hears(a))
-		require.Equal(t, "60000", l.hears(b))
-		require.Nil(t, l.ask(k, "a:1", "", "join"))
-		require.Equal(t, "b:1", l.hears(b))
-		require.Equal(t, "60000", l.hears(c))
-		require.Nil(t, l.ask(k, "b:1", "", "join"))
-		require.Equal(t, "c:1", l.hears(c))
-		require.Equal(t, "60000", l.hears(d))
-		end := time.Now().Add(5 * time.Second).UnixMilli()
-		require.NoError(t, l.rdb.ZAddXX(ctx, l.key, redis.Z{Score: float64(end), Member: "token of a:1"}).Err())
-		require.Nil(t, l.ask(k, "c:1", "", "join"))
+		require.Equal(t, "a:1:500", l.hears(a))
+		require.Equal(t, "500", l.hears(b))
+		require.Nil(t, l.ask(k, "a:1:500", "", ""))
+		keep()
+		require.Equal(t, "b:1:400", l.hears(b))
+		require.Equal(t, "400", l.hears(c))
+		require.Nil(t, l.ask(k, "c:1:300", "", "join"), "the third is free, and it polls")
+		require.Equal(t, []string{"b:1:400"}, l.reserved())
 		left, err := strconv.Atoi(l.hears(d))
 		require.NoError(t, err)
-		require.LessOrEqual(t, left, 10_000, "the first of them")
-		require.Equal(t, []string{"d:1"}, l.inLine())
+		require.LessOrEqual(t, left, 60_000)
+		require.Nil(t, l.ask(k, "b:1:400", "", ""))
+		require.NotNil(t, l.ask(k, "d:1:500", "", "join"))
+		require.Equal(t, []string{"d:1:500"}, l.inLine())
 	})
 }
 
-// TestScripts_TheDeadAreSkipped sixteen at a time, so that a release stays short.
+// TestScripts_TheDeadAreSkipped by a release, a join and a poll, a thousand at a time, so that each stays short.
 func TestScripts_TheDeadAreSkipped(t *testing.T) {
 	eachKind(t, func(t *testing.T, l *lineScripts, k lineKind) {
-		const dead = 40
-		messages := l.listen("a:1")
-		for i := range dead {
-			l.put(fmt.Sprintf("dead%d:1", i), float64(i))
+		messages := l.listen("a:1:500")
+		l.listen("b:1:500")
+		put := func(dead int) {
+			members := make([]redis.Z, dead)
+			for i := range members {
+				members[i] = redis.Z{Score: float64(i), Member: fmt.Sprintf("dead%d:1:500", i)}
+			}
+			require.NoError(t, l.rdb.ZAdd(t.Context(), l.line, members...).Err())
 		}
 		l.hold(k)
-		l.ask(k, "a:1", "", "join")
-		for _, left := range []int{25, 9} {
-			require.Equal(t, 0, l.release(k, ""))
-			require.Len(t, l.inLine(), left)
-			l.hold(k)
-		}
+		l.ask(k, "a:1:500", "", "join")
+		put(1005)
+		require.Equal(t, 0, l.release(k, ""))
+		require.Len(t, l.inLine(), 6)
+		l.hold(k)
+		require.EqualValues(t, 1, l.ask(k, "b:1:500", "", "join").ahead, "a join")
+		left, err := strconv.Atoi(l.hears(messages))
+		require.NoError(t, err, "the first is told that it is")
+		require.InDelta(t, 60_000, left, 30_000)
+		put(999)
+		require.Zero(t, l.ask(k, "a:1:500", "1", "join").ahead, "a poll")
+		require.Equal(t, []string{"a:1:500", "b:1:500"}, l.inLine())
+		l.hears(messages)
+		put(5)
 		require.Equal(t, 1, l.release(k, ""))
-		require.Equal(t, "a:1", l.hears(messages))
-		require.Empty(t, l.inLine())
+		require.Equal(t, "a:1:500", l.hears(messages))
+		require.Equal(t, []string{"b:1:500"}, l.inLine())
+	})
+}
+
+// TestScripts_AReservationIsNoHolder to operators: it shows as one that waits, and can be forced away.
+func TestScripts_AReservationIsNoHolder(t *testing.T) {
+	eachKind(t, func(t *testing.T, l *lineScripts, k lineKind) {
+		ctx := t.Context()
+		a := l.listen("a:1:500")
+		l.listen("b:1:500")
+		l.hold(k)
+		l.ask(k, "a:1:500", "", "join")
+		l.ask(k, "b:1:500", "", "join")
+		require.Equal(t, 1, l.release(k, ""))
+		require.Equal(t, "a:1:500", l.hears(a))
+		others := 0
+		if k.acquire == scriptPermitAcquire {
+			others = 1
+		}
+		info, err := decodeInspected(l.rdb.Eval(ctx, scriptInspect.Source(), []string{l.key, l.line}, "").Val())
+		require.NoError(t, err)
+		require.Equal(t, others > 0, info.Held)
+		require.Equal(t, others, info.Permits)
+		require.Equal(t, 2, info.Waiting)
+		holders := l.rdb.Eval(ctx, scriptForce.Source(), []string{l.key, l.line}).Val()
+		require.Len(t, holders, others)
+		require.NotContains(t, l.reserved(), "a:1:500")
+		require.Empty(t, l.inLine(), "it goes to the next")
 	})
 }
 
@@ -438,63 +582,55 @@ func TestScripts_TheDeadAreSkipped(t *testing.T) {
 func TestScripts_ALineOfAnotherTypeCostsNoLock(t *testing.T) {
 	eachKind(t, func(t *testing.T, l *lineScripts, k lineKind) {
 		ctx := t.Context()
-		l.listen("a:1")
+		l.listen("a:1:500")
 		for _, put := range []func() error{
 			func() error { return l.rdb.Set(ctx, l.line, "foreign", time.Hour).Err() },
-			func() error { return l.rdb.HSet(ctx, l.line, "a:1", "1").Err() },
-			func() error { return l.rdb.RPush(ctx, l.line, "a:1").Err() },
-			func() error { return l.rdb.SAdd(ctx, l.line, "a:1").Err() },
+			func() error { return l.rdb.HSet(ctx, l.line, "a:1:500", "1").Err() },
+			func() error { return l.rdb.RPush(ctx, l.line, "a:1:500").Err() },
+			func() error { return l.rdb.SAdd(ctx, l.line, "a:1:500").Err() },
 		} {
 			require.NoError(t, l.rdb.Del(ctx, l.line).Err())
 			require.NoError(t, put())
 			before := l.rdb.Type(ctx, l.line).Val()
-			require.Nil(t, l.ask(k, "b:1", "", "join"))
-			for _, how := range []string{"join", "yield"} {
-				got := l.ask(k, "a:1", "7", how)
-				require.EqualValues(t, -1, got.ahead)
-				require.InDelta(t, time.Minute, got.left, float64(50*time.Second))
-			}
-			require.Equal(t, -1, l.leave(k, "a:1"))
-			require.Equal(t, 0, l.release(k, "b:1"))
-			require.Equal(t, -1, l.leave(k, "a:1"))
-			require.Equal(t, -1, l.release(k, "b:1"))
+			require.Nil(t, l.ask(k, "b:1:500", "", "join"))
+			got := l.ask(k, "a:1:500", "7", "join")
+			require.EqualValues(t, -1, got.ahead)
+			require.InDelta(t, time.Minute, got.left, float64(50*time.Second))
+			require.Equal(t, -1, l.leave(k, "a:1:500"))
+			require.Equal(t, 0, l.release(k, "b:1:500"))
+			require.Equal(t, -1, l.leave(k, "a:1:500"))
+			require.Equal(t, -1, l.release(k, "b:1:500"))
 			require.Equal(t, before, l.rdb.Type(ctx, l.line).Val())
 		}
 	})
 }
 
 // TestScripts_OnAFullServerLinesMoveOn: none joins, and one that asks is told how long the lock is held; a release works, and wakes
-// those that were in line before. A plain acquisition is refused, also of a lock that is held: the server refuses its SET.
+// those that were in line before.
 func TestScripts_OnAFullServerLinesMoveOn(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
 	kindsOn(t, rdb, func(t *testing.T, l *lineScripts, k lineKind) {
 		ctx := t.Context()
-		a, b, _ := l.listen("a:1"), l.listen("b:1"), l.listen("c:1")
+		a, b, _ := l.listen("a:1:500"), l.listen("b:1:500"), l.listen("c:1:500")
 		l.hold(k)
-		first := l.ask(k, "a:1", "", "join")
-		l.ask(k, "b:1", "", "join")
+		first := l.ask(k, "a:1:500", "", "join")
+		l.ask(k, "b:1:500", "", "join")
 		require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "1").Err())
 		defer func() { require.NoError(t, rdb.ConfigSet(context.Background(), "maxmemory", "0").Err()) }()
-		hows := []string{"join", "yield"}
-		if k.third == "" { // plain
-			hows = hows[1:]
-			err := rdb.Eval(ctx, k.acquire.Source(), k.keys(l), "token", 60_000, "", "a:1", "", "join").Err()
-			require.ErrorContains(t, err, "OOM")
-		}
-		for _, how := range hows {
-			got := l.ask(k, "c:1", "", how)
-			require.EqualValues(t, -1, got.ahead)
-			require.InDelta(t, time.Minute, got.left, float64(50*time.Second))
-			got = l.ask(k, "a:1", "", how)
-			require.Equal(t, first.score, got.score, "it is in line")
-		}
-		require.Equal(t, []string{"a:1", "b:1"}, l.inLine())
+		got := l.ask(k, "c:1:500", "", "join")
+		require.EqualValues(t, -1, got.ahead)
+		require.InDelta(t, time.Minute, got.left, float64(50*time.Second))
+		got = l.ask(k, "a:1:500", "", "join")
+		require.Equal(t, first.score, got.score, "it is in line")
+		require.Equal(t, []string{"a:1:500", "b:1:500"}, l.inLine())
 		require.Equal(t, 1, l.release(k, ""))
-		require.Equal(t, "a:1", l.hears(a))
-		require.Equal(t, "60000", l.hears(b))
-		l.leave(k, "a:1") // refused, it gives up
-		require.Equal(t, "b:1", l.hears(b))
+		require.Equal(t, "a:1:500", l.hears(a))
+		require.Equal(t, "500", l.hears(b))
+		require.Equal(t, []string{"a:1:500"}, l.reserved())
+		l.leave(k, "a:1:500") // refused, it gives up
+		require.Equal(t, "b:1:500", l.hears(b))
+		require.Equal(t, []string{"b:1:500"}, l.reserved())
 		require.Empty(t, l.inLine())
 	})
 }

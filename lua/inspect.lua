@@ -4,7 +4,7 @@
 -- ARGV[1] token, or '' for any holder
 -- RETURNS n >= 0 ms left   -1 held without TTL   -2 not held (by that token)
 --         for any holder: {one of these, of permits for the last that ends; the labels of those that hold it and have one, those of permits in the
---         order in which they end; how many hold it; how many processes wait in line}
+--         order in which they end; how many hold it; how many processes wait}
 -- RETRY readOnly: changes nothing.
 local left, holder = redis.call('PTTL', KEYS[1]), redis.pcall('GET', KEYS[1])
 if ARGV[1] ~= '' then return denied(holder) or holder == ARGV[1] and left or -2 end
@@ -21,15 +21,25 @@ local function labels(tokens)
   return found
 end
 
-local free = { -2, {}, 0, waiting }
-if not holder then return free end
-if type(holder) == 'table' then
-  local known = permitsInstead(holder)
-  if type(known) == 'table' then return denied(known) or free end -- another library's sorted set
-  local now = clock()
-  local held, last = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. text(now), '+inf'), redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')
-  local ends = math.min(tonumber(last[2] or 0) or 9e15, 9e15) -- a foreign program may have written 'inf'
-  if ends <= now then return free end
-  return { ends - now, labels(held), #held, waiting }
+-- Counts a process for which the lock, or a permit, is reserved with those that wait.
+local function split(tokens)
+  local held = {}
+  for _, token in ipairs(tokens) do
+    if isReservation(token) then waiting = waiting + 1 else held[#held + 1] = token end
+  end
+  return held
 end
-return { left, labels({ holder }), 1, waiting }
+
+if not holder then return { -2, {}, 0, waiting } end
+if type(holder) == 'string' then
+  local held = split({ holder })
+  return { held[1] and left or -2, labels(held), #held, waiting }
+end
+local known = permitsInstead(holder)
+if type(known) == 'table' then return denied(known) or { -2, {}, 0, waiting } end -- another library's sorted set
+local now = clock()
+local held = split(redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. text(now), '+inf'))
+if not held[1] then return { -2, {}, 0, waiting } end
+-- A foreign program may have written 'inf'.
+local ends = math.min(tonumber(redis.call('ZSCORE', KEYS[1], held[#held])) or 9e15, 9e15)
+return { ends - now, labels(held), #held, waiting }

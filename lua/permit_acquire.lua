@@ -1,8 +1,8 @@
--- Takes one of the permits of a name, or joins the line of those that wait for one.
+-- Takes one of the permits of a name that is free or reserved for the process, or joins the line of those that wait for one.
 -- KEYS[1] the permits   KEYS[2] their line, if ARGV[4] or a fence is given   KEYS[3] the last fence, if one is wanted
 -- ARGV[1] token   ARGV[2] TTL in ms   ARGV[3] how many permits there are   ARGV[4] to ARGV[7...] as of acquire.lua
 -- RETURNS 0, or the fence, as text: the token holds a permit now, for the whole TTL
---         {ms until the first ends, at most, 0 if one is free; place in line, from 0, -1 for none; score}, or the
+--         {ms until the first ends, at most; place in line, from 0, -1 for none; score}, or the
 --         first of these where ARGV[6] is '': not acquired
 --         -1 a key was not written by this library   -1-n there are n permits, -2 it is a plain lock; of these, nothing changed
 -- RETRY never: the next request has another token and member, and replaces this one.
@@ -14,14 +14,14 @@ local known = tonumber(number or 0)
 local members = redis.call('ZCARD', KEYS[1]) -- with '', and with what has ended
 if members > 0 and not (known <= -2 and known == math.floor(known)) then return -1 end
 local held, replaced = redis.call('ZCOUNT', KEYS[1], '(' .. text(now), '+inf'), {}
-for i = 7, #ARGV do
-  if tonumber(redis.call('ZSCORE', KEYS[1], ARGV[i]) or 0) > now then replaced[#replaced + 1] = ARGV[i] end
+local function replace(other)
+  if tonumber(redis.call('ZSCORE', KEYS[1], other) or 0) > now then replaced[#replaced + 1] = other end
 end
+if member ~= '' then replace('>' .. member) end
+for i = 7, #ARGV do replace(ARGV[i]) end
 if held > 0 and known ~= -permits then return known - 1 end
 local free = permits - held + #replaced
-if how == 'yield' or free < 1 then
-  return waits(free < 1 and math.max(firstEnd(now) - now, 1) or 0, how, member, ARGV[5])
-end
+if free < 1 then return waits(math.max(firstEnd(now) - now, 1), how, member, ARGV[5]) end
 local fence = nextFence(0)
 if not fence then return -1 end
 
@@ -41,6 +41,6 @@ if type(done) == 'table' and done.err then -- denied
   if members == 0 then redis.call('DEL', KEYS[1]) end
   return done
 end
-leave(member)
-if free == 1 then tellFirst(math.min(soonest, ttl)) else wake() end
+local first = leave(member)
+if free > 1 then passPermitOn(now, -permits) elseif first then tellFirst(math.min(soonest, ttl)) end
 return fence

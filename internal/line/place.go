@@ -1,8 +1,9 @@
 // Package line keeps this process's places in the lines of locks, in which processes wait.
 //
 // A line is on the server: a sorted set beside the lock's key, with an entry for each process that waits. As in ZooKeeper's and
-// etcd's lock recipes, a release wakes one of them, and not all. Scripts join the line and move it (see lua/shared/line.lua); a
-// Place knows what they have said, waits, and says when the server is to be asked again.
+// etcd's lock recipes, a release wakes one of them, and not all; and it reserves the lock for that process, which takes it
+// although others come first. Scripts join the line and move it (see lua/shared/line.lua); a Place knows what they have said,
+// waits, and says when the server is to be asked again.
 //
 // The line is a hint. A process may be dead and in line, or alive and left out. So each one polls too: the more rarely, the
 // more are before it.
@@ -33,8 +34,23 @@ const renewal = 25 * time.Second
 // are before them: of a thousand, some 25 do in each interval. More would find sooner what every message about was lost.
 const nearest = 4
 
-// ErrStopped is the error of a wait whose stop was closed.
-var ErrStopped = errors.New("stopped")
+// A reservation is for as long as three of the process's longest round trips lately, within these bounds: so long others wait for a
+// process that was stopped after it had joined.
+const (
+	shortestReservation = 50 * time.Millisecond
+	longestReservation  = 500 * time.Millisecond // line.lua grants no more
+	reservationTrips    = 3
+)
+
+// linger is how long the place is kept of a process whose last caller has given up: mostly it tries again.
+const linger = 10 * time.Millisecond
+
+var (
+	// ErrStopped is the error of a wait whose stop was closed.
+	ErrStopped = errors.New("stopped")
+	// ErrTooLate is the error of a wait that has reached its until.
+	ErrTooLate = errors.New("too late")
+)
 
 // Process is what stands in lines. It is safe for concurrent use.
 type Process struct {
@@ -49,7 +65,7 @@ func NewProcess(n *notify.Notifier) *Process {
 }
 
 // Place is the place of a process in the line of one lock, or none. All callers of the process for that lock share it. It
-// belongs to the one that acquires; Yield and Yields are for each of them.
+// belongs to the one that acquires.
 type Place struct {
 	process  *Process
 	channel  string           // on which the process is woken; made when it first waits
@@ -59,13 +75,19 @@ type Place struct {
 	drawn    bool             // the time of its first poll was drawn
 	timedOut bool             // the last wait ended without a notification
 	asked    notify.Mark      // when the server was last asked
+	answered bool             // it has answered since
 
-	yieldUntil atomic.Int64 // in ns of Unix time
-
-	mu    sync.Mutex // guards what follows; the owner reads entry without it
-	entry string     // which may be in line; "" for none
-	woken bool       // since the server was last asked, as what follows
-	first time.Time  // when the holder's TTL ends; zero unless a message said that it is the first in line
+	mu      sync.Mutex // guards what follows; the owner reads entry without it
+	entry   string     // which may be in line; "" for none
+	woken   time.Time  // when it was since the server was last asked, as what follows; zero if it was not
+	first   time.Time  // when the lock is free by itself; zero unless a message said that the process is the first in line
+	polls   time.Time  // when the server is asked again, whatever messages come; zero until the first wait
+	free    time.Time  // the same as first, or what the last reply said to the first in line; zero for any other one
+	retry   time.Duration
+	until   time.Time   // when the owner gives up; zero if it does not by itself
+	timer   *time.Timer // of the wait; nil unless it waits
+	lingers *time.Timer // ends the wait; nil unless the place has no owner
+	owners  int         // how many have given it up
 }
 
 // Init makes p a place of a process.
@@ -83,24 +105,80 @@ func (p *Place) Listen(wake string) {
 	p.listener = p.process.notifier.JoinHearing(p.channel, p.hear)
 }
 
-// Waits reports whether the process listens, and may be in line.
-func (p *Place) Waits() bool { return p.listener != nil }
+// Resume gives the place to a caller that is to acquire, and reports whether the process listens, and may be in line.
+func (p *Place) Resume() (waits bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lingers = nil
+	return p.listener != nil
+}
 
-// InLine reports whether it was in line when the server was last asked.
-func (p *Place) InLine() bool { return p.ahead >= 0 }
+// Linger takes the place from its owner, the last caller of the process, which has given up. A caller that comes soon goes on with
+// it. Otherwise, or as soon as the process is woken, the wait ends, and leave is called with the entry.
+func (p *Place) Linger(leave func(entry string)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.listener == nil {
+		return
+	}
+	d := linger
+	if !p.woken.IsZero() || !p.InLine() {
+		d = 0
+	}
+	p.owners++
+	owner := p.owners
+	p.lingers = time.AfterFunc(d, func() {
+		if entry := p.endLinger(owner); entry != "" {
+			leave(entry)
+		}
+	})
+}
 
-// Ask begins a request that may join the line, and returns its entry and the entry's score.
-func (p *Place) Ask() (entry, score string) {
+// endLinger ends the wait, unless the place has had another owner since. It returns the entry that may be in line.
+func (p *Place) endLinger(owner int) (entry string) {
+	p.mu.Lock()
+	if p.lingers == nil || p.owners != owner {
+		p.mu.Unlock()
+		return ""
+	}
+	listener, entry := p.listener, p.entry
+	p.forget()
+	p.mu.Unlock()
+	p.process.notifier.Leave(p.channel, listener) // without the mutex, which the notifier takes within its own
+	return entry
+}
+
+// forget ends what the place knows of the wait. The mutex is held.
+func (p *Place) forget() {
+	p.listener, p.score, p.ahead, p.drawn, p.timedOut = nil, "", -1, false, false
+	p.entry, p.woken, p.polls, p.lingers = "", time.Time{}, time.Time{}, nil
+}
+
+// InLine reports whether it was in line, with its present entry, when the server was last asked, and has answered.
+func (p *Place) InLine() bool { return p.ahead >= 0 && p.answered && p.entry != "" }
+
+// Woken returns when the process was woken, since the server was last asked: the lock is reserved for its entry. It is zero
+// if it was not.
+func (p *Place) Woken() time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.woken
+}
+
+// Ask begins a request that may join the line, and returns its entry and the entry's score. trip is the longest time that a reply to
+// the process has taken lately: an entry that is made now says how long a release is to wait for it.
+func (p *Place) Ask(trip time.Duration) (entry, score string) {
 	p.asked = p.process.notifier.Mark(p.channel)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.entry == "" || strings.HasPrefix(p.entry, "*") != p.asked.Sharded {
-		p.entry = p.process.id + ":" + strconv.FormatUint(p.process.waits.Add(1), 10)
+		reserve := max(shortestReservation, min(reservationTrips*trip, longestReservation)).Milliseconds()
+		p.entry = p.process.id + ":" + strconv.FormatUint(p.process.waits.Add(1), 10) + ":" + strconv.FormatInt(reserve, 10)
 		if p.asked.Sharded {
 			p.entry = "*" + p.entry
 		}
 	}
-	p.woken, p.first = false, time.Time{}
+	p.woken, p.first, p.polls, p.answered = time.Time{}, time.Time{}, time.Time{}, false
 	return p.entry, p.score
 }
 
@@ -117,17 +195,18 @@ func (p *Place) Stands(ahead int, score string) {
 	if missing || p.timedOut && ahead == 0 && p.ahead > 0 { // the latter should have been told
 		p.process.notifier.RequestPing(p.channel)
 	}
-	if p.ahead = ahead; ahead >= 0 {
+	if p.ahead, p.answered = ahead, true; ahead >= 0 {
 		p.score = score
 	}
 }
 
-// Renumber has the next request join with an entry of its own, with the same score. Call it when the present one is left to
-// the janitor, which takes it out of the line: at any time later.
-func (p *Place) Renumber() {
+// Renumber has the next request join with an entry of its own, with the same score, and returns the present one: it is left to the
+// janitor, which takes it out of the line at any time later.
+func (p *Place) Renumber() (entry string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.entry = ""
+	entry, p.entry, p.woken = p.entry, "", time.Time{}
+	return entry
 }
 
 // Served ends the wait: the lock was acquired, and the entry is gone. If no message said that the lock was free, then either its
@@ -145,41 +224,35 @@ func (p *Place) Leave() (entry string) {
 		return ""
 	}
 	p.process.notifier.Leave(p.channel, p.listener)
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	entry = p.entry
-	p.Renumber()
-	p.listener, p.score, p.ahead, p.drawn, p.timedOut = nil, "", -1, false, false
+	p.forget()
 	return entry
 }
 
-// Yield has the process join behind the others without trying, for d: it has just woken another one, which is on its way.
-func (p *Place) Yield(d time.Duration) { p.yieldUntil.Store(time.Now().Add(d).UnixNano()) }
-
-// Yields reports whether the process is to do so.
-func (p *Place) Yields() bool {
-	until := p.yieldUntil.Load()
-	return until != 0 && time.Now().UnixNano() < until
-}
-
 // Wait waits until the server is to be asked again: the process is woken, it may have missed that, or it is to poll. left is how
-// long the holder has the lock at most. It returns the error of ctx, or ErrStopped if stop is closed.
-func (p *Place) Wait(ctx context.Context, stop <-chan struct{}, left, retry time.Duration) error {
+// long the holder has the lock at most. It returns the error of ctx, ErrStopped if stop is closed, or ErrTooLate at until, if that is set.
+//
+// It polls after its interval and, as the first in line, when the lock is free by itself: the last message says when. A caller that
+// goes on with another one's wait, without asking, has the rest of its interval.
+func (p *Place) Wait(ctx context.Context, stop <-chan struct{}, until time.Time, left, retry time.Duration) error {
 	p.timedOut = false
-	pause := p.pause(left, retry)
-	polls, timer := time.Now().Add(pause), time.NewTimer(pause)
-	defer timer.Stop()
+	if !p.Woken().IsZero() || p.missed() { // the one before may have used the signal up
+		return nil
+	}
+	timer := p.startTimer(until, left, retry)
+	defer p.stopTimer()
 	for {
 		select {
 		case <-p.listener.C:
-			woken, first := p.heard()
-			if woken || p.missed() {
+			if !p.Woken().IsZero() || p.missed() {
 				return nil
 			}
-			if !first.IsZero() {
-				p.ahead = 0
-				polls = earlier(polls, time.Now().Add(p.pause(time.Until(first), retry))) // whatever comes, and however often
-				timer.Reset(time.Until(polls))
-			}
 		case <-timer.C:
+			if !until.IsZero() && !time.Now().Before(until) {
+				return ErrTooLate
+			}
 			p.timedOut = true
 			return nil
 		case <-ctx.Done():
@@ -197,13 +270,60 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// pause returns when the process is to poll.
-func (p *Place) pause(left, retry time.Duration) time.Duration {
+// startTimer starts the timer of a wait, which hear may set anew.
+func (p *Place) startTimer(until time.Time, left, retry time.Duration) *time.Timer {
+	interval := p.interval(retry)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now := time.Now(); p.polls.IsZero() {
+		p.retry, p.polls, p.free = retry, now.Add(interval), p.first
+		switch {
+		case p.ahead <= 0 && p.first.IsZero():
+			p.free = now.Add(left)
+		case p.ahead > 0 && !p.first.IsZero():
+			p.pollSooner()
+		}
+	}
+	p.until = until
+	p.timer = time.NewTimer(p.pause())
+	return p.timer
+}
+
+func (p *Place) stopTimer() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.timer.Stop()
+	p.timer = nil
+	if p.ahead > 0 && !p.first.IsZero() {
+		p.ahead = 0
+	}
+}
+
+// pollSooner has a process that has just become the first in line poll as that does. The mutex is held, as for the next one.
+func (p *Place) pollSooner() {
+	p.polls = earlier(p.polls, time.Now().Add(backoff.Half(min(p.retry, renewal))))
+}
+
+// pause returns how long the process waits: until its next poll, until the lock is free by itself, if it is the first in line, or
+// until its owner gives up.
+func (p *Place) pause() time.Duration {
+	at := p.polls
+	if !p.free.IsZero() {
+		at = earlier(at, p.free.Add(time.Millisecond))
+	}
+	if !p.until.IsZero() {
+		at = earlier(at, p.until)
+	}
+	return max(0, time.Until(at))
+}
+
+// interval returns how long the process waits until it polls.
+func (p *Place) interval(retry time.Duration) time.Duration {
 	if p.ahead >= 0 {
 		retry = min(retry, renewal)
 	}
 	if p.ahead <= 0 {
-		return max(min(left+time.Millisecond, backoff.Half(retry)), 0)
+		return backoff.Half(retry)
 	}
 	every := max(retry, min(retry*time.Duration(p.ahead)/nearest, longestPoll))
 	if p.drawn {
@@ -214,24 +334,29 @@ func (p *Place) pause(left, retry time.Duration) time.Duration {
 }
 
 // hear takes a message. The notifier calls it. One that wakes an earlier entry is late: that wait has had the lock, or its
-// leave wakes the next.
+// leave passes the reservation on.
 func (p *Place) hear(m notify.Mark) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	left, err := strconv.ParseInt(m.Message, 10, 64)
 	if err != nil {
-		p.woken = p.woken || m.Message == p.entry
-		return p.woken
+		if m.Message == p.entry && p.woken.IsZero() {
+			p.woken = m.At
+			if p.lingers != nil {
+				p.lingers.Reset(0)
+			}
+		}
+		return !p.woken.IsZero()
 	}
-	p.first = time.Now().Add(time.Duration(min(left, int64(time.Hour/time.Millisecond))) * time.Millisecond)
-	return true
-}
-
-// heard returns what messages have said since the server was last asked.
-func (p *Place) heard() (woken bool, first time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.woken, p.first
+	isNew := p.first.IsZero()
+	p.first = m.At.Add(time.Duration(min(left, int64(time.Hour/time.Millisecond))) * time.Millisecond)
+	if p.timer != nil { // it is set here, so that the goroutine that waits need not run
+		if p.free = p.first; isNew && p.ahead > 0 {
+			p.pollSooner()
+		}
+		p.timer.Reset(p.pause())
+	}
+	return false
 }
 
 // missed reports whether a message may have been lost since the server was last asked: the subscription is new. One that is in

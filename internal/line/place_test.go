@@ -100,7 +100,7 @@ func (s *standing) pinged() int {
 func (s *standing) ask(ahead int, score string) (entry string) {
 	s.Helper()
 	s.Listen(wake)
-	entry, _ = s.Ask()
+	entry, _ = s.Ask(0)
 	synctest.Wait() // it is subscribed
 	s.Stands(ahead, score)
 	return entry
@@ -119,11 +119,18 @@ func (s *standing) tell(entry, message string) {
 	synctest.Wait()
 }
 
+// askAndWait has the server asked, as ask does, and waits.
+func (s *standing) askAndWait(ahead int, left, retry time.Duration) time.Duration {
+	s.Helper()
+	s.ask(ahead, "1")
+	return s.wait(left, retry)
+}
+
 // wait waits behind a holder that has the lock for left, and returns how long that took.
 func (s *standing) wait(left, retry time.Duration) time.Duration {
 	s.Helper()
 	start := time.Now()
-	require.NoError(s, s.Wait(s.Context(), nil, left, retry))
+	require.NoError(s, s.Wait(s.Context(), nil, time.Time{}, left, retry))
 	return time.Since(start)
 }
 
@@ -168,14 +175,14 @@ func TestPlace_TheFirstPollsWhenTheHoldersTTLEnds(t *testing.T) {
 	stand(t, func(t *testing.T, s *standing) {
 		s.ask(0, "1")
 		require.Equal(t, 301*time.Millisecond, s.wait(300*time.Millisecond, time.Hour))
-		require.Equal(t, time.Millisecond, s.wait(0, time.Hour))
-		require.Zero(t, s.wait(-time.Second, time.Hour))
+		require.Equal(t, time.Millisecond, s.askAndWait(0, 0, time.Hour))
+		require.Zero(t, s.askAndWait(0, -time.Second, time.Hour))
 		for range 100 {
-			took := s.wait(time.Hour, time.Second)
+			took := s.askAndWait(0, time.Hour, time.Second)
 			require.GreaterOrEqual(t, took, time.Second/2)
 			require.LessOrEqual(t, took, time.Second)
 		}
-		require.LessOrEqual(t, s.wait(time.Hour, time.Hour), 25*time.Second, "the line would end")
+		require.LessOrEqual(t, s.askAndWait(0, time.Hour, time.Hour), 25*time.Second, "the line would end")
 	})
 }
 
@@ -184,13 +191,13 @@ func TestPlace_TheFirstPollsWhenTheHoldersTTLEnds(t *testing.T) {
 func TestPlace_WithoutOneItPolls(t *testing.T) {
 	stand(t, func(t *testing.T, s *standing) {
 		s.Listen(wake)
-		s.Ask()
+		s.Ask(0)
 		s.Stands(-1, "")
 		require.Zero(t, s.wait(time.Hour, time.Hour), "it is subscribed now")
 		s.ask(-1, "")
 		require.False(t, s.InLine())
 		require.GreaterOrEqual(t, s.wait(2*time.Hour, time.Hour), time.Hour/2)
-		require.Equal(t, 301*time.Millisecond, s.wait(300*time.Millisecond, time.Hour))
+		require.Equal(t, 301*time.Millisecond, s.askAndWait(-1, 300*time.Millisecond, time.Hour))
 	})
 }
 
@@ -199,7 +206,7 @@ func TestPlace_WithoutOneItPolls(t *testing.T) {
 func TestPlace_IsSubscribedInLine(t *testing.T) {
 	stand(t, func(t *testing.T, s *standing) {
 		s.Listen(wake)
-		s.Ask()
+		s.Ask(0)
 		s.Stands(0, "1")
 		require.True(t, s.InLine())
 		require.Equal(t, 10*time.Second+time.Millisecond, s.wait(10*time.Second, time.Hour))
@@ -214,7 +221,7 @@ func TestPlace_IsWoken(t *testing.T) {
 		time.AfterFunc(time.Second, func() { s.m.Publish(channel(entry), entry) })
 		require.Equal(t, time.Second, s.wait(time.Hour, time.Hour))
 
-		s.Ask()
+		s.Ask(0)
 		s.tell(entry, entry)
 		s.Stands(3, "1")
 		require.Zero(t, s.wait(time.Hour, 20*time.Second), "before the reply")
@@ -255,7 +262,7 @@ func TestPlace_IsToldThatItIsFirst(t *testing.T) {
 		entry := s.ask(3, "1")
 		s.wait(time.Hour, retry) // the first poll, whose time is drawn
 
-		s.Ask()
+		s.Ask(0)
 		s.tell(entry, "5000")
 		time.Sleep(time.Second)
 		s.Stands(3, "1")
@@ -289,12 +296,12 @@ func TestPlace_AnotherEntryKeepsTheScore(t *testing.T) {
 		require.Empty(t, s.Entry())
 		seen := map[string]bool{}
 		for i := range 3 {
-			entry, score := s.Ask()
+			entry, score := s.Ask(0)
 			require.Equal(t, entry, s.Entry())
 			require.False(t, seen[entry], entry)
 			seen[entry] = true
 			require.Equal(t, []string{"", "7", "7"}[i], score)
-			again, _ := s.Ask()
+			again, _ := s.Ask(0)
 			require.Equal(t, entry, again, "without a reason")
 			s.Stands(5, "7")
 			s.Stands(-1, "") // it was lost, and the process joins at its old place
@@ -304,7 +311,7 @@ func TestPlace_AnotherEntryKeepsTheScore(t *testing.T) {
 		}
 		s.Leave()
 		s.Listen(wake)
-		entry, score := s.Ask()
+		entry, score := s.Ask(0)
 		require.Empty(t, score, "a new wait")
 		require.False(t, seen[entry], "a late leave would take it out")
 
@@ -312,7 +319,7 @@ func TestPlace_AnotherEntryKeepsTheScore(t *testing.T) {
 		other.Init(s.process)
 		other.Listen("{Lock:b}:wake")
 		defer other.Leave()
-		entry, _ = other.Ask()
+		entry, _ = other.Ask(0)
 		require.False(t, seen[entry])
 		require.NotEqual(t, s.Entry(), entry)
 	})
@@ -340,18 +347,18 @@ func TestPlace_AsksAgainAfterAReconnect(t *testing.T) {
 func TestPlace_LeavesItsChannel(t *testing.T) {
 	stand(t, func(t *testing.T, s *standing) {
 		require.Empty(t, s.Leave(), "it has none")
-		require.False(t, s.Waits())
+		require.False(t, s.Resume())
 		for _, served := range []bool{false, true} {
 			entry := s.ask(3, "1")
 			s.Listen(wake) // it does so already
-			require.True(t, s.Waits())
+			require.True(t, s.Resume())
 			require.Equal(t, []string{channel(entry)}, s.m.PubSubChannels("*"))
 			if served {
 				s.Served()
 			} else {
 				require.Equal(t, entry, s.Leave())
 			}
-			require.False(t, s.Waits())
+			require.False(t, s.Resume())
 			require.False(t, s.InLine())
 			require.Empty(t, s.Entry())
 			require.Empty(t, s.Leave())
@@ -389,15 +396,119 @@ func TestPlace_TestsItsConnection(t *testing.T) {
 	})
 }
 
-// TestPlace_YieldsForAWhile, and not to the next release.
-func TestPlace_YieldsForAWhile(t *testing.T) {
+// TestPlace_SaysHowLongToWaitForIt: three of its round trips, within bounds.
+func TestPlace_SaysHowLongToWaitForIt(t *testing.T) {
 	stand(t, func(t *testing.T, s *standing) {
-		require.False(t, s.Yields())
-		s.Yield(2 * time.Millisecond)
-		time.Sleep(2*time.Millisecond - 1)
-		require.True(t, s.Yields())
-		time.Sleep(time.Nanosecond)
-		require.False(t, s.Yields())
+		s.Listen(wake)
+		for trip, want := range map[time.Duration]string{
+			0: "50", time.Millisecond: "50", 17 * time.Millisecond: "51", 100 * time.Millisecond: "300", 200 * time.Millisecond: "500", time.Hour: "500",
+		} {
+			s.Renumber()
+			entry, _ := s.Ask(trip)
+			require.Regexp(t, ":"+want+"$", entry, trip)
+			again, _ := s.Ask(time.Minute)
+			require.Equal(t, entry, again, "it stays as it is")
+		}
+		s.Leave()
+	})
+}
+
+// TestPlace_KnowsThatItIsWoken, and since when, until it asks, or has another entry.
+func TestPlace_KnowsThatItIsWoken(t *testing.T) {
+	stand(t, func(t *testing.T, s *standing) {
+		entry := s.ask(3, "1")
+		require.Zero(t, s.Woken())
+		s.tell(entry, "5000")
+		require.Zero(t, s.Woken(), "it is the first")
+		at := time.Now()
+		s.tell(entry, entry)
+		time.Sleep(time.Second)
+		s.tell(entry, entry)
+		require.Equal(t, at, s.Woken())
+		s.Ask(0)
+		require.Zero(t, s.Woken())
+		s.tell(entry, entry)
+		s.Renumber()
+		require.Zero(t, s.Woken())
+		s.Leave()
+	})
+}
+
+// TestPlace_LingersForTheNextCaller, which goes on with the wait: it need not ask, and polls when the one before it would have.
+func TestPlace_LingersForTheNextCaller(t *testing.T) {
+	stand(t, func(t *testing.T, s *standing) {
+		left := func(string) { require.Fail(t, "it leaves") }
+		entry := s.ask(0, "1")
+		polls := time.Now().Add(5*time.Second + time.Millisecond)
+		for range 20 {
+			require.ErrorIs(t, s.Wait(t.Context(), nil, time.Now().Add(20*time.Millisecond), 5*time.Second, time.Hour), line.ErrTooLate)
+			s.Linger(left)
+			time.Sleep(9 * time.Millisecond)
+			require.True(t, s.Resume())
+			require.True(t, s.InLine())
+			require.Equal(t, entry, s.Entry())
+		}
+		s.wait(time.Hour, time.Hour)
+		require.Equal(t, polls, time.Now())
+
+		s.ask(0, "1")
+		s.tell(entry, entry)
+		require.Zero(t, s.wait(time.Hour, time.Hour))
+		require.Zero(t, s.wait(time.Hour, time.Hour), "the next caller learns that it is woken")
+		s.Leave()
+	})
+}
+
+// TestPlace_LeavesWhenNoneComes: in a while, or as soon as it is woken; at once if it is not in line, as far as it knows.
+func TestPlace_LeavesWhenNoneComes(t *testing.T) {
+	stand(t, func(t *testing.T, s *standing) {
+		s.Linger(func(string) { require.Fail(t, "it does not wait") })
+		for name, test := range map[string]struct {
+			ahead         int
+			before, after bool // it is woken
+			leaves        time.Duration
+		}{
+			"in line":      {3, false, false, 10 * time.Millisecond},
+			"woken":        {0, true, false, 0},
+			"woken later":  {0, false, true, time.Millisecond},
+			"not answered": {-2, false, false, 0},
+			"not in line":  {-1, false, false, 0},
+		} {
+			start, left := time.Now(), make(chan string, 1)
+			s.Listen(wake)
+			entry, _ := s.Ask(0)
+			synctest.Wait()
+			if test.ahead > -2 {
+				s.Stands(test.ahead, "1")
+			}
+			if test.before {
+				s.tell(entry, entry)
+			}
+			s.Linger(func(entry string) { left <- entry })
+			if test.after {
+				time.Sleep(time.Millisecond)
+				s.tell(entry, entry)
+			}
+			require.Equal(t, entry, <-left, name)
+			require.Equal(t, test.leaves, time.Since(start), name)
+			require.False(t, s.Resume(), name)
+			require.Empty(t, s.Entry(), name)
+			time.Sleep(6 * time.Second)
+			require.Empty(t, s.m.PubSubChannels("*"), name)
+		}
+	})
+}
+
+// TestPlace_WaitEndsInTime for its caller: it is too late then for what takes a round trip.
+func TestPlace_WaitEndsInTime(t *testing.T) {
+	stand(t, func(t *testing.T, s *standing) {
+		entry := s.ask(3, "1")
+		start := time.Now()
+		time.AfterFunc(time.Millisecond, func() { s.m.Publish(channel(entry), "60000") })
+		require.ErrorIs(t, s.Wait(t.Context(), nil, start.Add(5*time.Millisecond), time.Hour, time.Hour), line.ErrTooLate)
+		require.Equal(t, 5*time.Millisecond, time.Since(start))
+		require.ErrorIs(t, s.Wait(t.Context(), nil, start, time.Hour, time.Hour), line.ErrTooLate)
+		s.Leave()
 	})
 }
 
@@ -407,10 +518,10 @@ func TestPlace_WaitEndsWithItsContext(t *testing.T) {
 		entry := s.ask(3, "1")
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		require.ErrorIs(t, s.Wait(ctx, nil, time.Hour, time.Hour), context.Canceled)
+		require.ErrorIs(t, s.Wait(ctx, nil, time.Time{}, time.Hour, time.Hour), context.Canceled)
 		stop := make(chan struct{})
 		close(stop)
-		require.ErrorIs(t, s.Wait(t.Context(), stop, time.Hour, time.Hour), line.ErrStopped)
+		require.ErrorIs(t, s.Wait(t.Context(), stop, time.Time{}, time.Hour, time.Hour), line.ErrStopped)
 		require.True(t, s.InLine())
 		require.Equal(t, entry, s.Entry())
 		s.Leave()
@@ -430,9 +541,9 @@ func clusterClient(_ *testing.T, dial dialer) redis.UniversalClient {
 func TestPlace_SaysHowItListens(t *testing.T) {
 	standWith(t, clusterClient, func(*server.Peer, string, ...string) bool { return false }, func(t *testing.T, s *standing) {
 		sharded := s.ask(3, "7")
-		require.Regexp(t, `^\*[A-Z2-7]{12}:1$`, sharded)
-		entry, score := s.Ask()
-		require.Regexp(t, `^[A-Z2-7]{12}:2$`, entry)
+		require.Regexp(t, `^\*[A-Z2-7]{12}:1:50$`, sharded)
+		entry, score := s.Ask(0)
+		require.Regexp(t, `^[A-Z2-7]{12}:2:50$`, entry)
 		require.Equal(t, "7", score)
 		require.Equal(t, channel(sharded), channel(entry))
 		s.Stands(0, "7")
@@ -458,9 +569,9 @@ func TestPlace_IsWokenOnAShardedChannel(t *testing.T) {
 	}
 	standWith(t, clusterClient, confirm, func(t *testing.T, s *standing) {
 		entry := s.ask(0, "7")
-		again, _ := s.Ask()
+		again, _ := s.Ask(0)
 		require.Equal(t, entry, again)
-		require.Regexp(t, `^\*[A-Z2-7]{12}:1$`, entry)
+		require.Regexp(t, `^\*[A-Z2-7]{12}:1:50$`, entry)
 		s.Stands(0, "7")
 		time.AfterFunc(time.Second, func() {
 			s.mu.Lock()

@@ -3,6 +3,7 @@ package systest
 import (
 	"context"
 	"net"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -72,14 +73,19 @@ func BubbleLocker(t *testing.T, rdb redis.UniversalClient, opts ...sluice.LockOp
 // what is written before the other end reads it. Otherwise one client that does not
 // read would hold up the whole server, and a long pipeline would block both ends.
 func BubbleDialer(m *miniredis.Miniredis) redistest.Dialer {
+	return DistantDialer(m, new(atomic.Int64))
+}
+
+// DistantDialer is BubbleDialer for a client at a distance: what is sent takes so many ns to the server, and back.
+func DistantDialer(m *miniredis.Miniredis, way *atomic.Int64) redistest.Dialer {
 	return func(context.Context, string, string) (net.Conn, error) {
 		server, err := m.Dial()
 		if err != nil {
 			return nil, err
 		}
 		client, wire := net.Pipe()
-		go carry(server, wire)
-		go carry(wire, server)
+		go carry(server, wire, way)
+		go carry(wire, server, way)
 		return client, nil
 	}
 }
@@ -89,12 +95,17 @@ func BubbleDialer(m *miniredis.Miniredis) redistest.Dialer {
 const unread = time.Minute
 
 // carry copies what is written at one end to the other, until either is closed.
-func carry(from, to net.Conn) {
-	packets := make(chan []byte, 1000)
+func carry(from, to net.Conn, way *atomic.Int64) {
+	type packet struct {
+		data []byte
+		due  time.Time
+	}
+	packets := make(chan packet, 1000)
 	go func() {
 		defer func() { _ = to.Close() }()
 		for p := range packets {
-			if _, err := to.Write(p); err != nil {
+			time.Sleep(time.Until(p.due))
+			if _, err := to.Write(p.data); err != nil {
 				_ = from.Close()
 			}
 		}
@@ -107,6 +118,6 @@ func carry(from, to net.Conn) {
 			_ = to.SetWriteDeadline(time.Now().Add(unread))
 			return
 		}
-		packets <- p[:n]
+		packets <- packet{p[:n], time.Now().Add(time.Duration(way.Load()))}
 	}
 }

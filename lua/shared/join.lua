@@ -1,9 +1,10 @@
 -- Prelude of the scripts that let a process join a lock's line, behind line.lua.
 
+-- Says whether a member's process listens; nil if that cannot be known.
 local function listens(member)
-  local channel = channelOf(member)
-  if string.byte(member) == 42 then return (redis.pcall('PUBSUB', 'SHARDNUMSUB', channel)[2] or 0) > 0 end
-  return (redis.pcall('PUBSUB', 'NUMSUB', channel)[2] or 0) > 0
+  local sharded, channel = string.byte(member) == 42, channelOf(member)
+  local counted = sharded and redis.pcall('PUBSUB', 'SHARDNUMSUB', channel) or not sharded and redis.pcall('PUBSUB', 'NUMSUB', channel)
+  return counted[2] and counted[2] > 0
 end
 
 -- Gives a member a place in line, unless it has one: that of its score, or the last if score is ''. Returns nil if the
@@ -21,19 +22,24 @@ local function join(member, score)
   return type(known) == 'string' and known
 end
 
--- Returns what an acquisition answers that does not take the lock, which its holder has for so many ms (0 if it is free):
--- that and, unless it only tries, how many are before the member in line (-1 if it is not in line), and its score.
+-- Takes up to a thousand members out of the head of the line whose processes are gone. Returns how many there were.
+local function dropGone()
+  for n = 0, 999 do
+    local first = firstInLine()
+    if not first or listens(first) ~= false then return n end
+    redis.pcall('ZREM', KEYS[2], first)
+  end
+  return 1000
+end
+
+-- Returns what an acquisition answers that does not take the lock, which another client has for so many ms: that and, unless it
+-- only tries, how many are before the member in line (-1 if it is not in line), and its score.
 local function waits(left, how, member, score)
   if how == '' then return left end
-  local known = member ~= '' and KEYS[2] and join(member, score)
+  if dropGone() > 0 then tellFirst(left) end
+  local known = join(member, score)
   if not known then return { left, -1, '' } end
   if redis.call('PTTL', KEYS[2]) < 30000 then redis.pcall('PEXPIRE', KEYS[2], '60000') end
   local ahead = redis.pcall('ZCOUNT', KEYS[2], '-inf', '(' .. known)
   return { left, type(ahead) == 'number' and ahead or 0, known }
-end
-
--- Ends the wait of a member that has the lock now, for ttl ms, and tells the first in line.
-local function served(member, ttl)
-  leave(member)
-  tellFirst(ttl)
 end

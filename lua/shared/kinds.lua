@@ -1,7 +1,8 @@
 -- Prelude of the scripts of locks. KEYS[1] is a plain lock, a string: its holder's token. Or it is permits, a sorted set: of
 -- each permit that is held the token, with the time at which it ends, in ms of Unix time; and '' with -n, if there are n
 -- permits. The key lives as long as its last permit. A permit that has ended is not held, whether it was removed or not.
--- A token holds nothing at a key of another type than its own kind's.
+-- A token holds nothing at a key of another type than its own kind's. In place of a token there may be a reservation: '>' and
+-- the member of a process in line (see line.lua), for which the lock or the permit is kept until that process comes.
 
 -- Returns reply if it is an error other than that KEYS[1] is of another type.
 local function denied(reply)
@@ -14,3 +15,6 @@ local function permitsInstead(failed)
   local known = tonumber(redis.call('ZSCORE', KEYS[1], '') or 0)
   return known <= -2 and known >= -1000 and known == math.floor(known) and known - 1 or failed
 end
+
+-- Tells a reservation from the token of any client.
+local function isReservation(token) return string.find(token, '^>%*?[^:]+:%d+:%d+$') ~= nil end

@@ -1,7 +1,18 @@
--- Prelude of the scripts that need to know when a permit becomes free, behind fence.lua.
+-- Prelude of the scripts that need to know when a permit becomes free, or that free one, behind fence.lua and line.lua.
 
 -- Returns when the first of the permits that are held ends; some day, for one without an end, which a foreign program has written.
 local function firstEnd(now)
   local ends = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. text(now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
   return math.min(tonumber(ends) or 9e15, 9e15)
+end
+
+-- Keeps a permit that is free for the first in line. number is the score of '', nil if it is not known: then the permit is free
+-- for all. Returns how many processes were woken.
+local function passPermitOn(now, number)
+  return wakeFirst(function(member, ms)
+    if not number then return end
+    local left = redis.call('PTTL', KEYS[1])
+    redis.call('ZADD', KEYS[1], number, '', text(now + ms + 1), '>' .. member)
+    redis.call('PEXPIRE', KEYS[1], text(math.max(left, ms + 1)))
+  end)
 end

@@ -126,8 +126,8 @@ func (m *lockMachine) lock(t *rapid.T) {
 	}
 	lock, err := m.lockers[c.locker].Lock(ctx, c.of.name, c.opts...)
 	if c.expires.After(c.end) {
-		m.awaitReplies(t)
 		m.stayedLocked(t, c)
+		m.awaitReplies(t, c.of.name)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		if m.virtual { // on a real server the reply may arrive after the deadline
 			require.ErrorIs(t, err, sluice.ErrLocked)

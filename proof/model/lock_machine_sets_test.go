@@ -84,7 +84,7 @@ func (m *lockMachine) lockAll(t *rapid.T) {
 		require.ErrorIs(t, err, sluice.ErrLocked)
 		require.ErrorContains(t, err, locked.name)
 	}
-	m.awaitReplies(t)
+	m.awaitReplies(t, c.names...)
 	for _, n := range c.of {
 		if m.holder(n, c.locker) == nil {
 			n.holders[c.locker] = nil // it was asked for

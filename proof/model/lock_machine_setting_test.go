@@ -96,6 +96,9 @@ func (s *setting) close() {
 	}
 }
 
+// lingers is longer than a process stays in line for its next caller.
+const lingers = 20 * time.Millisecond
+
 // inFlight counts the commands that a client has sent and that the server has not answered.
 type inFlight struct{ atomic.Int64 }
 
@@ -113,12 +116,23 @@ func (u *inFlight) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// awaitReplies waits until a real server has answered every command. Lock may return while
-// its last attempt is in flight; if that attempt reached the server after the model's next
-// step, it could acquire a lock that this step has released.
-func (s *setting) awaitReplies(t *rapid.T) {
-	if !s.virtual {
-		require.Eventually(t, func() bool { return s.inFlight.Load() == 0 }, time.Minute, 100*time.Microsecond)
+// awaitReplies waits until a real server has answered every command. Lock may return while its last
+// attempt is in flight; if that attempt reached the server after the model's next step, it could
+// acquire a lock that this step has released. It also waits until the processes of callers that
+// have given up have left the lines: a release would reserve a lock for them.
+func (s *setting) awaitReplies(t *rapid.T, names ...string) {
+	if s.virtual {
+		time.Sleep(lingers) // the bubble's clock
+		synctest.Wait()
+		return
+	}
+	require.Eventually(t, func() bool { return s.inFlight.Load() == 0 }, time.Minute, 100*time.Microsecond)
+	for _, name := range names {
+		require.Eventually(t, func() bool {
+			info, err := s.lockers[0].Inspect(context.Background(), name)
+			require.NoError(t, err)
+			return info.Waiting == 0
+		}, time.Minute, 100*time.Microsecond, "a process is still in line")
 	}
 }
 

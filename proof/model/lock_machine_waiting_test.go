@@ -11,9 +11,6 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// yields is longer than a process that has just released a lock lets others go first.
-const yields = 5 * time.Millisecond
-
 // waiting lets callers wait for a lock that is held, until their contexts end. Meanwhile each process of theirs is in line once,
 // whatever the number of its callers, unless it holds the lock itself: its callers wait behind the holder, and ask no server.
 func (m *lockMachine) waiting(t *rapid.T) {
@@ -34,9 +31,8 @@ func (m *lockMachine) waiting(t *rapid.T) {
 	}
 	w := m.await(ctx, n, crowd)
 	if m.virtual {
-		time.Sleep(yields) // the bubble's clock, as below
 		for range rapid.IntRange(0, 4).Draw(t, "retry intervals") {
-			time.Sleep(retryInterval)
+			time.Sleep(retryInterval) // the bubble's clock
 		}
 	}
 	m.elapse()
@@ -48,7 +44,7 @@ func (m *lockMachine) waiting(t *rapid.T) {
 			require.ErrorIs(t, err, sluice.ErrLocked)
 		}
 	}
-	m.awaitReplies(t)
+	m.awaitReplies(t, n.name)
 	m.inLine(t, n, nil)
 	m.end(t)
 }

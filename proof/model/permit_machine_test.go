@@ -245,7 +245,7 @@ func (m *permitMachine) lock(t *rapid.T) {
 	defer cancel()
 	lock, err := m.lockers[c.locker].Lock(ctx, m.name, c.opts...)
 	if opens.After(end) {
-		m.awaitReplies(t)
+		m.awaitReplies(t, m.name)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		if m.virtual { // on a real server the reply may arrive after the deadline
 			require.ErrorIs(t, err, sluice.ErrLocked)

@@ -5,8 +5,8 @@ package model
 // processFaults emits the faults that may strike a process.
 func (w LineWalk) processFaults(s *lineState, p int8, do lineEmitter) {
 	at := s.processes[p]
-	strike := func(kind LineFault, action string, change func(s *lineState, at *lineProcess)) {
-		if w.Kinds&kind != 0 {
+	strike := func(kind LineFault, can bool, action string, change func(s *lineState, at *lineProcess)) {
+		if can && s.faults > 0 && w.Kinds&kind != 0 {
 			do(lineActor(p), action, func(s *lineState) {
 				s.faults--
 				change(s, &s.processes[p])
@@ -16,79 +16,76 @@ func (w LineWalk) processFaults(s *lineState, p int8, do lineEmitter) {
 	if at.phase == crashed {
 		return
 	}
-	if at.wakeUps != 0 {
-		strike(MessageLost, "loses a wake-up", func(s *lineState, at *lineProcess) {
-			told := at.told
-			w.loseMessages(s, p)
-			at.told = told
-		})
-	}
-	if at.told != 0 {
-		strike(MessageLost, "loses the message that it is first", func(s *lineState, at *lineProcess) { s.struck, at.told = true, 0 })
-	}
-	if at.subscription == confirmed && at.phase != idle {
-		strike(SubscriptionLost, "loses its subscription", func(s *lineState, at *lineProcess) {
-			w.loseMessages(s, p)
-			at.subscription = broken
-		})
-	}
-	if at.phase == holding {
-		strike(HolderDeath, "dies", func(s *lineState, _ *lineProcess) { w.die(s, p, unsubscribed) })
-	} else if at.phase != idle || at.pending != 0 || at.wakeUps != 0 {
-		strike(WaiterDeath, "dies", func(s *lineState, _ *lineProcess) { w.die(s, p, unsubscribed) })
-		if s.hears(p) {
-			strike(HalfOpenDeath, "dies, and the server does not notice", func(s *lineState, _ *lineProcess) { w.die(s, p, confirmed) })
+	strike(MessageLost, at.wakeUp, "loses a wake-up", func(s *lineState, at *lineProcess) { s.struck, at.wakeUp = true, false })
+	strike(MessageLost, at.told != 0, "loses the message that it is first", func(s *lineState, at *lineProcess) { s.struck, at.told = true, 0 })
+	strike(SubscriptionLost, at.subscription == confirmed && at.phase != idle, "loses its subscription", func(s *lineState, at *lineProcess) {
+		s.struck, at.wakeUp, at.told, at.subscription = true, false, 0, broken
+	})
+	die := func(subscription subscriptionPhase) func(*lineState, *lineProcess) {
+		return func(s *lineState, at *lineProcess) { // what it has sent is on its way
+			s.holdUp(at.command)
+			*at = lineProcess{phase: crashed, subscription: subscription}
 		}
 	}
-	if at.command.kind != noLineCommand {
-		w.commandFaults(s, p, strike)
-	}
+	waits := at.phase != holding && (at.phase != idle || at.pending != 0)
+	strike(HolderDeath, at.phase == holding, "dies", die(unsubscribed))
+	strike(WaiterDeath, waits, "dies", die(unsubscribed))
+	strike(HalfOpenDeath, waits && s.hears(p), "dies, and the server does not notice", die(confirmed))
+	strike(WokenIsSlow, s.key == lineKey{p, at.wait, 1, true}, "is on its way while a tick passes", func(s *lineState, _ *lineProcess) { w.lineTick(s) })
+	m := at.command
+	acquires := m.kind != noLineCommand && m.kind != freeLock
+	strike(ReplyLost, m.answered, "loses the reply, and sends again", func(s *lineState, _ *lineProcess) { w.sendAgain(s, p) })
+	strike(RequestHeldUp, m.kind != noLineCommand && !m.answered, "loses the connection, and sends again; the request is held up",
+		func(s *lineState, _ *lineProcess) {
+			s.holdUp(m)
+			w.sendAgain(s, p)
+		})
+	strike(CallAbandoned, acquires, "has a caller that gives up while its acquisition is in flight", func(s *lineState, _ *lineProcess) { w.abandon(s, p) })
 }
 
-// commandFaults emits the faults that may strike a process's command.
-func (w LineWalk) commandFaults(s *lineState, p int8, strike func(LineFault, string, func(*lineState, *lineProcess))) {
-	m := s.processes[p].command
-	again := lineCommand{kind: m.kind, process: p, wait: m.wait, score: m.score}
-	if m.kind == bareSet {
-		again.kind = tryAndJoin
-	}
-	if m.answered {
-		again.score = s.processes[p].score
-		strike(ReplyLost, "loses the reply, and sends again", func(_ *lineState, at *lineProcess) { at.command, at.owes = again, 0 })
-	} else {
-		strike(RequestHeldUp, "loses the connection, and sends again; the request is held up", func(s *lineState, at *lineProcess) {
-			late := m
-			if late.late = m.kind != freeLock; late.late {
-				w.leaveLater(s, p, m.wait)
-			}
-			s.holdUp(late)
-			again.retry = late.late
-			at.command = again
-		})
-	}
-	if m.kind == freeLock {
+// abandon ends the call of a head that has had no reply. The next caller of the process goes on
+// with another entry.
+func (w LineWalk) abandon(s *lineState, p int8) {
+	at := &s.processes[p]
+	m := at.command
+	s.holdUp(m)
+	if at.local == 0 {
+		w.endWait(s, p)
 		return
 	}
-	strike(CallAbandoned, "has a caller that gives up while its acquisition is in flight", func(s *lineState, _ *lineProcess) {
-		m.late = true
-		s.holdUp(m)
-		if s.token == m.token()&^4 && m.answered {
-			s.token |= 4
-		}
-		w.leaveLater(s, p, m.wait)
-		w.giveUp(s, p)
-	})
+	w.replace(s, p)
+	if at.local--; m.kind == bareSet {
+		w.begin(s, p)
+	} else {
+		w.ask(s, p)
+	}
 }
 
-// loseMessages loses what was published to a process.
-func (w LineWalk) loseMessages(s *lineState, p int8) {
-	s.struck = true
-	s.processes[p].wakeUps, s.processes[p].told = 0, 0
-	s.forgive(p)
+// sendAgain sends a command again that has had no reply: an acquisition with another token and
+// entry.
+func (w LineWalk) sendAgain(s *lineState, p int8) {
+	at := &s.processes[p]
+	m := at.command
+	if m.kind == freeLock {
+		at.command = lineCommand{kind: freeLock, process: p, wait: m.wait}
+		return
+	}
+	w.replace(s, p)
+	w.ask(s, p)
+	if at.command.lost = m.lost | 1<<m.wait; m.kind == tryOnly {
+		at.command.kind = tryOnly
+	}
 }
 
-func (w LineWalk) die(s *lineState, p int8, subscription subscriptionPhase) {
-	w.loseMessages(s, p)
-	s.holdUp(s.processes[p].command)
-	s.processes[p] = lineProcess{phase: crashed, subscription: subscription}
+// replace gives the wait to the janitor, and the process another one, which is not in line until it
+// joins.
+func (w LineWalk) replace(s *lineState, p int8) {
+	at := &s.processes[p]
+	if w.leaveLater(s, p, at.wait); w.Mistake == RetryKeepsNumber {
+		return
+	}
+	s.renumber(p)
+	if at.out = true; at.score == 0 {
+		at.arrival = 0
+	}
 }

@@ -7,19 +7,19 @@ import "slices"
 // lineCaller emits the steps of the head of a process.
 func (w LineWalk) lineCaller(s *lineState, p int8, do lineEmitter) {
 	at, actor := s.processes[p], lineActor(p)
-	switch at.phase {
-	case idle:
-		if at.calls > 0 {
-			do(actor, "wants the lock", func(s *lineState) {
-				at := &s.processes[p]
-				if at.calls--; w.Together {
-					at.local, at.calls = at.calls, 0
-				}
+	switch {
+	case (at.phase == idle || at.lingers) && at.calls > 0:
+		do(actor, "wants the lock", func(s *lineState) {
+			at := &s.processes[p]
+			if at.calls--; w.Together {
+				at.local, at.calls = at.calls, 0
+			}
+			if at.lingers = false; at.phase == idle {
 				w.begin(s, p)
-			})
-		}
-	case waiting:
-		if at.signal || at.again || at.timer == 0 && !at.pausing {
+			}
+		})
+	case at.phase == waiting && !at.lingers:
+		if at.isDue() {
 			do(actor, "tries", func(s *lineState) { w.ask(s, p) })
 		}
 		if s.giveUps > 0 {
@@ -28,88 +28,81 @@ func (w LineWalk) lineCaller(s *lineState, p int8, do lineEmitter) {
 				w.giveUp(s, p)
 			})
 		}
-	case holding:
+	case at.phase == holding:
 		do(actor, "unlocks", func(s *lineState) {
 			at := &s.processes[p]
 			at.phase, at.command = releasing, lineCommand{kind: freeLock, process: p, wait: at.wait}
 		})
 		if w.Extends && at.left > 0 && at.left < w.TTL {
-			do(actor, "extends", func(s *lineState) { s.left, s.processes[p].left = w.TTL, w.TTL })
+			do(actor, "extends", func(s *lineState) { s.key.left, s.processes[p].left = w.TTL, w.TTL })
 		}
+	}
+	if at.lingers {
+		do(actor, "has no other caller", func(s *lineState) { w.endWait(s, p) })
 	}
 	switch m := at.command; {
 	case m.answered:
 		do(actor, "reads the reply to its "+m.kind.String(), func(s *lineState) { w.readReply(s, p) })
-	case m.kind != noLineCommand && !w.leftOut(s, m):
-		do("server", "carries out "+actor+"'s "+m.kind.String(), func(s *lineState) {
-			m := w.serve(s, m)
-			s.processes[p].command = m
-			s.owe(m)
-		})
+	case m.kind != noLineCommand:
+		do("server", "carries out "+actor+"'s "+m.kind.String(), func(s *lineState) { s.processes[p].command = w.serve(s, m) })
 	}
 }
 
-// leftOut says whether Ordered leaves out that a command is carried out: it takes the lock for a process that has not joined,
-// although others have.
-func (w LineWalk) leftOut(s *lineState, m lineCommand) bool {
-	return w.Ordered && s.token == 0 && s.processes[m.process].arrival == 0 && (m.kind == bareSet || m.kind == tryAndJoin) &&
-		slices.ContainsFunc(s.processes[:], func(p lineProcess) bool { return p.arrival != 0 })
-}
-
-// begin sends the first attempt of a caller that becomes the head.
+// begin sends the first attempt of a caller that becomes the head. A SET would be in vain if the
+// process has just passed the lock on.
 func (w LineWalk) begin(s *lineState, p int8) {
 	at := &s.processes[p]
-	at.wait++
-	kind := bareSet
-	if at.polite {
-		kind = joinOnly
+	at.wait = s.newWait(p)
+	if at.passedOn {
+		w.ask(s, p)
+		at.passedOn = w.Mistake == ReleaserTakesReservation
+		return
 	}
-	at.phase, at.polite = acquiring, at.polite && w.Mistake == PoliteForEver
-	at.command = lineCommand{kind: kind, process: p, wait: at.wait}
+	at.phase, at.command = acquiring, lineCommand{kind: bareSet, process: p, wait: at.wait}
 }
 
-// ask sends the script.
+// ask sends the script: if the process was woken, to try only.
 func (w LineWalk) ask(s *lineState, p int8) {
 	at := &s.processes[p]
 	kind := tryAndJoin
-	if at.polite && !at.signal {
-		kind = joinOnly
+	if at.signal {
+		kind = tryOnly
 	}
-	at.signal, at.again, at.pausing = false, false, false
+	at.signal, at.again, at.first = false, false, 0
+	if at.subscription == unsubscribed {
+		at.subscription = requested
+	}
+	at.resubscribed = at.resubscribed && at.subscription != confirmed
 	at.phase, at.command = acquiring, lineCommand{kind: kind, process: p, wait: at.wait, score: at.score}
 }
 
-// finishCall makes the next caller of the process the head, if there is one.
-func (w LineWalk) finishCall(s *lineState, p int8) {
+// giveUp ends the head's waiting. The next caller of the process goes on at its place. Without one
+// the place lingers.
+func (w LineWalk) giveUp(s *lineState, p int8) {
 	at := &s.processes[p]
-	at.phase, at.command = idle, lineCommand{}
-	if at.local > 0 {
-		at.local--
-		w.begin(s, p)
+	if w.Mistake == HeadDropsEntry {
+		w.leaveLater(s, p, at.wait)
+	}
+	if w.Mistake == HeadKeepsWakeUp {
+		at.signal = false
+	}
+	switch inLine := at.place != notInLine; {
+	case at.local == 0 && inLine && !at.signal:
+		at.lingers = true
+	case at.local == 0:
+		w.endWait(s, p)
+	default:
+		if at.local--; !inLine {
+			w.ask(s, p)
+		}
 	}
 }
 
-// giveUp ends the head's waiting: the next caller of the process goes on with its entry, or the process leaves.
-func (w LineWalk) giveUp(s *lineState, p int8) {
+// endWait ends the wait of a process that has no caller.
+func (w LineWalk) endWait(s *lineState, p int8) {
 	at := &s.processes[p]
-	if at.local > 0 && w.Mistake == HeadDropsEntry {
+	if at.phase, at.command, at.lingers = idle, (lineCommand{}), false; w.Mistake != LeaveNotSent {
 		w.leaveLater(s, p, at.wait)
-	}
-	switch {
-	case at.local > 0 && at.pausing && w.Mistake != HeadStartNotInherited: // the next caller goes on with it
-		at.local--
-	case at.local > 0 && w.Mistake == HeadKeepsWakeUp && at.phase == waiting:
-		at.local--
-		at.signal = false
-	case at.local > 0:
-		at.local--
-		w.ask(s, p)
-	default:
-		at.phase, at.command = idle, lineCommand{}
-		s.forgive(p)
-		if w.Mistake != LeaveNotSent {
-			w.leaveLater(s, p, at.wait)
-		}
 	}
 }
 
@@ -120,6 +113,12 @@ func (w LineWalk) leaveLater(s *lineState, p, wait int8) {
 	at.tried &^= 1 << wait
 }
 
+// renumber gives the process's wait another number, with which it joins again at its place.
+func (s *lineState) renumber(p int8) {
+	at := &s.processes[p]
+	at.wait, at.wakeUp, at.signal = s.newWait(p), false, false
+}
+
 // readReply is a process's next step after a reply.
 func (w LineWalk) readReply(s *lineState, p int8) {
 	at := &s.processes[p]
@@ -127,10 +126,19 @@ func (w LineWalk) readReply(s *lineState, p int8) {
 	at.command = lineCommand{}
 	switch {
 	case m.kind == freeLock:
-		at.polite = m.woke != 0 && m.woke != p+1 && w.Mistake != NeverPolite
-		w.finishCall(s, p)
-	case m.result == taken:
-		at.phase, at.left, at.owes = holding, max(w.TTL, 1), 0
+		if at.phase, at.passedOn = idle, m.woke; at.local > 0 {
+			at.local--
+			w.begin(s, p)
+		}
+	case m.taken:
+		at.phase, at.left = holding, max(w.TTL, 1)
+		at.arrival, at.out, at.score = 0, false, 0
+	case m.kind == tryOnly && w.Mistake != LateComerPolls: // a poll may have put its entry in line again
+		if w.Mistake != LateComerKeepsEntry {
+			w.leaveLater(s, p, at.wait)
+		}
+		s.renumber(p)
+		w.ask(s, p)
 	case m.kind == bareSet:
 		w.ask(s, p)
 	default:
@@ -138,37 +146,29 @@ func (w LineWalk) readReply(s *lineState, p int8) {
 	}
 }
 
-// wait makes the head wait after a reply that the lock is held, or free and left to others.
+// wait makes the head wait after a reply that another process has the lock.
 func (w LineWalk) wait(s *lineState, p int8, m lineCommand) {
 	at := &s.processes[p]
 	at.phase, at.place, at.score = waiting, m.place, m.score
-	at.timer = w.poll(m.place, m.ms)
+	at.polls, at.free = w.Polls[min(max(m.place, 0), lineProcesses-1)], notFirst
+	if m.place <= 0 {
+		at.free = m.ms
+	}
 	if at.first != 0 && w.Mistake != ToldInFlightDropped {
-		at.timer = min(at.timer, w.poll(0, at.first))
+		w.isFirst(s, p, at.first)
 	}
 	at.first = 0
-	if m.result == stayFree && w.Mistake != PoliteFullInterval && w.Mistake != PoliteForEver {
-		at.pausing, at.again = true, false
-	}
+	at.again = at.again && (m.place == notInLine || at.resubscribed)
 	if w.Mistake == WakeUpInFlightDropped {
 		at.signal = false
 	}
-	if at.subscription == unsubscribed {
-		at.subscription = requested
-	}
 }
 
-// poll returns after how many ticks a process at a place in line polls, if the holder has so many ticks left.
-func (w LineWalk) poll(place, ms int8) int8 {
-	switch {
-	case place == notInLine:
-		return w.Polls[0]
-	case place == 0 && ms > 0:
-		return min(w.Polls[0], ms)
-	case place > 0 && w.Mistake == TakerDoesNotTell:
-		return 100
-	}
-	return w.Polls[place]
+// isFirst has a process poll as the first in line does, if the lock is free by itself after so many
+// ticks.
+func (w LineWalk) isFirst(s *lineState, p, ticks int8) {
+	at := &s.processes[p]
+	at.free, at.polls = ticks, min(at.polls, w.Polls[0])
 }
 
 // subscription emits the steps of a process's subscription.
@@ -179,66 +179,54 @@ func (w LineWalk) subscription(s *lineState, p int8, do lineEmitter) {
 	}
 	switch at.subscription {
 	case requested:
-		if s.refuses {
-			break
+		if !s.refuses {
+			do("server", "subscribes "+actor, func(s *lineState) { s.processes[p].subscription = unconfirmed })
 		}
-		do("server", "subscribes "+actor, func(s *lineState) { s.processes[p].subscription = unconfirmed })
 	case unconfirmed:
 		do(actor, "reads that it is subscribed", func(s *lineState) {
 			at := &s.processes[p]
 			at.subscription = confirmed
-			if w.Mistake != NoPollAfterSubscribing && !at.pausing {
-				at.again = true
-			}
+			asks := at.phase == acquiring || at.place == notInLine || at.resubscribed
+			at.again = at.again || asks && w.Mistake != NoPollAfterSubscribing
 		})
 	case broken:
-		do(actor, "notices that its subscription is lost", func(s *lineState) { s.processes[p].subscription = requested })
+		do(actor, "notices that its subscription is lost", func(s *lineState) {
+			s.processes[p].subscription, s.processes[p].resubscribed = requested, true
+		})
 	case confirmed:
 		if w.Forgets && at.phase == idle {
-			do(actor, "ends its subscription", func(s *lineState) {
-				s.processes[p].subscription, s.processes[p].wakeUps, s.processes[p].told = unsubscribed, 0, 0
-			})
+			do(actor, "ends its subscription", func(s *lineState) { s.processes[p].subscription = unsubscribed })
 		}
 	}
-	for wait := range int8(4) {
-		if at.wakeUps&(1<<wait) != 0 {
-			do(actor, "reads that it is woken", func(s *lineState) { w.woken(s, p, wait) })
-		}
+	if at.wakeUp {
+		do(actor, "reads that it is woken", func(s *lineState) { s.processes[p].wakeUp, s.processes[p].signal = false, true })
 	}
 	if at.told != 0 {
 		do(actor, "reads that it is first", func(s *lineState) {
 			at := &s.processes[p]
-			switch at.phase {
-			case waiting:
-				at.timer = min(at.timer, w.poll(0, at.told))
-			case acquiring:
-				at.first = at.told
+			switch told := at.told; {
+			case at.lingers && w.Mistake == ToldWithoutCallerDropped:
+			case at.phase == waiting:
+				w.isFirst(s, p, told)
+			default:
+				at.first = told
 			}
 			at.told = 0
 		})
 	}
 }
 
-// woken handles a wake-up that is meant for a wait.
-func (w LineWalk) woken(s *lineState, p, wait int8) {
-	at := &s.processes[p]
-	at.wakeUps &^= 1 << wait
-	waits := at.phase == waiting || at.phase == acquiring
-	at.signal = at.signal || waits && (at.wait == wait || w.Mistake == WaitNumberNotSent)
-}
-
-// lineJanitor emits the steps of a process's janitor: it leaves the line for waits that are over, and releases what late
-// acquisitions have taken. It repeats that as long as a copy is in the network.
+// lineJanitor emits the steps of a process's janitor: it leaves the line for waits that are over,
+// and releases what late acquisitions have taken. It repeats that as long as a copy is in the
+// network.
 func (w LineWalk) lineJanitor(s *lineState, p int8, do lineEmitter) {
 	at := s.processes[p]
-	for wait := range int8(4) {
+	for wait := range int8(lineWaits) {
 		if at.pending&(1<<wait) == 0 {
 			continue
 		}
 		m := lineCommand{kind: leave, process: p, wait: wait}
-		m.over = w.Mistake == HeadDropsEntry || at.wait != wait || at.phase != waiting && at.phase != acquiring
-		m.given = m.over && (at.wait != wait || at.phase == idle)
-		done := w.Mistake == LeaveSentOnce || m.over && !s.copied(p, wait)
+		done := w.Mistake == LeaveSentOnce || !s.copied(p, wait)
 		do(lineActor(p), "leaves the line", func(s *lineState) {
 			at := &s.processes[p]
 			w.serve(s, m)
@@ -258,10 +246,7 @@ func (w LineWalk) lineJanitor(s *lineState, p int8, do lineEmitter) {
 
 // copied says whether an acquisition of a wait is in the network.
 func (s *lineState) copied(p, wait int8) bool {
-	for _, m := range s.copies {
-		if m.kind != noLineCommand && m.kind != leave && m.process == p && m.wait == wait {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.copies[:], func(m lineCommand) bool {
+		return m.kind != noLineCommand && m.kind != leave && m.process == p && m.wait == wait
+	})
 }

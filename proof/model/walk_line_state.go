@@ -1,59 +1,49 @@
 package model
 
-import "slices"
+import (
+	"math/bits"
+	"slices"
+)
 
 // This file has the state of a LineWalk.
+
+// lineKey is the lock. It is free, held or reserved.
+type lineKey struct {
+	process, wait int8 // wait is 0 if it is free
+	left          int8 // ticks
+	reserved      bool
+}
+
+// is says whether the lock is held or reserved by the token or the entry of a command.
+func (k lineKey) is(m lineCommand) bool { return k.process == m.process && k.wait == m.wait }
 
 type lineCommandKind int8
 
 const (
 	noLineCommand lineCommandKind = iota
 	bareSet
+	tryOnly // the script, by a woken process
 	tryAndJoin
-	joinOnly
 	freeLock // a release
 	leave    // a release with a member, by the janitor
 )
 
 func (k lineCommandKind) String() string {
-	return [...]string{"nothing", "SET", "acquisition", "polite join", "release", "leave"}[k]
+	return [...]string{"nothing", "SET", "try", "acquisition", "release", "leave"}[k]
 }
 
-// lineResult is the reply to an acquisition.
-type lineResult int8
-
-const (
-	taken    lineResult = iota + 1
-	heldBy              // another token holds the lock
-	stayFree            // the lock is free: a polite join does not take it
-)
-
-// notInLine is the place of a process that is not in line.
-const notInLine int8 = lineProcesses
-
-// lineCommand is a command in the network, or replied to.
+// lineCommand is a command in the network, or replied to. Its wait is the token with which it
+// acquires or releases the lock, and its entry in line.
 type lineCommand struct {
 	kind          lineCommandKind
 	process, wait int8
-	late          bool // of a copy: it has a token of its own, since the retry has another one
-	retry         bool // replaces an attempt that was held up
-	over, given   bool // of a leave: the wait is over, so that the entry goes; it was given up, so that its lock is released
+	lost          uint8 // the waits of the same call's last requests, which had no reply: a bit for each
 	answered      bool
-	result        lineResult
+	taken         bool
+	woke          bool // by a release
 	place         int8
-	joined        bool // the entry is new
-	woke          int8 // by a release: the process, from 1
-	ms            int8 // until the holder's TTL ends
+	ms            int8 // until the lock is free by itself
 	score         int8 // of the entry: that a process remembers, and then that of the reply
-}
-
-// token is what a command acquires or releases the lock with.
-func (m lineCommand) token() int8 {
-	token := m.process<<3 | m.wait
-	if m.late {
-		token |= 4
-	}
-	return token
 }
 
 type subscriptionPhase int8
@@ -73,73 +63,58 @@ type lineProcess struct {
 	wait         int8 // the number of the wait, from 1
 	command      lineCommand
 	subscription subscriptionPhase
+	resubscribed bool // the subscription was lost before
 
-	wakeUps uint8 // messages in the network: a bit for each wait that they wake
-	told    int8  // a message in the network that the process is first: the holder's ms left; 0 for none
+	wakeUp bool // a message in the network that wakes the wait; what wakes an earlier one is ignored
+	told   int8 // a message in the network that the process is first: the ticks until the lock is free by itself; 0 for none
 
+	passedOn      bool // its last release has woken another process
 	signal, again bool // woken, or confirmed: the next attempt follows at once
 	first         int8 // told so while an attempt was in flight
-	pausing       bool // the others have a head start
-	polite        bool // has woken another process within an interval
+	lingers       bool // it has no caller just now, and keeps its place for the next one
 	place         int8
-	timer         int8 // ticks until it polls
+	polls, free   int8 // ticks until it polls, and until the lock is free by itself, as far as it knows
 	score         int8 // of its entry
 	left          int8 // ticks for which it believes that it holds the lock
 
 	pending, tried uint8 // waits that the janitor leaves; those that it has left once: a bit for each
 
-	arrival   int8                // the score of the entry with which the wait has joined first
-	overtaken [lineProcesses]int8 // in this wait by each process
-	owes      int8                // the process that its release has woken, and that has not taken the lock since; from 1
+	arrival int8 // the score of the entry with which the wait has joined first
+	out     bool // of the line since then, by a fault or because its reservation has ended
 }
+
+// isDue says whether a process that waits is to try.
+func (p lineProcess) isDue() bool { return p.signal || p.again || p.polls == 0 || p.free == 0 }
 
 type lineEntry struct{ process, wait, score int8 }
 
 const (
 	lineProcesses = 4 // at most
 	lineCopies    = 2
+	newScore      = int8(63) // higher than all in use
+	lineWaits     = 8        // numbers of waits that a process has at the same time, and 0
+	notInLine     = int8(-1) // the place of a process that is not in line
+	notFirst      = int8(-1) // ticks until the lock is free by itself, of a process that does not know that
 )
 
 type lineState struct {
-	token, left int8         // the key
-	line        [6]lineEntry // by scores
-	processes   [lineProcesses]lineProcess
-	copies      [lineCopies]lineCommand // held up in the network; no caller waits for the reply
-	faults      int8                    // that may still strike
-	giveUps     int8
-	denied      bool // PUBLISH
-	refuses     bool // SUBSCRIBE
-	struck      bool // by a fault that may lose a wake-up
-	free        int8 // ticks for which the lock has been free while a live process waited
+	key       lineKey
+	line      [6]lineEntry // by scores
+	processes [lineProcesses]lineProcess
+	copies    [lineCopies]lineCommand // held up in the network; no caller waits for the reply
+	faults    int8                    // that may still strike
+	giveUps   int8
+	denied    bool // PUBLISH
+	refuses   bool // SUBSCRIBE
+	struck    bool // by a fault that may lose a wake-up
+	ended     bool // the lock is free by itself: for all
+	unheld    int8 // ticks for which no process has held the lock while a live one waited
 
-	impolite, dropped bool // invariants that the last step has violated
+	overtaken, dropped bool // invariants that the last step has violated
 }
 
-// waits says whether a live process waits for the lock.
-func (s *lineState) waits() bool {
-	return slices.ContainsFunc(s.processes[:], func(p lineProcess) bool { return p.phase == waiting })
-}
-
-// pauses says whether a process gives others a head start.
-func (s *lineState) pauses() bool {
-	return slices.ContainsFunc(s.processes[:], func(p lineProcess) bool { return p.phase == waiting && p.pausing })
-}
-
-// busy says whether something is under way.
-func (s *lineState) busy() bool {
-	for i := range s.processes {
-		p := &s.processes[i]
-		due := p.phase == waiting && (p.signal || p.again || p.timer == 0)
-		subscribing := p.subscription == requested && !s.refuses || p.subscription == unconfirmed
-		if p.phase != crashed && (due || subscribing || p.command.kind != noLineCommand || p.wakeUps != 0 || p.told != 0 || p.pending&^p.tried != 0) {
-			return true
-		}
-	}
-	return false
-}
-
-// normalizeLine clears what makes no difference to any later step, so that fewer states differ.
-func (w LineWalk) normalizeLine(s *lineState) {
+// normalize clears what makes no difference to any later step, so that fewer states differ.
+func (s *lineState) normalize() {
 	for i := range s.processes {
 		p := &s.processes[i]
 		if p.phase == crashed {
@@ -147,61 +122,59 @@ func (w LineWalk) normalizeLine(s *lineState) {
 			continue
 		}
 		if p.phase != waiting {
-			p.pausing, p.place, p.timer = false, 0, 0
+			p.place, p.polls, p.free = 0, 0, 0
 		}
 		if p.phase != waiting && p.phase != acquiring {
-			p.signal, p.again, p.first, p.score = false, false, 0, 0
-			p.arrival, p.overtaken = 0, [lineProcesses]int8{}
+			p.wakeUp, p.told, p.signal, p.again, p.first, p.score = false, 0, false, false, 0, 0
+			p.arrival, p.out = 0, false
 		}
 		if p.phase != holding {
 			p.left = 0
 		}
-		if p.calls == 0 && p.local == 0 && p.phase != acquiring && p.phase != waiting {
-			p.polite, p.owes = false, 0
+		if p.phase == idle {
+			p.wait, p.passedOn = 0, p.passedOn && p.calls > 0
 		}
-		if p.command.answered {
-			p.command.late, p.command.retry = false, false
+		if m := &p.command; m.answered && (m.kind == bareSet || m.taken) {
+			*m = lineCommand{kind: m.kind, process: m.process, wait: m.wait, answered: true, taken: m.taken, lost: m.lost}
+		} else if m.answered && m.place > 0 {
+			m.ms = 0
 		}
 	}
-	if s.token == 0 {
-		s.left = 0
-	}
+	s.ended = s.ended && s.key.wait == 0
 	s.renumberScores()
 }
 
-// inOrder says whether the line is in the order in which its processes have joined.
-func (s *lineState) inOrder() bool {
-	last := int8(0)
-	for _, e := range s.line {
-		if at := &s.processes[e.process]; e.wait != 0 && at.wait == e.wait && at.arrival != 0 {
-			if at.arrival < last {
-				return false
-			}
-			last = at.arrival
+// newWait returns a number for a process's wait that none of its other waits has.
+func (s *lineState) newWait(p int8) (wait int8) {
+	used := s.processes[p].pending | 1
+	uses := func(process, wait int8, others uint8) {
+		if process == p {
+			used |= 1<<wait | others
 		}
 	}
-	return true
+	uses(p, s.processes[p].wait, 0)
+	uses(s.key.process, s.key.wait, 0)
+	for _, e := range s.line {
+		uses(e.process, e.wait, 0)
+	}
+	for _, m := range append(s.copies[:], s.processes[p].command) {
+		uses(m.process, m.wait, m.lost)
+	}
+	if used == 1<<lineWaits-1 {
+		panic("more waits than there are numbers")
+	}
+	return int8(bits.TrailingZeros8(^used))
 }
 
 // renumberScores gives the lowest numbers to the scores that are still in use.
 func (s *lineState) renumberScores() {
-	var used [64]bool
-	s.eachScore(func(score int8) int8 { used[score] = true; return score })
-	var number [64]int8
-	n := int8(0)
-	for score := 1; score < len(used); score++ {
-		if used[score] {
-			n++
-			number[score] = n
-		}
+	var number [newScore + 1]int8
+	s.eachScore(func(score int8) int8 { number[score] = 1; return score })
+	number[0] = 0
+	for score := 1; score < len(number); score++ {
+		number[score] += number[score-1]
 	}
 	s.eachScore(func(score int8) int8 { return number[score] })
-}
-
-// newScore is higher than all in use.
-func (s *lineState) newScore() (highest int8) {
-	s.eachScore(func(score int8) int8 { highest = max(highest, score); return score })
-	return highest + 1
 }
 
 // eachScore changes every score in a state; 0 is none.
@@ -216,4 +189,34 @@ func (s *lineState) eachScore(change func(score int8) int8) {
 	for i := range s.copies {
 		s.copies[i].score = change(s.copies[i].score)
 	}
+}
+
+// hears says whether the server counts a subscription of the process.
+func (s *lineState) hears(p int8) bool {
+	return s.processes[p].subscription == unconfirmed || s.processes[p].subscription == confirmed
+}
+
+// entry returns the place in line of a wait, or -1.
+func (s *lineState) entry(process, wait int8) int8 {
+	return int8(slices.IndexFunc(s.line[:], func(e lineEntry) bool { return e.wait != 0 && e.process == process && e.wait == wait }))
+}
+
+// insert inserts an entry by its score, and returns its place.
+func (s *lineState) insert(e lineEntry) (place int8) {
+	for s.line[place].wait != 0 && s.line[place].score <= e.score {
+		place++
+	}
+	copy(s.line[place+1:], s.line[place:])
+	s.line[place] = e
+	return place
+}
+
+// remove removes a wait's entry, and returns the place that it had, or -1.
+func (s *lineState) remove(process, wait int8) int8 {
+	place := s.entry(process, wait)
+	if place >= 0 {
+		copy(s.line[place:], s.line[place+1:])
+		s.line[len(s.line)-1] = lineEntry{}
+	}
+	return place
 }

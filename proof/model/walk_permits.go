@@ -1,8 +1,10 @@
 package model
 
-// PermitWalk is the protocol of clients that want a permit of one name, each in a process of its own. As in LockWalk,
-// the server carries out a command in one step, at any time after it was sent, and time passes in ticks, at any moment. A
-// waiter polls when it is notified, or when the first permit ends of which it has learnt.
+// PermitWalk is the protocol of clients that want a permit of one name, each in a process of its
+// own. As in LockWalk, the server carries out a command in one step, at any time after it was sent,
+// and time passes in ticks, at any moment. A waiter polls when it is notified, or when the first
+// permit ends of which it has learnt. A release notifies all of them, and each may take the permit:
+// that it is reserved for the first in line only keeps the others from it, as [LineWalk] has it.
 type PermitWalk struct {
 	Clients, Permits int // at most 3, and 2
 	Rounds           int // how often each client wants a permit
