@@ -232,6 +232,11 @@ func (r *replayer) lock(command []string, at span) bool {
 	}
 	held, exists := r.locks[name]
 	switch {
+	case verb == "SET" && isReserved(command[2]): // by the release, or the leave, of who had it
+		if exists {
+			r.finish(held, at)
+			delete(r.locks, name)
+		}
 	case verb == "SET" && len(command) == 5:
 		if exists && held.token != digest(command[2]) {
 			r.finish(held, at)
@@ -247,6 +252,12 @@ func (r *replayer) lock(command []string, at span) bool {
 		delete(r.locks, name)
 	}
 	return true
+}
+
+// isReserved says whether what stands in place of a token is a process in line, for which the lock is reserved.
+func isReserved(token string) bool {
+	member, ok := strings.CutPrefix(token, ">")
+	return ok && lineMember.MatchString(member)
 }
 
 func milliseconds(text string) time.Duration {
@@ -278,7 +289,7 @@ func (r *replayer) permits(name, verb string, command []string, at span) {
 	switch verb {
 	case "ZADD":
 		for ends, token := range scored(command[2:]) {
-			if token != "" {
+			if token != "" && !isReserved(token) {
 				r.permit(name, digest(token), time.Duration(ends)*time.Millisecond, at)
 			}
 		}
