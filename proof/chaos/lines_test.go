@@ -12,28 +12,28 @@ import (
 const (
 	one, two, three = "AAAAAAAAAAAA", "BBBBBBBBBBBB", "*CCCCCCCCCCCC"
 
-	oneJoins   = "ZADD {Lock:n}:line 1000 " + one + ":1; PEXPIREAT {Lock:n}:line @60010"
-	twoJoins   = "ZADD {Lock:n}:line 2000 " + two + ":1"
-	threeJoins = "ZADD {Lock:n}:line 3000 " + three + ":1"
-	oneLives   = "ZADD {Lock:hot0.final}:line 9000 " + one + ":7; PEXPIREAT {Lock:hot0.final}:line @60010; ZREM {Lock:hot0.final}:line " + one + ":7"
+	oneJoins   = "ZADD {Lock:n}:line 1000 " + one + ":1:50; PEXPIREAT {Lock:n}:line @60010"
+	twoJoins   = "ZADD {Lock:n}:line 2000 " + two + ":1:50"
+	threeJoins = "ZADD {Lock:n}:line 3000 " + three + ":1:50"
+	oneLives   = "ZADD {Lock:hot0.final}:line 9000 " + one + ":7:50; PEXPIREAT {Lock:hot0.final}:line @60010; ZREM {Lock:hot0.final}:line " + one + ":7:50"
 )
 
 // lineCases are about the lines of locks.
 var lineCases = map[string]checkCase{
 	"processes join a line, and are woken": {newScenario().
 		at(10).logs(oneJoins).logs(twoJoins).logs(threeJoins).
-		at(20).logs("ZREM {Lock:n}:line " + one + ":1").
-		at(30).logs("ZREM {Lock:n}:line " + three + ":1; ZREM {Lock:n}:line " + two + ":1").logs(oneLives), ""},
+		at(20).logs("ZREM {Lock:n}:line " + one + ":1:50").
+		at(30).logs("ZREM {Lock:n}:line " + three + ":1:50; ZREM {Lock:n}:line " + two + ":1:50").logs(oneLives), ""},
 	"a release skips the dead": {newScenario().
 		at(10).logs(oneJoins).logs(twoJoins).logs(threeJoins).
-		at(20).logs("ZREM {Lock:n}:line " + one + ":1; ZREM {Lock:n}:line " + two + ":1; ZREM {Lock:n}:line " + three + ":1"), ""},
+		at(20).logs("ZREM {Lock:n}:line " + one + ":1:50; ZREM {Lock:n}:line " + two + ":1:50; ZREM {Lock:n}:line " + three + ":1:50"), ""},
 	"a release wakes another one than the first": {newScenario().
 		at(10).logs(oneJoins).logs(twoJoins).logs(threeJoins).
-		at(20).logs("ZREM {Lock:n}:line " + two + ":1; ZREM {Lock:n}:line " + three + ":1"), "2 left in one step"},
+		at(20).logs("ZREM {Lock:n}:line " + two + ":1:50; ZREM {Lock:n}:line " + three + ":1:50"), "2 left in one step"},
 	"one that was not in line leaves": {newScenario().
-		at(10).logs(oneJoins).logs("ZREM {Lock:n}:line " + two + ":1"), "had no entry"},
+		at(10).logs(oneJoins).logs("ZREM {Lock:n}:line " + two + ":1:50"), "had no entry"},
 	"a process has its old place again": {newScenario().
-		at(10).logs(oneJoins).logs(twoJoins).logs("ZREM {Lock:n}:line " + one + ":1").logs("ZADD {Lock:n}:line 1000 " + one + ":2"), ""},
+		at(10).logs(oneJoins).logs(twoJoins).logs("ZREM {Lock:n}:line " + one + ":1:50").logs("ZADD {Lock:n}:line 1000 " + one + ":2:50"), ""},
 	"a process joins before another one": {newScenario().
 		at(10).logs(twoJoins + "; PEXPIREAT {Lock:n}:line @60010").logs(oneJoins), "joined by " + one},
 	"an entry joins again": {newScenario().at(10).logs(oneJoins).logs(oneJoins), "joined again"},
@@ -48,10 +48,10 @@ var lineCases = map[string]checkCase{
 	"a killed process stays":  {newScenario().at(10).logs(oneJoins), ""},
 	"a process stays in line": {newScenario().at(10).logs(oneJoins).logs(oneLives), "does not wait"},
 	"an entry comes back when data is lost": {newScenario().
-		at(10).logs(oneJoins).at(15).logs("ZREM {Lock:n}:line " + one + ":1").at(20).lost(1).at(40).logs(oneLives), ""},
+		at(10).logs(oneJoins).at(15).logs("ZREM {Lock:n}:line " + one + ":1:50").at(20).lost(1).at(40).logs(oneLives), ""},
 	"an entry comes back, and its process joins and stays": {newScenario().
-		at(10).logs(oneJoins).at(15).logs("ZREM {Lock:n}:line " + one + ":1").at(20).lost(1).
-		at(40).logs("ZREM {Lock:n}:line " + one + ":1").at(41).logs(oneJoins).logs(oneLives), "does not wait"},
+		at(10).logs(oneJoins).at(15).logs("ZREM {Lock:n}:line " + one + ":1:50").at(20).lost(1).
+		at(40).logs("ZREM {Lock:n}:line " + one + ":1:50").at(41).logs(oneJoins).logs(oneLives), "does not wait"},
 }
 
 // queueLineCases are about the lines of queues.
