@@ -220,7 +220,9 @@ func (a *acquisition) next(ctx context.Context) (taken bool, left time.Duration,
 		if taken || err != nil {
 			return taken, left, err
 		}
-		k.leaveLine(k.address.place.Renumber()) // a poll may have joined with it again, before the message came
+		// A poll may have joined with it again, before the message came. It leaves once the new entry is in line: the
+		// process must not be out of line for a moment, in which a release serves others.
+		defer k.leaveLine(k.address.place.Renumber())
 	}
 	if !k.address.place.InLine() { // to join takes a reply, and so does to be served
 		if err := a.hasTime(ctx, 2); err != nil {

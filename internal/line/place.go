@@ -350,10 +350,12 @@ func (p *Place) hear(m notify.Mark) bool {
 	}
 	isNew := p.first.IsZero()
 	p.first = m.At.Add(time.Duration(min(left, int64(time.Hour/time.Millisecond))) * time.Millisecond)
-	if p.timer != nil { // it is set here, so that the goroutine that waits need not run
+	if !p.polls.IsZero() { // it waits, or lingers between two callers
 		if p.free = p.first; isNew && p.ahead > 0 {
 			p.pollSooner()
 		}
+	}
+	if p.timer != nil { // it is set here, so that the goroutine that waits need not run
 		p.timer.Reset(p.pause())
 	}
 	return false

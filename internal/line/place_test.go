@@ -459,6 +459,19 @@ func TestPlace_LingersForTheNextCaller(t *testing.T) {
 	})
 }
 
+// TestPlace_IsToldThatItIsFirstWithoutACaller: the next caller polls when the lock is free by itself.
+func TestPlace_IsToldThatItIsFirstWithoutACaller(t *testing.T) {
+	stand(t, func(t *testing.T, s *standing) {
+		entry := s.ask(3, "1")
+		require.ErrorIs(t, s.Wait(t.Context(), nil, time.Now(), time.Hour, time.Hour), line.ErrTooLate)
+		s.Linger(func(string) { require.Fail(t, "it leaves") })
+		s.tell(entry, "50")
+		require.True(t, s.Resume())
+		require.LessOrEqual(t, s.wait(time.Hour, time.Hour), 51*time.Millisecond)
+		s.Leave()
+	})
+}
+
 // TestPlace_LeavesWhenNoneComes: in a while, or as soon as it is woken; at once if it is not in line, as far as it knows.
 func TestPlace_LeavesWhenNoneComes(t *testing.T) {
 	stand(t, func(t *testing.T, s *standing) {

@@ -122,6 +122,7 @@ func TestLineWalk_FindsEveryMistake(t *testing.T) {
 		model.LateComerPolls:           slow,
 		model.LateComerJoinsLast:       slowTwice,
 		model.LateComerKeepsEntry:      slow,
+		model.LateComerLeavesFirst:     slowTwice,
 		model.LeaveKeepsReservation:    givesUp,
 		model.LeaveEndsAnyReservation:  twiceGivesUp,
 		model.LeaveByProcess:           twiceGivesUp,

@@ -68,6 +68,7 @@ const (
 	NextNotTold              = "a release does not tell the next in line when the reservation ends"
 	LateComerPolls           = "a woken process that comes too late waits for its poll"
 	LateComerKeepsEntry      = "a woken process that comes too late takes another entry, and leaves the one in line with which it has polled"
+	LateComerLeavesFirst     = "a woken process that comes too late leaves its entry before it joins with another one"
 	LateComerJoinsLast       = "a woken process that comes too late joins at the end"
 	LeaveKeepsReservation    = "a leave that does not pass the reservation on"
 	LeaveEndsAnyReservation  = "a leave that ends another's reservation"

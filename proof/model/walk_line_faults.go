@@ -49,6 +49,7 @@ func (w LineWalk) abandon(s *lineState, p int8) {
 	at := &s.processes[p]
 	m := at.command
 	s.holdUp(m)
+	w.leaveFormer(s, p)
 	if at.local == 0 {
 		w.endWait(s, p)
 		return

@@ -113,6 +113,16 @@ func (w LineWalk) leaveLater(s *lineState, p, wait int8) {
 	at.tried &^= 1 << wait
 }
 
+// leaveFormer has a process that came too late leave the entry that it had before, now that it has
+// joined with another one.
+func (w LineWalk) leaveFormer(s *lineState, p int8) {
+	at := &s.processes[p]
+	if at.former != 0 && w.Mistake != LateComerKeepsEntry {
+		w.leaveLater(s, p, at.former)
+	}
+	at.former = 0
+}
+
 // renumber gives the process's wait another number, with which it joins again at its place.
 func (s *lineState) renumber(p int8) {
 	at := &s.processes[p]
@@ -124,6 +134,7 @@ func (w LineWalk) readReply(s *lineState, p int8) {
 	at := &s.processes[p]
 	m := at.command
 	at.command = lineCommand{}
+	w.leaveFormer(s, p)
 	switch {
 	case m.kind == freeLock:
 		if at.phase, at.passedOn = idle, m.woke; at.local > 0 {
@@ -134,8 +145,8 @@ func (w LineWalk) readReply(s *lineState, p int8) {
 		at.phase, at.left = holding, max(w.TTL, 1)
 		at.arrival, at.out, at.score = 0, false, 0
 	case m.kind == tryOnly && w.Mistake != LateComerPolls: // a poll may have put its entry in line again
-		if w.Mistake != LateComerKeepsEntry {
-			w.leaveLater(s, p, at.wait)
+		if at.former = m.wait; w.Mistake == LateComerLeavesFirst {
+			w.leaveFormer(s, p)
 		}
 		s.renumber(p)
 		w.ask(s, p)

@@ -61,6 +61,7 @@ type lineProcess struct {
 	calls        int8 // not made yet
 	local        int8 // callers that wait behind the head
 	wait         int8 // the number of the wait, from 1
+	former       int8 // the number that it had until it came too late; 0 if that is left
 	command      lineCommand
 	subscription subscriptionPhase
 	resubscribed bool // the subscription was lost before
@@ -152,7 +153,7 @@ func (s *lineState) newWait(p int8) (wait int8) {
 			used |= 1<<wait | others
 		}
 	}
-	uses(p, s.processes[p].wait, 0)
+	uses(p, s.processes[p].wait, 1<<s.processes[p].former)
 	uses(s.key.process, s.key.wait, 0)
 	for _, e := range s.line {
 		uses(e.process, e.wait, 0)
