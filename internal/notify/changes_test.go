@@ -31,7 +31,6 @@ func TestNotifier_ATurnReadsNoSubscriptionThatHasNotChanged(t *testing.T) {
 		s.subscriptions["new"] = &subscription{listeners: []*Listener{{}}}
 		r.add("new", s.subscriptions["new"])
 		r.wanted = append(r.wanted, "kept", "gone", "new") // asked for, not there any more, and twice
-		r.idle = append(r.idle, idleChannel{name: "gone"})
 		var p plan
 		require.NotPanics(t, func() { p = r.plan(time.Now().Add(2 * linger)) })
 		require.Equal(t, []string{"new"}, p.subscribe)
@@ -76,7 +75,7 @@ func (s *setup) toLookAt() (wanted, idle int) {
 	defer s.Notifier.mu.Unlock()
 	for _, r := range s.routes {
 		wanted += len(r.wanted)
-		idle += len(r.idle)
+		idle += r.idle.Len()
 	}
 	return wanted, idle
 }
@@ -98,7 +97,8 @@ func TestNotifier_ManyIdleChannelsEnd(t *testing.T) {
 		time.Sleep(600 * time.Millisecond)
 		synctest.Wait()
 		require.Equal(t, []string{"other"}, s.m.PubSubChannels("*"))
-		require.Nil(t, s.onlyRoute().idle)
+		_, idle := s.toLookAt()
+		require.Zero(t, idle)
 		for _, peak := range []int{s.onlyRoute().peak, s.peak} {
 			require.Positive(t, peak)
 			require.Less(t, peak, n/10)

@@ -17,7 +17,7 @@ import (
 // changed of the subscriptions, what the receiver has learnt and what the time is, decides (plan),
 // and does it (carryOut). Whatever changes one of these calls Wake, and nothing else has to be
 // remembered: a turn too many does nothing. A turn does not look at all subscriptions, of which there
-// may be a hundred thousand: a route has lists of those that may be wanted, or idle.
+// may be a hundred thousand: a route has lists of those that may be wanted, and of the idle.
 //
 // Three things are subtle:
 //   - plan notes a channel as requested before SUBSCRIBE is written. If the write fails, the
@@ -94,7 +94,7 @@ func (r *route) plan(now time.Time) plan {
 	r.nextTurn = time.Time{}
 	r.dropUnused(now, &p)
 	if n.closed || len(r.subscriptions) == 0 {
-		r.wanted, r.idle = nil, nil
+		r.wanted = nil
 		return plan{end: true}
 	}
 	if r.conn == nil {
@@ -116,33 +116,25 @@ func (r *route) plan(now time.Time) plan {
 	return p
 }
 
-// dropUnused forgets the subscriptions that have had no listener for a while. One that had one meanwhile lingers once more.
+// dropUnused forgets the subscriptions that have had no listener for a while.
 func (r *route) dropUnused(now time.Time, p *plan) {
 	n := r.notifier
-	for ; len(r.idle) > 0; r.idle = r.idle[1:] {
-		first := r.idle[0]
-		if now.Sub(first.at) < linger {
-			p.dueAt(first.at.Add(linger), now)
+	for first := r.idle.Front(); first != nil; first = r.idle.Front() {
+		channel := first.Value.(string)
+		s := r.subscriptions[channel]
+		if now.Sub(s.idleSince) < linger {
+			p.dueAt(s.idleSince.Add(linger), now)
 			return
 		}
-		s := r.subscriptions[first.name]
-		if s == nil { // it belongs to another route now
-			continue
-		}
-		s.queued = false
-		if len(s.listeners) > 0 || now.Sub(s.idleSince) < linger {
-			r.queueIdle(first.name, s)
-			continue
-		}
-		delete(n.subscriptions, first.name)
-		delete(r.subscriptions, first.name)
+		r.unqueueIdle(s)
+		delete(n.subscriptions, channel)
+		delete(r.subscriptions, channel)
 		if s.state != wanted {
-			p.unsubscribe = append(p.unsubscribe, first.name)
+			p.unsubscribe = append(p.unsubscribe, channel)
 		}
 		n.subscriptions = shrink.Map(n.subscriptions, &n.peak)
 		r.subscriptions = shrink.Map(r.subscriptions, &r.peak)
 	}
-	r.idle = nil
 }
 
 // requestWanted collects the channels that are not asked for yet and, now and then,

@@ -6,6 +6,7 @@
 package notify
 
 import (
+	"container/list"
 	"context"
 	"slices"
 	"sync"
@@ -18,8 +19,8 @@ import (
 )
 
 const (
-	// linger is how long a subscription outlives its last listener at least, so that a loop of
-	// short waits subscribes once. It is twice as long at most.
+	// linger is how long a subscription outlives its last listener, so that a loop of
+	// short waits subscribes once.
 	linger = 5 * time.Second
 	// silence is how long the connection may owe an answer before it is taken for dead.
 	silence = 2 * time.Second
@@ -73,9 +74,9 @@ type subscription struct {
 	route     *route
 	state     subscriptionState
 	listeners []*Listener
-	mark      Mark      // but for whether it is confirmed
-	idleSince time.Time // when the last listener left
-	queued    bool      // it is in its route's idle
+	mark      Mark          // but for whether it is confirmed
+	idleSince time.Time     // when the last listener left
+	idle      *list.Element // of its route's idle; nil while it has a listener
 }
 
 // Mark is what has come on a channel by a certain time. Between two marks that are equal and
@@ -173,6 +174,7 @@ func (n *Notifier) join(channel string, l *Listener) *Listener {
 	}
 	s.listeners = append(s.listeners, l)
 	n.bind(channel, s)
+	s.route.unqueueIdle(s)
 	if s.state == confirmed {
 		background.Signal(l.C)
 	}
@@ -194,7 +196,6 @@ func (n *Notifier) Leave(channel string, l *Listener) {
 	}
 	s.listeners = slices.DeleteFunc(s.listeners, func(other *Listener) bool { return other == l })
 	if len(s.listeners) == 0 {
-		s.idleSince = time.Now()
 		s.route.queueIdle(channel, s)
 		if !n.closed && s.idleSince.Add(linger).Before(s.route.nextTurn) {
 			s.route.loop.Wake()

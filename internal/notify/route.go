@@ -1,6 +1,7 @@
 package notify
 
 import (
+	"container/list"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -22,33 +23,32 @@ type route struct {
 
 	// What follows is the notifier's, and its mutex guards it.
 	subscriptions map[string]*subscription
-	peak          int           // the most of them so far, see shrink.Map
-	wanted        []string      // channels that may be in the state wanted: all that are, and maybe others
-	idle          []idleChannel // those that may have no listener: all that have none, and maybe others
-	nextTurn      time.Time     // when the loop's next turn comes by itself; zero for at once
+	peak          int       // the most of them so far, see shrink.Map
+	wanted        []string  // channels that may be in the state wanted: all that are, and maybe others
+	idle          list.List // the channels without a listener, that which was left first in front
+	nextTurn      time.Time // when the loop's next turn comes by itself; zero for at once
 	pingWanted    bool
 	moved         bool // a channel belongs to another route
 }
 
-// idleChannel is a channel that had no listener at a time.
-type idleChannel struct {
-	name string
-	at   time.Time
-}
-
-// add gives a subscription, which is not asked for there, to the route. The mutex is held, as for the next one.
+// add gives a subscription, which is not asked for there, to the route. The mutex is held, as for
+// the next ones.
 func (r *route) add(channel string, s *subscription) {
-	s.route, s.state, s.queued = r, wanted, false
+	s.route, s.state = r, wanted
 	r.subscriptions[channel] = s
 	r.wanted = append(r.wanted, channel)
-	r.queueIdle(channel, s)
 }
 
-// queueIdle has the loop look at a channel again, when it has lingered, if it has no listener.
+// queueIdle has the loop drop a channel without a listener when it has lingered, from now on.
 func (r *route) queueIdle(channel string, s *subscription) {
-	if len(s.listeners) == 0 && !s.queued {
-		s.queued = true
-		r.idle = append(r.idle, idleChannel{channel, time.Now()})
+	r.unqueueIdle(s)
+	s.idleSince, s.idle = time.Now(), r.idle.PushBack(channel)
+}
+
+func (r *route) unqueueIdle(s *subscription) {
+	if s.idle != nil {
+		r.idle.Remove(s.idle)
+		s.idle = nil
 	}
 }
 
@@ -122,6 +122,10 @@ func (r *route) forgetConnection() {
 			if to := n.routeOf(channel); to != r {
 				delete(r.subscriptions, channel)
 				to.add(channel, s)
+				if s.idle != nil { // it lingers anew
+					r.unqueueIdle(s)
+					to.queueIdle(channel, s)
+				}
 				to.loop.Wake()
 				continue
 			}

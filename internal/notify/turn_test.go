@@ -21,7 +21,7 @@ func TestNotifier_ATurnLooksAtWhatHasChanged(t *testing.T) {
 			s.Notifier.mu.Lock()
 			defer s.Notifier.mu.Unlock()
 			r := s.routeOf("a")
-			return len(r.wanted), len(r.idle)
+			return len(r.wanted), r.idle.Len()
 		}
 		wanted, idle := lists()
 		require.Zero(t, wanted)
@@ -43,7 +43,8 @@ func TestNotifier_ATurnLooksAtWhatHasChanged(t *testing.T) {
 	})
 }
 
-// TestNotifier_WhatIsInUseAgainStays, and ends once it was left again for a while, behind others that were left in between.
+// TestNotifier_WhatIsInUseAgainStays, and ends five seconds after it was left again, behind others
+// that were left in between.
 func TestNotifier_WhatIsInUseAgainStays(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *setup) {
 		a, b := s.Join("a"), s.Join("b")
@@ -55,8 +56,22 @@ func TestNotifier_WhatIsInUseAgainStays(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		require.Equal(t, []string{"a"}, s.m.PubSubChannels("*"))
+		for range 3 {
+			s.Leave("a", a)
+			time.Sleep(linger - time.Millisecond)
+			s.Leave("a", s.Join("a"))
+			s.Leave("b", s.Join("b"))
+			time.Sleep(linger - time.Millisecond)
+			a = s.Join("a")
+			time.Sleep(time.Millisecond)
+			synctest.Wait()
+			require.Equal(t, []string{"a"}, s.m.PubSubChannels("*"))
+		}
 		s.Leave("a", a)
-		time.Sleep(2 * linger)
+		time.Sleep(linger - time.Millisecond)
+		synctest.Wait()
+		require.Equal(t, []string{"a"}, s.m.PubSubChannels("*"))
+		time.Sleep(time.Millisecond)
 		synctest.Wait()
 		require.Empty(t, s.m.PubSubChannels("*"))
 	})
