@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/lease"
+	"github.com/sluice-go/sluice/internal/line"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/waitqueue"
 )
@@ -287,4 +290,45 @@ func (k *Lock) check(op string) error {
 		return invalid(op, "Lock not made by a Locker")
 	}
 	return nil
+}
+
+// address is where a lock is on Redis. It is made once per name and shared by the handles
+// of that name.
+type address struct {
+	keys   []any // that of the lock, and that of its line, as the arguments of scripts
+	place  line.Place
+	outage redisexec.Outage
+	trips  roundTrips
+	fenced atomic.Pointer[[]any]
+	// passedOn says that the last release of this process has passed the lock on to another one.
+	passedOn atomic.Bool
+}
+
+func newAddress(p *line.Process, prefix, name string) (*address, error) {
+	key, err := mainKey(prefix, name)
+	if err != nil {
+		return nil, err
+	}
+	a := &address{keys: []any{key, keyspace.Companion(key, keyspace.Line)}}
+	a.place.Init(p)
+	return a, nil
+}
+
+func (a *address) key() string {
+	key, _ := a.keys[0].(string)
+	return key
+}
+
+// wake is the channel after which those of the processes are named that wait for the lock.
+func (a *address) wake() string { return keyspace.Companion(a.key(), keyspace.Wake) }
+
+// fencedKeys returns the lock's keys and that of its last fence. They are made when they
+// are first needed: most locks have no fences.
+func (a *address) fencedKeys() []any {
+	if keys := a.fenced.Load(); keys != nil {
+		return *keys
+	}
+	keys := append(slices.Clone(a.keys), keyspace.Companion(a.key(), keyspace.Fence))
+	a.fenced.Store(&keys)
+	return keys
 }

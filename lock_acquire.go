@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/background"
@@ -472,45 +470,4 @@ func (k *Lock) take(reply redisexec.Reply, fence int64) error {
 		k.member().Inspect() // it was forced open while it was being acquired: before, or after
 	}
 	return nil
-}
-
-// address is where a lock is on Redis. It is made once per name and shared by the handles
-// of that name.
-type address struct {
-	keys   []any // that of the lock, and that of its line, as the arguments of scripts
-	place  line.Place
-	outage redisexec.Outage
-	trips  roundTrips
-	fenced atomic.Pointer[[]any]
-	// passedOn says that the last release of this process has passed the lock on to another one.
-	passedOn atomic.Bool
-}
-
-func newAddress(p *line.Process, prefix, name string) (*address, error) {
-	key, err := mainKey(prefix, name)
-	if err != nil {
-		return nil, err
-	}
-	a := &address{keys: []any{key, keyspace.Companion(key, keyspace.Line)}}
-	a.place.Init(p)
-	return a, nil
-}
-
-func (a *address) key() string {
-	key, _ := a.keys[0].(string)
-	return key
-}
-
-// wake is the channel after which those of the processes are named that wait for the lock.
-func (a *address) wake() string { return keyspace.Companion(a.key(), keyspace.Wake) }
-
-// fencedKeys returns the lock's keys and that of its last fence. They are made when they
-// are first needed: most locks have no fences.
-func (a *address) fencedKeys() []any {
-	if keys := a.fenced.Load(); keys != nil {
-		return *keys
-	}
-	keys := append(slices.Clone(a.keys), keyspace.Companion(a.key(), keyspace.Fence))
-	a.fenced.Store(&keys)
-	return keys
 }

@@ -24,7 +24,8 @@ type LockInfo struct {
 	// end.
 	Permits int
 	// Waiting is how many processes (Lockers) wait in line for it. The callers of one process count once. So does a process for
-	// which the lock is reserved until it comes: it does not hold the lock yet. A process that has died counts until its turn comes, or until the line ends: a minute after the last process has joined it or polled.
+	// which the lock is reserved until it comes: it does not hold the lock yet. A process that has died counts until its
+	// turn comes, or until the line ends: a minute after the last process has joined it or polled.
 	Waiting int
 }
 

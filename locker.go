@@ -111,8 +111,8 @@ func (l *Locker) Lock(ctx context.Context, name string, opts ...LockOption) (*Lo
 // TryLock takes the named lock if it is free now. It is Lock without the waiting: ErrLocked means that another
 // caller holds it, or a Do around this call, or a caller of this Locker waits for it.
 //
-// A lock that is reserved for a process in line is ErrLocked. Behind a caller of this
-// Locker that asks the server it waits for the answer to that one request at most: if there is none, it is
+// A lock that is reserved for a process in line is ErrLocked. So it is for one more round trip if that process's last
+// caller has given up within the last 10ms. Behind a caller of this Locker that asks the server it waits for the answer to that one request at most: if there is none, it is
 // ErrUnavailable. When no server can be reached, it is ErrUnavailable at once, which is after go-redis's own
 // attempts to connect. By default those take about 400ms where the host refuses them, and half a minute where it does not answer.
 func (l *Locker) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
