@@ -96,10 +96,14 @@ func (k *Lock) awaitTurn(ctx context.Context) (turn waitqueue.Turn, err error) {
 	return turn, nil
 }
 
-// awaitEnd waits until ctx ends, or the Locker is closed, and returns the error.
+// awaitEnd waits until ctx ends, or the Locker is closed, and returns the error: with the outage in which nothing was sent, if there
+// is one.
 func (k *Lock) awaitEnd(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
+		if why := k.address.outage.Why(); why != nil {
+			return fmt.Errorf("%w: %w: %w", ErrUnavailable, ctx.Err(), why)
+		}
 		return ctx.Err()
 	case <-k.locker.closed:
 		return ErrClosed

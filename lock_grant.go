@@ -95,8 +95,13 @@ type roundTrips struct {
 	noted  atomic.Int64     // when something was noted last, in ns of Unix time
 }
 
-// expectedFor is for how long it counts what was noted: after that one caller tries, however short its time is.
-const expectedFor = time.Second
+const (
+	// expectedFor is for how long it counts what was noted: after that one caller tries, however short its time is.
+	expectedFor = time.Second
+	// longestExpected is the longest time for which a reply is expected to be on its way: a server that takes longer is not far
+	// away, but hangs, and may answer the next request at once.
+	longestExpected = 500 * time.Millisecond
+)
 
 // note notes how long the reply to a command took that was sent then.
 func (r *roundTrips) note(sent time.Time) {
@@ -123,7 +128,7 @@ func (r *roundTrips) expected() time.Duration {
 	if time.Now().UnixNano()-r.noted.Load() > int64(expectedFor) {
 		return 0
 	}
-	return max(r.shortest(), time.Duration(r.inVain.Load())*time.Microsecond)
+	return min(max(r.shortest(), time.Duration(r.inVain.Load())*time.Microsecond), longestExpected)
 }
 
 // shortest returns the shortest of the last ones, or 0 as long as fewer than two are known:

@@ -202,3 +202,29 @@ func TestFences_RiseWithinAMicrosecond(t *testing.T) {
 	require.Zero(t, (&Lock{grant: &grant{fences: f}, fence: current}).unusedFences())
 	require.Positive(t, given)
 }
+
+// TestRoundTrips_ExpectNoMoreThanADistance: a request without a reply says that a reply takes so long at least, for a second, until one
+// comes. A server that has hung for longer is not expected to do so again.
+func TestRoundTrips_ExpectNoMoreThanADistance(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r roundTrips
+		require.Zero(t, r.expected())
+		sent := time.Now()
+		time.Sleep(100 * time.Millisecond)
+		r.noteNone(sent)
+		require.Equal(t, 100*time.Millisecond, r.expected())
+		time.Sleep(time.Second + time.Millisecond)
+		require.Zero(t, r.expected(), "nothing is known of the last second")
+		sent = time.Now()
+		time.Sleep(8 * time.Second)
+		r.noteNone(sent)
+		require.Equal(t, 500*time.Millisecond, r.expected())
+		for range 2 {
+			sent = time.Now()
+			time.Sleep(20 * time.Millisecond)
+			r.note(sent)
+		}
+		require.Equal(t, 20*time.Millisecond, r.expected())
+		require.Equal(t, 20*time.Millisecond, r.longest())
+	})
+}
