@@ -135,7 +135,7 @@ const keepReservations = `
 local kind, left, time = redis.call('TYPE', KEYS[1]), 0, redis.call('TIME')
 kind = kind.ok or kind -- as miniredis answers
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-if kind == 'string' and string.byte(redis.call('GET', KEYS[1])) == 62 then
+if kind == 'string' and string.byte(redis.call('GET', KEYS[1]) or '') == 62 then
   left = redis.call('PTTL', KEYS[1])
   redis.call('PEXPIRE', KEYS[1], 60000)
 elseif kind == 'zset' then
