@@ -67,53 +67,40 @@ func (l *Locker) commands(main string) []string {
 // Check says what would keep the queue from working, and changes nothing, as Locker.Check does. It asks for all
 // that producers, workers and operators need except Pause, Resume and Purge, and for the queue's own name.
 //
-// A server that is older than 6.2 is an error, a queue that has another number of shards is ErrInvalid, and keys
-// that the library did not write are ErrCorrupt.
+// A server that is older than 6.2 is an error, and keys that the library did not write are ErrCorrupt.
 func (q *Queue) Check(ctx context.Context) error {
 	const op = "check"
 	if err := q.check(op); err != nil {
 		return err
 	}
-	if len(q.shards) > 1 && !q.known.Load() {
-		bounded, cancel := context.WithTimeout(ctx, redisexec.MaxQuiet)
-		defer cancel()
-		if err := q.compare(bounded, 0); err != nil {
-			return wrap(op, q.name, inWords(err))
-		}
+	err := checkServer(ctx, q.executor, scriptCheckQueue, q.keys.main(), q.commands(), "allkeys")
+	if err == nil {
+		nothing := q.exchangeRequest(nil, 0, 0, "") // reads each key
+		nothing.Until = time.Now().Add(redisexec.MaxQuiet)
+		err = q.executor.Once(ctx, nothing).Final()
 	}
-	for _, s := range q.shards {
-		main, _ := s.keys[0].(string)
-		err := checkServer(ctx, q.executor, scriptCheckQueue, main, s.commands(main), "allkeys")
-		if err == nil {
-			nothing := s.exchangeRequest(nil, 0, 0, "") // reads each key
-			nothing.Until = time.Now().Add(redisexec.MaxQuiet)
-			err = q.executor.Once(ctx, nothing).Final()
-		}
-		if err != nil {
-			return q.wrap(ctx, op, err) // what is wrong with one shard is wrong with the others
-		}
-	}
-	return nil
+	return wrap(op, q.name, err)
 }
 
-// commands are those that a shard needs.
-func (s *shard) commands(main string) []string {
-	all := append(commandsOfAll(s.companion(keyspace.Wake)+":check"), on(s.canceled, "PUBLISH key m", "SUBSCRIBE key")...)
-	all = append(all, on(s.companion(keyspace.Line), "ZADD key 1 m", "ZREM key m", "ZCARD key", "ZRANGE key 0 0", "ZSCORE key m",
+// commands are those that the queue needs.
+func (q *Queue) commands() []string {
+	main := q.keys.main()
+	all := append(commandsOfAll(q.keys.wake+":check"), on(q.keys.canceled, "PUBLISH key m", "SUBSCRIBE key")...)
+	all = append(all, on(keyspace.Companion(main, keyspace.Line), "ZADD key 1 m", "ZREM key m", "ZCARD key", "ZRANGE key 0 0", "ZSCORE key m",
 		"PTTL key", "PEXPIRE key 1", "TIME")...)
 	all = append(all, on(main, "ZADD key 1 m", "ZREM key m", "ZCARD key", "ZCOUNT key 0 1", "ZRANGE key 0 0",
 		"ZRANGEBYSCORE key 0 1", "ZSCORE key m", "ZMSCORE key m")...)
 	for _, hash := range []string{keyspace.Tasks, keyspace.State} {
-		all = append(all, on(s.companion(hash), "HSET key f v", "HGET key f", "HMGET key f", "HDEL key f", "HLEN key")...)
+		all = append(all, on(keyspace.Companion(main, hash), "HSET key f v", "HGET key f", "HMGET key f", "HDEL key f", "HLEN key")...)
 	}
 	for ending, command := range map[string]string{
 		keyspace.Dead: "ZADD key 1 m", keyspace.Leased: "ZADD key 1 m", keyspace.Paused: "GET key",
 		keyspace.Errors: "HSET key f v", keyspace.Counts: "HINCRBY key f 1", keyspace.Workers: "ZREMRANGEBYSCORE key 0 1",
 		keyspace.Done: "ZADD key 1 m", keyspace.Results: "HSET key f v",
 	} {
-		all = append(all, on(s.companion(ending), command)...)
+		all = append(all, on(keyspace.Companion(main, ending), command)...)
 	}
-	return withReplicas(all, s.options.replicas)
+	return withReplicas(all, q.options.replicas)
 }
 
 // Check says what would keep the worker from working, and changes nothing: what Queue.Check says of its Queue, and

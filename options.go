@@ -227,7 +227,6 @@ type queueOptions struct {
 	duplicates  Duplicates
 	maxAttempts int
 	poll        time.Duration
-	shards      int
 	deadLimit   int           // dead letters that may stay; 0 for any number
 	deadAge     time.Duration // for how long; 0 for ever
 	retention   time.Duration // for how long finished tasks are remembered; 0 for none
@@ -235,7 +234,7 @@ type queueOptions struct {
 	hooks       hookList[QueueHooks]
 }
 
-var defaultQueueOptions = queueOptions{shards: 1, prefix: "Queue:", maxAttempts: 25, poll: time.Second}
+var defaultQueueOptions = queueOptions{prefix: "Queue:", maxAttempts: 25, poll: time.Second}
 
 // Duplicates says what Enqueue does with an ID that is already in the queue.
 //
@@ -303,8 +302,7 @@ func WithPollInterval(d time.Duration) QueueOption { return func(o *queueOptions
 // Stats.Dropped counts what was dropped, and a Worker logs what it drops, with IDs. 0 means no limit. Defaults to 0.
 //
 // What buries a task, be it Bury, a Worker, or a claim because its attempts are used up, drops as many in the same
-// step: there are never more than n, whatever dies at a time. With several shards each may have n divided by their
-// number, rounded up: a shard that many letters fall to drops some before the queue has n. What fails to drop is tried
+// step: there are never more than n, whatever dies at a time. What fails to drop is tried
 // again later; it is no error of the burial. It works on a full server.
 //
 // The limit is that of the Queue that buries, and is not kept on the server: give it to the queues of all
@@ -335,33 +333,6 @@ func WithDeadAge(d time.Duration) QueueOption { return func(o *queueOptions) { o
 // result, and the Worker logs that. At least 1ms; 0 means that nothing is remembered. Defaults to 0.
 func WithRetention(d time.Duration) QueueOption { return func(o *queueOptions) { o.retention = d } }
 
-// maxShards is the most shards that a queue may have. A client has a goroutine for each while it waits
-// for tasks, and each look at an idle queue costs a command for each.
-const maxShards = 1024
-
-// WithShards spreads the queue over n shards, 1 to 1024, and on a Cluster over that many slots, which lie at equal
-// distances.
-//
-// Each shard is a queue of its own on the server; the ID of a task says in which one it is (its CRC-32, modulo n),
-// so that an ID is in the queue once as ever. The order of tasks is that of their due times within a shard; between
-// shards it is so about, and not exactly.
-//
-// All that use the queue must name the same n, which is kept beside it from the first operation on:
-// with another, every operation is ErrInvalid, and changes nothing. See docs/shards.md for how to come to another
-// number. A name with a hash tag, which stands for one slot, has one shard. Defaults to 1.
-func WithShards(n int) QueueOption { return func(o *queueOptions) { o.shards = n } }
-
-// checkShards says what is wrong with the number of shards of a queue with this main key.
-func checkShards(n int, key string) error {
-	if n < 1 || n > maxShards {
-		return fmt.Errorf("%w: a queue has 1 to %d shards", ErrInvalid, maxShards)
-	}
-	if n > 1 && keyspace.HasHashTag(key) {
-		return fmt.Errorf("%w: a queue whose name has a hash tag has one shard", ErrInvalid)
-	}
-	return nil
-}
-
 // WithQueueReplicas has what changes a queue count once n replicas of the server have
 // acknowledged it: Enqueue, EnqueueBatch, Dequeue, Retry, Release, Bury, Revive, Drop, Reschedule, Cancel, Pop, Pause
 // and Resume. Without this a failover may forget what was acknowledged a moment before. Where fewer acknowledge it in time
@@ -370,7 +341,7 @@ func checkShards(n int, key string) error {
 // beside the error:
 //
 //   - Accept that, or call again. A repeat says what is true of the replicas, though it may find nothing to do: without
-//     ErrUnderReplicated, n of them have all that was done to the shard before, by whichever call. It costs a small write.
+//     ErrUnderReplicated, n of them have all that was done to the queue before, by whichever call. It costs a small write.
 //   - A task that was to be enqueued is in the queue, and may be claimed. To enqueue it again with DuplicatesKeep
 //     changes nothing; with DuplicatesReplace it is a new version.
 //   - A task that was to be finished is. After a failover that forgets it, it is handed out

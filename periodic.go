@@ -239,7 +239,7 @@ func (c *serverClock) now() time.Time {
 }
 
 // check returns what is wrong with a Periodic.
-func (p *Periodic) check(q *Queue) error {
+func (p *Periodic) check() error {
 	if p.Schedule == nil {
 		return fmt.Errorf("%w: a Periodic without a Schedule", ErrInvalid)
 	}
@@ -253,5 +253,5 @@ func (p *Periodic) check(q *Queue) error {
 	}
 	longestTime := time.Date(2000, 1, 1, 0, 0, 0, 1, time.UTC)
 	task := Task{ID: p.ID, Kind: p.Kind, Payload: p.Payload, Header: occurrence{longestTime, longestTime, longestTime}.header(p.ID, p.Header)}
-	return q.checkTask(&task)
+	return checkTask(&task)
 }

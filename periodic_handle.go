@@ -51,7 +51,7 @@ type stranger struct {
 func (w *Worker) newPeriodics(lease time.Duration, log *slog.Logger) (*periodics, error) {
 	p := &periodics{queue: w.Queue, lease: lease, log: log, tasks: make(map[string]*periodicTask, len(w.Periodic))}
 	for _, task := range w.Periodic {
-		if err := task.check(w.Queue); err != nil {
+		if err := task.check(); err != nil {
 			return nil, err
 		}
 		if p.tasks[task.ID] != nil {

@@ -98,10 +98,10 @@ func (p *periodics) add(ctx context.Context, task *periodicTask, now time.Time) 
 		return err
 	}
 	t := task.task(next)
-	_, err = p.queue.byID(ctx, op, t.ID, func(s *shard) redisexec.Request {
-		args := s.newTasks(DuplicatesKeep, 1, "0", 0)
+	_, err = p.queue.byID(ctx, op, t.ID, func() redisexec.Request {
+		args := p.queue.newTasks(DuplicatesKeep, 1, "0", 0)
 		args.Add(t.wire())
-		return s.enqueueRequest(DuplicatesKeep, args)
+		return p.queue.enqueueRequest(DuplicatesKeep, args)
 	})
 	if errors.Is(err, ErrUnderReplicated) {
 		return nil

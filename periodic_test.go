@@ -420,41 +420,37 @@ func TestPeriodic_IsNotLostIfTheNextIsRefused(t *testing.T) {
 	}
 }
 
-// TestPeriodic_OnEveryServer, with several workers and shards, in real time.
+// TestPeriodic_OnEveryServer, with several workers, in real time.
 func TestPeriodic_OnEveryServer(t *testing.T) {
-	for _, shards := range []int{1, 3} {
-		t.Run(fmt.Sprint(shards, " shards"), func(t *testing.T) {
-			systest.EachQueue(t, func(b systest.QueueTest) {
-				var all runs
-				var tasks []sluice.Periodic
-				for i := range 5 {
-					tasks = append(tasks, sluice.Periodic{ID: fmt.Sprint(i), Schedule: sluice.Every(time.Duration(100+20*i) * time.Millisecond)})
-				}
-				var stops []func() error
-				for range 3 {
-					w := &sluice.Worker{Queue: b.Q, Periodic: tasks, Handler: func(_ context.Context, e sluice.Entry) error {
-						all.note("", e)
-						return nil
-					}}
-					stops = append(stops, systest.StartWorker(b.T, w))
-				}
-				b.Eventually(func() bool {
-					return !slices.ContainsFunc(tasks, func(p sluice.Periodic) bool { return len(all.of(p.ID)) < 5 })
-				})
-				for _, stop := range stops {
-					require.NoError(b, stop())
-				}
-				for _, task := range tasks {
-					of := all.of(task.ID)
-					for i, run := range of {
-						require.Equal(b, run.due, task.Schedule.Next(run.due.Add(-1)))
-						require.True(b, i == 0 || run.due.After(of[i-1].due), "%v", of)
-						require.Equal(b, 1, run.attempt)
-					}
-				}
-				stats := b.Stats() // once: what is scheduled may become due
-				require.EqualValues(b, len(tasks), stats.Scheduled+stats.Due)
-			}, sluice.WithShards(shards))
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		var all runs
+		var tasks []sluice.Periodic
+		for i := range 5 {
+			tasks = append(tasks, sluice.Periodic{ID: fmt.Sprint(i), Schedule: sluice.Every(time.Duration(100+20*i) * time.Millisecond)})
+		}
+		var stops []func() error
+		for range 3 {
+			w := &sluice.Worker{Queue: b.Q, Periodic: tasks, Handler: func(_ context.Context, e sluice.Entry) error {
+				all.note("", e)
+				return nil
+			}}
+			stops = append(stops, systest.StartWorker(b.T, w))
+		}
+		b.Eventually(func() bool {
+			return !slices.ContainsFunc(tasks, func(p sluice.Periodic) bool { return len(all.of(p.ID)) < 5 })
 		})
-	}
+		for _, stop := range stops {
+			require.NoError(b, stop())
+		}
+		for _, task := range tasks {
+			of := all.of(task.ID)
+			for i, run := range of {
+				require.Equal(b, run.due, task.Schedule.Next(run.due.Add(-1)))
+				require.True(b, i == 0 || run.due.After(of[i-1].due), "%v", of)
+				require.Equal(b, 1, run.attempt)
+			}
+		}
+		stats := b.Stats() // once: what is scheduled may become due
+		require.EqualValues(b, len(tasks), stats.Scheduled+stats.Due)
+	})
 }

@@ -3,11 +3,9 @@ package sluice
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -49,8 +47,7 @@ type Pool struct {
 // what is left of all Workers.
 //
 // A field that is out of range, no Worker or a nil one, one whose Grace or Logger is set or which runs already, here or elsewhere, and a Pool
-// that runs already is ErrInvalid at once. A Worker that ends with an error, since its queue has another number of shards,
-// ends the others as if ctx had ended; the error tells which.
+// that runs already is ErrInvalid at once.
 func (p *Pool) Run(ctx context.Context) error {
 	c, err := p.newCrew("run")
 	if err != nil {
@@ -66,11 +63,10 @@ func (p *Pool) Run(ctx context.Context) error {
 		}
 		defer w.seat.Store(nil)
 	}
-	left, err := c.run(ctx)
-	if left != nil {
-		return errors.Join(err, fmt.Errorf("sluice: run: %w", left))
+	if left := c.run(ctx); left != nil {
+		return fmt.Errorf("sluice: run: %w", left)
 	}
-	return err
+	return nil
 }
 
 // newCrew returns the pool's crew, for an operation.
@@ -145,26 +141,19 @@ func newCrew(op string, workers []*Worker, concurrency int, grace time.Duration,
 // seat returns the seat of a worker, or of taskloop.AllQueues.
 func (c *crew) seat(of int) *seat { return &seat{of, c.loop.Sizes} }
 
-// run returns when the loop has ended, what it leaves, and why it did if ctx has not.
-func (c *crew) run(ctx context.Context) (*UnfinishedError, error) {
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
+// run returns when the loop has ended, and what it leaves.
+func (c *crew) run(ctx context.Context) *UnfinishedError {
 	defer func() {
 		for _, end := range slices.Backward(c.ending) {
 			end()
 		}
 	}()
-	if ctx.Err() == nil {
-		if err := c.ready(ctx); err != nil {
-			return nil, err
-		}
-	}
 	canceled, present := notify.NewMessages(), presences{}
 	c.loop.Canceled = canceled
 	for i, w := range c.workers {
 		q := &c.loop.Queues[i]
-		source := &workerSource{queue: w.Queue, lease: q.Lease, id: rand.Text()[:workerIDLength], refused: stop, log: q.Log}
-		present = append(present, newPresences(w, source.id)...)
+		source := &workerSource{queue: w.Queue, lease: q.Lease, id: rand.Text()[:workerIDLength], log: q.Log}
+		present = append(present, newPresence(w, source.id))
 		q.Source = source
 		if ctx.Err() == nil {
 			c.ending = append(c.ending, w.Queue.tellCanceled(canceled))
@@ -174,30 +163,5 @@ func (c *crew) run(ctx context.Context) (*UnfinishedError, error) {
 	if ctx.Err() == nil {
 		c.ending = append(c.ending, startPresence(ctx, present))
 	}
-	left := (*UnfinishedError)(taskloop.Run(ctx, c.loop))
-	if cause := context.Cause(ctx); errors.Is(cause, ErrInvalid) {
-		return left, cause
-	}
-	return left, nil
-}
-
-// startsIn is for how long a Run waits to know that its queues have as many shards as they should. Those that answer later end it.
-const startsIn = time.Second
-
-// ready finds out whether each queue has as many shards as its Queue was made for, as far as that is known soon.
-func (c *crew) ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, startsIn)
-	defer cancel()
-	errs := make([]error, len(c.workers))
-	var asking sync.WaitGroup
-	for i, w := range c.workers {
-		// It ends when ctx does, at the latest; what follows waits for it.
-		asking.Go(func() {
-			if err := w.Queue.ready(ctx); errors.Is(err, ErrInvalid) {
-				errs[i] = wrap("run", w.Queue.name, err)
-			}
-		})
-	}
-	asking.Wait()
-	return errors.Join(errs...)
+	return (*UnfinishedError)(taskloop.Run(ctx, c.loop))
 }

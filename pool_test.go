@@ -292,7 +292,7 @@ func TestPool_IsOfAnyQueues(t *testing.T) {
 		return q
 	}
 	limited, paused, periodic := newQueue(a, sluice.WithQueuePrefix("limited")), newQueue(b, sluice.WithQueuePrefix("paused")), newQueue(b)
-	sharded := newQueue(a, sluice.WithShards(3))
+	near := newQueue(a)
 	plain := newQueue(b, sluice.WithQueuePrefix("plain"))
 	require.NoError(t, limited.SetLimits(t.Context(), sluice.Limits{Running: 1}))
 	require.NoError(t, paused.Pause(t.Context(), time.Hour))
@@ -303,7 +303,7 @@ func TestPool_IsOfAnyQueues(t *testing.T) {
 		{Queue: periodic, Handler: func(context.Context, sluice.Entry) error { ticks.Add(1); return nil }, Periodic: []sluice.Periodic{{
 			ID: "tick", Schedule: sluice.Every(100 * time.Millisecond),
 		}}},
-		{Queue: sharded, Handler: func(context.Context, sluice.Entry) error { return nil }},
+		{Queue: near, Handler: func(context.Context, sluice.Entry) error { return nil }},
 		{Queue: plain, Handler: func(_ context.Context, e sluice.Entry) error {
 			if e.Attempt == 1 {
 				return errors.New("no")

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -48,11 +47,15 @@ type Queue struct {
 	executor *redisexec.Executor
 	options  queueOptions
 	name     string
-	main     string // key of the only shard, if it has one
+	keys     queueKeys
 	client   *watch.Client
+	watcher  *watch.Watcher
 	keeper   keeper
-	shards   []*shard
-	known    atomic.Bool // that it has as many shards: see ready
+	trimmer  trimmer
+
+	enqueues *committer[wire.Enqueue]
+	dequeues *committer[[]wire.Item]
+	claims   *committer[claimArg]
 
 	concluded sync.Map // what is to become of occurrences whose handlers have returned, by the ID of the periodic task: see conclusion
 }
@@ -201,11 +204,10 @@ func NewQueue(rdb redis.UniversalClient, name string, opts ...QueueOption) (*Que
 	if err != nil {
 		return nil, fmt.Errorf("sluice: new queue: %w", err)
 	}
-	if err := checkShards(options.shards, key); err != nil {
-		return nil, fmt.Errorf("sluice: new queue: %w", err)
-	}
-	q := &Queue{executor: redisexec.New(rdb), options: options, name: name, main: key, client: clients.ClientOf(rdb)}
-	q.shards = newShards(q, options.shards)
+	q := &Queue{executor: redisexec.New(rdb), options: options, name: name, keys: newQueueKeys(key), client: clients.ClientOf(rdb)}
+	q.watcher = q.client.Watcher(watch.Queue{Keys: q.keys.counts, Channel: q.keys.wake}, options.poll)
+	q.trimmer.bounds = options.deadBounds()
+	q.enqueues, q.dequeues, q.claims = newCommitter(q, q.commitEnqueues), newCommitter(q, q.commitDequeues), newCommitter(q, q.commitClaims)
 	return q, nil
 }
 
@@ -222,8 +224,8 @@ func (q *Queue) Name() string { return q.name }
 // After ErrUnknown it may be called again; the state in which the task was is then lost if
 // the first call has removed it.
 func (q *Queue) Cancel(ctx context.Context, id string) (State, error) {
-	value, err := q.byID(ctx, "cancel", id, func(s *shard) redisexec.Request {
-		return s.replicated(scriptCancel.Request(s.doneKeys, id, q.client.Notifier.Argument(s.canceled)))
+	value, err := q.byID(ctx, "cancel", id, func() redisexec.Request {
+		return q.replicated(scriptCancel.Request(q.keys.done, id, q.client.Notifier.Argument(q.keys.canceled)))
 	})
 	if err != nil && !errors.Is(err, ErrUnderReplicated) {
 		return StateAbsent, err
@@ -244,8 +246,8 @@ func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration) 
 	if err := checkDelay(delay); err != nil {
 		return false, fmt.Errorf("sluice: reschedule: %w", err)
 	}
-	value, err := q.byID(ctx, "reschedule", id, func(s *shard) redisexec.Request {
-		return s.replicated(scriptReschedule.Request(s.errorKeys, id, wire.Duration(delay)))
+	value, err := q.byID(ctx, "reschedule", id, func() redisexec.Request {
+		return q.replicated(scriptReschedule.Request(q.keys.errors, id, wire.Duration(delay)))
 	})
 	if err != nil && !errors.Is(err, ErrUnderReplicated) {
 		return false, err
@@ -261,23 +263,19 @@ func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration) 
 	return answer == wire.Accepted, err
 }
 
-// byID runs a script on one task, in its shard, and returns the reply.
-func (q *Queue) byID(ctx context.Context, op, id string, request func(s *shard) redisexec.Request) (any, error) {
+// byID runs a script on one task, and returns the reply.
+func (q *Queue) byID(ctx context.Context, op, id string, request func() redisexec.Request) (any, error) {
 	if err := q.check(op); err != nil {
 		return nil, err
 	}
 	if id == "" {
 		return nil, invalid(op, "empty task ID")
 	}
-	if err := q.ready(ctx); err != nil {
-		return nil, wrap(op, q.name, err)
-	}
-	s := q.shardOf(id)
-	reply, err := s.executor.Run(ctx, request(s))
+	reply, err := q.executor.Run(ctx, request())
 	if err == nil {
 		err = reply.Shortfall
 	}
-	return reply.Value, q.wrap(ctx, op, err)
+	return reply.Value, wrap(op, q.name, err)
 }
 
 // MaxAttempts returns how often a task may be claimed, 0 for any number: see
@@ -298,8 +296,8 @@ func (q *Queue) get(ctx context.Context, id string, opts ...ReadOption) (t TaskI
 	if err != nil {
 		return t, now, err
 	}
-	value, err := q.byID(ctx, "get", id, func(s *shard) redisexec.Request {
-		return scriptGet.Request(s.doneKeys, id, payloads)
+	value, err := q.byID(ctx, "get", id, func() redisexec.Request {
+		return scriptGet.Request(q.keys.done, id, payloads)
 	})
 	if err != nil {
 		return t, now, err
@@ -339,18 +337,13 @@ func decodeState(value any) (State, error) {
 
 // Purge removes every task and dead letter. The holders of leases learn of it by ErrStale. A pause stays: Resume
 // ends it. So does the count of dropped letters. After ErrUnknown it may be called again.
-//
-// With several shards, those of which the error is not have been purged, and those of which it is are as they were,
-// except after ErrUnknown.
 func (q *Queue) Purge(ctx context.Context) error {
 	const op = "purge"
 	if err := q.check(op); err != nil {
 		return err
 	}
-	return q.wrap(ctx, op, q.onShards(ctx, func(_ int, s *shard) error {
-		_, err := s.executor.Run(ctx, scriptPurge.Request(s.doneKeys))
-		return err
-	}))
+	_, err := q.executor.Run(ctx, scriptPurge.Request(q.keys.done))
+	return wrap(op, q.name, err)
 }
 
 // Format prints the queue's name, whatever the verb: the fields lead to the client's

@@ -31,13 +31,8 @@ import (
 // for longer. After ErrUnknown tasks may be leased to no caller: they are due again when the
 // lease ends.
 //
-// With several shards, tasks come from the shard whose head is oldest, as far as this client knows,
-// and if those are too few, from all others that have any, each in its order. A shard that fails,
-// or does not answer for 100ms while others do, keeps no caller from the tasks of the others: its error is
-// returned only if there are none. So to return nothing, without an error, means that no shard had a due task.
-//
 // Calls of many goroutines on one Queue with the same lease at the same time are sent together,
-// by one script for each shard; who has asked first is given the first tasks.
+// by one script; who has asked first is given the first tasks.
 func (q *Queue) Claim(ctx context.Context, n int, lease time.Duration) ([]Entry, error) {
 	if err := checkDuration("lease", lease); err != nil {
 		return nil, fmt.Errorf("sluice: claim: %w", err)
@@ -46,30 +41,24 @@ func (q *Queue) Claim(ctx context.Context, n int, lease time.Duration) ([]Entry,
 		return nil, err
 	}
 	q.trimBeforeClaim(ctx)
-	var entries []Entry
-	err := q.ready(ctx)
-	if err == nil && len(q.shards) == 1 {
-		entries, err = q.shards[0].claim(ctx, n, lease)
-	} else if err == nil {
-		entries, err = q.claimShards(ctx, n, lease)
-	}
+	entries, err := q.claim(ctx, n, lease)
 	q.noteClaimed(entries)
-	return entries, q.wrap(ctx, "claim", err)
+	return entries, wrap("claim", q.name, err)
 }
 
 // claim claims up to n tasks, in steps.
-func (s *shard) claim(ctx context.Context, n int, lease time.Duration) ([]Entry, error) {
+func (q *Queue) claim(ctx context.Context, n int, lease time.Duration) ([]Entry, error) {
 	c := claiming{lease: lease, began: time.Now()}
 	for more := true; more && c.mayGoOn(n); {
 		asked := time.Now()
-		again, sent, entries, err := s.claimStep(ctx, min(n-c.count, maxGroup), lease)
+		again, sent, entries, err := q.claimStep(ctx, min(n-c.count, maxGroup), lease)
 		c.add(asked, sent, entries)
 		if err != nil {
-			return c.keepValid(ctx, s.queue.giveBack), err
+			return c.keepValid(ctx, q.giveBack), err
 		}
 		more = again
 	}
-	entries := c.keepValid(ctx, s.queue.giveBack)
+	entries := c.keepValid(ctx, q.giveBack)
 	if len(entries) == 0 && c.count > 0 {
 		return nil, errLateClaim
 	}
@@ -184,7 +173,7 @@ func (c *claiming) sort() (valid, late []Entry) {
 	return valid, late
 }
 
-// claimArg is what a Claim asks a shard for.
+// claimArg is what a Claim asks for.
 type claimArg struct {
 	n     int
 	lease time.Duration
@@ -192,9 +181,9 @@ type claimArg struct {
 
 // claimStep claims up to n tasks, perhaps as a part of a group, and reports whether there may be more. sent is the time just before the
 // claim went out.
-func (s *shard) claimStep(ctx context.Context, n int, lease time.Duration) (more bool, sent time.Time, entries []Entry, err error) {
-	mark, asked := s.watcher.Mark(), time.Now()
-	reply, err := runMerged(ctx, s, s.claims, claimArg{n, lease}, n, 0, s.claimRequest)
+func (q *Queue) claimStep(ctx context.Context, n int, lease time.Duration) (more bool, sent time.Time, entries []Entry, err error) {
+	mark, asked := q.watcher.Mark(), time.Now()
+	reply, err := runMerged(ctx, q, q.claims, claimArg{n, lease}, n, 0, q.claimRequest)
 	if err != nil {
 		return false, time.Now(), nil, err
 	}
@@ -202,18 +191,17 @@ func (s *shard) claimStep(ctx context.Context, n int, lease time.Duration) (more
 	if err != nil {
 		return false, reply.Sent, nil, err
 	}
-	s.sight(x.Next)
 	if reply.Sent.Before(asked) { // the mark is too late for what it says of the next task
-		s.watcher.Popped(len(x.Tasks) > 0, false)
+		q.watcher.Popped(len(x.Tasks) > 0, false)
 	} else {
-		s.watcher.Claimed(mark, reply.Sent, headAfterClaim(x.Next, x.Waiting, x.Place), len(x.Tasks) > 0)
+		q.watcher.Claimed(mark, reply.Sent, headAfterClaim(x.Next, x.Waiting, x.Place), len(x.Tasks) > 0)
 	}
 	return x.More, reply.Sent, x.Tasks, nil
 }
 
 // commitClaims sends a group of Claim calls, those with the same lease as one claim, and all of these at the same time: one that
 // hangs keeps none of another lease waiting. It waits for them, which end with the replies.
-func (s *shard) commitClaims(calls []*mergedCall[claimArg]) {
+func (q *Queue) commitClaims(calls []*mergedCall[claimArg]) {
 	slices.SortStableFunc(calls, func(a, b *mergedCall[claimArg]) int { return cmp.Compare(a.Arg.lease, b.Arg.lease) })
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -224,18 +212,18 @@ func (s *shard) commitClaims(calls []*mergedCall[claimArg]) {
 		}
 		some := calls[:end]
 		if calls = calls[end:]; len(calls) == 0 {
-			s.commitClaim(some, arg)
+			q.commitClaim(some, arg)
 			return
 		}
-		all.Go(func() { s.commitClaim(some, arg) })
+		all.Go(func() { q.commitClaim(some, arg) })
 	}
 }
 
 // commitClaim sends Claim calls as one, and deals out what it returns in the order of asking. What is left, because
 // callers have left, is given back before the calls that wait are sent: else it would be leased to no caller until the
 // lease ends.
-func (s *shard) commitClaim(calls []*mergedCall[claimArg], all claimArg) {
-	commitGroup(s, calls, s.claimRequest(all), func(result redisexec.Result, sent time.Time) {
+func (q *Queue) commitClaim(calls []*mergedCall[claimArg], all claimArg) {
+	commitGroup(q, calls, q.claimRequest(all), func(result redisexec.Result, sent time.Time) {
 		x, err := wire.Exchange(result.Value, 0, entryOf)
 		for _, call := range calls {
 			left := x
@@ -248,57 +236,51 @@ func (s *shard) commitClaim(calls []*mergedCall[claimArg], all claimArg) {
 			}
 		}
 		if len(x.Tasks) > 0 {
-			<-s.queue.giveBack(calls[0].Ctx, x.Tasks)
+			<-q.giveBack(calls[0].Ctx, x.Tasks)
 		}
 	})
 }
 
-func (s *shard) claimRequest(c claimArg) redisexec.Request {
-	return s.exchangeRequest(nil, c.n, c.lease, "")
+func (q *Queue) claimRequest(c claimArg) redisexec.Request {
+	return q.exchangeRequest(nil, c.n, c.lease, "")
 }
 
 // Pop takes up to n due tasks out of the queue, earliest first. A task is handed to one caller at most, and lost if
 // that caller dies: use Claim where that matters.
 //
 // More than 250, or a megabyte of payload, are taken in several steps; if one fails, the tasks taken before are
-// returned beside the error. With several shards the order is that of each. An ID that is enqueued between two
+// returned beside the error. An ID that is enqueued between two
 // steps may be returned again: it is a new task. After ErrUnknown up to n tasks may be lost.
 func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
 	if err := q.checkCount("pop", n); err != nil {
 		return nil, err
 	}
 	q.trimBeforeClaim(ctx)
-	var entries []Entry
-	err := q.ready(ctx)
-	if err == nil && len(q.shards) == 1 {
-		entries, err = q.shards[0].pop(ctx, n)
-	} else if err == nil {
-		entries, err = q.popShards(ctx, n)
-	}
+	entries, err := q.pop(ctx, n)
 	q.noteClaimed(entries)
-	return entries, q.wrap(ctx, "pop", err)
+	return entries, wrap("pop", q.name, err)
 }
 
 // pop takes up to n tasks out, in steps.
-func (s *shard) pop(ctx context.Context, n int) (popped []Entry, err error) {
-	s.watcher.Pops()
+func (q *Queue) pop(ctx context.Context, n int) (popped []Entry, err error) {
+	q.watcher.Pops()
 	isLimited := false
 	for more := true; more && err == nil && len(popped) < n; {
 		var entries []Entry
-		more, isLimited, entries, err = s.popStep(ctx, min(n-len(popped), maxGroup))
+		more, isLimited, entries, err = q.popStep(ctx, min(n-len(popped), maxGroup))
 		popped = append(popped, entries...)
 	}
 	if err == nil || len(popped) > 0 {
-		s.watcher.Popped(len(popped) > 0, isLimited)
+		q.watcher.Popped(len(popped) > 0, isLimited)
 	}
 	return popped, err
 }
 
 // popStep takes up to n tasks out by one script, and reports whether there may be more, and whether a pause or limits keep those.
-func (s *shard) popStep(ctx context.Context, n int) (more, isLimited bool, entries []Entry, err error) {
-	request := s.replicated(scriptPop.Request(s.allKeys, append([]any{n}, s.trimmer.bounds...)...))
+func (q *Queue) popStep(ctx context.Context, n int) (more, isLimited bool, entries []Entry, err error) {
+	request := q.replicated(scriptPop.Request(q.keys.counts, append([]any{n}, q.trimmer.bounds...)...))
 	request.Mark = nil // where nothing is due, nothing was to be acknowledged
-	reply, err := s.executor.Run(ctx, request)
+	reply, err := q.executor.Run(ctx, request)
 	if err != nil {
 		return false, false, nil, err
 	}
@@ -329,7 +311,7 @@ func (q *Queue) Peek(ctx context.Context, n int) (entries []Entry, err error) {
 	}
 	for i, failed := range q.list(ctx, listing{scriptPeek, "0", StateAbsent}, cursor{}, n, "") {
 		if failed != nil {
-			return entries, q.wrap(ctx, "peek", failed)
+			return entries, wrap("peek", q.name, failed)
 		}
 		entries = append(entries, asEntry(i))
 	}

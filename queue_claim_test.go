@@ -21,83 +21,6 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// TestShards_ClaimFindsWhatIsDue, wherever that is: what returns nothing has found that nothing is due.
-func TestShards_ClaimFindsWhatIsDue(t *testing.T) {
-	systest.EachQueue(t, func(b systest.QueueTest) {
-		ids := idsIn(8, 3)
-		for range 3 {
-			require.Empty(b, b.Claim(10, time.Minute))
-			for i := range 8 {
-				b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: ids[i][0]})
-				e := b.ClaimOne(time.Minute)
-				require.Equal(b, ids[i][0], e.ID)
-				require.NoError(b, b.Q.Dequeue(b.Context(), e))
-				require.Empty(b, b.Claim(1, time.Minute))
-			}
-		}
-		tasks := spread(8, 3)
-		_, err := b.Q.EnqueueBatch(b.Context(), tasks)
-		require.NoError(b, err)
-		some := b.Claim(10, time.Minute)
-		require.LessOrEqual(b, len(some), 10)
-		all := append(some, claimAll(b, len(tasks)-len(some))...)
-		require.Equal(b, len(tasks), systest.DifferentIDs(all))
-		for _, e := range all {
-			require.Equal(b, 1, e.Attempt)
-			require.Equal(b, "of "+e.ID, string(e.Payload))
-		}
-		require.NoError(b, b.Q.Dequeue(b.Context(), all...))
-		require.Zero(b, b.Stats())
-	}, sluice.WithShards(8))
-}
-
-// TestShards_ClaimAsksTheOldestFirst, as far as is known. On a fake clock no shard is slow.
-func TestShards_ClaimAsksTheOldestFirst(t *testing.T) {
-	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
-		b := systest.NewQueueTest(t, rdb, "q", sluice.WithShards(3), sluice.WithPollInterval(time.Hour))
-		ids, now := idsIn(3, 4), time.Now()
-		for i, of := range ids {
-			for j, id := range of {
-				b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: id, At: now.Add(-time.Duration(1+(i+1)%3*10+j) * time.Minute)})
-			}
-		}
-		require.Len(b, b.Claim(1, time.Minute), 1) // of any: then the heads are known
-		require.Len(b, b.Claim(1, time.Minute), 1)
-		require.Len(b, b.Claim(1, time.Minute), 1)
-		var order []int
-		for range 9 {
-			order = append(order, shardOf(b.ClaimOneOf(time.Minute).ID, 3))
-		}
-		require.Equal(b, []int{1, 1, 1, 0, 0, 0, 2, 2, 2}, order)
-		time.Sleep(time.Minute) // so that what lingers has ended
-	})
-}
-
-// TestShards_NoneIsForgotten: one shard always has older tasks than the others.
-func TestShards_NoneIsForgotten(t *testing.T) {
-	systest.EachQueue(t, func(b systest.QueueTest) {
-		ids := idsIn(3, 1)
-		old := func() {
-			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: ids[0][0], At: time.Now().Add(-time.Hour)})
-		}
-		old()
-		require.NoError(b, b.Q.Dequeue(b.Context(), b.ClaimOne(time.Minute)))
-		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: ids[1][0]})
-		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: ids[2][0]})
-		seen := map[string]bool{}
-		b.Eventually(func() bool {
-			if !seen[""] {
-				old()
-			}
-			e := b.ClaimOneOf(time.Minute)
-			seen[e.ID] = true
-			require.NoError(b, b.Q.Dequeue(b.Context(), e))
-			seen[""] = e.ID != ids[0][0] // nothing was taken from the first
-			return seen[ids[1][0]] && seen[ids[2][0]]
-		})
-	}, sluice.WithShards(3), sluice.WithPollInterval(20*time.Millisecond))
-}
-
 // lateReplies delays the replies to scripts that take tasks out, and to pipelines: what is left of the lists, one after the other.
 type lateReplies struct {
 	mu        sync.Mutex // guards what follows
@@ -139,62 +62,6 @@ func (h *lateReplies) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.
 	}
 }
 
-// TestShards_WhatIsTooMuchIsGivenBack: a shard is given up after a second, and its reply comes while the next one is asked.
-func TestShards_WhatIsTooMuchIsGivenBack(t *testing.T) {
-	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
-		b := systest.NewQueueTest(t, rdb, "q", sluice.WithShards(2))
-		_, err := b.Q.EnqueueBatch(t.Context(), spread(2, 1))
-		require.NoError(t, err)
-		rdb.AddHook(&lateReplies{scripts: []time.Duration{1500 * time.Millisecond, 800 * time.Millisecond}})
-		first := b.Claim(1, time.Hour)
-		require.Len(t, first, 1)
-		time.Sleep(time.Second)
-		second := b.Claim(2, time.Hour)
-		require.Len(t, second, 1, "it is leased to no caller")
-		require.NotEqual(t, first[0].ID, second[0].ID)
-		require.Equal(t, 1, second[0].Attempt)
-		time.Sleep(time.Minute) // what waits for the end of its time ends
-	})
-}
-
-// TestShards_ALookThatIsLateAsksNoOther: a Claim that has a task waits 100 ms for the look at the others, and asks those that it shows.
-func TestShards_ALookThatIsLateAsksNoOther(t *testing.T) {
-	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
-		b := systest.NewQueueTest(t, rdb, "q", sluice.WithShards(8))
-		_, err := b.Q.EnqueueBatch(t.Context(), spread(8, 1))
-		require.NoError(t, err)
-		slow := slices.Repeat([]time.Duration{4 * time.Second}, 20)
-		// The server does not know the script at first.
-		rdb.AddHook(&lateReplies{scripts: append([]time.Duration{0, 0}, slow...), pipelines: slow})
-		began := time.Now()
-		require.Len(t, b.Claim(8, time.Hour), 1)
-		require.Equal(t, 100*time.Millisecond, time.Since(began))
-		time.Sleep(time.Minute)
-	})
-}
-
-// TestShards_AClaimAsksWhatItsLookShows, the oldest head first, however long that takes and whatever the server's clock says.
-func TestShards_AClaimAsksWhatItsLookShows(t *testing.T) {
-	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
-		const shards, due = 64, 7
-		b := systest.NewQueueTest(t, rdb, "q", sluice.WithShards(shards), sluice.WithPollInterval(50*time.Millisecond))
-		m.SetTime(time.Now().Add(time.Hour))
-		ids := idsIn(shards, 1)
-		for i := range due + 1 {
-			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: ids[i*7][0], At: time.Now().Add(time.Duration(i) * time.Minute)})
-		}
-		require.Len(t, b.Claim(1, time.Hour), 1)
-		time.Sleep(time.Second)
-		far := &lateReplies{scripts: slices.Repeat([]time.Duration{20 * time.Millisecond}, 1000)}
-		rdb.AddHook(far)
-		es := b.Claim(due, time.Hour)
-		require.Len(t, es, due)
-		require.GreaterOrEqual(t, len(far.scripts), 1000-due-1, "shards were asked that have nothing")
-		require.True(t, slices.IsSortedFunc(es[1:], func(a, b sluice.Entry) int { return a.Due.Compare(b.Due) }), "%v", es)
-		time.Sleep(time.Minute)
-	})
-}
-
 // TestClaim_ALeaseThatHangsHoldsNoOther: calls that wait for the same script to return are sent together, those of each lease apart.
 func TestClaim_ALeaseThatHangsHoldsNoOther(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
@@ -219,24 +86,6 @@ func TestClaim_ALeaseThatHangsHoldsNoOther(t *testing.T) {
 		claim(100*time.Second, time.Minute)
 		claim(200*time.Second, 100*time.Millisecond)
 		all.Wait()
-		time.Sleep(time.Minute)
-	})
-}
-
-// TestShards_OneThatDoesNotAnswerALookIsNotAsked: a Claim waits a second for the first shard, a second for the look at the
-// others, and a second for what may yet come.
-func TestShards_OneThatDoesNotAnswerALookIsNotAsked(t *testing.T) {
-	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
-		b := systest.NewQueueTest(t, rdb, "q", sluice.WithShards(8))
-		_, err := b.Q.EnqueueBatch(t.Context(), spread(8, 1))
-		require.NoError(t, err)
-		slow := slices.Repeat([]time.Duration{4 * time.Second}, 20)
-		rdb.AddHook(&lateReplies{scripts: slow, pipelines: slow})
-		began := time.Now()
-		es, err := b.Q.Claim(t.Context(), 1, time.Hour)
-		require.ErrorIs(t, err, sluice.ErrUnknown)
-		require.Empty(t, es)
-		require.Equal(t, 3*time.Second, time.Since(began))
 		time.Sleep(time.Minute)
 	})
 }

@@ -47,10 +47,8 @@ func (q *Queue) Revive(ctx context.Context, ids ...string) (int, error) {
 	if slices.Contains(ids, "") {
 		return 0, invalid("revive", "empty task ID")
 	}
-	revived, err := q.eachLetter(ctx, ids, func(s *shard, args []any) redisexec.Request {
-		return scriptRevive.Request(s.errorKeys, args...)
-	})
-	return revived, q.wrap(ctx, "revive", err)
+	revived, err := q.eachLetter(ctx, ids, scriptRevive, q.keys.errors)
+	return revived, wrap("revive", q.name, err)
 }
 
 // Drop removes dead letters for good, and returns how many of these IDs were dead letters; the others are left
@@ -69,31 +67,18 @@ func (q *Queue) Drop(ctx context.Context, ids ...string) (int, error) {
 	if slices.Contains(ids, "") {
 		return 0, invalid("drop", "empty task ID")
 	}
-	dropped, err := q.eachLetter(ctx, ids, func(s *shard, args []any) redisexec.Request {
-		return scriptDrop.Request(s.keys, args...)
-	})
-	return dropped, q.wrap(ctx, "drop", err)
-}
-
-// eachLetter runs a script on dead letters, in their shards, and returns on how many.
-func (q *Queue) eachLetter(ctx context.Context, ids []string, request func(s *shard, ids []any) redisexec.Request) (int, error) {
-	var changed atomic.Int64
-	err := inParts(ctx, q, ids, func(id string) string { return id }, func(p shardPart[string]) error {
-		n, err := p.shard.eachLetter(ctx, p.tasks, request)
-		changed.Add(int64(n))
-		return err
-	})
-	return int(changed.Load()), err
+	dropped, err := q.eachLetter(ctx, ids, scriptDrop, q.keys.tasks)
+	return dropped, wrap("drop", q.name, err)
 }
 
 // eachLetter runs a script on dead letters in steps. It returns on how many.
-func (s *shard) eachLetter(ctx context.Context, ids []string, request func(s *shard, ids []any) redisexec.Request) (changed int, err error) {
+func (q *Queue) eachLetter(ctx context.Context, ids []string, script *redisexec.Script, keys []any) (changed int, err error) {
 	for part := range slices.Chunk(ids, maxGroup) {
 		args := make([]any, 0, len(part))
 		for _, id := range part {
 			args = append(args, id)
 		}
-		reply, err := s.executor.Run(ctx, s.replicated(request(s, args)))
+		reply, err := q.executor.Run(ctx, q.replicated(script.Request(keys, args...)))
 		r := wire.Read([]any{reply.Value})
 		n := r.Between(0, int64(len(part)))
 		if err == nil {
@@ -116,9 +101,9 @@ func (s *shard) eachLetter(ctx context.Context, ids []string, request func(s *sh
 // the server 20 ms if each has a megabyte.
 
 const (
-	// trimInterval is for how long Claim and Pop leave a shard's dead letters alone, unless there are more to be dropped.
+	// trimInterval is for how long Claim and Pop leave a queue's dead letters alone, unless there are more to be dropped.
 	trimInterval = 5 * time.Second
-	// trimSeldom is how often a worker looks by itself, at most; at least half as often. A fleet of idle workers asks for each shard.
+	// trimSeldom is how often a worker looks by itself, at most; at least half as often.
 	trimSeldom = time.Minute
 	// trimPause is between two scripts with which a worker drops letters, so that the server has time for others.
 	trimPause = 2 * time.Millisecond
@@ -126,84 +111,60 @@ const (
 	trimPatience = 100 * time.Millisecond
 )
 
-// trimmer says which of a shard's dead letters are to be dropped, and when they are to be looked at.
+// trimmer says which of a queue's dead letters are to be dropped, and when they are to be looked at.
 type trimmer struct {
-	bounds []any // as the scripts read them: how many may stay in the shard, and for how many seconds; 0 for no bound
+	bounds []any // as the scripts read them: how many may stay, and for how many seconds; 0 for no bound
 	next   atomic.Pointer[time.Time]
 }
 
 // trims reports whether there is a limit, or something to be forgotten.
 func (o *queueOptions) trims() bool { return o.deadLimit > 0 || o.deadAge > 0 || o.retention > 0 }
 
-// deadBounds returns the bounds of one of the shards.
-func (o *queueOptions) deadBounds() []any {
-	return []any{(o.deadLimit + o.shards - 1) / o.shards, wire.Duration(o.deadAge)}
-}
+// deadBounds returns the bounds as scripts read them.
+func (o *queueOptions) deadBounds() []any { return []any{o.deadLimit, wire.Duration(o.deadAge)} }
 
-func (s *shard) trimRequest() redisexec.Request {
+func (q *Queue) trimRequest() redisexec.Request {
 	retention := ""
-	if s.options.retention > 0 {
-		retention = wire.Duration(s.options.retention)
+	if q.options.retention > 0 {
+		retention = wire.Duration(q.options.retention)
 	}
-	return scriptTrim.Request(s.doneKeys, append(slices.Clip(s.trimmer.bounds), retention)...)
+	return scriptTrim.Request(q.keys.done, append(slices.Clip(q.trimmer.bounds), retention)...)
 }
 
-// trimIsDue reports whether the shard's dead letters are to be looked at, and that they are until the interval is
+// trimIsDue reports whether the dead letters are to be looked at, and that they are until the interval is
 // over: then by the next caller.
-func (s *shard) trimIsDue() bool {
-	now, next := time.Now(), s.trimmer.next.Load()
+func (q *Queue) trimIsDue() bool {
+	now, next := time.Now(), q.trimmer.next.Load()
 	if next != nil && now.Before(*next) {
 		return false
 	}
 	again := now.Add(trimInterval)
-	return s.trimmer.next.CompareAndSwap(next, &again)
+	return q.trimmer.next.CompareAndSwap(next, &again)
 }
 
-// trim drops dead letters of the shard. It returns whether there are more. An error is dropped: the next trim
+// trim drops dead letters. It returns whether there are more. An error is dropped: the next trim
 // does what this one has left.
-func (s *shard) trim(ctx context.Context) (more bool, d wire.Dropped) {
-	reply, err := s.executor.Run(ctx, s.trimRequest())
+func (q *Queue) trim(ctx context.Context) (more bool, d wire.Dropped) {
+	reply, err := q.executor.Run(ctx, q.trimRequest())
 	r := wire.Read(reply.Value)
 	more, d = r.Int() == 1, r.Dropped()
 	if err != nil || r.Err() != nil {
 		return false, wire.Dropped{}
 	}
 	if more {
-		s.trimmer.next.Store(nil)
+		q.trimmer.next.Store(nil)
 	}
 	return more, d
 }
 
-// trim drops dead letters of all shards.
-func (q *Queue) trim(ctx context.Context) {
-	if q.options.trims() {
-		_ = q.forShards(func(_ int, s *shard) error {
-			s.trim(ctx)
-			return nil
-		})
-	}
-}
-
-// trimBeforeClaim drops dead letters of the shards where it is due.
+// trimBeforeClaim drops dead letters if that is due.
 func (q *Queue) trimBeforeClaim(ctx context.Context) {
-	if !q.options.trims() {
-		return
-	}
-	var due []*shard
-	for _, s := range q.shards {
-		if s.trimIsDue() {
-			due = append(due, s)
-		}
-	}
-	if len(due) == 0 {
+	if !q.options.trims() || !q.trimIsDue() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, trimPatience)
 	defer cancel()
-	_ = q.forEach(len(due), func(i int) *shard { return due[i] }, func(i int) error {
-		due[i].trim(ctx)
-		return nil
-	})
+	q.trim(ctx)
 }
 
 // startTrimming has dead letters dropped as long as the worker runs. What it returns ends that, and waits for the end.
@@ -223,21 +184,18 @@ func (s *workerSource) startTrimming(ctx context.Context) (stop func()) {
 // keepTrimming drops dead letters until ctx ends.
 func (s *workerSource) keepTrimming(ctx context.Context) {
 	for ctx.Err() == nil {
-		_ = s.queue.forShards(func(_ int, sh *shard) error {
-			for s.trimOnce(ctx, sh) {
-				backoff.Sleep(ctx, trimPause)
-			}
-			return nil
-		})
+		for s.trimOnce(ctx) {
+			backoff.Sleep(ctx, trimPause)
+		}
 		backoff.Sleep(ctx, backoff.Half(trimSeldom))
 	}
 }
 
-// trimOnce drops dead letters of a shard, and reports whether there are more.
-func (s *workerSource) trimOnce(ctx context.Context, sh *shard) bool {
+// trimOnce drops dead letters, and reports whether there are more.
+func (s *workerSource) trimOnce(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, trimInterval)
 	defer cancel()
-	more, d := sh.trim(ctx)
+	more, d := s.queue.trim(ctx)
 	s.logDropped(d)
 	return more
 }

@@ -112,17 +112,6 @@ func TestQueue_DeadAgeDropsWhatIsOld(t *testing.T) {
 	}, sluice.WithDeadAge(30*time.Minute))
 }
 
-// TestQueue_DeadLimitIsSharedByShards: each may have its part, rounded up.
-func TestQueue_DeadLimitIsSharedByShards(t *testing.T) {
-	systest.EachQueue(t, func(b systest.QueueTest) {
-		for i := range 20 {
-			die(b, fmt.Sprint(i))
-		}
-		require.Equal(b, sluice.Stats{Dead: 6, Dropped: 14}, b.Stats())
-		require.Equal(b, []string{"13", "15", "16", "17", "18", "19"}, systest.IDs(b.Dead(10)), "the last three of each shard")
-	}, sluice.WithDeadLimit(5), sluice.WithShards(2))
-}
-
 // TestQueue_DroppedCountsEachLetterOnce: however many processes drop at the same time.
 func TestQueue_DroppedCountsEachLetterOnce(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
@@ -297,7 +286,7 @@ func TestQueue_ClaimsKeepDeadLimit(t *testing.T) {
 	}, sluice.WithDeadLimit(10), sluice.WithMaxAttempts(1))
 }
 
-// TestQueue_ManyClientsKeepDeadLimit: in each shard, whichever client buries.
+// TestQueue_ManyClientsKeepDeadLimit, whichever of them buries.
 func TestQueue_ManyClientsKeepDeadLimit(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		const n = 400
@@ -307,16 +296,16 @@ func TestQueue_ManyClientsKeepDeadLimit(t *testing.T) {
 		}
 		_, err := b.Q.EnqueueBatch(b.Context(), ts)
 		require.NoError(b, err)
-		plain := b.On(b.RDB, sluice.WithShards(2))
+		plain := b.On(b.RDB)
 		var all sync.WaitGroup
 		for range 4 {
-			q := b.On(b.RDB, sluice.WithDeadLimit(9), sluice.WithShards(2))
+			q := b.On(b.RDB, sluice.WithDeadLimit(9))
 			all.Go(func() {
 				for es, err := q.Claim(b.Context(), 10, time.Minute); len(es) > 0; es, err = q.Claim(b.Context(), 10, time.Minute) {
 					for _, e := range es {
 						err = errors.Join(err, q.Bury(b.Context(), e, "no"))
 						stats, failed := plain.Stats(b.Context())
-						if err = errors.Join(err, failed); err != nil || stats.Dead > 10 {
+						if err = errors.Join(err, failed); err != nil || stats.Dead > 9 {
 							b.Error(stats, err)
 							return
 						}
@@ -326,8 +315,8 @@ func TestQueue_ManyClientsKeepDeadLimit(t *testing.T) {
 		}
 		all.Wait()
 		stats := b.Stats()
-		require.Equal(b, sluice.Stats{Dead: 10, Dropped: n - 10}, systest.Standing(stats), "five of each shard")
-	}, sluice.WithDeadLimit(9), sluice.WithShards(2))
+		require.Equal(b, sluice.Stats{Dead: 9, Dropped: n - 9}, systest.Standing(stats))
+	}, sluice.WithDeadLimit(9))
 }
 
 // TestWorker_IdleDropsAll: one that has nothing to do drops what a new limit does not allow, without end, and what

@@ -195,7 +195,7 @@ func TestQueue_DropRemovesDeadLettersOnly(t *testing.T) {
 func TestQueue_DropOfManyAndOnAFullServer(t *testing.T) {
 	s := redistest.Start(t)
 	ctx, rdb := t.Context(), s.Client(t)
-	q, err := sluice.NewQueue(rdb, "q", sluice.WithShards(3))
+	q, err := sluice.NewQueue(rdb, "q")
 	require.NoError(t, err)
 	tasks, ids := make([]sluice.Task, 1200), make([]string, 1200)
 	for i := range tasks {

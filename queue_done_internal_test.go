@@ -49,7 +49,7 @@ func TestRetention_ADroppedResultIsSaidOfItsTask(t *testing.T) {
 			}
 		}
 		require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
-		reply, err := q.executor.Run(t.Context(), q.shards[0].exchangeRequest(items, 0, 0, ""))
+		reply, err := q.executor.Run(t.Context(), q.exchangeRequest(items, 0, 0, ""))
 		require.NoError(t, err)
 		x, err := wire.Exchange(reply.Value, len(items), wire.AsTask)
 		require.NoError(t, err)

@@ -372,27 +372,6 @@ func TestRetention_IsNotNeeded(t *testing.T) {
 	})
 }
 
-// TestRetention_OfShards: each remembers its own, and they are listed together.
-func TestRetention_OfShards(t *testing.T) {
-	eachRemembering(t, func(b remembering) {
-		var want []string
-		for i := range 20 {
-			id := fmt.Sprintf("%02d", i)
-			b.finish(id)
-			want = append(want, id)
-		}
-		listed, err := b.Q.List(b.Context(), sluice.StateDone, sluice.TaskInfo{}, 100)
-		require.NoError(b, err)
-		require.ElementsMatch(b, want, systest.IDs(listed))
-		require.EqualValues(b, 20, b.retained())
-		state, err := b.Q.Cancel(b.Context(), "07")
-		require.NoError(b, err)
-		require.Equal(b, sluice.StateDone, state)
-		require.NoError(b, b.Q.Purge(b.Context()))
-		require.Zero(b, b.retained())
-	}, sluice.WithShards(4))
-}
-
 // TestRetention_OptionsAreChecked: see WithRetention and DuplicatesOnce.
 func TestRetention_OptionsAreChecked(t *testing.T) {
 	t.Parallel()

@@ -28,37 +28,29 @@ func (q *Queue) Enqueue(ctx context.Context, t Task) (Outcome, error) {
 	if err := q.check(op); err != nil {
 		return 0, err
 	}
-	if err := q.checkTask(&t); err != nil {
+	if err := checkTask(&t); err != nil {
 		return 0, fmt.Errorf("sluice: %s: %w", op, err)
 	}
 	if !q.hooksSend() {
 		outcome, err := q.send(ctx, t)
-		return outcome, q.wrap(ctx, op, err)
+		return outcome, wrap(op, q.name, err)
 	}
 	outcomes, err := q.sendTasks(ctx, []Task{t}, func(ctx context.Context, ts []Task) ([]Outcome, error) {
 		outcome, err := q.send(ctx, ts[0])
-		return []Outcome{outcome}, q.wrap(ctx, op, err)
+		return []Outcome{outcome}, wrap(op, q.name, err)
 	})
 	return outcomes[0], err
 }
 
-// send enqueues a task.
+// send enqueues a task, perhaps as a part of a group.
 func (q *Queue) send(ctx context.Context, t Task) (Outcome, error) {
 	// The payload is copied: the caller may use it again when its context has ended, while
 	// the call is still under way.
 	task := t.wire()
-	if err := q.ready(ctx); err != nil {
-		return 0, err
-	}
-	return q.shardOf(t.ID).enqueue(ctx, task)
-}
-
-// enqueue enqueues a task, perhaps as a part of a group.
-func (s *shard) enqueue(ctx context.Context, task wire.Enqueue) (Outcome, error) {
-	reply, err := runMerged(ctx, s, s.enqueues, task, 1, task.Size(), func(task wire.Enqueue) redisexec.Request {
-		args := s.newTasks(s.options.duplicates, 1, "0", 0)
+	reply, err := runMerged(ctx, q, q.enqueues, task, 1, task.Size(), func(task wire.Enqueue) redisexec.Request {
+		args := q.newTasks(q.options.duplicates, 1, "0", 0)
 		args.Add(task)
-		return s.enqueueRequest(s.options.duplicates, args)
+		return q.enqueueRequest(q.options.duplicates, args)
 	})
 	if err != nil {
 		return 0, err
@@ -72,12 +64,12 @@ func (s *shard) enqueue(ctx context.Context, task wire.Enqueue) (Outcome, error)
 
 // commitEnqueues sends a group of Enqueue calls. A task with a delay is due as if it were
 // alone: unlike those of a batch, the tasks have no order among each other.
-func (s *shard) commitEnqueues(calls []*mergedCall[wire.Enqueue]) {
-	args := s.newTasks(s.options.duplicates, len(calls), "0", 0)
+func (q *Queue) commitEnqueues(calls []*mergedCall[wire.Enqueue]) {
+	args := q.newTasks(q.options.duplicates, len(calls), "0", 0)
 	for _, call := range calls {
 		args.Add(call.Arg)
 	}
-	commitGroup(s, calls, s.enqueueRequest(s.options.duplicates, args), func(result redisexec.Result, sent time.Time) {
+	commitGroup(q, calls, q.enqueueRequest(q.options.duplicates, args), func(result redisexec.Result, sent time.Time) {
 		list, _ := result.Value.([]any)
 		for i, call := range calls {
 			m := mergedResult{result, sent} // a reply of another form is for each to reject
@@ -92,62 +84,38 @@ func (s *shard) commitEnqueues(calls []*mergedCall[wire.Enqueue]) {
 // EnqueueBatch puts tasks into the queue, in the order given; those with the same Delay or At keep that order, by
 // microseconds: the n-th of those with the same At is due n microseconds after it. An ID may occur more than once.
 //
-// With several shards the order, and the n, are those of each shard.
-//
-// There may be any number of tasks: up to 250, or a megabyte of payload, are enqueued atomically at a time,
-// and only tasks of one shard. There is an outcome for each task, in the order given. After an error, 0 is
+// There may be any number of tasks: up to 250, or a megabyte of payload, are enqueued atomically at a time.
+// There is an outcome for each task, in the order given. After an error, 0 is
 // the outcome of a task whose chunk has failed or was not sent. Of a chunk that has failed nothing was done,
 // unless the error is ErrUnknown: then all of it was, or nothing. To enqueue the tasks whose outcome is 0
 // again is as safe as it is for Enqueue. With ErrUnderReplicated all of it is in the queue, and it has its
-// outcomes. A shard that fails keeps no other from its tasks. No outcomes are returned if nothing was sent.
+// outcomes. No outcomes are returned if nothing was sent.
 func (q *Queue) EnqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) {
 	const op = "enqueue batch"
 	if err := q.check(op); err != nil {
 		return nil, err
 	}
-	for i := range ts {
-		err := q.checkTask(&ts[i])
-		if err == nil && i%looksAt == looksAt-1 {
-			err = ctx.Err()
-		}
-		if err != nil {
-			return nil, fmt.Errorf("sluice: %s: %w", op, err)
-		}
+	if err := checkTasks(ctx, ts); err != nil {
+		return nil, fmt.Errorf("sluice: %s: %w", op, err)
 	}
 	if !q.hooksSend() {
 		outcomes, err := q.sendBatch(ctx, ts)
-		return outcomes, q.wrap(ctx, op, err)
+		return outcomes, wrap(op, q.name, err)
 	}
 	return q.sendTasks(ctx, ts, func(ctx context.Context, ts []Task) ([]Outcome, error) {
 		outcomes, err := q.sendBatch(ctx, ts)
-		return outcomes, q.wrap(ctx, op, err)
+		return outcomes, wrap(op, q.name, err)
 	})
 }
 
-// sendBatch enqueues tasks.
+// sendBatch enqueues tasks in chunks, one after the other.
 func (q *Queue) sendBatch(ctx context.Context, ts []Task) ([]Outcome, error) {
-	if err := q.ready(ctx); err != nil {
-		return nil, err
-	}
 	outcomes := make([]Outcome, len(ts))
-	err := inParts(ctx, q, ts, func(t Task) string { return t.ID }, func(p shardPart[Task]) error {
-		done, err := p.shard.enqueueBatch(ctx, p.tasks)
-		for i, outcome := range done {
-			outcomes[p.index(i)] = outcome
-		}
-		return err
-	})
-	return outcomes, err
-}
-
-// enqueueBatch enqueues tasks in chunks, one after the other. After an error, it returns the outcomes
-// of the chunks before.
-func (s *shard) enqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) {
-	done := make([]Outcome, 0, len(ts))
+	done := outcomes[:0]
 	same, floor := map[wire.Due]int64{}, "0"
 	for len(ts) > 0 {
-		n, args := s.pack(ts, same, floor)
-		reply, err := s.executor.Run(ctx, s.enqueueRequest(s.options.duplicates, args))
+		n, args := q.pack(ts, same, floor)
+		reply, err := q.executor.Run(ctx, q.enqueueRequest(q.options.duplicates, args))
 		if err == nil {
 			done, floor, err = wire.AppendOutcomes(done, reply.Value, n)
 		}
@@ -155,19 +123,19 @@ func (s *shard) enqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) 
 			err = reply.Shortfall
 		}
 		if err != nil {
-			return done, err
+			return outcomes, err
 		}
 		ts = ts[n:]
 	}
-	return done, nil
+	return outcomes, nil
 }
 
 // pack makes the arguments for the first chunk of ts. same counts the tasks with the same
 // due time, which are kept apart by a microsecond each: those with the same At in the whole
 // batch, those with the same Delay in this chunk, since delays count from floor, which is
 // after the tasks of the chunks before.
-func (s *shard) pack(ts []Task, same map[wire.Due]int64, floor string) (n int, args *wire.Batch) {
-	args = s.newTasks(s.options.duplicates, min(len(ts), maxGroup), floor, 1)
+func (q *Queue) pack(ts []Task, same map[wire.Due]int64, floor string) (n int, args *wire.Batch) {
+	args = q.newTasks(q.options.duplicates, min(len(ts), maxGroup), floor, 1)
 	size := 0
 	maps.DeleteFunc(same, func(due wire.Due, _ int64) bool { return due.IsDelay() })
 	for n < len(ts) && n < maxGroup && (n == 0 || size+ts[n].packedSize() <= maxGroupBytes) {
@@ -186,21 +154,21 @@ func (s *shard) pack(ts []Task, same map[wire.Due]int64, floor string) (n int, a
 
 // newTasks returns the arguments for this many tasks, none yet. Delays count from floor at
 // the earliest.
-func (s *shard) newTasks(duplicates Duplicates, n int, floor string, apart int64) *wire.Batch {
+func (q *Queue) newTasks(duplicates Duplicates, n int, floor string, apart int64) *wire.Batch {
 	policy := policyNames[duplicates]
 	if duplicates == DuplicatesOnce {
-		policy += ":" + wire.Duration(s.options.retention)
+		policy += ":" + wire.Duration(q.options.retention)
 	}
 	return wire.NewBatch(n, policy, floor, apart)
 }
 
 // enqueueRequest returns the request for all tasks that were added, with the policy that newTasks was given.
-func (s *shard) enqueueRequest(duplicates Duplicates, tasks *wire.Batch) redisexec.Request {
-	keys := s.errorKeys
+func (q *Queue) enqueueRequest(duplicates Duplicates, tasks *wire.Batch) redisexec.Request {
+	keys := q.keys.errors
 	if duplicates == DuplicatesOnce {
-		keys = s.doneKeys
+		keys = q.keys.done
 	}
-	return s.replicated(scriptEnqueue.Request(keys, tasks.Args()...))
+	return q.replicated(scriptEnqueue.Request(keys, tasks.Args()...))
 }
 
 func (t *Task) due() wire.Due {
@@ -215,7 +183,24 @@ func (t *Task) wire() wire.Enqueue { return wire.Enqueue{Due: t.due(), ID: t.ID,
 
 var policyNames = [...]string{DuplicatesReplace: "replace", DuplicatesKeep: "keep", DuplicatesEarliest: "earliest", DuplicatesLatest: "latest", DuplicatesKeepDue: "keepdue", DuplicatesOnce: "once"}
 
-func (q *Queue) checkTask(t *Task) error {
+// checkEvery is after how many tasks checkTasks looks at its context. A million take half a second.
+const checkEvery = 1000
+
+// checkTasks says what is wrong with any of the tasks, unless ctx ends before.
+func checkTasks(ctx context.Context, ts []Task) error {
+	for i := range ts {
+		err := checkTask(&ts[i])
+		if err == nil && i%checkEvery == checkEvery-1 {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkTask(t *Task) error {
 	switch {
 	case len(t.ID) == 0 || len(t.ID) > keyspace.MaxLength:
 		return fmt.Errorf("%w: a task ID has 1 to %d bytes", ErrInvalid, keyspace.MaxLength)

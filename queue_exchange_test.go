@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -86,7 +85,7 @@ func (w *twins) step() {
 		})
 	case 5, 6, 7:
 		got := w.both(func(ctx context.Context, q *Queue) any {
-			reply, err := q.executor.Run(ctx, q.shards[0].claimRequest(claimArg{n, lease}))
+			reply, err := q.executor.Run(ctx, q.claimRequest(claimArg{n, lease}))
 			require.NoError(w, err)
 			x, err := wire.Exchange(reply.Value, 0, entryOf)
 			require.NoError(w, err)
@@ -101,11 +100,11 @@ func (w *twins) step() {
 		w.both(func(ctx context.Context, q *Queue) any { return q.Bury(ctx, e, "why") == nil })
 	case 11:
 		w.both(func(ctx context.Context, q *Queue) any {
-			return w.rdb.ZAdd(ctx, q.shards[0].keys[0].(string), redis.Z{Score: score, Member: id}).Err()
+			return w.rdb.ZAdd(ctx, q.keys.all[0].(string), redis.Z{Score: score, Member: id}).Err()
 		})
 	case 12:
 		w.both(func(ctx context.Context, q *Queue) any {
-			return w.rdb.ZRem(ctx, q.shards[0].keys[0].(string), id).Err()
+			return w.rdb.ZRem(ctx, q.keys.all[0].(string), id).Err()
 		})
 	case 13:
 		w.now = w.now.Add(lease)
@@ -116,7 +115,7 @@ func (w *twins) step() {
 // note writes a fourth part into the state field of a task, as a later version may.
 func (w *twins) note(id, note string) {
 	for _, q := range w.queues {
-		states := q.shards[0].keys[3].(string)
+		states := q.keys.all[3].(string)
 		if field := w.rdb.HGet(w.Context(), states, id).Val(); strings.Count(field, ":") == 2 && !strings.Contains(field, "dead") {
 			require.NoError(w, w.rdb.HSet(w.Context(), states, id, field+note).Err())
 		}
@@ -176,9 +175,9 @@ func TestExchange_TellsOfTheHead(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		q, err := NewQueue(s.Client(t), redistest.Name(t))
 		require.NoError(t, err)
-		loop := &workerSource{queue: q, lease: time.Minute, refused: func(error) {}}
+		loop := &workerSource{queue: q, lease: time.Minute}
 		head := func() time.Duration {
-			_, claimed := loop.Exchange(0, nil, 1)
+			_, claimed := loop.Exchange(nil, 1)
 			require.NoError(t, claimed.Err)
 			return claimed.Head
 		}
@@ -200,7 +199,7 @@ func TestExchange_TellsOfTheHead(t *testing.T) {
 		require.InDelta(t, time.Minute, head(), float64(10*time.Second), "the first lease ends")
 		for i := range 2 {
 			foreign := redis.Z{Score: float64(i), Member: "foreign" + fmt.Sprint(i)}
-			require.NoError(t, s.Client(t).ZAdd(t.Context(), q.shards[0].keys[0].(string), foreign).Err())
+			require.NoError(t, s.Client(t).ZAdd(t.Context(), q.keys.all[0].(string), foreign).Err())
 		}
 		require.InDelta(t, -now.Sub(time.Unix(1, 0)), head(), float64(10*time.Second))
 	})
@@ -209,7 +208,7 @@ func TestExchange_TellsOfTheHead(t *testing.T) {
 // run runs the script on one of the queues.
 func (w *twins) run(on int, items []wire.Item, n int, lease time.Duration) any {
 	q := w.queues[on]
-	reply, err := q.executor.Run(w.Context(), q.shards[0].exchangeRequest(items, n, lease, ""))
+	reply, err := q.executor.Run(w.Context(), q.exchangeRequest(items, n, lease, ""))
 	require.NoError(w, err)
 	return reply.Value
 }
@@ -217,16 +216,16 @@ func (w *twins) run(on int, items []wire.Item, n int, lease time.Duration) any {
 // dump returns all that the server has of a queue.
 func dump(t *testing.T, rdb *redis.Client, q *Queue) (all []any) {
 	for _, i := range []int{0, 2, 4} {
-		z, err := rdb.ZRangeWithScores(t.Context(), q.shards[0].keys[i].(string), 0, -1).Result()
+		z, err := rdb.ZRangeWithScores(t.Context(), q.keys.all[i].(string), 0, -1).Result()
 		require.NoError(t, err)
 		all = append(all, z)
 	}
 	for _, i := range []int{1, 3} {
-		h, err := rdb.HGetAll(t.Context(), q.shards[0].keys[i].(string)).Result()
+		h, err := rdb.HGetAll(t.Context(), q.keys.all[i].(string)).Result()
 		require.NoError(t, err)
 		all = append(all, h)
 	}
-	limits, err := rdb.Get(t.Context(), q.shards[0].allKeys[pauseKey].(string)).Result()
+	limits, err := rdb.Get(t.Context(), q.keys.counts[pauseKey].(string)).Result()
 	if err != nil {
 		require.ErrorIs(t, err, redis.Nil)
 	}
@@ -347,10 +346,10 @@ func TestExtension_OfManyIsThatOfEach(t *testing.T) {
 			items[i] = wire.Item{ID: e.ID, Receipt: receiptOf(e)}
 		}
 		lease := w.delay() + time.Millisecond
-		got := (&workerSource{queue: w.queues[0], lease: lease}).Extend(t.Context(), 0, items)
+		got := (&workerSource{queue: w.queues[0], lease: lease}).Extend(t.Context(), items)
 		require.NoError(t, got.Err)
 		for i, item := range items {
-			want := (&workerSource{queue: w.queues[1], lease: lease}).Extend(t.Context(), 0, []wire.Item{item})
+			want := (&workerSource{queue: w.queues[1], lease: lease}).Extend(t.Context(), []wire.Item{item})
 			require.NoError(t, want.Err)
 			require.Equal(t, want.Answers[0], got.Answers[i], "seed %d, item %d", seed, i)
 			counts[got.Answers[i]]++
@@ -369,7 +368,6 @@ func TestExtension_OfAGroupAnswersForEachTask(t *testing.T) {
 		ctx, rdb := t.Context(), s.Client(t)
 		q, err := NewQueue(rdb, redistest.Name(t))
 		require.NoError(t, err)
-		sh := q.shards[0]
 		long, binary := strings.Repeat("x", 512), "\x00\r\n$5\r\n\xff{}:/"
 		states := []string{"plain", "extended", "waits", "stale", "gone", "buried", "corrupt", long, binary, "1", "unclaimed", "unclaimed field"}
 		var items []wire.Item
@@ -396,12 +394,12 @@ func TestExtension_OfAGroupAnswersForEachTask(t *testing.T) {
 		_, err = q.Cancel(ctx, "gone")
 		require.NoError(t, err)
 		require.NoError(t, q.Bury(ctx, es[5], "why"))
-		fields, _ := sh.keys[3].(string)
+		fields, _ := q.keys.all[3].(string)
 		require.NoError(t, rdb.HSet(ctx, fields, "corrupt", "garbage").Err())
 		require.NoError(t, rdb.HSet(ctx, fields, "unclaimed field", "2::").Err())
 
 		before := s.Now(t, rdb)
-		r := (&workerSource{queue: q, lease: lease}).Extend(ctx, 0, items)
+		r := (&workerSource{queue: q, lease: lease}).Extend(ctx, items)
 		require.NoError(t, r.Err)
 		require.Equal(t, []wire.Answer{1, 1, 1, 0, 2, 0, -1, 1, 1, 1, 0, 0}, r.Answers)
 		for i, id := range states {
@@ -412,7 +410,7 @@ func TestExtension_OfAGroupAnswersForEachTask(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, StateLeased, e.State)
 			require.False(t, e.LeaseEnds.Before(before.Add(lease)), id)
-			require.NoError(t, rdb.ZScore(ctx, sh.keys[4].(string), id).Err())
+			require.NoError(t, rdb.ZScore(ctx, q.keys.all[4].(string), id).Err())
 		}
 		require.NoError(t, q.Dequeue(ctx, es[0], es[1], es[2], es[7], es[8], es[9]), "the receipts stay as they are")
 		e, err := q.Get(ctx, "waits")
@@ -432,7 +430,7 @@ func TestExtension_SendsATaskForLittleMoreThanItsID(t *testing.T) {
 			items[i] = wire.Item{ID: fmt.Sprintf("%036d", i), Receipt: wire.ScoreText(1790000000 + float64(i%receipts)/1e6)}
 		}
 		bytes := 0
-		for _, arg := range q.shards[0].heartbeatRequest(time.Minute, items...).Args {
+		for _, arg := range q.heartbeatRequest(time.Minute, items...).Args {
 			n := len(fmt.Sprint(arg))
 			bytes += n + len(fmt.Sprintf("$%d\r\n\r\n", n))
 		}
@@ -455,44 +453,4 @@ func TestQueue_ClaimReturnsTheLastReceiptOfAnID(t *testing.T) {
 	valid, late := c.sort()
 	require.Equal(t, []Entry{{ID: "b", Score: 2}, {ID: "c", Score: 3}, {ID: "a", Score: 3}}, valid)
 	require.Equal(t, []Entry{{ID: "late", Score: 1}}, late)
-}
-
-// TestQueue_ACallerThatLeavesSaysNothingAboutAShard: it ends its look, which must not count as a failure of the shards.
-func TestQueue_ACallerThatLeavesSaysNothingAboutAShard(t *testing.T) {
-	t.Parallel()
-	m := miniredis.RunT(t)
-	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
-	t.Cleanup(func() { _ = rdb.Close() })
-	q, err := NewQueue(rdb, "q", WithShards(4))
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	q.lookAt(ctx, q.shards)
-	for _, s := range q.shards {
-		seen := s.sighted.Load()
-		require.True(t, seen == nil || !seen.isFailed)
-	}
-}
-
-// TestQueue_AsksEachShardOnce, though it goes on to have a task that is due, as one that no claim takes has.
-func TestQueue_AsksEachShardOnce(t *testing.T) {
-	t.Parallel()
-	m := miniredis.RunT(t)
-	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
-	t.Cleanup(func() { _ = rdb.Close() })
-	q, err := NewQueue(rdb, "q", WithShards(4))
-	require.NoError(t, err)
-	for i := range 100 {
-		_, err := q.Enqueue(t.Context(), Task{ID: strconv.Itoa(i)})
-		require.NoError(t, err)
-	}
-	asked := map[*shard]int{}
-	require.NoError(t, q.inShards(t.Context(), 1, time.Second, func(s *shard, _ int) (int, bool, error) {
-		asked[s]++
-		return 0, asked[s] > 9, nil
-	}))
-	require.Len(t, asked, 4)
-	for _, times := range asked {
-		require.Equal(t, 1, times)
-	}
 }

@@ -162,31 +162,27 @@ func TestQueueHooks_MakeNoEnqueueFail(t *testing.T) {
 }
 
 func TestQueueHooks_SeeWhatIsClaimed(t *testing.T) {
-	for _, shards := range []int{1, 3} {
-		t.Run(fmt.Sprint(shards, " shards"), func(t *testing.T) {
-			systest.EachQueue(t, func(b systest.QueueTest) {
-				tr := &traced{}
-				q := b.On(b.RDB, sluice.WithShards(shards), sluice.WithQueueHooks(tr.hooks()))
-				none, err := q.Claim(b.Context(), 10, time.Minute)
-				require.NoError(b, err)
-				require.Empty(b, none)
-				require.Nil(b, tr.claimed)
-				_, err = q.EnqueueBatch(b.Context(), tasksNamed("t", 10))
-				require.NoError(b, err)
-				claimed, err := q.Claim(b.Context(), 4, time.Minute)
-				require.NoError(b, err)
-				require.Equal(b, systest.IDs(claimed), tr.claimed)
-				all := claimed
-				b.Eventually(func() bool { // on a busy machine Claim has some given back that came late
-					popped, err := q.Pop(b.Context(), 20)
-					require.NoError(b, err)
-					all = append(all, popped...)
-					require.Equal(b, systest.IDs(all), tr.claimed)
-					return len(all) == 10
-				})
-			}, sluice.WithShards(shards))
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		tr := &traced{}
+		q := b.On(b.RDB, sluice.WithQueueHooks(tr.hooks()))
+		none, err := q.Claim(b.Context(), 10, time.Minute)
+		require.NoError(b, err)
+		require.Empty(b, none)
+		require.Nil(b, tr.claimed)
+		_, err = q.EnqueueBatch(b.Context(), tasksNamed("t", 10))
+		require.NoError(b, err)
+		claimed, err := q.Claim(b.Context(), 4, time.Minute)
+		require.NoError(b, err)
+		require.Equal(b, systest.IDs(claimed), tr.claimed)
+		all := claimed
+		b.Eventually(func() bool { // on a busy machine Claim has some given back that came late
+			popped, err := q.Pop(b.Context(), 20)
+			require.NoError(b, err)
+			all = append(all, popped...)
+			require.Equal(b, systest.IDs(all), tr.claimed)
+			return len(all) == 10
 		})
-	}
+	})
 }
 
 // TestQueueHooks_SeeWhatBecomesOfTasks that a worker has, as WorkerStats counts it.

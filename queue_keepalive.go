@@ -88,12 +88,12 @@ func (k *kept) knownTo(ctx context.Context) context.Context { return lease.WithH
 func (k *kept) TTL() time.Duration  { return k.ttl }
 func (k *kept) Deadline() time.Time { return k.lease.Deadline() }
 func (k *kept) Renewable() bool     { return k.lease.Renewable() }
-func (k *kept) Key() any            { return k.queue.shardOf(k.entry.ID).keys[0] }
+func (k *kept) Key() any            { return k.queue.keys.all[0] }
 
 // Extension returns the request that extends the lease.
 func (k *kept) Extension() (redisexec.Request, bool) {
 	item := wire.Item{ID: k.entry.ID, Receipt: receiptOf(k.entry)}
-	return k.queue.shardOf(item.ID).heartbeatRequest(k.ttl, item), k.lease.Valid()
+	return k.queue.heartbeatRequest(k.ttl, item), k.lease.Valid()
 }
 
 // HandleExtension takes the result of an extension.

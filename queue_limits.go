@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/wire"
 )
 
@@ -70,21 +69,14 @@ func micros(d time.Duration) int64 { return int64((d + time.Microsecond - 1) / t
 // limits before had no Rate. Over a failover that loses writes, as many more may be handed out as were lost. Workers of a build without
 // limits get nothing while there are any.
 //
-// ErrInvalid: a negative number, one above a billion, or a queue with several shards. After ErrUnknown it may be called again. Permits limit code
+// ErrInvalid: a negative number, or one above a billion. After ErrUnknown it may be called again. Permits limit code
 // that is no task: see WithPermits.
 func (q *Queue) SetLimits(ctx context.Context, l Limits) error {
 	l, err := l.checked()
-	if err == nil && q.options.shards > 1 {
-		if err = q.ready(ctx); err == nil { // else it may have another number
-			err = fmt.Errorf("%w: limits of a queue with several shards", ErrInvalid)
-		}
-	}
 	if err != nil {
 		return wrap("set limits", q.name, err)
 	}
-	return q.onPauses(ctx, "set limits", func(s *shard) redisexec.Request {
-		return s.replicated(scriptLimit.Request(s.allKeys, l.Running, l.Rate, micros(l.Per), l.Burst))
-	})
+	return q.change(ctx, "set limits", scriptLimit.Request(q.keys.counts, l.Running, l.Rate, micros(l.Per), l.Burst))
 }
 
 // Limits returns the queue's limits: zero for none, and what is meant where SetLimits was given 0 for Per or Burst.

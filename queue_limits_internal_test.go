@@ -33,7 +33,7 @@ func TestLimits_AStaleFinishFreesNoPlace(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, now, 2)
 		stale := wire.Item{ID: old[0].ID, Receipt: receiptOf(old[0])}
-		reply, err := q.executor.Run(ctx, q.shards[0].exchangeRequest([]wire.Item{stale}, 1, time.Hour, ""))
+		reply, err := q.executor.Run(ctx, q.exchangeRequest([]wire.Item{stale}, 1, time.Hour, ""))
 		require.NoError(t, err)
 		x, err := wire.Exchange(reply.Value, 1, wire.AsTask)
 		require.NoError(t, err)

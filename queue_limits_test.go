@@ -251,12 +251,3 @@ func TestLimits_BadInput(t *testing.T) {
 	}
 	require.NoError(t, rdb.Close())
 }
-
-func TestLimits_OfSeveralShardsAreInvalid(t *testing.T) {
-	systest.EachQueue(t, func(b systest.QueueTest) {
-		require.ErrorIs(b, b.Q.SetLimits(b.Context(), sluice.Limits{Running: 1}), sluice.ErrInvalid)
-		got, err := b.Q.Limits(b.Context())
-		require.NoError(b, err)
-		require.Zero(b, got)
-	}, sluice.WithShards(2))
-}

@@ -44,7 +44,7 @@ func (q *Queue) List(ctx context.Context, s State, after TaskInfo, n int, opts .
 //
 //	for task, err := range queue.All(ctx, sluice.StateDead) {
 //
-// It reads them as the loop goes on, about 250 at a time, and at least 16 of each shard, until ctx ends; what it has read
+// It reads them as the loop goes on, about 250 at a time, until ctx ends; what it has read
 // before still comes. The loop may change the queue, also the tasks that it gets. If reading fails, the loop gets the error
 // beside a zero TaskInfo, and ends: ErrInvalid for a state that List does not list.
 func (q *Queue) All(ctx context.Context, s State, opts ...ReadOption) iter.Seq2[TaskInfo, error] {
@@ -58,7 +58,7 @@ func (q *Queue) listed(ctx context.Context, op string, s State, after TaskInfo, 
 		if err == nil {
 			for i, failed := range q.list(ctx, l, cursorOf(s, after), n, payloads) {
 				if failed != nil {
-					err = q.wrap(ctx, op, failed)
+					err = wrap(op, q.name, failed)
 					break
 				}
 				if !yield(infoOf(i), nil) {
@@ -178,81 +178,30 @@ func cursorOf(s State, t TaskInfo) cursor {
 	return cursor{wire.ScoreText(score), t.ID}
 }
 
-// pages is a list of a shard that is read in pages.
-type pages struct {
-	shard  *shard
-	read   []wire.Info
-	after  cursor
-	isOver bool
-}
-
-// fill reads pages of so many entries until there is an entry, or no more.
-func (p *pages) fill(ctx context.Context, l listing, size int, payloads string) error {
-	for len(p.read) == 0 && !p.isOver {
-		reply, err := p.shard.executor.Run(ctx, l.script.Request(p.shard.doneKeys, size, p.after.score, p.after.id, l.which, payloads))
-		if err == nil {
-			p.after, p.read, err = l.decode(reply.Value)
-		}
-		if err != nil {
-			return err
-		}
-		p.isOver = p.after == cursor{}
-	}
-	return nil
-}
-
-// smallestPage is how many entries a page of several lists has at least.
-const smallestPage = 16
-
-// comesBefore compares two tasks as lists are sorted.
-func comesBefore(a, b wire.Info) bool { return a.Score < b.Score || a.Score == b.Score && a.ID < b.ID }
-
-// pageSize returns how many tasks are read of each shard at a time where n are wanted: math.MaxInt by a loop that may end at
-// any time.
-func pageSize(n, shards int) int {
-	wanted := min(n, maxGroup*shards)
-	if n == math.MaxInt {
-		wanted = maxGroup
-	}
-	return min(max(smallestPage, 2*wanted/shards), n, maxGroup)
-}
-
-// list returns the first n tasks behind one of the lists of all shards, in their order, and the error that ends them. It
-// reads them as they are taken.
+// list returns the first n tasks of a list behind one, and the error that ends them. It reads them page by page, as they
+// are taken.
 func (q *Queue) list(ctx context.Context, l listing, after cursor, n int, payloads string) iter.Seq2[wire.Info, error] {
 	return func(yield func(wire.Info, error) bool) {
-		size := pageSize(n, len(q.shards))
-		lists := make([]pages, len(q.shards))
-		err := q.onShards(ctx, func(i int, s *shard) error {
-			lists[i] = pages{shard: s, after: after}
-			return lists[i].fill(ctx, l, size, payloads)
-		})
-		for left := n; err == nil && left > 0; {
-			first := firstOf(lists)
-			if first == nil {
+		for left := n; left > 0; {
+			reply, err := q.executor.Run(ctx, l.script.Request(q.keys.done, min(left, maxGroup), after.score, after.id, l.which, payloads))
+			var page []wire.Info
+			if err == nil {
+				after, page, err = l.decode(reply.Value)
+			}
+			if err != nil {
+				yield(wire.Info{}, err)
 				return
 			}
-			if !yield(first.read[0], nil) {
+			for _, i := range page {
+				if !yield(i, nil) {
+					return
+				}
+			}
+			if left -= len(page); after == (cursor{}) {
 				return
 			}
-			if first.read, left = first.read[1:], left-1; left > 0 {
-				err = first.fill(ctx, l, min(size, left), payloads)
-			}
-		}
-		if err != nil {
-			yield(wire.Info{}, err)
 		}
 	}
-}
-
-// firstOf returns the list whose next task comes first, nil if there is none.
-func firstOf(lists []pages) (first *pages) {
-	for i := range lists {
-		if this := &lists[i]; len(this.read) > 0 && (first == nil || comesBefore(this.read[0], first.read[0])) {
-			first = this
-		}
-	}
-	return first
 }
 
 // entryOf returns a task as it is handed out.

@@ -166,40 +166,38 @@ func pages(t testing.TB, q *sluice.Queue, s sluice.State, n int, between func())
 }
 
 // TestQueue_ListsOnceWhatStays: others come and go between the pages, in all states, at the same
-// times; with one shard and with several. A lot of leased tasks stand between scheduled ones.
+// times. A lot of leased tasks stand between scheduled ones.
 func TestQueue_ListsOnceWhatStays(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, shards := range []int{1, 3} {
-			q, err := sluice.NewQueue(s.Client(t), redistest.Name(t)+fmt.Sprint(shards), sluice.WithShards(shards))
-			require.NoError(t, err)
-			w := &walkers{t: t, q: q, rand: rand.New(rand.NewPCG(uint64(shards), 7)), at: time.Now().Add(time.Hour).Truncate(time.Second)}
-			w.fill(24)
-			for _, state := range listed {
-				before := pages(t, q, state, 50, func() {})
-				require.True(t, slices.IsSortedFunc(before, func(a, b sluice.TaskInfo) int {
-					return cmp.Or(cmp.Compare(a.Score, b.Score), a.LeaseEnds.Compare(b.LeaseEnds), cmp.Compare(a.ID, b.ID))
-				}))
-				require.NotEmpty(t, before, state)
-				for size := 1; size < 12; size += 5 {
-					found := map[string]int{}
-					for _, e := range pages(t, q, state, size, w.disturb) {
-						found[e.ID]++
-					}
-					before = slices.DeleteFunc(before, func(e sluice.TaskInfo) bool {
-						if w.stays(e) {
-							require.Equal(t, 1, found[e.ID], "%s %s (%v) in pages of %d, %d shards, %v", state, e.ID, e.Score, size, shards, found)
-							return false
-						}
-						delete(found, e.ID)
-						return true
-					})
-					require.NotEmpty(t, before, state)
-					for id, n := range found {
-						require.Equal(t, 1, n, "%s %s", state, id)
-					}
+		q, err := sluice.NewQueue(s.Client(t), redistest.Name(t))
+		require.NoError(t, err)
+		w := &walkers{t: t, q: q, rand: rand.New(rand.NewPCG(1, 7)), at: time.Now().Add(time.Hour).Truncate(time.Second)}
+		w.fill(24)
+		for _, state := range listed {
+			before := pages(t, q, state, 50, func() {})
+			require.True(t, slices.IsSortedFunc(before, func(a, b sluice.TaskInfo) int {
+				return cmp.Or(cmp.Compare(a.Score, b.Score), a.LeaseEnds.Compare(b.LeaseEnds), cmp.Compare(a.ID, b.ID))
+			}))
+			require.NotEmpty(t, before, state)
+			for size := 1; size < 12; size += 5 {
+				found := map[string]int{}
+				for _, e := range pages(t, q, state, size, w.disturb) {
+					found[e.ID]++
 				}
-				w.clean()
+				before = slices.DeleteFunc(before, func(e sluice.TaskInfo) bool {
+					if w.stays(e) {
+						require.Equal(t, 1, found[e.ID], "%s %s (%v) in pages of %d, %v", state, e.ID, e.Score, size, found)
+						return false
+					}
+					delete(found, e.ID)
+					return true
+				})
+				require.NotEmpty(t, before, state)
+				for id, n := range found {
+					require.Equal(t, 1, n, "%s %s", state, id)
+				}
 			}
+			w.clean()
 		}
 	})
 }
@@ -221,8 +219,7 @@ func (w *walkers) fill(n int) {
 	}
 }
 
-// stays says whether a task has kept its place. With several shards, a claim on a busy machine may bring too many, and
-// those that it gives back are due anew.
+// stays says whether a task has kept its place.
 func (w *walkers) stays(before sluice.TaskInfo) bool {
 	now, err := w.q.Get(w.t.Context(), before.ID)
 	require.NoError(w.t, err)
@@ -243,12 +240,10 @@ func (w *walkers) enter(id string, s sluice.State) {
 	if s != sluice.StateLeased && s != sluice.StateDead {
 		return
 	}
-	for { // with several shards another one may come first
+	for { // another one may come first
 		es, err := w.q.Claim(ctx, 1, time.Hour+time.Duration(w.rand.IntN(3))*time.Second)
 		require.NoError(w.t, err)
-		if len(es) == 0 {
-			continue // with several shards it may be on its way back from a claim that brought too many
-		}
+		require.Len(w.t, es, 1)
 		if es[0].ID == id {
 			if s == sluice.StateDead {
 				require.NoError(w.t, w.q.Bury(ctx, es[0], ""))

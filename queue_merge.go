@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-go/sluice/internal/redisexec"
 )
 
-// callsAlone is how many calls of a kind a shard has under way, each with a script of its own,
+// callsAlone is how many calls of a kind a queue has under way, each with a script of its own,
 // before what comes waits and is merged.
 const callsAlone = 2
 
@@ -29,11 +29,11 @@ type committer[A any] = groupcommit.Committer[A, mergedResult]
 // mergedCall is a call in a group.
 type mergedCall[A any] = groupcommit.Call[A, mergedResult]
 
-// newCommitter returns a committer of a shard's, which sends groups by commit.
-func newCommitter[A any](s *shard, commit func(calls []*mergedCall[A])) *committer[A] {
+// newCommitter returns a committer of a queue's, which sends groups by commit.
+func newCommitter[A any](q *Queue, commit func(calls []*mergedCall[A])) *committer[A] {
 	return groupcommit.New(groupcommit.Config[A, mergedResult]{
 		Alone: callsAlone, Items: maxGroup, Bytes: maxGroupBytes, Patience: mergePatience, Grace: redisexec.ReplyGrace,
-		Start:  func(f func()) { s.executor.Start(jobFunc(f)) },
+		Start:  func(f func()) { q.executor.Start(jobFunc(f)) },
 		Commit: commit,
 		Lost:   mergedResult{Result: redisexec.Result{Outcome: redisexec.Unknown, Err: redisexec.ErrPanicked}},
 	})
@@ -49,26 +49,26 @@ func (j jobFunc) Run() { j() }
 // made as a part of a group. Whatever comes of that attempt, the caller goes on alone: what may
 // be tried again it tries again by itself, with its own context, as long as it would have been
 // tried otherwise. So a group has no retries, and no caller waits for another's.
-func runMerged[A any](ctx context.Context, s *shard, c *committer[A], arg A, items, bytes int,
+func runMerged[A any](ctx context.Context, q *Queue, c *committer[A], arg A, items, bytes int,
 	request func(arg A) redisexec.Request,
 ) (redisexec.Reply, error) {
 	var m mergedResult
 	if call := c.Enter(ctx, arg, items, bytes); call != nil {
 		m = waitFor(call)
 	} else {
-		m = sendAlone(ctx, s, c, request(arg))
+		m = sendAlone(ctx, q, c, request(arg))
 	}
 	if m.Outcome == redisexec.Done {
 		return redisexec.Reply{Value: m.Value, Sent: m.sent, Shortfall: m.Shortfall}, nil
 	}
-	return s.executor.Resume(ctx, request(arg), m.Result)
+	return q.executor.Resume(ctx, request(arg), m.Result)
 }
 
 // sendAlone sends a request once, while it has a place among those that are under way.
-func sendAlone[A any](ctx context.Context, s *shard, c *committer[A], r redisexec.Request) mergedResult {
+func sendAlone[A any](ctx context.Context, q *Queue, c *committer[A], r redisexec.Request) mergedResult {
 	defer c.Exit()
 	sent := time.Now()
-	return mergedResult{s.executor.Once(ctx, r), sent}
+	return mergedResult{q.executor.Once(ctx, r), sent}
 }
 
 // waitFor returns what became of a call that is sent in a group.
@@ -93,14 +93,14 @@ const leastGroupWait = 250 * time.Millisecond
 //
 // deal gives each call its part of the result, which has a reply. What became of a group without a reply is what
 // became of each call.
-func commitGroup[A any](s *shard, calls []*mergedCall[A], r redisexec.Request, deal func(result redisexec.Result, sent time.Time)) {
+func commitGroup[A any](q *Queue, calls []*mergedCall[A], r redisexec.Request, deal func(result redisexec.Result, sent time.Time)) {
 	for _, call := range calls {
 		if at, ok := call.Ctx.Deadline(); ok {
 			r = r.AnsweredBy(at, leastGroupWait)
 		}
 	}
 	sent := time.Now()
-	result := s.executor.Once(context.WithoutCancel(calls[0].Ctx), r)
+	result := q.executor.Once(context.WithoutCancel(calls[0].Ctx), r)
 	if result.Outcome == redisexec.Done {
 		deal(result, sent)
 		return

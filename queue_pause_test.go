@@ -2,7 +2,6 @@ package sluice_test
 
 import (
 	"context"
-	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -13,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
@@ -79,43 +77,41 @@ func TestPause_EndsByItself(t *testing.T) {
 // TestPause_WaitersLearnOfItsEnd at once, without polls: of Resume by its message, of the end of
 // a pause by what a look has said of it. A poll interval is an hour here.
 func TestPause_WaitersLearnOfItsEnd(t *testing.T) {
-	for _, shards := range []int{1, 4} {
-		for name, timed := range map[string]bool{"resumed": false, "over": true} {
-			t.Run(fmt.Sprint(name, shards), func(t *testing.T) {
-				systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
-					q, err := sluice.NewQueue(rdb, "q", sluice.WithShards(shards), sluice.WithPollInterval(time.Hour))
-					require.NoError(t, err)
-					_, err = q.Enqueue(t.Context(), sluice.Task{ID: "a"})
-					require.NoError(t, err)
-					d := time.Duration(0)
-					if timed {
-						d = 10 * time.Minute
-					}
-					require.NoError(t, q.Pause(t.Context(), d))
-					began, handled := time.Now(), make(chan time.Duration, 1)
-					ctx, stop := context.WithCancel(t.Context())
-					ended := make(chan error, 1)
-					w := &sluice.Worker{Queue: q, Handler: func(context.Context, sluice.Entry) error {
-						handled <- time.Since(began)
-						return nil
-					}}
-					go func() { ended <- w.Run(ctx) }()
-					time.Sleep(5 * time.Minute) // in a bubble
-					synctest.Wait()
-					require.Empty(t, handled)
-					want := 5 * time.Minute
-					if timed {
-						want = d
-					} else {
-						require.NoError(t, q.Resume(t.Context()))
-					}
-					require.InDelta(t, want, <-handled, float64(time.Second))
-					stop()
-					require.NoError(t, <-ended)
-					time.Sleep(time.Minute) // the library's goroutines end
-				})
+	for name, timed := range map[string]bool{"resumed": false, "over": true} {
+		t.Run(name, func(t *testing.T) {
+			systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+				q, err := sluice.NewQueue(rdb, "q", sluice.WithPollInterval(time.Hour))
+				require.NoError(t, err)
+				_, err = q.Enqueue(t.Context(), sluice.Task{ID: "a"})
+				require.NoError(t, err)
+				d := time.Duration(0)
+				if timed {
+					d = 10 * time.Minute
+				}
+				require.NoError(t, q.Pause(t.Context(), d))
+				began, handled := time.Now(), make(chan time.Duration, 1)
+				ctx, stop := context.WithCancel(t.Context())
+				ended := make(chan error, 1)
+				w := &sluice.Worker{Queue: q, Handler: func(context.Context, sluice.Entry) error {
+					handled <- time.Since(began)
+					return nil
+				}}
+				go func() { ended <- w.Run(ctx) }()
+				time.Sleep(5 * time.Minute) // in a bubble
+				synctest.Wait()
+				require.Empty(t, handled)
+				want := 5 * time.Minute
+				if timed {
+					want = d
+				} else {
+					require.NoError(t, q.Resume(t.Context()))
+				}
+				require.InDelta(t, want, <-handled, float64(time.Second))
+				stop()
+				require.NoError(t, <-ended)
+				time.Sleep(time.Minute) // the library's goroutines end
 			})
-		}
+		})
 	}
 }
 
@@ -167,42 +163,6 @@ func (c counting) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 		}
 		return next(ctx, cmds)
 	}
-}
-
-// TestPause_OfSeveralShards concerns all of them.
-func TestPause_OfSeveralShards(t *testing.T) {
-	systest.Each(t, func(t *testing.T, s *redistest.Server) {
-		ctx := t.Context()
-		q, err := sluice.NewQueue(s.Client(t), redistest.Name(t), sluice.WithShards(3))
-		require.NoError(t, err)
-		var tasks []sluice.Task
-		for i := range 20 {
-			tasks = append(tasks, sluice.Task{ID: fmt.Sprint(i)})
-		}
-		_, err = q.EnqueueBatch(ctx, tasks)
-		require.NoError(t, err)
-		nothing := func() {
-			t.Helper()
-			stats, err := q.Stats(ctx)
-			require.NoError(t, err)
-			require.True(t, stats.Paused)
-			es, err := q.Claim(ctx, 30, time.Minute)
-			require.NoError(t, err)
-			require.Empty(t, es)
-			es, err = q.Pop(ctx, 30)
-			require.NoError(t, err)
-			require.Empty(t, es)
-		}
-		require.NoError(t, q.Pause(ctx, 0))
-		nothing()
-		require.NoError(t, q.Resume(ctx))
-		stats, err := q.Stats(ctx)
-		require.NoError(t, err)
-		require.False(t, stats.Paused)
-		es, err := q.Claim(ctx, 30, time.Minute)
-		require.NoError(t, err)
-		require.Len(t, es, 20)
-	})
 }
 
 // TestPause_AShorterOneIsLearnedOfAtOnce by clients that have been told of the longer one's end.

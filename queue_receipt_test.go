@@ -3,7 +3,6 @@ package sluice_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -114,32 +113,28 @@ func TestEntry_OfATaskThatIsDueAtTimeZeroHasAReceipt(t *testing.T) {
 	})
 }
 
-// TestQueue_AllRangesOverAState, whatever comes and goes meanwhile, with one shard or several.
+// TestQueue_AllRangesOverAState, whatever comes and goes meanwhile.
 func TestQueue_AllRangesOverAState(t *testing.T) {
-	for _, shards := range []int{1, 3} {
-		t.Run(fmt.Sprint(shards, " shards"), func(t *testing.T) {
-			systest.EachQueue(t, func(b systest.QueueTest) {
-				tasks := tasksNamed("t", b.Sized(1000))
-				for i := range tasks {
-					tasks[i].At = time.Now().Add(time.Hour + time.Duration(i)*time.Second)
-				}
-				_, err := b.Q.EnqueueBatch(b.Context(), tasks)
-				require.NoError(b, err)
-				var seen []sluice.TaskInfo
-				for task, err := range b.Q.All(b.Context(), sluice.StateScheduled, sluice.WithoutPayloads()) {
-					require.NoError(b, err)
-					seen = append(seen, task)
-					_, err = b.Q.Cancel(b.Context(), task.ID)
-					require.NoError(b, err)
-				}
-				require.Len(b, seen, len(tasks))
-				require.True(b, slices.IsSortedFunc(seen, func(x, y sluice.TaskInfo) int { return x.Due.Compare(y.Due) }))
-				for range b.Q.All(b.Context(), sluice.StateScheduled) {
-					b.Error("all are gone")
-				}
-			}, sluice.WithShards(shards))
-		})
-	}
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		tasks := tasksNamed("t", b.Sized(1000))
+		for i := range tasks {
+			tasks[i].At = time.Now().Add(time.Hour + time.Duration(i)*time.Second)
+		}
+		_, err := b.Q.EnqueueBatch(b.Context(), tasks)
+		require.NoError(b, err)
+		var seen []sluice.TaskInfo
+		for task, err := range b.Q.All(b.Context(), sluice.StateScheduled, sluice.WithoutPayloads()) {
+			require.NoError(b, err)
+			seen = append(seen, task)
+			_, err = b.Q.Cancel(b.Context(), task.ID)
+			require.NoError(b, err)
+		}
+		require.Len(b, seen, len(tasks))
+		require.True(b, slices.IsSortedFunc(seen, func(x, y sluice.TaskInfo) int { return x.Due.Compare(y.Due) }))
+		for range b.Q.All(b.Context(), sluice.StateScheduled) {
+			b.Error("all are gone")
+		}
+	})
 }
 
 // TestQueue_AllEndsWithItsError: the tasks read before come first.

@@ -7,7 +7,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
@@ -26,7 +25,7 @@ import (
 // finished. ErrUnknown: each may or may not have been; calling again is safe, and a task
 // that had been finished is stale then. Up to 250 are finished atomically at a time; after
 // an error those of earlier steps have been, except those that a *StaleError beside it
-// names. With several shards that is so for each: one that fails keeps no other from its tasks.
+// names.
 //
 // Calls of many goroutines on one Queue at the same time are sent together, by one script.
 func (q *Queue) Dequeue(ctx context.Context, es ...Entry) error {
@@ -79,22 +78,14 @@ func (q *Queue) settle(ctx context.Context, op string, d wire.Disposition, es ..
 		}
 		items[i] = wire.Item{ID: e.ID, Receipt: receiptOf(e), Disposition: d}
 	}
-	var mu sync.Mutex // guards stale
-	var stale []string
-	failed := inParts(ctx, q, items, func(i wire.Item) string { return i.ID }, func(p shardPart[wire.Item]) error {
-		some, err := p.shard.settle(ctx, p.tasks)
-		mu.Lock()
-		defer mu.Unlock()
-		stale = append(stale, some...)
-		return err
-	})
-	return settleError(op, q.name, q.explain(ctx, failed), stale)
+	stale, failed := q.settleItems(ctx, items)
+	return settleError(op, q.name, failed, stale)
 }
 
-// settle ends leases, all with the same disposition, and sorts out the answers.
-func (s *shard) settle(ctx context.Context, items []wire.Item) (stale []string, failed error) {
+// settleItems ends leases, all with the same disposition, and sorts out the answers.
+func (q *Queue) settleItems(ctx context.Context, items []wire.Item) (stale []string, failed error) {
 	for part := range slices.Chunk(items, maxGroup) {
-		reply, err := s.runSettle(ctx, part)
+		reply, err := q.runSettle(ctx, part)
 		var answers []wire.Answer
 		if err == nil {
 			answers, _, err = decodeSettled(reply.Value, part)
@@ -121,36 +112,36 @@ func (s *shard) settle(ctx context.Context, items []wire.Item) (stale []string, 
 }
 
 // runSettle ends the leases of a group. What finishes tasks may be a part of a larger group.
-func (s *shard) runSettle(ctx context.Context, items []wire.Item) (redisexec.Reply, error) {
+func (q *Queue) runSettle(ctx context.Context, items []wire.Item) (redisexec.Reply, error) {
 	if items[0].Disposition.Script() != wire.ByExchange {
-		return s.executor.Run(ctx, s.settleRequest(items))
+		return q.executor.Run(ctx, q.settleRequest(items))
 	}
 	bytes := 0
 	for _, i := range items {
 		bytes += len(i.ID)
 	}
-	return runMerged(ctx, s, s.dequeues, items, len(items), bytes, s.settleRequest)
+	return runMerged(ctx, q, q.dequeues, items, len(items), bytes, q.settleRequest)
 }
 
 // settleRequest returns the request that ends leases by one script.
-func (s *shard) settleRequest(items []wire.Item) redisexec.Request {
-	return s.replicated(s.reportRequest(items))
+func (q *Queue) settleRequest(items []wire.Item) redisexec.Request {
+	return q.replicated(q.reportRequest(items))
 }
 
 // reportRequest is settleRequest for a worker, which does not wait for replicas.
-func (s *shard) reportRequest(items []wire.Item) redisexec.Request {
+func (q *Queue) reportRequest(items []wire.Item) redisexec.Request {
 	by := items[0].Disposition.Script()
 	if by == wire.ByExchange {
-		return s.exchangeRequest(items, 0, 0, "")
+		return q.exchangeRequest(items, 0, 0, "")
 	}
 	script, args := scriptGiveBack, make([]any, 0, 2+6*len(items))
 	if by == wire.ByBury {
-		script, args = scriptBury, append(args, s.trimmer.bounds...)
+		script, args = scriptBury, append(args, q.trimmer.bounds...)
 	}
 	for i := range items {
 		args = wire.AppendItem(args, &items[i])
 	}
-	return script.Request(s.allKeys, args...)
+	return script.Request(q.keys.counts, args...)
 }
 
 // decodeSettled decodes what a script says of the tasks whose leases it was to end, and what it has dropped; or returns a
@@ -172,7 +163,7 @@ func exchangedFor(value any, finished int) (wire.Exchanged[Entry], error) {
 }
 
 // commitDequeues sends a group of Dequeue calls, those with the same receipt together.
-func (s *shard) commitDequeues(calls []*mergedCall[[]wire.Item]) {
+func (q *Queue) commitDequeues(calls []*mergedCall[[]wire.Item]) {
 	slices.SortStableFunc(calls, func(a, b *mergedCall[[]wire.Item]) int {
 		return strings.Compare(a.Arg[0].Receipt, b.Arg[0].Receipt)
 	})
@@ -180,7 +171,7 @@ func (s *shard) commitDequeues(calls []*mergedCall[[]wire.Item]) {
 	for _, call := range calls {
 		items = append(items, call.Arg...)
 	}
-	commitGroup(s, calls, s.settleRequest(items), func(result redisexec.Result, sent time.Time) {
+	commitGroup(q, calls, q.settleRequest(items), func(result redisexec.Result, sent time.Time) {
 		x, err := wire.Exchange(result.Value, len(items), entryOf)
 		for _, call := range calls {
 			m := mergedResult{result, sent} // a reply of another form is for each to reject
@@ -194,19 +185,19 @@ func (s *shard) commitDequeues(calls []*mergedCall[[]wire.Item]) {
 
 // exchangeRequest returns a request that finishes tasks, and then claims up to n, for a worker or, if that is "", for a Claim. Only
 // what claims nothing may be repeated.
-func (s *shard) exchangeRequest(finish []wire.Item, n int, lease time.Duration, worker string) redisexec.Request {
+func (q *Queue) exchangeRequest(finish []wire.Item, n int, lease time.Duration, worker string) redisexec.Request {
 	args, ask := make([]any, 0, 13+2*len(finish)), watch.Asking{}
 	if n > 0 {
-		ask = s.watcher.Ask(n, worker != "")
+		ask = q.watcher.Ask(n, worker != "")
 	}
-	args = append(args, ask.Client, n, wire.Duration(lease), s.options.maxAttempts)
+	args = append(args, ask.Client, n, wire.Duration(lease), q.options.maxAttempts)
 	if n > 0 {
-		args = append(append(args, ask.Below, millis(ask.Watch)), s.trimmer.bounds...)
+		args = append(append(args, ask.Below, millis(ask.Watch)), q.trimmer.bounds...)
 		args = append(args, wire.Claimant(lease, worker))
 	}
-	keys, args := s.allKeys, wire.AppendByReceipt(args, finish)
-	if len(finish) > 0 && s.options.retention > 0 {
-		keys, args = s.doneKeys, wire.AppendRetention(args, finish, s.options.retention)
+	keys, args := q.keys.counts, wire.AppendByReceipt(args, finish)
+	if len(finish) > 0 && q.options.retention > 0 {
+		keys, args = q.keys.done, wire.AppendRetention(args, finish, q.options.retention)
 	}
 	r := scriptExchange.Request(keys, args...)
 	if n == 0 {
@@ -249,8 +240,8 @@ func (q *Queue) extend(ctx context.Context, op string, e Entry, lease time.Durat
 	if err != nil {
 		return fmt.Errorf("sluice: %s: %w", op, err)
 	}
-	value, err := q.byID(ctx, op, e.ID, func(s *shard) redisexec.Request {
-		return s.heartbeatRequest(lease, wire.Item{ID: e.ID, Receipt: receiptOf(e)})
+	value, err := q.byID(ctx, op, e.ID, func() redisexec.Request {
+		return q.heartbeatRequest(lease, wire.Item{ID: e.ID, Receipt: receiptOf(e)})
 	})
 	if err != nil {
 		return err
@@ -267,9 +258,9 @@ func (q *Queue) extend(ctx context.Context, op string, e Entry, lease time.Durat
 }
 
 // heartbeatRequest returns a request that extends the leases of up to maxGroup tasks.
-func (s *shard) heartbeatRequest(lease time.Duration, items ...wire.Item) redisexec.Request {
+func (q *Queue) heartbeatRequest(lease time.Duration, items ...wire.Item) redisexec.Request {
 	args := append(make([]any, 0, 3+2*len(items)), wire.Duration(lease))
-	return scriptHeartbeat.Request(s.allKeys, wire.AppendByReceipt(args, items)...)
+	return scriptHeartbeat.Request(q.keys.counts, wire.AppendByReceipt(args, items)...)
 }
 
 func checkReceipt(e Entry) error {

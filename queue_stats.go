@@ -37,22 +37,19 @@ type Stats struct {
 	// NextDue is when the first task is due that is scheduled or, because its lease ends,
 	// leased, by the server's clock. Zero if there is none.
 	NextDue time.Time
-	// Paused says whether the queue is paused, or any of its shards.
+	// Paused says whether the queue is paused.
 	Paused bool
-	// PausedUntil is when the pause ends by itself, by the server's clock: the last one, if shards
-	// differ. Zero if it lasts until Resume.
+	// PausedUntil is when the pause ends by itself, by the server's clock. Zero if it lasts until Resume.
 	PausedUntil time.Time
-	// Waiting is how many clients of go-redis wait in line for tasks, for Workers that have room and callers of Wait. One that waits
-	// at several shards counts at each. A client that has died counts until it is told of a task, or until the line ends: a minute,
+	// Waiting is how many clients of go-redis wait in line for tasks, for Workers that have room and callers of Wait.
+	// A client that has died counts until it is told of a task, or until the line ends: a minute,
 	// or some poll intervals, after the last one has looked. One that may not subscribe is not in line.
 	Waiting int
 	// Limits are what SetLimits has set; zero for none.
 	Limits Limits
 }
 
-// Stats counts the queue's tasks. With several shards it adds up what each has at about the same
-// time; the error is that of any of them. With WithDeadLimit or WithDeadAge it drops first what
-// those say.
+// Stats counts the queue's tasks. With WithDeadLimit or WithDeadAge it drops first what those say.
 func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 	return q.stats(ctx, "stats")
 }
@@ -62,49 +59,15 @@ func (q *Queue) stats(ctx context.Context, op string) (Stats, error) {
 	if err := q.check(op); err != nil {
 		return Stats{}, err
 	}
-	q.trim(ctx)
-	all := make([]Stats, len(q.shards))
-	err := q.onShards(ctx, func(i int, s *shard) error {
-		reply, err := s.executor.Run(ctx, scriptStats.Request(s.workerKeys()))
-		if err == nil {
-			all[i], err = decodeStats(reply.Value)
-		}
-		return err
-	})
-	if err != nil {
-		return Stats{}, q.wrap(ctx, op, err)
+	if q.options.trims() {
+		q.trim(ctx)
 	}
-	sum := all[0]
-	for _, s := range all[1:] {
-		sum = sum.plus(s)
+	reply, err := q.executor.Run(ctx, scriptStats.Request(q.keys.all))
+	var s Stats
+	if err == nil {
+		s, err = decodeStats(reply.Value)
 	}
-	return sum, nil
-}
-
-// plus returns the state of two shards.
-func (s Stats) plus(o Stats) Stats {
-	s.Due += o.Due
-	s.Scheduled += o.Scheduled
-	s.Leased += o.Leased
-	s.Dead += o.Dead
-	s.Done, s.Retried, s.Buried = s.Done+o.Done, s.Retried+o.Retried, s.Buried+o.Buried
-	s.Lost, s.Dropped = s.Lost+o.Lost, s.Dropped+o.Dropped
-	s.Waiting += o.Waiting
-	s.Retained += o.Retained
-	switch {
-	case !o.Paused:
-	case !s.Paused:
-		s.Paused, s.PausedUntil = true, o.PausedUntil
-	case s.PausedUntil.IsZero(), o.PausedUntil.IsZero():
-		s.PausedUntil = time.Time{}
-	case o.PausedUntil.After(s.PausedUntil):
-		s.PausedUntil = o.PausedUntil
-	}
-	s.OldestDue = max(s.OldestDue, o.OldestDue)
-	if s.NextDue.IsZero() || !o.NextDue.IsZero() && o.NextDue.Before(s.NextDue) {
-		s.NextDue = o.NextDue
-	}
-	return s
+	return s, wrap(op, q.name, err)
 }
 
 // decodeStats decodes how many are due, scheduled and dead, then the scores, or nothing, of
@@ -155,35 +118,29 @@ const notPaused = -2
 // end of the pause, which those who wait learn at once. It works on a full server.
 //
 // When Pause returns nil, no later claim brings a task. A claim that the server has carried out before
-// may yet return. With several shards, those of which the error is not are paused. After ErrUnknown it may be called
+// may yet return. After ErrUnknown it may be called
 // again. ErrInvalid: d is negative. Stats says whether a queue is paused, and until when.
 func (q *Queue) Pause(ctx context.Context, d time.Duration) error {
 	if d < 0 || d > longestDuration {
 		return invalid("pause", fmt.Sprintf("pause of %v", d))
 	}
-	return q.onPauses(ctx, "pause", func(s *shard) redisexec.Request {
-		return s.replicated(scriptPause.Request(s.allKeys, millis(d)))
-	})
+	return q.change(ctx, "pause", scriptPause.Request(q.keys.counts, millis(d)))
 }
 
 // Resume ends a pause. Those who wait for tasks learn of it at once. A queue that is not paused stays
-// as it is. With several shards, those of which the error is not are resumed. After ErrUnknown it may be called again.
+// as it is. After ErrUnknown it may be called again.
 func (q *Queue) Resume(ctx context.Context) error {
-	return q.onPauses(ctx, "resume", func(s *shard) redisexec.Request {
-		return s.replicated(scriptResume.Request(s.allKeys))
-	})
+	return q.change(ctx, "resume", scriptResume.Request(q.keys.counts))
 }
 
-// onPauses changes the pauses of all shards.
-func (q *Queue) onPauses(ctx context.Context, op string, request func(s *shard) redisexec.Request) error {
+// change changes the queue's pause or limits.
+func (q *Queue) change(ctx context.Context, op string, r redisexec.Request) error {
 	if err := q.check(op); err != nil {
 		return err
 	}
-	return q.wrap(ctx, op, q.onShards(ctx, func(_ int, s *shard) error {
-		reply, err := s.executor.Run(ctx, request(s))
-		if err == nil {
-			err = reply.Shortfall
-		}
-		return err
-	}))
+	reply, err := q.executor.Run(ctx, q.replicated(r))
+	if err == nil {
+		err = reply.Shortfall
+	}
+	return wrap(op, q.name, err)
 }

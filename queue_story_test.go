@@ -347,27 +347,6 @@ func TestStats_CountsWhatBecomesOfTasks(t *testing.T) {
 	})
 }
 
-// TestStats_AddsUpTheCountsOfShards: each shard has its own.
-func TestStats_AddsUpTheCountsOfShards(t *testing.T) {
-	systest.EachQueue(t, func(b systest.QueueTest) {
-		var tasks []sluice.Task
-		for i := range 30 {
-			tasks = append(tasks, sluice.Task{ID: strings.Repeat("x", i+1)})
-		}
-		_, err := b.Q.EnqueueBatch(b.Context(), tasks)
-		require.NoError(b, err)
-		var es []sluice.Entry
-		b.Eventually(func() bool { es = append(es, b.Claim(30, time.Minute)...); return len(es) == 30 }) // a shard that is slow brings none
-		require.NoError(b, b.Q.Dequeue(b.Context(), es[:20]...))
-		for _, e := range es[20:] {
-			require.NoError(b, b.Q.Retry(b.Context(), e, 0, "failed"))
-		}
-		s, err := b.Q.Stats(b.Context())
-		require.NoError(b, err)
-		require.Equal(b, []int64{20, 10}, []int64{s.Done, s.Retried})
-	}, sluice.WithShards(3))
-}
-
 // TestWorker_KeepsTheLastError: the error of a handler is the last one of its task.
 func TestWorker_KeepsTheLastError(t *testing.T) {
 	systest.EachQueue(t, func(q systest.QueueTest) {
@@ -414,10 +393,10 @@ func TestStats_APeriodicTaskThatIsPutOffCountsAsNothing(t *testing.T) {
 	})
 }
 
-// TestStats_AWorkerKeepsTheCountsOfEachShard: also of one in which nothing was counted for a day.
-func TestStats_AWorkerKeepsTheCountsOfEachShard(t *testing.T) {
+// TestStats_AWorkerKeepsTheCounts, though nothing was counted for a day.
+func TestStats_AWorkerKeepsTheCounts(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
-		q, err := sluice.NewQueue(rdb, "q", sluice.WithShards(3))
+		q, err := sluice.NewQueue(rdb, "q")
 		require.NoError(t, err)
 		for i := range 30 {
 			_, err := q.Enqueue(t.Context(), sluice.Task{ID: strings.Repeat("x", i+1)})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/watch"
 	"github.com/sluice-go/sluice/internal/wire"
@@ -29,9 +28,6 @@ import (
 // 100ms or the poll interval. For another task, it returns at once. So a loop around it never spins on a task
 // that stays and that nothing takes. One that claims the task and releases it again does spin: Retry it.
 //
-// With several shards, a task of any ends it. The error of one is returned if nothing is due in the
-// others for a poll interval.
-//
 // The error is ctx.Err() when ctx ends, or that of a poll that failed: the caller comes
 // back after a pause.
 func (q *Queue) Wait(ctx context.Context) error {
@@ -41,33 +37,11 @@ func (q *Queue) Wait(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return wrap("wait", q.name, err)
 	}
-	err := q.ready(ctx)
-	if err == nil {
-		err = q.waitForAny(ctx)
-	}
-	return q.wrap(ctx, "wait", err)
-}
-
-// waitForAny waits until a task of any shard may be due.
-func (q *Queue) waitForAny(ctx context.Context) error {
-	watchers := make([]*watch.Watcher, len(q.shards))
-	for i, s := range q.shards {
-		watchers[i] = s.watcher
-	}
-	which, errs := watch.Wait(ctx, q.options.poll, watchers...)
-	if len(errs) == 0 {
-		q.shards[which].sight(0)
-	}
-	return joinErrors(errs)
+	return wrap("wait", q.name, q.watcher.Wait(ctx, q.options.poll))
 }
 
 // clients finds what all Queues on one client share.
 var clients = watch.NewRegistry(lookScripts{})
-
-// newWatcher returns what waits for the tasks of a shard.
-func newWatcher(s *shard) *watch.Watcher {
-	return s.queue.client.Watcher(watch.Queue{Keys: s.allKeys, Channel: s.companion(keyspace.Wake)}, s.options.poll)
-}
 
 // lookScripts are how watchers look at queues.
 type lookScripts struct{}

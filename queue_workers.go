@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"os"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"time"
 
@@ -52,13 +51,9 @@ func (q *Queue) Workers(ctx context.Context) ([]WorkerInfo, error) {
 	if err := q.check(op); err != nil {
 		return nil, err
 	}
-	err := q.ready(ctx)
-	var reply redisexec.Reply
-	if err == nil {
-		reply, err = q.executor.Run(ctx, scriptWorkers.Request(q.shards[0].workerKeys()))
-	}
+	reply, err := q.executor.Run(ctx, scriptWorkers.Request(q.keys.all))
 	if err != nil {
-		return nil, q.wrap(ctx, op, err)
+		return nil, wrap(op, q.name, err)
 	}
 	var workers []WorkerInfo
 	at := map[string]int{}
@@ -103,36 +98,31 @@ func sayingOf(text string, until float64) (w WorkerInfo, ok bool) {
 	}, true
 }
 
-// presence has a worker that runs seen in the first shard of its queue, and keeps the counts of each.
+// presence has a worker that runs seen, and keeps the counts of its queue.
 type presence struct {
-	shard  *shard
-	worker *Worker // nil in the other shards
+	worker *Worker
 	saying saying
 	before []any // what it may have said before
 }
 
-// newPresences returns those of a worker that begins to run with this ID.
-func newPresences(w *Worker, id string) presences {
+// newPresence returns that of a worker that begins to run with this ID.
+func newPresence(w *Worker, id string) *presence {
 	host, _ := os.Hostname()
-	ps := presences{{shard: w.Queue.shards[0], worker: w, saying: saying{
+	return &presence{worker: w, saying: saying{
 		ID: id, Label: w.Label, Host: host, Version: libraryVersion(), PID: os.Getpid(), Started: time.Now().UnixMilli(),
-	}}}
-	for _, s := range w.Queue.shards[1:] {
-		ps = append(ps, &presence{shard: s})
-	}
-	return ps
+	}}
 }
 
 // request says how the worker is, or that it has ended.
 func (p *presence) request(hasEnded bool) redisexec.Request {
 	said := ""
-	if !hasEnded && p.worker != nil {
+	if !hasEnded {
 		stats := p.worker.Stats()
 		p.saying.Concurrency, p.saying.Running, p.saying.Stuck = int(p.worker.counters.Most.Load()), int(stats.Running), int(stats.Stuck)
 		text, _ := json.Marshal(p.saying) // of strings and numbers: it never fails
 		said = string(text)
 	}
-	r := scriptSeen.Request(p.shard.workerKeys(), append([]any{p.saying.Counts, said}, p.before...)...)
+	r := scriptSeen.Request(p.worker.Queue.keys.all, append([]any{p.saying.Counts, said}, p.before...)...)
 	if said != "" {
 		p.before = append(p.before, said)
 	}
@@ -156,7 +146,7 @@ type presences []*presence
 func (ps presences) keep(ctx context.Context) {
 	every := sayRarest
 	for _, p := range ps {
-		every = min(every, max(sayEvery, min(p.shard.options.poll, sayRarest)))
+		every = min(every, max(sayEvery, min(p.worker.Queue.options.poll, sayRarest)))
 	}
 	for _, p := range ps {
 		p.saying.Counts = int64(sayLasts * every / time.Second)
@@ -176,16 +166,11 @@ func (ps presences) keep(ctx context.Context) {
 func (ps presences) say(ctx context.Context, within time.Duration, haveEnded bool) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	// A queue that may have another number of shards is left alone.
-	ps = slices.DeleteFunc(slices.Clone(ps), func(p *presence) bool { q := p.shard.queue; return len(q.shards) > 1 && !q.known.Load() })
-	if len(ps) == 0 {
-		return
-	}
 	requests := make([]redisexec.Request, len(ps))
 	for i, p := range ps {
 		requests[i] = p.request(haveEnded)
 	}
-	for i, r := range ps[0].shard.executor.Pipeline(ctx, requests) {
+	for i, r := range ps[0].worker.Queue.executor.Pipeline(ctx, requests) {
 		if !haveEnded {
 			ps[i].noted(r)
 		}
@@ -197,7 +182,7 @@ func startPresence(ctx context.Context, all presences) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	byClient := map[any]presences{}
 	for _, p := range all {
-		byClient[p.shard.queue.client] = append(byClient[p.shard.queue.client], p)
+		byClient[p.worker.Queue.client] = append(byClient[p.worker.Queue.client], p)
 	}
 	var done sync.WaitGroup
 	for _, ps := range byClient {

@@ -57,7 +57,6 @@ var (
 	scriptPurge      = newScript("purge", redisexec.Never)
 	scriptCheckQueue = newScript("check_queue", redisexec.ReadOnly, "check")
 	scriptMark       = newScript("mark", redisexec.Idempotent, "rights")
-	scriptLayout     = newScript("layout", redisexec.Idempotent)
 )
 
 // scripts is all of them, by name.

@@ -189,7 +189,7 @@ local redis = setmetatable({ call = bounded(real.call), pcall = bounded(real.pca
 			q, err := NewQueue(rdb, redistest.Name(t)+name+left)
 			require.NoError(t, err)
 			var keys []string
-			for _, key := range q.shards[0].allKeys {
+			for _, key := range q.keys.counts {
 				keys = append(keys, key.(string))
 			}
 			pipeline := rdb.Pipeline()
@@ -224,7 +224,7 @@ func TestScripts_HeadsHeedEachPause(t *testing.T) {
 			if pause >= 0 {
 				require.NoError(t, q.Pause(ctx, pause))
 			}
-			queues = append(queues, watch.Looking{Queue: &watch.Queue{Keys: q.shards[0].allKeys}})
+			queues = append(queues, watch.Looking{Queue: &watch.Queue{Keys: q.keys.counts}})
 		}
 		reply, err := redisexec.New(rdb).Run(ctx, lookScripts{}.Look(queues))
 		require.NoError(t, err)
@@ -452,15 +452,5 @@ func TestClaimed_OneDueTimeForEachTask(t *testing.T) {
 			require.Equal(t, string(rune('a'+i)), e.ID)
 			require.Equal(t, float64(i)+1.5, e.Due)
 		}
-	}
-}
-
-// TestQueue_PagesOfALoopAreSmall: a loop that may end at once reads no more of many shards in advance than of one.
-func TestQueue_PagesOfALoopAreSmall(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct{ n, shards, want int }{
-		{math.MaxInt, 1, 250}, {math.MaxInt, 4, 125}, {math.MaxInt, 64, 16}, {math.MaxInt, 1024, 16}, {10_000, 64, 250}, {1, 64, 1}, {20, 1, 20},
-	} {
-		require.Equal(t, test.want, pageSize(test.n, test.shards), "%d of %d shards", test.n, test.shards)
 	}
 }

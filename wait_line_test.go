@@ -85,7 +85,7 @@ func TestQueue_TellsClientsInLine(t *testing.T) {
 	})
 }
 
-// TestQueue_StatsCountClientsThatWait: at all shards. The callers of a client count once.
+// TestQueue_StatsCountClientsThatWait. The callers of a client count once.
 func TestQueue_StatsCountClientsThatWait(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		waiting := func(want int) func() bool { return func() bool { return waitingFor(b) == want } }
@@ -97,10 +97,10 @@ func TestQueue_StatsCountClientsThatWait(t *testing.T) {
 		for range 3 {
 			all.Go(func() { _ = b.Q.Wait(ctx) })
 		}
-		b.Eventually(waiting(2))
+		b.Eventually(waiting(1))
 		stop()
 		b.Eventually(waiting(0))
-	}, sluice.WithShards(2))
+	})
 }
 
 // herd is many clients that wait for the tasks of one queue.

@@ -43,10 +43,6 @@ const (
 // more. It uses up to five connections of the queue's client at once (two exchanges, extensions, a poll, and, each 15 seconds, that it lives), with
 // hundreds of handlers up to three more for extensions, one for pub/sub and, when Redis does not answer, one
 // for each exchange that it has given up, until the client's own timeout.
-//
-// Of a queue with several shards (see WithShards) it claims from the one whose earliest task is
-// oldest, as far as it knows, and asks each once in a poll interval at least. Shards whose server
-// does not answer cost their own tasks only: the others get the handlers.
 type Worker struct {
 	// Queue is where the tasks come from. Required.
 	Queue *Queue
@@ -208,8 +204,7 @@ func LeaseValid(ctx context.Context) bool { return ctx != nil && lease.IsHeld(ct
 //
 // Run does not end because Redis fails: claims and results are tried again with growing pauses of up to a
 // second, results until their leases end. A field that is out of range, a nil Queue or Handler, or a worker
-// that is running already is ErrInvalid at once, and so is a Queue that was made for another number of shards
-// than it has. Run may be called again when it has returned and so have all handlers.
+// that is running already is ErrInvalid at once. Run may be called again when it has returned and so have all handlers.
 func (w *Worker) Run(ctx context.Context) error {
 	c, err := w.alone("run")
 	if err != nil {
@@ -219,11 +214,10 @@ func (w *Worker) Run(ctx context.Context) error {
 		return err
 	}
 	defer w.seat.Store(nil)
-	left, err := c.run(ctx)
-	if left != nil {
-		return errors.Join(err, wrap("run", w.Queue.name, left))
+	if left := c.run(ctx); left != nil {
+		return wrap("run", w.Queue.name, left)
 	}
-	return err
+	return nil
 }
 
 // alone returns a crew of this worker alone.
@@ -280,7 +274,6 @@ func (w *Worker) config(log *slog.Logger) (c taskloop.Queue, p *workerPolicy, er
 		Concurrency: orDefault(w.Concurrency, maxConcurrency),
 		Lease:       lease,
 		Timeout:     p.timeout,
-		Poll:        w.Queue.options.poll,
 		Log:         log,
 		Counters:    &w.counters,
 	}

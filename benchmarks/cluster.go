@@ -16,21 +16,21 @@ type cluster struct {
 	end   func()
 }
 
-// client returns a client of the Cluster, and its nodes' addresses.
-func (c *cluster) client() (*redis.ClusterClient, []string, error) {
+// client returns a client of the Cluster.
+func (c *cluster) client() (*redis.ClusterClient, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.end == nil {
 		started, end, err := redistest.NewCluster()
 		if err != nil {
-			return nil, nil, fmt.Errorf("cluster: %w", err)
+			return nil, fmt.Errorf("cluster: %w", err)
 		}
 		for _, node := range started.Nodes {
 			c.addrs = append(c.addrs, node.Addr)
 		}
 		c.end = end
 	}
-	return redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.addrs, PoolSize: poolSize}), c.addrs, nil
+	return redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.addrs, PoolSize: poolSize}), nil
 }
 
 func (c *cluster) stop() {

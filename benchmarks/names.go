@@ -51,7 +51,7 @@ func clusterNames() scenario {
 // onCluster opens a contender on the Cluster.
 func onCluster(open onRedis) func(setup) (contender, error) {
 	return func(s setup) (contender, error) {
-		rdb, _, err := s.cluster.client()
+		rdb, err := s.cluster.client()
 		if err != nil {
 			return nil, err
 		}

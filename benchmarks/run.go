@@ -35,7 +35,7 @@ func scenarios() []scenario {
 		single(), hot(1), hot(64), procs(), baskets(), permits(), storm(2 * time.Millisecond),
 		names(), manyNames(), clusterNames(), wake(), held(), heldMany(40_000, 3*time.Second), heldMany(100_000, 15*time.Second),
 		unlockAll(50_000, false), unlockAll(50_000, true),
-		work(64, 200_000), work(1, 20_000), shards(), shardsIdle(100), loop(), serverTime(),
+		work(64, 200_000), work(1, 20_000), loop(), serverTime(),
 		enqueue("enqueue-now", 64, 50_000, "due at once", atOnce), enqueue("enqueue-later", 64, 50_000, "due in 15 minutes", in15Minutes),
 		enqueue("enqueue-one", 1, 20_000, "due at once", atOnce), enqueueBatch(), batch(),
 		late("late-idle", func(entrant) int { return 1000 }, 5*time.Second,

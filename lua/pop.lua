@@ -5,7 +5,7 @@
 -- RETRY never: if the script runs twice, the second run removes other tasks.
 redis.call('ZCARD', KEYS[3]) -- check the types before the first write
 local leases = redis.call('ZCARD', KEYS[5])
-redis.call('ZCARD', KEYS[1]) -- a queue with several shards has a string there
+redis.call('ZCARD', KEYS[1]) -- what is of another type is no queue
 readLimits()
 local n = tonumber(ARGV[1])
 local most = n

@@ -3,5 +3,5 @@
 -- KEYS[5] the leased tasks   KEYS[7] the last errors   KEYS[10] and KEYS[11] what is done. Line, pause, limits and counts stay.
 -- RETURNS the number of keys removed
 -- RETRY never: if the script runs twice, the second run may remove tasks enqueued since.
-redis.call('ZCARD', KEYS[1]) -- a queue with several shards has another type here
+redis.call('ZCARD', KEYS[1]) -- what is of another type is no queue
 return redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[7], KEYS[10], KEYS[11])

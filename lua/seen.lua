@@ -3,7 +3,7 @@
 -- ARGV[1] for how many seconds it counts   ARGV[2] what it says of itself, '' if it has ended; then what it may have said before
 -- RETURNS 1
 -- RETRY idempotent.
-redis.call('ZCARD', KEYS[1]) -- a queue with several shards has a string there
+redis.call('ZCARD', KEYS[1]) -- what is of another type is no queue
 redis.call('ZREMRANGEBYSCORE', KEYS[12], '-inf', text(now)) -- after this a full server accepts the rest
 if #ARGV > 2 then redis.call('ZREM', KEYS[12], unpack(ARGV, 3)) end
 if ARGV[2] ~= '' then redis.call('ZADD', KEYS[12], text(now + tonumber(ARGV[1])), ARGV[2]) end

@@ -2,5 +2,5 @@
 -- KEYS[12] the workers, see seen.lua
 -- RETURNS of each what it says of itself, and until when that counts, in Unix seconds
 -- RETRY readOnly: changes nothing.
-redis.call('ZCARD', KEYS[1]) -- a queue with several shards has a string there
+redis.call('ZCARD', KEYS[1]) -- what is of another type is no queue
 return redis.call('ZRANGEBYSCORE', KEYS[12], '(' .. text(now), '+inf', 'WITHSCORES')

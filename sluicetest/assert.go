@@ -8,14 +8,14 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/internal/keyspace"
 )
 
 // Prefix returns the same Redis, whose methods look at queues with another prefix: see sluice.WithQueuePrefix.
 func (r *Redis) Prefix(prefix string) *Redis { return &Redis{server: r.server, prefix: prefix} }
 
 // Due returns the tasks of a queue that are due: all of them, in order, with payloads and headers, whether the
-// queue is paused or not. TaskInfo.Reason is the last error of one that has failed. Like all that follow it finds out by itself how many shards the queue has, and changes nothing.
+// queue is paused or not. TaskInfo.Reason is the last error of one that has failed.
+// Like all that follow it changes nothing.
 func (r *Redis) Due(queue string) []sluice.TaskInfo {
 	r.t.Helper()
 	return r.list(queue, sluice.StateDue)
@@ -173,14 +173,10 @@ func (r *Redis) summary(queue string) string {
 		strconv.FormatInt(s.Leased, 10) + " leased, " + strconv.FormatInt(s.Dead, 10) + " dead"
 }
 
-// queue returns a Queue with as many shards as the named one has. Its calls are not the program's: no hooks.
+// queue returns the named queue. Its calls are not the program's: no hooks.
 func (r *Redis) queue(name string) *sluice.Queue {
 	r.t.Helper()
-	shards := 1
-	if n, err := strconv.Atoi(r.redis.HGet(keyspace.Companion(r.prefix+name, keyspace.Layout), "shards")); err == nil {
-		shards = n
-	}
-	q, err := sluice.NewQueue(r.client, name, sluice.WithQueuePrefix(r.prefix), sluice.WithShards(shards))
+	q, err := sluice.NewQueue(r.client, name, sluice.WithQueuePrefix(r.prefix))
 	r.requireNoError(err)
 	return q
 }

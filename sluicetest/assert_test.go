@@ -15,66 +15,61 @@ import (
 	"github.com/sluice-go/sluice/sluicetest"
 )
 
-// TestRedis_ShowsEveryState: of queues with any number of shards and any prefix, paused, with headers.
+// TestRedis_ShowsEveryState: of a queue with a prefix of its own, paused, with headers.
 func TestRedis_ShowsEveryState(t *testing.T) {
 	t.Parallel()
-	for _, shards := range []int{1, 5} {
-		t.Run(fmt.Sprint(shards), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				all := sluicetest.New(t)
-				r := all.Prefix("Shop:")
-				queue, err := sluice.NewQueue(r.Client(), "orders", sluice.WithShards(shards), sluice.WithQueuePrefix("Shop:"))
-				require.NoError(t, err)
-				enqueue := func(id string, delay time.Duration) {
-					_, err := queue.Enqueue(t.Context(), sluice.Task{ID: id, Payload: []byte("of " + id), Header: map[string]string{"trace": id}, Delay: delay})
-					require.NoError(t, err)
-				}
-				require.Empty(t, r.Due("orders"))
-				r.RequireEmpty("orders")
-				for i := range 8 {
-					enqueue(fmt.Sprint("leased-", i), 0)
-				}
-				leased, err := queue.Claim(t.Context(), 8, time.Hour)
-				require.NoError(t, err)
-				require.Len(t, leased, 8)
-				require.NoError(t, queue.Bury(t.Context(), leased[0], "hopeless"))
-				require.NoError(t, queue.Pause(t.Context(), 0))
-				for i := range 9 {
-					enqueue(fmt.Sprint("due-", i), 0)
-				}
-				later := make([]sluice.Task, 2500)
-				for i := range later {
-					id := fmt.Sprint("scheduled-", i)
-					later[i] = sluice.Task{ID: id, Payload: []byte("of " + id), Header: map[string]string{"trace": id}, Delay: 24*time.Hour + time.Duration(i)*time.Second}
-				}
-				_, err = queue.EnqueueBatch(t.Context(), later)
-				require.NoError(t, err)
+	synctest.Test(t, func(t *testing.T) {
+		all := sluicetest.New(t)
+		r := all.Prefix("Shop:")
+		queue, err := sluice.NewQueue(r.Client(), "orders", sluice.WithQueuePrefix("Shop:"))
+		require.NoError(t, err)
+		enqueue := func(id string, delay time.Duration) {
+			_, err := queue.Enqueue(t.Context(), sluice.Task{ID: id, Payload: []byte("of " + id), Header: map[string]string{"trace": id}, Delay: delay})
+			require.NoError(t, err)
+		}
+		require.Empty(t, r.Due("orders"))
+		r.RequireEmpty("orders")
+		for i := range 8 {
+			enqueue(fmt.Sprint("leased-", i), 0)
+		}
+		leased, err := queue.Claim(t.Context(), 8, time.Hour)
+		require.NoError(t, err)
+		require.Len(t, leased, 8)
+		require.NoError(t, queue.Bury(t.Context(), leased[0], "hopeless"))
+		require.NoError(t, queue.Pause(t.Context(), 0))
+		for i := range 9 {
+			enqueue(fmt.Sprint("due-", i), 0)
+		}
+		later := make([]sluice.Task, 2500)
+		for i := range later {
+			id := fmt.Sprint("scheduled-", i)
+			later[i] = sluice.Task{ID: id, Payload: []byte("of " + id), Header: map[string]string{"trace": id}, Delay: 24*time.Hour + time.Duration(i)*time.Second}
+		}
+		_, err = queue.EnqueueBatch(t.Context(), later)
+		require.NoError(t, err)
 
-				require.Len(t, r.Due("orders"), 9)
-				require.Len(t, r.Leased("orders"), 7)
-				scheduled := r.Scheduled("orders")
-				require.Len(t, scheduled, 2500)
-				for i, e := range scheduled {
-					require.Equal(t, fmt.Sprint("scheduled-", i), e.ID)
-					require.Equal(t, "of "+e.ID, string(e.Payload))
-					require.Equal(t, map[string]string{"trace": e.ID}, e.Header)
-				}
-				dead := r.Dead("orders")
-				require.Len(t, dead, 1)
-				require.Equal(t, "hopeless", dead[0].Reason)
-				require.Equal(t, dead[0], r.RequireDead("orders", leased[0].ID))
-				r.RequireNotEnqueued("orders", leased[0].ID)
-				r.RequireNotEnqueued("orders", "no such")
-				require.Equal(t, sluice.StateLeased, r.RequireEnqueued("orders", leased[1].ID).State)
-				require.Equal(t, sluice.StateDue, r.RequireEnqueued("orders", "due-3").State)
-				require.True(t, r.Stats("orders").Paused)
-				require.EqualValues(t, 2500, r.Stats("orders").Scheduled)
+		require.Len(t, r.Due("orders"), 9)
+		require.Len(t, r.Leased("orders"), 7)
+		scheduled := r.Scheduled("orders")
+		require.Len(t, scheduled, 2500)
+		for i, e := range scheduled {
+			require.Equal(t, fmt.Sprint("scheduled-", i), e.ID)
+			require.Equal(t, "of "+e.ID, string(e.Payload))
+			require.Equal(t, map[string]string{"trace": e.ID}, e.Header)
+		}
+		dead := r.Dead("orders")
+		require.Len(t, dead, 1)
+		require.Equal(t, "hopeless", dead[0].Reason)
+		require.Equal(t, dead[0], r.RequireDead("orders", leased[0].ID))
+		r.RequireNotEnqueued("orders", leased[0].ID)
+		r.RequireNotEnqueued("orders", "no such")
+		require.Equal(t, sluice.StateLeased, r.RequireEnqueued("orders", leased[1].ID).State)
+		require.Equal(t, sluice.StateDue, r.RequireEnqueued("orders", "due-3").State)
+		require.True(t, r.Stats("orders").Paused)
+		require.EqualValues(t, 2500, r.Stats("orders").Scheduled)
 
-				require.Empty(t, all.Scheduled("orders"), "the queue of that name with the usual prefix")
-			})
-		})
-	}
+		require.Empty(t, all.Scheduled("orders"), "the queue of that name with the usual prefix")
+	})
 }
 
 // failing is a test that notes its failure.

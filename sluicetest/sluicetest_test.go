@@ -138,7 +138,7 @@ func TestRedis_TimesAreExactInABubble(t *testing.T) {
 func TestRedis_AdvanceWakesThoseWhoWaitOutsideABubble(t *testing.T) {
 	t.Parallel()
 	r := sluicetest.New(t)
-	queue, err := sluice.NewQueue(r.Client(), "orders", sluice.WithShards(3), sluice.WithPollInterval(time.Hour))
+	queue, err := sluice.NewQueue(r.Client(), "orders", sluice.WithPollInterval(time.Hour))
 	require.NoError(t, err)
 	handled := make(chan string, 10)
 	stop := start(t, &sluice.Worker{Queue: queue, Lease: time.Hour, Handler: func(_ context.Context, e sluice.Entry) error {
@@ -189,7 +189,8 @@ func TestRedis_AdvanceWakesThoseWhoWaitOutsideABubble(t *testing.T) {
 	require.Eventually(t, func() bool { return len(r.Scheduled("orders")) == 1 }, eventTimeout, time.Millisecond)
 	r.Advance(10*time.Hour + time.Second)
 	handles()
-	require.Eventually(t, func() bool { return r.Stats("orders").Waiting == 3 }, eventTimeout, time.Millisecond, "the Worker waits at each shard")
+	waits := func() bool { return r.Stats("orders").Waiting == 1 }
+	require.Eventually(t, waits, eventTimeout, time.Millisecond, "the Worker waits")
 	r.RequireEmpty("orders")
 	stop()
 }
@@ -222,7 +223,7 @@ func TestRedis_ALongPipelineBlocksNoEnd(t *testing.T) {
 	t.Parallel()
 	long := func(t *testing.T) {
 		r := sluicetest.New(t)
-		queue, err := sluice.NewQueue(r.Client(), "q", sluice.WithShards(2))
+		queue, err := sluice.NewQueue(r.Client(), "q")
 		require.NoError(t, err)
 		tasks := make([]sluice.Task, 3000)
 		for i := range tasks {

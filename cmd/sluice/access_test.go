@@ -45,7 +45,7 @@ func (s stage) reset() {
 	s.Helper()
 	require.NoError(s, s.rdb.FlushAll(s.Context()).Err())
 	s.fill(s.queue("orders"))
-	s.fill(s.queue("mails", sluice.WithShards(2)))
+	s.fill(s.queue("mails"))
 	s.staff(s.queue("orders"))
 	s.finish(s.queue("orders", sluice.WithRetention(time.Hour)), "done-1", "result")
 	require.NoError(s, s.rdb.ZAdd(s.Context(), "Queue:bare", redis.Z{Score: 4e9, Member: "a foreign producer's"}).Err())
@@ -155,10 +155,10 @@ func TestCluster(t *testing.T) {
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{c.Nodes[0].Addr}})
 	defer func() { _ = rdb.Close() }()
 	st := stage{T: t, shell: s, rdb: rdb}
-	st.finish(st.queue("orders", sluice.WithShards(6), sluice.WithRetention(time.Hour)), "done-1", "")
-	st.fill(st.queue("orders", sluice.WithShards(6)))
+	st.finish(st.queue("orders", sluice.WithRetention(time.Hour)), "done-1", "")
+	st.fill(st.queue("orders"))
 	st.fill(st.queue("mails"))
-	_, err := st.queue("orders", sluice.WithShards(6)).Enqueue(t.Context(), sluice.Task{ID: "leased-2"})
+	_, err := st.queue("orders").Enqueue(t.Context(), sluice.Task{ID: "leased-2"})
 	require.NoError(t, err)
 	require.NoError(t, rdb.Set(t.Context(), "Lock:stock", "token", time.Hour).Err())
 	st.takePermits("gate", 2)
@@ -271,15 +271,10 @@ func TestCanary_NoSecretIsPrinted(t *testing.T) {
 		require.NoError(t, s.rdb.Set(ctx, "Lock:stock", token, time.Hour).Err())
 		require.NoError(t, s.rdb.HSet(ctx, "{Queue:orders}:results", "done-1", "1 "+payload).Err())
 		for _, name := range []string{"orders", "mails"} {
-			q := s.queue(name, sluice.WithShards(map[string]int{"orders": 1, "mails": 2}[name]))
 			for _, id := range []string{"due-1", "later-1", "dead-2", "leased-1"} {
-				for _, key := range s.rdb.Keys(ctx, "*"+name+"*:tasks").Val() {
-					if s.rdb.HExists(ctx, key, id).Val() {
-						require.NoError(t, s.rdb.HSet(ctx, key, id, payload).Err())
-					}
-				}
+				require.NoError(t, s.rdb.HSet(ctx, "{Queue:"+name+"}:tasks", id, payload).Err())
 			}
-			e, err := q.Get(ctx, "due-1")
+			e, err := s.queue(name).Get(ctx, "due-1")
 			require.NoError(t, err)
 			require.Equal(t, payload, string(e.Payload))
 		}

@@ -13,44 +13,41 @@ import (
 
 func TestChange_NamedTasks(t *testing.T) {
 	s := newStage(t)
-	for _, shards := range []int{1, 3} {
-		q := s.queue(fmt.Sprint("orders-", shards), sluice.WithShards(shards))
-		s.fill(q)
-		name := fmt.Sprint("orders-", shards)
+	q := s.queue("orders")
+	s.fill(q)
 
-		s.ok("run", name, "later-1")
-		require.Equal(t, "due", s.stateOf(q, "later-1"))
-		s.ok("delay", name, "later-1", "due-1", "--for", "10m")
-		require.Equal(t, "scheduled", s.stateOf(q, "due-1"))
-		e, err := q.Get(t.Context(), "later-1")
+	s.ok("run", "orders", "later-1")
+	require.Equal(t, "due", s.stateOf(q, "later-1"))
+	s.ok("delay", "orders", "later-1", "due-1", "--for", "10m")
+	require.Equal(t, "scheduled", s.stateOf(q, "due-1"))
+	e, err := q.Get(t.Context(), "later-1")
+	require.NoError(t, err)
+	require.WithinDuration(t, time.Now().Add(10*time.Minute), e.Due, 30*time.Second)
+
+	s.ok("bury", "orders", "due-2", "leased-1", "later-1", "--why", "poison")
+	for _, id := range []string{"due-2", "leased-1", "later-1"} {
+		e, err := q.Get(t.Context(), id)
 		require.NoError(t, err)
-		require.WithinDuration(t, time.Now().Add(10*time.Minute), e.Due, 30*time.Second)
-
-		s.ok("bury", name, "due-2", "leased-1", "later-1", "--why", "poison")
-		for _, id := range []string{"due-2", "leased-1", "later-1"} {
-			e, err := q.Get(t.Context(), id)
-			require.NoError(t, err)
-			require.Equal(t, sluice.StateDead, e.State, id)
-			require.Equal(t, "poison", e.Reason)
-		}
-		s.input = "dead-1\n\ndead-2\n"
-		s.ok("revive", name, "-", "due-2")
-		require.Equal(t, "due", s.stateOf(q, "dead-2"))
-		var result resultJSON
-		s.json(exitNotFound, &result, "drop", name, "leased-1", "dead-1")
-		require.Equal(t, 1, result.Done)
-		require.Equal(t, "due", s.stateOf(q, "dead-1"), "drop removed what was no dead letter")
-		require.Equal(t, "absent", s.stateOf(q, "leased-1"))
-		require.Equal(t, "dead-1: cancelled (was due)\n", s.ok("cancel", name, "dead-1"))
-		require.Equal(t, "absent", s.stateOf(q, "dead-1"))
+		require.Equal(t, sluice.StateDead, e.State, id)
+		require.Equal(t, "poison", e.Reason)
 	}
+	s.input = "dead-1\n\ndead-2\n"
+	s.ok("revive", "orders", "-", "due-2")
+	require.Equal(t, "due", s.stateOf(q, "dead-2"))
+	var result resultJSON
+	s.json(exitNotFound, &result, "drop", "orders", "leased-1", "dead-1")
+	require.Equal(t, 1, result.Done)
+	require.Equal(t, "due", s.stateOf(q, "dead-1"), "drop removed what was no dead letter")
+	require.Equal(t, "absent", s.stateOf(q, "leased-1"))
+	require.Equal(t, "dead-1: cancelled (was due)\n", s.ok("cancel", "orders", "dead-1"))
+	require.Equal(t, "absent", s.stateOf(q, "dead-1"))
 }
 
 // TestChange_All chooses among some thousand tasks, and a dry run changes nothing.
 func TestChange_All(t *testing.T) {
 	s := newStage(t)
 	ctx := t.Context()
-	q := s.queue("orders", sluice.WithShards(2))
+	q := s.queue("orders")
 	var batch []sluice.Task
 	for i := range 1200 {
 		batch = append(batch, sluice.Task{ID: fmt.Sprintf("order-%04d", i), Delay: time.Duration(i+1000) * time.Second})
@@ -192,13 +189,6 @@ func TestLimit_IsHeededAndReplacesAll(t *testing.T) {
 	require.Zero(t, limits())
 	require.NotContains(t, s.ok("queues"), "limit")
 
-	s.fill(s.queue("spread", sluice.WithShards(3)))
-	for _, more := range []string{"", "--dry-run"} {
-		got := s.run(strings.Fields("limit spread --running 3 " + more)...)
-		require.Equal(t, exitUsage, got.code, got.err)
-		require.Contains(t, got.err, "spread has 3 shards")
-	}
-	require.Contains(t, s.ok("limit", "spread"), "no limits")
 	require.Contains(t, s.ok("limit", "nowhere", "--rate", "3/d"), "nowhere: limits: 3/d, burst 1") // one that has no keys yet is found by its limits
 	require.Contains(t, s.ok("queues"), "limits: 3/d, burst 1")
 }

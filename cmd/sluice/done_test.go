@@ -18,7 +18,7 @@ func TestDone_IsSeenAndForgotten(t *testing.T) {
 	s := newStage(t)
 	ctx := t.Context()
 	results := map[string]string{"text": "sent as 4711", "bytes": "\xff\x00", "none": ""}
-	q := s.queue("mails", sluice.WithRetention(time.Hour), sluice.WithShards(2))
+	q := s.queue("mails", sluice.WithRetention(time.Hour))
 	for id := range results {
 		_, err := q.Enqueue(ctx, sluice.Task{ID: id, Kind: "email", Payload: []byte("payload")})
 		require.NoError(t, err)

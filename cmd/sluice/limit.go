@@ -56,7 +56,7 @@ func (a *app) limitCommand() *cobra.Command {
 the queue. What is leased goes on.
 
 What is given replaces all limits that the queue has: one that is not given is taken away. --off takes all away.
-A queue of several shards can have none. Limits outlive purge, as a pause does.`,
+Limits outlive purge, as a pause does.`,
 		Example: `  sluice limit mails
   sluice limit mails --running 3 --rate 10/s --burst 5
   sluice limit mails --rate 100/m
@@ -107,12 +107,9 @@ func (o limitOptions) read(f *pflag.FlagSet) (limits sluice.Limits, change bool,
 
 // limit shows a queue's limits, or sets them.
 func (a *app) limit(ctx context.Context, argument string, limits sluice.Limits, change, dryRun bool) error {
-	q, info, err := a.openInfo(ctx, argument)
+	q, name, err := a.open(ctx, argument)
 	if err != nil {
 		return err
-	}
-	if change && info.Shards > 1 {
-		return fmt.Errorf("%w: %s has %d shards, and only a queue of one can have limits", sluice.ErrInvalid, show(info.Name), info.Shards)
 	}
 	s, err := q.Stats(ctx)
 	if err != nil {
@@ -128,13 +125,13 @@ func (a *app) limit(ctx context.Context, argument string, limits sluice.Limits, 
 	}
 	if a.json {
 		j := limitJSON{Changed: change, DryRun: dryRun, Limits: toLimitsJSON(s), Leased: s.Leased}
-		j.Queue, j.QueueBase64 = bytesField(info.Name)
+		j.Queue, j.QueueBase64 = bytesField(name)
 		return printJSON(a.out, j)
 	}
 	said := cmp.Or(inspect.LimitsNote(s), "no limits")
 	if dryRun {
 		said = "would have " + cmp.Or(inspect.LimitsNote(sluice.Stats{Limits: limits}), "no limits")
 	}
-	_, err = fmt.Fprintf(a.out, "%s: %s (%s)\n", show(info.Name), said, statsText(s))
+	_, err = fmt.Fprintf(a.out, "%s: %s (%s)\n", show(name), said, statsText(s))
 	return err
 }

@@ -18,7 +18,7 @@ import (
 
 // queueRow is a queue and its counts.
 type queueRow struct {
-	inspect.QueueInfo
+	name  string
 	stats sluice.Stats
 	rates *rates // since the look before, if there was one
 	err   error  // why there are no counts
@@ -28,7 +28,6 @@ type queueRow struct {
 type queueJSON struct {
 	Name             string      `json:"name"`
 	NameBase64       string      `json:"name_base64,omitempty"`
-	Shards           int         `json:"shards"`
 	Due              int64       `json:"due"`
 	Scheduled        int64       `json:"scheduled"`
 	Leased           int64       `json:"leased"`
@@ -58,13 +57,14 @@ type queuesJSON struct {
 
 func (r queueRow) json() queueJSON {
 	j := queueJSON{
-		Shards: r.Shards, Due: r.stats.Due, Scheduled: r.stats.Scheduled, Leased: r.stats.Leased, Dead: r.stats.Dead, Retained: r.stats.Retained,
-		Done: r.stats.Done, Retried: r.stats.Retried, Buried: r.stats.Buried, Lost: r.stats.Lost, Dropped: r.stats.Dropped, Rates: r.rates,
+		Due: r.stats.Due, Scheduled: r.stats.Scheduled, Leased: r.stats.Leased, Dead: r.stats.Dead,
+		Retained: r.stats.Retained, Done: r.stats.Done, Retried: r.stats.Retried, Buried: r.stats.Buried,
+		Lost: r.stats.Lost, Dropped: r.stats.Dropped, Rates: r.rates,
 		Workers: r.stats.Workers, Worked: jsonTime(r.stats.Worked),
 		OldestDueSeconds: r.stats.OldestDue.Seconds(), NextDue: jsonTime(r.stats.NextDue), Paused: r.stats.Paused, PausedUntil: jsonTime(r.stats.PausedUntil),
 		Limits: toLimitsJSON(r.stats), Waiting: r.stats.Waiting,
 	}
-	j.Name, j.NameBase64 = bytesField(r.Name)
+	j.Name, j.NameBase64 = bytesField(r.name)
 	if r.err != nil {
 		j.Error = escape(r.err.Error())
 	}
@@ -76,17 +76,19 @@ const atOnce = 16
 
 // rows counts the tasks of queues. A queue whose counts cannot be had says so itself: one that is damaged
 // does not hide the others. The error is that of a server that serves none.
-func (a *app) rows(ctx context.Context, rdb redis.UniversalClient, infos []inspect.QueueInfo) ([]queueRow, error) {
-	rows := make([]queueRow, len(infos))
+func (a *app) rows(
+	ctx context.Context, rdb redis.UniversalClient, names []string,
+) ([]queueRow, error) {
+	rows := make([]queueRow, len(names))
 	var mu sync.Mutex
 	var first error
 	failed := 0
 	var all errgroup.Group
 	all.SetLimit(atOnce)
-	for i, info := range infos {
+	for i, name := range names {
 		all.Go(func() error {
-			rows[i].QueueInfo = info
-			q, err := inspect.OpenAs(rdb, info, a.options)
+			rows[i].name = name
+			q, err := inspect.Open(rdb, name, a.options)
 			if err == nil {
 				rows[i].stats, err = q.Stats(ctx)
 			}
@@ -111,13 +113,15 @@ func (a *app) queuesCommand() *cobra.Command {
 		Use: "queues", Aliases: []string{"stats"}, SuggestFor: []string{"queue"}, Short: "List the queues that exist, with their counts",
 		Long: `List the queues that exist, with their counts.
 
-They are found by SCAN, a thousand keys at a time, on each primary. A queue that is empty leaves no key a day after the last
-task or worker (unless it has several shards), so that it is not listed. LEASED are tasks that workers have, or had and did not
-finish before their leases ended. OLDEST DUE is for how long the first due task waits. WORKERS is how many Workers
-run: sluice workers lists them. WAITING is how many clients wait for tasks: those of workers that have room, once for each shard. Behind them
-stands NO WORKER, if tasks are due and none runs (loops of one's own, which call Claim or Pop, do not count); behind that stand a pause and the limits of a queue:
-at its limit, as many tasks are leased as may be. "5 dropped" are dead letters that were dropped because of WithDeadLimit or WithDeadAge,
-"5 remembered" finished tasks that are remembered because of WithRetention: ls --state done lists them.
+They are found by SCAN, a thousand keys at a time, on each primary. A queue that is empty leaves no
+key a day after the last task or worker, so that it is not listed. LEASED are tasks that workers
+have, or had and did not finish before their leases ended. OLDEST DUE is for how long the first due
+task waits. WORKERS is how many Workers run: sluice workers lists them. WAITING is how many clients
+wait for tasks: those of workers that have room. Behind them stands NO WORKER, if tasks are due and
+none runs (loops of one's own, which call Claim or Pop, do not count); behind that stand a pause and
+the limits of a queue: at its limit, as many tasks are leased as may be. "5 dropped" are dead
+letters that were dropped because of WithDeadLimit or WithDeadAge, "5 remembered" finished tasks
+that are remembered because of WithRetention: ls --state done lists them.
 
 --wide shows what became of tasks, too: how many were DONE, RETRIED (failed, and are to be tried again), BURIED, or LOST: leases that ran
 out. These counts begin at 0 after a day without work. Rates are in sluice top.`,
@@ -127,11 +131,11 @@ out. These counts begin at 0 after a day without work. Rates are in sluice top.`
 			if err != nil {
 				return err
 			}
-			infos, incomplete := inspect.Queues(cmd.Context(), rdb, a.options)
+			names, incomplete := inspect.Queues(cmd.Context(), rdb, a.options)
 			if incomplete != nil && !errors.Is(incomplete, inspect.ErrIncomplete) {
 				return incomplete
 			}
-			rows, err := a.rows(cmd.Context(), rdb, infos)
+			rows, err := a.rows(cmd.Context(), rdb, names)
 			if err != nil {
 				return err
 			}
@@ -163,7 +167,7 @@ func (a *app) printQueues(rows []queueRow, complete bool, columns []column[queue
 
 // queueColumns are what a table shows of queues: with their counts, if it is wide, or with rates, for top.
 func queueColumns(now time.Time, wide, rated bool) []column[queueRow] {
-	all := []column[queueRow]{{"name", false, func(r queueRow) any { return show(r.Name) }}}
+	all := []column[queueRow]{{"name", false, func(r queueRow) any { return show(r.name) }}}
 	add := func(name string, cell func(s sluice.Stats) any) {
 		all = append(all, column[queueRow]{name, true, func(r queueRow) any {
 			if r.err != nil {
@@ -171,9 +175,6 @@ func queueColumns(now time.Time, wide, rated bool) []column[queueRow] {
 			}
 			return cell(r.stats)
 		}})
-	}
-	if !rated {
-		all = append(all, column[queueRow]{"shards", true, func(r queueRow) any { return r.Shards }})
 	}
 	add("due", func(s sluice.Stats) any { return count(s.Due) })
 	if rated {
@@ -237,31 +238,26 @@ func (r queueRow) notes(now time.Time) string {
 	return strings.Join(notes, "; ")
 }
 
-// open returns the named queue. If it has no keys it says so: the name may be wrong.
+// open returns the queue of an argument, and its name. If it has no keys it says so: the name may be
+// wrong.
 func (a *app) open(ctx context.Context, argument string) (*sluice.Queue, string, error) {
-	q, info, err := a.openInfo(ctx, argument)
-	return q, info.Name, err
-}
-
-// openInfo is open, and returns what was found.
-func (a *app) openInfo(ctx context.Context, argument string) (*sluice.Queue, inspect.QueueInfo, error) {
 	name, err := a.argument(argument)
 	if err != nil {
-		return nil, inspect.QueueInfo{}, err
+		return nil, "", err
 	}
 	rdb, err := a.connect()
 	if err != nil {
-		return nil, inspect.QueueInfo{}, err
+		return nil, "", err
 	}
-	info, exists, err := inspect.Find(ctx, rdb, name, a.options)
+	exists, err := inspect.Exists(ctx, rdb, name, a.options)
 	if err != nil {
-		return nil, info, err
+		return nil, name, err
 	}
 	if !exists {
 		_, _ = fmt.Fprintf(a.errOut, "Note: there is no key of a queue %s: it is empty, or this is not its name (sluice queues lists those that exist).\n", show(name))
 	}
-	q, err := inspect.OpenAs(rdb, info, a.options)
-	return q, info, err
+	q, err := inspect.Open(rdb, name, a.options)
+	return q, name, err
 }
 
 // argument returns a name or an ID of the command line.

@@ -34,7 +34,8 @@ func (a *app) topCommand() *cobra.Command {
 DUE/S is by how many a second the due tasks have grown since the look before. DONE/S, RETRIED/S, BURIED/S and LOST/S are how many tasks a second,
 in all processes, were done, failed and are to be tried again, were put among the dead letters, or were lost: their leases ran out.
 
-Each interval costs one small script for each queue (and shard); every ten seconds, or twenty times as long as that takes, the queues are searched for, by SCAN.
+Each interval costs one small script for each queue; every ten seconds, or twenty times as long as
+that takes, the queues are searched for, by SCAN.
 Where standard output is no terminal, or with --frames or --json, it prints one table, or one line of JSON, for each interval.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -61,7 +62,7 @@ Where standard output is no terminal, or with --frames or --json, it prints one 
 type watch struct {
 	a        *app
 	rdb      redis.UniversalClient
-	infos    []inspect.QueueInfo
+	names    []string
 	next     time.Time // of the next search
 	complete bool
 	last     frame // that was seen
@@ -78,13 +79,13 @@ type frame struct {
 // look returns the queues and their counts.
 func (w *watch) look(ctx context.Context) frame {
 	if from := time.Now(); from.After(w.next) {
-		infos, err := inspect.Queues(ctx, w.rdb, w.a.options)
+		names, err := inspect.Queues(ctx, w.rdb, w.a.options)
 		if err != nil && !errors.Is(err, inspect.ErrIncomplete) {
 			return frame{at: time.Now(), err: err}
 		}
-		w.infos, w.next, w.complete = infos, time.Now().Add(pauseBehind(time.Since(from))), err == nil
+		w.names, w.next, w.complete = names, time.Now().Add(pauseBehind(time.Since(from))), err == nil
 	}
-	rows, err := w.a.rows(ctx, w.rdb, w.infos)
+	rows, err := w.a.rows(ctx, w.rdb, w.names)
 	if err != nil {
 		return frame{at: time.Now(), err: err}
 	}
@@ -147,7 +148,7 @@ var sortings = []struct {
 	{"due", func(a, b queueRow) int { return sign(b.stats.Due - a.stats.Due) }},
 	{"dead", func(a, b queueRow) int { return sign(b.stats.Dead - a.stats.Dead) }},
 	{"leased", func(a, b queueRow) int { return sign(b.stats.Leased - a.stats.Leased) }},
-	{"name", func(a, b queueRow) int { return strings.Compare(a.Name, b.Name) }},
+	{"name", func(a, b queueRow) int { return strings.Compare(a.name, b.name) }},
 }
 
 func sign(n int64) int { return int(min(1, max(-1, n))) }
@@ -239,10 +240,10 @@ func (w *watch) rated(f frame) frame {
 	seconds := f.at.Sub(w.last.at).Seconds()
 	before := map[string]queueRow{}
 	for _, r := range w.last.rows {
-		before[r.Name] = r
+		before[r.name] = r
 	}
 	for i, r := range f.rows {
-		old, found := before[r.Name]
+		old, found := before[r.name]
 		if !found || old.err != nil || r.err != nil || seconds <= 0 {
 			continue
 		}

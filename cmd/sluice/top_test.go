@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/cmd/sluice/inspect"
 )
 
 // TestTop_SearchesATwentiethOfTheTime keeps a server with many keys from being searched all the time.
@@ -22,7 +21,7 @@ func TestTop_SearchesATwentiethOfTheTime(t *testing.T) {
 func TestTop_Model(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	row := func(name string, due, dead int64, oldest time.Duration) queueRow {
-		return queueRow{QueueInfo: inspect.QueueInfo{Name: name, Shards: 1}, stats: sluice.Stats{Due: due, Dead: dead, OldestDue: oldest}}
+		return queueRow{name: name, stats: sluice.Stats{Due: due, Dead: dead, OldestDue: oldest}}
 	}
 	m := &topModel{watch: &watch{a: &app{}}, interval: time.Second, where: "host", width: 100, height: 20}
 	see := func(f frame) tea.Cmd {
@@ -64,7 +63,7 @@ func TestTop_Model(t *testing.T) {
 func TestTop_Rates(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	row := func(name string, s sluice.Stats) queueRow {
-		return queueRow{QueueInfo: inspect.QueueInfo{Name: name, Shards: 1}, stats: s}
+		return queueRow{name: name, stats: s}
 	}
 	w := &watch{}
 	f := w.rated(frame{at: at, rows: []queueRow{row("a", sluice.Stats{Done: 100, Retried: 10, Buried: 50, Lost: 1}), row("fell", sluice.Stats{Done: 5, Lost: 1})}})

@@ -134,18 +134,21 @@ func (a *app) workers(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	var infos []inspect.QueueInfo
+	var names []string
 	var incomplete error
 	if len(args) == 1 {
-		var info inspect.QueueInfo
-		if _, info, err = a.openInfo(ctx, args[0]); err != nil {
+		_, name, err := a.open(ctx, args[0])
+		if err != nil {
 			return err
 		}
-		infos = append(infos, info)
-	} else if infos, incomplete = inspect.Queues(ctx, rdb, a.options); incomplete != nil && !errors.Is(incomplete, inspect.ErrIncomplete) {
-		return incomplete
+		names = []string{name}
+	} else {
+		names, incomplete = inspect.Queues(ctx, rdb, a.options)
+		if incomplete != nil && !errors.Is(incomplete, inspect.ErrIncomplete) {
+			return incomplete
+		}
 	}
-	counted, err := a.rows(ctx, rdb, infos)
+	counted, err := a.rows(ctx, rdb, names)
 	if err != nil {
 		return err
 	}
@@ -159,7 +162,7 @@ func (a *app) workers(ctx context.Context, args []string) error {
 		}
 		// It ends with its reply; Wait waits for it.
 		all.Go(func() error {
-			q, err := inspect.OpenAs(rdb, r.QueueInfo, a.options)
+			q, err := inspect.Open(rdb, r.name, a.options)
 			if err == nil {
 				rows[i].workers, err = q.Workers(ctx)
 			}
@@ -188,10 +191,10 @@ func (a *app) printWorkers(rows []workersRow, complete bool, now time.Time) erro
 	var idle strings.Builder
 	for _, r := range rows {
 		for _, w := range r.workers {
-			seats = append(seats, seat{r.Name, w})
+			seats = append(seats, seat{r.name, w})
 		}
 		if len(r.workers) == 0 {
-			_, _ = fmt.Fprintf(&idle, "%s: %s\n", show(r.Name), r.noWorker(now))
+			_, _ = fmt.Fprintf(&idle, "%s: %s\n", show(r.name), r.noWorker(now))
 		}
 	}
 	if len(rows) == 0 {

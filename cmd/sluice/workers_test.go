@@ -18,7 +18,7 @@ import (
 // TestWorkers_OneThatRuns is listed with the task that it has, and is told of when it has ended.
 func TestWorkers_OneThatRuns(t *testing.T) {
 	s := newStage(t)
-	q := s.queue("orders", sluice.WithShards(3))
+	q := s.queue("orders")
 	begun := make(chan struct{})
 	w := &sluice.Worker{Queue: q, Label: "packer", Concurrency: 4, Handler: func(ctx context.Context, _ sluice.Entry) error {
 		close(begun)
@@ -79,7 +79,7 @@ func TestQueues_OneThatIsIdleKeepsItsCounts(t *testing.T) {
 	var found queuesJSON
 	s.json(exitOK, &found, "queues")
 	require.Len(t, found.Queues, 1)
-	require.Equal(t, queueJSON{Name: "orders", Shards: 1, Retried: 1}, found.Queues[0])
+	require.Equal(t, queueJSON{Name: "orders", Retried: 1}, found.Queues[0])
 }
 
 // TestLs_Older lists what is due, leased or dead for longer, or has failed longer ago, and reads no more pages than that needs.

@@ -5,8 +5,6 @@
 //
 //	main key  stock       companions {stock}:wake, ...
 //	main key  {eu}:stock  companions {eu}:stock:wake, ...
-//
-// A queue may have several shards, each with a main key and companions of its own: see [Shard].
 package keyspace
 
 import (
@@ -32,7 +30,6 @@ const (
 	Workers  = ":workers"  // of a queue: the workers that live
 	Wake     = ":wake"     // what the channels begin with on which waiters are notified, see line.lua and idle.lua
 	Canceled = ":canceled" // of a queue: the channel on which the IDs of cancelled tasks are published
-	Layout   = ":layout"   // of a queue: how many shards it has
 	Fence    = ":fence"    // of a lock: its last fence
 	Line     = ":line"     // the processes that wait for a lock, or the clients that wait for a queue's tasks
 )
@@ -40,15 +37,14 @@ const (
 // Endings are those of all companions, and behind them those that are reserved: an earlier version had companions that end so, or a
 // later one may, and a name that it has to refuse must not be in use by then.
 var Endings = []string{
-	Tasks, State, Dead, Leased, Paused, Errors, Counts, Done, Results, Workers, Wake, Canceled, Layout, Fence, Line,
-	":idle", ":dropped", ":watch", ":limits",
+	Tasks, State, Dead, Leased, Paused, Errors, Counts, Done, Results, Workers, Wake, Canceled, Fence, Line,
+	":idle", ":dropped", ":watch", ":limits", ":layout", ":stock", ":attached", ":groups",
 }
 
 var (
 	errLength   = fmt.Errorf("a name has 1 to %d bytes and a prefix at most as many", MaxLength)
 	errBraces   = errors.New("braces that are not a hash tag")
 	errOnlyATag = errors.New("a hash tag and nothing else")
-	errShard    = errors.New("the key of a shard of another queue")
 )
 
 // Key returns the main key of the lock or queue with that name, or says what is wrong
@@ -60,16 +56,12 @@ var (
 //   - it is a hash tag and nothing else: its companions would be those of the key that
 //     is named within the braces;
 //   - it has a hash tag and one of the [Endings]: it might be the companion of another
-//     lock or queue, today or with a later version;
-//   - it is the key of a [Shard] of another queue.
+//     lock or queue, today or with a later version.
 func Key(prefix, name string) (string, error) {
 	if err := CheckLengths(prefix, name); err != nil {
 		return "", err
 	}
 	key := prefix + name
-	if _, isShard := ShardOf(key); isShard {
-		return "", errShard
-	}
 	if !strings.ContainsAny(key, "{}") {
 		return key, nil
 	}

@@ -53,7 +53,7 @@ func TestKey_EndingsAreRefusedWithAHashTag(t *testing.T) {
 	t.Parallel()
 	for _, ending := range []string{
 		":tasks", ":state", ":dead", ":leased", ":paused", ":errors", ":counts", ":done", ":results", ":workers", ":dropped", ":wake", ":idle", ":canceled", ":layout", ":fence",
-		":line", ":watch", ":limits",
+		":line", ":watch", ":limits", ":stock", ":attached", ":groups",
 	} {
 		for _, name := range []string{"{eu}" + ending, "{eu}:orders" + ending, "orders:{eu}" + ending, "{Queue:orders}" + ending} {
 			for _, prefix := range []string{"", "Lock:", "Queue:"} {
@@ -66,7 +66,7 @@ func TestKey_EndingsAreRefusedWithAHashTag(t *testing.T) {
 			require.NoError(t, err, name)
 		}
 	}
-	require.Len(t, keyspace.Endings, 19, "each is above")
+	require.Len(t, keyspace.Endings, 22, "each is above")
 }
 
 // ownerOf returns the key whose companions begin like this.

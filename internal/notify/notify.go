@@ -147,21 +147,10 @@ func (n *Notifier) JoinHearing(channel string, heard func(Mark) bool) *Listener 
 // NewMessages returns a channel for JoinMessages.
 func NewMessages() chan string { return make(chan string, messagesKept) }
 
-// JoinMessages is Join, of several channels, for a listener that is given the messages too, as
-// far as it reads them. Several listeners may have the same.
-func (n *Notifier) JoinMessages(messages chan string, channels ...string) *Listener {
-	l := &Listener{C: make(chan struct{}, 1), Messages: messages}
-	for _, channel := range channels {
-		n.join(channel, l)
-	}
-	return l
-}
-
-// LeaveAll removes a listener of several channels.
-func (n *Notifier) LeaveAll(channels []string, l *Listener) {
-	for _, channel := range channels {
-		n.Leave(channel, l)
-	}
+// JoinMessages is Join for a listener that is given the messages too, as far as it reads them. Several listeners may have the
+// same.
+func (n *Notifier) JoinMessages(messages chan string, channel string) *Listener {
+	return n.join(channel, &Listener{C: make(chan struct{}, 1), Messages: messages})
 }
 
 func (n *Notifier) join(channel string, l *Listener) *Listener {

@@ -260,9 +260,20 @@ func WarmQueue(t *testing.T, q *sluice.Queue) {
 // Run returned.
 func StartWorker(t *testing.T, w *sluice.Worker) (stop func() error) {
 	t.Helper()
+	return run(t, w.Run)
+}
+
+// StartPool runs a pool, and returns what stops it and waits for its end, once.
+func StartPool(t *testing.T, p *sluice.Pool) (stop func() error) {
+	t.Helper()
+	return run(t, p.Run)
+}
+
+func run(t *testing.T, run func(ctx context.Context) error) (stop func() error) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	result := make(chan error, 1)
-	go func() { result <- w.Run(ctx) }()
+	go func() { result <- run(ctx) }()
 	stop = sync.OnceValue(func() error { cancel(); return <-result })
 	t.Cleanup(func() { _ = stop() })
 	return stop

@@ -37,7 +37,7 @@ type delivery struct {
 	stuck    bool      // its handler is; see checkStuck
 	replaced bool      // another one has its place
 
-	feed *feed // of its shard; see queue.feedOf
+	queue *queue
 
 	announced time.Time // when a message said that the task was cancelled; zero if none did
 	older     *delivery // of the same ID, which is not over either; see loop.byID

@@ -38,8 +38,7 @@ const (
 // answer the next ones ask for few tasks (see demand).
 type exchange struct {
 	source   Source
-	feed     *feed
-	shard    int
+	queue    *queue
 	answered chan<- *exchange
 	over     <-chan struct{} // nothing reads answered any more
 
@@ -51,7 +50,7 @@ type exchange struct {
 	claim    int           // how many tasks it asks for; 0 for no claim
 	reserved int           // how many runners are kept for them
 	isProbe  bool          // it finds out whether an outage is over
-	lapse    time.Time     // until then, if the queue has several shards
+	lapse    time.Time     // until then, if there are several queues
 	dueEpoch int           // what was known of the queue, see demand
 
 	results []ReportResult
@@ -60,7 +59,7 @@ type exchange struct {
 
 // Run sends the exchange.
 func (x *exchange) Run() {
-	x.results, x.claimed = x.source.Exchange(x.shard, x.reports, x.claim)
+	x.results, x.claimed = x.source.Exchange(x.reports, x.claim)
 	select {
 	case x.answered <- x:
 	case <-x.over:
@@ -80,75 +79,64 @@ func (x *exchange) dispositions() (n int) {
 func (l *loop) exchange(now time.Time) bool {
 	// The claim is chosen before the dispositions are taken off pending: in an outage they keep
 	// their runners until Redis has taken them, see freeFor.
-	f, claim := l.choose(now)
-	if f == nil {
+	q, claim := l.choose(now)
+	if q == nil {
 		return false
 	}
-	before := len(f.pending)
-	reports, reported := l.takeReports(f, now)
-	if !f.demand.claimWanted && len(reports) == 0 {
+	before := len(q.pending)
+	reports, reported := l.takeReports(q, now)
+	if !q.demand.claimWanted && len(reports) == 0 {
 		claim = 0
 	}
 	if claim == 0 && len(reports) == 0 {
-		return len(f.pending) < before // some were dropped: their runners are free now
+		return len(q.pending) < before // some were dropped: their runners are free now
 	}
 	l.send(&exchange{
-		source: f.queue.Source, feed: f, shard: f.shard, answered: l.exchanged, over: l.over,
-		sent: now, giveUp: now.Add(min(max(f.queue.Lease/3, minExchangeWait), maxExchangeWait)),
-		reports: reports, reported: reported, claim: claim, dueEpoch: f.demand.dueEpoch,
+		source: q.Source, queue: q, answered: l.exchanged, over: l.over,
+		sent: now, giveUp: now.Add(min(max(q.Lease/3, minExchangeWait), maxExchangeWait)),
+		reports: reports, reported: reported, claim: claim, dueEpoch: q.demand.dueEpoch,
 	})
 	return true
 }
 
-// send sends an exchange, and keeps runners for what it may bring. If the queue has several
-// shards, and one of them does not answer, the others get the runners back soon: what comes
+// send sends an exchange, and keeps runners for what it may bring. If there are several
+// queues, and one of them does not answer, the others get the runners back soon: what comes
 // later is handed out if there is one free.
 func (l *loop) send(x *exchange) {
-	f := x.feed
-	f.underWay++
-	f.sending += x.dispositions()
+	q := x.queue
+	q.underWay++
+	q.sending += x.dispositions()
 	switch {
 	case x.claim == 0:
-	case len(l.queues) > 1 && f.health.isOut(): // what a probe brings is handed out if a runner is free
+	case len(l.queues) > 1 && q.health.isOut(): // what a probe brings is handed out if a runner is free
 		x.isProbe = true
-		f.queue.client.probes++
-		f.overdue++
+		q.client.probes++
+		q.overdue++
 	default:
-		f.demand.noteAsked(x.claim, x.sent)
-		f.overlooked = false
+		q.demand.noteAsked(x.claim, x.sent)
 		x.reserved = x.claim
-		l.reserve(f.queue, x.claim)
-		if len(l.feeds) > 1 {
-			x.lapse = x.sent.Add(l.lapsesAfter(f))
+		l.reserve(q, x.claim)
+		if len(l.queues) > 1 {
+			x.lapse = x.sent.Add(l.lapsesAfter(q))
 			l.nextLapse = sooner(l.nextLapse, x.lapse)
 		}
 	}
-	f.queue.deal(x.claim)
+	q.deal(x.claim)
 	l.exchanges = append(l.exchanges, x)
 	x.source.Start(x)
 }
 
-// lapsesAfter is for how long an exchange keeps runners: for several times as long as one takes.
-func (l *loop) lapsesAfter(f *feed) time.Duration {
-	switch {
-	case f.usual == 0 && len(l.queues) > 1:
-		return minLapse // many that hang would have all runners in turn
-	case f.usual == 0:
-		return firstLapse
-	}
-	return max(4*f.usual, minLapse)
-}
+// lapsesAfter is for how long an exchange keeps runners: for several times as long as one takes. Before the queue has answered any
+// that is short: many that hang would have all runners in turn.
+func (l *loop) lapsesAfter(q *queue) time.Duration { return max(4*q.usual, minLapse) }
 
 // patienceWith is for how long an exchange holds back others: with several queues for twice as long as one takes, so that these do not
 // use as many connections as they are.
-func (l *loop) patienceWith(f *feed) time.Duration {
-	switch {
-	case len(l.queues) == 1:
-		return leastPatience
-	case f.usual == 0: // that is not known
+func (l *loop) patienceWith(q *queue) time.Duration {
+	if q.usual == 0 { // that is not known
 		return mostPatience
 	}
-	return min(max(2*f.usual, leastPatience), mostPatience)
+	return min(max(2*q.usual, leastPatience), mostPatience)
 }
 
 // lapse takes the runners back from exchanges that have not been answered for long, and dates
@@ -161,31 +149,31 @@ func (l *loop) lapse(now time.Time) {
 		case now.Before(x.lapse):
 			l.nextLapse = sooner(l.nextLapse, x.lapse)
 		default:
-			l.reserve(x.feed.queue, -x.reserved)
+			l.reserve(x.queue, -x.reserved)
 			x.reserved = 0
-			x.feed.overdue++
+			x.queue.overdue++
 		}
 	}
 }
 
 // leaseEnds is when what its claim has leased is due again.
-func (x *exchange) leaseEnds() time.Time { return x.sent.Add(x.feed.queue.Lease) }
+func (x *exchange) leaseEnds() time.Time { return x.sent.Add(x.queue.Lease) }
 
 // isOverdue reports whether the exchange keeps no runners any more for what its claim may bring.
 func (x *exchange) isOverdue() bool { return x.claim > 0 && x.reserved == 0 }
 
 // stopWaiting notes that an exchange is not waited for any more: it was answered, or given up.
 func (l *loop) stopWaiting(x *exchange) {
-	f := x.feed
-	f.underWay--
-	f.sending -= x.dispositions()
+	q := x.queue
+	q.underWay--
+	q.sending -= x.dispositions()
 	if x.isOverdue() {
-		f.overdue--
+		q.overdue--
 	}
 	if x.isProbe {
-		f.queue.client.probes--
+		q.client.probes--
 	}
-	l.reserve(f.queue, -x.reserved)
+	l.reserve(q, -x.reserved)
 	l.exchanges = without(l.exchanges, x)
 }
 
@@ -199,16 +187,16 @@ func without(all []*exchange, x *exchange) []*exchange {
 	return all
 }
 
-// takeReports groups what is pending of a shard by operation, and leaves what is too much for one
+// takeReports groups what is pending of a queue by operation, and leaves what is too much for one
 // exchange. A disposition that was sent before is dropped when its lease has ended: its
 // own success could not be told from another claim's any more.
-func (l *loop) takeReports(f *feed, now time.Time) (reports []Report, reported [][]*delivery) {
-	if len(f.pending) == 0 {
+func (l *loop) takeReports(q *queue, now time.Time) (reports []Report, reported [][]*delivery) {
+	if len(q.pending) == 0 {
 		return nil, nil
 	}
 	var groups [wire.Scripts][]*delivery
-	left, size := f.pending[:0], 0
-	for _, d := range f.pending {
+	left, size := q.pending[:0], 0
+	for _, d := range q.pending {
 		if d.state != pending { // accepted by an answer that came late, or lost
 			continue
 		}
@@ -226,7 +214,7 @@ func (l *loop) takeReports(f *feed, now time.Time) (reports []Report, reported [
 		d.reported = max(d.reported, sentOnce)
 		groups[script] = append(groups[script], d)
 	}
-	l.setPending(f, left)
+	l.setPending(q, left)
 	// Those of one claim, which have the same receipt, are finished together.
 	slices.SortStableFunc(groups[wire.ByExchange], func(a, b *delivery) int { return strings.Compare(a.receipt, b.receipt) })
 	for script, group := range groups {
@@ -246,14 +234,14 @@ func (l *loop) giveUp(x *exchange) {
 	for _, deliveries := range x.reported {
 		l.repeat(deliveries)
 	}
-	f := x.feed
+	q := x.queue
 	if x.claim > 0 {
 		l.late = append(l.late, x)
-		f.demand.noteDue()
-		f.demand.noteUnanswered(x.claim, time.Now())
+		q.demand.noteDue()
+		q.demand.noteUnanswered(x.claim, time.Now())
 	}
-	f.health.noteFailure(exchanging, context.DeadlineExceeded)
-	l.consider(f)
+	q.health.noteFailure(exchanging, context.DeadlineExceeded)
+	l.consider(q)
 }
 
 // repeat has dispositions sent again that may have been accepted. That is safe: the
@@ -278,7 +266,7 @@ func (l *loop) putBack(deliveries []*delivery) {
 // counts: of the dispositions that were not accepted there are other copies, and what its
 // claim has brought is for no other runner.
 func (l *loop) settle(x *exchange) {
-	f := x.feed
+	q := x.queue
 	if x.givenUp {
 		l.late = without(l.late, x)
 	} else {
@@ -303,27 +291,27 @@ func (l *loop) settle(x *exchange) {
 	switch {
 	case x.givenUp:
 	case failed == errTooLate: //nolint:errorlint // compared, not tested
-		f.health.noteFailure(claiming, failed)
+		q.health.noteFailure(claiming, failed)
 	case failed != nil:
-		f.health.noteFailure(exchanging, failed)
+		q.health.noteFailure(exchanging, failed)
 	default:
-		f.noteSuccess(exchanging)
-		if len(l.feeds) > 1 {
-			f.noteTook(time.Since(x.sent))
+		q.noteSuccess(exchanging)
+		if len(l.queues) > 1 {
+			q.noteExchange(time.Since(x.sent))
 		}
 	}
-	l.consider(f)
+	l.consider(q)
 }
 
-// noteTook notes how long an exchange has taken. One that takes much longer counts as twice as
+// noteExchange notes how long an exchange has taken. One that takes much longer counts as twice as
 // long: it says more of an outage than of what is usual.
-func (f *feed) noteTook(took time.Duration) {
-	if f.usual == 0 {
-		f.usual = max(took, 1)
-		f.queue.client.unknown--
+func (q *queue) noteExchange(took time.Duration) {
+	if q.usual == 0 {
+		q.usual = max(took, 1)
+		q.client.unknown--
 		return
 	}
-	f.usual += (min(took, 2*f.usual+time.Millisecond) - f.usual) / 8
+	q.usual += (min(took, 2*q.usual+time.Millisecond) - q.usual) / 8
 }
 
 func (l *loop) settleReport(deliveries []*delivery, r ReportResult) error {
@@ -350,11 +338,11 @@ func (l *loop) settleLate(deliveries []*delivery, r ReportResult) {
 			l.accept(d, r.Answers[i])
 		}
 	}
-	var last *feed
+	var last *queue
 	for _, d := range deliveries {
-		if f := d.feed; f != last {
-			l.setPending(f, slices.DeleteFunc(slices.Clone(f.pending), func(d *delivery) bool { return d.state == settled }))
-			last = f
+		if q := d.queue; q != last {
+			l.setPending(q, slices.DeleteFunc(slices.Clone(q.pending), func(d *delivery) bool { return d.state == settled }))
+			last = q
 		}
 	}
 }
@@ -386,9 +374,9 @@ func (l *loop) accept(d *delivery, answer wire.Answer) {
 		return
 	}
 	l.forget(d)
-	d.feed.queue.Policy.Accepted(d.task)
+	d.queue.Policy.Accepted(d.task)
 	about := []any{slog.String("task", d.task.ID), slog.Int("attempt", d.task.Attempt), slog.String("error", d.disposition.Reason)}
-	ending, log := endingOf[d.disposition.Action], d.feed.queue.Log
+	ending, log := endingOf[d.disposition.Action], d.queue.Log
 	switch {
 	case ending == Buried && (answer == wire.TookOver || d.disposition.Next != nil):
 		ending = Retried
@@ -410,39 +398,39 @@ var endingOf = [...]Ending{wire.Finish: Done, wire.Retry: Retried, wire.Release:
 // are over, or that the runners are taken: those tasks are given back. If another worker has
 // them by now, that is stale, and they count as lost.
 func (l *loop) settleClaim(x *exchange) error {
-	f, now := x.feed, time.Now()
+	q, now := x.queue, time.Now()
 	if x.claimed.Outcome != redisexec.Done {
-		f.demand.noteDue()
+		q.demand.noteDue()
 		if x.claimed.Outcome == redisexec.Unknown && !x.givenUp {
-			f.demand.noteUnanswered(x.claim, now)
+			q.demand.noteUnanswered(x.claim, now)
 		}
 		return x.claimed.Err
 	}
 	tasks := x.claimed.Tasks
-	f.queue.deal(len(tasks) - x.claim)
-	tooLate := !now.Before(lease.SafeUntil(x.sent, f.queue.Lease))
+	q.deal(len(tasks) - x.claim)
+	tooLate := !now.Before(lease.SafeUntil(x.sent, q.Lease))
 	switch {
 	case x.givenUp:
 	case tooLate && len(tasks) == 0:
 	case tooLate:
-		f.demand.noteUnanswered(x.claim, now)
+		q.demand.noteUnanswered(x.claim, now)
 	default:
-		f.demand.noteAnswered(x.claim, len(tasks))
-		f.health.reset(claiming)
+		q.demand.noteAnswered(x.claim, len(tasks))
+		q.health.reset(claiming)
 	}
 	if x.claimed.Err != nil {
 		return x.claimed.Err // what was leased is due again after the lease
 	}
 	more := x.claimed.More || len(tasks) == x.claim
-	if len(l.feeds) > 1 {
+	if len(l.queues) > 1 {
 		more = more || len(tasks) > 0 && x.claimed.Head <= 0
-		f.head, f.brought = now.Add(x.claimed.Head), len(tasks)
+		q.brought = len(tasks)
 	}
-	f.demand.noteClaimed(more, x.dueEpoch)
-	f.demand.limited = x.claimed.Limited
+	q.demand.noteClaimed(more, x.dueEpoch)
+	q.demand.limited = x.claimed.Limited
 	l.hand(x, tooLate)
 	if tooLate && len(tasks) > 0 {
-		f.demand.noteDue()
+		q.demand.noteDue()
 		return errTooLate
 	}
 	return nil
@@ -462,8 +450,8 @@ func (l *loop) hand(x *exchange, tooLate bool) {
 		d := &deliveries[i]
 		d.task = x.claimed.Tasks[i]
 		d.receipt = x.claimed.Receipt
-		d.feed = x.feed.queue.feedOf(d.task.ID)
-		d.leased(x.sent, x.feed.queue.Lease)
+		d.queue = x.queue
+		d.leased(x.sent, x.queue.Lease)
 		if tooLate || l.stopping != nil || !l.hasRunner(x) || !time.Now().Before(d.until) {
 			l.giveBack(d)
 		} else {
@@ -472,13 +460,13 @@ func (l *loop) hand(x *exchange, tooLate bool) {
 	}
 	l.scheduleCheck(deliveries[0].renewAt)
 	l.scheduleCheck(deliveries[0].until)
-	l.scheduleStuck(x.feed.queue)
+	l.scheduleStuck(x.queue)
 }
 
 // hasRunner reports whether there is a runner for a task that an exchange has brought. Others may
 // have got those that were kept for it.
 func (l *loop) hasRunner(x *exchange) bool {
-	q := x.feed.queue
+	q := x.queue
 	if x.isOverdue() {
 		return l.freeOf(q) > 0
 	}

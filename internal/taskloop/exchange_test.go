@@ -114,7 +114,7 @@ func TestExchange_AnswersDecide(t *testing.T) {
 			t.Parallel()
 			w := newWorker(newQueue(time.Minute), 1, 0)
 			l := newLoop(t.Context(), w.config())
-			d := &delivery{feed: l.feeds[0], state: reporting, reported: test.reported, until: time.Now().Add(time.Hour)}
+			d := &delivery{queue: l.queues[0], state: reporting, reported: test.reported, until: time.Now().Add(time.Hour)}
 			d.task.Payload = []byte("payload")
 			if test.over {
 				d.until = time.Now()
@@ -126,7 +126,7 @@ func TestExchange_AnswersDecide(t *testing.T) {
 			require.EqualValues(t, btoi(test.canceled), w.Counters.Ended[Canceled].Load())
 			if test.want == pending {
 				require.Equal(t, wire.Disposition{Action: wire.Bury, Reason: "malformed"}, d.disposition)
-				require.Equal(t, []*delivery{d}, l.feeds[0].pending)
+				require.Equal(t, []*delivery{d}, l.queues[0].pending)
 			} else {
 				require.Nil(t, d.task.Payload, "it is not kept")
 			}
@@ -272,15 +272,15 @@ func TestExchange_AClaimIsNotDispatchedAfterItsLease(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorker(newQueue(3*time.Second), 5, 0)
 		l := newLoop(t.Context(), w.config())
-		x := &exchange{feed: l.feeds[0], sent: time.Now(), claim: 5, claimed: ClaimResult{Receipt: "r1", Tasks: make([]wire.Task, 2)}}
+		x := &exchange{queue: l.queues[0], sent: time.Now(), claim: 5, claimed: ClaimResult{Receipt: "r1", Tasks: make([]wire.Task, 2)}}
 		time.Sleep(3*time.Second - 32*time.Millisecond) // the safe part of the lease
 		l.settle(x)
 		require.Empty(t, l.handling)
 		require.Empty(t, l.work)
-		require.Len(t, l.feeds[0].pending, 2, "they are given back")
-		require.Equal(t, wire.Disposition{Action: wire.Release}, l.feeds[0].pending[0].disposition)
-		require.Equal(t, 1, l.feeds[0].demand.most, "it counts as unanswered")
-		require.True(t, l.feeds[0].health.isOut(), "the next claim waits")
+		require.Len(t, l.queues[0].pending, 2, "they are given back")
+		require.Equal(t, wire.Disposition{Action: wire.Release}, l.queues[0].pending[0].disposition)
+		require.Equal(t, 1, l.queues[0].demand.most, "it counts as unanswered")
+		require.True(t, l.queues[0].health.isOut(), "the next claim waits")
 		l.close()
 	})
 }
@@ -310,7 +310,7 @@ func TestExchange_ADueNoticeDuringAClaimLeadsToAnother(t *testing.T) {
 			l := newLoop(t.Context(), w.config())
 			require.True(t, l.exchange(time.Now()))
 			if notice {
-				l.woken(&waiting{feed: l.feeds[0], since: time.Now(), stop: func() {}})
+				l.woken(&waiting{queue: l.queues[0], since: time.Now(), stop: func() {}})
 			}
 			require.False(t, l.exchange(time.Now()), "one at a time")
 			l.settle(<-l.exchanged)

@@ -70,12 +70,12 @@ func TestLease_TheMostPressingIsExtendedFirst(t *testing.T) {
 			{task: wire.Task{ID: "under way"}, until: now.Add(time.Second), extending: true},
 			{task: wire.Task{ID: "later"}, until: now.Add(time.Minute), renewFrom: now.Add(time.Second), renewAt: now.Add(2 * time.Second)},
 		} {
-			d.feed, d.hold = l.feeds[0], new(lease.Hold)
+			d.queue, d.hold = l.queues[0], new(lease.Hold)
 			l.handling.add(&d)
 		}
 		l.checkLeases(now)
 		l.extend()
-		require.Empty(t, l.feeds[0].toExtend)
+		require.Empty(t, l.queues[0].toExtend)
 		require.Empty(t, l.extendable)
 		require.Equal(t, now.Add(time.Millisecond), l.nextCheck)
 		l.handleExtension(<-l.extended)
@@ -142,7 +142,7 @@ func TestLease_IsKnownToTheHandlersContext(t *testing.T) {
 func TestLease_ALoopThatStandsStillMakesNoneValid(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		l := newLoop(t.Context(), newWorker(newQueue(30*time.Second), 1, 0).config())
-		d := &delivery{feed: l.feeds[0], task: wire.Task{ID: "a"}}
+		d := &delivery{queue: l.queues[0], task: wire.Task{ID: "a"}}
 		sent := time.Now()
 		d.leased(sent, l.queues[0].Lease)
 		l.runners = 1 // there is none

@@ -12,24 +12,24 @@ import (
 	"github.com/sluice-go/sluice/internal/wire"
 )
 
-// mostExtensions is how many extensions are under way for one shard at most.
+// mostExtensions is how many extensions are under way for one queue at most.
 const mostExtensions = 4
 
 // extensionPause is the pause between extensions beyond so many.
 const extensionPause = time.Millisecond
 
-// extension is a batch of lease extensions of one shard, sent as one script.
+// extension is a batch of lease extensions of one queue, sent as one script.
 type extension struct {
-	feed       *feed
+	queue      *queue
 	sent       time.Time // just before
 	deliveries []*delivery
 	result     ReportResult
 }
 
-// extensionSlots is how many extensions go out at a time for one shard. Each has up to MaxGroup leases, so that a
+// extensionSlots is how many extensions go out at a time for one queue. Each has up to MaxGroup leases, so that a
 // slow server costs few leases a try, and a connection that hangs only those that it was given.
 func (l *loop) extensionSlots() int {
-	return min(1+l.Concurrency/(MaxGroup*len(l.feeds)), mostExtensions)
+	return min(1+l.Concurrency/(MaxGroup*len(l.queues)), mostExtensions)
 }
 
 // scheduleCheck has the leases checked, at the latest then.
@@ -60,31 +60,31 @@ func (l *loop) checkLeases(now time.Time) {
 // extendSoon has the lease extended as soon as there is a slot.
 func (l *loop) extendSoon(d *delivery) {
 	d.extending = true
-	f := d.feed
-	if len(f.toExtend) == 0 {
-		l.extendable = append(l.extendable, f)
+	q := d.queue
+	if len(q.toExtend) == 0 {
+		l.extendable = append(l.extendable, q)
 	}
-	f.toExtend, f.unsorted = append(f.toExtend, d), true
+	q.toExtend, q.unsorted = append(q.toExtend, d), true
 }
 
 // extend sends extensions, as many as may be under way.
 func (l *loop) extend() {
 	left := l.extendable[:0]
 	l.nextExtension = time.Time{}
-	for _, f := range l.extendable {
-		for len(f.toExtend) > 0 && f.extensions < l.extensionSlots() && l.mayExtend() {
-			l.sendExtension(f)
+	for _, q := range l.extendable {
+		for len(q.toExtend) > 0 && q.extensions < l.extensionSlots() && l.mayExtend() {
+			l.sendExtension(q)
 		}
-		if len(f.toExtend) > 0 {
-			left = append(left, f)
+		if len(q.toExtend) > 0 {
+			left = append(left, q)
 		}
 	}
 	clear(l.extendable[len(left):])
 	l.extendable = left
 }
 
-// mayExtend reports whether an extension may go out beside those under way: more than a few go one by one, so that a loop with many shards
-// or queues does not use as many connections at once.
+// mayExtend reports whether an extension may go out beside those under way: more than a few go one by one, so that a loop with many
+// queues does not use as many connections at once.
 func (l *loop) mayExtend() bool {
 	if next := l.extendedAt.Add(extensionPause); l.extensions >= mostExtensions && time.Now().Before(next) {
 		l.nextExtension = next
@@ -96,18 +96,18 @@ func (l *loop) mayExtend() bool {
 // sendExtension sends the extensions of the most pressing leases, in a goroutine of its own. It is given half
 // of what is left of the first, so that there is always another try. The goroutine ends by then; Run waits for it,
 // until lastWait is over.
-func (l *loop) sendExtension(f *feed) {
-	if f.unsorted {
-		f.unsorted = false
-		slices.SortFunc(f.toExtend, func(a, b *delivery) int {
+func (l *loop) sendExtension(q *queue) {
+	if q.unsorted {
+		q.unsorted = false
+		slices.SortFunc(q.toExtend, func(a, b *delivery) int {
 			return cmp.Or(a.until.Compare(b.until), strings.Compare(a.receipt, b.receipt))
 		})
 	}
-	x := &extension{feed: f, sent: time.Now()}
+	x := &extension{queue: q, sent: time.Now()}
 	l.extendedAt = x.sent
 	taken := 0
-	for taken < len(f.toExtend) && len(x.deliveries) < MaxGroup {
-		d := f.toExtend[taken]
+	for taken < len(q.toExtend) && len(x.deliveries) < MaxGroup {
+		d := q.toExtend[taken]
 		taken++
 		if d.state == handling {
 			x.deliveries = append(x.deliveries, d)
@@ -115,20 +115,20 @@ func (l *loop) sendExtension(f *feed) {
 			d.extending = false // its disposition is on its way, or it is over
 		}
 	}
-	if f.toExtend = f.toExtend[taken:]; len(f.toExtend) == 0 {
-		f.toExtend = nil
+	if q.toExtend = q.toExtend[taken:]; len(q.toExtend) == 0 {
+		q.toExtend = nil
 	}
 	if len(x.deliveries) == 0 {
 		return
 	}
-	f.extensions++
+	q.extensions++
 	l.extensions++
 	budget := lease.Budget(x.deliveries[0].until.Sub(x.sent))
 	items := toExtend(x.deliveries)
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), budget)
 		defer cancel()
-		x.result = f.queue.Source.Extend(ctx, f.shard, items)
+		x.result = q.Source.Extend(ctx, items)
 		select {
 		case l.extended <- x:
 		case <-l.over:
@@ -138,8 +138,8 @@ func (l *loop) sendExtension(f *feed) {
 
 // handleExtension deals with the result of an extension.
 func (l *loop) handleExtension(x *extension) {
-	f, r := x.feed, x.result
-	f.extensions--
+	q, r := x.queue, x.result
+	q.extensions--
 	l.extensions--
 	for i, d := range x.deliveries {
 		d.extending = false
@@ -150,13 +150,13 @@ func (l *loop) handleExtension(x *extension) {
 		}
 	}
 	if r.Err != nil {
-		f.failed = true
-		f.health.noteFailure(renewing, r.Err)
-	} else if !f.failed {
-		f.noteSuccess(renewing)
+		q.failed = true
+		q.health.noteFailure(renewing, r.Err)
+	} else if !q.failed {
+		q.noteSuccess(renewing)
 	}
-	if f.extensions == 0 && len(f.toExtend) == 0 {
-		f.failed = false
+	if q.extensions == 0 && len(q.toExtend) == 0 {
+		q.failed = false
 	}
 }
 
@@ -167,9 +167,9 @@ func (l *loop) handleExtended(d *delivery, sent time.Time, r ReportResult, i int
 	switch {
 	case d.state == settled || d.state == lost:
 	case r.Err != nil:
-		d.retryExtension(time.Now(), d.feed.queue.Lease)
+		d.retryExtension(time.Now(), d.queue.Lease)
 	case r.Answers[i] == wire.Accepted:
-		d.leased(sent, d.feed.queue.Lease)
+		d.leased(sent, d.queue.Lease)
 		if d.announced.After(sent) {
 			d.renewNow() // the message came while the extension was under way
 		} else {

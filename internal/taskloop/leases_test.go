@@ -158,7 +158,7 @@ func TestLease_ADispositionWaitsForNoExtension(t *testing.T) {
 				time.Sleep(time.Minute)
 				exchanges, _ := q.sent()
 				require.Equal(t, []exchanged{
-					{w.start.Add(11 * time.Second), map[wire.Script][]string{wire.ByExchange: {"r1 a"}}, 1, 0},
+					{w.start.Add(11 * time.Second), map[wire.Script][]string{wire.ByExchange: {"r1 a"}}, 1},
 				}, reportedIn(exchanges))
 				require.Equal(t, [5]int64{1}, w.counts())
 				require.Zero(t, w.Counters.Ended[Canceled].Load())
@@ -288,7 +288,7 @@ func TestLoop_ForgetsDeliveriesByTheirID(t *testing.T) {
 			l := newLoop(t.Context(), w.config())
 			var all [3]*delivery
 			for i := range all {
-				all[i] = &delivery{feed: l.feeds[0], task: wire.Task{ID: "a"}}
+				all[i] = &delivery{queue: l.queues[0], task: wire.Task{ID: "a"}}
 				l.dispatch(all[i])
 			}
 			for n, i := range order {
@@ -312,7 +312,7 @@ func TestLease_ALostTaskIsNotBegun(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorker(newQueue(time.Minute), 1, 0)
 		l := newLoop(t.Context(), w.config())
-		d := &delivery{feed: l.feeds[0], task: wire.Task{ID: "a"}}
+		d := &delivery{queue: l.queues[0], task: wire.Task{ID: "a"}}
 		l.runners = 1 // it begins late
 		l.dispatch(d)
 		l.lose(d)
@@ -334,7 +334,7 @@ func TestLease_ATaskIsNotBegunAfterIt(t *testing.T) {
 		for _, late := range []time.Duration{-time.Nanosecond, 0} {
 			w := newWorker(newQueue(time.Minute), 1, 0)
 			l := newLoop(t.Context(), w.config())
-			d := &delivery{feed: l.feeds[0], task: wire.Task{ID: "a"}, until: time.Now().Add(time.Minute)}
+			d := &delivery{queue: l.queues[0], task: wire.Task{ID: "a"}, until: time.Now().Add(time.Minute)}
 			l.runners = 1 // it begins late
 			l.dispatch(d)
 			time.Sleep(time.Minute + late)

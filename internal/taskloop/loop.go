@@ -30,11 +30,11 @@ const (
 //
 //	completions.ready  runners have put in deliveries whose handlers have returned
 //	exchanged          an exchange is over: dispositions, and a claim for runners that are
-//	                   free. There are few at a time, two of a shard at most, so that groups
+//	                   free. There are few at a time, two of a queue at most, so that groups
 //	                   form meanwhile
 //	extended           a batch of lease extensions is over. There are few at a time (see
 //	                   extensionSlots); they do not hold up an exchange, nor an exchange them
-//	waited             Source.Wait has returned. It runs for each shard in which nothing is
+//	waited             Source.Wait has returned. It runs for each queue in which nothing is
 //	                   due while a runner is free
 //	Canceled           a task was cancelled, perhaps one of those that are handled here
 //	Sizes.changed      there may be more handlers, or fewer
@@ -61,14 +61,12 @@ type loop struct {
 	handling     bag                  // deliveries whose handlers have not returned
 	replaced     int                  // those of them whose places others have, see replace
 	byID         map[string]*delivery // the newest that was dispatched and is not settled or lost, by the task's ID
-	pending      int                  // deliveries whose dispositions are to be sent, of all shards
+	pending      int                  // deliveries whose dispositions are to be sent, of all queues
 	spare        []*delivery          // a slice to be used again
 	dispatchedAt time.Time            // when deliveries were last given to the runners
 
 	queues    []*queue
-	sharded   []*queue // those with several shards
-	feeds     []*feed  // of all queues
-	lists     [lists][]*feed
+	lists     [lists][]*queue
 	claimNext bool // of dispositions and a claim that cannot go together, the claim had its turn
 	clients   []*client
 	available float64 // runners that the queues share which may be asked for tasks now
@@ -79,14 +77,13 @@ type loop struct {
 	late          []*exchange // that were given up, and may yet bring tasks: until their leases would end
 	reserved      int         // runners that are kept for what claims may bring
 	extensions    int         // under way
-	extendable    []*feed     // with leases that are to be extended
+	extendable    []*queue    // with leases that are to be extended
 	waits         int         // likewise, of Source.Wait
 	nextCheck     time.Time   // when a lease has to be checked; zero for never
 	nextLapse     time.Time   // when an exchange may have to give back its runners; zero for never
 	nextTry       time.Time   // when something may be sent that had to wait; zero for never
 	extendedAt    time.Time   // when an extension was last sent
 	nextExtension time.Time   // when one may be that had to wait; zero for never
-	fullSince     time.Time   // no runner is free; zero if one is
 	stopping      *stopping   // nil until ctx has ended
 }
 
@@ -176,7 +173,6 @@ func (l *loop) doWhatIsDue(now time.Time) {
 	if !l.nextLapse.IsZero() && !now.Before(l.nextLapse) {
 		l.lapse(now)
 	}
-	l.lookAround(now)
 	if !l.nextCheck.IsZero() && !now.Before(l.nextCheck) {
 		l.checkLeases(now)
 	}
@@ -196,9 +192,6 @@ func (l *loop) nextWake() time.Time {
 	}
 	if len(l.late) > 0 {
 		at = sooner(at, l.late[0].leaseEnds())
-	}
-	if l.waits > 0 && len(l.queues) == 1 && !l.fullSince.IsZero() {
-		at = sooner(at, l.fullSince.Add(fullFor))
 	}
 	for _, other := range []time.Time{l.nextTry, l.nextLapse, l.nextExtension} {
 		if !other.IsZero() {
@@ -243,8 +236,8 @@ func (a *alarm) set(at time.Time) {
 // dispatch gives a delivery to a runner. There is always one free, or on its way.
 func (l *loop) dispatch(d *delivery) {
 	l.handling.add(d)
-	d.feed.handling++
-	d.feed.queue.handling++
+	d.queue.active++
+	d.queue.handling++
 	l.remember(d)
 	d.hold = &lease.Hold{Receipt: d.task.Score}
 	d.hold.Last(d.until)
@@ -268,7 +261,7 @@ func (l *loop) gather() {
 	now := time.Now()
 	for i, d := range l.spare {
 		l.spare[i] = nil
-		d.feed.queue.noteTook(now.Sub(d.began))
+		d.queue.noteTook(now.Sub(d.began))
 		l.handled(d)
 		l.conclude(d)
 		if d.state == lost { // while its handler ran
@@ -280,9 +273,9 @@ func (l *loop) gather() {
 // handled notes that no runner has a delivery any more.
 func (l *loop) handled(d *delivery) {
 	l.handling.remove(d)
-	d.feed.queue.handling--
+	d.queue.handling--
 	if !d.stuck {
-		d.feed.handling--
+		d.queue.active--
 	}
 	l.unstick(d)
 }
@@ -307,14 +300,14 @@ func (l *loop) lose(d *delivery) {
 		about = append(about, slog.String("error", d.disposition.Reason))
 	}
 	if l.abandon(d, Lost, lease.ErrLost) {
-		d.feed.queue.Log.Warn("sluice: lease lost", about...)
+		d.queue.Log.Warn("sluice: lease lost", about...)
 	}
 }
 
 // cancel gives up a delivery whose task was cancelled.
 func (l *loop) cancel(d *delivery) {
 	if l.abandon(d, Canceled, ErrCanceled) {
-		d.feed.queue.Log.Info("sluice: task canceled", slog.String("task", d.task.ID), slog.Int("attempt", d.task.Attempt))
+		d.queue.Log.Info("sluice: task canceled", slog.String("task", d.task.ID), slog.Int("attempt", d.task.Attempt))
 	}
 }
 
@@ -356,9 +349,9 @@ func (l *loop) stop(now time.Time) {
 
 // endWaits ends each Source.Wait.
 func (l *loop) endWaits() {
-	for _, f := range l.feeds {
-		if f.waiting != nil {
-			f.waiting.end()
+	for _, q := range l.queues {
+		if q.waiting != nil {
+			q.waiting.end()
 		}
 	}
 }
@@ -386,8 +379,8 @@ func (l *loop) close() {
 	for _, d := range l.completions.close() {
 		l.leave(d)
 	}
-	for _, f := range l.feeds {
-		for _, d := range f.pending {
+	for _, q := range l.queues {
+		for _, d := range q.pending {
 			l.leave(d)
 		}
 	}

@@ -231,7 +231,7 @@ func TestObserver_ATakeoverIsARetry(t *testing.T) {
 		for answer, want := range map[wire.Answer]Ending{wire.Accepted: Buried, wire.TookOver: Retried} {
 			w := newWorker(newQueue(time.Minute), 1, 0)
 			l := newLoop(t.Context(), w.config())
-			d := &delivery{feed: l.feeds[0], task: wire.Task{ID: "a", Payload: []byte("p")}, disposition: wire.Disposition{Action: wire.Bury}, state: reporting}
+			d := &delivery{queue: l.queues[0], task: wire.Task{ID: "a", Payload: []byte("p")}, disposition: wire.Disposition{Action: wire.Bury}, state: reporting}
 			d.observed = &observed{ctx: w.Started(t.Context(), d.task)}
 			l.settleDelivery(d, answer)
 			n, _ := w.told(want)

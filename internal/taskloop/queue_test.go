@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -33,7 +31,6 @@ var (
 // item is a task in a queue.
 type item struct {
 	wire.Task
-	number  int       // its shard is this, modulo their number
 	due     time.Time // or, if it has a receipt, when its lease ends
 	receipt string
 	buried  string // why
@@ -44,23 +41,19 @@ type exchanged struct {
 	at      time.Time
 	reports map[wire.Script][]string // the receipts and tasks
 	claim   int
-	shard   int
 }
 
-// fakeQueue is a Source in memory. Its time is that of the bubble. The shard of a task is the number
-// that its ID begins with, modulo their number; 0 if there is none.
+// fakeQueue is a Source in memory. Its time is that of the bubble.
 type fakeQueue struct {
 	lease     time.Duration
 	latency   time.Duration // of each exchange and extension, half of it each way
 	malformed string        // the task whose field is not the library's
 
-	mu         sync.Mutex // guards what follows
-	shards     int
-	hung       map[int]bool              // shards that do not answer; the client gives up after 3 seconds
-	head       func(shard int) time.Time // what replies say of a head, instead of what is true
-	late       map[string]time.Duration  // of tasks that were claimed: for how long they had been due
-	items      []*item                   // in order of age
-	receipts   int                       // issued so far
+	mu         sync.Mutex               // guards what follows
+	hung       bool                     // it does not answer; the client gives up after 3 seconds
+	late       map[string]time.Duration // of tasks that were claimed: for how long they had been due
+	items      []*item                  // in order of age
+	receipts   int                      // issued so far
 	changed    chan struct{}
 	exchanges  []exchanged
 	extensions []exchanged // likewise, all in reports[Finish]
@@ -75,8 +68,7 @@ type fakeQueue struct {
 
 func newQueue(lease time.Duration, ids ...string) *fakeQueue {
 	q := &fakeQueue{
-		lease: lease, changed: make(chan struct{}), shards: 1,
-		hung: map[int]bool{}, late: map[string]time.Duration{},
+		lease: lease, changed: make(chan struct{}), late: map[string]time.Duration{},
 	}
 	q.add(ids...)
 	return q
@@ -93,7 +85,7 @@ func (q *fakeQueue) add(ids ...string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, id := range ids {
-		q.items = append(q.items, &item{Task: wire.Task{ID: id, Payload: []byte(id)}, number: numberOf(id), due: time.Now()})
+		q.items = append(q.items, &item{Task: wire.Task{ID: id, Payload: []byte(id)}, due: time.Now()})
 	}
 	q.notify()
 }
@@ -156,43 +148,19 @@ func times(all []exchanged, start time.Time) (at []time.Duration) {
 
 func (q *fakeQueue) Start(job redisexec.Job) { go job.Run() }
 
-func (q *fakeQueue) Shards() int {
+// hangs is how long the client waits for an answer that does not come; 0 if it does.
+func (q *fakeQueue) hangs() time.Duration {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.shards
-}
-
-func (q *fakeQueue) ShardOf(id string) int { return shardOf(id, q.Shards()) }
-
-func shardOf(id string, shards int) int { return numberOf(id) % shards }
-
-func numberOf(id string) (n int) {
-	number, _, _ := strings.Cut(id, "/")
-	n, _ = strconv.Atoi(number)
-	return n
-}
-
-// of returns n IDs of tasks of a shard.
-func of(shard, n int) (ids []string) {
-	for i := range n {
-		ids = append(ids, fmt.Sprintf("%d/%d", shard, i+1))
-	}
-	return ids
-}
-
-// hangs is how long the client waits for a shard that does not answer; 0 if it does.
-func (q *fakeQueue) hangs(shard int) time.Duration {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.hung[shard] {
+	if q.hung {
 		return 3 * time.Second
 	}
 	return 0
 }
 
-func (q *fakeQueue) Exchange(shard int, reports []Report, claim int) ([]ReportResult, ClaimResult) {
-	f := q.beginExchange(shard, reports, claim)
-	if hangs := q.hangs(shard); hangs > 0 {
+func (q *fakeQueue) Exchange(reports []Report, claim int) ([]ReportResult, ClaimResult) {
+	f := q.beginExchange(reports, claim)
+	if hangs := q.hangs(); hangs > 0 {
 		f = fault{request: hangs, outcome: redisexec.Unknown}
 	}
 	defer q.endExchange()
@@ -200,10 +168,10 @@ func (q *fakeQueue) Exchange(shard int, reports []Report, claim int) ([]ReportRe
 	time.Sleep(q.latency/2 + f.request)
 	if f.outcome == redisexec.Done || f.after {
 		for i, r := range reports {
-			results[i].Answers = q.settle(shard, r)
+			results[i].Answers = q.settle(r)
 		}
 		if claim > 0 {
-			claimed = q.claim(shard, claim)
+			claimed = q.claim(claim)
 		}
 	}
 	time.Sleep(q.latency/2 + f.reply)
@@ -216,10 +184,10 @@ func (q *fakeQueue) Exchange(shard int, reports []Report, claim int) ([]ReportRe
 	return results, claimed
 }
 
-func (q *fakeQueue) beginExchange(shard int, reports []Report, claim int) (f fault) {
+func (q *fakeQueue) beginExchange(reports []Report, claim int) (f fault) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	x := exchanged{at: time.Now(), reports: map[wire.Script][]string{}, claim: claim, shard: shard}
+	x := exchanged{at: time.Now(), reports: map[wire.Script][]string{}, claim: claim}
 	for _, r := range reports {
 		for _, d := range r.Items {
 			x.reports[r.Script] = append(x.reports[r.Script], d.Receipt+" "+d.ID)
@@ -240,13 +208,13 @@ func (q *fakeQueue) endExchange() {
 	q.underWay--
 }
 
-func (q *fakeQueue) settle(shard int, r Report) (answers []wire.Answer) {
+func (q *fakeQueue) settle(r Report) (answers []wire.Answer) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, d := range r.Items {
 		at := slices.IndexFunc(q.items, func(i *item) bool { return i.ID == d.ID && i.receipt == d.Receipt })
 		switch {
-		case at < 0 || shardOf(d.ID, q.shards) != shard:
+		case at < 0:
 			answers = append(answers, q.stale(d.ID))
 			continue
 		case q.malformed == d.ID && r.Script != wire.ByBury:
@@ -275,7 +243,7 @@ func (q *fakeQueue) settle(shard int, r Report) (answers []wire.Answer) {
 	return answers
 }
 
-func (q *fakeQueue) claim(shard, n int) (c ClaimResult) {
+func (q *fakeQueue) claim(n int) (c ClaimResult) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.receipts++
@@ -284,7 +252,7 @@ func (q *fakeQueue) claim(shard, n int) (c ClaimResult) {
 	c.Receipt = fmt.Sprintf("r%d", q.receipts)
 	for _, i := range q.items {
 		switch {
-		case i.buried != "" || i.number%q.shards != shard:
+		case i.buried != "":
 		case len(c.Tasks) == n || now.Before(i.due):
 			c.Head = min(c.Head, i.due.Sub(now))
 		default:
@@ -294,27 +262,22 @@ func (q *fakeQueue) claim(shard, n int) (c ClaimResult) {
 			c.Tasks = append(c.Tasks, i.Task)
 		}
 	}
-	if q.head != nil {
-		c.Head = time.Until(q.head(shard))
-	}
 	return c
 }
 
-// latest returns for how long tasks of a shard had been due, at most, that were claimed.
-func (q *fakeQueue) latest(shard int) (late time.Duration) {
+// latest returns for how long tasks had been due, at most, that were claimed.
+func (q *fakeQueue) latest() (late time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for id, d := range q.late {
-		if shardOf(id, q.shards) == shard {
-			late = max(late, d)
-		}
+	for _, d := range q.late {
+		late = max(late, d)
 	}
 	return late
 }
 
-func (q *fakeQueue) Extend(ctx context.Context, shard int, items []wire.Item) ReportResult {
+func (q *fakeQueue) Extend(ctx context.Context, items []wire.Item) ReportResult {
 	q.mu.Lock()
-	x := exchanged{at: time.Now(), reports: map[wire.Script][]string{}, shard: shard}
+	x := exchanged{at: time.Now(), reports: map[wire.Script][]string{}}
 	for _, d := range items {
 		x.reports[wire.ByExchange] = append(x.reports[wire.ByExchange], d.Receipt+" "+d.ID)
 	}
@@ -326,7 +289,7 @@ func (q *fakeQueue) Extend(ctx context.Context, shard int, items []wire.Item) Re
 		f = q.onExtend(len(q.extensions))
 	}
 	q.mu.Unlock()
-	if hangs := q.hangs(shard); hangs > 0 {
+	if hangs := q.hangs(); hangs > 0 {
 		f = fault{request: hangs, outcome: redisexec.Unknown}
 	}
 	if !sleep(ctx, q.latency/2+f.request) {
@@ -386,13 +349,13 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-func (q *fakeQueue) Wait(ctx context.Context, shard int) error {
+func (q *fakeQueue) Wait(ctx context.Context) error {
 	q.mu.Lock()
 	q.waits++
 	q.mu.Unlock()
 	for {
-		due, changed, err := q.next(shard)
-		if hangs := q.hangs(shard); hangs > 0 { // the client looks at it again, and gives up
+		due, changed, err := q.next()
+		if hangs := q.hangs(); hangs > 0 { // the client looks at it again, and gives up
 			sleep(ctx, hangs)
 			return errFault
 		}
@@ -412,12 +375,12 @@ func (q *fakeQueue) Wait(ctx context.Context, shard int) error {
 }
 
 // next returns when something is due.
-func (q *fakeQueue) next(shard int) (due time.Duration, changed chan struct{}, err error) {
+func (q *fakeQueue) next() (due time.Duration, changed chan struct{}, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	due = time.Hour
 	for _, i := range q.items {
-		if i.buried == "" && i.number%q.shards == shard {
+		if i.buried == "" {
 			due = min(due, time.Until(i.due))
 		}
 	}

@@ -26,7 +26,7 @@ func (l *loop) runner() {
 			// It ends as this one would have, and Run waits in the same way.
 			go l.runner()
 		}()
-		policy := current.feed.queue.Policy
+		policy := current.queue.Policy
 		current.disposition = policy.Fallback(current.task)
 		if !handled {
 			current.disposition = policy.Decide(current.ctx, current.task, ErrExited)
@@ -41,9 +41,9 @@ func (l *loop) runner() {
 			continue
 		}
 		current, handled = d, false
-		err := d.feed.queue.handle(d)
+		err := d.queue.handle(d)
 		handled = true
-		d.disposition = d.feed.queue.Policy.Decide(d.ctx, d.task, err)
+		d.disposition = d.queue.Policy.Decide(d.ctx, d.task, err)
 		current = nil
 		l.deliver(d)
 	}
@@ -79,7 +79,7 @@ func (l *loop) deliver(d *delivery) {
 // decided notes and counts what has become of a task.
 func (l *loop) decided(d *delivery, e Ending) {
 	d.ending = e
-	d.feed.queue.Counters.Ended[e].Add(1)
+	d.queue.Counters.Ended[e].Add(1)
 }
 
 // leave gives up a delivery whose handler has returned, when the loop ends or has ended.
@@ -96,7 +96,7 @@ func (l *loop) leave(d *delivery) {
 func (l *loop) tell(d *delivery) {
 	if o := d.observed; o != nil {
 		d.observed = nil
-		d.feed.queue.Observer.Finished(o.ctx, d.task, Finished{o.took, o.err, d.ending})
+		d.queue.Observer.Finished(o.ctx, d.task, Finished{o.took, o.err, d.ending})
 	}
 }
 

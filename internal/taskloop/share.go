@@ -15,28 +15,45 @@ const quickly = 10 * time.Millisecond
 // client is what the loop knows of a client of Redis, by which it reaches some of its queues.
 type client struct {
 	queues  int
-	unknown int    // shards that have never answered
-	beside  [2]int // exchanges under way that hold back others; see feed.beside
+	unknown int    // queues that have never answered
+	beside  [2]int // exchanges under way that hold back others; see queue.beside
 	probes  int    // exchanges under way that find out whether an outage is over
 }
 
-// queue is what the loop knows of one of its queues, which share its runners.
+// queue is what the loop knows of one of its queues, which share its runners. Nothing in the loop looks at all queues in a turn,
+// but for weigh: those that have something to do are in its lists.
 type queue struct {
 	Queue
-	client   *client
-	feeds    []*feed // by shard
-	outages  outages
-	looked   int       // the shard that was asked last because it was its turn
-	nextLook time.Time // when it is the next one's
+	client *client
+	listed [lists]bool // which of the loop's lists it is in
 
-	handling int           // deliveries whose handlers have not returned
-	replaced int           // those of them whose places others have, see replace
-	reserved int           // runners that are kept for what claims may bring
-	wanting  bool          // it may be asked for tasks now
-	capped   bool          // what it may have at most is less than its share
-	busy     bool          // it is wanting, or has handlers
-	dealt    float64       // how many tasks it was handed, for its weight
-	takes    time.Duration // how long a handler takes, lately; 0 if that is not known
+	demand  demand
+	health  health
+	waiting *waiting // for something to be due; nil if the loop is not
+
+	pending  []*delivery // their dispositions are to be sent
+	handling int         // deliveries whose handlers have not returned
+	active   int         // those of them that are not stuck
+	replaced int         // those whose places others have, see replace
+	reserved int         // runners that are kept for what claims may bring
+
+	toExtend   []*delivery // their leases are to be extended
+	unsorted   bool        // some of these were added at the end
+	extensions int         // under way
+	failed     bool        // one of them has failed, since there was none
+
+	underWay int // exchanges that are waited for
+	sending  int // dispositions in them
+	overdue  int // those of them that keep no runners any more
+
+	usual   time.Duration // how long an exchange takes; 0 if that is not known
+	brought int           // how many tasks the last claim has
+
+	wanting bool          // it may be asked for tasks now
+	capped  bool          // what it may have at most is less than its share
+	busy    bool          // it is wanting, or has handlers
+	dealt   float64       // how many tasks it was handed, for its weight
+	takes   time.Duration // how long a handler takes, lately; 0 if that is not known
 }
 
 // held is how many runners the queue has.
@@ -60,9 +77,8 @@ func (l *loop) weigh() {
 	for _, q := range l.queues {
 		q.wanting = false
 	}
-	for _, f := range l.lists[wanted] {
-		q := f.queue
-		q.wanting = q.wanting || f.demand.claimWanted && !f.health.isOut() && f.overdue == 0 && q.held() < l.most(q)
+	for _, q := range l.lists[wanted] {
+		q.wanting = q.wanting || q.demand.claimWanted && !q.health.isOut() && q.overdue == 0 && q.held() < l.most(q)
 	}
 	l.available, l.weights, l.wanting = float64(l.Concurrency), 0, 0
 	least := math.Inf(1)
@@ -98,18 +114,18 @@ func (l *loop) proportion(q *queue) float64 {
 	return max(l.available, 0) * float64(q.Weight) / max(l.weights, float64(q.Weight))
 }
 
-// probe returns a shard whose outage may be over: it is asked for a task, whether a runner is free or not. One at a time for a client.
-func (l *loop) probe(now time.Time) *feed {
+// probe returns a queue whose outage may be over: it is asked for a task, whether a runner is free or not. One at a time for a client.
+func (l *loop) probe(now time.Time) *queue {
 	if len(l.queues) == 1 || l.stopping != nil {
 		return nil
 	}
-	for _, f := range l.lists[wanted] {
+	for _, q := range l.lists[wanted] {
 		switch {
-		case !f.demand.claimWanted || !f.health.isOut() || f.underWay > 0 || f.queue.client.probes > 0:
-		case now.Before(f.health.retryAt):
-			l.nextTry = sooner(l.nextTry, f.health.retryAt)
+		case !q.demand.claimWanted || !q.health.isOut() || q.underWay > 0 || q.client.probes > 0:
+		case now.Before(q.health.retryAt):
+			l.nextTry = sooner(l.nextTry, q.health.retryAt)
 		default:
-			return f
+			return q
 		}
 	}
 	return nil
@@ -136,17 +152,13 @@ func (l *loop) turn(q *queue) int {
 	return max(l.share(q)-q.held(), 1)
 }
 
-// isBefore reports whether a shard is to be asked before another one. Of two queues that is the one which has not had its
-// share of the runners or, if both have or have not, that was handed fewer tasks for its weight.
-func (l *loop) isBefore(f, other *feed) bool {
-	p, q := f.queue, other.queue
-	switch pHas, qHas := p.held() >= l.share(p), q.held() >= l.share(q); {
-	case p == q:
-		return f.isOlder(other)
-	case pHas != qHas:
-		return qHas
+// isBefore reports whether a queue is to be asked before another one: it has not had its share of the runners or, if both have
+// or have not, was handed fewer tasks for its weight.
+func (l *loop) isBefore(q, other *queue) bool {
+	if has, otherHas := q.held() >= l.share(q), other.held() >= l.share(other); has != otherHas {
+		return otherHas
 	}
-	return p.dealt < q.dealt
+	return q.dealt < other.dealt
 }
 
 // noteTook notes how long a handler has taken.

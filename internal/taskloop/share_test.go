@@ -171,7 +171,7 @@ func (m *team) requireBusy(t *testing.T) {
 func (q *fakeQueue) isDue() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.hung[0] {
+	if q.hung {
 		return false
 	}
 	for _, i := range q.items {
@@ -342,14 +342,14 @@ func TestShare_AHungServerKeepsNoRunners(t *testing.T) {
 		}
 		m.run(t)
 		time.Sleep(time.Second)
-		m.workers[0].queue.set(func() { m.workers[0].queue.hung[0] = true })
+		m.workers[0].queue.set(func() { m.workers[0].queue.hung = true })
 		time.Sleep(time.Second)
 		before := m.done()
 		time.Sleep(5 * time.Second)
 		now := m.done()
 		require.Equal(t, before[0], now[0])
 		require.GreaterOrEqual(t, now[1]-before[1]+now[2]-before[2], 10*20*5*9/10, "of what ten runners can do")
-		m.workers[0].queue.set(func() { m.workers[0].queue.hung[0] = false })
+		m.workers[0].queue.set(func() { m.workers[0].queue.hung = false })
 		time.Sleep(10 * time.Second)
 		require.Greater(t, m.done()[0], now[0]+100)
 		m.stop()
@@ -414,7 +414,7 @@ func TestShare_OneThatHadNoTasksHasTheNextRunner(t *testing.T) {
 func TestShare_WhatAQueueCannotUseTheOthersShare(t *testing.T) {
 	for name, prepare := range map[string]func(m *team){
 		"hangs": func(m *team) {
-			m.workers[0].queue.hung[0] = true
+			m.workers[0].queue.hung = true
 			m.fill(0, 100)
 		},
 		"has one long task": func(m *team) { m.fill(0, 1) },

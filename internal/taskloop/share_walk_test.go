@@ -134,7 +134,7 @@ func walk(t *testing.T, r *rand.Rand) {
 				q.add(fmt.Sprint("t", added[i]))
 			}
 		case 3:
-			q.set(func() { q.hung[0] = !q.hung[0] && draw(3) == 0 })
+			q.set(func() { q.hung = !q.hung && draw(3) == 0 })
 		case 4:
 			m.set(1 + draw(40))
 		case 5:
@@ -144,7 +144,7 @@ func walk(t *testing.T, r *rand.Rand) {
 		}
 	}
 	for _, w := range m.workers {
-		w.queue.set(func() { w.queue.hung[0] = false })
+		w.queue.set(func() { w.queue.hung = false })
 	}
 	time.Sleep(10 * time.Minute)
 	for i, w := range m.workers {

@@ -35,15 +35,15 @@ func TestStop_TakesBackWhatNoRunnerHasBegun(t *testing.T) {
 		l.runners = 3 // they are late
 		var all []*delivery
 		for _, id := range numbered(3) {
-			d := &delivery{feed: l.feeds[0], task: wire.Task{ID: id}}
+			d := &delivery{queue: l.queues[0], task: wire.Task{ID: id}}
 			all = append(all, d)
 			l.dispatch(d)
 		}
 		begun := <-l.work
 		l.stop(time.Now())
 		require.Equal(t, bag{begun}, l.handling)
-		require.Len(t, l.feeds[0].pending, 2)
-		for _, d := range l.feeds[0].pending {
+		require.Len(t, l.queues[0].pending, 2)
+		for _, d := range l.queues[0].pending {
 			require.NotSame(t, begun, d)
 			require.Equal(t, wire.Disposition{Action: wire.Release}, d.disposition)
 			require.Equal(t, pending, d.state)

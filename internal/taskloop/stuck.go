@@ -56,8 +56,8 @@ func (l *loop) checkStuck(d *delivery, now time.Time) {
 // stick gives up a delivery whose handler is stuck, and tells of it.
 func (l *loop) stick(d *delivery, now time.Time) {
 	d.stuck = true
-	d.feed.handling--
-	q, running := d.feed.queue, now.Sub(d.called)
+	d.queue.active--
+	q, running := d.queue, now.Sub(d.called)
 	q.Counters.Stuck.Add(1)
 	l.abandon(d, Lost, ErrStuck)
 	q.Log.Warn("sluice: handler is stuck", slog.String("task", d.task.ID), slog.Int("attempt", d.task.Attempt), slog.Duration("running", running))
@@ -68,7 +68,7 @@ func (l *loop) stick(d *delivery, now time.Time) {
 
 // replace gives the place of a stuck handler to another one, unless as many are replaced as may run.
 func (l *loop) replace(d *delivery) {
-	q := d.feed.queue
+	q := d.queue
 	if !d.replaced && l.replaced < l.Concurrency && q.replaced < l.most(q) {
 		d.replaced = true
 		l.replaced++
@@ -80,7 +80,7 @@ func (l *loop) replace(d *delivery) {
 func (l *loop) unstick(d *delivery) {
 	if d.replaced {
 		l.replaced--
-		d.feed.queue.replaced--
+		d.queue.replaced--
 		l.scheduleCheck(time.Now())
 	}
 	d.unstick()
@@ -90,6 +90,6 @@ func (l *loop) unstick(d *delivery) {
 func (d *delivery) unstick() {
 	if d.stuck {
 		d.stuck = false
-		d.feed.queue.Counters.Stuck.Add(-1)
+		d.queue.Counters.Stuck.Add(-1)
 	}
 }

@@ -208,7 +208,7 @@ func TestStuck_IsNoneThatHasReturned(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		l := newLoop(t.Context(), newWorker(newQueue(time.Hour), 1, 0).config())
 		l.runners = 1 // there is none
-		d := &delivery{feed: l.feeds[0], task: wire.Task{ID: "a"}}
+		d := &delivery{queue: l.queues[0], task: wire.Task{ID: "a"}}
 		d.leased(time.Now(), time.Hour)
 		l.dispatch(d)
 		(<-l.work).begin(time.Second)
@@ -222,13 +222,13 @@ func TestStuck_IsNoneThatHasReturned(t *testing.T) {
 	})
 }
 
-// TestStuck_LeavesNothingToExtend: a shard that has but stuck ones has no extension that could fail, and what others extend stays counted.
+// TestStuck_LeavesNothingToExtend: a queue that has but stuck ones has no extension that could fail, and what others extend stays counted.
 func TestStuck_LeavesNothingToExtend(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		l := newLoop(t.Context(), newWorker(newQueue(time.Hour), 2, 0).config())
 		l.runners = 2 // there is none
 		dispatch := func(id string) *delivery {
-			d := &delivery{feed: l.feeds[0], task: wire.Task{ID: id}}
+			d := &delivery{queue: l.queues[0], task: wire.Task{ID: id}}
 			d.leased(time.Now(), time.Hour)
 			l.dispatch(d)
 			(<-l.work).begin(time.Second)
@@ -238,14 +238,14 @@ func TestStuck_LeavesNothingToExtend(t *testing.T) {
 		time.Sleep(l.Grace + time.Second)
 		l.checkLeases(time.Now())
 		require.True(t, d.stuck)
-		require.Zero(t, l.feeds[0].handling)
+		require.Zero(t, l.queues[0].active)
 		other := dispatch("b")
 		l.deliver(d)
 		l.gather()
-		require.Equal(t, 1, l.feeds[0].handling)
+		require.Equal(t, 1, l.queues[0].active)
 		l.deliver(other)
 		l.gather()
-		require.Zero(t, l.feeds[0].handling)
+		require.Zero(t, l.queues[0].active)
 		l.close()
 	})
 }

@@ -113,7 +113,7 @@ func stuckWalk(t *testing.T, r *rand.Rand) {
 				q.add(fmt.Sprint("t", added[i]))
 			}
 		case 3:
-			q.set(func() { q.hung[0] = !q.hung[0] && draw(3) == 0 })
+			q.set(func() { q.hung = !q.hung && draw(3) == 0 })
 		case 4:
 			n := 1 + draw(20)
 			c.mu.Lock()
@@ -127,7 +127,7 @@ func stuckWalk(t *testing.T, r *rand.Rand) {
 		}
 	}
 	for _, w := range c.workers {
-		w.queue.set(func() { w.queue.hung[0] = false })
+		w.queue.set(func() { w.queue.hung = false })
 	}
 	time.Sleep(10 * time.Minute)
 	stuck := int64(0)

@@ -27,23 +27,18 @@ const (
 	MaxGroupBytes = 1 << 20
 )
 
-// Source is the queue that a loop works on, in one or more shards, which are numbered from 0.
-// Its methods may be called from several goroutines at once.
+// Source is a queue that a loop works on. Its methods may be called from several goroutines at once.
 type Source interface {
-	// Shards returns how many shards the queue has.
-	Shards() int
-	// ShardOf returns the shard of the task with an ID, below Shards.
-	ShardOf(id string) int
 	// Exchange sends reports and, if claim is not 0, a claim of at most that many tasks,
-	// all in one pipeline, to one shard. It blocks until there is an answer or the client
+	// all in one pipeline. It blocks until there is an answer or the client
 	// gives up, and returns a result for each report.
-	Exchange(shard int, reports []Report, claim int) ([]ReportResult, ClaimResult)
-	// Extend extends the leases of up to MaxGroup tasks of one shard, those in a row with the same
+	Exchange(reports []Report, claim int) ([]ReportResult, ClaimResult)
+	// Extend extends the leases of up to MaxGroup tasks, those in a row with the same
 	// receipt at the least cost. It returns when ctx ends.
-	Extend(ctx context.Context, shard int, items []wire.Item) ReportResult
-	// Wait returns nil when a task of the shard may be due, or an error when it cannot tell or
+	Extend(ctx context.Context, items []wire.Item) ReportResult
+	// Wait returns nil when a task may be due, or an error when it cannot tell or
 	// ctx has ended.
-	Wait(ctx context.Context, shard int) error
+	Wait(ctx context.Context) error
 	// Start runs a job in a goroutine.
 	Start(job redisexec.Job)
 }
@@ -158,7 +153,6 @@ type Queue struct {
 	Concurrency int           // handlers at once, of this queue
 	Lease       time.Duration // for which a task is claimed
 	Timeout     time.Duration // within which a handler is to return; 0 for any time
-	Poll        time.Duration // within which each of several shards is asked
 	Log         *slog.Logger
 	Counters    *Counters
 	Observer    Observer // nil for none

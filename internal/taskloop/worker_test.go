@@ -42,7 +42,7 @@ func newWorker(q *fakeQueue, concurrency int, takes time.Duration) *worker {
 	w := &worker{queue: q, ended: make(chan *Unfinished, 1)}
 	w.Grace = time.Minute
 	w.Queue = Queue{
-		Source: q, Policy: w, Weight: 1, Concurrency: concurrency, Lease: q.lease, Poll: time.Second,
+		Source: q, Policy: w, Weight: 1, Concurrency: concurrency, Lease: q.lease,
 		Log: slog.New(logger{w}), Counters: new(Counters),
 	}
 	w.witness = &witness{}
@@ -203,10 +203,10 @@ func TestRun_ReportsAndClaimsInOneExchange(t *testing.T) {
 		time.Sleep(time.Minute)
 		exchanges, _ := q.sent()
 		require.Equal(t, []exchanged{
-			{w.start, map[wire.Script][]string{}, 1, 0},
-			{w.start.Add(1010 * time.Millisecond), map[wire.Script][]string{wire.ByExchange: {"r1 t1"}}, 1, 0},
-			{w.start.Add(2020 * time.Millisecond), map[wire.Script][]string{wire.ByExchange: {"r2 t2"}}, 1, 0},
-			{w.start.Add(3030 * time.Millisecond), map[wire.Script][]string{wire.ByExchange: {"r3 t3"}}, 1, 0},
+			{w.start, map[wire.Script][]string{}, 1},
+			{w.start.Add(1010 * time.Millisecond), map[wire.Script][]string{wire.ByExchange: {"r1 t1"}}, 1},
+			{w.start.Add(2020 * time.Millisecond), map[wire.Script][]string{wire.ByExchange: {"r2 t2"}}, 1},
+			{w.start.Add(3030 * time.Millisecond), map[wire.Script][]string{wire.ByExchange: {"r3 t3"}}, 1},
 		}, exchanges, "and nothing is sent while nothing is due")
 		q.add("t4")
 		synctest.Wait()

@@ -26,13 +26,13 @@ const (
 	leaveAfter = 5 * time.Second
 )
 
-// Queue is a queue, or a shard of one, whose tasks are waited for.
+// Queue is a queue whose tasks are waited for.
 type Queue struct {
 	Keys    []any  // of scripts that look at it. The first is its main key
 	Channel string // after which those are named on which clients are told of its head
 }
 
-// Watcher waits for the tasks of a queue, for all callers of [Wait]. It has one goroutine, that of the
+// Watcher waits for the tasks of a queue, for all callers of [Watcher.Wait]. It has one goroutine, that of the
 // current watch.
 type Watcher struct {
 	client  *Client
@@ -63,61 +63,31 @@ type telling struct {
 	at    time.Time
 }
 
-// waiter is a caller of Wait, which is told here. It has room for a notice of each of its watchers.
-type waiter chan notice
+// waiter is a caller of Wait, which is told here that a task may be due, or what has gone wrong. It has room for one of these.
+type waiter chan error
 
-// notice says that a task may be due, or what has gone wrong.
-type notice struct {
-	from *Watcher
-	err  error
+// Wait waits until a task may be due. The queue is looked at once per poll interval, and more often if another caller wants that.
+// The error is that of a look that has failed, or ctx.Err().
+func (w *Watcher) Wait(ctx context.Context, poll time.Duration) error {
+	caller := make(waiter, 1)
+	w.enter(caller, poll)
+	return w.await(ctx, caller)
 }
 
-// Wait waits until a task may be due at the queue of any watcher, and returns which. The queues are looked at once per poll interval,
-// and more often if another caller wants that. If one fails, tasks of the
-// others still count: their errors are returned if all fail, or if no task has come a poll interval after
-// the first. If ctx ends, the only error is ctx.Err().
-func Wait(ctx context.Context, poll time.Duration, watchers ...*Watcher) (which int, errs []error) {
-	caller := make(waiter, len(watchers))
-	for _, w := range watchers {
-		w.enter(caller, poll)
+// await waits until a caller is told.
+func (w *Watcher) await(ctx context.Context, caller waiter) error {
+	select {
+	case err := <-caller:
+		return err
+	case <-ctx.Done():
 	}
-	return caller.wait(ctx, watchers)
-}
-
-func (caller waiter) wait(ctx context.Context, watchers []*Watcher) (which int, errs []error) {
-	defer caller.leave(watchers)
-	var late <-chan time.Time
-	for len(errs) < len(watchers) {
-		select {
-		case n := <-caller:
-			if n.err == nil {
-				return slices.Index(watchers, n.from), nil
-			}
-			errs = append(errs, n.err)
-			if late == nil {
-				timer := time.NewTimer(n.from.poll())
-				defer timer.Stop()
-				late = timer.C
-			}
-		case <-late:
-			return 0, errs
-		case <-ctx.Done():
-			return 0, []error{ctx.Err()}
-		}
+	if w.exit(caller) {
+		return ctx.Err()
 	}
-	return 0, errs
-}
-
-// leave takes a caller out of all watchers, and passes on what it was told and makes no use of.
-func (caller waiter) leave(watchers []*Watcher) {
-	for _, w := range watchers {
-		w.exit(caller)
+	if err := <-caller; err == nil { // it was told at the same moment, and makes no use of it
+		w.tellNext()
 	}
-	for len(caller) > 0 { // and nothing more comes
-		if n := <-caller; n.err == nil {
-			n.from.tellNext()
-		}
-	}
+	return ctx.Err()
 }
 
 // enter adds a caller, and starts a watch if there is none.
@@ -138,14 +108,17 @@ func (w *Watcher) enter(caller waiter, poll time.Duration) {
 	}
 }
 
-// exit takes a caller out, unless it was told. The last one stops the watch.
-func (w *Watcher) exit(caller waiter) {
+// exit takes a caller out, and reports whether it was not told. The last one stops the watch.
+func (w *Watcher) exit(caller waiter) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if i := slices.Index(w.waiters, caller); i >= 0 {
-		w.waiters = slices.Delete(w.waiters, i, i+1)
-		w.noteAlone()
+	i := slices.Index(w.waiters, caller)
+	if i < 0 {
+		return false
 	}
+	w.waiters = slices.Delete(w.waiters, i, i+1)
+	w.noteAlone()
+	return true
 }
 
 // noteAlone notes when the last caller has left. The mutex is held.
@@ -160,7 +133,7 @@ func (w *Watcher) noteAlone() {
 func (w *Watcher) tell(n int, err error) {
 	n = min(n, len(w.waiters))
 	for _, caller := range w.waiters[:n] {
-		caller <- notice{w, err}
+		caller <- err
 	}
 	w.waiters = slices.Delete(w.waiters, 0, n)
 	w.told = w.told || n > 0 && err == nil

@@ -23,42 +23,29 @@ func unwatched() *Watcher {
 	}
 }
 
-// TestWait_AFailureIsToldOfIfNothingElseComes: by all watchers, or for a poll interval.
-func TestWait_AFailureIsToldOfIfNothingElseComes(t *testing.T) {
+// TestWatcher_WaitEndsWithWhatComesFirst: a task, a failure, or the end of the context.
+func TestWatcher_WaitEndsWithWhatComesFirst(t *testing.T) {
 	t.Parallel()
-	broken, cut := errors.New("broken"), errors.New("cut")
+	broken := errors.New("broken")
 	for name, c := range map[string]struct {
-		happens func(first, second *Watcher)
-		which   int
-		errs    []error
+		happens func(w *Watcher)
+		err     error
 		after   time.Duration
 	}{
-		"one fails": {func(first, _ *Watcher) { first.fail(first.current, broken) }, 0, []error{broken}, time.Second},
-		"all fail": {func(first, second *Watcher) {
-			second.fail(second.current, cut)
-			time.Sleep(time.Millisecond)
-			first.fail(first.current, broken)
-		}, 0, []error{cut, broken}, time.Millisecond},
-		"one fails, the other has a task": {func(first, second *Watcher) {
-			first.fail(first.current, broken)
-			time.Sleep(time.Second - 1)
-			second.tellNext()
-		}, 1, nil, time.Second - 1},
-		"the context ends": {func(_, _ *Watcher) {}, 0, []error{context.DeadlineExceeded}, time.Minute - time.Millisecond},
+		"it fails":         {func(w *Watcher) { w.fail(w.current, broken) }, broken, 0},
+		"a task is due":    {func(w *Watcher) { w.tellNext() }, nil, 0},
+		"the context ends": {func(*Watcher) {}, context.DeadlineExceeded, time.Minute - time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
-				first, second, start := unwatched(), unwatched(), time.Now().Add(time.Millisecond)
-				time.AfterFunc(time.Millisecond, func() { c.happens(first, second) }) // when the caller waits
-				which, errs := Wait(ctx, time.Second, first, second)
-				require.Equal(t, c.which, which)
-				require.Equal(t, c.errs, errs)
+				w, start := unwatched(), time.Now().Add(time.Millisecond)
+				time.AfterFunc(time.Millisecond, func() { c.happens(w) }) // when the caller waits
+				require.ErrorIs(t, w.Wait(ctx, time.Second), c.err)
 				require.Equal(t, c.after, time.Since(start))
-				require.Empty(t, first.waiters)
-				require.Empty(t, second.waiters)
+				require.Empty(t, w.waiters)
 				synctest.Wait()
 			})
 		})
@@ -78,7 +65,7 @@ func TestWatcher_PassesOnWhatACallerMakesNoUseOf(t *testing.T) {
 		w.tellNext()
 		require.Len(t, first, 1)
 		require.Empty(t, second)
-		if _, errs := first.wait(ended, []*Watcher{w}); len(errs) == 0 {
+		if err := w.await(ended, first); err == nil {
 			require.Empty(t, second)
 			continue
 		}

@@ -1,5 +1,5 @@
 -- Prelude of the scripts that change a queue's pause or its limits, behind limits.lua.
-redis.call('ZCARD', KEYS[1]) -- a queue with several shards has a string there
+redis.call('ZCARD', KEYS[1]) -- what is of another type is no queue
 need('SET', KEYS[8])
 readLimits()
 limits = limits or { ends = 0, running = 0, rate = 0, per = 0, burst = 0, spent = 0 }

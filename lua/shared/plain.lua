@@ -194,7 +194,7 @@ if #ids > 0 then isPlain, ending, again, fields = plainHeld() end
 if isPlain then
   local ready, attempts, first, dues, most = {}, {}, true, {}, n
   if limits then most = limits.allowed(n, ending) end
-  if most > 0 then ready, attempts, first, dues = plainDue(most) elseif n > 0 then redis.call('ZCARD', KEYS[1]) end -- a queue with several shards has a string there
+  if most > 0 then ready, attempts, first, dues = plainDue(most) elseif n > 0 then redis.call('ZCARD', KEYS[1]) end -- what is of another type is no queue
   if ready then
     local read, answers = #ready, {}
     local payloads, cut = {}, false

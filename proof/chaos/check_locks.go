@@ -280,6 +280,9 @@ func (c *checker) checkRefusal(r record, accepted []record) {
 	}
 }
 
+// sentOnce is how long an Unlock takes whose release was sent once: a longer one may have had no reply, and have sent it again.
+const sentOnce = 50 * time.Millisecond
+
 // checkUnlocks checks that an Unlock which returned nil has released a lock that was still
 // held: the lock was free then, unless it was handed over.
 func (c *checker) checkUnlocks() {
@@ -307,8 +310,10 @@ func (c *checker) checkUnlocks() {
 			continue // perhaps set back after the key had expired and before it was deleted
 		}
 		handedOver := slices.ContainsFunc(secret[r.Process+" "+r.Name], func(s span) bool { return s.meets(r.Unlock, r.Return) })
-		if len(c.forces[r.Name]) > 0 && (handedOver || r.Return > r.Deadline) {
-			continue // forced open elsewhere, it may still be handed over without a server; and after its time "not held" may be due to that
+		if len(c.forces[r.Name]) > 0 && (handedOver || r.Return > r.Deadline || r.Return-r.Unlock > sentOnce) {
+			// Forced open elsewhere, it may still be handed over without a server; after its time "not held" may be due to
+			// that; and a release that was sent again may have been the first one's.
+			continue
 		}
 		if h.until < r.Unlock || !handedOver && !r.Section && h.ended.after > r.Return && h.until > r.Return {
 			c.report("%s released %s at %v (seq %d), and Unlock returned nil at %v: %+v", r.Process, r.Name, r.Unlock, r.Seq, r.Return, h)
@@ -340,13 +345,16 @@ func (c *checker) checkLockExtensions() {
 // pollAge is how old the information that a lock is held may be: two retry intervals.
 const pollAge = 200 * time.Millisecond
 
-// checkLocked checks ErrLocked: the lock was held at that time or a moment before; or when
+// checkLocked checks ErrLocked: the lock was held or reserved at that time or a moment before; or when
 // the head of the process's wait queue polled, whose reply may have taken long; or the process
 // had no reply to its own release yet.
 func (c *checker) checkLocked() {
 	holds, waits, releases := map[string][]span{}, map[string][]span{}, map[string][]span{}
 	for _, h := range c.holds {
 		holds[h.name] = append(holds[h.name], span{h.begun.after, h.ended.before + pollAge})
+	}
+	for _, h := range c.reserved {
+		holds[h.name] = append(holds[h.name], span{h.begun.after, h.until + pollAge})
 	}
 	for _, r := range c.records {
 		if r.Op != opHold && r.Op != opTake && r.Op != opTakeSet {

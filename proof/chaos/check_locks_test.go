@@ -150,6 +150,12 @@ var lockCases = map[string]checkCase{
 	"ErrLocked of a free lock": {newScenario().
 		at(10).logs("SET Lock:n T PXAT @110").at(11).logs("DEL Lock:n").
 		recorded(record{Op: opTake, Name: "n", Call: 500, Return: 510, Result: locked}), "and no token held it"},
+	"ErrLocked of a reserved lock": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(100).logs("SET Lock:n >ABCDEFGHIJKL:7:400 PXAT @500").
+		recorded(record{Op: opTake, Name: "n", Call: 450, Return: 460, Result: locked}), ""},
+	"ErrLocked after a reservation": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(100).logs("SET Lock:n >ABCDEFGHIJKL:7:400 PXAT @500").
+		recorded(record{Op: opTake, Name: "n", Call: 1450, Return: 1460, Result: locked}), "and no token held it"},
 	"an operation that never returned": {newScenario().
 		recorded(record{Op: opTake, Name: "n", Call: 500}), "never returned"},
 	"late": {newScenario().

@@ -114,8 +114,8 @@ func (t *tasksCheck) checkMove(m *move) {
 		return
 	}
 	t.counts["tasks "+string(m.kind)]++
-	if m.queue == shardQueue {
-		t.counts["tasks in shards "+string(m.kind)]++
+	if isOfMany(m.queue) {
+		t.counts["tasks of many queues "+string(m.kind)]++
 	}
 	switch m.kind {
 	case unexplained:

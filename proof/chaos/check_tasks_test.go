@@ -38,12 +38,15 @@ var taskCases = map[string]checkCase{
 	"done, and still listed": {newScenario().
 		at(10).enqueued("v", 20).claimed("v", 1, 30).at(40).logs("ZADD {Queue:loop}:leased @@430 t; "+gone).settled(opDequeue, "", 430, 0, done),
 		"the list of leased tasks shows something else"},
-	"a task in a shard is done": {inShard().
-		at(30).logs(goneFromShard).settledOn(shardQueue, opDequeue, "", 420, 0, done), ""},
-	"a task in a shard is done without a request": {inShard().
-		at(30).logs(goneFromShard), "no client requested it"},
-	"a task in a shard is left": {inShard(), "is still there"},
-	"claimed early":             {newScenario().at(10).enqueued("v", 100).claimed("v", 1, 50), "early"},
+	"a task of one of many queues is done": {newScenario().
+		at(10).added("many:1", "v", 10).at(20).leased("many:1", 1, 420).
+		at(30).logs("ZREM Queue:many:1 t; HDEL {Queue:many:1}:tasks t; HDEL {Queue:many:1}:state t").
+		settledOn("many:1", opDequeue, "", 420, 0, done), ""},
+	"a task of one of many queues is done, and another queue was asked": {newScenario().
+		at(10).added("many:1", "v", 10).at(20).leased("many:1", 1, 420).
+		at(30).logs("ZREM Queue:many:1 t; HDEL {Queue:many:1}:tasks t; HDEL {Queue:many:1}:state t").
+		settledOn("many:2", opDequeue, "", 420, 0, unknown), "no client requested it"},
+	"claimed early": {newScenario().at(10).enqueued("v", 100).claimed("v", 1, 50), "early"},
 	"claimed within a lease": {newScenario().
 		at(10).enqueued("v", 10).claimed("v", 1, 20).reclaimed("v", 1, 1, 300), "early"},
 	"held twice": {newScenario().

@@ -51,7 +51,7 @@ type client struct {
 	wanted    atomic.Value    // the moment at which it is to be struck; "" for none
 	produce   context.Context // ends when producers must stop
 	consume   context.Context // ends when all tasks are done
-	handles   sync.Map        // queueHandle to *sluice.Queue: calls of several goroutines on one are merged
+	handles   sync.Map        // queueHandle to sluice.Queues: calls of several goroutines on one are merged
 	producers sync.WaitGroup  // goroutines that produce
 	consumers sync.WaitGroup  // goroutines that consume
 }
@@ -127,6 +127,8 @@ func (c *client) connect() {
 // start starts the client's goroutines: fewer with a pool of one connection, for which most
 // of them would wait.
 func (c *client) start() {
+	claimed := slices.Concat([]string{loopQueue, plainQueue, onceQueue}, manyNames)
+	often := slices.Concat(claimed, []string{loopQueue, plainQueue})
 	contenders := 6
 	if c.Pool == 1 || c.Calm != 0 {
 		contenders = 2
@@ -141,12 +143,12 @@ func (c *client) start() {
 			c.producers.Go(c.repeat(c.contendSet))
 			c.producers.Go(c.repeat(c.enqueue))
 			if c.Calm == 0 {
-				c.consumers.Go(func() { c.loop(loopQueue, loopQueue, plainQueue, shardQueue, onceQueue) })
+				c.consumers.Go(func() { c.loop(often...) })
 			}
 		}
 	}
 	if c.Calm != 0 { // at each queue one waits, always
-		for _, name := range []string{loopQueue, plainQueue, shardQueue, onceQueue} {
+		for _, name := range claimed {
 			c.consumers.Go(func() { c.loop(name) })
 		}
 	}
@@ -159,7 +161,7 @@ func (c *client) start() {
 	c.consumers.Go(c.popLoop)
 	c.consumers.Go(c.peekLoop)
 	c.startWorker(workQueue, nil)
-	c.startWorker(shardQueue, nil)
+	c.startWorker(manyQueues, nil)
 	c.startWorker(onceQueue, nil)
 	c.startWorker(tickQueue, ticks())
 }

@@ -89,15 +89,15 @@ func fenceName(key string) (name string, ok bool) {
 	return name, ok
 }
 
-// queueName returns the queue that a key belongs to, and which of the keys of the queue, or of one of its shards, it is.
+// queueName returns the queue that a key belongs to, and which of the queue's keys it is. Both are
+// "" for another key.
 func queueName(key string) (name, which string) {
-	name, which = "", "queue"
 	if rest, ok := strings.CutPrefix(key, "Queue:"); ok {
-		name = rest
-	} else if rest, ok := strings.CutPrefix(key, "{Queue:"); ok {
+		return rest, "queue"
+	}
+	if rest, ok := strings.CutPrefix(key, "{Queue:"); ok {
 		name, which, _ = strings.Cut(rest, "}:")
 	}
-	name, _, _ = strings.Cut(name, ":") // a shard's key goes on
 	return name, which
 }
 
@@ -124,7 +124,6 @@ func (k keyspace) change(command []string, touch func(taskKey)) {
 	case which == "errors": // see quiet
 	case which == "paused":
 		k.pause(name, verb, args)
-	case which == "layout", which == "queue" && verb == "SET": // how many shards there are
 	case verb == "ZADD" && (which == "queue" || which == "dead"):
 		for score, id := range scored(args) {
 			edit(id, func(t *task) { t.add(which, score) })

@@ -18,7 +18,7 @@ var periods = map[string]time.Duration{"tick50": 50 * time.Millisecond, "tick300
 
 // hasWorkers says whether a queue's tasks are handled by Workers.
 func hasWorkers(queue string) bool {
-	return queue == workQueue || queue == shardQueue || queue == tickQueue || queue == onceQueue
+	return queue == workQueue || isOfMany(queue) || queue == tickQueue || queue == onceQueue
 }
 
 // ticks returns the periodic tasks.

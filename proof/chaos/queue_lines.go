@@ -28,7 +28,7 @@ type queueLineLog struct {
 	watches int // entries that became the watchman, or watch for longer
 }
 
-// isQueueLine says whether a key is the line of a queue, or of one of its shards.
+// isQueueLine says whether a key is the line of a queue.
 func isQueueLine(key string) bool {
 	name, which := queueName(key)
 	return name != "" && which == "line"

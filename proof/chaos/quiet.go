@@ -65,10 +65,12 @@ func (r *round) sendAll(word, answer string, limit time.Duration) (violations []
 
 // drain waits until the queues are empty, and returns what is left.
 func (r *round) drain() (left string) {
+	ctx := context.Background()
 	for end := time.Now().Add(2 * calmLimit); time.Now().Before(end); {
 		left = ""
-		for _, name := range queues {
-			if n, err := r.waiting(name); err != nil || n > 0 {
+		for _, name := range drained {
+			n, err := r.server.rdb.ZCard(ctx, "Queue:"+name).Result()
+			if err != nil || n > 0 {
 				left += fmt.Sprintf("%s (%d, %v) ", name, n, err)
 			}
 		}
@@ -78,20 +80,6 @@ func (r *round) drain() (left string) {
 		time.Sleep(50 * time.Millisecond) // the clients still work
 	}
 	return left
-}
-
-// waiting returns how many tasks a queue has, in all of its shards.
-func (r *round) waiting(queue string) (n int64, err error) {
-	ctx := context.Background()
-	keys := r.server.rdb.ScanType(ctx, 0, "Queue:"+queue+"*", 10_000, "zset").Iterator()
-	for keys.Next(ctx) {
-		inShard, err := r.server.rdb.ZCard(ctx, keys.Val()).Result()
-		if err != nil {
-			return 0, err
-		}
-		n += inShard
-	}
-	return n, keys.Err()
 }
 
 // leftKeys finds keys that should not be there at the end.
@@ -104,26 +92,24 @@ func (r *round) leftKeys() (violations []string) {
 		}
 	}
 	violations = append(violations, r.lastingLines(ctx)...)
-	for _, name := range queues {
-		members := func(ending string, of func(key string) []string) (all []string) {
-			for _, key := range r.server.rdb.Keys(ctx, "{Queue:"+name+"*}:"+ending).Val() { // of each shard
-				all = append(all, of(key)...)
-			}
-			slices.Sort(all)
-			return all
+	for _, name := range drained {
+		key := func(which string) string { return "{Queue:" + name + "}:" + which }
+		members := func(which string) []string {
+			return slices.Sorted(slices.Values(r.server.rdb.ZRange(ctx, key(which), 0, -1).Val()))
 		}
-		fields := func(key string) []string { return r.server.rdb.HKeys(ctx, key).Val() }
-		dead := members("dead", func(key string) []string { return r.server.rdb.ZRange(ctx, key, 0, -1).Val() })
-		states, payloads := members("state", fields), members("tasks", fields)
+		fields := func(which string) []string {
+			return slices.Sorted(slices.Values(r.server.rdb.HKeys(ctx, key(which)).Val()))
+		}
+		dead, states, payloads := members("dead"), fields("state"), fields("tasks")
 		if !slices.Equal(dead, states) || name != plainQueue && !slices.Equal(dead, payloads) || name == plainQueue && len(payloads) > 0 {
 			violations = append(violations, fmt.Sprintf("%s: %d dead letters, %d states and %d payloads", name, len(dead), len(states), len(payloads)))
 		}
-		finished, results := members("done", func(key string) []string { return r.server.rdb.ZRange(ctx, key, 0, -1).Val() }), members("results", fields)
+		finished, results := members("done"), fields("results")
 		isKnown := func(id string) bool { _, found := slices.BinarySearch(finished, id); return found }
 		if name != onceQueue && len(finished) > 0 || slices.ContainsFunc(results, func(id string) bool { return !isKnown(id) }) {
 			violations = append(violations, fmt.Sprintf("%s: %d tasks are done, and %d have a result", name, len(finished), len(results)))
 		}
-		if left := members("errors", fields); len(left) > 0 {
+		if left := fields("errors"); len(left) > 0 {
 			violations = append(violations, fmt.Sprintf("%s: the last errors of %v, which have ended", name, left))
 		}
 	}

@@ -64,6 +64,7 @@ type replayed struct {
 	misListed []move // after them the list of leased tasks did not show the task's lease
 	setBacks  []setBack
 	overtaken []hold          // ended by another token's SET
+	reserved  []hold          // no holds, but times for which a lock was kept for a process in line
 	versions  map[string]bool // every version that was written; true if at least one write was not lost
 	expiries  []expiry
 	pauses    []pauseBegun
@@ -233,6 +234,7 @@ func (r *replayer) lock(command []string, at span) bool {
 	held, exists := r.locks[name]
 	switch {
 	case verb == "SET" && isReserved(command[2]): // by the release, or the leave, of who had it
+		r.reserve(name, milliseconds(command[min(4, len(command)-1)]), at)
 		if exists {
 			r.finish(held, at)
 			delete(r.locks, name)
@@ -252,6 +254,12 @@ func (r *replayer) lock(command []string, at span) bool {
 		delete(r.locks, name)
 	}
 	return true
+}
+
+// reserve notes that a lock or a permit is reserved. The reservation may end sooner: when its process takes it.
+func (r *replayer) reserve(name string, until time.Duration, at span) {
+	last := r.clock.lastReaches(until+time.Millisecond, at.before, at.before+maxFreeWait)
+	r.reserved = append(r.reserved, hold{name: holdName(name), begun: at, until: last})
 }
 
 // isReserved says whether what stands in place of a token is a process in line, for which the lock is reserved.
@@ -289,8 +297,12 @@ func (r *replayer) permits(name, verb string, command []string, at span) {
 	switch verb {
 	case "ZADD":
 		for ends, token := range scored(command[2:]) {
-			if token != "" && !isReserved(token) {
-				r.permit(name, digest(token), time.Duration(ends)*time.Millisecond, at)
+			switch ends := time.Duration(ends) * time.Millisecond; {
+			case token == "":
+			case isReserved(token):
+				r.reserve(name, ends, at)
+			default:
+				r.permit(name, digest(token), ends, at)
 			}
 		}
 	case "ZREM":

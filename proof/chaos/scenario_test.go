@@ -69,8 +69,9 @@ func (s *scenario) logs(transaction string) *scenario {
 
 // leasing finds a state field with a lease, listing the removals from a queue.
 var (
-	leasing = regexp.MustCompile(`HSET {(Queue:[\w:.]+)}:state t [\d+]*:(@@\d+)\S*`)
+	leasing = regexp.MustCompile(`HSET {(Queue:[\w:]+)}:state t [\d+]*:(@@\d+)\S*`)
 	listing = strings.NewReplacer(
+		"ZREM Queue:many:1 t", "ZREM {Queue:many:1}:leased t; ZREM Queue:many:1 t",
 		"ZREM Queue:loop t", "ZREM {Queue:loop}:leased t; ZREM Queue:loop t",
 		"ZREM Queue:work t", "ZREM {Queue:work}:leased t; ZREM Queue:work t")
 )
@@ -188,11 +189,10 @@ func (s *scenario) aboutThen(after, before time.Duration, offset time.Duration) 
 	return s
 }
 
-// added enqueues a task "t" that is due then, into a queue or a shard.
+// added enqueues a task "t" that is due then.
 func (s *scenario) added(queue, version string, due int) *scenario {
 	s.logs(fmt.Sprintf("ZADD Queue:%s @@%d t; HSET {Queue:%[1]s}:tasks t %[3]s", queue, due, version))
 	now := s.now / ms
-	queue, _ = queueName("Queue:" + queue)
 	return s.recorded(record{Op: opEnqueue, Name: queue, ID: "t", Version: version, Call: now, Return: now + 1, Result: done, Outcome: 1,
 		Delay: time.Duration(due)*ms - s.now})
 }
@@ -253,13 +253,5 @@ func (s *scenario) settledOn(queue string, kind op, version string, receipt, att
 	return s.recorded(record{Op: kind, Name: queue, ID: "t", Version: version, Attempt: attempt, Call: now, Return: now + 1,
 		Score: s.score(receipt), Delivery: s.score(receipt), Result: r})
 }
-
-// inShard enqueues "t" into a queue with several shards, and claims it.
-func inShard() *scenario {
-	return newScenario().logs("HSET {Queue:shard}:layout shards 3; SET Queue:shard several").
-		at(10).added("shard:1.3.0.7", "v", 10).logs("SET Queue:shard several").at(20).leased("shard:1.3.0.7", 1, 420)
-}
-
-const goneFromShard = "ZREM {Queue:shard:1.3.0.7}:leased t; ZREM Queue:shard:1.3.0.7 t; HDEL {Queue:shard:1.3.0.7}:tasks t; HDEL {Queue:shard:1.3.0.7}:state t"
 
 const gone = "ZREM Queue:loop t; HDEL {Queue:loop}:tasks t; HDEL {Queue:loop}:state t"

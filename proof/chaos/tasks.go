@@ -21,9 +21,8 @@ const (
 	workQueue  = "work"  // by Workers
 	popQueue   = "pop"   // by Pop
 	plainQueue = "plain" // by Claim; tasks have no payload, and are enqueued once
-	shardQueue = "shard" // by Claim and by Workers; it has several shards
+	manyQueues = "many"  // several, of NewQueues; by Claim and by a Pool
 
-	shardCount   = 3
 	lease        = 400 * time.Millisecond
 	maxAttempts  = 5
 	pollInterval = 200 * time.Millisecond
@@ -31,9 +30,15 @@ const (
 )
 
 var (
-	commonQueues = []string{loopQueue, workQueue, popQueue, shardQueue, plainQueue}
-	queues       = append(slices.Clip(commonQueues), onceQueue)
+	commonQueues = []string{loopQueue, workQueue, popQueue, manyQueues, plainQueue}
+	manyNames    = []string{manyQueues + ":0", manyQueues + ":1", manyQueues + ":2"}
+
+	// drained are the queues that are empty when everything is quiet.
+	drained = append([]string{loopQueue, workQueue, popQueue, plainQueue, onceQueue}, manyNames...)
 )
+
+// isOfMany says whether a queue is one of manyQueues.
+func isOfMany(queue string) bool { return slices.Contains(manyNames, queue) }
 
 // queueHandle is what the goroutines share that want the same.
 type queueHandle struct {
@@ -41,11 +46,16 @@ type queueHandle struct {
 	policy sluice.Duplicates
 }
 
-// queue returns a queue with a duplicate policy, the same one each time.
+// queue returns the queue of a name that has one, with a duplicate policy.
 func (c *client) queue(name string, policy sluice.Duplicates) *sluice.Queue {
+	return c.queues(name, policy)[0]
+}
+
+// queues returns the queues of a name with a duplicate policy, the same ones each time.
+func (c *client) queues(name string, policy sluice.Duplicates) sluice.Queues {
 	handle := queueHandle{name, policy}
-	if q, ok := c.handles.Load(handle); ok {
-		return q.(*sluice.Queue)
+	if qs, ok := c.handles.Load(handle); ok {
+		return qs.(sluice.Queues)
 	}
 	opts := []sluice.QueueOption{sluice.WithDuplicates(policy), sluice.WithMaxAttempts(maxAttempts), sluice.WithPollInterval(pollInterval)}
 	switch name {
@@ -53,15 +63,19 @@ func (c *client) queue(name string, policy sluice.Duplicates) *sluice.Queue {
 		opts = append(opts, sluice.WithRetention(retention), sluice.WithMaxAttempts(0))
 	case safeQueue:
 		opts = append(opts, sluice.WithQueueReplicas(1))
-	case shardQueue:
-		opts = append(opts, sluice.WithShards(shardCount))
 	}
-	q, err := sluice.NewQueue(c.rdb, name, opts...)
+	qs := make(sluice.Queues, 1)
+	var err error
+	if name == manyQueues {
+		qs, err = sluice.NewQueues(c.rdb, name, len(manyNames), opts...)
+	} else {
+		qs[0], err = sluice.NewQueue(c.rdb, name, opts...)
+	}
 	if err != nil {
 		panic(err)
 	}
-	first, _ := c.handles.LoadOrStore(handle, q)
-	return first.(*sluice.Queue)
+	first, _ := c.handles.LoadOrStore(handle, qs)
+	return first.(sluice.Queues)
 }
 
 // enqueue enqueues one task, a batch, or several tasks from as many goroutines.
@@ -86,27 +100,27 @@ func (c *client) enqueueOn(rng *rand.Rand, name string, policy sluice.Duplicates
 	if rng.IntN(6) == 0 {
 		n = 2 + rng.IntN(12)
 	}
+	qs := c.queues(name, policy)
 	var tasks []sluice.Task
 	var recs []record
 	for range n {
 		t, rec := c.task(rng, name)
-		rec.Policy = int(policy)
+		rec.Name, rec.Policy = qs.Of(t.ID).Name(), int(policy)
 		tasks, recs = append(tasks, t), append(recs, c.begin(rec))
 	}
 	ctx, cancel := withShortContext(context.Background(), rng, 12)
 	defer cancel()
-	q := c.queue(name, policy)
 	var outcomes []sluice.Outcome
 	var err error
 	if n == 1 {
 		outcomes = make([]sluice.Outcome, 1)
-		outcomes[0], err = q.Enqueue(ctx, tasks[0])
+		outcomes[0], err = qs.Of(tasks[0].ID).Enqueue(ctx, tasks[0])
 	} else {
-		outcomes, err = q.EnqueueBatch(ctx, tasks)
+		outcomes, err = qs.EnqueueBatch(ctx, tasks)
 	}
 	for i, rec := range recs {
 		result := resultOf(err)
-		if i < len(outcomes) && outcomes[i] != 0 { // an error is of others, in another shard
+		if i < len(outcomes) && outcomes[i] != 0 { // an error is of others, in another queue
 			rec.Outcome, result = int(outcomes[i]), done
 		}
 		c.endBy(ctx, rec, result)
@@ -123,7 +137,7 @@ func (c *client) task(rng *rand.Rand, name string) (sluice.Task, record) {
 	if rng.IntN(3) > 0 {
 		t.Delay = upTo(rng, 300*time.Millisecond)
 	}
-	rec := record{Op: opEnqueue, Name: name, ID: t.ID, Version: version, Delay: t.Delay}
+	rec := record{Op: opEnqueue, ID: t.ID, Version: version, Delay: t.Delay}
 	if name != plainQueue {
 		padding := rng.IntN(100)
 		if rng.IntN(100) == 0 {
@@ -151,8 +165,9 @@ func versionOf(id, payload string) string {
 // operate calls what operators, and users who change a task, call.
 func (c *client) operate(rng *rand.Rand) {
 	work(rng, 60*time.Millisecond)
-	name := commonQueues[rng.IntN(4)]
-	q, id := c.queue(name, sluice.DuplicatesReplace), sharedID(rng)
+	id := sharedID(rng)
+	q := c.queues(commonQueues[rng.IntN(4)], sluice.DuplicatesReplace).Of(id)
+	name := q.Name()
 	ctx, cancel := withShortContext(context.Background(), rng, 12)
 	defer cancel()
 	way := rng.IntN(7)
@@ -164,7 +179,7 @@ func (c *client) operate(rng *rand.Rand) {
 		switch way := rng.IntN(40); {
 		case way < 8:
 			c.setLimits(ctx, rng)
-		case way < 16 && name != shardQueue: // its shards are paused one after the other
+		case way < 16:
 			c.pause(ctx, rng, name, q)
 		}
 	case 6:
@@ -293,11 +308,7 @@ func (c *client) dequeue(rng *rand.Rand, q *sluice.Queue, got []record, entries 
 		ctx, cancel := withShortContext(context.Background(), rng, 30)
 		err := q.Dequeue(ctx, entries...)
 		for i, rec := range recs {
-			result := resultFor(entries[i].ID, err)
-			if err != nil && result != stale && rec.Name == shardQueue && len(recs) > 1 {
-				result = unknown // the error does not say of which shards it is
-			}
-			c.endBy(ctx, rec, result)
+			c.endBy(ctx, rec, resultFor(entries[i].ID, err))
 		}
 		cancel()
 		again = errors.Is(err, sluice.ErrUnknown) && rng.IntN(2) == 0 || rng.IntN(60) == 0
@@ -358,18 +369,20 @@ func (c *client) peekLoop() {
 
 var errFailed = errors.New("failed")
 
-// startWorker starts a Worker.
+// startWorker starts a Worker, or a Pool for a name that has several queues.
 func (c *client) startWorker(name string, periodic []sluice.Periodic) {
+	const concurrency, grace = 8, 5 * time.Second
+	qs := c.queues(name, policyOf(name))
 	w := &sluice.Worker{
-		Queue: c.queue(name, policyOf(name)), Concurrency: 8, Lease: lease,
+		Concurrency: concurrency, Lease: lease,
 		Backoff:  func(int, error) time.Duration { return rand.N(100 * time.Millisecond) },
-		Grace:    5 * time.Second,
 		Periodic: periodic,
 	}
 	w.Handler = func(ctx context.Context, e sluice.Entry) error {
 		receipt := leases.ReceiptIn(ctx)
-		rec := record{Op: opHandle, Name: name, ID: e.ID, Version: versionOf(e.ID, string(e.Payload)),
-			Score: receipt, Delivery: receipt, Attempt: e.Attempt}
+		rec := record{Op: opHandle, Name: qs.Of(e.ID).Name(), ID: e.ID,
+			Version: versionOf(e.ID, string(e.Payload)),
+			Score:   receipt, Delivery: receipt, Attempt: e.Attempt}
 		if name == tickQueue {
 			rec.Version = occurrenceOf(e.Due)
 		}
@@ -380,9 +393,13 @@ func (c *client) startWorker(name string, periodic []sluice.Periodic) {
 		}
 		return c.handle(ctx, rec)
 	}
+	run := (&sluice.Pool{Workers: qs.Workers(w), Concurrency: concurrency, Grace: grace}).Run
+	if len(qs) == 1 {
+		w.Queue, w.Grace, run = qs[0], grace, w.Run
+	}
 	c.consumers.Go(func() {
-		if err := w.Run(c.consume); err != nil {
-			c.end(c.begin(record{Op: opStuck, Name: "Worker.Run"}), resultOf(err))
+		if err := run(c.consume); err != nil {
+			c.end(c.begin(record{Op: opStuck, Name: "Run on " + name}), resultOf(err))
 		}
 	})
 }

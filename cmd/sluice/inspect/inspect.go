@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 
@@ -102,30 +101,6 @@ func scan(ctx context.Context, rdb redis.UniversalClient, o Options, pattern, ki
 		return nil
 	}
 	return err
-}
-
-// pipeline sends a command for each item, some hundred together, and hands the results out. Commands that
-// the server refuses are handed out with their errors; the error is that of the connection.
-func pipeline[T any](ctx context.Context, rdb redis.UniversalClient, items []T, send func(p redis.Pipeliner, item T) redis.Cmder, take func(item T, result redis.Cmder) error) error {
-	for len(items) > 0 {
-		part := items[:min(pipelined, len(items))]
-		items = items[len(part):]
-		p := rdb.Pipeline()
-		results := make([]redis.Cmder, len(part))
-		for i, item := range part {
-			results[i] = send(p, item)
-		}
-		// Each result has its error, unless no connection could be made: then none has.
-		if _, err := p.Exec(ctx); err != nil && !slices.ContainsFunc(results, func(r redis.Cmder) bool { return r.Err() != nil }) {
-			return err
-		}
-		for i, item := range part {
-			if err := take(item, results[i]); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 var globs = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`)

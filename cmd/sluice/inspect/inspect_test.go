@@ -52,8 +52,11 @@ func TestQueues_FindsEachOnceAndNothingElse(t *testing.T) {
 		enqueue(t, newQueue(t, rdb, o, "orders:dead"), "a")
 		enqueue(t, newQueue(t, rdb, o, "{eu}:orders"), "a")
 		enqueue(t, newQueue(t, rdb, o, "esc\x1b[31m\n订单"), "a")
-		sharded := newQueue(t, rdb, o, "sharded", sluice.WithShards(4))
-		enqueue(t, sharded, "a", "b", "c", "d", "e")
+		several, err := sluice.NewQueues(rdb, "several", 2, sluice.WithQueuePrefix(o.QueuePrefix))
+		require.NoError(t, err)
+		for _, q := range several {
+			enqueue(t, q, "a")
+		}
 		bury(t, newQueue(t, rdb, o, "only-dead"), "x")
 		bury(t, newQueue(t, rdb, o, "{eu}:only-dead"), "x")
 		remembers := newQueue(t, rdb, o, "only-done", sluice.WithRetention(time.Hour))
@@ -75,26 +78,27 @@ func TestQueues_FindsEachOnceAndNothingElse(t *testing.T) {
 
 		found, err := inspect.Queues(ctx, rdb, o)
 		require.NoError(t, err)
-		require.Equal(t, []inspect.QueueInfo{
-			{Name: "esc\x1b[31m\n订单", Shards: 1}, {Name: "limited", Shards: 1}, {Name: "only-dead", Shards: 1}, {Name: "only-done", Shards: 1},
-			{Name: "orders:dead", Shards: 1}, {Name: "plain", Shards: 1}, {Name: "sharded", Shards: 4},
-			{Name: "{eu}:only-dead", Shards: 1}, {Name: "{eu}:orders", Shards: 1},
+		require.Equal(t, []string{
+			"esc\x1b[31m\n订单", "limited", "only-dead", "only-done", "orders:dead", "plain",
+			"several:0", "several:1", "{eu}:only-dead", "{eu}:orders",
 		}, found)
 
-		for _, info := range found {
-			q, err := inspect.Open(ctx, rdb, info.Name, o)
+		for _, name := range found {
+			q, err := inspect.Open(rdb, name, o)
 			require.NoError(t, err)
 			stats, err := q.Stats(ctx)
-			require.NoError(t, err, info.Name)
-			require.Equal(t, info.Name == "limited", stats.Due+stats.Scheduled+stats.Leased+stats.Dead+stats.Retained == 0, info.Name)
-			same, exists, err := inspect.Find(ctx, rdb, info.Name, o)
+			require.NoError(t, err, name)
+			tasks := stats.Due + stats.Scheduled + stats.Leased + stats.Dead + stats.Retained
+			require.Equal(t, name == "limited", tasks == 0, name)
+			exists, err := inspect.Exists(ctx, rdb, name, o)
 			require.NoError(t, err)
-			require.True(t, exists)
-			require.Equal(t, info, same)
+			require.True(t, exists, name)
 		}
-		_, exists, err := inspect.Find(ctx, rdb, "absent", o)
+		exists, err := inspect.Exists(ctx, rdb, "absent", o)
 		require.NoError(t, err)
 		require.False(t, exists)
+		_, err = inspect.Exists(ctx, rdb, "{", o)
+		require.ErrorIs(t, err, sluice.ErrInvalidName)
 	})
 }
 
@@ -109,7 +113,7 @@ func TestQueues_WithoutAPrefix(t *testing.T) {
 	require.NoError(t, rdb.Set(ctx, "{Lock:x}:fence", "5", 0).Err())
 	found, err := inspect.Queues(ctx, rdb, inspect.Options{QueuePrefix: inspect.NoPrefix})
 	require.NoError(t, err)
-	require.Equal(t, []inspect.QueueInfo{{Name: "bare", Shards: 1}}, found)
+	require.Equal(t, []string{"bare"}, found)
 }
 
 func TestQueues_EndsAtItsLimit(t *testing.T) {
@@ -244,7 +248,7 @@ func TestErrors_HoldNoPassword(t *testing.T) {
 		_, err = inspect.Queues(t.Context(), rdb, inspect.Options{})
 		require.Error(t, err)
 		require.NotContains(t, err.Error(), "canary")
-		_, err = inspect.Open(t.Context(), rdb, "q", inspect.Options{})
+		_, err = inspect.Exists(t.Context(), rdb, "q", inspect.Options{})
 		require.Error(t, err)
 		require.NotContains(t, err.Error(), "canary")
 		require.NoError(t, rdb.Close())

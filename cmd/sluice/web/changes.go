@@ -53,7 +53,7 @@ func (v *visit) limits() (sluice.Limits, error) {
 // changeQueue pauses or resumes a queue, sets or takes away its limits, revives its dead letters, or purges it.
 func (p *page) changeQueue(v *visit) error {
 	s := p.watch.of(v.queue())
-	q, err := s.open(v.ctx)
+	q, err := s.open()
 	if err != nil {
 		return err
 	}
@@ -190,7 +190,7 @@ func (p *page) changeTasks(v *visit) error {
 	case list != sluice.StateAbsent && v.r.PostForm.Get("sure") != "1":
 		return v.render(http.StatusOK, "confirm", "Are you sure?", "queues", confirmData{s.name, do, ids, l, back, p.tasksURL(s.name)})
 	}
-	q, err := s.open(v.ctx)
+	q, err := s.open()
 	if err != nil {
 		return err
 	}
@@ -214,7 +214,7 @@ func (p *page) changeTask(v *visit) error {
 	case list != sluice.StateAbsent && v.r.PostForm.Get("sure") != "1":
 		return v.render(http.StatusOK, "confirm", "Are you sure?", "queues", confirmData{s.name, do, []string{id}, newListing(nil), url, url})
 	}
-	q, err := s.open(v.ctx)
+	q, err := s.open()
 	if err != nil {
 		return err
 	}

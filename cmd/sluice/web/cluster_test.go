@@ -11,12 +11,12 @@ import (
 	"github.com/sluice-go/sluice/internal/redistest"
 )
 
-// TestCluster_AQueueOfSeveralShards is one queue on the page: its counts are added up, its lists are merged, and
-// what is changed is changed in every shard. Locks are found on every primary.
-func TestCluster_AQueueOfSeveralShards(t *testing.T) {
+// TestCluster_QueuesAndLocksOfAllPrimaries are on the page. Several queues of one name are queues
+// like any others.
+func TestCluster_QueuesAndLocksOfAllPrimaries(t *testing.T) {
 	rdb := redistest.StartCluster(t).Client(t)
 	ctx := t.Context()
-	q := newQueue(t, rdb, "invoices", sluice.WithShards(6), sluice.WithRetention(time.Hour))
+	q := newQueue(t, rdb, "invoices", sluice.WithRetention(time.Hour))
 	fill(t, q, 45, 0, "done")
 	finishAll(t, q, 45, "result")
 	fill(t, q, 45, 0, "dead")
@@ -27,6 +27,11 @@ func TestCluster_AQueueOfSeveralShards(t *testing.T) {
 	require.Len(t, leased, 45)
 	fill(t, q, 45, 0, "due")
 	fill(t, q, 45, time.Hour, "scheduled")
+	mails, err := sluice.NewQueues(rdb, "mails", 20)
+	require.NoError(t, err)
+	for _, q := range mails {
+		fill(t, q, 1, 0, "mail")
+	}
 	locker, err := sluice.NewLocker(rdb, sluice.WithOwner("till-7"))
 	require.NoError(t, err)
 	defer func() { _ = locker.Close() }()
@@ -36,10 +41,12 @@ func TestCluster_AQueueOfSeveralShards(t *testing.T) {
 	}
 
 	s := newSite(t, rdb, Options{Write: true})
-	s.get("/").has(t, "1 queue · 45 due · 45 scheduled · 45 leased · 45 dead · 45 done and remembered")
+	queues := s.get("/")
+	queues.has(t, "21 queues · 65 due · 45 scheduled · 45 leased · 45 dead · 45 done and remembered")
 	s.requireEachOnce("invoices", 45)
 	locks := s.get("/locks")
 	for i := range 20 {
+		queues.has(t, fmt.Sprint("mails:", i, "</bdi>"))
 		locks.has(t, fmt.Sprint("item-", i, "</bdi>"))
 	}
 	locks.has(t, "till-7")
@@ -47,7 +54,7 @@ func TestCluster_AQueueOfSeveralShards(t *testing.T) {
 	s.post("/queues/invoices", "do", "pause", "for", "0s").has(t, "The queue is paused")
 	entries, err := q.Claim(ctx, 100, time.Minute)
 	require.NoError(t, err)
-	require.Empty(t, entries, "paused in every shard")
+	require.Empty(t, entries, "it is paused")
 	s.post("/queues/invoices", "do", "resume").has(t, "The queue goes on")
 	s.post("/queues/invoices", "do", "revive", "state", "dead").has(t, "45 dead letters revived")
 	s.post("/queues/invoices", "do", "purge", "name", "invoices").has(t, "The queue is purged")

@@ -196,7 +196,11 @@ func TestTask_Story(t *testing.T) {
 	rdb := redistest.Redis(t).Client(t)
 	name := redistest.Name(t)
 	q := newQueue(t, rdb, name)
-	_, err := q.Enqueue(t.Context(), sluice.Task{ID: "a", Kind: "e<mail", Delay: time.Hour, Payload: []byte("canary"), Header: map[string]string{"tenant": "north & south"}})
+	const half = time.Second / 2 // for what the page does not know of the server's clock
+	_, err := q.Enqueue(t.Context(), sluice.Task{
+		ID: "a", Kind: "e<mail", Delay: time.Hour - half, Payload: []byte("canary"),
+		Header: map[string]string{"tenant": "north & south"},
+	})
 	require.NoError(t, err)
 	s := newSite(t, rdb, Options{Write: true})
 	url := "/queues/" + segment(name) + "/tasks/a"
@@ -205,7 +209,7 @@ func TestTask_Story(t *testing.T) {
 	got.lacks(t, "canary", `value="revive"`)
 	s.get(url+"?payload=1").has(t, "canary", "Hide the payload")
 	s.post(url, "do", "run").has(t, "1 task due now", ">Due<", "ago")
-	entry, err := q.Claim(t.Context(), 1, time.Minute)
+	entry, err := q.Claim(t.Context(), 1, time.Minute-half)
 	require.NoError(t, err)
 	s.later()
 	got = s.get(url)
@@ -360,13 +364,6 @@ func TestQueue_LimitsAreShownAndSet(t *testing.T) {
 	require.Equal(t, 1, strings.Count(log.String(), `msg="sluice: page: unlimit" queue=mails`))
 
 	s.post("/queues/empty", "do", "limit", "rate", "3/d").has(t, ">No worker<", "3/d, burst 1")
-	spread, err := sluice.NewQueue(rdb, "spread", sluice.WithShards(3))
-	require.NoError(t, err)
-	fill(t, spread, 5, 0, "a")
-	got = s.get("/queues/spread")
-	got.has(t, `value="pause"`)
-	got.lacks(t, `value="limit"`)
-	require.Equal(t, http.StatusBadRequest, s.post("/queues/spread", "do", "limit", "running", "3").StatusCode)
 }
 
 // TestQueue_LimitsAreForThoseWhoMayWrite: others see them.

@@ -29,7 +29,6 @@ type queueData struct {
 	Err       string
 	Stats     sluice.Stats
 	Exists    bool // it has tasks, limits or workers, remembers finished tasks, or is paused
-	IsSharded bool // and so it can have no limits
 	Tabs      []tab
 	Fates     []fate
 	Crew      crew
@@ -144,9 +143,8 @@ func (p *page) showQueue(v *visit) error {
 	}
 	data := queueData{
 		Name: s.name, Stats: stats, List: newListing(v.r.URL.Query()), ShowTasks: !v.isLive(),
-		NotFound:  v.r.URL.Query().Get("id"),
-		Exists:    stats.Due+stats.Scheduled+stats.Leased+stats.Dead+stats.Retained > 0 || stats.Paused || stats.Limits != (sluice.Limits{}) || stats.Workers > 0,
-		IsSharded: s.isSharded(),
+		NotFound: v.r.URL.Query().Get("id"),
+		Exists:   stats.Due+stats.Scheduled+stats.Leased+stats.Dead+stats.Retained > 0 || stats.Paused || stats.Limits != (sluice.Limits{}) || stats.Workers > 0,
 	}
 	data.Tabs, data.Fates = p.tabs(s, stats, data.List), fates(s.history(), stats)
 	if stats.Workers > 0 {
@@ -166,7 +164,7 @@ func (p *page) showQueue(v *visit) error {
 
 // find returns the ID of the task that a visitor means: as written, or copied from a page; empty if there is none.
 func (p *page) find(v *visit, s *series, wanted string) (string, error) {
-	q, err := s.open(v.ctx)
+	q, err := s.open()
 	if err != nil {
 		return "", err
 	}
@@ -240,7 +238,7 @@ func note(t tab, stats sluice.Stats, now time.Time) string {
 
 // list reads the tasks of a page.
 func (p *page) list(ctx context.Context, s *series, l listing) (list queueList, err error) {
-	q, err := s.open(ctx)
+	q, err := s.open()
 	if err != nil {
 		return list, err
 	}

@@ -76,7 +76,7 @@ func (p *page) showTask(v *visit) error {
 
 // task looks at a task, and keeps no more of its payload, result and header than is shown.
 func (p *page) task(ctx context.Context, s *series, id string, asked bool, option sluice.ReadOption) (data taskData, err error) {
-	q, err := s.open(ctx)
+	q, err := s.open()
 	if err != nil {
 		return data, err
 	}

@@ -40,15 +40,11 @@ type found struct {
 func newWatch(p *page) *watch {
 	w := &watch{page: p, series: map[string]*series{}}
 	w.names = &shared[found]{every: 5 * time.Second, look: func(ctx context.Context) (found, error) {
-		infos, err := inspect.Queues(ctx, p.rdb, p.keys)
+		names, err := inspect.Queues(ctx, p.rdb, p.keys)
 		if err != nil && !errors.Is(err, inspect.ErrIncomplete) {
 			return found{}, err
 		}
-		f := found{incomplete: err != nil}
-		for _, info := range infos {
-			f.names = append(f.names, info.Name)
-		}
-		return f, nil
+		return found{names: names, incomplete: err != nil}, nil
 	}}
 	return w
 }
@@ -110,8 +106,6 @@ type series struct {
 	asked   time.Time // guarded by watch.mu
 
 	mu     sync.Mutex // guards what follows
-	queue  *sluice.Queue
-	shards int // of the queue
 	points []point
 }
 
@@ -132,52 +126,25 @@ func (p point) succeeded() int64 { return p.done }
 
 // look asks for the queue's figures and notes them.
 func (s *series) look(ctx context.Context) (sluice.Stats, error) {
-	q, err := s.open(ctx)
+	q, err := s.open()
 	if err != nil {
 		return sluice.Stats{}, err
 	}
 	stats, err := q.Stats(ctx)
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if err != nil {
-		if errors.Is(err, sluice.ErrInvalid) {
-			s.queue = nil // it has another number of shards by now
-		}
 		return sluice.Stats{}, err
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	now := time.Now()
 	s.points = slices.DeleteFunc(s.points, func(p point) bool { return now.Sub(p.at) > remembered })
 	s.points = append(s.points, point{now, stats.Due, stats.Scheduled, stats.Leased, stats.Dead, stats.Retained, stats.Done, stats.Retried, stats.Buried, stats.Lost, stats.Dropped})
 	return stats, nil
 }
 
-// open returns the queue.
-func (s *series) open(ctx context.Context) (*sluice.Queue, error) {
-	s.mu.Lock()
-	q := s.queue
-	s.mu.Unlock()
-	if q != nil {
-		return q, nil
-	}
-	info, _, err := inspect.Find(ctx, s.page.rdb, s.name, s.page.keys)
-	if err != nil {
-		return nil, err
-	}
-	q, err = inspect.OpenAs(s.page.rdb, info, s.page.keys)
-	if err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.queue, s.shards = q, info.Shards
-	return q, nil
-}
-
-// isSharded reports whether the queue has several shards, as far as it is known.
-func (s *series) isSharded() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.shards > 1
+// open returns the queue. It sends nothing: an error is that of the name.
+func (s *series) open() (*sluice.Queue, error) {
+	return inspect.Open(s.page.rdb, s.name, s.page.keys)
 }
 
 // history returns the figures of the last minutes, the oldest first.

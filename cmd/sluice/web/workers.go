@@ -32,7 +32,7 @@ type crew struct {
 
 // lookAtWorkers asks who works on the queue.
 func (s *series) lookAtWorkers(ctx context.Context) ([]sluice.WorkerInfo, error) {
-	q, err := s.open(ctx)
+	q, err := s.open()
 	if err != nil {
 		return nil, err
 	}

@@ -28,7 +28,6 @@ const (
 	grantsOfFences
 	grantsOfPermits
 	grantsOfQueues
-	grantsOfShards
 	grantsOfClusters
 	grantsOnSentinels
 )
@@ -51,7 +50,7 @@ func TestAccess_DocumentedCommands(t *testing.T) {
 	rules := redistest.Rules(t)
 	require.Len(t, rules, grantsOnSentinels+1)
 
-	locks, fences, permits, queues, shards := map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}
+	locks, fences, permits, queues := map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}
 	require.NoError(t, filepath.WalkDir(filepath.Join(systest.Root(t), "lua"), func(path string, entry fs.DirEntry, err error) error {
 		require.NoError(t, err)
 		if entry.IsDir() || !strings.HasSuffix(path, ".lua") {
@@ -65,8 +64,6 @@ func TestAccess_DocumentedCommands(t *testing.T) {
 			half = permits
 		case slices.Contains([]string{"acquire", "release", "extend", "inspect", "force", "check_lock", "line", "join"}, name):
 			half = locks
-		case name == "layout":
-			half = shards
 		}
 		for _, command := range inScript(t, path) {
 			if name := filepath.Base(path); (name == "inspect.lua" || name == "force.lua") && strings.HasPrefix(command, "z") && command != "zcard" {
@@ -106,7 +103,6 @@ func TestAccess_DocumentedCommands(t *testing.T) {
 	require.ElementsMatch(t, without(fences, all, locks), commands(rules[grantsOfFences]))
 	require.ElementsMatch(t, without(permits, all, locks), commands(rules[grantsOfPermits]))
 	require.ElementsMatch(t, without(queues, all), commands(rules[grantsOfQueues]))
-	require.ElementsMatch(t, without(shards, all, queues), commands(rules[grantsOfShards]))
 }
 
 func keys(set map[string]bool) (names []string) {

@@ -13,9 +13,9 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// TestCluster_HungShardCostsItsOwnLocks: a primary that hangs costs the locks that it
+// TestCluster_HungServerCostsItsOwnLocks: a primary that hangs costs the locks that it
 // keeps, and no others: those are renewed in time.
-func TestCluster_HungShardCostsItsOwnLocks(t *testing.T) {
+func TestCluster_HungServerCostsItsOwnLocks(t *testing.T) {
 	t.Parallel()
 	// Else the others refuse everything while they have no primary for some slots; or are taken for dead on a
 	// busy machine, and fail over.
@@ -37,9 +37,9 @@ func TestCluster_HungShardCostsItsOwnLocks(t *testing.T) {
 	require.Never(t, func() bool { return !held[tags[0]].Valid() || !held[tags[2]].Valid() }, 2*ttl, ttl/100, "lost")
 }
 
-// TestCluster_AHungShardDelaysItsOwnReleases: the locks of a set that other servers keep are released at once, also where
+// TestCluster_AHungServerDelaysItsOwnReleases: the locks of a set that other servers keep are released at once, also where
 // a renewal is under way on the one that hangs.
-func TestCluster_AHungShardDelaysItsOwnReleases(t *testing.T) {
+func TestCluster_AHungServerDelaysItsOwnReleases(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no", "--cluster-node-timeout", "30000")
 	rdb, tags := c.Client(t), tagsOf(t, c)
@@ -76,9 +76,9 @@ func TestCluster_AHungShardDelaysItsOwnReleases(t *testing.T) {
 	}
 }
 
-// TestCluster_CleansUpBesideAHungShard: what may be left on other servers is cleaned up at
+// TestCluster_CleansUpBesideAHungServer: what may be left on other servers is cleaned up at
 // once.
-func TestCluster_CleansUpBesideAHungShard(t *testing.T) {
+func TestCluster_CleansUpBesideAHungServer(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no", "--cluster-node-timeout", "30000")
 	rdb, faults := c.Faulty(t)

@@ -24,30 +24,30 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// The role of a worker on a queue in shards. Its settings are the addresses of a Cluster's nodes, the name of the
-// queue, its number of shards, the journal, and how long its handler takes at most.
+// The role of a worker on several queues. Its settings are the addresses of a Cluster's nodes, the name of the
+// queues, their number, the journal, and how long its handler takes at most.
 var _ = systest.Role("journal-worker", work)
 
 // place opens what the settings of a process name.
-func place(settings string) (q *sluice.Queue, j journal, nap time.Duration) {
+func place(settings string) (qs sluice.Queues, j journal, nap time.Duration) {
 	var addrs, name, path string
-	var shards int
-	_, err := fmt.Sscan(settings, &addrs, &name, &shards, &path, &nap)
+	var n int
+	_, err := fmt.Sscan(settings, &addrs, &name, &n, &path, &nap)
 	if err == nil {
 		j, err = openJournal(path)
 	}
 	if err == nil {
 		rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: strings.Split(addrs, ",")})
-		q, err = sluice.NewQueue(rdb, name, sluice.WithShards(shards), sluice.WithMaxAttempts(0))
+		qs, err = sluice.NewQueues(rdb, name, n, sluice.WithMaxAttempts(0))
 	}
 	if err == nil {
-		_, err = q.Stats(context.Background()) // so that it is connected
+		_, err = qs[0].Stats(context.Background()) // so that it is connected
 	}
 	if err != nil {
 		panic(err)
 	}
 	fmt.Println("ready")
-	return q, j, nap
+	return qs, j, nap
 }
 
 // untilStdinEnds returns a context that ends with the standard input.
@@ -62,11 +62,11 @@ func untilStdinEnds() context.Context {
 
 // work is a worker, from the first line that it reads on.
 func work(settings string) {
-	q, j, nap := place(settings)
+	qs, j, nap := place(settings)
 	if _, err := os.Stdin.Read(make([]byte, 1)); err != nil {
 		return
 	}
-	w := &sluice.Worker{Queue: q, Concurrency: 64, Lease: journalLease, Handler: func(ctx context.Context, e sluice.Entry) error {
+	w := &sluice.Worker{Lease: journalLease, Handler: func(ctx context.Context, e sluice.Entry) error {
 		task, err := strconv.ParseInt(e.ID, 10, 64)
 		if err != nil {
 			return err
@@ -78,20 +78,20 @@ func work(settings string) {
 		j.add(done, task, lease.ReceiptIn(ctx))
 		return nil
 	}}
-	if err := w.Run(untilStdinEnds()); err != nil {
+	pool := &sluice.Pool{Workers: qs.Workers(w), Concurrency: 64}
+	if err := pool.Run(untilStdinEnds()); err != nil {
 		panic(err)
 	}
 }
 
-// crew is processes on a queue of a Cluster, and their journals.
+// crew is processes on queues of a Cluster, and their journals.
 type crew struct {
 	*testing.T
 	cluster *redistest.Cluster
-	q       *sluice.Queue
+	qs      sluice.Queues
 	rdb     redis.UniversalClient
 	addrs   string
 	name    string
-	shards  int
 	nap     time.Duration
 	dir     string
 
@@ -110,9 +110,9 @@ type member struct {
 	killed time.Time
 }
 
-func newCrew(t *testing.T, c *redistest.Cluster, name string, shards int) *crew {
+func newCrew(t *testing.T, c *redistest.Cluster, name string, queues int) *crew {
 	t.Helper()
-	w := &crew{T: t, cluster: c, rdb: c.Client(t), name: name, shards: shards, dir: t.TempDir()}
+	w := &crew{T: t, cluster: c, rdb: c.Client(t), name: name, dir: t.TempDir()}
 	w.seen.enqueued = map[int64]bool{}
 	var addrs []string
 	for _, node := range c.Nodes {
@@ -120,7 +120,7 @@ func newCrew(t *testing.T, c *redistest.Cluster, name string, shards int) *crew 
 	}
 	w.addrs = strings.Join(addrs, ",")
 	var err error
-	w.q, err = sluice.NewQueue(w.rdb, w.name, sluice.WithShards(shards), sluice.WithMaxAttempts(0))
+	w.qs, err = sluice.NewQueues(w.rdb, w.name, queues, sluice.WithMaxAttempts(0))
 	require.NoError(t, err)
 	return w
 }
@@ -129,7 +129,7 @@ func newCrew(t *testing.T, c *redistest.Cluster, name string, shards int) *crew 
 func (c *crew) start() *member {
 	c.Helper()
 	path := filepath.Join(c.dir, strconv.Itoa(len(c.members)))
-	m := &member{Child: systest.StartChild(c.T, "journal-worker", c.addrs, c.name, c.shards, path, int64(c.nap)), path: path}
+	m := &member{Child: systest.StartChild(c.T, "journal-worker", c.addrs, c.name, len(c.qs), path, int64(c.nap)), path: path}
 	c.members = append(c.members, m)
 	var word string
 	m.Answer(&word)
@@ -193,9 +193,9 @@ func (c *crew) fill(n int, after, within time.Duration) {
 						tasks[i].At = from.Add(rand.N(within))
 					}
 				}
-				_, err := c.q.EnqueueBatch(c.Context(), tasks)
+				_, err := c.qs.EnqueueBatch(c.Context(), tasks)
 				for !c.atWork && errors.Is(err, sluice.ErrUnknown) { // on a busy machine; no task has been done yet
-					_, err = c.q.EnqueueBatch(c.Context(), tasks)
+					_, err = c.qs.EnqueueBatch(c.Context(), tasks)
 				}
 				if err != nil {
 					c.Error(err)
@@ -212,12 +212,15 @@ func (c *crew) fill(n int, after, within time.Duration) {
 }
 
 // left is how many tasks have not been finished.
-func (c *crew) left() int64 {
+func (c *crew) left() (n int64) {
 	c.Helper()
-	s, err := c.q.Stats(c.Context())
-	require.NoError(c, err)
-	require.Zero(c, s.Dead)
-	return s.Due + s.Scheduled + s.Leased
+	for _, q := range c.qs {
+		s, err := q.Stats(c.Context())
+		require.NoError(c, err)
+		require.Zero(c, s.Dead)
+		n += s.Due + s.Scheduled + s.Leased
+	}
+	return n
 }
 
 // awaitDrained waits until all tasks have been finished.

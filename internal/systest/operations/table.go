@@ -55,6 +55,10 @@ var Table = []Operation{
 		Call: func(ctx context.Context, f *Fixture) (any, error) {
 			return f.Queue.EnqueueBatch(ctx, []sluice.Task{f.task(), {ID: f.Entry.ID + "2"}})
 		}},
+	{Name: "Queues.EnqueueBatch", Lost: Unknown, Adds: true, Replicated: true, Hooks: "TasksSending TasksSent", NoModel: "it is Queue.EnqueueBatch, of each queue",
+		Call: func(ctx context.Context, f *Fixture) (any, error) {
+			return sluice.Queues{f.Queue}.EnqueueBatch(ctx, []sluice.Task{f.task(), {ID: f.Entry.ID + "2"}})
+		}},
 	{Name: "Typed.Enqueue", Lost: Unknown, Adds: true, Replicated: true, Hooks: "TasksSending TasksSent", NoModel: encodes, NoChaos: encodes,
 		Call: func(ctx context.Context, f *Fixture) (any, error) {
 			t := f.task()
@@ -151,7 +155,6 @@ var Table = []Operation{
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return nil, f.worker(nil).Check(ctx) }},
 
 	{Name: "Pool.Run", Needs: Due, Lost: GoesOn, Hooks: "TasksClaimed TaskStarted TaskFinished", NoModel: "what it sends depends on timing",
-		NoChaos: "it is Worker.Run of several Workers, by the same loop",
 		Call: func(ctx context.Context, f *Fixture) (any, error) {
 			ctx, cancel := context.WithCancel(ctx)
 			defer cancel()

@@ -183,7 +183,7 @@ func TestIdle_ATaskBehindAPoppedOneIsOnTime(t *testing.T) {
 	})
 }
 
-// TestIdle_AFullWorkerIsNotWaitedFor: it is in the lines of its other shards, and what it is told there another one does at once.
+// TestIdle_AFullWorkerIsNotWaitedFor: it leaves the line once its handler is busy, so that another one is told of the next task at once.
 func TestIdle_AFullWorkerIsNotWaitedFor(t *testing.T) {
 	onIdlers(t, func(w *idlers, rdb redis.UniversalClient) {
 		ctx, stop := context.WithCancel(w.Context())
@@ -201,8 +201,8 @@ func TestIdle_AFullWorkerIsNotWaitedFor(t *testing.T) {
 		}
 		work(w.wait)
 		last := systest.BubbleClient(w.T, systest.BubbleDialer(w.m))
-		work(w.open(last, "q", sluice.WithShards(4)))
-		producer := w.open(last, "q", sluice.WithShards(4))
+		work(w.open(last, "q"))
+		producer := w.open(last, "q")
 		for _, id := range []string{"long", "a", "b", "c", "d", "e", "f", "g"} {
 			_, err := producer.Enqueue(w.Context(), sluice.Task{ID: id})
 			require.NoError(w, err)
@@ -214,7 +214,7 @@ func TestIdle_AFullWorkerIsNotWaitedFor(t *testing.T) {
 		require.NoError(w, <-ended)
 		time.Sleep(time.Minute)
 		require.NoError(w, last.Close())
-	}, sluice.WithShards(4))
+	})
 }
 
 // TestIdle_AClaimantThatGetsBusyHandsItsWatchOn, and leaves the line. The head is a lease, of which others are not told else.

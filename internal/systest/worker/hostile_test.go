@@ -74,7 +74,7 @@ func untouched(which string) []string {
 		"tasks":  {"Queue.Stats", "Queue.Limits", "Queue.Retry", "Queue.Release", "Queue.Bury", "Queue.Extend", "Queue.KeepAlive", "Queue.Reschedule"},
 		"state":  {"Queue.Stats", "Queue.Limits"},
 		"dead":   {"Queue.Dequeue", "Queue.Enqueue", "Typed.Enqueue", "Queue.Reschedule", "Queue.Get", "Queue.Peek", "Queue.List"},
-		"leased": {"Queue.Enqueue", "Queue.EnqueueBatch", "Typed.Enqueue", "Typed.EnqueueBatch", "Queue.All", "Queue.Revive", "Queue.Drop", "Queue.Get", "Queue.Peek"},
+		"leased": {"Queue.Enqueue", "Queue.EnqueueBatch", "Queues.EnqueueBatch", "Typed.Enqueue", "Typed.EnqueueBatch", "Queue.All", "Queue.Revive", "Queue.Drop", "Queue.Get", "Queue.Peek"},
 	}[which]...)
 }
 
