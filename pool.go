@@ -16,11 +16,12 @@ import (
 // Pool runs Workers that share one number of handlers, each with its own queue, on one server or several. Fill in the fields, and Run. It must
 // not be copied. A change of a field while it runs has no effect.
 //
-// While several queues have work, each has the handlers that are its share by Weight, and where handlers are too few or too quick
-// for that, as many tasks. What one queue does not use, the others have: no handler idles while there is work, except until a claim that is
-// under way has been answered. A queue that had no work gets the next handler that returns, or one at once if one is free. Nothing is claimed
-// for which there is no handler, but for one task of a server that did not answer before. Handlers are not interrupted: one queue's long ones may have all, if the others had no work, or half, if
-// they took less than 10ms before.
+// While several queues have work, each has its share of the handlers' time, by Weight, however many handlers there are and however
+// long they take; one that returns within a millisecond counts as one that took a millisecond. (Start-time fair queueing: Goyal, Vin
+// and Cheng, 1996.) What one queue does not use, the others have: no handler idles while there is work, except until a claim that is
+// under way has been answered. A queue that had no work gets the next handler that returns, or one at once if one is free. Nothing is
+// claimed for which there is no handler, but for one task of a server that did not answer before. Handlers are not interrupted: one
+// queue's long ones may have all, if the others had no work.
 //
 // A queue whose server does not answer keeps handlers for about a tenth of a second. Each has one goroutine or two, beside the handlers', and one more
 // each for Periodic tasks and for a limit of dead letters (see WithDeadLimit); and each client has one that says who works. The queues of one client use about as many

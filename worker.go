@@ -85,7 +85,7 @@ type Worker struct {
 	// claimed in two halves. At most 1,000,000. Defaults to 16; in a Pool, to the Pool's.
 	Concurrency int
 
-	// Weight is the queue's share of the handlers of a Pool, beside the other queues that have work. At most 1,000,000. Defaults to 1.
+	// Weight is the queue's share of the time of a Pool's handlers, beside the other queues that have work. At most 1,000,000. Defaults to 1.
 	Weight int
 
 	// Lease is for how long a task is claimed. It is extended at a third of it while the

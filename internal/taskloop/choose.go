@@ -7,7 +7,7 @@ import (
 
 // choose returns the queue with which the next exchange is, and for how many tasks its claim. nil if none may go out now.
 //
-// Claims go to the queue whose turn it is (see isBefore). Tasks are finished by the script that claims, so that the exchange with
+// Claims go to the queue whose turn it is (see deal.go). Tasks are finished by the script that claims, so that the exchange with
 // a queue that has dispositions to be sent and whose turn it is has both.
 func (l *loop) choose(now time.Time) (q *queue, claim int) {
 	l.nextTry = time.Time{}
@@ -15,7 +15,6 @@ func (l *loop) choose(now time.Time) (q *queue, claim int) {
 	if !l.mayGo() {
 		return nil, 0
 	}
-	l.weigh()
 	if q := l.probe(now); q != nil {
 		return q, 1
 	}
@@ -29,8 +28,10 @@ func (l *loop) choose(now time.Time) (q *queue, claim int) {
 			return nil, 0
 		}
 		return o, l.claimable(o, now)
-	case o == nil || o == r:
+	case o == r || o == nil && len(l.queues) == 1:
 		return r, l.claimable(r, now)
+	case o == nil:
+		return r, 0
 	}
 	l.claimNext = !l.claimNext
 	if l.claimNext {
@@ -63,7 +64,7 @@ func (l *loop) holdBack(now time.Time) {
 			break
 		}
 	}
-	if n > 0 && l.pending+len(l.lists[wanted]) == 0 {
+	if n > 0 && l.pending+l.wanting+len(l.lists[shut]) == 0 {
 		l.nextTry = time.Time{} // there is nothing to be sent then
 	}
 }
@@ -118,26 +119,25 @@ func (l *loop) reporter(now time.Time) *queue {
 	return nil
 }
 
-// nextInTurn returns the queue whose turn it is, of those that may be asked now.
-func (l *loop) nextInTurn(now time.Time) (next *queue) {
-	if l.stopping != nil || l.free() == 0 {
+// probe returns a queue whose outage may be over: it is asked for a task, whether a runner is free or not. One at a time for a client.
+func (l *loop) probe(now time.Time) *queue {
+	if len(l.queues) == 1 || l.stopping != nil {
 		return nil
 	}
-	for i := 0; i < len(l.lists[wanted]); {
-		q := l.lists[wanted][i]
-		switch {
-		case !q.demand.claimWanted:
-			l.drop(wanted, i)
-			continue
+	for i := 0; i < len(l.lists[shut]); i++ {
+		switch q := l.lists[shut][i]; {
+		case !q.demand.claimWanted || !q.health.isOut():
+			l.drop(shut, i)
+			l.consider(q)
+			i--
+		case q.underWay > 0 || q.client.probes > 0:
 		case now.Before(q.health.retryAt):
 			l.nextTry = sooner(l.nextTry, q.health.retryAt)
-		case next != nil && !l.isBefore(q, next):
-		case *q.beside() < l.slots() && l.claimable(q, now) > 0 && l.mayExchange(q, now):
-			next = q
+		default:
+			return q
 		}
-		i++
 	}
-	return next
+	return nil
 }
 
 // mayExchange reports whether an exchange with a queue may go out. One may at any time. With
@@ -157,11 +157,11 @@ func (l *loop) mayExchange(q *queue, now time.Time) bool {
 }
 
 // claimable is how many tasks the next claim of a queue is for: the free runners, but with many
-// not more than half of them, so that two exchanges can take turns, nor more than its turn allows. One of several queues is
+// not more than half of them, so that two exchanges can take turns, nor more than its share. One of several queues is
 // asked for about as many as it had the last time, unless it had more, and for few in an outage:
 // runners are not kept for tasks that are not there.
 func (l *loop) claimable(q *queue, now time.Time) int {
-	if l.stopping != nil || len(l.queues) > 1 && q.health.isOut() { // see probe
+	if l.stopping != nil || l.isShut(q) { // see probe
 		return 0
 	}
 	most := l.most(q)
@@ -169,7 +169,7 @@ func (l *loop) claimable(q *queue, now time.Time) int {
 	if most >= halvesFrom {
 		most -= most / 2
 	}
-	most = min(most, l.turn(q))
+	most = min(most, l.share(q))
 	switch {
 	case len(l.queues) == 1:
 	case q.health.isOut():

@@ -28,6 +28,8 @@ type delivery struct {
 	called      time.Time   // when the handler was; the runner's until the hold has a time at which it is due
 	hold        *lease.Hold // what the handler's context knows of the lease; nil before there is one
 	disposition wire.Disposition
+	took        time.Duration // for how long it kept its runner, if there are several queues; the runner's until it is delivered
+	charged     time.Duration // what its queue was charged with for it
 
 	state    state
 	reported reportState

@@ -47,6 +47,7 @@ type exchange struct {
 	givenUp  bool      // that time has come: in a late answer no refusal counts
 	reports  []Report
 	reported [][]*delivery // of each report
+	each     time.Duration // what the queue was charged with for each of these tasks
 	claim    int           // how many tasks it asks for; 0 for no claim
 	reserved int           // how many runners are kept for them
 	isProbe  bool          // it finds out whether an outage is over
@@ -105,6 +106,7 @@ func (l *loop) exchange(now time.Time) bool {
 func (l *loop) send(x *exchange) {
 	q := x.queue
 	q.underWay++
+	q.asked = x.sent
 	q.sending += x.dispositions()
 	switch {
 	case x.claim == 0:
@@ -121,7 +123,7 @@ func (l *loop) send(x *exchange) {
 			l.nextLapse = sooner(l.nextLapse, x.lapse)
 		}
 	}
-	q.deal(x.claim)
+	l.deal(x)
 	l.exchanges = append(l.exchanges, x)
 	x.source.Start(x)
 }
@@ -399,6 +401,7 @@ var endingOf = [...]Ending{wire.Finish: Done, wire.Retry: Retried, wire.Release:
 // them by now, that is stale, and they count as lost.
 func (l *loop) settleClaim(x *exchange) error {
 	q, now := x.queue, time.Now()
+	l.giveBackCost(q, time.Duration(x.claim-len(x.claimed.Tasks))*x.each)
 	if x.claimed.Outcome != redisexec.Done {
 		q.demand.noteDue()
 		if x.claimed.Outcome == redisexec.Unknown && !x.givenUp {
@@ -407,7 +410,6 @@ func (l *loop) settleClaim(x *exchange) error {
 		return x.claimed.Err
 	}
 	tasks := x.claimed.Tasks
-	q.deal(len(tasks) - x.claim)
 	tooLate := !now.Before(lease.SafeUntil(x.sent, q.Lease))
 	switch {
 	case x.givenUp:
@@ -422,8 +424,8 @@ func (l *loop) settleClaim(x *exchange) error {
 		return x.claimed.Err // what was leased is due again after the lease
 	}
 	more := x.claimed.More || len(tasks) == x.claim
-	if len(l.queues) > 1 {
-		more = more || len(tasks) > 0 && x.claimed.Head <= 0
+	if len(l.queues) > 1 { // a queue whose tasks are all taken is not to wait for its turn to find that out
+		more = x.claimed.More || len(tasks) > 0 && x.claimed.Head <= 0
 		q.brought = len(tasks)
 	}
 	q.demand.noteClaimed(more, x.dueEpoch)
@@ -452,6 +454,7 @@ func (l *loop) hand(x *exchange, tooLate bool) {
 		d.receipt = x.claimed.Receipt
 		d.queue = x.queue
 		d.leased(x.sent, x.queue.Lease)
+		d.charged = x.each
 		if tooLate || l.stopping != nil || !l.hasRunner(x) || !time.Now().Before(d.until) {
 			l.giveBack(d)
 		} else {

@@ -69,9 +69,10 @@ type loop struct {
 	lists     [lists][]*queue
 	claimNext bool // of dispositions and a claim that cannot go together, the claim had its turn
 	clients   []*client
-	available float64 // runners that the queues share which may be asked for tasks now
-	weights   float64 // of these queues
-	wanting   int     // as many are they
+	opened    time.Time // when it began
+	dealt     float64   // the turn of the last claim
+	wanting   int       // how many queues have turns,
+	weights   int       // and their weights
 
 	exchanges     []*exchange // that are waited for, in the order in which they were sent
 	late          []*exchange // that were given up, and may yet bring tasks: until their leases would end
@@ -105,6 +106,7 @@ func newLoop(ctx context.Context, c Config) *loop {
 		alarm:       newAlarm(),
 		byID:        map[string]*delivery{},
 	}
+	l.opened = time.Now()
 	l.open()
 	if ctx.Err() != nil {
 		l.stop(time.Now())
@@ -243,6 +245,7 @@ func (l *loop) dispatch(d *delivery) {
 	d.hold.Last(d.until)
 	d.ctx, d.cancel = context.WithCancelCause(lease.WithHolding(l.handlers, d.hold))
 	d.began, d.beginBy = l.dispatchedAt, d.until
+	l.countRunning(d, 1)
 	if l.runners < len(l.handling) {
 		l.runners++
 		// It ends when close closes work and its handler has returned. Run waits for handlers, for Grace and lastWait.
@@ -258,10 +261,8 @@ func (l *loop) gather() {
 		runtime.Gosched()
 	}
 	l.spare = l.completions.take(l.spare)
-	now := time.Now()
 	for i, d := range l.spare {
 		l.spare[i] = nil
-		d.queue.noteTook(now.Sub(d.began))
 		l.handled(d)
 		l.conclude(d)
 		if d.state == lost { // while its handler ran
@@ -274,10 +275,17 @@ func (l *loop) gather() {
 func (l *loop) handled(d *delivery) {
 	l.handling.remove(d)
 	d.queue.handling--
+	if !d.replaced {
+		l.countRunning(d, -1)
+		l.settleCost(d, d.took)
+	}
 	if !d.stuck {
 		d.queue.active--
 	}
 	l.unstick(d)
+	if d.queue.demand.claimWanted { // it may have had as many as it may
+		l.consider(d.queue)
+	}
 }
 
 // conclude has a delivery's disposition sent.
@@ -289,6 +297,7 @@ func (l *loop) conclude(d *delivery) {
 
 // giveBack has a delivery released that was not begun.
 func (l *loop) giveBack(d *delivery) {
+	l.settleCost(d, 0)
 	d.disposition = wire.Disposition{Action: wire.Release}
 	l.conclude(d)
 }

@@ -53,6 +53,7 @@ type fakeQueue struct {
 	hung       bool                     // it does not answer; the client gives up after 3 seconds
 	late       map[string]time.Duration // of tasks that were claimed: for how long they had been due
 	items      []*item                  // in order of age
+	made       int                      // tasks that topUp has made
 	receipts   int                      // issued so far
 	changed    chan struct{}
 	exchanges  []exchanged

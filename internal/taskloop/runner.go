@@ -68,6 +68,9 @@ func (q *queue) handle(d *delivery) error {
 // deliver passes a delivery on to the loop. If that has ended, the delivery is the runner's, and nothing
 // more can be done for the task.
 func (l *loop) deliver(d *delivery) {
+	if len(l.queues) > 1 && !d.called.IsZero() {
+		d.took = max(time.Since(d.called), 1)
+	}
 	d.hold.End()
 	d.hold.SetDue(time.Time{}) // it has returned, and is not stuck
 	d.cancel(nil)

@@ -167,6 +167,13 @@ func (m *team) requireBusy(t *testing.T) {
 	require.LessOrEqual(t, m.mostIdle, 10*time.Millisecond)
 }
 
+// forgetIdle has requireBusy look at what follows only.
+func (m *team) forgetIdle() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mostIdle, m.work = 0, time.Now()
+}
+
 // isDue reports whether a task may be claimed.
 func (q *fakeQueue) isDue() bool {
 	q.mu.Lock()
@@ -185,60 +192,86 @@ func (q *fakeQueue) isDue() bool {
 // done returns how many tasks of each queue were handed out.
 func (m *team) done() (n []int) {
 	for _, w := range m.workers {
-		n = append(n, len(w.tasks()))
+		w.mu.Lock()
+		n = append(n, len(w.handled))
+		w.mu.Unlock()
 	}
 	return n
 }
 
+// topUp sees to it that a queue has n tasks, leased ones among them.
+func (m *team) topUp(queue, n int) {
+	q := m.workers[queue].queue
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.items) < n {
+		q.made++
+		q.items = append(q.items, &item{Task: wire.Task{ID: fmt.Sprint(q.made), Payload: fmt.Append(nil, q.made)}, due: time.Now()})
+	}
+	q.notify()
+}
+
 func always(d time.Duration) func(int) time.Duration { return func(int) time.Duration { return d } }
 
-// TestShare_FollowsTheWeights, whether runners are scarce or exchanges are, and also if they are fewer than the weights.
+// TestShare_FollowsTheWeights, whatever the handlers take, and also if runners are fewer than the weights.
 func TestShare_FollowsTheWeights(t *testing.T) {
-	for name, test := range map[string]struct {
-		concurrency int
-		takes       time.Duration
-		weights     []int
-	}{
-		"few":       {64, 50 * time.Millisecond, []int{6, 3, 1, 6, 3, 1}},
-		"quick":     {64, 0, []int{6, 3, 1, 6, 3, 1}},
-		"brief":     {64, 3 * time.Millisecond, []int{6, 3, 1, 6, 3, 1}},
-		"one":       {1, 5 * time.Millisecond, []int{6, 3, 1}},
-		"five":      {5, 20 * time.Millisecond, []int{6, 3, 1, 6, 3, 1}},
-		"heavy":     {32, 20 * time.Millisecond, []int{100, 1}},
-		"as many":   {8, 20 * time.Millisecond, []int{1, 1, 1, 1, 1, 1, 1, 1}},
-		"too many":  {8, 5 * time.Millisecond, []int{2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1}},
-		"unlimited": {1000, 500 * time.Millisecond, []int{6, 3, 1}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				m := newTeam(test.concurrency, always(test.takes), test.weights...)
-				weights, all := 0, 0
-				for i, weight := range test.weights {
-					m.fill(i, 4000)
-					weights += weight
-				}
-				m.run(t)
-				before := m.done()
-				enough := 2000
-				if test.takes == 0 {
-					enough = 6_000 // a turn is for many tasks
-				}
-				for all < enough {
-					time.Sleep(10 * time.Millisecond)
-					all = 0
-					for i, n := range m.done() {
-						all += n - before[i]
-					}
-				}
-				for i, n := range m.done() {
-					want := float64(all) * float64(test.weights[i]) / float64(weights)
-					require.InDelta(t, want, n-before[i], max(want/10, 3), "queue %d of %v: %v", i, test.weights, m.done())
-				}
-				m.requireBusy(t)
-				m.stop()
-			})
-		})
+	fifty := make([]int, 50)
+	for i := range fifty {
+		fifty[i] = 1 + i%5
 	}
+	for _, weights := range [][]int{{6, 1}, {40, 1}, {1, 1, 1}, {6, 3, 1, 6, 3, 1}, fifty} {
+		for _, takes := range []time.Duration{0, time.Millisecond, 5 * time.Millisecond, 50 * time.Millisecond} {
+			for _, concurrency := range []int{1, 2, 7, 64, 1000} {
+				isLong := concurrency == 1000 || len(weights) == 50
+				if testing.Short() && isLong || len(weights) == 50 && takes < 5*time.Millisecond && concurrency != 64 {
+					continue
+				}
+				t.Run(fmt.Sprintf("%d queues of weight %d and so on, %v, concurrency %d", len(weights), weights[0], takes, concurrency), func(t *testing.T) {
+					inBubble(t, func(t *testing.T) { requireShares(t, weights, takes, concurrency) })
+				})
+			}
+		}
+	}
+}
+
+// requireShares has a loop work on queues that always have tasks, and requires that each is done its part of them, within 5% and one
+// claim, and that no runner idles once each queue has answered.
+func requireShares(t *testing.T, weights []int, takes time.Duration, concurrency int) {
+	m := newTeam(concurrency, always(takes), weights...)
+	total, least := 0, slices.Min(weights)
+	for _, weight := range weights {
+		total += weight
+	}
+	turn := max(int(quantum/max(takes, leastCost)), 1)
+	const latency = 200 * time.Microsecond
+	enough := max(8*turn*total/least, 20*total/least, 20*concurrency)
+	for _, w := range m.workers {
+		w.queue.latency = latency
+	}
+	m.run(t)
+	all, done := 0, []int(nil)
+	for begun := false; all < enough; {
+		for i := range weights {
+			m.topUp(i, 3*concurrency+3*turn)
+		}
+		time.Sleep(max(takes, latency))
+		synctest.Wait()
+		done, all = m.done(), 0
+		for _, n := range done {
+			all += n
+		}
+		if !begun && slices.Min(done) > 0 {
+			begun = true
+			m.forgetIdle()
+		}
+	}
+	for i, n := range done {
+		part := float64(weights[i]) / float64(total)
+		want, claim := float64(all)*part, max(float64(turn), float64(concurrency)*part)
+		require.InDelta(t, want, n, want/20+claim, "queue %d of %v: %v", i, weights, done)
+	}
+	m.requireBusy(t)
+	m.stop()
 }
 
 // TestShare_IsOfRunnersWhereHandlersDiffer: one queue's handlers take a thousand times as long as the other's, and do not get more of the

@@ -70,9 +70,12 @@ func (l *loop) stick(d *delivery, now time.Time) {
 func (l *loop) replace(d *delivery) {
 	q := d.queue
 	if !d.replaced && l.replaced < l.Concurrency && q.replaced < l.most(q) {
+		l.countRunning(d, -1)
+		l.settleCost(d, time.Since(d.began))
 		d.replaced = true
 		l.replaced++
 		q.replaced++
+		l.consider(q)
 	}
 }
 

@@ -227,7 +227,7 @@ func TestAccess_DocumentedPatterns(t *testing.T) {
 var denial = regexp.MustCompile("NOPERM|the script can't|ACL failure in script") // Redis 7.0, and later servers
 
 // tagged are names of locks and queues: a plain one, and those with hash tags.
-var tagged = []string{"stock:phone", "{eu}:stock", "stock:{eu}"}
+var tagged = []string{"stock:phone", "{eu}:phone", "stock:{eu}"}
 
 func useLocks(opts ...sluice.LockOption) func(*guarded) []error {
 	return func(g *guarded) (errs []error) {

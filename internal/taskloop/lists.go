@@ -21,7 +21,7 @@ const (
 // The lists of queues.
 const (
 	reporters = iota // those with dispositions to be sent, in the order of asking
-	wanted           // a claim may bring something
+	shut             // a claim may bring something, and their servers do not answer: see probe
 	idle             // nothing is due, and they are not watched
 	lists
 )
@@ -46,10 +46,16 @@ func (l *loop) consider(q *queue) {
 	if len(q.pending) > 0 {
 		l.list(q, reporters)
 	}
+	if q.place >= 0 && !l.takesTurns(q) {
+		l.wantsNoMore(q)
+	}
 	switch {
 	case l.stopping != nil:
-	case q.demand.claimWanted:
-		l.list(q, wanted)
+	case l.takesTurns(q):
+		l.wants(q)
+	case q.demand.claimWanted && l.isShut(q):
+		l.list(q, shut)
+	case q.demand.claimWanted: // until an exchange is answered, or a handler returns
 	case q.underWay == 0 && q.waiting == nil:
 		l.list(q, idle)
 	}
@@ -66,7 +72,7 @@ func (l *loop) open() {
 		}
 		c.queues++
 		c.unknown++
-		q := &queue{Queue: config, client: c, health: health{log: config.Log}}
+		q := &queue{Queue: config, client: c, health: health{log: config.Log}, place: -1}
 		q.demand.noteDue()
 		l.queues = append(l.queues, q)
 	}
@@ -154,6 +160,7 @@ func (l *loop) woken(w *waiting) {
 	if !w.ended || l.stopping != nil {
 		q.demand.noteDue()
 	}
+	q.hadNone = true
 	switch {
 	case w.ended || l.stopping != nil:
 	case w.err != nil:
