@@ -41,7 +41,7 @@ func (l *Locker) Check(ctx context.Context) error {
 	if keyspace.HasHashTag(main) {
 		probe = main + keyspace.Wake
 	}
-	if err := checkServer(ctx, l.executor, scriptCheckLock, probe, l.commands(main), "volatile", "allkeys"); err != nil {
+	if err := checkServer(ctx, l.executor, scripts.CheckLock, probe, l.commands(main), "volatile", "allkeys"); err != nil {
 		return fmt.Errorf("sluice: %s: %w", op, err)
 	}
 	return nil
@@ -73,7 +73,7 @@ func (q *Queue) Check(ctx context.Context) error {
 	if err := q.check(op); err != nil {
 		return err
 	}
-	err := checkServer(ctx, q.executor, scriptCheckQueue, q.keys.main(), q.commands(), "allkeys")
+	err := checkServer(ctx, q.executor, scripts.CheckQueue, q.keys.main(), q.commands(), "allkeys")
 	if err == nil {
 		nothing := q.exchangeRequest(nil, 0, 0, "") // reads each key
 		nothing.Until = time.Now().Add(redisexec.MaxQuiet)

@@ -35,5 +35,5 @@ func PutNext(ctx context.Context, q *Queue, e Entry, next Task) error {
 // SaysThatAWorkerLives reports whether a command is the one that a Worker sends every 15 seconds.
 func SaysThatAWorkerLives(cmd redis.Cmder) bool {
 	args := cmd.Args()
-	return len(args) > 1 && args[1] == digestOf("seen")
+	return len(args) > 1 && args[1] == scripts.Digest("seen")
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/taskloop"
 	"github.com/sluice-go/sluice/internal/wire"
 )
@@ -167,12 +168,12 @@ func TestDecodeInspected_ShowsLabelsOnly(t *testing.T) {
 		{"secret", LockInfo{}, false},
 		{nil, LockInfo{}, false},
 	} {
-		info, err := decodeInspected(c.value)
+		i, err := store.DecodeInspected(c.value)
 		if !c.ok {
 			require.ErrorIs(t, err, ErrCorrupt)
 			continue
 		}
 		require.NoError(t, err)
-		require.Equal(t, c.want, info)
+		require.Equal(t, c.want, lockInfo(i))
 	}
 }

@@ -4,14 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/line"
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/waitqueue"
 )
 
@@ -96,7 +95,7 @@ func (k *Lock) extend(ctx context.Context, ttl time.Duration) error {
 	if !k.lease.Ask(ttl) {
 		return k.whyEnded()
 	}
-	request := k.extendRequest(k.address.keys[:1], ttl)
+	request := k.extendRequest(ttl)
 	request.Until, request.Small = k.lease.Deadline(), true
 	reply, err := k.locker.executor.Run(ctx, request)
 	if err != nil {
@@ -121,13 +120,12 @@ func (k *Lock) extend(ctx context.Context, ttl time.Duration) error {
 	return nil
 }
 
-// extendRequest gives the lock a TTL of at least ttl. keys has that of the fence if a new holder is to get one.
-func (k *Lock) extendRequest(keys []any, ttl time.Duration) redisexec.Request {
-	script := scriptExtend
-	if k.isPermit() {
-		script = scriptPermitExtend
-	}
-	r := script.Request(keys, k.grant.token, millis(ttl+k.grant.window.margin()))
+// extendRequest gives the lock a TTL of at least ttl.
+func (k *Lock) extendRequest(ttl time.Duration) redisexec.Request {
+	return k.replicated(k.address.Extend(k.grant.token, ttl+k.grant.window.margin(), k.isPermit()))
+}
+
+func (k *Lock) replicated(r redisexec.Request) redisexec.Request {
 	r.Replicas, r.ReplicaWait = k.options.replicas, k.options.replicaWait()
 	return r
 }
@@ -183,8 +181,12 @@ func (k *Lock) TTL(ctx context.Context) (time.Duration, error) {
 	if k.lease.Ended() {
 		return 0, wrap("ttl", k.name, k.whyEnded())
 	}
-	left, err := k.inspect(ctx)
-	if err == nil && left == notHeld {
+	reply, err := k.locker.executor.Run(ctx, k.ttlRequest())
+	if err != nil {
+		return 0, wrap("ttl", k.name, err)
+	}
+	left, held, err := store.DecodeTTL(reply.Value)
+	if err == nil && !held {
 		k.lose()
 		err = k.whyEnded()
 	}
@@ -194,19 +196,8 @@ func (k *Lock) TTL(ctx context.Context) (time.Duration, error) {
 	return left, nil
 }
 
-// notHeld is what inspect returns for a lock that is not held: like -1, which stands for
-// no TTL, nothing that a TTL could be.
-const notHeld = -2 * time.Millisecond
-
-// inspect returns the TTL of the lock, if its token still holds it.
-func (k *Lock) inspect(ctx context.Context) (left time.Duration, err error) {
-	reply, err := k.locker.executor.Run(ctx, k.inspectRequest())
-	if err != nil {
-		return 0, err
-	}
-	ms, err := redisexec.Int(reply.Value)
-	return duration(ms), err
-}
+// ttlRequest asks whether k's token still holds it.
+func (k *Lock) ttlRequest() redisexec.Request { return k.address.TTL(k.grant.token, k.isPermit()) }
 
 // Valid reports whether the lock is held, by the local clock and without I/O. It is false
 // from the deadline on. Call it after long pauses, before a step that cannot be undone.
@@ -295,11 +286,10 @@ func (k *Lock) check(op string) error {
 // address is where a lock is on Redis. It is made once per name and shared by the handles
 // of that name.
 type address struct {
-	keys   []any // that of the lock, and that of its line, as the arguments of scripts
+	store.Lock
 	place  line.Place
 	outage redisexec.Outage
 	trips  roundTrips
-	fenced atomic.Pointer[[]any]
 	// passedOn says that the last release of this process has passed the lock on to another one.
 	passedOn atomic.Bool
 }
@@ -309,26 +299,8 @@ func newAddress(p *line.Process, prefix, name string) (*address, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &address{keys: []any{key, keyspace.Companion(key, keyspace.Line)}}
+	a := new(address)
+	a.Init(scripts, key)
 	a.place.Init(p)
 	return a, nil
-}
-
-func (a *address) key() string {
-	key, _ := a.keys[0].(string)
-	return key
-}
-
-// wake is the channel after which those of the processes are named that wait for the lock.
-func (a *address) wake() string { return keyspace.Companion(a.key(), keyspace.Wake) }
-
-// fencedKeys returns the lock's keys and that of its last fence. They are made when they
-// are first needed: most locks have no fences.
-func (a *address) fencedKeys() []any {
-	if keys := a.fenced.Load(); keys != nil {
-		return *keys
-	}
-	keys := append(slices.Clone(a.keys), keyspace.Companion(a.key(), keyspace.Fence))
-	a.fenced.Store(&keys)
-	return keys
 }

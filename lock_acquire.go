@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"strconv"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/background"
@@ -13,6 +11,7 @@ import (
 	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/line"
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/waitqueue"
 )
 
@@ -120,12 +119,6 @@ type acquisition struct {
 	lost     []any     // the tokens of the last requests, if they had no reply: the next one replaces them
 }
 
-// What an acquisition by script does if the lock is not taken, as acquire.lua is told it.
-const (
-	onlyTry   = ""
-	tryOrJoin = "join" // the process joins the line
-)
-
 // errTooShort is the error of an acquisition that was not sent: its context would have ended before the reply, so that the lock
 // would have been taken for no caller.
 var errTooShort = errors.New("the context ends sooner than a reply can come")
@@ -155,7 +148,7 @@ func (a *acquisition) run(ctx context.Context) error {
 		if !inLine { // else the caller before has just asked
 			var taken bool
 			var err error
-			place.Listen(k.address.wake())
+			place.Listen(k.address.WakeChannel())
 			if taken, left, err = a.next(ctx); taken || err != nil {
 				return err
 			}
@@ -202,7 +195,7 @@ func (a *acquisition) first(ctx context.Context) (taken, held bool, err error) {
 	if !a.try && !a.lock.options.fenced && !a.lock.isPermit() {
 		return a.bySet(ctx)
 	}
-	taken, _, err = a.byScript(ctx, onlyTry)
+	taken, _, err = a.byScript(ctx, false)
 	return taken, !taken, err
 }
 
@@ -216,7 +209,7 @@ func (a *acquisition) next(ctx context.Context) (taken bool, left time.Duration,
 		return false, 0, err
 	}
 	if woken := k.address.place.Woken(); !woken.IsZero() {
-		if taken, left, err = a.byScript(ctx, onlyTry); err == nil {
+		if taken, left, err = a.byScript(ctx, false); err == nil {
 			k.address.trips.note(woken)
 		}
 		if taken || err != nil {
@@ -231,7 +224,7 @@ func (a *acquisition) next(ctx context.Context) (taken bool, left time.Duration,
 			return false, 0, err
 		}
 	}
-	return a.byScript(ctx, tryOrJoin)
+	return a.byScript(ctx, true)
 }
 
 // giveUp lets the next caller of the process acquire, which goes on at its place in line. Without one the place is given up.
@@ -253,7 +246,7 @@ func (k *Lock) giveUp(unanswered bool) {
 // leaveLine takes an entry out of the line. In a Locker that is closed it is an entry of a process that does not listen any more.
 func (k *Lock) leaveLine(entry string) {
 	if entry != "" && !background.IsClosed(k.locker.closed) {
-		k.locker.janitor.Add(lease.Release{Token: entry, Request: k.leaveRequest(entry)})
+		k.locker.janitor.Add(lease.Release{Token: entry, Request: k.address.Leave(entry, k.isPermit())})
 	}
 }
 
@@ -265,9 +258,7 @@ func (a *acquisition) bySet(ctx context.Context) (taken, held bool, err error) {
 	k.grant.token = newToken(k.options.owner)
 	k.chooseWindow()
 	began := time.Now()
-	reply, err := k.locker.executor.Run(ctx, a.request(redisexec.Request{
-		Args: []any{"set", k.address.keys[0], k.grant.token, "px", k.grant.window.px(k.options), "nx"},
-	}))
+	reply, err := k.locker.executor.Run(ctx, a.request(k.address.Set(k.grant.token, k.grant.window.px(k.options))))
 	k.noteTrip(ctx, began, reply, err)
 	switch {
 	case errors.Is(err, ErrUnknown) && ctx.Err() == nil && !errors.Is(err, redisexec.ErrStopped):
@@ -283,18 +274,18 @@ func (a *acquisition) bySet(ctx context.Context) (taken, held bool, err error) {
 }
 
 // byScript sends the script once. If the lock is not taken, left is for how long its holder may keep it at most.
-func (a *acquisition) byScript(ctx context.Context, how string) (taken bool, left time.Duration, err error) {
+func (a *acquisition) byScript(ctx context.Context, joins bool) (taken bool, left time.Duration, err error) {
 	k := a.lock
 	place := &k.address.place
 	if k.grant.token == nil {
 		k.grant.token = newToken(k.options.owner)
 	}
 	k.chooseWindow() // once for all of a.lost: they have reserved as many fences each, which the script takes back
-	r := a.request(a.script(how))
+	r := a.request(a.script(joins))
 	r.Repeat = func() []any {
 		k.member().OutcomeUnknown(false)
 		a.changeToken()
-		return a.script(how).Args
+		return a.script(joins).Args
 	}
 	began := time.Now()
 	reply, err := k.locker.executor.Run(ctx, r)
@@ -304,25 +295,24 @@ func (a *acquisition) byScript(ctx context.Context, how string) (taken bool, lef
 		a.lost = nil
 	}
 	a.doubtful = a.doubtful || reply.Ambiguous
-	if err == nil {
-		err = k.otherKind(reply.Value)
-	}
 	if err != nil {
 		return false, 0, err
 	}
-	answer, err := decodeAcquired(reply.Value)
+	answer, err := store.DecodeAcquired(reply.Value)
 	switch {
 	case err != nil:
 		return false, 0, a.unexpected(err)
-	case !answer.taken:
-		if how != onlyTry {
-			place.Stands(answer.ahead, answer.score)
+	case answer.HeldFor > 0:
+		return false, 0, k.otherKind(answer.HeldFor)
+	case !answer.Taken:
+		if joins {
+			place.Stands(answer.Ahead, answer.Score)
 		}
-		return false, answer.left, nil
+		return false, answer.Left, nil
 	}
 	place.Served()
 	k.grant.entry = ""
-	return true, 0, k.take(reply, answer.fence)
+	return true, 0, k.take(reply, answer.Fence)
 }
 
 // noteTrip notes how long the reply to a request took that was begun then, or that ctx has ended before.
@@ -344,33 +334,19 @@ func (a *acquisition) changeToken() {
 	a.lock.address.place.Renumber()
 }
 
-// script is the script that acquires. Its last arguments are the tokens that it replaces.
-func (a *acquisition) script(how string) redisexec.Request {
+// script returns the request that takes the lock if it is free or, if joins, has the process in line otherwise.
+func (a *acquisition) script(joins bool) redisexec.Request {
 	k := a.lock
-	place, script, keys := &k.address.place, scriptAcquire, k.address.keys[:1]
-	var score string
-	if k.grant.entry = place.Entry(); how != onlyTry {
-		k.grant.entry, score = place.Ask(k.address.trips.longest())
+	g, place := k.grant, &k.address.place
+	request := store.Acquisition{
+		Token: g.token, PX: g.window.px(k.options), Permits: k.options.permits, Fenced: k.options.fenced,
+		Fences: g.window.fences(), Joins: joins, Replaces: a.lost,
 	}
-	values := []any{k.grant.token, k.grant.window.px(k.options)}
-	waits := k.grant.entry != "" || len(a.lost) > 0
-	switch {
-	case k.isPermit():
-		script, values = scriptPermitAcquire, append(values, k.options.permits)
-	case k.options.fenced:
-		values = append(values, k.grant.window.fences())
-	case waits:
-		values = append(values, "")
+	if g.entry = place.Entry(); joins {
+		g.entry, request.Score = place.Ask(k.address.trips.longest())
 	}
-	if waits {
-		keys, values = k.address.keys[:2], append(append(values, k.grant.entry, score, how), a.lost...)
-	}
-	if k.options.fenced {
-		keys = k.address.fencedKeys()
-	}
-	r := script.Request(keys, values...)
-	r.SecondIsSpare = true
-	return r
+	request.Entry = g.entry
+	return k.address.Acquire(&request)
 }
 
 // chooseWindow chooses the hand-over window of an acquisition that is about to be sent.
@@ -391,55 +367,6 @@ func (a *acquisition) request(r redisexec.Request) redisexec.Request {
 		r.Outage, r.Arrived = &k.address.outage, a.arrived
 	}
 	return r
-}
-
-// acquireReply is the reply to an acquisition.
-type acquireReply struct {
-	taken bool
-	fence int64         // if it is taken, and a fence was asked for
-	left  time.Duration // for how long another holder may still keep it, otherwise
-	ahead int           // how many processes are before this one in line; -1 if it is not in line
-	score string        // of its place in line
-}
-
-func decodeAcquired(value any) (a acquireReply, err error) {
-	if left, ok := value.(int64); ok && left > 0 {
-		return acquireReply{left: duration(left), ahead: -1}, nil
-	}
-	list, ok := value.([]any)
-	if !ok {
-		a.fence, err = decodeFence(value)
-		a.taken = err == nil
-		return a, err
-	}
-	if len(list) != 3 {
-		return a, redisexec.Unexpected(value)
-	}
-	left, isLeft := list[0].(int64)
-	ahead, isAhead := list[1].(int64)
-	score, isScore := list[2].(string)
-	if !isLeft || !isAhead || !isScore || left < 0 || ahead < -1 {
-		return a, redisexec.Unexpected(value)
-	}
-	return acquireReply{left: duration(left), ahead: int(min(ahead, math.MaxInt32)), score: score}, nil
-}
-
-// decodeFence decodes a fence, or the 0 that stands for none.
-func decodeFence(value any) (fence int64, err error) {
-	switch v := value.(type) {
-	case int64:
-		switch {
-		case v == 0:
-			return 0, nil
-		case v < 0:
-			return 0, fmt.Errorf("%w: the last fence", ErrCorrupt)
-		}
-	case string:
-		if fence, err = strconv.ParseInt(v, 10, 64); err == nil && fence > 0 {
-			return fence, nil
-		}
-	}
-	return 0, redisexec.Unexpected(value)
 }
 
 // unexpected has the lock released after a reply of a kind that the server does not give:

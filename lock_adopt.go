@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/shrink"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // Adopt returns a handle for a lock that was taken elsewhere, in another process for example, and whose token the
@@ -66,16 +67,13 @@ func (l *Locker) Adopt(ctx context.Context, name, token string, opts ...LockOpti
 func (k *Lock) adopt(ctx context.Context, token string) error {
 	g := &grant{token: token, window: shortestWindow, apart: true}
 	k.grant = g
-	request := k.extendRequest(k.address.keys[:1], k.options.ttl)
-	if k.options.fenced {
-		request = k.extendRequest(k.address.fencedKeys(), k.options.ttl)
-	}
-	request.Small, request.SecondIsSpare = true, true
+	request := k.replicated(k.address.Adopt(token, k.options.ttl+g.window.margin(), k.isPermit(), k.options.fenced))
+	request.Small = true
 	reply, err := k.locker.executor.Run(ctx, request)
 	if err != nil {
 		return err
 	}
-	held, fence, err := decodeAdopted(reply.Value)
+	held, fence, err := store.DecodeAdopted(reply.Value)
 	switch {
 	case err != nil:
 		return err
@@ -96,15 +94,6 @@ func (k *Lock) adopt(ctx context.Context, token string) error {
 		return ErrClosed
 	}
 	return nil
-}
-
-// decodeAdopted decodes the reply of extend.lua or permit_extend.lua, with or without a fence.
-func decodeAdopted(value any) (held bool, fence int64, err error) {
-	if value == int64(1) {
-		return true, 0, nil
-	}
-	fence, err = decodeFence(value)
-	return fence > 0, fence, err
 }
 
 // Detach ends the handle, and leaves the lock held: for the process that is told the token, which it returns, and
@@ -190,7 +179,7 @@ func (a *apartLocks) all(key string) (locks []*Lock) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for k := range a.locks {
-		if key == "" || k.address.key() == key {
+		if key == "" || k.address.Key() == key {
 			locks = append(locks, k)
 		}
 	}

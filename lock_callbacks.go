@@ -5,6 +5,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/waitqueue"
 )
 
@@ -78,14 +79,14 @@ func (m *member) Inspect() { m.locker.inspector.Add(m) }
 
 // Inspection returns the request that tells whether the token still holds the lock.
 func (m *member) Inspection() redisexec.Request {
-	return m.lock().inspectRequest()
+	return m.lock().ttlRequest()
 }
 
 // HandleInspection ends a lock that the server says is not held by its token. Where that
 // was released or handed over meanwhile, the lock has ended before. What got no answer
 // changes nothing.
 func (m *member) HandleInspection(r redisexec.Result) {
-	if left, err := redisexec.Int(r.Value); r.Err == nil && err == nil && duration(left) == notHeld {
+	if _, held, err := store.DecodeTTL(r.Value); r.Err == nil && err == nil && !held {
 		m.lock().lose()
 	}
 }
@@ -97,11 +98,11 @@ func (m *member) TTL() time.Duration { return m.options.ttl }
 func (m *member) Renewable() bool { return m.lease.Renewable() }
 
 // Key is the lock's key.
-func (m *member) Key() any { return m.address.keys[0] }
+func (m *member) Key() any { return m.address.RoutingKey() }
 
 // Extension returns the request that renews the lock, or false if it has ended.
 func (m *member) Extension() (redisexec.Request, bool) {
-	return m.lock().extendRequest(m.address.keys[:1], m.options.ttl), m.lease.Ask(m.options.ttl)
+	return m.lock().extendRequest(m.options.ttl), m.lease.Ask(m.options.ttl)
 }
 
 // HandleExtension takes the result of a renewal, and reports whether it succeeded.

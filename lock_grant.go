@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // grant is what the server gave when the lock was acquired. A hand-over passes it on. It is not
@@ -83,7 +85,7 @@ func (w window) px(o *lockOptions) any {
 	if w == shortestWindow {
 		return o.px // without an allocation
 	}
-	return millis(o.ttl + w.margin())
+	return store.Millis(o.ttl + w.margin())
 }
 
 // roundTrips are those of a name's last acquisitions that were answered. The head of the name's queue notes them, and a release
@@ -171,10 +173,10 @@ type fences struct {
 	since time.Time
 }
 
-// last returns the last one as an argument of scripts: it is empty if there are none.
-func (f fences) last() any {
+// last is the last of them, 0 if there are none.
+func (f fences) last() int64 {
 	if f.first == 0 {
-		return ""
+		return 0
 	}
 	return f.first + f.block - 1
 }

@@ -2,10 +2,9 @@ package sluice
 
 import (
 	"context"
-	"math"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // LockInfo is what Inspect found.
@@ -36,43 +35,28 @@ func (l *Locker) Inspect(ctx context.Context, name string) (LockInfo, error) {
 	if err != nil {
 		return LockInfo{}, err
 	}
-	request := scriptInspect.Request(k.address.keys, "")
-	request.SecondIsSpare = true
-	reply, err := l.executor.Run(ctx, request)
+	reply, err := l.executor.Run(ctx, k.address.Inspect())
 	if err != nil {
 		return LockInfo{}, wrap("inspect", name, err)
 	}
-	info, err := decodeInspected(reply.Value)
-	return info, wrap("inspect", name, err)
+	i, err := store.DecodeInspected(reply.Value)
+	return lockInfo(i), wrap("inspect", name, err)
 }
 
-// decodeInspected decodes what inspect.lua says of whichever client holds the lock. A label that could not
-// have been WithOwner's is not shown: it is a part of a token that is not the library's.
-func decodeInspected(value any) (LockInfo, error) {
-	parts, ok := value.([]any)
-	if !ok || len(parts) != 4 {
-		return LockInfo{}, redisexec.Unexpected(value)
+func lockInfo(i store.Inspected) LockInfo {
+	if i.Holders == 0 {
+		return LockInfo{Waiting: i.Waiting}
 	}
-	ms, isTTL := parts[0].(int64)
-	owners, isLabels := parts[1].([]any)
-	n, isNumber := parts[2].(int64)
-	waiting, isCount := parts[3].(int64)
-	if !isTTL || !isLabels || !isNumber || !isCount || ms < -2 || n < 0 || n > maxPermits || waiting < 0 {
-		return LockInfo{}, redisexec.Unexpected(value)
-	}
-	if n == 0 {
-		return LockInfo{Waiting: int(min(waiting, math.MaxInt32))}, nil
-	}
-	info := LockInfo{Held: true, TTL: duration(ms), Permits: int(n), Waiting: int(min(waiting, math.MaxInt32))}
-	for _, label := range owners {
-		if owner, isText := label.(string); isText && isLabel(owner) {
+	info := LockInfo{Held: true, TTL: i.Left, Permits: i.Holders, Waiting: i.Waiting}
+	for _, owner := range i.Owners {
+		if isLabel(owner) {
 			info.Owners = append(info.Owners, owner)
 		}
 	}
-	if n == 1 && len(info.Owners) == 1 {
+	if i.Holders == 1 && len(info.Owners) == 1 {
 		info.Owner = info.Owners[0]
 	}
-	return info, nil
+	return info
 }
 
 // ForceUnlock releases the named lock, whichever client holds it, and reports whether it was held. The holder is
@@ -91,43 +75,24 @@ func (l *Locker) ForceUnlock(ctx context.Context, name string) (bool, error) {
 	}
 	// Before, so that it is not handed over meanwhile; and after, for a lock whose
 	// acquisition is answered only now.
-	l.queues.ForbidHandOver(k.address.key())
-	request := scriptForce.Request(k.address.keys)
-	request.SecondIsSpare = true
-	reply, err := l.executor.Run(ctx, request)
-	l.queues.ForbidHandOver(k.address.key())
+	l.queues.ForbidHandOver(k.address.Key())
+	reply, err := l.executor.Run(ctx, k.address.Force())
+	l.queues.ForbidHandOver(k.address.Key())
 	var tokens map[string]bool
 	if err == nil {
-		tokens, err = decodeForced(reply.Value)
+		tokens, err = store.DecodeForced(reply.Value)
 	}
 	if err != nil {
 		return false, wrap("force unlock", name, err)
 	}
 	// A holder with another token has acquired the lock after it was forced open.
-	if holder, _ := l.queues.Holder(k.address.key()).(*member); holder != nil && tokens[holder.lock().Token()] {
+	if holder, _ := l.queues.Holder(k.address.Key()).(*member); holder != nil && tokens[holder.lock().Token()] {
 		holder.lock().lose()
 	}
-	for _, k := range l.apart.all(k.address.key()) {
+	for _, k := range l.apart.all(k.address.Key()) {
 		if tokens[k.Token()] {
 			k.lose()
 		}
 	}
 	return len(tokens) > 0, nil
-}
-
-// decodeForced decodes the reply of force.lua: the tokens that held the lock, one at the most unless it has permits.
-func decodeForced(value any) (tokens map[string]bool, err error) {
-	holders, ok := value.([]any)
-	if !ok {
-		return nil, redisexec.Unexpected(value)
-	}
-	tokens = map[string]bool{}
-	for _, holder := range holders {
-		token, ok := holder.(string)
-		if !ok {
-			return nil, redisexec.Unexpected(value)
-		}
-		tokens[token] = true
-	}
-	return tokens, nil
 }

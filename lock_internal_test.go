@@ -160,7 +160,9 @@ func TestLock_LateExtensionLeavesTheNextHolderAlone(t *testing.T) {
 	unlocked.handleLateExtension()
 	require.Zero(t, l.janitor.Len())
 
-	lost := &Lock{locker: l, options: &l.options, address: &address{keys: []any{"k"}}, grant: &grant{token: "u"}}
+	at := new(address)
+	at.Init(scripts, "k")
+	lost := &Lock{locker: l, options: &l.options, address: at, grant: &grant{token: "u"}}
 	lost.begin(now, now, now)
 	lost.handleLateExtension()
 	require.Equal(t, 1, l.janitor.Len())

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/sluice-go/sluice/internal/line"
-	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/waitqueue"
 )
 
@@ -51,26 +50,13 @@ func (k *Lock) hold() bool {
 	return true
 }
 
-// inspectRequest asks whether k's token holds it.
-func (k *Lock) inspectRequest() redisexec.Request {
-	script := scriptInspect
-	if k.isPermit() {
-		script = scriptPermitInspect
-	}
-	return script.Request(k.address.keys[:1], k.grant.token)
-}
-
-// otherKind returns the ErrInvalid of a name that is held with another number of permits than k's, if the reply to an
-// acquisition says so. One permit is a plain lock.
-func (k *Lock) otherKind(value any) error {
-	n, ok := value.(int64)
-	switch n = -1 - n; {
-	case !ok || n < 1:
-		return nil
-	case n == 1:
+// otherKind returns the ErrInvalid of a name that is held with another number of permits than k's.
+func (k *Lock) otherKind(permits int) error {
+	switch {
+	case permits == 1:
 		return fmt.Errorf("%w: it is held as a lock without permits", ErrInvalid)
 	case !k.isPermit():
 		return fmt.Errorf("%w: it is held with permits", ErrInvalid)
 	}
-	return fmt.Errorf("%w: it has %d permits, not %d", ErrInvalid, n, k.options.permits)
+	return fmt.Errorf("%w: it has %d permits, not %d", ErrInvalid, permits, k.options.permits)
 }

@@ -19,34 +19,11 @@ const (
 
 // releaseRequest releases what the token holds, and takes the entry out of the line that the acquisition may have made.
 func (k *Lock) releaseRequest() redisexec.Request {
-	token, entry := k.grant.token, k.grant.entry
-	switch {
-	case !k.isPermit() && (k.options.fenced || k.grant.fences.first != 0):
-		r := scriptRelease.Request(k.address.fencedKeys(), token, entry, k.unusedFences(), k.grant.fences.last())
-		r.SecondIsSpare = true
-		return r
-	case entry != "":
-		return k.releaseUnfenced(token, entry)
+	g := k.grant
+	if !k.isPermit() && (k.options.fenced || g.fences.first != 0) {
+		return k.address.ReleaseFenced(g.token, g.entry, k.unusedFences(), g.fences.last())
 	}
-	return k.releaseUnfenced(token)
-}
-
-// leaveRequest takes an entry out of the line. It is no lock's token, so that nothing is released.
-func (k *Lock) leaveRequest(entry string) redisexec.Request {
-	r := k.releaseUnfenced(entry, entry)
-	r.SecondIsSpare = false
-	return r
-}
-
-// releaseUnfenced releases what a token holds that has no fences. Without the line no other process is woken.
-func (k *Lock) releaseUnfenced(values ...any) redisexec.Request {
-	script := scriptRelease
-	if k.isPermit() {
-		script = scriptPermitRelease
-	}
-	r := script.Request(k.address.keys, values...)
-	r.SecondIsSpare = true
-	return r
+	return k.address.Release(g.token, g.entry, k.isPermit())
 }
 
 // handOver hands the lock over to the next caller of its Locker, if that is possible.
@@ -121,7 +98,7 @@ func (l *Locker) giveBackAll(ctx context.Context, locks []*Lock, closing bool) [
 	defer stop()
 	errs := make([]error, len(locks))
 	var all sync.WaitGroup
-	for _, at := range l.executor.ByNode(len(locks), func(i int) any { return locks[i].address.keys[0] }) {
+	for _, at := range l.executor.ByNode(len(locks), func(i int) any { return locks[i].address.RoutingKey() }) {
 		all.Go(func() {
 			l.stopRenewals(graced, locks, at)
 			for some := range slices.Chunk(at, maxReleases) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // maxAttempt is the largest number of attempts that a task's state field holds.
@@ -137,9 +138,6 @@ func (o *lockOptions) replicaWait() time.Duration { return min(o.ttl/4, longestR
 // WithLockPrefix sets what the key of a lock begins with. Defaults to "Lock:".
 func WithLockPrefix(p string) LockOption { return func(o *lockOptions) { o.prefix = p } }
 
-// maxPermits is the most that a name may have: ForceUnlock reads all their tokens at once.
-const maxPermits = 1000
-
 // WithPermits lets up to n callers hold the name at a time, in all processes: 1 to 1000.
 //
 // Each holds a permit, which is a Lock with a TTL, renewal, a Context and, with WithFencing, a fence of its own:
@@ -198,14 +196,14 @@ func (o lockOptions) with(opts []LockOption) (*lockOptions, error) {
 		}
 	}
 	switch {
-	case o.permits < 0 || o.permits > maxPermits:
-		return &o, fmt.Errorf("%w: a name has 1 to %d permits", ErrInvalid, maxPermits)
+	case o.permits < 0 || o.permits > store.MaxPermits:
+		return &o, fmt.Errorf("%w: a name has 1 to %d permits", ErrInvalid, store.MaxPermits)
 	case o.replicas < 0:
 		return &o, errNegativeReplicas
 	case o.owner != "" && !isLabel(o.owner):
 		return &o, fmt.Errorf("%w: a label has 1 to %d bytes of printable UTF-8", ErrInvalid, maxLabel)
 	}
-	o.px = millis(o.ttl + shortestWindow.margin())
+	o.px = store.Millis(o.ttl + shortestWindow.margin())
 	return &o, checkDuration("retry interval", o.retry)
 }
 
@@ -373,9 +371,9 @@ func (o queueOptions) with(opts []QueueOption) (queueOptions, error) {
 		return o, fmt.Errorf("%w: attempts must be 0 to %d", ErrInvalid, maxAttempt)
 	case o.deadLimit < 0:
 		return o, fmt.Errorf("%w: negative number of dead letters", ErrInvalid)
-	case o.deadAge != 0 && (o.deadAge < time.Millisecond || o.deadAge > longestDuration):
+	case o.deadAge != 0 && (o.deadAge < time.Millisecond || o.deadAge > store.LongestDuration):
 		return o, fmt.Errorf("%w: age of dead letters must be 1ms to 100 years", ErrInvalid)
-	case o.retention != 0 && (o.retention < time.Millisecond || o.retention > longestDuration):
+	case o.retention != 0 && (o.retention < time.Millisecond || o.retention > store.LongestDuration):
 		return o, fmt.Errorf("%w: retention must be 1ms to 100 years", ErrInvalid)
 	case o.duplicates == DuplicatesOnce && o.retention == 0:
 		return o, fmt.Errorf("%w: DuplicatesOnce without WithRetention", ErrInvalid)
@@ -387,7 +385,7 @@ func (o queueOptions) with(opts []QueueOption) (queueOptions, error) {
 
 // checkDuration refuses a TTL, lease or interval that Redis could not hold.
 func checkDuration(what string, d time.Duration) error {
-	if d < time.Millisecond || d > longestDuration {
+	if d < time.Millisecond || d > store.LongestDuration {
 		return fmt.Errorf("%w: %s must be 1ms to 100 years", ErrInvalid, what)
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/wire"
 )
 
@@ -243,7 +244,7 @@ func (p *Periodic) check() error {
 	if p.Schedule == nil {
 		return fmt.Errorf("%w: a Periodic without a Schedule", ErrInvalid)
 	}
-	if d, ok := p.Schedule.(interval); ok && (time.Duration(d) < time.Millisecond || time.Duration(d) > longestDuration) {
+	if d, ok := p.Schedule.(interval); ok && (time.Duration(d) < time.Millisecond || time.Duration(d) > store.LongestDuration) {
 		return fmt.Errorf("%w: Every takes 1ms to 100 years", ErrInvalid)
 	}
 	for key := range p.Header {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/notify"
+	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/taskloop"
 )
 
@@ -120,7 +121,7 @@ func newCrew(op string, workers []*Worker, concurrency int, grace time.Duration,
 	switch {
 	case c.loop.Concurrency < 0 || c.loop.Concurrency > maxConcurrency:
 		return nil, invalid(op, fmt.Sprintf("Concurrency must be 0 to %d", maxConcurrency))
-	case c.loop.Grace < 0 || c.loop.Grace > longestDuration:
+	case c.loop.Grace < 0 || c.loop.Grace > store.LongestDuration:
 		return nil, invalid(op, "Grace must be 0 to 100 years")
 	}
 	if log == nil {

@@ -225,7 +225,7 @@ func (q *Queue) Name() string { return q.name }
 // the first call has removed it.
 func (q *Queue) Cancel(ctx context.Context, id string) (State, error) {
 	value, err := q.byID(ctx, "cancel", id, func() redisexec.Request {
-		return q.replicated(scriptCancel.Request(q.keys.done, id, q.client.Notifier.Argument(q.keys.canceled)))
+		return q.replicated(scripts.Cancel.Request(q.keys.done, id, q.client.Notifier.Argument(q.keys.canceled)))
 	})
 	if err != nil && !errors.Is(err, ErrUnderReplicated) {
 		return StateAbsent, err
@@ -247,7 +247,7 @@ func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration) 
 		return false, fmt.Errorf("sluice: reschedule: %w", err)
 	}
 	value, err := q.byID(ctx, "reschedule", id, func() redisexec.Request {
-		return q.replicated(scriptReschedule.Request(q.keys.errors, id, wire.Duration(delay)))
+		return q.replicated(scripts.Reschedule.Request(q.keys.errors, id, wire.Duration(delay)))
 	})
 	if err != nil && !errors.Is(err, ErrUnderReplicated) {
 		return false, err
@@ -297,7 +297,7 @@ func (q *Queue) get(ctx context.Context, id string, opts ...ReadOption) (t TaskI
 		return t, now, err
 	}
 	value, err := q.byID(ctx, "get", id, func() redisexec.Request {
-		return scriptGet.Request(q.keys.done, id, payloads)
+		return scripts.Get.Request(q.keys.done, id, payloads)
 	})
 	if err != nil {
 		return t, now, err
@@ -342,7 +342,7 @@ func (q *Queue) Purge(ctx context.Context) error {
 	if err := q.check(op); err != nil {
 		return err
 	}
-	_, err := q.executor.Run(ctx, scriptPurge.Request(q.keys.done))
+	_, err := q.executor.Run(ctx, scripts.Purge.Request(q.keys.done))
 	return wrap(op, q.name, err)
 }
 

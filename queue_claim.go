@@ -278,7 +278,7 @@ func (q *Queue) pop(ctx context.Context, n int) (popped []Entry, err error) {
 
 // popStep takes up to n tasks out by one script, and reports whether there may be more, and whether a pause or limits keep those.
 func (q *Queue) popStep(ctx context.Context, n int) (more, isLimited bool, entries []Entry, err error) {
-	request := q.replicated(scriptPop.Request(q.keys.counts, append([]any{n}, q.trimmer.bounds...)...))
+	request := q.replicated(scripts.Pop.Request(q.keys.counts, append([]any{n}, q.trimmer.bounds...)...))
 	request.Mark = nil // where nothing is due, nothing was to be acknowledged
 	reply, err := q.executor.Run(ctx, request)
 	if err != nil {
@@ -309,7 +309,7 @@ func (q *Queue) Peek(ctx context.Context, n int) (entries []Entry, err error) {
 	if err := q.checkCount("peek", n); err != nil {
 		return nil, err
 	}
-	for i, failed := range q.list(ctx, listing{scriptPeek, "0", StateAbsent}, cursor{}, n, "") {
+	for i, failed := range q.list(ctx, listing{scripts.Peek, "0", StateAbsent}, cursor{}, n, "") {
 		if failed != nil {
 			return entries, wrap("peek", q.name, failed)
 		}

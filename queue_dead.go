@@ -47,7 +47,7 @@ func (q *Queue) Revive(ctx context.Context, ids ...string) (int, error) {
 	if slices.Contains(ids, "") {
 		return 0, invalid("revive", "empty task ID")
 	}
-	revived, err := q.eachLetter(ctx, ids, scriptRevive, q.keys.errors)
+	revived, err := q.eachLetter(ctx, ids, scripts.Revive, q.keys.errors)
 	return revived, wrap("revive", q.name, err)
 }
 
@@ -67,7 +67,7 @@ func (q *Queue) Drop(ctx context.Context, ids ...string) (int, error) {
 	if slices.Contains(ids, "") {
 		return 0, invalid("drop", "empty task ID")
 	}
-	dropped, err := q.eachLetter(ctx, ids, scriptDrop, q.keys.tasks)
+	dropped, err := q.eachLetter(ctx, ids, scripts.Drop, q.keys.tasks)
 	return dropped, wrap("drop", q.name, err)
 }
 
@@ -128,7 +128,7 @@ func (q *Queue) trimRequest() redisexec.Request {
 	if q.options.retention > 0 {
 		retention = wire.Duration(q.options.retention)
 	}
-	return scriptTrim.Request(q.keys.done, append(slices.Clip(q.trimmer.bounds), retention)...)
+	return scripts.Trim.Request(q.keys.done, append(slices.Clip(q.trimmer.bounds), retention)...)
 }
 
 // trimIsDue reports whether the dead letters are to be looked at, and that they are until the interval is

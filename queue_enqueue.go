@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/wire"
 )
 
@@ -168,7 +169,7 @@ func (q *Queue) enqueueRequest(duplicates Duplicates, tasks *wire.Batch) redisex
 	if duplicates == DuplicatesOnce {
 		keys = q.keys.done
 	}
-	return q.replicated(scriptEnqueue.Request(keys, tasks.Args()...))
+	return q.replicated(scripts.Enqueue.Request(keys, tasks.Args()...))
 }
 
 func (t *Task) due() wire.Due {
@@ -223,7 +224,7 @@ func checkTask(t *Task) error {
 }
 
 func checkDelay(d time.Duration) error {
-	if d < 0 || d > longestDuration {
+	if d < 0 || d > store.LongestDuration {
 		return fmt.Errorf("%w: delay must be 0 to 100 years", ErrInvalid)
 	}
 	return nil

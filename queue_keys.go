@@ -49,7 +49,7 @@ func (k *queueKeys) main() string {
 // has been changed before: perhaps by a call that too few have acknowledged, and this one is its repeat.
 func (q *Queue) replicated(r redisexec.Request) redisexec.Request {
 	if q.options.replicas > 0 {
-		mark := scriptMark.Request(q.keys.tasks)
+		mark := scripts.Mark.Request(q.keys.tasks)
 		r.Replicas, r.ReplicaWait, r.Mark = q.options.replicas, longestReplicaWait, &mark
 	}
 	return r

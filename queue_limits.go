@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/wire"
 )
 
@@ -38,7 +39,7 @@ func (l Limits) checked() (Limits, error) {
 		}
 	}
 	switch {
-	case l.Per < 0 || l.Per > longestDuration:
+	case l.Per < 0 || l.Per > store.LongestDuration:
 		return wrong(fmt.Sprintf("Per of %v", l.Per))
 	case l.Rate == 0 && (l.Per > 0 || l.Burst > 0):
 		return wrong("Per or Burst without Rate")
@@ -76,7 +77,7 @@ func (q *Queue) SetLimits(ctx context.Context, l Limits) error {
 	if err != nil {
 		return wrap("set limits", q.name, err)
 	}
-	return q.change(ctx, "set limits", scriptLimit.Request(q.keys.counts, l.Running, l.Rate, micros(l.Per), l.Burst))
+	return q.change(ctx, "set limits", scripts.Limit.Request(q.keys.counts, l.Running, l.Rate, micros(l.Per), l.Burst))
 }
 
 // Limits returns the queue's limits: zero for none, and what is meant where SetLimits was given 0 for Per or Burst.

@@ -140,11 +140,11 @@ type listing struct {
 // listings are those of List. Of the due ones, peek.lua leaves out versions that wait behind a lease that has run out: a
 // page cannot begin behind one.
 var listings = map[State]listing{
-	StateScheduled: {scriptList, int(StateScheduled), StateScheduled},
-	StateDue:       {scriptPeek, "1", StateDue},
-	StateLeased:    {scriptList, int(StateLeased), StateLeased},
-	StateDead:      {scriptList, int(StateDead), StateDead},
-	StateDone:      {scriptList, int(StateDone), StateDone},
+	StateScheduled: {scripts.List, int(StateScheduled), StateScheduled},
+	StateDue:       {scripts.Peek, "1", StateDue},
+	StateLeased:    {scripts.List, int(StateLeased), StateLeased},
+	StateDead:      {scripts.List, int(StateDead), StateDead},
+	StateDone:      {scripts.List, int(StateDone), StateDone},
 }
 
 // decode decodes where a page ends, and its tasks.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/watch"
 	"github.com/sluice-go/sluice/internal/wire"
 )
@@ -134,9 +135,9 @@ func (q *Queue) reportRequest(items []wire.Item) redisexec.Request {
 	if by == wire.ByExchange {
 		return q.exchangeRequest(items, 0, 0, "")
 	}
-	script, args := scriptGiveBack, make([]any, 0, 2+6*len(items))
+	script, args := scripts.GiveBack, make([]any, 0, 2+6*len(items))
 	if by == wire.ByBury {
-		script, args = scriptBury, append(args, q.trimmer.bounds...)
+		script, args = scripts.Bury, append(args, q.trimmer.bounds...)
 	}
 	for i := range items {
 		args = wire.AppendItem(args, &items[i])
@@ -192,14 +193,14 @@ func (q *Queue) exchangeRequest(finish []wire.Item, n int, lease time.Duration, 
 	}
 	args = append(args, ask.Client, n, wire.Duration(lease), q.options.maxAttempts)
 	if n > 0 {
-		args = append(append(args, ask.Below, millis(ask.Watch)), q.trimmer.bounds...)
+		args = append(append(args, ask.Below, store.Millis(ask.Watch)), q.trimmer.bounds...)
 		args = append(args, wire.Claimant(lease, worker))
 	}
 	keys, args := q.keys.counts, wire.AppendByReceipt(args, finish)
 	if len(finish) > 0 && q.options.retention > 0 {
 		keys, args = q.keys.done, wire.AppendRetention(args, finish, q.options.retention)
 	}
-	r := scriptExchange.Request(keys, args...)
+	r := scripts.Exchange.Request(keys, args...)
 	if n == 0 {
 		r.Retry = redisexec.Idempotent
 	}
@@ -260,7 +261,7 @@ func (q *Queue) extend(ctx context.Context, op string, e Entry, lease time.Durat
 // heartbeatRequest returns a request that extends the leases of up to maxGroup tasks.
 func (q *Queue) heartbeatRequest(lease time.Duration, items ...wire.Item) redisexec.Request {
 	args := append(make([]any, 0, 3+2*len(items)), wire.Duration(lease))
-	return scriptHeartbeat.Request(q.keys.counts, wire.AppendByReceipt(args, items)...)
+	return scripts.Heartbeat.Request(q.keys.counts, wire.AppendByReceipt(args, items)...)
 }
 
 func checkReceipt(e Entry) error {

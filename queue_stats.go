@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/wire"
 )
 
@@ -62,7 +63,7 @@ func (q *Queue) stats(ctx context.Context, op string) (Stats, error) {
 	if q.options.trims() {
 		q.trim(ctx)
 	}
-	reply, err := q.executor.Run(ctx, scriptStats.Request(q.keys.all))
+	reply, err := q.executor.Run(ctx, scripts.Stats.Request(q.keys.all))
 	var s Stats
 	if err == nil {
 		s, err = decodeStats(reply.Value)
@@ -94,7 +95,7 @@ func decodeStats(value any) (s Stats, err error) {
 		s.Worked = wire.TimeOf(worked)
 	}
 	if pause >= 0 {
-		s.PausedUntil = wire.TimeOf(now).Add(duration(pause))
+		s.PausedUntil = wire.TimeOf(now).Add(store.TimeToLive(pause))
 	}
 	if hasDue {
 		s.OldestDue = time.Duration(min((now-oldest)*1e6, 9e15)) * time.Microsecond
@@ -121,16 +122,16 @@ const notPaused = -2
 // may yet return. After ErrUnknown it may be called
 // again. ErrInvalid: d is negative. Stats says whether a queue is paused, and until when.
 func (q *Queue) Pause(ctx context.Context, d time.Duration) error {
-	if d < 0 || d > longestDuration {
+	if d < 0 || d > store.LongestDuration {
 		return invalid("pause", fmt.Sprintf("pause of %v", d))
 	}
-	return q.change(ctx, "pause", scriptPause.Request(q.keys.counts, millis(d)))
+	return q.change(ctx, "pause", scripts.Pause.Request(q.keys.counts, store.Millis(d)))
 }
 
 // Resume ends a pause. Those who wait for tasks learn of it at once. A queue that is not paused stays
 // as it is. After ErrUnknown it may be called again.
 func (q *Queue) Resume(ctx context.Context) error {
-	return q.change(ctx, "resume", scriptResume.Request(q.keys.counts))
+	return q.change(ctx, "resume", scripts.Resume.Request(q.keys.counts))
 }
 
 // change changes the queue's pause or limits.

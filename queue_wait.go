@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/watch"
 	"github.com/sluice-go/sluice/internal/wire"
 )
@@ -53,13 +54,13 @@ func (lookScripts) Look(queues []watch.Looking) redisexec.Request {
 		if q.Leaves {
 			q.Client = ">" + q.Client
 		}
-		return scriptNext.Request(q.Keys, q.Client, millis(q.Watch))
+		return scripts.Next.Request(q.Keys, q.Client, store.Millis(q.Watch))
 	}
 	keys, args := make([]any, 0, 3*len(queues)), make([]any, 0, 2*len(queues))
 	for _, q := range queues {
-		keys, args = append(keys, q.Keys[0], q.Keys[pauseKey], q.Keys[lineKey]), append(args, q.Client, millis(q.Watch))
+		keys, args = append(keys, q.Keys[0], q.Keys[pauseKey], q.Keys[lineKey]), append(args, q.Client, store.Millis(q.Watch))
 	}
-	return scriptHeads.Request(keys, args...)
+	return scripts.Heads.Request(keys, args...)
 }
 
 // Heads decodes the heads of n queues.

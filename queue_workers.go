@@ -51,7 +51,7 @@ func (q *Queue) Workers(ctx context.Context) ([]WorkerInfo, error) {
 	if err := q.check(op); err != nil {
 		return nil, err
 	}
-	reply, err := q.executor.Run(ctx, scriptWorkers.Request(q.keys.all))
+	reply, err := q.executor.Run(ctx, scripts.Workers.Request(q.keys.all))
 	if err != nil {
 		return nil, wrap(op, q.name, err)
 	}
@@ -122,7 +122,7 @@ func (p *presence) request(hasEnded bool) redisexec.Request {
 		text, _ := json.Marshal(p.saying) // of strings and numbers: it never fails
 		said = string(text)
 	}
-	r := scriptSeen.Request(p.worker.Queue.keys.all, append([]any{p.saying.Counts, said}, p.before...)...)
+	r := scripts.Seen.Request(p.worker.Queue.keys.all, append([]any{p.saying.Counts, said}, p.before...)...)
 	if said != "" {
 		p.before = append(p.before, said)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // lineScripts runs the scripts that join and move the line of one lock, as processes of whose library only these are left.
@@ -48,7 +49,7 @@ func kindsOn(t *testing.T, rdb redis.UniversalClient, test func(t *testing.T, l 
 	for name, k := range lineKinds {
 		t.Run(name, func(t *testing.T) {
 			l := newLineScripts(t, rdb)
-			if k.acquire == scriptPermitAcquire {
+			if k.acquire == scripts.PermitAcquire {
 				require.Nil(t, l.ask(k, "another", "", ""))
 			}
 			test(t, l, k)
@@ -63,9 +64,9 @@ type lineKind struct {
 }
 
 var lineKinds = map[string]lineKind{
-	"plain":   {scriptAcquire, scriptRelease, ""},
-	"fenced":  {scriptAcquire, scriptRelease, "1000"},
-	"permits": {scriptPermitAcquire, scriptPermitRelease, "2"},
+	"plain":   {scripts.Acquire, scripts.Release, ""},
+	"fenced":  {scripts.Acquire, scripts.Release, "1000"},
+	"permits": {scripts.PermitAcquire, scripts.PermitRelease, "2"},
 }
 
 func (k lineKind) keys(l *lineScripts) []string {
@@ -89,7 +90,7 @@ func (l *lineScripts) ask(k lineKind, member, score, how string) *placed {
 	require.NoError(l, err)
 	list, ok := reply.([]any)
 	if !ok {
-		_, err := decodeFence(reply)
+		_, err := store.DecodeAcquired(reply)
 		require.NoError(l, err)
 		return nil
 	}
@@ -243,7 +244,7 @@ func TestScripts_AClockThatIsSetBack(t *testing.T) {
 	m := miniredis.RunT(t)
 	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
 	t.Cleanup(func() { _ = rdb.Close() })
-	l, k := newLineScripts(t, rdb), lineKind{scriptAcquire, scriptRelease, ""}
+	l, k := newLineScripts(t, rdb), lineKind{scripts.Acquire, scripts.Release, ""}
 	start := time.Now()
 	m.SetTime(start)
 	l.hold(k)
@@ -358,7 +359,7 @@ func TestScripts_WhoIsServedIsOutOfTheLine(t *testing.T) {
 		l.hold(k)
 		l.ask(k, "a:1:500", "", "join")
 		l.ask(k, "b:1:500", "", "join")
-		if k.acquire == scriptPermitAcquire { // the holder's TTL ends
+		if k.acquire == scripts.PermitAcquire { // the holder's TTL ends
 			require.NoError(t, l.rdb.ZAddXX(t.Context(), l.key, redis.Z{Score: 1, Member: "token of "}).Err())
 		} else {
 			require.NoError(t, l.rdb.Del(t.Context(), l.key).Err())

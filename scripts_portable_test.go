@@ -97,8 +97,8 @@ func TestScripts_ArePortable(t *testing.T) {
 		}
 		return err
 	}))
-	for _, name := range slices.Sorted(maps.Keys(scripts)) {
-		found := slices.DeleteFunc(notPortable(scripts[name].Source()), func(s string) bool { return shared[s] })
+	for _, name := range slices.Sorted(maps.Keys(scripts.All)) {
+		found := slices.DeleteFunc(notPortable(scripts.All[name].Source()), func(s string) bool { return shared[s] })
 		require.Empty(t, found, name)
 	}
 	for script, want := range map[string]string{

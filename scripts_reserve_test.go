@@ -7,6 +7,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // TestScripts_AReleaseReservesForTheFirst, which is out of the line then: for as long as its member says, whoever comes first.
@@ -29,7 +31,7 @@ func TestScripts_AReleaseReservesForTheFirst(t *testing.T) {
 			require.Positive(t, left, other)
 		}
 		require.Positive(t, l.ask(k, "a:1:500", "", "join").left)
-		if k.acquire == scriptAcquire {
+		if k.acquire == scripts.Acquire {
 			require.False(t, l.rdb.SetNX(t.Context(), l.key, "foreign", time.Minute).Val())
 		}
 		require.Nil(t, l.ask(k, "b:1:321", "", ""))
@@ -66,7 +68,7 @@ func TestScripts_AReservationEnds(t *testing.T) {
 				require.Nil(t, l.ask(k, member, "", ""))
 				require.Zero(t, l.release(k, member))
 			}
-			if k.acquire == scriptAcquire {
+			if k.acquire == scripts.Acquire {
 				require.NoError(t, l.rdb.Del(t.Context(), l.key).Err())
 			} else {
 				require.NoError(t, l.rdb.ZRem(t.Context(), l.key, ">"+member).Err())
@@ -95,7 +97,7 @@ func TestScripts_AnOlderBuildIsWokenOnly(t *testing.T) {
 // reserved. One that takes the last by itself says when the first of them ends.
 func TestScripts_PermitsThatAreFreeAreAllTaken(t *testing.T) {
 	eachLine(t, func(t *testing.T, l *lineScripts) {
-		ctx, k := t.Context(), lineKind{scriptPermitAcquire, scriptPermitRelease, "3"}
+		ctx, k := t.Context(), lineKind{scripts.PermitAcquire, scripts.PermitRelease, "3"}
 		keep := func() { require.NoError(t, l.rdb.Eval(ctx, keepReservations, []string{l.key}).Err()) }
 		a, b, c, d := l.listen("a:1:500"), l.listen("b:1:400"), l.listen("c:1:300"), l.listen("d:1:500")
 		for _, holder := range []string{"x", "y", "z"} {
@@ -135,15 +137,14 @@ func TestScripts_AReservationIsNoHolder(t *testing.T) {
 		require.Equal(t, 1, l.release(k, ""))
 		require.Equal(t, "a:1:500", l.hears(a))
 		others := 0
-		if k.acquire == scriptPermitAcquire {
+		if k.acquire == scripts.PermitAcquire {
 			others = 1
 		}
-		info, err := decodeInspected(l.rdb.Eval(ctx, scriptInspect.Source(), []string{l.key, l.line}, "").Val())
+		info, err := store.DecodeInspected(l.rdb.Eval(ctx, scripts.Inspect.Source(), []string{l.key, l.line}, "").Val())
 		require.NoError(t, err)
-		require.Equal(t, others > 0, info.Held)
-		require.Equal(t, others, info.Permits)
+		require.Equal(t, others, info.Holders)
 		require.Equal(t, 2, info.Waiting)
-		holders := l.rdb.Eval(ctx, scriptForce.Source(), []string{l.key, l.line}).Val()
+		holders := l.rdb.Eval(ctx, scripts.Force.Source(), []string{l.key, l.line}).Val()
 		require.Len(t, holders, others)
 		require.NotContains(t, l.reserved(), "a:1:500")
 		require.Empty(t, l.inLine(), "it goes to the next")

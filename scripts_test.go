@@ -23,6 +23,7 @@ import (
 	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/watch"
 	"github.com/sluice-go/sluice/internal/wire"
 )
@@ -34,8 +35,8 @@ var update = flag.Bool("update", false, "rewrite lua/digests.txt")
 //	go test -run TestDigests . -update
 func TestDigests(t *testing.T) {
 	var want strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(scripts)) {
-		sum := sha1.Sum([]byte(scripts[name].Source()))
+	for _, name := range slices.Sorted(maps.Keys(scripts.All)) {
+		sum := sha1.Sum([]byte(scripts.All[name].Source()))
 		fmt.Fprintf(&want, "%s  %s\n", hex.EncodeToString(sum[:]), name)
 	}
 	if *update {
@@ -55,11 +56,11 @@ func TestScriptsAreUsed(t *testing.T) {
 		if !isScript {
 			continue
 		}
-		require.Contains(t, scripts, name, "no operation uses %s", file.Name())
+		require.Contains(t, scripts.All, name, "no operation uses %s", file.Name())
 		source := luaFile(file.Name())
 		require.LessOrEqual(t, strings.Count(source, "\n"), 50, file.Name())
 		require.Contains(t, source, "-- RETURNS", file.Name())
-		require.Contains(t, source, "-- RETRY "+retries[scripts[name].Retry()], "%s and newScript differ", file.Name())
+		require.Contains(t, source, "-- RETRY "+retries[scripts.All[name].Retry()], "%s and store.Load differ", file.Name())
 	}
 }
 
@@ -89,7 +90,7 @@ func TestScripts_KeysAreLiteral(t *testing.T) {
 	comment, call := regexp.MustCompile(`--.*`), regexp.MustCompile(`\bredis\s*\.\s*p?call\b`)
 	literal := regexp.MustCompile(`^redis\.p?call\('([A-Z]+)'(, KEYS\[[1-9][0-9]*\])*(, |\))`)
 	keyless := []string{"PUBLISH", "PUBSUB", "SPUBLISH", "TIME"}
-	for name, script := range scripts {
+	for name, script := range scripts.All {
 		source := comment.ReplaceAllString(script.Source(), "")
 		calls := call.FindAllStringIndex(source, -1)
 		require.NotEmpty(t, calls, name)
@@ -200,7 +201,7 @@ local redis = setmetatable({ call = bounded(real.call), pcall = bounded(real.pca
 			}
 			_, err = pipeline.Exec(ctx)
 			require.NoError(t, err)
-			require.NoError(t, rdb.Eval(ctx, counted+scripts[name].Source(), keys, args...).Err(), "%s %s", name, field)
+			require.NoError(t, rdb.Eval(ctx, counted+scripts.All[name].Source(), keys, args...).Err(), "%s %s", name, field)
 		}
 	}
 }
@@ -261,7 +262,7 @@ func TestScripts_ATokenHoldsNothingAtAKeyOfAnotherType(t *testing.T) {
 				if strings.HasSuffix(name, " with fences") {
 					keys = append(keys, "{"+key+"}:line", "{"+key+"}:fence")
 				}
-				reply, err := executor.Run(ctx, scripts[strings.TrimSuffix(name, " with fences")].Request(keys, "token", 60_000, "", ""))
+				reply, err := executor.Run(ctx, scripts.All[strings.TrimSuffix(name, " with fences")].Request(keys, "token", 60_000, "", ""))
 				require.NoError(t, err, "%s of %s", name, kind)
 				require.Equal(t, strings.HasSuffix(name, "inspect"), reply.Value == int64(-2), "%s of %s", name, kind)
 				require.Equal(t, !strings.HasSuffix(name, "inspect"), reply.Value == int64(0), "%s of %s", name, kind)
@@ -285,10 +286,10 @@ func TestScripts_AnAcquisitionReplacesTheFormerOnes(t *testing.T) {
 			require.NoError(t, err)
 			return reply
 		}
-		require.Zero(t, run(scriptAcquire, []string{lock}, "a", 60000))
-		require.NotZero(t, run(scriptAcquire, []string{lock}, "b", 60000, "", "", "", "", "x"))
-		require.Zero(t, run(scriptAcquire, []string{lock}, "b", 60000, "", "", "", "", "x", "a"))
-		require.NotZero(t, run(scriptAcquire, []string{lock}, "a", 60000))
+		require.Zero(t, run(scripts.Acquire, []string{lock}, "a", 60000))
+		require.NotZero(t, run(scripts.Acquire, []string{lock}, "b", 60000, "", "", "", "", "x"))
+		require.Zero(t, run(scripts.Acquire, []string{lock}, "b", 60000, "", "", "", "", "x", "a"))
+		require.NotZero(t, run(scripts.Acquire, []string{lock}, "a", 60000))
 		require.Equal(t, "b", rdb.Get(ctx, lock).Val())
 		require.NoError(t, rdb.Del(ctx, lock).Err())
 
@@ -296,25 +297,25 @@ func TestScripts_AnAcquisitionReplacesTheFormerOnes(t *testing.T) {
 		keys, last := []string{lock, "{" + lock + "}:line", fence}, int64(0)
 		last = time.Now().Add(-time.Minute).UnixMicro()
 		for _, args := range [][]any{{"a", 60000, block}, {"b", 60000, block, "", "", "", "a"}} {
-			text, _ := run(scriptAcquire, keys, args...).(string)
+			text, _ := run(scripts.Acquire, keys, args...).(string)
 			first, err := strconv.ParseInt(text, 10, 64)
 			require.NoError(t, err)
 			require.Greater(t, first, last)
 			require.Less(t, first-last, block, "ahead of the clock")
 			require.Equal(t, fmt.Sprint(first+block-1), rdb.Get(ctx, fence).Val())
 			if last = first; args[0] == "a" {
-				require.IsType(t, int64(0), run(scriptAcquire, keys, "b", 60000, block, "", "", "", "x"), "held")
+				require.IsType(t, int64(0), run(scripts.Acquire, keys, "b", 60000, block, "", "", "", "x"), "held")
 			}
 		}
-		require.IsType(t, int64(0), run(scriptAcquire, keys, "a", 60000, block), "held")
+		require.IsType(t, int64(0), run(scripts.Acquire, keys, "a", 60000, block), "held")
 		require.Equal(t, "b", rdb.Get(ctx, lock).Val())
 
 		for _, token := range []string{"a", "other"} {
-			require.Zero(t, run(scriptPermitAcquire, []string{permits}, token, 60000, 2))
+			require.Zero(t, run(scripts.PermitAcquire, []string{permits}, token, 60000, 2))
 		}
-		require.NotZero(t, run(scriptPermitAcquire, []string{permits}, "b", 60000, 2, "", "", "", "x"))
-		require.Zero(t, run(scriptPermitAcquire, []string{permits}, "b", 60000, 2, "", "", "", "x", "a"))
-		require.NotZero(t, run(scriptPermitAcquire, []string{permits}, "a", 60000, 2))
+		require.NotZero(t, run(scripts.PermitAcquire, []string{permits}, "b", 60000, 2, "", "", "", "x"))
+		require.Zero(t, run(scripts.PermitAcquire, []string{permits}, "b", 60000, 2, "", "", "", "x", "a"))
+		require.NotZero(t, run(scripts.PermitAcquire, []string{permits}, "a", 60000, 2))
 		require.ElementsMatch(t, []string{"", "b", "other"}, rdb.ZRange(ctx, permits, 0, -1).Val())
 	})
 }
@@ -322,12 +323,12 @@ func TestScripts_AnAcquisitionReplacesTheFormerOnes(t *testing.T) {
 // FuzzDurations: what is sent is never less than was asked for, nor a microsecond more;
 // and a deadline lies within its TTL.
 func FuzzDurations(f *testing.F) {
-	for _, d := range []time.Duration{0, 1, 999, time.Microsecond, time.Microsecond + 1, time.Second - 1, time.Hour, longestDuration} {
+	for _, d := range []time.Duration{0, 1, 999, time.Microsecond, time.Microsecond + 1, time.Second - 1, time.Hour, store.LongestDuration} {
 		f.Add(int64(d))
 	}
 	f.Fuzz(func(t *testing.T, ns int64) {
 		d := time.Duration(ns)
-		if d < 0 || d > longestDuration {
+		if d < 0 || d > store.LongestDuration {
 			return
 		}
 		us := wire.CeilMicros(d)
@@ -384,13 +385,13 @@ func FuzzReplies(f *testing.F) {
 		errs = append(errs, err)
 		_, err = wire.Done(reply, 1)
 		errs = append(errs, err)
-		_, err = decodeAcquired(reply)
+		_, err = store.DecodeAcquired(reply)
 		errs = append(errs, err)
-		_, _, err = decodeAdopted(reply)
+		_, _, err = store.DecodeAdopted(reply)
 		errs = append(errs, err)
-		_, err = decodeForced(reply)
+		_, err = store.DecodeForced(reply)
 		errs = append(errs, err)
-		_, err = decodeInspected(reply)
+		_, err = store.DecodeInspected(reply)
 		errs = append(errs, err)
 		_, _, err = decodeGet("id", reply)
 		if !errors.Is(err, ErrNotFound) {
@@ -453,4 +454,12 @@ func TestClaimed_OneDueTimeForEachTask(t *testing.T) {
 			require.Equal(t, float64(i)+1.5, e.Due)
 		}
 	}
+}
+
+func luaFile(name string) string {
+	data, err := lua.ReadFile("lua/" + name)
+	if err != nil {
+		panic(err)
+	}
+	return string(data)
 }

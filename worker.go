@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/lease"
+	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/taskloop"
 	"github.com/sluice-go/sluice/internal/wire"
 )
@@ -284,7 +285,7 @@ func (w *Worker) config(log *slog.Logger) (c taskloop.Queue, p *workerPolicy, er
 		return c, p, fmt.Errorf("%w: Weight must be 0 to %d", ErrInvalid, maxConcurrency)
 	case w.Label != "" && !isLabel(w.Label):
 		return c, p, fmt.Errorf("%w: a Label has 1 to %d bytes of printable UTF-8", ErrInvalid, maxLabel)
-	case p.timeout > longestDuration:
+	case p.timeout > store.LongestDuration:
 		return c, p, fmt.Errorf("%w: Timeout must be 100 years at most", ErrInvalid)
 	}
 	if err = checkDuration("Lease", c.Lease); err == nil {
@@ -466,7 +467,7 @@ func delayAfter(attempt int, err error, backoff func(int, error) time.Duration) 
 			d = DefaultBackoff(attempt, err)
 		}
 	}()
-	return min(max(backoff(attempt, err), 0), longestDuration)
+	return min(max(backoff(attempt, err), 0), store.LongestDuration)
 }
 
 // containedLog is a Logger's handler whose panics have no effect: in the run loop they

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/lease"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // Handler does the work of a task: see Worker.Handler.
@@ -88,7 +89,7 @@ func IsPermanent(err error) bool {
 // own time. A negative d counts as 0, one longer than 100 years as that. The server adds d to its time when the
 // result arrives there.
 func Again(d time.Duration) error {
-	return &againError{min(max(d, 0), longestDuration)}
+	return &againError{min(max(d, 0), store.LongestDuration)}
 }
 
 // againError is what Again returns.
@@ -115,7 +116,7 @@ func RetryIn(d time.Duration, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &retryInError{err, min(max(d, 0), longestDuration)}
+	return &retryInError{err, min(max(d, 0), store.LongestDuration)}
 }
 
 type retryInError struct {

@@ -45,8 +45,8 @@ func TestWatcher_WaitEndsWithWhatComesFirst(t *testing.T) {
 				time.AfterFunc(time.Millisecond, func() { c.happens(w) }) // when the caller waits
 				require.ErrorIs(t, w.Wait(ctx, time.Second), c.err)
 				require.Equal(t, c.after, time.Since(start))
-				require.Empty(t, w.waiters)
 				synctest.Wait()
+				require.Empty(t, w.waiters)
 			})
 		})
 	}

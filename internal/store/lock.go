@@ -1,0 +1,290 @@
+package store
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/keyspace"
+	"github.com/sluice-go/sluice/internal/redisexec"
+)
+
+// MaxPermits is how many may hold one lock at once, at most: Force reads all their tokens at once.
+const MaxPermits = 1000
+
+// Lock has the keys of a lock, and makes the requests about it. It must not be copied.
+//
+// A lock of which several may hold a permit each has the same keys, and scripts of its own.
+type Lock struct {
+	scripts *Scripts
+	keys    []any                 // the lock's, and its line's
+	fenced  atomic.Pointer[[]any] // these, and that of the last fence: most locks need none
+}
+
+// Init names the keys of the lock with that main key.
+func (l *Lock) Init(s *Scripts, key string) {
+	l.scripts, l.keys = s, []any{key, keyspace.Companion(key, keyspace.Line)}
+}
+
+// Key is the lock's main key.
+func (l *Lock) Key() string {
+	key, _ := l.keys[0].(string)
+	return key
+}
+
+// RoutingKey is the main key as an argument: it says which server has the lock.
+func (l *Lock) RoutingKey() any { return l.keys[0] }
+
+// WakeChannel is what the channels begin with on which the processes in its line are notified.
+func (l *Lock) WakeChannel() string { return keyspace.Companion(l.Key(), keyspace.Wake) }
+
+func (l *Lock) fencedKeys() []any {
+	if keys := l.fenced.Load(); keys != nil {
+		return *keys
+	}
+	keys := append(slices.Clone(l.keys), keyspace.Companion(l.Key(), keyspace.Fence))
+	l.fenced.Store(&keys)
+	return keys
+}
+
+// Set takes the lock if its key is free, without its line and without a fence.
+func (l *Lock) Set(token, px any) redisexec.Request {
+	return redisexec.Request{Args: []any{"set", l.keys[0], token, "px", px, "nx"}}
+}
+
+// Acquisition is what a request to take the lock says.
+type Acquisition struct {
+	Token    any    // a string
+	PX       any    // for how many milliseconds the key is to live
+	Permits  int    // how many may hold the lock at once
+	Fenced   bool   // the holder gets a fence
+	Fences   int64  // how many are reserved for those to whom the lock is handed over
+	Entry    string // of the process in the lock's line; "" if it is not there
+	Score    string // its place there, if Joins
+	Joins    bool   // the process joins the line, or stays there, if another one holds the lock
+	Replaces []any  // the tokens of earlier requests without a reply
+}
+
+// Acquire takes the lock if it is free, or reserved for this process.
+func (l *Lock) Acquire(a *Acquisition) redisexec.Request {
+	script, keys, values := l.scripts.Acquire, l.keys[:1], []any{a.Token, a.PX}
+	waits := a.Entry != "" || len(a.Replaces) > 0
+	switch {
+	case a.Permits > 1:
+		script, values = l.scripts.PermitAcquire, append(values, a.Permits)
+	case a.Fenced:
+		values = append(values, a.Fences)
+	case waits:
+		values = append(values, "")
+	}
+	if waits {
+		how := ""
+		if a.Joins {
+			how = "join"
+		}
+		keys, values = l.keys[:2], append(append(values, a.Entry, a.Score, how), a.Replaces...)
+	}
+	if a.Fenced {
+		keys = l.fencedKeys()
+	}
+	return spareLine(script.Request(keys, values...))
+}
+
+// spareLine says that a request does without the lock's line where a server has not got that key.
+func spareLine(r redisexec.Request) redisexec.Request {
+	r.SecondIsSpare = true
+	return r
+}
+
+// Acquired is the answer to an acquisition.
+type Acquired struct {
+	Taken   bool
+	Fence   int64         // the first that was reserved, if it is taken and there are any
+	Left    time.Duration // for how long another one may still keep it, if it is not
+	Ahead   int           // how many processes are before this one in line; -1 if it is not there
+	Score   string        // its place in line
+	HeldFor int           // if it is held for another number of holders: that number; else 0
+}
+
+// DecodeAcquired reads the answer to an acquisition.
+func DecodeAcquired(value any) (a Acquired, err error) {
+	switch v := value.(type) {
+	case int64:
+		switch {
+		case v > 0:
+			return Acquired{Left: TimeToLive(v), Ahead: -1}, nil
+		case v < -1:
+			return Acquired{HeldFor: int(-1 - v)}, nil
+		}
+	case []any:
+		return decodeWaiting(v)
+	}
+	a.Fence, err = decodeFence(value)
+	a.Taken = err == nil
+	return a, err
+}
+
+func decodeWaiting(list []any) (a Acquired, err error) {
+	if len(list) != 3 {
+		return a, redisexec.Unexpected(list)
+	}
+	left, isLeft := list[0].(int64)
+	ahead, isAhead := list[1].(int64)
+	score, isScore := list[2].(string)
+	if !isLeft || !isAhead || !isScore || left < 0 || ahead < -1 {
+		return a, redisexec.Unexpected(list)
+	}
+	return Acquired{Left: TimeToLive(left), Ahead: int(min(ahead, math.MaxInt32)), Score: score}, nil
+}
+
+// decodeFence reads a fence, 0 for none. A string is for those that a script cannot put into a number.
+func decodeFence(value any) (fence int64, err error) {
+	switch v := value.(type) {
+	case int64:
+		switch {
+		case v == 0:
+			return 0, nil
+		case v < 0:
+			return 0, fmt.Errorf("%w: the last fence", redisexec.ErrCorrupt)
+		}
+	case string:
+		if fence, err = strconv.ParseInt(v, 10, 64); err == nil && fence > 0 {
+			return fence, nil
+		}
+	}
+	return 0, redisexec.Unexpected(value)
+}
+
+// Release gives the lock back and notifies the first in line. entry is that of this process which
+// the acquisition may have left there; "" for none. The answer is 0 if the token did not hold the
+// lock, else how many processes were woken, and one more.
+func (l *Lock) Release(token any, entry string, permits bool) redisexec.Request {
+	if entry == "" {
+		return spareLine(l.releaseScript(permits).Request(l.keys, token))
+	}
+	return spareLine(l.releaseScript(permits).Request(l.keys, token, entry))
+}
+
+// ReleaseFenced is Release of a lock with fences, of which so many were not used: 0 last for those
+// that are not known.
+func (l *Lock) ReleaseFenced(token any, entry string, unused, last int64) redisexec.Request {
+	var known any = ""
+	if last != 0 {
+		known = last
+	}
+	return spareLine(l.scripts.Release.Request(l.fencedKeys(), token, entry, unused, known))
+}
+
+// Leave takes the process's entry out of the line, and passes on what it was woken for.
+func (l *Lock) Leave(entry string, permits bool) redisexec.Request {
+	return l.releaseScript(permits).Request(l.keys, entry, entry)
+}
+
+func (l *Lock) releaseScript(permits bool) *redisexec.Script {
+	if permits {
+		return l.scripts.PermitRelease
+	}
+	return l.scripts.Release
+}
+
+// Extend has the lock last for d from now on. The answer is 1 if the token holds it.
+func (l *Lock) Extend(token any, d time.Duration, permits bool) redisexec.Request {
+	return l.extendScript(permits).Request(l.keys[:1], token, Millis(d))
+}
+
+// Adopt is Extend of what may have no holder in this process; the answer has its last fence, if it
+// is fenced.
+func (l *Lock) Adopt(token any, d time.Duration, permits, fenced bool) redisexec.Request {
+	if fenced {
+		return spareLine(l.extendScript(permits).Request(l.fencedKeys(), token, Millis(d)))
+	}
+	return l.Extend(token, d, permits)
+}
+
+func (l *Lock) extendScript(permits bool) *redisexec.Script {
+	if permits {
+		return l.scripts.PermitExtend
+	}
+	return l.scripts.Extend
+}
+
+// DecodeAdopted reads the answer to Adopt. A fence is text, and 1 says that the lock has none.
+func DecodeAdopted(value any) (held bool, fence int64, err error) {
+	if value == int64(1) {
+		return true, 0, nil
+	}
+	fence, err = decodeFence(value)
+	return fence > 0, fence, err
+}
+
+// TTL asks for how long the token still holds the lock.
+func (l *Lock) TTL(token any, permits bool) redisexec.Request {
+	if permits {
+		return l.scripts.PermitInspect.Request(l.keys[:1], token)
+	}
+	return l.scripts.Inspect.Request(l.keys[:1], token)
+}
+
+// DecodeTTL reads the answer to TTL. A key of a foreign program may live for ever: then d is negative.
+func DecodeTTL(value any) (d time.Duration, held bool, err error) {
+	ms, err := redisexec.Int(value)
+	return TimeToLive(ms), ms != -2, err
+}
+
+// Inspect asks who holds the lock, and how many wait.
+func (l *Lock) Inspect() redisexec.Request {
+	return spareLine(l.scripts.Inspect.Request(l.keys, ""))
+}
+
+// Inspected is the answer to Inspect.
+type Inspected struct {
+	Holders int
+	Owners  []string // as the holders' tokens begin, which others may have written
+	Left    time.Duration
+	Waiting int
+}
+
+// DecodeInspected reads the answer to Inspect.
+func DecodeInspected(value any) (i Inspected, err error) {
+	parts, ok := value.([]any)
+	if !ok || len(parts) != 4 {
+		return i, redisexec.Unexpected(value)
+	}
+	ms, isTTL := parts[0].(int64)
+	owners, areOwners := parts[1].([]any)
+	n, isNumber := parts[2].(int64)
+	waiting, isCount := parts[3].(int64)
+	if !isTTL || !areOwners || !isNumber || !isCount || ms < -2 || n < 0 || n > MaxPermits || waiting < 0 {
+		return i, redisexec.Unexpected(value)
+	}
+	i = Inspected{Holders: int(n), Left: TimeToLive(ms), Waiting: int(min(waiting, math.MaxInt32))}
+	for _, owner := range owners {
+		if owner, ok := owner.(string); ok {
+			i.Owners = append(i.Owners, owner)
+		}
+	}
+	return i, nil
+}
+
+// Force frees the lock, whoever holds it. The answer has the tokens that did.
+func (l *Lock) Force() redisexec.Request { return spareLine(l.scripts.Force.Request(l.keys)) }
+
+// DecodeForced reads the answer to Force.
+func DecodeForced(value any) (tokens map[string]bool, err error) {
+	holders, ok := value.([]any)
+	if !ok {
+		return nil, redisexec.Unexpected(value)
+	}
+	tokens = map[string]bool{}
+	for _, holder := range holders {
+		token, ok := holder.(string)
+		if !ok {
+			return nil, redisexec.Unexpected(value)
+		}
+		tokens[token] = true
+	}
+	return tokens, nil
+}
