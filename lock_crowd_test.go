@@ -86,6 +86,7 @@ func (c *mixedCrowd) addForeign(ctx context.Context, kind string, rdb redis.Univ
 // TestLocker_SharesANameWithClientsOfAllKinds: processes that merge their commands or do not, with fences or without, and clients that
 // know of no line and poll. One at a time has the lock, and each of them again and again: those that poll when the line is empty at last.
 func TestLocker_SharesANameWithClientsOfAllKinds(t *testing.T) {
+	redistest.NotShort(t)
 	t.Parallel()
 	plain := *redistest.Redis(t)
 	merging := plain

@@ -302,6 +302,7 @@ func TestLocker_UnlockAllHandsNoneOver(t *testing.T) {
 
 // TestLockSet_ReleasesInPipelines: of many names each costs the same, and a pipeline releases 250.
 func TestLockSet_ReleasesInPipelines(t *testing.T) {
+	redistest.NotShort(t)
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t) // a miniredis is slower, the more keys it has
 	pipelines := new(systest.Pipelines)

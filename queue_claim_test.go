@@ -201,6 +201,7 @@ func TestExampleQueue_Claim_PausesWhenClaimFails(t *testing.T) {
 // TestWorker_ALoneOneKeepsUpWithAProducer: it leaves and joins the line while tasks come, and what it is told crosses what it asks. No
 // task waits for its next look.
 func TestWorker_ALoneOneKeepsUpWithAProducer(t *testing.T) {
+	redistest.NotShort(t)
 	t.Parallel()
 	s := redistest.Redis(t)
 	name := redistest.Name(t)

@@ -385,6 +385,7 @@ func TestQueue_LeasedIsExact(t *testing.T) {
 // takes the server long. The tasks are a foreign producer's: 200,000, or a million with
 // SLUICE_TEST_SCALE=5.
 func TestQueue_CountsAndListsBesideManyTasks(t *testing.T) {
+	redistest.NotShort(t)
 	t.Parallel()
 	rdb := redistest.Start(t, "--slowlog-log-slower-than", "5000").Client(t)
 	ctx, q := t.Context(), systest.NewQueue(t, rdb)

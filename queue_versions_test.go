@@ -221,6 +221,7 @@ func TestQueue_UnseenDeliveriesDoNotCount(t *testing.T) {
 // A bad head is passed in large steps, and Peek reads on in pages that end where they end,
 // whatever has gone meanwhile.
 func TestQueue_ReadsPastManyBadHeads(t *testing.T) {
+	redistest.NotShort(t)
 	t.Parallel()
 	s := redistest.Start(t)
 	rdb := s.Client(t)

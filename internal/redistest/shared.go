@@ -76,8 +76,8 @@ func Main(m *testing.M) {
 
 // Each runs a test as six parallel subtests: on a miniredis of its own; on a real server, with
 // a plain client and with AutoPipeline; on a Guarded server; behind Sentinel; and on a Cluster.
-// All tests of the package share the real servers, so take keys from Name. With -short there are
-// two: miniredis, and the real server with a plain client.
+// All tests of the package share the real servers, so take keys from Name. With -short there is
+// miniredis only.
 //
 // There is no AutoPipeline on miniredis: AutoPipeline only changes how commands travel,
 // which the real server shows, and miniredis runs scripts at a hundredth of its speed.
@@ -91,14 +91,13 @@ func Each(t *testing.T, test func(t *testing.T, s *Server)) {
 	backends := []backend{
 		{"miniredis", ownMini, false},
 		{"redis", Redis, false},
+		{"redis/autopipeline", Redis, true},
+		{"redis/acl+tls", Guarded, false},
+		{"sentinel", shared.sentinel.get, false},
+		{"cluster", shared.cluster.get, false},
 	}
-	if !testing.Short() {
-		backends = append(backends,
-			backend{"redis/autopipeline", Redis, true},
-			backend{"redis/acl+tls", Guarded, false},
-			backend{"sentinel", shared.sentinel.get, false},
-			backend{"cluster", shared.cluster.get, false},
-		)
+	if testing.Short() {
+		backends = backends[:1]
 	}
 	for _, backend := range backends {
 		t.Run(backend.name, func(t *testing.T) {
