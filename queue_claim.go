@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/wire"
 )
 
@@ -194,7 +195,7 @@ func (q *Queue) claimStep(ctx context.Context, n int, lease time.Duration) (more
 	if reply.Sent.Before(asked) { // the mark is too late for what it says of the next task
 		q.watcher.Popped(len(x.Tasks) > 0, false)
 	} else {
-		q.watcher.Claimed(mark, reply.Sent, headAfterClaim(x.Next, x.Waiting, x.Place), len(x.Tasks) > 0)
+		q.watcher.Claimed(mark, reply.Sent, store.HeadAfterClaim(x.Next, x.Waiting, x.Place), len(x.Tasks) > 0)
 	}
 	return x.More, reply.Sent, x.Tasks, nil
 }

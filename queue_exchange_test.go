@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/taskloop"
@@ -225,7 +226,7 @@ func dump(t *testing.T, rdb *redis.Client, q *Queue) (all []any) {
 		require.NoError(t, err)
 		all = append(all, h)
 	}
-	limits, err := rdb.Get(t.Context(), q.keys.counts[pauseKey].(string)).Result()
+	limits, err := rdb.Get(t.Context(), keyspace.Companion(q.keys.main(), keyspace.Paused)).Result()
 	if err != nil {
 		require.ErrorIs(t, err, redis.Nil)
 	}

@@ -18,12 +18,6 @@ type queueKeys struct {
 	canceled string // on which the IDs of tasks are published that were cancelled while leased
 }
 
-// Which of the keys are these.
-const (
-	lineKey  = 5
-	pauseKey = 7
-)
-
 // newQueueKeys returns the keys of a queue that has this main key.
 func newQueueKeys(main string) queueKeys {
 	all := []any{main}

@@ -2,12 +2,8 @@ package sluice
 
 import (
 	"context"
-	"time"
 
-	"github.com/sluice-go/sluice/internal/redisexec"
-	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/watch"
-	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // Wait sleeps until a task may be due, and returns nil then. It ends when the queue's earliest task is due, when it
@@ -42,50 +38,4 @@ func (q *Queue) Wait(ctx context.Context) error {
 }
 
 // clients finds what all Queues on one client share.
-var clients = watch.NewRegistry(lookScripts{})
-
-// lookScripts are how watchers look at queues.
-type lookScripts struct{}
-
-// Look returns a request that looks at queues.
-func (lookScripts) Look(queues []watch.Looking) redisexec.Request {
-	if len(queues) == 1 {
-		q := queues[0]
-		if q.Leaves {
-			q.Client = ">" + q.Client
-		}
-		return scripts.Next.Request(q.Keys, q.Client, store.Millis(q.Watch))
-	}
-	keys, args := make([]any, 0, 3*len(queues)), make([]any, 0, 2*len(queues))
-	for _, q := range queues {
-		keys, args = append(keys, q.Keys[0], q.Keys[pauseKey], q.Keys[lineKey]), append(args, q.Client, store.Millis(q.Watch))
-	}
-	return scripts.Heads.Request(keys, args...)
-}
-
-// Heads decodes the heads of n queues.
-func (lookScripts) Heads(reply any, n int) ([]watch.Head, error) {
-	r, heads := wire.Read(reply), make([]watch.Head, n)
-	for i := range heads {
-		us := r.Int()
-		heads[i] = watch.Head{
-			Off: farOff, ID: r.Text(), Waiting: int(r.Int()), Place: watch.Place(r.Int()), Failed: us == headFailed,
-		}
-		if us >= 0 && us < farOff.Microseconds() {
-			heads[i].Off = time.Duration(us) * time.Microsecond
-		}
-	}
-	return heads, r.Err()
-}
-
-// headAfterClaim is what the reply to a claim says of the head: in what time it is due, negative for how long it has been, and
-// of the line.
-func headAfterClaim(next time.Duration, waiting, place int) watch.Head {
-	return watch.Head{Off: max(next, 0), Waiting: waiting, Place: watch.Place(place)}
-}
-
-// headFailed is what heads.lua says instead of when the head is due, of a queue that it could not look at.
-const headFailed = -2
-
-// farOff is what the scripts say of a head that is due later, or of none.
-const farOff = watch.FarOff
+var clients = watch.NewRegistry(scripts)

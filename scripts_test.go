@@ -24,7 +24,6 @@ import (
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/store"
-	"github.com/sluice-go/sluice/internal/watch"
 	"github.com/sluice-go/sluice/internal/wire"
 )
 
@@ -216,7 +215,7 @@ func TestScripts_HeadsHeedEachPause(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb, ctx := s.Client(t), t.Context()
 		name := redistest.Name(t)
-		var queues []watch.Looking
+		var queues []store.Looking
 		for i, pause := range []time.Duration{-1, time.Minute, 0, -1} {
 			q, err := NewQueue(rdb, "{"+name+"}:"+strconv.Itoa(i))
 			require.NoError(t, err)
@@ -225,15 +224,15 @@ func TestScripts_HeadsHeedEachPause(t *testing.T) {
 			if pause >= 0 {
 				require.NoError(t, q.Pause(ctx, pause))
 			}
-			queues = append(queues, watch.Looking{Queue: &watch.Queue{Keys: q.keys.counts}})
+			queues = append(queues, store.Looking{Keys: q.keys.counts})
 		}
-		reply, err := redisexec.New(rdb).Run(ctx, lookScripts{}.Look(queues))
+		reply, err := redisexec.New(rdb).Run(ctx, scripts.Look(queues))
 		require.NoError(t, err)
-		heads, err := lookScripts{}.Heads(reply.Value, 4)
+		heads, err := store.DecodeHeads(reply.Value, 4)
 		require.NoError(t, err)
 		require.Zero(t, heads[0].Off)
 		require.InDelta(t, time.Minute, heads[1].Off, float64(30*time.Second))
-		require.Equal(t, farOff, heads[2].Off)
+		require.Equal(t, store.FarOff, heads[2].Off)
 		require.Zero(t, heads[3].Off)
 	})
 }
@@ -379,7 +378,7 @@ func FuzzReplies(f *testing.F) {
 		errs = append(errs, err)
 		_, err = decodeStats(reply)
 		errs = append(errs, err)
-		_, err = lookScripts{}.Heads(reply, 1)
+		_, err = store.DecodeHeads(reply, 1)
 		errs = append(errs, err)
 		_, _, err = wire.Settled(reply, 1)
 		errs = append(errs, err)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/taskloop"
 	"github.com/sluice-go/sluice/internal/wire"
 )
@@ -77,7 +78,7 @@ func (s *workerSource) Exchange(reports []taskloop.Report, claim int) ([]taskloo
 		result.Err = fmt.Errorf("claim: %w", result.Err)
 		return results, result
 	}
-	q.watcher.Claimed(mark, sent, headAfterClaim(x.Next, x.Waiting, x.Place), len(x.Tasks) > 0)
+	q.watcher.Claimed(mark, sent, store.HeadAfterClaim(x.Next, x.Waiting, x.Place), len(x.Tasks) > 0)
 	q.noteClaimedTasks(x.Tasks)
 	s.logDropped(x.Dropped)
 	result.Tasks, result.More, result.Limited, result.Receipt, result.Head = x.Tasks, x.More, x.Limited, x.Receipt, x.Next

@@ -9,9 +9,6 @@ import (
 	"github.com/sluice-go/sluice/internal/redisexec"
 )
 
-// MaxLook is the most queues that one script looks at.
-const MaxLook = 100
-
 // Scripts are the Lua scripts of the library. The digests are kept beside them instead of being
 // computed, because SHA-1 panics under GODEBUG=fips140=only.
 type Scripts struct {

@@ -12,24 +12,8 @@ import (
 
 	"github.com/sluice-go/sluice/internal/notify"
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/store"
 )
-
-// Scripts look at queues.
-type Scripts interface {
-	// Look returns a request that looks at queues of one slot, [MaxLook] at most. Only of several
-	// queues may one fail without the others, and only at one queue does a client join the line that is not in it.
-	Look(queues []Looking) redisexec.Request
-	// Heads decodes the reply of a look at n queues.
-	Heads(reply any, n int) ([]Head, error)
-}
-
-// Looking is a look at a queue.
-type Looking struct {
-	*Queue
-	Client string        // which takes a place in line; "" for none
-	Watch  time.Duration // for how long it is the watchman, if it is
-	Leaves bool          // it leaves the line instead, and others see to the head
-}
 
 // Client is what all queues on one redis.UniversalClient share.
 type Client struct {
@@ -37,7 +21,7 @@ type Client struct {
 	Notifier *notify.Notifier
 
 	rdb     redis.UniversalClient
-	scripts Scripts
+	scripts *store.Scripts
 	looker  looker
 	alone   chan struct{} // has a value for each look at one queue that is under way
 	id      string        // in lines
@@ -46,7 +30,7 @@ type Client struct {
 	watchers map[any]weak.Pointer[Watcher]
 }
 
-func newClient(rdb redis.UniversalClient, scripts Scripts) *Client {
+func newClient(rdb redis.UniversalClient, scripts *store.Scripts) *Client {
 	c := &Client{
 		rdb: rdb, Notifier: notify.New(rdb), scripts: scripts, id: rand.Text()[:12], watchers: map[any]weak.Pointer[Watcher]{},
 		alone: make(chan struct{}, looksAtOnce),
@@ -87,7 +71,7 @@ func (c *Client) Watcher(q Queue, poll time.Duration) *Watcher {
 	if w := c.watchers[q.Keys[0]].Value(); w != nil {
 		return w
 	}
-	w := &Watcher{client: c, queue: q, channel: q.Channel + ":" + c.id, interval: min(poll, FarOff)}
+	w := &Watcher{client: c, queue: q, channel: q.Channel + ":" + c.id, interval: min(poll, store.FarOff)}
 	c.watchers[q.Keys[0]] = weak.Make(w)
 	runtime.AddCleanup(w, c.forgetWatcher, q.Keys[0])
 	return w
@@ -104,20 +88,20 @@ func (c *Client) forgetWatcher(key any) {
 
 // Look returns a request that looks at the watcher's queue alone, and takes no place in line.
 func (w *Watcher) Look() redisexec.Request {
-	return w.client.scripts.Look([]Looking{{Queue: &w.queue}})
+	return w.client.scripts.Look([]store.Looking{{Keys: w.queue.Keys}})
 }
 
 // Registry finds the Client of a redis.UniversalClient, by its address. It keeps neither alive:
 // the watchers do. An address that is used again for another one is told by Client.rdb.
 type Registry struct {
-	scripts Scripts
+	scripts *store.Scripts
 
 	mu        sync.Mutex // guards what follows
 	byAddress map[uintptr]weak.Pointer[Client]
 }
 
 // NewRegistry returns a registry of clients that look at queues with these scripts.
-func NewRegistry(scripts Scripts) *Registry {
+func NewRegistry(scripts *store.Scripts) *Registry {
 	return &Registry{scripts: scripts, byAddress: map[uintptr]weak.Pointer[Client]{}}
 }
 

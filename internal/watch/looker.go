@@ -9,11 +9,10 @@ import (
 	"github.com/sluice-go/sluice/internal/background"
 	"github.com/sluice-go/sluice/internal/notify"
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 const (
-	// MaxLook is the most queues that one script looks at.
-	MaxLook = 100
 	// lookerLinger is how long the looker's loop outlives the last planned look.
 	lookerLinger = time.Second
 	// lookFor is how long a look at several queues may take: after that each queue looks for
@@ -30,7 +29,7 @@ const (
 // Each look is a goroutine for itself, so that a server that hangs holds up no other of a Cluster.
 type looker struct {
 	executor *redisexec.Executor
-	scripts  Scripts
+	scripts  *store.Scripts
 	loop     *background.Loop
 	group    background.Group // the loop and the looks
 
@@ -44,12 +43,12 @@ type looker struct {
 
 // lookResult is what a look has found. If the head has Failed, the queue has to be looked at alone.
 type lookResult struct {
-	head Head
+	head store.Head
 	mark notify.Mark // before it was sent
 	sent time.Time
 }
 
-func (l *looker) init(executor *redisexec.Executor, scripts Scripts) {
+func (l *looker) init(executor *redisexec.Executor, scripts *store.Scripts) {
 	l.executor, l.scripts = executor, scripts
 	l.planned, l.underWay = map[*watch]time.Time{}, map[*watch]bool{}
 	// plan wakes it. It ends when no look has been planned for lookerLinger; nothing waits for it.
@@ -132,10 +131,10 @@ func (l *looker) due(now time.Time) (due []*watch, apart bool, pause time.Durati
 
 // look looks at queues of one server, and passes on what it has found.
 func (l *looker) look(watches []*watch, apart bool) {
-	for some := range slices.Chunk(watches, MaxLook) {
+	for some := range slices.Chunk(watches, store.MaxLook) {
 		results := make([]lookResult, len(some))
 		for i, w := range some {
-			results[i] = lookResult{mark: w.watcher.Mark(), sent: time.Now(), head: Head{Failed: true}}
+			results[i] = lookResult{mark: w.watcher.Mark(), sent: time.Now(), head: store.Head{Failed: true}}
 		}
 		if len(some) == 1 || apart || !l.together(some, results) {
 			l.separately(some, results)
@@ -147,7 +146,7 @@ func (l *looker) look(watches []*watch, apart bool) {
 func (l *looker) separately(watches []*watch, results []lookResult) {
 	requests := make([]redisexec.Request, len(watches))
 	for i, w := range watches {
-		requests[i] = l.scripts.Look([]Looking{w.watcher.looking(results[i].mark)})
+		requests[i] = l.scripts.Look([]store.Looking{w.watcher.looking(results[i].mark)})
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), lookFor)
 	defer cancel()
@@ -159,7 +158,7 @@ func (l *looker) separately(watches []*watch, results []lookResult) {
 // together looks at queues with one script. If it reports that it did not, the server has
 // refused that: access rules forbid one of the keys, or they are in several slots.
 func (l *looker) together(watches []*watch, results []lookResult) bool {
-	queues := make([]Looking, len(watches))
+	queues := make([]store.Looking, len(watches))
 	for i, w := range watches {
 		queues[i] = w.watcher.looking(results[i].mark)
 	}
@@ -179,7 +178,7 @@ func (l *looker) together(watches []*watch, results []lookResult) bool {
 // answer passes on what a script has said of the queues that it has looked at.
 func (l *looker) answer(watches []*watch, results []lookResult, r redisexec.Result) {
 	if r.Outcome == redisexec.Done {
-		if heads, err := l.scripts.Heads(r.Value, len(watches)); err == nil {
+		if heads, err := store.DecodeHeads(r.Value, len(watches)); err == nil {
 			for i, h := range heads {
 				results[i].head = h
 			}

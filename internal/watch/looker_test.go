@@ -1,35 +1,34 @@
 package watch
 
 import (
-	"slices"
+	"fmt"
+	"os"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
-// empty looks at queues as if there were no task in them.
-type empty struct{}
+var scripts = store.Load(os.DirFS("../../lua"))
 
-func (empty) Look(queues []Looking) redisexec.Request {
-	args := []any{"exists"}
-	for _, q := range queues {
-		args = append(args, q.Keys[0])
+// queueNamed has the keys and the channel that the scripts need. There are no tasks in it.
+func queueNamed(name, channel string) Queue {
+	q := Queue{Keys: []any{name}, Channel: channel}
+	for i := range 8 {
+		q.Keys = append(q.Keys, fmt.Sprint(name, i))
 	}
-	return redisexec.Request{Args: args, Retry: redisexec.ReadOnly}
+	return q
 }
-
-func (empty) Heads(_ any, n int) ([]Head, error) { return slices.Repeat([]Head{{Off: FarOff}}, n), nil }
 
 // TestLooker_AResultThatIsNotReadBlocksNothing: a watch that has others to do may plan the next
 // look before it has read what the last one found.
 func TestLooker_AResultThatIsNotReadBlocksNothing(t *testing.T) {
 	t.Parallel()
-	client := newClient(redistest.Mini(t).Client(t), empty{})
-	l, w := &client.looker, &watch{watcher: client.Watcher(Queue{Keys: []any{"q"}}, time.Second), found: make(chan lookResult, 1)}
+	client := newClient(redistest.Mini(t).Client(t), scripts)
+	l, w := &client.looker, &watch{watcher: client.Watcher(queueNamed("q", ""), time.Second), found: make(chan lookResult, 1)}
 	for range 3 {
 		l.plan(w, time.Now())
 		require.Eventually(t, func() bool {

@@ -7,40 +7,13 @@ import (
 
 	"github.com/sluice-go/sluice/internal/background"
 	"github.com/sluice-go/sluice/internal/notify"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 const (
-	// FarOff is what Redis says of a head that is due later, or of none.
-	FarOff = time.Hour
 	// clockMargin is added to when a head is due, for what a double of the server's loses.
 	clockMargin = time.Microsecond
 )
-
-// Head is what Redis says of the head of a queue, in reply to a claim or a look.
-type Head struct {
-	Off     time.Duration // until it is due, at most FarOff
-	ID      string        // tells it from others; empty if that is not known
-	Waiting int           // clients that are in line
-	Place   Place         // of this client
-	Failed  bool          // it could not be read beside others
-}
-
-// Place is what a script says of this client's place in line.
-type Place int
-
-// The places. A watchman is in line, too.
-const (
-	NotAsked Place = iota - 1
-	Out
-	InLine
-	Watchman
-	Joined // in line, and was not before
-	JoinedAsWatchman
-)
-
-func (p Place) isIn() bool       { return p > Out }
-func (p Place) isNew() bool      { return p >= Joined }
-func (p Place) isWatchman() bool { return p == Watchman || p == JoinedAsWatchman }
 
 // outlook is what is known of a queue's head, and what this client makes of it. It is good as
 // long as nothing has come on the client's channel since mark.
@@ -62,10 +35,10 @@ func dueIn(off time.Duration, at time.Time) time.Time {
 	return at.Add(off)
 }
 
-// every returns how often the client looks: the more rarely, the more are in line, and once in FarOff at least, since Redis does
+// every returns how often the client looks: the more rarely, the more are in line, and once in store.FarOff at least, since Redis does
 // not say when a head is due that is further off. The mutex is held.
 func (w *Watcher) every() time.Duration {
-	return min(w.interval*time.Duration(min(3*manyClients, max(manyClients, w.waiting)))/manyClients, FarOff)
+	return min(w.interval*time.Duration(min(3*manyClients, max(manyClients, w.waiting)))/manyClients, store.FarOff)
 }
 
 // manyClients are so many that they look more rarely than once in a poll interval.
@@ -125,9 +98,9 @@ func (w *Watcher) hear(mark notify.Mark) {
 	if n, err := fmt.Sscanf(mark.Message, "%d %d", &us, &callers); n != 2 || err != nil || us < 0 {
 		us, callers = 0, 1
 	}
-	off := time.Duration(min(us, FarOff.Microseconds())) * time.Microsecond
-	if w.place = Watchman; off == 0 {
-		w.place, w.told = Out, true
+	off := time.Duration(min(us, store.FarOff.Microseconds())) * time.Microsecond
+	if w.place = store.Watchman; off == 0 {
+		w.place, w.told = store.Out, true
 		if len(w.waiters) == 0 {
 			w.aloneSince = w.askedAt // others are told at once, unless a claim may be under way
 		}
@@ -137,8 +110,8 @@ func (w *Watcher) hear(mark notify.Mark) {
 }
 
 // stand notes what a reply says of the client's place in line. The mutex is held.
-func (w *Watcher) stand(h Head) {
-	if h.Place != NotAsked {
+func (w *Watcher) stand(h store.Head) {
+	if h.Place != store.NotAsked {
 		w.place, w.waiting, w.unsure = h.Place, h.Waiting, false
 	}
 }
@@ -147,14 +120,14 @@ func (w *Watcher) stand(h Head) {
 // line. The mutex is held.
 func (w *Watcher) makeSure() {
 	o := &w.outlook
-	if o.known && (w.unsure || !w.place.isIn()) && (o.askAt.IsZero() || time.Until(o.askAt) > firstPause) {
+	if o.known && (w.unsure || !w.place.IsIn()) && (o.askAt.IsZero() || time.Until(o.askAt) > firstPause) {
 		w.forget()
 	}
 }
 
 // expect has callers told when the head is due, if this client sees to that. The mutex is held.
 func (w *Watcher) expect(o outlook, off time.Duration) {
-	if off < FarOff && (w.place.isWatchman() || !w.place.isIn()) {
+	if off < store.FarOff && (w.place.IsWatchman() || !w.place.IsIn()) {
 		o.askAt, o.callers = o.due, 1
 	}
 	w.outlook = o
@@ -173,18 +146,18 @@ func (w *Watcher) takeLook(r lookResult) (missed bool) {
 	defer w.mu.Unlock()
 	now, h := time.Now(), r.head
 	if w.isNewer(r.mark) {
-		if h.Place.isIn() && !w.place.isIn() { // before the message, or after
-			w.place, w.unsure = InLine, true
+		if h.Place.IsIn() && !w.place.IsIn() { // before the message, or after
+			w.place, w.unsure = store.InLine, true
 		}
 		if w.outlook.known { // else it is looked at soon, in case that the caller which was told does nothing
 			w.outlook.lookAt = r.sent.Add(w.every())
 		}
 		return false
 	}
-	missed = w.place.isIn() && h.Place.isNew()
+	missed = w.place.IsIn() && h.Place.IsNew()
 	w.stand(h)
 	o := outlook{known: true, mark: r.mark, due: dueIn(h.Off, now), head: h.ID, lookAt: r.sent.Add(w.every()), callers: 1}
-	if w.failed || h.Place.isNew() || now.Sub(r.sent) > w.interval/2 { // many that join together, or were held up, do not look together
+	if w.failed || h.Place.IsNew() || now.Sub(r.sent) > w.interval/2 { // many that join together, or were held up, do not look together
 		w.failed, o.lookAt = false, now.Add(rand.N(w.every())+1)
 	}
 	if h.Off > 0 {
@@ -219,7 +192,7 @@ func (w *Watcher) popped(brought bool) {
 
 // Claimed takes what the reply to a claim says of the head, and whether the claim has brought tasks. The mark
 // was taken before it was sent. A client that got tasks and knows of more asks for them.
-func (w *Watcher) Claimed(mark notify.Mark, sent time.Time, h Head, brought bool) {
+func (w *Watcher) Claimed(mark notify.Mark, sent time.Time, h store.Head, brought bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.popped(brought)
@@ -229,9 +202,9 @@ func (w *Watcher) Claimed(mark notify.Mark, sent time.Time, h Head, brought bool
 	case !mark.Confirmed:
 	case !newer:
 		w.stand(h)
-		w.unsure = w.unsure || w.place.isIn() && sent.Before(w.leftAt)
-	case h.Place.isIn(): // before the message, or after
-		w.place, w.unsure = InLine, true
+		w.unsure = w.unsure || w.place.IsIn() && sent.Before(w.leftAt)
+	case h.Place.IsIn(): // before the message, or after
+		w.place, w.unsure = store.InLine, true
 	}
 	before, o := w.outlook, outlook{known: true, mark: mark, due: dueIn(h.Off, now), lookAt: sent.Add(w.every())}
 	switch {
@@ -245,7 +218,7 @@ func (w *Watcher) Claimed(mark notify.Mark, sent time.Time, h Head, brought bool
 	case !mark.Confirmed:
 		return
 	case before.known && before.mark.Follows(mark) && before.due.After(now) && before.due.Before(o.due) &&
-		(!before.askAt.IsZero() || !w.place.isWatchman()): // else others saw to that one, and now this client does
+		(!before.askAt.IsZero() || !w.place.IsWatchman()): // else others saw to that one, and now this client does
 		w.outlook.lookAt = o.lookAt // a claim that was carried out later has seen another head, perhaps
 	case h.Off == 0: // it says that a task is due, and has brought none
 		w.outlook = o
@@ -256,7 +229,7 @@ func (w *Watcher) Claimed(mark notify.Mark, sent time.Time, h Head, brought bool
 	if len(w.waiters) > 0 {
 		w.makeSure()
 	}
-	if w.current == nil && w.place.isIn() {
+	if w.current == nil && w.place.IsIn() {
 		w.start() // while it is in line, messages are heard
 	}
 	if w.current != nil {

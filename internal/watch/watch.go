@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/notify"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // watch is the goroutine of a Watcher. It runs while callers wait, and a little longer.
@@ -81,7 +82,7 @@ func (w *watch) turn(o outlook, act action, listener *notify.Listener) error {
 	case <-w.changed:
 	case <-due:
 	case r := <-w.found:
-		if r.head.Failed || r.head.Place == Out && r.mark.Confirmed { // where it is not subscribed, it has asked for no place
+		if r.head.Failed || r.head.Place == store.Out && r.mark.Confirmed { // where it is not subscribed, it has asked for no place
 			return w.lookAlone()
 		}
 		watcher.looked(r)
@@ -95,7 +96,7 @@ func (w *watch) lookAlone() error {
 	client := watcher.client
 	defer client.lookingAlone()()
 	r := lookResult{mark: watcher.Mark(), sent: time.Now()}
-	request := client.scripts.Look([]Looking{watcher.looking(r.mark)})
+	request := client.scripts.Look([]store.Looking{watcher.looking(r.mark)})
 	request.Bounded = true
 	reply, err := client.looker.executor.Run(context.Background(), request)
 	if err != nil {
@@ -104,7 +105,7 @@ func (w *watch) lookAlone() error {
 		}
 		return err
 	}
-	heads, err := client.scripts.Heads(reply.Value, 1)
+	heads, err := store.DecodeHeads(reply.Value, 1)
 	if err != nil {
 		return err
 	}
@@ -116,7 +117,7 @@ func (w *watch) lookAlone() error {
 // leaveLine takes the client out of the line, for which no caller waits any more. Others see to the head.
 func (w *watch) leaveLine() error {
 	client := w.watcher.client
-	request := client.scripts.Look([]Looking{{Queue: &w.watcher.queue, Client: w.watcher.name(w.watcher.Mark()), Leaves: true}})
+	request := client.scripts.Look([]store.Looking{{Keys: w.watcher.queue.Keys, Client: w.watcher.name(w.watcher.Mark()), Leaves: true}})
 	request.Bounded = true
 	_, err := client.looker.executor.Run(context.Background(), request)
 	w.watcher.left()

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-go/sluice/internal/background"
 	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/notify"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 const (
@@ -42,11 +43,11 @@ type Watcher struct {
 	mu         sync.Mutex    // guards what follows; the notifier, which calls heard with its own mutex held, is not called with it
 	current    *watch        // nil if no caller has waited for a while
 	waiters    []waiter      // in the order in which they came
-	interval   time.Duration // the least that one of them wants, FarOff at most
+	interval   time.Duration // the least that one of them wants, store.FarOff at most
 	aloneSince time.Time     // when the last of them left
 	told       bool          // a caller was told of a task, and none has claimed since
 	outlook    outlook
-	place      Place
+	place      store.Place
 	unsure     bool // whether it has this place: what is sent at the same time is carried out in any order
 	waiting    int  // clients in line, as far as is known
 	toldLast   telling
@@ -95,7 +96,7 @@ func (w *Watcher) enter(caller waiter, poll time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.waiters) == 0 || poll < w.interval {
-		w.interval = min(poll, FarOff)
+		w.interval = min(poll, store.FarOff)
 	}
 	w.waiters = append(w.waiters, caller)
 	if w.makeSure(); !w.outlook.known && len(w.waiters) == 1 {
@@ -152,7 +153,7 @@ func (w *Watcher) fail(this *watch, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.current == this {
-		w.outlook.known, w.place, w.current, w.failed = false, Out, nil, true
+		w.outlook.known, w.place, w.current, w.failed = false, store.Out, nil, true
 		w.tell(len(w.waiters), err)
 	}
 }
@@ -200,7 +201,7 @@ func (w *Watcher) next(this *watch) (outlook, action) {
 func (w *Watcher) alone(now time.Time) (outlook, action) {
 	until, o := w.aloneSince.Add(passOnAfter), &w.outlook
 	switch soon := until; {
-	case !w.place.isIn() || w.told:
+	case !w.place.IsIn() || w.told:
 	case o.known && !o.askAt.IsZero() && o.askAt.Before(w.aloneSince.Add(leaveAfter)):
 		if o.askAt.After(soon) {
 			until = o.askAt
@@ -211,8 +212,8 @@ func (w *Watcher) alone(now time.Time) (outlook, action) {
 	switch {
 	case until.After(now):
 		return outlook{lookAt: until}, waitForCaller
-	case w.place.isIn() || w.told:
-		w.told, w.place = false, Out
+	case w.place.IsIn() || w.told:
+		w.told, w.place = false, store.Out
 		w.forget()
 		return outlook{}, passOn
 	}
@@ -225,7 +226,7 @@ func (w *Watcher) left() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.leftAt = time.Now()
-	if w.unsure = w.place.isIn(); len(w.waiters) > 0 {
+	if w.unsure = w.place.IsIn(); len(w.waiters) > 0 {
 		w.makeSure()
 	}
 }
@@ -242,10 +243,10 @@ func (w *Watcher) name(mark notify.Mark) string {
 }
 
 // looking returns a look that gives the client a place in line.
-func (w *Watcher) looking(mark notify.Mark) Looking {
+func (w *Watcher) looking(mark notify.Mark) store.Looking {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return Looking{Queue: &w.queue, Client: w.name(mark), Watch: 2 * w.every()}
+	return store.Looking{Keys: w.queue.Keys, Client: w.name(mark), Watch: 2 * w.every()}
 }
 
 // poll returns the poll interval.
@@ -267,7 +268,7 @@ type Asking struct {
 func (w *Watcher) Pops() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.told = w.place.isIn()
+	w.told = w.place.IsIn()
 }
 
 // Ask returns what a claim of n tasks is to say. keepsRoom says that its caller has room for more if it brings fewer.
@@ -286,7 +287,7 @@ func (w *Watcher) Ask(n int, keepsRoom bool) Asking {
 	if a.Client == "" {
 		return Asking{}
 	}
-	if w.place.isIn() {
+	if w.place.IsIn() {
 		a.Below = -a.Below
 	}
 	return a

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/notify"
 	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // unwatched returns a watcher that has a watch which does nothing: only its callers are of interest.
@@ -83,23 +84,23 @@ func TestWatcher_WhoSeesToTheHead(t *testing.T) {
 		const off = 100 * time.Millisecond
 		now, mark := time.Now(), notify.Mark{Confirmed: true}
 		due := now.Add(off + clockMargin)
-		for place, askAt := range map[Place]time.Time{
-			NotAsked: due, Out: due, InLine: {}, Joined: {}, Watchman: due, JoinedAsWatchman: due,
+		for place, askAt := range map[store.Place]time.Time{
+			store.NotAsked: due, store.Out: due, store.InLine: {}, store.Joined: {}, store.Watchman: due, store.JoinedAsWatchman: due,
 		} {
 			claimed, looked := unwatched(), unwatched()
-			claimed.Claimed(mark, now, Head{Off: off, Place: place}, false)
-			require.False(t, looked.takeLook(lookResult{Head{Off: off, Place: place}, mark, now}))
+			claimed.Claimed(mark, now, store.Head{Off: off, Place: place}, false)
+			require.False(t, looked.takeLook(lookResult{store.Head{Off: off, Place: place}, mark, now}))
 			for _, w := range []*Watcher{claimed, looked} {
 				require.True(t, w.outlook.known, place)
 				require.Equal(t, askAt, w.outlook.askAt, place)
-				require.Equal(t, max(place, Out), w.place)
+				require.Equal(t, max(place, store.Out), w.place)
 			}
 			far := unwatched()
-			far.Claimed(mark, now, Head{Off: FarOff, Place: place}, false)
+			far.Claimed(mark, now, store.Head{Off: store.FarOff, Place: place}, false)
 			require.Zero(t, far.outlook.askAt, place)
-			claimed.Claimed(mark, now, Head{Place: place}, true)
+			claimed.Claimed(mark, now, store.Head{Place: place}, true)
 			require.Equal(t, now, claimed.outlook.askAt, "it has got a task, and there are more")
-			claimed.Claimed(mark, now, Head{Place: place}, false)
+			claimed.Claimed(mark, now, store.Head{Place: place}, false)
 			require.False(t, claimed.outlook.known, "the claim has brought none, and says that one is due")
 			require.Equal(t, now, claimed.outlook.lookAt)
 		}
@@ -111,13 +112,13 @@ func TestWatcher_ANewWatchmanSeesToTheHead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, mark := unwatched(), notify.Mark{Confirmed: true}
-		w.Claimed(mark, time.Now(), Head{Off: time.Second, Place: InLine}, true)
+		w.Claimed(mark, time.Now(), store.Head{Off: time.Second, Place: store.InLine}, true)
 		require.Zero(t, w.outlook.askAt)
-		w.Claimed(mark, time.Now(), Head{Off: 2 * time.Second, Place: InLine}, true)
+		w.Claimed(mark, time.Now(), store.Head{Off: 2 * time.Second, Place: store.InLine}, true)
 		require.Equal(t, dueIn(time.Second, time.Now()), w.outlook.due, "a claim that was carried out later has seen another head, perhaps")
-		w.Claimed(mark, time.Now(), Head{Off: 2 * time.Second, Place: Watchman}, true)
+		w.Claimed(mark, time.Now(), store.Head{Off: 2 * time.Second, Place: store.Watchman}, true)
 		require.Equal(t, dueIn(2*time.Second, time.Now()), w.outlook.askAt)
-		w.Claimed(mark, time.Now(), Head{Off: 3 * time.Second, Place: Watchman}, true)
+		w.Claimed(mark, time.Now(), store.Head{Off: 3 * time.Second, Place: store.Watchman}, true)
 		require.Equal(t, dueIn(2*time.Second, time.Now()), w.outlook.askAt)
 	})
 }
@@ -129,26 +130,26 @@ func TestWatcher_AMessageSaysWhatToDo(t *testing.T) {
 	for message, want := range map[string]struct {
 		off     time.Duration
 		callers int
-		place   Place
+		place   store.Place
 	}{
-		"0 1":                {0, 1, Out},
-		"0 250":              {0, 250, Out},
-		"1500 1":             {1500*time.Microsecond + clockMargin, 1, Watchman},
-		"999999999999999 1":  {FarOff + clockMargin, 1, Watchman},
-		"":                   {0, 1, Out},
-		"x":                  {0, 1, Out},
-		"-3 1":               {0, 1, Out},
-		"0 -5":               {0, 1, Out},
-		"0 1 and what comes": {0, 1, Out},
+		"0 1":                {0, 1, store.Out},
+		"0 250":              {0, 250, store.Out},
+		"1500 1":             {1500*time.Microsecond + clockMargin, 1, store.Watchman},
+		"999999999999999 1":  {store.FarOff + clockMargin, 1, store.Watchman},
+		"":                   {0, 1, store.Out},
+		"x":                  {0, 1, store.Out},
+		"-3 1":               {0, 1, store.Out},
+		"0 -5":               {0, 1, store.Out},
+		"0 1 and what comes": {0, 1, store.Out},
 	} {
 		rdb := redistest.Mini(t).Client(t)
-		client, q := newClient(rdb, empty{}), Queue{Keys: []any{"q"}, Channel: redistest.Name(t)}
+		client, q := newClient(rdb, scripts), queueNamed("q", redistest.Name(t))
 		w := client.Watcher(q, time.Minute)
 		listener := client.Notifier.JoinHearing(w.channel, w.heard)
 		require.Eventually(t, func() bool { return w.Mark().Confirmed }, time.Minute, time.Millisecond)
-		w.Claimed(w.Mark(), now, Head{Off: FarOff, Place: NotAsked}, false)
+		w.Claimed(w.Mark(), now, store.Head{Off: store.FarOff, Place: store.NotAsked}, false)
 		w.mu.Lock()
-		w.place = InLine
+		w.place = store.InLine
 		w.mu.Unlock()
 		require.NoError(t, rdb.Publish(t.Context(), w.channel, message).Err())
 		require.Eventually(t, func() bool {
@@ -166,15 +167,15 @@ func TestWatcher_AMessageSaysWhatToDo(t *testing.T) {
 func TestWatcher_ALookSaysWhetherAMessageWasLost(t *testing.T) {
 	t.Parallel()
 	mark := notify.Mark{Confirmed: true}
-	for before, found := range map[Place]map[Place]bool{
-		Out:      {Joined: false, JoinedAsWatchman: false, Out: false, InLine: false},
-		InLine:   {Joined: true, JoinedAsWatchman: true, Out: false, InLine: false, Watchman: false},
-		Watchman: {Joined: true, InLine: false, Watchman: false, NotAsked: false},
+	for before, found := range map[store.Place]map[store.Place]bool{
+		store.Out:      {store.Joined: false, store.JoinedAsWatchman: false, store.Out: false, store.InLine: false},
+		store.InLine:   {store.Joined: true, store.JoinedAsWatchman: true, store.Out: false, store.InLine: false, store.Watchman: false},
+		store.Watchman: {store.Joined: true, store.InLine: false, store.Watchman: false, store.NotAsked: false},
 	} {
 		for now, missed := range found {
 			w := unwatched()
 			w.place = before
-			require.Equal(t, missed, w.takeLook(lookResult{Head{Off: FarOff, Place: now}, mark, time.Now()}), "%d, then %d", before, now)
+			require.Equal(t, missed, w.takeLook(lookResult{store.Head{Off: store.FarOff, Place: now}, mark, time.Now()}), "%d, then %d", before, now)
 		}
 	}
 }
@@ -188,16 +189,16 @@ func TestWatcher_LooksMoreRarelyAmongMany(t *testing.T) {
 		} {
 			for what, first := range map[string]struct {
 				failed bool
-				place  Place
+				place  store.Place
 				took   time.Duration
-			}{"joined": {place: Joined}, "slow": {place: InLine, took: 501 * time.Millisecond}, "failed": {true, InLine, 0}} {
+			}{"joined": {place: store.Joined}, "slow": {place: store.InLine, took: 501 * time.Millisecond}, "failed": {true, store.InLine, 0}} {
 				at := map[time.Duration]int{}
 				for range 1000 {
 					w := unwatched()
 					w.failed = first.failed
-					w.takeLook(lookResult{Head{Off: FarOff, Waiting: clients, Place: first.place}, notify.Mark{}, time.Now().Add(-first.took)})
+					w.takeLook(lookResult{store.Head{Off: store.FarOff, Waiting: clients, Place: first.place}, notify.Mark{}, time.Now().Add(-first.took)})
 					at[time.Until(w.outlook.lookAt)*4/(every+1)]++
-					w.takeLook(lookResult{Head{Off: FarOff, Waiting: clients, Place: InLine}, notify.Mark{}, time.Now()})
+					w.takeLook(lookResult{store.Head{Off: store.FarOff, Waiting: clients, Place: store.InLine}, notify.Mark{}, time.Now()})
 					require.Equal(t, every, time.Until(w.outlook.lookAt), clients)
 				}
 				for quarter := range time.Duration(4) {
@@ -212,24 +213,24 @@ func TestWatcher_LooksMoreRarelyAmongMany(t *testing.T) {
 func TestWatcher_AsksForAPlace(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Mini(t).Client(t)
-	client := newClient(rdb, empty{})
-	w := client.Watcher(Queue{Keys: []any{"q"}, Channel: redistest.Name(t)}, time.Second)
+	client := newClient(rdb, scripts)
+	w := client.Watcher(queueNamed("q", redistest.Name(t)), time.Second)
 	require.Equal(t, Asking{Below: 0}, w.Ask(5, true), "it is not subscribed: nothing could tell it")
 	defer client.Notifier.Leave(w.channel, client.Notifier.Join(w.channel))
 	require.Eventually(t, func() bool { return w.Mark().Confirmed }, time.Minute, time.Millisecond)
-	ask := func(place Place, waiters int, keepsRoom bool) int {
+	ask := func(place store.Place, waiters int, keepsRoom bool) int {
 		w.place, w.waiters = place, make([]waiter, waiters)
 		a := w.Ask(5, keepsRoom)
 		require.Equal(t, a.Below != 0, a.Client != "")
 		require.Equal(t, a.Below != 0, a.Watch == 2*time.Second)
 		return a.Below
 	}
-	require.Equal(t, 1, ask(Out, 0, false), "if it claims nothing")
-	require.Equal(t, 5, ask(Out, 0, true), "if it claims fewer than it has room for")
-	require.Equal(t, 6, ask(Out, 1, false), "in any case")
-	require.Equal(t, -1, ask(InLine, 0, false), "else it leaves the line")
-	require.Equal(t, -5, ask(Watchman, 0, true))
-	require.Equal(t, -6, ask(InLine, 1, true), "it stays where it is")
+	require.Equal(t, 1, ask(store.Out, 0, false), "if it claims nothing")
+	require.Equal(t, 5, ask(store.Out, 0, true), "if it claims fewer than it has room for")
+	require.Equal(t, 6, ask(store.Out, 1, false), "in any case")
+	require.Equal(t, -1, ask(store.InLine, 0, false), "else it leaves the line")
+	require.Equal(t, -5, ask(store.Watchman, 0, true))
+	require.Equal(t, -6, ask(store.InLine, 1, true), "it stays where it is")
 }
 
 // TestWatcher_IsAloneForAWhile: a watch outlives its last caller by passOnAfter. If it is in line then, or a caller was told that has
@@ -238,16 +239,16 @@ func TestWatcher_IsAloneForAWhile(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct {
-			place Place
+			place store.Place
 			told  bool
 			asks  bool
 			soon  action
 			later action
 		}{
-			{Out, false, false, waitForCaller, end},
-			{Out, true, false, waitForCaller, passOn},
-			{InLine, true, false, waitForCaller, passOn},
-			{Watchman, false, true, waitForCaller, passOn}, // it may have claimed just now, and have room for more
+			{store.Out, false, false, waitForCaller, end},
+			{store.Out, true, false, waitForCaller, passOn},
+			{store.InLine, true, false, waitForCaller, passOn},
+			{store.Watchman, false, true, waitForCaller, passOn}, // it may have claimed just now, and have room for more
 		} {
 			w := unwatched()
 			w.place, w.told, w.aloneSince = c.place, c.told, time.Now()
@@ -263,14 +264,14 @@ func TestWatcher_IsAloneForAWhile(t *testing.T) {
 			time.Sleep(passOnAfter)
 			_, act = w.next(w.current)
 			require.Equal(t, c.later, act, at)
-			require.Equal(t, Out, w.place)
+			require.Equal(t, store.Out, w.place)
 			require.False(t, w.told)
 		}
 		for askAt, leaves := range map[time.Duration]time.Duration{0: leaveAfter, time.Second: time.Second, 2 * leaveAfter: leaveAfter} {
 			w := unwatched()
-			w.place, w.aloneSince = InLine, time.Now()
+			w.place, w.aloneSince = store.InLine, time.Now()
 			if askAt > 0 {
-				w.place, w.outlook = Watchman, outlook{known: true, askAt: time.Now().Add(askAt)}
+				w.place, w.outlook = store.Watchman, outlook{known: true, askAt: time.Now().Add(askAt)}
 			}
 			time.Sleep(leaves - 1)
 			_, act := w.next(w.current)
@@ -285,10 +286,10 @@ func TestWatcher_IsAloneForAWhile(t *testing.T) {
 // TestClient_SharesWatchers: one for a queue, as long as it is in use.
 func TestClient_SharesWatchers(t *testing.T) {
 	t.Parallel()
-	client := newClient(redistest.Mini(t).Client(t), empty{})
-	w := client.Watcher(Queue{Keys: []any{"a"}}, time.Minute)
-	require.Same(t, w, client.Watcher(Queue{Keys: []any{"a"}}, time.Second))
-	require.NotSame(t, w, client.Watcher(Queue{Keys: []any{"b"}}, time.Second))
+	client := newClient(redistest.Mini(t).Client(t), scripts)
+	w := client.Watcher(queueNamed("a", ""), time.Minute)
+	require.Same(t, w, client.Watcher(queueNamed("a", ""), time.Second))
+	require.NotSame(t, w, client.Watcher(queueNamed("b", ""), time.Second))
 	require.Eventually(t, func() bool {
 		runtime.GC()
 		client.mu.Lock()
@@ -303,21 +304,21 @@ func TestClient_SharesWatchers(t *testing.T) {
 func TestWatcher_WhatWasToldMeanwhileCounts(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Mini(t).Client(t)
-	client := newClient(rdb, empty{})
-	w := client.Watcher(Queue{Keys: []any{"q"}, Channel: redistest.Name(t)}, time.Minute)
+	client := newClient(rdb, scripts)
+	w := client.Watcher(queueNamed("q", redistest.Name(t)), time.Minute)
 	defer client.Notifier.Leave(w.channel, client.Notifier.Join(w.channel))
 	require.Eventually(t, func() bool { return w.Mark().Confirmed }, time.Minute, time.Millisecond)
 	before := w.Mark()
 	require.NoError(t, rdb.Publish(t.Context(), w.channel, "0 1").Err())
 	require.Eventually(t, func() bool { return w.Mark().Since(before) == 1 }, time.Minute, time.Millisecond)
 	after, sent := w.Mark(), time.Now()
-	far := Head{Off: FarOff, Place: InLine}
+	far := store.Head{Off: store.FarOff, Place: store.InLine}
 	w.current = &watch{changed: make(chan struct{}, 1)} // which does nothing
 	told := func() (o outlook) {
-		w.outlook, w.place, w.unsure = outlook{mark: before}, InLine, false
+		w.outlook, w.place, w.unsure = outlook{mark: before}, store.InLine, false
 		require.True(t, w.heard(after))
 		require.True(t, w.outlook.known)
-		require.Equal(t, Out, w.place)
+		require.Equal(t, store.Out, w.place)
 		return w.outlook
 	}
 
@@ -328,14 +329,14 @@ func TestWatcher_WhatWasToldMeanwhileCounts(t *testing.T) {
 	w.Claimed(after, sent, far, false)
 	require.False(t, w.unsure)
 	require.True(t, w.outlook.askAt.IsZero(), "a claim that was sent later")
-	require.Equal(t, InLine, w.place)
+	require.Equal(t, store.InLine, w.place)
 
 	o = told()
 	w.Claimed(notify.Mark{}, sent, far, false)
 	require.Equal(t, o, w.outlook, "a claim before there was a subscription")
 
 	told()
-	w.Claimed(before, sent, Head{Place: Out}, true)
+	w.Claimed(before, sent, store.Head{Place: store.Out}, true)
 	require.Equal(t, after, w.outlook.mark, "it is not heard twice")
 
 	o = told()
@@ -380,7 +381,7 @@ func TestWatcher_MakesSureOfItsPlace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mark := notify.Mark{Confirmed: true}
-		trusts := func(place Place, askIn time.Duration) *Watcher {
+		trusts := func(place store.Place, askIn time.Duration) *Watcher {
 			w := unwatched()
 			w.place, w.outlook = place, outlook{known: true, due: time.Now().Add(askIn)}
 			if askIn > 0 {
@@ -388,7 +389,7 @@ func TestWatcher_MakesSureOfItsPlace(t *testing.T) {
 			}
 			return w
 		}
-		for place, unsure := range map[Place]bool{Out: false, InLine: true, Watchman: true} {
+		for place, unsure := range map[store.Place]bool{store.Out: false, store.InLine: true, store.Watchman: true} {
 			w := trusts(place, 0)
 			w.left()
 			require.Equal(t, unsure, w.unsure)
@@ -403,21 +404,21 @@ func TestWatcher_MakesSureOfItsPlace(t *testing.T) {
 			require.False(t, w.outlook.known)
 		}
 		for askIn, known := range map[time.Duration]bool{firstPause: true, 2 * firstPause: false} {
-			w := trusts(Out, askIn)
+			w := trusts(store.Out, askIn)
 			w.enter(make(waiter, 1), time.Second)
 			require.Equal(t, known, w.outlook.known, askIn)
 		}
 
-		w := trusts(Out, 0)
+		w := trusts(store.Out, 0)
 		w.waiters = make([]waiter, 1)
-		w.Claimed(mark, time.Now(), Head{Off: FarOff, Place: InLine}, false)
+		w.Claimed(mark, time.Now(), store.Head{Off: store.FarOff, Place: store.InLine}, false)
 		require.True(t, w.outlook.known)
-		w.Claimed(mark, time.Now(), Head{Off: FarOff, Place: Out}, false)
+		w.Claimed(mark, time.Now(), store.Head{Off: store.FarOff, Place: store.Out}, false)
 		require.False(t, w.outlook.known, "the claim has left the line")
 		w.waiters, w.leftAt = nil, time.Now()
-		w.Claimed(mark, time.Now().Add(-1), Head{Off: FarOff, Place: InLine}, false)
+		w.Claimed(mark, time.Now().Add(-1), store.Head{Off: store.FarOff, Place: store.InLine}, false)
 		require.True(t, w.unsure, "it may have joined before the client left")
-		w.Claimed(mark, time.Now(), Head{Off: FarOff, Place: InLine}, false)
+		w.Claimed(mark, time.Now(), store.Head{Off: store.FarOff, Place: store.InLine}, false)
 		require.False(t, w.unsure)
 	})
 }
@@ -425,9 +426,9 @@ func TestWatcher_MakesSureOfItsPlace(t *testing.T) {
 // TestWatcher_NotesWhetherACallerMakesUseOfWhatItWasTold: else others are told.
 func TestWatcher_NotesWhetherACallerMakesUseOfWhatItWasTold(t *testing.T) {
 	t.Parallel()
-	client := newClient(redistest.Mini(t).Client(t), empty{})
+	client := newClient(redistest.Mini(t).Client(t), scripts)
 	synctest.Test(t, func(t *testing.T) {
-		w := client.Watcher(Queue{Keys: []any{"q"}}, time.Second)
+		w := client.Watcher(queueNamed("q", ""), time.Second)
 		for _, use := range []func(){w.Pops, func() { w.Ask(1, false) }} {
 			w.waiters = []waiter{make(waiter, 1)}
 			w.tell(1, errors.New("broken"))
