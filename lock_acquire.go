@@ -23,18 +23,21 @@ import (
 // However it ends, the next waiter learns of it: by Hold, or by PromoteNext. A path without either would
 // leave a name's waiters asleep.
 
-// acquireInOrder takes the lock when k's turn has come among the callers of its Locker.
-// With try it does not wait while another one holds the lock. handedOver says how it was taken.
+// acquireInOrder takes the lock when k's turn has come among the callers of its Locker. With try it
+// does not wait: behind another caller of the Locker it sends nothing. handedOver says how it was
+// taken.
 func (k *Lock) acquireInOrder(ctx context.Context, try bool) (handedOver bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
 	turn, err := k.join(try)
-	if err != nil {
+	switch {
+	case err != nil:
 		return false, err
-	}
-	if turn == waitqueue.Closed {
+	case turn == waitqueue.Closed:
 		return false, ErrClosed // the lock has no address
+	case turn == waitqueue.Busy:
+		return false, ErrLocked
 	}
 	a := acquisition{lock: k, try: try, arrived: k.address.outage.Arrival()}
 	if turn == waitqueue.Queued {
@@ -46,12 +49,8 @@ func (k *Lock) acquireInOrder(ctx context.Context, try bool) (handedOver bool, e
 		return false, err
 	case turn == waitqueue.Granted:
 		return true, nil
-	case turn == waitqueue.Refused:
-		return false, ErrLocked
 	case turn == waitqueue.Closed:
 		return false, ErrClosed
-	case turn == waitqueue.Unserved:
-		return false, fmt.Errorf("%w: it has not answered the caller before this one", ErrUnavailable)
 	}
 	if err := a.run(ctx); err != nil {
 		k.giveUp(errors.Is(err, ErrUnknown))
@@ -127,21 +126,17 @@ var errTooShort = errors.New("the context ends sooner than a reply can come")
 func (a *acquisition) run(ctx context.Context) error {
 	k := a.lock
 	k.grant = new(grant)
-	queues, place := k.queues(), &k.address.place
-	queues.Observed(&k.waiter, waitqueue.Nothing)
+	place := &k.address.place
 	// If the lock was just passed on to another process, the first try is in vain.
 	if waits, passedOn := place.Resume(), k.address.passedOn.Swap(false); a.try || !passedOn && !waits {
 		taken, held, err := a.first(ctx)
-		if taken || err != nil {
+		switch {
+		case taken || err != nil:
 			return err
-		}
-		if held {
-			a.waited = true
-			queues.Observed(&k.waiter, waitqueue.HeldElsewhere)
-		}
-		if held && a.try {
+		case a.try:
 			return ErrLocked
 		}
+		a.waited = a.waited || held
 	}
 	for inLine := place.InLine(); ; inLine = false {
 		var left time.Duration
@@ -153,12 +148,10 @@ func (a *acquisition) run(ctx context.Context) error {
 				return err
 			}
 		}
-		queues.Observed(&k.waiter, waitqueue.HeldElsewhere)
 		a.waited = true
 		if err := a.wait(ctx, left); err != nil {
 			return err
 		}
-		queues.Observed(&k.waiter, waitqueue.Nothing)
 	}
 }
 
@@ -231,7 +224,7 @@ func (a *acquisition) next(ctx context.Context) (taken bool, left time.Duration,
 // unanswered says that the janitor will take the entry out: at any time, so that it is not used further.
 func (k *Lock) giveUp(unanswered bool) {
 	place := &k.address.place
-	k.queues().GiveUp(&k.waiter, unanswered, func(last bool) {
+	k.queues().GiveUp(&k.waiter, func(last bool) {
 		switch {
 		case last && unanswered:
 			place.Leave()
@@ -361,7 +354,7 @@ func (k *Lock) chooseWindow() {
 // also waits out an outage of the server.
 func (a *acquisition) request(r redisexec.Request) redisexec.Request {
 	k := a.lock
-	r.OnUnknown, r.OnUnserved, r.Stop, r.Small = k.member(), k.member(), k.locker.closed, true
+	r.OnUnknown, r.Stop, r.Small = k.member(), k.locker.closed, true
 	r.Replicas, r.ReplicaWait = k.options.replicas, k.options.replicaWait()
 	if !a.try {
 		r.Outage, r.Arrived = &k.address.outage, a.arrived

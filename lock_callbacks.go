@@ -10,17 +10,15 @@ import (
 )
 
 // member is a Lock as the internal packages see it: something that waits and holds
-// (waitqueue), is extended and inspected (lease), is released when its outcome is unknown,
-// and is told of attempts without an answer (redisexec). It is a type of its own, because the
-// methods are exported and not for users.
+// (waitqueue), is extended and inspected (lease), and is released when its outcome is unknown
+// (redisexec). It is a type of its own, because the methods are exported and not for users.
 type member Lock
 
 var (
-	_ waitqueue.Holder          = (*member)(nil)
-	_ lease.Renewable           = (*member)(nil)
-	_ lease.Inspectable         = (*member)(nil)
-	_ redisexec.UnknownHandler  = (*member)(nil)
-	_ redisexec.UnservedHandler = (*member)(nil)
+	_ waitqueue.Holder         = (*member)(nil)
+	_ lease.Renewable          = (*member)(nil)
+	_ lease.Inspectable        = (*member)(nil)
+	_ redisexec.UnknownHandler = (*member)(nil)
 )
 
 func (k *Lock) member() *member { return (*member)(k) }
@@ -120,6 +118,3 @@ func (m *member) OutcomeUnknown(over bool) {
 	r.Late = !over
 	m.locker.janitor.Add(r)
 }
-
-// Unserved lets those leave who wait behind the lock and would not wait for another attempt.
-func (m *member) Unserved() { m.lock().queues().Observed(&m.waiter, waitqueue.NoAnswer) }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
@@ -182,6 +183,77 @@ func TestLocker_TryLockNeitherWaitsNorOvertakes(t *testing.T) {
 		k, err = l.TryLock(ctx, name)
 		require.NoError(t, err)
 		require.NoError(t, k.Unlock(ctx))
+	})
+}
+
+// TestLocker_TryLockAfterAnUnlockTakesTheLock: goroutines that take turns of their own find no other
+// caller before them. Each Unlock, and each TryLock in vain, is over when it returns.
+func TestLocker_TryLockAfterAnUnlockTakesTheLock(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, permits := range []int{1, 2} {
+			l, name, ctx := systest.NewLocker(t, s.Client(t), sluice.WithPermits(permits)), redistest.Name(t), t.Context()
+			var turn sync.Mutex // of those goroutines
+			var all sync.WaitGroup
+			for range 8 {
+				all.Go(func() {
+					for range 50 {
+						turn.Lock()
+						var held []*sluice.Lock
+						for range permits {
+							k, err := l.TryLock(ctx, name)
+							if !assert.NoError(t, err) {
+								break
+							}
+							held = append(held, k)
+						}
+						_, err := l.TryLock(ctx, name)
+						assert.ErrorIs(t, err, sluice.ErrLocked)
+						for _, k := range held {
+							assert.NoError(t, k.Unlock(ctx))
+						}
+						turn.Unlock()
+					}
+				})
+			}
+			all.Wait()
+		}
+	})
+}
+
+// TestLocker_OfManyTryLocksOneAsks: the others are ErrLocked, and send nothing.
+func TestLocker_OfManyTryLocksOneAsks(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, _ redis.UniversalClient) {
+		faults := redistest.NewFaults(systest.BubbleDialer(m))
+		rdb := systest.BubbleClient(t, faults.Dial)
+		defer func() { require.NoError(t, rdb.Close()) }()
+		for _, permits := range []int{1, 3} {
+			l, done := systest.BubbleLocker(t, rdb, sluice.WithPermits(permits))
+			k, err := l.TryLock(t.Context(), "a") // now the server knows the scripts
+			require.NoError(t, err)
+			require.NoError(t, k.Unlock(t.Context()))
+			before := faults.Scripts()
+			faults.Delay(time.Second)
+			var taken, locked atomic.Int32
+			var all sync.WaitGroup
+			for range 10 {
+				all.Go(func() {
+					_, err := l.TryLock(t.Context(), "a")
+					if err == nil {
+						taken.Add(1)
+						return
+					}
+					require.ErrorIs(t, err, sluice.ErrLocked)
+					locked.Add(1)
+				})
+			}
+			synctest.Wait()
+			require.EqualValues(t, 9, locked.Load(), "before there is an answer")
+			all.Wait()
+			require.EqualValues(t, 1, taken.Load())
+			require.Equal(t, before+1, faults.Scripts())
+			faults.Delay(0)
+			done()
+		}
 	})
 }
 

@@ -108,13 +108,18 @@ func (l *Locker) Lock(ctx context.Context, name string, opts ...LockOption) (*Lo
 	return l.lock("lock", ctx, name, opts, false)
 }
 
-// TryLock takes the named lock if it is free now. It is Lock without the waiting: ErrLocked means that another
-// caller holds it, or a Do around this call, or a caller of this Locker waits for it.
+// TryLock takes the named lock if it is free now. It is Lock without the waiting: ErrLocked means that
+// another caller holds it, or that it is reserved for a process in line. So it is for one more round
+// trip if that process's last caller has given up within the last 10ms.
 //
-// A lock that is reserved for a process in line is ErrLocked. So it is for one more round trip if that process's last
-// caller has given up within the last 10ms. Behind a caller of this Locker that asks the server it waits for the answer to that one request at most: if there is none, it is
-// ErrUnavailable. When no server can be reached, it is ErrUnavailable at once, which is after go-redis's own
-// attempts to connect. By default those take about 400ms where the host refuses them, and half a minute where it does not answer.
+// It is also ErrLocked, at once and without a request, if another caller of this Locker is before it at
+// the name: one that asks the server for the lock, waits for it, holds it (a Do around this call too) or
+// gives it back. So of several TryLocks at the same time one asks the server. The others are ErrLocked
+// even if that one gets no answer, or more than one permit is free.
+//
+// When no server can be reached, it is ErrUnavailable at once, which is after go-redis's own attempts to
+// connect. By default those take about 400ms where the host refuses them, and half a minute where it
+// does not answer.
 func (l *Locker) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return l.lock("try lock", ctx, name, opts, true)
 }

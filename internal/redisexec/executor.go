@@ -113,18 +113,11 @@ type Request struct {
 	// still come, after Run returned without a reply: at once, and again when the attempt that
 	// the caller has left has ended.
 	OnUnknown UnknownHandler
-	// OnUnserved, if set, is notified of each attempt that no server has carried out, as far
-	// as is known, before the next one: it was not sent, refused for the moment, or had no
-	// reply.
-	OnUnserved UnservedHandler
 }
 
 // UnknownHandler undoes what a request may have done without its caller knowing. over says that
 // the server has answered since, or was sent nothing: what is to come has come.
 type UnknownHandler interface{ OutcomeUnknown(over bool) }
-
-// UnservedHandler is told of attempts that no server has carried out, as far as is known.
-type UnservedHandler interface{ Unserved() }
 
 // isReplicated reports whether replicas are to acknowledge the request.
 func (r Request) isReplicated() bool { return r.Replicas > 0 }
@@ -204,9 +197,6 @@ func (e *Executor) run(ctx context.Context, r Request, first *Result) (Reply, er
 		} else {
 			result = e.attempt(ctx, r, try)
 			reply.Sent = result.Sent
-		}
-		if r.OnUnserved != nil && (result.Outcome == Unknown || result.isTransient()) {
-			r.OnUnserved.Unserved()
 		}
 		switch {
 		case result.Outcome == Done:

@@ -13,10 +13,11 @@ func (q *queue[V]) lock() *sync.Mutex {
 
 // The methods that follow are called with that mutex held, except those that say otherwise.
 
-// join adds w to the queue, and returns its turn.
-func (q *queue[V]) join(w *Waiter[V]) Turn {
+// join adds w to the queue, and returns its turn. With try it does not add it behind another
+// waiter.
+func (q *queue[V]) join(w *Waiter[V], try bool) Turn {
 	// An alarm that is set looks after the head itself, and spares most callers the clock.
-	if q.held && (w.impatient || q.alarm == nil) && expired(q.head) {
+	if q.held && (try || q.alarm == nil) && expired(q.head) {
 		q.promoteNext() // without the head, which has forgotten what it held
 	}
 	switch {
@@ -24,14 +25,12 @@ func (q *queue[V]) join(w *Waiter[V]) Turn {
 		q.head = w
 		q.stripe.busy++
 		return Acquire
-	case w.impatient && q.held:
+	case try && q.held:
 		q.tried = true
 		q.watch(w, q.head.holder.Deadline())
-		return Refused
-	case w.impatient && q.observed == HeldElsewhere:
-		return Refused
-	case w.impatient && q.observed == NoAnswer:
-		return Unserved
+		return Busy
+	case try:
+		return Busy
 	}
 	w.turn = q.stripe.channel()
 	q.waiting.push(w)
@@ -50,13 +49,12 @@ func (q *queue[V]) handOver(w *Waiter[V]) *Waiter[V] {
 		return nil
 	}
 	p, next := q.stripe, q.waiting.first
-	if next == nil || p.closed {
-		q.held, q.observed = false, HeldElsewhere
-		return nil
+	var deadline time.Time
+	q.held = next != nil && !p.closed
+	if q.held {
+		deadline, q.held = next.holder.TakeOver(w.holder)
 	}
-	deadline, ok := next.holder.TakeOver(w.holder)
-	if !ok {
-		q.held, q.observed = false, HeldElsewhere
+	if !q.held {
 		return nil
 	}
 	q.waiting.remove(next)
@@ -73,7 +71,7 @@ func (q *queue[V]) handOver(w *Waiter[V]) *Waiter[V] {
 
 // promoteNext makes the next waiter the head. A queue without one is idle.
 func (q *queue[V]) promoteNext() {
-	q.held, q.observed = false, Nothing
+	q.held = false
 	q.head = q.waiting.first
 	if q.head != nil {
 		q.waiting.remove(q.head)
@@ -84,32 +82,17 @@ func (q *queue[V]) promoteNext() {
 	q.stripe.busy--
 }
 
-// promoteNextAfter is promoteNext if w is the head. It reports whether w was.
-func (q *queue[V]) promoteNextAfter(w *Waiter[V]) bool {
-	if q.head != w {
-		return false
-	}
-	q.promoteNext()
-	q.stripe.makeRoom()
-	return true
-}
-
-// refuseImpatient gives those who would not wait a turn that says why there is nothing to
-// be had.
-func (q *queue[V]) refuseImpatient(t Turn) {
-	for w := q.waiting.first; w != nil; {
-		next := w.next
-		if w.impatient {
-			q.waiting.remove(w)
-			w.turn <- t
-		}
-		w = next
+// promoteNextAfter is promoteNext if w is the head.
+func (q *queue[V]) promoteNextAfter(w *Waiter[V]) {
+	if q.head == w {
+		q.promoteNext()
+		q.stripe.makeRoom()
 	}
 }
 
 func expired[V any](w *Waiter[V]) bool { return time.Until(w.holder.Deadline()) <= 0 }
 
-// watch sets an alarm for a head with that deadline, for which w waits, or was refused: at its
+// watch sets an alarm for a head with that deadline, for which w waits, or has tried: at its
 // deadline, so that one which has forgotten what it holds does not keep the others, and when it
 // has held for a retry interval of w, to have that inspected.
 //

@@ -6,14 +6,17 @@
 // the head is done, the next waiter either takes over what the head held (a hand-over) or
 // becomes the head and acquires it anew.
 //
+// A waiter that only tries is never queued: it is the head, or another waiter is before it,
+// and it leaves at once.
+//
 // A holder may lose what it holds without knowing. If one has held for a whole retry
 // interval of the first that waits behind it, it is asked to inspect that, once in each
-// interval; and so it is after an impatient waiter was refused.
+// interval; and so it is after another waiter has tried.
 //
 // The life of a waiter w:
 //
-//	Join      → Acquire, Refused, Unserved, Closed, or Queued
-//	Queued    → a turn comes through w.Turn(): Granted, Acquire, Refused, Unserved or Closed;
+//	Join      → Acquire, Queued or Closed; if it only tries, Acquire, Busy or Closed
+//	Queued    → a turn comes through w.Turn(): Granted, Acquire or Closed;
 //	            or the caller gives up: Leave
 //	Acquire…  → Hold (acquired), or GiveUp
 //	Hold      → HandOver, or else, once it is given back or lost, PromoteNext
@@ -47,22 +50,11 @@ type Turn int
 
 // The turns.
 const (
-	Queued   Turn = iota // wait for the turn
-	Granted              // it is the holder: a hand-over
-	Acquire              // it is the head, and is to acquire
-	Refused              // another one holds, or is before it in line, and it would not wait
-	Unserved             // the head's last attempt got no answer, and it would not wait
-	Closed               // the set is closed
-)
-
-// Observation is what the head has learnt last.
-type Observation int
-
-// The observations.
-const (
-	Nothing       Observation = iota // it asks
-	HeldElsewhere                    // another process holds, or the head is giving back
-	NoAnswer                         // no server has carried out its last attempt, as far as is known
+	Queued  Turn = iota // wait for the turn
+	Granted             // it is the holder: a hand-over
+	Acquire             // it is the head, and is to acquire
+	Busy                // another waiter is before it, and it only tries: it is not in the queue
+	Closed              // the set is closed
 )
 
 // Set is the queues of all names. It is safe for concurrent use. V is what the owner
@@ -84,17 +76,16 @@ type queue[V any] struct {
 	stripe     *stripe[V] // whose mutex guards what follows
 	prev, next *queue[V]  // in the ring of the stripe's queues
 
-	head     *Waiter[V]
-	held     bool // the head holds, and has not begun to give back
-	observed Observation
-	waiting  list[V]
+	head    *Waiter[V]
+	held    bool // the head holds, and has not begun to give back
+	waiting list[V]
 
 	alarm     *time.Timer // checks whether the head has lost what it holds; nil if none is set
 	alarmAt   time.Time
 	watched   *Waiter[V]    // the head when the alarm was set
 	inspectAt time.Time     // when it will have held for interval
 	interval  time.Duration // of the waiter for which the alarm was set
-	tried     bool          // since then an impatient waiter was refused
+	tried     bool          // since then a waiter has tried, and was told Busy
 }
 
 // Waiter is a caller's place in a queue. The zero value is ready for Join. It belongs to
@@ -102,7 +93,6 @@ type queue[V any] struct {
 type Waiter[V any] struct {
 	holder     Holder
 	queue      *queue[V]
-	impatient  bool // it leaves as soon as another one is known to hold
 	inList     bool
 	prev, next *Waiter[V]
 	turn       chan Turn // cap 1: what a queued waiter learns, once
@@ -121,17 +111,13 @@ func New[V any](value func(prefix, name string) (V, error)) *Set[V] {
 // Turn returns the channel on which a queued waiter learns its turn, once.
 func (w *Waiter[V]) Turn() <-chan Turn { return w.turn }
 
-// Join adds w, which acts for holder, to the queue of a name. It sets *into to what is kept for the name,
-// before another goroutine can make w the holder. An impatient waiter waits for what the head's present
-// attempt says, at the most: it is Refused as soon as another one is known to hold, and Unserved as soon as
-// an attempt of the head has had no answer. The turn is Acquire, Refused, Unserved, Closed or Queued. The
-// error is that of New's value.
+// Join adds w, which acts for holder, to the queue of a name. It sets *into to what is kept for the
+// name, before another goroutine can make w the holder. The turn is Acquire, Queued or Closed. With
+// try, w is not added behind another waiter: then the turn is Busy. The error is that of New's value.
 //
 // The name is prefix and name together. They are two arguments so that a name which is
 // known costs no allocation.
-func (s *Set[V]) Join(prefix, name string, w *Waiter[V], holder Holder, impatient bool,
-	into *V,
-) (Turn, error) {
+func (s *Set[V]) Join(prefix, name string, w *Waiter[V], holder Holder, try bool, into *V) (Turn, error) {
 	var buffer [128]byte // enough for most, without an allocation
 	key := append(append(buffer[:0], prefix...), name...)
 	p := s.stripeOf(key)
@@ -144,13 +130,13 @@ func (s *Set[V]) Join(prefix, name string, w *Waiter[V], holder Holder, impatien
 	if q == nil {
 		v, err := s.value(prefix, name)
 		if err != nil {
-			return Refused, err
+			return 0, err
 		}
 		q = p.add(string(key), v)
 	}
 	*into = q.value
-	*w = Waiter[V]{holder: holder, queue: q, impatient: impatient}
-	return q.join(w), nil
+	*w = Waiter[V]{holder: holder, queue: q}
+	return q.join(w, try), nil
 }
 
 // Leave takes a queued waiter out of its queue. It reports false if its turn has come
@@ -169,23 +155,6 @@ func (s *Set[V]) Leave(w *Waiter[V]) bool {
 	return true
 }
 
-// Observed notes what the head has learnt.
-func (s *Set[V]) Observed(w *Waiter[V], what Observation) {
-	q := w.queue
-	defer q.lock().Unlock()
-	if q.head != w {
-		return
-	}
-	q.observed = what
-	switch what {
-	case HeldElsewhere:
-		q.refuseImpatient(Refused)
-	case NoAnswer:
-		q.refuseImpatient(Unserved)
-	case Nothing:
-	}
-}
-
 // Hold makes the head the holder. It reports false if the set is closed.
 func (s *Set[V]) Hold(w *Waiter[V]) bool {
 	q := w.queue
@@ -193,8 +162,7 @@ func (s *Set[V]) Hold(w *Waiter[V]) bool {
 	if q.stripe.closed {
 		return false
 	}
-	q.held, q.observed = true, Nothing
-	q.refuseImpatient(Refused)
+	q.held = true
 	if first := q.waiting.first; first != nil {
 		q.watch(first, w.holder.Deadline())
 	}
@@ -225,17 +193,13 @@ func (s *Set[V]) PromoteNext(w *Waiter[V]) {
 	}
 }
 
-// GiveUp is PromoteNext for a head that has not acquired. Before another waiter is the head, end is called with the mutex held,
-// and told whether w is the last one. unanswered says that an attempt of w is under way. Then the next waiter acquires, also if
-// it is impatient. Other impatient ones behind it are Unserved: they have waited for one attempt, and there may be as many more
-// as there are waiters before them.
-func (s *Set[V]) GiveUp(w *Waiter[V], unanswered bool, end func(last bool)) {
+// GiveUp is PromoteNext for a head that has not acquired. Before another waiter is the head, end is
+// called with the mutex held, and told whether w is the last one.
+func (s *Set[V]) GiveUp(w *Waiter[V], end func(last bool)) {
 	q := w.queue
 	defer q.lock().Unlock()
 	end(q.head == w && q.waiting.first == nil)
-	if q.promoteNextAfter(w) && unanswered {
-		q.refuseImpatient(Unserved)
-	}
+	q.promoteNextAfter(w)
 }
 
 // ForbidHandOver keeps what the head of a name holds, or is about to, from being handed

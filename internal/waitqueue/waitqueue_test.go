@@ -43,10 +43,10 @@ func newCaller() *caller {
 	return &caller{thing: thing{deadline: time.Now().Add(time.Minute), accepts: true}}
 }
 
-func (c *caller) join(t *testing.T, s *Set[string], impatient bool) Turn {
+func (c *caller) join(t *testing.T, s *Set[string], try bool) Turn {
 	t.Helper()
 	var value string
-	turn, err := s.Join("", "a", &c.Waiter, &c.thing, impatient, &value)
+	turn, err := s.Join("", "a", &c.Waiter, &c.thing, try, &value)
 	require.NoError(t, err)
 	require.Equal(t, "value", value)
 	return turn
@@ -135,8 +135,8 @@ func TestSet_HandsOverManyTimes(t *testing.T) {
 	}
 }
 
-// TestSet_WatchesForTheFirst: an alarm that was set for one that would not wait is too late for
-// the first that does.
+// TestSet_WatchesForTheFirst: an alarm that was set for one that tried is too late for the first
+// that waits.
 func TestSet_WatchesForTheFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -145,7 +145,7 @@ func TestSet_WatchesForTheFirst(t *testing.T) {
 		tried.interval, first.interval = 30*time.Second, time.Second
 		require.Equal(t, Acquire, holder.join(t, s, false))
 		require.True(t, s.Hold(&holder.Waiter))
-		require.Equal(t, Refused, tried.join(t, s, true))
+		require.Equal(t, Busy, tried.join(t, s, true))
 		require.Equal(t, Queued, first.join(t, s, false))
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
@@ -157,13 +157,16 @@ func TestSet_WatchesForTheFirst(t *testing.T) {
 // TestSet_PassesByAHeadWhoseDeadlineIsOver: at once, whether an alarm is set or not.
 func TestSet_PassesByAHeadWhoseDeadlineIsOver(t *testing.T) {
 	t.Parallel()
-	for _, impatient := range []bool{false, true} {
+	for _, try := range []bool{false, true} {
 		s := New(valueOf)
 		holder, next := newCaller(), newCaller()
 		require.Equal(t, Acquire, holder.join(t, s, false))
 		require.True(t, s.Hold(&holder.Waiter))
+		if try {
+			require.Equal(t, Busy, newCaller().join(t, s, true)) // which sets an alarm, in a minute
+		}
 		holder.deadline = time.Now()
-		require.Equal(t, Acquire, next.join(t, s, impatient))
+		require.Equal(t, Acquire, next.join(t, s, try))
 		s.PromoteNext(&next.Waiter)
 	}
 }
@@ -205,18 +208,16 @@ func TestSet_HandsOverInTheOrderOfComing(t *testing.T) {
 	require.False(t, s.HandOver(&all[3].Waiter), "no caller waits")
 }
 
-// TestSet_NothingOvertakesTheWayBack: while what the head held is being given back, a
-// caller that comes waits behind it, an impatient one is refused, and the next one is to
-// acquire once it is there.
+// TestSet_NothingOvertakesTheWayBack: while what the head held is being given back, a caller that
+// comes waits behind it, and is to acquire once it is there.
 func TestSet_NothingOvertakesTheWayBack(t *testing.T) {
 	t.Parallel()
 	s := New(valueOf)
-	first, next, impatient := newCaller(), newCaller(), newCaller()
+	first, next := newCaller(), newCaller()
 	require.Equal(t, Acquire, first.join(t, s, false))
 	require.True(t, s.Hold(&first.Waiter))
 	require.False(t, s.HandOver(&first.Waiter))
 	require.Equal(t, Queued, next.join(t, s, false))
-	require.Equal(t, Refused, impatient.join(t, s, true))
 	s.PromoteNext(&first.Waiter)
 	require.Equal(t, Acquire, <-next.Turn())
 }
@@ -230,62 +231,41 @@ func TestSet_HandOverThatIsNotSafeGoesTheLongWay(t *testing.T) {
 	require.True(t, s.Hold(&first.Waiter))
 	require.Equal(t, Queued, next.join(t, s, false))
 	require.False(t, s.HandOver(&first.Waiter))
-	require.Equal(t, Refused, newCaller().join(t, s, true), "it is not free yet")
+	require.Equal(t, Busy, newCaller().join(t, s, true), "it is not free yet")
 	s.PromoteNext(&first.Waiter)
 	require.Equal(t, Acquire, <-next.Turn())
 }
 
-func TestSet_ImpatientWaitersLeaveWhenItIsKnownToBeHeld(t *testing.T) {
-	t.Parallel()
-	for name, learn := range map[string]func(s *Set[string], head *caller){
-		"elsewhere": func(s *Set[string], head *caller) { s.Observed(&head.Waiter, HeldElsewhere) },
-		"here":      func(s *Set[string], head *caller) { s.Hold(&head.Waiter) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := New(valueOf)
-			head, patient, impatient := newCaller(), newCaller(), newCaller()
-			require.Equal(t, Acquire, head.join(t, s, false))
-			require.Equal(t, Queued, patient.join(t, s, false))
-			require.Equal(t, Queued, impatient.join(t, s, true))
-			learn(s, head)
-			require.Equal(t, Refused, <-impatient.Turn())
-			require.True(t, s.Leave(&patient.Waiter))
-			require.False(t, s.Leave(&patient.Waiter))
-		})
-	}
-}
-
-// TestSet_ImpatientWaitersDoNotWaitForAnotherAttempt: they leave when the head's attempt has
-// had no answer, and those who come after that do not wait at all.
-func TestSet_ImpatientWaitersDoNotWaitForAnotherAttempt(t *testing.T) {
+// TestSet_ATryIsBusyBehindAnyHead: one that acquires, holds, gives back, or has been made the head
+// after those. It joins no queue, and the caller behind the head has its turn as before. Without a
+// head it acquires.
+func TestSet_ATryIsBusyBehindAnyHead(t *testing.T) {
 	t.Parallel()
 	s := New(valueOf)
-	head, patient, impatient := newCaller(), newCaller(), newCaller()
+	head, next := newCaller(), newCaller()
+	head.accepts, next.accepts = false, false
+	busy := func(heads string) {
+		t.Helper()
+		require.Equal(t, Busy, newCaller().join(t, s, true), heads)
+	}
 	require.Equal(t, Acquire, head.join(t, s, false))
-	require.Equal(t, Queued, impatient.join(t, s, true))
-	require.Equal(t, Queued, patient.join(t, s, false))
-	s.Observed(&head.Waiter, NoAnswer)
-	require.Equal(t, Unserved, <-impatient.Turn())
-	require.Equal(t, Unserved, newCaller().join(t, s, true))
-	s.Observed(&head.Waiter, Nothing)
-	again := newCaller()
-	require.Equal(t, Queued, again.join(t, s, true), "it asks again")
-	s.Observed(&head.Waiter, NoAnswer)
-	require.Equal(t, Unserved, <-again.Turn())
-
+	busy("acquires")
+	require.Equal(t, Queued, next.join(t, s, false))
+	busy("acquires, and another one waits")
+	require.True(t, s.Hold(&head.Waiter))
+	busy("holds")
+	require.False(t, s.HandOver(&head.Waiter))
+	busy("gives back")
 	s.PromoteNext(&head.Waiter)
-	require.Equal(t, Acquire, <-patient.Turn())
-	next, later := newCaller(), newCaller()
-	require.Equal(t, Queued, next.join(t, s, true), "nothing is known of the new head's attempt")
-	require.Equal(t, Queued, later.join(t, s, true))
-	s.Observed(&head.Waiter, NoAnswer)
-	s.GiveUp(&head.Waiter, true, func(bool) {})
-	require.Empty(t, next.Turn(), "it is not the head any more")
-	s.GiveUp(&patient.Waiter, true, func(bool) {})
-	require.Equal(t, Acquire, <-next.Turn(), "it may ask itself")
-	require.Equal(t, Unserved, <-later.Turn())
-	require.True(t, s.Hold(&next.Waiter))
+	busy("was promoted")
+	require.Equal(t, Acquire, <-next.Turn())
+	s.GiveUp(&next.Waiter, func(last bool) { require.True(t, last) })
+	try := newCaller()
+	require.Equal(t, Acquire, try.join(t, s, true))
+	busy("tries too")
+	s.GiveUp(&try.Waiter, func(last bool) { require.True(t, last) })
+	_, heads, queued := s.Len()
+	require.Zero(t, heads+queued)
 }
 
 // TestSet_ForgottenHolderKeepsNoCallerWaiting: one that never gives back is passed by at
@@ -429,9 +409,9 @@ func TestSet_TheLastToGiveUpIsTold(t *testing.T) {
 	end := func(last bool) { told = append(told, last); require.Empty(t, next.Turn()) }
 	require.Equal(t, Acquire, first.join(t, s, false))
 	require.Equal(t, Queued, next.join(t, s, false))
-	s.GiveUp(&first.Waiter, false, end)
+	s.GiveUp(&first.Waiter, end)
 	require.Equal(t, Acquire, <-next.Turn())
-	s.GiveUp(&next.Waiter, true, end)
-	s.GiveUp(&next.Waiter, true, end) // it is not the head any more
+	s.GiveUp(&next.Waiter, end)
+	s.GiveUp(&next.Waiter, end) // it is not the head any more
 	require.Equal(t, []bool{false, true, false}, told)
 }

@@ -345,11 +345,12 @@ func (c *checker) checkLockExtensions() {
 // pollAge is how old the information that a lock is held may be: two retry intervals.
 const pollAge = 200 * time.Millisecond
 
-// checkLocked checks ErrLocked: the lock was held or reserved at that time or a moment before; or when
-// the head of the process's wait queue polled, whose reply may have taken long; or the process
-// had no reply to its own release yet.
+// checkLocked checks ErrLocked: the lock was held or reserved at that time or a moment before; or a
+// caller of the process was before this one, or had no reply to its release yet. The caller before
+// may have been refused too: then the lock was held since it asked, and its reply may have taken long.
 func (c *checker) checkLocked() {
 	holds, waits, releases := map[string][]span{}, map[string][]span{}, map[string][]span{}
+	others := map[string][]span{} // waits that were not refused
 	for _, h := range c.holds {
 		holds[h.name] = append(holds[h.name], span{h.begun.after, h.ended.before + pollAge})
 	}
@@ -361,7 +362,11 @@ func (c *checker) checkLocked() {
 			continue
 		}
 		at := r.Process + " " + r.Name
-		waits[at] = append(waits[at], span{r.Call, cmp.Or(r.Got, r.From, r.Return, c.ended)})
+		wait := span{r.Call, cmp.Or(r.Got, r.From, r.Return, c.ended)}
+		waits[at] = append(waits[at], wait)
+		if r.Result != locked {
+			others[at] = append(others[at], wait)
+		}
 		if r.Unlock != 0 {
 			releases[at] = append(releases[at], span{r.Unlock, cmp.Or(r.Return, c.ended) + pollAge})
 		}
@@ -378,7 +383,8 @@ func (c *checker) checkLocked() {
 			}
 		}
 		meets := func(s span) bool { return s.meets(from, r.Return) }
-		if !slices.ContainsFunc(holds[r.Name], meets) && !slices.ContainsFunc(releases[at], meets) {
+		before := func(s span) bool { return s.meets(r.Call, r.Return) }
+		if !slices.ContainsFunc(holds[r.Name], meets) && !slices.ContainsFunc(releases[at], meets) && !slices.ContainsFunc(others[at], before) {
 			c.report("%s got ErrLocked for %s between %v and %v (seq %d), and no token held it", r.Process, r.Name, r.Call, r.Return, r.Seq)
 		}
 	}

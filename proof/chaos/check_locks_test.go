@@ -150,6 +150,18 @@ var lockCases = map[string]checkCase{
 	"ErrLocked of a free lock": {newScenario().
 		at(10).logs("SET Lock:n T PXAT @110").at(11).logs("DEL Lock:n").
 		recorded(record{Op: opTake, Name: "n", Call: 500, Return: 510, Result: locked}), "and no token held it"},
+	"ErrLocked behind a caller that asks": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(11).logs("DEL Lock:n").
+		recorded(record{Op: opTake, Name: "n", Call: 490, Return: 600, Result: ctxEnded}).
+		recorded(record{Op: opTake, Name: "n", Call: 500, Return: 510, Result: locked}), ""},
+	"ErrLocked behind a caller that was refused for no reason": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(11).logs("DEL Lock:n").
+		recorded(record{Op: opTake, Name: "n", Call: 490, Return: 600, Result: locked}).
+		recorded(record{Op: opTake, Name: "n", Call: 500, Return: 510, Result: locked}), "and no token held it"},
+	"ErrLocked after a caller that asked": {newScenario().
+		at(10).logs("SET Lock:n T PXAT @110").at(11).logs("DEL Lock:n").
+		recorded(record{Op: opTake, Name: "n", Call: 490, Return: 495, Result: ctxEnded}).
+		recorded(record{Op: opTake, Name: "n", Call: 500, Return: 510, Result: locked}), "and no token held it"},
 	"ErrLocked of a reserved lock": {newScenario().
 		at(10).logs("SET Lock:n T PXAT @110").at(100).logs("SET Lock:n >ABCDEFGHIJKL:7:400 PXAT @500").
 		recorded(record{Op: opTake, Name: "n", Call: 450, Return: 460, Result: locked}), ""},

@@ -287,8 +287,6 @@ func (c *contender) failed(ctx context.Context, rec record, err error) {
 		rec.write(ctxEnded)
 	case errors.Is(err, sluice.ErrLocked):
 		rec.write(busy)
-	case errors.Is(err, sluice.ErrUnavailable): // TryLock, and the caller before it had no reply
-		rec.write(ctxEnded)
 	default:
 		panic(err)
 	}

@@ -338,92 +338,51 @@ func TestLocker_ATimeoutIsOneError(t *testing.T) {
 	})
 }
 
-// tryLocks calls TryLock again and again for a while, and requires each call to say within
-// most that no server could be reached.
-func (o *outage) tryLocks(l *sluice.Locker, most, length time.Duration) {
-	var all sync.WaitGroup
-	for end := time.Now().Add(length); time.Now().Before(end); time.Sleep(37 * time.Millisecond) {
-		all.Go(func() {
-			start := time.Now()
-			_, err := l.TryLock(context.Background(), "a")
-			require.ErrorIs(o, err, sluice.ErrUnavailable)
-			require.NotErrorIs(o, err, sluice.ErrUnknown)
-			require.NotErrorIs(o, err, sluice.ErrLocked)
-			require.LessOrEqual(o, time.Since(start), most)
+// TestLocker_TryLockBehindACallerIsLockedAtOnce: whatever that one does, and whatever becomes of the
+// server. It sends nothing, and takes no time.
+func TestLocker_TryLockBehindACallerIsLockedAtOnce(t *testing.T) {
+	for doing, begin := range map[string]func(o *outage, l, other *sluice.Locker){
+		"asks a server that is silent": func(o *outage, _, _ *sluice.Locker) { o.faults.StallRequests() },
+		"waits out an outage":          func(o *outage, _, _ *sluice.Locker) { o.begin() },
+		"waits for another process": func(o *outage, _, other *sluice.Locker) {
+			_, err := other.Lock(o.Context(), "a")
+			require.NoError(o, err)
+		},
+		"waits for the holder": func(o *outage, l, _ *sluice.Locker) {
+			_, err := l.Lock(o.Context(), "a")
+			require.NoError(o, err)
+		},
+	} {
+		t.Run(doing, func(t *testing.T) {
+			outages(t, func(o *outage) {
+				l, done := systest.BubbleLocker(o.T, o.rdb)
+				defer done()
+				other, closeOther := systest.BubbleLocker(o.T, o.clean)
+				defer closeOther()
+				systest.Warm(o.T, l, "a")
+				begin(o, l, other)
+				ctx, leave := context.WithCancel(o.Context())
+				var all sync.WaitGroup
+				all.Go(func() {
+					_, err := l.Lock(ctx, "a")
+					require.ErrorIs(o, err, context.Canceled)
+				})
+				synctest.Wait() // it is before what follows
+				start, sent, dials := time.Now(), o.faults.Bytes(), o.dials.Load()
+				_, err := l.TryLock(o.Context(), "a")
+				require.ErrorIs(o, err, sluice.ErrLocked)
+				require.NotErrorIs(o, err, sluice.ErrUnavailable)
+				require.Zero(o, time.Since(start))
+				require.Equal(o, sent, o.faults.Bytes())
+				require.Equal(o, dials, o.dials.Load())
+				leave()
+				all.Wait()
+				o.down.Store(false)
+				o.faults.Resume()
+				time.Sleep(5 * time.Second) // go-redis dials again
+			})
 		})
 	}
-	all.Wait()
-}
-
-// TestLocker_TryLockDoesNotWaitOutAnOutage behind a Lock of the same name that does: it
-// waits for what one attempt takes at most, which is the client's dials.
-func TestLocker_TryLockDoesNotWaitOutAnOutage(t *testing.T) {
-	outages(t, func(o *outage) {
-		l, done := systest.BubbleLocker(o.T, o.rdb)
-		defer done()
-		o.begin()
-		var all sync.WaitGroup
-		for range 3 {
-			all.Go(func() {
-				_, err := l.Lock(o.Context(), "a")
-				require.ErrorIs(o, err, sluice.ErrUnavailable)
-			})
-		}
-		synctest.Wait() // they wait
-		o.tryLocks(l, time.Second, 20*time.Second)
-		all.Wait()
-		o.down.Store(false)
-		time.Sleep(5 * time.Second)
-		k, err := l.TryLock(o.Context(), "a")
-		require.NoError(o, err)
-		require.NoError(o, k.Unlock(o.Context()))
-	})
-}
-
-// TestLocker_TryLockWaitsForOneAttemptAtMost behind callers to whom a server gives no
-// answer: until the head's attempt ends by the client's timeout.
-func TestLocker_TryLockWaitsForOneAttemptAtMost(t *testing.T) {
-	outages(t, func(o *outage) {
-		l, done := systest.BubbleLocker(o.T, o.rdb)
-		defer done()
-		systest.Warm(o.T, l, "a")
-		o.faults.StallRequests()
-		var all sync.WaitGroup
-		all.Go(func() {
-			_, err := l.Lock(o.Context(), "a")
-			require.ErrorIs(o, err, sluice.ErrUnknown)
-		})
-		synctest.Wait() // it has sent its request
-		o.tryLocks(l, 5*time.Second+20*time.Millisecond, 10*time.Second)
-		all.Wait()
-		o.faults.Resume()
-	})
-}
-
-// TestLocker_TryLockIsNotHeldUpByALineThatGivesUp: the callers before it leave one after the
-// other, as their contexts end, on a server that gives no answer.
-func TestLocker_TryLockIsNotHeldUpByALineThatGivesUp(t *testing.T) {
-	outages(t, func(o *outage) {
-		l, done := systest.BubbleLocker(o.T, o.rdb)
-		defer done()
-		systest.Warm(o.T, l, "a")
-		o.faults.StallRequests()
-		var all sync.WaitGroup
-		for i := range 5 {
-			all.Go(func() {
-				_, err := l.Lock(o.within(time.Duration(i+1)*2*time.Second), "a")
-				require.ErrorIs(o, err, context.DeadlineExceeded)
-			})
-			synctest.Wait() // it waits: they do so in this order
-		}
-		start := time.Now()
-		_, err := l.TryLock(context.Background(), "a")
-		require.ErrorIs(o, err, sluice.ErrUnavailable, "no caller knows who holds it")
-		require.NotErrorIs(o, err, sluice.ErrLocked)
-		require.LessOrEqual(o, time.Since(start), 2*time.Second+20*time.Millisecond)
-		all.Wait()
-		o.faults.Resume()
-	})
 }
 
 // TestLock_ALossIsKnownWithoutAServer: past the deadline, the error of a release that could
