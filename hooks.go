@@ -20,19 +20,11 @@ func (all hookList[H]) with(h *H, isSet bool) hookList[H] {
 	return append(slices.Clip(all), h)
 }
 
-// callHook calls a hook, if it is set, and waits for its end. Its goroutine is its own. The hook may end that, as t.FailNow
-// does: in the caller's goroutine that could not be stopped, and the lock that was just acquired would have no owner, or the
-// renewals of others would end.
+// callHook calls a hook, if it is set. A panic of it is dropped.
 func callHook(isSet bool, hook func()) {
-	if !isSet {
-		return
-	}
-	over := make(chan struct{})
-	go func() {
-		defer close(over)
+	if isSet {
 		var dropped error
 		defer redisexec.Contain(&dropped)
 		hook()
-	}()
-	<-over
+	}
 }

@@ -9,10 +9,10 @@ import (
 // LockHooks are functions that are called when something has happened to a lock: for metrics, logs and traces. Each is
 // optional, and one that is nil costs nothing.
 //
-// The goroutine in which it happened waits for them, and they hold up what comes next there: the caller of Lock, the
-// renewals of other locks. So a hook must be short, and must not call the library. Each call has a goroutine of its own;
-// several may run at the same time. A hook that panics, or ends its goroutine by runtime.Goexit, is taken to have
-// returned; what it panicked with is dropped. No hook is given a token of a lock.
+// The goroutine in which it happened calls them, and they hold up what comes next there: the caller of Lock, the
+// renewals of other locks. So a hook must be short, and must not call the library. Several may run at the same time. A
+// hook that panics is taken to have returned; what it panicked with is dropped. No hook may end its goroutine by
+// runtime.Goexit, as t.FailNow does: what comes next there would not be done. No hook is given a token of a lock.
 type LockHooks struct {
 	// LockAcquired is called when Lock, TryLock, Do, LockAll, DoAll or Adopt has got a lock, before that returns
 	// or calls its function. ctx is the call's.

@@ -3,6 +3,7 @@ package sluice_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 	"time"
 
@@ -343,4 +344,32 @@ func TestLocker_SaysWhyNoServerWasReached(t *testing.T) {
 		require.True(t, errors.Is(err, context.DeadlineExceeded))
 		require.ErrorContains(t, err, "connection refused")
 	}
+}
+
+// TestLocker_FunctionsThatEndTheirGoroutineKeepNoLock: nor do those that panic. The context of the function ends.
+func TestLocker_FunctionsThatEndTheirGoroutineKeepNoLock(t *testing.T) {
+	systest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for how, end := range map[string]func(){"exits": runtime.Goexit, "panics": func() { panic("in the function") }} {
+			for _, all := range []bool{false, true} {
+				var w witness
+				name := redistest.Name(t)
+				l := systest.NewLocker(t, s.Client(t), sluice.WithLockHooks(w.hooks()))
+				var inside context.Context
+				fn := func(ctx context.Context) error { inside = ctx; end(); return nil }
+				over := make(chan any)
+				go func() {
+					defer func() { recovered := recover(); over <- recovered }()
+					if all {
+						_ = l.DoAll(t.Context(), []string{name}, fn)
+					} else {
+						_ = l.Do(t.Context(), name, fn)
+					}
+				}()
+				require.Equal(t, how == "panics", <-over != nil)
+				require.Error(t, inside.Err())
+				require.Equal(t, "acquired released", w.told())
+				requireFree(t, systest.NewLocker(t, s.Client(t)), name)
+			}
+		}
+	})
 }

@@ -163,7 +163,7 @@ func (c *Committer[A, R]) run(g *group) {
 }
 
 // commit sends a group. If the owner's function ends the goroutine, by [runtime.Goexit] in a
-// hook for instance, its calls are lost, and another goroutine goes on.
+// hook of the Redis client, its calls are lost, and another goroutine goes on.
 func (c *Committer[A, R]) commit(g *group, calls []*Call[A, R]) (returned bool) {
 	defer func() {
 		for _, call := range calls {
