@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/cmd/sluice/inspect"
 )
 
 // selection says which tasks a command is for: those that are named, or all in a state that match.
@@ -285,7 +286,7 @@ func (a *app) changeAll(ctx context.Context, act action, s selection, queue stri
 	if state == sluice.StateDone {
 		act.name, act.done = "forget", "forgotten"
 	}
-	what := fmt.Sprintf("%s of %s", plural(int64(len(chosen)), act.noun(state)), show(name))
+	what := fmt.Sprintf("%s of %s", inspect.Plural(int64(len(chosen)), act.noun(state)), show(name))
 	if limited {
 		what = "the first " + what
 	}
@@ -298,7 +299,7 @@ func (a *app) changeAll(ctx context.Context, act action, s selection, queue stri
 	}
 	failed := a.carryOut(ctx, act, q, chosen, t)
 	if !a.json {
-		_, _ = fmt.Fprintf(a.out, "%s %s of %s%s\n", act.done, count(int64(t.done())), count(int64(len(chosen))), t.details())
+		_, _ = fmt.Fprintf(a.out, "%s %s of %s%s\n", act.done, inspect.Count(int64(t.done())), inspect.Count(int64(len(chosen))), t.details())
 	}
 	return a.finish(result, name, t, failed)
 }
@@ -316,7 +317,7 @@ func (t *tally) details() string {
 	var parts []string
 	for _, o := range slices.Sorted(maps.Keys(t.by)) {
 		if o != outcomeDone {
-			parts = append(parts, fmt.Sprintf("%s: %s", o, count(int64(t.by[o]))))
+			parts = append(parts, fmt.Sprintf("%s: %s", o, inspect.Count(int64(t.by[o]))))
 		}
 	}
 	if len(parts) == 0 {

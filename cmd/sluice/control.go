@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/cmd/sluice/inspect"
 )
 
 // queueResultJSON is what a command on whole queues did, in JSON.
@@ -57,9 +58,9 @@ func (a *app) control(ctx context.Context, names []string, verb, done string, dr
 }
 
 func statsText(s sluice.Stats) string {
-	text := fmt.Sprintf("due %s, scheduled %s, leased %s, dead %s", count(s.Due), count(s.Scheduled), count(s.Leased), count(s.Dead))
+	text := fmt.Sprintf("due %s, scheduled %s, leased %s, dead %s", inspect.Count(s.Due), inspect.Count(s.Scheduled), inspect.Count(s.Leased), inspect.Count(s.Dead))
 	if s.Retained > 0 {
-		text += ", remembered " + count(s.Retained)
+		text += ", remembered " + inspect.Count(s.Retained)
 	}
 	return text
 }

@@ -89,7 +89,7 @@ func waiters(i inspect.LockInfo) string {
 	case 1:
 		return ", 1 process waits"
 	}
-	return fmt.Sprintf(", %s processes wait", count(int64(i.Waiting)))
+	return fmt.Sprintf(", %s processes wait", inspect.Count(int64(i.Waiting)))
 }
 
 func (a *app) locksCommand() *cobra.Command {

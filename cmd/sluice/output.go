@@ -145,15 +145,6 @@ func tableOf[T any](columns []column[T], rows []T) string {
 	return t.Render()
 }
 
-// count prints a number with commas.
-func count(n int64) string {
-	digits := strconv.FormatInt(n, 10)
-	for i := len(digits) - 3; i > 0; i -= 3 {
-		digits = digits[:i] + "," + digits[i:]
-	}
-	return digits
-}
-
 // span prints a duration with two units at the most.
 func span(d time.Duration) string {
 	switch {
@@ -186,14 +177,6 @@ func jsonTime(t time.Time) *string {
 	}
 	s := t.UTC().Format("2006-01-02T15:04:05.000000Z")
 	return &s
-}
-
-// plural returns "1 task" or "2 tasks".
-func plural(n int64, one string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return count(n) + " " + one + "s"
 }
 
 // ago prints how long before now a time was, with the time; "-" for none.

@@ -176,18 +176,18 @@ func queueColumns(now time.Time, wide, rated bool) []column[queueRow] {
 			return cell(r.stats)
 		}})
 	}
-	add("due", func(s sluice.Stats) any { return count(s.Due) })
+	add("due", func(s sluice.Stats) any { return inspect.Count(s.Due) })
 	if rated {
 		all = append(all, rateColumns...)
 	}
-	add("scheduled", func(s sluice.Stats) any { return count(s.Scheduled) })
-	add("leased", func(s sluice.Stats) any { return count(s.Leased) })
-	add("dead", func(s sluice.Stats) any { return count(s.Dead) })
+	add("scheduled", func(s sluice.Stats) any { return inspect.Count(s.Scheduled) })
+	add("leased", func(s sluice.Stats) any { return inspect.Count(s.Leased) })
+	add("dead", func(s sluice.Stats) any { return inspect.Count(s.Dead) })
 	if wide {
-		add("done", func(s sluice.Stats) any { return count(s.Done) })
-		add("retried", func(s sluice.Stats) any { return count(s.Retried) })
-		add("buried", func(s sluice.Stats) any { return count(s.Buried) })
-		add("lost", func(s sluice.Stats) any { return count(s.Lost) })
+		add("done", func(s sluice.Stats) any { return inspect.Count(s.Done) })
+		add("retried", func(s sluice.Stats) any { return inspect.Count(s.Retried) })
+		add("buried", func(s sluice.Stats) any { return inspect.Count(s.Buried) })
+		add("lost", func(s sluice.Stats) any { return inspect.Count(s.Lost) })
 	}
 	add("oldest due", func(s sluice.Stats) any {
 		if s.Due == 0 {
@@ -201,8 +201,8 @@ func queueColumns(now time.Time, wide, rated bool) []column[queueRow] {
 		}
 		return "in " + span(max(0, s.NextDue.Sub(now)))
 	})
-	add("workers", func(s sluice.Stats) any { return count(int64(s.Workers)) })
-	add("waiting", func(s sluice.Stats) any { return count(int64(s.Waiting)) })
+	add("workers", func(s sluice.Stats) any { return inspect.Count(int64(s.Workers)) })
+	add("waiting", func(s sluice.Stats) any { return inspect.Count(int64(s.Waiting)) })
 	return append(all, column[queueRow]{"", false, func(r queueRow) any { return r.notes(now) }})
 }
 
@@ -230,10 +230,10 @@ func (r queueRow) notes(now time.Time) string {
 		notes = append(notes, limits)
 	}
 	if r.stats.Dropped > 0 {
-		notes = append(notes, count(r.stats.Dropped)+" dropped")
+		notes = append(notes, inspect.Count(r.stats.Dropped)+" dropped")
 	}
 	if r.stats.Retained > 0 {
-		notes = append(notes, count(r.stats.Retained)+" remembered")
+		notes = append(notes, inspect.Count(r.stats.Retained)+" remembered")
 	}
 	return strings.Join(notes, "; ")
 }

@@ -86,9 +86,9 @@ func (a *app) printTask(e sluice.TaskInfo, staff crew, payload bool, now time.Ti
 	case payload:
 		line("payload", cmp.Or(show(string(e.Payload)), `""`))
 	case e.Omitted > 0:
-		line("payload", plural(int64(e.Omitted), "byte")+" with the header, shown with --payload")
+		line("payload", inspect.Plural(int64(e.Omitted), "byte")+" with the header, shown with --payload")
 	default:
-		line("payload", plural(int64(len(e.Payload)), "byte")+", shown with --payload")
+		line("payload", inspect.Plural(int64(len(e.Payload)), "byte")+", shown with --payload")
 	}
 }
 
@@ -101,5 +101,5 @@ func resultOf(e sluice.TaskInfo, payload bool) string {
 	case payload:
 		return show(string(e.Result))
 	}
-	return plural(int64(size), "byte") + ", shown with --payload"
+	return inspect.Plural(int64(size), "byte") + ", shown with --payload"
 }

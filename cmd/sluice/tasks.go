@@ -101,7 +101,7 @@ func (d detail) options() []sluice.ReadOption {
 // headerOf prints a task's header, or how large it is.
 func headerOf(e sluice.TaskInfo) string {
 	if e.Omitted > 0 {
-		return plural(int64(e.Omitted), "byte") + " with the payload, shown with --payload"
+		return inspect.Plural(int64(e.Omitted), "byte") + " with the payload, shown with --payload"
 	}
 	return headerText(e.Header)
 }
@@ -373,7 +373,7 @@ func (a *app) printTasks(state sluice.State, found []sluice.TaskInfo, o lsOption
 	case isDone && o.payload:
 		add("result", func(e sluice.TaskInfo) any { return cut(show(string(e.Result)), 120, o.wide) })
 	case isDone && o.wide:
-		add("result", func(e sluice.TaskInfo) any { return plural(int64(len(e.Result)+e.Omitted), "byte") })
+		add("result", func(e sluice.TaskInfo) any { return inspect.Plural(int64(len(e.Result)+e.Omitted), "byte") })
 	case o.payload:
 		add("payload", func(e sluice.TaskInfo) any { return cut(show(string(e.Payload)), 120, o.wide) })
 	}

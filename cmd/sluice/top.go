@@ -192,7 +192,7 @@ func (m *topModel) View() string {
 	for _, r := range rows {
 		due, dead = due+r.stats.Due, dead+r.stats.Dead
 	}
-	head := fmt.Sprintf("sluice top  %s  %s  %s, due %s, dead %s  every %s, by %s", m.where, m.now.at.UTC().Format("15:04:05Z"), plural(int64(len(rows)), "queue"), count(due), count(dead), m.interval, sortings[m.sortBy].name)
+	head := fmt.Sprintf("sluice top  %s  %s  %s, due %s, dead %s  every %s, by %s", m.where, m.now.at.UTC().Format("15:04:05Z"), inspect.Plural(int64(len(rows)), "queue"), inspect.Count(due), inspect.Count(dead), m.interval, sortings[m.sortBy].name)
 	lines := []string{head, "q quits, s sorts"}
 	if m.failed != nil {
 		lines[1] = "NO ANSWER, the figures are old: " + escape(m.failed.Error())

@@ -125,7 +125,7 @@ func (p *page) changeMatching(v *visit, s *series, q *sluice.Queue, do string) e
 	}
 	v.changed(s)
 	v.audit(do, "queue", s.name, "tasks", n)
-	result := notice{Text: plural(int64(n), "dead letter") + map[string]string{"revive": " revived: due now, with no attempts.", "drop": " dropped for good."}[do]}
+	result := notice{Text: inspect.Plural(int64(n), "dead letter") + map[string]string{"revive": " revived: due now, with no attempts.", "drop": " dropped for good."}[do]}
 	url := p.queueURL(s.name) + l.Query()
 	if more {
 		result.Text += " There are more: go on by pressing the button again."
@@ -292,9 +292,9 @@ func each(ctx context.Context, ids []string, f func(context.Context, string) (bo
 // outcome says with how many tasks something was done.
 func outcome(do string, n, of int, err error) notice {
 	verb := map[string]string{"revive": "revived: due now, with no attempts", "run": "due now", "delay": "put off", "drop": "dropped for good", "cancel": "cancelled", "forget": "forgotten"}[do]
-	text := plural(int64(n), "task") + " " + verb + "."
+	text := inspect.Plural(int64(n), "task") + " " + verb + "."
 	if n < of {
-		text += " " + plural(int64(of-n), "other") + " had changed meanwhile, and were left alone."
+		text += " " + inspect.Plural(int64(of-n), "other") + " had changed meanwhile, and were left alone."
 	}
 	if err != nil {
 		_, f := explain(err)

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sluice-go/sluice/cmd/sluice/inspect"
 )
 
 const (
@@ -35,7 +37,7 @@ func newChart(label string, points []point, now time.Time, of func(point) int64)
 		least, most = min(least, of(p)), max(most, of(p))
 	}
 	last := of(points[len(points)-1])
-	c := chart{Label: fmt.Sprintf("%s, the last %s: %s to %s, now %s", label, span(now.Sub(points[0].at)), count(least), count(most), count(last))}
+	c := chart{Label: fmt.Sprintf("%s, the last %s: %s to %s, now %s", label, span(now.Sub(points[0].at)), inspect.Count(least), inspect.Count(most), inspect.Count(last))}
 	window := max(now.Sub(points[0].at), leastWindow)
 	place := func(p point) (x, y float64) {
 		x = chartWidth * (1 - float64(now.Sub(p.at))/float64(window))

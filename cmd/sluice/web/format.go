@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"html/template"
 	"math"
-	"strconv"
 	"strings"
 	"time"
 
@@ -15,28 +14,11 @@ import (
 // functions are what pages call.
 var functions = template.FuncMap{
 	"text": text, "short": short, "shown": shown, "value": formValue,
-	"count": count, "span": span, "bytes": size, "clock": clock, "hour": hour, "timeOf": inspect.TimeOf, "stamp": stamp, "plural": plural,
+	"count": inspect.Count, "span": span, "bytes": size, "clock": clock, "hour": hour, "timeOf": inspect.TimeOf, "stamp": stamp, "plural": inspect.Plural,
 	"limits": limits, "atLimit": inspect.AtLimit, "limitRate": inspect.RateText,
 	"unattended": isUnattended, "processOf": processOf, "heldBy": heldBy,
 	"len64":  func(n int) int64 { return int64(n) },
 	"linked": func(id string) bool { return id != "" && len(id) <= longestID }, // longer than the library's own: a foreign producer's
-}
-
-// count writes 1234567 as 1,234,567.
-func count(n int64) string {
-	digits := strconv.FormatInt(n, 10)
-	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
-		digits = digits[:i] + "," + digits[i:]
-	}
-	return digits
-}
-
-// plural returns "1 task" or "2 tasks".
-func plural(n int64, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return count(n) + " " + thing + "s"
 }
 
 // span writes a length of time in its two largest units.
@@ -57,7 +39,7 @@ func span(d time.Duration) string {
 	case d < 1000*day:
 		return fmt.Sprintf("%dd %02dh", d/day, d%day/time.Hour)
 	}
-	return count(int64(d/day)) + "d"
+	return inspect.Count(int64(d/day)) + "d"
 }
 
 // limits says what a queue's limits are, with how many are leased if it is at the limit of these; empty for none.
@@ -70,7 +52,7 @@ func limits(s sluice.Stats) string {
 func size(n int) string {
 	switch {
 	case n < 1000:
-		return plural(int64(n), "byte")
+		return inspect.Plural(int64(n), "byte")
 	case n < 1_000_000:
 		return fmt.Sprintf("%.1f kB", float64(n)/1e3)
 	}
@@ -89,7 +71,7 @@ func rate(perSecond float64) string {
 	case n < 10:
 		return fmt.Sprintf("%s%.1f/s", sign, n)
 	}
-	return sign + count(int64(math.Round(n))) + "/s"
+	return sign + inspect.Count(int64(math.Round(n))) + "/s"
 }
 
 // often writes how often something happens: a second or, if that is seldom, a minute.
@@ -105,7 +87,7 @@ func often(perSecond float64) string {
 	case perSecond < 10:
 		return fmt.Sprintf("%.1f/s", perSecond)
 	}
-	return count(int64(math.Round(perSecond))) + "/s"
+	return inspect.Count(int64(math.Round(perSecond))) + "/s"
 }
 
 // hour writes the time of a day.

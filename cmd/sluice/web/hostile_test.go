@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/cmd/sluice/inspect"
 	"github.com/sluice-go/sluice/internal/redistest"
 )
 
@@ -144,10 +145,10 @@ func TestPage_HostileTasks(t *testing.T) {
 	}
 	sure := s.post("/queues/"+segment(name)+"/tasks", pairs...)
 	sure.requireSafe(t)
-	sure.has(t, "Drop "+count(int64(len(ids)))+" dead letters?")
+	sure.has(t, "Drop "+inspect.Count(int64(len(ids)))+" dead letters?")
 	dropped := s.post("/queues/"+segment(name)+"/tasks", append(pairs, "sure", "1")...)
 	dropped.requireSafe(t)
-	dropped.has(t, count(int64(len(ids)))+" tasks dropped for good.")
+	dropped.has(t, inspect.Count(int64(len(ids)))+" tasks dropped for good.")
 }
 
 var link = regexp.MustCompile(`href="([^"]*)"`)

@@ -97,7 +97,7 @@ func heldBy(permits int, owners []string) template.HTML {
 		parts = append(parts, part)
 	}
 	if n := len(owners) - named; n > 0 {
-		parts = append(parts, plural(int64(n), "other"))
+		parts = append(parts, inspect.Plural(int64(n), "other"))
 	}
 	if n := permits - len(owners); n > 0 {
 		parts = append(parts, fmt.Sprintf(`<span class="none">%d without a label</span>`, n))
