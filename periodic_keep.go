@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/background"
 	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/wire"
@@ -23,13 +23,7 @@ func (p *periodics) start(ctx context.Context) (stop func()) {
 	if len(p.tasks) == 0 {
 		return func() {}
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	var done sync.WaitGroup
-	done.Go(func() { p.keep(ctx) })
-	return func() {
-		cancel()
-		done.Wait()
-	}
+	return background.Start(ctx, p.keep)
 }
 
 // keep looks after each task, again and again until ctx ends.

@@ -5,11 +5,11 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
+	"github.com/sluice-go/sluice/internal/background"
 	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/wire"
@@ -172,13 +172,7 @@ func (s *workerSource) startTrimming(ctx context.Context) (stop func()) {
 	if !s.queue.options.trims() {
 		return func() {}
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	var done sync.WaitGroup
-	done.Go(func() { s.keepTrimming(ctx) })
-	return func() {
-		cancel()
-		done.Wait()
-	}
+	return background.Start(ctx, s.keepTrimming)
 }
 
 // keepTrimming drops dead letters until ctx ends.

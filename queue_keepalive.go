@@ -42,7 +42,7 @@ func (q *Queue) KeepAlive(ctx context.Context, e Entry, lease time.Duration, fn 
 	stop := context.AfterFunc(held, func() { cancel(context.Cause(held)) })
 	defer func() {
 		stop()
-		renewer.Remove(endedContext, k, 0)
+		renewer.Forget(k)
 		q.keeper.exit(renewer)
 		k.lease.End(nil)
 		cancel(nil)
@@ -52,13 +52,6 @@ func (q *Queue) KeepAlive(ctx context.Context, e Entry, lease time.Duration, fn 
 	}()
 	return fn(fnCtx)
 }
-
-// endedContext is a context that has ended.
-var endedContext = func() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}()
 
 // kept is a task whose lease is extended while a function works on it: a lease.Renewable.
 type kept struct {

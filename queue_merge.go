@@ -33,17 +33,11 @@ type mergedCall[A any] = groupcommit.Call[A, mergedResult]
 func newCommitter[A any](q *Queue, commit func(calls []*mergedCall[A])) *committer[A] {
 	return groupcommit.New(groupcommit.Config[A, mergedResult]{
 		Alone: callsAlone, Items: maxGroup, Bytes: maxGroupBytes, Patience: mergePatience, Grace: redisexec.ReplyGrace,
-		Start:  func(f func()) { q.executor.Start(jobFunc(f)) },
+		Start:  q.executor.StartFunc,
 		Commit: commit,
 		Lost:   mergedResult{Result: redisexec.Result{Outcome: redisexec.Unknown, Err: redisexec.ErrPanicked}},
 	})
 }
-
-// jobFunc is a function that a sender runs.
-type jobFunc func()
-
-// Run calls the function.
-func (j jobFunc) Run() { j() }
 
 // runMerged carries a request out like Executor.Run, except that its first attempt may be
 // made as a part of a group. Whatever comes of that attempt, the caller goes on alone: what may

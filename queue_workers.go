@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/background"
 	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/wire"
@@ -179,19 +180,15 @@ func (ps presences) say(ctx context.Context, within time.Duration, haveEnded boo
 
 // startPresence has the workers of a crew seen: one goroutine for each client. What it returns ends them, and waits for that.
 func startPresence(ctx context.Context, all presences) (stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
 	byClient := map[any]presences{}
 	for _, p := range all {
 		byClient[p.worker.Queue.client] = append(byClient[p.worker.Queue.client], p)
 	}
-	var done sync.WaitGroup
+	var keeps []func(ctx context.Context)
 	for _, ps := range byClient {
-		done.Go(func() { ps.keep(ctx) })
+		keeps = append(keeps, ps.keep)
 	}
-	return func() {
-		cancel()
-		done.Wait()
-	}
+	return background.Start(ctx, keeps...)
 }
 
 // libraryVersion is the version of this library in the program, as far as that is known.

@@ -1,4 +1,4 @@
-// Package backoff draws the pauses between tries.
+// Package backoff draws the pauses between tries, and says which of two times is sooner.
 //
 // Every pause has a random part (jitter), so that clients which failed together do
 // not come back together.
@@ -24,6 +24,14 @@ func Full(d time.Duration) time.Duration { return rand.N(d + 1) }
 
 // Half returns a random duration from d/2 to d.
 func Half(d time.Duration) time.Duration { return d/2 + Full(d-d/2) }
+
+// Sooner returns the earlier of two times. Zero stands for never.
+func Sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
 
 // Sleep waits for d, or until ctx ends.
 func Sleep(ctx context.Context, d time.Duration) {

@@ -42,6 +42,14 @@ func TestJitter_StaysWithinItsBounds(t *testing.T) {
 	require.Zero(t, backoff.Half(0))
 }
 
+func TestSooner_ZeroIsNever(t *testing.T) {
+	t.Parallel()
+	soon, late, never := time.Unix(1, 0), time.Unix(2, 0), time.Time{}
+	for _, c := range [][3]time.Time{{soon, late, soon}, {late, soon, soon}, {soon, never, soon}, {never, soon, soon}, {never, never, never}} {
+		require.Equal(t, c[2], backoff.Sooner(c[0], c[1]))
+	}
+}
+
 func TestSleep_EndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

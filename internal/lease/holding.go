@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/backoff"
 )
 
 // Holding is what a context knows of what its work holds.
@@ -123,9 +125,7 @@ func WithTimeout(ctx context.Context, d time.Duration) (part context.Context, st
 		return part, cancel
 	}
 	before := h.Due()
-	if before.IsZero() || at.Before(before) {
-		h.SetDue(at)
-	}
+	h.SetDue(backoff.Sooner(before, at))
 	return part, func() {
 		cancel()
 		h.SetDue(before)

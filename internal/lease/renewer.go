@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/background"
+	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/shrink"
 )
@@ -100,7 +101,7 @@ func NewRenewer(executor *redisexec.Executor) *Renewer {
 func (r *Renewer) Add(m Renewable) {
 	now, ttl := time.Now(), m.TTL()
 	// Sooner, if the acquisition took so long that not much of the TTL is left.
-	due := earlier(now.Add(RenewAfter(ttl)), now.Add(m.Deadline().Sub(now)/2))
+	due := backoff.Sooner(now.Add(RenewAfter(ttl)), now.Add(m.Deadline().Sub(now)/2))
 	id := r.executor.NodeOf(m.Key())
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -247,7 +248,7 @@ func (r *Renewer) turn() time.Duration {
 		n.giveUpBatches(now)
 		for at, ok := n.nextDue(now); ok; at, ok = n.nextDue(now) {
 			if at.After(now) {
-				next = earlier(next, at)
+				next = backoff.Sooner(next, at)
 				break
 			}
 			if b := r.beginBatch(n, now); b != nil {
@@ -257,7 +258,7 @@ func (r *Renewer) turn() time.Duration {
 			}
 		}
 		for under := range n.batches {
-			next = earlier(next, under.giveUp)
+			next = backoff.Sooner(next, under.giveUp)
 		}
 		if len(n.batches) == 0 && len(n.waiting) == 0 {
 			delete(r.nodes, id)
@@ -414,13 +415,6 @@ func (r *Renewer) stillWanted(b *batch) (members []*entry) {
 
 func later(a, b time.Time) time.Time {
 	if b.After(a) {
-		return b
-	}
-	return a
-}
-
-func earlier(a, b time.Time) time.Time {
-	if b.Before(a) {
 		return b
 	}
 	return a

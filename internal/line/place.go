@@ -263,13 +263,6 @@ func (p *Place) Wait(ctx context.Context, stop <-chan struct{}, until time.Time,
 	}
 }
 
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
-}
-
 // startTimer starts the timer of a wait, which hear may set anew.
 func (p *Place) startTimer(until time.Time, left, retry time.Duration) *time.Timer {
 	interval := p.interval(retry)
@@ -301,18 +294,15 @@ func (p *Place) stopTimer() {
 
 // pollSooner has a process that has just become the first in line poll as that does. The mutex is held, as for the next one.
 func (p *Place) pollSooner() {
-	p.polls = earlier(p.polls, time.Now().Add(backoff.Half(min(p.retry, renewal))))
+	p.polls = backoff.Sooner(p.polls, time.Now().Add(backoff.Half(min(p.retry, renewal))))
 }
 
 // pause returns how long the process waits: until its next poll, until the lock is free by itself, if it is the first in line, or
 // until its owner gives up.
 func (p *Place) pause() time.Duration {
-	at := p.polls
+	at := backoff.Sooner(p.polls, p.until)
 	if !p.free.IsZero() {
-		at = earlier(at, p.free.Add(time.Millisecond))
-	}
-	if !p.until.IsZero() {
-		at = earlier(at, p.until)
+		at = backoff.Sooner(at, p.free.Add(time.Millisecond))
 	}
 	return max(0, time.Until(at))
 }

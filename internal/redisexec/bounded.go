@@ -3,6 +3,8 @@ package redisexec
 import (
 	"context"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/backoff"
 )
 
 // A connection may go quiet: what is sent on it is lost, and no error says so. Then go-redis waits for its
@@ -39,9 +41,5 @@ func (r *Request) until(try int) time.Time {
 	if r.Retry != Never {
 		quiet = min(firstQuiet<<min(try, maxRepeats), MaxQuiet)
 	}
-	until := time.Now().Add(quiet)
-	if !r.Until.IsZero() && r.Until.Before(until) {
-		return r.Until
-	}
-	return until
+	return backoff.Sooner(time.Now().Add(quiet), r.Until)
 }

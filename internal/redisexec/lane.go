@@ -80,16 +80,10 @@ func (e *Executor) laneOf(r *Request) *lane {
 func (e *Executor) newLane() *lane {
 	return groupcommit.New(groupcommit.Config[*attempt, struct{}]{
 		Alone: alonePerServer, Items: maxShared, Bytes: maxShared, Patience: lanePatience,
-		Start:  func(f func()) { e.Start(jobFunc(f)) },
+		Start:  e.StartFunc,
 		Commit: e.sendShared,
 	})
 }
-
-// jobFunc is a function that a sender runs.
-type jobFunc func()
-
-// Run calls the function.
-func (f jobFunc) Run() { f() }
 
 // sendShared sends attempts in one pipeline, and deals with their results.
 func (e *Executor) sendShared(places []*place) {

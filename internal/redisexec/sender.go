@@ -28,6 +28,14 @@ func (e *Executor) Start(job Job) {
 	}
 }
 
+// StartFunc is Start for a function.
+func (e *Executor) StartFunc(f func()) { e.Start(jobFunc(f)) }
+
+type jobFunc func()
+
+// Run calls the function.
+func (f jobFunc) Run() { f() }
+
 // runSender runs jobs, this one first, until there has been none for senderIdle, or the
 // executor is closed.
 func (e *Executor) runSender(job Job) {

@@ -3,6 +3,8 @@ package taskloop
 import (
 	"slices"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/backoff"
 )
 
 // choose returns the queue with which the next exchange is, and for how many tasks its claim. nil if none may go out now.
@@ -59,7 +61,7 @@ func (l *loop) holdBack(now time.Time) {
 		if until := x.sent.Add(l.patienceWith(x.queue)); now.Before(until) && !x.queue.health.isOut() {
 			n++
 			*x.queue.beside()++
-			l.nextTry = sooner(l.nextTry, until)
+			l.nextTry = backoff.Sooner(l.nextTry, until)
 		} else if now.Sub(x.sent) >= mostPatience {
 			break
 		}
@@ -110,7 +112,7 @@ func (l *loop) reporter(now time.Time) *queue {
 			l.drop(reporters, i)
 			continue
 		case now.Before(q.health.retryAt):
-			l.nextTry = sooner(l.nextTry, q.health.retryAt)
+			l.nextTry = backoff.Sooner(l.nextTry, q.health.retryAt)
 		case *q.beside() < l.slots() && l.mayExchange(q, now):
 			return q
 		}
@@ -132,7 +134,7 @@ func (l *loop) probe(now time.Time) *queue {
 			i--
 		case q.underWay > 0 || q.client.probes > 0:
 		case now.Before(q.health.retryAt):
-			l.nextTry = sooner(l.nextTry, q.health.retryAt)
+			l.nextTry = backoff.Sooner(l.nextTry, q.health.retryAt)
 		default:
 			return q
 		}

@@ -3,6 +3,8 @@ package taskloop
 import (
 	"container/heap"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/backoff"
 )
 
 // A loop that works on several queues deals its runners to them by weighted fair queueing: each queue is charged for the time
@@ -194,7 +196,7 @@ func (l *loop) firstOf(c *client, now time.Time) (first *queue) {
 			q.turn = turn
 			heap.Fix(&c.turns, 0)
 		case now.Before(q.health.retryAt):
-			l.nextTry = sooner(l.nextTry, q.health.retryAt)
+			l.nextTry = backoff.Sooner(l.nextTry, q.health.retryAt)
 			heap.Pop(&c.turns)
 			aside = append(aside, q)
 		case q.account.cost == 0 && l.wanting > 1 && q.held() >= l.part(q): // its handlers may take very long
@@ -206,7 +208,7 @@ func (l *loop) firstOf(c *client, now time.Time) (first *queue) {
 			// Its exchange is likely to be answered soon: until then none has its turn. A far server keeps nobody waiting.
 			if until := q.asked.Add(l.patienceWith(q)); q.underWay > 0 && now.Before(until) {
 				isHeld = true
-				l.nextTry = sooner(l.nextTry, until)
+				l.nextTry = backoff.Sooner(l.nextTry, until)
 			}
 		default:
 			first = q

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/wire"
@@ -120,7 +121,7 @@ func (l *loop) send(x *exchange) {
 		l.reserve(q, x.claim)
 		if len(l.queues) > 1 {
 			x.lapse = x.sent.Add(l.lapsesAfter(q))
-			l.nextLapse = sooner(l.nextLapse, x.lapse)
+			l.nextLapse = backoff.Sooner(l.nextLapse, x.lapse)
 		}
 	}
 	l.deal(x)
@@ -149,7 +150,7 @@ func (l *loop) lapse(now time.Time) {
 		switch {
 		case x.reserved == 0 || x.lapse.IsZero():
 		case now.Before(x.lapse):
-			l.nextLapse = sooner(l.nextLapse, x.lapse)
+			l.nextLapse = backoff.Sooner(l.nextLapse, x.lapse)
 		default:
 			l.reserve(x.queue, -x.reserved)
 			x.reserved = 0

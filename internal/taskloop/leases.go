@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/lease"
 
 	"github.com/sluice-go/sluice/internal/wire"
@@ -33,7 +34,7 @@ func (l *loop) extensionSlots() int {
 }
 
 // scheduleCheck has the leases checked, at the latest then.
-func (l *loop) scheduleCheck(at time.Time) { l.nextCheck = sooner(l.nextCheck, at) }
+func (l *loop) scheduleCheck(at time.Time) { l.nextCheck = backoff.Sooner(l.nextCheck, at) }
 
 // checkLeases finds the leases that are to be extended, gives up those that have ended and those of handlers that
 // are stuck, and schedules the next check.

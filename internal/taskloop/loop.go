@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/lease"
 
 	"github.com/sluice-go/sluice/internal/wire"
@@ -185,30 +186,20 @@ func (l *loop) doWhatIsDue(now time.Time) {
 func (l *loop) nextWake() time.Time {
 	at := l.nextCheck
 	if s := l.stopping; s != nil && !s.interrupted {
-		at = sooner(at, s.graceEnd)
+		at = backoff.Sooner(at, s.graceEnd)
 	} else if s != nil {
-		at = sooner(at, s.graceEnd.Add(lastWait))
+		at = backoff.Sooner(at, s.graceEnd.Add(lastWait))
 	}
 	if len(l.exchanges) > 0 {
-		at = sooner(at, l.exchanges[0].giveUp)
+		at = backoff.Sooner(at, l.exchanges[0].giveUp)
 	}
 	if len(l.late) > 0 {
-		at = sooner(at, l.late[0].leaseEnds())
+		at = backoff.Sooner(at, l.late[0].leaseEnds())
 	}
 	for _, other := range []time.Time{l.nextTry, l.nextLapse, l.nextExtension} {
-		if !other.IsZero() {
-			at = sooner(at, other)
-		}
+		at = backoff.Sooner(at, other)
 	}
 	return at
-}
-
-// sooner is the earlier of two times, of which a may be zero for never.
-func sooner(a, b time.Time) time.Time {
-	if a.IsZero() || b.Before(a) {
-		return b
-	}
-	return a
 }
 
 // alarm is a timer that is set anew only if its time changes.
