@@ -297,24 +297,28 @@ func WithMaxAttempts(n int) QueueOption { return func(o *queueOptions) { o.maxAt
 func WithPollInterval(d time.Duration) QueueOption { return func(o *queueOptions) { o.poll = d } }
 
 // WithDeadLimit bounds the number of dead letters to n: more are dropped for good, those first that died first.
-// Stats.Dropped counts what was dropped, and a Worker logs what it drops, with IDs. 0 means no limit. Defaults to 0.
+// Stats.Dropped counts what was dropped. 0 means no limit. Defaults to 0.
 //
-// What buries a task, be it Bury, a Worker, or a claim because its attempts are used up, drops as many in the same
-// step: there are never more than n, whatever dies at a time. What fails to drop is tried
-// again later; it is no error of the burial. It works on a full server.
+// Bury, a Worker, or a claim that finds the attempts of a task used up, buries the task and drops the
+// oldest letters in one step: there are never more than n, however many tasks die at a time. To fail
+// to drop is no error of the burial. It works on a full server.
 //
-// The limit is that of the Queue that buries, and is not kept on the server: give it to the queues of all
-// workers alike. Letters beyond it that are there already, or that a Queue without it buries, are dropped up to fifty at
-// a time: beside each burial, before Stats, before a claim but not more than once in five seconds, and by each running
-// Worker as it starts and about once a minute, until there are none.
+// The limit is that of the Queue that buries, and is not kept on the server: give it to the queues of
+// all workers alike. A limit that is new or lower, or a Queue without one, leaves more letters than n.
+// Each burial then drops up to a hundred more than it buries, and each running Worker of a Queue with
+// the limit a hundred at a time: when it says that it lives (see Queue.Workers), and every 250ms from
+// then on until n are left.
+//
+// Where no Worker runs, only burials drop. In a loop of one's own these are Bury, a Claim that finds
+// attempts used up, and a Claim or Pop that finds an entry that is not the library's.
 func WithDeadLimit(n int) QueueOption { return func(o *queueOptions) { o.deadLimit = n } }
 
-// WithDeadAge drops dead letters that died longer ago than d, by the server's clock, as WithDeadLimit does with
-// those beyond its limit: within seconds while a Worker with this option runs, be it idle, and logged and counted
-// likewise.
+// WithDeadAge drops dead letters that died longer ago than d, by the server's clock, as WithDeadLimit
+// drops those beyond its limit: beside burials, and when a Worker of a Queue with this option says that
+// it lives, be it idle. Stats.Dropped counts them too.
 //
-// Without one, a queue at which nothing happens keeps them for longer. At least 1ms; 0 means no limit. Defaults to
-// 0.
+// Without such a Worker, old letters stay until the next burial. At least 1ms; 0 means no limit.
+// Defaults to 0.
 func WithDeadAge(d time.Duration) QueueOption { return func(o *queueOptions) { o.deadAge = d } }
 
 // WithRetention has finished tasks remembered for d, by the server's clock: Get, List and All show them as
@@ -325,10 +329,14 @@ func WithDeadAge(d time.Duration) QueueOption { return func(o *queueOptions) { o
 // DuplicatesOnce. Cancel and Purge forget.
 //
 // The d is that of the Queue that finishes, and is not kept on the server: give it to the queues of all workers and producers alike; the
-// shortest one counts. What is over is forgotten by what finishes tasks, a thousand at a time, 250 where there are results; by each running Worker within a minute; beside Claim, every five
-// seconds at most; and beside Stats. Where none of these happens, it stays. A task takes about 100 bytes of Redis, and one with a
-// result or with another Attempt than 1 about 100 more, and the result. No finish fails for want of room: a full server gets the ID without the
-// result, and the Worker logs that. At least 1ms; 0 means that nothing is remembered. Defaults to 0.
+// shortest one counts. What is over is forgotten by what finishes tasks, and by each running Worker
+// when it says that it lives (see Queue.Workers): a thousand at a time, 250 where there are results.
+// Where neither happens, it stays: a loop with Claim and Dequeue forgets as it finishes, one with Pop
+// never.
+//
+// A task takes about 100 bytes of Redis, and one with a result or with another Attempt than 1 about 100
+// more, and the result. No finish fails for want of room: a full server gets the ID without the result,
+// and the Worker logs that. At least 1ms; 0 means that nothing is remembered. Defaults to 0.
 func WithRetention(d time.Duration) QueueOption { return func(o *queueOptions) { o.retention = d } }
 
 // WithQueueReplicas has what changes a queue count once n replicas of the server have

@@ -25,8 +25,8 @@ import (
 // queue's long ones may have all, if the others had no work.
 //
 // A queue whose server does not answer keeps handlers for about a tenth of a second. Each has one goroutine or two, beside the handlers', and one more
-// each for Periodic tasks and for a limit of dead letters (see WithDeadLimit); and each client has one that says who works. The queues of one client use about as many
-// connections as one Worker does, unless a round trip takes more than 20ms.
+// for Periodic tasks; and each client has one that says who works. The queues of one client use about
+// as many connections as one Worker does, unless a round trip takes more than 20ms.
 type Pool struct {
 	// Workers are the queues and their handlers. Each has its own fields, but not Grace and Logger, which must not be
 	// set; its Concurrency bounds its handlers within the Pool's. Its Stats say what becomes of its queue's tasks. Required.
@@ -154,13 +154,13 @@ func (c *crew) run(ctx context.Context) *UnfinishedError {
 	c.loop.Canceled = canceled
 	for i, w := range c.workers {
 		q := &c.loop.Queues[i]
-		source := &workerSource{queue: w.Queue, lease: q.Lease, id: rand.Text()[:workerIDLength], log: q.Log}
+		source := &workerSource{queue: w.Queue, lease: q.Lease, id: rand.Text()[:workerIDLength]}
 		present = append(present, newPresence(w, source.id))
 		q.Source = source
 		if ctx.Err() == nil {
 			c.ending = append(c.ending, w.Queue.tellCanceled(canceled))
 		}
-		c.ending = append(c.ending, source.startTrimming(ctx), c.policies[i].periodics.start(ctx))
+		c.ending = append(c.ending, c.policies[i].periodics.start(ctx))
 	}
 	if ctx.Err() == nil {
 		c.ending = append(c.ending, startPresence(ctx, present))

@@ -51,7 +51,7 @@ type Queue struct {
 	client   *watch.Client
 	watcher  *watch.Watcher
 	keeper   keeper
-	trimmer  trimmer
+	bounds   []any // of dead letters, for trim.lua: how many may stay, for how many seconds
 
 	enqueues *committer[wire.Enqueue]
 	dequeues *committer[[]wire.Item]
@@ -206,7 +206,7 @@ func NewQueue(rdb redis.UniversalClient, name string, opts ...QueueOption) (*Que
 	}
 	q := &Queue{executor: redisexec.New(rdb), options: options, name: name, keys: newQueueKeys(key), client: clients.ClientOf(rdb)}
 	q.watcher = q.client.Watcher(watch.Queue{Keys: q.keys.counts, Channel: q.keys.wake}, options.poll)
-	q.trimmer.bounds = options.deadBounds()
+	q.bounds = []any{options.deadLimit, wire.Duration(options.deadAge)}
 	q.enqueues, q.dequeues, q.claims = newCommitter(q, q.commitEnqueues), newCommitter(q, q.commitDequeues), newCommitter(q, q.commitClaims)
 	return q, nil
 }

@@ -41,7 +41,6 @@ func (q *Queue) Claim(ctx context.Context, n int, lease time.Duration) ([]Entry,
 	if err := q.checkCount("claim", n); err != nil {
 		return nil, err
 	}
-	q.trimBeforeClaim(ctx)
 	entries, err := q.claim(ctx, n, lease)
 	q.noteClaimed(entries)
 	return entries, wrap("claim", q.name, err)
@@ -256,7 +255,6 @@ func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
 	if err := q.checkCount("pop", n); err != nil {
 		return nil, err
 	}
-	q.trimBeforeClaim(ctx)
 	entries, err := q.pop(ctx, n)
 	q.noteClaimed(entries)
 	return entries, wrap("pop", q.name, err)
@@ -279,7 +277,7 @@ func (q *Queue) pop(ctx context.Context, n int) (popped []Entry, err error) {
 
 // popStep takes up to n tasks out by one script, and reports whether there may be more, and whether a pause or limits keep those.
 func (q *Queue) popStep(ctx context.Context, n int) (more, isLimited bool, entries []Entry, err error) {
-	request := q.replicated(scripts.Pop.Request(q.keys.counts, append([]any{n}, q.trimmer.bounds...)...))
+	request := q.replicated(scripts.Pop.Request(q.keys.counts, append([]any{n}, q.bounds...)...))
 	request.Mark = nil // where nothing is due, nothing was to be acknowledged
 	reply, err := q.executor.Run(ctx, request)
 	if err != nil {

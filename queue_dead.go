@@ -2,15 +2,10 @@ package sluice
 
 import (
 	"context"
-	"log/slog"
 	"slices"
 	"strings"
-	"sync/atomic"
-	"time"
 	"unicode/utf8"
 
-	"github.com/sluice-go/sluice/internal/background"
-	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/wire"
 )
@@ -92,111 +87,4 @@ func (q *Queue) eachLetter(ctx context.Context, ids []string, script *redisexec.
 		}
 	}
 	return changed, nil
-}
-
-// What WithDeadLimit and WithDeadAge do. A script that buries drops the oldest dead letters, as many as it buries and up to fifty
-// more: so the limit holds whatever is buried at a time. What no burial drops is left to trim.lua: letters that have grown
-// too old, those beyond a limit that is new, and those that a client without a limit has buried. Stats sends it, Claim and
-// Pop do now and then, and a worker as long as there are any. It drops fifty at a time: to free the payloads of so many takes
-// the server 20 ms if each has a megabyte.
-
-const (
-	// trimInterval is for how long Claim and Pop leave a queue's dead letters alone, unless there are more to be dropped.
-	trimInterval = 5 * time.Second
-	// trimSeldom is how often a worker looks by itself, at most; at least half as often.
-	trimSeldom = time.Minute
-	// trimPause is between two scripts with which a worker drops letters, so that the server has time for others.
-	trimPause = 2 * time.Millisecond
-	// trimPatience is how long a claim waits for what is dropped before it: not for a server that hangs.
-	trimPatience = 100 * time.Millisecond
-)
-
-// trimmer says which of a queue's dead letters are to be dropped, and when they are to be looked at.
-type trimmer struct {
-	bounds []any // as the scripts read them: how many may stay, and for how many seconds; 0 for no bound
-	next   atomic.Pointer[time.Time]
-}
-
-// trims reports whether there is a limit, or something to be forgotten.
-func (o *queueOptions) trims() bool { return o.deadLimit > 0 || o.deadAge > 0 || o.retention > 0 }
-
-// deadBounds returns the bounds as scripts read them.
-func (o *queueOptions) deadBounds() []any { return []any{o.deadLimit, wire.Duration(o.deadAge)} }
-
-func (q *Queue) trimRequest() redisexec.Request {
-	retention := ""
-	if q.options.retention > 0 {
-		retention = wire.Duration(q.options.retention)
-	}
-	return scripts.Trim.Request(q.keys.done, append(slices.Clip(q.trimmer.bounds), retention)...)
-}
-
-// trimIsDue reports whether the dead letters are to be looked at, and that they are until the interval is
-// over: then by the next caller.
-func (q *Queue) trimIsDue() bool {
-	now, next := time.Now(), q.trimmer.next.Load()
-	if next != nil && now.Before(*next) {
-		return false
-	}
-	again := now.Add(trimInterval)
-	return q.trimmer.next.CompareAndSwap(next, &again)
-}
-
-// trim drops dead letters. It returns whether there are more. An error is dropped: the next trim
-// does what this one has left.
-func (q *Queue) trim(ctx context.Context) (more bool, d wire.Dropped) {
-	reply, err := q.executor.Run(ctx, q.trimRequest())
-	r := wire.Read(reply.Value)
-	more, d = r.Int() == 1, r.Dropped()
-	if err != nil || r.Err() != nil {
-		return false, wire.Dropped{}
-	}
-	if more {
-		q.trimmer.next.Store(nil)
-	}
-	return more, d
-}
-
-// trimBeforeClaim drops dead letters if that is due.
-func (q *Queue) trimBeforeClaim(ctx context.Context) {
-	if !q.options.trims() || !q.trimIsDue() {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, trimPatience)
-	defer cancel()
-	q.trim(ctx)
-}
-
-// startTrimming has dead letters dropped as long as the worker runs. What it returns ends that, and waits for the end.
-func (s *workerSource) startTrimming(ctx context.Context) (stop func()) {
-	if !s.queue.options.trims() {
-		return func() {}
-	}
-	return background.Start(ctx, s.keepTrimming)
-}
-
-// keepTrimming drops dead letters until ctx ends.
-func (s *workerSource) keepTrimming(ctx context.Context) {
-	for ctx.Err() == nil {
-		for s.trimOnce(ctx) {
-			backoff.Sleep(ctx, trimPause)
-		}
-		backoff.Sleep(ctx, backoff.Half(trimSeldom))
-	}
-}
-
-// trimOnce drops dead letters, and reports whether there are more.
-func (s *workerSource) trimOnce(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, trimInterval)
-	defer cancel()
-	more, d := s.queue.trim(ctx)
-	s.logDropped(d)
-	return more
-}
-
-// logDropped logs what a script has dropped.
-func (s *workerSource) logDropped(d wire.Dropped) {
-	if d.Count > 0 {
-		s.log.Warn("sluice: dead letters dropped", slog.Int64("dropped", d.Count), slog.Any("tasks", d.IDs))
-	}
 }

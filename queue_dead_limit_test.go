@@ -80,86 +80,83 @@ func TestQueue_DeadLimitDropsTheOldest(t *testing.T) {
 	}, sluice.WithDeadLimit(3))
 }
 
+// TestQueue_DeadAgeDropsWhatIsOld: beside a burial, and once a Worker says that it lives. What reads, and what claims
+// without a burial, drops nothing.
 func TestQueue_DeadAgeDropsWhatIsOld(t *testing.T) {
 	redistest.NotShort(t)
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ctx := b.Context()
-		plain := b.On(b.RDB)
 		die(b, "new")
-		plantOld(b, 120)
-		for _, dropped := range []int64{50, 100, 120, 120} { // a script drops no more
-			require.Equal(b, sluice.Stats{Dead: 121 - dropped, Dropped: dropped}, b.Stats())
-		}
-		require.Equal(b, []string{"new"}, systest.IDs(b.Dead(10)))
-
-		plantOld(b, 60)
-		stats, err := plain.Stats(ctx)
-		require.NoError(b, err)
-		require.Equal(b, sluice.Stats{Dead: 61, Dropped: 120}, systest.Standing(stats), "a Queue without the option drops nothing")
-		require.Eventually(b, func() bool { // the second one goes on at once: there was more
+		plantOld(b, 170)
+		for range 3 {
+			require.Equal(b, sluice.Stats{Dead: 171}, b.Stats())
 			require.Empty(b, b.Claim(1, time.Minute))
-			stats, err = plain.Stats(ctx)
-			return err == nil && stats.Dead == 1
-		}, 10*time.Second, time.Millisecond)
-		require.Equal(b, sluice.Stats{Dead: 1, Dropped: 180}, systest.Standing(stats))
-		plantOld(b, 1)
-		require.Eventually(b, func() bool {
-			_, err := b.Q.Pop(ctx, 1)
+			popped, err := b.Q.Pop(ctx, 1)
 			require.NoError(b, err)
-			stats, err = plain.Stats(ctx)
-			return err == nil && stats.Dropped == 181
-		}, 10*time.Second, 10*time.Millisecond, "Pop, after a few seconds")
+			require.Empty(b, popped)
+		}
+		die(b, "newer")
+		require.Equal(b, sluice.Stats{Dead: 71, Dropped: 101}, b.Stats(), "one was buried")
+		stop := working(b, &sluice.Worker{Queue: b.On(b.RDB), Handler: nothing})
+		b.Eventually(func() bool { return len(workersOf(b)) == 1 })
+		stop()
+		require.Equal(b, sluice.Stats{Dead: 71, Dropped: 101}, b.Stats(), "a Queue without the option drops nothing")
+		stop = working(b, &sluice.Worker{Queue: b.Q, Handler: nothing})
+		b.Eventually(func() bool { return b.Stats().Dead == 2 })
+		stop()
+		require.Equal(b, sluice.Stats{Dead: 2, Dropped: 170}, b.Stats())
+		require.Equal(b, []string{"new", "newer"}, systest.IDs(b.Dead(10)))
+		for _, companion := range []string{"tasks", "state"} {
+			require.EqualValues(b, 2, b.RDB.HLen(ctx, "{"+b.Key+"}:"+companion).Val(), companion)
+		}
 	}, sluice.WithDeadAge(30*time.Minute))
 }
 
-// TestQueue_DroppedCountsEachLetterOnce: however many processes drop at the same time.
+// TestQueue_DroppedCountsEachLetterOnce: however many Workers drop at the same time.
 func TestQueue_DroppedCountsEachLetterOnce(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		plantOld(b, 400)
-		var all sync.WaitGroup
 		for range 8 {
-			all.Go(func() {
-				q := b.On(b.RDB, sluice.WithDeadAge(time.Minute))
-				for range 10 {
-					_, err := q.Stats(b.Context())
-					require.NoError(b, err)
-				}
-			})
+			defer working(b, &sluice.Worker{Queue: b.On(b.RDB, sluice.WithDeadAge(time.Minute)), Handler: nothing})()
 		}
-		all.Wait()
+		b.Eventually(func() bool { return b.Stats().Dead == 0 })
 		require.Equal(b, sluice.Stats{Dropped: 400}, b.Stats())
 	})
 }
 
-// TestWorker_LogsWhatItDrops: with IDs, without payloads and reasons. A task whose attempts are used up counts.
-func TestWorker_LogsWhatItDrops(t *testing.T) {
+// TestWorker_NeedsNoDeadLetters: a Worker says that it lives, and forgets what is over, whatever the key of the dead
+// letters is.
+func TestWorker_NeedsNoDeadLetters(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
-		var log systest.Buffer
-		ctx, stop := context.WithCancel(b.Context())
-		w := &sluice.Worker{
-			Queue: b.Q, Concurrency: 1,
-			Handler: func(context.Context, sluice.Entry) error { return sluice.Permanent(errors.New("a long reason")) },
-			Logger:  slog.New(slog.NewTextHandler(&log, nil)),
-		}
-		for i := range 5 {
-			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: fmt.Sprint("id-", i), Payload: []byte("secret")})
-		}
-		ended := make(chan error, 1)
-		go func() { ended <- w.Run(ctx) }()
-		plain := b.On(b.RDB)
-		require.Eventually(b, func() bool {
-			s, err := plain.Stats(ctx)
-			return err == nil && s.Dead == 2 && s.Dropped == 3
-		}, 30*time.Second, 5*time.Millisecond)
+		require.NoError(b, b.RDB.Set(b.Context(), "{"+b.Key+"}:dead", "another's", 0).Err())
+		require.NoError(b, b.RDB.ZAdd(b.Context(), "{"+b.Key+"}:done", redis.Z{Score: b.Now() - 7200, Member: "old"}).Err())
+		stop := working(b, &sluice.Worker{Queue: b.Q, Handler: nothing, Logger: slog.New(slog.DiscardHandler)})
+		b.Eventually(func() bool { return len(workersOf(b)) == 1 })
+		require.Equal(b, "another's", b.RDB.Get(b.Context(), "{"+b.Key+"}:dead").Val())
+		require.Zero(b, b.RDB.ZCard(b.Context(), "{"+b.Key+"}:done").Val())
 		stop()
-		require.NoError(b, <-ended)
-		require.Contains(b, log.String(), "dead letters dropped")
-		require.Contains(b, log.String(), "id-0")
-		require.NotContains(b, log.String(), "secret")
-	}, sluice.WithDeadLimit(2))
+		require.Empty(b, workersOf(b))
+	}, sluice.WithDeadLimit(1), sluice.WithDeadAge(time.Hour), sluice.WithRetention(time.Hour))
 }
 
-// TestQueue_DeadLimitWorksOnAFullServer: a burial there makes room.
+// TestWorker_MayBeDeniedToDrop: a user that may not remove fields is seen to work, and its letters stay whole.
+func TestWorker_MayBeDeniedToDrop(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	b := systest.NewQueueTest(t, s.Client(t), "q", sluice.WithDeadLimit(1))
+	plantOld(b, 3)
+	require.NoError(t, b.RDB.Do(t.Context(), "ACL", "SETUSER", "denied", "on", ">pw", "~*", "&*", "+@all", "-hdel").Err())
+	denied := redis.NewClient(&redis.Options{Addr: s.Addr, Username: "denied", Password: "pw"})
+	t.Cleanup(func() { _ = denied.Close() })
+	stop := working(b, &sluice.Worker{Queue: b.On(denied, sluice.WithDeadLimit(1)), Handler: nothing})
+	b.Eventually(func() bool { return len(workersOf(b)) == 1 })
+	require.Equal(t, sluice.Stats{Dead: 3}, b.Stats())
+	stop()
+	require.Empty(t, workersOf(b))
+	require.Equal(t, sluice.Stats{Dead: 3}, b.Stats())
+}
+
+// TestQueue_DeadLimitWorksOnAFullServer: a burial there makes room, and so does a Worker.
 func TestQueue_DeadLimitWorksOnAFullServer(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
@@ -174,6 +171,14 @@ func TestQueue_DeadLimitWorksOnAFullServer(t *testing.T) {
 	}
 	require.Equal(t, sluice.Stats{Dead: 1, Dropped: 1}, b.Stats())
 	require.Equal(t, []string{"b"}, systest.IDs(b.Dead(10)))
+
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
+	plantOld(b, 170)
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	defer working(b, &sluice.Worker{Queue: b.Q, Handler: nothing})()
+	b.Eventually(func() bool { return b.Stats().Dead == 1 })
+	require.Equal(t, []string{"b"}, systest.IDs(b.Dead(10)))
+	require.Len(t, workersOf(b), 1)
 }
 
 // TestQueue_CountsAreNotNeeded: what cannot be counted is done all the same, and a key of another type is left.
@@ -319,8 +324,8 @@ func TestQueue_ManyClientsKeepDeadLimit(t *testing.T) {
 	}, sluice.WithDeadLimit(9))
 }
 
-// TestWorker_IdleDropsAll: one that has nothing to do drops what a new limit does not allow, without end, and what
-// becomes too old.
+// TestWorker_IdleDropsAll: one that has nothing to do drops what a new limit does not allow, in steps of
+// 250ms, and what becomes too old within 15 seconds.
 func TestWorker_IdleDropsAll(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
 		b := systest.NewQueueTest(t, rdb, "q", sluice.WithDeadLimit(100), sluice.WithDeadAge(70*time.Minute)) // the youngest is an hour old
@@ -329,11 +334,15 @@ func TestWorker_IdleDropsAll(t *testing.T) {
 		defer time.Sleep(time.Minute) // so that what lingers has ended
 		stop := working(b, &sluice.Worker{Queue: b.Q, Handler: func(context.Context, sluice.Entry) error { return nil }})
 		defer stop()
-		time.Sleep(10 * time.Second)
+		time.Sleep(2 * time.Second)
 		stats, err := plain.Stats(t.Context())
 		require.NoError(t, err)
+		require.InDelta(t, 600, stats.Dropped, 200, "it has begun within a second, and drops a hundred at a time")
+		time.Sleep(15 * time.Second)
+		stats, err = plain.Stats(t.Context())
+		require.NoError(t, err)
 		require.Equal(t, sluice.Stats{Dead: 100, Dropped: 2900}, systest.Standing(stats))
-		time.Sleep(12 * time.Minute) // the youngest are too old, and the worker has looked since: once a minute at least
+		time.Sleep(10 * time.Minute) // the youngest have been too old for 17 seconds
 		stats, err = plain.Stats(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, sluice.Stats{Dropped: 3000}, systest.Standing(stats))

@@ -275,16 +275,18 @@ func TestRecordResult_ManyLargeOnes(t *testing.T) {
 	})
 }
 
-// TestRetention_IsOver: what is over is forgotten by what finishes tasks, and before Claim and Stats.
+// TestRetention_IsOver: what is over is forgotten by what finishes tasks, and once a Worker says that it lives.
 func TestRetention_IsOver(t *testing.T) {
 	eachRemembering(t, func(b remembering) {
 		ctx := b.Context()
 		for _, forget := range []func(){
 			func() { b.finish("other") },
-			func() { b.Stats() },
-			func() { // by a client that has not looked just now
-				_, err := b.On(b.RDB, sluice.WithRetention(time.Hour)).Claim(ctx, 1, time.Minute)
-				require.NoError(b, err)
+			func() {
+				b.Stats()
+				require.Empty(b, b.Claim(1, time.Minute))
+				require.Equal(b, 2, b.Get("old").Attempt, "nothing was finished")
+				defer working(b.QueueTest, &sluice.Worker{Queue: b.Q, Handler: nothing})()
+				b.Eventually(func() bool { return len(workersOf(b.QueueTest)) == 1 })
 			},
 		} {
 			b.finish("young")
@@ -301,7 +303,7 @@ func TestRetention_IsOver(t *testing.T) {
 	})
 }
 
-// TestRetention_OfMany: one script forgets a thousand, beside Claim and Dequeue, and a worker all, within a minute, where nothing is finished.
+// TestRetention_OfMany: one script forgets a thousand, and a worker all, where nothing is finished.
 func TestRetention_OfMany(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
 		b := remembering{systest.NewQueueTest(t, rdb, "q", sluice.WithRetention(time.Minute))}
@@ -311,9 +313,9 @@ func TestRetention_OfMany(t *testing.T) {
 		}
 		time.Sleep(61 * time.Second)
 		b.finish("a")
-		require.EqualValues(t, n-2*1000+1, rdb.ZCard(t.Context(), b.doneKey()).Val())
+		require.EqualValues(t, n-1000+1, rdb.ZCard(t.Context(), b.doneKey()).Val())
 		stop := systest.StartWorker(t, &sluice.Worker{Queue: b.Q, Handler: func(context.Context, sluice.Entry) error { return nil }})
-		time.Sleep(time.Second)
+		time.Sleep(2 * time.Second)
 		require.EqualValues(t, 1, rdb.ZCard(t.Context(), b.doneKey()).Val())
 		time.Sleep(2 * time.Minute)
 		b.requireForgotten("a")

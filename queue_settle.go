@@ -89,7 +89,7 @@ func (q *Queue) settleItems(ctx context.Context, items []wire.Item) (stale []str
 		reply, err := q.runSettle(ctx, part)
 		var answers []wire.Answer
 		if err == nil {
-			answers, _, err = decodeSettled(reply.Value, part)
+			answers, err = decodeSettled(reply.Value, part)
 		}
 		if err != nil {
 			return stale, err
@@ -137,7 +137,7 @@ func (q *Queue) reportRequest(items []wire.Item) redisexec.Request {
 	}
 	script, args := scripts.GiveBack, make([]any, 0, 2+6*len(items))
 	if by == wire.ByBury {
-		script, args = scripts.Bury, append(args, q.trimmer.bounds...)
+		script, args = scripts.Bury, append(args, q.bounds...)
 	}
 	for i := range items {
 		args = wire.AppendItem(args, &items[i])
@@ -145,14 +145,14 @@ func (q *Queue) reportRequest(items []wire.Item) redisexec.Request {
 	return script.Request(q.keys.counts, args...)
 }
 
-// decodeSettled decodes what a script says of the tasks whose leases it was to end, and what it has dropped; or returns a
-// call's part of a group's reply.
-func decodeSettled(value any, items []wire.Item) ([]wire.Answer, wire.Dropped, error) {
+// decodeSettled decodes what a script says of the tasks whose leases it was to end, or returns a call's part of a
+// group's reply.
+func decodeSettled(value any, items []wire.Item) ([]wire.Answer, error) {
 	if items[0].Disposition.Script() != wire.ByExchange {
 		return wire.Settled(value, len(items))
 	}
 	x, err := exchangedFor(value, len(items))
-	return x.Answers, x.Dropped, err
+	return x.Answers, err
 }
 
 // exchangedFor decodes the reply to a call that was to finish so many tasks, or returns its part of a group's.
@@ -193,7 +193,7 @@ func (q *Queue) exchangeRequest(finish []wire.Item, n int, lease time.Duration, 
 	}
 	args = append(args, ask.Client, n, wire.Duration(lease), q.options.maxAttempts)
 	if n > 0 {
-		args = append(append(args, ask.Below, store.Millis(ask.Watch)), q.trimmer.bounds...)
+		args = append(append(args, ask.Below, store.Millis(ask.Watch)), q.bounds...)
 		args = append(args, wire.Claimant(lease, worker))
 	}
 	keys, args := q.keys.counts, wire.AppendByReceipt(args, finish)

@@ -50,7 +50,7 @@ type Stats struct {
 	Limits Limits
 }
 
-// Stats counts the queue's tasks. With WithDeadLimit or WithDeadAge it drops first what those say.
+// Stats counts the queue's tasks. It changes nothing.
 func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 	return q.stats(ctx, "stats")
 }
@@ -59,9 +59,6 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 func (q *Queue) stats(ctx context.Context, op string) (Stats, error) {
 	if err := q.check(op); err != nil {
 		return Stats{}, err
-	}
-	if q.options.trims() {
-		q.trim(ctx)
 	}
 	reply, err := q.executor.Run(ctx, scripts.Stats.Request(q.keys.all))
 	var s Stats

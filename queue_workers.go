@@ -18,7 +18,10 @@ const (
 	// sayEvery is how often a worker says that it lives, at least, unless it polls less often. Its word counts for sayLasts times as long.
 	sayEvery  = 15 * time.Second
 	sayRarest = 8 * time.Hour
-	sayLasts  = 3
+	// sayAgain is how soon it says so again while its queue has more to be dropped or forgotten:
+	// seen.lua does that, in bounded steps.
+	sayAgain = 250 * time.Millisecond
+	sayLasts = 3
 	// sayFor bounds each try, and partFor the last one, for which Run waits.
 	sayFor  = 5 * time.Second
 	partFor = 250 * time.Millisecond
@@ -99,7 +102,8 @@ func sayingOf(text string, until float64) (w WorkerInfo, ok bool) {
 	}, true
 }
 
-// presence has a worker that runs seen, and keeps the counts of its queue.
+// presence has a worker that runs seen, keeps the counts of its queue, and has dropped and forgotten what
+// its options do not allow.
 type presence struct {
 	worker *Worker
 	saying saying
@@ -123,7 +127,9 @@ func (p *presence) request(hasEnded bool) redisexec.Request {
 		text, _ := json.Marshal(p.saying) // of strings and numbers: it never fails
 		said = string(text)
 	}
-	r := scripts.Seen.Request(p.worker.Queue.keys.all, append([]any{p.saying.Counts, said}, p.before...)...)
+	q := p.worker.Queue
+	args := append(append([]any{p.saying.Counts, said}, q.bounds...), wire.Duration(q.options.retention))
+	r := scripts.Seen.Request(q.keys.all, append(args, p.before...)...)
 	if said != "" {
 		p.before = append(p.before, said)
 	}
@@ -157,14 +163,18 @@ func (ps presences) keep(ctx context.Context) {
 		return
 	}
 	for ctx.Err() == nil {
-		ps.say(ctx, sayFor, false)
-		backoff.Sleep(ctx, every-backoff.Half(every/4)) // those of a fleet that has started at once come apart
+		next := time.Now().Add(every - backoff.Half(every/4)) // those of a fleet that has started at once come apart
+		for left := ps.say(ctx, sayFor, false); len(left) > 0 && time.Until(next) > 0; left = left.say(ctx, sayFor, false) {
+			backoff.Sleep(ctx, sayAgain)
+		}
+		backoff.Sleep(ctx, time.Until(next))
 	}
 	ps.say(context.WithoutCancel(ctx), partFor, true)
 }
 
 // say says how all are, or that they have ended, in one pipeline. What fails is said again at the next time.
-func (ps presences) say(ctx context.Context, within time.Duration, haveEnded bool) {
+// It returns those whose queues have more to be dropped or forgotten.
+func (ps presences) say(ctx context.Context, within time.Duration, haveEnded bool) (left presences) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	requests := make([]redisexec.Request, len(ps))
@@ -175,7 +185,11 @@ func (ps presences) say(ctx context.Context, within time.Duration, haveEnded boo
 		if !haveEnded {
 			ps[i].noted(r)
 		}
+		if r.Value == int64(1) {
+			left = append(left, ps[i])
+		}
 	}
+	return left
 }
 
 // startPresence has the workers of a crew seen: one goroutine for each client. What it returns ends them, and waits for that.

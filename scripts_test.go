@@ -380,7 +380,7 @@ func FuzzReplies(f *testing.F) {
 		errs = append(errs, err)
 		_, err = store.DecodeHeads(reply, 1)
 		errs = append(errs, err)
-		_, _, err = wire.Settled(reply, 1)
+		_, err = wire.Settled(reply, 1)
 		errs = append(errs, err)
 		_, err = wire.Done(reply, 1)
 		errs = append(errs, err)

@@ -3,7 +3,6 @@ package sluice
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"time"
 
@@ -19,7 +18,6 @@ type workerSource struct {
 	queue *Queue
 	lease time.Duration
 	id    string // of the worker
-	log   *slog.Logger
 }
 
 // tellCanceled has the IDs of tasks told that are cancelled while they are leased, and returns what ends that.
@@ -80,7 +78,6 @@ func (s *workerSource) Exchange(reports []taskloop.Report, claim int) ([]taskloo
 	}
 	q.watcher.Claimed(mark, sent, store.HeadAfterClaim(x.Next, x.Waiting, x.Place), len(x.Tasks) > 0)
 	q.noteClaimedTasks(x.Tasks)
-	s.logDropped(x.Dropped)
 	result.Tasks, result.More, result.Limited, result.Receipt, result.Head = x.Tasks, x.More, x.Limited, x.Receipt, x.Next
 	return results, result
 }
@@ -89,9 +86,7 @@ func (s *workerSource) Exchange(reports []taskloop.Report, claim int) ([]taskloo
 func (s *workerSource) decodeReport(answer redisexec.Result, items []wire.Item) taskloop.ReportResult {
 	result := taskloop.ReportResult{Outcome: answer.Outcome, Err: answer.Err}
 	if answer.Outcome == redisexec.Done {
-		var dropped wire.Dropped
-		result.Answers, dropped, result.Err = decodeSettled(answer.Value, items)
-		s.logDropped(dropped)
+		result.Answers, result.Err = decodeSettled(answer.Value, items)
 	}
 	return result
 }

@@ -1,9 +1,10 @@
 -- Moves tasks to the dead letters. If a task has a waiting version, that version takes
 -- over at its own due time instead.
 -- KEYS[3] the dead letters   KEYS[8] the queue's pause and limits
--- ARGV[1] and ARGV[2] the two bounds that trim reads; then three per task: id, score, reason
+-- ARGV[1] how many dead letters may stay, 0 for any number   ARGV[2] for how many seconds each may,
+-- 0 for ever; then three per task: id, score, reason
 -- RETURNS one number per task: 1 buried   3 the waiting version has taken over instead
---         0 stale   2 gone; 0 and 2: nothing changed. Then what trim has dropped
+--         0 stale   2 gone; 0 and 2: nothing changed
 -- RETRY idempotent: the first run uses up the receipt, so a second run changes nothing.
 local reply, first, buried, retried = {}, nil, 0, 0
 redis.call('ZCARD', KEYS[3]) -- check the types before the first write
@@ -27,12 +28,9 @@ for i = 3, #ARGV, 3 do
   end
   reply[#reply + 1] = answer
 end
-local answered = #reply
 tally('buried', buried)
 tally('retried', retried)
-if buried > 0 then
-  for _, item in ipairs((trim(buried, 1))) do reply[#reply + 1] = item end
-end
+if buried > 0 then trim(buried, ARGV[1], ARGV[2]) end
 wake(first)
-freed(answered)
+freed(#reply)
 return reply

@@ -5,13 +5,13 @@
 -- KEYS[3] the dead letters   KEYS[6] the queue's line   KEYS[7] the last errors   KEYS[8] its pause and limits   KEYS[9] its counts   KEYS[10] and KEYS[11] see done.lua, if needed
 -- ARGV[1] the client, '' if it wants no place in line   ARGV[2] how many tasks to claim, at most 250   ARGV[3] lease in seconds
 -- ARGV[4] attempts allowed, 0 for any number   if any are to be claimed: ARGV[5] the client joins the line if it claims fewer
--- than that; negative if it is in line, and leaves it otherwise   ARGV[6] its watch in ms   ARGV[7] and ARGV[8] the two bounds that trim reads
+-- than that; negative if it is in line, and leaves it otherwise   ARGV[6] its watch in ms   ARGV[7] and ARGV[8] as bury's first two
 -- ARGV[9] the claimant: '<lease in seconds>/<worker>'; then, for tasks to be finished that have the same receipt: it, their number, their IDs;
 -- then, if they are to be remembered: '', for how many seconds, and of each that has a result: its number among them, the result
 -- RETURNS { 1 if there may be more, -1 if pause or limits keep more from being handed out, else 0; lease end; IDs claimed; the attempt of each, none if all
 --           are first ones; the payload of each, none if all are empty; when each was due, in one text; one number per task
 --           to be finished: 1 done   4 done, and its result was dropped   0 stale   2 gone; 0 and 2: nothing changed. None if all are 1; microseconds
---           until the head is due, or since it is, as headOff says; clients in line; the place as lookOut says; then what trim has dropped }
+--           until the head is due, or since it is, as headOff says; clients in line; the place as lookOut says }
 -- RETRY never: if the script runs twice, the second run claims other tasks. It is idempotent if
 -- it only finishes tasks: the first run uses up the receipts, so a second run changes nothing.
 if n > 0 and #ids > 0 then -- nothing that claims may be denied once tasks are finished
@@ -23,7 +23,7 @@ redis.call('ZCARD', KEYS[3]) -- check the type before the first write
 local answers, first = {}, nil
 if #ids > 0 then answers, first = finishAll() end
 
-local claimed, attempts, unseen, payloadList, dues, dropped, most, cut = {}, {}, {}, {}, {}, {}, n, false
+local claimed, attempts, unseen, payloadList, dues, most, cut = {}, {}, {}, {}, {}, n, false
 if limits then most = limits.allowed(n, 0) end
 if most > 0 then
   local ready, read, further, cleanUp = due(most, nil, limit)
@@ -38,10 +38,10 @@ if most > 0 then
   end
   if #claimed > 0 then lease(claimed, attempts, unseen) end
   local buried = cleanUp()
-  if buried > 0 then dropped = trim(buried, 7) end
+  if buried > 0 then trim(buried, ARGV[7], ARGV[8]) end
   cut = further and #claimed < most
 end
 if limits then limits.spend(#claimed, #claimed) end
 wake(first)
 local off, waiting, place = lookOut(#claimed)
-return { moreThan(#claimed, most, cut), leaseEnd, claimed, attempts, payloadList, table.concat(dues, ' '), answers, off, waiting, place, unpack(dropped) }
+return { moreThan(#claimed, most, cut), leaseEnd, claimed, attempts, payloadList, table.concat(dues, ' '), answers, off, waiting, place }

@@ -1,6 +1,6 @@
 -- Removes due tasks from the queue and returns them, earliest first.
 -- KEYS[3] the dead letters   KEYS[5] the leased tasks   KEYS[8] the queue's pause and limits
--- ARGV[1] n, at most 250   ARGV[2] and ARGV[3] the bounds that trim reads
+-- ARGV[1] n, at most 250   ARGV[2] and ARGV[3] as bury's first two
 -- RETURNS { 1 if there may be more, -1 if a pause or limits keep more from being handed out, else 0; then per task: id, score, attempt, payload }
 -- RETRY never: if the script runs twice, the second run removes other tasks.
 redis.call('ZCARD', KEYS[3]) -- check the types before the first write
@@ -39,5 +39,5 @@ if #removed > 0 then
 end
 if off <= 0 and more or off > 0 and head and not redis.pcall('ZSCORE', KEYS[5], head) then seeTo(off, 1) end
 local buried = cleanUp()
-if buried > 0 then trim(buried, 2) end
+if buried > 0 then trim(buried, ARGV[2], ARGV[3]) end
 return reply

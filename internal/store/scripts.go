@@ -17,7 +17,7 @@ type Scripts struct {
 
 	Acquire, Release, Extend, PermitAcquire, PermitExtend, PermitRelease, PermitInspect, Inspect, Force, CheckLock *redisexec.Script
 
-	Enqueue, Exchange, Pop, Peek, Heartbeat, GiveBack, Bury, Revive, Drop, Trim, Cancel, Reschedule, Get, Next, Heads, Stats, List, Pause, Resume, Limit, Seen, Workers, Purge, CheckQueue, Mark *redisexec.Script
+	Enqueue, Exchange, Pop, Peek, Heartbeat, GiveBack, Bury, Revive, Drop, Cancel, Reschedule, Get, Next, Heads, Stats, List, Pause, Resume, Limit, Seen, Workers, Purge, CheckQueue, Mark *redisexec.Script
 }
 
 // Load reads the scripts from the directory with their files.
@@ -48,7 +48,6 @@ func Load(files fs.FS) *Scripts {
 	s.Bury = s.add("bury", redisexec.Idempotent, "prelude", "idle", "wake", "limits", "freed", "failure", "tally", "state", "fields", "trim")
 	s.Revive = s.add("revive", redisexec.Never, "prelude", "idle", "wake", "state", "fields")
 	s.Drop = s.add("drop", redisexec.Never, "prelude")
-	s.Trim = s.add("trim", redisexec.Never, "prelude", "tally", "done", "trim")
 	s.Cancel = s.add("cancel", redisexec.Never, "prelude", "publish", "idle", "wake", "limits", "freed", "failure", "state", "fields")
 	s.Reschedule = s.add("reschedule", redisexec.Never, "prelude", "idle", "wake", "failure", "state", "fields")
 	s.Get = s.add("get", redisexec.ReadOnly, "prelude", "state", "fields", "payload")
@@ -59,7 +58,7 @@ func Load(files fs.FS) *Scripts {
 	s.Pause = s.add("pause", redisexec.Never, "prelude", "idle", "wake", "limits", "change")
 	s.Resume = s.add("resume", redisexec.Never, "prelude", "idle", "wake", "limits", "change")
 	s.Limit = s.add("limit", redisexec.Never, "prelude", "idle", "wake", "limits", "change")
-	s.Seen = s.add("seen", redisexec.Idempotent, "prelude")
+	s.Seen = s.add("seen", redisexec.Idempotent, "prelude", "tally", "done", "trim")
 	s.Workers = s.add("workers", redisexec.ReadOnly, "prelude")
 	s.Purge = s.add("purge", redisexec.Never)
 	s.CheckQueue = s.add("check_queue", redisexec.ReadOnly, "check")

@@ -68,14 +68,6 @@ func (r *Reader) Between(low, high int64) int64 {
 // Text reads a text.
 func (r *Reader) Text() string { return read[string](r) }
 
-// Texts reads all parts that are left, each a text.
-func (r *Reader) Texts() (texts []string) {
-	for r.More() {
-		texts = append(texts, r.Text())
-	}
-	return texts
-}
-
 // list reads a part that is a list.
 func (r *Reader) list() []any { return read[[]any](r) }
 

@@ -35,7 +35,6 @@ func TestReader_TakesNothingElse(t *testing.T) {
 		"no score":               {[]any{""}, func(r *Reader) { r.Score() }, false},
 		"an answer":              {[]any{int64(-1), int64(4)}, func(r *Reader) { r.Answer(); r.Answer() }, true},
 		"no answer":              {[]any{int64(5)}, func(r *Reader) { r.Answer() }, false},
-		"IDs of what is dropped": {[]any{int64(2), "a", "b"}, func(r *Reader) { r.Dropped() }, true},
 		"an attempt that is bad": {[]any{"id", "1", "x", ""}, func(r *Reader) { r.Listed() }, false},
 		"what was left out":      {[]any{"id", "1", "1", int64(5)}, func(r *Reader) { r.Listed() }, true},
 		"nothing was left out":   {[]any{"id", "1", "1", int64(0)}, func(r *Reader) { r.Listed() }, false},
@@ -57,10 +56,10 @@ func TestExchange_ReadsEachPart(t *testing.T) {
 		change(parts)
 		return parts
 	}
-	x, err := Exchange(append(reply(func([]any) {}), int64(1), "dead"), 2, AsTask)
+	x, err := Exchange(reply(func([]any) {}), 2, AsTask)
 	require.NoError(t, err)
 	require.Equal(t, Exchanged[Task]{
-		Answers: []Answer{Accepted, Stale}, More: true, Receipt: "9.5", Next: -7 * time.Microsecond, Waiting: 4, Place: 2, Dropped: Dropped{1, []string{"dead"}},
+		Answers: []Answer{Accepted, Stale}, More: true, Receipt: "9.5", Next: -7 * time.Microsecond, Waiting: 4, Place: 2,
 		Tasks: []Task{
 			{ID: "a", Payload: []byte("p"), Score: 9.5, Due: 1.5, Attempt: 1},
 			{ID: "b", Score: 9.5, Due: 2.5, Attempt: 3},

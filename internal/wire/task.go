@@ -143,25 +143,11 @@ func (r *Reader) answers(n int) []Answer {
 	return answers
 }
 
-// Dropped is how many dead letters a script has dropped, and the IDs of some.
-type Dropped struct {
-	Count int64
-	IDs   []string
-}
-
-// Dropped reads what a script says behind the rest of its reply, if it has dropped any.
-func (r *Reader) Dropped() (d Dropped) {
-	if r.More() {
-		d = Dropped{r.Int(), r.Texts()}
-	}
-	return d
-}
-
 // Settled decodes what giveback.lua and bury.lua say of n tasks.
-func Settled(value any, n int) ([]Answer, Dropped, error) {
+func Settled(value any, n int) ([]Answer, error) {
 	r := Read(value)
-	answers, dropped := r.answers(n), r.Dropped()
-	return answers, dropped, r.Err()
+	answers := r.answers(n)
+	return answers, r.Err()
 }
 
 // Done decodes what a script says of n tasks that says nothing if all are accepted.
@@ -193,7 +179,6 @@ type Exchanged[T any] struct {
 	Next    time.Duration // until the earliest other task is due, an hour for later or never; negative, for how long it has been
 	Waiting int           // clients that are in line
 	Place   int           // of this client, as exchange.lua says
-	Dropped Dropped
 }
 
 // longestDue is for how many microseconds a task is said to have been due at most.
@@ -201,7 +186,7 @@ const longestDue = 9_000_000_000_000_000
 
 // Exchange decodes the reply of exchange.lua, which was to finish so many tasks: whether there are more, the score of all, their
 // IDs, the attempts unless all are first ones, the payloads unless all are empty, when each was due, in one text, the answers,
-// the next due time, how many clients are in line, this one's place, and what was dropped. as makes a T of each task.
+// the next due time, how many clients are in line, and this one's place. as makes a T of each task.
 func Exchange[T any](value any, finished int, as func(Task) T) (x Exchanged[T], err error) {
 	r := Read(value)
 	more := r.Int()
@@ -209,7 +194,7 @@ func Exchange[T any](value any, finished int, as func(Task) T) (x Exchanged[T], 
 	ids, attempts, payloads, dues := r.list(), r.list(), r.list(), r.Text()
 	answers := Read(r.part())
 	x.Next = time.Duration(min(max(r.Int(), -longestDue), time.Hour.Microseconds())) * time.Microsecond
-	x.Waiting, x.Place, x.Dropped = int(r.Int()), int(r.Int()), r.Dropped()
+	x.Waiting, x.Place = int(r.Int()), int(r.Int())
 	x.Tasks = exchanged(&r, x.Receipt, ids, attempts, payloads, dues, as)
 	if x.Answers = answers.done(finished); r.Err() != nil || answers.Err() != nil {
 		return Exchanged[T]{}, redisexec.Unexpected(value)

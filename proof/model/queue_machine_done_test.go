@@ -19,7 +19,7 @@ import (
 
 // companions are the keys beside the queue's own, in the order in which scripts take them.
 func (m *queueMachine) companions() (keys []string) {
-	for _, ending := range []string{"tasks", "dead", "state", "leased", "line", "errors", "paused", "counts", "done", "results"} {
+	for _, ending := range []string{"tasks", "dead", "state", "leased", "line", "errors", "paused", "counts", "done", "results", "workers"} {
 		keys = append(keys, "{"+m.key+"}:"+ending)
 	}
 	return keys

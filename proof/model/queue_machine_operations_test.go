@@ -76,11 +76,12 @@ func (m *queueMachine) enqueued(t *rapid.T, outcomes []sluice.Outcome, enqueue f
 func (m *queueMachine) claim(t *rapid.T) {
 	now := m.begin()
 	n, lease := few.Draw(t, "n"), m.lease(t)
-	q, trim := m.trimFirst(t, now)
+	q, b := m.limited(t)
 	m.note(now)
+	buried := m.model.Buried
 	claimed, err := q.Claim(context.Background(), n, lease)
 	want := m.model.Claim(now, n, decimal(micros(lease)), m.maxAttempts)
-	trim("trimmed by a claim")
+	m.trimBehind("claim", now, b, buried)
 	if errors.Is(err, sluice.ErrLost) { // this machine was slower than the lease
 		m.awaitRelease(t, want)
 		require.Empty(t, m.model.Release(now, want...))
@@ -129,8 +130,7 @@ func (m *queueMachine) note(now float64) {
 
 func (m *queueMachine) pop(t *rapid.T) {
 	now, n := m.begin(), few.Draw(t, "n")
-	q, _ := m.trimFirst(t, now)
-	popped, err := q.Pop(context.Background(), n)
+	popped, err := m.queues[0].Pop(context.Background(), n)
 	require.NoError(t, err)
 	m.same(t, m.model.Pop(now, n), popped)
 	m.handedOut(t, n, len(popped))
@@ -268,7 +268,7 @@ func (m *queueMachine) stats(t *rapid.T) {
 	is, err := m.queues[0].Stats(context.Background())
 	require.NoError(t, err)
 	want := m.model.Stats(now)
-	want.Waiting = is.Waiting // a hint, which the model has not
+	want.Waiting, want.Worked = is.Waiting, is.Worked // hints, which the model has not
 	m.pauseEnds(t, want.Paused, is.PausedUntil)
 	want.PausedUntil = is.PausedUntil
 	if want.Due > 0 {
@@ -280,58 +280,72 @@ func (m *queueMachine) stats(t *rapid.T) {
 	m.end(t)
 }
 
-// bounds are a queue's limits on its dead letters, and its retention, as the model has them; 0 for none.
+// bounds are a queue's limits on its dead letters; 0 for none.
 type bounds struct {
-	limit     int
-	age       float64
-	retention float64
+	limit int
+	age   time.Duration
 }
 
-// limited returns a queue with a limit on its dead letters and a retention that were drawn, perhaps none. It
-// has not looked at them yet, so that it does before its first claim.
-func (m *queueMachine) limited(t *rapid.T) (q *sluice.Queue, b bounds) {
+// bounds draws limits, perhaps none.
+func (m *queueMachine) bounds(t *rapid.T) bounds {
 	limit := rapid.SampledFrom([]int{0, 1, 1, 2}).Draw(t, "dead limit")
-	old := rapid.SampledFrom([]time.Duration{0, 0, time.Second, time.Hour}).Draw(t, "dead age")
-	if _, isReal := m.clock.(*realClock); isReal && old == time.Second {
-		old = 0 // it may be over between the model's time and the server's
+	age := rapid.SampledFrom([]time.Duration{0, 0, time.Second, time.Hour}).Draw(t, "dead age")
+	if _, isReal := m.clock.(*realClock); isReal && age == time.Second {
+		age = 0 // it may be over between the model's time and the server's
 	}
-	retention := rapid.SampledFrom(append([]time.Duration{0, 0, 0}, m.retentions...)).Draw(t, "retention")
-	if limit == 0 && old == 0 && retention == 0 {
-		return m.queues[0], bounds{}
-	}
+	return bounds{limit, age}
+}
+
+// limited returns a queue with limits that were drawn.
+func (m *queueMachine) limited(t *rapid.T) (*sluice.Queue, bounds) {
+	b := m.bounds(t)
 	q, err := sluice.NewQueue(m.rdb, strings.TrimPrefix(m.key, "Queue:"), sluice.WithMaxAttempts(m.maxAttempts),
-		sluice.WithDeadLimit(limit), sluice.WithDeadAge(old), sluice.WithRetention(retention))
+		sluice.WithDeadLimit(b.limit), sluice.WithDeadAge(b.age))
 	require.NoError(t, err)
-	return q, bounds{limit, decimal(micros(old)), decimal(micros(retention))}
+	return q, b
 }
 
-// trimFirst returns a queue with a limit on its dead letters, for an operation that drops what is too much before it
-// does anything else, and a function that drops what the operation has buried too much.
-func (m *queueMachine) trimFirst(t *rapid.T, now float64) (q *sluice.Queue, trim func(result string)) {
-	q, b := m.limited(t)
-	trim = func(result string) {
-		before := m.model.Dropped
-		if m.model.Trim(now, b.limit, b.age); m.model.Dropped > before {
-			m.counts.add(result)
-		}
-	}
-	trim("trimmed before")
-	if b.retention > 0 && m.model.Forget(now, b.retention) > 0 {
-		m.counts.add("forgotten by a trim")
-	}
-	return q, trim
+// trim drops what is too much from the model, and reports whether there was any.
+func (m *queueMachine) trim(now float64, b bounds) bool {
+	before := m.model.Dropped
+	m.model.Trim(now, b.limit, decimal(micros(b.age)))
+	return m.model.Dropped > before
 }
 
-// trim drops dead letters before Stats.
-func (m *queueMachine) trim(t *rapid.T) {
-	now, before := m.begin(), m.model.Dropped
-	q, _ := m.trimFirst(t, now)
-	is, err := q.Stats(context.Background())
+// trimBehind is trim, behind what may have buried: buried is how many were before it.
+func (m *queueMachine) trimBehind(op string, now float64, b bounds, buried int64) {
+	if m.model.Buried > buried && m.trim(now, b) {
+		m.counts.add("trimmed by a " + op)
+	}
+}
+
+// presence runs the script with which a Worker says that it has ended.
+func (m *queueMachine) presence(t *rapid.T) {
+	b, age := m.bounds(t), rapid.SampledFrom(append([]time.Duration{0, 0}, m.retentions...)).Draw(t, "retention")
+	args := []any{45, "", b.limit, wire.Duration(b.age), wire.Duration(age)}
+	now := m.begin()
+	reply, err := m.rdb.EvalSha(context.Background(), digestOf(t, "seen"), append([]string{m.key}, m.companions()...), args...).Result()
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		m.runWorker(t)
+		now = m.begin()
+		reply, err = m.rdb.EvalSha(context.Background(), digestOf(t, "seen"), append([]string{m.key}, m.companions()...), args...).Result()
+	}
 	require.NoError(t, err)
-	require.Equal(t, m.model.Dropped, is.Dropped)
-	require.Equal(t, m.model.Stats(now).Dead, is.Dead)
-	m.counts.add("trim: " + either(m.model.Dropped > before, "some", "none"))
+	require.Zero(t, reply, "nothing is left to be dropped")
+	m.counts.add("trimmed by a presence: " + either(m.trim(now, b), "some", "none"))
+	if age > 0 && m.model.Forget(now, decimal(micros(age))) > 0 {
+		m.counts.add("forgotten by a presence")
+	}
 	m.end(t)
+}
+
+// runWorker runs a Worker of another queue until the server knows the script with which it says that it lives.
+func (m *queueMachine) runWorker(t *rapid.T) {
+	ctx, stop := context.WithTimeout(context.Background(), 2*time.Second)
+	defer stop()
+	q, err := sluice.NewQueue(m.rdb, strings.TrimPrefix(m.key, "Queue:")+"-other")
+	require.NoError(t, err)
+	require.NoError(t, (&sluice.Worker{Queue: q, Handler: func(context.Context, sluice.Entry) error { return nil }}).Run(ctx))
 }
 
 // drop removes dead letters by their IDs, which does not count as dropped by a limit.

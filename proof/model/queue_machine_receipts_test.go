@@ -75,13 +75,10 @@ func (m *queueMachine) bury(t *rapid.T) {
 	e, now := m.receipt(t), m.begin()
 	reason := rapid.SampledFrom([]string{"", "no", "1:dead:2:", strings.Repeat("ö", 300)}).Draw(t, "reason")
 	q, b := m.limited(t)
+	buried := m.model.Buried
 	err := q.Bury(context.Background(), e, reason)
 	ok := m.model.Bury(now, e, reason[:min(len(reason), 512)])
-	if before := m.model.Dropped; ok && m.model.Item(e.ID).Listed { // else a waiting version has taken over
-		if m.model.Trim(now, b.limit, b.age); m.model.Dropped > before {
-			m.counts.add("trimmed behind a burial")
-		}
-	}
+	m.trimBehind("burial", now, b, buried)
 	m.stale(t, "bury", staleID(e, ok), err)
 }
 

@@ -22,11 +22,11 @@ import (
 // queueResults are the results that a long run must have seen.
 const queueResults = `advance; bury: done; bury: stale; cancel: absent; cancel: dead; cancel: due; cancel: leased; cancel: scheduled; claim: none; claim: some;
 dead: none; dead: some; list: scheduled; list: due; list: leased; list: dead; pause: without an end; pause: with an end; resume; limits: none; limits: running; limits: rate; limits: both; limited by running; limited by rate; limited after a change; dequeue: done; dequeue: stale; enqueue: added; enqueue: deferred; enqueue: kept; enqueue: updated; enqueue: done;
-dequeue and remember: done; dequeue and remember: stale; finish: done; finish: stale; finish: with a result; remembered again; forgotten by a finish; forgotten by a trim;
+dequeue and remember: done; dequeue and remember: stale; finish: done; finish: stale; finish: with a result; remembered again; forgotten by a finish; forgotten by a presence;
 list: done; get: done; cancel: done; cancel: shadowed; once: dead; once: over; kept due: updated; kept due: deferred;
 enqueue batch; extend: done; extend: stale; foreign add; foreign remove; noted; get: found; get: not found; payloads: none; payloads: small; invalid; peek: none;
 peek: some; pop: none; pop: some; purge; release: done; release: stale; reschedule: done; reschedule: none; retry: done;
-retry: stale; revive: none; revive: some; stats; drop: none; drop: some; trim: some; trim: none; trimmed before; trimmed by a claim; trimmed behind a burial; version taken over; moved during a lease; delivery not counted; attempts used up; put back by a foreign producer; ended context; lease ended`
+retry: stale; revive: none; revive: some; stats; drop: none; drop: some; trimmed by a presence: some; trimmed by a presence: none; trimmed by a claim; trimmed by a burial; version taken over; moved during a lease; delivery not counted; attempts used up; put back by a foreign producer; ended context; lease ended`
 
 // TestQueueMachine_VirtualTime runs the machine on a miniredis whose clock the test sets:
 // leases and delays end at drawn moments, and scores are compared to the last bit.
@@ -58,7 +58,7 @@ func runQueueMachine(t *testing.T, rdb redis.UniversalClient, c clock, wanted ..
 			"Claim": m.claim, "Claim2": m.claim, "Claim3": m.claim, "Claim4": m.claim, "Claim5": m.claim, "Claim6": m.claim, "Claim7": m.claim, "Pop": m.pop, "Peek": m.peek,
 			"Dequeue": m.dequeue, "DequeueAndRemember": m.dequeueAndRemember, "DequeueAndRemember2": m.dequeueAndRemember, "Finish": m.finish, "Finish2": m.finish, "EndRetention": m.endRetention, "Extend": m.extend, "Retry": m.retry, "Release": m.release, "Bury": m.bury,
 			"Dead": m.dead, "List": m.list, "Pause": m.pause, "SetLimits": m.setLimits, "Limits": m.limits, "Resume": m.resume, "Resume2": m.resume, "Revive": m.revive, "Cancel": m.cancel, "Reschedule": m.reschedule,
-			"Get": m.get, "Get2": m.get, "Get3": m.get, "Stats": m.stats, "Trim": m.trim, "Drop": m.drop, "Purge": m.purge,
+			"Get": m.get, "Get2": m.get, "Get3": m.get, "Stats": m.stats, "Presence": m.presence, "Drop": m.drop, "Purge": m.purge,
 			"ForeignAdd": m.foreignAdd, "ForeignRemove": m.foreignRemove, "LaterVersion": m.laterVersion,
 			"EndLease": m.endLease, "Advance": m.advance, "Invalid": m.invalid,
 		})

@@ -27,7 +27,7 @@ func prepared(t *testing.T, rdb redis.UniversalClient, l *sluice.Locker) (table 
 			continue
 		}
 		f := operations.New(t, rdb)
-		f.Locker, f.Queue = l, systest.NewQueue(t, rdb, sluice.WithDeadLimit(1))
+		f.Locker, f.Queue = l, systest.NewQueue(t, rdb)
 		table = append(table, op.Ready(t, f))
 	}
 	return table
