@@ -5,7 +5,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // Waiting returns how many callers wait in a Locker's queues behind those at the head.
@@ -29,7 +29,7 @@ func Apart(l *Locker) int { return len(l.apart.all("")) }
 
 // PutNext has a task take the place of another one, as the next occurrence of a periodic task does.
 func PutNext(ctx context.Context, q *Queue, e Entry, next Task) error {
-	return q.putNext(ctx, e, &wire.Next{At: next.At, Payload: next.packed()})
+	return q.putNext(ctx, e, &store.Next{At: next.At, Payload: next.packed()})
 }
 
 // SaysThatAWorkerLives reports whether a command is the one that a Worker sends every 15 seconds.

@@ -12,7 +12,6 @@ import (
 
 	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/taskloop"
-	"github.com/sluice-go/sluice/internal/wire"
 )
 
 type contextKey string
@@ -31,8 +30,8 @@ func every(ctx context.Context, locks hookList[LockHooks], tasks hookList[QueueH
 	})
 	q.noteClaimed([]Entry{{ID: "a"}})
 	w := q.newWorkObserver(0)
-	started = w.Started(ctx, wire.Task{})
-	w.Finished(ctx, wire.Task{}, taskloop.Finished{})
+	started = w.Started(ctx, store.Task{})
+	w.Finished(ctx, store.Task{}, taskloop.Finished{})
 	return sending, started
 }
 

@@ -11,7 +11,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/lease"
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // Mux hands each task to the handler of its Kind. Its Serve is the Handler of a Worker, or of several:
@@ -78,8 +78,8 @@ func (m *Mux) Handle(name string, h Handler, opts ...KindOption) {
 	switch {
 	case m.serves.Load() != nil:
 		panic("sluice: Mux.Handle: it serves already")
-	case len(name) > wire.MaxHeaderKey:
-		panic(fmt.Sprintf("sluice: Mux.Handle: a kind has %d bytes at most", wire.MaxHeaderKey))
+	case len(name) > store.MaxHeaderKey:
+		panic(fmt.Sprintf("sluice: Mux.Handle: a kind has %d bytes at most", store.MaxHeaderKey))
 	case m.kinds[name] != nil:
 		panic(fmt.Sprintf("sluice: Mux.Handle: kind %q is there already", name))
 	case h == nil:

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/store"
-	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // Periodic is work that is due again and again. Give the same list to the Workers of all processes: each
@@ -211,9 +210,9 @@ func (p *periodicTask) task(o occurrence) Task {
 }
 
 // nextOf returns what takes a task's place for an occurrence.
-func (p *periodicTask) nextOf(o occurrence) *wire.Next {
+func (p *periodicTask) nextOf(o occurrence) *store.Next {
 	t := p.task(o)
-	return &wire.Next{At: t.At, Payload: t.packed()}
+	return &store.Next{At: t.At, Payload: t.packed()}
 }
 
 // entry returns what the handler is given of a task that was claimed for the occurrence at due.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/backoff"
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 const (
@@ -71,11 +71,11 @@ func (e notHandledError) Unwrap() error { return e.error }
 // and this process is handed the occurrence again, it is the result at once.
 type conclusion struct {
 	occurrence
-	disposition wire.Disposition
+	disposition store.Disposition
 }
 
 // conclusionOf returns what has been decided of an occurrence of a task, if this process has handled it.
-func (p *periodics) conclusionOf(id string, o occurrence) (d wire.Disposition, ok bool) {
+func (p *periodics) conclusionOf(id string, o occurrence) (d store.Disposition, ok bool) {
 	last, _ := p.queue.concluded.Load(id)
 	c, _ := last.(conclusion)
 	return c.disposition, c.is(o) && last != nil
@@ -90,7 +90,7 @@ func (p *periodics) accepted(id string) {
 
 // admit returns what the handler is to be called with for an occurrence, and whether it is to be
 // called. If not, err is the result.
-func (p *periodics) admit(t wire.Task, o occurrence) (e Entry, call bool, err error) {
+func (p *periodics) admit(t store.Task, o occurrence) (e Entry, call bool, err error) {
 	claimed := p.claimed(t)
 	task := p.tasks[t.ID]
 	if task == nil {
@@ -117,8 +117,8 @@ func (p *periodics) admit(t wire.Task, o occurrence) (e Entry, call bool, err er
 }
 
 // claimed returns when a task was claimed, by the server's clock.
-func (p *periodics) claimed(t wire.Task) time.Time {
-	return wire.TimeOf(t.Score).Add(-time.Duration(wire.CeilMicros(p.lease)) * time.Microsecond)
+func (p *periodics) claimed(t store.Task) time.Time {
+	return store.TimeOf(t.Score).Add(-time.Duration(store.CeilMicros(p.lease)) * time.Microsecond)
 }
 
 // putBack returns the result of an occurrence of a task that this worker does not know. Others may: a program that has it is
@@ -140,10 +140,10 @@ func (p *periodics) putBack(id string, o occurrence, claimed time.Time) error {
 
 // conclude has the next occurrence take the task's place, if the present one is not to be handed out again before that. d is what
 // would become of the task otherwise.
-func (p *periodics) conclude(t wire.Task, err error, d wire.Disposition) wire.Disposition {
+func (p *periodics) conclude(t store.Task, err error, d store.Disposition) store.Disposition {
 	o, ok := occurrenceIn(t.ID, t.Header)
 	task := p.tasks[t.ID]
-	if _, isOurs := err.(notHandledError); isOurs || !ok || task == nil || d.Action == wire.Release { //nolint:errorlint // never wrapped
+	if _, isOurs := err.(notHandledError); isOurs || !ok || task == nil || d.Action == store.Release { //nolint:errorlint // never wrapped
 		return d
 	}
 	if before, isOver := p.conclusionOf(t.ID, o); isOver {
@@ -162,7 +162,7 @@ func (p *periodics) conclude(t wire.Task, err error, d wire.Disposition) wire.Di
 		after, before = now.Add(max(early, 0)), due
 	}
 	next, err := task.next(nil, after)
-	isRepeated := d.Action == wire.Retry || d.Action == wire.Snooze
+	isRepeated := d.Action == store.Retry || d.Action == store.Snooze
 	if isRepeated && (err != nil || now.Add(d.Delay).Before(next.due)) {
 		return d
 	}
@@ -170,7 +170,7 @@ func (p *periodics) conclude(t wire.Task, err error, d wire.Disposition) wire.Di
 		next.before = before
 		d.Next = task.nextOf(next)
 	}
-	if d.Next != nil || d.Action == wire.Finish { // else it is a dead letter, which may be revived
+	if d.Next != nil || d.Action == store.Finish { // else it is a dead letter, which may be revived
 		p.queue.concluded.Store(t.ID, conclusion{o, d})
 	}
 	return d

@@ -8,7 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // TestPeriodic_AnEarlierClaimThatIsAdmittedLater does not set the clock back by which the next occurrence is chosen. A process may
@@ -24,21 +24,21 @@ func TestPeriodic_AnEarlierClaimThatIsAdmittedLater(t *testing.T) {
 	p, err := w.newPeriodics(lease, slog.Default())
 	require.NoError(t, err)
 	first := time.Unix(1_700_000_000, 0).UTC()
-	claim := func(due, at time.Time) (wire.Task, occurrence) {
+	claim := func(due, at time.Time) (store.Task, occurrence) {
 		o := occurrence{after: due.Add(-50 * time.Millisecond), due: due}
-		return wire.Task{ID: "tick", Attempt: 1, Header: o.header("tick", nil), Score: float64(at.Add(lease).UnixMicro()) / 1e6}, o
+		return store.Task{ID: "tick", Attempt: 1, Header: o.header("tick", nil), Score: float64(at.Add(lease).UnixMicro()) / 1e6}, o
 	}
 	earlier, before := claim(first, first)
 	later, o := claim(first.Add(10*time.Second), first.Add(10*time.Second+time.Millisecond))
 	for _, c := range []struct {
-		wire.Task
+		store.Task
 		occurrence
 	}{{later, o}, {earlier, before}} {
 		_, call, err := p.admit(c.Task, c.occurrence)
 		require.NoError(t, err)
 		require.True(t, call)
 	}
-	d := p.conclude(later, nil, wire.Disposition{Action: wire.Finish})
+	d := p.conclude(later, nil, store.Disposition{Action: store.Finish})
 	require.NotNil(t, d.Next)
 	require.Equal(t, o.due.Add(50*time.Millisecond), d.Next.At)
 }

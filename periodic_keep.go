@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-go/sluice/internal/background"
 	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/redisexec"
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 const (
@@ -123,6 +123,6 @@ func (p *periodics) advance(ctx context.Context, task *periodicTask, e Entry, o 
 }
 
 // putNext has what comes next take the place of a task whose receipt is good, leased or not.
-func (q *Queue) putNext(ctx context.Context, e Entry, next *wire.Next) error {
-	return q.settle(ctx, "move periodic task", wire.Disposition{Next: next}, e)
+func (q *Queue) putNext(ctx context.Context, e Entry, next *store.Next) error {
+	return q.settle(ctx, "move periodic task", store.Disposition{Next: next}, e)
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/taskloop"
 	"github.com/sluice-go/sluice/internal/watch"
-	"github.com/sluice-go/sluice/internal/wire"
 )
 
 const (
@@ -53,8 +53,8 @@ type Queue struct {
 	keeper   keeper
 	bounds   []any // of dead letters, for trim.lua: how many may stay, for how many seconds
 
-	enqueues *committer[wire.Enqueue]
-	dequeues *committer[[]wire.Item]
+	enqueues *committer[store.Enqueue]
+	dequeues *committer[[]store.Item]
 	claims   *committer[claimArg]
 
 	concluded sync.Map // what is to become of occurrences whose handlers have returned, by the ID of the periodic task: see conclusion
@@ -206,7 +206,7 @@ func NewQueue(rdb redis.UniversalClient, name string, opts ...QueueOption) (*Que
 	}
 	q := &Queue{executor: redisexec.New(rdb), options: options, name: name, keys: newQueueKeys(key), client: clients.ClientOf(rdb)}
 	q.watcher = q.client.Watcher(watch.Queue{Keys: q.keys.counts, Channel: q.keys.wake}, options.poll)
-	q.bounds = []any{options.deadLimit, wire.Duration(options.deadAge)}
+	q.bounds = []any{options.deadLimit, store.Duration(options.deadAge)}
 	q.enqueues, q.dequeues, q.claims = newCommitter(q, q.commitEnqueues), newCommitter(q, q.commitDequeues), newCommitter(q, q.commitClaims)
 	return q, nil
 }
@@ -247,20 +247,20 @@ func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration) 
 		return false, fmt.Errorf("sluice: reschedule: %w", err)
 	}
 	value, err := q.byID(ctx, "reschedule", id, func() redisexec.Request {
-		return q.replicated(scripts.Reschedule.Request(q.keys.errors, id, wire.Duration(delay)))
+		return q.replicated(scripts.Reschedule.Request(q.keys.errors, id, store.Duration(delay)))
 	})
 	if err != nil && !errors.Is(err, ErrUnderReplicated) {
 		return false, err
 	}
-	r := wire.Read([]any{value})
+	r := store.Read([]any{value})
 	answer, failed := r.Answer(), r.Err()
-	if failed == nil && answer == wire.Malformed {
+	if failed == nil && answer == store.Malformed {
 		failed = ErrCorrupt
 	}
 	if failed != nil {
 		return false, wrap("reschedule", q.name, failed)
 	}
-	return answer == wire.Accepted, err
+	return answer == store.Accepted, err
 }
 
 // byID runs a script on one task, and returns the reply.
@@ -308,8 +308,8 @@ func (q *Queue) get(ctx context.Context, id string, opts ...ReadOption) (t TaskI
 
 // decodeGet decodes the time, and a task of that ID if there is one.
 func decodeGet(id string, value any) (t TaskInfo, now time.Time, err error) {
-	r := wire.Read(value)
-	now = wire.TimeOf(r.Score())
+	r := store.Read(value)
+	now = store.TimeOf(r.Score())
 	switch left := r.Left(); {
 	case left == 0 && r.Err() == nil:
 		return t, now, ErrNotFound

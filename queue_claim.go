@@ -11,7 +11,6 @@ import (
 	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/store"
-	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // Claim leases up to n due tasks, earliest first: they are the caller's until the lease ends. The caller then says
@@ -224,7 +223,7 @@ func (q *Queue) commitClaims(calls []*mergedCall[claimArg]) {
 // lease ends.
 func (q *Queue) commitClaim(calls []*mergedCall[claimArg], all claimArg) {
 	commitGroup(q, calls, q.claimRequest(all), func(result redisexec.Result, sent time.Time) {
-		x, err := wire.Exchange(result.Value, 0, entryOf)
+		x, err := store.Exchange(result.Value, 0, entryOf)
 		for _, call := range calls {
 			left := x
 			m := mergedResult{redisexec.Result{Value: left.Cut(call.Arg.n)}, sent}
@@ -283,16 +282,16 @@ func (q *Queue) popStep(ctx context.Context, n int) (more, isLimited bool, entri
 	if err != nil {
 		return false, false, nil, err
 	}
-	r := wire.Read(reply.Value)
+	r := store.Read(reply.Value)
 	left := r.Int()
-	if entries, err = readEach(&r, wire.ListedParts, (*wire.Reader).Listed, asEntry); len(entries) > 0 {
+	if entries, err = readEach(&r, store.ListedParts, (*store.Reader).Listed, asEntry); len(entries) > 0 {
 		err = reply.Shortfall
 	}
 	return left > 0, left < 0, entries, err
 }
 
 // asEntry returns a task that a script shows as it is handed out.
-func asEntry(i wire.Info) Entry { return entryOf(i.Task) }
+func asEntry(i store.Info) Entry { return entryOf(i.Task) }
 
 // Peek reads up to n due tasks, earliest first. It changes nothing, and nothing keeps other callers from taking
 // them: Dequeue reports whether one did.

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // maxReason is the most bytes of a reason that are kept.
@@ -74,7 +74,7 @@ func (q *Queue) eachLetter(ctx context.Context, ids []string, script *redisexec.
 			args = append(args, id)
 		}
 		reply, err := q.executor.Run(ctx, q.replicated(script.Request(keys, args...)))
-		r := wire.Read([]any{reply.Value})
+		r := store.Read([]any{reply.Value})
 		n := r.Between(0, int64(len(part)))
 		if err == nil {
 			err = r.Err()

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/internal/redistest"
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // TestRetention_ADroppedResultIsSaidOfItsTask: a full server refuses the result of a task among others that are stale, gone, done without a result,
@@ -29,21 +29,21 @@ func TestRetention_ADroppedResultIsSaidOfItsTask(t *testing.T) {
 		require.NoError(t, err)
 		receipts := map[string]string{}
 		for _, e := range claimed {
-			receipts[e.ID] = wire.ScoreText(e.Score)
+			receipts[e.ID] = store.ScoreText(e.Score)
 		}
-		receipts["stale"] = wire.ScoreText(claimed[0].Score + 1)
+		receipts["stale"] = store.ScoreText(claimed[0].Score + 1)
 		_, err = q.Cancel(t.Context(), "gone")
 		require.NoError(t, err)
-		items, want := make([]wire.Item, len(ids)), make([]wire.Answer, len(ids))
+		items, want := make([]store.Item, len(ids)), make([]store.Answer, len(ids))
 		for i, id := range ids {
-			items[i], want[i] = wire.Item{ID: id, Receipt: receipts[id], Disposition: wire.Disposition{Action: wire.Finish}}, wire.Accepted
+			items[i], want[i] = store.Item{ID: id, Receipt: receipts[id], Disposition: store.Disposition{Action: store.Finish}}, store.Accepted
 			switch id {
 			case "stale":
-				want[i] = wire.Stale
+				want[i] = store.Stale
 			case "gone":
-				want[i] = wire.Gone
+				want[i] = store.Gone
 			case "with":
-				items[i].Disposition.Result, want[i] = "result", wire.Resultless
+				items[i].Disposition.Result, want[i] = "result", store.Resultless
 			case "extended": // not plain
 				require.NoError(t, q.Extend(t.Context(), claimed[i], 2*time.Hour))
 			}
@@ -51,7 +51,7 @@ func TestRetention_ADroppedResultIsSaidOfItsTask(t *testing.T) {
 		require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
 		reply, err := q.executor.Run(t.Context(), q.exchangeRequest(items, 0, 0, ""))
 		require.NoError(t, err)
-		x, err := wire.Exchange(reply.Value, len(items), wire.AsTask)
+		x, err := store.Exchange(reply.Value, len(items), store.AsTask)
 		require.NoError(t, err)
 		require.Equal(t, want, x.Answers)
 	}

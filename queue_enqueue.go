@@ -9,7 +9,6 @@ import (
 	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/store"
-	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // Enqueue puts a task into the queue, and returns what became of it; see WithDuplicates
@@ -48,7 +47,7 @@ func (q *Queue) send(ctx context.Context, t Task) (Outcome, error) {
 	// The payload is copied: the caller may use it again when its context has ended, while
 	// the call is still under way.
 	task := t.wire()
-	reply, err := runMerged(ctx, q, q.enqueues, task, 1, task.Size(), func(task wire.Enqueue) redisexec.Request {
+	reply, err := runMerged(ctx, q, q.enqueues, task, 1, task.Size(), func(task store.Enqueue) redisexec.Request {
 		args := q.newTasks(q.options.duplicates, 1, "0", 0)
 		args.Add(task)
 		return q.enqueueRequest(q.options.duplicates, args)
@@ -56,7 +55,7 @@ func (q *Queue) send(ctx context.Context, t Task) (Outcome, error) {
 	if err != nil {
 		return 0, err
 	}
-	outcomes, _, err := wire.AppendOutcomes(make([]Outcome, 0, 1), reply.Value, 1)
+	outcomes, _, err := store.AppendOutcomes(make([]Outcome, 0, 1), reply.Value, 1)
 	if err != nil {
 		return 0, err
 	}
@@ -65,7 +64,7 @@ func (q *Queue) send(ctx context.Context, t Task) (Outcome, error) {
 
 // commitEnqueues sends a group of Enqueue calls. A task with a delay is due as if it were
 // alone: unlike those of a batch, the tasks have no order among each other.
-func (q *Queue) commitEnqueues(calls []*mergedCall[wire.Enqueue]) {
+func (q *Queue) commitEnqueues(calls []*mergedCall[store.Enqueue]) {
 	args := q.newTasks(q.options.duplicates, len(calls), "0", 0)
 	for _, call := range calls {
 		args.Add(call.Arg)
@@ -113,12 +112,12 @@ func (q *Queue) EnqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) 
 func (q *Queue) sendBatch(ctx context.Context, ts []Task) ([]Outcome, error) {
 	outcomes := make([]Outcome, len(ts))
 	done := outcomes[:0]
-	same, floor := map[wire.Due]int64{}, "0"
+	same, floor := map[store.Due]int64{}, "0"
 	for len(ts) > 0 {
 		n, args := q.pack(ts, same, floor)
 		reply, err := q.executor.Run(ctx, q.enqueueRequest(q.options.duplicates, args))
 		if err == nil {
-			done, floor, err = wire.AppendOutcomes(done, reply.Value, n)
+			done, floor, err = store.AppendOutcomes(done, reply.Value, n)
 		}
 		if err == nil {
 			err = reply.Shortfall
@@ -135,10 +134,10 @@ func (q *Queue) sendBatch(ctx context.Context, ts []Task) ([]Outcome, error) {
 // due time, which are kept apart by a microsecond each: those with the same At in the whole
 // batch, those with the same Delay in this chunk, since delays count from floor, which is
 // after the tasks of the chunks before.
-func (q *Queue) pack(ts []Task, same map[wire.Due]int64, floor string) (n int, args *wire.Batch) {
+func (q *Queue) pack(ts []Task, same map[store.Due]int64, floor string) (n int, args *store.Batch) {
 	args = q.newTasks(q.options.duplicates, min(len(ts), maxGroup), floor, 1)
 	size := 0
-	maps.DeleteFunc(same, func(due wire.Due, _ int64) bool { return due.IsDelay() })
+	maps.DeleteFunc(same, func(due store.Due, _ int64) bool { return due.IsDelay() })
 	for n < len(ts) && n < maxGroup && (n == 0 || size+ts[n].packedSize() <= maxGroupBytes) {
 		t := &ts[n]
 		size += t.packedSize()
@@ -147,7 +146,7 @@ func (q *Queue) pack(ts []Task, same map[wire.Due]int64, floor string) (n int, a
 		same[due]++
 		// The payload is copied: the caller may use it again when its context has ended,
 		// while the command is still under way.
-		args.Add(wire.Enqueue{Due: due.Plus(after), ID: t.ID, Payload: t.packed()})
+		args.Add(store.Enqueue{Due: due.Plus(after), ID: t.ID, Payload: t.packed()})
 		n++
 	}
 	return n, args
@@ -155,16 +154,16 @@ func (q *Queue) pack(ts []Task, same map[wire.Due]int64, floor string) (n int, a
 
 // newTasks returns the arguments for this many tasks, none yet. Delays count from floor at
 // the earliest.
-func (q *Queue) newTasks(duplicates Duplicates, n int, floor string, apart int64) *wire.Batch {
+func (q *Queue) newTasks(duplicates Duplicates, n int, floor string, apart int64) *store.Batch {
 	policy := policyNames[duplicates]
 	if duplicates == DuplicatesOnce {
-		policy += ":" + wire.Duration(q.options.retention)
+		policy += ":" + store.Duration(q.options.retention)
 	}
-	return wire.NewBatch(n, policy, floor, apart)
+	return store.NewBatch(n, policy, floor, apart)
 }
 
 // enqueueRequest returns the request for all tasks that were added, with the policy that newTasks was given.
-func (q *Queue) enqueueRequest(duplicates Duplicates, tasks *wire.Batch) redisexec.Request {
+func (q *Queue) enqueueRequest(duplicates Duplicates, tasks *store.Batch) redisexec.Request {
 	keys := q.keys.errors
 	if duplicates == DuplicatesOnce {
 		keys = q.keys.done
@@ -172,15 +171,17 @@ func (q *Queue) enqueueRequest(duplicates Duplicates, tasks *wire.Batch) redisex
 	return q.replicated(scripts.Enqueue.Request(keys, tasks.Args()...))
 }
 
-func (t *Task) due() wire.Due {
+func (t *Task) due() store.Due {
 	if t.At.IsZero() {
-		return wire.DueIn(t.Delay)
+		return store.DueIn(t.Delay)
 	}
-	return wire.DueAt(t.At)
+	return store.DueAt(t.At)
 }
 
 // wire returns the task as it is sent. It is a copy.
-func (t *Task) wire() wire.Enqueue { return wire.Enqueue{Due: t.due(), ID: t.ID, Payload: t.packed()} }
+func (t *Task) wire() store.Enqueue {
+	return store.Enqueue{Due: t.due(), ID: t.ID, Payload: t.packed()}
+}
 
 var policyNames = [...]string{DuplicatesReplace: "replace", DuplicatesKeep: "keep", DuplicatesEarliest: "earliest", DuplicatesLatest: "latest", DuplicatesKeepDue: "keepdue", DuplicatesOnce: "once"}
 
@@ -211,8 +212,8 @@ func checkTask(t *Task) error {
 	case !t.At.IsZero() && (t.At.Unix() < 0 || t.At.Unix() > lastTime.Unix() || t.At.After(lastTime)):
 		return fmt.Errorf("%w: At before 1970 or after %d", ErrInvalid, lastTime.Year())
 	}
-	if len(t.Kind) > wire.MaxHeaderKey {
-		return fmt.Errorf("%w: a kind has at most %d bytes", ErrInvalid, wire.MaxHeaderKey)
+	if len(t.Kind) > store.MaxHeaderKey {
+		return fmt.Errorf("%w: a kind has at most %d bytes", ErrInvalid, store.MaxHeaderKey)
 	}
 	if err := t.checkHeader(); err != nil {
 		return err
@@ -231,22 +232,22 @@ func checkDelay(d time.Duration) error {
 }
 
 // packed returns the kind, the header and the payload as they are stored. It is a copy.
-func (t *Task) packed() string { return wire.Pack(t.Kind, t.Header, t.Payload) }
+func (t *Task) packed() string { return store.Pack(t.Kind, t.Header, t.Payload) }
 
 // packedSize returns how many bytes packed returns.
-func (t *Task) packedSize() int { return wire.Size(t.Kind, t.Header, t.Payload) }
+func (t *Task) packedSize() int { return store.Size(t.Kind, t.Header, t.Payload) }
 
 // checkHeader says what is wrong with the header. The error names no key and no value.
 func (t *Task) checkHeader() error {
-	if n := len(t.Header); n > wire.MaxHeaders || n == wire.MaxHeaders && t.Kind != "" { // which is kept among the pairs
-		return fmt.Errorf("%w: a header of %d pairs, %d are allowed, with a kind", ErrInvalid, n, wire.MaxHeaders)
+	if n := len(t.Header); n > store.MaxHeaders || n == store.MaxHeaders && t.Kind != "" { // which is kept among the pairs
+		return fmt.Errorf("%w: a header of %d pairs, %d are allowed, with a kind", ErrInvalid, n, store.MaxHeaders)
 	}
 	for key := range t.Header {
 		switch {
-		case len(key) == 0 || len(key) > wire.MaxHeaderKey:
-			return fmt.Errorf("%w: a key of a header has 1 to %d bytes", ErrInvalid, wire.MaxHeaderKey)
-		case key == wire.KindKey:
-			return fmt.Errorf("%w: a header has no %s: set Kind", ErrInvalid, wire.KindKey)
+		case len(key) == 0 || len(key) > store.MaxHeaderKey:
+			return fmt.Errorf("%w: a key of a header has 1 to %d bytes", ErrInvalid, store.MaxHeaderKey)
+		case key == store.KindKey:
+			return fmt.Errorf("%w: a header has no %s: set Kind", ErrInvalid, store.KindKey)
 		}
 	}
 	return nil

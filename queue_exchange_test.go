@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/taskloop"
-	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // twins are two queues on a server whose clock stands still, to which the same is done.
@@ -88,7 +88,7 @@ func (w *twins) step() {
 		got := w.both(func(ctx context.Context, q *Queue) any {
 			reply, err := q.executor.Run(ctx, q.claimRequest(claimArg{n, lease}))
 			require.NoError(w, err)
-			x, err := wire.Exchange(reply.Value, 0, entryOf)
+			x, err := store.Exchange(reply.Value, 0, entryOf)
 			require.NoError(w, err)
 			return x.Tasks
 		})
@@ -140,27 +140,27 @@ func compareExchanges(t *testing.T, pairs uint64) {
 		for range 3 + w.rand.IntN(25) {
 			w.step()
 		}
-		items := make([]wire.Item, 1+w.rand.IntN(5))
+		items := make([]store.Item, 1+w.rand.IntN(5))
 		for i := range items {
 			e := w.receipt()
-			items[i] = wire.Item{ID: e.ID, Receipt: receiptOf(e)}
+			items[i] = store.Item{ID: e.ID, Receipt: receiptOf(e)}
 		}
 		n, lease := 1+w.rand.IntN(4), w.delay()+time.Millisecond
 		together := w.run(0, items, n, lease)
 		half, other := w.run(1, items, 0, 0), w.run(1, nil, n, lease)
 
-		got, err := wire.Exchange(together, len(items), wire.AsTask)
+		got, err := store.Exchange(together, len(items), store.AsTask)
 		require.NoError(t, err)
-		finish, err := wire.Exchange(half, len(items), wire.AsTask)
+		finish, err := store.Exchange(half, len(items), store.AsTask)
 		require.NoError(t, err)
-		claim, err := wire.Exchange(other, 0, wire.AsTask)
+		claim, err := store.Exchange(other, 0, store.AsTask)
 		require.NoError(t, err)
 		require.Equal(t, finish.Answers, got.Answers, "seed %d", seed)
 		require.Equal(t, claim.Tasks, got.Tasks, "seed %d", seed)
 		require.Equal(t, claim.More, got.More, "seed %d", seed)
 		require.Equal(t, dump(t, rdb, w.queues[1]), dump(t, rdb, w.queues[0]), "seed %d", seed)
 		for _, answer := range got.Answers {
-			if answer == wire.Accepted {
+			if answer == store.Accepted {
 				finished++
 			}
 		}
@@ -207,7 +207,7 @@ func TestExchange_TellsOfTheHead(t *testing.T) {
 }
 
 // run runs the script on one of the queues.
-func (w *twins) run(on int, items []wire.Item, n int, lease time.Duration) any {
+func (w *twins) run(on int, items []store.Item, n int, lease time.Duration) any {
 	q := w.queues[on]
 	reply, err := q.executor.Run(w.Context(), q.exchangeRequest(items, n, lease, ""))
 	require.NoError(w, err)
@@ -253,7 +253,7 @@ func compareBatches(t *testing.T, pairs uint64) {
 		outcomes, err := w.queues[0].EnqueueBatch(t.Context(), tasks)
 		require.NoError(t, err)
 		require.Len(t, outcomes, len(tasks))
-		same := map[wire.Due]time.Duration{}
+		same := map[store.Due]time.Duration{}
 		for i, task := range tasks {
 			due := task.due()
 			if task.At.IsZero() {
@@ -335,29 +335,29 @@ func TestExtension_OfManyIsThatOfEach(t *testing.T) {
 	m := miniredis.RunT(t)
 	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
 	t.Cleanup(func() { _ = rdb.Close() })
-	counts := map[wire.Answer]int{}
+	counts := map[store.Answer]int{}
 	for seed := range uint64(pairs) {
 		w := newTwins(t, m, rdb, seed)
 		for range 3 + w.rand.IntN(40) {
 			w.step()
 		}
-		items := make([]wire.Item, 1+w.rand.IntN(8))
+		items := make([]store.Item, 1+w.rand.IntN(8))
 		for i := range items {
 			e := w.receipt()
-			items[i] = wire.Item{ID: e.ID, Receipt: receiptOf(e)}
+			items[i] = store.Item{ID: e.ID, Receipt: receiptOf(e)}
 		}
 		lease := w.delay() + time.Millisecond
 		got := (&workerSource{queue: w.queues[0], lease: lease}).Extend(t.Context(), items)
 		require.NoError(t, got.Err)
 		for i, item := range items {
-			want := (&workerSource{queue: w.queues[1], lease: lease}).Extend(t.Context(), []wire.Item{item})
+			want := (&workerSource{queue: w.queues[1], lease: lease}).Extend(t.Context(), []store.Item{item})
 			require.NoError(t, want.Err)
 			require.Equal(t, want.Answers[0], got.Answers[i], "seed %d, item %d", seed, i)
 			counts[got.Answers[i]]++
 		}
 		require.Equal(t, dump(t, rdb, w.queues[1]), dump(t, rdb, w.queues[0]), "seed %d", seed)
 	}
-	for _, answer := range []wire.Answer{wire.Accepted, wire.Stale, wire.Gone} {
+	for _, answer := range []store.Answer{store.Accepted, store.Stale, store.Gone} {
 		require.Greater(t, counts[answer], pairs/10, answer)
 	}
 }
@@ -371,7 +371,7 @@ func TestExtension_OfAGroupAnswersForEachTask(t *testing.T) {
 		require.NoError(t, err)
 		long, binary := strings.Repeat("x", 512), "\x00\r\n$5\r\n\xff{}:/"
 		states := []string{"plain", "extended", "waits", "stale", "gone", "buried", "corrupt", long, binary, "1", "unclaimed", "unclaimed field"}
-		var items []wire.Item
+		var items []store.Item
 		for _, id := range states {
 			_, err := q.Enqueue(ctx, Task{ID: id})
 			require.NoError(t, err)
@@ -381,12 +381,12 @@ func TestExtension_OfAGroupAnswersForEachTask(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, es, 10)
 		for _, e := range es {
-			items = append(items, wire.Item{ID: e.ID, Receipt: receiptOf(e)})
+			items = append(items, store.Item{ID: e.ID, Receipt: receiptOf(e)})
 		}
 		for _, id := range states[10:] {
 			shown, err := q.Get(ctx, id)
 			require.NoError(t, err)
-			items = append(items, wire.Item{ID: id, Receipt: receiptOf(shown.Entry)})
+			items = append(items, store.Item{ID: id, Receipt: receiptOf(shown.Entry)})
 		}
 		require.NoError(t, q.Extend(ctx, es[1], 2*time.Minute))
 		_, err = q.Enqueue(ctx, Task{ID: "waits", Payload: []byte("new")})
@@ -402,9 +402,9 @@ func TestExtension_OfAGroupAnswersForEachTask(t *testing.T) {
 		before := s.Now(t, rdb)
 		r := (&workerSource{queue: q, lease: lease}).Extend(ctx, items)
 		require.NoError(t, r.Err)
-		require.Equal(t, []wire.Answer{1, 1, 1, 0, 2, 0, -1, 1, 1, 1, 0, 0}, r.Answers)
+		require.Equal(t, []store.Answer{1, 1, 1, 0, 2, 0, -1, 1, 1, 1, 0, 0}, r.Answers)
 		for i, id := range states {
-			if r.Answers[i] != wire.Accepted {
+			if r.Answers[i] != store.Accepted {
 				continue
 			}
 			e, err := q.Get(ctx, id)
@@ -426,9 +426,9 @@ func TestExtension_SendsATaskForLittleMoreThanItsID(t *testing.T) {
 	q, err := NewQueue(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}), "orders")
 	require.NoError(t, err)
 	for receipts, most := range map[int]int{1: 50, taskloop.MaxGroup: 85} {
-		items := make([]wire.Item, taskloop.MaxGroup)
+		items := make([]store.Item, taskloop.MaxGroup)
 		for i := range items {
-			items[i] = wire.Item{ID: fmt.Sprintf("%036d", i), Receipt: wire.ScoreText(1790000000 + float64(i%receipts)/1e6)}
+			items[i] = store.Item{ID: fmt.Sprintf("%036d", i), Receipt: store.ScoreText(1790000000 + float64(i%receipts)/1e6)}
 		}
 		bytes := 0
 		for _, arg := range q.heartbeatRequest(time.Minute, items...).Args {
@@ -437,9 +437,9 @@ func TestExtension_SendsATaskForLittleMoreThanItsID(t *testing.T) {
 		}
 		require.LessOrEqual(t, bytes/len(items), most)
 	}
-	_, err = wire.Done([]any{int64(1)}, 2)
+	_, err = store.Done([]any{int64(1)}, 2)
 	require.ErrorIs(t, err, redisexec.ErrCorrupt)
-	_, err = wire.Done(nil, 2)
+	_, err = store.Done(nil, 2)
 	require.ErrorIs(t, err, redisexec.ErrCorrupt)
 }
 

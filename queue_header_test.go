@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/systest"
-	"github.com/sluice-go/sluice/internal/wire"
 )
 
 func storedPayload(b systest.QueueTest, id string) string {
@@ -262,7 +262,7 @@ func TestEntry_SaysWhenTheTaskBecameDue(t *testing.T) {
 		}
 		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "later", Delay: time.Hour})
 		later := b.Get("later")
-		require.Equal(b, wire.TimeOf(later.Score), later.Due)
+		require.Equal(b, store.TimeOf(later.Score), later.Due)
 		b.Bury(claimed[0], "why")
 		letter := b.Get(claimed[0].ID)
 		require.Zero(b, letter.Due)
@@ -281,7 +281,7 @@ func TestEntry_DueIsTheEndOfALeaseThatRanOut(t *testing.T) {
 			next = b.Claim(1, time.Minute)
 			return len(next) > 0
 		}, time.Minute, 5*time.Millisecond)
-		require.Equal(b, wire.TimeOf(first.Score), next[0].Due)
+		require.Equal(b, store.TimeOf(first.Score), next[0].Due)
 	})
 }
 

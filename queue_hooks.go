@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/taskloop"
-	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // QueueHooks are functions that are called when something has happened to the tasks of a queue: for metrics, logs and
@@ -185,7 +185,7 @@ func (q *Queue) noteClaimed(es []Entry) {
 }
 
 // noteClaimedTasks is noteClaimed for a worker.
-func (q *Queue) noteClaimedTasks(ts []wire.Task) {
+func (q *Queue) noteClaimedTasks(ts []store.Task) {
 	if !q.options.hooks.have(func(h *QueueHooks) bool { return h.TasksClaimed != nil }) {
 		return
 	}
@@ -213,7 +213,7 @@ func (q *Queue) newWorkObserver(lease time.Duration) taskloop.Observer {
 }
 
 // Started calls the hook TaskStarted.
-func (o *workObserver) Started(ctx context.Context, t wire.Task) context.Context {
+func (o *workObserver) Started(ctx context.Context, t store.Task) context.Context {
 	started := TaskStarted{Queue: o.queue, Entry: withoutReceipt(t), Lateness: o.lateness(t)}
 	for _, h := range o.hooks {
 		callHook(h.TaskStarted != nil, func() {
@@ -226,7 +226,7 @@ func (o *workObserver) Started(ctx context.Context, t wire.Task) context.Context
 }
 
 // Finished calls the hook TaskFinished.
-func (o *workObserver) Finished(ctx context.Context, t wire.Task, f taskloop.Finished) {
+func (o *workObserver) Finished(ctx context.Context, t store.Task, f taskloop.Finished) {
 	finished := TaskFinished{
 		Queue: o.queue, Entry: withoutReceipt(t), Lateness: o.lateness(t), Took: f.Took, Disposition: Disposition(f.Ending), Err: f.Err,
 	}
@@ -236,7 +236,7 @@ func (o *workObserver) Finished(ctx context.Context, t wire.Task, f taskloop.Fin
 }
 
 // Stuck calls the hook TaskStuck.
-func (o *workObserver) Stuck(ctx context.Context, t wire.Task, running time.Duration) {
+func (o *workObserver) Stuck(ctx context.Context, t store.Task, running time.Duration) {
 	stuck := TaskStuck{Queue: o.queue, Entry: withoutReceipt(t), Running: running}
 	for _, h := range o.hooks {
 		callHook(h.TaskStuck != nil, func() { h.TaskStuck(ctx, stuck) })
@@ -245,7 +245,7 @@ func (o *workObserver) Stuck(ctx context.Context, t wire.Task, running time.Dura
 
 // lateness returns from when until when the task waited for its claim, which is a lease before the end of
 // that. Both are times of the server's.
-func (o *workObserver) lateness(t wire.Task) time.Duration {
+func (o *workObserver) lateness(t store.Task) time.Duration {
 	if t.Due == 0 { // a foreign producer's way to say "at once"
 		return 0
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/redisexec"
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // KeepAlive runs fn, the work on a claimed task, and keeps the task the caller's meanwhile: it extends the lease at
@@ -85,7 +85,7 @@ func (k *kept) Key() any            { return k.queue.keys.all[0] }
 
 // Extension returns the request that extends the lease.
 func (k *kept) Extension() (redisexec.Request, bool) {
-	item := wire.Item{ID: k.entry.ID, Receipt: receiptOf(k.entry)}
+	item := store.Item{ID: k.entry.ID, Receipt: receiptOf(k.entry)}
 	return k.queue.heartbeatRequest(k.ttl, item), k.lease.Valid()
 }
 
@@ -94,14 +94,14 @@ func (k *kept) HandleExtension(sent time.Time, r redisexec.Result) bool {
 	if r.Outcome != redisexec.Done { // it is tried again until the deadline
 		return false
 	}
-	answers, err := wire.Done(r.Value, 1)
+	answers, err := store.Done(r.Value, 1)
 	switch {
 	case err != nil:
 		return false
-	case answers[0] == wire.Accepted:
+	case answers[0] == store.Accepted:
 		until := lease.SafeUntil(sent, k.ttl)
 		return k.lease.Extend(until, until)
-	case answers[0] == wire.Gone:
+	case answers[0] == store.Gone:
 		k.lease.End(ErrCanceled)
 	default:
 		k.lease.End(ErrLost)

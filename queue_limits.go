@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/store"
-	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // Limits are how many tasks of a queue may be worked on at a time, and how many handed out in which time, over all
@@ -87,7 +86,7 @@ func (q *Queue) Limits(ctx context.Context) (Limits, error) {
 }
 
 // readLimits reads what stats.lua says of limits.
-func readLimits(r *wire.Reader) Limits {
+func readLimits(r *store.Reader) Limits {
 	return Limits{
 		Running: int(r.Int()), Rate: int(r.Int()), Per: time.Duration(r.Int()) * time.Microsecond, Burst: int(r.Int()),
 	}

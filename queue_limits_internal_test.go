@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/internal/redistest"
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // TestLimits_AStaleFinishFreesNoPlace to the claim that goes with it: another one has the task.
@@ -32,12 +32,12 @@ func TestLimits_AStaleFinishFreesNoPlace(t *testing.T) {
 		now, err := q.Claim(ctx, 3, time.Hour)
 		require.NoError(t, err)
 		require.Len(t, now, 2)
-		stale := wire.Item{ID: old[0].ID, Receipt: receiptOf(old[0])}
-		reply, err := q.executor.Run(ctx, q.exchangeRequest([]wire.Item{stale}, 1, time.Hour, ""))
+		stale := store.Item{ID: old[0].ID, Receipt: receiptOf(old[0])}
+		reply, err := q.executor.Run(ctx, q.exchangeRequest([]store.Item{stale}, 1, time.Hour, ""))
 		require.NoError(t, err)
-		x, err := wire.Exchange(reply.Value, 1, wire.AsTask)
+		x, err := store.Exchange(reply.Value, 1, store.AsTask)
 		require.NoError(t, err)
-		require.Equal(t, []wire.Answer{wire.Stale}, x.Answers)
+		require.Equal(t, []store.Answer{store.Stale}, x.Answers)
 		require.Empty(t, x.Tasks)
 		require.True(t, x.Limited)
 	})

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // List lists up to n tasks in a state: StateScheduled, StateDue, StateLeased, StateDead or StateDone. It changes
@@ -148,14 +148,14 @@ var listings = map[State]listing{
 }
 
 // decode decodes where a page ends, and its tasks.
-func (l listing) decode(value any) (end cursor, ts []wire.Info, err error) {
-	r := wire.Read(value)
+func (l listing) decode(value any) (end cursor, ts []store.Info, err error) {
+	r := store.Read(value)
 	end = cursor{r.Text(), r.Text()}
-	parts, read := wire.ListedParts, (*wire.Reader).Listed
+	parts, read := store.ListedParts, (*store.Reader).Listed
 	if l.state != StateAbsent {
-		parts, read = wire.ShownParts, func(r *wire.Reader) wire.Info { return r.Shown(int(l.state)) }
+		parts, read = store.ShownParts, func(r *store.Reader) store.Info { return r.Shown(int(l.state)) }
 	}
-	ts, err = readEach(&r, parts, read, func(i wire.Info) wire.Info { return i })
+	ts, err = readEach(&r, parts, read, func(i store.Info) store.Info { return i })
 	return end, ts, err
 }
 
@@ -167,29 +167,29 @@ type cursor struct{ score, id string }
 func cursorOf(s State, t TaskInfo) cursor {
 	score := t.Score
 	if s == StateLeased && t.ID != "" {
-		score = wire.ScoreOf(t.LeaseEnds)
+		score = store.ScoreOf(t.LeaseEnds)
 	}
 	switch {
 	case t.ID == "" && score == 0:
 		return cursor{}
 	case math.IsInf(score, 0): // a foreign client's
-		return cursor{strings.TrimPrefix(strings.ToLower(wire.ScoreText(score)), "+"), t.ID} // as servers print it
+		return cursor{strings.TrimPrefix(strings.ToLower(store.ScoreText(score)), "+"), t.ID} // as servers print it
 	}
-	return cursor{wire.ScoreText(score), t.ID}
+	return cursor{store.ScoreText(score), t.ID}
 }
 
 // list returns the first n tasks of a list behind one, and the error that ends them. It reads them page by page, as they
 // are taken.
-func (q *Queue) list(ctx context.Context, l listing, after cursor, n int, payloads string) iter.Seq2[wire.Info, error] {
-	return func(yield func(wire.Info, error) bool) {
+func (q *Queue) list(ctx context.Context, l listing, after cursor, n int, payloads string) iter.Seq2[store.Info, error] {
+	return func(yield func(store.Info, error) bool) {
 		for left := n; left > 0; {
 			reply, err := q.executor.Run(ctx, l.script.Request(q.keys.done, min(left, maxGroup), after.score, after.id, l.which, payloads))
-			var page []wire.Info
+			var page []store.Info
 			if err == nil {
 				after, page, err = l.decode(reply.Value)
 			}
 			if err != nil {
-				yield(wire.Info{}, err)
+				yield(store.Info{}, err)
 				return
 			}
 			for _, i := range page {
@@ -205,41 +205,41 @@ func (q *Queue) list(ctx context.Context, l listing, after cursor, n int, payloa
 }
 
 // entryOf returns a task as it is handed out.
-func entryOf(t wire.Task) Entry {
-	return Entry{ID: t.ID, Kind: t.Kind, Payload: t.Payload, Header: t.Header, Score: t.Score, Attempt: t.Attempt, Due: wire.TimeOf(t.Due)}
+func entryOf(t store.Task) Entry {
+	return Entry{ID: t.ID, Kind: t.Kind, Payload: t.Payload, Header: t.Header, Score: t.Score, Attempt: t.Attempt, Due: store.TimeOf(t.Due)}
 }
 
 // withoutReceipt returns a task as a handler and its hooks get it, which do not settle it.
-func withoutReceipt(t wire.Task) Entry {
+func withoutReceipt(t store.Task) Entry {
 	e := entryOf(t)
 	e.Score = 0
 	return e
 }
 
 // infoOf returns a task as it is shown.
-func infoOf(i wire.Info) TaskInfo {
+func infoOf(i store.Info) TaskInfo {
 	t := TaskInfo{Entry: entryOf(i.Task), State: State(i.State), Reason: i.Reason, Worker: i.Worker, Omitted: i.Omitted}
 	if i.FailedAt != 0 {
-		t.FailedAt = wire.TimeOf(i.FailedAt)
+		t.FailedAt = store.TimeOf(i.FailedAt)
 	}
 	if i.LeasedSince != 0 {
-		t.LeasedSince = wire.TimeOf(i.LeasedSince)
+		t.LeasedSince = store.TimeOf(i.LeasedSince)
 	}
 	switch t.Due = (time.Time{}); t.State {
 	case StateLeased:
-		t.LeaseEnds, t.Score = wire.ExactTimeOf(i.Score), 0
+		t.LeaseEnds, t.Score = store.ExactTimeOf(i.Score), 0
 	case StateDead:
-		t.DiedAt = wire.TimeOf(i.Score)
+		t.DiedAt = store.TimeOf(i.Score)
 	case StateDone:
-		t.DoneAt, t.Result = wire.TimeOf(i.Score), i.Result
+		t.DoneAt, t.Result = store.TimeOf(i.Score), i.Result
 	default:
-		t.Due = wire.TimeOf(i.Score)
+		t.Due = store.TimeOf(i.Score)
 	}
 	return t
 }
 
 // readEach reads the tasks that are left of a reply, each of so many parts, and returns what as makes of them.
-func readEach[T any](r *wire.Reader, parts int, read func(r *wire.Reader) wire.Info, as func(i wire.Info) T) ([]T, error) {
+func readEach[T any](r *store.Reader, parts int, read func(r *store.Reader) store.Info, as func(i store.Info) T) ([]T, error) {
 	ts := make([]T, 0, r.Left()/parts)
 	for r.More() {
 		ts = append(ts, as(read(r)))

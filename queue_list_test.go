@@ -13,8 +13,8 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/systest"
-	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // listed are the states that List lists.
@@ -367,7 +367,7 @@ func TestQueue_LeasedIsExact(t *testing.T) {
 		want := map[string]float64{}
 		for i := range 20 {
 			if e, err := b.Q.Get(ctx, fmt.Sprint(i)); err == nil && e.State == sluice.StateLeased {
-				want[e.ID] = wire.ScoreOf(e.LeaseEnds)
+				want[e.ID] = store.ScoreOf(e.LeaseEnds)
 			}
 		}
 		is := map[string]float64{}

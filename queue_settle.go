@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/watch"
-	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // Dequeue finishes (acknowledges) tasks: it removes each whose receipt is still good. Where Enqueue has
@@ -30,7 +29,7 @@ import (
 //
 // Calls of many goroutines on one Queue at the same time are sent together, by one script.
 func (q *Queue) Dequeue(ctx context.Context, es ...Entry) error {
-	return q.settle(ctx, "dequeue", wire.Disposition{Action: wire.Finish}, es...)
+	return q.settle(ctx, "dequeue", store.Disposition{Action: store.Finish}, es...)
 }
 
 // Retry gives a task back whose attempt has failed, due again after delay; the attempt counts. The reason says why,
@@ -45,14 +44,14 @@ func (q *Queue) Retry(ctx context.Context, e Entry, delay time.Duration, reason 
 	if err := checkDelay(delay); err != nil {
 		return fmt.Errorf("sluice: retry: %w", err)
 	}
-	return q.settle(ctx, "retry", wire.Disposition{Action: wire.Retry, Delay: delay, Reason: cutReason(reason)}, e)
+	return q.settle(ctx, "retry", store.Disposition{Action: store.Retry, Delay: delay, Reason: cutReason(reason)}, e)
 }
 
 // Release gives tasks back that were not begun: they are due now, and the attempt does not
 // count. Where a new version was deferred, that one takes its place. ErrStale and
 // ErrUnknown as for Dequeue.
 func (q *Queue) Release(ctx context.Context, es ...Entry) error {
-	return q.settle(ctx, "release", wire.Disposition{Action: wire.Release}, es...)
+	return q.settle(ctx, "release", store.Disposition{Action: store.Release}, es...)
 }
 
 // Bury puts a task among the dead letters, where it stays until it is Revived, Cancelled or enqueued again: there
@@ -64,30 +63,30 @@ func (q *Queue) Release(ctx context.Context, es ...Entry) error {
 // time, and the old one is gone: an ID is in a queue once. ErrStale and ErrUnknown as for
 // Dequeue. It works on a full server.
 func (q *Queue) Bury(ctx context.Context, e Entry, reason string) error {
-	return q.settle(ctx, "bury", wire.Disposition{Action: wire.Bury, Reason: cutReason(reason)}, e)
+	return q.settle(ctx, "bury", store.Disposition{Action: store.Bury, Reason: cutReason(reason)}, e)
 }
 
 // settle ends leases: d says how.
-func (q *Queue) settle(ctx context.Context, op string, d wire.Disposition, es ...Entry) error {
+func (q *Queue) settle(ctx context.Context, op string, d store.Disposition, es ...Entry) error {
 	if err := q.check(op); err != nil {
 		return err
 	}
-	items := make([]wire.Item, len(es))
+	items := make([]store.Item, len(es))
 	for i, e := range es {
 		if err := checkReceipt(e); err != nil {
 			return fmt.Errorf("sluice: %s: %w", op, err)
 		}
-		items[i] = wire.Item{ID: e.ID, Receipt: receiptOf(e), Disposition: d}
+		items[i] = store.Item{ID: e.ID, Receipt: receiptOf(e), Disposition: d}
 	}
 	stale, failed := q.settleItems(ctx, items)
 	return settleError(op, q.name, failed, stale)
 }
 
 // settleItems ends leases, all with the same disposition, and sorts out the answers.
-func (q *Queue) settleItems(ctx context.Context, items []wire.Item) (stale []string, failed error) {
+func (q *Queue) settleItems(ctx context.Context, items []store.Item) (stale []string, failed error) {
 	for part := range slices.Chunk(items, maxGroup) {
 		reply, err := q.runSettle(ctx, part)
-		var answers []wire.Answer
+		var answers []store.Answer
 		if err == nil {
 			answers, err = decodeSettled(reply.Value, part)
 		}
@@ -97,7 +96,7 @@ func (q *Queue) settleItems(ctx context.Context, items []wire.Item) (stale []str
 		for i, answer := range answers {
 			switch {
 			case answer.IsAccepted():
-			case answer == wire.Malformed:
+			case answer == store.Malformed:
 				failed = ErrCorrupt
 			case reply.Ambiguous:
 				failed = errAmbiguousReceipt
@@ -113,8 +112,8 @@ func (q *Queue) settleItems(ctx context.Context, items []wire.Item) (stale []str
 }
 
 // runSettle ends the leases of a group. What finishes tasks may be a part of a larger group.
-func (q *Queue) runSettle(ctx context.Context, items []wire.Item) (redisexec.Reply, error) {
-	if items[0].Disposition.Script() != wire.ByExchange {
+func (q *Queue) runSettle(ctx context.Context, items []store.Item) (redisexec.Reply, error) {
+	if items[0].Disposition.Settler() != store.ByExchange {
 		return q.executor.Run(ctx, q.settleRequest(items))
 	}
 	bytes := 0
@@ -125,59 +124,59 @@ func (q *Queue) runSettle(ctx context.Context, items []wire.Item) (redisexec.Rep
 }
 
 // settleRequest returns the request that ends leases by one script.
-func (q *Queue) settleRequest(items []wire.Item) redisexec.Request {
+func (q *Queue) settleRequest(items []store.Item) redisexec.Request {
 	return q.replicated(q.reportRequest(items))
 }
 
 // reportRequest is settleRequest for a worker, which does not wait for replicas.
-func (q *Queue) reportRequest(items []wire.Item) redisexec.Request {
-	by := items[0].Disposition.Script()
-	if by == wire.ByExchange {
+func (q *Queue) reportRequest(items []store.Item) redisexec.Request {
+	by := items[0].Disposition.Settler()
+	if by == store.ByExchange {
 		return q.exchangeRequest(items, 0, 0, "")
 	}
 	script, args := scripts.GiveBack, make([]any, 0, 2+6*len(items))
-	if by == wire.ByBury {
+	if by == store.ByBury {
 		script, args = scripts.Bury, append(args, q.bounds...)
 	}
 	for i := range items {
-		args = wire.AppendItem(args, &items[i])
+		args = store.AppendItem(args, &items[i])
 	}
 	return script.Request(q.keys.counts, args...)
 }
 
 // decodeSettled decodes what a script says of the tasks whose leases it was to end, or returns a call's part of a
 // group's reply.
-func decodeSettled(value any, items []wire.Item) ([]wire.Answer, error) {
-	if items[0].Disposition.Script() != wire.ByExchange {
-		return wire.Settled(value, len(items))
+func decodeSettled(value any, items []store.Item) ([]store.Answer, error) {
+	if items[0].Disposition.Settler() != store.ByExchange {
+		return store.Settled(value, len(items))
 	}
 	x, err := exchangedFor(value, len(items))
 	return x.Answers, err
 }
 
 // exchangedFor decodes the reply to a call that was to finish so many tasks, or returns its part of a group's.
-func exchangedFor(value any, finished int) (wire.Exchanged[Entry], error) {
-	if x, ok := value.(wire.Exchanged[Entry]); ok {
+func exchangedFor(value any, finished int) (store.Exchanged[Entry], error) {
+	if x, ok := value.(store.Exchanged[Entry]); ok {
 		return x, nil
 	}
-	return wire.Exchange(value, finished, entryOf)
+	return store.Exchange(value, finished, entryOf)
 }
 
 // commitDequeues sends a group of Dequeue calls, those with the same receipt together.
-func (q *Queue) commitDequeues(calls []*mergedCall[[]wire.Item]) {
-	slices.SortStableFunc(calls, func(a, b *mergedCall[[]wire.Item]) int {
+func (q *Queue) commitDequeues(calls []*mergedCall[[]store.Item]) {
+	slices.SortStableFunc(calls, func(a, b *mergedCall[[]store.Item]) int {
 		return strings.Compare(a.Arg[0].Receipt, b.Arg[0].Receipt)
 	})
-	items := make([]wire.Item, 0, len(calls))
+	items := make([]store.Item, 0, len(calls))
 	for _, call := range calls {
 		items = append(items, call.Arg...)
 	}
 	commitGroup(q, calls, q.settleRequest(items), func(result redisexec.Result, sent time.Time) {
-		x, err := wire.Exchange(result.Value, len(items), entryOf)
+		x, err := store.Exchange(result.Value, len(items), entryOf)
 		for _, call := range calls {
 			m := mergedResult{result, sent} // a reply of another form is for each to reject
 			if n := len(call.Arg); err == nil {
-				m.Value, x.Answers = wire.Exchanged[Entry]{Answers: x.Answers[:n:n]}, x.Answers[n:]
+				m.Value, x.Answers = store.Exchanged[Entry]{Answers: x.Answers[:n:n]}, x.Answers[n:]
 			}
 			call.Settle(m)
 		}
@@ -186,19 +185,19 @@ func (q *Queue) commitDequeues(calls []*mergedCall[[]wire.Item]) {
 
 // exchangeRequest returns a request that finishes tasks, and then claims up to n, for a worker or, if that is "", for a Claim. Only
 // what claims nothing may be repeated.
-func (q *Queue) exchangeRequest(finish []wire.Item, n int, lease time.Duration, worker string) redisexec.Request {
+func (q *Queue) exchangeRequest(finish []store.Item, n int, lease time.Duration, worker string) redisexec.Request {
 	args, ask := make([]any, 0, 13+2*len(finish)), watch.Asking{}
 	if n > 0 {
 		ask = q.watcher.Ask(n, worker != "")
 	}
-	args = append(args, ask.Client, n, wire.Duration(lease), q.options.maxAttempts)
+	args = append(args, ask.Client, n, store.Duration(lease), q.options.maxAttempts)
 	if n > 0 {
 		args = append(append(args, ask.Below, store.Millis(ask.Watch)), q.bounds...)
-		args = append(args, wire.Claimant(lease, worker))
+		args = append(args, store.Claimant(lease, worker))
 	}
-	keys, args := q.keys.counts, wire.AppendByReceipt(args, finish)
+	keys, args := q.keys.counts, store.AppendByReceipt(args, finish)
 	if len(finish) > 0 && q.options.retention > 0 {
-		keys, args = q.keys.done, wire.AppendRetention(args, finish, q.options.retention)
+		keys, args = q.keys.done, store.AppendRetention(args, finish, q.options.retention)
 	}
 	r := scripts.Exchange.Request(keys, args...)
 	if n == 0 {
@@ -242,26 +241,26 @@ func (q *Queue) extend(ctx context.Context, op string, e Entry, lease time.Durat
 		return fmt.Errorf("sluice: %s: %w", op, err)
 	}
 	value, err := q.byID(ctx, op, e.ID, func() redisexec.Request {
-		return q.heartbeatRequest(lease, wire.Item{ID: e.ID, Receipt: receiptOf(e)})
+		return q.heartbeatRequest(lease, store.Item{ID: e.ID, Receipt: receiptOf(e)})
 	})
 	if err != nil {
 		return err
 	}
-	answers, err := wire.Done(value, 1)
+	answers, err := store.Done(value, 1)
 	switch {
 	case err != nil:
-	case answers[0] == wire.Malformed:
+	case answers[0] == store.Malformed:
 		err = ErrCorrupt
-	case answers[0] != wire.Accepted: // an extension does not use the receipt up: it was stale before
+	case answers[0] != store.Accepted: // an extension does not use the receipt up: it was stale before
 		err = ErrStale
 	}
 	return wrap(op, q.name, err)
 }
 
 // heartbeatRequest returns a request that extends the leases of up to maxGroup tasks.
-func (q *Queue) heartbeatRequest(lease time.Duration, items ...wire.Item) redisexec.Request {
-	args := append(make([]any, 0, 3+2*len(items)), wire.Duration(lease))
-	return scripts.Heartbeat.Request(q.keys.counts, wire.AppendByReceipt(args, items)...)
+func (q *Queue) heartbeatRequest(lease time.Duration, items ...store.Item) redisexec.Request {
+	args := append(make([]any, 0, 3+2*len(items)), store.Duration(lease))
+	return scripts.Heartbeat.Request(q.keys.counts, store.AppendByReceipt(args, items)...)
 }
 
 func checkReceipt(e Entry) error {
@@ -275,4 +274,4 @@ func checkReceipt(e Entry) error {
 }
 
 // receiptOf is an entry's score, as scripts are given it.
-func receiptOf(e Entry) string { return wire.ScoreText(e.Score) }
+func receiptOf(e Entry) string { return store.ScoreText(e.Score) }

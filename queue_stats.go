@@ -7,7 +7,6 @@ import (
 
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/store"
-	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // Stats is the state of a queue.
@@ -73,7 +72,7 @@ func (q *Queue) stats(ctx context.Context, op string) (Stats, error) {
 // long the pause lasts, the counts, how many workers there are and when one was seen, how many clients are in line, how many tasks are remembered,
 // and the limits.
 func decodeStats(value any) (s Stats, err error) {
-	r := wire.Read(value)
+	r := store.Read(value)
 	s.Due, s.Scheduled, s.Dead = r.Int(), r.Int(), r.Int()
 	oldest, hasDue := r.MaybeScore()
 	next, hasNext := r.MaybeScore()
@@ -89,16 +88,16 @@ func decodeStats(value any) (s Stats, err error) {
 	}
 	s.Leased, s.Retained, s.Workers, s.Waiting, s.Paused = leased, retained, int(workers), int(waiting), pause != notPaused
 	if hasWorked {
-		s.Worked = wire.TimeOf(worked)
+		s.Worked = store.TimeOf(worked)
 	}
 	if pause >= 0 {
-		s.PausedUntil = wire.TimeOf(now).Add(store.TimeToLive(pause))
+		s.PausedUntil = store.TimeOf(now).Add(store.TimeToLive(pause))
 	}
 	if hasDue {
 		s.OldestDue = time.Duration(min((now-oldest)*1e6, 9e15)) * time.Microsecond
 	}
 	if hasNext {
-		s.NextDue = wire.TimeOf(next)
+		s.NextDue = store.TimeOf(next)
 	}
 	return s, nil
 }

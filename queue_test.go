@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/systest"
-	"github.com/sluice-go/sluice/internal/wire"
 )
 
 func TestQueue_HandsOutATaskOnceWhenItIsDue(t *testing.T) {
@@ -92,7 +92,7 @@ func TestQueue_ExtendRetryAndReleaseMoveATask(t *testing.T) {
 		e := b.ClaimOne(10 * time.Second)
 
 		require.NoError(b, b.Q.Extend(ctx, e, time.Minute))
-		extended := wire.ScoreOf(b.Get("a").LeaseEnds)
+		extended := store.ScoreOf(b.Get("a").LeaseEnds)
 		require.GreaterOrEqual(b, extended, e.Score+50, "the new lease counts from the extension")
 		require.LessOrEqual(b, extended, b.Now()+60)
 
@@ -246,7 +246,7 @@ func TestQueue_DeferredVersionKeepsItsOwnTime(t *testing.T) {
 				require.NoError(b, b.Q.Dequeue(ctx, e))
 			} else {
 				b.EndLeaseSoon(e)
-				b.Eventually(func() bool { return b.Get(id).Due.After(wire.TimeOf(e.Score).Add(time.Minute)) })
+				b.Eventually(func() bool { return b.Get(id).Due.After(store.TimeOf(e.Score).Add(time.Minute)) })
 			}
 			require.Empty(b, b.Claim(1, time.Minute))
 			popped, err := b.Q.Pop(ctx, 9)

@@ -15,8 +15,8 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/systest"
-	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // foreignAdd adds a task as a producer in another language does: by a bare ZADD.
@@ -195,7 +195,7 @@ func TestQueue_AReplacedVersionHasAnotherReceipt(t *testing.T) {
 
 		// A waiting version that is due when the lease ends.
 		e := b.ClaimOne(time.Minute)
-		b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "a", At: wire.TimeOf(e.Score), Payload: []byte("v3")})
+		b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "a", At: store.TimeOf(e.Score), Payload: []byte("v3")})
 		require.NoError(b, b.Q.Release(ctx, e))
 		require.ErrorIs(b, b.Q.Dequeue(ctx, e), sluice.ErrStale)
 		require.Equal(b, "v3", string(b.Get("a").Payload))

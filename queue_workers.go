@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-go/sluice/internal/background"
 	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/redisexec"
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 const (
@@ -61,7 +61,7 @@ func (q *Queue) Workers(ctx context.Context) ([]WorkerInfo, error) {
 	}
 	var workers []WorkerInfo
 	at := map[string]int{}
-	r := wire.Read(reply.Value)
+	r := store.Read(reply.Value)
 	for r.More() {
 		w, ok := sayingOf(r.Text(), r.Score())
 		switch i, again := at[w.ID]; {
@@ -98,7 +98,7 @@ func sayingOf(text string, until float64) (w WorkerInfo, ok bool) {
 	}
 	return WorkerInfo{
 		ID: s.ID, Label: s.Label, Host: s.Host, Version: s.Version, PID: s.PID, Concurrency: s.Concurrency,
-		Running: s.Running, Stuck: s.Stuck, Started: time.UnixMilli(s.Started), Seen: wire.TimeOf(until - float64(s.Counts)),
+		Running: s.Running, Stuck: s.Stuck, Started: time.UnixMilli(s.Started), Seen: store.TimeOf(until - float64(s.Counts)),
 	}, true
 }
 
@@ -128,7 +128,7 @@ func (p *presence) request(hasEnded bool) redisexec.Request {
 		said = string(text)
 	}
 	q := p.worker.Queue
-	args := append(append([]any{p.saying.Counts, said}, q.bounds...), wire.Duration(q.options.retention))
+	args := append(append([]any{p.saying.Counts, said}, q.bounds...), store.Duration(q.options.retention))
 	r := scripts.Seen.Request(q.keys.all, append(args, p.before...)...)
 	if said != "" {
 		p.before = append(p.before, said)

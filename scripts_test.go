@@ -24,7 +24,6 @@ import (
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/store"
-	"github.com/sluice-go/sluice/internal/wire"
 )
 
 var update = flag.Bool("update", false, "rewrite lua/digests.txt")
@@ -330,10 +329,10 @@ func FuzzDurations(f *testing.F) {
 		if d < 0 || d > store.LongestDuration {
 			return
 		}
-		us := wire.CeilMicros(d)
+		us := store.CeilMicros(d)
 		require.GreaterOrEqual(t, us*1000, int64(d))
 		require.Less(t, us*1000-int64(d), int64(1000))
-		seconds, fraction, ok := strings.Cut(wire.Micros(us), ".")
+		seconds, fraction, ok := strings.Cut(store.Micros(us), ".")
 		require.True(t, ok)
 		require.Len(t, fraction, 6)
 		whole, err := strconv.ParseInt(seconds+fraction, 10, 64)
@@ -354,7 +353,7 @@ func FuzzReplies(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		reply := replyOf(text)
-		x, err := wire.Exchange(reply, 0, entryOf)
+		x, err := store.Exchange(reply, 0, entryOf)
 		errs := []error{err}
 		if err == nil {
 			require.True(t, len(x.Tasks) == 0 || x.Receipt != "")
@@ -374,15 +373,15 @@ func FuzzReplies(f *testing.F) {
 		}
 		_, err = decodeState(reply)
 		errs = append(errs, err)
-		_, _, err = wire.AppendOutcomes([]Outcome(nil), reply, 1)
+		_, _, err = store.AppendOutcomes([]Outcome(nil), reply, 1)
 		errs = append(errs, err)
 		_, err = decodeStats(reply)
 		errs = append(errs, err)
 		_, err = store.DecodeHeads(reply, 1)
 		errs = append(errs, err)
-		_, err = wire.Settled(reply, 1)
+		_, err = store.Settled(reply, 1)
 		errs = append(errs, err)
-		_, err = wire.Done(reply, 1)
+		_, err = store.Done(reply, 1)
 		errs = append(errs, err)
 		_, err = store.DecodeAcquired(reply)
 		errs = append(errs, err)
@@ -437,12 +436,12 @@ func TestClaimed_OneDueTimeForEachTask(t *testing.T) {
 		return []any{int64(0), "9.5", ids, []any{}, []any{}, dues, []any{}, int64(0), int64(0), int64(-1)}
 	}
 	for _, dues := range []any{"1.5 2.5", "1.5 2.5 3.5 4.5", "", " 1.5 2.5 3.5", "1.5  3.5", "1.5 inf 3.5", "1.5 nan 3.5", "1.5,2.5,3.5", []any{"1.5", "2.5", "3.5"}} {
-		_, err := wire.Exchange(reply(dues), 0, wire.AsTask)
+		_, err := store.Exchange(reply(dues), 0, store.AsTask)
 		require.ErrorIs(t, err, ErrCorrupt, "%q", dues)
 	}
 	for n := range 5 {
-		var got []wire.Task
-		rest, err := wire.Exchange(reply("1.5 2.5 3.5"), 0, wire.AsTask)
+		var got []store.Task
+		rest, err := store.Exchange(reply("1.5 2.5 3.5"), 0, store.AsTask)
 		require.NoError(t, err)
 		first := rest.Cut(n)
 		require.Len(t, first.Tasks, min(n, 3))

@@ -13,7 +13,6 @@ import (
 	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/taskloop"
-	"github.com/sluice-go/sluice/internal/wire"
 )
 
 const (
@@ -333,7 +332,7 @@ type panicError struct {
 func (e *panicError) Error() string { return "panic: " + e.value }
 
 // Handle runs the handler, except for an occurrence of a periodic task that it is not to have.
-func (p *workerPolicy) Handle(ctx context.Context, t wire.Task) error {
+func (p *workerPolicy) Handle(ctx context.Context, t store.Task) error {
 	e := withoutReceipt(t)
 	if t.Header != nil {
 		if o, ok := occurrenceIn(t.ID, t.Header); ok {
@@ -363,9 +362,9 @@ func (p *workerPolicy) call(ctx context.Context, e Entry) (err error) {
 }
 
 // Decide says what a handler's error means for its task.
-func (p *workerPolicy) Decide(ctx context.Context, t wire.Task, err error) wire.Disposition {
+func (p *workerPolicy) Decide(ctx context.Context, t store.Task, err error) store.Disposition {
 	if errors.Is(context.Cause(ctx), taskloop.ErrStuck) { // whatever it returns at last: another attempt has begun, perhaps
-		return wire.Disposition{Action: wire.Release}
+		return store.Disposition{Action: store.Release}
 	}
 	d := p.decide(ctx, t, err)
 	if t.Header != nil {
@@ -376,9 +375,9 @@ func (p *workerPolicy) Decide(ctx context.Context, t wire.Task, err error) wire.
 
 // decide is Decide for a task that is not periodic. An error that panics when it is
 // asked for its text, or unwrapped, means a retry.
-func (p *workerPolicy) decide(ctx context.Context, t wire.Task, err error) (d wire.Disposition) {
+func (p *workerPolicy) decide(ctx context.Context, t store.Task, err error) (d store.Disposition) {
 	if err == nil {
-		d = wire.Disposition{Action: wire.Finish}
+		d = store.Disposition{Action: store.Finish}
 		if p.remembers {
 			d.Result = lease.Recorded(ctx)
 		}
@@ -402,32 +401,32 @@ func (p *workerPolicy) decide(ctx context.Context, t wire.Task, err error) (d wi
 	lastAttempt := maxAttempts > 0 && t.Attempt >= maxAttempts
 	switch {
 	case errors.Is(ended, ErrCanceled): // nothing comes of it; the log says that it was cancelled
-		return wire.Disposition{Action: wire.Release}
+		return store.Disposition{Action: store.Release}
 	case errors.Is(ended, ErrLost): // nothing comes of it
 		p.log.Info("sluice: attempt failed", about...)
-		return wire.Disposition{Action: wire.Release}
+		return store.Disposition{Action: store.Release}
 	case again && p.isOfUnknownKind(err):
-		return wire.Disposition{Action: wire.Snooze, Delay: snooze}
+		return store.Disposition{Action: store.Snooze, Delay: snooze}
 	case again:
 		p.log.Info("sluice: task snoozed", append(about, slog.Duration("due_in", snooze))...)
-		return wire.Disposition{Action: wire.Snooze, Delay: snooze}
+		return store.Disposition{Action: store.Snooze, Delay: snooze}
 	case IsPermanent(err), lastAttempt && !interrupted: // logged when it is known what becomes of the task
-		return wire.Disposition{Action: wire.Bury, Reason: reason}
+		return store.Disposition{Action: store.Bury, Reason: reason}
 	case interrupted:
-		return wire.Disposition{Action: wire.Release}
+		return store.Disposition{Action: store.Release}
 	}
 	delay := delayAfter(t.Attempt, err, backoff)
 	p.log.Info("sluice: attempt failed", append(about, slog.Duration("retry_in", delay))...)
-	return wire.Disposition{Action: wire.Retry, Delay: delay, Reason: reason}
+	return store.Disposition{Action: store.Retry, Delay: delay, Reason: reason}
 }
 
 // Fallback is a retry after the default delay.
-func (p *workerPolicy) Fallback(t wire.Task) wire.Disposition {
-	return wire.Disposition{Action: wire.Retry, Delay: DefaultBackoff(t.Attempt, nil)}
+func (p *workerPolicy) Fallback(t store.Task) store.Disposition {
+	return store.Disposition{Action: store.Retry, Delay: DefaultBackoff(t.Attempt, nil)}
 }
 
 // Accepted forgets what was decided of a periodic task.
-func (p *workerPolicy) Accepted(t wire.Task) { p.periodics.accepted(t.ID) }
+func (p *workerPolicy) Accepted(t store.Task) { p.periodics.accepted(t.ID) }
 
 // rules returns how many attempts a task has, 0 for no limit, and its backoff: those of its kind, or the Worker's.
 func (p *workerPolicy) rules(ctx context.Context) (maxAttempts int, backoff func(int, error) time.Duration) {

@@ -9,7 +9,6 @@ import (
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/taskloop"
-	"github.com/sluice-go/sluice/internal/wire"
 )
 
 // workerSource is a Queue as a worker's run loop sees it: a taskloop.Source. It builds the requests and
@@ -34,10 +33,10 @@ func (q *Queue) tellCanceled(to chan string) (end func()) {
 func (s *workerSource) Exchange(reports []taskloop.Report, claim int) ([]taskloop.ReportResult, taskloop.ClaimResult) {
 	q, results := s.queue, make([]taskloop.ReportResult, len(reports))
 	requests := make([]redisexec.Request, 0, len(reports)+1)
-	var finish []wire.Item // tasks that the claim's script finishes,
-	joined := -1           // which this report is of
+	var finish []store.Item // tasks that the claim's script finishes,
+	joined := -1            // which this report is of
 	for i, r := range reports {
-		if r.Script == wire.ByExchange && claim > 0 {
+		if r.Settler == store.ByExchange && claim > 0 {
 			finish, joined = r.Items, i
 		} else {
 			requests = append(requests, q.reportRequest(r.Items))
@@ -57,10 +56,10 @@ func (s *workerSource) Exchange(reports []taskloop.Report, claim int) ([]taskloo
 		answers, claimed = slices.Insert(answers, joined, apart[0]), apart[1]
 		finish, joined = nil, -1
 	}
-	var x wire.Exchanged[wire.Task]
+	var x store.Exchanged[store.Task]
 	result := taskloop.ClaimResult{Outcome: claimed.Outcome, Err: claimed.Err}
 	if claim > 0 && claimed.Outcome == redisexec.Done {
-		x, result.Err = wire.Exchange(claimed.Value, len(finish), wire.AsTask)
+		x, result.Err = store.Exchange(claimed.Value, len(finish), store.AsTask)
 	}
 	for i, r := range reports {
 		if i == joined {
@@ -83,7 +82,7 @@ func (s *workerSource) Exchange(reports []taskloop.Report, claim int) ([]taskloo
 }
 
 // decodeReport says what became of tasks whose leases were to end.
-func (s *workerSource) decodeReport(answer redisexec.Result, items []wire.Item) taskloop.ReportResult {
+func (s *workerSource) decodeReport(answer redisexec.Result, items []store.Item) taskloop.ReportResult {
 	result := taskloop.ReportResult{Outcome: answer.Outcome, Err: answer.Err}
 	if answer.Outcome == redisexec.Done {
 		result.Answers, result.Err = decodeSettled(answer.Value, items)
@@ -92,7 +91,7 @@ func (s *workerSource) decodeReport(answer redisexec.Result, items []wire.Item) 
 }
 
 // Extend extends leases by one script.
-func (s *workerSource) Extend(ctx context.Context, items []wire.Item) taskloop.ReportResult {
+func (s *workerSource) Extend(ctx context.Context, items []store.Item) taskloop.ReportResult {
 	r := s.queue.heartbeatRequest(s.lease, items...)
 	r.Bounded = true
 	reply, err := s.queue.executor.Run(ctx, r)
@@ -100,7 +99,7 @@ func (s *workerSource) Extend(ctx context.Context, items []wire.Item) taskloop.R
 		return taskloop.ReportResult{Outcome: redisexec.Unknown, Err: err}
 	}
 	result := taskloop.ReportResult{Outcome: redisexec.Done}
-	result.Answers, result.Err = wire.Done(reply.Value, len(items))
+	result.Answers, result.Err = store.Done(reply.Value, len(items))
 	return result
 }
 

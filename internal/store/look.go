@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
-	"github.com/sluice-go/sluice/internal/wire"
 )
 
 const (
@@ -87,7 +86,7 @@ const headFailed = -2
 
 // DecodeHeads reads the answer to a look at n queues.
 func DecodeHeads(value any, n int) ([]Head, error) {
-	r, heads := wire.Read(value), make([]Head, n)
+	r, heads := Read(value), make([]Head, n)
 	for i := range heads {
 		us := r.Int()
 		heads[i] = Head{

@@ -15,7 +15,7 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/redistest"
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // eventTimeout is how long tests wait for an event that has to come. It bounds what a
@@ -208,7 +208,7 @@ func (b QueueTest) RequireClean() {
 
 // LeasedInfo is a task that was claimed for so long as Get shows it.
 func LeasedInfo(e sluice.Entry, lease time.Duration) sluice.TaskInfo {
-	ends, since := wire.ExactTimeOf(e.Score), wire.TimeOf(e.Score-lease.Seconds())
+	ends, since := store.ExactTimeOf(e.Score), store.TimeOf(e.Score-lease.Seconds())
 	e.Score, e.Due = 0, time.Time{}
 	return sluice.TaskInfo{Entry: e, State: sluice.StateLeased, LeaseEnds: ends, LeasedSince: since}
 }

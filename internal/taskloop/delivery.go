@@ -6,14 +6,14 @@ import (
 
 	"github.com/sluice-go/sluice/internal/lease"
 
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // delivery is a claimed task on its way through the loop. It belongs to the loop's
 // goroutine, except the disposition, which its runner writes before it passes the
 // delivery to the completions.
 type delivery struct {
-	task    wire.Task
+	task    store.Task
 	receipt string // as the server wrote it
 
 	until     time.Time // the task is ours until then, by our clock
@@ -27,7 +27,7 @@ type delivery struct {
 	cancel      context.CancelCauseFunc
 	called      time.Time   // when the handler was; the runner's until the hold has a time at which it is due
 	hold        *lease.Hold // what the handler's context knows of the lease; nil before there is one
-	disposition wire.Disposition
+	disposition store.Disposition
 	took        time.Duration // for how long it kept its runner, if there are several queues; the runner's until it is delivered
 	charged     time.Duration // what its queue was charged with for it
 
@@ -53,20 +53,20 @@ type observed struct {
 }
 
 // toReport returns what a Source needs to know to report deliveries.
-func toReport(deliveries []*delivery) []wire.Item {
-	items := make([]wire.Item, len(deliveries))
+func toReport(deliveries []*delivery) []store.Item {
+	items := make([]store.Item, len(deliveries))
 	for i, d := range deliveries {
-		items[i] = wire.Item{ID: d.task.ID, Receipt: d.receipt, Disposition: d.disposition}
+		items[i] = store.Item{ID: d.task.ID, Receipt: d.receipt, Disposition: d.disposition}
 	}
 	return items
 }
 
 // toExtend returns what a Source needs to know to extend leases. The dispositions are
 // still the runners'.
-func toExtend(deliveries []*delivery) []wire.Item {
-	items := make([]wire.Item, len(deliveries))
+func toExtend(deliveries []*delivery) []store.Item {
+	items := make([]store.Item, len(deliveries))
 	for i, d := range deliveries {
-		items[i] = wire.Item{ID: d.task.ID, Receipt: d.receipt}
+		items[i] = store.Item{ID: d.task.ID, Receipt: d.receipt}
 	}
 	return items
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/redisexec"
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 const (
@@ -197,7 +197,7 @@ func (l *loop) takeReports(q *queue, now time.Time) (reports []Report, reported 
 	if len(q.pending) == 0 {
 		return nil, nil
 	}
-	var groups [wire.Scripts][]*delivery
+	var groups [store.Settlers][]*delivery
 	left, size := q.pending[:0], 0
 	for _, d := range q.pending {
 		if d.state != pending { // accepted by an answer that came late, or lost
@@ -207,22 +207,22 @@ func (l *loop) takeReports(q *queue, now time.Time) (reports []Report, reported 
 			l.lose(d)
 			continue
 		}
-		script, more := d.disposition.Script(), d.disposition.Size()
-		if len(groups[script]) == MaxGroup || size > 0 && size+more > MaxGroupBytes {
+		settler, more := d.disposition.Settler(), d.disposition.Size()
+		if len(groups[settler]) == MaxGroup || size > 0 && size+more > MaxGroupBytes {
 			left = append(left, d)
 			continue
 		}
 		size += more
 		d.on(exchangeSent)
 		d.reported = max(d.reported, sentOnce)
-		groups[script] = append(groups[script], d)
+		groups[settler] = append(groups[settler], d)
 	}
 	l.setPending(q, left)
 	// Those of one claim, which have the same receipt, are finished together.
-	slices.SortStableFunc(groups[wire.ByExchange], func(a, b *delivery) int { return strings.Compare(a.receipt, b.receipt) })
-	for script, group := range groups {
+	slices.SortStableFunc(groups[store.ByExchange], func(a, b *delivery) int { return strings.Compare(a.receipt, b.receipt) })
+	for settler, group := range groups {
 		if len(group) > 0 {
-			reports = append(reports, Report{wire.Script(script), toReport(group)})
+			reports = append(reports, Report{store.Settler(settler), toReport(group)})
 			reported = append(reported, group)
 		}
 	}
@@ -350,20 +350,20 @@ func (l *loop) settleLate(deliveries []*delivery, r ReportResult) {
 	}
 }
 
-func (l *loop) settleDelivery(d *delivery, answer wire.Answer) {
+func (l *loop) settleDelivery(d *delivery, answer store.Answer) {
 	switch {
 	case d.state == settled: // by another copy
 	case answer.IsAccepted():
 		l.accept(d, answer)
-	case answer == wire.Malformed:
+	case answer == store.Malformed:
 		// Nothing else can be done with a task whose field is not the library's.
-		d.disposition = wire.Disposition{Action: wire.Bury, Reason: "malformed"}
+		d.disposition = store.Disposition{Action: store.Bury, Reason: "malformed"}
 		l.putBack([]*delivery{d})
 		return
 	case d.reported == ambiguous && time.Now().Before(d.until):
 		// The receipt was used up while the lease was ours: by the copy of this
 		// disposition whose reply was lost. (Or by a Cancel, which cannot be told apart.)
-		l.accept(d, wire.Accepted)
+		l.accept(d, store.Accepted)
 	default:
 		l.stale(d, answer)
 	}
@@ -372,7 +372,7 @@ func (l *loop) settleDelivery(d *delivery, answer wire.Answer) {
 
 // accept counts a disposition that was accepted. A task that was to be set aside, and has a
 // waiting version, is gone: that version will be handed out, as after a retry.
-func (l *loop) accept(d *delivery, answer wire.Answer) {
+func (l *loop) accept(d *delivery, answer store.Answer) {
 	if !d.on(dispositionTaken) {
 		return
 	}
@@ -381,13 +381,13 @@ func (l *loop) accept(d *delivery, answer wire.Answer) {
 	about := []any{slog.String("task", d.task.ID), slog.Int("attempt", d.task.Attempt), slog.String("error", d.disposition.Reason)}
 	ending, log := endingOf[d.disposition.Action], d.queue.Log
 	switch {
-	case ending == Buried && (answer == wire.TookOver || d.disposition.Next != nil):
+	case ending == Buried && (answer == store.TookOver || d.disposition.Next != nil):
 		ending = Retried
 		log.Warn("sluice: task failed for good, its waiting version takes over", about...)
 	case ending == Buried:
 		log.Warn("sluice: task buried", about...)
 	}
-	if answer == wire.Resultless {
+	if answer == store.Resultless {
 		log.Warn("sluice: the server refused the task's result", about[:2]...)
 	}
 	l.decided(d, ending)
@@ -395,7 +395,7 @@ func (l *loop) accept(d *delivery, answer wire.Answer) {
 }
 
 // endingOf says what becomes of a task if an action is accepted.
-var endingOf = [...]Ending{wire.Finish: Done, wire.Retry: Retried, wire.Release: Released, wire.Snooze: Snoozed, wire.Bury: Buried}
+var endingOf = [...]Ending{store.Finish: Done, store.Retry: Retried, store.Release: Released, store.Snooze: Snoozed, store.Bury: Buried}
 
 // settleClaim takes what a claim has brought. The answer may come so late that the leases
 // are over, or that the runners are taken: those tasks are given back. If another worker has

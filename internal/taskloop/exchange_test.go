@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // only returns an onExchange that has a fault in that exchange.
@@ -43,7 +43,7 @@ func TestExchange_IsRepeatedWithTheSameReceipt(t *testing.T) {
 		reports := reportedIn(exchanges)
 		require.Len(t, reports, 2)
 		for _, x := range reports {
-			require.Equal(t, map[wire.Script][]string{wire.ByExchange: {"r1 a"}}, x.reports)
+			require.Equal(t, map[store.Settler][]string{store.ByExchange: {"r1 a"}}, x.reports)
 		}
 		require.Empty(t, q.left())
 		require.Equal(t, [5]int64{1}, w.counts())
@@ -93,22 +93,22 @@ func TestExchange_AStaleReceiptWithoutAmbiguityIsALoss(t *testing.T) {
 func TestExchange_AnswersDecide(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		answer   wire.Answer
+		answer   store.Answer
 		reported reportState
 		over     bool // the lease
 		want     state
 		canceled bool
 	}{
-		"accepted":               {answer: wire.Accepted, reported: sentOnce, want: settled},
-		"accepted, over":         {answer: wire.Accepted, reported: sentOnce, over: true, want: settled},
-		"stale":                  {answer: wire.Stale, reported: sentOnce, want: lost},
-		"stale, ambiguous":       {answer: wire.Stale, reported: ambiguous, want: settled},
-		"stale, ambiguous, over": {answer: wire.Stale, reported: ambiguous, over: true, want: lost},
-		"gone":                   {answer: wire.Gone, reported: sentOnce, want: lost, canceled: true},
-		"gone, over":             {answer: wire.Gone, reported: sentOnce, over: true, want: lost},
-		"gone, ambiguous":        {answer: wire.Gone, reported: ambiguous, want: settled},
-		"a version took over":    {answer: wire.TookOver, reported: sentOnce, want: settled},
-		"malformed":              {answer: wire.Malformed, reported: sentOnce, want: pending},
+		"accepted":               {answer: store.Accepted, reported: sentOnce, want: settled},
+		"accepted, over":         {answer: store.Accepted, reported: sentOnce, over: true, want: settled},
+		"stale":                  {answer: store.Stale, reported: sentOnce, want: lost},
+		"stale, ambiguous":       {answer: store.Stale, reported: ambiguous, want: settled},
+		"stale, ambiguous, over": {answer: store.Stale, reported: ambiguous, over: true, want: lost},
+		"gone":                   {answer: store.Gone, reported: sentOnce, want: lost, canceled: true},
+		"gone, over":             {answer: store.Gone, reported: sentOnce, over: true, want: lost},
+		"gone, ambiguous":        {answer: store.Gone, reported: ambiguous, want: settled},
+		"a version took over":    {answer: store.TookOver, reported: sentOnce, want: settled},
+		"malformed":              {answer: store.Malformed, reported: sentOnce, want: pending},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -125,12 +125,12 @@ func TestExchange_AnswersDecide(t *testing.T) {
 			require.EqualValues(t, btoi(test.want == lost && !test.canceled), w.Counters.Ended[Lost].Load())
 			require.EqualValues(t, btoi(test.canceled), w.Counters.Ended[Canceled].Load())
 			if test.want == pending {
-				require.Equal(t, wire.Disposition{Action: wire.Bury, Reason: "malformed"}, d.disposition)
+				require.Equal(t, store.Disposition{Action: store.Bury, Reason: "malformed"}, d.disposition)
 				require.Equal(t, []*delivery{d}, l.queues[0].pending)
 			} else {
 				require.Nil(t, d.task.Payload, "it is not kept")
 			}
-			l.settleDelivery(d, wire.Accepted)
+			l.settleDelivery(d, store.Accepted)
 			require.EqualValues(t, btoi(test.want == settled), w.Counters.Ended[Done].Load(), "nothing counts twice")
 		})
 	}
@@ -272,13 +272,13 @@ func TestExchange_AClaimIsNotDispatchedAfterItsLease(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorker(newQueue(3*time.Second), 5, 0)
 		l := newLoop(t.Context(), w.config())
-		x := &exchange{queue: l.queues[0], sent: time.Now(), claim: 5, claimed: ClaimResult{Receipt: "r1", Tasks: make([]wire.Task, 2)}}
+		x := &exchange{queue: l.queues[0], sent: time.Now(), claim: 5, claimed: ClaimResult{Receipt: "r1", Tasks: make([]store.Task, 2)}}
 		time.Sleep(3*time.Second - 32*time.Millisecond) // the safe part of the lease
 		l.settle(x)
 		require.Empty(t, l.handling)
 		require.Empty(t, l.work)
 		require.Len(t, l.queues[0].pending, 2, "they are given back")
-		require.Equal(t, wire.Disposition{Action: wire.Release}, l.queues[0].pending[0].disposition)
+		require.Equal(t, store.Disposition{Action: store.Release}, l.queues[0].pending[0].disposition)
 		require.Equal(t, 1, l.queues[0].demand.most, "it counts as unanswered")
 		require.True(t, l.queues[0].health.isOut(), "the next claim waits")
 		l.close()

@@ -10,7 +10,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/lease"
 
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // TestLease_ManyAreExtendedInBatches, four at a time. One without an answer costs its own leases a try, and no
@@ -33,8 +33,8 @@ func TestLease_ManyAreExtendedInBatches(t *testing.T) {
 		require.Len(t, extensions, n/MaxGroup)
 		extended := map[string]bool{}
 		for i, x := range extensions {
-			require.LessOrEqual(t, len(x.reports[wire.ByExchange]), MaxGroup)
-			for _, task := range x.reports[wire.ByExchange] {
+			require.LessOrEqual(t, len(x.reports[store.ByExchange]), MaxGroup)
+			for _, task := range x.reports[store.ByExchange] {
 				require.False(t, extended[task])
 				extended[task] = true
 			}
@@ -63,12 +63,12 @@ func TestLease_TheMostPressingIsExtendedFirst(t *testing.T) {
 		l := newLoop(t.Context(), newWorker(q, 1, 0).config())
 		now := time.Now()
 		for _, d := range []delivery{
-			{task: wire.Task{ID: "late"}, receipt: "r2", until: now.Add(2 * time.Second)},
-			{task: wire.Task{ID: "a"}, receipt: "r1", until: now.Add(time.Second)},
-			{task: wire.Task{ID: "returned"}, until: now.Add(time.Millisecond), state: pending},
-			{task: wire.Task{ID: "b"}, receipt: "r0", until: now.Add(time.Second)},
-			{task: wire.Task{ID: "under way"}, until: now.Add(time.Second), extending: true},
-			{task: wire.Task{ID: "later"}, until: now.Add(time.Minute), renewFrom: now.Add(time.Second), renewAt: now.Add(2 * time.Second)},
+			{task: store.Task{ID: "late"}, receipt: "r2", until: now.Add(2 * time.Second)},
+			{task: store.Task{ID: "a"}, receipt: "r1", until: now.Add(time.Second)},
+			{task: store.Task{ID: "returned"}, until: now.Add(time.Millisecond), state: pending},
+			{task: store.Task{ID: "b"}, receipt: "r0", until: now.Add(time.Second)},
+			{task: store.Task{ID: "under way"}, until: now.Add(time.Second), extending: true},
+			{task: store.Task{ID: "later"}, until: now.Add(time.Minute), renewFrom: now.Add(time.Second), renewAt: now.Add(2 * time.Second)},
 		} {
 			d.queue, d.hold = l.queues[0], new(lease.Hold)
 			l.handling.add(&d)
@@ -80,7 +80,7 @@ func TestLease_TheMostPressingIsExtendedFirst(t *testing.T) {
 		require.Equal(t, now.Add(time.Millisecond), l.nextCheck)
 		l.handleExtension(<-l.extended)
 		_, extensions := q.sent()
-		require.Equal(t, []string{"r0 b", "r1 a", "r2 late"}, extensions[0].reports[wire.ByExchange])
+		require.Equal(t, []string{"r0 b", "r1 a", "r2 late"}, extensions[0].reports[store.ByExchange])
 		for _, d := range l.handling[:5] {
 			require.Equal(t, d.task.ID == "under way", d.extending)
 		}
@@ -107,7 +107,7 @@ func TestLease_IsKnownToTheHandlersContext(t *testing.T) {
 				q.onExtend = func(int) fault { return test.extend }
 				w := newWorker(q, 1, 0)
 				handlers := make(chan context.Context, 9)
-				w.handle = func(ctx context.Context, _ wire.Task) error {
+				w.handle = func(ctx context.Context, _ store.Task) error {
 					handlers <- ctx
 					time.Sleep(time.Minute) // whatever its context says
 					return nil
@@ -142,7 +142,7 @@ func TestLease_IsKnownToTheHandlersContext(t *testing.T) {
 func TestLease_ALoopThatStandsStillMakesNoneValid(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		l := newLoop(t.Context(), newWorker(newQueue(30*time.Second), 1, 0).config())
-		d := &delivery{queue: l.queues[0], task: wire.Task{ID: "a"}}
+		d := &delivery{queue: l.queues[0], task: store.Task{ID: "a"}}
 		sent := time.Now()
 		d.leased(sent, l.queues[0].Lease)
 		l.runners = 1 // there is none

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/internal/lease"
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // newHangable returns a loop on n queues, each with a client of its own as far as it hangs, whose handlers take a time.
@@ -112,7 +112,7 @@ func TestShare_ExtensionsDoNotWaitForEachOther(t *testing.T) {
 		for i, w := range m.workers {
 			w.queue.lease, w.Lease = 3*time.Second, 3*time.Second
 			w.queue.add("long")
-			w.handle = func(ctx context.Context, _ wire.Task) error {
+			w.handle = func(ctx context.Context, _ store.Task) error {
 				if !sleep(ctx, time.Minute) {
 					lost <- i
 				}
@@ -184,7 +184,7 @@ func TestShare_EachHasItsOwnBatchOfExtensions(t *testing.T) {
 		m := newHangable(2, 2, 0)
 		l := newLoop(t.Context(), Config{Concurrency: 2, Queues: []Queue{m.workers[0].Queue, m.workers[1].Queue}})
 		for _, q := range l.queues {
-			l.handling.add(&delivery{queue: q, task: wire.Task{ID: "a"}, until: time.Now().Add(time.Minute), hold: new(lease.Hold)})
+			l.handling.add(&delivery{queue: q, task: store.Task{ID: "a"}, until: time.Now().Add(time.Minute), hold: new(lease.Hold)})
 		}
 		l.queues[0].extensions, l.extensions = 1, 1
 		l.checkLeases(time.Now())

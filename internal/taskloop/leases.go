@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/lease"
 
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // mostExtensions is how many extensions are under way for one queue at most.
@@ -169,7 +169,7 @@ func (l *loop) handleExtended(d *delivery, sent time.Time, r ReportResult, i int
 	case d.state == settled || d.state == lost:
 	case r.Err != nil:
 		d.retryExtension(time.Now(), d.queue.Lease)
-	case r.Answers[i] == wire.Accepted:
+	case r.Answers[i] == store.Accepted:
 		d.leased(sent, d.queue.Lease)
 		if d.announced.After(sent) {
 			d.renewNow() // the message came while the extension was under way
@@ -197,8 +197,8 @@ func (l *loop) checkCanceled(id string) {
 // stale gives up a delivery whose receipt is not good. It was cancelled if the task is not
 // there at all while the lease is ours, for no other worker can have finished it; or if a
 // message said so, for it may have been enqueued again since.
-func (l *loop) stale(d *delivery, answer wire.Answer) {
-	if (answer == wire.Gone || !d.announced.IsZero()) && time.Now().Before(d.until) {
+func (l *loop) stale(d *delivery, answer store.Answer) {
+	if (answer == store.Gone || !d.announced.IsZero()) && time.Now().Before(d.until) {
 		l.cancel(d)
 	} else {
 		l.lose(d)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/redisexec"
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // safeFor is how long a worker relies on a lease of 30 s.
@@ -23,8 +23,8 @@ func TestLease_IsExtendedAtAThird(t *testing.T) {
 		time.Sleep(time.Minute)
 		exchanges, extensions := q.sent()
 		require.Equal(t, []time.Duration{10 * time.Second, 20 * time.Second, 30 * time.Second, 40 * time.Second}, times(extensions, w.start))
-		require.Equal(t, []string{"r1 a"}, extensions[1].reports[wire.ByExchange], "the receipt stays the same")
-		require.Equal(t, []string{"r1 a"}, reportedIn(exchanges)[0].reports[wire.ByExchange])
+		require.Equal(t, []string{"r1 a"}, extensions[1].reports[store.ByExchange], "the receipt stays the same")
+		require.Equal(t, []string{"r1 a"}, reportedIn(exchanges)[0].reports[store.ByExchange])
 		require.Equal(t, 5*time.Second, q.budgets[0], "less than half of what is left")
 		require.Equal(t, [5]int64{1}, w.counts())
 		require.Nil(t, w.end())
@@ -43,8 +43,8 @@ func TestLease_OthersAreExtendedAlong(t *testing.T) {
 		time.Sleep(time.Minute)
 		_, extensions := q.sent()
 		require.Equal(t, []time.Duration{10 * time.Second, 14 * time.Second}, times(extensions, w.start))
-		require.ElementsMatch(t, []string{"r1 a", "r2 b"}, extensions[0].reports[wire.ByExchange])
-		require.Equal(t, []string{"r3 c"}, extensions[1].reports[wire.ByExchange])
+		require.ElementsMatch(t, []string{"r1 a", "r2 b"}, extensions[0].reports[store.ByExchange])
+		require.Equal(t, []string{"r3 c"}, extensions[1].reports[store.ByExchange])
 		require.Nil(t, w.end())
 	})
 }
@@ -59,7 +59,7 @@ func TestLease_IsLostAtItsEnd(t *testing.T) {
 				q.onExtend = func(int) fault { return f }
 				w := newWorker(q, 1, 0)
 				causes, after := make(chan error, 1), make(chan time.Duration, 1)
-				w.handle = func(ctx context.Context, _ wire.Task) error {
+				w.handle = func(ctx context.Context, _ store.Task) error {
 					<-ctx.Done()
 					causes <- context.Cause(ctx)
 					after <- time.Since(w.start)
@@ -91,7 +91,7 @@ func TestLease_IsLostWhenItsReceiptIsNotGood(t *testing.T) {
 		q := newQueue(30*time.Second, "a")
 		w := newWorker(q, 1, 0)
 		after := make(chan time.Duration, 1)
-		w.handle = func(ctx context.Context, _ wire.Task) error {
+		w.handle = func(ctx context.Context, _ store.Task) error {
 			<-ctx.Done()
 			after <- time.Since(w.start)
 			return context.Cause(ctx)
@@ -158,7 +158,7 @@ func TestLease_ADispositionWaitsForNoExtension(t *testing.T) {
 				time.Sleep(time.Minute)
 				exchanges, _ := q.sent()
 				require.Equal(t, []exchanged{
-					{w.start.Add(11 * time.Second), map[wire.Script][]string{wire.ByExchange: {"r1 a"}}, 1},
+					{w.start.Add(11 * time.Second), map[store.Settler][]string{store.ByExchange: {"r1 a"}}, 1},
 				}, reportedIn(exchanges))
 				require.Equal(t, [5]int64{1}, w.counts())
 				require.Zero(t, w.Counters.Ended[Canceled].Load())
@@ -187,7 +187,7 @@ func TestLease_ACancelledTaskIsNoLoss(t *testing.T) {
 				q.onExtend = func(int) fault { return test.extend }
 				w := newWorker(q, 1, 0)
 				causes := make(chan error, 1)
-				w.handle = func(ctx context.Context, _ wire.Task) error {
+				w.handle = func(ctx context.Context, _ store.Task) error {
 					sleep(ctx, test.takes)
 					causes <- context.Cause(ctx)
 					return context.Cause(ctx)
@@ -236,7 +236,7 @@ func TestLease_ACancelledTaskThatIsThereAgainIsNoLoss(t *testing.T) {
 				canceled := make(chan string, 1)
 				w := newWorker(q, 1, 0)
 				w.Canceled = canceled
-				w.handle = func(ctx context.Context, _ wire.Task) error {
+				w.handle = func(ctx context.Context, _ store.Task) error {
 					sleep(ctx, test.takes)
 					return context.Cause(ctx)
 				}
@@ -260,7 +260,7 @@ func TestLease_TheMessageIsForEveryDeliveryOfItsID(t *testing.T) {
 		canceled := make(chan string)
 		w := newWorker(q, 3, 0)
 		w.Canceled = canceled
-		w.handle = func(ctx context.Context, _ wire.Task) error {
+		w.handle = func(ctx context.Context, _ store.Task) error {
 			sleep(ctx, 5*time.Second)
 			return context.Cause(ctx)
 		}
@@ -288,7 +288,7 @@ func TestLoop_ForgetsDeliveriesByTheirID(t *testing.T) {
 			l := newLoop(t.Context(), w.config())
 			var all [3]*delivery
 			for i := range all {
-				all[i] = &delivery{queue: l.queues[0], task: wire.Task{ID: "a"}}
+				all[i] = &delivery{queue: l.queues[0], task: store.Task{ID: "a"}}
 				l.dispatch(all[i])
 			}
 			for n, i := range order {
@@ -312,7 +312,7 @@ func TestLease_ALostTaskIsNotBegun(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		w := newWorker(newQueue(time.Minute), 1, 0)
 		l := newLoop(t.Context(), w.config())
-		d := &delivery{queue: l.queues[0], task: wire.Task{ID: "a"}}
+		d := &delivery{queue: l.queues[0], task: store.Task{ID: "a"}}
 		l.runners = 1 // it begins late
 		l.dispatch(d)
 		l.lose(d)
@@ -334,7 +334,7 @@ func TestLease_ATaskIsNotBegunAfterIt(t *testing.T) {
 		for _, late := range []time.Duration{-time.Nanosecond, 0} {
 			w := newWorker(newQueue(time.Minute), 1, 0)
 			l := newLoop(t.Context(), w.config())
-			d := &delivery{queue: l.queues[0], task: wire.Task{ID: "a"}, until: time.Now().Add(time.Minute)}
+			d := &delivery{queue: l.queues[0], task: store.Task{ID: "a"}, until: time.Now().Add(time.Minute)}
 			l.runners = 1 // it begins late
 			l.dispatch(d)
 			time.Sleep(time.Minute + late)
@@ -345,7 +345,7 @@ func TestLease_ATaskIsNotBegunAfterIt(t *testing.T) {
 				require.Equal(t, []string{"a"}, w.tasks())
 			} else {
 				require.Empty(t, w.tasks())
-				require.Equal(t, wire.Disposition{Action: wire.Release}, d.disposition, "in case it has not ended for the server")
+				require.Equal(t, store.Disposition{Action: store.Release}, d.disposition, "in case it has not ended for the server")
 			}
 			l.close()
 		}
@@ -414,7 +414,7 @@ func TestHealth_APersistentFailureDoesNotFloodTheLog(t *testing.T) {
 				spoil(q)
 				w := newWorker(q, 2, 15*time.Second)
 				handle := w.handle
-				w.handle = func(ctx context.Context, task wire.Task) error {
+				w.handle = func(ctx context.Context, task store.Task) error {
 					if task.ID == "t1" {
 						time.Sleep(5 * time.Second) // so that the two do not go together
 					}

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/lease"
 
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 const (
@@ -289,7 +289,7 @@ func (l *loop) conclude(d *delivery) {
 // giveBack has a delivery released that was not begun.
 func (l *loop) giveBack(d *delivery) {
 	l.settleCost(d, 0)
-	d.disposition = wire.Disposition{Action: wire.Release}
+	d.disposition = store.Disposition{Action: store.Release}
 	l.conclude(d)
 }
 

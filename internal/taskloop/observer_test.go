@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // witness is the Observer of every worker in these tests. When a worker has ended, the test fails unless
@@ -35,14 +35,14 @@ type sighting struct {
 
 type sightingKey struct{}
 
-func (w *witness) Started(ctx context.Context, t wire.Task) context.Context {
+func (w *witness) Started(ctx context.Context, t store.Task) context.Context {
 	w.observed.Lock()
 	defer w.observed.Unlock()
 	w.started++
 	return context.WithValue(ctx, sightingKey{}, &sighting{id: t.ID})
 }
 
-func (w *witness) Finished(ctx context.Context, t wire.Task, f Finished) {
+func (w *witness) Finished(ctx context.Context, t store.Task, f Finished) {
 	w.observed.Lock()
 	defer w.observed.Unlock()
 	s, _ := ctx.Value(sightingKey{}).(*sighting)
@@ -58,7 +58,7 @@ func (w *witness) Finished(ctx context.Context, t wire.Task, f Finished) {
 	w.last = f
 }
 
-func (w *witness) Stuck(ctx context.Context, t wire.Task, running time.Duration) {
+func (w *witness) Stuck(ctx context.Context, t store.Task, running time.Duration) {
 	w.observed.Lock()
 	defer w.observed.Unlock()
 	if s, _ := ctx.Value(sightingKey{}).(*sighting); s == nil || s.id != t.ID || s.finished.Load() || s.stuck {
@@ -104,15 +104,15 @@ func TestObserver_IsToldWhatBecomesOfATask(t *testing.T) {
 	failed := errors.New("failed")
 	for name, test := range map[string]struct {
 		handle func(ctx context.Context) error
-		decide wire.Disposition
+		decide store.Disposition
 		want   Finished
 	}{
-		"done":     {func(context.Context) error { return nil }, wire.Disposition{Action: wire.Finish}, Finished{Ending: Done}},
-		"retried":  {func(context.Context) error { return failed }, wire.Disposition{Action: wire.Retry, Delay: time.Hour}, Finished{Ending: Retried, Err: failed}},
-		"buried":   {func(context.Context) error { return failed }, wire.Disposition{Action: wire.Bury}, Finished{Ending: Buried, Err: failed}},
-		"released": {func(context.Context) error { return failed }, wire.Disposition{Action: wire.Release}, Finished{Ending: Released, Err: failed}},
-		"snoozed":  {func(context.Context) error { return failed }, wire.Disposition{Action: wire.Snooze, Delay: time.Hour}, Finished{Ending: Snoozed, Err: failed}},
-		"exited": {func(context.Context) error { runtime.Goexit(); return nil }, wire.Disposition{Action: wire.Bury},
+		"done":     {func(context.Context) error { return nil }, store.Disposition{Action: store.Finish}, Finished{Ending: Done}},
+		"retried":  {func(context.Context) error { return failed }, store.Disposition{Action: store.Retry, Delay: time.Hour}, Finished{Ending: Retried, Err: failed}},
+		"buried":   {func(context.Context) error { return failed }, store.Disposition{Action: store.Bury}, Finished{Ending: Buried, Err: failed}},
+		"released": {func(context.Context) error { return failed }, store.Disposition{Action: store.Release}, Finished{Ending: Released, Err: failed}},
+		"snoozed":  {func(context.Context) error { return failed }, store.Disposition{Action: store.Snooze, Delay: time.Hour}, Finished{Ending: Snoozed, Err: failed}},
+		"exited": {func(context.Context) error { runtime.Goexit(); return nil }, store.Disposition{Action: store.Bury},
 			Finished{Ending: Buried, Err: ErrExited}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -120,12 +120,12 @@ func TestObserver_IsToldWhatBecomesOfATask(t *testing.T) {
 				q := newQueue(time.Minute, "a")
 				w := newWorker(q, 1, 0)
 				q.latency = 2 * time.Second
-				w.handle = func(ctx context.Context, _ wire.Task) error {
+				w.handle = func(ctx context.Context, _ store.Task) error {
 					require.NotNil(t, ctx.Value(sightingKey{}), "the handler gets the context that Started returns")
 					time.Sleep(time.Second)
 					return test.handle(ctx)
 				}
-				w.decide = func(wire.Task, error, error) wire.Disposition { return test.decide }
+				w.decide = func(store.Task, error, error) store.Disposition { return test.decide }
 				w.run(t)
 				time.Sleep(4 * time.Second) // a claim, the handler, and half of an exchange
 				w.stop()
@@ -148,7 +148,7 @@ func TestObserver_IsToldOfALossWhenTheHandlerHasReturned(t *testing.T) {
 		q := newQueue(10*time.Second, "a")
 		q.onExtend = func(int) fault { return requestFails }
 		w := newWorker(q, 1, 0)
-		w.handle = func(ctx context.Context, _ wire.Task) error {
+		w.handle = func(ctx context.Context, _ store.Task) error {
 			<-ctx.Done()
 			require.Less(t, time.Since(w.start), 10*time.Second)
 			q.set(func() { q.items = nil }) // what comes next is of no interest
@@ -175,7 +175,7 @@ func TestObserver_IsToldAfterTheEnd(t *testing.T) {
 		q := newQueue(time.Hour, "a", "b", "c")
 		w := newWorker(q, 3, 0)
 		w.Grace = time.Second
-		w.handle = func(_ context.Context, task wire.Task) error {
+		w.handle = func(_ context.Context, task store.Task) error {
 			if task.ID == "c" {
 				time.Sleep(time.Minute)
 			}
@@ -228,10 +228,10 @@ func TestObserver_IsToldOnceOfASecondCopy(t *testing.T) {
 // TestObserver_ATakeoverIsARetry: what was to be buried, and has a waiting version, will be handed out.
 func TestObserver_ATakeoverIsARetry(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		for answer, want := range map[wire.Answer]Ending{wire.Accepted: Buried, wire.TookOver: Retried} {
+		for answer, want := range map[store.Answer]Ending{store.Accepted: Buried, store.TookOver: Retried} {
 			w := newWorker(newQueue(time.Minute), 1, 0)
 			l := newLoop(t.Context(), w.config())
-			d := &delivery{queue: l.queues[0], task: wire.Task{ID: "a", Payload: []byte("p")}, disposition: wire.Disposition{Action: wire.Bury}, state: reporting}
+			d := &delivery{queue: l.queues[0], task: store.Task{ID: "a", Payload: []byte("p")}, disposition: store.Disposition{Action: store.Bury}, state: reporting}
 			d.observed = &observed{ctx: w.Started(t.Context(), d.task)}
 			l.settleDelivery(d, answer)
 			n, _ := w.told(want)

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // fault is what happens to an exchange or an extension. The zero value is nothing.
@@ -30,7 +30,7 @@ var (
 
 // item is a task in a queue.
 type item struct {
-	wire.Task
+	store.Task
 	due     time.Time // or, if it has a receipt, when its lease ends
 	receipt string
 	buried  string // why
@@ -39,7 +39,7 @@ type item struct {
 // exchanged is an exchange as the server was sent it.
 type exchanged struct {
 	at      time.Time
-	reports map[wire.Script][]string // the receipts and tasks
+	reports map[store.Settler][]string // the receipts and tasks
 	claim   int
 }
 
@@ -86,7 +86,7 @@ func (q *fakeQueue) add(ids ...string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, id := range ids {
-		q.items = append(q.items, &item{Task: wire.Task{ID: id, Payload: []byte(id)}, due: time.Now()})
+		q.items = append(q.items, &item{Task: store.Task{ID: id, Payload: []byte(id)}, due: time.Now()})
 	}
 	q.notify()
 }
@@ -188,10 +188,10 @@ func (q *fakeQueue) Exchange(reports []Report, claim int) ([]ReportResult, Claim
 func (q *fakeQueue) beginExchange(reports []Report, claim int) (f fault) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	x := exchanged{at: time.Now(), reports: map[wire.Script][]string{}, claim: claim}
+	x := exchanged{at: time.Now(), reports: map[store.Settler][]string{}, claim: claim}
 	for _, r := range reports {
 		for _, d := range r.Items {
-			x.reports[r.Script] = append(x.reports[r.Script], d.Receipt+" "+d.ID)
+			x.reports[r.Settler] = append(x.reports[r.Settler], d.Receipt+" "+d.ID)
 		}
 	}
 	q.exchanges = append(q.exchanges, x)
@@ -209,7 +209,7 @@ func (q *fakeQueue) endExchange() {
 	q.underWay--
 }
 
-func (q *fakeQueue) settle(r Report) (answers []wire.Answer) {
+func (q *fakeQueue) settle(r Report) (answers []store.Answer) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, d := range r.Items {
@@ -218,27 +218,27 @@ func (q *fakeQueue) settle(r Report) (answers []wire.Answer) {
 		case at < 0:
 			answers = append(answers, q.stale(d.ID))
 			continue
-		case q.malformed == d.ID && r.Script != wire.ByBury:
-			answers = append(answers, wire.Malformed)
+		case q.malformed == d.ID && r.Settler != store.ByBury:
+			answers = append(answers, store.Malformed)
 			continue
 		}
 		i := q.items[at]
-		switch r.Script {
-		case wire.ByExchange:
+		switch r.Settler {
+		case store.ByExchange:
 			copy(q.items[1:at+1], q.items[:at]) // the oldest few, since the race detector looks at each that moves
 			q.items = q.items[1:]
-		case wire.ByGiveBack:
+		case store.ByGiveBack:
 			i.receipt, i.due = "", time.Now().Add(d.Disposition.Delay)
-			if d.Disposition.Action == wire.Release {
+			if d.Disposition.Action == store.Release {
 				i.Attempt--
 			}
 			if next := d.Disposition.Next; next != nil {
 				i.due, i.Attempt, i.Payload = next.At, 0, []byte(next.Payload)
 			}
-		case wire.ByBury:
+		case store.ByBury:
 			i.receipt, i.buried = "", " buried: "+d.Disposition.Reason
 		}
-		answers = append(answers, wire.Accepted)
+		answers = append(answers, store.Accepted)
 	}
 	q.notify()
 	return answers
@@ -276,11 +276,11 @@ func (q *fakeQueue) latest() (late time.Duration) {
 	return late
 }
 
-func (q *fakeQueue) Extend(ctx context.Context, items []wire.Item) ReportResult {
+func (q *fakeQueue) Extend(ctx context.Context, items []store.Item) ReportResult {
 	q.mu.Lock()
-	x := exchanged{at: time.Now(), reports: map[wire.Script][]string{}}
+	x := exchanged{at: time.Now(), reports: map[store.Settler][]string{}}
 	for _, d := range items {
-		x.reports[wire.ByExchange] = append(x.reports[wire.ByExchange], d.Receipt+" "+d.ID)
+		x.reports[store.ByExchange] = append(x.reports[store.ByExchange], d.Receipt+" "+d.ID)
 	}
 	q.extensions = append(q.extensions, x)
 	until, _ := ctx.Deadline()
@@ -311,24 +311,24 @@ func (q *fakeQueue) Extend(ctx context.Context, items []wire.Item) ReportResult 
 	return r
 }
 
-func (q *fakeQueue) extend(d wire.Item) wire.Answer {
+func (q *fakeQueue) extend(d store.Item) store.Answer {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, i := range q.items {
 		if i.ID == d.ID && i.receipt == d.Receipt {
 			i.due = time.Now().Add(q.lease)
-			return wire.Accepted
+			return store.Accepted
 		}
 	}
 	return q.stale(d.ID)
 }
 
 // stale is the answer to a receipt that is not good. It is called with the mutex.
-func (q *fakeQueue) stale(id string) wire.Answer {
+func (q *fakeQueue) stale(id string) store.Answer {
 	if slices.ContainsFunc(q.items, func(i *item) bool { return i.ID == id }) {
-		return wire.Stale
+		return store.Stale
 	}
-	return wire.Gone
+	return store.Gone
 }
 
 // cancel removes a task.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/background"
 
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // runner is a goroutine that runs handlers, one after the other, until the loop ends. The
@@ -36,7 +36,7 @@ func (l *loop) runner() {
 		// The lease was lost, or the task cancelled, before the handler was called; or the process was
 		// stopped meanwhile, and the loop has not noticed.
 		if d.ctx.Err() != nil || !time.Now().Before(d.beginBy) {
-			d.disposition = wire.Disposition{Action: wire.Release}
+			d.disposition = store.Disposition{Action: store.Release}
 			l.deliver(d)
 			continue
 		}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // team is a loop on several queues, and what its handlers saw.
@@ -46,7 +46,7 @@ func newTeam(concurrency int, takes func(queue int) time.Duration, weights ...in
 		q.latency = 500 * time.Microsecond
 		w := newWorker(q, 1_000_000, 0)
 		w.Weight = weight
-		w.handle = func(context.Context, wire.Task) error {
+		w.handle = func(context.Context, store.Task) error {
 			m.begin(i)
 			defer m.end(i)
 			time.Sleep(takes(i))
@@ -206,7 +206,7 @@ func (m *team) topUp(queue, n int) {
 	defer q.mu.Unlock()
 	for len(q.items) < n {
 		q.made++
-		q.items = append(q.items, &item{Task: wire.Task{ID: fmt.Sprint(q.made), Payload: fmt.Append(nil, q.made)}, due: time.Now()})
+		q.items = append(q.items, &item{Task: store.Task{ID: fmt.Sprint(q.made), Payload: fmt.Append(nil, q.made)}, due: time.Now()})
 	}
 	q.notify()
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // TestShare_UsesFewConnections, however many queues there are: few exchanges and extensions are under way at once, also where the server is far.
@@ -108,8 +108,10 @@ func walk(t *testing.T, r *rand.Rand) {
 	m := newTeam(1+r.IntN(40), nil, weights...)
 	added, forever := make([]int, len(weights)), false
 	for i, w := range m.workers {
-		w.decide = func(_ wire.Task, err error, _ error) wire.Disposition { return wire.Disposition{Action: wire.Finish} }
-		w.handle = func(ctx context.Context, _ wire.Task) error {
+		w.decide = func(_ store.Task, err error, _ error) store.Disposition {
+			return store.Disposition{Action: store.Finish}
+		}
+		w.handle = func(ctx context.Context, _ store.Task) error {
 			m.begin(i)
 			defer m.end(i)
 			if forever {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // TestStop_TasksThatWereNotBegunAreReleased: those that a claim brings which was under way.
@@ -35,7 +35,7 @@ func TestStop_TakesBackWhatNoRunnerHasBegun(t *testing.T) {
 		l.runners = 3 // they are late
 		var all []*delivery
 		for _, id := range numbered(3) {
-			d := &delivery{queue: l.queues[0], task: wire.Task{ID: id}}
+			d := &delivery{queue: l.queues[0], task: store.Task{ID: id}}
 			all = append(all, d)
 			l.dispatch(d)
 		}
@@ -45,7 +45,7 @@ func TestStop_TakesBackWhatNoRunnerHasBegun(t *testing.T) {
 		require.Len(t, l.queues[0].pending, 2)
 		for _, d := range l.queues[0].pending {
 			require.NotSame(t, begun, d)
-			require.Equal(t, wire.Disposition{Action: wire.Release}, d.disposition)
+			require.Equal(t, store.Disposition{Action: store.Release}, d.disposition)
 			require.Equal(t, pending, d.state)
 		}
 		for _, d := range all {
@@ -92,7 +92,7 @@ func TestStop_HandlersHaveGrace(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				q := newQueue(30*time.Second, "a", "b")
 				w := newWorker(q, 1, 0)
-				w.handle = func(ctx context.Context, _ wire.Task) error {
+				w.handle = func(ctx context.Context, _ store.Task) error {
 					if !sleep(ctx, test.takes) {
 						require.Equal(t, context.Canceled, context.Cause(ctx))
 						require.Equal(t, time.Second+time.Minute, time.Since(w.start))
@@ -121,7 +121,7 @@ func TestStop_SaysWhatIsUnfinished(t *testing.T) {
 		w := newWorker(q, 3, 0)
 		w.Grace = time.Second
 		release := make(chan struct{})
-		w.handle = func(_ context.Context, task wire.Task) error {
+		w.handle = func(_ context.Context, task store.Task) error {
 			if task.ID == "c" {
 				<-release
 			}

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/internal/lease"
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 const (
@@ -26,7 +26,7 @@ const (
 func hangs(q *fakeQueue, concurrency int) (w *worker, release chan struct{}) {
 	w, release = newWorker(q, concurrency, 0), make(chan struct{})
 	w.Timeout, w.Grace = time.Minute, 10*time.Second
-	w.handle = func(context.Context, wire.Task) error {
+	w.handle = func(context.Context, store.Task) error {
 		<-release
 		return nil
 	}
@@ -95,7 +95,7 @@ func TestStuck_AnotherWorkerHasTheTask(t *testing.T) {
 				q := newQueue(stuckLease, "a", "b")
 				w, release := hangs(q, 1)
 				contexts := make(chan context.Context, 9)
-				w.handle = func(ctx context.Context, _ wire.Task) error {
+				w.handle = func(ctx context.Context, _ store.Task) error {
 					contexts <- ctx
 					<-release
 					return err
@@ -149,7 +149,7 @@ func TestStuck_IsOneThatHasNotReturned(t *testing.T) {
 			inBubble(t, func(t *testing.T) {
 				q := newQueue(stuckLease, "a")
 				w, release := hangs(q, 2)
-				w.handle = func(_ context.Context, task wire.Task) error {
+				w.handle = func(_ context.Context, task store.Task) error {
 					switch {
 					case task.ID != "a":
 						time.Sleep(time.Second)
@@ -166,11 +166,11 @@ func TestStuck_IsOneThatHasNotReturned(t *testing.T) {
 					}
 					return nil
 				}
-				w.decide = func(task wire.Task, _, _ error) wire.Disposition {
+				w.decide = func(task store.Task, _, _ error) store.Disposition {
 					if task.ID == "a" && name == "its Policy hangs" {
 						<-release
 					}
-					return wire.Disposition{Action: wire.Finish}
+					return store.Disposition{Action: store.Finish}
 				}
 				if name == "no timeout" {
 					w.Timeout = 0
@@ -208,7 +208,7 @@ func TestStuck_IsNoneThatHasReturned(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		l := newLoop(t.Context(), newWorker(newQueue(time.Hour), 1, 0).config())
 		l.runners = 1 // there is none
-		d := &delivery{queue: l.queues[0], task: wire.Task{ID: "a"}}
+		d := &delivery{queue: l.queues[0], task: store.Task{ID: "a"}}
 		d.leased(time.Now(), time.Hour)
 		l.dispatch(d)
 		(<-l.work).begin(time.Second)
@@ -228,7 +228,7 @@ func TestStuck_LeavesNothingToExtend(t *testing.T) {
 		l := newLoop(t.Context(), newWorker(newQueue(time.Hour), 2, 0).config())
 		l.runners = 2 // there is none
 		dispatch := func(id string) *delivery {
-			d := &delivery{queue: l.queues[0], task: wire.Task{ID: id}}
+			d := &delivery{queue: l.queues[0], task: store.Task{ID: id}}
 			d.leased(time.Now(), time.Hour)
 			l.dispatch(d)
 			(<-l.work).begin(time.Second)
@@ -268,7 +268,7 @@ func TestStuck_APartOfTheWorkHasItsOwnTimeout(t *testing.T) {
 				q := newQueue(stuckLease, "a")
 				w, release := hangs(q, 1)
 				w.Timeout = test.timeout
-				w.handle = func(ctx context.Context, _ wire.Task) error {
+				w.handle = func(ctx context.Context, _ store.Task) error {
 					if test.part > 0 {
 						part, stop := lease.WithTimeout(context.WithValue(ctx, logger{}, 1), test.part)
 						at, ok := part.Deadline()
@@ -358,7 +358,7 @@ func hangingTeam(concurrency int, weights ...int) (m *team, release []chan struc
 	for i, w := range m.workers {
 		release, called = append(release, make(chan struct{})), append(called, new(atomic.Int64))
 		w.queue.lease, w.Lease, w.Timeout = time.Hour, time.Hour, time.Minute
-		w.handle = func(context.Context, wire.Task) error {
+		w.handle = func(context.Context, store.Task) error {
 			called[i].Add(1)
 			<-release[i]
 			return nil
@@ -445,7 +445,7 @@ func TestStuck_TakeNoPlacesOfOtherQueues(t *testing.T) {
 				var running, most atomic.Int64
 				for _, w := range m.workers[1:] {
 					w.queue.items = nil
-					w.handle = func(context.Context, wire.Task) error {
+					w.handle = func(context.Context, store.Task) error {
 						most.Store(max(most.Load(), running.Add(1)))
 						defer running.Add(-1)
 						time.Sleep(time.Second)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // crowd is what runs in a team of which some handlers are stuck.
@@ -82,8 +82,8 @@ func stuckWalk(t *testing.T, r *rand.Rand) {
 	release := make(chan struct{})
 	for i, w := range c.workers {
 		w.queue.lease, w.Lease, w.Timeout = 2*time.Second, 2*time.Second, 100*time.Millisecond
-		w.decide = func(wire.Task, error, error) wire.Disposition { return wire.Disposition{Action: wire.Finish} }
-		w.handle = func(context.Context, wire.Task) error {
+		w.decide = func(store.Task, error, error) store.Disposition { return store.Disposition{Action: store.Finish} }
+		w.handle = func(context.Context, store.Task) error {
 			m := c.enter(i)
 			defer c.leave(m)
 			select {

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 const (
@@ -35,7 +35,7 @@ type Source interface {
 	Exchange(reports []Report, claim int) ([]ReportResult, ClaimResult)
 	// Extend extends the leases of up to MaxGroup tasks, those in a row with the same
 	// receipt at the least cost. It returns when ctx ends.
-	Extend(ctx context.Context, items []wire.Item) ReportResult
+	Extend(ctx context.Context, items []store.Item) ReportResult
 	// Wait returns nil when a task may be due, or an error when it cannot tell or
 	// ctx has ended.
 	Wait(ctx context.Context) error
@@ -46,21 +46,21 @@ type Source interface {
 // Report says what is to become of tasks, all by the same script. The items are copies: the loop may change its own
 // while the Source still sends.
 type Report struct {
-	Script wire.Script
-	Items  []wire.Item
+	Settler store.Settler
+	Items   []store.Item
 }
 
 // ReportResult is the result of a report, or of the extension of leases. If Err is nil, Answers has one for each task.
 type ReportResult struct {
 	Outcome redisexec.Outcome
-	Answers []wire.Answer
+	Answers []store.Answer
 	Err     error
 }
 
 // ClaimResult is the result of a claim.
 type ClaimResult struct {
 	Outcome redisexec.Outcome
-	Tasks   []wire.Task
+	Tasks   []store.Task
 	Receipt string // of all of them
 	More    bool   // there may be more that are due
 	Limited bool   // others were due, and the queue's pause or limits have kept them
@@ -74,28 +74,28 @@ type ClaimResult struct {
 // at once.
 type Policy interface {
 	// Handle does the task's work. A panic is an error; it may call runtime.Goexit.
-	Handle(ctx context.Context, t wire.Task) error
+	Handle(ctx context.Context, t store.Task) error
 	// Decide says what is to become of a task whose handler returned err, or ErrExited if it called
 	// runtime.Goexit. ctx is the one that the loop has made for the handler. If it has ended, its cause is
 	// context.Canceled if the worker is to stop; ErrLost of package lease or ErrCanceled if the disposition
 	// will have no effect. Decide may block: the lease is extended, until it counts as a stuck handler.
-	Decide(ctx context.Context, t wire.Task, err error) wire.Disposition
+	Decide(ctx context.Context, t store.Task, err error) store.Disposition
 	// Fallback decides if Decide called runtime.Goexit.
-	Fallback(t wire.Task) wire.Disposition
+	Fallback(t store.Task) store.Disposition
 	// Accepted is told that the server has carried out what was decided. It must be short: the loop waits for it.
-	Accepted(t wire.Task)
+	Accepted(t store.Task)
 }
 
 // Observer is told what the loop does with tasks. Its methods must be short: they are called by the
 // runners, Finished also by the loop, which waits for them, and Stuck by the loop.
 type Observer interface {
 	// Started is told that a handler is about to be called, and returns the context for it.
-	Started(ctx context.Context, t wire.Task) context.Context
+	Started(ctx context.Context, t store.Task) context.Context
 	// Finished is told once for each Started, with the context that that has returned, when the
 	// handler has returned and it is decided what becomes of the task.
-	Finished(ctx context.Context, t wire.Task, f Finished)
+	Finished(ctx context.Context, t store.Task, f Finished)
 	// Stuck is told between the two that a handler is stuck, with the context of Finished, and since when it runs.
-	Stuck(ctx context.Context, t wire.Task, running time.Duration)
+	Stuck(ctx context.Context, t store.Task, running time.Duration)
 }
 
 // Finished is what an Observer is told of a handler that has returned.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // worker is a run loop on a queue, and what its policy was called with.
@@ -23,8 +23,8 @@ type worker struct {
 	Canceled <-chan string
 	queue    *fakeQueue
 	*witness
-	handle func(ctx context.Context, t wire.Task) error
-	decide func(t wire.Task, err error, ended error) wire.Disposition
+	handle func(ctx context.Context, t store.Task) error
+	decide func(t store.Task, err error, ended error) store.Disposition
 	start  time.Time
 	stop   context.CancelFunc
 	ended  chan *Unfinished // cap 1
@@ -47,18 +47,18 @@ func newWorker(q *fakeQueue, concurrency int, takes time.Duration) *worker {
 	}
 	w.witness = &witness{}
 	w.Observer = w.witness
-	w.handle = func(context.Context, wire.Task) error {
+	w.handle = func(context.Context, store.Task) error {
 		time.Sleep(takes)
 		return nil
 	}
-	w.decide = func(_ wire.Task, err error, ended error) wire.Disposition {
+	w.decide = func(_ store.Task, err error, ended error) store.Disposition {
 		switch {
 		case err == nil:
-			return wire.Disposition{Action: wire.Finish}
+			return store.Disposition{Action: store.Finish}
 		case ended != nil:
-			return wire.Disposition{Action: wire.Release}
+			return store.Disposition{Action: store.Release}
 		}
-		return wire.Disposition{Action: wire.Retry, Delay: time.Second}
+		return store.Disposition{Action: store.Retry, Delay: time.Second}
 	}
 	return w
 }
@@ -100,7 +100,7 @@ func (w *worker) end() *Unfinished {
 	return <-w.ended
 }
 
-func (w *worker) Handle(ctx context.Context, t wire.Task) error {
+func (w *worker) Handle(ctx context.Context, t store.Task) error {
 	w.mu.Lock()
 	w.handled = append(w.handled, t.ID)
 	w.running++
@@ -114,15 +114,15 @@ func (w *worker) Handle(ctx context.Context, t wire.Task) error {
 	return w.handle(ctx, t)
 }
 
-func (w *worker) Decide(ctx context.Context, t wire.Task, err error) wire.Disposition {
+func (w *worker) Decide(ctx context.Context, t store.Task, err error) store.Disposition {
 	return w.decide(t, err, context.Cause(ctx))
 }
 
-func (w *worker) Fallback(wire.Task) wire.Disposition {
-	return wire.Disposition{Action: wire.Bury, Reason: "fallback"}
+func (w *worker) Fallback(store.Task) store.Disposition {
+	return store.Disposition{Action: store.Bury, Reason: "fallback"}
 }
 
-func (w *worker) Accepted(wire.Task) {}
+func (w *worker) Accepted(store.Task) {}
 
 func (w *worker) tasks() []string {
 	w.mu.Lock()
@@ -203,10 +203,10 @@ func TestRun_ReportsAndClaimsInOneExchange(t *testing.T) {
 		time.Sleep(time.Minute)
 		exchanges, _ := q.sent()
 		require.Equal(t, []exchanged{
-			{w.start, map[wire.Script][]string{}, 1},
-			{w.start.Add(1010 * time.Millisecond), map[wire.Script][]string{wire.ByExchange: {"r1 t1"}}, 1},
-			{w.start.Add(2020 * time.Millisecond), map[wire.Script][]string{wire.ByExchange: {"r2 t2"}}, 1},
-			{w.start.Add(3030 * time.Millisecond), map[wire.Script][]string{wire.ByExchange: {"r3 t3"}}, 1},
+			{w.start, map[store.Settler][]string{}, 1},
+			{w.start.Add(1010 * time.Millisecond), map[store.Settler][]string{store.ByExchange: {"r1 t1"}}, 1},
+			{w.start.Add(2020 * time.Millisecond), map[store.Settler][]string{store.ByExchange: {"r2 t2"}}, 1},
+			{w.start.Add(3030 * time.Millisecond), map[store.Settler][]string{store.ByExchange: {"r3 t3"}}, 1},
 		}, exchanges, "and nothing is sent while nothing is due")
 		q.add("t4")
 		synctest.Wait()
@@ -221,24 +221,24 @@ func TestRun_GroupsByOperation(t *testing.T) {
 		q := newQueue(time.Minute, "complete", "release", "retry", "set aside")
 		q.latency = 10 * time.Millisecond
 		w := newWorker(q, 4, time.Second)
-		w.decide = func(task wire.Task, _ error, _ error) wire.Disposition {
-			return map[string]wire.Disposition{
-				"complete":  {Action: wire.Finish},
-				"release":   {Action: wire.Release, Delay: time.Hour},
-				"retry":     {Action: wire.Retry, Delay: time.Hour},
-				"set aside": {Action: wire.Bury, Reason: "bad"},
+		w.decide = func(task store.Task, _ error, _ error) store.Disposition {
+			return map[string]store.Disposition{
+				"complete":  {Action: store.Finish},
+				"release":   {Action: store.Release, Delay: time.Hour},
+				"retry":     {Action: store.Retry, Delay: time.Hour},
+				"set aside": {Action: store.Bury, Reason: "bad"},
 			}[task.ID]
 		}
 		w.run(t)
 		time.Sleep(1500 * time.Millisecond)
 		exchanges, _ := q.sent()
-		got := map[wire.Script]int{}
+		got := map[store.Settler]int{}
 		for _, x := range exchanges[1:] {
 			for operation, tasks := range x.reports {
 				got[operation] += len(tasks)
 			}
 		}
-		require.Equal(t, map[wire.Script]int{wire.ByExchange: 1, wire.ByGiveBack: 2, wire.ByBury: 1}, got)
+		require.Equal(t, map[store.Settler]int{store.ByExchange: 1, store.ByGiveBack: 2, store.ByBury: 1}, got)
 		require.Equal(t, [5]int64{1, 1, 1, 1, 0}, w.counts())
 		require.Equal(t, []string{"release", "retry", "set aside buried: bad"}, q.left())
 		require.Nil(t, w.end())
@@ -251,25 +251,25 @@ func TestRun_WhatComesNextTakesTheTasksPlace(t *testing.T) {
 		q := newQueue(time.Minute, "done", "snoozed", "retried", "set aside", "large", "larger")
 		q.latency = 10 * time.Millisecond
 		w := newWorker(q, 6, time.Second)
-		actions := map[string]wire.Action{"done": wire.Finish, "snoozed": wire.Snooze, "retried": wire.Retry, "set aside": wire.Bury, "large": wire.Finish, "larger": wire.Finish}
+		actions := map[string]store.Action{"done": store.Finish, "snoozed": store.Snooze, "retried": store.Retry, "set aside": store.Bury, "large": store.Finish, "larger": store.Finish}
 		sizes := map[string]int{"large": MaxGroupBytes/2 + 1, "larger": 2 * MaxGroupBytes}
 		at := time.Now().Add(time.Hour)
-		w.decide = func(task wire.Task, _ error, _ error) wire.Disposition {
+		w.decide = func(task store.Task, _ error, _ error) store.Disposition {
 			payload := strings.Repeat("p", max(1, sizes[task.ID]))
-			return wire.Disposition{Action: actions[task.ID], Delay: time.Minute, Next: &wire.Next{At: at, Payload: payload}}
+			return store.Disposition{Action: actions[task.ID], Delay: time.Minute, Next: &store.Next{At: at, Payload: payload}}
 		}
 		w.run(t)
 		time.Sleep(59 * time.Minute)
 		exchanges, _ := q.sent()
 		for _, x := range reportedIn(exchanges) {
 			size := 0
-			require.NotContains(t, x.reports, wire.ByExchange)
-			require.NotContains(t, x.reports, wire.ByBury)
-			for _, sent := range x.reports[wire.ByGiveBack] {
+			require.NotContains(t, x.reports, store.ByExchange)
+			require.NotContains(t, x.reports, store.ByBury)
+			for _, sent := range x.reports[store.ByGiveBack] {
 				_, id, _ := strings.Cut(sent, " ")
 				size += max(1, sizes[id])
 			}
-			require.True(t, size <= MaxGroupBytes || len(x.reports[wire.ByGiveBack]) == 1, "%d bytes: %v", size, x.reports)
+			require.True(t, size <= MaxGroupBytes || len(x.reports[store.ByGiveBack]) == 1, "%d bytes: %v", size, x.reports)
 		}
 		require.Len(t, w.tasks(), 6, "once each")
 		require.Len(t, q.left(), 6)
@@ -293,7 +293,7 @@ func TestRun_NoGroupIsTooLarge(t *testing.T) {
 		q.latency = 10 * time.Millisecond
 		w := newWorker(q, 1000, time.Second)
 		gate := make(chan struct{})
-		w.handle = func(context.Context, wire.Task) error {
+		w.handle = func(context.Context, store.Task) error {
 			<-gate
 			return nil
 		}
@@ -305,7 +305,7 @@ func TestRun_NoGroupIsTooLarge(t *testing.T) {
 		exchanges, _ := q.sent()
 		for _, x := range exchanges {
 			require.LessOrEqual(t, x.claim, MaxGroup)
-			require.LessOrEqual(t, len(x.reports[wire.ByExchange]), MaxGroup)
+			require.LessOrEqual(t, len(x.reports[store.ByExchange]), MaxGroup)
 		}
 		require.Equal(t, [5]int64{1000}, w.counts())
 		require.Nil(t, w.end())
@@ -341,14 +341,14 @@ func TestRun_AnotherRunnerTakesOverAfterGoexit(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		q := newQueue(time.Minute, "a", "exits", "b", "policy exits", "c", "both exit", "d")
 		w := newWorker(q, 1, 0)
-		w.handle = func(_ context.Context, task wire.Task) error {
+		w.handle = func(_ context.Context, task store.Task) error {
 			if task.Attempt == 1 && task.ID == "exits" || task.ID == "both exit" {
 				runtime.Goexit()
 			}
 			return nil
 		}
 		decide := w.decide
-		w.decide = func(task wire.Task, err error, ended error) wire.Disposition {
+		w.decide = func(task store.Task, err error, ended error) store.Disposition {
 			if task.ID == "policy exits" && err == nil || task.ID == "both exit" {
 				runtime.Goexit() // of a handler that has returned it is not asked twice
 			}

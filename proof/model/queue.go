@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // Queue is what the server holds of one queue. Times are Unix seconds, like scores, and now
@@ -252,7 +252,7 @@ func (q *Queue) Claim(now float64, n int, lease float64, maxAttempts int) (claim
 		*it = Item{ID: task.ID, Payload: task.Payload, Attempt: counted + 1, Unseen: unseen, Error: task.Error, FailedAt: task.FailedAt,
 			Claimant: strconv.FormatFloat(lease, 'f', -1, 64) + "/", Queued: true, Score: now + lease, Lease: now + lease, Token: now + lease}
 		e := it.entry()
-		e.Due = wire.TimeOf(task.Score)
+		e.Due = store.TimeOf(task.Score)
 		claimed = append(claimed, e)
 		return true
 	})
@@ -465,7 +465,7 @@ func (q *Queue) Stats(now float64) (s sluice.Stats) {
 	s.Retained = int64(len(q.Records))
 	s.OldestDue = time.Duration((now-oldest)*1e6) * time.Microsecond
 	if ahead {
-		s.NextDue = wire.TimeOf(next)
+		s.NextDue = store.TimeOf(next)
 	}
 	return s
 }

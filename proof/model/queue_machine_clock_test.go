@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/proof/model"
 )
 
@@ -74,7 +74,7 @@ func (*virtualClock) retentions() []time.Duration {
 func (c *virtualClock) advance(t *rapid.T, q *model.Queue) {
 	ahead := []time.Duration{time.Microsecond, time.Millisecond, time.Second, 2 * time.Hour}
 	for _, it := range q.Items {
-		if at := wire.TimeOf(it.Score); at.After(c.now) {
+		if at := store.TimeOf(it.Score); at.After(c.now) {
 			ahead = append(ahead, at.Sub(c.now)-time.Microsecond, at.Sub(c.now), at.Sub(c.now)+time.Microsecond)
 		}
 	}
@@ -88,7 +88,7 @@ func (c *virtualClock) advance(t *rapid.T, q *model.Queue) {
 	}
 	for _, r := range q.Records {
 		for _, retention := range c.retentions() {
-			if over := wire.TimeOf(r.At).Add(retention); over.After(c.now) {
+			if over := store.TimeOf(r.At).Add(retention); over.After(c.now) {
 				ahead = append(ahead, over.Sub(c.now)-time.Microsecond, over.Sub(c.now))
 			}
 		}

@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/proof/model"
 )
 
@@ -93,13 +93,13 @@ var someResult = rapid.SampledFrom([]string{"", "", "r", "12 ss", "\n\x00\xff ",
 func (m *queueMachine) finish(t *rapid.T) {
 	es := m.someReceipts(t)
 	_, retention, age := m.remembering(t)
-	items, results := make([]wire.Item, len(es)), map[int]string{}
+	items, results := make([]store.Item, len(es)), map[int]string{}
 	for i, e := range es {
 		results[i] = someResult.Draw(t, "result")
-		items[i] = wire.Item{ID: e.ID, Receipt: wire.ScoreText(e.Score), Disposition: wire.Disposition{Action: wire.Finish, Result: results[i]}}
+		items[i] = store.Item{ID: e.ID, Receipt: store.ScoreText(e.Score), Disposition: store.Disposition{Action: store.Finish, Result: results[i]}}
 	}
 	now := m.begin()
-	args := wire.AppendRetention(wire.AppendByReceipt([]any{"", 0, "0", m.maxAttempts}, items), items, retention)
+	args := store.AppendRetention(store.AppendByReceipt([]any{"", 0, "0", m.maxAttempts}, items), items, retention)
 	reply, err := m.rdb.EvalSha(context.Background(), digestOf(t, "exchange"), append([]string{m.key}, m.companions()...), args...).Result()
 	if redis.HasErrorPrefix(err, "NOSCRIPT") { // no task was finished so far
 		require.ErrorIs(t, m.queues[0].Dequeue(context.Background(), sluice.Entry{ID: "none", Score: 1}), sluice.ErrStale)
@@ -107,7 +107,7 @@ func (m *queueMachine) finish(t *rapid.T) {
 		reply, err = m.rdb.EvalSha(context.Background(), digestOf(t, "exchange"), append([]string{m.key}, m.companions()...), args...).Result()
 	}
 	require.NoError(t, err)
-	x, err := wire.Exchange(reply, len(es), wire.AsTask)
+	x, err := store.Exchange(reply, len(es), store.AsTask)
 	require.NoError(t, err)
 	var stale []string
 	for i, answer := range x.Answers {
@@ -117,7 +117,7 @@ func (m *queueMachine) finish(t *rapid.T) {
 		case results[i] != "":
 			m.counts.add("finish: with a result")
 		}
-		require.NotEqual(t, wire.Resultless, answer)
+		require.NotEqual(t, store.Resultless, answer)
 	}
 	require.Equal(t, m.finished(now, age, results, es), stale)
 	m.counts.add("finish: " + either(len(stale) == 0, "done", "stale"))

@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/proof/model"
 )
 
@@ -250,7 +250,7 @@ func (m *queueMachine) get(t *rapid.T) {
 		want = model.LeaveOut([]sluice.TaskInfo{want}, most)[0]
 		ended := m.clock.end()
 		m.near(t, ended, want.Score, e.Score)
-		m.near(t, ended, wire.ScoreOf(want.LeaseEnds), wire.ScoreOf(e.LeaseEnds))
+		m.near(t, ended, store.ScoreOf(want.LeaseEnds), store.ScoreOf(e.LeaseEnds))
 		want.Score, want.LeaseEnds = e.Score, e.LeaseEnds
 		require.Equal(t, want, e)
 		if e.State != sluice.StateLeased { // whose receipt is its holder's
@@ -322,7 +322,7 @@ func (m *queueMachine) trimBehind(op string, now float64, b bounds, buried int64
 // presence runs the script with which a Worker says that it has ended.
 func (m *queueMachine) presence(t *rapid.T) {
 	b, age := m.bounds(t), rapid.SampledFrom(append([]time.Duration{0, 0}, m.retentions...)).Draw(t, "retention")
-	args := []any{45, "", b.limit, wire.Duration(b.age), wire.Duration(age)}
+	args := []any{45, "", b.limit, store.Duration(b.age), store.Duration(age)}
 	now := m.begin()
 	reply, err := m.rdb.EvalSha(context.Background(), digestOf(t, "seen"), append([]string{m.key}, m.companions()...), args...).Result()
 	if redis.HasErrorPrefix(err, "NOSCRIPT") {

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // This file has how a task is shown.
@@ -22,7 +22,7 @@ func (it Item) entry() sluice.Entry {
 // waiting returns the entry of a task that is not leased: it is due at its score.
 func (it Item) waiting() sluice.Entry {
 	e := it.entry()
-	e.Due = wire.TimeOf(e.Score)
+	e.Due = store.TimeOf(e.Score)
 	return e
 }
 
@@ -30,24 +30,24 @@ func (it Item) waiting() sluice.Entry {
 func (it Item) info(s sluice.State) sluice.TaskInfo {
 	t := sluice.TaskInfo{Entry: it.waiting(), State: s, Reason: it.Error}
 	if it.Error != "" {
-		t.FailedAt = wire.TimeOf(it.FailedAt)
+		t.FailedAt = store.TimeOf(it.FailedAt)
 	}
 	switch s {
 	case sluice.StateLeased:
 		if lasts, ok := strings.CutSuffix(it.Claimant, "/"); ok {
 			seconds, _ := strconv.ParseFloat(lasts, 64)
-			t.LeasedSince = wire.TimeOf(it.Token - seconds)
+			t.LeasedSince = store.TimeOf(it.Token - seconds)
 		}
-		t.LeaseEnds, t.Score, t.Due = wire.ExactTimeOf(it.Score), 0, time.Time{}
+		t.LeaseEnds, t.Score, t.Due = store.ExactTimeOf(it.Score), 0, time.Time{}
 	case sluice.StateDead:
-		t.DiedAt, t.Score, t.Due, t.Reason = wire.TimeOf(it.Died), it.Died, time.Time{}, it.Reason
+		t.DiedAt, t.Score, t.Due, t.Reason = store.TimeOf(it.Died), it.Died, time.Time{}, it.Reason
 	}
 	return t
 }
 
 // info returns a record as it is shown.
 func (r Record) info() sluice.TaskInfo {
-	t := sluice.TaskInfo{Entry: sluice.Entry{ID: r.ID, Score: r.At, Attempt: r.Attempt}, State: sluice.StateDone, DoneAt: wire.TimeOf(r.At)}
+	t := sluice.TaskInfo{Entry: sluice.Entry{ID: r.ID, Score: r.At, Attempt: r.Attempt}, State: sluice.StateDone, DoneAt: store.TimeOf(r.At)}
 	if r.Result != "" {
 		t.Result = []byte(r.Result)
 	}

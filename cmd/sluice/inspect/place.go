@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice"
-	"github.com/sluice-go/sluice/internal/wire"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // TimeOf returns the time by which lists of its state sort a task: when it is due, when its lease ends, when it died, or when it was finished.
@@ -23,7 +23,7 @@ func TimeOf(t sluice.TaskInfo) time.Time {
 // Place returns the score by which lists of its state sort a task.
 func Place(t sluice.TaskInfo) float64 {
 	if t.State == sluice.StateLeased {
-		return wire.ScoreOf(t.LeaseEnds)
+		return store.ScoreOf(t.LeaseEnds)
 	}
 	return t.Score
 }
@@ -32,7 +32,7 @@ func Place(t sluice.TaskInfo) float64 {
 func At(s sluice.State, place float64, id string) sluice.TaskInfo {
 	t := sluice.TaskInfo{Entry: sluice.Entry{ID: id, Score: place}, State: s}
 	if s == sluice.StateLeased {
-		t.LeaseEnds, t.Score = wire.ExactTimeOf(place), 0
+		t.LeaseEnds, t.Score = store.ExactTimeOf(place), 0
 	}
 	return t
 }

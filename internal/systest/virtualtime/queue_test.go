@@ -14,8 +14,8 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/systest"
-	"github.com/sluice-go/sluice/internal/wire"
 )
 
 func TestQueue_WaitEndsOnTime(t *testing.T) {
@@ -166,7 +166,7 @@ func TestQueue_ClaimEndsLongBeforeItsLeases(t *testing.T) {
 		for _, e := range es {
 			require.False(n, seen[e.ID], "%s was handed out twice", e.ID)
 			seen[e.ID] = true
-			require.GreaterOrEqual(n, time.Until(wire.TimeOf(e.Score)), time.Second/2, "its lease is nearly over")
+			require.GreaterOrEqual(n, time.Until(store.TimeOf(e.Score)), time.Second/2, "its lease is nearly over")
 		}
 
 		es, err = q.Claim(n.Context(), 10, 100*time.Millisecond)

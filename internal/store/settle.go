@@ -1,4 +1,4 @@
-package wire
+package store
 
 import (
 	"strconv"
@@ -39,19 +39,19 @@ const (
 	Bury                  // put it among the dead letters
 )
 
-// Script is which script carries a disposition out. Those of many tasks that have the same one are sent together.
-type Script int
+// Settler is which script carries a disposition out. Those of many tasks that have the same one are sent together.
+type Settler int
 
-// The scripts.
+// The settlers.
 const (
-	ByExchange Script = iota
+	ByExchange Settler = iota
 	ByGiveBack
 	ByBury
-	Scripts // how many there are
+	Settlers // how many there are
 )
 
-// Script returns which script carries it out.
-func (d *Disposition) Script() Script {
+// Settler returns which script carries it out.
+func (d *Disposition) Settler() Settler {
 	switch {
 	case d.Next != nil:
 		return ByGiveBack
