@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-go/sluice/internal/background"
 	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // Check says what would keep locks from working, and changes nothing: call it when a program starts, and print
@@ -73,9 +74,9 @@ func (q *Queue) Check(ctx context.Context) error {
 	if err := q.check(op); err != nil {
 		return err
 	}
-	err := checkServer(ctx, q.executor, scripts.CheckQueue, q.keys.main(), q.commands(), "allkeys")
+	err := checkServer(ctx, q.executor, scripts.CheckQueue, q.store.Key(), q.commands(), "allkeys")
 	if err == nil {
-		nothing := q.exchangeRequest(nil, 0, 0, "") // reads each key
+		nothing := q.store.Exchange(nil, store.Claim{}) // reads each key
 		nothing.Until = time.Now().Add(redisexec.MaxQuiet)
 		err = q.executor.Once(ctx, nothing).Final()
 	}
@@ -84,8 +85,8 @@ func (q *Queue) Check(ctx context.Context) error {
 
 // commands are those that the queue needs.
 func (q *Queue) commands() []string {
-	main := q.keys.main()
-	all := append(commandsOfAll(q.keys.wake+":check"), on(q.keys.canceled, "PUBLISH key m", "SUBSCRIBE key")...)
+	main := q.store.Key()
+	all := append(commandsOfAll(q.store.WakeChannel()+":check"), on(q.store.CanceledChannel(), "PUBLISH key m", "SUBSCRIBE key")...)
 	all = append(all, on(keyspace.Companion(main, keyspace.Line), "ZADD key 1 m", "ZREM key m", "ZCARD key", "ZRANGE key 0 0", "ZSCORE key m",
 		"PTTL key", "PEXPIRE key 1", "TIME")...)
 	all = append(all, on(main, "ZADD key 1 m", "ZREM key m", "ZCARD key", "ZCOUNT key 0 1", "ZRANGE key 0 0",

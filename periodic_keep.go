@@ -93,9 +93,9 @@ func (p *periodics) add(ctx context.Context, task *periodicTask, now time.Time) 
 	}
 	t := task.task(next)
 	_, err = p.queue.byID(ctx, op, t.ID, func() redisexec.Request {
-		args := p.queue.newTasks(DuplicatesKeep, 1, "0", 0)
-		args.Add(t.wire())
-		return p.queue.enqueueRequest(DuplicatesKeep, args)
+		args := p.queue.store.NewBatch(1, DuplicatesKeep.String(), "0", 0)
+		args.Add(t.stored())
+		return p.queue.store.Enqueue(args)
 	})
 	if errors.Is(err, ErrUnderReplicated) {
 		return nil

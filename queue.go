@@ -11,15 +11,14 @@ import (
 
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/store"
-	"github.com/sluice-go/sluice/internal/taskloop"
 	"github.com/sluice-go/sluice/internal/watch"
 )
 
 const (
 	// maxGroup is the most tasks that one script handles. Larger batches are split.
-	maxGroup = taskloop.MaxGroup
+	maxGroup = store.MaxGroup
 	// maxGroupBytes is the most payload that one script is given, unless a single one is larger.
-	maxGroupBytes = taskloop.MaxGroupBytes
+	maxGroupBytes = store.MaxGroupBytes
 	// maxPayload is the most bytes that a task's payload and header have together.
 	maxPayload = 1 << 20
 )
@@ -47,11 +46,10 @@ type Queue struct {
 	executor *redisexec.Executor
 	options  queueOptions
 	name     string
-	keys     queueKeys
+	store    *store.Queue
 	client   *watch.Client
 	watcher  *watch.Watcher
 	keeper   keeper
-	bounds   []any // of dead letters, for trim.lua: how many may stay, for how many seconds
 
 	enqueues *committer[store.Enqueue]
 	dequeues *committer[[]store.Item]
@@ -204,9 +202,12 @@ func NewQueue(rdb redis.UniversalClient, name string, opts ...QueueOption) (*Que
 	if err != nil {
 		return nil, fmt.Errorf("sluice: new queue: %w", err)
 	}
-	q := &Queue{executor: redisexec.New(rdb), options: options, name: name, keys: newQueueKeys(key), client: clients.ClientOf(rdb)}
-	q.watcher = q.client.Watcher(watch.Queue{Keys: q.keys.counts, Channel: q.keys.wake}, options.poll)
-	q.bounds = []any{options.deadLimit, store.Duration(options.deadAge)}
+	q := &Queue{executor: redisexec.New(rdb), options: options, name: name, client: clients.ClientOf(rdb)}
+	q.store = store.NewQueue(scripts, key, store.QueueOptions{
+		MaxAttempts: options.maxAttempts, DeadLimit: options.deadLimit, DeadAge: options.deadAge,
+		Retention: options.retention, Replicas: options.replicas,
+	})
+	q.watcher = q.client.Watcher(q.store, options.poll)
 	q.enqueues, q.dequeues, q.claims = newCommitter(q, q.commitEnqueues), newCommitter(q, q.commitDequeues), newCommitter(q, q.commitClaims)
 	return q, nil
 }
@@ -225,16 +226,16 @@ func (q *Queue) Name() string { return q.name }
 // the first call has removed it.
 func (q *Queue) Cancel(ctx context.Context, id string) (State, error) {
 	value, err := q.byID(ctx, "cancel", id, func() redisexec.Request {
-		return q.replicated(scripts.Cancel.Request(q.keys.done, id, q.client.Notifier.Argument(q.keys.canceled)))
+		return q.store.Cancel(id, q.client.Notifier.Argument(q.store.CanceledChannel()))
 	})
 	if err != nil && !errors.Is(err, ErrUnderReplicated) {
 		return StateAbsent, err
 	}
-	state, failed := decodeState(value)
+	state, failed := store.DecodeState(value)
 	if failed != nil {
-		return state, wrap("cancel", q.name, failed)
+		return State(state), wrap("cancel", q.name, failed)
 	}
-	return state, err
+	return State(state), err
 }
 
 // Reschedule makes a task due after delay, and reports whether there was one; dead letters don't count. The payload
@@ -247,20 +248,16 @@ func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration) 
 		return false, fmt.Errorf("sluice: reschedule: %w", err)
 	}
 	value, err := q.byID(ctx, "reschedule", id, func() redisexec.Request {
-		return q.replicated(scripts.Reschedule.Request(q.keys.errors, id, store.Duration(delay)))
+		return q.store.Reschedule(id, delay)
 	})
 	if err != nil && !errors.Is(err, ErrUnderReplicated) {
 		return false, err
 	}
-	r := store.Read([]any{value})
-	answer, failed := r.Answer(), r.Err()
-	if failed == nil && answer == store.Malformed {
-		failed = ErrCorrupt
-	}
+	found, failed := store.DecodeRescheduled(value)
 	if failed != nil {
 		return false, wrap("reschedule", q.name, failed)
 	}
-	return answer == store.Accepted, err
+	return found, err
 }
 
 // byID runs a script on one task, and returns the reply.
@@ -297,42 +294,19 @@ func (q *Queue) get(ctx context.Context, id string, opts ...ReadOption) (t TaskI
 		return t, now, err
 	}
 	value, err := q.byID(ctx, "get", id, func() redisexec.Request {
-		return scripts.Get.Request(q.keys.done, id, payloads)
+		return q.store.Get(id, payloads)
 	})
 	if err != nil {
 		return t, now, err
 	}
-	t, now, err = decodeGet(id, value)
-	return t, now, wrap("get", q.name, err)
-}
-
-// decodeGet decodes the time, and a task of that ID if there is one.
-func decodeGet(id string, value any) (t TaskInfo, now time.Time, err error) {
-	r := store.Read(value)
-	now = store.TimeOf(r.Score())
-	switch left := r.Left(); {
-	case left == 0 && r.Err() == nil:
-		return t, now, ErrNotFound
-	case left == 1:
-		return t, now, ErrCorrupt
-	}
-	i := r.Standing(id, int64(len(stateNames)))
-	if err := r.Err(); err != nil {
-		return t, now, err
-	}
-	return infoOf(i), now, nil
-}
-
-// decodeState decodes the state of a task.
-func decodeState(value any) (State, error) {
-	state, err := redisexec.Int(value)
-	if err == nil && (state < int64(StateAbsent) || state > int64(StateDone)) {
-		err = redisexec.Unexpected(value)
+	i, found, now, err := store.DecodeGot(id, value)
+	if err == nil && !found {
+		err = ErrNotFound
 	}
 	if err != nil {
-		return StateAbsent, err
+		return t, now, wrap("get", q.name, err)
 	}
-	return State(state), nil
+	return infoOf(i), now, nil
 }
 
 // Purge removes every task and dead letter. The holders of leases learn of it by ErrStale. A pause stays: Resume
@@ -342,7 +316,7 @@ func (q *Queue) Purge(ctx context.Context) error {
 	if err := q.check(op); err != nil {
 		return err
 	}
-	_, err := q.executor.Run(ctx, scripts.Purge.Request(q.keys.done))
+	_, err := q.executor.Run(ctx, q.store.Purge())
 	return wrap(op, q.name, err)
 }
 

@@ -186,14 +186,14 @@ func (q *Queue) claimStep(ctx context.Context, n int, lease time.Duration) (more
 	if err != nil {
 		return false, time.Now(), nil, err
 	}
-	x, err := exchangedFor(reply.Value, 0)
+	x, err := exchangedFor(reply.Value)
 	if err != nil {
 		return false, reply.Sent, nil, err
 	}
 	if reply.Sent.Before(asked) { // the mark is too late for what it says of the next task
 		q.watcher.Popped(len(x.Tasks) > 0, false)
 	} else {
-		q.watcher.Claimed(mark, reply.Sent, store.HeadAfterClaim(x.Next, x.Waiting, x.Place), len(x.Tasks) > 0)
+		q.watcher.Claimed(mark, reply.Sent, x.Head, len(x.Tasks) > 0)
 	}
 	return x.More, reply.Sent, x.Tasks, nil
 }
@@ -223,7 +223,7 @@ func (q *Queue) commitClaims(calls []*mergedCall[claimArg]) {
 // lease ends.
 func (q *Queue) commitClaim(calls []*mergedCall[claimArg], all claimArg) {
 	commitGroup(q, calls, q.claimRequest(all), func(result redisexec.Result, sent time.Time) {
-		x, err := store.Exchange(result.Value, 0, entryOf)
+		x, err := store.DecodeExchange(result.Value, 0, entryOf)
 		for _, call := range calls {
 			left := x
 			m := mergedResult{redisexec.Result{Value: left.Cut(call.Arg.n)}, sent}
@@ -241,7 +241,7 @@ func (q *Queue) commitClaim(calls []*mergedCall[claimArg], all claimArg) {
 }
 
 func (q *Queue) claimRequest(c claimArg) redisexec.Request {
-	return q.exchangeRequest(nil, c.n, c.lease, "")
+	return q.claiming(nil, c.n, c.lease, "")
 }
 
 // Pop takes up to n due tasks out of the queue, earliest first. A task is handed to one caller at most, and lost if
@@ -276,22 +276,15 @@ func (q *Queue) pop(ctx context.Context, n int) (popped []Entry, err error) {
 
 // popStep takes up to n tasks out by one script, and reports whether there may be more, and whether a pause or limits keep those.
 func (q *Queue) popStep(ctx context.Context, n int) (more, isLimited bool, entries []Entry, err error) {
-	request := q.replicated(scripts.Pop.Request(q.keys.counts, append([]any{n}, q.bounds...)...))
-	request.Mark = nil // where nothing is due, nothing was to be acknowledged
-	reply, err := q.executor.Run(ctx, request)
+	reply, err := q.executor.Run(ctx, q.store.Pop(n))
 	if err != nil {
 		return false, false, nil, err
 	}
-	r := store.Read(reply.Value)
-	left := r.Int()
-	if entries, err = readEach(&r, store.ListedParts, (*store.Reader).Listed, asEntry); len(entries) > 0 {
+	if entries, more, isLimited, err = store.DecodePopped(reply.Value, entryOf); len(entries) > 0 {
 		err = reply.Shortfall
 	}
-	return left > 0, left < 0, entries, err
+	return more, isLimited, entries, err
 }
-
-// asEntry returns a task that a script shows as it is handed out.
-func asEntry(i store.Info) Entry { return entryOf(i.Task) }
 
 // Peek reads up to n due tasks, earliest first. It changes nothing, and nothing keeps other callers from taking
 // them: Dequeue reports whether one did.
@@ -307,11 +300,19 @@ func (q *Queue) Peek(ctx context.Context, n int) (entries []Entry, err error) {
 	if err := q.checkCount("peek", n); err != nil {
 		return nil, err
 	}
-	for i, failed := range q.list(ctx, listing{scripts.Peek, "0", StateAbsent}, cursor{}, n, "") {
-		if failed != nil {
-			return entries, wrap("peek", q.name, failed)
+	for left, after := n, (store.Cursor{}); left > 0; {
+		reply, err := q.executor.Run(ctx, q.store.Peek(after, min(left, maxGroup)))
+		var page []Entry
+		if err == nil {
+			after, page, err = store.DecodePeeked(reply.Value, entryOf)
 		}
-		entries = append(entries, asEntry(i))
+		if err != nil {
+			return entries, wrap("peek", q.name, err)
+		}
+		entries = append(entries, page...)
+		if left -= len(page); after == (store.Cursor{}) {
+			break
+		}
 	}
 	return entries, nil
 }

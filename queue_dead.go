@@ -42,7 +42,7 @@ func (q *Queue) Revive(ctx context.Context, ids ...string) (int, error) {
 	if slices.Contains(ids, "") {
 		return 0, invalid("revive", "empty task ID")
 	}
-	revived, err := q.eachLetter(ctx, ids, scripts.Revive, q.keys.errors)
+	revived, err := q.eachLetter(ctx, ids, q.store.Revive)
 	return revived, wrap("revive", q.name, err)
 }
 
@@ -62,27 +62,22 @@ func (q *Queue) Drop(ctx context.Context, ids ...string) (int, error) {
 	if slices.Contains(ids, "") {
 		return 0, invalid("drop", "empty task ID")
 	}
-	dropped, err := q.eachLetter(ctx, ids, scripts.Drop, q.keys.tasks)
+	dropped, err := q.eachLetter(ctx, ids, q.store.Drop)
 	return dropped, wrap("drop", q.name, err)
 }
 
-// eachLetter runs a script on dead letters in steps. It returns on how many.
-func (q *Queue) eachLetter(ctx context.Context, ids []string, script *redisexec.Script, keys []any) (changed int, err error) {
+// eachLetter changes dead letters in steps. It returns how many it has.
+func (q *Queue) eachLetter(ctx context.Context, ids []string, request func(ids []string) redisexec.Request) (changed int, err error) {
 	for part := range slices.Chunk(ids, maxGroup) {
-		args := make([]any, 0, len(part))
-		for _, id := range part {
-			args = append(args, id)
-		}
-		reply, err := q.executor.Run(ctx, q.replicated(script.Request(keys, args...)))
-		r := store.Read([]any{reply.Value})
-		n := r.Between(0, int64(len(part)))
+		reply, err := q.executor.Run(ctx, request(part))
+		n := 0
 		if err == nil {
-			err = r.Err()
+			n, err = store.DecodeChanged(reply.Value, len(part))
 		}
 		if err != nil {
 			return changed, err
 		}
-		if changed += int(n); reply.Shortfall != nil {
+		if changed += n; reply.Shortfall != nil {
 			return changed, reply.Shortfall
 		}
 	}

@@ -49,9 +49,9 @@ func TestRetention_ADroppedResultIsSaidOfItsTask(t *testing.T) {
 			}
 		}
 		require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
-		reply, err := q.executor.Run(t.Context(), q.exchangeRequest(items, 0, 0, ""))
+		reply, err := q.executor.Run(t.Context(), q.store.Exchange(items, store.Claim{}))
 		require.NoError(t, err)
-		x, err := store.Exchange(reply.Value, len(items), store.AsTask)
+		x, err := store.DecodeExchange(reply.Value, len(items), store.AsTask)
 		require.NoError(t, err)
 		require.Equal(t, want, x.Answers)
 	}

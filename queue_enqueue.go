@@ -46,11 +46,11 @@ func (q *Queue) Enqueue(ctx context.Context, t Task) (Outcome, error) {
 func (q *Queue) send(ctx context.Context, t Task) (Outcome, error) {
 	// The payload is copied: the caller may use it again when its context has ended, while
 	// the call is still under way.
-	task := t.wire()
+	task := t.stored()
 	reply, err := runMerged(ctx, q, q.enqueues, task, 1, task.Size(), func(task store.Enqueue) redisexec.Request {
-		args := q.newTasks(q.options.duplicates, 1, "0", 0)
+		args := q.newTasks(1, "0", 0)
 		args.Add(task)
-		return q.enqueueRequest(q.options.duplicates, args)
+		return q.store.Enqueue(args)
 	})
 	if err != nil {
 		return 0, err
@@ -65,11 +65,11 @@ func (q *Queue) send(ctx context.Context, t Task) (Outcome, error) {
 // commitEnqueues sends a group of Enqueue calls. A task with a delay is due as if it were
 // alone: unlike those of a batch, the tasks have no order among each other.
 func (q *Queue) commitEnqueues(calls []*mergedCall[store.Enqueue]) {
-	args := q.newTasks(q.options.duplicates, len(calls), "0", 0)
+	args := q.newTasks(len(calls), "0", 0)
 	for _, call := range calls {
 		args.Add(call.Arg)
 	}
-	commitGroup(q, calls, q.enqueueRequest(q.options.duplicates, args), func(result redisexec.Result, sent time.Time) {
+	commitGroup(q, calls, q.store.Enqueue(args), func(result redisexec.Result, sent time.Time) {
 		list, _ := result.Value.([]any)
 		for i, call := range calls {
 			m := mergedResult{result, sent} // a reply of another form is for each to reject
@@ -115,7 +115,7 @@ func (q *Queue) sendBatch(ctx context.Context, ts []Task) ([]Outcome, error) {
 	same, floor := map[store.Due]int64{}, "0"
 	for len(ts) > 0 {
 		n, args := q.pack(ts, same, floor)
-		reply, err := q.executor.Run(ctx, q.enqueueRequest(q.options.duplicates, args))
+		reply, err := q.executor.Run(ctx, q.store.Enqueue(args))
 		if err == nil {
 			done, floor, err = store.AppendOutcomes(done, reply.Value, n)
 		}
@@ -135,7 +135,7 @@ func (q *Queue) sendBatch(ctx context.Context, ts []Task) ([]Outcome, error) {
 // batch, those with the same Delay in this chunk, since delays count from floor, which is
 // after the tasks of the chunks before.
 func (q *Queue) pack(ts []Task, same map[store.Due]int64, floor string) (n int, args *store.Batch) {
-	args = q.newTasks(q.options.duplicates, min(len(ts), maxGroup), floor, 1)
+	args = q.newTasks(min(len(ts), maxGroup), floor, 1)
 	size := 0
 	maps.DeleteFunc(same, func(due store.Due, _ int64) bool { return due.IsDelay() })
 	for n < len(ts) && n < maxGroup && (n == 0 || size+ts[n].packedSize() <= maxGroupBytes) {
@@ -153,22 +153,9 @@ func (q *Queue) pack(ts []Task, same map[store.Due]int64, floor string) (n int, 
 }
 
 // newTasks returns the arguments for this many tasks, none yet. Delays count from floor at
-// the earliest.
-func (q *Queue) newTasks(duplicates Duplicates, n int, floor string, apart int64) *store.Batch {
-	policy := policyNames[duplicates]
-	if duplicates == DuplicatesOnce {
-		policy += ":" + store.Duration(q.options.retention)
-	}
-	return store.NewBatch(n, policy, floor, apart)
-}
-
-// enqueueRequest returns the request for all tasks that were added, with the policy that newTasks was given.
-func (q *Queue) enqueueRequest(duplicates Duplicates, tasks *store.Batch) redisexec.Request {
-	keys := q.keys.errors
-	if duplicates == DuplicatesOnce {
-		keys = q.keys.done
-	}
-	return q.replicated(scripts.Enqueue.Request(keys, tasks.Args()...))
+// the earliest; tasks of a group are so many microseconds apart.
+func (q *Queue) newTasks(n int, floor string, apart int64) *store.Batch {
+	return q.store.NewBatch(n, q.options.duplicates.String(), floor, apart)
 }
 
 func (t *Task) due() store.Due {
@@ -178,12 +165,12 @@ func (t *Task) due() store.Due {
 	return store.DueAt(t.At)
 }
 
-// wire returns the task as it is sent. It is a copy.
-func (t *Task) wire() store.Enqueue {
+// stored returns the task as it is sent. It is a copy.
+func (t *Task) stored() store.Enqueue {
 	return store.Enqueue{Due: t.due(), ID: t.ID, Payload: t.packed()}
 }
 
-var policyNames = [...]string{DuplicatesReplace: "replace", DuplicatesKeep: "keep", DuplicatesEarliest: "earliest", DuplicatesLatest: "latest", DuplicatesKeepDue: "keepdue", DuplicatesOnce: "once"}
+var policyNames = [...]string{DuplicatesReplace: "replace", DuplicatesKeep: "keep", DuplicatesEarliest: "earliest", DuplicatesLatest: "latest", DuplicatesKeepDue: "keepdue", DuplicatesOnce: store.Once}
 
 // checkEvery is after how many tasks checkTasks looks at its context. A million take half a second.
 const checkEvery = 1000

@@ -88,7 +88,7 @@ func (w *twins) step() {
 		got := w.both(func(ctx context.Context, q *Queue) any {
 			reply, err := q.executor.Run(ctx, q.claimRequest(claimArg{n, lease}))
 			require.NoError(w, err)
-			x, err := store.Exchange(reply.Value, 0, entryOf)
+			x, err := store.DecodeExchange(reply.Value, 0, entryOf)
 			require.NoError(w, err)
 			return x.Tasks
 		})
@@ -101,11 +101,11 @@ func (w *twins) step() {
 		w.both(func(ctx context.Context, q *Queue) any { return q.Bury(ctx, e, "why") == nil })
 	case 11:
 		w.both(func(ctx context.Context, q *Queue) any {
-			return w.rdb.ZAdd(ctx, q.keys.all[0].(string), redis.Z{Score: score, Member: id}).Err()
+			return w.rdb.ZAdd(ctx, q.store.Key(), redis.Z{Score: score, Member: id}).Err()
 		})
 	case 12:
 		w.both(func(ctx context.Context, q *Queue) any {
-			return w.rdb.ZRem(ctx, q.keys.all[0].(string), id).Err()
+			return w.rdb.ZRem(ctx, q.store.Key(), id).Err()
 		})
 	case 13:
 		w.now = w.now.Add(lease)
@@ -116,7 +116,7 @@ func (w *twins) step() {
 // note writes a fourth part into the state field of a task, as a later version may.
 func (w *twins) note(id, note string) {
 	for _, q := range w.queues {
-		states := q.keys.all[3].(string)
+		states := q.store.Keys()[3].(string)
 		if field := w.rdb.HGet(w.Context(), states, id).Val(); strings.Count(field, ":") == 2 && !strings.Contains(field, "dead") {
 			require.NoError(w, w.rdb.HSet(w.Context(), states, id, field+note).Err())
 		}
@@ -149,11 +149,11 @@ func compareExchanges(t *testing.T, pairs uint64) {
 		together := w.run(0, items, n, lease)
 		half, other := w.run(1, items, 0, 0), w.run(1, nil, n, lease)
 
-		got, err := store.Exchange(together, len(items), store.AsTask)
+		got, err := store.DecodeExchange(together, len(items), store.AsTask)
 		require.NoError(t, err)
-		finish, err := store.Exchange(half, len(items), store.AsTask)
+		finish, err := store.DecodeExchange(half, len(items), store.AsTask)
 		require.NoError(t, err)
-		claim, err := store.Exchange(other, 0, store.AsTask)
+		claim, err := store.DecodeExchange(other, 0, store.AsTask)
 		require.NoError(t, err)
 		require.Equal(t, finish.Answers, got.Answers, "seed %d", seed)
 		require.Equal(t, claim.Tasks, got.Tasks, "seed %d", seed)
@@ -200,7 +200,7 @@ func TestExchange_TellsOfTheHead(t *testing.T) {
 		require.InDelta(t, time.Minute, head(), float64(10*time.Second), "the first lease ends")
 		for i := range 2 {
 			foreign := redis.Z{Score: float64(i), Member: "foreign" + fmt.Sprint(i)}
-			require.NoError(t, s.Client(t).ZAdd(t.Context(), q.keys.all[0].(string), foreign).Err())
+			require.NoError(t, s.Client(t).ZAdd(t.Context(), q.store.Key(), foreign).Err())
 		}
 		require.InDelta(t, -now.Sub(time.Unix(1, 0)), head(), float64(10*time.Second))
 	})
@@ -209,7 +209,7 @@ func TestExchange_TellsOfTheHead(t *testing.T) {
 // run runs the script on one of the queues.
 func (w *twins) run(on int, items []store.Item, n int, lease time.Duration) any {
 	q := w.queues[on]
-	reply, err := q.executor.Run(w.Context(), q.exchangeRequest(items, n, lease, ""))
+	reply, err := q.executor.Run(w.Context(), q.claiming(items, n, lease, ""))
 	require.NoError(w, err)
 	return reply.Value
 }
@@ -217,16 +217,16 @@ func (w *twins) run(on int, items []store.Item, n int, lease time.Duration) any 
 // dump returns all that the server has of a queue.
 func dump(t *testing.T, rdb *redis.Client, q *Queue) (all []any) {
 	for _, i := range []int{0, 2, 4} {
-		z, err := rdb.ZRangeWithScores(t.Context(), q.keys.all[i].(string), 0, -1).Result()
+		z, err := rdb.ZRangeWithScores(t.Context(), q.store.Keys()[i].(string), 0, -1).Result()
 		require.NoError(t, err)
 		all = append(all, z)
 	}
 	for _, i := range []int{1, 3} {
-		h, err := rdb.HGetAll(t.Context(), q.keys.all[i].(string)).Result()
+		h, err := rdb.HGetAll(t.Context(), q.store.Keys()[i].(string)).Result()
 		require.NoError(t, err)
 		all = append(all, h)
 	}
-	limits, err := rdb.Get(t.Context(), keyspace.Companion(q.keys.main(), keyspace.Paused)).Result()
+	limits, err := rdb.Get(t.Context(), keyspace.Companion(q.store.Key(), keyspace.Paused)).Result()
 	if err != nil {
 		require.ErrorIs(t, err, redis.Nil)
 	}
@@ -395,7 +395,7 @@ func TestExtension_OfAGroupAnswersForEachTask(t *testing.T) {
 		_, err = q.Cancel(ctx, "gone")
 		require.NoError(t, err)
 		require.NoError(t, q.Bury(ctx, es[5], "why"))
-		fields, _ := q.keys.all[3].(string)
+		fields, _ := q.store.Keys()[3].(string)
 		require.NoError(t, rdb.HSet(ctx, fields, "corrupt", "garbage").Err())
 		require.NoError(t, rdb.HSet(ctx, fields, "unclaimed field", "2::").Err())
 
@@ -411,7 +411,7 @@ func TestExtension_OfAGroupAnswersForEachTask(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, StateLeased, e.State)
 			require.False(t, e.LeaseEnds.Before(before.Add(lease)), id)
-			require.NoError(t, rdb.ZScore(ctx, q.keys.all[4].(string), id).Err())
+			require.NoError(t, rdb.ZScore(ctx, q.store.Keys()[4].(string), id).Err())
 		}
 		require.NoError(t, q.Dequeue(ctx, es[0], es[1], es[2], es[7], es[8], es[9]), "the receipts stay as they are")
 		e, err := q.Get(ctx, "waits")
@@ -431,15 +431,15 @@ func TestExtension_SendsATaskForLittleMoreThanItsID(t *testing.T) {
 			items[i] = store.Item{ID: fmt.Sprintf("%036d", i), Receipt: store.ScoreText(1790000000 + float64(i%receipts)/1e6)}
 		}
 		bytes := 0
-		for _, arg := range q.heartbeatRequest(time.Minute, items...).Args {
+		for _, arg := range q.store.Extend(time.Minute, items...).Args {
 			n := len(fmt.Sprint(arg))
 			bytes += n + len(fmt.Sprintf("$%d\r\n\r\n", n))
 		}
 		require.LessOrEqual(t, bytes/len(items), most)
 	}
-	_, err = store.Done([]any{int64(1)}, 2)
+	_, err = store.DecodeExtended([]any{int64(1)}, 2)
 	require.ErrorIs(t, err, redisexec.ErrCorrupt)
-	_, err = store.Done(nil, 2)
+	_, err = store.DecodeExtended(nil, 2)
 	require.ErrorIs(t, err, redisexec.ErrCorrupt)
 }
 

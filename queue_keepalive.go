@@ -81,12 +81,12 @@ func (k *kept) knownTo(ctx context.Context) context.Context { return lease.WithH
 func (k *kept) TTL() time.Duration  { return k.ttl }
 func (k *kept) Deadline() time.Time { return k.lease.Deadline() }
 func (k *kept) Renewable() bool     { return k.lease.Renewable() }
-func (k *kept) Key() any            { return k.queue.keys.all[0] }
+func (k *kept) Key() any            { return k.queue.store.RoutingKey() }
 
 // Extension returns the request that extends the lease.
 func (k *kept) Extension() (redisexec.Request, bool) {
 	item := store.Item{ID: k.entry.ID, Receipt: receiptOf(k.entry)}
-	return k.queue.heartbeatRequest(k.ttl, item), k.lease.Valid()
+	return k.queue.store.Extend(k.ttl, item), k.lease.Valid()
 }
 
 // HandleExtension takes the result of an extension.
@@ -94,7 +94,7 @@ func (k *kept) HandleExtension(sent time.Time, r redisexec.Result) bool {
 	if r.Outcome != redisexec.Done { // it is tried again until the deadline
 		return false
 	}
-	answers, err := store.Done(r.Value, 1)
+	answers, err := store.DecodeExtended(r.Value, 1)
 	switch {
 	case err != nil:
 		return false

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/store"
 )
 
@@ -47,15 +48,12 @@ func (l Limits) checked() (Limits, error) {
 	case l.Per == 0:
 		l.Per = time.Second
 	}
-	l.Per, l.Burst = time.Duration(micros(l.Per))*time.Microsecond, max(l.Burst, 1)
-	if int64(l.Rate) > micros(l.Per) {
+	l.Per, l.Burst = time.Duration(store.CeilMicros(l.Per))*time.Microsecond, max(l.Burst, 1)
+	if int64(l.Rate) > store.CeilMicros(l.Per) {
 		return wrong("Rate of more than one in a microsecond")
 	}
 	return l, nil
 }
-
-// micros rounds up.
-func micros(d time.Duration) int64 { return int64((d + time.Microsecond - 1) / time.Microsecond) }
 
 // SetLimits limits the queue, in place of the limits that it has; the zero value takes them away. They are kept
 // with the queue, as a pause is: Claim, Pop, Wait and Workers of all processes heed them at once, by the server's
@@ -76,18 +74,11 @@ func (q *Queue) SetLimits(ctx context.Context, l Limits) error {
 	if err != nil {
 		return wrap("set limits", q.name, err)
 	}
-	return q.change(ctx, "set limits", scripts.Limit.Request(q.keys.counts, l.Running, l.Rate, micros(l.Per), l.Burst))
+	return q.change(ctx, "set limits", func() redisexec.Request { return q.store.Limit(store.Limits(l)) })
 }
 
 // Limits returns the queue's limits: zero for none, and what is meant where SetLimits was given 0 for Per or Burst.
 func (q *Queue) Limits(ctx context.Context) (Limits, error) {
 	s, err := q.stats(ctx, "limits")
 	return s.Limits, err
-}
-
-// readLimits reads what stats.lua says of limits.
-func readLimits(r *store.Reader) Limits {
-	return Limits{
-		Running: int(r.Int()), Rate: int(r.Int()), Per: time.Duration(r.Int()) * time.Microsecond, Burst: int(r.Int()),
-	}
 }

@@ -33,9 +33,9 @@ func TestLimits_AStaleFinishFreesNoPlace(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, now, 2)
 		stale := store.Item{ID: old[0].ID, Receipt: receiptOf(old[0])}
-		reply, err := q.executor.Run(ctx, q.exchangeRequest([]store.Item{stale}, 1, time.Hour, ""))
+		reply, err := q.executor.Run(ctx, q.claiming([]store.Item{stale}, 1, time.Hour, ""))
 		require.NoError(t, err)
-		x, err := store.Exchange(reply.Value, 1, store.AsTask)
+		x, err := store.DecodeExchange(reply.Value, 1, store.AsTask)
 		require.NoError(t, err)
 		require.Equal(t, []store.Answer{store.Stale}, x.Answers)
 		require.Empty(t, x.Tasks)

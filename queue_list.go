@@ -4,11 +4,9 @@ import (
 	"context"
 	"iter"
 	"math"
-	"strconv"
 	"strings"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/store"
 )
 
@@ -54,9 +52,9 @@ func (q *Queue) All(ctx context.Context, s State, opts ...ReadOption) iter.Seq2[
 // listed returns the first n tasks in a state behind one, and the error that ends them.
 func (q *Queue) listed(ctx context.Context, op string, s State, after TaskInfo, n int, opts []ReadOption) iter.Seq2[TaskInfo, error] {
 	return func(yield func(TaskInfo, error) bool) {
-		l, payloads, err := q.checkList(op, s, after, opts)
+		payloads, err := q.checkList(op, s, after, opts)
 		if err == nil {
-			for i, failed := range q.list(ctx, l, cursorOf(s, after), n, payloads) {
+			for i, failed := range q.list(ctx, store.State(s), cursorOf(s, after), n, payloads) {
 				if failed != nil {
 					err = wrap(op, q.name, failed)
 					break
@@ -72,28 +70,26 @@ func (q *Queue) listed(ctx context.Context, op string, s State, after TaskInfo, 
 	}
 }
 
-// checkList checks the arguments of an operation that lists. It returns how it does, and what readPayloads does.
-func (q *Queue) checkList(op string, s State, after TaskInfo, opts []ReadOption) (l listing, payloads string, err error) {
+// checkList checks the arguments of an operation that lists. It returns what readPayloads does.
+func (q *Queue) checkList(op string, s State, after TaskInfo, opts []ReadOption) (store.Payloads, error) {
 	if err := q.check(op); err != nil {
-		return l, "", err
+		return 0, err
 	}
-	l, ok := listings[s]
-	if !ok {
-		return l, "", invalid(op, "no state to list")
+	if s <= StateAbsent || s > StateDone {
+		return 0, invalid(op, "no state to list")
 	}
 	isOfAnother := after.State != StateAbsent && after.State != s
 	if isOfAnother || math.IsNaN(after.Score) || s == StateLeased && after.ID != "" && after.LeaseEnds.IsZero() {
-		return l, "", invalid(op, "after is not a task of the list")
+		return 0, invalid(op, "after is not a task of the list")
 	}
-	payloads, err = readPayloads(op, opts)
-	return l, payloads, err
+	return readPayloads(op, opts)
 }
 
 // ReadOption says what Get, List and All read of a task's payload and header. Defaults to all.
 type ReadOption func(*readOptions)
 
 type readOptions struct {
-	most int // how many bytes of them, as they are stored; -1 for any number
+	most store.Payloads
 }
 
 // WithoutPayloads leaves Payload, Header and Kind empty. They stay on the server, which does not read them either:
@@ -106,87 +102,51 @@ func WithoutPayloads() ReadOption { return func(o *readOptions) { o.most = 0 } }
 // says in how many. The server reads them, but does not send them. At least 1.
 func WithPayloadsUpTo(n int) ReadOption {
 	return func(o *readOptions) {
-		if o.most = n; n < 1 {
+		if o.most = store.Payloads(n); n < 1 {
 			o.most = math.MinInt // out of range: WithoutPayloads is for 0
 		}
 	}
 }
 
-// readPayloads returns the most bytes of a payload as scripts are given it: see payload.lua.
-func readPayloads(op string, opts []ReadOption) (string, error) {
-	o := readOptions{most: -1}
+// readPayloads returns up to how many bytes of a payload are shown.
+func readPayloads(op string, opts []ReadOption) (store.Payloads, error) {
+	o := readOptions{most: store.AllPayloads}
 	for _, opt := range opts {
 		if opt == nil {
-			return "", invalid(op, "nil option")
+			return 0, invalid(op, "nil option")
 		}
 		opt(&o)
 	}
-	switch {
-	case o.most < -1:
-		return "", invalid(op, "payloads up to less than one byte")
-	case o.most == -1:
-		return "", nil
+	if o.most < store.AllPayloads {
+		return 0, invalid(op, "payloads up to less than one byte")
 	}
-	return strconv.Itoa(o.most), nil
+	return o.most, nil
 }
-
-// listing says how tasks are listed.
-type listing struct {
-	script *redisexec.Script
-	which  any   // the script's argument; what it means says the script
-	state  State // of all that it lists, StateAbsent if that is not to be said
-}
-
-// listings are those of List. Of the due ones, peek.lua leaves out versions that wait behind a lease that has run out: a
-// page cannot begin behind one.
-var listings = map[State]listing{
-	StateScheduled: {scripts.List, int(StateScheduled), StateScheduled},
-	StateDue:       {scripts.Peek, "1", StateDue},
-	StateLeased:    {scripts.List, int(StateLeased), StateLeased},
-	StateDead:      {scripts.List, int(StateDead), StateDead},
-	StateDone:      {scripts.List, int(StateDone), StateDone},
-}
-
-// decode decodes where a page ends, and its tasks.
-func (l listing) decode(value any) (end cursor, ts []store.Info, err error) {
-	r := store.Read(value)
-	end = cursor{r.Text(), r.Text()}
-	parts, read := store.ListedParts, (*store.Reader).Listed
-	if l.state != StateAbsent {
-		parts, read = store.ShownParts, func(r *store.Reader) store.Info { return r.Shown(int(l.state)) }
-	}
-	ts, err = readEach(&r, parts, read, func(i store.Info) store.Info { return i })
-	return end, ts, err
-}
-
-// cursor is where a page of a list ends: the score, as text, and the ID of its last entry.
-// The zero value is the beginning, and the end: there is nothing more.
-type cursor struct{ score, id string }
 
 // cursorOf returns where a list of tasks in a state goes on behind t. The zero TaskInfo is its beginning.
-func cursorOf(s State, t TaskInfo) cursor {
+func cursorOf(s State, t TaskInfo) store.Cursor {
 	score := t.Score
 	if s == StateLeased && t.ID != "" {
 		score = store.ScoreOf(t.LeaseEnds)
 	}
 	switch {
 	case t.ID == "" && score == 0:
-		return cursor{}
+		return store.Cursor{}
 	case math.IsInf(score, 0): // a foreign client's
-		return cursor{strings.TrimPrefix(strings.ToLower(store.ScoreText(score)), "+"), t.ID} // as servers print it
+		return store.Cursor{Score: strings.TrimPrefix(strings.ToLower(store.ScoreText(score)), "+"), ID: t.ID} // as servers print it
 	}
-	return cursor{store.ScoreText(score), t.ID}
+	return store.Cursor{Score: store.ScoreText(score), ID: t.ID}
 }
 
 // list returns the first n tasks of a list behind one, and the error that ends them. It reads them page by page, as they
 // are taken.
-func (q *Queue) list(ctx context.Context, l listing, after cursor, n int, payloads string) iter.Seq2[store.Info, error] {
+func (q *Queue) list(ctx context.Context, s store.State, after store.Cursor, n int, p store.Payloads) iter.Seq2[store.Info, error] {
 	return func(yield func(store.Info, error) bool) {
 		for left := n; left > 0; {
-			reply, err := q.executor.Run(ctx, l.script.Request(q.keys.done, min(left, maxGroup), after.score, after.id, l.which, payloads))
+			reply, err := q.executor.Run(ctx, q.store.List(s, after, min(left, maxGroup), p))
 			var page []store.Info
 			if err == nil {
-				after, page, err = l.decode(reply.Value)
+				after, page, err = store.DecodeListed(s, reply.Value)
 			}
 			if err != nil {
 				yield(store.Info{}, err)
@@ -197,7 +157,7 @@ func (q *Queue) list(ctx context.Context, l listing, after cursor, n int, payloa
 					return
 				}
 			}
-			if left -= len(page); after == (cursor{}) {
+			if left -= len(page); after == (store.Cursor{}) {
 				return
 			}
 		}
@@ -236,16 +196,4 @@ func infoOf(i store.Info) TaskInfo {
 		t.Due = store.TimeOf(i.Score)
 	}
 	return t
-}
-
-// readEach reads the tasks that are left of a reply, each of so many parts, and returns what as makes of them.
-func readEach[T any](r *store.Reader, parts int, read func(r *store.Reader) store.Info, as func(i store.Info) T) ([]T, error) {
-	ts := make([]T, 0, r.Left()/parts)
-	for r.More() {
-		ts = append(ts, as(read(r)))
-	}
-	if err := r.Err(); err != nil {
-		return nil, err
-	}
-	return ts, nil
 }

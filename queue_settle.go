@@ -11,7 +11,6 @@ import (
 
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/store"
-	"github.com/sluice-go/sluice/internal/watch"
 )
 
 // Dequeue finishes (acknowledges) tasks: it removes each whose receipt is still good. Where Enqueue has
@@ -114,52 +113,30 @@ func (q *Queue) settleItems(ctx context.Context, items []store.Item) (stale []st
 // runSettle ends the leases of a group. What finishes tasks may be a part of a larger group.
 func (q *Queue) runSettle(ctx context.Context, items []store.Item) (redisexec.Reply, error) {
 	if items[0].Disposition.Settler() != store.ByExchange {
-		return q.executor.Run(ctx, q.settleRequest(items))
+		return q.executor.Run(ctx, q.store.Settle(items))
 	}
 	bytes := 0
 	for _, i := range items {
 		bytes += len(i.ID)
 	}
-	return runMerged(ctx, q, q.dequeues, items, len(items), bytes, q.settleRequest)
+	return runMerged(ctx, q, q.dequeues, items, len(items), bytes, q.store.Settle)
 }
 
-// settleRequest returns the request that ends leases by one script.
-func (q *Queue) settleRequest(items []store.Item) redisexec.Request {
-	return q.replicated(q.reportRequest(items))
-}
-
-// reportRequest is settleRequest for a worker, which does not wait for replicas.
-func (q *Queue) reportRequest(items []store.Item) redisexec.Request {
-	by := items[0].Disposition.Settler()
-	if by == store.ByExchange {
-		return q.exchangeRequest(items, 0, 0, "")
-	}
-	script, args := scripts.GiveBack, make([]any, 0, 2+6*len(items))
-	if by == store.ByBury {
-		script, args = scripts.Bury, append(args, q.bounds...)
-	}
-	for i := range items {
-		args = store.AppendItem(args, &items[i])
-	}
-	return script.Request(q.keys.counts, args...)
-}
-
-// decodeSettled decodes what a script says of the tasks whose leases it was to end, or returns a call's part of a
-// group's reply.
+// decodeSettled decodes what a script says of the tasks whose leases it was to end, or returns a call's
+// part of a group's reply.
 func decodeSettled(value any, items []store.Item) ([]store.Answer, error) {
-	if items[0].Disposition.Settler() != store.ByExchange {
-		return store.Settled(value, len(items))
+	if x, ok := value.(store.Exchanged[Entry]); ok {
+		return x.Answers, nil
 	}
-	x, err := exchangedFor(value, len(items))
-	return x.Answers, err
+	return store.DecodeReport(value, items)
 }
 
-// exchangedFor decodes the reply to a call that was to finish so many tasks, or returns its part of a group's.
-func exchangedFor(value any, finished int) (store.Exchanged[Entry], error) {
+// exchangedFor decodes the reply to a claim, or returns a call's part of a group's.
+func exchangedFor(value any) (store.Exchanged[Entry], error) {
 	if x, ok := value.(store.Exchanged[Entry]); ok {
 		return x, nil
 	}
-	return store.Exchange(value, finished, entryOf)
+	return store.DecodeExchange(value, 0, entryOf)
 }
 
 // commitDequeues sends a group of Dequeue calls, those with the same receipt together.
@@ -171,8 +148,8 @@ func (q *Queue) commitDequeues(calls []*mergedCall[[]store.Item]) {
 	for _, call := range calls {
 		items = append(items, call.Arg...)
 	}
-	commitGroup(q, calls, q.settleRequest(items), func(result redisexec.Result, sent time.Time) {
-		x, err := store.Exchange(result.Value, len(items), entryOf)
+	commitGroup(q, calls, q.store.Settle(items), func(result redisexec.Result, sent time.Time) {
+		x, err := store.DecodeExchange(result.Value, len(items), entryOf)
 		for _, call := range calls {
 			m := mergedResult{result, sent} // a reply of another form is for each to reject
 			if n := len(call.Arg); err == nil {
@@ -183,27 +160,10 @@ func (q *Queue) commitDequeues(calls []*mergedCall[[]store.Item]) {
 	})
 }
 
-// exchangeRequest returns a request that finishes tasks, and then claims up to n, for a worker or, if that is "", for a Claim. Only
-// what claims nothing may be repeated.
-func (q *Queue) exchangeRequest(finish []store.Item, n int, lease time.Duration, worker string) redisexec.Request {
-	args, ask := make([]any, 0, 13+2*len(finish)), watch.Asking{}
-	if n > 0 {
-		ask = q.watcher.Ask(n, worker != "")
-	}
-	args = append(args, ask.Client, n, store.Duration(lease), q.options.maxAttempts)
-	if n > 0 {
-		args = append(append(args, ask.Below, store.Millis(ask.Watch)), q.bounds...)
-		args = append(args, store.Claimant(lease, worker))
-	}
-	keys, args := q.keys.counts, store.AppendByReceipt(args, finish)
-	if len(finish) > 0 && q.options.retention > 0 {
-		keys, args = q.keys.done, store.AppendRetention(args, finish, q.options.retention)
-	}
-	r := scripts.Exchange.Request(keys, args...)
-	if n == 0 {
-		r.Retry = redisexec.Idempotent
-	}
-	return r
+// claiming returns the request that finishes tasks and claims up to n others. The client asks for a
+// place in line with it.
+func (q *Queue) claiming(finish []store.Item, n int, lease time.Duration, worker string) redisexec.Request {
+	return q.store.Exchange(finish, store.Claim{N: n, Lease: lease, Worker: worker, Asking: q.watcher.Ask(n, worker != "")})
 }
 
 // settleError joins what failed with the tasks that were stale.
@@ -241,12 +201,12 @@ func (q *Queue) extend(ctx context.Context, op string, e Entry, lease time.Durat
 		return fmt.Errorf("sluice: %s: %w", op, err)
 	}
 	value, err := q.byID(ctx, op, e.ID, func() redisexec.Request {
-		return q.heartbeatRequest(lease, store.Item{ID: e.ID, Receipt: receiptOf(e)})
+		return q.store.Extend(lease, store.Item{ID: e.ID, Receipt: receiptOf(e)})
 	})
 	if err != nil {
 		return err
 	}
-	answers, err := store.Done(value, 1)
+	answers, err := store.DecodeExtended(value, 1)
 	switch {
 	case err != nil:
 	case answers[0] == store.Malformed:
@@ -255,12 +215,6 @@ func (q *Queue) extend(ctx context.Context, op string, e Entry, lease time.Durat
 		err = ErrStale
 	}
 	return wrap(op, q.name, err)
-}
-
-// heartbeatRequest returns a request that extends the leases of up to maxGroup tasks.
-func (q *Queue) heartbeatRequest(lease time.Duration, items ...store.Item) redisexec.Request {
-	args := append(make([]any, 0, 3+2*len(items)), store.Duration(lease))
-	return scripts.Heartbeat.Request(q.keys.counts, store.AppendByReceipt(args, items)...)
 }
 
 func checkReceipt(e Entry) error {

@@ -59,51 +59,22 @@ func (q *Queue) stats(ctx context.Context, op string) (Stats, error) {
 	if err := q.check(op); err != nil {
 		return Stats{}, err
 	}
-	reply, err := q.executor.Run(ctx, scripts.Stats.Request(q.keys.all))
-	var s Stats
+	reply, err := q.executor.Run(ctx, q.store.Stats())
+	var s store.Stats
 	if err == nil {
-		s, err = decodeStats(reply.Value)
+		s, err = store.DecodeStats(reply.Value)
 	}
-	return s, wrap(op, q.name, err)
+	return statsOf(s), wrap(op, q.name, err)
 }
 
-// decodeStats decodes how many are due, scheduled and dead, then the scores, or nothing, of
-// the oldest due and the next scheduled or leased task, the time, how many are leased, how
-// long the pause lasts, the counts, how many workers there are and when one was seen, how many clients are in line, how many tasks are remembered,
-// and the limits.
-func decodeStats(value any) (s Stats, err error) {
-	r := store.Read(value)
-	s.Due, s.Scheduled, s.Dead = r.Int(), r.Int(), r.Int()
-	oldest, hasDue := r.MaybeScore()
-	next, hasNext := r.MaybeScore()
-	now := r.Score()
-	leased, pause := r.Int(), r.Int()
-	s.Done, s.Retried, s.Buried, s.Lost, s.Dropped = r.Int(), r.Int(), r.Int(), r.Int(), r.Int()
-	workers := r.Int()
-	worked, hasWorked := r.MaybeScore()
-	waiting, retained := r.Int(), r.Int()
-	s.Limits = readLimits(&r)
-	if err := r.Err(); err != nil {
-		return Stats{}, err
+func statsOf(s store.Stats) Stats {
+	return Stats{
+		Due: s.Due, Scheduled: s.Scheduled, Leased: s.Leased, Dead: s.Dead,
+		Done: s.Done, Retried: s.Retried, Buried: s.Buried, Lost: s.Lost, Dropped: s.Dropped, Retained: s.Retained,
+		Workers: s.Workers, Worked: s.Worked, OldestDue: s.OldestDue, NextDue: s.NextDue,
+		Paused: s.Paused, PausedUntil: s.PausedUntil, Waiting: s.Waiting, Limits: Limits(s.Limits),
 	}
-	s.Leased, s.Retained, s.Workers, s.Waiting, s.Paused = leased, retained, int(workers), int(waiting), pause != notPaused
-	if hasWorked {
-		s.Worked = store.TimeOf(worked)
-	}
-	if pause >= 0 {
-		s.PausedUntil = store.TimeOf(now).Add(store.TimeToLive(pause))
-	}
-	if hasDue {
-		s.OldestDue = time.Duration(min((now-oldest)*1e6, 9e15)) * time.Microsecond
-	}
-	if hasNext {
-		s.NextDue = store.TimeOf(next)
-	}
-	return s, nil
 }
-
-// notPaused is what scripts say instead of for how many milliseconds a queue is paused.
-const notPaused = -2
 
 // Pause keeps the queue's tasks from being handed out for d, by the server's clock, or until Resume if d is 0: no
 // Claim, Pop or Worker of any process gets one. It replaces a pause that the queue has; limits stay.
@@ -121,21 +92,21 @@ func (q *Queue) Pause(ctx context.Context, d time.Duration) error {
 	if d < 0 || d > store.LongestDuration {
 		return invalid("pause", fmt.Sprintf("pause of %v", d))
 	}
-	return q.change(ctx, "pause", scripts.Pause.Request(q.keys.counts, store.Millis(d)))
+	return q.change(ctx, "pause", func() redisexec.Request { return q.store.Pause(d) })
 }
 
 // Resume ends a pause. Those who wait for tasks learn of it at once. A queue that is not paused stays
 // as it is. After ErrUnknown it may be called again.
 func (q *Queue) Resume(ctx context.Context) error {
-	return q.change(ctx, "resume", scripts.Resume.Request(q.keys.counts))
+	return q.change(ctx, "resume", func() redisexec.Request { return q.store.Resume() })
 }
 
 // change changes the queue's pause or limits.
-func (q *Queue) change(ctx context.Context, op string, r redisexec.Request) error {
+func (q *Queue) change(ctx context.Context, op string, request func() redisexec.Request) error {
 	if err := q.check(op); err != nil {
 		return err
 	}
-	reply, err := q.executor.Run(ctx, q.replicated(r))
+	reply, err := q.executor.Run(ctx, request())
 	if err == nil {
 		err = reply.Shortfall
 	}

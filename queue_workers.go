@@ -55,15 +55,15 @@ func (q *Queue) Workers(ctx context.Context) ([]WorkerInfo, error) {
 	if err := q.check(op); err != nil {
 		return nil, err
 	}
-	reply, err := q.executor.Run(ctx, scripts.Workers.Request(q.keys.all))
+	reply, err := q.executor.Run(ctx, q.store.Workers())
 	if err != nil {
 		return nil, wrap(op, q.name, err)
 	}
+	said, err := store.DecodeWorkers(reply.Value)
 	var workers []WorkerInfo
 	at := map[string]int{}
-	r := store.Read(reply.Value)
-	for r.More() {
-		w, ok := sayingOf(r.Text(), r.Score())
+	for _, s := range said {
+		w, ok := sayingOf(s.Text, s.Until)
 		switch i, again := at[w.ID]; {
 		case !ok: // not the library's
 		case again: // it does not know whether an earlier one was noted
@@ -73,7 +73,7 @@ func (q *Queue) Workers(ctx context.Context) ([]WorkerInfo, error) {
 			workers = append(workers, w)
 		}
 	}
-	return workers, wrap(op, q.name, r.Err())
+	return workers, wrap(op, q.name, err)
 }
 
 // saying is what a worker says of itself, as it is stored.
@@ -107,7 +107,7 @@ func sayingOf(text string, until float64) (w WorkerInfo, ok bool) {
 type presence struct {
 	worker *Worker
 	saying saying
-	before []any // what it may have said before
+	before []string // what it may have said before
 }
 
 // newPresence returns that of a worker that begins to run with this ID.
@@ -127,9 +127,7 @@ func (p *presence) request(hasEnded bool) redisexec.Request {
 		text, _ := json.Marshal(p.saying) // of strings and numbers: it never fails
 		said = string(text)
 	}
-	q := p.worker.Queue
-	args := append(append([]any{p.saying.Counts, said}, q.bounds...), store.Duration(q.options.retention))
-	r := scripts.Seen.Request(q.keys.all, append(args, p.before...)...)
+	r := p.worker.Queue.store.Seen(p.saying.Counts, said, p.before)
 	if said != "" {
 		p.before = append(p.before, said)
 	}

@@ -3,7 +3,6 @@ package sluice
 import (
 	"crypto/sha1"
 	"encoding/hex"
-	"errors"
 	"flag"
 	"fmt"
 	"io/fs"
@@ -188,7 +187,7 @@ local redis = setmetatable({ call = bounded(real.call), pcall = bounded(real.pca
 			q, err := NewQueue(rdb, redistest.Name(t)+name+left)
 			require.NoError(t, err)
 			var keys []string
-			for _, key := range q.keys.counts {
+			for _, key := range q.store.Keys()[:9] {
 				keys = append(keys, key.(string))
 			}
 			pipeline := rdb.Pipeline()
@@ -223,7 +222,7 @@ func TestScripts_HeadsHeedEachPause(t *testing.T) {
 			if pause >= 0 {
 				require.NoError(t, q.Pause(ctx, pause))
 			}
-			queues = append(queues, store.Looking{Keys: q.keys.counts})
+			queues = append(queues, store.Looking{Queue: q.store})
 		}
 		reply, err := redisexec.New(rdb).Run(ctx, scripts.Look(queues))
 		require.NoError(t, err)
@@ -353,7 +352,7 @@ func FuzzReplies(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		reply := replyOf(text)
-		x, err := store.Exchange(reply, 0, entryOf)
+		x, err := store.DecodeExchange(reply, 0, entryOf)
 		errs := []error{err}
 		if err == nil {
 			require.True(t, len(x.Tasks) == 0 || x.Receipt != "")
@@ -362,8 +361,8 @@ func FuzzReplies(f *testing.F) {
 		for _, e := range x.Tasks {
 			require.False(t, math.IsNaN(e.Score) || math.IsInf(e.Score, 0))
 		}
-		for s, l := range listings {
-			_, listed, err := l.decode(reply)
+		for s := StateScheduled; s <= StateDone; s++ {
+			_, listed, err := store.DecodeListed(store.State(s), reply)
 			errs = append(errs, err)
 			for _, i := range listed {
 				require.GreaterOrEqual(t, infoOf(i).Omitted, 0)
@@ -371,17 +370,17 @@ func FuzzReplies(f *testing.F) {
 				require.True(t, s == StateDead || !math.IsNaN(i.Score) && !math.IsInf(i.Score, 0))
 			}
 		}
-		_, err = decodeState(reply)
+		_, err = store.DecodeState(reply)
 		errs = append(errs, err)
 		_, _, err = store.AppendOutcomes([]Outcome(nil), reply, 1)
 		errs = append(errs, err)
-		_, err = decodeStats(reply)
+		_, err = store.DecodeStats(reply)
 		errs = append(errs, err)
 		_, err = store.DecodeHeads(reply, 1)
 		errs = append(errs, err)
-		_, err = store.Settled(reply, 1)
+		_, err = store.DecodeReport(reply, []store.Item{{Disposition: store.Disposition{Action: store.Retry}}})
 		errs = append(errs, err)
-		_, err = store.Done(reply, 1)
+		_, err = store.DecodeExtended(reply, 1)
 		errs = append(errs, err)
 		_, err = store.DecodeAcquired(reply)
 		errs = append(errs, err)
@@ -391,10 +390,14 @@ func FuzzReplies(f *testing.F) {
 		errs = append(errs, err)
 		_, err = store.DecodeInspected(reply)
 		errs = append(errs, err)
-		_, _, err = decodeGet("id", reply)
-		if !errors.Is(err, ErrNotFound) {
-			errs = append(errs, err)
-		}
+		_, _, _, err = store.DecodeGot("id", reply)
+		errs = append(errs, err)
+		_, _, _, err = store.DecodePopped(reply, store.AsTask)
+		errs = append(errs, err)
+		_, _, err = store.DecodePeeked(reply, store.AsTask)
+		errs = append(errs, err)
+		_, err = store.DecodeWorkers(reply)
+		errs = append(errs, err)
 		for _, err := range errs {
 			if err != nil {
 				require.ErrorIs(t, err, ErrCorrupt)
@@ -436,12 +439,12 @@ func TestClaimed_OneDueTimeForEachTask(t *testing.T) {
 		return []any{int64(0), "9.5", ids, []any{}, []any{}, dues, []any{}, int64(0), int64(0), int64(-1)}
 	}
 	for _, dues := range []any{"1.5 2.5", "1.5 2.5 3.5 4.5", "", " 1.5 2.5 3.5", "1.5  3.5", "1.5 inf 3.5", "1.5 nan 3.5", "1.5,2.5,3.5", []any{"1.5", "2.5", "3.5"}} {
-		_, err := store.Exchange(reply(dues), 0, store.AsTask)
+		_, err := store.DecodeExchange(reply(dues), 0, store.AsTask)
 		require.ErrorIs(t, err, ErrCorrupt, "%q", dues)
 	}
 	for n := range 5 {
 		var got []store.Task
-		rest, err := store.Exchange(reply("1.5 2.5 3.5"), 0, store.AsTask)
+		rest, err := store.DecodeExchange(reply("1.5 2.5 3.5"), 0, store.AsTask)
 		require.NoError(t, err)
 		first := rest.Cut(n)
 		require.Len(t, first.Tasks, min(n, 3))

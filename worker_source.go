@@ -21,8 +21,8 @@ type workerSource struct {
 
 // tellCanceled has the IDs of tasks told that are cancelled while they are leased, and returns what ends that.
 func (q *Queue) tellCanceled(to chan string) (end func()) {
-	listener := q.client.Notifier.JoinMessages(to, q.keys.canceled)
-	return func() { q.client.Notifier.Leave(q.keys.canceled, listener) }
+	listener := q.client.Notifier.JoinMessages(to, q.store.CanceledChannel())
+	return func() { q.client.Notifier.Leave(q.store.CanceledChannel(), listener) }
 }
 
 // Exchange sends reports and a claim in one pipeline. Tasks are finished by the script that
@@ -39,11 +39,11 @@ func (s *workerSource) Exchange(reports []taskloop.Report, claim int) ([]taskloo
 		if r.Settler == store.ByExchange && claim > 0 {
 			finish, joined = r.Items, i
 		} else {
-			requests = append(requests, q.reportRequest(r.Items))
+			requests = append(requests, q.store.Report(r.Items))
 		}
 	}
 	if claim > 0 {
-		requests = append(requests, q.exchangeRequest(finish, claim, s.lease, s.id))
+		requests = append(requests, q.claiming(finish, claim, s.lease, s.id))
 	}
 	defer q.executor.Suspect()()
 	mark, sent := q.watcher.Mark(), time.Now()
@@ -51,7 +51,7 @@ func (s *workerSource) Exchange(reports []taskloop.Report, claim int) ([]taskloo
 	claimed := answers[len(answers)-1]
 	if finish != nil && claimed.Outcome == redisexec.Rejected {
 		apart := q.executor.SendAll(context.Background(), []redisexec.Request{
-			q.exchangeRequest(finish, 0, 0, ""), q.exchangeRequest(nil, claim, s.lease, s.id),
+			q.store.Report(finish), q.claiming(nil, claim, s.lease, s.id),
 		})
 		answers, claimed = slices.Insert(answers, joined, apart[0]), apart[1]
 		finish, joined = nil, -1
@@ -59,7 +59,7 @@ func (s *workerSource) Exchange(reports []taskloop.Report, claim int) ([]taskloo
 	var x store.Exchanged[store.Task]
 	result := taskloop.ClaimResult{Outcome: claimed.Outcome, Err: claimed.Err}
 	if claim > 0 && claimed.Outcome == redisexec.Done {
-		x, result.Err = store.Exchange(claimed.Value, len(finish), store.AsTask)
+		x, result.Err = store.DecodeExchange(claimed.Value, len(finish), store.AsTask)
 	}
 	for i, r := range reports {
 		if i == joined {
@@ -75,7 +75,7 @@ func (s *workerSource) Exchange(reports []taskloop.Report, claim int) ([]taskloo
 		result.Err = fmt.Errorf("claim: %w", result.Err)
 		return results, result
 	}
-	q.watcher.Claimed(mark, sent, store.HeadAfterClaim(x.Next, x.Waiting, x.Place), len(x.Tasks) > 0)
+	q.watcher.Claimed(mark, sent, x.Head, len(x.Tasks) > 0)
 	q.noteClaimedTasks(x.Tasks)
 	result.Tasks, result.More, result.Limited, result.Receipt, result.Head = x.Tasks, x.More, x.Limited, x.Receipt, x.Next
 	return results, result
@@ -85,21 +85,21 @@ func (s *workerSource) Exchange(reports []taskloop.Report, claim int) ([]taskloo
 func (s *workerSource) decodeReport(answer redisexec.Result, items []store.Item) taskloop.ReportResult {
 	result := taskloop.ReportResult{Outcome: answer.Outcome, Err: answer.Err}
 	if answer.Outcome == redisexec.Done {
-		result.Answers, result.Err = decodeSettled(answer.Value, items)
+		result.Answers, result.Err = store.DecodeReport(answer.Value, items)
 	}
 	return result
 }
 
 // Extend extends leases by one script.
 func (s *workerSource) Extend(ctx context.Context, items []store.Item) taskloop.ReportResult {
-	r := s.queue.heartbeatRequest(s.lease, items...)
+	r := s.queue.store.Extend(s.lease, items...)
 	r.Bounded = true
 	reply, err := s.queue.executor.Run(ctx, r)
 	if err != nil {
 		return taskloop.ReportResult{Outcome: redisexec.Unknown, Err: err}
 	}
 	result := taskloop.ReportResult{Outcome: redisexec.Done}
-	result.Answers, result.Err = store.Done(reply.Value, len(items))
+	result.Answers, result.Err = store.DecodeExtended(reply.Value, len(items))
 	return result
 }
 

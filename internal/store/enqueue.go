@@ -38,18 +38,26 @@ func (t Enqueue) Size() int { return len(t.ID) + len(t.Payload) }
 // Batch is the arguments of enqueue.lua: groups of tasks, each due so many microseconds after the one before it in
 // its group.
 type Batch struct {
-	args     []any
-	apart    int64
-	group    int   // the index in args of the group's number of IDs; 0 before the first group
-	next     Due   // when a further task of the group is due
-	payloads []any // the group's, until it ends
-	filled   bool  // whether one of them is not empty
+	remembers bool // the policy asks for what is done
+	args      []any
+	apart     int64
+	group     int   // the index in args of the group's number of IDs; 0 before the first group
+	next      Due   // when a further task of the group is due
+	payloads  []any // the group's, until it ends
+	filled    bool  // whether one of them is not empty
 }
+
+// Once is the policy for duplicates that keeps out what was done within the retention, too.
+const Once = "once"
 
 // NewBatch returns the arguments for about so many tasks, none yet: the policy for duplicates, from
 // when on delays count at the earliest, and how many microseconds tasks of a group are apart.
-func NewBatch(n int, policy, floor string, apart int64) *Batch {
-	return &Batch{args: append(make([]any, 0, 6+2*n), policy, floor, apart), apart: apart}
+func (q *Queue) NewBatch(n int, policy, floor string, apart int64) *Batch {
+	remembers := policy == Once
+	if remembers {
+		policy += ":" + Duration(q.options.Retention)
+	}
+	return &Batch{remembers: remembers, args: append(make([]any, 0, 6+2*n), policy, floor, apart), apart: apart}
 }
 
 // Add adds a task, to the last group if it is due right then.
@@ -78,8 +86,8 @@ func (a *Batch) endGroup() {
 	a.payloads, a.filled = a.payloads[:0], false
 }
 
-// Args returns the arguments, of all tasks that were added.
-func (a *Batch) Args() []any {
+// arguments returns them, of all tasks that were added.
+func (a *Batch) arguments() []any {
 	a.endGroup()
 	return a.args
 }

@@ -13,15 +13,9 @@ const (
 	FarOff = time.Hour
 )
 
-// Where the keys stand among a queue's: see Looking.
-const (
-	lineKey  = 5
-	pauseKey = 7
-)
-
 // Looking is a look at a queue: when is a task due, and has the client a place in line?
 type Looking struct {
-	Keys   []any         // of the queue. The first is its main key
+	*Queue
 	Client string        // which takes a place in line; "" for none
 	Watch  time.Duration // for how long it is the watchman, if it is
 	Leaves bool          // it leaves the line instead, and others see to the head
@@ -35,11 +29,11 @@ func (s *Scripts) Look(queues []Looking) redisexec.Request {
 		if q.Leaves {
 			q.Client = ">" + q.Client
 		}
-		return s.Next.Request(q.Keys, q.Client, Millis(q.Watch))
+		return s.Next.Request(q.counts, q.Client, Millis(q.Watch))
 	}
 	keys, args := make([]any, 0, 3*len(queues)), make([]any, 0, 2*len(queues))
 	for _, q := range queues {
-		keys, args = append(keys, q.Keys[0], q.Keys[pauseKey], q.Keys[lineKey]), append(args, q.Client, Millis(q.Watch))
+		keys, args = append(keys, q.all[0], q.all[pauseKey], q.all[lineKey]), append(args, q.Client, Millis(q.Watch))
 	}
 	return s.Heads.Request(keys, args...)
 }
@@ -75,26 +69,20 @@ func (p Place) IsNew() bool { return p >= Joined }
 // IsWatchman reports whether it looks for all that are in line.
 func (p Place) IsWatchman() bool { return p == Watchman || p == JoinedAsWatchman }
 
-// HeadAfterClaim is what the answer to a claim says of the head: in what time it is due, negative
-// for how long it has been, and of the line.
-func HeadAfterClaim(next time.Duration, waiting, place int) Head {
-	return Head{Off: max(next, 0), Waiting: waiting, Place: Place(place)}
-}
-
 // headFailed stands for the time of a head that could not be read.
 const headFailed = -2
 
 // DecodeHeads reads the answer to a look at n queues.
 func DecodeHeads(value any, n int) ([]Head, error) {
-	r, heads := Read(value), make([]Head, n)
+	r, heads := newReader(value), make([]Head, n)
 	for i := range heads {
-		us := r.Int()
+		us := r.int()
 		heads[i] = Head{
-			Off: FarOff, ID: r.Text(), Waiting: int(r.Int()), Place: Place(r.Int()), Failed: us == headFailed,
+			Off: FarOff, ID: r.text(), Waiting: int(r.int()), Place: Place(r.int()), Failed: us == headFailed,
 		}
 		if us >= 0 && us < FarOff.Microseconds() {
 			heads[i].Off = time.Duration(us) * time.Microsecond
 		}
 	}
-	return heads, r.Err()
+	return heads, r.err()
 }

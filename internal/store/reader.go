@@ -9,28 +9,28 @@ import (
 	"github.com/sluice-go/sluice/internal/redisexec"
 )
 
-// Reader reads the parts of a script's reply, one after the other. Once a part is missing, or is not what is asked
-// for, all that is read is the zero value, and Err says so.
-type Reader struct {
+// reader reads the parts of a script's reply, one after the other. Once a part is missing, or is not what is asked
+// for, all that is read is the zero value, and err says so.
+type reader struct {
 	value any // the reply
 	parts []any
 	bad   bool
 }
 
-// Read returns a reader of a reply, which is to be a list.
-func Read(value any) Reader {
+// newReader returns a reader of a reply, which is to be a list.
+func newReader(value any) reader {
 	parts, ok := value.([]any)
-	return Reader{value: value, parts: parts, bad: !ok}
+	return reader{value: value, parts: parts, bad: !ok}
 }
 
-// More reports whether there is another part.
-func (r *Reader) More() bool { return !r.bad && len(r.parts) > 0 }
+// more reports whether there is another part.
+func (r *reader) more() bool { return !r.bad && len(r.parts) > 0 }
 
-// Left returns how many parts are left.
-func (r *Reader) Left() int { return len(r.parts) }
+// left returns how many parts are left.
+func (r *reader) left() int { return len(r.parts) }
 
-// Err is an ErrCorrupt if a part was not what was asked for, or parts are left.
-func (r *Reader) Err() error {
+// err is an ErrCorrupt if a part was not what was asked for, or parts are left.
+func (r *reader) err() error {
 	if r.bad || len(r.parts) > 0 {
 		return redisexec.Unexpected(r.value)
 	}
@@ -38,8 +38,8 @@ func (r *Reader) Err() error {
 }
 
 // part reads any part.
-func (r *Reader) part() any {
-	if !r.More() {
+func (r *reader) part() any {
+	if !r.more() {
 		r.bad = true
 		return nil
 	}
@@ -49,37 +49,37 @@ func (r *Reader) part() any {
 }
 
 // read reads a part of that type.
-func read[T any](r *Reader) T {
+func read[T any](r *reader) T {
 	part, ok := r.part().(T)
 	r.bad = r.bad || !ok
 	return part
 }
 
-// Int reads an integer.
-func (r *Reader) Int() int64 { return read[int64](r) }
+// int reads an integer.
+func (r *reader) int() int64 { return read[int64](r) }
 
-// Between reads an integer that is at least low and at most high.
-func (r *Reader) Between(low, high int64) int64 {
-	n := r.Int()
+// between reads an integer that is at least low and at most high.
+func (r *reader) between(low, high int64) int64 {
+	n := r.int()
 	r.bad = r.bad || n < low || n > high
 	return n
 }
 
-// Text reads a text.
-func (r *Reader) Text() string { return read[string](r) }
+// text reads a text.
+func (r *reader) text() string { return read[string](r) }
 
 // list reads a part that is a list.
-func (r *Reader) list() []any { return read[[]any](r) }
+func (r *reader) list() []any { return read[[]any](r) }
 
-// Score reads a score of the library's.
-func (r *Reader) Score() float64 {
-	score := r.AnyScore()
+// score reads a score of the library's.
+func (r *reader) score() float64 {
+	score := r.anyScore()
 	r.bad = r.bad || math.IsInf(score, 0)
 	return score
 }
 
-// AnyScore reads a score that may be a foreign client's: it may be infinite.
-func (r *Reader) AnyScore() float64 {
+// anyScore reads a score that may be a foreign client's: it may be infinite.
+func (r *reader) anyScore() float64 {
 	switch part := r.part().(type) { // a text, but of servers that have scripts read scores as numbers
 	case string:
 		score, ok := parseScore(part)
@@ -95,13 +95,13 @@ func (r *Reader) AnyScore() float64 {
 	return 0
 }
 
-// MaybeScore reads a score, or an empty text, which is none.
-func (r *Reader) MaybeScore() (score float64, ok bool) {
-	if r.More() && r.parts[0] == "" {
+// maybeScore reads a score, or an empty text, which is none.
+func (r *reader) maybeScore() (score float64, ok bool) {
+	if r.more() && r.parts[0] == "" {
 		r.parts = r.parts[1:]
 		return 0, false
 	}
-	return r.Score(), true
+	return r.score(), true
 }
 
 // parseScore parses a score, which may be infinite.

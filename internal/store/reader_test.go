@@ -13,38 +13,38 @@ import (
 func TestReader_TakesNothingElse(t *testing.T) {
 	for name, read := range map[string]struct {
 		reply any
-		read  func(r *Reader)
+		read  func(r *reader)
 		good  bool
 	}{
-		"all of it":              {[]any{int64(1), "a"}, func(r *Reader) { r.Int(); r.Text() }, true},
-		"no list":                {int64(1), func(*Reader) {}, false},
-		"nothing":                {nil, func(*Reader) {}, false},
-		"a part is left":         {[]any{int64(1), "a"}, func(r *Reader) { r.Int() }, false},
-		"a part is missing":      {[]any{int64(1)}, func(r *Reader) { r.Int(); r.Int() }, false},
-		"another type":           {[]any{"1"}, func(r *Reader) { r.Int() }, false},
-		"too low":                {[]any{int64(0)}, func(r *Reader) { r.Between(1, 3) }, false},
-		"too high":               {[]any{int64(4)}, func(r *Reader) { r.Between(1, 3) }, false},
-		"the bounds":             {[]any{int64(1), int64(3)}, func(r *Reader) { r.Between(1, 3); r.Between(1, 3) }, true},
-		"a score":                {[]any{"1.5"}, func(r *Reader) { r.Score() }, true},
-		"an infinite score":      {[]any{"-inf"}, func(r *Reader) { r.Score() }, false},
-		"any infinite score":     {[]any{"inf"}, func(r *Reader) { r.AnyScore() }, true},
-		"scores as numbers":      {[]any{int64(3), 1.5}, func(r *Reader) { r.Score(); r.Score() }, true},
-		"a score that is a list": {[]any{[]any{}}, func(r *Reader) { r.Score() }, false},
-		"no number":              {[]any{"nan"}, func(r *Reader) { r.AnyScore() }, false},
-		"perhaps a score":        {[]any{"", "1.5"}, func(r *Reader) { r.MaybeScore(); r.MaybeScore() }, true},
-		"no score":               {[]any{""}, func(r *Reader) { r.Score() }, false},
-		"an answer":              {[]any{int64(-1), int64(4)}, func(r *Reader) { r.Answer(); r.Answer() }, true},
-		"no answer":              {[]any{int64(5)}, func(r *Reader) { r.Answer() }, false},
-		"an attempt that is bad": {[]any{"id", "1", "x", ""}, func(r *Reader) { r.Listed() }, false},
-		"what was left out":      {[]any{"id", "1", "1", int64(5)}, func(r *Reader) { r.Listed() }, true},
-		"nothing was left out":   {[]any{"id", "1", "1", int64(0)}, func(r *Reader) { r.Listed() }, false},
+		"all of it":              {[]any{int64(1), "a"}, func(r *reader) { r.int(); r.text() }, true},
+		"no list":                {int64(1), func(*reader) {}, false},
+		"nothing":                {nil, func(*reader) {}, false},
+		"a part is left":         {[]any{int64(1), "a"}, func(r *reader) { r.int() }, false},
+		"a part is missing":      {[]any{int64(1)}, func(r *reader) { r.int(); r.int() }, false},
+		"another type":           {[]any{"1"}, func(r *reader) { r.int() }, false},
+		"too low":                {[]any{int64(0)}, func(r *reader) { r.between(1, 3) }, false},
+		"too high":               {[]any{int64(4)}, func(r *reader) { r.between(1, 3) }, false},
+		"the bounds":             {[]any{int64(1), int64(3)}, func(r *reader) { r.between(1, 3); r.between(1, 3) }, true},
+		"a score":                {[]any{"1.5"}, func(r *reader) { r.score() }, true},
+		"an infinite score":      {[]any{"-inf"}, func(r *reader) { r.score() }, false},
+		"any infinite score":     {[]any{"inf"}, func(r *reader) { r.anyScore() }, true},
+		"scores as numbers":      {[]any{int64(3), 1.5}, func(r *reader) { r.score(); r.score() }, true},
+		"a score that is a list": {[]any{[]any{}}, func(r *reader) { r.score() }, false},
+		"no number":              {[]any{"nan"}, func(r *reader) { r.anyScore() }, false},
+		"perhaps a score":        {[]any{"", "1.5"}, func(r *reader) { r.maybeScore(); r.maybeScore() }, true},
+		"no score":               {[]any{""}, func(r *reader) { r.score() }, false},
+		"an answer":              {[]any{int64(-1), int64(4)}, func(r *reader) { r.answer(); r.answer() }, true},
+		"no answer":              {[]any{int64(5)}, func(r *reader) { r.answer() }, false},
+		"an attempt that is bad": {[]any{"id", "1", "x", ""}, func(r *reader) { r.listed() }, false},
+		"what was left out":      {[]any{"id", "1", "1", int64(5)}, func(r *reader) { r.listed() }, true},
+		"nothing was left out":   {[]any{"id", "1", "1", int64(0)}, func(r *reader) { r.listed() }, false},
 	} {
-		r := Read(read.reply)
+		r := newReader(read.reply)
 		read.read(&r)
 		if read.good {
-			require.NoError(t, r.Err(), name)
+			require.NoError(t, r.err(), name)
 		} else {
-			require.ErrorIs(t, r.Err(), redisexec.ErrCorrupt, name)
+			require.ErrorIs(t, r.err(), redisexec.ErrCorrupt, name)
 		}
 	}
 }
@@ -56,10 +56,10 @@ func TestExchange_ReadsEachPart(t *testing.T) {
 		change(parts)
 		return parts
 	}
-	x, err := Exchange(reply(func([]any) {}), 2, AsTask)
+	x, err := DecodeExchange(reply(func([]any) {}), 2, AsTask)
 	require.NoError(t, err)
 	require.Equal(t, Exchanged[Task]{
-		Answers: []Answer{Accepted, Stale}, More: true, Receipt: "9.5", Next: -7 * time.Microsecond, Waiting: 4, Place: 2,
+		Answers: []Answer{Accepted, Stale}, More: true, Receipt: "9.5", Next: -7 * time.Microsecond, Head: Head{Waiting: 4, Place: 2},
 		Tasks: []Task{
 			{ID: "a", Payload: []byte("p"), Score: 9.5, Due: 1.5, Attempt: 1},
 			{ID: "b", Score: 9.5, Due: 2.5, Attempt: 3},
@@ -74,10 +74,10 @@ func TestExchange_ReadsEachPart(t *testing.T) {
 		"an answer too few":         func(p []any) { p[6] = []any{int64(1)} },
 		"an answer too many":        func(p []any) { p[6] = []any{int64(1), int64(1), int64(1)} },
 	} {
-		_, err := Exchange(reply(change), 2, AsTask)
+		_, err := DecodeExchange(reply(change), 2, AsTask)
 		require.ErrorIs(t, err, redisexec.ErrCorrupt, name)
 	}
-	all, err := Exchange(reply(func(p []any) { p[2], p[3], p[4], p[5], p[6] = []any{}, []any{}, []any{}, "", []any{} }), 2, AsTask)
+	all, err := DecodeExchange(reply(func(p []any) { p[2], p[3], p[4], p[5], p[6] = []any{}, []any{}, []any{}, "", []any{} }), 2, AsTask)
 	require.NoError(t, err)
 	require.Equal(t, []Answer{Accepted, Accepted}, all.Answers, "nothing is said if all are accepted")
 }

@@ -71,8 +71,8 @@ func (d *Disposition) Size() int {
 	return len(d.Next.Payload)
 }
 
-// AppendItem appends what giveback.lua and bury.lua take for a task.
-func AppendItem(args []any, item *Item) []any {
+// appendItem appends what giveback.lua and bury.lua take for a task.
+func appendItem(args []any, item *Item) []any {
 	d := &item.Disposition
 	args = append(args, item.ID, item.Receipt)
 	switch {
@@ -89,13 +89,13 @@ func AppendItem(args []any, item *Item) []any {
 // countsAs is what a task that is given back counts as. One that is not counted has an attempt less.
 var countsAs = [...]string{Finish: "done", Retry: "retried", Release: "", Snooze: "", Bury: "retried"}
 
-// Claimant says who claims tasks, and for how long, as exchange.lua is told.
-func Claimant(lease time.Duration, worker string) string {
+// claimant says who claims tasks, and for how long, as exchange.lua is told.
+func claimant(lease time.Duration, worker string) string {
 	return strconv.FormatFloat(lease.Seconds(), 'f', -1, 64) + "/" + worker
 }
 
-// AppendRetention appends for how long exchange.lua is to remember tasks that are to be finished, and the results that they have.
-func AppendRetention(args []any, items []Item, d time.Duration) []any {
+// appendRetention appends for how long exchange.lua is to remember tasks that are to be finished, and the results that they have.
+func appendRetention(args []any, items []Item, d time.Duration) []any {
 	const noReceipt = ""
 	args = append(args, noReceipt, Duration(d))
 	for i := range items {
@@ -106,9 +106,9 @@ func AppendRetention(args []any, items []Item, d time.Duration) []any {
 	return args
 }
 
-// AppendByReceipt appends what exchange.lua and heartbeat.lua are given of claimed tasks: of those in a row
+// appendByReceipt appends what exchange.lua and heartbeat.lua are given of claimed tasks: of those in a row
 // with the same receipt, that, their number and their IDs.
-func AppendByReceipt(args []any, items []Item) []any {
+func appendByReceipt(args []any, items []Item) []any {
 	for len(items) > 0 {
 		receipt, size := items[0].Receipt, 1
 		for size < len(items) && items[size].Receipt == receipt {

@@ -27,51 +27,42 @@ type Info struct {
 	Omitted int    // the size of header and payload, or of the result, if they were left out
 	Result  []byte // of one that is done, which has no payload
 	Reason  string // of a dead letter, or the last error
-	State   int    // the root's State; 0 if the script does not say it
+	State   State  // StateAbsent if the script does not say it
 
 	FailedAt, LeasedSince float64 // 0 if it has no last error, or is not leased
 	Worker                string  // that has it
 }
 
-// How many parts a reader takes of each.
-const (
-	ListedParts = 4
-	ShownParts  = 8
-)
-
-// Listed reads id, score, attempt and payload of a task in the queue.
-func (r *Reader) Listed() Info {
-	id, score := r.Text(), r.Score()
+// listed reads id, score, attempt and payload of a task in the queue.
+func (r *reader) listed() Info {
+	id, score := r.text(), r.score()
 	t := r.task(id, r.part(), r.part())
 	t.Score, t.Due = score, score
 	return t
 }
 
-// done is the root's StateDone: what stands where others have a payload is a result.
-const done = 5
-
-// Shown reads id, score, attempt, payload and story of a task in a state. The score of a dead letter may be any.
-func (r *Reader) Shown(state int) Info {
-	id, score := r.Text(), r.AnyScore()
+// shown reads id, score, attempt, payload and story of a task in a state. The score of a dead letter may be any.
+func (r *reader) shown(state State) Info {
+	id, score := r.text(), r.anyScore()
 	t := r.standing(id, r.part(), r.part(), state)
 	t.Score, t.Due = score, score
 	r.story(&t)
 	return t
 }
 
-// Standing reads score, attempt, payload, state and story of the task with an ID. states is how many states there are.
-func (r *Reader) Standing(id string, states int64) Info {
-	score := r.Score()
+// got reads score, attempt, payload, state and story of the task with an ID.
+func (r *reader) got(id string) Info {
+	score := r.score()
 	attempt, payload := r.part(), r.part()
-	t := r.standing(id, attempt, payload, int(r.Between(0, states-1)))
+	t := r.standing(id, attempt, payload, State(r.between(0, int64(StateDone))))
 	t.Score = score
 	r.story(&t)
 	return t
 }
 
 // standing returns a task in a state.
-func (r *Reader) standing(id string, attempt, payload any, state int) (t Info) {
-	if result, ok := payload.(string); ok && state == done {
+func (r *reader) standing(id string, attempt, payload any, state State) (t Info) {
+	if result, ok := payload.(string); ok && state == StateDone { // which has a result where others have a payload
 		if t = r.task(id, attempt, ""); result != "" {
 			t.Result = []byte(result)
 		}
@@ -83,15 +74,15 @@ func (r *Reader) standing(id string, attempt, payload any, state int) (t Info) {
 }
 
 // story reads what payload.lua says of a task: why it is dead or its last error, when that was, since when it is leased, and by which worker.
-func (r *Reader) story(t *Info) {
-	t.Reason = r.Text()
-	t.FailedAt, _ = r.MaybeScore()
-	t.LeasedSince, _ = r.MaybeScore()
-	t.Worker = r.Text()
+func (r *reader) story(t *Info) {
+	t.Reason = r.text()
+	t.FailedAt, _ = r.maybeScore()
+	t.LeasedSince, _ = r.maybeScore()
+	t.Worker = r.text()
 }
 
 // task returns a task. A payload that was left out is a number: see payload.lua.
-func (r *Reader) task(id string, attempt, payload any) (t Info) {
+func (r *reader) task(id string, attempt, payload any) (t Info) {
 	t.ID = id
 	switch n := attempt.(type) {
 	case int64:
@@ -131,34 +122,20 @@ const (
 // IsAccepted reports whether the claim has ended as it was asked for, or by a waiting version.
 func (a Answer) IsAccepted() bool { return a == Accepted || a >= TookOver }
 
-// Answer reads one answer.
-func (r *Reader) Answer() Answer { return Answer(r.Between(int64(Malformed), int64(Resultless))) }
+// answer reads one answer.
+func (r *reader) answer() Answer { return Answer(r.between(int64(Malformed), int64(Resultless))) }
 
 // answers reads n answers.
-func (r *Reader) answers(n int) []Answer {
+func (r *reader) answers(n int) []Answer {
 	answers := make([]Answer, n)
 	for i := range answers {
-		answers[i] = r.Answer()
+		answers[i] = r.answer()
 	}
 	return answers
 }
 
-// Settled decodes what giveback.lua and bury.lua say of n tasks.
-func Settled(value any, n int) ([]Answer, error) {
-	r := Read(value)
-	answers := r.answers(n)
-	return answers, r.Err()
-}
-
-// Done decodes what a script says of n tasks that says nothing if all are accepted.
-func Done(value any, n int) ([]Answer, error) {
-	r := Read(value)
-	answers := r.done(n)
-	return answers, r.Err()
-}
-
 // done reads what says nothing if all of n tasks are accepted.
-func (r *Reader) done(n int) []Answer {
+func (r *reader) done(n int) []Answer {
 	if r.bad || len(r.parts) > 0 {
 		return r.answers(n)
 	}
@@ -177,33 +154,32 @@ type Exchanged[T any] struct {
 	Receipt string   // of all tasks
 	Tasks   []T
 	Next    time.Duration // until the earliest other task is due, an hour for later or never; negative, for how long it has been
-	Waiting int           // clients that are in line
-	Place   int           // of this client, as exchange.lua says
+	Head    Head          // the same, of the line too
 }
 
 // longestDue is for how many microseconds a task is said to have been due at most.
 const longestDue = 9_000_000_000_000_000
 
-// Exchange decodes the reply of exchange.lua, which was to finish so many tasks: whether there are more, the score of all, their
+// DecodeExchange decodes the reply of exchange.lua, which was to finish so many tasks: whether there are more, the score of all, their
 // IDs, the attempts unless all are first ones, the payloads unless all are empty, when each was due, in one text, the answers,
 // the next due time, how many clients are in line, and this one's place. as makes a T of each task.
-func Exchange[T any](value any, finished int, as func(Task) T) (x Exchanged[T], err error) {
-	r := Read(value)
-	more := r.Int()
-	x.More, x.Limited, x.Receipt = more > 0, more < 0, r.Text()
-	ids, attempts, payloads, dues := r.list(), r.list(), r.list(), r.Text()
-	answers := Read(r.part())
-	x.Next = time.Duration(min(max(r.Int(), -longestDue), time.Hour.Microseconds())) * time.Microsecond
-	x.Waiting, x.Place = int(r.Int()), int(r.Int())
+func DecodeExchange[T any](value any, finished int, as func(Task) T) (x Exchanged[T], err error) {
+	r := newReader(value)
+	more := r.int()
+	x.More, x.Limited, x.Receipt = more > 0, more < 0, r.text()
+	ids, attempts, payloads, dues := r.list(), r.list(), r.list(), r.text()
+	answers := newReader(r.part())
+	x.Next = time.Duration(min(max(r.int(), -longestDue), time.Hour.Microseconds())) * time.Microsecond
+	x.Head = Head{Off: max(x.Next, 0), Waiting: int(r.int()), Place: Place(r.int())}
 	x.Tasks = exchanged(&r, x.Receipt, ids, attempts, payloads, dues, as)
-	if x.Answers = answers.done(finished); r.Err() != nil || answers.Err() != nil {
+	if x.Answers = answers.done(finished); r.err() != nil || answers.err() != nil {
 		return Exchanged[T]{}, redisexec.Unexpected(value)
 	}
 	return x, nil
 }
 
 // exchanged returns the tasks that an exchange has claimed.
-func exchanged[T any](r *Reader, receipt string, ids, attempts, payloads []any, dues string, as func(Task) T) []T {
+func exchanged[T any](r *reader, receipt string, ids, attempts, payloads []any, dues string, as func(Task) T) []T {
 	if len(ids) == 0 {
 		return nil
 	}
@@ -250,20 +226,20 @@ const firstOutcome, lastOutcome = 1, 5
 // AppendOutcomes decodes the time from which the delays of the batch's next script count at the earliest, and the
 // outcomes of n tasks: none if all were added.
 func AppendOutcomes[O ~int](to []O, value any, n int) (outcomes []O, floor string, err error) {
-	r := Read(value)
-	floor, outcomes = r.Text(), to
+	r := newReader(value)
+	floor, outcomes = r.text(), to
 	if score, ok := parseScore(floor); !ok || math.IsInf(score, 0) {
 		r.bad = true
 	}
-	allAdded := !r.More()
+	allAdded := !r.more()
 	for range n {
 		outcome := O(firstOutcome)
 		if !allAdded {
-			outcome = O(r.Between(firstOutcome, lastOutcome))
+			outcome = O(r.between(firstOutcome, lastOutcome))
 		}
 		outcomes = append(outcomes, outcome)
 	}
-	if err := r.Err(); err != nil {
+	if err := r.err(); err != nil {
 		return to, "", err
 	}
 	return outcomes, floor, nil

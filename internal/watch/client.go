@@ -65,15 +65,15 @@ func (c *Client) lookingAlone() (done func()) {
 
 // Watcher returns the watcher of a queue, which all share that wait for it on this client. It starts nothing. Until a caller
 // of [Wait] says otherwise, it is looked at once per poll interval.
-func (c *Client) Watcher(q Queue, poll time.Duration) *Watcher {
+func (c *Client) Watcher(q *store.Queue, poll time.Duration) *Watcher {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if w := c.watchers[q.Keys[0]].Value(); w != nil {
+	if w := c.watchers[q.RoutingKey()].Value(); w != nil {
 		return w
 	}
-	w := &Watcher{client: c, queue: q, channel: q.Channel + ":" + c.id, interval: min(poll, store.FarOff)}
-	c.watchers[q.Keys[0]] = weak.Make(w)
-	runtime.AddCleanup(w, c.forgetWatcher, q.Keys[0])
+	w := &Watcher{client: c, queue: q, channel: q.WakeChannel() + ":" + c.id, interval: min(poll, store.FarOff)}
+	c.watchers[q.RoutingKey()] = weak.Make(w)
+	runtime.AddCleanup(w, c.forgetWatcher, q.RoutingKey())
 	return w
 }
 
@@ -88,7 +88,7 @@ func (c *Client) forgetWatcher(key any) {
 
 // Look returns a request that looks at the watcher's queue alone, and takes no place in line.
 func (w *Watcher) Look() redisexec.Request {
-	return w.client.scripts.Look([]store.Looking{{Keys: w.queue.Keys}})
+	return w.client.scripts.Look([]store.Looking{{Queue: w.queue}})
 }
 
 // Registry finds the Client of a redis.UniversalClient, by its address. It keeps neither alive:

@@ -88,7 +88,7 @@ func (l *looker) wakeBy(at time.Time) {
 // turn looks at what is due, and returns when something will be.
 func (l *looker) turn() time.Duration {
 	due, apart, pause := l.due(time.Now())
-	for node, which := range l.executor.ByNode(len(due), func(i int) any { return due[i].watcher.queue.Keys[0] }) {
+	for node, which := range l.executor.ByNode(len(due), func(i int) any { return due[i].watcher.queue.RoutingKey() }) {
 		watches := make([]*watch, len(which))
 		for i, at := range which {
 			watches[i] = due[at]

@@ -1,7 +1,6 @@
 package watch
 
 import (
-	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -14,13 +13,8 @@ import (
 
 var scripts = store.Load(os.DirFS("../../lua"))
 
-// queueNamed has the keys and the channel that the scripts need. There are no tasks in it.
-func queueNamed(name, channel string) Queue {
-	q := Queue{Keys: []any{name}, Channel: channel}
-	for i := range 8 {
-		q.Keys = append(q.Keys, fmt.Sprint(name, i))
-	}
-	return q
+func queueNamed(name string) *store.Queue {
+	return store.NewQueue(scripts, name, store.QueueOptions{})
 }
 
 // TestLooker_AResultThatIsNotReadBlocksNothing: a watch that has others to do may plan the next
@@ -28,7 +22,7 @@ func queueNamed(name, channel string) Queue {
 func TestLooker_AResultThatIsNotReadBlocksNothing(t *testing.T) {
 	t.Parallel()
 	client := newClient(redistest.Mini(t).Client(t), scripts)
-	l, w := &client.looker, &watch{watcher: client.Watcher(queueNamed("q", ""), time.Second), found: make(chan lookResult, 1)}
+	l, w := &client.looker, &watch{watcher: client.Watcher(queueNamed("q"), time.Second), found: make(chan lookResult, 1)}
 	for range 3 {
 		l.plan(w, time.Now())
 		require.Eventually(t, func() bool {

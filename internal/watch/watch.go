@@ -117,7 +117,7 @@ func (w *watch) lookAlone() error {
 // leaveLine takes the client out of the line, for which no caller waits any more. Others see to the head.
 func (w *watch) leaveLine() error {
 	client := w.watcher.client
-	request := client.scripts.Look([]store.Looking{{Keys: w.watcher.queue.Keys, Client: w.watcher.name(w.watcher.Mark()), Leaves: true}})
+	request := client.scripts.Look([]store.Looking{{Queue: w.watcher.queue, Client: w.watcher.name(w.watcher.Mark()), Leaves: true}})
 	request.Bounded = true
 	_, err := client.looker.executor.Run(context.Background(), request)
 	w.watcher.left()

@@ -27,17 +27,11 @@ const (
 	leaveAfter = 5 * time.Second
 )
 
-// Queue is a queue whose tasks are waited for.
-type Queue struct {
-	Keys    []any  // of scripts that look at it. The first is its main key
-	Channel string // after which those are named on which clients are told of its head
-}
-
 // Watcher waits for the tasks of a queue, for all callers of [Watcher.Wait]. It has one goroutine, that of the
 // current watch.
 type Watcher struct {
 	client  *Client
-	queue   Queue
+	queue   *store.Queue
 	channel string // on which this client is told of the head
 
 	mu         sync.Mutex    // guards what follows; the notifier, which calls heard with its own mutex held, is not called with it
@@ -246,7 +240,7 @@ func (w *Watcher) name(mark notify.Mark) string {
 func (w *Watcher) looking(mark notify.Mark) store.Looking {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return store.Looking{Keys: w.queue.Keys, Client: w.name(mark), Watch: 2 * w.every()}
+	return store.Looking{Queue: w.queue, Client: w.name(mark), Watch: 2 * w.every()}
 }
 
 // poll returns the poll interval.
@@ -254,13 +248,6 @@ func (w *Watcher) poll() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.interval
-}
-
-// Asking is what a claim says of the client's place in line, as exchange.lua is told it.
-type Asking struct {
-	Client string
-	Below  int // it joins if it claims fewer tasks than that. Negative: it is in line, and leaves it otherwise
-	Watch  time.Duration
 }
 
 // Pops notes that a Pop is sent: callers that were told make something of it. Unlike a claim it does not take the client out of
@@ -272,12 +259,12 @@ func (w *Watcher) Pops() {
 }
 
 // Ask returns what a claim of n tasks is to say. keepsRoom says that its caller has room for more if it brings fewer.
-func (w *Watcher) Ask(n int, keepsRoom bool) Asking {
+func (w *Watcher) Ask(n int, keepsRoom bool) store.Asking {
 	mark := w.Mark()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.told, w.askedAt = false, time.Now()
-	a := Asking{Client: w.name(mark), Below: 1, Watch: 2 * w.every()}
+	a := store.Asking{Client: w.name(mark), Below: 1, Watch: 2 * w.every()}
 	switch {
 	case len(w.waiters) > 0:
 		a.Below = n + 1
@@ -285,7 +272,7 @@ func (w *Watcher) Ask(n int, keepsRoom bool) Asking {
 		a.Below = n
 	}
 	if a.Client == "" {
-		return Asking{}
+		return store.Asking{}
 	}
 	if w.place.IsIn() {
 		a.Below = -a.Below

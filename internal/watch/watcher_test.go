@@ -143,7 +143,7 @@ func TestWatcher_AMessageSaysWhatToDo(t *testing.T) {
 		"0 1 and what comes": {0, 1, store.Out},
 	} {
 		rdb := redistest.Mini(t).Client(t)
-		client, q := newClient(rdb, scripts), queueNamed("q", redistest.Name(t))
+		client, q := newClient(rdb, scripts), queueNamed(redistest.Name(t))
 		w := client.Watcher(q, time.Minute)
 		listener := client.Notifier.JoinHearing(w.channel, w.heard)
 		require.Eventually(t, func() bool { return w.Mark().Confirmed }, time.Minute, time.Millisecond)
@@ -214,8 +214,8 @@ func TestWatcher_AsksForAPlace(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Mini(t).Client(t)
 	client := newClient(rdb, scripts)
-	w := client.Watcher(queueNamed("q", redistest.Name(t)), time.Second)
-	require.Equal(t, Asking{Below: 0}, w.Ask(5, true), "it is not subscribed: nothing could tell it")
+	w := client.Watcher(queueNamed(redistest.Name(t)), time.Second)
+	require.Equal(t, store.Asking{Below: 0}, w.Ask(5, true), "it is not subscribed: nothing could tell it")
 	defer client.Notifier.Leave(w.channel, client.Notifier.Join(w.channel))
 	require.Eventually(t, func() bool { return w.Mark().Confirmed }, time.Minute, time.Millisecond)
 	ask := func(place store.Place, waiters int, keepsRoom bool) int {
@@ -287,9 +287,9 @@ func TestWatcher_IsAloneForAWhile(t *testing.T) {
 func TestClient_SharesWatchers(t *testing.T) {
 	t.Parallel()
 	client := newClient(redistest.Mini(t).Client(t), scripts)
-	w := client.Watcher(queueNamed("a", ""), time.Minute)
-	require.Same(t, w, client.Watcher(queueNamed("a", ""), time.Second))
-	require.NotSame(t, w, client.Watcher(queueNamed("b", ""), time.Second))
+	w := client.Watcher(queueNamed("a"), time.Minute)
+	require.Same(t, w, client.Watcher(queueNamed("a"), time.Second))
+	require.NotSame(t, w, client.Watcher(queueNamed("b"), time.Second))
 	require.Eventually(t, func() bool {
 		runtime.GC()
 		client.mu.Lock()
@@ -305,7 +305,7 @@ func TestWatcher_WhatWasToldMeanwhileCounts(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Mini(t).Client(t)
 	client := newClient(rdb, scripts)
-	w := client.Watcher(queueNamed("q", redistest.Name(t)), time.Minute)
+	w := client.Watcher(queueNamed(redistest.Name(t)), time.Minute)
 	defer client.Notifier.Leave(w.channel, client.Notifier.Join(w.channel))
 	require.Eventually(t, func() bool { return w.Mark().Confirmed }, time.Minute, time.Millisecond)
 	before := w.Mark()
@@ -428,7 +428,7 @@ func TestWatcher_NotesWhetherACallerMakesUseOfWhatItWasTold(t *testing.T) {
 	t.Parallel()
 	client := newClient(redistest.Mini(t).Client(t), scripts)
 	synctest.Test(t, func(t *testing.T) {
-		w := client.Watcher(queueNamed("q", ""), time.Second)
+		w := client.Watcher(queueNamed("q"), time.Second)
 		for _, use := range []func(){w.Pops, func() { w.Ask(1, false) }} {
 			w.waiters = []waiter{make(waiter, 1)}
 			w.tell(1, errors.New("broken"))

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/proof/model"
 )
@@ -99,15 +100,11 @@ func (m *queueMachine) finish(t *rapid.T) {
 		items[i] = store.Item{ID: e.ID, Receipt: store.ScoreText(e.Score), Disposition: store.Disposition{Action: store.Finish, Result: results[i]}}
 	}
 	now := m.begin()
-	args := store.AppendRetention(store.AppendByReceipt([]any{"", 0, "0", m.maxAttempts}, items), items, retention)
-	reply, err := m.rdb.EvalSha(context.Background(), digestOf(t, "exchange"), append([]string{m.key}, m.companions()...), args...).Result()
-	if redis.HasErrorPrefix(err, "NOSCRIPT") { // no task was finished so far
-		require.ErrorIs(t, m.queues[0].Dequeue(context.Background(), sluice.Entry{ID: "none", Score: 1}), sluice.ErrStale)
-		now = m.begin()
-		reply, err = m.rdb.EvalSha(context.Background(), digestOf(t, "exchange"), append([]string{m.key}, m.companions()...), args...).Result()
-	}
+	options := store.QueueOptions{MaxAttempts: m.maxAttempts, Retention: retention}
+	q := store.NewQueue(store.Load(os.DirFS("../../lua")), m.key, options)
+	reply, err := redisexec.New(m.rdb).Run(context.Background(), q.Exchange(items, store.Claim{}))
 	require.NoError(t, err)
-	x, err := store.Exchange(reply, len(es), store.AsTask)
+	x, err := store.DecodeExchange(reply.Value, len(es), store.AsTask)
 	require.NoError(t, err)
 	var stale []string
 	for i, answer := range x.Answers {

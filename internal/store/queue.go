@@ -1,0 +1,271 @@
+package store
+
+import (
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/keyspace"
+	"github.com/sluice-go/sluice/internal/redisexec"
+)
+
+const (
+	// MaxGroup is the most tasks that one script handles.
+	MaxGroup = 250
+	// MaxGroupBytes is the most payload that one script is given, unless a single one is larger.
+	MaxGroupBytes = 1 << 20
+	// ReplicaWait is how long replicas are waited for at the most.
+	ReplicaWait = time.Second
+)
+
+// QueueOptions are what requests say of a queue.
+type QueueOptions struct {
+	MaxAttempts int           // how often a task may be claimed; 0 for any number
+	DeadLimit   int           // dead letters that may stay; 0 for any number
+	DeadAge     time.Duration // for how long; 0 for ever
+	Retention   time.Duration // for how long finished tasks are remembered; 0 for none
+	Replicas    int           // that are to acknowledge a change; 0 for none
+}
+
+// Queue has the keys of a queue, and makes the requests about it.
+//
+// Those that change the queue for a caller wait for its replicas. What a worker sends does not.
+type Queue struct {
+	scripts *Scripts
+	options QueueOptions
+	bounds  []any // of dead letters, as scripts read them
+
+	// A script is given the keys that it needs and those before them.
+	tasks  []any // the queue, tasks, dead letters, states, leased tasks
+	errors []any // and the line of idle clients, the last errors
+	counts []any // and the pause, the counts
+	done   []any // and what is done, with its results
+	all    []any // and the workers
+
+	wake, canceled string
+}
+
+// Where these stand among the keys.
+const (
+	lineKey  = 5
+	pauseKey = 7
+)
+
+// NewQueue returns the queue with that main key.
+func NewQueue(s *Scripts, key string, o QueueOptions) *Queue {
+	all := []any{key}
+	for _, ending := range []string{
+		keyspace.Tasks, keyspace.Dead, keyspace.State, keyspace.Leased, keyspace.Line, keyspace.Errors, keyspace.Paused, keyspace.Counts,
+		keyspace.Done, keyspace.Results, keyspace.Workers,
+	} {
+		all = append(all, keyspace.Companion(key, ending))
+	}
+	return &Queue{
+		scripts: s, options: o, bounds: []any{o.DeadLimit, Duration(o.DeadAge)},
+		tasks: all[:5:5], errors: all[:7:7], counts: all[:9:9], done: all[:11:11], all: all,
+		wake: keyspace.Companion(key, keyspace.Wake), canceled: keyspace.Companion(key, keyspace.Canceled),
+	}
+}
+
+// Key is the main key: that of the sorted set of tasks.
+func (q *Queue) Key() string {
+	key, _ := q.all[0].(string)
+	return key
+}
+
+// RoutingKey is the main key as an argument: it says which server has the queue.
+func (q *Queue) RoutingKey() any { return q.all[0] }
+
+// Keys are all of its keys.
+func (q *Queue) Keys() []any { return slices.Clone(q.all) }
+
+// WakeChannel is what the channels begin with on which idle clients are notified.
+func (q *Queue) WakeChannel() string { return q.wake }
+
+// CanceledChannel is that on which the IDs of tasks are published that were cancelled while leased.
+func (q *Queue) CanceledChannel() string { return q.canceled }
+
+// replicated has a request that changes the queue wait for the replicas. If there is nothing to
+// change, they are to have what has been changed before: perhaps by a call that too few have
+// acknowledged, and this one is its repeat.
+func (q *Queue) replicated(r redisexec.Request) redisexec.Request {
+	if q.options.Replicas > 0 {
+		mark := q.scripts.Mark.Request(q.tasks)
+		r.Replicas, r.ReplicaWait, r.Mark = q.options.Replicas, ReplicaWait, &mark
+	}
+	return r
+}
+
+// Enqueue enqueues tasks.
+func (q *Queue) Enqueue(tasks *Batch) redisexec.Request {
+	keys := q.errors
+	if tasks.remembers {
+		keys = q.done
+	}
+	return q.replicated(q.scripts.Enqueue.Request(keys, tasks.arguments()...))
+}
+
+// Claim is what an exchange is to claim.
+type Claim struct {
+	N      int // how many tasks; 0 for none
+	Lease  time.Duration
+	Worker string // which is to have them; "" for a caller of its own
+	Asking Asking // for a place in line
+}
+
+// Asking is what a claim says of the client's place in line.
+type Asking struct {
+	Client string // "" if it asks for none
+	Below  int    // it joins if it claims fewer tasks than that. Negative: it is in line, and leaves it otherwise
+	Watch  time.Duration
+}
+
+// Exchange finishes tasks, and claims others.
+func (q *Queue) Exchange(finish []Item, c Claim) redisexec.Request {
+	args := make([]any, 0, 13+2*len(finish))
+	args = append(args, c.Asking.Client, c.N, Duration(c.Lease), q.options.MaxAttempts)
+	if c.N > 0 {
+		args = append(append(args, c.Asking.Below, Millis(c.Asking.Watch)), q.bounds...)
+		args = append(args, claimant(c.Lease, c.Worker))
+	}
+	keys, args := q.counts, appendByReceipt(args, finish)
+	if len(finish) > 0 && q.options.Retention > 0 {
+		keys, args = q.done, appendRetention(args, finish, q.options.Retention)
+	}
+	r := q.scripts.Exchange.Request(keys, args...)
+	if c.N == 0 {
+		r.Retry = redisexec.Idempotent
+	}
+	return r
+}
+
+// Settle ends the leases of tasks, all by the same script, for a caller.
+func (q *Queue) Settle(items []Item) redisexec.Request { return q.replicated(q.Report(items)) }
+
+// Report is Settle for a worker.
+func (q *Queue) Report(items []Item) redisexec.Request {
+	script, args := q.scripts.GiveBack, make([]any, 0, 2+6*len(items))
+	switch items[0].Disposition.Settler() {
+	case ByExchange:
+		return q.Exchange(items, Claim{})
+	case ByBury:
+		script, args = q.scripts.Bury, append(args, q.bounds...)
+	}
+	for i := range items {
+		args = appendItem(args, &items[i])
+	}
+	return script.Request(q.counts, args...)
+}
+
+// Extend extends the leases of tasks.
+func (q *Queue) Extend(lease time.Duration, items ...Item) redisexec.Request {
+	args := append(make([]any, 0, 3+2*len(items)), Duration(lease))
+	return q.scripts.Heartbeat.Request(q.counts, appendByReceipt(args, items)...)
+}
+
+// Pop takes up to n due tasks out.
+func (q *Queue) Pop(n int) redisexec.Request {
+	r := q.replicated(q.scripts.Pop.Request(q.counts, append([]any{n}, q.bounds...)...))
+	r.Mark = nil // where nothing is due, nothing was to be acknowledged
+	return r
+}
+
+// Cancel removes a task. If it is leased, its ID is published on the channel, which is as scripts are
+// given it.
+func (q *Queue) Cancel(id string, channel any) redisexec.Request {
+	return q.replicated(q.scripts.Cancel.Request(q.done, id, channel))
+}
+
+// Reschedule has a task due in d.
+func (q *Queue) Reschedule(id string, d time.Duration) redisexec.Request {
+	return q.replicated(q.scripts.Reschedule.Request(q.errors, id, Duration(d)))
+}
+
+// Revive puts dead letters back into the queue.
+func (q *Queue) Revive(ids []string) redisexec.Request {
+	return q.replicated(q.scripts.Revive.Request(q.errors, asArguments(ids)...))
+}
+
+// Drop removes dead letters for good.
+func (q *Queue) Drop(ids []string) redisexec.Request {
+	return q.replicated(q.scripts.Drop.Request(q.tasks, asArguments(ids)...))
+}
+
+func asArguments(ids []string) []any {
+	args := make([]any, len(ids))
+	for i, id := range ids {
+		args[i] = id
+	}
+	return args
+}
+
+// Purge removes all tasks.
+func (q *Queue) Purge() redisexec.Request { return q.scripts.Purge.Request(q.done) }
+
+// Payloads is up to how many bytes a payload is shown, as it is stored; negative for any number.
+type Payloads int
+
+// AllPayloads shows payloads of any size.
+const AllPayloads Payloads = -1
+
+func (p Payloads) argument() string {
+	if p < 0 {
+		return ""
+	}
+	return strconv.Itoa(int(p))
+}
+
+// Get shows a task.
+func (q *Queue) Get(id string, p Payloads) redisexec.Request {
+	return q.scripts.Get.Request(q.done, id, p.argument())
+}
+
+// Cursor is where a list goes on. The zero value is its beginning, and its end.
+type Cursor struct{ Score, ID string }
+
+// Peek reads due tasks, as they are handed out.
+func (q *Queue) Peek(after Cursor, n int) redisexec.Request {
+	return q.scripts.Peek.Request(q.done, n, after.Score, after.ID, "0", "")
+}
+
+// List shows tasks in a state. Of the due ones, peek.lua leaves out versions that wait behind a lease
+// that has run out: a page cannot begin behind one.
+func (q *Queue) List(state State, after Cursor, n int, p Payloads) redisexec.Request {
+	if state == StateDue {
+		return q.scripts.Peek.Request(q.done, n, after.Score, after.ID, "1", p.argument())
+	}
+	return q.scripts.List.Request(q.done, n, after.Score, after.ID, int(state), p.argument())
+}
+
+// Stats counts a queue's tasks.
+func (q *Queue) Stats() redisexec.Request { return q.scripts.Stats.Request(q.all) }
+
+// Pause pauses the queue for d, or without an end for 0.
+func (q *Queue) Pause(d time.Duration) redisexec.Request {
+	return q.replicated(q.scripts.Pause.Request(q.counts, Millis(d)))
+}
+
+// Resume ends a pause.
+func (q *Queue) Resume() redisexec.Request { return q.replicated(q.scripts.Resume.Request(q.counts)) }
+
+// Limits are a queue's, as the root's Limits.
+type Limits struct {
+	Running, Rate int
+	Per           time.Duration
+	Burst         int
+}
+
+// Limit sets the queue's limits.
+func (q *Queue) Limit(l Limits) redisexec.Request {
+	return q.replicated(q.scripts.Limit.Request(q.counts, l.Running, l.Rate, CeilMicros(l.Per), l.Burst))
+}
+
+// Workers shows the workers that live.
+func (q *Queue) Workers() redisexec.Request { return q.scripts.Workers.Request(q.all) }
+
+// Seen notes what a worker says of itself, which counts for some seconds; or that it has ended, for
+// "". before is what it may have said before. Then it drops and forgets what there is too much of.
+func (q *Queue) Seen(counts int64, said string, before []string) redisexec.Request {
+	args := append(append([]any{counts, said}, q.bounds...), Duration(q.options.Retention))
+	return q.scripts.Seen.Request(q.all, append(args, asArguments(before)...)...)
+}

@@ -1,0 +1,185 @@
+package store
+
+import (
+	"time"
+
+	"github.com/sluice-go/sluice/internal/redisexec"
+)
+
+// State says where a task is.
+type State int
+
+// The states, as scripts count them.
+const (
+	StateAbsent State = iota
+	StateScheduled
+	StateDue
+	StateLeased
+	StateDead
+	StateDone
+)
+
+// DecodePopped reads the answer to Pop: the tasks, whether there may be more, and whether a pause or
+// limits keep those.
+func DecodePopped[T any](value any, as func(Task) T) (tasks []T, more, isLimited bool, err error) {
+	r := newReader(value)
+	left := r.int()
+	tasks, err = readTasks(&r, as)
+	return tasks, left > 0, left < 0, err
+}
+
+func readTasks[T any](r *reader, as func(Task) T) ([]T, error) {
+	const parts = 4 // of each
+	ts := make([]T, 0, r.left()/parts)
+	for r.more() {
+		ts = append(ts, as(r.listed().Task))
+	}
+	if r.err() != nil {
+		return nil, r.err()
+	}
+	return ts, nil
+}
+
+// DecodePeeked reads the answer to Peek, and where the list goes on.
+func DecodePeeked[T any](value any, as func(Task) T) (end Cursor, tasks []T, err error) {
+	r := newReader(value)
+	end = Cursor{r.text(), r.text()}
+	tasks, err = readTasks(&r, as)
+	return end, tasks, err
+}
+
+// DecodeListed reads the answer to List, and where the list goes on.
+func DecodeListed(state State, value any) (end Cursor, tasks []Info, err error) {
+	const parts = 8 // of each
+	r := newReader(value)
+	end = Cursor{r.text(), r.text()}
+	tasks = make([]Info, 0, r.left()/parts)
+	for r.more() {
+		tasks = append(tasks, r.shown(state))
+	}
+	return end, tasks, r.err()
+}
+
+// DecodeGot reads the answer to Get. It is found unless the queue has no such task; one that was not
+// written by the library is ErrCorrupt.
+func DecodeGot(id string, value any) (t Info, found bool, now time.Time, err error) {
+	r := newReader(value)
+	now = TimeOf(r.score())
+	switch left := r.left(); {
+	case left == 0:
+		return t, false, now, r.err()
+	case left == 1:
+		return t, true, now, redisexec.ErrCorrupt
+	}
+	t = r.got(id)
+	return t, true, now, r.err()
+}
+
+// DecodeState reads the answer to Cancel: where the task was.
+func DecodeState(value any) (State, error) {
+	r := newReader([]any{value})
+	s := State(r.between(int64(StateAbsent), int64(StateDone)))
+	if r.err() != nil {
+		return StateAbsent, r.err()
+	}
+	return s, nil
+}
+
+// DecodeRescheduled reads the answer to Reschedule: whether there was such a task.
+func DecodeRescheduled(value any) (bool, error) {
+	r := newReader([]any{value})
+	answer := r.answer()
+	if answer == Malformed && r.err() == nil {
+		return false, redisexec.ErrCorrupt
+	}
+	return answer == Accepted, r.err()
+}
+
+// DecodeChanged reads how many of n dead letters Revive or Drop has found.
+func DecodeChanged(value any, n int) (int, error) {
+	r := newReader([]any{value})
+	changed := r.between(0, int64(n))
+	return int(changed), r.err()
+}
+
+// Stats is the answer to Stats, as the root's Stats.
+type Stats struct {
+	Due, Scheduled, Leased, Dead         int64
+	Done, Retried, Buried, Lost, Dropped int64
+	Retained                             int64
+	Workers, Waiting                     int
+	Worked, NextDue, PausedUntil         time.Time // zero if there is none
+	OldestDue                            time.Duration
+	Paused                               bool
+	Limits                               Limits
+}
+
+// notPaused stands for how long a pause lasts that there is not.
+const notPaused = -2
+
+// DecodeStats reads the answer to Stats.
+func DecodeStats(value any) (s Stats, err error) {
+	r := newReader(value)
+	s.Due, s.Scheduled, s.Dead = r.int(), r.int(), r.int()
+	oldest, hasDue := r.maybeScore()
+	next, hasNext := r.maybeScore()
+	now := r.score()
+	s.Leased = r.int()
+	pause := r.int()
+	s.Done, s.Retried, s.Buried, s.Lost, s.Dropped = r.int(), r.int(), r.int(), r.int(), r.int()
+	s.Workers = int(r.int())
+	worked, hasWorked := r.maybeScore()
+	s.Waiting, s.Retained = int(r.int()), r.int()
+	s.Limits = Limits{
+		Running: int(r.int()), Rate: int(r.int()), Per: time.Duration(r.int()) * time.Microsecond, Burst: int(r.int()),
+	}
+	if r.err() != nil {
+		return Stats{}, r.err()
+	}
+	if s.Paused = pause != notPaused; pause >= 0 {
+		s.PausedUntil = TimeOf(now).Add(TimeToLive(pause))
+	}
+	if hasWorked {
+		s.Worked = TimeOf(worked)
+	}
+	if hasDue {
+		s.OldestDue = time.Duration(min((now-oldest)*1e6, 9e15)) * time.Microsecond
+	}
+	if hasNext {
+		s.NextDue = TimeOf(next)
+	}
+	return s, nil
+}
+
+// Saying is what a worker has said of itself, and until when that counts, in Unix seconds.
+type Saying struct {
+	Text  string
+	Until float64
+}
+
+// DecodeWorkers reads the answer to Workers.
+func DecodeWorkers(value any) (said []Saying, err error) {
+	r := newReader(value)
+	for r.more() {
+		said = append(said, Saying{r.text(), r.score()})
+	}
+	return said, r.err()
+}
+
+// DecodeReport reads the answer to Settle and Report.
+func DecodeReport(value any, items []Item) ([]Answer, error) {
+	if items[0].Disposition.Settler() == ByExchange {
+		x, err := DecodeExchange(value, len(items), AsTask)
+		return x.Answers, err
+	}
+	r := newReader(value)
+	answers := r.answers(len(items))
+	return answers, r.err()
+}
+
+// DecodeExtended reads the answer to Extend.
+func DecodeExtended(value any, n int) ([]Answer, error) {
+	r := newReader(value)
+	answers := r.done(n)
+	return answers, r.err()
+}
