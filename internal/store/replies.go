@@ -65,10 +65,10 @@ func DecodeListed(state State, value any) (end Cursor, tasks []Info, err error) 
 func DecodeGot(id string, value any) (t Info, found bool, now time.Time, err error) {
 	r := newReader(value)
 	now = TimeOf(r.score())
-	switch left := r.left(); {
-	case left == 0:
+	switch r.left() {
+	case 0:
 		return t, false, now, r.err()
-	case left == 1:
+	case 1:
 		return t, true, now, redisexec.ErrCorrupt
 	}
 	t = r.got(id)
