@@ -33,7 +33,7 @@ func (l *Locker) Check(ctx context.Context) error {
 	if background.IsClosed(l.closed) {
 		return fmt.Errorf("sluice: %s: %w", op, ErrClosed)
 	}
-	main, err := mainKey(l.options.prefix, name)
+	main, err := store.MainKey(l.options.prefix, name)
 	if err != nil {
 		return fmt.Errorf("sluice: %s: %w", op, err)
 	}

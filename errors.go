@@ -6,6 +6,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/taskloop"
 )
 
@@ -56,12 +57,12 @@ var (
 	ErrUnderReplicated = redisexec.ErrUnderReplicated
 
 	// ErrInvalid says that an argument is bad. Nothing was sent.
-	ErrInvalid = errors.New("invalid argument")
+	ErrInvalid = store.ErrInvalid
 
 	// ErrInvalidName is the ErrInvalid of names and prefixes: empty, longer than 512
 	// bytes, with braces that are not one proper hash tag, or like a key that the library
 	// makes for another name. docs/keys.md has the rules.
-	ErrInvalidName = fmt.Errorf("%w: bad name", ErrInvalid)
+	ErrInvalidName = store.ErrInvalidName
 
 	// ErrCorrupt says that the key holds what the library did not write: a key of another
 	// type, or a state field in another format. That was left as it is; trying again does not

@@ -295,7 +295,7 @@ type address struct {
 }
 
 func newAddress(p *line.Process, prefix, name string) (*address, error) {
-	key, err := mainKey(prefix, name)
+	key, err := store.MainKey(prefix, name)
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // LockSet is several locks that were taken together, by LockAll. It is safe for concurrent use.
@@ -50,7 +52,7 @@ func (l *Locker) lockAll(op string, ctx context.Context, names []string, opts []
 	// All have the same prefix: the order of the names is that of the keys.
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	for _, name := range names {
-		if _, err := mainKey(options.prefix, name); err != nil {
+		if _, err := store.MainKey(options.prefix, name); err != nil {
 			return nil, wrap(op, name, err)
 		}
 		if (&Lock{locker: l, name: name, options: options}).isHeldBy(ctx) {

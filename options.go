@@ -12,7 +12,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/store"
 )
@@ -424,13 +423,4 @@ func checkClient(rdb redis.UniversalClient) (err error) {
 	}
 	_ = subscription.Close()
 	return nil
-}
-
-// mainKey returns the main key of a lock or queue. The error is ErrInvalidName.
-func mainKey(prefix, name string) (string, error) {
-	key, err := keyspace.Key(prefix, name)
-	if err != nil {
-		return "", fmt.Errorf("%w: %w", ErrInvalidName, err)
-	}
-	return key, nil
 }

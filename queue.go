@@ -198,7 +198,7 @@ func NewQueue(rdb redis.UniversalClient, name string, opts ...QueueOption) (*Que
 	if err != nil {
 		return nil, fmt.Errorf("sluice: new queue: %w", err)
 	}
-	key, err := mainKey(options.prefix, name)
+	key, err := store.MainKey(options.prefix, name)
 	if err != nil {
 		return nil, fmt.Errorf("sluice: new queue: %w", err)
 	}

@@ -3,3 +3,26 @@
 //
 // It makes requests, and reads replies. To send them is the business of [redisexec].
 package store
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/sluice-go/sluice/internal/keyspace"
+)
+
+var (
+	// ErrInvalid says that an argument is bad.
+	ErrInvalid = errors.New("invalid argument")
+	// ErrInvalidName is the ErrInvalid of a name or prefix.
+	ErrInvalidName = fmt.Errorf("%w: bad name", ErrInvalid)
+)
+
+// MainKey returns the main key of a lock or queue. The error is ErrInvalidName.
+func MainKey(prefix, name string) (string, error) {
+	key, err := keyspace.Key(prefix, name)
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", ErrInvalidName, err)
+	}
+	return key, nil
+}
