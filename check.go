@@ -9,7 +9,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/sluice-go/sluice/internal/background"
 	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/store"
@@ -30,19 +29,19 @@ func (l *Locker) Check(ctx context.Context) error {
 	if err := l.check(op); err != nil {
 		return err
 	}
-	if background.IsClosed(l.closed) {
+	if l.engine.Closed() {
 		return fmt.Errorf("sluice: %s: %w", op, ErrClosed)
 	}
-	main, err := store.MainKey(l.options.prefix, name)
+	main, err := store.MainKey(l.engine.Options.Prefix, name)
 	if err != nil {
 		return fmt.Errorf("sluice: %s: %w", op, err)
 	}
 	// No lock can have this key: it has a hash tag, and ends as a companion.
-	probe := l.options.prefix + "{" + main + "}" + keyspace.Wake
+	probe := l.engine.Options.Prefix + "{" + main + "}" + keyspace.Wake
 	if keyspace.HasHashTag(main) {
 		probe = main + keyspace.Wake
 	}
-	if err := checkServer(ctx, l.executor, scripts.CheckLock, probe, l.commands(main), "volatile", "allkeys"); err != nil {
+	if err := checkServer(ctx, l.engine.Executor, scripts.CheckLock, probe, l.commands(main), "volatile", "allkeys"); err != nil {
 		return fmt.Errorf("sluice: %s: %w", op, err)
 	}
 	return nil
@@ -55,14 +54,14 @@ func (l *Locker) commands(main string) []string {
 	all = append(all, on(keyspace.Companion(main, keyspace.Line), "ZADD key 1 m", "ZREM key m", "ZCARD key", "ZCOUNT key 0 1",
 		"ZRANGE key 0 0", "ZSCORE key m", "PTTL key", "PEXPIRE key 1", "TIME")...)
 	all = append(all, on(wake, "PUBSUB NUMSUB key")...)
-	if l.options.fenced {
+	if l.engine.Options.Fenced {
 		all = append(all, on(fence, "GET key", "SET key 1 PX 1", "DECRBY key 1")...)
 	}
-	if l.options.permits > 0 {
+	if l.engine.Options.Permits > 0 {
 		all = append(all, on(main, "ZADD key 1 m", "ZREM key m", "ZCARD key", "ZCOUNT key 0 1", "ZRANGE key 0 0",
 			"ZRANGEBYSCORE key 0 1", "ZSCORE key m", "ZREMRANGEBYSCORE key 0 1")...)
 	}
-	return withReplicas(all, l.options.replicas)
+	return withReplicas(all, l.engine.Options.Replicas)
 }
 
 // Check says what would keep the queue from working, and changes nothing, as Locker.Check does. It asks for all

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/sluice-go/sluice/internal/lease"
+	"github.com/sluice-go/sluice/internal/locks"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/taskloop"
@@ -16,10 +17,10 @@ import (
 var (
 	// ErrLocked says that another caller holds the lock, or waits for it before this one:
 	// wait, or do without.
-	ErrLocked = errors.New("locked by another holder")
+	ErrLocked = locks.ErrLocked
 
 	// ErrNotHeld says that the lock is not, or no longer, the caller's.
-	ErrNotHeld = errors.New("lock not held")
+	ErrNotHeld = locks.ErrNotHeld
 
 	// ErrLost is the cause with which a lock's Context ends when the lock is lost before
 	// it was released, and that of a Worker's handler when its task's lease is lost: stop
@@ -71,7 +72,7 @@ var (
 
 	// ErrClosed says that the Locker has been closed, or that UnlockAll or Close has
 	// released the lock: it was given back, and not lost.
-	ErrClosed = errors.New("closed")
+	ErrClosed = locks.ErrClosed
 )
 
 // errAmbiguousReceipt is the error of a receipt that is stale, after a reply to the same

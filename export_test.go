@@ -10,14 +10,14 @@ import (
 
 // Waiting returns how many callers wait in a Locker's queues behind those at the head.
 func Waiting(l *Locker) int {
-	_, _, queued := l.queues.Len()
+	_, _, queued, _ := l.engine.Len()
 	return queued
 }
 
 // Names returns how many names a Locker keeps track of, and how many of them are held or
 // wanted.
 func Names(l *Locker) (names, busy int) {
-	names, busy, _ = l.queues.Len()
+	names, busy, _, _ = l.engine.Len()
 	return names, busy
 }
 
@@ -25,7 +25,10 @@ func Names(l *Locker) (names, busy int) {
 func Clients() int { return clients.Len() }
 
 // Apart returns how many locks a Locker holds outside of its queues.
-func Apart(l *Locker) int { return len(l.apart.all("")) }
+func Apart(l *Locker) int {
+	_, _, _, apart := l.engine.Len()
+	return apart
+}
 
 // PutNext has a task take the place of another one, as the next occurrence of a periodic task does.
 func PutNext(ctx context.Context, q *Queue, e Entry, next Task) error {

@@ -3,13 +3,13 @@ package sluice
 import (
 	"context"
 	"errors"
-	"regexp"
 	"testing"
 	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice/internal/locks"
 	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/taskloop"
 )
@@ -17,12 +17,12 @@ import (
 type contextKey string
 
 // every makes happen what each of the hooks is told, and returns the contexts of the two that return one.
-func every(ctx context.Context, locks hookList[LockHooks], tasks hookList[QueueHooks]) (sending, started context.Context) {
-	o := &observer{hooks: locks}
-	(&Lock{options: &lockOptions{observer: o}}).tellWaitEnded(ctx, ErrLocked)
-	o.begin(ctx, false)
-	o.end(lockReleased)
-	(&observer{hooks: locks, reported: true}).end(lockLost)
+func every(ctx context.Context, l lockOptions, tasks hookList[QueueHooks]) (sending, started context.Context) {
+	for _, what := range []locks.What{locks.WaitEnded, locks.Acquired, locks.Released, locks.Lost} {
+		for _, hook := range l.Hooks {
+			hook(ctx, locks.Event{What: what})
+		}
+	}
 	q := &Queue{options: queueOptions{hooks: tasks}}
 	_, _ = q.sendTasks(ctx, []Task{{ID: "a"}}, func(ctx context.Context, _ []Task) ([]Outcome, error) {
 		sending = ctx
@@ -77,7 +77,7 @@ func TestHooks_SeveralAreCalledInOrder(t *testing.T) {
 		WithLockHooks(h.locks)(&l)
 		WithQueueHooks(h.tasks)(&q)
 	}
-	sending, started := every(t.Context(), l.hooks, q.hooks)
+	sending, started := every(t.Context(), l, q.hooks)
 	require.Equal(t, []string{
 		"1 ended", "2 ended", "1 acquired", "2 acquired", "1 released", "2 released", "1 lost", "2 lost", "1 sending", "2 sending",
 		"1 sent", "2 sent", "1 claimed", "2 claimed", "1 started", "2 started", "1 finished", "2 finished",
@@ -87,25 +87,16 @@ func TestHooks_SeveralAreCalledInOrder(t *testing.T) {
 		require.Equal(t, name, of.Value(contextKey("2")))
 	}
 
-	sending, started = every(t.Context(), hookList[LockHooks]{&panicking.locks}, hookList[QueueHooks]{&panicking.tasks})
+	sending, started = every(t.Context(), lockOptions{Hooks: []locks.Hook{panicking.locks.tell}}, hookList[QueueHooks]{&panicking.tasks})
 	require.Equal(t, []context.Context{t.Context(), t.Context()}, []context.Context{sending, started})
 }
 
-// TestHooks_NoneCostNothing: without a hook for locks a Lock has no observer, and is no larger than it was.
-// It counts allocations, so that it runs alone.
+// TestHooks_NoneCostNothing: options without a hook have none, and a Lock is no larger than it was.
 func TestHooks_NoneCostNothing(t *testing.T) {
+	t.Parallel()
 	var o lockOptions
 	WithLockHooks(LockHooks{})(&o)
-	require.Nil(t, o.hooks)
-	k := &Lock{options: &o}
-	k.observe()
-	require.Same(t, &o, k.options)
-	require.Zero(t, testing.AllocsPerRun(100, func() {
-		k.observe()
-		k.tellWaitEnded(t.Context(), ErrLocked)
-		k.tellAcquired(t.Context(), true)
-		k.tellEnded(lockHandedOver)
-	}))
+	require.Nil(t, o.Hooks)
 	var q queueOptions
 	WithQueueHooks(QueueHooks{})(&q)
 	require.Nil(t, q.hooks)
@@ -123,16 +114,6 @@ func TestDisposition_HasANameForEach(t *testing.T) {
 	} {
 		require.Equal(t, name, d.String())
 	}
-}
-
-// TestToken_IsWhatTheScriptTakesForOne: inspect.lua finds the label by the length and the letters of what is random.
-func TestToken_IsWhatTheScriptTakesForOne(t *testing.T) {
-	t.Parallel()
-	for range 1000 {
-		require.Regexp(t, regexp.MustCompile(`^[A-Z2-7]{26}$`), newToken(""))
-		require.Regexp(t, regexp.MustCompile(`^a:b:[A-Z2-7]{26}$`), newToken("a:b"))
-	}
-	require.NotEqual(t, newToken("a"), newToken("a"))
 }
 
 // TestDecodeInspected_ShowsLabelsOnly: what is none is left out, and what the script does not give is refused.

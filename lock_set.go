@@ -6,16 +6,14 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/sluice-go/sluice/internal/locks"
 	"github.com/sluice-go/sluice/internal/store"
 )
 
 // LockSet is several locks that were taken together, by LockAll. It is safe for concurrent use.
 type LockSet struct {
-	locker *Locker
-	locks  []*Lock // in the order in which they were taken
+	set    locks.Set
 	byName map[string]*Lock
-	ctx    context.Context // ends with the first of them
-	cancel context.CancelCauseFunc
 }
 
 // LockAll takes all the named locks, or none: for a section that needs several at once, such as the
@@ -51,60 +49,27 @@ func (l *Locker) lockAll(op string, ctx context.Context, names []string, opts []
 	}
 	// All have the same prefix: the order of the names is that of the keys.
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
-	for _, name := range names {
-		if _, err := store.MainKey(options.prefix, name); err != nil {
+	s, holds := &LockSet{byName: make(map[string]*Lock, len(names))}, make([]*locks.Hold, len(names))
+	for i, name := range names {
+		if _, err := store.MainKey(options.Prefix, name); err != nil {
 			return nil, wrap(op, name, err)
 		}
-		if (&Lock{locker: l, name: name, options: options}).isHeldBy(ctx) {
+		k := new(Lock)
+		k.held.Init(l.engine, name, options)
+		if k.isHeldBy(ctx) {
 			return nil, wrap(op, name, errHeldByCaller)
 		}
+		s.byName[name], holds[i] = k, &k.held
 	}
 	bounded, cancel := ctx, context.CancelFunc(func() {})
-	if options.maxWait > 0 {
-		bounded, cancel = context.WithTimeout(ctx, options.maxWait)
+	if options.MaxWait > 0 {
+		bounded, cancel = context.WithTimeout(ctx, options.MaxWait)
 	}
 	defer cancel()
-	s := &LockSet{locker: l, locks: make([]*Lock, 0, len(names)), byName: make(map[string]*Lock, len(names))}
-	s.ctx, s.cancel = context.WithCancelCause(context.Background())
-	if err := s.acquire(op, ctx, bounded, names, options); err != nil {
-		releasing, cancel := context.WithTimeout(ctx, closeWait)
-		defer cancel()
-		s.unlock(releasing)
-		return nil, err
+	if failed, err := s.set.Acquire(ctx, bounded, holds); err != nil {
+		return nil, wrap(op, failed.Name(), err)
 	}
 	return s, nil
-}
-
-// acquire takes the named locks in this order, until one cannot be taken, or one that was is lost.
-func (s *LockSet) acquire(op string, ctx, bounded context.Context, names []string, options *lockOptions) error {
-	bounded, cancel := context.WithCancel(bounded)
-	defer cancel()
-	defer context.AfterFunc(s.ctx, cancel)()
-	for i, name := range names {
-		k := &Lock{locker: s.locker, name: name, options: options}
-		err := k.acquire(ctx, bounded, false)
-		if err == nil {
-			s.add(k)
-			if i < len(names)-1 {
-				continue
-			}
-		}
-		for _, k := range s.locks {
-			if !k.Valid() { // not err, which may come of this
-				return wrap(op, k.name, k.closedOr(ErrLost))
-			}
-		}
-		return wrap(op, name, err)
-	}
-	return nil
-}
-
-// add adds a lock that was taken.
-func (s *LockSet) add(k *Lock) {
-	s.locks = append(s.locks, k)
-	s.byName[k.name] = k
-	held := k.lease.Context()
-	context.AfterFunc(held, func() { s.cancel(context.Cause(held)) })
 }
 
 // Unlock releases all the locks and ends the Context. Each is handed over or released as Lock.Unlock says. Those
@@ -116,48 +81,22 @@ func (s *LockSet) add(k *Lock) {
 // The error joins those of the locks, see Lock.Unlock: one of each kind, which names a lock and says
 // how many others have it too.
 func (s *LockSet) Unlock(ctx context.Context) error {
-	if s.locker == nil {
+	if s.byName == nil {
 		return invalid("unlock", "LockSet not made by a Locker")
 	}
-	return joinKinds("unlock", s.locks, s.unlock(ctx))
-}
-
-// unlock returns what became of each lock.
-func (s *LockSet) unlock(ctx context.Context) []error {
-	errs := make([]error, len(s.locks))
-	var ended []*Lock
-	var places []int // of those among all
-	for i, k := range s.locks {
-		if !k.lease.End(nil) {
-			errs[i] = k.whyEnded()
-			continue
-		}
-		ended, places = append(ended, k), append(places, i)
-	}
-	for j, err := range s.locker.giveBackAll(ctx, ended, false) {
-		errs[places[j]] = err
-	}
-	for _, k := range s.locks {
-		if cause := k.lease.Cause(); cause != nil {
-			s.cancel(cause)
-		}
-	}
-	s.cancel(nil)
-	return errs
+	return joinKinds("unlock", s.set.Holds, s.set.Unlock(ctx))
 }
 
 // Valid reports whether all the locks are held, by the local clock and without I/O. It looks at each.
-func (s *LockSet) Valid() bool {
-	return len(s.locks) > 0 && !slices.ContainsFunc(s.locks, func(k *Lock) bool { return !k.Valid() })
-}
+func (s *LockSet) Valid() bool { return s.set.Valid() }
 
 // Context returns a context that ends when the first of the locks does, with the same cause: see
 // Lock.Context. It ends with context.Canceled in Unlock, also in that of a single lock of the set.
 func (s *LockSet) Context() context.Context {
-	if s.locker == nil {
+	if s.byName == nil {
 		return (*Lock)(nil).Context()
 	}
-	return s.ctx
+	return s.set.Context()
 }
 
 // Get returns the lock with that name, to read its Fence or to Extend it. It returns nil if the set has none, which
@@ -168,7 +107,7 @@ func (s *LockSet) Get(name string) *Lock { return s.byName[name] }
 
 // Format prints how many locks the set has, whatever the verb: its fields lead to tokens.
 func (s *LockSet) Format(f fmt.State, _ rune) {
-	_, _ = fmt.Fprintf(f, "sluice.LockSet(%d)", len(s.locks))
+	_, _ = fmt.Fprintf(f, "sluice.LockSet(%d)", len(s.byName))
 }
 
 // Do calls fn while it holds the named lock. It waits for the lock as Lock does (WithMaxWait bounds that alone),
@@ -217,7 +156,7 @@ func (l *Locker) DoAll(ctx context.Context, names []string, fn func(ctx context.
 	if err != nil {
 		return err
 	}
-	return inSection(ctx, s.ctx, s.Get, fn, func() error { return s.endSection(ctx) })
+	return inSection(ctx, s.set.Context(), s.Get, fn, func() error { return s.endSection(ctx) })
 }
 
 // inSection calls fn with a context that ends with ctx and with held, in which find finds the locks. When fn has returned or
@@ -238,15 +177,65 @@ func inSection(ctx, held context.Context, find func(name string) *Lock, fn func(
 
 // endSection releases the locks under which a function has run.
 func (s *LockSet) endSection(ctx context.Context) error {
-	valid := make([]bool, len(s.locks))
-	for i, k := range s.locks {
-		valid[i] = k.Valid()
+	holds := s.set.Holds
+	valid := make([]bool, len(holds))
+	for i, h := range holds {
+		valid[i] = h.Valid()
 	}
-	errs := s.unlock(ctx)
+	errs := s.set.Unlock(ctx)
 	for i, err := range errs {
 		errs[i] = sectionError(valid[i], err)
 	}
-	return joinKinds("do all", s.locks, errs)
+	return joinKinds("do all", holds, errs)
+}
+
+// joinKinds joins the errors of an operation on several locks: the first of each kind, with its lock's name.
+func joinKinds(op string, holds []*locks.Hold, errs []error) error {
+	kinds := [...]error{ErrNotHeld, ErrLost, ErrClosed, ErrUnknown, ErrUnavailable}
+	var first, others [len(kinds) + 1]int // positions, from 1; the last is that of other errors
+	for i, err := range errs {
+		if err == nil {
+			continue
+		}
+		kind := slices.IndexFunc(kinds[:], func(kind error) bool { return errors.Is(err, kind) })
+		if kind < 0 {
+			kind = len(kinds)
+		}
+		if first[kind] == 0 {
+			first[kind] = i + 1
+		} else {
+			others[kind]++
+		}
+	}
+	var all []error
+	for kind, at := range first {
+		if at == 0 {
+			continue
+		}
+		err := wrap(op, holds[at-1].Name(), errs[at-1])
+		if others[kind] > 0 {
+			err = fmt.Errorf("%w (and %d more)", err, others[kind])
+		}
+		all = append(all, err)
+	}
+	if len(all) == 1 {
+		return all[0] // which can be unwrapped
+	}
+	return errors.Join(all...)
+}
+
+// sectionError returns what became of a section whose lock was valid at its end, or not, and whose
+// release has returned err.
+func sectionError(valid bool, err error) error {
+	switch {
+	case errors.Is(err, ErrNotHeld):
+		return ErrLost
+	case valid:
+		return nil
+	case errors.Is(err, ErrClosed):
+		return ErrClosed
+	}
+	return ErrLost
 }
 
 // sectionContext is the context of a function of Do or DoAll: locks in it are found by their names.
@@ -261,6 +250,9 @@ type lockOf string
 // sameAs is the key by which a lock that is to be taken finds one in the way: of its Locker, with its key.
 type sameAs Lock
 
+// errHeldByCaller is the error of an acquisition that would wait for its own caller.
+var errHeldByCaller = fmt.Errorf("%w: the Do of this context holds the lock", ErrInvalid)
+
 // isHeldBy reports whether ctx is that of a function which has the lock, so that it would wait for itself. With permits,
 // another one may be free.
 func (k *Lock) isHeldBy(ctx context.Context) bool { return ctx.Value((*sameAs)(k)) != nil }
@@ -273,8 +265,7 @@ func (c sectionContext) Value(key any) any {
 			return k
 		}
 	case *sameAs:
-		k := c.lock(key.name)
-		if k != nil && k.locker == key.locker && k.options.prefix == key.options.prefix && !k.isPermit() && k.Valid() {
+		if k := c.lock(key.held.Name()); k != nil && k.held.KeepsOut(&key.held) {
 			return k
 		}
 	}

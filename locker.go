@@ -2,19 +2,14 @@ package sluice
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/sluice-go/sluice/internal/background"
 	"github.com/sluice-go/sluice/internal/keyspace"
-	"github.com/sluice-go/sluice/internal/lease"
-	"github.com/sluice-go/sluice/internal/line"
-	"github.com/sluice-go/sluice/internal/notify"
-	"github.com/sluice-go/sluice/internal/redisexec"
-	"github.com/sluice-go/sluice/internal/waitqueue"
+	"github.com/sluice-go/sluice/internal/locks"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // Locker makes locks of one Redis. It is safe for concurrent use.
@@ -24,18 +19,7 @@ import (
 // started when it is needed, and ends when it is not needed any more, or in Close. Beside them there is one for
 // each command or pipeline under way; those of commands stay for 200ms to send others.
 type Locker struct {
-	options   lockOptions
-	executor  *redisexec.Executor
-	notifier  *notify.Notifier
-	process   *line.Process
-	queues    *waitqueue.Set[*address] // by key
-	permits   *waitqueue.Set[*address] // of those that wait for permits
-	apart     apartLocks
-	renewer   *lease.Renewer
-	janitor   *lease.Janitor
-	inspector *lease.Inspector
-	closed    chan struct{}
-	closeOnce sync.Once
+	engine *locks.Engine
 }
 
 // NewLocker returns a Locker on rdb, which stays the caller's to close. It does no I/O.
@@ -47,27 +31,14 @@ func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
 	if err := checkClient(rdb); err != nil {
 		return nil, fmt.Errorf("sluice: new locker: %w", err)
 	}
-	options, err := defaultLockOptions.with(opts)
+	options, err := withLockOptions(defaultLockOptions, opts)
 	if err != nil {
 		return nil, fmt.Errorf("sluice: new locker: %w", err)
 	}
-	if len(options.prefix) > keyspace.MaxLength {
+	if len(options.Prefix) > keyspace.MaxLength {
 		return nil, fmt.Errorf("sluice: new locker: %w: prefix too long", ErrInvalidName)
 	}
-	executor, notifier := redisexec.New(rdb), notify.New(rdb)
-	process := line.NewProcess(notifier)
-	return &Locker{
-		options:   *options,
-		executor:  executor,
-		notifier:  notifier,
-		process:   process,
-		queues:    waitqueue.New(func(prefix, name string) (*address, error) { return newAddress(process, prefix, name) }),
-		permits:   newPermitQueues(process),
-		renewer:   lease.NewRenewer(executor),
-		janitor:   lease.NewJanitor(executor),
-		inspector: lease.NewInspector(executor),
-		closed:    make(chan struct{}),
-	}, nil
+	return &Locker{engine: locks.New(rdb, scripts, *options)}, nil
 }
 
 // Lock takes the named lock, and waits until it is free or ctx ends, or for as long as WithMaxWait says. Callers of
@@ -125,7 +96,7 @@ func (l *Locker) TryLock(ctx context.Context, name string, opts ...LockOption) (
 }
 
 func (l *Locker) lock(op string, ctx context.Context, name string, opts []LockOption, try bool) (*Lock, error) {
-	k, err := l.newLock(op, name, opts)
+	k, options, err := l.newLock(op, name, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -133,32 +104,123 @@ func (l *Locker) lock(op string, ctx context.Context, name string, opts []LockOp
 		return nil, wrap(op, name, errHeldByCaller)
 	}
 	bounded := ctx
-	if wait := k.options.maxWait; wait > 0 && !try {
+	if !try && options.MaxWait > 0 {
 		var cancel context.CancelFunc
-		bounded, cancel = context.WithTimeout(ctx, wait)
+		bounded, cancel = context.WithTimeout(ctx, options.MaxWait)
 		defer cancel()
 	}
-	if err := k.acquire(ctx, bounded, try); err != nil {
+	if err := k.held.Acquire(ctx, bounded, try); err != nil {
 		return nil, wrap(op, name, err)
 	}
 	return k, nil
 }
 
-// acquire takes the lock. bounded is the caller's ctx with a limit for the wait.
-func (k *Lock) acquire(ctx, bounded context.Context, try bool) error {
-	k.observe()
-	handedOver, err := k.acquireInOrder(bounded, try)
+// Adopt returns a handle for a lock that was taken elsewhere, in another process for example, and whose token the
+// caller has been told: so that one process begins a section, and another one ends it.
+//
+// The process that has taken the lock lets go of its own handle with Lock.Detach, which returns the token. The
+// token is a secret: see Lock.Token.
+//
+// Adopt asks the server whether the token holds the lock, and gives it the TTL of this Locker, or that of
+// opts, if that is longer than what is left. Name, WithLockPrefix and WithPermits must be the ones that the
+// lock was taken by. With WithAutoRenew the lock is renewed, and with WithMaxHold the time counts from now.
+// The label of WithOwner stays the first holder's. With WithFencing the handle has a fence of its own, which
+// is higher than the first holder's and lower than those of later holders; without it, Fence is 0, since the
+// first holder's is not kept on the server.
+//
+// The lock is released by Unlock, UnlockAll and Close as others are. It always goes back to Redis then, and is not
+// handed over to a caller of this Locker.
+//
+// Adopt a token once. A second Adopt of it succeeds too while the lock is held, and both handles are valid: only
+// their fences tell them apart. So a task that brings a token, and may be handed out again, needs a fence.
+//
+// If the first handle was not let go by Detach, both are valid. Whichever is unlocked first releases the
+// lock, or hands it over in its own process, and the other one learns of that when it next extends; Close of
+// the first process releases it, too. The fences of those to whom the first process hands it over may then be
+// lower than the adopted handle's, until it goes back to Redis.
+//
+// The error is ErrNotHeld if the token does not hold the lock, also where only WithPermits is missing or too much; ErrLost if the reply took longer than the TTL;
+// ErrInvalid, as for a token that no Locker has made; ErrClosed; ErrUnknown after a lost reply;
+// ErrUnavailable; ErrUnderReplicated; or what Redis said. It does not wait for anything but the reply. After
+// an error the lock is as it was, except that its TTL may have become longer.
+func (l *Locker) Adopt(ctx context.Context, name, token string, opts ...LockOption) (*Lock, error) {
+	k, err := l.anyLock("adopt", name, opts)
 	if err != nil {
-		if !try && !errors.Is(err, ErrInvalid) {
-			k.tellWaitEnded(ctx, err)
+		return nil, err
+	}
+	if owner, ok := locks.OwnerIn(token); !ok || owner != "" && !isLabel(owner) {
+		return nil, invalid("adopt", "not a token of a Locker")
+	}
+	if err := k.held.Adopt(ctx, token); err != nil {
+		return nil, wrap("adopt", name, err)
+	}
+	return k, nil
+}
+
+// LockInfo is what Inspect found.
+type LockInfo struct {
+	// Held says that the lock is held.
+	Held bool
+	// TTL is when the lock is freed at the latest, unless its holder extends it. It is
+	// negative for a key without TTL, which only clients of other libraries make.
+	TTL time.Duration
+	// Owner is the label that its holder gave with WithOwner. It is empty without one, for a lock of another
+	// library, and if several hold it.
+	Owner string
+	// Owners are the labels of those that hold it, of permits in the order in which they end. One without a label is left out.
+	Owners []string
+	// Permits is how many callers hold it: 1 without WithPermits. With them, TTL is that of the last one to
+	// end.
+	Permits int
+	// Waiting is how many processes (Lockers) wait in line for it. The callers of one process count once. So does a process for
+	// which the lock is reserved until it comes: it does not hold the lock yet. A process that has died counts until its
+	// turn comes, or until the line ends: a minute after the last process has joined it or polled.
+	Waiting int
+}
+
+// Inspect reports whether the named lock is held, for how long at most, with which label
+// (see WithOwner), and how many processes wait for it. It changes nothing, and what it reports may be over when it returns.
+func (l *Locker) Inspect(ctx context.Context, name string) (LockInfo, error) {
+	k, err := l.anyLock("inspect", name, nil)
+	if err != nil {
+		return LockInfo{}, err
+	}
+	i, err := l.engine.Inspect(ctx, &k.held)
+	return lockInfo(i), wrap("inspect", name, err)
+}
+
+func lockInfo(i store.Inspected) LockInfo {
+	if i.Holders == 0 {
+		return LockInfo{Waiting: i.Waiting}
+	}
+	info := LockInfo{Held: true, TTL: i.Left, Permits: i.Holders, Waiting: i.Waiting}
+	for _, owner := range i.Owners {
+		if isLabel(owner) {
+			info.Owners = append(info.Owners, owner)
 		}
-		return err
 	}
-	if k.options.renew {
-		k.locker.renewer.Add(k.member())
+	if i.Holders == 1 && len(info.Owners) == 1 {
+		info.Owner = info.Owners[0]
 	}
-	k.tellAcquired(ctx, handedOver) // last: the hook may take its time
-	return nil
+	return info
+}
+
+// ForceUnlock releases the named lock, whichever client holds it, and reports whether it was held. The holder is
+// not asked. If that is a lock of this Locker, it is lost at once: its Context ends with ErrLost, and the next
+// waiter acquires.
+//
+// In another process the holder learns of it when it next extends or releases the lock (unless the reply to that is
+// lost), or within two retry intervals if a caller waits behind it there; it believes in its lock until then, and
+// may hand it over until the window ends of which Lock tells. The holder of a permit learns of it when it next
+// extends or releases it, also one of this Locker whose Lock was about to return. ForceUnlock is a tool for
+// operators. After ErrUnknown it may be called again; a holder of this Locker is then as one of another process.
+func (l *Locker) ForceUnlock(ctx context.Context, name string) (bool, error) {
+	k, err := l.anyLock("force unlock", name, nil)
+	if err != nil {
+		return false, err
+	}
+	held, err := l.engine.ForceUnlock(ctx, &k.held)
+	return held, wrap("force unlock", name, err)
 }
 
 // UnlockAll releases every lock that this Locker holds, in pipelines. Their contexts end with the cause ErrClosed,
@@ -174,7 +236,8 @@ func (l *Locker) UnlockAll(ctx context.Context) error {
 	if err := l.check("unlock all"); err != nil {
 		return err
 	}
-	return l.closeAll(ctx, "unlock all")
+	holds, errs := l.engine.UnlockAll(ctx)
+	return joinKinds("unlock all", holds, errs)
 }
 
 // Close releases every lock as UnlockAll does, lets every waiting Lock return ErrClosed, and ends every goroutine
@@ -188,21 +251,8 @@ func (l *Locker) Close() error {
 	if err := l.check("close"); err != nil {
 		return err
 	}
-	var err error
-	l.closeOnce.Do(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), closeWait)
-		defer cancel()
-		close(l.closed)
-		l.queues.Close()
-		l.permits.Close()
-		l.apart.close()
-		err = l.closeAll(ctx, "close")
-		l.renewer.Close()
-		l.janitor.Close()
-		l.executor.Close(ctx)
-		l.notifier.Close(ctx)
-	})
-	return err
+	holds, errs := l.engine.Close()
+	return joinKinds("close", holds, errs)
 }
 
 // Format prints the type only, whatever the verb: the fields lead to tokens.
@@ -210,33 +260,35 @@ func (l *Locker) Format(f fmt.State, _ rune) { _, _ = fmt.Fprint(f, "sluice.Lock
 
 // check refuses a zero value.
 func (l *Locker) check(op string) error {
-	if l.executor == nil {
+	if l.engine == nil {
 		return invalid(op, "Locker not made by NewLocker")
 	}
 	return nil
 }
 
 // newLock checks the arguments that every operation has, except the name.
-func (l *Locker) newLock(op, name string, opts []LockOption) (*Lock, error) {
+func (l *Locker) newLock(op, name string, opts []LockOption) (*Lock, *lockOptions, error) {
 	options, err := l.optionsOf(op, name, opts)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return &Lock{locker: l, name: name, options: options}, nil
+	k := new(Lock)
+	k.held.Init(l.engine, name, options)
+	return k, options, nil
 }
 
 func (l *Locker) optionsOf(op, name string, opts []LockOption) (*lockOptions, error) {
 	if err := l.check(op); err != nil {
 		return nil, err
 	}
-	options := &l.options
+	options := &l.engine.Options
 	if len(opts) > 0 {
 		var err error
-		if options, err = options.with(opts); err != nil {
+		if options, err = withLockOptions(*options, opts); err != nil {
 			return nil, fmt.Errorf("sluice: %s: %w", op, err)
 		}
 	}
-	if background.IsClosed(l.closed) {
+	if l.engine.Closed() {
 		return nil, wrap(op, name, ErrClosed)
 	}
 	return options, nil
@@ -244,11 +296,11 @@ func (l *Locker) optionsOf(op, name string, opts []LockOption) (*lockOptions, er
 
 // anyLock returns the lock of that name, whichever client holds it.
 func (l *Locker) anyLock(op, name string, opts []LockOption) (*Lock, error) {
-	k, err := l.newLock(op, name, opts)
+	k, _, err := l.newLock(op, name, opts)
 	if err != nil {
 		return nil, err
 	}
-	if k.address, err = newAddress(l.process, k.options.prefix, name); err != nil {
+	if err := k.held.Locate(); err != nil {
 		return nil, fmt.Errorf("sluice: %s: %w", op, err)
 	}
 	return k, nil

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/sluice-go/sluice/internal/locks"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/store"
 )
@@ -23,34 +24,15 @@ const maxAttempt = 999_999_999
 // lock when it is given to Lock, TryLock, Do or Adopt, for several when it is given to LockAll or DoAll.
 type LockOption func(*lockOptions)
 
-type lockOptions struct {
-	prefix  string
-	ttl     time.Duration
-	retry   time.Duration
-	maxHold time.Duration // 0 for any time
-	maxWait time.Duration // 0 for as long as the context lets it
-	renew   bool
-	fenced  bool
+type lockOptions = locks.Options
 
-	permits int // how many may hold; 0 for 1
-
-	replicas int // that are to acknowledge an acquisition or extension; 0 for none
-
-	owner string // stands in front of tokens; "" for none
-
-	hooks    hookList[LockHooks]
-	observer *observer // of one lock that has hooks, whose options are its own; else nil
-
-	px any // the TTL that a key is taken with for the shortest window, in ms, as an argument of scripts
-}
-
-var defaultLockOptions = lockOptions{prefix: "Lock:", ttl: 15 * time.Second, retry: 100 * time.Millisecond}
+var defaultLockOptions = lockOptions{Prefix: "Lock:", TTL: 15 * time.Second, Retry: 100 * time.Millisecond}
 
 // WithTTL sets the time after which the server frees a lock that was neither
 // released nor extended: how long a crash of the holder blocks the others. They wait
 // for up to 12ms more, or 202ms far from the server; see Locker.Lock. At
 // least 1ms. Defaults to 15s.
-func WithTTL(d time.Duration) LockOption { return func(o *lockOptions) { o.ttl = d } }
+func WithTTL(d time.Duration) LockOption { return func(o *lockOptions) { o.TTL = d } }
 
 // WithRetryInterval sets how often a caller polls that waits for a lock. It is normally woken by a message, and by the end
 // of the holder's TTL; the interval bounds its wait when messages are lost. At least 1ms. Defaults to 100ms.
@@ -59,14 +41,14 @@ func WithTTL(d time.Duration) LockOption { return func(o *lockOptions) { o.ttl =
 // is the first in line, or in no line, each pause is drawn from [d/2, d]. With n processes before it, it
 // polls every d*n/4: at least d, and at most 10s or d, whichever is longer. While a lock of the same Locker is held, the first
 // has it inspected once in an interval: should its key be gone, the wait ends within two.
-func WithRetryInterval(d time.Duration) LockOption { return func(o *lockOptions) { o.retry = d } }
+func WithRetryInterval(d time.Duration) LockOption { return func(o *lockOptions) { o.Retry = d } }
 
 // WithAutoRenew has a lock extended in the background, at a third of its TTL, for as long as it is held and the
 // process lives. The TTL is then how long a crash blocks others, and no bound for the work.
 //
 // If the server does not answer in time, or says that the lock is not the caller's any more, the lock is lost: see
 // Lock.Context. Do always renews. Defaults to off.
-func WithAutoRenew() LockOption { return func(o *lockOptions) { o.renew = true } }
+func WithAutoRenew() LockOption { return func(o *lockOptions) { o.Renew = true } }
 
 // WithMaxHold sets the longest time for which a lock is held, however it is extended. When it is over the lock is
 // lost (its Context ends with ErrLost), and the server frees it when its TTL runs out.
@@ -74,8 +56,8 @@ func WithAutoRenew() LockOption { return func(o *lockOptions) { o.renew = true }
 // So a function that hangs does not hold a lock for ever by auto-renewal. At least 1ms. Defaults to any time.
 func WithMaxHold(d time.Duration) LockOption {
 	return func(o *lockOptions) {
-		if o.maxHold = d; d == 0 {
-			o.maxHold = -1 // 0 in the field is the default; given by a caller it is out of range
+		if o.MaxHold = d; d == 0 {
+			o.MaxHold = -1 // 0 in the field is the default; given by a caller it is out of range
 		}
 	}
 }
@@ -88,8 +70,8 @@ func WithMaxHold(d time.Duration) LockOption {
 // At least 1ms. Defaults to any time.
 func WithMaxWait(d time.Duration) LockOption {
 	return func(o *lockOptions) {
-		if o.maxWait = d; d == 0 {
-			o.maxWait = -1 // out of range, as in WithMaxHold
+		if o.MaxWait = d; d == 0 {
+			o.MaxWait = -1 // out of range, as in WithMaxHold
 		}
 	}
 }
@@ -102,7 +84,7 @@ func WithMaxWait(d time.Duration) LockOption {
 // stores its fence before it reads; a check in the write alone lets an earlier holder write in between. It costs a
 // second key per name, which expires after a day without use. Every caller that locks a name should use it: one
 // that doesn't has no fence, and hands the lock to one that does by way of Redis only. Defaults to off.
-func WithFencing() LockOption { return func(o *lockOptions) { o.fenced = true } }
+func WithFencing() LockOption { return func(o *lockOptions) { o.Fenced = true } }
 
 // WithLockReplicas has an acquisition count once n replicas of the server have acknowledged it. Replication is
 // asynchronous: without this a failover may promote a replica that does not know the lock, which is then given to a
@@ -126,16 +108,10 @@ func WithFencing() LockOption { return func(o *lockOptions) { o.fenced = true } 
 // prefer the one that has read most. And a primary that hangs, or is cut off, and goes on afterwards may
 // serve its old clients beside the new one: what that gives is counted in docs/guarantees.md. It is not
 // consensus; WithFencing holds where this does not. Defaults to 0, which waits for no replica.
-func WithLockReplicas(n int) LockOption { return func(o *lockOptions) { o.replicas = n } }
-
-// longestReplicaWait is how long replicas are waited for at the most.
-const longestReplicaWait = time.Second
-
-// replicaWait is how long replicas are waited for: a part of the TTL, since that runs meanwhile.
-func (o *lockOptions) replicaWait() time.Duration { return min(o.ttl/4, longestReplicaWait) }
+func WithLockReplicas(n int) LockOption { return func(o *lockOptions) { o.Replicas = n } }
 
 // WithLockPrefix sets what the key of a lock begins with. Defaults to "Lock:".
-func WithLockPrefix(p string) LockOption { return func(o *lockOptions) { o.prefix = p } }
+func WithLockPrefix(p string) LockOption { return func(o *lockOptions) { o.Prefix = p } }
 
 // WithPermits lets up to n callers hold the name at a time, in all processes: 1 to 1000.
 //
@@ -151,8 +127,8 @@ func WithLockPrefix(p string) LockOption { return func(o *lockOptions) { o.prefi
 // ForceUnlock frees all of them. Defaults to 1: a plain lock.
 func WithPermits(n int) LockOption {
 	return func(o *lockOptions) {
-		if o.permits = n; n == 0 {
-			o.permits = -1 // out of range, as in WithMaxHold
+		if o.Permits = n; n == 0 {
+			o.Permits = -1 // out of range, as in WithMaxHold
 		}
 	}
 }
@@ -167,43 +143,43 @@ func WithPermits(n int) LockOption {
 // between callers with the same label; to one with another it goes by way of Redis. Defaults to no label.
 func WithOwner(label string) LockOption {
 	return func(o *lockOptions) {
-		if o.owner = label; label == "" {
-			o.owner = "\x00" // out of range, as in WithMaxHold
+		if o.Owner = label; label == "" {
+			o.Owner = "\x00" // out of range, as in WithMaxHold
 		}
 	}
 }
 
-// with returns o changed by opts, or says what is wrong with the result.
-func (o lockOptions) with(opts []LockOption) (*lockOptions, error) {
+// withLockOptions returns o changed by opts, or says what is wrong with the result.
+func withLockOptions(o lockOptions, opts []LockOption) (*lockOptions, error) {
 	for _, opt := range opts {
 		if opt == nil {
 			return &o, fmt.Errorf("%w: nil option", ErrInvalid)
 		}
 		opt(&o)
 	}
-	if err := checkDuration("TTL", o.ttl); err != nil {
+	if err := checkDuration("TTL", o.TTL); err != nil {
 		return &o, err
 	}
-	if o.maxHold != 0 {
-		if err := checkDuration("longest hold", o.maxHold); err != nil {
+	if o.MaxHold != 0 {
+		if err := checkDuration("longest hold", o.MaxHold); err != nil {
 			return &o, err
 		}
 	}
-	if o.maxWait != 0 {
-		if err := checkDuration("longest wait", o.maxWait); err != nil {
+	if o.MaxWait != 0 {
+		if err := checkDuration("longest wait", o.MaxWait); err != nil {
 			return &o, err
 		}
 	}
 	switch {
-	case o.permits < 0 || o.permits > store.MaxPermits:
+	case o.Permits < 0 || o.Permits > store.MaxPermits:
 		return &o, fmt.Errorf("%w: a name has 1 to %d permits", ErrInvalid, store.MaxPermits)
-	case o.replicas < 0:
+	case o.Replicas < 0:
 		return &o, errNegativeReplicas
-	case o.owner != "" && !isLabel(o.owner):
+	case o.Owner != "" && !isLabel(o.Owner):
 		return &o, fmt.Errorf("%w: a label has 1 to %d bytes of printable UTF-8", ErrInvalid, maxLabel)
 	}
-	o.px = store.Millis(o.ttl + shortestWindow.margin())
-	return &o, checkDuration("retry interval", o.retry)
+	o.Prepare()
+	return &o, checkDuration("retry interval", o.Retry)
 }
 
 var errNegativeReplicas = fmt.Errorf("%w: negative number of replicas", ErrInvalid)

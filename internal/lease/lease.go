@@ -114,7 +114,7 @@ func (l *Lease) Extend(deadline, covered time.Time) bool {
 }
 
 // End ends the lease, and its context with cause (nil for context.Canceled; ErrLost if
-// the deadline had passed). It reports whether this call was the one that ended it. A
+// it had begun and the deadline had passed). It reports whether this call was the one that ended it. A
 // lease that its deadline ended, and of which the server has said nothing, still has
 // something to release: that too is reported as true, once.
 func (l *Lease) End(cause error) bool {
@@ -123,7 +123,7 @@ func (l *Lease) End(cause error) bool {
 	if l.ended {
 		return false
 	}
-	if l.expired() {
+	if l.expired() && !l.deadline.IsZero() {
 		cause = ErrLost
 	}
 	l.ended = true

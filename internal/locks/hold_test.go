@@ -1,6 +1,8 @@
-package sluice
+package locks
 
 import (
+	"os"
+	"regexp"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/internal/lease"
+	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/waitqueue"
 )
 
@@ -20,7 +23,7 @@ func TestLock_TakesOverOnlyWhatCoversItsTTL(t *testing.T) {
 		window time.Duration // the shortest by default
 		held   time.Duration // how long ago the lock was acquired
 		ttl    time.Duration // of the lock that takes over
-		spoil  func(from *Lock)
+		spoil  func(from *Hold)
 		want   bool
 	}{
 		"at once":           {ttl: ttl, want: true},
@@ -32,33 +35,33 @@ func TestLock_TakesOverOnlyWhatCoversItsTTL(t *testing.T) {
 		"far, after":        {window: 150 * time.Millisecond, held: 150 * time.Millisecond, ttl: ttl},
 		"far, longer TTL":   {window: 150 * time.Millisecond, ttl: ttl + 155*time.Millisecond},
 		"far, shorter TTL":  {window: 150 * time.Millisecond, ttl: ttl - 10*time.Millisecond},
-		"past the deadline": {ttl: ttl, spoil: func(from *Lock) { from.begin(time.Now(), time.Now(), time.Now().Add(ttl)) }},
-		"forced open":       {ttl: ttl, spoil: func(from *Lock) { from.member().ForbidHandOver() }},
-		"asked for an hour": {ttl: ttl, spoil: func(from *Lock) { from.lease.Ask(time.Hour) }},
-		"asked for its TTL": {ttl: ttl, want: true, spoil: func(from *Lock) { from.lease.Ask(ttl) }},
-		"was refused": {ttl: ttl, want: true, spoil: func(from *Lock) {
+		"past the deadline": {ttl: ttl, spoil: func(from *Hold) { from.begin(time.Now(), time.Now(), time.Now().Add(ttl)) }},
+		"forced open":       {ttl: ttl, spoil: func(from *Hold) { from.ForbidHandOver() }},
+		"asked for an hour": {ttl: ttl, spoil: func(from *Hold) { from.lease.Ask(time.Hour) }},
+		"asked for its TTL": {ttl: ttl, want: true, spoil: func(from *Hold) { from.lease.Ask(ttl) }},
+		"was refused": {ttl: ttl, want: true, spoil: func(from *Hold) {
 			from.lease.Ask(time.Hour)
 			from.lease.Settle()
 		}},
-		"one of two was answered": {ttl: ttl, spoil: func(from *Lock) {
+		"one of two was answered": {ttl: ttl, spoil: func(from *Hold) {
 			from.lease.Ask(time.Hour)
 			from.lease.Ask(ttl)
 			from.lease.Settle()
 		}},
-		"an earlier holder asked for an hour": {ttl: ttl, spoil: func(from *Lock) { from.grant.asked = time.Hour }},
+		"an earlier holder asked for an hour": {ttl: ttl, spoil: func(from *Hold) { from.grant.asked = time.Hour }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			sent := time.Now().Add(-test.held)
 			w := max(window(test.window), shortestWindow)
-			from := &Lock{options: &lockOptions{ttl: ttl}, grant: &grant{token: "t", window: w, sent: sent}}
+			from := &Hold{options: &Options{TTL: ttl}, grant: &grant{token: "t", window: w, sent: sent}}
 			from.begin(sent, lease.SafeUntil(sent, ttl), lease.SafeUntil(sent, ttl+w.margin()))
 			_, covered, _ := from.lease.Bounds()
 			if test.spoil != nil {
 				test.spoil(from)
 			}
-			next := &Lock{options: &lockOptions{ttl: test.ttl}}
-			deadline, ok := next.member().TakeOver(from.member())
+			next := &Hold{options: &Options{TTL: test.ttl}}
+			deadline, ok := next.TakeOver(from)
 			require.Equal(t, test.want, ok)
 			require.Equal(t, test.want, next.Valid())
 			require.True(t, deadline.Equal(next.Deadline()))
@@ -73,12 +76,12 @@ func TestLock_SharesItsGrant(t *testing.T) {
 	t.Parallel()
 	const ttl = 10 * time.Second
 	now, longer := time.Now(), ttl+5*time.Millisecond
-	takeOver := func(from *Lock, ttl time.Duration) (*Lock, bool) {
-		next := &Lock{options: &lockOptions{ttl: ttl}}
-		_, ok := next.member().TakeOver(from.member())
+	takeOver := func(from *Hold, ttl time.Duration) (*Hold, bool) {
+		next := &Hold{options: &Options{TTL: ttl}}
+		_, ok := next.TakeOver(from)
 		return next, ok
 	}
-	first := &Lock{options: &lockOptions{ttl: ttl}, grant: &grant{window: shortestWindow, sent: now}}
+	first := &Hold{options: &Options{TTL: ttl}, grant: &grant{window: shortestWindow, sent: now}}
 	first.begin(now, lease.SafeUntil(now, ttl), lease.SafeUntil(now, ttl+shortestWindow.margin()))
 	second, ok := takeOver(first, ttl)
 	require.True(t, ok)
@@ -137,15 +140,14 @@ func TestRoundTrips_AreNotWidenedByAStall(t *testing.T) {
 	})
 }
 
-// unconnected returns a Locker whose server is not there.
-func unconnected(t *testing.T) *Locker {
+// unconnected returns an Engine whose server is not there.
+func unconnected(t *testing.T) *Engine {
 	t.Helper()
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", DialerRetries: 1})
 	t.Cleanup(func() { _ = rdb.Close() })
-	l, err := NewLocker(rdb)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = l.Close() })
-	return l
+	e := New(rdb, store.Load(os.DirFS("../../lua")), Options{Prefix: "Lock:", TTL: time.Minute, Retry: time.Second})
+	t.Cleanup(func() { _, _ = e.Close() })
+	return e
 }
 
 // TestLock_LateExtensionLeavesTheNextHolderAlone: an extension that is answered after
@@ -153,36 +155,36 @@ func unconnected(t *testing.T) *Locker {
 // then.
 func TestLock_LateExtensionLeavesTheNextHolderAlone(t *testing.T) {
 	t.Parallel()
-	l, now := unconnected(t), time.Now()
-	unlocked := &Lock{locker: l, options: &l.options, address: &address{}, grant: &grant{token: "t"}}
+	e, now := unconnected(t), time.Now()
+	unlocked := &Hold{engine: e, options: &e.Options, address: &address{}, grant: &grant{token: "t"}}
 	unlocked.begin(now, now.Add(time.Minute), now.Add(time.Minute))
 	require.True(t, unlocked.lease.End(nil))
 	unlocked.handleLateExtension()
-	require.Zero(t, l.janitor.Len())
+	require.Zero(t, e.janitor.Len())
 
 	at := new(address)
-	at.Init(scripts, "k")
-	lost := &Lock{locker: l, options: &l.options, address: at, grant: &grant{token: "u"}}
+	at.Init(e.scripts, "k")
+	lost := &Hold{engine: e, options: &e.Options, address: at, grant: &grant{token: "u"}}
 	lost.begin(now, now, now)
 	lost.handleLateExtension()
-	require.Equal(t, 1, l.janitor.Len())
+	require.Equal(t, 1, e.janitor.Len())
 }
 
 // TestLock_KnownKeyMakesNoBadNameGood: an empty name is refused though its prefix is the
 // key of a queue that is there.
 func TestLock_KnownKeyMakesNoBadNameGood(t *testing.T) {
 	t.Parallel()
-	l := unconnected(t)
-	good := &Lock{locker: l, name: "a", options: &l.options}
+	e := unconnected(t)
+	good := &Hold{engine: e, name: "a", options: &e.Options}
 	turn, err := good.join(false)
 	require.NoError(t, err)
 	require.Equal(t, waitqueue.Acquire, turn)
-	bad := &Lock{locker: l, options: &l.options}
-	options := l.options
-	options.prefix = "Lock:a"
+	bad := &Hold{engine: e, options: &e.Options}
+	options := e.Options
+	options.Prefix = "Lock:a"
 	bad.options = &options
 	_, err = bad.join(false)
-	require.ErrorIs(t, err, ErrInvalidName)
+	require.ErrorIs(t, err, store.ErrInvalidName)
 }
 
 // TestFences_RiseWithinAMicrosecond: hand-overs may be faster than the clock's unit, and no
@@ -201,7 +203,7 @@ func TestFences_RiseWithinAMicrosecond(t *testing.T) {
 		current, given = next, given+1
 	}
 	require.EqualValues(t, block, current)
-	require.Zero(t, (&Lock{grant: &grant{fences: f}, fence: current}).unusedFences())
+	require.Zero(t, (&Hold{grant: &grant{fences: f}, fence: current}).unusedFences())
 	require.Positive(t, given)
 }
 
@@ -229,4 +231,28 @@ func TestRoundTrips_ExpectNoMoreThanADistance(t *testing.T) {
 		require.Equal(t, 20*time.Millisecond, r.expected())
 		require.Equal(t, 20*time.Millisecond, r.longest())
 	})
+}
+
+// TestToken_IsWhatTheScriptTakesForOne: inspect.lua finds the label by the length and the letters of what is random.
+func TestToken_IsWhatTheScriptTakesForOne(t *testing.T) {
+	t.Parallel()
+	for range 1000 {
+		require.Regexp(t, regexp.MustCompile(`^[A-Z2-7]{26}$`), newToken(""))
+		require.Regexp(t, regexp.MustCompile(`^a:b:[A-Z2-7]{26}$`), newToken("a:b"))
+	}
+	require.NotEqual(t, newToken("a"), newToken("a"))
+}
+
+// TestObserver_NoneCostsNothing: without a hook a Hold has no observer. It counts allocations, so
+// that it runs alone.
+func TestObserver_NoneCostsNothing(t *testing.T) {
+	o := &Options{}
+	h := &Hold{options: o}
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		h.observe()
+		h.tellWaitEnded(t.Context(), ErrLocked)
+		h.tellAcquired(t.Context(), true)
+		h.tellEnded(HandedOver)
+	}))
+	require.Same(t, o, h.options)
 }

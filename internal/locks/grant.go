@@ -1,4 +1,4 @@
-package sluice
+package locks
 
 import (
 	"crypto/rand"
@@ -35,8 +35,8 @@ func newToken(owner string) string {
 	return owner + ":" + random
 }
 
-// ownerIn returns the label in a token, and whether newToken may have made it.
-func ownerIn(token string) (owner string, ok bool) {
+// OwnerIn returns the label in a token, and whether newToken may have made it.
+func OwnerIn(token string) (owner string, ok bool) {
 	label := len(token) - randomLength
 	if label < 0 || strings.Trim(token[label:], "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") != "" {
 		return "", false
@@ -45,10 +45,10 @@ func ownerIn(token string) (owner string, ok bool) {
 		return "", true
 	}
 	owner, ok = strings.CutSuffix(token[:label], ":")
-	return owner, ok && isLabel(owner)
+	return owner, ok && owner != ""
 }
 
-// A window is how long a Locker hands a lock over among its own callers, from the moment at
+// A window is how long an Engine hands a lock over among its own callers, from the moment at
 // which the acquisition was sent, before it gives the lock back to Redis, where other
 // processes wait.
 //
@@ -81,11 +81,11 @@ func (w window) margin() time.Duration { return time.Duration(w) + 2*time.Millis
 func (w window) fences() int64 { return time.Duration(w).Microseconds() }
 
 // px returns the TTL that a key is taken with, in ms, as an argument of scripts.
-func (w window) px(o *lockOptions) any {
+func (w window) px(o *Options) any {
 	if w == shortestWindow {
 		return o.px // without an allocation
 	}
-	return store.Millis(o.ttl + w.margin())
+	return store.Millis(o.TTL + w.margin())
 }
 
 // roundTrips are those of a name's last acquisitions that were answered. The head of the name's queue notes them, and a release
@@ -203,10 +203,10 @@ func (f fences) after(current int64) (next int64, ok bool) {
 // unusedFences is how many fences are to be given back. Of an acquisition whose reply was
 // lost, all. It reads nothing that changes after the acquisition was sent: the sender calls it when
 // the caller has left.
-func (k *Lock) unusedFences() int64 {
-	f := k.grant.fences
+func (h *Hold) unusedFences() int64 {
+	f := h.grant.fences
 	if f.first == 0 {
-		return k.grant.window.fences()
+		return h.grant.window.fences()
 	}
-	return f.first + f.block - 1 - k.fence
+	return f.first + f.block - 1 - h.fence
 }

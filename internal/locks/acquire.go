@@ -1,4 +1,4 @@
-package sluice
+package locks
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/background"
 	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/line"
@@ -23,14 +22,32 @@ import (
 // However it ends, the next waiter learns of it: by Hold, or by PromoteNext. A path without either would
 // leave a name's waiters asleep.
 
-// acquireInOrder takes the lock when k's turn has come among the callers of its Locker. With try it
+// Acquire takes the lock. With try it does not wait. ctx is the caller's, and bounded the same with a
+// limit for the wait.
+func (h *Hold) Acquire(ctx, bounded context.Context, try bool) error {
+	h.observe()
+	handedOver, err := h.acquireInOrder(bounded, try)
+	if err != nil {
+		if !try && !errors.Is(err, store.ErrInvalid) {
+			h.tellWaitEnded(ctx, err)
+		}
+		return err
+	}
+	if h.options.Renew {
+		h.engine.renewer.Add(h)
+	}
+	h.tellAcquired(ctx, handedOver) // last: the hook may take its time
+	return nil
+}
+
+// acquireInOrder takes the lock when h's turn has come among the callers of its Locker. With try it
 // does not wait: behind another caller of the Locker it sends nothing. handedOver says how it was
 // taken.
-func (k *Lock) acquireInOrder(ctx context.Context, try bool) (handedOver bool, err error) {
+func (h *Hold) acquireInOrder(ctx context.Context, try bool) (handedOver bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
-	turn, err := k.join(try)
+	turn, err := h.join(try)
 	switch {
 	case err != nil:
 		return false, err
@@ -39,10 +56,10 @@ func (k *Lock) acquireInOrder(ctx context.Context, try bool) (handedOver bool, e
 	case turn == waitqueue.Busy:
 		return false, ErrLocked
 	}
-	a := acquisition{lock: k, try: try, arrived: k.address.outage.Arrival()}
+	a := acquisition{hold: h, try: try, arrived: h.address.outage.Arrival()}
 	if turn == waitqueue.Queued {
 		a.waited = true
-		turn, err = k.awaitTurn(ctx)
+		turn, err = h.awaitTurn(ctx)
 	}
 	switch {
 	case err != nil:
@@ -53,42 +70,42 @@ func (k *Lock) acquireInOrder(ctx context.Context, try bool) (handedOver bool, e
 		return false, ErrClosed
 	}
 	if err := a.run(ctx); err != nil {
-		k.giveUp(errors.Is(err, ErrUnknown))
+		h.giveUp(errors.Is(err, redisexec.ErrUnknown))
 		if errors.Is(err, errTooShort) {
-			err = k.awaitEnd(ctx)
+			err = h.awaitEnd(ctx)
 		}
 		return false, a.failure(ctx, err)
 	}
 	return false, nil
 }
 
-// join puts k into its name's queue.
-func (k *Lock) join(try bool) (turn waitqueue.Turn, err error) {
+// join puts h into its name's queue.
+func (h *Hold) join(try bool) (turn waitqueue.Turn, err error) {
 	// A prefix and a name that are too long or empty may make a key that is known.
-	if err := keyspace.CheckLengths(k.options.prefix, k.name); err != nil {
-		return 0, fmt.Errorf("%w: %w", ErrInvalidName, err)
+	if err := keyspace.CheckLengths(h.options.Prefix, h.name); err != nil {
+		return 0, fmt.Errorf("%w: %w", store.ErrInvalidName, err)
 	}
-	return k.queues().Join(k.queuePrefix(), k.name, &k.waiter, k.member(), try, &k.address)
+	return h.queues().Join(h.queuePrefix(), h.name, &h.waiter, h, try, &h.address)
 }
 
-// awaitTurn waits until k is granted the lock or is the head of its queue.
-func (k *Lock) awaitTurn(ctx context.Context) (turn waitqueue.Turn, err error) {
-	queues := k.queues()
+// awaitTurn waits until h is granted the lock or is the head of its queue.
+func (h *Hold) awaitTurn(ctx context.Context) (turn waitqueue.Turn, err error) {
+	queues := h.queues()
 	select { // of two: the end of the Locker is a turn too
-	case turn = <-k.waiter.Turn():
+	case turn = <-h.waiter.Turn():
 		return turn, nil
 	case <-ctx.Done():
-		err = k.waitedInVain(ctx.Err())
+		err = h.waitedInVain(ctx.Err())
 	}
-	if queues.Leave(&k.waiter) {
+	if queues.Leave(&h.waiter) {
 		return 0, err
 	}
 	// The turn came at the same moment, and is in the channel. A lock that was handed over
 	// is taken: to give it back would cost as much as the caller's own Unlock does. A turn
 	// to acquire is passed on.
-	turn = <-k.waiter.Turn()
+	turn = <-h.waiter.Turn()
 	if turn == waitqueue.Acquire {
-		k.giveUp(false)
+		h.giveUp(false)
 		return 0, err
 	}
 	return turn, nil
@@ -96,21 +113,21 @@ func (k *Lock) awaitTurn(ctx context.Context) (turn waitqueue.Turn, err error) {
 
 // awaitEnd waits until ctx ends, or the Locker is closed, and returns the error: with the outage in which nothing was sent, if there
 // is one.
-func (k *Lock) awaitEnd(ctx context.Context) error {
+func (h *Hold) awaitEnd(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
-		if why := k.address.outage.Why(); why != nil {
-			return fmt.Errorf("%w: %w: %w", ErrUnavailable, ctx.Err(), why)
+		if why := h.address.outage.Why(); why != nil {
+			return fmt.Errorf("%w: %w: %w", redisexec.ErrUnavailable, ctx.Err(), why)
 		}
 		return ctx.Err()
-	case <-k.locker.closed:
+	case <-h.engine.closed:
 		return ErrClosed
 	}
 }
 
 // acquisition is a lock on its way from Redis. Its lock is the head of its queue.
 type acquisition struct {
-	lock     *Lock
+	hold     *Hold
 	try      bool
 	arrived  time.Time // if in an outage, see redisexec.Outage
 	waited   bool      // in line, or was told at the last poll that another one holds the lock
@@ -124,11 +141,11 @@ var errTooShort = errors.New("the context ends sooner than a reply can come")
 
 // run takes the lock. It acts for all who wait behind it, whenever there is reason to.
 func (a *acquisition) run(ctx context.Context) error {
-	k := a.lock
-	k.grant = new(grant)
-	place := &k.address.place
+	h := a.hold
+	h.grant = new(grant)
+	place := &h.address.place
 	// If the lock was just passed on to another process, the first try is in vain.
-	if waits, passedOn := place.Resume(), k.address.passedOn.Swap(false); a.try || !passedOn && !waits {
+	if waits, passedOn := place.Resume(), h.address.passedOn.Swap(false); a.try || !passedOn && !waits {
 		taken, held, err := a.first(ctx)
 		switch {
 		case taken || err != nil:
@@ -143,7 +160,7 @@ func (a *acquisition) run(ctx context.Context) error {
 		if !inLine { // else the caller before has just asked
 			var taken bool
 			var err error
-			place.Listen(k.address.WakeChannel())
+			place.Listen(h.address.WakeChannel())
 			if taken, left, err = a.next(ctx); taken || err != nil {
 				return err
 			}
@@ -157,12 +174,12 @@ func (a *acquisition) run(ctx context.Context) error {
 
 // wait waits in line, for as long as a reply can still come in time once the process is woken.
 func (a *acquisition) wait(ctx context.Context, left time.Duration) error {
-	k := a.lock
+	h := a.hold
 	until, ok := ctx.Deadline()
 	if ok {
-		until = until.Add(-k.address.trips.expected())
+		until = until.Add(-h.address.trips.expected())
 	}
-	err := k.address.place.Wait(ctx, k.locker.closed, until, left, k.options.retry)
+	err := h.address.place.Wait(ctx, h.engine.closed, until, left, h.options.Retry)
 	switch {
 	case errors.Is(err, line.ErrStopped):
 		return ErrClosed
@@ -174,22 +191,10 @@ func (a *acquisition) wait(ctx context.Context, left time.Duration) error {
 
 // hasTime returns errTooShort if ctx ends before so many replies can come.
 func (a *acquisition) hasTime(ctx context.Context, replies int) error {
-	if end, ok := ctx.Deadline(); ok && time.Until(end) < time.Duration(replies)*a.lock.address.trips.expected() {
+	if end, ok := ctx.Deadline(); ok && time.Until(end) < time.Duration(replies)*a.hold.address.trips.expected() {
 		return errTooShort
 	}
 	return nil
-}
-
-// first is the first try, without the line: what is free costs no more.
-func (a *acquisition) first(ctx context.Context) (taken, held bool, err error) {
-	if err := a.hasTime(ctx, 1); err != nil {
-		return false, false, err
-	}
-	if !a.try && !a.lock.options.fenced && !a.lock.isPermit() {
-		return a.bySet(ctx)
-	}
-	taken, _, err = a.byScript(ctx, false)
-	return taken, !taken, err
 }
 
 // next is every further try. It joins the line, or finds out where the process stands.
@@ -197,22 +202,22 @@ func (a *acquisition) first(ctx context.Context) (taken, held bool, err error) {
 // A process that was woken tries first without joining. If the lock is another's nevertheless, it has come too late: it joins where it
 // stood, with an entry that has the lock reserved for as long as it takes this process to come, by what it has just seen.
 func (a *acquisition) next(ctx context.Context) (taken bool, left time.Duration, err error) {
-	k := a.lock
+	h := a.hold
 	if err := a.hasTime(ctx, 1); err != nil {
 		return false, 0, err
 	}
-	if woken := k.address.place.Woken(); !woken.IsZero() {
+	if woken := h.address.place.Woken(); !woken.IsZero() {
 		if taken, left, err = a.byScript(ctx, false); err == nil {
-			k.address.trips.note(woken)
+			h.address.trips.note(woken)
 		}
 		if taken || err != nil {
 			return taken, left, err
 		}
 		// A poll may have joined with it again, before the message came. It leaves once the new entry is in line: the
 		// process must not be out of line for a moment, in which a release serves others.
-		defer k.leaveLine(k.address.place.Renumber())
+		defer h.leaveLine(h.address.place.Renumber())
 	}
-	if !k.address.place.InLine() { // to join takes a reply, and so does to be served
+	if !h.address.place.InLine() { // to join takes a reply, and so does to be served
 		if err := a.hasTime(ctx, 2); err != nil {
 			return false, 0, err
 		}
@@ -222,14 +227,14 @@ func (a *acquisition) next(ctx context.Context) (taken bool, left time.Duration,
 
 // giveUp lets the next caller of the process acquire, which goes on at its place in line. Without one the place is given up.
 // unanswered says that the janitor will take the entry out: at any time, so that it is not used further.
-func (k *Lock) giveUp(unanswered bool) {
-	place := &k.address.place
-	k.queues().GiveUp(&k.waiter, func(last bool) {
+func (h *Hold) giveUp(unanswered bool) {
+	place := &h.address.place
+	h.queues().GiveUp(&h.waiter, func(last bool) {
 		switch {
 		case last && unanswered:
 			place.Leave()
 		case last:
-			place.Linger(k.leaveLine)
+			place.Linger(h.leaveLine)
 		case unanswered:
 			place.Renumber()
 		}
@@ -237,24 +242,31 @@ func (k *Lock) giveUp(unanswered bool) {
 }
 
 // leaveLine takes an entry out of the line. In a Locker that is closed it is an entry of a process that does not listen any more.
-func (k *Lock) leaveLine(entry string) {
-	if entry != "" && !background.IsClosed(k.locker.closed) {
-		k.locker.janitor.Add(lease.Release{Token: entry, Request: k.address.Leave(entry, k.isPermit())})
+func (h *Hold) leaveLine(entry string) {
+	if entry != "" && !h.engine.Closed() {
+		h.engine.janitor.Add(lease.Release{Token: entry, Request: h.address.Leave(entry, h.isPermit())})
 	}
 }
 
-// bySet is the first try, by a bare SET: cheaper than a script, if the lock is free. It
-// knows nothing of fences nor, if the lock is held, for how long. After a lost reply the
-// script tries.
-func (a *acquisition) bySet(ctx context.Context) (taken, held bool, err error) {
-	k := a.lock
-	k.grant.token = newToken(k.options.owner)
-	k.chooseWindow()
+// first is the first try, without the line: what is free costs no more. Where that is enough it is a
+// bare SET, which is cheaper than a script. That knows nothing of fences nor, if the lock is held, for
+// how long. After a lost reply the script tries.
+func (a *acquisition) first(ctx context.Context) (taken, held bool, err error) {
+	h := a.hold
+	if err := a.hasTime(ctx, 1); err != nil {
+		return false, false, err
+	}
+	if a.try || h.options.Fenced || h.isPermit() {
+		taken, _, err = a.byScript(ctx, false)
+		return taken, !taken, err
+	}
+	h.grant.token = newToken(h.options.Owner)
+	h.chooseWindow()
 	began := time.Now()
-	reply, err := k.locker.executor.Run(ctx, a.request(k.address.Set(k.grant.token, k.grant.window.px(k.options))))
-	k.noteTrip(ctx, began, reply, err)
+	reply, err := h.engine.Executor.Run(ctx, a.request(h.address.Set(h.grant.token, h.grant.window.px(h.options))))
+	h.noteTrip(ctx, began, reply, err)
 	switch {
-	case errors.Is(err, ErrUnknown) && ctx.Err() == nil && !errors.Is(err, redisexec.ErrStopped):
+	case errors.Is(err, redisexec.ErrUnknown) && ctx.Err() == nil && !errors.Is(err, redisexec.ErrStopped):
 		a.doubtful = true
 		a.changeToken()
 		return false, false, nil
@@ -263,28 +275,28 @@ func (a *acquisition) bySet(ctx context.Context) (taken, held bool, err error) {
 	case reply.Value != "OK":
 		return false, false, a.unexpected(redisexec.Unexpected(reply.Value))
 	}
-	return true, false, k.take(reply, 0)
+	return true, false, h.take(reply, 0)
 }
 
 // byScript sends the script once. If the lock is not taken, left is for how long its holder may keep it at most.
 func (a *acquisition) byScript(ctx context.Context, joins bool) (taken bool, left time.Duration, err error) {
-	k := a.lock
-	place := &k.address.place
-	if k.grant.token == nil {
-		k.grant.token = newToken(k.options.owner)
+	h := a.hold
+	place := &h.address.place
+	if h.grant.token == nil {
+		h.grant.token = newToken(h.options.Owner)
 	}
-	k.chooseWindow() // once for all of a.lost: they have reserved as many fences each, which the script takes back
+	h.chooseWindow() // once for all of a.lost: they have reserved as many fences each, which the script takes back
 	r := a.request(a.script(joins))
 	r.Repeat = func() []any {
-		k.member().OutcomeUnknown(false)
+		h.OutcomeUnknown(false)
 		a.changeToken()
 		return a.script(joins).Args
 	}
 	began := time.Now()
-	reply, err := k.locker.executor.Run(ctx, r)
-	k.noteTrip(ctx, began, reply, err)
+	reply, err := h.engine.Executor.Run(ctx, r)
+	h.noteTrip(ctx, began, reply, err)
 	if err == nil {
-		k.address.outage.End() // also for a TryLock, which waits out none
+		h.address.outage.End() // also for a TryLock, which waits out none
 		a.lost = nil
 	}
 	a.doubtful = a.doubtful || reply.Ambiguous
@@ -296,7 +308,7 @@ func (a *acquisition) byScript(ctx context.Context, joins bool) (taken bool, lef
 	case err != nil:
 		return false, 0, a.unexpected(err)
 	case answer.HeldFor > 0:
-		return false, 0, k.otherKind(answer.HeldFor)
+		return false, 0, h.otherKind(answer.HeldFor)
 	case !answer.Taken:
 		if joins {
 			place.Stands(answer.Ahead, answer.Score)
@@ -304,17 +316,17 @@ func (a *acquisition) byScript(ctx context.Context, joins bool) (taken bool, lef
 		return false, answer.Left, nil
 	}
 	place.Served()
-	k.grant.entry = ""
-	return true, 0, k.take(reply, answer.Fence)
+	h.grant.entry = ""
+	return true, 0, h.take(reply, answer.Fence)
 }
 
 // noteTrip notes how long the reply to a request took that was begun then, or that ctx has ended before.
-func (k *Lock) noteTrip(ctx context.Context, began time.Time, reply redisexec.Reply, err error) {
+func (h *Hold) noteTrip(ctx context.Context, began time.Time, reply redisexec.Reply, err error) {
 	switch {
 	case err == nil:
-		k.address.trips.note(reply.Sent)
-	case errors.Is(err, ErrUnknown) && ctx.Err() != nil:
-		k.address.trips.noteNone(began)
+		h.address.trips.note(reply.Sent)
+	case errors.Is(err, redisexec.ErrUnknown) && ctx.Err() != nil:
+		h.address.trips.noteNone(began)
 	}
 }
 
@@ -322,42 +334,42 @@ func (k *Lock) noteTrip(ctx context.Context, began time.Time, reply redisexec.Re
 // handle has is in no request that may yet be carried out: what comes late takes the lock for a
 // token of which only the janitor knows, whatever has become of the handle's meanwhile. The same goes for the entry in line.
 func (a *acquisition) changeToken() {
-	g := a.lock.grant
-	a.lost, g.token = append(a.lost, g.token), newToken(a.lock.options.owner)
-	a.lock.address.place.Renumber()
+	g := a.hold.grant
+	a.lost, g.token = append(a.lost, g.token), newToken(a.hold.options.Owner)
+	a.hold.address.place.Renumber()
 }
 
 // script returns the request that takes the lock if it is free or, if joins, has the process in line otherwise.
 func (a *acquisition) script(joins bool) redisexec.Request {
-	k := a.lock
-	g, place := k.grant, &k.address.place
+	h := a.hold
+	g, place := h.grant, &h.address.place
 	request := store.Acquisition{
-		Token: g.token, PX: g.window.px(k.options), Permits: k.options.permits, Fenced: k.options.fenced,
+		Token: g.token, PX: g.window.px(h.options), Permits: h.options.Permits, Fenced: h.options.Fenced,
 		Fences: g.window.fences(), Joins: joins, Replaces: a.lost,
 	}
 	if g.entry = place.Entry(); joins {
-		g.entry, request.Score = place.Ask(k.address.trips.longest())
+		g.entry, request.Score = place.Ask(h.address.trips.longest())
 	}
 	request.Entry = g.entry
-	return k.address.Acquire(&request)
+	return h.address.Acquire(&request)
 }
 
 // chooseWindow chooses the hand-over window of an acquisition that is about to be sent.
-func (k *Lock) chooseWindow() {
-	if k.isPermit() {
+func (h *Hold) chooseWindow() {
+	if h.isPermit() {
 		return // it is not handed over
 	}
-	k.grant.window = windowFor(k.address.trips.shortest(), k.options.ttl)
+	h.grant.window = windowFor(h.address.trips.shortest(), h.options.TTL)
 }
 
 // request adds to a request what all acquisitions have. A caller that waits for the lock
 // also waits out an outage of the server.
 func (a *acquisition) request(r redisexec.Request) redisexec.Request {
-	k := a.lock
-	r.OnUnknown, r.Stop, r.Small = k.member(), k.locker.closed, true
-	r.Replicas, r.ReplicaWait = k.options.replicas, k.options.replicaWait()
+	h := a.hold
+	r.OnUnknown, r.Stop, r.Small = h, h.engine.closed, true
+	r.Replicas, r.ReplicaWait = h.options.Replicas, h.options.replicaWait()
 	if !a.try {
-		r.Outage, r.Arrived = &k.address.outage, a.arrived
+		r.Outage, r.Arrived = &h.address.outage, a.arrived
 	}
 	return r
 }
@@ -365,33 +377,33 @@ func (a *acquisition) request(r redisexec.Request) redisexec.Request {
 // unexpected has the lock released after a reply of a kind that the server does not give:
 // the command may have been carried out.
 func (a *acquisition) unexpected(err error) error {
-	a.lock.releaseInBackground()
+	a.hold.releaseInBackground()
 	return err
 }
 
-// take makes k the holder of a lock that was acquired by a command with this reply, unless that
+// take makes h the holder of a lock that was acquired by a command with this reply, unless that
 // came too late, or too few replicas have acknowledged it.
-func (k *Lock) take(reply redisexec.Reply, fence int64) error {
+func (h *Hold) take(reply redisexec.Reply, fence int64) error {
 	if reply.Shortfall != nil {
-		k.releaseInBackground()
+		h.releaseInBackground()
 		return reply.Shortfall
 	}
-	g, ttl, sent := k.grant, k.options.ttl, reply.Sent
-	g.sent, g.replicas = sent, k.options.replicas
+	g, ttl, sent := h.grant, h.options.TTL, reply.Sent
+	g.sent, g.replicas = sent, h.options.Replicas
 	if fence != 0 {
 		g.fences = fences{first: fence, block: g.window.fences(), since: time.Now()}
-		k.fence = fence
+		h.fence = fence
 	}
-	k.begin(sent, lease.SafeUntil(sent, ttl), lease.SafeUntil(sent, ttl+g.window.margin()))
+	h.begin(sent, lease.SafeUntil(sent, ttl), lease.SafeUntil(sent, ttl+g.window.margin()))
 	switch {
-	case !k.lease.Valid():
-		k.releaseInBackground()
-		return k.cameTooLate()
-	case !k.hold():
-		k.releaseInBackground()
+	case !h.lease.Valid():
+		h.releaseInBackground()
+		return h.cameTooLate()
+	case !h.hold():
+		h.releaseInBackground()
 		return ErrClosed
-	case k.noHandOver.Load():
-		k.member().Inspect() // it was forced open while it was being acquired: before, or after
+	case h.noHandOver.Load():
+		h.Inspect() // it was forced open while it was being acquired: before, or after
 	}
 	return nil
 }

@@ -1,0 +1,221 @@
+package locks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/lease"
+	"github.com/sluice-go/sluice/internal/line"
+	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/store"
+	"github.com/sluice-go/sluice/internal/waitqueue"
+)
+
+// Hold is one caller's hold of a lock: on its way, held, or over. It is ready after Init, and safe
+// for concurrent use once Acquire or Adopt has returned.
+type Hold struct {
+	// The waiter is its place in its name's queue, and belongs to the Engine's queues; the
+	// lease is the deadline and the Context, and guards itself; the rest is written before
+	// the caller gets the lock and not changed afterwards, except noHandOver.
+
+	engine  *Engine
+	name    string
+	options *Options // often the Engine's own: not changed
+	address *address
+
+	waiter     waitqueue.Waiter[*address]
+	lease      lease.Lease
+	grant      *grant      // nil before it is acquired or handed over
+	fence      int64       // the last one that was taken of the grant: this lock's, if it is fenced
+	noHandOver atomic.Bool // it was forced open or is not ours any more: not to be handed over
+}
+
+// Init makes h a hold of the lock with that name, which is not held yet.
+func (h *Hold) Init(e *Engine, name string, options *Options) {
+	h.engine, h.name, h.options = e, name, options
+}
+
+// NotHeld returns a hold of no lock. It has ended.
+func NotHeld() *Hold {
+	h := new(Hold)
+	h.lease.End(ErrNotHeld)
+	return h
+}
+
+// IsMade reports whether Init was called.
+func (h *Hold) IsMade() bool { return h.engine != nil }
+
+// Locate finds out the keys of a lock that is not to be acquired. The error is ErrInvalidName.
+func (h *Hold) Locate() (err error) {
+	h.address, err = h.engine.newAddress(h.options.Prefix, h.name)
+	return err
+}
+
+// begin sets the first deadline of a lock that is taken now, and returns it. covered is until
+// when its key lives, safely.
+func (h *Hold) begin(now, deadline, covered time.Time) time.Time {
+	return h.lease.Begin(now, deadline, covered, h.options.MaxHold)
+}
+
+// Extend gives the lock a TTL of at least ttl from now, and never makes it shorter.
+func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
+	if !h.lease.Ask(ttl) {
+		return h.whyEnded()
+	}
+	request := h.extendRequest(ttl)
+	request.Until, request.Small = h.lease.Deadline(), true
+	reply, err := h.engine.Executor.Run(ctx, request)
+	if err != nil {
+		unknown, valid := errors.Is(err, redisexec.ErrUnknown), h.Valid()
+		switch {
+		case !unknown:
+			h.lease.Settle()
+		case !valid:
+			h.handleLateExtension()
+		}
+		if !valid { // it has ended meanwhile, whatever becomes of the extension
+			return fmt.Errorf("%w: %w", h.whyEnded(), err)
+		}
+		return err
+	}
+	if err := h.handleExtension(reply.Sent, ttl, reply.Value, reply.Shortfall); err != nil {
+		return err
+	}
+	if !reply.Ambiguous { // else a copy may still be on its way
+		h.lease.Settle()
+	}
+	return nil
+}
+
+// extendRequest gives the lock a TTL of at least ttl.
+func (h *Hold) extendRequest(ttl time.Duration) redisexec.Request {
+	return h.replicated(h.address.Extend(h.grant.token, ttl+h.grant.window.margin(), h.isPermit()))
+}
+
+func (h *Hold) replicated(r redisexec.Request) redisexec.Request {
+	r.Replicas, r.ReplicaWait = h.options.Replicas, h.options.replicaWait()
+	return r
+}
+
+// handleExtension takes the reply to an extension that was sent then, by Extend or by the
+// renewer. One that too few replicas have acknowledged does not move the deadline. It is not
+// settled either: the key may live for longer than the lease knows.
+func (h *Hold) handleExtension(sent time.Time, ttl time.Duration, value any, shortfall error) error {
+	extended, err := redisexec.Bool(value)
+	switch {
+	case err != nil:
+		return err
+	case !extended:
+		h.lose()
+		return h.whyEnded()
+	case shortfall != nil && h.lease.Valid():
+		return shortfall
+	case !h.lease.Extend(lease.SafeUntil(sent, ttl), lease.SafeUntil(sent, ttl+h.grant.window.margin())):
+		h.handleLateExtension()
+		return h.whyEnded()
+	}
+	return nil
+}
+
+// handleLateExtension handles an extension whose reply arrived after the deadline. The
+// holder has been notified of the loss, so that the key's new TTL is for no caller. But if
+// Unlock or Close has ended the lock meanwhile, it has released the key or handed it over,
+// or is about to.
+func (h *Hold) handleLateExtension() {
+	if !h.lease.Ended() {
+		h.releaseInBackground()
+	}
+}
+
+// lose ends a lock of which the server says that it is not ours. The next waiter may
+// acquire it; an Unlock that is under way must not hand it over.
+func (h *Hold) lose() {
+	h.noHandOver.Store(true)
+	if h.lease.End(lease.ErrLost) {
+		h.engine.renewer.Forget(h)
+		h.leave()
+		h.tellEnded(Lost)
+	}
+}
+
+// TimeLeft asks the server how long the key will live if it is not extended.
+func (h *Hold) TimeLeft(ctx context.Context) (time.Duration, error) {
+	if h.lease.Ended() {
+		return 0, h.whyEnded()
+	}
+	reply, err := h.engine.Executor.Run(ctx, h.inspection())
+	if err != nil {
+		return 0, err
+	}
+	left, held, err := store.DecodeTTL(reply.Value)
+	switch {
+	case err != nil:
+		return 0, err
+	case !held:
+		h.lose()
+		return 0, h.whyEnded()
+	}
+	return left, nil
+}
+
+// Valid reports whether the lock is held, by the local clock.
+func (h *Hold) Valid() bool { return h.lease.Valid() }
+
+// Deadline returns until when the lock is safely held.
+func (h *Hold) Deadline() time.Time { return h.lease.Deadline() }
+
+// Context returns the context that ends when the lock does.
+func (h *Hold) Context() context.Context { return h.lease.Context() }
+
+// Name returns the name that the lock was taken by.
+func (h *Hold) Name() string { return h.name }
+
+// Fence returns the lock's fence, 0 if it has none.
+func (h *Hold) Fence() int64 {
+	if h.options == nil || !h.options.Fenced {
+		return 0
+	}
+	return h.fence
+}
+
+// Token returns what the key holds while the lock is held, "" before it is.
+func (h *Hold) Token() string {
+	if h.grant == nil {
+		return ""
+	}
+	token, _ := h.grant.token.(string)
+	return token
+}
+
+// KeepsOut reports whether other, of the same caller, would wait for h: it is of the same Engine and
+// key, and no permit. With permits, another one may be free.
+func (h *Hold) KeepsOut(other *Hold) bool {
+	return h.engine == other.engine && h.options.Prefix == other.options.Prefix && h.name == other.name &&
+		!h.isPermit() && h.Valid()
+}
+
+// address is where a lock is on Redis. It is made once per name and shared by the holds
+// of that name.
+type address struct {
+	store.Lock
+	place  line.Place
+	outage redisexec.Outage
+	trips  roundTrips
+	// passedOn says that the last release of this process has passed the lock on to another one.
+	passedOn atomic.Bool
+}
+
+// newAddress returns the address of a lock. The error is ErrInvalidName.
+func (e *Engine) newAddress(prefix, name string) (*address, error) {
+	key, err := store.MainKey(prefix, name)
+	if err != nil {
+		return nil, err
+	}
+	a := new(address)
+	a.Init(e.scripts, key)
+	a.place.Init(e.process)
+	return a, nil
+}

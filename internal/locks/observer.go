@@ -1,0 +1,144 @@
+package locks
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Hook is called when something has happened to a lock. It must not panic.
+type Hook func(ctx context.Context, e Event)
+
+// Event is what has happened to a lock.
+type Event struct {
+	What   What
+	Name   string
+	Owner  string
+	Waited time.Duration // since the lock was asked for, until it was acquired or the wait ended
+	Held   time.Duration // since it was acquired, until it ended
+	Err    error         // why the wait ended
+}
+
+// What says which event it is.
+type What int
+
+// The events. Those from Released on say how a lock ended.
+const (
+	Acquired  What = iota
+	TakenOver      // acquired from another caller of the Engine, without a command
+	WaitEnded      // in vain
+	Released
+	HandedOver // to another caller of the Engine
+	Lost
+)
+
+// observer tells the hooks what becomes of one lock: that it was acquired, and then once how it ended. A lock
+// without hooks has none.
+//
+// A lock may end before the caller has its handle: in Close, or when it is forced open. Then the hooks learn
+// of it when they have returned from Acquired. Its methods are called without a mutex of other parts: the hooks are
+// the user's code.
+type observer struct {
+	hold   *Hold
+	called time.Time // when the lock was asked for
+
+	mu       sync.Mutex // guards what follows; no hook is called with it
+	acquired time.Time
+	reported bool   // the hooks were told that it was acquired
+	early    func() // tells how the lock ended, if it did before that
+	ended    bool
+}
+
+// observe gives h an observer, if it has hooks. That is in its options, which are its own then: a field of Hold
+// would make each hand-over allocate more, with hooks or without.
+func (h *Hold) observe() {
+	if len(h.options.Hooks) == 0 {
+		return
+	}
+	own := *h.options
+	own.observer = &observer{hold: h, called: time.Now()}
+	h.options = &own
+}
+
+// tellAcquired tells that h was acquired, and has its deadline watched. ctx is the caller's.
+func (h *Hold) tellAcquired(ctx context.Context, handedOver bool) {
+	o := h.options.observer
+	if o == nil {
+		return
+	}
+	what := Acquired
+	if handedOver {
+		what = TakenOver
+	}
+	o.begin(ctx, what)
+	if h.options.WatchesLoss {
+		h.lease.Watch(func() { o.end(Lost) })
+	}
+}
+
+// tellWaitEnded tells that h was not acquired, and why. ctx is the caller's.
+func (h *Hold) tellWaitEnded(ctx context.Context, err error) {
+	if o := h.options.observer; o != nil {
+		o.tell(ctx, Event{What: WaitEnded, Waited: time.Since(o.called), Err: err})
+	}
+}
+
+// tellEnded tells how h ended. Only the first call does anything.
+func (h *Hold) tellEnded(how What) {
+	if o := h.options.observer; o != nil {
+		o.end(how)
+	}
+}
+
+func (o *observer) tell(ctx context.Context, e Event) {
+	e.Name, e.Owner = o.hold.name, o.hold.options.Owner
+	for _, hook := range o.hold.options.Hooks {
+		hook(ctx, e)
+	}
+}
+
+func (o *observer) begin(ctx context.Context, what What) {
+	now := time.Now()
+	o.setAcquired(now)
+	o.tell(ctx, Event{What: what, Waited: now.Sub(o.called)})
+	if early := o.setReported(); early != nil {
+		early()
+	}
+}
+
+func (o *observer) setAcquired(at time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.acquired = at
+}
+
+func (o *observer) setReported() (early func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.reported, early, o.early = true, o.early, nil
+	return early
+}
+
+func (o *observer) end(how What) {
+	if tell := o.ending(how, time.Now()); tell != nil {
+		tell()
+	}
+}
+
+// ending notes how the lock ended. It returns what tells the hooks, or nil if that has been done, or is to be done
+// later: acquired does not change any more then.
+func (o *observer) ending(how What, now time.Time) (tell func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.ended {
+		return nil
+	}
+	o.ended = true
+	tell = func() { // the lock may have ended first
+		o.tell(context.Background(), Event{What: how, Held: max(now.Sub(o.acquired), 0)})
+	}
+	if !o.reported {
+		o.early, tell = tell, nil
+	}
+	return tell
+}

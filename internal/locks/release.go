@@ -1,0 +1,207 @@
+package locks
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/lease"
+	"github.com/sluice-go/sluice/internal/redisexec"
+)
+
+const (
+	// CloseWait is how long Close waits.
+	CloseWait = time.Second
+	// maxReleases is the most locks that one pipeline releases.
+	maxReleases = 250
+)
+
+// Unlock gives the lock back: to the next caller of the Engine, or else to the server. It waits for an
+// answer until ctx ends, or the lease is over, and for ReplyGrace in any case.
+func (h *Hold) Unlock(ctx context.Context) error {
+	if !h.lease.End(nil) {
+		return h.whyEnded()
+	}
+	e := h.engine
+	if h.options.Renew {
+		e.renewer.Remove(ctx, h, redisexec.ReplyGrace)
+	}
+	if h.handOver() {
+		h.tellEnded(HandedOver)
+		return nil
+	}
+	request := h.releaseRequest()
+	request.Detached, request.Small, request.Until = true, true, h.lease.Over()
+	reply, err := e.Executor.Run(ctx, request)
+	return h.handleRelease(reply.Value, reply.Ambiguous, err)
+}
+
+// releaseRequest releases what the token holds, and takes the entry out of the line that the acquisition may have made.
+func (h *Hold) releaseRequest() redisexec.Request {
+	g := h.grant
+	if !h.isPermit() && (h.options.Fenced || g.fences.first != 0) {
+		return h.address.ReleaseFenced(g.token, g.entry, h.unusedFences(), g.fences.last())
+	}
+	return h.address.Release(g.token, g.entry, h.isPermit())
+}
+
+// handOver hands the lock over to the next caller of its Locker, if that is possible.
+func (h *Hold) handOver() bool { return !h.grant.apart && h.engine.queues.HandOver(&h.waiter) }
+
+// handleRelease takes the reply to a release, or its error, and lets the next waiter acquire. It returns what Unlock does.
+// ambiguous says that an earlier attempt of it has no reply.
+func (h *Hold) handleRelease(value any, ambiguous bool, err error) error {
+	var answer int64 // 0 if the token did not hold the lock, else how many processes were woken, and one more
+	if err != nil {
+		h.releaseInBackground()
+	} else {
+		answer, err = redisexec.Int(value)
+	}
+	err = h.whyNotReleased(answer > 0, ambiguous, err)
+	h.address.passedOn.Store(answer > 1)
+	h.leave()
+	h.tellEnded(h.releasedOrLost(err))
+	return err
+}
+
+// leave ends what h is to the Locker that held it: the next waiter acquires.
+func (h *Hold) leave() {
+	if h.grant.apart {
+		h.engine.apart.remove(h)
+	}
+	h.queues().PromoteNext(&h.waiter)
+}
+
+// releaseInBackground leaves the release to the janitor.
+func (h *Hold) releaseInBackground() { h.engine.janitor.Add(h.backgroundRelease()) }
+
+// backgroundRelease is h's release, as the janitor is given it.
+func (h *Hold) backgroundRelease() lease.Release {
+	_, covered, asked := h.lease.Bounds()
+	return lease.Release{
+		Token: h.grant.token, Request: h.releaseRequest(),
+		Life: max(h.options.TTL, asked, time.Until(covered)) + h.grant.window.margin(),
+	}
+}
+
+// UnlockAll releases every lock that the Engine holds, and returns what became of each. Their contexts
+// end with ErrClosed.
+func (e *Engine) UnlockAll(ctx context.Context) (holds []*Hold, errs []error) {
+	holds = slices.DeleteFunc(e.held(), func(h *Hold) bool { return !h.lease.End(ErrClosed) })
+	errs = e.giveBackAll(ctx, holds, true)
+	for i, h := range holds {
+		if errs[i] == ErrNotHeld { //nolint:errorlint // it is wrapped if the server has not answered
+			h.lease.Lose() // its holder is told, and UnlockAll has released what there was
+			errs[i] = nil
+		}
+	}
+	return holds, errs
+}
+
+// held returns the locks that are held.
+func (e *Engine) held() []*Hold {
+	holds := e.apart.all("")
+	for _, holder := range e.queues.Holders() {
+		h, _ := holder.(*Hold)
+		holds = append(holds, h)
+	}
+	return holds
+}
+
+// giveBackAll hands over or releases locks whose leases have just ended, and returns what Unlock says of each. closing says
+// that none is handed over. Those of different servers are released at the same time: one that hangs delays its own. It waits for
+// these goroutines, which end with the answers, or at the end of the last of the locks.
+func (e *Engine) giveBackAll(ctx context.Context, holds []*Hold, closing bool) []error {
+	graced, cancel := withGrace(ctx, redisexec.ReplyGrace)
+	defer cancel()
+	graced, stop := context.WithDeadline(graced, releasesUntil(holds))
+	defer stop()
+	errs := make([]error, len(holds))
+	var all sync.WaitGroup
+	for _, at := range e.Executor.ByNode(len(holds), func(i int) any { return holds[i].address.RoutingKey() }) {
+		all.Go(func() {
+			e.stopRenewals(graced, holds, at)
+			for some := range slices.Chunk(at, maxReleases) {
+				e.giveBackSome(graced, holds, some, closing, errs)
+			}
+		})
+	}
+	all.Wait()
+	return errs
+}
+
+// stopRenewals ends the renewals of those of the locks that are at these places, and waits for those under way.
+func (e *Engine) stopRenewals(ctx context.Context, holds []*Hold, at []int) {
+	var renewed []lease.Renewable
+	for _, i := range at {
+		if h := holds[i]; h.options.Renew {
+			renewed = append(renewed, h)
+		}
+	}
+	e.renewer.RemoveAll(ctx, renewed)
+}
+
+// giveBackSome is giveBackAll for those of the locks that are at these places, in one pipeline, which is sent twice if it
+// must be. The error of each goes to its place in errs.
+func (e *Engine) giveBackSome(ctx context.Context, holds []*Hold, at []int, closing bool, errs []error) {
+	var requests []redisexec.Request
+	var sent []int // which of the locks go back to Redis
+	for _, i := range at {
+		h := holds[i]
+		if !closing && h.handOver() {
+			h.tellEnded(HandedOver)
+			continue
+		}
+		requests, sent = append(requests, h.releaseRequest()), append(sent, i)
+	}
+	results, repeated := e.pipelineTwice(ctx, requests)
+	for j, i := range sent {
+		errs[i] = holds[i].handleRelease(results[j].Value, repeated[j], results[j].Final())
+	}
+}
+
+// pipelineTwice sends requests that may be repeated, and those without an answer once more: the connection may have been
+// an old one. repeated says which were.
+func (e *Engine) pipelineTwice(ctx context.Context, requests []redisexec.Request) (results []redisexec.Result, repeated []bool) {
+	repeated = make([]bool, len(requests))
+	if len(requests) == 0 {
+		return nil, repeated
+	}
+	results = e.Executor.Pipeline(ctx, requests)
+	var again []redisexec.Request
+	var of []int
+	for i, r := range results {
+		if r.Outcome == redisexec.Unknown {
+			again, of = append(again, requests[i]), append(of, i)
+			repeated[i] = true
+		}
+	}
+	if len(again) > 0 && ctx.Err() == nil {
+		for j, r := range e.Executor.Pipeline(ctx, again) {
+			results[of[j]] = r
+		}
+	}
+	return results, repeated
+}
+
+// releasesUntil returns until when the releases of locks are waited for: for a second or,
+// if that is later, until the last of them is over. If all are over, only a reply that comes
+// within ReplyGrace is worth waiting for.
+func releasesUntil(holds []*Hold) time.Time {
+	now := time.Now()
+	longest := redisexec.ReplyGrace
+	for _, h := range holds {
+		if left := h.lease.Over().Sub(now); left > 0 {
+			longest = max(longest, left, CloseWait)
+		}
+	}
+	return now.Add(longest)
+}
+
+// withGrace returns a context that ends d after ctx does.
+func withGrace(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	out, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(d, cancel) })
+	return out, func() { stop(); cancel() }
+}
