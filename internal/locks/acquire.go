@@ -132,7 +132,6 @@ type acquisition struct {
 	arrived  time.Time // if in an outage, see redisexec.Outage
 	waited   bool      // in line, or was told at the last poll that another one holds the lock
 	doubtful bool      // an acquisition stayed without a reply: the key may be taken for a moment
-	lost     []any     // the tokens of the last requests, if they had no reply: the next one replaces them
 }
 
 // errTooShort is the error of an acquisition that was not sent: its context would have ended before the reply, so that the lock
@@ -268,7 +267,7 @@ func (a *acquisition) first(ctx context.Context) (taken, held bool, err error) {
 	switch {
 	case errors.Is(err, redisexec.ErrUnknown) && ctx.Err() == nil && !errors.Is(err, redisexec.ErrStopped):
 		a.doubtful = true
-		a.changeToken()
+		h.changeToken()
 		return false, false, nil
 	case err != nil || reply.Value == nil:
 		return false, err == nil, err
@@ -285,19 +284,19 @@ func (a *acquisition) byScript(ctx context.Context, joins bool) (taken bool, lef
 	if h.grant.token == nil {
 		h.grant.token = newToken(h.options.Owner)
 	}
-	h.chooseWindow() // once for all of a.lost: they have reserved as many fences each, which the script takes back
-	r := a.request(a.script(joins))
+	h.chooseWindow() // once for all of grant.lost: they have reserved as many fences each, which the script takes back
+	r := a.request(h.script(joins))
 	r.Repeat = func() []any {
-		h.OutcomeUnknown(false)
-		a.changeToken()
-		return a.script(joins).Args
+		h.outcomeUnknown(false)
+		h.changeToken()
+		return h.script(joins).Args
 	}
 	began := time.Now()
 	reply, err := h.engine.Executor.Run(ctx, r)
 	h.noteTrip(ctx, began, reply, err)
 	if err == nil {
 		h.address.outage.End() // also for a TryLock, which waits out none
-		a.lost = nil
+		h.grant.lost = nil
 	}
 	a.doubtful = a.doubtful || reply.Ambiguous
 	if err != nil {
@@ -333,19 +332,18 @@ func (h *Hold) noteTrip(ctx context.Context, began time.Time, reply redisexec.Re
 // changeToken gives the next request a token of its own, after a lost reply. So a token that a
 // handle has is in no request that may yet be carried out: what comes late takes the lock for a
 // token of which only the janitor knows, whatever has become of the handle's meanwhile. The same goes for the entry in line.
-func (a *acquisition) changeToken() {
-	g := a.hold.grant
-	a.lost, g.token = append(a.lost, g.token), newToken(a.hold.options.Owner)
-	a.hold.address.place.Renumber()
+func (h *Hold) changeToken() {
+	g := h.grant
+	g.lost, g.token = append(g.lost, g.token), newToken(h.options.Owner)
+	h.address.place.Renumber()
 }
 
 // script returns the request that takes the lock if it is free or, if joins, has the process in line otherwise.
-func (a *acquisition) script(joins bool) redisexec.Request {
-	h := a.hold
+func (h *Hold) script(joins bool) redisexec.Request {
 	g, place := h.grant, &h.address.place
 	request := store.Acquisition{
 		Token: g.token, PX: g.window.px(h.options), Permits: h.options.Permits, Fenced: h.options.Fenced,
-		Fences: g.window.fences(), Joins: joins, Replaces: a.lost,
+		Fences: g.window.fences(), Joins: joins, Replaces: g.lost,
 	}
 	if g.entry = place.Entry(); joins {
 		g.entry, request.Score = place.Ask(h.address.trips.longest())
@@ -366,7 +364,7 @@ func (h *Hold) chooseWindow() {
 // also waits out an outage of the server.
 func (a *acquisition) request(r redisexec.Request) redisexec.Request {
 	h := a.hold
-	r.OnUnknown, r.Stop, r.Small = h, h.engine.closed, true
+	r.OnUnknown, r.Stop, r.Small = h.outcomeUnknown, h.engine.closed, true
 	r.Replicas, r.ReplicaWait = h.options.Replicas, h.options.replicaWait()
 	if !a.try {
 		r.Outage, r.Arrived = &h.address.outage, a.arrived

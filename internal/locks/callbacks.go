@@ -9,12 +9,11 @@ import (
 	"github.com/sluice-go/sluice/internal/waitqueue"
 )
 
-// A Hold waits and holds (waitqueue), is renewed (lease), and is released when its outcome is unknown
-// (redisexec): the methods in this file are what those packages call.
+// The methods in this file are called by waitqueue, where a Hold waits and holds, and by lease, which
+// renews it.
 var (
-	_ waitqueue.Holder         = (*Hold)(nil)
-	_ lease.Renewable          = (*Hold)(nil)
-	_ redisexec.UnknownHandler = (*Hold)(nil)
+	_ waitqueue.Holder = (*Hold)(nil)
+	_ lease.Renewable  = (*Hold)(nil)
 )
 
 // TakeOver makes h's lock the holder of what another one has just given up, if that is
@@ -99,11 +98,4 @@ func (h *Hold) HandleExtension(sent time.Time, r redisexec.Result) bool {
 		h.lease.Settle()
 	}
 	return extended
-}
-
-// OutcomeUnknown has the lock released: it may have been acquired for no caller.
-func (h *Hold) OutcomeUnknown(over bool) {
-	r := h.backgroundRelease()
-	r.Late = !over
-	h.engine.janitor.Add(r)
 }

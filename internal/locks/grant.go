@@ -14,6 +14,7 @@ import (
 // changed after the acquisition: the locks that had it share it.
 type grant struct {
 	token    any       // a string, as scripts are given it
+	lost     []any     // the tokens of the last requests, if they had no reply: the next one replaces them
 	entry    string    // the entry in line that the acquisition may have made; "" once it is answered
 	window   window    // chosen before the acquisition was sent
 	sent     time.Time // when that was: a window later the lock goes back to Redis

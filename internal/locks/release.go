@@ -76,6 +76,13 @@ func (h *Hold) leave() {
 // releaseInBackground leaves the release to the janitor.
 func (h *Hold) releaseInBackground() { h.engine.janitor.Add(h.backgroundRelease()) }
 
+// outcomeUnknown has the lock released: it may have been acquired for no caller. over says that the server has answered since.
+func (h *Hold) outcomeUnknown(over bool) {
+	r := h.backgroundRelease()
+	r.Late = !over
+	h.engine.janitor.Add(r)
+}
+
 // backgroundRelease is h's release, as the janitor is given it.
 func (h *Hold) backgroundRelease() lease.Release {
 	_, covered, asked := h.lease.Bounds()

@@ -127,7 +127,18 @@ func (e *Executor) stopTimer(timer *time.Timer) {
 // Run sends the request.
 func (a *attempt) Run() {
 	defer a.end() // also if a hook of the client's ends the goroutine
-	a.result = a.send()
+	if a.request.isReplicated() {
+		a.result = a.executor.SendAll(a.ctx, []Request{a.request})[0]
+		return
+	}
+	sent := time.Now()
+	err := a.sendScript()
+	if a.request.isSplit(err) {
+		a.request = a.request.withoutSecond()
+		err = a.sendScript()
+	}
+	a.result = a.executor.refreshTopology(a.command.classify(err))
+	a.result.Sent = sent
 }
 
 // end deals with the result.
@@ -146,7 +157,7 @@ func (a *attempt) settle() {
 		return
 	}
 	if a.request.OnUnknown != nil {
-		a.request.OnUnknown.OutcomeUnknown(a.result.Outcome != Unknown)
+		a.request.OnUnknown(a.result.Outcome != Unknown)
 	}
 }
 
@@ -160,22 +171,6 @@ func (a *attempt) answersInTime() bool {
 	case <-timer.C:
 		return false
 	}
-}
-
-// send sends the request.
-func (a *attempt) send() Result {
-	if a.request.isReplicated() {
-		return a.executor.SendAll(a.ctx, []Request{a.request})[0]
-	}
-	sent := time.Now()
-	err := a.sendScript()
-	if a.request.isSplit(err) {
-		a.request = a.request.withoutSecond()
-		err = a.sendScript()
-	}
-	r := a.executor.refreshTopology(a.command.classify(err))
-	r.Sent = sent
-	return r
 }
 
 // sendScript sends the request by the digest of its script, or else in full.

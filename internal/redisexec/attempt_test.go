@@ -48,7 +48,7 @@ func TestAttempt_AReplyWithinReplyGraceCounts(t *testing.T) {
 			bubble(t, newServer(a.taking(late)), func(t *testing.T, e *Executor) {
 				start := time.Now()
 				r := plain(Never)
-				r.OnUnknown = notified
+				r.OnUnknown = notified.outcomeUnknown
 				reply, err := e.Run(endsAfter(t, time.Second), r)
 				require.Equal(t, late, time.Since(start))
 				require.Equal(t, a.value, reply.Value)
@@ -86,7 +86,7 @@ func TestAttempt_NotifiesOnUnknownAtOnceAndWhenItHasEnded(t *testing.T) {
 			bubble(t, s, func(t *testing.T, e *Executor) {
 				start := time.Now()
 				r := plain(Idempotent)
-				r.OnUnknown = notified
+				r.OnUnknown = notified.outcomeUnknown
 				_, err := e.Run(endsAfter(t, time.Second), r)
 				require.ErrorIs(t, err, ErrUnknown)
 				time.Sleep(58 * time.Second)
@@ -240,7 +240,7 @@ func TestAttempt_ExactlyOneDealsWithTheResult(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			e, notified := New(newServer(carriedOut.taking(time.Second+ReplyGrace))), &counter{}
 			r := plain(Never)
-			r.OnUnknown = notified
+			r.OnUnknown = notified.outcomeUnknown
 			_, err := e.Run(endsAfter(t, time.Second), r)
 			e.Close(t.Context())
 			if err == nil {

@@ -109,15 +109,15 @@ type Request struct {
 	// Arrived is since when the caller of a persistent request has waited; see
 	// [Outage.Arrival].
 	Arrived time.Time
-	// OnUnknown, if set, is notified when the request's effect may have come, or may
+	// OnUnknown, if set, is called when the request's effect may have come, or may
 	// still come, after Run returned without a reply: at once, and again when the attempt that
 	// the caller has left has ended.
-	OnUnknown UnknownHandler
-}
+	// It undoes what the request may have done without its caller knowing. over says that the server
+	// has answered since, or was sent nothing: what is to come has come.
+	OnUnknown func(over bool)
 
-// UnknownHandler undoes what a request may have done without its caller knowing. over says that
-// the server has answered since, or was sent nothing: what is to come has come.
-type UnknownHandler interface{ OutcomeUnknown(over bool) }
+	first *Result // of an attempt that was made elsewhere, if not nil
+}
 
 // isReplicated reports whether replicas are to acknowledge the request.
 func (r Request) isReplicated() bool { return r.Replicas > 0 }
@@ -165,31 +165,13 @@ type Reply struct {
 // with the one that it would have been. So it is if ctx has ended when a first attempt comes
 // back; that is ErrUnavailable where it cannot have been the end of ctx that kept it from
 // being sent.
-func (e *Executor) Run(ctx context.Context, r Request) (Reply, error) { return e.run(ctx, r, nil) }
-
-// Resume is Run for a request of which a first attempt was made elsewhere: by Once, or as a
-// part of another request. What Run would do after that attempt, Resume does.
-func (e *Executor) Resume(ctx context.Context, r Request, first Result) (Reply, error) {
-	return e.run(ctx, r, &first)
-}
-
-// Once sends a request once. If ctx ends, it returns like Run; the result of a request that
-// is not sent, because ctx has ended before, is [NotSent]. Without a context that may end, it
-// sends from the caller's goroutine.
-func (e *Executor) Once(ctx context.Context, r Request) Result {
-	if err := r.ended(ctx); err != nil {
-		return Result{Outcome: NotSent, Err: err}
-	}
-	return e.attempt(ctx, r, 0)
-}
-
-func (e *Executor) run(ctx context.Context, r Request, first *Result) (Reply, error) {
+func (e *Executor) Run(ctx context.Context, r Request) (Reply, error) {
 	var reply Reply
 	var transient error // why it was not carried out so far, although it may be later
 	for start, try := time.Now(), 0; ; try++ {
 		var result Result
-		if first != nil && try == 0 {
-			result = *first
+		if r.first != nil && try == 0 {
+			result = *r.first
 		} else if err := r.overBefore(ctx, try); err != nil {
 			return reply, fail(r, &reply, join(err, transient), transient != nil)
 		} else if err := r.Outage.over(r.Arrived); err != nil && try == 0 {
@@ -232,6 +214,23 @@ func (e *Executor) run(ctx context.Context, r Request, first *Result) (Reply, er
 		}
 		r.pause(ctx, try)
 	}
+}
+
+// Resume is Run for a request of which a first attempt was made elsewhere: by Once, or as a
+// part of another request. What Run would do after that attempt, Resume does.
+func (e *Executor) Resume(ctx context.Context, r Request, first Result) (Reply, error) {
+	r.first = &first
+	return e.Run(ctx, r)
+}
+
+// Once sends a request once. If ctx ends, it returns like Run; the result of a request that
+// is not sent, because ctx has ended before, is [NotSent]. Without a context that may end, it
+// sends from the caller's goroutine.
+func (e *Executor) Once(ctx context.Context, r Request) Result {
+	if err := r.ended(ctx); err != nil {
+		return Result{Outcome: NotSent, Err: err}
+	}
+	return e.attempt(ctx, r, 0)
 }
 
 // overBefore returns why the next try, 0 for the first, is not to be made, or nil.
@@ -284,7 +283,7 @@ func fail(r Request, reply *Reply, err error, unavailable bool) error {
 		return err
 	}
 	if r.OnUnknown != nil {
-		r.OnUnknown.OutcomeUnknown(false)
+		r.OnUnknown(false)
 	}
 	return fmt.Errorf("%w: %w", ErrUnknown, err)
 }

@@ -131,7 +131,7 @@ func (d decision) check(t *testing.T, ctx func(*testing.T) context.Context) {
 	s, notified := newServer(d.answers...), &counter{}
 	bubble(t, s, func(t *testing.T, e *Executor) {
 		r := plain(d.retry)
-		r.OnUnknown = notified
+		r.OnUnknown = notified.outcomeUnknown
 		if d.persistent {
 			r.Outage = new(Outage)
 		}
@@ -174,7 +174,7 @@ func TestExecutor_UnavailableIsTriedAgainForTenSeconds(t *testing.T) {
 				bubble(t, s, func(t *testing.T, e *Executor) {
 					start := time.Now()
 					r := plain(retry)
-					r.OnUnknown = notified
+					r.OnUnknown = notified.outcomeUnknown
 					reply, err := e.Run(t.Context(), r)
 					require.ErrorIs(t, err, errLoading)
 					require.Equal(t, !ambiguous || retry == ReadOnly, errors.Is(err, ErrUnavailable))
@@ -263,7 +263,7 @@ func TestExecutor_StopEndsARequest(t *testing.T) {
 						ctx = endsAfter(t, time.Hour)
 					}
 					r := plain(Never)
-					r.Stop, r.OnUnknown = stop, notified
+					r.Stop, r.OnUnknown = stop, notified.outcomeUnknown
 					time.AfterFunc(time.Second, func() { close(stop) })
 					start := time.Now()
 					_, err := e.Run(ctx, r)
@@ -302,7 +302,7 @@ func TestExecutor_AnEndedContextSendsNothing(t *testing.T) {
 		s, notified := newServer(carriedOut), &counter{}
 		bubble(t, s, func(t *testing.T, e *Executor) {
 			r := plain(retry)
-			r.OnUnknown = notified
+			r.OnUnknown = notified.outcomeUnknown
 			reply, err := e.Run(endedContext, r)
 			require.ErrorIs(t, err, context.Canceled)
 			require.NotErrorIs(t, err, ErrUnknown)
@@ -332,7 +332,7 @@ func TestExecutor_AContextThatEndsInAPauseEndsIt(t *testing.T) {
 				// The first pause is at least backoffLeast.
 				ctx, start := endsAfter(t, backoffLeast/2), time.Now()
 				r := plain(test.retry)
-				r.OnUnknown = notified
+				r.OnUnknown = notified.outcomeUnknown
 				_, err := e.Run(ctx, r)
 				require.ErrorIs(t, err, context.DeadlineExceeded)
 				require.Equal(t, backoffLeast/2, time.Since(start))
@@ -436,7 +436,7 @@ func TestExecutor_RepeatChangesTheRequest(t *testing.T) {
 	s, notified, repeats := newServer(noReply, unavailable, noReply, carriedOut), &counter{}, 0
 	bubble(t, s, func(t *testing.T, e *Executor) {
 		r := plain(Never)
-		r.OnUnknown = notified
+		r.OnUnknown = notified.outcomeUnknown
 		r.Repeat = func() []any { repeats++; return []any{"set", "key", repeats} }
 		reply, err := e.Run(t.Context(), r)
 		require.NoError(t, err)

@@ -146,7 +146,7 @@ func TestLane_WhoLeavesBeforeItIsSentSendsNothing(t *testing.T) {
 	inLane(t, func(l *laneTest) {
 		notified := &counter{}
 		leaving := small("leaving")
-		leaving.OnUnknown = notified
+		leaving.OnUnknown = notified.outcomeUnknown
 		stopped, late := leaving, leaving
 		stop := make(chan struct{})
 		stopped.Stop, late.Until = stop, time.Now().Add(earlier)
@@ -186,7 +186,7 @@ func TestLane_WhoLeavesLaterIsUnknown(t *testing.T) {
 			inLane(t, func(l *laneTest) {
 				notified, other := &counter{}, &counter{}
 				leaving, staying := small("leaving"), small("staying")
-				leaving.OnUnknown, staying.OnUnknown = notified, other
+				leaving.OnUnknown, staying.OnUnknown = notified.outcomeUnknown, other.outcomeUnknown
 				r, s := l.do(endsAfter(l.T, time.Second), leaving), l.do(l.Context(), staying)
 				left := r()
 				require.ErrorIs(l, left.err, ErrUnknown)

@@ -169,7 +169,7 @@ func TestContain_MakesAPanicAnOutcome(t *testing.T) {
 		for _, ctx := range []context.Context{context.Background(), t.Context()} {
 			e, notified := New(newServer(answer{panics: true, unwritten: unwritten})), &counter{}
 			r := plain(Never)
-			r.OnUnknown = notified
+			r.OnUnknown = notified.outcomeUnknown
 			_, err := e.Run(ctx, r)
 			require.ErrorIs(t, err, ErrPanicked)
 			require.ErrorContains(t, err, "server).Process (line ")

@@ -168,7 +168,7 @@ type counter struct {
 	over  []bool
 }
 
-func (c *counter) OutcomeUnknown(over bool) {
+func (c *counter) outcomeUnknown(over bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.times, c.over = append(c.times, time.Now()), append(c.over, over)
