@@ -36,17 +36,17 @@ const (
 // without hooks has none.
 //
 // A lock may end before the caller has its handle: in Close, or when it is forced open. Then the hooks learn
-// of it when they have returned from Acquired. Its methods are called without a mutex of other parts: the hooks are
+// of it after they have returned from Acquired. Its methods are called without a mutex of other parts: the hooks are
 // the user's code.
 type observer struct {
 	hold   *Hold
 	called time.Time // when the lock was asked for
 
 	mu       sync.Mutex // guards what follows; no hook is called with it
-	acquired time.Time
-	reported bool   // the hooks were told that it was acquired
-	early    func() // tells how the lock ended, if it did before that
-	ended    bool
+	acquired time.Time  // zero until the hooks have returned from Acquired
+	ended    time.Time  // zero while it is held
+	how      What       // it ended
+	reported bool       // how it ended
 }
 
 // observe gives h an observer, if it has hooks. That is in its options, which are its own then: a field of Hold
@@ -97,48 +97,37 @@ func (o *observer) tell(ctx context.Context, e Event) {
 	}
 }
 
+// begin tells that the lock was acquired, and how it has ended if it has meanwhile.
 func (o *observer) begin(ctx context.Context, what What) {
 	now := time.Now()
-	o.setAcquired(now)
 	o.tell(ctx, Event{What: what, Waited: now.Sub(o.called)})
-	if early := o.setReported(); early != nil {
-		early()
-	}
+	o.change(func() { o.acquired = now })
 }
 
-func (o *observer) setAcquired(at time.Time) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.acquired = at
-}
-
-func (o *observer) setReported() (early func()) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.reported, early, o.early = true, o.early, nil
-	return early
-}
-
+// end tells how the lock ended. Only the first call does anything.
 func (o *observer) end(how What) {
-	if tell := o.ending(how, time.Now()); tell != nil {
-		tell()
+	now := time.Now()
+	o.change(func() {
+		if o.ended.IsZero() {
+			o.ended, o.how = now, how
+		}
+	})
+}
+
+// change makes a change, and tells how the lock ended once it was acquired and has ended.
+func (o *observer) change(do func()) {
+	if event, ok := o.changed(do); ok {
+		o.tell(context.Background(), event)
 	}
 }
 
-// ending notes how the lock ended. It returns what tells the hooks, or nil if that has been done, or is to be done
-// later: acquired does not change any more then.
-func (o *observer) ending(how What, now time.Time) (tell func()) {
+func (o *observer) changed(do func()) (event Event, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.ended {
-		return nil
+	do()
+	if o.reported || o.acquired.IsZero() || o.ended.IsZero() {
+		return Event{}, false
 	}
-	o.ended = true
-	tell = func() { // the lock may have ended first
-		o.tell(context.Background(), Event{What: how, Held: max(now.Sub(o.acquired), 0)})
-	}
-	if !o.reported {
-		o.early, tell = tell, nil
-	}
-	return tell
+	o.reported = true
+	return Event{What: o.how, Held: max(o.ended.Sub(o.acquired), 0)}, true // it may have ended first
 }
