@@ -192,29 +192,22 @@ func (s *LockSet) endSection(ctx context.Context) error {
 // joinKinds joins the errors of an operation on several locks: the first of each kind, with its lock's name.
 func joinKinds(op string, holds []*locks.Hold, errs []error) error {
 	kinds := [...]error{ErrNotHeld, ErrLost, ErrClosed, ErrUnknown, ErrUnavailable}
-	var first, others [len(kinds) + 1]int // positions, from 1; the last is that of other errors
+	var of [len(kinds) + 1][]int // where the errors of each kind are; the last has the others
 	for i, err := range errs {
-		if err == nil {
-			continue
-		}
-		kind := slices.IndexFunc(kinds[:], func(kind error) bool { return errors.Is(err, kind) })
-		if kind < 0 {
-			kind = len(kinds)
-		}
-		if first[kind] == 0 {
-			first[kind] = i + 1
-		} else {
-			others[kind]++
+		if err != nil {
+			kind := slices.IndexFunc(kinds[:], func(kind error) bool { return errors.Is(err, kind) })
+			kind = (kind + len(of)) % len(of)
+			of[kind] = append(of[kind], i)
 		}
 	}
 	var all []error
-	for kind, at := range first {
-		if at == 0 {
+	for _, at := range of {
+		if len(at) == 0 {
 			continue
 		}
-		err := wrap(op, holds[at-1].Name(), errs[at-1])
-		if others[kind] > 0 {
-			err = fmt.Errorf("%w (and %d more)", err, others[kind])
+		err := wrap(op, holds[at[0]].Name(), errs[at[0]])
+		if more := len(at) - 1; more > 0 {
+			err = fmt.Errorf("%w (and %d more)", err, more)
 		}
 		all = append(all, err)
 	}

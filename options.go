@@ -1,6 +1,7 @@
 package sluice
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -157,18 +158,9 @@ func withLockOptions(o lockOptions, opts []LockOption) (*lockOptions, error) {
 		}
 		opt(&o)
 	}
-	if err := checkDuration("TTL", o.TTL); err != nil {
+	if err := cmp.Or(checkDuration("TTL", o.TTL), checkDuration("retry interval", o.Retry),
+		checkDuration("longest hold", cmp.Or(o.MaxHold, time.Second)), checkDuration("longest wait", cmp.Or(o.MaxWait, time.Second))); err != nil {
 		return &o, err
-	}
-	if o.MaxHold != 0 {
-		if err := checkDuration("longest hold", o.MaxHold); err != nil {
-			return &o, err
-		}
-	}
-	if o.MaxWait != 0 {
-		if err := checkDuration("longest wait", o.MaxWait); err != nil {
-			return &o, err
-		}
 	}
 	switch {
 	case o.Permits < 0 || o.Permits > store.MaxPermits:
@@ -179,7 +171,7 @@ func withLockOptions(o lockOptions, opts []LockOption) (*lockOptions, error) {
 		return &o, fmt.Errorf("%w: a label has 1 to %d bytes of printable UTF-8", ErrInvalid, maxLabel)
 	}
 	o.Prepare()
-	return &o, checkDuration("retry interval", o.Retry)
+	return &o, nil
 }
 
 var errNegativeReplicas = fmt.Errorf("%w: negative number of replicas", ErrInvalid)

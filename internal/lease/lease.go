@@ -30,7 +30,6 @@ type rare struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	alarm  *time.Timer // ends ctx at the deadline
-	lost   func()      // called after that; nil for nothing
 }
 
 // rarely returns what is rare, to be changed.
@@ -56,17 +55,10 @@ func (l *Lease) Begin(now, deadline, covered time.Time, limit time.Duration) tim
 
 // limited is t, or the limit if that is sooner.
 func (l *Lease) limited(t time.Time) time.Time {
-	if limit, ok := l.limit(); ok && limit.Before(t) {
-		return limit
+	if l.rare != nil && !l.rare.limit.IsZero() && l.rare.limit.Before(t) {
+		return l.rare.limit
 	}
 	return t
-}
-
-func (l *Lease) limit() (limit time.Time, ok bool) {
-	if l.rare == nil || l.rare.limit.IsZero() {
-		return time.Time{}, false
-	}
-	return l.rare.limit, true
 }
 
 // Ask notes that an extension by ttl is about to be sent. It reports false if the lease is
@@ -182,8 +174,7 @@ func (l *Lease) Ended() bool {
 func (l *Lease) Renewable() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	limit, ok := l.limit()
-	return l.holds() && (!ok || l.deadline.Before(limit))
+	return l.holds() && l.limited(l.deadline.Add(1)).After(l.deadline)
 }
 
 // Deadline returns when the lease is lost unless it is extended.
@@ -235,40 +226,11 @@ func (l *Lease) Context() context.Context {
 	return r.ctx
 }
 
-// Watch has lost called when the deadline passes before End: once, in a goroutine of its own, and without the
-// mutex. If it has passed already, that is at once.
-func (l *Lease) Watch(lost func()) {
-	l.Context() // sets the alarm, unless there is nothing to wait for
-	if l.watch(lost) {
-		lost()
-	}
-}
-
-// watch reports whether the deadline has passed, so that the alarm will not call lost.
-func (l *Lease) watch(lost func()) (passed bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ended {
-		return false
-	}
-	l.rare.lost = lost
-	return l.rare.ctx.Err() != nil
-}
-
 // expire is called at what was the deadline when the alarm was last set.
 func (l *Lease) expire() {
-	if lost := l.endContext(); lost != nil {
-		lost()
-	}
-}
-
-// endContext ends the context if the deadline has passed. It returns what is to be called then.
-func (l *Lease) endContext() (lost func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.ended || !l.expired() {
-		return nil
+	if !l.ended && l.expired() {
+		l.rare.cancel(ErrLost)
 	}
-	l.rare.cancel(ErrLost)
-	return l.rare.lost
 }

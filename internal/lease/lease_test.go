@@ -102,46 +102,6 @@ func TestLease_CountsWhatIsNotSettled(t *testing.T) {
 	require.Zero(t, asked(l))
 }
 
-func TestLease_WatchTellsOfTheDeadlineOnce(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		for what, c := range map[string]struct {
-			before, after func(l *Lease)
-			want          time.Duration // 0 for never
-		}{
-			"at the deadline":                  {want: time.Second},
-			"beside its context":               {before: func(l *Lease) { l.Context() }, want: time.Second},
-			"extended":                         {after: func(l *Lease) { l.Extend(time.Now().Add(time.Minute), time.Now()) }, want: time.Minute},
-			"passed before":                    {before: func(*Lease) { time.Sleep(2 * time.Second) }, want: 2 * time.Second},
-			"passed before, beside a context":  {before: func(l *Lease) { l.Context(); time.Sleep(2 * time.Second) }, want: 2 * time.Second},
-			"ended":                            {after: func(l *Lease) { l.End(nil) }},
-			"ended before":                     {before: func(l *Lease) { l.End(nil) }},
-			"ended after the deadline":         {after: func(l *Lease) { time.Sleep(time.Minute); l.End(nil) }, want: time.Second},
-			"ended before, after the deadline": {before: func(l *Lease) { time.Sleep(2 * time.Second); l.End(nil) }},
-		} {
-			l, start := begun(time.Second, 0), time.Now()
-			var told []time.Duration
-			if c.before != nil {
-				c.before(l)
-			}
-			l.Watch(func() {
-				_ = l.Valid() // the mutex is free
-				told = append(told, time.Since(start))
-			})
-			if c.after != nil {
-				c.after(l)
-			}
-			time.Sleep(time.Hour)
-			synctest.Wait()
-			if c.want == 0 {
-				require.Empty(t, told, what)
-			} else {
-				require.Equal(t, []time.Duration{c.want}, told, what)
-			}
-		}
-	})
-}
-
 // TestBudget_LeavesTimeForAnotherTry, and waits no longer than any loop for a connection that has gone quiet.
 func TestBudget_LeavesTimeForAnotherTry(t *testing.T) {
 	t.Parallel()

@@ -2,7 +2,6 @@ package lease
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
@@ -171,28 +170,17 @@ func (r *Renewer) Remove(ctx context.Context, m Renewable, grace time.Duration) 
 // RemoveAll is Remove for many leases, without grace: it waits until ctx has ended at most,
 // however many they are.
 func (r *Renewer) RemoveAll(ctx context.Context, leases []Renewable) {
-	underWay := map[<-chan struct{}]bool{}
-	for part := range slices.Chunk(leases, maxBatch) { // the mutex is let go in between
-		r.forget(part, underWay)
+	var underWay []<-chan struct{}
+	for _, m := range leases {
+		if over := r.Forget(m); over != nil {
+			underWay = append(underWay, over)
+		}
 	}
-	for over := range underWay {
+	for _, over := range underWay {
 		select {
 		case <-over:
 		case <-ctx.Done():
 			return
-		}
-	}
-}
-
-func (r *Renewer) forget(leases []Renewable, underWay map[<-chan struct{}]bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, m := range leases {
-		if e := r.entries[m]; e != nil {
-			if e.batch != nil {
-				underWay[e.batch.over] = true
-			}
-			r.drop(e)
 		}
 	}
 }

@@ -26,7 +26,7 @@ import (
 // limit for the wait.
 func (h *Hold) Acquire(ctx, bounded context.Context, try bool) error {
 	h.observe()
-	handedOver, err := h.acquireInOrder(bounded, try)
+	how, err := h.acquireInOrder(bounded, try)
 	if err != nil {
 		if !try && !errors.Is(err, store.ErrInvalid) {
 			h.tellWaitEnded(ctx, err)
@@ -36,47 +36,46 @@ func (h *Hold) Acquire(ctx, bounded context.Context, try bool) error {
 	if h.options.Renew {
 		h.engine.renewer.Add(h)
 	}
-	h.tellAcquired(ctx, handedOver) // last: the hook may take its time
+	h.tellAcquired(ctx, how) // last: the hook may take its time
 	return nil
 }
 
 // acquireInOrder takes the lock when h's turn has come among the callers of its Locker. With try it
-// does not wait: behind another caller of the Locker it sends nothing. handedOver says how it was
-// taken.
-func (h *Hold) acquireInOrder(ctx context.Context, try bool) (handedOver bool, err error) {
+// does not wait: behind another caller of the Locker it sends nothing. how is Acquired or TakenOver.
+func (h *Hold) acquireInOrder(ctx context.Context, try bool) (how What, err error) {
 	if err := ctx.Err(); err != nil {
-		return false, err
+		return 0, err
 	}
 	turn, err := h.join(try)
-	switch {
-	case err != nil:
-		return false, err
-	case turn == waitqueue.Closed:
-		return false, ErrClosed // the lock has no address
-	case turn == waitqueue.Busy:
-		return false, ErrLocked
+	if err != nil {
+		return 0, err
 	}
-	a := acquisition{hold: h, try: try, arrived: h.address.outage.Arrival()}
+	a := acquisition{hold: h, try: try}
+	if h.address != nil { // it is not closed
+		a.arrived = h.address.outage.Arrival()
+	}
 	if turn == waitqueue.Queued {
 		a.waited = true
 		turn, err = h.awaitTurn(ctx)
 	}
 	switch {
 	case err != nil:
-		return false, err
-	case turn == waitqueue.Granted:
-		return true, nil
+		return 0, err
 	case turn == waitqueue.Closed:
-		return false, ErrClosed
+		return 0, ErrClosed
+	case turn == waitqueue.Busy:
+		return 0, ErrLocked
+	case turn == waitqueue.Granted:
+		return TakenOver, nil
 	}
 	if err := a.run(ctx); err != nil {
 		h.giveUp(errors.Is(err, redisexec.ErrUnknown))
 		if errors.Is(err, errTooShort) {
 			err = h.awaitEnd(ctx)
 		}
-		return false, a.failure(ctx, err)
+		return 0, a.failure(ctx, err)
 	}
-	return false, nil
+	return Acquired, nil
 }
 
 // join puts h into its name's queue.
@@ -272,7 +271,8 @@ func (a *acquisition) first(ctx context.Context) (taken, held bool, err error) {
 	case err != nil || reply.Value == nil:
 		return false, err == nil, err
 	case reply.Value != "OK":
-		return false, false, a.unexpected(redisexec.Unexpected(reply.Value))
+		h.releaseInBackground() // the command may have been carried out
+		return false, false, redisexec.Unexpected(reply.Value)
 	}
 	return true, false, h.take(reply, 0)
 }
@@ -305,7 +305,8 @@ func (a *acquisition) byScript(ctx context.Context, joins bool) (taken bool, lef
 	answer, err := store.DecodeAcquired(reply.Value)
 	switch {
 	case err != nil:
-		return false, 0, a.unexpected(err)
+		h.releaseInBackground() // the command may have been carried out
+		return false, 0, err
 	case answer.HeldFor > 0:
 		return false, 0, h.otherKind(answer.HeldFor)
 	case !answer.Taken:
@@ -370,13 +371,6 @@ func (a *acquisition) request(r redisexec.Request) redisexec.Request {
 		r.Outage, r.Arrived = &h.address.outage, a.arrived
 	}
 	return r
-}
-
-// unexpected has the lock released after a reply of a kind that the server does not give:
-// the command may have been carried out.
-func (a *acquisition) unexpected(err error) error {
-	a.hold.releaseInBackground()
-	return err
 }
 
 // take makes h the holder of a lock that was acquired by a command with this reply, unless that

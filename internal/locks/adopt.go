@@ -25,7 +25,7 @@ func (h *Hold) Adopt(ctx context.Context, token string) error {
 	if h.options.Renew {
 		h.engine.renewer.Add(h)
 	}
-	h.tellAcquired(ctx, false)
+	h.tellAcquired(ctx, Acquired)
 	return nil
 }
 
@@ -86,10 +86,9 @@ func (h *Hold) Detach(ctx context.Context) (token string, err error) {
 // apartLocks are the locks of an Engine that are held outside of the queues of its callers, and so never handed over.
 // The zero value is ready.
 type apartLocks struct {
-	mu     sync.Mutex // guards what follows
-	locks  map[*Hold]struct{}
-	peak   int // the most locks so far, see shrink.Map
-	closed bool
+	mu    sync.Mutex // guards what follows
+	locks map[*Hold]struct{}
+	peak  int // the most locks so far, see shrink.Map
 }
 
 // add reports false if the Engine is closed. It drops some locks that have ended and were not released, so that
@@ -97,7 +96,7 @@ type apartLocks struct {
 func (a *apartLocks) add(h *Hold) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.closed {
+	if h.engine.Closed() { // else UnlockAll, which Close calls after that, finds it
 		return false
 	}
 	if a.locks == nil {
@@ -134,10 +133,4 @@ func (a *apartLocks) all(key string) (locks []*Hold) {
 		}
 	}
 	return locks
-}
-
-func (a *apartLocks) close() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.closed = true
 }

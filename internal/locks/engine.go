@@ -77,7 +77,6 @@ func (e *Engine) Close() (holds []*Hold, errs []error) {
 		close(e.closed)
 		e.queues.Close()
 		e.permits.Close()
-		e.apart.close()
 		holds, errs = e.UnlockAll(ctx)
 		e.renewer.Close()
 		e.janitor.Close()

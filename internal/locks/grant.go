@@ -42,11 +42,8 @@ func OwnerIn(token string) (owner string, ok bool) {
 	if label < 0 || strings.Trim(token[label:], "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") != "" {
 		return "", false
 	}
-	if label == 0 {
-		return "", true
-	}
 	owner, ok = strings.CutSuffix(token[:label], ":")
-	return owner, ok && owner != ""
+	return owner, ok == (owner != "") // a label has a colon behind it, and no label has none
 }
 
 // A window is how long an Engine hands a lock over among its own callers, from the moment at
@@ -175,12 +172,7 @@ type fences struct {
 }
 
 // last is the last of them, 0 if there are none.
-func (f fences) last() int64 {
-	if f.first == 0 {
-		return 0
-	}
-	return f.first + f.block - 1
-}
+func (f fences) last() int64 { return max(0, f.first+f.block-1) }
 
 // after takes a fence for the lock that takes over from the one that took the current fence:
 // that of the present microsecond or, where that was taken, the next one, when its time has come.
@@ -189,7 +181,7 @@ func (f fences) last() int64 {
 // a failover two primaries may do so for a while: the other one may have given a higher
 // fence meanwhile.
 func (f fences) after(current int64) (next int64, ok bool) {
-	last := f.first + f.block - 1
+	last := f.last()
 	if f.first == 0 || current == last {
 		return 0, false
 	}
@@ -209,5 +201,5 @@ func (h *Hold) unusedFences() int64 {
 	if f.first == 0 {
 		return h.grant.window.fences()
 	}
-	return f.first + f.block - 1 - h.fence
+	return f.last() - h.fence
 }

@@ -1,6 +1,7 @@
 package locks
 
 import (
+	"context"
 	"os"
 	"regexp"
 	"testing"
@@ -251,8 +252,53 @@ func TestObserver_NoneCostsNothing(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		h.observe()
 		h.tellWaitEnded(t.Context(), ErrLocked)
-		h.tellAcquired(t.Context(), true)
+		h.tellAcquired(t.Context(), TakenOver)
 		h.tellEnded(HandedOver)
 	}))
 	require.Same(t, o, h.options)
+}
+
+// TestObserver_TellsOfTheLossOnce: at the deadline, whatever else ends the lock, and not if it was
+// given up before.
+func TestObserver_TellsOfTheLossOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for what, c := range map[string]struct {
+			before, after func(h *Hold)
+			want          time.Duration // 0 for never
+		}{
+			"at the deadline":          {want: time.Second},
+			"beside its context":       {before: func(h *Hold) { h.Context() }, want: time.Second},
+			"extended":                 {after: func(h *Hold) { h.lease.Extend(time.Now().Add(time.Minute), time.Now()) }, want: time.Minute},
+			"passed before":            {before: func(*Hold) { time.Sleep(2 * time.Second) }, want: 2 * time.Second},
+			"ended":                    {after: func(h *Hold) { h.lease.End(nil) }},
+			"closed":                   {after: func(h *Hold) { h.lease.End(ErrClosed) }},
+			"ended before":             {before: func(h *Hold) { h.lease.End(nil) }},
+			"ended after the deadline": {after: func(h *Hold) { time.Sleep(time.Minute); h.lease.End(nil); h.tellEnded(Lost) }, want: time.Second},
+		} {
+			start := time.Now()
+			var told []time.Duration
+			h := &Hold{options: &Options{WatchesLoss: true, Hooks: []Hook{func(_ context.Context, e Event) {
+				if e.What == Lost {
+					told = append(told, time.Since(start))
+				}
+			}}}}
+			h.begin(start, start.Add(time.Second), start.Add(time.Minute))
+			h.observe()
+			if c.before != nil {
+				c.before(h)
+			}
+			h.tellAcquired(t.Context(), Acquired)
+			if c.after != nil {
+				c.after(h)
+			}
+			time.Sleep(time.Hour)
+			synctest.Wait()
+			if c.want == 0 {
+				require.Empty(t, told, what)
+			} else {
+				require.Equal(t, []time.Duration{c.want}, told, what)
+			}
+		}
+	})
 }

@@ -2,8 +2,11 @@ package locks
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
+
+	"github.com/sluice-go/sluice/internal/lease"
 )
 
 // Hook is called when something has happened to a lock. It must not panic.
@@ -61,18 +64,19 @@ func (h *Hold) observe() {
 }
 
 // tellAcquired tells that h was acquired, and has its deadline watched. ctx is the caller's.
-func (h *Hold) tellAcquired(ctx context.Context, handedOver bool) {
+func (h *Hold) tellAcquired(ctx context.Context, how What) {
 	o := h.options.observer
 	if o == nil {
 		return
 	}
-	what := Acquired
-	if handedOver {
-		what = TakenOver
-	}
-	o.begin(ctx, what)
+	o.begin(ctx, how)
 	if h.options.WatchesLoss {
-		h.lease.Watch(func() { o.end(Lost) })
+		ended := h.lease.Context()
+		context.AfterFunc(ended, func() {
+			if errors.Is(context.Cause(ended), lease.ErrLost) {
+				o.end(Lost)
+			}
+		})
 	}
 }
 
@@ -98,9 +102,9 @@ func (o *observer) tell(ctx context.Context, e Event) {
 }
 
 // begin tells that the lock was acquired, and how it has ended if it has meanwhile.
-func (o *observer) begin(ctx context.Context, what What) {
+func (o *observer) begin(ctx context.Context, how What) {
 	now := time.Now()
-	o.tell(ctx, Event{What: what, Waited: now.Sub(o.called)})
+	o.tell(ctx, Event{What: how, Waited: now.Sub(o.called)})
 	o.change(func() { o.acquired = now })
 }
 

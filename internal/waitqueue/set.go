@@ -227,28 +227,52 @@ func (s *Set[V]) Holder(name string) Holder {
 // Close makes Hold and HandOver refuse, and gives the turn Closed to all that are queued, and
 // to those that join later. What is held then stays so: see Holders.
 func (s *Set[V]) Close() {
-	for i := range s.stripes {
-		s.stripes[i].close()
-	}
+	s.forEachStripe(func(p *stripe[V]) {
+		p.closed = true
+		for _, q := range p.queues {
+			for w := q.waiting.first; w != nil; w = q.waiting.first {
+				q.waiting.remove(w)
+				w.turn <- Closed
+			}
+		}
+	})
 }
 
 // Holders returns those that hold: each that held when Holders was called, unless it has given
 // up meanwhile, and maybe some that came later.
 func (s *Set[V]) Holders() (holders []Holder) {
-	for i := range s.stripes {
-		holders = s.stripes[i].holders(holders)
-	}
+	s.forEachStripe(func(p *stripe[V]) {
+		for _, q := range p.queues {
+			if q.held {
+				holders = append(holders, q.head.holder)
+			}
+		}
+	})
 	return holders
 }
 
 // Len returns how many names the set keeps, how many of them have a head, and how many
 // waiters are queued.
 func (s *Set[V]) Len() (names, busy, queued int) {
-	for i := range s.stripes {
-		n, b, w := s.stripes[i].len()
-		names, busy, queued = names+n, busy+b, queued+w
-	}
+	s.forEachStripe(func(p *stripe[V]) {
+		names, busy = names+len(p.queues), busy+p.busy
+		for _, q := range p.queues {
+			for w := q.waiting.first; w != nil; w = w.next {
+				queued++
+			}
+		}
+	})
 	return names, busy, queued
+}
+
+// forEachStripe calls f for one stripe after the other, with its mutex held.
+func (s *Set[V]) forEachStripe(f func(p *stripe[V])) {
+	for i := range s.stripes {
+		p := &s.stripes[i]
+		p.mu.Lock()
+		f(p)
+		p.mu.Unlock()
+	}
 }
 
 func (s *Set[V]) stripeOf(key []byte) *stripe[V] {

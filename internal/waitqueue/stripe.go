@@ -25,8 +25,7 @@ type stripe[V any] struct {
 	_      [64]byte // on another cache line than the next one's mutex
 }
 
-// The methods in this file are called with the stripe's mutex held, except those that say
-// otherwise.
+// The methods in this file are called with the stripe's mutex held.
 
 // add adds the queue of a name. It is the last that makeRoom looks at.
 func (p *stripe[V]) add(name string, value V) *queue[V] {
@@ -92,44 +91,4 @@ func (p *stripe[V]) channel() chan Turn {
 	c := p.spare[last]
 	p.spare = p.spare[:last]
 	return c
-}
-
-// close locks the mutex itself, as what follows does.
-func (p *stripe[V]) close() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.closed = true
-	for _, q := range p.queues {
-		for w := q.waiting.first; w != nil; w = q.waiting.first {
-			q.waiting.remove(w)
-			w.turn <- Closed
-		}
-	}
-}
-
-// holders appends those that hold.
-func (p *stripe[V]) holders(to []Holder) []Holder {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, q := range p.queues {
-		if q.held {
-			to = append(to, q.head.holder)
-		}
-	}
-	return to
-}
-
-// len is Set.Len for these names.
-func (p *stripe[V]) len() (names, busy, queued int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, q := range p.queues {
-		if q.head != nil {
-			busy++
-		}
-		for w := q.waiting.first; w != nil; w = w.next {
-			queued++
-		}
-	}
-	return len(p.queues), busy, queued
 }
