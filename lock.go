@@ -13,21 +13,21 @@ type Lock struct {
 	held locks.Hold // no pointer: each hand-over would allocate one more
 }
 
-// Unlock releases the lock and ends its Context. It waits for an answer until ctx ends, or the lock's own end has
-// come, or the limit of WithMaxHold: there is nothing to wait for then.
+// Unlock releases the lock and ends its Context. It waits for an answer until ctx ends, or the
+// lock's own end has come, or the limit of WithMaxHold: there is nothing to wait for then.
 //
-// It works with a context that has ended, and for a lock that is over: it then waits 15ms for an answer. In every
-// case the handle is used up.
+// It works with a context that has ended, and for a lock that is over: it then waits 15ms for an
+// answer. In every case the handle is used up.
 //
-// It returns nil if the lock was still the caller's; it is then free, or the next waiting
-// caller's. (If Context had ended before, the lock was lost all the same, though no other
-// caller has had it.) It also returns nil if the lock was valid when Unlock was called and
-// its time was over when the server had answered: what the lock guarded was protected
-// to its end, unless it was forced open meanwhile. The error is ErrNotHeld if the lock was
-// released before, lost, or forced open; ErrClosed if UnlockAll or Close has released it. It is ErrUnknown if there was no
-// answer, and ErrUnavailable if no server could be reached: the release goes on in the
-// background, and the caller has nothing to do. If the deadline had passed when Unlock was
-// called, every error without an answer is ErrNotHeld too.
+// It returns nil if the lock was still the caller's; it is then free, or the next waiting caller's.
+// (If Context had ended before, the lock was lost all the same, though no other caller has had it.)
+// It also returns nil if the lock was valid when Unlock was called and its time was over when the
+// server had answered: what the lock guarded was protected to its end, unless it was forced open
+// meanwhile. The error is ErrNotHeld if the lock was released before, lost, or forced open;
+// ErrClosed if UnlockAll or Close has released it. It is ErrUnknown if there was no answer, and
+// ErrUnavailable if no server could be reached: the release goes on in the background, and the
+// caller has nothing to do. If the deadline had passed when Unlock was called, every error without
+// an answer is ErrNotHeld too.
 func (k *Lock) Unlock(ctx context.Context) error { return k.wrap("unlock", k.hold().Unlock(ctx)) }
 
 // Extend gives the lock a TTL of at least ttl from now. It never makes a TTL shorter, so
@@ -52,20 +52,21 @@ func (k *Lock) TTL(ctx context.Context) (time.Duration, error) {
 	return left, k.wrap("ttl", err)
 }
 
-// Detach ends the handle, and leaves the lock held: for the process that is told the token, which it returns, and
-// which calls Adopt. The Context ends with context.Canceled.
+// Detach ends the handle, and leaves the lock held: for the process that is told the token, which
+// it returns, and which calls Adopt. The Context ends with context.Canceled.
 //
-// This process sends nothing for the lock after that, and no request of it that is carried out later can take or
-// release the lock.
+// This process sends nothing for the lock after that, and no request of it that is carried out
+// later can take or release the lock.
 //
-// The lock's TTL goes on: it is free at what was the Deadline, soon after, unless it is adopted before. Call
-// Extend before Detach to give the other process more time. If WithAutoRenew extends the lock at this moment,
-// Detach waits for that until ctx ends, and 15ms. It sends nothing itself. An extension that has no reply by
-// then may still be carried out while the token holds the lock: the TTL then becomes no shorter, but lasts from
-// that moment.
+// The lock's TTL goes on: it is free at what was the Deadline, soon after, unless it is adopted
+// before. Call Extend before Detach to give the other process more time. If WithAutoRenew extends
+// the lock at this moment, Detach waits for that until ctx ends, and 15ms. It sends nothing itself.
+// An extension that has no reply by then may still be carried out while the token holds the lock:
+// the TTL then becomes no shorter, but lasts from that moment.
 //
-// The error is ErrNotHeld or ErrClosed, as that of Unlock; the handle is used up in any case. A lock of Do or
-// of a LockSet may be detached too: Do then returns ErrLost, and the set's Unlock ErrNotHeld.
+// The error is ErrNotHeld or ErrClosed, as that of Unlock; the handle is used up in any case. A
+// lock of Do or of a LockSet may be detached too: Do then returns ErrLost, and the set's Unlock
+// ErrNotHeld.
 func (k *Lock) Detach(ctx context.Context) (token string, err error) {
 	token, err = k.hold().Detach(ctx)
 	return token, k.wrap("detach", err)
@@ -79,30 +80,31 @@ func (k *Lock) Valid() bool { return k.hold().Valid() }
 // before the end of the key on the server, by 1% of the TTL, 2ms, and the way there.
 func (k *Lock) Deadline() time.Time { return k.hold().Deadline() }
 
-// Context returns a context that ends when the lock does: with the cause ErrLost at its deadline, or when the
-// server says that it is gone; with ErrClosed in UnlockAll and Close; with context.Canceled in Unlock.
+// Context returns a context that ends when the lock does: with the cause ErrLost at its deadline,
+// or when the server says that it is gone; with ErrClosed in UnlockAll and Close; with
+// context.Canceled in Unlock.
 //
-// It does not descend from the context given to Lock, which bounds the waiting and nothing else. It costs a timer,
-// from the first call on, and no goroutine.
+// It does not descend from the context given to Lock, which bounds the waiting and nothing else. It
+// costs a timer, from the first call on, and no goroutine.
 func (k *Lock) Context() context.Context { return k.hold().Context() }
 
 // Name returns the name that the lock was taken by.
 func (k *Lock) Name() string { return k.hold().Name() }
 
-// Fence returns a number that is higher than that of every earlier holder of the name with WithFencing, in any
-// process: over a lock that expired, was handed over or forced open, a server that restarted without its data, a
-// FLUSHALL.
+// Fence returns a number that is higher than that of every earlier holder of the name with
+// WithFencing, in any process: over a lock that expired, was handed over or forced open, a server
+// that restarted without its data, a FLUSHALL.
 //
-// Write it beside what the lock guards, before you read that, and have reads and writes refused where a higher one
-// stands. It is 0 without WithFencing.
+// Write it beside what the lock guards, before you read that, and have reads and writes refused
+// where a higher one stands. It is 0 without WithFencing.
 //
-// It is the server's time in microseconds, or one more than the last fence where that is
-// higher. So it can go back only where the server (or, in a failover, another one) has
-// lost the last fence *and* its clock is behind that: because it was set back, or by up to
-// the hand-over window (see Locker.Lock) for each Detach, and each time that the lock had just been forced open.
-// Within a process whose lock another process has forced open, or whose key the server has lost (by
-// FLUSHALL or a restart without its data, say), it may be handed over until that window ends, with
-// fences that are lower than the new holder's.
+// It is the server's time in microseconds, or one more than the last fence where that is higher. So
+// it can go back only where the server (or, in a failover, another one) has lost the last fence
+// *and* its clock is behind that: because it was set back, or by up to the hand-over window (see
+// Locker.Lock) for each Detach, and each time that the lock had just been forced open. Within a
+// process whose lock another process has forced open, or whose key the server has lost (by FLUSHALL
+// or a restart without its data, say), it may be handed over until that window ends, with fences
+// that are lower than the new holder's.
 //
 // While two primaries serve side by side, as some failovers have it, a fence is of the
 // time at which its primary saw the acquisition. So it can be lower than one that the

@@ -8,28 +8,32 @@ import (
 	"github.com/sluice-go/sluice/internal/locks"
 )
 
-// LockHooks are functions that are called when something has happened to a lock: for metrics, logs and traces. Each is
-// optional, and one that is nil costs nothing.
+// LockHooks are functions that are called when something has happened to a lock: for metrics, logs
+// and traces. Each is optional, and one that is nil costs nothing.
 //
-// The goroutine in which it happened calls them, and they hold up what comes next there: the caller of Lock, the
-// renewals of other locks. So a hook must be short, and must not call the library. Several may run at the same time. A
-// hook that panics is taken to have returned; what it panicked with is dropped. No hook may end its goroutine by
-// runtime.Goexit, as t.FailNow does: what comes next there would not be done. No hook is given a token of a lock.
+// The goroutine in which it happened calls them, and they hold up what comes next there: the caller
+// of Lock, the renewals of other locks. So a hook must be short, and must not call the library.
+// Several may run at the same time. A hook that panics is taken to have returned; what it panicked
+// with is dropped. No hook may end its goroutine by runtime.Goexit, as t.FailNow does: what comes
+// next there would not be done. No hook is given a token of a lock.
 type LockHooks struct {
-	// LockAcquired is called when Lock, TryLock, Do, LockAll, DoAll or Adopt has got a lock, before that returns
-	// or calls its function. ctx is the call's.
+	// LockAcquired is called when Lock, TryLock, Do, LockAll, DoAll or Adopt has got a lock, before
+	// that returns or calls its function. ctx is the call's.
 	LockAcquired func(ctx context.Context, i LockAcquired)
-	// WaitEnded is called, instead, when Lock, Do, LockAll or DoAll has waited in vain: it returns without the lock. Of
-	// LockAll and DoAll it is told the name of the lock that they did not get; of those that they had got, and give
-	// back, LockReleased is called. It is not called for TryLock, nor where there was nothing to wait for: with bad
-	// arguments, or a Locker that was closed before. ctx is the call's, and may have ended.
+	// WaitEnded is called, instead, when Lock, Do, LockAll or DoAll has waited in vain: it returns
+	// without the lock. Of LockAll and DoAll it is told the name of the lock that they did not get;
+	// of those that they had got, and give back, LockReleased is called. It is not called for
+	// TryLock, nor where there was nothing to wait for: with bad arguments, or a Locker that was
+	// closed before. ctx is the call's, and may have ended.
 	WaitEnded func(ctx context.Context, i WaitEnded)
-	// LockReleased is called when a lock was given up that had not been lost: by Unlock, UnlockAll, Close, Detach
-	// or the end of Do. Of each lock for which LockAcquired was called (or would have been) either it or LockLost
-	// is called, once, and after LockAcquired has returned. The next holder's LockAcquired may come first.
+	// LockReleased is called when a lock was given up that had not been lost: by Unlock, UnlockAll,
+	// Close, Detach or the end of Do. Of each lock for which LockAcquired was called (or would have
+	// been) either it or LockLost is called, once, and after LockAcquired has returned. The next
+	// holder's LockAcquired may come first.
 	LockReleased func(i LockReleased)
-	// LockLost is called when a lock is lost before it was released: at its deadline, or when the server says that
-	// the holder's token does not hold the lock. It costs a timer for each lock.
+	// LockLost is called when a lock is lost before it was released: at its deadline, or when the
+	// server says that the holder's token does not hold the lock. It costs a timer for each lock, and
+	// a goroutine that ends at once when the lock does.
 	LockLost func(i LockLost)
 }
 
@@ -46,7 +50,9 @@ type WaitEnded struct {
 	Name   string        // as given to Lock
 	Waited time.Duration // from the call until its end
 	Owner  string        // the label that WithOwner gave; empty without it
-	Err    error         // why the wait ended: ErrLocked with the end of ctx, or of the wait of a LockAll that has lost a lock; ErrUnavailable, ErrClosed, ...
+	// Err is why the wait ended: ErrLocked with the end of ctx, or of the wait of a LockAll that has lost
+	// a lock; ErrUnavailable, ErrClosed, ...
+	Err error
 }
 
 // LockReleased is what the hook LockReleased is told.
@@ -62,8 +68,8 @@ type LockLost struct {
 	Held time.Duration // from the acquisition until the loss was noticed
 }
 
-// WithLockHooks has h called for locks. Given several times, the hooks of all are called, in that order:
-// those of the Locker before those of a call. Defaults to none.
+// WithLockHooks has h called for locks. Given several times, the hooks of all are called, in that
+// order: those of the Locker before those of a call. Defaults to none.
 func WithLockHooks(h LockHooks) LockOption {
 	isSet := h.LockAcquired != nil || h.WaitEnded != nil || h.LockReleased != nil || h.LockLost != nil
 	return func(o *lockOptions) {

@@ -19,22 +19,23 @@ type LockSet struct {
 // LockAll takes all the named locks, or none: for a section that needs several at once, such as the
 // items of a basket. A name that is given twice is taken once.
 //
-// It takes them one after the other, each as Lock does, in the order of their keys: the same in every
-// process. So callers of LockAll never wait for each other in a circle, whatever the order in which they name the
-// locks. A caller that takes further locks while it holds some, by another LockAll or by Lock, is
-// not covered by that; it should bound its wait by WithMaxWait.
+// It takes them one after the other, each as Lock does, in the order of their keys: the same in
+// every process. So callers of LockAll never wait for each other in a circle, whatever the order in
+// which they name the locks. A caller that takes further locks while it holds some, by another
+// LockAll or by Lock, is not covered by that; it should bound its wait by WithMaxWait.
 //
-// The locks are renewed from the moment at which each is taken (WithAutoRenew is implied), also while LockAll
-// waits for the next, in a line for each name. Meanwhile they keep other callers waiting, each of which waits for as long as the
-// slowest of its names takes. Bound that by WithMaxWait, which holds for all the names together, and let a
-// section name the locks that it needs, and not more. WithMaxHold counts for each lock from when it was
-// taken, so that the first one's ends the set.
+// The locks are renewed from the moment at which each is taken (WithAutoRenew is implied), also
+// while LockAll waits for the next, in a line for each name. Meanwhile they keep other callers
+// waiting, each of which waits for as long as the slowest of its names takes. Bound that by
+// WithMaxWait, which holds for all the names together, and let a section name the locks that it
+// needs, and not more. WithMaxHold counts for each lock from when it was taken, so that the first
+// one's ends the set.
 //
 // The error is that of the lock which could not be taken, and names it: see Lock. It is ErrLost, or
-// ErrClosed, if one that had been taken was lost while LockAll waited for the next; ErrInvalid without a
-// name. After an error no lock is held: those that had been taken are released before LockAll returns, which
-// waits for that for a second at the most, or for 15ms if ctx has ended. What gets no answer is released in
-// the background.
+// ErrClosed, if one that had been taken was lost while LockAll waited for the next; ErrInvalid
+// without a name. After an error no lock is held: those that had been taken are released before
+// LockAll returns, which waits for that for a second at the most, or for 15ms if ctx has ended.
+// What gets no answer is released in the background.
 func (l *Locker) LockAll(ctx context.Context, names []string, opts ...LockOption) (*LockSet, error) {
 	return l.lockAll("lock all", ctx, names, opts)
 }
@@ -72,14 +73,14 @@ func (l *Locker) lockAll(op string, ctx context.Context, names []string, opts []
 	return s, nil
 }
 
-// Unlock releases all the locks and ends the Context. Each is handed over or released as Lock.Unlock says. Those
-// that go back to Redis are released in pipelines.
+// Unlock releases all the locks and ends the Context. Each is handed over or released as
+// Lock.Unlock says. Those that go back to Redis are released in pipelines.
 //
-// It waits until ctx ends, or until the last lock's own end, or a second if that is later; it works with a context
-// that has ended. In every case the set is used up.
+// It waits until ctx ends, or until the last lock's own end, or a second if that is later; it works
+// with a context that has ended. In every case the set is used up.
 //
-// The error joins those of the locks, see Lock.Unlock: one of each kind, which names a lock and says
-// how many others have it too.
+// The error joins those of the locks, see Lock.Unlock: one of each kind, which names a lock and
+// says how many others have it too.
 func (s *LockSet) Unlock(ctx context.Context) error {
 	if s.byName == nil {
 		return invalid("unlock", "LockSet not made by a Locker")
@@ -87,7 +88,8 @@ func (s *LockSet) Unlock(ctx context.Context) error {
 	return joinKinds("unlock", s.set.Holds, s.set.Unlock(ctx))
 }
 
-// Valid reports whether all the locks are held, by the local clock and without I/O. It looks at each.
+// Valid reports whether all the locks are held, by the local clock and without I/O. It looks at
+// each.
 func (s *LockSet) Valid() bool { return s.set.Valid() }
 
 // Context returns a context that ends when the first of the locks does, with the same cause: see
@@ -99,8 +101,8 @@ func (s *LockSet) Context() context.Context {
 	return s.set.Context()
 }
 
-// Get returns the lock with that name, to read its Fence or to Extend it. It returns nil if the set has none, which
-// is not held: see LockFromContext.
+// Get returns the lock with that name, to read its Fence or to Extend it. It returns nil if the set
+// has none, which is not held: see LockFromContext.
 //
 // The lock is the set's to release: after an Unlock of it, the Unlock of the set is ErrNotHeld.
 func (s *LockSet) Get(name string) *Lock { return s.byName[name] }
@@ -110,19 +112,19 @@ func (s *LockSet) Format(f fmt.State, _ rune) {
 	_, _ = fmt.Fprintf(f, "sluice.LockSet(%d)", len(s.byName))
 }
 
-// Do calls fn while it holds the named lock. It waits for the lock as Lock does (WithMaxWait bounds that alone),
-// and renews it for as long as fn runs (WithAutoRenew; WithMaxHold bounds it).
+// Do calls fn while it holds the named lock. It waits for the lock as Lock does (WithMaxWait bounds
+// that alone), and renews it for as long as fn runs (WithAutoRenew; WithMaxHold bounds it).
 //
-// LockFromContext returns the lock within fn; a Lock, Do, LockAll or DoAll of the name within fn is ErrInvalid (see
-// Lock). The context that fn gets ends with ctx, with the cause ErrLost when the lock is lost, and with the cause
-// ErrClosed in UnlockAll and Close; fn has to return then. The lock is released when fn returns or panics, even if
-// ctx has ended.
+// LockFromContext returns the lock within fn; a Lock, Do, LockAll or DoAll of the name within fn is
+// ErrInvalid (see Lock). The context that fn gets ends with ctx, with the cause ErrLost when the
+// lock is lost, and with the cause ErrClosed in UnlockAll and Close; fn has to return then. The
+// lock is released when fn returns or panics, even if ctx has ended.
 //
-// If fn was not called, the error is the one that Lock would return. Otherwise it is
-// fn's own, joined with ErrLost if the lock was lost before fn had returned, or with
-// ErrClosed if UnlockAll or Close has released it before: what fn did then was not
-// protected to its end. A release that gets no answer, or is refused, is no error: it goes on in the
-// background. Nor is one that the server carries out after the lock has expired.
+// If fn was not called, the error is the one that Lock would return. Otherwise it is fn's own,
+// joined with ErrLost if the lock was lost before fn had returned, or with ErrClosed if UnlockAll
+// or Close has released it before: what fn did then was not protected to its end. A release that
+// gets no answer, or is refused, is no error: it goes on in the background. Nor is one that the
+// server carries out after the lock has expired.
 func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Context) error, opts ...LockOption) error {
 	if fn == nil {
 		return invalid("do", "nil function")
@@ -145,9 +147,9 @@ func (l *Locker) Do(ctx context.Context, name string, fn func(ctx context.Contex
 
 // DoAll calls fn while it holds all the named locks.
 //
-// It takes them as LockAll does, and is otherwise Do for several locks: the context that fn gets ends when the
-// first of them is lost, the errors are the same, and LockFromContext returns each of the locks by its name. They
-// are released when fn returns or panics.
+// It takes them as LockAll does, and is otherwise Do for several locks: the context that fn gets
+// ends when the first of them is lost, the errors are the same, and LockFromContext returns each of
+// the locks by its name. They are released when fn returns or panics.
 func (l *Locker) DoAll(ctx context.Context, names []string, fn func(ctx context.Context) error, opts ...LockOption) error {
 	if fn == nil {
 		return invalid("do all", "nil function")
@@ -159,8 +161,9 @@ func (l *Locker) DoAll(ctx context.Context, names []string, fn func(ctx context.
 	return inSection(ctx, s.set.Context(), s.Get, fn, func() error { return s.endSection(ctx) })
 }
 
-// inSection calls fn with a context that ends with ctx and with held, in which find finds the locks. When fn has returned or
-// panicked, end releases them; what it returns is joined with fn's error.
+// inSection calls fn with a context that ends with ctx and with held, in which find finds the
+// locks. When fn has returned or panicked, end releases them; what it returns is joined with fn's
+// error.
 func inSection(ctx, held context.Context, find func(name string) *Lock, fn func(ctx context.Context) error, end func() error) (err error) {
 	fnCtx, cancel := context.WithCancelCause(sectionContext{ctx, find})
 	stop := context.AfterFunc(held, func() { cancel(context.Cause(held)) })
@@ -189,7 +192,8 @@ func (s *LockSet) endSection(ctx context.Context) error {
 	return joinKinds("do all", holds, errs)
 }
 
-// joinKinds joins the errors of an operation on several locks: the first of each kind, with its lock's name.
+// joinKinds joins the errors of an operation on several locks: the first of each kind, with its
+// lock's name.
 func joinKinds(op string, holds []*locks.Hold, errs []error) error {
 	kinds := [...]error{ErrNotHeld, ErrLost, ErrClosed, ErrUnknown, ErrUnavailable}
 	var of [len(kinds) + 1][]int // where the errors of each kind are; the last has the others
@@ -240,14 +244,15 @@ type sectionContext struct {
 // lockOf is the key by which LockFromContext finds a lock.
 type lockOf string
 
-// sameAs is the key by which a lock that is to be taken finds one in the way: of its Locker, with its key.
+// sameAs is the key by which a lock that is to be taken finds one in the way: of its Locker, with
+// its key.
 type sameAs Lock
 
 // errHeldByCaller is the error of an acquisition that would wait for its own caller.
 var errHeldByCaller = fmt.Errorf("%w: the Do of this context holds the lock", ErrInvalid)
 
-// isHeldBy reports whether ctx is that of a function which has the lock, so that it would wait for itself. With permits,
-// another one may be free.
+// isHeldBy reports whether ctx is that of a function which has the lock, so that it would wait for
+// itself. With permits, another one may be free.
 func (k *Lock) isHeldBy(ctx context.Context) bool { return ctx.Value((*sameAs)(k)) != nil }
 
 // Value looks for a lock among those of the function, and then in the contexts around.
@@ -265,11 +270,13 @@ func (c sectionContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// LockFromContext returns the lock that Do or DoAll holds for the function which got ctx, or a context made of it:
-// to write its Fence beside what the lock guards, or to ask Valid before a step that cannot be undone.
+// LockFromContext returns the lock that Do or DoAll holds for the function which got ctx, or a
+// context made of it: to write its Fence beside what the lock guards, or to ask Valid before a step
+// that cannot be undone.
 //
-// Calls of Do may be nested: each of their locks is found by the name that its Do was given. If several are of the
-// same name, which takes Lockers with different servers or prefixes, it is the innermost.
+// Calls of Do may be nested: each of their locks is found by the name that its Do was given. If
+// several are of the same name, which takes Lockers with different servers or prefixes, it is the
+// innermost.
 //
 // It returns nil if ctx does not come from a Do of that name. A nil *Lock is not held: Valid is
 // false and its Context has ended; Unlock, Extend and TTL return ErrInvalid. A ctx that

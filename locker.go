@@ -14,19 +14,20 @@ import (
 
 // Locker makes locks of one Redis. It is safe for concurrent use.
 //
-// However many locks there are, it has at most one goroutine that renews them, one that releases what was acquired
-// for no caller, one for each server that inspects what others wait for, and two for a pub/sub connection. Each is
-// started when it is needed, and ends when it is not needed any more, or in Close. Beside them there is one for
-// each command or pipeline under way; those of commands stay for 200ms to send others.
+// However many locks there are, it has at most one goroutine that renews them, one that releases
+// what was acquired for no caller, one for each server that inspects what others wait for, and two
+// for a pub/sub connection. Each is started when it is needed, and ends when it is not needed any
+// more, or in Close. Beside them there is one for each command or pipeline under way; those of
+// commands stay for 200ms to send others.
 type Locker struct {
 	engine *locks.Engine
 }
 
 // NewLocker returns a Locker on rdb, which stays the caller's to close. It does no I/O.
 //
-// A redis.Ring, or what embeds one, is refused: it moves names between its shards. (A Ring behind a wrapper with a
-// Subscribe of its own cannot be recognised: don't use one.) The options are the defaults for every lock; a call
-// may override them. The error is ErrInvalid.
+// A redis.Ring, or what embeds one, is refused: it moves names between its shards. (A Ring behind a
+// wrapper with a Subscribe of its own cannot be recognised: don't use one.) The options are the
+// defaults for every lock; a call may override them. The error is ErrInvalid.
 func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
 	if err := checkClient(rdb); err != nil {
 		return nil, fmt.Errorf("sluice: new locker: %w", err)
@@ -41,56 +42,59 @@ func NewLocker(rdb redis.UniversalClient, opts ...LockOption) (*Locker, error) {
 	return &Locker{engine: locks.New(rdb, scripts, *options)}, nil
 }
 
-// Lock takes the named lock, and waits until it is free or ctx ends, or for as long as WithMaxWait says. Callers of
-// one Locker wait in a queue, first come, first served.
+// Lock takes the named lock, and waits until it is free or ctx ends, or for as long as WithMaxWait
+// says. Callers of one Locker wait in a queue, first come, first served.
 //
-// Processes (a process is one Locker) wait in a line on the server and are served in the order in which they joined
-// it. A release reserves the lock for the first process in line, so that no later caller takes it before that process
-// has come. The reservation lasts for three of that process's round trips, between 50ms and 500ms: if the process has
-// stopped, the others wait for so long. A process keeps its place for 10ms after its last caller has given up, so that
-// a caller which tries again goes on from there.
+// Processes (a process is one Locker) wait in a line on the server and are served in the order in
+// which they joined it. A release reserves the lock for the first process in line, so that no later
+// caller takes it before that process has come. The reservation lasts for three of that process's
+// round trips, between 50ms and 500ms: if the process has stopped, the others wait for so long. A
+// process keeps its place for 10ms after its last caller has given up, so that a caller which tries
+// again goes on from there.
 //
-// Lock sends no request when ctx ends sooner than a reply can come, by the round trips of the last second. It
-// returns when ctx ends all the same.
+// Lock sends no request when ctx ends sooner than a reply can come, by the round trips of the last
+// second. It returns when ctx ends all the same.
 //
-// Lock is not reentrant: within a Do or DoAll of this Locker that holds the name it would wait for its own
-// caller, and is ErrInvalid at once, as long as that lock is valid and no permit. That is known by ctx, so a goroutine
-// that is to wait for the end of such a function needs a context which is not made of the function's.
+// Lock is not reentrant: within a Do or DoAll of this Locker that holds the name it would wait for
+// its own caller, and is ErrInvalid at once, as long as that lock is valid and no permit. That is
+// known by ctx, so a goroutine that is to wait for the end of such a function needs a context which
+// is not made of the function's.
 //
-// The head of the queue waits in the line for all callers behind it, and polls in case a message is lost: see
-// WithRetryInterval. For a while a lock is handed over within the queue without a command; then it is given back to
-// Redis, where other processes wait. This window is 10ms or, on a server that is far away, three of the name's
-// round trips: a tenth of the TTL and 200ms at most. To cover that, a key lives longer than its
-// TTL says, by up to the window and 2ms.
+// The head of the queue waits in the line for all callers behind it, and polls in case a message is
+// lost: see WithRetryInterval. For a while a lock is handed over within the queue without a
+// command; then it is given back to Redis, where other processes wait. This window is 10ms or, on a
+// server that is far away, three of the name's round trips: a tenth of the TTL and 200ms at most.
+// To cover that, a key lives longer than its TTL says, by up to the window and 2ms.
 //
 // While no server can be reached, or none can serve the lock, Lock tries on with growing
 // pauses of up to half a second, for ten seconds or until ctx ends.
 //
-// The error is ErrLocked together with ctx.Err() if ctx ended after the caller had waited in line or was last
-// told that another one holds the lock, unless no server could be reached since: then it is ErrUnavailable
-// together with ctx.Err(). If ctx ended before either, as for the first in line of a server that gives no
-// answer, it is ErrUnknown if a request had been sent, ErrUnavailable together with ctx.Err() if none could
-// be, or ctx.Err() alone if nothing was sent so far. The error is ErrUnavailable after those ten
-// seconds; ErrLost if the reply took longer than the TTL; ErrInvalid; ErrClosed, at once in Close; or what
-// Redis or the network said. It is ErrUnknown if a reply was lost and the caller was told nothing else. After
-// it, and after ErrLocked and ErrClosed too, the key may be taken for a moment: it is released in the
-// background, and the caller has nothing to do.
+// The error is ErrLocked together with ctx.Err() if ctx ended after the caller had waited in line
+// or was last told that another one holds the lock, unless no server could be reached since: then
+// it is ErrUnavailable together with ctx.Err(). If ctx ended before either, as for the first in
+// line of a server that gives no answer, it is ErrUnknown if a request had been sent,
+// ErrUnavailable together with ctx.Err() if none could be, or ctx.Err() alone if nothing was sent
+// so far. The error is ErrUnavailable after those ten seconds; ErrLost if the reply took longer
+// than the TTL; ErrInvalid; ErrClosed, at once in Close; or what Redis or the network said. It is
+// ErrUnknown if a reply was lost and the caller was told nothing else. After it, and after
+// ErrLocked and ErrClosed too, the key may be taken for a moment: it is released in the background,
+// and the caller has nothing to do.
 func (l *Locker) Lock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return l.lock("lock", ctx, name, opts, false)
 }
 
-// TryLock takes the named lock if it is free now. It is Lock without the waiting: ErrLocked means that
-// another caller holds it, or that it is reserved for a process in line. So it is for one more round
-// trip if that process's last caller has given up within the last 10ms.
+// TryLock takes the named lock if it is free now. It is Lock without the waiting: ErrLocked means
+// that another caller holds it, or that it is reserved for a process in line. So it is for one more
+// round trip if that process's last caller has given up within the last 10ms.
 //
-// It is also ErrLocked, at once and without a request, if another caller of this Locker is before it at
-// the name: one that asks the server for the lock, waits for it, holds it (a Do around this call too) or
-// gives it back. So of several TryLocks at the same time one asks the server. The others are ErrLocked
-// even if that one gets no answer, or more than one permit is free.
+// It is also ErrLocked, at once and without a request, if another caller of this Locker is before
+// it at the name: one that asks the server for the lock, waits for it, holds it (a Do around this
+// call too) or gives it back. So of several TryLocks at the same time one asks the server. The
+// others are ErrLocked even if that one gets no answer, or more than one permit is free.
 //
-// When no server can be reached, it is ErrUnavailable at once, which is after go-redis's own attempts to
-// connect. By default those take about 400ms where the host refuses them, and half a minute where it
-// does not answer.
+// When no server can be reached, it is ErrUnavailable at once, which is after go-redis's own
+// attempts to connect. By default those take about 400ms where the host refuses them, and half a
+// minute where it does not answer.
 func (l *Locker) TryLock(ctx context.Context, name string, opts ...LockOption) (*Lock, error) {
 	return l.lock("try lock", ctx, name, opts, true)
 }
@@ -115,34 +119,37 @@ func (l *Locker) lock(op string, ctx context.Context, name string, opts []LockOp
 	return k, nil
 }
 
-// Adopt returns a handle for a lock that was taken elsewhere, in another process for example, and whose token the
-// caller has been told: so that one process begins a section, and another one ends it.
+// Adopt returns a handle for a lock that was taken elsewhere, in another process for example, and
+// whose token the caller has been told: so that one process begins a section, and another one ends
+// it.
 //
-// The process that has taken the lock lets go of its own handle with Lock.Detach, which returns the token. The
-// token is a secret: see Lock.Token.
+// The process that has taken the lock lets go of its own handle with Lock.Detach, which returns the
+// token. The token is a secret: see Lock.Token.
 //
-// Adopt asks the server whether the token holds the lock, and gives it the TTL of this Locker, or that of
-// opts, if that is longer than what is left. Name, WithLockPrefix and WithPermits must be the ones that the
-// lock was taken by. With WithAutoRenew the lock is renewed, and with WithMaxHold the time counts from now.
-// The label of WithOwner stays the first holder's. With WithFencing the handle has a fence of its own, which
-// is higher than the first holder's and lower than those of later holders; without it, Fence is 0, since the
-// first holder's is not kept on the server.
+// Adopt asks the server whether the token holds the lock, and gives it the TTL of this Locker, or
+// that of opts, if that is longer than what is left. Name, WithLockPrefix and WithPermits must be
+// the ones that the lock was taken by. With WithAutoRenew the lock is renewed, and with WithMaxHold
+// the time counts from now. The label of WithOwner stays the first holder's. With WithFencing the
+// handle has a fence of its own, which is higher than the first holder's and lower than those of
+// later holders; without it, Fence is 0, since the first holder's is not kept on the server.
 //
-// The lock is released by Unlock, UnlockAll and Close as others are. It always goes back to Redis then, and is not
-// handed over to a caller of this Locker.
+// The lock is released by Unlock, UnlockAll and Close as others are. It always goes back to Redis
+// then, and is not handed over to a caller of this Locker.
 //
-// Adopt a token once. A second Adopt of it succeeds too while the lock is held, and both handles are valid: only
-// their fences tell them apart. So a task that brings a token, and may be handed out again, needs a fence.
+// Adopt a token once. A second Adopt of it succeeds too while the lock is held, and both handles
+// are valid: only their fences tell them apart. So a task that brings a token, and may be handed
+// out again, needs a fence.
 //
-// If the first handle was not let go by Detach, both are valid. Whichever is unlocked first releases the
-// lock, or hands it over in its own process, and the other one learns of that when it next extends; Close of
-// the first process releases it, too. The fences of those to whom the first process hands it over may then be
-// lower than the adopted handle's, until it goes back to Redis.
+// If the first handle was not let go by Detach, both are valid. Whichever is unlocked first
+// releases the lock, or hands it over in its own process, and the other one learns of that when it
+// next extends; Close of the first process releases it, too. The fences of those to whom the first
+// process hands it over may then be lower than the adopted handle's, until it goes back to Redis.
 //
-// The error is ErrNotHeld if the token does not hold the lock, also where only WithPermits is missing or too much; ErrLost if the reply took longer than the TTL;
-// ErrInvalid, as for a token that no Locker has made; ErrClosed; ErrUnknown after a lost reply;
-// ErrUnavailable; ErrUnderReplicated; or what Redis said. It does not wait for anything but the reply. After
-// an error the lock is as it was, except that its TTL may have become longer.
+// The error is ErrNotHeld if the token does not hold the lock, also where only WithPermits is
+// missing or too much; ErrLost if the reply took longer than the TTL; ErrInvalid, as for a token
+// that no Locker has made; ErrClosed; ErrUnknown after a lost reply; ErrUnavailable;
+// ErrUnderReplicated; or what Redis said. It does not wait for anything but the reply. After an
+// error the lock is as it was, except that its TTL may have become longer.
 func (l *Locker) Adopt(ctx context.Context, name, token string, opts ...LockOption) (*Lock, error) {
 	k, err := l.anyLock("adopt", name, opts)
 	if err != nil {
@@ -164,22 +171,25 @@ type LockInfo struct {
 	// TTL is when the lock is freed at the latest, unless its holder extends it. It is
 	// negative for a key without TTL, which only clients of other libraries make.
 	TTL time.Duration
-	// Owner is the label that its holder gave with WithOwner. It is empty without one, for a lock of another
-	// library, and if several hold it.
+	// Owner is the label that its holder gave with WithOwner. It is empty without one, for a lock
+	// of another library, and if several hold it.
 	Owner string
-	// Owners are the labels of those that hold it, of permits in the order in which they end. One without a label is left out.
+	// Owners are the labels of those that hold it, of permits in the order in which they end. One
+	// without a label is left out.
 	Owners []string
-	// Permits is how many callers hold it: 1 without WithPermits. With them, TTL is that of the last one to
-	// end.
+	// Permits is how many callers hold it: 1 without WithPermits. With them, TTL is that of the
+	// last one to end.
 	Permits int
-	// Waiting is how many processes (Lockers) wait in line for it. The callers of one process count once. So does a process for
-	// which the lock is reserved until it comes: it does not hold the lock yet. A process that has died counts until its
-	// turn comes, or until the line ends: a minute after the last process has joined it or polled.
+	// Waiting is how many processes (Lockers) wait in line for it. The callers of one process count
+	// once. So does a process for which the lock is reserved until it comes: it does not hold the
+	// lock yet. A process that has died counts until its turn comes, or until the line ends: a
+	// minute after the last process has joined it or polled.
 	Waiting int
 }
 
-// Inspect reports whether the named lock is held, for how long at most, with which label
-// (see WithOwner), and how many processes wait for it. It changes nothing, and what it reports may be over when it returns.
+// Inspect reports whether the named lock is held, for how long at most, with which label (see
+// WithOwner), and how many processes wait for it. It changes nothing, and what it reports may be
+// over when it returns.
 func (l *Locker) Inspect(ctx context.Context, name string) (LockInfo, error) {
 	k, err := l.anyLock("inspect", name, nil)
 	if err != nil {
@@ -205,15 +215,16 @@ func lockInfo(i store.Inspected) LockInfo {
 	return info
 }
 
-// ForceUnlock releases the named lock, whichever client holds it, and reports whether it was held. The holder is
-// not asked. If that is a lock of this Locker, it is lost at once: its Context ends with ErrLost, and the next
-// waiter acquires.
+// ForceUnlock releases the named lock, whichever client holds it, and reports whether it was held.
+// The holder is not asked. If that is a lock of this Locker, it is lost at once: its Context ends
+// with ErrLost, and the next waiter acquires.
 //
-// In another process the holder learns of it when it next extends or releases the lock (unless the reply to that is
-// lost), or within two retry intervals if a caller waits behind it there; it believes in its lock until then, and
-// may hand it over until the window ends of which Lock tells. The holder of a permit learns of it when it next
-// extends or releases it, also one of this Locker whose Lock was about to return. ForceUnlock is a tool for
-// operators. After ErrUnknown it may be called again; a holder of this Locker is then as one of another process.
+// In another process the holder learns of it when it next extends or releases the lock (unless the
+// reply to that is lost), or within two retry intervals if a caller waits behind it there; it
+// believes in its lock until then, and may hand it over until the window ends of which Lock tells.
+// The holder of a permit learns of it when it next extends or releases it, also one of this Locker
+// whose Lock was about to return. ForceUnlock is a tool for operators. After ErrUnknown it may be
+// called again; a holder of this Locker is then as one of another process.
 func (l *Locker) ForceUnlock(ctx context.Context, name string) (bool, error) {
 	k, err := l.anyLock("force unlock", name, nil)
 	if err != nil {
@@ -223,15 +234,15 @@ func (l *Locker) ForceUnlock(ctx context.Context, name string) (bool, error) {
 	return held, wrap("force unlock", name, err)
 }
 
-// UnlockAll releases every lock that this Locker holds, in pipelines. Their contexts end with the cause ErrClosed,
-// and an Unlock or Extend of one of them returns ErrClosed after that, or ErrNotHeld if the server says that the
-// lock had been lost.
+// UnlockAll releases every lock that this Locker holds, in pipelines. Their contexts end with the
+// cause ErrClosed, and an Unlock or Extend of one of them returns ErrClosed after that, or
+// ErrNotHeld if the server says that the lock had been lost.
 //
-// Like Unlock it works with a context that has ended. It waits for a second, or until the last lock's own end if
-// that is later, at the most, however many locks there are; and for 15ms if all of them are over. A release that
-// gets no answer goes on in the background, and the error is ErrUnknown. So does one that the server refuses or
-// that cannot be sent (ErrUnavailable). The error joins those of the locks, as that of LockSet.Unlock does: one of
-// each kind.
+// Like Unlock it works with a context that has ended. It waits for a second, or until the last
+// lock's own end if that is later, at the most, however many locks there are; and for 15ms if all
+// of them are over. A release that gets no answer goes on in the background, and the error is
+// ErrUnknown. So does one that the server refuses or that cannot be sent (ErrUnavailable). The
+// error joins those of the locks, as that of LockSet.Unlock does: one of each kind.
 func (l *Locker) UnlockAll(ctx context.Context) error {
 	if err := l.check("unlock all"); err != nil {
 		return err
@@ -240,13 +251,14 @@ func (l *Locker) UnlockAll(ctx context.Context) error {
 	return joinKinds("unlock all", holds, errs)
 }
 
-// Close releases every lock as UnlockAll does, lets every waiting Lock return ErrClosed, and ends every goroutine
-// and connection that the Locker started. It waits a second at most, and some microseconds for each lock.
+// Close releases every lock as UnlockAll does, lets every waiting Lock return ErrClosed, and ends
+// every goroutine and connection that the Locker started. It waits a second at most, and some
+// microseconds for each lock.
 //
-// What an acquisition or release that had no answer may have left is released once more in the background; what
-// comes later, and what gets no answer then either, ends with its TTL. The client stays open. The error is
-// UnlockAll's. To take a lock from a closed Locker is ErrClosed; its locks are not held any more. Close may be
-// called twice.
+// What an acquisition or release that had no answer may have left is released once more in the
+// background; what comes later, and what gets no answer then either, ends with its TTL. The client
+// stays open. The error is UnlockAll's. To take a lock from a closed Locker is ErrClosed; its locks
+// are not held any more. Close may be called twice.
 func (l *Locker) Close() error {
 	if err := l.check("close"); err != nil {
 		return err

@@ -14,16 +14,19 @@ import (
 	"github.com/sluice-go/sluice/internal/waitqueue"
 )
 
-// Taking a lock has two stages. First the caller waits for its turn among the callers of its Locker, who send
-// nothing to Redis for that: it may be handed the lock then. (Where they wait behind a holder for a retry
-// interval, the Locker has its key inspected, once for all of them; see waitqueue.) Otherwise it is the head
-// of its queue, and acquires the lock from Redis. If another process holds the lock, the head joins the line of
-// processes that wait for it, for all callers behind it; see line.Place.
-// However it ends, the next waiter learns of it: by Hold, or by PromoteNext. A path without either would
-// leave a name's waiters asleep.
+// An acquisition has two stages. First the caller waits for its turn among the callers of its Engine,
+// without a request to Redis. It may be handed the lock then. Otherwise it becomes the head of its
+// name's queue, and acquires the lock from Redis. If another process holds the lock, the head joins
+// the line of the processes that wait for it, on behalf of all callers behind it: see line.Place.
+//
+// While callers wait behind a holder, the Engine has its key inspected once in a retry interval: see
+// waitqueue.
+//
+// However an acquisition ends, the next waiter is notified: by Hold, or by PromoteNext. A path without
+// either would leave the name's waiters asleep.
 
-// Acquire takes the lock. With try it does not wait. ctx is the caller's, and bounded the same with a
-// limit for the wait.
+// Acquire takes the lock. With try it does not wait. ctx is the caller's, and bounded the same with
+// a limit for the wait.
 func (h *Hold) Acquire(ctx, bounded context.Context, try bool) error {
 	h.observe()
 	how, err := h.acquireInOrder(bounded, try)
@@ -40,8 +43,9 @@ func (h *Hold) Acquire(ctx, bounded context.Context, try bool) error {
 	return nil
 }
 
-// acquireInOrder takes the lock when h's turn has come among the callers of its Locker. With try it
-// does not wait: behind another caller of the Locker it sends nothing. how is Acquired or TakenOver.
+// acquireInOrder takes the lock when h's turn has come among the callers of its Engine. With try it
+// does not wait: behind another caller of the Engine it sends nothing. how is Acquired or
+// TakenOver.
 func (h *Hold) acquireInOrder(ctx context.Context, try bool) (how What, err error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
@@ -90,7 +94,7 @@ func (h *Hold) join(try bool) (turn waitqueue.Turn, err error) {
 // awaitTurn waits until h is granted the lock or is the head of its queue.
 func (h *Hold) awaitTurn(ctx context.Context) (turn waitqueue.Turn, err error) {
 	queues := h.queues()
-	select { // of two: the end of the Locker is a turn too
+	select { // of two: the end of the Engine is a turn too
 	case turn = <-h.waiter.Turn():
 		return turn, nil
 	case <-ctx.Done():
@@ -110,8 +114,8 @@ func (h *Hold) awaitTurn(ctx context.Context) (turn waitqueue.Turn, err error) {
 	return turn, nil
 }
 
-// awaitEnd waits until ctx ends, or the Locker is closed, and returns the error: with the outage in which nothing was sent, if there
-// is one.
+// awaitEnd waits until ctx ends, or the Engine is closed, and returns the error: with the outage in
+// which nothing was sent, if there is one.
 func (h *Hold) awaitEnd(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -133,8 +137,8 @@ type acquisition struct {
 	doubtful bool      // an acquisition stayed without a reply: the key may be taken for a moment
 }
 
-// errTooShort is the error of an acquisition that was not sent: its context would have ended before the reply, so that the lock
-// would have been taken for no caller.
+// errTooShort is the error of an acquisition that was not sent: its context would have ended before
+// the reply, so that the lock would have been taken for no caller.
 var errTooShort = errors.New("the context ends sooner than a reply can come")
 
 // run takes the lock. It acts for all who wait behind it, whenever there is reason to.
@@ -197,8 +201,9 @@ func (a *acquisition) hasTime(ctx context.Context, replies int) error {
 
 // next is every further try. It joins the line, or finds out where the process stands.
 //
-// A process that was woken tries first without joining. If the lock is another's nevertheless, it has come too late: it joins where it
-// stood, with an entry that has the lock reserved for as long as it takes this process to come, by what it has just seen.
+// A process that was woken tries first without joining. If the lock is another's nevertheless, it
+// has come too late: it joins where it stood, with an entry that has the lock reserved for as long
+// as it takes this process to come, by what it has just seen.
 func (a *acquisition) next(ctx context.Context) (taken bool, left time.Duration, err error) {
 	h := a.hold
 	if err := a.hasTime(ctx, 1); err != nil {
@@ -211,8 +216,9 @@ func (a *acquisition) next(ctx context.Context) (taken bool, left time.Duration,
 		if taken || err != nil {
 			return taken, left, err
 		}
-		// A poll may have joined with it again, before the message came. It leaves once the new entry is in line: the
-		// process must not be out of line for a moment, in which a release serves others.
+		// A poll may have joined with it again, before the message came. It leaves once the new
+		// entry is in line: the process must not be out of line for a moment, in which a release
+		// serves others.
 		defer h.leaveLine(h.address.place.Renumber())
 	}
 	if !h.address.place.InLine() { // to join takes a reply, and so does to be served
@@ -223,8 +229,9 @@ func (a *acquisition) next(ctx context.Context) (taken bool, left time.Duration,
 	return a.byScript(ctx, true)
 }
 
-// giveUp lets the next caller of the process acquire, which goes on at its place in line. Without one the place is given up.
-// unanswered says that the janitor will take the entry out: at any time, so that it is not used further.
+// giveUp lets the next caller of the process acquire, which goes on at its place in line. Without
+// one the place is given up. unanswered says that the janitor will take the entry out: at any time,
+// so that it is not used further.
 func (h *Hold) giveUp(unanswered bool) {
 	place := &h.address.place
 	h.queues().GiveUp(&h.waiter, func(last bool) {
@@ -239,16 +246,17 @@ func (h *Hold) giveUp(unanswered bool) {
 	})
 }
 
-// leaveLine takes an entry out of the line. In a Locker that is closed it is an entry of a process that does not listen any more.
+// leaveLine takes an entry out of the line. In an Engine that is closed it is an entry of a process
+// that does not listen any more.
 func (h *Hold) leaveLine(entry string) {
 	if entry != "" && !h.engine.Closed() {
 		h.engine.janitor.Add(lease.Release{Token: entry, Request: h.address.Leave(entry, h.isPermit())})
 	}
 }
 
-// first is the first try, without the line: what is free costs no more. Where that is enough it is a
-// bare SET, which is cheaper than a script. That knows nothing of fences nor, if the lock is held, for
-// how long. After a lost reply the script tries.
+// first is the first try, without the line: what is free costs no more. Where that is enough it is
+// a bare SET, which is cheaper than a script. That knows nothing of fences nor, if the lock is
+// held, for how long. After a lost reply the script tries.
 func (a *acquisition) first(ctx context.Context) (taken, held bool, err error) {
 	h := a.hold
 	if err := a.hasTime(ctx, 1); err != nil {
@@ -277,14 +285,16 @@ func (a *acquisition) first(ctx context.Context) (taken, held bool, err error) {
 	return true, false, h.take(reply, 0)
 }
 
-// byScript sends the script once. If the lock is not taken, left is for how long its holder may keep it at most.
+// byScript sends the script once. If the lock is not taken, left is for how long its holder may
+// keep it at most.
 func (a *acquisition) byScript(ctx context.Context, joins bool) (taken bool, left time.Duration, err error) {
 	h := a.hold
 	place := &h.address.place
 	if h.grant.token == nil {
 		h.grant.token = newToken(h.options.Owner)
 	}
-	h.chooseWindow() // once for all of grant.lost: they have reserved as many fences each, which the script takes back
+	// Once for all of grant.lost: they have reserved as many fences each, which the script takes back.
+	h.chooseWindow()
 	r := a.request(h.script(joins))
 	r.Repeat = func() []any {
 		h.outcomeUnknown(false)
@@ -320,7 +330,8 @@ func (a *acquisition) byScript(ctx context.Context, joins bool) (taken bool, lef
 	return true, 0, h.take(reply, answer.Fence)
 }
 
-// noteTrip notes how long the reply to a request took that was begun then, or that ctx has ended before.
+// noteTrip notes how long the reply to a request took that was begun then, or that ctx has ended
+// before.
 func (h *Hold) noteTrip(ctx context.Context, began time.Time, reply redisexec.Reply, err error) {
 	switch {
 	case err == nil:
@@ -330,16 +341,18 @@ func (h *Hold) noteTrip(ctx context.Context, began time.Time, reply redisexec.Re
 	}
 }
 
-// changeToken gives the next request a token of its own, after a lost reply. So a token that a
-// handle has is in no request that may yet be carried out: what comes late takes the lock for a
-// token of which only the janitor knows, whatever has become of the handle's meanwhile. The same goes for the entry in line.
+// changeToken gives the next request a token of its own, after a lost reply. So a token that a hold
+// has is in no request that may yet be carried out: what comes late takes the lock for a token of
+// which only the janitor knows, whatever has become of the hold's meanwhile. The same goes for the
+// entry in line.
 func (h *Hold) changeToken() {
 	g := h.grant
 	g.lost, g.token = append(g.lost, g.token), newToken(h.options.Owner)
 	h.address.place.Renumber()
 }
 
-// script returns the request that takes the lock if it is free or, if joins, has the process in line otherwise.
+// script returns the request that takes the lock if it is free or, if joins, has the process in
+// line otherwise.
 func (h *Hold) script(joins bool) redisexec.Request {
 	g, place := h.grant, &h.address.place
 	request := store.Acquisition{

@@ -62,8 +62,8 @@ func (h *Hold) adopt(ctx context.Context, token string) error {
 	return nil
 }
 
-// Detach ends h, and leaves the lock held for the process that adopts the token, which it returns. It
-// waits for a renewal that is under way until ctx ends, and for ReplyGrace.
+// Detach ends h, and leaves the lock held for the process that adopts the token, which it returns.
+// It waits for a renewal that is under way until ctx ends, and for ReplyGrace.
 func (h *Hold) Detach(ctx context.Context) (token string, err error) {
 	if !h.lease.End(nil) {
 		return "", h.whyEnded()
@@ -83,16 +83,16 @@ func (h *Hold) Detach(ctx context.Context) (token string, err error) {
 	return h.Token(), nil
 }
 
-// apartLocks are the locks of an Engine that are held outside of the queues of its callers, and so never handed over.
-// The zero value is ready.
+// apartLocks are the locks of an Engine that are held outside of the queues of its callers, and so
+// never handed over. The zero value is ready.
 type apartLocks struct {
 	mu    sync.Mutex // guards what follows
 	locks map[*Hold]struct{}
 	peak  int // the most locks so far, see shrink.Map
 }
 
-// add reports false if the Engine is closed. It drops some locks that have ended and were not released, so that
-// forgetting to leaks nothing.
+// add reports false if the Engine is closed. It drops some locks that have ended and were not
+// released, so that forgetting to leaks nothing.
 func (a *apartLocks) add(h *Hold) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -34,7 +34,7 @@ type Engine struct {
 	notifier  *notify.Notifier
 	process   *line.Process
 	queues    *waitqueue.Set[*address] // by key
-	permits   *waitqueue.Set[*address] // of those that wait for permits, by their number and the key
+	permits   *waitqueue.Set[*address] // of those that wait for permits, by number and key
 	apart     apartLocks
 	renewer   *lease.Renewer
 	janitor   *lease.Janitor
@@ -68,8 +68,8 @@ func New(rdb redis.UniversalClient, scripts *store.Scripts, options Options) *En
 // Closed reports whether Close has been called.
 func (e *Engine) Closed() bool { return background.IsClosed(e.closed) }
 
-// Close releases every lock as UnlockAll does, lets every waiting Acquire return ErrClosed, and ends
-// every goroutine and connection that the engine started. A second call does nothing.
+// Close releases every lock as UnlockAll does, lets every waiting Acquire return ErrClosed, and
+// ends every goroutine and connection that the engine started. A second call does nothing.
 func (e *Engine) Close() (holds []*Hold, errs []error) {
 	e.closeOnce.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), CloseWait)
@@ -103,8 +103,8 @@ func (e *Engine) Inspect(ctx context.Context, h *Hold) (store.Inspected, error) 
 	return store.DecodeInspected(reply.Value)
 }
 
-// ForceUnlock releases h's lock, whoever holds it, and reports whether it was held. A holder of this
-// Engine has lost it then.
+// ForceUnlock releases h's lock, whoever holds it, and reports whether it was held. A holder of
+// this Engine has lost it then.
 func (e *Engine) ForceUnlock(ctx context.Context, h *Hold) (bool, error) {
 	key := h.address.Key()
 	// Before, so that it is not handed over meanwhile; and after, for a lock whose

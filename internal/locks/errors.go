@@ -10,15 +10,17 @@ import (
 	"github.com/sluice-go/sluice/internal/redisexec"
 )
 
-// What became of a lock, and the error that its caller is told. The cause with which the lease ended says whether the lock
-// had ended before: ErrLost at its deadline, or when the server says so, and ErrClosed in UnlockAll and Close.
+// What became of a lock, and the error that its caller is told. The cause with which the lease
+// ended says whether the lock had ended before: ErrLost at its deadline, or when the server says
+// so, and ErrClosed in UnlockAll and Close.
 
 var (
 	// ErrLocked says that another caller holds the lock, or waits for it before this one.
 	ErrLocked = errors.New("locked by another holder")
 	// ErrNotHeld says that the lock is not, or no longer, the caller's.
 	ErrNotHeld = errors.New("lock not held")
-	// ErrClosed says that the Engine has been closed, or that UnlockAll or Close has released the lock.
+	// ErrClosed says that the Engine has been closed, or that UnlockAll or Close has released the
+	// lock.
 	ErrClosed = errors.New("closed")
 )
 
@@ -33,8 +35,9 @@ func (h *Hold) closedOr(err error) error {
 	return err
 }
 
-// whyNotReleased is the error of a release, by what the server has answered: that the token held the lock, or not; or err.
-// Ambiguous says that an earlier attempt of it has no reply. Late is a lock whose deadline had passed before.
+// whyNotReleased is the error of a release, by what the server has answered: that the token held
+// the lock, or not; or err. Ambiguous says that an earlier attempt of it has no reply. Late is a
+// lock whose deadline had passed before.
 //
 //	held        nil
 //	not held    nil, if it is not late, and the key can have expired since the lock was given up,
@@ -74,8 +77,8 @@ func (h *Hold) cameTooLate() error {
 	return fmt.Errorf("%w: the reply took longer than %s", lease.ErrLost, limit)
 }
 
-// waitedInVain returns what a caller is told whose wait in line, or for another holder's lock, has ended: that
-// the lock is held, unless no server could be reached at last.
+// waitedInVain returns what a caller is told whose wait in line, or for another holder's lock, has
+// ended: that the lock is held, unless no server could be reached at last.
 func (h *Hold) waitedInVain(ended error) error {
 	if why := h.address.outage.Why(); why != nil {
 		return fmt.Errorf("%w: %w: %w", redisexec.ErrUnavailable, ended, why)

@@ -14,14 +14,14 @@ import (
 // changed after the acquisition: the locks that had it share it.
 type grant struct {
 	token    any       // a string, as scripts are given it
-	lost     []any     // the tokens of the last requests, if they had no reply: the next one replaces them
-	entry    string    // the entry in line that the acquisition may have made; "" once it is answered
+	lost     []any     // tokens of the last requests, if they had no reply: the next replaces them
+	entry    string    // in line, which the acquisition may have made; "" once it is answered
 	window   window    // chosen before the acquisition was sent
 	sent     time.Time // when that was: a window later the lock goes back to Redis
 	fences   fences
 	replicas int           // so many have acknowledged it, and each extension
 	apart    bool          // its lock is in no queue: see apart
-	asked    time.Duration // the longest TTL for which an earlier holder's extension may yet be carried out
+	asked    time.Duration // the longest TTL that an unsettled extension of an earlier holder asked for
 }
 
 // randomLength is how many characters of a token are random: 5 bits each. inspect.lua has it too.
@@ -86,8 +86,9 @@ func (w window) px(o *Options) any {
 	return store.Millis(o.TTL + w.margin())
 }
 
-// roundTrips are those of a name's last acquisitions that were answered. The head of the name's queue notes them, and a release
-// reads them. Those of other names say less: where many locks are taken at once, each waits for a connection. The zero value is ready.
+// roundTrips are those of a name's last acquisitions that were answered. The head of the name's
+// queue notes them, and a release reads them. Those of other names say less: where many locks are
+// taken at once, each waits for a connection. The zero value is ready.
 type roundTrips struct {
 	count  atomic.Uint32
 	last   [7]atomic.Uint32 // in microseconds; a ring
@@ -96,10 +97,11 @@ type roundTrips struct {
 }
 
 const (
-	// expectedFor is for how long it counts what was noted: after that one caller tries, however short its time is.
+	// expectedFor is for how long it counts what was noted: after that one caller tries, however
+	// short its time is.
 	expectedFor = time.Second
-	// longestExpected is the longest time for which a reply is expected to be on its way: a server that takes longer is not far
-	// away, but hangs, and may answer the next request at once.
+	// longestExpected is the longest time for which a reply is expected to be on its way: a server
+	// that takes longer is not far away, but hangs, and may answer the next request at once.
 	longestExpected = 500 * time.Millisecond
 )
 

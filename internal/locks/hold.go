@@ -190,15 +190,15 @@ func (h *Hold) Token() string {
 	return token
 }
 
-// KeepsOut reports whether other, of the same caller, would wait for h: it is of the same Engine and
-// key, and no permit. With permits, another one may be free.
+// KeepsOut reports whether other, of the same caller, would wait for h: it is of the same Engine
+// and key, and no permit. With permits, another one may be free.
 func (h *Hold) KeepsOut(other *Hold) bool {
 	return h.engine == other.engine && h.options.Prefix == other.options.Prefix && h.name == other.name &&
 		!h.isPermit() && h.Valid()
 }
 
-// The methods that follow are called by waitqueue, where a Hold waits and holds, and by lease, which
-// renews it.
+// The methods that follow are called by waitqueue, where a Hold waits and holds, and by lease,
+// which renews it.
 
 // TakeOver makes h's lock the holder of what another one has just given up, if that is
 // safe: the other is not past its deadline, and the key outlives all of h's TTL, by the
@@ -207,7 +207,8 @@ func (h *Hold) KeepsOut(other *Hold) bool {
 // margin, because the token stays the same. The token also names the owner: both must have
 // the same label.
 //
-// It writes the grant and the fence of h with a mutex of the queues held; h's caller reads them after its turn.
+// It writes the grant and the fence of h with a mutex of the queues held; h's caller reads them
+// after its turn.
 func (h *Hold) TakeOver(holder waitqueue.Holder) (deadline time.Time, ok bool) {
 	from, _ := holder.(*Hold)
 	deadline, covered, asked := from.lease.Bounds()

@@ -208,8 +208,9 @@ func TestFences_RiseWithinAMicrosecond(t *testing.T) {
 	require.Positive(t, given)
 }
 
-// TestRoundTrips_ExpectNoMoreThanADistance: a request without a reply says that a reply takes so long at least, for a second, until one
-// comes. A server that has hung for longer is not expected to do so again.
+// TestRoundTrips_ExpectNoMoreThanADistance: a request without a reply says that a reply takes so
+// long at least, for a second, until one comes. A server that has hung for longer is not expected
+// to do so again.
 func TestRoundTrips_ExpectNoMoreThanADistance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r roundTrips
@@ -234,7 +235,8 @@ func TestRoundTrips_ExpectNoMoreThanADistance(t *testing.T) {
 	})
 }
 
-// TestToken_IsWhatTheScriptTakesForOne: inspect.lua finds the label by the length and the letters of what is random.
+// TestToken_IsWhatTheScriptTakesForOne: inspect.lua finds the label by the length and the letters
+// of what is random.
 func TestToken_IsWhatTheScriptTakesForOne(t *testing.T) {
 	t.Parallel()
 	for range 1000 {

@@ -13,9 +13,9 @@ const maxInspected = 1000
 // the key was deleted, evicted or forced open, the callers that wait behind that holder would
 // otherwise learn of it at its deadline.
 //
-// Each server has one pipeline at a time, so that one that hangs costs the other servers no time, and the
-// user's pool one connection every five seconds until go-redis gives them up. What gets no answer is not tried again: the
-// waiters ask for another inspection.
+// Each server has one pipeline at a time, so that one that hangs costs the other servers no time,
+// and the user's pool one connection every five seconds until go-redis gives them up. What gets no
+// answer is not tried again: the waiters ask for another inspection.
 type inspector struct {
 	executor *redisexec.Executor
 
@@ -41,7 +41,8 @@ func (i *inspector) add(h *Hold) {
 		return
 	}
 	i.wanted[id] = map[*Hold]bool{h: true}
-	// It ends when nothing more is to be inspected on its server. The executor's Close waits for it.
+	// It ends when nothing more is to be inspected on its server. The executor's Close waits for
+	// it.
 	i.executor.Go(func() { i.inspect(id) })
 }
 

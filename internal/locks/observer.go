@@ -35,12 +35,12 @@ const (
 	Lost
 )
 
-// observer tells the hooks what becomes of one lock: that it was acquired, and then once how it ended. A lock
-// without hooks has none.
+// observer tells the hooks what becomes of one lock: that it was acquired, and then once how it
+// ended. A lock without hooks has none.
 //
-// A lock may end before the caller has its handle: in Close, or when it is forced open. Then the hooks learn
-// of it after they have returned from Acquired. Its methods are called without a mutex of other parts: the hooks are
-// the user's code.
+// A lock may end before the caller has it: in Close, or when it is forced open. Then the hooks
+// learn of it after they have returned from Acquired. Its methods are called without a mutex of
+// other parts: the hooks are the user's code.
 type observer struct {
 	hold   *Hold
 	called time.Time // when the lock was asked for
@@ -52,8 +52,8 @@ type observer struct {
 	reported bool       // how it ended
 }
 
-// observe gives h an observer, if it has hooks. That is in its options, which are its own then: a field of Hold
-// would make each hand-over allocate more, with hooks or without.
+// observe gives h an observer, if it has hooks. That is in its options, which are its own then: a
+// field of Hold would make each hand-over allocate more, with hooks or without.
 func (h *Hold) observe() {
 	if len(h.options.Hooks) == 0 {
 		return

@@ -17,20 +17,18 @@ type Options struct {
 	Retry   time.Duration // how often a caller polls that waits
 	MaxHold time.Duration // 0 for any time
 	MaxWait time.Duration // 0 for as long as the context lets it
-	Renew   bool
+	Renew   bool          // it is extended in the background while it is held
 	Fenced  bool
 
-	Permits int // how many may hold; 0 for 1
-
-	Replicas int // that are to acknowledge an acquisition or extension; 0 for none
-
-	Owner string // stands in front of tokens; "" for none
+	Permits  int    // how many may hold; 0 for 1
+	Replicas int    // that are to acknowledge an acquisition or extension; 0 for none
+	Owner    string // stands in front of tokens; "" for none
 
 	Hooks       []Hook
 	WatchesLoss bool      // a hook is to be called when the deadline passes
 	observer    *observer // of one lock that has hooks, whose options are its own; else nil
 
-	px any // the TTL that a key is taken with for the shortest window, in ms, as an argument of scripts
+	px any // the key's TTL for the shortest window, in ms, as an argument of scripts
 }
 
 // Prepare computes what is the same for all locks with these options.

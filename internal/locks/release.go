@@ -17,8 +17,8 @@ const (
 	maxReleases = 250
 )
 
-// Unlock gives the lock back: to the next caller of the Engine, or else to the server. It waits for an
-// answer until ctx ends, or the lease is over, and for ReplyGrace in any case.
+// Unlock gives the lock back: to the next caller of the Engine, or else to the server. It waits for
+// an answer until ctx ends, or the lease is over, and for ReplyGrace in any case.
 func (h *Hold) Unlock(ctx context.Context) error {
 	if !h.lease.End(nil) {
 		return h.whyEnded()
@@ -37,7 +37,8 @@ func (h *Hold) Unlock(ctx context.Context) error {
 	return h.handleRelease(reply.Value, reply.Ambiguous, err)
 }
 
-// releaseRequest releases what the token holds, and takes the entry out of the line that the acquisition may have made.
+// releaseRequest releases what the token holds, and takes the entry out of the line that the
+// acquisition may have made.
 func (h *Hold) releaseRequest() redisexec.Request {
 	g := h.grant
 	if !h.isPermit() && (h.options.Fenced || g.fences.first != 0) {
@@ -46,13 +47,14 @@ func (h *Hold) releaseRequest() redisexec.Request {
 	return h.address.Release(g.token, g.entry, h.isPermit())
 }
 
-// handOver hands the lock over to the next caller of its Locker, if that is possible.
+// handOver hands the lock over to the next caller of its Engine, if that is possible.
 func (h *Hold) handOver() bool { return !h.grant.apart && h.engine.queues.HandOver(&h.waiter) }
 
-// handleRelease takes the reply to a release, or its error, and lets the next waiter acquire. It returns what Unlock does.
-// ambiguous says that an earlier attempt of it has no reply.
+// handleRelease takes the reply to a release, or its error, and lets the next waiter acquire. It
+// returns what Unlock does. ambiguous says that an earlier attempt of it has no reply.
 func (h *Hold) handleRelease(value any, ambiguous bool, err error) error {
-	var answer int64 // 0 if the token did not hold the lock, else how many processes were woken, and one more
+	// 0 if the token did not hold the lock, else how many processes were woken, and one more.
+	var answer int64
 	if err != nil {
 		h.releaseInBackground()
 	} else {
@@ -65,7 +67,7 @@ func (h *Hold) handleRelease(value any, ambiguous bool, err error) error {
 	return err
 }
 
-// leave ends what h is to the Locker that held it: the next waiter acquires.
+// leave has the Engine forget h, and the next waiter acquire.
 func (h *Hold) leave() {
 	if h.grant.apart {
 		h.engine.apart.remove(h)
@@ -76,7 +78,8 @@ func (h *Hold) leave() {
 // releaseInBackground leaves the release to the janitor.
 func (h *Hold) releaseInBackground() { h.engine.janitor.Add(h.backgroundRelease()) }
 
-// outcomeUnknown has the lock released: it may have been acquired for no caller. over says that the server has answered since.
+// outcomeUnknown has the lock released: it may have been acquired for no caller. over says that the
+// server has answered since.
 func (h *Hold) outcomeUnknown(over bool) {
 	r := h.backgroundRelease()
 	r.Late = !over
@@ -92,8 +95,8 @@ func (h *Hold) backgroundRelease() lease.Release {
 	}
 }
 
-// UnlockAll releases every lock that the Engine holds, and returns what became of each. Their contexts
-// end with ErrClosed.
+// UnlockAll releases every lock that the Engine holds, and returns what became of each. Their
+// contexts end with ErrClosed.
 func (e *Engine) UnlockAll(ctx context.Context) (holds []*Hold, errs []error) {
 	holds = slices.DeleteFunc(e.held(), func(h *Hold) bool { return !h.lease.End(ErrClosed) })
 	errs = e.giveBackAll(ctx, holds, true)
@@ -116,9 +119,10 @@ func (e *Engine) held() []*Hold {
 	return holds
 }
 
-// giveBackAll hands over or releases locks whose leases have just ended, and returns what Unlock says of each. closing says
-// that none is handed over. Those of different servers are released at the same time: one that hangs delays its own. It waits for
-// these goroutines, which end with the answers, or at the end of the last of the locks.
+// giveBackAll hands over or releases locks whose leases have just ended, and returns what Unlock
+// says of each. closing says that none is handed over. Those of different servers are released at
+// the same time: one that hangs delays its own. It waits for these goroutines, which end with the
+// answers, or at the end of the last of the locks.
 func (e *Engine) giveBackAll(ctx context.Context, holds []*Hold, closing bool) []error {
 	graced, cancel := withGrace(ctx, redisexec.ReplyGrace)
 	defer cancel()
@@ -138,7 +142,8 @@ func (e *Engine) giveBackAll(ctx context.Context, holds []*Hold, closing bool) [
 	return errs
 }
 
-// stopRenewals ends the renewals of those of the locks that are at these places, and waits for those under way.
+// stopRenewals ends the renewals of those of the locks that are at these places, and waits for
+// those under way.
 func (e *Engine) stopRenewals(ctx context.Context, holds []*Hold, at []int) {
 	var renewed []lease.Renewable
 	for _, i := range at {
@@ -149,8 +154,8 @@ func (e *Engine) stopRenewals(ctx context.Context, holds []*Hold, at []int) {
 	e.renewer.RemoveAll(ctx, renewed)
 }
 
-// giveBackSome is giveBackAll for those of the locks that are at these places, in one pipeline, which is sent twice if it
-// must be. The error of each goes to its place in errs.
+// giveBackSome is giveBackAll for those of the locks that are at these places, in one pipeline,
+// which is sent twice if it must be. The error of each goes to its place in errs.
 func (e *Engine) giveBackSome(ctx context.Context, holds []*Hold, at []int, closing bool, errs []error) {
 	var requests []redisexec.Request
 	var sent []int // which of the locks go back to Redis
@@ -168,8 +173,8 @@ func (e *Engine) giveBackSome(ctx context.Context, holds []*Hold, at []int, clos
 	}
 }
 
-// pipelineTwice sends requests that may be repeated, and those without an answer once more: the connection may have been
-// an old one. repeated says which were.
+// pipelineTwice sends requests that may be repeated, and those without an answer once more: the
+// connection may have been an old one. repeated says which were.
 func (e *Engine) pipelineTwice(ctx context.Context, requests []redisexec.Request) (results []redisexec.Result, repeated []bool) {
 	repeated = make([]bool, len(requests))
 	if len(requests) == 0 {

@@ -15,9 +15,9 @@ type Set struct {
 	cancel context.CancelCauseFunc
 }
 
-// Acquire acquires all the locks in this order, or none. ctx is the caller's, and bounded the same with a limit for the wait.
-// After an error it returns the lock that could not be acquired, or was lost meanwhile; those that had
-// been acquired are released.
+// Acquire acquires all the locks in this order, or none. ctx is the caller's, and bounded the same
+// with a limit for the wait. After an error it returns the lock that could not be acquired, or was
+// lost meanwhile; those that had been acquired are released.
 func (s *Set) Acquire(ctx, bounded context.Context, holds []*Hold) (failed *Hold, err error) {
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	if failed, err = s.acquire(ctx, bounded, holds); err != nil {
