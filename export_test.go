@@ -32,7 +32,7 @@ func Apart(l *Locker) int {
 
 // PutNext has a task take the place of another one, as the next occurrence of a periodic task does.
 func PutNext(ctx context.Context, q *Queue, e Entry, next Task) error {
-	return q.putNext(ctx, e, &store.Next{At: next.At, Payload: next.packed()})
+	return q.settle(ctx, "put next", store.Disposition{Next: &store.Next{At: next.At, Payload: next.packed()}}, e)
 }
 
 // SaysThatAWorkerLives reports whether a command is the one that a Worker sends every 15 seconds.

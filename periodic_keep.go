@@ -1,9 +1,11 @@
 package sluice
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"log/slog"
+	"math"
+	"slices"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/background"
@@ -13,9 +15,15 @@ import (
 )
 
 const (
-	// keepInterval is how often a worker looks whether its periodic tasks are there, about, and keepRetry after an error.
+	// keepInterval is how often a worker looks whether its periodic tasks are there, about, and keepRetry
+	// after an error.
 	keepInterval = time.Minute
 	keepRetry    = 2 * time.Second
+	// maxSends is how many requests a worker has under way for its periodic tasks: at its start all may be
+	// missing, and a client has few connections.
+	maxSends = 4
+	// maxKept is how many tasks one look is about at most. It reads little of each.
+	maxKept = 500
 )
 
 // start begins to keep the tasks in the queue. What it returns ends that, and waits for the end.
@@ -26,21 +34,13 @@ func (p *periodics) start(ctx context.Context) (stop func()) {
 	return background.Start(ctx, p.keep)
 }
 
-// keep looks after each task, again and again until ctx ends.
+// keep looks after all tasks, again and again until ctx ends.
 func (p *periodics) keep(ctx context.Context) {
-	failing, ended := false, map[string]bool{}
+	failing := false
 	for ctx.Err() == nil {
 		var failed error
-		for id, task := range p.tasks {
-			err := p.ensure(ctx, task)
-			isEnded := errors.Is(err, errNoOccurrence) || errors.Is(err, errNoAnswer)
-			switch {
-			case isEnded && !ended[id]:
-				p.log.Warn("sluice: periodic task has no next occurrence", slog.String("task", id), slog.String("error", err.Error()))
-			case !isEnded && err != nil && failed == nil:
-				failed = err
-			}
-			ended[id] = isEnded
+		for part := range slices.Chunk(p.order, maxKept) {
+			failed = cmp.Or(failed, p.look(ctx, part))
 		}
 		pause := keepInterval
 		if failed != nil {
@@ -54,75 +54,72 @@ func (p *periodics) keep(ctx context.Context) {
 	}
 }
 
-// ensureFor bounds ensure.
-const ensureFor = redisexec.MaxQuiet
-
-// ensure enqueues a task if it is not there, and moves it if it is due after the next occurrence. It leaves one that is due, or
-// being handled: admit and conclude see to that.
-func (p *periodics) ensure(ctx context.Context, task *periodicTask) error {
-	ctx, cancel := context.WithTimeout(ctx, ensureFor)
-	defer cancel()
-	t, now, err := p.queue.get(ctx, task.ID)
-	switch {
-	case errors.Is(err, ErrNotFound):
-		return p.add(ctx, task, now)
-	case err != nil:
+// look asks the server which tasks of a part are not in the queue as expected, and has each mended once
+// its schedule has said what is right. What is due, or being handled, is left alone: admit and conclude
+// see to that.
+func (p *periodics) look(ctx context.Context, part []*periodicTask) error {
+	wanted, ids := make([]store.Wanted, len(part)), make([]string, len(part))
+	for i, task := range part {
+		ids[i] = task.ID
+		wanted[i] = store.Wanted{ID: task.ID, Unless: store.ScoreText(math.Float64frombits(task.expected.Load()))}
+	}
+	reply, err := p.run(ctx, p.queue.store.Get(store.NoPayloadButHeader, wanted...))
+	if err != nil {
 		return err
-	case t.State == StateDone: // its schedule had ended, or no worker had it
-		return p.add(ctx, task, now)
-	case t.State == StateDead:
-		if err := p.add(ctx, task, now); err != nil {
-			return err
-		}
-		p.log.Warn("sluice: periodic task was a dead letter, goes on with the next occurrence",
-			slog.String("task", task.ID), slog.String("reason", t.Reason))
-	case t.State == StateScheduled:
-		if o, ok := occurrenceIn(t.ID, t.Header); ok {
-			return p.advance(ctx, task, t.Entry, o, now)
+	}
+	now, found, err := store.DecodeGot(reply.Value, ids...)
+	if err != nil {
+		return err
+	}
+	p.noteTime(now)
+	for _, i := range found {
+		t := infoOf(i)
+		o, isOne := occurrenceIn(t.ID, t.Header)
+		switch task := p.tasks[t.ID]; {
+		case t.State == StateScheduled && !isOne, t.State == StateDue, t.State == StateLeased:
+		case t.State == StateScheduled:
+			task.ask(o, t.Due, now, func(next occurrence) error { return task.move(ctx, t.Entry, o, next) })
+		default:
+			task.ask(occurrence{}, now, now, func(next occurrence) error { return task.enqueue(ctx, t, next) })
 		}
 	}
 	return nil
 }
 
-// add enqueues the next occurrence of a task that is not there.
-func (p *periodics) add(ctx context.Context, task *periodicTask, now time.Time) error {
-	const op = "enqueue periodic task"
-	next, err := task.next(ctx.Done(), now)
-	if err != nil {
-		return err
-	}
-	t := task.task(next)
-	_, err = p.queue.byID(ctx, op, t.ID, func() redisexec.Request {
-		args := p.queue.store.NewBatch(1, DuplicatesKeep.String(), "0", 0)
-		args.Add(t.stored())
-		return p.queue.store.Enqueue(args)
-	})
-	if errors.Is(err, ErrUnderReplicated) {
+// move moves a task that is due at a wrong time, unless it has changed since it was looked at.
+func (p *periodicTask) move(ctx context.Context, e Entry, from, to occurrence) error {
+	if from == to {
+		p.expected.Store(math.Float64bits(e.Score))
 		return nil
+	}
+	d := store.Disposition{Action: store.Snooze, Next: p.next(to)}
+	_, err := p.periodics.run(ctx, p.periodics.queue.store.Report([]store.Item{{ID: e.ID, Receipt: receiptOf(e), Disposition: d}}))
+	return err
+}
+
+// enqueue enqueues a task that is not there. It was done, since its schedule had ended or no worker had
+// it, or was a dead letter, perhaps.
+func (p *periodicTask) enqueue(ctx context.Context, was TaskInfo, o occurrence) error {
+	q := p.periodics.queue
+	args, task := q.store.NewBatch(1, DuplicatesKeep.String(), "0", 0), p.task(o)
+	args.Add(task.stored())
+	_, err := p.periodics.run(ctx, q.store.Enqueue(args))
+	if err == nil && was.State == StateDead {
+		p.periodics.log.Warn("sluice: periodic task was a dead letter, goes on with the next occurrence",
+			slog.String("task", p.ID), slog.String("reason", was.Reason))
 	}
 	return err
 }
 
-// advance moves a task to the next occurrence if that is sooner than it is due: its schedule has changed, or the server's clock was
-// ahead when it was put there. Never to a later time: while workers with two schedules run, those with the sooner one would move it
-// back again and again. Nor to an occurrence that has been handled: a clock that was ahead may have had it handled early.
-func (p *periodics) advance(ctx context.Context, task *periodicTask, e Entry, o occurrence, now time.Time) error {
-	if now.Before(o.before) {
-		now = o.before
+// run sends a request, in its turn. The keeper, and a schedule's goroutine, wait for the answer no longer
+// than a loop may.
+func (p *periodics) run(ctx context.Context, r redisexec.Request) (redisexec.Reply, error) {
+	select {
+	case p.sends <- struct{}{}:
+		defer func() { <-p.sends }()
+	case <-ctx.Done():
+		return redisexec.Reply{}, ctx.Err()
 	}
-	next, err := task.next(ctx.Done(), now)
-	if err != nil || e.Due.Sub(next.due) <= time.Microsecond { // which Redis may have rounded up
-		return err
-	}
-	next.before = o.before
-	err = p.queue.putNext(ctx, e, task.nextOf(next))
-	if errors.Is(err, ErrStale) || errors.Is(err, ErrUnderReplicated) { // it has changed meanwhile, or is there
-		return nil
-	}
-	return err
-}
-
-// putNext has what comes next take the place of a task whose receipt is good, leased or not.
-func (q *Queue) putNext(ctx context.Context, e Entry, next *store.Next) error {
-	return q.settle(ctx, "move periodic task", store.Disposition{Next: next}, e)
+	r.Bounded = true
+	return p.queue.executor.Run(ctx, r)
 }

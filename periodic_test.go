@@ -274,25 +274,6 @@ func TestPeriodic_ASlowRunDoesNotPileUp(t *testing.T) {
 	})
 }
 
-// TestPeriodic_NothingRunsWhileNoWorkerDoes: then one run is late, and the next one is in the future.
-func TestPeriodic_NothingRunsWhileNoWorkerDoes(t *testing.T) {
-	inPeriodicTest(t, func(b *periodicTest) {
-		hourly := sluice.Periodic{ID: "hourly", Schedule: sluice.Every(time.Hour)}
-		_, stop := b.work("", nil, hourly)
-		time.Sleep(90 * time.Minute)
-		stop()
-		time.Sleep(10*time.Hour + time.Minute)
-		_, stop = b.work("", nil, hourly)
-		time.Sleep(time.Hour)
-		stop()
-		var due []time.Time
-		for _, run := range b.of("hourly") {
-			due = append(due, run.due.UTC())
-		}
-		require.Equal(b, []time.Time{b.hour(1).UTC(), b.hour(2).UTC(), b.hour(12).UTC()}, due)
-	})
-}
-
 // TestPeriodic_AFailedRunIsRetried, but not past the next occurrence, which it does not keep from coming: nor
 // do a permanent error and the last attempt.
 func TestPeriodic_AFailedRunIsRetried(t *testing.T) {

@@ -283,30 +283,27 @@ func (q *Queue) MaxAttempts() int { return q.options.maxAttempts }
 // Get returns a task, whatever its state. Of a leased task for which a new version waits, Payload is already the
 // new one's. Opts say whether the payload is read. The error is ErrNotFound if there is no such task.
 func (q *Queue) Get(ctx context.Context, id string, opts ...ReadOption) (TaskInfo, error) {
-	t, _, err := q.get(ctx, id, opts...)
-	return t, err
-}
-
-// get is Get. With ErrNotFound too, it returns the server's time.
-func (q *Queue) get(ctx context.Context, id string, opts ...ReadOption) (t TaskInfo, now time.Time, err error) {
 	payloads, err := readPayloads("get", opts)
 	if err != nil {
-		return t, now, err
+		return TaskInfo{}, err
 	}
 	value, err := q.byID(ctx, "get", id, func() redisexec.Request {
-		return q.store.Get(id, payloads)
+		return q.store.Get(payloads, store.Wanted{ID: id})
 	})
 	if err != nil {
-		return t, now, err
+		return TaskInfo{}, err
 	}
-	i, found, now, err := store.DecodeGot(id, value)
-	if err == nil && !found {
+	_, found, err := store.DecodeGot(value, id)
+	switch {
+	case err != nil:
+	case len(found) != 1:
+		err = ErrCorrupt
+	case found[0].State == store.StateAbsent:
 		err = ErrNotFound
+	default:
+		return infoOf(found[0]), nil
 	}
-	if err != nil {
-		return t, now, wrap("get", q.name, err)
-	}
-	return infoOf(i), now, nil
+	return TaskInfo{}, wrap("get", q.name, err)
 }
 
 // Purge removes every task and dead letter. The holders of leases learn of it by ErrStale. A pause stays: Resume

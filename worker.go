@@ -336,9 +336,8 @@ func (p *workerPolicy) Handle(ctx context.Context, t store.Task) error {
 	e := withoutReceipt(t)
 	if t.Header != nil {
 		if o, ok := occurrenceIn(t.ID, t.Header); ok {
-			var call bool
 			var err error
-			if e, call, err = p.periodics.admit(t, o); !call {
+			if e, err = p.periodics.admit(t, o); err != nil {
 				return err
 			}
 		}
@@ -366,9 +365,12 @@ func (p *workerPolicy) Decide(ctx context.Context, t store.Task, err error) stor
 	if errors.Is(context.Cause(ctx), taskloop.ErrStuck) { // whatever it returns at last: another attempt has begun, perhaps
 		return store.Disposition{Action: store.Release}
 	}
+	if own, ok := err.(*notHandledError); ok { //nolint:errorlint // never wrapped
+		return own.disposition
+	}
 	d := p.decide(ctx, t, err)
 	if t.Header != nil {
-		return p.periodics.conclude(t, err, d)
+		return p.periodics.conclude(t, d)
 	}
 	return d
 }

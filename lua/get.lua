@@ -1,21 +1,35 @@
--- Returns one task, in whatever state it is, and the time.
+-- Returns tasks, in whatever state they are, and the time. Stops early at a megabyte of payloads.
 -- KEYS[3] the dead letters   KEYS[7] the last errors   KEYS[10] and KEYS[11] see done.lua
--- ARGV[1] id   ARGV[2] the most bytes of payload, as in payload.lua
--- RETURNS { now, score, attempt, payload, state as in cancel.lua, and what story says }
---         { now } no such task   { now, '' } a score or state field not written by this library
+-- ARGV[1] the most bytes of payload, as in payload.lua; then two per task, 500 tasks at most: id, the score with which it is left out, '' for none
+-- RETURNS { now, then of each: its number among them, score, attempt, payload, state as in cancel.lua, and what story says }. One that is not
+--         there has state 0; one with a score or state field not written by this library is left out
 -- RETRY readOnly: changes nothing.
-local score = redis.call('ZSCORE', KEYS[1], ARGV[1])
-local dead = not score and redis.call('ZSCORE', KEYS[3], ARGV[1])
-if not score and not dead then
-  local done = finite(redis.call('ZSCORE', KEYS[10], ARGV[1]))
-  if not done then return { text(now) } end
-  local attempt, result = doneOf(ARGV[2], ARGV[1])
-  return { text(now), text(done), attempt, result, 5, '', '', '', '' }
+local reply, size = { text(now) }, 0
+
+-- Returns score, attempt, payload and state of a task, its story, and how many bytes were read; nothing of one that is malformed.
+local function show(id, score)
+  local dead = not score and redis.call('ZSCORE', KEYS[3], id)
+  if not score and not dead then
+    local done = finite(redis.call('ZSCORE', KEYS[10], id))
+    if not done then return { '0', '0', '', 0, '', '', '', '' }, 0 end
+    local attempt, result, read = doneOf(ARGV[1], id)
+    return { text(done), attempt, result, 5, '', '', '', '' }, read
+  end
+  local task = (dead and decode or live)(redis.call('HGET', KEYS[4], id))
+  score = finite(score or dead)
+  if not task or not score then return end
+  local state = dead and 4 or stateOf(task, score)
+  if not dead then task, score = resolve(task, score) end
+  local payload, read = payloadUpTo(ARGV[1], id)
+  return { text(score), string.format('%.0f', task.attempt), payload, state, story(id, task, state) }, read
 end
-local task = (dead and decode or live)(redis.call('HGET', KEYS[4], ARGV[1]))
-score = finite(score or dead)
-if not task or not score then return { text(now), '' } end
-local state = dead and 4 or stateOf(task, score)
-if not dead then task, score = resolve(task, score) end
-local payload = payloadUpTo(ARGV[2], ARGV[1])
-return { text(now), text(score), string.format('%.0f', task.attempt), payload, state, story(ARGV[1], task, state) }
+
+for i = 2, #ARGV, 2 do
+  local score = redis.call('ZSCORE', KEYS[1], ARGV[i])
+  if size < 1048576 and (not score or tonumber(score) ~= tonumber(ARGV[i + 1])) then
+    local shown, read = show(ARGV[i], score)
+    if shown then append(reply, i / 2, unpack(shown)) end
+    size = size + (read or 0)
+  end
+end
+return reply

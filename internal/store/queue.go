@@ -202,22 +202,36 @@ func asArguments(ids []string) []any {
 // Purge removes all tasks.
 func (q *Queue) Purge() redisexec.Request { return q.scripts.Purge.Request(q.done) }
 
-// Payloads is up to how many bytes a payload is shown, as it is stored; negative for any number.
+// Payloads is up to how many bytes a payload is shown, as it is stored.
 type Payloads int
 
-// AllPayloads shows payloads of any size.
-const AllPayloads Payloads = -1
+const (
+	// AllPayloads shows payloads of any size.
+	AllPayloads Payloads = -1
+	// NoPayloadButHeader shows kind and header only.
+	NoPayloadButHeader Payloads = -2
+)
 
 func (p Payloads) argument() string {
-	if p < 0 {
+	switch p {
+	case AllPayloads:
 		return ""
+	case NoPayloadButHeader:
+		return "head"
 	}
 	return strconv.Itoa(int(p))
 }
 
-// Get shows a task.
-func (q *Queue) Get(id string, p Payloads) redisexec.Request {
-	return q.scripts.Get.Request(q.done, id, p.argument())
+// Wanted is a task that Get is to show, unless it has that score, as text.
+type Wanted struct{ ID, Unless string }
+
+// Get shows tasks.
+func (q *Queue) Get(p Payloads, tasks ...Wanted) redisexec.Request {
+	args := append(make([]any, 0, 1+2*len(tasks)), p.argument())
+	for _, t := range tasks {
+		args = append(args, t.ID, t.Unless)
+	}
+	return q.scripts.Get.Request(q.done, args...)
 }
 
 // Cursor is where a list goes on. The zero value is its beginning, and its end.

@@ -60,19 +60,16 @@ func DecodeListed(state State, value any) (end Cursor, tasks []Info, err error) 
 	return end, tasks, r.err()
 }
 
-// DecodeGot reads the answer to Get. It is found unless the queue has no such task; one that was not
-// written by the library is ErrCorrupt.
-func DecodeGot(id string, value any) (t Info, found bool, now time.Time, err error) {
-	r := newReader(value)
-	now = TimeOf(r.score())
-	switch r.left() {
-	case 0:
-		return t, false, now, r.err()
-	case 1:
-		return t, true, now, redisexec.ErrCorrupt
+// DecodeGot reads the answer to Get about tasks with these IDs: the server's time, and what was found.
+// Of a task that is not there that is StateAbsent; one that was not written by the library is left out.
+func DecodeGot(value any, ids ...string) (now time.Time, found []Info, err error) {
+	r, most := newReader(value), int64(len(ids))
+	now = TimeOf(r.score()).UTC()
+	for r.more() {
+		n := r.between(1, most) // else there is an error
+		found = append(found, r.got(ids[min(max(n, 1), most)-1]))
 	}
-	t = r.got(id)
-	return t, true, now, r.err()
+	return now, found, r.err()
 }
 
 // DecodeState reads the answer to Cancel: where the task was.

@@ -50,7 +50,7 @@ func Load(files fs.FS) *Scripts {
 	s.Drop = s.add("drop", redisexec.Never, "prelude")
 	s.Cancel = s.add("cancel", redisexec.Never, "prelude", "publish", "idle", "wake", "limits", "freed", "failure", "state", "fields")
 	s.Reschedule = s.add("reschedule", redisexec.Never, "prelude", "idle", "wake", "failure", "state", "fields")
-	s.Get = s.add("get", redisexec.ReadOnly, "prelude", "state", "fields", "payload")
+	s.Get = s.add("get", redisexec.ReadOnly, "prelude", "read", "state", "fields", "payload")
 	s.Next = s.add("next", redisexec.Idempotent, "prelude", "idle", "place", "limits", "head")
 	s.Heads = s.addHeads()
 	s.Stats = s.add("stats", redisexec.ReadOnly, "prelude", "limits")

@@ -1,8 +1,20 @@
 -- Prelude of the scripts that read tasks and leave them as they are.
 
+-- Returns a frame without its payload: frame.go says what is in it. '' if it is none.
+local function headOf(frame)
+  local size, unit, at = 0, 1, 6
+  if string.sub(frame, 1, 5) ~= '\255SLU\1' then return '' end
+  repeat
+    local byte = string.byte(frame, at) or 0
+    size, unit, at = size + byte % 128 * unit, unit * 128, at + 1
+  until byte < 128 or at > 15
+  return string.sub(frame, 1, at - 1 + size)
+end
+
 -- Returns what is shown of a payload or a result: '' for an empty one; or, if it has more than most bytes, how many it has. An empty most
--- is for any number. Returns how many bytes there are, too.
+-- is for any number, and 'head' for the kind and header only. Returns how many bytes there are, too.
 local function upTo(most, data)
+  if most == 'head' then return headOf(data), #data end
   if most ~= '' and #data > tonumber(most) then return #data, #data end
   return data, #data
 end

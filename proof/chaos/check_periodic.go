@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"time"
 
 	"github.com/sluice-go/sluice"
@@ -24,7 +25,7 @@ func (t *tasksCheck) checkTick(m *move) {
 		t.checkScheduled(m, m.is.score)
 		if m.was.leased() {
 			t.checkHandled(m)
-		} else {
+		} else if !isHandled(m.was.version) {
 			t.checkPolicy(m, sluice.DuplicatesEarliest, m.is.score, m.was.score)
 		}
 	case retried, released:
@@ -53,11 +54,16 @@ func (t *tasksCheck) unscheduled(m *move) {
 }
 
 // checkNext checks that an occurrence comes after the one whose place it takes: each is handled, and reported, once. One that is further
-// away than the next can be is of a time before the clock was set back.
+// away than the next can be is of a time before the clock was set back. One that was handled, and of which it is not known what is next,
+// may keep its place.
 func (t *tasksCheck) checkNext(m *move) {
-	was, err := time.Parse(time.RFC3339Nano, m.was.version)
-	is, _ := time.Parse(time.RFC3339Nano, m.is.version) // see checkScheduled
-	earliest, _ := t.clock.at(m.span)                   // it may have been set back just then
+	was, err := timeOf(m.was.version)
+	is, _ := timeOf(m.is.version) // see checkScheduled
+	if isHandled(m.is.version) && !isHandled(m.was.version) && m.was.leased() && !is.After(was) {
+		t.counts["periodic tasks handled, the next not known"]++
+		return
+	}
+	earliest, _ := t.clock.at(m.span) // it may have been set back just then
 	next := earliest + periods[m.id] + time.Millisecond
 	if was.Equal(is) && m.was.lease == 0 && (m.was.attempt > 0 || m.is.score < m.was.score) {
 		return // a retry, or one that was put back, of which the time has not come: the clock was set back
@@ -72,9 +78,17 @@ func (t *tasksCheck) checkScheduled(m *move, due float64) {
 	const exact = 10 * time.Microsecond // of a score, and of one that was counted on so that receipts differ
 	at := seconds(due)
 	off := (at + exact) % periods[m.id]
-	if said, err := time.Parse(time.RFC3339Nano, m.is.version); off > 2*exact || err != nil || (at-time.Duration(said.UnixNano())).Abs() > exact {
+	if said, err := timeOf(m.is.version); off > 2*exact || err != nil || (at-time.Duration(said.UnixNano())).Abs() > exact {
 		t.report("the periodic task %s was %s at %v for %s, and is due at %v", m.id, m.kind, m.span, m.is.version, time.Unix(0, int64(at)).UTC())
 	}
+}
+
+// isHandled says whether a version is an occurrence that was handled.
+func isHandled(version string) bool { return strings.HasSuffix(version, wasHandled) }
+
+// timeOf returns the time of the occurrence that a version is.
+func timeOf(version string) (time.Time, error) {
+	return time.Parse(time.RFC3339Nano, strings.TrimSuffix(version, wasHandled))
 }
 
 // checkTicks checks that at the end each periodic task is there, whole. One whose first occurrence was lost, or that was buried, comes

@@ -31,6 +31,17 @@ func (s *scenario) concluded(due int) *scenario {
 		due, s.occurrence(due)))
 }
 
+// handledTick has the present occurrence keep the place of the next one.
+func (s *scenario) handledTick(due int) *scenario {
+	return s.logs(fmt.Sprintf("ZREM Queue:ticks tick50; ZADD Queue:ticks @@%d tick50; ZREM {Queue:ticks}:leased tick50; HDEL {Queue:ticks}:state tick50; HSET {Queue:ticks}:tasks tick50 %s",
+		due, s.occurrence(due)+s.handledBefore(due)))
+}
+
+func (s *scenario) handledBefore(at int) string {
+	before := occurrenceOf(s.serverTime(at))
+	return "\x14sluice-period-before" + string(rune(len(before))) + before
+}
+
 func (s *scenario) serverTime(at int) time.Time {
 	return time.Unix(0, int64(s.clock.ahead+time.Duration(at)*ms)).UTC()
 }
@@ -77,6 +88,12 @@ var tickCases = map[string]checkCase{
 		at(10).ticked(50, 50).at(50).tookTick(50, 0).at(60).
 		logs("ZREM Queue:ticks tick50; ZADD Queue:ticks @@160 tick50; ZREM {Queue:ticks}:leased tick50; HDEL {Queue:ticks}:state tick50").
 		at(70).ticked(50, 50), ""},
+	"an occurrence is handled, and it is not known which is next": {newScenario().
+		at(10).ticked(50, 50).at(50).tookTick(50, 50).at(60).handledTick(50).at(62).tookTick(62, 0).at(64).concluded(100), ""},
+	"an occurrence comes back that was handled": {newScenario().
+		at(10).ticked(50, 50).at(50).tookTick(50, 50).at(60).handledTick(50).at(62).tookTick(62, 0).at(64).concluded(50), "took the place of"},
+	"an occurrence that was not begun is handled": {newScenario().
+		at(10).ticked(50, 50).at(20).handledTick(50), "took the place of"},
 	"a periodic task is removed": {newScenario().
 		at(10).ticked(50, 50).at(50).tookTick(50, 50).at(60).logs(tickGone), "was removed"},
 	"an occurrence is followed, as the clock had ended its lease": {newScenario().

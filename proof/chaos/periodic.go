@@ -34,8 +34,14 @@ func occurrenceOf(due time.Time) string { return due.UTC().Format(time.RFC3339Na
 
 const frameStart = "\xffSLU"
 
-// period is where the header that is kept with a task says which occurrence it is.
-var period = regexp.MustCompile("sluice-period[\x14-\x1e]([0-9T:.-]+Z)")
+// period is where the header that is kept with a task says which occurrence it is, and periodBefore, which one was handled last.
+var (
+	period       = regexp.MustCompile("sluice-period[\x14-\x1e]([0-9T:.-]+Z)")
+	periodBefore = regexp.MustCompile("sluice-period-before[\x14-\x1e]([0-9T:.-]+Z)")
+)
+
+// wasHandled is what the version of an occurrence ends with that was handled, and keeps the place of the next one.
+const wasHandled = " handled"
 
 // occurrenceIn returns the occurrence that a stored payload is of.
 func occurrenceIn(payload string) (occurrence string, ok bool) {
@@ -45,6 +51,9 @@ func occurrenceIn(payload string) (occurrence string, ok bool) {
 	found := period.FindStringSubmatch(payload)
 	if found == nil {
 		return "", false
+	}
+	if before := periodBefore.FindStringSubmatch(payload); before != nil && before[1] == found[1] {
+		return found[1] + wasHandled, true
 	}
 	return found[1], true
 }
@@ -59,7 +68,7 @@ func (r *round) awaitTicks() (violations []string) {
 			}
 			payload, err := r.server.rdb.HGet(context.Background(), "{Queue:"+tickQueue+"}:tasks", id).Result()
 			occurrence, _ := occurrenceIn(payload)
-			at, _ := time.Parse(time.RFC3339Nano, occurrence)
+			at, _ := timeOf(occurrence)
 			return time.Duration(at.UnixNano()), err == nil
 		}
 		for end := time.Now().Add(calmLimit); ; time.Sleep(20 * time.Millisecond) { // the clients still work

@@ -1,0 +1,121 @@
+package sluice_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/systest"
+)
+
+// scriptCounter counts the calls of a script.
+type scriptCounter struct {
+	digest string
+	calls  atomic.Int64
+}
+
+// countScript returns a counter of the calls of a script by a client.
+func countScript(t *testing.T, rdb redis.UniversalClient, name string) *scriptCounter {
+	digests, err := os.ReadFile("lua/digests.txt")
+	require.NoError(t, err)
+	before, _, ok := strings.Cut(string(digests), "  "+name+"\n")
+	require.True(t, ok)
+	c := &scriptCounter{digest: before[len(before)-40:]}
+	rdb.AddHook(c)
+	return c
+}
+
+func (c *scriptCounter) count(cmds ...redis.Cmder) {
+	for _, cmd := range cmds {
+		if args := cmd.Args(); len(args) > 1 && args[1] == c.digest {
+			c.calls.Add(1)
+		}
+	}
+}
+
+func (c *scriptCounter) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
+}
+
+func (c *scriptCounter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		c.count(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (c *scriptCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		c.count(cmds...)
+		return next(ctx, cmds)
+	}
+}
+
+// hundreds returns 300 periodic tasks, some of which are due again and again within a minute.
+func hundreds() (tasks []sluice.Periodic) {
+	for i := range 300 {
+		s := sluice.Every(time.Hour + time.Duration(i)*time.Minute)
+		switch {
+		case i%100 == 0:
+			s = sluice.Every(20 * time.Second)
+		case i%3 == 0:
+			s = fromThen(time.Hour + time.Duration(i)*time.Minute)
+		}
+		tasks = append(tasks, sluice.Periodic{ID: fmt.Sprint(i), Schedule: s, Payload: make([]byte, 100)})
+	}
+	return tasks
+}
+
+// TestPeriodic_OneCommandKeepsAll that a worker has, a minute, also if a schedule hangs; and no other, as long as all is well.
+func TestPeriodic_OneCommandKeepsAll(t *testing.T) {
+	inPeriodicTest(t, func(b *periodicTest) {
+		n := b.Sized(30)
+		over := make(chan struct{})
+		defer close(over)
+		tasks := append(hundreds(), sluice.Periodic{ID: "hangs", Schedule: scheduleFunc(func(time.Time) time.Time { <-over; return time.Time{} })})
+		looks, moves, adds := countScript(b.T, b.RDB, "get"), countScript(b.T, b.RDB, "giveback"), countScript(b.T, b.RDB, "enqueue")
+		var stops []func()
+		for i := range n {
+			_, stop := b.work(fmt.Sprint(i), nil, tasks...)
+			stops = append(stops, stop)
+		}
+		time.Sleep(time.Second)
+		require.LessOrEqual(b, looks.calls.Load(), int64(2*n), "those that the server did not know are sent again")
+		for _, c := range []*scriptCounter{looks, moves, adds} {
+			c.calls.Store(0)
+		}
+		time.Sleep(40 * time.Minute)
+		require.InDelta(b, n*40, looks.calls.Load(), float64(n*6))
+		require.Zero(b, adds.calls.Load())
+		require.LessOrEqual(b, moves.calls.Load(), int64(len(b.all)), "reports of handlers")
+		for _, stop := range stops {
+			stop()
+		}
+	})
+}
+
+// TestPeriodic_AFleetBeginsWithManyOnEveryServer: hundreds that all of its workers find missing.
+func TestPeriodic_AFleetBeginsWithManyOnEveryServer(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		redistest.NotShort(b.T)
+		var stops []func() error
+		for range b.Sized(30) {
+			w := &sluice.Worker{Queue: b.On(b.RDB), Periodic: hundreds(), Handler: func(context.Context, sluice.Entry) error { return nil }}
+			stops = append(stops, systest.StartWorker(b.T, w))
+		}
+		b.Eventually(func() bool { return b.Stats().Scheduled >= 297 })
+		for _, stop := range stops {
+			require.NoError(b, stop())
+		}
+	})
+}

@@ -1,0 +1,192 @@
+package sluice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/background"
+)
+
+// periodicTask is a Periodic of a worker's. Its schedule is called in goroutines of their own: one call
+// at a time, however long it takes. So neither a handler's goroutine nor another task waits for it.
+type periodicTask struct {
+	Periodic
+	periodics *periodics
+	expected  atomic.Uint64 // the bits of the score with which it was found scheduled, as it is to be
+
+	mu     sync.Mutex // guards what follows
+	last   *planning  // the last question; nil if there was none
+	isTold bool       // the log has been told that the schedule does not answer
+}
+
+// planning is a question to a schedule: what is to be in the queue instead of an occurrence?
+type planning struct {
+	of    occurrence // zero if the keeper has asked
+	asked time.Time  // by the local clock
+	done  chan struct{}
+	next  occurrence // the answer, once done is closed: of itself, if that is right
+	err   error
+}
+
+const (
+	// atOnce is how long a handler's goroutine waits for a schedule that it has asked.
+	atOnce = 100 * time.Microsecond
+	// schedulePatience is after what time the log is told that a schedule does not answer.
+	schedulePatience = 3 * time.Second
+	// roundedOff is less than any difference that matters between two due times, and more than what is
+	// lost of one in the queue.
+	roundedOff = time.Millisecond
+	// missedAfter is after what time an occurrence that was not begun is a missed one, of which there may be later
+	// ones; and skipAfter, after what time MissedSkip has none handled. Workers that started within missedAfter of
+	// each other have the same list.
+	missedAfter = time.Second
+	skipAfter   = time.Minute
+)
+
+var (
+	// errNoOccurrence says that a schedule has come to its end.
+	errNoOccurrence = errors.New("the schedule has come to its end")
+	// errNoAnswer says that a schedule did not say, and may the next time.
+	errNoAnswer = errors.New("Schedule.Next gives no answer")
+)
+
+// plan returns what is to be in the queue instead of an occurrence, if that is known. Else the schedule is
+// asked, unless it is being asked already, perhaps about another occurrence. plan waits for a moment only:
+// most schedules answer at once.
+func (p *periodicTask) plan(o occurrence, now time.Time) (l *planning, isKnown bool) {
+	l = p.ask(o, o.due, now, nil)
+	if left := atOnce - time.Since(l.asked); left > 0 {
+		select {
+		case <-l.done:
+		case <-time.After(left):
+		}
+	}
+	return l, background.IsClosed(l.done) && l.of == o
+}
+
+// ask has the schedule asked what is to be in the queue instead of an occurrence, which is due there at
+// some time. It does nothing if a call is under way, or has answered just that, and does not wait. The
+// keeper says what is to be done then, with the answer.
+func (p *periodicTask) ask(o occurrence, at, now time.Time, then func(next occurrence) error) *planning {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if l := p.last; l != nil && (!background.IsClosed(l.done) || then == nil && l.of == o && l.err == nil) {
+		return l
+	}
+	l := &planning{asked: time.Now(), done: make(chan struct{}), err: fmt.Errorf("%w: it called runtime.Goexit", errNoAnswer)}
+	if p.last = l; then == nil {
+		l.of = o
+	}
+	hangs := time.AfterFunc(schedulePatience, func() { p.tell(fmt.Errorf("%w: it does not return", errNoAnswer)) })
+	// It ends when Schedule.Next has returned; nothing waits for it.
+	go func() {
+		defer close(l.done)
+		defer func() {
+			if v := recover(); v != nil { // its value may be a secret
+				l.err = fmt.Errorf("%w: it panicked: %T", errNoAnswer, v)
+			}
+			hangs.Stop()
+			p.tell(l.err)
+		}()
+		l.next, l.err = p.instead(o, at, now)
+		hangs.Stop()
+		if l.err == nil && then != nil {
+			if l.err = then(l.next); errors.Is(l.err, context.Canceled) { // Run has ended
+				l.err = nil
+			}
+		}
+	}()
+	return l
+}
+
+// tell tells the log that the task has no next occurrence, once until it has.
+func (p *periodicTask) tell(err error) {
+	p.mu.Lock()
+	isNews := err != nil && !p.isTold
+	p.isTold = err != nil
+	p.mu.Unlock()
+	if isNews {
+		p.periodics.log.Warn("sluice: periodic task has no next occurrence", slog.String("task", p.ID), slog.String("error", err.Error()))
+	}
+}
+
+// instead returns what is to be in the queue instead of an occurrence that is due there at a time, which
+// may differ from its own: that very occurrence, if it is right. Only ask calls it, and what it calls.
+func (p *periodicTask) instead(o occurrence, at, now time.Time) (occurrence, error) {
+	list, after := p.periodics.listed(), later(now, o.before)
+	isMoved := at.Sub(o.due).Abs() >= roundedOff // a retry, or by an operator
+	switch {
+	case o.after.After(now), o == occurrence{}: // the server's clock was ahead, or there is no task
+	case o.isHandled():
+		after = later(o.after, o.before)
+	case !at.After(now):
+		return p.catchUp(o, now)
+	case o.list.Sub(list) > missedAfter && !o.list.After(now): // it is of a newer list
+		return o, nil
+	case !isMoved:
+		if own, err := p.first(o.after); err == nil && own.due.Equal(o.due) {
+			return o, nil
+		}
+	}
+	next, err := p.first(after)
+	sooner := at.Sub(next.due)
+	if err == nil && !o.isHandled() && (sooner.Abs() < roundedOff || isMoved && sooner < 0) {
+		return o, nil
+	}
+	next.before, next.list = o.before, list
+	return next, err
+}
+
+// catchUp returns what is to be handled instead of an occurrence that is due, and was not begun.
+func (p *periodicTask) catchUp(o occurrence, now time.Time) (next occurrence, err error) {
+	next = occurrence{due: p.latest(o.due, now), after: now, before: o.due}
+	switch {
+	case p.Missed == MissedSkip && now.Sub(next.due) > skipAfter:
+		next, err = p.first(later(now, o.before))
+		next.before = o.before
+	case next.due.Equal(o.due):
+		return o, nil
+	}
+	next.list = p.periodics.listed()
+	return next, err
+}
+
+// latest returns the last occurrence up to a time; from is one of them. It bisects the time between, so
+// that it asks for few of the occurrences, of which there may be millions.
+func (p *periodicTask) latest(from, to time.Time) time.Time {
+	for last := to; ; { // no occurrence is after last
+		next, err := p.first(from)
+		if err != nil || next.due.After(to) {
+			return from
+		}
+		from = next.due
+		middle := from.Add(last.Sub(from) / 2)
+		if next, err = p.first(middle); err != nil || next.due.After(to) {
+			last = middle
+		} else {
+			from = next.due
+		}
+	}
+}
+
+// first returns the first occurrence after a time.
+func (p *periodicTask) first(after time.Time) (occurrence, error) {
+	o := occurrence{after: after.UTC()}
+	o.due = p.Schedule.Next(o.after).UTC()
+	if !o.due.After(after) || o.due.After(lastTime) {
+		return occurrence{}, errNoOccurrence
+	}
+	return o, nil
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
