@@ -235,6 +235,24 @@ func waitsForItself(ctx context.Context, t *testing.T, l *sluice.Locker, name st
 	requireFree(t, l, name+"0")
 }
 
+// TestLock_OfNoLockerIsNotHeld: nil, as LockFromContext may return it, and the zero value.
+func TestLock_OfNoLockerIsNotHeld(t *testing.T) {
+	t.Parallel()
+	for _, k := range []*sluice.Lock{nil, {}} {
+		require.False(t, k.Valid())
+		require.Zero(t, k.Deadline())
+		require.ErrorIs(t, context.Cause(k.Context()), sluice.ErrNotHeld)
+		require.Equal(t, "", k.Name()+k.Token())
+		require.Zero(t, k.Fence())
+		_, ttl := k.TTL(t.Context())
+		_, detach := k.Detach(t.Context())
+		for op, err := range map[string]error{"unlock": k.Unlock(t.Context()), "extend": k.Extend(t.Context(), time.Hour), "ttl": ttl, "detach": detach} {
+			require.EqualError(t, err, "sluice: "+op+": invalid argument: Lock not made by a Locker")
+			require.ErrorIs(t, err, sluice.ErrInvalid)
+		}
+	}
+}
+
 // TestLocker_WaitsForNoLockOfItsOwnCaller: of a Do or DoAll around the call, also if other ones are between.
 func TestLocker_WaitsForNoLockOfItsOwnCaller(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {

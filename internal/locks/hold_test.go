@@ -4,6 +4,8 @@ import (
 	"context"
 	"os"
 	"regexp"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -303,4 +305,28 @@ func TestObserver_TellsOfTheLossOnce(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestApartLocks_NoneIsAddedUnseen: what is added while the Engine closes is refused, or among those
+// that Close releases after that.
+func TestApartLocks_NoneIsAddedUnseen(t *testing.T) {
+	t.Parallel()
+	for range 100 {
+		e := &Engine{closed: make(chan struct{})}
+		holds, added := make([]Hold, 20), make([]bool, 20)
+		soon := time.Now().Add(time.Minute)
+		var all sync.WaitGroup
+		for i := range holds {
+			h := &holds[i]
+			h.engine, h.options = e, &e.Options
+			h.begin(time.Now(), soon, soon)
+			all.Go(func() { added[i] = e.apart.add(h) })
+		}
+		close(e.closed)
+		released := e.apart.all("")
+		all.Wait()
+		for i := range holds {
+			require.Equal(t, added[i], slices.Contains(released, &holds[i]))
+		}
+	}
 }
