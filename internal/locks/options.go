@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/waitqueue"
 )
@@ -35,7 +34,7 @@ type Options struct {
 func (o *Options) Prepare() { o.px = store.Millis(o.TTL + shortestWindow.margin()) }
 
 // replicaWait is how long replicas are waited for: a part of the TTL, since that runs meanwhile.
-func (o *Options) replicaWait() time.Duration { return min(o.TTL/4, redisexec.LongestReplicaWait) }
+func (o *Options) replicaWait() time.Duration { return min(o.TTL/4, store.ReplicaWait) }
 
 // isPermit says that h is one of several permits of its name.
 func (h *Hold) isPermit() bool { return h.options.Permits > 1 }

@@ -16,9 +16,6 @@ import (
 // than were asked for have acknowledged it in time.
 var ErrUnderReplicated = errors.New("too few replicas have it")
 
-// LongestReplicaWait is how long replicas are waited for at the most.
-const LongestReplicaWait = time.Second
-
 // maxRedirects is how many answers "another server has this slot" a request follows, as many as
 // go-redis does by default. After that it is tried again like any that is unavailable.
 const maxRedirects = 3
