@@ -76,8 +76,8 @@ func TestOperations_CallTheirHooks(t *testing.T) {
 // TestOperations_DoNothingAfterTheirContext has ended, except those that give up a lock.
 func TestOperations_DoNothingAfterTheirContext(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
-		rdb, faults := s.Faulty(t)
 		for _, op := range operations.Table {
+			rdb, faults := s.Faulty(t) // its own: clients that have waited leave their lines seconds later
 			f := operations.New(t, rdb)
 			op.Prepare(t, f)
 			before := faults.Bytes()

@@ -41,7 +41,7 @@ func TestPeriodic_NoOtherTaskWaitsForASchedule(t *testing.T) {
 			t.Run(fmt.Sprint(name, " after ", answers), func(t *testing.T) {
 				inPeriodicTest(t, func(b *periodicTest) {
 					over = make(chan struct{}) // of the bubble
-					bad, well, end := sluice.Every(10*time.Second), sluice.Every(time.Second), time.Minute
+					bad, well, end := sluice.Every(10*time.Second), sluice.Every(time.Second), 59500*time.Millisecond
 					handle := func(_ context.Context, e sluice.Entry) error {
 						b.note("", e)
 						return nil
@@ -65,7 +65,7 @@ func TestPeriodic_NoOtherTaskWaitsForASchedule(t *testing.T) {
 					}
 					for i := range n {
 						all := b.of(fmt.Sprint(i))
-						require.LessOrEqual(b, len(all), 6)
+						require.LessOrEqual(b, len(all), 5)
 						if name == "slow" { // at most the first ones are missed
 							b.requireOn(b.T, fmt.Sprint(i), bad, all[0].due.Add(-1), b.start.Add(end), soon)
 						}

@@ -94,7 +94,7 @@ func (e *Engine) Len() (names, busy, queued, apart int) {
 	return names, busy, queued, len(e.apart.all(""))
 }
 
-// Inspect asks the server who holds h's lock, whoever that is, and how many wait for it.
+// Inspect asks the server which callers hold h's lock, and how many wait for it.
 func (e *Engine) Inspect(ctx context.Context, h *Hold) (store.Inspected, error) {
 	reply, err := e.Executor.Run(ctx, h.address.Inspect())
 	if err != nil {
@@ -103,7 +103,7 @@ func (e *Engine) Inspect(ctx context.Context, h *Hold) (store.Inspected, error) 
 	return store.DecodeInspected(reply.Value)
 }
 
-// ForceUnlock releases h's lock, whoever holds it, and reports whether it was held. A holder of
+// ForceUnlock releases h's lock, also another caller's, and reports whether it was held. A holder of
 // this Engine has lost it then.
 func (e *Engine) ForceUnlock(ctx context.Context, h *Hold) (bool, error) {
 	key := h.address.Key()

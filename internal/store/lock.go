@@ -269,7 +269,7 @@ func DecodeInspected(value any) (i Inspected, err error) {
 	return i, nil
 }
 
-// Force frees the lock, whoever holds it. The answer has the tokens that did.
+// Force frees the lock for its holders. The answer has the tokens that did.
 func (l *Lock) Force() redisexec.Request { return spareLine(l.scripts.Force.Request(l.keys)) }
 
 // DecodeForced reads the answer to Force.

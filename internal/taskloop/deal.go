@@ -205,7 +205,7 @@ func (l *loop) firstOf(c *client, now time.Time) (first *queue) {
 		case *q.beside() >= l.slots() || !l.mayExchange(q, now) || l.claimable(q, now) == 0:
 			heap.Pop(&c.turns)
 			aside = append(aside, q)
-			// Its exchange is likely to be answered soon: until then none has its turn. A far server keeps nobody waiting.
+			// Its exchange is likely to be answered soon: until then none has its turn. A far server keeps no other one waiting.
 			if until := q.asked.Add(l.patienceWith(q)); q.underWay > 0 && now.Before(until) {
 				isHeld = true
 				l.nextTry = backoff.Sooner(l.nextTry, until)
