@@ -102,8 +102,8 @@ func (m *queueMachine) finish(t *rapid.T) {
 	now := m.begin()
 	options := store.QueueOptions{MaxAttempts: m.maxAttempts, Retention: retention}
 	q := store.NewQueue(store.Load(os.DirFS("../../lua")), m.key, options)
-	reply, err := redisexec.New(m.rdb).Run(context.Background(), q.Exchange(items, store.Claim{}))
-	require.NoError(t, err)
+	reply := redisexec.New(m.rdb).Once(context.Background(), q.Exchange(items, store.Claim{}))
+	require.NoError(t, reply.Err)
 	x, err := store.DecodeExchange(reply.Value, len(es), store.AsTask)
 	require.NoError(t, err)
 	var stale []string
@@ -119,19 +119,6 @@ func (m *queueMachine) finish(t *rapid.T) {
 	require.Equal(t, m.finished(now, age, results, es), stale)
 	m.counts.add("finish: " + either(len(stale) == 0, "done", "stale"))
 	m.end(t)
-}
-
-// digestOf returns by which name the server has a script.
-func digestOf(t require.TestingT, script string) string {
-	digests, err := os.ReadFile("../../lua/digests.txt")
-	require.NoError(t, err)
-	for line := range strings.Lines(string(digests)) {
-		if digest, name, _ := strings.Cut(strings.TrimSpace(line), "  "); name == script {
-			return digest
-		}
-	}
-	require.Fail(t, "no digest")
-	return ""
 }
 
 // endRetention has a task finished earlier, as if that time had come.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/proof/model"
 )
@@ -322,30 +324,17 @@ func (m *queueMachine) trimBehind(op string, now float64, b bounds, buried int64
 // presence runs the script with which a Worker says that it has ended.
 func (m *queueMachine) presence(t *rapid.T) {
 	b, age := m.bounds(t), rapid.SampledFrom(append([]time.Duration{0, 0}, m.retentions...)).Draw(t, "retention")
-	args := []any{45, "", b.limit, store.Duration(b.age), store.Duration(age)}
+	options := store.QueueOptions{DeadLimit: b.limit, DeadAge: b.age, Retention: age}
+	q := store.NewQueue(store.Load(os.DirFS("../../lua")), m.key, options)
 	now := m.begin()
-	reply, err := m.rdb.EvalSha(context.Background(), digestOf(t, "seen"), append([]string{m.key}, m.companions()...), args...).Result()
-	if redis.HasErrorPrefix(err, "NOSCRIPT") {
-		m.runWorker(t)
-		now = m.begin()
-		reply, err = m.rdb.EvalSha(context.Background(), digestOf(t, "seen"), append([]string{m.key}, m.companions()...), args...).Result()
-	}
-	require.NoError(t, err)
-	require.Zero(t, reply, "nothing is left to be dropped")
+	reply := redisexec.New(m.rdb).Once(context.Background(), q.Seen(45, "", nil))
+	require.NoError(t, reply.Err)
+	require.Zero(t, reply.Value, "nothing is left to be dropped")
 	m.counts.add("trimmed by a presence: " + either(m.trim(now, b), "some", "none"))
 	if age > 0 && m.model.Forget(now, decimal(micros(age))) > 0 {
 		m.counts.add("forgotten by a presence")
 	}
 	m.end(t)
-}
-
-// runWorker runs a Worker of another queue until the server knows the script with which it says that it lives.
-func (m *queueMachine) runWorker(t *rapid.T) {
-	ctx, stop := context.WithTimeout(context.Background(), 2*time.Second)
-	defer stop()
-	q, err := sluice.NewQueue(m.rdb, strings.TrimPrefix(m.key, "Queue:")+"-other")
-	require.NoError(t, err)
-	require.NoError(t, (&sluice.Worker{Queue: q, Handler: func(context.Context, sluice.Entry) error { return nil }}).Run(ctx))
 }
 
 // drop removes dead letters by their IDs, which does not count as dropped by a limit.
