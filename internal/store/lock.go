@@ -115,7 +115,7 @@ func DecodeAcquired(value any) (a Acquired, err error) {
 	case int64:
 		switch {
 		case v > 0:
-			return Acquired{Left: TimeToLive(v), Ahead: -1}, nil
+			return Acquired{Left: timeToLive(v), Ahead: -1}, nil
 		case v < -1:
 			return Acquired{HeldFor: int(-1 - v)}, nil
 		}
@@ -137,7 +137,7 @@ func decodeWaiting(list []any) (a Acquired, err error) {
 	if !isLeft || !isAhead || !isScore || left < 0 || ahead < -1 {
 		return a, redisexec.Unexpected(list)
 	}
-	return Acquired{Left: TimeToLive(left), Ahead: int(min(ahead, math.MaxInt32)), Score: score}, nil
+	return Acquired{Left: timeToLive(left), Ahead: int(min(ahead, math.MaxInt32)), Score: score}, nil
 }
 
 // decodeFence reads a fence, 0 for none. A string is for those that a script cannot put into a number.
@@ -231,7 +231,7 @@ func (l *Lock) TTL(token any, permits bool) redisexec.Request {
 // DecodeTTL reads the answer to TTL. A key of a foreign program may live for ever: then d is negative.
 func DecodeTTL(value any) (d time.Duration, held bool, err error) {
 	ms, err := redisexec.Int(value)
-	return TimeToLive(ms), ms != -2, err
+	return timeToLive(ms), ms != -2, err
 }
 
 // Inspect asks who holds the lock, and how many wait.
@@ -260,7 +260,7 @@ func DecodeInspected(value any) (i Inspected, err error) {
 	if !isTTL || !areOwners || !isNumber || !isCount || ms < -2 || n < 0 || n > MaxPermits || waiting < 0 {
 		return i, redisexec.Unexpected(value)
 	}
-	i = Inspected{Holders: int(n), Left: TimeToLive(ms), Waiting: int(min(waiting, math.MaxInt32))}
+	i = Inspected{Holders: int(n), Left: timeToLive(ms), Waiting: int(min(waiting, math.MaxInt32))}
 	for _, owner := range owners {
 		if owner, ok := owner.(string); ok {
 			i.Owners = append(i.Owners, owner)

@@ -134,7 +134,7 @@ func DecodeStats(value any) (s Stats, err error) {
 		return Stats{}, r.err()
 	}
 	if s.Paused = pause != notPaused; pause >= 0 {
-		s.PausedUntil = TimeOf(now).Add(TimeToLive(pause))
+		s.PausedUntil = TimeOf(now).Add(timeToLive(pause))
 	}
 	if hasWorked {
 		s.Worked = TimeOf(worked)

@@ -14,9 +14,9 @@ func Millis(d time.Duration) int64 {
 	return int64((d + time.Millisecond - 1) / time.Millisecond)
 }
 
-// TimeToLive is a TTL that the server answered, within what fits a time.Duration: a foreign key may
+// timeToLive is a TTL that the server answered, within what fits a time.Duration: a foreign key may
 // live for longer.
-func TimeToLive(ms int64) time.Duration {
+func timeToLive(ms int64) time.Duration {
 	return time.Duration(min(ms, int64(LongestDuration/time.Millisecond))) * time.Millisecond
 }
 
