@@ -83,7 +83,11 @@ var tickCases = map[string]checkCase{
 	"an occurrence that waits behind a lease": {newScenario().
 		at(10).ticked(50, 50).at(50).tookTick(50, 50).at(58).placed(100, 450), "was deferred"},
 	"an occurrence is handled again": {newScenario().
-		at(10).ticked(50, 50).at(50).tookTick(50, 50).at(60).concluded(50), "as no operation does"},
+		at(10).ticked(50, 50).at(50).tookTick(50, 50).at(60).concluded(50), "took the place of"},
+	"an occurrence keeps its place, as it was handled an hour early: the clock was set back": {newScenario().
+		at(5).jump(3600*1000*ms).at(10).ticked(3600_050, 3600_050).at(50).tookTick(3600_050, 0).at(51).
+		jump(0).at(52).logs("ZREM Queue:ticks tick50; ZADD Queue:ticks @@60 tick50; ZREM {Queue:ticks}:leased tick50; HDEL {Queue:ticks}:state tick50").
+		at(60).tookTick(60, 3600_050).at(65).concluded(3600_050), ""},
 	"an occurrence that was put back is enqueued again": {newScenario().
 		at(10).ticked(50, 50).at(50).tookTick(50, 0).at(60).
 		logs("ZREM Queue:ticks tick50; ZADD Queue:ticks @@160 tick50; ZREM {Queue:ticks}:leased tick50; HDEL {Queue:ticks}:state tick50").

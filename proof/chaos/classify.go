@@ -7,8 +7,8 @@ func classify(was, is task) moveKind {
 	was.writes, is.writes = 0, 0
 	kind := classifyChange(was, is)
 	waited := kind == unexplained && was.attempt > 0 || kind == rescheduled && !was.kept // to be retried, or put back as if not claimed
-	again := waited && was.queued && is.queued && was.lease == 0 && !is.kept && is.version == was.version
-	if written > 0 && again { // an occurrence is enqueued again
+	again := waited && was.lease == 0 || was.leased() && was.due == 0                    // one that waits is enqueued again; one that was handled early keeps its place
+	if written > 0 && again && was.queued && is.queued && !is.kept && is.version == was.version {
 		return replaced
 	}
 	if written > 0 && kind != added && kind != replaced && kind != deferred {
