@@ -20,7 +20,7 @@ import (
 // TestPool_IdleCostsWhatOneWorkerDoes beside a goroutine or two a queue. It runs alone: it counts what the process has.
 func TestPool_IdleCostsWhatOneWorkerDoes(t *testing.T) {
 	redistest.NotShort(t)
-	const queues, watched = 50, 3 * time.Second
+	const queues, watched = 50, 2 * time.Second
 	type cost struct{ goroutines, scripts int64 }
 	measure := func(n int) (c cost) {
 		systest.RequireNoGoroutines(t)
@@ -33,7 +33,7 @@ func TestPool_IdleCostsWhatOneWorkerDoes(t *testing.T) {
 			p.Workers = append(p.Workers, &sluice.Worker{Queue: q, Handler: func(context.Context, sluice.Entry) error { handled.Add(1); return nil }})
 		}
 		stop := runPool(t, p)
-		time.Sleep(2 * time.Second)
+		time.Sleep(time.Second)
 		before := scriptsOn(t, control)
 		time.Sleep(watched)
 		c.scripts = scriptsOn(t, control) - before
