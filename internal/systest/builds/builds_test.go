@@ -34,6 +34,7 @@ var kinds = []struct {
 	fences fences
 }{
 	{"plain", 1, noFences},
+	{"loop", 1, noFences}, // plain, without pauses
 	{"fenced", 1, fencesRise},
 	{"permits", 2, fencesDiffer},
 	{"lockall", 1, noFences},
@@ -57,6 +58,8 @@ const (
 // waits for long, and no task is lost.
 //
 // Turns also have to follow each other across the builds, in both directions: so each build lets go what the other one waits for.
+// Of the kind "loop", each process asks for the lock again as soon as it has let go: a release tells a process of the build before that
+// the lock is free, and does not keep it, so that such a process waits longer.
 func TestBuilds_ShareLocksAndAQueue(t *testing.T) {
 	redistest.NotShort(t)
 	s := redistest.Redis(t)
@@ -141,8 +144,14 @@ func (c *crew) handlesOnce() bool { return c.kind == "work" || c.kind == "retent
 
 // start starts a process of a build.
 func (c *crew) start(build string) *process {
+	args := []string{"-addr", c.addr, "-name", c.name, "-for", "1h"}
+	if c.kind == "loop" {
+		args = append(args, "-kind", "plain", "-callers", "1", "-hold", "10ms", "-pause", "1ns")
+	} else {
+		args = append(args, "-kind", c.kind)
+	}
 	p := &process{
-		Child: systest.StartProgram(c.t, c.programs[build], "-addr", c.addr, "-kind", c.kind, "-name", c.name, "-for", "1h"),
+		Child: systest.StartProgram(c.t, c.programs[build], args...),
 		build: build, ended: make(chan struct{}),
 	}
 	go c.read(p) // it ends with the process, which is killed at the latest when the test ends; end and restart wait for it
