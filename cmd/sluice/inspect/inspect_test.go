@@ -240,17 +240,24 @@ func TestConnect_ClusterAndSentinel(t *testing.T) {
 }
 
 func TestErrors_HoldNoPassword(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	require.NoError(t, s.Client(t).ConfigSet(t.Context(), "requirepass", "right-password").Err())
-	for _, url := range []string{"redis://:canary@" + s.Addr, "redis://u:canary@" + s.Addr, "redis://:canary@127.0.0.1:1", "rediss://:canary@" + s.Addr} {
-		rdb, err := inspect.Connect(url, inspect.Server{})
-		require.NoError(t, err)
-		_, err = inspect.Queues(t.Context(), rdb, inspect.Options{})
-		require.Error(t, err)
-		require.NotContains(t, err.Error(), "canary")
-		_, err = inspect.Exists(t.Context(), rdb, "q", inspect.Options{})
-		require.Error(t, err)
-		require.NotContains(t, err.Error(), "canary")
-		require.NoError(t, rdb.Close())
+	for name, url := range map[string]string{
+		"wrong password": "redis://:canary@" + s.Addr, "wrong user": "redis://u:canary@" + s.Addr,
+		"no server": "redis://:canary@127.0.0.1:1", "no TLS": "rediss://:canary@" + s.Addr,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // each waits for seconds
+			rdb, err := inspect.Connect(url, inspect.Server{})
+			require.NoError(t, err)
+			_, err = inspect.Queues(t.Context(), rdb, inspect.Options{})
+			require.Error(t, err)
+			require.NotContains(t, err.Error(), "canary")
+			_, err = inspect.Exists(t.Context(), rdb, "q", inspect.Options{})
+			require.Error(t, err)
+			require.NotContains(t, err.Error(), "canary")
+			require.NoError(t, rdb.Close())
+		})
 	}
 }
