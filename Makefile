@@ -19,7 +19,7 @@ test-all: ## run all tests of this module, with the race detector: minutes, then
 
 .PHONY: test-long
 test-long: ## run the long tests too: failovers, hours of faults, many processes, more random cases
-	go test -race -tags long -p 1 -timeout 30m -v . ./internal/systest/...
+	go test -race -tags long -p 1 -timeout 30m -v . ./test/... ./internal/systest/...
 
 .PHONY: ci
 ci: ## run all that a change has to pass; installs redis-server, gcc and chromium with apt if missing
@@ -56,7 +56,7 @@ soak: ## an hour of that
 
 .PHONY: digests
 digests: ## rewrite lua/digests.txt after a change to a script
-	go test -run TestDigests . -update
+	go test -run TestDigests ./test/scripts -update
 
 .PHONY: fmt
 fmt: ## format the Go files

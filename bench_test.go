@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/systest"
 )
 
 // BenchmarkLock is an uncontended lock, taken and released.
@@ -94,14 +95,14 @@ func BenchmarkEnqueue(b *testing.B) {
 
 // BenchmarkEnqueueBatch is 500 new tasks.
 func BenchmarkEnqueueBatch(b *testing.B) {
-	ctx, q, tasks := cancellable(b), benchQueue(b), dueTasks(500)
+	ctx, q, tasks := cancellable(b), benchQueue(b), systest.DueTasks(500)
 	measure(b, func() error { return q.Purge(ctx) }, enqueueing(ctx, q, tasks))
 	reportTasks(b, len(tasks))
 }
 
 // BenchmarkClaim is 100 due tasks, claimed and finished.
 func BenchmarkClaim(b *testing.B) {
-	ctx, q, tasks := cancellable(b), benchQueue(b), dueTasks(100)
+	ctx, q, tasks := cancellable(b), benchQueue(b), systest.DueTasks(100)
 	measure(b, enqueueing(ctx, q, tasks), func() error {
 		entries, err := q.Claim(ctx, len(tasks), time.Minute)
 		if err == nil && len(entries) != len(tasks) {
@@ -115,7 +116,7 @@ func BenchmarkClaim(b *testing.B) {
 // BenchmarkWorker is a backlog of tasks that take no time, with the start of the
 // worker and its end.
 func BenchmarkWorker(b *testing.B) {
-	ctx, q, tasks := cancellable(b), benchQueue(b), dueTasks(5000)
+	ctx, q, tasks := cancellable(b), benchQueue(b), systest.DueTasks(5000)
 	measure(b, enqueueing(ctx, q, tasks), func() error {
 		working, stop := context.WithCancel(ctx)
 		defer stop()
@@ -146,7 +147,7 @@ func BenchmarkPoolToWorker(b *testing.B) {
 		for range queues {
 			q, err := sluice.NewQueue(rdb, redistest.Name(b))
 			require.NoError(b, err)
-			require.NoError(b, enqueueing(ctx, q, dueTasks(tasks/queues))())
+			require.NoError(b, enqueueing(ctx, q, systest.DueTasks(tasks/queues))())
 			left.Add(int64(tasks / queues))
 			p.Workers = append(p.Workers, &sluice.Worker{Queue: q, Handler: func(context.Context, sluice.Entry) error {
 				if left.Add(-1) == 0 {
@@ -210,15 +211,6 @@ func benchQueue(b *testing.B) *sluice.Queue {
 	require.NoError(b, err)
 	b.Cleanup(func() { _ = q.Purge(context.Background()) })
 	return q
-}
-
-// dueTasks have been due for so long that a batch of them is due altogether.
-func dueTasks(n int) []sluice.Task {
-	tasks := make([]sluice.Task, n)
-	for i := range tasks {
-		tasks[i] = sluice.Task{ID: strconv.Itoa(i), At: time.Now().Add(-time.Hour)}
-	}
-	return tasks
 }
 
 func enqueueing(ctx context.Context, q *sluice.Queue, tasks []sluice.Task) func() error {

@@ -11,9 +11,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/systest"
 	"github.com/sluice-go/sluice/sluicetest"
 )
 
@@ -465,4 +468,29 @@ func ExamplePeriodic() {
 	// Output:
 	// sweep is due at a multiple of 50ms: true
 	// and again: true
+}
+
+// The loop of ExampleQueue_Claim goes round a few times a second while Claim fails and Wait
+// works: the dead letters' key is of another type, which Wait does not look at.
+func TestExampleQueue_Claim_PausesWhenClaimFails(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+		q, err := sluice.NewQueue(rdb, "q")
+		require.NoError(t, err)
+		_, err = q.Enqueue(t.Context(), sluice.Task{ID: "a"})
+		require.NoError(t, err)
+		require.NoError(t, m.Set("{Queue:q}:dead", "of another type"))
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		before, worked := m.CommandCount(), 0
+		work := func(context.Context, sluice.Entry) error { worked++; return nil }
+		consume(ctx, q, work)
+		require.Zero(t, worked)
+		require.LessOrEqual(t, m.CommandCount()-before, 20*5*15, "five rounds a second of fifteen commands at most")
+		m.Del("{Queue:q}:dead")
+		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		consume(ctx, q, work)
+		require.Equal(t, 1, worked)
+		time.Sleep(time.Minute)
+	})
 }

@@ -39,7 +39,7 @@ func Goroutines() (stacks []string) {
 func inLibrary(stack string) bool {
 	for _, match := range inModule.FindAllStringSubmatch(stack, -1) {
 		pkg := match[1]
-		if strings.HasSuffix(pkg, "_test") || strings.HasPrefix(pkg, "/internal/systest") || strings.HasPrefix(pkg, "/internal/redistest") {
+		if strings.HasSuffix(pkg, "_test") || strings.HasPrefix(pkg, "/internal/systest") || strings.HasPrefix(pkg, "/internal/redistest") || strings.HasPrefix(pkg, "/test/") {
 			continue
 		}
 		return true

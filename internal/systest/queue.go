@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -277,6 +278,15 @@ func run(t *testing.T, run func(ctx context.Context) error) (stop func() error) 
 	stop = sync.OnceValue(func() error { cancel(); return <-result })
 	t.Cleanup(func() { _ = stop() })
 	return stop
+}
+
+// DueTasks returns so many tasks that are due, with their numbers as IDs.
+func DueTasks(n int) []sluice.Task {
+	tasks := make([]sluice.Task, n)
+	for i := range tasks {
+		tasks[i] = sluice.Task{ID: strconv.Itoa(i), At: time.Now().Add(-time.Hour)}
+	}
+	return tasks
 }
 
 // After returns a Worker.Backoff that is always d.

@@ -6,6 +6,7 @@ package systest
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -95,15 +96,22 @@ func Scale() int {
 // Root returns the folder of the module's go.mod, which is above the current one.
 func Root(t testing.TB) string {
 	t.Helper()
+	dir, err := moduleRoot()
+	require.NoError(t, err)
+	return dir
+}
+
+func moduleRoot() (string, error) {
 	dir, err := os.Getwd()
 	for ; err == nil; dir = filepath.Dir(dir) {
 		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			return dir
+			return dir, nil
 		}
-		require.NotEqual(t, dir, filepath.Dir(dir), "no go.mod above")
+		if dir == filepath.Dir(dir) {
+			return "", errors.New("no go.mod above")
+		}
 	}
-	require.NoError(t, err)
-	return ""
+	return "", err
 }
 
 // Dial returns a client with options of the test's own, closed when the test ends.

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/internal/notify"
@@ -441,4 +442,25 @@ func TestWatcher_NotesWhetherACallerMakesUseOfWhatItWasTold(t *testing.T) {
 		}
 		require.Equal(t, time.Now(), w.askedAt)
 	})
+}
+
+// What the Queues of a client share is forgotten with them.
+func TestQueue_WhatIsSharedIsCollected(t *testing.T) {
+	registry := NewRegistry(scripts)
+	make100 := func() {
+		for range 100 {
+			rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+			client := registry.ClientOf(rdb)
+			for range 2 {
+				require.Same(t, client, registry.ClientOf(rdb))
+				client.Watcher(queueNamed("q"), time.Second)
+			}
+			require.NoError(t, rdb.Close())
+		}
+	}
+	make100()
+	require.Eventually(t, func() bool {
+		runtime.GC()
+		return registry.Len() < 50
+	}, 30*time.Second, 10*time.Millisecond)
 }

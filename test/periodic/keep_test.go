@@ -1,0 +1,123 @@
+package periodic
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/systest"
+)
+
+// scriptCounter counts the calls of a script, and the bytes of its replies, about.
+type scriptCounter struct {
+	digest       string
+	calls, bytes atomic.Int64
+}
+
+// countScript returns a counter of the calls of a script by a client.
+func countScript(t *testing.T, rdb redis.UniversalClient, name string) *scriptCounter {
+	c := &scriptCounter{digest: systest.Scripts().Digest(name)}
+	require.NotEmpty(t, c.digest)
+	rdb.AddHook(c)
+	return c
+}
+
+func (c *scriptCounter) count(cmds ...redis.Cmder) {
+	for _, cmd := range cmds {
+		if args := cmd.Args(); len(args) > 1 && args[1] == c.digest {
+			c.calls.Add(1)
+			if r, ok := cmd.(interface{ Val() any }); ok {
+				c.bytes.Add(int64(len(fmt.Sprint(r.Val()))))
+			}
+		}
+	}
+}
+
+func (c *scriptCounter) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
+}
+
+func (c *scriptCounter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		defer c.count(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (c *scriptCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		defer c.count(cmds...)
+		return next(ctx, cmds)
+	}
+}
+
+// hundreds returns 300 periodic tasks, some of which are due again and again within a minute.
+func hundreds() (tasks []sluice.Periodic) {
+	for i := range 300 {
+		s := sluice.Every(time.Hour + time.Duration(i)*time.Minute)
+		switch {
+		case i%100 == 0:
+			s = sluice.Every(20 * time.Second)
+		case i%3 == 0:
+			s = fromThen(time.Hour + time.Duration(i)*time.Minute)
+		}
+		tasks = append(tasks, sluice.Periodic{ID: fmt.Sprint(i), Schedule: s, Payload: make([]byte, 2000)})
+	}
+	return tasks
+}
+
+// TestPeriodic_OneCommandKeepsAll that a worker has, a minute, also if a schedule hangs; and no other, as long as all is well.
+func TestPeriodic_OneCommandKeepsAll(t *testing.T) {
+	inPeriodicTest(t, func(b *periodicTest) {
+		const n = 5
+		over := make(chan struct{})
+		defer close(over)
+		tasks := append(hundreds(), sluice.Periodic{ID: "hangs", Schedule: scheduleFunc(func(time.Time) time.Time { <-over; return time.Time{} })})
+		looks, moves, adds := countScript(b.T, b.RDB, "get"), countScript(b.T, b.RDB, "giveback"), countScript(b.T, b.RDB, "enqueue")
+		var stops []func()
+		for i := range n {
+			_, stop := b.work(fmt.Sprint(i), nil, tasks...)
+			stops = append(stops, stop)
+		}
+		time.Sleep(time.Second)
+		require.LessOrEqual(b, looks.calls.Load(), int64(2*n), "those that the server did not know are sent again")
+		for _, c := range []*scriptCounter{looks, moves, adds} {
+			c.calls.Store(0)
+		}
+		time.Sleep(2 * time.Minute) // what is there is known then
+		looks.calls.Store(0)
+		looks.bytes.Store(0)
+		time.Sleep(40 * time.Minute)
+		require.InDelta(b, n*40, looks.calls.Load(), float64(n*6))
+		require.Less(b, looks.bytes.Load(), 2000*looks.calls.Load(), "only those are told of that were not as before")
+		require.Zero(b, adds.calls.Load())
+		require.LessOrEqual(b, moves.calls.Load(), int64(len(b.all)), "reports of handlers")
+		for _, stop := range stops {
+			stop()
+		}
+	})
+}
+
+// TestPeriodic_AFleetBeginsWithMany that all of its workers find missing.
+func TestPeriodic_AFleetBeginsWithMany(t *testing.T) {
+	t.Parallel()
+	redistest.NotShort(t)
+	b := systest.NewQueueTest(t, redistest.Redis(t).Client(t), redistest.Name(t))
+	var stops []func() error
+	for range 30 {
+		w := &sluice.Worker{Queue: b.On(b.RDB), Periodic: hundreds(), Handler: func(context.Context, sluice.Entry) error { return nil }}
+		stops = append(stops, systest.StartWorker(b.T, w))
+	}
+	b.Eventually(func() bool { return b.Stats().Scheduled >= 297 })
+	for _, stop := range stops {
+		require.NoError(b, stop())
+	}
+}

@@ -1,0 +1,421 @@
+package queues
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/systest"
+)
+
+// A storied is a queue with a task "a" whose first attempt has failed with "no route".
+type storied struct{ systest.QueueTest }
+
+// errs returns how many last errors the server has.
+func (b storied) errs() int64 { return b.RDB.HLen(b.Context(), "{"+b.Key+"}:errors").Val() }
+
+// failed has the first attempt fail.
+func (b storied) failed() {
+	b.Helper()
+	b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
+	require.NoError(b, b.Q.Retry(b.Context(), b.ClaimOne(time.Minute), 0, "no route"))
+}
+
+// requireError has Get, and the List of its state, show the last error.
+func (b storied) requireError(s sluice.State, reason string) {
+	b.Helper()
+	t := b.Get("a")
+	require.Equal(b, s, t.State)
+	require.Equal(b, reason, t.Reason)
+	if reason == "" {
+		require.Zero(b, t.FailedAt)
+	} else {
+		require.WithinDuration(b, time.Now(), t.FailedAt, time.Minute)
+	}
+	listed, err := b.Q.List(b.Context(), s, sluice.TaskInfo{}, 10)
+	require.NoError(b, err)
+	require.Equal(b, []sluice.TaskInfo{t}, listed)
+}
+
+// TestTaskInfo_HasTheLastError: from Retry on, in each state, until the next one.
+func TestTaskInfo_HasTheLastError(t *testing.T) {
+	systest.EachQueue(t, func(q systest.QueueTest) {
+		b, ctx := storied{q}, q.Context()
+		b.failed()
+		b.requireError(sluice.StateDue, "no route")
+		e := b.ClaimOne(time.Minute)
+		b.requireError(sluice.StateLeased, "no route")
+		require.NoError(b, b.Q.Extend(ctx, e, time.Hour))
+		require.NoError(b, b.Q.Release(ctx, e))
+		b.requireError(sluice.StateDue, "no route")
+		require.NoError(b, b.Q.Retry(ctx, b.ClaimOne(time.Minute), time.Hour, "no\nroute: \x00 \xff "+strings.Repeat("é", 300)))
+		b.requireError(sluice.StateScheduled, "no\nroute: \x00 \ufffd "+strings.Repeat("é", 248))
+		require.Len(b, b.Get("a").Reason, 512)
+		found, err := b.Q.Reschedule(ctx, "a", 0)
+		require.NoError(b, err)
+		require.True(b, found)
+		require.NoError(b, b.Q.Retry(ctx, b.ClaimOne(time.Minute), 0, ""))
+		b.requireError(sluice.StateDue, "no\nroute: \x00 \ufffd "+strings.Repeat("é", 248))
+		b.Bury(b.ClaimOne(time.Minute), "hopeless")
+		require.Equal(b, "hopeless", b.Dead(1)[0].Reason)
+		require.Zero(b, b.errs())
+		b.Revive(1, "a")
+		b.requireError(sluice.StateDue, "")
+	})
+}
+
+// TestQueue_ALastErrorGoesWithItsTask: where a task ends, or its attempts begin anew, nothing of it is left.
+func TestQueue_ALastErrorGoesWithItsTask(t *testing.T) {
+	later := sluice.Task{ID: "a", Payload: []byte("next"), Delay: time.Hour}
+	dequeue := func(b storied, es ...sluice.Entry) { require.NoError(b, b.Q.Dequeue(b.Context(), es...)) }
+	deferred := func(b storied) sluice.Entry {
+		e := b.ClaimOne(time.Minute)
+		b.Enqueue(sluice.OutcomeDeferred, later)
+		return e
+	}
+	ways := map[string]func(b storied){
+		"dequeue": func(b storied) { dequeue(b, b.ClaimOne(time.Minute)) },
+		"dequeue after an extension": func(b storied) {
+			e := b.ClaimOne(time.Minute)
+			require.NoError(b, b.Q.Extend(b.Context(), e, time.Hour))
+			dequeue(b, e)
+		},
+		"dequeue what was peeked at": func(b storied) {
+			es, err := b.Q.Peek(b.Context(), 1)
+			require.NoError(b, err)
+			dequeue(b, es...)
+		},
+		"dequeue what is scheduled": func(b storied) {
+			found, err := b.Q.Reschedule(b.Context(), "a", time.Hour)
+			require.NoError(b, err)
+			require.True(b, found)
+			dequeue(b, b.Get("a").Entry)
+		},
+		"release what was peeked at": func(b storied) {
+			es, err := b.Q.Peek(b.Context(), 1)
+			require.NoError(b, err)
+			require.NoError(b, b.Q.Release(b.Context(), es...))
+			dequeue(b, b.ClaimOne(time.Minute))
+		},
+		"a version took over, and is tried again": func(b storied) {
+			e := b.ClaimOne(time.Minute)
+			b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "a"})
+			b.EndLeaseUnseen(e)
+			es, err := b.Q.Peek(b.Context(), 1)
+			require.NoError(b, err)
+			require.NoError(b, b.Q.Retry(b.Context(), es[0], 0, "again"))
+		},
+		"a version took over, and is finished": func(b storied) {
+			e := b.ClaimOne(time.Minute)
+			b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "a"})
+			b.EndLeaseUnseen(e)
+			es, err := b.Q.Peek(b.Context(), 1)
+			require.NoError(b, err)
+			dequeue(b, es...)
+		},
+		"dequeue among others": func(b storied) {
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "b"})
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "c"})
+			dequeue(b, b.Claim(3, time.Minute)...)
+		},
+		"dequeue behind which a version waits": func(b storied) { dequeue(b, deferred(b)) },
+		"retry behind which a version waits":   func(b storied) { require.NoError(b, b.Q.Retry(b.Context(), deferred(b), 0, "again")) },
+		"bury behind which a version waits":    func(b storied) { b.Bury(deferred(b), "why") },
+		"bury":                                 func(b storied) { b.Bury(b.ClaimOne(time.Minute), "why") },
+		"a version took over, and is claimed": func(b storied) {
+			e := b.ClaimOne(time.Minute)
+			b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "a"})
+			b.EndLeaseUnseen(e)
+			require.Equal(b, 1, b.ClaimOne(time.Minute).Attempt)
+		},
+		"a version took over, and is due later": func(b storied) {
+			b.EndLeaseUnseen(deferred(b))
+			require.Empty(b, b.Claim(1, time.Minute))
+		},
+		"a version took over, and is rescheduled": func(b storied) {
+			b.EndLeaseUnseen(deferred(b))
+			_, err := b.Q.Reschedule(b.Context(), "a", time.Minute)
+			require.NoError(b, err)
+		},
+		"a version took over, and is popped": func(b storied) {
+			e := b.ClaimOne(time.Minute)
+			b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "a"})
+			b.EndLeaseUnseen(e)
+			es, err := b.Q.Pop(b.Context(), 1)
+			require.NoError(b, err)
+			require.Len(b, es, 1)
+		},
+		"attempts used up": func(b storied) {
+			es, err := b.On(b.RDB, sluice.WithMaxAttempts(1)).Claim(b.Context(), 1, time.Minute)
+			require.NoError(b, err)
+			require.Empty(b, es)
+			require.Len(b, b.Dead(1), 1)
+		},
+		"pop": func(b storied) {
+			es, err := b.Q.Pop(b.Context(), 1)
+			require.NoError(b, err)
+			require.Len(b, es, 1)
+		},
+		"enqueue": func(b storied) { b.Enqueue(sluice.OutcomeUpdated, later) },
+		"enqueue in a batch": func(b storied) {
+			_, err := b.Q.EnqueueBatch(b.Context(), []sluice.Task{{ID: "b"}, later})
+			require.NoError(b, err)
+		},
+		"cancel": func(b storied) { _, err := b.Q.Cancel(b.Context(), "a"); require.NoError(b, err) },
+		"cancel while leased": func(b storied) {
+			b.ClaimOne(time.Minute)
+			_, err := b.Q.Cancel(b.Context(), "a")
+			require.NoError(b, err)
+		},
+		"purge": func(b storied) { require.NoError(b, b.Q.Purge(b.Context())) },
+		"next occurrence": func(b storied) {
+			next := sluice.Task{ID: "a", At: time.Now().Add(time.Hour), Payload: []byte("next")}
+			require.NoError(b, b.PutNext(b.Context(), b.ClaimOne(time.Minute), next))
+		},
+	}
+	for name, way := range ways {
+		t.Run(name, func(t *testing.T) {
+			systest.EachQueue(t, func(q systest.QueueTest) {
+				b := storied{q}
+				b.failed()
+				require.EqualValues(b, 1, b.errs())
+				way(b)
+				require.Zero(b, b.errs())
+			})
+		})
+	}
+}
+
+// TestQueue_ATaskThatWasNeverClaimedHasNoError: it would be left behind, since what ends a first attempt does not look for one.
+func TestQueue_ATaskThatWasNeverClaimedHasNoError(t *testing.T) {
+	systest.EachQueue(t, func(q systest.QueueTest) {
+		b := storied{q}
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
+		es, err := b.Q.Peek(b.Context(), 1)
+		require.NoError(b, err)
+		require.NoError(b, b.Q.Retry(b.Context(), es[0], 0, "no route"))
+		require.Zero(b, b.errs())
+	})
+}
+
+// TestQueue_WhatIsToldOfATaskIsNotNeeded: where the keys of last errors and of counts are another program's, tasks go their way.
+func TestQueue_WhatIsToldOfATaskIsNotNeeded(t *testing.T) {
+	systest.EachQueue(t, func(q systest.QueueTest) {
+		b := storied{q}
+		for _, ending := range []string{":errors", ":counts"} {
+			require.NoError(b, b.RDB.Set(b.Context(), "{"+b.Key+"}"+ending, "another's", 0).Err())
+		}
+		b.failed()
+		b.requireError(sluice.StateDue, "")
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "b"})
+		es := b.Claim(2, time.Minute)
+		b.Bury(es[0], "why")
+		require.NoError(b, b.Q.Dequeue(b.Context(), es[1]))
+		b.Revive(1, es[0].ID)
+		es, err := b.Q.Pop(b.Context(), 1)
+		require.NoError(b, err)
+		require.Len(b, es, 1)
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "c"})
+		_, err = b.Q.Cancel(b.Context(), "c")
+		require.NoError(b, err)
+		require.NoError(b, b.RDB.Del(b.Context(), "{"+b.Key+"}:errors").Err())
+		b.RequireClean()
+	})
+}
+
+// TestTaskInfo_SaysSinceWhenItIsLeased: since the claim, whatever was extended since.
+func TestTaskInfo_SaysSinceWhenItIsLeased(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		for _, lease := range []time.Duration{1500 * time.Millisecond, 90 * time.Second, 30 * 24 * time.Hour} {
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
+			before := b.Now()
+			e := b.ClaimOne(lease)
+			leased := b.Get("a")
+			since := float64(leased.LeasedSince.UnixMicro()) / 1e6
+			require.GreaterOrEqual(b, since, before-1e-6)
+			require.LessOrEqual(b, since, b.Now()+1e-6)
+			require.Empty(b, leased.Worker)
+			require.NoError(b, b.Q.Extend(b.Context(), e, time.Hour))
+			b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "a", Delay: time.Hour})
+			require.NoError(b, b.Q.Extend(b.Context(), e, 2*time.Hour))
+			require.Equal(b, leased.LeasedSince, b.Get("a").LeasedSince)
+			listed, err := b.Q.List(b.Context(), sluice.StateLeased, sluice.TaskInfo{}, 10)
+			require.NoError(b, err)
+			require.Equal(b, leased.LeasedSince, listed[0].LeasedSince)
+			require.NoError(b, b.Q.Dequeue(b.Context(), e))
+			require.Zero(b, b.Get("a").LeasedSince)
+			_, err = b.Q.Cancel(b.Context(), "a")
+			require.NoError(b, err)
+		}
+	})
+}
+
+// TestTaskInfo_OfALaterVersionsClaim: what it says of its claimant is not taken for a Worker, and its lease is known all the same.
+func TestTaskInfo_OfALaterVersionsClaim(t *testing.T) {
+	systest.EachQueue(t, func(q systest.QueueTest) {
+		b := noted{q}
+		b.claimed()
+		for _, claimant := range []string{laterNote, "30/a,b", "30", "/a", "-1/a", "1.2.3/a", "30/a/b"} {
+			b.write(claimant)
+			leased := b.Get("a")
+			require.Equal(b, sluice.StateLeased, leased.State, claimant)
+			require.Empty(b, leased.Worker, claimant)
+			require.Zero(b, leased.LeasedSince, claimant)
+		}
+	})
+}
+
+// TestStats_CountsWhatBecomesOfTasks: each once, whichever operation it was.
+func TestStats_CountsWhatBecomesOfTasks(t *testing.T) {
+	systest.EachQueue(t, func(b systest.QueueTest) {
+		ctx := b.Context()
+		counts := func(done, retried, buried, lost int64) {
+			b.Helper()
+			s, err := b.Q.Stats(ctx)
+			require.NoError(b, err)
+			require.Equal(b, []int64{done, retried, buried, lost}, []int64{s.Done, s.Retried, s.Buried, s.Lost})
+		}
+		counts(0, 0, 0, 0)
+		for _, id := range []string{"a", "b", "c", "d", "e", "f"} {
+			b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: id})
+		}
+		es := b.Claim(6, time.Minute)
+		require.NoError(b, b.Q.Dequeue(ctx, es[0], es[1]))
+		counts(2, 0, 0, 0)
+		require.ErrorIs(b, b.Q.Dequeue(ctx, es[0], es[2]), sluice.ErrStale)
+		counts(3, 0, 0, 0)
+		require.NoError(b, b.Q.Release(ctx, es[3]))
+		require.NoError(b, b.Q.Extend(ctx, es[4], time.Hour))
+		require.NoError(b, b.Q.Dequeue(ctx, es[4]))
+		counts(4, 0, 0, 0)
+		require.NoError(b, b.Q.Retry(ctx, es[5], time.Hour, "failed"))
+		counts(4, 1, 0, 0)
+		b.Bury(b.ClaimOne(time.Minute), "why")
+		counts(4, 1, 1, 0)
+		require.ErrorIs(b, b.Q.Bury(ctx, es[5], "why"), sluice.ErrStale)
+		require.ErrorIs(b, b.Q.Retry(ctx, es[5], 0, "why"), sluice.ErrStale)
+		b.Revive(1, "d")
+		popped, err := b.Q.Pop(ctx, 1)
+		require.NoError(b, err)
+		require.Len(b, popped, 1)
+		counts(5, 1, 1, 0)
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "g"})
+		b.EndLeaseUnseen(b.ClaimOne(time.Minute))
+		counts(5, 1, 1, 0)
+		lost := b.ClaimOne(time.Minute)
+		counts(5, 1, 1, 1)
+		b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "g"})
+		require.NoError(b, b.Q.Retry(ctx, lost, 0, "the version takes over"))
+		counts(5, 2, 1, 1)
+		again := b.ClaimOne(time.Minute)
+		b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "g"})
+		b.Bury(again, "the version takes over")
+		counts(5, 3, 1, 1)
+		again = b.ClaimOne(time.Minute)
+		b.Enqueue(sluice.OutcomeDeferred, sluice.Task{ID: "g"})
+		require.NoError(b, b.Q.Dequeue(ctx, again))
+		counts(6, 3, 1, 1)
+		b.EndLeaseUnseen(b.ClaimOne(time.Minute))
+		popped, err = b.Q.Pop(ctx, 1)
+		require.NoError(b, err)
+		require.Len(b, popped, 1)
+		counts(7, 3, 1, 2)
+		next := sluice.Task{ID: "h", At: time.Now().Add(time.Hour), Payload: []byte("next")}
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "h"})
+		require.NoError(b, b.PutNext(ctx, b.ClaimOne(time.Minute), next))
+		counts(8, 3, 1, 2)
+		_, err = b.Q.Cancel(ctx, "h")
+		require.NoError(b, err)
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "i"})
+		b.EndLeaseSoon(b.ClaimOne(time.Minute)) // extended, and used up
+		b.Eventually(func() bool { return b.Stats().Leased == 0 })
+		es, err = b.On(b.RDB, sluice.WithMaxAttempts(1)).Claim(ctx, 1, time.Minute)
+		require.NoError(b, err)
+		require.Empty(b, es)
+		counts(8, 3, 2, 3)
+		require.NoError(b, b.Q.Purge(ctx))
+		counts(8, 3, 2, 3)
+		ttl := b.RDB.PTTL(ctx, "{"+b.Key+"}:counts").Val()
+		require.InDelta(b, 24*time.Hour, ttl, float64(time.Minute))
+	})
+}
+
+// TestWorker_KeepsTheLastError: the error of a handler is the last one of its task.
+func TestWorker_KeepsTheLastError(t *testing.T) {
+	systest.EachQueue(t, func(q systest.QueueTest) {
+		b := storied{q}
+		attempts := make(chan int, 100)
+		stop := working(q, &sluice.Worker{
+			Queue: b.Q, Backoff: func(int, error) time.Duration { return time.Millisecond },
+			Handler: func(_ context.Context, e sluice.Entry) error {
+				attempts <- e.Attempt
+				if e.Attempt < 3 {
+					return errors.New("no route")
+				}
+				return sluice.Again(time.Hour)
+			},
+		})
+		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
+		b.Eventually(func() bool { return b.Stats().Scheduled == 1 && len(attempts) == 3 })
+		b.requireError(sluice.StateScheduled, "no route")
+		stop()
+		require.Equal(b, 2, b.Get("a").Attempt)
+	})
+}
+
+// TestStats_APeriodicTaskThatIsPutOffCountsAsNothing, also past its next occurrence.
+func TestStats_APeriodicTaskThatIsPutOffCountsAsNothing(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
+		q, err := sluice.NewQueue(rdb, "q", sluice.WithPollInterval(time.Minute))
+		require.NoError(t, err)
+		w := &sluice.Worker{
+			Queue: q, Periodic: []sluice.Periodic{{ID: "p", Schedule: sluice.Every(time.Hour)}},
+			Handler: func(context.Context, sluice.Entry) error { return sluice.Again(2 * time.Hour) },
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- w.Run(ctx) }()
+		time.Sleep(3*time.Hour + time.Minute)
+		require.EqualValues(t, 3, w.Stats().Snoozed)
+		stats, err := q.Stats(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, []int64{0, 0, 0, 0}, []int64{stats.Done, stats.Retried, stats.Buried, stats.Lost})
+		stop()
+		require.NoError(t, <-ended)
+		time.Sleep(time.Minute) // the library's goroutines end
+	})
+}
+
+// TestStats_AWorkerKeepsTheCounts, though nothing was counted for a day.
+func TestStats_AWorkerKeepsTheCounts(t *testing.T) {
+	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
+		q, err := sluice.NewQueue(rdb, "q")
+		require.NoError(t, err)
+		for i := range 30 {
+			_, err := q.Enqueue(t.Context(), sluice.Task{ID: strings.Repeat("x", i+1)})
+			require.NoError(t, err)
+			es, err := q.Pop(t.Context(), 1)
+			require.NoError(t, err)
+			require.Len(t, es, 1)
+		}
+		time.Sleep(24*time.Hour - 5*time.Second)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- (&sluice.Worker{Queue: q, Handler: nothing}).Run(ctx) }()
+		time.Sleep(time.Minute)
+		stats, err := q.Stats(t.Context())
+		require.NoError(t, err)
+		require.EqualValues(t, 30, stats.Done)
+		require.Equal(t, 1, stats.Workers)
+		stop()
+		require.NoError(t, <-ended)
+		time.Sleep(time.Minute) // the library's goroutines end
+	})
+}
