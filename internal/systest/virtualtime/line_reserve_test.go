@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice"
+	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
@@ -233,6 +234,9 @@ func TestLocker_SendsNothingForACallerThatWillHaveLeft(t *testing.T) {
 func TestLine_FarCallersThatGiveUpTakeLittle(t *testing.T) {
 	for _, patience := range []time.Duration{20 * time.Millisecond, 250 * time.Millisecond} {
 		t.Run(patience.String(), func(t *testing.T) {
+			if patience < 200*time.Millisecond { // a round trip: the longer one shows it with -short
+				redistest.NotShort(t)
+			}
 			alone, beside := nearTurns(t, 0, patience), nearTurns(t, 10, patience)
 			require.GreaterOrEqual(t, float64(beside), 0.9*float64(alone), "%d turns beside %d", beside, alone)
 		})
