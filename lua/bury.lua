@@ -5,6 +5,7 @@
 -- 0 for ever; then three per task: id, score, reason
 -- RETURNS one number per task: 1 buried   3 the waiting version has taken over instead
 --         0 stale   2 gone; 0 and 2: nothing changed
+-- USES wake, freed, tally, fields, trim
 -- RETRY idempotent: the first run uses up the receipt, so a second run changes nothing.
 local reply, first, buried, retried = {}, nil, 0, 0
 redis.call('ZCARD', KEYS[3]) -- check the types before the first write

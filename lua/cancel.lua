@@ -3,6 +3,7 @@
 -- KEYS[3] the dead letters   KEYS[6] the queue's line   KEYS[8] its pause and limits   KEYS[10] and KEYS[11] see done.lua
 -- ARGV[1] id   ARGV[2] the channel of cancelled tasks
 -- RETURNS the state in which it was: 0 absent   1 scheduled   2 due   3 leased   4 dead   5 done
+-- USES rights, publish, freed, failure, fields
 -- RETRY never: if the script runs twice, the second run may remove a task enqueued since.
 local id = ARGV[1]
 local score, dead = redis.call('ZSCORE', KEYS[1], id), redis.call('ZSCORE', KEYS[3], id)

@@ -3,6 +3,7 @@
 -- ARGV[1] the most bytes of payload, as in payload.lua; then two per task, 500 tasks at most: id, the score with which it is left out, '' for none
 -- RETURNS { now, then of each: its number among them, score, attempt, payload, state as in cancel.lua, and what story says }. One that is not
 --         there has state 0; one with a score or state field not written by this library is left out
+-- USES unpack, prelude, read, state, fields, payload
 -- RETRY readOnly: changes nothing.
 local reply, size = { text(now) }, 0
 

@@ -1,7 +1,9 @@
--- Returns what next.lua does, of several queues in whose lines the client is: at most 100, see heads in scripts.go.
+-- Returns what next.lua does, of several queues in whose lines the client is: at most 100, see forEachQueue in
+-- internal/store/scripts.go.
 -- KEYS for each queue: it, its pause, its line   ARGV for each: the client, its watch in ms
 -- RETURNS per queue: what next.lua does. The place is 0 if the client is not in line. Microseconds are -2, and it is 0, for an error, and if a task is due
 --         and the queue has limits: next.lua knows of them
+-- USES prelude, head
 -- RETRY idempotent: it renews a watch, and the TTL of a line.
 local reply = {}
 

@@ -3,8 +3,8 @@
 -- ARGV[1] lease in seconds, then, for tasks that have the same receipt: it, their number, their IDs; at most 250 tasks
 -- RETURNS one number per task: 1 done   0 stale   2 gone   -1 a state field not written by this library; of these
 --         three, nothing changed. None if all are done
--- RETRY idempotent, and in any order with other extensions: it never makes a lease shorter,
--- and does nothing once the claim has ended.
+-- USES unpack, rights, prelude, renew, fields
+-- RETRY idempotent, in any order: it never shortens a lease, and does nothing once the claim has ended.
 redis.call('ZCARD', KEYS[3]) -- check the types before the first write
 redis.call('ZCARD', KEYS[5])
 local lease, ids, groups, at = now + tonumber(ARGV[1]), {}, {}, 2

@@ -5,6 +5,7 @@
 -- RETURNS n >= 0 ms left   -1 held without TTL   -2 not held (by that token)
 --         for any holder: {one of these, of permits for the last that ends; the labels of those that hold it and have one, those of permits in the
 --         order in which they end; how many hold it; how many processes wait}
+-- USES kinds, fence
 -- RETRY readOnly: changes nothing.
 local left, holder = redis.call('PTTL', KEYS[1]), redis.pcall('GET', KEYS[1])
 if ARGV[1] ~= '' then return denied(holder) or holder == ARGV[1] and left or -2 end

@@ -2,6 +2,7 @@
 -- KEYS[8] the queue's pause and limits
 -- ARGV[1] how many leases, 0 for any number   ARGV[2] how many hand-outs in ARGV[3] microseconds, 0 for any number   ARGV[4] how many at once
 -- RETURNS 1
+-- USES prelude, idle, wake, limits, change
 -- RETRY never: between two runs others may have changed them.
 local before, rate, per, burst, spent = limits, tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), 0
 if before.rate > 0 then spent = math.min(math.max(before.spent - us, 0) * before.rate / before.per, burst) end

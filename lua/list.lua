@@ -6,6 +6,7 @@
 -- ARGV[5] the most bytes of a payload, as in payload.lua
 -- RETURNS { score and id of the last one read if there may be more, else '' and ''; then of each: id, score (time of death, or when it was finished),
 --           attempt, payload, and what story says }
+-- USES unpack, prelude, read, state, fields, page, lists, payload
 -- RETRY readOnly: changes nothing.
 local n, reply, listed, examined, size, more = tonumber(ARGV[1]), { '', '' }, 0, 0, 0, true
 

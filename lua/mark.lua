@@ -2,6 +2,7 @@
 -- found nothing to do: another connection has done it.
 -- KEYS[1] the queue   KEYS[4] its states. It has only what it needs, since it is always sent in full.
 -- RETURNS 1
+-- USES rights
 -- RETRY idempotent: it changes nothing.
 need('HDEL', KEYS[4])
 local head = redis.pcall('ZRANGE', KEYS[1], '0', '0', 'WITHSCORES')

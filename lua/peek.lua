@@ -5,6 +5,7 @@
 -- ARGV[5] the most bytes of a payload, as in payload.lua
 -- RETURNS { score and id of the last task read if there may be more, else '' and '',
 --           then per task: id, score, attempt, payload; and with '1' what story says }
+-- USES read, page, payload, due
 -- RETRY readOnly: changes nothing.
 local ready, ids, more = due(tonumber(ARGV[1]), behind(ARGV[2], ARGV[3]))
 local reply, size = { more and ids.score or '', more and ids[#ids] or '' }, 0

@@ -5,6 +5,7 @@
 --         {ms until the first ends, at most; place in line, from 0, -1 for none; score}, or the
 --         first of these where ARGV[6] is '': not acquired
 --         -1 a key was not written by this library   -1-n there are n permits, -2 it is a plain lock; of these, nothing changed
+-- USES unpack, kinds, fence, line, permits, join
 -- RETRY never: the next request has another token and member, and replaces this one.
 local token, ttl, permits, member, how = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] or '', ARGV[6] or ''
 local now, number = clock(), redis.pcall('ZSCORE', KEYS[1], '')
@@ -32,7 +33,6 @@ local done = redis.pcall('PEXPIRE', KEYS[1], text(math.max(left, ttl + 1)))
 if members - 1 > held and type(done) == 'number' then -- not before: after that a full server would accept a new permit
   done = redis.pcall('ZREMRANGEBYSCORE', KEYS[1], 0, text(now))
 end
-local unpack = table.unpack or unpack -- as Lua 5.4 calls it, and 5.1
 if replaced[1] and type(done) == 'number' then done = redis.pcall('ZREM', KEYS[1], unpack(replaced)) end
 if KEYS[3] and type(done) == 'number' then done = redis.pcall('SET', KEYS[3], fence, 'PX', fenceLife) end
 if type(done) == 'table' and done.err then -- denied

@@ -3,6 +3,7 @@
 -- ARGV[1] token   ARGV[2] TTL in ms
 -- RETURNS 1, or the fence, as text: done   0 the token does not hold a permit
 --         -1 KEYS[3] was not written by this library; nothing changed
+-- USES kinds, fence
 -- RETRY idempotent, and in any order with other extensions: it never makes a TTL shorter. A higher fence is as good.
 local now, score = clock(), redis.pcall('ZSCORE', KEYS[1], ARGV[1])
 local ends = tonumber(type(score) == 'string' and score or 0)

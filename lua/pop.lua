@@ -2,6 +2,7 @@
 -- KEYS[3] the dead letters   KEYS[5] the leased tasks   KEYS[8] the queue's pause and limits
 -- ARGV[1] n, at most 250   ARGV[2] and ARGV[3] as bury's first two
 -- RETURNS { 1 if there may be more, -1 if a pause or limits keep more from being handed out, else 0; then per task: id, score, attempt, payload }
+-- USES unpack, rights, idle, wake, read, limits, failure, tally, trim, due
 -- RETRY never: if the script runs twice, the second run removes other tasks.
 redis.call('ZCARD', KEYS[3]) -- check the types before the first write
 local leases = redis.call('ZCARD', KEYS[5])

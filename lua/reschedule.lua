@@ -2,6 +2,7 @@
 -- has finished, the task is due again at that time.
 -- ARGV[1] id   ARGV[2] delay in seconds
 -- RETURNS 1 done   0 no such task   -1 a state field not written by this library
+-- USES prelude, wake, failure, fields
 -- RETRY never: the task may have changed its state between two runs.
 local id, due = ARGV[1], now + tonumber(ARGV[2])
 local score = redis.call('ZSCORE', KEYS[1], id)

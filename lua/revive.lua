@@ -3,6 +3,7 @@
 -- KEYS[3] the dead letters
 -- ARGV the ids
 -- RETURNS the number of letters moved back
+-- USES prelude, wake, fields
 -- RETRY never: a task may have died again between two runs.
 local revived = 0
 redis.call('HLEN', KEYS[2]) -- check the types before the first write

@@ -6,6 +6,7 @@
 --           Unix seconds, or ''; clients in line; how many
 --           finished tasks are remembered;
 --           of its limits: running, rate, per in microseconds, burst, 0 for none }
+-- USES prelude, limits
 -- RETRY readOnly: changes nothing.
 local due = redis.call('ZCOUNT', KEYS[1], '-inf', text(now))
 local leased = redis.call('ZCOUNT', KEYS[5], '(' .. text(now), '+inf')

@@ -3,7 +3,6 @@ package store
 import (
 	"fmt"
 	"io/fs"
-	"slices"
 	"strings"
 
 	"github.com/sluice-go/sluice/internal/redisexec"
@@ -21,74 +20,62 @@ type Scripts struct {
 }
 
 // Load reads the scripts from the directory with their files.
-//
-// The lock's scripts use no other preludes than kinds, fence, permits, line and join, and one key,
-// with the line two or, with fences, three. The queue's, except purge, begin with what they share:
-// the files of shared that are named behind the policy, in this order, and before prelude and
-// publish rights. The policy is what RETRY says in the script's header.
 func Load(files fs.FS) *Scripts {
 	s := &Scripts{files: files, All: map[string]*redisexec.Script{}}
-	s.Acquire = s.add("acquire", redisexec.Never, "kinds", "fence", "line", "join")
-	s.Release = s.add("release", redisexec.Idempotent, "kinds", "fence", "line")
-	s.Extend = s.add("extend", redisexec.Idempotent, "kinds", "fence")
-	s.PermitAcquire = s.add("permit_acquire", redisexec.Never, "kinds", "fence", "line", "permits", "join")
-	s.PermitExtend = s.add("permit_extend", redisexec.Idempotent, "kinds", "fence")
-	s.PermitRelease = s.add("permit_release", redisexec.Idempotent, "kinds", "fence", "line", "permits")
-	s.PermitInspect = s.add("permit_inspect", redisexec.ReadOnly, "kinds", "fence")
-	s.Inspect = s.add("inspect", redisexec.ReadOnly, "kinds", "fence")
-	s.Force = s.add("force", redisexec.Never, "kinds", "fence", "line", "permits")
-	s.CheckLock = s.add("check_lock", redisexec.ReadOnly, "check")
+	for name, script := range map[string]**redisexec.Script{
+		"acquire": &s.Acquire, "release": &s.Release, "extend": &s.Extend, "inspect": &s.Inspect, "force": &s.Force,
+		"permit_acquire": &s.PermitAcquire, "permit_release": &s.PermitRelease, "permit_extend": &s.PermitExtend,
+		"permit_inspect": &s.PermitInspect, "check_lock": &s.CheckLock,
 
-	s.Enqueue = s.add("enqueue", redisexec.Never, "prelude", "idle", "new", "wake", "batch", "read", "failure", "state", "fields", "put")
-	s.Exchange = s.add("exchange", redisexec.Never, "prelude", "idle", "wake", "place", "read", "limits", "freed", "failure", "tally", "done", "state", "plain", "fields", "trim", "due", "finish")
-	s.Pop = s.add("pop", redisexec.Never, "prelude", "idle", "wake", "limits", "read", "failure", "tally", "state", "fields", "trim", "due")
-	s.Peek = s.add("peek", redisexec.ReadOnly, "prelude", "read", "state", "fields", "page", "payload", "due")
-	s.Heartbeat = s.add("heartbeat", redisexec.Idempotent, "prelude", "limits", "renew", "state", "fields")
-	s.GiveBack = s.add("giveback", redisexec.Idempotent, "prelude", "idle", "wake", "limits", "freed", "failure", "tally", "state", "fields")
-	s.Bury = s.add("bury", redisexec.Idempotent, "prelude", "idle", "wake", "limits", "freed", "failure", "tally", "state", "fields", "trim")
-	s.Revive = s.add("revive", redisexec.Never, "prelude", "idle", "wake", "state", "fields")
-	s.Drop = s.add("drop", redisexec.Never, "prelude")
-	s.Cancel = s.add("cancel", redisexec.Never, "prelude", "publish", "idle", "wake", "limits", "freed", "failure", "state", "fields")
-	s.Reschedule = s.add("reschedule", redisexec.Never, "prelude", "idle", "wake", "failure", "state", "fields")
-	s.Get = s.add("get", redisexec.ReadOnly, "prelude", "read", "state", "fields", "payload")
-	s.Next = s.add("next", redisexec.Idempotent, "prelude", "idle", "place", "limits", "head")
-	s.Heads = s.addHeads()
-	s.Stats = s.add("stats", redisexec.ReadOnly, "prelude", "limits")
-	s.List = s.add("list", redisexec.ReadOnly, "prelude", "read", "state", "fields", "page", "lists", "payload")
-	s.Pause = s.add("pause", redisexec.Never, "prelude", "idle", "wake", "limits", "change")
-	s.Resume = s.add("resume", redisexec.Never, "prelude", "idle", "wake", "limits", "change")
-	s.Limit = s.add("limit", redisexec.Never, "prelude", "idle", "wake", "limits", "change")
-	s.Seen = s.add("seen", redisexec.Idempotent, "prelude", "tally", "done", "trim")
-	s.Workers = s.add("workers", redisexec.ReadOnly, "prelude")
-	s.Purge = s.add("purge", redisexec.Never)
-	s.CheckQueue = s.add("check_queue", redisexec.ReadOnly, "check")
-	s.Mark = s.add("mark", redisexec.Idempotent, "rights")
+		"enqueue": &s.Enqueue, "exchange": &s.Exchange, "pop": &s.Pop, "heartbeat": &s.Heartbeat, "giveback": &s.GiveBack,
+		"bury": &s.Bury, "revive": &s.Revive, "drop": &s.Drop, "cancel": &s.Cancel, "reschedule": &s.Reschedule,
+		"get": &s.Get, "peek": &s.Peek, "list": &s.List, "stats": &s.Stats, "workers": &s.Workers, "seen": &s.Seen,
+		"next": &s.Next, "heads": &s.Heads, "pause": &s.Pause, "resume": &s.Resume, "limit": &s.Limit,
+		"purge": &s.Purge, "mark": &s.Mark, "check_queue": &s.CheckQueue,
+	} {
+		*script = s.load(name)
+		s.All[name] = *script
+	}
 	return s
 }
 
-func (s *Scripts) add(name string, retry redisexec.RetryPolicy, preludes ...string) *redisexec.Script {
-	if slices.Contains(preludes, "prelude") || slices.Contains(preludes, "publish") {
-		preludes = slices.Insert(preludes, 0, "rights")
+// load makes a script of its file, and of the fragments of shared that it uses.
+func (s *Scripts) load(name string) *redisexec.Script {
+	own := s.file(name + ".lua")
+	source := s.fragments(own, map[string]bool{}) + own
+	if name == "heads" {
+		source = forEachQueue(source)
 	}
-	return s.addSource(name, s.source(name, preludes...), retry)
+	return redisexec.NewScript(source, s.Digest(name), retries[header(own, "RETRY")[0]])
 }
 
-func (s *Scripts) source(name string, preludes ...string) (source string) {
-	for _, part := range preludes {
-		source += s.file("shared/" + part + ".lua")
+// retries are the policies that a script's header names behind RETRY.
+var retries = map[string]redisexec.RetryPolicy{
+	"never": redisexec.Never, "idempotent": redisexec.Idempotent, "readOnly": redisexec.ReadOnly,
+}
+
+// fragments returns those that a file uses, each behind those that it uses itself, except those that are loaded already.
+func (s *Scripts) fragments(file string, loaded map[string]bool) (all string) {
+	for _, name := range header(file, "USES") {
+		if !loaded[name] {
+			loaded[name] = true
+			fragment := s.file("shared/" + name + ".lua")
+			all += s.fragments(fragment, loaded) + fragment
+		}
 	}
-	return source + s.file(name+".lua")
+	return all
 }
 
-func (s *Scripts) addSource(name, source string, retry redisexec.RetryPolicy) *redisexec.Script {
-	s.All[name] = redisexec.NewScript(source, s.Digest(name), retry)
-	return s.All[name]
+// header returns the words of the line of a file that begins with that label; none if there is no such line.
+func header(file, label string) []string {
+	_, rest, _ := strings.Cut(file, "-- "+label+" ")
+	line, _, _ := strings.Cut(rest, "\n")
+	return strings.FieldsFunc(line, func(r rune) bool { return strings.ContainsRune(" ,:", r) })
 }
 
-// addHeads makes the script that looks at up to MaxLook queues: the last line of heads.lua, which is
-// for one, is repeated, so that each call names its keys literally, as in all scripts.
-func (s *Scripts) addHeads() *redisexec.Script {
-	source := s.source("heads", "rights", "prelude", "head")
+// forEachQueue makes heads.lua look at up to MaxLook queues. Its last line is for one, and is repeated with other
+// numbers, so that each call names its keys literally, as in all scripts.
+func forEachQueue(source string) string {
 	body := strings.TrimSuffix(source, "\n")
 	last := body[strings.LastIndexByte(body, '\n')+1:] + "\n"
 	for i := 1; i < MaxLook; i++ {
@@ -101,7 +88,7 @@ func (s *Scripts) addHeads() *redisexec.Script {
 		}
 		source += strings.NewReplacer(numbers...).Replace(last)
 	}
-	return s.addSource("heads", source, redisexec.Idempotent)
+	return source
 }
 
 // Digest returns the digest of a script that is kept for it; "" if there is none.

@@ -1,12 +1,14 @@
--- Prelude of enqueue, before fields.lua: a batch of new tasks is common, and takes less of the
--- server's time if the functions that follow are not defined, and nothing is made for each task.
+-- DEFINES ids, payloads, entries, nextBase
+-- USES unpack, rights, prelude, new, wake
+-- For enqueue. A batch of new tasks is common. The script returns here, before fields.lua, which
+-- saves the server the definition of the functions that follow, and a table for each task.
 
 -- The tasks: their IDs, their payloads if they have any, and their scores and IDs as ZADD takes them.
 local ids, payloads, entries, earliest = {}, {}, {}, nil
 
 -- Appends tasks with these IDs, the first of which is due at this time, each so many microseconds
 -- after the one before. The scores are what text writes, without a look at each.
-local function append(due, from, to, apart)
+local function appendGroup(due, from, to, apart)
   local whole, at, args, format = math.floor(due), 2 * #ids, ARGV, string.format
   local rest = math.floor((due - whole) * 10000000 + 0.5)
   local alike = due >= 1073741824 and due < 4294967295 and rest + (to - from + 1) * apart * 10 < 10000000
@@ -27,7 +29,7 @@ end
 local at, filled = 4, false
 while ARGV[at] do
   local due, count, payloadCount, before = dueAt(ARGV[at]), tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), #ids
-  append(due, at + 3, at + 2 + count, tonumber(ARGV[3]))
+  appendGroup(due, at + 3, at + 2 + count, tonumber(ARGV[3]))
   at = at + 3 + count
   for i = 1, payloadCount do payloads[before + i] = ARGV[at + i - 1] end
   at, filled = at + payloadCount, filled or payloadCount > 0

@@ -1,4 +1,6 @@
--- Prelude of the scripts that change a queue's pause or its limits, behind limits.lua.
+-- DEFINES writeLimits
+-- USES unpack, rights, prelude, limits
+-- For the scripts that change a queue's pause or its limits. It reads them.
 redis.call('ZCARD', KEYS[1]) -- what is of another type is no queue
 need('SET', KEYS[8])
 readLimits()

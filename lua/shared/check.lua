@@ -1,5 +1,5 @@
--- Prelude of check_lock.lua and check_queue.lua.
-local unpack = table.unpack or unpack -- as Lua 5.4 calls it, and 5.1
+-- DEFINES denied
+-- USES unpack
 
 -- Returns which of some commands this user may not run on this server: the number of each in ARGV, from 1; negative
 -- if the server does not know it. Redis 6 cannot say. ARGV has each with all of its arguments, since a server may check

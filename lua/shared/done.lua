@@ -1,4 +1,7 @@
--- Prelude of the scripts that remember tasks which are finished, or forget them. Where that fails, nothing else does.
+-- DEFINES forgetDone, remember
+-- USES unpack, prelude
+-- For the scripts that remember tasks which are finished, or forget them. Where that fails, nothing
+-- else does.
 --   KEYS[10] what is done: zset, id -> when it was finished, in Unix seconds
 --   KEYS[11] what else is known of it: hash, id -> '<attempt> <result>'; nothing of a first attempt without a result
 

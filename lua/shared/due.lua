@@ -1,4 +1,6 @@
--- Last prelude of the scripts that read due tasks.
+-- DEFINES nextAttempt, due, payloads
+-- USES unpack, prelude, read, failure, tally, fields
+-- For the scripts that read due tasks.
 
 -- Counts the delivery that a claim of a task begins. Returns its attempt, and how many
 -- deliveries were not counted. One that ended with its lease, without a word of its holder, is

@@ -1,4 +1,6 @@
--- Prelude of the scripts that write or remove the last error of a task, before fields.lua.
+-- DEFINES keepError, forget
+-- USES unpack, prelude
+-- For the scripts that write or remove the last error of a task.
 --   KEYS[7] of each task that is to be tried again since its handler has failed: hash, id -> '<Unix seconds> <error>'.
 --   It is removed where the task ends or its attempts begin anew. Only a task that was claimed before has one.
 -- Where one of these fails, nothing else does.

@@ -1,5 +1,6 @@
--- Prelude of the scripts of locks that need the time, or a fence. KEYS[3] is the last fence that was reserved: Unix time in
--- microseconds, of 15 or 16 digits, which a double holds exactly.
+-- DEFINES text, fenceLife, clock, nextFence
+-- For the scripts of locks that need the time, or a fence. KEYS[3] is the last fence that was
+-- reserved: Unix time in microseconds, of 15 or 16 digits, which a double holds exactly.
 
 local function text(number) return string.format('%.0f', number) end
 

@@ -1,4 +1,7 @@
--- Prelude of the scripts that read or write state fields, after state.lua.
+-- DEFINES needAll, live, fieldOf, store, leased, unlike, resolve, stateOf, move, match, held
+-- DEFINES staleOrGone, unbury, buryAll, bury, giveback
+-- USES unpack, rights, prelude, failure, state
+-- For the scripts that read or write state fields.
 --   KEYS[5] the leased tasks: zset, id -> lease end, the one in the state field. What has passed does not
 --   count. A foreign client that writes only KEYS[1] leaves an entry here, which counts until then.
 

@@ -1,4 +1,6 @@
--- Prelude of exchange, of tasks that are not plain.
+-- DEFINES finishAll
+-- USES unpack, rights, read, failure, tally, plain, fields
+-- For exchange: tasks that are not plain.
 
 -- Finishes the tasks of all groups: removes each whose receipt is valid, or lets its waiting
 -- version take over. Returns what became of each, and the earliest score of those that took over.

@@ -1,4 +1,6 @@
--- Prelude of the scripts that end leases, behind limits.lua and wake.lua.
+-- DEFINES freed
+-- USES idle, wake, limits
+-- For the scripts that end leases.
 
 -- Has idle clients see to the head if so many leases have ended, at most, of a queue that had as many as it may. An error is none: clients look.
 local function freed(n)

@@ -1,4 +1,6 @@
--- Prelude of the scripts that look at heads.
+-- DEFINES offAndHead
+-- USES prelude
+-- For the scripts that look at heads.
 
 -- Returns what next.lua and heads.lua say of a head with this ID and score: in how many microseconds it is due, and what tells it from others.
 -- hold returns in how many a pause and limits let it go, or -2 if that is not known.

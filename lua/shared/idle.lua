@@ -1,6 +1,9 @@
--- Prelude of the scripts that tell idle clients of the queue's head. KEYS[6] is their line, a sorted set: of each client that has
--- room for tasks '<client>', or '*<client>' if it listens by SSUBSCRIBE, with the server's time in microseconds of Unix time at
--- which it joined. The watchman among them sees to a head that is due later: its score is the end of its watch, less 1e16.
+-- DEFINES watchman, seeTo
+-- USES prelude
+-- For the scripts that tell idle clients of the queue's head. KEYS[6] is their line, a sorted set: of
+-- each client that has room for tasks '<client>', or '*<client>' if it listens by SSUBSCRIBE, with the
+-- server's time in microseconds of Unix time at which it joined. The watchman among them sees to a
+-- head that is due later: its score is the end of its watch, less 1e16.
 -- The line is a hint: whatever fails on it, clients look.
 
 -- Tells a client in how many microseconds the head is due, and how many tasks are. Returns how many clients were told, nil if that is

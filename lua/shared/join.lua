@@ -1,4 +1,6 @@
--- Prelude of the scripts that let a process join a lock's line, behind line.lua.
+-- DEFINES waits
+-- USES fence, line
+-- For the scripts that let a process join a lock's line.
 
 -- Says whether a member's process listens; nil if that cannot be known.
 local function listens(member)

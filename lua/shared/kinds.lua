@@ -1,4 +1,5 @@
--- Prelude of the scripts of locks. KEYS[1] is a plain lock, a string: its holder's token. Or it is permits, a sorted set: of
+-- DEFINES denied, permitsInstead, isReservation
+-- For the scripts of locks. KEYS[1] is a plain lock, a string: its holder's token. Or it is permits, a sorted set: of
 -- each permit that is held the token, with the time at which it ends, in ms of Unix time; and '' with -n, if there are n
 -- permits. The key lives as long as its last permit. A permit that has ended is not held, whether it was removed or not.
 -- A token holds nothing at a key of another type than its own kind's. In place of a token there may be a reservation: '>' and

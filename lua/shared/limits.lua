@@ -1,4 +1,6 @@
--- Prelude of the scripts that heed a queue's pause and its limits. KEYS[8] has them, and is missing where there is neither:
+-- DEFINES limits, readLimits
+-- USES prelude
+-- For the scripts that heed a queue's pause and its limits. KEYS[8] has them, and is missing where there is neither:
 -- '<until> <running> <rate> <per> <burst> <spent>', each 0 for none. until is when a pause ends, and spent until when tokens of the rate are,
 -- by the generic cell rate algorithm (ITU-T I.371); times are in microseconds, and 9e15 is never. Any other text is a pause.
 local limits

@@ -1,5 +1,7 @@
--- Prelude of list, behind page.lua: how it reads a list that is not the queue. What is scheduled is in the queue beside what is leased; what is
--- leased, dead or done has a list of its own, too.
+-- DEFINES wanted
+-- USES page
+-- For list: how it reads a list that is not the queue. What is scheduled is in the queue beside what is
+-- leased; what is leased, dead or done has a list of its own, too.
 local wanted = tonumber(ARGV[4])
 if wanted == 3 then
   function count(score) return redis.call('ZCOUNT', KEYS[5], '-inf', score) end

@@ -1,4 +1,6 @@
--- Prelude of enqueue, with its arguments; it runs before fields.lua.
+-- DEFINES base, dueAt
+-- USES prelude, idle
+-- For enqueue, with its arguments.
 
 -- The time from which delays count. A batch of several scripts keeps its order: each one
 -- begins where the one before has ended.

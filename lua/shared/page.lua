@@ -1,4 +1,5 @@
--- Prelude of the scripts that list in pages, which end where the next one begins.
+-- DEFINES count, entry, range, behind
+-- For the scripts that list in pages, which end where the next one begins.
 
 -- Compares two IDs byte by byte, as Redis sorts them. Lua's own order depends on the locale.
 local function follows(a, b)

@@ -1,4 +1,6 @@
--- Prelude of the scripts that read tasks and leave them as they are.
+-- DEFINES payloadUpTo, doneOf, story
+-- USES prelude
+-- For the scripts that read tasks and leave them as they are.
 
 -- Returns a frame without its payload: frame.go says what is in it. '' if it is none.
 local function headOf(frame)

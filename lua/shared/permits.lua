@@ -1,4 +1,6 @@
--- Prelude of the scripts that need to know when a permit becomes free, or that free one, behind fence.lua and line.lua.
+-- DEFINES firstEnd, passPermitOn
+-- USES fence, line
+-- For the scripts that need to know when a permit becomes free, or that free one.
 
 -- Returns when the first of the permits that are held ends; some day, for one without an end, which a foreign program has written.
 local function firstEnd(now)

@@ -1,4 +1,6 @@
--- Prelude of the scripts that give a client a place in line, or take it, behind idle.lua and wake.lua.
+-- DEFINES join, leave, idle
+-- USES prelude, idle
+-- For the scripts that give a client a place in line, or take it.
 
 -- Gives a client a place, if it has none. It is the watchman if the head is due later, in off microseconds, and no other one is; its watch
 -- takes so many ms. Returns 1 if it has a place, 3 if it had none before, and one more if it is the watchman; 0 if it is denied one.

@@ -1,4 +1,6 @@
--- Prelude of exchange, with its arguments; it runs before fields.lua. It deals with plain
+-- DEFINES n, limit, leaseEnd, ids, groups, finish, needLease, lease, moreThan, lookOut
+-- USES unpack, rights, prelude, idle, wake, place, read, limits, freed, failure, tally, done, state
+-- For exchange, with its arguments; it runs before fields.lua. It deals with plain
 -- tasks: leased without an extension and without a waiting version, or due and not claimed
 -- since they were enqueued or given back. These are most of a busy worker's. Its two
 -- patterns only tell plain fields from others. To return here

@@ -1,4 +1,5 @@
--- Prelude of all scripts of a queue, after rights.lua.
+-- DEFINES now, us, text, finite
+-- For all scripts of a queue.
 --   KEYS[1] the queue: zset, id -> score in Unix seconds
 --   KEYS[2] its tasks: hash, id -> payload; nothing for an empty payload
 --   KEYS[4] their states: hash, id -> state field, see state.lua

@@ -1,5 +1,7 @@
--- Prelude of the scripts that publish. A message is only a hint: if the server denies a command,
--- waiters still poll.
+-- DEFINES publish
+-- USES rights
+-- For the scripts that publish. A message is only a hint: if the server denies a command, waiters
+-- still poll.
 --
 -- A channel whose name has a '*' behind it is on a Cluster. There a message of PUBLISH goes to
 -- every server, one of SPUBLISH to those of the channel's slot. A client that cannot subscribe

@@ -1,4 +1,6 @@
--- Last prelude of enqueue, with its arguments.
+-- DEFINES within, first, isDone, enqueue
+-- USES prelude, failure, state, fields
+-- For enqueue, with its arguments.
 local policy, within = ARGV[1], nil
 if KEYS[10] then
   within = tonumber(string.sub(policy, 6)) -- for how many seconds what is done keeps its ID

@@ -1,4 +1,6 @@
--- Prelude of the scripts that read what hashes have of many tasks.
+-- DEFINES fieldsOf, append, reader, payloadsOf
+-- USES unpack
+-- For the scripts that read what hashes have of many tasks.
 
 local function fieldsOf(...) return redis.call('HMGET', KEYS[4], ...) end
 

@@ -1,4 +1,6 @@
--- Prelude of heartbeat, behind limits.lua.
+-- DEFINES takePlace
+-- USES limits
+-- For heartbeat.
 
 -- Takes a place for a lease that has run out, and says whether there was one.
 local places

@@ -1,5 +1,5 @@
--- Prelude of the scripts with prelude.lua or publish.lua: what the user may run.
-local unpack = table.unpack or unpack -- as Lua 5.4 calls it, and 5.1
+-- DEFINES may, need
+-- What the user may run.
 
 -- Says whether the ACL allows the user a command on a key, or on a channel. Redis 6 cannot be asked.
 -- Redis 8.6 wants as many words as the command takes: three, or else three and more.

@@ -1,4 +1,6 @@
--- Prelude of the scripts that read or write state fields: what is in one.
+-- DEFINES encode, encodeDead, decode
+-- USES prelude
+-- For the scripts that read or write state fields: what is in one.
 -- A state field is '<attempt>:<lease>:<deferred>', or with a lease that and ':<claimant>'; each may be empty.
 --   attempt   how often the task was claimed; '<attempt>+<unseen>' if claims were not counted
 --             because the delivery before was perhaps never seen

@@ -1,4 +1,5 @@
--- Prelude of the scripts that end tasks or leases: how many were done, retried, buried, lost and dropped.
+-- DEFINES tally
+-- For the scripts that end tasks or leases: how many were done, retried, buried, lost and dropped.
 --   KEYS[9] these numbers: hash, which is gone when less than 16 was counted in a day, and no Worker ran, which seen.lua notes
 
 -- Adds n to a number. Where that fails, nothing else does.

@@ -1,4 +1,6 @@
--- Prelude of the scripts that drop dead letters: those that bury, and seen.
+-- DEFINES trim
+-- USES unpack, rights, prelude, tally
+-- For the scripts that drop dead letters: those that bury, and seen.
 -- No script has to check beforehand what this needs: where a command is denied, or a key has another type, nothing is
 -- dropped, and the script does the rest all the same.
 

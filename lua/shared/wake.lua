@@ -1,4 +1,6 @@
--- Prelude of the scripts that look at the queue's head, behind idle.lua.
+-- DEFINES headOff, wake
+-- USES prelude, idle
+-- For the scripts that look at the queue's head.
 
 -- Returns in how many microseconds the head is due, negative if it has been for so long, and more than an hour if there is none before;
 -- and its ID.
