@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/store"
 )
@@ -32,36 +32,17 @@ func (l *Locker) Check(ctx context.Context) error {
 	if l.engine.Closed() {
 		return fmt.Errorf("sluice: %s: %w", op, ErrClosed)
 	}
-	main, err := store.MainKey(l.engine.Options.Prefix, name)
+	o := &l.engine.Options
+	check, err := scripts.CheckLocks(o.Prefix, map[store.Part]bool{
+		store.All: true, store.Locks: true, store.Fences: o.Fenced, store.Permits: o.Permits > 0, store.Replicas: o.Replicas > 0,
+	})
+	if err == nil {
+		err = checkServer(ctx, l.engine.Executor, check, "volatile", "allkeys")
+	}
 	if err != nil {
 		return fmt.Errorf("sluice: %s: %w", op, err)
 	}
-	// No lock can have this key: it has a hash tag, and ends as a companion.
-	probe := l.engine.Options.Prefix + "{" + main + "}" + keyspace.Wake
-	if keyspace.HasHashTag(main) {
-		probe = main + keyspace.Wake
-	}
-	if err := checkServer(ctx, l.engine.Executor, scripts.CheckLock, probe, l.commands(main), "volatile", "allkeys"); err != nil {
-		return fmt.Errorf("sluice: %s: %w", op, err)
-	}
 	return nil
-}
-
-// commands are those that the Locker's locks need.
-func (l *Locker) commands(main string) []string {
-	fence, wake := keyspace.Companion(main, keyspace.Fence), keyspace.Companion(main, keyspace.Wake)+":check"
-	all := append(commandsOfAll(wake), on(main, "SET key v PX 1 NX", "GET key", "PTTL key", "PEXPIRE key 1", "DEL key")...)
-	all = append(all, on(keyspace.Companion(main, keyspace.Line), "ZADD key 1 m", "ZREM key m", "ZCARD key", "ZCOUNT key 0 1",
-		"ZRANGE key 0 0", "ZSCORE key m", "PTTL key", "PEXPIRE key 1", "TIME")...)
-	all = append(all, on(wake, "PUBSUB NUMSUB key")...)
-	if l.engine.Options.Fenced {
-		all = append(all, on(fence, "GET key", "SET key 1 PX 1", "DECRBY key 1")...)
-	}
-	if l.engine.Options.Permits > 0 {
-		all = append(all, on(main, "ZADD key 1 m", "ZREM key m", "ZCARD key", "ZCOUNT key 0 1", "ZRANGE key 0 0",
-			"ZRANGEBYSCORE key 0 1", "ZSCORE key m", "ZREMRANGEBYSCORE key 0 1")...)
-	}
-	return withReplicas(all, l.engine.Options.Replicas)
 }
 
 // Check says what would keep the queue from working, and changes nothing, as Locker.Check does. It asks for all
@@ -73,34 +54,13 @@ func (q *Queue) Check(ctx context.Context) error {
 	if err := q.check(op); err != nil {
 		return err
 	}
-	err := checkServer(ctx, q.executor, scripts.CheckQueue, q.store.Key(), q.commands(), "allkeys")
+	err := checkServer(ctx, q.executor, q.store.Check(), "allkeys")
 	if err == nil {
 		nothing := q.store.Exchange(nil, store.Claim{}) // reads each key
 		nothing.Until = time.Now().Add(redisexec.MaxQuiet)
 		err = q.executor.Once(ctx, nothing).Final()
 	}
 	return wrap(op, q.name, err)
-}
-
-// commands are those that the queue needs.
-func (q *Queue) commands() []string {
-	main := q.store.Key()
-	all := append(commandsOfAll(q.store.WakeChannel()+":check"), on(q.store.CanceledChannel(), "PUBLISH key m", "SUBSCRIBE key")...)
-	all = append(all, on(keyspace.Companion(main, keyspace.Line), "ZADD key 1 m", "ZREM key m", "ZCARD key", "ZRANGE key 0 0", "ZSCORE key m",
-		"PTTL key", "PEXPIRE key 1", "TIME")...)
-	all = append(all, on(main, "ZADD key 1 m", "ZREM key m", "ZCARD key", "ZCOUNT key 0 1", "ZRANGE key 0 0",
-		"ZRANGEBYSCORE key 0 1", "ZSCORE key m", "ZMSCORE key m")...)
-	for _, hash := range []string{keyspace.Tasks, keyspace.State} {
-		all = append(all, on(keyspace.Companion(main, hash), "HSET key f v", "HGET key f", "HMGET key f", "HDEL key f", "HLEN key")...)
-	}
-	for ending, command := range map[string]string{
-		keyspace.Dead: "ZADD key 1 m", keyspace.Leased: "ZADD key 1 m", keyspace.Paused: "GET key",
-		keyspace.Errors: "HSET key f v", keyspace.Counts: "HINCRBY key f 1", keyspace.Workers: "ZREMRANGEBYSCORE key 0 1",
-		keyspace.Done: "ZADD key 1 m", keyspace.Results: "HSET key f v",
-	} {
-		all = append(all, on(keyspace.Companion(main, ending), command)...)
-	}
-	return withReplicas(all, q.options.replicas)
 }
 
 // Check says what would keep the worker from working, and changes nothing: what Queue.Check says of its Queue, and
@@ -127,50 +87,13 @@ func (p *Pool) Check(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// configCommand asks whether the server evicts keys. It is the first in each list: to be denied it is no fault.
-const configCommand = "CONFIG GET maxmemory*"
-
-// commandsOfAll begins a list of commands, each as its words. wake is the channel on which waiters are notified.
-func commandsOfAll(wake string) []string {
-	return append([]string{configCommand, "EVAL x 0", "EVALSHA x 0", "PING", "UNSUBSCRIBE"}, on(wake, "PUBLISH key m", "SUBSCRIBE key")...)
-}
-
-// on returns commands on a key or channel, which may have blanks in it.
-func on(key string, commands ...string) []string {
-	named := make([]string, len(commands))
-	for i, c := range commands {
-		named[i] = strings.Replace(c, " key", " "+strings.ReplaceAll(key, " ", blank), 1)
-	}
-	return named
-}
-
-// blank stands for a blank in a word of a command.
-const blank = "\x00"
-
-func withReplicas(commands []string, replicas int) []string {
-	if replicas > 0 {
-		return append(commands, "WAIT 1 1")
-	}
-	return commands
-}
-
-// checkServer asks the server that keeps a key what keeps its user from commands, and whether it evicts keys by such a
-// policy.
-func checkServer(ctx context.Context, e *redisexec.Executor, script *redisexec.Script, key string, commands []string, evicting ...string) error {
-	var args []any
-	for _, c := range commands {
-		words := strings.Fields(c)
-		args = append(args, len(words))
-		for _, word := range words {
-			args = append(args, strings.ReplaceAll(word, blank, " "))
-		}
-	}
-	r := script.Request([]any{key}, args...)
-	r.Until = time.Now().Add(redisexec.MaxQuiet)
-	answer := e.Once(ctx, r)
+// checkServer asks the server what keeps its user from commands, and whether it evicts keys by such a policy.
+func checkServer(ctx context.Context, e *redisexec.Executor, check store.Check, evicting ...string) error {
+	check.Until = time.Now().Add(redisexec.MaxQuiet)
+	answer := e.Once(ctx, check.Request)
 	if answer.Outcome == redisexec.Unknown {
 		// A server closes the connection of a user without a password for a command of many words; to a short one it says why.
-		short := e.Once(ctx, redisexec.Request{Args: []any{"ping"}, Until: r.Until})
+		short := e.Once(ctx, redisexec.Request{Args: []any{"ping"}, Until: check.Until})
 		if redis.HasErrorPrefix(short.Err, "NOAUTH") {
 			answer = short
 		}
@@ -178,53 +101,17 @@ func checkServer(ctx context.Context, e *redisexec.Executor, script *redisexec.S
 	if answer.Outcome != redisexec.Done {
 		return inWords(answer.Final())
 	}
-	numbers, ok := answer.Value.([]any)
-	if !ok {
-		return redisexec.Unexpected(answer.Value)
+	wrong, mayAsk, err := check.Decode(answer.Value)
+	if err != nil || !mayAsk {
+		return errors.Join(append(wrong, err)...)
 	}
-	var wrong []error
-	mayAsk := true
-	for _, n := range numbers {
-		switch n, _ := n.(int64); {
-		case max(n, -n) > int64(len(commands)) || n == 0:
-			return redisexec.Unexpected(n)
-		case n == 1 || n == -1:
-			mayAsk = false
-		case n > 0:
-			words := strings.Fields(commands[n-1])
-			wrong = append(wrong, fmt.Errorf("the user may not run %s", strings.ReplaceAll(strings.Join(words[:min(len(words), 2)], " "), blank, " ")))
-		default:
-			wrong = append(wrong, fmt.Errorf("the server does not know %s", strings.Fields(commands[-n-1])[0]))
-		}
-	}
-	if mayAsk {
-		wrong = append(wrong, checkEviction(ctx, e, evicting))
+	eviction := store.Eviction()
+	eviction.Until = time.Now().Add(redisexec.MaxQuiet)
+	policy := store.DecodeEviction(e.Once(ctx, eviction).Value)
+	if kind, _, _ := strings.Cut(policy, "-"); slices.Contains(evicting, kind) {
+		wrong = append(wrong, fmt.Errorf("maxmemory-policy is %s: the server evicts what is locked or queued; set noeviction", policy))
 	}
 	return errors.Join(wrong...)
-}
-
-// checkEviction says whether the server may evict keys. It says nothing if it is not told.
-func checkEviction(ctx context.Context, e *redisexec.Executor, evicting []string) error {
-	args := make([]any, 0, 3)
-	for _, word := range strings.Fields(configCommand) {
-		args = append(args, word)
-	}
-	settings := map[any]any{}
-	switch value := e.Once(ctx, redisexec.Request{Args: args, Until: time.Now().Add(redisexec.MaxQuiet)}).Value.(type) {
-	case map[any]any:
-		settings = value
-	case []any:
-		for i := 0; i+1 < len(value); i += 2 {
-			settings[value[i]] = value[i+1]
-		}
-	}
-	policy, _ := settings["maxmemory-policy"].(string)
-	for _, kind := range evicting {
-		if settings["maxmemory"] != "0" && strings.HasPrefix(policy, kind) {
-			return fmt.Errorf("maxmemory-policy is %s: the server evicts what is locked or queued; set noeviction", policy)
-		}
-	}
-	return nil
 }
 
 // inWords says what an error means for the operator. A request of Check has changed nothing, so that its outcome is

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // looking is the commands that look, and changing those that change something, each once. fill has made what they need.
@@ -128,6 +129,19 @@ func TestACL_EachWordIsNeeded(t *testing.T) {
 			denied = denied || got.code == exitDenied
 		}
 		require.True(t, denied, "without %s nothing is denied", word)
+	}
+}
+
+// TestACL_GrantsWhatTheLibraryNeeds: the words that the tool grants are rights of the library, or of its own commands.
+func TestACL_GrantsWhatTheLibraryNeeds(t *testing.T) {
+	known := strings.Fields("SCAN TYPE EXISTS RENAME") // the tool's own
+	for _, right := range store.Rights {
+		for command := range strings.SplitSeq(right.Commands, "; ") {
+			known = append(known, strings.Fields(command)[0])
+		}
+	}
+	for _, word := range slices.Concat(readCommands, writeCommands) {
+		require.Contains(t, known, strings.ToUpper(word[1:]))
 	}
 }
 

@@ -70,11 +70,11 @@ type Acquisition struct {
 
 // Acquire takes the lock if it is free, or reserved for this process.
 func (l *Lock) Acquire(a *Acquisition) redisexec.Request {
-	script, keys, values := l.scripts.Acquire, l.keys[:1], []any{a.Token, a.PX}
+	script, keys, values := l.kind(a.Permits > 1).Acquire, l.keys[:1], []any{a.Token, a.PX}
 	waits := a.Entry != "" || len(a.Replaces) > 0
 	switch {
 	case a.Permits > 1:
-		script, values = l.scripts.PermitAcquire, append(values, a.Permits)
+		values = append(values, a.Permits)
 	case a.Fenced:
 		values = append(values, a.Fences)
 	case waits:
@@ -127,17 +127,10 @@ func DecodeAcquired(value any) (a Acquired, err error) {
 	return a, err
 }
 
-func decodeWaiting(list []any) (a Acquired, err error) {
-	if len(list) != 3 {
-		return a, redisexec.Unexpected(list)
-	}
-	left, isLeft := list[0].(int64)
-	ahead, isAhead := list[1].(int64)
-	score, isScore := list[2].(string)
-	if !isLeft || !isAhead || !isScore || left < 0 || ahead < -1 {
-		return a, redisexec.Unexpected(list)
-	}
-	return Acquired{Left: timeToLive(left), Ahead: int(min(ahead, math.MaxInt32)), Score: score}, nil
+func decodeWaiting(list []any) (Acquired, error) {
+	r := newReader(list)
+	left, ahead, score := r.between(0, math.MaxInt64), r.between(-1, math.MaxInt64), r.text()
+	return Acquired{Left: timeToLive(left), Ahead: int(min(ahead, math.MaxInt32)), Score: score}, r.err()
 }
 
 // decodeFence reads a fence, 0 for none. A string is for those that a script cannot put into a number.
@@ -163,9 +156,9 @@ func decodeFence(value any) (fence int64, err error) {
 // lock, else how many processes were woken, and one more.
 func (l *Lock) Release(token any, entry string, permits bool) redisexec.Request {
 	if entry == "" {
-		return spareLine(l.releaseScript(permits).Request(l.keys, token))
+		return spareLine(l.kind(permits).Release.Request(l.keys, token))
 	}
-	return spareLine(l.releaseScript(permits).Request(l.keys, token, entry))
+	return spareLine(l.kind(permits).Release.Request(l.keys, token, entry))
 }
 
 // ReleaseFenced is Release of a lock with fences, of which so many were not used: 0 last for those
@@ -175,40 +168,34 @@ func (l *Lock) ReleaseFenced(token any, entry string, unused, last int64) redise
 	if last != 0 {
 		known = last
 	}
-	return spareLine(l.scripts.Release.Request(l.fencedKeys(), token, entry, unused, known))
+	return spareLine(l.scripts.OfLocks.Release.Request(l.fencedKeys(), token, entry, unused, known))
 }
 
 // Leave takes the process's entry out of the line, and passes on what it was woken for.
 func (l *Lock) Leave(entry string, permits bool) redisexec.Request {
-	return l.releaseScript(permits).Request(l.keys, entry, entry)
-}
-
-func (l *Lock) releaseScript(permits bool) *redisexec.Script {
-	if permits {
-		return l.scripts.PermitRelease
-	}
-	return l.scripts.Release
+	return l.kind(permits).Release.Request(l.keys, entry, entry)
 }
 
 // Extend has the lock last for d from now on. The answer is 1 if the token holds it.
 func (l *Lock) Extend(token any, d time.Duration, permits bool) redisexec.Request {
-	return l.extendScript(permits).Request(l.keys[:1], token, Millis(d))
+	return l.kind(permits).Extend.Request(l.keys[:1], token, Millis(d))
 }
 
 // Adopt is Extend of what may have no holder in this process; the answer has its last fence, if it
 // is fenced.
 func (l *Lock) Adopt(token any, d time.Duration, permits, fenced bool) redisexec.Request {
 	if fenced {
-		return spareLine(l.extendScript(permits).Request(l.fencedKeys(), token, Millis(d)))
+		return spareLine(l.kind(permits).Extend.Request(l.fencedKeys(), token, Millis(d)))
 	}
 	return l.Extend(token, d, permits)
 }
 
-func (l *Lock) extendScript(permits bool) *redisexec.Script {
+// kind returns the scripts of permits or of plain locks.
+func (l *Lock) kind(permits bool) *LockScripts {
 	if permits {
-		return l.scripts.PermitExtend
+		return &l.scripts.OfPermits
 	}
-	return l.scripts.Extend
+	return &l.scripts.OfLocks
 }
 
 // DecodeAdopted reads the answer to Adopt. A fence is text, and 1 says that the lock has none.
@@ -222,10 +209,7 @@ func DecodeAdopted(value any) (held bool, fence int64, err error) {
 
 // TTL asks for how long the token still holds the lock.
 func (l *Lock) TTL(token any, permits bool) redisexec.Request {
-	if permits {
-		return l.scripts.PermitInspect.Request(l.keys[:1], token)
-	}
-	return l.scripts.Inspect.Request(l.keys[:1], token)
+	return l.kind(permits).Inspect.Request(l.keys[:1], token)
 }
 
 // DecodeTTL reads the answer to TTL. A key of a foreign program may live for ever: then d is negative.
@@ -236,7 +220,7 @@ func DecodeTTL(value any) (d time.Duration, held bool, err error) {
 
 // Inspect asks who holds the lock, and how many wait.
 func (l *Lock) Inspect() redisexec.Request {
-	return spareLine(l.scripts.Inspect.Request(l.keys, ""))
+	return spareLine(l.scripts.OfLocks.Inspect.Request(l.keys, ""))
 }
 
 // Inspected is the answer to Inspect.
@@ -249,22 +233,16 @@ type Inspected struct {
 
 // DecodeInspected reads the answer to Inspect.
 func DecodeInspected(value any) (i Inspected, err error) {
-	parts, ok := value.([]any)
-	if !ok || len(parts) != 4 {
-		return i, redisexec.Unexpected(value)
-	}
-	ms, isTTL := parts[0].(int64)
-	owners, areOwners := parts[1].([]any)
-	n, isNumber := parts[2].(int64)
-	waiting, isCount := parts[3].(int64)
-	if !isTTL || !areOwners || !isNumber || !isCount || ms < -2 || n < 0 || n > MaxPermits || waiting < 0 {
-		return i, redisexec.Unexpected(value)
-	}
-	i = Inspected{Holders: int(n), Left: timeToLive(ms), Waiting: int(min(waiting, math.MaxInt32))}
-	for _, owner := range owners {
+	r := newReader(value)
+	i.Left = timeToLive(r.between(-2, math.MaxInt64))
+	for _, owner := range r.list() {
 		if owner, ok := owner.(string); ok {
 			i.Owners = append(i.Owners, owner)
 		}
+	}
+	i.Holders, i.Waiting = int(r.between(0, MaxPermits)), int(min(r.between(0, math.MaxInt64), math.MaxInt32))
+	if r.err() != nil {
+		return Inspected{}, r.err()
 	}
 	return i, nil
 }
@@ -274,17 +252,10 @@ func (l *Lock) Force() redisexec.Request { return spareLine(l.scripts.Force.Requ
 
 // DecodeForced reads the answer to Force.
 func DecodeForced(value any) (tokens map[string]bool, err error) {
-	holders, ok := value.([]any)
-	if !ok {
-		return nil, redisexec.Unexpected(value)
-	}
+	r := newReader(value)
 	tokens = map[string]bool{}
-	for _, holder := range holders {
-		token, ok := holder.(string)
-		if !ok {
-			return nil, redisexec.Unexpected(value)
-		}
-		tokens[token] = true
+	for r.more() {
+		tokens[r.text()] = true
 	}
-	return tokens, nil
+	return tokens, r.err()
 }

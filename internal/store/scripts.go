@@ -14,18 +14,24 @@ type Scripts struct {
 	files fs.FS
 	All   map[string]*redisexec.Script // by name
 
-	Acquire, Release, Extend, PermitAcquire, PermitExtend, PermitRelease, PermitInspect, Inspect, Force, CheckLock *redisexec.Script
+	OfLocks, OfPermits LockScripts
+	Force, CheckLock   *redisexec.Script
 
 	Enqueue, Exchange, Pop, Peek, Heartbeat, GiveBack, Bury, Revive, Drop, Cancel, Reschedule, Get, Next, Heads, Stats, List, Pause, Resume, Limit, Seen, Workers, Purge, CheckQueue, Mark *redisexec.Script
 }
+
+// LockScripts are those that a kind of lock has of its own.
+type LockScripts struct{ Acquire, Release, Extend, Inspect *redisexec.Script }
 
 // Load reads the scripts from the directory with their files.
 func Load(files fs.FS) *Scripts {
 	s := &Scripts{files: files, All: map[string]*redisexec.Script{}}
 	for name, script := range map[string]**redisexec.Script{
-		"acquire": &s.Acquire, "release": &s.Release, "extend": &s.Extend, "inspect": &s.Inspect, "force": &s.Force,
-		"permit_acquire": &s.PermitAcquire, "permit_release": &s.PermitRelease, "permit_extend": &s.PermitExtend,
-		"permit_inspect": &s.PermitInspect, "check_lock": &s.CheckLock,
+		"acquire": &s.OfLocks.Acquire, "permit_acquire": &s.OfPermits.Acquire,
+		"release": &s.OfLocks.Release, "permit_release": &s.OfPermits.Release,
+		"extend": &s.OfLocks.Extend, "permit_extend": &s.OfPermits.Extend,
+		"inspect": &s.OfLocks.Inspect, "permit_inspect": &s.OfPermits.Inspect,
+		"force": &s.Force, "check_lock": &s.CheckLock,
 
 		"enqueue": &s.Enqueue, "exchange": &s.Exchange, "pop": &s.Pop, "heartbeat": &s.Heartbeat, "giveback": &s.GiveBack,
 		"bury": &s.Bury, "revive": &s.Revive, "drop": &s.Drop, "cancel": &s.Cancel, "reschedule": &s.Reschedule,

@@ -49,7 +49,7 @@ func kindsOn(t *testing.T, rdb redis.UniversalClient, test func(t *testing.T, l 
 	for name, k := range lineKinds {
 		t.Run(name, func(t *testing.T) {
 			l := newLineScripts(t, rdb)
-			if k.acquire == scripts.PermitAcquire {
+			if k.acquire == scripts.OfPermits.Acquire {
 				require.Nil(t, l.ask(k, "another", "", ""))
 			}
 			test(t, l, k)
@@ -64,9 +64,9 @@ type lineKind struct {
 }
 
 var lineKinds = map[string]lineKind{
-	"plain":   {scripts.Acquire, scripts.Release, ""},
-	"fenced":  {scripts.Acquire, scripts.Release, "1000"},
-	"permits": {scripts.PermitAcquire, scripts.PermitRelease, "2"},
+	"plain":   {scripts.OfLocks.Acquire, scripts.OfLocks.Release, ""},
+	"fenced":  {scripts.OfLocks.Acquire, scripts.OfLocks.Release, "1000"},
+	"permits": {scripts.OfPermits.Acquire, scripts.OfPermits.Release, "2"},
 }
 
 func (k lineKind) keys(l *lineScripts) []string {
@@ -244,7 +244,7 @@ func TestScripts_AClockThatIsSetBack(t *testing.T) {
 	m := miniredis.RunT(t)
 	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
 	t.Cleanup(func() { _ = rdb.Close() })
-	l, k := newLineScripts(t, rdb), lineKind{scripts.Acquire, scripts.Release, ""}
+	l, k := newLineScripts(t, rdb), lineKind{scripts.OfLocks.Acquire, scripts.OfLocks.Release, ""}
 	start := time.Now()
 	m.SetTime(start)
 	l.hold(k)
@@ -359,7 +359,7 @@ func TestScripts_WhoIsServedIsOutOfTheLine(t *testing.T) {
 		l.hold(k)
 		l.ask(k, "a:1:500", "", "join")
 		l.ask(k, "b:1:500", "", "join")
-		if k.acquire == scripts.PermitAcquire { // the holder's TTL ends
+		if k.acquire == scripts.OfPermits.Acquire { // the holder's TTL ends
 			require.NoError(t, l.rdb.ZAddXX(t.Context(), l.key, redis.Z{Score: 1, Member: "token of "}).Err())
 		} else {
 			require.NoError(t, l.rdb.Del(t.Context(), l.key).Err())

@@ -31,7 +31,7 @@ func TestScripts_AReleaseReservesForTheFirst(t *testing.T) {
 			require.Positive(t, left, other)
 		}
 		require.Positive(t, l.ask(k, "a:1:500", "", "join").left)
-		if k.acquire == scripts.Acquire {
+		if k.acquire == scripts.OfLocks.Acquire {
 			require.False(t, l.rdb.SetNX(t.Context(), l.key, "foreign", time.Minute).Val())
 		}
 		require.Nil(t, l.ask(k, "b:1:321", "", ""))
@@ -68,7 +68,7 @@ func TestScripts_AReservationEnds(t *testing.T) {
 				require.Nil(t, l.ask(k, member, "", ""))
 				require.Zero(t, l.release(k, member))
 			}
-			if k.acquire == scripts.Acquire {
+			if k.acquire == scripts.OfLocks.Acquire {
 				require.NoError(t, l.rdb.Del(t.Context(), l.key).Err())
 			} else {
 				require.NoError(t, l.rdb.ZRem(t.Context(), l.key, ">"+member).Err())
@@ -97,7 +97,7 @@ func TestScripts_AnOlderBuildIsWokenOnly(t *testing.T) {
 // reserved. One that takes the last by itself says when the first of them ends.
 func TestScripts_PermitsThatAreFreeAreAllTaken(t *testing.T) {
 	eachLine(t, func(t *testing.T, l *lineScripts) {
-		ctx, k := t.Context(), lineKind{scripts.PermitAcquire, scripts.PermitRelease, "3"}
+		ctx, k := t.Context(), lineKind{scripts.OfPermits.Acquire, scripts.OfPermits.Release, "3"}
 		keep := func() { require.NoError(t, l.rdb.Eval(ctx, keepReservations, []string{l.key}).Err()) }
 		a, b, c, d := l.listen("a:1:500"), l.listen("b:1:400"), l.listen("c:1:300"), l.listen("d:1:500")
 		for _, holder := range []string{"x", "y", "z"} {
@@ -137,10 +137,10 @@ func TestScripts_AReservationIsNoHolder(t *testing.T) {
 		require.Equal(t, 1, l.release(k, ""))
 		require.Equal(t, "a:1:500", l.hears(a))
 		others := 0
-		if k.acquire == scripts.PermitAcquire {
+		if k.acquire == scripts.OfPermits.Acquire {
 			others = 1
 		}
-		info, err := store.DecodeInspected(l.rdb.Eval(ctx, scripts.Inspect.Source(), []string{l.key, l.line}, "").Val())
+		info, err := store.DecodeInspected(l.rdb.Eval(ctx, scripts.OfLocks.Inspect.Source(), []string{l.key, l.line}, "").Val())
 		require.NoError(t, err)
 		require.Equal(t, others, info.Holders)
 		require.Equal(t, 2, info.Waiting)

@@ -281,10 +281,10 @@ func TestScripts_AnAcquisitionReplacesTheFormerOnes(t *testing.T) {
 			require.NoError(t, err)
 			return reply
 		}
-		require.Zero(t, run(scripts.Acquire, []string{lock}, "a", 60000))
-		require.NotZero(t, run(scripts.Acquire, []string{lock}, "b", 60000, "", "", "", "", "x"))
-		require.Zero(t, run(scripts.Acquire, []string{lock}, "b", 60000, "", "", "", "", "x", "a"))
-		require.NotZero(t, run(scripts.Acquire, []string{lock}, "a", 60000))
+		require.Zero(t, run(scripts.OfLocks.Acquire, []string{lock}, "a", 60000))
+		require.NotZero(t, run(scripts.OfLocks.Acquire, []string{lock}, "b", 60000, "", "", "", "", "x"))
+		require.Zero(t, run(scripts.OfLocks.Acquire, []string{lock}, "b", 60000, "", "", "", "", "x", "a"))
+		require.NotZero(t, run(scripts.OfLocks.Acquire, []string{lock}, "a", 60000))
 		require.Equal(t, "b", rdb.Get(ctx, lock).Val())
 		require.NoError(t, rdb.Del(ctx, lock).Err())
 
@@ -292,25 +292,25 @@ func TestScripts_AnAcquisitionReplacesTheFormerOnes(t *testing.T) {
 		keys, last := []string{lock, "{" + lock + "}:line", fence}, int64(0)
 		last = time.Now().Add(-time.Minute).UnixMicro()
 		for _, args := range [][]any{{"a", 60000, block}, {"b", 60000, block, "", "", "", "a"}} {
-			text, _ := run(scripts.Acquire, keys, args...).(string)
+			text, _ := run(scripts.OfLocks.Acquire, keys, args...).(string)
 			first, err := strconv.ParseInt(text, 10, 64)
 			require.NoError(t, err)
 			require.Greater(t, first, last)
 			require.Less(t, first-last, block, "ahead of the clock")
 			require.Equal(t, fmt.Sprint(first+block-1), rdb.Get(ctx, fence).Val())
 			if last = first; args[0] == "a" {
-				require.IsType(t, int64(0), run(scripts.Acquire, keys, "b", 60000, block, "", "", "", "x"), "held")
+				require.IsType(t, int64(0), run(scripts.OfLocks.Acquire, keys, "b", 60000, block, "", "", "", "x"), "held")
 			}
 		}
-		require.IsType(t, int64(0), run(scripts.Acquire, keys, "a", 60000, block), "held")
+		require.IsType(t, int64(0), run(scripts.OfLocks.Acquire, keys, "a", 60000, block), "held")
 		require.Equal(t, "b", rdb.Get(ctx, lock).Val())
 
 		for _, token := range []string{"a", "other"} {
-			require.Zero(t, run(scripts.PermitAcquire, []string{permits}, token, 60000, 2))
+			require.Zero(t, run(scripts.OfPermits.Acquire, []string{permits}, token, 60000, 2))
 		}
-		require.NotZero(t, run(scripts.PermitAcquire, []string{permits}, "b", 60000, 2, "", "", "", "x"))
-		require.Zero(t, run(scripts.PermitAcquire, []string{permits}, "b", 60000, 2, "", "", "", "x", "a"))
-		require.NotZero(t, run(scripts.PermitAcquire, []string{permits}, "a", 60000, 2))
+		require.NotZero(t, run(scripts.OfPermits.Acquire, []string{permits}, "b", 60000, 2, "", "", "", "x"))
+		require.Zero(t, run(scripts.OfPermits.Acquire, []string{permits}, "b", 60000, 2, "", "", "", "x", "a"))
+		require.NotZero(t, run(scripts.OfPermits.Acquire, []string{permits}, "a", 60000, 2))
 		require.ElementsMatch(t, []string{"", "b", "other"}, rdb.ZRange(ctx, permits, 0, -1).Val())
 	})
 }

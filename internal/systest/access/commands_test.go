@@ -17,7 +17,9 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/redistest"
+	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
@@ -103,6 +105,58 @@ func TestAccess_DocumentedCommands(t *testing.T) {
 	require.ElementsMatch(t, without(fences, all, locks), commands(rules[grantsOfFences]))
 	require.ElementsMatch(t, without(permits, all, locks), commands(rules[grantsOfPermits]))
 	require.ElementsMatch(t, without(queues, all), commands(rules[grantsOfQueues]))
+}
+
+// TestAccess_TheTableIsTheDocumentedRule: store.Rights, for which Check asks, is what docs/operations.md grants: each part has the same
+// commands, keys and channels.
+func TestAccess_TheTableIsTheDocumentedRule(t *testing.T) {
+	t.Parallel()
+	rules := redistest.Rules(t)
+	for part, c := range map[int]struct {
+		parts  []store.Part
+		main   string
+		before []int // whose rights it has, too
+	}{
+		grantsOfAll:     {[]store.Part{store.All}, "", nil},
+		grantsOfLocks:   {[]store.Part{store.All, store.Locks}, "Lock:*", []int{grantsOfAll}},
+		grantsOfFences:  {[]store.Part{store.Fences}, "Lock:*", []int{grantsOfAll, grantsOfLocks}},
+		grantsOfPermits: {[]store.Part{store.Permits}, "Lock:*", []int{grantsOfAll, grantsOfLocks}},
+		grantsOfQueues:  {[]store.Part{store.All, store.Queues, store.Operators}, "Queue:*", []int{grantsOfAll}},
+	} {
+		words := map[string]bool{}
+		for _, right := range store.Rights {
+			if !slices.Contains(c.parts, right.Part) {
+				continue
+			}
+			for command := range strings.SplitSeq(right.Commands, "; ") {
+				name, after, _ := strings.Cut(strings.ToLower(command), " ")
+				if name == "pubsub" {
+					name += "|" + strings.Fields(after)[0]
+				}
+				words["+"+name] = true
+			}
+			for _, ending := range right.On {
+				switch on := c.main; {
+				case on == "": // keys and channels of All are those of the others
+				case ending == "":
+					words["~"+on] = true
+				case ending == keyspace.Wake || ending == keyspace.Canceled:
+					ending = strings.Replace(ending, keyspace.Wake, keyspace.Wake+":*", 1)
+					words["&{"+on+"}"+ending], words["&"+on+ending] = true, true
+				default:
+					words["~{"+on+"}"+ending] = true
+				}
+			}
+		}
+		given := map[string]bool{}
+		for _, other := range c.before {
+			for _, word := range rules[other] {
+				given[word] = true
+			}
+		}
+		granted := slices.DeleteFunc(slices.Clone(rules[part]), func(word string) bool { return !strings.ContainsAny(word[:1], "+~&") })
+		require.ElementsMatch(t, granted, without(words, given), "part %d", part)
+	}
 }
 
 func keys(set map[string]bool) (names []string) {
