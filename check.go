@@ -54,11 +54,11 @@ func (q *Queue) Check(ctx context.Context) error {
 	if err := q.check(op); err != nil {
 		return err
 	}
-	err := checkServer(ctx, q.executor, q.store.Check(), "allkeys")
+	err := checkServer(ctx, q.engine.Executor, q.engine.Store.Check(), "allkeys")
 	if err == nil {
-		nothing := q.store.Exchange(nil, store.Claim{}) // reads each key
+		nothing := q.engine.Store.Exchange(nil, store.Claim{}) // reads each key
 		nothing.Until = time.Now().Add(redisexec.MaxQuiet)
-		err = q.executor.Once(ctx, nothing).Final()
+		err = q.engine.Executor.Once(ctx, nothing).Final()
 	}
 	return wrap(op, q.name, err)
 }

@@ -1,11 +1,11 @@
 package sluice
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/sluice-go/sluice/internal/lease"
 	"github.com/sluice-go/sluice/internal/locks"
+	"github.com/sluice-go/sluice/internal/queues"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/taskloop"
@@ -34,10 +34,10 @@ var (
 
 	// ErrStale says that a receipt is no longer good: the task was handed to another
 	// worker, finished, or moved. Nothing was changed.
-	ErrStale = errors.New("stale receipt")
+	ErrStale = queues.ErrStale
 
 	// ErrNotFound says that the queue has no such task.
-	ErrNotFound = errors.New("no such task")
+	ErrNotFound = queues.ErrNotFound
 
 	// ErrUnknown says that a command was sent and its reply lost, so that it may have
 	// been carried out or not. The operation's doc says what is safe.
@@ -74,10 +74,6 @@ var (
 	// released the lock: it was given back, and not lost.
 	ErrClosed = locks.ErrClosed
 )
-
-// errAmbiguousReceipt is the error of a receipt that is stale, after a reply to the same
-// request was lost: it may have been this request that used the receipt up.
-var errAmbiguousReceipt = fmt.Errorf("%w: a reply was lost, and the receipt is stale now", ErrUnknown)
 
 // StaleError is the ErrStale of an operation on several tasks. It names those whose
 // receipts were stale; the operation was carried out on the others.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -14,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-go/sluice/internal/locks"
+	"github.com/sluice-go/sluice/internal/queues"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/store"
 )
@@ -188,18 +190,15 @@ func isLabel(label string) bool {
 type QueueOption func(*queueOptions)
 
 type queueOptions struct {
-	prefix      string
-	duplicates  Duplicates
-	maxAttempts int
-	poll        time.Duration
-	deadLimit   int           // dead letters that may stay; 0 for any number
-	deadAge     time.Duration // for how long; 0 for ever
-	retention   time.Duration // for how long finished tasks are remembered; 0 for none
-	replicas    int           // that are to acknowledge a change; 0 for none
-	hooks       hookList[QueueHooks]
+	queues.Options
+	prefix     string
+	duplicates Duplicates
+	hooks      hookList[QueueHooks]
 }
 
-var defaultQueueOptions = queueOptions{prefix: "Queue:", maxAttempts: 25, poll: time.Second}
+var defaultQueueOptions = queueOptions{
+	Options: queues.Options{QueueOptions: store.QueueOptions{MaxAttempts: 25}, Poll: time.Second}, prefix: "Queue:",
+}
 
 // Duplicates says what Enqueue does with an ID that is already in the queue.
 //
@@ -235,12 +234,7 @@ const (
 )
 
 // String returns the policy's name in lower case.
-func (d Duplicates) String() string {
-	if d < DuplicatesReplace || int(d) >= len(policyNames) {
-		return "unknown"
-	}
-	return policyNames[d]
-}
+func (d Duplicates) String() string { return nameIn(policyNames[:], int(d)) }
 
 // WithDuplicates sets what happens to an ID that is already in the queue.
 // Defaults to DuplicatesReplace.
@@ -256,12 +250,12 @@ func WithDuplicates(p Duplicates) QueueOption { return func(o *queueOptions) { o
 //
 // The limit is that of the Queue that claims, and is not kept on the server: give it to the
 // queues of all workers alike. A Queue with a lower limit buries what others would try again.
-func WithMaxAttempts(n int) QueueOption { return func(o *queueOptions) { o.maxAttempts = n } }
+func WithMaxAttempts(n int) QueueOption { return func(o *queueOptions) { o.MaxAttempts = n } }
 
 // WithPollInterval sets the longest time between two polls of Wait, and so the longest
 // delay when a notification is lost. If more than 100 clients wait, each polls more rarely, once in 3d at least; and once
 // an hour at least. At least 1ms. Defaults to 1s.
-func WithPollInterval(d time.Duration) QueueOption { return func(o *queueOptions) { o.poll = d } }
+func WithPollInterval(d time.Duration) QueueOption { return func(o *queueOptions) { o.Poll = d } }
 
 // WithDeadLimit bounds the number of dead letters to n: more are dropped for good, those first that died first.
 // Stats.Dropped counts what was dropped. 0 means no limit. Defaults to 0.
@@ -278,7 +272,7 @@ func WithPollInterval(d time.Duration) QueueOption { return func(o *queueOptions
 //
 // Where no Worker runs, only burials drop. In a loop of one's own these are Bury, a Claim that finds
 // attempts used up, and a Claim or Pop that finds an entry that is not the library's.
-func WithDeadLimit(n int) QueueOption { return func(o *queueOptions) { o.deadLimit = n } }
+func WithDeadLimit(n int) QueueOption { return func(o *queueOptions) { o.DeadLimit = n } }
 
 // WithDeadAge drops dead letters that died longer ago than d, by the server's clock, as WithDeadLimit
 // drops those beyond its limit: beside burials, and when a Worker of a Queue with this option says that
@@ -286,7 +280,7 @@ func WithDeadLimit(n int) QueueOption { return func(o *queueOptions) { o.deadLim
 //
 // Without such a Worker, old letters stay until the next burial. At least 1ms; 0 means no limit.
 // Defaults to 0.
-func WithDeadAge(d time.Duration) QueueOption { return func(o *queueOptions) { o.deadAge = d } }
+func WithDeadAge(d time.Duration) QueueOption { return func(o *queueOptions) { o.DeadAge = d } }
 
 // WithRetention has finished tasks remembered for d, by the server's clock: Get, List and All show them as
 // StateDone, with DoneAt, Attempt, and what RecordResult has recorded.
@@ -304,7 +298,7 @@ func WithDeadAge(d time.Duration) QueueOption { return func(o *queueOptions) { o
 // A task takes about 100 bytes of Redis, and one with a result or with another Attempt than 1 about 100
 // more, and the result. No finish fails for want of room: a full server gets the ID without the result,
 // and the Worker logs that. At least 1ms; 0 means that nothing is remembered. Defaults to 0.
-func WithRetention(d time.Duration) QueueOption { return func(o *queueOptions) { o.retention = d } }
+func WithRetention(d time.Duration) QueueOption { return func(o *queueOptions) { o.Retention = d } }
 
 // WithQueueReplicas has what changes a queue count once n replicas of the server have
 // acknowledged it: Enqueue, EnqueueBatch, Dequeue, Retry, Release, Bury, Revive, Drop, Reschedule, Cancel, Pop, Pause
@@ -326,7 +320,7 @@ func WithRetention(d time.Duration) QueueOption { return func(o *queueOptions) {
 // and extensions: no caller could do anything about it, tasks are handed out at least once in any case,
 // and the replicas get it no sooner. A Pop that finds nothing due needs no replica. It costs a round trip from the server to its
 // replicas, in which the connection is busy. Defaults to 0, which waits for no replica.
-func WithQueueReplicas(n int) QueueOption { return func(o *queueOptions) { o.replicas = n } }
+func WithQueueReplicas(n int) QueueOption { return func(o *queueOptions) { o.Replicas = n } }
 
 // WithQueuePrefix sets what the key of a queue begins with. Defaults to "Queue:".
 func WithQueuePrefix(p string) QueueOption { return func(o *queueOptions) { o.prefix = p } }
@@ -342,20 +336,21 @@ func (o queueOptions) with(opts []QueueOption) (queueOptions, error) {
 	switch {
 	case o.duplicates < DuplicatesReplace || o.duplicates > DuplicatesOnce:
 		return o, fmt.Errorf("%w: unknown duplicate policy %d", ErrInvalid, o.duplicates)
-	case o.maxAttempts < 0 || o.maxAttempts > maxAttempt:
+	case o.MaxAttempts < 0 || o.MaxAttempts > maxAttempt:
 		return o, fmt.Errorf("%w: attempts must be 0 to %d", ErrInvalid, maxAttempt)
-	case o.deadLimit < 0:
+	case o.DeadLimit < 0:
 		return o, fmt.Errorf("%w: negative number of dead letters", ErrInvalid)
-	case o.deadAge != 0 && (o.deadAge < time.Millisecond || o.deadAge > store.LongestDuration):
+	case o.DeadAge != 0 && (o.DeadAge < time.Millisecond || o.DeadAge > store.LongestDuration):
 		return o, fmt.Errorf("%w: age of dead letters must be 1ms to 100 years", ErrInvalid)
-	case o.retention != 0 && (o.retention < time.Millisecond || o.retention > store.LongestDuration):
+	case o.Retention != 0 && (o.Retention < time.Millisecond || o.Retention > store.LongestDuration):
 		return o, fmt.Errorf("%w: retention must be 1ms to 100 years", ErrInvalid)
-	case o.duplicates == DuplicatesOnce && o.retention == 0:
+	case o.duplicates == DuplicatesOnce && o.Retention == 0:
 		return o, fmt.Errorf("%w: DuplicatesOnce without WithRetention", ErrInvalid)
-	case o.replicas < 0:
+	case o.Replicas < 0:
 		return o, errNegativeReplicas
 	}
-	return o, checkDuration("poll interval", o.poll)
+	o.Options.Duplicates = o.duplicates.String()
+	return o, checkDuration("poll interval", o.Poll)
 }
 
 // checkDuration refuses a TTL, lease or interval that Redis could not hold.
@@ -391,4 +386,27 @@ func checkClient(rdb redis.UniversalClient) (err error) {
 	}
 	_ = subscription.Close()
 	return nil
+}
+
+// hookList has all LockHooks or QueueHooks that were given, in the order in which they are called; nil for none.
+type hookList[H any] []*H
+
+// have reports whether one of them has a hook for which isSet is true.
+func (all hookList[H]) have(isSet func(h *H) bool) bool { return slices.ContainsFunc(all, isSet) }
+
+// with returns the list with another one behind it, if that has any hook.
+func (all hookList[H]) with(h *H, isSet bool) hookList[H] {
+	if !isSet {
+		return all
+	}
+	return append(slices.Clip(all), h)
+}
+
+// callHook calls a hook, if it is set. A panic of it is dropped.
+func callHook(isSet bool, hook func()) {
+	if isSet {
+		var dropped error
+		defer redisexec.Contain(&dropped)
+		hook()
+	}
 }

@@ -1,13 +1,13 @@
 package sluice
 
 import (
-	"bytes"
+	"cmp"
 	"fmt"
-	"maps"
 	"math"
 	"strings"
 	"time"
 
+	"github.com/sluice-go/sluice/internal/queues"
 	"github.com/sluice-go/sluice/internal/store"
 )
 
@@ -85,7 +85,7 @@ func Every(d time.Duration) Schedule { return interval(d) }
 type interval time.Duration
 
 func (d interval) Next(t time.Time) time.Time {
-	if d <= 0 || t.Unix() < 0 || !t.Before(lastTime) {
+	if d <= 0 || t.Unix() < 0 || !t.Before(store.LastTime) {
 		return time.Time{}
 	}
 	past := t.UnixNano() % int64(d)
@@ -95,104 +95,27 @@ func (d interval) Next(t time.Time) time.Time {
 	return t.Add(time.Duration(int64(d) - past))
 }
 
-// What the header of an occurrence has, beside the times that occurrence.times names.
-const (
-	headerPrefix   = "sluice-"
-	headerPeriodOf = "sluice-period-of"
-)
-
-// occurrence is a time at which a periodic task is due.
-type occurrence struct {
-	due time.Time
-	// after is the time after which due is the first of the schedule: a schedule with another Next(after)
-	// is another one. (That due is one of a schedule's times would say less: a sooner one may have been
-	// added, and a schedule that counts from t has other times for each t.) It is due itself, or later,
-	// if the occurrence was missed; and when its handler returned, if it was handled.
-	after time.Time
-	// before is the due time of the last occurrence that was handled. It is due itself if this one was,
-	// and it is not known yet which one is next.
-	before time.Time
-	list   time.Time // when the Worker started whose schedule it is of
-	// unknown is when a Worker claimed it first that does not have the task in its list.
-	unknown time.Time
-}
-
-// times returns the times of an occurrence, by the keys of a header that has them.
-func (o *occurrence) times() map[string]*time.Time {
-	return map[string]*time.Time{
-		"sluice-period": &o.due, "sluice-period-after": &o.after, "sluice-period-before": &o.before,
-		"sluice-period-list": &o.list, "sluice-period-unknown": &o.unknown,
-	}
-}
-
-// isHandled reports whether the occurrence was handled, and only keeps the place of the next one.
-func (o occurrence) isHandled() bool { return !o.due.After(o.before) }
-
-// isMissed reports whether the occurrence was enqueued after its time.
-func (o occurrence) isMissed() bool { return !o.due.After(o.after) }
-
-// handled returns what keeps the place of the next occurrence, until it is known which one that is. An
-// occurrence that was missed counts as the one that was in the queue, which is before: if the server's
-// clock was ahead, those from then on are still to come.
-func (o occurrence) handled(now time.Time) occurrence {
-	if o.isMissed() {
-		o.due = o.before
-	}
-	o.after, o.before = now, o.due
-	return o
-}
-
-// header returns the header of the task with that ID for the occurrence.
-func (o occurrence) header(id string, of map[string]string) map[string]string {
-	header := make(map[string]string, len(of)+6)
-	maps.Copy(header, of)
-	header[headerPeriodOf] = id
-	for key, at := range o.times() {
-		if !at.IsZero() {
-			header[key] = at.UTC().Format(time.RFC3339Nano)
+// periodicsOf returns Periodics as the engine has them, or what is wrong with one.
+func periodicsOf(all []Periodic) ([]queues.Periodic, error) {
+	periodics, taken := make([]queues.Periodic, len(all)), map[string]bool{}
+	for i := range all {
+		p := &all[i]
+		periodics[i] = queues.Periodic{
+			ID: p.ID, Kind: p.Kind, Payload: p.Payload, Header: p.Header, Schedule: p.Schedule, SkipsMissed: p.Missed == MissedSkip,
 		}
-	}
-	return header
-}
-
-// occurrenceIn returns the occurrence that the header of the task with that ID is of, and whether it is
-// of one. A handler may have given its header to another task, to go on with a trace: that task is none.
-func occurrenceIn(id string, header map[string]string) (o occurrence, ok bool) {
-	if header[headerPeriodOf] != id {
-		return o, false
-	}
-	for key, at := range o.times() {
-		if text, has := header[key]; has {
-			var err error
-			if *at, err = time.Parse(time.RFC3339Nano, text); err != nil {
-				return o, false
-			}
+		longest := Task(periodics[i].Longest())
+		if err := cmp.Or(p.check(), checkTask(&longest)); err != nil {
+			return nil, err
 		}
+		if taken[p.ID] {
+			return nil, fmt.Errorf("%w: two Periodics with one ID", ErrInvalid)
+		}
+		taken[p.ID] = true
 	}
-	return o, !o.due.IsZero()
+	return periodics, nil
 }
 
-// next returns what takes a task's place for an occurrence.
-func (p *Periodic) next(o occurrence) *store.Next {
-	t := p.task(o)
-	return &store.Next{At: t.At, Payload: t.packed()}
-}
-
-// task returns the task that is enqueued for an occurrence.
-func (p *Periodic) task(o occurrence) Task {
-	return Task{ID: p.ID, Kind: p.Kind, Payload: p.Payload, Header: o.header(p.ID, p.Header), At: o.due}
-}
-
-// entry returns what the handler is given of a task that was claimed for an occurrence.
-func (p *Periodic) entry(e Entry, o occurrence) Entry {
-	e.Kind, e.Payload = p.Kind, bytes.Clone(p.Payload)
-	e.Header = maps.Clone(e.Header)
-	maps.Copy(e.Header, p.Header)
-	e.Due = o.due
-	return e
-}
-
-// check returns what is wrong with a Periodic.
+// check returns what is wrong with a Periodic, beside its tasks.
 func (p *Periodic) check() error {
 	if p.Schedule == nil {
 		return fmt.Errorf("%w: a Periodic without a Schedule", ErrInvalid)
@@ -204,11 +127,9 @@ func (p *Periodic) check() error {
 		return fmt.Errorf("%w: a Periodic's Missed is MissedLatest or MissedSkip", ErrInvalid)
 	}
 	for key := range p.Header {
-		if strings.HasPrefix(key, headerPrefix) {
-			return fmt.Errorf("%w: a key of a Periodic's Header begins with %s", ErrInvalid, headerPrefix)
+		if strings.HasPrefix(key, queues.HeaderPrefix) {
+			return fmt.Errorf("%w: a key of a Periodic's Header begins with %s", ErrInvalid, queues.HeaderPrefix)
 		}
 	}
-	at := time.Date(2000, 1, 1, 0, 0, 0, 1, time.UTC) // as text, none is longer
-	task := p.task(occurrence{at, at, at, at, at})
-	return checkTask(&task)
+	return nil
 }

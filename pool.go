@@ -2,14 +2,12 @@ package sluice
 
 import (
 	"context"
-	"crypto/rand"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-go/sluice/internal/notify"
+	"github.com/sluice-go/sluice/internal/queues"
 	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/taskloop"
 )
@@ -108,16 +106,15 @@ func (s *seat) resize(n int) error {
 
 // crew is a Run of workers that share one number of handlers.
 type crew struct {
-	workers  []*Worker
-	policies []*workerPolicy
-	loop     taskloop.Config
-	ending   []func() // what is to be ended after the loop, the last first
+	workers []*queues.Worker
+	loop    taskloop.Config
 }
 
 // newCrew returns the crew of workers, whose fields it checks.
 func newCrew(op string, workers []*Worker, concurrency int, grace time.Duration, log *slog.Logger) (*crew, error) {
-	c := &crew{workers: workers}
-	c.loop = taskloop.Config{Concurrency: orDefault(concurrency, defaultConcurrency), Grace: orDefault(grace, defaultGrace), Sizes: taskloop.NewSizes()}
+	c := &crew{loop: taskloop.Config{
+		Concurrency: orDefault(concurrency, defaultConcurrency), Grace: orDefault(grace, defaultGrace), Sizes: taskloop.NewSizes(),
+	}}
 	switch {
 	case c.loop.Concurrency < 0 || c.loop.Concurrency > maxConcurrency:
 		return nil, invalid(op, fmt.Sprintf("Concurrency must be 0 to %d", maxConcurrency))
@@ -131,11 +128,11 @@ func newCrew(op string, workers []*Worker, concurrency int, grace time.Duration,
 		if err := w.Queue.check(op); err != nil {
 			return nil, err
 		}
-		q, p, err := w.config(log)
+		e, err := w.engine(log)
 		if err != nil {
 			return nil, fmt.Errorf("sluice: %s: %w", op, err)
 		}
-		c.loop.Queues, c.policies = append(c.loop.Queues, q), append(c.policies, p)
+		c.workers = append(c.workers, e)
 	}
 	return c, nil
 }
@@ -145,25 +142,5 @@ func (c *crew) seat(of int) *seat { return &seat{of, c.loop.Sizes} }
 
 // run returns when the loop has ended, and what it leaves.
 func (c *crew) run(ctx context.Context) *UnfinishedError {
-	defer func() {
-		for _, end := range slices.Backward(c.ending) {
-			end()
-		}
-	}()
-	canceled, present := notify.NewMessages(), presences{}
-	c.loop.Canceled = canceled
-	for i, w := range c.workers {
-		q := &c.loop.Queues[i]
-		source := &workerSource{queue: w.Queue, lease: q.Lease, id: rand.Text()[:workerIDLength]}
-		present = append(present, newPresence(w, source.id))
-		q.Source = source
-		if ctx.Err() == nil {
-			c.ending = append(c.ending, w.Queue.tellCanceled(canceled))
-		}
-		c.ending = append(c.ending, c.policies[i].periodics.start(ctx))
-	}
-	if ctx.Err() == nil {
-		c.ending = append(c.ending, startPresence(ctx, present))
-	}
-	return (*UnfinishedError)(taskloop.Run(ctx, c.loop))
+	return (*UnfinishedError)(queues.Run(ctx, c.workers, c.loop))
 }

@@ -2,29 +2,18 @@ package sluice
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/queues"
 	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/watch"
 )
 
-const (
-	// maxGroup is the most tasks that one script handles. Larger batches are split.
-	maxGroup = store.MaxGroup
-	// maxGroupBytes is the most payload that one script is given, unless a single one is larger.
-	maxGroupBytes = store.MaxGroupBytes
-	// maxPayload is the most bytes that a task's payload and header have together.
-	maxPayload = 1 << 20
-)
-
-// lastTime is the latest due time that is accepted.
-var lastTime = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
+// maxPayload is the most bytes that a task's payload and header have together.
+const maxPayload = 1 << 20
 
 // Queue is a delayed task queue. It is safe for concurrent use, by any number of processes.
 //
@@ -43,19 +32,9 @@ var lastTime = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
 // ErrUnavailable means, besides, that no server could be reached or none could serve it:
 // trying later may help.
 type Queue struct {
-	executor *redisexec.Executor
-	options  queueOptions
-	name     string
-	store    *store.Queue
-	client   *watch.Client
-	watcher  *watch.Watcher
-	keeper   keeper
-
-	enqueues *committer[store.Enqueue]
-	dequeues *committer[[]store.Item]
-	claims   *committer[claimArg]
-
-	concluded sync.Map // what is to become of occurrences whose handlers have returned, by the ID of the periodic task: see conclusion
+	engine  *queues.Queue // nil for a zero value
+	name    string
+	options queueOptions
 }
 
 // Task is what a producer enqueues.
@@ -149,12 +128,7 @@ const (
 var stateNames = [...]string{"absent", "scheduled", "due", "leased", "dead", "done"}
 
 // String returns the state's name in lower case.
-func (s State) String() string {
-	if s < StateAbsent || s > StateDone {
-		return "unknown"
-	}
-	return stateNames[s]
-}
+func (s State) String() string { return nameIn(stateNames[:], int(s)) }
 
 // Outcome is what Enqueue did with a task: OutcomeAdded, OutcomeUpdated, OutcomeKept or OutcomeDeferred. What becomes of
 // it in a Worker is a Disposition.
@@ -177,14 +151,17 @@ const (
 	OutcomeDone
 )
 
-var outcomeNames = [...]string{"", "added", "updated", "kept", "deferred", "done"}
+var outcomeNames = [...]string{"unknown", "added", "updated", "kept", "deferred", "done"}
 
 // String returns the outcome's name in lower case; "unknown" for 0, the outcome of a task that was not sent.
-func (o Outcome) String() string {
-	if o < OutcomeAdded || o > OutcomeDone {
+func (o Outcome) String() string { return nameIn(outcomeNames[:], int(o)) }
+
+// nameIn returns a name of a list, or "unknown".
+func nameIn(names []string, i int) string {
+	if i < 0 || i >= len(names) {
 		return "unknown"
 	}
-	return outcomeNames[o]
+	return names[i]
 }
 
 // NewQueue returns the named queue on rdb, which stays the caller's to close. It does no
@@ -202,15 +179,11 @@ func NewQueue(rdb redis.UniversalClient, name string, opts ...QueueOption) (*Que
 	if err != nil {
 		return nil, fmt.Errorf("sluice: new queue: %w", err)
 	}
-	q := &Queue{executor: redisexec.New(rdb), options: options, name: name, client: clients.ClientOf(rdb)}
-	q.store = store.NewQueue(scripts, key, store.QueueOptions{
-		MaxAttempts: options.maxAttempts, DeadLimit: options.deadLimit, DeadAge: options.deadAge,
-		Retention: options.retention, Replicas: options.replicas,
-	})
-	q.watcher = q.client.Watcher(q.store, options.poll)
-	q.enqueues, q.dequeues, q.claims = newCommitter(q, q.commitEnqueues), newCommitter(q, q.commitDequeues), newCommitter(q, q.commitClaims)
-	return q, nil
+	return &Queue{queues.New(clients.ClientOf(rdb), name, key, options.Options), name, options}, nil
 }
+
+// clients finds what all Queues on one client share.
+var clients = watch.NewRegistry(scripts)
 
 // Name returns the queue's name.
 func (q *Queue) Name() string { return q.name }
@@ -225,17 +198,11 @@ func (q *Queue) Name() string { return q.name }
 // After ErrUnknown it may be called again; the state in which the task was is then lost if
 // the first call has removed it.
 func (q *Queue) Cancel(ctx context.Context, id string) (State, error) {
-	value, err := q.byID(ctx, "cancel", id, func() redisexec.Request {
-		return q.store.Cancel(id, q.client.Notifier.Argument(q.store.CanceledChannel()))
-	})
-	if err != nil && !errors.Is(err, ErrUnderReplicated) {
+	if err := q.checkID("cancel", id); err != nil {
 		return StateAbsent, err
 	}
-	state, failed := store.DecodeState(value)
-	if failed != nil {
-		return State(state), wrap("cancel", q.name, failed)
-	}
-	return State(state), err
+	state, err := q.engine.Cancel(ctx, id)
+	return State(state), wrap("cancel", q.name, err)
 }
 
 // Reschedule makes a task due after delay, and reports whether there was one; dead letters don't count. The payload
@@ -247,38 +214,17 @@ func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration) 
 	if err := checkDelay(delay); err != nil {
 		return false, fmt.Errorf("sluice: reschedule: %w", err)
 	}
-	value, err := q.byID(ctx, "reschedule", id, func() redisexec.Request {
-		return q.store.Reschedule(id, delay)
-	})
-	if err != nil && !errors.Is(err, ErrUnderReplicated) {
+	if err := q.checkID("reschedule", id); err != nil {
 		return false, err
 	}
-	found, failed := store.DecodeRescheduled(value)
-	if failed != nil {
-		return false, wrap("reschedule", q.name, failed)
-	}
-	return found, err
-}
-
-// byID runs a script on one task, and returns the reply.
-func (q *Queue) byID(ctx context.Context, op, id string, request func() redisexec.Request) (any, error) {
-	if err := q.check(op); err != nil {
-		return nil, err
-	}
-	if id == "" {
-		return nil, invalid(op, "empty task ID")
-	}
-	reply, err := q.executor.Run(ctx, request())
-	if err == nil {
-		err = reply.Shortfall
-	}
-	return reply.Value, wrap(op, q.name, err)
+	found, err := q.engine.Reschedule(ctx, id, delay)
+	return found, wrap("reschedule", q.name, err)
 }
 
 // MaxAttempts returns how often a task may be claimed, 0 for any number: see
 // WithMaxAttempts. A loop of one's own that buries a task after its last attempt, with the
 // error as the reason, asks it.
-func (q *Queue) MaxAttempts() int { return q.options.maxAttempts }
+func (q *Queue) MaxAttempts() int { return q.options.MaxAttempts }
 
 // Get returns a task, whatever its state. Of a leased task for which a new version waits, Payload is already the
 // new one's. Opts say whether the payload is read. The error is ErrNotFound if there is no such task.
@@ -287,34 +233,20 @@ func (q *Queue) Get(ctx context.Context, id string, opts ...ReadOption) (TaskInf
 	if err != nil {
 		return TaskInfo{}, err
 	}
-	value, err := q.byID(ctx, "get", id, func() redisexec.Request {
-		return q.store.Get(payloads, store.Wanted{ID: id})
-	})
-	if err != nil {
+	if err := q.checkID("get", id); err != nil {
 		return TaskInfo{}, err
 	}
-	_, found, err := store.DecodeGot(value, id)
-	switch {
-	case err != nil:
-	case len(found) != 1:
-		err = ErrCorrupt
-	case found[0].State == store.StateAbsent:
-		err = ErrNotFound
-	default:
-		return infoOf(found[0]), nil
+	found, err := q.engine.Get(ctx, id, payloads)
+	if err != nil {
+		return TaskInfo{}, wrap("get", q.name, err)
 	}
-	return TaskInfo{}, wrap("get", q.name, err)
+	return infoOf(found), nil
 }
 
 // Purge removes every task and dead letter. The holders of leases learn of it by ErrStale. A pause stays: Resume
 // ends it. So does the count of dropped letters. After ErrUnknown it may be called again.
 func (q *Queue) Purge(ctx context.Context) error {
-	const op = "purge"
-	if err := q.check(op); err != nil {
-		return err
-	}
-	_, err := q.executor.Run(ctx, q.store.Purge())
-	return wrap(op, q.name, err)
+	return q.do("purge", func() error { return q.engine.Purge(ctx) })
 }
 
 // Format prints the queue's name, whatever the verb: the fields lead to the client's
@@ -323,8 +255,27 @@ func (q *Queue) Format(f fmt.State, _ rune) { _, _ = fmt.Fprintf(f, "sluice.Queu
 
 // check refuses a zero value, and the nil Queue of a Worker.
 func (q *Queue) check(op string) error {
-	if q == nil || q.executor == nil {
+	if q == nil || q.engine == nil {
 		return invalid(op, "Queue not made by NewQueue")
+	}
+	return nil
+}
+
+// do has the engine carry out an operation.
+func (q *Queue) do(op string, engine func() error) error {
+	if err := q.check(op); err != nil {
+		return err
+	}
+	return wrap(op, q.name, engine())
+}
+
+// checkID is check for an operation on one task.
+func (q *Queue) checkID(op, id string) error {
+	if err := q.check(op); err != nil {
+		return err
+	}
+	if id == "" {
+		return invalid(op, "empty task ID")
 	}
 	return nil
 }

@@ -49,9 +49,9 @@ func TestRetention_ADroppedResultIsSaidOfItsTask(t *testing.T) {
 			}
 		}
 		require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
-		reply, err := q.executor.Run(t.Context(), q.store.Exchange(items, store.Claim{}))
+		reply, err := q.engine.Executor.Run(t.Context(), q.engine.Store.Exchange(items, store.Claim{}))
 		require.NoError(t, err)
-		x, err := store.DecodeExchange(reply.Value, len(items), store.AsTask)
+		x, err := store.DecodeExchange(reply.Value, len(items))
 		require.NoError(t, err)
 		require.Equal(t, want, x.Answers)
 	}

@@ -2,12 +2,15 @@ package sluice
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/base32"
+	"encoding/binary"
 	"fmt"
-	"maps"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/keyspace"
-	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/queues"
 	"github.com/sluice-go/sluice/internal/store"
 )
 
@@ -32,53 +35,14 @@ func (q *Queue) Enqueue(ctx context.Context, t Task) (Outcome, error) {
 		return 0, fmt.Errorf("sluice: %s: %w", op, err)
 	}
 	if !q.hooksSend() {
-		outcome, err := q.send(ctx, t)
-		return outcome, wrap(op, q.name, err)
+		outcome, err := q.engine.Enqueue(ctx, store.Draft(t))
+		return Outcome(outcome), wrap(op, q.name, err)
 	}
 	outcomes, err := q.sendTasks(ctx, []Task{t}, func(ctx context.Context, ts []Task) ([]Outcome, error) {
-		outcome, err := q.send(ctx, ts[0])
-		return []Outcome{outcome}, wrap(op, q.name, err)
+		outcome, err := q.engine.Enqueue(ctx, store.Draft(ts[0]))
+		return []Outcome{Outcome(outcome)}, wrap(op, q.name, err)
 	})
 	return outcomes[0], err
-}
-
-// send enqueues a task, perhaps as a part of a group.
-func (q *Queue) send(ctx context.Context, t Task) (Outcome, error) {
-	// The payload is copied: the caller may use it again when its context has ended, while
-	// the call is still under way.
-	task := t.stored()
-	reply, err := runMerged(ctx, q, q.enqueues, task, 1, task.Size(), func(task store.Enqueue) redisexec.Request {
-		args := q.newTasks(1, "0", 0)
-		args.Add(task)
-		return q.store.Enqueue(args)
-	})
-	if err != nil {
-		return 0, err
-	}
-	outcomes, _, err := store.AppendOutcomes(make([]Outcome, 0, 1), reply.Value, 1)
-	if err != nil {
-		return 0, err
-	}
-	return outcomes[0], reply.Shortfall
-}
-
-// commitEnqueues sends a group of Enqueue calls. A task with a delay is due as if it were
-// alone: unlike those of a batch, the tasks have no order among each other.
-func (q *Queue) commitEnqueues(calls []*mergedCall[store.Enqueue]) {
-	args := q.newTasks(len(calls), "0", 0)
-	for _, call := range calls {
-		args.Add(call.Arg)
-	}
-	commitGroup(q, calls, q.store.Enqueue(args), func(result redisexec.Result, sent time.Time) {
-		list, _ := result.Value.([]any)
-		for i, call := range calls {
-			m := mergedResult{result, sent} // a reply of another form is for each to reject
-			if len(list) == len(calls)+1 {
-				m.Value = []any{list[0], list[i+1]}
-			}
-			call.Settle(m)
-		}
-	})
 }
 
 // EnqueueBatch puts tasks into the queue, in the order given; those with the same Delay or At keep that order, by
@@ -98,79 +62,17 @@ func (q *Queue) EnqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) 
 	if err := checkTasks(ctx, ts); err != nil {
 		return nil, fmt.Errorf("sluice: %s: %w", op, err)
 	}
+	send := func(ctx context.Context, ts []Task) ([]Outcome, error) {
+		outcomes, err := queues.EnqueueBatch[Outcome](ctx, q.engine, len(ts), func(i int) store.Draft { return store.Draft(ts[i]) })
+		return outcomes, wrap(op, q.name, err)
+	}
 	if !q.hooksSend() {
-		outcomes, err := q.sendBatch(ctx, ts)
-		return outcomes, wrap(op, q.name, err)
+		return send(ctx, ts)
 	}
-	return q.sendTasks(ctx, ts, func(ctx context.Context, ts []Task) ([]Outcome, error) {
-		outcomes, err := q.sendBatch(ctx, ts)
-		return outcomes, wrap(op, q.name, err)
-	})
+	return q.sendTasks(ctx, ts, send)
 }
 
-// sendBatch enqueues tasks in chunks, one after the other.
-func (q *Queue) sendBatch(ctx context.Context, ts []Task) ([]Outcome, error) {
-	outcomes := make([]Outcome, len(ts))
-	done := outcomes[:0]
-	same, floor := map[store.Due]int64{}, "0"
-	for len(ts) > 0 {
-		n, args := q.pack(ts, same, floor)
-		reply, err := q.executor.Run(ctx, q.store.Enqueue(args))
-		if err == nil {
-			done, floor, err = store.AppendOutcomes(done, reply.Value, n)
-		}
-		if err == nil {
-			err = reply.Shortfall
-		}
-		if err != nil {
-			return outcomes, err
-		}
-		ts = ts[n:]
-	}
-	return outcomes, nil
-}
-
-// pack makes the arguments for the first chunk of ts. same counts the tasks with the same
-// due time, which are kept apart by a microsecond each: those with the same At in the whole
-// batch, those with the same Delay in this chunk, since delays count from floor, which is
-// after the tasks of the chunks before.
-func (q *Queue) pack(ts []Task, same map[store.Due]int64, floor string) (n int, args *store.Batch) {
-	args = q.newTasks(min(len(ts), maxGroup), floor, 1)
-	size := 0
-	maps.DeleteFunc(same, func(due store.Due, _ int64) bool { return due.IsDelay() })
-	for n < len(ts) && n < maxGroup && (n == 0 || size+ts[n].packedSize() <= maxGroupBytes) {
-		t := &ts[n]
-		size += t.packedSize()
-		due := t.due()
-		after := same[due]
-		same[due]++
-		// The payload is copied: the caller may use it again when its context has ended,
-		// while the command is still under way.
-		args.Add(store.Enqueue{Due: due.Plus(after), ID: t.ID, Payload: t.packed()})
-		n++
-	}
-	return n, args
-}
-
-// newTasks returns the arguments for this many tasks, none yet. Delays count from floor at
-// the earliest; tasks of a group are so many microseconds apart.
-func (q *Queue) newTasks(n int, floor string, apart int64) *store.Batch {
-	return q.store.NewBatch(n, q.options.duplicates.String(), floor, apart)
-}
-
-func (t *Task) due() store.Due {
-	if t.At.IsZero() {
-		return store.DueIn(t.Delay)
-	}
-	return store.DueAt(t.At)
-}
-
-// stored returns the task as it is sent. It is a copy.
-func (t *Task) stored() store.Enqueue {
-	return store.Enqueue{Due: t.due(), ID: t.ID, Payload: t.packed()}
-}
-
-var policyNames = [...]string{DuplicatesReplace: "replace", DuplicatesKeep: "keep", DuplicatesEarliest: "earliest", DuplicatesLatest: "latest", DuplicatesKeepDue: "keepdue", DuplicatesOnce: store.Once}
+var policyNames = [...]string{DuplicatesReplace: "replace", DuplicatesKeep: store.Keep, DuplicatesEarliest: "earliest", DuplicatesLatest: "latest", DuplicatesKeepDue: "keepdue", DuplicatesOnce: store.Once}
 
 // checkEvery is after how many tasks checkTasks looks at its context. A million take half a second.
 const checkEvery = 1000
@@ -196,8 +98,8 @@ func checkTask(t *Task) error {
 	case t.Delay != 0 && !t.At.IsZero():
 		return fmt.Errorf("%w: both Delay and At", ErrInvalid)
 	// After is wrong for times that are 292 billion years away.
-	case !t.At.IsZero() && (t.At.Unix() < 0 || t.At.Unix() > lastTime.Unix() || t.At.After(lastTime)):
-		return fmt.Errorf("%w: At before 1970 or after %d", ErrInvalid, lastTime.Year())
+	case !t.At.IsZero() && (t.At.Unix() < 0 || t.At.Unix() > store.LastTime.Unix() || t.At.After(store.LastTime)):
+		return fmt.Errorf("%w: At before 1970 or after %d", ErrInvalid, store.LastTime.Year())
 	}
 	if len(t.Kind) > store.MaxHeaderKey {
 		return fmt.Errorf("%w: a kind has at most %d bytes", ErrInvalid, store.MaxHeaderKey)
@@ -217,12 +119,6 @@ func checkDelay(d time.Duration) error {
 	}
 	return nil
 }
-
-// packed returns the kind, the header and the payload as they are stored. It is a copy.
-func (t *Task) packed() string { return store.Pack(t.Kind, t.Header, t.Payload) }
-
-// packedSize returns how many bytes packed returns.
-func (t *Task) packedSize() int { return store.Size(t.Kind, t.Header, t.Payload) }
 
 // checkHeader says what is wrong with the header. The error names no key and no value.
 func (t *Task) checkHeader() error {
@@ -253,5 +149,34 @@ func (t *Task) checkSize() error {
 		return fmt.Errorf("%w: payload of %d bytes, %d are allowed", ErrInvalid, size, maxPayload)
 	default:
 		return fmt.Errorf("%w: kind, header and payload of %d bytes, %d are allowed", ErrInvalid, size, maxPayload)
+	}
+}
+
+// NewID returns an ID for a task that has no name of its own: 26 digits and lower-case letters, 72 bits of which
+// are random beside the time, so that no other process makes the same.
+//
+// IDs sort by the time at which they were made, by the local clock; those of one process sort in the order of the
+// calls, also when that clock is set back. Where a task has a name, such as that of an order, use it: then the task
+// is in the queue once, however often it is enqueued.
+func NewID() string {
+	var id [16]byte                                           // microseconds of Unix time, which take seven bytes until the year 4253, and random ones
+	binary.BigEndian.PutUint64(id[:], uint64(nextMicro())<<8) //nolint:gosec // not negative
+	_, _ = rand.Read(id[7:])                                  // never fails
+	return idEncoding.EncodeToString(id[:])
+}
+
+// idEncoding keeps the order of what it encodes. It has no letters that are easily taken for digits.
+var idEncoding = base32.NewEncoding("0123456789abcdefghjkmnpqrstvwxyz").WithPadding(base32.NoPadding)
+
+var lastMicro atomic.Int64
+
+// nextMicro returns the time in microseconds, or more than it returned last if that is later.
+func nextMicro() int64 {
+	for {
+		last := lastMicro.Load()
+		next := max(time.Now().UnixMicro(), last+1)
+		if lastMicro.CompareAndSwap(last, next) {
+			return next
+		}
 	}
 }

@@ -14,11 +14,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/internal/keyspace"
+	"github.com/sluice-go/sluice/internal/queues"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/taskloop"
 )
+
+// workerOn returns a worker on a queue, which does not run.
+func workerOn(q *Queue, lease time.Duration) *queues.Worker {
+	return &queues.Worker{Queue: q.engine, Loop: taskloop.Queue{Lease: lease}}
+}
 
 // twins are two queues on a server whose clock stands still, to which the same is done.
 type twins struct {
@@ -86,11 +92,11 @@ func (w *twins) step() {
 		})
 	case 5, 6, 7:
 		got := w.both(func(ctx context.Context, q *Queue) any {
-			reply, err := q.executor.Run(ctx, q.claimRequest(claimArg{n, lease}))
+			reply, err := q.engine.Executor.Run(ctx, q.engine.Store.Exchange(nil, store.Claim{N: n, Lease: lease}))
 			require.NoError(w, err)
-			x, err := store.DecodeExchange(reply.Value, 0, entryOf)
+			x, err := store.DecodeExchange(reply.Value, 0)
 			require.NoError(w, err)
-			return x.Tasks
+			return entriesOf(x.Tasks)
 		})
 		w.receipts = append(w.receipts, got.([]Entry)...)
 	case 8:
@@ -101,11 +107,11 @@ func (w *twins) step() {
 		w.both(func(ctx context.Context, q *Queue) any { return q.Bury(ctx, e, "why") == nil })
 	case 11:
 		w.both(func(ctx context.Context, q *Queue) any {
-			return w.rdb.ZAdd(ctx, q.store.Key(), redis.Z{Score: score, Member: id}).Err()
+			return w.rdb.ZAdd(ctx, q.engine.Store.Key(), redis.Z{Score: score, Member: id}).Err()
 		})
 	case 12:
 		w.both(func(ctx context.Context, q *Queue) any {
-			return w.rdb.ZRem(ctx, q.store.Key(), id).Err()
+			return w.rdb.ZRem(ctx, q.engine.Store.Key(), id).Err()
 		})
 	case 13:
 		w.now = w.now.Add(lease)
@@ -116,7 +122,7 @@ func (w *twins) step() {
 // note writes a fourth part into the state field of a task, as a later version may.
 func (w *twins) note(id, note string) {
 	for _, q := range w.queues {
-		states := q.store.Keys()[3].(string)
+		states := q.engine.Store.Keys()[3].(string)
 		if field := w.rdb.HGet(w.Context(), states, id).Val(); strings.Count(field, ":") == 2 && !strings.Contains(field, "dead") {
 			require.NoError(w, w.rdb.HSet(w.Context(), states, id, field+note).Err())
 		}
@@ -143,17 +149,17 @@ func compareExchanges(t *testing.T, pairs uint64) {
 		items := make([]store.Item, 1+w.rand.IntN(5))
 		for i := range items {
 			e := w.receipt()
-			items[i] = store.Item{ID: e.ID, Receipt: receiptOf(e)}
+			items[i] = store.Item{ID: e.ID, Receipt: store.ScoreText(e.Score)}
 		}
 		n, lease := 1+w.rand.IntN(4), w.delay()+time.Millisecond
 		together := w.run(0, items, n, lease)
 		half, other := w.run(1, items, 0, 0), w.run(1, nil, n, lease)
 
-		got, err := store.DecodeExchange(together, len(items), store.AsTask)
+		got, err := store.DecodeExchange(together, len(items))
 		require.NoError(t, err)
-		finish, err := store.DecodeExchange(half, len(items), store.AsTask)
+		finish, err := store.DecodeExchange(half, len(items))
 		require.NoError(t, err)
-		claim, err := store.DecodeExchange(other, 0, store.AsTask)
+		claim, err := store.DecodeExchange(other, 0)
 		require.NoError(t, err)
 		require.Equal(t, finish.Answers, got.Answers, "seed %d", seed)
 		require.Equal(t, claim.Tasks, got.Tasks, "seed %d", seed)
@@ -176,7 +182,7 @@ func TestExchange_TellsOfTheHead(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		q, err := NewQueue(s.Client(t), redistest.Name(t))
 		require.NoError(t, err)
-		loop := &workerSource{queue: q, lease: time.Minute}
+		loop := workerOn(q, time.Minute)
 		head := func() time.Duration {
 			_, claimed := loop.Exchange(nil, 1)
 			require.NoError(t, claimed.Err)
@@ -200,7 +206,7 @@ func TestExchange_TellsOfTheHead(t *testing.T) {
 		require.InDelta(t, time.Minute, head(), float64(10*time.Second), "the first lease ends")
 		for i := range 2 {
 			foreign := redis.Z{Score: float64(i), Member: "foreign" + fmt.Sprint(i)}
-			require.NoError(t, s.Client(t).ZAdd(t.Context(), q.store.Key(), foreign).Err())
+			require.NoError(t, s.Client(t).ZAdd(t.Context(), q.engine.Store.Key(), foreign).Err())
 		}
 		require.InDelta(t, -now.Sub(time.Unix(1, 0)), head(), float64(10*time.Second))
 	})
@@ -209,7 +215,7 @@ func TestExchange_TellsOfTheHead(t *testing.T) {
 // run runs the script on one of the queues.
 func (w *twins) run(on int, items []store.Item, n int, lease time.Duration) any {
 	q := w.queues[on]
-	reply, err := q.executor.Run(w.Context(), q.claiming(items, n, lease, ""))
+	reply, err := q.engine.Executor.Run(w.Context(), q.engine.Store.Exchange(items, store.Claim{N: n, Lease: lease}))
 	require.NoError(w, err)
 	return reply.Value
 }
@@ -217,16 +223,16 @@ func (w *twins) run(on int, items []store.Item, n int, lease time.Duration) any 
 // dump returns all that the server has of a queue.
 func dump(t *testing.T, rdb *redis.Client, q *Queue) (all []any) {
 	for _, i := range []int{0, 2, 4} {
-		z, err := rdb.ZRangeWithScores(t.Context(), q.store.Keys()[i].(string), 0, -1).Result()
+		z, err := rdb.ZRangeWithScores(t.Context(), q.engine.Store.Keys()[i].(string), 0, -1).Result()
 		require.NoError(t, err)
 		all = append(all, z)
 	}
 	for _, i := range []int{1, 3} {
-		h, err := rdb.HGetAll(t.Context(), q.store.Keys()[i].(string)).Result()
+		h, err := rdb.HGetAll(t.Context(), q.engine.Store.Keys()[i].(string)).Result()
 		require.NoError(t, err)
 		all = append(all, h)
 	}
-	limits, err := rdb.Get(t.Context(), keyspace.Companion(q.store.Key(), keyspace.Paused)).Result()
+	limits, err := rdb.Get(t.Context(), keyspace.Companion(q.engine.Store.Key(), keyspace.Paused)).Result()
 	if err != nil {
 		require.ErrorIs(t, err, redis.Nil)
 	}
@@ -255,7 +261,8 @@ func compareBatches(t *testing.T, pairs uint64) {
 		require.Len(t, outcomes, len(tasks))
 		same := map[store.Due]time.Duration{}
 		for i, task := range tasks {
-			due := task.due()
+			draft := store.Draft(task)
+			due := draft.Enqueue().Due
 			if task.At.IsZero() {
 				task.Delay += same[due]
 			} else {
@@ -344,13 +351,13 @@ func TestExtension_OfManyIsThatOfEach(t *testing.T) {
 		items := make([]store.Item, 1+w.rand.IntN(8))
 		for i := range items {
 			e := w.receipt()
-			items[i] = store.Item{ID: e.ID, Receipt: receiptOf(e)}
+			items[i] = store.Item{ID: e.ID, Receipt: store.ScoreText(e.Score)}
 		}
 		lease := w.delay() + time.Millisecond
-		got := (&workerSource{queue: w.queues[0], lease: lease}).Extend(t.Context(), items)
+		got := workerOn(w.queues[0], lease).Extend(t.Context(), items)
 		require.NoError(t, got.Err)
 		for i, item := range items {
-			want := (&workerSource{queue: w.queues[1], lease: lease}).Extend(t.Context(), []store.Item{item})
+			want := workerOn(w.queues[1], lease).Extend(t.Context(), []store.Item{item})
 			require.NoError(t, want.Err)
 			require.Equal(t, want.Answers[0], got.Answers[i], "seed %d, item %d", seed, i)
 			counts[got.Answers[i]]++
@@ -381,12 +388,12 @@ func TestExtension_OfAGroupAnswersForEachTask(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, es, 10)
 		for _, e := range es {
-			items = append(items, store.Item{ID: e.ID, Receipt: receiptOf(e)})
+			items = append(items, store.Item{ID: e.ID, Receipt: store.ScoreText(e.Score)})
 		}
 		for _, id := range states[10:] {
 			shown, err := q.Get(ctx, id)
 			require.NoError(t, err)
-			items = append(items, store.Item{ID: id, Receipt: receiptOf(shown.Entry)})
+			items = append(items, store.Item{ID: id, Receipt: store.ScoreText(shown.Entry.Score)})
 		}
 		require.NoError(t, q.Extend(ctx, es[1], 2*time.Minute))
 		_, err = q.Enqueue(ctx, Task{ID: "waits", Payload: []byte("new")})
@@ -395,12 +402,12 @@ func TestExtension_OfAGroupAnswersForEachTask(t *testing.T) {
 		_, err = q.Cancel(ctx, "gone")
 		require.NoError(t, err)
 		require.NoError(t, q.Bury(ctx, es[5], "why"))
-		fields, _ := q.store.Keys()[3].(string)
+		fields, _ := q.engine.Store.Keys()[3].(string)
 		require.NoError(t, rdb.HSet(ctx, fields, "corrupt", "garbage").Err())
 		require.NoError(t, rdb.HSet(ctx, fields, "unclaimed field", "2::").Err())
 
 		before := s.Now(t, rdb)
-		r := (&workerSource{queue: q, lease: lease}).Extend(ctx, items)
+		r := workerOn(q, lease).Extend(ctx, items)
 		require.NoError(t, r.Err)
 		require.Equal(t, []store.Answer{1, 1, 1, 0, 2, 0, -1, 1, 1, 1, 0, 0}, r.Answers)
 		for i, id := range states {
@@ -411,7 +418,7 @@ func TestExtension_OfAGroupAnswersForEachTask(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, StateLeased, e.State)
 			require.False(t, e.LeaseEnds.Before(before.Add(lease)), id)
-			require.NoError(t, rdb.ZScore(ctx, q.store.Keys()[4].(string), id).Err())
+			require.NoError(t, rdb.ZScore(ctx, q.engine.Store.Keys()[4].(string), id).Err())
 		}
 		require.NoError(t, q.Dequeue(ctx, es[0], es[1], es[2], es[7], es[8], es[9]), "the receipts stay as they are")
 		e, err := q.Get(ctx, "waits")
@@ -425,13 +432,13 @@ func TestExtension_SendsATaskForLittleMoreThanItsID(t *testing.T) {
 	t.Parallel()
 	q, err := NewQueue(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}), "orders")
 	require.NoError(t, err)
-	for receipts, most := range map[int]int{1: 50, taskloop.MaxGroup: 85} {
-		items := make([]store.Item, taskloop.MaxGroup)
+	for receipts, most := range map[int]int{1: 50, store.MaxGroup: 85} {
+		items := make([]store.Item, store.MaxGroup)
 		for i := range items {
 			items[i] = store.Item{ID: fmt.Sprintf("%036d", i), Receipt: store.ScoreText(1790000000 + float64(i%receipts)/1e6)}
 		}
 		bytes := 0
-		for _, arg := range q.store.Extend(time.Minute, items...).Args {
+		for _, arg := range q.engine.Store.Extend(time.Minute, items...).Args {
 			n := len(fmt.Sprint(arg))
 			bytes += n + len(fmt.Sprintf("$%d\r\n\r\n", n))
 		}
@@ -441,17 +448,4 @@ func TestExtension_SendsATaskForLittleMoreThanItsID(t *testing.T) {
 	require.ErrorIs(t, err, redisexec.ErrCorrupt)
 	_, err = store.DecodeExtended(nil, 2)
 	require.ErrorIs(t, err, redisexec.ErrCorrupt)
-}
-
-// TestQueue_ClaimReturnsTheLastReceiptOfAnID: a server whose clock is set forward in the
-// middle of a Claim hands out again what the same Claim has.
-func TestQueue_ClaimReturnsTheLastReceiptOfAnID(t *testing.T) {
-	t.Parallel()
-	c := claiming{lease: time.Minute}
-	c.add(time.Now().Add(-time.Minute), time.Now().Add(-time.Minute), []Entry{{ID: "late", Score: 1}, {ID: "a", Score: 1}})
-	c.add(time.Now(), time.Now(), []Entry{{ID: "a", Score: 2}, {ID: "b", Score: 2}})
-	c.add(time.Now(), time.Now(), []Entry{{ID: "c", Score: 3}, {ID: "a", Score: 3}})
-	valid, late := c.sort()
-	require.Equal(t, []Entry{{ID: "b", Score: 2}, {ID: "c", Score: 3}, {ID: "a", Score: 3}}, valid)
-	require.Equal(t, []Entry{{ID: "late", Score: 1}}, late)
 }

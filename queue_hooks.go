@@ -105,26 +105,21 @@ const (
 	DispositionLost
 )
 
-var dispositionNames = [...]string{"", "done", "retried", "buried", "canceled", "released", "snoozed", "lost"}
+var dispositionNames = [...]string{"unknown", "done", "retried", "buried", "canceled", "released", "snoozed", "lost"}
 
 // String returns the disposition's name in lower case.
-func (d Disposition) String() string {
-	if d < DispositionDone || d > DispositionLost {
-		return "unknown"
-	}
-	return dispositionNames[d]
-}
+func (d Disposition) String() string { return nameIn(dispositionNames[:], int(d)) }
 
 // WithQueueHooks has h called for tasks. Given several times, the hooks of all are called, in that order; each of
 // TasksSending and TaskStarted is given the context that the one before it returned. Defaults to none.
 func WithQueueHooks(h QueueHooks) QueueOption {
-	isSet := h.TasksSending != nil || h.TasksSent != nil || h.TasksClaimed != nil || h.tellsOfHandlers()
+	isSet := h.TasksSending != nil || h.TasksSent != nil || h.tellsOfWork()
 	return func(o *queueOptions) { o.hooks = o.hooks.with(&h, isSet) }
 }
 
-// tellsOfHandlers reports whether one of the hooks is for what a worker does.
-func (h *QueueHooks) tellsOfHandlers() bool {
-	return h.TaskStarted != nil || h.TaskFinished != nil || h.TaskStuck != nil
+// tellsOfWork reports whether one of the hooks is for what a worker does.
+func (h *QueueHooks) tellsOfWork() bool {
+	return h.TasksClaimed != nil || h.TaskStarted != nil || h.TaskFinished != nil || h.TaskStuck != nil
 }
 
 // sendTasks has send enqueue tasks, and tells the hooks.
@@ -184,38 +179,34 @@ func (q *Queue) noteClaimed(es []Entry) {
 	}
 }
 
-// noteClaimedTasks is noteClaimed for a worker.
-func (q *Queue) noteClaimedTasks(ts []store.Task) {
-	if !q.options.hooks.have(func(h *QueueHooks) bool { return h.TasksClaimed != nil }) {
-		return
-	}
-	es := make([]Entry, len(ts))
-	for i, t := range ts {
-		es[i] = withoutReceipt(t)
-	}
-	q.noteClaimed(es)
-}
-
 // workObserver tells the hooks of a queue what a worker does: a taskloop.Observer.
 type workObserver struct {
-	hooks hookList[QueueHooks]
-	queue string
+	queue *Queue
 	lease time.Duration
 }
 
 // newWorkObserver returns the observer of a worker that claims with this lease, or nil if no hook
 // wants to know.
 func (q *Queue) newWorkObserver(lease time.Duration) taskloop.Observer {
-	if !q.options.hooks.have((*QueueHooks).tellsOfHandlers) {
+	if !q.options.hooks.have((*QueueHooks).tellsOfWork) {
 		return nil
 	}
-	return &workObserver{hooks: q.options.hooks, queue: q.name, lease: lease}
+	return &workObserver{queue: q, lease: lease}
+}
+
+// Claimed calls the hook TasksClaimed.
+func (o *workObserver) Claimed(ts []store.Task) {
+	es := make([]Entry, len(ts))
+	for i, t := range ts {
+		es[i] = withoutReceipt(t)
+	}
+	o.queue.noteClaimed(es)
 }
 
 // Started calls the hook TaskStarted.
 func (o *workObserver) Started(ctx context.Context, t store.Task) context.Context {
-	started := TaskStarted{Queue: o.queue, Entry: withoutReceipt(t), Lateness: o.lateness(t)}
-	for _, h := range o.hooks {
+	started := TaskStarted{Queue: o.queue.name, Entry: withoutReceipt(t), Lateness: o.lateness(t)}
+	for _, h := range o.queue.options.hooks {
 		callHook(h.TaskStarted != nil, func() {
 			if made := h.TaskStarted(ctx, started); made != nil {
 				ctx = made
@@ -228,17 +219,17 @@ func (o *workObserver) Started(ctx context.Context, t store.Task) context.Contex
 // Finished calls the hook TaskFinished.
 func (o *workObserver) Finished(ctx context.Context, t store.Task, f taskloop.Finished) {
 	finished := TaskFinished{
-		Queue: o.queue, Entry: withoutReceipt(t), Lateness: o.lateness(t), Took: f.Took, Disposition: Disposition(f.Ending), Err: f.Err,
+		Queue: o.queue.name, Entry: withoutReceipt(t), Lateness: o.lateness(t), Took: f.Took, Disposition: Disposition(f.Ending), Err: f.Err,
 	}
-	for _, h := range o.hooks {
+	for _, h := range o.queue.options.hooks {
 		callHook(h.TaskFinished != nil, func() { h.TaskFinished(ctx, finished) })
 	}
 }
 
 // Stuck calls the hook TaskStuck.
 func (o *workObserver) Stuck(ctx context.Context, t store.Task, running time.Duration) {
-	stuck := TaskStuck{Queue: o.queue, Entry: withoutReceipt(t), Running: running}
-	for _, h := range o.hooks {
+	stuck := TaskStuck{Queue: o.queue.name, Entry: withoutReceipt(t), Running: running}
+	for _, h := range o.queue.options.hooks {
 		callHook(h.TaskStuck != nil, func() { h.TaskStuck(ctx, stuck) })
 	}
 }
@@ -246,8 +237,8 @@ func (o *workObserver) Stuck(ctx context.Context, t store.Task, running time.Dur
 // lateness returns from when until when the task waited for its claim, which is a lease before the end of
 // that. Both are times of the server's.
 func (o *workObserver) lateness(t store.Task) time.Duration {
-	if t.Due == 0 { // a foreign producer's way to say "at once"
+	if t.Due.Equal(time.Unix(0, 0)) { // a foreign producer's way to say "at once"
 		return 0
 	}
-	return max(0, time.Duration((t.Score-t.Due)*1e6)*time.Microsecond-o.lease)
+	return max(0, store.TimeOf(t.Score).Sub(t.Due)-o.lease)
 }

@@ -32,10 +32,10 @@ func TestLimits_AStaleFinishFreesNoPlace(t *testing.T) {
 		now, err := q.Claim(ctx, 3, time.Hour)
 		require.NoError(t, err)
 		require.Len(t, now, 2)
-		stale := store.Item{ID: old[0].ID, Receipt: receiptOf(old[0])}
-		reply, err := q.executor.Run(ctx, q.claiming([]store.Item{stale}, 1, time.Hour, ""))
+		stale := store.Item{ID: old[0].ID, Receipt: store.ScoreText(old[0].Score)}
+		reply, err := q.engine.Executor.Run(ctx, q.engine.Store.Exchange([]store.Item{stale}, store.Claim{N: 1, Lease: time.Hour}))
 		require.NoError(t, err)
-		x, err := store.DecodeExchange(reply.Value, 1, store.AsTask)
+		x, err := store.DecodeExchange(reply.Value, 1)
 		require.NoError(t, err)
 		require.Equal(t, []store.Answer{store.Stale}, x.Answers)
 		require.Empty(t, x.Tasks)

@@ -1,15 +1,14 @@
 package sluice
 
 import (
-	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
-	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/store"
 )
 
@@ -72,110 +71,21 @@ func (q *Queue) settle(ctx context.Context, op string, d store.Disposition, es .
 	}
 	items := make([]store.Item, len(es))
 	for i, e := range es {
-		if err := checkReceipt(e); err != nil {
+		var err error
+		if items[i], err = itemOf(e); err != nil {
 			return fmt.Errorf("sluice: %s: %w", op, err)
 		}
-		items[i] = store.Item{ID: e.ID, Receipt: receiptOf(e), Disposition: d}
+		items[i].Disposition = d
 	}
-	stale, failed := q.settleItems(ctx, items)
-	return settleError(op, q.name, failed, stale)
-}
-
-// settleItems ends leases, all with the same disposition, and sorts out the answers.
-func (q *Queue) settleItems(ctx context.Context, items []store.Item) (stale []string, failed error) {
-	for part := range slices.Chunk(items, maxGroup) {
-		reply, err := q.runSettle(ctx, part)
-		var answers []store.Answer
-		if err == nil {
-			answers, err = decodeSettled(reply.Value, part)
-		}
-		if err != nil {
-			return stale, err
-		}
-		for i, answer := range answers {
-			switch {
-			case answer.IsAccepted():
-			case answer == store.Malformed:
-				failed = ErrCorrupt
-			case reply.Ambiguous:
-				failed = errAmbiguousReceipt
-			default:
-				stale = append(stale, part[i].ID)
-			}
-		}
-		if reply.Shortfall != nil {
-			return stale, cmp.Or(failed, reply.Shortfall)
-		}
-	}
-	return stale, failed
-}
-
-// runSettle ends the leases of a group. What finishes tasks may be a part of a larger group.
-func (q *Queue) runSettle(ctx context.Context, items []store.Item) (redisexec.Reply, error) {
-	if items[0].Disposition.Settler() != store.ByExchange {
-		return q.executor.Run(ctx, q.store.Settle(items))
-	}
-	bytes := 0
-	for _, i := range items {
-		bytes += len(i.ID)
-	}
-	return runMerged(ctx, q, q.dequeues, items, len(items), bytes, q.store.Settle)
-}
-
-// decodeSettled decodes what a script says of the tasks whose leases it was to end, or returns a call's
-// part of a group's reply.
-func decodeSettled(value any, items []store.Item) ([]store.Answer, error) {
-	if x, ok := value.(store.Exchanged[Entry]); ok {
-		return x.Answers, nil
-	}
-	return store.DecodeReport(value, items)
-}
-
-// exchangedFor decodes the reply to a claim, or returns a call's part of a group's.
-func exchangedFor(value any) (store.Exchanged[Entry], error) {
-	if x, ok := value.(store.Exchanged[Entry]); ok {
-		return x, nil
-	}
-	return store.DecodeExchange(value, 0, entryOf)
-}
-
-// commitDequeues sends a group of Dequeue calls, those with the same receipt together.
-func (q *Queue) commitDequeues(calls []*mergedCall[[]store.Item]) {
-	slices.SortStableFunc(calls, func(a, b *mergedCall[[]store.Item]) int {
-		return strings.Compare(a.Arg[0].Receipt, b.Arg[0].Receipt)
-	})
-	items := make([]store.Item, 0, len(calls))
-	for _, call := range calls {
-		items = append(items, call.Arg...)
-	}
-	commitGroup(q, calls, q.store.Settle(items), func(result redisexec.Result, sent time.Time) {
-		x, err := store.DecodeExchange(result.Value, len(items), entryOf)
-		for _, call := range calls {
-			m := mergedResult{result, sent} // a reply of another form is for each to reject
-			if n := len(call.Arg); err == nil {
-				m.Value, x.Answers = store.Exchanged[Entry]{Answers: x.Answers[:n:n]}, x.Answers[n:]
-			}
-			call.Settle(m)
-		}
-	})
-}
-
-// claiming returns the request that finishes tasks and claims up to n others. The client asks for a
-// place in line with it.
-func (q *Queue) claiming(finish []store.Item, n int, lease time.Duration, worker string) redisexec.Request {
-	return q.store.Exchange(finish, store.Claim{N: n, Lease: lease, Worker: worker, Asking: q.watcher.Ask(n, worker != "")})
-}
-
-// settleError joins what failed with the tasks that were stale.
-func settleError(op, name string, failed error, stale []string) error {
+	stale, failed := q.engine.Settle(ctx, items)
 	switch {
 	case stale == nil:
-		return wrap(op, name, failed)
 	case failed == nil:
-		return wrap(op, name, &StaleError{IDs: stale})
+		failed = &StaleError{IDs: stale}
 	default:
-		return wrap(op, name, fmt.Errorf("%w; %w", failed, &StaleError{IDs: stale}))
+		failed = fmt.Errorf("%w; %w", failed, &StaleError{IDs: stale})
 	}
+	return wrap(op, q.name, failed)
 }
 
 // Extend gives a claimed task a new lease from now: it is the heartbeat of long work. The
@@ -185,47 +95,85 @@ func settleError(op, name string, failed error, stale []string) error {
 // ErrStale: the task isn't the caller's any more, or it was never claimed, or its lease has run out and its place among
 // Limits.Running is another's; stop working on it. ErrUnknown: the lease may have been extended; calling again is safe.
 func (q *Queue) Extend(ctx context.Context, e Entry, lease time.Duration) error {
-	return q.extend(ctx, "extend", e, lease)
-}
-
-// extend is Extend, as a part of an operation.
-func (q *Queue) extend(ctx context.Context, op string, e Entry, lease time.Duration) error {
-	if err := q.check(op); err != nil {
+	item, err := q.checkExtension("extend", e, lease)
+	if err != nil {
 		return err
 	}
-	err := checkReceipt(e)
-	if err == nil {
+	return wrap("extend", q.name, q.engine.Extend(ctx, item, lease))
+}
+
+// KeepAlive runs fn, the work on a claimed task, and keeps the task the caller's meanwhile: it extends the lease at
+// once, and then at a third of it until fn returns, together with the leases of other callers on this Queue.
+//
+// It is what a Worker does for its handlers. The caller then says what became of the task, with Dequeue, Retry,
+// Release or Bury; fn must not.
+//
+// The context that fn gets ends with ctx, and by itself when the task is not the caller's
+// any more: with the cause ErrLost before the lease can end on the server, or with
+// ErrCanceled when the task was cancelled. KeepAlive then joins that cause to fn's error.
+// Otherwise it returns fn's error as it is.
+//
+// If the first extension fails, fn is not called: ErrStale if the task is not the caller's, as when its lease
+// ended before, or e was read by Peek or Get and never claimed; ErrLost if the reply came too late; what
+// Extend returns else. KeepAlive does not end before fn does. It leaves nothing behind, except an extension
+// under way: one that comes to the server after the caller's word on the task is stale.
+func (q *Queue) KeepAlive(ctx context.Context, e Entry, lease time.Duration, fn func(ctx context.Context) error) (err error) {
+	if fn == nil {
+		return invalid("keep alive", "nil function")
+	}
+	item, err := q.checkExtension("keep alive", e, lease)
+	if err != nil {
+		return err
+	}
+	held, end, err := q.engine.Keep(ctx, item, lease)
+	if err != nil {
+		return wrap("keep alive", q.name, err)
+	}
+	defer func() {
+		if lost := end(); lost != nil {
+			err = errors.Join(err, wrap("keep alive", q.name, lost))
+		}
+	}()
+	return fn(held)
+}
+
+// checkExtension checks the arguments of an operation that extends leases. It returns the claimed task.
+func (q *Queue) checkExtension(op string, e Entry, lease time.Duration) (item store.Item, err error) {
+	if err := q.check(op); err != nil {
+		return item, err
+	}
+	if item, err = itemOf(e); err == nil {
 		err = checkDuration("lease", lease)
 	}
 	if err != nil {
-		return fmt.Errorf("sluice: %s: %w", op, err)
+		err = fmt.Errorf("sluice: %s: %w", op, err)
 	}
-	value, err := q.byID(ctx, op, e.ID, func() redisexec.Request {
-		return q.store.Extend(lease, store.Item{ID: e.ID, Receipt: receiptOf(e)})
-	})
-	if err != nil {
-		return err
-	}
-	answers, err := store.DecodeExtended(value, 1)
-	switch {
-	case err != nil:
-	case answers[0] == store.Malformed:
-		err = ErrCorrupt
-	case answers[0] != store.Accepted: // an extension does not use the receipt up: it was stale before
-		err = ErrStale
-	}
-	return wrap(op, q.name, err)
+	return item, err
 }
 
-func checkReceipt(e Entry) error {
+// itemOf returns a claimed task as scripts are told of it, or what is wrong with its receipt.
+func itemOf(e Entry) (i store.Item, err error) {
 	switch {
 	case e.ID == "" || math.IsNaN(e.Score) || math.IsInf(e.Score, 0):
-		return fmt.Errorf("%w: not an entry from the queue", ErrInvalid)
+		return i, fmt.Errorf("%w: not an entry from the queue", ErrInvalid)
 	case e.Score == 0 && e.Attempt > 0: // a task that was never claimed may be due at time 0
-		return fmt.Errorf("%w: no receipt: a Worker settles what its handler gets, and a task that is shown as leased is its holder's (Cancel removes it)", ErrInvalid)
+		return i, fmt.Errorf("%w: no receipt: a Worker settles what its handler gets, and a task that is shown as leased is its holder's (Cancel removes it)", ErrInvalid)
 	}
-	return nil
+	return store.Item{ID: e.ID, Receipt: store.ScoreText(e.Score)}, nil
 }
 
-// receiptOf is an entry's score, as scripts are given it.
-func receiptOf(e Entry) string { return store.ScoreText(e.Score) }
+// maxReason is the most bytes of a reason that are kept.
+const maxReason = 512
+
+// cutReason shortens s to maxReason bytes, and to the end of a character. What is no UTF-8 is replaced.
+func cutReason(s string) string {
+	s = strings.ToValidUTF8(s[:min(len(s), maxReason+utf8.UTFMax)], "\ufffd")
+	if len(s) <= maxReason {
+		return s
+	}
+	end := maxReason
+	for !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end]
+}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/lease"
+	"github.com/sluice-go/sluice/internal/queues"
 	"github.com/sluice-go/sluice/internal/store"
 	"github.com/sluice-go/sluice/internal/taskloop"
 )
@@ -224,7 +225,7 @@ func (w *Worker) Run(ctx context.Context) error {
 func (w *Worker) alone(op string) (*crew, error) {
 	c, err := newCrew(op, []*Worker{w}, w.Concurrency, w.Grace, w.Logger)
 	if err == nil {
-		c.loop.Queues[0].Concurrency = maxConcurrency // there is no other bound than the crew's
+		c.workers[0].Loop.Concurrency = maxConcurrency // there is no other bound than the crew's
 	}
 	return c, err
 }
@@ -258,42 +259,44 @@ func (w *Worker) Stats() WorkerStats {
 	}
 }
 
-// config returns the queue as the loop is given it, and its policy, from the fields with their defaults filled in.
-func (w *Worker) config(log *slog.Logger) (c taskloop.Queue, p *workerPolicy, err error) {
+// engine returns the worker as the engine has it, from the fields with their defaults filled in.
+func (w *Worker) engine(log *slog.Logger) (*queues.Worker, error) {
 	log = slog.New(containedLog{log.Handler()}).With(slog.String("queue", w.Queue.name))
-	p = &workerPolicy{backoff: w.Backoff, timeout: max(orDefault(w.Timeout, defaultTimeout), 0), log: log, maxAttempts: w.Queue.options.maxAttempts, remembers: w.Queue.options.retention > 0}
+	lease := orDefault(w.Lease, defaultLease)
+	p := &workerHandler{
+		backoff: w.Backoff, timeout: max(orDefault(w.Timeout, defaultTimeout), 0), log: log,
+		maxAttempts: w.Queue.options.MaxAttempts, remembers: w.Queue.options.Retention > 0,
+	}
 	if p.backoff == nil {
 		p.backoff = DefaultBackoff
 	}
-	lease := orDefault(w.Lease, defaultLease)
-	c = taskloop.Queue{
-		Client:      w.Queue.client,
+	e := &queues.Worker{Queue: w.Queue.engine, Handler: p, Label: w.Label, Loop: taskloop.Queue{
 		Observer:    w.Queue.newWorkObserver(lease),
-		Policy:      p,
 		Weight:      orDefault(w.Weight, 1),
 		Concurrency: orDefault(w.Concurrency, maxConcurrency),
 		Lease:       lease,
 		Timeout:     p.timeout,
 		Log:         log,
 		Counters:    &w.counters,
-	}
+	}}
 	switch {
-	case c.Concurrency < 0 || c.Concurrency > maxConcurrency:
-		return c, p, fmt.Errorf("%w: Concurrency must be 0 to %d", ErrInvalid, maxConcurrency)
-	case c.Weight < 0 || c.Weight > maxConcurrency:
-		return c, p, fmt.Errorf("%w: Weight must be 0 to %d", ErrInvalid, maxConcurrency)
+	case e.Loop.Concurrency < 0 || e.Loop.Concurrency > maxConcurrency:
+		return nil, fmt.Errorf("%w: Concurrency must be 0 to %d", ErrInvalid, maxConcurrency)
+	case e.Loop.Weight < 0 || e.Loop.Weight > maxConcurrency:
+		return nil, fmt.Errorf("%w: Weight must be 0 to %d", ErrInvalid, maxConcurrency)
 	case w.Label != "" && !isLabel(w.Label):
-		return c, p, fmt.Errorf("%w: a Label has 1 to %d bytes of printable UTF-8", ErrInvalid, maxLabel)
+		return nil, fmt.Errorf("%w: a Label has 1 to %d bytes of printable UTF-8", ErrInvalid, maxLabel)
 	case p.timeout > store.LongestDuration:
-		return c, p, fmt.Errorf("%w: Timeout must be 100 years at most", ErrInvalid)
+		return nil, fmt.Errorf("%w: Timeout must be 100 years at most", ErrInvalid)
 	}
-	if err = checkDuration("Lease", c.Lease); err == nil {
+	err := checkDuration("Lease", lease)
+	if err == nil {
 		p.handler, err = around(w.Handler, w.Use)
 	}
 	if err == nil {
-		p.periodics, err = w.newPeriodics(lease, p.log)
+		e.Periodic, err = periodicsOf(w.Periodic)
 	}
-	return c, p, err
+	return e, err
 }
 
 func orDefault[T comparable](v, def T) T {
@@ -311,15 +314,14 @@ func DefaultBackoff(attempt int, _ error) time.Duration {
 	return backoff.Full(backoff.Exponential(backoffFirst, backoffLast, max(attempt, 1)-1))
 }
 
-// workerPolicy is what a Worker makes of its tasks: a taskloop.Policy.
-type workerPolicy struct {
+// workerHandler is what a Worker makes of its tasks: a taskloop.Handler.
+type workerHandler struct {
 	handler     Handler
 	backoff     func(attempt int, err error) time.Duration
 	timeout     time.Duration // 0 for none
 	maxAttempts int           // 0 for no limit
 	remembers   bool          // the queue has a retention
 	log         *slog.Logger
-	periodics   *periodics
 	toldUnknown atomic.Int64 // when the log was told of an unknown kind, in Unix nanoseconds
 }
 
@@ -331,22 +333,8 @@ type panicError struct {
 
 func (e *panicError) Error() string { return "panic: " + e.value }
 
-// Handle runs the handler, except for an occurrence of a periodic task that it is not to have.
-func (p *workerPolicy) Handle(ctx context.Context, t store.Task) error {
-	e := withoutReceipt(t)
-	if t.Header != nil {
-		if o, ok := occurrenceIn(t.ID, t.Header); ok {
-			var err error
-			if e, err = p.periodics.admit(t, o); err != nil {
-				return err
-			}
-		}
-	}
-	return p.call(ctx, e)
-}
-
-// call calls the handler, and makes a panic an error.
-func (p *workerPolicy) call(ctx context.Context, e Entry) (err error) {
+// Handle calls the handler, and makes a panic an error.
+func (p *workerHandler) Handle(ctx context.Context, t store.Task) (err error) {
 	if p.timeout > 0 {
 		var stop context.CancelFunc
 		ctx, stop = context.WithTimeout(ctx, p.timeout)
@@ -357,27 +345,12 @@ func (p *workerPolicy) call(ctx context.Context, e Entry) (err error) {
 			err = &panicError{value: cutReason(fmt.Sprint(v)), stack: debug.Stack()}
 		}
 	}()
-	return p.handler(ctx, e)
+	return p.handler(ctx, withoutReceipt(t))
 }
 
-// Decide says what a handler's error means for its task.
-func (p *workerPolicy) Decide(ctx context.Context, t store.Task, err error) store.Disposition {
-	if errors.Is(context.Cause(ctx), taskloop.ErrStuck) { // whatever it returns at last: another attempt has begun, perhaps
-		return store.Disposition{Action: store.Release}
-	}
-	if own, ok := err.(*notHandledError); ok { //nolint:errorlint // never wrapped
-		return own.disposition
-	}
-	d := p.decide(ctx, t, err)
-	if t.Header != nil {
-		return p.periodics.conclude(t, d)
-	}
-	return d
-}
-
-// decide is Decide for a task that is not periodic. An error that panics when it is
-// asked for its text, or unwrapped, means a retry.
-func (p *workerPolicy) decide(ctx context.Context, t store.Task, err error) (d store.Disposition) {
+// Decide says what a handler's error means for its task. An error that panics when it is asked for its
+// text, or unwrapped, means a retry.
+func (p *workerHandler) Decide(ctx context.Context, t store.Task, err error) (d store.Disposition) {
 	if err == nil {
 		d = store.Disposition{Action: store.Finish}
 		if p.remembers {
@@ -423,15 +396,12 @@ func (p *workerPolicy) decide(ctx context.Context, t store.Task, err error) (d s
 }
 
 // Fallback is a retry after the default delay.
-func (p *workerPolicy) Fallback(t store.Task) store.Disposition {
+func (p *workerHandler) Fallback(t store.Task) store.Disposition {
 	return store.Disposition{Action: store.Retry, Delay: DefaultBackoff(t.Attempt, nil)}
 }
 
-// Accepted forgets what was decided of a periodic task.
-func (p *workerPolicy) Accepted(t store.Task) { p.periodics.accepted(t.ID) }
-
 // rules returns how many attempts a task has, 0 for no limit, and its backoff: those of its kind, or the Worker's.
-func (p *workerPolicy) rules(ctx context.Context) (maxAttempts int, backoff func(int, error) time.Duration) {
+func (p *workerHandler) rules(ctx context.Context) (maxAttempts int, backoff func(int, error) time.Duration) {
 	maxAttempts, backoff = p.maxAttempts, p.backoff
 	if k, ok := lease.Noted(ctx).(*kindRule); ok {
 		if k.maxAttempts > 0 && (maxAttempts == 0 || k.maxAttempts < maxAttempts) {
@@ -445,7 +415,7 @@ func (p *workerPolicy) rules(ctx context.Context) (maxAttempts int, backoff func
 }
 
 // isOfUnknownKind reports whether an error says that a task's kind is not known. The log does, once a minute.
-func (p *workerPolicy) isOfUnknownKind(err error) bool {
+func (p *workerHandler) isOfUnknownKind(err error) bool {
 	var unknown *unknownKindError
 	if !errors.As(err, &unknown) {
 		return false

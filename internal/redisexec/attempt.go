@@ -28,6 +28,16 @@ type attempt struct {
 	result   Result
 }
 
+// Once sends a request once. If ctx ends, it returns like Run; the result of a request that
+// is not sent, because ctx has ended before, is [NotSent]. Without a context that may end, it
+// sends from the caller's goroutine.
+func (e *Executor) Once(ctx context.Context, r Request) Result {
+	if err := r.ended(ctx); err != nil {
+		return Result{Outcome: NotSent, Err: err}
+	}
+	return e.attempt(ctx, r, 0)
+}
+
 // attempt sends a request once and waits for the reply, for ctx to end, or for the
 // request's Stop or Until, whichever comes first. If it is not the reply, the command goes
 // on in a sender, until go-redis's own timeouts at the latest. try is 0 for the first of a request.

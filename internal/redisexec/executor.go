@@ -223,16 +223,6 @@ func (e *Executor) Resume(ctx context.Context, r Request, first Result) (Reply, 
 	return e.Run(ctx, r)
 }
 
-// Once sends a request once. If ctx ends, it returns like Run; the result of a request that
-// is not sent, because ctx has ended before, is [NotSent]. Without a context that may end, it
-// sends from the caller's goroutine.
-func (e *Executor) Once(ctx context.Context, r Request) Result {
-	if err := r.ended(ctx); err != nil {
-		return Result{Outcome: NotSent, Err: err}
-	}
-	return e.attempt(ctx, r, 0)
-}
-
 // overBefore returns why the next try, 0 for the first, is not to be made, or nil.
 func (r Request) overBefore(ctx context.Context, try int) error {
 	if err := r.ended(ctx); err != nil && (!r.Detached || try > 0) {

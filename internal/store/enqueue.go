@@ -25,6 +25,25 @@ func (d Due) Seconds() string { return Micros(d.us) }
 
 func (d Due) text() string { return string(appendMicros([]byte{d.sign}, d.us)) }
 
+// Draft is a task as a producer gives it: the root's Task.
+type Draft struct {
+	ID      string
+	Kind    string
+	Payload []byte
+	Header  map[string]string
+	Delay   time.Duration
+	At      time.Time
+}
+
+// Enqueue returns the task as it is enqueued. It is a copy.
+func (d *Draft) Enqueue() Enqueue {
+	due := DueAt(d.At)
+	if d.At.IsZero() {
+		due = DueIn(d.Delay)
+	}
+	return Enqueue{Due: due, ID: d.ID, Payload: Pack(d.Kind, d.Header, d.Payload)}
+}
+
 // Enqueue is a task as it is enqueued.
 type Enqueue struct {
 	Due     Due
@@ -47,8 +66,11 @@ type Batch struct {
 	filled    bool  // whether one of them is not empty
 }
 
-// Once is the policy for duplicates that keeps out what was done within the retention, too.
-const Once = "once"
+// Policies for duplicates.
+const (
+	Keep = "keep"
+	Once = "once" // keeps out what was done within the retention, too
+)
 
 // NewBatch returns the arguments for about so many tasks, none yet: the policy for duplicates, from
 // when on delays count at the earliest, and how many microseconds tasks of a group are apart.

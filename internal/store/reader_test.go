@@ -56,13 +56,13 @@ func TestExchange_ReadsEachPart(t *testing.T) {
 		change(parts)
 		return parts
 	}
-	x, err := DecodeExchange(reply(func([]any) {}), 2, AsTask)
+	x, err := DecodeExchange(reply(func([]any) {}), 2)
 	require.NoError(t, err)
-	require.Equal(t, Exchanged[Task]{
+	require.Equal(t, Exchanged{
 		Answers: []Answer{Accepted, Stale}, More: true, Receipt: "9.5", Next: -7 * time.Microsecond, Head: Head{Waiting: 4, Place: 2},
 		Tasks: []Task{
-			{ID: "a", Payload: []byte("p"), Score: 9.5, Due: 1.5, Attempt: 1},
-			{ID: "b", Score: 9.5, Due: 2.5, Attempt: 3},
+			{ID: "a", Payload: []byte("p"), Score: 9.5, Due: TimeOf(1.5), Attempt: 1},
+			{ID: "b", Score: 9.5, Due: TimeOf(2.5), Attempt: 3},
 		},
 	}, x)
 	for name, change := range map[string]func(parts []any){
@@ -74,10 +74,10 @@ func TestExchange_ReadsEachPart(t *testing.T) {
 		"an answer too few":         func(p []any) { p[6] = []any{int64(1)} },
 		"an answer too many":        func(p []any) { p[6] = []any{int64(1), int64(1), int64(1)} },
 	} {
-		_, err := DecodeExchange(reply(change), 2, AsTask)
+		_, err := DecodeExchange(reply(change), 2)
 		require.ErrorIs(t, err, redisexec.ErrCorrupt, name)
 	}
-	all, err := DecodeExchange(reply(func(p []any) { p[2], p[3], p[4], p[5], p[6] = []any{}, []any{}, []any{}, "", []any{} }), 2, AsTask)
+	all, err := DecodeExchange(reply(func(p []any) { p[2], p[3], p[4], p[5], p[6] = []any{}, []any{}, []any{}, "", []any{} }), 2)
 	require.NoError(t, err)
 	require.Equal(t, []Answer{Accepted, Accepted}, all.Answers, "nothing is said if all are accepted")
 }

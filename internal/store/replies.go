@@ -21,18 +21,18 @@ const (
 
 // DecodePopped reads the answer to Pop: the tasks, whether there may be more, and whether a pause or
 // limits keep those.
-func DecodePopped[T any](value any, as func(Task) T) (tasks []T, more, isLimited bool, err error) {
+func DecodePopped(value any) (tasks []Task, more, isLimited bool, err error) {
 	r := newReader(value)
 	left := r.int()
-	tasks, err = readTasks(&r, as)
+	tasks, err = readTasks(&r)
 	return tasks, left > 0, left < 0, err
 }
 
-func readTasks[T any](r *reader, as func(Task) T) ([]T, error) {
+func readTasks(r *reader) ([]Task, error) {
 	const parts = 4 // of each
-	ts := make([]T, 0, r.left()/parts)
+	ts := make([]Task, 0, r.left()/parts)
 	for r.more() {
-		ts = append(ts, as(r.listed().Task))
+		ts = append(ts, r.listed().Task)
 	}
 	if r.err() != nil {
 		return nil, r.err()
@@ -41,10 +41,10 @@ func readTasks[T any](r *reader, as func(Task) T) ([]T, error) {
 }
 
 // DecodePeeked reads the answer to Peek, and where the list goes on.
-func DecodePeeked[T any](value any, as func(Task) T) (end Cursor, tasks []T, err error) {
+func DecodePeeked(value any) (end Cursor, tasks []Task, err error) {
 	r := newReader(value)
 	end = Cursor{r.text(), r.text()}
-	tasks, err = readTasks(&r, as)
+	tasks, err = readTasks(&r)
 	return end, tasks, err
 }
 
@@ -166,7 +166,7 @@ func DecodeWorkers(value any) (said []Saying, err error) {
 // DecodeReport reads the answer to Settle and Report.
 func DecodeReport(value any, items []Item) ([]Answer, error) {
 	if items[0].Disposition.Settler() == ByExchange {
-		x, err := DecodeExchange(value, len(items), AsTask)
+		x, err := DecodeExchange(value, len(items))
 		return x.Answers, err
 	}
 	r := newReader(value)

@@ -49,7 +49,7 @@ func FuzzReplies(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		reply := replyOf(text)
-		x, err := store.DecodeExchange(reply, 0, store.AsTask)
+		x, err := store.DecodeExchange(reply, 0)
 		errs := []error{err}
 		if err == nil {
 			require.True(t, len(x.Tasks) == 0 || x.Receipt != "")
@@ -130,12 +130,12 @@ func TestClaimed_OneDueTimeForEachTask(t *testing.T) {
 		return []any{int64(0), "9.5", ids, []any{}, []any{}, dues, []any{}, int64(0), int64(0), int64(-1)}
 	}
 	for _, dues := range []any{"1.5 2.5", "1.5 2.5 3.5 4.5", "", " 1.5 2.5 3.5", "1.5  3.5", "1.5 inf 3.5", "1.5 nan 3.5", "1.5,2.5,3.5", []any{"1.5", "2.5", "3.5"}} {
-		_, err := store.DecodeExchange(reply(dues), 0, store.AsTask)
+		_, err := store.DecodeExchange(reply(dues), 0)
 		require.ErrorIs(t, err, redisexec.ErrCorrupt, "%q", dues)
 	}
 	for n := range 5 {
 		var got []store.Task
-		rest, err := store.DecodeExchange(reply("1.5 2.5 3.5"), 0, store.AsTask)
+		rest, err := store.DecodeExchange(reply("1.5 2.5 3.5"), 0)
 		require.NoError(t, err)
 		first := rest.Cut(n)
 		require.Len(t, first.Tasks, min(n, 3))
@@ -143,7 +143,7 @@ func TestClaimed_OneDueTimeForEachTask(t *testing.T) {
 		require.Len(t, got, 3)
 		for i, e := range got {
 			require.Equal(t, string(rune('a'+i)), e.ID)
-			require.Equal(t, float64(i)+1.5, e.Due)
+			require.Equal(t, store.TimeOf(float64(i)+1.5), e.Due)
 		}
 	}
 }

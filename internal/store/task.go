@@ -15,8 +15,8 @@ type Task struct {
 	Kind    string
 	Payload []byte
 	Header  map[string]string
-	Score   float64 // its receipt
-	Due     float64 // when it became due, in Unix seconds
+	Score   float64   // its receipt
+	Due     time.Time // when it became due
 	Attempt int
 }
 
@@ -37,7 +37,7 @@ type Info struct {
 func (r *reader) listed() Info {
 	id, score := r.text(), r.score()
 	t := r.task(id, r.part(), r.part())
-	t.Score, t.Due = score, score
+	t.Score, t.Due = score, TimeOf(score)
 	return t
 }
 
@@ -45,7 +45,7 @@ func (r *reader) listed() Info {
 func (r *reader) shown(state State) Info {
 	id, score := r.text(), r.anyScore()
 	t := r.standing(id, r.part(), r.part(), state)
-	t.Score, t.Due = score, score
+	t.Score, t.Due = score, TimeOf(score)
 	r.story(&t)
 	return t
 }
@@ -146,13 +146,13 @@ func (r *reader) done(n int) []Answer {
 	return answers
 }
 
-// Exchanged is the reply of exchange.lua. T is what its caller makes of a task.
-type Exchanged[T any] struct {
+// Exchanged is the reply of exchange.lua.
+type Exchanged struct {
 	Answers []Answer // of the tasks that it was to finish
 	More    bool     // there may be more that are due
 	Limited bool     // pause or limits have kept some from being handed out
 	Receipt string   // of all tasks
-	Tasks   []T
+	Tasks   []Task
 	Next    time.Duration // until the earliest other task is due, an hour for later or never; negative, for how long it has been
 	Head    Head          // the same, of the line too
 }
@@ -162,8 +162,8 @@ const longestDue = 9_000_000_000_000_000
 
 // DecodeExchange decodes the reply of exchange.lua, which was to finish so many tasks: whether there are more, the score of all, their
 // IDs, the attempts unless all are first ones, the payloads unless all are empty, when each was due, in one text, the answers,
-// the next due time, how many clients are in line, and this one's place. as makes a T of each task.
-func DecodeExchange[T any](value any, finished int, as func(Task) T) (x Exchanged[T], err error) {
+// the next due time, how many clients are in line, and this one's place.
+func DecodeExchange(value any, finished int) (x Exchanged, err error) {
 	r := newReader(value)
 	more := r.int()
 	x.More, x.Limited, x.Receipt = more > 0, more < 0, r.text()
@@ -171,15 +171,15 @@ func DecodeExchange[T any](value any, finished int, as func(Task) T) (x Exchange
 	answers := newReader(r.part())
 	x.Next = time.Duration(min(max(r.int(), -longestDue), time.Hour.Microseconds())) * time.Microsecond
 	x.Head = Head{Off: max(x.Next, 0), Waiting: int(r.int()), Place: Place(r.int())}
-	x.Tasks = exchanged(&r, x.Receipt, ids, attempts, payloads, dues, as)
+	x.Tasks = exchanged(&r, x.Receipt, ids, attempts, payloads, dues)
 	if x.Answers = answers.done(finished); r.err() != nil || answers.err() != nil {
-		return Exchanged[T]{}, redisexec.Unexpected(value)
+		return Exchanged{}, redisexec.Unexpected(value)
 	}
 	return x, nil
 }
 
 // exchanged returns the tasks that an exchange has claimed.
-func exchanged[T any](r *reader, receipt string, ids, attempts, payloads []any, dues string, as func(Task) T) []T {
+func exchanged(r *reader, receipt string, ids, attempts, payloads []any, dues string) []Task {
 	if len(ids) == 0 {
 		return nil
 	}
@@ -188,7 +188,7 @@ func exchanged[T any](r *reader, receipt string, ids, attempts, payloads []any, 
 		r.bad = true
 		return nil
 	}
-	tasks := make([]T, len(ids))
+	tasks := make([]Task, len(ids))
 	for i := range tasks {
 		id, isText := ids[i].(string)
 		var attempt, payload any = int64(1), ""
@@ -202,19 +202,16 @@ func exchanged[T any](r *reader, receipt string, ids, attempts, payloads []any, 
 		word, dues, _ = strings.Cut(dues, " ")
 		due, isScore := parseScore(word)
 		t := r.task(id, attempt, payload)
-		t.Score, t.Due = score, due
+		t.Score, t.Due = score, TimeOf(due)
 		r.bad = r.bad || !isText || !isScore || math.IsInf(due, 0) || t.Omitted > 0
-		tasks[i] = as(t.Task)
+		tasks[i] = t.Task
 	}
 	r.bad = r.bad || dues != ""
 	return tasks
 }
 
-// AsTask leaves a task as it is.
-func AsTask(t Task) Task { return t }
-
 // Cut returns the first n tasks at most, and leaves the others.
-func (x *Exchanged[T]) Cut(n int) Exchanged[T] {
+func (x *Exchanged) Cut(n int) Exchanged {
 	first, n := *x, min(n, len(x.Tasks))
 	first.Tasks, x.Tasks = x.Tasks[:n:n], x.Tasks[n:]
 	return first

@@ -9,6 +9,9 @@ import (
 // time passes the year 2200.
 const LongestDuration = 100 * 365 * 24 * time.Hour
 
+// LastTime is the latest due time that is accepted.
+var LastTime = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC)
+
 // Millis rounds up, so that a key never lives shorter than its holder believes.
 func Millis(d time.Duration) int64 {
 	return int64((d + time.Millisecond - 1) / time.Millisecond)

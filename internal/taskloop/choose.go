@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/backoff"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // choose returns the queue with which the next exchange is, and for how many tasks its claim. nil if none may go out now.
@@ -179,7 +180,7 @@ func (l *loop) claimable(q *queue, now time.Time) int {
 	case !q.demand.backlogLikely:
 		most = min(most, 2*q.brought+few)
 	}
-	return q.demand.size(min(l.freeFor(q), most, MaxGroup), now)
+	return q.demand.size(min(l.freeFor(q), most, store.MaxGroup), now)
 }
 
 // free is how many runners have nothing to do, and are not kept for what a claim may bring.

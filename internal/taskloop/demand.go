@@ -1,6 +1,10 @@
 package taskloop
 
-import "time"
+import (
+	"time"
+
+	"github.com/sluice-go/sluice/internal/store"
+)
 
 // probePause is how long a claim does not ask for more than the limit.
 const probePause = time.Minute
@@ -79,7 +83,7 @@ func (d *demand) noteAnswered(n, brought int) {
 	switch {
 	case d.limit > 0:
 		d.most = min(d.most, d.limit)
-	case d.most >= MaxGroup:
+	case d.most >= store.MaxGroup:
 		d.most = 0
 	}
 }

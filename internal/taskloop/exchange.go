@@ -62,6 +62,9 @@ type exchange struct {
 // Run sends the exchange.
 func (x *exchange) Run() {
 	x.results, x.claimed = x.source.Exchange(x.reports, x.claim)
+	if o := x.queue.Observer; o != nil && len(x.claimed.Tasks) > 0 {
+		o.Claimed(x.claimed.Tasks)
+	}
 	select {
 	case x.answered <- x:
 	case <-x.over:
@@ -208,7 +211,7 @@ func (l *loop) takeReports(q *queue, now time.Time) (reports []Report, reported 
 			continue
 		}
 		settler, more := d.disposition.Settler(), d.disposition.Size()
-		if len(groups[settler]) == MaxGroup || size > 0 && size+more > MaxGroupBytes {
+		if len(groups[settler]) == store.MaxGroup || size > 0 && size+more > store.MaxGroupBytes {
 			left = append(left, d)
 			continue
 		}

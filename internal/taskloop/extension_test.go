@@ -30,10 +30,10 @@ func TestLease_ManyAreExtendedInBatches(t *testing.T) {
 		time.Sleep(10*time.Second + tenth)
 		_, extensions := q.sent()
 		at := times(extensions, w.start)
-		require.Len(t, extensions, n/MaxGroup)
+		require.Len(t, extensions, n/store.MaxGroup)
 		extended := map[string]bool{}
 		for i, x := range extensions {
-			require.LessOrEqual(t, len(x.reports[store.ByExchange]), MaxGroup)
+			require.LessOrEqual(t, len(x.reports[store.ByExchange]), store.MaxGroup)
 			for _, task := range x.reports[store.ByExchange] {
 				require.False(t, extended[task])
 				extended[task] = true

@@ -27,10 +27,10 @@ type extension struct {
 	result     ReportResult
 }
 
-// extensionSlots is how many extensions go out at a time for one queue. Each has up to MaxGroup leases, so that a
+// extensionSlots is how many extensions go out at a time for one queue. Each has up to store.MaxGroup leases, so that a
 // slow server costs few leases a try, and a connection that hangs only those that it was given.
 func (l *loop) extensionSlots() int {
-	return min(1+l.Concurrency/(MaxGroup*len(l.queues)), mostExtensions)
+	return min(1+l.Concurrency/(store.MaxGroup*len(l.queues)), mostExtensions)
 }
 
 // scheduleCheck has the leases checked, at the latest then.
@@ -107,7 +107,7 @@ func (l *loop) sendExtension(q *queue) {
 	x := &extension{queue: q, sent: time.Now()}
 	l.extendedAt = x.sent
 	taken := 0
-	for taken < len(q.toExtend) && len(x.deliveries) < MaxGroup {
+	for taken < len(q.toExtend) && len(x.deliveries) < store.MaxGroup {
 		d := q.toExtend[taken]
 		taken++
 		if d.state == handling {

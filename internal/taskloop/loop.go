@@ -98,7 +98,7 @@ type stopping struct {
 func newLoop(ctx context.Context, c Config) *loop {
 	l := &loop{
 		Config: c, end: ctx.Done(), handlers: context.WithoutCancel(ctx),
-		work:        make(chan *delivery, min(c.Concurrency, MaxGroup)),
+		work:        make(chan *delivery, min(c.Concurrency, store.MaxGroup)),
 		completions: completions{ready: make(chan struct{}, 1)},
 		exchanged:   make(chan *exchange),
 		extended:    make(chan *extension, mostExtensions),

@@ -35,6 +35,8 @@ type sighting struct {
 
 type sightingKey struct{}
 
+func (w *witness) Claimed([]store.Task) {}
+
 func (w *witness) Started(ctx context.Context, t store.Task) context.Context {
 	w.observed.Lock()
 	defer w.observed.Unlock()

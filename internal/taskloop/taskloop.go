@@ -19,21 +19,13 @@ import (
 	"github.com/sluice-go/sluice/internal/store"
 )
 
-const (
-	// MaxGroup is the most tasks that one report or claim handles.
-	MaxGroup = 250
-	// MaxGroupBytes is the most payload that one script is given, unless a single one is larger. It keeps scripts short, as
-	// MaxGroup does.
-	MaxGroupBytes = 1 << 20
-)
-
 // Source is a queue that a loop works on. Its methods may be called from several goroutines at once.
 type Source interface {
 	// Exchange sends reports and, if claim is not 0, a claim of at most that many tasks,
 	// all in one pipeline. It blocks until there is an answer or the client
 	// gives up, and returns a result for each report.
 	Exchange(reports []Report, claim int) ([]ReportResult, ClaimResult)
-	// Extend extends the leases of up to MaxGroup tasks, those in a row with the same
+	// Extend extends the leases of up to store.MaxGroup tasks, those in a row with the same
 	// receipt at the least cost. It returns when ctx ends.
 	Extend(ctx context.Context, items []store.Item) ReportResult
 	// Wait returns nil when a task may be due, or an error when it cannot tell or
@@ -70,9 +62,16 @@ type ClaimResult struct {
 	Err  error
 }
 
-// Policy is what a worker makes of a task. Its methods are called by the runners, several
-// at once.
+// Policy is what a worker makes of a task, and of what has become of it.
 type Policy interface {
+	Handler
+	// Accepted is told that the server has carried out what was decided. It must be short: the loop waits for it.
+	Accepted(t store.Task)
+}
+
+// Handler is what a worker makes of a task. Its methods are called by the runners, several
+// at once.
+type Handler interface {
 	// Handle does the task's work. A panic is an error; it may call runtime.Goexit.
 	Handle(ctx context.Context, t store.Task) error
 	// Decide says what is to become of a task whose handler returned err, or ErrExited if it called
@@ -82,13 +81,13 @@ type Policy interface {
 	Decide(ctx context.Context, t store.Task, err error) store.Disposition
 	// Fallback decides if Decide called runtime.Goexit.
 	Fallback(t store.Task) store.Disposition
-	// Accepted is told that the server has carried out what was decided. It must be short: the loop waits for it.
-	Accepted(t store.Task)
 }
 
 // Observer is told what the loop does with tasks. Its methods must be short: they are called by the
 // runners, Finished also by the loop, which waits for them, and Stuck by the loop.
 type Observer interface {
+	// Claimed is told of tasks that a claim has brought, by the goroutine that has sent it.
+	Claimed(ts []store.Task)
 	// Started is told that a handler is about to be called, and returns the context for it.
 	Started(ctx context.Context, t store.Task) context.Context
 	// Finished is told once for each Started, with the context that that has returned, when the

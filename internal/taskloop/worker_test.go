@@ -252,7 +252,7 @@ func TestRun_WhatComesNextTakesTheTasksPlace(t *testing.T) {
 		q.latency = 10 * time.Millisecond
 		w := newWorker(q, 6, time.Second)
 		actions := map[string]store.Action{"done": store.Finish, "snoozed": store.Snooze, "retried": store.Retry, "set aside": store.Bury, "large": store.Finish, "larger": store.Finish}
-		sizes := map[string]int{"large": MaxGroupBytes/2 + 1, "larger": 2 * MaxGroupBytes}
+		sizes := map[string]int{"large": store.MaxGroupBytes/2 + 1, "larger": 2 * store.MaxGroupBytes}
 		at := time.Now().Add(time.Hour)
 		w.decide = func(task store.Task, _ error, _ error) store.Disposition {
 			payload := strings.Repeat("p", max(1, sizes[task.ID]))
@@ -269,7 +269,7 @@ func TestRun_WhatComesNextTakesTheTasksPlace(t *testing.T) {
 				_, id, _ := strings.Cut(sent, " ")
 				size += max(1, sizes[id])
 			}
-			require.True(t, size <= MaxGroupBytes || len(x.reports[store.ByGiveBack]) == 1, "%d bytes: %v", size, x.reports)
+			require.True(t, size <= store.MaxGroupBytes || len(x.reports[store.ByGiveBack]) == 1, "%d bytes: %v", size, x.reports)
 		}
 		require.Len(t, w.tasks(), 6, "once each")
 		require.Len(t, q.left(), 6)
@@ -304,8 +304,8 @@ func TestRun_NoGroupIsTooLarge(t *testing.T) {
 		time.Sleep(time.Second)
 		exchanges, _ := q.sent()
 		for _, x := range exchanges {
-			require.LessOrEqual(t, x.claim, MaxGroup)
-			require.LessOrEqual(t, len(x.reports[store.ByExchange]), MaxGroup)
+			require.LessOrEqual(t, x.claim, store.MaxGroup)
+			require.LessOrEqual(t, len(x.reports[store.ByExchange]), store.MaxGroup)
 		}
 		require.Equal(t, [5]int64{1000}, w.counts())
 		require.Nil(t, w.end())

@@ -15,16 +15,19 @@ import (
 	"github.com/sluice-go/sluice/internal/store"
 )
 
-// Client is what all queues on one redis.UniversalClient share.
+// Client is what all queues on one redis.UniversalClient share. Nothing closes it: its goroutines end when they are idle.
 type Client struct {
+	// Executor sends their requests.
+	Executor *redisexec.Executor
 	// Notifier has the pub/sub connections.
 	Notifier *notify.Notifier
+	// Scripts are those with which queues are worked on.
+	Scripts *store.Scripts
 
-	rdb     redis.UniversalClient
-	scripts *store.Scripts
-	looker  looker
-	alone   chan struct{} // has a value for each look at one queue that is under way
-	id      string        // in lines
+	rdb    redis.UniversalClient
+	looker looker
+	alone  chan struct{} // has a value for each look at one queue that is under way
+	id     string        // in lines
 
 	mu       sync.Mutex // guards what follows
 	watchers map[any]weak.Pointer[Watcher]
@@ -32,10 +35,10 @@ type Client struct {
 
 func newClient(rdb redis.UniversalClient, scripts *store.Scripts) *Client {
 	c := &Client{
-		rdb: rdb, Notifier: notify.New(rdb), scripts: scripts, id: rand.Text()[:12], watchers: map[any]weak.Pointer[Watcher]{},
-		alone: make(chan struct{}, looksAtOnce),
+		rdb: rdb, Executor: redisexec.New(rdb), Notifier: notify.New(rdb), Scripts: scripts, id: rand.Text()[:12],
+		watchers: map[any]weak.Pointer[Watcher]{}, alone: make(chan struct{}, looksAtOnce),
 	}
-	c.looker.init(redisexec.New(rdb), scripts)
+	c.looker.init(c.Executor, scripts)
 	return c
 }
 
@@ -84,11 +87,6 @@ func (c *Client) forgetWatcher(key any) {
 	if c.watchers[key].Value() == nil {
 		delete(c.watchers, key)
 	}
-}
-
-// Look returns a request that looks at the watcher's queue alone, and takes no place in line.
-func (w *Watcher) Look() redisexec.Request {
-	return w.client.scripts.Look([]store.Looking{{Queue: w.queue}})
 }
 
 // Registry finds the Client of a redis.UniversalClient, by its address. It keeps neither alive:

@@ -96,9 +96,9 @@ func (w *watch) lookAlone() error {
 	client := watcher.client
 	defer client.lookingAlone()()
 	r := lookResult{mark: watcher.Mark(), sent: time.Now()}
-	request := client.scripts.Look([]store.Looking{watcher.looking(r.mark)})
+	request := client.Scripts.Look([]store.Looking{watcher.looking(r.mark)})
 	request.Bounded = true
-	reply, err := client.looker.executor.Run(context.Background(), request)
+	reply, err := client.Executor.Run(context.Background(), request)
 	if err != nil {
 		if watcher.claimsWork(err) {
 			return nil
@@ -117,9 +117,9 @@ func (w *watch) lookAlone() error {
 // leaveLine takes the client out of the line, for which no caller waits any more. Others see to the head.
 func (w *watch) leaveLine() error {
 	client := w.watcher.client
-	request := client.scripts.Look([]store.Looking{{Queue: w.watcher.queue, Client: w.watcher.name(w.watcher.Mark()), Leaves: true}})
+	request := client.Scripts.Look([]store.Looking{{Queue: w.watcher.queue, Client: w.watcher.name(w.watcher.Mark()), Leaves: true}})
 	request.Bounded = true
-	_, err := client.looker.executor.Run(context.Background(), request)
+	_, err := client.Executor.Run(context.Background(), request)
 	w.watcher.left()
 	return err
 }

@@ -104,7 +104,7 @@ func (m *queueMachine) finish(t *rapid.T) {
 	q := store.NewQueue(store.Load(os.DirFS("../../lua")), m.key, options)
 	reply := redisexec.New(m.rdb).Once(context.Background(), q.Exchange(items, store.Claim{}))
 	require.NoError(t, reply.Err)
-	x, err := store.DecodeExchange(reply.Value, len(es), store.AsTask)
+	x, err := store.DecodeExchange(reply.Value, len(es))
 	require.NoError(t, err)
 	var stale []string
 	for i, answer := range x.Answers {

@@ -1,7 +1,6 @@
-package sluice
+package queues
 
 import (
-	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,23 +8,31 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-go/sluice/internal/store"
+	"github.com/sluice-go/sluice/internal/taskloop"
 )
 
-// TestPeriodic_AnEarlierClaimThatIsAdmittedLater does not set the clock back by which the next occurrence is chosen. A process may
-// have two claims of a task, if the server's clock was set ahead and the first lease is over.
+// every is the schedule of all multiples of a duration since the Unix epoch.
+type every time.Duration
+
+func (d every) Next(t time.Time) time.Time { return t.Truncate(time.Duration(d)).Add(time.Duration(d)) }
+
+// TestPeriodic_AnEarlierClaimThatIsAdmittedLater does not set the clock back by which the next occurrence
+// is chosen. A process may have two claims of a task, if the server's clock was set ahead and the first
+// lease is over.
 func TestPeriodic_AnEarlierClaimThatIsAdmittedLater(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, testAnEarlierClaim) // there a schedule answers at once
 }
 
 func testAnEarlierClaim(t *testing.T) {
-	const lease = 30 * time.Second
-	w := &Worker{Queue: &Queue{}, Periodic: []Periodic{{ID: "tick", Schedule: Every(50 * time.Millisecond)}}}
-	p, err := w.newPeriodics(lease, slog.Default())
-	require.NoError(t, err)
+	const lease, interval = 30 * time.Second, 50 * time.Millisecond
+	p := &Worker{
+		Queue: &Queue{}, Loop: taskloop.Queue{Lease: lease}, Periodic: []Periodic{{ID: "tick", Schedule: every(interval)}},
+	}
+	p.startPeriodic()
 	first := time.Unix(1_700_000_000, 0).UTC()
 	claim := func(due, at time.Time) (store.Task, occurrence) {
-		o := occurrence{after: due.Add(-50 * time.Millisecond), due: due}
+		o := occurrence{after: due.Add(-interval), due: due}
 		return store.Task{ID: "tick", Attempt: 1, Header: o.header("tick", nil), Score: float64(at.Add(lease).UnixMicro()) / 1e6}, o
 	}
 	earlier, before := claim(first, first)
@@ -39,5 +46,5 @@ func testAnEarlierClaim(t *testing.T) {
 	}
 	d := p.conclude(later, store.Disposition{Action: store.Finish})
 	require.NotNil(t, d.Next)
-	require.Equal(t, o.due.Add(50*time.Millisecond), d.Next.At)
+	require.Equal(t, o.due.Add(interval), d.Next.At)
 }

@@ -1,23 +1,29 @@
-package sluice
+package queues
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/sluice-go/sluice/internal/background"
+	"github.com/sluice-go/sluice/internal/backoff"
+	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/store"
 )
 
 // periodicTask is a Periodic of a worker's. Its schedule is called in goroutines of their own: one call
 // at a time, however long it takes. So neither a handler's goroutine nor another task waits for it.
 type periodicTask struct {
 	Periodic
-	periodics *periodics
-	expected  atomic.Uint64 // the bits of the score with which it was found scheduled, as it is to be
+	worker   *Worker
+	expected atomic.Uint64 // the bits of the score with which it was found scheduled, as it is to be
 
 	mu     sync.Mutex // guards what follows
 	last   *planning  // the last question; nil if there was none
@@ -42,7 +48,7 @@ const (
 	// lost of one in the queue.
 	roundedOff = time.Millisecond
 	// missedAfter is after what time an occurrence that was not begun is a missed one, of which there may be later
-	// ones; and skipAfter, after what time MissedSkip has none handled. Workers that started within missedAfter of
+	// ones; and skipAfter, after what time SkipsMissed has none handled. Workers that started within missedAfter of
 	// each other have the same list.
 	missedAfter = time.Second
 	skipAfter   = time.Minute
@@ -111,14 +117,14 @@ func (p *periodicTask) tell(err error) {
 	p.isTold = err != nil
 	p.mu.Unlock()
 	if isNews {
-		p.periodics.log.Warn("sluice: periodic task has no next occurrence", slog.String("task", p.ID), slog.String("error", err.Error()))
+		p.worker.Loop.Log.Warn("sluice: periodic task has no next occurrence", slog.String("task", p.ID), slog.String("error", err.Error()))
 	}
 }
 
 // instead returns what is to be in the queue instead of an occurrence that is due there at a time, which
 // may differ from its own: that very occurrence, if it is right. Only ask calls it, and what it calls.
 func (p *periodicTask) instead(o occurrence, at, now time.Time) (occurrence, error) {
-	list, after := p.periodics.listed(), later(now, o.before)
+	list, after := p.worker.listed(), later(now, o.before)
 	isMoved := at.Sub(o.due).Abs() >= roundedOff // a retry, or by an operator
 	switch {
 	case o.after.After(now), o == occurrence{}: // the server's clock was ahead, or there is no task
@@ -146,13 +152,13 @@ func (p *periodicTask) instead(o occurrence, at, now time.Time) (occurrence, err
 func (p *periodicTask) catchUp(o occurrence, now time.Time) (next occurrence, err error) {
 	next = occurrence{due: p.latest(o.due, now), after: now, before: o.due}
 	switch {
-	case p.Missed == MissedSkip && now.Sub(next.due) > skipAfter:
+	case p.SkipsMissed && now.Sub(next.due) > skipAfter:
 		next, err = p.first(later(now, o.before))
 		next.before = o.before
 	case next.due.Equal(o.due):
 		return o, nil
 	}
-	next.list = p.periodics.listed()
+	next.list = p.worker.listed()
 	return next, err
 }
 
@@ -178,7 +184,7 @@ func (p *periodicTask) latest(from, to time.Time) time.Time {
 func (p *periodicTask) first(after time.Time) (occurrence, error) {
 	o := occurrence{after: after.UTC()}
 	o.due = p.Schedule.Next(o.after).UTC()
-	if !o.due.After(after) || o.due.After(lastTime) {
+	if !o.due.After(after) || o.due.After(store.LastTime) {
 		return occurrence{}, errNoOccurrence
 	}
 	return o, nil
@@ -189,4 +195,105 @@ func later(a, b time.Time) time.Time {
 		return b
 	}
 	return a
+}
+
+const (
+	// keepInterval is how often a worker looks whether its periodic tasks are there, about, and keepRetry
+	// after an error.
+	keepInterval = time.Minute
+	keepRetry    = 2 * time.Second
+	// maxSends is how many requests a worker has under way for its periodic tasks: at its start all may be
+	// missing, and a client has few connections.
+	maxSends = 4
+	// maxKept is how many tasks one look is about at most. It reads little of each.
+	maxKept = 500
+)
+
+// keepPeriodic looks after all periodic tasks, again and again until ctx ends.
+func (w *Worker) keepPeriodic(ctx context.Context) {
+	failing := false
+	for ctx.Err() == nil {
+		var failed error
+		for part := range slices.Chunk(w.order, maxKept) {
+			failed = cmp.Or(failed, w.look(ctx, part))
+		}
+		pause := keepInterval
+		if failed != nil {
+			pause = keepRetry
+			if !failing && ctx.Err() == nil {
+				w.Loop.Log.Warn("sluice: worker cannot see to its periodic tasks", slog.String("error", failed.Error()))
+			}
+		}
+		failing = failed != nil
+		backoff.Sleep(ctx, pause/2+backoff.Full(pause))
+	}
+}
+
+// look asks the server which tasks of a part are not in the queue as expected, and has each mended once
+// its schedule has said what is right. What is due, or being handled, is left alone: admit and conclude
+// see to that.
+func (w *Worker) look(ctx context.Context, part []*periodicTask) error {
+	wanted, ids := make([]store.Wanted, len(part)), make([]string, len(part))
+	for i, task := range part {
+		ids[i] = task.ID
+		wanted[i] = store.Wanted{ID: task.ID, Unless: store.ScoreText(math.Float64frombits(task.expected.Load()))}
+	}
+	reply, err := w.send(ctx, w.Queue.Store.Get(store.NoPayloadButHeader, wanted...))
+	if err != nil {
+		return err
+	}
+	now, found, err := store.DecodeGot(reply.Value, ids...)
+	if err != nil {
+		return err
+	}
+	w.noteTime(now)
+	for _, t := range found {
+		o, isOne := occurrenceIn(t.ID, t.Header)
+		switch task := w.tasks[t.ID]; {
+		case t.State == store.StateScheduled && !isOne, t.State == store.StateDue, t.State == store.StateLeased:
+		case t.State == store.StateScheduled:
+			task.ask(o, store.TimeOf(t.Score), now, func(next occurrence) error { return task.move(ctx, t.Score, o, next) })
+		default:
+			task.ask(occurrence{}, now, now, func(next occurrence) error { return task.enqueue(ctx, t, next) })
+		}
+	}
+	return nil
+}
+
+// move moves a task that is due at a wrong time, unless it has changed since it was looked at.
+func (p *periodicTask) move(ctx context.Context, receipt float64, from, to occurrence) error {
+	if from == to {
+		p.expected.Store(math.Float64bits(receipt))
+		return nil
+	}
+	item := store.Item{ID: p.ID, Receipt: store.ScoreText(receipt), Disposition: store.Disposition{Action: store.Snooze, Next: p.next(to)}}
+	_, err := p.worker.send(ctx, p.worker.Queue.Store.Report([]store.Item{item}))
+	return err
+}
+
+// enqueue enqueues a task that is not there. It was done, since its schedule had ended or no worker had
+// it, or was a dead letter, perhaps.
+func (p *periodicTask) enqueue(ctx context.Context, was store.Info, o occurrence) error {
+	w, d := p.worker, p.draft(o)
+	args := w.Queue.Store.NewBatch(1, store.Keep, "0", 0)
+	args.Add(d.Enqueue())
+	_, err := p.worker.send(ctx, w.Queue.Store.Enqueue(args))
+	if err == nil && was.State == store.StateDead {
+		w.Loop.Log.Warn("sluice: periodic task was a dead letter, goes on with the next occurrence",
+			slog.String("task", p.ID), slog.String("reason", was.Reason))
+	}
+	return err
+}
+
+// send sends a request, in its turn. The keeper, and a schedule's goroutine, wait for the answer no longer
+// than a loop may.
+func (w *Worker) send(ctx context.Context, r redisexec.Request) (redisexec.Reply, error) {
+	select {
+	case w.sends <- struct{}{}:
+		defer func() { <-w.sends }()
+	case <-ctx.Done():
+		return redisexec.Reply{}, ctx.Err()
+	}
+	r.Bounded = true
+	return w.Queue.Executor.Run(ctx, r)
 }

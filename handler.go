@@ -1,0 +1,375 @@
+package sluice
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/backoff"
+	"github.com/sluice-go/sluice/internal/lease"
+	"github.com/sluice-go/sluice/internal/store"
+)
+
+// Handler does the work of a task: see Worker.Handler.
+type Handler func(ctx context.Context, e Entry) error
+
+// Middleware returns a Handler that calls next, and does something before or after that: see Worker.Use. What becomes of a task
+// is told by the hook TaskFinished; an error may also put it off, as Again does.
+type Middleware func(next Handler) Handler
+
+// around returns a handler with middleware around it, of which the first is outermost.
+func around(handler Handler, use []Middleware) (Handler, error) {
+	if handler == nil {
+		return nil, fmt.Errorf("%w: nil Handler", ErrInvalid)
+	}
+	for _, middleware := range slices.Backward(use) {
+		if middleware == nil {
+			return nil, fmt.Errorf("%w: nil Middleware", ErrInvalid)
+		}
+		if handler = middleware(handler); handler == nil {
+			return nil, fmt.Errorf("%w: a Middleware that returns no Handler", ErrInvalid)
+		}
+	}
+	return handler, nil
+}
+
+// maxResult is the most bytes of a result.
+const maxResult = 64 << 10
+
+// RecordResult has data remembered as the result of the task that a Worker's handler works on, if it is finished,
+// for the queue's WithRetention: TaskInfo.Result shows it. Of several calls the last counts. Without a retention
+// data is dropped.
+//
+// It sends nothing by itself, and keeps a copy.
+//
+// ctx is the handler's, or one that descends from it, but not that of a KeepAlive in it. ErrInvalid: ctx is another, or the
+// handler has returned, or the task is not its own any more (it was cancelled, or its lease is lost); or data has more than 64 KiB. A result is sent within
+// a third of the lease, or again: over a slow link, keep results small and leases long.
+func RecordResult(ctx context.Context, data []byte) error {
+	switch {
+	case len(data) > maxResult:
+		return invalid("record result", fmt.Sprintf("a result of %d bytes, %d are allowed", len(data), maxResult))
+	case ctx == nil || !lease.Record(ctx, string(data)):
+		return invalid("record result", "no context of a handler that runs")
+	}
+	return nil
+}
+
+// Permanent marks an error as one that a further attempt will not mend. If a handler
+// returns it, or an error that wraps it, its task is put among the dead letters at once.
+// errors.Is and errors.As see through it. Permanent(nil) is nil.
+func Permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &permanentError{err}
+}
+
+type permanentError struct{ err error }
+
+func (e *permanentError) Error() string { return e.err.Error() }
+func (e *permanentError) Unwrap() error { return e.err }
+
+// IsPermanent reports whether err was marked by Permanent, or wraps an error that was. A
+// loop of one's own asks it before it gives a task back.
+func IsPermanent(err error) bool {
+	var permanent *permanentError
+	return errors.As(err, &permanent)
+}
+
+// Again returns what a handler returns for a task that has not failed and is not done either: it is due again in d,
+// by the server's clock, with its header and payload, and no attempt is used up.
+//
+// So a task may be put off any number of times, also on the last attempt that the queue allows: until a limit of
+// requests has passed (HTTP 429), a lock is free, or a result is there.
+//
+// An error that wraps it, or joins it with others, means the same, with its own text in the log; joined with a
+// Permanent one, Permanent wins. A version that was deferred meanwhile takes the task's place instead, at its
+// own time. A negative d counts as 0, one longer than 100 years as that. The server adds d to its time when the
+// result arrives there.
+func Again(d time.Duration) error {
+	return &againError{min(max(d, 0), store.LongestDuration)}
+}
+
+// againError is what Again returns.
+type againError struct{ delay time.Duration }
+
+func (e *againError) Error() string { return fmt.Sprintf("due again in %v", e.delay) }
+
+// againIn returns after how long a task is due again whose handler has returned err, and whether that says so.
+func againIn(err error) (d time.Duration, ok bool) {
+	var again *againError
+	if !errors.As(err, &again) || IsPermanent(err) {
+		return 0, false
+	}
+	return again.delay, true
+}
+
+// RetryIn returns what a handler returns for a task that has failed with err, and is to be tried again in d,
+// whatever Backoff says: what the header Retry-After of HTTP asks for, say.
+//
+// A negative d counts as 0, one longer than 100 years as that. On the last attempt, and joined with Permanent, the
+// task is put among the dead letters; joined with Again, that counts. errors.Is and errors.As see through it.
+// RetryIn(d, nil) is nil.
+func RetryIn(d time.Duration, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &retryInError{err, min(max(d, 0), store.LongestDuration)}
+}
+
+type retryInError struct {
+	err   error
+	delay time.Duration
+}
+
+func (e *retryInError) Error() string { return e.err.Error() }
+func (e *retryInError) Unwrap() error { return e.err }
+
+// Mux hands each task to the handler of its Kind. Its Serve is the Handler of a Worker, or of several:
+//
+//	var mux sluice.Mux
+//	mux.Handle("email", sendEmail, sluice.KindTimeout(10*time.Second))
+//	mux.Handle("report", makeReport, sluice.KindMaxAttempts(3))
+//	worker := &sluice.Worker{Queue: queue, Handler: mux.Serve}
+//
+// A task of a kind that it does not know is put off for 15 to 30 seconds, again and again, and no attempt is used up:
+// a program that knows the kind is being deployed, perhaps. A Worker's log has a warning then, once a minute.
+//
+// The zero value is ready. It must not be copied. All handlers are registered before the first task is served.
+type Mux struct {
+	serves atomic.Pointer[Handler] // nil before the first task; from then on nothing changes
+
+	mu    sync.Mutex // guards what follows, while handlers are registered
+	kinds map[string]*kindRule
+	use   []Middleware
+}
+
+// kindRule is what is registered for a kind of tasks.
+type kindRule struct {
+	handler     Handler
+	timeout     time.Duration // 0 for none
+	maxAttempts int           // 0 for no limit
+	backoff     func(attempt int, err error) time.Duration
+}
+
+// KindOption is an option of Mux.Handle.
+type KindOption func(*kindRule)
+
+// KindTimeout bounds the work on a task of the kind: its ctx ends then, or after the Worker's Timeout, whichever is
+// sooner. 0 is none of its own.
+//
+// A handler that has not returned the Worker's Grace after that is stuck, see Worker.Timeout; if this is sooner
+// than a third of the Lease, that is when the Worker notices it.
+func KindTimeout(d time.Duration) KindOption { return func(k *kindRule) { k.timeout = d } }
+
+// KindMaxAttempts is how many attempts a task of the kind has before a Worker puts it among the dead letters, if WithMaxAttempts does not
+// allow fewer. One that was claimed more often, since processes have died over it, is not handed out. 0 is no limit.
+func KindMaxAttempts(n int) KindOption { return func(k *kindRule) { k.maxAttempts = n } }
+
+// KindBackoff is what a Worker uses for the kind instead of its Backoff; nil is that.
+func KindBackoff(f func(attempt int, err error) time.Duration) KindOption {
+	return func(k *kindRule) { k.backoff = f }
+}
+
+// Handle registers the handler of a kind; "" is that of tasks without one, such as a foreign producer's. What is to be
+// around it alone is called here: Handle("order", inTransaction(sell)).
+//
+// It panics, since the program is wrong, if the kind has more than 256 bytes or is there already, if the handler is
+// nil or an option nil or negative, and once the Mux serves.
+func (m *Mux) Handle(name string, h Handler, opts ...KindOption) {
+	k := &kindRule{handler: h}
+	for _, opt := range opts {
+		if opt == nil {
+			panic("sluice: Mux.Handle: nil option")
+		}
+		opt(k)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.serves.Load() != nil:
+		panic("sluice: Mux.Handle: it serves already")
+	case len(name) > store.MaxHeaderKey:
+		panic(fmt.Sprintf("sluice: Mux.Handle: a kind has %d bytes at most", store.MaxHeaderKey))
+	case m.kinds[name] != nil:
+		panic(fmt.Sprintf("sluice: Mux.Handle: kind %q is there already", name))
+	case h == nil:
+		panic(fmt.Sprintf("sluice: Mux.Handle: nil handler of kind %q", name))
+	case k.timeout < 0 || k.maxAttempts < 0:
+		panic(fmt.Sprintf("sluice: Mux.Handle: a negative option of kind %q", name))
+	case m.kinds == nil:
+		m.kinds = map[string]*kindRule{}
+	}
+	m.kinds[name] = k
+}
+
+// Use adds functions that are called around the handlers, for each task, also of an unknown kind: the first one is outermost. See
+// Worker.Use, which goes around these. It panics for a nil Middleware, and when the Mux serves.
+func (m *Mux) Use(mw ...Middleware) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.serves.Load() != nil:
+		panic("sluice: Mux.Use: it serves already")
+	case slices.ContainsFunc(mw, func(f Middleware) bool { return f == nil }):
+		panic("sluice: Mux.Use: nil Middleware")
+	}
+	m.use = append(m.use, mw...)
+}
+
+// Serve calls the handler of the task's kind: it is the Mux's Handler. It panics if a Middleware returns none.
+func (m *Mux) Serve(ctx context.Context, e Entry) error {
+	serve := m.serves.Load()
+	if serve == nil {
+		serve = m.build()
+	}
+	return (*serve)(ctx, e)
+}
+
+// build puts the middleware around the handlers, before the first task.
+func (m *Mux) build() *Handler {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.serves.Load() == nil {
+		handler, err := around(m.dispatch, m.use)
+		if err != nil {
+			panic("sluice: Mux.Serve: " + err.Error())
+		}
+		m.serves.Store(&handler)
+	}
+	return m.serves.Load()
+}
+
+// dispatch calls the handler of a kind.
+func (m *Mux) dispatch(ctx context.Context, e Entry) error {
+	k := m.kinds[e.Kind]
+	if k == nil {
+		return &unknownKindError{kind: e.Kind, id: e.ID, later: Again(backoff.Half(unknownKindPause))}
+	}
+	lease.Note(ctx, k)
+	if k.maxAttempts > 0 && e.Attempt > k.maxAttempts {
+		return Permanent(errors.New("attempts used up"))
+	}
+	if k.timeout > 0 {
+		var stop context.CancelFunc
+		ctx, stop = lease.WithTimeout(ctx, k.timeout)
+		defer stop()
+	}
+	return k.handler(ctx, e)
+}
+
+// unknownKindPause is for how long a task stays away whose kind is not known, at most; half of it at least.
+const unknownKindPause = 30 * time.Second
+
+// unknownKindError is the result of a task whose kind is not known.
+type unknownKindError struct {
+	kind, id string
+	later    error
+}
+
+func (e *unknownKindError) Error() string { return fmt.Sprintf("no handler of kind %q", e.kind) }
+func (e *unknownKindError) Unwrap() error { return e.later }
+
+// Typed enqueues tasks of one kind whose payload is a Go value, and handles them:
+//
+//	emails := sluice.Typed[Email]{Queue: queue, Kind: "email"}
+//	_, err := emails.Enqueue(ctx, sluice.Task{ID: order}, Email{To: customer})
+//	mux.Handle("email", emails.Handler(func(ctx context.Context, e sluice.Entry, v Email) error { ... }))
+//
+// It may be copied, and used by several goroutines at once.
+type Typed[T any] struct {
+	// Queue is where the tasks go. Handler does not need it.
+	Queue *Queue
+	// Kind is their Task.Kind: up to 256 bytes. Optional.
+	Kind string
+	// Encode makes a payload of a value, and Decode the value of a payload. They default to encoding/json.
+	Encode func(v T) ([]byte, error)
+	Decode func(payload []byte) (T, error)
+}
+
+// Enqueue is Queue.Enqueue of a task whose payload is v. It is ErrInvalid if the task has a payload, or another kind. An
+// error of Encode is returned, and nothing is sent.
+func (t Typed[T]) Enqueue(ctx context.Context, task Task, v T) (Outcome, error) {
+	filled, err := t.fill(task, v)
+	if err != nil {
+		return 0, fmt.Errorf("sluice: enqueue: %w", err)
+	}
+	return t.Queue.Enqueue(ctx, filled)
+}
+
+// EnqueueBatch is Queue.EnqueueBatch of tasks, of which each has the payload vs[i]. It is ErrInvalid if there are not as many
+// of both. See Enqueue.
+func (t Typed[T]) EnqueueBatch(ctx context.Context, tasks []Task, vs []T) ([]Outcome, error) {
+	if len(tasks) != len(vs) {
+		return nil, invalid("enqueue batch", fmt.Sprintf("%d tasks with %d values", len(tasks), len(vs)))
+	}
+	filled := make([]Task, len(tasks))
+	for i, task := range tasks {
+		var err error
+		if filled[i], err = t.fill(task, vs[i]); err != nil {
+			return nil, fmt.Errorf("sluice: enqueue batch: %w", err)
+		}
+	}
+	return t.Queue.EnqueueBatch(ctx, filled)
+}
+
+// fill returns the task with its kind and payload.
+func (t Typed[T]) fill(task Task, v T) (Task, error) {
+	switch {
+	case task.Payload != nil:
+		return task, fmt.Errorf("%w: a Payload beside the value", ErrInvalid)
+	case task.Kind != "" && task.Kind != t.Kind:
+		return task, fmt.Errorf("%w: a Task of another Kind", ErrInvalid)
+	}
+	encode := t.Encode
+	if encode == nil {
+		encode = func(v T) ([]byte, error) { return json.Marshal(v) }
+	}
+	payload, err := encode(v)
+	if err != nil {
+		return task, fmt.Errorf("encode a payload: %w", err)
+	}
+	task.Kind, task.Payload = t.Kind, payload
+	return task, nil
+}
+
+// Handler returns a Handler that calls fn with the value of the payload. A task whose payload has none is put among
+// the dead letters at once; the reason names the types of the value and of the error, and nothing of the payload.
+//
+// It panics if fn is nil.
+func (t Typed[T]) Handler(fn func(ctx context.Context, e Entry, v T) error) Handler {
+	if fn == nil {
+		panic("sluice: Typed.Handler: nil function")
+	}
+	return func(ctx context.Context, e Entry) error {
+		v, err := t.decode(e.Payload)
+		if err != nil {
+			return Permanent(err)
+		}
+		return fn(ctx, e, v)
+	}
+}
+
+// decode returns the value of a payload. The error tells nothing of the payload.
+func (t Typed[T]) decode(payload []byte) (v T, err error) {
+	decode := t.Decode
+	if decode == nil {
+		decode = func(payload []byte) (v T, err error) { return v, json.Unmarshal(payload, &v) }
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the payload is no %T: Decode panicked with a %T", v, p)
+		}
+	}()
+	v, err = decode(payload)
+	if err != nil {
+		err = fmt.Errorf("the payload is no %T: %T", v, err) // its text may quote the payload
+	}
+	return v, err
+}

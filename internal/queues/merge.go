@@ -1,0 +1,197 @@
+package queues
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/groupcommit"
+	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/store"
+)
+
+// Enqueue enqueues a task, perhaps as a part of a group. The payload is copied: the caller may use it
+// again when its context has ended, while the call is still under way.
+func (q *Queue) Enqueue(ctx context.Context, d store.Draft) (outcome int, err error) {
+	t := d.Enqueue()
+	first := sendFirst(ctx, q, q.enqueues, t, 1, t.Size(), q.enqueueRequest)
+	reply, err := finish(ctx, q, first, t, q.enqueueRequest)
+	if err != nil {
+		return 0, err
+	}
+	outcomes, _, err := store.AppendOutcomes(make([]int, 0, 1), reply.Value, 1)
+	if err != nil {
+		return 0, err
+	}
+	return outcomes[0], reply.Shortfall
+}
+
+func (q *Queue) enqueueRequest(t store.Enqueue) redisexec.Request {
+	args := q.newTasks(1, "0", 0)
+	args.Add(t)
+	return q.Store.Enqueue(args)
+}
+
+// commitEnqueues sends a group of Enqueue calls. A task with a delay is due as if it were alone:
+// unlike those of a batch, the tasks have no order among each other.
+func (q *Queue) commitEnqueues(calls []*mergedCall[store.Enqueue]) {
+	args := q.newTasks(len(calls), "0", 0)
+	for _, call := range calls {
+		args.Add(call.Arg)
+	}
+	commitGroup(q, calls, q.Store.Enqueue(args), func(result redisexec.Result, sent time.Time) {
+		list, _ := result.Value.([]any)
+		for i, call := range calls {
+			m := mergedResult{result, sent} // a reply of another form is for each to reject
+			if len(list) == len(calls)+1 {
+				m.Value = []any{list[0], list[i+1]}
+			}
+			call.Settle(m)
+		}
+	})
+}
+
+// EnqueueBatch enqueues n tasks in chunks, one after the other. It returns an outcome for each, in
+// the caller's type: 0 for those that it has not enqueued. It asks for a task just
+// before it is sent, twice at most.
+func EnqueueBatch[O ~int](ctx context.Context, q *Queue, n int, task func(i int) store.Draft) ([]O, error) {
+	outcomes := make([]O, n)
+	done := outcomes[:0]
+	same, floor := map[store.Due]int64{}, "0"
+	for len(done) < n {
+		size, args := q.pack(len(done), n, task, same, floor)
+		reply, err := q.Executor.Run(ctx, q.Store.Enqueue(args))
+		if err == nil {
+			done, floor, err = store.AppendOutcomes(done, reply.Value, size)
+		}
+		if err == nil {
+			err = reply.Shortfall
+		}
+		if err != nil {
+			return outcomes, err
+		}
+	}
+	return outcomes, nil
+}
+
+// pack makes the arguments for a chunk: for the tasks from begin on, the last of which is before end.
+// same counts the tasks with the same due time, which are kept apart by a microsecond each: those with
+// the same At in the whole batch, those with the same Delay in this chunk, since delays count from
+// floor, which is after the tasks of the chunks before.
+func (q *Queue) pack(begin, end int, task func(i int) store.Draft, same map[store.Due]int64, floor string) (n int, args *store.Batch) {
+	end = min(end, begin+store.MaxGroup)
+	args = q.newTasks(end-begin, floor, 1)
+	maps.DeleteFunc(same, func(due store.Due, _ int64) bool { return due.IsDelay() })
+	for size := 0; begin+n < end; n++ {
+		t := task(begin + n)
+		e := t.Enqueue()
+		if size += len(e.Payload); n > 0 && size > store.MaxGroupBytes {
+			break
+		}
+		after := same[e.Due]
+		same[e.Due]++
+		e.Due = e.Due.Plus(after)
+		args.Add(e)
+	}
+	return n, args
+}
+
+// newTasks returns the arguments for this many tasks, none yet. Delays count from floor at the
+// earliest; tasks of a group are so many microseconds apart.
+func (q *Queue) newTasks(n int, floor string, apart int64) *store.Batch {
+	return q.Store.NewBatch(n, q.Options.Duplicates, floor, apart)
+}
+
+// Calls of Enqueue, Claim and Dequeue that come at the same time are merged: each kind is sent as one
+// request. What follows is for all three.
+
+// callsAlone is how many calls of a kind a queue has under way, each with a script of its own,
+// before what comes waits and is merged.
+const callsAlone = 2
+
+// mergePatience is how long calls wait at least for what is under way.
+const mergePatience = 50 * time.Millisecond
+
+// mergedResult is what a call gets: its part of the group's reply, in the form that the script
+// gives to a call that is sent alone, or what became of the group.
+type mergedResult struct {
+	redisexec.Result
+	sent time.Time // just before the group or the call was sent
+}
+
+// committer sends calls with arguments of type A, each alone or merged with others.
+type committer[A any] = groupcommit.Committer[A, mergedResult]
+
+// mergedCall is a call in a group.
+type mergedCall[A any] = groupcommit.Call[A, mergedResult]
+
+// newCommitter returns a committer of a queue's, which sends groups by commit.
+func newCommitter[A any](q *Queue, commit func(calls []*mergedCall[A])) *committer[A] {
+	return groupcommit.New(groupcommit.Config[A, mergedResult]{
+		Alone: callsAlone, Items: store.MaxGroup, Bytes: store.MaxGroupBytes, Patience: mergePatience, Grace: redisexec.ReplyGrace,
+		Start:  q.Executor.StartFunc,
+		Commit: commit,
+		Lost:   mergedResult{Result: redisexec.Result{Outcome: redisexec.Unknown, Err: redisexec.ErrPanicked}},
+	})
+}
+
+// sendFirst makes the first attempt of a call, as a part of a group if there are others. finish goes
+// on with what came of it.
+func sendFirst[A any](ctx context.Context, q *Queue, c *committer[A], arg A, items, bytes int, r func(A) redisexec.Request) mergedResult {
+	if call := c.Enter(ctx, arg, items, bytes); call != nil {
+		return waitFor(call)
+	}
+	defer c.Exit()
+	sent := time.Now()
+	return mergedResult{q.Executor.Once(ctx, r(arg)), sent}
+}
+
+// finish goes on like Executor.Run after a first attempt. Whatever came of that, the caller goes on
+// alone: what may be tried again it tries again by itself, with its own context, as long as it would
+// have been tried otherwise. So a group has no retries, and no caller waits for another's.
+func finish[A any](ctx context.Context, q *Queue, first mergedResult, arg A, r func(A) redisexec.Request) (redisexec.Reply, error) {
+	if first.Outcome == redisexec.Done {
+		return redisexec.Reply{Value: first.Value, Sent: first.sent, Shortfall: first.Shortfall}, nil
+	}
+	return q.Executor.Resume(ctx, r(arg), first.Result)
+}
+
+// waitFor returns what became of a call that is sent in a group.
+func waitFor[A any](call *mergedCall[A]) mergedResult {
+	m, err := call.Wait()
+	switch {
+	case err == nil:
+	case errors.Is(err, groupcommit.ErrWithdrawn):
+		m.Result = redisexec.Result{Outcome: redisexec.NotSent, Err: call.Ctx.Err()}
+	default:
+		m.Result = redisexec.Result{Outcome: redisexec.Abandoned, Err: call.Ctx.Err()}
+	}
+	return m
+}
+
+// leastGroupWait is how long the replicas of a group are waited for at the least, however soon the context of one of its
+// callers ends: the others' tasks would count as under-replicated where a replica takes a moment.
+const leastGroupWait = 250 * time.Millisecond
+
+// commitGroup sends a group once, as one request. The context is no caller's: it ends with none of
+// them. It has the values of the first one's, for the client's hooks.
+//
+// deal gives each call its part of the result, which has a reply. What became of a group without a reply is what
+// became of each call.
+func commitGroup[A any](q *Queue, calls []*mergedCall[A], r redisexec.Request, deal func(result redisexec.Result, sent time.Time)) {
+	for _, call := range calls {
+		if at, ok := call.Ctx.Deadline(); ok {
+			r = r.AnsweredBy(at, leastGroupWait)
+		}
+	}
+	sent := time.Now()
+	result := q.Executor.Once(context.WithoutCancel(calls[0].Ctx), r)
+	if result.Outcome == redisexec.Done {
+		deal(result, sent)
+		return
+	}
+	for _, call := range calls {
+		call.Settle(mergedResult{result, sent})
+	}
+}

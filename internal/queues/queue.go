@@ -1,0 +1,216 @@
+// Package queues is the engine of queues: it enqueues tasks, claims them, and says what becomes of
+// them.
+//
+// A [Queue] is one queue, as one object of the caller's. A [Worker] is a run of a worker on it: it
+// connects the loop of package taskloop with the queue, and has the periodic tasks. Calls that many
+// goroutines make at the same time are sent together: see merge.go.
+//
+// The caller has checked the arguments. Errors do not say which operation and queue they are of:
+// the caller adds that.
+package queues
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/lease"
+	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/store"
+	"github.com/sluice-go/sluice/internal/watch"
+)
+
+// Options are those of a queue.
+type Options struct {
+	store.QueueOptions
+	Duplicates string        // the policy for duplicates, as enqueue.lua knows it
+	Poll       time.Duration // how often it is looked at while a caller waits
+}
+
+// Queue is a queue. It is safe for concurrent use.
+type Queue struct {
+	Name     string
+	Options  Options
+	Store    *store.Queue
+	Executor *redisexec.Executor // the client's
+
+	client  *watch.Client
+	watcher *watch.Watcher
+	keeper  keeper
+
+	enqueues *committer[store.Enqueue]
+	dequeues *committer[[]store.Item]
+	claims   *committer[claimArg]
+
+	// concluded has what is to become of occurrences whose handlers have returned, by the ID of the
+	// periodic task: see conclusion.
+	concluded sync.Map
+}
+
+// New returns the queue with that name and main key. It starts nothing.
+func New(client *watch.Client, name, key string, o Options) *Queue {
+	q := &Queue{
+		Name: name, Options: o, Store: store.NewQueue(client.Scripts, key, o.QueueOptions),
+		Executor: client.Executor, client: client,
+	}
+	q.watcher = client.Watcher(q.Store, o.Poll)
+	q.enqueues, q.dequeues, q.claims = newCommitter(q, q.commitEnqueues), newCommitter(q, q.commitDequeues), newCommitter(q, q.commitClaims)
+	return q
+}
+
+// Wait waits until a task may be due.
+func (q *Queue) Wait(ctx context.Context) error { return q.watcher.Wait(ctx, q.Options.Poll) }
+
+var (
+	// ErrStale says that a receipt is no longer good: see the root's.
+	ErrStale = errors.New("stale receipt")
+	// ErrNotFound says that there is no such task.
+	ErrNotFound = errors.New("no such task")
+	// errAmbiguousReceipt is the error of a receipt that is stale after a reply to the same request
+	// was lost. Perhaps it was this request that used the receipt up.
+	errAmbiguousReceipt = fmt.Errorf("%w: a reply was lost, and the receipt is stale now", redisexec.ErrUnknown)
+	// errLateClaim is the error of a Claim that had tasks, and returns none.
+	errLateClaim = fmt.Errorf("%w: the replies took longer than the lease", lease.ErrLost)
+	// errLateExtension is the error of a first extension whose reply came too late.
+	errLateExtension = fmt.Errorf("%w: the reply took longer than the lease", lease.ErrLost)
+)
+
+// ask carries out a request, and returns what decode reads in the reply: also beside the error that
+// too few replicas have acknowledged the request.
+func ask[T any](ctx context.Context, q *Queue, r redisexec.Request, decode func(value any) (T, error)) (answer T, err error) {
+	reply, err := q.Executor.Run(ctx, r)
+	if err != nil {
+		return answer, err
+	}
+	if answer, err = decode(reply.Value); err == nil {
+		err = reply.Shortfall
+	}
+	return answer, err
+}
+
+// change carries out a request whose reply says nothing.
+func (q *Queue) change(ctx context.Context, r redisexec.Request) error {
+	_, err := ask(ctx, q, r, func(any) (struct{}, error) { return struct{}{}, nil })
+	return err
+}
+
+// Cancel removes a task, and returns the state in which it was.
+func (q *Queue) Cancel(ctx context.Context, id string) (store.State, error) {
+	channel := q.client.Notifier.Argument(q.Store.CanceledChannel())
+	return ask(ctx, q, q.Store.Cancel(id, channel), store.DecodeState)
+}
+
+// Reschedule has a task due in d, and reports whether there was one.
+func (q *Queue) Reschedule(ctx context.Context, id string, d time.Duration) (bool, error) {
+	return ask(ctx, q, q.Store.Reschedule(id, d), store.DecodeRescheduled)
+}
+
+// Purge removes all tasks.
+func (q *Queue) Purge(ctx context.Context) error { return q.change(ctx, q.Store.Purge()) }
+
+// Pause pauses the queue for d, or without an end for 0.
+func (q *Queue) Pause(ctx context.Context, d time.Duration) error {
+	return q.change(ctx, q.Store.Pause(d))
+}
+
+// Resume ends a pause.
+func (q *Queue) Resume(ctx context.Context) error { return q.change(ctx, q.Store.Resume()) }
+
+// Limit sets the queue's limits.
+func (q *Queue) Limit(ctx context.Context, l store.Limits) error {
+	return q.change(ctx, q.Store.Limit(l))
+}
+
+// Revive puts dead letters back into the queue. It returns how many it has.
+func (q *Queue) Revive(ctx context.Context, ids []string) (int, error) {
+	return q.eachLetter(ctx, ids, q.Store.Revive)
+}
+
+// Drop removes dead letters. It returns how many it has.
+func (q *Queue) Drop(ctx context.Context, ids []string) (int, error) {
+	return q.eachLetter(ctx, ids, q.Store.Drop)
+}
+
+// eachLetter changes dead letters in steps. It returns how many it has.
+func (q *Queue) eachLetter(ctx context.Context, ids []string, request func(ids []string) redisexec.Request) (changed int, err error) {
+	for part := range slices.Chunk(ids, store.MaxGroup) {
+		n, err := ask(ctx, q, request(part), func(value any) (int, error) { return store.DecodeChanged(value, len(part)) })
+		changed += n
+		if err != nil {
+			return changed, err
+		}
+	}
+	return changed, nil
+}
+
+// Stats counts the queue's tasks.
+func (q *Queue) Stats(ctx context.Context) (store.Stats, error) {
+	return ask(ctx, q, q.Store.Stats(), store.DecodeStats)
+}
+
+// Get returns a task, with its payload as p says.
+func (q *Queue) Get(ctx context.Context, id string, p store.Payloads) (store.Info, error) {
+	return ask(ctx, q, q.Store.Get(p, store.Wanted{ID: id}), func(value any) (store.Info, error) {
+		_, found, err := store.DecodeGot(value, id)
+		switch {
+		case err != nil:
+			return store.Info{}, err
+		case len(found) != 1:
+			return store.Info{}, redisexec.ErrCorrupt
+		case found[0].State == store.StateAbsent:
+			return store.Info{}, ErrNotFound
+		}
+		return found[0], nil
+	})
+}
+
+// List returns the first n tasks of a list behind one, and the error that ends them.
+func (q *Queue) List(ctx context.Context, s store.State, after store.Cursor, n int, p store.Payloads) iter.Seq2[store.Info, error] {
+	return pages(ctx, q, after, n, func(after store.Cursor, n int) redisexec.Request {
+		return q.Store.List(s, after, n, p)
+	}, func(value any) (store.Cursor, []store.Info, error) { return store.DecodeListed(s, value) })
+}
+
+// Peek returns the first n due tasks, and those read before beside an error.
+func (q *Queue) Peek(ctx context.Context, n int) (tasks []store.Task, err error) {
+	for t, err := range pages(ctx, q, store.Cursor{}, n, q.Store.Peek, store.DecodePeeked) {
+		if err != nil {
+			return tasks, err
+		}
+		tasks = append(tasks, t)
+	}
+	return tasks, nil
+}
+
+// pages returns the first n tasks of a list behind one, and the error that ends them. It reads them
+// page by page, as they are taken.
+func pages[T any](ctx context.Context, q *Queue, after store.Cursor, n int, request func(after store.Cursor, n int) redisexec.Request,
+	decode func(value any) (store.Cursor, []T, error),
+) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		var none T
+		for left, after := n, after; left > 0; {
+			reply, err := q.Executor.Run(ctx, request(after, min(left, store.MaxGroup)))
+			var page []T
+			if err == nil {
+				after, page, err = decode(reply.Value)
+			}
+			if err != nil {
+				yield(none, err)
+				return
+			}
+			for _, t := range page {
+				if !yield(t, nil) {
+					return
+				}
+			}
+			if left -= len(page); after == (store.Cursor{}) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,363 @@
+package queues
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sluice-go/sluice/internal/background"
+	"github.com/sluice-go/sluice/internal/backoff"
+	"github.com/sluice-go/sluice/internal/notify"
+	"github.com/sluice-go/sluice/internal/redisexec"
+	"github.com/sluice-go/sluice/internal/store"
+	"github.com/sluice-go/sluice/internal/taskloop"
+	"github.com/sluice-go/sluice/internal/watch"
+)
+
+// Worker is a run of a worker on a queue. It is the taskloop.Source of the queue: it builds the
+// requests of the loop and decodes the replies. It is also the loop's taskloop.Policy: its Handler is
+// the worker's, around which it is the layer for periodic tasks.
+type Worker struct {
+	taskloop.Handler
+	Queue    *Queue
+	Loop     taskloop.Queue // how the loop is to work; Run fills in Client, Source and Policy
+	Label    string
+	Periodic []Periodic // with IDs that differ
+
+	periodic
+	presence
+}
+
+// Run has workers work in one loop, until ctx ends: see taskloop.Run.
+func Run(ctx context.Context, workers []*Worker, c taskloop.Config) *taskloop.Unfinished {
+	var ends []func()
+	defer func() {
+		for _, end := range slices.Backward(ends) {
+			end()
+		}
+	}()
+	canceled := notify.NewMessages()
+	c.Canceled = canceled
+	for _, w := range workers {
+		w.introduce()
+		w.startPeriodic()
+		w.Loop.Client, w.Loop.Source, w.Loop.Policy = w.Queue.client, w, w
+		c.Queues = append(c.Queues, w.Loop)
+		if ctx.Err() == nil {
+			ends = append(ends, w.Queue.tellCanceled(canceled))
+		}
+		if len(w.tasks) > 0 {
+			ends = append(ends, background.Start(ctx, w.keepPeriodic))
+		}
+	}
+	if ctx.Err() == nil {
+		ends = append(ends, startPresence(ctx, workers))
+	}
+	return taskloop.Run(ctx, c)
+}
+
+// Handle calls the handler, except for an occurrence of a periodic task that it is not to have.
+func (w *Worker) Handle(ctx context.Context, t store.Task) (err error) {
+	if o, ok := occurrenceIn(t.ID, t.Header); ok {
+		if t, err = w.admit(t, o); err != nil {
+			return err
+		}
+	}
+	return w.Handler.Handle(ctx, t)
+}
+
+// Decide says what a handler's error means for its task, and adds the next occurrence of a periodic one.
+func (w *Worker) Decide(ctx context.Context, t store.Task, err error) store.Disposition {
+	if errors.Is(context.Cause(ctx), taskloop.ErrStuck) { // whatever it returns at last: another attempt has begun, perhaps
+		return store.Disposition{Action: store.Release}
+	}
+	if own, ok := err.(*notHandledError); ok { //nolint:errorlint // never wrapped
+		return own.disposition
+	}
+	return w.conclude(t, w.Handler.Decide(ctx, t, err))
+}
+
+// tellCanceled has the IDs of tasks told that are cancelled while they are leased, and returns what ends that.
+func (q *Queue) tellCanceled(to chan string) (end func()) {
+	listener := q.client.Notifier.JoinMessages(to, q.Store.CanceledChannel())
+	return func() { q.client.Notifier.Leave(q.Store.CanceledChannel(), listener) }
+}
+
+// Exchange sends reports and a claim in one pipeline. Tasks are finished by the script that
+// claims. If the server rejects that, there is one script for each: to be denied what claims is
+// no reason not to finish.
+//
+// Nothing bounds it here: the run loop gives up the wait for it.
+func (w *Worker) Exchange(reports []taskloop.Report, claim int) ([]taskloop.ReportResult, taskloop.ClaimResult) {
+	q, results := w.Queue, make([]taskloop.ReportResult, len(reports))
+	requests := make([]redisexec.Request, 0, len(reports)+1)
+	var finish []store.Item // tasks that the claim's script finishes,
+	joined := -1            // which this report is of
+	for i, r := range reports {
+		if r.Settler == store.ByExchange && claim > 0 {
+			finish, joined = r.Items, i
+		} else {
+			requests = append(requests, q.Store.Report(r.Items))
+		}
+	}
+	if claim > 0 {
+		requests = append(requests, q.claiming(finish, claim, w.Loop.Lease, w.saying.ID))
+	}
+	defer q.Executor.Suspect()()
+	mark, sent := q.watcher.Mark(), time.Now()
+	answers := q.Executor.SendAll(context.Background(), requests)
+	claimed := answers[len(answers)-1]
+	if finish != nil && claimed.Outcome == redisexec.Rejected {
+		apart := q.Executor.SendAll(context.Background(), []redisexec.Request{
+			q.Store.Report(finish), q.claiming(nil, claim, w.Loop.Lease, w.saying.ID),
+		})
+		answers, claimed = slices.Insert(answers, joined, apart[0]), apart[1]
+		finish, joined = nil, -1
+	}
+	var x store.Exchanged
+	result := taskloop.ClaimResult{Outcome: claimed.Outcome, Err: claimed.Err}
+	if claim > 0 && claimed.Outcome == redisexec.Done {
+		x, result.Err = store.DecodeExchange(claimed.Value, len(finish))
+	}
+	for i, r := range reports {
+		if i == joined {
+			results[i] = taskloop.ReportResult{Outcome: result.Outcome, Answers: x.Answers, Err: result.Err}
+			continue
+		}
+		results[i], answers = decodeReport(answers[0], r.Items), answers[1:]
+	}
+	switch {
+	case claim == 0:
+		return results, taskloop.ClaimResult{}
+	case result.Err != nil:
+		result.Err = fmt.Errorf("claim: %w", result.Err)
+		return results, result
+	}
+	q.watcher.Claimed(mark, sent, x.Head, len(x.Tasks) > 0)
+	result.Tasks, result.More, result.Limited, result.Receipt, result.Head = x.Tasks, x.More, x.Limited, x.Receipt, x.Next
+	return results, result
+}
+
+// decodeReport says what became of tasks whose leases were to end.
+func decodeReport(answer redisexec.Result, items []store.Item) taskloop.ReportResult {
+	result := taskloop.ReportResult{Outcome: answer.Outcome, Err: answer.Err}
+	if answer.Outcome == redisexec.Done {
+		result.Answers, result.Err = store.DecodeReport(answer.Value, items)
+	}
+	return result
+}
+
+// Extend extends leases by one script.
+func (w *Worker) Extend(ctx context.Context, items []store.Item) taskloop.ReportResult {
+	r := w.Queue.Store.Extend(w.Loop.Lease, items...)
+	r.Bounded = true
+	reply, err := w.Queue.Executor.Run(ctx, r)
+	if err != nil {
+		return taskloop.ReportResult{Outcome: redisexec.Unknown, Err: err}
+	}
+	result := taskloop.ReportResult{Outcome: redisexec.Done}
+	result.Answers, result.Err = store.DecodeExtended(reply.Value, len(items))
+	return result
+}
+
+// Wait waits until a task may be due.
+func (w *Worker) Wait(ctx context.Context) error {
+	if err := w.Queue.Wait(ctx); err != nil {
+		return fmt.Errorf("sluice: wait %s: %w", w.Queue.Name, err)
+	}
+	return nil
+}
+
+// Start runs a job in a goroutine of the executor's.
+func (w *Worker) Start(job redisexec.Job) { w.Queue.Executor.Start(job) }
+
+const (
+	// sayEvery is how often a worker says that it lives, at least, unless it polls less often. Its word counts for sayLasts times as long.
+	sayEvery  = 15 * time.Second
+	sayRarest = 8 * time.Hour
+	// sayAgain is how soon it says so again while its queue has more to be dropped or forgotten:
+	// seen.lua does that, in bounded steps.
+	sayAgain = 250 * time.Millisecond
+	sayLasts = 3
+	// workerIDLength is how long an ID of a worker is: 40 random bits.
+	workerIDLength = 8
+	// sayFor bounds each try, and partFor the last one, for which Run waits.
+	sayFor  = 5 * time.Second
+	partFor = 250 * time.Millisecond
+)
+
+// Presence is a worker that runs, as it says of itself: the root's WorkerInfo.
+type Presence struct {
+	ID, Label, Host, Version    string
+	PID                         int
+	Concurrency, Running, Stuck int
+	Started, Seen               time.Time
+}
+
+// Workers returns the workers that run, of all processes.
+func (q *Queue) Workers(ctx context.Context) ([]Presence, error) {
+	return ask(ctx, q, q.Store.Workers(), func(value any) (workers []Presence, err error) {
+		said, err := store.DecodeWorkers(value)
+		at := map[string]int{}
+		for _, s := range said {
+			w, ok := presenceIn(s.Text, s.Until)
+			switch i, again := at[w.ID]; {
+			case !ok: // not the library's
+			case again: // it does not know whether an earlier one was noted
+				workers[i] = w
+			default:
+				at[w.ID] = len(workers)
+				workers = append(workers, w)
+			}
+		}
+		return workers, err
+	})
+}
+
+// saying is what a worker says of itself, as it is stored.
+type saying struct {
+	ID          string `json:"id"`
+	Label       string `json:"label,omitempty"`
+	Host        string `json:"host"`
+	Version     string `json:"version"`
+	PID         int    `json:"pid"`
+	Concurrency int    `json:"concurrency"`
+	Running     int    `json:"running"`
+	Stuck       int    `json:"stuck"`
+	Started     int64  `json:"started"` // Unix milliseconds
+	Counts      int64  `json:"counts"`  // for how many seconds
+}
+
+// presenceIn returns the worker that has said this, which counts until then, and whether it is one.
+func presenceIn(text string, until float64) (w Presence, ok bool) {
+	var s saying
+	if json.Unmarshal([]byte(text), &s) != nil || s.ID == "" {
+		return w, false
+	}
+	return Presence{
+		ID: s.ID, Label: s.Label, Host: s.Host, Version: s.Version, PID: s.PID, Concurrency: s.Concurrency,
+		Running: s.Running, Stuck: s.Stuck, Started: time.UnixMilli(s.Started), Seen: store.TimeOf(until - float64(s.Counts)),
+	}, true
+}
+
+// presence is what a worker that runs says of itself, with its ID. The script that takes it also keeps
+// the counts of the queue, and drops and forgets what the queue's options do not allow.
+type presence struct {
+	saying saying
+	before []string // what it may have said before
+}
+
+// startPresence has workers seen: one goroutine for each client. What it returns ends them, and waits
+// for that.
+func startPresence(ctx context.Context, workers []*Worker) (stop func()) {
+	byClient := map[*watch.Client]present{}
+	for _, w := range workers {
+		byClient[w.Queue.client] = append(byClient[w.Queue.client], w)
+	}
+	var keeps []func(ctx context.Context)
+	for _, ws := range byClient {
+		keeps = append(keeps, ws.keep)
+	}
+	return background.Start(ctx, keeps...)
+}
+
+// introduce gives a worker that begins to run its ID.
+func (w *Worker) introduce() {
+	host, _ := os.Hostname()
+	w.saying = saying{
+		ID: rand.Text()[:workerIDLength], Label: w.Label, Host: host, Version: libraryVersion(), PID: os.Getpid(), Started: time.Now().UnixMilli(),
+	}
+}
+
+// seen returns the request that says how the worker is, or that it has ended.
+func (w *Worker) seen(hasEnded bool) redisexec.Request {
+	said := ""
+	if !hasEnded {
+		c := w.Loop.Counters
+		w.saying.Concurrency, w.saying.Running, w.saying.Stuck = int(c.Most.Load()), int(c.Running.Load()), int(c.Stuck.Load())
+		text, _ := json.Marshal(w.saying) // of strings and numbers: it never fails
+		said = string(text)
+	}
+	r := w.Queue.Store.Seen(w.saying.Counts, said, w.before)
+	if said != "" {
+		w.before = append(w.before, said)
+	}
+	return r
+}
+
+// noted notes whether the server has what was said last.
+func (p *presence) noted(r redisexec.Result) {
+	const most = 4 // what was said before is over
+	if last := len(p.before) - 1; last >= 0 && r.Outcome == redisexec.Done {
+		p.before = p.before[last:]
+	} else if last >= most {
+		p.before = p.before[1:]
+	}
+}
+
+// present are workers of one client that run.
+type present []*Worker
+
+// keep has the workers seen until ctx ends, and then takes them off the list.
+func (ws present) keep(ctx context.Context) {
+	every := sayRarest
+	for _, w := range ws {
+		every = min(every, max(sayEvery, min(w.Queue.Options.Poll, sayRarest)))
+	}
+	for _, w := range ws {
+		w.saying.Counts = int64(sayLasts * every / time.Second)
+	}
+	backoff.Sleep(ctx, backoff.Half(time.Second)) // a start has enough to do
+	if ctx.Err() != nil {
+		return
+	}
+	for ctx.Err() == nil {
+		next := time.Now().Add(every - backoff.Half(every/4)) // those of a fleet that has started at once come apart
+		for left := ws.say(ctx, sayFor, false); len(left) > 0 && time.Until(next) > 0; left = left.say(ctx, sayFor, false) {
+			backoff.Sleep(ctx, sayAgain)
+		}
+		backoff.Sleep(ctx, time.Until(next))
+	}
+	ws.say(context.WithoutCancel(ctx), partFor, true)
+}
+
+// say says how all are, or that they have ended, in one pipeline. What fails is said again at the next time.
+// It returns those whose queues have more to be dropped or forgotten.
+func (ws present) say(ctx context.Context, within time.Duration, haveEnded bool) (left present) {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	requests := make([]redisexec.Request, len(ws))
+	for i, w := range ws {
+		requests[i] = w.seen(haveEnded)
+	}
+	for i, r := range ws[0].Queue.Executor.Pipeline(ctx, requests) {
+		if !haveEnded {
+			ws[i].noted(r)
+		}
+		if r.Value == int64(1) {
+			left = append(left, ws[i])
+		}
+	}
+	return left
+}
+
+// libraryVersion is the version of this library in the program, as far as that is known.
+var libraryVersion = sync.OnceValue(func() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	for _, m := range info.Deps {
+		if m.Path == "github.com/sluice-go/sluice" {
+			return m.Version
+		}
+	}
+	return info.Main.Version
+})
