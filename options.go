@@ -349,7 +349,7 @@ func (o queueOptions) with(opts []QueueOption) (queueOptions, error) {
 	case o.Replicas < 0:
 		return o, errNegativeReplicas
 	}
-	o.Options.Duplicates = o.duplicates.String()
+	o.Duplicates = o.duplicates.String()
 	return o, checkDuration("poll interval", o.Poll)
 }
 

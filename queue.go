@@ -198,7 +198,7 @@ func (q *Queue) Name() string { return q.name }
 // After ErrUnknown it may be called again; the state in which the task was is then lost if
 // the first call has removed it.
 func (q *Queue) Cancel(ctx context.Context, id string) (State, error) {
-	if err := q.checkID("cancel", id); err != nil {
+	if err := q.checkArgument("cancel", id != "", "empty task ID"); err != nil {
 		return StateAbsent, err
 	}
 	state, err := q.engine.Cancel(ctx, id)
@@ -214,7 +214,7 @@ func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration) 
 	if err := checkDelay(delay); err != nil {
 		return false, fmt.Errorf("sluice: reschedule: %w", err)
 	}
-	if err := q.checkID("reschedule", id); err != nil {
+	if err := q.checkArgument("reschedule", id != "", "empty task ID"); err != nil {
 		return false, err
 	}
 	found, err := q.engine.Reschedule(ctx, id, delay)
@@ -233,7 +233,7 @@ func (q *Queue) Get(ctx context.Context, id string, opts ...ReadOption) (TaskInf
 	if err != nil {
 		return TaskInfo{}, err
 	}
-	if err := q.checkID("get", id); err != nil {
+	if err := q.checkArgument("get", id != "", "empty task ID"); err != nil {
 		return TaskInfo{}, err
 	}
 	found, err := q.engine.Get(ctx, id, payloads)
@@ -269,13 +269,11 @@ func (q *Queue) do(op string, engine func() error) error {
 	return wrap(op, q.name, engine())
 }
 
-// checkID is check for an operation on one task.
-func (q *Queue) checkID(op, id string) error {
-	if err := q.check(op); err != nil {
-		return err
+// checkArgument is check for an operation with an argument, and what is wrong with that unless it is good.
+func (q *Queue) checkArgument(op string, isGood bool, wrong string) error {
+	err := q.check(op)
+	if err == nil && !isGood {
+		err = invalid(op, wrong)
 	}
-	if id == "" {
-		return invalid(op, "empty task ID")
-	}
-	return nil
+	return err
 }

@@ -33,7 +33,7 @@ func (q *Queue) Claim(ctx context.Context, n int, lease time.Duration) ([]Entry,
 	if err := checkDuration("lease", lease); err != nil {
 		return nil, fmt.Errorf("sluice: claim: %w", err)
 	}
-	if err := q.checkCount("claim", n); err != nil {
+	if err := q.checkArgument("claim", n > 0, "n must be at least 1"); err != nil {
 		return nil, err
 	}
 	tasks, err := q.engine.Claim(ctx, n, lease)
@@ -49,7 +49,7 @@ func (q *Queue) Claim(ctx context.Context, n int, lease time.Duration) ([]Entry,
 // returned beside the error. An ID that is enqueued between two
 // steps may be returned again: it is a new task. After ErrUnknown up to n tasks may be lost.
 func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
-	if err := q.checkCount("pop", n); err != nil {
+	if err := q.checkArgument("pop", n > 0, "n must be at least 1"); err != nil {
 		return nil, err
 	}
 	tasks, err := q.engine.Pop(ctx, n)
@@ -69,21 +69,11 @@ func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
 // stays is missed or returned twice. If a step fails, the tasks read before are returned
 // beside the error.
 func (q *Queue) Peek(ctx context.Context, n int) ([]Entry, error) {
-	if err := q.checkCount("peek", n); err != nil {
+	if err := q.checkArgument("peek", n > 0, "n must be at least 1"); err != nil {
 		return nil, err
 	}
 	tasks, err := q.engine.Peek(ctx, n)
 	return entriesOf(tasks), wrap("peek", q.name, err)
-}
-
-func (q *Queue) checkCount(op string, n int) error {
-	if err := q.check(op); err != nil {
-		return err
-	}
-	if n < 1 {
-		return invalid(op, "n must be at least 1")
-	}
-	return nil
 }
 
 // Wait sleeps until a task may be due, and returns nil then. It ends when the queue's earliest task is due, when it

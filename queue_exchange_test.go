@@ -393,7 +393,7 @@ func TestExtension_OfAGroupAnswersForEachTask(t *testing.T) {
 		for _, id := range states[10:] {
 			shown, err := q.Get(ctx, id)
 			require.NoError(t, err)
-			items = append(items, store.Item{ID: id, Receipt: store.ScoreText(shown.Entry.Score)})
+			items = append(items, store.Item{ID: id, Receipt: store.ScoreText(shown.Score)})
 		}
 		require.NoError(t, q.Extend(ctx, es[1], 2*time.Minute))
 		_, err = q.Enqueue(ctx, Task{ID: "waits", Payload: []byte("new")})

@@ -29,7 +29,7 @@ import (
 // scheduled ones each thousand leased ones that are due between them are a step. If one fails, the tasks read before are
 // returned beside the error. ErrInvalid: n is less than 1, the state is none of these, or after is not of its list.
 func (q *Queue) List(ctx context.Context, s State, after TaskInfo, n int, opts ...ReadOption) (listed []TaskInfo, err error) {
-	if err := q.checkCount("list", n); err != nil {
+	if err := q.checkArgument("list", n > 0, "n must be at least 1"); err != nil {
 		return nil, err
 	}
 	for t, failed := range q.listed(ctx, "list", s, after, n, opts) {

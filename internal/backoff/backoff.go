@@ -33,6 +33,14 @@ func Sooner(a, b time.Time) time.Time {
 	return a
 }
 
+// Later returns the later of two times.
+func Later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
 // Sleep waits for d, or until ctx ends.
 func Sleep(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sluice-go/sluice/internal/background"
+	"github.com/sluice-go/sluice/internal/backoff"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/shrink"
 )
@@ -210,7 +211,7 @@ func (j *Janitor) turn() time.Duration {
 	now, pause := time.Now(), time.Hour
 	for _, b := range j.backlogs {
 		at, ok := b.waiting.next()
-		switch at = later(at, b.rests); {
+		switch at = backoff.Later(at, b.rests); {
 		case b.asked || !ok:
 		case at.After(now):
 			pause = min(pause, at.Sub(now))

@@ -270,7 +270,7 @@ func (n *node) nextDue(now time.Time) (at time.Time, ok bool) {
 	case len(n.batches) == 0:
 		at = n.waiting[0].due
 	case len(n.batches) >= maxFresh:
-		at = later(at, n.staleAt(now))
+		at = backoff.Later(at, n.staleAt(now))
 	}
 	return at, ok
 }
@@ -399,11 +399,4 @@ func (r *Renewer) stillWanted(b *batch) (members []*entry) {
 		r.loop.Wake()
 	}
 	return members
-}
-
-func later(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
 }

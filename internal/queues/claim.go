@@ -59,8 +59,9 @@ func (c *claiming) keepValid(ctx context.Context, giveBack func(ctx context.Cont
 	return nil
 }
 
-// giveBack has tasks released in the background, and returns a channel that is closed when
-// they were, or when that has failed: the goroutine ends after giveBackFor at most. Its caller may wait for it.
+// giveBack has tasks released in the background, and returns a channel that is closed when they
+// were, or when that has failed: the goroutine ends after giveBackFor at most. Its caller may wait
+// for it.
 func (q *Queue) giveBack(ctx context.Context, ts []store.Task) <-chan struct{} {
 	released := make(chan struct{})
 	q.Executor.Go(func() {
@@ -142,8 +143,8 @@ type claimArg struct {
 	lease time.Duration
 }
 
-// claimStep claims up to n tasks, perhaps as a part of a group, and reports whether there may be more. sent is the time just before the
-// claim went out.
+// claimStep claims up to n tasks, perhaps as a part of a group, and reports whether there may be
+// more. sent is the time just before the claim went out.
 func (q *Queue) claimStep(ctx context.Context, n int, lease time.Duration) (more bool, sent time.Time, tasks []store.Task, err error) {
 	mark, asked := q.watcher.Mark(), time.Now()
 	arg := claimArg{n, lease}
@@ -164,8 +165,9 @@ func (q *Queue) claimStep(ctx context.Context, n int, lease time.Duration) (more
 	return x.More, reply.Sent, x.Tasks, nil
 }
 
-// commitClaims sends a group of Claim calls, those with the same lease as one claim, and all of these at the same time: one that
-// hangs keeps none of another lease waiting. It waits for them, which end with the replies.
+// commitClaims sends a group of Claim calls, those with the same lease as one claim, and all of
+// these at the same time: one that hangs keeps none of another lease waiting. It waits for them,
+// which end with the replies.
 func (q *Queue) commitClaims(calls []*mergedCall[claimArg]) {
 	slices.SortStableFunc(calls, func(a, b *mergedCall[claimArg]) int { return cmp.Compare(a.Arg.lease, b.Arg.lease) })
 	var all sync.WaitGroup
@@ -184,9 +186,9 @@ func (q *Queue) commitClaims(calls []*mergedCall[claimArg]) {
 	}
 }
 
-// commitClaim sends Claim calls as one, and deals out what it returns in the order of asking. What is left, because
-// callers have left, is given back before the calls that wait are sent: else it would be leased to no caller until the
-// lease ends.
+// commitClaim sends Claim calls as one, and deals out what it returns in the order of asking. What
+// is left, because callers have left, is given back before the calls that wait are sent: else it
+// would be leased to no caller until the lease ends.
 func (q *Queue) commitClaim(calls []*mergedCall[claimArg], all claimArg) {
 	commitGroup(q, calls, q.claimRequest(all), func(result redisexec.Result, sent time.Time) {
 		x, err := store.DecodeExchange(result.Value, 0)
@@ -206,33 +208,25 @@ func (q *Queue) commitClaim(calls []*mergedCall[claimArg], all claimArg) {
 	})
 }
 
-func (q *Queue) claimRequest(c claimArg) redisexec.Request {
-	return q.claiming(nil, c.n, c.lease, "")
-}
+func (q *Queue) claimRequest(c claimArg) redisexec.Request { return q.claiming(nil, c.n, c.lease, "") }
 
 // Pop takes up to n tasks out, in steps.
 func (q *Queue) Pop(ctx context.Context, n int) (popped []store.Task, err error) {
 	q.watcher.Pops()
 	isLimited := false
 	for more := true; more && err == nil && len(popped) < n; {
+		var reply redisexec.Reply
 		var tasks []store.Task
-		more, isLimited, tasks, err = q.popStep(ctx, min(n-len(popped), store.MaxGroup))
+		if reply, err = q.Executor.Run(ctx, q.Store.Pop(min(n-len(popped), store.MaxGroup))); err == nil {
+			tasks, more, isLimited, err = store.DecodePopped(reply.Value)
+		}
+		if len(tasks) > 0 {
+			err = reply.Shortfall
+		}
 		popped = append(popped, tasks...)
 	}
 	if err == nil || len(popped) > 0 {
 		q.watcher.Popped(len(popped) > 0, isLimited)
 	}
 	return popped, err
-}
-
-// popStep takes up to n tasks out by one script, and reports whether there may be more, and whether a pause or limits keep those.
-func (q *Queue) popStep(ctx context.Context, n int) (more, isLimited bool, tasks []store.Task, err error) {
-	reply, err := q.Executor.Run(ctx, q.Store.Pop(n))
-	if err != nil {
-		return false, false, nil, err
-	}
-	if tasks, more, isLimited, err = store.DecodePopped(reply.Value); len(tasks) > 0 {
-		err = reply.Shortfall
-	}
-	return more, isLimited, tasks, err
 }

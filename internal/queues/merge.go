@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-go/sluice/internal/store"
 )
 
-// Enqueue enqueues a task, perhaps as a part of a group. The payload is copied: the caller may use it
-// again when its context has ended, while the call is still under way.
+// Enqueue enqueues a task, perhaps as a part of a group. The payload is copied: the caller may use
+// it again when its context has ended, while the call is still under way.
 func (q *Queue) Enqueue(ctx context.Context, d store.Draft) (outcome int, err error) {
 	t := d.Enqueue()
 	first := sendFirst(ctx, q, q.enqueues, t, 1, t.Size(), q.enqueueRequest)
@@ -75,10 +75,10 @@ func EnqueueBatch[O ~int](ctx context.Context, q *Queue, n int, task func(i int)
 	return outcomes, nil
 }
 
-// pack makes the arguments for a chunk: for the tasks from begin on, the last of which is before end.
-// same counts the tasks with the same due time, which are kept apart by a microsecond each: those with
-// the same At in the whole batch, those with the same Delay in this chunk, since delays count from
-// floor, which is after the tasks of the chunks before.
+// pack makes the arguments for a chunk: for the tasks from begin on, the last of which is before
+// end. same counts the tasks with the same due time, which are kept apart by a microsecond each:
+// those with the same At in the whole batch, those with the same Delay in this chunk, since delays
+// count from floor, which is after the tasks of the chunks before.
 func (q *Queue) pack(begin, end int, task func(i int) store.Draft, same map[store.Due]int64, floor string) (n int, args *store.Batch) {
 	end = min(end, begin+store.MaxGroup)
 	args = q.newTasks(end-begin, floor, 1)
@@ -103,8 +103,8 @@ func (q *Queue) newTasks(n int, floor string, apart int64) *store.Batch {
 	return q.Store.NewBatch(n, q.Options.Duplicates, floor, apart)
 }
 
-// Calls of Enqueue, Claim and Dequeue that come at the same time are merged: each kind is sent as one
-// request. What follows is for all three.
+// Calls of Enqueue, Claim and Dequeue that come at the same time are merged: each kind is sent as
+// one request. What follows is for all three.
 
 // callsAlone is how many calls of a kind a queue has under way, each with a script of its own,
 // before what comes waits and is merged.
@@ -136,8 +136,8 @@ func newCommitter[A any](q *Queue, commit func(calls []*mergedCall[A])) *committ
 	})
 }
 
-// sendFirst makes the first attempt of a call, as a part of a group if there are others. finish goes
-// on with what came of it.
+// sendFirst makes the first attempt of a call, as a part of a group if there are others. finish
+// goes on with what came of it.
 func sendFirst[A any](ctx context.Context, q *Queue, c *committer[A], arg A, items, bytes int, r func(A) redisexec.Request) mergedResult {
 	if call := c.Enter(ctx, arg, items, bytes); call != nil {
 		return waitFor(call)
@@ -148,8 +148,8 @@ func sendFirst[A any](ctx context.Context, q *Queue, c *committer[A], arg A, ite
 }
 
 // finish goes on like Executor.Run after a first attempt. Whatever came of that, the caller goes on
-// alone: what may be tried again it tries again by itself, with its own context, as long as it would
-// have been tried otherwise. So a group has no retries, and no caller waits for another's.
+// alone: what may be tried again it tries again by itself, with its own context, as long as it
+// would have been tried otherwise. So a group has no retries, and no caller waits for another's.
 func finish[A any](ctx context.Context, q *Queue, first mergedResult, arg A, r func(A) redisexec.Request) (redisexec.Reply, error) {
 	if first.Outcome == redisexec.Done {
 		return redisexec.Reply{Value: first.Value, Sent: first.sent, Shortfall: first.Shortfall}, nil
@@ -170,15 +170,16 @@ func waitFor[A any](call *mergedCall[A]) mergedResult {
 	return m
 }
 
-// leastGroupWait is how long the replicas of a group are waited for at the least, however soon the context of one of its
-// callers ends: the others' tasks would count as under-replicated where a replica takes a moment.
+// leastGroupWait is how long the replicas of a group are waited for at the least, however soon the
+// context of one of its callers ends: the others' tasks would count as under-replicated where a
+// replica takes a moment.
 const leastGroupWait = 250 * time.Millisecond
 
 // commitGroup sends a group once, as one request. The context is no caller's: it ends with none of
 // them. It has the values of the first one's, for the client's hooks.
 //
-// deal gives each call its part of the result, which has a reply. What became of a group without a reply is what
-// became of each call.
+// deal gives each call its part of the result, which has a reply. What became of a group without a
+// reply is what became of each call.
 func commitGroup[A any](q *Queue, calls []*mergedCall[A], r redisexec.Request, deal func(result redisexec.Result, sent time.Time)) {
 	for _, call := range calls {
 		if at, ok := call.Ctx.Deadline(); ok {

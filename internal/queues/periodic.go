@@ -32,13 +32,14 @@ const (
 // occurrence is a time at which a periodic task is due.
 type occurrence struct {
 	due time.Time
-	// after is the time after which due is the first of the schedule: a schedule with another Next(after)
-	// is another one. (That due is one of a schedule's times would say less: a sooner one may have been
-	// added, and a schedule that counts from t has other times for each t.) It is due itself, or later,
-	// if the occurrence was missed; and when its handler returned, if it was handled.
+	// after is the time after which due is the first of the schedule: a schedule with another
+	// Next(after) is another one. (That due is one of a schedule's times would say less: a sooner
+	// one may have been added, and a schedule that counts from t has other times for each t.) It is
+	// due itself, or later, if the occurrence was missed; and when its handler returned, if it was
+	// handled.
 	after time.Time
-	// before is the due time of the last occurrence that was handled. It is due itself if this one was,
-	// and it is not known yet which one is next.
+	// before is the due time of the last occurrence that was handled. It is due itself if this one
+	// was, and it is not known yet which one is next.
 	before time.Time
 	list   time.Time // when the Worker started whose schedule it is of
 	// unknown is when a Worker claimed it first that does not have the task in its list.
@@ -59,9 +60,9 @@ func (o occurrence) isHandled() bool { return !o.due.After(o.before) }
 // isMissed reports whether the occurrence was enqueued after its time.
 func (o occurrence) isMissed() bool { return !o.due.After(o.after) }
 
-// handled returns what keeps the place of the next occurrence, until it is known which one that is. An
-// occurrence that was missed counts as the one that was in the queue, which is before: if the server's
-// clock was ahead, those from then on are still to come.
+// handled returns what keeps the place of the next occurrence, until it is known which one that is.
+// An occurrence that was missed counts as the one that was in the queue, which is before: if the
+// server's clock was ahead, those from then on are still to come.
 func (o occurrence) handled(now time.Time) occurrence {
 	if o.isMissed() {
 		o.due = o.before
@@ -83,8 +84,9 @@ func (o occurrence) header(id string, of map[string]string) map[string]string {
 	return header
 }
 
-// occurrenceIn returns the occurrence that the header of the task with that ID is of, and whether it is
-// of one. A handler may have given its header to another task, to go on with a trace: that task is none.
+// occurrenceIn returns the occurrence that the header of the task with that ID is of, and whether
+// it is of one. A handler may have given its header to another task, to go on with a trace: that
+// task is none.
 func occurrenceIn(id string, header map[string]string) (occurrence, bool) {
 	if header[headerPeriodOf] != id {
 		return occurrence{}, false
@@ -128,7 +130,8 @@ func (p *Periodic) handed(t store.Task, o occurrence) store.Task {
 }
 
 const (
-	// putBackFor is how long an occurrence stays away, about, of a task that another worker may know.
+	// putBackFor is how long an occurrence stays away, about, of a task that another worker may
+	// know.
 	putBackFor = 5 * time.Second
 	// forgetAfter is how long an occurrence is put back that no worker knows, before it is removed.
 	forgetAfter = 10 * time.Minute
@@ -141,21 +144,21 @@ const (
 //	          place in the same script, whatever the result is
 //	keep      enqueues what is not there, and moves what is due at a wrong time
 //
-// So the queue has one task of that ID at any time, and its header says which occurrence is the next to
-// be handled: before the report is accepted, the present one; after it, the next one. If the schedule
-// does not say in time which one that is, the header says that the present one was handled; what is
-// next takes its place when a worker claims it, or keeps it, and knows. A report is sent until it is
-// accepted or the lease ends, as that of any task.
+// So the queue has one task of that ID at any time, and its header says which occurrence is the
+// next to be handled: before the report is accepted, the present one; after it, the next one. If
+// the schedule does not say in time which one that is, the header says that the present one was
+// handled; what is next takes its place when a worker claims it, or keeps it, and knows. A report
+// is sent until it is accepted or the lease ends, as that of any task.
 //
-// All processes may do this at the same time: to take a task's place needs the receipt of the task that
-// was looked at.
+// All processes may do this at the same time: to take a task's place needs the receipt of the task
+// that was looked at.
 type periodic struct {
 	tasks map[string]*periodicTask
 	order []*periodicTask // those of tasks
 	sends chan struct{}   // as many requests are under way as it has room for
 	made  time.Time       // when Run began, by the local clock
-	// madeAt is when that was, by the server's. Its time is read with something else, which takes its time: so
-	// what follows from it may be a little past, and is never ahead.
+	// madeAt is when that was, by the server's. Its time is read with something else, which takes
+	// its time: so what follows from it may be a little past, and is never ahead.
 	madeAt atomic.Pointer[time.Time]
 }
 
@@ -186,15 +189,16 @@ type notHandledError struct {
 
 func (e *notHandledError) Error() string { return "the handler was not called: " + e.why }
 
-// conclusion is what a worker has decided of an occurrence whose handler has returned, until that is
-// accepted. If the lease ends before, and this process is handed the occurrence again, it is the result
-// at once.
+// conclusion is what a worker has decided of an occurrence whose handler has returned, until that
+// is accepted. If the lease ends before, and this process is handed the occurrence again, it is the
+// result at once.
 type conclusion struct {
 	occurrence
 	disposition store.Disposition
 }
 
-// conclusionOf returns what has been decided of an occurrence of a task, if this process has handled it.
+// conclusionOf returns what has been decided of an occurrence of a task, if this process has
+// handled it.
 func (w *Worker) conclusionOf(id string, o occurrence) (d store.Disposition, ok bool) {
 	last, _ := w.Queue.concluded.Load(id)
 	c, _ := last.(conclusion)
@@ -208,8 +212,8 @@ func (w *Worker) Accepted(t store.Task) {
 	}
 }
 
-// admit returns what the handler is to be called with for an occurrence. If it is not to be called, the
-// error is a notHandledError.
+// admit returns what the handler is to be called with for an occurrence. If it is not to be called,
+// the error is a notHandledError.
 func (w *Worker) admit(t store.Task, o occurrence) (store.Task, error) {
 	claimed, task := w.claimed(t), w.tasks[t.ID]
 	if task == nil {
@@ -229,10 +233,10 @@ func (w *Worker) admit(t store.Task, o occurrence) (store.Task, error) {
 	return task.handed(t, o), nil
 }
 
-// replaced returns, as a notHandledError, what becomes of an occurrence that is not to be handled: what
-// is next takes its place. If that is not known yet, the occurrence is put back for about as long as the
-// schedule has been thinking, so that it is late by its own slowness, and those of schedules that hang do
-// not keep the handlers busy.
+// replaced returns, as a notHandledError, what becomes of an occurrence that is not to be handled:
+// what is next takes its place. If that is not known yet, the occurrence is put back for about as
+// long as the schedule has been thinking, so that it is late by its own slowness, and those of
+// schedules that hang do not keep the handlers busy.
 func (p *periodicTask) replaced(answer *planning, isKnown bool) error {
 	switch {
 	case isKnown && answer.err == nil:
@@ -252,9 +256,9 @@ func (w *Worker) claimed(t store.Task) time.Time {
 	return store.TimeOf(t.Score).Add(-time.Duration(store.CeilMicros(w.Loop.Lease)) * time.Microsecond).UTC()
 }
 
-// putBack returns, as a notHandledError, what becomes of an occurrence of a task that this worker does
-// not know. Others may: a program that has it is being deployed. The header says since when it has been
-// looking for a worker that does.
+// putBack returns, as a notHandledError, what becomes of an occurrence of a task that this worker
+// does not know. Others may: a program that has it is being deployed. The header says since when it
+// has been looking for a worker that does.
 func (w *Worker) putBack(t store.Task, o occurrence, now time.Time) error {
 	const why = "not a periodic task of this worker"
 	if o.unknown.IsZero() {
@@ -268,8 +272,8 @@ func (w *Worker) putBack(t store.Task, o occurrence, now time.Time) error {
 	return &notHandledError{store.Disposition{Action: store.Snooze, Next: again}, why}
 }
 
-// conclude has the next occurrence take the task's place, if the present one is not to be handed out
-// again before that. d is what would become of the task otherwise.
+// conclude has the next occurrence take the task's place, if the present one is not to be handed
+// out again before that. d is what would become of the task otherwise.
 func (w *Worker) conclude(t store.Task, d store.Disposition) store.Disposition {
 	o, ok := occurrenceIn(t.ID, t.Header)
 	task := w.tasks[t.ID]
@@ -279,7 +283,7 @@ func (w *Worker) conclude(t store.Task, d store.Disposition) store.Disposition {
 	if before, isOver := w.conclusionOf(t.ID, o); isOver {
 		return before
 	}
-	now := later(w.listed().Add(time.Since(w.made)), w.claimed(t)) // an earlier claim may have noted its time
+	now := backoff.Later(w.listed().Add(time.Since(w.made)), w.claimed(t)) // an earlier claim may have noted its time
 	next, isEnd := o.handled(now), false
 	if o.due.Sub(now) >= roundedOff { // an operator had it run early: it is still to come
 		next = o

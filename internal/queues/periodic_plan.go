@@ -18,8 +18,9 @@ import (
 	"github.com/sluice-go/sluice/internal/store"
 )
 
-// periodicTask is a Periodic of a worker's. Its schedule is called in goroutines of their own: one call
-// at a time, however long it takes. So neither a handler's goroutine nor another task waits for it.
+// periodicTask is a Periodic of a worker's. Its schedule is called in goroutines of their own: one
+// call at a time, however long it takes. So neither a handler's goroutine nor another task waits
+// for it.
 type periodicTask struct {
 	Periodic
 	worker   *Worker
@@ -44,12 +45,12 @@ const (
 	atOnce = 100 * time.Microsecond
 	// schedulePatience is after what time the log is told that a schedule does not answer.
 	schedulePatience = 3 * time.Second
-	// roundedOff is less than any difference that matters between two due times, and more than what is
-	// lost of one in the queue.
+	// roundedOff is less than any difference that matters between two due times, and more than what
+	// is lost of one in the queue.
 	roundedOff = time.Millisecond
-	// missedAfter is after what time an occurrence that was not begun is a missed one, of which there may be later
-	// ones; and skipAfter, after what time SkipsMissed has none handled. Workers that started within missedAfter of
-	// each other have the same list.
+	// missedAfter is after what time an occurrence that was not begun is a missed one, of which
+	// there may be later ones; and skipAfter, after what time SkipsMissed has none handled. Workers
+	// that started within missedAfter of each other have the same list.
 	missedAfter = time.Second
 	skipAfter   = time.Minute
 )
@@ -61,9 +62,9 @@ var (
 	errNoAnswer = errors.New("Schedule.Next gives no answer")
 )
 
-// plan returns what is to be in the queue instead of an occurrence, if that is known. Else the schedule is
-// asked, unless it is being asked already, perhaps about another occurrence. plan waits for a moment only:
-// most schedules answer at once.
+// plan returns what is to be in the queue instead of an occurrence, if that is known. Else the
+// schedule is asked, unless it is being asked already, perhaps about another occurrence. plan waits
+// for a moment only: most schedules answer at once.
 func (p *periodicTask) plan(o occurrence, now time.Time) (l *planning, isKnown bool) {
 	l = p.ask(o, o.due, now, nil)
 	if left := atOnce - time.Since(l.asked); left > 0 {
@@ -75,9 +76,9 @@ func (p *periodicTask) plan(o occurrence, now time.Time) (l *planning, isKnown b
 	return l, background.IsClosed(l.done) && l.of == o
 }
 
-// ask has the schedule asked what is to be in the queue instead of an occurrence, which is due there at
-// some time. It does nothing if a call is under way, or has answered just that, and does not wait. The
-// keeper says what is to be done then, with the answer.
+// ask has the schedule asked what is to be in the queue instead of an occurrence, which is due
+// there at some time. It does nothing if a call is under way, or has answered just that, and does
+// not wait. The keeper says what is to be done then, with the answer.
 func (p *periodicTask) ask(o occurrence, at, now time.Time, then func(next occurrence) error) *planning {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -121,15 +122,16 @@ func (p *periodicTask) tell(err error) {
 	}
 }
 
-// instead returns what is to be in the queue instead of an occurrence that is due there at a time, which
-// may differ from its own: that very occurrence, if it is right. Only ask calls it, and what it calls.
+// instead returns what is to be in the queue instead of an occurrence that is due there at a time,
+// which may differ from its own: that very occurrence, if it is right. Only ask calls it, and what
+// it calls.
 func (p *periodicTask) instead(o occurrence, at, now time.Time) (occurrence, error) {
-	list, after := p.worker.listed(), later(now, o.before)
+	list, after := p.worker.listed(), backoff.Later(now, o.before)
 	isMoved := at.Sub(o.due).Abs() >= roundedOff // a retry, or by an operator
 	switch {
 	case o.after.After(now), o == occurrence{}: // the server's clock was ahead, or there is no task
 	case o.isHandled():
-		after = later(o.after, o.before)
+		after = backoff.Later(o.after, o.before)
 	case !at.After(now):
 		return p.catchUp(o, now)
 	case o.list.Sub(list) > missedAfter && !o.list.After(now): // it is of a newer list
@@ -153,7 +155,7 @@ func (p *periodicTask) catchUp(o occurrence, now time.Time) (next occurrence, er
 	next = occurrence{due: p.latest(o.due, now), after: now, before: o.due}
 	switch {
 	case p.SkipsMissed && now.Sub(next.due) > skipAfter:
-		next, err = p.first(later(now, o.before))
+		next, err = p.first(backoff.Later(now, o.before))
 		next.before = o.before
 	case next.due.Equal(o.due):
 		return o, nil
@@ -162,8 +164,8 @@ func (p *periodicTask) catchUp(o occurrence, now time.Time) (next occurrence, er
 	return next, err
 }
 
-// latest returns the last occurrence up to a time; from is one of them. It bisects the time between, so
-// that it asks for few of the occurrences, of which there may be millions.
+// latest returns the last occurrence up to a time; from is one of them. It bisects the time
+// between, so that it asks for few of the occurrences, of which there may be millions.
 func (p *periodicTask) latest(from, to time.Time) time.Time {
 	for last := to; ; { // no occurrence is after last
 		next, err := p.first(from)
@@ -190,20 +192,13 @@ func (p *periodicTask) first(after time.Time) (occurrence, error) {
 	return o, nil
 }
 
-func later(a, b time.Time) time.Time {
-	if b.After(a) {
-		return b
-	}
-	return a
-}
-
 const (
-	// keepInterval is how often a worker looks whether its periodic tasks are there, about, and keepRetry
-	// after an error.
+	// keepInterval is how often a worker looks whether its periodic tasks are there, about, and
+	// keepRetry after an error.
 	keepInterval = time.Minute
 	keepRetry    = 2 * time.Second
-	// maxSends is how many requests a worker has under way for its periodic tasks: at its start all may be
-	// missing, and a client has few connections.
+	// maxSends is how many requests a worker has under way for its periodic tasks: at its start all
+	// may be missing, and a client has few connections.
 	maxSends = 4
 	// maxKept is how many tasks one look is about at most. It reads little of each.
 	maxKept = 500
@@ -229,9 +224,9 @@ func (w *Worker) keepPeriodic(ctx context.Context) {
 	}
 }
 
-// look asks the server which tasks of a part are not in the queue as expected, and has each mended once
-// its schedule has said what is right. What is due, or being handled, is left alone: admit and conclude
-// see to that.
+// look asks the server which tasks of a part are not in the queue as expected, and has each mended
+// once its schedule has said what is right. What is due, or being handled, is left alone: admit and
+// conclude see to that.
 func (w *Worker) look(ctx context.Context, part []*periodicTask) error {
 	wanted, ids := make([]store.Wanted, len(part)), make([]string, len(part))
 	for i, task := range part {
@@ -271,8 +266,8 @@ func (p *periodicTask) move(ctx context.Context, receipt float64, from, to occur
 	return err
 }
 
-// enqueue enqueues a task that is not there. It was done, since its schedule had ended or no worker had
-// it, or was a dead letter, perhaps.
+// enqueue enqueues a task that is not there. It was done, since its schedule had ended or no worker
+// had it, or was a dead letter, perhaps.
 func (p *periodicTask) enqueue(ctx context.Context, was store.Info, o occurrence) error {
 	w, d := p.worker, p.draft(o)
 	args := w.Queue.Store.NewBatch(1, store.Keep, "0", 0)
@@ -285,8 +280,8 @@ func (p *periodicTask) enqueue(ctx context.Context, was store.Info, o occurrence
 	return err
 }
 
-// send sends a request, in its turn. The keeper, and a schedule's goroutine, wait for the answer no longer
-// than a loop may.
+// send sends a request, in its turn. The keeper, and a schedule's goroutine, wait for the answer no
+// longer than a loop may.
 func (w *Worker) send(ctx context.Context, r redisexec.Request) (redisexec.Reply, error) {
 	select {
 	case w.sends <- struct{}{}:

@@ -16,9 +16,9 @@ type every time.Duration
 
 func (d every) Next(t time.Time) time.Time { return t.Truncate(time.Duration(d)).Add(time.Duration(d)) }
 
-// TestPeriodic_AnEarlierClaimThatIsAdmittedLater does not set the clock back by which the next occurrence
-// is chosen. A process may have two claims of a task, if the server's clock was set ahead and the first
-// lease is over.
+// TestPeriodic_AnEarlierClaimThatIsAdmittedLater does not set the clock back by which the next
+// occurrence is chosen. A process may have two claims of a task, if the server's clock was set
+// ahead and the first lease is over.
 func TestPeriodic_AnEarlierClaimThatIsAdmittedLater(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, testAnEarlierClaim) // there a schedule answers at once

@@ -53,10 +53,8 @@ type Queue struct {
 
 // New returns the queue with that name and main key. It starts nothing.
 func New(client *watch.Client, name, key string, o Options) *Queue {
-	q := &Queue{
-		Name: name, Options: o, Store: store.NewQueue(client.Scripts, key, o.QueueOptions),
-		Executor: client.Executor, client: client,
-	}
+	q := &Queue{Name: name, Options: o, Executor: client.Executor, client: client}
+	q.Store = store.NewQueue(client.Scripts, key, o.QueueOptions)
 	q.watcher = client.Watcher(q.Store, o.Poll)
 	q.enqueues, q.dequeues, q.claims = newCommitter(q, q.commitEnqueues), newCommitter(q, q.commitDequeues), newCommitter(q, q.commitClaims)
 	return q
@@ -192,7 +190,6 @@ func pages[T any](ctx context.Context, q *Queue, after store.Cursor, n int, requ
 	decode func(value any) (store.Cursor, []T, error),
 ) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
-		var none T
 		for left, after := n, after; left > 0; {
 			reply, err := q.Executor.Run(ctx, request(after, min(left, store.MaxGroup)))
 			var page []T
@@ -200,7 +197,7 @@ func pages[T any](ctx context.Context, q *Queue, after store.Cursor, n int, requ
 				after, page, err = decode(reply.Value)
 			}
 			if err != nil {
-				yield(none, err)
+				yield(*new(T), err)
 				return
 			}
 			for _, t := range page {

@@ -127,8 +127,8 @@ func itemsOf(ts []store.Task) []store.Item {
 }
 
 // Keep extends the lease of a task at once, and then again and again until end is called. held ends
-// with ctx, and when the lease is lost; it knows of the lease, see LeaseValid of the root. end returns
-// why the lease was lost, or nil.
+// with ctx, and when the lease is lost; it knows of the lease, see LeaseValid of the root. end
+// returns why the lease was lost, or nil.
 func (q *Queue) Keep(ctx context.Context, item store.Item, ttl time.Duration) (held context.Context, end func() error, err error) {
 	k := &kept{queue: q, item: item, ttl: ttl}
 	sent := time.Now()

@@ -22,8 +22,8 @@ import (
 )
 
 // Worker is a run of a worker on a queue. It is the taskloop.Source of the queue: it builds the
-// requests of the loop and decodes the replies. It is also the loop's taskloop.Policy: its Handler is
-// the worker's, around which it is the layer for periodic tasks.
+// requests of the loop and decodes the replies. It is also the loop's taskloop.Policy: its Handler
+// is the worker's, around which it is the layer for periodic tasks.
 type Worker struct {
 	taskloop.Handler
 	Queue    *Queue
@@ -73,7 +73,8 @@ func (w *Worker) Handle(ctx context.Context, t store.Task) (err error) {
 	return w.Handler.Handle(ctx, t)
 }
 
-// Decide says what a handler's error means for its task, and adds the next occurrence of a periodic one.
+// Decide says what a handler's error means for its task, and adds the next occurrence of a periodic
+// one.
 func (w *Worker) Decide(ctx context.Context, t store.Task, err error) store.Disposition {
 	if errors.Is(context.Cause(ctx), taskloop.ErrStuck) { // whatever it returns at last: another attempt has begun, perhaps
 		return store.Disposition{Action: store.Release}
@@ -84,7 +85,8 @@ func (w *Worker) Decide(ctx context.Context, t store.Task, err error) store.Disp
 	return w.conclude(t, w.Handler.Decide(ctx, t, err))
 }
 
-// tellCanceled has the IDs of tasks told that are cancelled while they are leased, and returns what ends that.
+// tellCanceled has the IDs of tasks told that are cancelled while they are leased, and returns what
+// ends that.
 func (q *Queue) tellCanceled(to chan string) (end func()) {
 	listener := q.client.Notifier.JoinMessages(to, q.Store.CanceledChannel())
 	return func() { q.client.Notifier.Leave(q.Store.CanceledChannel(), listener) }
@@ -179,7 +181,8 @@ func (w *Worker) Wait(ctx context.Context) error {
 func (w *Worker) Start(job redisexec.Job) { w.Queue.Executor.Start(job) }
 
 const (
-	// sayEvery is how often a worker says that it lives, at least, unless it polls less often. Its word counts for sayLasts times as long.
+	// sayEvery is how often a worker says that it lives, at least, unless it polls less often. Its
+	// word counts for sayLasts times as long.
 	sayEvery  = 15 * time.Second
 	sayRarest = 8 * time.Hour
 	// sayAgain is how soon it says so again while its queue has more to be dropped or forgotten:
@@ -247,15 +250,15 @@ func presenceIn(text string, until float64) (w Presence, ok bool) {
 	}, true
 }
 
-// presence is what a worker that runs says of itself, with its ID. The script that takes it also keeps
-// the counts of the queue, and drops and forgets what the queue's options do not allow.
+// presence is what a worker that runs says of itself, with its ID. The script that takes it also
+// keeps the counts of the queue, and drops and forgets what the queue's options do not allow.
 type presence struct {
 	saying saying
 	before []string // what it may have said before
 }
 
-// startPresence has workers seen: one goroutine for each client. What it returns ends them, and waits
-// for that.
+// startPresence has workers seen: one goroutine for each client. What it returns ends them, and
+// waits for that.
 func startPresence(ctx context.Context, workers []*Worker) (stop func()) {
 	byClient := map[*watch.Client]present{}
 	for _, w := range workers {
@@ -328,8 +331,8 @@ func (ws present) keep(ctx context.Context) {
 	ws.say(context.WithoutCancel(ctx), partFor, true)
 }
 
-// say says how all are, or that they have ended, in one pipeline. What fails is said again at the next time.
-// It returns those whose queues have more to be dropped or forgotten.
+// say says how all are, or that they have ended, in one pipeline. What fails is said again at the
+// next time. It returns those whose queues have more to be dropped or forgotten.
 func (ws present) say(ctx context.Context, within time.Duration, haveEnded bool) (left present) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
