@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/locks"
+	"github.com/sluice-go/sluice/internal/queues"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/store"
 )
@@ -28,6 +29,11 @@ var Scripts = sync.OnceValue(func() *store.Scripts {
 
 func engineOf(l *sluice.Locker) *locks.Engine {
 	return (*locks.Engine)(reflect.ValueOf(l).Elem().FieldByName("engine").UnsafePointer())
+}
+
+// EngineOf returns the engine of a queue.
+func EngineOf(q *sluice.Queue) *queues.Queue {
+	return (*queues.Queue)(reflect.ValueOf(q).Elem().FieldByName("engine").UnsafePointer())
 }
 
 // Waiting returns how many callers wait in a Locker's queues behind those at the head.

@@ -1,4 +1,4 @@
-package sluice
+package queues
 
 import (
 	"context"
@@ -13,17 +13,19 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/keyspace"
 	"github.com/sluice-go/sluice/internal/queues"
 	"github.com/sluice-go/sluice/internal/redisexec"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/store"
+	"github.com/sluice-go/sluice/internal/systest"
 	"github.com/sluice-go/sluice/internal/taskloop"
 )
 
 // workerOn returns a worker on a queue, which does not run.
-func workerOn(q *Queue, lease time.Duration) *queues.Worker {
-	return &queues.Worker{Queue: q.engine, Loop: taskloop.Queue{Lease: lease}}
+func workerOn(q *sluice.Queue, lease time.Duration) *queues.Worker {
+	return &queues.Worker{Queue: systest.EngineOf(q), Loop: taskloop.Queue{Lease: lease}}
 }
 
 // twins are two queues on a server whose clock stands still, to which the same is done.
@@ -33,8 +35,8 @@ type twins struct {
 	rdb      *redis.Client
 	rand     *rand.Rand
 	now      time.Time
-	queues   [2]*Queue
-	receipts []Entry
+	queues   [2]*sluice.Queue
+	receipts []sluice.Entry
 	steps    int
 }
 
@@ -42,10 +44,10 @@ func newTwins(t *testing.T, m *miniredis.Miniredis, rdb *redis.Client, seed uint
 	w := &twins{T: t, server: m, rdb: rdb, rand: rand.New(rand.NewPCG(seed, 1)), now: time.Date(2026, 5, 6, 7, 8, 9, 123457000, time.UTC)}
 	m.FlushAll()
 	m.SetTime(w.now)
-	limits := []Limits{{}, {}, {Running: 2}, {Running: 3}, {Rate: 1, Burst: 6}, {Running: 4, Rate: 2, Burst: 5}}[seed%6]
-	opts := []QueueOption{WithMaxAttempts([]int{0, 1, 3}[w.rand.IntN(3)]), WithDuplicates(Duplicates(w.rand.IntN(4)))}
+	limits := []sluice.Limits{{}, {}, {Running: 2}, {Running: 3}, {Rate: 1, Burst: 6}, {Running: 4, Rate: 2, Burst: 5}}[seed%6]
+	opts := []sluice.QueueOption{sluice.WithMaxAttempts([]int{0, 1, 3}[w.rand.IntN(3)]), sluice.WithDuplicates(sluice.Duplicates(w.rand.IntN(4)))}
 	for i := range w.queues {
-		q, err := NewQueue(rdb, fmt.Sprint("q", i), opts...)
+		q, err := sluice.NewQueue(rdb, fmt.Sprint("q", i), opts...)
 		require.NoError(t, err)
 		require.NoError(t, q.SetLimits(t.Context(), limits))
 		w.queues[i] = q
@@ -54,7 +56,7 @@ func newTwins(t *testing.T, m *miniredis.Miniredis, rdb *redis.Client, seed uint
 }
 
 // both does the same to both queues, with the same result.
-func (w *twins) both(do func(ctx context.Context, q *Queue) any) any {
+func (w *twins) both(do func(ctx context.Context, q *sluice.Queue) any) any {
 	first, second := do(w.Context(), w.queues[0]), do(w.Context(), w.queues[1])
 	require.Equal(w, first, second)
 	return first
@@ -67,9 +69,9 @@ func (w *twins) delay() time.Duration {
 }
 
 // receipt returns one of all receipts so far, or a forged one.
-func (w *twins) receipt() Entry {
+func (w *twins) receipt() sluice.Entry {
 	if len(w.receipts) == 0 || w.rand.IntN(12) == 0 {
-		return Entry{ID: w.id(), Score: float64(w.now.Unix())}
+		return sluice.Entry{ID: w.id(), Score: float64(w.now.Unix())}
 	}
 	return w.receipts[w.rand.IntN(len(w.receipts))]
 }
@@ -77,7 +79,7 @@ func (w *twins) receipt() Entry {
 // step does something to both queues, by the library or as a foreign client.
 func (w *twins) step() {
 	id, delay, e := w.id(), w.delay(), w.receipt()
-	task := Task{ID: id, Payload: []byte("payload")[:7*w.rand.IntN(2)], Delay: delay}
+	task := sluice.Task{ID: id, Payload: []byte("payload")[:7*w.rand.IntN(2)], Delay: delay}
 	lease, n := max(delay, time.Millisecond), 1+w.rand.IntN(4)
 	score := float64(w.now.Add(delay - time.Second).Unix())
 	if w.steps++; w.steps%4 == 0 {
@@ -85,33 +87,37 @@ func (w *twins) step() {
 	}
 	switch kind := w.rand.IntN(14); kind {
 	default:
-		w.both(func(ctx context.Context, q *Queue) any {
+		w.both(func(ctx context.Context, q *sluice.Queue) any {
 			o, err := q.Enqueue(ctx, task)
 			require.NoError(w, err)
 			return o
 		})
 	case 5, 6, 7:
-		got := w.both(func(ctx context.Context, q *Queue) any {
-			reply, err := q.engine.Executor.Run(ctx, q.engine.Store.Exchange(nil, store.Claim{N: n, Lease: lease}))
+		got := w.both(func(ctx context.Context, q *sluice.Queue) any {
+			reply, err := systest.EngineOf(q).Executor.Run(ctx, systest.EngineOf(q).Store.Exchange(nil, store.Claim{N: n, Lease: lease}))
 			require.NoError(w, err)
 			x, err := store.DecodeExchange(reply.Value, 0)
 			require.NoError(w, err)
-			return entriesOf(x.Tasks)
+			var es []sluice.Entry
+			for _, t := range x.Tasks {
+				es = append(es, sluice.Entry{ID: t.ID, Payload: t.Payload, Score: t.Score, Attempt: t.Attempt, Due: t.Due})
+			}
+			return es
 		})
-		w.receipts = append(w.receipts, got.([]Entry)...)
+		w.receipts = append(w.receipts, got.([]sluice.Entry)...)
 	case 8:
-		w.both(func(ctx context.Context, q *Queue) any { return q.Retry(ctx, e, delay, "failed") == nil })
+		w.both(func(ctx context.Context, q *sluice.Queue) any { return q.Retry(ctx, e, delay, "failed") == nil })
 	case 9:
-		w.both(func(ctx context.Context, q *Queue) any { return q.Extend(ctx, e, lease) == nil })
+		w.both(func(ctx context.Context, q *sluice.Queue) any { return q.Extend(ctx, e, lease) == nil })
 	case 10:
-		w.both(func(ctx context.Context, q *Queue) any { return q.Bury(ctx, e, "why") == nil })
+		w.both(func(ctx context.Context, q *sluice.Queue) any { return q.Bury(ctx, e, "why") == nil })
 	case 11:
-		w.both(func(ctx context.Context, q *Queue) any {
-			return w.rdb.ZAdd(ctx, q.engine.Store.Key(), redis.Z{Score: score, Member: id}).Err()
+		w.both(func(ctx context.Context, q *sluice.Queue) any {
+			return w.rdb.ZAdd(ctx, systest.EngineOf(q).Store.Key(), redis.Z{Score: score, Member: id}).Err()
 		})
 	case 12:
-		w.both(func(ctx context.Context, q *Queue) any {
-			return w.rdb.ZRem(ctx, q.engine.Store.Key(), id).Err()
+		w.both(func(ctx context.Context, q *sluice.Queue) any {
+			return w.rdb.ZRem(ctx, systest.EngineOf(q).Store.Key(), id).Err()
 		})
 	case 13:
 		w.now = w.now.Add(lease)
@@ -122,7 +128,7 @@ func (w *twins) step() {
 // note writes a fourth part into the state field of a task, as a later version may.
 func (w *twins) note(id, note string) {
 	for _, q := range w.queues {
-		states := q.engine.Store.Keys()[3].(string)
+		states := systest.EngineOf(q).Store.Keys()[3].(string)
 		if field := w.rdb.HGet(w.Context(), states, id).Val(); strings.Count(field, ":") == 2 && !strings.Contains(field, "dead") {
 			require.NoError(w, w.rdb.HSet(w.Context(), states, id, field+note).Err())
 		}
@@ -180,7 +186,7 @@ func compareExchanges(t *testing.T, pairs uint64) {
 // Whether the tasks are plain makes no difference.
 func TestExchange_TellsOfTheHead(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		q, err := NewQueue(s.Client(t), redistest.Name(t))
+		q, err := sluice.NewQueue(s.Client(t), redistest.Name(t))
 		require.NoError(t, err)
 		loop := workerOn(q, time.Minute)
 		head := func() time.Duration {
@@ -195,7 +201,7 @@ func TestExchange_TellsOfTheHead(t *testing.T) {
 		}
 		require.Equal(t, time.Hour, head(), "of an empty queue")
 		for i, due := range at {
-			_, err := q.Enqueue(t.Context(), Task{ID: fmt.Sprint(i), At: due})
+			_, err := q.Enqueue(t.Context(), sluice.Task{ID: fmt.Sprint(i), At: due})
 			require.NoError(t, err)
 		}
 		for i, want := range []time.Duration{-50 * time.Second, 0, 50 * time.Second} {
@@ -206,7 +212,7 @@ func TestExchange_TellsOfTheHead(t *testing.T) {
 		require.InDelta(t, time.Minute, head(), float64(10*time.Second), "the first lease ends")
 		for i := range 2 {
 			foreign := redis.Z{Score: float64(i), Member: "foreign" + fmt.Sprint(i)}
-			require.NoError(t, s.Client(t).ZAdd(t.Context(), q.engine.Store.Key(), foreign).Err())
+			require.NoError(t, s.Client(t).ZAdd(t.Context(), systest.EngineOf(q).Store.Key(), foreign).Err())
 		}
 		require.InDelta(t, -now.Sub(time.Unix(1, 0)), head(), float64(10*time.Second))
 	})
@@ -215,24 +221,24 @@ func TestExchange_TellsOfTheHead(t *testing.T) {
 // run runs the script on one of the queues.
 func (w *twins) run(on int, items []store.Item, n int, lease time.Duration) any {
 	q := w.queues[on]
-	reply, err := q.engine.Executor.Run(w.Context(), q.engine.Store.Exchange(items, store.Claim{N: n, Lease: lease}))
+	reply, err := systest.EngineOf(q).Executor.Run(w.Context(), systest.EngineOf(q).Store.Exchange(items, store.Claim{N: n, Lease: lease}))
 	require.NoError(w, err)
 	return reply.Value
 }
 
 // dump returns all that the server has of a queue.
-func dump(t *testing.T, rdb *redis.Client, q *Queue) (all []any) {
+func dump(t *testing.T, rdb *redis.Client, q *sluice.Queue) (all []any) {
 	for _, i := range []int{0, 2, 4} {
-		z, err := rdb.ZRangeWithScores(t.Context(), q.engine.Store.Keys()[i].(string), 0, -1).Result()
+		z, err := rdb.ZRangeWithScores(t.Context(), systest.EngineOf(q).Store.Keys()[i].(string), 0, -1).Result()
 		require.NoError(t, err)
 		all = append(all, z)
 	}
 	for _, i := range []int{1, 3} {
-		h, err := rdb.HGetAll(t.Context(), q.engine.Store.Keys()[i].(string)).Result()
+		h, err := rdb.HGetAll(t.Context(), systest.EngineOf(q).Store.Keys()[i].(string)).Result()
 		require.NoError(t, err)
 		all = append(all, h)
 	}
-	limits, err := rdb.Get(t.Context(), keyspace.Companion(q.engine.Store.Key(), keyspace.Paused)).Result()
+	limits, err := rdb.Get(t.Context(), keyspace.Companion(systest.EngineOf(q).Store.Key(), keyspace.Paused)).Result()
 	if err != nil {
 		require.ErrorIs(t, err, redis.Nil)
 	}
@@ -249,7 +255,7 @@ func compareBatches(t *testing.T, pairs uint64) {
 	m := miniredis.RunT(t)
 	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})
 	t.Cleanup(func() { _ = rdb.Close() })
-	counts := map[Outcome]int{}
+	counts := map[sluice.Outcome]int{}
 	for seed := range pairs {
 		w := newTwins(t, m, rdb, seed)
 		for range w.rand.IntN(12) {
@@ -280,15 +286,15 @@ func compareBatches(t *testing.T, pairs uint64) {
 		}
 		require.Equal(t, withoutTimes(want[3:]), withoutTimes(got[3:]), "seed %d", seed)
 	}
-	for _, outcome := range []Outcome{OutcomeAdded, OutcomeUpdated, OutcomeKept, OutcomeDeferred} {
+	for _, outcome := range []sluice.Outcome{sluice.OutcomeAdded, sluice.OutcomeUpdated, sluice.OutcomeKept, sluice.OutcomeDeferred} {
 		require.Greater(t, counts[outcome], int(pairs/15), outcome)
 	}
 }
 
 // tasks returns a batch: tasks due together or not, within a second or beyond its end, at times
 // that need all digits; IDs may occur twice.
-func (w *twins) tasks() []Task {
-	tasks := make([]Task, 1+w.rand.IntN(30))
+func (w *twins) tasks() []sluice.Task {
+	tasks := make([]sluice.Task, 1+w.rand.IntN(30))
 	ats := []time.Time{
 		{}, time.Unix(5, 0), time.Unix(1073741823, 999995000), time.Unix(1900000000, 999990000),
 		time.Unix(1900000000, 123456000), time.Unix(4294967294, 999990000), time.Unix(5000000000, 0),
@@ -374,13 +380,13 @@ func TestExtension_OfAGroupAnswersForEachTask(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		const lease = time.Hour
 		ctx, rdb := t.Context(), s.Client(t)
-		q, err := NewQueue(rdb, redistest.Name(t))
+		q, err := sluice.NewQueue(rdb, redistest.Name(t))
 		require.NoError(t, err)
 		long, binary := strings.Repeat("x", 512), "\x00\r\n$5\r\n\xff{}:/"
 		states := []string{"plain", "extended", "waits", "stale", "gone", "buried", "corrupt", long, binary, "1", "unclaimed", "unclaimed field"}
 		var items []store.Item
 		for _, id := range states {
-			_, err := q.Enqueue(ctx, Task{ID: id})
+			_, err := q.Enqueue(ctx, sluice.Task{ID: id})
 			require.NoError(t, err)
 		}
 		require.NoError(t, q.Wait(ctx))
@@ -396,13 +402,13 @@ func TestExtension_OfAGroupAnswersForEachTask(t *testing.T) {
 			items = append(items, store.Item{ID: id, Receipt: store.ScoreText(shown.Score)})
 		}
 		require.NoError(t, q.Extend(ctx, es[1], 2*time.Minute))
-		_, err = q.Enqueue(ctx, Task{ID: "waits", Payload: []byte("new")})
+		_, err = q.Enqueue(ctx, sluice.Task{ID: "waits", Payload: []byte("new")})
 		require.NoError(t, err)
 		items[3].Receipt = "1790000000.5"
 		_, err = q.Cancel(ctx, "gone")
 		require.NoError(t, err)
 		require.NoError(t, q.Bury(ctx, es[5], "why"))
-		fields, _ := q.engine.Store.Keys()[3].(string)
+		fields, _ := systest.EngineOf(q).Store.Keys()[3].(string)
 		require.NoError(t, rdb.HSet(ctx, fields, "corrupt", "garbage").Err())
 		require.NoError(t, rdb.HSet(ctx, fields, "unclaimed field", "2::").Err())
 
@@ -416,9 +422,9 @@ func TestExtension_OfAGroupAnswersForEachTask(t *testing.T) {
 			}
 			e, err := q.Get(ctx, id)
 			require.NoError(t, err)
-			require.Equal(t, StateLeased, e.State)
+			require.Equal(t, sluice.StateLeased, e.State)
 			require.False(t, e.LeaseEnds.Before(before.Add(lease)), id)
-			require.NoError(t, rdb.ZScore(ctx, q.engine.Store.Keys()[4].(string), id).Err())
+			require.NoError(t, rdb.ZScore(ctx, systest.EngineOf(q).Store.Keys()[4].(string), id).Err())
 		}
 		require.NoError(t, q.Dequeue(ctx, es[0], es[1], es[2], es[7], es[8], es[9]), "the receipts stay as they are")
 		e, err := q.Get(ctx, "waits")
@@ -430,7 +436,7 @@ func TestExtension_OfAGroupAnswersForEachTask(t *testing.T) {
 // TestExtension_SendsATaskForLittleMoreThanItsID, however its receipt differs from that of the next one.
 func TestExtension_SendsATaskForLittleMoreThanItsID(t *testing.T) {
 	t.Parallel()
-	q, err := NewQueue(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}), "orders")
+	q, err := sluice.NewQueue(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}), "orders")
 	require.NoError(t, err)
 	for receipts, most := range map[int]int{1: 50, store.MaxGroup: 85} {
 		items := make([]store.Item, store.MaxGroup)
@@ -438,7 +444,7 @@ func TestExtension_SendsATaskForLittleMoreThanItsID(t *testing.T) {
 			items[i] = store.Item{ID: fmt.Sprintf("%036d", i), Receipt: store.ScoreText(1790000000 + float64(i%receipts)/1e6)}
 		}
 		bytes := 0
-		for _, arg := range q.engine.Store.Extend(time.Minute, items...).Args {
+		for _, arg := range systest.EngineOf(q).Store.Extend(time.Minute, items...).Args {
 			n := len(fmt.Sprint(arg))
 			bytes += n + len(fmt.Sprintf("$%d\r\n\r\n", n))
 		}

@@ -1,6 +1,6 @@
 //go:build long
 
-package sluice
+package queues
 
 import "testing"
 

@@ -1,4 +1,4 @@
-package sluice
+package queues
 
 import (
 	"testing"
@@ -6,8 +6,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-go/sluice"
 	"github.com/sluice-go/sluice/internal/redistest"
 	"github.com/sluice-go/sluice/internal/store"
+	"github.com/sluice-go/sluice/internal/systest"
 )
 
 // TestRetention_ADroppedResultIsSaidOfItsTask: a full server refuses the result of a task among others that are stale, gone, done without a result,
@@ -17,12 +19,12 @@ func TestRetention_ADroppedResultIsSaidOfItsTask(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	for _, ids := range [][]string{{"stale", "without", "gone", "with", "without2"}, {"stale", "extended", "without", "gone", "with", "without2"}} {
-		q, err := NewQueue(rdb, "q", WithRetention(time.Hour))
+		q, err := sluice.NewQueue(rdb, "q", sluice.WithRetention(time.Hour))
 		require.NoError(t, err)
 		require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
 		require.NoError(t, rdb.FlushAll(t.Context()).Err())
 		for _, id := range ids {
-			_, err := q.Enqueue(t.Context(), Task{ID: id})
+			_, err := q.Enqueue(t.Context(), sluice.Task{ID: id})
 			require.NoError(t, err)
 		}
 		claimed, err := q.Claim(t.Context(), len(ids), time.Hour)
@@ -49,7 +51,7 @@ func TestRetention_ADroppedResultIsSaidOfItsTask(t *testing.T) {
 			}
 		}
 		require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
-		reply, err := q.engine.Executor.Run(t.Context(), q.engine.Store.Exchange(items, store.Claim{}))
+		reply, err := systest.EngineOf(q).Executor.Run(t.Context(), systest.EngineOf(q).Store.Exchange(items, store.Claim{}))
 		require.NoError(t, err)
 		x, err := store.DecodeExchange(reply.Value, len(items))
 		require.NoError(t, err)
