@@ -133,8 +133,9 @@ func BenchmarkWorker(b *testing.B) {
 	reportTasks(b, len(tasks))
 }
 
-// BenchmarkPoolToWorker takes turns between a backlog in one queue, of a Worker of 64 handlers, and as large a one in 6 and in 50
-// queues, of a Pool of as many, and reports how many times as long each takes per task. The handlers take no time.
+// BenchmarkPoolToWorker takes turns between a backlog in one queue, of a Worker of 64 handlers, and
+// as large a one in 6 and in 50 queues, of a Pool of as many, and reports how many times as long
+// each takes per task. The handlers take no time.
 func BenchmarkPoolToWorker(b *testing.B) {
 	const tasks = 20_000
 	ctx, counts, rdb := cancellable(b), []int{1, 6, 50}, redistest.Redis(b).Client(b)

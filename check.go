@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-go/sluice/internal/store"
 )
 
-// Check says what would keep locks from working, and changes nothing: call it when a program starts, and print
-// its error. It is nil, or has a line for each thing that is wrong:
+// Check says what would keep locks from working, and changes nothing: call it when a program
+// starts, and print its error. It is nil, or has a line for each thing that is wrong:
 //
 //   - the server cannot be reached (ErrUnavailable), does not accept the password or the certificate, is a replica, or
 //     belongs to a Cluster and the client does not; or the client is closed, or the Locker (ErrClosed);
@@ -45,10 +45,12 @@ func (l *Locker) Check(ctx context.Context) error {
 	return nil
 }
 
-// Check says what would keep the queue from working, and changes nothing, as Locker.Check does. It asks for all
-// that producers, workers and operators need except Pause, Resume and Purge, and for the queue's own name.
+// Check says what would keep the queue from working, and changes nothing, as Locker.Check does. It
+// asks for all that producers, workers and operators need except Pause, Resume and Purge, and for
+// the queue's own name.
 //
-// A server that is older than 6.2 is an error, and keys that the library did not write are ErrCorrupt.
+// A server that is older than 6.2 is an error, and keys that the library did not write are
+// ErrCorrupt.
 func (q *Queue) Check(ctx context.Context) error {
 	const op = "check"
 	if err := q.check(op); err != nil {
@@ -63,8 +65,8 @@ func (q *Queue) Check(ctx context.Context) error {
 	return wrap(op, q.name, err)
 }
 
-// Check says what would keep the worker from working, and changes nothing: what Queue.Check says of its Queue, and
-// ErrInvalid for a field that is out of range, or a nil Handler.
+// Check says what would keep the worker from working, and changes nothing: what Queue.Check says of
+// its Queue, and ErrInvalid for a field that is out of range, or a nil Handler.
 func (w *Worker) Check(ctx context.Context) error {
 	const op = "check"
 	if err := w.Queue.check(op); err != nil {
@@ -74,8 +76,8 @@ func (w *Worker) Check(ctx context.Context) error {
 	return errors.Join(err, w.Queue.Check(ctx))
 }
 
-// Check says what would keep the pool from working, and changes nothing: what Queue.Check says of each queue, and ErrInvalid for what Run
-// refuses.
+// Check says what would keep the pool from working, and changes nothing: what Queue.Check says of
+// each queue, and ErrInvalid for what Run refuses.
 func (p *Pool) Check(ctx context.Context) error {
 	if _, err := p.newCrew("check"); err != nil {
 		return err
@@ -87,12 +89,14 @@ func (p *Pool) Check(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// checkServer asks the server what keeps its user from commands, and whether it evicts keys by such a policy.
+// checkServer asks the server what keeps its user from commands, and whether it evicts keys by such
+// a policy.
 func checkServer(ctx context.Context, e *redisexec.Executor, check store.Check, evicting ...string) error {
 	check.Until = time.Now().Add(redisexec.MaxQuiet)
 	answer := e.Once(ctx, check.Request)
 	if answer.Outcome == redisexec.Unknown {
-		// A server closes the connection of a user without a password for a command of many words; to a short one it says why.
+		// A server closes the connection of a user without a password for a command of many words;
+		// to a short one it says why.
 		short := e.Once(ctx, redisexec.Request{Args: []any{"ping"}, Until: check.Until})
 		if redis.HasErrorPrefix(short.Err, "NOAUTH") {
 			answer = short
@@ -114,8 +118,8 @@ func checkServer(ctx context.Context, e *redisexec.Executor, check store.Check, 
 	return errors.Join(wrong...)
 }
 
-// inWords says what an error means for the operator. A request of Check has changed nothing, so that its outcome is
-// not unknown.
+// inWords says what an error means for the operator. A request of Check has changed nothing, so
+// that its outcome is not unknown.
 func inWords(err error) error {
 	says := func(what string) error { return fmt.Errorf("%s: %w", what, err) }
 	switch {

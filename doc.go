@@ -10,8 +10,8 @@
 // [Queue] keeps tasks until they are due, by the server's clock, and hands each to one
 // worker at a time: at least once with [Queue.Claim], at most once with [Queue.Pop].
 // [Worker] runs a function for each task, retries those that fail, and keeps those that
-// will not succeed as dead letters: see [StateDead]. A [Mux] has a handler for each kind of tasks, and [Typed]
-// makes payloads of Go values.
+// will not succeed as dead letters: see [StateDead]. A [Mux] has a handler for each kind of tasks,
+// and [Typed] makes payloads of Go values.
 //
 // # Errors
 //

@@ -50,11 +50,11 @@ var (
 	// client, a wrong password and a context that ended first are not ErrUnavailable.
 	ErrUnavailable = redisexec.ErrUnavailable
 
-	// ErrUnderReplicated says that the primary has carried the operation out, and that fewer replicas than
-	// WithLockReplicas or WithQueueReplicas asks for have acknowledged it in time: a failover might forget
-	// it. A lock is released then. What was done to a queue stays done; the doc of WithQueueReplicas says
-	// what is safe. It is joined with how many have acknowledged it, or with the reason why that is not
-	// known: for example, that the user may not run WAIT.
+	// ErrUnderReplicated says that the primary has carried the operation out, and that fewer
+	// replicas than WithLockReplicas or WithQueueReplicas asks for have acknowledged it in time: a
+	// failover might forget it. A lock is released then. What was done to a queue stays done; the
+	// doc of WithQueueReplicas says what is safe. It is joined with how many have acknowledged it,
+	// or with the reason why that is not known: for example, that the user may not run WAIT.
 	ErrUnderReplicated = redisexec.ErrUnderReplicated
 
 	// ErrInvalid says that an argument is bad. Nothing was sent.

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// An order of several items: all of them are locked, or none. The names may be in any order: no two orders wait for each
-// other in a circle. docs/locks.md, "Several locks".
+// An order of several items: all of them are locked, or none. The names may be in any order: no two
+// orders wait for each other in a circle. docs/locks.md, "Several locks".
 func ExampleLocker_DoAll() {
 	rdb, done := connect()
 	defer done()
@@ -57,7 +57,8 @@ func ExampleLocker_LockAll() {
 	// <nil>
 }
 
-// A section that one process begins and another one ends: an upload is checked where it arrives, and written elsewhere.
+// A section that one process begins and another one ends: an upload is checked where it arrives,
+// and written elsewhere.
 func ExampleLocker_Adopt() {
 	rdb, done := connect()
 	defer done()
@@ -118,8 +119,9 @@ func ExampleWithPermits() {
 	// 3 <nil>
 }
 
-// A holder that reads before it writes enters its fence first, and reads with it. From then on every earlier holder is
-// refused, whatever it was about to write. docs/database.md has the same in SQL.
+// A holder that reads before it writes enters its fence first, and reads with it. From then on
+// every earlier holder is refused, whatever it was about to write. docs/database.md has the same in
+// SQL.
 func ExampleLock_Fence() {
 	rdb, done := connect()
 	defer done()
@@ -259,7 +261,8 @@ func ExampleQueue_Resume() {
 	// 1 <nil>
 }
 
-// Dead letters that are more than a limit, or too old, are dropped: the oldest first. Stats counts them.
+// Dead letters that are more than a limit, or too old, are dropped: the oldest first. Stats counts
+// them.
 func ExampleWithDeadLimit() {
 	rdb, done := connect()
 	defer done()
@@ -298,7 +301,8 @@ func ExampleTask_header() {
 	// shop-7 {"total":100}
 }
 
-// Hooks that carry a request's ID from the producer to the handler, and say what became of the task.
+// Hooks that carry a request's ID from the producer to the handler, and say what became of the
+// task.
 func ExampleWithQueueHooks() {
 	rdb, done := connect()
 	defer done()

@@ -435,7 +435,8 @@ func TestInABubble(t *testing.T) {
 	})
 }
 
-// A sweep that is due again and again. All processes have the same list, and one of them does each sweep.
+// A sweep that is due again and again. All processes have the same list, and one of them does each
+// sweep.
 func ExamplePeriodic() {
 	rdb, done := connect()
 	defer done()

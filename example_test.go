@@ -338,7 +338,8 @@ func ExampleWithOwner() {
 	// <nil>
 }
 
-// Figures of locks: how many are held, how many callers have waited for long, and which locks were lost.
+// Figures of locks: how many are held, how many callers have waited for long, and which locks were
+// lost.
 func ExampleWithLockHooks() {
 	rdb, done := connect()
 	defer done()
@@ -423,8 +424,8 @@ func ExampleAgain() {
 	// snoozed 2
 }
 
-// A handler that is about to do what cannot be undone asks whether the task is still its own. If not, another worker may
-// have it: what this one returns has no effect.
+// A handler that is about to do what cannot be undone asks whether the task is still its own. If
+// not, another worker may have it: what this one returns has no effect.
 func ExampleLeaseValid() {
 	rdb, done := connect()
 	defer done()

@@ -18,8 +18,9 @@ import (
 // Handler does the work of a task: see Worker.Handler.
 type Handler func(ctx context.Context, e Entry) error
 
-// Middleware returns a Handler that calls next, and does something before or after that: see Worker.Use. What becomes of a task
-// is told by the hook TaskFinished; an error may also put it off, as Again does.
+// Middleware returns a Handler that calls next, and does something before or after that: see
+// Worker.Use. What becomes of a task is told by the hook TaskFinished; an error may also put it
+// off, as Again does.
 type Middleware func(next Handler) Handler
 
 // around returns a handler with middleware around it, of which the first is outermost.
@@ -41,15 +42,16 @@ func around(handler Handler, use []Middleware) (Handler, error) {
 // maxResult is the most bytes of a result.
 const maxResult = 64 << 10
 
-// RecordResult has data remembered as the result of the task that a Worker's handler works on, if it is finished,
-// for the queue's WithRetention: TaskInfo.Result shows it. Of several calls the last counts. Without a retention
-// data is dropped.
+// RecordResult has data remembered as the result of the task that a Worker's handler works on, if
+// it is finished, for the queue's WithRetention: TaskInfo.Result shows it. Of several calls the
+// last counts. Without a retention data is dropped.
 //
 // It sends nothing by itself, and keeps a copy.
 //
-// ctx is the handler's, or one that descends from it, but not that of a KeepAlive in it. ErrInvalid: ctx is another, or the
-// handler has returned, or the task is not its own any more (it was cancelled, or its lease is lost); or data has more than 64 KiB. A result is sent within
-// a third of the lease, or again: over a slow link, keep results small and leases long.
+// ctx is the handler's, or one that descends from it, but not that of a KeepAlive in it.
+// ErrInvalid: ctx is another, or the handler has returned, or the task is not its own any more (it
+// was cancelled, or its lease is lost); or data has more than 64 KiB. A result is sent within a
+// third of the lease, or again: over a slow link, keep results small and leases long.
 func RecordResult(ctx context.Context, data []byte) error {
 	switch {
 	case len(data) > maxResult:
@@ -82,16 +84,16 @@ func IsPermanent(err error) bool {
 	return errors.As(err, &permanent)
 }
 
-// Again returns what a handler returns for a task that has not failed and is not done either: it is due again in d,
-// by the server's clock, with its header and payload, and no attempt is used up.
+// Again returns what a handler returns for a task that has not failed and is not done either: it is
+// due again in d, by the server's clock, with its header and payload, and no attempt is used up.
 //
-// So a task may be put off any number of times, also on the last attempt that the queue allows: until a limit of
-// requests has passed (HTTP 429), a lock is free, or a result is there.
+// So a task may be put off any number of times, also on the last attempt that the queue allows:
+// until a limit of requests has passed (HTTP 429), a lock is free, or a result is there.
 //
-// An error that wraps it, or joins it with others, means the same, with its own text in the log; joined with a
-// Permanent one, Permanent wins. A version that was deferred meanwhile takes the task's place instead, at its
-// own time. A negative d counts as 0, one longer than 100 years as that. The server adds d to its time when the
-// result arrives there.
+// An error that wraps it, or joins it with others, means the same, with its own text in the log;
+// joined with a Permanent one, Permanent wins. A version that was deferred meanwhile takes the
+// task's place instead, at its own time. A negative d counts as 0, one longer than 100 years as
+// that. The server adds d to its time when the result arrives there.
 func Again(d time.Duration) error {
 	return &againError{min(max(d, 0), store.LongestDuration)}
 }
@@ -101,7 +103,8 @@ type againError struct{ delay time.Duration }
 
 func (e *againError) Error() string { return fmt.Sprintf("due again in %v", e.delay) }
 
-// againIn returns after how long a task is due again whose handler has returned err, and whether that says so.
+// againIn returns after how long a task is due again whose handler has returned err, and whether
+// that says so.
 func againIn(err error) (d time.Duration, ok bool) {
 	var again *againError
 	if !errors.As(err, &again) || IsPermanent(err) {
@@ -110,12 +113,12 @@ func againIn(err error) (d time.Duration, ok bool) {
 	return again.delay, true
 }
 
-// RetryIn returns what a handler returns for a task that has failed with err, and is to be tried again in d,
-// whatever Backoff says: what the header Retry-After of HTTP asks for, say.
+// RetryIn returns what a handler returns for a task that has failed with err, and is to be tried
+// again in d, whatever Backoff says: what the header Retry-After of HTTP asks for, say.
 //
-// A negative d counts as 0, one longer than 100 years as that. On the last attempt, and joined with Permanent, the
-// task is put among the dead letters; joined with Again, that counts. errors.Is and errors.As see through it.
-// RetryIn(d, nil) is nil.
+// A negative d counts as 0, one longer than 100 years as that. On the last attempt, and joined with
+// Permanent, the task is put among the dead letters; joined with Again, that counts. errors.Is and
+// errors.As see through it. RetryIn(d, nil) is nil.
 func RetryIn(d time.Duration, err error) error {
 	if err == nil {
 		return nil
@@ -131,17 +134,20 @@ type retryInError struct {
 func (e *retryInError) Error() string { return e.err.Error() }
 func (e *retryInError) Unwrap() error { return e.err }
 
-// Mux hands each task to the handler of its Kind. Its Serve is the Handler of a Worker, or of several:
+// Mux hands each task to the handler of its Kind. Its Serve is the Handler of a Worker, or of
+// several:
 //
 //	var mux sluice.Mux
 //	mux.Handle("email", sendEmail, sluice.KindTimeout(10*time.Second))
 //	mux.Handle("report", makeReport, sluice.KindMaxAttempts(3))
 //	worker := &sluice.Worker{Queue: queue, Handler: mux.Serve}
 //
-// A task of a kind that it does not know is put off for 15 to 30 seconds, again and again, and no attempt is used up:
-// a program that knows the kind is being deployed, perhaps. A Worker's log has a warning then, once a minute.
+// A task of a kind that it does not know is put off for 15 to 30 seconds, again and again, and no
+// attempt is used up: a program that knows the kind is being deployed, perhaps. A Worker's log has
+// a warning then, once a minute.
 //
-// The zero value is ready. It must not be copied. All handlers are registered before the first task is served.
+// The zero value is ready. It must not be copied. All handlers are registered before the first task
+// is served.
 type Mux struct {
 	serves atomic.Pointer[Handler] // nil before the first task; from then on nothing changes
 
@@ -161,15 +167,16 @@ type kindRule struct {
 // KindOption is an option of Mux.Handle.
 type KindOption func(*kindRule)
 
-// KindTimeout bounds the work on a task of the kind: its ctx ends then, or after the Worker's Timeout, whichever is
-// sooner. 0 is none of its own.
+// KindTimeout bounds the work on a task of the kind: its ctx ends then, or after the Worker's
+// Timeout, whichever is sooner. 0 is none of its own.
 //
-// A handler that has not returned the Worker's Grace after that is stuck, see Worker.Timeout; if this is sooner
-// than a third of the Lease, that is when the Worker notices it.
+// A handler that has not returned the Worker's Grace after that is stuck, see Worker.Timeout; if
+// this is sooner than a third of the Lease, that is when the Worker notices it.
 func KindTimeout(d time.Duration) KindOption { return func(k *kindRule) { k.timeout = d } }
 
-// KindMaxAttempts is how many attempts a task of the kind has before a Worker puts it among the dead letters, if WithMaxAttempts does not
-// allow fewer. One that was claimed more often, since processes have died over it, is not handed out. 0 is no limit.
+// KindMaxAttempts is how many attempts a task of the kind has before a Worker puts it among the
+// dead letters, if WithMaxAttempts does not allow fewer. One that was claimed more often, since
+// processes have died over it, is not handed out. 0 is no limit.
 func KindMaxAttempts(n int) KindOption { return func(k *kindRule) { k.maxAttempts = n } }
 
 // KindBackoff is what a Worker uses for the kind instead of its Backoff; nil is that.
@@ -177,11 +184,11 @@ func KindBackoff(f func(attempt int, err error) time.Duration) KindOption {
 	return func(k *kindRule) { k.backoff = f }
 }
 
-// Handle registers the handler of a kind; "" is that of tasks without one, such as a foreign producer's. What is to be
-// around it alone is called here: Handle("order", inTransaction(sell)).
+// Handle registers the handler of a kind; "" is that of tasks without one, such as a foreign
+// producer's. What is to be around it alone is called here: Handle("order", inTransaction(sell)).
 //
-// It panics, since the program is wrong, if the kind has more than 256 bytes or is there already, if the handler is
-// nil or an option nil or negative, and once the Mux serves.
+// It panics, since the program is wrong, if the kind has more than 256 bytes or is there already,
+// if the handler is nil or an option nil or negative, and once the Mux serves.
 func (m *Mux) Handle(name string, h Handler, opts ...KindOption) {
 	k := &kindRule{handler: h}
 	for _, opt := range opts {
@@ -209,8 +216,9 @@ func (m *Mux) Handle(name string, h Handler, opts ...KindOption) {
 	m.kinds[name] = k
 }
 
-// Use adds functions that are called around the handlers, for each task, also of an unknown kind: the first one is outermost. See
-// Worker.Use, which goes around these. It panics for a nil Middleware, and when the Mux serves.
+// Use adds functions that are called around the handlers, for each task, also of an unknown kind:
+// the first one is outermost. See Worker.Use, which goes around these. It panics for a nil
+// Middleware, and when the Mux serves.
 func (m *Mux) Use(mw ...Middleware) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -223,7 +231,8 @@ func (m *Mux) Use(mw ...Middleware) {
 	m.use = append(m.use, mw...)
 }
 
-// Serve calls the handler of the task's kind: it is the Mux's Handler. It panics if a Middleware returns none.
+// Serve calls the handler of the task's kind: it is the Mux's Handler. It panics if a Middleware
+// returns none.
 func (m *Mux) Serve(ctx context.Context, e Entry) error {
 	serve := m.serves.Load()
 	if serve == nil {
@@ -264,7 +273,8 @@ func (m *Mux) dispatch(ctx context.Context, e Entry) error {
 	return k.handler(ctx, e)
 }
 
-// unknownKindPause is for how long a task stays away whose kind is not known, at most; half of it at least.
+// unknownKindPause is for how long a task stays away whose kind is not known, at most; half of it
+// at least.
 const unknownKindPause = 30 * time.Second
 
 // unknownKindError is the result of a task whose kind is not known.
@@ -288,13 +298,14 @@ type Typed[T any] struct {
 	Queue *Queue
 	// Kind is their Task.Kind: up to 256 bytes. Optional.
 	Kind string
-	// Encode makes a payload of a value, and Decode the value of a payload. They default to encoding/json.
+	// Encode makes a payload of a value, and Decode the value of a payload. They default to
+	// encoding/json.
 	Encode func(v T) ([]byte, error)
 	Decode func(payload []byte) (T, error)
 }
 
-// Enqueue is Queue.Enqueue of a task whose payload is v. It is ErrInvalid if the task has a payload, or another kind. An
-// error of Encode is returned, and nothing is sent.
+// Enqueue is Queue.Enqueue of a task whose payload is v. It is ErrInvalid if the task has a
+// payload, or another kind. An error of Encode is returned, and nothing is sent.
 func (t Typed[T]) Enqueue(ctx context.Context, task Task, v T) (Outcome, error) {
 	filled, err := t.fill(task, v)
 	if err != nil {
@@ -303,8 +314,8 @@ func (t Typed[T]) Enqueue(ctx context.Context, task Task, v T) (Outcome, error) 
 	return t.Queue.Enqueue(ctx, filled)
 }
 
-// EnqueueBatch is Queue.EnqueueBatch of tasks, of which each has the payload vs[i]. It is ErrInvalid if there are not as many
-// of both. See Enqueue.
+// EnqueueBatch is Queue.EnqueueBatch of tasks, of which each has the payload vs[i]. It is
+// ErrInvalid if there are not as many of both. See Enqueue.
 func (t Typed[T]) EnqueueBatch(ctx context.Context, tasks []Task, vs []T) ([]Outcome, error) {
 	if len(tasks) != len(vs) {
 		return nil, invalid("enqueue batch", fmt.Sprintf("%d tasks with %d values", len(tasks), len(vs)))
@@ -339,8 +350,9 @@ func (t Typed[T]) fill(task Task, v T) (Task, error) {
 	return task, nil
 }
 
-// Handler returns a Handler that calls fn with the value of the payload. A task whose payload has none is put among
-// the dead letters at once; the reason names the types of the value and of the error, and nothing of the payload.
+// Handler returns a Handler that calls fn with the value of the payload. A task whose payload has
+// none is put among the dead letters at once; the reason names the types of the value and of the
+// error, and nothing of the payload.
 //
 // It panics if fn is nil.
 func (t Typed[T]) Handler(fn func(ctx context.Context, e Entry, v T) error) Handler {

@@ -16,7 +16,8 @@ import (
 
 type contextKey string
 
-// every makes happen what each of the hooks is told, and returns the contexts of the two that return one.
+// every makes happen what each of the hooks is told, and returns the contexts of the two that
+// return one.
 func every(ctx context.Context, l lockOptions, tasks hookList[QueueHooks]) (sending, started context.Context) {
 	for _, what := range []locks.What{locks.WaitEnded, locks.Acquired, locks.Released, locks.Lost} {
 		for _, hook := range l.Hooks {
@@ -58,8 +59,8 @@ func all(do func(ctx context.Context, name string) context.Context) allHooks {
 	}}
 }
 
-// TestHooks_SeveralAreCalledInOrder: each hook of the first, of one that panics, and of the second; what returns
-// no context keeps the one before it.
+// TestHooks_SeveralAreCalledInOrder: each hook of the first, of one that panics, and of the second;
+// what returns no context keeps the one before it.
 func TestHooks_SeveralAreCalledInOrder(t *testing.T) {
 	t.Parallel()
 	var calls []string
@@ -116,7 +117,8 @@ func TestDisposition_HasANameForEach(t *testing.T) {
 	}
 }
 
-// TestDecodeInspected_ShowsLabelsOnly: what is none is left out, and what the script does not give is refused.
+// TestDecodeInspected_ShowsLabelsOnly: what is none is left out, and what the script does not give
+// is refused.
 func TestDecodeInspected_ShowsLabelsOnly(t *testing.T) {
 	t.Parallel()
 	labels := func(all ...any) []any { return all }

@@ -67,8 +67,9 @@ func TestHouse_GuaranteesNameTests(t *testing.T) {
 	}
 }
 
-// TestHouse_NeitherHalfKnowsTheOther: the files of locks name nothing, not a method or a field either, that a file of queues and workers declares, nor the
-// other way round. What both need stands in the files that are listed here, which know both.
+// TestHouse_NeitherHalfKnowsTheOther: the files of locks name nothing, not a method or a field
+// either, that a file of queues and workers declares, nor the other way round. What both need
+// stands in the files that are listed here, which know both.
 func TestHouse_NeitherHalfKnowsTheOther(t *testing.T) {
 	t.Parallel()
 	shared := []string{"doc.go", "errors.go", "options.go", "scripts.go", "check.go"}
@@ -98,7 +99,8 @@ func TestHouse_NeitherHalfKnowsTheOther(t *testing.T) {
 	require.Greater(t, found["queues"], 1000)
 }
 
-// TestHouse_NoLocalHasTheNameOfAnother: a name that a local variable shadows is too short for a whole package.
+// TestHouse_NoLocalHasTheNameOfAnother: a name that a local variable shadows is too short for a
+// whole package.
 func TestHouse_NoLocalHasTheNameOfAnother(t *testing.T) {
 	t.Parallel()
 	files, root, info := checkedRoot(t)
@@ -175,8 +177,8 @@ func headings(document string) (names []string) {
 	return names
 }
 
-// TestHouse_PagesNameOptionsAndErrors: a user finds each of them in the tables of the pages for use, and what each option
-// defaults to in its comment.
+// TestHouse_PagesNameOptionsAndErrors: a user finds each of them in the tables of the pages for
+// use, and what each option defaults to in its comment.
 func TestHouse_PagesNameOptionsAndErrors(t *testing.T) {
 	t.Parallel()
 	documents := filesOf(t, ".md")
@@ -208,7 +210,8 @@ func TestHouse_PagesNameOptionsAndErrors(t *testing.T) {
 	require.Greater(t, failures, 13)
 }
 
-// TestHouse_ReadmeNamesTheFloors: the oldest Go and go-redis that go.mod and sluiceotel's go.mod name.
+// TestHouse_ReadmeNamesTheFloors: the oldest Go and go-redis that go.mod and sluiceotel's go.mod
+// name.
 func TestHouse_ReadmeNamesTheFloors(t *testing.T) {
 	t.Parallel()
 	floors := regexp.MustCompile(`from Go (\d+\.\d+) and go-redis (v9\.\d+) on`).FindStringSubmatch(filesOf(t, "README.md")["README.md"])

@@ -32,8 +32,8 @@ type LockHooks struct {
 	// holder's LockAcquired may come first.
 	LockReleased func(i LockReleased)
 	// LockLost is called when a lock is lost before it was released: at its deadline, or when the
-	// server says that the holder's token does not hold the lock. It costs a timer for each lock, and
-	// a goroutine that ends at once when the lock does.
+	// server says that the holder's token does not hold the lock. It costs a timer for each lock,
+	// and a goroutine that ends at once when the lock does.
 	LockLost func(i LockLost)
 }
 
@@ -50,8 +50,8 @@ type WaitEnded struct {
 	Name   string        // as given to Lock
 	Waited time.Duration // from the call until its end
 	Owner  string        // the label that WithOwner gave; empty without it
-	// Err is why the wait ended: ErrLocked with the end of ctx, or of the wait of a LockAll that has lost
-	// a lock; ErrUnavailable, ErrClosed, ...
+	// Err is why the wait ended: ErrLocked with the end of ctx, or of the wait of a LockAll that
+	// has lost a lock; ErrUnavailable, ErrClosed, ...
 	Err error
 }
 

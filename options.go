@@ -23,8 +23,9 @@ import (
 // maxAttempt is the largest number of attempts that a task's state field holds.
 const maxAttempt = 999_999_999
 
-// LockOption sets something about locks: for all locks of a Locker when it is given to NewLocker, for one
-// lock when it is given to Lock, TryLock, Do or Adopt, for several when it is given to LockAll or DoAll.
+// LockOption sets something about locks: for all locks of a Locker when it is given to NewLocker,
+// for one lock when it is given to Lock, TryLock, Do or Adopt, for several when it is given to
+// LockAll or DoAll.
 type LockOption func(*lockOptions)
 
 type lockOptions = locks.Options
@@ -37,26 +38,31 @@ var defaultLockOptions = lockOptions{Prefix: "Lock:", TTL: 15 * time.Second, Ret
 // least 1ms. Defaults to 15s.
 func WithTTL(d time.Duration) LockOption { return func(o *lockOptions) { o.TTL = d } }
 
-// WithRetryInterval sets how often a caller polls that waits for a lock. It is normally woken by a message, and by the end
-// of the holder's TTL; the interval bounds its wait when messages are lost. At least 1ms. Defaults to 100ms.
+// WithRetryInterval sets how often a caller polls that waits for a lock. It is normally woken by a
+// message, and by the end of the holder's TTL; the interval bounds its wait when messages are lost.
+// At least 1ms. Defaults to 100ms.
 //
-// Of the callers of one Locker that wait for a name the first polls for all, at its own interval. If its process
-// is the first in line, or in no line, each pause is drawn from [d/2, d]. With n processes before it, it
-// polls every d*n/4: at least d, and at most 10s or d, whichever is longer. While a lock of the same Locker is held, the first
-// has it inspected once in an interval: should its key be gone, the wait ends within two.
+// Of the callers of one Locker that wait for a name the first polls for all, at its own interval.
+// If its process is the first in line, or in no line, each pause is drawn from [d/2, d]. With n
+// processes before it, it polls every d*n/4: at least d, and at most 10s or d, whichever is longer.
+// While a lock of the same Locker is held, the first has it inspected once in an interval: should
+// its key be gone, the wait ends within two.
 func WithRetryInterval(d time.Duration) LockOption { return func(o *lockOptions) { o.Retry = d } }
 
-// WithAutoRenew has a lock extended in the background, at a third of its TTL, for as long as it is held and the
-// process lives. The TTL is then how long a crash blocks others, and no bound for the work.
+// WithAutoRenew has a lock extended in the background, at a third of its TTL, for as long as it is
+// held and the process lives. The TTL is then how long a crash blocks others, and no bound for the
+// work.
 //
-// If the server does not answer in time, or says that the lock is not the caller's any more, the lock is lost: see
-// Lock.Context. Do always renews. Defaults to off.
+// If the server does not answer in time, or says that the lock is not the caller's any more, the
+// lock is lost: see Lock.Context. Do always renews. Defaults to off.
 func WithAutoRenew() LockOption { return func(o *lockOptions) { o.Renew = true } }
 
-// WithMaxHold sets the longest time for which a lock is held, however it is extended. When it is over the lock is
-// lost (its Context ends with ErrLost), and the server frees it when its TTL runs out.
+// WithMaxHold sets the longest time for which a lock is held, however it is extended. When it is
+// over the lock is lost (its Context ends with ErrLost), and the server frees it when its TTL runs
+// out.
 //
-// So a function that hangs does not hold a lock for ever by auto-renewal. At least 1ms. Defaults to any time.
+// So a function that hangs does not hold a lock for ever by auto-renewal. At least 1ms. Defaults to
+// any time.
 func WithMaxHold(d time.Duration) LockOption {
 	return func(o *lockOptions) {
 		if o.MaxHold = d; d == 0 {
@@ -65,12 +71,12 @@ func WithMaxHold(d time.Duration) LockOption {
 	}
 }
 
-// WithMaxWait sets the longest time for which Lock and Do wait for the lock. When it is over they return the error
-// that they return when their context ends: ErrLocked joined with context.DeadlineExceeded, if another caller held
-// the lock.
+// WithMaxWait sets the longest time for which Lock and Do wait for the lock. When it is over they
+// return the error that they return when their context ends: ErrLocked joined with
+// context.DeadlineExceeded, if another caller held the lock.
 //
-// The context that Do's function gets, and the lock, are not bounded by it. TryLock does not wait, and ignores it.
-// At least 1ms. Defaults to any time.
+// The context that Do's function gets, and the lock, are not bounded by it. TryLock does not wait,
+// and ignores it. At least 1ms. Defaults to any time.
 func WithMaxWait(d time.Duration) LockOption {
 	return func(o *lockOptions) {
 		if o.MaxWait = d; d == 0 {
@@ -79,38 +85,41 @@ func WithMaxWait(d time.Duration) LockOption {
 	}
 }
 
-// WithFencing gives each holder of the lock a number, see Lock.Fence, that is higher than that of every holder
-// before it.
+// WithFencing gives each holder of the lock a number, see Lock.Fence, that is higher than that of
+// every holder before it.
 //
-// Store it with what the lock guards, and refuse a lower one there, for the case that a holder has lost its lock
-// without knowing: its process was stopped, or a failover gave the lock away. A holder that reads before it writes
-// stores its fence before it reads; a check in the write alone lets an earlier holder write in between. It costs a
-// second key per name, which expires after a day without use. Every caller that locks a name should use it: one
-// that doesn't has no fence, and hands the lock to one that does by way of Redis only. Defaults to off.
+// Store it with what the lock guards, and refuse a lower one there, for the case that a holder has
+// lost its lock without knowing: its process was stopped, or a failover gave the lock away. A
+// holder that reads before it writes stores its fence before it reads; a check in the write alone
+// lets an earlier holder write in between. It costs a second key per name, which expires after a
+// day without use. Every caller that locks a name should use it: one that doesn't has no fence, and
+// hands the lock to one that does by way of Redis only. Defaults to off.
 func WithFencing() LockOption { return func(o *lockOptions) { o.Fenced = true } }
 
-// WithLockReplicas has an acquisition count once n replicas of the server have acknowledged it. Replication is
-// asynchronous: without this a failover may promote a replica that does not know the lock, which is then given to a
-// second caller.
+// WithLockReplicas has an acquisition count once n replicas of the server have acknowledged it.
+// Replication is asynchronous: without this a failover may promote a replica that does not know the
+// lock, which is then given to a second caller.
 //
-// Where fewer acknowledge it in time, the error is ErrUnderReplicated, at once, also from Lock, which waits for
-// other holders and not for replicas; the lock is released in the background. They have a quarter of the TTL, a
-// second at the most, and less if go-redis's ReadTimeout is shorter than that (with one of 300ms, half of it) or
-// the caller's context ends sooner (of a second, half). The server counts that in steps of 100ms; the lock's
-// deadline counts from before all of it. Under a context of less than 200ms it may still be ErrUnknown.
+// Where fewer acknowledge it in time, the error is ErrUnderReplicated, at once, also from Lock,
+// which waits for other holders and not for replicas; the lock is released in the background. They
+// have a quarter of the TTL, a second at the most, and less if go-redis's ReadTimeout is shorter
+// than that (with one of 300ms, half of it) or the caller's context ends sooner (of a second,
+// half). The server counts that in steps of 100ms; the lock's deadline counts from before all of
+// it. Under a context of less than 200ms it may still be ErrUnknown.
 //
 // Extend and the renewals of WithAutoRenew count once n replicas have them, too: else a replica
 // would end the lock earlier than its holder. So while too few replicas answer, no lock is
 // acquired, and one that is renewed is lost at its deadline. A hand-over within the
 // process needs no replica, since the key stays as it is.
 //
-// It costs one more round trip, from the server to its replicas, in which the connection is busy. Give n no
-// more than the replicas that are left when one has failed: with two replicas, 1. Then it takes the loss of
-// two servers to give a lock away, or a failover that promotes the wrong one, as one that Sentinel is asked
-// for may: neither Sentinel nor a Cluster promises to choose the replica which has acknowledged, though they
-// prefer the one that has read most. And a primary that hangs, or is cut off, and goes on afterwards may
-// serve its old clients beside the new one: what that gives is counted in docs/guarantees.md. It is not
-// consensus; WithFencing holds where this does not. Defaults to 0, which waits for no replica.
+// It costs one more round trip, from the server to its replicas, in which the connection is busy.
+// Give n no more than the replicas that are left when one has failed: with two replicas, 1. Then it
+// takes the loss of two servers to give a lock away, or a failover that promotes the wrong one, as
+// one that Sentinel is asked for may: neither Sentinel nor a Cluster promises to choose the replica
+// which has acknowledged, though they prefer the one that has read most. And a primary that hangs,
+// or is cut off, and goes on afterwards may serve its old clients beside the new one: what that
+// gives is counted in docs/guarantees.md. It is not consensus; WithFencing holds where this does
+// not. Defaults to 0, which waits for no replica.
 func WithLockReplicas(n int) LockOption { return func(o *lockOptions) { o.Replicas = n } }
 
 // WithLockPrefix sets what the key of a lock begins with. Defaults to "Lock:".
@@ -118,16 +127,17 @@ func WithLockPrefix(p string) LockOption { return func(o *lockOptions) { o.Prefi
 
 // WithPermits lets up to n callers hold the name at a time, in all processes: 1 to 1000.
 //
-// Each holds a permit, which is a Lock with a TTL, renewal, a Context and, with WithFencing, a fence of its own:
-// fences are unique, and rise in the order of acquisition. Of a crashed holder only the permit is gone, for its
-// TTL.
+// Each holds a permit, which is a Lock with a TTL, renewal, a Context and, with WithFencing, a
+// fence of its own: fences are unique, and rise in the order of acquisition. Of a crashed holder
+// only the permit is gone, for its TTL.
 //
-// All callers of a name must say the same n. As long as a permit is held, an acquisition with another n, or without
-// WithPermits, gets ErrInvalid; so does one with permits of a name that is held without. Callers of one process wait in one queue for each n. A permit is not handed
-// over within the process, but always goes back to Redis: it is reserved for the first process in line, which wakes the next if it
-// leaves a permit free. A section costs about three scripts when many wait, where a
-// lock that is handed over costs far fewer. Inspect says how many permits are held, and by which owners;
-// ForceUnlock frees all of them. Defaults to 1: a plain lock.
+// All callers of a name must say the same n. As long as a permit is held, an acquisition with
+// another n, or without WithPermits, gets ErrInvalid; so does one with permits of a name that is
+// held without. Callers of one process wait in one queue for each n. A permit is not handed over
+// within the process, but always goes back to Redis: it is reserved for the first process in line,
+// which wakes the next if it leaves a permit free. A section costs about three scripts when many
+// wait, where a lock that is handed over costs far fewer. Inspect says how many permits are held,
+// and by which owners; ForceUnlock frees all of them. Defaults to 1: a plain lock.
 func WithPermits(n int) LockOption {
 	return func(o *lockOptions) {
 		if o.Permits = n; n == 0 {
@@ -136,14 +146,15 @@ func WithPermits(n int) LockOption {
 	}
 }
 
-// WithOwner sets a label that says which program or host holds the lock: Locker.Inspect shows it, to every client
-// of the server, so it must hold no secret. It has 1 to 64 bytes of printable UTF-8; otherwise the error is
-// ErrInvalid.
+// WithOwner sets a label that says which program or host holds the lock: Locker.Inspect shows it,
+// to every client of the server, so it must hold no secret. It has 1 to 64 bytes of printable
+// UTF-8; otherwise the error is ErrInvalid.
 //
 // It identifies no holder: any number of them may have the same label.
 //
-// It is kept in the lock's key, in front of the random token. So a lock is handed over within the process only
-// between callers with the same label; to one with another it goes by way of Redis. Defaults to no label.
+// It is kept in the lock's key, in front of the random token. So a lock is handed over within the
+// process only between callers with the same label; to one with another it goes by way of Redis.
+// Defaults to no label.
 func WithOwner(label string) LockOption {
 	return func(o *lockOptions) {
 		if o.Owner = label; label == "" {
@@ -216,20 +227,25 @@ const (
 	// DuplicatesKeep leaves the task unchanged, and drops the new one: also while the task is being
 	// worked on.
 	DuplicatesKeep
-	// DuplicatesEarliest replaces the task if the new due time is earlier. Less than 0.1ms earlier, the
-	// new version is due a microsecond after the task that it replaces, so that no receipt is
+	// DuplicatesEarliest replaces the task if the new due time is earlier. Less than 0.1ms earlier,
+	// the new version is due a microsecond after the task that it replaces, so that no receipt is
 	// good for both.
 	DuplicatesEarliest
 	// DuplicatesLatest replaces the task if the new due time is later.
 	DuplicatesLatest
-	// DuplicatesKeepDue gives the task the new payload, and the earlier of the two due times: what changes all the time is worked on when its first
-	// change said, with its last payload. Where that is the present one, each change puts it off by a microsecond, as with DuplicatesEarliest.
+	// DuplicatesKeepDue gives the task the new payload, and the earlier of the two due times: what
+	// changes all the time is worked on when its first change said, with its last payload. Where
+	// that is the present one, each change puts it off by a microsecond, as with
+	// DuplicatesEarliest.
 	DuplicatesKeepDue
-	// DuplicatesOnce makes the ID an idempotency key: what was finished within WithRetention is not enqueued again (OutcomeDone), nor is what waits or is
-	// leased (OutcomeKept). A dead letter is, and what was cancelled. NewQueue without WithRetention is ErrInvalid then.
+	// DuplicatesOnce makes the ID an idempotency key: what was finished within WithRetention is not
+	// enqueued again (OutcomeDone), nor is what waits or is leased (OutcomeKept). A dead letter is,
+	// and what was cancelled. NewQueue without WithRetention is ErrInvalid then.
 	//
-	// Reschedule of a leased task has it run again, as ever. It is as good as the memory of the server, and of what finishes the tasks: see WithRetention. The work itself is done at least once, as ever: a
-	// handler whose lease runs out, or whose result is lost with the server's data, runs again.
+	// Reschedule of a leased task has it run again, as ever. It is as good as the memory of the
+	// server, and of what finishes the tasks: see WithRetention. The work itself is done at least
+	// once, as ever: a handler whose lease runs out, or whose result is lost with the server's
+	// data, runs again.
 	DuplicatesOnce
 )
 
@@ -253,59 +269,60 @@ func WithDuplicates(p Duplicates) QueueOption { return func(o *queueOptions) { o
 func WithMaxAttempts(n int) QueueOption { return func(o *queueOptions) { o.MaxAttempts = n } }
 
 // WithPollInterval sets the longest time between two polls of Wait, and so the longest
-// delay when a notification is lost. If more than 100 clients wait, each polls more rarely, once in 3d at least; and once
-// an hour at least. At least 1ms. Defaults to 1s.
+// delay when a notification is lost. If more than 100 clients wait, each polls more rarely, once in
+// 3d at least; and once an hour at least. At least 1ms. Defaults to 1s.
 func WithPollInterval(d time.Duration) QueueOption { return func(o *queueOptions) { o.Poll = d } }
 
-// WithDeadLimit bounds the number of dead letters to n: more are dropped for good, those first that died first.
-// Stats.Dropped counts what was dropped. 0 means no limit. Defaults to 0.
+// WithDeadLimit bounds the number of dead letters to n: more are dropped for good, those first that
+// died first. Stats.Dropped counts what was dropped. 0 means no limit. Defaults to 0.
 //
-// Bury, a Worker, or a claim that finds the attempts of a task used up, buries the task and drops the
-// oldest letters in one step: there are never more than n, however many tasks die at a time. To fail
-// to drop is no error of the burial. It works on a full server.
+// Bury, a Worker, or a claim that finds the attempts of a task used up, buries the task and drops
+// the oldest letters in one step: there are never more than n, however many tasks die at a time. To
+// fail to drop is no error of the burial. It works on a full server.
 //
-// The limit is that of the Queue that buries, and is not kept on the server: give it to the queues of
-// all workers alike. A limit that is new or lower, or a Queue without one, leaves more letters than n.
-// Each burial then drops up to a hundred more than it buries, and each running Worker of a Queue with
-// the limit a hundred at a time: when it says that it lives (see Queue.Workers), and every 250ms from
-// then on until n are left.
+// The limit is that of the Queue that buries, and is not kept on the server: give it to the queues
+// of all workers alike. A limit that is new or lower, or a Queue without one, leaves more letters
+// than n. Each burial then drops up to a hundred more than it buries, and each running Worker of a
+// Queue with the limit a hundred at a time: when it says that it lives (see Queue.Workers), and
+// every 250ms from then on until n are left.
 //
-// Where no Worker runs, only burials drop. In a loop of one's own these are Bury, a Claim that finds
-// attempts used up, and a Claim or Pop that finds an entry that is not the library's.
+// Where no Worker runs, only burials drop. In a loop of one's own these are Bury, a Claim that
+// finds attempts used up, and a Claim or Pop that finds an entry that is not the library's.
 func WithDeadLimit(n int) QueueOption { return func(o *queueOptions) { o.DeadLimit = n } }
 
-// WithDeadAge drops dead letters that died longer ago than d, by the server's clock, as WithDeadLimit
-// drops those beyond its limit: beside burials, and when a Worker of a Queue with this option says that
-// it lives, be it idle. Stats.Dropped counts them too.
+// WithDeadAge drops dead letters that died longer ago than d, by the server's clock, as
+// WithDeadLimit drops those beyond its limit: beside burials, and when a Worker of a Queue with
+// this option says that it lives, be it idle. Stats.Dropped counts them too.
 //
 // Without such a Worker, old letters stay until the next burial. At least 1ms; 0 means no limit.
 // Defaults to 0.
 func WithDeadAge(d time.Duration) QueueOption { return func(o *queueOptions) { o.DeadAge = d } }
 
-// WithRetention has finished tasks remembered for d, by the server's clock: Get, List and All show them as
-// StateDone, with DoneAt, Attempt, and what RecordResult has recorded.
+// WithRetention has finished tasks remembered for d, by the server's clock: Get, List and All show
+// them as StateDone, with DoneAt, Attempt, and what RecordResult has recorded.
 //
-// What a Worker or Dequeue finishes is remembered, and what Pop takes is not; nor is a version, or an occurrence of
-// a Periodic, that another one takes the place of. A remembered ID can be enqueued again, except with
-// DuplicatesOnce. Cancel and Purge forget.
+// What a Worker or Dequeue finishes is remembered, and what Pop takes is not; nor is a version, or
+// an occurrence of a Periodic, that another one takes the place of. A remembered ID can be enqueued
+// again, except with DuplicatesOnce. Cancel and Purge forget.
 //
-// The d is that of the Queue that finishes, and is not kept on the server: give it to the queues of all workers and producers alike; the
-// shortest one counts. What is over is forgotten by what finishes tasks, and by each running Worker
-// when it says that it lives (see Queue.Workers): a thousand at a time, 250 where there are results.
-// Where neither happens, it stays: a loop with Claim and Dequeue forgets as it finishes, one with Pop
-// never.
+// The d is that of the Queue that finishes, and is not kept on the server: give it to the queues of
+// all workers and producers alike; the shortest one counts. What is over is forgotten by what
+// finishes tasks, and by each running Worker when it says that it lives (see Queue.Workers): a
+// thousand at a time, 250 where there are results. Where neither happens, it stays: a loop with
+// Claim and Dequeue forgets as it finishes, one with Pop never.
 //
-// A task takes about 100 bytes of Redis, and one with a result or with another Attempt than 1 about 100
-// more, and the result. No finish fails for want of room: a full server gets the ID without the result,
-// and the Worker logs that. At least 1ms; 0 means that nothing is remembered. Defaults to 0.
+// A task takes about 100 bytes of Redis, and one with a result or with another Attempt than 1 about
+// 100 more, and the result. No finish fails for want of room: a full server gets the ID without the
+// result, and the Worker logs that. At least 1ms; 0 means that nothing is remembered. Defaults to
+// 0.
 func WithRetention(d time.Duration) QueueOption { return func(o *queueOptions) { o.Retention = d } }
 
 // WithQueueReplicas has what changes a queue count once n replicas of the server have
-// acknowledged it: Enqueue, EnqueueBatch, Dequeue, Retry, Release, Bury, Revive, Drop, Reschedule, Cancel, Pop, Pause
-// and Resume. Without this a failover may forget what was acknowledged a moment before. Where fewer acknowledge it in time
-// (a second, or less if go-redis's ReadTimeout is shorter or ctx ends sooner; see WithLockReplicas), the error is
-// ErrUnderReplicated. The change is made all the same, on the primary, and what the operation returns stands
-// beside the error:
+// acknowledged it: Enqueue, EnqueueBatch, Dequeue, Retry, Release, Bury, Revive, Drop, Reschedule,
+// Cancel, Pop, Pause and Resume. Without this a failover may forget what was acknowledged a moment
+// before. Where fewer acknowledge it in time (a second, or less if go-redis's ReadTimeout is
+// shorter or ctx ends sooner; see WithLockReplicas), the error is ErrUnderReplicated. The change is
+// made all the same, on the primary, and what the operation returns stands beside the error:
 //
 //   - Accept that, or call again. A repeat says what is true of the replicas, though it may find nothing to do: without
 //     ErrUnderReplicated, n of them have all that was done to the queue before, by whichever call. It costs a small write.
@@ -317,9 +334,10 @@ func WithRetention(d time.Duration) QueueOption { return func(o *queueOptions) {
 //     have not been sent.
 //
 // Calls that are merged share one wait. What a Worker reports waits for no replica, nor do claims
-// and extensions: no caller could do anything about it, tasks are handed out at least once in any case,
-// and the replicas get it no sooner. A Pop that finds nothing due needs no replica. It costs a round trip from the server to its
-// replicas, in which the connection is busy. Defaults to 0, which waits for no replica.
+// and extensions: no caller could do anything about it, tasks are handed out at least once in any
+// case, and the replicas get it no sooner. A Pop that finds nothing due needs no replica. It costs
+// a round trip from the server to its replicas, in which the connection is busy. Defaults to 0,
+// which waits for no replica.
 func WithQueueReplicas(n int) QueueOption { return func(o *queueOptions) { o.Replicas = n } }
 
 // WithQueuePrefix sets what the key of a queue begins with. Defaults to "Queue:".
@@ -388,7 +406,8 @@ func checkClient(rdb redis.UniversalClient) (err error) {
 	return nil
 }
 
-// hookList has all LockHooks or QueueHooks that were given, in the order in which they are called; nil for none.
+// hookList has all LockHooks or QueueHooks that were given, in the order in which they are called;
+// nil for none.
 type hookList[H any] []*H
 
 // have reports whether one of them has a hook for which isSet is true.

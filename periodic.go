@@ -11,31 +11,33 @@ import (
 	"github.com/sluice-go/sluice/internal/store"
 )
 
-// Periodic is work that is due again and again. Give the same list to the Workers of all processes: each
-// occurrence of the schedule is handed to one of them.
+// Periodic is work that is due again and again. Give the same list to the Workers of all processes:
+// each occurrence of the schedule is handed to one of them.
 //
-// It is an ordinary task, with the next occurrence as its due time: Get, List, Cancel, hooks and the log
-// know it by its ID, which must not be used for anything else. A Worker looks when it starts, and about
-// once a minute, by one command for all that it has, whether each task is there, and due no later than
-// the next occurrence. A task that was cancelled, purged, buried, lost or put off comes back with the
-// next occurrence. The handler's result and the next occurrence are reported together, in one step,
-// until the server has accepted them or the lease ends.
+// It is an ordinary task, with the next occurrence as its due time: Get, List, Cancel, hooks and
+// the log know it by its ID, which must not be used for anything else. A Worker looks when it
+// starts, and about once a minute, by one command for all that it has, whether each task is there,
+// and due no later than the next occurrence. A task that was cancelled, purged, buried, lost or put
+// off comes back with the next occurrence. The handler's result and the next occurrence are
+// reported together, in one step, until the server has accepted them or the lease ends.
 //
-// Each occurrence is handed out once, by the server's clock. It is handed out again, once its lease has
-// ended, if its process died or could not report the result until then, and another process (or another
-// Queue object) claims it. At most one is worked on at a time, and none piles up: the next one is the
-// first after the handler has returned. Missed says what becomes of those that came while no worker ran.
+// Each occurrence is handed out once, by the server's clock. It is handed out again, once its lease
+// has ended, if its process died or could not report the result until then, and another process (or
+// another Queue object) claims it. At most one is worked on at a time, and none piles up: the next
+// one is the first after the handler has returned. Missed says what becomes of those that came
+// while no worker ran.
 //
-// An error is retried after Backoff, as for any task, but not past the next occurrence. The next one
-// takes its place then, as it does after a Permanent error and on the last attempt: nothing is buried,
-// the log has a warning, and WorkerStats counts it as Retried. Again(d) likewise puts off the occurrence
-// until the next one at most.
+// An error is retried after Backoff, as for any task, but not past the next occurrence. The next
+// one takes its place then, as it does after a Permanent error and on the last attempt: nothing is
+// buried, the log has a warning, and WorkerStats counts it as Retried. Again(d) likewise puts off
+// the occurrence until the next one at most.
 //
-// While a deployment is under way, workers with an old and with a new list run side by side. The list of
-// the Worker that started last decides when a task is due. If a Worker with another list handles an
-// occurrence, the next one is by that list for a minute and a half at most. Every Worker with the task in
-// its list handles what it claims, with its own Payload. A Worker without it puts it back for some
-// seconds. A task that no Worker has in its list is removed ten minutes after it was due.
+// While a deployment is under way, workers with an old and with a new list run side by side. The
+// list of the Worker that started last decides when a task is due. If a Worker with another list
+// handles an occurrence, the next one is by that list for a minute and a half at most. Every Worker
+// with the task in its list handles what it claims, with its own Payload. A Worker without it puts
+// it back for some seconds. A task that no Worker has in its list is removed ten minutes after it
+// was due.
 //
 // The hooks TasksSending and TasksSent are not told of occurrences.
 type Periodic struct {
@@ -45,14 +47,16 @@ type Periodic struct {
 	Kind string
 	// Payload is the handler's Entry.Payload: that of the worker that handles the occurrence.
 	Payload []byte
-	// Header is added to the handler's Entry.Header. Keys that begin with "sluice-" are the library's:
-	// sluice-period has the time of the occurrence, by time.RFC3339Nano, and sluice-period-of the ID. A
-	// task that a handler enqueues with its own header is not an occurrence.
+	// Header is added to the handler's Entry.Header. Keys that begin with "sluice-" are the
+	// library's: sluice-period has the time of the occurrence, by time.RFC3339Nano, and
+	// sluice-period-of the ID. A task that a handler enqueues with its own header is not an
+	// occurrence.
 	Header map[string]string
-	// Schedule says when the task is due. The handler's Entry.Due is that time, on retries too. Required.
+	// Schedule says when the task is due. The handler's Entry.Due is that time, on retries too.
+	// Required.
 	Schedule Schedule
-	// Missed says what becomes of occurrences that came while no worker ran, or all were busy. Defaults
-	// to MissedLatest.
+	// Missed says what becomes of occurrences that came while no worker ran, or all were busy.
+	// Defaults to MissedLatest.
 	Missed Missed
 }
 
@@ -66,20 +70,22 @@ const (
 	MissedSkip
 )
 
-// Schedule says when a Periodic is due. The schedules of github.com/robfig/cron/v3 are of this type.
+// Schedule says when a Periodic is due. The schedules of github.com/robfig/cron/v3 are of this
+// type.
 type Schedule interface {
-	// Next returns the first occurrence after t, which is in UTC and by the server's clock: a schedule of
-	// local times must know its time zone. The zero time, or one not after t or after 2200, means that
-	// there is none; then the task ends. The same t must have the same result in all processes. Several
-	// goroutines may call Next at once.
+	// Next returns the first occurrence after t, which is in UTC and by the server's clock: a
+	// schedule of local times must know its time zone. The zero time, or one not after t or after
+	// 2200, means that there is none; then the task ends. The same t must have the same result in
+	// all processes. Several goroutines may call Next at once.
 	//
-	// Next may take its time, hang, panic or call runtime.Goexit: that delays its own task only. The next
-	// occurrence is enqueued when Next has answered. The log says once that it does not.
+	// Next may take its time, hang, panic or call runtime.Goexit: that delays its own task only.
+	// The next occurrence is enqueued when Next has answered. The log says once that it does not.
 	Next(t time.Time) time.Time
 }
 
-// Every returns the schedule of all multiples of d since the Unix epoch: Every(time.Hour) is each full hour in
-// UTC. It is the same in all processes, whenever they start. A Worker takes 1ms or more.
+// Every returns the schedule of all multiples of d since the Unix epoch: Every(time.Hour) is each
+// full hour in UTC. It is the same in all processes, whenever they start. A Worker takes 1ms or
+// more.
 func Every(d time.Duration) Schedule { return interval(d) }
 
 type interval time.Duration

@@ -12,29 +12,35 @@ import (
 	"github.com/sluice-go/sluice/internal/taskloop"
 )
 
-// Pool runs Workers that share one number of handlers, each with its own queue, on one server or several. Fill in the fields, and Run. It must
-// not be copied. A change of a field while it runs has no effect.
+// Pool runs Workers that share one number of handlers, each with its own queue, on one server or
+// several. Fill in the fields, and Run. It must not be copied. A change of a field while it runs
+// has no effect.
 //
-// While several queues have work, each has its share of the handlers' time, by Weight, however many handlers there are and however
-// long they take; one that returns within a millisecond counts as one that took a millisecond. (Start-time fair queueing: Goyal, Vin
-// and Cheng, 1996.) What one queue does not use, the others have: no handler idles while there is work, except until a claim that is
-// under way has been answered. A queue that had no work gets the next handler that returns, or one at once if one is free. Nothing is
-// claimed for which there is no handler, but for one task of a server that did not answer before. Handlers are not interrupted: one
-// queue's long ones may have all, if the others had no work.
+// While several queues have work, each has its share of the handlers' time, by Weight, however many
+// handlers there are and however long they take; one that returns within a millisecond counts as
+// one that took a millisecond. (Start-time fair queueing: Goyal, Vin and Cheng, 1996.) What one
+// queue does not use, the others have: no handler idles while there is work, except until a claim
+// that is under way has been answered. A queue that had no work gets the next handler that returns,
+// or one at once if one is free. Nothing is claimed for which there is no handler, but for one task
+// of a server that did not answer before. Handlers are not interrupted: one queue's long ones may
+// have all, if the others had no work.
 //
-// A queue whose server does not answer keeps handlers for about a tenth of a second. Each has one goroutine or two, beside the handlers', and one more
-// for Periodic tasks; and each client has one that says who works. The queues of one client use about
-// as many connections as one Worker does, unless a round trip takes more than 20ms.
+// A queue whose server does not answer keeps handlers for about a tenth of a second. Each has one
+// goroutine or two, beside the handlers', and one more for Periodic tasks; and each client has one
+// that says who works. The queues of one client use about as many connections as one Worker does,
+// unless a round trip takes more than 20ms.
 type Pool struct {
-	// Workers are the queues and their handlers. Each has its own fields, but not Grace and Logger, which must not be
-	// set; its Concurrency bounds its handlers within the Pool's. Its Stats say what becomes of its queue's tasks. Required.
+	// Workers are the queues and their handlers. Each has its own fields, but not Grace and Logger,
+	// which must not be set; its Concurrency bounds its handlers within the Pool's. Its Stats say
+	// what becomes of its queue's tasks. Required.
 	Workers []*Worker
 
-	// Concurrency is how many handlers may run at once, of all Workers. At most 1,000,000. Defaults to 16.
+	// Concurrency is how many handlers may run at once, of all Workers. At most 1,000,000. Defaults
+	// to 16.
 	Concurrency int
 
-	// Grace is how long handlers may go on when Run's ctx has ended, before theirs does, and after their Timeout before
-	// they are stuck: see Worker.Timeout. Defaults to 10s.
+	// Grace is how long handlers may go on when Run's ctx has ended, before theirs does, and after
+	// their Timeout before they are stuck: see Worker.Timeout. Defaults to 10s.
 	Grace time.Duration
 
 	// Logger gets what the Workers' would. Defaults to slog.Default().
@@ -43,11 +49,11 @@ type Pool struct {
 	seat atomic.Pointer[seat] // nil if it does not run
 }
 
-// Run works until ctx ends, and then stops as Worker.Run does, with one Grace for all, and one *UnfinishedError that counts
-// what is left of all Workers.
+// Run works until ctx ends, and then stops as Worker.Run does, with one Grace for all, and one
+// *UnfinishedError that counts what is left of all Workers.
 //
-// A field that is out of range, no Worker or a nil one, one whose Grace or Logger is set or which runs already, here or elsewhere, and a Pool
-// that runs already is ErrInvalid at once.
+// A field that is out of range, no Worker or a nil one, one whose Grace or Logger is set or which
+// runs already, here or elsewhere, and a Pool that runs already is ErrInvalid at once.
 func (p *Pool) Run(ctx context.Context) error {
 	c, err := p.newCrew("run")
 	if err != nil {
@@ -82,8 +88,9 @@ func (p *Pool) newCrew(op string) (*crew, error) {
 	return newCrew(op, p.Workers, p.Concurrency, p.Grace, p.Logger)
 }
 
-// SetConcurrency changes how many handlers may run at once, while Run runs: soon. It never blocks. Those that are too many go on until
-// they return. ErrInvalid if n is not 1 to 1,000,000, or the Pool does not run.
+// SetConcurrency changes how many handlers may run at once, while Run runs: soon. It never blocks.
+// Those that are too many go on until they return. ErrInvalid if n is not 1 to 1,000,000, or the
+// Pool does not run.
 func (p *Pool) SetConcurrency(n int) error { return p.seat.Load().resize(n) }
 
 // seat is where something that runs sits in its crew.

@@ -17,10 +17,10 @@ const maxPayload = 1 << 20
 
 // Queue is a delayed task queue. It is safe for concurrent use, by any number of processes.
 //
-// It is not closed: it holds no resources, except a goroutine while a caller is in Wait and, with all Queues on the
-// same client (a pointer), a pub/sub connection and up to four goroutines while one of them has a caller in Wait or
-// a running Worker, and for five seconds after; and a goroutine for each command under way, which stays for 200ms
-// to send others.
+// It is not closed: it holds no resources, except a goroutine while a caller is in Wait and, with
+// all Queues on the same client (a pointer), a pub/sub connection and up to four goroutines while
+// one of them has a caller in Wait or a running Worker, and for five seconds after; and a goroutine
+// for each command under way, which stays for 200ms to send others.
 //
 // A task is scheduled until its due time has come by the server's clock, then due. A
 // claimed task is leased: it is due again by itself when the lease ends. The score of an
@@ -41,14 +41,15 @@ type Queue struct {
 type Task struct {
 	// ID names the task within its queue: 1 to 512 bytes. Required; see NewID.
 	ID string
-	// Kind says which handler of a Mux the task is for: up to 256 bytes. Optional; without it and Header, the
-	// task is stored as if there were neither.
+	// Kind says which handler of a Mux the task is for: up to 256 bytes. Optional; without it and
+	// Header, the task is stored as if there were neither.
 	Kind string
-	// Payload is handed to the worker that gets the task. Optional. Together with Kind and the keys and values of Header it may
-	// have 1 MiB: keep what is larger elsewhere, and its name here.
+	// Payload is handed to the worker that gets the task. Optional. Together with Kind and the keys
+	// and values of Header it may have 1 MiB: keep what is larger elsewhere, and its name here.
 	Payload []byte
 	// Header goes along with the payload, for what is not the worker's business: the context of a
-	// trace, say. Up to 64 pairs, 63 beside a Kind; a key has 1 to 256 bytes, and is not "sluice-kind". Optional.
+	// trace, say. Up to 64 pairs, 63 beside a Kind; a key has 1 to 256 bytes, and is not
+	// "sluice-kind". Optional.
 	Header map[string]string
 	// Delay is the time from now, by the server's clock, until the task is due.
 	Delay time.Duration
@@ -71,43 +72,52 @@ type Entry struct {
 	// Due is when the task became due, or will be, by the server's clock, to the microsecond. Of a
 	// task that is claimed again because its lease ran out, that is when the lease ended.
 	Due time.Time
-	// Score is the receipt, for Dequeue, Retry, Release, Bury, Extend and KeepAlive: when the task is due or, once
-	// claimed, when its lease ends, in Unix seconds by the server's clock. It is 0 in a Worker's handler, since the
-	// Worker settles the task: with 0 and an Attempt, these operations are ErrInvalid.
+	// Score is the receipt, for Dequeue, Retry, Release, Bury, Extend and KeepAlive: when the task
+	// is due or, once claimed, when its lease ends, in Unix seconds by the server's clock. It is 0
+	// in a Worker's handler, since the Worker settles the task: with 0 and an Attempt, these
+	// operations are ErrInvalid.
 	Score float64
 }
 
 // TaskInfo is a task as Get, List and All show it, in whatever state it is.
 type TaskInfo struct {
-	// Entry is the task. Its Score is a good receipt only if State is StateScheduled or StateDue; after a lease that ran
-	// out, it is that of the last holder too. It is 0 for a
-	// leased task, which is its holder's, so that Dequeue and the like are ErrInvalid (Cancel removes it); of a dead letter, and of one that
-	// is done, it is the place in the list. Due is zero for a leased task, a dead letter, and one that is done: that is not known.
+	// Entry is the task. Its Score is a good receipt only if State is StateScheduled or StateDue;
+	// after a lease that ran out, it is that of the last holder too. It is 0 for a leased task,
+	// which is its holder's, so that Dequeue and the like are ErrInvalid (Cancel removes it); of a
+	// dead letter, and of one that is done, it is the place in the list. Due is zero for a leased
+	// task, a dead letter, and one that is done: that is not known.
 	Entry
 	State State
-	// LeaseEnds is when the lease of a leased task ends, unless it is extended, by the server's clock. Else zero.
+	// LeaseEnds is when the lease of a leased task ends, unless it is extended, by the server's
+	// clock. Else zero.
 	LeaseEnds time.Time
 	// LeasedSince is when a leased task was claimed, by the server's clock. Else zero.
 	LeasedSince time.Time
-	// Worker is the WorkerInfo.ID of the Worker that has a leased task. It is empty for one that a caller of Claim has, and in other states.
+	// Worker is the WorkerInfo.ID of the Worker that has a leased task. It is empty for one that a
+	// caller of Claim has, and in other states.
 	Worker string
 	// DiedAt is when a dead letter died, by the server's clock, to the microsecond. Else zero.
 	DiedAt time.Time
-	// Reason says why a dead letter is one: the reason that Bury was given; "attempts used up" for a task that was
-	// claimed as often as WithMaxAttempts allows; "malformed" for what is not the library's. Of a task that is to be tried again, or is,
-	// it is the last error: what a Worker's handler returned, or Retry was given. Else it is empty.
+	// Reason says why a dead letter is one: the reason that Bury was given; "attempts used up" for
+	// a task that was claimed as often as WithMaxAttempts allows; "malformed" for what is not the
+	// library's. Of a task that is to be tried again, or is, it is the last error: what a Worker's
+	// handler returned, or Retry was given. Else it is empty.
 	Reason string
-	// FailedAt is when the attempt ended that had that last error, by the server's clock. Else zero.
+	// FailedAt is when the attempt ended that had that last error, by the server's clock. Else
+	// zero.
 	FailedAt time.Time
 	// DoneAt is when a task that is done was finished, by the server's clock. Else zero.
 	DoneAt time.Time
-	// Result is what its handler has recorded, see RecordResult. A task that is done has no Payload, Header and Kind.
+	// Result is what its handler has recorded, see RecordResult. A task that is done has no
+	// Payload, Header and Kind.
 	Result []byte
-	// Omitted is in how many bytes kind, header and payload, or the result, are stored, if WithPayloadsUpTo has left them out; else 0.
+	// Omitted is in how many bytes kind, header and payload, or the result, are stored, if
+	// WithPayloadsUpTo has left them out; else 0.
 	Omitted int
 }
 
-// State is where a task stands: StateScheduled, StateDue, StateLeased, StateDead, StateDone, or StateAbsent.
+// State is where a task stands: StateScheduled, StateDue, StateLeased, StateDead, StateDone, or
+// StateAbsent.
 type State int
 
 const (
@@ -130,8 +140,8 @@ var stateNames = [...]string{"absent", "scheduled", "due", "leased", "dead", "do
 // String returns the state's name in lower case.
 func (s State) String() string { return nameIn(stateNames[:], int(s)) }
 
-// Outcome is what Enqueue did with a task: OutcomeAdded, OutcomeUpdated, OutcomeKept or OutcomeDeferred. What becomes of
-// it in a Worker is a Disposition.
+// Outcome is what Enqueue did with a task: OutcomeAdded, OutcomeUpdated, OutcomeKept or
+// OutcomeDeferred. What becomes of it in a Worker is a Disposition.
 type Outcome int
 
 const (
@@ -147,13 +157,15 @@ const (
 	// twice at once. If the lease runs out, the new version is what is handed out next.
 	// With DuplicatesKeep there is no such version: see OutcomeKept.
 	OutcomeDeferred
-	// OutcomeDone: a task of that ID was finished not long ago, so that the new one was dropped: see DuplicatesOnce.
+	// OutcomeDone: a task of that ID was finished not long ago, so that the new one was dropped:
+	// see DuplicatesOnce.
 	OutcomeDone
 )
 
 var outcomeNames = [...]string{"unknown", "added", "updated", "kept", "deferred", "done"}
 
-// String returns the outcome's name in lower case; "unknown" for 0, the outcome of a task that was not sent.
+// String returns the outcome's name in lower case; "unknown" for 0, the outcome of a task that was
+// not sent.
 func (o Outcome) String() string { return nameIn(outcomeNames[:], int(o)) }
 
 // nameIn returns a name of a list, or "unknown".
@@ -205,11 +217,11 @@ func (q *Queue) Cancel(ctx context.Context, id string) (State, error) {
 	return State(state), wrap("cancel", q.name, err)
 }
 
-// Reschedule makes a task due after delay, and reports whether there was one; dead letters don't count. The payload
-// and the attempts stay.
+// Reschedule makes a task due after delay, and reports whether there was one; dead letters don't
+// count. The payload and the attempts stay.
 //
-// A leased task is not taken from its holder: it will be due again at that time, as a new one, once the holder has
-// finished (see OutcomeDeferred). After ErrUnknown it may be called again.
+// A leased task is not taken from its holder: it will be due again at that time, as a new one, once
+// the holder has finished (see OutcomeDeferred). After ErrUnknown it may be called again.
 func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration) (bool, error) {
 	if err := checkDelay(delay); err != nil {
 		return false, fmt.Errorf("sluice: reschedule: %w", err)
@@ -226,8 +238,9 @@ func (q *Queue) Reschedule(ctx context.Context, id string, delay time.Duration) 
 // error as the reason, asks it.
 func (q *Queue) MaxAttempts() int { return q.options.MaxAttempts }
 
-// Get returns a task, whatever its state. Of a leased task for which a new version waits, Payload is already the
-// new one's. Opts say whether the payload is read. The error is ErrNotFound if there is no such task.
+// Get returns a task, whatever its state. Of a leased task for which a new version waits, Payload
+// is already the new one's. Opts say whether the payload is read. The error is ErrNotFound if there
+// is no such task.
 func (q *Queue) Get(ctx context.Context, id string, opts ...ReadOption) (TaskInfo, error) {
 	payloads, err := readPayloads("get", opts)
 	if err != nil {
@@ -243,8 +256,9 @@ func (q *Queue) Get(ctx context.Context, id string, opts ...ReadOption) (TaskInf
 	return infoOf(found), nil
 }
 
-// Purge removes every task and dead letter. The holders of leases learn of it by ErrStale. A pause stays: Resume
-// ends it. So does the count of dropped letters. After ErrUnknown it may be called again.
+// Purge removes every task and dead letter. The holders of leases learn of it by ErrStale. A pause
+// stays: Resume ends it. So does the count of dropped letters. After ErrUnknown it may be called
+// again.
 func (q *Queue) Purge(ctx context.Context) error {
 	return q.do("purge", func() error { return q.engine.Purge(ctx) })
 }
@@ -269,7 +283,8 @@ func (q *Queue) do(op string, engine func() error) error {
 	return wrap(op, q.name, engine())
 }
 
-// checkArgument is check for an operation with an argument, and what is wrong with that unless it is good.
+// checkArgument is check for an operation with an argument, and what is wrong with that unless it
+// is good.
 func (q *Queue) checkArgument(op string, isGood bool, wrong string) error {
 	err := q.check(op)
 	if err == nil && !isGood {

@@ -9,9 +9,9 @@ import (
 	"github.com/sluice-go/sluice/internal/store"
 )
 
-// Claim leases up to n due tasks, earliest first: they are the caller's until the lease ends. The caller then says
-// what becomes of each with Dequeue, Retry, Release or Bury. A task of which it says nothing is due again when its
-// lease ends.
+// Claim leases up to n due tasks, earliest first: they are the caller's until the lease ends. The
+// caller then says what becomes of each with Dequeue, Retry, Release or Bury. A task of which it
+// says nothing is due again when its lease ends.
 //
 // To find nothing due is no error. KeepAlive keeps the lease while the caller works.
 //
@@ -42,12 +42,12 @@ func (q *Queue) Claim(ctx context.Context, n int, lease time.Duration) ([]Entry,
 	return entries, wrap("claim", q.name, err)
 }
 
-// Pop takes up to n due tasks out of the queue, earliest first. A task is handed to one caller at most, and lost if
-// that caller dies: use Claim where that matters.
+// Pop takes up to n due tasks out of the queue, earliest first. A task is handed to one caller at
+// most, and lost if that caller dies: use Claim where that matters.
 //
-// More than 250, or a megabyte of payload, are taken in several steps; if one fails, the tasks taken before are
-// returned beside the error. An ID that is enqueued between two
-// steps may be returned again: it is a new task. After ErrUnknown up to n tasks may be lost.
+// More than 250, or a megabyte of payload, are taken in several steps; if one fails, the tasks
+// taken before are returned beside the error. An ID that is enqueued between two steps may be
+// returned again: it is a new task. After ErrUnknown up to n tasks may be lost.
 func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
 	if err := q.checkArgument("pop", n > 0, "n must be at least 1"); err != nil {
 		return nil, err
@@ -58,11 +58,11 @@ func (q *Queue) Pop(ctx context.Context, n int) ([]Entry, error) {
 	return entries, wrap("pop", q.name, err)
 }
 
-// Peek reads up to n due tasks, earliest first. It changes nothing, and nothing keeps other callers from taking
-// them: Dequeue reports whether one did.
+// Peek reads up to n due tasks, earliest first. It changes nothing, and nothing keeps other callers
+// from taking them: Dequeue reports whether one did.
 //
-// It reads on past what Claim and Pop would set aside, so a queue that is only ever peeked at needs a Claim now and
-// then.
+// It reads on past what Claim and Pop would set aside, so a queue that is only ever peeked at needs
+// a Claim now and then.
 //
 // More than 250 tasks, or a megabyte of payload, are read in several steps. Each goes on
 // behind the last task of the one before, whatever has come or gone meanwhile: no task that
@@ -76,24 +76,27 @@ func (q *Queue) Peek(ctx context.Context, n int) ([]Entry, error) {
 	return entriesOf(tasks), wrap("peek", q.name, err)
 }
 
-// Wait sleeps until a task may be due, and returns nil then. It ends when the queue's earliest task is due, when it
-// is notified of an earlier one, and when a poll has found one.
+// Wait sleeps until a task may be due, and returns nil then. It ends when the queue's earliest task
+// is due, when it is notified of an earlier one, and when a poll has found one.
 //
-// Redis is polled when a caller begins to wait, unless a Claim has just said when the earliest task is due, and
-// once in each poll interval. All callers on one client and queue share these polls, of which there are as many as
-// the one wants that wants most, and all queues on one client share those that find nothing.
+// Redis is polled when a caller begins to wait, unless a Claim has just said when the earliest task
+// is due, and once in each poll interval. All callers on one client and queue share these polls, of
+// which there are as many as the one wants that wants most, and all queues on one client share
+// those that find nothing.
 //
 // It is a hint: another one may take the task first, so that Claim or Pop may find nothing, and
 // the caller comes back. Of the callers on one Queue, as many return as there are tasks due, as
-// far as is known, in the order in which they came. Of the clients that wait for one task the server tells one: it stands in
-// line with the others, and Stats.Waiting counts them. A caller that returns and does not claim within 20ms
-// has the next one told. If the client that was told has died, another one finds the task within a
-// poll interval; within three if more than 100 clients wait, and most of them have died.
+// far as is known, in the order in which they came. Of the clients that wait for one task the
+// server tells one: it stands in line with the others, and Stats.Waiting counts them. A caller that
+// returns and does not claim within 20ms has the next one told. If the client that was told has
+// died, another one finds the task within a poll interval; within three if more than 100 clients
+// wait, and most of them have died.
 //
-// If the earliest task is still the one that Wait has returned for before, because Claim fails for instance,
-// Wait pauses before it returns for it again: for 1ms the first time, then twice as long each time, up to
-// 100ms or the poll interval. For another task, it returns at once. So a loop around it never spins on a task
-// that stays and that nothing takes. One that claims the task and releases it again does spin: Retry it.
+// If the earliest task is still the one that Wait has returned for before, because Claim fails for
+// instance, Wait pauses before it returns for it again: for 1ms the first time, then twice as long
+// each time, up to 100ms or the poll interval. For another task, it returns at once. So a loop
+// around it never spins on a task that stays and that nothing takes. One that claims the task and
+// releases it again does spin: Retry it.
 //
 // The error is ctx.Err() when ctx ends, or that of a poll that failed: the caller comes
 // back after a pause.

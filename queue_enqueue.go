@@ -45,15 +45,16 @@ func (q *Queue) Enqueue(ctx context.Context, t Task) (Outcome, error) {
 	return outcomes[0], err
 }
 
-// EnqueueBatch puts tasks into the queue, in the order given; those with the same Delay or At keep that order, by
-// microseconds: the n-th of those with the same At is due n microseconds after it. An ID may occur more than once.
+// EnqueueBatch puts tasks into the queue, in the order given; those with the same Delay or At keep
+// that order, by microseconds: the n-th of those with the same At is due n microseconds after it.
+// An ID may occur more than once.
 //
-// There may be any number of tasks: up to 250, or a megabyte of payload, are enqueued atomically at a time.
-// There is an outcome for each task, in the order given. After an error, 0 is
-// the outcome of a task whose chunk has failed or was not sent. Of a chunk that has failed nothing was done,
-// unless the error is ErrUnknown: then all of it was, or nothing. To enqueue the tasks whose outcome is 0
-// again is as safe as it is for Enqueue. With ErrUnderReplicated all of it is in the queue, and it has its
-// outcomes. No outcomes are returned if nothing was sent.
+// There may be any number of tasks: up to 250, or a megabyte of payload, are enqueued atomically at
+// a time. There is an outcome for each task, in the order given. After an error, 0 is the outcome
+// of a task whose chunk has failed or was not sent. Of a chunk that has failed nothing was done,
+// unless the error is ErrUnknown: then all of it was, or nothing. To enqueue the tasks whose
+// outcome is 0 again is as safe as it is for Enqueue. With ErrUnderReplicated all of it is in the
+// queue, and it has its outcomes. No outcomes are returned if nothing was sent.
 func (q *Queue) EnqueueBatch(ctx context.Context, ts []Task) ([]Outcome, error) {
 	const op = "enqueue batch"
 	if err := q.check(op); err != nil {
@@ -152,12 +153,12 @@ func (t *Task) checkSize() error {
 	}
 }
 
-// NewID returns an ID for a task that has no name of its own: 26 digits and lower-case letters, 72 bits of which
-// are random beside the time, so that no other process makes the same.
+// NewID returns an ID for a task that has no name of its own: 26 digits and lower-case letters, 72
+// bits of which are random beside the time, so that no other process makes the same.
 //
-// IDs sort by the time at which they were made, by the local clock; those of one process sort in the order of the
-// calls, also when that clock is set back. Where a task has a name, such as that of an order, use it: then the task
-// is in the queue once, however often it is enqueued.
+// IDs sort by the time at which they were made, by the local clock; those of one process sort in
+// the order of the calls, also when that clock is set back. Where a task has a name, such as that
+// of an order, use it: then the task is in the queue once, however often it is enqueued.
 func NewID() string {
 	var id [16]byte                                           // microseconds of Unix time, which take seven bytes until the year 4253, and random ones
 	binary.BigEndian.PutUint64(id[:], uint64(nextMicro())<<8) //nolint:gosec // not negative
@@ -165,7 +166,8 @@ func NewID() string {
 	return idEncoding.EncodeToString(id[:])
 }
 
-// idEncoding keeps the order of what it encodes. It has no letters that are easily taken for digits.
+// idEncoding keeps the order of what it encodes. It has no letters that are easily taken for
+// digits.
 var idEncoding = base32.NewEncoding("0123456789abcdefghjkmnpqrstvwxyz").WithPadding(base32.NoPadding)
 
 var lastMicro atomic.Int64

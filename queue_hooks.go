@@ -10,32 +10,37 @@ import (
 	"github.com/sluice-go/sluice/internal/taskloop"
 )
 
-// QueueHooks are functions that are called when something has happened to the tasks of a queue: for metrics, logs and
-// traces. Each is optional, and one that is nil costs nothing. What LockHooks says of a hook's calls holds for these too.
+// QueueHooks are functions that are called when something has happened to the tasks of a queue: for
+// metrics, logs and traces. Each is optional, and one that is nil costs nothing. What LockHooks
+// says of a hook's calls holds for these too.
 type QueueHooks struct {
-	// TasksSending is called before Enqueue or EnqueueBatch sends tasks, with the call's ctx. The context that it
-	// returns is the one that they are sent with, and that TasksSent gets; with nil, that is ctx. It may set the
-	// Header of i.Tasks, which are a copy of the caller's; other changes have no effect. A task whose new Header
-	// breaks a limit (see Task) is sent with the one that its caller gave. Of tasks that
-	// are not valid, so that nothing is sent, no hook is told.
+	// TasksSending is called before Enqueue or EnqueueBatch sends tasks, with the call's ctx. The
+	// context that it returns is the one that they are sent with, and that TasksSent gets; with
+	// nil, that is ctx. It may set the Header of i.Tasks, which are a copy of the caller's; other
+	// changes have no effect. A task whose new Header breaks a limit (see Task) is sent with the
+	// one that its caller gave. Of tasks that are not valid, so that nothing is sent, no hook is
+	// told.
 	TasksSending func(ctx context.Context, i TasksSending) context.Context
 	// TasksSent is called after that, when the outcome is known.
 	TasksSent func(ctx context.Context, i TasksSent)
-	// TasksClaimed is called when Claim, Pop, or a Worker's claim has brought tasks. A Worker gives some of them back
-	// without calling its handler: when it stops, and those that came too late.
+	// TasksClaimed is called when Claim, Pop, or a Worker's claim has brought tasks. A Worker gives
+	// some of them back without calling its handler: when it stops, and those that came too late.
 	TasksClaimed func(i TasksClaimed)
-	// TaskStarted is called when a Worker is about to call its handler, which gets the context that TaskStarted
-	// returns; with nil, that is ctx. It must be made from ctx: that is how a handler learns that its lease is lost.
-	// It is also called, and TaskFinished then, for an occurrence of a Periodic that the worker puts back, or has
-	// another one take the place of, without calling its handler.
+	// TaskStarted is called when a Worker is about to call its handler, which gets the context that
+	// TaskStarted returns; with nil, that is ctx. It must be made from ctx: that is how a handler
+	// learns that its lease is lost. It is also called, and TaskFinished then, for an occurrence of
+	// a Periodic that the worker puts back, or has another one take the place of, without calling
+	// its handler.
 	TaskStarted func(ctx context.Context, i TaskStarted) context.Context
-	// TaskFinished is called when a Worker's handler has returned and it is decided what becomes of the task:
-	// Redis has accepted the result, or the lease is lost. ctx is the one that TaskStarted returned, and has
-	// ended. It is called once for each call of the handler. What Run leaves behind is Lost: that is told
-	// when Run gives up, or once the handler has returned, after Run.
+	// TaskFinished is called when a Worker's handler has returned and it is decided what becomes of
+	// the task: Redis has accepted the result, or the lease is lost. ctx is the one that
+	// TaskStarted returned, and has ended. It is called once for each call of the handler. What Run
+	// leaves behind is Lost: that is told when Run gives up, or once the handler has returned,
+	// after Run.
 	TaskFinished func(ctx context.Context, i TaskFinished)
-	// TaskStuck is called once when a Worker's handler is stuck: it has not returned for Grace after its ctx has ended by
-	// Timeout, see Worker.Timeout. ctx is the one that TaskStarted returned. TaskFinished is called when the handler returns, if ever.
+	// TaskStuck is called once when a Worker's handler is stuck: it has not returned for Grace
+	// after its ctx has ended by Timeout, see Worker.Timeout. ctx is the one that TaskStarted
+	// returned. TaskFinished is called when the handler returns, if ever.
 	TaskStuck func(ctx context.Context, i TaskStuck)
 }
 
@@ -84,8 +89,8 @@ type TaskStuck struct {
 	Running time.Duration // since the handler was called
 }
 
-// Disposition is what becomes of a task when a Worker's handler has returned: DispositionDone, DispositionRetried and so
-// on, one for each count of WorkerStats. What Enqueue did is an Outcome.
+// Disposition is what becomes of a task when a Worker's handler has returned: DispositionDone,
+// DispositionRetried and so on, one for each count of WorkerStats. What Enqueue did is an Outcome.
 type Disposition int
 
 const (
@@ -99,7 +104,8 @@ const (
 	DispositionCanceled
 	// DispositionReleased: the task is given back, and the attempt does not count.
 	DispositionReleased
-	// DispositionSnoozed: the handler has returned Again, and the task is to be handed out again; the attempt does not count.
+	// DispositionSnoozed: the handler has returned Again, and the task is to be handed out again;
+	// the attempt does not count.
 	DispositionSnoozed
 	// DispositionLost: the lease was lost; the task may be worked on again.
 	DispositionLost
@@ -110,8 +116,9 @@ var dispositionNames = [...]string{"unknown", "done", "retried", "buried", "canc
 // String returns the disposition's name in lower case.
 func (d Disposition) String() string { return nameIn(dispositionNames[:], int(d)) }
 
-// WithQueueHooks has h called for tasks. Given several times, the hooks of all are called, in that order; each of
-// TasksSending and TaskStarted is given the context that the one before it returned. Defaults to none.
+// WithQueueHooks has h called for tasks. Given several times, the hooks of all are called, in that
+// order; each of TasksSending and TaskStarted is given the context that the one before it returned.
+// Defaults to none.
 func WithQueueHooks(h QueueHooks) QueueOption {
 	isSet := h.TasksSending != nil || h.TasksSent != nil || h.tellsOfWork()
 	return func(o *queueOptions) { o.hooks = o.hooks.with(&h, isSet) }
@@ -144,8 +151,9 @@ func (q *Queue) hooksSend() bool {
 	return q.options.hooks.have(func(h *QueueHooks) bool { return h.TasksSending != nil || h.TasksSent != nil })
 }
 
-// sending calls the hook TasksSending, and returns the context that it returns, and the tasks with the headers that
-// it has set. A header that could not be sent is not used: a hook makes no Enqueue fail.
+// sending calls the hook TasksSending, and returns the context that it returns, and the tasks with
+// the headers that it has set. A header that could not be sent is not used: a hook makes no Enqueue
+// fail.
 func (q *Queue) sending(ctx context.Context, ts []Task) (context.Context, []Task) {
 	given := slices.Clone(ts)
 	for i := range given {
@@ -234,8 +242,8 @@ func (o *workObserver) Stuck(ctx context.Context, t store.Task, running time.Dur
 	}
 }
 
-// lateness returns from when until when the task waited for its claim, which is a lease before the end of
-// that. Both are times of the server's.
+// lateness returns from when until when the task waited for its claim, which is a lease before the
+// end of that. Both are times of the server's.
 func (o *workObserver) lateness(t store.Task) time.Duration {
 	if t.Due.Equal(time.Unix(0, 0)) { // a foreign producer's way to say "at once"
 		return 0

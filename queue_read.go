@@ -13,21 +13,22 @@ import (
 	"github.com/sluice-go/sluice/internal/store"
 )
 
-// List lists up to n tasks in a state: StateScheduled, StateDue, StateLeased, StateDead or StateDone. It changes
-// nothing. Tasks come in the order of their due times, ends of leases, deaths or ends and, of those with the same,
-// of their IDs.
+// List lists up to n tasks in a state: StateScheduled, StateDue, StateLeased, StateDead or
+// StateDone. It changes nothing. Tasks come in the order of their due times, ends of leases, deaths
+// or ends and, of those with the same, of their IDs.
 //
-// The zero TaskInfo as after begins with the first one; one that an earlier List of that state has returned goes on
-// behind it, and may be gone. So after a page that is shorter than n there is nothing more, and a task that stays
-// in the state, with its time, is listed once, whatever comes or goes between two pages. One whose lease is
-// extended meanwhile may be listed again.
+// The zero TaskInfo as after begins with the first one; one that an earlier List of that state has
+// returned goes on behind it, and may be gone. So after a page that is shorter than n there is
+// nothing more, and a task that stays in the state, with its time, is listed once, whatever comes
+// or goes between two pages. One whose lease is extended meanwhile may be listed again.
 //
-// What the library has not written is left out, except of the dead letters, as is a version that waits behind a lease
-// that has run out: the next Claim puts it where it belongs.
+// What the library has not written is left out, except of the dead letters, as is a version that
+// waits behind a lease that has run out: the next Claim puts it where it belongs.
 //
-// Opts say which payloads are read. More than 250, or a megabyte of what is read, take several steps, and of the
-// scheduled ones each thousand leased ones that are due between them are a step. If one fails, the tasks read before are
-// returned beside the error. ErrInvalid: n is less than 1, the state is none of these, or after is not of its list.
+// Opts say which payloads are read. More than 250, or a megabyte of what is read, take several
+// steps, and of the scheduled ones each thousand leased ones that are due between them are a step.
+// If one fails, the tasks read before are returned beside the error. ErrInvalid: n is less than 1,
+// the state is none of these, or after is not of its list.
 func (q *Queue) List(ctx context.Context, s State, after TaskInfo, n int, opts ...ReadOption) (listed []TaskInfo, err error) {
 	if err := q.checkArgument("list", n > 0, "n must be at least 1"); err != nil {
 		return nil, err
@@ -46,8 +47,9 @@ func (q *Queue) List(ctx context.Context, s State, after TaskInfo, n int, opts .
 //	for task, err := range queue.All(ctx, sluice.StateDead) {
 //
 // It reads them as the loop goes on, about 250 at a time, until ctx ends; what it has read
-// before still comes. The loop may change the queue, also the tasks that it gets. If reading fails, the loop gets the error
-// beside a zero TaskInfo, and ends: ErrInvalid for a state that List does not list.
+// before still comes. The loop may change the queue, also the tasks that it gets. If reading fails,
+// the loop gets the error beside a zero TaskInfo, and ends: ErrInvalid for a state that List does
+// not list.
 func (q *Queue) All(ctx context.Context, s State, opts ...ReadOption) iter.Seq2[TaskInfo, error] {
 	return q.listed(ctx, "all", s, TaskInfo{}, math.MaxInt, opts)
 }
@@ -95,14 +97,15 @@ type readOptions struct {
 	most store.Payloads
 }
 
-// WithoutPayloads leaves Payload, Header and Kind empty. They stay on the server, which does not read them either:
-// a list of tasks with large payloads is as cheap as one of tasks without.
+// WithoutPayloads leaves Payload, Header and Kind empty. They stay on the server, which does not
+// read them either: a list of tasks with large payloads is as cheap as one of tasks without.
 //
 // The results of tasks that are done are left out, too, but read.
 func WithoutPayloads() ReadOption { return func(o *readOptions) { o.most = 0 } }
 
-// WithPayloadsUpTo leaves Payload, Header and Kind empty of a task for which they are stored in more than n bytes. TaskInfo.Omitted
-// says in how many. The server reads them, but does not send them. At least 1.
+// WithPayloadsUpTo leaves Payload, Header and Kind empty of a task for which they are stored in
+// more than n bytes. TaskInfo.Omitted says in how many. The server reads them, but does not send
+// them. At least 1.
 func WithPayloadsUpTo(n int) ReadOption {
 	return func(o *readOptions) {
 		if o.most = store.Payloads(n); n < 1 {
@@ -126,7 +129,8 @@ func readPayloads(op string, opts []ReadOption) (store.Payloads, error) {
 	return o.most, nil
 }
 
-// cursorOf returns where a list of tasks in a state goes on behind t. The zero TaskInfo is its beginning.
+// cursorOf returns where a list of tasks in a state goes on behind t. The zero TaskInfo is its
+// beginning.
 func cursorOf(s State, t TaskInfo) store.Cursor {
 	score := t.Score
 	if s == StateLeased && t.ID != "" {
@@ -163,11 +167,11 @@ func infoOf(i store.Info) TaskInfo {
 	return t
 }
 
-// Revive puts dead letters back into the queue, due now and with no attempts, and returns how many of these IDs
-// were dead letters; the others are left unchanged. It works on a full server.
+// Revive puts dead letters back into the queue, due now and with no attempts, and returns how many
+// of these IDs were dead letters; the others are left unchanged. It works on a full server.
 //
-// A dead letter with an empty ID, which only a foreign client can have written, is removed for good: no operation
-// can name it.
+// A dead letter with an empty ID, which only a foreign client can have written, is removed for
+// good: no operation can name it.
 //
 // More than 250 are revived in several steps. If one fails, the number of those revived
 // before is returned beside the error. After ErrUnknown it may be called again: what has
@@ -176,9 +180,9 @@ func (q *Queue) Revive(ctx context.Context, ids ...string) (int, error) {
 	return q.changeDead(ctx, "revive", ids, (*queues.Queue).Revive)
 }
 
-// Drop removes dead letters for good, and returns how many of these IDs were dead letters; the others are left
-// unchanged. So a task that was revived, or enqueued anew, after its letter was read, is not lost; Cancel removes a
-// task in any state.
+// Drop removes dead letters for good, and returns how many of these IDs were dead letters; the
+// others are left unchanged. So a task that was revived, or enqueued anew, after its letter was
+// read, is not lost; Cancel removes a task in any state.
 //
 // It works on a full server.
 //
@@ -205,8 +209,9 @@ func (q *Queue) changeDead(ctx context.Context, op string, ids []string,
 
 // Stats is the state of a queue.
 type Stats struct {
-	// Due is how many tasks a worker may take now, unless pause or limits keep it from that, or would set aside. A leased task that
-	// a foreign producer has moved to the past counts here until the next Claim.
+	// Due is how many tasks a worker may take now, unless pause or limits keep it from that, or
+	// would set aside. A leased task that a foreign producer has moved to the past counts here
+	// until the next Claim.
 	Due int64
 	// Scheduled is how many are due later, without those that are leased.
 	Scheduled int64
@@ -215,12 +220,15 @@ type Stats struct {
 	Leased int64
 	// Dead is how many are among the dead letters.
 	Dead int64
-	// What became of tasks, in any process: Done were finished by a Worker or Dequeue, or taken by Pop; Retried failed, and are to be tried
-	// again; Buried were put among the dead letters; Lost are leases that ran out, so that the task was handed out again, or
-	// buried; Dropped are dead letters that went because of WithDeadLimit or WithDeadAge. They begin at 0 when nothing was counted,
-	// or fewer than 16, and no Worker ran, for a day; nothing else makes them fall. A server that denies HINCRBY counts nothing.
+	// What became of tasks, in any process: Done were finished by a Worker or Dequeue, or taken by
+	// Pop; Retried failed, and are to be tried again; Buried were put among the dead letters; Lost
+	// are leases that ran out, so that the task was handed out again, or buried; Dropped are dead
+	// letters that went because of WithDeadLimit or WithDeadAge. They begin at 0 when nothing was
+	// counted, or fewer than 16, and no Worker ran, for a day; nothing else makes them fall. A
+	// server that denies HINCRBY counts nothing.
 	Done, Retried, Buried, Lost, Dropped int64
-	// Retained is how many finished tasks are remembered, see WithRetention, with those that are over and not forgotten yet.
+	// Retained is how many finished tasks are remembered, see WithRetention, with those that are
+	// over and not forgotten yet.
 	Retained int64
 	// Workers is how many Workers run, of all processes: see Queue.Workers.
 	Workers int
@@ -233,11 +241,13 @@ type Stats struct {
 	NextDue time.Time
 	// Paused says whether the queue is paused.
 	Paused bool
-	// PausedUntil is when the pause ends by itself, by the server's clock. Zero if it lasts until Resume.
+	// PausedUntil is when the pause ends by itself, by the server's clock. Zero if it lasts until
+	// Resume.
 	PausedUntil time.Time
-	// Waiting is how many clients of go-redis wait in line for tasks, for Workers that have room and callers of Wait.
-	// A client that has died counts until it is told of a task, or until the line ends: a minute,
-	// or some poll intervals, after the last one has looked. One that may not subscribe is not in line.
+	// Waiting is how many clients of go-redis wait in line for tasks, for Workers that have room
+	// and callers of Wait. A client that has died counts until it is told of a task, or until the
+	// line ends: a minute, or some poll intervals, after the last one has looked. One that may not
+	// subscribe is not in line.
 	Waiting int
 	// Limits are what SetLimits has set; zero for none.
 	Limits Limits
@@ -267,18 +277,19 @@ func statsOf(s store.Stats) Stats {
 	}
 }
 
-// Pause keeps the queue's tasks from being handed out for d, by the server's clock, or until Resume if d is 0: no
-// Claim, Pop or Worker of any process gets one. It replaces a pause that the queue has; limits stay.
+// Pause keeps the queue's tasks from being handed out for d, by the server's clock, or until Resume
+// if d is 0: no Claim, Pop or Worker of any process gets one. It replaces a pause that the queue
+// has; limits stay.
 //
 // A d of less than a millisecond is a millisecond.
 //
 // Tasks that are leased go on: they are extended, finished, retried and buried as ever. What
-// enqueues and lists works, Wait waits, and delays go by: what becomes due meanwhile is handed out at the
-// end of the pause, which those who wait learn at once. It works on a full server.
+// enqueues and lists works, Wait waits, and delays go by: what becomes due meanwhile is handed out
+// at the end of the pause, which those who wait learn at once. It works on a full server.
 //
-// When Pause returns nil, no later claim brings a task. A claim that the server has carried out before
-// may yet return. After ErrUnknown it may be called
-// again. ErrInvalid: d is negative. Stats says whether a queue is paused, and until when.
+// When Pause returns nil, no later claim brings a task. A claim that the server has carried out
+// before may yet return. After ErrUnknown it may be called again. ErrInvalid: d is negative. Stats
+// says whether a queue is paused, and until when.
 func (q *Queue) Pause(ctx context.Context, d time.Duration) error {
 	if d < 0 || d > store.LongestDuration {
 		return invalid("pause", fmt.Sprintf("pause of %v", d))
@@ -286,27 +297,28 @@ func (q *Queue) Pause(ctx context.Context, d time.Duration) error {
 	return q.do("pause", func() error { return q.engine.Pause(ctx, d) })
 }
 
-// Resume ends a pause. Those who wait for tasks learn of it at once. A queue that is not paused stays
-// as it is. After ErrUnknown it may be called again.
+// Resume ends a pause. Those who wait for tasks learn of it at once. A queue that is not paused
+// stays as it is. After ErrUnknown it may be called again.
 func (q *Queue) Resume(ctx context.Context) error {
 	return q.do("resume", func() error { return q.engine.Resume(ctx) })
 }
 
-// Limits are how many tasks of a queue may be worked on at a time, and how many handed out in which time, over all
-// processes. Each zero value is no limit.
+// Limits are how many tasks of a queue may be worked on at a time, and how many handed out in which
+// time, over all processes. Each zero value is no limit.
 type Limits struct {
-	// Running is how many tasks may be leased at a time. A lease that has run out does not count, and so a
-	// handler which goes on without its lease, as one does that ignores its context, does not either. Such a lease
-	// is extended only while there is a place.
+	// Running is how many tasks may be leased at a time. A lease that has run out does not count,
+	// and so a handler which goes on without its lease, as one does that ignores its context, does
+	// not either. Such a lease is extended only while there is a place.
 	Running int
-	// Rate is how many tasks may be handed out in Per. What was handed out counts, whatever becomes of it: a task that is tried again
-	// counts again, and so does one of Again or Release.
+	// Rate is how many tasks may be handed out in Per. What was handed out counts, whatever becomes
+	// of it: a task that is tried again counts again, and so does one of Again or Release.
 	Rate int
 	// Per is a second if it is 0, and whole microseconds. Without Rate it is ErrInvalid.
 	Per time.Duration
-	// Burst is how many tasks may be handed out at once if none was for a while, and 1 if it is 0. In any time of Per at
-	// most Rate and Burst together are. The next task goes as soon as a worker asks for it, some milliseconds late: so a Rate is
-	// reached with a Burst of as many as it lets go in those. Without Rate it is ErrInvalid.
+	// Burst is how many tasks may be handed out at once if none was for a while, and 1 if it is 0.
+	// In any time of Per at most Rate and Burst together are. The next task goes as soon as a
+	// worker asks for it, some milliseconds late: so a Rate is reached with a Burst of as many as
+	// it lets go in those. Without Rate it is ErrInvalid.
 	Burst int
 }
 
@@ -338,20 +350,21 @@ func (l Limits) checked() (Limits, error) {
 	return l, nil
 }
 
-// SetLimits limits the queue, in place of the limits that it has; the zero value takes them away. They are kept
-// with the queue, as a pause is: Claim, Pop, Wait and Workers of all processes heed them at once, by the server's
-// clock.
+// SetLimits limits the queue, in place of the limits that it has; the zero value takes them away.
+// They are kept with the queue, as a pause is: Claim, Pop, Wait and Workers of all processes heed
+// them at once, by the server's clock.
 //
-// What is leased goes on. What may not be handed out yet waits in the queue, is not leased, and uses no attempt;
-// whoever waits for it is told when it may be.
+// What is leased goes on. What may not be handed out yet waits in the queue, is not leased, and
+// uses no attempt; whoever waits for it is told when it may be.
 //
-// Pop takes nothing while as many tasks as Running are leased. What it takes counts for Rate, and not for
-// Running. Each change begins a new count: of what was handed out before, at most the new Burst stays spent, and nothing if the
-// limits before had no Rate. Over a failover that loses writes, as many more may be handed out as were lost. Workers of a build without
-// limits get nothing while there are any.
+// Pop takes nothing while as many tasks as Running are leased. What it takes counts for Rate, and
+// not for Running. Each change begins a new count: of what was handed out before, at most the new
+// Burst stays spent, and nothing if the limits before had no Rate. Over a failover that loses
+// writes, as many more may be handed out as were lost. Workers of a build without limits get
+// nothing while there are any.
 //
-// ErrInvalid: a negative number, or one above a billion. After ErrUnknown it may be called again. Permits limit code
-// that is no task: see WithPermits.
+// ErrInvalid: a negative number, or one above a billion. After ErrUnknown it may be called again.
+// Permits limit code that is no task: see WithPermits.
 func (q *Queue) SetLimits(ctx context.Context, l Limits) error {
 	l, err := l.checked()
 	if err != nil {
@@ -360,7 +373,8 @@ func (q *Queue) SetLimits(ctx context.Context, l Limits) error {
 	return q.do("set limits", func() error { return q.engine.Limit(ctx, store.Limits(l)) })
 }
 
-// Limits returns the queue's limits: zero for none, and what is meant where SetLimits was given 0 for Per or Burst.
+// Limits returns the queue's limits: zero for none, and what is meant where SetLimits was given 0
+// for Per or Burst.
 func (q *Queue) Limits(ctx context.Context) (Limits, error) {
 	s, err := q.stats(ctx, "limits")
 	return s.Limits, err
@@ -375,18 +389,19 @@ type WorkerInfo struct {
 	// Host is where it runs, PID its process, and Version that of this library.
 	Host, Version string
 	PID           int
-	// Concurrency is how many handlers it may have at once, in a Pool at most. Running is how many it had when it was last seen, and
-	// Stuck how many of these are stuck: see Worker.Timeout.
+	// Concurrency is how many handlers it may have at once, in a Pool at most. Running is how many
+	// it had when it was last seen, and Stuck how many of these are stuck: see Worker.Timeout.
 	Concurrency, Running, Stuck int
-	// Started is when Run was called, by its own clock. Seen is when it last said that it lives, by the server's.
+	// Started is when Run was called, by its own clock. Seen is when it last said that it lives, by
+	// the server's.
 	Started, Seen time.Time
 }
 
 // Workers returns the Workers of the queue that run, of all processes. It changes nothing.
 //
-// Each says every 15 seconds that it lives, or once in a poll interval if that is longer (see WithPollInterval);
-// one that has died is left out when it has been silent for three times as long. Loops of one's own, with Claim or
-// Pop, are not among them.
+// Each says every 15 seconds that it lives, or once in a poll interval if that is longer (see
+// WithPollInterval); one that has died is left out when it has been silent for three times as long.
+// Loops of one's own, with Claim or Pop, are not among them.
 func (q *Queue) Workers(ctx context.Context) ([]WorkerInfo, error) {
 	var workers []WorkerInfo
 	err := q.do("workers", func() error {

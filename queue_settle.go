@@ -12,11 +12,11 @@ import (
 	"github.com/sluice-go/sluice/internal/store"
 )
 
-// Dequeue finishes (acknowledges) tasks: it removes each whose receipt is still good. Where Enqueue has
-// deferred a new version, that one takes the task's place.
+// Dequeue finishes (acknowledges) tasks: it removes each whose receipt is still good. Where Enqueue
+// has deferred a new version, that one takes the task's place.
 //
-// An entry without a receipt is ErrInvalid: that of a Worker's handler, which finishes its task by returning nil, and
-// that of a TaskInfo whose State is StateLeased. Nothing is sent then.
+// An entry without a receipt is ErrInvalid: that of a Worker's handler, which finishes its task by
+// returning nil, and that of a TaskInfo whose State is StateLeased. Nothing is sent then.
 //
 // A *StaleError (ErrStale) names the tasks whose receipt is not good: their lease ran out
 // and they were handed to another worker, or they were cancelled or moved. The others were
@@ -30,14 +30,15 @@ func (q *Queue) Dequeue(ctx context.Context, es ...Entry) error {
 	return q.settle(ctx, "dequeue", store.Disposition{Action: store.Finish}, es...)
 }
 
-// Retry gives a task back whose attempt has failed, due again after delay; the attempt counts. The reason says why,
-// in the words of an error: Get and List show the first 512 bytes of the last one, until the task has ended.
+// Retry gives a task back whose attempt has failed, due again after delay; the attempt counts. The
+// reason says why, in the words of an error: Get and List show the first 512 bytes of the last one,
+// until the task has ended.
 //
-// Where a new version was deferred, that one takes its place instead, at its own time. ErrStale and ErrUnknown as
-// for Dequeue.
+// Where a new version was deferred, that one takes its place instead, at its own time. ErrStale and
+// ErrUnknown as for Dequeue.
 //
-// A task that has used up its attempts (see MaxAttempts) is put back too, and the next claim buries it, as "attempts used
-// up": Bury it instead, with the reason.
+// A task that has used up its attempts (see MaxAttempts) is put back too, and the next claim buries
+// it, as "attempts used up": Bury it instead, with the reason.
 func (q *Queue) Retry(ctx context.Context, e Entry, delay time.Duration, reason string) error {
 	if err := checkDelay(delay); err != nil {
 		return fmt.Errorf("sluice: retry: %w", err)
@@ -52,8 +53,9 @@ func (q *Queue) Release(ctx context.Context, es ...Entry) error {
 	return q.settle(ctx, "release", store.Disposition{Action: store.Release}, es...)
 }
 
-// Bury puts a task among the dead letters, where it stays until it is Revived, Cancelled or enqueued again: there
-// is no expiry, and no limit to their number, except with WithDeadAge and WithDeadLimit.
+// Bury puts a task among the dead letters, where it stays until it is Revived, Cancelled or
+// enqueued again: there is no expiry, and no limit to their number, except with WithDeadAge and
+// WithDeadLimit.
 //
 // Of the reason 512 bytes are kept; what is longer is cut at a character's end.
 //
@@ -92,8 +94,9 @@ func (q *Queue) settle(ctx context.Context, op string, d store.Disposition, es .
 // receipt stays as it is, so that e is good for the whole attempt, whatever becomes of an
 // extension and of its reply.
 //
-// ErrStale: the task isn't the caller's any more, or it was never claimed, or its lease has run out and its place among
-// Limits.Running is another's; stop working on it. ErrUnknown: the lease may have been extended; calling again is safe.
+// ErrStale: the task isn't the caller's any more, or it was never claimed, or its lease has run out
+// and its place among Limits.Running is another's; stop working on it. ErrUnknown: the lease may
+// have been extended; calling again is safe.
 func (q *Queue) Extend(ctx context.Context, e Entry, lease time.Duration) error {
 	item, err := q.checkExtension("extend", e, lease)
 	if err != nil {
@@ -102,21 +105,23 @@ func (q *Queue) Extend(ctx context.Context, e Entry, lease time.Duration) error 
 	return wrap("extend", q.name, q.engine.Extend(ctx, item, lease))
 }
 
-// KeepAlive runs fn, the work on a claimed task, and keeps the task the caller's meanwhile: it extends the lease at
-// once, and then at a third of it until fn returns, together with the leases of other callers on this Queue.
+// KeepAlive runs fn, the work on a claimed task, and keeps the task the caller's meanwhile: it
+// extends the lease at once, and then at a third of it until fn returns, together with the leases
+// of other callers on this Queue.
 //
-// It is what a Worker does for its handlers. The caller then says what became of the task, with Dequeue, Retry,
-// Release or Bury; fn must not.
+// It is what a Worker does for its handlers. The caller then says what became of the task, with
+// Dequeue, Retry, Release or Bury; fn must not.
 //
 // The context that fn gets ends with ctx, and by itself when the task is not the caller's
 // any more: with the cause ErrLost before the lease can end on the server, or with
 // ErrCanceled when the task was cancelled. KeepAlive then joins that cause to fn's error.
 // Otherwise it returns fn's error as it is.
 //
-// If the first extension fails, fn is not called: ErrStale if the task is not the caller's, as when its lease
-// ended before, or e was read by Peek or Get and never claimed; ErrLost if the reply came too late; what
-// Extend returns else. KeepAlive does not end before fn does. It leaves nothing behind, except an extension
-// under way: one that comes to the server after the caller's word on the task is stale.
+// If the first extension fails, fn is not called: ErrStale if the task is not the caller's, as when
+// its lease ended before, or e was read by Peek or Get and never claimed; ErrLost if the reply came
+// too late; what Extend returns else. KeepAlive does not end before fn does. It leaves nothing
+// behind, except an extension under way: one that comes to the server after the caller's word on
+// the task is stale.
 func (q *Queue) KeepAlive(ctx context.Context, e Entry, lease time.Duration, fn func(ctx context.Context) error) (err error) {
 	if fn == nil {
 		return invalid("keep alive", "nil function")
@@ -137,7 +142,8 @@ func (q *Queue) KeepAlive(ctx context.Context, e Entry, lease time.Duration, fn 
 	return fn(held)
 }
 
-// checkExtension checks the arguments of an operation that extends leases. It returns the claimed task.
+// checkExtension checks the arguments of an operation that extends leases. It returns the claimed
+// task.
 func (q *Queue) checkExtension(op string, e Entry, lease time.Duration) (item store.Item, err error) {
 	if err := q.check(op); err != nil {
 		return item, err
@@ -165,7 +171,8 @@ func itemOf(e Entry) (i store.Item, err error) {
 // maxReason is the most bytes of a reason that are kept.
 const maxReason = 512
 
-// cutReason shortens s to maxReason bytes, and to the end of a character. What is no UTF-8 is replaced.
+// cutReason shortens s to maxReason bytes, and to the end of a character. What is no UTF-8 is
+// replaced.
 func cutReason(s string) string {
 	s = strings.ToValidUTF8(s[:min(len(s), maxReason+utf8.UTFMax)], "\ufffd")
 	if len(s) <= maxReason {

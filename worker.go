@@ -36,14 +36,15 @@ const (
 // run twice for one task. It is never run early, by the server's clock. How often a task
 // may be handed out is its queue's: see WithMaxAttempts.
 //
-// A worker does what its caller could do with Wait, Claim, Extend, Dequeue, Retry, Release and Bury, but in
-// groups: while an exchange with Redis is under way, whatever happens is gathered for the next. So a busy
-// worker sends a fraction of a command per task, and an idle one polls once per poll interval (see
-// WithPollInterval). After a claim without an answer, which has leased tasks that no handler sees, it asks
-// for one task, then for two, four and so on, up to half of a size that had no answer; once a minute it tries
-// more. It uses up to five connections of the queue's client at once (two exchanges, extensions, a poll, and, each 15 seconds, that it lives), with
-// hundreds of handlers up to three more for extensions, one for pub/sub and, when Redis does not answer, one
-// for each exchange that it has given up, until the client's own timeout.
+// A worker does what its caller could do with Wait, Claim, Extend, Dequeue, Retry, Release and
+// Bury, but in groups: while an exchange with Redis is under way, whatever happens is gathered for
+// the next. So a busy worker sends a fraction of a command per task, and an idle one polls once per
+// poll interval (see WithPollInterval). After a claim without an answer, which has leased tasks
+// that no handler sees, it asks for one task, then for two, four and so on, up to half of a size
+// that had no answer; once a minute it tries more. It uses up to five connections of the queue's
+// client at once (two exchanges, extensions, a poll, and, each 15 seconds, that it lives), with
+// hundreds of handlers up to three more for extensions, one for pub/sub and, when Redis does not
+// answer, one for each exchange that it has given up, until the client's own timeout.
 type Worker struct {
 	// Queue is where the tasks come from. Required.
 	Queue *Queue
@@ -69,24 +70,27 @@ type Worker struct {
 	//   - when the handler has returned.
 	//
 	// Calls with this ctx then fail with context.Canceled, or with what their package makes
-	// of that; only context.Cause(ctx) says why. After a long pause, LeaseValid(ctx) knows before ctx does.
+	// of that; only context.Cause(ctx) says why. After a long pause, LeaseValid(ctx) knows before
+	// ctx does.
 	//
-	// e is the task as it was claimed, without a receipt: the worker extends its lease, and says what becomes
-	// of it. So Dequeue(ctx, e) and the like are ErrInvalid. Enqueue with the same ID is fine: the
-	// new version waits until the handler has returned; see OutcomeDeferred. With
+	// e is the task as it was claimed, without a receipt: the worker extends its lease, and says
+	// what becomes of it. So Dequeue(ctx, e) and the like are ErrInvalid. Enqueue with the same ID
+	// is fine: the new version waits until the handler has returned; see OutcomeDeferred. With
 	// DuplicatesKeep it is dropped.
 	Handler Handler
 
-	// Use is called around Handler, for each task: the first one is outermost, and each may do something before and after
-	// the next. What the first one returns is what counts. A panic of one, or of Handler, that none recovers is an error.
-	// It is called for a Periodic too. Defaults to none.
+	// Use is called around Handler, for each task: the first one is outermost, and each may do
+	// something before and after the next. What the first one returns is what counts. A panic of
+	// one, or of Handler, that none recovers is an error. It is called for a Periodic too. Defaults
+	// to none.
 	Use []Middleware
 
 	// Concurrency is how many handlers may run at once. With 8 or more, tasks are
 	// claimed in two halves. At most 1,000,000. Defaults to 16; in a Pool, to the Pool's.
 	Concurrency int
 
-	// Weight is the queue's share of the time of a Pool's handlers, beside the other queues that have work. At most 1,000,000. Defaults to 1.
+	// Weight is the queue's share of the time of a Pool's handlers, beside the other queues that
+	// have work. At most 1,000,000. Defaults to 1.
 	Weight int
 
 	// Lease is for how long a task is claimed. It is extended at a third of it while the
@@ -94,14 +98,15 @@ type Worker struct {
 	// takes. Results are reported to Redis until it ends. At least 1ms. Defaults to 30s.
 	Lease time.Duration
 
-	// Timeout bounds the work on one task: its ctx ends then. At most 100 years; negative is no limit, so
-	// that a handler which hangs keeps its task for ever. Defaults to 30 minutes.
+	// Timeout bounds the work on one task: its ctx ends then. At most 100 years; negative is no
+	// limit, so that a handler which hangs keeps its task for ever. Defaults to 30 minutes.
 	//
-	// A handler that has not returned Grace after that is stuck, and so is one whose Backoff has not: a warning,
-	// the hook TaskStuck and WorkerStats.Stuck tell. Its lease is extended no more, so the task is handed out again when
-	// that ends; LeaseValid(ctx) is false; whatever it returns at last, the task is Lost. Its place is given to another
-	// handler, so that up to twice Concurrency may run. As many stuck ones as Concurrency are replaced, in a Pool
-	// that of the Worker and that of the Pool; more keep their places.
+	// A handler that has not returned Grace after that is stuck, and so is one whose Backoff has
+	// not: a warning, the hook TaskStuck and WorkerStats.Stuck tell. Its lease is extended no more,
+	// so the task is handed out again when that ends; LeaseValid(ctx) is false; whatever it returns
+	// at last, the task is Lost. Its place is given to another handler, so that up to twice
+	// Concurrency may run. As many stuck ones as Concurrency are replaced, in a Pool that of the
+	// Worker and that of the Pool; more keep their places.
 	Timeout time.Duration
 
 	// Backoff is how long a task waits after its attempt-th attempt (1 for the first) has
@@ -110,23 +115,23 @@ type Worker struct {
 	// used. Defaults to DefaultBackoff.
 	Backoff func(attempt int, err error) time.Duration
 
-	// Grace is how long handlers may go on when Run's ctx has ended, before theirs does; and how long
-	// when theirs has ended by Timeout, before they are stuck. Defaults to 10s.
+	// Grace is how long handlers may go on when Run's ctx has ended, before theirs does; and how
+	// long when theirs has ended by Timeout, before they are stuck. Defaults to 10s.
 	Grace time.Duration
 
 	// Label names the worker for Queue.Workers: 1 to 64 bytes of printable UTF-8. Defaults to none.
 	Label string
 
-	// Periodic is what is due again and again: see Periodic. Handler is called for it, with the ID that it
-	// has there. Defaults to none.
+	// Periodic is what is due again and again: see Periodic. Handler is called for it, with the ID
+	// that it has there. Defaults to none.
 	Periodic []Periodic
 
 	// Logger gets a warning when Redis fails and a message when it works again, once per
-	// outage; a warning for each handler that is stuck, and for each task buried, lost, or failed for good with a waiting
-	// version; a message for each other failed attempt, each task cancelled and each Again; an error with
-	// the stack for each panic. They hold the queue's name, task IDs and the first 512
-	// bytes of errors, and no payloads. A panic of its handler is ignored. A logger of
-	// slog.DiscardHandler is silent. Defaults to slog.Default().
+	// outage; a warning for each handler that is stuck, and for each task buried, lost, or failed
+	// for good with a waiting version; a message for each other failed attempt, each task cancelled
+	// and each Again; an error with the stack for each panic. They hold the queue's name, task IDs
+	// and the first 512 bytes of errors, and no payloads. A panic of its handler is ignored. A
+	// logger of slog.DiscardHandler is silent. Defaults to slog.Default().
 	Logger *slog.Logger
 
 	seat     atomic.Pointer[seat] // in what runs it; nil if nothing does
@@ -154,11 +159,12 @@ type WorkerStats struct {
 	// Released is how many tasks were given back because the worker stopped, or because the
 	// claim that brought them was answered too late.
 	Released int64
-	// Snoozed is how many tasks were given back because the handler returned Again, or an error that wraps
-	// it. (A version that was waiting may have taken a task's place.)
+	// Snoozed is how many tasks were given back because the handler returned Again, or an error
+	// that wraps it. (A version that was waiting may have taken a task's place.)
 	Snoozed int64
 	// Lost is how many leases were lost before the handler's result was accepted, or were left
-	// to run out, because the handler was stuck or by a Run that gave up waiting for it: the work may be done twice.
+	// to run out, because the handler was stuck or by a Run that gave up waiting for it: the work
+	// may be done twice.
 	Lost int64
 }
 
@@ -169,8 +175,8 @@ type UnfinishedError struct {
 	Running int
 	// Unacknowledged is how many results Redis had not acknowledged.
 	Unacknowledged int
-	// Claims is how many claims of the last Lease Redis had not answered. The tasks that they may yet
-	// bring have used an attempt.
+	// Claims is how many claims of the last Lease Redis had not answered. The tasks that they may
+	// yet bring have used an attempt.
 	Claims int
 }
 
@@ -180,18 +186,20 @@ func (e *UnfinishedError) Error() string {
 		e.Running, e.Unacknowledged, e.Claims)
 }
 
-// LeaseValid reports whether the task that a handler works on is still its worker's: whether its lease lasts, by
-// the local clock and without I/O, as Lock.Valid does for a lock.
+// LeaseValid reports whether the task that a handler works on is still its worker's: whether its
+// lease lasts, by the local clock and without I/O, as Lock.Valid does for a lock.
 //
-// Ask it before the write that counts, above all after a long pause: a process that was stopped, or had no CPU, may
-// go on before the handler's ctx has ended, while another worker has the task.
+// Ask it before the write that counts, above all after a long pause: a process that was stopped, or
+// had no CPU, may go on before the handler's ctx has ended, while another worker has the task.
 //
-// ctx is the handler's, or one that descends from it; so is that of the function of KeepAlive. It is false in other
-// contexts, when the lease is lost or the task is known to be cancelled, and when the handler has returned or is stuck.
-// That ctx has ended, after Timeout or Grace, does not matter.
+// ctx is the handler's, or one that descends from it; so is that of the function of KeepAlive. It
+// is false in other contexts, when the lease is lost or the task is known to be cancelled, and when
+// the handler has returned or is stuck. That ctx has ended, after Timeout or Grace, does not
+// matter.
 //
-// A write may still come after the end of a lease that was valid a moment before; and the clock of a suspended
-// machine may have stopped. So check at the resource, too, if that matters: see docs/database.md.
+// A write may still come after the end of a lease that was valid a moment before; and the clock of
+// a suspended machine may have stopped. So check at the resource, too, if that matters: see
+// docs/database.md.
 func LeaseValid(ctx context.Context) bool { return ctx != nil && lease.IsHeld(ctx) }
 
 // Run works until ctx ends, and then stops: it claims nothing more; it gives back what was
@@ -203,9 +211,10 @@ func LeaseValid(ctx context.Context) bool { return ctx != nil && lease.IsHeld(ct
 // still run then are left to run out: their tasks will be handed out again, and what they
 // return has no effect.
 //
-// Run does not end because Redis fails: claims and results are tried again with growing pauses of up to a
-// second, results until their leases end. A field that is out of range, a nil Queue or Handler, or a worker
-// that is running already is ErrInvalid at once. Run may be called again when it has returned and so have all handlers.
+// Run does not end because Redis fails: claims and results are tried again with growing pauses of
+// up to a second, results until their leases end. A field that is out of range, a nil Queue or
+// Handler, or a worker that is running already is ErrInvalid at once. Run may be called again when
+// it has returned and so have all handlers.
 func (w *Worker) Run(ctx context.Context) error {
 	c, err := w.alone("run")
 	if err != nil {
@@ -242,8 +251,8 @@ func (w *Worker) enter(s *seat) error {
 	return nil
 }
 
-// SetConcurrency changes how many handlers may run at once, while Run runs: soon. It never blocks. Those that are
-// too many go on until they return. In a Pool, it is the Worker's own bound.
+// SetConcurrency changes how many handlers may run at once, while Run runs: soon. It never blocks.
+// Those that are too many go on until they return. In a Pool, it is the Worker's own bound.
 //
 // ErrInvalid if n is not 1 to 1,000,000, or the worker does not run.
 func (w *Worker) SetConcurrency(n int) error {
@@ -307,9 +316,9 @@ func orDefault[T comparable](v, def T) T {
 	return v
 }
 
-// DefaultBackoff is a Worker's Backoff by default: a random time up to 1s after the first attempt, 2s after the
-// second and so on, doubling, up to 1h, whatever the error. It is random from 0 on, so that tasks which failed
-// together do not come back together.
+// DefaultBackoff is a Worker's Backoff by default: a random time up to 1s after the first attempt,
+// 2s after the second and so on, doubling, up to 1h, whatever the error. It is random from 0 on, so
+// that tasks which failed together do not come back together.
 func DefaultBackoff(attempt int, _ error) time.Duration {
 	return backoff.Full(backoff.Exponential(backoffFirst, backoffLast, max(attempt, 1)-1))
 }
@@ -348,8 +357,8 @@ func (p *workerHandler) Handle(ctx context.Context, t store.Task) (err error) {
 	return p.handler(ctx, withoutReceipt(t))
 }
 
-// Decide says what a handler's error means for its task. An error that panics when it is asked for its
-// text, or unwrapped, means a retry.
+// Decide says what a handler's error means for its task. An error that panics when it is asked for
+// its text, or unwrapped, means a retry.
 func (p *workerHandler) Decide(ctx context.Context, t store.Task, err error) (d store.Disposition) {
 	if err == nil {
 		d = store.Disposition{Action: store.Finish}
@@ -400,7 +409,8 @@ func (p *workerHandler) Fallback(t store.Task) store.Disposition {
 	return store.Disposition{Action: store.Retry, Delay: DefaultBackoff(t.Attempt, nil)}
 }
 
-// rules returns how many attempts a task has, 0 for no limit, and its backoff: those of its kind, or the Worker's.
+// rules returns how many attempts a task has, 0 for no limit, and its backoff: those of its kind,
+// or the Worker's.
 func (p *workerHandler) rules(ctx context.Context) (maxAttempts int, backoff func(int, error) time.Duration) {
 	maxAttempts, backoff = p.maxAttempts, p.backoff
 	if k, ok := lease.Noted(ctx).(*kindRule); ok {
@@ -414,7 +424,8 @@ func (p *workerHandler) rules(ctx context.Context) (maxAttempts int, backoff fun
 	return maxAttempts, backoff
 }
 
-// isOfUnknownKind reports whether an error says that a task's kind is not known. The log does, once a minute.
+// isOfUnknownKind reports whether an error says that a task's kind is not known. The log does, once
+// a minute.
 func (p *workerHandler) isOfUnknownKind(err error) bool {
 	var unknown *unknownKindError
 	if !errors.As(err, &unknown) {
@@ -427,7 +438,8 @@ func (p *workerHandler) isOfUnknownKind(err error) bool {
 	return true
 }
 
-// delayAfter returns what RetryIn says or, if it does not, asks a backoff, and uses the default if that panics.
+// delayAfter returns what RetryIn says or, if it does not, asks a backoff, and uses the default if
+// that panics.
 func delayAfter(attempt int, err error, backoff func(int, error) time.Duration) (d time.Duration) {
 	var retry *retryInError
 	if errors.As(err, &retry) {

@@ -11,9 +11,9 @@ import (
 	"google.golang.org/grpc/stats"
 )
 
-// counted is a connection that counts the commands which a client sends to Redis. The server cannot count them:
-// `INFO commandstats` and total_commands_processed include the commands that scripts run, and a script may run the same
-// commands as a client.
+// counted is a connection that counts the commands which a client sends to Redis. The server cannot
+// count them: `INFO commandstats` and total_commands_processed include the commands that scripts
+// run, and a script may run the same commands as a client.
 type counted struct {
 	*net.TCPConn // as a client may ask for its file descriptor
 	commands     commandCounter
@@ -57,7 +57,8 @@ func (c *commandCounter) count(b []byte) (commands int64) {
 	return commands
 }
 
-// readHeader takes a header that is complete except for its LF. It returns 1 if a command begins with it.
+// readHeader takes a header that is complete except for its LF. It returns 1 if a command begins
+// with it.
 func (c *commandCounter) readHeader() (commands int64) {
 	header := bytes.TrimSuffix(c.header, []byte("\r"))
 	c.header = c.header[:0]
@@ -71,7 +72,8 @@ func (c *commandCounter) readHeader() (commands int64) {
 	return 0
 }
 
-// countedCalls counts the messages which a client sends by gRPC: calls, and what it writes to a stream.
+// countedCalls counts the messages which a client sends by gRPC: calls, and what it writes to a
+// stream.
 type countedCalls struct{ sent *atomic.Int64 }
 
 func (c countedCalls) HandleRPC(_ context.Context, event stats.RPCStats) {

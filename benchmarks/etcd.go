@@ -113,8 +113,9 @@ func (e *etcd) stop() {
 	}
 }
 
-// etcdLocks is the Mutex of go.etcd.io/etcd/client/v3/concurrency. A Mutex excludes sessions from one another, and not
-// the callers within one, so each waiter has a session while it waits for a lock or holds it.
+// etcdLocks is the Mutex of go.etcd.io/etcd/client/v3/concurrency. A Mutex excludes sessions from
+// one another, and not the callers within one, so each waiter has a session while it waits for a
+// lock or holds it.
 type etcdLocks struct {
 	*clientv3.Client
 

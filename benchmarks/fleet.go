@@ -162,8 +162,8 @@ func (f fleet) result(answers []answer, length time.Duration) result {
 	return r
 }
 
-// fits returns errNotHere if this process may not open as many connections as the fleet's clients need, or the
-// server does not take them.
+// fits returns errNotHere if this process may not open as many connections as the fleet's clients
+// need, or the server does not take them.
 func (f fleet) fits(ctx context.Context, addr string) error {
 	needed := f.clients*(fleetPool+2) + 100 // a subscription, one to spare, and the rest of the program
 	var files syscall.Rlimit
@@ -186,7 +186,8 @@ func (f fleet) fits(ctx context.Context, addr string) error {
 	return nil
 }
 
-// openFleet opens clients, some at a time, and has each of them send something. It returns those that it opened, even if it fails.
+// openFleet opens clients, some at a time, and has each of them send something. It returns those
+// that it opened, even if it fails.
 func openFleet(ctx context.Context, open func(setup) (contender, error), s setup, n int) ([]contender, error) {
 	clients := make([]contender, n)
 	var group errgroup.Group

@@ -9,8 +9,8 @@ import (
 	"unsafe"
 )
 
-// guard checks that sections never overlap, or no more of them than there are permits. It holds no pointers, so that it can lie in memory
-// that processes share.
+// guard checks that sections never overlap, or no more of them than there are permits. It holds no
+// pointers, so that it can lie in memory that processes share.
 type guard struct {
 	inside   atomic.Int64
 	overlaps atomic.Int64

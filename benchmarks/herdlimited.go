@@ -17,7 +17,8 @@ const (
 	handedOutRate  = "tasks/s"
 )
 
-// herdLimited measures what many workers do about each task of a backlog of which limits let few go at a time.
+// herdLimited measures what many workers do about each task of a backlog of which limits let few go
+// at a time.
 func herdLimited(workers int, limits sluice.Limits) scenario {
 	what, atMost := "running", float64(limits.Running)/limitedHandler.Seconds()
 	text := fmt.Sprintf("%d at a time", limits.Running)

@@ -107,7 +107,8 @@ func parse(args []string, log io.Writer) (config, error) {
 	return c, err
 }
 
-// only returns the scenarios with those contenders alone whose names are these or begin so, and without the scenarios that have none.
+// only returns the scenarios with those contenders alone whose names are these or begin so, and
+// without the scenarios that have none.
 func only(scenarios []scenario, names []string) (left []scenario, err error) {
 	for _, s := range scenarios {
 		s.entries = slices.DeleteFunc(s.entries, func(e entrant) bool {

@@ -51,7 +51,8 @@ func TestScenarios_AllRun(t *testing.T) {
 	}
 }
 
-// requireAllRun runs scenarios for a moment, and those again for longer in which the machine was too busy for a figure.
+// requireAllRun runs scenarios for a moment, and those again for longer in which the machine was
+// too busy for a figure.
 func requireAllRun(t *testing.T, names []string) {
 	without := runScenarios(t, "0.1", names)
 	if len(without) > 0 {
@@ -97,8 +98,8 @@ func runScenarios(t *testing.T, seconds string, names []string) (without []strin
 	return without
 }
 
-// hasFigures says whether Sluice and the floor have what may be asked of them. A herd that is measured so briefly may send
-// less than when it was idle, and then has none.
+// hasFigures says whether Sluice and the floor have what may be asked of them. A herd that is
+// measured so briefly may send less than when it was idle, and then has none.
 func (o outcome) hasFigures() bool { return strings.HasPrefix(o.Name, "herd-") || o.isDrawn() }
 
 // isDrawn says whether Sluice and the floor have figures.
@@ -175,7 +176,8 @@ func TestLedger_TellsOfEachTask(t *testing.T) {
 	require.EqualError(t, a.produce(t.Context(), nil, 0, 0), "RUN TWICE: 1 of 1")
 }
 
-// TestQueues_TellOfLostTasks: each contender's queue knows what it has; a task that is missing is a failure.
+// TestQueues_TellOfLostTasks: each contender's queue knows what it has; a task that is missing is a
+// failure.
 func TestQueues_TellOfLostTasks(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -366,7 +368,8 @@ func TestGuard_LetsPermitsOverlap(t *testing.T) {
 	require.ErrorContains(t, g.check(), "NOT EXCLUSIVE: 1 of 3")
 }
 
-// TestCommandCounter_CountsHoweverWritesAreCut counts commands with an argument that looks like one.
+// TestCommandCounter_CountsHoweverWritesAreCut counts commands with an argument that looks like
+// one.
 func TestCommandCounter_CountsHoweverWritesAreCut(t *testing.T) {
 	t.Parallel()
 	sent := []byte("*1\r\n$4\r\nPING\r\n" + "*2\r\n$3\r\nGET\r\n$6\r\n*1\r\n$0\r\n" + "*2\r\n$3\r\nGET\r\n$0\r\n\r\n")
@@ -393,7 +396,8 @@ func TestSetup_CountsWhatClientsSend(t *testing.T) {
 	require.Equal(t, int64(1), sent.Load()-before)
 }
 
-// TestFleet_SumsUpClients: 3 clients of 2 goroutines had 9 sections in 3 s, so a caller behind all others waits 2 s.
+// TestFleet_SumsUpClients: 3 clients of 2 goroutines had 9 sections in 3 s, so a caller behind all
+// others waits 2 s.
 func TestFleet_SumsUpClients(t *testing.T) {
 	t.Parallel()
 	waits := waitsOf([]time.Duration{3 * time.Second}).Export()

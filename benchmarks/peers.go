@@ -28,9 +28,10 @@ const (
 // delay gives more sections per second, because the goroutine that unlocks is then the next
 // to lock; with more than 20ms some goroutines never get the lock.
 //
-// The delay for fleets is the one of redislock's examples, and how often Sluice's waiters poll. With 20ms or 50ms the polls of
-// hundreds of clients leave the server little time for the one that holds the lock; 200ms gives more sections with 1,000
-// clients, no more with 300, and longer waits in small fleets.
+// The delay for fleets is the one of redislock's examples, and how often Sluice's waiters poll.
+// With 20ms or 50ms the polls of hundreds of clients leave the server little time for the one that
+// holds the lock; 200ms gives more sections with 1,000 clients, no more with 300, and longer waits
+// in small fleets.
 const (
 	retryForThroughput = 20 * time.Millisecond
 	retryForCrowds     = 10 * time.Millisecond

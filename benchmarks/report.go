@@ -45,7 +45,8 @@ func (m machine) print(out io.Writer) {
 		m.Server, m.Go, m.OS, m.Arch, m.CPUs, m.CPU, m.Pool, m.Rounds)
 }
 
-// again prints and draws what an earlier run has written as JSON: of the scenarios that were chosen.
+// again prints and draws what an earlier run has written as JSON: of the scenarios that were
+// chosen.
 func again(_ context.Context, c config, out, _ io.Writer) error {
 	if err := c.checkOutputs(); err != nil {
 		return err

@@ -17,7 +17,8 @@ import (
 type scenario struct {
 	name  string
 	about string
-	// headline says in its chart what is compared, for readers who know nothing else of it; empty for its about.
+	// headline says in its chart what is compared, for readers who know nothing else of it; empty
+	// for its about.
 	headline string
 	measure  measure
 	entries  []entrant
@@ -216,7 +217,8 @@ func (s scenario) oneTurn(ctx context.Context, t turn) (r result) {
 	return r
 }
 
-// metered runs the turn, and adds to its result what each operation used. What the turn has left in its queue is counted then.
+// metered runs the turn, and adds to its result what each operation used. What the turn has left in
+// its queue is counted then.
 func (s scenario) metered(ctx context.Context, t turn) (result, error) {
 	t.meter = &meter{addr: t.setup.Addr}
 	if err := t.meter.start(ctx); err != nil {

@@ -182,8 +182,9 @@ func (m *member) work(ctx context.Context) {
 	}
 }
 
-// warmUp fills the contender's pool, by so many callers, and loads its scripts into the server. It gives up a lock for which it waits too long:
-// after a slow reply rueidislock may wait for a free name for ever.
+// warmUp fills the contender's pool, by so many callers, and loads its scripts into the server. It
+// gives up a lock for which it waits too long: after a slow reply rueidislock may wait for a free
+// name for ever.
 func warmUp(ctx context.Context, c contender, callers int) error {
 	bounded, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

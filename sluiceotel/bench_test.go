@@ -21,7 +21,8 @@ type hooks struct {
 	tasks sluice.QueueHooks
 }
 
-// The cost of hooks: none, some that do nothing, and OpenTelemetry's, with all spans recorded and none exported.
+// The cost of hooks: none, some that do nothing, and OpenTelemetry's, with all spans recorded and
+// none exported.
 //
 //	go test -C sluiceotel -run '^$' -bench . -benchmem -count 10
 func hooked(b *testing.B, run func(b *testing.B, rdb redis.UniversalClient, h *hooks)) {

@@ -20,8 +20,9 @@ import (
 	"github.com/sluice-go/sluice/internal/redistest"
 )
 
-// TestExample_TwoProcesses runs the example: one process enqueues, another one works. Their spans are joined, and
-// every name of a metric and of a label that the dashboard asks for is among those which the worker exports.
+// TestExample_TwoProcesses runs the example: one process enqueues, another one works. Their spans
+// are joined, and every name of a metric and of a label that the dashboard asks for is among those
+// which the worker exports.
 func TestExample_TwoProcesses(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "example")
 	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./example").CombinedOutput()
@@ -120,8 +121,8 @@ var (
 	series     = regexp.MustCompile(`(?m)^([a-z_]+)(\{[^}]*\})? `)
 )
 
-// checkDashboard checks that the page has each metric and label of the dashboard's queries. What the
-// run of the example has not caused is allowed by name.
+// checkDashboard checks that the page has each metric and label of the dashboard's queries. What
+// the run of the example has not caused is allowed by name.
 func checkDashboard(t *testing.T, page string) {
 	t.Helper()
 	exported := map[string]string{} // labels by name

@@ -40,12 +40,13 @@ func (t *Telemetry) LockHooks() sluice.LockHooks {
 
 // QueueHooks returns what reports tasks to OpenTelemetry, for sluice.WithQueueHooks.
 //
-// Spans: "send <queue>" of a producer, for each Enqueue or EnqueueBatch, a child of the span in its ctx;
-// "process <queue>" of a consumer, for each call of a Worker's handler, the root of a trace of its own and linked
-// to the producer's span, which the task's header names. The handler's ctx carries it. A task that has a header
-// of the propagator already keeps it.
+// Spans: "send <queue>" of a producer, for each Enqueue or EnqueueBatch, a child of the span in its
+// ctx; "process <queue>" of a consumer, for each call of a Worker's handler, the root of a trace of
+// its own and linked to the producer's span, which the task's header names. The handler's ctx
+// carries it. A task that has a header of the propagator already keeps it.
 //
-// Metrics, with the attributes that the conventions name and, where a handler is called, the task's sluice.task.kind if it has one:
+// Metrics, with the attributes that the conventions name and, where a handler is called, the task's
+// sluice.task.kind if it has one:
 //
 //	messaging.client.sent.messages       tasks that were to be enqueued, by sluice.task.outcome or error.type
 //	messaging.client.operation.duration  of Enqueue and EnqueueBatch

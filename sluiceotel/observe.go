@@ -44,8 +44,8 @@ var queueGauges = []struct {
 	}},
 }
 
-// Observe reports the state of queues whenever metrics are collected: one Stats of each queue, all at
-// once, for two seconds at most. It ends with Unregister. Observe a queue in one process, or all
+// Observe reports the state of queues whenever metrics are collected: one Stats of each queue, all
+// at once, for two seconds at most. It ends with Unregister. Observe a queue in one process, or all
 // of them report the same numbers.
 //
 //	sluice.queue.tasks          tasks by sluice.task.state: due, scheduled, leased, dead, and done: finished ones that are remembered
@@ -61,12 +61,12 @@ var queueGauges = []struct {
 //	sluice.queue.limit.running  how many tasks may be leased at a time; only of a queue with this limit
 //	sluice.queue.limit.rate     how many tasks may be handed out in a second; only of a queue with this limit
 //
-// The counters are the server's, for all processes: also for those that have no hooks or were killed, of which sluice.task.outcomes does
-// not tell. They begin at 0 after a day without work, and may fall a little in a failover, which rate() takes for a beginning at 0: deriv()
-// does not.
+// The counters are the server's, for all processes: also for those that have no hooks or were
+// killed, of which sluice.task.outcomes does not tell. They begin at 0 after a day without work,
+// and may fall a little in a failover, which rate() takes for a beginning at 0: deriv() does not.
 //
-// A queue whose server does not answer has no values in that collection, and its error goes to OpenTelemetry's
-// error handler.
+// A queue whose server does not answer has no values in that collection, and its error goes to
+// OpenTelemetry's error handler.
 func (t *Telemetry) Observe(queues ...*sluice.Queue) (metric.Registration, error) {
 	tasks, err1 := t.meter.Int64ObservableGauge("sluice.queue.tasks", metric.WithUnit("{task}"), metric.WithDescription("Tasks in a queue."))
 	oldest, err2 := t.meter.Float64ObservableGauge("sluice.queue.oldest_due", metric.WithUnit("s"),

@@ -63,9 +63,9 @@ func WithPropagator(p propagation.TextMapPropagator) Option {
 	return func(c *config) { c.propagator = p }
 }
 
-// WithLockName has f name locks in metrics, as the attribute sluice.lock.name: each value that it returns
-// is a series of its own for ever, so it should return few. For a lock stock:4711 it may return "stock".
-// Without it metrics do not tell locks apart.
+// WithLockName has f name locks in metrics, as the attribute sluice.lock.name: each value that it
+// returns is a series of its own for ever, so it should return few. For a lock stock:4711 it may
+// return "stock". Without it metrics do not tell locks apart.
 func WithLockName(f func(name string) string) Option {
 	return func(c *config) { c.lockName = f }
 }

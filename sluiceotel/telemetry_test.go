@@ -56,7 +56,8 @@ func (r telemetry) named(name string) (found []trace.ReadOnlySpan) {
 	return found
 }
 
-// points are what was measured: the value of a number, the count of a histogram, by name and attributes.
+// points are what was measured: the value of a number, the count of a histogram, by name and
+// attributes.
 func (r telemetry) points(t *testing.T) map[string]float64 {
 	t.Helper()
 	var all metricdata.ResourceMetrics
@@ -203,8 +204,8 @@ func (renamed) Extract(ctx context.Context, from propagation.TextMapCarrier) con
 	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": from.Get(renamedKey)})
 }
 
-// TestTelemetry_WithPropagator: a task's header is written and read by the propagator, and has nothing of the
-// default's.
+// TestTelemetry_WithPropagator: a task's header is written and read by the propagator, and has
+// nothing of the default's.
 func TestTelemetry_WithPropagator(t *testing.T) {
 	r := newTelemetry(t, sluiceotel.WithPropagator(renamed{}))
 	q := r.queue(t, redistest.Mini(t).Client(t))
@@ -335,8 +336,8 @@ func TestTelemetry_CountsWhatBecomesOfTasks(t *testing.T) {
 	}
 }
 
-// TestTelemetry_LimitsAreReportedWhereThereAreAny: a rate by the second, and none as no value, not as 0.
-// TestTelemetry_CountsStuckHandlers: once, and their spans say when.
+// TestTelemetry_LimitsAreReportedWhereThereAreAny: a rate by the second, and none as no value, not
+// as 0. TestTelemetry_CountsStuckHandlers: once, and their spans say when.
 func TestTelemetry_CountsStuckHandlers(t *testing.T) {
 	r := newTelemetry(t)
 	hooks := r.QueueHooks()
@@ -415,7 +416,8 @@ func TestTelemetry_MeasuresLocks(t *testing.T) {
 	require.Equal(t, 1.0, r.points(t)["sluice.lock.wait.failures{error.type=locked,sluice.lock.name=stock}"])
 }
 
-// TestTelemetry_HoldsNoSecret: no token, payload or header's value is in a span or a metric, whatever happens.
+// TestTelemetry_HoldsNoSecret: no token, payload or header's value is in a span or a metric,
+// whatever happens.
 func TestTelemetry_HoldsNoSecret(t *testing.T) {
 	const canary = "canary4711"
 	r := newTelemetry(t)

@@ -10,25 +10,27 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// Prefix returns the same Redis, whose methods look at queues with another prefix: see sluice.WithQueuePrefix.
+// Prefix returns the same Redis, whose methods look at queues with another prefix: see
+// sluice.WithQueuePrefix.
 func (r *Redis) Prefix(prefix string) *Redis { return &Redis{server: r.server, prefix: prefix} }
 
-// Due returns the tasks of a queue that are due: all of them, in order, with payloads and headers, whether the
-// queue is paused or not. TaskInfo.Reason is the last error of one that has failed.
+// Due returns the tasks of a queue that are due: all of them, in order, with payloads and headers,
+// whether the queue is paused or not. TaskInfo.Reason is the last error of one that has failed.
 // Like all that follow it changes nothing.
 func (r *Redis) Due(queue string) []sluice.TaskInfo {
 	r.t.Helper()
 	return r.list(queue, sluice.StateDue)
 }
 
-// Scheduled returns the tasks of a queue that are due later, in order: also those that have failed and are to be tried again, with their
-// last errors.
+// Scheduled returns the tasks of a queue that are due later, in order: also those that have failed
+// and are to be tried again, with their last errors.
 func (r *Redis) Scheduled(queue string) []sluice.TaskInfo {
 	r.t.Helper()
 	return r.list(queue, sluice.StateScheduled)
 }
 
-// Leased returns the tasks of a queue that a handler or a caller of Claim has, in the order of their leases' ends, with who has them and since when.
+// Leased returns the tasks of a queue that a handler or a caller of Claim has, in the order of
+// their leases' ends, with who has them and since when.
 func (r *Redis) Leased(queue string) []sluice.TaskInfo {
 	r.t.Helper()
 	return r.list(queue, sluice.StateLeased)
@@ -40,14 +42,15 @@ func (r *Redis) Dead(queue string) []sluice.TaskInfo {
 	return r.list(queue, sluice.StateDead)
 }
 
-// Done returns the tasks of a queue that are done and remembered, see sluice.WithRetention, in the order of their ends, with their results.
+// Done returns the tasks of a queue that are done and remembered, see sluice.WithRetention, in the
+// order of their ends, with their results.
 func (r *Redis) Done(queue string) []sluice.TaskInfo {
 	r.t.Helper()
 	return r.list(queue, sluice.StateDone)
 }
 
-// Stats returns the counts of a queue: also what became of tasks, until a day goes by without any, and how many Workers run. A Worker is
-// among them a second after it has started.
+// Stats returns the counts of a queue: also what became of tasks, until a day goes by without any,
+// and how many Workers run. A Worker is among them a second after it has started.
 func (r *Redis) Stats(queue string) sluice.Stats {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -57,8 +60,8 @@ func (r *Redis) Stats(queue string) sluice.Stats {
 	return stats
 }
 
-// RequireEnqueued fails the test unless a task is in a queue: due, scheduled or leased, and not a dead
-// letter. It returns the task.
+// RequireEnqueued fails the test unless a task is in a queue: due, scheduled or leased, and not a
+// dead letter. It returns the task.
 func (r *Redis) RequireEnqueued(queue, id string) sluice.TaskInfo {
 	r.t.Helper()
 	t, found := r.get(queue, id)
@@ -73,7 +76,8 @@ func (r *Redis) RequireEnqueued(queue, id string) sluice.TaskInfo {
 	return t
 }
 
-// RequireNotEnqueued fails the test if a task is in a queue: due, scheduled or leased. It may be a dead letter, or done.
+// RequireNotEnqueued fails the test if a task is in a queue: due, scheduled or leased. It may be a
+// dead letter, or done.
 func (r *Redis) RequireNotEnqueued(queue, id string) {
 	r.t.Helper()
 	if t, found := r.get(queue, id); found && t.State != sluice.StateDead && t.State != sluice.StateDone {
@@ -115,8 +119,8 @@ func (r *Redis) RequireDone(queue, id string) sluice.TaskInfo {
 	return t
 }
 
-// RequireEmpty fails the test if a queue has tasks: due, scheduled or leased. Dead letters do not count, nor
-// does what a Worker's Periodic list keeps in it.
+// RequireEmpty fails the test if a queue has tasks: due, scheduled or leased. Dead letters do not
+// count, nor does what a Worker's Periodic list keeps in it.
 func (r *Redis) RequireEmpty(queue string) {
 	r.t.Helper()
 	s := r.Stats(queue)

@@ -85,7 +85,8 @@ func (f *failing) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// TestRedis_FailsTheTest: each assertion that does not hold, with what the queue has. No payload is shown.
+// TestRedis_FailsTheTest: each assertion that does not hold, with what the queue has. No payload is
+// shown.
 func TestRedis_FailsTheTest(t *testing.T) {
 	t.Parallel()
 	f := &failing{TB: t}

@@ -1,6 +1,6 @@
-// Package sluicetest provides a Redis in the test's own process, with a clock that the test moves, for
-// the tests of programs that use sluice: a week of delays, leases and renewals takes a moment (see below
-// what costs time), and nothing has to be installed.
+// Package sluicetest provides a Redis in the test's own process, with a clock that the test moves,
+// for the tests of programs that use sluice: a week of delays, leases and renewals takes a moment
+// (see below what costs time), and nothing has to be installed.
 //
 // # A test
 //
@@ -48,22 +48,24 @@
 //
 // # In a bubble
 //
-// Everything follows [Redis.Advance], because there is one clock: the server's time, TTLs and delays,
-// and the library's timers, so renewals, extensions of leases, polls, pauses before a retry, deadlines
-// of contexts and timeouts of handlers. Each happens at its time, in order. Times are exact: a task is
-// due when the test says, to the microsecond. time.Sleep does the same as Advance, except that Advance
-// also returns only when whatever was to happen has happened.
+// Everything follows [Redis.Advance], because there is one clock: the server's time, TTLs and
+// delays, and the library's timers, so renewals, extensions of leases, polls, pauses before a
+// retry, deadlines of contexts and timeouts of handlers. Each happens at its time, in order. Times
+// are exact: a task is due when the test says, to the microsecond. time.Sleep does the same as
+// Advance, except that Advance also returns only when whatever was to happen has happened.
 //
 // What the test starts has to end before the test's function does: end the ctx of a Worker and wait
-// for Run, and close a Locker. Otherwise synctest panics: "deadlock: main bubble goroutine has exited but
-// blocked goroutines remain", with goroutines of sluice among them. A test may call t.Parallel before
-// synctest.Test, not within it.
+// for Run, and close a Locker. Otherwise synctest panics: "deadlock: main bubble goroutine has
+// exited but blocked goroutines remain", with goroutines of sluice among them. A test may call
+// t.Parallel before synctest.Test, not within it.
 //
-// What costs time in a bubble is work, not waiting. An idle Worker or caller of Wait polls once in each
-// WithPollInterval (1 s by default), a caller that waits for a lock once in each WithRetryInterval (100 ms),
-// a Worker says every 15 s that it lives, or as often as it polls if that is less, and a renewed lock is extended three times in each TTL (15 s);
-// each of these takes the fake about half a millisecond, several times that under the race detector. In a bubble no notification is lost, so give the
-// queues and Lockers of tests that cross days an interval of an hour.
+// What costs time in a bubble is work, not waiting. An idle Worker or caller of Wait polls once in
+// each WithPollInterval (1 s by default), a caller that waits for a lock once in each
+// WithRetryInterval (100 ms), a Worker says every 15 s that it lives, or as often as it polls if
+// that is less, and a renewed lock is extended three times in each TTL (15 s); each of these takes
+// the fake about half a millisecond, several times that under the race detector. In a bubble no
+// notification is lost, so give the queues and Lockers of tests that cross days an interval of an
+// hour.
 //
 // # Outside a bubble
 //
@@ -84,9 +86,10 @@
 //
 // # What it is not
 //
-// The server is [miniredis]: one server without persistence, failovers, access rules, a memory limit or
-// Cluster. Each Redis has its own server and shares nothing with others, so tests may run in parallel. It
-// tests what your program does with sluice; what Redis does under faults is tested by sluice.
+// The server is [miniredis]: one server without persistence, failovers, access rules, a memory
+// limit or Cluster. Each Redis has its own server and shares nothing with others, so tests may run
+// in parallel. It tests what your program does with sluice; what Redis does under faults is tested
+// by sluice.
 //
 // [miniredis]: https://github.com/alicebob/miniredis
 package sluicetest

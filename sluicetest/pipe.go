@@ -5,9 +5,10 @@ import (
 	"sync"
 )
 
-// dial connects a client to the server by pipes. Like a kernel, and unlike a net.Pipe, the connection takes what is
-// written before the other end reads it. Otherwise a long pipeline would block both ends: the client writes all of it before it
-// reads a reply. The goroutines end when either end is closed; nothing waits for them.
+// dial connects a client to the server by pipes. Like a kernel, and unlike a net.Pipe, the
+// connection takes what is written before the other end reads it. Otherwise a long pipeline would
+// block both ends: the client writes all of it before it reads a reply. The goroutines end when
+// either end is closed; nothing waits for them.
 func (s *server) dial() (net.Conn, error) {
 	at, err := s.redis.Dial()
 	if err != nil {
@@ -30,8 +31,8 @@ func (c *connection) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// carry copies what is written at one end to the other. It ends, with the goroutine that it starts, and closes both, when
-// either is closed. Nothing waits for them.
+// carry copies what is written at one end to the other. It ends, with the goroutine that it starts,
+// and closes both, when either is closed. Nothing waits for them.
 func carry(from, to net.Conn) {
 	b := &buffer{}
 	b.filled.L = &b.mu

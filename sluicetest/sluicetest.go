@@ -18,8 +18,8 @@ import (
 )
 
 // Redis is a Redis server in this process, with a clock that the test moves. It ends with the
-// test. Its methods fail the test, and end it, if something is wrong; so call those that begin with Require from
-// the test's goroutine, as t.FailNow. Otherwise it is safe for concurrent use.
+// test. Its methods fail the test, and end it, if something is wrong; so call those that begin with
+// Require from the test's goroutine, as t.FailNow. Otherwise it is safe for concurrent use.
 type Redis struct {
 	*server
 	prefix string // of the queues that assertions look at
@@ -36,18 +36,19 @@ type server struct {
 	ahead time.Duration // of the real clock; 0 in a bubble
 }
 
-// connections is how many connections a client has at most. A call that waits for one takes a timer from a
-// pool that all bubbles of a process share, which ends the process.
+// connections is how many connections a client has at most. A call that waits for one takes a timer
+// from a pool that all bubbles of a process share, which ends the process.
 const connections = 1000
 
 // idle is for how long goroutines of the library stay when they have nothing to do.
 const idle = 30 * time.Second
 
-// New starts a Redis that is empty. It ends, and its clients are closed, when the test and its subtests have
-// ended. In a bubble, call it with the bubble's t. New takes no port, and does no I/O.
+// New starts a Redis that is empty. It ends, and its clients are closed, when the test and its
+// subtests have ended. In a bubble, call it with the bubble's t. New takes no port, and does no
+// I/O.
 //
-// In a bubble, the goroutines of the library that end when they have been idle do so before the test
-// ends. Outside of one they end by themselves some seconds later.
+// In a bubble, the goroutines of the library that end when they have been idle do so before the
+// test ends. Outside of one they end by themselves some seconds later.
 func New(t testing.TB) *Redis {
 	t.Helper()
 	s := &server{t: t, redis: miniredis.NewMiniRedis(), bubble: inBubble()}
@@ -64,8 +65,8 @@ func New(t testing.TB) *Redis {
 	return &Redis{server: s, prefix: "Queue:"}
 }
 
-// inBubble reports whether the caller runs in a bubble. In one, Wait waits for goroutines that are about to
-// start, or panics because another one waits; elsewhere it panics and says so.
+// inBubble reports whether the caller runs in a bubble. In one, Wait waits for goroutines that are
+// about to start, or panics because another one waits; elsewhere it panics and says so.
 func inBubble() (bubble bool) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -76,17 +77,20 @@ func inBubble() (bubble bool) {
 	return true
 }
 
-// Client returns a client of the server, which is closed when the test ends. It returns the same each time.
+// Client returns a client of the server, which is closed when the test ends. It returns the same
+// each time.
 func (r *Redis) Client() *redis.Client { return r.client }
 
-// NewClient returns another client of the server, as another process has one. It is closed when the test ends.
+// NewClient returns another client of the server, as another process has one. It is closed when the
+// test ends.
 func (r *Redis) NewClient() *redis.Client {
 	rdb := r.newClient()
 	r.t.Cleanup(func() { _ = rdb.Close() })
 	return rdb
 }
 
-// newClient returns a client whose connections are pipes: real sockets, and looking up names, do not work in a bubble.
+// newClient returns a client whose connections are pipes: real sockets, and looking up names, do
+// not work in a bubble.
 func (s *server) newClient() *redis.Client {
 	return redis.NewClient(&redis.Options{
 		Addr:                     "127.0.0.1:6379", // is not dialled
@@ -106,10 +110,11 @@ func (r *Redis) Now() time.Time {
 // now returns the server's time. The mutex is held.
 func (s *server) now() time.Time { return time.Now().Add(s.ahead) }
 
-// Advance moves the time forward by d, 0 or more. In a bubble everything happens that is due within d, at its
-// time; Advance returns when all goroutines of the bubble wait for something that is due later. No two calls
-// may overlap there. Outside a bubble it moves the server's clock, notifies those that wait for locks and tasks, and
-// returns at once: see the package's documentation for what does not follow.
+// Advance moves the time forward by d, 0 or more. In a bubble everything happens that is due within
+// d, at its time; Advance returns when all goroutines of the bubble wait for something that is due
+// later. No two calls may overlap there. Outside a bubble it moves the server's clock, notifies
+// those that wait for locks and tasks, and returns at once: see the package's documentation for
+// what does not follow.
 func (r *Redis) Advance(d time.Duration) {
 	r.t.Helper()
 	if d < 0 {
@@ -129,8 +134,8 @@ func (r *Redis) Advance(d time.Duration) {
 	}
 }
 
-// tick gives the server the time. Outside a bubble it is called before each command that a client sends, so that the
-// server's clock runs; within, the server reads the bubble's clock by itself.
+// tick gives the server the time. Outside a bubble it is called before each command that a client
+// sends, so that the server's clock runs; within, the server reads the bubble's clock by itself.
 func (s *server) tick() {
 	if s.bubble {
 		return

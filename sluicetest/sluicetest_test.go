@@ -195,7 +195,8 @@ func TestRedis_AdvanceWakesThoseWhoWaitOutsideABubble(t *testing.T) {
 	stop()
 }
 
-// TestRedis_TheServersClockRunsOutsideABubble: delays also pass by themselves, so that no two claims have one receipt.
+// TestRedis_TheServersClockRunsOutsideABubble: delays also pass by themselves, so that no two
+// claims have one receipt.
 func TestRedis_TheServersClockRunsOutsideABubble(t *testing.T) {
 	t.Parallel()
 	r := sluicetest.New(t)
@@ -293,7 +294,8 @@ func TestRedis_ParallelTestsShareNothing(t *testing.T) {
 	}
 }
 
-// TestRedis_ALimitFollowsTheClock: a Worker gets as many tasks as the rate lets go by then, and no more run than may.
+// TestRedis_ALimitFollowsTheClock: a Worker gets as many tasks as the rate lets go by then, and no
+// more run than may.
 func TestRedis_ALimitFollowsTheClock(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -332,7 +334,8 @@ func TestRedis_ALimitFollowsTheClock(t *testing.T) {
 	})
 }
 
-// TestRedis_PeriodicTasksAreNoneOfTheTests: a queue is empty beside what its worker's list keeps in it.
+// TestRedis_PeriodicTasksAreNoneOfTheTests: a queue is empty beside what its worker's list keeps in
+// it.
 func TestRedis_PeriodicTasksAreNoneOfTheTests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -17,8 +17,9 @@ const (
 	redislockName = "redislock"
 	redsyncName   = "redsync"
 
-	// The TTL and the longest wait are the service's. The retry delay is the one that gives the peers
-	// the most holds a second on a hot name: see retryForThroughput in the benchmarks of locks.
+	// The TTL and the longest wait are the service's. The retry delay is the one that gives the
+	// peers the most holds a second on a hot name: see retryForThroughput in the benchmarks of
+	// locks.
 	ttl     = 2 * time.Second
 	maxWait = 6 * time.Second
 	retry   = 20 * time.Millisecond
@@ -33,8 +34,8 @@ var guards = map[string]shophttp.OpenGuard{
 	},
 }
 
-// turn is what a buyer does while it holds the lock. It takes milliseconds, so nothing renews the lock: the turn's ctx ends with
-// the TTL, counted from before the lock was asked for.
+// turn is what a buyer does while it holds the lock. It takes milliseconds, so nothing renews the
+// lock: the turn's ctx ends with the TTL, counted from before the lock was asked for.
 type turn func(ctx context.Context, fence uint64) error
 
 func (fn turn) take(ctx context.Context, unlock func(ctx context.Context) error) error {

@@ -1,5 +1,5 @@
-// Sale compares ways to sell on the same HTTP service: the one of examples/seckill -http. Per round each way
-// holds a sale of its own. Generator, service and Redis share the machine.
+// Sale compares ways to sell on the same HTTP service: the one of examples/seckill -http. Per round
+// each way holds a sale of its own. Generator, service and Redis share the machine.
 package main
 
 import (
@@ -26,8 +26,8 @@ func main() {
 // methods are the ways to sell, in their order.
 var methods = []string{shophttp.NoLock, shophttp.Conditional, shophttp.Sluice, redislockName, redsyncName}
 
-// parentMain returns the exit status: 1 if a sale could not be held, or a way other than "no lock" did not sell
-// exactly its stock.
+// parentMain returns the exit status: 1 if a sale could not be held, or a way other than "no lock"
+// did not sell exactly its stock.
 func parentMain(args []string, out, log io.Writer) int {
 	var o shophttp.Options
 	f := flag.NewFlagSet("sale", flag.ContinueOnError)

@@ -16,7 +16,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestSale_HoldsOneByEachWay also has every way but "no lock" sell exactly its stock: the status says so.
+// TestSale_HoldsOneByEachWay also has every way but "no lock" sell exactly its stock: the status
+// says so.
 func TestSale_HoldsOneByEachWay(t *testing.T) {
 	if _, err := exec.LookPath("redis-server"); err != nil && os.Getenv("CI") != "true" {
 		t.Skip("there is no redis-server program on this machine")

@@ -16,7 +16,8 @@ import (
 	"github.com/sluice-go/sluice/internal/store"
 )
 
-// looking is the commands that look, and changing those that change something, each once. fill has made what they need.
+// looking is the commands that look, and changing those that change something, each once. fill has
+// made what they need.
 var (
 	looking = []string{
 		"queues", "queues --wide", "workers", "workers orders", "ls orders --state scheduled --reason timeout", "get orders leased-2", "top --frames 1 --json", "ls orders", "ls orders --state scheduled", "ls orders --state leased", "ls mails --state dead --payload",
@@ -71,7 +72,8 @@ func (s stage) takePermits(name string, n int) {
 	s.Cleanup(func() { _ = locker.Close() })
 }
 
-// line puts members into the line of a lock or queue that do not listen: what would wake them takes them out.
+// line puts members into the line of a lock or queue that do not listen: what would wake them takes
+// them out.
 func (s stage) line(key string, members int) {
 	s.Helper()
 	for i := range members {
@@ -132,7 +134,8 @@ func TestACL_EachWordIsNeeded(t *testing.T) {
 	}
 }
 
-// TestACL_GrantsWhatTheLibraryNeeds: the words that the tool grants are rights of the library, or of its own commands.
+// TestACL_GrantsWhatTheLibraryNeeds: the words that the tool grants are rights of the library, or
+// of its own commands.
 func TestACL_GrantsWhatTheLibraryNeeds(t *testing.T) {
 	known := strings.Fields("SCAN TYPE EXISTS RENAME") // the tool's own
 	for _, right := range store.Rights {

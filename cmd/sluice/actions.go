@@ -95,8 +95,8 @@ holder, which learns of it when it next reports or extends its lease.`,
 	return c
 }
 
-// bury reads the task's receipt and uses it. If it has moved meanwhile (it was claimed, or its lease was extended), it
-// tries again.
+// bury reads the task's receipt and uses it. If it has moved meanwhile (it was claimed, or its
+// lease was extended), it tries again.
 func bury(ctx context.Context, q *sluice.Queue, id, reason string) (outcome, error) {
 	for range 5 {
 		now, err := q.Get(ctx, id, sluice.WithoutPayloads())

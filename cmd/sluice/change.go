@@ -35,7 +35,8 @@ type selection struct {
 type action struct {
 	name, done string         // "cancel", "cancelled"
 	states     []sluice.State // in which tasks have to be; the first is the default, none if it must be said
-	// one carries it out on a task, and returns what became of it. A task that was named has its ID alone.
+	// one carries it out on a task, and returns what became of it. A task that was named has its ID
+	// alone.
 	one func(ctx context.Context, q *sluice.Queue, t sluice.TaskInfo) (outcome, error)
 	// many carries it out on some hundred IDs, instead of one, and returns on how many.
 	many func(ctx context.Context, q *sluice.Queue, ids ...string) (int, error)
@@ -326,8 +327,8 @@ func (t *tally) details() string {
 	return " (" + strings.Join(parts, ", ") + ")"
 }
 
-// choose reads which tasks are meant; only these are touched, and what comes later is not. It keeps what identifies them
-// and no payload.
+// choose reads which tasks are meant; only these are touched, and what comes later is not. It keeps
+// what identifies them and no payload.
 func (a *app) choose(ctx context.Context, q *sluice.Queue, state sluice.State, s selection) (chosen []sluice.TaskInfo, limited bool, err error) {
 	p := a.newProgress("looking", -1)
 	defer p.end()
@@ -388,7 +389,8 @@ func (a *app) ask(verb, what string, n int64, s selection) error {
 	return nil
 }
 
-// carryOut does it, some tasks at a time. The first error ends it; what was done before is in the tally.
+// carryOut does it, some tasks at a time. The first error ends it; what was done before is in the
+// tally.
 func (a *app) carryOut(ctx context.Context, act action, q *sluice.Queue, chosen []sluice.TaskInfo, t *tally) error {
 	p := a.newProgress(act.name, len(chosen))
 	defer p.end()

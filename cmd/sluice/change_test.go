@@ -147,7 +147,8 @@ func TestPause_NothingIsClaimed(t *testing.T) {
 	require.Equal(t, 2, strings.Count(s.ok("queues"), "PAUSED for 59m"))
 }
 
-// TestLimit_IsHeededAndReplacesAll: what is handed out, what is shown, and that a limit which is not given is taken away.
+// TestLimit_IsHeededAndReplacesAll: what is handed out, what is shown, and that a limit which is
+// not given is taken away.
 func TestLimit_IsHeededAndReplacesAll(t *testing.T) {
 	s := newStage(t)
 	ctx, q := t.Context(), s.queue("orders")

@@ -12,8 +12,9 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// TestDone_IsSeenAndForgotten: what a Worker has finished is listed, with its attempt; its result is shown when it is asked for; cancel forgets it,
-// and what is for tasks that are still to be done leaves it alone.
+// TestDone_IsSeenAndForgotten: what a Worker has finished is listed, with its attempt; its result
+// is shown when it is asked for; cancel forgets it, and what is for tasks that are still to be done
+// leaves it alone.
 func TestDone_IsSeenAndForgotten(t *testing.T) {
 	s := newStage(t)
 	ctx := t.Context()

@@ -69,8 +69,8 @@ var (
 	errNotFound     = errors.New("not found")
 )
 
-// explain returns the exit code of an error, and the text for the operator: what went wrong, escaped, and what to
-// do about it.
+// explain returns the exit code of an error, and the text for the operator: what went wrong,
+// escaped, and what to do about it.
 func (a *app) explain(ctx context.Context, err error) (code int, text string) {
 	code, hint := a.advice(ctx, err)
 	text = "sluice: " + escape(strings.TrimPrefix(err.Error(), "sluice: "))

@@ -1,7 +1,8 @@
 // Command sluice looks into the queues and locks of a Redis and mends them, from a shell.
 //
-// Everything that it prints of names, IDs, reasons and payloads is escaped; it never prints a lock's token, and payloads
-// only where --payload asks for them. docs/operator.md describes it, and plays an incident.
+// Everything that it prints of names, IDs, reasons and payloads is escaped; it never prints a
+// lock's token, and payloads only where --payload asks for them. docs/operator.md describes it, and
+// plays an incident.
 package main
 
 import (

@@ -137,8 +137,8 @@ func (s stage) finish(q *sluice.Queue, id, result string) {
 	}
 }
 
-// staff has a Worker that is not there say that it lives and has one task of a queue, another one that is gone have a second, and
-// a third task fail.
+// staff has a Worker that is not there say that it lives and has one task of a queue, another one
+// that is gone have a second, and a third task fail.
 func (s stage) staff(q *sluice.Queue) {
 	s.Helper()
 	s.staffBy(q, "WORKER01", "packer")

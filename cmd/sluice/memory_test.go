@@ -35,8 +35,8 @@ func runServe(url string) {
 	os.Exit(a.run(ctx, []string{"serve", "--write", "--addr", "127.0.0.1:0", "--url", url}))
 }
 
-// viewers is how many look at the page at the same time, and by how much what they look at is less than that of which docs/page.md has
-// the figures: those are with SLUICE_TEST_VIEWERS=12 and 120.
+// viewers is how many look at the page at the same time, and by how much what they look at is less
+// than that of which docs/page.md has the figures: those are with SLUICE_TEST_VIEWERS=12 and 120.
 func viewers(t *testing.T) (n, less int) {
 	text, ok := os.LookupEnv("SLUICE_TEST_VIEWERS")
 	if !ok {
@@ -47,7 +47,8 @@ func viewers(t *testing.T) (n, less int) {
 	return n, 1
 }
 
-// TestServe_StaysSmall: the process that serves the page has less than 200 MB at its peak, whatever is in the queues.
+// TestServe_StaysSmall: the process that serves the page has less than 200 MB at its peak, whatever
+// is in the queues.
 func TestServe_StaysSmall(t *testing.T) {
 	large, escapes := strings.Repeat("x", 1_000_000), strings.Repeat("\xff", 500)
 	for name, test := range map[string]struct { // as many as make the figures of docs/page.md

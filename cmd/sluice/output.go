@@ -17,9 +17,9 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 )
 
-// show returns text that was written by others as the operator is to see it: as it is if it is plain, else in
-// quotation marks, with Go's escapes. It never holds what moves a terminal's cursor, changes its
-// colours or reverses what follows. --quoted reads it back.
+// show returns text that was written by others as the operator is to see it: as it is if it is
+// plain, else in quotation marks, with Go's escapes. It never holds what moves a terminal's cursor,
+// changes its colours or reverses what follows. --quoted reads it back.
 func show(s string) string {
 	if s == "" || s[0] == ' ' || s[len(s)-1] == ' ' || !utf8.ValidString(s) || strings.ContainsAny(s, "\"\\") {
 		return strconv.Quote(s)
@@ -69,8 +69,8 @@ func short(shown string, n int) string {
 	return string([]rune(shown)[:n-1]) + "…"
 }
 
-// bytesField returns a text of any bytes for JSON, and the base64 that stands beside it where it is not
-// UTF-8: that would be lost in JSON. It is "" otherwise.
+// bytesField returns a text of any bytes for JSON, and the base64 that stands beside it where it is
+// not UTF-8: that would be lost in JSON. It is "" otherwise.
 func bytesField(s string) (plain, encoded string) {
 	if utf8.ValidString(s) {
 		return s, ""
@@ -91,8 +91,8 @@ func printJSON(w io.Writer, value any) error {
 	return err
 }
 
-// plainJSON escapes what encoding/json leaves as it is and is not printable: DEL, the C1 controls, marks that
-// change the direction of text.
+// plainJSON escapes what encoding/json leaves as it is and is not printable: DEL, the C1 controls,
+// marks that change the direction of text.
 func plainJSON(data []byte) []byte {
 	out := make([]byte, 0, len(data))
 	for _, r := range string(data) {
@@ -109,7 +109,8 @@ func plainJSON(data []byte) []byte {
 	return out
 }
 
-// column is one of a table: its name, whether it stands at the right, as numbers do, and what it shows of each row.
+// column is one of a table: its name, whether it stands at the right, as numbers do, and what it
+// shows of each row.
 type column[T any] struct {
 	name  string
 	right bool

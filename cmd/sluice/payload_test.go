@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// TestTasks_ReadNoPayloads: no command has Redis send one, except with --payload; headers come with --wide, if they are not large.
+// TestTasks_ReadNoPayloads: no command has Redis send one, except with --payload; headers come with
+// --wide, if they are not large.
 func TestTasks_ReadNoPayloads(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)

@@ -9,7 +9,8 @@ import (
 // progress shows how far long work has come. The zero value shows nothing.
 type progress struct{ bar *progressbar.ProgressBar }
 
-// newProgress returns the progress of n steps, -1 if their number is not known. It is shown on standard error.
+// newProgress returns the progress of n steps, -1 if their number is not known. It is shown on
+// standard error.
 func (a *app) newProgress(what string, n int) progress {
 	if a.progress == "never" || a.progress == "auto" && !a.errIsTTY {
 		return progress{}

@@ -74,8 +74,8 @@ func (r queueRow) json() queueJSON {
 // atOnce is how many queues are asked, or tasks changed, at the same time.
 const atOnce = 16
 
-// rows counts the tasks of queues. A queue whose counts cannot be had says so itself: one that is damaged
-// does not hide the others. The error is that of a server that serves none.
+// rows counts the tasks of queues. A queue whose counts cannot be had says so itself: one that is
+// damaged does not hide the others. The error is that of a server that serves none.
 func (a *app) rows(
 	ctx context.Context, rdb redis.UniversalClient, names []string,
 ) ([]queueRow, error) {
@@ -165,7 +165,8 @@ func (a *app) printQueues(rows []queueRow, complete bool, columns []column[queue
 	return err
 }
 
-// queueColumns are what a table shows of queues: with their counts, if it is wide, or with rates, for top.
+// queueColumns are what a table shows of queues: with their counts, if it is wide, or with rates,
+// for top.
 func queueColumns(now time.Time, wide, rated bool) []column[queueRow] {
 	all := []column[queueRow]{{"name", false, func(r queueRow) any { return show(r.name) }}}
 	add := func(name string, cell func(s sluice.Stats) any) {
@@ -206,7 +207,8 @@ func queueColumns(now time.Time, wide, rated bool) []column[queueRow] {
 	return append(all, column[queueRow]{"", false, func(r queueRow) any { return r.notes(now) }})
 }
 
-// notes are what stands behind a queue's figures: what is wrong, its pause, its limits, what was dropped, and what is remembered.
+// notes are what stands behind a queue's figures: what is wrong, its pause, its limits, what was
+// dropped, and what is remembered.
 func (r queueRow) notes(now time.Time) string {
 	if r.err != nil {
 		return "ERROR " + short(escape(r.err.Error()), 90)
@@ -238,8 +240,8 @@ func (r queueRow) notes(now time.Time) string {
 	return strings.Join(notes, "; ")
 }
 
-// open returns the queue of an argument, and its name. If it has no keys it says so: the name may be
-// wrong.
+// open returns the queue of an argument, and its name. If it has no keys it says so: the name may
+// be wrong.
 func (a *app) open(ctx context.Context, argument string) (*sluice.Queue, string, error) {
 	name, err := a.argument(argument)
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-go/sluice/internal/redistest"
 )
 
-// scale is how many tasks are on the server; a tenth as many locks. SLUICE_TEST_TASKS has more: the figures
-// of docs/operator.md are of a million.
+// scale is how many tasks are on the server; a tenth as many locks. SLUICE_TEST_TASKS has more: the
+// figures of docs/operator.md are of a million.
 func scale(t *testing.T) int {
 	text, ok := os.LookupEnv("SLUICE_TEST_TASKS")
 	if !ok {
@@ -27,9 +27,9 @@ func scale(t *testing.T) int {
 	return n
 }
 
-// TestScale_NoCommandIsLong runs what looks beside many tasks and locks, and asks the server which of its
-// commands took longest. It fails for a command that is long by its nature; the times are a busy machine's
-// too, and are printed.
+// TestScale_NoCommandIsLong runs what looks beside many tasks and locks, and asks the server which
+// of its commands took longest. It fails for a command that is long by its nature; the times are a
+// busy machine's too, and are printed.
 func TestScale_NoCommandIsLong(t *testing.T) {
 	server := redistest.Start(t)
 	s := shell{t: t, env: map[string]string{"SLUICE_URL": "redis://" + server.Addr, "SLUICE_TIMEOUT": "10m"}}

@@ -51,7 +51,8 @@ loopback, put it behind what does. Without --write it changes nothing.`,
 	return c
 }
 
-// newServer returns a server that waits for no visitor for long: not for its request, nor until it reads the answer.
+// newServer returns a server that waits for no visitor for long: not for its request, nor until it
+// reads the answer.
 func newServer(page http.Handler) *http.Server {
 	return &http.Server{Handler: page, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: 30 * time.Second, WriteTimeout: time.Minute, IdleTimeout: time.Minute}
 }

@@ -62,8 +62,9 @@ func TestServe_UntilInterrupted(t *testing.T) {
 	require.Equal(t, exitOK, <-ended)
 }
 
-// TestServe_SlowVisitorsAreNotWaitedFor: a crowd of visitors that send their requests slowly, or read no answer, holds up no other, and
-// each of them is left. The times are a hundredth of those of the program.
+// TestServe_SlowVisitorsAreNotWaitedFor: a crowd of visitors that send their requests slowly, or
+// read no answer, holds up no other, and each of them is left. The times are a hundredth of those
+// of the program.
 func TestServe_SlowVisitorsAreNotWaitedFor(t *testing.T) {
 	page := make([]byte, 16<<20) // more than what the kernel takes for one that does not read
 	server := newServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

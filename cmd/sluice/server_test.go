@@ -8,7 +8,8 @@ import (
 	"github.com/sluice-go/sluice/internal/redistest"
 )
 
-// TestServer_TLS has the errors of a wrong address or certificate say what to do, and come within seconds.
+// TestServer_TLS has the errors of a wrong address or certificate say what to do, and come within
+// seconds.
 func TestServer_TLS(t *testing.T) {
 	authority, err := redistest.NewAuthority()
 	require.NoError(t, err)

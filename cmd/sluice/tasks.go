@@ -17,7 +17,8 @@ import (
 	"github.com/sluice-go/sluice/cmd/sluice/inspect"
 )
 
-// taskJSON is a task in JSON. What is nil or empty does not apply to its state, or was not asked for.
+// taskJSON is a task in JSON. What is nil or empty does not apply to its state, or was not asked
+// for.
 type taskJSON struct {
 	ID            string            `json:"id"`
 	IDBase64      string            `json:"id_base64,omitempty"`
@@ -61,7 +62,8 @@ func toTaskJSON(e sluice.TaskInfo, o detail, staff crew) taskJSON {
 	return j
 }
 
-// dataJSON returns a payload or a result that was read in such detail: its size, and it as text or in base64. Each is nil if it was not asked for.
+// dataJSON returns a payload or a result that was read in such detail: its size, and it as text or
+// in base64. Each is nil if it was not asked for.
 func dataJSON(data []byte, omitted int, o detail) (size *int, text, encoded *string) {
 	if o.isRead() {
 		n := len(data) + omitted
@@ -78,7 +80,8 @@ func dataJSON(data []byte, omitted int, o detail) (size *int, text, encoded *str
 	return size, nil, &plain
 }
 
-// mostUnasked is in how many bytes the payload and the header are stored that are read for the header alone.
+// mostUnasked is in how many bytes the payload and the header are stored that are read for the
+// header alone.
 const mostUnasked = 16 << 10
 
 // detail says what of a task is shown beside its state.
@@ -138,8 +141,8 @@ func (f filter) matches(e sluice.TaskInfo) bool {
 		(f.before.IsZero() || !since(e).IsZero() && !since(e).After(f.before))
 }
 
-// isPast reports whether neither a task nor any behind it in its list matches, because they are too new. Leased and scheduled
-// tasks are not listed in the order of since.
+// isPast reports whether neither a task nor any behind it in its list matches, because they are too
+// new. Leased and scheduled tasks are not listed in the order of since.
 func (f filter) isPast(e sluice.TaskInfo) bool {
 	return !f.before.IsZero() && slices.Contains([]sluice.State{sluice.StateDue, sluice.StateDead, sluice.StateDone}, e.State) && since(e).After(f.before)
 }
@@ -154,7 +157,8 @@ func (f filter) check(s sluice.State) error {
 
 func (f filter) isSet() bool { return f != filter{} }
 
-// since returns since when a task is due, leased, dead or done, or when one that is due later has failed. Zero if it has not, or that is not known.
+// since returns since when a task is due, leased, dead or done, or when one that is due later has
+// failed. Zero if it has not, or that is not known.
 func since(e sluice.TaskInfo) time.Time {
 	switch e.State {
 	case sluice.StateDue:
@@ -263,7 +267,8 @@ func (a *app) ls(ctx context.Context, queue string, o lsOptions) error {
 	return err
 }
 
-// find reads the tasks that match, o.limit at the most, and looks at o.maxLook or a page more. next is where to go on, "" at the end.
+// find reads the tasks that match, o.limit at the most, and looks at o.maxLook or a page more. next
+// is where to go on, "" at the end.
 func find(ctx context.Context, q *sluice.Queue, state sluice.State, after sluice.TaskInfo, o lsOptions, p progress) (found []sluice.TaskInfo, next string, err error) {
 	defer p.end()
 	for looked := 0; ; {
@@ -404,7 +409,8 @@ func headerText(header map[string]string) string {
 	return strings.Join(pairs, " ")
 }
 
-// now returns the server's time, by which tasks are due; or this machine's, where the server does not say.
+// now returns the server's time, by which tasks are due; or this machine's, where the server does
+// not say.
 func (a *app) now(ctx context.Context) time.Time {
 	rdb, err := a.connect()
 	if err == nil {

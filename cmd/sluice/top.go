@@ -17,10 +17,11 @@ import (
 )
 
 const (
-	// searchEvery is how often top looks for queues that are new. Between, it asks those that it knows.
+	// searchEvery is how often top looks for queues that are new. Between, it asks those that it
+	// knows.
 	searchEvery = 10 * time.Second
-	// searchShare is how many times as long as a search the pause behind it is, at the least: beside many keys the
-	// server is to have other things to do.
+	// searchShare is how many times as long as a search the pause behind it is, at the least:
+	// beside many keys the server is to have other things to do.
 	searchShare = 20
 )
 
@@ -127,7 +128,8 @@ func (w *watch) screen(ctx context.Context, interval time.Duration) error {
 	return err
 }
 
-// topModel is what the terminal shows. One goroutine of bubbletea's has it; the one look that is under way has the watch.
+// topModel is what the terminal shows. One goroutine of bubbletea's has it; the one look that is
+// under way has the watch.
 type topModel struct {
 	ctx           context.Context
 	watch         *watch
@@ -160,8 +162,8 @@ func (m *topModel) look() tea.Msg { return m.watch.look(m.ctx) }
 // Init begins with the first look.
 func (m *topModel) Init() tea.Cmd { return m.look }
 
-// Update takes keys, the terminal's size and what was seen. The next look begins an interval after the one before has ended,
-// so that there is one at a time.
+// Update takes keys, the terminal's size and what was seen. The next look begins an interval after
+// the one before has ended, so that there is one at a time.
 func (m *topModel) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.KeyMsg:
@@ -208,7 +210,8 @@ func (m *topModel) View() string {
 	return strings.Join(lines, "\n")
 }
 
-// rates are how many tasks ended in a second, between two looks at a queue, and by how many those that are due have grown.
+// rates are how many tasks ended in a second, between two looks at a queue, and by how many those
+// that are due have grown.
 type rates struct {
 	Due     float64 `json:"due"`
 	Done    float64 `json:"done"`

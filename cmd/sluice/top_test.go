@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// TestTop_SearchesATwentiethOfTheTime keeps a server with many keys from being searched all the time.
+// TestTop_SearchesATwentiethOfTheTime keeps a server with many keys from being searched all the
+// time.
 func TestTop_SearchesATwentiethOfTheTime(t *testing.T) {
 	require.Equal(t, searchEvery, pauseBehind(time.Millisecond))
 	require.Equal(t, 5*time.Minute, pauseBehind(15*time.Second))
@@ -58,8 +59,8 @@ func TestTop_Model(t *testing.T) {
 	require.Equal(t, tea.QuitMsg{}, quit())
 }
 
-// TestTop_Rates has what ended between two looks. A queue that is new has no rates, and one of which a count fell: it began anew, or a failover
-// has lost some.
+// TestTop_Rates has what ended between two looks. A queue that is new has no rates, and one of
+// which a count fell: it began anew, or a failover has lost some.
 func TestTop_Rates(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	row := func(name string, s sluice.Stats) queueRow {

@@ -82,7 +82,8 @@ func TestQueues_OneThatIsIdleKeepsItsCounts(t *testing.T) {
 	require.Equal(t, queueJSON{Name: "orders", Retried: 1}, found.Queues[0])
 }
 
-// TestLs_Older lists what is due, leased or dead for longer, or has failed longer ago, and reads no more pages than that needs.
+// TestLs_Older lists what is due, leased or dead for longer, or has failed longer ago, and reads no
+// more pages than that needs.
 func TestLs_Older(t *testing.T) {
 	s := newStage(t)
 	ctx := t.Context()

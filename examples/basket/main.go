@@ -1,8 +1,10 @@
-// Basket sells baskets of several items to many buyers at once. All items of a basket are locked together, by DoAll: a buyer
-// gets the whole basket or nothing, no item is oversold, and buyers whose baskets overlap never wait for each other in a
-// circle, in whatever order they name the items.
+// Basket sells baskets of several items to many buyers at once. All items of a basket are locked
+// together, by DoAll: a buyer gets the whole basket or nothing, no item is oversold, and buyers
+// whose baskets overlap never wait for each other in a circle, in whatever order they name the
+// items.
 //
-// Without flags it needs no other program: Redis is a miniredis within the process, and so is the shop's table.
+// Without flags it needs no other program: Redis is a miniredis within the process, and so is the
+// shop's table.
 package main
 
 import (
@@ -49,8 +51,9 @@ func run(args []string, out, log io.Writer) int {
 
 var errSoldOut = errors.New("sold out")
 
-// shop is what the locks guard: a table that is read, looked at and written back, item by item. It is a sync.Map
-// only because the items are rows of their own; nothing in it keeps two buyers of one item apart.
+// shop is what the locks guard: a table that is read, looked at and written back, item by item. It
+// is a sync.Map only because the items are rows of their own; nothing in it keeps two buyers of one
+// item apart.
 type shop struct{ left sync.Map }
 
 // buy takes one piece of each item, or nothing. Its caller holds the locks of all of them.

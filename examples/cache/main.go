@@ -1,4 +1,5 @@
-// Cache shows how an expensive value is computed once, and not by each of the thousand callers who find that it is missing.
+// Cache shows how an expensive value is computed once, and not by each of the thousand callers who
+// find that it is missing.
 package main
 
 import (
@@ -25,8 +26,8 @@ type Cache struct {
 	Load   func(ctx context.Context, key string) (string, error) // expensive
 }
 
-// Get returns a value from the cache, or loads it. Of all callers in all processes that miss it at the same time one
-// loads it, and the others wait for that one.
+// Get returns a value from the cache, or loads it. Of all callers in all processes that miss it at
+// the same time one loads it, and the others wait for that one.
 func (c *Cache) Get(ctx context.Context, key string) (value string, err error) {
 	if value, err = c.Redis.Get(ctx, key).Result(); !errors.Is(err, redis.Nil) {
 		return value, err

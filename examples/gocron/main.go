@@ -1,6 +1,6 @@
-// Gocron shows the Locker and the Elector of gocron by Sluice: several processes have the same jobs, and each run of a job is
-// done by one of them. With tasks of your own, Worker.Periodic does the same without gocron, and repeats what a crash has
-// cut off.
+// Gocron shows the Locker and the Elector of gocron by Sluice: several processes have the same
+// jobs, and each run of a job is done by one of them. With tasks of your own, Worker.Periodic does
+// the same without gocron, and repeats what a crash has cut off.
 package main
 
 import (
@@ -38,7 +38,8 @@ type lock struct {
 	splay time.Duration
 }
 
-// Unlock leaves the lock held until its TTL ends, so that a process whose clock is behind does not do this run again.
+// Unlock leaves the lock held until its TTL ends, so that a process whose clock is behind does not
+// do this run again.
 func (l lock) Unlock(ctx context.Context) error {
 	if err := l.held.Extend(ctx, l.splay); err != nil {
 		return err // ErrNotHeld: it was lost, and the job may have run twice
@@ -50,7 +51,8 @@ func (l lock) Unlock(ctx context.Context) error {
 // Elector has all jobs done by one process, until it ends.
 type Elector struct{ term chan context.Context }
 
-// NewElector stands for election until ctx ends. Processes lead in the order in which they began to stand.
+// NewElector stands for election until ctx ends. Processes lead in the order in which they began to
+// stand.
 func NewElector(ctx context.Context, locker *sluice.Locker) *Elector {
 	e := &Elector{make(chan context.Context, 1)}
 	go func() { // ends with ctx

@@ -40,7 +40,8 @@ func TestLocker_EachRunIsDoneOnce(t *testing.T) {
 	})
 }
 
-// TestElector_OneLeads: another process does when the first ends, and when its lock was forced open.
+// TestElector_OneLeads: another process does when the first ends, and when its lock was forced
+// open.
 func TestElector_OneLeads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := sluicetest.New(t)

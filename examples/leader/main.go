@@ -1,5 +1,5 @@
-// Leader shows how one of several processes does what only one may do, and how another one takes over when it ends: a
-// Do in a loop.
+// Leader shows how one of several processes does what only one may do, and how another one takes
+// over when it ends: a Do in a loop.
 package main
 
 import (
@@ -20,8 +20,9 @@ import (
 // pause is how long a candidate waits after an error, when Redis is away for instance.
 const pause = time.Second
 
-// Campaign has this process lead whenever no other one does, until ctx ends. While it leads, it calls lead, whose context
-// ends as soon as it must stop: before another process can lead. Lead must return then.
+// Campaign has this process lead whenever no other one does, until ctx ends. While it leads, it
+// calls lead, whose context ends as soon as it must stop: before another process can lead. Lead
+// must return then.
 func Campaign(ctx context.Context, locker *sluice.Locker, name string, lead func(ctx context.Context) error) error {
 	for {
 		err := locker.Do(ctx, name, lead)
@@ -72,7 +73,8 @@ func run(ctx context.Context, out io.Writer) error {
 
 // candidate is one process. It ends after it has led for a while.
 func candidate(ctx context.Context, rdb *redis.Client, name string, out io.Writer, mu *sync.Mutex) error {
-	// The TTL is how long no process leads after a crash. It has to be longer than what lead takes to stop.
+	// The TTL is how long no process leads after a crash. It has to be longer than what lead takes
+	// to stop.
 	locker, err := sluice.NewLocker(rdb, sluice.WithTTL(5*time.Second), sluice.WithOwner(name))
 	if err != nil {
 		return err

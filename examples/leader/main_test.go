@@ -25,7 +25,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestCampaign_OneLeads: for days; another one takes over when it ends, and after its lock was forced open.
+// TestCampaign_OneLeads: for days; another one takes over when it ends, and after its lock was
+// forced open.
 func TestCampaign_OneLeads(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -1,5 +1,6 @@
-// Limits keeps to what an API takes: ten requests in a second and three at a time, from all processes together. The API answers 429 beyond that,
-// and here it never does. Calls that may wait are tasks of a queue with SetLimits, whoever works on it. A web handler either
+// Limits keeps to what an API takes: ten requests in a second and three at a time, from all
+// processes together. The API answers 429 beyond that, and here it never does. Calls that may wait
+// are tasks of a queue with SetLimits, whoever works on it. A web handler either
 //   - enqueues the call and answers 202 (Later): if no result is waited for, or there may be more calls than the API takes. They wait in the
 //     queue, also over a restart, and what fails is tried again; or
 //   - calls at once with a permit (Now): if its client waits for the answer. Permits are a number at a time, without a rate. If none is
@@ -25,11 +26,13 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// limits are the part of the tasks: one at a time of three, and in a second Rate and Burst together at most, seven of ten. One is left for a
-// request that takes longer on its way than those behind it.
+// limits are the part of the tasks: one at a time of three, and in a second Rate and Burst together
+// at most, seven of ten. One is left for a request that takes longer on its way than those behind
+// it.
 var limits = sluice.Limits{Running: 1, Rate: 6, Burst: 1}
 
-// permits are the part of the web handler: two at a time of three and, as each is kept for a second, in a second two of ten.
+// permits are the part of the web handler: two at a time of three and, as each is kept for a
+// second, in a second two of ten.
 const permits = 2
 
 // Caller calls an API.
@@ -40,7 +43,8 @@ type Caller struct {
 	Locker *sluice.Locker
 }
 
-// Call is the handler of a Worker. It returns when its context ends: then the lease is lost, and Running does not count it.
+// Call is the handler of a Worker. It returns when its context ends: then the lease is lost, and
+// Running does not count it.
 func (c *Caller) Call(ctx context.Context, e sluice.Entry) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL+"/"+e.ID, nil)
 	if err != nil {

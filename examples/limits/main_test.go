@@ -33,8 +33,9 @@ func (d direct) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-// TestCaller_NeverAsksTooMuch of an API, in four processes with a backlog of tasks and visitors that always want more. Both ways together nearly
-// reach their rate or, of a slow API, have their number at a time.
+// TestCaller_NeverAsksTooMuch of an API, in four processes with a backlog of tasks and visitors
+// that always want more. Both ways together nearly reach their rate or, of a slow API, have their
+// number at a time.
 func TestCaller_NeverAsksTooMuch(t *testing.T) {
 	for took, perSecond := range map[time.Duration]float64{120 * time.Millisecond: 6 + 2, 500 * time.Millisecond: 2 + 2} {
 		t.Run(took.String(), func(t *testing.T) {

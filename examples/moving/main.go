@@ -1,5 +1,6 @@
-// Moving shows a service that moves to Sluice process by process: redislock, redsync, the PHP classes' commands and Sluice
-// guard one stock by one key, and a task that PHP has put into the queue is handled in Go.
+// Moving shows a service that moves to Sluice process by process: redislock, redsync, the PHP
+// classes' commands and Sluice guard one stock by one key, and a task that PHP has put into the
+// queue is handled in Go.
 package main
 
 import (
@@ -21,8 +22,8 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// key is what all of them lock. Sluice makes it of the name "stock" and its default prefix; with WithLockPrefix("") the
-// name would be the key.
+// key is what all of them lock. Sluice makes it of the name "stock" and its default prefix; with
+// WithLockPrefix("") the name would be the key.
 const (
 	key = "Lock:stock"
 	ttl = 10 * time.Second
@@ -82,7 +83,8 @@ func ByPHP(rdb *redis.Client) Guard {
 	}
 }
 
-// BySluice is the guard after the move: it waits in order, renews the lock while fn runs, and says if it was lost.
+// BySluice is the guard after the move: it waits in order, renews the lock while fn runs, and says
+// if it was lost.
 func BySluice(locker *sluice.Locker) Guard {
 	return func(ctx context.Context, fn func() error) error {
 		return locker.Do(ctx, "stock", func(context.Context) error { return fn() })

@@ -39,7 +39,8 @@ func TestRun_SellsWhatIsThere(t *testing.T) {
 	})
 }
 
-// TestGuards_ExcludeEachOther: each of them, held, keeps each other one out, and lets it in when it is released.
+// TestGuards_ExcludeEachOther: each of them, held, keeps each other one out, and lets it in when it
+// is released.
 func TestGuards_ExcludeEachOther(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, rdb *redis.Client) {

@@ -1,5 +1,6 @@
-// Numbers hands out invoice numbers without a gap: each is stored with its invoice, or not used. A lock keeps the crowd away
-// from the row, and a fence keeps out a holder that was stopped and has lost the lock.
+// Numbers hands out invoice numbers without a gap: each is stored with its invoice, or not used. A
+// lock keeps the crowd away from the row, and a fence keeps out a holder that was stopped and has
+// lost the lock.
 package main
 
 import (
@@ -31,8 +32,8 @@ type Invoices struct {
 	Locker *sluice.Locker
 }
 
-// Write stores an invoice under the next number, and returns that. After an error no number is used, unless it was the
-// commit's: then look whether the invoice is there.
+// Write stores an invoice under the next number, and returns that. After an error no number is
+// used, unless it was the commit's: then look whether the invoice is there.
 func (i *Invoices) Write(ctx context.Context, text string) (number int64, err error) {
 	const name = "invoices"
 	err = i.Locker.Do(ctx, name, func(ctx context.Context) error {
@@ -42,8 +43,9 @@ func (i *Invoices) Write(ctx context.Context, text string) (number int64, err er
 	return number, err
 }
 
-// write stores an invoice as the holder with this fence. The first statement enters the fence, before anything is read: from
-// then on every earlier holder is refused. "<=" and not "<": a holder may write more than once.
+// write stores an invoice as the holder with this fence. The first statement enters the fence,
+// before anything is read: from then on every earlier holder is refused. "<=" and not "<": a holder
+// may write more than once.
 func (i *Invoices) write(ctx context.Context, fence int64, text string) (number int64, err error) {
 	tx, err := i.DB.BeginTx(ctx, nil)
 	if err != nil {

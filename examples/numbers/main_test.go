@@ -17,7 +17,8 @@ func TestRun(t *testing.T) {
 	require.Equal(t, "90 invoices, the last number is 90\n", out.String())
 }
 
-// TestInvoices_AHolderThatWasStoppedIsRefused: its write comes after that of a later holder, and leaves no gap.
+// TestInvoices_AHolderThatWasStoppedIsRefused: its write comes after that of a later holder, and
+// leaves no gap.
 func TestInvoices_AHolderThatWasStoppedIsRefused(t *testing.T) {
 	t.Parallel()
 	ctx, r := t.Context(), sluicetest.New(t)

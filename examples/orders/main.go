@@ -1,6 +1,6 @@
-// Orders is a shop that cancels an order which is not paid in 15 minutes, and reminds its buyer after
-// ten. It shows how to test such a service: its tests use the package sluicetest and nothing else, and
-// an afternoon of orders takes milliseconds.
+// Orders is a shop that cancels an order which is not paid in 15 minutes, and reminds its buyer
+// after ten. It shows how to test such a service: its tests use the package sluicetest and nothing
+// else, and an afternoon of orders takes milliseconds.
 //
 // Without a flag it needs no other program: Redis is a miniredis within the process, and its 15
 // minutes are three seconds.
@@ -36,8 +36,8 @@ type Shop struct {
 // errLate says that an order was cancelled before it was paid.
 var errLate = errors.New("the order was cancelled")
 
-// Order takes an order. What happens later is enqueued before the order is stored: a process that dies
-// between the two leaves tasks for an order that is not there, which do nothing.
+// Order takes an order. What happens later is enqueued before the order is stored: a process that
+// dies between the two leaves tasks for an order that is not there, which do nothing.
 func (s *Shop) Order(ctx context.Context, order string) error {
 	return s.Locker.Do(ctx, order, func(ctx context.Context) error {
 		_, err := s.Queue.EnqueueBatch(ctx, []sluice.Task{
@@ -66,7 +66,8 @@ func (s *Shop) Work(ctx context.Context) error {
 	return (&sluice.Worker{Queue: s.Queue, Handler: s.handle}).Run(ctx)
 }
 
-// handle takes the lock that Order takes, so that it does not look for an order which is about to be stored.
+// handle takes the lock that Order takes, so that it does not look for an order which is about to
+// be stored.
 func (s *Shop) handle(ctx context.Context, e sluice.Entry) error {
 	order := string(e.Payload)
 	return s.Locker.Do(ctx, order, func(context.Context) error {

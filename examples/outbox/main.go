@@ -1,5 +1,6 @@
-// Outbox shows tasks that belong to a database transaction: the transaction writes them into a table, and a relay
-// enqueues them. No task is lost and none is there for what was rolled back, at the price of a look at the table.
+// Outbox shows tasks that belong to a database transaction: the transaction writes them into a
+// table, and a relay enqueues them. No task is lost and none is there for what was rolled back, at
+// the price of a look at the table.
 package main
 
 import (
@@ -43,8 +44,9 @@ type Relay struct {
 // batch is how many rows are relayed at a time.
 const batch = 100
 
-// Once relays up to a hundred rows, and returns how many. A crash after the enqueue relays them again: their tasks are kept as
-// they are or, if they have been worked on by then, run twice. So their handler has to be safe to repeat, as every one.
+// Once relays up to a hundred rows, and returns how many. A crash after the enqueue relays them
+// again: their tasks are kept as they are or, if they have been worked on by then, run twice. So
+// their handler has to be safe to repeat, as every one.
 func (r *Relay) Once(ctx context.Context) (int, error) {
 	rows, err := r.DB.QueryContext(ctx, "SELECT id, payload FROM outbox ORDER BY id LIMIT ?", batch)
 	if err != nil {
@@ -75,7 +77,8 @@ func (r *Relay) Once(ctx context.Context) (int, error) {
 	return len(tasks), nil
 }
 
-// Run relays until ctx ends: in one process at a time, which is the lock's holder, so that no row is relayed twice without need.
+// Run relays until ctx ends: in one process at a time, which is the lock's holder, so that no row
+// is relayed twice without need.
 func (r *Relay) Run(ctx context.Context, locker *sluice.Locker, every time.Duration) {
 	for ctx.Err() == nil {
 		_ = locker.Do(ctx, "outbox", func(ctx context.Context) error {

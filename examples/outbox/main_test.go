@@ -20,7 +20,8 @@ func TestRun(t *testing.T) {
 	require.Equal(t, "<nil> <nil> true\nrelayed: 2\n", out.String())
 }
 
-// TestRelay_LosesNothing: what was relayed before a crash is relayed again, and is in the queue once.
+// TestRelay_LosesNothing: what was relayed before a crash is relayed again, and is in the queue
+// once.
 func TestRelay_LosesNothing(t *testing.T) {
 	t.Parallel()
 	ctx, r := t.Context(), sluicetest.New(t)

@@ -1,5 +1,5 @@
-// Periodic sweeps sessions that have ended, every so often, and makes a report each night. Several processes work, each with the
-// same list; one of them does each sweep. There is no scheduler.
+// Periodic sweeps sessions that have ended, every so often, and makes a report each night. Several
+// processes work, each with the same list; one of them does each sweep. There is no scheduler.
 package main
 
 import (
@@ -23,7 +23,8 @@ type Nightly struct {
 	Zone         *time.Location
 }
 
-// Next returns the first such time after t. Where clocks are set ahead over it, that day's is as much later.
+// Next returns the first such time after t. Where clocks are set ahead over it, that day's is as
+// much later.
 func (n Nightly) Next(t time.Time) time.Time {
 	t = t.In(n.Zone)
 	for day := 0; ; day++ {
@@ -73,7 +74,8 @@ func Worker(queue *sluice.Queue, sessions *Sessions, every time.Duration, report
 		Handler: func(_ context.Context, e sluice.Entry) error {
 			switch e.ID {
 			case "sweep":
-				// Due is the time of the schedule, also if the sweep is late or repeated after a crash: so it does the same.
+				// Due is the time of the schedule, also if the sweep is late or repeated after a
+				// crash: so it does the same.
 				sessions.Sweep(e.Due)
 				return nil
 			case "report":

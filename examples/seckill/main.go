@@ -6,8 +6,8 @@
 // whether the count is right.
 //
 // Without flags it needs no other program: Redis is a miniredis within the process, and the
-// database is a SQLite file in a temporary folder. With -http as its first flag, the sale is at its size:
-// see package shophttp.
+// database is a SQLite file in a temporary folder. With -http as its first flag, the sale is at its
+// size: see package shophttp.
 package main
 
 import (

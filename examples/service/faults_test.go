@@ -138,8 +138,9 @@ func (p *partner) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.told[order]++
 }
 
-// TestService_UnderFaults: three processes sell 50 phones to 200 buyers, of whom half pay. Every 300ms one process is killed and
-// replaced, and Redis is started again in the middle. Nothing is lost, nothing sold twice.
+// TestService_UnderFaults: three processes sell 50 phones to 200 buyers, of whom half pay. Every
+// 300ms one process is killed and replaced, and Redis is started again in the middle. Nothing is
+// lost, nothing sold twice.
 func TestService_UnderFaults(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
@@ -243,7 +244,8 @@ func total(counts map[string]int) (n int) {
 	return n
 }
 
-// faults kills a process every 300ms and, at a time, starts Redis again, until all are answered. It returns how many it killed.
+// faults kills a process every 300ms and, at a time, starts Redis again, until all are answered. It
+// returns how many it killed.
 func (f *fleet) faults(restart time.Time, server *redistest.Server, answered chan struct{}) (kills int) {
 	restarted := false
 	for tick := time.NewTicker(300 * time.Millisecond); ; {
@@ -276,7 +278,8 @@ func (f *fleet) faults(restart time.Time, server *redistest.Server, answered cha
 	}
 }
 
-// requireOrders compares what the buyers were told with the database, and returns how many have paid.
+// requireOrders compares what the buyers were told with the database, and returns how many have
+// paid.
 func requireOrders(t *testing.T, db *shop.Shop, all []*buyer, told *partner) (paid int) {
 	t.Helper()
 	for _, b := range all {

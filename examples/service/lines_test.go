@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestLines prints the table of examples/README.md, and fails if it is another: go test -C examples -run TestLines -v ./service.
+// TestLines prints the table of examples/README.md, and fails if it is another: go test -C examples
+// -run TestLines -v ./service.
 func TestLines(t *testing.T) {
 	t.Parallel()
 	ours, names := codeLines(t, "main.go")
@@ -34,7 +35,8 @@ func TestLines(t *testing.T) {
 	require.Contains(t, string(readme), table.String())
 }
 
-// codeLines counts, for each feature, the lines that are neither empty nor a comment. A line "// feature: name" begins one.
+// codeLines counts, for each feature, the lines that are neither empty nor a comment. A line "//
+// feature: name" begins one.
 func codeLines(t *testing.T, file string) (lines map[string]int, names []string) {
 	t.Helper()
 	data, err := os.ReadFile(file)

@@ -1,6 +1,7 @@
-// Service is a shop as a typical application has it: six kinds of tasks on three queues, critical, default and low, whose Pool shares
-// one number of handlers; a web server that sells and enqueues, and a stop that loses nothing. What it sells, and how, is in package shop. Folder asynq has the same
-// service by asynq and redislock.
+// Service is a shop as a typical application has it: six kinds of tasks on three queues, critical,
+// default and low, whose Pool shares one number of handlers; a web server that sells and enqueues,
+// and a stop that loses nothing. What it sells, and how, is in package shop. Folder asynq has the
+// same service by asynq and redislock.
 //
 //	go run -C examples ./service
 //	curl -X POST 'http://127.0.0.1:8081/buy?id=7'
@@ -50,7 +51,8 @@ type Config struct {
 
 // feature: kinds, queues and worker
 
-// Pool works on all kinds. The transaction is within the lock, so that it is committed when the lock is released.
+// Pool works on all kinds. The transaction is within the lock, so that it is committed when the
+// lock is released.
 func (s *Service) Pool() *sluice.Pool {
 	mux := &sluice.Mux{}
 	mux.Use(logged, counted)
@@ -73,8 +75,8 @@ func (s *Service) Pool() *sluice.Pool {
 // Email is the payload of a receipt.
 type Email struct{ Order, To string }
 
-// receipt sends a mail. Its task was enqueued before the order's row was committed, under the lock: who holds the lock
-// sees what became of the row.
+// receipt sends a mail. Its task was enqueued before the order's row was committed, under the lock:
+// who holds the lock sees what became of the row.
 func (s *Service) receipt(ctx context.Context, e sluice.Entry, m Email) error {
 	if state, err := s.Shop.State(ctx, m.Order); err != nil || state != "paid" {
 		return err
@@ -91,7 +93,8 @@ func (s *Service) cancel(ctx context.Context, e sluice.Entry) error {
 
 // feature: webhook
 
-// webhook tells the partner of a paid order, without the lock and without a transaction: a partner may be slow.
+// webhook tells the partner of a paid order, without the lock and without a transaction: a partner
+// may be slow.
 func (s *Service) webhook(ctx context.Context, e sluice.Entry) error {
 	var state string
 	order := string(e.Payload)
@@ -136,7 +139,8 @@ func (s *Service) export(ctx context.Context, e sluice.Entry) error {
 
 // feature: sweep
 
-// sweep takes the time of the schedule, not that of the clock: so a late or repeated one does the same.
+// sweep takes the time of the schedule, not that of the clock: so a late or repeated one does the
+// same.
 func (s *Service) sweep(ctx context.Context, e sluice.Entry) error {
 	return errors.Join(s.Shop.Sweep(ctx, e.Due.AddDate(0, 0, -1)), s.Shop.Record(ctx, e.ID, []byte(e.Due.String())))
 }
@@ -193,8 +197,9 @@ func (s *Service) change(ctx context.Context, fn func(ctx context.Context) error
 
 // feature: buy and pay
 
-// Buy takes a phone from the stock, once for an order. The cancellation is enqueued before the commit: a crash between the two leaves
-// a task that finds no order. The other way round, it would leave an order that nothing cancels.
+// Buy takes a phone from the stock, once for an order. The cancellation is enqueued before the
+// commit: a crash between the two leaves a task that finds no order. The other way round, it would
+// leave an order that nothing cancels.
 func (s *Service) Buy(ctx context.Context, order string) error {
 	return s.change(ctx, func(ctx context.Context) error {
 		switch state, err := s.Shop.State(ctx, order); {
@@ -261,8 +266,9 @@ func (s *Service) routes() http.Handler {
 
 // feature: start and stop
 
-// Run serves and works until ctx ends, or one of the two fails. Then it stops in this order: no request comes any more; the
-// pool gives back what it has not begun, and waits for its handlers. The caller closes the Locker and the client after that.
+// Run serves and works until ctx ends, or one of the two fails. Then it stops in this order: no
+// request comes any more; the pool gives back what it has not begun, and waits for its handlers.
+// The caller closes the Locker and the client after that.
 func (s *Service) Run(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{Handler: s.routes(), ReadHeaderTimeout: 5 * time.Second}
 	working, endWork := context.WithCancel(context.WithoutCancel(ctx))

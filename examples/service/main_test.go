@@ -147,7 +147,8 @@ func TestService_DoesEachKind(t *testing.T) {
 	require.NoError(t, s.stop())
 }
 
-// TestService_StopsGracefully: a handler that runs ends, and what was not begun is given back without a lost attempt.
+// TestService_StopsGracefully: a handler that runs ends, and what was not begun is given back
+// without a lost attempt.
 func TestService_StopsGracefully(t *testing.T) {
 	t.Parallel()
 	begun, release := make(chan struct{}), make(chan struct{})
@@ -204,7 +205,8 @@ func TestService_CancelBearsNoOrder(t *testing.T) {
 	require.Zero(t, number(t, s.Shop, "SELECT count(*) FROM done WHERE id LIKE '%:x'"))
 }
 
-// TestService_LooksUnderTheLock: a task that is worked on before its row is committed waits for that.
+// TestService_LooksUnderTheLock: a task that is worked on before its row is committed waits for
+// that.
 func TestService_LooksUnderTheLock(t *testing.T) {
 	t.Parallel()
 	s := start(t, func(http.ResponseWriter, *http.Request) {})

@@ -42,8 +42,9 @@ func serve(ctx context.Context, shop *sale.Shop, listener net.Listener) error {
 	return errors.Join(all.Wait(), shop.Close())
 }
 
-// GoZero is a service.Service of go-zero. Its group stops all of its services at the same time, so make one of all that has an order: a
-// function like serve, or, if go-zero's server takes the requests, one that runs the Worker and then closes the Locker.
+// GoZero is a service.Service of go-zero. Its group stops all of its services at the same time, so
+// make one of all that has an order: a function like serve, or, if go-zero's server takes the
+// requests, one that runs the Worker and then closes the Locker.
 //
 //	group := service.NewServiceGroup()
 //	defer group.Stop()
@@ -53,8 +54,8 @@ func serve(ctx context.Context, shop *sale.Shop, listener net.Listener) error {
 //	group.Add(server) // a rest.Server; its last requests may come after that: Buy and Pay need neither Worker nor Locker
 //	group.Start()
 //
-// go-zero kills the process 5.5s after the signal, of which it waits one: proc.SetTimeToForceQuit has to be longer than the
-// Worker's Grace and two seconds.
+// go-zero kills the process 5.5s after the signal, of which it waits one: proc.SetTimeToForceQuit
+// has to be longer than the Worker's Grace and two seconds.
 type GoZero struct {
 	run     func(ctx context.Context) error
 	failed  func(error)
@@ -63,7 +64,8 @@ type GoZero struct {
 	running sync.Mutex // held while Start runs
 }
 
-// NewGoZero returns a service that runs a function. The function's error is given to failed: nil for none.
+// NewGoZero returns a service that runs a function. The function's error is given to failed: nil
+// for none.
 func NewGoZero(run func(ctx context.Context) error, failed func(error)) *GoZero {
 	g := &GoZero{run: run, failed: failed}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
@@ -77,14 +79,16 @@ func (g *GoZero) Start() {
 	g.failed(g.run(g.ctx))
 }
 
-// Stop ends the function, and waits for it. It may come before Start, whose function then returns at once.
+// Stop ends the function, and waits for it. It may come before Start, whose function then returns
+// at once.
 func (g *GoZero) Stop() {
 	g.cancel()
 	g.running.Lock()   // until Start has returned
 	g.running.Unlock() //nolint:staticcheck // SA2001: the wait is all
 }
 
-// Kratos is a transport.Server of Kratos, which also stops all of its servers at the same time: see GoZero.
+// Kratos is a transport.Server of Kratos, which also stops all of its servers at the same time: see
+// GoZero.
 //
 //	app := kratos.New(
 //		kratos.Server(httpServer, NewKratos(func(ctx context.Context) error { return shop.Worker().Run(ctx) })),
@@ -106,7 +110,8 @@ func NewKratos(run func(ctx context.Context) error) *Kratos {
 	return k
 }
 
-// Start blocks until the function has returned. Its error ends the application. Kratos calls it once.
+// Start blocks until the function has returned. Its error ends the application. Kratos calls it
+// once.
 func (k *Kratos) Start(ctx context.Context) error {
 	defer close(k.ended)
 	ctx, cancel := context.WithCancel(ctx)

@@ -1,6 +1,7 @@
-// Shop holds a seckill (a flash sale) as it is done in Go shops, with gin and gorm: Redis lets in as many buyers as there are units, tasks write
-// the orders and cancel those that are not paid, and the database has the last word. Package sale has all of that; this program sells 10 phones
-// to 2,000 buyers, and its exit status is 1 unless exactly 10 were sold, one a user.
+// Shop holds a seckill (a flash sale) as it is done in Go shops, with gin and gorm: Redis lets in
+// as many buyers as there are units, tasks write the orders and cancel those that are not paid, and
+// the database has the last word. Package sale has all of that; this program sells 10 phones to
+// 2,000 buyers, and its exit status is 1 unless exactly 10 were sold, one a user.
 //
 //	go run -C examples ./shop
 //	go run -C examples ./shop -addr 127.0.0.1:8082 -stay    # then look at http://127.0.0.1:8082
@@ -142,7 +143,8 @@ func client() *http.Client {
 	return &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 }
 
-// buy has all buyers come again and again, until every unit is paid. In the first round only every other one who gets a unit pays.
+// buy has all buyers come again and again, until every unit is paid. In the first round only every
+// other one who gets a unit pays.
 func (c crowd) buy(ctx context.Context, buyers int, shop *sale.Shop) error {
 	var f sale.Figures
 	for round := 1; round <= 10 && !f.Done(); round++ {

@@ -29,7 +29,8 @@ import (
 	"github.com/sluice-go/sluice/internal/redistest"
 )
 
-// startPostgres starts a PostgreSQL server for one test, and returns its DSN. It refuses to run as root; its own user takes over then.
+// startPostgres starts a PostgreSQL server for one test, and returns its DSN. It refuses to run as
+// root; its own user takes over then.
 func startPostgres(t *testing.T) string {
 	t.Helper()
 	binaries, err := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
@@ -118,8 +119,8 @@ const (
 	phones, users, kills = 40, 200, 25
 )
 
-// buyer asks any of the processes for a phone until the sale is over. It seldom pays as long as processes are killed, and always after that. It
-// returns the order that was paid.
+// buyer asks any of the processes for a phone until the sale is over. It seldom pays as long as
+// processes are killed, and always after that. It returns the order that was paid.
 func (f *fleet) buyer(ctx context.Context, name string, peace, over *atomic.Bool) (paid string) {
 	web := client()
 	for ctx.Err() == nil && !over.Load() {
@@ -140,8 +141,9 @@ func (f *fleet) buyer(ctx context.Context, name string, peace, over *atomic.Bool
 	return ""
 }
 
-// TestShop_UnderKills: three processes sell 40 phones to 200 users, most of whose orders are not paid in time. 25 times one of the processes is killed
-// at random and replaced. At each moment, the stock and the orders in the database are 40 units, and at the end so many users have paid for
+// TestShop_UnderKills: three processes sell 40 phones to 200 users, most of whose orders are not
+// paid in time. 25 times one of the processes is killed at random and replaced. At each moment, the
+// stock and the orders in the database are 40 units, and at the end so many users have paid for
 // one. That holds too if Redis forgets everything in the middle.
 func TestShop_UnderKills(t *testing.T) {
 	for _, tc := range []struct {

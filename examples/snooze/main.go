@@ -1,6 +1,6 @@
-// Snooze sends tasks to an API that limits requests: it answers 429 and says when to come back (Retry-After). Such a
-// task has not failed: sluice.Again puts it off, and no attempt is used up. What the API refuses for good becomes a dead
-// letter; what is out of order is retried.
+// Snooze sends tasks to an API that limits requests: it answers 429 and says when to come back
+// (Retry-After). Such a task has not failed: sluice.Again puts it off, and no attempt is used up.
+// What the API refuses for good becomes a dead letter; what is out of order is retried.
 package main
 
 import (
@@ -51,8 +51,8 @@ func (s Sender) Handle(ctx context.Context, e sluice.Entry) error {
 	return nil
 }
 
-// retryAfter returns what the header Retry-After says in seconds: at least a second, an hour at most. It comes from
-// another program.
+// retryAfter returns what the header Retry-After says in seconds: at least a second, an hour at
+// most. It comes from another program.
 func retryAfter(header http.Header) time.Duration {
 	seconds, err := strconv.Atoi(header.Get("Retry-After"))
 	if err != nil {
@@ -92,7 +92,8 @@ func main() {
 	}
 }
 
-// run sends five invoices, of which one is bad, through a limit of two a second. A task may be claimed once only.
+// run sends five invoices, of which one is bad, through a limit of two a second. A task may be
+// claimed once only.
 func run(ctx context.Context, out io.Writer) error {
 	m, err := miniredis.Run() // a real program connects to its own Redis
 	if err != nil {

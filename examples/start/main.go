@@ -1,4 +1,5 @@
-// Start is the README's lock and task as one program: what to import, and in which order to stop. It needs a Redis:
+// Start is the README's lock and task as one program: what to import, and in which order to stop.
+// It needs a Redis:
 //
 //	go run -C examples ./start -redis localhost:6379
 package main

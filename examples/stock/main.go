@@ -1,5 +1,6 @@
-// Stock shows a shop that sells no more than it has: a lock around the stock, orders in SQLite, and a task that cancels
-// what is not paid in time. The task is enqueued before the commit, and the row decides what an order is.
+// Stock shows a shop that sells no more than it has: a lock around the stock, orders in SQLite, and
+// a task that cancels what is not paid in time. The task is enqueued before the commit, and the row
+// decides what an order is.
 package main
 
 import (
@@ -43,8 +44,8 @@ func (s *Shop) Buy(ctx context.Context, id string) error {
 		if stock == 0 {
 			return errSoldOut
 		}
-		// Before the commit: a crash between the two leaves a task for an order that is not there, which does nothing. The
-		// other way round it would leave an order that nothing cancels.
+		// Before the commit: a crash between the two leaves a task for an order that is not there,
+		// which does nothing. The other way round it would leave an order that nothing cancels.
 		if _, err := s.Queue.Enqueue(ctx, sluice.Task{ID: id, Delay: s.PayIn}); err != nil {
 			return err // even if it is ErrUnknown
 		}
@@ -66,8 +67,8 @@ func (s *Shop) Pay(ctx context.Context, id string) error {
 	return nil
 }
 
-// Cancel is the Worker's handler. It takes the lock that the buyer took: then an order that is not there
-// never will be. It is safe to repeat: the second time, the order is not unpaid.
+// Cancel is the Worker's handler. It takes the lock that the buyer took: then an order that is not
+// there never will be. It is safe to repeat: the second time, the order is not unpaid.
 func (s *Shop) Cancel(ctx context.Context, e sluice.Entry) error {
 	return s.underLock(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		changed, err := tx.ExecContext(ctx, "UPDATE orders SET state = 'canceled' WHERE id = ? AND state = 'unpaid'", e.ID)

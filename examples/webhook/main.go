@@ -1,5 +1,6 @@
-// Webhook takes payments that a provider reports: it may report each several times, at once or hours later, and each is booked once. The
-// event's ID is the task's, as an idempotency key (DuplicatesOnce). Who waits for a payment asks for the result of the task.
+// Webhook takes payments that a provider reports: it may report each several times, at once or
+// hours later, and each is booked once. The event's ID is the task's, as an idempotency key
+// (DuplicatesOnce). Who waits for a payment asks for the result of the task.
 package main
 
 import (
@@ -27,7 +28,8 @@ type Payments struct {
 	Book  func(ctx context.Context, id string, event []byte) (receipt string, err error) // it must bear to be called again, if rarely
 }
 
-// NewPayments returns those of a queue that remembers an event for a day: longer than its provider repeats it.
+// NewPayments returns those of a queue that remembers an event for a day: longer than its provider
+// repeats it.
 func NewPayments(rdb redis.UniversalClient, book func(ctx context.Context, id string, event []byte) (string, error)) (*Payments, error) {
 	q, err := sluice.NewQueue(rdb, "payments", sluice.WithRetention(24*time.Hour), sluice.WithDuplicates(sluice.DuplicatesOnce))
 	return &Payments{q, book}, err
@@ -50,7 +52,8 @@ func (p *Payments) Routes() http.Handler {
 	return mux
 }
 
-// receive answers 202 for a payment that is new or waits, and 200 for one that is booked. The provider comes again after anything else.
+// receive answers 202 for a payment that is new or waits, and 200 for one that is booked. The
+// provider comes again after anything else.
 func (p *Payments) receive(w http.ResponseWriter, r *http.Request) {
 	event, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 64<<10))
 	if err != nil {

@@ -31,7 +31,8 @@ booked: 1
 `, out.String())
 }
 
-// TestPayments_AreBookedOnce, however often and by however many each is delivered, also where booking fails at first.
+// TestPayments_AreBookedOnce, however often and by however many each is delivered, also where
+// booking fails at first.
 func TestPayments_AreBookedOnce(t *testing.T) {
 	r := sluicetest.New(t)
 	const events, deliveries = 20, 25

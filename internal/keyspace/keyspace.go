@@ -34,8 +34,9 @@ const (
 	Line     = ":line"     // the processes that wait for a lock, or the clients that wait for a queue's tasks
 )
 
-// Endings are those of all companions, and behind them those that are reserved: an earlier version had companions that end so, or a
-// later one may, and a name that it has to refuse must not be in use by then.
+// Endings are those of all companions, and behind them those that are reserved: an earlier version
+// had companions that end so, or a later one may, and a name that it has to refuse must not be in
+// use by then.
 var Endings = []string{
 	Tasks, State, Dead, Leased, Paused, Errors, Counts, Done, Results, Workers, Wake, Canceled, Fence, Line,
 	":idle", ":dropped", ":watch", ":limits", ":layout", ":stock", ":attached", ":groups",

@@ -21,14 +21,16 @@ func WithHolding(ctx context.Context, h Holding) context.Context {
 	return context.WithValue(ctx, holdingKey{}, h)
 }
 
-// IsHeld reports whether what a context is for is held now. It is false if the context is for nothing that is held.
+// IsHeld reports whether what a context is for is held now. It is false if the context is for
+// nothing that is held.
 func IsHeld(ctx context.Context) bool {
 	h, ok := ctx.Value(holdingKey{}).(Holding)
 	return ok && h.Valid()
 }
 
-// Hold is a Holding of which one goroutine says until when it lasts. Unlike a Lease it may be valid again: the answer
-// to an extension may come after the time until which it was known to last. The zero value is not held.
+// Hold is a Holding of which one goroutine says until when it lasts. Unlike a Lease it may be valid
+// again: the answer to an extension may come after the time until which it was known to last. The
+// zero value is not held.
 type Hold struct {
 	Receipt float64 // of what is held; it does not change
 
@@ -40,7 +42,8 @@ type Hold struct {
 	found string    // the result of the work
 }
 
-// Record notes the result of the work in the Hold that a context is for. Reports whether it has one that has not ended.
+// Record notes the result of the work in the Hold that a context is for. Reports whether it has one
+// that has not ended.
 func Record(ctx context.Context, result string) bool {
 	h, ok := ctx.Value(holdingKey{}).(*Hold)
 	if !ok {
@@ -85,8 +88,8 @@ func Noted(ctx context.Context) any {
 	return h.note
 }
 
-// ReceiptIn returns the receipt of the Hold that a context is for, 0 if it has none. A program that compares what handlers
-// have seen with the server's log needs it.
+// ReceiptIn returns the receipt of the Hold that a context is for, 0 if it has none. A program that
+// compares what handlers have seen with the server's log needs it.
 func ReceiptIn(ctx context.Context) float64 {
 	if h, ok := ctx.Value(holdingKey{}).(*Hold); ok {
 		return h.Receipt
@@ -115,8 +118,9 @@ func (h *Hold) Due() time.Time {
 	return h.due
 }
 
-// WithTimeout is context.WithTimeout for a part of the work on what a context is for. The Hold, if there is one, notes that the work is to be
-// done then, unless it knows of a sooner time, until the part is over: stop is called.
+// WithTimeout is context.WithTimeout for a part of the work on what a context is for. The Hold, if
+// there is one, notes that the work is to be done then, unless it knows of a sooner time, until the
+// part is over: stop is called.
 func WithTimeout(ctx context.Context, d time.Duration) (part context.Context, stop context.CancelFunc) {
 	at := time.Now().Add(d)
 	part, cancel := context.WithDeadline(ctx, at)

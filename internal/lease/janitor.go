@@ -21,8 +21,8 @@ const (
 	releaseAgain = 500 * time.Millisecond
 	// releaseFor is for how long a release is tried at least while the server does not answer.
 	releaseFor = 2 * time.Minute
-	// maxLate is how many tokens the janitor has at most when it is given one more that may yet take
-	// its key: some 65 MB.
+	// maxLate is how many tokens the janitor has at most when it is given one more that may yet
+	// take its key: some 65 MB.
 	maxLate = 100_000
 )
 

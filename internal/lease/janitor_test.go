@@ -20,8 +20,8 @@ func late(token string, life time.Duration) Release {
 
 func notFound(cmd redis.Cmder) { cmd.(interface{ SetVal(any) }).SetVal(int64(0)) }
 
-// TestJanitor_ReleasesMoreAndMoreRarely: once an answer has come, after half a second and then after
-// pauses of which each is twice as long, until one is longer than the key would live.
+// TestJanitor_ReleasesMoreAndMoreRarely: once an answer has come, after half a second and then
+// after pauses of which each is twice as long, until one is longer than the key would live.
 func TestJanitor_ReleasesMoreAndMoreRarely(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -111,7 +111,8 @@ func TestJanitor_ManyCostADeadServerNoMore(t *testing.T) {
 	})
 }
 
-// TestJanitor_RemembersSoManyAtMost: of what may come late. What is to be released for sure is kept.
+// TestJanitor_RemembersSoManyAtMost: of what may come late. What is to be released for sure is
+// kept.
 func TestJanitor_RemembersSoManyAtMost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -267,8 +268,8 @@ func TestJanitor_ATokenMayBeAddedAgain(t *testing.T) {
 	})
 }
 
-// TestJanitor_WorkIsProportionalToTheReleases counts how often the janitor asks which server keeps a key:
-// once when it is added, and once after each pipeline. A scan of all at each turn would be
+// TestJanitor_WorkIsProportionalToTheReleases counts how often the janitor asks which server keeps
+// a key: once when it is added, and once after each pipeline. A scan of all at each turn would be
 // quadratic.
 func TestJanitor_WorkIsProportionalToTheReleases(t *testing.T) {
 	t.Parallel()

@@ -106,8 +106,8 @@ func (l *Lease) Extend(deadline, covered time.Time) bool {
 }
 
 // End ends the lease, and its context with cause (nil for context.Canceled; ErrLost if
-// it had begun and the deadline had passed). It reports whether this call was the one that ended it. A
-// lease that its deadline ended, and of which the server has said nothing, still has
+// it had begun and the deadline had passed). It reports whether this call was the one that ended
+// it. A lease that its deadline ended, and of which the server has said nothing, still has
 // something to release: that too is reported as true, once.
 func (l *Lease) End(cause error) bool {
 	l.mu.Lock()

@@ -102,7 +102,8 @@ func TestLease_CountsWhatIsNotSettled(t *testing.T) {
 	require.Zero(t, asked(l))
 }
 
-// TestBudget_LeavesTimeForAnotherTry, and waits no longer than any loop for a connection that has gone quiet.
+// TestBudget_LeavesTimeForAnotherTry, and waits no longer than any loop for a connection that has
+// gone quiet.
 func TestBudget_LeavesTimeForAnotherTry(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, 20*time.Millisecond, Budget(0))

@@ -43,11 +43,12 @@ type Renewable interface {
 // TTL. On a Cluster each server has batches of its own, so that one that hangs costs its
 // own leases only. Leases of different TTLs wait for one another for up to a tenth of theirs.
 //
-// A batch is given half the time that the most pressing of its leases has left, five seconds at most, so that there is always
-// another try; what it answers later still counts. While a server does not answer, its other leases wait for
-// a tenth of their TTL before they go in a batch of their own; and while four batches are under way that were
-// sent within a tenth of the shortest TTL, until that has passed. An error is tried again until the lease's
-// deadline; only the server's word that it does not hold any more ends it before.
+// A batch is given half the time that the most pressing of its leases has left, five seconds at
+// most, so that there is always another try; what it answers later still counts. While a server
+// does not answer, its other leases wait for a tenth of their TTL before they go in a batch of
+// their own; and while four batches are under way that were sent within a tenth of the shortest
+// TTL, until that has passed. An error is tried again until the lease's deadline; only the server's
+// word that it does not hold any more ends it before.
 //
 // One goroutine, the loop, does it for all leases, and one for each batch under way.
 type Renewer struct {
@@ -91,7 +92,8 @@ type batch struct {
 // NewRenewer returns a renewer that sends through executor. It starts nothing.
 func NewRenewer(executor *redisexec.Executor) *Renewer {
 	r := &Renewer{executor: executor, entries: map[Renewable]*entry{}, nodes: map[any]*node{}}
-	// Add wakes it. It ends when no lease is left and no batch under way, or in Close. The executor's Close waits for it.
+	// Add wakes it. It ends when no lease is left and no batch under way, or in Close. The
+	// executor's Close waits for it.
 	r.loop = background.NewLoop(executor.Go, r.turn)
 	return r
 }
@@ -207,8 +209,8 @@ func (r *Renewer) drop(e *entry) {
 	r.entries = shrink.Map(r.entries, &r.peak)
 }
 
-// Close ends all extensions, except those under way, and the loop. It does not wait, and nor does who waits for what is
-// under way in Remove: no caller is left to give that up.
+// Close ends all extensions, except those under way, and the loop. It does not wait, and nor does
+// who waits for what is under way in Remove: no caller is left to give that up.
 func (r *Renewer) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -240,8 +242,8 @@ func (r *Renewer) turn() time.Duration {
 				break
 			}
 			if b := r.beginBatch(n, now); b != nil {
-				// It ends with the answer, or when go-redis gives up. Remove and RemoveAll wait for it until the batch is given
-				// up, and the executor's Close does.
+				// It ends with the answer, or when go-redis gives up. Remove and RemoveAll wait for
+				// it until the batch is given up, and the executor's Close does.
 				r.executor.Go(func() { r.send(b) })
 			}
 		}

@@ -200,8 +200,8 @@ func TestRenewer_ServersAreExtendedApart(t *testing.T) {
 	})
 }
 
-// TestRenewer_SendsFewBatchesAtOnce: when many leases must be extended by now, four batches more are
-// sent to their server, and another four when these are answered or a tenth of the TTL old.
+// TestRenewer_SendsFewBatchesAtOnce: when many leases must be extended by now, four batches more
+// are sent to their server, and another four when these are answered or a tenth of the TTL old.
 func TestRenewer_SendsFewBatchesAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -362,7 +362,8 @@ func TestRenewer_CloseDuringABatch(t *testing.T) {
 	})
 }
 
-// TestRenewer_CloseEndsTheWaitForABatch that the server may never answer: no caller is left to give it up.
+// TestRenewer_CloseEndsTheWaitForABatch that the server may never answer: no caller is left to give
+// it up.
 func TestRenewer_CloseEndsTheWaitForABatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -1,12 +1,13 @@
 // Package line keeps this process's places in the lines of locks, in which processes wait.
 //
-// A line is on the server: a sorted set beside the lock's key, with an entry for each process that waits. As in ZooKeeper's and
-// etcd's lock recipes, a release wakes one of them, and not all; and it reserves the lock for that process, which takes it
-// although others come first. Scripts join the line and move it (see lua/shared/line.lua); a Place knows what they have said,
-// waits, and says when the server is to be asked again.
+// A line is on the server: a sorted set beside the lock's key, with an entry for each process that
+// waits. As in ZooKeeper's and etcd's lock recipes, a release wakes one of them, and not all; and
+// it reserves the lock for that process, which takes it although others come first. Scripts join
+// the line and move it (see lua/shared/line.lua); a Place knows what they have said, waits, and
+// says when the server is to be asked again.
 //
-// The line is a hint. A process may be dead and in line, or alive and left out. So each one polls too: the more rarely, the
-// more are before it.
+// The line is a hint. A process may be dead and in line, or alive and left out. So each one polls
+// too: the more rarely, the more are before it.
 package line
 
 import (
@@ -23,26 +24,29 @@ import (
 	"github.com/sluice-go/sluice/internal/notify"
 )
 
-// longestPoll is the longest time between two polls of one that is not the first in line, unless its retry interval is longer.
+// longestPoll is the longest time between two polls of one that is not the first in line, unless
+// its retry interval is longer.
 const longestPoll = 10 * time.Second
 
-// renewal is the longest time between two polls of one that is in line: a poll renews the line's TTL of a minute when half of it
-// is over.
+// renewal is the longest time between two polls of one that is in line: a poll renews the line's
+// TTL of a minute when half of it is over.
 const renewal = 25 * time.Second
 
-// nearest is how many of those that are first in line poll once in a retry interval. The others poll the more rarely, the more
-// are before them: of a thousand, some 25 do in each interval. More would find sooner what every message about was lost.
+// nearest is how many of those that are first in line poll once in a retry interval. The others
+// poll the more rarely, the more are before them: of a thousand, some 25 do in each interval. More
+// would find sooner what every message about was lost.
 const nearest = 4
 
-// A reservation is for as long as three of the process's longest round trips lately, within these bounds: so long others wait for a
-// process that was stopped after it had joined.
+// A reservation is for as long as three of the process's longest round trips lately, within these
+// bounds: so long others wait for a process that was stopped after it had joined.
 const (
 	shortestReservation = 50 * time.Millisecond
 	longestReservation  = 500 * time.Millisecond // line.lua grants no more
 	reservationTrips    = 3
 )
 
-// linger is how long the place is kept of a process whose last caller has given up: mostly it tries again.
+// linger is how long the place is kept of a process whose last caller has given up: mostly it tries
+// again.
 const linger = 10 * time.Millisecond
 
 var (
@@ -64,8 +68,8 @@ func NewProcess(n *notify.Notifier) *Process {
 	return &Process{notifier: n, id: rand.Text()[:12]}
 }
 
-// Place is the place of a process in the line of one lock, or none. All callers of the process for that lock share it. It
-// belongs to the one that acquires.
+// Place is the place of a process in the line of one lock, or none. All callers of the process for
+// that lock share it. It belongs to the one that acquires.
 type Place struct {
 	process  *Process
 	channel  string           // on which the process is woken; made when it first waits
@@ -93,7 +97,8 @@ type Place struct {
 // Init makes p a place of a process.
 func (p *Place) Init(process *Process) { p.process = process }
 
-// Listen has the process listen for messages. wake is the channel of the lock, which the process's own is named after.
+// Listen has the process listen for messages. wake is the channel of the lock, which the process's
+// own is named after.
 func (p *Place) Listen(wake string) {
 	if p.listener != nil {
 		return
@@ -105,7 +110,8 @@ func (p *Place) Listen(wake string) {
 	p.listener = p.process.notifier.JoinHearing(p.channel, p.hear)
 }
 
-// Resume gives the place to a caller that is to acquire, and reports whether the process listens, and may be in line.
+// Resume gives the place to a caller that is to acquire, and reports whether the process listens,
+// and may be in line.
 func (p *Place) Resume() (waits bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -113,8 +119,9 @@ func (p *Place) Resume() (waits bool) {
 	return p.listener != nil
 }
 
-// Linger takes the place from its owner, the last caller of the process, which has given up. A caller that comes soon goes on with
-// it. Otherwise, or as soon as the process is woken, the wait ends, and leave is called with the entry.
+// Linger takes the place from its owner, the last caller of the process, which has given up. A
+// caller that comes soon goes on with it. Otherwise, or as soon as the process is woken, the wait
+// ends, and leave is called with the entry.
 func (p *Place) Linger(leave func(entry string)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -134,7 +141,8 @@ func (p *Place) Linger(leave func(entry string)) {
 	})
 }
 
-// endLinger ends the wait, unless the place has had another owner since. It returns the entry that may be in line.
+// endLinger ends the wait, unless the place has had another owner since. It returns the entry that
+// may be in line.
 func (p *Place) endLinger(owner int) (entry string) {
 	p.mu.Lock()
 	if p.lingers == nil || p.owners != owner {
@@ -154,19 +162,21 @@ func (p *Place) forget() {
 	p.entry, p.woken, p.polls, p.lingers = "", time.Time{}, time.Time{}, nil
 }
 
-// InLine reports whether it was in line, with its present entry, when the server was last asked, and has answered.
+// InLine reports whether it was in line, with its present entry, when the server was last asked,
+// and has answered.
 func (p *Place) InLine() bool { return p.ahead >= 0 && p.answered && p.entry != "" }
 
-// Woken returns when the process was woken, since the server was last asked: the lock is reserved for its entry. It is zero
-// if it was not.
+// Woken returns when the process was woken, since the server was last asked: the lock is reserved
+// for its entry. It is zero if it was not.
 func (p *Place) Woken() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.woken
 }
 
-// Ask begins a request that may join the line, and returns its entry and the entry's score. trip is the longest time that a reply to
-// the process has taken lately: an entry that is made now says how long a release is to wait for it.
+// Ask begins a request that may join the line, and returns its entry and the entry's score. trip is
+// the longest time that a reply to the process has taken lately: an entry that is made now says how
+// long a release is to wait for it.
 func (p *Place) Ask(trip time.Duration) (entry, score string) {
 	p.asked = p.process.notifier.Mark(p.channel)
 	p.mu.Lock()
@@ -187,9 +197,10 @@ func (p *Place) Entry() string { return p.entry }
 
 // Stands notes the reply: how many are before the entry, -1 if it is not in line, and its score.
 //
-// If it is not in line although the process is subscribed, the server does not know of the subscription: its connection is dead,
-// or goes to another server of a Cluster. Nothing else would find that out while others have the lock by turns: this process would
-// be out of line until a poll found the lock free by chance.
+// If it is not in line although the process is subscribed, the server does not know of the
+// subscription: its connection is dead, or goes to another server of a Cluster. Nothing else would
+// find that out while others have the lock by turns: this process would be out of line until a poll
+// found the lock free by chance.
 func (p *Place) Stands(ahead int, score string) {
 	missing := ahead < 0 && p.asked.Confirmed
 	if missing || p.timedOut && ahead == 0 && p.ahead > 0 { // the latter should have been told
@@ -200,8 +211,8 @@ func (p *Place) Stands(ahead int, score string) {
 	}
 }
 
-// Renumber has the next request join with an entry of its own, with the same score, and returns the present one: it is left to the
-// janitor, which takes it out of the line at any time later.
+// Renumber has the next request join with an entry of its own, with the same score, and returns the
+// present one: it is left to the janitor, which takes it out of the line at any time later.
 func (p *Place) Renumber() (entry string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -209,8 +220,8 @@ func (p *Place) Renumber() (entry string) {
 	return entry
 }
 
-// Served ends the wait: the lock was acquired, and the entry is gone. If no message said that the lock was free, then either its
-// holder's TTL has ended, or the connection is dead.
+// Served ends the wait: the lock was acquired, and the entry is gone. If no message said that the
+// lock was free, then either its holder's TTL has ended, or the connection is dead.
 func (p *Place) Served() {
 	if p.timedOut {
 		p.process.notifier.RequestPing(p.channel)
@@ -231,11 +242,13 @@ func (p *Place) Leave() (entry string) {
 	return entry
 }
 
-// Wait waits until the server is to be asked again: the process is woken, it may have missed that, or it is to poll. left is how
-// long the holder has the lock at most. It returns the error of ctx, ErrStopped if stop is closed, or ErrTooLate at until, if that is set.
+// Wait waits until the server is to be asked again: the process is woken, it may have missed that,
+// or it is to poll. left is how long the holder has the lock at most. It returns the error of ctx,
+// ErrStopped if stop is closed, or ErrTooLate at until, if that is set.
 //
-// It polls after its interval and, as the first in line, when the lock is free by itself: the last message says when. A caller that
-// goes on with another one's wait, without asking, has the rest of its interval.
+// It polls after its interval and, as the first in line, when the lock is free by itself: the last
+// message says when. A caller that goes on with another one's wait, without asking, has the rest of
+// its interval.
 func (p *Place) Wait(ctx context.Context, stop <-chan struct{}, until time.Time, left, retry time.Duration) error {
 	p.timedOut = false
 	if !p.Woken().IsZero() || p.missed() { // the one before may have used the signal up
@@ -292,13 +305,14 @@ func (p *Place) stopTimer() {
 	}
 }
 
-// pollSooner has a process that has just become the first in line poll as that does. The mutex is held, as for the next one.
+// pollSooner has a process that has just become the first in line poll as that does. The mutex is
+// held, as for the next one.
 func (p *Place) pollSooner() {
 	p.polls = backoff.Sooner(p.polls, time.Now().Add(backoff.Half(min(p.retry, renewal))))
 }
 
-// pause returns how long the process waits: until its next poll, until the lock is free by itself, if it is the first in line, or
-// until its owner gives up.
+// pause returns how long the process waits: until its next poll, until the lock is free by itself,
+// if it is the first in line, or until its owner gives up.
 func (p *Place) pause() time.Duration {
 	at := backoff.Sooner(p.polls, p.until)
 	if !p.free.IsZero() {
@@ -323,8 +337,8 @@ func (p *Place) interval(retry time.Duration) time.Duration {
 	return backoff.Full(every)
 }
 
-// hear takes a message. The notifier calls it. One that wakes an earlier entry is late: that wait has had the lock, or its
-// leave passes the reservation on.
+// hear takes a message. The notifier calls it. One that wakes an earlier entry is late: that wait
+// has had the lock, or its leave passes the reservation on.
 func (p *Place) hear(m notify.Mark) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -351,8 +365,9 @@ func (p *Place) hear(m notify.Mark) bool {
 	return false
 }
 
-// missed reports whether a message may have been lost since the server was last asked: the subscription is new. One that is in
-// line was subscribed when it joined, although that may have been confirmed only later.
+// missed reports whether a message may have been lost since the server was last asked: the
+// subscription is new. One that is in line was subscribed when it joined, although that may have
+// been confirmed only later.
 func (p *Place) missed() bool {
 	now, before := p.process.notifier.Mark(p.channel), p.asked
 	if !now.Confirmed || now.Follows(before) {

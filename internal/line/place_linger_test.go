@@ -48,7 +48,8 @@ func TestPlace_KnowsThatItIsWoken(t *testing.T) {
 	})
 }
 
-// TestPlace_LingersForTheNextCaller, which goes on with the wait: it need not ask, and polls when the one before it would have.
+// TestPlace_LingersForTheNextCaller, which goes on with the wait: it need not ask, and polls when
+// the one before it would have.
 func TestPlace_LingersForTheNextCaller(t *testing.T) {
 	stand(t, func(t *testing.T, s *standing) {
 		left := func(string) { require.Fail(t, "it leaves") }
@@ -73,7 +74,8 @@ func TestPlace_LingersForTheNextCaller(t *testing.T) {
 	})
 }
 
-// TestPlace_IsToldThatItIsFirstWithoutACaller: the next caller polls when the lock is free by itself.
+// TestPlace_IsToldThatItIsFirstWithoutACaller: the next caller polls when the lock is free by
+// itself.
 func TestPlace_IsToldThatItIsFirstWithoutACaller(t *testing.T) {
 	stand(t, func(t *testing.T, s *standing) {
 		entry := s.ask(3, "1")
@@ -86,7 +88,8 @@ func TestPlace_IsToldThatItIsFirstWithoutACaller(t *testing.T) {
 	})
 }
 
-// TestPlace_LeavesWhenNoneComes: in a while, or as soon as it is woken; at once if it is not in line, as far as it knows.
+// TestPlace_LeavesWhenNoneComes: in a while, or as soon as it is woken; at once if it is not in
+// line, as far as it knows.
 func TestPlace_LeavesWhenNoneComes(t *testing.T) {
 	stand(t, func(t *testing.T, s *standing) {
 		s.Linger(func(string) { require.Fail(t, "it does not wait") })

@@ -44,7 +44,8 @@ func stand(t *testing.T, test func(t *testing.T, s *standing)) {
 
 type dialer = func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// standWith is stand with a client of another kind, and a server that answers some commands otherwise.
+// standWith is stand with a client of another kind, and a server that answers some commands
+// otherwise.
 func standWith(t *testing.T, client func(*testing.T, dialer) redis.UniversalClient, answers server.Hook, test func(t *testing.T, s *standing)) {
 	t.Helper()
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, _ redis.UniversalClient) {
@@ -134,8 +135,8 @@ func (s *standing) wait(left, retry time.Duration) time.Duration {
 	return time.Since(start)
 }
 
-// TestPlace_TheFurtherBehindTheRarerItPolls: the time of its first poll is drawn, so that those who join at the same time do not
-// poll at the same time. From then on it keeps the interval.
+// TestPlace_TheFurtherBehindTheRarerItPolls: the time of its first poll is drawn, so that those who
+// join at the same time do not poll at the same time. From then on it keeps the interval.
 func TestPlace_TheFurtherBehindTheRarerItPolls(t *testing.T) {
 	for name, test := range map[string]struct {
 		ahead           int
@@ -170,7 +171,8 @@ func TestPlace_TheFurtherBehindTheRarerItPolls(t *testing.T) {
 	}
 }
 
-// TestPlace_TheFirstPollsWhenTheHoldersTTLEnds, and not before: unless that is later than its retry interval.
+// TestPlace_TheFirstPollsWhenTheHoldersTTLEnds, and not before: unless that is later than its retry
+// interval.
 func TestPlace_TheFirstPollsWhenTheHoldersTTLEnds(t *testing.T) {
 	stand(t, func(t *testing.T, s *standing) {
 		s.ask(0, "1")
@@ -186,8 +188,8 @@ func TestPlace_TheFirstPollsWhenTheHoldersTTLEnds(t *testing.T) {
 	})
 }
 
-// TestPlace_WithoutOneItPolls as the first does, and has no line to keep. It asks again as soon as it is subscribed: what came
-// before that is lost, and it may join now.
+// TestPlace_WithoutOneItPolls as the first does, and has no line to keep. It asks again as soon as
+// it is subscribed: what came before that is lost, and it may join now.
 func TestPlace_WithoutOneItPolls(t *testing.T) {
 	stand(t, func(t *testing.T, s *standing) {
 		s.Listen(wake)
@@ -201,8 +203,8 @@ func TestPlace_WithoutOneItPolls(t *testing.T) {
 	})
 }
 
-// TestPlace_IsSubscribedInLine: its subscription may be confirmed only after the reply that says that it is in line. It is no
-// reason to ask again.
+// TestPlace_IsSubscribedInLine: its subscription may be confirmed only after the reply that says
+// that it is in line. It is no reason to ask again.
 func TestPlace_IsSubscribedInLine(t *testing.T) {
 	stand(t, func(t *testing.T, s *standing) {
 		s.Listen(wake)
@@ -213,8 +215,8 @@ func TestPlace_IsSubscribedInLine(t *testing.T) {
 	})
 }
 
-// TestPlace_IsWoken at once, be it before the reply to its request comes, before it waits or while it does; not by what came
-// before the request, which finds out by itself.
+// TestPlace_IsWoken at once, be it before the reply to its request comes, before it waits or while
+// it does; not by what came before the request, which finds out by itself.
 func TestPlace_IsWoken(t *testing.T) {
 	stand(t, func(t *testing.T, s *standing) {
 		entry := s.ask(0, "1")
@@ -236,7 +238,8 @@ func TestPlace_IsWoken(t *testing.T) {
 	})
 }
 
-// TestPlace_IsNotWokenByOthers: by a message for an earlier entry of its own, or by what this library does not publish.
+// TestPlace_IsNotWokenByOthers: by a message for an earlier entry of its own, or by what this
+// library does not publish.
 func TestPlace_IsNotWokenByOthers(t *testing.T) {
 	stand(t, func(t *testing.T, s *standing) {
 		earlier := s.ask(0, "1")
@@ -254,8 +257,9 @@ func TestPlace_IsNotWokenByOthers(t *testing.T) {
 	})
 }
 
-// TestPlace_IsToldThatItIsFirst, and when the holder's TTL ends: before the reply to its request, which knows of others before it,
-// or later. What came before the request is over: it may not be the first any more.
+// TestPlace_IsToldThatItIsFirst, and when the holder's TTL ends: before the reply to its request,
+// which knows of others before it, or later. What came before the request is over: it may not be
+// the first any more.
 func TestPlace_IsToldThatItIsFirst(t *testing.T) {
 	stand(t, func(t *testing.T, s *standing) {
 		const retry = 20 * time.Second
@@ -289,7 +293,8 @@ func TestPlace_IsToldThatItIsFirst(t *testing.T) {
 	})
 }
 
-// TestPlace_AnotherEntryKeepsTheScore: after a request that may be carried out late, or whose entry the janitor takes out of the line.
+// TestPlace_AnotherEntryKeepsTheScore: after a request that may be carried out late, or whose entry
+// the janitor takes out of the line.
 func TestPlace_AnotherEntryKeepsTheScore(t *testing.T) {
 	stand(t, func(t *testing.T, s *standing) {
 		s.Listen(wake)
@@ -343,7 +348,8 @@ func TestPlace_AsksAgainAfterAReconnect(t *testing.T) {
 	})
 }
 
-// TestPlace_LeavesItsChannel when its wait ends: five seconds later, so that a loop of short waits subscribes once.
+// TestPlace_LeavesItsChannel when its wait ends: five seconds later, so that a loop of short waits
+// subscribes once.
 func TestPlace_LeavesItsChannel(t *testing.T) {
 	stand(t, func(t *testing.T, s *standing) {
 		require.Empty(t, s.Leave(), "it has none")
@@ -368,7 +374,8 @@ func TestPlace_LeavesItsChannel(t *testing.T) {
 	})
 }
 
-// TestPlace_TestsItsConnection where it finds by a poll what it should have been told of: that the lock is free, or that it is the first.
+// TestPlace_TestsItsConnection where it finds by a poll what it should have been told of: that the
+// lock is free, or that it is the first.
 func TestPlace_TestsItsConnection(t *testing.T) {
 	stand(t, func(t *testing.T, s *standing) {
 		entry := s.ask(3, "1")
@@ -409,7 +416,8 @@ func TestPlace_WaitEndsInTime(t *testing.T) {
 	})
 }
 
-// TestPlace_WaitEndsWithItsContext, and when the process stops. It keeps its place: the next caller goes on there.
+// TestPlace_WaitEndsWithItsContext, and when the process stops. It keeps its place: the next caller
+// goes on there.
 func TestPlace_WaitEndsWithItsContext(t *testing.T) {
 	stand(t, func(t *testing.T, s *standing) {
 		entry := s.ask(3, "1")
@@ -433,8 +441,8 @@ func clusterClient(_ *testing.T, dial dialer) redis.UniversalClient {
 	})
 }
 
-// TestPlace_SaysHowItListens: an entry begins with '*' where the channel is a sharded one. If the server does not know those, as
-// miniredis, the process joins with another entry, at its old place.
+// TestPlace_SaysHowItListens: an entry begins with '*' where the channel is a sharded one. If the
+// server does not know those, as miniredis, the process joins with another entry, at its old place.
 func TestPlace_SaysHowItListens(t *testing.T) {
 	standWith(t, clusterClient, func(*server.Peer, string, ...string) bool { return false }, func(t *testing.T, s *standing) {
 		sharded := s.ask(3, "7")
@@ -450,7 +458,8 @@ func TestPlace_SaysHowItListens(t *testing.T) {
 	})
 }
 
-// TestPlace_IsWokenOnAShardedChannel, on which the server of the test, unlike miniredis, lets it subscribe.
+// TestPlace_IsWokenOnAShardedChannel, on which the server of the test, unlike miniredis, lets it
+// subscribe.
 func TestPlace_IsWokenOnAShardedChannel(t *testing.T) {
 	confirm := func(c *server.Peer, command string, args ...string) bool {
 		if command != "SSUBSCRIBE" {

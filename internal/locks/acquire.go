@@ -14,16 +14,17 @@ import (
 	"github.com/sluice-go/sluice/internal/waitqueue"
 )
 
-// An acquisition has two stages. First the caller waits for its turn among the callers of its Engine,
-// without a request to Redis. It may be handed the lock then. Otherwise it becomes the head of its
-// name's queue, and acquires the lock from Redis. If another process holds the lock, the head joins
-// the line of the processes that wait for it, on behalf of all callers behind it: see line.Place.
+// An acquisition has two stages. First the caller waits for its turn among the callers of its
+// Engine, without a request to Redis. It may be handed the lock then. Otherwise it becomes the head
+// of its name's queue, and acquires the lock from Redis. If another process holds the lock, the
+// head joins the line of the processes that wait for it, on behalf of all callers behind it: see
+// line.Place.
 //
-// While callers wait behind a holder, the Engine has its key inspected once in a retry interval: see
-// waitqueue.
+// While callers wait behind a holder, the Engine has its key inspected once in a retry interval:
+// see waitqueue.
 //
-// However an acquisition ends, the next waiter is notified: by Hold, or by PromoteNext. A path without
-// either would leave the name's waiters asleep.
+// However an acquisition ends, the next waiter is notified: by Hold, or by PromoteNext. A path
+// without either would leave the name's waiters asleep.
 
 // Acquire takes the lock. With try it does not wait. ctx is the caller's, and bounded the same with
 // a limit for the wait.
@@ -293,7 +294,8 @@ func (a *acquisition) byScript(ctx context.Context, joins bool) (taken bool, lef
 	if h.grant.token == nil {
 		h.grant.token = newToken(h.options.Owner)
 	}
-	// Once for all of grant.lost: they have reserved as many fences each, which the script takes back.
+	// Once for all of grant.lost: they have reserved as many fences each, which the script takes
+	// back.
 	h.chooseWindow()
 	r := a.request(h.script(joins))
 	r.Repeat = func() []any {

@@ -103,8 +103,8 @@ func (e *Engine) Inspect(ctx context.Context, h *Hold) (store.Inspected, error) 
 	return store.DecodeInspected(reply.Value)
 }
 
-// ForceUnlock releases h's lock, also another caller's, and reports whether it was held. A holder of
-// this Engine has lost it then.
+// ForceUnlock releases h's lock, also another caller's, and reports whether it was held. A holder
+// of this Engine has lost it then.
 func (e *Engine) ForceUnlock(ctx context.Context, h *Hold) (bool, error) {
 	key := h.address.Key()
 	// Before, so that it is not handed over meanwhile; and after, for a lock whose

@@ -307,8 +307,8 @@ func TestObserver_TellsOfTheLossOnce(t *testing.T) {
 	})
 }
 
-// TestApartLocks_NoneIsAddedUnseen: what is added while the Engine closes is refused, or among those
-// that Close releases after that.
+// TestApartLocks_NoneIsAddedUnseen: what is added while the Engine closes is refused, or among
+// those that Close releases after that.
 func TestApartLocks_NoneIsAddedUnseen(t *testing.T) {
 	t.Parallel()
 	for range 100 {

@@ -140,8 +140,9 @@ func TestNotifier_OnlyForbiddenChannels(t *testing.T) {
 	})
 }
 
-// TestNotifier_AServerWithoutShardedChannels is a Cluster of Redis 6, which knows neither SSUBSCRIBE nor SUNSUBSCRIBE, as
-// miniredis: the same connection goes on classically, also when it is made anew and when a subscription ends.
+// TestNotifier_AServerWithoutShardedChannels is a Cluster of Redis 6, which knows neither
+// SSUBSCRIBE nor SUNSUBSCRIBE, as miniredis: the same connection goes on classically, also when it
+// is made anew and when a subscription ends.
 func TestNotifier_AServerWithoutShardedChannels(t *testing.T) {
 	cluster := func(o *redis.Options) redis.UniversalClient {
 		return redis.NewClusterClient(&redis.ClusterOptions{

@@ -10,14 +10,14 @@ import (
 	"github.com/sluice-go/sluice/internal/shrink"
 )
 
-// A write is bounded by go-redis's WriteTimeout, an answer by silence, and the handshake of a new connection by go-redis's
-// ReadTimeout. Until then waiters poll.
+// A write is bounded by go-redis's WriteTimeout, an answer by silence, and the handshake of a new
+// connection by go-redis's ReadTimeout. Until then waiters poll.
 //
 // The loop has no state of its own besides the connection. Each turn looks at what has
 // changed of the subscriptions, what the receiver has learnt and what the time is, decides (plan),
 // and does it (carryOut). Whatever changes one of these calls Wake, and nothing else has to be
-// remembered: a turn too many does nothing. A turn does not look at all subscriptions, of which there
-// may be a hundred thousand: a route has lists of those that may be wanted, and of the idle.
+// remembered: a turn too many does nothing. A turn does not look at all subscriptions, of which
+// there may be a hundred thousand: a route has lists of those that may be wanted, and of the idle.
 //
 // Three things are subtle:
 //   - plan notes a channel as requested before SUBSCRIBE is written. If the write fails, the

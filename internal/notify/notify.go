@@ -147,8 +147,8 @@ func (n *Notifier) JoinHearing(channel string, heard func(Mark) bool) *Listener 
 // NewMessages returns a channel for JoinMessages.
 func NewMessages() chan string { return make(chan string, messagesKept) }
 
-// JoinMessages is Join for a listener that is given the messages too, as far as it reads them. Several listeners may have the
-// same.
+// JoinMessages is Join for a listener that is given the messages too, as far as it reads them.
+// Several listeners may have the same.
 func (n *Notifier) JoinMessages(messages chan string, channel string) *Listener {
 	return n.join(channel, &Listener{C: make(chan struct{}, 1), Messages: messages})
 }
@@ -205,8 +205,8 @@ func (n *Notifier) Mark(channel string) Mark {
 
 // RequestPing has a channel's connection tested. Call it when a listener has found by polling
 // what it should have been notified of, or that the server does not know of its subscription. On a
-// Cluster the connection may be well, and to the wrong server: a replica accepts SSUBSCRIBE without MOVED, and so does
-// a primary that has just become one.
+// Cluster the connection may be well, and to the wrong server: a replica accepts SSUBSCRIBE without
+// MOVED, and so does a primary that has just become one.
 func (n *Notifier) RequestPing(channel string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

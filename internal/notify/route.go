@@ -67,7 +67,8 @@ func (n *Notifier) routeOf(channel string) *route {
 			n.forgetRoutes()
 		}
 		r = &route{notifier: n, subscriptions: map[string]*subscription{}}
-		// Join wakes it. It ends when nothing is subscribed there any more, or in Close, which waits for it.
+		// Join wakes it. It ends when nothing is subscribed there any more, or in Close, which
+		// waits for it.
 		r.loop = background.NewLoop(n.group.Go, r.turn)
 		n.routes[server] = r
 	}
@@ -178,8 +179,8 @@ func (c *connection) unsubscribe(n *Notifier, channels []string) error {
 	return c.write(func() error { return c.pubsub.Unsubscribe(n.ctx, channels...) })
 }
 
-// refuses reports whether an error says that access rules deny a command, or that the server does not know
-// it: Redis 6 knows no sharded channels. HasErrorPrefix looks behind "ERR".
+// refuses reports whether an error says that access rules deny a command, or that the server does
+// not know it: Redis 6 knows no sharded channels. HasErrorPrefix looks behind "ERR".
 func refuses(err error) bool {
 	return redis.HasErrorPrefix(err, "NOPERM") || redis.HasErrorPrefix(err, "unknown command")
 }

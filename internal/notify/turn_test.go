@@ -9,8 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestNotifier_ATurnLooksAtWhatHasChanged: beside a thousand channels that are in use, a short wait on another one allocates and looks
-// at no more than beside none. A loop of short waits on one channel leaves one entry for the loop to look at.
+// TestNotifier_ATurnLooksAtWhatHasChanged: beside a thousand channels that are in use, a short wait
+// on another one allocates and looks at no more than beside none. A loop of short waits on one
+// channel leaves one entry for the loop to look at.
 func TestNotifier_ATurnLooksAtWhatHasChanged(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *setup) {
 		for i := range 1000 {

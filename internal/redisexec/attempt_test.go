@@ -65,8 +65,8 @@ func TestAttempt_AReplyWithinReplyGraceCounts(t *testing.T) {
 	}
 }
 
-// TestAttempt_NotifiesOnUnknownAtOnceAndWhenItHasEnded: an attempt that its caller has left may run, or
-// have run, and the connection may hang. When it ends it says whether it may run yet.
+// TestAttempt_NotifiesOnUnknownAtOnceAndWhenItHasEnded: an attempt that its caller has left may
+// run, or have run, and the connection may hang. When it ends it says whether it may run yet.
 func TestAttempt_NotifiesOnUnknownAtOnceAndWhenItHasEnded(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

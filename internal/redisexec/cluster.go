@@ -55,7 +55,8 @@ func (e *Executor) NodeOf(key any) any {
 	return node
 }
 
-// ByNode returns which of n keys each server keeps, see [Executor.NodeOf]: for work that goes to each server by itself.
+// ByNode returns which of n keys each server keeps, see [Executor.NodeOf]: for work that goes to
+// each server by itself.
 func (e *Executor) ByNode(n int, key func(i int) any) map[any][]int {
 	byNode := map[any][]int{}
 	for i := range n {

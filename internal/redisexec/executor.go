@@ -77,20 +77,22 @@ type Request struct {
 	// Repeat, if set, returns the arguments with which the request is sent again after its reply
 	// was lost, whatever Retry says: others, so that what is carried out late is told from it.
 	Repeat func() []any
-	// SecondIsSpare says that the script can do without its second key: where a slot of a Cluster is on its way to another
-	// server, and each has some of the keys (TRYAGAIN), the request is sent again without it. A third key then has its place, too.
+	// SecondIsSpare says that the script can do without its second key: where a slot of a Cluster
+	// is on its way to another server, and each has some of the keys (TRYAGAIN), the request is
+	// sent again without it. A third key then has its place, too.
 	SecondIsSpare bool
 	// Small says that the request may share a pipeline with others: it and its reply are short,
 	// and it takes the server microseconds.
 	Small bool
 	// Replicas, if positive, is how many replicas are to acknowledge what the request writes,
-	// and ReplicaWait for how long that is waited for, and a tick of the server more (100ms by default). It is
-	// shorter for a client that waits less for a reply, and is halved until it ends before the caller leaves: see AnsweredBy. The outcome does not
-	// depend on it; Shortfall says whether they have.
+	// and ReplicaWait for how long that is waited for, and a tick of the server more (100ms by
+	// default). It is shorter for a client that waits less for a reply, and is halved until it ends
+	// before the caller leaves: see AnsweredBy. The outcome does not depend on it; Shortfall says
+	// whether they have.
 	Replicas    int
 	ReplicaWait time.Duration
-	// Mark is a script that writes and changes nothing, if the request may find nothing to do: it is run behind the request,
-	// so that the replicas have what was done before. See replicas.go.
+	// Mark is a script that writes and changes nothing, if the request may find nothing to do: it
+	// is run behind the request, so that the replicas have what was done before. See replicas.go.
 	Mark *Request
 	// Detached has the request sent even if its context has ended.
 	Detached bool
@@ -102,9 +104,9 @@ type Request struct {
 	// Outage, if set, makes the request persistent: when it could not be sent, it is tried
 	// again as if the server had said that it is unavailable.
 	Outage *Outage
-	// Bounded has each attempt that has had no reply for MaxQuiet count as Unknown, and one that may be
-	// repeated sooner at first. It is for loops. There is no OnUnknown then: an attempt that was left
-	// may end after another one was answered.
+	// Bounded has each attempt that has had no reply for MaxQuiet count as Unknown, and one that
+	// may be repeated sooner at first. It is for loops. There is no OnUnknown then: an attempt that
+	// was left may end after another one was answered.
 	Bounded bool
 	// Arrived is since when the caller of a persistent request has waited; see
 	// [Outage.Arrival].
@@ -112,8 +114,8 @@ type Request struct {
 	// OnUnknown, if set, is called when the request's effect may have come, or may
 	// still come, after Run returned without a reply: at once, and again when the attempt that
 	// the caller has left has ended.
-	// It undoes what the request may have done without its caller knowing. over says that the server
-	// has answered since, or was sent nothing: what is to come has come.
+	// It undoes what the request may have done without its caller knowing. over says that the
+	// server has answered since, or was sent nothing: what is to come has come.
 	OnUnknown func(over bool)
 
 	first *Result // of an attempt that was made elsewhere, if not nil
@@ -201,7 +203,8 @@ func (e *Executor) Run(ctx context.Context, r Request) (Reply, error) {
 			r.Outage.End()
 			return reply, fail(r, &reply, result.Err, false)
 		case r.ended(ctx) != nil && !r.Detached:
-			// It may have been the end of ctx that kept it from being sent: then the attempt before says what did.
+			// It may have been the end of ctx that kept it from being sent: then the attempt before
+			// says what did.
 			why, ended := result.Err, r.ended(ctx)
 			if errors.Is(why, ended) && transient != nil {
 				why = transient

@@ -429,8 +429,8 @@ func TestExecutor_CloseEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// TestExecutor_RepeatChangesTheRequest: what is sent after a lost reply has other arguments, whatever
-// the policy says; what was only refused is sent again as it was.
+// TestExecutor_RepeatChangesTheRequest: what is sent after a lost reply has other arguments,
+// whatever the policy says; what was only refused is sent again as it was.
 func TestExecutor_RepeatChangesTheRequest(t *testing.T) {
 	t.Parallel()
 	s, notified, repeats := newServer(noReply, unavailable, noReply, carriedOut), &counter{}, 0

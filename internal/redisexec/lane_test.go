@@ -62,8 +62,8 @@ type done struct {
 	took  time.Duration
 }
 
-// do runs a request in the background, and returns when it is under way or waits. The test waits for it with
-// the function it returns.
+// do runs a request in the background, and returns when it is under way or waits. The test waits
+// for it with the function it returns.
 func (l *laneTest) do(ctx context.Context, r Request) func() done {
 	result, start := make(chan done, 1), time.Now()
 	l.calls.Go(func() {
@@ -173,8 +173,8 @@ func TestLane_WhoLeavesBeforeItIsSentSendsNothing(t *testing.T) {
 	}, carriedOut.taking(time.Second))
 }
 
-// TestLane_WhoLeavesLaterIsUnknown: and is notified, at once and when the pipeline has ended. The others
-// have their replies.
+// TestLane_WhoLeavesLaterIsUnknown: and is notified, at once and when the pipeline has ended. The
+// others have their replies.
 func TestLane_WhoLeavesLaterIsUnknown(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -8,16 +8,18 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A server may forget its scripts: after SCRIPT FLUSH, a restart or a failover. NOSCRIPT says that nothing was
-// carried out, so the request is sent again with the script in full, after which the server knows it. A script
-// has some kilobytes, where a request has some dozens of bytes. So of many requests one goes in full:
+// A server may forget its scripts: after SCRIPT FLUSH, a restart or a failover. NOSCRIPT says that
+// nothing was carried out, so the request is sent again with the script in full, after which the
+// server knows it. A script has some kilobytes, where a request has some dozens of bytes. So of
+// many requests one goes in full:
 //
 //   - of those in one pipeline, the first one (see inFull);
 //   - of those that are sent at the same time, each by itself, also the first one (see loads).
 
 const (
-	// moreInFull is by how many times as many requests go in full when the script is still not known: the server
-	// has refused the first one before it looked at the script, or the first one went to another server.
+	// moreInFull is by how many times as many requests go in full when the script is still not
+	// known: the server has refused the first one before it looked at the script, or the first one
+	// went to another server.
 	moreInFull = 32
 	// loadPatience is how long a request waits for another one that takes its script to the server.
 	loadPatience = 250 * time.Millisecond
@@ -32,8 +34,8 @@ type load struct {
 // isUnknown reports whether the error says that the server does not know the request's script.
 func (r Request) isUnknown(err error) bool { return r.Script != nil && isNoScript(err) }
 
-// inFull chooses, of those of the requests, the first n of each script for each server. They go in full, and
-// those behind them in the same pipeline by the digest.
+// inFull chooses, of those of the requests, the first n of each script for each server. They go in
+// full, and those behind them in the same pipeline by the digest.
 func (e *Executor) inFull(requests []Request, which []int, n int) (full map[int]bool) {
 	if n == 0 {
 		return nil
@@ -66,8 +68,8 @@ type loads struct {
 	underWay map[load]chan struct{}
 }
 
-// begin returns true if no other attempt takes the script to the server. The caller does then, and calls end.
-// Otherwise it waits for that attempt, but not for long, since its connection may hang.
+// begin returns true if no other attempt takes the script to the server. The caller does then, and
+// calls end. Otherwise it waits for that attempt, but not for long, since its connection may hang.
 func (s *loads) begin(ctx context.Context, l load) bool {
 	s.mu.Lock()
 	other, found := s.underWay[l]

@@ -13,7 +13,8 @@ type Outage struct {
 	now atomic.Pointer[beginning] // nil while there is none
 }
 
-// beginning is when an outage began, the error that it began with, and when the last request failed.
+// beginning is when an outage began, the error that it began with, and when the last request
+// failed.
 type beginning struct {
 	at   time.Time
 	why  error
@@ -68,8 +69,9 @@ func (b *beginning) met(arrived time.Time) time.Time {
 	return b.at
 }
 
-// over returns the error of a caller that arrived then and need not try: it has waited out its time, and a request has just failed. To
-// connect to a host that does not answer takes half a minute, for each. It returns nil if the caller is to try. o may be nil.
+// over returns the error of a caller that arrived then and need not try: it has waited out its
+// time, and a request has just failed. To connect to a host that does not answer takes half a
+// minute, for each. It returns nil if the caller is to try. o may be nil.
 func (o *Outage) over(arrived time.Time) error {
 	if o == nil {
 		return nil

@@ -15,7 +15,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Outcome is what became of an attempt. (The Outcome of the root package is what Enqueue did with a task.)
+// Outcome is what became of an attempt. (The Outcome of the root package is what Enqueue did with a
+// task.)
 type Outcome int
 
 // The outcomes.
@@ -140,8 +141,9 @@ func isBeforeTheSend(err error) bool {
 	return errors.As(err, &op) && op.Op == "dial" || strings.HasSuffix(err.Error(), queueFull)
 }
 
-// queueFull is the text of redis.ErrAutoPipelineQueueFull: an autopipeline with a MaxQueuedCommands takes no
-// more. Go-redis has both from 9.23 on, and this library does without them, as it supports 9.22.
+// queueFull is the text of redis.ErrAutoPipelineQueueFull: an autopipeline with a MaxQueuedCommands
+// takes no more. Go-redis has both from 9.23 on, and this library does without them, as it supports
+// 9.22.
 const queueFull = "redis: autopipeline: queue full (MaxQueuedCommands reached)"
 
 // dialPanicked is how go-redis says that a dialer or a DialHook has panicked in a goroutine
@@ -149,8 +151,8 @@ const queueFull = "redis: autopipeline: queue full (MaxQueuedCommands reached)"
 const dialPanicked = "panic in queuedNewConn"
 
 // isLasting recognises the errors of requests that were not sent, and which will be the
-// same at the next try: the client is closed, or its hook or dialer panics, or the server refuses it
-// (a wrong password), or it refuses the server (a wrong certificate).
+// same at the next try: the client is closed, or its hook or dialer panics, or the server refuses
+// it (a wrong password), or it refuses the server (a wrong certificate).
 func isLasting(err error) bool {
 	var server redis.Error
 	var certificate *tls.CertificateVerificationError

@@ -92,7 +92,8 @@ func TestOutcome_OfEachKindOfError(t *testing.T) {
 	}
 }
 
-// TestOutcome_NothingIsSentByAFullAutopipeline: the text is that of the go-redis with which this is compiled, if it has the limit.
+// TestOutcome_NothingIsSentByAFullAutopipeline: the text is that of the go-redis with which this is
+// compiled, if it has the limit.
 func TestOutcome_NothingIsSentByAFullAutopipeline(t *testing.T) {
 	t.Parallel()
 	options := new(redis.AutoPipelineOptions)

@@ -105,8 +105,8 @@ func (e *Executor) sendAll(ctx context.Context, requests []Request) []Result {
 	return results
 }
 
-// sendSome sends those of the requests, and returns those that were not sent in full and whose script the
-// server does not know.
+// sendSome sends those of the requests, and returns those that were not sent in full and whose
+// script the server does not know.
 func (e *Executor) sendSome(ctx context.Context, requests []Request, which []int, results []Result, inFull int) (unknown []int) {
 	commands := make([]*command, len(which))
 	all := make([]redis.Cmder, len(which))

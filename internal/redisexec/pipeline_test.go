@@ -40,8 +40,8 @@ func TestPipeline_SendsEachRequestOnceInOrder(t *testing.T) {
 	require.Empty(t, New(newServer(carriedOut)).SendAll(t.Context(), nil))
 }
 
-// TestPipeline_SendsAnUnknownScriptInFullOnce: behind it the others go by the digest again. A plain command
-// cannot be one.
+// TestPipeline_SendsAnUnknownScriptInFullOnce: behind it the others go by the digest again. A plain
+// command cannot be one.
 func TestPipeline_SendsAnUnknownScriptInFullOnce(t *testing.T) {
 	t.Parallel()
 	s := newServer(carriedOut, unknownSHA, unknownSHA, refused, unknownSHA, unknownSHA,
@@ -61,7 +61,8 @@ func TestPipeline_SendsAnUnknownScriptInFullOnce(t *testing.T) {
 	})
 }
 
-// TestPipeline_SendsMoreInFullIfTheFirstDoesNotMakeTheScriptKnown: it was denied, or it went to another server.
+// TestPipeline_SendsMoreInFullIfTheFirstDoesNotMakeTheScriptKnown: it was denied, or it went to
+// another server.
 func TestPipeline_SendsMoreInFullIfTheFirstDoesNotMakeTheScriptKnown(t *testing.T) {
 	t.Parallel()
 	const n = 100
@@ -297,7 +298,8 @@ func TestExecutor_RefreshesTheTopologyWhenThereWasNoReply(t *testing.T) {
 	}
 }
 
-// TestRun_LeavesOutTheSecondKeyOfASplitSlot: it is spare, and each of two servers has some of the others.
+// TestRun_LeavesOutTheSecondKeyOfASplitSlot: it is spare, and each of two servers has some of the
+// others.
 func TestRun_LeavesOutTheSecondKeyOfASplitSlot(t *testing.T) {
 	t.Parallel()
 	split := answer{err: serverError("TRYAGAIN Multiple keys request during rehashing of slot")}

@@ -29,8 +29,8 @@ const maxRedirects = 3
 // A server before Redis 7.2 counts what any connection has written until the last command of
 // this one. A later one counts what this connection has written, so that a request which writes
 // nothing, since an earlier attempt has, is acknowledged at once by replicas that have nothing.
-// The scripts of locks write in that case too. Other requests have a Mark, which is sent behind them: in full, since a
-// script that the server does not know would write nothing.
+// The scripts of locks write in that case too. Other requests have a Mark, which is sent behind
+// them: in full, since a script that the server does not know would write nothing.
 
 // clusterClient is a client of a Cluster.
 type clusterClient interface {
@@ -57,12 +57,13 @@ type replicated struct {
 	sent     time.Time             // just before the first pipeline
 }
 
-// waitWithin returns how long replicas can be waited for by a sender that has so much time for the reply: half of
-// it, or all except 200ms, since a server ends a WAIT up to 100ms late.
+// waitWithin returns how long replicas can be waited for by a sender that has so much time for the
+// reply: half of it, or all except 200ms, since a server ends a WAIT up to 100ms late.
 func waitWithin(d time.Duration) time.Duration { return max(d/2, d-200*time.Millisecond) }
 
-// AnsweredBy returns r with a ReplicaWait after which its caller, who leaves at that time, still gets the reply. It
-// is halved until it is short enough, or below least, so that callers which leave at different times share pipelines.
+// AnsweredBy returns r with a ReplicaWait after which its caller, who leaves at that time, still
+// gets the reply. It is halved until it is short enough, or below least, so that callers which
+// leave at different times share pipelines.
 func (r Request) AnsweredBy(at time.Time, least time.Duration) Request {
 	if r.isReplicated() {
 		for within := waitWithin(time.Until(at)); r.ReplicaWait > max(within, least); {
@@ -178,8 +179,8 @@ func (s *replicated) answered(r Result) Result {
 }
 
 // waitFor returns the WAIT for these requests: for as many replicas as one of them asks for,
-// and for as long as each of them can wait, less what has passed, in the server's ticks: one that did not know
-// a script has waited once already.
+// and for as long as each of them can wait, less what has passed, in the server's ticks: one that
+// did not know a script has waited once already.
 func (s *replicated) waitFor(which []int) *waitCommand {
 	replicas, wait := 0, s.executor.longestWait
 	for _, at := range which {
@@ -285,7 +286,8 @@ func (c *command) shortfall(failed error) error {
 	return nil
 }
 
-// shortfall returns nil if that many replicas have acknowledged what went before it in its pipeline.
+// shortfall returns nil if that many replicas have acknowledged what went before it in its
+// pipeline.
 func (w *waitCommand) shortfall(replicas int, redirected bool, failed error) error {
 	if replicas <= 0 {
 		return nil

@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestRequest_WaitsForReplicasWithinWhatItsCallerWaits: by halves, so that many callers share few lanes.
+// TestRequest_WaitsForReplicasWithinWhatItsCallerWaits: by halves, so that many callers share few
+// lanes.
 func TestRequest_WaitsForReplicasWithinWhatItsCallerWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -44,7 +44,8 @@ func (r Request) Key() any {
 	return r.Args[firstKey]
 }
 
-// isSplit reports whether a server has some of the request's keys and not others, and the request can do without its second one.
+// isSplit reports whether a server has some of the request's keys and not others, and the request
+// can do without its second one.
 func (r Request) isSplit(err error) bool {
 	return err != nil && r.SecondIsSpare && redis.HasErrorPrefix(err, "TRYAGAIN")
 }

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// Job is what a sender runs: an attempt, a pipeline or a group of calls that its caller can leave, or a worker's exchange.
+// Job is what a sender runs: an attempt, a pipeline or a group of calls that its caller can leave,
+// or a worker's exchange.
 type Job interface{ Run() }
 
 // senderIdle is how long a sender waits for another job before it ends.
@@ -17,8 +18,8 @@ const senderIdle = 200 * time.Millisecond
 // the stack of a new goroutine has to grow each time to what go-redis needs, which costs
 // a fifth of the throughput of 64 goroutines.
 //
-// A sender ends when it has been idle for senderIdle, or in Close, which waits for it. The senders of a Queue, which has
-// no Close, end when they are idle.
+// A sender ends when it has been idle for senderIdle, or in Close, which waits for it. The senders
+// of a Queue, which has no Close, end when they are idle.
 func (e *Executor) Start(job Job) {
 	select {
 	case e.jobs <- job:

@@ -30,7 +30,8 @@ func (c quietConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestSweep_OfOneClientIsMadeOnce, however many executors share it: each would take the other's new connections.
+// TestSweep_OfOneClientIsMadeOnce, however many executors share it: each would take the other's new
+// connections.
 func TestSweep_OfOneClientIsMadeOnce(t *testing.T) {
 	redistest.NotShort(t)
 	t.Parallel()

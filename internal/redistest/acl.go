@@ -19,8 +19,8 @@ import (
 // module is the library's module path.
 const module = "github.com/sluice-go/sluice"
 
-// OpenChannels are settings of a server on which a new user may use every channel, as is the default of
-// Redis 6.2: a rule has to close them before it opens some.
+// OpenChannels are settings of a server on which a new user may use every channel, as is the
+// default of Redis 6.2: a rule has to close them before it opens some.
 var OpenChannels = []string{"--acl-pubsub-default", "allchannels"}
 
 // Rules returns the access rules of docs/operations.md, one for each ACL SETUSER line: the

@@ -35,8 +35,8 @@ func StartCluster(t testing.TB, settings ...string) *Cluster {
 	return c
 }
 
-// StartClusterApart is StartCluster with a network between all nodes, which are hosts 0 to 5 of it in the order of Nodes, as in
-// StartSentinelApart.
+// StartClusterApart is StartCluster with a network between all nodes, which are hosts 0 to 5 of it
+// in the order of Nodes, as in StartSentinelApart.
 func StartClusterApart(t testing.TB, settings ...string) (*Cluster, *Network) {
 	t.Helper()
 	NotShort(t)
@@ -89,8 +89,8 @@ func NewCluster() (c *Cluster, stop func(), err error) {
 
 const nodeTimeout = "--cluster-node-timeout"
 
-// whileJoining are a node's last settings until it has joined its Cluster. The tests' own timeout may be so
-// short that on a busy machine a node is taken for dead before the Cluster is whole.
+// whileJoining are a node's last settings until it has joined its Cluster. The tests' own timeout
+// may be so short that on a busy machine a node is taken for dead before the Cluster is whole.
 var whileJoining = []string{nodeTimeout, fmtMillis(5 * time.Second)}
 
 // hasJoined gives a node the timeout that it was meant to have.
@@ -348,7 +348,8 @@ func (c *Cluster) Slot(t testing.TB, key string) int {
 func (c *Cluster) Migrate(t testing.TB, slot int, from, to *Server, pause func()) {
 	t.Helper()
 	ctx := context.Background()
-	// A server does nothing else while it moves a key, which takes seconds if the key is large and the machine busy.
+	// A server does nothing else while it moves a key, which takes seconds if the key is large and
+	// the machine busy.
 	patient := func(s *Server) *redis.Client {
 		return redis.NewClient(&redis.Options{Addr: s.Addr, MaxRetries: -1, ReadTimeout: time.Minute})
 	}

@@ -15,14 +15,16 @@ import (
 	"time"
 )
 
-// Network is hosts on loopback and the links between them, each of which can be cut in one direction or both. A host has two
-// addresses: its own, to which its servers bind and from which all that it does comes, and one that the others know, where a proxy
-// stands. A proxy tells by the address of its client between which hosts a connection is. It is safe for concurrent use.
+// Network is hosts on loopback and the links between them, each of which can be cut in one
+// direction or both. A host has two addresses: its own, to which its servers bind and from which
+// all that it does comes, and one that the others know, where a proxy stands. A proxy tells by the
+// address of its client between which hosts a connection is. It is safe for concurrent use.
 //
-// A link that is cut loses nothing and tells neither end: what was sent arrives after Heal, as what TCP sends again, also if the sender has
-// closed the connection by then. A connection that is made meanwhile waits. What is on its way at the cut may still arrive. A link that
-// refuses resets its connections. Unlike a real network, one that is cut in one direction carries all of the other, where the
-// acknowledgements of TCP would be missing after a while.
+// A link that is cut loses nothing and tells neither end: what was sent arrives after Heal, as what
+// TCP sends again, also if the sender has closed the connection by then. A connection that is made
+// meanwhile waits. What is on its way at the cut may still arrive. A link that refuses resets its
+// connections. Unlike a real network, one that is cut in one direction carries all of the other,
+// where the acknowledgements of TCP would be missing after a while.
 type Network struct {
 	prefix string // of all addresses, three of the four numbers
 
@@ -75,7 +77,8 @@ func (n *Network) hostOf(addr string) int {
 	return host
 }
 
-// settings returns what makes a server that of a host, with more of it. There is nothing to set without a network.
+// settings returns what makes a server that of a host, with more of it. There is nothing to set
+// without a network.
 func (n *Network) settings(host int, more ...string) []string {
 	if n == nil {
 		return nil
@@ -114,8 +117,8 @@ func (n *Network) listen(host, port int) error {
 	return nil
 }
 
-// serve connects a client with a host's port, when the link between them lets packets pass in both directions, and waits until both
-// directions have ended.
+// serve connects a client with a host's port, when the link between them lets packets pass in both
+// directions, and waits until both directions have ended.
 func (n *Network) serve(client *net.TCPConn, host, port int) {
 	from := n.hostOf(client.RemoteAddr().String())
 	there, back := link{from, host}, link{host, from}
@@ -141,7 +144,8 @@ func (n *Network) serve(client *net.TCPConn, host, port int) {
 	answers.Wait()
 }
 
-// begin notes a connection, unless it is closed at once: that of a link that refuses, or of a network that has ended.
+// begin notes a connection, unless it is closed at once: that of a link that refuses, or of a
+// network that has ended.
 func (n *Network) begin(c *net.TCPConn, l link) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

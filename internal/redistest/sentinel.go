@@ -42,9 +42,10 @@ func StartSentinel(t testing.TB, settings ...string) *Sentinel {
 	return s
 }
 
-// StartSentinelApart is StartSentinel with a network between all servers, each of which is a host of its own: the data nodes are
-// hosts 0 to 2, in the order of Nodes, and the sentinels 3 to 5. Clients may be any hosts from 6 to 99. A connection that is silent for two
-// seconds ends replication on it. A server that is silent for a second is taken for dead.
+// StartSentinelApart is StartSentinel with a network between all servers, each of which is a host
+// of its own: the data nodes are hosts 0 to 2, in the order of Nodes, and the sentinels 3 to 5.
+// Clients may be any hosts from 6 to 99. A connection that is silent for two seconds ends
+// replication on it. A server that is silent for a second is taken for dead.
 func StartSentinelApart(t testing.TB, settings ...string) (*Sentinel, *Network) {
 	t.Helper()
 	NotShort(t)
@@ -256,7 +257,8 @@ func (s *Sentinel) whole() (bool, error) {
 	return true, nil
 }
 
-// ClientAt returns a client at a host of a network, closed when the test ends. It waits a second for a server, and for a reply.
+// ClientAt returns a client at a host of a network, closed when the test ends. It waits a second
+// for a server, and for a reply.
 func (s *Sentinel) ClientAt(t testing.TB, n *Network, host int) redis.UniversalClient {
 	t.Helper()
 	options := &redis.FailoverOptions{

@@ -127,9 +127,9 @@ func (s *Server) signal(t testing.TB, sig syscall.Signal) {
 // Signal sends a signal to a real server's process.
 func (s *Server) Signal(sig syscall.Signal) error { return syscall.Kill(s.pid, sig) }
 
-// Waited returns for how long a real server's main thread has waited for a processor since its start,
-// as the kernel counts it: what a busy machine has added to the times that the server measures. It is
-// 0 where the kernel does not tell.
+// Waited returns for how long a real server's main thread has waited for a processor since its
+// start, as the kernel counts it: what a busy machine has added to the times that the server
+// measures. It is 0 where the kernel does not tell.
 func (s *Server) Waited(t testing.TB) time.Duration {
 	t.Helper()
 	counts, err := os.ReadFile("/proc/" + strconv.Itoa(s.pid) + "/schedstat")
@@ -164,8 +164,8 @@ func (s *Server) Faulty(t testing.TB) (redis.UniversalClient, *Faults) {
 	return s.client(t, f.Dial), f
 }
 
-// Buffers is the size of the buffers of a connection in tests. Those of go-redis, 32 KB each, are most of what tests
-// allocate, and the race detector clears its memory for each.
+// Buffers is the size of the buffers of a connection in tests. Those of go-redis, 32 KB each, are
+// most of what tests allocate, and the race detector clears its memory for each.
 const Buffers = 4 << 10
 
 // client returns a client that connects through dial or, if dial is nil, as go-redis

@@ -109,8 +109,8 @@ func Each(t *testing.T, test func(t *testing.T, s *Server)) {
 	}
 }
 
-// NotShort skips a test with -short: one that waits for seconds or, called by what starts them, that needs several servers or
-// processes.
+// NotShort skips a test with -short: one that waits for seconds or, called by what starts them,
+// that needs several servers or processes.
 func NotShort(t testing.TB) {
 	t.Helper()
 	if testing.Short() {

@@ -54,8 +54,8 @@ type Enqueue struct {
 // Size returns how many bytes it has, about.
 func (t Enqueue) Size() int { return len(t.ID) + len(t.Payload) }
 
-// Batch is the arguments of enqueue.lua: groups of tasks, each due so many microseconds after the one before it in
-// its group.
+// Batch is the arguments of enqueue.lua: groups of tasks, each due so many microseconds after the
+// one before it in its group.
 type Batch struct {
 	remembers bool // the policy asks for what is done
 	args      []any

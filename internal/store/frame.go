@@ -11,10 +11,11 @@ const (
 	MaxHeaders = 64
 	// MaxHeaderKey is the most bytes that a key of a header may have, and a kind.
 	MaxHeaderKey = 256
-	// KindKey is the key in a frame of the task's kind. No header has it. A client that knows no kinds reads it as one.
+	// KindKey is the key in a frame of the task's kind. No header has it. A client that knows no
+	// kinds reads it as one.
 	KindKey = "sluice-kind"
-	// frameMagic is what a frame begins with, with the number of its format. No UTF-8 text begins with
-	// its first byte.
+	// frameMagic is what a frame begins with, with the number of its format. No UTF-8 text begins
+	// with its first byte.
 	frameMagic = "\xffSLU\x01"
 )
 
@@ -24,13 +25,14 @@ const (
 //	frameMagic, the size of the pairs, the pairs, the payload
 //
 // A pair is a key and a value, each after its size; the keys ascend. A size is a uvarint of the
-// fewest bytes. The kind is a pair, too, if there is one. A payload with neither is stored as it is, except one that begins with
-// frameMagic: that gets a frame without pairs.
+// fewest bytes. The kind is a pair, too, if there is one. A payload with neither is stored as it
+// is, except one that begins with frameMagic: that gets a frame without pairs.
 //
-// So there is one frame for each kind, header and payload. What begins like a frame and is not exactly what
-// Pack would have written is a payload, from a foreign producer.
+// So there is one frame for each kind, header and payload. What begins like a frame and is not
+// exactly what Pack would have written is a payload, from a foreign producer.
 
-// Pack returns a kind, "" for none, a header, and a payload, as they are stored: MaxHeaders pairs at most. It is a copy.
+// Pack returns a kind, "" for none, a header, and a payload, as they are stored: MaxHeaders pairs
+// at most. It is a copy.
 func Pack(kind string, header map[string]string, payload []byte) string {
 	if !isFramed(kind, header, payload) {
 		return string(payload)
@@ -101,8 +103,8 @@ func writeSize(frame *strings.Builder, n int) {
 	frame.Write(to[:binary.PutUvarint(to[:], uint64(n))])
 }
 
-// Unpack returns the kind, the header and the payload of what is stored; nil for those that are empty.
-// The result shares no memory with what is stored.
+// Unpack returns the kind, the header and the payload of what is stored; nil for those that are
+// empty. The result shares no memory with what is stored.
 func Unpack(stored string) (kind string, header map[string]string, payload []byte) {
 	kind, header, rest, ok := cutFrame(stored)
 	if !ok {

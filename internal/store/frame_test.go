@@ -43,8 +43,8 @@ func FuzzHeader_RoundTrip(f *testing.F) {
 	})
 }
 
-// FuzzHeader_AnyBytes: any bytes are read without a panic. They are a plain payload, unless they are
-// exactly what is written for a header and a payload.
+// FuzzHeader_AnyBytes: any bytes are read without a panic. They are a plain payload, unless they
+// are exactly what is written for a header and a payload.
 func FuzzHeader_AnyBytes(f *testing.F) {
 	true1 := Pack("", map[string]string{"a": "1", "b": ""}, []byte("p"))
 	f.Add(true1)

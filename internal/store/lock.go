@@ -133,7 +133,8 @@ func decodeWaiting(list []any) (Acquired, error) {
 	return Acquired{Left: timeToLive(left), Ahead: int(min(ahead, math.MaxInt32)), Score: score}, r.err()
 }
 
-// decodeFence reads a fence, 0 for none. A string is for those that a script cannot put into a number.
+// decodeFence reads a fence, 0 for none. A string is for those that a script cannot put into a
+// number.
 func decodeFence(value any) (fence int64, err error) {
 	switch v := value.(type) {
 	case int64:
@@ -212,7 +213,8 @@ func (l *Lock) TTL(token any, permits bool) redisexec.Request {
 	return l.kind(permits).Inspect.Request(l.keys[:1], token)
 }
 
-// DecodeTTL reads the answer to TTL. A key of a foreign program may live for ever: then d is negative.
+// DecodeTTL reads the answer to TTL. A key of a foreign program may live for ever: then d is
+// negative.
 func DecodeTTL(value any) (d time.Duration, held bool, err error) {
 	ms, err := redisexec.Int(value)
 	return timeToLive(ms), ms != -2, err

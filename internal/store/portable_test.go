@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What the scripts may use of Lua: what 5.1, which Redis and Valkey have, and 5.4, which Dragonfly has, both know and mean alike;
-// and of the server what 6.2 has.
+// What the scripts may use of Lua: what 5.1, which Redis and Valkey have, and 5.4, which Dragonfly
+// has, both know and mean alike; and of the server what 6.2 has.
 var (
 	luaWords = strings.Fields("and break do else elseif end false for function goto if in local nil not or repeat return then true until while")
 	// unpack has a local name, since 5.4 knows it as table.unpack alone.
@@ -26,7 +26,8 @@ var (
 // unpacked is the line that names unpack as a global.
 const unpacked = "local unpack = table.unpack or unpack"
 
-// luaCode returns a script without its comments, and with the contents of its texts left out where plain is set.
+// luaCode returns a script without its comments, and with the contents of its texts left out where
+// plain is set.
 func luaCode(source string, plain bool) string {
 	token := regexp.MustCompile(`--[^\n]*|'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*"`)
 	return token.ReplaceAllStringFunc(source, func(s string) string {
@@ -86,7 +87,8 @@ func notPortable(source string) (found []string) {
 	return slices.Compact(found)
 }
 
-// TestScripts_ArePortable: to every server that runs scripts as Redis 6.2 does, on Lua 5.1 and on 5.4.
+// TestScripts_ArePortable: to every server that runs scripts as Redis 6.2 does, on Lua 5.1 and on
+// 5.4.
 func TestScripts_ArePortable(t *testing.T) {
 	scripts := Load(os.DirFS("../../lua"))
 	for _, name := range slices.Sorted(maps.Keys(scripts.All)) {

@@ -170,8 +170,8 @@ func (q *Queue) Pop(n int) redisexec.Request {
 	return r
 }
 
-// Cancel removes a task. If it is leased, its ID is published on the channel, which is as scripts are
-// given it.
+// Cancel removes a task. If it is leased, its ID is published on the channel, which is as scripts
+// are given it.
 func (q *Queue) Cancel(id string, channel any) redisexec.Request {
 	return q.replicated(q.scripts.Cancel.Request(q.done, id, channel))
 }
@@ -242,8 +242,8 @@ func (q *Queue) Peek(after Cursor, n int) redisexec.Request {
 	return q.scripts.Peek.Request(q.done, n, after.Score, after.ID, "0", "")
 }
 
-// List shows tasks in a state. Of the due ones, peek.lua leaves out versions that wait behind a lease
-// that has run out: a page cannot begin behind one.
+// List shows tasks in a state. Of the due ones, peek.lua leaves out versions that wait behind a
+// lease that has run out: a page cannot begin behind one.
 func (q *Queue) List(state State, after Cursor, n int, p Payloads) redisexec.Request {
 	if state == StateDue {
 		return q.scripts.Peek.Request(q.done, n, after.Score, after.ID, "1", p.argument())

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-go/sluice/internal/redisexec"
 )
 
-// reader reads the parts of a script's reply, one after the other. Once a part is missing, or is not what is asked
-// for, all that is read is the zero value, and err says so.
+// reader reads the parts of a script's reply, one after the other. Once a part is missing, or is
+// not what is asked for, all that is read is the zero value, and err says so.
 type reader struct {
 	value any // the reply
 	parts []any
@@ -116,8 +116,8 @@ func TimeOf(score float64) time.Time {
 	return time.Unix(int64(seconds), int64(math.Round(fraction*1e6))*1000)
 }
 
-// ExactTimeOf returns a score from 0 on as a time of which ScoreOf returns that score again: to 100 ns, since the
-// scores of our time lie 240 ns apart.
+// ExactTimeOf returns a score from 0 on as a time of which ScoreOf returns that score again: to 100
+// ns, since the scores of our time lie 240 ns apart.
 func ExactTimeOf(score float64) time.Time {
 	seconds, fraction := math.Modf(min(score, 1e17))
 	return time.Unix(int64(seconds), int64(math.Round(fraction*1e7))*100)
@@ -129,5 +129,6 @@ func ScoreOf(t time.Time) float64 {
 	return score
 }
 
-// ScoreText writes a score as most servers print it: what is equal as text need not be compared as a number.
+// ScoreText writes a score as most servers print it: what is equal as text need not be compared as
+// a number.
 func ScoreText(score float64) string { return strconv.FormatFloat(score, 'g', 17, 64) }

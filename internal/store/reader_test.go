@@ -49,7 +49,8 @@ func TestReader_TakesNothingElse(t *testing.T) {
 	}
 }
 
-// TestExchange_ReadsEachPart of a reply to a script that was to finish two tasks and to claim others.
+// TestExchange_ReadsEachPart of a reply to a script that was to finish two tasks and to claim
+// others.
 func TestExchange_ReadsEachPart(t *testing.T) {
 	reply := func(change func(parts []any)) []any {
 		parts := []any{int64(2), "9.5", []any{"a", "b"}, []any{int64(1), int64(3)}, []any{"p", ""}, "1.5 2.5", []any{int64(1), int64(0)}, int64(-7), int64(4), int64(2)}

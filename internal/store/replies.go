@@ -19,8 +19,8 @@ const (
 	StateDone
 )
 
-// DecodePopped reads the answer to Pop: the tasks, whether there may be more, and whether a pause or
-// limits keep those.
+// DecodePopped reads the answer to Pop: the tasks, whether there may be more, and whether a pause
+// or limits keep those.
 func DecodePopped(value any) (tasks []Task, more, isLimited bool, err error) {
 	r := newReader(value)
 	left := r.int()
@@ -60,8 +60,9 @@ func DecodeListed(state State, value any) (end Cursor, tasks []Info, err error) 
 	return end, tasks, r.err()
 }
 
-// DecodeGot reads the answer to Get about tasks with these IDs: the server's time, and what was found.
-// Of a task that is not there that is StateAbsent; one that was not written by the library is left out.
+// DecodeGot reads the answer to Get about tasks with these IDs: the server's time, and what was
+// found. Of a task that is not there that is StateAbsent; one that was not written by the library
+// is left out.
 func DecodeGot(value any, ids ...string) (now time.Time, found []Info, err error) {
 	r, most := newReader(value), int64(len(ids))
 	now = TimeOf(r.score()).UTC()

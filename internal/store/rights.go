@@ -30,7 +30,8 @@ type Right struct {
 	Commands string   // each with all of its arguments, where "key" stands for that key or channel; between "; "
 }
 
-// Rights are all that the parts need, except on a Cluster. Check asks for them, and docs/operations.md grants them.
+// Rights are all that the parts need, except on a Cluster. Check asks for them, and
+// docs/operations.md grants them.
 var Rights = []Right{
 	{All, []string{""}, "EVAL x 0; EVALSHA x 0; PING; UNSUBSCRIBE"},
 	{All, []string{keyspace.Wake}, "PUBLISH key m; SUBSCRIBE key"},
@@ -70,7 +71,8 @@ type Check struct {
 	asked [][]string // the words of each command: evictionCommand is the first
 }
 
-// CheckLocks is the Check of the parts that locks with that prefix need. It asks for the name "check".
+// CheckLocks is the Check of the parts that locks with that prefix need. It asks for the name
+// "check".
 func (s *Scripts) CheckLocks(prefix string, parts map[Part]bool) (Check, error) {
 	main, err := MainKey(prefix, "check")
 	// No lock can have the key that the script names: it has a hash tag, and ends as a companion.
@@ -141,8 +143,8 @@ func (c *Check) Decode(value any) (wrong []error, mayAsk bool, err error) {
 	return wrong, mayAsk, nil
 }
 
-// DecodeEviction reads the answer to Eviction: the policy by which the server evicts keys when its memory is full; "" if
-// its memory has no limit, or if it has not said so.
+// DecodeEviction reads the answer to Eviction: the policy by which the server evicts keys when its
+// memory is full; "" if its memory has no limit, or if it has not said so.
 func DecodeEviction(value any) string {
 	settings, _ := value.(map[any]any)
 	if pairs, ok := value.([]any); ok { // of RESP 2

@@ -60,7 +60,8 @@ var retries = map[string]redisexec.RetryPolicy{
 	"never": redisexec.Never, "idempotent": redisexec.Idempotent, "readOnly": redisexec.ReadOnly,
 }
 
-// fragments returns those that a file uses, each behind those that it uses itself, except those that are loaded already.
+// fragments returns those that a file uses, each behind those that it uses itself, except those
+// that are loaded already.
 func (s *Scripts) fragments(file string, loaded map[string]bool) (all string) {
 	for _, name := range header(file, "USES") {
 		if !loaded[name] {
@@ -72,15 +73,16 @@ func (s *Scripts) fragments(file string, loaded map[string]bool) (all string) {
 	return all
 }
 
-// header returns the words of the line of a file that begins with that label; none if there is no such line.
+// header returns the words of the line of a file that begins with that label; none if there is no
+// such line.
 func header(file, label string) []string {
 	_, rest, _ := strings.Cut(file, "-- "+label+" ")
 	line, _, _ := strings.Cut(rest, "\n")
 	return strings.FieldsFunc(line, func(r rune) bool { return strings.ContainsRune(" ,:", r) })
 }
 
-// forEachQueue makes heads.lua look at up to MaxLook queues. Its last line is for one, and is repeated with other
-// numbers, so that each call names its keys literally, as in all scripts.
+// forEachQueue makes heads.lua look at up to MaxLook queues. Its last line is for one, and is
+// repeated with other numbers, so that each call names its keys literally, as in all scripts.
 func forEachQueue(source string) string {
 	body := strings.TrimSuffix(source, "\n")
 	last := body[strings.LastIndexByte(body, '\n')+1:] + "\n"

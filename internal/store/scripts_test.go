@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// luaFiles returns the scripts, and the fragments as shared/<name>, without the ending of their files.
+// luaFiles returns the scripts, and the fragments as shared/<name>, without the ending of their
+// files.
 func luaFiles(t *testing.T) map[string]string {
 	files := map[string]string{}
 	require.NoError(t, fs.WalkDir(os.DirFS("../../lua"), ".", func(path string, _ fs.DirEntry, err error) error {
@@ -51,9 +52,9 @@ func definedNames(source string) (names []string) {
 	return names
 }
 
-// TestFragments_SayWhatTheyDefineAndUse: USES of a script or fragment names each fragment of which it uses a name, and no
-// other; DEFINES of a fragment names all that others use, and nothing else. So no name of a loaded script is missing, and
-// none stands for two things.
+// TestFragments_SayWhatTheyDefineAndUse: USES of a script or fragment names each fragment of which
+// it uses a name, and no other; DEFINES of a fragment names all that others use, and nothing else.
+// So no name of a loaded script is missing, and none stands for two things.
 func TestFragments_SayWhatTheyDefineAndUse(t *testing.T) {
 	files := luaFiles(t)
 	used := map[string][]string{} // by fragment
@@ -86,8 +87,8 @@ func TestFragments_SayWhatTheyDefineAndUse(t *testing.T) {
 	}
 }
 
-// TestFragments_AreInOrder: in a script each fragment stands once, behind all that it uses; and no other one of the script has
-// a name at its top level that the fragment DEFINES.
+// TestFragments_AreInOrder: in a script each fragment stands once, behind all that it uses; and no
+// other one of the script has a name at its top level that the fragment DEFINES.
 func TestFragments_AreInOrder(t *testing.T) {
 	files, scripts := luaFiles(t), Load(os.DirFS("../../lua"))
 	for name, script := range scripts.All {

@@ -21,7 +21,8 @@ type Disposition struct {
 	Next   *Next         // takes the task's place, whatever the action is; nil for none
 }
 
-// Next is what a task with that ID is from the end of this one on: the next occurrence of a periodic task.
+// Next is what a task with that ID is from the end of this one on: the next occurrence of a
+// periodic task.
 type Next struct {
 	At      time.Time // when it is due
 	Payload string    // as it is stored, not empty
@@ -39,7 +40,8 @@ const (
 	Bury                  // put it among the dead letters
 )
 
-// Settler is which script carries a disposition out. Those of many tasks that have the same one are sent together.
+// Settler is which script carries a disposition out. Those of many tasks that have the same one are
+// sent together.
 type Settler int
 
 // The settlers.
@@ -86,7 +88,8 @@ func appendItem(args []any, item *Item) []any {
 	return append(args, Duration(d.Delay), countsAs[Snooze], "", "") // or Release, without a delay
 }
 
-// countsAs is what a task that is given back counts as. One that is not counted has an attempt less.
+// countsAs is what a task that is given back counts as. One that is not counted has an attempt
+// less.
 var countsAs = [...]string{Finish: "done", Retry: "retried", Release: "", Snooze: "", Bury: "retried"}
 
 // claimant says who claims tasks, and for how long, as exchange.lua is told.
@@ -94,7 +97,8 @@ func claimant(lease time.Duration, worker string) string {
 	return strconv.FormatFloat(lease.Seconds(), 'f', -1, 64) + "/" + worker
 }
 
-// appendRetention appends for how long exchange.lua is to remember tasks that are to be finished, and the results that they have.
+// appendRetention appends for how long exchange.lua is to remember tasks that are to be finished,
+// and the results that they have.
 func appendRetention(args []any, items []Item, d time.Duration) []any {
 	const noReceipt = ""
 	args = append(args, noReceipt, Duration(d))
@@ -106,8 +110,8 @@ func appendRetention(args []any, items []Item, d time.Duration) []any {
 	return args
 }
 
-// appendByReceipt appends what exchange.lua and heartbeat.lua are given of claimed tasks: of those in a row
-// with the same receipt, that, their number and their IDs.
+// appendByReceipt appends what exchange.lua and heartbeat.lua are given of claimed tasks: of those
+// in a row with the same receipt, that, their number and their IDs.
 func appendByReceipt(args []any, items []Item) []any {
 	for len(items) > 0 {
 		receipt, size := items[0].Receipt, 1

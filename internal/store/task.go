@@ -20,8 +20,8 @@ type Task struct {
 	Attempt int
 }
 
-// Info is a task as a script shows it, in any state. Its Score is its place in a list: when it is due, when its lease
-// ends, or when it died.
+// Info is a task as a script shows it, in any state. Its Score is its place in a list: when it is
+// due, when its lease ends, or when it died.
 type Info struct {
 	Task
 	Omitted int    // the size of header and payload, or of the result, if they were left out
@@ -41,7 +41,8 @@ func (r *reader) listed() Info {
 	return t
 }
 
-// shown reads id, score, attempt, payload and story of a task in a state. The score of a dead letter may be any.
+// shown reads id, score, attempt, payload and story of a task in a state. The score of a dead
+// letter may be any.
 func (r *reader) shown(state State) Info {
 	id, score := r.text(), r.anyScore()
 	t := r.standing(id, r.part(), r.part(), state)
@@ -73,7 +74,8 @@ func (r *reader) standing(id string, attempt, payload any, state State) (t Info)
 	return t
 }
 
-// story reads what payload.lua says of a task: why it is dead or its last error, when that was, since when it is leased, and by which worker.
+// story reads what payload.lua says of a task: why it is dead or its last error, when that was,
+// since when it is leased, and by which worker.
 func (r *reader) story(t *Info) {
 	t.Reason = r.text()
 	t.FailedAt, _ = r.maybeScore()
@@ -160,9 +162,10 @@ type Exchanged struct {
 // longestDue is for how many microseconds a task is said to have been due at most.
 const longestDue = 9_000_000_000_000_000
 
-// DecodeExchange decodes the reply of exchange.lua, which was to finish so many tasks: whether there are more, the score of all, their
-// IDs, the attempts unless all are first ones, the payloads unless all are empty, when each was due, in one text, the answers,
-// the next due time, how many clients are in line, and this one's place.
+// DecodeExchange decodes the reply of exchange.lua, which was to finish so many tasks: whether
+// there are more, the score of all, their IDs, the attempts unless all are first ones, the payloads
+// unless all are empty, when each was due, in one text, the answers, the next due time, how many
+// clients are in line, and this one's place.
 func DecodeExchange(value any, finished int) (x Exchanged, err error) {
 	r := newReader(value)
 	more := r.int()
@@ -220,8 +223,8 @@ func (x *Exchanged) Cut(n int) Exchanged {
 // The outcomes of an enqueued task, as enqueue.lua counts them.
 const firstOutcome, lastOutcome = 1, 5
 
-// AppendOutcomes decodes the time from which the delays of the batch's next script count at the earliest, and the
-// outcomes of n tasks: none if all were added.
+// AppendOutcomes decodes the time from which the delays of the batch's next script count at the
+// earliest, and the outcomes of n tasks: none if all were added.
 func AppendOutcomes[O ~int](to []O, value any, n int) (outcomes []O, floor string, err error) {
 	r := newReader(value)
 	floor, outcomes = r.text(), to

@@ -1,5 +1,5 @@
-// This file checks that the library is built as docs/architecture.md says, and that its goroutines and mutexes are documented
-// where they are.
+// This file checks that the library is built as docs/architecture.md says, and that its goroutines
+// and mutexes are documented where they are.
 
 package systest_test
 
@@ -303,7 +303,8 @@ func functionName(f *ast.FuncDecl) string {
 	return typeName(f.Recv.List[0].Type) + "." + f.Name.Name
 }
 
-// TestArchitecture_MutexesSayWhatTheyGuard: the comment beside a mutex, which is a field or a variable, has the word "guards".
+// TestArchitecture_MutexesSayWhatTheyGuard: the comment beside a mutex, which is a field or a
+// variable, has the word "guards".
 func TestArchitecture_MutexesSayWhatTheyGuard(t *testing.T) {
 	t.Parallel()
 	found := 0
@@ -326,8 +327,9 @@ func TestArchitecture_MutexesSayWhatTheyGuard(t *testing.T) {
 	require.Greater(t, found, 20)
 }
 
-// TestArchitecture_GoroutinesSayWhatEndsThem: what ends a goroutine, and what waits for it, says the comment directly above the
-// place that starts it or, without one, the doc of the function there. It has the words "end" and "wait", or "ends" and "waits".
+// TestArchitecture_GoroutinesSayWhatEndsThem: what ends a goroutine, and what waits for it, says
+// the comment directly above the place that starts it or, without one, the doc of the function
+// there. It has the words "end" and "wait", or "ends" and "waits".
 func TestArchitecture_GoroutinesSayWhatEndsThem(t *testing.T) {
 	t.Parallel()
 	ends, waits := regexp.MustCompile(`\b[Ee]nds?\b`), regexp.MustCompile(`\b[Ww]aits?\b`)
@@ -352,7 +354,8 @@ func TestArchitecture_GoroutinesSayWhatEndsThem(t *testing.T) {
 	require.Greater(t, found, 29)
 }
 
-// startsGoroutine reports whether a node is a go statement, or calls a method Go of a group, or background.NewLoop.
+// startsGoroutine reports whether a node is a go statement, or calls a method Go of a group, or
+// background.NewLoop.
 func startsGoroutine(n ast.Node) bool {
 	switch n := n.(type) {
 	case *ast.GoStmt:
@@ -398,7 +401,8 @@ func (s source) at(n ast.Node) string { return s.files.Position(n.Pos()).String(
 
 func (s source) line(at token.Pos) int { return s.files.Position(at).Line }
 
-// beside returns the comments that end directly above the line where a node begins, or stand behind it on that line.
+// beside returns the comments that end directly above the line where a node begins, or stand behind
+// it on that line.
 func (s source) beside(n ast.Node) (text string) {
 	at := s.line(n.Pos())
 	for _, c := range s.file.Comments {

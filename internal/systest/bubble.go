@@ -35,9 +35,10 @@ func Bubble(t *testing.T, test func(t *testing.T, m *miniredis.Miniredis, rdb re
 	})
 }
 
-// BubbleConnections is how many connections a client in a bubble has, 0 for go-redis's default. A call that waits for one takes a timer
-// that is kept for the next, in another bubble or in none: that ends the process. But a client of many takes an outage for
-// one only after as many failures. So a package where some tests make many calls at once has many, in its TestMain.
+// BubbleConnections is how many connections a client in a bubble has, 0 for go-redis's default. A
+// call that waits for one takes a timer that is kept for the next, in another bubble or in none:
+// that ends the process. But a client of many takes an outage for one only after as many failures.
+// So a package where some tests make many calls at once has many, in its TestMain.
 var BubbleConnections int
 
 // BubbleClient returns a client for use in a bubble. The caller closes it before the
@@ -76,7 +77,8 @@ func BubbleDialer(m *miniredis.Miniredis) redistest.Dialer {
 	return DistantDialer(m, new(atomic.Int64))
 }
 
-// DistantDialer is BubbleDialer for a client at a distance: what is sent takes so many ns to the server, and back.
+// DistantDialer is BubbleDialer for a client at a distance: what is sent takes so many ns to the
+// server, and back.
 func DistantDialer(m *miniredis.Miniredis, way *atomic.Int64) redistest.Dialer {
 	return func(context.Context, string, string) (net.Conn, error) {
 		server, err := m.Dial()

@@ -62,8 +62,8 @@ func StartChild(t *testing.T, role string, settings ...any) *Child {
 	return newChild(t, started, err)
 }
 
-// StartProgram starts another program, which has to end when its standard input does. It is killed at the latest when the
-// test ends.
+// StartProgram starts another program, which has to end when its standard input does. It is killed
+// at the latest when the test ends.
 func StartProgram(t *testing.T, path string, args ...string) *Child {
 	t.Helper()
 	redistest.NotShort(t)

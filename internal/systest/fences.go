@@ -12,7 +12,8 @@ type Grant struct {
 	Sent, Known time.Time
 }
 
-// WrongFences returns which fences of a lock were given twice, and which do not rise in the order in which they were given.
+// WrongFences returns which fences of a lock were given twice, and which do not rise in the order
+// in which they were given.
 func WrongFences(name string, grants []Grant) (wrong []string) {
 	sent, known := slices.Clone(grants), slices.Clone(grants)
 	slices.SortFunc(sent, func(a, b Grant) int { return a.Sent.Compare(b.Sent) })

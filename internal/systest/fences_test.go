@@ -9,7 +9,8 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// TestWrongFences: a fence that is given twice, or after a higher one was known, is wrong; of two that overlap either may be higher.
+// TestWrongFences: a fence that is given twice, or after a higher one was known, is wrong; of two
+// that overlap either may be higher.
 func TestWrongFences(t *testing.T) {
 	t.Parallel()
 	at := func(ms int) time.Time { return time.UnixMilli(int64(ms)) }

@@ -47,8 +47,8 @@ func inLibrary(stack string) bool {
 	return false
 }
 
-// RequireNoGoroutines waits until none of the library's goroutines is left. Some go on for five seconds when they have
-// nothing to do, and then for what is left of a pause.
+// RequireNoGoroutines waits until none of the library's goroutines is left. Some go on for five
+// seconds when they have nothing to do, and then for what is left of a pause.
 func RequireNoGoroutines(t *testing.T) {
 	t.Helper()
 	var left []string

@@ -1,4 +1,5 @@
-// This file looks inside the library, for what no exported name tells: tests of the promises ask for it, users do not.
+// This file looks inside the library, for what no exported name tells: tests of the promises ask
+// for it, users do not.
 
 package systest
 
@@ -55,7 +56,8 @@ func Apart(l *sluice.Locker) int {
 	return apart
 }
 
-// PutNext has a task take the place of another one, as a worker does with the next occurrence of a periodic task.
+// PutNext has a task take the place of another one, as a worker does with the next occurrence of a
+// periodic task.
 func (b QueueTest) PutNext(ctx context.Context, e sluice.Entry, next sluice.Task) error {
 	b.Helper()
 	items := []store.Item{{ID: e.ID, Receipt: store.ScoreText(e.Score), Disposition: store.Disposition{

@@ -119,7 +119,8 @@ func (b QueueTest) Stats() sluice.Stats {
 	return Standing(s)
 }
 
-// Standing returns what Stats says of what is in a queue: not of what became of other tasks, except Dropped, nor of who waits.
+// Standing returns what Stats says of what is in a queue: not of what became of other tasks, except
+// Dropped, nor of who waits.
 func Standing(s sluice.Stats) sluice.Stats {
 	s.Done, s.Retried, s.Buried, s.Lost, s.Retained, s.Workers, s.Waiting, s.Worked = 0, 0, 0, 0, 0, 0, 0, time.Time{}
 	return s
@@ -180,14 +181,14 @@ func (b QueueTest) setLease(id string, end float64, lease string) {
 	require.NoError(b, b.RDB.ZAdd(ctx, "{"+b.Key+"}:leased", redis.Z{Score: end, Member: id}).Err())
 }
 
-// Publish publishes a message as a sharded one, where there are such, and as a classic one, and returns
-// how many subscribers have got it.
+// Publish publishes a message as a sharded one, where there are such, and as a classic one, and
+// returns how many subscribers have got it.
 func (b QueueTest) Publish(channel, message string) int64 {
 	return b.RDB.SPublish(b.Context(), channel, message).Val() + b.RDB.Publish(b.Context(), channel, message).Val()
 }
 
-// Eventually calls f until it says yes, for an event that has to come. Unlike require.Eventually it calls f in
-// the goroutine of the test, which f may fail.
+// Eventually calls f until it says yes, for an event that has to come. Unlike require.Eventually it
+// calls f in the goroutine of the test, which f may fail.
 func (b QueueTest) Eventually(f func() bool) {
 	b.Helper()
 	for deadline := time.Now().Add(eventTimeout); !f(); time.Sleep(2 * time.Millisecond) {

@@ -74,8 +74,8 @@ func logged(next sluice.Handler) sluice.Handler                      { return ne
 
 var codeBlock = regexp.MustCompile("(?ms)^```(\\w*)\n(.*?)^```$")
 
-// TestReadme_SnippetsCompile: each piece of Go of the pages for users compiles, if what they take as given is there. A name that a
-// snippet declares may be left unused.
+// TestReadme_SnippetsCompile: each piece of Go of the pages for users compiles, if what they take
+// as given is there. A name that a snippet declares may be left unused.
 func TestReadme_SnippetsCompile(t *testing.T) {
 	t.Parallel()
 	text, found := given, 0

@@ -2,8 +2,8 @@ package systest
 
 import "slices"
 
-// Span is from when until when something lasted, by any clock or counter. Until is no part of it, so a span that begins where
-// another one ends does not overlap with it.
+// Span is from when until when something lasted, by any clock or counter. Until is no part of it,
+// so a span that begins where another one ends does not overlap with it.
 type Span struct{ From, Until int64 }
 
 // AtOnce returns how many of the spans overlap at the same time, at most.

@@ -10,7 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// AwaitSteps waits until every caller has gone on whose steps are counted with mu, and returns for how long.
+// AwaitSteps waits until every caller has gone on whose steps are counted with mu, and returns for
+// how long.
 func AwaitSteps(t testing.TB, mu *sync.Mutex, steps map[string]int, patience time.Duration) time.Duration {
 	t.Helper()
 	begun := time.Now()

@@ -157,8 +157,8 @@ func Connections(t testing.TB, rdb redis.UniversalClient) int {
 	return n
 }
 
-// Subscribers returns how many clients are subscribed to a channel on any server, be it as a sharded
-// one or classically.
+// Subscribers returns how many clients are subscribed to a channel on any server, be it as a
+// sharded one or classically.
 func Subscribers(ctx context.Context, rdb redis.UniversalClient, channel string) (n int64) {
 	cluster, ok := rdb.(*redis.ClusterClient)
 	if !ok {
@@ -179,7 +179,8 @@ func InLine(ctx context.Context, rdb redis.UniversalClient, key string) int64 {
 	return rdb.ZCard(ctx, keyspace.Companion(key, keyspace.Line)).Val()
 }
 
-// Listeners returns how many clients are subscribed on one server to be told of the lock or queue with a key.
+// Listeners returns how many clients are subscribed on one server to be told of the lock or queue
+// with a key.
 func Listeners(ctx context.Context, rdb redis.UniversalClient, key string) int {
 	pattern := keyspace.Companion(key, keyspace.Wake) + ":*"
 	return len(rdb.PubSubChannels(ctx, pattern).Val()) + len(rdb.PubSubShardChannels(ctx, pattern).Val())

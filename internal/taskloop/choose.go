@@ -8,10 +8,12 @@ import (
 	"github.com/sluice-go/sluice/internal/store"
 )
 
-// choose returns the queue with which the next exchange is, and for how many tasks its claim. nil if none may go out now.
+// choose returns the queue with which the next exchange is, and for how many tasks its claim. nil
+// if none may go out now.
 //
-// Claims go to the queue whose turn it is (see deal.go). Tasks are finished by the script that claims, so that the exchange with
-// a queue that has dispositions to be sent and whose turn it is has both.
+// Claims go to the queue whose turn it is (see deal.go). Tasks are finished by the script that
+// claims, so that the exchange with a queue that has dispositions to be sent and whose turn it is
+// has both.
 func (l *loop) choose(now time.Time) (q *queue, claim int) {
 	l.nextTry = time.Time{}
 	l.holdBack(now)
@@ -43,12 +45,13 @@ func (l *loop) choose(now time.Time) (q *queue, claim int) {
 	return r, 0
 }
 
-// slots is how many exchanges go out at a time by a client, of all its queues. More would only make the groups
-// smaller. One queue has its own rule, see mayExchange.
+// slots is how many exchanges go out at a time by a client, of all its queues. More would only make
+// the groups smaller. One queue has its own rule, see mayExchange.
 func (l *loop) slots() int { return 2 + l.Concurrency/runnersPerSlot }
 
-// holdBack counts the exchanges under way that hold back others of their client, and notes until when. Those with queues that have never
-// answered hold back others of which that is true. Those of one queue alone do not: see mayExchange.
+// holdBack counts the exchanges under way that hold back others of their client, and notes until
+// when. Those with queues that have never answered hold back others of which that is true. Those of
+// one queue alone do not: see mayExchange.
 func (l *loop) holdBack(now time.Time) {
 	for _, c := range l.clients {
 		c.beside = [2]int{}
@@ -72,7 +75,8 @@ func (l *loop) holdBack(now time.Time) {
 	}
 }
 
-// mayGo reports whether an exchange of any queue may go out, as far as is known without looking at each.
+// mayGo reports whether an exchange of any queue may go out, as far as is known without looking at
+// each.
 func (l *loop) mayGo() bool {
 	enough := max(l.Concurrency/4, 1)
 	isMuch := l.pending >= enough || l.free() >= enough
@@ -122,7 +126,8 @@ func (l *loop) reporter(now time.Time) *queue {
 	return nil
 }
 
-// probe returns a queue whose outage may be over: it is asked for a task, whether a runner is free or not. One at a time for a client.
+// probe returns a queue whose outage may be over: it is asked for a task, whether a runner is free
+// or not. One at a time for a client.
 func (l *loop) probe(now time.Time) *queue {
 	if len(l.queues) == 1 || l.stopping != nil {
 		return nil
@@ -160,9 +165,9 @@ func (l *loop) mayExchange(q *queue, now time.Time) bool {
 }
 
 // claimable is how many tasks the next claim of a queue is for: the free runners, but with many
-// not more than half of them, so that two exchanges can take turns, nor more than its share. One of several queues is
-// asked for about as many as it had the last time, unless it had more, and for few in an outage:
-// runners are not kept for tasks that are not there.
+// not more than half of them, so that two exchanges can take turns, nor more than its share. One of
+// several queues is asked for about as many as it had the last time, unless it had more, and for
+// few in an outage: runners are not kept for tasks that are not there.
 func (l *loop) claimable(q *queue, now time.Time) int {
 	if l.stopping != nil || l.isShut(q) { // see probe
 		return 0

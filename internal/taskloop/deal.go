@@ -7,16 +7,18 @@ import (
 	"github.com/sluice-go/sluice/internal/backoff"
 )
 
-// A loop that works on several queues deals its runners to them by weighted fair queueing: each queue is charged for the time
-// that its handlers take, divided by its weight, and the one that was charged least has the next claim. A queue that had no
-// work begins where the others are, so that it gains nothing by the time without work. (Start-time fair queueing: Goyal, Vin and
-// Cheng, 1996.)
+// A loop that works on several queues deals its runners to them by weighted fair queueing: each
+// queue is charged for the time that its handlers take, divided by its weight, and the one that was
+// charged least has the next claim. A queue that had no work begins where the others are, so that
+// it gains nothing by the time without work. (Start-time fair queueing: Goyal, Vin and Cheng,
+// 1996.)
 
 const (
-	// leastCost is what a task costs at least. Shorter handlers cannot be told apart: what is measured of them is the machine.
+	// leastCost is what a task costs at least. Shorter handlers cannot be told apart: what is
+	// measured of them is the machine.
 	leastCost = time.Millisecond
-	// quantum is for how much handler time a claim is at least, if there are runners for it: many tasks where handlers are quick,
-	// since to claim a few costs as much as to claim many.
+	// quantum is for how much handler time a claim is at least, if there are runners for it: many
+	// tasks where handlers are quick, since to claim a few costs as much as to claim many.
 	quantum = 50 * time.Millisecond
 )
 
@@ -33,8 +35,8 @@ type account struct {
 // charge charges for tasks, or gives back what was charged.
 func (a *account) charge(d time.Duration) { a.charged += d }
 
-// each is what a task is charged with when it is claimed: what one has cost lately, or more if those that run have taken longer
-// already.
+// each is what a task is charged with when it is claimed: what one has cost lately, or more if
+// those that run have taken longer already.
 func (a *account) each(elapsed time.Duration) time.Duration {
 	each := max(a.cost, leastCost)
 	if a.running > 0 {
@@ -48,7 +50,8 @@ func (a *account) beyond(elapsed time.Duration) time.Duration {
 	return max(time.Duration(a.running)*elapsed-a.began-a.expected-a.advance, 0)
 }
 
-// countRunning counts a handler that keeps a runner from now on, for n of 1, or does not any more, for -1.
+// countRunning counts a handler that keeps a runner from now on, for n of 1, or does not any more,
+// for -1.
 func (l *loop) countRunning(d *delivery, n int) {
 	a := &d.queue.account
 	a.running += n
@@ -56,8 +59,8 @@ func (l *loop) countRunning(d *delivery, n int) {
 	a.expected += time.Duration(n) * d.charged
 }
 
-// settleCost charges for a task what its handler has taken, 0 if it was not called, in place of what was charged when it was
-// claimed.
+// settleCost charges for a task what its handler has taken, 0 if it was not called, in place of
+// what was charged when it was claimed.
 func (l *loop) settleCost(d *delivery, took time.Duration) {
 	a := &d.queue.account
 	cost := time.Duration(0)
@@ -82,13 +85,14 @@ func (l *loop) settleCost(d *delivery, took time.Duration) {
 	l.giveBackCost(d.queue, -owes)
 }
 
-// turnOf is when the queue has its next turn: what it was charged, and what its handlers have taken beyond that so far, by its
-// weight.
+// turnOf is when the queue has its next turn: what it was charged, and what its handlers have taken
+// beyond that so far, by its weight.
 func (l *loop) turnOf(q *queue, now time.Time) float64 {
 	return float64(q.account.charged+q.account.beyond(now.Sub(l.opened))) / float64(q.Weight)
 }
 
-// turns are the queues of a client from which a claim may bring something: a heap, the one whose turn is next first.
+// turns are the queues of a client from which a claim may bring something: a heap, the one whose
+// turn is next first.
 type turns []*queue
 
 func (t turns) Len() int           { return len(t) }
@@ -113,14 +117,14 @@ func (t *turns) Pop() any {
 	return q
 }
 
-// takesTurns reports whether a queue may have turns: a claim may bring something, its server answers, and it has not as many
-// runners as it may have.
+// takesTurns reports whether a queue may have turns: a claim may bring something, its server
+// answers, and it has not as many runners as it may have.
 func (l *loop) takesTurns(q *queue) bool {
 	return q.demand.claimWanted && !l.isShut(q) && q.overdue == 0 && q.held() < l.most(q)
 }
 
-// wants adds a queue to those that have turns. One that had no work has the next turn, whatever it was charged before. Another one
-// that was left behind begins where the others are.
+// wants adds a queue to those that have turns. One that had no work has the next turn, whatever it
+// was charged before. Another one that was left behind begins where the others are.
 func (l *loop) wants(q *queue) {
 	if q.place >= 0 {
 		return
@@ -205,7 +209,8 @@ func (l *loop) firstOf(c *client, now time.Time) (first *queue) {
 		case *q.beside() >= l.slots() || !l.mayExchange(q, now) || l.claimable(q, now) == 0:
 			heap.Pop(&c.turns)
 			aside = append(aside, q)
-			// Its exchange is likely to be answered soon: until then none has its turn. A far server keeps no other one waiting.
+			// Its exchange is likely to be answered soon: until then none has its turn. A far
+			// server keeps no other one waiting.
 			if until := q.asked.Add(l.patienceWith(q)); q.underWay > 0 && now.Before(until) {
 				isHeld = true
 				l.nextTry = backoff.Sooner(l.nextTry, until)
@@ -220,14 +225,16 @@ func (l *loop) firstOf(c *client, now time.Time) (first *queue) {
 	return first
 }
 
-// isShut reports whether a queue's server is out, so that a probe asks it and no claim that keeps runners.
+// isShut reports whether a queue's server is out, so that a probe asks it and no claim that keeps
+// runners.
 func (l *loop) isShut(q *queue) bool { return len(l.queues) > 1 && q.health.isOut() }
 
 // part is how many runners are a queue's by its weight, beside the queues that want some too.
 func (l *loop) part(q *queue) int { return (l.Concurrency*q.Weight + l.weights - 1) / l.weights }
 
-// share is for how many tasks a claim of a queue may be: for those that its part of the runners lacks, beside the queues that want
-// some too; for a quantum, if it is known how long its handlers take; and for one at least.
+// share is for how many tasks a claim of a queue may be: for those that its part of the runners
+// lacks, beside the queues that want some too; for a quantum, if it is known how long its handlers
+// take; and for one at least.
 func (l *loop) share(q *queue) int {
 	if l.wanting == 0 || l.wanting == 1 && q.place >= 0 {
 		return l.Concurrency

@@ -132,12 +132,12 @@ func (l *loop) send(x *exchange) {
 	x.source.Start(x)
 }
 
-// lapsesAfter is for how long an exchange keeps runners: for several times as long as one takes. Before the queue has answered any
-// that is short: many that hang would have all runners in turn.
+// lapsesAfter is for how long an exchange keeps runners: for several times as long as one takes.
+// Before the queue has answered any that is short: many that hang would have all runners in turn.
 func (l *loop) lapsesAfter(q *queue) time.Duration { return max(4*q.usual, minLapse) }
 
-// patienceWith is for how long an exchange holds back others: with several queues for twice as long as one takes, so that these do not
-// use as many connections as they are.
+// patienceWith is for how long an exchange holds back others: with several queues for twice as long
+// as one takes, so that these do not use as many connections as they are.
 func (l *loop) patienceWith(q *queue) time.Duration {
 	if q.usual == 0 { // that is not known
 		return mostPatience

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-go/sluice/internal/store"
 )
 
-// TestLease_ManyAreExtendedInBatches, four at a time. One without an answer costs its own leases a try, and no
-// other: each has a budget of its own.
+// TestLease_ManyAreExtendedInBatches, four at a time. One without an answer costs its own leases a
+// try, and no other: each has a budget of its own.
 func TestLease_ManyAreExtendedInBatches(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		const n, tenth = 2000, 3 * time.Second
@@ -87,7 +87,8 @@ func TestLease_TheMostPressingIsExtendedFirst(t *testing.T) {
 	})
 }
 
-// TestLease_IsKnownToTheHandlersContext until it ends, by the clock and not by what the loop has noticed.
+// TestLease_IsKnownToTheHandlersContext until it ends, by the clock and not by what the loop has
+// noticed.
 func TestLease_IsKnownToTheHandlersContext(t *testing.T) {
 	for name, test := range map[string]struct {
 		extend fault
@@ -138,7 +139,8 @@ func TestLease_IsKnownToTheHandlersContext(t *testing.T) {
 	}
 }
 
-// TestLease_ALoopThatStandsStillMakesNoneValid: a process was stopped, and the loop has noticed nothing yet.
+// TestLease_ALoopThatStandsStillMakesNoneValid: a process was stopped, and the loop has noticed
+// nothing yet.
 func TestLease_ALoopThatStandsStillMakesNoneValid(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		l := newLoop(t.Context(), newWorker(newQueue(30*time.Second), 1, 0).config())

@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-go/sluice/internal/store"
 )
 
-// newHangable returns a loop on n queues, each with a client of its own as far as it hangs, whose handlers take a time.
+// newHangable returns a loop on n queues, each with a client of its own as far as it hangs, whose
+// handlers take a time.
 func newHangable(concurrency, n int, takes time.Duration) *team {
 	weights := make([]int, n)
 	for i := range weights {
@@ -69,7 +70,8 @@ func TestShare_AHungOneCostsItsOwnTasksOnly(t *testing.T) {
 	}
 }
 
-// TestShare_ALateReplyIsHandedOut while a runner is free. Others have got those that were kept for it.
+// TestShare_ALateReplyIsHandedOut while a runner is free. Others have got those that were kept for
+// it.
 func TestShare_ALateReplyIsHandedOut(t *testing.T) {
 	for _, busy := range []bool{false, true} {
 		t.Run(fmt.Sprint(busy), func(t *testing.T) {
@@ -136,7 +138,8 @@ func TestShare_ExtensionsDoNotWaitForEachOther(t *testing.T) {
 	})
 }
 
-// TestShare_StopWithAHungOne: what the others are told is told at once, and only what the hung one has not acknowledged is left.
+// TestShare_StopWithAHungOne: what the others are told is told at once, and only what the hung one
+// has not acknowledged is left.
 func TestShare_StopWithAHungOne(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		m := newHangable(16, 4, time.Second)
@@ -157,7 +160,8 @@ func TestShare_StopWithAHungOne(t *testing.T) {
 	})
 }
 
-// TestShare_ExtensionsThatComeAfterTheEnd have no caller to wait for: what runs them ends, too. (Else the bubble finds it.)
+// TestShare_ExtensionsThatComeAfterTheEnd have no caller to wait for: what runs them ends, too.
+// (Else the bubble finds it.)
 func TestShare_ExtensionsThatComeAfterTheEnd(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		m := newHangable(16, 4, time.Minute)

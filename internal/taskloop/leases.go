@@ -27,8 +27,9 @@ type extension struct {
 	result     ReportResult
 }
 
-// extensionSlots is how many extensions go out at a time for one queue. Each has up to store.MaxGroup leases, so that a
-// slow server costs few leases a try, and a connection that hangs only those that it was given.
+// extensionSlots is how many extensions go out at a time for one queue. Each has up to
+// store.MaxGroup leases, so that a slow server costs few leases a try, and a connection that hangs
+// only those that it was given.
 func (l *loop) extensionSlots() int {
 	return min(1+l.Concurrency/(store.MaxGroup*len(l.queues)), mostExtensions)
 }
@@ -36,8 +37,8 @@ func (l *loop) extensionSlots() int {
 // scheduleCheck has the leases checked, at the latest then.
 func (l *loop) scheduleCheck(at time.Time) { l.nextCheck = backoff.Sooner(l.nextCheck, at) }
 
-// checkLeases finds the leases that are to be extended, gives up those that have ended and those of handlers that
-// are stuck, and schedules the next check.
+// checkLeases finds the leases that are to be extended, gives up those that have ended and those of
+// handlers that are stuck, and schedules the next check.
 func (l *loop) checkLeases(now time.Time) {
 	l.nextCheck = time.Time{}
 	for _, d := range l.handling {
@@ -84,8 +85,8 @@ func (l *loop) extend() {
 	l.extendable = left
 }
 
-// mayExtend reports whether an extension may go out beside those under way: more than a few go one by one, so that a loop with many
-// queues does not use as many connections at once.
+// mayExtend reports whether an extension may go out beside those under way: more than a few go one
+// by one, so that a loop with many queues does not use as many connections at once.
 func (l *loop) mayExtend() bool {
 	if next := l.extendedAt.Add(extensionPause); l.extensions >= mostExtensions && time.Now().Before(next) {
 		l.nextExtension = next
@@ -94,9 +95,9 @@ func (l *loop) mayExtend() bool {
 	return true
 }
 
-// sendExtension sends the extensions of the most pressing leases, in a goroutine of its own. It is given half
-// of what is left of the first, so that there is always another try. The goroutine ends by then; Run waits for it,
-// until lastWait is over.
+// sendExtension sends the extensions of the most pressing leases, in a goroutine of its own. It is
+// given half of what is left of the first, so that there is always another try. The goroutine ends
+// by then; Run waits for it, until lastWait is over.
 func (l *loop) sendExtension(q *queue) {
 	if q.unsorted {
 		q.unsorted = false
@@ -161,9 +162,9 @@ func (l *loop) handleExtension(x *extension) {
 	}
 }
 
-// handleExtended deals with what became of the i-th lease of an extension. If the handler has returned
-// meanwhile, the disposition may have used the receipt up: that it is not good says nothing
-// then, and the answer to the disposition says what has become of it.
+// handleExtended deals with what became of the i-th lease of an extension. If the handler has
+// returned meanwhile, the disposition may have used the receipt up: that it is not good says
+// nothing then, and the answer to the disposition says what has become of it.
 func (l *loop) handleExtended(d *delivery, sent time.Time, r ReportResult, i int) {
 	switch {
 	case d.state == settled || d.state == lost:

@@ -327,8 +327,8 @@ func TestLease_ALostTaskIsNotBegun(t *testing.T) {
 	})
 }
 
-// TestLease_ATaskIsNotBegunAfterIt: a process was stopped between its claim and its runner, and the loop has not
-// noticed that the lease has ended.
+// TestLease_ATaskIsNotBegunAfterIt: a process was stopped between its claim and its runner, and the
+// loop has not noticed that the lease has ended.
 func TestLease_ATaskIsNotBegunAfterIt(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		for _, late := range []time.Duration{-time.Nanosecond, 0} {

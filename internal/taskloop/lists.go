@@ -8,11 +8,12 @@ import (
 )
 
 const (
-	// leastPatience and mostPatience bound for how long an exchange holds back those of other queues, so that groups
-	// form meanwhile. One that takes longer has a server that hangs.
+	// leastPatience and mostPatience bound for how long an exchange holds back those of other
+	// queues, so that groups form meanwhile. One that takes longer has a server that hangs.
 	leastPatience = time.Millisecond
 	mostPatience  = 20 * time.Millisecond
-	// minLapse is how long an exchange keeps runners at least for what it may bring, while others need them.
+	// minLapse is how long an exchange keeps runners at least for what it may bring, while others
+	// need them.
 	minLapse = 20 * time.Millisecond
 	// runnersPerSlot is for how many runners there is another exchange at a time, beside two.
 	runnersPerSlot = 256
@@ -116,8 +117,9 @@ func (w *waiting) end() {
 	w.stop()
 }
 
-// wait has those queues watched in which nothing is due, while a runner is free. While all are busy, others are told of tasks. With several
-// queues they are always watched: one that has a task is to have the next runner.
+// wait has those queues watched in which nothing is due, while a runner is free. While all are
+// busy, others are told of tasks. With several queues they are always watched: one that has a task
+// is to have the next runner.
 func (l *loop) wait() {
 	isFull := len(l.queues) == 1 && l.occupied() >= l.Concurrency
 	if isFull && l.waits > 0 {
@@ -139,7 +141,8 @@ func (l *loop) wait() {
 	}
 }
 
-// watch has a queue watched. The goroutine ends when Source.Wait returns: stop and close end that, and close waits for it.
+// watch has a queue watched. The goroutine ends when Source.Wait returns: stop and close end that,
+// and close waits for it.
 func (l *loop) watch(q *queue) {
 	ctx, stop := context.WithCancel(context.Background())
 	w := &waiting{queue: q, since: time.Now(), stop: stop}

@@ -43,8 +43,8 @@ const (
 //	                   an exchange has had no answer in time, or Grace is over
 //	end                Run's ctx has ended
 //
-// Goroutines: the runners; those of exchanges, which Source.Start runs and nothing waits for; one for each
-// extension; one for each Source.Wait.
+// Goroutines: the runners; those of exchanges, which Source.Start runs and nothing waits for; one
+// for each extension; one for each Source.Wait.
 type loop struct {
 	Config
 	end      <-chan struct{} // of Run's ctx; nil once it was seen
@@ -239,7 +239,8 @@ func (l *loop) dispatch(d *delivery) {
 	l.countRunning(d, 1)
 	if l.runners < len(l.handling) {
 		l.runners++
-		// It ends when close closes work and its handler has returned. Run waits for handlers, for Grace and lastWait.
+		// It ends when close closes work and its handler has returned. Run waits for handlers, for
+		// Grace and lastWait.
 		go l.runner()
 	}
 	l.work <- d

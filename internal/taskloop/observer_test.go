@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-go/sluice/internal/store"
 )
 
-// witness is the Observer of every worker in these tests. When a worker has ended, the test fails unless
-// each Started had its one Finished, and each Finished is in the counters.
+// witness is the Observer of every worker in these tests. When a worker has ended, the test fails
+// unless each Started had its one Finished, and each Finished is in the counters.
 type witness struct {
 	observed sync.Mutex // guards what follows
 	started  int64
@@ -170,8 +170,8 @@ func TestObserver_IsToldOfALossWhenTheHandlerHasReturned(t *testing.T) {
 	})
 }
 
-// TestObserver_IsToldAfterTheEnd of what the loop has left: of results that Redis has not acknowledged
-// at once, and of a handler when it has returned.
+// TestObserver_IsToldAfterTheEnd of what the loop has left: of results that Redis has not
+// acknowledged at once, and of a handler when it has returned.
 func TestObserver_IsToldAfterTheEnd(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		q := newQueue(time.Hour, "a", "b", "c")
@@ -201,8 +201,8 @@ func TestObserver_IsToldAfterTheEnd(t *testing.T) {
 	})
 }
 
-// TestObserver_IsToldOnceOfASecondCopy: the first copy of a result is accepted late, and the loop ends while
-// the second is under way.
+// TestObserver_IsToldOnceOfASecondCopy: the first copy of a result is accepted late, and the loop
+// ends while the second is under way.
 func TestObserver_IsToldOnceOfASecondCopy(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		q := newQueue(time.Hour, "a")
@@ -227,7 +227,8 @@ func TestObserver_IsToldOnceOfASecondCopy(t *testing.T) {
 	})
 }
 
-// TestObserver_ATakeoverIsARetry: what was to be buried, and has a waiting version, will be handed out.
+// TestObserver_ATakeoverIsARetry: what was to be buried, and has a waiting version, will be handed
+// out.
 func TestObserver_ATakeoverIsARetry(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		for answer, want := range map[store.Answer]Ending{store.Accepted: Buried, store.TookOver: Retried} {

@@ -11,8 +11,9 @@ type client struct {
 	probes  int    // exchanges under way that find out whether an outage is over
 }
 
-// queue is what the loop knows of one of its queues, which share its runners. Nothing in the loop looks at all queues:
-// those that have something to do are in its lists, and among the turns of their client.
+// queue is what the loop knows of one of its queues, which share its runners. Nothing in the loop
+// looks at all queues: those that have something to do are in its lists, and among the turns of
+// their client.
 type queue struct {
 	Queue
 	client *client

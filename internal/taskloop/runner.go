@@ -33,8 +33,8 @@ func (l *loop) runner() {
 		}
 	}()
 	for d := range l.work {
-		// The lease was lost, or the task cancelled, before the handler was called; or the process was
-		// stopped meanwhile, and the loop has not noticed.
+		// The lease was lost, or the task cancelled, before the handler was called; or the process
+		// was stopped meanwhile, and the loop has not noticed.
 		if d.ctx.Err() != nil || !time.Now().Before(d.beginBy) {
 			d.disposition = store.Disposition{Action: store.Release}
 			l.deliver(d)
@@ -65,8 +65,8 @@ func (q *queue) handle(d *delivery) error {
 	return o.err
 }
 
-// deliver passes a delivery on to the loop. If that has ended, the delivery is the runner's, and nothing
-// more can be done for the task.
+// deliver passes a delivery on to the loop. If that has ended, the delivery is the runner's, and
+// nothing more can be done for the task.
 func (l *loop) deliver(d *delivery) {
 	if len(l.queues) > 1 && !d.called.IsZero() {
 		d.took = max(time.Since(d.called), 1)
@@ -94,8 +94,8 @@ func (l *loop) leave(d *delivery) {
 	l.tell(d)
 }
 
-// tell tells the Observer what has become of a task, once its handler has returned: until then, what is
-// observed is the runner's.
+// tell tells the Observer what has become of a task, once its handler has returned: until then,
+// what is observed is the runner's.
 func (l *loop) tell(d *delivery) {
 	if o := d.observed; o != nil {
 		d.observed = nil

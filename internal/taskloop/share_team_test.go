@@ -36,7 +36,8 @@ type team struct {
 // places are how many handlers a queue may have at once.
 type places struct{ wanted, bound, running int }
 
-// newTeam returns a loop that is not running yet: a queue for each weight, which is half a millisecond away.
+// newTeam returns a loop that is not running yet: a queue for each weight, which is half a
+// millisecond away.
 func newTeam(concurrency int, takes func(queue int) time.Duration, weights ...int) *team {
 	m := &team{grace: time.Minute, wanted: concurrency, bound: concurrency, sizes: NewSizes(), ended: make(chan *Unfinished, 1)}
 	for i, weight := range weights {
@@ -71,7 +72,8 @@ func (m *team) begin(queue int) {
 	}
 }
 
-// idleSince returns for how long a runner had nothing to do, though there were tasks, that has been free since a time. The mutex is held.
+// idleSince returns for how long a runner had nothing to do, though there were tasks, that has been
+// free since a time. The mutex is held.
 func (m *team) idleSince(free time.Time) time.Duration {
 	if m.work.After(free) {
 		free = m.work

@@ -13,7 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestShare_FollowsTheWeights, whatever the handlers take, and also if runners are fewer than the weights.
+// TestShare_FollowsTheWeights, whatever the handlers take, and also if runners are fewer than the
+// weights.
 func TestShare_FollowsTheWeights(t *testing.T) {
 	compareShares(t, [][]int{{6, 1}, {6, 3, 1, 6, 3, 1}}, 1, 7, 64)
 	compareShares(t, [][]int{{6, 1}}, 1000)
@@ -31,8 +32,8 @@ func compareShares(t *testing.T, all [][]int, concurrencies ...int) {
 	}
 }
 
-// requireShares has a loop work on queues that always have tasks, and requires that each is done its part of them, within 5% and one
-// claim, and that no runner idles once each queue has answered.
+// requireShares has a loop work on queues that always have tasks, and requires that each is done
+// its part of them, within 5% and one claim, and that no runner idles once each queue has answered.
 func requireShares(t *testing.T, weights []int, takes time.Duration, concurrency int) {
 	m := newTeam(concurrency, always(takes), weights...)
 	total, least := 0, slices.Min(weights)
@@ -71,8 +72,8 @@ func requireShares(t *testing.T, weights []int, takes time.Duration, concurrency
 	m.stop()
 }
 
-// TestShare_IsOfRunnersWhereHandlersDiffer: one queue's handlers take a thousand times as long as the other's, and do not get more of the
-// runners than their weight says.
+// TestShare_IsOfRunnersWhereHandlersDiffer: one queue's handlers take a thousand times as long as
+// the other's, and do not get more of the runners than their weight says.
 func TestShare_IsOfRunnersWhereHandlersDiffer(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		m := newTeam(20, func(queue int) time.Duration {
@@ -137,7 +138,8 @@ func TestShare_NoRunnerIdlesWhileWorkComesAndGoes(t *testing.T) {
 	})
 }
 
-// TestShare_ManyAreServedInTurn: with more queues than runners, none waits for longer than the others' turns, whatever its weight.
+// TestShare_ManyAreServedInTurn: with more queues than runners, none waits for longer than the
+// others' turns, whatever its weight.
 func TestShare_ManyAreServedInTurn(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		weights := make([]int, 51)
@@ -218,7 +220,8 @@ func TestShare_ClaimsStayInGroups(t *testing.T) {
 	}
 }
 
-// TestShare_OneThatHadNoTasksHasTheNextRunner, though another one has a backlog for all of them, whatever the weights are.
+// TestShare_OneThatHadNoTasksHasTheNextRunner, though another one has a backlog for all of them,
+// whatever the weights are.
 func TestShare_OneThatHadNoTasksHasTheNextRunner(t *testing.T) {
 	for _, test := range []struct{ concurrency, weight int }{{1, 1}, {1, 1000}, {8, 1}, {8, 10}, {8, 1000}, {16, 100}} {
 		t.Run(fmt.Sprint(test), func(t *testing.T) {
@@ -240,7 +243,8 @@ func TestShare_OneThatHadNoTasksHasTheNextRunner(t *testing.T) {
 	}
 }
 
-// TestShare_WhatAQueueCannotUseTheOthersShare: its weight is large, and it hangs, has no more tasks, or may have few runners.
+// TestShare_WhatAQueueCannotUseTheOthersShare: its weight is large, and it hangs, has no more
+// tasks, or may have few runners.
 func TestShare_WhatAQueueCannotUseTheOthersShare(t *testing.T) {
 	for name, prepare := range map[string]func(m *team){
 		"hangs": func(m *team) {

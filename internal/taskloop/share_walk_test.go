@@ -16,7 +16,8 @@ import (
 	"github.com/sluice-go/sluice/internal/store"
 )
 
-// TestShare_UsesFewConnections, however many queues there are: few exchanges and extensions are under way at once, also where the server is far.
+// TestShare_UsesFewConnections, however many queues there are: few exchanges and extensions are
+// under way at once, also where the server is far.
 func TestShare_UsesFewConnections(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		const queues, latency = 50, 5 * time.Millisecond
@@ -83,8 +84,9 @@ func TestShare_IdleQueuesAreWatchedOn(t *testing.T) {
 	})
 }
 
-// TestShare_Walk: queues fill and empty, hang and go on, handlers take any time or exit their goroutines, and the numbers of handlers
-// change. There are never too many handlers, never more tasks are leased than there are places, no runner is lost, and each task is done.
+// TestShare_Walk: queues fill and empty, hang and go on, handlers take any time or exit their
+// goroutines, and the numbers of handlers change. There are never too many handlers, never more
+// tasks are leased than there are places, no runner is lost, and each task is done.
 func TestShare_Walk(t *testing.T) {
 	for range 15 {
 		seed := rand.Uint64()

@@ -7,7 +7,8 @@ import (
 	"github.com/sluice-go/sluice/internal/background"
 )
 
-// Sizes are how many handlers there may be at once. Those that are too many go on until they return.
+// Sizes are how many handlers there may be at once. Those that are too many go on until they
+// return.
 type Sizes struct {
 	changed chan struct{} // cap 1
 
@@ -21,7 +22,8 @@ const AllQueues = -1
 // NewSizes returns the Sizes of a loop that is to run.
 func NewSizes() *Sizes { return &Sizes{changed: make(chan struct{}, 1), new: map[int]int{}} }
 
-// Set changes the number of a queue, by its place in Config.Queues, or of AllQueues. It never blocks.
+// Set changes the number of a queue, by its place in Config.Queues, or of AllQueues. It never
+// blocks.
 func (s *Sizes) Set(queue, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

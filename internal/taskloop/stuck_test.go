@@ -22,7 +22,8 @@ const (
 	stuckLease = 30 * time.Second
 )
 
-// hangs returns a worker whose handlers return when the channel is closed, whatever their contexts say.
+// hangs returns a worker whose handlers return when the channel is closed, whatever their contexts
+// say.
 func hangs(q *fakeQueue, concurrency int) (w *worker, release chan struct{}) {
 	w, release = newWorker(q, concurrency, 0), make(chan struct{})
 	w.Timeout, w.Grace = time.Minute, 10*time.Second
@@ -46,7 +47,8 @@ func (w *worker) requireStuck(t *testing.T, stuck, called int) {
 	require.Len(t, w.tasks(), called)
 }
 
-// TestStuck_HandlersAreReplacedUpToTheBound: each is told of once, as many as may run are replaced, and all that return free their places.
+// TestStuck_HandlersAreReplacedUpToTheBound: each is told of once, as many as may run are replaced,
+// and all that return free their places.
 func TestStuck_HandlersAreReplacedUpToTheBound(t *testing.T) {
 	for _, n := range []int{1, 7, 16, 1000} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -87,7 +89,8 @@ func TestStuck_HandlersAreReplacedUpToTheBound(t *testing.T) {
 	}
 }
 
-// TestStuck_AnotherWorkerHasTheTask when the lease has ended, and what the stuck handler returns then has no effect.
+// TestStuck_AnotherWorkerHasTheTask when the lease has ended, and what the stuck handler returns
+// then has no effect.
 func TestStuck_AnotherWorkerHasTheTask(t *testing.T) {
 	for name, err := range map[string]error{"done": nil, "failed": errFault} {
 		t.Run(name, func(t *testing.T) {
@@ -222,7 +225,8 @@ func TestStuck_IsNoneThatHasReturned(t *testing.T) {
 	})
 }
 
-// TestStuck_LeavesNothingToExtend: a queue that has but stuck ones has no extension that could fail, and what others extend stays counted.
+// TestStuck_LeavesNothingToExtend: a queue that has but stuck ones has no extension that could
+// fail, and what others extend stays counted.
 func TestStuck_LeavesNothingToExtend(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		l := newLoop(t.Context(), newWorker(newQueue(time.Hour), 2, 0).config())
@@ -250,7 +254,8 @@ func TestStuck_LeavesNothingToExtend(t *testing.T) {
 	})
 }
 
-// TestStuck_APartOfTheWorkHasItsOwnTimeout, as a kind of tasks has, as long as it takes; what is sooner counts.
+// TestStuck_APartOfTheWorkHasItsOwnTimeout, as a kind of tasks has, as long as it takes; what is
+// sooner counts.
 func TestStuck_APartOfTheWorkHasItsOwnTimeout(t *testing.T) {
 	for name, test := range map[string]struct {
 		part, takes, timeout time.Duration
@@ -368,8 +373,8 @@ func hangingTeam(concurrency int, weights ...int) (m *team, release []chan struc
 	return m, release, called
 }
 
-// TestStuck_PlacesChange: more places are room for more that are replaced; with fewer, those that were stay so; and one
-// that returns makes room for another one that is stuck.
+// TestStuck_PlacesChange: more places are room for more that are replaced; with fewer, those that
+// were stay so; and one that returns makes room for another one that is stuck.
 func TestStuck_PlacesChange(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		m, release, called := hangingTeam(2, 1)
@@ -398,7 +403,8 @@ func TestStuck_PlacesChange(t *testing.T) {
 	})
 }
 
-// TestStuck_ThoseThatWereReplacedStaySo when there are fewer places: one that works is not given up for a stuck one.
+// TestStuck_ThoseThatWereReplacedStaySo when there are fewer places: one that works is not given up
+// for a stuck one.
 func TestStuck_ThoseThatWereReplacedStaySo(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		m, release, called := hangingTeam(3, 1)

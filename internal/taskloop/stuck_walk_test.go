@@ -54,8 +54,9 @@ func (c *crowd) leave(m *member) {
 	delete(c.members, m)
 }
 
-// TestStuck_Walk is TestShare_Walk with handlers that are stuck. Those that are not are never more than there are places, no more stuck ones are
-// replaced than that, no place is lost, and each task is done.
+// TestStuck_Walk is TestShare_Walk with handlers that are stuck. Those that are not are never more
+// than there are places, no more stuck ones are replaced than that, no place is lost, and each task
+// is done.
 func TestStuck_Walk(t *testing.T) {
 	for range 10 {
 		seed := rand.Uint64()

@@ -1,6 +1,6 @@
-// Package taskloop is a worker's run loop, or that of several which share their handlers: it claims tasks, hands
-// them out to runners, extends their leases, and reports what became of them. It knows a queue only as a
-// [Source], and a handler only as a [Policy].
+// Package taskloop is a worker's run loop, or that of several which share their handlers: it claims
+// tasks, hands them out to runners, extends their leases, and reports what became of them. It knows
+// a queue only as a [Source], and a handler only as a [Policy].
 //
 // One goroutine, the caller of [Run], owns all of the loop's state. It never waits for
 // anything but its channels, and whatever happens while an exchange with Redis is under
@@ -19,7 +19,8 @@ import (
 	"github.com/sluice-go/sluice/internal/store"
 )
 
-// Source is a queue that a loop works on. Its methods may be called from several goroutines at once.
+// Source is a queue that a loop works on. Its methods may be called from several goroutines at
+// once.
 type Source interface {
 	// Exchange sends reports and, if claim is not 0, a claim of at most that many tasks,
 	// all in one pipeline. It blocks until there is an answer or the client
@@ -35,14 +36,15 @@ type Source interface {
 	Start(job redisexec.Job)
 }
 
-// Report says what is to become of tasks, all by the same script. The items are copies: the loop may change its own
-// while the Source still sends.
+// Report says what is to become of tasks, all by the same script. The items are copies: the loop
+// may change its own while the Source still sends.
 type Report struct {
 	Settler store.Settler
 	Items   []store.Item
 }
 
-// ReportResult is the result of a report, or of the extension of leases. If Err is nil, Answers has one for each task.
+// ReportResult is the result of a report, or of the extension of leases. If Err is nil, Answers has
+// one for each task.
 type ReportResult struct {
 	Outcome redisexec.Outcome
 	Answers []store.Answer
@@ -65,7 +67,8 @@ type ClaimResult struct {
 // Policy is what a worker makes of a task, and of what has become of it.
 type Policy interface {
 	Handler
-	// Accepted is told that the server has carried out what was decided. It must be short: the loop waits for it.
+	// Accepted is told that the server has carried out what was decided. It must be short: the loop
+	// waits for it.
 	Accepted(t store.Task)
 }
 
@@ -75,9 +78,10 @@ type Handler interface {
 	// Handle does the task's work. A panic is an error; it may call runtime.Goexit.
 	Handle(ctx context.Context, t store.Task) error
 	// Decide says what is to become of a task whose handler returned err, or ErrExited if it called
-	// runtime.Goexit. ctx is the one that the loop has made for the handler. If it has ended, its cause is
-	// context.Canceled if the worker is to stop; ErrLost of package lease or ErrCanceled if the disposition
-	// will have no effect. Decide may block: the lease is extended, until it counts as a stuck handler.
+	// runtime.Goexit. ctx is the one that the loop has made for the handler. If it has ended, its
+	// cause is context.Canceled if the worker is to stop; ErrLost of package lease or ErrCanceled
+	// if the disposition will have no effect. Decide may block: the lease is extended, until it
+	// counts as a stuck handler.
 	Decide(ctx context.Context, t store.Task, err error) store.Disposition
 	// Fallback decides if Decide called runtime.Goexit.
 	Fallback(t store.Task) store.Disposition
@@ -93,7 +97,8 @@ type Observer interface {
 	// Finished is told once for each Started, with the context that that has returned, when the
 	// handler has returned and it is decided what becomes of the task.
 	Finished(ctx context.Context, t store.Task, f Finished)
-	// Stuck is told between the two that a handler is stuck, with the context of Finished, and since when it runs.
+	// Stuck is told between the two that a handler is stuck, with the context of Finished, and
+	// since when it runs.
 	Stuck(ctx context.Context, t store.Task, running time.Duration)
 }
 
@@ -143,7 +148,8 @@ type Config struct {
 	Sizes    *Sizes
 }
 
-// Queue is one of the queues of a loop. All fields except Timeout and Observer are required; Client too, if there are several.
+// Queue is one of the queues of a loop. All fields except Timeout and Observer are required; Client
+// too, if there are several.
 type Queue struct {
 	Client      any // by which it is reached: those of one client share its connections
 	Source      Source

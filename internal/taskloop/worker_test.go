@@ -245,7 +245,8 @@ func TestRun_GroupsByOperation(t *testing.T) {
 	})
 }
 
-// TestRun_WhatComesNextTakesTheTasksPlace, whatever the action is. Not much more than a megabyte of it is sent at a time.
+// TestRun_WhatComesNextTakesTheTasksPlace, whatever the action is. Not much more than a megabyte of
+// it is sent at a time.
 func TestRun_WhatComesNextTakesTheTasksPlace(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		q := newQueue(time.Minute, "done", "snoozed", "retried", "set aside", "large", "larger")

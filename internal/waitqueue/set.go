@@ -113,7 +113,8 @@ func (w *Waiter[V]) Turn() <-chan Turn { return w.turn }
 
 // Join adds w, which acts for holder, to the queue of a name. It sets *into to what is kept for the
 // name, before another goroutine can make w the holder. The turn is Acquire, Queued or Closed. With
-// try, w is not added behind another waiter: then the turn is Busy. The error is that of New's value.
+// try, w is not added behind another waiter: then the turn is Busy. The error is that of New's
+// value.
 //
 // The name is prefix and name together. They are two arguments so that a name which is
 // known costs no allocation.

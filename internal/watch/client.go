@@ -15,7 +15,8 @@ import (
 	"github.com/sluice-go/sluice/internal/store"
 )
 
-// Client is what all queues on one redis.UniversalClient share. Nothing closes it: its goroutines end when they are idle.
+// Client is what all queues on one redis.UniversalClient share. Nothing closes it: its goroutines
+// end when they are idle.
 type Client struct {
 	// Executor sends their requests.
 	Executor *redisexec.Executor
@@ -43,10 +44,11 @@ func newClient(rdb redis.UniversalClient, scripts *store.Scripts) *Client {
 }
 
 const (
-	// looksAtOnce is how many queues are looked at alone at a time: many begin to be waited for together, when the client begins or
-	// has a new connection for pub/sub.
+	// looksAtOnce is how many queues are looked at alone at a time: many begin to be waited for
+	// together, when the client begins or has a new connection for pub/sub.
 	looksAtOnce = 2
-	// holdsUp is for how long they hold up another one. One that takes longer has a server that hangs.
+	// holdsUp is for how long they hold up another one. One that takes longer has a server that
+	// hangs.
 	holdsUp = 20 * time.Millisecond
 )
 
@@ -66,8 +68,8 @@ func (c *Client) lookingAlone() (done func()) {
 	return func() { <-c.alone }
 }
 
-// Watcher returns the watcher of a queue, which all share that wait for it on this client. It starts nothing. Until a caller
-// of [Wait] says otherwise, it is looked at once per poll interval.
+// Watcher returns the watcher of a queue, which all share that wait for it on this client. It
+// starts nothing. Until a caller of [Wait] says otherwise, it is looked at once per poll interval.
 func (c *Client) Watcher(q *store.Queue, poll time.Duration) *Watcher {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -93,7 +93,8 @@ func (l *looker) turn() time.Duration {
 		for i, at := range which {
 			watches[i] = due[at]
 		}
-		// It ends after lookFor at most, for each script. Nothing waits for it, but the watches for what it finds.
+		// It ends after lookFor at most, for each script. Nothing waits for it, but the watches for
+		// what it finds.
 		l.group.Go(func() { l.look(watches, apart || node != nil) })
 	}
 	return pause

@@ -35,8 +35,9 @@ func dueIn(off time.Duration, at time.Time) time.Time {
 	return at.Add(off)
 }
 
-// every returns how often the client looks: the more rarely, the more are in line, and once in store.FarOff at least, since Redis does
-// not say when a head is due that is further off. The mutex is held.
+// every returns how often the client looks: the more rarely, the more are in line, and once in
+// store.FarOff at least, since Redis does not say when a head is due that is further off. The mutex
+// is held.
 func (w *Watcher) every() time.Duration {
 	return min(w.interval*time.Duration(min(3*manyClients, max(manyClients, w.waiting)))/manyClients, store.FarOff)
 }
@@ -44,7 +45,8 @@ func (w *Watcher) every() time.Duration {
 // manyClients are so many that they look more rarely than once in a poll interval.
 const manyClients = 100
 
-// isNewer reports whether the outlook rests on messages that came after the mark. The mutex is held.
+// isNewer reports whether the outlook rests on messages that came after the mark. The mutex is
+// held.
 func (w *Watcher) isNewer(mark notify.Mark) bool {
 	return w.outlook.mark.Follows(mark) && w.outlook.mark.Since(mark) > 0
 }
@@ -87,8 +89,9 @@ func (w *Watcher) notified() {
 	}
 }
 
-// hear takes what was published since the outlook's mark, if anything was: this client is to see to the head. It has left the
-// line if the head is due, and else it is the watchman. A message that it does not know is a task that is due. The mutex is held.
+// hear takes what was published since the outlook's mark, if anything was: this client is to see to
+// the head. It has left the line if the head is due, and else it is the watchman. A message that it
+// does not know is a task that is due. The mutex is held.
 func (w *Watcher) hear(mark notify.Mark) {
 	if mark.Since(w.outlook.mark) <= 0 {
 		return
@@ -116,8 +119,8 @@ func (w *Watcher) stand(h store.Head) {
 	}
 }
 
-// makeSure has the queue looked at if the client is not in line, or may not be, and no caller is told soon: its claim joins the
-// line. The mutex is held.
+// makeSure has the queue looked at if the client is not in line, or may not be, and no caller is
+// told soon: its claim joins the line. The mutex is held.
 func (w *Watcher) makeSure() {
 	o := &w.outlook
 	if o.known && (w.unsure || !w.place.IsIn()) && (o.askAt.IsZero() || time.Until(o.askAt) > firstPause) {
@@ -133,14 +136,16 @@ func (w *Watcher) expect(o outlook, off time.Duration) {
 	w.outlook = o
 }
 
-// looked takes what a look has found. If a message should have told of it, the connection is tested.
+// looked takes what a look has found. If a message should have told of it, the connection is
+// tested.
 func (w *Watcher) looked(r lookResult) {
 	if w.takeLook(r) {
 		w.client.Notifier.RequestPing(w.channel)
 	}
 }
 
-// takeLook is looked, and reports whether a message was lost: the client is not in line where it was.
+// takeLook is looked, and reports whether a message was lost: the client is not in line where it
+// was.
 func (w *Watcher) takeLook(r lookResult) (missed bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -172,8 +177,9 @@ func (w *Watcher) takeLook(r lookResult) (missed bool) {
 	return missed
 }
 
-// Popped takes whether a Pop has brought tasks, and whether a pause or limits have kept others from it. After one that has brought some, the
-// next head is told at once, whichever it is: the same ID at the same time is a new one. How long others are kept, a look says.
+// Popped takes whether a Pop has brought tasks, and whether a pause or limits have kept others from
+// it. After one that has brought some, the next head is told at once, whichever it is: the same ID
+// at the same time is a new one. How long others are kept, a look says.
 func (w *Watcher) Popped(brought, isLimited bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -190,8 +196,9 @@ func (w *Watcher) popped(brought bool) {
 	}
 }
 
-// Claimed takes what the reply to a claim says of the head, and whether the claim has brought tasks. The mark
-// was taken before it was sent. A client that got tasks and knows of more asks for them.
+// Claimed takes what the reply to a claim says of the head, and whether the claim has brought
+// tasks. The mark was taken before it was sent. A client that got tasks and knows of more asks for
+// them.
 func (w *Watcher) Claimed(mark notify.Mark, sent time.Time, h store.Head, brought bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

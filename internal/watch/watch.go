@@ -1,10 +1,11 @@
 // Package watch waits for due tasks of queues in Redis. All callers that wait at one queue share a
-// [Watcher], and all queues on one client of go-redis share a [Client]: a pub/sub connection, and the
-// looks at queues at which nothing happens.
+// [Watcher], and all queues on one client of go-redis share a [Client]: a pub/sub connection, and
+// the looks at queues at which nothing happens.
 //
-// Clients that have room for tasks stand in a line on the server, and scripts tell one of them of a task: see lua/shared/idle.lua.
-// What a Watcher knows of its queue is a hint. A caller that is told of a task (its [Wait] returns) may find nothing, and
-// waits again. To ask for a head is to claim because of it.
+// Clients that have room for tasks stand in a line on the server, and scripts tell one of them of a
+// task: see lua/shared/idle.lua. What a Watcher knows of its queue is a hint. A caller that is told
+// of a task (its [Wait] returns) may find nothing, and waits again. To ask for a head is to claim
+// because of it.
 package watch
 
 import (
@@ -22,8 +23,8 @@ type watch struct {
 	found   chan lookResult // cap 1: by a planned look
 }
 
-// start starts a watch. It ends passOnAfter after the last caller has left, or when a look fails. Callers wait for
-// what it tells them, and not for its end. The mutex is held.
+// start starts a watch. It ends passOnAfter after the last caller has left, or when a look fails.
+// Callers wait for what it tells them, and not for its end. The mutex is held.
 func (w *Watcher) start() {
 	if len(w.waiters) == 0 {
 		w.aloneSince = time.Now()
@@ -114,7 +115,8 @@ func (w *watch) lookAlone() error {
 	return nil
 }
 
-// leaveLine takes the client out of the line, for which no caller waits any more. Others see to the head.
+// leaveLine takes the client out of the line, for which no caller waits any more. Others see to the
+// head.
 func (w *watch) leaveLine() error {
 	client := w.watcher.client
 	request := client.Scripts.Look([]store.Looking{{Queue: w.watcher.queue, Client: w.watcher.name(w.watcher.Mark()), Leaves: true}})

@@ -22,13 +22,13 @@ const (
 	// passOnAfter is when the next caller is told of a task, if the one that was told before
 	// says nothing. It is longer than a claim takes.
 	passOnAfter = 20 * time.Millisecond
-	// leaveAfter is when a client leaves the line after its last caller: that may come back, and if it is told of a task
-	// before, it passes that on.
+	// leaveAfter is when a client leaves the line after its last caller: that may come back, and if
+	// it is told of a task before, it passes that on.
 	leaveAfter = 5 * time.Second
 )
 
-// Watcher waits for the tasks of a queue, for all callers of [Watcher.Wait]. It has one goroutine, that of the
-// current watch.
+// Watcher waits for the tasks of a queue, for all callers of [Watcher.Wait]. It has one goroutine,
+// that of the current watch.
 type Watcher struct {
 	client  *Client
 	queue   *store.Queue
@@ -58,11 +58,12 @@ type telling struct {
 	at    time.Time
 }
 
-// waiter is a caller of Wait, which is told here that a task may be due, or what has gone wrong. It has room for one of these.
+// waiter is a caller of Wait, which is told here that a task may be due, or what has gone wrong. It
+// has room for one of these.
 type waiter chan error
 
-// Wait waits until a task may be due. The queue is looked at once per poll interval, and more often if another caller wants that.
-// The error is that of a look that has failed, or ctx.Err().
+// Wait waits until a task may be due. The queue is looked at once per poll interval, and more often
+// if another caller wants that. The error is that of a look that has failed, or ctx.Err().
 func (w *Watcher) Wait(ctx context.Context, poll time.Duration) error {
 	caller := make(waiter, 1)
 	w.enter(caller, poll)
@@ -162,8 +163,8 @@ const (
 	end
 )
 
-// next tells as many callers to ask as the outlook says, if it is time, and returns the outlook and what is to be done.
-// Until a caller that was told has asked, the head is not known.
+// next tells as many callers to ask as the outlook says, if it is time, and returns the outlook and
+// what is to be done. Until a caller that was told has asked, the head is not known.
 func (w *Watcher) next(this *watch) (outlook, action) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -190,8 +191,8 @@ func (w *Watcher) next(this *watch) (outlook, action) {
 	return *o, waitForTasks
 }
 
-// alone says what a watch does for which no caller waits. One that has just been told, or has claimed and has room for more, comes back
-// soon. The mutex is held.
+// alone says what a watch does for which no caller waits. One that has just been told, or has
+// claimed and has room for more, comes back soon. The mutex is held.
 func (w *Watcher) alone(now time.Time) (outlook, action) {
 	until, o := w.aloneSince.Add(passOnAfter), &w.outlook
 	switch soon := until; {
@@ -215,7 +216,8 @@ func (w *Watcher) alone(now time.Time) (outlook, action) {
 	return outlook{}, end
 }
 
-// left notes that the client has left the line, before or after a claim that has joined it meanwhile.
+// left notes that the client has left the line, before or after a claim that has joined it
+// meanwhile.
 func (w *Watcher) left() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -250,15 +252,16 @@ func (w *Watcher) poll() time.Duration {
 	return w.interval
 }
 
-// Pops notes that a Pop is sent: callers that were told make something of it. Unlike a claim it does not take the client out of
-// the line, which it leaves soon if none of them comes back.
+// Pops notes that a Pop is sent: callers that were told make something of it. Unlike a claim it
+// does not take the client out of the line, which it leaves soon if none of them comes back.
 func (w *Watcher) Pops() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.told = w.place.IsIn()
 }
 
-// Ask returns what a claim of n tasks is to say. keepsRoom says that its caller has room for more if it brings fewer.
+// Ask returns what a claim of n tasks is to say. keepsRoom says that its caller has room for more
+// if it brings fewer.
 func (w *Watcher) Ask(n int, keepsRoom bool) store.Asking {
 	mark := w.Mark()
 	w.mu.Lock()

@@ -17,7 +17,8 @@ import (
 	"github.com/sluice-go/sluice/internal/store"
 )
 
-// unwatched returns a watcher that has a watch which does nothing: only its callers are of interest.
+// unwatched returns a watcher that has a watch which does nothing: only its callers are of
+// interest.
 func unwatched() *Watcher {
 	return &Watcher{
 		interval: time.Second,
@@ -108,7 +109,8 @@ func TestWatcher_WhoSeesToTheHead(t *testing.T) {
 	})
 }
 
-// TestWatcher_ANewWatchmanSeesToTheHead that others saw to before: its claim was slower to say that the same head is due, or another one is.
+// TestWatcher_ANewWatchmanSeesToTheHead that others saw to before: its claim was slower to say that
+// the same head is due, or another one is.
 func TestWatcher_ANewWatchmanSeesToTheHead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -124,7 +126,8 @@ func TestWatcher_ANewWatchmanSeesToTheHead(t *testing.T) {
 	})
 }
 
-// TestWatcher_AMessageSaysWhatToDo: a client that is told of a due task has left the line, and else it is the watchman.
+// TestWatcher_AMessageSaysWhatToDo: a client that is told of a due task has left the line, and else
+// it is the watchman.
 func TestWatcher_AMessageSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -164,7 +167,8 @@ func TestWatcher_AMessageSaysWhatToDo(t *testing.T) {
 	}
 }
 
-// TestWatcher_ALookSaysWhetherAMessageWasLost: the client is not in line where it was. Then its connection is checked.
+// TestWatcher_ALookSaysWhetherAMessageWasLost: the client is not in line where it was. Then its
+// connection is checked.
 func TestWatcher_ALookSaysWhetherAMessageWasLost(t *testing.T) {
 	t.Parallel()
 	mark := notify.Mark{Confirmed: true}
@@ -181,7 +185,8 @@ func TestWatcher_ALookSaysWhetherAMessageWasLost(t *testing.T) {
 	}
 }
 
-// TestWatcher_LooksMoreRarelyAmongMany clients, and at another time than those with which it joins, or was held up by the server.
+// TestWatcher_LooksMoreRarelyAmongMany clients, and at another time than those with which it joins,
+// or was held up by the server.
 func TestWatcher_LooksMoreRarelyAmongMany(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -210,7 +215,8 @@ func TestWatcher_LooksMoreRarelyAmongMany(t *testing.T) {
 	})
 }
 
-// TestWatcher_AsksForAPlace in its claims: if it has room when they are answered, or callers that wait.
+// TestWatcher_AsksForAPlace in its claims: if it has room when they are answered, or callers that
+// wait.
 func TestWatcher_AsksForAPlace(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Mini(t).Client(t)
@@ -234,8 +240,8 @@ func TestWatcher_AsksForAPlace(t *testing.T) {
 	require.Equal(t, -6, ask(store.InLine, 1, true), "it stays where it is")
 }
 
-// TestWatcher_IsAloneForAWhile: a watch outlives its last caller by passOnAfter. If it is in line then, or a caller was told that has
-// claimed nothing, others see to the head.
+// TestWatcher_IsAloneForAWhile: a watch outlives its last caller by passOnAfter. If it is in line
+// then, or a caller was told that has claimed nothing, others see to the head.
 func TestWatcher_IsAloneForAWhile(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -362,7 +368,8 @@ func TestWatcher_WhatWasToldMeanwhileCounts(t *testing.T) {
 	require.False(t, w.outlook.known, "a new watch that had another subscription")
 }
 
-// TestWatcher_PollsAsThoseWhoWaitWant: a Queue that only enqueues, or has ended its wait, does not count.
+// TestWatcher_PollsAsThoseWhoWaitWant: a Queue that only enqueues, or has ended its wait, does not
+// count.
 func TestWatcher_PollsAsThoseWhoWaitWant(t *testing.T) {
 	t.Parallel()
 	w := unwatched()
@@ -377,7 +384,8 @@ func TestWatcher_PollsAsThoseWhoWaitWant(t *testing.T) {
 	require.Equal(t, time.Hour, w.poll())
 }
 
-// TestWatcher_MakesSureOfItsPlace while callers wait, and as soon as one does: it may have left the line after a claim has joined it.
+// TestWatcher_MakesSureOfItsPlace while callers wait, and as soon as one does: it may have left the
+// line after a claim has joined it.
 func TestWatcher_MakesSureOfItsPlace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// detachedKey is the list through which clients hand detached locks to each other. No fault strikes its server.
+// detachedKey is the list through which clients hand detached locks to each other. No fault strikes
+// its server.
 const detachedKey = "detached"
 
 // detachedLock is what a client needs to adopt a lock.

@@ -20,7 +20,8 @@ type limitsSet struct {
 	limits sluice.Limits
 }
 
-// limiting notes what an entry has changed of limits. A pause that is changed leaves the limits as they were.
+// limiting notes what an entry has changed of limits. A pause that is changed leaves the limits as
+// they were.
 func (r *replayer) limiting(at *entry, before map[string]*reign) {
 	for queue, was := range before {
 		var old, now sluice.Limits
@@ -65,7 +66,8 @@ type handedOut struct {
 	earliest, latest time.Duration
 }
 
-// checkLimits checks that limits were requested, and that no more tasks are handed out, or leased, than they allow.
+// checkLimits checks that limits were requested, and that no more tasks are handed out, or leased,
+// than they allow.
 func (t *tasksCheck) checkLimits() {
 	t.checkLimitsSet()
 	all := map[*reign][]handedOut{}
@@ -89,7 +91,8 @@ func (t *tasksCheck) checkLimits() {
 	}
 }
 
-// checkRate checks that no more tasks are handed out in a Per than Rate and Burst together. In between the clock may not have been set.
+// checkRate checks that no more tasks are handed out in a Per than Rate and Burst together. In
+// between the clock may not have been set.
 func (t *tasksCheck) checkRate(of *reign, tasks []handedOut) {
 	if of.Rate == 0 {
 		return
@@ -123,7 +126,8 @@ func (t *tasksCheck) checkRunning(m *move) {
 	}
 }
 
-// checkLimitsSet checks that the log has all limits that were acknowledged, and none that no client has requested.
+// checkLimitsSet checks that the log has all limits that were acknowledged, and none that no client
+// has requested.
 func (t *tasksCheck) checkLimitsSet() {
 	for _, r := range t.records {
 		if r.Op != opSetLimits || r.Result != done || t.inGap(r.Call, r.Return) {

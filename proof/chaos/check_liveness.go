@@ -12,7 +12,8 @@ import (
 // waits has the longest wait of each kind; nil without -liveness.
 type waits map[string]wait
 
-// wait is a time that something was waited for, without the lag of the machine, beside what docs/guarantees.md promises.
+// wait is a time that something was waited for, without the lag of the machine, beside what
+// docs/guarantees.md promises.
 type wait struct {
 	times         int
 	longest, less time.Duration // less is the lag that was taken off
@@ -43,7 +44,8 @@ func (w waits) print() {
 const (
 	// retryInterval is how often the first in line polls for a lock: the library's default.
 	retryInterval = 100 * time.Millisecond
-	// looks is how many poll intervals a due task waits at most: the watch of a client that is gone is two looks long.
+	// looks is how many poll intervals a due task waits at most: the watch of a client that is gone
+	// is two looks long.
 	looks = 3
 	// unseenLag is what a client does not record as a lag: see pulse. A wait has several steps.
 	unseenLag   = 25 * time.Millisecond
@@ -93,7 +95,8 @@ func (c *checker) allLags() map[string][]span {
 	return all
 }
 
-// lag returns for how long the process was held up that was so the longest within a span, and the server in addition.
+// lag returns for how long the process was held up that was so the longest within a span, and the
+// server in addition.
 func (l *liveness) lag(from, to time.Duration) (longest time.Duration) {
 	var ofServer time.Duration
 	for process, spans := range l.lags {
@@ -135,7 +138,8 @@ type sought struct {
 	ttl   time.Duration // the longest
 }
 
-// soughtName returns the name under which a record's lock is sought. Those of sets are one: who waits for one holds others.
+// soughtName returns the name under which a record's lock is sought. Those of sets are one: who
+// waits for one holds others.
 func soughtName(name string) string {
 	if strings.HasPrefix(name, "set") {
 		return "set" + name[strings.Index(name, "."):]
@@ -143,8 +147,9 @@ func soughtName(name string) string {
 	return name
 }
 
-// checkGrants checks that what live callers wait for is granted to one of them, again and again. A lock whose holder is gone
-// is free when its TTL has ended, and its window; then it is taken by a poll, if those that were told are gone.
+// checkGrants checks that what live callers wait for is granted to one of them, again and again. A
+// lock whose holder is gone is free when its TTL has ended, and its window; then it is taken by a
+// poll, if those that were told are gone.
 func (l *liveness) checkGrants() {
 	poll := max(retryInterval, time.Duration(l.clients-1)*retryInterval/4) // of the last in line
 	for name, s := range l.sought() {
@@ -174,8 +179,8 @@ func (l *liveness) checkGrants() {
 	}
 }
 
-// lostHolds returns how many holds ended while no live caller had the lock. Of several clients that are gone each may have been granted
-// it, by what it had sent before, one after the other.
+// lostHolds returns how many holds ended while no live caller had the lock. Of several clients that
+// are gone each may have been granted it, by what it had sent before, one after the other.
 func (l *liveness) lostHolds(name string, from, to time.Duration) time.Duration {
 	n := 0
 	for _, h := range l.holds {
@@ -222,8 +227,8 @@ func (l *liveness) sought() map[string]*sought {
 	return all
 }
 
-// checkHandOuts checks that a task that is due is handed out, and one of a lease that ran out, again. While others of the queue
-// are, it waits for its turn.
+// checkHandOuts checks that a task that is due is handed out, and one of a lease that ran out,
+// again. While others of the queue are, it waits for its turn.
 func (l *liveness) checkHandOuts() {
 	last, handedOut := map[taskKey]*move{}, map[string]time.Duration{}
 	for i := range l.moves {

@@ -21,8 +21,8 @@ func (c *checker) beliefs() (held []record) {
 	return held
 }
 
-// checkOwners checks that no key goes from one token to another during a hold in the log. A call may replace the token
-// of its own last request, which had no reply: no handle ever had that.
+// checkOwners checks that no key goes from one token to another during a hold in the log. A call
+// may replace the token of its own last request, which had no reply: no handle ever had that.
 func (c *checker) checkOwners() {
 	c.counts["holds in the log"] = len(c.holds)
 	had := map[uint64]bool{}
@@ -217,8 +217,8 @@ func (c *checker) fenceWentBack(a, b record) {
 		a.Fence, a.Process, a.Seq, a.Got, b.Fence, b.Process, b.Seq, b.Got)
 }
 
-// handedOverLate says whether b was handed over from a hold that had begun before a was acquired, and
-// that a clock set ahead, or a loss of data, had ended: its fence is of the block of that hold.
+// handedOverLate says whether b was handed over from a hold that had begun before a was acquired,
+// and that a clock set ahead, or a loss of data, had ended: its fence is of the block of that hold.
 func (c *checker) handedOverLate(a, b record) bool {
 	return slices.ContainsFunc(c.tokenHolds[b.Token], func(h hold) bool {
 		return h.struck != "" && h.begun.after < a.Got && b.Got <= h.begun.before+b.TTL+handOverTime(b.TTL)
@@ -280,7 +280,8 @@ func (c *checker) checkRefusal(r record, accepted []record) {
 	}
 }
 
-// sentOnce is how long an Unlock takes whose release was sent once: a longer one may have had no reply, and have sent it again.
+// sentOnce is how long an Unlock takes whose release was sent once: a longer one may have had no
+// reply, and have sent it again.
 const sentOnce = 50 * time.Millisecond
 
 // checkUnlocks checks that an Unlock which returned nil has released a lock that was still
@@ -311,8 +312,9 @@ func (c *checker) checkUnlocks() {
 		}
 		handedOver := slices.ContainsFunc(secret[r.Process+" "+r.Name], func(s span) bool { return s.meets(r.Unlock, r.Return) })
 		if len(c.forces[r.Name]) > 0 && (handedOver || r.Return > r.Deadline || r.Return-r.Unlock > sentOnce) {
-			// Forced open elsewhere, it may still be handed over without a server; after its time "not held" may be due to
-			// that; and a release that was sent again may have been the first one's.
+			// Forced open elsewhere, it may still be handed over without a server; after its time
+			// "not held" may be due to that; and a release that was sent again may have been the
+			// first one's.
 			continue
 		}
 		if h.until < r.Unlock || !handedOver && !r.Section && h.ended.after > r.Return && h.until > r.Return {
@@ -347,7 +349,8 @@ const pollAge = 200 * time.Millisecond
 
 // checkLocked checks ErrLocked: the lock was held or reserved at that time or a moment before; or a
 // caller of the process was before this one, or had no reply to its release yet. The caller before
-// may have been refused too: then the lock was held since it asked, and its reply may have taken long.
+// may have been refused too: then the lock was held since it asked, and its reply may have taken
+// long.
 func (c *checker) checkLocked() {
 	holds, waits, releases := map[string][]span{}, map[string][]span{}, map[string][]span{}
 	others := map[string][]span{} // waits that were not refused
@@ -393,11 +396,13 @@ func (c *checker) checkLocked() {
 const (
 	// maxFreeWait is how long a caller may wait for a free lock: the length of some faults.
 	maxFreeWait = 8 * time.Second
-	// someFreeWait is more than 20 processes in line wait for a free lock where no fault strikes. Longer waits are counted.
+	// someFreeWait is more than 20 processes in line wait for a free lock where no fault strikes.
+	// Longer waits are counted.
 	someFreeWait = time.Second
 )
 
-// silences returns when the server was silent for some time: it was down, and on a busy machine it may take long to come up.
+// silences returns when the server was silent for some time: it was down, and on a busy machine it
+// may take long to come up.
 func (c *checker) silences() (all []hold) {
 	const some = 500 * time.Millisecond
 	last := time.Duration(0)

@@ -8,7 +8,8 @@ import (
 // isShared says whether a lock may be held beside others: it is a permit.
 func (r record) isShared() bool { return isGate(r.Name) || r.Permit }
 
-// forcedOpen says whether a lock may have been forced open while its holder believed in it. The holder is not asked.
+// forcedOpen says whether a lock may have been forced open while its holder believed in it. The
+// holder is not asked.
 func (c *checker) forcedOpen(r record) bool {
 	return slices.ContainsFunc(c.forces[r.Name], func(s span) bool { return s.meets(r.Call, r.Until) })
 }
@@ -29,8 +30,9 @@ func (c *checker) findForces() {
 	}
 }
 
-// checkKinds checks what two kinds of locks of one name must not do: be held at the same time, by the log; and
-// make the library say that its own data is not its own. After a ForceUnlock, a holder is told by its next command: see checkUnlocks.
+// checkKinds checks what two kinds of locks of one name must not do: be held at the same time, by
+// the log; and make the library say that its own data is not its own. After a ForceUnlock, a holder
+// is told by its next command: see checkUnlocks.
 func (c *checker) checkKinds() {
 	plain, permits := map[string][]hold{}, map[string][]hold{}
 	for _, h := range c.holds {

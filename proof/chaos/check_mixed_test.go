@@ -40,7 +40,8 @@ func until(deadline time.Duration, r record) record {
 	return r
 }
 
-// mixed returns the record of a lock or permit of a mixed name that was held from from until until, by Do.
+// mixed returns the record of a lock or permit of a mixed name that was held from from until until,
+// by Do.
 func mixed(process string, from, until time.Duration, permit bool) record {
 	r := held(process, "", from-1, from, until, 0)
 	r.Name, r.Permit, r.Token = "mix", permit, 0

@@ -27,7 +27,8 @@ func (m memory) parts() (attempt int, result string) {
 	return attempt, result
 }
 
-// remember carries out a command on what a queue remembers. It calls touch for every ID before it changes the ID.
+// remember carries out a command on what a queue remembers. It calls touch for every ID before it
+// changes the ID.
 func (k keyspace) remember(queue, which, verb string, args []string, touch func(taskKey)) {
 	edit := func(id string, f func(m *memory)) {
 		key := taskKey{queue, id}
@@ -69,15 +70,16 @@ func (m *memory) forget(which string) {
 	}
 }
 
-// finish is an entry of the log that has finished a task which is to be remembered, or has changed what is remembered.
+// finish is an entry of the log that has finished a task which is to be remembered, or has changed
+// what is remembered.
 type finish struct {
 	move
 	before, after memory
 	lost          bool
 }
 
-// finished records how an entry has changed what is remembered of a task, and each removal and each new task of the queue whose tasks are enqueued
-// once. was is the task before.
+// finished records how an entry has changed what is remembered of a task, and each removal and each
+// new task of the queue whose tasks are enqueued once. was is the task before.
 func (r *replayer) finished(key taskKey, before memory, was task, at *entry) {
 	m := move{span: at.span, taskKey: key, kind: classify(was, r.tasks[key]), was: was, is: r.tasks[key]}
 	after := r.memories[key]
@@ -86,9 +88,10 @@ func (r *replayer) finished(key taskKey, before memory, was task, at *entry) {
 	}
 }
 
-// checkOnce checks the tasks that are enqueued once. In the log, as far as it was not cut off: what removes one remembers it, and nothing else does;
-// no ID is added, or finished, that is remembered; nothing is forgotten. At the end everything is done that was enqueued, with the result
-// of the handler whose attempt was accepted, and the library says so.
+// checkOnce checks the tasks that are enqueued once. In the log, as far as it was not cut off: what
+// removes one remembers it, and nothing else does; no ID is added, or finished, that is remembered;
+// nothing is forgotten. At the end everything is done that was enqueued, with the result of the
+// handler whose attempt was accepted, and the library says so.
 func (t *tasksCheck) checkOnce() {
 	ends := map[taskKey]finish{}
 	for _, f := range t.finishes {
@@ -148,7 +151,8 @@ func (t *tasksCheck) checkFinish(f finish) {
 	}
 }
 
-// checkResult checks that the record of a task has the attempt and the result of the delivery that has ended. A full server keeps no result.
+// checkResult checks that the record of a task has the attempt and the result of the delivery that
+// has ended. A full server keeps no result.
 func (t *tasksCheck) checkResult(f finish, result string) {
 	handler, want := t.handlers[receipt{f.taskKey, f.was.delivery}], ""
 	if handler != nil {
@@ -168,7 +172,8 @@ func (t *tasksCheck) checkResult(f finish, result string) {
 	}
 }
 
-// checkAnswer checks what an enqueue was told: that its ID is in the queue, or done, is true only of one that someone has added before.
+// checkAnswer checks what an enqueue was told: that its ID is in the queue, or done, is true only
+// of one that someone has added before.
 func (t *tasksCheck) checkAnswer(r *record, written map[string]bool) {
 	if r.Name != onceQueue || r.Result != done {
 		return
@@ -203,7 +208,8 @@ func (t *tasksCheck) anyFinish(id string, wanted func(finish) bool) bool {
 	return false
 }
 
-// checkDone checks that an ID that was added, which was not cut off, is done at the end, in the log and by the library.
+// checkDone checks that an ID that was added, which was not cut off, is done at the end, in the log
+// and by the library.
 func (t *tasksCheck) checkDone(id string, ends map[taskKey]finish) {
 	key := taskKey{onceQueue, id}
 	last := t.end.memories[key]
@@ -222,7 +228,8 @@ func (t *tasksCheck) checkDone(id string, ends map[taskKey]finish) {
 	}
 }
 
-// countHandlers counts how often handlers ran for an ID more than once: since a lease has ended, an attempt failed, or what was finished was cut off.
+// countHandlers counts how often handlers ran for an ID more than once: since a lease has ended, an
+// attempt failed, or what was finished was cut off.
 func (t *tasksCheck) countHandlers() {
 	ran := map[string]int{}
 	for _, r := range t.handlers {
@@ -236,8 +243,9 @@ func (t *tasksCheck) countHandlers() {
 	}
 }
 
-// keptFromBatch says whether a version has the due time of one before it in the same batch, which the log does not
-// show. Calls are merged in any order, but the version that the log shows was the last of its batch.
+// keptFromBatch says whether a version has the due time of one before it in the same batch, which
+// the log does not show. Calls are merged in any order, but the version that the log shows was the
+// last of its batch.
 func (t *tasksCheck) keptFromBatch(m *move, r *record, due float64) bool {
 	earliest, latest := t.clock.at(m.span)
 	for _, o := range t.ops[m.taskKey] {

@@ -28,7 +28,8 @@ func (k keyspace) pause(queue, verb string, args []string) {
 	}
 }
 
-// heldBack returns until when a queue is paused, and its limits, by what its key is set to: see limits.lua.
+// heldBack returns until when a queue is paused, and its limits, by what its key is set to: see
+// limits.lua.
 func heldBack(args []string) (until time.Duration, l sluice.Limits) {
 	var us, per int64
 	if _, err := fmt.Sscanf(args[0], "%d %d %d %d %d ", &us, &l.Running, &l.Rate, &per, &l.Burst); err != nil {
@@ -56,8 +57,8 @@ func isPause(command []string) (queue string, ok bool) {
 	return queue, until > 0
 }
 
-// checkPauses checks that the log has each pause that was acknowledged, and that each page of a list began behind
-// the one before.
+// checkPauses checks that the log has each pause that was acknowledged, and that each page of a
+// list began behind the one before.
 func (t *tasksCheck) checkPauses() {
 	for _, r := range t.records {
 		made := func(p pauseBegun) bool { return p.queue == r.Name && p.meets(r.Call, r.Return) }
@@ -70,7 +71,8 @@ func (t *tasksCheck) checkPauses() {
 	}
 }
 
-// checkPaused checks that a task is not handed out while its queue is paused, by the server's clock.
+// checkPaused checks that a task is not handed out while its queue is paused, by the server's
+// clock.
 func (t *tasksCheck) checkPaused(m *move) {
 	if _, latest := t.clock.at(m.span); m.paused > latest+clockError {
 		t.report("%v was handed out at %v, while its queue was paused until %v", m.taskKey, m.span, m.paused)

@@ -7,10 +7,11 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// checkTick checks a change of a periodic task: it is due when its schedule says, is claimed no earlier, and is never
-// removed, nor waits behind a lease. It is buried only if its attempts are used up by claims of which no worker has told the
-// end, as those of killed workers: a Worker puts the next occurrence in the place of one that fails for the last time. Then it
-// comes back with the next occurrence.
+// checkTick checks a change of a periodic task: it is due when its schedule says, is claimed no
+// earlier, and is never removed, nor waits behind a lease. It is buried only if its attempts are
+// used up by claims of which no worker has told the end, as those of killed workers: a Worker puts
+// the next occurrence in the place of one that fails for the last time. Then it comes back with the
+// next occurrence.
 func (t *tasksCheck) checkTick(m *move) {
 	t.counts["periodic tasks "+string(m.kind)]++
 	switch m.kind {
@@ -41,7 +42,8 @@ func (t *tasksCheck) checkTick(m *move) {
 	}
 }
 
-// checkHandled checks that a lease was ended by the handler's end, or as no handler has begun, or had ended.
+// checkHandled checks that a lease was ended by the handler's end, or as no handler has begun, or
+// had ended.
 func (t *tasksCheck) checkHandled(m *move) {
 	if t.early(m) && !t.neverBegun(m) {
 		t.requireRequest(m, true, func(*record) bool { return false })
@@ -53,9 +55,10 @@ func (t *tasksCheck) unscheduled(m *move) {
 	t.report("the periodic task %s at %v was %s: %+v became %+v", m.id, m.span, m.kind, m.was, m.is)
 }
 
-// checkNext checks that an occurrence comes after the one whose place it takes: each is handled, and reported, once. One that is further
-// away than the next can be is of a time before the clock was set back. One that was handled, and of which it is not known what is next,
-// may keep its place.
+// checkNext checks that an occurrence comes after the one whose place it takes: each is handled,
+// and reported, once. One that is further away than the next can be is of a time before the clock
+// was set back. One that was handled, and of which it is not known what is next, may keep its
+// place.
 func (t *tasksCheck) checkNext(m *move) {
 	was, err := timeOf(m.was.version)
 	is, _ := timeOf(m.is.version) // see checkScheduled
@@ -91,8 +94,8 @@ func timeOf(version string) (time.Time, error) {
 	return time.Parse(time.RFC3339Nano, strings.TrimSuffix(version, wasHandled))
 }
 
-// checkTicks checks that at the end each periodic task is there, whole. One whose first occurrence was lost, or that was buried, comes
-// back within a minute and a half, which may be after the end.
+// checkTicks checks that at the end each periodic task is there, whole. One whose first occurrence
+// was lost, or that was buried, comes back within a minute and a half, which may be after the end.
 func (t *tasksCheck) checkTicks() {
 	for id := range periods {
 		key := taskKey{tickQueue, id}

@@ -5,12 +5,14 @@ import (
 	"time"
 )
 
-// ticked writes an occurrence of the task "tick50", which is due then; said is what its header says.
+// ticked writes an occurrence of the task "tick50", which is due then; said is what its header
+// says.
 func (s *scenario) ticked(due, said int) *scenario {
 	return s.logs(fmt.Sprintf("ZADD Queue:ticks @@%d tick50; HSET {Queue:ticks}:tasks tick50 %s", due, s.occurrence(said)))
 }
 
-// tookTick claims it then, as the handler of an occurrence records; if that is 0, no handler begins.
+// tookTick claims it then, as the handler of an occurrence records; if that is 0, no handler
+// begins.
 func (s *scenario) tookTick(at, of int) *scenario {
 	s.logs(fmt.Sprintf("ZADD {Queue:ticks}:leased @@%[1]d tick50; ZREM Queue:ticks tick50; ZADD Queue:ticks @@%[1]d tick50; HSET {Queue:ticks}:state tick50 1:@@%[1]d:", at+400))
 	if of == 0 {

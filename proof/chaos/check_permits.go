@@ -6,10 +6,12 @@ import (
 	"time"
 )
 
-// clockError is by how much the server's clock, which it reads in whole milliseconds, may differ from what we take it for.
+// clockError is by how much the server's clock, which it reads in whole milliseconds, may differ
+// from what we take it for.
 const clockError = 2 * time.Millisecond
 
-// checkPermits checks that no more callers hold a name than it has permits: neither by the log, nor by their own Valid.
+// checkPermits checks that no more callers hold a name than it has permits: neither by the log, nor
+// by their own Valid.
 func (c *checker) checkPermits() {
 	granted, believed := map[string][]span{}, map[string][]span{}
 	for _, h := range c.holds {

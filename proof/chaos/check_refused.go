@@ -52,8 +52,8 @@ func (t *tasksCheck) checkStale() {
 	}
 }
 
-// mayHaveLostItsPlace says whether an extension came when the lease may have run out, in a queue that limits how many are leased: then the
-// place may be another's.
+// mayHaveLostItsPlace says whether an extension came when the lease may have run out, in a queue
+// that limits how many are leased: then the place may be another's.
 func (t *tasksCheck) mayHaveLostItsPlace(r *record) bool {
 	limits := func(s limitsSet) bool { return s.queue == r.Name && s.limits.Running > 0 && s.after <= r.Return }
 	if r.Op != opExtend || !slices.ContainsFunc(t.limitsSet, limits) {

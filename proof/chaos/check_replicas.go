@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// checkReplicas checks that whenever the server was killed, its replica had what the server had acknowledged since its
-// last start, and some seconds: the tasks of the queue "safe", and the locks of that name which were held.
+// checkReplicas checks that whenever the server was killed, its replica had what the server had
+// acknowledged since its last start, and some seconds: the tasks of the queue "safe", and the locks
+// of that name which were held.
 func (t *tasksCheck) checkReplicas() {
 	up := time.Duration(0)
 	for _, k := range t.restarts {
@@ -26,8 +27,9 @@ func (t *tasksCheck) checkReplicas() {
 
 const underReplicated = "operations with too few replicas"
 
-// syncing is how long after a start of the server its replica may be about to get a copy of the data. Redis counts a replica as soon as it was
-// sent the copy, for all that was written before there was a backlog, although it may not have loaded it.
+// syncing is how long after a start of the server its replica may be about to get a copy of the
+// data. Redis counts a replica as soon as it was sent the copy, for all that was written before
+// there was a backlog, although it may not have loaded it.
 const syncing = 3 * time.Second
 
 // checkReplica checks what a replica had when the server was killed, which had run since up.

@@ -1,6 +1,7 @@
 package main
 
-// killedWith kills the server now, when its replica has these versions, and the token of the lock "safe0".
+// killedWith kills the server now, when its replica has these versions, and the token of the lock
+// "safe0".
 func (s *scenario) killedWith(token string, versions ...string) *scenario {
 	f := &found{span: span{s.now + 2*ms, s.now + 3*ms}, versions: map[string]bool{}, tokens: map[string]uint64{"safe0": digest(token)}}
 	for _, v := range versions {

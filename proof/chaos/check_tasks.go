@@ -173,7 +173,8 @@ func (t *tasksCheck) snoozer(m *move) *record {
 	return nil
 }
 
-// checkSnoozed checks that a task whose handler returned Again is due that much later, by the server's clock.
+// checkSnoozed checks that a task whose handler returned Again is due that much later, by the
+// server's clock.
 func (t *tasksCheck) checkSnoozed(m *move, r *record) {
 	t.counts["tasks snoozed"]++
 	earliest, latest := t.clock.at(m.span)
@@ -439,8 +440,9 @@ func (t *tasksCheck) checkReceipts() {
 	}
 }
 
-// byReturn returns the records in the order of their returns. If each takes the first change that it may have made, none takes what
-// only one that returned earlier can have made: where a power cut undid a change, two callers may have made the same.
+// byReturn returns the records in the order of their returns. If each takes the first change that
+// it may have made, none takes what only one that returned earlier can have made: where a power cut
+// undid a change, two callers may have made the same.
 func (t *tasksCheck) byReturn() []*record {
 	sorted := make([]*record, len(t.records))
 	for i := range t.records {

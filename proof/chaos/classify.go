@@ -70,8 +70,9 @@ func classifyQueued(was, is task) moveKind {
 	return unexplained
 }
 
-// waitsFor says whether the version that waits is due then when it has taken over: at its time or, if a receipt of the version before is
-// less than a tenth of a millisecond after that, a microsecond or two after the receipt.
+// waitsFor says whether the version that waits is due then when it has taken over: at its time or,
+// if a receipt of the version before is less than a tenth of a millisecond after that, a
+// microsecond or two after the receipt.
 func (t task) waitsFor(score float64) bool {
 	follows := func(receipt float64) bool {
 		return t.due <= receipt && receipt-t.due < 1e-4 && score > receipt && score-receipt < 3e-6

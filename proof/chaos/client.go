@@ -92,8 +92,8 @@ func runClient(env string) {
 	fmt.Println("ended")
 }
 
-// listen forwards the orchestrator's words, except moments. When the orchestrator has died, listen ends the
-// process.
+// listen forwards the orchestrator's words, except moments. When the orchestrator has died, listen
+// ends the process.
 func (c *client) listen(lines *bufio.Scanner, words chan<- string) {
 	for lines.Scan() {
 		if word := lines.Text(); slices.Contains(moments, word) {
@@ -201,7 +201,8 @@ func (c *client) pulse() {
 	}
 }
 
-// close closes the library, and records goroutines of it that do not end. That takes seconds: a calm client has no time for it.
+// close closes the library, and records goroutines of it that do not end. That takes seconds: a
+// calm client has no time for it.
 func (c *client) close(idle int) {
 	rec := c.begin(record{Op: opFinal, Name: "close"})
 	err := c.locker.Close()

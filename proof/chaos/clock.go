@@ -73,8 +73,8 @@ func (c serverClock) at(s span) (earliest, latest time.Duration) {
 	return earliest, latest
 }
 
-// reaches returns when, after from, the server's clock first shows this time or a later one. If the clock was set at
-// about that time, it is somewhere in the span: perhaps the setting came first.
+// reaches returns when, after from, the server's clock first shows this time or a later one. If the
+// clock was set at about that time, it is somewhere in the span: perhaps the setting came first.
 func (c serverClock) reaches(server, from time.Duration) span {
 	earliest, offset := time.Duration(math.MaxInt64), time.Duration(0)
 	for _, j := range c.jumps {
@@ -94,8 +94,8 @@ func (c serverClock) reaches(server, from time.Duration) span {
 	return span{min(earliest, at), at}
 }
 
-// lastReaches returns when, after from, the server's clock shows this time or a later one for the last time until then
-// that it has not done so before: if it is set back, it shows the time again.
+// lastReaches returns when, after from, the server's clock shows this time or a later one for the
+// last time until then that it has not done so before: if it is set back, it shows the time again.
 func (c serverClock) lastReaches(server, from, until time.Duration) time.Duration {
 	last := c.reaches(server, from).before
 	for _, j := range c.jumps {
@@ -106,7 +106,8 @@ func (c serverClock) lastReaches(server, from, until time.Duration) time.Duratio
 	return last
 }
 
-// highest returns the latest time that the server's clock has shown until then, perhaps before it was set back.
+// highest returns the latest time that the server's clock has shown until then, perhaps before it
+// was set back.
 func (c serverClock) highest(until time.Duration) (latest time.Duration) {
 	offset := time.Duration(0)
 	for _, j := range c.jumps {

@@ -85,22 +85,23 @@ func stallReplies(s strike, p *proxy) {
 	s.during(1500 * time.Millisecond)
 }
 
-// silenceConnections has the open connections carry nothing any more, like those of a machine that has lost
-// its network or of which a firewall has forgotten the connections. No side is told.
+// silenceConnections has the open connections carry nothing any more, like those of a machine that
+// has lost its network or of which a firewall has forgotten the connections. No side is told.
 func silenceConnections(s strike, p *proxy) {
 	p.requests.set(condition{quiet: true})
 	p.replies.set(condition{quiet: true})
 	s.during(20 * time.Millisecond)
 }
 
-// loseAllMessages has no message of Pub/Sub arrive. Everything else does, on the same connections, too.
+// loseAllMessages has no message of Pub/Sub arrive. Everything else does, on the same connections,
+// too.
 func loseAllMessages(s strike, p *proxy) {
 	p.replies.set(condition{mute: true})
 	s.during(1500 * time.Millisecond)
 }
 
-// deafenSubscriptions leaves the connections that are subscribed meanwhile half open: what the server sends on them is lost
-// from then on, and no side is told.
+// deafenSubscriptions leaves the connections that are subscribed meanwhile half open: what the
+// server sends on them is lost from then on, and no side is told.
 func deafenSubscriptions(s strike, p *proxy) {
 	p.replies.set(condition{deaf: true})
 	s.during(500 * time.Millisecond) // on a busy machine a connection may take long to notice

@@ -74,7 +74,8 @@ func readHistory(r io.Reader) (history []porcupine.Operation, err error) {
 	return history, nil
 }
 
-// checkFile checks the history in a file, prints what it finds, and returns the program's exit code.
+// checkFile checks the history in a file, prints what it finds, and returns the program's exit
+// code.
 func checkFile(path string) int {
 	file, err := os.Open(path)
 	if err != nil {

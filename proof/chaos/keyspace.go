@@ -224,8 +224,8 @@ func scored(args []string) func(yield func(float64, string) bool) {
 	}
 }
 
-// decodeField reads "<attempt>+<unseen>:<lease>/<token>:<due>", perhaps with ":<note>" behind it, or, of a
-// dead letter, "<attempt>:dead:<reason>".
+// decodeField reads "<attempt>+<unseen>:<lease>/<token>:<due>", perhaps with ":<note>" behind it,
+// or, of a dead letter, "<attempt>:dead:<reason>".
 func decodeField(text string) (f field) {
 	parts := strings.SplitN(text, ":", 3)
 	if len(parts) < 3 {

@@ -12,7 +12,8 @@ import (
 // limitedQueues have limits now and then.
 var limitedQueues = []string{loopQueue, workQueue, popQueue}
 
-// setLimits gives a queue other limits, or none. A Per is short, so that the limits are there for many of them.
+// setLimits gives a queue other limits, or none. A Per is short, so that the limits are there for
+// many of them.
 func (c *client) setLimits(ctx context.Context, rng *rand.Rand) {
 	name := limitedQueues[rng.IntN(len(limitedQueues))]
 	l := sluice.Limits{}

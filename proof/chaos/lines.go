@@ -136,8 +136,8 @@ func (r *replayer) stand(s *step, name, verb string, args []string, at span) {
 	}
 }
 
-// judge checks what an entry of the log has done to a line. One process may leave it; those that are woken, and the dead that
-// are skipped, are the first.
+// judge checks what an entry of the log has done to a line. One process may leave it; those that
+// are woken, and the dead that are skipped, are the first.
 func (r *replayer) judge(name string, s *step, at span) {
 	if s.passed > 1 {
 		r.amiss(at, name, "%d left in one step that were not the first", s.passed)
@@ -213,8 +213,8 @@ func (r *replayer) rewound(was, is lines) {
 	}
 }
 
-// checkLines checks the lines: what the log shows of them, and that at the end none has an entry of a process that has lived
-// so long, unless the server lost data in between.
+// checkLines checks the lines: what the log shows of them, and that at the end none has an entry of
+// a process that has lived so long, unless the server lost data in between.
 func (c *checker) checkLines() {
 	log := c.lineLog
 	c.counts["places in line"] += log.joined

@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The processes of lineCases. Those that have joined the line of a final lock have lived to the end.
+// The processes of lineCases. Those that have joined the line of a final lock have lived to the
+// end.
 const (
 	one, two, three = "AAAAAAAAAAAA", "BBBBBBBBBBBB", "*CCCCCCCCCCCC"
 

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// With -liveness faults strike that never end. Each hits another client, until half of them are struck. The others must go
-// on in time: see checkLiveness.
+// With -liveness faults strike that never end. Each hits another client, until half of them are
+// struck. The others must go on in time: see checkLiveness.
 const (
 	betweenStrikes = 700 * time.Millisecond  // longer than most TTLs and leases and what follows them
 	livenessTail   = 1500 * time.Millisecond // after the last strike
 	calmPause      = 50 * time.Millisecond   // see settings.Calm
-	// seldom is for how many such pauses a client enqueues nothing: then no message about another task makes up for one that
-	// was lost.
+	// seldom is for how many such pauses a client enqueues nothing: then no message about another
+	// task makes up for one that was lost.
 	seldom = 100
 	// livenessRound is about how long a round takes with that many clients.
 	livenessRound   = 15 * time.Second
@@ -45,7 +45,8 @@ var lastingFaults = []fault{
 	{name: "mute", do: makeHardOfHearing(condition{mute: true})},
 }
 
-// at is called where a client is at a moment. If that is wanted, the caller never goes on: the process is struck.
+// at is called where a client is at a moment. If that is wanted, the caller never goes on: the
+// process is struck.
 func (c *client) at(m moment) {
 	if c.wanted.CompareAndSwap(m, "") {
 		fmt.Println(m)
@@ -53,7 +54,8 @@ func (c *client) at(m moment) {
 	}
 }
 
-// soon is at for a caller that is about to wait, and does. The goroutine ends by itself; nothing waits for it.
+// soon is at for a caller that is about to wait, and does. The goroutine ends by itself; nothing
+// waits for it.
 func (c *client) soon(m moment) {
 	if c.wanted.CompareAndSwap(m, "") {
 		go func() {
@@ -113,8 +115,8 @@ func makeHardOfHearing(how condition) func(*round, strike) (int, error) {
 	}
 }
 
-// strikeForGood hits half of the clients, one after the other. Then it kills those that are gone: nothing is left that
-// they could do.
+// strikeForGood hits half of the clients, one after the other. Then it kills those that are gone:
+// nothing is left that they could do.
 func (r *round) strikeForGood() error {
 	p := r.newPlan(r.number)
 	muted, deaf := applied.muted.Load(), applied.deaf.Load()

@@ -52,14 +52,16 @@ func TestCommand_LeadsToTheSameStrikes(t *testing.T) {
 	require.Equal(t, "go run -C proof ./chaos -seed 7 -for 1m0s -clients 10 -only mute -liveness", c.command())
 }
 
-// lively has the scenario check that clients go on, of whom the one called "gone" is gone since then.
+// lively has the scenario check that clients go on, of whom the one called "gone" is gone since
+// then.
 func (s *scenario) lively(gone time.Duration) *scenario {
 	s.waits, s.clients, s.gone = waits{}, 2, map[string]time.Duration{"gone": gone * ms}
 	s.dies("gone", gone)
 	return s
 }
 
-// leftBehind has a client be gone at 20 with a lock whose TTL is 100, and another be granted the lock then.
+// leftBehind has a client be gone at 20 with a lock whose TTL is 100, and another be granted the
+// lock then.
 func leftBehind(granted time.Duration) *scenario {
 	s := lasting(5000).lively(20).at(10).logs("SET Lock:n T PXAT @110").at(granted - 1).logs("DEL Lock:n; SET Lock:n U PXAT @" + fmt.Sprint(int(granted)+100))
 	left, next := heldFor(100, held("gone", "T", 9, 11, 19, 0)), heldFor(100, held("a", "U", 15, granted, granted+5, 0))
@@ -96,7 +98,8 @@ var livenessCases = map[string]checkCase{
 		recorded(record{Op: opTake, Name: "n", Call: 10, Limit: 20, Return: 200, Result: waited}), "call whose context ended"},
 }
 
-// TestHistory_IsReadBackAndChecked: what is written is read, and found legal; what was tampered with is not.
+// TestHistory_IsReadBackAndChecked: what is written is read, and found legal; what was tampered
+// with is not.
 func TestHistory_IsReadBackAndChecked(t *testing.T) {
 	t.Parallel()
 	s := newScenario()

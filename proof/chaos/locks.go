@@ -275,7 +275,8 @@ if tonumber(ARGV[1]) < last then return 0 end
 redis.call('SET', KEYS[1], ARGV[1])
 return 1`)
 
-// put writes to the state that the lock protects. Holders of permits would refuse each other's writes.
+// put writes to the state that the lock protects. Holders of permits would refuse each other's
+// writes.
 func (c *client) put(a *attempt) {
 	if a.rec.Fence == 0 || isGate(a.rec.Name) {
 		return

@@ -9,14 +9,16 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// onceQueue has tasks that are enqueued with DuplicatesOnce only, until that is acknowledged, and again. Workers and Claim consume it. Nothing of
-// it is cancelled or buried, so that each ID is finished once, and then done for good.
+// onceQueue has tasks that are enqueued with DuplicatesOnce only, until that is acknowledged, and
+// again. Workers and Claim consume it. Nothing of it is cancelled or buried, so that each ID is
+// finished once, and then done for good.
 const onceQueue = "once"
 
 const (
 	// retention outlasts a round, and the clock that is set ahead.
 	retention = 24 * time.Hour
-	// onceEvery is how often a new ID comes up, and onceRecent for how many of these all clients enqueue it.
+	// onceEvery is how often a new ID comes up, and onceRecent for how many of these all clients
+	// enqueue it.
 	onceEvery  = 15 * time.Millisecond
 	onceRecent = 60
 )
@@ -61,7 +63,8 @@ func (c *client) enqueueOnce(rng *rand.Rand) {
 	}
 }
 
-// tryOnce enqueues a task of each ID, and returns the IDs of which it does not know that they are in the queue.
+// tryOnce enqueues a task of each ID, and returns the IDs of which it does not know that they are
+// in the queue.
 func (c *client) tryOnce(rng *rand.Rand, ids []string) (left []string) {
 	tasks, recs := make([]sluice.Task, len(ids)), make([]record, len(ids))
 	for i, id := range ids {
@@ -90,7 +93,8 @@ func (c *client) tryOnce(rng *rand.Rand, ids []string) (left []string) {
 // resultMark is the result that a handler of the queue records.
 func resultMark(handler record) string { return fmt.Sprintf("%s#%d", handler.Process, handler.Seq) }
 
-// recordResult records the result of a handler. That must be possible as long as the handler runs and its task is its own.
+// recordResult records the result of a handler. That must be possible as long as the handler runs
+// and its task is its own.
 func (c *client) recordResult(ctx context.Context, rec record) {
 	rec.Process = c.Process // it is not in what is written
 	if err := sluice.RecordResult(ctx, []byte(resultMark(rec))); err != nil && sluice.LeaseValid(ctx) {

@@ -19,7 +19,8 @@ func (c *client) pause(ctx context.Context, rng *rand.Rand, name string, q *slui
 	}
 }
 
-// list reads the tasks of a state, in pages or in one loop. However they come and go, each stands behind the one before.
+// list reads the tasks of a state, in pages or in one loop. However they come and go, each stands
+// behind the one before.
 func (c *client) list(ctx context.Context, rng *rand.Rand, name string, q *sluice.Queue) {
 	state := []sluice.State{sluice.StateScheduled, sluice.StateDue, sluice.StateLeased, sluice.StateDead, sluice.StateDone}[rng.IntN(5)]
 	rec := c.begin(record{Op: opList, Name: name})

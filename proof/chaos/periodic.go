@@ -34,13 +34,15 @@ func occurrenceOf(due time.Time) string { return due.UTC().Format(time.RFC3339Na
 
 const frameStart = "\xffSLU"
 
-// period is where the header that is kept with a task says which occurrence it is, and periodBefore, which one was handled last.
+// period is where the header that is kept with a task says which occurrence it is, and
+// periodBefore, which one was handled last.
 var (
 	period       = regexp.MustCompile("sluice-period[\x14-\x1e]([0-9T:.-]+Z)")
 	periodBefore = regexp.MustCompile("sluice-period-before[\x14-\x1e]([0-9T:.-]+Z)")
 )
 
-// wasHandled is what the version of an occurrence ends with that was handled, and keeps the place of the next one.
+// wasHandled is what the version of an occurrence ends with that was handled, and keeps the place
+// of the next one.
 const wasHandled = " handled"
 
 // occurrenceIn returns the occurrence that a stored payload is of.
@@ -58,7 +60,8 @@ func occurrenceIn(payload string) (occurrence string, ok bool) {
 	return found[1], true
 }
 
-// awaitTicks waits until each periodic task has been handled once more, and returns those that were not.
+// awaitTicks waits until each periodic task has been handled once more, and returns those that were
+// not.
 func (r *round) awaitTicks() (violations []string) {
 	for id, every := range periods {
 		begin := r.server.time()

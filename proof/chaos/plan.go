@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// strike is one strike of a fault. All that is random of it is drawn before it begins, so that a seed always leads to the
-// same strikes, however long each takes.
+// strike is one strike of a fault. All that is random of it is drawn before it begins, so that a
+// seed always leads to the same strikes, however long each takes.
 type strike struct {
 	fault
 	number int

@@ -125,7 +125,8 @@ func (t *faultToxic) Pipe(stub *toxics.ToxicStub) {
 	}
 }
 
-// What the server sends to its subscribers. A message that comes in two pieces is not found, and arrives.
+// What the server sends to its subscribers. A message that comes in two pieces is not found, and
+// arrives.
 var (
 	subscription = regexp.MustCompile(`[*>]3\r\n\$\d+\r\ns?subscribe\r\n`)
 	message      = regexp.MustCompile(`[*>]3\r\n\$\d+\r\ns?message\r\n\$\d+\r\n[^\r]*\r\n\$\d+\r\n[^\r]*\r\n`)

@@ -36,7 +36,8 @@ func isQueueLine(key string) bool {
 
 var queueLineMember = regexp.MustCompile(`^\*?[A-Z2-7]{12}$`)
 
-// idling replays the commands of an entry of the log that are on lines of queues. While a script runs, a line may be without a TTL.
+// idling replays the commands of an entry of the log that are on lines of queues. While a script
+// runs, a line may be without a TTL.
 func (r *replayer) idling(at *entry) {
 	touched := map[string]bool{}
 	for _, command := range at.commands {
@@ -100,7 +101,8 @@ func (r *replayer) idleLineEnds(key string, at span) {
 	delete(r.idlers.ends, key)
 }
 
-// judgeIdle checks a line that an entry of the log has changed: it has a TTL, and one watchman at most.
+// judgeIdle checks a line that an entry of the log has changed: it has a TTL, and one watchman at
+// most.
 func (r *replayer) judgeIdle(key string, at span) {
 	watchmen := 0
 	for score := range maps.Values(r.idlers.entries[key]) {
@@ -121,7 +123,8 @@ func (r *replayer) idleAmiss(at span, key, format string, args ...any) {
 	r.idleLog.faults = append(r.idleLog.faults, fmt.Sprintf("%s at %v: ", key, at)+fmt.Sprintf(format, args...))
 }
 
-// checkQueueLines checks the lines of queues. A client that is closed leaves its entry, which costs one message, and ends with the line.
+// checkQueueLines checks the lines of queues. A client that is closed leaves its entry, which costs
+// one message, and ends with the line.
 func (c *checker) checkQueueLines() {
 	c.counts["places in lines of queues"] += c.idleLog.joined
 	c.counts["watches of queues"] += c.idleLog.watches

@@ -256,13 +256,15 @@ func (r *replayer) lock(command []string, at span) bool {
 	return true
 }
 
-// reserve notes that a lock or a permit is reserved. The reservation may end sooner: when its process takes it.
+// reserve notes that a lock or a permit is reserved. The reservation may end sooner: when its
+// process takes it.
 func (r *replayer) reserve(name string, until time.Duration, at span) {
 	last := r.clock.lastReaches(until+time.Millisecond, at.before, at.before+maxFreeWait)
 	r.reserved = append(r.reserved, hold{name: holdName(name), begun: at, until: last})
 }
 
-// isReserved says whether what stands in place of a token is a process in line, for which the lock is reserved.
+// isReserved says whether what stands in place of a token is a process in line, for which the lock
+// is reserved.
 func isReserved(token string) bool {
 	member, ok := strings.CutPrefix(token, ">")
 	return ok && lineMember.MatchString(member)
@@ -340,8 +342,9 @@ func (r *replayer) begin(key string, token uint64, until time.Duration, at span)
 	r.expiries = append(r.expiries, expiry{at, token, until})
 }
 
-// finish ends a hold. A key is there in the millisecond of its end, too. When it has expired, it is deleted some time
-// later; if the clock is set back in between, it is there again, as commands may show.
+// finish ends a hold. A key is there in the millisecond of its end, too. When it has expired, it is
+// deleted some time later; if the clock is set back in between, it is there again, as commands may
+// show.
 func (r *replayer) finish(key lockKey, at span) {
 	h := &r.holds[key.hold]
 	h.ended = at
@@ -353,8 +356,8 @@ func (r *replayer) finish(key lockKey, at span) {
 }
 
 // listed says whether the list of leased tasks shows the task's lease, and no other. Whether it
-// shows one that has ended does not matter. What has ended before the clock was set back may be off the list, and
-// is leased again.
+// shows one that has ended does not matter. What has ended before the clock was set back may be off
+// the list, and is leased again.
 func (r *replayer) listed(key taskKey, at span) bool {
 	latest := r.clock.highest(at.before)
 	is := r.tasks[key]

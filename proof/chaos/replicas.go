@@ -15,8 +15,9 @@ import (
 	"github.com/sluice-go/sluice/internal/redistest"
 )
 
-// What is called "safe" is acknowledged once the server's replica has it: locks, and a queue of which nothing is
-// consumed. Whenever the server is killed, the replica is looked at, as a failover would find it.
+// What is called "safe" is acknowledged once the server's replica has it: locks, and a queue of
+// which nothing is consumed. Whenever the server is killed, the replica is looked at, as a failover
+// would find it.
 const (
 	safeQueue           = "safe"
 	safeNames, safeLife = 2, 10 * time.Second
@@ -109,8 +110,8 @@ func (r *replica) stop() {
 	r.Down()
 }
 
-// cutReplica has nothing reach the replica for a while, in which what needs it fails. At the end the server may be killed: what
-// was on its way is lost.
+// cutReplica has nothing reach the replica for a while, in which what needs it fails. At the end
+// the server may be killed: what was on its way is lost.
 func cutReplica(r *round, s strike) (int, error) {
 	link := r.server.replica.link
 	defer link.clear()

@@ -11,8 +11,8 @@ import (
 const (
 	// leastRate is how many operations a second the clients must do in spite of the faults.
 	leastRate = 200
-	// tellingStrikes is how often a fault strikes before it must have had an effect: a kill or a stop may hit a client
-	// that holds nothing.
+	// tellingStrikes is how often a fault strikes before it must have had an effect: a kill or a
+	// stop may hit a client that holds nothing.
 	tellingStrikes = 20
 	// leastStrikes is how often each fault must strike in a run of two rounds or more. In
 	// a shorter run it must strike once.

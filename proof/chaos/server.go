@@ -195,6 +195,6 @@ func (s *server) clear(ctx context.Context) error {
 	return errors.Join(s.Signal(syscall.SIGCONT), s.rdb.ConfigSet(ctx, "maxmemory", "0").Err())
 }
 
-// randomCut returns how many bytes a power cut loses, for a number from 0 to 1: a part of the last record, some records,
-// or up to 256 kB.
+// randomCut returns how many bytes a power cut loses, for a number from 0 to 1: a part of the last
+// record, some records, or up to 256 kB.
 func randomCut(pick float64) int { return 1 + int(math.Exp2(5+13*pick)) }

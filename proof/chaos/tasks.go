@@ -150,7 +150,8 @@ func (c *client) task(rng *rand.Rand, name string) (sluice.Task, record) {
 
 func sharedID(rng *rand.Rand) string { return fmt.Sprintf("shared-%d", rng.IntN(sharedIDs)) }
 
-// versionOf returns the version that a payload begins with. That of a periodic task is its occurrence.
+// versionOf returns the version that a payload begins with. That of a periodic task is its
+// occurrence.
 func versionOf(id, payload string) string {
 	if occurrence, ok := occurrenceIn(payload); ok {
 		return occurrence

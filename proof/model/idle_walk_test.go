@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-go/sluice/proof/model"
 )
 
-// idleWalk returns w with a look interval of two ticks, in which whatever is struck by a fault is over, and tasks that are due one tick
-// later, unless it has others.
+// idleWalk returns w with a look interval of two ticks, in which whatever is struck by a fault is
+// over, and tasks that are due one tick later, unless it has others.
 func idleWalk(w model.IdleWalk) model.IdleWalk {
 	if w.Look == 0 {
 		w.Look = 2

@@ -35,8 +35,8 @@ func (m *lockMachine) detach(t *rapid.T) {
 	m.end(t)
 }
 
-// adopt adopts a lock by the token of a handle. That handle may have let go of the lock, or have lost it, or it may be
-// valid still: the lock then has two.
+// adopt adopts a lock by the token of a handle. That handle may have let go of the lock, or have
+// lost it, or it may be valid still: the lock then has two.
 func (m *lockMachine) adopt(t *rapid.T) {
 	old, locker := m.drawHandle(t), m.drawLocker(t)
 	ttl, fenced, opts := m.drawOptions(t)

@@ -43,7 +43,8 @@ func (m *lockMachine) handOver(t *rapid.T) {
 	m.end(t)
 }
 
-// endHandles ends the handles of a name that is free. Else they would stay at the head of the wait queue.
+// endHandles ends the handles of a name that is free. Else they would stay at the head of the wait
+// queue.
 func (m *lockMachine) endHandles(t *rapid.T, n *lockName) {
 	for _, h := range m.handles {
 		if h.of == n && !h.over {

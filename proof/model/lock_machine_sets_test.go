@@ -23,8 +23,8 @@ type setCall struct {
 	opts   []sluice.LockOption
 }
 
-// drawSet draws a call of LockAll, and returns the first of its names that is not free before it ends. It skips a
-// call of which the model cannot say how it ends.
+// drawSet draws a call of LockAll, and returns the first of its names that is not free before it
+// ends. It skips a call of which the model cannot say how it ends.
 func (m *lockMachine) drawSet(t *rapid.T) (c setCall, locked *lockName) {
 	c.locker = m.drawLocker(t)
 	c.ttl, c.fenced, c.opts = m.drawOptions(t)
@@ -100,7 +100,8 @@ func (m *lockMachine) lockAll(t *rapid.T) {
 	m.end(t)
 }
 
-// holdSet holds a set, perhaps for longer than its TTL, and releases it. One of its locks may get lost.
+// holdSet holds a set, perhaps for longer than its TTL, and releases it. One of its locks may get
+// lost.
 func (m *lockMachine) holdSet(t *rapid.T, c setCall, set *sluice.LockSet) {
 	for _, n := range c.of {
 		n.holders[c.locker] = nil
@@ -126,8 +127,8 @@ func (m *lockMachine) holdSet(t *rapid.T, c setCall, set *sluice.LockSet) {
 	require.Error(t, set.Context().Err())
 }
 
-// baskets lets callers wait for both names, each in an order of its own, and then releases both one by one. Each caller
-// gets both: none waits for another in a circle.
+// baskets lets callers wait for both names, each in an order of its own, and then releases both one
+// by one. Each caller gets both: none waits for another in a circle.
 func (m *lockMachine) baskets(t *rapid.T) {
 	locker, swapped := m.drawLocker(t), rapid.Bool().Draw(t, "swapped")
 	ttl, _, opts := m.drawOptions(t)

@@ -240,8 +240,9 @@ func (s *setting) setApart(h *handle) {
 	s.apart[h.locker] = append(slices.DeleteFunc(s.apart[h.locker], func(other *handle) bool { return !other.valid() }), h)
 }
 
-// needRoom skips an operation after which the model could not say what a Locker has beside its queues: of more than
-// four it drops some that have ended; and UnlockAll releases two of one token in any order.
+// needRoom skips an operation after which the model could not say what a Locker has beside its
+// queues: of more than four it drops some that have ended; and UnlockAll releases two of one token
+// in any order.
 func (s *setting) needRoom(t *rapid.T, locker, token int) {
 	has := func(h *handle) bool { return h.token == token }
 	if all := s.apart[locker]; len(all) > 4 || slices.ContainsFunc(all, has) {

@@ -11,8 +11,9 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// waiting lets callers wait for a lock that is held, until their contexts end. Meanwhile each process of theirs is in line once,
-// whatever the number of its callers, unless it holds the lock itself: its callers wait behind the holder, and ask no server.
+// waiting lets callers wait for a lock that is held, until their contexts end. Meanwhile each
+// process of theirs is in line once, whatever the number of its callers, unless it holds the lock
+// itself: its callers wait behind the holder, and ask no server.
 func (m *lockMachine) waiting(t *rapid.T) {
 	n := m.drawName(t)
 	crowd := rapid.SliceOfN(rapid.IntRange(0, 2), 1, 4).Draw(t, "lockers")
@@ -63,8 +64,9 @@ func (m *lockMachine) await(ctx context.Context, n *lockName, lockers []int) (fa
 	}
 }
 
-// inLine compares what Inspect says of the line with what it must be while callers of these processes wait. On a real server
-// it may take a moment until they have subscribed and joined, or left.
+// inLine compares what Inspect says of the line with what it must be while callers of these
+// processes wait. On a real server it may take a moment until they have subscribed and joined, or
+// left.
 func (m *lockMachine) inLine(t *rapid.T, n *lockName, crowd []int) {
 	processes := map[int]bool{}
 	for _, locker := range crowd {

@@ -11,11 +11,12 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// section is how long each caller of a crowd stays, by the bubble's clock: not long enough for a poll in all.
+// section is how long each caller of a crowd stays, by the bubble's clock: not long enough for a
+// poll in all.
 const section = 5 * time.Millisecond
 
-// crowd lets more callers than there are permits want one. Each gets one, without a poll, and never are more inside
-// than there are permits left.
+// crowd lets more callers than there are permits want one. Each gets one, without a poll, and never
+// are more inside than there are permits left.
 func (m *permitMachine) crowd(t *rapid.T) {
 	c := m.drawCall(t)
 	callers := rapid.SliceOfN(rapid.IntRange(0, 2), 1, 5).Draw(t, "lockers")
@@ -41,8 +42,8 @@ func (m *permitMachine) crowd(t *rapid.T) {
 	m.end(t)
 }
 
-// room returns how many permits are left for a crowd. It skips one during which that would change, or of which the
-// model could not say what the Lockers have beside their queues.
+// room returns how many permits are left for a crowd. It skips one during which that would change,
+// or of which the model could not say what the Lockers have beside their queues.
 func (m *permitMachine) room(t *rapid.T, c permitCall, lockers []int) (free int) {
 	held := m.permits.Held
 	switch free = c.number - len(held); {

@@ -44,15 +44,15 @@ func runPermitMachine(t *rapid.T, s *setting, name string) {
 }
 
 const (
-	// A permit's end is a whole millisecond, and the one in which it is taken has begun. There is no hand-over to
-	// cover; an adopted lock has the margin of one that is handed over.
+	// A permit's end is a whole millisecond, and the one in which it is taken has begun. There is
+	// no hand-over to cover; an adopted lock has the margin of one that is handed over.
 	permitMargin  = 3 * time.Millisecond
 	adoptedMargin = keyMargin + time.Millisecond
 	plainToken    = -2
 )
 
-// permitMachine performs an operation on a name with permits and on the model, and compares the results. At times
-// a plain lock holds the name.
+// permitMachine performs an operation on a name with permits and on the model, and compares the
+// results. At times a plain lock holds the name.
 type permitMachine struct {
 	*setting
 	name        string
@@ -101,9 +101,10 @@ func (m *permitMachine) end(t *rapid.T) {
 	}
 }
 
-// samePermits compares the sorted set with the model, which takes the ends over: a real server has its own clock.
-// The key lives as long as the last permit, in whole milliseconds: of miniredis, whose clock is finer, it loses a part of
-// one with each script that reads its TTL and writes it again.
+// samePermits compares the sorted set with the model, which takes the ends over: a real server has
+// its own clock. The key lives as long as the last permit, in whole milliseconds: of miniredis,
+// whose clock is finer, it loses a part of one with each script that reads its TTL and writes it
+// again.
 func (m *permitMachine) samePermits(t *rapid.T, key string) {
 	ctx := context.Background()
 	members, err := m.rdb.ZRangeWithScores(ctx, key, 0, -1).Result()
@@ -143,7 +144,8 @@ func (m *permitMachine) sameEnd(t *rapid.T, want, is int64) {
 	require.InDelta(t, want, is, float64(m.tolerance.Milliseconds()))
 }
 
-// acquire takes a permit of the model, and returns what Acquire does. A plain lock is as another number.
+// acquire takes a permit of the model, and returns what Acquire does. A plain lock is as another
+// number.
 func (m *permitMachine) acquire(number int, ttl time.Duration) (left int64) {
 	if m.key.Token != 0 {
 		return model.OtherNumber
@@ -229,7 +231,8 @@ func (m *permitMachine) opens(number int) time.Time {
 	return time.UnixMilli(m.permits.Held[0].Ends)
 }
 
-// lock calls Lock with a context that ends. A permit becomes free when its TTL ends, or not in time.
+// lock calls Lock with a context that ends. A permit becomes free when its TTL ends, or not in
+// time.
 func (m *permitMachine) lock(t *rapid.T) {
 	c := m.drawCall(t)
 	opens, end := m.opens(c.number), c.before.Add(rapid.SampledFrom(m.waits).Draw(t, "wait"))

@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// Permits is what the server holds of a name with permits. Times are those of the server's clock, in any unit.
+// Permits is what the server holds of a name with permits. Times are those of the server's clock,
+// in any unit.
 type Permits struct {
 	Number int      // how many there are; says nothing while none is held
 	Held   []Permit // the first that ends is the first here
@@ -25,8 +26,8 @@ func (p *Permits) Elapse(now int64) {
 	p.Held = slices.DeleteFunc(p.Held, func(h Permit) bool { return h.Ends <= now })
 }
 
-// Acquire takes a permit, or finds that the token has one already, and returns 0. If all are held, Acquire
-// returns for how long the first that ends may be.
+// Acquire takes a permit, or finds that the token has one already, and returns 0. If all are held,
+// Acquire returns for how long the first that ends may be.
 func (p *Permits) Acquire(now int64, number, token int, ttl int64) (left int64) {
 	p.Elapse(now)
 	switch {

@@ -34,7 +34,8 @@ type Item struct {
 	Payload string
 	Attempt int
 	Unseen  int // deliveries that were not counted as attempts
-	// Claimant is for how many seconds the task is leased, and to whom; or what a later version says instead.
+	// Claimant is for how many seconds the task is leased, and to whom; or what a later version
+	// says instead.
 	Claimant string
 	// Error is the last error of a task that is to be tried again, since FailedAt.
 	Error    string
@@ -293,7 +294,8 @@ func (q *Queue) List(now float64, s sluice.State, after sluice.TaskInfo, n int) 
 		return q.ListDone(after, n)
 	}
 	return q.list(now, s, after, n, func(it, task Item) bool {
-		// A version that waits behind a lease that has run out has no place of its own to go on from.
+		// A version that waits behind a lease that has run out has no place of its own to go on
+		// from.
 		return it.state(now) == s && (s != sluice.StateDue || it.Score == task.Score)
 	})
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// Record is a finished task that is remembered. It is shown unless a task of its ID is in the queue, or dead.
+// Record is a finished task that is remembered. It is shown unless a task of its ID is in the
+// queue, or dead.
 type Record struct {
 	ID      string
 	At      float64 // when it was finished
@@ -58,7 +59,8 @@ func (q *Queue) forgetID(id string) {
 	}
 }
 
-// EnqueueOnce is Enqueue with DuplicatesOnce: what was finished less than within seconds ago keeps its ID.
+// EnqueueOnce is Enqueue with DuplicatesOnce: what was finished less than within seconds ago keeps
+// its ID.
 func (q *Queue) EnqueueOnce(now, within float64, id string, due float64, payload string) sluice.Outcome {
 	if r, ok := q.shown(id); ok && r.At > now-within {
 		return sluice.OutcomeDone
@@ -78,8 +80,8 @@ func (q *Queue) ListDone(after sluice.TaskInfo, n int) (seen []sluice.TaskInfo) 
 	return seen
 }
 
-// Finish is Dequeue, and remembers for age seconds what it removes for good; nothing if age is 0. results are those of some tasks, by their
-// places among es.
+// Finish is Dequeue, and remembers for age seconds what it removes for good; nothing if age is 0.
+// results are those of some tasks, by their places among es.
 func (q *Queue) Finish(now, age float64, results map[int]string, es ...sluice.Entry) (stale []string) {
 	done := map[string]bool{}
 	var finished []Record

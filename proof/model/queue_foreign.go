@@ -14,7 +14,8 @@ func (q *Queue) ForeignRemove(id string) {
 	it.Queued, it.Score = false, 0
 }
 
-// LaterVersion has a later version of the library note something of a task, and says whether it is in the queue.
+// LaterVersion has a later version of the library note something of a task, and says whether it is
+// in the queue.
 func (q *Queue) LaterVersion(id, note string) bool {
 	it := q.Item(id)
 	if !it.Queued || it.Buried {

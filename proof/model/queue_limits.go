@@ -26,7 +26,8 @@ func (q *Queue) IsPaused(now float64) bool {
 	return q.Paused && (q.Until == 0 || q.Until > inMicros(now))
 }
 
-// SetLimits gives the queue other limits. Tokens that are spent stay spent, as many as the new burst has.
+// SetLimits gives the queue other limits. Tokens that are spent stay spent, as many as the new
+// burst has.
 func (q *Queue) SetLimits(now float64, l sluice.Limits) {
 	used := q.used(now)
 	if l.Rate > 0 {

@@ -17,8 +17,8 @@ func (q *Queue) Dead(after sluice.TaskInfo, n int) (letters []sluice.TaskInfo) {
 	return letters
 }
 
-// Trim drops dead letters that are more than limit, or older than age, the oldest first. 0: no such limit. One
-// that a foreign producer has put back takes up room, and only leaves the list.
+// Trim drops dead letters that are more than limit, or older than age, the oldest first. 0: no such
+// limit. One that a foreign producer has put back takes up room, and only leaves the list.
 func (q *Queue) Trim(now float64, limit int, age float64) {
 	letters := q.ids(func(it Item) (float64, bool) { return it.Died, it.Listed })
 	for i, id := range letters {
@@ -72,8 +72,8 @@ func (q *Queue) Drop(ids ...string) (removed int) {
 	return removed
 }
 
-// LeaveOut leaves out those payloads and results of more than most bytes and, if most is 0, without a word of their sizes. A negative most leaves
-// out none.
+// LeaveOut leaves out those payloads and results of more than most bytes and, if most is 0, without
+// a word of their sizes. A negative most leaves out none.
 func LeaveOut(seen []sluice.TaskInfo, most int) []sluice.TaskInfo {
 	seen = slices.Clone(seen)
 	for i := range seen {

@@ -26,7 +26,8 @@ type clock interface {
 	// times from now.
 	spans() []time.Duration
 	offsets() []time.Duration
-	// retentions returns for how long finished tasks are remembered, to draw from. Of a real server they do not end by themselves.
+	// retentions returns for how long finished tasks are remembered, to draw from. Of a real server
+	// they do not end by themselves.
 	retentions() []time.Duration
 	// limits returns the limits to draw from.
 	limits() []sluice.Limits

@@ -63,8 +63,8 @@ func (m *queueMachine) limits(t *rapid.T) {
 	m.end(t)
 }
 
-// handedOut notes that so many tasks of n were handed out. In any time of Per, no more than Rate and Burst together are: the
-// model's own count could be wrong as the server's is.
+// handedOut notes that so many tasks of n were handed out. In any time of Per, no more than Rate
+// and Burst together are: the model's own count could be wrong as the server's is.
 func (m *queueMachine) handedOut(t *rapid.T, n, claimed int) {
 	now, l := m.clock.end(), m.model.Limits
 	for range claimed {

@@ -59,8 +59,8 @@ func (m *queueMachine) enqueueBatch(t *rapid.T) {
 	m.end(t)
 }
 
-// enqueued compares outcomes with those of the model, task by task. Of two equal times one may be later by the last bits of a
-// sum, which is for the server to say.
+// enqueued compares outcomes with those of the model, task by task. Of two equal times one may be
+// later by the last bits of a sum, which is for the server to say.
 func (m *queueMachine) enqueued(t *rapid.T, outcomes []sluice.Outcome, enqueue func(i int, nudge float64) sluice.Outcome) {
 	want := make([]sluice.Outcome, len(outcomes))
 	for i := range outcomes {

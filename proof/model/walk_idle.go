@@ -5,16 +5,19 @@ import (
 	"slices"
 )
 
-// IdleWalk is the protocol of clients that stand in a queue's line while they are idle. The server carries out a command in one step,
-// at any time after it was sent. A client's messages are read in order, replies at any time after they were sent. QueueWalk has
-// receipts and versions, which this walk takes for granted. A client has one caller, which comes and goes, waits for tasks, claims one at a
-// time, waited or not, and finishes it. If it has room for more, it may wait again as soon as it has a task: that stands for other
-// callers of the client, too. A client has one look under way at most.
+// IdleWalk is the protocol of clients that stand in a queue's line while they are idle. The server
+// carries out a command in one step, at any time after it was sent. A client's messages are read in
+// order, replies at any time after they were sent. QueueWalk has receipts and versions, which this
+// walk takes for granted. A client has one caller, which comes and goes, waits for tasks, claims
+// one at a time, waited or not, and finishes it. If it has room for more, it may wait again as soon
+// as it has a task: that stands for other callers of the client, too. A client has one look under
+// way at most.
 //
-// Time passes in ticks, and a tick passes only if nothing is under way: commands, messages, a caller that was told and a watch without
-// callers are quicker than a tick. So the walk counts for how many ticks a task is due while a live client waits. Until something has
-// struck that is none at all: a fault, a race, a task of a foreign producer, or a head that is due and is cancelled, which tells no client of the next
-// one.
+// Time passes in ticks, and a tick passes only if nothing is under way: commands, messages, a
+// caller that was told and a watch without callers are quicker than a tick. So the walk counts for
+// how many ticks a task is due while a live client waits. Until something has struck that is none
+// at all: a fault, a race, a task of a foreign producer, or a head that is due and is cancelled,
+// which tells no client of the next one.
 type IdleWalk struct {
 	Clients  int  // three at most
 	Calls    int  // how often a caller begins to wait, or claims
@@ -33,8 +36,9 @@ type IdleWalk struct {
 	Faults   int  // how many faults strike
 	Kinds    IdleFault
 	Bound    int8 // after something has struck, for how many ticks a task may be due while a live client waits
-	// Races is how often a client takes what was said to it in another order than the server has said it. A client has its messages by
-	// one connection and its replies by others, so that it cannot always tell. This counts as a fault.
+	// Races is how often a client takes what was said to it in another order than the server has
+	// said it. A client has its messages by one connection and its replies by others, so that it
+	// cannot always tell. This counts as a fault.
 	Races   int
 	Limits  IdleLimits
 	Mistake string

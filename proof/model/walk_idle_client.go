@@ -50,7 +50,8 @@ func (w IdleWalk) finish(s *idleState, c int8) {
 	k.caller = noCaller
 }
 
-// leaveTask leaves a client's task to its next claim, which finishes it, if there are limits: else that is as good as before.
+// leaveTask leaves a client's task to its next claim, which finishes it, if there are limits: else
+// that is as good as before.
 func (w IdleWalk) leaveTask(s *idleState, c int8) {
 	if w.Limits == (IdleLimits{}) {
 		w.finish(s, c)
@@ -72,7 +73,8 @@ func (w IdleWalk) enter(k *idleClient) {
 	w.startWatch(k)
 }
 
-// makeSure has the queue looked at if the client is not in line, or may not be, and its caller is not told now.
+// makeSure has the queue looked at if the client is not in line, or may not be, and its caller is
+// not told now.
 func (k *idleClient) makeSure() {
 	if (k.unsure || k.place == outOfLine) && k.askAt > 0 {
 		k.known = false
@@ -91,7 +93,8 @@ func (w IdleWalk) startWatch(k *idleClient) {
 	k.unheard = 0
 }
 
-// hear takes a message: a client that is told of a due head has left the line, and else it is the watchman.
+// hear takes a message: a client that is told of a due head has left the line, and else it is the
+// watchman.
 func (w IdleWalk) hear(k *idleClient, off int8) {
 	k.place = asWatchman
 	if off == 0 {
@@ -133,8 +136,8 @@ func (w IdleWalk) watch(s *idleState, c int8, do idleEmitter) {
 	}
 }
 
-// alone emits the step of a watch for which no caller waits. It may end while a look is under way: then that gives a place that the
-// client does not know of, perhaps.
+// alone emits the step of a watch for which no caller waits. It may end while a look is under way:
+// then that gives a place that the client does not know of, perhaps.
 func (w IdleWalk) alone(s *idleState, c int8, do idleEmitter) {
 	if w.Mistake == AloneNeverPassesOn {
 		return
@@ -169,7 +172,8 @@ func (w IdleWalk) read(s *idleState, k *idleClient) {
 	w.hear(k, message-1)
 }
 
-// race notes that a client takes what was said to it in another order than the server has said it, perhaps. This costs a look.
+// race notes that a client takes what was said to it in another order than the server has said it,
+// perhaps. This costs a look.
 func (s *idleState) race() {
 	s.struck = true
 	s.races--

@@ -1,6 +1,7 @@
 package model
 
-// This file has the limits and the pause of an IdleWalk: limits.lua, freed.lua and what changes them.
+// This file has the limits and the pause of an IdleWalk: limits.lua, freed.lua and what changes
+// them.
 
 // IdleLimits are the limits of an IdleWalk.
 type IdleLimits struct {

@@ -91,7 +91,8 @@ func (w IdleWalk) lookOut(s *idleState, m idleCommand) {
 	}
 }
 
-// add adds n tasks. The head is told of, if it is one of these: what is due in the same tick was due before.
+// add adds n tasks. The head is told of, if it is one of these: what is due in the same tick was
+// due before.
 func (w IdleWalk) add(s *idleState, due int8, n int) {
 	before := s.off()
 	for range n {
@@ -189,7 +190,8 @@ func (w IdleWalk) seeTo(s *idleState, off int8, tasks int) {
 	w.tellLast(s, off)
 }
 
-// lapse ends a client's watch: it is one like the others, and the last to be told, unless it is taken out.
+// lapse ends a client's watch: it is one like the others, and the last to be told, unless it is
+// taken out.
 func (w IdleWalk) lapse(s *idleState, c int8, takesOut bool) {
 	if takesOut {
 		s.discard(c)

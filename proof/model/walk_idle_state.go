@@ -105,7 +105,8 @@ type idleTask struct {
 // lapsed is a watch that is over.
 const lapsed int8 = 1
 
-// idleEntry is a client in line, from 1, and how many ticks its watch has left, and 1; 0 for no watch.
+// idleEntry is a client in line, from 1, and how many ticks its watch has left, and 1; 0 for no
+// watch.
 type idleEntry struct{ client, watch int8 }
 
 type idleState struct {
@@ -117,7 +118,8 @@ type idleState struct {
 	struck                        bool // see IdleWalk
 	denied                        bool // PUBLISH
 	limits                        idleLimits
-	// For how many ticks a task was due, a client in line unawares, and the watch of a dead client running.
+	// For how many ticks a task was due, a client in line unawares, and the watch of a dead client
+	// running.
 	overdue, unaware, deadWatch int8
 	cut                         bool // more messages to a client are under way than the walk visits
 	twice, early, dropped       bool // invariants that the last step has violated

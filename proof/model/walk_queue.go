@@ -11,8 +11,8 @@ import (
 // workers that claim, extend and settle it. As in LockWalk, the server carries out a command
 // at any time after it was sent, and faults strike.
 //
-// With DuplicatesOnce, what is finished is remembered for good, and the producer sends an enqueue again that had no reply: the ID is finished once
-// all the same.
+// With DuplicatesOnce, what is finished is remembered for good, and the producer sends an enqueue
+// again that had no reply: the ID is finished once all the same.
 //
 // Each script runs at a time of its own. Leases are longer than everything that happens
 // meanwhile; they end when the clock leaps.

@@ -1,5 +1,5 @@
-// A shop whose orders are paid later, with traces and metrics: "sell" enqueues tasks, "work" handles them and serves
-// its metrics for Prometheus. Each prints its spans to standard output.
+// A shop whose orders are paid later, with traces and metrics: "sell" enqueues tasks, "work"
+// handles them and serves its metrics for Prometheus. Each prints its spans to standard output.
 //
 //	go run -C sluiceotel ./example work -redis 127.0.0.1:6379 -metrics 127.0.0.1:9464
 //	go run -C sluiceotel ./example sell -redis 127.0.0.1:6379 order-1 order-2
@@ -114,8 +114,8 @@ func (s shop) work(ctx context.Context, addr string) error {
 	return w.Run(ctx)
 }
 
-// settle does an order's work under its lock, and has a receipt sent. Enqueue is given the handler's ctx, so that its
-// span is a child of the order's.
+// settle does an order's work under its lock, and has a receipt sent. Enqueue is given the
+// handler's ctx, so that its span is a child of the order's.
 func (s shop) settle(ctx context.Context, e sluice.Entry) error {
 	if strings.HasPrefix(e.ID, "receipt-") {
 		return nil

@@ -102,7 +102,8 @@ func TestAdopt_RefusesWhatIsNotHeld(t *testing.T) {
 	})
 }
 
-// TestAdopt_HasAFenceOfItsOwn: higher than the first holder's, lower than the next one's, also when it is adopted again.
+// TestAdopt_HasAFenceOfItsOwn: higher than the first holder's, lower than the next one's, also when
+// it is adopted again.
 func TestAdopt_HasAFenceOfItsOwn(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, name := t.Context(), redistest.Name(t)
@@ -129,7 +130,8 @@ func TestAdopt_HasAFenceOfItsOwn(t *testing.T) {
 	})
 }
 
-// TestAdopt_RenewalGoesOver: for an hour by the fake clock the second process renews, and the first does not.
+// TestAdopt_RenewalGoesOver: for an hour by the fake clock the second process renews, and the first
+// does not.
 func TestAdopt_RenewalGoesOver(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
 		ctx := t.Context()
@@ -161,7 +163,8 @@ func TestAdopt_RenewalGoesOver(t *testing.T) {
 	})
 }
 
-// TestAdopt_IsLostAsOthersAre: at its deadline, at the limit of WithMaxHold, or when its Locker forces it open.
+// TestAdopt_IsLostAsOthersAre: at its deadline, at the limit of WithMaxHold, or when its Locker
+// forces it open.
 func TestAdopt_IsLostAsOthersAre(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
 		ctx := t.Context()
@@ -214,7 +217,8 @@ func TestAdopt_ForgottenHandlesAreDropped(t *testing.T) {
 	})
 }
 
-// TestAdopt_FenceIsBeyondAClockThatWasSetBack: the last fence counts, and not only the server's clock; of permits too.
+// TestAdopt_FenceIsBeyondAClockThatWasSetBack: the last fence counts, and not only the server's
+// clock; of permits too.
 func TestAdopt_FenceIsBeyondAClockThatWasSetBack(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, rdb, name := t.Context(), s.Client(t), redistest.Name(t)
@@ -238,7 +242,8 @@ func TestAdopt_FenceIsBeyondAClockThatWasSetBack(t *testing.T) {
 	})
 }
 
-// TestAdopt_FenceIsBelowThoseOfLaterHolders: also if the first handle was not let go, and releases the lock.
+// TestAdopt_FenceIsBelowThoseOfLaterHolders: also if the first handle was not let go, and releases
+// the lock.
 func TestAdopt_FenceIsBelowThoseOfLaterHolders(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, rdb, name := t.Context(), s.Client(t), redistest.Name(t)

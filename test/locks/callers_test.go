@@ -15,7 +15,8 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// waitsForItself requires that each acquisition of a name which the functions around hold is refused.
+// waitsForItself requires that each acquisition of a name which the functions around hold is
+// refused.
 func waitsForItself(ctx context.Context, t *testing.T, l *sluice.Locker, name string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -34,7 +35,8 @@ func waitsForItself(ctx context.Context, t *testing.T, l *sluice.Locker, name st
 	requireFree(t, l, name+"0")
 }
 
-// TestLocker_WaitsForNoLockOfItsOwnCaller: of a Do or DoAll around the call, also if other ones are between.
+// TestLocker_WaitsForNoLockOfItsOwnCaller: of a Do or DoAll around the call, also if other ones are
+// between.
 func TestLocker_WaitsForNoLockOfItsOwnCaller(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb, name := s.Client(t), redistest.Name(t)
@@ -59,7 +61,8 @@ func TestLocker_WaitsForNoLockOfItsOwnCaller(t *testing.T) {
 	})
 }
 
-// TestLocker_WaitsForALockThatMayComeFree: one that its function has given up or lost, that of another Locker, and permits.
+// TestLocker_WaitsForALockThatMayComeFree: one that its function has given up or lost, that of
+// another Locker, and permits.
 func TestLocker_WaitsForALockThatMayComeFree(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name, l, elsewhere := redistest.Name(t), systest.NewLocker(t, s.Client(t)), systest.NewLocker(t, s.Client(t))
@@ -88,7 +91,8 @@ func TestLocker_WaitsForALockThatMayComeFree(t *testing.T) {
 	})
 }
 
-// TestLocker_SaysWhyNoServerWasReached: beside the end of the caller's context, to the first in line and to those behind it.
+// TestLocker_SaysWhyNoServerWasReached: beside the end of the caller's context, to the first in
+// line and to those behind it.
 func TestLocker_SaysWhyNoServerWasReached(t *testing.T) {
 	t.Parallel()
 	rdb := systest.Dial(t, redis.Options{Addr: "127.0.0.1:1", DialerRetries: 1})
@@ -108,7 +112,8 @@ func TestLocker_SaysWhyNoServerWasReached(t *testing.T) {
 	}
 }
 
-// TestLocker_FunctionsThatEndTheirGoroutineKeepNoLock: nor do those that panic. The context of the function ends.
+// TestLocker_FunctionsThatEndTheirGoroutineKeepNoLock: nor do those that panic. The context of the
+// function ends.
 func TestLocker_FunctionsThatEndTheirGoroutineKeepNoLock(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for how, end := range map[string]func(){"exits": runtime.Goexit, "panics": func() { panic("in the function") }} {

@@ -28,7 +28,8 @@ type mixedCrowd struct {
 	kinds  []string
 }
 
-// add has a client take so many turns, unless ctx ends before. take waits for the lock, and returns the function that gives it back.
+// add has a client take so many turns, unless ctx ends before. take waits for the lock, and returns
+// the function that gives it back.
 func (c *mixedCrowd) add(ctx context.Context, kind string, most int32, take func() (giveBack func())) {
 	turns := new(atomic.Int32)
 	c.turns, c.kinds = append(c.turns, turns), append(c.kinds, kind)
@@ -48,7 +49,8 @@ func (c *mixedCrowd) add(ctx context.Context, kind string, most int32, take func
 	})
 }
 
-// addSluice adds a process with so many callers. They end after some turns: clients without a line have the lock then.
+// addSluice adds a process with so many callers. They end after some turns: clients without a line
+// have the lock then.
 func (c *mixedCrowd) addSluice(ctx context.Context, kind string, rdb redis.UniversalClient, callers int, opts ...sluice.LockOption) {
 	l := systest.NewLocker(c.T, rdb, append(opts, sluice.WithTTL(time.Minute))...)
 	for range callers {
@@ -83,8 +85,9 @@ func (c *mixedCrowd) addForeign(ctx context.Context, kind string, rdb redis.Univ
 	})
 }
 
-// TestLocker_SharesANameWithClientsOfAllKinds: processes that merge their commands or do not, with fences or without, and clients that
-// know of no line and poll. One at a time has the lock, and each of them again and again: those that poll when the line is empty at last.
+// TestLocker_SharesANameWithClientsOfAllKinds: processes that merge their commands or do not, with
+// fences or without, and clients that know of no line and poll. One at a time has the lock, and
+// each of them again and again: those that poll when the line is empty at last.
 func TestLocker_SharesANameWithClientsOfAllKinds(t *testing.T) {
 	redistest.NotShort(t)
 	t.Parallel()

@@ -271,8 +271,8 @@ func TestLock_FencesFollowTheClock(t *testing.T) {
 	})
 }
 
-// TestLock_RepeatedAcquisitionTakesItsFencesBack: an acquisition whose reply was lost is followed by
-// another one, which replaces it and its block. A second block would be ahead of the clock.
+// TestLock_RepeatedAcquisitionTakesItsFencesBack: an acquisition whose reply was lost is followed
+// by another one, which replaces it and its block. A second block would be ahead of the clock.
 func TestLock_RepeatedAcquisitionTakesItsFencesBack(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		faulty, faults := s.Faulty(t)

@@ -118,8 +118,9 @@ func TestHooks_TellOfEachReleasedLockOnce(t *testing.T) {
 	})
 }
 
-// TestHooks_TellOfSetsPermitsAndAdoption: each lock of a set, each permit and each handle is one lock, and what fails
-// is none. (What tells of each operation that succeeds is in the table of operations.)
+// TestHooks_TellOfSetsPermitsAndAdoption: each lock of a set, each permit and each handle is one
+// lock, and what fails is none. (What tells of each operation that succeeds is in the table of
+// operations.)
 func TestHooks_TellOfSetsPermitsAndAdoption(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, rdb, name := t.Context(), s.Client(t), redistest.Name(t)
@@ -291,8 +292,8 @@ func TestHooks_TellOfAReleaseWithoutAnswer(t *testing.T) {
 	})
 }
 
-// TestHooks_TellTheTimes on a fake clock: how long a caller waited, how long a lock was held, and of a loss at the
-// deadline.
+// TestHooks_TellTheTimes on a fake clock: how long a caller waited, how long a lock was held, and
+// of a loss at the deadline.
 func TestHooks_TellTheTimes(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
 		var w witness
@@ -413,8 +414,8 @@ func TestHooks_GetTheContextOfTheCall(t *testing.T) {
 	})
 }
 
-// TestHooks_CountEveryLockOnce: of many locks that are released, handed over, forced open and lost at the same
-// time, each ends once, and after it was acquired.
+// TestHooks_CountEveryLockOnce: of many locks that are released, handed over, forced open and lost
+// at the same time, each ends once, and after it was acquired.
 func TestHooks_CountEveryLockOnce(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, name := t.Context(), redistest.Name(t)

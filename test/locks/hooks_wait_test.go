@@ -16,8 +16,9 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// TestLockHooks_TellOfEachWaitInVain, once, with its reason: behind a caller of the same Locker, behind another process, of a set, and
-// when the Locker is closed. A call that does not wait, or cannot begin, tells of none.
+// TestLockHooks_TellOfEachWaitInVain, once, with its reason: behind a caller of the same Locker,
+// behind another process, of a set, and when the Locker is closed. A call that does not wait, or
+// cannot begin, tells of none.
 func TestLockHooks_TellOfEachWaitInVain(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, rdb, name := t.Context(), s.Client(t), redistest.Name(t)

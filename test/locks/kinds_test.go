@@ -19,7 +19,8 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// lockKinds are the kinds of locks, each with the kind that takes its name after it was forced open.
+// lockKinds are the kinds of locks, each with the kind that takes its name after it was forced
+// open.
 var lockKinds = map[string]struct{ opts, other []sluice.LockOption }{
 	"plain":          {nil, []sluice.LockOption{sluice.WithPermits(2)}},
 	"fenced":         {[]sluice.LockOption{sluice.WithFencing()}, []sluice.LockOption{sluice.WithPermits(2), sluice.WithFencing()}},
@@ -46,8 +47,8 @@ func (o *overtaken) lock(opts ...sluice.LockOption) *sluice.Lock {
 	return k
 }
 
-// TestLock_TakenAsTheOtherKindIsLost: the server's answer that the key is of another type proves that our token does not
-// hold it, in each operation.
+// TestLock_TakenAsTheOtherKindIsLost: the server's answer that the key is of another type proves
+// that our token does not hold it, in each operation.
 func TestLock_TakenAsTheOtherKindIsLost(t *testing.T) {
 	paths := map[string]func(o *overtaken){
 		"extend": func(o *overtaken) {
@@ -150,8 +151,9 @@ func TestLock_TakenAsTheOtherKindIsLost(t *testing.T) {
 	})
 }
 
-// TestLock_BothKindsOfOneNameAreNoCorruption: while callers use a name plainly and with permits, look at it, and force it
-// open, each of them learns what is true: never that the key is not the library's.
+// TestLock_BothKindsOfOneNameAreNoCorruption: while callers use a name plainly and with permits,
+// look at it, and force it open, each of them learns what is true: never that the key is not the
+// library's.
 func TestLock_BothKindsOfOneNameAreNoCorruption(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name, rounds := redistest.Name(t), 100*systest.Scale()
@@ -303,8 +305,8 @@ func (h *replies) note(cmd redis.Cmder) {
 	}
 }
 
-// TestLocker_InspectShowsNoToken: what is random stays on the server, and so does all of a token that is not
-// label:random.
+// TestLocker_InspectShowsNoToken: what is random stays on the server, and so does all of a token
+// that is not label:random.
 func TestLocker_InspectShowsNoToken(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, rdb, name := t.Context(), s.Client(t), redistest.Name(t)
@@ -337,7 +339,8 @@ func TestLocker_InspectShowsNoToken(t *testing.T) {
 	})
 }
 
-// TestLock_HandsOverToTheSameOwnerOnly: the token, which the next holder takes over, says who that is.
+// TestLock_HandsOverToTheSameOwnerOnly: the token, which the next holder takes over, says who that
+// is.
 func TestLock_HandsOverToTheSameOwnerOnly(t *testing.T) {
 	for _, c := range []struct{ first, second string }{{"a", "a"}, {"a", "b"}, {"a", ""}, {"", "a"}} {
 		t.Run(fmt.Sprintf("%q to %q", c.first, c.second), func(t *testing.T) {

@@ -258,8 +258,8 @@ func TestLocker_TakesAKeyWithoutTTLAfterOneTTL(t *testing.T) {
 	})
 }
 
-// TestLocker_UnlockAllReleasesEveryLock on a server that knows none of the scripts: what each of the three
-// pipelines has is refused, and sent again, once in full and else by its digest.
+// TestLocker_UnlockAllReleasesEveryLock on a server that knows none of the scripts: what each of
+// the three pipelines has is refused, and sent again, once in full and else by its digest.
 func TestLocker_UnlockAllReleasesEveryLock(t *testing.T) {
 	t.Parallel()
 	for _, auto := range []bool{false, true} {

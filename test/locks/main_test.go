@@ -1,4 +1,5 @@
-// Package locks tests what the library promises of locks: one at a time, several together, permits, fences, adoption, and their hooks.
+// Package locks tests what the library promises of locks: one at a time, several together, permits,
+// fences, adoption, and their hooks.
 package locks
 
 import (

@@ -134,7 +134,8 @@ func TestPermits_AllSayTheSameNumber(t *testing.T) {
 	})
 }
 
-// TestPermits_EndOneByOne: a crashed holder's permit is free when its TTL has run out, and the others stay.
+// TestPermits_EndOneByOne: a crashed holder's permit is free when its TTL has run out, and the
+// others stay.
 func TestPermits_EndOneByOne(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
 		l, closeLocker := systest.BubbleLocker(t, rdb, sluice.WithPermits(2), sluice.WithTTL(10*time.Second), sluice.WithRetryInterval(time.Hour))
@@ -160,7 +161,8 @@ func TestPermits_EndOneByOne(t *testing.T) {
 	})
 }
 
-// TestPermits_LeaveAKeyForAsLongAsOneIsHeld: a permit with a long TTL that is given back keeps no plain lock waiting.
+// TestPermits_LeaveAKeyForAsLongAsOneIsHeld: a permit with a long TTL that is given back keeps no
+// plain lock waiting.
 func TestPermits_LeaveAKeyForAsLongAsOneIsHeld(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, rdb, name := t.Context(), s.Client(t), redistest.Name(t)
@@ -182,7 +184,8 @@ func TestPermits_LeaveAKeyForAsLongAsOneIsHeld(t *testing.T) {
 	})
 }
 
-// TestPermits_WakeOneWaiterEach: without polls, by notifications alone, in the process that waits and in another.
+// TestPermits_WakeOneWaiterEach: without polls, by notifications alone, in the process that waits
+// and in another.
 func TestPermits_WakeOneWaiterEach(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
 		var lockers []*sluice.Locker
@@ -267,7 +270,8 @@ func TestPermits_EndWithTheirLocker(t *testing.T) {
 	})
 }
 
-// TestPermits_NeverOneMore than there are, by three Lockers with many callers each; every Locker has its share.
+// TestPermits_NeverOneMore than there are, by three Lockers with many callers each; every Locker
+// has its share.
 func TestPermits_NeverOneMore(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		const permits, lockers, callers = 3, 3, 8
@@ -313,7 +317,8 @@ func TestPermits_NeverOneMore(t *testing.T) {
 	})
 }
 
-// TestLocker_InspectNamesTheOwnersOfPermits: of those that are held, in the order in which they end; one that gave no label has none.
+// TestLocker_InspectNamesTheOwnersOfPermits: of those that are held, in the order in which they
+// end; one that gave no label has none.
 func TestLocker_InspectNamesTheOwnersOfPermits(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, rdb, name := t.Context(), s.Client(t), redistest.Name(t)

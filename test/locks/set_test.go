@@ -148,7 +148,8 @@ func TestLockSet_IsRenewedWhileItWaits(t *testing.T) {
 	})
 }
 
-// TestLockSet_MaxWaitIsForAll: the first lock takes two thirds of it, and the second gets what is left.
+// TestLockSet_MaxWaitIsForAll: the first lock takes two thirds of it, and the second gets what is
+// left.
 func TestLockSet_MaxWaitIsForAll(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
 		l, closeLocker := systest.BubbleLocker(t, rdb)
@@ -263,8 +264,8 @@ func TestLocker_DoAll(t *testing.T) {
 	})
 }
 
-// TestLockSet_UnlockHandsOver: the next caller of the Locker gets its lock without a command, and what is wrong with another lock is
-// said of that.
+// TestLockSet_UnlockHandsOver: the next caller of the Locker gets its lock without a command, and
+// what is wrong with another lock is said of that.
 func TestLockSet_UnlockHandsOver(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
 		ctx := t.Context()

@@ -186,8 +186,8 @@ func TestLocker_TryLockNeitherWaitsNorOvertakes(t *testing.T) {
 	})
 }
 
-// TestLocker_TryLockAfterAnUnlockTakesTheLock: goroutines that take turns of their own find no other
-// caller before them. Each Unlock, and each TryLock in vain, is over when it returns.
+// TestLocker_TryLockAfterAnUnlockTakesTheLock: goroutines that take turns of their own find no
+// other caller before them. Each Unlock, and each TryLock in vain, is over when it returns.
 func TestLocker_TryLockAfterAnUnlockTakesTheLock(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, permits := range []int{1, 2} {

@@ -14,7 +14,8 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// TestPeriodic_WhatIsRemovedEnds after ten minutes, in which a worker that knows it would handle it.
+// TestPeriodic_WhatIsRemovedEnds after ten minutes, in which a worker that knows it would handle
+// it.
 func TestPeriodic_WhatIsRemovedEnds(t *testing.T) {
 	inPeriodicTest(t, func(b *periodicTest) {
 		old := sluice.Periodic{ID: "old", Schedule: sluice.Every(time.Hour)}
@@ -38,7 +39,8 @@ func TestPeriodic_WhatIsRemovedEnds(t *testing.T) {
 	})
 }
 
-// TestPeriodic_AnOldWorkerForgetsNothing that has waited for long: it has known of it for ten minutes itself.
+// TestPeriodic_AnOldWorkerForgetsNothing that has waited for long: it has known of it for ten
+// minutes itself.
 func TestPeriodic_AnOldWorkerForgetsNothing(t *testing.T) {
 	inPeriodicTest(t, func(b *periodicTest) {
 		task := sluice.Periodic{ID: "a", Schedule: sluice.Every(24 * time.Hour)}
@@ -56,7 +58,8 @@ func TestPeriodic_AnOldWorkerForgetsNothing(t *testing.T) {
 	})
 }
 
-// TestPeriodic_AnOldWorkerCountsAnewForEachOccurrence: that it has seen one of them long ago says nothing about one that is late.
+// TestPeriodic_AnOldWorkerCountsAnewForEachOccurrence: that it has seen one of them long ago says
+// nothing about one that is late.
 func TestPeriodic_AnOldWorkerCountsAnewForEachOccurrence(t *testing.T) {
 	inPeriodicTest(t, func(b *periodicTest) {
 		task := sluice.Periodic{ID: "a", Schedule: sluice.Every(24 * time.Hour)}
@@ -103,8 +106,9 @@ func TestPeriodic_AChangedScheduleTakesEffect(t *testing.T) {
 	})
 }
 
-// TestPeriodic_RollingDeployment: workers with two schedules at the same time. The list of the one that started last decides when the
-// task is due, whichever of them handles it; and no storm of moves keeps them busy.
+// TestPeriodic_RollingDeployment: workers with two schedules at the same time. The list of the one
+// that started last decides when the task is due, whichever of them handles it; and no storm of
+// moves keeps them busy.
 func TestPeriodic_RollingDeployment(t *testing.T) {
 	redistest.NotShort(t)
 	for name, schedules := range map[string][2]sluice.Schedule{
@@ -154,8 +158,9 @@ func TestPeriodic_RollingDeployment(t *testing.T) {
 	}
 }
 
-// requireApart requires that each run is of an occurrence so long after the one before, to the second; or longer, until the worker with the
-// newer list has looked, after the other one has handled it.
+// requireApart requires that each run is of an occurrence so long after the one before, to the
+// second; or longer, until the worker with the newer list has looked, after the other one has
+// handled it.
 func (b *periodicTest) requireApart(all []run, every time.Duration) {
 	b.Helper()
 	for i, run := range all[1:] {
@@ -193,8 +198,9 @@ func eachNextTest(t *testing.T, test func(b nextTest)) {
 	systest.EachQueue(t, func(b systest.QueueTest) { test(nextTest{b, time.Now()}) })
 }
 
-// TestPeriodic_ALateReportChangesNothing: one that had no reply and is sent again, or that the network has held, comes when another
-// worker has been handed the next occurrence, or has handled it, or when the task is gone. Only who has the receipt may end the claim.
+// TestPeriodic_ALateReportChangesNothing: one that had no reply and is sent again, or that the
+// network has held, comes when another worker has been handed the next occurrence, or has handled
+// it, or when the task is gone. Only who has the receipt may end the claim.
 func TestPeriodic_ALateReportChangesNothing(t *testing.T) {
 	eachNextTest(t, func(b nextTest) {
 		const lease = time.Minute
@@ -236,8 +242,9 @@ func TestPeriodic_ALateReportChangesNothing(t *testing.T) {
 	})
 }
 
-// TestPeriodic_TheNextIsKeptWhenTheLeaseHasEnded: a server whose clock is set ahead ends leases of which the holder does not know. As
-// long as no other has been handed the task, its report is accepted.
+// TestPeriodic_TheNextIsKeptWhenTheLeaseHasEnded: a server whose clock is set ahead ends leases of
+// which the holder does not know. As long as no other has been handed the task, its report is
+// accepted.
 func TestPeriodic_TheNextIsKeptWhenTheLeaseHasEnded(t *testing.T) {
 	eachNextTest(t, func(b nextTest) {
 		b.Enqueue(sluice.OutcomeAdded, b.at(-time.Minute))

@@ -74,7 +74,8 @@ func hundreds() (tasks []sluice.Periodic) {
 	return tasks
 }
 
-// TestPeriodic_OneCommandKeepsAll that a worker has, a minute, also if a schedule hangs; and no other, as long as all is well.
+// TestPeriodic_OneCommandKeepsAll that a worker has, a minute, also if a schedule hangs; and no
+// other, as long as all is well.
 func TestPeriodic_OneCommandKeepsAll(t *testing.T) {
 	inPeriodicTest(t, func(b *periodicTest) {
 		const n = 5

@@ -13,7 +13,8 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// TestPeriodic_WhatIsMissedWhileNoWorkerRuns: the latest one is late, or is skipped; and the next one is in the future.
+// TestPeriodic_WhatIsMissedWhileNoWorkerRuns: the latest one is late, or is skipped; and the next
+// one is in the future.
 func TestPeriodic_WhatIsMissedWhileNoWorkerRuns(t *testing.T) {
 	for missed, want := range map[sluice.Missed][]int{sluice.MissedLatest: {1, 11, 12}, sluice.MissedSkip: {1, 12}} {
 		t.Run(fmt.Sprint(missed), func(t *testing.T) {
@@ -36,7 +37,8 @@ func TestPeriodic_WhatIsMissedWhileNoWorkerRuns(t *testing.T) {
 	}
 }
 
-// TestPeriodic_TheLatestMissedOneIsRetried as itself, also if millions were missed before it, for which the schedule is not asked.
+// TestPeriodic_TheLatestMissedOneIsRetried as itself, also if millions were missed before it, for
+// which the schedule is not asked.
 func TestPeriodic_TheLatestMissedOneIsRetried(t *testing.T) {
 	inPeriodicTest(t, func(b *periodicTest) {
 		var calls atomic.Int64

@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// daily is a schedule like that of cron: each day at this time in a zone. A time that a day does not have, since clocks were
-// set ahead, is left out; one that it has twice is the first.
+// daily is a schedule like that of cron: each day at this time in a zone. A time that a day does
+// not have, since clocks were set ahead, is left out; one that it has twice is the first.
 type daily struct {
 	hour, minute int
 	zone         *time.Location
@@ -36,7 +36,8 @@ func (d daily) Next(t time.Time) time.Time {
 	}
 }
 
-// fromThen is a schedule that counts from the time that it is given, as the @every of cron packages.
+// fromThen is a schedule that counts from the time that it is given, as the @every of cron
+// packages.
 type fromThen time.Duration
 
 func (d fromThen) Next(t time.Time) time.Time { return t.Add(time.Duration(d)).Truncate(time.Second) }
@@ -87,7 +88,8 @@ func (r *runs) of(id string) (of []run) {
 	return of
 }
 
-// requireOn requires that there was one call for each of the occurrences of a schedule in a time, at most so late, and no other.
+// requireOn requires that there was one call for each of the occurrences of a schedule in a time,
+// at most so late, and no other.
 func (r *runs) requireOn(t *testing.T, id string, s sluice.Schedule, from, to time.Time, late time.Duration) {
 	t.Helper()
 	var want, got []string
@@ -197,8 +199,8 @@ func TestWorker_PeriodicIsChecked(t *testing.T) {
 	}
 }
 
-// TestPeriodic_RunsOncePerOccurrence however many workers there are, over days in which clocks are set ahead and back, and over
-// restarts of all of them.
+// TestPeriodic_RunsOncePerOccurrence however many workers there are, over days in which clocks are
+// set ahead and back, and over restarts of all of them.
 func TestPeriodic_RunsOncePerOccurrence(t *testing.T) {
 	for name, evening := range map[string]time.Time{
 		"ahead": time.Date(2000, 3, 25, 22, 0, 0, 1234567, time.UTC), "back": time.Date(2000, 10, 28, 22, 0, 0, 1234567, time.UTC),
@@ -274,8 +276,8 @@ func TestPeriodic_ASlowRunDoesNotPileUp(t *testing.T) {
 	})
 }
 
-// TestPeriodic_AFailedRunIsRetried, but not past the next occurrence, which it does not keep from coming: nor
-// do a permanent error and the last attempt.
+// TestPeriodic_AFailedRunIsRetried, but not past the next occurrence, which it does not keep from
+// coming: nor do a permanent error and the last attempt.
 func TestPeriodic_AFailedRunIsRetried(t *testing.T) {
 	inPeriodicTest(t, func(b *periodicTest) {
 		every := func(id string) sluice.Periodic { return sluice.Periodic{ID: id, Schedule: sluice.Every(time.Hour)} }
@@ -355,7 +357,8 @@ func TestPeriodic_KeepsToTheServersClock(t *testing.T) {
 	})
 }
 
-// TestPeriodic_OfTheHandlersWorker: each handler gets the payload of its own program, and an operator may have a task run now.
+// TestPeriodic_OfTheHandlersWorker: each handler gets the payload of its own program, and an
+// operator may have a task run now.
 func TestPeriodic_OfTheHandlersWorker(t *testing.T) {
 	inPeriodicTest(t, func(b *periodicTest) {
 		task := func(payload string) sluice.Periodic {

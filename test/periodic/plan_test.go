@@ -25,8 +25,9 @@ func firstThen(s sluice.Schedule, n int64, then func()) sluice.Schedule {
 	})
 }
 
-// TestPeriodic_NoOtherTaskWaitsForASchedule: 40 of them hang, are slow, panic or exit, at the start or later, and eight handlers work on
-// them, on a task beside them, and on another queue; and 400 that hang.
+// TestPeriodic_NoOtherTaskWaitsForASchedule: 40 of them hang, are slow, panic or exit, at the start
+// or later, and eight handlers work on them, on a task beside them, and on another queue; and 400
+// that hang.
 func TestPeriodic_NoOtherTaskWaitsForASchedule(t *testing.T) {
 	const slow = 2500 * time.Millisecond
 	over := make(chan struct{})

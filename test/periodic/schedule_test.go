@@ -27,7 +27,8 @@ func (b *periodicTest) twenty(until time.Time, after func(t time.Time) time.Time
 	})
 }
 
-// TestPeriodic_SchedulesThatFail delay no other, also if the worker has one runner, and end, or wait for the schedule.
+// TestPeriodic_SchedulesThatFail delay no other, also if the worker has one runner, and end, or
+// wait for the schedule.
 func TestPeriodic_SchedulesThatFail(t *testing.T) {
 	inPeriodicTest(t, func(b *periodicTest) {
 		last, over := b.start.Add(time.Hour), make(chan struct{})
@@ -67,8 +68,8 @@ func TestPeriodic_SchedulesThatFail(t *testing.T) {
 	})
 }
 
-// TestPeriodic_AScheduleThatHangsForAWhile loses no occurrence that is in the queue, repeats none, and goes on when it answers again. Run
-// ends though, and what runs then knows as much.
+// TestPeriodic_AScheduleThatHangsForAWhile loses no occurrence that is in the queue, repeats none,
+// and goes on when it answers again. Run ends though, and what runs then knows as much.
 func TestPeriodic_AScheduleThatHangsForAWhile(t *testing.T) {
 	inPeriodicTest(t, func(b *periodicTest) {
 		var calls atomic.Int64
@@ -96,8 +97,9 @@ func TestPeriodic_AScheduleThatHangsForAWhile(t *testing.T) {
 	})
 }
 
-// TestPeriodic_AClockThatWasAhead by an hour for a second: what was due in that hour was handled early, once, as the latest that was
-// missed. What is due too late then is mended within a minute and a half, be it the next occurrence or a retry.
+// TestPeriodic_AClockThatWasAhead by an hour for a second: what was due in that hour was handled
+// early, once, as the latest that was missed. What is due too late then is mended within a minute
+// and a half, be it the next occurrence or a retry.
 func TestPeriodic_AClockThatWasAhead(t *testing.T) {
 	inPeriodicTest(t, func(b *periodicTest) {
 		nightly := daily{2, 0, time.UTC}
@@ -205,7 +207,8 @@ func TestPeriodic_IsNotPutOffPastTheNext(t *testing.T) {
 	})
 }
 
-// TestPeriodic_AScheduleThatFailsOnce puts an occurrence that is long overdue back for some seconds, not for as long as it is overdue.
+// TestPeriodic_AScheduleThatFailsOnce puts an occurrence that is long overdue back for some
+// seconds, not for as long as it is overdue.
 func TestPeriodic_AScheduleThatFailsOnce(t *testing.T) {
 	inPeriodicTest(t, func(b *periodicTest) {
 		var fails atomic.Bool
@@ -229,7 +232,8 @@ func TestPeriodic_AScheduleThatFailsOnce(t *testing.T) {
 	})
 }
 
-// TestPeriodic_RescheduledWhileItRuns runs once more when its handler has returned, also in the process that has concluded the occurrence.
+// TestPeriodic_RescheduledWhileItRuns runs once more when its handler has returned, also in the
+// process that has concluded the occurrence.
 func TestPeriodic_RescheduledWhileItRuns(t *testing.T) {
 	inPeriodicTest(t, func(b *periodicTest) {
 		calls := 0
@@ -251,7 +255,8 @@ func TestPeriodic_RescheduledWhileItRuns(t *testing.T) {
 	})
 }
 
-// TestPeriodic_IsNotMovedByLessThanAMicrosecond: a due time in Redis has microseconds, and one of a schedule may lie between two.
+// TestPeriodic_IsNotMovedByLessThanAMicrosecond: a due time in Redis has microseconds, and one of a
+// schedule may lie between two.
 func TestPeriodic_IsNotMovedByLessThanAMicrosecond(t *testing.T) {
 	inPeriodicTest(t, func(b *periodicTest) {
 		odd := sluice.Periodic{ID: "a", Schedule: sluice.Every(time.Hour + 646*time.Nanosecond)}
@@ -266,8 +271,8 @@ func TestPeriodic_IsNotMovedByLessThanAMicrosecond(t *testing.T) {
 	})
 }
 
-// TestPeriodic_GoesOnWhereItIsDone: its ID was finished and is remembered, of an earlier schedule or a task of that name. It is enqueued all the
-// same, whatever the queue does with duplicates.
+// TestPeriodic_GoesOnWhereItIsDone: its ID was finished and is remembered, of an earlier schedule
+// or a task of that name. It is enqueued all the same, whatever the queue does with duplicates.
 func TestPeriodic_GoesOnWhereItIsDone(t *testing.T) {
 	for _, policy := range []sluice.Duplicates{sluice.DuplicatesReplace, sluice.DuplicatesOnce} {
 		inPeriodicTest(t, func(b *periodicTest) {

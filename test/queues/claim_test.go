@@ -21,7 +21,8 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// lateReplies delays the replies to scripts that take tasks out, and to pipelines: what is left of the lists, one after the other.
+// lateReplies delays the replies to scripts that take tasks out, and to pipelines: what is left of
+// the lists, one after the other.
 type lateReplies struct {
 	mu        sync.Mutex // guards what follows
 	scripts   []time.Duration
@@ -67,7 +68,8 @@ type refusal struct{}
 
 func (refusal) Error() string { return "card refused" }
 
-// TestClaim_ALeaseThatHangsHoldsNoOther: calls that wait for the same script to return are sent together, those of each lease apart.
+// TestClaim_ALeaseThatHangsHoldsNoOther: calls that wait for the same script to return are sent
+// together, those of each lease apart.
 func TestClaim_ALeaseThatHangsHoldsNoOther(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
 		b := systest.NewQueueTest(t, rdb, "q")
@@ -178,8 +180,8 @@ func TestQueue_KeepAliveEndsBeforeTheLease(t *testing.T) {
 	})
 }
 
-// TestWorker_ALoneOneKeepsUpWithAProducer: it leaves and joins the line while tasks come, and what it is told crosses what it asks. No
-// task waits for its next look.
+// TestWorker_ALoneOneKeepsUpWithAProducer: it leaves and joins the line while tasks come, and what
+// it is told crosses what it asks. No task waits for its next look.
 func TestWorker_ALoneOneKeepsUpWithAProducer(t *testing.T) {
 	redistest.NotShort(t)
 	t.Parallel()

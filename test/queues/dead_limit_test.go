@@ -80,8 +80,8 @@ func TestQueue_DeadLimitDropsTheOldest(t *testing.T) {
 	}, sluice.WithDeadLimit(3))
 }
 
-// TestQueue_DeadAgeDropsWhatIsOld: beside a burial, and once a Worker says that it lives. What reads, and what claims
-// without a burial, drops nothing.
+// TestQueue_DeadAgeDropsWhatIsOld: beside a burial, and once a Worker says that it lives. What
+// reads, and what claims without a burial, drops nothing.
 func TestQueue_DeadAgeDropsWhatIsOld(t *testing.T) {
 	redistest.NotShort(t)
 	systest.EachQueue(t, func(b systest.QueueTest) {
@@ -124,8 +124,8 @@ func TestQueue_DroppedCountsEachLetterOnce(t *testing.T) {
 	})
 }
 
-// TestWorker_NeedsNoDeadLetters: a Worker says that it lives, and forgets what is over, whatever the key of the dead
-// letters is.
+// TestWorker_NeedsNoDeadLetters: a Worker says that it lives, and forgets what is over, whatever
+// the key of the dead letters is.
 func TestWorker_NeedsNoDeadLetters(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		require.NoError(b, b.RDB.Set(b.Context(), "{"+b.Key+"}:dead", "another's", 0).Err())
@@ -139,7 +139,8 @@ func TestWorker_NeedsNoDeadLetters(t *testing.T) {
 	}, sluice.WithDeadLimit(1), sluice.WithDeadAge(time.Hour), sluice.WithRetention(time.Hour))
 }
 
-// TestWorker_MayBeDeniedToDrop: a user that may not remove fields is seen to work, and its letters stay whole.
+// TestWorker_MayBeDeniedToDrop: a user that may not remove fields is seen to work, and its letters
+// stay whole.
 func TestWorker_MayBeDeniedToDrop(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -181,7 +182,8 @@ func TestQueue_DeadLimitWorksOnAFullServer(t *testing.T) {
 	require.Len(t, workersOf(b), 1)
 }
 
-// TestQueue_CountsAreNotNeeded: what cannot be counted is done all the same, and a key of another type is left.
+// TestQueue_CountsAreNotNeeded: what cannot be counted is done all the same, and a key of another
+// type is left.
 func TestQueue_CountsAreNotNeeded(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		require.NoError(b, b.RDB.Set(b.Context(), "{"+b.Key+"}:counts", "x", 0).Err())
@@ -194,8 +196,8 @@ func TestQueue_CountsAreNotNeeded(t *testing.T) {
 	}, sluice.WithDeadLimit(1))
 }
 
-// mostDead watches how many dead letters the queue has, until the function that it returns is called: that
-// returns the most that it saw.
+// mostDead watches how many dead letters the queue has, until the function that it returns is
+// called: that returns the most that it saw.
 func mostDead(b systest.QueueTest) func() int64 {
 	stop, most := make(chan struct{}), make(chan int64)
 	go func() {
@@ -324,8 +326,8 @@ func TestQueue_ManyClientsKeepDeadLimit(t *testing.T) {
 	}, sluice.WithDeadLimit(9))
 }
 
-// TestWorker_IdleDropsAll: one that has nothing to do drops what a new limit does not allow, in steps of
-// 250ms, and what becomes too old within 15 seconds.
+// TestWorker_IdleDropsAll: one that has nothing to do drops what a new limit does not allow, in
+// steps of 250ms, and what becomes too old within 15 seconds.
 func TestWorker_IdleDropsAll(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
 		b := systest.NewQueueTest(t, rdb, "q", sluice.WithDeadLimit(100), sluice.WithDeadAge(70*time.Minute)) // the youngest is an hour old

@@ -67,7 +67,8 @@ func (b remembering) work(n int64, handler sluice.Handler) {
 	require.NoError(b, stop())
 }
 
-// TestRetention_ShowsWhatIsDone: Get, List, All and Stats do, of tasks with any attempt, on a path of their own or in groups.
+// TestRetention_ShowsWhatIsDone: Get, List, All and Stats do, of tasks with any attempt, on a path
+// of their own or in groups.
 func TestRetention_ShowsWhatIsDone(t *testing.T) {
 	eachRemembering(t, func(b remembering) {
 		before := b.Now()
@@ -103,7 +104,8 @@ func TestRetention_ShowsWhatIsDone(t *testing.T) {
 	})
 }
 
-// TestRetention_RemembersWhatEndsByItself, and nothing of what another takes the place of, or is taken away.
+// TestRetention_RemembersWhatEndsByItself, and nothing of what another takes the place of, or is
+// taken away.
 func TestRetention_RemembersWhatEndsByItself(t *testing.T) {
 	eachRemembering(t, func(b remembering) {
 		ctx := b.Context()
@@ -156,8 +158,8 @@ func TestRetention_RemembersWhatEndsByItself(t *testing.T) {
 	})
 }
 
-// TestRetention_BesideAStateFieldThatIsLeft: a foreign consumer has removed a leased task from the queue alone. An earlier one of that ID is done,
-// for Get, List and DuplicatesOnce alike.
+// TestRetention_BesideAStateFieldThatIsLeft: a foreign consumer has removed a leased task from the
+// queue alone. An earlier one of that ID is done, for Get, List and DuplicatesOnce alike.
 func TestRetention_BesideAStateFieldThatIsLeft(t *testing.T) {
 	eachRemembering(t, func(b remembering) {
 		b.finish("a")
@@ -175,7 +177,8 @@ func TestRetention_BesideAStateFieldThatIsLeft(t *testing.T) {
 	})
 }
 
-// TestRetention_UnusedTouchesNothing: neither keys nor results, and a handler may record one all the same.
+// TestRetention_UnusedTouchesNothing: neither keys nor results, and a handler may record one all
+// the same.
 func TestRetention_UnusedTouchesNothing(t *testing.T) {
 	systest.EachQueue(t, func(q systest.QueueTest) {
 		b := remembering{q}
@@ -187,7 +190,8 @@ func TestRetention_UnusedTouchesNothing(t *testing.T) {
 	})
 }
 
-// TestRecordResult: the last one of the attempt that has finished the task is shown, as payloads are.
+// TestRecordResult: the last one of the attempt that has finished the task is shown, as payloads
+// are.
 func TestRecordResult(t *testing.T) {
 	eachRemembering(t, func(b remembering) {
 		large := bytes.Repeat([]byte("x\x00\xffSLU\x01\n"), 8<<10)
@@ -275,7 +279,8 @@ func TestRecordResult_ManyLargeOnes(t *testing.T) {
 	})
 }
 
-// TestRetention_IsOver: what is over is forgotten by what finishes tasks, and once a Worker says that it lives.
+// TestRetention_IsOver: what is over is forgotten by what finishes tasks, and once a Worker says
+// that it lives.
 func TestRetention_IsOver(t *testing.T) {
 	eachRemembering(t, func(b remembering) {
 		ctx := b.Context()
@@ -324,7 +329,8 @@ func TestRetention_OfMany(t *testing.T) {
 	})
 }
 
-// TestRetention_OnAFullServer: tasks are finished and remembered, without results, and the log tells of that.
+// TestRetention_OnAFullServer: tasks are finished and remembered, without results, and the log
+// tells of that.
 func TestRetention_OnAFullServer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -353,7 +359,8 @@ func TestRetention_OnAFullServer(t *testing.T) {
 	require.NotContains(t, log.String(), "secret")
 }
 
-// TestRetention_IsNotNeeded: whatever the keys of what is done are, or the user may do with them, tasks are finished.
+// TestRetention_IsNotNeeded: whatever the keys of what is done are, or the user may do with them,
+// tasks are finished.
 func TestRetention_IsNotNeeded(t *testing.T) {
 	eachRemembering(t, func(b remembering) {
 		for _, ending := range []string{":done", ":results"} {

@@ -12,8 +12,9 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// TestRetention_ADroppedResultIsSaidOfItsTask: a full server refuses the result of a task among others that are stale, gone, done without a result,
-// or extended. Each has its own answer, in either of the ways in which the script finishes tasks.
+// TestRetention_ADroppedResultIsSaidOfItsTask: a full server refuses the result of a task among
+// others that are stale, gone, done without a result, or extended. Each has its own answer, in
+// either of the ways in which the script finishes tasks.
 func TestRetention_ADroppedResultIsSaidOfItsTask(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -246,7 +246,8 @@ func dump(t *testing.T, rdb *redis.Client, q *sluice.Queue) (all []any) {
 }
 
 // TestEnqueueBatch_IsWhatItsTasksAre compares a batch with the same tasks enqueued one by one, on
-// queues of every kind: the outcomes, and what is on the server. Scores may differ in their last bit.
+// queues of every kind: the outcomes, and what is on the server. Scores may differ in their last
+// bit.
 func TestEnqueueBatch_IsWhatItsTasksAre(t *testing.T) { compareBatches(t, 60) }
 
 // compareBatches does so with so many random pairs of queues.
@@ -340,8 +341,8 @@ func withoutTimes(hashes []any) (all []map[string]string) {
 	return all
 }
 
-// TestExtension_OfManyIsThatOfEach compares the script that extends leases with many tasks at once and with each
-// alone, on queues of every kind: what it answers, and what it leaves on the server.
+// TestExtension_OfManyIsThatOfEach compares the script that extends leases with many tasks at once
+// and with each alone, on queues of every kind: what it answers, and what it leaves on the server.
 func TestExtension_OfManyIsThatOfEach(t *testing.T) {
 	t.Parallel()
 	const pairs = 30
@@ -433,7 +434,8 @@ func TestExtension_OfAGroupAnswersForEachTask(t *testing.T) {
 	})
 }
 
-// TestExtension_SendsATaskForLittleMoreThanItsID, however its receipt differs from that of the next one.
+// TestExtension_SendsATaskForLittleMoreThanItsID, however its receipt differs from that of the next
+// one.
 func TestExtension_SendsATaskForLittleMoreThanItsID(t *testing.T) {
 	t.Parallel()
 	q, err := sluice.NewQueue(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"}), "orders")

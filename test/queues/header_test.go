@@ -190,8 +190,8 @@ func TestHeader_LimitsAreInvalid(t *testing.T) {
 	})
 }
 
-// TestPeriodic_ATaskWithAnOccurrencesHeaderIsNone: a handler that hands its header on, to continue a trace, has enqueued a task
-// like any other.
+// TestPeriodic_ATaskWithAnOccurrencesHeaderIsNone: a handler that hands its header on, to continue
+// a trace, has enqueued a task like any other.
 func TestPeriodic_ATaskWithAnOccurrencesHeaderIsNone(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
 		q, err := sluice.NewQueue(rdb, "q")

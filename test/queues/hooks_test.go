@@ -20,8 +20,8 @@ import (
 
 type spanKey struct{}
 
-// traced are hooks that give each send, and each handler, a span: a number in its context, which goes along with
-// tasks as a header.
+// traced are hooks that give each send, and each handler, a span: a number in its context, which
+// goes along with tasks as a header.
 type traced struct {
 	mu       sync.Mutex // guards what follows
 	spans    int

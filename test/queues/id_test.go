@@ -15,7 +15,8 @@ import (
 	"github.com/sluice-go/sluice"
 )
 
-// TestNewID_SortsByItsTime: also among many made at the same time, and after the clock was set back.
+// TestNewID_SortsByItsTime: also among many made at the same time, and after the clock was set
+// back.
 func TestNewID_SortsByItsTime(t *testing.T) {
 	before := time.Now()
 	first := sluice.NewID()

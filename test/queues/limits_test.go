@@ -69,7 +69,8 @@ func TestLimits_Running(t *testing.T) {
 	})
 }
 
-// TestLimits_RunningHoldsWhenALeaseIsExtendedLate: its place has another task by then. The one that ran out may be extended while there is a place.
+// TestLimits_RunningHoldsWhenALeaseIsExtendedLate: its place has another task by then. The one that
+// ran out may be extended while there is a place.
 func TestLimits_RunningHoldsWhenALeaseIsExtendedLate(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ctx := b.Context()
@@ -197,7 +198,8 @@ func TestLimits_PopHeedsAPauseAndTheRate(t *testing.T) {
 	})
 }
 
-// TestLimits_AClockThatWasAhead: tasks are handed out at the rate again, not only when that time comes.
+// TestLimits_AClockThatWasAhead: tasks are handed out at the rate again, not only when that time
+// comes.
 func TestLimits_AClockThatWasAhead(t *testing.T) {
 	m := miniredis.RunT(t)
 	rdb := redis.NewClient(&redis.Options{Addr: m.Addr()})

@@ -138,7 +138,8 @@ func TestLimits_APopLoopIsOnTime(t *testing.T) {
 	})
 }
 
-// TestLimits_WhatLetsTheNextGoTellsAWorker that was refused by a full queue. A poll interval is an hour here, and a lease longer.
+// TestLimits_WhatLetsTheNextGoTellsAWorker that was refused by a full queue. A poll interval is an
+// hour here, and a lease longer.
 func TestLimits_WhatLetsTheNextGoTellsAWorker(t *testing.T) {
 	for name, end := range map[string]func(ctx context.Context, q *sluice.Queue, e sluice.Entry) error{
 		"Dequeue": func(ctx context.Context, q *sluice.Queue, e sluice.Entry) error { return q.Dequeue(ctx, e) },
@@ -189,8 +190,9 @@ func TestLimits_WhatLetsTheNextGoTellsAWorker(t *testing.T) {
 	}
 }
 
-// TestLimits_ARefusedClaimTellsTheWatchman, who waits for a later head, when the next task may go: a worker that was told of the task, and
-// was refused, does not see to it. A poll interval is an hour here.
+// TestLimits_ARefusedClaimTellsTheWatchman, who waits for a later head, when the next task may go:
+// a worker that was told of the task, and was refused, does not see to it. A poll interval is an
+// hour here.
 func TestLimits_ARefusedClaimTellsTheWatchman(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
 		q, err := sluice.NewQueue(rdb, "q", sluice.WithPollInterval(time.Hour))
@@ -223,7 +225,8 @@ func TestLimits_ARefusedClaimTellsTheWatchman(t *testing.T) {
 	})
 }
 
-// TestLimits_WaitReturnsWhenATaskMayGo, not while limits keep it: a queue that is looked at alone, or together with others of the client.
+// TestLimits_WaitReturnsWhenATaskMayGo, not while limits keep it: a queue that is looked at alone,
+// or together with others of the client.
 func TestLimits_WaitReturnsWhenATaskMayGo(t *testing.T) {
 	for _, poll := range []time.Duration{time.Hour, time.Second} {
 		t.Run(poll.String(), func(t *testing.T) {
@@ -253,8 +256,9 @@ func TestLimits_WaitReturnsWhenATaskMayGo(t *testing.T) {
 	}
 }
 
-// TestLimits_AFinishThatClaimsTellsOfTheHead: an idle client, refused by a full queue, expects the end of a lease, and a worker finishes
-// its task with a claim that brings none, before another task is due. A poll interval is an hour here.
+// TestLimits_AFinishThatClaimsTellsOfTheHead: an idle client, refused by a full queue, expects the
+// end of a lease, and a worker finishes its task with a claim that brings none, before another task
+// is due. A poll interval is an hour here.
 func TestLimits_AFinishThatClaimsTellsOfTheHead(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, _ redis.UniversalClient) {
 		var l limited

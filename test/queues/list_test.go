@@ -59,8 +59,8 @@ func TestQueue_ListsTasksByState(t *testing.T) {
 	})
 }
 
-// TestQueue_LeavesOutPayloads: Get, List and All leave out all of them, or those that are too large, if they are told to. The rest of
-// the entries is as ever.
+// TestQueue_LeavesOutPayloads: Get, List and All leave out all of them, or those that are too
+// large, if they are told to. The rest of the entries is as ever.
 func TestQueue_LeavesOutPayloads(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ctx, header := b.Context(), map[string]string{"k": "v"}
@@ -283,7 +283,8 @@ func (w *walkers) clean() {
 	w.made = nil
 }
 
-// TestQueue_ListsWhatStandsBehindManyLeases: scheduled tasks before and behind more leased ones than a step reads.
+// TestQueue_ListsWhatStandsBehindManyLeases: scheduled tasks before and behind more leased ones
+// than a step reads.
 func TestQueue_ListsWhatStandsBehindManyLeases(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ctx := b.Context()
@@ -309,7 +310,8 @@ func TestQueue_ListsWhatStandsBehindManyLeases(t *testing.T) {
 	})
 }
 
-// TestQueue_LeasedHealsAfterForeignClients: what they leave in the list of leased tasks does not outlive the lease.
+// TestQueue_LeasedHealsAfterForeignClients: what they leave in the list of leased tasks does not
+// outlive the lease.
 func TestQueue_LeasedHealsAfterForeignClients(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ctx := b.Context()
@@ -427,8 +429,9 @@ return 1`
 	require.Zero(t, slowest, "commands of more than 5 ms")
 }
 
-// TestQueue_ListLeavesOutWhatWaitsBehindAnEndedLease: the place of such a version in the queue is not its own yet. If it
-// is due earlier than that place says, it would be on each page again; if later, others would be left out.
+// TestQueue_ListLeavesOutWhatWaitsBehindAnEndedLease: the place of such a version in the queue is
+// not its own yet. If it is due earlier than that place says, it would be on each page again; if
+// later, others would be left out.
 func TestQueue_ListLeavesOutWhatWaitsBehindAnEndedLease(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "earlier"})

@@ -1,4 +1,5 @@
-// Package queues tests what the library promises of queues: what becomes of tasks, limits, retention, and the wait for what is due.
+// Package queues tests what the library promises of queues: what becomes of tasks, limits,
+// retention, and the wait for what is due.
 package queues
 
 import (

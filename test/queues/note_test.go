@@ -45,7 +45,8 @@ func (b noted) claim(n int) {
 	require.Equal(b, n, e.Attempt)
 }
 
-// The states in which "a" is when the note is written. Each returns the last receipt, if there is one.
+// The states in which "a" is when the note is written. Each returns the last receipt, if there is
+// one.
 
 func (b noted) scheduled() (e sluice.Entry) {
 	b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a", Delay: time.Hour})
@@ -111,8 +112,9 @@ func (b noted) dead() sluice.Entry {
 	return e
 }
 
-// TestQueue_KeepsWhatALaterVersionNotes has each script that reads or writes state fields meet one with a fourth part that is not this
-// version's: it is accepted and, until the lease ends or another one begins, kept as it is.
+// TestQueue_KeepsWhatALaterVersionNotes has each script that reads or writes state fields meet one
+// with a fourth part that is not this version's: it is accepted and, until the lease ends or
+// another one begins, kept as it is.
 func TestQueue_KeepsWhatALaterVersionNotes(t *testing.T) {
 	type act = func(ctx context.Context, b noted, e sluice.Entry) error
 	enqueue := func(policy sluice.Duplicates, want sluice.Outcome, delay time.Duration, others ...string) act {
@@ -245,8 +247,8 @@ func TestQueue_KeepsWhatALaterVersionNotes(t *testing.T) {
 	}
 }
 
-// TestQueue_ANoteHasALimitedForm: 1 to 128 printable ASCII characters, no space and no colon. What has another is
-// malformed, as is a fifth part.
+// TestQueue_ANoteHasALimitedForm: 1 to 128 printable ASCII characters, no space and no colon. What
+// has another is malformed, as is a fifth part.
 func TestQueue_ANoteHasALimitedForm(t *testing.T) {
 	systest.EachQueue(t, func(q systest.QueueTest) {
 		b := noted{q}

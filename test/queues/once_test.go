@@ -130,8 +130,9 @@ func TestKeepDue_HasTheNewestPayloadAtTheEarliestTime(t *testing.T) {
 	}, sluice.WithDuplicates(sluice.DuplicatesKeepDue))
 }
 
-// TestKeepDue_OfADocumentThatChangesAllTheTime: three hundred times a second; it is indexed a second after its first change, with the payload
-// of that moment. With DuplicatesReplace it never is.
+// TestKeepDue_OfADocumentThatChangesAllTheTime: three hundred times a second; it is indexed a
+// second after its first change, with the payload of that moment. With DuplicatesReplace it never
+// is.
 func TestKeepDue_OfADocumentThatChangesAllTheTime(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
 		for policy, times := range map[sluice.Duplicates]int{sluice.DuplicatesKeepDue: 2, sluice.DuplicatesReplace: 0} {

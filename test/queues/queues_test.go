@@ -82,7 +82,8 @@ func TestQueues_EnqueueBatchOfBadTasksSendsNothing(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// TestQueues_OutcomesOfABatchAreInItsOrder, also when a queue fails: then its tasks have none, and all others theirs.
+// TestQueues_OutcomesOfABatchAreInItsOrder, also when a queue fails: then its tasks have none, and
+// all others theirs.
 func TestQueues_OutcomesOfABatchAreInItsOrder(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		qs := newQueues(b.T, b.RDB, 3)
@@ -118,7 +119,8 @@ func TestQueues_OutcomesOfABatchAreInItsOrder(t *testing.T) {
 	})
 }
 
-// TestQueues_APoolServesAll: with all fields of the Worker that it was given, and each Periodic once.
+// TestQueues_APoolServesAll: with all fields of the Worker that it was given, and each Periodic
+// once.
 func TestQueues_APoolServesAll(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		qs := newQueues(b.T, b.RDB, 5, sluice.WithPollInterval(50*time.Millisecond))

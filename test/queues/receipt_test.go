@@ -26,8 +26,8 @@ var settlements = map[string]func(ctx context.Context, q *sluice.Queue, e sluice
 	},
 }
 
-// TestEntry_OfAHandlerHasNoReceipt: what is done with it on the queue is ErrInvalid, so that the worker alone settles the task. Nor
-// have those that its hooks are told of.
+// TestEntry_OfAHandlerHasNoReceipt: what is done with it on the queue is ErrInvalid, so that the
+// worker alone settles the task. Nor have those that its hooks are told of.
 func TestEntry_OfAHandlerHasNoReceipt(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ctx, stop := context.WithCancel(b.Context())
@@ -70,8 +70,8 @@ func TestEntry_OfAHandlerHasNoReceipt(t *testing.T) {
 	})
 }
 
-// TestTaskInfo_OfALeasedTaskHasNoReceipt: to look at it does not take it from its holder. That of a task which is not leased
-// is good as long as the task stays as it is.
+// TestTaskInfo_OfALeasedTaskHasNoReceipt: to look at it does not take it from its holder. That of a
+// task which is not leased is good as long as the task stays as it is.
 func TestTaskInfo_OfALeasedTaskHasNoReceipt(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		b.Enqueue(sluice.OutcomeAdded, sluice.Task{ID: "a"})
@@ -93,7 +93,8 @@ func TestTaskInfo_OfALeasedTaskHasNoReceipt(t *testing.T) {
 	})
 }
 
-// TestEntry_OfATaskThatIsDueAtTimeZeroHasAReceipt: a foreign producer's way to say "at once". Its Score is zero too.
+// TestEntry_OfATaskThatIsDueAtTimeZeroHasAReceipt: a foreign producer's way to say "at once". Its
+// Score is zero too.
 func TestEntry_OfATaskThatIsDueAtTimeZeroHasAReceipt(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		for what, settle := range settlements {

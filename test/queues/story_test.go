@@ -71,7 +71,8 @@ func TestTaskInfo_HasTheLastError(t *testing.T) {
 	})
 }
 
-// TestQueue_ALastErrorGoesWithItsTask: where a task ends, or its attempts begin anew, nothing of it is left.
+// TestQueue_ALastErrorGoesWithItsTask: where a task ends, or its attempts begin anew, nothing of it
+// is left.
 func TestQueue_ALastErrorGoesWithItsTask(t *testing.T) {
 	later := sluice.Task{ID: "a", Payload: []byte("next"), Delay: time.Hour}
 	dequeue := func(b storied, es ...sluice.Entry) { require.NoError(b, b.Q.Dequeue(b.Context(), es...)) }
@@ -193,7 +194,8 @@ func TestQueue_ALastErrorGoesWithItsTask(t *testing.T) {
 	}
 }
 
-// TestQueue_ATaskThatWasNeverClaimedHasNoError: it would be left behind, since what ends a first attempt does not look for one.
+// TestQueue_ATaskThatWasNeverClaimedHasNoError: it would be left behind, since what ends a first
+// attempt does not look for one.
 func TestQueue_ATaskThatWasNeverClaimedHasNoError(t *testing.T) {
 	systest.EachQueue(t, func(q systest.QueueTest) {
 		b := storied{q}
@@ -205,7 +207,8 @@ func TestQueue_ATaskThatWasNeverClaimedHasNoError(t *testing.T) {
 	})
 }
 
-// TestQueue_WhatIsToldOfATaskIsNotNeeded: where the keys of last errors and of counts are another program's, tasks go their way.
+// TestQueue_WhatIsToldOfATaskIsNotNeeded: where the keys of last errors and of counts are another
+// program's, tasks go their way.
 func TestQueue_WhatIsToldOfATaskIsNotNeeded(t *testing.T) {
 	systest.EachQueue(t, func(q systest.QueueTest) {
 		b := storied{q}
@@ -257,7 +260,8 @@ func TestTaskInfo_SaysSinceWhenItIsLeased(t *testing.T) {
 	})
 }
 
-// TestTaskInfo_OfALaterVersionsClaim: what it says of its claimant is not taken for a Worker, and its lease is known all the same.
+// TestTaskInfo_OfALaterVersionsClaim: what it says of its claimant is not taken for a Worker, and
+// its lease is known all the same.
 func TestTaskInfo_OfALaterVersionsClaim(t *testing.T) {
 	systest.EachQueue(t, func(q systest.QueueTest) {
 		b := noted{q}

@@ -16,8 +16,9 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// The scripts tell the client that has joined the line last of a task that is due, and take it out; up to four of a batch. Of one that is due
-// later they tell one client, which stays in line as the watchman; and it is told of an earlier one.
+// The scripts tell the client that has joined the line last of a task that is due, and take it out;
+// up to four of a batch. Of one that is due later they tell one client, which stays in line as the
+// watchman; and it is told of an earlier one.
 func TestQueue_TellsClientsInLine(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ctx, line := b.Context(), "{"+b.Key+"}:line"
@@ -148,7 +149,8 @@ func startHerd(t *testing.T, m *miniredis.Miniredis, n int, opts ...sluice.Queue
 	return h
 }
 
-// Of many clients that wait, one asks for a task: that which is told when it is enqueued, or the watchman when it is due.
+// Of many clients that wait, one asks for a task: that which is told when it is enqueued, or the
+// watchman when it is due.
 func TestQueue_OneClientAsksForATask(t *testing.T) {
 	for name, delay := range map[string]time.Duration{"due at once": 0, "due later": 300 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
@@ -201,7 +203,8 @@ func TestQueue_AllAskForManyTasks(t *testing.T) {
 	})
 }
 
-// A task of which processes were told that died before they claimed it is found by another client in a poll interval.
+// A task of which processes were told that died before they claimed it is found by another client
+// in a poll interval.
 func TestQueue_OthersAskIfTheFirstDie(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
 		h := startHerd(t, m, 30)
@@ -217,7 +220,8 @@ func TestQueue_OthersAskIfTheFirstDie(t *testing.T) {
 	})
 }
 
-// Clients that are in line and never claim, as those of a host that is gone, make a task late by a poll interval each, and only one.
+// Clients that are in line and never claim, as those of a host that is gone, make a task late by a
+// poll interval each, and only one.
 func TestQueue_ClientsThatNeverClaimAreMadeUpFor(t *testing.T) {
 	for _, live := range []int{1, 5} {
 		t.Run(fmt.Sprint(live), func(t *testing.T) {
@@ -253,7 +257,8 @@ func TestQueue_ClientsThatNeverClaimAreMadeUpFor(t *testing.T) {
 	}
 }
 
-// TestQueue_LineLastsAsLongAsClientsWait: however rarely they look, and be it at one queue or at several.
+// TestQueue_LineLastsAsLongAsClientsWait: however rarely they look, and be it at one queue or at
+// several.
 func TestQueue_LineLastsAsLongAsClientsWait(t *testing.T) {
 	for _, queues := range []int{1, 2} {
 		t.Run(fmt.Sprint(queues), func(t *testing.T) {
@@ -277,7 +282,8 @@ func TestQueue_LineLastsAsLongAsClientsWait(t *testing.T) {
 	}
 }
 
-// TestQueue_WhoDoesNotClaimPassesOn: after 20 ms the next client in line is told, whatever the poll interval.
+// TestQueue_WhoDoesNotClaimPassesOn: after 20 ms the next client in line is told, whatever the poll
+// interval.
 func TestQueue_WhoDoesNotClaimPassesOn(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
 		const clients = 3
@@ -305,7 +311,8 @@ func TestQueue_WhoDoesNotClaimPassesOn(t *testing.T) {
 	})
 }
 
-// TestQueue_WorkersOfOneClientShareAPlace: a task costs its enqueue, a claim and a finish, however many workers one client has.
+// TestQueue_WorkersOfOneClientShareAPlace: a task costs its enqueue, a claim and a finish, however
+// many workers one client has.
 func TestQueue_WorkersOfOneClientShareAPlace(t *testing.T) {
 	for _, concurrency := range []int{1, 16} {
 		t.Run(fmt.Sprint(concurrency), func(t *testing.T) {
@@ -349,8 +356,8 @@ func TestQueue_WorkersOfOneClientShareAPlace(t *testing.T) {
 	}
 }
 
-// TestWorker_WithRoomSendsItsClaimsOnly: that knows of the next task by the last claim. It is not told of it, does not look, and does
-// not leave the line.
+// TestWorker_WithRoomSendsItsClaimsOnly: that knows of the next task by the last claim. It is not
+// told of it, does not look, and does not leave the line.
 func TestWorker_WithRoomSendsItsClaimsOnly(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
 		scripts := countScripts(t, m)

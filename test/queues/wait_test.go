@@ -72,8 +72,8 @@ func TestQueue_ShareOneConnectionAndOneLook(t *testing.T) {
 	})
 }
 
-// hanging is a hook that keeps pipelines of scripts back for a minute once it is armed. A new connection
-// is set up by a pipeline too.
+// hanging is a hook that keeps pipelines of scripts back for a minute once it is armed. A new
+// connection is set up by a pipeline too.
 type hanging struct {
 	interfere
 	armed atomic.Bool
@@ -212,7 +212,8 @@ func TestQueue_WaitKnowsWhatCameDuringAClaim(t *testing.T) {
 	})
 }
 
-// A task costs a lone loop its enqueue, a claim, a finish, and a look that has it join the line again: to be told costs no script.
+// A task costs a lone loop its enqueue, a claim, a finish, and a look that has it join the line
+// again: to be told costs no script.
 func TestQueue_AWakeUpCostsNoScript(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
 		scripts := countScripts(t, m)

@@ -28,7 +28,8 @@ func workersOf(b systest.QueueTest) []sluice.WorkerInfo {
 	return workers
 }
 
-// TestQueue_WorkersAreThoseThatRun: each says who it is and, of a task that it has, that it has it. At the end it is gone.
+// TestQueue_WorkersAreThoseThatRun: each says who it is and, of a task that it has, that it has it.
+// At the end it is gone.
 func TestQueue_WorkersAreThoseThatRun(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		require.Empty(b, workersOf(b))
@@ -72,7 +73,8 @@ func TestQueue_WorkersAreThoseThatRun(t *testing.T) {
 	})
 }
 
-// TestQueue_WorkersThatHaveDiedAreLeftOut: within 45 s of their last word, on the server's clock; one whose word was lost says it again.
+// TestQueue_WorkersThatHaveDiedAreLeftOut: within 45 s of their last word, on the server's clock;
+// one whose word was lost says it again.
 func TestQueue_WorkersThatHaveDiedAreLeftOut(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
 		own := systest.BubbleClient(t, systest.BubbleDialer(m))
@@ -119,7 +121,8 @@ func TestQueue_WorkersThatHaveDiedAreLeftOut(t *testing.T) {
 	})
 }
 
-// TestQueue_WorkersThatHaveDiedAreSweptByOthers: what they have said is of no use to anyone, and does not pile up.
+// TestQueue_WorkersThatHaveDiedAreSweptByOthers: what they have said is of no use to anyone, and
+// does not pile up.
 func TestQueue_WorkersThatHaveDiedAreSweptByOthers(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
 		own := systest.BubbleClient(t, systest.BubbleDialer(m))
@@ -240,7 +243,8 @@ func TestQueue_WorkersSayHowManyHandlersRun(t *testing.T) {
 	})
 }
 
-// TestQueue_WorkersThatPollSeldomSaySeldomThatTheyLive: where each command costs money, say. They count for as long.
+// TestQueue_WorkersThatPollSeldomSaySeldomThatTheyLive: where each command costs money, say. They
+// count for as long.
 func TestQueue_WorkersThatPollSeldomSaySeldomThatTheyLive(t *testing.T) {
 	for _, poll := range []time.Duration{10 * time.Minute, 100 * 365 * 24 * time.Hour} {
 		t.Run(poll.String(), func(t *testing.T) {
@@ -275,7 +279,8 @@ func TestQueue_WorkersThatPollSeldomSaySeldomThatTheyLive(t *testing.T) {
 	}
 }
 
-// TestPool_SaysWhichWorkersRun: each of its Workers is one of its queue, and the queues of one client share a pipeline.
+// TestPool_SaysWhichWorkersRun: each of its Workers is one of its queue, and the queues of one
+// client share a pipeline.
 func TestPool_SaysWhichWorkersRun(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
 		var pipelines atomic.Int64
@@ -329,7 +334,8 @@ func (s sayings) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 	}
 }
 
-// TestQueue_WorkersOfAnyText: what is not the library's is left out, and a worker that is there twice counts once, as it was last.
+// TestQueue_WorkersOfAnyText: what is not the library's is left out, and a worker that is there
+// twice counts once, as it was last.
 func TestQueue_WorkersOfAnyText(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		now, key := b.Now(), "{"+b.Key+"}:workers"

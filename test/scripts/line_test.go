@@ -17,7 +17,8 @@ import (
 	"github.com/sluice-go/sluice/internal/store"
 )
 
-// lineScripts runs the scripts that join and move the line of one lock, as processes of whose library only these are left.
+// lineScripts runs the scripts that join and move the line of one lock, as processes of whose
+// library only these are left.
 type lineScripts struct {
 	*testing.T
 	rdb       redis.UniversalClient
@@ -37,7 +38,7 @@ func eachLine(t *testing.T, test func(t *testing.T, l *lineScripts)) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) { test(t, newLineScripts(t, s.Client(t))) })
 }
 
-// eachKind runs a test of the line of plain locks, of fenced ones and of permits: of two, of which another one holds one.
+// eachKind runs a test of the line of plain and fenced locks, and of two permits, one of them held.
 func eachKind(t *testing.T, test func(t *testing.T, l *lineScripts, k lineKind)) {
 	t.Helper()
 	eachLine(t, func(t *testing.T, l *lineScripts) { kindsOn(t, l.rdb, test) })
@@ -83,7 +84,7 @@ type placed struct {
 	score string
 }
 
-// ask has a member try for a minute or, if how is "join", only join. It returns nil if it has the lock.
+// ask has a member try for a minute or, if how is "join", only join. It is nil if it has the lock.
 func (l *lineScripts) ask(k lineKind, member, score, how string) *placed {
 	l.Helper()
 	reply, err := l.rdb.Eval(l.Context(), k.acquire.Source(), k.keys(l), "token of "+member, 60_000, k.third, member, score, how).Result()
@@ -104,8 +105,8 @@ func (l *lineScripts) hold(k lineKind) {
 	require.Nil(l, l.ask(k, "", "", ""))
 }
 
-// release releases what a member holds, and leave takes it out of the line. They return how many were woken, -1 if nothing was
-// released.
+// release releases what a member holds, and leave takes it out of the line. They return how many
+// were woken, -1 if nothing was released.
 func (l *lineScripts) release(k lineKind, holder string) int {
 	l.Helper()
 	return l.end(k, "token of "+holder, "")
@@ -130,8 +131,8 @@ func (l *lineScripts) end(k lineKind, token, member string) int {
 	return n - 1
 }
 
-// keepReservations has what a release reserves last for a minute, whatever it says and however busy the machine is. It
-// returns for how many ms, at the most, something was reserved.
+// keepReservations has what a release reserves last for a minute, whatever it says and however busy
+// the machine is. It returns for how many ms, at the most, something was reserved.
 const keepReservations = `
 local kind, left, time = redis.call('TYPE', KEYS[1]), 0, redis.call('TIME')
 kind = kind.ok or kind -- as miniredis answers
@@ -209,8 +210,8 @@ func (l *lineScripts) number(score string) float64 {
 
 const day = 864e8 // in microseconds, as scores are
 
-// TestScripts_ScoresOfALineRise: a process joins behind the last, also if the server's clock was set back, by a day at most. What is
-// further ahead is foreign, and ignored.
+// TestScripts_ScoresOfALineRise: a process joins behind the last, also if the server's clock was
+// set back, by a day at most. What is further ahead is foreign, and ignored.
 func TestScripts_ScoresOfALineRise(t *testing.T) {
 	eachKind(t, func(t *testing.T, l *lineScripts, k lineKind) {
 		for _, process := range []string{"a:1:500", "b:1:500", "c:1:500", "d:1:500"} {
@@ -257,7 +258,8 @@ func TestScripts_AClockThatIsSetBack(t *testing.T) {
 	require.Equal(t, []string{"e:1:500", "d:1:500", "c:1:500", "b:1:500", "a:1:500"}, l.inLine())
 }
 
-// TestScripts_AProcessStandsInLineOnce: with its first score, however often it asks. Out of the line it comes back to its old place.
+// TestScripts_AProcessStandsInLineOnce: with its first score, however often it asks. Out of the
+// line it comes back to its old place.
 func TestScripts_AProcessStandsInLineOnce(t *testing.T) {
 	eachKind(t, func(t *testing.T, l *lineScripts, k lineKind) {
 		l.listen("b:1:500")
@@ -280,7 +282,8 @@ func TestScripts_AProcessStandsInLineOnce(t *testing.T) {
 	})
 }
 
-// TestScripts_AnOldLeaveTakesNoNewEntry out of the line: it is late, or comes twice, and the process waits again.
+// TestScripts_AnOldLeaveTakesNoNewEntry out of the line: it is late, or comes twice, and the
+// process waits again.
 func TestScripts_AnOldLeaveTakesNoNewEntry(t *testing.T) {
 	eachKind(t, func(t *testing.T, l *lineScripts, k lineKind) {
 		l.listen("a:1:500")
@@ -309,8 +312,8 @@ func TestScripts_OnlyWhoListensJoins(t *testing.T) {
 	})
 }
 
-// TestScripts_AShardedChannelIsAnother: a process that listens by SSUBSCRIBE is asked for, and woken, there. Neither miniredis nor the user of
-// the documented rule without a Cluster can do so.
+// TestScripts_AShardedChannelIsAnother: a process that listens by SSUBSCRIBE is asked for, and
+// woken, there. Neither miniredis nor the user of the documented rule without a Cluster can do so.
 func TestScripts_AShardedChannelIsAnother(t *testing.T) {
 	t.Parallel()
 	kindsOn(t, redistest.Redis(t).Client(t), func(t *testing.T, l *lineScripts, k lineKind) {
@@ -327,7 +330,7 @@ func TestScripts_AShardedChannelIsAnother(t *testing.T) {
 	})
 }
 
-// TestScripts_ALineExpires a minute after a join or a poll; what is more than half a minute off is not set again.
+// TestScripts_ALineExpires a minute after a join or a poll, and is set again in half a minute.
 func TestScripts_ALineExpires(t *testing.T) {
 	eachKind(t, func(t *testing.T, l *lineScripts, k lineKind) {
 		ctx := t.Context()
@@ -352,7 +355,7 @@ func TestScripts_ALineExpires(t *testing.T) {
 	})
 }
 
-// TestScripts_WhoIsServedIsOutOfTheLine, be it woken or not: its poll has found the lock free, or the message was lost.
+// TestScripts_WhoIsServedIsOutOfTheLine, be it woken, or by its poll if the message was lost.
 func TestScripts_WhoIsServedIsOutOfTheLine(t *testing.T) {
 	eachKind(t, func(t *testing.T, l *lineScripts, k lineKind) {
 		_, b := l.listen("a:1:500"), l.listen("b:1:500")
@@ -372,8 +375,8 @@ func TestScripts_WhoIsServedIsOutOfTheLine(t *testing.T) {
 	})
 }
 
-// TestScripts_WhoLeavesPassesItsPlaceOn: the lock goes to the next one if it is free, or reserved for the one that leaves; else
-// the next one is told when the holder's TTL ends.
+// TestScripts_WhoLeavesPassesItsPlaceOn: the lock goes to the next one if it is free, or reserved
+// for the one that leaves; else the next one is told when the holder's TTL ends.
 func TestScripts_WhoLeavesPassesItsPlaceOn(t *testing.T) {
 	eachKind(t, func(t *testing.T, l *lineScripts, k lineKind) {
 		_, b, c := l.listen("a:1:500"), l.listen("b:1:500"), l.listen("c:1:500")
@@ -405,7 +408,8 @@ func TestScripts_WhoLeavesPassesItsPlaceOn(t *testing.T) {
 	})
 }
 
-// TestScripts_TheDeadAreSkipped by a release, a join and a poll, a thousand at a time, so that each stays short.
+// TestScripts_TheDeadAreSkipped by a release, a join and a poll, a thousand at a time, so that each
+// stays short.
 func TestScripts_TheDeadAreSkipped(t *testing.T) {
 	eachKind(t, func(t *testing.T, l *lineScripts, k lineKind) {
 		messages := l.listen("a:1:500")
@@ -465,8 +469,8 @@ func TestScripts_ALineOfAnotherTypeCostsNoLock(t *testing.T) {
 	})
 }
 
-// TestScripts_OnAFullServerLinesMoveOn: none joins, and one that asks is told how long the lock is held; a release works, and wakes
-// those that were in line before.
+// TestScripts_OnAFullServerLinesMoveOn: none joins, and one that asks is told how long the lock is
+// held; a release works, and wakes those that were in line before.
 func TestScripts_OnAFullServerLinesMoveOn(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)

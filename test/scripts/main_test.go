@@ -1,4 +1,5 @@
-// Package scripts tests the scripts in lua/: the rules that all keep, and some of them run by themselves.
+// Package scripts tests the scripts in lua/: the rules that all keep, and some of them run by
+// themselves.
 package scripts
 
 import (

@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-go/sluice/internal/store"
 )
 
-// TestScripts_AReleaseReservesForTheFirst, which is out of the line then: for as long as its member says, whoever comes first.
+// TestScripts_AReleaseReservesForTheFirst, which is out of the line then: for as long as its member
+// says, whoever comes first.
 func TestScripts_AReleaseReservesForTheFirst(t *testing.T) {
 	eachKind(t, func(t *testing.T, l *lineScripts, k lineKind) {
 		a, b := l.listen("a:1:500"), l.listen("b:1:321")
@@ -45,7 +46,8 @@ func TestScripts_AReleaseReservesForTheFirst(t *testing.T) {
 	})
 }
 
-// TestScripts_AReservationEnds: by what its member says, half a second at most, so that no other program's member takes a lock.
+// TestScripts_AReservationEnds: by what its member says, half a second at most, so that no other
+// program's member takes a lock.
 func TestScripts_AReservationEnds(t *testing.T) {
 	eachKind(t, func(t *testing.T, l *lineScripts, k lineKind) {
 		l.listen("a:1")
@@ -93,8 +95,9 @@ func TestScripts_AnOlderBuildIsWokenOnly(t *testing.T) {
 	})
 }
 
-// TestScripts_PermitsThatAreFreeAreAllTaken: more end at a time than processes are woken, and each that takes one has the next
-// reserved. One that takes the last by itself says when the first of them ends.
+// TestScripts_PermitsThatAreFreeAreAllTaken: more end at a time than processes are woken, and each
+// that takes one has the next reserved. One that takes the last by itself says when the first of
+// them ends.
 func TestScripts_PermitsThatAreFreeAreAllTaken(t *testing.T) {
 	eachLine(t, func(t *testing.T, l *lineScripts) {
 		ctx, k := t.Context(), lineKind{scripts.OfPermits.Acquire, scripts.OfPermits.Release, "3"}
@@ -125,7 +128,8 @@ func TestScripts_PermitsThatAreFreeAreAllTaken(t *testing.T) {
 	})
 }
 
-// TestScripts_AReservationIsNoHolder to operators: it shows as one that waits, and can be forced away.
+// TestScripts_AReservationIsNoHolder to operators: it shows as one that waits, and can be forced
+// away.
 func TestScripts_AReservationIsNoHolder(t *testing.T) {
 	eachKind(t, func(t *testing.T, l *lineScripts, k lineKind) {
 		ctx := t.Context()

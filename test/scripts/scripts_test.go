@@ -60,8 +60,8 @@ func TestScriptsAreUsed(t *testing.T) {
 	}
 }
 
-// TestScripts_PayloadsStandApart: only what enqueues writes a payload, or puts what comes next in a task's place, and only what hands
-// a task out, or shows it, reads one.
+// TestScripts_PayloadsStandApart: only what enqueues writes a payload, or puts what comes next in a
+// task's place, and only what hands a task out, or shows it, reads one.
 func TestScripts_PayloadsStandApart(t *testing.T) {
 	allowed := map[string][]string{
 		`'HSET', KEYS\[2\]`:             {"enqueue.lua", "giveback.lua", "shared/batch.lua", "shared/new.lua", "shared/put.lua"},
@@ -101,9 +101,10 @@ func TestScripts_KeysAreLiteral(t *testing.T) {
 	}
 }
 
-// TestScripts_RightsAreAskedForWholeCommands: Redis 8.6 refuses the question for a command with fewer or more words than
-// the command takes, whatever the user's rights. So one function asks, and it is asked only for what it knows to ask for.
-// (Check asks with the words that it is given: a healthy server would say that it does not know one with too few.)
+// TestScripts_RightsAreAskedForWholeCommands: Redis 8.6 refuses the question for a command with
+// fewer or more words than the command takes, whatever the user's rights. So one function asks, and
+// it is asked only for what it knows to ask for. (Check asks with the words that it is given: a
+// healthy server would say that it does not know one with too few.)
 func TestScripts_RightsAreAskedForWholeCommands(t *testing.T) {
 	t.Parallel()
 	comment, asks := regexp.MustCompile(`--.*`), regexp.MustCompile(`\b(?:need|may)([(,][^)]*\))`)
@@ -143,8 +144,9 @@ func TestScripts_RightsAreAskedForWholeCommands(t *testing.T) {
 	}
 }
 
-// TestScripts_PublishWhateverTheQuestionCosts: a server that cannot be asked for the right to a sharded channel is sent the
-// message there, and one that has no such channels is sent it classically.
+// TestScripts_PublishWhateverTheQuestionCosts: a server that cannot be asked for the right to a
+// sharded channel is sent the message there, and one that has no such channels is sent it
+// classically.
 func TestScripts_PublishWhateverTheQuestionCosts(t *testing.T) {
 	t.Parallel()
 	const refusing = `local redis = setmetatable({ acl_check_cmd = function() error({ err = 'ERR refused' }) end }, { __index = redis })
@@ -166,9 +168,10 @@ func TestScripts_PublishWhateverTheQuestionCosts(t *testing.T) {
 	require.Equal(t, int64(1), old.Eval(ctx, publish, nil, name).Val())
 }
 
-// TestScripts_ArgumentListsAreBounded: no call has more than 1000 arguments, even when a claim finds
-// a thousand entries to set aside, and drops as many dead letters, or tasks that a foreign producer has put back. The count is the
-// script's, the same on any server; only the real one is fast enough for so many.
+// TestScripts_ArgumentListsAreBounded: no call has more than 1000 arguments, even when a claim
+// finds a thousand entries to set aside, and drops as many dead letters, or tasks that a foreign
+// producer has put back. The count is the script's, the same on any server; only the real one is
+// fast enough for so many.
 func TestScripts_ArgumentListsAreBounded(t *testing.T) {
 	const counted = `local real = redis
 local function bounded(call)
@@ -205,7 +208,8 @@ var retries = map[redisexec.RetryPolicy]string{
 	redisexec.Never: "never", redisexec.Idempotent: "idempotent", redisexec.ReadOnly: "readOnly",
 }
 
-// TestScripts_HeadsHeedEachPause: of several queues of which one is paused for a minute, another for ever.
+// TestScripts_HeadsHeedEachPause: of several queues of which one is paused for a minute, another
+// for ever.
 func TestScripts_HeadsHeedEachPause(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb, ctx := s.Client(t), t.Context()
@@ -233,8 +237,8 @@ func TestScripts_HeadsHeedEachPause(t *testing.T) {
 	})
 }
 
-// TestScripts_ATokenHoldsNothingAtAKeyOfAnotherType: of another kind of lock, or of another program. The janitor would
-// otherwise send its releases for minutes.
+// TestScripts_ATokenHoldsNothingAtAKeyOfAnotherType: of another kind of lock, or of another
+// program. The janitor would otherwise send its releases for minutes.
 func TestScripts_ATokenHoldsNothingAtAKeyOfAnotherType(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb, ctx, key := s.Client(t), t.Context(), redistest.Name(t)
@@ -268,8 +272,8 @@ func TestScripts_ATokenHoldsNothingAtAKeyOfAnotherType(t *testing.T) {
 	})
 }
 
-// TestScripts_AnAcquisitionReplacesTheFormerOnes: those of the same call, which had no reply. Their copies that
-// come later find it held; and their fences, which no caller has, are taken back.
+// TestScripts_AnAcquisitionReplacesTheFormerOnes: those of the same call, which had no reply. Their
+// copies that come later find it held; and their fences, which no caller has, are taken back.
 func TestScripts_AnAcquisitionReplacesTheFormerOnes(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

@@ -14,8 +14,8 @@ import (
 
 type traceKey struct{}
 
-// TestWorker_UseIsAroundTheHandler: the first outermost, for each task; what it returns is what counts, and it may hand on another
-// context. A panic of one is that of the handler.
+// TestWorker_UseIsAroundTheHandler: the first outermost, for each task; what it returns is what
+// counts, and it may hand on another context. A panic of one is that of the handler.
 func TestWorker_UseIsAroundTheHandler(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		ctx, stop := context.WithCancel(b.Context())

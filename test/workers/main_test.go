@@ -1,4 +1,5 @@
-// Package workers tests what the library promises of Worker, Pool and Mux: which handler a task gets, and what its result decides.
+// Package workers tests what the library promises of Worker, Pool and Mux: which handler a task
+// gets, and what its result decides.
 package workers
 
 import (

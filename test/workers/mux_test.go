@@ -61,7 +61,8 @@ func (m muxTest) run(tasks ...sluice.Task) map[string]sluice.TaskFinished {
 	return ended
 }
 
-// TestMux_HandsEachTaskToTheHandlerOfItsKind, with the middleware around it; one of an unknown kind is put off, with no attempt used up.
+// TestMux_HandsEachTaskToTheHandlerOfItsKind, with the middleware around it; one of an unknown kind
+// is put off, with no attempt used up.
 func TestMux_HandsEachTaskToTheHandlerOfItsKind(t *testing.T) {
 	onMux(t, func(m muxTest) {
 		var mu sync.Mutex
@@ -136,7 +137,8 @@ func TestMux_TellsOfUnknownKindsOnceAMinute(t *testing.T) {
 	})
 }
 
-// TestMux_KindsHaveTheirOwnRules in a Worker: timeout and attempts if they are stricter, backoff instead of its own.
+// TestMux_KindsHaveTheirOwnRules in a Worker: timeout and attempts if they are stricter, backoff
+// instead of its own.
 func TestMux_KindsHaveTheirOwnRules(t *testing.T) {
 	onMux(t, func(m muxTest) {
 		fails := func(context.Context, sluice.Entry) error { return errFailed }
@@ -181,7 +183,8 @@ func TestMux_KindsHaveTheirOwnRules(t *testing.T) {
 	}, sluice.WithMaxAttempts(5))
 }
 
-// TestMux_TheQueuesLimitCounts, if it is lower; and a task that was claimed more often than its kind allows is not handed out.
+// TestMux_TheQueuesLimitCounts, if it is lower; and a task that was claimed more often than its
+// kind allows is not handed out.
 func TestMux_TheQueuesLimitCounts(t *testing.T) {
 	onMux(t, func(m muxTest) {
 		calls := 0
@@ -197,7 +200,8 @@ func TestMux_TheQueuesLimitCounts(t *testing.T) {
 	}, sluice.WithMaxAttempts(1))
 }
 
-// TestRetryIn_SaysWhenAFailedTaskIsDue, whatever Backoff says; not on the last attempt, and not beside Permanent or Again.
+// TestRetryIn_SaysWhenAFailedTaskIsDue, whatever Backoff says; not on the last attempt, and not
+// beside Permanent or Again.
 func TestRetryIn_SaysWhenAFailedTaskIsDue(t *testing.T) {
 	onMux(t, func(m muxTest) {
 		results := map[string]error{
@@ -281,7 +285,8 @@ type order struct {
 	Count int
 }
 
-// TestTyped_HandsOverValues: what is enqueued is what the handler gets. A payload that is no value is buried, and its reason says nothing of it.
+// TestTyped_HandsOverValues: what is enqueued is what the handler gets. A payload that is no value
+// is buried, and its reason says nothing of it.
 func TestTyped_HandsOverValues(t *testing.T) {
 	onMux(t, func(m muxTest) {
 		orders := sluice.Typed[order]{Queue: m.Q, Kind: "order"}

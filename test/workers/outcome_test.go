@@ -147,8 +147,8 @@ func TestWorker_PermanentFailureLeavesTheWaitingVersion(t *testing.T) {
 	})
 }
 
-// TestAgain_UsesNoAttempt, keeps header and payload, and is neither a failure nor a dead letter: also on the last
-// attempt, wrapped and joined.
+// TestAgain_UsesNoAttempt, keeps header and payload, and is neither a failure nor a dead letter:
+// also on the last attempt, wrapped and joined.
 func TestAgain_UsesNoAttempt(t *testing.T) {
 	systest.EachQueue(t, func(b systest.QueueTest) {
 		for attempts := 1; attempts <= 2; attempts++ {
@@ -294,8 +294,8 @@ func TestAgain_OfAStoppedWorker(t *testing.T) {
 	})
 }
 
-// TestAgain_AfterUnseenDeliveries: a delivery that was not counted, since nothing was heard of its holder, is not
-// taken off twice.
+// TestAgain_AfterUnseenDeliveries: a delivery that was not counted, since nothing was heard of its
+// holder, is not taken off twice.
 func TestAgain_AfterUnseenDeliveries(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
 		b := systest.NewQueueTest(t, rdb, redistest.Name(t))

@@ -17,7 +17,8 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// TestPool_IdleCostsWhatOneWorkerDoes beside a goroutine or two a queue. It runs alone: it counts what the process has.
+// TestPool_IdleCostsWhatOneWorkerDoes beside a goroutine or two a queue. It runs alone: it counts
+// what the process has.
 func TestPool_IdleCostsWhatOneWorkerDoes(t *testing.T) {
 	redistest.NotShort(t)
 	const queues, watched = 50, 2 * time.Second
@@ -52,7 +53,8 @@ func TestPool_IdleCostsWhatOneWorkerDoes(t *testing.T) {
 	require.LessOrEqual(t, many.scripts, 2*one.scripts+2, "idle looks are shared")
 }
 
-// TestPool_UsesFewConnections when its queues begin to be watched together, and have tasks together.
+// TestPool_UsesFewConnections when its queues begin to be watched together, and have tasks
+// together.
 func TestPool_UsesFewConnections(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
 		faults, sent := redistest.NewFaults(systest.BubbleDialer(m)), new(inFlight)

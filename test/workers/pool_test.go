@@ -20,7 +20,8 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// runPool starts a pool. What it returns ends it, and returns what Run has returned; so does the end of the test.
+// runPool starts a pool. What it returns ends it, and returns what Run has returned; so does the
+// end of the test.
 func runPool(t *testing.T, p *sluice.Pool) (stop func() error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -43,7 +44,8 @@ func poolQueues(t *testing.T, rdb redis.UniversalClient, queues, n int) []*sluic
 	return made
 }
 
-// TestPool_EachQueueHasItsShare, and there are never more handlers than there may be, nor more leased tasks.
+// TestPool_EachQueueHasItsShare, and there are never more handlers than there may be, nor more
+// leased tasks.
 func TestPool_EachQueueHasItsShare(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		const places, first, all = 10, 100, 260 // the first go while connections are made
@@ -275,7 +277,8 @@ func TestPool_StopsAsOne(t *testing.T) {
 	})
 }
 
-// TestPool_IsOfAnyQueues: of several servers and prefixes, with limits, a pause, and periodic tasks.
+// TestPool_IsOfAnyQueues: of several servers and prefixes, with limits, a pause, and periodic
+// tasks.
 func TestPool_IsOfAnyQueues(t *testing.T) {
 	a, b := redistest.Redis(t).Client(t), redistest.Start(t).Client(t)
 	var most, running atomic.Int64
@@ -332,7 +335,8 @@ func TestPool_IsOfAnyQueues(t *testing.T) {
 	require.EqualValues(t, 40, done(1))
 }
 
-// TestPool_AFullOnePassesTasksOn: what it is told of while all its handlers are busy, another process has soon.
+// TestPool_AFullOnePassesTasksOn: what it is told of while all its handlers are busy, another
+// process has soon.
 func TestPool_AFullOnePassesTasksOn(t *testing.T) {
 	for _, fullFor := range []time.Duration{0, time.Second} {
 		t.Run(fullFor.String(), func(t *testing.T) {
@@ -376,7 +380,8 @@ func TestPool_AFullOnePassesTasksOn(t *testing.T) {
 	}
 }
 
-// TestPool_AHungServerHoldsUpNoOther: the others' queues have its handlers, and it has them again when it answers.
+// TestPool_AHungServerHoldsUpNoOther: the others' queues have its handlers, and it has them again
+// when it answers.
 func TestPool_AHungServerHoldsUpNoOther(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
 		other := miniredis.NewMiniRedis()
@@ -413,7 +418,8 @@ func TestPool_AHungServerHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-// TestPool_SetConcurrencyNeverBlocks: not while Run is about to begin or refused, nor in a hook, which the run loop calls.
+// TestPool_SetConcurrencyNeverBlocks: not while Run is about to begin or refused, nor in a hook,
+// which the run loop calls.
 func TestPool_SetConcurrencyNeverBlocks(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
 		var p *sluice.Pool

@@ -47,8 +47,9 @@ func (s *stuckTold) hooks() sluice.QueueHooks {
 	}
 }
 
-// TestWorker_StuckHandlerLosesItsTask, Grace after Timeout: by default, of the Worker's, or of the task's kind. Hook, log and Stats tell, another worker
-// has the task a lease later, and what the handler returns has no effect.
+// TestWorker_StuckHandlerLosesItsTask, Grace after Timeout: by default, of the Worker's, or of the
+// task's kind. Hook, log and Stats tell, another worker has the task a lease later, and what the
+// handler returns has no effect.
 func TestWorker_StuckHandlerLosesItsTask(t *testing.T) {
 	for name, test := range map[string]struct {
 		timeout, grace, kind, after time.Duration
@@ -154,7 +155,8 @@ func TestWorker_WithoutTimeoutNoHandlerIsStuck(t *testing.T) {
 	})
 }
 
-// TestPool_StuckHandlersTakeNoPlaces of the other queues: those of one with its own Concurrency keep no more than that. UnfinishedError counts them.
+// TestPool_StuckHandlersTakeNoPlaces of the other queues: those of one with its own Concurrency
+// keep no more than that. UnfinishedError counts them.
 func TestPool_StuckHandlersTakeNoPlaces(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, _ *miniredis.Miniredis, rdb redis.UniversalClient) {
 		queues := poolQueues(t, rdb, 2, 100)
@@ -189,7 +191,8 @@ func TestPool_StuckHandlersTakeNoPlaces(t *testing.T) {
 	})
 }
 
-// TestWorker_WhatAStuckPeriodicReturnsAtLastDecidesNothing: neither before the occurrence is handed out again nor after.
+// TestWorker_WhatAStuckPeriodicReturnsAtLastDecidesNothing: neither before the occurrence is handed
+// out again nor after.
 func TestWorker_WhatAStuckPeriodicReturnsAtLastDecidesNothing(t *testing.T) {
 	for name, first := range map[string]time.Duration{"before": 35 * time.Second, "after": 46 * time.Second} {
 		t.Run(name, func(t *testing.T) {

@@ -70,7 +70,8 @@ func (s Server) options(rawURL string) (*redis.UniversalOptions, error) {
 		SentinelUsername: s.SentinelUsername, SentinelPassword: s.SentinelPassword,
 		PoolSize: poolSize, ContextTimeoutEnabled: true, DialTimeout: 3 * time.Second, ReadTimeout: 5 * time.Second,
 		DialerRetries: 2, MaxRetries: 1, // an operator who waits wants to know
-		// What an operator's client would send beside its work: an access rule would have to allow it.
+		// What an operator's client would send beside its work: an access rule would have to allow
+		// it.
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
@@ -161,8 +162,8 @@ func hostPort(host string) (string, bool) {
 	return net.JoinHostPort(name, port), true
 }
 
-// database returns the number of the database, by the path or ?db=. Nothing else may be in the query: a
-// setting that would be ignored is worse than an error.
+// database returns the number of the database, by the path or ?db=. Nothing else may be in the
+// query: a setting that would be ignored is worse than an error.
 func database(u *url.URL) (int, error) {
 	text := strings.Trim(u.Path, "/")
 	query := u.Query()

@@ -1,8 +1,8 @@
-// Package inspect finds what queues and locks there are on a Redis, for operators. Other programs know the
-// names of theirs.
+// Package inspect finds what queues and locks there are on a Redis, for operators. Other programs
+// know the names of theirs.
 //
-// It finds them with SCAN, on each primary, in small steps: never with KEYS, and nothing here reads a
-// payload or a lock's token.
+// It finds them with SCAN, on each primary, in small steps: never with KEYS, and nothing here reads
+// a payload or a lock's token.
 package inspect
 
 import (
@@ -56,8 +56,9 @@ func prefixOr(prefix, otherwise string) string {
 	return prefix
 }
 
-// scan calls found with the keys that match a pattern and have a type, "" for any, of all primaries: in no
-// order, some more than once. found is called by one goroutine at a time, and returns whether to go on.
+// scan calls found with the keys that match a pattern and have a type, "" for any, of all
+// primaries: in no order, some more than once. found is called by one goroutine at a time, and
+// returns whether to go on.
 func scan(ctx context.Context, rdb redis.UniversalClient, o Options, pattern, kind string, found func(keys []string) bool) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

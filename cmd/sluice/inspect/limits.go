@@ -11,14 +11,15 @@ import (
 
 const day = 24 * time.Hour
 
-// mostLimit is the largest number of sluice.Limits, and longestRate the longest time for which a rate may be written.
+// mostLimit is the largest number of sluice.Limits, and longestRate the longest time for which a
+// rate may be written.
 const (
 	mostLimit   = 1_000_000_000
 	longestRate = 365 * day
 )
 
-// ReadLimits reads limits: how many run, a rate for ReadRate, and its burst. An empty text is none. The error is sluice.ErrInvalid, also if all
-// are empty.
+// ReadLimits reads limits: how many run, a rate for ReadRate, and its burst. An empty text is none.
+// The error is sluice.ErrInvalid, also if all are empty.
 func ReadLimits(running, rate, burst string) (l sluice.Limits, err error) {
 	if running+rate+burst == "" {
 		return l, fmt.Errorf("%w: limits that limit nothing", sluice.ErrInvalid)
@@ -51,7 +52,8 @@ func readLimit(what, text string) (int, error) {
 	return n, nil
 }
 
-// ReadRate reads a rate as RateText writes it: how many tasks in which time. The time is a unit, or a length of time. The error is sluice.ErrInvalid.
+// ReadRate reads a rate as RateText writes it: how many tasks in which time. The time is a unit, or
+// a length of time. The error is sluice.ErrInvalid.
 func ReadRate(text string) (n int, per time.Duration, err error) {
 	wrong := func(why string) (int, time.Duration, error) {
 		return 0, 0, fmt.Errorf("%w: rate %q %s: write 10/s, 100/m, 5/h, 3/d or 10/500ms", sluice.ErrInvalid, text, why)
@@ -127,7 +129,8 @@ func LimitsText(l sluice.Limits) string {
 // AtLimit reports whether no task is handed out because as many are leased as may run.
 func AtLimit(s sluice.Stats) bool { return s.Limits.Running > 0 && s.Leased >= int64(s.Limits.Running) }
 
-// LimitsNote says what the limits of a queue are, and whether it is at the one of what runs; "" if it has none.
+// LimitsNote says what the limits of a queue are, and whether it is at the one of what runs; "" if
+// it has none.
 func LimitsNote(s sluice.Stats) string {
 	l := s.Limits
 	if !AtLimit(s) {

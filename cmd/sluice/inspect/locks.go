@@ -18,26 +18,27 @@ import (
 // LockInfo is a lock that is held.
 type LockInfo struct {
 	Name string
-	// TTL is when it is freed at the latest, unless its holder extends it. It is negative for one without, which
-	// only clients of other libraries make.
+	// TTL is when it is freed at the latest, unless its holder extends it. It is negative for one
+	// without, which only clients of other libraries make.
 	TTL time.Duration
 	// Owner is the label that its holder has given itself, "" for none.
 	Owner string
 	// Owners are the labels of all holders that have one.
 	Owners []string
-	// Permits is how many hold it, and Waiting how many processes wait in line for it: see sluice.LockInfo.
+	// Permits is how many hold it, and Waiting how many processes wait in line for it: see
+	// sluice.LockInfo.
 	Permits, Waiting int
 }
 
 // lookers is how many locks are inspected at the same time; the library sends those in pipelines.
 const lookers = 128
 
-// Locks finds up to limit locks that are held and whose names match, in the order of their names. match is a pattern as
-// SCAN has it: * for any text, ? for one byte, [ab] for one of several; "" for all. With more locks than the limit,
-// it is any of them: ask for one more than you show.
+// Locks finds up to limit locks that are held and whose names match, in the order of their names.
+// match is a pattern as SCAN has it: * for any text, ? for one byte, [ab] for one of several; ""
+// for all. With more locks than the limit, it is any of them: ask for one more than you show.
 //
-// It takes two SCANs for each thousand keys of a primary, whatever they are, until it has found enough, and one small script
-// for each lock.
+// It takes two SCANs for each thousand keys of a primary, whatever they are, until it has found
+// enough, and one small script for each lock.
 func Locks(ctx context.Context, rdb redis.UniversalClient, o Options, match string, limit int) ([]LockInfo, error) {
 	names, incomplete := lockNames(ctx, rdb, o, match, limit)
 	if incomplete != nil && len(names) == 0 {
@@ -93,7 +94,8 @@ func lockNames(ctx context.Context, rdb redis.UniversalClient, o Options, match 
 	return names, nil
 }
 
-// inspectAll asks for each lock, and leaves out those that are free by now, or hold what this library did not write.
+// inspectAll asks for each lock, and leaves out those that are free by now, or hold what this
+// library did not write.
 func inspectAll(ctx context.Context, locker *sluice.Locker, names []string) ([]LockInfo, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -7,7 +7,8 @@ import (
 	"github.com/sluice-go/sluice/internal/store"
 )
 
-// TimeOf returns the time by which lists of its state sort a task: when it is due, when its lease ends, when it died, or when it was finished.
+// TimeOf returns the time by which lists of its state sort a task: when it is due, when its lease
+// ends, when it died, or when it was finished.
 func TimeOf(t sluice.TaskInfo) time.Time {
 	switch t.State {
 	case sluice.StateLeased:
@@ -37,7 +38,8 @@ func At(s sluice.State, place float64, id string) sluice.TaskInfo {
 	return t
 }
 
-// Take returns a task with a receipt, also if it is leased: what is done with that takes it from its holder.
+// Take returns a task with a receipt, also if it is leased: what is done with that takes it from
+// its holder.
 func Take(t sluice.TaskInfo) sluice.Entry {
 	e := t.Entry
 	e.Score = Place(t)

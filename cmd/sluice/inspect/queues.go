@@ -14,11 +14,10 @@ import (
 	"github.com/sluice-go/sluice/internal/keyspace"
 )
 
-// Queues finds the queues, and returns their names in order. A queue is found if there is any key of
-// it: one whose tasks have all died or are finished and remembered, or one that is empty and paused or
-// has limits, too.
-// One that is empty otherwise has no key a day after the last task or Worker.
-// What stands beside ErrIncomplete was found before the search was ended.
+// Queues finds the queues, and returns their names in order. A queue is found if there is any key
+// of it: one whose tasks have all died or are finished and remembered, or one that is empty and
+// paused or has limits, too. One that is empty otherwise has no key a day after the last task or
+// Worker. What stands beside ErrIncomplete was found before the search was ended.
 //
 // It takes a SCAN for each thousand keys of a primary, whatever they are.
 func Queues(ctx context.Context, rdb redis.UniversalClient, o Options) ([]string, error) {
@@ -52,8 +51,8 @@ var endings = []string{
 	keyspace.Counts, keyspace.Workers, keyspace.Done, keyspace.Results,
 }
 
-// ownerOf returns the main key of the queue that has a key, and whether the key is another than that:
-// a companion.
+// ownerOf returns the main key of the queue that has a key, and whether the key is another than
+// that: a companion.
 func ownerOf(prefix, key string) (main string, companion, ok bool) {
 	main = key
 	if keyspace.HasHashTag(key) {
@@ -75,8 +74,8 @@ func ownerOf(prefix, key string) (main string, companion, ok bool) {
 	return main, companion, err == nil
 }
 
-// dropForeign takes away what is not a queue's: a key that looks like a main key, has nothing beside it, and is
-// no sorted set.
+// dropForeign takes away what is not a queue's: a key that looks like a main key, has nothing
+// beside it, and is no sorted set.
 func dropForeign(ctx context.Context, rdb redis.UniversalClient, mains map[string]bool) error {
 	var alone []string
 	for main, companion := range mains {

@@ -26,7 +26,8 @@ type confirmData struct {
 	To        string // where the form goes
 }
 
-// taskChanges are what can be done with tasks. What removes one for good is asked back; of that it has the list that is shown behind it.
+// taskChanges are what can be done with tasks. What removes one for good is asked back; of that it
+// has the list that is shown behind it.
 var taskChanges = map[string]sluice.State{
 	"revive": sluice.StateAbsent, "run": sluice.StateAbsent, "delay": sluice.StateAbsent,
 	"drop": sluice.StateDead, "cancel": sluice.StateDue, "forget": sluice.StateDone,
@@ -50,7 +51,8 @@ func (v *visit) limits() (sluice.Limits, error) {
 	return inspect.ReadLimits(text("running"), text("rate"), text("burst"))
 }
 
-// changeQueue pauses or resumes a queue, sets or takes away its limits, revives its dead letters, or purges it.
+// changeQueue pauses or resumes a queue, sets or takes away its limits, revives its dead letters,
+// or purges it.
 func (p *page) changeQueue(v *visit) error {
 	s := p.watch.of(v.queue())
 	q, err := s.open()
@@ -106,8 +108,8 @@ func (v *visit) changed(s *series) {
 	v.tables.forget("")
 }
 
-// changeMatching revives or drops the dead letters that have a reason, a page at a time. When there is no more time, or
-// Redis fails, what was done stays done, and the next press goes on behind.
+// changeMatching revives or drops the dead letters that have a reason, a page at a time. When there
+// is no more time, or Redis fails, what was done stays done, and the next press goes on behind.
 func (p *page) changeMatching(v *visit, s *series, q *sluice.Queue, do string) error {
 	l := newListing(v.r.PostForm)
 	l.State = sluice.StateDead
@@ -138,8 +140,9 @@ func (p *page) changeMatching(v *visit, s *series, q *sluice.Queue, do string) e
 	return v.done(url, result)
 }
 
-// eachPage calls change with the IDs of the dead letters of a listing that have its reason, a page at a time for as long as there
-// is time. It moves the listing on behind each page, and to the beginning at the end.
+// eachPage calls change with the IDs of the dead letters of a listing that have its reason, a page
+// at a time for as long as there is time. It moves the listing on behind each page, and to the
+// beginning at the end.
 func (p *page) eachPage(ctx context.Context, q *sluice.Queue, l *listing, change func(context.Context, ...string) (int, error)) (n int, more bool, err error) {
 	for until := time.Now().Add(p.busy); ; {
 		part, err := q.List(ctx, sluice.StateDead, l.After, mostPerPage, sluice.WithoutPayloads())
@@ -231,7 +234,8 @@ func (p *page) changeTask(v *visit) error {
 	return v.done(url, outcome(do, n, 1, nil))
 }
 
-// apply does something with tasks, and returns with how many. Those that are in another state by now are left alone.
+// apply does something with tasks, and returns with how many. Those that are in another state by
+// now are left alone.
 func (p *page) apply(v *visit, q *sluice.Queue, do string, ids []string) (int, error) {
 	switch do {
 	case "revive":
@@ -250,7 +254,8 @@ func (p *page) apply(v *visit, q *sluice.Queue, do string, ids []string) (int, e
 		if do != "cancel" && do != "forget" {
 			return q.Reschedule(ctx, id, delay)
 		}
-		// Looked at just before: a task may have died since it was listed, or was finished, and is to be remembered.
+		// Looked at just before: a task may have died since it was listed, or was finished, and is
+		// to be remembered.
 		e, err := q.Get(ctx, id, sluice.WithoutPayloads())
 		if isNotFound(err) {
 			return false, nil

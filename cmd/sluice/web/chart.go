@@ -11,7 +11,8 @@ import (
 
 const (
 	chartWidth, chartHeight = 120.0, 32.0
-	// longestGap is how far apart two looks may be to be joined by a line: in between no viewer has asked.
+	// longestGap is how far apart two looks may be to be joined by a line: in between no viewer has
+	// asked.
 	longestGap = 12 * time.Second
 	// rateOver is the time over which a rate is taken.
 	rateOver = time.Minute
@@ -86,8 +87,8 @@ type change struct {
 	PerSecond float64
 }
 
-// lately returns the points of the last minute that have no gap between them, and over how long they reach: 0 if that is too short
-// for a rate.
+// lately returns the points of the last minute that have no gap between them, and over how long
+// they reach: 0 if that is too short for a rate.
 func lately(points []point) (run []point, took time.Duration) {
 	if len(points) < 2 {
 		return nil, 0
@@ -111,7 +112,8 @@ func newChange(points []point, of func(point) int64) change {
 	return change{Known: true, PerSecond: float64(of(run[len(run)-1])-of(run[0])) / took.Seconds()}
 }
 
-// newRate returns how fast a count has grown over the last minute. One that has fallen began anew at 0.
+// newRate returns how fast a count has grown over the last minute. One that has fallen began anew
+// at 0.
 func newRate(points []point, of func(point) int64) change {
 	run, took := lately(points)
 	if took == 0 {

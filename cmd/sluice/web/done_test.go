@@ -60,7 +60,8 @@ func TestDone_IsShownWhereItIsRemembered(t *testing.T) {
 	require.Equal(t, http.StatusForbidden, s.post(url, "do", "forget", "sure", "1").StatusCode)
 }
 
-// TestDone_IsForgotten when a visitor is sure; what is for other tasks leaves it alone, and so does forgetting those.
+// TestDone_IsForgotten when a visitor is sure; what is for other tasks leaves it alone, and so does
+// forgetting those.
 func TestDone_IsForgotten(t *testing.T) {
 	rdb := redistest.Redis(t).Client(t)
 	name := redistest.Name(t)

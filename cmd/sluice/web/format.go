@@ -42,7 +42,8 @@ func span(d time.Duration) string {
 	return inspect.Count(int64(d/day)) + "d"
 }
 
-// limits says what a queue's limits are, with how many are leased if it is at the limit of these; empty for none.
+// limits says what a queue's limits are, with how many are leased if it is at the limit of these;
+// empty for none.
 func limits(s sluice.Stats) string {
 	_, text, _ := strings.Cut(inspect.LimitsNote(s), ": ")
 	return text

@@ -73,7 +73,8 @@ func TestRate_ACountThatFellBeganAnew(t *testing.T) {
 	require.Equal(t, "…", newRate(points[:1], point.succeeded).Often())
 }
 
-// TestNote_TellsNothingThatIsNotSo: a paused queue does not drain, and what is leased is not scheduled.
+// TestNote_TellsNothingThatIsNotSo: a paused queue does not drain, and what is leased is not
+// scheduled.
 func TestNote_TellsNothingThatIsNotSo(t *testing.T) {
 	now := time.Now()
 	due := tab{State: sluice.StateDue, Change: change{Known: true, PerSecond: -10}}

@@ -43,19 +43,21 @@ func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// isUnclean reports whether a path has segments that the mux would redirect away, to outside of the prefix.
+// isUnclean reports whether a path has segments that the mux would redirect away, to outside of the
+// prefix.
 func isUnclean(path string) bool {
 	return strings.Contains(path, "//") || strings.Contains(path+"/", "/./") || strings.Contains(path+"/", "/../")
 }
 
-// policy is the Content-Security-Policy of a page: its own script, style and icon, and nothing else.
+// policy is the Content-Security-Policy of a page: its own script, style and icon, and nothing
+// else.
 func policy(nonce string) string {
 	return "default-src 'none'; script-src 'nonce-" + nonce + "'; style-src 'nonce-" + nonce + "'; img-src 'self'; connect-src 'self'; " +
 		"form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 }
 
-// isHost reports whether the Host of a request is one of this server. An IP address is: a foreign site can have only
-// names resolved to it.
+// isHost reports whether the Host of a request is one of this server. An IP address is: a foreign
+// site can have only names resolved to it.
 func (p *page) isHost(host string) bool {
 	name := hostname(host)
 	if _, err := netip.ParseAddr(name); err == nil || name == "localhost" {
@@ -112,8 +114,8 @@ func (p *page) checkForm(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// token returns what stands in the forms of the visitor who has this cookie. A foreign site can make a
-// browser send the cookie at worst; it can not read it, nor a page.
+// token returns what stands in the forms of the visitor who has this cookie. A foreign site can
+// make a browser send the cookie at worst; it can not read it, nor a page.
 func token(cookie string) string {
 	sum := sha256.Sum256([]byte("sluice form " + cookie))
 	return hex.EncodeToString(sum[:])

@@ -162,7 +162,8 @@ func TestPage_FormsFromElsewhereAreRefused(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 1, stats.Due, "a form from elsewhere was obeyed")
 
-	// What was refused above would else have been obeyed; a proxy in front may give the handler another Host.
+	// What was refused above would else have been obeyed; a proxy in front may give the handler
+	// another Host.
 	require.Equal(t, http.StatusOK, with(origin("https://ops.example")))
 	stats, err = q.Stats(t.Context())
 	require.NoError(t, err)

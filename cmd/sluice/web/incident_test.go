@@ -19,8 +19,9 @@ import (
 	"github.com/sluice-go/sluice/internal/redistest"
 )
 
-// TestBrowser_Incident is the incident of docs/page.md, found and mended from the page alone: tasks pile up behind a
-// partner that refuses, one task is poison, and a process has died with a lock that every task needs.
+// TestBrowser_Incident is the incident of docs/page.md, found and mended from the page alone: tasks
+// pile up behind a partner that refuses, one task is poison, and a process has died with a lock
+// that every task needs.
 func TestBrowser_Incident(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	n := 600

@@ -19,7 +19,8 @@ import (
 	"github.com/sluice-go/sluice/internal/redistest"
 )
 
-// sent returns how many bytes a server has sent to all clients since its start, and how many scripts it was sent.
+// sent returns how many bytes a server has sent to all clients since its start, and how many
+// scripts it was sent.
 func sent(t testing.TB, rdb redis.UniversalClient) (size, scripts int) {
 	t.Helper()
 	info, err := rdb.InfoMap(t.Context(), "stats", "commandstats").Result()
@@ -30,7 +31,8 @@ func sent(t testing.TB, rdb redis.UniversalClient) (size, scripts int) {
 	return size, scripts
 }
 
-// fillLarge makes n tasks in each state, with payloads of so many bytes, and results of a third of that.
+// fillLarge makes n tasks in each state, with payloads of so many bytes, and results of a third of
+// that.
 func fillLarge(t *testing.T, q *sluice.Queue, n, size int) {
 	t.Helper()
 	ctx, payload := t.Context(), bytes.Repeat([]byte("x"), size)
@@ -55,7 +57,8 @@ func fillLarge(t *testing.T, q *sluice.Queue, n, size int) {
 	add(sluice.StateScheduled, time.Hour)
 }
 
-// TestPage_ReadsNoPayloads: whatever is done on the page, no payload leaves Redis, except the one that a visitor asks for.
+// TestPage_ReadsNoPayloads: whatever is done on the page, no payload leaves Redis, except the one
+// that a visitor asks for.
 func TestPage_ReadsNoPayloads(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
@@ -93,7 +96,8 @@ func TestPage_ReadsNoPayloads(t *testing.T) {
 	require.Zero(t, stats.Dead)
 }
 
-// TestPage_ViewersShareOneLook: of a list, of a filter, of a task and of the figures, however many there are.
+// TestPage_ViewersShareOneLook: of a list, of a filter, of a task and of the figures, however many
+// there are.
 func TestPage_ViewersShareOneLook(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)
@@ -136,8 +140,8 @@ func fillDead(t *testing.T, rdb redis.UniversalClient, queue string, n int) {
 	require.NoError(t, err)
 }
 
-// TestQueue_ChangesOfAllGoOn: a press does what there is time for, and says so; the next one goes on behind it, also where no letter has
-// the reason.
+// TestQueue_ChangesOfAllGoOn: a press does what there is time for, and says so; the next one goes
+// on behind it, also where no letter has the reason.
 func TestQueue_ChangesOfAllGoOn(t *testing.T) {
 	t.Parallel()
 	rdb, faults := redistest.Start(t).Faulty(t)
@@ -195,7 +199,8 @@ func TestQueue_AChangeThatFailsKeepsWhatItHasDone(t *testing.T) {
 	require.EqualValues(t, 1000, stats.Due)
 }
 
-// TestQueue_AFilterGoesOn: it shows what it has found while there was time, and the next page goes on.
+// TestQueue_AFilterGoesOn: it shows what it has found while there was time, and the next page goes
+// on.
 func TestQueue_AFilterGoesOn(t *testing.T) {
 	t.Parallel()
 	rdb, faults := redistest.Start(t).Faulty(t)
@@ -214,7 +219,8 @@ func TestQueue_AFilterGoesOn(t *testing.T) {
 	got.lacks(t, `rel="next"`)
 }
 
-// TestTask_LargeOnesAreNotRead: of a header, or of a payload, that is too large for a page it says so.
+// TestTask_LargeOnesAreNotRead: of a header, or of a payload, that is too large for a page it says
+// so.
 func TestTask_LargeOnesAreNotRead(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Start(t).Client(t)

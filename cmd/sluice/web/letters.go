@@ -16,8 +16,9 @@ func matches(reason, wanted string) bool {
 	return strings.Contains(reason, wanted) || strings.Contains(reason, fromShown(wanted))
 }
 
-// letters calls each with the dead letters of a listing that have its reason, until each returns false, no letter is
-// left, or it has gone on for so long. last is the letter behind which it goes on, nil at the end.
+// letters calls each with the dead letters of a listing that have its reason, until each returns
+// false, no letter is left, or it has gone on for so long. last is the letter behind which it goes
+// on, nil at the end.
 func letters(ctx context.Context, q *sluice.Queue, l listing, long time.Duration, each func(sluice.TaskInfo) bool) (last *sluice.TaskInfo, searched int, err error) {
 	after := l.After
 	for until := time.Now().Add(long); searched == 0 || time.Now().Before(until); {

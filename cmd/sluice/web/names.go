@@ -5,9 +5,10 @@ import (
 	"strings"
 )
 
-// segment returns a name as one segment of a URL's path. Any bytes come back from it, see fromSegment. Browsers
-// resolve "." and ".." even if they are percent-encoded, and http.ServeMux takes "%2F" alone for the end of a path: those
-// get a "~" in front, and names that begin with one get another.
+// segment returns a name as one segment of a URL's path. Any bytes come back from it, see
+// fromSegment. Browsers resolve "." and ".." even if they are percent-encoded, and http.ServeMux
+// takes "%2F" alone for the end of a path: those get a "~" in front, and names that begin with one
+// get another.
 func segment(name string) string {
 	if name == "." || name == ".." || name == "/" || strings.HasPrefix(name, "~") {
 		name = "~" + name
@@ -26,8 +27,8 @@ func (p *page) taskURL(queue, id string) string { return p.tasksURL(queue) + "/"
 
 func (p *page) lockURL(lock string) string { return p.options.Prefix + "/locks/" + segment(lock) }
 
-// A form's value goes through a browser, which takes it for text: it would change line ends and bytes that
-// are no UTF-8. So an ID in a form is percent-encoded.
+// A form's value goes through a browser, which takes it for text: it would change line ends and
+// bytes that are no UTF-8. So an ID in a form is percent-encoded.
 
 func formValue(id string) string { return url.QueryEscape(id) }
 

@@ -39,7 +39,8 @@ func kill(t *testing.T, q *sluice.Queue, n int, reason string) {
 	}
 }
 
-// TestQueues_ListsThem with their figures, sorted and filtered as asked; a queue that drains stays for a while.
+// TestQueues_ListsThem with their figures, sorted and filtered as asked; a queue that drains stays
+// for a while.
 func TestQueues_ListsThem(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	s := newSite(t, rdb, Options{Write: true})
@@ -87,7 +88,8 @@ func TestQueue_PagesListEachTaskOnce(t *testing.T) {
 	newSite(t, rdb, Options{}).requireEachOnce(name, 25)
 }
 
-// requireEachOnce turns the pages of a queue that has so many tasks in each state, whose IDs begin with it.
+// requireEachOnce turns the pages of a queue that has so many tasks in each state, whose IDs begin
+// with it.
 func (s *site) requireEachOnce(name string, n int) {
 	s.Helper()
 	for _, state := range states {
@@ -138,7 +140,8 @@ func TestQueue_FiltersLettersByReason(t *testing.T) {
 	s.post("/queues/"+segment(name), "do", "revive").has(t, "0 dead letters revived")
 }
 
-// TestQueue_SelectionsChangeWhatIsSelected and nothing else; what is removed for good is asked back.
+// TestQueue_SelectionsChangeWhatIsSelected and nothing else; what is removed for good is asked
+// back.
 func TestQueue_SelectionsChangeWhatIsSelected(t *testing.T) {
 	rdb := redistest.Redis(t).Client(t)
 	name := redistest.Name(t)
@@ -162,7 +165,8 @@ func TestQueue_SelectionsChangeWhatIsSelected(t *testing.T) {
 	require.Equal(t, sluice.StateDue, state("d0000"))
 	s.post(tasks, "do", "drop", "state", "dead", "id", "d0001").has(t, "Drop 1 dead letter?", "d0001", "Drop for good")
 	require.Equal(t, sluice.StateDead, state("d0001"), "not before the visitor is sure")
-	// A letter that was revived meanwhile is no letter, a task that has died is no task: neither is removed.
+	// A letter that was revived meanwhile is no letter, a task that has died is no task: neither is
+	// removed.
 	s.post(tasks, "do", "drop", "sure", "1", "id", "d0001", "id", "d0000", "id", "s0003").has(t, "1 task dropped for good", "2 others had changed")
 	require.Equal(t, sluice.StateAbsent, state("d0001"))
 	require.Equal(t, sluice.StateDue, state("d0000"))
@@ -322,7 +326,8 @@ func TestQueue_PauseResumePurge(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, s.post(url, "do", "drain").StatusCode)
 }
 
-// TestQueue_LimitsAreShownAndSet beside the pause, with what is wrong in a form said; and every change is told to the logger.
+// TestQueue_LimitsAreShownAndSet beside the pause, with what is wrong in a form said; and every
+// change is told to the logger.
 func TestQueue_LimitsAreShownAndSet(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	q := newQueue(t, rdb, "mails")

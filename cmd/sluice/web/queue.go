@@ -162,7 +162,8 @@ func (p *page) showQueue(v *visit) error {
 	return v.render(http.StatusOK, "queue", shown(s.name), "queues", data)
 }
 
-// find returns the ID of the task that a visitor means: as written, or copied from a page; empty if there is none.
+// find returns the ID of the task that a visitor means: as written, or copied from a page; empty if
+// there is none.
 func (p *page) find(v *visit, s *series, wanted string) (string, error) {
 	q, err := s.open()
 	if err != nil {

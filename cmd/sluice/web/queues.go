@@ -63,7 +63,8 @@ var columns = []struct {
 	{"failed", "Failed", func(a, b queueRow) int { return cmp.Compare(b.Failed.PerSecond, a.Failed.PerSecond) }},
 }
 
-// byWorkers has the queues come first that have due tasks and no worker, then the others with the fewest workers.
+// byWorkers has the queues come first that have due tasks and no worker, then the others with the
+// fewest workers.
 func byWorkers(a, b queueRow) int {
 	urgent := func(r queueRow) int {
 		if r.Err == "" && isUnattended(r.Stats) && r.Stats.Due > 0 {

@@ -16,9 +16,9 @@ const (
 	longestGood = 2 * time.Minute
 )
 
-// shared is something at which several viewers look: however many they are, Redis is asked once in a while. A look
-// is a goroutine of its own, which ends with the look, so that a viewer who leaves does not end it for the others;
-// without viewers there is none.
+// shared is something at which several viewers look: however many they are, Redis is asked once in
+// a while. A look is a goroutine of its own, which ends with the look, so that a viewer who leaves
+// does not end it for the others; without viewers there is none.
 type shared[T any] struct {
 	every time.Duration // how long a look is good for; one that took long is for ten times as long as it took
 	look  func(context.Context) (T, error)
@@ -32,8 +32,8 @@ type shared[T any] struct {
 	again bool      // the look under way is of before a change
 }
 
-// get returns a look that is not too old. If a new one is not ready within a second, it returns the one before; if
-// there is none, it waits until ctx ends.
+// get returns a look that is not too old. If a new one is not ready within a second, it returns the
+// one before; if there is none, it waits until ctx ends.
 func (s *shared[T]) get(ctx context.Context) (T, error) {
 	s.mu.Lock()
 	if s.under == nil && !time.Now().Before(s.until) {
@@ -99,7 +99,8 @@ const (
 	longestKey = 8 << 10
 )
 
-// looks has the looks of one kind by what they are at: a page of a list, say. The zero value is ready.
+// looks has the looks of one kind by what they are at: a page of a list, say. The zero value is
+// ready.
 type looks[T any] struct {
 	mu    sync.Mutex // guards what follows
 	known map[lookKey]*shared[T]

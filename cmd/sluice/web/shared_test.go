@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestShared_AsksOnceForAll: many viewers make one look, and another one only when the last is too old; one that took long is
-// good for longer.
+// TestShared_AsksOnceForAll: many viewers make one look, and another one only when the last is too
+// old; one that took long is good for longer.
 func TestShared_AsksOnceForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var looks atomic.Int64
@@ -53,7 +53,8 @@ func TestShared_AsksOnceForAll(t *testing.T) {
 	})
 }
 
-// TestShared_LeavesNoGoroutine: a bubble ends only when none is left. A viewer who leaves does not end the look for others.
+// TestShared_LeavesNoGoroutine: a bubble ends only when none is left. A viewer who leaves does not
+// end the look for others.
 func TestShared_LeavesNoGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &shared[int]{every: time.Second, look: func(ctx context.Context) (int, error) {

@@ -40,7 +40,8 @@ func (d taskData) IsLeased() bool    { return d.Task.State == sluice.StateLeased
 func (d taskData) IsScheduled() bool { return d.Task.State == sluice.StateScheduled }
 
 const (
-	// mostStored is in how many bytes the payload and the header may be stored of which a page shows something.
+	// mostStored is in how many bytes the payload and the header may be stored of which a page
+	// shows something.
 	mostStored = 4 << 20
 	// mostHeader is how many bytes of a header a page shows.
 	mostHeader = 64 << 10

@@ -10,13 +10,15 @@ import (
 	"unicode/utf8"
 )
 
-// isPlain reports whether a character is shown as it is. Others are written as escapes: controls, among them those of
-// terminals, marks that turn the direction of text, spaces that look like nothing, bytes that are no UTF-8.
+// isPlain reports whether a character is shown as it is. Others are written as escapes: controls,
+// among them those of terminals, marks that turn the direction of text, spaces that look like
+// nothing, bytes that are no UTF-8.
 func isPlain(r rune, size int) bool {
 	return (r != utf8.RuneError || size > 1) && unicode.IsPrint(r)
 }
 
-// split calls plain with the runs of text that are shown as they are, and escaped with the escapes for the rest.
+// split calls plain with the runs of text that are shown as they are, and escaped with the escapes
+// for the rest.
 func split(s string, plain, escaped func(string)) {
 	start := 0
 	for i := 0; i < len(s); {
@@ -47,7 +49,8 @@ func escape(char string) string {
 	return quoted[1 : len(quoted)-1]
 }
 
-// shown returns s as text that has no character of which the page has to be afraid. It is for attributes.
+// shown returns s as text that has no character of which the page has to be afraid. It is for
+// attributes.
 func shown(s string) string {
 	var b strings.Builder
 	add := func(part string) { b.WriteString(part) }
@@ -55,8 +58,8 @@ func shown(s string) string {
 	return b.String()
 }
 
-// text returns s for a page: what had to be escaped is marked, and nothing in it turns the direction of what
-// stands beside it.
+// text returns s for a page: what had to be escaped is marked, and nothing in it turns the
+// direction of what stands beside it.
 func text(s string) template.HTML {
 	if s == "" {
 		return `<span class="none">(empty)</span>`

@@ -83,7 +83,8 @@ func (p *page) show(f func(*visit) error) http.HandlerFunc {
 	}
 }
 
-// change makes a handler of a function that changes something and ends with a redirection or a page.
+// change makes a handler of a function that changes something and ends with a redirection or a
+// page.
 func (p *page) change(f func(*visit) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		v, cancel := p.newVisit(w, r)
@@ -134,7 +135,8 @@ func (v *visit) render(status int, name, title, tab string, data any) error {
 	v.w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	v.w.Header().Set("Content-Security-Policy", policy(view.Nonce))
 	v.w.WriteHeader(status)
-	// Not by way of a buffer: pages have up to some megabytes, and many viewers may be slow to read theirs.
+	// Not by way of a buffer: pages have up to some megabytes, and many viewers may be slow to read
+	// theirs.
 	if err := v.views[name].Execute(v.w, view); err != nil {
 		return fmt.Errorf("%w: %w", errCut, err)
 	}

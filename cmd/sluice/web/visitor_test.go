@@ -30,7 +30,8 @@ func (b *browser) focus() string {
 	return eval[string](b, `(() => { const e = document.activeElement; return (e.id || e.name || '') + '|' + (e.getAttribute('aria-label') || e.textContent).trim(); })()`)
 }
 
-// tabTo presses Tab until an element has the focus that begins so, and returns what had it on the way.
+// tabTo presses Tab until an element has the focus that begins so, and returns what had it on the
+// way.
 func (b *browser) tabTo(want string) (way []string) {
 	b.Helper()
 	for range 60 {
@@ -122,8 +123,8 @@ func (b *browser) names() map[string][]string {
 	return all
 }
 
-// TestBrowser_AccessibilityTree: landmarks, tables, charts and controls have their roles and names, on a wide window
-// and on a phone.
+// TestBrowser_AccessibilityTree: landmarks, tables, charts and controls have their roles and names,
+// on a wide window and on a phone.
 func TestBrowser_AccessibilityTree(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	q := newQueue(t, rdb, "orders")
@@ -180,8 +181,8 @@ func TestBrowser_AccessibilityTree(t *testing.T) {
 	}
 }
 
-// TestBrowser_AnyWidthAndScheme: no page scrolls sideways, not with the longest names either; dark and light differ;
-// text has enough contrast; the browser complains of nothing.
+// TestBrowser_AnyWidthAndScheme: no page scrolls sideways, not with the longest names either; dark
+// and light differ; text has enough contrast; the browser complains of nothing.
 func TestBrowser_AnyWidthAndScheme(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	long := strings.Repeat("W", 512)
@@ -274,8 +275,8 @@ const lowContrast = `(() => {
 	return [...bad];
 })()`
 
-// TestBrowser_LiveWithoutReload: figures change while the page stays, and so does the focus; the button stops it; a server
-// that is gone is told once, and the page recovers.
+// TestBrowser_LiveWithoutReload: figures change while the page stays, and so does the focus; the
+// button stops it; a server that is gone is told once, and the page recovers.
 func TestBrowser_LiveWithoutReload(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	for _, name := range []string{"b", "c"} {

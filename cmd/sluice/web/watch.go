@@ -22,7 +22,8 @@ const (
 	lookers = 16
 )
 
-// watch has the figures of queues, for all viewers together. Redis is asked only for a viewer who waits for the answer.
+// watch has the figures of queues, for all viewers together. Redis is asked only for a viewer who
+// waits for the answer.
 type watch struct {
 	page  *page
 	names *shared[found]
@@ -49,8 +50,8 @@ func newWatch(p *page) *watch {
 	return w
 }
 
-// queues returns the names of all queues: those that were found, and those that were there a moment ago and are
-// empty now, so that one which drains does not vanish while it is watched.
+// queues returns the names of all queues: those that were found, and those that were there a moment
+// ago and are empty now, so that one which drains does not vanish while it is watched.
 func (w *watch) queues(ctx context.Context) (found, error) {
 	f, err := w.names.get(ctx)
 	if err != nil {

@@ -1,8 +1,9 @@
 // Package web provides the operator's page: queues, tasks, dead letters and locks in a browser.
 //
-// [New] returns it as a handler, for a server of one's own; the command "sluice serve" starts a server with nothing
-// else. The pages are rendered here, need no other host, and work without their script, which only keeps the
-// figures up to date. They show no lock's token, and a task's payload only when asked for.
+// [New] returns it as a handler, for a server of one's own; the command "sluice serve" starts a
+// server with nothing else. The pages are rendered here, need no other host, and work without their
+// script, which only keeps the figures up to date. They show no lock's token, and a task's payload
+// only when asked for.
 package web
 
 import (
@@ -23,22 +24,23 @@ import (
 	"github.com/sluice-go/sluice/cmd/sluice/inspect"
 )
 
-// Options say where the page is mounted, what it shows, and whether it may change anything. The zero value
-// is a page that only shows, at the root of a server which is asked by an IP address or as localhost.
+// Options say where the page is mounted, what it shows, and whether it may change anything. The
+// zero value is a page that only shows, at the root of a server which is asked by an IP address or
+// as localhost.
 type Options struct {
-	// Prefix is the path under which the handler is mounted, such as "/ops/sluice". The handler takes it off itself:
-	// use no http.StripPrefix. Defaults to none.
+	// Prefix is the path under which the handler is mounted, such as "/ops/sluice". The handler
+	// takes it off itself: use no http.StripPrefix. Defaults to none.
 	Prefix string
-	// LockPrefix and QueuePrefix are what the keys of locks and queues begin with. Default to "Lock:" and
-	// "Queue:"; inspect.NoPrefix is for none.
+	// LockPrefix and QueuePrefix are what the keys of locks and queues begin with. Default to
+	// "Lock:" and "Queue:"; inspect.NoPrefix is for none.
 	LockPrefix, QueuePrefix string
-	// Hosts are the names, without a port, under which the server is asked: the Host of each request
-	// must be one of them, localhost, or an IP address. Without this check a foreign site could have its name
-	// resolved to this server, and read the page in a visitor's browser. "*" is for any name: then something in
-	// front of the handler has to check. Defaults to none.
+	// Hosts are the names, without a port, under which the server is asked: the Host of each
+	// request must be one of them, localhost, or an IP address. Without this check a foreign site
+	// could have its name resolved to this server, and read the page in a visitor's browser. "*" is
+	// for any name: then something in front of the handler has to check. Defaults to none.
 	Hosts []string
-	// Write allows visitors to pause and limit queues, to change tasks and to force locks open. The handler does not ask who
-	// a visitor is: put it behind what does. Defaults to false.
+	// Write allows visitors to pause and limit queues, to change tasks and to force locks open. The
+	// handler does not ask who a visitor is: put it behind what does. Defaults to false.
 	Write bool
 	// Logger is told of each change that a visitor makes. Defaults to none.
 	Logger *slog.Logger
@@ -82,9 +84,9 @@ type file struct {
 	content    []byte
 }
 
-// New returns the operator's page on rdb, which stays the caller's to close. It does no I/O. The handler is safe
-// for concurrent use; it has no goroutine while no request is under way, except one for each search of the
-// keys, which ends by itself. The error is sluice.ErrInvalid.
+// New returns the operator's page on rdb, which stays the caller's to close. It does no I/O. The
+// handler is safe for concurrent use; it has no goroutine while no request is under way, except one
+// for each search of the keys, which ends by itself. The error is sluice.ErrInvalid.
 func New(rdb redis.UniversalClient, o Options) (http.Handler, error) {
 	if o.Prefix != "" && (!strings.HasPrefix(o.Prefix, "/") || strings.HasPrefix(o.Prefix, "//") || strings.HasSuffix(o.Prefix, "/") || strings.ContainsAny(o.Prefix, "?#%;\\ ")) {
 		return nil, fmt.Errorf("sluice: page: %w: the prefix %q is no path such as /ops/sluice", sluice.ErrInvalid, o.Prefix)
@@ -138,7 +140,8 @@ func (p *page) loadPages() error {
 	return nil
 }
 
-// route says which function answers what. The names of queues, tasks and locks are one segment each: see segment.
+// route says which function answers what. The names of queues, tasks and locks are one segment
+// each: see segment.
 func (p *page) route() {
 	get := func(pattern string, show func(*visit) error) { p.mux.HandleFunc("GET "+pattern, p.show(show)) }
 	post := func(pattern string, change func(*visit) error) { p.mux.HandleFunc("POST "+pattern, p.change(change)) }

@@ -14,11 +14,13 @@ import (
 const (
 	// mostWorkers is how many workers a page lists.
 	mostWorkers = 50
-	// justClaimed is for how long the worker that has claimed a task may not be known yet: it says first that it lives after a second.
+	// justClaimed is for how long the worker that has claimed a task may not be known yet: it says
+	// first that it lives after a second.
 	justClaimed = 5 * time.Second
 )
 
-// isUnattended reports whether no worker would take the queue's tasks. A pause is told first: then none would either.
+// isUnattended reports whether no worker would take the queue's tasks. A pause is told first: then
+// none would either.
 func isUnattended(s sluice.Stats) bool { return s.Workers == 0 && !s.Paused }
 
 // processOf writes where a worker runs: its host and process.
@@ -43,7 +45,8 @@ func (s *series) lookAtWorkers(ctx context.Context) ([]sluice.WorkerInfo, error)
 	return workers, err
 }
 
-// crew returns who works on the queue. An error is told there: the rest of the page is good without it.
+// crew returns who works on the queue. An error is told there: the rest of the page is good without
+// it.
 func (s *series) crew(ctx context.Context) crew {
 	workers, err := s.workers.get(ctx)
 	if err != nil {

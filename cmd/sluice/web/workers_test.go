@@ -30,7 +30,8 @@ func says(t *testing.T, rdb redis.UniversalClient, queue string, what map[string
 	require.NoError(t, rdb.ZAdd(t.Context(), "{Queue:"+queue+"}:workers", redis.Z{Score: float64(now.UnixMilli())/1e3 + 45, Member: text}).Err())
 }
 
-// TestQueue_NeverRunsWithoutAWorker: where none lives, both pages say so, and since when; a pause is told first.
+// TestQueue_NeverRunsWithoutAWorker: where none lives, both pages say so, and since when; a pause
+// is told first.
 func TestQueue_NeverRunsWithoutAWorker(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	q := newQueue(t, rdb, "orders")
@@ -119,7 +120,8 @@ func lease(t *testing.T, rdb redis.UniversalClient, queue, id, claimant string) 
 	require.NoError(t, rdb.HSet(t.Context(), "{Queue:"+queue+"}:state", id, strings.Join(parts, ":")).Err())
 }
 
-// TestTask_WhoHasIt: a worker that lives, one that is gone, or a loop of one's own, and since when; in the list, too.
+// TestTask_WhoHasIt: a worker that lives, one that is gone, or a loop of one's own, and since when;
+// in the list, too.
 func TestTask_WhoHasIt(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	q := newQueue(t, rdb, "orders")
@@ -177,7 +179,8 @@ func TestTask_LastError(t *testing.T) {
 	got.lacks(t, "Last error", "503")
 }
 
-// TestQueue_Rates: how often tasks end well or badly, of a moment that was watched, beside the counts.
+// TestQueue_Rates: how often tasks end well or badly, of a moment that was watched, beside the
+// counts.
 func TestQueue_Rates(t *testing.T) {
 	rdb := redistest.Redis(t).Client(t)
 	name := redistest.Name(t)
@@ -248,7 +251,8 @@ func TestPage_HostileWorkers(t *testing.T) {
 	check("/queues/orders?n=250")
 }
 
-// TestPage_WorkersAreReadOnce a look at a queue, however many tasks they have, and not at all where none lives.
+// TestPage_WorkersAreReadOnce a look at a queue, however many tasks they have, and not at all where
+// none lives.
 func TestPage_WorkersAreReadOnce(t *testing.T) {
 	rdb := redistest.Start(t).Client(t)
 	q := newQueue(t, rdb, "orders")

@@ -80,7 +80,8 @@ func viewOf(r Result) view {
 	return v
 }
 
-// thin puts neighbours together until a line is not too fine: their rate is the mean, their p99 the worst.
+// thin puts neighbours together until a line is not too fine: their rate is the mean, their p99 the
+// worst.
 func thin(samples []Sample) (thinned []Sample) {
 	step := len(samples)/mostPoints + 1
 	var last Sample

@@ -38,8 +38,9 @@ type report struct {
 	Times                                      histogram `json:",omitempty"`
 }
 
-// RunChild is for the beginning of main, and of TestMain: in a process that Hold started it does that
-// process's work, and does not return. The guards are for the methods of this package's caller.
+// RunChild is for the beginning of main, and of TestMain: in a process that Hold started it does
+// that process's work, and does not return. The guards are for the methods of this package's
+// caller.
 func RunChild(guards map[string]OpenGuard) {
 	spec, ok := os.LookupEnv(childEnv)
 	if !ok {
@@ -86,8 +87,8 @@ type child struct {
 	err   error         // of its end
 }
 
-// start starts a process, and calls hear with its reports. A process of the service inherits the listener,
-// which stays open here: while a process is replaced, the others answer for it.
+// start starts a process, and calls hear with its reports. A process of the service inherits the
+// listener, which stays open here: while a process is replaced, the others answer for it.
 func start(a assignment, listener *os.File, hear func(report)) (*child, error) {
 	exe, err := os.Executable()
 	if err != nil {

@@ -1,9 +1,9 @@
 // Package shophttp holds a flash sale over HTTP, at its size: a million requests for ten phones.
 //
-// The service is several processes, which share a port, a Redis server and a SQLite database. A lock on Redis
-// stands around a buyer's look at the stock, the order's row and the commit; a delayed task cancels the order
-// if it is not paid. Once the stock is gone a process answers from memory. Other processes generate the load.
-// Processes may be killed in the middle.
+// The service is several processes, which share a port, a Redis server and a SQLite database. A
+// lock on Redis stands around a buyer's look at the stock, the order's row and the commit; a
+// delayed task cancels the order if it is not paid. Once the stock is gone a process answers from
+// memory. Other processes generate the load. Processes may be killed in the middle.
 package shophttp
 
 import (

@@ -12,14 +12,15 @@ import (
 const (
 	// lockTTL is how long buyers wait if a process dies while it holds the lock.
 	lockTTL = 2 * time.Second
-	// maxWait is how long a buyer waits for a turn: longer than the TTL, and than a restart of Redis.
+	// maxWait is how long a buyer waits for a turn: longer than the TTL, and than a restart of
+	// Redis.
 	maxWait = 6 * time.Second
 )
 
 // Guard has buyers take turns.
 type Guard interface {
-	// Do calls fn when it is the caller's turn, and returns fn's error, or why there was no turn. The
-	// fence is higher than that of each turn before, or 0 in all turns. The wait ends with ctx.
+	// Do calls fn when it is the caller's turn, and returns fn's error, or why there was no turn.
+	// The fence is higher than that of each turn before, or 0 in all turns. The wait ends with ctx.
 	Do(ctx context.Context, fn func(ctx context.Context, fence uint64) error) error
 }
 

@@ -33,7 +33,8 @@ type load struct {
 	news report     // since the last report
 }
 
-// generate sends requests over a.Connections connections, until a.Requests are sent and the sale is over.
+// generate sends requests over a.Connections connections, until a.Requests are sent and the sale is
+// over.
 func generate(ctx context.Context, a assignment, say func(report)) error {
 	transport := &http.Transport{MaxIdleConnsPerHost: 2 * a.Connections, DisableCompression: true}
 	l := &load{assignment: a, client: &http.Client{Transport: transport, Timeout: requestLimit}}
@@ -70,8 +71,8 @@ func (l *load) take() report {
 	return news
 }
 
-// shop is one connection: customer after customer. Every tenth request is the customer before, on a second
-// device and so at about the same time.
+// shop is one connection: customer after customer. Every tenth request is the customer before, on a
+// second device and so at about the same time.
 func (l *load) shop(ctx context.Context) {
 	for ctx.Err() == nil {
 		n := int(l.sent.Add(1)) - 1
@@ -85,8 +86,8 @@ func (l *load) shop(ctx context.Context) {
 	}
 }
 
-// buy has a customer ask for a unit and, of ten that got one, seven pay at once, one pays at the moment of
-// the cancellation, and two never do.
+// buy has a customer ask for a unit and, of ten that got one, seven pay at once, one pays at the
+// moment of the cancellation, and two never do.
 func (l *load) buy(ctx context.Context, customer int) {
 	began := time.Now()
 	status, body, err := l.post(ctx, fmt.Sprintf("/buy/%d", customer))

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// redisServer is the Redis server of a sale: a redis-server of its own, with an append-only file and on a
-// Unix socket, or one that the caller has named, which is not touched.
+// redisServer is the Redis server of a sale: a redis-server of its own, with an append-only file
+// and on a Unix socket, or one that the caller has named, which is not touched.
 type redisServer struct {
 	addr  string
 	dir   string // empty for a foreign one
@@ -22,8 +22,8 @@ type redisServer struct {
 	cmd   *exec.Cmd
 }
 
-// untilKilled runs redis-server until the shell's standard input ends, which the kernel sees to even if
-// this process is killed.
+// untilKilled runs redis-server until the shell's standard input ends, which the kernel sees to
+// even if this process is killed.
 const untilKilled = `redis-server "$@" >redis.log 2>&1 & read -r _; kill -9 $!; wait`
 
 func openRedis(ctx context.Context, addr, dir string) (*redisServer, error) {
@@ -52,7 +52,8 @@ func (s *redisServer) up(ctx context.Context) error {
 	return s.awaitReady(ctx)
 }
 
-// awaitReady waits until the server replies, for at most 10 s. One that loads its file says that it does.
+// awaitReady waits until the server replies, for at most 10 s. One that loads its file says that it
+// does.
 func (s *redisServer) awaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -82,7 +83,8 @@ func (s *redisServer) down() {
 	}
 }
 
-// setup has the commands that are not counted: they set up connections, or come from commands itself.
+// setup has the commands that are not counted: they set up connections, or come from commands
+// itself.
 var setup = []string{"auth", "client", "command", "hello", "info", "ping", "script", "select"}
 
 // commands returns how many commands the server has run since its start, with those within scripts.

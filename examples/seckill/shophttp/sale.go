@@ -75,8 +75,8 @@ type Event struct {
 	What string
 }
 
-// Hold holds a sale in processes of its own, and shows it on the page unless that is nil. The result is
-// whole if the error is nil; whether it is right is Result.Check's to say.
+// Hold holds a sale in processes of its own, and shows it on the page unless that is nil. The
+// result is whole if the error is nil; whether it is right is Result.Check's to say.
 func Hold(ctx context.Context, o Options, p *Page) (Result, error) {
 	dir, err := os.MkdirTemp("", "seckill-")
 	if err != nil {
@@ -129,9 +129,9 @@ func (s *sale) open(ctx context.Context) error {
 	return nil
 }
 
-// startService starts a process of the service, which is replaced when it dies. What the dead one left
-// needs no cleaning up: its lock ends with the TTL, the database rolls its transaction back, and its
-// unpaid orders have tasks.
+// startService starts a process of the service, which is replaced when it dies. What the dead one
+// left needs no cleaning up: its lock ends with the TTL, the database rolls its transaction back,
+// and its unpaid orders have tasks.
 func (s *sale) startService(i int) (*child, error) {
 	c, err := start(s.service, s.listener, func(r report) { s.hear(i, r) })
 	if err != nil {

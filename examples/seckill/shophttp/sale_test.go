@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestHold_SellsExactlyItsStock kills two processes and Redis in the middle of a sale of some thousand
-// requests.
+// TestHold_SellsExactlyItsStock kills two processes and Redis in the middle of a sale of some
+// thousand requests.
 func TestHold_SellsExactlyItsStock(t *testing.T) {
 	t.Parallel()
 	r := hold(t, Options{Method: Sluice, Requests: 2000, Stock: 60, Faults: true})

@@ -32,8 +32,8 @@ var (
 	errOver    = errors.New("sold out: all are paid")
 )
 
-// service is one process's part in the sale. The sale can go on without it: orders and stock are in the
-// database, the lock and the tasks on Redis.
+// service is one process's part in the sale. The sale can go on without it: orders and stock are in
+// the database, the lock and the tasks on Redis.
 type service struct {
 	assignment
 	store *store
@@ -133,8 +133,8 @@ func answer(w http.ResponseWriter, status int, text string, err error) {
 	_, _ = io.WriteString(w, text)
 }
 
-// buy sells the customer a unit. Once the stock is gone it answers from memory, which is what happens to
-// nearly all requests of a flash sale.
+// buy sells the customer a unit. Once the stock is gone it answers from memory, which is what
+// happens to nearly all requests of a flash sale.
 func (s *service) buy(ctx context.Context, customer int) (id string, err error) {
 	switch {
 	case s.over.Load():
@@ -166,8 +166,9 @@ func (s *service) take(ctx context.Context, customer int, fence uint64) (string,
 	case has:
 		return "", errHasOne
 	}
-	// Enqueue before the commit: a process that dies between the two leaves a task without an order,
-	// which the handler drops. In the other order it would leave an order that is never cancelled.
+	// Enqueue before the commit: a process that dies between the two leaves a task without an
+	// order, which the handler drops. In the other order it would leave an order that is never
+	// cancelled.
 	o := order{id: rand.Text(), customer: customer, fence: fence, due: time.Now().Add(s.PayWithin)}
 	if _, err := s.queue.Enqueue(ctx, sluice.Task{ID: o.id, Delay: s.PayWithin}); err != nil {
 		return "", err
@@ -189,8 +190,9 @@ func (s *service) pay(ctx context.Context, id string) error {
 	return err
 }
 
-// cancel handles the task of an order that was not paid in time, or of one that was never committed. An
-// error has it tried again. It changes the stock, which a buyer may have read, and so takes a turn.
+// cancel handles the task of an order that was not paid in time, or of one that was never
+// committed. An error has it tried again. It changes the stock, which a buyer may have read, and so
+// takes a turn.
 func (s *service) cancel(ctx context.Context, task sluice.Entry) error {
 	err := s.guard.Do(ctx, func(ctx context.Context, fence uint64) error {
 		return s.store.cancel(ctx, task.ID, fence)
@@ -201,7 +203,8 @@ func (s *service) cancel(ctx context.Context, task sluice.Entry) error {
 	return err
 }
 
-// connect makes a client whose calls end with their context. An address without a port is a Unix socket.
+// connect makes a client whose calls end with their context. An address without a port is a Unix
+// socket.
 func connect(addr string) *redis.Client {
 	quiet()
 	network := "tcp"

@@ -100,8 +100,9 @@ func (s *store) look(ctx context.Context, customer int) (stock int, has bool, er
 	return stock, has, err
 }
 
-// left returns the stock, and whether the sale is over: nothing is left that could be sold again. Where the
-// stock is not to be relied on (NoLock), the sale is over when as much is paid as there was.
+// left returns the stock, and whether the sale is over: nothing is left that could be sold again.
+// Where the stock is not to be relied on (NoLock), the sale is over when as much is paid as there
+// was.
 func (s *store) left(ctx context.Context, method string) (stock int, over bool, err error) {
 	s.transactions.Add(1)
 	query := `SELECT stock, stock <= 0 AND NOT EXISTS (SELECT 1 FROM orders WHERE status = 'unpaid') FROM item`
@@ -127,8 +128,9 @@ var takeUnit = map[string]string{
 	Conditional: `UPDATE item SET stock = stock - 1, fence = max(fence, ?2) WHERE stock > 0 AND ?1 = ?1`,
 }
 
-// takeSeen is how a unit is taken during a turn. During turns its conditions are met. A process that
-// was stopped for longer than the lock's TTL goes on as if it had its turn: the row refuses it.
+// takeSeen is how a unit is taken during a turn. During turns its conditions are met. A process
+// that was stopped for longer than the lock's TTL goes on as if it had its turn: the row refuses
+// it.
 const takeSeen = `UPDATE item SET stock = ?1 - 1, fence = ?2 WHERE stock = ?1 AND stock > 0 AND fence <= ?2`
 
 // place takes a unit out of the stock and writes the order. After errOvertaken nothing has changed.

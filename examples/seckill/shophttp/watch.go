@@ -50,7 +50,8 @@ func (s *sale) watch(ctx context.Context, generators []*child, p *Page) error {
 	}
 }
 
-// plan is what Faults does: the first when the first unit is paid, the others at a third and two thirds.
+// plan is what Faults does: the first when the first unit is paid, the others at a third and two
+// thirds.
 var plan = []func(*sale, context.Context) error{
 	func(s *sale, _ context.Context) error { return s.killService(0) },
 	(*sale).restartRedis,
@@ -134,8 +135,8 @@ func (s *sale) result() Result {
 	return r
 }
 
-// settle waits until the tasks of orders that were paid, or never committed, have been handled. It returns
-// how many are left: after its limit, or dead.
+// settle waits until the tasks of orders that were paid, or never committed, have been handled. It
+// returns how many are left: after its limit, or dead.
 func (s *sale) settle(ctx context.Context) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, settleLimit)
 	defer cancel()

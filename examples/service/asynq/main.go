@@ -1,5 +1,5 @@
-// Asynq is the service of the folder above by github.com/hibiken/asynq and github.com/bsm/redislock, to compare the two. It needs a
-// Redis server.
+// Asynq is the service of the folder above by github.com/hibiken/asynq and
+// github.com/bsm/redislock, to compare the two. It needs a Redis server.
 package main
 
 import (
@@ -53,8 +53,8 @@ var (
 	weights = map[string]int{"critical": 6, "default": 3, "low": 1}
 )
 
-// options are those of each kind: they are kept with the task. The sweep has an ID, and is kept after it is done, so that the
-// schedulers of several processes do not enqueue it several times.
+// options are those of each kind: they are kept with the task. The sweep has an ID, and is kept
+// after it is done, so that the schedulers of several processes do not enqueue it several times.
 var options = map[string][]asynq.Option{
 	"receipt":   {asynq.Timeout(10 * time.Second)},
 	"cancel":    {asynq.Timeout(10 * time.Second)},
@@ -64,7 +64,8 @@ var options = map[string][]asynq.Option{
 	"sweep":     {asynq.TaskID("sweep"), asynq.Retention(30 * time.Minute)},
 }
 
-// handlers returns those of all kinds. The transaction is within the lock, so that it is committed when the lock is released.
+// handlers returns those of all kinds. The transaction is within the lock, so that it is committed
+// when the lock is released.
 func (s *Service) handlers() asynq.Handler {
 	mux := asynq.NewServeMux()
 	mux.Use(logged, counted)
@@ -86,8 +87,9 @@ func workers(rdb redis.UniversalClient) *asynq.Server {
 
 // feature: enqueue again, ID of a task
 
-// enqueue puts a task into the queue, in place of one that has the same ID. One that is being worked on cannot be replaced, and may have
-// looked before the caller's commit: that is an error, and the buyer asks again.
+// enqueue puts a task into the queue, in place of one that has the same ID. One that is being
+// worked on cannot be replaced, and may have looked before the caller's commit: that is an error,
+// and the buyer asks again.
 func (s *Service) enqueue(ctx context.Context, kind, id string, payload []byte, more ...asynq.Option) error {
 	task := asynq.NewTask(kind, payload, slices.Concat(options[kind], []asynq.Option{asynq.Queue(queues[kind]), asynq.TaskID(kind + ":" + id)})...)
 	_, err := s.Client.EnqueueContext(ctx, task, more...)
@@ -111,8 +113,8 @@ func (s *Service) record(ctx context.Context, result []byte) error {
 // Email is the payload of a receipt.
 type Email struct{ Order, To string }
 
-// receipt sends a mail. Its task was enqueued before the order's row was committed, under the lock: who holds the lock
-// sees what became of the row.
+// receipt sends a mail. Its task was enqueued before the order's row was committed, under the lock:
+// who holds the lock sees what became of the row.
 func (s *Service) receipt(ctx context.Context, t *asynq.Task) error {
 	var m Email
 	if err := json.Unmarshal(t.Payload(), &m); err != nil {
@@ -141,7 +143,8 @@ func (s *Service) cancel(ctx context.Context, t *asynq.Task) error {
 
 // feature: webhook
 
-// webhook tells the partner of a paid order, without the lock and without a transaction: a partner may be slow.
+// webhook tells the partner of a paid order, without the lock and without a transaction: a partner
+// may be slow.
 func (s *Service) webhook(ctx context.Context, t *asynq.Task) error {
 	var state string
 	order := string(t.Payload())
@@ -305,8 +308,9 @@ func (s *Service) do(ctx context.Context, wait time.Duration, fn func(ctx contex
 
 // feature: buy and pay
 
-// Buy takes a phone from the stock, once for an order. The cancellation is enqueued before the commit: a crash between the two leaves
-// a task that finds no order. The other way round, it would leave an order that nothing cancels.
+// Buy takes a phone from the stock, once for an order. The cancellation is enqueued before the
+// commit: a crash between the two leaves a task that finds no order. The other way round, it would
+// leave an order that nothing cancels.
 func (s *Service) Buy(ctx context.Context, order string) error {
 	return s.change(ctx, func(ctx context.Context) error {
 		switch state, err := s.Shop.State(ctx, order); {
@@ -367,8 +371,9 @@ func (s *Service) routes() http.Handler {
 
 // feature: start and stop
 
-// Run serves and works until ctx ends, or the web server fails. Then it stops in this order: no request comes any more; the scheduler;
-// the workers, which push back what they have not ended in time.
+// Run serves and works until ctx ends, or the web server fails. Then it stops in this order: no
+// request comes any more; the scheduler; the workers, which push back what they have not ended in
+// time.
 func (s *Service) Run(ctx context.Context, rdb redis.UniversalClient, listener net.Listener) error {
 	scheduler, err := s.scheduler(rdb)
 	if err != nil {

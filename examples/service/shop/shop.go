@@ -1,4 +1,5 @@
-// Package shop is what the service does whatever its queue is: orders and a stock in SQLite, a thumbnail, an export, a call of a partner.
+// Package shop is what the service does whatever its queue is: orders and a stock in SQLite, a
+// thumbnail, an export, a call of a partner.
 package shop
 
 import (
@@ -73,8 +74,8 @@ func (s *Shop) Close() error {
 
 type txKey struct{}
 
-// Tx calls fn within a transaction, which the methods find in fn's ctx. It commits if fn returns nil. If fn fails or panics, or ctx
-// ends, it rolls back.
+// Tx calls fn within a transaction, which the methods find in fn's ctx. It commits if fn returns
+// nil. If fn fails or panics, or ctx ends, it rolls back.
 func (s *Shop) Tx(ctx context.Context, fn func(ctx context.Context) error) error {
 	tx, err := s.DB.BeginTx(ctx, nil)
 	if err != nil {
@@ -133,7 +134,8 @@ func (s *Shop) Pay(ctx context.Context, order string) error {
 	return s.change(ctx, ErrNotUnpaid, "UPDATE orders SET state = 'paid' WHERE id = ? AND state = 'unpaid'", order)
 }
 
-// Cancel gives an unpaid order's phone back to the stock, within a transaction. For another order it does nothing.
+// Cancel gives an unpaid order's phone back to the stock, within a transaction. For another order
+// it does nothing.
 func (s *Shop) Cancel(ctx context.Context, order string) error {
 	err := s.change(ctx, ErrNotUnpaid, "UPDATE orders SET state = 'canceled' WHERE id = ? AND state = 'unpaid'", order)
 	if errors.Is(err, ErrNotUnpaid) {

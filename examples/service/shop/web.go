@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// Thumbnail returns an image in a quarter of its width and height. An error means that the input is no PNG.
+// Thumbnail returns an image in a quarter of its width and height. An error means that the input is
+// no PNG.
 func Thumbnail(data []byte) ([]byte, error) {
 	large, err := png.Decode(bytes.NewReader(data))
 	if err != nil {
@@ -31,7 +32,8 @@ func Thumbnail(data []byte) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// Notify tells the partner of a paid order. With an error, again says when the partner wants to be asked again: 0 if it does not say.
+// Notify tells the partner of a paid order. With an error, again says when the partner wants to be
+// asked again: 0 if it does not say.
 func Notify(ctx context.Context, partner, order string) (again time.Duration, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, partner+"?order="+url.QueryEscape(order), nil)
 	if err != nil {

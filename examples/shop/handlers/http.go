@@ -58,7 +58,8 @@ func buy(c *gin.Context, s Shop) {
 	c.JSON(statuses[answer.Result], answer)
 }
 
-// pay stands for what the payment service calls. A state other than paid is a conflict: if it is accepted, ask again in a moment.
+// pay stands for what the payment service calls. A state other than paid is a conflict: if it is
+// accepted, ask again in a moment.
 func pay(c *gin.Context, s Shop) {
 	state, err := s.Pay(c.Request.Context(), c.Query("order"))
 	switch {

@@ -18,19 +18,22 @@ func (s *Shop) reconcile(ctx context.Context, _ sluice.Entry) error {
 	return err
 }
 
-// Reconcile compares Redis with the database, and mends what is left of a crash between two steps, or of a Redis that came back empty or
-// older. A user whom Redis has forgotten before a row was written has no order, and may ask again.
+// Reconcile compares Redis with the database, and mends what is left of a crash between two steps,
+// or of a Redis that came back empty or older. A user whom Redis has forgotten before a row was
+// written has no order, and may ask again.
 //
-// A lock is good here: when a sale is deployed all processes start at once, and each would read every order while the crowd waits. Also, the
-// one that writes last might have read the oldest total. The lock does not keep buyers and tasks out, and need not: each step of the script is
-// safe beside them, and what was put back is looked at once more. So a holder that loses its lock does no harm either.
+// A lock is good here: when a sale is deployed all processes start at once, and each would read
+// every order while the crowd waits. Also, the one that writes last might have read the oldest
+// total. The lock does not keep buyers and tasks out, and need not: each step of the script is safe
+// beside them, and what was put back is looked at once more. So a holder that loses its lock does
+// no harm either.
 func (s *Shop) Reconcile(ctx context.Context) error {
 	return s.locker.Do(ctx, "reconcile:"+s.Item, s.mend, sluice.WithMaxWait(max(5*time.Second, 2*s.Crash)))
 }
 
 func (s *Shop) mend(ctx context.Context) error {
-	// Redis first. An order whose row is not found after that has a task on its way, or has lost it. The other way round, an order might be
-	// written in between.
+	// Redis first. An order whose row is not found after that has a task on its way, or has lost
+	// it. The other way round, an order might be written in between.
 	buyers, err := s.rdb.HGetAll(ctx, s.keys()[1]).Result() // no more than there are units
 	if err != nil {
 		return err
@@ -66,9 +69,9 @@ func (s *Shop) mend(ctx context.Context) error {
 	return err
 }
 
-// settle looks at a buyer whom Redis has accepted, and who has neither paid nor to pay. Without a row, the process has died before it
-// enqueued the task, or the task is on its way: to enqueue it once more does no harm. With a row, the process has died before Redis
-// followed it.
+// settle looks at a buyer whom Redis has accepted, and who has neither paid nor to pay. Without a
+// row, the process has died before it enqueued the task, or the task is on its way: to enqueue it
+// once more does no harm. With a row, the process has died before Redis followed it.
 func (s *Shop) settle(ctx context.Context, buyer, id string) error {
 	if o, err := s.row(ctx, id); err != nil || o.State == "" {
 		return errors.Join(err, s.enqueue(ctx, "order", id, buyer, 0))

@@ -1,5 +1,5 @@
-// Package sale sells one item in a seckill, a flash sale: Redis lets in as many buyers as there are units, tasks write the orders,
-// and the database has the last word.
+// Package sale sells one item in a seckill, a flash sale: Redis lets in as many buyers as there are
+// units, tasks write the orders, and the database has the last word.
 //
 //	Buy        Redis: one unit less, the user has an order ID      then enqueue "order"
 //	order      database: the row, one unit less                    "cancel" is enqueued before the commit
@@ -7,7 +7,8 @@
 //	cancel     database: unpaid -> canceled, one unit more         then Redis: one unit more, the user has none
 //	reconcile  what a crash between two steps has left
 //
-// Each step is safe to repeat, because a crash may come before the next one, and a task may run twice.
+// Each step is safe to repeat, because a crash may come before the next one, and a task may run
+// twice.
 package sale
 
 import (
@@ -46,8 +47,8 @@ type Item struct {
 	Total, Stock int
 }
 
-// Order is a row. A user has at most one that is neither canceled nor refused. MySQL has no index with a condition: let a column be
-// 1 in such rows and NULL in others there, and index that too.
+// Order is a row. A user has at most one that is neither canceled nor refused. MySQL has no index
+// with a condition: let a column be 1 in such rows and NULL in others there, and index that too.
 type Order struct {
 	ID    string `gorm:"primaryKey"`
 	Item  string `gorm:"uniqueIndex:one_each,where:state = 'unpaid' OR state = 'paid'"`
@@ -79,7 +80,8 @@ var lua string
 
 var script = redis.NewScript(lua)
 
-// Open makes the tables and the item's row if they are missing, and opens the sale in Redis. The caller closes the Shop.
+// Open makes the tables and the item's row if they are missing, and opens the sale in Redis. The
+// caller closes the Shop.
 func Open(ctx context.Context, db *gorm.DB, rdb redis.UniversalClient, c Config) (*Shop, error) {
 	locker, err1 := sluice.NewLocker(rdb, sluice.WithTTL(c.Crash))
 	// Keep: an ID that is enqueued again is on its way already. No order ID is used twice.
@@ -88,7 +90,8 @@ func Open(ctx context.Context, db *gorm.DB, rdb redis.UniversalClient, c Config)
 		return nil, err
 	}
 	s := &Shop{db, rdb, locker, queue, c}
-	// A lock IS needed here: two processes that start at once would both find no table, and the second one would fail.
+	// A lock IS needed here: two processes that start at once would both find no table, and the
+	// second one would fail.
 	err := locker.Do(ctx, "migrate:"+c.Item, func(ctx context.Context) error {
 		if err := db.WithContext(ctx).AutoMigrate(&Item{}, &Order{}); err != nil {
 			return err
@@ -109,7 +112,8 @@ func Open(ctx context.Context, db *gorm.DB, rdb redis.UniversalClient, c Config)
 // Close closes the Locker. Stop the Worker first, and close the client and the database after it.
 func (s *Shop) Close() error { return s.locker.Close() }
 
-// Worker returns the worker that writes and cancels orders. Its Concurrency is what the database has to bear: the crowd stays in Redis.
+// Worker returns the worker that writes and cancels orders. Its Concurrency is what the database
+// has to bear: the crowd stays in Redis.
 func (s *Shop) Worker() *sluice.Worker {
 	mux := &sluice.Mux{}
 	mux.Handle("order", s.order, sluice.KindTimeout(10*time.Second))
@@ -125,9 +129,11 @@ type Answer struct {
 	Order  string `json:"order,omitempty"`
 }
 
-// Buy takes a unit for a user, without a look at the database. A user who asks again gets the same order.
+// Buy takes a unit for a user, without a look at the database. A user who asks again gets the same
+// order.
 //
-// No lock is needed: the script is one step. A lock around "read the stock, then write it" would do the same, one buyer after the other.
+// No lock is needed: the script is one step. A lock around "read the stock, then write it" would do
+// the same, one buyer after the other.
 func (s *Shop) Buy(ctx context.Context, user string) (Answer, error) {
 	// A buyer who goes away must not end this between its two steps.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
@@ -163,12 +169,15 @@ func (s *Shop) enqueue(ctx context.Context, kind, order, user string, delay time
 	return err
 }
 
-// errRefused says that the user has another order, that the row is there already, or that no unit is left.
+// errRefused says that the user has another order, that the row is there already, or that no unit
+// is left.
 var errRefused = errors.New("order refused")
 
-// order writes an order's row. Whatever it finds, there is a row after that, and an order is decided once and for all.
+// order writes an order's row. Whatever it finds, there is a row after that, and an order is
+// decided once and for all.
 //
-// No lock is needed: the unique index lets one row of a user in, and the conditional UPDATE takes no unit that is not there.
+// No lock is needed: the unique index lets one row of a user in, and the conditional UPDATE takes
+// no unit that is not there.
 func (s *Shop) order(ctx context.Context, e sluice.Entry) error {
 	o := Order{ID: e.Header["order"], Item: s.Item, Buyer: string(e.Payload), State: Unpaid}
 	err := s.db.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
@@ -180,8 +189,9 @@ func (s *Shop) order(ctx context.Context, e sluice.Entry) error {
 		if taken.Error != nil || taken.RowsAffected == 0 {
 			return errors.Join(taken.Error, errRefused)
 		}
-		// Before the commit: a crash between the two leaves a task that finds no order. The other way round it would leave an order
-		// that nothing cancels. If this is a second attempt, the task of the first is kept, and comes early: see cancel.
+		// Before the commit: a crash between the two leaves a task that finds no order. The other
+		// way round it would leave an order that nothing cancels. If this is a second attempt, the
+		// task of the first is kept, and comes early: see cancel.
 		return s.enqueue(ctx, "cancel", o.ID, o.Buyer, s.PayIn)
 	})
 	if errors.Is(err, errRefused) { // a row of the same ID stays what it is
@@ -191,8 +201,9 @@ func (s *Shop) order(ctx context.Context, e sluice.Entry) error {
 	return errors.Join(err, s.follow(ctx, o.ID))
 }
 
-// cancel gives a unit back that was not paid in time: in the database, and then in Redis. The other way round, a crash between the two would
-// let a buyer in for a unit that the database does not have.
+// cancel gives a unit back that was not paid in time: in the database, and then in Redis. The other
+// way round, a crash between the two would let a buyer in for a unit that the database does not
+// have.
 //
 // No lock is needed: of this UPDATE and the one in Pay, one finds the order unpaid.
 func (s *Shop) cancel(ctx context.Context, e sluice.Entry) error {
@@ -215,8 +226,9 @@ func (s *Shop) cancel(ctx context.Context, e sluice.Entry) error {
 	return s.follow(ctx, id)
 }
 
-// follow makes Redis follow an order's row. It comes after the commit and is repeated with the task, so that a crash between the two does
-// no harm; and the script puts back a unit only while the user has that very order.
+// follow makes Redis follow an order's row. It comes after the commit and is repeated with the
+// task, so that a crash between the two does no harm; and the script puts back a unit only while
+// the user has that very order.
 func (s *Shop) follow(ctx context.Context, id string) error {
 	o, err := s.row(ctx, id)
 	if err != nil || o.State != Canceled && o.State != Refused {
@@ -234,7 +246,8 @@ func (s *Shop) row(ctx context.Context, id string) (o Order, err error) {
 	return o, s.db.WithContext(ctx).Where("id = ?", id).Limit(1).Find(&o).Error
 }
 
-// Pay pays an order, and returns its state after that: Paid, also for a repeat; Accepted if its row is still to be written.
+// Pay pays an order, and returns its state after that: Paid, also for a repeat; Accepted if its row
+// is still to be written.
 //
 // No lock is needed, for the same reason as in cancel.
 func (s *Shop) Pay(ctx context.Context, id string) (state string, err error) {

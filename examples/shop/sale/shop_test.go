@@ -20,7 +20,8 @@ import (
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-// newShop returns a shop with three phones whose orders are due for payment at once. No worker runs.
+// newShop returns a shop with three phones whose orders are due for payment at once. No worker
+// runs.
 func newShop(t *testing.T, change func(*Config)) *Shop {
 	t.Helper()
 	db, err := gorm.Open(sqlite.Open(filepath.Join(t.TempDir(), "shop.db")+"?_pragma=busy_timeout(10000)&_txlock=immediate"), &gorm.Config{Logger: logger.Discard})

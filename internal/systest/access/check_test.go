@@ -12,8 +12,9 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// TestAccess_CheckNamesWhatIsMissing takes one word after the other from the documented rule: each Check that needs it
-// names the command, or the key or channel, and has changed nothing. With the whole rule nothing is denied.
+// TestAccess_CheckNamesWhatIsMissing takes one word after the other from the documented rule: each
+// Check that needs it names the command, or the key or channel, and has changed nothing. With the
+// whole rule nothing is denied.
 func TestAccess_CheckNamesWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	for name, half := range map[string]struct {

@@ -107,8 +107,8 @@ func TestAccess_DocumentedCommands(t *testing.T) {
 	require.ElementsMatch(t, without(queues, all), commands(rules[grantsOfQueues]))
 }
 
-// TestAccess_TheTableIsTheDocumentedRule: store.Rights, for which Check asks, is what docs/operations.md grants: each part has the same
-// commands, keys and channels.
+// TestAccess_TheTableIsTheDocumentedRule: store.Rights, for which Check asks, is what
+// docs/operations.md grants: each part has the same commands, keys and channels.
 func TestAccess_TheTableIsTheDocumentedRule(t *testing.T) {
 	t.Parallel()
 	rules := redistest.Rules(t)

@@ -153,8 +153,8 @@ func TestAccess_WorksWithoutPubSub(t *testing.T) {
 	}
 }
 
-// TestAccess_LineStaysWherePublishIsDenied: a user that may not tell clients of tasks takes none of them out of the line. Without the
-// line's key nothing is enqueued.
+// TestAccess_LineStaysWherePublishIsDenied: a user that may not tell clients of tasks takes none of
+// them out of the line. Without the line's key nothing is enqueued.
 func TestAccess_LineStaysWherePublishIsDenied(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, grantsOfAll, grantsOfQueues)
@@ -309,7 +309,8 @@ func TestAccess_OneChannelDenied(t *testing.T) {
 	}
 }
 
-// TestWorker_FinishesWhatItMayNotClaim: a user that may claim no more finishes what it has claimed, though one script does both.
+// TestWorker_FinishesWhatItMayNotClaim: a user that may claim no more finishes what it has claimed,
+// though one script does both.
 func TestWorker_FinishesWhatItMayNotClaim(t *testing.T) {
 	t.Parallel()
 	ctx, s := t.Context(), redistest.Start(t)

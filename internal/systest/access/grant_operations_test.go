@@ -17,8 +17,9 @@ type operation struct {
 	run  func(ctx context.Context, g *guarded) (any, error)
 }
 
-// ofTable are the operations of the table, except Check, whose rights have a test of their own, Run, which goes on, and what
-// takes or gives up locks of which a part may be denied, or does not say that a release was.
+// ofTable are the operations of the table, except Check, whose rights have a test of their own,
+// Run, which goes on, and what takes or gives up locks of which a part may be denied, or does not
+// say that a release was.
 func ofTable(locks bool) (all []operation) {
 	operations.EachKind(func(kind string, op operations.Operation, _ ...sluice.LockOption) {
 		isPart := op.EndsLocker() || op.Name == "Locker.Do" || op.Name == "Locker.DoAll"
@@ -128,8 +129,8 @@ func ofQueues() []operation {
 	}...)
 }
 
-// ofLimits are operations on a queue that has limits: what takes tasks writes down that the rate was used, and what ends a lease
-// looks whether another one may go.
+// ofLimits are operations on a queue that has limits: what takes tasks writes down that the rate
+// was used, and what ends a lease looks whether another one may go.
 func ofLimits() []operation {
 	mine := func(g *guarded) sluice.Entry { return sluice.Entry{ID: "mine", Score: g.now + 900, Attempt: 1} }
 	return []operation{

@@ -183,8 +183,8 @@ func (g *guarded) fixture(needs operations.Needs, kind string) *operations.Fixtu
 	return f
 }
 
-// state is everything on the server, to the bit, except lines, which are hints: clients leave them in the background; and counts, which
-// no operation needs.
+// state is everything on the server, to the bit, except lines, which are hints: clients leave them
+// in the background; and counts, which no operation needs.
 func (g *guarded) state() map[string]string {
 	state := operations.State(g.T, g.admin, "")
 	maps.DeleteFunc(state, func(key, _ string) bool {
@@ -198,8 +198,9 @@ var (
 	tokenTexts = regexp.MustCompile(`[A-Z2-7]{26}`)
 )
 
-// alike says whether a key is as before: to the bit, but for the life of a lock and of a name with permits. A script
-// that adopts, or takes a permit, puts that back by the milliseconds that were left, and one may pass meanwhile.
+// alike says whether a key is as before: to the bit, but for the life of a lock and of a name with
+// permits. A script that adopts, or takes a permit, puts that back by the milliseconds that were
+// left, and one may pass meanwhile.
 func alike(before, after string) bool {
 	if isPermits := strings.HasPrefix(before, "[{-"); !isPermits && !tokenTexts.MatchString(before) {
 		return before == after

@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// crowded has three processes of the user want the lock that another one of the user holds. They say on got that they have it.
+// crowded has three processes of the user want the lock that another one of the user holds. They
+// say on got that they have it.
 func (g *guarded) crowded(ctx context.Context, retry time.Duration) (k *sluice.Lock, got <-chan *sluice.Lock) {
 	g.Helper()
 	options := []sluice.LockOption{sluice.WithTTL(time.Hour), sluice.WithRetryInterval(retry)}
@@ -31,7 +32,8 @@ func (g *guarded) crowded(ctx context.Context, retry time.Duration) (k *sluice.L
 	return k, locks
 }
 
-// takeTurns has each of those that wait take the lock, a retry interval after the release before it at the latest.
+// takeTurns has each of those that wait take the lock, a retry interval after the release before it
+// at the latest.
 func (g *guarded) takeTurns(k *sluice.Lock, got <-chan *sluice.Lock, retry time.Duration) {
 	g.Helper()
 	lag := systest.Lag(g.T)
@@ -44,8 +46,8 @@ func (g *guarded) takeTurns(k *sluice.Lock, got <-chan *sluice.Lock, retry time.
 	require.NoError(g, k.Unlock(g.Context()))
 }
 
-// TestAccess_LinesWherePublishIsDenied: a release takes no process out of the line that it cannot wake, and all have the lock by
-// their polls.
+// TestAccess_LinesWherePublishIsDenied: a release takes no process out of the line that it cannot
+// wake, and all have the lock by their polls.
 func TestAccess_LinesWherePublishIsDenied(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, grantsOfAll, grantsOfLocks)
@@ -69,8 +71,8 @@ func TestAccess_LinesWherePublishIsDenied(t *testing.T) {
 	require.True(t, inLine(0)())
 }
 
-// TestAccess_LinesWhereSubscribersAreNotTold: the script does not know who listens, so that no process joins. All have the lock by
-// their polls.
+// TestAccess_LinesWhereSubscribersAreNotTold: the script does not know who listens, so that no
+// process joins. All have the lock by their polls.
 func TestAccess_LinesWhereSubscribersAreNotTold(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, grantsOfAll, grantsOfLocks)

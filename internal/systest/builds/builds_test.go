@@ -20,10 +20,12 @@ import (
 const (
 	// turns is how many each process has to have in a phase, beside three others.
 	turns = 25
-	// phaseLimit is the most that a phase may take. If no message at all comes through, each process looks once in a retry
-	// interval of 100 ms, and finds the lock free about every fourth time: 10 s, and as much again on a busy machine.
+	// phaseLimit is the most that a phase may take. If no message at all comes through, each
+	// process looks once in a retry interval of 100 ms, and finds the lock free about every fourth
+	// time: 10 s, and as much again on a busy machine.
 	phaseLimit = 20 * time.Second
-	// longestWait is the most that a caller or a task waits: for the TTL of a killed holder, and for its turn or a poll.
+	// longestWait is the most that a caller or a task waits: for the TTL of a killed holder, and
+	// for its turn or a poll.
 	longestWait = 3 * time.Second
 )
 
@@ -52,14 +54,16 @@ const (
 	fencesRise
 )
 
-// TestBuilds_ShareLocksAndAQueue has two processes of the build before and two of now contend for the same names, or handle the tasks
-// of one queue. In the middle, one of each build kills itself while it holds what it has taken, and is started again; and so on,
-// SLUICE_TEST_SCALE times. No turns overlap that exclude each other, fences rise over both builds, each process has its turns, none
-// waits for long, and no task is lost.
+// TestBuilds_ShareLocksAndAQueue has two processes of the build before and two of now contend for
+// the same names, or handle the tasks of one queue. In the middle, one of each build kills itself
+// while it holds what it has taken, and is started again; and so on, SLUICE_TEST_SCALE times. No
+// turns overlap that exclude each other, fences rise over both builds, each process has its turns,
+// none waits for long, and no task is lost.
 //
-// Turns also have to follow each other across the builds, in both directions: so each build lets go what the other one waits for.
-// Of the kind "loop", each process asks for the lock again as soon as it has let go: a release tells a process of the build before that
-// the lock is free, and does not keep it, so that such a process waits longer.
+// Turns also have to follow each other across the builds, in both directions: so each build lets go
+// what the other one waits for. Of the kind "loop", each process asks for the lock again as soon as
+// it has let go: a release tells a process of the build before that the lock is free, and does not
+// keep it, so that such a process waits longer.
 func TestBuilds_ShareLocksAndAQueue(t *testing.T) {
 	redistest.NotShort(t)
 	s := redistest.Redis(t)
@@ -224,7 +228,8 @@ func (c *crew) hasEnded() bool {
 	})
 }
 
-// restart has that process of a build kill itself in a turn which has had the most, and starts another one.
+// restart has that process of a build kill itself in a turn which has had the most, and starts
+// another one.
 func (c *crew) restart(build string) {
 	c.t.Helper()
 	place, counts := -1, c.count()
@@ -265,8 +270,8 @@ func (c *crew) rest(rdb redis.UniversalClient) {
 	require.False(c.t, c.hasEnded(), "a process has failed")
 }
 
-// checkTasks checks that each task was handled, and that few were twice: those of the killed processes, and of leases that a busy
-// machine was too slow for.
+// checkTasks checks that each task was handled, and that few were twice: those of the killed
+// processes, and of leases that a busy machine was too slow for.
 func (c *crew) checkTasks() {
 	c.t.Helper()
 	handled, again, builds := map[string]int{}, 0, map[string]int{}
@@ -290,7 +295,8 @@ func (c *crew) checkTasks() {
 	require.Less(c.t, again, 10*systest.Scale())
 }
 
-// checkRetention checks that what the build of now has finished is remembered, and what the one before has, is not.
+// checkRetention checks that what the build of now has finished is remembered, and what the one
+// before has, is not.
 func (c *crew) checkRetention(rdb redis.UniversalClient) {
 	c.t.Helper()
 	q, err := sluice.NewQueue(rdb, c.name)

@@ -1,4 +1,5 @@
-// Package builds tests the build of now beside the build before, on one server: their processes share locks.
+// Package builds tests the build of now beside the build before, on one server: their processes
+// share locks.
 package builds
 
 import (

@@ -41,12 +41,14 @@ func commitBefore(t *testing.T) string {
 	return ""
 }
 
-// compile compiles a program of the module in a folder, and returns its path. It has no race detector: one
-// program is to be compiled in a moment, from the cache, and what it is for is what the server is told.
+// compile compiles a program of the module in a folder, and returns its path. It has no race
+// detector: one program is to be compiled in a moment, from the cache, and what it is for is what
+// the server is told.
 func compile(t *testing.T, module, program string, flags ...string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), filepath.Base(program))
-	// With "trimpath" what was compiled in another temporary folder is used again. With "vcs" the folder had to be a repository.
+	// With "trimpath" what was compiled in another temporary folder is used again. With "vcs" the
+	// folder had to be a repository.
 	build := exec.CommandContext(t.Context(), "go", append([]string{"build", "-C", program, "-trimpath", "-buildvcs=false", "-o", path}, flags...)...)
 	build.Dir = module
 	out, err := build.CombinedOutput()
@@ -62,7 +64,8 @@ func sourceBefore(t *testing.T) string {
 	if _, err := git(t.Context(), here, "cat-file", "-e", commit+"^{commit}"); err != nil {
 		withoutHistory(t, commit, err)
 	}
-	// Not "git worktree": it would leave a note of the folder in the repository if the test is killed.
+	// Not "git worktree": it would leave a note of the folder in the repository if the test is
+	// killed.
 	source, err := git(t.Context(), here, "archive", "--format=zip", commit)
 	require.NoError(t, err)
 	files, err := zip.NewReader(bytes.NewReader(source), int64(len(source)))

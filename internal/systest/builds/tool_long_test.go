@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// TestBuilds_ToolsOfBoth has the operator's tool of each build look at a queue on which Workers of both are at work, and change tasks that
-// the other one has changed.
+// TestBuilds_ToolsOfBoth has the operator's tool of each build look at a queue on which Workers of
+// both are at work, and change tasks that the other one has changed.
 func TestBuilds_ToolsOfBoth(t *testing.T) {
 	redistest.NotShort(t)
 	t.Parallel()

@@ -17,8 +17,8 @@ import (
 // keeps, and no others: those are renewed in time.
 func TestCluster_HungServerCostsItsOwnLocks(t *testing.T) {
 	t.Parallel()
-	// Else the others refuse everything while they have no primary for some slots; or are taken for dead on a
-	// busy machine, and fail over.
+	// Else the others refuse everything while they have no primary for some slots; or are taken for
+	// dead on a busy machine, and fail over.
 	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no", "--cluster-node-timeout", "30000")
 	rdb, tags := c.Client(t), tagsOf(t, c)
 	const ttl = 2 * time.Second // less than the client waits for a reply, and long for a busy machine
@@ -37,8 +37,8 @@ func TestCluster_HungServerCostsItsOwnLocks(t *testing.T) {
 	require.Never(t, func() bool { return !held[tags[0]].Valid() || !held[tags[2]].Valid() }, 2*ttl, ttl/100, "lost")
 }
 
-// TestCluster_AHungServerDelaysItsOwnReleases: the locks of a set that other servers keep are released at once, also where
-// a renewal is under way on the one that hangs.
+// TestCluster_AHungServerDelaysItsOwnReleases: the locks of a set that other servers keep are
+// released at once, also where a renewal is under way on the one that hangs.
 func TestCluster_AHungServerDelaysItsOwnReleases(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no", "--cluster-node-timeout", "30000")

@@ -24,8 +24,8 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// The role of a worker on several queues. Its settings are the addresses of a Cluster's nodes, the name of the
-// queues, their number, the journal, and how long its handler takes at most.
+// The role of a worker on several queues. Its settings are the addresses of a Cluster's nodes, the
+// name of the queues, their number, the journal, and how long its handler takes at most.
 var _ = systest.Role("journal-worker", work)
 
 // place opens what the settings of a process name.
@@ -277,8 +277,8 @@ func (c *crew) struckAtWork() bool {
 	return false
 }
 
-// check reads all journals. It requires that each task was done, none handed out again before its lease had
-// ended, and none of a process that lived.
+// check reads all journals. It requires that each task was done, none handed out again before its
+// lease had ended, and none of a process that lived.
 func (c *crew) check() verdict {
 	c.Helper()
 	for _, m := range c.members {

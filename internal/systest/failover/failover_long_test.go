@@ -29,8 +29,8 @@ func TestFailover_Cluster(t *testing.T) {
 }
 
 // TestFailover_SentinelAcknowledged is TestFailover_Sentinel, where what is counted has waited for
-// one of two replicas, or for both. With both nothing may be lost where the primary was killed: any of them
-// may be promoted.
+// one of two replicas, or for both. With both nothing may be lost where the primary was killed: any
+// of them may be promoted.
 //
 //	SLUICE_TEST_SCALE=33 go test -tags long -run 'TestFailover_.*Acknowledged' -v -timeout 2h ./internal/systest/failover
 func TestFailover_SentinelAcknowledged(t *testing.T) {
@@ -59,7 +59,8 @@ func TestFailover_OrderlyAgainAndAgain(t *testing.T) {
 	orderly(t, failovers())
 }
 
-// TestFailover_TheLineGoesOnAgainAndAgain is TestFailover_TheLineGoesOn with twenty failovers of each kind of group.
+// TestFailover_TheLineGoesOnAgainAndAgain is TestFailover_TheLineGoesOn with twenty failovers of
+// each kind of group.
 func TestFailover_TheLineGoesOnAgainAndAgain(t *testing.T) {
 	// Not parallel: it measures.
 	for kind, start := range map[string]func(t *testing.T) failing{

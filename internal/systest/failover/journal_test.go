@@ -16,9 +16,9 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// journalLease is how long the processes lease tasks that keep a journal: long enough that a busy machine
-// does not let one end, and, in larger tests, that the move of a large key does not. Parent and children have
-// the same environment.
+// journalLease is how long the processes lease tasks that keep a journal: long enough that a busy
+// machine does not let one end, and, in larger tests, that the move of a large key does not. Parent
+// and children have the same environment.
 var journalLease = min(10*time.Second*time.Duration(systest.Scale()), 20*time.Second)
 
 // note is what a process wrote down of a task.
@@ -139,8 +139,8 @@ func (w *witness) check() (v verdict) {
 	return v
 }
 
-// task reads the deliveries of one task, in the order of their leases. Each but the first has to come after
-// the lease before has ended, and because the process that had it was killed.
+// task reads the deliveries of one task, in the order of their leases. Each but the first has to
+// come after the lease before has ended, and because the process that had it was killed.
 func (v *verdict) task(deliveries []delivery) {
 	times := 0
 	for i, d := range deliveries {

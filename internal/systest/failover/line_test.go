@@ -17,9 +17,11 @@ import (
 )
 
 const (
-	// lineRetry is the retry interval of those in line. A process that is not woken polls once in half of it at most.
+	// lineRetry is the retry interval of those in line. A process that is not woken polls once in
+	// half of it at most.
 	lineRetry = 4 * time.Second
-	// lineTTL is for how long a lock stays held that was not released because its server had failed.
+	// lineTTL is for how long a lock stays held that was not released because its server had
+	// failed.
 	lineTTL = time.Second
 )
 
@@ -29,8 +31,9 @@ type standing struct {
 	turns atomic.Int64
 }
 
-// TestFailover_TheLineGoesOn: after a failover each process that waits in line has its turn within the bound of a lost
-// message, and each is soon woken by releases again: its subscription is on the new primary.
+// TestFailover_TheLineGoesOn: after a failover each process that waits in line has its turn within
+// the bound of a lost message, and each is soon woken by releases again: its subscription is on the
+// new primary.
 func TestFailover_TheLineGoesOn(t *testing.T) {
 	t.Parallel()
 	for kind, start := range map[string]func(t *testing.T) failing{
@@ -76,7 +79,8 @@ func lineGoesOn(t *testing.T, f failing, n int, kinds ...string) {
 		half(served), slices.Max(served), half(woken), slices.Max(woken))
 }
 
-// stand starts five processes that stand in line for a lock: as many as poll once in a retry interval. They end with the test.
+// stand starts five processes that stand in line for a lock: as many as poll once in a retry
+// interval. They end with the test.
 func stand(t *testing.T, f failing, name string) (processes []*standing) {
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup

@@ -13,7 +13,8 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// TestQueues_AMillionTasks is TestQueues_KilledWorkersAndMovedSlotsLoseNothing with more tasks. For a million:
+// TestQueues_AMillionTasks is TestQueues_KilledWorkersAndMovedSlotsLoseNothing with more tasks. For
+// a million:
 //
 //	SLUICE_TEST_SCALE=50 go test -tags long -run TestQueues_AMillionTasks -v -timeout 1h ./internal/systest/failover
 func TestQueues_AMillionTasks(t *testing.T) {
@@ -21,8 +22,8 @@ func TestQueues_AMillionTasks(t *testing.T) {
 	workUnderKills(t, redistest.StartCluster(t, leisure...), 20_000*systest.Scale())
 }
 
-// TestQueues_Throughput has four worker processes work through many tasks, in one queue and then in twelve, which three
-// primaries share. For a million each:
+// TestQueues_Throughput has four worker processes work through many tasks, in one queue and then in
+// twelve, which three primaries share. For a million each:
 //
 //	SLUICE_TEST_SCALE=50 go test -tags long -run TestQueues_Throughput -v -timeout 1h ./internal/systest/failover
 func TestQueues_Throughput(t *testing.T) {
@@ -33,7 +34,8 @@ func TestQueues_Throughput(t *testing.T) {
 	t.Logf("%d queues on three primaries beside one: %.2f times the tasks/s", manyQueues, many/one)
 }
 
-// throughput returns how many tasks a second four processes get done, and logs what they cost. Nothing is killed.
+// throughput returns how many tasks a second four processes get done, and logs what they cost.
+// Nothing is killed.
 func throughput(t *testing.T, cluster *redistest.Cluster, queues, n int) float64 {
 	t.Helper()
 	c := newCrew(t, cluster, fmt.Sprint(redistest.Name(t), queues), queues)

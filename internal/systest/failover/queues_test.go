@@ -16,7 +16,8 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// manyQueues is how many queues share a name on a Cluster of three primaries: each of these has some.
+// manyQueues is how many queues share a name on a Cluster of three primaries: each of these has
+// some.
 const manyQueues = 12
 
 // lateness is how late tasks were handed out. The payload of a task is when it is due.
@@ -36,7 +37,8 @@ func (l *lateness) handle(_ context.Context, e sluice.Entry) error {
 	return err
 }
 
-// await waits until all of these tasks were handed out, and returns how late the latest hundredth of them was at least.
+// await waits until all of these tasks were handed out, and returns how late the latest hundredth
+// of them was at least.
 func (l *lateness) await(t *testing.T, ids []string) (p99 time.Duration) {
 	t.Helper()
 	var all []time.Duration
@@ -78,8 +80,8 @@ func enqueueAt(t *testing.T, qs sluice.Queues, name string, n int, from time.Tim
 	return ids
 }
 
-// TestCluster_HungServerCostsItsOwnTasks: while a primary hangs that has some of several queues, a Pool gets the tasks of the
-// others as soon as before.
+// TestCluster_HungServerCostsItsOwnTasks: while a primary hangs that has some of several queues, a
+// Pool gets the tasks of the others as soon as before.
 func TestCluster_HungServerCostsItsOwnTasks(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no", "--cluster-node-timeout", "30000")
@@ -107,7 +109,8 @@ func TestCluster_HungServerCostsItsOwnTasks(t *testing.T) {
 	defer hung.Resume(t)
 	during := late.await(t, ids)
 	t.Logf("p99 of lateness: %v, and %v while a primary hangs (%d tasks; lag %v)", before, during, len(ids), lag())
-	// The client waits five seconds for the server that hangs: who waits with it is seen on a busy machine too.
+	// The client waits five seconds for the server that hangs: who waits with it is seen on a busy
+	// machine too.
 	require.Less(t, during, before+3*time.Second+10*lag())
 	hung.Resume(t)
 	require.Eventually(t, func() bool { return doneBy(workers) == 2*phase }, time.Minute, 10*time.Millisecond)
@@ -131,8 +134,8 @@ func doneBy(workers []*sluice.Worker) (n int64) {
 	return n
 }
 
-// TestCluster_ABatchGoesOnBesideAHungServer: each task of the others is enqueued. After the error, what has no outcome may be
-// enqueued again.
+// TestCluster_ABatchGoesOnBesideAHungServer: each task of the others is enqueued. After the error,
+// what has no outcome may be enqueued again.
 func TestCluster_ABatchGoesOnBesideAHungServer(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t, "--cluster-require-full-coverage", "no", "--cluster-node-timeout", "60000")
@@ -176,8 +179,8 @@ func TestCluster_ABatchGoesOnBesideAHungServer(t *testing.T) {
 	require.EqualValues(t, len(tasks), total)
 }
 
-// TestCluster_ABacklogStarvesNoOtherQueue: all tasks of one queue are due at once, and a few of the others while the Pool is busy
-// with them. Each of these has a handler before many of the backlog.
+// TestCluster_ABacklogStarvesNoOtherQueue: all tasks of one queue are due at once, and a few of the
+// others while the Pool is busy with them. Each of these has a handler before many of the backlog.
 func TestCluster_ABacklogStarvesNoOtherQueue(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)

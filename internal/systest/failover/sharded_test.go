@@ -133,7 +133,8 @@ func TestCluster_SubscriptionsFollowTheirSlot(t *testing.T) {
 	wakeOther()
 }
 
-// TestCluster_NoMessagesBetweenServers of locks without contention, and of tasks that are enqueued while no client waits.
+// TestCluster_NoMessagesBetweenServers of locks without contention, and of tasks that are enqueued
+// while no client waits.
 func TestCluster_NoMessagesBetweenServers(t *testing.T) {
 	t.Parallel()
 	c := redistest.StartCluster(t)

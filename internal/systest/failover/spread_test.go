@@ -13,17 +13,19 @@ import (
 	"github.com/sluice-go/sluice/internal/redistest"
 )
 
-// primaries is how many of a Cluster's nodes are primaries, the first ones. In these tests none fails.
+// primaries is how many of a Cluster's nodes are primaries, the first ones. In these tests none
+// fails.
 const primaries = 3
 
 // leastKills is how many workers are killed at least, and until one of them had a task.
 const leastKills = 3
 
-// leisure are settings of a Cluster in which no primary is to be taken for dead while it moves a large key.
+// leisure are settings of a Cluster in which no primary is to be taken for dead while it moves a
+// large key.
 var leisure = []string{"--cluster-node-timeout", "60000"}
 
-// TestQueues_KilledWorkersAndMovedSlotsLoseNothing: four processes work on twelve queues, one after the other is
-// killed, and the queues' slots are moved from primary to primary.
+// TestQueues_KilledWorkersAndMovedSlotsLoseNothing: four processes work on twelve queues, one after
+// the other is killed, and the queues' slots are moved from primary to primary.
 func TestQueues_KilledWorkersAndMovedSlotsLoseNothing(t *testing.T) {
 	t.Parallel()
 	workUnderKills(t, redistest.StartCluster(t, leisure...), 10_000)

@@ -75,8 +75,8 @@ func tries(t *testing.T, l *sluice.Locker, q *sluice.Queue, held *sluice.Lock) m
 }
 
 // TestClient_NoConnectionIsUnavailable: with each kind of client, a pool that has none
-// that is free is definite, and is not tried again where no caller waits. (From go-redis 9.23 on pipelines have a
-// pool of their own, and with it all that an autopipeline sends.)
+// that is free is definite, and is not tried again where no caller waits. (From go-redis 9.23 on
+// pipelines have a pool of their own, and with it all that an autopipeline sends.)
 func TestClient_NoConnectionIsUnavailable(t *testing.T) {
 	t.Parallel()
 	for name, connect := range small(t) {

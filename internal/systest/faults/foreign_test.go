@@ -21,9 +21,10 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// TestForeign_WritersInACrowd: programs that know nothing of the library write whatever they like to the keys of a lock and of a queue, while
-// a crowd is at work. Nothing is promised meanwhile, but that each call returns and each Worker runs on. Once the keys are removed,
-// everything goes on by itself.
+// TestForeign_WritersInACrowd: programs that know nothing of the library write whatever they like
+// to the keys of a lock and of a queue, while a crowd is at work. Nothing is promised meanwhile,
+// but that each call returns and each Worker runs on. Once the keys are removed, everything goes on
+// by itself.
 func TestForeign_WritersInACrowd(t *testing.T) {
 	redistest.NotShort(t)
 	t.Parallel()

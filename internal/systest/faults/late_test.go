@@ -106,9 +106,9 @@ func TestLateCopy_ArrivesAfterTheRelease(t *testing.T) {
 	}
 }
 
-// TestLateCopy_AfterDetachTakesNothing: the first attempt is held up, its repeat takes the lock, which goes to
-// another process, and is released there. The first attempt must not take it for good after that; an
-// extension without a reply takes nothing at all.
+// TestLateCopy_AfterDetachTakesNothing: the first attempt is held up, its repeat takes the lock,
+// which goes to another process, and is released there. The first attempt must not take it for good
+// after that; an extension without a reply takes nothing at all.
 func TestLateCopy_AfterDetachTakesNothing(t *testing.T) {
 	for kind, opts := range map[string][]sluice.LockOption{
 		"plain": nil, "fenced": {sluice.WithFencing()}, "permit": {sluice.WithPermits(2)}, "fenced permit": {sluice.WithPermits(2), sluice.WithFencing()},
@@ -138,8 +138,9 @@ func TestLateCopy_AfterDetachTakesNothing(t *testing.T) {
 	}
 }
 
-// TestLateCopy_LeavesAnAdoptedLockAlone: whatever the process that has detached it has sent arrives while the
-// other one holds the lock. That stays the holder, with its fence, and its TTL becomes no shorter.
+// TestLateCopy_LeavesAnAdoptedLockAlone: whatever the process that has detached it has sent arrives
+// while the other one holds the lock. That stays the holder, with its fence, and its TTL becomes no
+// shorter.
 func TestLateCopy_LeavesAnAdoptedLockAlone(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, name, rdb := t.Context(), redistest.Name(t), s.Client(t)

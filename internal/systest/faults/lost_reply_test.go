@@ -37,8 +37,8 @@ type lossy struct {
 	faults      *redistest.Faults
 }
 
-// called is what came of an operation: what it returned, how many scripts were sent and run for it, and what was on the
-// server before and after.
+// called is what came of an operation: what it returned, how many scripts were sent and run for it,
+// and what was on the server before and after.
 type called struct {
 	value         any
 	err           error
@@ -72,9 +72,10 @@ func (y lossy) call(op operations.Operation, fault func(int), options []sluice.L
 	return c
 }
 
-// TestLostReply_OfEveryOperation loses the reply, or the request, of each operation in turn, on locks of each kind. What is
-// on the server then is what the operation leaves if all is well, or nothing was done and the caller is told ErrUnknown. A
-// script runs as often as its header says that it may.
+// TestLostReply_OfEveryOperation loses the reply, or the request, of each operation in turn, on
+// locks of each kind. What is on the server then is what the operation leaves if all is well, or
+// nothing was done and the caller is told ErrUnknown. A script runs as often as its header says
+// that it may.
 func TestLostReply_OfEveryOperation(t *testing.T) {
 	t.Parallel()
 	for _, auto := range []bool{false, true} {
@@ -131,7 +132,8 @@ func (y lossy) requireLost(op operations.Operation, usual, c called, reply bool,
 	require.Equal(y, runs, c.ran, "runs: %s", at)
 }
 
-// requireHeld requires that a lock which is held, by the caller's word, is so by the server's, and for longer.
+// requireHeld requires that a lock which is held, by the caller's word, is so by the server's, and
+// for longer.
 func (y lossy) requireHeld(f *operations.Fixture, value any, op string) {
 	y.Helper()
 	k, ok := value.(*sluice.Lock)

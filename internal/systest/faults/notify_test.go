@@ -92,7 +92,8 @@ func TestLocker_ReplacesAQuietSubscription(t *testing.T) {
 		require.Less(t, wait(2*time.Second), 300*time.Millisecond+10*lag())
 		faults.HalfOpen()
 		require.Less(t, wait(400*time.Millisecond), 600*time.Millisecond+10*lag())
-		// It is replaced when a PING was not answered for a few seconds. A busy machine may need longer.
+		// It is replaced when a PING was not answered for a few seconds. A busy machine may need
+		// longer.
 		begun, late := time.Now(), wait(2*time.Second)
 		for late > 300*time.Millisecond && time.Since(begun) < 8*time.Second {
 			late = wait(2 * time.Second)

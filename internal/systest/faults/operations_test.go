@@ -18,7 +18,8 @@ import (
 	"github.com/sluice-go/sluice/internal/systest/operations"
 )
 
-// TestFullServer_FinishesWhatIsThere: at maxmemory what is there can still be finished, and what is refused changes nothing.
+// TestFullServer_FinishesWhatIsThere: at maxmemory what is there can still be finished, and what is
+// refused changes nothing.
 func TestFullServer_FinishesWhatIsThere(t *testing.T) {
 	t.Parallel()
 	for _, auto := range []bool{false, true} {

@@ -19,8 +19,9 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// TestTLS_UnderFaults: connections with TLS are cut, fall silent, stall in one direction or the other, also while they shake hands. Locks
-// exclude each other, no task is lost, and everything goes on.
+// TestTLS_UnderFaults: connections with TLS are cut, fall silent, stall in one direction or the
+// other, also while they shake hands. Locks exclude each other, no task is lost, and everything
+// goes on.
 func TestTLS_UnderFaults(t *testing.T) {
 	redistest.NotShort(t)
 	t.Parallel()

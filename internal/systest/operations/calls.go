@@ -34,7 +34,8 @@ func Importer(t *testing.T, dir string) types.Importer {
 	return importer.ForCompiler(token.NewFileSet(), "gc", func(path string) (io.ReadCloser, error) { return os.Open(compiled[path]) })
 }
 
-// RequireCalls requires that the files of a package call each operation, except those for which the table has a reason.
+// RequireCalls requires that the files of a package call each operation, except those for which the
+// table has a reason.
 func RequireCalls(t *testing.T, pattern string, reason func(Operation) string) {
 	t.Helper()
 	paths, err := filepath.Glob(pattern)

@@ -1,5 +1,6 @@
-// Package operations is the one table of what users call that sends something to a server. A test that does something
-// to each operation ranges over Table, so a new operation is one row; a test here fails without it.
+// Package operations is the one table of what users call that sends something to a server. A test
+// that does something to each operation ranges over Table, so a new operation is one row; a test
+// here fails without it.
 package operations
 
 import (
@@ -28,15 +29,19 @@ type Operation struct {
 	Lost Lost
 	// Outlives says that the method does its work although its context has ended.
 	Outlives bool
-	// Adds says that the method puts something new there: a server whose memory is full refuses it, and nothing else.
+	// Adds says that the method puts something new there: a server whose memory is full refuses it,
+	// and nothing else.
 	Adds bool
-	// Replicated says that the method waits for the replicas of WithLockReplicas or WithQueueReplicas.
+	// Replicated says that the method waits for the replicas of WithLockReplicas or
+	// WithQueueReplicas.
 	Replicated bool
 	// Hooks are the fields of sluice.LockHooks and sluice.QueueHooks that are called, in order.
 	Hooks string
-	// NoModel and NoChaos say why proof/model or proof/chaos does not call the method. Otherwise it has to.
+	// NoModel and NoChaos say why proof/model or proof/chaos does not call the method. Otherwise it
+	// has to.
 	NoModel, NoChaos string
-	// Call calls the method, and returns what that returns. The value is nil if there is none but the error.
+	// Call calls the method, and returns what that returns. The value is nil if there is none but
+	// the error.
 	Call func(ctx context.Context, f *Fixture) (any, error)
 }
 
@@ -90,14 +95,16 @@ const (
 	Repeated Lost = iota
 	// Replaced: likewise, but for another token, while the first one is released beside it.
 	Replaced
-	// UsedUp: it is sent again. If the first one was carried out, the repeat finds the receipt used up, and the caller is
-	// told ErrUnknown.
+	// UsedUp: it is sent again. If the first one was carried out, the repeat finds the receipt used
+	// up, and the caller is told ErrUnknown.
 	UsedUp
 	// Unknown: it is not sent again, and the caller is told ErrUnknown.
 	Unknown
-	// Unavailable: it is not sent again. It would have changed nothing, and the caller is told ErrUnavailable.
+	// Unavailable: it is not sent again. It would have changed nothing, and the caller is told
+	// ErrUnavailable.
 	Unavailable
-	// GoesOn: the method does not return for such an error of the server, or goes on in the background. Its own tests lose replies.
+	// GoesOn: the method does not return for such an error of the server, or goes on in the
+	// background. Its own tests lose replies.
 	GoesOn
 	// Local: the method sends nothing.
 	Local
@@ -168,7 +175,8 @@ func (o Operation) Ready(t *testing.T, f *Fixture) Ready {
 	return Ready{o, f}
 }
 
-// FoundNothing says whether a method has returned a value that says so: false, no tasks, no outcome.
+// FoundNothing says whether a method has returned a value that says so: false, no tasks, no
+// outcome.
 func FoundNothing(value any) bool {
 	v := reflect.ValueOf(value)
 	return value != nil && (v.IsZero() || v.Kind() == reflect.Slice && v.Len() == 0)

@@ -23,7 +23,8 @@ type callsOf struct {
 	names []string
 }
 
-// note has all that hooks points to note their calls. Those that return a context return nil, for the one that they got.
+// note has all that hooks points to note their calls. Those that return a context return nil, for
+// the one that they got.
 func (c *callsOf) note(hooks any) {
 	all := reflect.ValueOf(hooks).Elem()
 	for i := range all.NumField() {
@@ -48,7 +49,8 @@ func (c *callsOf) take() string {
 	return strings.Join(c.names, " ")
 }
 
-// TestOperations_CallTheirHooks: each operation calls those that the table has, and each hook is called by one.
+// TestOperations_CallTheirHooks: each operation calls those that the table has, and each hook is
+// called by one.
 func TestOperations_CallTheirHooks(t *testing.T) {
 	systest.Each(t, func(t *testing.T, s *redistest.Server) {
 		var calls callsOf

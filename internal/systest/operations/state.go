@@ -18,7 +18,8 @@ import (
 // until stands before the end of a key's life.
 const until = " until "
 
-// State is everything that the servers hold at keys that have a name in them, to the bit, and until when.
+// State is everything that the servers hold at keys that have a name in them, to the bit, and until
+// when.
 func State(t *testing.T, rdb redis.UniversalClient, name string) map[string]string {
 	t.Helper()
 	ctx, state := t.Context(), map[string]string{}
@@ -37,8 +38,8 @@ func State(t *testing.T, rdb redis.UniversalClient, name string) map[string]stri
 	return state
 }
 
-// Same fails the test if a state has changed. Keys may end up to 5 ms earlier or later: miniredis notes what is left of
-// a life, and the end is that and the present, each to the millisecond.
+// Same fails the test if a state has changed. Keys may end up to 5 ms earlier or later: miniredis
+// notes what is left of a life, and the end is that and the present, each to the millisecond.
 func Same(t testing.TB, before, after map[string]string, msgAndArgs ...any) {
 	t.Helper()
 	after = maps.Clone(after)
@@ -79,7 +80,8 @@ var (
 	times = regexp.MustCompile(`1\.[0-9]+e\+(09|12)|1[0-9]{9}([0-9]{3}([0-9]{3})?)?(\.[0-9]+)?`)
 )
 
-// Outline is a state without what differs from run to run: tokens, and times to less than a quarter of an hour.
+// Outline is a state without what differs from run to run: tokens, and times to less than a quarter
+// of an hour.
 func Outline(state map[string]string) map[string]string {
 	outline := map[string]string{}
 	for key, text := range state {

@@ -14,7 +14,8 @@ const (
 	encodes        = "it encodes a payload, and calls the Queue's method"
 )
 
-// Table has every operation. What ends the use of a Locker comes last, for tests in which operations share one.
+// Table has every operation. What ends the use of a Locker comes last, for tests in which
+// operations share one.
 var Table = []Operation{
 	{Name: "Locker.Lock", Lost: Replaced, Adds: true, Replicated: true, Hooks: "LockAcquired",
 		Call: func(ctx context.Context, f *Fixture) (any, error) { return f.Locker.Lock(ctx, f.Name) }},

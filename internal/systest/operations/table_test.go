@@ -16,8 +16,8 @@ var sendNothing = []string{
 	"Queues.Of", "Queues.Workers", "Queue.Format", "Queue.MaxAttempts", "Queue.Name", "Worker.SetConcurrency", "Worker.Stats", "Pool.SetConcurrency", "LeaseValid", "LockFromContext", "RecordResult",
 }
 
-// TestTable_HasEveryOperation: each exported function and method that takes a context, and each other method of a type
-// that has operations, is a row of the table or is known to send nothing.
+// TestTable_HasEveryOperation: each exported function and method that takes a context, and each
+// other method of a type that has operations, is a row of the table or is known to send nothing.
 func TestTable_HasEveryOperation(t *testing.T) {
 	t.Parallel()
 	known, typesWithRows := map[string]bool{}, map[string]bool{}

@@ -15,7 +15,8 @@ var (
 	names  = regexp.MustCompile(`\S*TestPartition_\S+ ?`)
 )
 
-// grant is a lock that was taken at some time between sent and known, and held until its release, its end or its loss.
+// grant is a lock that was taken at some time between sent and known, and held until its release,
+// its end or its loss.
 type grant struct {
 	systest.Grant
 	period int
@@ -29,7 +30,8 @@ type counts struct {
 	excused                                     int // of what was lost or granted twice: there was a failover
 }
 
-// count returns what became of what a crew did. What mayLose allows of it is excused. A grant is double if another handle of its lock was valid as its caller got it.
+// count returns what became of what a crew did. What mayLose allows of it is excused. A grant is
+// double if another handle of its lock was valid as its caller got it.
 func (c *crew) count(mayLose func(period int) bool) (n counts) {
 	for _, made := range c.tasks {
 		switch {
@@ -90,8 +92,8 @@ func (c *crew) atOnce() (most int) {
 
 var began = time.Now()
 
-// check requires what no partition may take away, and logs the rest. Without a failover nothing is lost; with one, nothing that all
-// replicas have acknowledged.
+// check requires what no partition may take away, and logs the rest. Without a failover nothing is
+// lost; with one, nothing that all replicas have acknowledged.
 func (l *load) check() {
 	l.Helper()
 	l.Logf("%d failovers", l.epochs[len(l.epochs)-1]-l.epochs[0])

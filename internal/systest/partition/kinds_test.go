@@ -14,7 +14,8 @@ type kind struct {
 	name string
 	// sides returns the two sides, for a primary on that host.
 	sides func(r *rand.Rand, primary int) (one, other []int)
-	// longest is how long it lasts at most. Clients wait a second for a reply, and for a failover the sentinels need a second or two.
+	// longest is how long it lasts at most. Clients wait a second for a reply, and for a failover
+	// the sentinels need a second or two.
 	longest time.Duration
 }
 

@@ -56,7 +56,8 @@ func onCluster(t *testing.T) group {
 	return group{c, net, c.Nodes, tag, func() *redistest.Server { return c.Primary(tag) }, 1}
 }
 
-// load is callers on three hosts. On each there is one of every kind for each number of replicas that are to acknowledge.
+// load is callers on three hosts. On each there is one of every kind for each number of replicas
+// that are to acknowledge.
 type load struct {
 	*testing.T
 	group
@@ -66,8 +67,8 @@ type load struct {
 	running sync.WaitGroup // the callers that take locks and make tasks
 	workers sync.WaitGroup
 
-	// epochs has the servers' epoch at the beginning of each period: what happens from one time at which all is whole to the next.
-	// The last one is that of the end.
+	// epochs has the servers' epoch at the beginning of each period: what happens from one time at
+	// which all is whole to the next. The last one is that of the end.
 	epochs []int
 
 	mu      sync.Mutex // guards what follows, and the crews
@@ -78,7 +79,8 @@ type load struct {
 	closing bool
 }
 
-// crew is the callers that want so many replicas to acknowledge what they do, and what became of it.
+// crew is the callers that want so many replicas to acknowledge what they do, and what became of
+// it.
 type crew struct {
 	replicas int
 	queues   [clients]*sluice.Queue
@@ -165,8 +167,9 @@ func (l *load) step(who string, n int) {
 	l.steps[who] += n
 }
 
-// hold takes a lock, which no other caller of its process waits for: so each grant is the server's. It holds it mostly for a moment,
-// and sometimes for longer than its TTL: by renewals, or without them until it is lost.
+// hold takes a lock, which no other caller of its process waits for: so each grant is the server's.
+// It holds it mostly for a moment, and sometimes for longer than its TTL: by renewals, or without
+// them until it is lost.
 func (l *load) hold(c *crew, locker *sluice.Locker, host int, name string, fenced bool) bool {
 	var options []sluice.LockOption
 	if fenced {
@@ -186,7 +189,8 @@ func (l *load) hold(c *crew, locker *sluice.Locker, host int, name string, fence
 		return false
 	}
 	g := grant{Grant: systest.Grant{Fence: k.Fence(), Sent: called, Known: time.Now()}}
-	// The lock's own time counts from when it was asked for, at the latest; a caller may have waited in line before.
+	// The lock's own time counts from when it was asked for, at the latest; a caller may have
+	// waited in line before.
 	if sent := k.Deadline().Add(-ttl + ttl/100 + 2*time.Millisecond); sent.After(called) && sent.Before(g.Known) && g.Known.Sub(sent) < ttl/4 {
 		g.Sent = sent
 	}
@@ -263,11 +267,12 @@ func (l *load) awaitSteps() time.Duration {
 	return systest.AwaitSteps(l, &l.mu, l.steps, patience)
 }
 
-// patience is how long a test waits for what has to come, and may be late on a busy machine: sentinels there give up a failover and try
-// again.
+// patience is how long a test waits for what has to come, and may be late on a busy machine:
+// sentinels there give up a failover and try again.
 const patience = 3 * time.Minute
 
-// awaitWhole waits until there is one primary with all its replicas, and all sentinels know of it: a new period begins.
+// awaitWhole waits until there is one primary with all its replicas, and all sentinels know of it:
+// a new period begins.
 func (l *load) awaitWhole() {
 	l.Helper()
 	require.EventuallyWithT(l, func(t *assert.CollectT) {
@@ -280,7 +285,8 @@ func (l *load) awaitWhole() {
 	l.period = len(l.epochs) - 1
 }
 
-// mayLose says whether a failover may have lost what was done in a period: one that was in it or, of what it has left, in the next one.
+// mayLose says whether a failover may have lost what was done in a period: one that was in it or,
+// of what it has left, in the next one.
 func (l *load) mayLose(period int) bool {
 	last := len(l.epochs) - 1
 	return l.epochs[min(period, last)] != l.epochs[min(period+2, last)]

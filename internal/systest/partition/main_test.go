@@ -1,5 +1,5 @@
-// Package partition tests the library while links are cut between clients, a primary, its replicas and sentinels, in one direction
-// or both.
+// Package partition tests the library while links are cut between clients, a primary, its replicas
+// and sentinels, in one direction or both.
 package partition
 
 import (

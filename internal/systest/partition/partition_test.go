@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// TestPartition_LinksAreCutInOneDirection: what the other tests rest on. A command that is held back is carried out after healing, and one
-// whose reply is held back at once.
+// TestPartition_LinksAreCutInOneDirection: what the other tests rest on. A command that is held
+// back is carried out after healing, and one whose reply is held back at once.
 func TestPartition_LinksAreCutInOneDirection(t *testing.T) {
 	t.Parallel()
 	s, net := redistest.StartSentinelApart(t)
@@ -46,8 +46,9 @@ func TestPartition_LinksAreCutInOneDirection(t *testing.T) {
 	require.Eventually(t, func() bool { return rdb.Set(ctx, "a", "again", 0).Err() == nil }, patience, 10*time.Millisecond)
 }
 
-// TestPartition_IslandLosesNothingThatReplicasHave: a primary and a client are cut off until another primary has been promoted. What the
-// old one acknowledges alone is lost; what waits for all its replicas is not.
+// TestPartition_IslandLosesNothingThatReplicasHave: a primary and a client are cut off until
+// another primary has been promoted. What the old one acknowledges alone is lost; what waits for
+// all its replicas is not.
 func TestPartition_IslandLosesNothingThatReplicasHave(t *testing.T) {
 	t.Parallel()
 	l := newLoad(t, behindSentinel(t))
@@ -75,7 +76,8 @@ func (l *load) acknowledged(client int) int {
 	return l.crews[0].acked[client]
 }
 
-// TestPartition_MinReplicasBoundsTheIsland: a primary that is cut off with a client soon refuses what that asks.
+// TestPartition_MinReplicasBoundsTheIsland: a primary that is cut off with a client soon refuses
+// what that asks.
 func TestPartition_MinReplicasBoundsTheIsland(t *testing.T) {
 	t.Parallel()
 	s, net := redistest.StartSentinelApart(t, "--min-replicas-to-write", "1", "--min-replicas-max-lag", "1")

@@ -83,8 +83,8 @@ func carry(to, from net.Conn, delay time.Duration) {
 	writing.Wait()
 }
 
-// TestLine_AFarProcessHasItsTurns beside two that are at the server and take the lock again and again:
-// they have no more turns than they have time for while it is on its way.
+// TestLine_AFarProcessHasItsTurns beside two that are at the server and take the lock again and
+// again: they have no more turns than they have time for while it is on its way.
 func TestLine_AFarProcessHasItsTurns(t *testing.T) {
 	t.Parallel()
 	redistest.NotShort(t)
@@ -120,7 +120,8 @@ func TestLine_AFarProcessHasItsTurns(t *testing.T) {
 				}
 				cancel()
 				loops.Wait()
-				// For each of its turns it is out of line for three round trips and its section, and waits for one of theirs.
+				// For each of its turns it is out of line for three round trips and its section,
+				// and waits for one of theirs.
 				t.Log(near.Load(), "turns of two that are near")
 				require.LessOrEqual(t, near.Load(), 2*turns*int64(2+(4*trip+section)/section))
 			})

@@ -24,7 +24,8 @@ func seconds(t time.Time) float64 { return float64(t.UnixMicro()) / 1e6 }
 // stretch is from when until when something was, by the clock that the server has too.
 type stretch struct{ from, to float64 }
 
-// stalls are the times in which a busy machine has not let this process run, and so most likely not the others: nothing can be handed out then.
+// stalls are the times in which a busy machine has not let this process run, and so most likely not
+// the others: nothing can be handed out then.
 type stalls struct {
 	mu   sync.Mutex // guards what follows
 	all  []stretch
@@ -67,8 +68,9 @@ func (s *stalls) without(in stretch) float64 {
 	return max(left, 0)
 }
 
-// leaseLog is what the server wrote to the leased tasks of a queue: each lease is of limitedLease, and so its end tells when the task was handed
-// out, also to a process that has not lived to see it.
+// leaseLog is what the server wrote to the leased tasks of a queue: each lease is of limitedLease,
+// and so its end tells when the task was handed out, also to a process that has not lived to see
+// it.
 type leaseLog struct {
 	handedOut []float64          // when
 	ends      map[string]float64 // of the leases that live
@@ -76,8 +78,8 @@ type leaseLog struct {
 	places    int       // Limits.Running
 	finished  []float64 // when tasks were whose places are not used again
 	ranOut    []float64 // when leases have, since all places were used
-	// From when a place was free until it was used again. After a finish the next hand-out uses it. After a lease has run out, that is
-	// until all places are used.
+	// From when a place was free until it was used again. After a finish the next hand-out uses it.
+	// After a lease has run out, that is until all places are used.
 	afterFinish, afterLease []stretch
 }
 
@@ -85,7 +87,8 @@ func newLeaseLog(l sluice.Limits) *leaseLog {
 	return &leaseLog{ends: map[string]float64{}, places: l.Running}
 }
 
-// add adds a command, if it wrote to the queue's leases. at is when it was carried out, 0 if that is not known.
+// add adds a command, if it wrote to the queue's leases. at is when it was carried out, 0 if that
+// is not known.
 func (l *leaseLog) add(queue string, command []string, at float64) {
 	if len(command) < 3 {
 		return
@@ -108,7 +111,8 @@ func (l *leaseLog) add(queue string, command []string, at float64) {
 	}
 }
 
-// lease adds a lease as the state field of a task has it: its end and, once it was extended, '/' and the receipt.
+// lease adds a lease as the state field of a task has it: its end and, once it was extended, '/'
+// and the receipt.
 func (l *leaseLog) lease(id, field string) {
 	until, _, extended := strings.Cut(field, "/")
 	end, err := strconv.ParseFloat(until, 64)
@@ -167,8 +171,8 @@ func readLeaseLogs(commands [][]string) map[string]*leaseLog {
 	return logs
 }
 
-// monitor adds what a server carries out to logs, with its times, until stop is called or the server is killed. It knows nothing of leases from
-// before.
+// monitor adds what a server carries out to logs, with its times, until stop is called or the
+// server is killed. It knows nothing of leases from before.
 func monitor(t *testing.T, s *redistest.Server, logs map[string]*leaseLog) (stop func()) {
 	t.Helper()
 	conn, err := net.Dial("tcp", s.Addr)
@@ -201,8 +205,9 @@ func monitor(t *testing.T, s *redistest.Server, logs map[string]*leaseLog) (stop
 	}
 }
 
-// requireRate checks hand-outs: by the generic cell rate algorithm there were never more than Burst and what Rate lets go since, whatever
-// the time is looked at, and so in none of Per more than both; and in a stretch without trouble hardly fewer than Rate.
+// requireRate checks hand-outs: by the generic cell rate algorithm there were never more than Burst
+// and what Rate lets go since, whatever the time is looked at, and so in none of Per more than
+// both; and in a stretch without trouble hardly fewer than Rate.
 func requireRate(t *testing.T, handedOut []float64, l sluice.Limits, calms []stretch, s *stalls, ofRate float64) {
 	t.Helper()
 	const margin = 2e-6 // what doubles and whole microseconds lose

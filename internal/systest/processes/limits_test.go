@@ -19,7 +19,8 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// limitedLease is long beside what a handler takes, and so short that the tasks of a killed process come back within the test.
+// limitedLease is long beside what a handler takes, and so short that the tasks of a killed process
+// come back within the test.
 const limitedLease = 2 * time.Second
 
 // limitedQueues are the queues of the test, and their limits.
@@ -30,13 +31,14 @@ var limitedQueues = map[string]sluice.Limits{
 	"by hand": {Running: 3},
 }
 
-// leastWork is the least that a handler takes; the most is five times that. Of "both", three are at work at times, and a killed process keeps the
-// places of some.
+// leastWork is the least that a handler takes; the most is five times that. Of "both", three are at
+// work at times, and a killed process keeps the places of some.
 var leastWork = map[string]time.Duration{"rate": 4 * time.Millisecond, "both": 50 * time.Millisecond, "running": 4 * time.Millisecond, "by hand": 4 * time.Millisecond}
 
 var _ = systest.Role("limited", workLimited)
 
-// workLimited is the role "limited": it works on each limited queue until its standard input ends. Its setting is the server's address.
+// workLimited is the role "limited": it works on each limited queue until its standard input ends.
+// Its setting is the server's address.
 func workLimited(addr string) {
 	rdb := redis.NewClient(&redis.Options{Addr: addr})
 	ctx, stop := context.WithCancel(context.Background())
@@ -64,7 +66,8 @@ func workLimited(addr string) {
 	all.Wait()
 }
 
-// workByHand works without a Worker, which would claim another task as it finishes one: the place of each of its tasks is used by another caller.
+// workByHand works without a Worker, which would claim another task as it finishes one: the place
+// of each of its tasks is used by another caller.
 func workByHand(ctx context.Context, q *sluice.Queue, handle sluice.Handler) {
 	for ctx.Err() == nil {
 		if q.Wait(ctx) != nil {
@@ -79,11 +82,13 @@ func workByHand(ctx context.Context, q *sluice.Queue, handle sluice.Handler) {
 	}
 }
 
-// TestLimits_OverProcesses has three worker processes work on queues with limits. One is killed, one is stopped, and the server is killed and
-// started again. By the server's log no more tasks were handed out than may be, and by its clock hardly fewer.
+// TestLimits_OverProcesses has three worker processes work on queues with limits. One is killed,
+// one is stopped, and the server is killed and started again. By the server's log no more tasks
+// were handed out than may be, and by its clock hardly fewer.
 func TestLimits_OverProcesses(t *testing.T) {
 	redistest.NotShort(t)
-	// Not parallel: it measures. Tests of other packages take the processors meanwhile, which one stretch may be too short to make up for.
+	// Not parallel: it measures. Tests of other packages take the processors meanwhile, which one
+	// stretch may be too short to make up for.
 	limitProcesses(t, 1, speed{ofRate: 0.8, median: 5 * time.Millisecond, p99: 100 * time.Millisecond, lease: 2 * time.Second})
 }
 
@@ -94,11 +99,13 @@ type speed struct {
 	lease       time.Duration // from when a lease has run out until then, at most: a poll interval if the client that was to look has died
 }
 
-// limitProcesses runs the processes for so many rounds: each is trouble, and then five seconds without any.
+// limitProcesses runs the processes for so many rounds: each is trouble, and then five seconds
+// without any.
 func limitProcesses(t *testing.T, rounds int, want speed) {
 	t.Helper()
 	const calm = 5 * time.Second
-	// Each write is in the file before its reply is sent. With "everysec" it may be later, and be lost with the process.
+	// Each write is in the file before its reply is sent. With "everysec" it may be later, and be
+	// lost with the process.
 	s := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "no", "--auto-aof-rewrite-percentage", "0")
 	rdb := s.Client(t)
 	fillLimited(t, rdb, time.Duration(rounds+1)*(calm+2*limitedLease))
@@ -179,7 +186,8 @@ func fillLimited(t *testing.T, rdb redis.UniversalClient, d time.Duration) {
 	}
 }
 
-// sampleLeased asks often how many tasks are leased, until the test ends. It returns what tells the most of a queue so far.
+// sampleLeased asks often how many tasks are leased, until the test ends. It returns what tells the
+// most of a queue so far.
 func sampleLeased(t *testing.T, rdb redis.UniversalClient) (most func(name string) int) {
 	t.Helper()
 	var mu sync.Mutex
@@ -203,7 +211,8 @@ func sampleLeased(t *testing.T, rdb redis.UniversalClient) (most func(name strin
 	}
 }
 
-// untilEnd calls f again and again in a goroutine, which ends when the test does; its cleanup waits for that.
+// untilEnd calls f again and again in a goroutine, which ends when the test does; its cleanup waits
+// for that.
 func untilEnd(t *testing.T, f func(ctx context.Context)) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	var all sync.WaitGroup

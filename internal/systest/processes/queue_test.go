@@ -68,7 +68,8 @@ func TestQueue_IdleProcessSendsACommandASecond(t *testing.T) {
 	for range 10 {
 		go func() { _ = q.Wait(t.Context()) }()
 	}
-	// What counts nothing: this test's own, what the script itself calls, and what sets a connection up.
+	// What counts nothing: this test's own, what the script itself calls, and what sets a
+	// connection up.
 	uncounted := []string{"info", "time", "zrange", "zscore", "zcard", "pttl", "hello", "client|setinfo"}
 	calls := func() (n int) {
 		info := rdb.Info(t.Context(), "commandstats").Val()

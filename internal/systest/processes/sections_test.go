@@ -72,8 +72,8 @@ var (
 	})
 )
 
-// work runs sections in 20 goroutines until its standard input ends. Some last for longer than the TTL. Its
-// settings are "ADDR PROCESS".
+// work runs sections in 20 goroutines until its standard input ends. Some last for longer than the
+// TTL. Its settings are "ADDR PROCESS".
 func work(settings string, take func(ctx context.Context, l *sluice.Locker, s *section) (unlocker, error)) {
 	var addr string
 	var process int
@@ -129,8 +129,9 @@ func (s *section) run(u unlocker) {
 	}
 }
 
-// TestBaskets_BetweenProcesses: three processes take baskets of 2 to 5 of 12 names, and are killed now and then.
-// None waits for ever, and no name is in two baskets at a time. For 2,400 baskets: SLUICE_TEST_SCALE=4.
+// TestBaskets_BetweenProcesses: three processes take baskets of 2 to 5 of 12 names, and are killed
+// now and then. None waits for ever, and no name is in two baskets at a time. For 2,400 baskets:
+// SLUICE_TEST_SCALE=4.
 func TestBaskets_BetweenProcesses(t *testing.T) {
 	// Not parallel: it takes all that the machine has.
 	sections, _ := runSections(t, "basket", 600*systest.Scale(), 6)
@@ -146,8 +147,8 @@ func TestBaskets_BetweenProcesses(t *testing.T) {
 	}
 }
 
-// TestPermits_BetweenProcesses: of the sections of three processes, some of which are killed, three run at a time
-// at most. Each has a fence of its own, and no process is left out.
+// TestPermits_BetweenProcesses: of the sections of three processes, some of which are killed, three
+// run at a time at most. Each has a fence of its own, and no process is left out.
 func TestPermits_BetweenProcesses(t *testing.T) {
 	// Not parallel: it takes all that the machine has.
 	sections, commands := runSections(t, "permit", 1000*systest.Scale(), 6)
@@ -165,8 +166,9 @@ func TestPermits_BetweenProcesses(t *testing.T) {
 	}
 }
 
-// runSections has three processes of a role work until they have had so many sections, and so many of them were
-// killed. It returns the sections, and how many commands the server has run, those within scripts too.
+// runSections has three processes of a role work until they have had so many sections, and so many
+// of them were killed. It returns the sections, and how many commands the server has run, those
+// within scripts too.
 func runSections(t *testing.T, role string, n, kills int) (sections []section, commands int) {
 	t.Helper()
 	s := redistest.Start(t)

@@ -19,8 +19,8 @@ import (
 
 var _ = systest.Role("handler", handle)
 
-// handle is the role "handler": a worker with one handler, which prints on each line of its standard input whether its
-// lease is valid. Its settings are "ADDR QUEUE LEASE".
+// handle is the role "handler": a worker with one handler, which prints on each line of its
+// standard input whether its lease is valid. Its settings are "ADDR QUEUE LEASE".
 func handle(settings string) {
 	var addr, name string
 	var lease time.Duration
@@ -41,8 +41,8 @@ func handle(settings string) {
 	_ = w.Run(context.Background())
 }
 
-// TestLeaseValid_IsFalseInAStoppedProcess that goes on when another one has the task, at its first question: it asks no
-// loop, which may not have noticed.
+// TestLeaseValid_IsFalseInAStoppedProcess that goes on when another one has the task, at its first
+// question: it asks no loop, which may not have noticed.
 func TestLeaseValid_IsFalseInAStoppedProcess(t *testing.T) {
 	t.Parallel()
 	const lease = 4 * time.Second

@@ -282,7 +282,8 @@ func TestLock_ManyShareAWait(t *testing.T) {
 	require.Zero(t, counter.alone.Load(), "a WAIT in a pipeline of its own may be on another connection")
 }
 
-// underReplicated calls f with a context of a second, until a busy machine lets its reply come in time.
+// underReplicated calls f with a context of a second, until a busy machine lets its reply come in
+// time.
 func underReplicated(t *testing.T, f func(ctx context.Context) error) {
 	t.Helper()
 	var err error
@@ -295,7 +296,8 @@ func underReplicated(t *testing.T, f func(ctx context.Context) error) {
 	require.NotErrorIs(t, err, sluice.ErrUnknown)
 }
 
-// TestLock_AContextOfASecondLeavesTimeForTheReply: replicas are waited for within what the caller waits.
+// TestLock_AContextOfASecondLeavesTimeForTheReply: replicas are waited for within what the caller
+// waits.
 func TestLock_AContextOfASecondLeavesTimeForTheReply(t *testing.T) {
 	t.Parallel()
 	g := redistest.StartReplicated(t, 1)

@@ -13,13 +13,13 @@ import (
 	"github.com/sluice-go/sluice/internal/systest/operations"
 )
 
-// TestOperations_SayThatReplicasAreMissing: each that waits for replicas, and no other. What an operation on a queue returns
-// stands beside the error.
+// TestOperations_SayThatReplicasAreMissing: each that waits for replicas, and no other. What an
+// operation on a queue returns stands beside the error.
 func TestOperations_SayThatReplicasAreMissing(t *testing.T) {
 	t.Parallel()
 	g := redistest.StartReplicated(t, 1)
-	// One connection for each operation: those that wait for a replica that hangs keep theirs for a second, and before go-redis 9.23
-	// pipelines have no pool of their own.
+	// One connection for each operation: those that wait for a replica that hangs keep theirs for a
+	// second, and before go-redis 9.23 pipelines have no pool of their own.
 	rdb := systest.Dial(t, redis.Options{Addr: g.Addr, PoolSize: 2 * len(operations.Table)})
 	for _, hung := range []bool{false, true} {
 		table := make([]operations.Ready, len(operations.Table))

@@ -85,8 +85,9 @@ func TestQueue_AKeptTaskIsOnTheReplicas(t *testing.T) {
 	})
 }
 
-// TestQueue_ARepeatSaysWhatTheReplicasHave: whatever was ErrUnderReplicated stays so until the replica has it, though a repeat,
-// by a client that has written nothing, finds nothing to do. It changes nothing either.
+// TestQueue_ARepeatSaysWhatTheReplicasHave: whatever was ErrUnderReplicated stays so until the
+// replica has it, though a repeat, by a client that has written nothing, finds nothing to do. It
+// changes nothing either.
 func TestQueue_ARepeatSaysWhatTheReplicasHave(t *testing.T) {
 	t.Parallel()
 	g := redistest.StartReplicated(t, 1)
@@ -132,7 +133,8 @@ func TestQueue_ARepeatSaysWhatTheReplicasHave(t *testing.T) {
 	operations.Same(t, before, operations.State(t, rdb, ""))
 }
 
-// TestQueue_AFullServerAcknowledgesTheLastTask: what finishes it is on the replicas, and so is what finds an empty queue.
+// TestQueue_AFullServerAcknowledgesTheLastTask: what finishes it is on the replicas, and so is what
+// finds an empty queue.
 func TestQueue_AFullServerAcknowledgesTheLastTask(t *testing.T) {
 	t.Parallel()
 	g := redistest.StartReplicated(t, 1)
@@ -219,7 +221,8 @@ func TestQueue_MergedCallsLearnOfTheShortfall(t *testing.T) {
 	all.Wait()
 }
 
-// TestQueue_AForgottenScriptWaitsOnce: a server that does not know a script would wait for the replicas twice.
+// TestQueue_AForgottenScriptWaitsOnce: a server that does not know a script would wait for the
+// replicas twice.
 func TestQueue_AForgottenScriptWaitsOnce(t *testing.T) {
 	t.Parallel()
 	g := redistest.StartReplicated(t, 1)

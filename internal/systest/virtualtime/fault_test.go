@@ -137,10 +137,11 @@ func TestLocker_RetriesForTenSeconds(t *testing.T) {
 	})
 }
 
-// TestLocker_JanitorReleasesInTime: what a caller has left behind is released at once, and that is the end
-// of it if it was there. Otherwise it may come yet, and is released again half a second after the first
-// answer, and then after pauses of which each is twice as long, until one is longer than the TTL. Without an
-// answer it is tried every 250ms for as long as the key may live, and two minutes at least.
+// TestLocker_JanitorReleasesInTime: what a caller has left behind is released at once, and that is
+// the end of it if it was there. Otherwise it may come yet, and is released again half a second
+// after the first answer, and then after pauses of which each is twice as long, until one is longer
+// than the TTL. Without an answer it is tried every 250ms for as long as the key may live, and two
+// minutes at least.
 func TestLocker_JanitorReleasesInTime(t *testing.T) {
 	faultyBubble(t, func(n network) {
 		l, done := n.taught(sluice.WithTTL(30 * time.Second))

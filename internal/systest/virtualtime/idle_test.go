@@ -105,7 +105,8 @@ func TestIdle_AClientWhoseCallerHasGonePassesOn(t *testing.T) {
 	}
 }
 
-// TestIdle_AWatchThatIsOverCostsNothing: the watchman looks more rarely than the watch lasts that it was told of.
+// TestIdle_AWatchThatIsOverCostsNothing: the watchman looks more rarely than the watch lasts that
+// it was told of.
 func TestIdle_AWatchThatIsOverCostsNothing(t *testing.T) {
 	onIdlers(t, func(w *idlers, _ redis.UniversalClient) {
 		w.begin()
@@ -129,8 +130,8 @@ func TestIdle_AWatchThatIsOverCostsNoPlace(t *testing.T) {
 	}, sluice.WithPollInterval(time.Minute))
 }
 
-// TestIdle_AWatchmanWithoutAHeadIsLikeTheOthers: its queue, which is looked at together with another one, is empty for longer than
-// its watch.
+// TestIdle_AWatchmanWithoutAHeadIsLikeTheOthers: its queue, which is looked at together with
+// another one, is empty for longer than its watch.
 func TestIdle_AWatchmanWithoutAHeadIsLikeTheOthers(t *testing.T) {
 	onIdlers(t, func(w *idlers, rdb redis.UniversalClient) {
 		w.enqueue("a", 0)
@@ -147,7 +148,8 @@ func TestIdle_AWatchmanWithoutAHeadIsLikeTheOthers(t *testing.T) {
 	})
 }
 
-// TestIdle_ATaskBehindADueOneIsOnTime: it was no head when it was enqueued, and is one when the other is claimed.
+// TestIdle_ATaskBehindADueOneIsOnTime: it was no head when it was enqueued, and is one when the
+// other is claimed.
 func TestIdle_ATaskBehindADueOneIsOnTime(t *testing.T) {
 	onIdlers(t, func(w *idlers, _ redis.UniversalClient) {
 		w.begin()
@@ -159,7 +161,8 @@ func TestIdle_ATaskBehindADueOneIsOnTime(t *testing.T) {
 	})
 }
 
-// TestIdle_ATaskBehindAPoppedOneIsOnTime: likewise, and the watchman, which pops the other, does not come back soon.
+// TestIdle_ATaskBehindAPoppedOneIsOnTime: likewise, and the watchman, which pops the other, does
+// not come back soon.
 func TestIdle_ATaskBehindAPoppedOneIsOnTime(t *testing.T) {
 	onIdlers(t, func(w *idlers, rdb redis.UniversalClient) {
 		w.enqueue("first", 3*time.Second)
@@ -183,7 +186,8 @@ func TestIdle_ATaskBehindAPoppedOneIsOnTime(t *testing.T) {
 	})
 }
 
-// TestIdle_AFullWorkerIsNotWaitedFor: it leaves the line once its handler is busy, so that another one is told of the next task at once.
+// TestIdle_AFullWorkerIsNotWaitedFor: it leaves the line once its handler is busy, so that another
+// one is told of the next task at once.
 func TestIdle_AFullWorkerIsNotWaitedFor(t *testing.T) {
 	onIdlers(t, func(w *idlers, rdb redis.UniversalClient) {
 		ctx, stop := context.WithCancel(w.Context())
@@ -217,7 +221,8 @@ func TestIdle_AFullWorkerIsNotWaitedFor(t *testing.T) {
 	})
 }
 
-// TestIdle_AClaimantThatGetsBusyHandsItsWatchOn, and leaves the line. The head is a lease, of which others are not told else.
+// TestIdle_AClaimantThatGetsBusyHandsItsWatchOn, and leaves the line. The head is a lease, of which
+// others are not told else.
 func TestIdle_AClaimantThatGetsBusyHandsItsWatchOn(t *testing.T) {
 	onIdlers(t, func(w *idlers, _ redis.UniversalClient) {
 		w.enqueue("leased", 0)
@@ -235,7 +240,8 @@ func TestIdle_AClaimantThatGetsBusyHandsItsWatchOn(t *testing.T) {
 	}, sluice.WithPollInterval(time.Minute))
 }
 
-// TestIdle_AClaimantThatStaysInLineTellsTheWatchman of what is due later, and was behind what it has got.
+// TestIdle_AClaimantThatStaysInLineTellsTheWatchman of what is due later, and was behind what it
+// has got.
 func TestIdle_AClaimantThatStaysInLineTellsTheWatchman(t *testing.T) {
 	onIdlers(t, func(w *idlers, _ redis.UniversalClient) {
 		w.enqueue("late", 30*time.Second)
@@ -270,7 +276,8 @@ func TestIdle_AClaimThatJoinsHearsMessages(t *testing.T) {
 	}, sluice.WithPollInterval(time.Minute))
 }
 
-// TestIdle_ThereIsOneWatchman: the one whose watch is over is like the others, and the dead one is out of the line.
+// TestIdle_ThereIsOneWatchman: the one whose watch is over is like the others, and the dead one is
+// out of the line.
 func TestIdle_ThereIsOneWatchman(t *testing.T) {
 	for ends, score := range map[time.Duration]float64{-time.Millisecond: 0, time.Minute: -1} {
 		t.Run(ends.String(), func(t *testing.T) {

@@ -17,9 +17,9 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// TestLateCopy_IsReleasedHoweverLate: an acquisition whose caller has left is carried out a minute, ten
-// minutes or an hour later. It is released before it has held the key for as long as it was late, and half a
-// second: whatever the kind of the lock and the timeouts of the client.
+// TestLateCopy_IsReleasedHoweverLate: an acquisition whose caller has left is carried out a minute,
+// ten minutes or an hour later. It is released before it has held the key for as long as it was
+// late, and half a second: whatever the kind of the lock and the timeouts of the client.
 func TestLateCopy_IsReleasedHoweverLate(t *testing.T) {
 	try := func(ctx context.Context, l *sluice.Locker) error { _, err := l.TryLock(ctx, "a"); return err }
 	for name, test := range map[string]struct {
@@ -102,8 +102,9 @@ func TestLocker_ReleasesWhatHangs(t *testing.T) {
 	}
 }
 
-// TestLock_DetachDuringARenewal: it returns soon after its context has ended. The renewal may still be
-// carried out: it takes no lock that was released, and keeps one that is not adopted for its TTL at most.
+// TestLock_DetachDuringARenewal: it returns soon after its context has ended. The renewal may still
+// be carried out: it takes no lock that was released, and keeps one that is not adopted for its TTL
+// at most.
 func TestLock_DetachDuringARenewal(t *testing.T) {
 	for _, adopted := range []bool{true, false} {
 		t.Run(fmt.Sprint(adopted), func(t *testing.T) {

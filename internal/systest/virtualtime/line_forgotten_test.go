@@ -54,9 +54,10 @@ func (s *subscriber) forget(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestLine_AForgottenSubscriptionIsMadeAnew: the server has forgotten the subscription of a process, or a failover has left it with
-// another server, and the process is not told. It joins the line again within a retry interval and the two seconds that a
-// connection may owe an answer, although each of its polls finds the lock held.
+// TestLine_AForgottenSubscriptionIsMadeAnew: the server has forgotten the subscription of a
+// process, or a failover has left it with another server, and the process is not told. It joins the
+// line again within a retry interval and the two seconds that a connection may owe an answer,
+// although each of its polls finds the lock held.
 func TestLine_AForgottenSubscriptionIsMadeAnew(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, _ redis.UniversalClient) {
 		const interval = time.Second

@@ -18,8 +18,9 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// orderWatch looks at a lock and its line before each command, and counts the processes that are overtaken: another client takes
-// the lock, or a permit, which is not reserved for it, while they are in line.
+// orderWatch looks at a lock and its line before each command, and counts the processes that are
+// overtaken: another client takes the lock, or a permit, which is not reserved for it, while they
+// are in line.
 type orderWatch struct {
 	m *miniredis.Miniredis
 
@@ -85,7 +86,8 @@ func without(all, some []string) (rest []string) {
 	return slices.DeleteFunc(slices.Clone(all), func(s string) bool { return slices.Contains(some, s) })
 }
 
-// beside is a process that is so far from the server, and takes the lock in a loop beside others that are nearer.
+// beside is a process that is so far from the server, and takes the lock in a loop beside others
+// that are nearer.
 type beside struct {
 	kind          string
 	trip, section time.Duration
@@ -94,8 +96,9 @@ type beside struct {
 
 var lockKinds = map[string][]sluice.LockOption{"plain": nil, "fenced": {sluice.WithFencing()}, "permits": {sluice.WithPermits(3)}}
 
-// TestLine_OvertakesNoProcess: whatever its distance to the server, the sections, and how many others take the lock in a loop beside
-// it. The file line_order_long_test.go has all the combinations.
+// TestLine_OvertakesNoProcess: whatever its distance to the server, the sections, and how many
+// others take the lock in a loop beside it. The file line_order_long_test.go has all the
+// combinations.
 func TestLine_OvertakesNoProcess(t *testing.T) {
 	for _, b := range []beside{
 		{"plain", 200 * time.Microsecond, time.Millisecond, 20},
@@ -136,7 +139,8 @@ func (b beside) overtakesNone(t *testing.T) {
 	})
 }
 
-// work has all processes take the lock in a loop, until the first has had it four times, and calls over then.
+// work has all processes take the lock in a loop, until the first has had it four times, and calls
+// over then.
 func (b beside) work(ctx context.Context, f *fleet, over func()) {
 	f.Helper()
 	var all sync.WaitGroup

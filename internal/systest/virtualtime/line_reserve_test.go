@@ -17,7 +17,8 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// loop has process i take the lock in a loop until ctx ends, and returns a function that says how often it had it, at the end.
+// loop has process i take the lock in a loop until ctx ends, and returns a function that says how
+// often it had it, at the end.
 func (f *fleet) loop(ctx context.Context, i int, section time.Duration) (turns func() int) {
 	f.Helper()
 	counted := make(chan int)
@@ -35,7 +36,8 @@ func (f *fleet) loop(ctx context.Context, i int, section time.Duration) (turns f
 	return func() int { return <-counted }
 }
 
-// TestLine_AThousandDeadCostASection: they stand in line before a process that waits beside another one which goes on.
+// TestLine_AThousandDeadCostASection: they stand in line before a process that waits beside another
+// one which goes on.
 func TestLine_AThousandDeadCostASection(t *testing.T) {
 	for kind, opts := range map[string][]sluice.LockOption{"plain": nil, "fenced": {sluice.WithFencing()}} {
 		t.Run(kind, func(t *testing.T) {
@@ -61,8 +63,8 @@ func TestLine_AThousandDeadCostASection(t *testing.T) {
 	}
 }
 
-// TestLine_StoppedProcessesCostTheirReservations: fifty are stopped in line. The one behind them, beside a process that goes on,
-// waits for as many reservations at most.
+// TestLine_StoppedProcessesCostTheirReservations: fifty are stopped in line. The one behind them,
+// beside a process that goes on, waits for as many reservations at most.
 func TestLine_StoppedProcessesCostTheirReservations(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, _ redis.UniversalClient) {
 		const stopped, section = 50, time.Millisecond
@@ -91,8 +93,9 @@ func TestLine_StoppedProcessesCostTheirReservations(t *testing.T) {
 	})
 }
 
-// TestLine_WhoComesTooLateIsServedNext: a process is slower than it has said, so that its reservation ends. It joins where it stood, and
-// says now how long it needs: the next release serves it, and not a process in a loop.
+// TestLine_WhoComesTooLateIsServedNext: a process is slower than it has said, so that its
+// reservation ends. It joins where it stood, and says now how long it needs: the next release
+// serves it, and not a process in a loop.
 func TestLine_WhoComesTooLateIsServedNext(t *testing.T) {
 	for kind, opts := range map[string][]sluice.LockOption{"plain": nil, "fenced": {sluice.WithFencing()}} {
 		t.Run(kind, func(t *testing.T) {
@@ -122,8 +125,9 @@ func TestLine_WhoComesTooLateIsServedNext(t *testing.T) {
 	}
 }
 
-// TestLine_AProcessKeepsItsPlaceBetweenCalls: its callers give up sooner than their turn comes, and try again at once. They have it
-// when it comes, and send nothing meanwhile but the polls of their process.
+// TestLine_AProcessKeepsItsPlaceBetweenCalls: its callers give up sooner than their turn comes, and
+// try again at once. They have it when it comes, and send nothing meanwhile but the polls of their
+// process.
 func TestLine_AProcessKeepsItsPlaceBetweenCalls(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, _ redis.UniversalClient) {
 		const interval = time.Second
@@ -190,8 +194,8 @@ func TestLine_APlaceWithoutACallerIsLeft(t *testing.T) {
 	}
 }
 
-// TestLocker_SendsNothingForACallerThatWillHaveLeft: by the round trips of the last second, be they answered or not. The call lasts
-// as long as its context.
+// TestLocker_SendsNothingForACallerThatWillHaveLeft: by the round trips of the last second, be they
+// answered or not. The call lasts as long as its context.
 func TestLocker_SendsNothingForACallerThatWillHaveLeft(t *testing.T) {
 	for name, answered := range map[string]bool{"answered": true, "not answered": false} {
 		t.Run(name, func(t *testing.T) {
@@ -230,7 +234,8 @@ func TestLocker_SendsNothingForACallerThatWillHaveLeft(t *testing.T) {
 	}
 }
 
-// TestLine_FarCallersThatGiveUpTakeLittle of the turns of near ones: a lock that they were given after they had left is of no use.
+// TestLine_FarCallersThatGiveUpTakeLittle of the turns of near ones: a lock that they were given
+// after they had left is of no use.
 func TestLine_FarCallersThatGiveUpTakeLittle(t *testing.T) {
 	for _, patience := range []time.Duration{20 * time.Millisecond, 250 * time.Millisecond} {
 		t.Run(patience.String(), func(t *testing.T) {
@@ -243,8 +248,8 @@ func TestLine_FarCallersThatGiveUpTakeLittle(t *testing.T) {
 	}
 }
 
-// nearTurns returns how often four near processes have the lock in a second beside so many whose server is 100 ms away, and
-// whose callers give up.
+// nearTurns returns how often four near processes have the lock in a second beside so many whose
+// server is 100 ms away, and whose callers give up.
 func nearTurns(t *testing.T, far int, patience time.Duration) (turns int) {
 	t.Helper()
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, _ redis.UniversalClient) {

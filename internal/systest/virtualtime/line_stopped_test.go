@@ -13,8 +13,9 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// TestLine_AStoppedProcessCostsAPoll: the last but one of many is stopped, and woken once all before it have been served. The last one,
-// which was told of no place since it joined, finds the lock free within a retry interval.
+// TestLine_AStoppedProcessCostsAPoll: the last but one of many is stopped, and woken once all
+// before it have been served. The last one, which was told of no place since it joined, finds the
+// lock free within a retry interval.
 func TestLine_AStoppedProcessCostsAPoll(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, _ redis.UniversalClient) {
 		const n, interval = 150, 100 * time.Millisecond
@@ -38,8 +39,8 @@ func TestLine_AStoppedProcessCostsAPoll(t *testing.T) {
 	})
 }
 
-// TestLine_MessagesDelayNoPoll: the first in line is told again and again, by another program, that the lock will be another's for a
-// minute, and polls all the same.
+// TestLine_MessagesDelayNoPoll: the first in line is told again and again, by another program, that
+// the lock will be another's for a minute, and polls all the same.
 func TestLine_MessagesDelayNoPoll(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
 		const interval = 100 * time.Millisecond

@@ -25,7 +25,8 @@ const (
 	lineKey = "{Lock:a}:line"
 )
 
-// fleet is processes that want one lock: each a Locker with a client of its own, whose connections may fail.
+// fleet is processes that want one lock: each a Locker with a client of its own, whose connections
+// may fail.
 type fleet struct {
 	*testing.T
 	m       *miniredis.Miniredis
@@ -92,7 +93,8 @@ type granted struct {
 	at      time.Time
 }
 
-// enter has processes wait for the lock, one after the other, and returns where they say that they have it.
+// enter has processes wait for the lock, one after the other, and returns where they say that they
+// have it.
 func (f *fleet) enter(ctx context.Context, from, to int) <-chan granted {
 	f.Helper()
 	got := make(chan granted, to-from)
@@ -123,7 +125,8 @@ func (f *fleet) release(k *sluice.Lock) time.Time {
 	return time.Now()
 }
 
-// TestLine_ServesProcessesInOrder: each release wakes the process that has waited longest, and no other one.
+// TestLine_ServesProcessesInOrder: each release wakes the process that has waited longest, and no
+// other one.
 func TestLine_ServesProcessesInOrder(t *testing.T) {
 	for name, opts := range map[string][]sluice.LockOption{"plain": nil, "fenced": {sluice.WithFencing()}, "permits": {sluice.WithPermits(2)}} {
 		t.Run(name, func(t *testing.T) {
@@ -150,8 +153,8 @@ func TestLine_ServesProcessesInOrder(t *testing.T) {
 	}
 }
 
-// TestLine_TurnsAreEqual: of processes that never stop, none has the lock more often than the others, however many callers
-// it has; and none of them has to poll.
+// TestLine_TurnsAreEqual: of processes that never stop, none has the lock more often than the
+// others, however many callers it has; and none of them has to poll.
 func TestLine_TurnsAreEqual(t *testing.T) {
 	for name, callers := range map[string]int{"one caller": 1, "four callers": 4} {
 		t.Run(name, func(t *testing.T) {
@@ -172,8 +175,8 @@ func TestLine_TurnsAreEqual(t *testing.T) {
 	}
 }
 
-// work has the callers of each process take the lock again and again, for a millisecond each time, and returns how often
-// each process had it and how many scripts all have sent.
+// work has the callers of each process take the lock again and again, for a millisecond each time,
+// and returns how often each process had it and how many scripts all have sent.
 func (f *fleet) work(callers int, d time.Duration) (turns []int, sent int) {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	defer cancel()
@@ -201,7 +204,8 @@ func (f *fleet) work(callers int, d time.Duration) (turns []int, sent int) {
 	return turns, sent
 }
 
-// TestLine_TheReleaserDoesNotOvertake the process that its release has woken: it joins the line first, although that is empty.
+// TestLine_TheReleaserDoesNotOvertake the process that its release has woken: it joins the line
+// first, although that is empty.
 func TestLine_TheReleaserDoesNotOvertake(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, _ redis.UniversalClient) {
 		f, end := newFleet(t, m, 2)
@@ -219,7 +223,8 @@ func TestLine_TheReleaserDoesNotOvertake(t *testing.T) {
 	})
 }
 
-// TestLine_TheReleaserWaitsForNone that has had the lock already: a process that comes back later takes it at once.
+// TestLine_TheReleaserWaitsForNone that has had the lock already: a process that comes back later
+// takes it at once.
 func TestLine_TheReleaserWaitsForNone(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, _ redis.UniversalClient) {
 		f, end := newFleet(t, m, 2)
@@ -238,7 +243,8 @@ func TestLine_TheReleaserWaitsForNone(t *testing.T) {
 	})
 }
 
-// TestLine_TheDeadAreSkipped, if the server knows that their connections have ended: by one release.
+// TestLine_TheDeadAreSkipped, if the server knows that their connections have ended: by one
+// release.
 func TestLine_TheDeadAreSkipped(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, _ redis.UniversalClient) {
 		const interval = 10 * time.Second
@@ -261,8 +267,8 @@ func TestLine_TheDeadAreSkipped(t *testing.T) {
 	})
 }
 
-// TestLine_HalfOpenCostsAPoll: the first in line is woken, and does not hear it. A poll, its own or the next one's, finds the lock
-// free within a retry interval.
+// TestLine_HalfOpenCostsAPoll: the first in line is woken, and does not hear it. A poll, its own or
+// the next one's, finds the lock free within a retry interval.
 func TestLine_HalfOpenCostsAPoll(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, _ redis.UniversalClient) {
 		const interval = time.Second
@@ -282,8 +288,8 @@ func TestLine_HalfOpenCostsAPoll(t *testing.T) {
 	})
 }
 
-// TestLine_EveryMessageIsLost: the releases are bare DELs, and none is told that it is first. Some process has the free
-// lock within a retry interval.
+// TestLine_EveryMessageIsLost: the releases are bare DELs, and none is told that it is first. Some
+// process has the free lock within a retry interval.
 func TestLine_EveryMessageIsLost(t *testing.T) {
 	for _, n := range []int{1, 3, 150} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
@@ -304,7 +310,8 @@ func TestLine_EveryMessageIsLost(t *testing.T) {
 	}
 }
 
-// TestLine_ACrashCostsTheTTL: the first of many takes over from a holder that died, and no other one asks for it.
+// TestLine_ACrashCostsTheTTL: the first of many takes over from a holder that died, and no other
+// one asks for it.
 func TestLine_ACrashCostsTheTTL(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, _ redis.UniversalClient) {
 		const n, ttl = 30, 10 * time.Second                                                     // of more, one might poll at the end of the TTL by chance
@@ -323,7 +330,8 @@ func TestLine_ACrashCostsTheTTL(t *testing.T) {
 	})
 }
 
-// TestLine_WhoIsToldIsFirstAfterALeave: the first gives up, and the one behind it takes over when the holder's TTL ends.
+// TestLine_WhoIsToldIsFirstAfterALeave: the first gives up, and the one behind it takes over when
+// the holder's TTL ends.
 func TestLine_WhoIsToldIsFirstAfterALeave(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, _ redis.UniversalClient) {
 		const ttl = 10 * time.Second
@@ -371,7 +379,8 @@ func TestLine_WhoLeavesWakesTheNext(t *testing.T) {
 	})
 }
 
-// TestLine_IsAHint: whatever becomes of the line, each process has the lock within its polls; and later the line serves them again.
+// TestLine_IsAHint: whatever becomes of the line, each process has the lock within its polls; and
+// later the line serves them again.
 func TestLine_IsAHint(t *testing.T) {
 	for name, spoil := range map[string]func(m *miniredis.Miniredis){
 		"deleted": func(m *miniredis.Miniredis) { m.Del(lineKey) },
@@ -440,7 +449,8 @@ func TestLine_NothingIsLeft(t *testing.T) {
 	})
 }
 
-// TestLine_EndsByItself: of processes that died in line nothing is left a minute after the last poll.
+// TestLine_EndsByItself: of processes that died in line nothing is left a minute after the last
+// poll.
 func TestLine_EndsByItself(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, _ redis.UniversalClient) {
 		f, end := newFleet(t, m, 4, sluice.WithTTL(24*time.Hour))
@@ -461,7 +471,8 @@ func TestLine_EndsByItself(t *testing.T) {
 	})
 }
 
-// TestLine_LastsAsLongAsItIsWaitedFor: with a retry interval that is longer than the line's TTL, and a holder that is slow.
+// TestLine_LastsAsLongAsItIsWaitedFor: with a retry interval that is longer than the line's TTL,
+// and a holder that is slow.
 func TestLine_LastsAsLongAsItIsWaitedFor(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, _ redis.UniversalClient) {
 		f, end := newFleet(t, m, 3, sluice.WithRetryInterval(time.Hour), sluice.WithTTL(24*time.Hour))

@@ -148,7 +148,8 @@ func TestLocker_UnusedWakeUpIsPassedOn(t *testing.T) {
 	})
 }
 
-// TestLine_ComesAndGoes: processes that come back after a while find the lock as free as if no line had been.
+// TestLine_ComesAndGoes: processes that come back after a while find the lock as free as if no line
+// had been.
 func TestLine_ComesAndGoes(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, _ redis.UniversalClient) {
 		const pause = 10 * time.Millisecond

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestMerge_WhatWasClaimedForACallerThatLeftIsForTheNext: for one of the group that would get nothing and, once it is given
-// back, for one that waits.
+// TestMerge_WhatWasClaimedForACallerThatLeftIsForTheNext: for one of the group that would get
+// nothing and, once it is given back, for one that waits.
 func TestMerge_WhatWasClaimedForACallerThatLeftIsForTheNext(t *testing.T) {
 	faultyBubble(t, func(net network) {
 		g := newMerging(net, mergedKinds[2], alone+3)

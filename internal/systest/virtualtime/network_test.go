@@ -109,7 +109,8 @@ func (n network) taught(opts ...sluice.LockOption) (*sluice.Locker, func()) {
 	return l, done
 }
 
-// warmBoth has the faulty client make so many connections for single commands, and as many for pipelines.
+// warmBoth has the faulty client make so many connections for single commands, and as many for
+// pipelines.
 func (n network) warmBoth(connections int) {
 	n.Helper()
 	n.faults.Delay(time.Millisecond) // so that they are under way at the same time

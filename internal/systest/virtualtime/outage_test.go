@@ -141,8 +141,8 @@ func TestLocker_ALineDoesNotWaitOutAnOutageOneByOne(t *testing.T) {
 	})
 }
 
-// TestLocker_ALineWaitsForOneSlowAttempt: to connect to a host that drops what it gets takes go-redis half a minute. Those behind the one
-// that has tried do not do so one after the other.
+// TestLocker_ALineWaitsForOneSlowAttempt: to connect to a host that drops what it gets takes
+// go-redis half a minute. Those behind the one that has tried do not do so one after the other.
 func TestLocker_ALineWaitsForOneSlowAttempt(t *testing.T) {
 	outages(t, func(o *outage) {
 		l, done := systest.BubbleLocker(o.T, o.rdb)
@@ -166,8 +166,9 @@ func TestLocker_ALineWaitsForOneSlowAttempt(t *testing.T) {
 	})
 }
 
-// TestLocker_ALineLearnsOfAnOutage: those behind the head are told of an outage as it is, and not that the lock
-// is taken, if their wait ends in it; also those who had been told before that another one holds the lock.
+// TestLocker_ALineLearnsOfAnOutage: those behind the head are told of an outage as it is, and not
+// that the lock is taken, if their wait ends in it; also those who had been told before that
+// another one holds the lock.
 func TestLocker_ALineLearnsOfAnOutage(t *testing.T) {
 	outages(t, func(o *outage) {
 		l, done := systest.BubbleLocker(o.T, o.rdb, sluice.WithMaxWait(8*time.Second))
@@ -292,7 +293,8 @@ func TestLocker_ClosesAtOnceOnAServerThatHangs(t *testing.T) {
 
 // TestLocker_ATimeoutIsOneError: a caller that has waited in line, or was told that the lock
 // is held, gets ErrLocked joined with its context's error, whatever it was doing when that
-// ended, and however the server was; or ErrUnavailable, if the last thing that its Locker has learnt is that no server is there.
+// ended, and however the server was; or ErrUnavailable, if the last thing that its Locker has
+// learnt is that no server is there.
 func TestLocker_ATimeoutIsOneError(t *testing.T) {
 	outages(t, func(o *outage) {
 		other, done := systest.BubbleLocker(o.T, o.clean, sluice.WithTTL(time.Hour))
@@ -338,8 +340,8 @@ func TestLocker_ATimeoutIsOneError(t *testing.T) {
 	})
 }
 
-// TestLocker_TryLockBehindACallerIsLockedAtOnce: whatever that one does, and whatever becomes of the
-// server. It sends nothing, and takes no time.
+// TestLocker_TryLockBehindACallerIsLockedAtOnce: whatever that one does, and whatever becomes of
+// the server. It sends nothing, and takes no time.
 func TestLocker_TryLockBehindACallerIsLockedAtOnce(t *testing.T) {
 	for doing, begin := range map[string]func(o *outage, l, other *sluice.Locker){
 		"asks a server that is silent": func(o *outage, _, _ *sluice.Locker) { o.faults.StallRequests() },
@@ -402,7 +404,8 @@ func TestLock_ALossIsKnownWithoutAServer(t *testing.T) {
 	})
 }
 
-// TestLocker_ATryLockThatSucceedsEndsAnOutage: who waits behind its holder is told that the lock is held.
+// TestLocker_ATryLockThatSucceedsEndsAnOutage: who waits behind its holder is told that the lock is
+// held.
 func TestLocker_ATryLockThatSucceedsEndsAnOutage(t *testing.T) {
 	outages(t, func(o *outage) {
 		l, done := systest.BubbleLocker(o.T, o.rdb)

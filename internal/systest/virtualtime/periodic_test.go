@@ -16,7 +16,8 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// periodicOutage is a test of a periodic task whose workers lose their server. It notes which occurrences were handled.
+// periodicOutage is a test of a periodic task whose workers lose their server. It notes which
+// occurrences were handled.
 type periodicOutage struct {
 	*outage
 	q        *sluice.Queue // on the connections that may fail
@@ -36,7 +37,8 @@ func periodicOutages(t *testing.T, every time.Duration, test func(o *periodicOut
 	})
 }
 
-// work runs a worker. If then is not nil, it is called in the second call of a handler of this test, which returns what it returns.
+// work runs a worker. If then is not nil, it is called in the second call of a handler of this
+// test, which returns what it returns.
 func (o *periodicOutage) work(q *sluice.Queue, grace time.Duration, then func() error) (stop func() error) {
 	return systest.StartWorker(o.T, &sluice.Worker{
 		Queue: q, Grace: grace, Backoff: systest.After(90 * time.Minute),
@@ -58,7 +60,8 @@ func (o *periodicOutage) note(due time.Time) int {
 	return len(o.handled)
 }
 
-// requireHandled requires that a handler was called for these occurrences, by their numbers from the start, in this order.
+// requireHandled requires that a handler was called for these occurrences, by their numbers from
+// the start, in this order.
 func (o *periodicOutage) requireHandled(numbers ...int) {
 	o.Helper()
 	var all, want []string
@@ -87,8 +90,9 @@ var outageKinds = map[string]struct{ begin, end func(o *outage) }{
 	},
 }
 
-// TestPeriodic_AnOutageRepeatsAndSkipsNothing: as the handler returns, whatever it returns, no server can be reached for a while. Each
-// occurrence is handled once, also if that lasts for longer than the lease, since the process that has handled it lives.
+// TestPeriodic_AnOutageRepeatsAndSkipsNothing: as the handler returns, whatever it returns, no
+// server can be reached for a while. Each occurrence is handled once, also if that lasts for longer
+// than the lease, since the process that has handled it lives.
 func TestPeriodic_AnOutageRepeatsAndSkipsNothing(t *testing.T) {
 	test := func(name, kind string, last time.Duration, handle func() error) {
 		t.Run(fmt.Sprint(kind, " ", last, " ", name), func(t *testing.T) {
@@ -157,8 +161,8 @@ func TestPeriodic_WhatComesInAnOutageIsHandledOnce(t *testing.T) {
 	}
 }
 
-// TestPeriodic_AnotherProcessMayRepeatAfterTheLease: it cannot know what has become of the occurrence. The one that has handled it changes
-// nothing any more when its connections work again.
+// TestPeriodic_AnotherProcessMayRepeatAfterTheLease: it cannot know what has become of the
+// occurrence. The one that has handled it changes nothing any more when its connections work again.
 func TestPeriodic_AnotherProcessMayRepeatAfterTheLease(t *testing.T) {
 	for last, want := range map[time.Duration][]int{
 		10 * time.Second: {1, 2, 3, 4},
@@ -185,8 +189,8 @@ func TestPeriodic_AnotherProcessMayRepeatAfterTheLease(t *testing.T) {
 	}
 }
 
-// TestPeriodic_AWorkerThatStopsInAnOutageRepeatsNothing: it reports the result within its Grace; or, if the outage lasts for longer, what
-// runs next in this process knows of it.
+// TestPeriodic_AWorkerThatStopsInAnOutageRepeatsNothing: it reports the result within its Grace;
+// or, if the outage lasts for longer, what runs next in this process knows of it.
 func TestPeriodic_AWorkerThatStopsInAnOutageRepeatsNothing(t *testing.T) {
 	for last, left := range map[time.Duration]int{5 * time.Second: 0, 20 * time.Second: 1} {
 		t.Run(last.String(), func(t *testing.T) {

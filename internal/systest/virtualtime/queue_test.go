@@ -74,8 +74,9 @@ func TestQueue_WaitEndsOnTime(t *testing.T) {
 	})
 }
 
-// TestQueue_ALongPollIntervalDelaysNothing: Redis says of a head that is due within the hour only, so that a client has to look once
-// an hour at least. What clients wait for grows with their number, and stays a time.
+// TestQueue_ALongPollIntervalDelaysNothing: Redis says of a head that is due within the hour only,
+// so that a client has to look once an hour at least. What clients wait for grows with their
+// number, and stays a time.
 func TestQueue_ALongPollIntervalDelaysNothing(t *testing.T) {
 	for _, poll := range []time.Duration{90 * time.Minute, 24 * time.Hour, 3 * 365 * 24 * time.Hour, 100 * 365 * 24 * time.Hour} {
 		for _, delay := range []time.Duration{30 * time.Minute, 2 * time.Hour, 5 * time.Hour} {
@@ -304,8 +305,8 @@ func TestQueue_WaitPausesForAPollIntervalAtMost(t *testing.T) {
 	})
 }
 
-// TestQueue_ReplacesAQuietSubscription: a pub/sub connection that has gone quiet without an error is found
-// out by a look that finds what it should have said, and replaced.
+// TestQueue_ReplacesAQuietSubscription: a pub/sub connection that has gone quiet without an error
+// is found out by a look that finds what it should have said, and replaced.
 func TestQueue_ReplacesAQuietSubscription(t *testing.T) {
 	systest.Bubble(t, func(t *testing.T, m *miniredis.Miniredis, rdb redis.UniversalClient) {
 		faults := redistest.NewFaults(systest.BubbleDialer(m))

@@ -19,12 +19,13 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// goesOn is within what time the loops go on after a connection has gone quiet: five seconds, and a poll
-// interval or the pause before the next try.
+// goesOn is within what time the loops go on after a connection has gone quiet: five seconds, and a
+// poll interval or the pause before the next try.
 const goesOn = 5*time.Second + time.Second
 
-// quietBubble runs a test in a bubble for clients that wait for replies for a while, for longer than any loop, and
-// for ever. Their pools have room for the connections that have gone quiet: those of the last kind keep their places.
+// quietBubble runs a test in a bubble for clients that wait for replies for a while, for longer
+// than any loop, and for ever. Their pools have room for the connections that have gone quiet:
+// those of the last kind keep their places.
 func quietBubble(t *testing.T, test func(n network)) {
 	t.Helper()
 	quietBubbleOf(t, 4*time.Second, test) // what is quiet and was not met is not met by what follows
@@ -52,7 +53,8 @@ func quietBubbleOf(t *testing.T, idle time.Duration, test func(n network)) {
 	}
 }
 
-// TestQueue_WaitGoesOnAfterAQuietConnection: its looks, together with other queues' and alone, meet several of them.
+// TestQueue_WaitGoesOnAfterAQuietConnection: its looks, together with other queues' and alone, meet
+// several of them.
 func TestQueue_WaitGoesOnAfterAQuietConnection(t *testing.T) {
 	quietBubble(t, func(n network) {
 		q, err := sluice.NewQueue(n.faulty, "q")
@@ -93,8 +95,8 @@ func newQueue(n network, rdb redis.UniversalClient) *sluice.Queue {
 	return q
 }
 
-// TestWorker_GoesOnAfterAQuietConnection: all that it has are quiet from now and then on, while it is idle, and while
-// handlers run; its periodic task is kept in the queue. A stop ends as usual.
+// TestWorker_GoesOnAfterAQuietConnection: all that it has are quiet from now and then on, while it
+// is idle, and while handlers run; its periodic task is kept in the queue. A stop ends as usual.
 func TestWorker_GoesOnAfterAQuietConnection(t *testing.T) {
 	quietBubble(t, func(n network) {
 		ctx, cancel := context.WithCancel(n.Context())
@@ -153,7 +155,8 @@ func TestWorker_GoesOnAfterAQuietConnection(t *testing.T) {
 	})
 }
 
-// TestWorker_ManyQuietConnectionsLoseNoLease: all that are idle are quiet, and an extension may meet one after the other.
+// TestWorker_ManyQuietConnectionsLoseNoLease: all that are idle are quiet, and an extension may
+// meet one after the other.
 func TestWorker_ManyQuietConnectionsLoseNoLease(t *testing.T) {
 	quietBubbleOf(t, time.Hour, func(n network) {
 		const handlers, idle = 300, 200
@@ -188,7 +191,8 @@ func TestWorker_ManyQuietConnectionsLoseNoLease(t *testing.T) {
 	})
 }
 
-// TestWorker_ManyQuietConnectionsDelayNoTask: one is met, and the others are closed before they are met.
+// TestWorker_ManyQuietConnectionsDelayNoTask: one is met, and the others are closed before they are
+// met.
 func TestWorker_ManyQuietConnectionsDelayNoTask(t *testing.T) {
 	quietBubbleOf(t, time.Hour, func(n network) {
 		const idle = 100
@@ -238,8 +242,9 @@ func TestPeriodic_IsKeptAfterAQuietConnection(t *testing.T) {
 	})
 }
 
-// TestLocker_GoesOnAfterAQuietConnection: locks are renewed, an Unlock does not wait for a renewal that gets no
-// answer, what was acquired for no caller is released, and those who wait learn that a key was deleted.
+// TestLocker_GoesOnAfterAQuietConnection: locks are renewed, an Unlock does not wait for a renewal
+// that gets no answer, what was acquired for no caller is released, and those who wait learn that a
+// key was deleted.
 func TestLocker_GoesOnAfterAQuietConnection(t *testing.T) {
 	quietBubble(t, func(n network) {
 		l, done := n.taught()
@@ -287,8 +292,8 @@ func TestLocker_GoesOnAfterAQuietConnection(t *testing.T) {
 	})
 }
 
-// quietForPipelines makes all connections quiet, and takes those that are not for pipelines: a call of the test's
-// own would wait for as long as its context.
+// quietForPipelines makes all connections quiet, and takes those that are not for pipelines: a call
+// of the test's own would wait for as long as its context.
 func (n network) quietForPipelines() {
 	n.faults.Quiet()
 	for range 5 {

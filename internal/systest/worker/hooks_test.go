@@ -59,8 +59,8 @@ func (l *ledger) handle(ctx context.Context, _ sluice.Entry) error {
 	return nil
 }
 
-// requireBalanced compares what the hooks were told with what was called and counted. What was never
-// begun is released, lost or cancelled, and no hook is told of it.
+// requireBalanced compares what the hooks were told with what was called and counted. What was
+// never begun is released, lost or cancelled, and no hook is told of it.
 func (l *ledger) requireBalanced(b systest.QueueTest, w *sluice.Worker) {
 	b.Helper()
 	l.mu.Lock()
@@ -83,8 +83,8 @@ func (l *ledger) requireBalanced(b systest.QueueTest, w *sluice.Worker) {
 	require.Positive(b, s.Done*s.Retried*s.Buried, "this test shows too little")
 }
 
-// Connections break all the time. The hooks are told of each call of the handler once, and what they are
-// told is what the worker counts.
+// Connections break all the time. The hooks are told of each call of the handler once, and what
+// they are told is what the worker counts.
 func TestHooks_AreToldWhatIsCountedUnderRandomFaults(t *testing.T) {
 	l := &ledger{finished: map[sluice.Disposition]int64{}}
 	w := &sluice.Worker{Concurrency: 5, Lease: 400 * time.Millisecond, Handler: l.handle, Backoff: systest.After(time.Millisecond)}

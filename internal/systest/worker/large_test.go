@@ -117,8 +117,8 @@ type operation struct {
 	run  func(ctx context.Context) error
 }
 
-// holds runs the operation, and returns for how long its slowest command has worked, if that is more
-// than holdsServer: its time without the time for which the server has waited for a processor.
+// holds runs the operation, and returns for how long its slowest command has worked, if that is
+// more than holdsServer: its time without the time for which the server has waited for a processor.
 func (o operation) holds(t *testing.T, s *redistest.Server, rdb redis.UniversalClient) (slowest time.Duration) {
 	t.Helper()
 	require.NoError(t, rdb.Do(t.Context(), "slowlog", "reset").Err())

@@ -281,8 +281,8 @@ func TestWorker_DoesNotDependOnTheServersClock(t *testing.T) {
 	}
 }
 
-// LeaseValid is true in a handler's ctx and what descends from it, also of a periodic task, until the handler
-// has returned.
+// LeaseValid is true in a handler's ctx and what descends from it, also of a periodic task, until
+// the handler has returned.
 func TestLeaseValid_IsTrueWhileTheHandlerRuns(t *testing.T) {
 	type key struct{}
 	var handlers sync.Map
@@ -313,7 +313,8 @@ func TestLeaseValid_IsTrueWhileTheHandlerRuns(t *testing.T) {
 	}, sluice.WithPollInterval(time.Minute))
 }
 
-// So it is in the function of KeepAlive, which learns of an end of its lease that no extension has told.
+// So it is in the function of KeepAlive, which learns of an end of its lease that no extension has
+// told.
 func TestLeaseValid_IsTrueWhileKeepAliveRuns(t *testing.T) {
 	onFakeClock(t, &sluice.Worker{}, func(f fixture) {
 		f.add("a")

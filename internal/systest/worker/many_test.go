@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-go/sluice/internal/systest"
 )
 
-// TestWorker_ExtendsManyLeasesAtLittleCost, also when the server has forgotten its scripts: five thousand
-// handlers run, and none loses its lease.
+// TestWorker_ExtendsManyLeasesAtLittleCost, also when the server has forgotten its scripts: five
+// thousand handlers run, and none loses its lease.
 func TestWorker_ExtendsManyLeasesAtLittleCost(t *testing.T) {
 	redistest.NotShort(t)
 	t.Parallel()

@@ -29,8 +29,9 @@ func periodsOf(n int) map[string]time.Duration {
 	return periods
 }
 
-// The role "periodic" is a process that works on periodic tasks until it is killed. Its settings are the server's address, the
-// name of a queue and the number of tasks. The effect of a run is an element of a list.
+// The role "periodic" is a process that works on periodic tasks until it is killed. Its settings
+// are the server's address, the name of a queue and the number of tasks. The effect of a run is an
+// element of a list.
 var _ = systest.Role("periodic", func(settings string) {
 	systest.ExitWithStdin()
 	var addr, name string
@@ -62,8 +63,8 @@ var _ = systest.Role("periodic", func(settings string) {
 	_ = w.Run(context.Background())
 })
 
-// TestPeriodic_ProcessesAreKilled by SIGKILL, at random, and started again. Each occurrence that was enqueued is handled once, or
-// again if its process was killed.
+// TestPeriodic_ProcessesAreKilled by SIGKILL, at random, and started again. Each occurrence that
+// was enqueued is handled once, or again if its process was killed.
 func TestPeriodic_ProcessesAreKilled(t *testing.T) {
 	t.Parallel()
 	killPeriodic(t, 3, 6, 6*time.Second)
@@ -102,7 +103,8 @@ func killPeriodic(t *testing.T, processes, n int, last time.Duration) {
 		processes, n, last, len(killed)-processes, h.placed, h.skipped, h.handled, h.again, h.late[len(h.late)/2], h.late[len(h.late)-1])
 }
 
-// notedWorker runs a worker of one periodic task, which passes on the time of each occurrence that it handles.
+// notedWorker runs a worker of one periodic task, which passes on the time of each occurrence that
+// it handles.
 func notedWorker(b systest.QueueTest, every time.Duration, handle func()) (handled <-chan time.Time, stop func() error) {
 	all := make(chan time.Time, 1000)
 	w := &sluice.Worker{Queue: b.Q, Periodic: []sluice.Periodic{{ID: "a", Schedule: sluice.Every(every)}},
@@ -137,8 +139,8 @@ func TestPeriodic_OnAFullServer(t *testing.T) {
 	require.NoError(t, stop())
 }
 
-// TestPeriodic_TheServerRestartsAsTheHandlerReturns: no occurrence is handled again, and the next one, whose time comes while
-// the server is away, is handled.
+// TestPeriodic_TheServerRestartsAsTheHandlerReturns: no occurrence is handled again, and the next
+// one, whose time comes while the server is away, is handled.
 func TestPeriodic_TheServerRestartsAsTheHandlerReturns(t *testing.T) {
 	redistest.NotShort(t)
 	t.Parallel()
@@ -172,7 +174,8 @@ type periodHistory struct {
 	late                            []float64 // in ms
 }
 
-// placed is an occurrence that was enqueued: the first after a time or, if it was missed, the last until then.
+// placed is an occurrence that was enqueued: the first after a time or, if it was missed, the last
+// until then.
 type placed struct{ after, due time.Time }
 
 func (p placed) isMissed() bool { return !p.due.After(p.after) }
@@ -185,7 +188,8 @@ type periodEffect struct {
 
 var periodHeader = regexp.MustCompile(`(?s)sluice-period.(\d{4}-[0-9T:.-]+Z).sluice-period-after.(\d{4}-[0-9T:.-]+Z)(?:.sluice-period-before.(\d{4}-[0-9T:.-]+Z))?`)
 
-// readPeriods reads a log, and checks that each occurrence is the first after a time that has come: those left out had passed.
+// readPeriods reads a log, and checks that each occurrence is the first after a time that has come:
+// those left out had passed.
 func readPeriods(t *testing.T, commands [][]string, key string) *periodHistory {
 	h := &periodHistory{t: t, occurrences: map[string][]placed{}, effects: map[string][]periodEffect{}}
 	var after []time.Time // of the occurrences that were enqueued since the last claim or extension
@@ -225,8 +229,9 @@ func readPeriods(t *testing.T, commands [][]string, key string) *periodHistory {
 	return h
 }
 
-// check checks that each occurrence that was enqueued is one of the schedule and later than the one before,
-// and that each was handled, not early, and again only if its process was killed; or a later one in its place, if it was missed.
+// check checks that each occurrence that was enqueued is one of the schedule and later than the one
+// before, and that each was handled, not early, and again only if its process was killed; or a
+// later one in its place, if it was missed.
 func (h *periodHistory) check(periods map[string]time.Duration, killed map[string]bool) {
 	t := h.t
 	require.Len(t, h.occurrences, len(periods))

@@ -1,11 +1,13 @@
-// Command client is the process that TestBuilds_ShareLocksAndAQueue starts. The test compiles it with the build of now and with the
-// build before, whose source it is copied into: it uses only what the public API of both has.
+// Command client is the process that TestBuilds_ShareLocksAndAQueue starts. The test compiles it
+// with the build of now and with the build before, whose source it is copied into: it uses only
+// what the public API of both has.
 //
-// It takes turns at what -kind names until its standard input ends or -for is over, and prints a JSON line about each. A line
-// "die" of its standard input makes it kill itself in its next turn, and "rest" has it enqueue no more.
+// It takes turns at what -kind names until its standard input ends or -for is over, and prints a
+// JSON line about each. A line "die" of its standard input makes it kill itself in its next turn,
+// and "rest" has it enqueue no more.
 //
-// It exits with 0 if it ended in order, and with 1 after an error that it has no use for. Whether turns overlapped is told by the
-// lines of all processes together.
+// It exits with 0 if it ended in order, and with 1 after an error that it has no use for. Whether
+// turns overlapped is told by the lines of all processes together.
 package main
 
 import (
@@ -77,12 +79,14 @@ type client struct {
 	rest    atomic.Bool // it enqueues no more
 }
 
-// report is a line of the standard output. A turn has one when it begins and one when it has ended, which is missing if the process
-// was killed. A wait that has not led to a turn when the process ends has one without names.
+// report is a line of the standard output. A turn has one when it begins and one when it has ended,
+// which is missing if the process was killed. A wait that has not led to a turn when the process
+// ends has one without names.
 //
-// From and Until are numbers of one counter on the server, so they have an order over all processes, whatever their clocks say. The
-// handle was valid after each of them was drawn, so two turns that exclude each other and overlap by these numbers are two handles
-// that were valid at the same time. A process that was stopped beyond its TTL proves nothing of the kind.
+// From and Until are numbers of one counter on the server, so they have an order over all
+// processes, whatever their clocks say. The handle was valid after each of them was drawn, so two
+// turns that exclude each other and overlap by these numbers are two handles that were valid at the
+// same time. A process that was stopped beyond its TTL proves nothing of the kind.
 //
 // Each task that is enqueued has a report without names: before, and again when that is known.
 type report struct {
@@ -120,7 +124,8 @@ func lock(k *sluice.Lock, err error) (held, error) {
 	return held{handle: k, names: []string{k.Name()}, fence: k.Fence()}, nil
 }
 
-// sections returns a job of several callers, each of which takes something, holds it for a moment and lets go, again and again.
+// sections returns a job of several callers, each of which takes something, holds it for a moment
+// and lets go, again and again.
 func sections(take func(ctx context.Context, l *sluice.Locker, name string) (held, error)) func(context.Context, *client) error {
 	return func(ctx context.Context, c *client) error {
 		l, err := sluice.NewLocker(c.rdb, sluice.WithTTL(ttl))
@@ -148,7 +153,8 @@ func sections(take func(ctx context.Context, l *sluice.Locker, name string) (hel
 // taskIDs is how many tasks are enqueued again and again.
 const taskIDs = 20
 
-// tasks is a job that enqueues tasks, and of several callers, each of which waits for one and handles it. A turn is a handler's.
+// tasks is a job that enqueues tasks, and of several callers, each of which waits for one and
+// handles it. A turn is a handler's.
 func tasks(ctx context.Context, c *client) error {
 	q, err := sluice.NewQueue(c.rdb, c.name)
 	if err != nil {
@@ -175,8 +181,8 @@ func tasks(ctx context.Context, c *client) error {
 	return errors.Join(failed...)
 }
 
-// work returns a job that enqueues tasks, each once, and handles them by a Worker whose queue has limits. A turn is a handler's, on what named returns.
-// One task in ten fails at first.
+// work returns a job that enqueues tasks, each once, and handles them by a Worker whose queue has
+// limits. A turn is a handler's, on what named returns. One task in ten fails at first.
 func work(limits sluice.Limits, named func(c *client, e sluice.Entry) string, opts ...sluice.QueueOption) func(context.Context, *client) error {
 	return func(ctx context.Context, c *client) error {
 		q, err := sluice.NewQueue(c.rdb, c.name, opts...)
@@ -266,7 +272,8 @@ func (c *client) section(ctx context.Context, take func() (held, error)) error {
 	return err
 }
 
-// turn holds something for a moment, and reports for how long it was valid. A job of another kind can use it, too.
+// turn holds something for a moment, and reports for how long it was valid. A job of another kind
+// can use it, too.
 func (c *client) turn(r *report, valid func() bool) error {
 	var err error
 	if r.From, err = c.draw(); err != nil || !valid() {
