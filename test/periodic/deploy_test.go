@@ -248,7 +248,7 @@ func TestPeriodic_ALateReportChangesNothing(t *testing.T) {
 func TestPeriodic_TheNextIsKeptWhenTheLeaseHasEnded(t *testing.T) {
 	eachNextTest(t, func(b nextTest) {
 		b.Enqueue(sluice.OutcomeAdded, b.at(-time.Minute))
-		e := b.ClaimOne(500 * time.Millisecond)
+		e := b.ClaimOne(2 * time.Second)
 		b.Eventually(func() bool {
 			now, err := b.Q.Get(b.Context(), "a")
 			return err == nil && now.State == sluice.StateDue
