@@ -5,7 +5,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: short
-short: ## run the tests on miniredis and plain servers: 45 seconds on two cores
+short: ## run the tests on miniredis and plain servers: a minute and a half on two cores
 	go test -short ./...
 
 .PHONY: test

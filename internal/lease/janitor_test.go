@@ -137,9 +137,7 @@ func TestJanitor_CloseSendsWhatIsLeftOnce(t *testing.T) {
 		s := &server{answer: fail}
 		executor := redisexec.New(s)
 		j := NewJanitor(executor)
-		for _, token := range []string{"a", "b", "c"} {
-			j.Add(late(token, time.Hour))
-		}
+		j.Add(late("a", time.Hour), late("b", time.Hour), late("c", time.Hour)) // in one pipeline
 		synctest.Wait()
 		j.Close()
 		j.Add(late("d", time.Hour))
