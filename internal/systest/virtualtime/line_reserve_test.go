@@ -239,7 +239,7 @@ func TestLocker_SendsNothingForACallerThatWillHaveLeft(t *testing.T) {
 func TestLine_FarCallersThatGiveUpTakeLittle(t *testing.T) {
 	for _, patience := range []time.Duration{20 * time.Millisecond, 250 * time.Millisecond} {
 		t.Run(patience.String(), func(t *testing.T) {
-			if patience < 200*time.Millisecond { // a round trip: the longer one shows it with -short
+			if patience < 200*time.Millisecond { // a round trip: this path is left to the whole run
 				redistest.NotShort(t)
 			}
 			alone, beside := nearTurns(t, 0, patience), nearTurns(t, 10, patience)
